@@ -1,0 +1,70 @@
+/* Autograd: define-by-run reverse-mode differentiation.
+ *
+ * Operations on tensors that require gradients record a graph; ls_backward walks it from a scalar.
+ * Before the first gradient is computed the engine counts how many accumulations each parameter
+ * will receive, so "final" is exact: shared weights, several forwards and unused parameters need no
+ * setting (DESIGN D7). A parameter's gradient is absent until reached; absent differs from zero.
+ */
+#ifndef LOCKSTEP_AUTOGRAD_H
+#define LOCKSTEP_AUTOGRAD_H
+
+#include <lockstep/tensor.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Gradients of the scalar `loss` accumulate into the leaves that require them. When parameters
+ * belong to a DistributedDataParallel module that synchronises, returns after their buckets are
+ * reduced. Errors: the poison of `loss`; a failed group; LS_ERR_STATE when a saved tensor was
+ * changed. */
+LS_API ls_status ls_backward(ls_tensor *loss);
+
+/* The same, seeded with `weight` (samples or tokens of this micro-batch) when `loss` is a mean over
+ * them: gradients are sums of w·g, and the reducer divides once by the global Σw, so the mean is
+ * exact however uneven the shares. Weight 0 takes part and contributes nothing. Without a reducer
+ * call ls_optim's step as usual after ls_grad_divide. All micro-batches of a step use one form. */
+LS_API ls_status ls_backward_weighted(ls_tensor *loss, double weight);
+
+LS_API ls_tensor *ls_set_requires_grad(ls_tensor *t,
+                                       bool requires_grad); /* leaves only; returns t */
+LS_API bool ls_requires_grad(const ls_tensor *t);
+LS_API ls_tensor *ls_grad(ls_tensor *t); /* borrowed view; NULL while absent */
+
+/* LS_NO_GRAD { … } records no graph inside. */
+LS_API bool ls_grad_mode_set(bool enabled); /* returns the former mode of this thread */
+#if defined(__GNUC__)
+typedef struct ls_grad_mode_ {
+    bool before, once;
+} ls_grad_mode_;
+static inline void ls_grad_mode_cleanup_(const ls_grad_mode_ *mode)
+{
+    (void)ls_grad_mode_set(mode->before);
+}
+#define LS_NO_GRAD                                                                                 \
+    for (ls_grad_mode_ ls_mode_                                                                    \
+         __attribute__((cleanup(ls_grad_mode_cleanup_))) = {ls_grad_mode_set(false), true};        \
+         ls_mode_.once; ls_mode_.once = false)
+#endif
+
+/* Numeric gradient check: compares the gradients of sum(fn(inputs) * r), r a fixed random tensor,
+ * with central differences evaluated in float64 steps. Returns LS_ERR_MISMATCH naming the worst
+ * element when |a-n| > atol + rtol*|n|. */
+typedef ls_tensor *(*ls_gradcheck_fn)(ls_tensor **inputs, void *arg);
+typedef struct ls_gradcheck_options {
+    size_t size;
+    double step, rtol, atol;
+} ls_gradcheck_options;
+#define LS_DEFAULTS_ls_gradcheck_options .step = 1e-2, .rtol = 2e-2, .atol = 2e-3,
+LS_API ls_status ls_gradcheck(ls_gradcheck_fn fn, ls_tensor **inputs, int count, void *arg,
+                              const ls_gradcheck_options *options);
+
+#if !defined(LS_NO_SITES)
+#define ls_backward(...) LS_AT(ls_backward(__VA_ARGS__))
+#define ls_backward_weighted(...) LS_AT(ls_backward_weighted(__VA_ARGS__))
+#endif
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,142 @@
+/* Collectives: groups of ranks and operations on them. No tensors, no autograd.
+ *
+ * Rules that hold for every operation below
+ * - All ranks of the group call the same operations in the same order. Each call carries a
+ * descriptor (operation, dtype, count, reduce-op, root, tag); ranks compare descriptors *before*
+ * any number is combined, and a difference is LS_ERR_MISMATCH on every rank, naming both sides.
+ * - The last argument is `ls_work **work`: NULL blocks until done; otherwise the call returns at
+ * once and *work is a handle for ls_work_wait. Buffers must stay untouched until then. "Done" means
+ * the result is here and no peer will touch this buffer again.
+ * - A group that failed stays failed: every later call returns the first cause.
+ * - Sums follow one association, a binary tree over the ranks (adjacent pairs first, split at the
+ *   largest power of two), so neither size, slicing nor timing changes a bit, and every rank gets
+ * the same bytes. 16-bit floats accumulate in float32 and round once.
+ * - count is in elements, 0 is allowed; `options` NULL means defaults.
+ *
+ * Sources: Patarasuk & Yuan 2009 (bandwidth-optimal all-reduce); Thakur, Rabenseifner & Gropp 2005.
+ */
+#ifndef LOCKSTEP_COMM_H
+#define LOCKSTEP_COMM_H
+
+#include <lockstep/runtime.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ls_group ls_group;
+typedef struct ls_work ls_work;
+
+/* ---- groups ------------------------------------------------------------------------------- */
+
+/* The group of all ranks; borrowed. NULL without a runtime. */
+LS_API ls_group *ls_world(void);
+
+LS_API int ls_group_rank(const ls_group *group); /* this process' rank in the group */
+LS_API int ls_group_size(const ls_group *group);
+LS_API const char *ls_group_name(const ls_group *group);
+
+/* Makes a group of parent ranks[0..count-1], in that order (MPI_Comm_create_group, new_group).
+ * Collective over the *parent*; ranks outside get *out = NULL. ranks NULL duplicates the parent.
+ * `name` appears in reports (copied; NULL: numbered). Returns new; free with ls_group_free. */
+LS_API ls_status ls_group_new(ls_group *parent, const int *ranks, int count, const char *name,
+                              ls_group **out);
+
+/* Frees the group after its operations ended. Collective. NULL is allowed. */
+LS_API ls_status ls_group_free(ls_group *group);
+
+/* Fails the group on every member with LS_ERR_ABORTED and `why`. Local call, remote effect. */
+LS_API ls_status ls_group_abort(ls_group *group, const char *why);
+
+/* LS_OK, or the first cause with which the group failed (ls_error_message is set to its text). */
+LS_API ls_status ls_group_status(ls_group *group);
+
+/* Memory that peers on this host can read in place: operations on it copy nothing. 64-byte aligned,
+ * zeroed. Local call. Free with ls_group_dealloc; after an abort it is reused only once no live
+ * peer can still touch it. */
+LS_API ls_status ls_group_alloc(ls_group *group, size_t bytes, void **out);
+LS_API ls_status ls_group_dealloc(ls_group *group, void *memory);
+
+/* ---- operations --------------------------------------------------------------------------- */
+
+typedef struct ls_collective_options {
+    size_t size;
+    const char
+        *tag; /* what this is, for reports and comparison ("bucket 3: fc1.weight …"); copied */
+    int64_t timeout_ms; /* 0: the runtime's default */
+    ls_stream *stream;  /* NULL: host */
+    double divisor;     /* SUM only: divide the sum once by this; 0: do not. Ranks must agree */
+} ls_collective_options;
+#define LS_DEFAULTS_ls_collective_options
+
+/* buf[count] becomes the reduction over ranks, in place (MPI_Allreduce, ncclAllReduce). */
+LS_API ls_status ls_all_reduce(ls_group *group, void *buf, int64_t count, ls_dtype dtype,
+                               ls_reduce_op op, const ls_collective_options *options,
+                               ls_work **work);
+
+/* out[count] becomes block `rank` of the reduction of in[size*count] (MPI_Reduce_scatter_block).
+ * in and out may not overlap, except out == in + rank*count elements; `in` is left unspecified
+ * then. */
+LS_API ls_status ls_reduce_scatter(ls_group *group, const void *in, void *out, int64_t count,
+                                   ls_dtype dtype, ls_reduce_op op,
+                                   const ls_collective_options *options, ls_work **work);
+
+/* out[size*count] becomes the blocks in[count] of all ranks in rank order (MPI_Allgather). In place
+ * when in == out + rank*count elements. */
+LS_API ls_status ls_all_gather(ls_group *group, const void *in, void *out, int64_t count,
+                               ls_dtype dtype, const ls_collective_options *options,
+                               ls_work **work);
+
+/* buf[count] of `root` is copied to every rank (MPI_Bcast). */
+LS_API ls_status ls_broadcast(ls_group *group, void *buf, int64_t count, ls_dtype dtype, int root,
+                              const ls_collective_options *options, ls_work **work);
+
+/* Returns when every rank has called it (MPI_Barrier). */
+LS_API ls_status ls_barrier(ls_group *group, const ls_collective_options *options, ls_work **work);
+
+/* Sends buf[count] to `peer`; matches its ls_recv with the same `tag`, in order (MPI_Send). Any
+ * number may be in flight. tag >= 0. */
+LS_API ls_status ls_send(ls_group *group, const void *buf, int64_t count, ls_dtype dtype, int peer,
+                         int tag, const ls_collective_options *options, ls_work **work);
+
+/* Receives exactly count elements; another count or dtype is LS_ERR_MISMATCH on both sides. */
+LS_API ls_status ls_recv(ls_group *group, void *buf, int64_t count, ls_dtype dtype, int peer,
+                         int tag, const ls_collective_options *options, ls_work **work);
+
+/* ---- work --------------------------------------------------------------------------------- */
+
+/* Waits for the operation, returns its status and releases the handle; call once per handle. */
+LS_API ls_status ls_work_wait(ls_work *work);
+
+/* LS_IN_PROGRESS, or the operation's status; does not release the handle. */
+LS_API ls_status ls_work_test(ls_work *work);
+
+/* ---- what happened ------------------------------------------------------------------------ */
+
+/* Counted since the group was made, by the engine itself. A message is one step that moves data
+ * between two ranks; shared-memory reads and writes of a peer's buffer count as one each. */
+typedef struct ls_counters {
+    size_t size; /* set to sizeof before the call */
+    uint64_t operations;
+    uint64_t messages;
+    uint64_t bytes_sent;     /* bytes this rank wrote to or passed to peers */
+    uint64_t bytes_received; /* bytes this rank read or got from peers */
+    uint64_t wait_ns;        /* time callers were blocked in waits */
+} ls_counters;
+LS_API ls_status ls_group_counters(const ls_group *group, ls_counters *out);
+
+#if !defined(LS_NO_SITES)
+#define ls_all_reduce(...) LS_AT(ls_all_reduce(__VA_ARGS__))
+#define ls_reduce_scatter(...) LS_AT(ls_reduce_scatter(__VA_ARGS__))
+#define ls_all_gather(...) LS_AT(ls_all_gather(__VA_ARGS__))
+#define ls_broadcast(...) LS_AT(ls_broadcast(__VA_ARGS__))
+#define ls_barrier(...) LS_AT(ls_barrier(__VA_ARGS__))
+#define ls_send(...) LS_AT(ls_send(__VA_ARGS__))
+#define ls_recv(...) LS_AT(ls_recv(__VA_ARGS__))
+#define ls_group_new(...) LS_AT(ls_group_new(__VA_ARGS__))
+#endif
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,112 @@
+/* Data: datasets, a distributed sampler, and a loader that prefetches on a thread of its own.
+ *
+ * A dataset is a table of samples x and targets y of fixed shape. The sampler decides which global
+ * sample a rank reads at which position, from (seed, epoch) by a counter-based permutation: any
+ * rank can compute any other's order, nothing is stored, and the order does not depend on the rank
+ * count.
+ */
+#ifndef LOCKSTEP_DATA_H
+#define LOCKSTEP_DATA_H
+
+#include <lockstep/tensor.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- datasets ----------------------------------------------------------------------------- */
+
+typedef struct ls_dataset ls_dataset;
+struct ls_dataset {
+    int64_t count;             /* samples */
+    ls_shape x_shape, y_shape; /* of one sample */
+    ls_dtype x_dtype, y_dtype;
+    /* Writes sample `index`; called from the loader's thread; must not touch other state. */
+    ls_status (*get)(ls_dataset *self, int64_t index, void *x, void *y);
+    void (*free)(ls_dataset *self);
+};
+LS_API void ls_dataset_free(ls_dataset *dataset); /* NULL is allowed */
+
+/* Files as byte tokens. A sample is a window of context+1 bytes that never crosses a file: x
+ * [context] uint8→int32 tokens, y the same shifted by one. `path` is a file or a folder (recursive,
+ * sorted by name, symbolic links skipped). The last `held_out` share of each file is the other
+ * part. */
+typedef enum ls_text_part { LS_TEXT_TRAIN = 0, LS_TEXT_HELD_OUT = 1 } ls_text_part;
+typedef struct ls_text_options {
+    size_t size;
+    int64_t context; /* tokens of a sample; default 128 */
+    int64_t stride;  /* distance between the starts of samples; 0: context */
+    double held_out; /* default 0.1 */
+    ls_text_part part;
+} ls_text_options;
+#define LS_DEFAULTS_ls_text_options .context = 128, .held_out = 0.1,
+/* Errors name the file: LS_ERR_NOT_FOUND, LS_ERR_SYSTEM (unreadable), LS_ERR_INVALID (empty, or
+ * every file shorter than a window). */
+LS_API ls_status ls_text_new(const char *path, const ls_text_options *options, ls_dataset **out);
+LS_API int ls_text_files(const ls_dataset *text);
+LS_API int64_t ls_text_bytes(const ls_dataset *text); /* of this part */
+/* The bytes of file i of this part; borrowed. */
+LS_API const uint8_t *ls_text_file(const ls_dataset *text, int i, int64_t *bytes);
+
+/* MNIST's IDX files: images [N,..] uint8 -> x float32 in [0,1] flattened to [D], labels [N] uint8
+ * -> y int32 scalar. Sizes are checked against the files before memory is taken. */
+LS_API ls_status ls_idx_new(const char *images, const char *labels, ls_dataset **out);
+
+/* Tensors in memory: x [N,..] float32 or int32, y [N,..]; both kept. */
+LS_API ls_status ls_tensor_dataset_new(ls_tensor *x, ls_tensor *y, ls_dataset **out);
+
+/* ---- sampler ------------------------------------------------------------------------------ */
+
+typedef struct ls_sampler ls_sampler;
+typedef struct ls_sampler_options {
+    size_t size;
+    int64_t batch;  /* samples a *rank* gets per step; default 1 */
+    bool shuffle;   /* default true */
+    bool drop_last; /* default false: the last step may hold fewer samples, unevenly over ranks */
+    uint64_t seed;  /* default 0 */
+    int rank, world_size; /* default -1: the runtime's */
+} ls_sampler_options;
+#define LS_DEFAULTS_ls_sampler_options .batch = 1, .shuffle = true, .rank = -1, .world_size = -1,
+/* LS_ERR_INVALID when there are fewer samples than ranks: says both numbers. */
+LS_API ls_status ls_sampler_new(int64_t count, const ls_sampler_options *options, ls_sampler **out);
+LS_API void ls_sampler_free(ls_sampler *sampler);
+LS_API int64_t ls_sampler_steps(const ls_sampler *sampler); /* per epoch; equal on all ranks */
+/* Global indices of this rank's samples at (epoch, step): writes up to batch, returns how many (0
+ * is possible on the last step). Step s takes the global positions [s*batch*size,
+ * (s+1)*batch*size), a contiguous block per rank. */
+LS_API int64_t ls_sampler_get(const ls_sampler *sampler, int64_t epoch, int64_t step,
+                              int64_t *indices);
+
+/* ---- loader ------------------------------------------------------------------------------- */
+
+typedef struct ls_loader ls_loader;
+typedef struct ls_loader_options {
+    size_t size;
+    int prefetch; /* batches read ahead; default 2, 0: read when asked */
+} ls_loader_options;
+#define LS_DEFAULTS_ls_loader_options .prefetch = 2,
+
+typedef struct ls_batch {
+    ls_tensor *x, *y;     /* [n,..]; belong to the loader until the next call */
+    int64_t count;        /* samples; may be 0 on a rank that ran out */
+    int64_t global_count; /* samples of all ranks in this step */
+    int64_t epoch, step;
+    bool last; /* of its epoch */
+} ls_batch;
+
+/* Borrows dataset and sampler. */
+LS_API ls_status ls_loader_new(ls_dataset *dataset, ls_sampler *sampler,
+                               const ls_loader_options *options, ls_loader **out);
+LS_API void ls_loader_free(ls_loader *loader);
+/* The next batch; false at the end of an epoch (the next call starts the next epoch) or on an error
+ * (ls_loader_status). */
+LS_API bool ls_loader_next(ls_loader *loader, ls_batch *batch);
+LS_API ls_status ls_loader_status(const ls_loader *loader);
+LS_API ls_status ls_loader_seek(ls_loader *loader, int64_t epoch, int64_t step);
+LS_API ls_status ls_loader_state(ls_loader *loader, const char *prefix,
+                                 const ls_state_visitor *visitor); /* epoch, step, seed */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

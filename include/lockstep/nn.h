@@ -1,0 +1,113 @@
+/* Modules: parameters, buffers and children under names, and a forward function (torch.nn.Module).
+ *
+ * A module of your own is a struct whose first member is ls_module:
+ *     typedef struct { ls_module base; ls_module *fc1, *fc2; } mlp;
+ *     static const ls_module_class mlp_class = {"mlp", mlp_forward, NULL, NULL};
+ *     mlp *m = ls_module_new(sizeof *m, &mlp_class);
+ *     m->fc1 = ls_module_add(&m->base, "fc1", ls_linear_new(784, 256, NULL));
+ * Freeing a module frees its children and parameters. Constructors that fail return NULL with
+ * ls_error_message set; ls_module_add passes a NULL child on as a failure of the parent, which
+ * ls_module_status reports, so a constructor needs one check at its end.
+ */
+#ifndef LOCKSTEP_NN_H
+#define LOCKSTEP_NN_H
+
+#include <lockstep/autograd.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ls_module ls_module;
+
+typedef struct ls_module_class {
+    const char *name;
+    ls_tensor *(*forward)(ls_module *self, ls_tensor *x);
+    void (*free)(ls_module *self); /* own resources only; NULL: none */
+    /* state beyond parameters and buffers; NULL: none */
+    ls_status (*state)(ls_module *self, const char *prefix, const ls_state_visitor *visitor);
+} ls_module_class;
+
+/* Public only so that it can be the first member of yours; use the functions below. */
+struct ls_module {
+    const ls_module_class *cls;
+    struct ls__module_entries *entries; /* parameters, buffers, children in order of addition */
+    bool training;
+    ls_status status; /* first failure while building */
+};
+
+/* Allocates `bytes` (zeroed) with an initialised base. NULL when memory is out. */
+LS_API void *ls_module_new(size_t bytes, const ls_module_class *cls);
+LS_API void ls_module_free(ls_module *module); /* recursive; NULL is allowed */
+LS_API ls_status ls_module_status(const ls_module *module);
+
+LS_API ls_module *ls_module_add(ls_module *parent, const char *name, ls_module *child); /* takes */
+/* Takes `value`, keeps it, makes it require gradients. Returns the parameter. */
+LS_API ls_tensor *ls_module_add_param(ls_module *module, const char *name, ls_tensor *value);
+LS_API ls_tensor *ls_module_add_buffer(ls_module *module, const char *name, ls_tensor *value);
+
+LS_API ls_tensor *ls_forward(ls_module *module, ls_tensor *x);
+LS_API void ls_module_train(ls_module *module, bool training); /* recursive; new modules train */
+
+typedef struct ls_param {
+    const char *name; /* "layers.0.fc1.weight"; valid while the module lives */
+    ls_tensor *value; /* borrowed */
+} ls_param;
+/* Number of distinct parameters (a shared one counts once, under its first name). */
+LS_API int ls_module_param_count(ls_module *module);
+/* Fills out[count] in order of addition; returns how many there are. */
+LS_API int ls_module_params(ls_module *module, ls_param *out, int count);
+LS_API int64_t ls_module_numel(ls_module *module); /* elements of all parameters */
+
+/* Parameters, buffers and each class' own state under dotted names. */
+LS_API ls_status ls_module_state(ls_module *module, const char *prefix,
+                                 const ls_state_visitor *visitor);
+
+/* 64-bit hash of all parameters and buffers, names included; equal bytes give equal hashes. */
+LS_API uint64_t ls_module_hash(ls_module *module);
+
+/* ---- layers; parameters, names, shapes and initial distributions as in PyTorch ------------- */
+
+typedef struct ls_linear_options {
+    size_t size;
+    bool bias;
+} ls_linear_options;
+#define LS_DEFAULTS_ls_linear_options .bias = true,
+/* weight [out,in], bias [out]: U(-1/sqrt(in), 1/sqrt(in)). */
+LS_API ls_module *ls_linear_new(int64_t in, int64_t out, const ls_linear_options *options);
+
+LS_API ls_module *ls_embedding_new(int64_t count, int64_t dim); /* weight [count,dim]: N(0,1) */
+
+typedef struct ls_layer_norm_options {
+    size_t size;
+    double eps;
+    bool affine;
+} ls_layer_norm_options;
+#define LS_DEFAULTS_ls_layer_norm_options .eps = 1e-5, .affine = true,
+LS_API ls_module *ls_layer_norm_new(int64_t dim, const ls_layer_norm_options *options);
+
+LS_API ls_module *ls_dropout_new(double p); /* identity in evaluation */
+LS_API ls_module *ls_relu_new(void);
+LS_API ls_module *ls_gelu_new(ls_gelu_kind kind);
+/* Runs children in order; takes them. A NULL child is reported by ls_module_status. */
+LS_API ls_module *ls_sequential_new(ls_module **children, int count);
+
+/* ---- initialisation: in place; value streams are keyed by (seed, parameters made so far) --- */
+
+LS_API ls_status ls_init_uniform(ls_tensor *t, double low, double high);
+LS_API ls_status ls_init_normal(ls_tensor *t, double mean, double std);
+LS_API ls_status ls_init_constant(ls_tensor *t, double value);
+
+/* Scales all gradients so that their global 2-norm is at most max_norm (torch's clip_grad_norm_);
+ * `norm` (may be NULL) gets the norm before. A NaN or infinite norm is LS_ERR_INVALID and changes
+ * nothing. */
+LS_API ls_status ls_clip_grad_norm(ls_module *module, double max_norm, double *norm);
+
+#if !defined(LS_NO_SITES)
+#define ls_forward(...) LS_AT(ls_forward(__VA_ARGS__))
+#endif
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,97 @@
+/* The reducer: gradients averaged over a group while backward is still running. No tensors.
+ *
+ *     ls_reducer_new(world, params, n, NULL, &r);       register once; params[i].grad is filled in
+ *     ls_reducer_begin(r, NULL);                        this backward synchronises
+ *     ls_reducer_ready(r, i, NULL);                     gradient i is final (any order)
+ *     ls_reducer_wait(r);                               all gradients are averages now
+ *
+ * Gradients live in flat buckets of registered memory from the start; a bucket is reduced in place
+ * as soon as its last gradient is ready, always in the order of the bucket index, so every rank
+ * issues the same operations whatever order its backward takes. Buckets are filled in reverse order
+ * of registration (Li et al., VLDB 2020, section 3.2.3), a small one first.
+ *
+ * A reducer owns a duplicate of the group, so user collectives on the group may interleave freely.
+ */
+#ifndef LOCKSTEP_REDUCER_H
+#define LOCKSTEP_REDUCER_H
+
+#include <lockstep/comm.h>
+#include <lockstep/state.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ls_reducer ls_reducer;
+
+typedef struct ls_reducer_param {
+    const char *name; /* copied; appears in reports */
+    int64_t count;    /* elements */
+    ls_dtype dtype;   /* LS_FLOAT32 in this release */
+    void *grad;       /* NULL: memory inside the bucket, filled in by ls_reducer_new (no copies).
+                         Not NULL: your own memory; copied in at ready and back in wait */
+} ls_reducer_param;
+
+typedef struct ls_reducer_options {
+    size_t size;
+    int64_t bucket_bytes;       /* cap of a bucket; default 25 MiB, 0: a bucket per parameter */
+    int64_t first_bucket_bytes; /* cap of the first, so that the last-finished gradients start
+                                   early; default 1 MiB */
+    const char *name;           /* appears in reports; copied */
+} ls_reducer_options;
+#define LS_DEFAULTS_ls_reducer_options .bucket_bytes = 25 << 20, .first_bucket_bytes = 1 << 20,
+
+/* Collective: compares names, counts and dtypes on all ranks first; LS_ERR_MISMATCH names the first
+ * parameter that differs, on both sides. `params` is borrowed for the call except that grad is
+ * filled in; memory inside buckets is zeroed and lives until ls_reducer_free. */
+LS_API ls_status ls_reducer_new(ls_group *group, ls_reducer_param *params, int count,
+                                const ls_reducer_options *options, ls_reducer **out);
+LS_API ls_status ls_reducer_free(ls_reducer *reducer); /* collective; NULL is allowed */
+
+typedef struct ls_reducer_begin_options {
+    size_t size;
+    const uint8_t
+        *used;     /* [count] 0/1: parameters this backward reaches; NULL: all. The others count
+                      as ready at once; one unused on every rank is neither sent nor changed */
+    double weight; /* with `weighted`: Σ of sample or token weights in the gradients */
+    bool weighted; /* gradients hold Σ w·g; the result is divided once by the global Σ w */
+} ls_reducer_begin_options;
+#define LS_DEFAULTS_ls_reducer_begin_options
+
+/* Starts a synchronising backward with one small control exchange; does not wait for it. */
+LS_API ls_status ls_reducer_begin(ls_reducer *reducer, const ls_reducer_begin_options *options);
+
+/* Gradient `param` is final. Safe from any thread. Without a begin it does nothing (a local
+ * backward, no_sync). Calling it twice in one backward is LS_ERR_STATE and names the parameter. */
+LS_API ls_status ls_reducer_ready(ls_reducer *reducer, int param, ls_stream *stream);
+
+/* Waits for all buckets. On error the gradients are undefined and the optimizer must not step. */
+LS_API ls_status ls_reducer_wait(ls_reducer *reducer);
+
+/* Forgets all gradients (zero_grad): the next accumulation overwrites. O(1) where memory allows. */
+LS_API ls_status ls_reducer_zero(ls_reducer *reducer);
+
+/* Whether `param` was reached on any rank in the last synchronised backward. */
+LS_API bool ls_reducer_used(const ls_reducer *reducer, int param);
+
+typedef struct ls_reducer_stats {
+    size_t size; /* set to sizeof before the call */
+    int buckets;
+    uint64_t reductions;     /* synchronised backwards so far */
+    uint64_t bucket_bytes;   /* bytes of all buckets */
+    double comm_seconds;     /* of the last one: first launch to last completion */
+    double exposed_seconds;  /* of the last one: time ls_reducer_wait blocked */
+    uint64_t gradient_bytes; /* bytes launched in the last one */
+} ls_reducer_stats;
+LS_API ls_status ls_reducer_get_stats(const ls_reducer *reducer, ls_reducer_stats *out);
+
+#if !defined(LS_NO_SITES)
+#define ls_reducer_new(...) LS_AT(ls_reducer_new(__VA_ARGS__))
+#define ls_reducer_begin(...) LS_AT(ls_reducer_begin(__VA_ARGS__))
+#define ls_reducer_wait(...) LS_AT(ls_reducer_wait(__VA_ARGS__))
+#endif
+
+#ifdef __cplusplus
+}
+#endif
+#endif

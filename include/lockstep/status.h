@@ -1,0 +1,73 @@
+/* Status codes and error messages.
+ *
+ * Every fallible call returns an ls_status: 0 is success, positive is "not yet", negative is an
+ * error whose full text ls_error_message() holds for the calling thread until its next failing
+ * call. The codes are pinned; ls_status_name gives their names.
+ */
+#ifndef LOCKSTEP_STATUS_H
+#define LOCKSTEP_STATUS_H
+
+#include <lockstep/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* X(name, value, what it means) */
+#define LS_STATUS_TABLE(X)                                                                         \
+    X(LS_OK, 0, "success")                                                                         \
+    X(LS_IN_PROGRESS, 1, "started, not finished")                                                  \
+    X(LS_ERR_INVALID, -1, "an argument is not acceptable")                                         \
+    X(LS_ERR_MEMORY, -2, "memory could not be had")                                                \
+    X(LS_ERR_SYSTEM, -3, "the operating system refused a call")                                    \
+    X(LS_ERR_TIMEOUT, -4, "the deadline passed")                                                   \
+    X(LS_ERR_PEER, -5, "another rank died, left or failed")                                        \
+    X(LS_ERR_MISMATCH, -6, "ranks disagree about an operation")                                    \
+    X(LS_ERR_ABORTED, -7, "the group was aborted")                                                 \
+    X(LS_ERR_STATE, -8, "calls in an order that makes no sense")                                   \
+    X(LS_ERR_UNSUPPORTED, -9, "this build or backend cannot do it")                                \
+    X(LS_ERR_FORMAT, -10, "a file or message is malformed")                                        \
+    X(LS_ERR_NOT_FOUND, -11, "no such file, key or name")                                          \
+    X(LS_ERR_AUTH, -12, "a connection did not prove the job's secret")                             \
+    X(LS_ERR_LIMIT, -13, "a documented limit would be passed")                                     \
+    X(LS_ERR_STALE, -14, "a handle outlived its scope")                                            \
+    X(LS_ERR_FORKED, -15, "called in a child made by fork without exec")                           \
+    X(LS_ERR_INTERNAL, -16, "a bug of the library: please report it")
+
+typedef enum ls_status {
+#define LS_STATUS_ENUM(name, value, text) name = value,
+    LS_STATUS_TABLE(LS_STATUS_ENUM)
+#undef LS_STATUS_ENUM
+} ls_status;
+
+/* "LS_ERR_PEER" ...; "unknown status" for other numbers. Static storage. */
+LS_API const char *ls_status_name(ls_status status);
+
+/* Message of the last failing call of this thread; "" if none failed. The text says what was asked,
+ * what was found and what to do. Valid until the thread's next call into the library. */
+LS_API const char *ls_error_message(void);
+
+/* Prints "rank R: file:line: expression: message" to stderr and ends the process with status 1 when
+ * `status` is an error. For programs and examples; the library itself never exits. */
+LS_API void ls_check_failed(ls_status status, const char *file, int line, const char *expression);
+#define LS_CHECK(expression)                                                                       \
+    do {                                                                                           \
+        ls_status ls_check_status_ = (expression);                                                 \
+        if (ls_check_status_ < 0) {                                                                \
+            ls_check_failed(ls_check_status_, __FILE__, __LINE__, #expression);                    \
+        }                                                                                          \
+    } while (0)
+
+/* Returns the status from the current function when it is an error. */
+#define LS_TRY(expression)                                                                         \
+    do {                                                                                           \
+        ls_status ls_try_status_ = (expression);                                                   \
+        if (ls_try_status_ < 0) {                                                                  \
+            return ls_try_status_;                                                                 \
+        }                                                                                          \
+    } while (0)
+
+#ifdef __cplusplus
+}
+#endif
+#endif

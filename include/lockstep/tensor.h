@@ -1,0 +1,174 @@
+/* Tensors: strided views of reference-counted storage, made by operations, owned by scopes.
+ *
+ * Lifetime. A tensor made by an operation belongs to the innermost scope of its thread and dies
+ * with it; ls_keep detaches it (then ls_free it). LS_SCOPE { … } is the lexical form. A handle used
+ * after its tensor died is an error (LS_ERR_STALE), not a crash.
+ *
+ * Errors. Operations never return NULL. A failed one returns a *poisoned* tensor which carries its
+ * first error and passes it on, so ls_relu(ls_matmul(x, w)) needs no check per call; ls_item,
+ * ls_backward, ls_tensor_status and data access report it.
+ *
+ * Shapes stand in comments as [B,T,C]. Elementwise operations broadcast as NumPy and PyTorch do:
+ * shapes align at the right, a dimension of 1 repeats. Layouts are row-major by default.
+ */
+#ifndef LOCKSTEP_TENSOR_H
+#define LOCKSTEP_TENSOR_H
+
+#include <lockstep/runtime.h>
+#include <lockstep/state.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ls_tensor ls_tensor;
+typedef struct ls_scope ls_scope;
+
+typedef struct ls_shape {
+    int ndim; /* 0: a scalar */
+    int64_t dim[LS_DIMS_MAX];
+} ls_shape;
+
+#ifndef __cplusplus
+#define LS_SHAPE(...)                                                                              \
+    ((ls_shape){(int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), {__VA_ARGS__}})
+#define LS_SCALAR ((ls_shape){0, {0}})
+#endif
+
+/* ---- scopes ------------------------------------------------------------------------------- */
+
+LS_API ls_scope *ls_scope_enter(void); /* new innermost scope of this thread */
+LS_API void
+ls_scope_leave(ls_scope *scope); /* leaves it (and any inside it), freeing its tensors */
+LS_API ls_scope *ls_scope_leave_once(ls_scope *scope); /* leaves, returns NULL: for LS_SCOPE */
+
+/* LS_SCOPE { … } : `break` and `continue` inside leave the block properly; `return` and `goto` out
+ * of it do too where the compiler knows the cleanup attribute (gcc, clang). */
+#if defined(__GNUC__)
+static inline void ls_scope_cleanup_(ls_scope **scope)
+{
+    if (*scope) {
+        ls_scope_leave(*scope);
+    }
+}
+#define LS_SCOPE                                                                                   \
+    for (ls_scope * ls_scope_here_ __attribute__((cleanup(ls_scope_cleanup_))) = ls_scope_enter(); \
+         ls_scope_here_; ls_scope_here_ = ls_scope_leave_once(ls_scope_here_))
+#endif
+
+/* Moves `t` out of its scope: it lives until ls_free. Returns t. */
+LS_API ls_tensor *ls_keep(ls_tensor *t);
+LS_API void ls_free(ls_tensor *t); /* frees a kept tensor; NULL is allowed */
+
+/* ---- making ------------------------------------------------------------------------------- */
+
+LS_API ls_tensor *ls_empty(ls_shape shape, ls_dtype dtype); /* not initialised */
+LS_API ls_tensor *ls_zeros(ls_shape shape, ls_dtype dtype);
+LS_API ls_tensor *ls_ones(ls_shape shape, ls_dtype dtype);
+LS_API ls_tensor *ls_full(ls_shape shape, ls_dtype dtype, double value);
+LS_API ls_tensor *ls_from_data(const void *data, ls_shape shape, ls_dtype dtype); /* copies */
+/* A view of the caller's memory, which must outlive every use. */
+LS_API ls_tensor *ls_from_memory(void *data, ls_shape shape, ls_dtype dtype);
+LS_API ls_tensor *ls_rand(ls_shape shape);  /* float32 uniform [0,1), Philox */
+LS_API ls_tensor *ls_randn(ls_shape shape); /* float32 normal(0,1), Philox */
+
+/* ---- looking ------------------------------------------------------------------------------ */
+
+LS_API ls_status ls_tensor_status(const ls_tensor *t); /* LS_OK, or the poison's first error */
+LS_API int ls_ndim(const ls_tensor *t);
+LS_API int64_t ls_size(const ls_tensor *t, int dim); /* negative dim counts from the end */
+LS_API ls_shape ls_shape_of(const ls_tensor *t);
+LS_API int64_t ls_numel(const ls_tensor *t);
+LS_API ls_dtype ls_dtype_of(const ls_tensor *t);
+LS_API bool ls_is_contiguous(const ls_tensor *t);
+/* First element of a contiguous host tensor; NULL with an error otherwise. Borrowed. */
+LS_API void *ls_data(ls_tensor *t);
+LS_API ls_status ls_item(ls_tensor *t, double *value); /* of a one-element tensor */
+LS_API ls_status ls_copy_out(ls_tensor *t, void *out,
+                             size_t bytes); /* row-major; bytes must match */
+LS_API ls_status ls_copy_in(ls_tensor *t, const void *in, size_t bytes);
+LS_API ls_status ls_print(ls_tensor *t); /* to stdout, torch-like, summarised when large */
+
+/* ---- views (no copy) and copies ----------------------------------------------------------- */
+
+LS_API ls_tensor *ls_reshape(ls_tensor *t,
+                             ls_shape shape); /* one dim may be -1; copies if it must */
+LS_API ls_tensor *ls_transpose(ls_tensor *t, int dim0, int dim1);
+LS_API ls_tensor *ls_permute(ls_tensor *t, ls_shape order);
+LS_API ls_tensor *ls_slice(ls_tensor *t, int dim, int64_t start, int64_t end); /* [start,end) */
+LS_API ls_tensor *ls_contiguous(ls_tensor *t);
+LS_API ls_tensor *ls_clone(ls_tensor *t);
+LS_API ls_tensor *ls_detach(ls_tensor *t); /* same storage, outside the graph */
+LS_API ls_tensor *ls_cast(ls_tensor *t, ls_dtype dtype);
+
+/* ---- elementwise, broadcasting; float32 --------------------------------------------------- */
+
+typedef enum ls_gelu_kind { LS_GELU_ERF = 0, LS_GELU_TANH = 1 } ls_gelu_kind;
+
+LS_API ls_tensor *ls_add(ls_tensor *a, ls_tensor *b);
+LS_API ls_tensor *ls_sub(ls_tensor *a, ls_tensor *b);
+LS_API ls_tensor *ls_mul(ls_tensor *a, ls_tensor *b);
+LS_API ls_tensor *ls_div(ls_tensor *a, ls_tensor *b);
+LS_API ls_tensor *ls_scale(ls_tensor *a, double factor);
+LS_API ls_tensor *ls_add_scalar(ls_tensor *a, double value);
+LS_API ls_tensor *ls_neg(ls_tensor *a);
+LS_API ls_tensor *ls_exp(ls_tensor *a);
+LS_API ls_tensor *ls_log(ls_tensor *a);
+LS_API ls_tensor *ls_sqrt(ls_tensor *a);
+LS_API ls_tensor *ls_tanh(ls_tensor *a);
+LS_API ls_tensor *ls_sigmoid(ls_tensor *a);
+LS_API ls_tensor *ls_relu(ls_tensor *a);
+LS_API ls_tensor *ls_gelu(ls_tensor *a, ls_gelu_kind kind);
+/* Zeroes elements with probability p and scales the rest by 1/(1-p). Philox keyed by (seed, call
+ * number in the step), counted by the *global* element index (see ls_step_context). */
+LS_API ls_tensor *ls_dropout(ls_tensor *a, double p);
+
+/* ---- products, reductions, fused operations ----------------------------------------------- */
+
+/* [..,M,K] x [..,K,N] -> [..,M,N]; leading dimensions broadcast. */
+LS_API ls_tensor *ls_matmul(ls_tensor *a, ls_tensor *b);
+/* x [..,I], weight [O,I], bias [O] or NULL -> [..,O] (torch.nn.functional.linear). */
+LS_API ls_tensor *ls_linear(ls_tensor *x, ls_tensor *weight, ls_tensor *bias);
+LS_API ls_tensor *ls_sum(ls_tensor *a);  /* -> scalar */
+LS_API ls_tensor *ls_mean(ls_tensor *a); /* -> scalar */
+LS_API ls_tensor *ls_sum_dim(ls_tensor *a, int dim, bool keepdim);
+LS_API ls_tensor *ls_mean_dim(ls_tensor *a, int dim, bool keepdim);
+LS_API ls_tensor *ls_softmax(ls_tensor *a, int dim);
+LS_API ls_tensor *ls_log_softmax(ls_tensor *a, int dim);
+/* x [..,C], weight and bias [C] (NULL: none); over the last dimension. */
+LS_API ls_tensor *ls_layer_norm(ls_tensor *x, ls_tensor *weight, ls_tensor *bias, double eps);
+/* weight [V,C], index [..] int32 or int64 -> [..,C]; an index outside [0,V) is an error naming it.
+ */
+LS_API ls_tensor *ls_embedding(ls_tensor *weight, ls_tensor *index);
+/* q, k, v [B,H,T,D] -> [B,H,T,D]: softmax(q k^T / sqrt(D)) v, causal: token t sees 0…t. */
+LS_API ls_tensor *ls_attention(ls_tensor *q, ls_tensor *k, ls_tensor *v, bool causal);
+LS_API ls_tensor *ls_mse_loss(ls_tensor *x, ls_tensor *y); /* mean of squares -> scalar */
+/* logits [..,C], target [..] int32 or int64 in [0,C) -> mean negative log-likelihood, a scalar. */
+LS_API ls_tensor *ls_cross_entropy(ls_tensor *logits, ls_tensor *target);
+LS_API ls_tensor *ls_argmax(ls_tensor *a, int dim); /* int64; outside the graph */
+
+#if !defined(LS_NO_SITES)
+#define ls_reshape(...) LS_AT(ls_reshape(__VA_ARGS__))
+#define ls_transpose(...) LS_AT(ls_transpose(__VA_ARGS__))
+#define ls_permute(...) LS_AT(ls_permute(__VA_ARGS__))
+#define ls_slice(...) LS_AT(ls_slice(__VA_ARGS__))
+#define ls_add(...) LS_AT(ls_add(__VA_ARGS__))
+#define ls_sub(...) LS_AT(ls_sub(__VA_ARGS__))
+#define ls_mul(...) LS_AT(ls_mul(__VA_ARGS__))
+#define ls_div(...) LS_AT(ls_div(__VA_ARGS__))
+#define ls_gelu(...) LS_AT(ls_gelu(__VA_ARGS__))
+#define ls_dropout(...) LS_AT(ls_dropout(__VA_ARGS__))
+#define ls_matmul(...) LS_AT(ls_matmul(__VA_ARGS__))
+#define ls_linear(...) LS_AT(ls_linear(__VA_ARGS__))
+#define ls_softmax(...) LS_AT(ls_softmax(__VA_ARGS__))
+#define ls_layer_norm(...) LS_AT(ls_layer_norm(__VA_ARGS__))
+#define ls_embedding(...) LS_AT(ls_embedding(__VA_ARGS__))
+#define ls_attention(...) LS_AT(ls_attention(__VA_ARGS__))
+#define ls_mse_loss(...) LS_AT(ls_mse_loss(__VA_ARGS__))
+#define ls_cross_entropy(...) LS_AT(ls_cross_entropy(__VA_ARGS__))
+#endif
+
+#ifdef __cplusplus
+}
+#endif
+#endif

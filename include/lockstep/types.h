@@ -1,0 +1,91 @@
+/* Types shared by every layer: element types, reduction operators, option structs, call sites.
+ *
+ * Nothing here allocates or fails. All enumerators are pinned: they travel on the wire and stand in
+ * files, so a value is never renumbered and a removed one never reused.
+ */
+#ifndef LOCKSTEP_TYPES_H
+#define LOCKSTEP_TYPES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define LS_API __attribute__((visibility("default")))
+#define LS_PRINTF(text, first) __attribute__((format(printf, text, first)))
+#else
+#define LS_API
+#define LS_PRINTF(text, first)
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Element types. float16 and bfloat16 are accumulated in float32 and rounded once. */
+typedef enum ls_dtype {
+    LS_FLOAT32 = 0,
+    LS_FLOAT64 = 1,
+    LS_FLOAT16 = 2,
+    LS_BFLOAT16 = 3,
+    LS_INT8 = 4,
+    LS_UINT8 = 5,
+    LS_INT32 = 6,
+    LS_INT64 = 7,
+    LS_BOOL = 8,
+    LS_DTYPE_COUNT = 9
+} ls_dtype;
+
+/* Reduction operators (MPI_Op, ncclRedOp_t). AVG divides the sum once, by the number of ranks. */
+typedef enum ls_reduce_op {
+    LS_SUM = 0,
+    LS_PRODUCT = 1,
+    LS_MIN = 2,
+    LS_MAX = 3,
+    LS_AVG = 4,
+    LS_BAND = 5,
+    LS_BOR = 6,
+    LS_BXOR = 7,
+    LS_REDUCE_OP_COUNT = 8
+} ls_reduce_op;
+
+/* Bytes of one element; 0 for a value that is no dtype. */
+LS_API size_t ls_dtype_size(ls_dtype dtype);
+
+/* "float32" ...; "invalid" for a value that is no dtype. Static storage. */
+LS_API const char *ls_dtype_name(ls_dtype dtype);
+
+/* "sum" ...; "invalid" for a value that is no operator. Static storage. */
+LS_API const char *ls_reduce_op_name(ls_reduce_op op);
+
+/* Where a start is ordered: NULL is the host. Only the host exists in this release. */
+typedef struct ls_stream ls_stream;
+
+/* Note [Option structs]
+ * Options are passed by const pointer; NULL means all defaults. Fill one with
+ *     LS_OPTIONS(ls_adamw_options, .lr = 3e-4)
+ * The macro writes `size` and the non-zero defaults (LS_DEFAULTS_<type>) and then your fields, so
+ * an explicit zero means zero, and a program built against an older header keeps working when the
+ * struct grows at its end. That a later initialiser replaces a default is the purpose, hence the
+ * pragma: it silences exactly that warning in files which include this header. */
+#ifndef __cplusplus
+#if defined(__clang__)
+#pragma clang diagnostic ignored "-Winitializer-overrides"
+#elif defined(__GNUC__)
+#pragma GCC diagnostic ignored "-Woverride-init"
+#endif
+#define LS_OPTIONS(type, ...)                                                                      \
+    ((const type *)&(type){.size = sizeof(type), LS_DEFAULTS_##type __VA_ARGS__})
+#endif
+
+/* Note [Call sites]
+ * Calls that can fail far from their cause are macros which first note the caller's file and line,
+ * so that reports name the line in *your* program. A binding that calls the plain functions may
+ * call ls_site_set itself or leave it. Define LS_NO_SITES to get no macros at all. */
+LS_API void ls_site_set(const char *file, int line);
+#define LS_AT(call) (ls_site_set(__FILE__, __LINE__), call)
+
+#ifdef __cplusplus
+}
+#endif
+#endif

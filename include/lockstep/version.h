@@ -1,0 +1,19 @@
+/* The version of these headers; ls_version is that of the library found at run time. */
+#ifndef LOCKSTEP_VERSION_H
+#define LOCKSTEP_VERSION_H
+
+#include <lockstep/types.h>
+
+#define LS_VERSION_MAJOR 0
+#define LS_VERSION_MINOR 1
+#define LS_VERSION_PATCH 0
+#define LS_VERSION "0.1.0"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+LS_API const char *ls_version(void); /* "0.1.0" */
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,51 @@
+/* What a rank is doing, for reports: one record a rank, written by its user thread, readable by the
+ * launcher and the peers even after the rank died. A sequence lock: odd while being written. */
+#ifndef LS_BASE_ACTIVITY_H
+#define LS_BASE_ACTIVITY_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+typedef enum ls__phase {
+    LS__PHASE_USER = 0, /* the user's own code */
+    LS__PHASE_START = 1,
+    LS__PHASE_DATA = 2,
+    LS__PHASE_FORWARD = 3,
+    LS__PHASE_BACKWARD = 4,
+    LS__PHASE_OPTIMIZER = 5,
+    LS__PHASE_COLLECTIVE = 6, /* blocked in a collective or a wait */
+    LS__PHASE_CHECKPOINT = 7,
+    LS__PHASE_EXIT = 8
+} ls__phase;
+
+#define LS__ACTIVITY_DETAIL_MAX 64
+#define LS__ACTIVITY_FILE_MAX 48
+
+typedef struct ls__activity {
+    _Atomic uint32_t sequence; /* Sync: release by the writer, acquire by readers */
+    _Atomic uint32_t phase;
+    _Atomic uint64_t since_ns;
+    char detail[LS__ACTIVITY_DETAIL_MAX]; /* "fc1", "bucket 3" …; may be "" */
+    char file[LS__ACTIVITY_FILE_MAX];     /* tail of the user's file name */
+    int32_t line;
+} ls__activity;
+
+typedef struct ls__activity_copy {
+    ls__phase phase;
+    uint64_t since_ns;
+    char detail[LS__ACTIVITY_DETAIL_MAX];
+    char file[LS__ACTIVITY_FILE_MAX];
+    int32_t line;
+} ls__activity_copy;
+
+/* Enters a phase on the current runtime (nothing without one) and returns the former one, which
+ * ls__activity_leave restores. detail may be NULL. Cheap: no system call. */
+ls__phase ls__activity_enter(ls__phase phase, const char *detail);
+void ls__activity_leave(ls__phase former);
+
+/* A consistent copy; gives up after some tries on a writer that died within a write, and then
+ * returns what is there. */
+void ls__activity_read(const ls__activity *activity, ls__activity_copy *out);
+const char *ls__phase_name(ls__phase phase); /* "the forward pass" … */
+
+#endif

@@ -1,0 +1,13 @@
+/* Compiler attributes, in one place (STYLE rule 1). */
+#ifndef LS_BASE_COMPILER_H
+#define LS_BASE_COMPILER_H
+
+#define LS__UNUSED __attribute__((unused))
+#define LS__NORETURN __attribute__((noreturn))
+#define LS__PRINTF(text, first) __attribute__((format(printf, text, first)))
+#define LS__ALIGNED(bytes) __attribute__((aligned(bytes)))
+#define LS__LIKELY(x) __builtin_expect(!!(x), 1)
+#define LS__UNLIKELY(x) __builtin_expect(!!(x), 0)
+#define LS__CACHE_LINE 64
+
+#endif

@@ -1,0 +1,104 @@
+/* The env table: everything the library wants from the world outside (DESIGN D11).
+ *
+ * The real table is ls__env_posix(); a simulator supplies another and so runs the same engine,
+ * store, bootstrap and launcher code with N ranks in one process. No file but env_posix*.c calls
+ * poll, futex, recv, connect, waitpid, clock_gettime, fork or exec. All waits take an absolute
+ * deadline of the table's own clock; LS__NEVER means no deadline. Failing entries return -errno.
+ */
+#ifndef LS_BASE_ENV_H
+#define LS_BASE_ENV_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#define LS__NEVER UINT64_MAX
+
+typedef struct ls__env ls__env;
+typedef struct ls__env_thread ls__env_thread;
+
+typedef struct ls__env_poll {
+    int fd;
+    bool want_read, want_write;       /* in */
+    bool can_read, can_write, hangup; /* out */
+} ls__env_poll;
+
+typedef struct ls__env_exit { /* how a child ended */
+    pid_t pid;
+    int signal; /* 0: it exited */
+    int code;
+} ls__env_exit;
+
+typedef struct ls__env_spawn {
+    const char *const *argv; /* NULL: run `fn` in a forked child instead of exec */
+    const char *const *envp; /* complete environment of the child; NULL: ours */
+    int (*fn)(void *arg);
+    void *arg;
+    int stdout_fd, stderr_fd; /* -1: inherit */
+    const int *keep_fds;      /* descriptors the child inherits, besides 0-2 */
+    int keep_count;
+} ls__env_spawn;
+
+struct ls__env {
+    /* clock */
+    uint64_t (*now_ns)(const ls__env *env);  /* monotonic */
+    uint64_t (*wall_ns)(const ls__env *env); /* since 1970 */
+    void (*sleep_until)(const ls__env *env, uint64_t deadline_ns);
+
+    /* random */
+    int (*random_bytes)(const ls__env *env, void *out, size_t bytes);
+
+    /* memory: aligned to 64 bytes, not zeroed */
+    void *(*allocate)(const ls__env *env, size_t bytes);
+    void (*release)(const ls__env *env, void *memory, size_t bytes);
+
+    /* threads. park: sleeps while *word == expected (shared between processes: true for words in
+     * shared memory), until woken or the deadline; returns 0, -ETIMEDOUT or -EAGAIN (value
+     * differed); spurious returns of 0 are allowed. */
+    int (*thread_start)(const ls__env *env, const char *name, void (*fn)(void *arg), void *arg,
+                        ls__env_thread **out);
+    void (*thread_join)(const ls__env *env, ls__env_thread *thread);
+    int (*park)(const ls__env *env, _Atomic uint32_t *word, uint32_t expected,
+                uint64_t deadline_ns);
+    void (*wake)(const ls__env *env, _Atomic uint32_t *word, int count);
+    void (*yield)(const ls__env *env);
+    int (*cores)(const ls__env *env); /* this process may use */
+
+    /* descriptors and files */
+    int (*poll)(const ls__env *env, ls__env_poll *items, int count, uint64_t deadline_ns);
+    ssize_t (*read)(const ls__env *env, int fd, void *out, size_t bytes);
+    ssize_t (*write)(const ls__env *env, int fd, const void *in, size_t bytes);
+    int (*open)(const ls__env *env, const char *path, int flags, int mode);
+    int (*close)(const ls__env *env, int fd);
+    int (*fsync)(const ls__env *env, int fd);
+    int (*rename)(const ls__env *env, const char *from, const char *to);
+
+    /* host-local connections and shared memory */
+    int (*socket_pair)(const ls__env *env, int out[2]); /* AF_UNIX stream, non-blocking, cloexec */
+    /* One sendmsg/recvmsg; pass_fd / *got_fd: -1 for none. Returns bytes or -errno. */
+    ssize_t (*send)(const ls__env *env, int fd, const void *in, size_t bytes, int pass_fd);
+    ssize_t (*recv)(const ls__env *env, int fd, void *out, size_t bytes, int *got_fd);
+    int (*peer_uid)(const ls__env *env, int fd, uid_t *uid);
+    int (*shm_create)(const ls__env *env, const char *name, size_t bytes); /* memfd, cloexec */
+    int (*shm_resize)(const ls__env *env, int fd, size_t bytes);           /* grows only */
+    /* Maps `reserve` bytes, of which the file may have fewer yet. */
+    int (*shm_map)(const ls__env *env, int fd, size_t reserve, void **out);
+    void (*shm_unmap)(const ls__env *env, void *memory, size_t reserve);
+
+    /* processes */
+    int (*spawn)(const ls__env *env, const ls__env_spawn *spawn, pid_t *pid, int *pidfd);
+    int (*wait_exit)(const ls__env *env, pid_t pid,
+                     ls__env_exit *out); /* reaps; blocks not: -EAGAIN */
+    int (*kill)(const ls__env *env, int pidfd, int signal);
+};
+
+const ls__env *ls__env_posix(void);
+
+static inline uint64_t ls__deadline_after(const ls__env *env, int64_t timeout_ms)
+{
+    return timeout_ms < 0 ? LS__NEVER : env->now_ns(env) + (uint64_t)timeout_ms * 1000000u;
+}
+
+#endif

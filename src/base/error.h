@@ -1,0 +1,20 @@
+/* Failing with words. `return ls__fail(LS_ERR_INVALID, "all_reduce: …", …)` sets this thread's
+ * message and yields the code. A message says what was asked, what was found, and what to do. */
+#ifndef LS_BASE_ERROR_H
+#define LS_BASE_ERROR_H
+
+#include <lockstep/status.h>
+
+#include "base/compiler.h"
+
+#define LS__MESSAGE_MAX 2048 /* a report with both sides of a mismatch fits */
+
+ls_status ls__fail(ls_status status, const char *format, ...) LS__PRINTF(2, 3);
+/* The same with ": strerror(errno)" appended; LS_ERR_SYSTEM. */
+ls_status ls__fail_errno(const char *format, ...) LS__PRINTF(1, 2);
+/* Puts "context: " before the message already set; returns status unchanged. */
+ls_status ls__fail_within(ls_status status, const char *format, ...) LS__PRINTF(2, 3);
+/* Sets message and status of this thread from a stored failure (a group's first cause). */
+ls_status ls__fail_again(ls_status status, const char *message);
+
+#endif

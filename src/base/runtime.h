@@ -1,0 +1,60 @@
+/* The runtime's common part, and the one thread-local: which runtime a thread belongs to.
+ *
+ * Layers hang their own state into `layer[]`, so that a layer needs no global and none above it.
+ * comm/runtime.c makes and destroys runtimes (ls_init, ls_finalize).
+ */
+#ifndef LS_BASE_RUNTIME_H
+#define LS_BASE_RUNTIME_H
+
+#include <lockstep/runtime.h>
+
+#include "base/activity.h"
+#include "base/env.h"
+#include "base/error.h"
+
+enum ls__layer {
+    LS__LAYER_COMM,
+    LS__LAYER_TENSOR,
+    LS__LAYER_AUTOGRAD,
+    LS__LAYER_NN,
+    LS__LAYER_COUNT
+};
+
+struct ls_runtime {
+    const ls__env *env;
+    int pid; /* of the process that made it: differs after a fork */
+    int rank, world_size, local_rank, local_size;
+    int threads;            /* compute threads of this rank */
+    int64_t timeout_ms;     /* default deadline of an operation */
+    uint64_t seed;          /* owned by the user's thread between steps */
+    uint64_t param_streams; /* parameters initialised so far: the stream of the next one's values */
+    uint64_t step;          /* of the step context; see ls_step_begin */
+    int64_t sample_offset;
+    uint64_t calls_in_step; /* random operations since ls_step_begin: the stream of the next one */
+    ls_log_level log_level;
+    ls__activity *activity; /* never NULL; in the job's board when there is one */
+    ls__activity own_activity;
+    struct {
+        void *data;
+        void (*free)(ls_runtime *runtime,
+                     void *data); /* called by ls_finalize, highest layer first */
+    } layer[LS__LAYER_COUNT];
+};
+
+typedef struct ls__thread {
+    ls_runtime *runtime; /* NULL: not attached */
+    ls_status status;    /* of the last failing call */
+    const char *file;    /* call site noted by LS_AT; "" when none */
+    int line;
+    bool no_grad; /* autograd's mode of this thread */
+    void *scope;  /* tensor's innermost scope of this thread */
+    char message[LS__MESSAGE_MAX];
+} ls__thread;
+
+extern _Thread_local ls__thread ls__self;
+
+/* The current runtime, or NULL with LS_ERR_STATE ("call ls_init first") or LS_ERR_FORKED set;
+ * `what` names the call for the message. */
+ls_runtime *ls__runtime_get(const char *what);
+
+#endif

@@ -1,0 +1,103 @@
+/* The board: one page range per host and job, made by the launcher and mapped by its ranks.
+ *
+ * It holds what must be readable after a rank died and writable without a system call: each rank's
+ * doorbell, life, activity and flight records, and the launcher's verdict about the first failure.
+ * No locks: every field has one writer, or is set once by compare-and-swap. Anonymous memory
+ * (memfd) passed by descriptor; a world of one has a private board.
+ *
+ *   launcher ── verdict ──▶ ranks     (then wakes all doorbells)
+ *   rank ── activity, flight, life ──▶ launcher and peers
+ *   rank ── abort ──▶ peers           (a local failure that the peers must hear of)
+ */
+#ifndef LS_COMM_BOARD_H
+#define LS_COMM_BOARD_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "base/activity.h"
+#include "base/compiler.h"
+#include "base/env.h"
+#include "comm/descriptor.h"
+
+#define LS__BOARD_MAGIC 0x4c53424fu /* "LSBO" */
+#define LS__BOARD_VERSION 1
+#define LS__BOARD_RANKS_MAX 256 /* ranks of one host */
+#define LS__FLIGHT_MAX 512      /* operations remembered per rank; a power of two */
+
+typedef enum ls__life {
+    LS__LIFE_EMPTY = 0,   /* not started */
+    LS__LIFE_STARTED = 1, /* the process exists */
+    LS__LIFE_JOINED = 2,  /* ls_init succeeded */
+    LS__LIFE_LEFT = 3,    /* ls_finalize was reached */
+    LS__LIFE_DEAD = 4     /* the launcher saw it end */
+} ls__life;
+
+typedef enum ls__flight_state {
+    LS__FLIGHT_EMPTY = 0,
+    LS__FLIGHT_QUEUED = 1,
+    LS__FLIGHT_STARTED = 2,
+    LS__FLIGHT_DONE = 3,
+    LS__FLIGHT_FAILED = 4
+} ls__flight_state;
+
+/* One operation. Writer: the rank's own threads; `state` is stored last, with release. */
+typedef struct ls__flight_record {
+    _Atomic uint32_t state;
+    uint32_t fences_passed;
+    uint64_t queued_ns, started_ns, ended_ns;
+    ls__descriptor descriptor;
+    char group_name[32];
+} ls__flight_record;
+
+typedef struct ls__board_rank {
+    LS__ALIGNED(LS__CACHE_LINE) _Atomic uint32_t doorbell; /* futex word: bumped, then woken */
+    _Atomic uint32_t sleepers; /* threads parked on the doorbell; wakers skip the call when 0 */
+    LS__ALIGNED(LS__CACHE_LINE) _Atomic uint32_t life; /* ls__life */
+    _Atomic int32_t pid;
+    _Atomic uint64_t heartbeat_ns; /* the engine's last turn */
+    _Atomic uint64_t abort_seen; /* verdict/abort number whose memory this rank no longer touches */
+    /* A failure this rank found itself (a mismatch, a poisoned loss, ls_group_abort, a deadline):
+     * set once, text first, then state (release). Peers treat it as the cause. */
+    _Atomic uint32_t failed; /* 0, or the negated ls_status */
+    uint32_t failed_group;   /* group id; 0: all */
+    char failed_text[1024];
+    ls__activity activity;
+    _Atomic uint64_t flight_next; /* records written so far; record i lies at i % LS__FLIGHT_MAX */
+    ls__flight_record flight[LS__FLIGHT_MAX];
+} ls__board_rank;
+
+typedef struct ls__board {
+    uint32_t magic, version;
+    uint64_t bytes;
+    int32_t ranks; /* local ranks that follow */
+    int32_t world_size;
+    int32_t first_rank; /* world rank of local rank 0 */
+    uint32_t generation;
+    uint64_t job; /* random number of this job */
+    int32_t launcher_pid;
+    char host[64];
+    /* The launcher's verdict: the first failure of the job. Set once: text and fields, then state.
+     */
+    LS__ALIGNED(LS__CACHE_LINE) _Atomic uint32_t verdict; /* 0 none, 1 given */
+    int32_t culprit;
+    int32_t culprit_pid;
+    int32_t culprit_signal; /* 0: exited */
+    int32_t culprit_code;
+    char verdict_text[1024];
+    ls__board_rank rank[]; /* [ranks] */
+} ls__board;
+
+static inline size_t ls__board_bytes(int ranks)
+{
+    return sizeof(ls__board) + (size_t)ranks * sizeof(ls__board_rank);
+}
+
+/* Bumps the doorbell of local rank r and wakes its sleepers. */
+void ls__board_ring(ls__board *board, const ls__env *env, int r);
+
+/* "rank 2 (host h, pid 12) in the backward pass (fc1) at train.c:88 for 1.2 s; last operation:
+ * all_reduce #17 (bucket 3 …) of group "ddp", started" - what a rank was doing, for reports. */
+void ls__board_describe(const ls__board *board, const ls__env *env, int r, char *out, size_t bytes);
+
+#endif

@@ -1,0 +1,33 @@
+/* Bootstrap: how a process finds its world (DESIGN D12). A small table of ways in, tried in order;
+ * the first that applies wins. This release has two: the launcher's inherited descriptors, and none
+ * (a world of one). Environments of other launchers with more than one rank are refused in words.
+ *
+ * The launcher's way. `lockstep run` and ls_spawn give each rank, besides torchrun's variables,
+ *     LOCKSTEP_BOOTSTRAP=v1:STORE_FD:BOARD_FD:SECRET_FD
+ * a connected AF_UNIX stream to the store, the board's memfd and a sealed memfd with 32 secret
+ * bytes. The first frame on the stream must carry the secret; the launcher parses nothing before
+ * it. ls_init reads the secret and closes that descriptor; all three are close-on-exec from then
+ * on.
+ */
+#ifndef LS_COMM_BOOTSTRAP_H
+#define LS_COMM_BOOTSTRAP_H
+
+#include <lockstep/store.h>
+
+#include "base/runtime.h"
+#include "comm/board.h"
+
+#define LS__SECRET_BYTES 32
+
+typedef struct ls__boot {
+    int rank, world_size, local_rank, local_size;
+    ls_store *store;    /* owned; of one rank: in memory */
+    ls__board *board;   /* owned mapping */
+    bool board_private; /* not shared: a world of one */
+} ls__boot;
+
+/* Fills *out or fails with what was found in the environment and what to do. */
+ls_status ls__bootstrap(const ls__env *env, int64_t timeout_ms, ls__boot *out);
+void ls__bootstrap_close(const ls__env *env, ls__boot *boot);
+
+#endif

@@ -1,0 +1,34 @@
+/* What a rank believes the next operation of a group to be: published with fence 0, or at the head
+ * of every message, and compared before anything is combined (DESIGN D4). Fixed size, versioned. */
+#ifndef LS_COMM_DESCRIPTOR_H
+#define LS_COMM_DESCRIPTOR_H
+
+#include <stdint.h>
+
+#define LS__DESCRIPTOR_VERSION 1
+#define LS__TAG_MAX 96  /* text kept of a tag, for reports */
+#define LS__FILE_MAX 64 /* tail kept of a call site's file name */
+
+typedef struct ls__descriptor {
+    uint16_t version;
+    uint8_t operation; /* ls__operation */
+    uint8_t reduce_op; /* ls_reduce_op; 0xff where none */
+    uint8_t dtype;     /* ls_dtype */
+    uint8_t algorithm; /* index in the registry: ranks must run one program */
+    uint16_t memory;   /* ls__memory */
+    uint32_t generation;
+    uint32_t group;
+    uint64_t sequence; /* number of the operation in its group, from 1 */
+    int64_t count;
+    int32_t root;      /* or peer */
+    int32_t tag;       /* of send/recv */
+    uint64_t tag_hash; /* of options.tag */
+    double divisor;
+    uint64_t input, output; /* registered: offsets in the publisher's heap; not compared */
+    int32_t line;           /* call site; compared only with LOCKSTEP_CHECK=strict */
+    int32_t pid;
+    char file[LS__FILE_MAX];
+    char text[LS__TAG_MAX]; /* the tag itself */
+} ls__descriptor;
+
+#endif

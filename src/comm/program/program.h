@@ -1,0 +1,172 @@
+/* A collective is data (DESIGN D1).
+ *
+ * An algorithm is a generator: from the operation, the ranks and who shares memory it emits, for
+ * one rank, a *program*: a few lanes of ordered steps over chunks. A step starts when the step
+ * before it in its lane is complete and, if it names one, when another lane has completed a given
+ * step. One engine runs programs over any transport; the checker runs them symbolically; the cost
+ * of an algorithm is counted from them. A program does not depend on the count: it is cached per
+ * (algorithm, operation, size, rank, root) and bound to a chunk table at launch.
+ *
+ * Buffers. INPUT and OUTPUT are the user's (equal when in place); STAGE is a rank's slot of shared
+ * memory that its peers on the host can read and write, SCRATCH private memory. Each is cut into
+ * chunks; chunk c of a buffer is elements [start(c), start(c+1)) of the operation's count for the
+ * buffers of the full count. The generator says how many chunks a program has; the launcher cuts
+ * count into that many nearly equal parts, on 64-byte borders where it can (a chunk may be empty).
+ * In all_gather and reduce_scatter there are `size` blocks and chunk c *is* block c; their short
+ * side (the all_gather's INPUT, the reduce_scatter's OUTPUT) has one chunk only, numbered `rank`.
+ *
+ * A *ref* names chunk `chunk` of buffer `buffer` of `rank`. Only PEER_ steps may name another rank.
+ *
+ *   SEND         src[0] (own) to peer, on this lane's message stream
+ *   RECV         from peer into dst[0] (own)
+ *   RECV_REDUCE  from peer, combined into dst[0]: dst = op(dst, received)
+ *   COPY         dst[0] = src[0], both own
+ *   REDUCE       every dst = tree(src in order), all own
+ *   PEER_READ    dst[0] (own) = src[0] of a peer
+ *   PEER_REDUCE  every dst = tree(src in order); refs may be of any rank on the host
+ *   FENCE        all ranks of the group have reached fence number `fence`. Fence 0 also publishes
+ * and compares descriptors: before it no byte of a peer may be read (D4).
+ */
+#ifndef LS_COMM_PROGRAM_H
+#define LS_COMM_PROGRAM_H
+
+#include <lockstep/comm.h>
+
+#include "base/env.h"
+
+#define LS__PROGRAM_RANKS_MAX 1024
+#define LS__PROGRAM_LANES_MAX 8
+
+typedef enum ls__operation { /* pinned: travels in descriptors */
+                             LS__OP_ALL_REDUCE = 0,
+                             LS__OP_REDUCE_SCATTER = 1,
+                             LS__OP_ALL_GATHER = 2,
+                             LS__OP_BROADCAST = 3,
+                             LS__OP_BARRIER = 4,
+                             LS__OP_SEND = 5, /* the engine's second primitive, not a program */
+                             LS__OP_RECV = 6,
+                             LS__OP_COUNT = 7
+} ls__operation;
+const char *ls__operation_name(ls__operation operation); /* "all_reduce" … */
+
+typedef enum ls__step_kind {
+    LS__STEP_SEND,
+    LS__STEP_RECV,
+    LS__STEP_RECV_REDUCE,
+    LS__STEP_COPY,
+    LS__STEP_REDUCE,
+    LS__STEP_PEER_READ,
+    LS__STEP_PEER_REDUCE,
+    LS__STEP_FENCE
+} ls__step_kind;
+
+typedef enum ls__buffer {
+    LS__BUFFER_INPUT,
+    LS__BUFFER_OUTPUT,
+    LS__BUFFER_STAGE,
+    LS__BUFFER_SCRATCH
+} ls__buffer;
+
+typedef struct ls__ref {
+    uint8_t buffer; /* ls__buffer */
+    int16_t rank;   /* owner */
+    int32_t chunk;  /* SCRATCH: slot * chunks + chunk, slots 0 … scratch_slots-1 */
+} ls__ref;
+
+typedef struct ls__step {
+    uint8_t kind; /* ls__step_kind */
+    uint8_t lane;
+    int16_t peer;                 /* SEND, RECV*: rank in the group; else -1 */
+    int16_t wait_lane;            /* -1: none */
+    int32_t wait_step;            /* index within that lane which must be complete */
+    int32_t first_dst, dst_count; /* into program->refs */
+    int32_t first_src, src_count;
+    int32_t fence; /* FENCE: 0, 1, 2 … in order; else -1 */
+} ls__step;
+
+typedef enum ls__memory {                        /* which buffers a program may be bound to */
+                          LS__MEMORY_MESSAGES,   /* any; needs only a message transport */
+                          LS__MEMORY_REGISTERED, /* INPUT and OUTPUT lie in registered memory of
+                                                    ranks on one host */
+                          LS__MEMORY_STAGED /* private buffers of ranks on one host, through STAGE
+                                               slices */
+} ls__memory;
+
+typedef struct ls__program {
+    const char *algorithm; /* "direct" */
+    ls__operation operation;
+    ls__memory memory;
+    int rank, size, root;
+    bool exact;        /* computes the canonical association; proven by the checker */
+    int chunks;        /* per full-count buffer */
+    int scratch_slots; /* SCRATCH is scratch_slots buffers of the largest chunk each */
+    int lanes;
+    int fences;
+    int lane_start[LS__PROGRAM_LANES_MAX +
+                   1]; /* steps of lane l: [lane_start[l], lane_start[l+1]) */
+    ls__step *steps;
+    int step_count;
+    ls__ref *refs;
+    int ref_count;
+    const ls__env *env;
+} ls__program;
+
+typedef struct ls__program_spec {
+    ls__operation operation;
+    ls__memory memory;
+    int rank, size, root;
+} ls__program_spec;
+
+/* An algorithm: a file each under comm/algorithm/. `generate` returns LS_ERR_UNSUPPORTED for what
+ * it does not do. */
+typedef struct ls__algorithm {
+    const char *name;
+    ls__operation operation;
+    bool exact;
+    ls_status (*generate)(const ls__program_spec *spec, const ls__env *env, ls__program **out);
+} ls__algorithm;
+
+const ls__algorithm *const *ls__algorithms(int *count); /* the registry */
+const ls__algorithm *ls__algorithm_find(ls__operation operation, const char *name);
+
+void ls__program_free(ls__program *program);
+
+/* ---- building (used by generators) -------------------------------------------------------- */
+
+typedef struct ls__builder ls__builder; /* collects errors: check once, at finish */
+ls__builder *ls__builder_new(const ls__program_spec *spec, const ls__env *env,
+                             const char *algorithm);
+void ls__builder_chunks(ls__builder *b, int chunks, int scratch_slots);
+/* Each returns the step's index within its lane, for `ls__builder_after`. */
+int ls__builder_send(ls__builder *b, int lane, ls__ref src, int peer);
+int ls__builder_recv(ls__builder *b, int lane, ls__ref dst, int peer);
+int ls__builder_recv_reduce(ls__builder *b, int lane, ls__ref dst, int peer);
+int ls__builder_copy(ls__builder *b, int lane, ls__ref dst, ls__ref src);
+int ls__builder_reduce(ls__builder *b, int lane, const ls__ref *dst, int dst_count,
+                       const ls__ref *src,
+                       int src_count); /* REDUCE, or PEER_REDUCE if a ref is a peer's */
+int ls__builder_peer_read(ls__builder *b, int lane, ls__ref dst, ls__ref src);
+int ls__builder_fence(ls__builder *b, int lane);
+/* The last step added to `lane` waits for step `step` of `other`. */
+void ls__builder_after(ls__builder *b, int lane, int other, int step);
+ls_status ls__builder_finish(ls__builder *b, bool exact, ls__program **out); /* frees b */
+
+/* ---- checking and counting ---------------------------------------------------------------- */
+
+/* Runs the programs of all ranks symbolically, message streams with room for `capacity` messages.
+ * Proves: no deadlock; fences match; no PEER_ access before fence 0, nor a race between two fences
+ * (a chunk written by one rank and touched by another); every rank ends with every contribution
+ * exactly once, and `exact` programs in the canonical association, 16-bit ones rounded once.
+ * LS_ERR_MISMATCH with the rank, step and chunk that is wrong otherwise. */
+ls_status ls__program_check(ls__program *const *programs, int size, int capacity);
+
+typedef struct ls__program_cost { /* of one rank, in units of the operation's full buffer */
+    int steps;             /* longest chain of dependent steps that move data between ranks */
+    double sent, received; /* buffers; PEER_ writes count as sent, PEER_ reads as received */
+} ls__program_cost;
+void ls__program_cost_count(const ls__program *program, ls__program_cost *out);
+
+/* One step a line, for people: "lane 0: peer_reduce output[*].2 = input[0].2 + input[1].2 …". */
+ls_status ls__program_print(const ls__program *program, char *out, size_t bytes);
+
+#endif

@@ -1,0 +1,40 @@
+/* The store's two ends. Server: lives in the launcher's (or ls_spawn parent's) poll loop. Client: a
+ * connection of one rank. Beside values it passes *descriptors* between ranks of a host: the broker
+ * through which each rank's heap reaches its peers. */
+#ifndef LS_COMM_STORE_H
+#define LS_COMM_STORE_H
+
+#include <lockstep/store.h>
+
+#include "base/env.h"
+
+#define LS__STORE_CLIENTS_MAX 1024
+#define LS__STORE_PENDING_MAX 64 /* connections that have not proven the secret yet */
+#define LS__STORE_HANDSHAKE_MS 2000
+
+/* ---- server ------------------------------------------------------------------------------- */
+
+typedef struct ls__store_server ls__store_server;
+ls_status ls__store_server_new(const ls__env *env, const uint8_t secret[32],
+                               ls__store_server **out);
+void ls__store_server_free(ls__store_server *server);
+/* Adopts a connected stream (takes fd). */
+ls_status ls__store_server_adopt(ls__store_server *server, int fd);
+/* For the owner's poll loop: writes up to `room` items, returns how many; *deadline_ns is lowered
+ * to the next timed event. Then ls__store_server_turn with the polled items. Never blocks. */
+int ls__store_server_poll(ls__store_server *server, ls__env_poll *items, int room,
+                          uint64_t *deadline_ns);
+void ls__store_server_turn(ls__store_server *server, const ls__env_poll *items, int count);
+
+/* ---- client ------------------------------------------------------------------------------- */
+
+/* Takes fd; sends the secret. Thread-safe: calls of several threads queue. */
+ls_status ls__store_connect(const ls__env *env, int fd, const uint8_t secret[32], ls_store **out);
+ls_status ls__store_local(const ls__env *env, ls_store **out); /* in memory, one process */
+void ls__store_close(ls_store *store);
+
+/* Publishes a descriptor under a key / waits for one; the caller keeps fd and owns *out. */
+ls_status ls__store_put_fd(ls_store *store, const char *key, int fd, int64_t timeout_ms);
+ls_status ls__store_get_fd(ls_store *store, const char *key, int *out, int64_t timeout_ms);
+
+#endif

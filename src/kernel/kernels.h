@@ -1,0 +1,176 @@
+/* The kernel table: compute over raw pointers and sizes. One table per device; ref/ is the plain
+ * twin that every fast kernel is tested against, cpu/ the fast one.
+ *
+ * Contract of every entry: float32 unless said, row-major contiguous unless strides are given; the
+ * caller passes output and workspace; nothing allocates, blocks, or reads a global; `stream` is
+ * NULL (host) in this release. Outputs may not overlap inputs unless said. `beta` is 0 (overwrite)
+ * or 1 (accumulate into the output). Results do not depend on the number of threads.
+ */
+#ifndef LS_KERNEL_KERNELS_H
+#define LS_KERNEL_KERNELS_H
+
+#include <lockstep/types.h>
+
+typedef struct ls__gemm { /* C[m,n] = op(A)[m,k] op(B)[k,n] + beta C, row-major; ld = row stride */
+    bool trans_a, trans_b;
+    int64_t m, n, k;
+    const float *a;
+    int64_t lda;
+    const float *b;
+    int64_t ldb;
+    float *c;
+    int64_t ldc;
+    float beta;
+} ls__gemm;
+
+typedef struct ls__attention { /* q,k,v,o [B*H,T,D] with row stride and head stride in elements */
+    int64_t batch, heads, time, dim;
+    /* element (b,h,t,d) of X lies at x + b*X_b + h*X_h + t*X_t + d */
+    const float *q, *k, *v;
+    int64_t q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t;
+    float *o; /* forward out, backward in */
+    int64_t o_b, o_h, o_t;
+    float *lse; /* [B,H,T] log-sum-exp: forward out, backward in */
+    bool causal;
+    float scale;
+    /* backward */
+    const float *d_o;    /* strides of o */
+    float *dq, *dk, *dv; /* strides of q, k, v; beta 0 */
+    void *workspace;     /* ls__kernels.attention_workspace bytes */
+} ls__attention;
+
+typedef enum ls__unary {
+    LS__UNARY_NEG,
+    LS__UNARY_EXP,
+    LS__UNARY_LOG,
+    LS__UNARY_SQRT,
+    LS__UNARY_TANH,
+    LS__UNARY_SIGMOID,
+    LS__UNARY_RELU,
+    LS__UNARY_GELU_ERF,
+    LS__UNARY_GELU_TANH,
+    LS__UNARY_COUNT
+} ls__unary;
+
+typedef enum ls__binary {
+    LS__BINARY_ADD,
+    LS__BINARY_SUB,
+    LS__BINARY_MUL,
+    LS__BINARY_DIV,
+    LS__BINARY_COUNT
+} ls__binary;
+
+#define LS__KERNEL_DIMS_MAX 8
+typedef struct ls__strided { /* an elementwise operand: strides in elements, 0 where it broadcasts
+                              */
+    int64_t stride[LS__KERNEL_DIMS_MAX];
+} ls__strided;
+
+typedef struct ls__adamw_args {
+    int64_t count;
+    float *param, *exp_avg, *exp_avg_sq;
+    const float *grad;
+    double lr, beta1, beta2, eps, weight_decay;
+    int64_t step;   /* from 1 */
+    bool decoupled; /* AdamW; false: Adam (decay added to the gradient) */
+} ls__adamw_args;
+
+typedef struct ls__sgd_args {
+    int64_t count;
+    float *param, *momentum_buffer; /* NULL without momentum */
+    const float *grad;
+    double lr, momentum, dampening, weight_decay;
+    bool nesterov, first; /* first: momentum_buffer = grad */
+} ls__sgd_args;
+
+typedef struct ls__kernels {
+    const char *name;
+
+    void (*gemm)(const ls__gemm *g, ls_stream *stream);
+    /* batch of equal shape: matrix i at a + i*stride_a … */
+    void (*gemm_batch)(const ls__gemm *g, int64_t batch, int64_t stride_a, int64_t stride_b,
+                       int64_t stride_c, ls_stream *stream);
+    /* y[rows,n] += bias[n] */
+    void (*add_rows)(float *y, const float *bias, int64_t rows, int64_t n, ls_stream *stream);
+    /* out[n] = sum over rows of x[rows,n] + beta out; rows in order of a fixed tree */
+    void (*sum_rows)(float *out, const float *x, int64_t rows, int64_t n, float beta,
+                     ls_stream *stream);
+    /* out[rows] = sum over n of x[rows,n] */
+    void (*sum_cols)(float *out, const float *x, int64_t rows, int64_t n, float beta,
+                     ls_stream *stream);
+    double (*sum)(const float *x, int64_t count); /* float64 accumulation, fixed order */
+    double (*sum_squares)(const float *x, int64_t count);
+
+    /* out = op(a), same layout; dx = dy * op'(x), y = op(x) is given too */
+    void (*unary)(ls__unary op, float *out, const float *a, int64_t count, ls_stream *stream);
+    void (*unary_backward)(ls__unary op, float *dx, const float *dy, const float *x, const float *y,
+                           int64_t count, float beta, ls_stream *stream);
+    /* out contiguous over shape[ndim]; a and b strided (broadcast: stride 0) */
+    void (*binary)(ls__binary op, float *out, const float *a, ls__strided a_strides, const float *b,
+                   ls__strided b_strides, int ndim, const int64_t *shape, ls_stream *stream);
+    /* out = alpha*a + beta*out */
+    void (*axpby)(float *out, const float *a, int64_t count, float alpha, float beta,
+                  ls_stream *stream);
+    void (*add_scalar)(float *out, const float *a, int64_t count, float value, ls_stream *stream);
+    void (*fill)(float *out, int64_t count, float value, ls_stream *stream);
+    /* strided gather/scatter of elements of `bytes` 1, 2, 4, 8: contiguous out <- strided in, and
+     * back (accumulate float32 when beta is 1) */
+    void (*gather)(void *out, const void *in, ls__strided in_strides, int ndim,
+                   const int64_t *shape, size_t bytes, ls_stream *stream);
+    void (*scatter)(void *out, ls__strided out_strides, const void *in, int ndim,
+                    const int64_t *shape, size_t bytes, float beta, ls_stream *stream);
+    /* out = the sum of x over the dims where keep[d] is 0; x contiguous [shape], out contiguous */
+    void (*sum_dims)(float *out, const float *x, int ndim, const int64_t *shape,
+                     const uint8_t *keep, float beta, ls_stream *stream);
+
+    /* over the last dimension, [rows,n] */
+    void (*softmax)(float *out, const float *x, int64_t rows, int64_t n, bool log,
+                    ls_stream *stream);
+    void (*softmax_backward)(float *dx, const float *dy, const float *y, int64_t rows, int64_t n,
+                             bool log, float beta, ls_stream *stream);
+    /* y = (x-mean)*rstd*w + b; w, b may be NULL; mean, rstd [rows] out */
+    void (*layer_norm)(float *y, float *mean, float *rstd, const float *x, const float *w,
+                       const float *b, int64_t rows, int64_t n, float eps, ls_stream *stream);
+    /* dx (beta_x), dw and db (beta_w; NULL: not wanted). workspace: layer_norm_workspace(rows,n) */
+    void (*layer_norm_backward)(float *dx, float beta_x, float *dw, float *db, float beta_w,
+                                const float *dy, const float *x, const float *mean,
+                                const float *rstd, const float *w, int64_t rows, int64_t n,
+                                void *workspace, ls_stream *stream);
+    size_t (*layer_norm_workspace)(int64_t rows, int64_t n);
+    /* out[count,dim] = weight[index[i]]; index has index_bytes 4 or 8 (signed), validated already
+     */
+    void (*embedding)(float *out, const float *weight, const void *index, size_t index_bytes,
+                      int64_t count, int64_t dim, ls_stream *stream);
+    /* dweight[index[i]] += dy[i] in order of i; caller zeroed dweight or it accumulates */
+    void (*embedding_backward)(float *dweight, const float *dy, const void *index,
+                               size_t index_bytes, int64_t count, int64_t dim, int64_t vocab,
+                               ls_stream *stream);
+    void (*attention)(const ls__attention *a, ls_stream *stream);
+    void (*attention_backward)(const ls__attention *a, ls_stream *stream);
+    size_t (*attention_workspace)(const ls__attention *a, bool backward);
+    /* mean nll over rows: returns it; dlogits = (softmax - onehot)/rows when dlogits is not NULL
+     * (may equal logits). target has index_bytes 4 or 8, validated already */
+    double (*cross_entropy)(float *dlogits, const float *logits, const void *target,
+                            size_t index_bytes, int64_t rows, int64_t n, ls_stream *stream);
+    /* out[i] = keep(i) ? a[i]/(1-p) : 0, keep from Philox(seed, stream_id) counter first+i: element
+     * i is kept when its 32-bit word w (word i%4 of block i/4) satisfies w >= p*2^32 */
+    void (*dropout)(float *out, const float *a, int64_t count, uint64_t first, double p,
+                    uint64_t seed, uint64_t stream_id, float beta, ls_stream *stream);
+    void (*random_uniform)(float *out, int64_t count, uint64_t first, double low, double high,
+                           uint64_t seed, uint64_t stream_id, ls_stream *stream);
+    void (*random_normal)(float *out, int64_t count, uint64_t first, double mean, double std,
+                          uint64_t seed, uint64_t stream_id, ls_stream *stream);
+
+    void (*adamw)(const ls__adamw_args *args, ls_stream *stream);
+    void (*sgd)(const ls__sgd_args *args, ls_stream *stream);
+} ls__kernels;
+
+const ls__kernels *ls__kernels_ref(void); /* plain loops: the oracle */
+const ls__kernels *
+ls__kernels_cpu(void); /* fast; matrix products through oneDNN where built with it */
+
+/* Threads the fast kernels may use on the calling thread's behalf. */
+void ls__kernels_set_threads(int threads);
+const char *ls__kernels_gemm_name(void); /* "oneDNN 2.6.3" or "built-in" */
+
+#endif

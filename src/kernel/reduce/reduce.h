@@ -1,0 +1,40 @@
+/* Sums over raw memory, in the canonical association (DESIGN D5).
+ *
+ * The association of n operands is a binary tree over their index: adjacent pairs first, split at
+ * the largest power of two below n. tree(0,6) = ((0+1)+(2+3)) + (4+5). Every element is combined on
+ * its own, so cutting the work into pieces never changes a bit. 16-bit floats are widened to
+ * float32 at the leaves and rounded once at the root.
+ */
+#ifndef LS_KERNEL_REDUCE_H
+#define LS_KERNEL_REDUCE_H
+
+#include <lockstep/types.h>
+
+#define LS__REDUCE_OPERANDS_MAX 1024
+
+/* dst[d][i] = op-tree over s of src[s][i], for all d in [0,dst_count), i in [0,count); divided once
+ * by `divisor` when it is not 0 (floats only; AVG must be given as SUM with a divisor). dst[d] may
+ * equal any src[s]; other overlaps are not allowed. dtype/op must pass ls__reduce_supported. */
+typedef struct ls__reduce_args {
+    void *const *dst;
+    int dst_count;
+    const void *const *src;
+    int src_count;
+    int64_t count;
+    ls_dtype dtype;
+    ls_reduce_op op;
+    double divisor;
+} ls__reduce_args;
+void ls__reduce(const ls__reduce_args *args);
+
+/* dst = op(dst, src): RECV_REDUCE's loop. */
+void ls__reduce_into(void *dst, const void *src, int64_t count, ls_dtype dtype, ls_reduce_op op);
+
+/* x[i] /= divisor, in the dtype (16-bit floats through float32). */
+void ls__divide(void *x, int64_t count, ls_dtype dtype, double divisor);
+
+/* Whether (dtype, op) is a meaningful pair: AVG and divisors need floats, bit operators integers.
+ */
+bool ls__reduce_supported(ls_dtype dtype, ls_reduce_op op);
+
+#endif

@@ -1,0 +1,113 @@
+/* The test harness: every TEST is a process of its own with a deadline; output is TAP.
+ *
+ *     TEST(bucket_waits_for_lower_index) { CHECK(x == 1); CHECK_INT(got, 3); }
+ *     DIST_TEST(sum_is_exact, 4) { … body of each of 4 ranks, after ls_init, before ls_finalize … }
+ *     TEST_MAIN
+ *
+ * A test's name is a sentence. A failing CHECK prints file, line and values, and ends that test (in
+ * a DIST_TEST: that rank with status 1). SKIP("reason") ends a test as skipped. The program takes
+ * an optional substring that selects tests. TEST_SEED seeds tests that draw random cases; it is
+ * printed.
+ */
+#ifndef TEST_H
+#define TEST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <lockstep/runtime.h>
+
+#define TEST_DEADLINE_SECONDS 60
+
+typedef struct test_case {
+    const char *name;
+    void (*body)(void);
+    int ranks;    /* 0: a plain test */
+    int deadline; /* seconds */
+    struct test_case *next;
+} test_case;
+
+void test_register(test_case *test);
+int test_main(int argc, char **argv);
+
+_Noreturn void test_fail(const char *file, int line, const char *format, ...) LS_PRINTF(3, 4);
+_Noreturn void test_skip(const char *reason);
+uint64_t test_seed(void);
+/* Path of a file in the build (tools, examples) or source tree, in static storage of the call. */
+const char *test_build_path(const char *relative);
+const char *test_source_path(const char *relative);
+
+/* What a command printed and how it ended; run by /bin/sh -c with a deadline. Free output. */
+typedef struct test_output {
+    int status; /* exit code, or 128+signal; 124: the deadline passed */
+    char *text; /* stdout and stderr together */
+    double seconds;
+} test_output;
+test_output test_run(const char *command, int deadline_seconds);
+
+#define TEST_REGISTER_(name_, ranks_, deadline_)                                                   \
+    static void name_(void);                                                                       \
+    __attribute__((constructor)) static void register_##name_(void)                                \
+    {                                                                                              \
+        static test_case test = {#name_, name_, ranks_, deadline_, NULL};                          \
+        test_register(&test);                                                                      \
+    }                                                                                              \
+    static void name_(void)
+
+#define TEST(name) TEST_REGISTER_(name, 0, TEST_DEADLINE_SECONDS)
+#define DIST_TEST(name, ranks) TEST_REGISTER_(name, ranks, TEST_DEADLINE_SECONDS)
+#define TEST_MAIN                                                                                  \
+    int main(int argc, char **argv)                                                                \
+    {                                                                                              \
+        return test_main(argc, argv);                                                              \
+    }
+
+#define SKIP(reason) test_skip(reason)
+#define CHECK(x)                                                                                   \
+    do {                                                                                           \
+        if (!(x)) {                                                                                \
+            test_fail(__FILE__, __LINE__, "%s", #x);                                               \
+        }                                                                                          \
+    } while (0)
+#define CHECK_OK(x)                                                                                \
+    do {                                                                                           \
+        ls_status check_status_ = (x);                                                             \
+        if (check_status_ != LS_OK) {                                                              \
+            test_fail(__FILE__, __LINE__, "%s: %s: %s", #x, ls_status_name(check_status_),         \
+                      ls_error_message());                                                         \
+        }                                                                                          \
+    } while (0)
+#define CHECK_STATUS(x, want)                                                                      \
+    do {                                                                                           \
+        ls_status check_status_ = (x);                                                             \
+        if (check_status_ != (want)) {                                                             \
+            test_fail(__FILE__, __LINE__, "%s: got %s (%s), want %s", #x,                          \
+                      ls_status_name(check_status_), ls_error_message(), ls_status_name(want));    \
+        }                                                                                          \
+    } while (0)
+#define CHECK_INT(got, want)                                                                       \
+    do {                                                                                           \
+        long long got_ = (long long)(got), want_ = (long long)(want);                              \
+        if (got_ != want_) {                                                                       \
+            test_fail(__FILE__, __LINE__, "%s: got %lld, want %lld", #got, got_, want_);           \
+        }                                                                                          \
+    } while (0)
+#define CHECK_NEAR(got, want, tolerance)                                                           \
+    do {                                                                                           \
+        double got_ = (double)(got), want_ = (double)(want);                                       \
+        if (!(got_ - want_ <= (tolerance) && want_ - got_ <= (tolerance))) {                       \
+            test_fail(__FILE__, __LINE__, "%s: got %.9g, want %.9g", #got, got_, want_);           \
+        }                                                                                          \
+    } while (0)
+/* `text` contains `part` */
+#define CHECK_CONTAINS(text, part)                                                                 \
+    do {                                                                                           \
+        const char *text_ = (text), *part_ = (part);                                               \
+        if (!test_contains(text_, part_)) {                                                        \
+            test_fail(__FILE__, __LINE__, "\"%s\" not in: %s", part_, text_);                      \
+        }                                                                                          \
+    } while (0)
+bool test_contains(const char *text, const char *part);
+
+#endif
