@@ -25,11 +25,12 @@ extern "C" {
 typedef struct ls_reducer ls_reducer;
 
 typedef struct ls_reducer_param {
-    const char *name; /* copied; appears in reports */
-    int64_t count;    /* elements */
-    ls_dtype dtype;   /* LS_FLOAT32 in this release */
-    void *grad;       /* NULL: memory inside the bucket, filled in by ls_reducer_new (no copies).
-                         Not NULL: your own memory; copied in at ready and back in wait */
+    const char *name;  /* copied; appears in reports */
+    const char *shape; /* "[64,10]", compared and shown; NULL: the count alone */
+    int64_t count;     /* elements */
+    ls_dtype dtype;    /* LS_FLOAT32 in this release */
+    void *grad;        /* NULL: memory inside the bucket, filled in by ls_reducer_new (no copies).
+                          Not NULL: your own memory; copied in at ready and back in wait */
 } ls_reducer_param;
 
 typedef struct ls_reducer_options {
@@ -50,22 +51,28 @@ LS_API ls_status ls_reducer_free(ls_reducer *reducer); /* collective; NULL is al
 
 typedef struct ls_reducer_begin_options {
     size_t size;
+    bool local; /* this backward only accumulates (no_sync): nothing is sent */
     const uint8_t
         *used;     /* [count] 0/1: parameters this backward reaches; NULL: all. The others count
                       as ready at once; one unused on every rank is neither sent nor changed */
-    double weight; /* with `weighted`: Σ of sample or token weights in the gradients */
-    bool weighted; /* gradients hold Σ w·g; the result is divided once by the global Σ w */
+    bool weighted; /* gradients hold sums of w*g; the result is divided once by the global sum of
+                      w over micro-batches and ranks. All backwards of a step use one form */
+    double weight; /* with `weighted`: w of this micro-batch, in samples or tokens; >= 0 */
 } ls_reducer_begin_options;
 #define LS_DEFAULTS_ls_reducer_begin_options
 
-/* Starts a synchronising backward with one small control exchange; does not wait for it. */
+/* Begins a backward; NULL options: one that synchronises and reaches everything. A synchronising
+ * one starts a small control exchange and does not wait for it. Gradients that an earlier backward
+ * has reduced already, and that were not zeroed since, are set aside and added back after: only the
+ * new part is reduced. */
 LS_API ls_status ls_reducer_begin(ls_reducer *reducer, const ls_reducer_begin_options *options);
 
 /* Gradient `param` is final. Safe from any thread. Without a begin it does nothing (a local
  * backward, no_sync). Calling it twice in one backward is LS_ERR_STATE and names the parameter. */
 LS_API ls_status ls_reducer_ready(ls_reducer *reducer, int param, ls_stream *stream);
 
-/* Waits for all buckets. On error the gradients are undefined and the optimizer must not step. */
+/* Waits for all buckets; returns at once after a local backward. On error the gradients are
+ * undefined and the optimizer must not step. */
 LS_API ls_status ls_reducer_wait(ls_reducer *reducer);
 
 /* Forgets all gradients (zero_grad): the next accumulation overwrites. O(1) where memory allows. */
