@@ -32,6 +32,9 @@ struct ls__observer {
     ls_status (*ready)(ls__observer *self, int index);
     ls_status (*end)(ls__observer *self);
     void (*abort)(ls__observer *self, ls_status status, const char *message);
+    /* Whether an optimizer may use the gradients now: LS_OK, or LS_ERR_STATE in words when they
+     * were accumulated but never synchronised or the last synchronisation failed. NULL: always. */
+    ls_status (*usable)(ls__observer *self);
 };
 
 ls_status ls__observer_add(ls__observer *observer);
@@ -39,6 +42,9 @@ void ls__observer_remove(ls__observer *observer);
 
 /* Makes `param` number `index` of the observer (NULL: of none). */
 ls_status ls__param_observe(ls_tensor *param, ls__observer *observer, int index);
+
+/* The observer `param` belongs to, or NULL. Optimizers ask its `usable` before they step. */
+ls__observer *ls__param_observer(const ls_tensor *param);
 
 /* Lets the gradient of `param` live at `memory` (numel elements of its dtype, which outlives it or
  * is bound anew); a present gradient is copied there. NULL: autograd's own memory again. */

@@ -41,6 +41,18 @@ typedef struct ls__env_spawn {
     int keep_count;
 } ls__env_spawn;
 
+typedef enum ls__env_kind {
+    LS__ENV_OTHER = 0,
+    LS__ENV_FILE = 1,
+    LS__ENV_FOLDER = 2,
+    LS__ENV_LINK = 3
+} ls__env_kind;
+
+typedef struct ls__env_stat {
+    ls__env_kind kind;
+    int64_t bytes; /* of a file */
+} ls__env_stat;
+
 struct ls__env {
     /* clock */
     uint64_t (*now_ns)(const ls__env *env);  /* monotonic */
@@ -74,6 +86,12 @@ struct ls__env {
     int (*close)(const ls__env *env, int fd);
     int (*fsync)(const ls__env *env, int fd);
     int (*rename)(const ls__env *env, const char *from, const char *to);
+    /* What lies at `path`; a symbolic link itself is looked at unless `follow`. */
+    int (*stat)(const ls__env *env, const char *path, bool follow, ls__env_stat *out);
+    /* Calls each(arg, name) for every entry of a folder but "." and "..", in no order, until it
+     * returns non-zero; returns that, 0, or -errno. */
+    int (*list)(const ls__env *env, const char *path, int (*each)(void *arg, const char *name),
+                void *arg);
 
     /* host-local connections and shared memory */
     int (*socket_pair)(const ls__env *env, int out[2]); /* AF_UNIX stream, non-blocking, cloexec */
