@@ -33,10 +33,10 @@ typedef struct ls__attention { /* q,k,v,o [B*H,T,D] with row stride and head str
     float *lse; /* [B,H,T] log-sum-exp: forward out, backward in */
     bool causal;
     float scale;
-    /* backward */
+    void *workspace; /* ls__kernels.attention_workspace bytes, forward too; aligned to 64 */
+    /* backward; d_o NULL: forward */
     const float *d_o;    /* strides of o */
     float *dq, *dk, *dv; /* strides of q, k, v; beta 0 */
-    void *workspace;     /* ls__kernels.attention_workspace bytes */
 } ls__attention;
 
 typedef enum ls__unary {
@@ -101,14 +101,17 @@ typedef struct ls__kernels {
     double (*sum)(const float *x, int64_t count); /* float64 accumulation, fixed order */
     double (*sum_squares)(const float *x, int64_t count);
 
-    /* out = op(a), same layout; dx = dy * op'(x), y = op(x) is given too */
+    /* out = op(a), same layout, out may be a */
     void (*unary)(ls__unary op, float *out, const float *a, int64_t count, ls_stream *stream);
+    /* dx = dy * op'(x) + beta dx, dx may be dy. exp, sqrt, tanh and sigmoid read y = op(x) only,
+     * the others x only; the one not read may be NULL. */
     void (*unary_backward)(ls__unary op, float *dx, const float *dy, const float *x, const float *y,
                            int64_t count, float beta, ls_stream *stream);
-    /* out contiguous over shape[ndim]; a and b strided (broadcast: stride 0) */
+    /* out contiguous over shape[ndim]; a and b strided (broadcast: stride 0); out may be a
+     * contiguous a or b */
     void (*binary)(ls__binary op, float *out, const float *a, ls__strided a_strides, const float *b,
                    ls__strided b_strides, int ndim, const int64_t *shape, ls_stream *stream);
-    /* out = alpha*a + beta*out */
+    /* out = alpha*a + beta*out, any beta; 0 does not read out */
     void (*axpby)(float *out, const float *a, int64_t count, float alpha, float beta,
                   ls_stream *stream);
     void (*add_scalar)(float *out, const float *a, int64_t count, float value, ls_stream *stream);
@@ -131,7 +134,8 @@ typedef struct ls__kernels {
     /* y = (x-mean)*rstd*w + b; w, b may be NULL; mean, rstd [rows] out */
     void (*layer_norm)(float *y, float *mean, float *rstd, const float *x, const float *w,
                        const float *b, int64_t rows, int64_t n, float eps, ls_stream *stream);
-    /* dx (beta_x), dw and db (beta_w; NULL: not wanted). workspace: layer_norm_workspace(rows,n) */
+    /* dx (beta_x), dw and db (beta_w); each NULL where not wanted. workspace: 64-aligned,
+     * layer_norm_workspace(rows,n) bytes */
     void (*layer_norm_backward)(float *dx, float beta_x, float *dw, float *db, float beta_w,
                                 const float *dy, const float *x, const float *mean,
                                 const float *rstd, const float *w, int64_t rows, int64_t n,
@@ -148,12 +152,13 @@ typedef struct ls__kernels {
     void (*attention)(const ls__attention *a, ls_stream *stream);
     void (*attention_backward)(const ls__attention *a, ls_stream *stream);
     size_t (*attention_workspace)(const ls__attention *a, bool backward);
-    /* mean nll over rows: returns it; dlogits = (softmax - onehot)/rows when dlogits is not NULL
-     * (may equal logits). target has index_bytes 4 or 8, validated already */
+    /* mean nll over rows: returns it (NaN for 0 rows); dlogits = (softmax - onehot)/rows when
+     * dlogits is not NULL (may equal logits). target has index_bytes 4 or 8, validated already */
     double (*cross_entropy)(float *dlogits, const float *logits, const void *target,
                             size_t index_bytes, int64_t rows, int64_t n, ls_stream *stream);
-    /* out[i] = keep(i) ? a[i]/(1-p) : 0, keep from Philox(seed, stream_id) counter first+i: element
-     * i is kept when its 32-bit word w (word i%4 of block i/4) satisfies w >= p*2^32 */
+    /* out[i] = (keep(i) ? a[i]/(1-p) : 0) + beta out[i], out may be a. With e = first+i, element i
+     * is kept when its 32-bit word w (word e%4 of Philox block e/4) satisfies w >= p*2^32; block b
+     * has counter (b low, b high, stream low, stream high) and key (seed low, seed high) */
     void (*dropout)(float *out, const float *a, int64_t count, uint64_t first, double p,
                     uint64_t seed, uint64_t stream_id, float beta, ls_stream *stream);
     void (*random_uniform)(float *out, int64_t count, uint64_t first, double low, double high,

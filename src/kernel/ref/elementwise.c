@@ -1,0 +1,147 @@
+/* Functions of one or two elements at a time, with libm in float64. */
+#include <math.h>
+
+#include "kernel/ref/ref.h"
+
+#define SQRT_HALF 0.70710678118654752440
+#define SQRT_TWO_OVER_PI 0.79788456080286535588
+#define ONE_OVER_SQRT_TWO_PI 0.39894228040143267794
+#define GELU_CUBIC 0.044715 /* Hendrycks & Gimpel 2016, section 2 */
+
+static double gelu_tanh_inner(double x)
+{
+    return tanh(SQRT_TWO_OVER_PI * (x + GELU_CUBIC * x * x * x));
+}
+
+static double unary(ls__unary op, double x)
+{
+    switch (op) {
+    case LS__UNARY_NEG:
+        return -x;
+    case LS__UNARY_EXP:
+        return exp(x);
+    case LS__UNARY_LOG:
+        return log(x);
+    case LS__UNARY_SQRT:
+        return sqrt(x);
+    case LS__UNARY_TANH:
+        return tanh(x);
+    case LS__UNARY_SIGMOID:
+        return 1.0 / (1.0 + exp(-x));
+    case LS__UNARY_RELU:
+        return x < 0.0 ? 0.0 : x; /* keeps NaN */
+    case LS__UNARY_GELU_ERF:
+        return 0.5 * x * (1.0 + erf(x * SQRT_HALF));
+    case LS__UNARY_GELU_TANH:
+        return 0.5 * x * (1.0 + gelu_tanh_inner(x));
+    case LS__UNARY_COUNT:
+        break;
+    }
+    return 0.0;
+}
+
+/* op'(x); exp, sqrt, tanh and sigmoid read y = op(x) only, the others x only. */
+static double derivative(ls__unary op, double x, double y)
+{
+    switch (op) {
+    case LS__UNARY_NEG:
+        return -1.0;
+    case LS__UNARY_EXP:
+        return y;
+    case LS__UNARY_LOG:
+        return 1.0 / x;
+    case LS__UNARY_SQRT:
+        return 0.5 / y;
+    case LS__UNARY_TANH:
+        return 1.0 - y * y;
+    case LS__UNARY_SIGMOID:
+        return y * (1.0 - y);
+    case LS__UNARY_RELU:
+        return x <= 0.0 ? 0.0 : 1.0;
+    case LS__UNARY_GELU_ERF:
+        return 0.5 * (1.0 + erf(x * SQRT_HALF)) + x * ONE_OVER_SQRT_TWO_PI * exp(-0.5 * x * x);
+    case LS__UNARY_GELU_TANH: {
+        double t = gelu_tanh_inner(x);
+        double inner = SQRT_TWO_OVER_PI * (1.0 + 3.0 * GELU_CUBIC * x * x);
+        return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * inner;
+    }
+    case LS__UNARY_COUNT:
+        break;
+    }
+    return 0.0;
+}
+
+void ls__ref_unary(ls__unary op, float *out, const float *a, int64_t count, ls_stream *stream)
+{
+    (void)stream;
+    for (int64_t i = 0; i < count; i++) {
+        out[i] = (float)unary(op, (double)a[i]);
+    }
+}
+
+void ls__ref_unary_backward(ls__unary op, float *dx, const float *dy, const float *x,
+                            const float *y, int64_t count, float beta, ls_stream *stream)
+{
+    (void)stream;
+    for (int64_t i = 0; i < count; i++) {
+        double xi = x != NULL ? (double)x[i] : 0.0, yi = y != NULL ? (double)y[i] : 0.0;
+        ls__ref_store(&dx[i], (double)dy[i] * derivative(op, xi, yi), beta);
+    }
+}
+
+static double binary(ls__binary op, double a, double b)
+{
+    switch (op) {
+    case LS__BINARY_ADD:
+        return a + b;
+    case LS__BINARY_SUB:
+        return a - b;
+    case LS__BINARY_MUL:
+        return a * b;
+    case LS__BINARY_DIV:
+        return a / b;
+    case LS__BINARY_COUNT:
+        break;
+    }
+    return 0.0;
+}
+
+void ls__ref_binary(ls__binary op, float *out, const float *a, ls__strided a_strides,
+                    const float *b, ls__strided b_strides, int ndim, const int64_t *shape,
+                    ls_stream *stream)
+{
+    (void)stream;
+    int64_t count = ls__ref_count(ndim, shape);
+    int64_t at[LS__KERNEL_DIMS_MAX] = {0};
+    for (int64_t i = 0; i < count; i++) {
+        double left = (double)a[ls__ref_offset(at, a_strides, ndim)];
+        double right = (double)b[ls__ref_offset(at, b_strides, ndim)];
+        out[i] = (float)binary(op, left, right);
+        ls__ref_next(at, ndim, shape);
+    }
+}
+
+void ls__ref_axpby(float *out, const float *a, int64_t count, float alpha, float beta,
+                   ls_stream *stream)
+{
+    (void)stream;
+    for (int64_t i = 0; i < count; i++) {
+        ls__ref_store(&out[i], (double)alpha * (double)a[i], beta);
+    }
+}
+
+void ls__ref_add_scalar(float *out, const float *a, int64_t count, float value, ls_stream *stream)
+{
+    (void)stream;
+    for (int64_t i = 0; i < count; i++) {
+        out[i] = a[i] + value;
+    }
+}
+
+void ls__ref_fill(float *out, int64_t count, float value, ls_stream *stream)
+{
+    (void)stream;
+    for (int64_t i = 0; i < count; i++) {
+        out[i] = value;
+    }
+}

@@ -1,0 +1,59 @@
+/* Moving elements: strided to contiguous and back, and rows picked by an index. */
+#include <string.h>
+
+#include "kernel/ref/ref.h"
+
+void ls__ref_gather(void *out, const void *in, ls__strided in_strides, int ndim,
+                    const int64_t *shape, size_t bytes, ls_stream *stream)
+{
+    (void)stream;
+    int64_t count = ls__ref_count(ndim, shape);
+    int64_t at[LS__KERNEL_DIMS_MAX] = {0};
+    for (int64_t i = 0; i < count; i++) {
+        int64_t from = ls__ref_offset(at, in_strides, ndim);
+        memcpy((char *)out + i * (int64_t)bytes, (const char *)in + from * (int64_t)bytes, bytes);
+        ls__ref_next(at, ndim, shape);
+    }
+}
+
+void ls__ref_scatter(void *out, ls__strided out_strides, const void *in, int ndim,
+                     const int64_t *shape, size_t bytes, float beta, ls_stream *stream)
+{
+    (void)stream;
+    int64_t count = ls__ref_count(ndim, shape);
+    int64_t at[LS__KERNEL_DIMS_MAX] = {0};
+    for (int64_t i = 0; i < count; i++) {
+        int64_t to = ls__ref_offset(at, out_strides, ndim);
+        if (beta != 0.0f) { /* float32 only */
+            ((float *)out)[to] = beta * ((float *)out)[to] + ((const float *)in)[i];
+        } else {
+            memcpy((char *)out + to * (int64_t)bytes, (const char *)in + i * (int64_t)bytes, bytes);
+        }
+        ls__ref_next(at, ndim, shape);
+    }
+}
+
+void ls__ref_embedding(float *out, const float *weight, const void *index, size_t index_bytes,
+                       int64_t count, int64_t dim, ls_stream *stream)
+{
+    (void)stream;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t row = ls__ref_index(index, index_bytes, i);
+        for (int64_t j = 0; j < dim; j++) {
+            out[i * dim + j] = weight[row * dim + j];
+        }
+    }
+}
+
+void ls__ref_embedding_backward(float *dweight, const float *dy, const void *index,
+                                size_t index_bytes, int64_t count, int64_t dim, int64_t vocab,
+                                ls_stream *stream)
+{
+    (void)vocab, (void)stream;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t row = ls__ref_index(index, index_bytes, i);
+        for (int64_t j = 0; j < dim; j++) {
+            dweight[row * dim + j] += dy[i * dim + j];
+        }
+    }
+}

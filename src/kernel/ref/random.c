@@ -1,0 +1,51 @@
+/* Counter-based random numbers: element i of (seed, stream) is the same whoever draws it. */
+#include <math.h>
+
+#include <lockstep/random.h>
+
+#include "kernel/ref/ref.h"
+
+/* 32-bit word `index` of the stream: word index%4 of Philox block index/4. */
+static uint32_t word(uint64_t seed, uint64_t stream_id, uint64_t index)
+{
+    uint64_t block = index / 4;
+    const uint32_t counter[4] = {(uint32_t)block, (uint32_t)(block >> 32), (uint32_t)stream_id,
+                                 (uint32_t)(stream_id >> 32)};
+    const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
+    uint32_t out[4];
+    ls_philox4x32(counter, key, out);
+    return out[index % 4];
+}
+
+void ls__ref_dropout(float *out, const float *a, int64_t count, uint64_t first, double p,
+                     uint64_t seed, uint64_t stream_id, float beta, ls_stream *stream)
+{
+    (void)stream;
+    float scale = (float)(1.0 / (1.0 - p)); /* infinite for p = 1, and then nothing is kept */
+    double threshold = p * 4294967296.0;
+    for (int64_t i = 0; i < count; i++) {
+        bool keep = (double)word(seed, stream_id, first + (uint64_t)i) >= threshold;
+        float value = keep ? a[i] * scale : 0.0f;
+        out[i] = beta == 0.0f ? value : beta * out[i] + value;
+    }
+}
+
+void ls__ref_random_uniform(float *out, int64_t count, uint64_t first, double low, double high,
+                            uint64_t seed, uint64_t stream_id, ls_stream *stream)
+{
+    (void)stream;
+    for (int64_t i = 0; i < count; i++) {
+        double u = (double)ls_random_uniform(seed, stream_id, first + (uint64_t)i);
+        out[i] = (float)(low + (high - low) * u);
+    }
+}
+
+void ls__ref_random_normal(float *out, int64_t count, uint64_t first, double mean, double std,
+                           uint64_t seed, uint64_t stream_id, ls_stream *stream)
+{
+    (void)stream;
+    for (int64_t i = 0; i < count; i++) {
+        double z = (double)ls_random_normal(seed, stream_id, first + (uint64_t)i);
+        out[i] = (float)(mean + std * z);
+    }
+}

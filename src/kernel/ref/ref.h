@@ -1,0 +1,122 @@
+/* The plain twin of every kernel: loops a reader can check against the formula, float64 inside and
+ * one rounding at the end. Slow on purpose; nothing here is blocked, vectorised or threaded.
+ */
+#ifndef LS_KERNEL_REF_H
+#define LS_KERNEL_REF_H
+
+#include "kernel/kernels.h"
+
+/* gemm.c */
+void ls__ref_gemm(const ls__gemm *g, ls_stream *stream);
+void ls__ref_gemm_batch(const ls__gemm *g, int64_t batch, int64_t stride_a, int64_t stride_b,
+                        int64_t stride_c, ls_stream *stream);
+
+/* reduce.c */
+void ls__ref_add_rows(float *y, const float *bias, int64_t rows, int64_t n, ls_stream *stream);
+void ls__ref_sum_rows(float *out, const float *x, int64_t rows, int64_t n, float beta,
+                      ls_stream *stream);
+void ls__ref_sum_cols(float *out, const float *x, int64_t rows, int64_t n, float beta,
+                      ls_stream *stream);
+double ls__ref_sum(const float *x, int64_t count);
+double ls__ref_sum_squares(const float *x, int64_t count);
+void ls__ref_sum_dims(float *out, const float *x, int ndim, const int64_t *shape,
+                      const uint8_t *keep, float beta, ls_stream *stream);
+
+/* elementwise.c */
+void ls__ref_unary(ls__unary op, float *out, const float *a, int64_t count, ls_stream *stream);
+void ls__ref_unary_backward(ls__unary op, float *dx, const float *dy, const float *x,
+                            const float *y, int64_t count, float beta, ls_stream *stream);
+void ls__ref_binary(ls__binary op, float *out, const float *a, ls__strided a_strides,
+                    const float *b, ls__strided b_strides, int ndim, const int64_t *shape,
+                    ls_stream *stream);
+void ls__ref_axpby(float *out, const float *a, int64_t count, float alpha, float beta,
+                   ls_stream *stream);
+void ls__ref_add_scalar(float *out, const float *a, int64_t count, float value, ls_stream *stream);
+void ls__ref_fill(float *out, int64_t count, float value, ls_stream *stream);
+
+/* layout.c */
+void ls__ref_gather(void *out, const void *in, ls__strided in_strides, int ndim,
+                    const int64_t *shape, size_t bytes, ls_stream *stream);
+void ls__ref_scatter(void *out, ls__strided out_strides, const void *in, int ndim,
+                     const int64_t *shape, size_t bytes, float beta, ls_stream *stream);
+void ls__ref_embedding(float *out, const float *weight, const void *index, size_t index_bytes,
+                       int64_t count, int64_t dim, ls_stream *stream);
+void ls__ref_embedding_backward(float *dweight, const float *dy, const void *index,
+                                size_t index_bytes, int64_t count, int64_t dim, int64_t vocab,
+                                ls_stream *stream);
+
+/* norm.c */
+void ls__ref_softmax(float *out, const float *x, int64_t rows, int64_t n, bool log,
+                     ls_stream *stream);
+void ls__ref_softmax_backward(float *dx, const float *dy, const float *y, int64_t rows, int64_t n,
+                              bool log, float beta, ls_stream *stream);
+void ls__ref_layer_norm(float *y, float *mean, float *rstd, const float *x, const float *w,
+                        const float *b, int64_t rows, int64_t n, float eps, ls_stream *stream);
+void ls__ref_layer_norm_backward(float *dx, float beta_x, float *dw, float *db, float beta_w,
+                                 const float *dy, const float *x, const float *mean,
+                                 const float *rstd, const float *w, int64_t rows, int64_t n,
+                                 void *workspace, ls_stream *stream);
+size_t ls__ref_layer_norm_workspace(int64_t rows, int64_t n);
+
+/* attention.c */
+void ls__ref_attention(const ls__attention *a, ls_stream *stream);
+void ls__ref_attention_backward(const ls__attention *a, ls_stream *stream);
+size_t ls__ref_attention_workspace(const ls__attention *a, bool backward);
+
+/* loss.c */
+double ls__ref_cross_entropy(float *dlogits, const float *logits, const void *target,
+                             size_t index_bytes, int64_t rows, int64_t n, ls_stream *stream);
+
+/* random.c */
+void ls__ref_dropout(float *out, const float *a, int64_t count, uint64_t first, double p,
+                     uint64_t seed, uint64_t stream_id, float beta, ls_stream *stream);
+void ls__ref_random_uniform(float *out, int64_t count, uint64_t first, double low, double high,
+                            uint64_t seed, uint64_t stream_id, ls_stream *stream);
+void ls__ref_random_normal(float *out, int64_t count, uint64_t first, double mean, double std,
+                           uint64_t seed, uint64_t stream_id, ls_stream *stream);
+
+/* optim.c */
+void ls__ref_adamw(const ls__adamw_args *args, ls_stream *stream);
+void ls__ref_sgd(const ls__sgd_args *args, ls_stream *stream);
+
+/* Stores value + beta * *out, where beta 0 does not read *out (it may hold anything). */
+static inline void ls__ref_store(float *out, double value, float beta)
+{
+    *out = (float)(beta == 0.0f ? value : value + (double)beta * (double)*out);
+}
+
+static inline int64_t ls__ref_index(const void *index, size_t index_bytes, int64_t i)
+{
+    return index_bytes == 4 ? ((const int32_t *)index)[i] : ((const int64_t *)index)[i];
+}
+
+/* An odometer over shape[ndim]: advances `at` by one element in row-major order. */
+static inline void ls__ref_next(int64_t *at, int ndim, const int64_t *shape)
+{
+    for (int d = ndim - 1; d >= 0; d--) {
+        if (++at[d] < shape[d]) {
+            return;
+        }
+        at[d] = 0;
+    }
+}
+
+static inline int64_t ls__ref_count(int ndim, const int64_t *shape)
+{
+    int64_t count = 1;
+    for (int d = 0; d < ndim; d++) {
+        count *= shape[d];
+    }
+    return count;
+}
+
+static inline int64_t ls__ref_offset(const int64_t *at, ls__strided strides, int ndim)
+{
+    int64_t offset = 0;
+    for (int d = 0; d < ndim; d++) {
+        offset += at[d] * strides.stride[d];
+    }
+    return offset;
+}
+
+#endif
