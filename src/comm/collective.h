@@ -1,0 +1,51 @@
+/* Starting an operation from inside the library: what the public calls of comm.h are made of, and
+ * what the reducer uses.
+ *
+ * One call, one record. Beside the public form it offers a callback: `done` runs exactly once when
+ * the operation has ended, on whatever thread drives the engine, with no lock of the engine held.
+ * It may start further operations on any group (so "when the control exchange is in, launch the
+ * buckets" needs no thread), but it must not wait for one, and it must be short.
+ *
+ *   work  done   effect
+ *   NULL  NULL   blocks until the operation has ended; returns its status
+ *   set   -      returns at once; *work is waited for with ls_work_wait
+ *   NULL  set    returns at once; the engine keeps the handle: `done` is the only notice
+ *
+ * A start that fails (bad arguments, a group that failed before) returns the error, never runs
+ * `done` and leaves *work NULL. `input` and `output` follow the public calls:
+ *
+ *   all_reduce, broadcast   output [count], input == output
+ *   reduce_scatter          input [size*count], output [count]
+ *   all_gather              input [count], output [size*count]
+ *   send                    input [count];  recv: output [count]
+ *   barrier                 none, count 0
+ */
+#ifndef LS_COMM_COLLECTIVE_H
+#define LS_COMM_COLLECTIVE_H
+
+#include <lockstep/comm.h>
+
+#include "comm/program/program.h"
+
+typedef struct ls__collective {
+    ls__operation operation;
+    const void *input;
+    void *output;
+    int64_t count;
+    ls_dtype dtype;
+    ls_reduce_op op; /* reductions only */
+    int root;        /* broadcast; the peer of send and recv */
+    int tag;         /* of send and recv */
+    const ls_collective_options *options; /* borrowed for the call; NULL: defaults */
+    void (*done)(void *arg, ls_status status);
+    void *arg;
+} ls__collective;
+
+/* Errors: LS_ERR_INVALID for arguments, LS_ERR_STATE / LS_ERR_FORKED without a runtime, the
+ * group's first cause when it failed before. */
+ls_status ls__collective_start(ls_group *group, const ls__collective *args, ls_work **work);
+
+/* The text with which `group` failed, for the status `done` was given; "" while it has not. */
+const char *ls__group_failure(const ls_group *group);
+
+#endif
