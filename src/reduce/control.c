@@ -1,0 +1,112 @@
+/* The control exchange (DESIGN D7): the one small collective with which a synchronising backward
+ * begins. Each rank tells its weight, its plan's version and a bitmap of the parameters that will
+ * hold something; every rank combines the parts alike. So buckets used nowhere are not sent, and a
+ * parameter unused everywhere keeps its gradient absent.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "comm/collective.h"
+#include "kernel/reduce/reduce.h"
+#include "reduce/internal.h"
+
+static ls__control *part(const ls_reducer *r, int rank)
+{
+    return (ls__control *)(void *)(r->control + (size_t)rank * r->control_bytes);
+}
+
+static uint8_t *bitmap(const ls_reducer *r, int rank)
+{
+    return (uint8_t *)(part(r, rank) + 1);
+}
+
+ls_status ls__control_start(ls_reducer *r)
+{
+    ls__control *own = part(r, r->rank);
+    *own = (ls__control){.weight = r->weight,
+                         .plan_version = r->plan.version,
+                         .weighted = r->weighted,
+                         .reductions = r->stats.reductions};
+    uint8_t *bits = bitmap(r, r->rank);
+    memset(bits, 0, ((size_t)r->param_count + 7) / 8);
+    for (int i = 0; i < r->param_count; i++) {
+        if (r->params[i].local) {
+            bits[i / 8] = (uint8_t)(bits[i / 8] | 1u << (i % 8));
+        }
+    }
+    const ls_collective_options options = {.size = sizeof options, .tag = "reducer control"};
+    const ls__collective args = {.operation = LS__OP_ALL_GATHER,
+                                 .input = own,
+                                 .output = r->control,
+                                 .count = (int64_t)r->control_bytes,
+                                 .dtype = LS_UINT8,
+                                 .options = &options,
+                                 .done = ls__reducer_control_done,
+                                 .arg = r};
+    return ls__collective_start(r->group, &args, &r->control_work);
+}
+
+/* What every rank must have in common at this point. */
+static ls_status compare_parts(const ls_reducer *r)
+{
+    const ls__control *first = part(r, 0);
+    for (int rank = 1; rank < r->size; rank++) {
+        const ls__control *other = part(r, rank);
+        if (other->weighted != first->weighted) {
+            return ls__fail(LS_ERR_MISMATCH,
+                            "reducer \"%s\": rank %d runs a weighted backward and rank %d a plain"
+                            " one; use ls_backward_weighted on all ranks or on none",
+                            r->name, other->weighted ? rank : 0, other->weighted ? 0 : rank);
+        }
+        if (other->plan_version != first->plan_version || other->reductions != first->reductions) {
+            return ls__fail(LS_ERR_MISMATCH,
+                            "reducer \"%s\": rank %d is at synchronised backward %llu (plan %u),"
+                            " rank 0 at %llu (plan %u); every rank must run the same number",
+                            r->name, rank, (unsigned long long)other->reductions,
+                            other->plan_version, (unsigned long long)first->reductions,
+                            first->plan_version);
+        }
+    }
+    return LS_OK;
+}
+
+/* The global weight, added in the canonical association. */
+static double global_weight(const ls_reducer *r)
+{
+    const void *src[LS__REDUCE_OPERANDS_MAX];
+    double sum = 0.0;
+    void *dst = &sum;
+    for (int rank = 0; rank < r->size; rank++) {
+        src[rank] = &part(r, rank)->weight;
+    }
+    const ls__reduce_args args = {.dst = &dst,
+                                  .dst_count = 1,
+                                  .src = src,
+                                  .src_count = r->size,
+                                  .count = 1,
+                                  .dtype = LS_FLOAT64,
+                                  .op = LS_SUM};
+    ls__reduce(&args);
+    return sum;
+}
+
+ls_status ls__control_finish(ls_reducer *r)
+{
+    LS_TRY(compare_parts(r));
+    for (int i = 0; i < r->param_count; i++) {
+        bool used = false;
+        for (int rank = 0; rank < r->size && !used; rank++) {
+            used = bitmap(r, rank)[i / 8] >> (i % 8) & 1;
+        }
+        r->params[i].used = used;
+    }
+    double weight = r->weighted ? global_weight(r) : (double)r->size;
+    if (!isfinite(weight) || weight < 0.0) {
+        return ls__fail(LS_ERR_INVALID,
+                        "reducer \"%s\": the weights of all ranks add up to %g; give finite weights"
+                        " >= 0",
+                        r->name, weight);
+    }
+    r->divisor = weight > 0.0 ? weight : 1.0; /* all weights 0: the gradients are sums of nothing */
+    return LS_OK;
+}

@@ -1,0 +1,147 @@
+/* Making and freeing a reducer: copies the registration, compares it over the ranks, lays out the
+ * buckets. */
+#include <string.h>
+
+#include "base/options.h"
+#include "base/size.h"
+#include "reduce/internal.h"
+#include "reduce/reducer.h"
+
+static char *copy_text(ls_reducer *r, const char *text)
+{
+    size_t bytes = strlen(text) + 1;
+    char *copy = ls__arena_alloc(&r->arena, bytes);
+    if (copy) {
+        memcpy(copy, text, bytes);
+    }
+    return copy;
+}
+
+static ls_status copy_param(ls_reducer *r, int i, const ls_reducer_param *from)
+{
+    ls__bucket_param *to = &r->params[i];
+    *to = (ls__bucket_param){.count = from->count, .dtype = from->dtype, .user = from->grad};
+    if (!from->name || from->name[0] == '\0') {
+        return ls__fail(LS_ERR_INVALID, "reducer \"%s\": parameter %d has no name; give it one",
+                        r->name, i);
+    }
+    if (from->dtype != LS_FLOAT32 || from->count < 0 ||
+        !ls__bytes_of(from->count, ls_dtype_size(from->dtype), &to->bytes)) {
+        return ls__fail(LS_ERR_INVALID,
+                        "reducer \"%s\": parameter %s has %lld elements of %s; this release takes"
+                        " float32 gradients of 0 or more elements",
+                        r->name, from->name, (long long)from->count, ls_dtype_name(from->dtype));
+    }
+    to->name = copy_text(r, from->name);
+    to->shape = from->shape ? copy_text(r, from->shape) : NULL;
+    if (!to->name || (from->shape && !to->shape)) {
+        return ls__fail(LS_ERR_MEMORY, "reducer \"%s\": no memory for parameter names", r->name);
+    }
+    return LS_OK;
+}
+
+static ls_status alloc_tables(ls_reducer *r, int count)
+{
+    r->param_count = count;
+    r->params = ls__arena_alloc(&r->arena, ((size_t)count + 1) * sizeof *r->params);
+    r->ready_order = ls__arena_alloc(&r->arena, ((size_t)count + 1) * sizeof *r->ready_order);
+    r->control_bytes = ls__round_up(sizeof(ls__control) + ((size_t)count + 7) / 8, LS__CACHE_LINE);
+    void *control = NULL;
+    LS_TRY(ls_group_alloc(r->group, r->control_bytes * (size_t)r->size, &control));
+    r->control = control;
+    if (!r->params || !r->ready_order) {
+        return ls__fail(LS_ERR_MEMORY, "reducer \"%s\": no memory for %d parameters", r->name,
+                        count);
+    }
+    return LS_OK;
+}
+
+static ls_status build(ls_reducer *r, ls_reducer_param *params, int count)
+{
+    LS_TRY(alloc_tables(r, count));
+    /* A rank with a bad parameter still takes part in the comparison, so that its peers hear of it
+     * instead of waiting: it fails the group with the reason. */
+    ls_status status = LS_OK;
+    for (int i = 0; i < count && status == LS_OK; i++) {
+        status = copy_param(r, i, &params[i]);
+    }
+    if (status < 0) {
+        (void)ls_group_abort(r->group, ls_error_message());
+        return status;
+    }
+    LS_TRY(ls__reducer_compare(r));
+    int *order = ls__arena_alloc(&r->arena, ((size_t)count + 1) * sizeof *order);
+    if (!order) {
+        return ls__fail(LS_ERR_MEMORY, "reducer \"%s\": no memory for %d parameters", r->name,
+                        count);
+    }
+    for (int i = 0; i < count; i++) {
+        order[i] = count - 1 - i;
+    }
+    LS_TRY(ls__plan_make(r, order, 1, &r->plan));
+    for (int i = 0; i < count; i++) {
+        params[i].grad = ls__reducer_grad(r, i);
+    }
+    return LS_OK;
+}
+
+ls_status ls_reducer_new(ls_group *group, ls_reducer_param *params, int count,
+                         const ls_reducer_options *options, ls_reducer **out)
+{
+    ls_runtime *runtime = ls__runtime_get("ls_reducer_new");
+    if (!runtime) {
+        return ls__self.status;
+    }
+    if (!group || !out || count < 0 || count > LS__PARAMS_MAX || (count > 0 && !params)) {
+        return ls__fail(LS_ERR_INVALID,
+                        "ls_reducer_new: group %p, params %p, count %d; give a group, 0 to %d"
+                        " parameters and a place for the result",
+                        (void *)group, (void *)params, count, LS__PARAMS_MAX);
+    }
+    *out = NULL;
+    LS__OPTIONS(ls_reducer_options, given, options);
+    ls_reducer *r = runtime->env->allocate(runtime->env, sizeof *r);
+    if (!r) {
+        return ls__fail(LS_ERR_MEMORY, "ls_reducer_new: no memory");
+    }
+    memset(r, 0, sizeof *r);
+    r->runtime = runtime;
+    r->options = given;
+    ls__arena_init(&r->arena, runtime->env, 1 << 14);
+    pthread_mutex_init(&r->lock, NULL);
+    r->name = copy_text(r, r->options.name ? r->options.name : "reducer");
+    ls_status status = r->name ? ls_group_new(group, NULL, 0, r->name, &r->group)
+                               : ls__fail(LS_ERR_MEMORY, "ls_reducer_new: no memory");
+    if (status == LS_OK) {
+        r->rank = ls_group_rank(r->group);
+        r->size = ls_group_size(r->group);
+        status = build(r, params, count);
+    }
+    if (status < 0) {
+        (void)ls_reducer_free(r);
+        return status;
+    }
+    r->stats.buckets = r->plan.count;
+    *out = r;
+    return LS_OK;
+}
+
+ls_status ls_reducer_free(ls_reducer *r)
+{
+    if (!r) {
+        return LS_OK;
+    }
+    if (r->phase == LS__REDUCER_CONTROL || r->phase == LS__REDUCER_RUNNING) {
+        ls__reducer_abort(r, LS_ERR_STATE, "the reducer was freed before ls_reducer_wait");
+        (void)ls_reducer_wait(r);
+    }
+    ls__plan_release(r, &r->plan);
+    if (r->control) {
+        (void)ls_group_dealloc(r->group, r->control);
+    }
+    ls_status status = r->group ? ls_group_free(r->group) : LS_OK;
+    pthread_mutex_destroy(&r->lock);
+    ls__arena_fini(&r->arena);
+    r->runtime->env->release(r->runtime->env, r, sizeof *r);
+    return status;
+}

@@ -1,0 +1,125 @@
+/* The reducer's own structures; reducer.c tells the story, plan.c lays buckets out, control.c runs
+ * the exchange that opens a synchronising backward, compare.c checks that all ranks registered
+ * alike.
+ */
+#ifndef LS_REDUCE_INTERNAL_H
+#define LS_REDUCE_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include <lockstep/reducer.h>
+
+#include "base/arena.h"
+#include "base/runtime.h"
+
+#define LS__PARAMS_MAX (1 << 20) /* parameters of one reducer: bounds the control exchange */
+#define LS__PARAM_ALIGN ((size_t)64)
+
+typedef struct ls__bucket_param {
+    char *name, *shape;
+    int64_t count;
+    ls_dtype dtype;
+    size_t bytes;
+    void *user;    /* the caller's own gradient memory, or NULL: it lives in the bucket */
+    int bucket;    /* where it lies … */
+    size_t offset; /* … and the offset of its gradient there, in bytes */
+    bool ready;    /* in this backward */
+    bool local;    /* holds something accumulated and not reduced yet */
+    bool used;     /* reached on some rank in the last synchronised backward */
+} ls__bucket_param;
+
+/* What a bucket's memory holds (DESIGN D8). */
+typedef enum ls__bucket_state {
+    LS__BUCKET_EMPTY,   /* nothing that counts */
+    LS__BUCKET_LOCAL,   /* this rank's sums since the last reduction */
+    LS__BUCKET_REDUCED, /* the average over the ranks */
+} ls__bucket_state;
+
+typedef struct ls__bucket {
+    char *memory; /* registered with the group */
+    size_t bytes;
+    int first, count; /* its parameters: plan.order[first … first+count) */
+    int pending;      /* parameters that are not ready yet in this backward */
+    bool launched, skipped;
+    ls__bucket_state state;
+    void *carry; /* set-aside reduced gradients, allocated when first needed; see set_aside */
+    bool carried;
+    ls_work *work;
+    char tag[LS__MESSAGE_MAX / 16];
+} ls__bucket;
+
+typedef struct ls__plan {
+    int *order; /* [param_count] parameters in bucket order */
+    ls__bucket *buckets;
+    int count;
+    uint32_t version; /* of the layout; ranks must agree */
+} ls__plan;
+
+/* One rank's part of the control exchange; the used bitmap follows. */
+typedef struct ls__control {
+    double weight;
+    uint32_t plan_version;
+    uint32_t weighted;
+    uint64_t reductions; /* synchronised backwards so far */
+} ls__control;
+
+typedef enum ls__reducer_phase {
+    LS__REDUCER_IDLE,    /* between backwards, or in one that is local */
+    LS__REDUCER_CONTROL, /* a synchronising backward began; its control exchange is under way */
+    LS__REDUCER_RUNNING, /* the exchange is done; buckets may be launched */
+    LS__REDUCER_FAILED
+} ls__reducer_phase;
+
+struct ls_reducer {
+    ls_runtime *runtime;
+    ls_group *group; /* our own duplicate */
+    char *name;
+    int rank, size;
+    ls__bucket_param *params;
+    int param_count;
+    ls__plan plan;
+    ls__arena arena; /* names, parameters, plans */
+    ls_reducer_options options;
+
+    pthread_mutex_t lock; /* guards what follows; never held while an operation is started */
+    ls__reducer_phase phase;
+    ls_status failure;
+    char failure_text[LS__MESSAGE_MAX];
+    int next_launch; /* first bucket that was not launched */
+    bool launching;  /* a thread is starting an operation just now */
+    bool overwrites; /* the caller overwrites absent gradients: zeroing is forgetting */
+    bool weighted;
+    double weight; /* local sum of w since the last reduction */
+    double divisor;
+    int *ready_order; /* [param_count] parameters in the order in which they became ready … */
+    int ready_count;  /* … in this backward */
+
+    char *control; /* registered: size parts of control_bytes each */
+    size_t control_bytes;
+    ls_work *control_work;
+
+    _Atomic uint64_t first_launch_ns,
+        last_end_ns; /* relaxed: read after the works were waited for */
+    uint64_t gradient_bytes;
+    ls_reducer_stats stats;
+};
+
+/* plan.c */
+ls_status ls__plan_make(ls_reducer *r, const int *order, uint32_t version, ls__plan *out);
+void ls__plan_release(ls_reducer *r, ls__plan *plan);
+void *ls__reducer_grad(const ls_reducer *r, int param);
+
+/* compare.c: collective; LS_ERR_MISMATCH names the first difference. */
+ls_status ls__reducer_compare(ls_reducer *r);
+
+/* control.c. start: sends this rank's part; finish (under the lock, after the exchange completed):
+ * combines all parts into divisor and params[].used. */
+ls_status ls__control_start(ls_reducer *r);
+ls_status ls__control_finish(ls_reducer *r);
+
+/* reducer.c: launches what may be launched; call without the lock. */
+void ls__reducer_advance(ls_reducer *r);
+void ls__reducer_control_done(void *reducer, ls_status status);
+
+#endif

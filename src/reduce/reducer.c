@@ -1,0 +1,492 @@
+/* The reducer: a state machine over buckets (Li et al., VLDB 2020, sections 3.2.3 and 4.2).
+ *
+ *   begin ──▶ CONTROL ──(exchange done)──▶ RUNNING ──(wait)──▶ IDLE        FAILED from anywhere
+ *
+ *   ready(i):  bucket.pending--, and when it is 0 and all buckets before it are launched,
+ *              and the control exchange is done: launch it, then look at the next
+ *
+ * Note [Launching]
+ * Launches happen in three places: the thread that calls ready, the engine when the control
+ * exchange completes, and wait. One at a time: `launching` is a token taken under the lock, while
+ * the operation itself is started without it, because a start may complete at once and call back.
+ * Whoever comes while the token is taken leaves; the holder looks again under the lock before it
+ * gives the token up, so nothing that became ready meanwhile is overlooked.
+ */
+#include "reduce/reducer.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/options.h"
+#include "comm/collective.h"
+#include "kernel/reduce/reduce.h"
+#include "reduce/internal.h"
+
+void ls__reducer_set_overwrites(ls_reducer *r)
+{
+    r->overwrites = true;
+}
+
+void ls__reducer_abort(ls_reducer *r, ls_status status, const char *message)
+{
+    (void)status;
+    (void)ls_group_abort(r->group, message);
+}
+
+/* ---- a backward begins -------------------------------------------------------------------- */
+
+/* Puts reduced gradients aside, so that the bucket collects only what is new (DESIGN D8). */
+static ls_status set_aside(ls_reducer *r, ls__bucket *bucket, const uint8_t *present)
+{
+    const ls__env *env = r->runtime->env;
+    if (!bucket->carry) {
+        bucket->carry = env->allocate(env, bucket->bytes);
+        if (!bucket->carry) {
+            return ls__fail(LS_ERR_MEMORY,
+                            "reducer \"%s\", %s: no memory to keep the reduced"
+                            " gradients; call zero_grad after each step",
+                            r->name, bucket->tag);
+        }
+    }
+    memset(bucket->carry, 0, bucket->bytes);
+    for (int i = 0; i < bucket->count; i++) {
+        int index = r->plan.order[bucket->first + i];
+        const ls__bucket_param *param = &r->params[index];
+        void *grad = ls__reducer_grad(r, index);
+        if (!present || present[index]) {
+            memcpy((char *)bucket->carry + param->offset, grad, param->bytes);
+        }
+        memset(grad, 0, param->bytes);
+    }
+    bucket->carried = true;
+    bucket->state = LS__BUCKET_LOCAL;
+    return LS_OK;
+}
+
+/* Brings what is known about the buckets' contents up to date with what the caller says is there.
+ */
+static ls_status look_at_present(ls_reducer *r, const uint8_t *present)
+{
+    bool any_local = false;
+    for (int b = 0; b < r->plan.count; b++) {
+        ls__bucket *bucket = &r->plan.buckets[b];
+        bool any = !present && bucket->state != LS__BUCKET_EMPTY;
+        for (int i = 0; i < bucket->count; i++) {
+            int index = r->plan.order[bucket->first + i];
+            if (present) {
+                any = any || present[index];
+                r->params[index].local = r->params[index].local && present[index];
+            }
+            any_local = any_local || r->params[index].local;
+        }
+        if (!any) {
+            bucket->state = LS__BUCKET_EMPTY;
+            bucket->carried = false;
+        } else if (bucket->state == LS__BUCKET_REDUCED) {
+            LS_TRY(set_aside(r, bucket, present));
+        }
+    }
+    if (!any_local) {
+        r->weight = 0.0; /* nothing is accumulated: a new step */
+    }
+    return LS_OK;
+}
+
+static ls_status check_begin(ls_reducer *r, const ls_reducer_begin_options *options)
+{
+    LS_TRY(ls_group_status(r->group));
+    if (r->phase != LS__REDUCER_IDLE) {
+        return ls__fail(LS_ERR_STATE,
+                        "reducer \"%s\": ls_reducer_begin while a synchronising backward is under"
+                        " way; call ls_reducer_wait first",
+                        r->name);
+    }
+    if (!(options->weight >= 0.0)) {
+        return ls__fail(LS_ERR_INVALID, "reducer \"%s\": the weight is %g; give one >= 0", r->name,
+                        options->weight);
+    }
+    return LS_OK;
+}
+
+static void count_pending(ls_reducer *r, const uint8_t *used)
+{
+    r->ready_count = 0;
+    r->next_launch = 0;
+    r->gradient_bytes = 0;
+    atomic_store_explicit(&r->first_launch_ns, 0, memory_order_relaxed);
+    atomic_store_explicit(&r->last_end_ns, 0, memory_order_relaxed);
+    for (int b = 0; b < r->plan.count; b++) {
+        r->plan.buckets[b].pending = 0;
+        r->plan.buckets[b].launched = false;
+        r->plan.buckets[b].skipped = false;
+        r->plan.buckets[b].work = NULL;
+    }
+    for (int i = 0; i < r->param_count; i++) {
+        ls__bucket_param *param = &r->params[i];
+        bool reached = !used || used[i];
+        param->ready = !reached;
+        r->plan.buckets[param->bucket].pending += reached;
+    }
+}
+
+ls_status ls__reducer_begin(ls_reducer *r, const ls_reducer_begin_options *options,
+                            const uint8_t *present)
+{
+    LS__OPTIONS(ls_reducer_begin_options, given, options);
+    options = &given;
+    LS_TRY(check_begin(r, options));
+    LS_TRY(look_at_present(r, present));
+    if (r->weight > 0.0 && r->weighted != options->weighted) {
+        return ls__fail(LS_ERR_STATE,
+                        "reducer \"%s\": weighted and plain backwards are mixed in one step; use"
+                        " one form for all of its micro-batches",
+                        r->name);
+    }
+    count_pending(r, options->used);
+    r->weighted = options->weighted;
+    r->weight += options->weighted ? options->weight : 1.0;
+    if (options->local) {
+        return LS_OK;
+    }
+    /* From here on what this backward reaches counts as accumulated: the bitmap tells the peers. */
+    for (int i = 0; i < r->param_count; i++) {
+        r->params[i].local = r->params[i].local || !options->used || options->used[i];
+    }
+    pthread_mutex_lock(&r->lock);
+    r->phase = LS__REDUCER_CONTROL;
+    r->failure = LS_OK;
+    pthread_mutex_unlock(&r->lock);
+    ls_status status = ls__control_start(r);
+    if (status < 0) {
+        r->phase = LS__REDUCER_IDLE;
+    }
+    return status;
+}
+
+ls_status ls_reducer_begin(ls_reducer *r, const ls_reducer_begin_options *options)
+{
+    if (!r) {
+        return ls__fail(LS_ERR_INVALID, "ls_reducer_begin: the reducer is NULL");
+    }
+    return ls__reducer_begin(r, options, NULL);
+}
+
+/* ---- launching; see Note [Launching] ------------------------------------------------------ */
+
+/* Under the lock: combines the control parts once; both the callback and wait come here. */
+static void open_launches(ls_reducer *r)
+{
+    if (r->phase != LS__REDUCER_CONTROL) {
+        return;
+    }
+    r->failure = ls__control_finish(r);
+    r->phase = r->failure == LS_OK ? LS__REDUCER_RUNNING : LS__REDUCER_FAILED;
+    if (r->failure < 0) {
+        (void)snprintf(r->failure_text, sizeof r->failure_text, "%s", ls_error_message());
+    }
+}
+
+void ls__reducer_control_done(void *reducer, ls_status status)
+{
+    ls_reducer *r = reducer;
+    if (status < 0) {
+        return; /* wait reports it */
+    }
+    pthread_mutex_lock(&r->lock);
+    open_launches(r);
+    ls_status failure = r->failure;
+    pthread_mutex_unlock(&r->lock);
+    if (failure < 0) {
+        (void)ls_group_abort(r->group, r->failure_text);
+        return;
+    }
+    ls__reducer_advance(r);
+}
+
+static void bucket_done(void *reducer, ls_status status)
+{
+    ls_reducer *r = reducer;
+    (void)status;
+    const ls__env *env = r->runtime->env;
+    atomic_store_explicit(&r->last_end_ns, env->now_ns(env), memory_order_relaxed);
+}
+
+/* Makes the bucket's memory hold exactly this rank's contribution. */
+static void fill_bucket(ls_reducer *r, ls__bucket *bucket)
+{
+    for (int i = 0; i < bucket->count; i++) {
+        const ls__bucket_param *param = &r->params[r->plan.order[bucket->first + i]];
+        char *place = bucket->memory + param->offset;
+        if (!param->local) {
+            memset(place, 0, param->bytes);
+        } else if (param->user) {
+            memcpy(place, param->user, param->bytes);
+        }
+    }
+}
+
+static bool bucket_used(const ls_reducer *r, const ls__bucket *bucket)
+{
+    for (int i = 0; i < bucket->count; i++) {
+        if (r->params[r->plan.order[bucket->first + i]].used) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static ls_status launch(ls_reducer *r, ls__bucket *bucket)
+{
+    const ls__env *env = r->runtime->env;
+    if (!bucket_used(r, bucket)) {
+        bucket->skipped = true; /* on every rank: the bitmaps are the same everywhere */
+        return LS_OK;
+    }
+    fill_bucket(r, bucket);
+    if (atomic_load_explicit(&r->first_launch_ns, memory_order_relaxed) == 0) {
+        atomic_store_explicit(&r->first_launch_ns, env->now_ns(env), memory_order_relaxed);
+    }
+    r->gradient_bytes += bucket->bytes;
+    const ls_collective_options options = {
+        .size = sizeof options, .tag = bucket->tag, .divisor = r->divisor};
+    const ls__collective args = {.operation = LS__OP_ALL_REDUCE,
+                                 .input = bucket->memory,
+                                 .output = bucket->memory,
+                                 .count = (int64_t)(bucket->bytes / sizeof(float)),
+                                 .dtype = LS_FLOAT32,
+                                 .op = LS_SUM,
+                                 .options = &options,
+                                 .done = bucket_done,
+                                 .arg = r};
+    return ls__collective_start(r->group, &args, &bucket->work);
+}
+
+void ls__reducer_advance(ls_reducer *r)
+{
+    pthread_mutex_lock(&r->lock);
+    if (r->launching) {
+        pthread_mutex_unlock(&r->lock);
+        return;
+    }
+    r->launching = true;
+    while (r->phase == LS__REDUCER_RUNNING && r->next_launch < r->plan.count &&
+           r->plan.buckets[r->next_launch].pending == 0) {
+        ls__bucket *bucket = &r->plan.buckets[r->next_launch];
+        pthread_mutex_unlock(&r->lock);
+        ls_status status = launch(r, bucket);
+        pthread_mutex_lock(&r->lock);
+        if (status < 0) {
+            r->failure = status;
+            r->phase = LS__REDUCER_FAILED;
+            (void)snprintf(r->failure_text, sizeof r->failure_text, "%s", ls_error_message());
+        } else {
+            bucket->launched = true;
+            r->next_launch++;
+        }
+    }
+    r->launching = false;
+    pthread_mutex_unlock(&r->lock);
+}
+
+ls_status ls_reducer_ready(ls_reducer *r, int param, ls_stream *stream)
+{
+    if (!r || param < 0 || param >= r->param_count || stream) {
+        return ls__fail(LS_ERR_INVALID,
+                        "ls_reducer_ready: parameter %d of a reducer with %d; give 0 to %d and"
+                        " stream NULL (the host)",
+                        param, r ? r->param_count : 0, r ? r->param_count - 1 : 0);
+    }
+    ls__bucket_param *p = &r->params[param];
+    pthread_mutex_lock(&r->lock);
+    if (r->phase == LS__REDUCER_IDLE) {
+        p->local = true;
+        if (r->plan.buckets[p->bucket].state == LS__BUCKET_EMPTY) {
+            r->plan.buckets[p->bucket].state = LS__BUCKET_LOCAL;
+        }
+        pthread_mutex_unlock(&r->lock);
+        return LS_OK;
+    }
+    bool twice = p->ready;
+    if (!twice) {
+        p->ready = true;
+        r->plan.buckets[p->bucket].pending--;
+        r->ready_order[r->ready_count++] = param;
+    }
+    pthread_mutex_unlock(&r->lock);
+    if (twice) {
+        return ls__fail(LS_ERR_STATE,
+                        "reducer \"%s\": parameter %s became ready twice in one backward, or was"
+                        " declared unused in ls_reducer_begin; call ls_reducer_ready once, when its"
+                        " last contribution is in",
+                        r->name, p->name);
+    }
+    ls__reducer_advance(r);
+    return LS_OK;
+}
+
+/* ---- the backward ends -------------------------------------------------------------------- */
+
+static ls_status check_all_ready(ls_reducer *r)
+{
+    for (int i = 0; i < r->param_count; i++) {
+        if (!r->params[i].ready) {
+            return ls__fail(LS_ERR_STATE,
+                            "reducer \"%s\": ls_reducer_wait, but parameter %s (and maybe others)"
+                            " was never ready; call ls_reducer_ready for it, or leave it out of"
+                            " `used` in ls_reducer_begin",
+                            r->name, r->params[i].name);
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status wait_control(ls_reducer *r)
+{
+    ls_status status = ls_work_wait(r->control_work);
+    r->control_work = NULL;
+    if (status < 0) {
+        return status;
+    }
+    pthread_mutex_lock(&r->lock);
+    open_launches(r);
+    status = r->failure;
+    pthread_mutex_unlock(&r->lock);
+    if (status < 0) { /* every rank finds the same by itself; the abort is for what is in flight */
+        (void)ls_group_abort(r->group, r->failure_text);
+        return ls__fail_again(status, r->failure_text);
+    }
+    return LS_OK;
+}
+
+/* Another thread may be inside launch just now; it is about to return. */
+static ls_status wait_launched(ls_reducer *r)
+{
+    for (;;) {
+        ls__reducer_advance(r);
+        pthread_mutex_lock(&r->lock);
+        bool done =
+            !r->launching && (r->phase == LS__REDUCER_FAILED || r->next_launch == r->plan.count);
+        ls_status failure = r->failure;
+        pthread_mutex_unlock(&r->lock);
+        if (done) {
+            return failure < 0 ? ls__fail_again(failure, r->failure_text) : LS_OK;
+        }
+        r->runtime->env->yield(r->runtime->env);
+    }
+}
+
+static ls_status wait_buckets(ls_reducer *r)
+{
+    ls_status first = LS_OK;
+    for (int b = 0; b < r->plan.count; b++) {
+        ls__bucket *bucket = &r->plan.buckets[b];
+        if (bucket->work) {
+            ls_status status = ls_work_wait(bucket->work);
+            bucket->work = NULL;
+            first = first < 0 ? first : status;
+        }
+    }
+    return first;
+}
+
+/* The averages are in the buckets: adds what was set aside, hands copies back, notes what is known.
+ */
+static void settle(ls_reducer *r)
+{
+    for (int b = 0; b < r->plan.count; b++) {
+        ls__bucket *bucket = &r->plan.buckets[b];
+        bool carried = bucket->carried;
+        if (carried) {
+            ls__reduce_into(bucket->memory, bucket->carry, (int64_t)(bucket->bytes / sizeof(float)),
+                            LS_FLOAT32, LS_SUM);
+            bucket->carried = false;
+        }
+        for (int i = 0; i < bucket->count; i++) {
+            ls__bucket_param *param = &r->params[r->plan.order[bucket->first + i]];
+            param->local = false;
+            if (param->user && (param->used || carried)) {
+                memcpy(param->user, bucket->memory + param->offset, param->bytes);
+            }
+        }
+        bucket->state = LS__BUCKET_REDUCED;
+    }
+    r->weight = 0.0;
+}
+
+static void note_stats(ls_reducer *r, uint64_t wait_start_ns)
+{
+    const ls__env *env = r->runtime->env;
+    uint64_t first = atomic_load_explicit(&r->first_launch_ns, memory_order_relaxed);
+    uint64_t last = atomic_load_explicit(&r->last_end_ns, memory_order_relaxed);
+    r->stats.reductions++;
+    r->stats.comm_seconds = last > first ? (double)(last - first) * 1e-9 : 0.0;
+    r->stats.exposed_seconds = (double)(env->now_ns(env) - wait_start_ns) * 1e-9;
+    r->stats.gradient_bytes = r->gradient_bytes;
+}
+
+ls_status ls_reducer_wait(ls_reducer *r)
+{
+    if (!r) {
+        return ls__fail(LS_ERR_INVALID, "ls_reducer_wait: the reducer is NULL");
+    }
+    if (r->phase == LS__REDUCER_IDLE) {
+        return LS_OK; /* a local backward */
+    }
+    uint64_t start = r->runtime->env->now_ns(r->runtime->env);
+    ls_status status = check_all_ready(r);
+    if (status < 0) {
+        (void)ls_group_abort(r->group, ls_error_message());
+    }
+    ls_status control = wait_control(r);
+    status = status < 0 ? status : control;
+    if (status == LS_OK) {
+        status = wait_launched(r);
+    }
+    ls_status buckets = wait_buckets(r);
+    status = status < 0 ? status : buckets;
+    if (status == LS_OK) {
+        settle(r);
+        note_stats(r, start);
+    }
+    r->phase = LS__REDUCER_IDLE;
+    return status;
+}
+
+ls_status ls_reducer_zero(ls_reducer *r)
+{
+    if (!r || r->phase != LS__REDUCER_IDLE) {
+        return ls__fail(LS_ERR_STATE, "ls_reducer_zero: %s",
+                        r ? "a synchronising backward is under way; call ls_reducer_wait first"
+                          : "the reducer is NULL");
+    }
+    for (int b = 0; b < r->plan.count; b++) {
+        r->plan.buckets[b].state = LS__BUCKET_EMPTY;
+        r->plan.buckets[b].carried = false;
+    }
+    for (int i = 0; i < r->param_count; i++) {
+        r->params[i].local = false;
+        if (!r->overwrites) {
+            memset(ls__reducer_grad(r, i), 0, r->params[i].bytes);
+        }
+    }
+    r->weight = 0.0;
+    return LS_OK;
+}
+
+bool ls_reducer_used(const ls_reducer *r, int param)
+{
+    return r && param >= 0 && param < r->param_count && r->params[param].used;
+}
+
+ls_status ls_reducer_get_stats(const ls_reducer *r, ls_reducer_stats *out)
+{
+    if (!r || !out || out->size != sizeof *out) {
+        return ls__fail(LS_ERR_INVALID, "ls_reducer_get_stats: set out->size to sizeof *out first");
+    }
+    *out = r->stats;
+    out->size = sizeof *out;
+    for (int b = 0; b < r->plan.count; b++) {
+        out->bucket_bytes += r->plan.buckets[b].bytes;
+    }
+    return LS_OK;
+}
