@@ -1,0 +1,372 @@
+/* DistributedDataParallel: a module around a module, a reducer, and the observer that joins them.
+ *
+ *   ls_forward(ddp, x)   ──▶ forward of the wrapped module; arms the observer
+ *   ls_backward(loss)    ──▶ observer.begin   ls__reducer_begin: who takes part, with what weight
+ *                            observer.ready   a gradient is final: its bucket may go
+ *                            observer.end     ls_reducer_wait: all buckets are averages
+ *
+ * Gradients are bound to bucket memory from the start, so nothing is copied on the way (DESIGN D6).
+ * After the first synchronised backward the buckets are laid out anew in the order in which
+ * gradients really became ready, before the optimizer has state (D9).
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include <lockstep/ddp.h>
+
+#include "autograd/engine.h"
+#include "base/options.h"
+#include "base/runtime.h"
+#include "base/size.h"
+#include "reduce/reducer.h"
+
+typedef struct ddp {
+    ls_module base;
+    ls_module *inner;
+    ls_runtime *runtime;
+    ls_group *group; /* borrowed: the user's */
+    ls_reducer *reducer;
+    ls__observer observer;
+    bool observing;
+    ls_param *params; /* [param_count] */
+    uint8_t *present; /* [param_count] which gradients hold numbers as a backward begins */
+    int param_count;
+    size_t tables_bytes;
+    bool sync;
+    bool planned; /* buckets lie in the observed order */
+    bool synchronising;
+} ddp;
+
+static ls_tensor *ddp_forward(ls_module *self, ls_tensor *x);
+static void ddp_free(ls_module *self);
+
+static const ls_module_class ddp_class = {"ddp", ddp_forward, ddp_free, NULL};
+
+static ddp *ddp_of(ls_module *module)
+{
+    return module && module->cls == &ddp_class ? (ddp *)module : NULL;
+}
+
+static const ddp *ddp_of_const(const ls_module *module)
+{
+    return module && module->cls == &ddp_class ? (const ddp *)module : NULL;
+}
+
+static ddp *ddp_of_observer(ls__observer *observer)
+{
+    return LS__LIST_ITEM(observer, ddp, observer);
+}
+
+static ls_tensor *ddp_forward(ls_module *self, ls_tensor *x)
+{
+    ddp *d = (ddp *)self;
+    d->observer.armed = d->observer.armed || !ls__self.no_grad;
+    return ls_forward(d->inner, x);
+}
+
+/* ---- the observer ------------------------------------------------------------------------- */
+
+static ls_status on_begin(ls__observer *self, const ls__backward_info *info)
+{
+    ddp *d = ddp_of_observer(self);
+    for (int i = 0; i < d->param_count; i++) {
+        d->present[i] = ls__param_grad_present(d->params[i].value);
+    }
+    d->synchronising = d->sync;
+    d->observer.armed = false;
+    d->observer.unsynchronised = true; /* until end says otherwise */
+    return ls__reducer_begin(d->reducer,
+                             LS_OPTIONS(ls_reducer_begin_options, .local = !d->sync,
+                                        .used = info->used, .weighted = info->weighted,
+                                        .weight = info->weight),
+                             d->present);
+}
+
+static ls_status on_ready(ls__observer *self, int index)
+{
+    return ls_reducer_ready(ddp_of_observer(self)->reducer, index, NULL);
+}
+
+static void move_grad(void *arg, int param, void *memory)
+{
+    ddp *d = arg;
+    (void)ls__param_bind_grad(d->params[param].value, memory);
+}
+
+static ls_status on_end(ls__observer *self)
+{
+    ddp *d = ddp_of_observer(self);
+    if (!d->synchronising) {
+        return LS_OK;
+    }
+    LS_TRY(ls_reducer_wait(d->reducer));
+    for (int i = 0; i < d->param_count; i++) {
+        if (ls_reducer_used(d->reducer, i)) {
+            LS_TRY(ls__param_set_grad_present(d->params[i].value, true));
+        }
+    }
+    if (!d->planned) {
+        d->planned = true;
+        LS_TRY(ls__reducer_replan(d->reducer, move_grad, d));
+    }
+    d->observer.unsynchronised = false;
+    return LS_OK;
+}
+
+static void on_abort(ls__observer *self, ls_status status, const char *message)
+{
+    ddp *d = ddp_of_observer(self);
+    if (d->sync) { /* the peers must hear of it instead of waiting for our gradients */
+        ls__reducer_abort(d->reducer, status, message);
+    }
+}
+
+/* ---- making ------------------------------------------------------------------------------- */
+
+typedef struct broadcaster {
+    ls_group *group;
+} broadcaster;
+
+static ls_status broadcast_tensor(void *self, const char *name, const ls_state_tensor *tensor)
+{
+    const broadcaster *b = self;
+    int64_t count = 1;
+    for (int i = 0; i < tensor->ndim; i++) {
+        if (!ls__mul_int64(count, tensor->local[i], &count)) {
+            return ls__fail(LS_ERR_LIMIT, "ddp: %s has too many elements", name);
+        }
+    }
+    return ls_broadcast(b->group, tensor->data, count, tensor->dtype, 0,
+                        LS_OPTIONS(ls_collective_options, .tag = name), NULL);
+}
+
+static ls_status broadcast_int64(void *self, const char *name, int64_t *value)
+{
+    const broadcaster *b = self;
+    return ls_broadcast(b->group, value, 1, LS_INT64, 0,
+                        LS_OPTIONS(ls_collective_options, .tag = name), NULL);
+}
+
+static ls_status broadcast_float64(void *self, const char *name, double *value)
+{
+    const broadcaster *b = self;
+    return ls_broadcast(b->group, value, 1, LS_FLOAT64, 0,
+                        LS_OPTIONS(ls_collective_options, .tag = name), NULL);
+}
+
+/* Everything the state visitor shows: parameters, buffers, and what classes keep beside them. */
+static ls_status broadcast_state(ls_module *module, ls_group *group)
+{
+    broadcaster b = {group};
+    const ls_state_visitor visitor = {.self = &b,
+                                      .tensor = broadcast_tensor,
+                                      .int64 = broadcast_int64,
+                                      .float64 = broadcast_float64};
+    return ls_module_state(module, "", &visitor);
+}
+
+static void shape_text(const ls_tensor *t, char *out, size_t bytes)
+{
+    ls_shape shape = ls_shape_of(t);
+    size_t used = (size_t)snprintf(out, bytes, "[");
+    for (int i = 0; i < shape.ndim && used < bytes; i++) {
+        used += (size_t)snprintf(out + used, bytes - used, i ? ",%lld" : "%lld",
+                                 (long long)shape.dim[i]);
+    }
+    if (used < bytes) {
+        (void)snprintf(out + used, bytes - used, "]");
+    }
+}
+
+#define SHAPE_TEXT_BYTES 64
+
+/* Registers the parameters; collective, and compares the models. */
+static ls_status make_reducer(ddp *d, const ls_ddp_options *options)
+{
+    const ls__env *env = d->runtime->env;
+    size_t n = (size_t)d->param_count;
+    size_t bytes = (n + 1) * (sizeof(ls_reducer_param) + SHAPE_TEXT_BYTES);
+    ls_reducer_param *entries = env->allocate(env, bytes);
+    if (!entries) {
+        return ls__fail(LS_ERR_MEMORY, "ls_ddp_new: no memory for %zu parameters", n);
+    }
+    char(*shapes)[SHAPE_TEXT_BYTES] = (char(*)[SHAPE_TEXT_BYTES])(void *)(entries + n + 1);
+    for (size_t i = 0; i < n; i++) {
+        shape_text(d->params[i].value, shapes[i], SHAPE_TEXT_BYTES);
+        entries[i] = (ls_reducer_param){.name = d->params[i].name,
+                                        .shape = shapes[i],
+                                        .count = ls_numel(d->params[i].value),
+                                        .dtype = ls_dtype_of(d->params[i].value)};
+    }
+    ls_status status =
+        ls_reducer_new(d->group, entries, d->param_count,
+                       LS_OPTIONS(ls_reducer_options, .bucket_bytes = options->bucket_bytes,
+                                  .first_bucket_bytes = options->first_bucket_bytes, .name = "ddp"),
+                       &d->reducer);
+    env->release(env, entries, bytes);
+    if (status == LS_OK) {
+        ls__reducer_set_overwrites(d->reducer);
+    }
+    return status;
+}
+
+static ls_status alloc_params(ddp *d)
+{
+    const ls__env *env = d->runtime->env;
+    d->param_count = ls_module_param_count(d->inner);
+    size_t n = (size_t)d->param_count + 1;
+    d->tables_bytes = n * (sizeof *d->params + sizeof *d->present);
+    d->params = env->allocate(env, d->tables_bytes);
+    if (!d->params) {
+        return ls__fail(LS_ERR_MEMORY, "ls_ddp_new: no memory for %d parameters", d->param_count);
+    }
+    d->present = (uint8_t *)(d->params + n);
+    (void)ls_module_params(d->inner, d->params, d->param_count);
+    return LS_OK;
+}
+
+static ls_status observe(ddp *d)
+{
+    d->observer.param_count = d->param_count;
+    d->observer.begin = on_begin;
+    d->observer.ready = on_ready;
+    d->observer.end = on_end;
+    d->observer.abort = on_abort;
+    LS_TRY(ls__observer_add(&d->observer));
+    d->observing = true;
+    for (int i = 0; i < d->param_count; i++) {
+        LS_TRY(ls__param_observe(d->params[i].value, &d->observer, i));
+        LS_TRY(ls__param_bind_grad(d->params[i].value, ls__reducer_grad(d->reducer, i)));
+        LS_TRY(ls__param_set_grad_present(d->params[i].value, false));
+    }
+    return LS_OK;
+}
+
+static ls_status set_up(ddp *d, const ls_ddp_options *options)
+{
+    ls_status built = ls_module_status(d->inner);
+    if (built < 0) {
+        (void)ls_group_abort(d->group, ls_error_message());
+        return built;
+    }
+    LS_TRY(alloc_params(d));
+    LS_TRY(make_reducer(d, options));
+    LS_TRY(broadcast_state(d->inner, d->group));
+    return observe(d);
+}
+
+/* Undoes what set_up did, so that the wrapped module is its owner's again. */
+static void tear_down(ddp *d)
+{
+    for (int i = 0; d->observing && i < d->param_count; i++) {
+        (void)ls__param_bind_grad(d->params[i].value, NULL);
+        (void)ls__param_observe(d->params[i].value, NULL, -1);
+    }
+    if (d->observing) {
+        ls__observer_remove(&d->observer);
+        d->observing = false;
+    }
+    (void)ls_reducer_free(d->reducer);
+    d->reducer = NULL;
+    if (d->params) {
+        d->runtime->env->release(d->runtime->env, d->params, d->tables_bytes);
+        d->params = NULL;
+    }
+}
+
+static void ddp_free(ls_module *self)
+{
+    tear_down((ddp *)self);
+}
+
+ls_module *ls_ddp_new(ls_module *module, ls_group *group, const ls_ddp_options *options)
+{
+    ls_runtime *runtime = ls__runtime_get("ls_ddp_new");
+    if (!runtime) {
+        return NULL;
+    }
+    if (!module || !group) {
+        (void)ls__fail(LS_ERR_INVALID,
+                       "ls_ddp_new: the %s is NULL; give the module to replicate and its group"
+                       " (ls_world())%s%s",
+                       module ? "group" : "module", module ? "" : "; the module failed with: ",
+                       module ? "" : ls_error_message());
+        return NULL;
+    }
+    LS__OPTIONS(ls_ddp_options, given, options);
+    ddp *d = ls_module_new(sizeof *d, &ddp_class);
+    if (!d) {
+        return NULL;
+    }
+    d->inner = module;
+    d->runtime = runtime;
+    d->group = group;
+    d->sync = true;
+    ls_status status = set_up(d, &given);
+    if (status < 0) {
+        tear_down(d);
+        ls_module_free(&d->base); /* without `module`: it was not added yet */
+        (void)ls__fail_within(status, "ls_ddp_new");
+        return NULL;
+    }
+    (void)ls_module_add(&d->base, "module", module);
+    return &d->base;
+}
+
+/* ---- using -------------------------------------------------------------------------------- */
+
+ls_module *ls_ddp_module(ls_module *module)
+{
+    ddp *d = ddp_of(module);
+    return d ? d->inner : module;
+}
+
+ls_status ls_ddp_set_sync(ls_module *module, bool sync)
+{
+    ddp *d = ddp_of(module);
+    if (d) {
+        d->sync = sync;
+    }
+    return LS_OK;
+}
+
+bool ls_ddp_sync(const ls_module *module)
+{
+    const ddp *d = ddp_of_const(module);
+    return !d || d->sync;
+}
+
+ls_status ls_ddp_stats(const ls_module *module, ls_reducer_stats *out)
+{
+    const ddp *d = ddp_of_const(module);
+    if (!d) {
+        return ls__fail(LS_ERR_INVALID, "ls_ddp_stats: the module is not one of ls_ddp_new");
+    }
+    return ls_reducer_get_stats(d->reducer, out);
+}
+
+ls_status ls_replicas_identical(ls_module *module, ls_group *group, int *identical, uint64_t *hash)
+{
+    ls_runtime *runtime = ls__runtime_get("ls_replicas_identical");
+    if (!runtime || !module || !group || !identical || !hash) {
+        return runtime ? ls__fail(LS_ERR_INVALID, "ls_replicas_identical: an argument is NULL")
+                       : ls__self.status;
+    }
+    int size = ls_group_size(group);
+    size_t bytes = (size_t)size * sizeof(uint64_t);
+    uint64_t *all = runtime->env->allocate(runtime->env, bytes);
+    if (!all) {
+        return ls__fail(LS_ERR_MEMORY, "ls_replicas_identical: no memory for %d hashes", size);
+    }
+    uint64_t own = ls_module_hash(ls_ddp_module(module));
+    ls_status status = ls_all_gather(group, &own, all, 1, LS_INT64, NULL, NULL);
+    if (status == LS_OK) {
+        *hash = all[0];
+        *identical = 0;
+        for (int i = 0; i < size; i++) {
+            *identical += all[i] == all[0];
+        }
+    }
+    runtime->env->release(runtime->env, all, bytes);
+    return status;
+}
