@@ -54,7 +54,4 @@ ls_status ls__param_bind_grad(ls_tensor *param, void *memory);
 ls_status ls__param_set_grad_present(ls_tensor *param, bool present);
 bool ls__param_grad_present(const ls_tensor *param);
 
-/* Whether the gradient of `param` is present, observed, and its observer is `unsynchronised`. */
-bool ls__param_grad_pending(const ls_tensor *param);
-
 #endif

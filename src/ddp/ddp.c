@@ -33,8 +33,9 @@ typedef struct ddp {
     int param_count;
     size_t tables_bytes;
     bool sync;
-    bool planned; /* buckets lie in the observed order */
-    bool synchronising;
+    bool planned;       /* buckets lie in the observed order */
+    bool synchronising; /* the backward under way does */
+    enum { GRADS_USABLE, GRADS_LOCAL, GRADS_FAILED } grads;
 } ddp;
 
 static ls_tensor *ddp_forward(ls_module *self, ls_tensor *x);
@@ -74,7 +75,7 @@ static ls_status on_begin(ls__observer *self, const ls__backward_info *info)
     }
     d->synchronising = d->sync;
     d->observer.armed = false;
-    d->observer.unsynchronised = true; /* until end says otherwise */
+    d->grads = d->sync ? GRADS_FAILED : GRADS_LOCAL; /* until end says otherwise */
     return ls__reducer_begin(d->reducer,
                              LS_OPTIONS(ls_reducer_begin_options, .local = !d->sync,
                                         .used = info->used, .weighted = info->weighted,
@@ -109,7 +110,7 @@ static ls_status on_end(ls__observer *self)
         d->planned = true;
         LS_TRY(ls__reducer_replan(d->reducer, move_grad, d));
     }
-    d->observer.unsynchronised = false;
+    d->grads = GRADS_USABLE;
     return LS_OK;
 }
 
@@ -119,6 +120,25 @@ static void on_abort(ls__observer *self, ls_status status, const char *message)
     if (d->sync) { /* the peers must hear of it instead of waiting for our gradients */
         ls__reducer_abort(d->reducer, status, message);
     }
+}
+
+static ls_status on_usable(ls__observer *self)
+{
+    const ddp *d = ddp_of_observer(self);
+    switch (d->grads) {
+    case GRADS_USABLE:
+        return LS_OK;
+    case GRADS_LOCAL:
+        return ls__fail(LS_ERR_STATE,
+                        "ls_optim_step: the gradients were accumulated on this rank and never"
+                        " averaged: every backward since the last step ran without synchronisation;"
+                        " move the last ls_backward of the step out of LS_NO_SYNC, or call"
+                        " ls_ddp_set_sync(net, true) before it");
+    case GRADS_FAILED:
+        break;
+    }
+    return ls__fail(LS_ERR_STATE, "ls_optim_step: the last ls_backward failed before all gradients"
+                                  " were averaged; check its status and do not step");
 }
 
 /* ---- making ------------------------------------------------------------------------------- */
@@ -232,6 +252,7 @@ static ls_status observe(ddp *d)
     d->observer.ready = on_ready;
     d->observer.end = on_end;
     d->observer.abort = on_abort;
+    d->observer.usable = on_usable;
     LS_TRY(ls__observer_add(&d->observer));
     d->observing = true;
     for (int i = 0; i < d->param_count; i++) {
