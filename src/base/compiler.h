@@ -3,6 +3,7 @@
 #define LS_BASE_COMPILER_H
 
 #define LS__UNUSED __attribute__((unused))
+#define LS__CONSTRUCTOR __attribute__((constructor))
 #define LS__NORETURN __attribute__((noreturn))
 #define LS__PRINTF(text, first) __attribute__((format(printf, text, first)))
 #define LS__ALIGNED(bytes) __attribute__((aligned(bytes)))

@@ -31,6 +31,10 @@ typedef struct ls__env_exit { /* how a child ended */
     int code;
 } ls__env_exit;
 
+/* A child leads a process group of its own, gets SIGKILL when the thread that spawned it ends,
+ * reads end of file from its standard input, has default signal handling, and inherits no
+ * descriptor but 0-2 and keep_fds (with `fn`: and those of the user's that are not close-on-exec).
+ */
 typedef struct ls__env_spawn {
     const char *const *argv; /* NULL: run `fn` in a forked child instead of exec */
     const char *const *envp; /* complete environment of the child; NULL: ours */
@@ -110,6 +114,10 @@ struct ls__env {
     int (*wait_exit)(const ls__env *env, pid_t pid,
                      ls__env_exit *out); /* reaps; blocks not: -EAGAIN */
     int (*kill)(const ls__env *env, int pidfd, int signal);
+    /* Signals the whole group of a child and what it started. Call it before the child is reaped:
+     * after that its number may belong to somebody else. -ESRCH: nobody is left. */
+    int (*kill_group)(const ls__env *env, pid_t pid, int signal);
+    pid_t (*pid)(const ls__env *env); /* of this process */
 };
 
 const ls__env *ls__env_posix(void);

@@ -46,12 +46,17 @@ typedef struct ls__thread {
     ls_status status;    /* of the last failing call */
     const char *file;    /* call site noted by LS_AT; "" when none */
     int line;
+    bool forked;  /* a child made by fork while attached: every call is refused */
     bool no_grad; /* autograd's mode of this thread */
     void *scope;  /* tensor's innermost scope of this thread */
     char message[LS__MESSAGE_MAX];
 } ls__thread;
 
 extern _Thread_local ls__thread ls__self;
+
+/* Fills the common part with the defaults of a world of one and the environment's settings
+ * (LOCKSTEP_TIMEOUT, LOCKSTEP_DEBUG); everything else is zero. */
+void ls__runtime_init(ls_runtime *runtime, const ls__env *env);
 
 /* The current runtime, or NULL with LS_ERR_STATE ("call ls_init first") or LS_ERR_FORKED set;
  * `what` names the call for the message. */

@@ -19,7 +19,8 @@ const char *ls__setting_get(const char *name);
  * ignored.*/
 int64_t ls__setting_int(const char *name, int64_t otherwise, int64_t low, int64_t high);
 
-/* Warns about unknown LOCKSTEP_* variables, once per process; returns how many there were. */
+/* Warns about unknown LOCKSTEP_* variables; returns how many there were. ls_init and the launcher
+ * call it once each, where one of them speaks for the whole job. */
 int ls__settings_check(void);
 /* Nearest known name within edit distance 3, or NULL. */
 const char *ls__settings_suggest(const char *name);

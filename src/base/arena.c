@@ -1,0 +1,102 @@
+/* Bump allocation in chunks.
+ *
+ * Chunks form a list; `current` is the one being filled and those after it are empty, kept from an
+ * earlier round. A request larger than a chunk gets a chunk of its own size, put after the current
+ * one, so that the same sequence of requests finds the same chunks again.
+ */
+#include "base/arena.h"
+
+#include <string.h>
+
+#include "base/size.h"
+
+#define ALIGNMENT 16
+
+struct ls__arena_chunk {
+    ls__arena_chunk *next;
+    size_t bytes; /* usable, after this header */
+};
+
+#define HEADER_BYTES ((sizeof(ls__arena_chunk) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT)
+
+static char *chunk_memory(ls__arena_chunk *chunk)
+{
+    return (char *)chunk + HEADER_BYTES;
+}
+
+void ls__arena_init(ls__arena *arena, const ls__env *env, size_t chunk_bytes)
+{
+    *arena = (ls__arena){.env = env, .chunk_bytes = chunk_bytes};
+}
+
+void ls__arena_fini(ls__arena *arena)
+{
+    ls__arena_chunk *chunk = arena->first;
+    while (chunk != NULL) {
+        ls__arena_chunk *next = chunk->next;
+        arena->env->release(arena->env, chunk, HEADER_BYTES + chunk->bytes);
+        chunk = next;
+    }
+    *arena = (ls__arena){.env = arena->env, .chunk_bytes = arena->chunk_bytes};
+}
+
+/* Puts a new chunk for `bytes` behind the current one (or first). */
+static ls__arena_chunk *add_chunk(ls__arena *arena, size_t bytes)
+{
+    size_t room = bytes > arena->chunk_bytes ? bytes : arena->chunk_bytes;
+    size_t total;
+    if (!ls__add_size(room, HEADER_BYTES, &total)) {
+        return NULL;
+    }
+    ls__arena_chunk *chunk = arena->env->allocate(arena->env, total);
+    if (chunk == NULL) {
+        return NULL;
+    }
+    ls__arena_chunk **link = arena->current != NULL ? &arena->current->next : &arena->first;
+    chunk->bytes = room;
+    chunk->next = *link;
+    *link = chunk;
+    return chunk;
+}
+
+/* Moves on to a chunk with room for `bytes`: the next kept one, else a new one. */
+static bool advance(ls__arena *arena, size_t bytes)
+{
+    ls__arena_chunk *next = arena->current != NULL ? arena->current->next : arena->first;
+    if (next == NULL || next->bytes < bytes) {
+        next = add_chunk(arena, bytes);
+    }
+    if (next == NULL) {
+        return false;
+    }
+    arena->current = next;
+    arena->used = 0;
+    return true;
+}
+
+void *ls__arena_alloc(ls__arena *arena, size_t bytes)
+{
+    size_t padded;
+    if (!ls__add_size(bytes, ALIGNMENT - 1, &padded)) {
+        return NULL;
+    }
+    padded = padded / ALIGNMENT * ALIGNMENT;
+    bool fits = arena->current != NULL && arena->current->bytes - arena->used >= padded;
+    if (!fits && !advance(arena, padded)) {
+        return NULL;
+    }
+    void *memory = chunk_memory(arena->current) + arena->used;
+    arena->used += padded;
+    return memset(memory, 0, bytes);
+}
+
+ls__arena_mark ls__arena_mark_get(const ls__arena *arena)
+{
+    return (ls__arena_mark){.chunk = arena->current, .used = arena->used};
+}
+
+void ls__arena_rewind(ls__arena *arena, ls__arena_mark mark)
+{
+    arena->current = mark.chunk; /* NULL: before the first allocation; the next starts at `first` */
+    arena->used = mark.used;
+}

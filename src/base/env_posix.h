@@ -1,0 +1,49 @@
+/* The parts of the real env table; env_posix.c puts them together. */
+#ifndef LS_BASE_ENV_POSIX_H
+#define LS_BASE_ENV_POSIX_H
+
+#include "base/env.h"
+
+/* thread: clock, threads, memory, random */
+uint64_t ls__posix_now_ns(const ls__env *env);
+uint64_t ls__posix_wall_ns(const ls__env *env);
+void ls__posix_sleep_until(const ls__env *env, uint64_t deadline_ns);
+int ls__posix_random_bytes(const ls__env *env, void *out, size_t bytes);
+void *ls__posix_allocate(const ls__env *env, size_t bytes);
+void ls__posix_release(const ls__env *env, void *memory, size_t bytes);
+int ls__posix_thread_start(const ls__env *env, const char *name, void (*fn)(void *arg), void *arg,
+                           ls__env_thread **out);
+void ls__posix_thread_join(const ls__env *env, ls__env_thread *thread);
+int ls__posix_park(const ls__env *env, _Atomic uint32_t *word, uint32_t expected,
+                   uint64_t deadline_ns);
+void ls__posix_wake(const ls__env *env, _Atomic uint32_t *word, int count);
+void ls__posix_yield(const ls__env *env);
+int ls__posix_cores(const ls__env *env);
+
+/* file: descriptors, files, shared memory */
+int ls__posix_poll(const ls__env *env, ls__env_poll *items, int count, uint64_t deadline_ns);
+ssize_t ls__posix_read(const ls__env *env, int fd, void *out, size_t bytes);
+ssize_t ls__posix_write(const ls__env *env, int fd, const void *in, size_t bytes);
+int ls__posix_open(const ls__env *env, const char *path, int flags, int mode);
+int ls__posix_close(const ls__env *env, int fd);
+int ls__posix_fsync(const ls__env *env, int fd);
+int ls__posix_rename(const ls__env *env, const char *from, const char *to);
+int ls__posix_shm_create(const ls__env *env, const char *name, size_t bytes);
+int ls__posix_shm_resize(const ls__env *env, int fd, size_t bytes);
+int ls__posix_shm_map(const ls__env *env, int fd, size_t reserve, void **out);
+void ls__posix_shm_unmap(const ls__env *env, void *memory, size_t reserve);
+
+/* net: connections of this host */
+int ls__posix_socket_pair(const ls__env *env, int out[2]);
+ssize_t ls__posix_send(const ls__env *env, int fd, const void *in, size_t bytes, int pass_fd);
+ssize_t ls__posix_recv(const ls__env *env, int fd, void *out, size_t bytes, int *got_fd);
+int ls__posix_peer_uid(const ls__env *env, int fd, uid_t *uid);
+
+/* process: children */
+int ls__posix_spawn(const ls__env *env, const ls__env_spawn *spawn, pid_t *pid, int *pidfd);
+int ls__posix_wait_exit(const ls__env *env, pid_t pid, ls__env_exit *out);
+int ls__posix_kill(const ls__env *env, int pidfd, int signal);
+int ls__posix_kill_group(const ls__env *env, pid_t pid, int signal);
+pid_t ls__posix_pid(const ls__env *env);
+
+#endif

@@ -1,0 +1,149 @@
+/* Descriptors, files and shared memory of the real env table. Every descriptor made here is
+ * close-on-exec; ls__env_spawn hands on the listed ones. */
+#include "base/env_posix.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/compiler.h"
+
+#define POLL_ITEMS_MAX 2048 /* 16 KB of stack; 256 ranks need about 4 each */
+#define NS_PER_SECOND 1000000000u
+
+static void items_to_polls(const ls__env_poll *items, int count, struct pollfd *polls)
+{
+    for (int i = 0; i < count; i++) {
+        short events =
+            (short)((items[i].want_read ? POLLIN : 0) | (items[i].want_write ? POLLOUT : 0));
+        polls[i] = (struct pollfd){.fd = items[i].fd, .events = events};
+    }
+}
+
+static void polls_to_items(const struct pollfd *polls, int count, ls__env_poll *items)
+{
+    for (int i = 0; i < count; i++) {
+        items[i].can_read = (polls[i].revents & POLLIN) != 0;
+        items[i].can_write = (polls[i].revents & POLLOUT) != 0;
+        items[i].hangup = (polls[i].revents & (POLLHUP | POLLERR | POLLNVAL)) != 0;
+    }
+}
+
+/* Returns how many items have something to say; 0 also after a signal, so that a caller which
+ * watches a flag of its handler sees it. */
+int ls__posix_poll(const ls__env *env, ls__env_poll *items, int count, uint64_t deadline_ns)
+{
+    struct pollfd polls[POLL_ITEMS_MAX];
+    if (count < 0 || count > POLL_ITEMS_MAX) {
+        return -EINVAL;
+    }
+    items_to_polls(items, count, polls);
+    struct timespec left = {0};
+    if (deadline_ns != LS__NEVER) {
+        uint64_t now = env->now_ns(env);
+        uint64_t ns = deadline_ns > now ? deadline_ns - now : 0;
+        left.tv_sec = (time_t)(ns / NS_PER_SECOND);
+        left.tv_nsec = (long)(ns % NS_PER_SECOND);
+    }
+    int ready = ppoll(polls, (nfds_t)count, deadline_ns == LS__NEVER ? NULL : &left, NULL);
+    if (ready < 0 && errno != EINTR) {
+        return -errno;
+    }
+    polls_to_items(polls, ready > 0 ? count : 0, items);
+    for (int i = 0; ready <= 0 && i < count; i++) {
+        items[i].can_read = items[i].can_write = items[i].hangup = false;
+    }
+    return ready > 0 ? ready : 0;
+}
+
+ssize_t ls__posix_read(const ls__env *env LS__UNUSED, int fd, void *out, size_t bytes)
+{
+    ssize_t got;
+    do {
+        got = read(fd, out, bytes);
+    } while (got < 0 && errno == EINTR);
+    return got < 0 ? -errno : got;
+}
+
+ssize_t ls__posix_write(const ls__env *env LS__UNUSED, int fd, const void *in, size_t bytes)
+{
+    ssize_t put;
+    do {
+        put = write(fd, in, bytes);
+    } while (put < 0 && errno == EINTR);
+    return put < 0 ? -errno : put;
+}
+
+int ls__posix_open(const ls__env *env LS__UNUSED, const char *path, int flags, int mode)
+{
+    int fd = open(path, flags | O_CLOEXEC, (mode_t)mode);
+    return fd < 0 ? -errno : fd;
+}
+
+int ls__posix_close(const ls__env *env LS__UNUSED, int fd)
+{
+    return close(fd) != 0 ? -errno : 0;
+}
+
+int ls__posix_fsync(const ls__env *env LS__UNUSED, int fd)
+{
+    return fsync(fd) != 0 ? -errno : 0;
+}
+
+int ls__posix_rename(const ls__env *env LS__UNUSED, const char *from, const char *to)
+{
+    return rename(from, to) != 0 ? -errno : 0;
+}
+
+/* Sealed against shrinking: a peer that maps it cannot be killed by SIGBUS from outside. */
+int ls__posix_shm_create(const ls__env *env LS__UNUSED, const char *name, size_t bytes)
+{
+    int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0) {
+        return -errno;
+    }
+    if (ftruncate(fd, (off_t)bytes) != 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) != 0) {
+        int error = errno;
+        (void)close(fd);
+        return -error;
+    }
+    return fd;
+}
+
+int ls__posix_shm_resize(const ls__env *env LS__UNUSED, int fd, size_t bytes)
+{
+    struct stat info;
+    if (fstat(fd, &info) != 0) {
+        return -errno;
+    }
+    if ((size_t)info.st_size >= bytes) {
+        return 0;
+    }
+    return ftruncate(fd, (off_t)bytes) != 0 ? -errno : 0;
+}
+
+/* Not inherited by fork: a child must not touch memory that peers read. */
+int ls__posix_shm_map(const ls__env *env LS__UNUSED, int fd, size_t reserve, void **out)
+{
+    void *memory = mmap(NULL, reserve, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    if (memory == MAP_FAILED) {
+        return -errno;
+    }
+    if (madvise(memory, reserve, MADV_DONTFORK) != 0) {
+        int error = errno;
+        (void)munmap(memory, reserve);
+        return -error;
+    }
+    *out = memory;
+    return 0;
+}
+
+void ls__posix_shm_unmap(const ls__env *env LS__UNUSED, void *memory, size_t reserve)
+{
+    (void)munmap(memory, reserve);
+}

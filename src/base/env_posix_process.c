@@ -1,0 +1,259 @@
+/* Children of the real env table.
+ *
+ *     parent                                child
+ *     block signals, fork ────────────────▶ own process group, SIGKILL when the parent ends
+ *     setpgid too (whoever is first)        default signals, standard descriptors
+ *     restore signals                       exec: only the kept descriptors stay open
+ *     read the error pipe ◀──── errno ───── exec failed
+ *                         ◀── end of file ─ exec worked
+ *
+ * The error pipe makes "no such program" an error of the spawn and not an odd exit code. Signals
+ * are blocked around the fork so that no handler of the parent runs in the child.
+ */
+#include "base/env_posix.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/compiler.h"
+
+#define EXIT_NO_CHILD 127 /* the shell's code for "could not be started" */
+#define FIRST_FREE_FD 3
+
+static int pidfd_of(pid_t pid)
+{
+    long fd = syscall(SYS_pidfd_open, pid, 0);
+    return fd < 0 ? -errno : (int)fd;
+}
+
+/* SIGKILL for the child when the spawning thread ends; if that happened before the request stood,
+ * the parent is another process by now. */
+static bool follow_parent(pid_t parent)
+{
+    return prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && getppid() == parent;
+}
+
+/* Ignored signals stay ignored (nohup), except SIGPIPE, which programs ignore for themselves. */
+static void default_signals(void)
+{
+    for (int number = 1; number < NSIG; number++) {
+        struct sigaction action;
+        if (sigaction(number, NULL, &action) != 0) {
+            continue;
+        }
+        if (action.sa_handler != SIG_IGN || number == SIGPIPE) {
+            (void)signal(number, SIG_DFL);
+        }
+    }
+    sigset_t none;
+    sigemptyset(&none);
+    (void)sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
+/* A copy of fd above the standard ones, so that placing those cannot overwrite it. */
+static int lift(int fd)
+{
+    return fd >= 0 && fd < FIRST_FREE_FD ? fcntl(fd, F_DUPFD_CLOEXEC, FIRST_FREE_FD) : fd;
+}
+
+static bool place_standard(const ls__env_spawn *spawn)
+{
+    int in = lift(open("/dev/null", O_RDONLY | O_CLOEXEC));
+    int out = lift(spawn->stdout_fd), err = lift(spawn->stderr_fd);
+    bool placed = in >= 0 && dup2(in, 0) == 0;
+    placed = placed && (spawn->stdout_fd < 0 || dup2(out, 1) == 1);
+    placed = placed && (spawn->stderr_fd < 0 || dup2(err, 2) == 2);
+    if (in >= 0) {
+        (void)close(in);
+    }
+    return placed;
+}
+
+static bool kept(const ls__env_spawn *spawn, int fd)
+{
+    for (int i = 0; i < spawn->keep_count; i++) {
+        if (spawn->keep_fds[i] == fd) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool set_inherited(int fd, bool inherited)
+{
+    int flags = fcntl(fd, F_GETFD);
+    if (flags < 0) {
+        return false;
+    }
+    flags = inherited ? flags & ~FD_CLOEXEC : flags | FD_CLOEXEC;
+    return fcntl(fd, F_SETFD, flags) == 0;
+}
+
+/* All but the standard ones become close-on-exec, then the kept ones inheritable. */
+static bool mark_descriptors(const ls__env_spawn *spawn)
+{
+    if (close_range(FIRST_FREE_FD, ~0u, CLOSE_RANGE_CLOEXEC) != 0) {
+        long open_max = sysconf(_SC_OPEN_MAX); /* a kernel before 5.11 */
+        for (int fd = FIRST_FREE_FD; fd < open_max; fd++) {
+            (void)set_inherited(fd, false);
+        }
+    }
+    for (int i = 0; i < spawn->keep_count; i++) {
+        if (!set_inherited(spawn->keep_fds[i], true)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* What exec would close, for a child that runs `fn` instead: the parent's own descriptors, among
+ * them the ends of its other children's pipes, are close-on-exec. */
+static void close_as_exec(const ls__env_spawn *spawn)
+{
+    DIR *folder = opendir("/proc/self/fd");
+    if (folder == NULL) {
+        return;
+    }
+    for (struct dirent *entry = readdir(folder); entry != NULL; entry = readdir(folder)) {
+        int fd = atoi(entry->d_name);
+        int flags = fd >= FIRST_FREE_FD && fd != dirfd(folder) ? fcntl(fd, F_GETFD) : -1;
+        if (flags >= 0 && (flags & FD_CLOEXEC) != 0 && !kept(spawn, fd)) {
+            (void)close(fd);
+        }
+    }
+    (void)closedir(folder);
+}
+
+static LS__NORETURN void run_function(const ls__env_spawn *spawn)
+{
+    close_as_exec(spawn);
+    exit(spawn->fn(spawn->arg));
+}
+
+static LS__NORETURN void run_program(const ls__env_spawn *spawn, int report)
+{
+    int error = EBADF;
+    if (mark_descriptors(spawn)) {
+        char *const *argv = (char *const *)(uintptr_t)spawn->argv;
+        char *const *envp = spawn->envp != NULL ? (char *const *)(uintptr_t)spawn->envp : environ;
+        (void)execvpe(argv[0], argv, envp);
+        error = errno;
+    }
+    ssize_t put LS__UNUSED = write(report, &error, sizeof error);
+    _exit(EXIT_NO_CHILD);
+}
+
+static LS__NORETURN void child_main(const ls__env_spawn *spawn, pid_t parent, int report)
+{
+    (void)setpgid(0, 0);
+    default_signals();
+    if (!follow_parent(parent) || !place_standard(spawn)) {
+        _exit(EXIT_NO_CHILD);
+    }
+    if (spawn->argv == NULL) {
+        run_function(spawn);
+    }
+    run_program(spawn, report);
+}
+
+/* 0 when the child runs its program, else the errno its exec reported. */
+static int wait_for_exec(int report)
+{
+    int error = 0;
+    ssize_t got;
+    do {
+        got = read(report, &error, sizeof error);
+    } while (got < 0 && errno == EINTR);
+    return got == (ssize_t)sizeof error ? error : 0;
+}
+
+static void reap(pid_t pid)
+{
+    while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
+    }
+}
+
+static pid_t fork_child(const ls__env_spawn *spawn, int report)
+{
+    sigset_t all, before;
+    pid_t parent = getpid();
+    sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    pid_t pid = fork();
+    if (pid == 0) {
+        child_main(spawn, parent, report);
+    }
+    int error = errno;
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (pid > 0) {
+        (void)setpgid(pid, pid);
+    }
+    return pid < 0 ? -error : pid;
+}
+
+int ls__posix_spawn(const ls__env *env LS__UNUSED, const ls__env_spawn *spawn, pid_t *pid,
+                    int *pidfd)
+{
+    int report[2];
+    if (pipe2(report, O_CLOEXEC) != 0) {
+        return -errno;
+    }
+    pid_t child = fork_child(spawn, report[1]);
+    (void)close(report[1]);
+    int error = child < 0 ? -child : 0;
+    if (error == 0 && spawn->argv != NULL) {
+        error = wait_for_exec(report[0]);
+    }
+    (void)close(report[0]);
+    if (child < 0) {
+        return -error;
+    }
+    int fd = error == 0 ? pidfd_of(child) : -error;
+    if (fd < 0) {
+        (void)kill(-child, SIGKILL);
+        reap(child);
+        return fd;
+    }
+    *pid = child;
+    *pidfd = fd;
+    return 0;
+}
+
+int ls__posix_wait_exit(const ls__env *env LS__UNUSED, pid_t pid, ls__env_exit *out)
+{
+    int status = 0;
+    pid_t got;
+    do {
+        got = waitpid(pid, &status, WNOHANG);
+    } while (got < 0 && errno == EINTR);
+    if (got <= 0) {
+        return got < 0 ? -errno : -EAGAIN;
+    }
+    *out = (ls__env_exit){.pid = got,
+                          .signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0,
+                          .code = WIFEXITED(status) ? WEXITSTATUS(status) : 0};
+    return 0;
+}
+
+int ls__posix_kill(const ls__env *env LS__UNUSED, int pidfd, int signal)
+{
+    return syscall(SYS_pidfd_send_signal, pidfd, signal, NULL, 0) != 0 ? -errno : 0;
+}
+
+int ls__posix_kill_group(const ls__env *env LS__UNUSED, pid_t pid, int signal)
+{
+    return kill(-pid, signal) != 0 ? -errno : 0;
+}
+
+pid_t ls__posix_pid(const ls__env *env LS__UNUSED)
+{
+    return getpid();
+}

@@ -1,0 +1,124 @@
+/* Status names and the message of a thread's last failing call.
+ *
+ * A message is formatted aside first, because its arguments may point into the former message
+ * (ls__fail(status, "…: %s", ls_error_message()) is the usual way to add to one).
+ */
+#include "base/error.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/runtime.h"
+
+const char *ls_status_name(ls_status status)
+{
+    switch (status) {
+#define NAME(name, value, text)                                                                    \
+    case name:                                                                                     \
+        return #name;
+        LS_STATUS_TABLE(NAME)
+#undef NAME
+    }
+    return "unknown status";
+}
+
+const char *ls_error_message(void)
+{
+    return ls__self.message;
+}
+
+/* Keeps `text` as this thread's message; what does not fit ends in an ellipsis. */
+static void keep(ls_status status, const char *text)
+{
+    size_t length = strnlen(text, LS__MESSAGE_MAX);
+    bool cut = length == LS__MESSAGE_MAX;
+    memmove(ls__self.message, text, cut ? LS__MESSAGE_MAX - 1 : length);
+    if (cut) {
+        memcpy(ls__self.message + LS__MESSAGE_MAX - 4, "...", 3);
+        length = LS__MESSAGE_MAX - 1;
+    }
+    ls__self.message[length] = '\0';
+    ls__self.status = status;
+}
+
+/* One byte more than a message, so that `keep` sees what was cut. */
+typedef struct draft {
+    char text[LS__MESSAGE_MAX + 1];
+    size_t used;
+} draft;
+
+static void draft_add_list(draft *d, const char *format, va_list args)
+{
+    int wanted = vsnprintf(d->text + d->used, sizeof d->text - d->used, format, args);
+    if (wanted > 0) {
+        d->used += (size_t)wanted;
+    }
+    if (d->used >= sizeof d->text) {
+        d->used = sizeof d->text - 1;
+    }
+}
+
+static void LS__PRINTF(2, 3) draft_add(draft *d, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    draft_add_list(d, format, args);
+    va_end(args);
+}
+
+ls_status ls__fail(ls_status status, const char *format, ...)
+{
+    draft d = {.used = 0};
+    va_list args;
+    va_start(args, format);
+    draft_add_list(&d, format, args);
+    va_end(args);
+    keep(status, d.text);
+    return status;
+}
+
+ls_status ls__fail_errno(const char *format, ...)
+{
+    int number = errno;
+    char buffer[128];
+    draft d = {.used = 0};
+    va_list args;
+    va_start(args, format);
+    draft_add_list(&d, format, args);
+    va_end(args);
+    draft_add(&d, ": %s", strerror_r(number, buffer, sizeof buffer));
+    keep(LS_ERR_SYSTEM, d.text);
+    return LS_ERR_SYSTEM;
+}
+
+ls_status ls__fail_within(ls_status status, const char *format, ...)
+{
+    draft d = {.used = 0};
+    va_list args;
+    va_start(args, format);
+    draft_add_list(&d, format, args);
+    va_end(args);
+    draft_add(&d, ": %s", ls__self.message);
+    keep(status, d.text);
+    return status;
+}
+
+ls_status ls__fail_again(ls_status status, const char *message)
+{
+    keep(status, message);
+    return status;
+}
+
+void ls_check_failed(ls_status status, const char *file, int line, const char *expression)
+{
+    if (status >= 0) {
+        return;
+    }
+    const char *message = ls_error_message();
+    fprintf(stderr, "rank %d: %s:%d: %s: %s%s%s\n", ls_rank(), file, line, expression,
+            ls_status_name(status), message[0] != '\0' ? ": " : "", message);
+    exit(1);
+}

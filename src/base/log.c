@@ -1,0 +1,83 @@
+/* Log lines to stderr, one write each, so that lines of several ranks never mix.
+ *
+ * The level is the runtime's; a thread without a runtime reads LOCKSTEP_DEBUG (or, where that is
+ * not set, TORCH_DISTRIBUTED_DEBUG) at each call, since there is nowhere to keep it.
+ */
+#include "base/log.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/runtime.h"
+#include "base/settings.h"
+
+#define LINE_MAX_BYTES 4096
+
+static const char *const level_names[] = {"error", "warning", "info", "debug"};
+
+typedef struct level_word {
+    const char *word;
+    ls_log_level level;
+} level_word;
+
+static const level_word own_words[] = {{"error", LS_LOG_ERROR},
+                                       {"warn", LS_LOG_WARN},
+                                       {"info", LS_LOG_INFO},
+                                       {"debug", LS_LOG_DEBUG},
+                                       {"warning", LS_LOG_WARN}};
+static const level_word torch_words[] = {
+    {"off", LS_LOG_WARN}, {"info", LS_LOG_INFO}, {"detail", LS_LOG_DEBUG}};
+
+static bool find_level(const level_word *words, size_t count, const char *text, ls_log_level *out)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (strcasecmp(words[i].word, text) == 0) {
+            *out = words[i].level;
+            return true;
+        }
+    }
+    return false;
+}
+
+ls_log_level ls__log_level_setting(bool *known)
+{
+    ls_log_level level = LS_LOG_WARN;
+    const char *own = ls__setting_get("LOCKSTEP_DEBUG");
+    const char *torch = ls__setting_get("TORCH_DISTRIBUTED_DEBUG");
+    bool found = true;
+    if (own != NULL) {
+        found = find_level(own_words, sizeof own_words / sizeof *own_words, own, &level);
+    } else if (torch != NULL) {
+        found = find_level(torch_words, sizeof torch_words / sizeof *torch_words, torch, &level);
+    }
+    if (known != NULL) {
+        *known = found;
+    }
+    return level;
+}
+
+void ls_log_message(ls_log_level level, const char *format, ...)
+{
+    const ls_runtime *runtime = ls__self.runtime;
+    if (level > (runtime != NULL ? runtime->log_level : ls__log_level_setting(NULL))) {
+        return;
+    }
+    char line[LINE_MAX_BYTES];
+    const char *name = level_names[(unsigned)level <= LS_LOG_DEBUG ? level : LS_LOG_DEBUG];
+    int head = runtime != NULL ? snprintf(line, sizeof line, "[rank %d] %s: ", runtime->rank, name)
+                               : snprintf(line, sizeof line, "lockstep: %s: ", name);
+    size_t room = sizeof line - (size_t)head - 1; /* one byte stays for the line's end */
+    va_list args;
+    va_start(args, format);
+    int body = vsnprintf(line + head, room, format, args);
+    va_end(args);
+    size_t length = (size_t)head;
+    if (body > 0) {
+        length += (size_t)body < room ? (size_t)body : room - 1;
+    }
+    line[length++] = '\n';
+    const ls__env *env = runtime != NULL ? runtime->env : ls__env_posix();
+    (void)env->write(env, 2, line, length);
+}

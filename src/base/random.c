@@ -1,0 +1,73 @@
+/* Philox4x32-10 and what is drawn from it.
+ *
+ * Salmon, Moraes, Dror and Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011, section
+ * 3.3: ten rounds of two 32x32 multiplications, the key bumped by Weyl constants between rounds.
+ *
+ *     key     = (seed low, seed high)
+ *     counter = (index/4 low, index/4 high, stream low, stream high);  lane index % 4 of the block
+ *
+ * So four neighbouring numbers of a stream cost one block, and none depends on who draws it.
+ */
+#include <lockstep/random.h>
+
+#include <math.h>
+
+#define ROUNDS 10
+#define MULTIPLIER_0 0xD2511F53u
+#define MULTIPLIER_1 0xCD9E8D57u
+#define WEYL_0 0x9E3779B9u /* the golden ratio */
+#define WEYL_1 0xBB67AE85u /* sqrt(3) - 1 */
+
+void ls_philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4])
+{
+    uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
+    uint32_t k0 = key[0], k1 = key[1];
+    for (int i = 0; i < ROUNDS; i++) {
+        uint64_t p0 = (uint64_t)MULTIPLIER_0 * c0;
+        uint64_t p1 = (uint64_t)MULTIPLIER_1 * c2;
+        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
+        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+        c1 = (uint32_t)p1;
+        c3 = (uint32_t)p0;
+        k0 += WEYL_0;
+        k1 += WEYL_1;
+    }
+    out[0] = c0;
+    out[1] = c1;
+    out[2] = c2;
+    out[3] = c3;
+}
+
+static void block(uint64_t seed, uint64_t stream, uint64_t index, uint32_t out[4])
+{
+    const uint64_t number = index / 4;
+    const uint32_t counter[4] = {(uint32_t)number, (uint32_t)(number >> 32), (uint32_t)stream,
+                                 (uint32_t)(stream >> 32)};
+    const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
+    ls_philox4x32(counter, key, out);
+}
+
+/* The upper 24 bits: every float32 k * 2^-24 in [0,1), each equally likely. */
+static float unit(uint32_t bits)
+{
+    return (float)(bits >> 8) * 0x1p-24f;
+}
+
+float ls_random_uniform(uint64_t seed, uint64_t stream, uint64_t index)
+{
+    uint32_t bits[4];
+    block(seed, stream, index, bits);
+    return unit(bits[index % 4]);
+}
+
+/* Box & Muller 1958: numbers 2k and 2k+1 are the cosine and sine of one pair of uniforms. In
+ * double, so that rounding to float32 hides small differences between mathematics libraries. */
+float ls_random_normal(uint64_t seed, uint64_t stream, uint64_t index)
+{
+    uint32_t bits[4];
+    block(seed, stream, index, bits);
+    const uint32_t *pair = &bits[index % 4 / 2 * 2];
+    double radius = sqrt(-2.0 * log(((double)pair[0] + 1.0) * 0x1p-32)); /* of (0,1] */
+    double angle = 6.283185307179586476925 * ((double)pair[1] * 0x1p-32);
+    return (float)(radius * (index % 2 == 0 ? cos(angle) : sin(angle)));
+}

@@ -1,0 +1,140 @@
+/* The runtime's common part: who this thread is, and refusing calls after a fork.
+ *
+ * A child made by fork without exec has one thread, the one that called fork, and a copy of its
+ * ls__self. The handler below runs in that thread and marks it, so the check in every call costs a
+ * load and no getpid. Threads made later in the child start unattached, and ls_runtime_attach does
+ * compare process numbers.
+ */
+#include "base/runtime.h"
+
+#include <lockstep/random.h>
+
+#include <pthread.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/log.h"
+#include "base/settings.h"
+
+#define TIMEOUT_DEFAULT_SECONDS 300
+#define TIMEOUT_SECONDS_MAX (1000 * 86400) /* about three years: no deadline worth the name */
+
+_Thread_local ls__thread ls__self;
+
+static void mark_forked(void)
+{
+    ls__self.forked = ls__self.runtime != NULL;
+}
+
+static LS__CONSTRUCTOR void watch_forks(void)
+{
+    /* Fails only without memory at program start; then forks simply go unnoticed. */
+    (void)pthread_atfork(NULL, NULL, mark_forked);
+}
+
+static ls_status fail_forked(const char *what)
+{
+    return ls__fail(LS_ERR_FORKED,
+                    "%s: called in a child made by fork() without exec(), which shares nothing "
+                    "with the job; call it in the parent, or start the child with exec",
+                    what);
+}
+
+ls_runtime *ls__runtime_get(const char *what)
+{
+    if (LS__UNLIKELY(ls__self.forked)) {
+        (void)fail_forked(what);
+        return NULL;
+    }
+    if (LS__UNLIKELY(ls__self.runtime == NULL)) {
+        (void)ls__fail(LS_ERR_STATE,
+                       "%s: this thread has no runtime; call ls_init first (in a thread of your "
+                       "own: ls_runtime_attach)",
+                       what);
+        return NULL;
+    }
+    return ls__self.runtime;
+}
+
+void ls__runtime_init(ls_runtime *runtime, const ls__env *env)
+{
+    memset(runtime, 0, sizeof *runtime);
+    runtime->env = env;
+    runtime->pid = (int)env->pid(env);
+    runtime->world_size = 1;
+    runtime->local_size = 1;
+    runtime->threads = 1;
+    runtime->timeout_ms =
+        1000 * ls__setting_int("LOCKSTEP_TIMEOUT", TIMEOUT_DEFAULT_SECONDS, 1, TIMEOUT_SECONDS_MAX);
+    runtime->log_level = ls__log_level_setting(NULL);
+    runtime->activity = &runtime->own_activity;
+}
+
+ls_status ls_runtime_attach(ls_runtime *runtime)
+{
+    if (ls__self.forked) {
+        return fail_forked("ls_runtime_attach");
+    }
+    if (runtime != NULL && runtime->pid != (int)runtime->env->pid(runtime->env)) {
+        return fail_forked("ls_runtime_attach");
+    }
+    if (runtime != NULL && ls__self.runtime != NULL && ls__self.runtime != runtime) {
+        return ls__fail(LS_ERR_STATE, "ls_runtime_attach: this thread is attached to another "
+                                      "runtime; detach first with ls_runtime_attach(NULL)");
+    }
+    ls__self.runtime = runtime;
+    return LS_OK;
+}
+
+ls_runtime *ls_runtime_current(void)
+{
+    return ls__self.runtime;
+}
+
+int ls_rank(void)
+{
+    return ls__self.runtime != NULL ? ls__self.runtime->rank : 0;
+}
+
+int ls_world_size(void)
+{
+    return ls__self.runtime != NULL ? ls__self.runtime->world_size : 1;
+}
+
+int ls_local_rank(void)
+{
+    return ls__self.runtime != NULL ? ls__self.runtime->local_rank : 0;
+}
+
+int ls_local_world_size(void)
+{
+    return ls__self.runtime != NULL ? ls__self.runtime->local_size : 1;
+}
+
+ls_status ls_manual_seed(uint64_t seed)
+{
+    ls_runtime *runtime = ls__runtime_get("ls_manual_seed");
+    if (runtime == NULL) {
+        return ls__self.status;
+    }
+    runtime->seed = seed;
+    runtime->param_streams = 0;
+    runtime->calls_in_step = 0;
+    return LS_OK;
+}
+
+void ls_step_begin(ls_step_context context)
+{
+    ls_runtime *runtime = ls__runtime_get("ls_step_begin");
+    if (runtime != NULL) {
+        runtime->step = context.step;
+        runtime->sample_offset = context.sample_offset;
+        runtime->calls_in_step = 0;
+    }
+}
+
+double ls_time(void)
+{
+    const ls__env *env = ls__self.runtime != NULL ? ls__self.runtime->env : ls__env_posix();
+    return (double)env->now_ns(env) * 1e-9;
+}

@@ -1,0 +1,164 @@
+/* The one table of environment variables, and reading them.
+ *
+ * Every variable the library reads stands here, also those that other launchers set; asking for one
+ * that does not is a bug. So the table that `lockstep info` prints cannot fall behind the code.
+ */
+#include "base/settings.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/log.h"
+
+#define PREFIX "LOCKSTEP_"
+#define NAME_MAX_BYTES 64
+#define SUGGEST_DISTANCE_MAX 3
+
+extern char **environ;
+
+static const ls__setting table[] = {
+    {"LOCKSTEP_DEBUG", "warn", "what is logged: error, warn, info or debug"},
+    {"LOCKSTEP_TIMEOUT", "300", "deadline of an operation that gives none, in seconds"},
+    {"LOCKSTEP_THREADS", "cores / local ranks", "compute threads of a rank"},
+    {"LOCKSTEP_ISA", "the best found", "kernel variant: v4 (AVX-512), v3 (AVX2 and FMA) or base"},
+    {"LOCKSTEP_CHECK", "", "strict: further checks of operations and buffers, slower"},
+    {"LOCKSTEP_HEAP_RESERVE", "64", "address space of the shared heap of a rank, in GiB"},
+    {"LOCKSTEP_FLIGHT", "", "a folder: each rank writes its last operations there when it fails"},
+    {"LOCKSTEP_BOOTSTRAP", "", "set by the launcher: the descriptors a rank joins its job with"},
+    {"RANK", "0", "set by the launcher: this rank in the world"},
+    {"WORLD_SIZE", "1", "set by the launcher: number of ranks"},
+    {"LOCAL_RANK", "0", "set by the launcher: this rank among those of its host"},
+    {"LOCAL_WORLD_SIZE", "1", "set by the launcher: number of ranks of its host"},
+    {"OMP_NUM_THREADS", "", "compute threads of a rank, where LOCKSTEP_THREADS is not set"},
+    {"GOMP_SPINCOUNT", "", "set by the launcher unless you did: how long idle threads spin"},
+    {"TORCH_DISTRIBUTED_DEBUG", "", "OFF, INFO or DETAIL, where LOCKSTEP_DEBUG is not set"},
+};
+
+#define TABLE_COUNT ((int)(sizeof table / sizeof *table))
+
+const ls__setting *ls__settings(int *count)
+{
+    *count = TABLE_COUNT;
+    return table;
+}
+
+static bool known(const char *name, size_t length)
+{
+    for (int i = 0; i < TABLE_COUNT; i++) {
+        if (strlen(table[i].name) == length && memcmp(table[i].name, name, length) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+const char *ls__setting_get(const char *name)
+{
+    LS_ASSERT(known(name, strlen(name)));
+    const char *value = getenv(name);
+    return value != NULL && value[0] != '\0' ? value : NULL;
+}
+
+int64_t ls__setting_int(const char *name, int64_t otherwise, int64_t low, int64_t high)
+{
+    const char *text = ls__setting_get(name);
+    if (text == NULL) {
+        return otherwise;
+    }
+    char *end = NULL;
+    errno = 0;
+    long long value = strtoll(text, &end, 10);
+    if (end == text || *end != '\0') {
+        LS__WARN("%s=%s is not a whole number; %lld is used", name, text, (long long)otherwise);
+        return otherwise;
+    }
+    if (errno == ERANGE || value < low || value > high) {
+        LS__WARN("%s=%s is not between %lld and %lld; %lld is used", name, text, (long long)low,
+                 (long long)high, (long long)otherwise);
+        return otherwise;
+    }
+    return value;
+}
+
+static int least(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+/* Levenshtein's distance with one row; both texts are shorter than NAME_MAX_BYTES. */
+static int edit_distance(const char *a, const char *b)
+{
+    int row[NAME_MAX_BYTES + 1];
+    int width = (int)strlen(b);
+    for (int j = 0; j <= width; j++) {
+        row[j] = j;
+    }
+    for (int i = 1; a[i - 1] != '\0'; i++) {
+        int diagonal = row[0];
+        row[0] = i;
+        for (int j = 1; j <= width; j++) {
+            int above = row[j];
+            int change = diagonal + (a[i - 1] != b[j - 1]);
+            row[j] = least(change, least(above, row[j - 1]) + 1);
+            diagonal = above;
+        }
+    }
+    return row[width];
+}
+
+const char *ls__settings_suggest(const char *name)
+{
+    const char *best = NULL;
+    int best_distance = SUGGEST_DISTANCE_MAX + 1;
+    if (strlen(name) > NAME_MAX_BYTES) {
+        return NULL;
+    }
+    for (int i = 0; i < TABLE_COUNT; i++) {
+        int distance = edit_distance(name, table[i].name);
+        if (distance < best_distance) {
+            best_distance = distance;
+            best = table[i].name;
+        }
+    }
+    return best;
+}
+
+/* Warns about the variable "name=value" when it claims to be ours and is not. */
+static bool check_one(const char *entry)
+{
+    const char *equals = strchr(entry, '=');
+    size_t length = equals != NULL ? (size_t)(equals - entry) : strlen(entry);
+    if (strncmp(entry, PREFIX, sizeof PREFIX - 1) != 0 || known(entry, length)) {
+        return true;
+    }
+    char name[NAME_MAX_BYTES + 1] = "";
+    const char *near = NULL;
+    if (length <= NAME_MAX_BYTES) {
+        memcpy(name, entry, length);
+        near = ls__settings_suggest(name);
+    }
+    if (near != NULL) {
+        LS__WARN("unknown variable %.*s is ignored; did you mean %s?", (int)length, entry, near);
+    } else {
+        LS__WARN("unknown variable %.*s is ignored; `lockstep info` lists the known ones",
+                 (int)length, entry);
+    }
+    return false;
+}
+
+int ls__settings_check(void)
+{
+    int unknown = 0;
+    for (char **entry = environ; entry != NULL && *entry != NULL; entry++) {
+        unknown += !check_one(*entry);
+    }
+    bool level_known = true;
+    (void)ls__log_level_setting(&level_known);
+    if (!level_known) {
+        LS__WARN("LOCKSTEP_DEBUG or TORCH_DISTRIBUTED_DEBUG has a word that is none of error, "
+                 "warn, info, debug (OFF, INFO, DETAIL); warn is used");
+    }
+    return unknown;
+}

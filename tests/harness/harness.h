@@ -1,0 +1,16 @@
+/* What test.c and dist.c share. */
+#ifndef HARNESS_H
+#define HARNESS_H
+
+#include "test.h"
+
+#define TEST_EXIT_SKIPPED 77 /* automake's and TAP's habit */
+
+/* Runs the body on test->ranks ranks and returns an exit code of a test. Defined in dist.c, which
+ * only programs with a DIST_TEST link; NULL in the others. */
+extern int test_run_ranks(const test_case *test) __attribute__((weak));
+
+/* Whether some process of the running test has called SKIP. */
+bool test_was_skipped(void);
+
+#endif

@@ -1,0 +1,225 @@
+/* Runs the tests of a program one after the other, each in a process of its own.
+ *
+ *     program ──fork──▶ test (own process group) ──▶ whatever it starts
+ *        │                └─ its output goes to an anonymous file, shown when it fails
+ *        └─ waits with a deadline, then kills the group and everything that was orphaned by it
+ *
+ * The program is the subreaper of what its tests start, so a test that leaves a process behind is
+ * seen, and fails. Output is TAP: a plan, one line a test, diagnostics behind "#".
+ */
+#include "harness.h"
+
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "processes.h"
+
+#define ORPHAN_GRACE_MS 2000
+
+/* Written by a test or a rank of it, read by the program. */
+typedef struct report {
+    volatile int skipped;
+    char reason[256];
+} report;
+
+static struct {
+    test_case *first, **last;
+    report *report;
+    uint64_t seed;
+} tests;
+
+void test_register(test_case *test)
+{
+    if (tests.last == NULL) {
+        tests.last = &tests.first;
+    }
+    *tests.last = test;
+    tests.last = &test->next;
+}
+
+void test_fail(const char *file, int line, const char *format, ...)
+{
+    char text[4096];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    fflush(stdout);
+    dprintf(STDOUT_FILENO, "%s:%d: %s\n", file, line, text);
+    if (ls_world_size() > 1) {
+        dprintf(STDOUT_FILENO, "  on rank %d of %d\n", ls_rank(), ls_world_size());
+    }
+    _exit(1);
+}
+
+void test_skip(const char *reason)
+{
+    snprintf(tests.report->reason, sizeof tests.report->reason, "%s", reason);
+    tests.report->skipped = 1;
+    _exit(TEST_EXIT_SKIPPED);
+}
+
+bool test_was_skipped(void)
+{
+    return tests.report->skipped != 0;
+}
+
+uint64_t test_seed(void)
+{
+    return tests.seed;
+}
+
+bool test_contains(const char *text, const char *part)
+{
+    return strstr(text, part) != NULL;
+}
+
+static const char *path_in(const char *root, const char *relative)
+{
+    static char paths[8][1024]; /* a few may be used in one call */
+    static unsigned next;
+    char *path = paths[next++ % 8];
+    snprintf(path, sizeof paths[0], "%s/%s", root, relative);
+    return path;
+}
+
+const char *test_build_path(const char *relative)
+{
+    return path_in(TEST_BUILD_ROOT, relative);
+}
+
+const char *test_source_path(const char *relative)
+{
+    return path_in(TEST_SOURCE_ROOT, relative);
+}
+
+static void test_process(const test_case *test, int output)
+{
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    dup2(output, STDOUT_FILENO);
+    dup2(output, STDERR_FILENO);
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    if (test->ranks == 0) {
+        test->body();
+        exit(0);
+    }
+    if (test_run_ranks == NULL) {
+        printf("this program has a DIST_TEST and must link the harness's dist.c\n");
+        exit(1);
+    }
+    exit(test_run_ranks(test));
+}
+
+/* Shows what the test printed, behind "# ". */
+static void show_output(int output)
+{
+    FILE *file = fdopen(output, "r");
+    char line[4096];
+    rewind(file);
+    while (fgets(line, sizeof line, file) != NULL) {
+        size_t length = strcspn(line, "\n");
+        printf("# %.*s\n", (int)length, line);
+    }
+    fclose(file);
+}
+
+static void explain(char *why, size_t room, int status, int orphans)
+{
+    if (WIFSIGNALED(status)) {
+        snprintf(why, room, "killed by signal %d (%s)", WTERMSIG(status),
+                 strsignal(WTERMSIG(status)));
+    } else if (WEXITSTATUS(status) != 0 && WEXITSTATUS(status) != TEST_EXIT_SKIPPED) {
+        snprintf(why, room, "exit status %d", WEXITSTATUS(status));
+    } else if (orphans > 0) {
+        snprintf(why, room, "left %d process%s behind", orphans, orphans == 1 ? "" : "es");
+    }
+}
+
+/* Runs one test; `why` stays "" when it passed or was skipped. */
+static void run_test(const test_case *test, int output, char *why, size_t room)
+{
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        test_process(test, output);
+    }
+    setpgid(pid, pid);
+    int status = 0;
+    if (!process_wait(pid, test->deadline * 1000, &status)) {
+        snprintf(why, room, "not finished after %d s", test->deadline);
+        kill(-pid, SIGKILL);
+        waitpid(pid, &status, 0);
+        processes_kill_children();
+        return;
+    }
+    int orphans = processes_end_orphans(ORPHAN_GRACE_MS);
+    explain(why, room, status, orphans);
+}
+
+static bool run_and_print(const test_case *test, int number)
+{
+    char why[128] = "";
+    int output = memfd_create("test output", MFD_CLOEXEC);
+    tests.report->skipped = 0;
+    double begin = process_seconds();
+    run_test(test, output, why, sizeof why);
+    bool skipped = why[0] == '\0' && tests.report->skipped != 0;
+    printf("%s %d - %s", why[0] == '\0' ? "ok" : "not ok", number, test->name);
+    if (skipped) {
+        printf(" # SKIP %s", tests.report->reason);
+    }
+    printf("\n");
+    if (why[0] != '\0') {
+        show_output(output);
+        printf("# %s: %s\n", test->name, why);
+    } else {
+        if (getenv("TEST_VERBOSE") != NULL) {
+            show_output(output);
+            printf("# %.3f s\n", process_seconds() - begin);
+        } else {
+            close(output);
+        }
+    }
+    fflush(stdout);
+    return why[0] == '\0';
+}
+
+static uint64_t choose_seed(void)
+{
+    const char *text = getenv("TEST_SEED");
+    uint32_t seed = 1;
+    if (text != NULL) {
+        return strtoull(text, NULL, 0);
+    }
+    (void)!getrandom(&seed, sizeof seed, 0);
+    return seed;
+}
+
+int test_main(int argc, char **argv)
+{
+    const char *wanted = argc > 1 ? argv[1] : "";
+    int count = 0, number = 0, failed = 0;
+    tests.seed = choose_seed();
+    tests.report =
+        mmap(NULL, sizeof *tests.report, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    for (const test_case *t = tests.first; t != NULL; t = t->next) {
+        count += strstr(t->name, wanted) != NULL;
+    }
+    printf("1..%d\n# TEST_SEED=%llu\n", count, (unsigned long long)tests.seed);
+    for (const test_case *t = tests.first; t != NULL; t = t->next) {
+        if (strstr(t->name, wanted) != NULL) {
+            failed += !run_and_print(t, ++number);
+        }
+    }
+    return failed == 0 && count > 0 ? 0 : 1;
+}
