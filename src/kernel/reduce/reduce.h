@@ -10,7 +10,16 @@
 
 #include <lockstep/types.h>
 
+#include "base/cpu.h"
+
 #define LS__REDUCE_OPERANDS_MAX 1024
+
+/* The loops of one instruction set. Bits do not depend on it. ls__reduce_table_get reads the
+ * environment (base/cpu.h), so call it once and keep the answer; NULL for a variant this build or
+ * this processor lacks. */
+typedef struct ls__reduce_table ls__reduce_table;
+const ls__reduce_table *ls__reduce_table_get(void);
+const ls__reduce_table *ls__reduce_table_of(ls__isa isa);
 
 /* dst[d][i] = op-tree over s of src[s][i], for all d in [0,dst_count), i in [0,count); divided once
  * by `divisor` when it is not 0 (floats only; AVG must be given as SUM with a divisor). dst[d] may
@@ -24,6 +33,7 @@ typedef struct ls__reduce_args {
     ls_dtype dtype;
     ls_reduce_op op;
     double divisor;
+    const ls__reduce_table *table; /* NULL: looked up by this call, which costs some 100 ns */
 } ls__reduce_args;
 void ls__reduce(const ls__reduce_args *args);
 

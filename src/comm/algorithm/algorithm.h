@@ -1,0 +1,55 @@
+/* What the algorithm files share: their table entries, refs in short, and two shapes of traffic. */
+#ifndef LS_COMM_ALGORITHM_H
+#define LS_COMM_ALGORITHM_H
+
+#include "comm/program/program.h"
+
+extern const ls__algorithm ls__all_reduce_direct, ls__all_reduce_one_shot;
+extern const ls__algorithm ls__reduce_scatter_direct;
+extern const ls__algorithm ls__all_gather_direct, ls__all_gather_one_shot;
+extern const ls__algorithm ls__broadcast_direct, ls__broadcast_one_shot;
+extern const ls__algorithm ls__barrier_direct;
+
+static inline ls__ref ls__ref_of(ls__buffer buffer, int rank, int chunk)
+{
+    return (ls__ref){.buffer = (uint8_t)buffer, .rank = (int16_t)rank, .chunk = chunk};
+}
+
+/* Slot s of this program's SCRATCH, holding one chunk. */
+static inline ls__ref ls__ref_scratch(const ls__program_spec *spec, int chunks, int slot)
+{
+    return ls__ref_of(LS__BUFFER_SCRATCH, spec->rank, slot * chunks);
+}
+
+/* Note [Exchange]
+ * Every rank sends one message to every other. Round k pairs rank r with r+k and r-k. Messages to
+ * higher ranks travel on lane 0, those to lower ranks on lane 1, so that both directions of a pair
+ * flow at once; in each lane even members of the chain r, r+k, r+2k … send first and odd ones
+ * receive first. So no step waits for room behind a step that waits for it: the exchange ends even
+ * if a message is as large as you like and nothing is buffered (the checker proves it at
+ * capacity 0), in about two message times a round. */
+typedef struct ls__exchange {
+    ls__ref (*send)(const ls__program_spec *spec, int peer); /* what goes to `peer` */
+    ls__ref (*recv)(const ls__program_spec *spec, int peer); /* where that of `peer` goes */
+    int after_step; /* step of lane 0 that lane 1 waits for before it begins; -1: none */
+} ls__exchange;
+void ls__emit_exchange(ls__builder *b, const ls__program_spec *spec, const ls__exchange *exchange);
+/* Index of the last step that one exchange puts into either lane, counted from its own first. */
+static inline int ls__exchange_last(const ls__program_spec *spec)
+{
+    return spec->size - 2;
+}
+
+/* Note [One fence]
+ * A STAGED program is run once a slice, and slices (of this operation and the next) take the two
+ * STAGE slots in turn. Where peers only *read* a rank's slot, after the slice's fence, one fence a
+ * slice is enough: a rank writes slot s again two slices later, after it passed the fence of the
+ * slice between, which every peer reaches only when its own reads of slot s are done. The checker
+ * runs three slices in a row, so it sees slot 0 being used again.
+ *
+ * Where peers also *write* into a rank's slot (all_reduce direct) a second fence tells that they
+ * are done before the rank copies the result out. Slot s is then free even without a second slot:
+ * between a rank's fence 1 and its next fence 0 no peer touches its slot. The second slot lets a
+ * rank copy its next slice in while slower peers still wait at fence 1. */
+
+#endif

@@ -1,0 +1,75 @@
+/* broadcast "direct": the root hands its buffer to every other rank.
+ *
+ *     messages     the root sends to each peer in turn
+ *     registered   fence 0 ▸ every peer reads the root's INPUT ▸ fence 1
+ *     staged       the root copies into its STAGE ▸ fence 0 ▸ every peer reads it
+ *
+ * Cost: one step; the root sends n-1 buffers by messages, each peer reads one in memory. Staged,
+ * peers only read, so one fence is enough (Note [One fence]) and "one_shot" is the same program.
+ */
+#include "base/error.h"
+#include "comm/algorithm/algorithm.h"
+
+static ls__ref whole(ls__buffer buffer, int rank)
+{
+    return ls__ref_of(buffer, rank, 0);
+}
+
+static void emit_messages(ls__builder *b, const ls__program_spec *spec)
+{
+    if (spec->rank != spec->root) {
+        (void)ls__builder_recv(b, 0, whole(LS__BUFFER_OUTPUT, spec->rank), spec->root);
+        return;
+    }
+    for (int k = 1; k < spec->size; k++) {
+        const int peer = (spec->root + k) % spec->size;
+        (void)ls__builder_send(b, 0, whole(LS__BUFFER_INPUT, spec->rank), peer);
+    }
+}
+
+static void emit_memory(ls__builder *b, const ls__program_spec *spec)
+{
+    const bool staged = spec->memory == LS__MEMORY_STAGED;
+    const ls__ref shared = whole(staged ? LS__BUFFER_STAGE : LS__BUFFER_INPUT, spec->root);
+    if (staged && spec->rank == spec->root) {
+        (void)ls__builder_copy(b, 0, shared, whole(LS__BUFFER_INPUT, spec->root));
+    }
+    (void)ls__builder_fence(b, 0);
+    if (spec->rank != spec->root) {
+        (void)ls__builder_peer_read(b, 0, whole(LS__BUFFER_OUTPUT, spec->rank), shared);
+    }
+    if (!staged) {
+        (void)ls__builder_fence(b, 0);
+    }
+}
+
+static ls_status generate(const ls__program_spec *spec, const ls__env *env, ls__program **out)
+{
+    ls__builder *b = ls__builder_new(spec, env, "direct");
+    if (spec->rank == spec->root) { /* in place: onto itself */
+        (void)ls__builder_copy(b, 0, whole(LS__BUFFER_OUTPUT, spec->root),
+                               whole(LS__BUFFER_INPUT, spec->root));
+    }
+    if (spec->size > 1 && spec->memory == LS__MEMORY_MESSAGES) {
+        emit_messages(b, spec);
+    } else if (spec->size > 1) {
+        emit_memory(b, spec);
+    }
+    return ls__builder_finish(b, true, out);
+}
+
+static ls_status generate_one_shot(const ls__program_spec *spec, const ls__env *env,
+                                   ls__program **out)
+{
+    *out = NULL;
+    if (spec->memory != LS__MEMORY_STAGED) {
+        return ls__fail(LS_ERR_UNSUPPORTED, "broadcast one_shot runs through staged memory only");
+    }
+    LS_TRY(generate(spec, env, out));
+    (*out)->algorithm = "one_shot";
+    return LS_OK;
+}
+
+const ls__algorithm ls__broadcast_direct = {"direct", LS__OP_BROADCAST, true, generate};
+const ls__algorithm ls__broadcast_one_shot = {"one_shot", LS__OP_BROADCAST, true,
+                                              generate_one_shot};

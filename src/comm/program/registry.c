@@ -1,0 +1,35 @@
+/* The registry: every algorithm there is, in pinned order (an index travels in descriptors). The
+ * first one of an operation is its default. */
+#include <string.h>
+
+#include "comm/algorithm/algorithm.h"
+#include "comm/program/program.h"
+
+static const ls__algorithm *const algorithms[] = {
+    &ls__all_reduce_direct,  &ls__all_reduce_one_shot, &ls__reduce_scatter_direct,
+    &ls__all_gather_direct,  &ls__all_gather_one_shot, &ls__broadcast_direct,
+    &ls__broadcast_one_shot, &ls__barrier_direct,
+};
+
+const ls__algorithm *const *ls__algorithms(int *count)
+{
+    *count = (int)(sizeof algorithms / sizeof algorithms[0]);
+    return algorithms;
+}
+
+const ls__algorithm *ls__algorithm_find(ls__operation operation, const char *name)
+{
+    for (size_t i = 0; i < sizeof algorithms / sizeof algorithms[0]; i++) {
+        if (algorithms[i]->operation == operation && strcmp(algorithms[i]->name, name) == 0) {
+            return algorithms[i];
+        }
+    }
+    return NULL;
+}
+
+const char *ls__operation_name(ls__operation operation)
+{
+    static const char *const names[LS__OP_COUNT] = {
+        "all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier", "send", "recv"};
+    return (unsigned)operation < LS__OP_COUNT ? names[operation] : "invalid";
+}

@@ -1,0 +1,187 @@
+/* Leaf loops of reductions, compiled once for each instruction set (LS__REDUCE_TABLE names the
+ * table). Straight loops only: what to combine in which order is reduce.c's business.
+ *
+ * `omp simd` states what the contract grants: an output equals an input or does not overlap it, so
+ * no element depends on another and no alias check is needed. Stores are plain: non-temporal ones
+ * halve the throughput on lines that were just read.
+ */
+#include <stdint.h>
+
+#include "kernel/reduce/half.h"
+#include "kernel/reduce/loops.h"
+
+#define COMBINE(name, type, expression)                                                            \
+    static void name(void *dst, const void *a, const void *b, int64_t count)                       \
+    {                                                                                              \
+        type *out = dst;                                                                           \
+        const type *left = a, *right = b;                                                          \
+        _Pragma("omp simd") for (int64_t i = 0; i < count; i++)                                    \
+        {                                                                                          \
+            const type x = left[i], y = right[i];                                                  \
+            out[i] = (type)(expression);                                                           \
+        }                                                                                          \
+    }
+
+/* A NaN on either side wins; of equal values (0 and -0) the right one. */
+#define COMBINE_FLOAT(name, type)                                                                  \
+    COMBINE(name##_sum, type, x + y)                                                               \
+    COMBINE(name##_product, type, x *y)                                                            \
+    COMBINE(name##_min, type, ((x < y) | (x != x)) ? x : y)                                        \
+    COMBINE(name##_max, type, ((x > y) | (x != x)) ? x : y)                                        \
+    static void name##_scale(void *accumulator, int64_t count, const ls__reduce_scale *scale)      \
+    {                                                                                              \
+        type *x = accumulator;                                                                     \
+        const type factor = (type)scale->factor, divisor = (type)scale->divisor;                   \
+        if (scale->factor != 0.0) {                                                                \
+            _Pragma("omp simd") for (int64_t i = 0; i < count; i++)                                \
+            {                                                                                      \
+                x[i] *= factor;                                                                    \
+            }                                                                                      \
+        } else {                                                                                   \
+            _Pragma("omp simd") for (int64_t i = 0; i < count; i++)                                \
+            {                                                                                      \
+                x[i] /= divisor;                                                                   \
+            }                                                                                      \
+        }                                                                                          \
+    }
+
+/* Sums and products wrap: computed without sign, in `wide`, where overflow is defined. */
+#define COMBINE_INTEGER(name, type, wide)                                                          \
+    COMBINE(name##_sum, type, (wide)x + (wide)y)                                                   \
+    COMBINE(name##_product, type, (wide)x *(wide)y)                                                \
+    COMBINE(name##_min, type, x < y ? x : y)                                                       \
+    COMBINE(name##_max, type, x > y ? x : y)                                                       \
+    COMBINE(name##_band, type, (wide)x &(wide)y)                                                   \
+    COMBINE(name##_bor, type, (wide)x | (wide)y)                                                   \
+    COMBINE(name##_bxor, type, (wide)x ^ (wide)y)
+
+COMBINE_FLOAT(float32, float)
+COMBINE_FLOAT(float64, double)
+COMBINE_INTEGER(int8, int8_t, uint32_t)
+COMBINE_INTEGER(uint8, uint8_t, uint32_t)
+COMBINE_INTEGER(int32, int32_t, uint32_t)
+COMBINE_INTEGER(int64, int64_t, uint64_t)
+
+#define CONVERT(name, to, from, function)                                                          \
+    static void name(void *dst, const void *src, int64_t count)                                    \
+    {                                                                                              \
+        to *out = dst;                                                                             \
+        const from *in = src;                                                                      \
+        _Pragma("omp simd") for (int64_t i = 0; i < count; i++)                                    \
+        {                                                                                          \
+            out[i] = function(in[i]);                                                              \
+        }                                                                                          \
+    }
+
+CONVERT(float16_widen, float, uint16_t, ls__float16_widen)
+CONVERT(float16_narrow, uint16_t, float, ls__float16_round)
+CONVERT(bfloat16_widen, float, uint16_t, ls__bfloat16_widen)
+CONVERT(bfloat16_narrow, uint16_t, float, ls__bfloat16_round)
+
+/* ---- float32 sums: the hot case ----------------------------------------------------------- */
+
+/* Elements whose tree is computed before any is stored; small enough to stay in registers or the
+ * nearest cache, long enough to read each stream a few cache lines at a time. */
+#define BLOCK 64
+
+static inline void store_block(const ls__reduce_args *args, const ls__reduce_scale *scale,
+                               float *block, int64_t first, int64_t count)
+{
+    if (scale->divisor != 0.0) {
+        float32_scale(block, count, scale);
+    }
+    for (int d = 0; d < args->dst_count; d++) {
+        float *out = (float *)args->dst[d] + first;
+        _Pragma("omp simd") for (int64_t i = 0; i < count; i++)
+        {
+            out[i] = block[i];
+        }
+    }
+}
+
+#define S(k) s##k[first + i]
+#define SUM_2 (S(0) + S(1))
+#define SUM_3 (SUM_2 + S(2))
+#define SUM_4 (SUM_2 + (S(2) + S(3)))
+#define SUM_5 (SUM_4 + S(4))
+#define SUM_6 (SUM_4 + (S(4) + S(5)))
+#define SUM_7 (SUM_4 + ((S(4) + S(5)) + S(6)))
+#define SUM_8 (SUM_4 + ((S(4) + S(5)) + (S(6) + S(7))))
+
+#define SOURCE(k) const float *const s##k = args->src[k];
+#define SOURCES_2 SOURCE(0) SOURCE(1)
+#define SOURCES_3 SOURCES_2 SOURCE(2)
+#define SOURCES_4 SOURCES_3 SOURCE(3)
+#define SOURCES_5 SOURCES_4 SOURCE(4)
+#define SOURCES_6 SOURCES_5 SOURCE(5)
+#define SOURCES_7 SOURCES_6 SOURCE(6)
+#define SOURCES_8 SOURCES_7 SOURCE(7)
+
+#define FUSED_SUM(n)                                                                               \
+    static void sum_##n(const ls__reduce_args *args, const ls__reduce_scale *scale)                \
+    {                                                                                              \
+        SOURCES_##n int64_t first = 0;                                                             \
+        float block[BLOCK];                                                                        \
+        for (; first + BLOCK <= args->count; first += BLOCK) {                                     \
+            _Pragma("omp simd") for (int i = 0; i < BLOCK; i++)                                    \
+            {                                                                                      \
+                block[i] = SUM_##n;                                                                \
+            }                                                                                      \
+            store_block(args, scale, block, first, BLOCK);                                         \
+        }                                                                                          \
+        const int64_t rest = args->count - first;                                                  \
+        for (int64_t i = 0; i < rest; i++) {                                                       \
+            block[i] = SUM_##n;                                                                    \
+        }                                                                                          \
+        store_block(args, scale, block, first, rest);                                              \
+    }
+
+FUSED_SUM(2)
+FUSED_SUM(3)
+FUSED_SUM(4)
+FUSED_SUM(5)
+FUSED_SUM(6)
+FUSED_SUM(7)
+FUSED_SUM(8)
+
+/* ---- the table ---------------------------------------------------------------------------- */
+
+#define OPS_FLOAT(name)                                                                            \
+    [LS_SUM] = name##_sum, [LS_PRODUCT] = name##_product, [LS_MIN] = name##_min,                   \
+    [LS_MAX] = name##_max
+#define OPS_BITS(name) [LS_BAND] = name##_band, [LS_BOR] = name##_bor, [LS_BXOR] = name##_bxor
+#define LOOPS_FLOAT(name, type)                                                                    \
+    {                                                                                              \
+        .size = sizeof(type), .accumulator_size = sizeof(type), .scale = name##_scale,             \
+        .combine = {OPS_FLOAT(name)},                                                              \
+    }
+#define LOOPS_HALF(name)                                                                           \
+    {                                                                                              \
+        .size = 2, .accumulator_size = sizeof(float), .widen = name##_widen,                       \
+        .narrow = name##_narrow, .scale = float32_scale, .combine = {OPS_FLOAT(float32)},          \
+    }
+#define LOOPS_INTEGER(name, type)                                                                  \
+    {                                                                                              \
+        .size = sizeof(type), .accumulator_size = sizeof(type),                                    \
+        .combine = {OPS_FLOAT(name), OPS_BITS(name)},                                              \
+    }
+
+const ls__reduce_table LS__REDUCE_TABLE = {
+    .dtype =
+        {
+            [LS_FLOAT32] = LOOPS_FLOAT(float32, float),
+            [LS_FLOAT64] = LOOPS_FLOAT(float64, double),
+            [LS_FLOAT16] = LOOPS_HALF(float16),
+            [LS_BFLOAT16] = LOOPS_HALF(bfloat16),
+            [LS_INT8] = LOOPS_INTEGER(int8, int8_t),
+            [LS_UINT8] = LOOPS_INTEGER(uint8, uint8_t),
+            [LS_INT32] = LOOPS_INTEGER(int32, int32_t),
+            [LS_INT64] = LOOPS_INTEGER(int64, int64_t),
+            /* one byte, 0 or 1: logical and, or and exclusive or; a sum has no meaning */
+            [LS_BOOL] = {.size = 1,
+                         .accumulator_size = 1,
+                         .combine = {[LS_MIN] = uint8_min, [LS_MAX] = uint8_max, OPS_BITS(uint8)}},
+        },
+    .sum_float32 =
+        {[2] = sum_2, [3] = sum_3, [4] = sum_4, [5] = sum_5, [6] = sum_6, [7] = sum_7, [8] = sum_8},
+};

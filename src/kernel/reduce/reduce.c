@@ -1,0 +1,208 @@
+/* Reductions over raw memory: which loop runs on what, in the canonical order.
+ *
+ * Work goes in blocks that stay in the nearest cache. Within a block the tree is evaluated from the
+ * left with a stack, as one counts in binary: operand i is pushed as a tree of one leaf, and while
+ * the two topmost trees are of equal size they are combined. In the end the trees left (sizes
+ * falling powers of two) are combined from the top. For 7 operands:
+ *
+ *     0  01  01 2  0123  0123 4  0123 45  0123 45 6  ->  0123 456  ->  0123456
+ */
+#include "kernel/reduce/reduce.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "kernel/reduce/loops.h"
+
+#define BLOCK 256    /* elements; 12 blocks of 8-byte elements are 24 KiB */
+#define DEPTH_MAX 12 /* trees on the stack: log2(LS__REDUCE_OPERANDS_MAX) + 2 */
+#define BLOCK_BYTES (BLOCK * sizeof(double))
+
+const ls__reduce_table *ls__reduce_table_of(ls__isa isa)
+{
+    if (isa > ls__cpu_best()) {
+        return NULL;
+    }
+    switch (isa) {
+#if defined(__x86_64__)
+    case LS__ISA_V4:
+        return &ls__reduce_table_v4;
+    case LS__ISA_V3:
+        return &ls__reduce_table_v3;
+#endif
+    case LS__ISA_BASE:
+        return &ls__reduce_table_base;
+    default:
+        return NULL;
+    }
+}
+
+const ls__reduce_table *ls__reduce_table_get(void)
+{
+    return ls__reduce_table_of(ls__cpu_isa());
+}
+
+bool ls__reduce_supported(ls_dtype dtype, ls_reduce_op op)
+{
+    if ((unsigned)dtype >= LS_DTYPE_COUNT || (unsigned)op >= LS_REDUCE_OP_COUNT) {
+        return false;
+    }
+    const ls__reduce_loops *loops = &ls__reduce_table_base.dtype[dtype];
+    return op == LS_AVG ? loops->scale != NULL : loops->combine[op] != NULL;
+}
+
+/* The reciprocal of a power of two is exact as long as it is a normal number, also in float32. */
+static ls__reduce_scale scale_of(double divisor)
+{
+    int exponent = 0;
+    const double mantissa = frexp(fabs(divisor), &exponent);
+    const bool exact = mantissa == 0.5 && exponent > -100 && exponent < 100;
+    return (ls__reduce_scale){.divisor = divisor, .factor = exact ? 1.0 / divisor : 0.0};
+}
+
+/* ---- the tree over one block -------------------------------------------------------------- */
+
+typedef struct tree {
+    const ls__reduce_args *args;
+    const ls__reduce_loops *loops;
+    ls__reduce_scale scale;
+    int64_t first, count; /* the block's elements */
+    int depth;
+    struct {
+        const void *value; /* a source's block, or this level's memory */
+        int leaves;
+    } stack[DEPTH_MAX];
+    _Alignas(64) unsigned char memory[DEPTH_MAX][BLOCK_BYTES];
+} tree;
+
+static void push_leaf(tree *t, int s)
+{
+    const unsigned char *src = t->args->src[s];
+    const void *value = src + (size_t)t->first * t->loops->size;
+    if (t->loops->widen != NULL) {
+        t->loops->widen(t->memory[t->depth], value, t->count);
+        value = t->memory[t->depth];
+    }
+    t->stack[t->depth].value = value;
+    t->stack[t->depth].leaves = 1;
+    t->depth++;
+}
+
+static void combine_top(tree *t)
+{
+    t->depth--;
+    const int level = t->depth - 1;
+    t->loops->combine[t->args->op](t->memory[level], t->stack[level].value,
+                                   t->stack[level + 1].value, t->count);
+    t->stack[level].value = t->memory[level];
+    t->stack[level].leaves += t->stack[level + 1].leaves;
+}
+
+static bool top_is_even(const tree *t)
+{
+    return t->depth >= 2 && t->stack[t->depth - 1].leaves == t->stack[t->depth - 2].leaves;
+}
+
+static void store_root(tree *t)
+{
+    const size_t bytes = (size_t)t->count * t->loops->accumulator_size;
+    if (t->scale.divisor != 0.0) {
+        if (t->stack[0].value != t->memory[0]) { /* one operand: still the source itself */
+            memcpy(t->memory[0], t->stack[0].value, bytes);
+            t->stack[0].value = t->memory[0];
+        }
+        t->loops->scale(t->memory[0], t->count, &t->scale);
+    }
+    for (int d = 0; d < t->args->dst_count; d++) {
+        unsigned char *dst = t->args->dst[d];
+        dst += (size_t)t->first * t->loops->size;
+        if (t->loops->narrow != NULL) {
+            t->loops->narrow(dst, t->stack[0].value, t->count);
+        } else if (dst != t->stack[0].value) {
+            memcpy(dst, t->stack[0].value, bytes);
+        }
+    }
+}
+
+static void reduce_block(tree *t)
+{
+    t->depth = 0;
+    for (int s = 0; s < t->args->src_count; s++) {
+        push_leaf(t, s);
+        while (top_is_even(t)) {
+            combine_top(t);
+        }
+    }
+    while (t->depth > 1) {
+        combine_top(t);
+    }
+    store_root(t);
+}
+
+/* ---- the calls ---------------------------------------------------------------------------- */
+
+/* One operand and no division is a copy: bits are kept, even those of a signalling NaN. */
+static void copy_all(const ls__reduce_args *args, size_t size)
+{
+    for (int d = 0; d < args->dst_count; d++) {
+        if (args->dst[d] != args->src[0] && args->count > 0) {
+            memcpy(args->dst[d], args->src[0], (size_t)args->count * size);
+        }
+    }
+}
+
+static void reduce_blocks(const ls__reduce_args *args, const ls__reduce_loops *loops,
+                          ls__reduce_scale scale)
+{
+    tree t;
+    t.args = args;
+    t.loops = loops;
+    t.scale = scale;
+    for (t.first = 0; t.first < args->count; t.first += BLOCK) {
+        t.count = args->count - t.first < BLOCK ? args->count - t.first : BLOCK;
+        reduce_block(&t);
+    }
+}
+
+void ls__reduce(const ls__reduce_args *args)
+{
+    LS_ASSERT(args->op != LS_AVG && ls__reduce_supported(args->dtype, args->op));
+    LS_ASSERT(args->src_count >= 1 && args->src_count <= LS__REDUCE_OPERANDS_MAX);
+    LS_ASSERT(args->divisor == 0.0 || ls__reduce_supported(args->dtype, LS_AVG));
+    const ls__reduce_table *table = args->table ? args->table : ls__reduce_table_get();
+    const ls__reduce_loops *loops = &table->dtype[args->dtype];
+    const ls__reduce_scale scale = scale_of(args->divisor);
+    if (args->src_count == 1 && args->divisor == 0.0) {
+        copy_all(args, loops->size);
+    } else if (args->dtype == LS_FLOAT32 && args->op == LS_SUM &&
+               args->src_count <= LS__REDUCE_FUSED_MAX && args->src_count > 1) {
+        table->sum_float32[args->src_count](args, &scale);
+    } else {
+        reduce_blocks(args, loops, scale);
+    }
+}
+
+void ls__reduce_into(void *dst, const void *src, int64_t count, ls_dtype dtype, ls_reduce_op op)
+{
+    ls__reduce(&(ls__reduce_args){.dst = (void *const[]){dst},
+                                  .dst_count = 1,
+                                  .src = (const void *const[]){dst, src},
+                                  .src_count = 2,
+                                  .count = count,
+                                  .dtype = dtype,
+                                  .op = op});
+}
+
+void ls__divide(void *x, int64_t count, ls_dtype dtype, double divisor)
+{
+    LS_ASSERT(divisor != 0.0);
+    ls__reduce(&(ls__reduce_args){.dst = (void *const[]){x},
+                                  .dst_count = 1,
+                                  .src = (const void *const[]){x},
+                                  .src_count = 1,
+                                  .count = count,
+                                  .dtype = dtype,
+                                  .op = LS_SUM,
+                                  .divisor = divisor});
+}
