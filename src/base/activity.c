@@ -78,7 +78,7 @@ static void copy_fields(const ls__activity *a, ls__activity_copy *out)
     out->line = __atomic_load_n(&a->line, __ATOMIC_RELAXED);
 }
 
-void ls__activity_read(const ls__activity *activity, ls__activity_copy *out)
+bool ls__activity_read(const ls__activity *activity, ls__activity_copy *out)
 {
     for (int i = 0; i < READ_TRIES_MAX; i++) {
         uint32_t before = atomic_load_explicit(&activity->sequence, memory_order_acquire);
@@ -86,9 +86,10 @@ void ls__activity_read(const ls__activity *activity, ls__activity_copy *out)
         atomic_thread_fence(memory_order_acquire);
         uint32_t after = atomic_load_explicit(&activity->sequence, memory_order_relaxed);
         if (before == after && before % 2 == 0) {
-            return;
+            return true;
         }
     }
+    return false;
 }
 
 const char *ls__phase_name(ls__phase phase)
