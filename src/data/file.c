@@ -1,0 +1,105 @@
+/* Reading whole files. The size that stat tells is only the first guess of the buffer: a file may
+ * grow or shrink while it is read, so reading goes on until the end and the buffer doubles. */
+#include "data/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/size.h"
+
+#define CAPACITY_MIN ((size_t)4096)
+
+ls_status ls__file_fail(int negative_errno, const char *what, const char *path)
+{
+    if (negative_errno == -ENOENT || negative_errno == -ENOTDIR) {
+        return ls__fail(LS_ERR_NOT_FOUND, "%s: \"%s\" does not exist; check the path", what, path);
+    }
+    errno = -negative_errno;
+    return ls__fail_errno("%s: \"%s\" cannot be read", what, path);
+}
+
+ls_status ls__file_stat(const ls__env *env, const char *what, const char *path, ls__env_stat *out)
+{
+    int error = env->stat(env, path, true, out);
+    return error < 0 ? ls__file_fail(error, what, path) : LS_OK;
+}
+
+static ls_status reserve(const ls__env *env, const char *what, const char *path, size_t capacity,
+                         ls__file *file)
+{
+    uint8_t *grown = env->allocate(env, capacity);
+    if (!grown) {
+        return ls__fail(LS_ERR_MEMORY, "%s: \"%s\": no memory for %zu bytes", what, path, capacity);
+    }
+    if (file->data) {
+        memcpy(grown, file->data, file->bytes);
+        env->release(env, file->data, file->capacity);
+    }
+    file->data = grown;
+    file->capacity = capacity;
+    return LS_OK;
+}
+
+static ls_status fill(const ls__env *env, const char *what, const char *path, int fd,
+                      size_t bytes_max, ls__file *file)
+{
+    while (file->bytes < bytes_max) {
+        if (file->bytes == file->capacity) {
+            size_t doubled;
+            if (!ls__mul_size(file->capacity, 2, &doubled)) {
+                return ls__fail(LS_ERR_LIMIT, "%s: \"%s\" is too large", what, path);
+            }
+            LS_TRY(reserve(env, what, path, doubled, file));
+        }
+        size_t room = file->capacity - file->bytes;
+        size_t want = room < bytes_max - file->bytes ? room : bytes_max - file->bytes;
+        ssize_t got = env->read(env, fd, file->data + file->bytes, want);
+        if (got == -EINTR) {
+            continue;
+        }
+        if (got < 0) {
+            return ls__file_fail((int)got, what, path);
+        }
+        if (got == 0) {
+            break;
+        }
+        file->bytes += (size_t)got;
+    }
+    return LS_OK;
+}
+
+ls_status ls__file_read(const ls__env *env, const char *what, const char *path, size_t bytes_max,
+                        ls__file *out)
+{
+    *out = (ls__file){0};
+    ls__env_stat stat;
+    LS_TRY(ls__file_stat(env, what, path, &stat));
+    if (stat.kind != LS__ENV_FILE) {
+        return ls__fail(LS_ERR_INVALID, "%s: \"%s\" is not a regular file", what, path);
+    }
+    /* One byte more than the size, so that the read that finds the end needs no larger buffer. */
+    size_t guess = (size_t)stat.bytes < bytes_max ? (size_t)stat.bytes + 1 : bytes_max;
+    int fd = env->open(env, path, O_RDONLY | O_CLOEXEC, 0);
+    if (fd < 0) {
+        return ls__file_fail(fd, what, path);
+    }
+    ls_status status = reserve(env, what, path, guess < CAPACITY_MIN ? CAPACITY_MIN : guess, out);
+    if (status == LS_OK) {
+        status = fill(env, what, path, fd, bytes_max, out);
+    }
+    (void)env->close(env, fd);
+    if (status < 0) {
+        ls__file_release(env, out);
+    }
+    return status;
+}
+
+void ls__file_release(const ls__env *env, ls__file *file)
+{
+    if (file->data) {
+        env->release(env, file->data, file->capacity);
+    }
+    *file = (ls__file){0};
+}

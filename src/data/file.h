@@ -1,0 +1,27 @@
+/* Whole files into memory through the env table, and nothing else: data sets are small enough to be
+ * read once and shared by every epoch. */
+#ifndef LS_DATA_FILE_H
+#define LS_DATA_FILE_H
+
+#include "base/env.h"
+#include <lockstep/status.h>
+
+typedef struct ls__file {
+    uint8_t *data;
+    size_t bytes;
+    size_t capacity; /* what was allocated */
+} ls__file;
+
+/* What lies at `path`, links followed. LS_ERR_NOT_FOUND and LS_ERR_SYSTEM name `what` and the path.
+ */
+ls_status ls__file_stat(const ls__env *env, const char *what, const char *path, ls__env_stat *out);
+
+/* Reads the first `bytes_max` bytes, or all. The file is *out's until ls__file_release. */
+ls_status ls__file_read(const ls__env *env, const char *what, const char *path, size_t bytes_max,
+                        ls__file *out);
+void ls__file_release(const ls__env *env, ls__file *file);
+
+/* ls__fail with "what: path: text" for a negative errno of the table. */
+ls_status ls__file_fail(int negative_errno, const char *what, const char *path);
+
+#endif

@@ -1,0 +1,201 @@
+/* MNIST's IDX files (LeCun & Cortes): a big-endian header and raw bytes.
+ *
+ *     byte 0,1: 0    2: type (0x08 = uint8)    3: number of dimensions n
+ *     n big-endian uint32 dimensions, then the product of them in bytes, and nothing after
+ *
+ * Everything the header claims is compared with the file's size before memory is taken, so a
+ * damaged or hostile file costs one small read.
+ */
+#include <lockstep/data.h>
+
+#include <stdlib.h>
+
+#include "base/runtime.h"
+#include "base/size.h"
+#include "data/file.h"
+
+#define IDX_UINT8 0x08
+#define IDX_HEADER_MAX (4 + 4 * LS_DIMS_MAX)
+
+typedef struct idx_file {
+    int ndim;
+    int64_t dim[LS_DIMS_MAX];
+    int64_t each; /* bytes of one sample */
+    int64_t header_bytes;
+    ls__file file;
+} idx_file;
+
+typedef struct idx {
+    ls_dataset base;
+    const ls__env *env;
+    idx_file images, labels;
+} idx;
+
+static int64_t big_endian(const uint8_t *at)
+{
+    return (int64_t)(((uint32_t)at[0] << 24) | ((uint32_t)at[1] << 16) | ((uint32_t)at[2] << 8) |
+                     (uint32_t)at[3]);
+}
+
+/* Reads the first bytes and says what they claim. */
+static ls_status parse_header(const char *path, const ls__file *head, idx_file *out)
+{
+    const uint8_t *at = head->data;
+    if (head->bytes < 4) {
+        return ls__fail(LS_ERR_FORMAT,
+                        "IDX: \"%s\" has %zu bytes, an IDX header has at least 8; is the file "
+                        "complete?",
+                        path, head->bytes);
+    }
+    if (at[0] != 0 || at[1] != 0) {
+        return ls__fail(LS_ERR_FORMAT,
+                        "IDX: \"%s\" starts with %02x %02x %02x %02x, an IDX file with 00 00%s",
+                        path, at[0], at[1], at[2], at[3],
+                        at[0] == 0x1f && at[1] == 0x8b ? "; it is compressed: run gunzip first"
+                                                       : "; is it another format?");
+    }
+    if (at[2] != IDX_UINT8) {
+        return ls__fail(LS_ERR_UNSUPPORTED,
+                        "IDX: \"%s\" has element type 0x%02x; only 0x08, "
+                        "unsigned bytes, is read",
+                        path, at[2]);
+    }
+    if (at[3] < 1 || at[3] > LS_DIMS_MAX) {
+        return ls__fail(LS_ERR_FORMAT, "IDX: \"%s\" claims %d dimensions; 1…%d are possible", path,
+                        at[3], LS_DIMS_MAX);
+    }
+    out->ndim = at[3];
+    out->header_bytes = 4 + 4 * (int64_t)out->ndim;
+    if ((int64_t)head->bytes < out->header_bytes) {
+        return ls__fail(LS_ERR_FORMAT,
+                        "IDX: \"%s\" ends after %zu bytes, within its header of "
+                        "%lld; the file is truncated",
+                        path, head->bytes, (long long)out->header_bytes);
+    }
+    for (int i = 0; i < out->ndim; i++) {
+        out->dim[i] = big_endian(at + 4 + 4 * i);
+    }
+    return LS_OK;
+}
+
+static ls_status check_size(const char *path, int64_t file_bytes, idx_file *out)
+{
+    int64_t claimed = 0;
+    out->each = 1;
+    for (int i = 1; i < out->ndim; i++) {
+        if (!ls__mul_int64(out->each, out->dim[i], &out->each)) {
+            return ls__fail(LS_ERR_FORMAT,
+                            "IDX: the dimensions that \"%s\" claims overflow; the "
+                            "file is damaged",
+                            path);
+        }
+    }
+    if (!ls__mul_int64(out->each, out->dim[0], &claimed) ||
+        claimed > INT64_MAX - out->header_bytes) {
+        return ls__fail(LS_ERR_FORMAT,
+                        "IDX: the dimensions that \"%s\" claims overflow; the file is damaged",
+                        path);
+    }
+    if (claimed + out->header_bytes != file_bytes) {
+        return ls__fail(LS_ERR_FORMAT,
+                        "IDX: the header of \"%s\" claims %lld bytes of data, the "
+                        "file has %lld after it; it is truncated or damaged",
+                        path, (long long)claimed, (long long)(file_bytes - out->header_bytes));
+    }
+    if (claimed == 0) {
+        return ls__fail(LS_ERR_INVALID, "IDX: \"%s\" holds no data (%lld samples of %lld bytes)",
+                        path, (long long)out->dim[0], (long long)out->each);
+    }
+    return LS_OK;
+}
+
+static ls_status idx_open(const ls__env *env, const char *path, idx_file *out)
+{
+    ls__file head;
+    ls__env_stat stat;
+    LS_TRY(ls__file_stat(env, "IDX", path, &stat));
+    LS_TRY(ls__file_read(env, "IDX", path, IDX_HEADER_MAX, &head));
+    ls_status status = parse_header(path, &head, out);
+    ls__file_release(env, &head);
+    LS_TRY(status);
+    LS_TRY(check_size(path, stat.bytes, out));
+    LS_TRY(ls__file_read(env, "IDX", path, (size_t)stat.bytes, &out->file));
+    if ((int64_t)out->file.bytes != stat.bytes) {
+        return ls__fail(LS_ERR_FORMAT, "IDX: \"%s\" shrank while it was read", path);
+    }
+    return LS_OK;
+}
+
+static void idx_free(ls_dataset *self)
+{
+    idx *d = (idx *)self;
+    ls__file_release(d->env, &d->images.file);
+    ls__file_release(d->env, &d->labels.file);
+    free(d);
+}
+
+static ls_status idx_get(ls_dataset *self, int64_t index, void *x, void *y)
+{
+    const idx *d = (const idx *)self;
+    if (index < 0 || index >= d->base.count) {
+        return ls__fail(LS_ERR_INVALID, "IDX: sample %lld asked, there are %lld", (long long)index,
+                        (long long)d->base.count);
+    }
+    const uint8_t *image = d->images.file.data + d->images.header_bytes + index * d->images.each;
+    float *pixels = x;
+    for (int64_t i = 0; i < d->images.each; i++) {
+        pixels[i] = (float)image[i] / 255.0f;
+    }
+    *(int32_t *)y = d->labels.file.data[d->labels.header_bytes + index];
+    return LS_OK;
+}
+
+static ls_status load(idx *d, const char *images, const char *labels)
+{
+    LS_TRY(idx_open(d->env, images, &d->images));
+    LS_TRY(idx_open(d->env, labels, &d->labels));
+    if (d->labels.ndim != 1) {
+        return ls__fail(LS_ERR_FORMAT,
+                        "IDX: \"%s\" has %d dimensions, labels have 1; were the "
+                        "two files swapped?",
+                        labels, d->labels.ndim);
+    }
+    if (d->images.dim[0] != d->labels.dim[0]) {
+        return ls__fail(LS_ERR_INVALID,
+                        "IDX: \"%s\" has %lld images and \"%s\" %lld labels; they "
+                        "belong to different sets",
+                        images, (long long)d->images.dim[0], labels, (long long)d->labels.dim[0]);
+    }
+    return LS_OK;
+}
+
+ls_status ls_idx_new(const char *images, const char *labels, ls_dataset **out)
+{
+    *out = NULL;
+    ls_runtime *runtime = ls__runtime_get("ls_idx_new");
+    if (!runtime) {
+        return ls__self.status;
+    }
+    if (!images || !*images || !labels || !*labels) {
+        return ls__fail(LS_ERR_INVALID, "IDX: name both a file of images and one of labels");
+    }
+    idx *d = calloc(1, sizeof *d);
+    if (!d) {
+        return ls__fail(LS_ERR_MEMORY, "IDX: no memory for a data set");
+    }
+    d->env = runtime->env;
+    ls_status status = load(d, images, labels);
+    if (status < 0) {
+        idx_free(&d->base);
+        return status;
+    }
+    d->base.count = d->images.dim[0];
+    d->base.x_shape = LS_SHAPE(d->images.each);
+    d->base.y_shape = LS_SCALAR;
+    d->base.x_dtype = LS_FLOAT32;
+    d->base.y_dtype = LS_INT32;
+    d->base.get = idx_get;
+    d->base.free = idx_free;
+    *out = &d->base;
+    return LS_OK;
+}

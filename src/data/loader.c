@@ -1,0 +1,425 @@
+/* The loader: batches read ahead by a thread of its own into a ring of buffers.
+ *
+ *          reader --filled--> [slot][slot][slot] --taken--> the user's thread
+ *                  <--free-------------------------
+ *
+ * There is one slot more than `prefetch`: the one whose batch the user holds. The reader walks
+ * (epoch, step) on its own; the user's side walks the same sequence and so knows which slot is
+ * which. Both counters only grow; each side sleeps on its own event word. A seek stops the reader,
+ * moves the position and starts it again. With prefetch 0 there is no thread and one slot.
+ *
+ * Memory is taken once. A batch's tensors are views of its slot, made once for the full size; only
+ * the shorter batch at an epoch's end gets views of its own.
+ */
+#include <lockstep/data.h>
+#include <lockstep/random.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/runtime.h"
+#include "base/size.h"
+#include "data/sampler.h"
+
+#define PREFETCH_MAX 1024
+
+typedef struct slot {
+    uint8_t *x, *y;
+    ls_tensor *x_full, *y_full; /* views of all `batch` samples */
+    int64_t epoch, step;
+    ls_status status; /* of reading it */
+    char message[LS__MESSAGE_MAX];
+} slot;
+
+struct ls_loader {
+    ls_dataset *dataset;
+    ls_sampler *sampler;
+    ls_runtime *runtime;
+    const ls__env *env;
+    int64_t batch;
+    size_t x_bytes, y_bytes; /* of one sample */
+
+    slot *slots;
+    int slot_count;
+    int64_t *indices; /* [batch] Sync: owned by the reader while it runs */
+
+    int64_t epoch, step;        /* of the next batch; step == steps: the epoch's end is due */
+    bool held;                  /* the user holds a slot */
+    ls_tensor *x_part, *y_part; /* views of a short batch, until the next call */
+    ls_status status;
+    char message[LS__MESSAGE_MAX];
+
+    bool threaded;
+    ls__env_thread *reader;            /* NULL: not running */
+    int64_t reader_epoch, reader_step; /* Sync: owned by the reader while it runs */
+    _Atomic uint32_t filled; /* Sync: release by the reader, acquire by the user's thread */
+    _Atomic uint32_t freed;  /* Sync: release by the user's thread, acquire by the reader */
+    _Atomic uint32_t stop;   /* Sync: release by the user's thread, acquire by the reader */
+    _Atomic uint32_t filled_event, freed_event; /* Sync: bumped after a change, parked on */
+};
+
+/* ---- reading one batch -------------------------------------------------------------------- */
+
+static void next_position(const ls_loader *l, int64_t *epoch, int64_t *step)
+{
+    if (++*step >= ls_sampler_steps(l->sampler)) {
+        *step = 0;
+        ++*epoch;
+    }
+}
+
+static void read_batch(ls_loader *l, slot *at, int64_t epoch, int64_t step)
+{
+    at->epoch = epoch;
+    at->step = step;
+    at->status = LS_OK;
+    int64_t count = ls_sampler_get(l->sampler, epoch, step, l->indices);
+    for (int64_t i = 0; i < count; i++) {
+        at->status = l->dataset->get(l->dataset, l->indices[i], at->x + (size_t)i * l->x_bytes,
+                                     at->y + (size_t)i * l->y_bytes);
+        if (at->status < 0) {
+            (void)snprintf(at->message, sizeof at->message, "loader: epoch %lld, step %lld: %s",
+                           (long long)epoch, (long long)step, ls_error_message());
+            return;
+        }
+    }
+}
+
+/* ---- the reader's thread ------------------------------------------------------------------ */
+
+static bool reader_may_fill(const ls_loader *l)
+{
+    uint32_t filled = atomic_load_explicit(&l->filled, memory_order_relaxed); /* its own */
+    uint32_t freed = atomic_load_explicit(&l->freed, memory_order_acquire);   /* release_slot */
+    return filled - freed < (uint32_t)l->slot_count;
+}
+
+static bool reader_wait(ls_loader *l)
+{
+    for (;;) {
+        uint32_t event = atomic_load_explicit(&l->freed_event, memory_order_acquire);
+        if (atomic_load_explicit(&l->stop, memory_order_acquire)) {
+            return false;
+        }
+        if (reader_may_fill(l)) {
+            return true;
+        }
+        (void)l->env->park(l->env, &l->freed_event, event, LS__NEVER);
+    }
+}
+
+static void signal_event(const ls_loader *l, _Atomic uint32_t *event)
+{
+    atomic_fetch_add_explicit(event, 1, memory_order_release);
+    l->env->wake(l->env, event, 1);
+}
+
+static void reader_run(void *arg)
+{
+    ls_loader *l = arg;
+    (void)ls_runtime_attach(l->runtime);
+    bool failed = false;
+    while (!failed && reader_wait(l)) {
+        uint32_t filled = atomic_load_explicit(&l->filled, memory_order_relaxed);
+        slot *at = &l->slots[filled % (uint32_t)l->slot_count];
+        read_batch(l, at, l->reader_epoch, l->reader_step);
+        failed = at->status < 0;
+        next_position(l, &l->reader_epoch, &l->reader_step);
+        atomic_store_explicit(&l->filled, filled + 1, memory_order_release);
+        signal_event(l, &l->filled_event);
+    }
+    (void)ls_runtime_attach(NULL);
+}
+
+static void reader_stop(ls_loader *l)
+{
+    if (!l->reader) {
+        return;
+    }
+    atomic_store_explicit(&l->stop, 1, memory_order_release);
+    signal_event(l, &l->freed_event);
+    l->env->thread_join(l->env, l->reader);
+    l->reader = NULL;
+}
+
+static ls_status reader_start(ls_loader *l)
+{
+    atomic_store_explicit(&l->stop, 0, memory_order_relaxed);
+    atomic_store_explicit(&l->filled, 0, memory_order_relaxed);
+    atomic_store_explicit(&l->freed, 0, memory_order_relaxed);
+    l->reader_epoch = l->epoch;
+    l->reader_step = l->step;
+    int error = l->env->thread_start(l->env, "ls-loader", reader_run, l, &l->reader);
+    if (error < 0) {
+        l->reader = NULL;
+        return ls__fail(LS_ERR_SYSTEM,
+                        "loader: no thread could be started: %s; prefetch = 0 "
+                        "needs none",
+                        strerror(-error));
+    }
+    return LS_OK;
+}
+
+/* ---- the user's side ---------------------------------------------------------------------- */
+
+static ls_status wait_filled(ls_loader *l, uint32_t freed)
+{
+    uint64_t deadline = ls__deadline_after(l->env, l->runtime->timeout_ms);
+    for (;;) {
+        uint32_t event = atomic_load_explicit(&l->filled_event, memory_order_acquire);
+        if (atomic_load_explicit(&l->filled, memory_order_acquire) != freed) {
+            return LS_OK;
+        }
+        if (l->env->now_ns(l->env) >= deadline) {
+            return ls__fail(LS_ERR_TIMEOUT,
+                            "loader: epoch %lld, step %lld: the data set gave no "
+                            "batch for %lld ms",
+                            (long long)l->epoch, (long long)l->step,
+                            (long long)l->runtime->timeout_ms);
+        }
+        (void)l->env->park(l->env, &l->filled_event, event, deadline);
+    }
+}
+
+/* The slot of the batch at (l->epoch, l->step), read or awaited. */
+static ls_status take_slot(ls_loader *l, slot **out)
+{
+    uint32_t freed = 0;
+    if (l->threaded) {
+        if (!l->reader) {
+            LS_TRY(reader_start(l));
+        }
+        freed = atomic_load_explicit(&l->freed, memory_order_relaxed); /* our own */
+        LS_TRY(wait_filled(l, freed));
+    } else {
+        read_batch(l, &l->slots[0], l->epoch, l->step);
+    }
+    slot *at = &l->slots[freed % (uint32_t)l->slot_count];
+    if (at->status < 0) {
+        return ls__fail_again(at->status, at->message);
+    }
+    *out = at;
+    return LS_OK;
+}
+
+/* What the user held goes back to the reader. */
+static void release_slot(ls_loader *l)
+{
+    ls_free(l->x_part);
+    ls_free(l->y_part);
+    l->x_part = l->y_part = NULL;
+    if (l->held && l->reader) {
+        atomic_fetch_add_explicit(&l->freed, 1, memory_order_release); /* reader_may_fill */
+        signal_event(l, &l->freed_event);
+    }
+    l->held = false;
+}
+
+static ls_shape batched(int64_t count, ls_shape sample)
+{
+    ls_shape shape = {.ndim = sample.ndim + 1, .dim = {count}};
+    memcpy(shape.dim + 1, sample.dim, (size_t)sample.ndim * sizeof sample.dim[0]);
+    return shape;
+}
+
+static ls_status view(const ls_loader *l, slot *at, int64_t count, ls_tensor **x, ls_tensor **y)
+{
+    const ls_dataset *d = l->dataset;
+    *x = ls_keep(ls_from_memory(at->x, batched(count, d->x_shape), d->x_dtype));
+    *y = ls_keep(ls_from_memory(at->y, batched(count, d->y_shape), d->y_dtype));
+    LS_TRY(ls_tensor_status(*x));
+    return ls_tensor_status(*y);
+}
+
+static ls_status deliver(ls_loader *l, ls_batch *batch)
+{
+    slot *at = NULL;
+    LS_TRY(take_slot(l, &at));
+    l->held = true;
+    ls__sampler_span span = ls__sampler_span_of(l->sampler, l->step);
+    *batch = (ls_batch){.x = at->x_full,
+                        .y = at->y_full,
+                        .count = span.count,
+                        .global_count = span.global,
+                        .epoch = l->epoch,
+                        .step = l->step,
+                        .last = l->step + 1 == ls_sampler_steps(l->sampler)};
+    if (span.count != l->batch) {
+        LS_TRY(view(l, at, span.count, &l->x_part, &l->y_part));
+        batch->x = l->x_part;
+        batch->y = l->y_part;
+    }
+    ls_step_begin(
+        (ls_step_context){.step = (uint64_t)(l->epoch * ls_sampler_steps(l->sampler) + l->step),
+                          .sample_offset = span.offset});
+    l->step++;
+    return LS_OK;
+}
+
+bool ls_loader_next(ls_loader *l, ls_batch *batch)
+{
+    *batch = (ls_batch){0};
+    if (l->status < 0) {
+        (void)ls__fail_again(l->status, l->message);
+        return false;
+    }
+    release_slot(l);
+    if (l->step >= ls_sampler_steps(l->sampler)) {
+        l->step = 0;
+        l->epoch++;
+        return false;
+    }
+    ls__phase former = ls__activity_enter(LS__PHASE_DATA, "batch");
+    l->status = deliver(l, batch);
+    ls__activity_leave(former);
+    if (l->status < 0) {
+        (void)snprintf(l->message, sizeof l->message, "%s", ls_error_message());
+        *batch = (ls_batch){0};
+    }
+    return l->status == LS_OK;
+}
+
+ls_status ls_loader_status(const ls_loader *loader)
+{
+    return loader->status < 0 ? ls__fail_again(loader->status, loader->message) : LS_OK;
+}
+
+ls_status ls_loader_seek(ls_loader *l, int64_t epoch, int64_t step)
+{
+    if (epoch < 0 || step < 0 || step > ls_sampler_steps(l->sampler)) {
+        return ls__fail(LS_ERR_INVALID,
+                        "loader: seek to epoch %lld, step %lld: an epoch has "
+                        "steps 0…%lld",
+                        (long long)epoch, (long long)step, (long long)ls_sampler_steps(l->sampler));
+    }
+    reader_stop(l);
+    release_slot(l);
+    l->epoch = epoch;
+    l->step = step;
+    l->status = LS_OK;
+    return LS_OK;
+}
+
+/* Saving leaves the reader alone; a loading visitor that changed anything makes it start anew. */
+ls_status ls_loader_state(ls_loader *l, const char *prefix, const ls_state_visitor *visitor)
+{
+    int64_t epoch = l->epoch, step = l->step, seed = (int64_t)ls__sampler_seed(l->sampler);
+    struct {
+        const char *name;
+        int64_t *value;
+    } field[] = {{"epoch", &epoch}, {"step", &step}, {"seed", &seed}};
+    for (size_t i = 0; i < sizeof field / sizeof field[0]; i++) {
+        char name[256];
+        int length = snprintf(name, sizeof name, "%s%s%s", prefix ? prefix : "",
+                              prefix && *prefix ? "." : "", field[i].name);
+        if (length < 0 || (size_t)length >= sizeof name) {
+            return ls__fail(LS_ERR_LIMIT, "loader: the state prefix \"%s\" is too long", prefix);
+        }
+        LS_TRY(visitor->int64(visitor->self, name, field[i].value));
+    }
+    if (epoch == l->epoch && step == l->step && (uint64_t)seed == ls__sampler_seed(l->sampler)) {
+        return LS_OK;
+    }
+    LS_TRY(ls_loader_seek(l, epoch, step));
+    ls__sampler_set_seed(l->sampler, (uint64_t)seed);
+    return LS_OK;
+}
+
+/* ---- making ------------------------------------------------------------------------------- */
+
+static ls_status sample_bytes(const char *name, ls_shape shape, ls_dtype dtype, int64_t batch,
+                              size_t *one, size_t *all)
+{
+    int64_t count = 1;
+    bool fits = shape.ndim >= 0 && shape.ndim < LS_DIMS_MAX;
+    for (int i = 0; fits && i < shape.ndim; i++) {
+        fits = ls__mul_int64(count, shape.dim[i], &count);
+    }
+    if (!fits || !ls__bytes_of(count, ls_dtype_size(dtype), one) ||
+        !ls__mul_size(*one, (size_t)batch, all)) {
+        return ls__fail(LS_ERR_INVALID,
+                        "loader: a batch of %lld samples of the data set's %s is "
+                        "too large",
+                        (long long)batch, name);
+    }
+    return LS_OK;
+}
+
+static ls_status make_slots(ls_loader *l)
+{
+    const ls_dataset *d = l->dataset;
+    size_t x_all, y_all;
+    LS_TRY(sample_bytes("x", d->x_shape, d->x_dtype, l->batch, &l->x_bytes, &x_all));
+    LS_TRY(sample_bytes("y", d->y_shape, d->y_dtype, l->batch, &l->y_bytes, &y_all));
+    l->slots = calloc((size_t)l->slot_count, sizeof *l->slots);
+    l->indices = calloc((size_t)l->batch, sizeof *l->indices);
+    bool have = l->slots && l->indices;
+    for (int i = 0; have && i < l->slot_count; i++) {
+        l->slots[i].x = calloc(1, x_all ? x_all : 1);
+        l->slots[i].y = calloc(1, y_all ? y_all : 1);
+        have = l->slots[i].x && l->slots[i].y;
+    }
+    if (!have) {
+        return ls__fail(LS_ERR_MEMORY, "loader: no memory for %d batches of %zu bytes",
+                        l->slot_count, x_all + y_all);
+    }
+    for (int i = 0; i < l->slot_count; i++) {
+        LS_TRY(view(l, &l->slots[i], l->batch, &l->slots[i].x_full, &l->slots[i].y_full));
+    }
+    return LS_OK;
+}
+
+ls_status ls_loader_new(ls_dataset *dataset, ls_sampler *sampler, const ls_loader_options *options,
+                        ls_loader **out)
+{
+    *out = NULL;
+    options = options ? options : LS_OPTIONS(ls_loader_options, );
+    ls_runtime *runtime = ls__runtime_get("ls_loader_new");
+    if (!runtime) {
+        return ls__self.status;
+    }
+    if (!dataset || !sampler) {
+        return ls__fail(LS_ERR_INVALID, "loader: a data set and a sampler are needed");
+    }
+    if (options->prefetch < 0 || options->prefetch > PREFETCH_MAX) {
+        return ls__fail(LS_ERR_INVALID, "loader: prefetch is %d; it must be in 0…%d",
+                        options->prefetch, PREFETCH_MAX);
+    }
+    ls_loader *l = calloc(1, sizeof *l);
+    if (!l) {
+        return ls__fail(LS_ERR_MEMORY, "loader: no memory");
+    }
+    l->dataset = dataset;
+    l->sampler = sampler;
+    l->runtime = runtime;
+    l->env = runtime->env;
+    l->batch = ls__sampler_batch(sampler);
+    l->threaded = options->prefetch > 0;
+    l->slot_count = options->prefetch + 1;
+    ls_status status = make_slots(l);
+    if (status < 0) {
+        ls_loader_free(l);
+        return status;
+    }
+    *out = l;
+    return LS_OK;
+}
+
+void ls_loader_free(ls_loader *l)
+{
+    if (!l) {
+        return;
+    }
+    reader_stop(l);
+    release_slot(l);
+    for (int i = 0; l->slots && i < l->slot_count; i++) {
+        ls_free(l->slots[i].x_full);
+        ls_free(l->slots[i].y_full);
+        free(l->slots[i].x);
+        free(l->slots[i].y);
+    }
+    free(l->slots);
+    free(l->indices);
+    free(l);
+}

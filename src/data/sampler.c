@@ -1,0 +1,184 @@
+/* The distributed sampler: which global sample stands at which position of an epoch, and which
+ * positions a rank reads.
+ *
+ *     positions  0 … count-1, cut into steps of batch*size, each step into a block per rank
+ *     sample(position) = a permutation of [0,count) keyed by (seed, epoch)
+ *
+ * The permutation is a Feistel network whose round function is Philox (Luby & Rackoff 1988), over
+ * the smallest even number of bits that holds count; a value outside [0,count) is encrypted again
+ * until it falls inside (cycle walking, Black & Rogaway 2002), on average less than four times. So
+ * nothing is stored, any rank can compute any other's order, and the order does not know the number
+ * of ranks.
+ */
+#include "data/sampler.h"
+
+#include <lockstep/random.h>
+#include <lockstep/runtime.h>
+
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "base/size.h"
+
+#define FEISTEL_ROUNDS 8 /* 4 are enough for wide halves; narrow ones mix less in each */
+
+struct ls_sampler {
+    int64_t count, batch, steps, global_batch;
+    bool shuffle;
+    uint64_t seed;
+    int rank, world_size;
+    int half_bits;
+};
+
+static uint32_t feistel_round(const ls_sampler *s, uint64_t epoch, uint32_t round, uint32_t half)
+{
+    const uint32_t counter[4] = {half, round, (uint32_t)epoch, (uint32_t)(epoch >> 32)};
+    const uint32_t key[2] = {(uint32_t)s->seed, (uint32_t)(s->seed >> 32)};
+    uint32_t out[4];
+    ls_philox4x32(counter, key, out);
+    return out[0] & (uint32_t)(((uint64_t)1 << s->half_bits) - 1);
+}
+
+static uint64_t encrypt(const ls_sampler *s, uint64_t epoch, uint64_t value)
+{
+    uint32_t left = (uint32_t)(value >> s->half_bits);
+    uint32_t right = (uint32_t)(value & (((uint64_t)1 << s->half_bits) - 1));
+    for (uint32_t round = 0; round < FEISTEL_ROUNDS; round++) {
+        uint32_t mixed = left ^ feistel_round(s, epoch, round, right);
+        left = right;
+        right = mixed;
+    }
+    return ((uint64_t)left << s->half_bits) | right;
+}
+
+static int64_t sample_at(const ls_sampler *s, int64_t epoch, int64_t position)
+{
+    if (!s->shuffle || s->count == 1) {
+        return position;
+    }
+    uint64_t value = (uint64_t)position;
+    do {
+        value = encrypt(s, (uint64_t)epoch, value);
+    } while (value >= (uint64_t)s->count);
+    return (int64_t)value;
+}
+
+static int half_bits_of(int64_t count)
+{
+    int half = 1;
+    while (half < 31 && ((int64_t)1 << (2 * half)) < count) {
+        half++;
+    }
+    return half;
+}
+
+static ls_status check(int64_t count, const ls_sampler *s)
+{
+    if (s->batch < 1) {
+        return ls__fail(LS_ERR_INVALID, "sampler: batch is %lld; it must be at least 1",
+                        (long long)s->batch);
+    }
+    if (s->world_size < 1 || s->rank < 0 || s->rank >= s->world_size) {
+        return ls__fail(LS_ERR_INVALID, "sampler: rank %d of %d ranks is none", s->rank,
+                        s->world_size);
+    }
+    if (count < s->world_size) {
+        return ls__fail(LS_ERR_INVALID,
+                        "sampler: %lld samples cannot feed %d ranks; start fewer ranks or give "
+                        "more data",
+                        (long long)count, s->world_size);
+    }
+    if (count > (int64_t)1 << 62) {
+        return ls__fail(LS_ERR_LIMIT, "sampler: %lld samples; at most 2^62 are possible",
+                        (long long)count);
+    }
+    return LS_OK;
+}
+
+ls_status ls_sampler_new(int64_t count, const ls_sampler_options *options, ls_sampler **out)
+{
+    *out = NULL;
+    options = options ? options : LS_OPTIONS(ls_sampler_options, );
+    ls_sampler made = {.count = count,
+                       .batch = options->batch,
+                       .shuffle = options->shuffle,
+                       .seed = options->seed,
+                       .rank = options->rank < 0 ? ls_rank() : options->rank,
+                       .world_size =
+                           options->world_size < 0 ? ls_world_size() : options->world_size,
+                       .half_bits = half_bits_of(count)};
+    LS_TRY(check(count, &made));
+    if (!ls__mul_int64(made.batch, made.world_size, &made.global_batch)) {
+        return ls__fail(LS_ERR_INVALID, "sampler: batch %lld times %d ranks overflows",
+                        (long long)made.batch, made.world_size);
+    }
+    made.steps = count / made.global_batch;
+    if (!options->drop_last && count % made.global_batch) {
+        made.steps++;
+    }
+    if (made.steps == 0) {
+        return ls__fail(LS_ERR_INVALID,
+                        "sampler: %lld samples are less than one step of %d ranks x %lld, and the "
+                        "last partial step is dropped; take a smaller batch, fewer ranks or "
+                        "drop_last = false",
+                        (long long)count, made.world_size, (long long)made.batch);
+    }
+    *out = malloc(sizeof **out);
+    if (!*out) {
+        return ls__fail(LS_ERR_MEMORY, "sampler: no memory");
+    }
+    **out = made;
+    return LS_OK;
+}
+
+void ls_sampler_free(ls_sampler *sampler)
+{
+    free(sampler);
+}
+
+int64_t ls_sampler_steps(const ls_sampler *sampler)
+{
+    return sampler->steps;
+}
+
+int64_t ls__sampler_batch(const ls_sampler *sampler)
+{
+    return sampler->batch;
+}
+
+uint64_t ls__sampler_seed(const ls_sampler *sampler)
+{
+    return sampler->seed;
+}
+
+void ls__sampler_set_seed(ls_sampler *sampler, uint64_t seed)
+{
+    sampler->seed = seed;
+}
+
+/* A full step gives every rank `batch`. The last one is shared as evenly as it can be: the first
+ * ranks get one sample more. */
+ls__sampler_span ls__sampler_span_of(const ls_sampler *s, int64_t step)
+{
+    int64_t start = step * s->global_batch;
+    int64_t left = s->count - start;
+    int64_t global = left < s->global_batch ? left : s->global_batch;
+    int64_t share = global / s->world_size, more = global % s->world_size;
+    int64_t offset = s->rank * share + (s->rank < more ? s->rank : more);
+    return (ls__sampler_span){.first = start + offset,
+                              .count = share + (s->rank < more ? 1 : 0),
+                              .global = global,
+                              .offset = offset};
+}
+
+int64_t ls_sampler_get(const ls_sampler *sampler, int64_t epoch, int64_t step, int64_t *indices)
+{
+    if (epoch < 0 || step < 0 || step >= sampler->steps) {
+        return 0;
+    }
+    ls__sampler_span span = ls__sampler_span_of(sampler, step);
+    for (int64_t i = 0; i < span.count; i++) {
+        indices[i] = sample_at(sampler, epoch, span.first + i);
+    }
+    return span.count;
+}
