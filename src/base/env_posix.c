@@ -1,5 +1,5 @@
-/* The real env table: Linux. The entries stand in env_posix_{thread,file,net,process}.c, the only
- * files of the library that make system calls. */
+/* The real env table: Linux. The entries stand in env_posix_{thread,file,dir,net,process}.c, the
+ * only files of the library that make system calls. */
 #include "base/env_posix.h"
 
 static const ls__env posix = {
@@ -22,6 +22,8 @@ static const ls__env posix = {
     .close = ls__posix_close,
     .fsync = ls__posix_fsync,
     .rename = ls__posix_rename,
+    .stat = ls__posix_stat,
+    .list = ls__posix_list,
     .socket_pair = ls__posix_socket_pair,
     .send = ls__posix_send,
     .recv = ls__posix_recv,

@@ -33,6 +33,11 @@ int ls__posix_shm_resize(const ls__env *env, int fd, size_t bytes);
 int ls__posix_shm_map(const ls__env *env, int fd, size_t reserve, void **out);
 void ls__posix_shm_unmap(const ls__env *env, void *memory, size_t reserve);
 
+/* dir: kinds of files, folders */
+int ls__posix_stat(const ls__env *env, const char *path, bool follow, ls__env_stat *out);
+int ls__posix_list(const ls__env *env, const char *path, int (*each)(void *arg, const char *name),
+                   void *arg);
+
 /* net: connections of this host */
 int ls__posix_socket_pair(const ls__env *env, int out[2]);
 ssize_t ls__posix_send(const ls__env *env, int fd, const void *in, size_t bytes, int pass_fd);
