@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/options.h"
 #include "base/runtime.h"
 #include "base/size.h"
 #include "data/sampler.h"
@@ -374,7 +375,7 @@ ls_status ls_loader_new(ls_dataset *dataset, ls_sampler *sampler, const ls_loade
                         ls_loader **out)
 {
     *out = NULL;
-    options = options ? options : LS_OPTIONS(ls_loader_options, );
+    LS__OPTIONS(ls_loader_options, given, options);
     ls_runtime *runtime = ls__runtime_get("ls_loader_new");
     if (!runtime) {
         return ls__self.status;
@@ -382,9 +383,9 @@ ls_status ls_loader_new(ls_dataset *dataset, ls_sampler *sampler, const ls_loade
     if (!dataset || !sampler) {
         return ls__fail(LS_ERR_INVALID, "loader: a data set and a sampler are needed");
     }
-    if (options->prefetch < 0 || options->prefetch > PREFETCH_MAX) {
+    if (given.prefetch < 0 || given.prefetch > PREFETCH_MAX) {
         return ls__fail(LS_ERR_INVALID, "loader: prefetch is %d; it must be in 0…%d",
-                        options->prefetch, PREFETCH_MAX);
+                        given.prefetch, PREFETCH_MAX);
     }
     ls_loader *l = calloc(1, sizeof *l);
     if (!l) {
@@ -395,8 +396,8 @@ ls_status ls_loader_new(ls_dataset *dataset, ls_sampler *sampler, const ls_loade
     l->runtime = runtime;
     l->env = runtime->env;
     l->batch = ls__sampler_batch(sampler);
-    l->threaded = options->prefetch > 0;
-    l->slot_count = options->prefetch + 1;
+    l->threaded = given.prefetch > 0;
+    l->slot_count = given.prefetch + 1;
     ls_status status = make_slots(l);
     if (status < 0) {
         ls_loader_free(l);

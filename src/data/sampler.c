@@ -18,6 +18,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/options.h"
 #include "base/size.h"
 
 #define FEISTEL_ROUNDS 8 /* 4 are enough for wide halves; narrow ones mix less in each */
@@ -98,14 +99,13 @@ static ls_status check(int64_t count, const ls_sampler *s)
 ls_status ls_sampler_new(int64_t count, const ls_sampler_options *options, ls_sampler **out)
 {
     *out = NULL;
-    options = options ? options : LS_OPTIONS(ls_sampler_options, );
+    LS__OPTIONS(ls_sampler_options, given, options);
     ls_sampler made = {.count = count,
-                       .batch = options->batch,
-                       .shuffle = options->shuffle,
-                       .seed = options->seed,
-                       .rank = options->rank < 0 ? ls_rank() : options->rank,
-                       .world_size =
-                           options->world_size < 0 ? ls_world_size() : options->world_size,
+                       .batch = given.batch,
+                       .shuffle = given.shuffle,
+                       .seed = given.seed,
+                       .rank = given.rank < 0 ? ls_rank() : given.rank,
+                       .world_size = given.world_size < 0 ? ls_world_size() : given.world_size,
                        .half_bits = half_bits_of(count)};
     LS_TRY(check(count, &made));
     if (!ls__mul_int64(made.batch, made.world_size, &made.global_batch)) {
@@ -113,7 +113,7 @@ ls_status ls_sampler_new(int64_t count, const ls_sampler_options *options, ls_sa
                         (long long)made.batch, made.world_size);
     }
     made.steps = count / made.global_batch;
-    if (!options->drop_last && count % made.global_batch) {
+    if (!given.drop_last && count % made.global_batch) {
         made.steps++;
     }
     if (made.steps == 0) {

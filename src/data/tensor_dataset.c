@@ -97,10 +97,3 @@ ls_status ls_tensor_dataset_new(ls_tensor *x, ls_tensor *y, ls_dataset **out)
     *out = &d->base;
     return LS_OK;
 }
-
-void ls_dataset_free(ls_dataset *dataset)
-{
-    if (dataset && dataset->free) {
-        dataset->free(dataset);
-    }
-}

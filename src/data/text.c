@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/options.h"
 #include "base/runtime.h"
 #include "base/size.h"
 #include "data/file.h"
@@ -282,24 +283,24 @@ static ls_status load(text *t, const char *path, const ls_text_options *options)
 ls_status ls_text_new(const char *path, const ls_text_options *options, ls_dataset **out)
 {
     *out = NULL;
-    options = options ? options : LS_OPTIONS(ls_text_options, );
+    LS__OPTIONS(ls_text_options, given, options);
     ls_runtime *runtime = ls__runtime_get("ls_text_new");
     if (!runtime) {
         return ls__self.status;
     }
-    LS_TRY(check_options(path, options));
+    LS_TRY(check_options(path, &given));
     text *t = calloc(1, sizeof *t);
     if (!t) {
         return ls__fail(LS_ERR_MEMORY, "text: no memory for a data set");
     }
     t->env = runtime->env;
-    t->context = options->context;
-    t->stride = options->stride ? options->stride : options->context;
+    t->context = given.context;
+    t->stride = given.stride ? given.stride : given.context;
     t->base.x_shape = t->base.y_shape = LS_SHAPE(t->context);
     t->base.x_dtype = t->base.y_dtype = LS_INT32;
     t->base.get = text_get;
     t->base.free = text_free;
-    ls_status status = load(t, path, options);
+    ls_status status = load(t, path, &given);
     if (status < 0) {
         text_free(&t->base);
         return status;

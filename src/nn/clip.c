@@ -1,0 +1,57 @@
+/* Clipping by the global norm (Pascanu et al. 2013), torch.nn.utils.clip_grad_norm_.
+ *
+ * The squares are added in float64, parameter by parameter in order of addition, so every rank of a
+ * replicated model finds the same norm and the replicas stay equal.
+ */
+#include <math.h>
+
+#include "nn/module.h"
+#include "tensor/tensor.h"
+
+#define NORM_EPS 1e-6 /* PyTorch's */
+
+static float *gradient(const ls__module_item *item, int64_t *count)
+{
+    ls_tensor *grad = item->buffer ? NULL : ls_grad(item->value);
+    *count = grad ? ls_numel(grad) : 0;
+    return grad ? ls_data(grad) : NULL;
+}
+
+ls_status ls_clip_grad_norm(ls_module *module, double max_norm, double *norm)
+{
+    const ls__tensors *tensors = ls__tensors_get("ls_clip_grad_norm");
+    if (!tensors) {
+        return ls__self.status;
+    }
+    const ls__kernels *kernels = tensors->kernels;
+    if (!(max_norm >= 0.0)) {
+        return ls__fail(LS_ERR_INVALID, "clip_grad_norm: max_norm is %g; it must not be negative",
+                        max_norm);
+    }
+    int items = 0;
+    int64_t count;
+    double squares = 0.0;
+    const ls__module_item *item = ls__module_items(module, &items);
+    for (int i = 0; i < items; i++) {
+        float *grad = gradient(&item[i], &count);
+        squares += grad ? kernels->sum_squares(grad, count) : 0.0;
+    }
+    double total = sqrt(squares);
+    if (norm) {
+        *norm = total;
+    }
+    if (!isfinite(total)) {
+        return ls__fail(LS_ERR_INVALID,
+                        "clip_grad_norm: the gradients' norm is %g; look for a division by zero, "
+                        "or lower the learning rate",
+                        total);
+    }
+    double factor = max_norm / (total + NORM_EPS);
+    for (int i = 0; factor < 1.0 && i < items; i++) {
+        float *grad = gradient(&item[i], &count);
+        if (grad) {
+            kernels->axpby(grad, grad, count, (float)factor, 0.0f, NULL);
+        }
+    }
+    return LS_OK;
+}

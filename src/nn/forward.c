@@ -1,0 +1,22 @@
+/* Calling a module. The rank's activity record names the innermost module, so a report on a rank
+ * that died or hangs says in which layer. */
+#include "nn/module.h"
+#include "tensor/tensor.h"
+
+static ls_tensor *refuse(ls_status status)
+{
+    ls__tensors *tensors = ls__tensors_get("ls_forward");
+    return tensors ? ls__poison(tensors) : ls__poison_fixed(status);
+}
+
+ls_tensor *ls_forward(ls_module *module, ls_tensor *x)
+{
+    ls_status status = ls_module_status(module);
+    if (status < 0) {
+        return refuse(status);
+    }
+    ls__phase former = ls__activity_enter(LS__PHASE_FORWARD, ls__module_name(module));
+    ls_tensor *y = module->cls->forward(module, x);
+    ls__activity_leave(former);
+    return y;
+}

@@ -1,0 +1,66 @@
+/* A 64-bit hash of a model: equal names and bytes give equal hashes, so replicas can be compared by
+ * eight bytes. It is xxh64's round over 8-byte words and its final mixing (Collet); not meant
+ * against an adversary. Four lanes, because one would wait for its own multiplication.
+ */
+#include "nn/module.h"
+
+#include <string.h>
+
+#include "base/error.h"
+
+#define PRIME_1 0x9E3779B185EBCA87u
+#define PRIME_2 0xC2B2AE3D27D4EB4Fu
+#define PRIME_3 0x165667B19E3779F9u
+
+static uint64_t rotate(uint64_t x, int bits)
+{
+    return (x << bits) | (x >> (64 - bits));
+}
+
+static uint64_t mix_word(uint64_t hash, uint64_t word)
+{
+    return rotate(hash + word * PRIME_2, 31) * PRIME_1;
+}
+
+static uint64_t finish(uint64_t hash)
+{
+    hash = (hash ^ (hash >> 33)) * PRIME_2;
+    hash = (hash ^ (hash >> 29)) * PRIME_3;
+    return hash ^ (hash >> 32);
+}
+
+static uint64_t mix_bytes(uint64_t hash, const void *data, size_t bytes)
+{
+    const uint8_t *at = data;
+    uint64_t word[4], lane[4] = {hash, hash + PRIME_1, hash + PRIME_2, hash + PRIME_3};
+    size_t left = bytes;
+    for (; left >= sizeof word; left -= sizeof word, at += sizeof word) {
+        memcpy(word, at, sizeof word);
+        for (int i = 0; i < 4; i++) {
+            lane[i] = mix_word(lane[i], word[i]);
+        }
+    }
+    for (int i = 0; i < 4; i++) {
+        hash = mix_word(hash, lane[i]);
+    }
+    memset(word, 0, sizeof word);
+    memcpy(word, at, left);
+    for (int i = 0; i < 4; i++) {
+        hash = mix_word(hash, word[i]);
+    }
+    return finish(hash ^ bytes);
+}
+
+uint64_t ls_module_hash(ls_module *module)
+{
+    int count = 0;
+    const ls__module_item *items = ls__module_items(module, &count);
+    uint64_t hash = PRIME_3;
+    for (int i = 0; i < count; i++) {
+        ls_tensor *value = items[i].value;
+        size_t bytes = (size_t)ls_numel(value) * ls_dtype_size(ls_dtype_of(value));
+        hash = mix_bytes(hash, items[i].name, strlen(items[i].name));
+        hash = mix_bytes(hash, ls_data(value), bytes);
+    }
+    return hash;
+}

@@ -1,0 +1,64 @@
+/* Initial values. Every call takes the next stream of the runtime's seed, so a parameter's values
+ * depend on (seed, how many were initialised before it) and its elements' indices: the same on
+ * every rank, whatever the thread count.
+ */
+#include <lockstep/nn.h>
+
+#include "tensor/tensor.h"
+
+/* Keeps these streams apart from those of dropout and ls_rand, which count from 0. */
+#define PARAM_STREAMS ((uint64_t)0x706172616d << 24) /* "param" */
+
+typedef struct target {
+    float *data;
+    int64_t count;
+    ls__tensors *tensors;
+    uint64_t stream;
+} target;
+
+static ls_status prepare(const char *what, ls_tensor *t, target *out)
+{
+    out->tensors = ls__tensors_get(what);
+    if (!out->tensors) {
+        return ls__self.status;
+    }
+    LS_TRY(ls_tensor_status(t));
+    if (ls_dtype_of(t) != LS_FLOAT32) {
+        return ls__fail(LS_ERR_UNSUPPORTED, "%s: the tensor is %s; only float32 is initialised",
+                        what, ls_dtype_name(ls_dtype_of(t)));
+    }
+    out->count = ls_numel(t);
+    out->data = ls_data(t);
+    if (!out->data && out->count > 0) {
+        return ls__fail_within(ls__self.status, "%s", what);
+    }
+    out->stream = PARAM_STREAMS + out->tensors->runtime->param_streams++;
+    ls__tensor_changed(t);
+    return LS_OK;
+}
+
+ls_status ls_init_uniform(ls_tensor *t, double low, double high)
+{
+    target at;
+    LS_TRY(prepare("ls_init_uniform", t, &at));
+    at.tensors->kernels->random_uniform(at.data, at.count, 0, low, high, at.tensors->runtime->seed,
+                                        at.stream, NULL);
+    return LS_OK;
+}
+
+ls_status ls_init_normal(ls_tensor *t, double mean, double std)
+{
+    target at;
+    LS_TRY(prepare("ls_init_normal", t, &at));
+    at.tensors->kernels->random_normal(at.data, at.count, 0, mean, std, at.tensors->runtime->seed,
+                                       at.stream, NULL);
+    return LS_OK;
+}
+
+ls_status ls_init_constant(ls_tensor *t, double value)
+{
+    target at;
+    LS_TRY(prepare("ls_init_constant", t, &at));
+    at.tensors->kernels->fill(at.data, at.count, (float)value, NULL);
+    return LS_OK;
+}

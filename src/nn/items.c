@@ -1,0 +1,145 @@
+/* The items of a tree: all parameters and buffers below a root, depth first in order of addition,
+ * under dotted names ("blocks.0.norm1.weight"), each tensor once under its first name.
+ *
+ * Entries are only ever added, so their number tells whether the cached list is current.
+ */
+#include "nn/module.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+
+static int count_entries(const ls_module *module)
+{
+    int count = module->entries->count;
+    for (int i = 0; i < module->entries->count; i++) {
+        const ls__entry *at = &module->entries->list[i];
+        count += at->kind == LS__ENTRY_CHILD ? count_entries(at->child) : 0;
+    }
+    return count;
+}
+
+static bool has_tensor(const ls__item_list *list, const ls_tensor *tensor)
+{
+    for (int i = 0; i < list->count; i++) {
+        if (list->items[i].value == tensor) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* `path` is a stack of the names on the way down: LS__MODULE_DEPTH_MAX parts at most. */
+static char *dotted(const char *const *path, int depth, const char *last)
+{
+    size_t bytes = strlen(last) + 1;
+    for (int i = 0; i < depth; i++) {
+        bytes += strlen(path[i]) + 1;
+    }
+    char *name = malloc(bytes);
+    char *at = name;
+    for (int i = 0; name && i < depth; i++) {
+        at = stpcpy(at, path[i]);
+        *at++ = '.';
+    }
+    if (name) {
+        (void)strcpy(at, last);
+    }
+    return name;
+}
+
+static bool collect(const ls_module *module, const char **path, int depth, ls__item_list *out)
+{
+    for (int i = 0; i < module->entries->count; i++) {
+        const ls__entry *at = &module->entries->list[i];
+        if (at->kind == LS__ENTRY_CHILD) {
+            path[depth] = at->name;
+            if (!collect(at->child, path, depth + 1, out)) {
+                return false;
+            }
+        } else if (!has_tensor(out, at->tensor)) {
+            char *name = dotted(path, depth, at->name);
+            if (!name) {
+                return false;
+            }
+            out->items[out->count++] = (ls__module_item){
+                .name = name, .value = at->tensor, .buffer = at->kind == LS__ENTRY_BUFFER};
+        }
+    }
+    return true;
+}
+
+static void item_list_free(ls__item_list *list)
+{
+    while (list) {
+        ls__item_list *older = list->older;
+        for (int i = 0; i < list->count; i++) {
+            free((char *)list->items[i].name); /* made by dotted */
+        }
+        free(list->items);
+        free(list);
+        list = older;
+    }
+}
+
+const ls__module_item *ls__module_items(ls_module *module, int *count)
+{
+    *count = 0;
+    ls__item_list *cache = module->entries->cache;
+    int entries = count_entries(module);
+    if (!cache || cache->entries != entries) {
+        const char *path[LS__MODULE_DEPTH_MAX + 1];
+        cache = calloc(1, sizeof *cache);
+        ls__module_item *items = calloc((size_t)entries + 1, sizeof *items);
+        if (!cache || !items) {
+            free(cache);
+            free(items);
+            (void)ls__fail(LS_ERR_MEMORY, "module %s: no memory to list it", module->cls->name);
+            return NULL;
+        }
+        cache->items = items;
+        cache->entries = entries;
+        if (!collect(module, path, 0, cache)) {
+            item_list_free(cache);
+            (void)ls__fail(LS_ERR_MEMORY, "module %s: no memory to list it", module->cls->name);
+            return NULL;
+        }
+        cache->older = module->entries->cache;
+        module->entries->cache = cache;
+    }
+    *count = cache->count;
+    return cache->items;
+}
+
+int ls_module_params(ls_module *module, ls_param *out, int count)
+{
+    int items = 0, found = 0;
+    const ls__module_item *item = ls__module_items(module, &items);
+    for (int i = 0; i < items; i++) {
+        if (item[i].buffer) {
+            continue;
+        }
+        if (found < count) {
+            out[found] = (ls_param){.name = item[i].name, .value = item[i].value};
+        }
+        found++;
+    }
+    return found;
+}
+
+int ls_module_param_count(ls_module *module)
+{
+    return ls_module_params(module, NULL, 0);
+}
+
+int64_t ls_module_numel(ls_module *module)
+{
+    int items = 0;
+    int64_t elements = 0;
+    const ls__module_item *item = ls__module_items(module, &items);
+    for (int i = 0; i < items; i++) {
+        elements += item[i].buffer ? 0 : ls_numel(item[i].value);
+    }
+    return elements;
+}

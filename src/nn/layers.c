@@ -1,0 +1,235 @@
+/* The layers: parameters, names, shapes and initial distributions as in PyTorch, so that a network
+ * written in both starts alike. Each is a struct, a forward function and a constructor.
+ */
+#include <math.h>
+#include <stdio.h>
+
+#include "base/options.h"
+#include "nn/module.h"
+#include "tensor/tensor.h"
+
+/* What a constructor returns: the module, or NULL with its first error set. */
+static ls_module *finished(ls_module *module)
+{
+    if (module && ls_module_status(module) < 0) {
+        ls_module_free(module);
+        return NULL;
+    }
+    return module;
+}
+
+static void note(ls_module *module, ls_status status)
+{
+    if (status < 0) {
+        ls__module_fail(module, status);
+    }
+}
+
+static bool positive(const char *layer, const char *name, int64_t value)
+{
+    if (value < 1) {
+        (void)ls__fail(LS_ERR_INVALID, "%s: %s is %lld; it must be at least 1", layer, name,
+                       (long long)value);
+    }
+    return value >= 1;
+}
+
+/* A new tensor that lives on as a parameter. */
+static ls_tensor *add_new(ls_module *module, const char *name, ls_shape shape)
+{
+    return ls_module_add_param(module, name, ls_empty(shape, LS_FLOAT32));
+}
+
+/* ---- linear ------------------------------------------------------------------------------- */
+
+typedef struct linear {
+    ls_module base;
+    ls_tensor *weight, *bias;
+} linear;
+
+static ls_tensor *linear_forward(ls_module *m, ls_tensor *x) /* [..,in] -> [..,out] */
+{
+    linear *self = (linear *)m;
+    return ls_linear(x, self->weight, self->bias);
+}
+
+static const ls_module_class linear_class = {"Linear", linear_forward, NULL, NULL};
+
+ls_module *ls_linear_new(int64_t in, int64_t out, const ls_linear_options *options)
+{
+    LS__OPTIONS(ls_linear_options, given, options);
+    if (!positive("Linear", "in", in) || !positive("Linear", "out", out)) {
+        return NULL;
+    }
+    linear *self = ls_module_new(sizeof *self, &linear_class);
+    if (!self) {
+        return NULL;
+    }
+    double bound = 1.0 / sqrt((double)in);
+    self->weight = add_new(&self->base, "weight", LS_SHAPE(out, in));
+    note(&self->base, ls_init_uniform(self->weight, -bound, bound));
+    if (given.bias) {
+        self->bias = add_new(&self->base, "bias", LS_SHAPE(out));
+        note(&self->base, ls_init_uniform(self->bias, -bound, bound));
+    }
+    return finished(&self->base);
+}
+
+/* ---- embedding ---------------------------------------------------------------------------- */
+
+typedef struct embedding {
+    ls_module base;
+    ls_tensor *weight;
+} embedding;
+
+static ls_tensor *embedding_forward(ls_module *m, ls_tensor *index) /* [..] -> [..,dim] */
+{
+    return ls_embedding(((embedding *)m)->weight, index);
+}
+
+static const ls_module_class embedding_class = {"Embedding", embedding_forward, NULL, NULL};
+
+ls_module *ls_embedding_new(int64_t count, int64_t dim)
+{
+    if (!positive("Embedding", "count", count) || !positive("Embedding", "dim", dim)) {
+        return NULL;
+    }
+    embedding *self = ls_module_new(sizeof *self, &embedding_class);
+    if (!self) {
+        return NULL;
+    }
+    self->weight = add_new(&self->base, "weight", LS_SHAPE(count, dim));
+    note(&self->base, ls_init_normal(self->weight, 0.0, 1.0));
+    return finished(&self->base);
+}
+
+/* ---- layer norm --------------------------------------------------------------------------- */
+
+typedef struct layer_norm {
+    ls_module base;
+    ls_tensor *weight, *bias;
+    double eps;
+} layer_norm;
+
+static ls_tensor *layer_norm_forward(ls_module *m, ls_tensor *x) /* [..,dim] -> [..,dim] */
+{
+    layer_norm *self = (layer_norm *)m;
+    return ls_layer_norm(x, self->weight, self->bias, self->eps);
+}
+
+static const ls_module_class layer_norm_class = {"LayerNorm", layer_norm_forward, NULL, NULL};
+
+ls_module *ls_layer_norm_new(int64_t dim, const ls_layer_norm_options *options)
+{
+    LS__OPTIONS(ls_layer_norm_options, given, options);
+    if (!positive("LayerNorm", "dim", dim)) {
+        return NULL;
+    }
+    layer_norm *self = ls_module_new(sizeof *self, &layer_norm_class);
+    if (!self) {
+        return NULL;
+    }
+    self->eps = given.eps;
+    if (given.affine) {
+        self->weight = add_new(&self->base, "weight", LS_SHAPE(dim));
+        self->bias = add_new(&self->base, "bias", LS_SHAPE(dim));
+        note(&self->base, ls_init_constant(self->weight, 1.0));
+        note(&self->base, ls_init_constant(self->bias, 0.0));
+    }
+    return finished(&self->base);
+}
+
+/* ---- dropout ------------------------------------------------------------------------------ */
+
+typedef struct dropout {
+    ls_module base;
+    double p;
+} dropout;
+
+static ls_tensor *dropout_forward(ls_module *m, ls_tensor *x) /* [..] -> [..] */
+{
+    dropout *self = (dropout *)m;
+    return m->training && self->p > 0.0 ? ls_dropout(x, self->p) : x;
+}
+
+static const ls_module_class dropout_class = {"Dropout", dropout_forward, NULL, NULL};
+
+ls_module *ls_dropout_new(double p)
+{
+    if (!(p >= 0.0 && p <= 1.0)) {
+        (void)ls__fail(LS_ERR_INVALID, "Dropout: p is %g; it is a probability in 0…1", p);
+        return NULL;
+    }
+    dropout *self = ls_module_new(sizeof *self, &dropout_class);
+    if (!self) {
+        return NULL;
+    }
+    self->p = p;
+    return &self->base;
+}
+
+/* ---- activations -------------------------------------------------------------------------- */
+
+static ls_tensor *relu_forward(ls_module *m, ls_tensor *x)
+{
+    (void)m;
+    return ls_relu(x);
+}
+
+static const ls_module_class relu_class = {"ReLU", relu_forward, NULL, NULL};
+
+ls_module *ls_relu_new(void)
+{
+    return ls_module_new(sizeof(ls_module), &relu_class);
+}
+
+typedef struct gelu {
+    ls_module base;
+    ls_gelu_kind kind;
+} gelu;
+
+static ls_tensor *gelu_forward(ls_module *m, ls_tensor *x)
+{
+    return ls_gelu(x, ((gelu *)m)->kind);
+}
+
+static const ls_module_class gelu_class = {"GELU", gelu_forward, NULL, NULL};
+
+ls_module *ls_gelu_new(ls_gelu_kind kind)
+{
+    if (kind != LS_GELU_ERF && kind != LS_GELU_TANH) {
+        (void)ls__fail(LS_ERR_INVALID, "GELU: kind %d is neither LS_GELU_ERF nor LS_GELU_TANH",
+                       (int)kind);
+        return NULL;
+    }
+    gelu *self = ls_module_new(sizeof *self, &gelu_class);
+    if (!self) {
+        return NULL;
+    }
+    self->kind = kind;
+    return &self->base;
+}
+
+/* ---- sequential --------------------------------------------------------------------------- */
+
+static ls_tensor *sequential_forward(ls_module *m, ls_tensor *x)
+{
+    for (int i = 0; i < m->entries->count; i++) {
+        const ls__entry *at = &m->entries->list[i];
+        x = at->kind == LS__ENTRY_CHILD ? ls_forward(at->child, x) : x;
+    }
+    return x;
+}
+
+static const ls_module_class sequential_class = {"Sequential", sequential_forward, NULL, NULL};
+
+ls_module *ls_sequential_new(ls_module **children, int count)
+{
+    ls_module *self = ls_module_new(sizeof *self, &sequential_class);
+    for (int i = 0; i < count; i++) {
+        char name[16];
+        (void)snprintf(name, sizeof name, "%d", i);
+        (void)ls_module_add(self, name, children[i]);
+    }
+    return self;
+}

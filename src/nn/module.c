@@ -1,0 +1,284 @@
+/* Modules: a tree of named entries.
+ *
+ *     gpt ── tokens ── weight
+ *      ├──── blocks ┬─ 0 ── norm1 …       an entry is a parameter, a buffer or a child
+ *      │            └─ 1 …
+ *      └──── head ──── weight
+ *
+ * The depth is bounded when a child is added, which bounds every recursion over the tree.
+ */
+#include "nn/module.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/runtime.h"
+
+/* ---- building ----------------------------------------------------------------------------- */
+
+void *ls_module_new(size_t bytes, const ls_module_class *cls)
+{
+    if (bytes < sizeof(ls_module) || !cls || !cls->name || !cls->forward) {
+        (void)ls__fail(LS_ERR_INVALID, "module: a class with a name and a forward, and at least "
+                                       "sizeof(ls_module) bytes are needed");
+        return NULL;
+    }
+    ls_module *module = calloc(1, bytes);
+    struct ls__module_entries *entries = calloc(1, sizeof *entries);
+    if (!module || !entries) {
+        free(module);
+        free(entries);
+        (void)ls__fail(LS_ERR_MEMORY, "module: no memory for a %s", cls->name);
+        return NULL;
+    }
+    module->cls = cls;
+    module->entries = entries;
+    module->training = true;
+    return module;
+}
+
+const char *ls__module_name(const ls_module *module)
+{
+    return module->entries->name[0] ? module->entries->name : module->cls->name;
+}
+
+void ls__module_fail(ls_module *module, ls_status status)
+{
+    if (module->status == LS_OK) {
+        module->status = status;
+        module->entries->message = strdup(ls_error_message());
+    }
+}
+
+ls_status ls_module_status(const ls_module *module)
+{
+    if (!module) {
+        return ls__self.status < 0 ? ls__self.status
+                                   : ls__fail(LS_ERR_INVALID, "module: the module is NULL");
+    }
+    if (module->status < 0) {
+        const char *message = module->entries->message;
+        return ls__fail_again(module->status, message ? message : "module: it failed when built");
+    }
+    return LS_OK;
+}
+
+static bool name_is_taken(const ls_module *module, const char *name)
+{
+    for (int i = 0; i < module->entries->count; i++) {
+        if (strcmp(module->entries->list[i].name, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static ls_status check_name(const ls_module *module, const char *name)
+{
+    if (!name || !*name || strchr(name, '.') || strlen(name) > LS__MODULE_NAME_MAX) {
+        return ls__fail(LS_ERR_INVALID,
+                        "module %s: the name \"%s\" must have 1…%d characters and "
+                        "no dot",
+                        ls__module_name(module), name ? name : "", LS__MODULE_NAME_MAX);
+    }
+    if (name_is_taken(module, name)) {
+        return ls__fail(LS_ERR_INVALID, "module %s: it has a \"%s\" already; names must differ",
+                        ls__module_name(module), name);
+    }
+    return LS_OK;
+}
+
+static ls_status add_entry(ls_module *module, ls__entry_kind kind, const char *name,
+                           ls__entry **out)
+{
+    struct ls__module_entries *e = module->entries;
+    LS_TRY(check_name(module, name));
+    if (e->count == e->capacity) {
+        int capacity = e->capacity ? 2 * e->capacity : 4;
+        ls__entry *grown = realloc(e->list, (size_t)capacity * sizeof *grown);
+        if (!grown) {
+            return ls__fail(LS_ERR_MEMORY, "module %s: no memory for \"%s\"",
+                            ls__module_name(module), name);
+        }
+        e->list = grown;
+        e->capacity = capacity;
+    }
+    *out = &e->list[e->count++];
+    **out = (ls__entry){.kind = kind};
+    (void)snprintf((*out)->name, sizeof(*out)->name, "%s", name);
+    return LS_OK;
+}
+
+static int depth_below(const ls_module *module)
+{
+    int deepest = 0;
+    for (int i = 0; i < module->entries->count; i++) {
+        const ls__entry *at = &module->entries->list[i];
+        int depth = at->kind == LS__ENTRY_CHILD ? depth_below(at->child) + 1 : 0;
+        deepest = depth > deepest ? depth : deepest;
+    }
+    return deepest;
+}
+
+static bool contains(const ls_module *module, const ls_module *child)
+{
+    for (const ls_module *at = child; at; at = at->entries->parent) {
+        if (at == module) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static ls_status check_child(const ls_module *parent, const char *name, const ls_module *child)
+{
+    if (child->entries->parent) {
+        return ls__fail(LS_ERR_INVALID,
+                        "module %s: \"%s\" belongs to %s already; a module has one parent",
+                        ls__module_name(parent), name, ls__module_name(child->entries->parent));
+    }
+    if (contains(child, parent)) {
+        return ls__fail(LS_ERR_INVALID, "module %s: \"%s\" would contain itself",
+                        ls__module_name(parent), name);
+    }
+    int depth = 1 + depth_below(child);
+    for (const ls_module *at = parent; at; at = at->entries->parent) {
+        depth++;
+    }
+    if (depth > LS__MODULE_DEPTH_MAX) {
+        return ls__fail(LS_ERR_LIMIT, "module %s: \"%s\" nests deeper than %d",
+                        ls__module_name(parent), name, LS__MODULE_DEPTH_MAX);
+    }
+    return LS_OK;
+}
+
+ls_module *ls_module_add(ls_module *parent, const char *name, ls_module *child)
+{
+    if (!parent) {
+        ls_module_free(child);
+        return NULL;
+    }
+    if (!child) {
+        ls__module_fail(parent, ls__self.status < 0
+                                    ? ls__fail_within(ls__self.status, "module %s: %s",
+                                                      parent->cls->name, name ? name : "")
+                                    : ls__fail(LS_ERR_INVALID, "module %s: \"%s\" is NULL",
+                                               parent->cls->name, name ? name : ""));
+        return NULL;
+    }
+    ls__entry *made = NULL;
+    ls_status status = check_child(parent, name, child);
+    status = status < 0 ? status : add_entry(parent, LS__ENTRY_CHILD, name, &made);
+    if (status < 0) {
+        ls__module_fail(parent, status);
+        if (!child->entries->parent && !contains(child, parent)) {
+            ls_module_free(child);
+        }
+        return NULL;
+    }
+    made->child = child;
+    child->entries->parent = parent;
+    memcpy(child->entries->name, made->name, sizeof made->name);
+    if (child->status < 0) {
+        ls__module_fail(parent, ls_module_status(child));
+    }
+    return child;
+}
+
+static ls_tensor *add_tensor(ls_module *module, ls__entry_kind kind, const char *name,
+                             ls_tensor *value)
+{
+    if (!module || !value) {
+        if (module) {
+            ls__module_fail(module, ls__fail(LS_ERR_INVALID, "module %s: \"%s\" is NULL",
+                                             module->cls->name, name ? name : ""));
+        }
+        return value;
+    }
+    ls_status status = ls_tensor_status(value);
+    ls__entry *made = NULL;
+    status = status < 0 ? status : add_entry(module, kind, name, &made);
+    if (status < 0) {
+        ls__module_fail(module, status);
+        return value;
+    }
+    made->tensor = ls_keep(value);
+    return kind == LS__ENTRY_PARAM ? ls_set_requires_grad(made->tensor, true) : made->tensor;
+}
+
+ls_tensor *ls_module_add_param(ls_module *module, const char *name, ls_tensor *value)
+{
+    return add_tensor(module, LS__ENTRY_PARAM, name, value);
+}
+
+ls_tensor *ls_module_add_buffer(ls_module *module, const char *name, ls_tensor *value)
+{
+    return add_tensor(module, LS__ENTRY_BUFFER, name, value);
+}
+
+/* ---- freeing ------------------------------------------------------------------------------ */
+
+static void free_resources(ls_module *module)
+{
+    if (module->cls->free) {
+        module->cls->free(module);
+    }
+    for (int i = 0; i < module->entries->count; i++) {
+        const ls__entry *at = &module->entries->list[i];
+        if (at->kind == LS__ENTRY_CHILD) {
+            free_resources(at->child);
+        }
+    }
+}
+
+static void free_memory(ls_module *module)
+{
+    struct ls__module_entries *e = module->entries;
+    for (int i = 0; i < e->count; i++) {
+        if (e->list[i].kind == LS__ENTRY_CHILD) {
+            free_memory(e->list[i].child);
+        }
+    }
+    ls__items_free(e->cache);
+    free(e->message);
+    free(e->list);
+    free(e);
+    free(module);
+}
+
+/* The classes' own resources first, while their tensors are still there; then the tensors, each
+ * once however many modules of the tree share it (without memory to list them they stay with the
+ * runtime, which frees what is left); then the tree. */
+void ls_module_free(ls_module *module)
+{
+    if (!module) {
+        return;
+    }
+    if (module->entries->parent) {
+        LS__WARN("module: \"%s\" was freed while it belongs to a %s; only the root is freed",
+                 ls__module_name(module), module->entries->parent->cls->name);
+        return;
+    }
+    int count = 0;
+    const ls__module_item *items = ls__module_items(module, &count);
+    free_resources(module);
+    for (int i = 0; i < count; i++) {
+        ls_free(items[i].value);
+    }
+    free_memory(module);
+}
+
+/* ---- using -------------------------------------------------------------------------------- */
+
+void ls_module_train(ls_module *module, bool training)
+{
+    module->training = training;
+    for (int i = 0; i < module->entries->count; i++) {
+        const ls__entry *at = &module->entries->list[i];
+        if (at->kind == LS__ENTRY_CHILD) {
+            ls_module_train(at->child, training);
+        }
+    }
+}

@@ -1,0 +1,59 @@
+/* What a module is made of, for the other files of this layer and for ddp. */
+#ifndef LS_NN_MODULE_H
+#define LS_NN_MODULE_H
+
+#include <lockstep/nn.h>
+
+#define LS__MODULE_DEPTH_MAX 64 /* bounds the recursion over nested modules */
+#define LS__MODULE_NAME_MAX 63  /* of one part; a dotted name has at most DEPTH_MAX parts */
+
+/* One named thing of a whole tree, under its dotted name. */
+typedef struct ls__module_item {
+    const char *name; /* valid while the root lives */
+    ls_tensor *value;
+    bool buffer; /* false: a parameter */
+} ls__module_item;
+
+typedef enum ls__entry_kind { LS__ENTRY_PARAM, LS__ENTRY_BUFFER, LS__ENTRY_CHILD } ls__entry_kind;
+
+typedef struct ls__entry {
+    ls__entry_kind kind;
+    char name[LS__MODULE_NAME_MAX + 1];
+    ls_tensor *tensor;
+    ls_module *child;
+} ls__entry;
+
+/* A cached list of items. Older ones stay until the root dies: their names are promised to. */
+typedef struct ls__item_list ls__item_list;
+struct ls__item_list {
+    ls__item_list *older;
+    int entries; /* of the whole tree when it was made */
+    int count;
+    ls__module_item *items;
+};
+
+struct ls__module_entries {
+    ls__entry *list;
+    int count, capacity;
+    ls_module *parent;
+    char name[LS__MODULE_NAME_MAX + 1]; /* within the parent */
+    ls__item_list *cache;
+    char *message; /* of the first failure */
+};
+
+/* All distinct parameters and buffers below `module`, in order of addition (depth first). Cached:
+ * allocates only when the tree grew since the last call. NULL with an error when memory is out. */
+const ls__module_item *ls__module_items(ls_module *module, int *count);
+
+void ls__items_free(ls__item_list *list); /* and the older ones; NULL is allowed */
+
+/* The name under which its parent knows it; its class' name for a root. */
+const char *ls__module_name(const ls_module *module);
+
+/* Notes the failure of the last call as the module's, unless it has one already. */
+void ls__module_fail(ls_module *module, ls_status status);
+
+/* Writes prefix.name; LS_ERR_LIMIT when it does not fit. An empty or NULL prefix adds nothing. */
+ls_status ls__state_name(char *out, size_t bytes, const char *prefix, const char *name);
+
+#endif

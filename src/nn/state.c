@@ -1,0 +1,70 @@
+/* The state visitor of modules: tensors first, then what the classes keep besides. */
+#include "nn/module.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "tensor/tensor.h"
+
+ls_status ls__state_name(char *out, size_t bytes, const char *prefix, const char *name)
+{
+    bool has_prefix = prefix && *prefix;
+    int length =
+        snprintf(out, bytes, "%s%s%s", has_prefix ? prefix : "", has_prefix ? "." : "", name);
+    if (length < 0 || (size_t)length >= bytes) {
+        return ls__fail(LS_ERR_LIMIT, "state: the name \"%s.%s\" is longer than %zu bytes",
+                        has_prefix ? prefix : "", name, bytes - 1);
+    }
+    return LS_OK;
+}
+
+#define STATE_NAME_MAX ((size_t)LS__MODULE_DEPTH_MAX * (LS__MODULE_NAME_MAX + 1))
+
+static ls_status visit_tensor(const char *prefix, const ls__module_item *item,
+                              const ls_state_visitor *visitor)
+{
+    char name[STATE_NAME_MAX];
+    LS_TRY(ls__state_name(name, sizeof name, prefix, item->name));
+    ls_shape shape = ls_shape_of(item->value);
+    ls_state_tensor seen = {.dtype = ls_dtype_of(item->value), .ndim = shape.ndim};
+    memcpy(seen.global, shape.dim, (size_t)shape.ndim * sizeof shape.dim[0]);
+    memcpy(seen.local, shape.dim, (size_t)shape.ndim * sizeof shape.dim[0]);
+    seen.data = ls_data(item->value);
+    if (!seen.data && ls_numel(item->value) > 0) {
+        return ls__fail_within(ls__self.status, "state of %s", name);
+    }
+    ls_status status = visitor->tensor(visitor->self, name, &seen);
+    ls__tensor_changed(item->value); /* a loading visitor may have written it */
+    return status;
+}
+
+/* The classes' own state, below the tensors. */
+static ls_status visit_classes(ls_module *module, const char *prefix,
+                               const ls_state_visitor *visitor)
+{
+    if (module->cls->state) {
+        LS_TRY(module->cls->state(module, prefix, visitor));
+    }
+    for (int i = 0; i < module->entries->count; i++) {
+        const ls__entry *at = &module->entries->list[i];
+        if (at->kind == LS__ENTRY_CHILD) {
+            char name[STATE_NAME_MAX];
+            LS_TRY(ls__state_name(name, sizeof name, prefix, at->name));
+            LS_TRY(visit_classes(at->child, name, visitor));
+        }
+    }
+    return LS_OK;
+}
+
+ls_status ls_module_state(ls_module *module, const char *prefix, const ls_state_visitor *visitor)
+{
+    int count = 0;
+    const ls__module_item *items = ls__module_items(module, &count);
+    if (!items) {
+        return ls__self.status;
+    }
+    for (int i = 0; i < count; i++) {
+        LS_TRY(visit_tensor(prefix, &items[i], visitor));
+    }
+    return visit_classes(module, prefix ? prefix : "", visitor);
+}

@@ -1,0 +1,81 @@
+/* Adam (Kingma & Ba 2015, algorithm 1) and AdamW (Loshchilov & Hutter 2019, algorithm 2):
+ *
+ *     Adam:  g <- grad + weight_decay * p        AdamW:  p <- p - lr * weight_decay * p
+ *     m <- beta1 m + (1 - beta1) g;   v <- beta2 v + (1 - beta2) g^2
+ *     p <- p - lr * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
+ */
+#include <math.h>
+
+#include "base/error.h"
+#include "base/options.h"
+#include "optim/optim.h"
+
+enum { HYPER_LR, HYPER_BETA1, HYPER_BETA2, HYPER_EPS, HYPER_DECAY, HYPER_COUNT };
+
+static void update(const ls_optim *o, ls__optim_param *param, float *value, const float *grad,
+                   bool decoupled)
+{
+    const ls__adamw_args args = {.count = param->count,
+                                 .param = value,
+                                 .exp_avg = param->state[0],
+                                 .exp_avg_sq = param->state[1],
+                                 .grad = grad,
+                                 .lr = o->hyper[HYPER_LR],
+                                 .beta1 = o->hyper[HYPER_BETA1],
+                                 .beta2 = o->hyper[HYPER_BETA2],
+                                 .eps = o->hyper[HYPER_EPS],
+                                 .weight_decay = o->hyper[HYPER_DECAY],
+                                 .step = param->steps,
+                                 .decoupled = decoupled};
+    o->kernels->adamw(&args, NULL);
+}
+
+static void adam_update(const ls_optim *o, ls__optim_param *param, float *value, const float *grad)
+{
+    update(o, param, value, grad, false);
+}
+
+static void adamw_update(const ls_optim *o, ls__optim_param *param, float *value, const float *grad)
+{
+    update(o, param, value, grad, true);
+}
+
+static const ls__optim_class adam_class = {
+    .name = "Adam",
+    .hyper_count = HYPER_COUNT,
+    .hyper_name = {"lr", "beta1", "beta2", "eps", "weight_decay"},
+    .state_name = {"exp_avg", "exp_avg_sq"},
+    .update = adam_update};
+
+static const ls__optim_class adamw_class = {
+    .name = "AdamW",
+    .hyper_count = HYPER_COUNT,
+    .hyper_name = {"lr", "beta1", "beta2", "eps", "weight_decay"},
+    .state_name = {"exp_avg", "exp_avg_sq"},
+    .update = adamw_update};
+
+static ls_optim *make(ls_module *module, const ls__optim_class *cls, const ls_adam_options *options)
+{
+    if (ls__optim_check(cls->name, "lr", options->lr, 0.0, INFINITY) < 0 ||
+        ls__optim_check(cls->name, "beta1", options->beta1, 0.0, 1.0) < 0 ||
+        ls__optim_check(cls->name, "beta2", options->beta2, 0.0, 1.0) < 0 ||
+        ls__optim_check(cls->name, "eps", options->eps, 0.0, INFINITY) < 0 ||
+        ls__optim_check(cls->name, "weight_decay", options->weight_decay, 0.0, INFINITY) < 0) {
+        return NULL;
+    }
+    const double hyper[HYPER_COUNT] = {options->lr, options->beta1, options->beta2, options->eps,
+                                       options->weight_decay};
+    return ls__optim_new(module, cls, hyper, 2);
+}
+
+ls_optim *ls_adam_new(ls_module *module, const ls_adam_options *options)
+{
+    LS__OPTIONS(ls_adam_options, given, options);
+    return make(module, &adam_class, &given);
+}
+
+ls_optim *ls_adamw_new(ls_module *module, const ls_adamw_options *options)
+{
+    LS__OPTIONS(ls_adamw_options, given, options);
+    return make(module, &adamw_class, &given);
+}

@@ -1,0 +1,258 @@
+/* What all optimizers share: the list of parameters, lazily allocated state, the step's checks, and
+ * the state visitor.
+ *
+ * State is taken at the first step (DESIGN D9: addresses of gradients are final by then), in one
+ * piece, every tensor of it starting on a cache line. Gradients are read where they live. After the
+ * first step nothing is allocated.
+ */
+#include "optim/optim.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "autograd/engine.h"
+#include "base/runtime.h"
+#include "base/size.h"
+#include "nn/module.h"
+#include "tensor/tensor.h"
+
+#define STATE_ALIGN 64 /* a cache line; what env's allocate promises */
+#define STATE_NAME_MAX 4352
+
+ls_status ls__optim_check(const char *optim, const char *name, double value, double low,
+                          double high)
+{
+    if (value >= low && value < high) {
+        return LS_OK;
+    }
+    return ls__fail(LS_ERR_INVALID, "%s: %s is %g; it must be in [%g, %g)", optim, name, value, low,
+                    high);
+}
+
+/* ---- making ------------------------------------------------------------------------------- */
+
+static ls_status list_params(ls_optim *o, ls_module *module)
+{
+    int items = 0;
+    const ls__module_item *item = ls__module_items(module, &items);
+    if (!item) {
+        return ls__self.status;
+    }
+    o->params = calloc((size_t)items + 1, sizeof *o->params);
+    if (!o->params) {
+        return ls__fail(LS_ERR_MEMORY, "%s: no memory for %d parameters", o->cls->name, items);
+    }
+    for (int i = 0; i < items; i++) {
+        if (item[i].buffer) {
+            continue;
+        }
+        if (ls_dtype_of(item[i].value) != LS_FLOAT32) {
+            return ls__fail(LS_ERR_UNSUPPORTED, "%s: parameter %s is %s; only float32 is optimized",
+                            o->cls->name, item[i].name, ls_dtype_name(ls_dtype_of(item[i].value)));
+        }
+        o->params[o->count++] = (ls__optim_param){
+            .name = item[i].name, .value = item[i].value, .count = ls_numel(item[i].value)};
+    }
+    if (o->count == 0) {
+        return ls__fail(LS_ERR_INVALID, "%s: the module has no parameters", o->cls->name);
+    }
+    return LS_OK;
+}
+
+ls_optim *ls__optim_new(ls_module *module, const ls__optim_class *cls, const double *hyper,
+                        int state_count)
+{
+    ls__tensors *tensors = ls__tensors_get(cls->name);
+    if (!tensors || ls_module_status(module) < 0) {
+        return NULL;
+    }
+    ls_optim *o = calloc(1, sizeof *o);
+    if (!o) {
+        (void)ls__fail(LS_ERR_MEMORY, "%s: no memory", cls->name);
+        return NULL;
+    }
+    o->cls = cls;
+    o->runtime = tensors->runtime;
+    o->state_count = state_count;
+    memcpy(o->hyper, hyper, (size_t)cls->hyper_count * sizeof *hyper);
+    if (list_params(o, module) < 0) {
+        ls_optim_free(o);
+        return NULL;
+    }
+    return o;
+}
+
+void ls_optim_free(ls_optim *o)
+{
+    if (!o) {
+        return;
+    }
+    if (o->memory) {
+        o->runtime->env->release(o->runtime->env, o->memory, o->memory_bytes);
+    }
+    free(o->params);
+    free(o);
+}
+
+static ls_status state_bytes(const ls_optim *o, const ls__optim_param *param, size_t *out)
+{
+    size_t bytes;
+    if (!ls__bytes_of(param->count, sizeof(float), &bytes) ||
+        !ls__add_size(bytes, STATE_ALIGN, &bytes)) {
+        return ls__fail(LS_ERR_LIMIT, "%s: the state of %s is too large", o->cls->name,
+                        param->name);
+    }
+    *out = (bytes - 1) & ~((size_t)STATE_ALIGN - 1);
+    return LS_OK;
+}
+
+static ls_status allocate_state(ls_optim *o)
+{
+    if (o->memory || o->state_count == 0) {
+        return LS_OK;
+    }
+    const ls__env *env = o->runtime->env;
+    size_t total = 0, bytes;
+    for (int i = 0; i < o->count; i++) {
+        LS_TRY(state_bytes(o, &o->params[i], &bytes));
+        for (int s = 0; s < o->state_count; s++) {
+            if (!ls__add_size(total, bytes, &total)) {
+                return ls__fail(LS_ERR_LIMIT, "%s: the state is too large", o->cls->name);
+            }
+        }
+    }
+    uint8_t *at = env->allocate(env, total ? total : STATE_ALIGN);
+    if (!at) {
+        return ls__fail(LS_ERR_MEMORY, "%s: no memory for %zu bytes of state", o->cls->name, total);
+    }
+    o->memory = at;
+    o->memory_bytes = total ? total : STATE_ALIGN;
+    memset(at, 0, o->memory_bytes);
+    for (int s = 0; s < o->state_count; s++) {
+        for (int i = 0; i < o->count; i++) {
+            LS_TRY(state_bytes(o, &o->params[i], &bytes));
+            o->params[i].state[s] = (float *)(void *)at;
+            at += bytes;
+        }
+    }
+    return LS_OK;
+}
+
+/* ---- stepping ----------------------------------------------------------------------------- */
+
+/* Gradients that belong to a reducer are final only when it says so. Neighbouring parameters
+ * usually share theirs, which is then asked once. */
+static ls_status check_synchronised(const ls_optim *o)
+{
+    ls__observer *asked = NULL;
+    for (int i = 0; i < o->count; i++) {
+        ls__observer *observer = ls__param_observer(o->params[i].value);
+        if (observer && observer != asked && observer->usable) {
+            ls_status status = observer->usable(observer);
+            if (status < 0) {
+                return ls__fail_within(status, "%s step", o->cls->name);
+            }
+        }
+        asked = observer;
+    }
+    return LS_OK;
+}
+
+static ls_status update(const ls_optim *o, ls__optim_param *param)
+{
+    ls_tensor *grad = ls_grad(param->value);
+    if (!grad) {
+        return LS_OK; /* absent, which differs from zero: momentum does not decay */
+    }
+    float *value = ls_data(param->value);
+    const float *gradient = ls_data(grad);
+    if ((!value || !gradient) && param->count > 0) {
+        return ls__fail_within(ls__self.status, "%s step: %s", o->cls->name, param->name);
+    }
+    param->steps++;
+    o->cls->update(o, param, value, gradient);
+    ls__tensor_changed(param->value);
+    return LS_OK;
+}
+
+static ls_status step(ls_optim *o)
+{
+    LS_TRY(check_synchronised(o));
+    LS_TRY(allocate_state(o));
+    for (int i = 0; i < o->count; i++) {
+        LS_TRY(update(o, &o->params[i]));
+    }
+    return LS_OK;
+}
+
+ls_status ls_optim_step(ls_optim *o)
+{
+    if (!o) {
+        return ls__fail(LS_ERR_INVALID, "optim step: the optimizer is NULL");
+    }
+    const ls__tensors *tensors = ls__tensors_get("ls_optim_step");
+    if (!tensors) {
+        return ls__self.status;
+    }
+    o->kernels = tensors->kernels;
+    ls__phase former = ls__activity_enter(LS__PHASE_OPTIMIZER, o->cls->name);
+    ls_status status = step(o);
+    ls__activity_leave(former);
+    return status;
+}
+
+void ls_optim_zero_grad(ls_optim *o)
+{
+    for (int i = 0; i < o->count; i++) {
+        (void)ls__param_set_grad_present(o->params[i].value, false);
+    }
+}
+
+void ls_optim_set_lr(ls_optim *o, double lr)
+{
+    o->hyper[0] = lr;
+}
+
+double ls_optim_lr(const ls_optim *o)
+{
+    return o->hyper[0];
+}
+
+/* ---- state -------------------------------------------------------------------------------- */
+
+static ls_status visit_param(ls_optim *o, ls__optim_param *param, const char *prefix,
+                             const ls_state_visitor *visitor)
+{
+    char part[STATE_NAME_MAX], name[STATE_NAME_MAX];
+    LS_TRY(ls__state_name(part, sizeof part, "step", param->name));
+    LS_TRY(ls__state_name(name, sizeof name, prefix, part));
+    LS_TRY(visitor->int64(visitor->self, name, &param->steps));
+    ls_shape shape = ls_shape_of(param->value);
+    for (int s = 0; s < o->state_count; s++) {
+        LS_TRY(ls__state_name(part, sizeof part, o->cls->state_name[s], param->name));
+        LS_TRY(ls__state_name(name, sizeof name, prefix, part));
+        ls_state_tensor seen = {.dtype = LS_FLOAT32, .ndim = shape.ndim, .data = param->state[s]};
+        memcpy(seen.global, shape.dim, (size_t)shape.ndim * sizeof shape.dim[0]);
+        memcpy(seen.local, shape.dim, (size_t)shape.ndim * sizeof shape.dim[0]);
+        LS_TRY(visitor->tensor(visitor->self, name, &seen));
+    }
+    return LS_OK;
+}
+
+/* State that no step has made yet is shown as zeros with step 0, which means the same; so a loading
+ * visitor finds the memory it needs. */
+ls_status ls_optim_state(ls_optim *o, const char *prefix, const ls_state_visitor *visitor)
+{
+    char name[STATE_NAME_MAX];
+    LS_TRY(allocate_state(o));
+    for (int i = 0; i < o->cls->hyper_count; i++) {
+        LS_TRY(ls__state_name(name, sizeof name, prefix, o->cls->hyper_name[i]));
+        LS_TRY(visitor->float64(visitor->self, name, &o->hyper[i]));
+    }
+    for (int i = 0; i < o->count; i++) {
+        LS_TRY(visit_param(o, &o->params[i], prefix, visitor));
+    }
+    return LS_OK;
+}
