@@ -43,6 +43,8 @@ typedef struct ls__env_spawn {
     int stdout_fd, stderr_fd; /* -1: inherit */
     const int *keep_fds;      /* descriptors the child inherits, besides 0-2 */
     int keep_count;
+    bool helper; /* with `fn`: part of the library. It survives its parent, which it watches itself,
+                    and ends without the user's exit handlers */
 } ls__env_spawn;
 
 typedef enum ls__env_kind {
@@ -105,6 +107,8 @@ struct ls__env {
     int (*peer_uid)(const ls__env *env, int fd, uid_t *uid);
     int (*shm_create)(const ls__env *env, const char *name, size_t bytes); /* memfd, cloexec */
     int (*shm_resize)(const ls__env *env, int fd, size_t bytes);           /* grows only */
+    int64_t (*shm_size)(const ls__env *env, int fd); /* of such a memfd; -EINVAL: fd is none */
+    int (*shm_seal)(const ls__env *env, int fd);     /* its bytes never change again */
     /* Maps `reserve` bytes, of which the file may have fewer yet. */
     int (*shm_map)(const ls__env *env, int fd, size_t reserve, void **out);
     void (*shm_unmap)(const ls__env *env, void *memory, size_t reserve);
@@ -118,6 +122,26 @@ struct ls__env {
      * after that its number may belong to somebody else. -ESRCH: nobody is left. */
     int (*kill_group)(const ls__env *env, pid_t pid, int signal);
     pid_t (*pid)(const ls__env *env); /* of this process */
+
+    /* launcher */
+    int (*pipe)(const ls__env *env, int out[2]); /* out[0]: read, non-blocking; out[1]: write */
+    /* A descriptor that becomes readable when one of the signals comes to this thread; they are
+     * blocked until signals_close(env, fd, saved) puts back the mask in *saved. */
+    int (*signals_open)(const ls__env *env, const int *signals, int count, uint64_t *saved);
+    void (*signals_close)(const ls__env *env, int fd, uint64_t saved);
+    int (*signal_next)(const ls__env *env, int fd); /* its number, or -EAGAIN */
+    /* pidfd of our parent if that is still `parent`; -ESRCH: it has ended. */
+    int (*watch_parent)(const ls__env *env, pid_t parent);
+    /* Orphaned descendants become our children from now on. */
+    int (*adopt_orphans)(const ls__env *env);
+    int (*wait_any)(const ls__env *env,
+                    ls__env_exit *out); /* -EAGAIN or -ECHILD: none ended, none left */
+    int (*kill_children)(const ls__env *env, int signal);     /* all; returns how many */
+    int (*allow_descriptors)(const ls__env *env, int count);  /* raises the limit, if it may */
+    int (*make_folder)(const ls__env *env, const char *path); /* 0 also when it exists */
+    int (*host_name)(const ls__env *env, char *out, size_t bytes);
+    int (*free_port)(const ls__env *env); /* a TCP port of the loopback, free a moment ago */
+    bool (*is_terminal)(const ls__env *env, int fd);
 };
 
 const ls__env *ls__env_posix(void);

@@ -1,5 +1,5 @@
-/* The real env table: Linux. The entries stand in env_posix_{thread,file,dir,net,process}.c, the
- * only files of the library that make system calls. */
+/* The real env table: Linux. The entries stand in env_posix_{thread,file,dir,net,process,launch}.c,
+ * the only files of the library that make system calls. */
 #include "base/env_posix.h"
 
 static const ls__env posix = {
@@ -30,6 +30,8 @@ static const ls__env posix = {
     .peer_uid = ls__posix_peer_uid,
     .shm_create = ls__posix_shm_create,
     .shm_resize = ls__posix_shm_resize,
+    .shm_size = ls__posix_shm_size,
+    .shm_seal = ls__posix_shm_seal,
     .shm_map = ls__posix_shm_map,
     .shm_unmap = ls__posix_shm_unmap,
     .spawn = ls__posix_spawn,
@@ -37,6 +39,19 @@ static const ls__env posix = {
     .kill = ls__posix_kill,
     .kill_group = ls__posix_kill_group,
     .pid = ls__posix_pid,
+    .pipe = ls__posix_pipe,
+    .signals_open = ls__posix_signals_open,
+    .signals_close = ls__posix_signals_close,
+    .signal_next = ls__posix_signal_next,
+    .watch_parent = ls__posix_watch_parent,
+    .adopt_orphans = ls__posix_adopt_orphans,
+    .wait_any = ls__posix_wait_any,
+    .kill_children = ls__posix_kill_children,
+    .allow_descriptors = ls__posix_allow_descriptors,
+    .make_folder = ls__posix_make_folder,
+    .host_name = ls__posix_host_name,
+    .free_port = ls__posix_free_port,
+    .is_terminal = ls__posix_is_terminal,
 };
 
 const ls__env *ls__env_posix(void)

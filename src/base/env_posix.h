@@ -30,6 +30,8 @@ int ls__posix_fsync(const ls__env *env, int fd);
 int ls__posix_rename(const ls__env *env, const char *from, const char *to);
 int ls__posix_shm_create(const ls__env *env, const char *name, size_t bytes);
 int ls__posix_shm_resize(const ls__env *env, int fd, size_t bytes);
+int64_t ls__posix_shm_size(const ls__env *env, int fd);
+int ls__posix_shm_seal(const ls__env *env, int fd);
 int ls__posix_shm_map(const ls__env *env, int fd, size_t reserve, void **out);
 void ls__posix_shm_unmap(const ls__env *env, void *memory, size_t reserve);
 
@@ -50,5 +52,20 @@ int ls__posix_wait_exit(const ls__env *env, pid_t pid, ls__env_exit *out);
 int ls__posix_kill(const ls__env *env, int pidfd, int signal);
 int ls__posix_kill_group(const ls__env *env, pid_t pid, int signal);
 pid_t ls__posix_pid(const ls__env *env);
+
+/* launch: what only the launcher asks for */
+int ls__posix_pipe(const ls__env *env, int out[2]);
+int ls__posix_signals_open(const ls__env *env, const int *signals, int count, uint64_t *saved);
+void ls__posix_signals_close(const ls__env *env, int fd, uint64_t saved);
+int ls__posix_signal_next(const ls__env *env, int fd);
+int ls__posix_watch_parent(const ls__env *env, pid_t parent);
+int ls__posix_adopt_orphans(const ls__env *env);
+int ls__posix_wait_any(const ls__env *env, ls__env_exit *out);
+int ls__posix_kill_children(const ls__env *env, int signal);
+int ls__posix_allow_descriptors(const ls__env *env, int count);
+int ls__posix_make_folder(const ls__env *env, const char *path);
+int ls__posix_host_name(const ls__env *env, char *out, size_t bytes);
+int ls__posix_free_port(const ls__env *env);
+bool ls__posix_is_terminal(const ls__env *env, int fd);
 
 #endif

@@ -127,6 +127,24 @@ int ls__posix_shm_resize(const ls__env *env LS__UNUSED, int fd, size_t bytes)
     return ftruncate(fd, (off_t)bytes) != 0 ? -errno : 0;
 }
 
+/* Only a memfd made above can have the seal against shrinking, so this also tells it from others.
+ */
+int64_t ls__posix_shm_size(const ls__env *env LS__UNUSED, int fd)
+{
+    struct stat info;
+    int seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(fd, &info) != 0) {
+        return -EINVAL;
+    }
+    return info.st_size;
+}
+
+int ls__posix_shm_seal(const ls__env *env LS__UNUSED, int fd)
+{
+    int rc = fcntl(fd, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE);
+    return rc != 0 ? -errno : 0;
+}
+
 /* Not inherited by fork: a child must not touch memory that peers read. */
 int ls__posix_shm_map(const ls__env *env LS__UNUSED, int fd, size_t reserve, void **out)
 {

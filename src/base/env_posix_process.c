@@ -135,7 +135,11 @@ static void close_as_exec(const ls__env_spawn *spawn)
 static LS__NORETURN void run_function(const ls__env_spawn *spawn)
 {
     close_as_exec(spawn);
-    exit(spawn->fn(spawn->arg));
+    int code = spawn->fn(spawn->arg);
+    if (spawn->helper) {
+        _exit(code);
+    }
+    exit(code);
 }
 
 static LS__NORETURN void run_program(const ls__env_spawn *spawn, int report)
@@ -155,7 +159,7 @@ static LS__NORETURN void child_main(const ls__env_spawn *spawn, pid_t parent, in
 {
     (void)setpgid(0, 0);
     default_signals();
-    if (!follow_parent(parent) || !place_standard(spawn)) {
+    if ((!spawn->helper && !follow_parent(parent)) || !place_standard(spawn)) {
         _exit(EXIT_NO_CHILD);
     }
     if (spawn->argv == NULL) {

@@ -33,6 +33,12 @@ static const ls__setting table[] = {
     {"LOCAL_WORLD_SIZE", "1", "set by the launcher: number of ranks of its host"},
     {"OMP_NUM_THREADS", "", "compute threads of a rank, where LOCKSTEP_THREADS is not set"},
     {"GOMP_SPINCOUNT", "", "set by the launcher unless you did: how long idle threads spin"},
+    {"LOCKSTEP_LIVE", "",
+     "set by the launcher: 1 when its output is a terminal, where a rank may "
+     "update a line with carriage returns"},
+    {"OMPI_COMM_WORLD_SIZE", "", "set by Open MPI; more than one rank is refused"},
+    {"PMI_SIZE", "", "set by MPICH and others; more than one rank is refused"},
+    {"SLURM_STEP_NUM_TASKS", "", "set by srun; more than one rank is refused"},
     {"TORCH_DISTRIBUTED_DEBUG", "", "OFF, INFO or DETAIL, where LOCKSTEP_DEBUG is not set"},
 };
 

@@ -18,6 +18,7 @@
 #include "base/activity.h"
 #include "base/compiler.h"
 #include "base/env.h"
+#include "base/error.h"
 #include "comm/descriptor.h"
 
 #define LS__BOARD_MAGIC 0x4c53424fu /* "LSBO" */
@@ -93,11 +94,30 @@ static inline size_t ls__board_bytes(int ranks)
     return sizeof(ls__board) + (size_t)ranks * sizeof(ls__board_rank);
 }
 
+/* What a new board says about the job. */
+typedef struct ls__board_job {
+    int ranks, world_size, first_rank;
+    uint32_t generation;
+    uint64_t number; /* random */
+    int launcher_pid;
+    const char *host;
+} ls__board_job;
+
+/* Makes a board in a new memfd and maps it; *fd is the caller's. Its size is ls__board_bytes. */
+ls_status ls__board_new(const ls__env *env, const ls__board_job *job, int *fd, ls__board **out);
+/* Maps the board behind fd (borrowed), if it is one. */
+ls_status ls__board_open(const ls__env *env, int fd, ls__board **out);
+/* Unmaps; NULL is allowed. */
+void ls__board_close(const ls__env *env, ls__board *board);
+
 /* Bumps the doorbell of local rank r and wakes its sleepers. */
 void ls__board_ring(ls__board *board, const ls__env *env, int r);
 
 /* "rank 2 (host h, pid 12) in the backward pass (fc1) at train.c:88 for 1.2 s; last operation:
  * all_reduce #17 (bucket 3 …) of group "ddp", started" - what a rank was doing, for reports. */
 void ls__board_describe(const ls__board *board, const ls__env *env, int r, char *out, size_t bytes);
+/* The two halves of that line: "rank 2 (host h, pid 12)", and the rest from "in the …" on. */
+void ls__board_name(const ls__board *board, int r, char *out, size_t bytes);
+void ls__board_doing(const ls__board *board, const ls__env *env, int r, char *out, size_t bytes);
 
 #endif

@@ -11,6 +11,9 @@
 #define LS__STORE_CLIENTS_MAX 1024
 #define LS__STORE_PENDING_MAX 64 /* connections that have not proven the secret yet */
 #define LS__STORE_HANDSHAKE_MS 2000
+#define LS__STORE_SECRET_BYTES 32
+#define LS__STORE_FDS_MAX 1024   /* descriptors held for put_fd */
+#define LS__STORE_WAITERS_MAX 64 /* of one client */
 
 /* ---- server ------------------------------------------------------------------------------- */
 
@@ -25,6 +28,12 @@ ls_status ls__store_server_adopt(ls__store_server *server, int fd);
 int ls__store_server_poll(ls__store_server *server, ls__env_poll *items, int room,
                           uint64_t *deadline_ns);
 void ls__store_server_turn(ls__store_server *server, const ls__env_poll *items, int count);
+
+/* From now on every waiter and every request is answered with LS_ERR_PEER and `why`: nobody waits
+ * for a job that has failed. The first call counts. */
+void ls__store_server_fail(ls__store_server *server, const char *why);
+/* Connections now held, for tests and reports. */
+int ls__store_server_clients(const ls__store_server *server);
 
 /* ---- client ------------------------------------------------------------------------------- */
 

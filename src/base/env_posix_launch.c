@@ -1,0 +1,206 @@
+/* What only the launcher asks of the system: signals as a descriptor, orphans, host facts. */
+#include "base/env_posix.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/compiler.h"
+
+int ls__posix_pipe(const ls__env *env LS__UNUSED, int out[2])
+{
+    if (pipe2(out, O_CLOEXEC) != 0) {
+        return -errno;
+    }
+    if (fcntl(out[0], F_SETFL, O_NONBLOCK) != 0) {
+        int error = errno;
+        (void)close(out[0]);
+        (void)close(out[1]);
+        return -error;
+    }
+    return 0;
+}
+
+/* ---- signals: the mask travels as one bit a signal ------------------------------------------ */
+
+static uint64_t mask_to_bits(const sigset_t *mask)
+{
+    uint64_t bits = 0;
+    for (int number = 1; number <= 64; number++) {
+        bits |= sigismember(mask, number) == 1 ? (uint64_t)1 << (number - 1) : 0;
+    }
+    return bits;
+}
+
+static sigset_t bits_to_mask(uint64_t bits)
+{
+    sigset_t mask;
+    sigemptyset(&mask);
+    for (int number = 1; number <= 64; number++) {
+        if ((bits >> (number - 1) & 1) != 0) {
+            (void)sigaddset(&mask, number);
+        }
+    }
+    return mask;
+}
+
+int ls__posix_signals_open(const ls__env *env LS__UNUSED, const int *signals, int count,
+                           uint64_t *saved)
+{
+    sigset_t wanted, before;
+    sigemptyset(&wanted);
+    for (int i = 0; i < count; i++) {
+        (void)sigaddset(&wanted, signals[i]);
+    }
+    int fd = signalfd(-1, &wanted, SFD_NONBLOCK | SFD_CLOEXEC);
+    if (fd < 0) {
+        return -errno;
+    }
+    (void)pthread_sigmask(SIG_BLOCK, &wanted, &before);
+    *saved = mask_to_bits(&before);
+    return fd;
+}
+
+void ls__posix_signals_close(const ls__env *env LS__UNUSED, int fd, uint64_t saved)
+{
+    sigset_t before = bits_to_mask(saved);
+    (void)close(fd);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+int ls__posix_signal_next(const ls__env *env LS__UNUSED, int fd)
+{
+    struct signalfd_siginfo info;
+    ssize_t got = read(fd, &info, sizeof info);
+    return got == (ssize_t)sizeof info ? (int)info.ssi_signo : -EAGAIN;
+}
+
+/* ---- relatives ------------------------------------------------------------------------------ */
+
+int ls__posix_watch_parent(const ls__env *env LS__UNUSED, pid_t parent)
+{
+    long fd = syscall(SYS_pidfd_open, parent, 0);
+    if (fd < 0) {
+        return -errno;
+    }
+    if (getppid() != parent) { /* it ended before we looked: the number may be another's */
+        (void)close((int)fd);
+        return -ESRCH;
+    }
+    return (int)fd;
+}
+
+int ls__posix_adopt_orphans(const ls__env *env LS__UNUSED)
+{
+    return prctl(PR_SET_CHILD_SUBREAPER, 1) != 0 ? -errno : 0;
+}
+
+int ls__posix_wait_any(const ls__env *env, ls__env_exit *out)
+{
+    int rc = ls__posix_wait_exit(env, -1, out);
+    return rc;
+}
+
+/* The parent's number stands behind the name in /proc/PID/stat; the name may contain anything, so
+ * it is looked for behind the last ")". */
+static pid_t parent_of(pid_t pid)
+{
+    char path[64], line[512];
+    snprintf(path, sizeof path, "/proc/%ld/stat", (long)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return -1;
+    }
+    ssize_t got = read(fd, line, sizeof line - 1);
+    (void)close(fd);
+    line[got > 0 ? got : 0] = '\0';
+    const char *end = strrchr(line, ')');
+    long parent = -1;
+    return end != NULL && sscanf(end + 1, " %*c %ld", &parent) == 1 ? (pid_t)parent : -1;
+}
+
+int ls__posix_kill_children(const ls__env *env LS__UNUSED, int signal)
+{
+    int count = 0;
+    pid_t self = getpid();
+    DIR *folder = opendir("/proc");
+    if (folder == NULL) {
+        return -errno;
+    }
+    for (struct dirent *entry = readdir(folder); entry != NULL; entry = readdir(folder)) {
+        long pid = strtol(entry->d_name, NULL, 10);
+        if (pid > 0 && parent_of((pid_t)pid) == self) {
+            count += kill((pid_t)pid, signal) == 0;
+        }
+    }
+    (void)closedir(folder);
+    return count;
+}
+
+int ls__posix_allow_descriptors(const ls__env *env LS__UNUSED, int count)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) {
+        return -errno;
+    }
+    if (limit.rlim_cur >= (rlim_t)count) {
+        return 0;
+    }
+    limit.rlim_cur = (rlim_t)count < limit.rlim_max ? (rlim_t)count : limit.rlim_max;
+    return setrlimit(RLIMIT_NOFILE, &limit) != 0 ? -errno : 0;
+}
+
+/* ---- host ----------------------------------------------------------------------------------- */
+
+int ls__posix_make_folder(const ls__env *env LS__UNUSED, const char *path)
+{
+    struct stat info;
+    if (mkdir(path, 0777) == 0) {
+        return 0;
+    }
+    int error = errno;
+    return error == EEXIST && stat(path, &info) == 0 && S_ISDIR(info.st_mode) ? 0 : -error;
+}
+
+int ls__posix_host_name(const ls__env *env LS__UNUSED, char *out, size_t bytes)
+{
+    if (bytes == 0 || gethostname(out, bytes) != 0) {
+        return -errno;
+    }
+    out[bytes - 1] = '\0';
+    return 0;
+}
+
+int ls__posix_free_port(const ls__env *env LS__UNUSED)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof address;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) {
+        return -errno;
+    }
+    int rc = bind(fd, (const struct sockaddr *)&address, sizeof address);
+    rc = rc == 0 ? getsockname(fd, (struct sockaddr *)&address, &length) : rc;
+    int error = errno;
+    (void)close(fd);
+    return rc != 0 ? -error : ntohs(address.sin_port);
+}
+
+bool ls__posix_is_terminal(const ls__env *env LS__UNUSED, int fd)
+{
+    return isatty(fd) == 1;
+}

@@ -1,0 +1,194 @@
+/* The board's life and its sentences.
+ *
+ * A board is written by ranks that may die at any instruction, so its readers trust nothing in it:
+ * numbers are range-checked, texts are cut at their field's end, and a record that was half written
+ * is described by what is there.
+ */
+#include "comm/board.h"
+
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "comm/program/program.h"
+
+ls_status ls__board_new(const ls__env *env, const ls__board_job *job, int *fd, ls__board **out)
+{
+    LS_ASSERT(job->ranks >= 1 && job->ranks <= LS__BOARD_RANKS_MAX);
+    size_t bytes = ls__board_bytes(job->ranks);
+    int file = env->shm_create(env, "lockstep-board", bytes);
+    if (file < 0) {
+        return ls__fail(LS_ERR_SYSTEM, "the job's board of %zu bytes: %s", bytes, strerror(-file));
+    }
+    void *memory = NULL;
+    int error = env->shm_map(env, file, bytes, &memory);
+    if (error < 0) {
+        env->close(env, file);
+        return ls__fail(LS_ERR_SYSTEM, "mapping the job's board of %zu bytes: %s", bytes,
+                        strerror(-error));
+    }
+    ls__board *board = memory; /* a new memfd reads as zeros */
+    board->magic = LS__BOARD_MAGIC;
+    board->version = LS__BOARD_VERSION;
+    board->bytes = bytes;
+    board->ranks = job->ranks;
+    board->world_size = job->world_size;
+    board->first_rank = job->first_rank;
+    board->generation = job->generation;
+    board->job = job->number;
+    board->launcher_pid = job->launcher_pid;
+    snprintf(board->host, sizeof board->host, "%s", job->host);
+    *fd = file;
+    *out = board;
+    return LS_OK;
+}
+
+static ls_status not_a_board(int fd, const char *found)
+{
+    return ls__fail(LS_ERR_INVALID,
+                    "descriptor %d should be the job's board, but %s: start the program with "
+                    "`lockstep run` and do not close or reuse inherited descriptors",
+                    fd, found);
+}
+
+static bool board_is_sound(const ls__board *board, size_t bytes)
+{
+    return board->magic == LS__BOARD_MAGIC && board->version == LS__BOARD_VERSION &&
+           board->ranks >= 1 && board->ranks <= LS__BOARD_RANKS_MAX && board->bytes == bytes &&
+           ls__board_bytes(board->ranks) == bytes && board->first_rank >= 0 &&
+           board->world_size >= board->ranks &&
+           board->first_rank <= board->world_size - board->ranks;
+}
+
+ls_status ls__board_open(const ls__env *env, int fd, ls__board **out)
+{
+    int64_t size = env->shm_size(env, fd);
+    if (size < 0) {
+        return not_a_board(fd, "it is closed or no shared memory");
+    }
+    if (size < (int64_t)sizeof(ls__board) || size > (int64_t)ls__board_bytes(LS__BOARD_RANKS_MAX)) {
+        return not_a_board(fd, "its size is that of something else");
+    }
+    void *memory = NULL;
+    int error = env->shm_map(env, fd, (size_t)size, &memory);
+    if (error < 0) {
+        return not_a_board(fd, strerror(-error));
+    }
+    if (!board_is_sound(memory, (size_t)size)) {
+        env->shm_unmap(env, memory, (size_t)size);
+        return not_a_board(fd, "its content is another version's or something else");
+    }
+    *out = memory;
+    return LS_OK;
+}
+
+void ls__board_close(const ls__env *env, ls__board *board)
+{
+    if (board != NULL) {
+        env->shm_unmap(env, board, ls__board_bytes(board->ranks));
+    }
+}
+
+void ls__board_ring(ls__board *board, const ls__env *env, int r)
+{
+    ls__board_rank *rank = &board->rank[r];
+    /* Sequentially consistent, as the sleeper's increment of `sleepers` before its last look at
+     * what it waits for: either it sees our news, or we see it and wake it. */
+    atomic_fetch_add_explicit(&rank->doorbell, 1, memory_order_seq_cst);
+    if (atomic_load_explicit(&rank->sleepers, memory_order_seq_cst) != 0) {
+        env->wake(env, &rank->doorbell, INT_MAX);
+    }
+}
+
+/* A bounded text that only grows: what does not fit is cut. */
+typedef struct text {
+    char *at;
+    size_t room;
+} text;
+
+static void LS__PRINTF(2, 3) add(text *out, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(out->at, out->room, format, arguments);
+    va_end(arguments);
+    size_t used = length < 0 ? 0 : (size_t)length;
+    used = used < out->room ? used : out->room - 1;
+    out->at += used;
+    out->room -= used;
+}
+
+void ls__board_name(const ls__board *board, int r, char *out, size_t bytes)
+{
+    int pid = atomic_load_explicit(&board->rank[r].pid, memory_order_relaxed);
+    snprintf(out, bytes, "rank %d (host %.63s, pid %d)", board->first_rank + r, board->host, pid);
+}
+
+static const char *flight_state_name(uint32_t state)
+{
+    switch (state) {
+    case LS__FLIGHT_QUEUED:
+        return "queued";
+    case LS__FLIGHT_STARTED:
+        return "started";
+    case LS__FLIGHT_DONE:
+        return "done";
+    case LS__FLIGHT_FAILED:
+        return "failed";
+    default:
+        return "being written";
+    }
+}
+
+static void add_flight(text *out, const ls__board_rank *rank)
+{
+    uint64_t next = atomic_load_explicit(&rank->flight_next, memory_order_acquire);
+    if (next == 0) {
+        return;
+    }
+    const ls__flight_record *record = &rank->flight[(next - 1) % LS__FLIGHT_MAX];
+    uint32_t state = atomic_load_explicit(&record->state, memory_order_acquire);
+    const ls__descriptor *d = &record->descriptor;
+    const char *name =
+        d->operation < LS__OP_COUNT ? ls__operation_name((ls__operation)d->operation) : "operation";
+    add(out, "; last operation: %s #%llu", name, (unsigned long long)d->sequence);
+    if (d->text[0] != '\0') {
+        add(out, " \"%.*s\"", LS__TAG_MAX - 1, d->text);
+    }
+    add(out, " of group \"%.31s\", %s", record->group_name, flight_state_name(state));
+}
+
+void ls__board_doing(const ls__board *board, const ls__env *env, int r, char *out, size_t bytes)
+{
+    const ls__board_rank *rank = &board->rank[r];
+    text to = {out, bytes};
+    ls__activity_copy activity;
+    ls__activity_read(&rank->activity, &activity);
+    if (activity.since_ns == 0) {
+        add(&to, "before ls_init");
+        return;
+    }
+    add(&to, "in %s", ls__phase_name(activity.phase));
+    if (activity.detail[0] != '\0') {
+        add(&to, " (%.*s)", LS__ACTIVITY_DETAIL_MAX - 1, activity.detail);
+    }
+    if (activity.file[0] != '\0') {
+        add(&to, " at %.*s:%d", LS__ACTIVITY_FILE_MAX - 1, activity.file, activity.line);
+    }
+    uint64_t now = env->now_ns(env);
+    if (now > activity.since_ns) {
+        add(&to, " for %.1f s", (double)(now - activity.since_ns) * 1e-9);
+    }
+    add_flight(&to, rank);
+}
+
+void ls__board_describe(const ls__board *board, const ls__env *env, int r, char *out, size_t bytes)
+{
+    text to = {out, bytes};
+    char name[128], doing[768];
+    ls__board_name(board, r, name, sizeof name);
+    ls__board_doing(board, env, r, doing, sizeof doing);
+    add(&to, "%s %s", name, doing);
+}

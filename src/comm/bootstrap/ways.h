@@ -1,0 +1,10 @@
+/* Ways into a world that have a file of their own. LS_IN_PROGRESS: the way does not apply. */
+#ifndef LS_COMM_BOOTSTRAP_WAYS_H
+#define LS_COMM_BOOTSTRAP_WAYS_H
+
+#include "comm/bootstrap/bootstrap.h"
+#include "comm/store/store.h"
+
+ls_status ls__bootstrap_launcher(const ls__env *env, int64_t timeout_ms, ls__boot *out);
+
+#endif
