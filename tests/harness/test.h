@@ -7,7 +7,8 @@
  * A test's name is a sentence. A failing CHECK prints file, line and values, and ends that test (in
  * a DIST_TEST: that rank with status 1). SKIP("reason") ends a test as skipped. The program takes
  * an optional substring that selects tests. TEST_SEED seeds tests that draw random cases; it is
- * printed.
+ * printed. A test named helper_… is skipped unless asked for by that name: one that others run in a
+ * process of its own (test_run) with another environment. TEST_VERBOSE=1 shows all output.
  */
 #ifndef TEST_H
 #define TEST_H

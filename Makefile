@@ -1,0 +1,64 @@
+# The front door; meson and ninja do the work. `make help` lists what there is.
+#   BUILD=build BUILDTYPE=release   where and how (debug, release …)
+#   DATA=PATH N=4 ARGS=…            what `make demo` trains on, with how many workers, further flags
+#   DESTDIR= PREFIX=/usr/local      where `make install` puts it
+
+BUILD     ?= build
+BUILDTYPE ?= release
+PREFIX    ?= /usr/local
+DATA      ?= /usr/share/common-licenses
+ARGS      ?=
+C_FILES    = $(shell git ls-files -c -o --exclude-standard '*.c' '*.h')
+
+.PHONY: all help build test test-long demo bench install clean format tidy sanitize
+
+all: build
+
+help:
+	@echo "make build | test | test-long | demo | bench | install | clean | format | tidy | sanitize"
+
+$(BUILD)/build.ninja:
+	meson setup $(BUILD) --buildtype=$(BUILDTYPE) --prefix=$(PREFIX)
+
+build: $(BUILD)/build.ninja
+	ninja -C $(BUILD)
+
+test: build
+	tests/run --build $(BUILD)
+
+# Also what is random, slow or violent, and the sanitizer builds.
+test-long: build
+	TEST_LONG=1 tests/run --build $(BUILD)
+	$(MAKE) sanitize TEST_LONG=1
+
+# Trains a small GPT on the text in DATA with N workers.
+demo: build
+	$(BUILD)/lockstep run -n $(or $(N),4) $(BUILD)/examples/03_gpt_text --data "$(DATA)" $(ARGS)
+
+bench: build
+	$(BUILD)/lockstep bench all-reduce -n $(or $(N),2) --sizes 1M,10M,100M \
+	    --buffers registered --json $(BUILD)/bench-all-reduce.json $(ARGS)
+
+install: build
+	meson install -C $(BUILD) --no-rebuild
+
+clean:
+	rm -rf build build-asan build-tsan
+
+format:
+	clang-format-14 -i $(C_FILES)
+
+tidy: build
+	tests/run --build $(BUILD) --only tidy
+
+build-asan/build.ninja:
+	meson setup build-asan --buildtype=debugoptimized -Db_sanitize=address,undefined
+
+build-tsan/build.ninja:
+	meson setup build-tsan --buildtype=debugoptimized -Db_sanitize=thread
+
+sanitize: build-asan/build.ninja build-tsan/build.ninja
+	ninja -C build-asan
+	tests/run --build build-asan --programs-only
+	ninja -C build-tsan
+	tests/run --build build-tsan --programs-only
