@@ -58,6 +58,7 @@ build-asan/build.ninja:
 build-tsan/build.ninja:
 	meson setup build-tsan --buildtype=debugoptimized -Db_sanitize=thread
 
+sanitize: export UBSAN_OPTIONS = halt_on_error=1:print_stacktrace=1
 sanitize: build-asan/build.ninja build-tsan/build.ninja
 	ninja -C build-asan
 	tests/run --build build-asan --programs-only

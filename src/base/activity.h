@@ -44,8 +44,8 @@ typedef struct ls__activity_copy {
 ls__phase ls__activity_enter(ls__phase phase, const char *detail);
 void ls__activity_leave(ls__phase former);
 
-/* A consistent copy; gives up after some tries on a writer that died (or sleeps) within a write, and
- * then takes what is there and returns false. */
+/* A consistent copy; gives up after some tries on a writer that died (or sleeps) within a write,
+ * and then takes what is there and returns false. */
 bool ls__activity_read(const ls__activity *activity, ls__activity_copy *out);
 const char *ls__phase_name(ls__phase phase); /* "the forward pass" … */
 

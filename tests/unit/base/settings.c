@@ -13,6 +13,8 @@
 /* Runs `helper` of this program in the given environment and returns what it printed. */
 static char *run_helper(const char *environment, const char *helper)
 {
+    static char *kept[64]; /* what was printed stays until the test's process ends */
+    static int count;
     char command[2048];
     snprintf(command, sizeof command, "env %s TEST_VERBOSE=1 '%s' helper_%s", environment,
              test_build_path("tests/unit/base/settings"), helper);
@@ -20,7 +22,9 @@ static char *run_helper(const char *environment, const char *helper)
     if (out.status != 0) {
         test_fail(__FILE__, __LINE__, "%s: status %d: %s", command, out.status, out.text);
     }
-    return out.text; /* the test's process ends soon; so does its memory */
+    CHECK(count < 64);
+    kept[count] = out.text;
+    return kept[count++];
 }
 
 TEST(a_misspelt_variable_finds_the_nearest_known_name)

@@ -1,0 +1,67 @@
+/* Cells that remember who touched them since the last ordered write. Two accesses race when one of
+ * them writes and neither happened before the other. */
+#include <stddef.h>
+
+#include "comm/program/check.h"
+
+static bool happened_before(const ls__access *access, const uint32_t *clock)
+{
+    return access->thread < 0 || access->clock <= clock[access->thread];
+}
+
+static ls__access *access_new(ls__memory_model *model)
+{
+    ls__access *access = model->spare;
+    if (access != NULL) {
+        model->spare = access->next;
+        return access;
+    }
+    access = ls__arena_alloc(model->arena, sizeof *access);
+    if (access == NULL) {
+        model->failed = true;
+    }
+    return access;
+}
+
+/* Drops the reads which happened before `clock`: what is ordered after the access that takes their
+ * place is ordered after them too. Returns the thread of one that did not, or -1. */
+static int drop_earlier_reads(ls__memory_model *model, ls__cell *cell, const uint32_t *clock)
+{
+    int concurrent = -1;
+    for (ls__access **at = &cell->reads; *at != NULL;) {
+        ls__access *read = *at;
+        if (happened_before(read, clock)) {
+            *at = read->next;
+            read->next = model->spare;
+            model->spare = read;
+        } else {
+            concurrent = read->thread;
+            at = &read->next;
+        }
+    }
+    return concurrent;
+}
+
+int ls__cell_read(ls__memory_model *model, ls__cell *cell, int thread, const uint32_t *clock)
+{
+    if (!happened_before(&cell->write, clock)) {
+        return cell->write.thread;
+    }
+    (void)drop_earlier_reads(model, cell, clock);
+    ls__access *read = access_new(model);
+    if (read != NULL) {
+        *read = (ls__access){thread, clock[thread], cell->reads};
+        cell->reads = read;
+    }
+    return -1;
+}
+
+int ls__cell_write(ls__memory_model *model, ls__cell *cell, int thread, const uint32_t *clock)
+{
+    if (!happened_before(&cell->write, clock)) {
+        return cell->write.thread;
+    }
+    const int reader = drop_earlier_reads(model, cell, clock);
+    cell->write = (ls__access){thread, clock[thread], NULL};
+    return reader;
+}

@@ -1,0 +1,144 @@
+/* The cost of a program, counted from its steps.
+ *
+ * Bytes: every chunk is 1/chunks of the buffer; an empty message of a barrier counts as a step
+ * only. Steps: the longest chain of steps that move data between ranks, each of which needs what
+ * the one before it produced. Within a rank that is seen from the chunks: a step follows those that
+ * wrote what it reads. Across ranks one program does not show it, but algorithms are symmetric: the
+ * k-th message that arrives was sent by a step like our own k-th send, so it is as deep as that.
+ * What a PEER_ step reads is as deep as anything before the last fence.
+ */
+#include <string.h>
+
+#include "comm/program/check.h"
+
+typedef struct depths {
+    const ls__program *program;
+    ls__arena arena;
+    int *written; /* per cell: depth of what it holds */
+    int cells;
+    int *sent; /* depth of the k-th send */
+    int sends, receives;
+    int deepest, fenced; /* of all steps so far; of those before the last fence */
+} depths;
+
+static int *cell_of(depths *d, ls__ref ref)
+{
+    const ls__program *p = d->program;
+    if (ref.buffer == LS__BUFFER_SCRATCH) {
+        return &d->written[3 * p->chunks + ref.chunk / p->chunks];
+    }
+    return &d->written[ref.buffer * p->chunks + ref.chunk];
+}
+
+static int depth_of_sources(depths *d, const ls__step *step)
+{
+    int depth = 0;
+    for (int i = 0; i < step->src_count; i++) {
+        const ls__ref ref = d->program->refs[step->first_src + i];
+        const int at = ref.rank == d->program->rank ? *cell_of(d, ref) : d->fenced;
+        depth = at > depth ? at : depth;
+    }
+    return depth;
+}
+
+static void store(depths *d, const ls__step *step, int depth)
+{
+    for (int i = 0; i < step->dst_count; i++) {
+        const ls__ref ref = d->program->refs[step->first_dst + i];
+        if (ref.rank == d->program->rank) {
+            *cell_of(d, ref) = depth;
+        }
+    }
+    d->deepest = depth > d->deepest ? depth : d->deepest;
+}
+
+static int depth_of_recv(depths *d, const ls__step *step)
+{
+    const int k = d->receives++;
+    const int arrived = k < d->sends ? d->sent[k] : 1;
+    const int own =
+        step->kind == LS__STEP_RECV_REDUCE ? *cell_of(d, d->program->refs[step->first_dst]) : 0;
+    return arrived > own ? arrived : own;
+}
+
+static void visit(depths *d, const ls__step *step)
+{
+    switch ((ls__step_kind)step->kind) {
+    case LS__STEP_SEND:
+        d->sent[d->sends] = depth_of_sources(d, step) + 1;
+        store(d, step, d->sent[d->sends++]);
+        break;
+    case LS__STEP_RECV:
+    case LS__STEP_RECV_REDUCE:
+        store(d, step, depth_of_recv(d, step));
+        break;
+    case LS__STEP_PEER_READ:
+    case LS__STEP_PEER_REDUCE:
+        store(d, step, depth_of_sources(d, step) + 1);
+        break;
+    case LS__STEP_FENCE:
+        d->fenced = d->deepest;
+        break;
+    case LS__STEP_COPY:
+    case LS__STEP_REDUCE:
+    default:
+        store(d, step, depth_of_sources(d, step));
+        break;
+    }
+}
+
+/* Visits steps in an order that respects lanes and waits. */
+static void visit_all(depths *d)
+{
+    const ls__program *p = d->program;
+    int next[LS__PROGRAM_LANES_MAX] = {0};
+    bool moved = true;
+    while (moved) {
+        moved = false;
+        for (int lane = 0; lane < p->lanes; lane++) {
+            const int count = p->lane_start[lane + 1] - p->lane_start[lane];
+            while (next[lane] < count) {
+                const ls__step *step = &p->steps[p->lane_start[lane] + next[lane]];
+                if (step->wait_lane >= 0 && next[step->wait_lane] <= step->wait_step) {
+                    break;
+                }
+                visit(d, step);
+                next[lane]++;
+                moved = true;
+            }
+        }
+    }
+}
+
+static void count_bytes(const ls__program *p, ls__program_cost *out)
+{
+    const double chunk = p->operation == LS__OP_BARRIER ? 0.0 : 1.0 / p->chunks;
+    for (int s = 0; s < p->step_count; s++) {
+        const ls__step *step = &p->steps[s];
+        out->sent += step->kind == LS__STEP_SEND ? chunk : 0.0;
+        out->received +=
+            step->kind == LS__STEP_RECV || step->kind == LS__STEP_RECV_REDUCE ? chunk : 0.0;
+        for (int i = 0; i < step->src_count; i++) {
+            out->received += p->refs[step->first_src + i].rank != p->rank ? chunk : 0.0;
+        }
+        for (int i = 0; i < step->dst_count; i++) {
+            out->sent += p->refs[step->first_dst + i].rank != p->rank ? chunk : 0.0;
+        }
+    }
+}
+
+void ls__program_cost_count(const ls__program *program, ls__program_cost *out)
+{
+    *out = (ls__program_cost){0};
+    count_bytes(program, out);
+    depths d = {.program = program};
+    ls__arena_init(&d.arena, program->env, (size_t)1 << 14);
+    d.cells = 3 * program->chunks + program->scratch_slots;
+    d.written = ls__arena_alloc(&d.arena, (size_t)d.cells * sizeof *d.written);
+    d.sent = ls__arena_alloc(&d.arena, ((size_t)program->step_count + 1) * sizeof *d.sent);
+    if (d.written != NULL && d.sent != NULL) {
+        visit_all(&d);
+        out->steps = d.deepest;
+    }
+    ls__arena_fini(&d.arena);
+}

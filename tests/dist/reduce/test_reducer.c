@@ -1,0 +1,333 @@
+/* The reducer against a plain twin: every rank knows what every other rank's gradients were (they
+ * are drawn from a counter), so it can add them up by itself in float64. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <lockstep/random.h>
+#include <lockstep/reducer.h>
+
+#include "test.h"
+
+enum { PARAMS = 9 };
+static const int64_t COUNTS[PARAMS] = {17, 1, 1024, 0, 3000, 5, 64, 1023, 129};
+
+typedef struct job {
+    ls_reducer *reducer;
+    ls_reducer_param params[PARAMS];
+    char names[PARAMS][16];
+} job;
+
+static void job_new(job *j, int64_t bucket_bytes)
+{
+    memset(j, 0, sizeof *j);
+    for (int i = 0; i < PARAMS; i++) {
+        snprintf(j->names[i], sizeof j->names[i], "p%d", i);
+        j->params[i] =
+            (ls_reducer_param){.name = j->names[i], .count = COUNTS[i], .dtype = LS_FLOAT32};
+    }
+    CHECK_OK(ls_reducer_new(ls_world(), j->params, PARAMS,
+                            LS_OPTIONS(ls_reducer_options, .bucket_bytes = bucket_bytes,
+                                       .first_bucket_bytes = bucket_bytes / 2),
+                            &j->reducer));
+}
+
+/* Element k of parameter i's gradient on `rank` in `round`. */
+static float number(int rank, int round, int i, int64_t k)
+{
+    return ls_random_normal((uint64_t)rank + 1, (uint64_t)(round * PARAMS + i), (uint64_t)k);
+}
+
+static void add_grad(job *j, int round, int i)
+{
+    float *grad = j->params[i].grad;
+    for (int64_t k = 0; k < COUNTS[i]; k++) {
+        grad[k] += number(ls_rank(), round, i, k);
+    }
+}
+
+/* Order in which a rank's gradients become ready: a different one on each rank and round. */
+static int order(int position, int round)
+{
+    return (position * 4 + ls_rank() + round) % PARAMS;
+}
+
+static void run_backward(job *j, int round)
+{
+    for (int p = 0; p < PARAMS; p++) {
+        int i = order(p, round);
+        add_grad(j, round, i);
+        CHECK_OK(ls_reducer_ready(j->reducer, i, NULL));
+    }
+}
+
+/* The mean over ranks and the sum over rounds first … last, in float64. */
+static void check_mean(const job *j, int first, int last, const char *what)
+{
+    for (int i = 0; i < PARAMS; i++) {
+        const float *grad = j->params[i].grad;
+        for (int64_t k = 0; k < COUNTS[i]; k++) {
+            double want = 0.0;
+            for (int round = first; round <= last; round++) {
+                for (int rank = 0; rank < ls_world_size(); rank++) {
+                    want += (double)number(rank, round, i, k);
+                }
+            }
+            want /= ls_world_size();
+            if (!(fabs((double)grad[k] - want) <= 2e-6 * (1.0 + fabs(want)))) {
+                test_fail(__FILE__, __LINE__, "%s: p%d[%lld] is %.9g, want %.9g", what, i,
+                          (long long)k, (double)grad[k], want);
+            }
+        }
+    }
+}
+
+static void averages_in_any_ready_order(void)
+{
+    for (int64_t bucket_bytes = 0; bucket_bytes < 40000; bucket_bytes += 6000) {
+        job j;
+        job_new(&j, bucket_bytes);
+        for (int round = 0; round < 4; round++) {
+            CHECK_OK(ls_reducer_begin(j.reducer, NULL));
+            run_backward(&j, round);
+            CHECK_OK(ls_reducer_wait(j.reducer));
+            check_mean(&j, round, round, "after one backward");
+            CHECK_OK(ls_reducer_zero(j.reducer));
+        }
+        CHECK_OK(ls_reducer_free(j.reducer));
+    }
+}
+#define AVERAGES(n)                                                                                \
+    DIST_TEST(averages_in_any_ready_order_over_##n##_ranks, n)                                     \
+    {                                                                                              \
+        averages_in_any_ready_order();                                                             \
+    }
+AVERAGES(1)
+AVERAGES(2)
+AVERAGES(3)
+AVERAGES(4)
+AVERAGES(5)
+AVERAGES(6)
+AVERAGES(7)
+AVERAGES(8)
+
+DIST_TEST(bucket_size_does_not_change_a_bit, 3)
+{
+    static const int64_t sizes[] = {0, 100, 5000, 1 << 20};
+    float first[3000];
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+        job j;
+        job_new(&j, sizes[s]);
+        CHECK_OK(ls_reducer_begin(j.reducer, NULL));
+        run_backward(&j, 0);
+        CHECK_OK(ls_reducer_wait(j.reducer));
+        if (s == 0) {
+            memcpy(first, j.params[4].grad, sizeof first);
+        }
+        CHECK(memcmp(first, j.params[4].grad, sizeof first) == 0);
+        CHECK_OK(ls_reducer_free(j.reducer));
+    }
+}
+
+DIST_TEST(local_backwards_add_up_and_the_synchronising_one_averages_all, 3)
+{
+    job j;
+    job_new(&j, 4096);
+    for (int step = 0; step < 2; step++) {
+        int first = 3 * step;
+        for (int micro = 0; micro < 2; micro++) {
+            CHECK_OK(
+                ls_reducer_begin(j.reducer, LS_OPTIONS(ls_reducer_begin_options, .local = true)));
+            run_backward(&j, first + micro);
+            CHECK_OK(ls_reducer_wait(j.reducer));
+        }
+        CHECK_OK(ls_reducer_begin(j.reducer, NULL));
+        run_backward(&j, first + 2);
+        CHECK_OK(ls_reducer_wait(j.reducer));
+        check_mean(&j, first, first + 2, "three micro-batches");
+        CHECK_OK(ls_reducer_zero(j.reducer));
+    }
+    CHECK_OK(ls_reducer_free(j.reducer));
+}
+
+DIST_TEST(a_reduced_gradient_that_was_not_zeroed_is_not_reduced_again, 4)
+{
+    job j;
+    job_new(&j, 8192);
+    for (int round = 0; round < 3; round++) {
+        CHECK_OK(ls_reducer_begin(j.reducer, NULL));
+        run_backward(&j, round);
+        CHECK_OK(ls_reducer_wait(j.reducer));
+        check_mean(&j, 0, round, "without zero_grad");
+    }
+    CHECK_OK(ls_reducer_free(j.reducer));
+}
+
+DIST_TEST(weighted_means_are_exact_however_uneven_the_shares, 4)
+{
+    job j;
+    job_new(&j, 8192);
+    double weight = ls_rank() == 2 ? 0.0 : ls_rank() + 1.0; /* rank 2 is out of data */
+    uint8_t none[PARAMS] = {0};
+    CHECK_OK(ls_reducer_begin(j.reducer,
+                              LS_OPTIONS(ls_reducer_begin_options, .weighted = true,
+                                         .weight = weight, .used = ls_rank() == 2 ? none : NULL)));
+    for (int i = 0; i < PARAMS && ls_rank() != 2; i++) {
+        float *grad = j.params[i].grad;
+        for (int64_t k = 0; k < COUNTS[i]; k++) {
+            grad[k] = (float)(weight * (double)number(ls_rank(), 0, i, k));
+        }
+        CHECK_OK(ls_reducer_ready(j.reducer, i, NULL));
+    }
+    CHECK_OK(ls_reducer_wait(j.reducer));
+    for (int i = 0; i < PARAMS; i++) {
+        for (int64_t k = 0; k < COUNTS[i]; k++) {
+            double want = (1.0 * (double)number(0, 0, i, k) + 2.0 * (double)number(1, 0, i, k) +
+                           4.0 * (double)number(3, 0, i, k)) /
+                          7.0;
+            CHECK_NEAR(((float *)j.params[i].grad)[k], want, 2e-6);
+        }
+    }
+    CHECK_OK(ls_reducer_free(j.reducer));
+}
+
+DIST_TEST(a_parameter_unused_on_one_rank_counts_as_zero_and_unused_everywhere_as_absent, 3)
+{
+    job j;
+    job_new(&j, 0); /* a bucket per parameter */
+    uint8_t used[PARAMS] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
+    used[2] = 0;              /* nowhere */
+    used[4] = ls_rank() != 1; /* not on rank 1 */
+    CHECK_OK(ls_reducer_begin(j.reducer, LS_OPTIONS(ls_reducer_begin_options, .used = used)));
+    for (int i = 0; i < PARAMS; i++) {
+        if (used[i]) {
+            add_grad(&j, 0, i);
+            CHECK_OK(ls_reducer_ready(j.reducer, i, NULL));
+        }
+    }
+    CHECK_OK(ls_reducer_wait(j.reducer));
+    CHECK(!ls_reducer_used(j.reducer, 2));
+    CHECK(ls_reducer_used(j.reducer, 4));
+    for (int64_t k = 0; k < COUNTS[4]; k++) {
+        double want = ((double)number(0, 0, 4, k) + (double)number(2, 0, 4, k)) / 3.0;
+        CHECK_NEAR(((float *)j.params[4].grad)[k], want, 2e-6);
+    }
+    ls_reducer_stats stats = {.size = sizeof stats};
+    CHECK_OK(ls_reducer_get_stats(j.reducer, &stats));
+    CHECK(stats.gradient_bytes <= stats.bucket_bytes - 4096); /* p2 was not sent */
+    CHECK_OK(ls_reducer_free(j.reducer));
+}
+
+DIST_TEST(gradients_in_the_callers_own_memory_are_copied_both_ways, 2)
+{
+    static float own[3000];
+    ls_reducer_param params[2] = {
+        {.name = "own", .count = 3000, .dtype = LS_FLOAT32, .grad = own},
+        {.name = "ours", .count = 10, .dtype = LS_FLOAT32},
+    };
+    ls_reducer *r;
+    CHECK_OK(ls_reducer_new(ls_world(), params, 2, NULL, &r));
+    CHECK(params[0].grad == own);
+    for (int i = 0; i < 3000; i++) {
+        own[i] = (float)(i + 1000 * ls_rank());
+    }
+    CHECK_OK(ls_reducer_begin(r, NULL));
+    CHECK_OK(ls_reducer_ready(r, 0, NULL));
+    CHECK_OK(ls_reducer_ready(r, 1, NULL));
+    CHECK_OK(ls_reducer_wait(r));
+    for (int i = 0; i < 3000; i++) {
+        CHECK_NEAR(own[i], i + 500.0, 0.0);
+    }
+    CHECK_OK(ls_reducer_free(r));
+}
+
+DIST_TEST(user_collectives_on_the_group_interleave_freely, 4)
+{
+    job j;
+    job_new(&j, 2048);
+    for (int round = 0; round < 5; round++) {
+        CHECK_OK(ls_reducer_begin(j.reducer, NULL));
+        for (int p = 0; p < PARAMS; p++) {
+            int i = order(p, round);
+            add_grad(&j, round, i);
+            CHECK_OK(ls_reducer_ready(j.reducer, i, NULL));
+            int one = 1;
+            CHECK_OK(ls_all_reduce(ls_world(), &one, 1, LS_INT32, LS_SUM, NULL, NULL));
+            CHECK_INT(one, 4);
+        }
+        CHECK_OK(ls_reducer_wait(j.reducer));
+        check_mean(&j, round, round, "interleaved");
+        CHECK_OK(ls_reducer_zero(j.reducer));
+    }
+    CHECK_OK(ls_reducer_free(j.reducer));
+}
+
+DIST_TEST(another_shape_on_one_rank_is_named_on_both_sides, 3)
+{
+    ls_reducer_param params[2] = {
+        {.name = "fc1.weight", .shape = "[8,4]", .count = 32, .dtype = LS_FLOAT32},
+        {.name = "fc2.weight", .shape = "[2,8]", .count = 16, .dtype = LS_FLOAT32},
+    };
+    if (ls_rank() == 1) {
+        params[1].shape = "[3,8]";
+        params[1].count = 24;
+    }
+    ls_reducer *r = NULL;
+    CHECK_STATUS(ls_reducer_new(ls_world(), params, 2, NULL, &r), LS_ERR_MISMATCH);
+    CHECK(r == NULL);
+    CHECK_CONTAINS(ls_error_message(), "rank 0 has fc2.weight float32[2,8]");
+    CHECK_CONTAINS(ls_error_message(), "rank 1 has fc2.weight float32[3,8]");
+}
+
+DIST_TEST(one_parameter_more_on_one_rank_is_named, 2)
+{
+    ls_reducer_param params[2] = {
+        {.name = "a", .count = 3, .dtype = LS_FLOAT32},
+        {.name = "b", .count = 3, .dtype = LS_FLOAT32},
+    };
+    ls_reducer *r = NULL;
+    CHECK_STATUS(ls_reducer_new(ls_world(), params, 1 + ls_rank(), NULL, &r), LS_ERR_MISMATCH);
+    CHECK_CONTAINS(ls_error_message(), "rank 0 has no such parameter (1 parameters in all)");
+    CHECK_CONTAINS(ls_error_message(), "rank 1 has b float32[3] (2 in all)");
+}
+
+DIST_TEST(ready_twice_names_the_parameter, 1)
+{
+    job j;
+    job_new(&j, 4096);
+    CHECK_OK(ls_reducer_begin(j.reducer, NULL));
+    CHECK_OK(ls_reducer_ready(j.reducer, 4, NULL));
+    CHECK_STATUS(ls_reducer_ready(j.reducer, 4, NULL), LS_ERR_STATE);
+    CHECK_CONTAINS(ls_error_message(), "p4 became ready twice");
+    CHECK_STATUS(ls_reducer_ready(j.reducer, PARAMS, NULL), LS_ERR_INVALID);
+}
+
+DIST_TEST(waiting_for_a_gradient_that_was_never_ready_fails_on_all_ranks, 2)
+{
+    job j;
+    job_new(&j, 4096);
+    CHECK_OK(ls_reducer_begin(j.reducer, NULL));
+    for (int i = 0; i < PARAMS; i++) {
+        if (ls_rank() == 0 || i != 5) {
+            CHECK_OK(ls_reducer_ready(j.reducer, i, NULL));
+        }
+    }
+    ls_status status = ls_reducer_wait(j.reducer);
+    CHECK(status < 0);
+    CHECK_CONTAINS(ls_error_message(), "parameter p5 (and maybe others) was never ready");
+}
+
+DIST_TEST(weighted_on_one_rank_and_plain_on_another_is_a_mismatch, 2)
+{
+    job j;
+    job_new(&j, 4096);
+    CHECK_OK(ls_reducer_begin(j.reducer, LS_OPTIONS(ls_reducer_begin_options,
+                                                    .weighted = ls_rank() == 1, .weight = 1.0)));
+    for (int i = 0; i < PARAMS; i++) {
+        (void)ls_reducer_ready(j.reducer, i, NULL);
+    }
+    CHECK_STATUS(ls_reducer_wait(j.reducer), LS_ERR_MISMATCH);
+    CHECK_CONTAINS(ls_error_message(), "rank 1 runs a weighted backward and rank 0 a plain one");
+}
+
+TEST_MAIN

@@ -1,0 +1,283 @@
+/* DistributedDataParallel against one process on the same global batch.
+ *
+ * The twin: every rank also trains a plain, unwrapped copy of the network on the *whole* batch.
+ * Both must have the same losses (to rounding), and all wrapped replicas the same bytes. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <lockstep/lockstep.h>
+
+#include "test.h"
+
+enum { IN = 10, HIDDEN = 32, OUT = 5, BATCH = 24, STEPS = 100 };
+
+typedef struct net {
+    ls_module base;
+    ls_module *fc1, *norm, *fc2, *spare;
+    bool use_spare; /* also goes through `spare`, twice */
+} net;
+
+static ls_tensor *net_forward(ls_module *m, ls_tensor *x)
+{
+    net *self = (net *)m;
+    ls_tensor *h = ls_gelu(ls_forward(self->norm, ls_forward(self->fc1, x)), LS_GELU_ERF);
+    if (self->use_spare) {
+        h = ls_add(h, ls_forward(self->spare, ls_forward(self->spare, h)));
+    }
+    return ls_forward(self->fc2, h);
+}
+
+static const ls_module_class net_class = {"net", net_forward, NULL, NULL};
+
+static net *net_new(int64_t hidden)
+{
+    net *n = ls_module_new(sizeof *n, &net_class);
+    n->fc1 = ls_module_add(&n->base, "fc1", ls_linear_new(IN, hidden, NULL));
+    n->norm = ls_module_add(&n->base, "norm", ls_layer_norm_new(hidden, NULL));
+    n->spare = ls_module_add(&n->base, "spare", ls_linear_new(hidden, hidden, NULL));
+    n->fc2 = ls_module_add(&n->base, "fc2", ls_linear_new(hidden, OUT, NULL));
+    CHECK_OK(ls_module_status(&n->base));
+    return n;
+}
+
+/* Rows [first, first+count) of a step's global batch. */
+static void rows(int step, int64_t first, int64_t count, ls_tensor **x, ls_tensor **y)
+{
+    float xs[BATCH * IN];
+    int32_t ys[BATCH];
+    for (int64_t i = 0; i < count; i++) {
+        float best = -1e9f;
+        for (int64_t k = 0; k < IN; k++) {
+            float v = ls_random_normal(5, (uint64_t)step, (uint64_t)((first + i) * IN + k));
+            xs[i * IN + k] = v;
+            if (k < OUT && v > best) {
+                best = v;
+                ys[i] = (int32_t)k;
+            }
+        }
+    }
+    *x = ls_from_data(xs, LS_SHAPE(count, IN), LS_FLOAT32);
+    *y = ls_from_data(ys, LS_SHAPE(count), LS_INT32);
+}
+
+static double loss_backward(ls_module *m, int step, int64_t first, int64_t count, double weight)
+{
+    double value = 0.0;
+    LS_SCOPE
+    {
+        ls_tensor *x, *y;
+        rows(step, first, count, &x, &y);
+        ls_tensor *loss = ls_cross_entropy(ls_forward(m, x), y);
+        CHECK_OK(weight < 0.0 ? ls_backward(loss) : ls_backward_weighted(loss, weight));
+        CHECK_OK(ls_item(loss, &value));
+    }
+    return value;
+}
+
+static uint64_t train(int64_t bucket_bytes, int steps, double *losses)
+{
+    CHECK_OK(ls_manual_seed(1));
+    net *n = net_new(HIDDEN);
+    ls_module *ddp =
+        ls_ddp_new(&n->base, ls_world(), LS_OPTIONS(ls_ddp_options, .bucket_bytes = bucket_bytes));
+    CHECK(ddp);
+    ls_optim *optim = ls_adamw_new(ddp, LS_OPTIONS(ls_adamw_options, .lr = 1e-2));
+    int64_t share = BATCH / ls_world_size();
+    for (int step = 0; step < steps; step++) {
+        n->use_spare = step % 3 != 0;
+        losses[step] = loss_backward(ddp, step, ls_rank() * share, share, -1.0);
+        CHECK_OK(ls_optim_step(optim));
+        ls_optim_zero_grad(optim);
+        CHECK_OK(ls_all_reduce(ls_world(), &losses[step], 1, LS_FLOAT64, LS_AVG, NULL, NULL));
+    }
+    int identical = 0;
+    uint64_t hash = 0;
+    CHECK_OK(ls_replicas_identical(ddp, ls_world(), &identical, &hash));
+    CHECK_INT(identical, ls_world_size());
+    ls_optim_free(optim);
+    ls_module_free(ddp);
+    return hash;
+}
+
+static void train_alone(int steps, double *losses)
+{
+    CHECK_OK(ls_manual_seed(1));
+    net *n = net_new(HIDDEN);
+    ls_optim *optim = ls_adamw_new(&n->base, LS_OPTIONS(ls_adamw_options, .lr = 1e-2));
+    for (int step = 0; step < steps; step++) {
+        n->use_spare = step % 3 != 0;
+        losses[step] = loss_backward(&n->base, step, 0, BATCH, -1.0);
+        CHECK_OK(ls_optim_step(optim));
+        ls_optim_zero_grad(optim);
+    }
+    ls_optim_free(optim);
+    ls_module_free(&n->base);
+}
+
+static void workers_equal_one_process(void)
+{
+    double together[STEPS], alone[STEPS];
+    (void)train(4096, STEPS, together);
+    train_alone(STEPS, alone);
+    for (int step = 0; step < STEPS; step++) {
+        CHECK_NEAR(together[step], alone[step], 1e-5 * fabs(alone[step]));
+    }
+    CHECK(alone[STEPS - 1] < 0.5 * alone[0]);
+}
+#define EQUAL(n)                                                                                   \
+    DIST_TEST(losses_of_100_steps_with_##n##_workers_equal_those_of_one_process, n)                \
+    {                                                                                              \
+        workers_equal_one_process();                                                               \
+    }
+EQUAL(1)
+EQUAL(2)
+EQUAL(3)
+EQUAL(4)
+EQUAL(6)
+EQUAL(8)
+
+DIST_TEST(the_same_run_twice_and_other_bucket_sizes_give_the_same_bits, 4)
+{
+    double losses[20];
+    uint64_t first = train(4096, 20, losses);
+    CHECK(train(4096, 20, losses) == first);
+    CHECK(train(0, 20, losses) == first);
+    CHECK(train(1 << 20, 20, losses) == first);
+}
+
+DIST_TEST(parameters_are_broadcast_from_rank_0_at_the_start, 4)
+{
+    CHECK_OK(ls_manual_seed((uint64_t)ls_rank())); /* a different start on every rank */
+    ls_module *ddp = ls_ddp_new(&net_new(HIDDEN)->base, ls_world(), NULL);
+    CHECK(ddp);
+    int identical = 0;
+    uint64_t hash = 0;
+    CHECK_OK(ls_replicas_identical(ddp, ls_world(), &identical, &hash));
+    CHECK_INT(identical, 4);
+    ls_module_free(ddp);
+}
+
+DIST_TEST(another_model_on_one_rank_is_named_on_both_sides, 3)
+{
+    net *n = net_new(ls_rank() == 2 ? HIDDEN + 1 : HIDDEN);
+    ls_module *ddp = ls_ddp_new(&n->base, ls_world(), NULL);
+    CHECK(!ddp);
+    CHECK_CONTAINS(ls_error_message(), "rank 0 has fc1.weight float32[32,10]");
+    CHECK_CONTAINS(ls_error_message(), "rank 2 has fc1.weight float32[33,10]");
+    ls_module_free(&n->base);
+}
+
+DIST_TEST(a_weighted_backward_is_the_exact_mean_over_uneven_shares, 3)
+{
+    /* 24 rows in shares of 15, 9 and 0: rank 2 has run out of data */
+    static const int64_t first[] = {0, 15, 24}, count[] = {15, 9, 0};
+    CHECK_OK(ls_manual_seed(1));
+    net *n = net_new(HIDDEN);
+    CHECK_OK(ls_manual_seed(1));
+    net *twin = net_new(HIDDEN);
+    ls_module *ddp = ls_ddp_new(&n->base, ls_world(), NULL);
+    CHECK(ddp);
+    n->use_spare = twin->use_spare = true;
+    int r = ls_rank();
+    (void)loss_backward(ddp, 0, first[r] % BATCH, count[r] ? count[r] : 1, (double)count[r]);
+    (void)loss_backward(&twin->base, 0, 0, BATCH, -1.0);
+    ls_param a[16], b[16];
+    int params = ls_module_params(&n->base, a, 16);
+    CHECK_INT(ls_module_params(&twin->base, b, 16), params);
+    for (int i = 0; i < params; i++) {
+        const float *x = ls_data(ls_grad(a[i].value)), *y = ls_data(ls_grad(b[i].value));
+        for (int64_t k = 0; k < ls_numel(a[i].value); k++) {
+            CHECK_NEAR(x[k], y[k], 1e-6);
+        }
+    }
+    ls_module_free(ddp);
+    ls_module_free(&twin->base);
+}
+
+DIST_TEST(stepping_on_gradients_that_were_never_synchronised_is_refused, 2)
+{
+    CHECK_OK(ls_manual_seed(1));
+    ls_module *ddp = ls_ddp_new(&net_new(HIDDEN)->base, ls_world(), NULL);
+    ls_optim *optim = ls_sgd_new(ddp, NULL);
+    LS_NO_SYNC(ddp)
+    {
+        (void)loss_backward(ddp, 0, 0, 4, -1.0);
+    }
+    CHECK_STATUS(ls_optim_step(optim), LS_ERR_STATE);
+    CHECK_CONTAINS(ls_error_message(), "LS_NO_SYNC");
+    (void)loss_backward(ddp, 1, 0, 4, -1.0);
+    CHECK_OK(ls_optim_step(optim));
+    ls_optim_free(optim);
+    ls_module_free(ddp);
+}
+
+DIST_TEST(a_parameter_used_on_one_rank_only_gets_its_mean_and_unused_ones_stay_absent, 2)
+{
+    CHECK_OK(ls_manual_seed(1));
+    net *n = net_new(HIDDEN);
+    ls_module *ddp = ls_ddp_new(&n->base, ls_world(), NULL);
+    ls_param params[16];
+    int count = ls_module_params(&n->base, params, 16);
+    (void)loss_backward(ddp, 0, 0, 4, -1.0);
+    for (int i = 0; i < count; i++) {
+        bool spare = strncmp(params[i].name, "spare", 5) == 0;
+        CHECK((ls_grad(params[i].value) == NULL) == spare);
+    }
+    n->use_spare = ls_rank() == 1;
+    (void)loss_backward(ddp, 1, 0, 4, -1.0);
+    double sum = 0.0;
+    for (int i = 0; i < count; i++) {
+        const float *grad = ls_data(ls_grad(params[i].value));
+        CHECK(grad);
+        for (int64_t k = 0; k < ls_numel(params[i].value); k++) {
+            sum += (double)grad[k] * (double)(k % 7 + 1);
+        }
+    }
+    double low = sum, high = sum;
+    CHECK_OK(ls_all_reduce(ls_world(), &low, 1, LS_FLOAT64, LS_MIN, NULL, NULL));
+    CHECK_OK(ls_all_reduce(ls_world(), &high, 1, LS_FLOAT64, LS_MAX, NULL, NULL));
+    CHECK(low == high);
+    ls_module_free(ddp);
+}
+
+DIST_TEST(a_poisoned_loss_on_one_rank_fails_all_ranks_with_its_cause, 2)
+{
+    CHECK_OK(ls_manual_seed(1));
+    ls_module *ddp = ls_ddp_new(&net_new(HIDDEN)->base, ls_world(), NULL);
+    LS_SCOPE
+    {
+        int64_t width = ls_rank() == 1 ? IN + 1 : IN; /* rank 1 feeds another width */
+        ls_tensor *out = ls_forward(ddp, ls_ones(LS_SHAPE(4, width), LS_FLOAT32));
+        ls_status status = ls_backward(ls_mean(out));
+        CHECK(status < 0);
+        CHECK_CONTAINS(ls_error_message(), "linear");
+        CHECK_CONTAINS(ls_error_message(), "11");
+    }
+    ls_module_free(ddp);
+}
+
+DIST_TEST(evaluating_between_steps_needs_no_collective, 2)
+{
+    CHECK_OK(ls_manual_seed(1));
+    net *n = net_new(HIDDEN);
+    ls_module *ddp = ls_ddp_new(&n->base, ls_world(), NULL);
+    if (ls_rank() == 0) { /* one rank only: nothing may wait for the other */
+        LS_NO_GRAD
+        {
+            LS_SCOPE
+            {
+                ls_tensor *x, *y;
+                rows(0, 0, 8, &x, &y);
+                double a, b;
+                CHECK_OK(ls_item(ls_cross_entropy(ls_forward(ddp, x), y), &a));
+                CHECK_OK(ls_item(ls_cross_entropy(ls_forward(&n->base, x), y), &b));
+                CHECK_NEAR(a, b, 0.0);
+            }
+        }
+    }
+    (void)loss_backward(ddp, 0, 0, 4, -1.0);
+    ls_module_free(ddp);
+}
+
+TEST_MAIN

@@ -1,0 +1,154 @@
+/* One rank of four dies while they train, by real processes under the launcher: everything ends
+ * within a second, the report names rank, cause and what it was doing, and nothing is left. */
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "test.h"
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static int entries(const char *folder)
+{
+    DIR *dir = opendir(folder);
+    int count = 0;
+    while (dir && readdir(dir)) {
+        count++;
+    }
+    if (dir) {
+        closedir(dir);
+    }
+    return count;
+}
+
+/* Processes whose command line contains `what`. */
+static int running(const char *what)
+{
+    char command[256];
+    snprintf(command, sizeof command, "pgrep -c -f '%s' || true", what);
+    test_output out = test_run(command, 10);
+    int count = atoi(out.text);
+    free(out.text);
+    return count;
+}
+
+typedef struct ending {
+    test_output out;
+    double seconds; /* from the death to the launcher's end */
+} ending;
+
+/* `mark` makes the command line of this job's processes unique. */
+static ending run_victim(const char *place, int rank, int ranks)
+{
+    char command[1024], mark[64];
+    snprintf(mark, sizeof mark, "mark-%d-%s-%d", (int)getpid(), place, rank);
+    char victim[512];
+    snprintf(victim, sizeof victim, "%s", test_build_path("tests/dist/train/victim"));
+    int shm = entries("/dev/shm"), tmp = entries("/tmp");
+    snprintf(command, sizeof command, "MARK=%s exec %s run -n %d %s %s %d", mark,
+             test_build_path("lockstep"), ranks, victim, place, rank);
+    ending e = {.out = test_run(command, 40)};
+    double end = now();
+    const char *dying = strstr(e.out.text, "DYING ");
+    e.seconds = dying ? end - atof(dying + 6) : -1.0;
+    CHECK_INT(entries("/dev/shm"), shm);
+    CHECK(entries("/tmp") <= tmp);
+    CHECK_INT(running("train/[v]ictim"), 0); /* brackets: not the shell that asks */
+    return e;
+}
+
+/* How often `part` occurs in `text`. */
+static int occurrences(const char *text, const char *part)
+{
+    int count = 0;
+    for (const char *at = text; (at = strstr(at, part)) != NULL; at += strlen(part)) {
+        count++;
+    }
+    return count;
+}
+
+static void check_death(const char *place, const char *cause, const char *doing)
+{
+    ending e = run_victim(place, 2, 4);
+    if (e.seconds < 0.0 || e.seconds > 1.0 || e.out.status == 0) {
+        test_fail(__FILE__, __LINE__, "%s: status %d, %.2f s after the death\n%s", place,
+                  e.out.status, e.seconds, e.out.text);
+    }
+    CHECK_CONTAINS(e.out.text, "rank 2");
+    CHECK_CONTAINS(e.out.text, cause);
+    CHECK_CONTAINS(e.out.text, doing);
+    free(e.out.text);
+}
+
+TEST(a_rank_killed_in_the_forward_pass_is_named_by_all_within_a_second)
+{
+    check_death("forward", "SIGKILL", "in the forward pass");
+}
+
+TEST(a_rank_killed_in_the_backward_pass_is_named_by_all_within_a_second)
+{
+    check_death("backward", "SIGKILL", "in the backward pass");
+}
+
+TEST(a_rank_killed_inside_a_collective_is_named_by_all_within_a_second)
+{
+    check_death("collective", "SIGKILL", "all_reduce");
+}
+
+TEST(a_rank_killed_between_steps_is_named)
+{
+    check_death("between", "SIGKILL", "victim.c");
+}
+
+TEST(a_segfault_is_named)
+{
+    check_death("segfault", "SIGSEGV", "in the forward pass");
+}
+
+TEST(a_rank_that_exits_with_an_error_is_named)
+{
+    check_death("exit3", "3", "rank 2");
+}
+
+TEST(a_rank_that_leaves_early_with_status_0_is_named)
+{
+    check_death("exit0", "ls_finalize", "rank 2");
+}
+
+TEST(all_ranks_give_the_same_report)
+{
+    ending e = run_victim("collective", 2, 4);
+    /* each of the three survivors, and the launcher */
+    CHECK(occurrences(e.out.text, "was killed by signal 9 (SIGKILL)") >= 4);
+    free(e.out.text);
+}
+
+TEST(a_victim_of_any_rank_is_named)
+{
+    for (int rank = 0; rank < 4; rank++) {
+        ending e = run_victim("backward", rank, 4);
+        char who[64];
+        snprintf(who, sizeof who, "rank %d (", rank);
+        CHECK_CONTAINS(e.out.text, who);
+        CHECK_CONTAINS(e.out.text, "SIGKILL");
+        CHECK(e.seconds >= 0.0 && e.seconds <= 1.0);
+        free(e.out.text);
+    }
+}
+
+TEST(nobody_dies_and_the_job_ends_well)
+{
+    ending e = run_victim("none", 0, 4);
+    CHECK_INT(e.out.status, 0);
+    free(e.out.text);
+}
+
+TEST_MAIN

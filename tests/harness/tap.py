@@ -1,0 +1,64 @@
+"""TAP for the Python tests: decorate functions with @test, call run() at the end.
+
+A test fails by raising (an assertion, a failed command), is skipped by raising Skip(reason). Its
+name is a sentence. The program's first argument is the build folder.
+"""
+
+import pathlib
+import subprocess
+import sys
+import traceback
+
+SOURCE = pathlib.Path(__file__).resolve().parent.parent.parent
+BUILD = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else SOURCE / "build").resolve()
+_tests = []
+
+
+class Skip(Exception):
+    pass
+
+
+def test(function):
+    _tests.append(function)
+    return function
+
+
+def command(*arguments, **options):
+    """Runs a command, fails with its output when it fails, returns its output."""
+    done = subprocess.run([str(a) for a in arguments], text=True, stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300, **options)
+    assert done.returncode == 0, f"{' '.join(map(str, arguments))}: {done.returncode}\n{done.stdout}"
+    return done.stdout
+
+
+def none_of(problems, what):
+    """Fails when there are problems, listing them."""
+    problems = [str(problem) for problem in problems]
+    if len(problems) > 50:
+        problems[50:] = [f"and {len(problems) - 50} more"]
+    assert not problems, f"{what}:\n" + "\n".join("  " + problem for problem in problems)
+
+
+def _run_one(number, function):
+    name = function.__name__
+    try:
+        function()
+    except Skip as reason:
+        print(f"ok {number} - {name} # SKIP {reason}")
+        return True
+    except AssertionError as error:
+        print(f"not ok {number} - {name}")
+        print("\n".join("# " + line for line in str(error).splitlines()))
+        return False
+    except Exception:
+        print(f"not ok {number} - {name}")
+        print("\n".join("# " + line for line in traceback.format_exc().splitlines()))
+        return False
+    print(f"ok {number} - {name}")
+    return True
+
+
+def run():
+    print(f"1..{len(_tests)}", flush=True)
+    results = [_run_one(number, function) for number, function in enumerate(_tests, 1)]
+    sys.exit(0 if all(results) else 1)

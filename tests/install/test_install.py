@@ -1,0 +1,118 @@
+"""Installs the build into a scratch folder and builds a small outside program against it."""
+
+import os
+import pathlib
+import shutil
+import sys
+import tempfile
+
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
+from tap import BUILD, SOURCE, Skip, command, none_of, run, test
+
+OUTSIDE = SOURCE / "tests/install/outside"
+SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-install-")
+ROOT = pathlib.Path(SCRATCH.name) / "root"
+EXPECTED = "rank 0 of 1: 1 2 3\n"
+# As a program started by hand: no job's variables.
+PLAIN = {name: value for name, value in os.environ.items()
+         if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")}
+
+
+def one(pattern):
+    found = sorted(ROOT.rglob(pattern))
+    assert len(found) == 1, f"{pattern}: {found}"
+    return found[0]
+
+
+def prefix():
+    return one("lockstep.h").parent.parent.parent
+
+
+def library_folder():
+    return one("liblockstep.so").parent
+
+
+def pkg_config(*arguments):
+    where = dict(PLAIN, PKG_CONFIG_PATH=str(one("lockstep.pc").parent))
+    return command("pkg-config", f"--define-variable=prefix={prefix()}", *arguments, "lockstep",
+                   env=where)
+
+
+def run_outside(program):
+    output = command(program, env=dict(PLAIN, LD_LIBRARY_PATH=str(library_folder())))
+    assert output == EXPECTED, output
+
+
+@test
+def meson_installs_into_a_scratch_root():
+    command("meson", "install", "-C", BUILD, "--no-rebuild", "--destdir", ROOT)
+    headers = {p.name for p in (SOURCE / "include/lockstep").glob("*.h")}
+    none_of(headers ^ {p.name for p in (prefix() / "include/lockstep").iterdir()},
+            "headers of the tree and headers installed differ")
+    assert one("lockstepConfig.cmake") and one("lockstepConfigVersion.cmake")
+
+
+@test
+def no_installed_text_names_the_build_or_the_source_folder():
+    problems = []
+    for path in ROOT.rglob("*"):
+        if path.suffix in (".pc", ".cmake", ".h"):
+            text = path.read_text()
+            problems += [path.name for folder in (BUILD, SOURCE) if f"{folder}/" in text]
+    none_of(problems, "a place of this machine is written in")
+
+
+@test
+def the_installed_command_runs():
+    found = [p for p in ROOT.rglob("bin/lockstep")]
+    if not found:
+        raise Skip("the build has no lockstep command yet")
+    output = command(found[0], "info", env=dict(PLAIN, LD_LIBRARY_PATH=str(library_folder())))
+    assert "LOCKSTEP_TIMEOUT" in output, output
+
+
+@test
+def a_program_is_built_with_pkg_config_and_runs():
+    program = pathlib.Path(SCRATCH.name) / "with-pkg-config"
+    command("gcc", "-std=c11", "-Wall", "-Wextra", "-Werror", OUTSIDE / "main.c", "-o", program,
+            *pkg_config("--cflags", "--libs").split())
+    assert pkg_config("--modversion").strip() == "0.1.0"
+    run_outside(program)
+
+
+@test
+def a_program_is_linked_statically_and_runs_without_the_shared_library():
+    program = pathlib.Path(SCRATCH.name) / "static"
+    flags = pkg_config("--static", "--cflags", "--libs").split()
+    libraries = [f for f in flags if f != "-llockstep"]
+    command("gcc", OUTSIDE / "main.c", "-o", program, one("liblockstep.a"), *libraries)
+    output = command(program, env=PLAIN)
+    assert output == EXPECTED, output
+
+
+@test
+def a_program_is_built_with_cmake_and_runs():
+    if shutil.which("cmake") is None:
+        raise Skip("no cmake")
+    build = pathlib.Path(SCRATCH.name) / "with-cmake"
+    command("cmake", "-S", OUTSIDE, "-B", build, f"-DCMAKE_PREFIX_PATH={prefix()}", env=PLAIN)
+    command("cmake", "--build", build, env=PLAIN)
+    run_outside(build / "outside")
+
+
+@test
+def cmake_refuses_another_minor_version():
+    if shutil.which("cmake") is None:
+        raise Skip("no cmake")
+    project = pathlib.Path(SCRATCH.name) / "other"
+    project.mkdir()
+    text = (OUTSIDE / "CMakeLists.txt").read_text()
+    (project / "CMakeLists.txt").write_text(text.replace("lockstep 0.1 REQUIRED", "lockstep 0.2")
+                                            .replace("add_exec", "# ").replace("target_", "# ") +
+                                            'message(STATUS "found=${lockstep_FOUND}")\n')
+    output = command("cmake", "-S", project, "-B", project / "build",
+                     f"-DCMAKE_PREFIX_PATH={prefix()}", env=PLAIN)
+    assert "found=0" in output, output
+
+
+run()

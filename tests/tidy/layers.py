@@ -1,0 +1,65 @@
+"""The architecture as a table: which layer may include which. Equal to the one in ARCHITECTURE.md.
+
+An arrow also gives what the layers below it may use, so only the nearest ones are listed. What is
+not reachable is forbidden, siblings (nn and data; tensor and comm) among it.
+"""
+
+# Folder below src/ -> folders (or single files) it is built on.
+ARROWS = {
+    "base": [],
+    "kernel/reduce": ["base"],
+    "comm": ["base", "kernel/reduce"],
+    "reduce": ["comm", "kernel/reduce"],
+    "kernel": ["base"],  # ref, cpu, cuda
+    "tensor": ["base", "kernel"],
+    "autograd": ["tensor"],
+    "nn": ["autograd"],
+    "optim": ["nn"],  # an optimizer is made for a module
+    "data": ["autograd"],
+    "dist": ["autograd", "comm"],
+    "ddp": ["nn", "optim", "dist", "reduce"],
+    "checkpoint": ["dist"],
+    "schedule": ["base"],
+    "parallel": ["schedule", "nn", "optim", "ddp", "dist"],
+    "plan": ["schedule", "comm/program"],
+    # the agent: the store and what a rank leaves behind for reports
+    "launch": ["base", "comm/store", "comm/bootstrap", "comm/board.h", "comm/descriptor.h"],
+}
+
+# Public header -> the folder it belongs to.
+HEADERS = {
+    "types.h": "base", "status.h": "base", "runtime.h": "base", "random.h": "base",
+    "version.h": "base", "state.h": "base", "comm.h": "comm", "store.h": "comm/store",
+    "reducer.h": "reduce", "tensor.h": "tensor", "autograd.h": "autograd", "nn.h": "nn",
+    "optim.h": "optim", "data.h": "data", "ddp.h": "ddp",
+}
+
+
+def within(path, row):
+    return path == row or path.startswith(row + "/")
+
+
+def folder_of(path):
+    """The row of ARROWS a path below src/ belongs to: the longest that fits."""
+    rows = [row for row in ARROWS if within(path, row)]
+    return max(rows, key=len) if rows else None
+
+
+def _reachable(row):
+    seen, todo = {row}, [row]
+    while todo:
+        for below in ARROWS.get(todo.pop(), []):
+            if below not in seen:
+                seen.add(below)
+                todo.append(below)
+    return seen
+
+
+REACHABLE = {row: _reachable(row) for row in ARROWS}
+
+
+def allowed(row, path):
+    """Whether files of `row` may include `path` (below src/). A row within another, as
+    kernel/reduce within kernel, is not given away by the outer one."""
+    return any(within(path, below) and folder_of(below) == folder_of(path)
+               for below in REACHABLE[folder_of(row)])

@@ -1,0 +1,67 @@
+"""Every public header compiles alone, as C11, C17 and C++17, without a warning."""
+
+import pathlib
+import shutil
+import subprocess
+import sys
+
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
+from tap import SOURCE, Skip, none_of, run, test
+
+WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion", "-Werror"]
+HEADERS = sorted((SOURCE / "include/lockstep").glob("*.h"))
+LANGUAGES = {"c11": "c", "c17": "c", "c++17": "c++"}
+
+
+def compile_alone(compiler, standard, text):
+    tool = shutil.which(compiler)
+    if tool is None:
+        raise Skip(f"no {compiler}")
+    return subprocess.run([tool, f"-std={standard}", "-x", LANGUAGES[standard], *WARNINGS,
+                           "-fsyntax-only", "-I", SOURCE / "include", "-"],
+                          input=text, text=True, capture_output=True)
+
+
+def problems(compiler, standard):
+    for header in HEADERS:
+        done = compile_alone(compiler, standard, f"#include <lockstep/{header.name}>\n")
+        if done.returncode != 0:
+            yield f"{header.name}: {done.stderr}"
+
+
+@test
+def headers_are_self_sufficient_as_c11():
+    none_of(problems("gcc", "c11"), "gcc -std=c11")
+
+
+@test
+def headers_are_self_sufficient_as_c17():
+    none_of(problems("gcc", "c17"), "gcc -std=c17")
+
+
+@test
+def headers_are_self_sufficient_as_cpp17():
+    none_of(problems("g++", "c++17"), "g++ -std=c++17")
+
+
+@test
+def headers_are_self_sufficient_for_clang():
+    clang = "clang" if shutil.which("clang") else "clang-14"
+    for standard in LANGUAGES:
+        none_of(problems(clang, standard), f"{clang} -std={standard}")
+
+
+@test
+def an_incomplete_header_would_be_seen():
+    for standard in LANGUAGES:
+        compiler = "g++" if standard == "c++17" else "gcc"
+        assert compile_alone(compiler, standard, "ls_status f(void);\n").returncode != 0
+
+
+@test
+def every_header_is_in_the_build():
+    listed = (SOURCE / "include/meson.build").read_text()
+    none_of((h.name for h in HEADERS if f"lockstep/{h.name}" not in listed), "not installed")
+
+
+run()

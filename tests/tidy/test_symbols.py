@@ -1,0 +1,88 @@
+"""What the built library exports and calls: the headers' functions, and no system behind the env."""
+
+import pathlib
+import re
+import sys
+
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
+from tap import BUILD, SOURCE, command, none_of, run, test
+
+DECLARED = re.compile(r"\bLS_API\b[^;{(]*?\b(ls_\w+)\s*\(")
+
+# What these layers must ask the env table for (DESIGN D11).
+BEHIND_ENV = ("comm_", "launch_", "reduce_", "ddp_")
+SYSTEM = set("""
+poll ppoll epoll_wait epoll_create1 epoll_ctl select recv recvfrom recvmsg send sendto sendmsg
+connect accept accept4 bind listen socket socketpair getsockopt setsockopt shutdown
+read write pread pwrite readv writev open openat close fsync rename unlink fopen fclose fread fwrite
+fgets pipe pipe2 dup dup2 fcntl ioctl stat fstat lseek ftruncate
+mmap munmap madvise mprotect memfd_create shm_open
+fork vfork execv execve execvp execvpe posix_spawn posix_spawnp waitpid wait4 waitid kill killpg
+getpid getppid setpgid setsid prctl signal sigaction pthread_sigmask syscall
+pthread_create pthread_join pthread_mutex_lock pthread_cond_wait pthread_cond_timedwait sem_wait
+clock_gettime clock_nanosleep nanosleep usleep sleep gettimeofday time sched_yield sched_getaffinity
+getrandom getentropy process_vm_readv
+""".split())
+# Never in the library, except in ls_check_failed and in the children of a spawn.
+NEVER = {"abort", "exit", "_exit", "printf", "puts", "putchar", "fprintf", "vprintf", "__printf_chk",
+         "__fprintf_chk", "perror"}
+NEVER_EXCEPT = {"base_error", "base_env_posix_process"}
+
+
+def library():
+    found = sorted(p for p in BUILD.glob("src/liblockstep.so.*.*.*") if p.is_file())
+    assert found, "no shared library in the build"
+    return found[0]
+
+
+def symbols_of(*nm_arguments):
+    lines = command("nm", *nm_arguments).splitlines()
+    return {line.split()[-1].split("@")[0] for line in lines if line.split()}
+
+
+def declared():
+    names = set()
+    for path in (SOURCE / "include/lockstep").glob("*.h"):
+        text = re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.DOTALL)
+        names |= set(DECLARED.findall(text))
+    return names
+
+
+def objects():
+    """(object, what it needs) of the library; comm/store/client.c is called comm_store_client."""
+    for path in sorted(pathlib.Path(f"{library()}.p").glob("*.c.o")):
+        yield path.name.removesuffix(".c.o"), symbols_of("--undefined-only", path)
+
+
+@test
+def exported_symbols_are_the_functions_of_the_headers():
+    exported = symbols_of("-D", "--defined-only", library())
+    problems = [f"{name}: declared, not exported" for name in sorted(declared() - exported)]
+    problems += [f"{name}: exported, not declared" for name in sorted(exported - declared())]
+    none_of(problems, f"{len(declared())} declared, {len(exported)} exported")
+
+
+@test
+def the_headers_declare_what_they_seem_to():
+    assert {"ls_init", "ls_all_reduce", "ls_status_name", "ls_check_failed"} <= declared()
+
+
+@test
+def comm_launch_and_reduce_reach_the_system_through_the_env_table_only():
+    none_of((f"{name}: {', '.join(sorted(needs & SYSTEM))}" for name, needs in objects()
+             if name.startswith(BEHIND_ENV) and needs & SYSTEM),
+            "system calls outside base/env_posix*.c")
+
+
+@test
+def the_env_table_itself_is_seen_to_make_system_calls():
+    assert "base_env_posix_file" in [name for name, needs in objects() if needs & SYSTEM]
+
+
+@test
+def the_library_never_prints_exits_or_aborts():
+    none_of((f"{name}: {', '.join(sorted(needs & NEVER))}" for name, needs in objects()
+             if needs & NEVER and name not in NEVER_EXCEPT), "not in a library")
+
+
+run()

@@ -1,0 +1,127 @@
+"""What can be read off the text of the sources: lengths, white space, words, layout."""
+
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
+from tap import SOURCE, Skip, command, none_of, run, test
+
+FUNCTION_LINES_MAX = 70
+FILE_LINES_MAX = 600
+FOLDERS = ("include", "src", "tests", "tools", "examples", "models", "bench", "scripts", "python",
+           "cmake", "docs")
+
+# Functions that cannot be called safely, or have a checked twin.
+UNSAFE = re.compile(r"\b(strcpy|strcat|sprintf|vsprintf|gets|strtok|alloca|tmpnam|mktemp|rand|"
+                    r"srand|system|bzero|setjmp|longjmp)\s*\(")
+# Notes to oneself (in pieces, so that this file passes) and places of one machine.
+LEFT_OVER = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK"]) +
+                       r")\b|/ho" + r"me/\w|/ro" + r"ot/")
+
+
+def files(*suffixes):
+    found = [p for folder in FOLDERS for p in (SOURCE / folder).rglob("*")]
+    found += list(SOURCE.glob("*"))
+    return sorted(p for p in found if p.is_file() and (p.suffix in suffixes or not suffixes)
+                  and "__pycache__" not in p.parts)
+
+
+def texts(*suffixes):
+    for path in files(*suffixes):
+        try:
+            yield path.relative_to(SOURCE), path.read_text()
+        except UnicodeDecodeError:
+            continue  # a binary test input
+
+
+def functions(text):
+    """(line, lines) of each function: its brace stands alone at the left, and so does its end."""
+    lines = text.splitlines()
+    begin = None
+    for number, line in enumerate(lines, 1):
+        if line == "{":
+            begin = number
+            while begin > 1 and re.match(r"[\w ].*[\w,)*]$", lines[begin - 2]):
+                begin -= 1
+        elif line.startswith("}") and begin is not None:
+            yield begin, number - begin + 1
+            begin = None
+
+
+def without_comments(text):
+    text = re.sub(r"/\*.*?\*/", lambda m: "\n" * m.group(0).count("\n"), text, flags=re.DOTALL)
+    return re.sub(r'//[^\n]*|"(?:\\.|[^"\\\n])*"', '""', text)
+
+
+@test
+def functions_are_at_most_70_lines_long():
+    none_of((f"{path}:{line}: {length} lines" for path, text in texts(".c", ".h")
+             for line, length in functions(text) if length > FUNCTION_LINES_MAX), "split these")
+
+
+@test
+def files_are_at_most_600_lines_long():
+    none_of((f"{path}: {len(text.splitlines())} lines" for path, text in texts(".c", ".h", ".py")
+             if len(text.splitlines()) > FILE_LINES_MAX), "split these")
+
+
+@test
+def the_function_counter_counts():
+    text = "/* about */\nstatic int f(int a,\n             int b)\n{\n" + "    a++;\n" * 80 + "}\n"
+    assert list(functions(text)) == [(2, 84)], list(functions(text))
+
+
+@test
+def c_files_start_with_their_idea():
+    none_of((path for path, text in texts(".c", ".h") if not text.startswith("/*")),
+            "no comment at the top")
+
+
+@test
+def no_line_ends_in_white_space_or_holds_a_tab():
+    problems = []
+    for path, text in texts():
+        for number, line in enumerate(text.split("\n"), 1):
+            if line != line.rstrip() or ("\t" in line and path.name != "Makefile"):
+                problems.append(f"{path}:{number}")
+        if text and not text.endswith("\n"):
+            problems.append(f"{path}: no newline at the end")
+    none_of(problems, "white space")
+
+
+@test
+def no_unsafe_functions_are_called():
+    none_of((f"{path}:{number}: {UNSAFE.search(line).group(1)}" for path, text in texts(".c", ".h")
+             for number, line in enumerate(without_comments(text).split("\n"), 1)
+             if UNSAFE.search(line)), "unsafe functions")
+
+
+@test
+def no_notes_to_oneself_or_places_of_one_machine_are_left():
+    none_of((f"{path}:{number}: {line.strip()[:70]}" for path, text in texts()
+             for number, line in enumerate(text.split("\n"), 1) if LEFT_OVER.search(line)),
+            "left over")
+
+
+@test
+def the_layout_is_that_of_clang_format():
+    tool = shutil.which("clang-format-14")
+    if tool is None:
+        raise Skip("no clang-format-14")
+    done = subprocess.run([tool, "--dry-run", "-Werror", *map(str, files(".c", ".h"))], text=True,
+                          capture_output=True)
+    wrong = sorted({line.split(":")[0] for line in done.stderr.splitlines() if "error:" in line})
+    none_of((pathlib.Path(p).relative_to(SOURCE) for p in wrong), "run `make format`")
+
+
+@test
+def shell_scripts_parse():
+    for script in ("scripts/bootstrap", "demo", "check"):
+        command("sh", "-n", SOURCE / script)
+    command("bash", "-n", SOURCE / ".ci/run")
+
+
+run()
