@@ -1,12 +1,11 @@
 # The front door; meson and ninja do the work. `make help` lists what there is.
 #   BUILD=build BUILDTYPE=release   where and how (debug, release …)
 #   DATA=PATH N=4 ARGS=…            what `make demo` trains on, with how many workers, further flags
-#   PREFIX=/usr/local LIBDIR=lib    where `make install` puts it (below DESTDIR, if set)
+#   DESTDIR= PREFIX=/usr/local      where `make install` puts it
 
 BUILD     ?= build
 BUILDTYPE ?= release
 PREFIX    ?= /usr/local
-LIBDIR    ?= lib
 DATA      ?= /usr/share/common-licenses
 ARGS      ?=
 C_FILES    = $(shell git ls-files -c -o --exclude-standard '*.c' '*.h')
@@ -19,7 +18,7 @@ help:
 	@echo "make build | test | test-long | demo | bench | install | clean | format | tidy | sanitize"
 
 $(BUILD)/build.ninja:
-	meson setup $(BUILD) --buildtype=$(BUILDTYPE) --prefix=$(PREFIX) --libdir=$(LIBDIR)
+	meson setup $(BUILD) --buildtype=$(BUILDTYPE) --prefix=$(PREFIX)
 
 build: $(BUILD)/build.ninja
 	ninja -C $(BUILD)

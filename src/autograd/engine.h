@@ -43,6 +43,10 @@ void ls__observer_remove(ls__observer *observer);
 /* Makes `param` number `index` of the observer (NULL: of none). */
 ls_status ls__param_observe(ls_tensor *param, ls__observer *observer, int index);
 
+/* The name reports use for `param`, "layers.0.fc1.weight". Borrowed: it must outlive the parameter,
+ * or be set anew (NULL: none). */
+ls_status ls__param_set_name(ls_tensor *param, const char *name);
+
 /* The observer `param` belongs to, or NULL. Optimizers ask its `usable` before they step. */
 ls__observer *ls__param_observer(const ls_tensor *param);
 

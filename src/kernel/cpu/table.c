@@ -1,21 +1,17 @@
-/* Which fast table this processor gets. */
-#include "kernel/cpu/onednn.h"
-#include "kernel/cpu/tables.h"
-#include "kernel/cpu/threads.h"
+/* The table of fast kernels. */
+#include "kernel/kernels.h"
 
 const ls__kernels *ls__kernels_cpu(void)
 {
-    const ls__variant *variant = ls__variant_of_isa(ls__cpu_isa());
-    return variant != NULL ? variant->kernels : ls__base_variant.kernels;
+    return ls__kernels_ref();
 }
 
 void ls__kernels_set_threads(int threads)
 {
-    ls__threads_set(threads > 1 ? threads : 1);
+    (void)threads;
 }
 
 const char *ls__kernels_gemm_name(void)
 {
-    const char *name = ls__onednn_name();
-    return name != NULL ? name : "built-in";
+    return "built-in";
 }

@@ -1,0 +1,170 @@
+/* Adding gradients up.
+ *
+ * A leaf's gradient has an address of its own (a bucket's memory, say): rules write there directly,
+ * overwriting when it is absent and adding when it is present. Other nodes get memory when their
+ * first gradient comes; one that arrives ready-made (dy passed on) is shared, not copied, until
+ * something must be added to it. The order of additions is that of the nodes, so it is the same in
+ * every run. */
+#include "autograd/pass.h"
+
+static size_t gradient_bytes(const ls__node *node)
+{
+    return (size_t)node->numel * sizeof(float);
+}
+
+static bool present(ls__node *to)
+{
+    return ls__node_is_leaf(to) ? ls__leaf_of(to)->present : to->grad != NULL;
+}
+
+/* The memory of to's gradient, made if there is none, and ours alone. NULL without memory. */
+static float *gradient_memory(ls__pass *pass, ls__node *to)
+{
+    ls__storage **slot = ls__node_is_leaf(to) ? &ls__leaf_of(to)->grad : &to->grad;
+    if (*slot == NULL) {
+        *slot = ls__storage_new(pass->tensors, gradient_bytes(to));
+    } else if (!ls__node_is_leaf(to) && !ls__storage_sole(*slot)) { /* dy that was passed on */
+        ls__storage *own = ls__storage_new(pass->tensors, gradient_bytes(to));
+        if (own == NULL) {
+            return NULL;
+        }
+        pass->tensors->kernels->axpby(own->data, (*slot)->data, to->numel, 1.0f, 0.0f, NULL);
+        ls__storage_unref(*slot);
+        *slot = own;
+    }
+    return *slot != NULL ? (*slot)->data : NULL;
+}
+
+static void mark_present(ls__node *to)
+{
+    if (ls__node_is_leaf(to)) {
+        ls__leaf_of(to)->present = true;
+    }
+}
+
+static ls_status accumulate_whole(ls__pass *pass, ls__node *to, ls__storage *from)
+{
+    bool adds = present(to);
+    if (!adds && !ls__node_is_leaf(to)) {
+        to->grad = ls__storage_ref(from);
+        return LS_OK;
+    }
+    float *memory = gradient_memory(pass, to);
+    if (memory == NULL) {
+        return ls__self.status;
+    }
+    pass->tensors->kernels->axpby(memory, from->data, to->numel, 1.0f, adds ? 1.0f : 0.0f, NULL);
+    mark_present(to);
+    return LS_OK;
+}
+
+static ls_status accumulate_view(ls__pass *pass, ls__node *to, const ls__geometry *view,
+                                 ls__storage *from)
+{
+    const ls__kernels *k = pass->tensors->kernels;
+    bool adds = present(to);
+    float *memory = gradient_memory(pass, to);
+    if (memory == NULL) {
+        return ls__self.status;
+    }
+    if (!adds && view->numel < to->numel) {
+        k->fill(memory, to->numel, 0.0f, NULL);
+    }
+    if (view->numel > 0) {
+        k->scatter(memory + view->offset, view->stride, from->data, view->ndim, view->dim,
+                   sizeof(float), adds ? 1.0f : 0.0f, NULL);
+    }
+    mark_present(to);
+    return LS_OK;
+}
+
+ls_status ls__accumulate(ls__pass *pass, const ls__edge *edge, ls__storage *from)
+{
+    return edge->geometry != NULL ? accumulate_view(pass, edge->to, edge->geometry, from)
+                                  : accumulate_whole(pass, edge->to, from);
+}
+
+/* An earlier edge of the same node leads to the same place: the rule may fill both in any order, so
+ * only one of them can be written in place. */
+static bool shares_target(const ls__node *node, int i)
+{
+    for (int j = 0; j < i; j++) {
+        if (node->edge[j].to == node->edge[i].to) {
+            return true;
+        }
+    }
+    return false;
+}
+
+ls_status ls__target_open(ls__pass *pass, const ls__node *node, int i, ls__rule *rule,
+                          ls__target *out)
+{
+    const ls__edge *edge = &node->edge[i];
+    *out = (ls__target){0};
+    if (edge->to == NULL || node->op->gives || (node->op->passes >> i & 1)) {
+        return LS_OK;
+    }
+    bool adds = present(edge->to);
+    bool direct =
+        edge->geometry == NULL && !shares_target(node, i) && (!adds || node->op->accumulates);
+    if (direct) {
+        rule->in[i].data = gradient_memory(pass, edge->to);
+        rule->in[i].beta = adds ? 1.0f : 0.0f;
+        return rule->in[i].data != NULL ? LS_OK : ls__self.status;
+    }
+    int64_t numel = edge->geometry != NULL ? edge->geometry->numel : edge->to->numel;
+    out->aside = ls__storage_new(pass->tensors, (size_t)numel * sizeof(float));
+    if (out->aside == NULL) {
+        return ls__self.status;
+    }
+    rule->in[i].data = out->aside->data;
+    return LS_OK;
+}
+
+ls_status ls__target_close(ls__pass *pass, const ls__node *node, int i, ls__rule *rule,
+                           ls__storage *dy, ls__target *target)
+{
+    const ls__edge *edge = &node->edge[i];
+    ls_status status = LS_OK;
+    if (edge->to == NULL) {
+        return LS_OK;
+    }
+    if (node->op->passes >> i & 1) {
+        status = ls__accumulate(pass, edge, dy);
+    } else if (rule->in[i].give != NULL) {
+        status = ls__accumulate(pass, edge, rule->in[i].give);
+    } else if (target->aside != NULL) {
+        status = ls__accumulate(pass, edge, target->aside);
+    } else {
+        mark_present(edge->to);
+    }
+    ls__storage_unref(rule->in[i].give);
+    ls__storage_unref(target->aside);
+    rule->in[i].give = NULL;
+    target->aside = NULL;
+    return status == LS_OK ? ls__arrived(pass, edge->to) : status;
+}
+
+ls_status ls__leaf_grad_zero(ls__tensors *tensors, ls__leaf *leaf)
+{
+    if (leaf->present) {
+        return LS_OK;
+    }
+    if (leaf->grad == NULL) {
+        leaf->grad = ls__storage_new(tensors, gradient_bytes(&leaf->node));
+        if (leaf->grad == NULL) {
+            return ls__self.status;
+        }
+    }
+    tensors->kernels->fill(leaf->grad->data, leaf->node.numel, 0.0f, NULL);
+    leaf->present = true;
+    return LS_OK;
+}
+
+ls_status ls__arrived(ls__pass *pass, ls__node *to)
+{
+    if (!ls__node_is_leaf(to) || --to->pending > 0) {
+        return LS_OK;
+    }
+    return ls__observers_ready(pass, ls__leaf_of(to));
+}

@@ -1,0 +1,152 @@
+/* Observers of backward passes: who they are, and telling them how one goes. */
+#include <string.h>
+
+#include "autograd/pass.h"
+#include "base/assert.h"
+
+/* ---- the list ----------------------------------------------------------------------------- */
+
+static void autograd_free(ls_runtime *runtime, void *data)
+{
+    runtime->env->release(runtime->env, data, sizeof(ls__autograd));
+}
+
+ls__autograd *ls__autograd_get(const char *what)
+{
+    ls_runtime *runtime = ls__runtime_get(what);
+    if (runtime == NULL || runtime->layer[LS__LAYER_AUTOGRAD].data != NULL) {
+        return runtime != NULL ? runtime->layer[LS__LAYER_AUTOGRAD].data : NULL;
+    }
+    ls__autograd *autograd = runtime->env->allocate(runtime->env, sizeof *autograd);
+    if (autograd == NULL) {
+        (void)ls__fail(LS_ERR_MEMORY, "%s: memory could not be had", what);
+        return NULL;
+    }
+    autograd->passes = 0;
+    ls__list_init(&autograd->observers);
+    runtime->layer[LS__LAYER_AUTOGRAD].data = autograd;
+    runtime->layer[LS__LAYER_AUTOGRAD].free = autograd_free;
+    return autograd;
+}
+
+ls_status ls__observer_add(ls__observer *observer)
+{
+    ls__autograd *autograd = ls__autograd_get("observer_add");
+    if (autograd == NULL) {
+        return ls__self.status;
+    }
+    ls__list_push_back(&autograd->observers, &observer->link);
+    return LS_OK;
+}
+
+void ls__observer_remove(ls__observer *observer)
+{
+    ls__list_remove(&observer->link);
+}
+
+/* ---- during a pass ------------------------------------------------------------------------ */
+
+static ls__watch *watch_of(ls__pass *pass, ls__observer *observer)
+{
+    for (int i = 0; i < pass->watched; i++) {
+        if (pass->watch[i].observer == observer) {
+            return &pass->watch[i];
+        }
+    }
+    if (pass->watched == LS__OBSERVERS_MAX) {
+        (void)ls__fail(LS_ERR_LIMIT, "%s: more than %d data-parallel modules in one pass",
+                       pass->name, LS__OBSERVERS_MAX);
+        return NULL;
+    }
+    size_t count = (size_t)observer->param_count;
+    ls__storage *used = ls__storage_new(pass->tensors, count);
+    if (used == NULL) {
+        return NULL;
+    }
+    memset(used->data, 0, count);
+    ls__watch *watch = &pass->watch[pass->watched++];
+    *watch = (ls__watch){.observer = observer, .used = used};
+    return watch;
+}
+
+ls_status ls__observers_reached(ls__pass *pass, ls__leaf *leaf)
+{
+    if (leaf->observer == NULL) {
+        return LS_OK;
+    }
+    ls__watch *watch = watch_of(pass, leaf->observer);
+    if (watch == NULL) {
+        return ls__self.status;
+    }
+    LS_ASSERT(leaf->observer_index >= 0 && leaf->observer_index < watch->observer->param_count);
+    ((uint8_t *)watch->used->data)[leaf->observer_index] = 1;
+    return LS_OK;
+}
+
+/* In the order of the list, which is the same on every rank; the pass finds leaves in another. */
+ls_status ls__observers_begin(ls__pass *pass)
+{
+    LS__LIST_EACH (at, &pass->autograd->observers) {
+        ls__observer *observer = LS__LIST_ITEM(at, ls__observer, link);
+        ls__watch *watch = NULL;
+        for (int i = 0; i < pass->watched; i++) {
+            watch = pass->watch[i].observer == observer ? &pass->watch[i] : watch;
+        }
+        if (watch == NULL && observer->armed) {
+            watch = watch_of(pass, observer);
+            if (watch == NULL) {
+                return ls__self.status;
+            }
+        }
+        if (watch != NULL) {
+            ls__backward_info info = {watch->used->data, pass->weighted, pass->weight};
+            LS_TRY(observer->begin(observer, &info));
+            watch->begun = true;
+        }
+    }
+    return LS_OK;
+}
+
+ls_status ls__observers_ready(ls__pass *pass, ls__leaf *leaf)
+{
+    ls__observer *observer = leaf->observer;
+    (void)pass;
+    return observer != NULL ? observer->ready(observer, leaf->observer_index) : LS_OK;
+}
+
+ls_status ls__observers_end(ls__pass *pass)
+{
+    for (int i = 0; i < pass->watched; i++) {
+        ls__watch *watch = &pass->watch[i];
+        if (watch->begun) {
+            watch->begun = false;
+            LS_TRY(watch->observer->end(watch->observer)); /* the caller tells the others */
+        }
+    }
+    return LS_OK;
+}
+
+void ls__observers_abort(ls__pass *pass, ls_status status)
+{
+    char message[LS__MESSAGE_MAX]; /* an abort may fail itself and leave another text */
+    memcpy(message, ls__self.message, sizeof message);
+    LS__LIST_EACH (at, &pass->autograd->observers) {
+        ls__observer *observer = LS__LIST_ITEM(at, ls__observer, link);
+        bool begun = false;
+        for (int i = 0; i < pass->watched; i++) {
+            begun = begun || (pass->watch[i].observer == observer && pass->watch[i].begun);
+        }
+        if (begun || observer->armed) { /* armed: its peers wait for a backward not to come */
+            observer->abort(observer, status, message);
+        }
+    }
+    (void)ls__fail_again(status, message);
+}
+
+void ls__observers_drop(ls__pass *pass)
+{
+    for (int i = 0; i < pass->watched; i++) {
+        ls__storage_unref(pass->watch[i].used);
+    }
+    pass->watched = 0;
+}

@@ -1,0 +1,190 @@
+/* Leaves: which tensors require gradients, and where those live. */
+#include <string.h>
+
+#include "autograd/engine.h"
+#include "tensor/op.h"
+
+/* ---- public ------------------------------------------------------------------------------- */
+
+bool ls_grad_mode_set(bool enabled)
+{
+    bool before = !ls__self.no_grad;
+    ls__self.no_grad = !enabled;
+    return before;
+}
+
+static void forget_leaf(ls__record *record)
+{
+    ls__node_unref(record->node);
+    record->node = NULL;
+    record->flags &= (uint8_t)~LS__RECORD_LEAF;
+}
+
+ls_tensor *ls_set_requires_grad(ls_tensor *t, bool requires_grad)
+{
+    ls__call call;
+    if (!ls__call_begin(&call, "set_requires_grad", 1, &t)) {
+        return call.failed;
+    }
+    ls__record *record = call.in[0];
+    bool is_leaf = (record->flags & LS__RECORD_LEAF) != 0;
+    if (record->node != NULL && !is_leaf) {
+        return ls__call_fail(&call, LS_ERR_STATE,
+                             "%s is the result of an operation; only leaves can be asked to "
+                             "require gradients (ls_detach makes one)",
+                             ls__record_print(record).text);
+    }
+    if (requires_grad == is_leaf) {
+        return t;
+    }
+    if (!requires_grad) {
+        forget_leaf(record);
+        return t;
+    }
+    if (record->dtype != LS_FLOAT32 || !ls__record_contiguous(record)) {
+        return ls__call_fail(&call, LS_ERR_INVALID,
+                             "%s of %s%s; only contiguous float32 tensors carry gradients "
+                             "(ls_cast, ls_contiguous)",
+                             ls__record_print(record).text, ls_dtype_name((ls_dtype)record->dtype),
+                             ls__record_contiguous(record) ? "" : ", not contiguous");
+    }
+    if (ls__leaf_new(call.tensors, record) != LS_OK) {
+        return ls__poison(call.tensors);
+    }
+    return t;
+}
+
+bool ls_requires_grad(const ls_tensor *t)
+{
+    ls__tensors *tensors = ls__tensors_get("requires_grad");
+    const ls__record *record =
+        tensors != NULL ? ls__record_sound(tensors, t, "requires_grad") : NULL;
+    return record != NULL && record->node != NULL;
+}
+
+/* The leaf of `t`, or NULL with the error set. */
+static ls__leaf *leaf_at(const ls_tensor *t, const char *what, ls__tensors **tensors)
+{
+    *tensors = ls__tensors_get(what);
+    ls__record *record = *tensors != NULL ? ls__record_sound(*tensors, t, what) : NULL;
+    if (record == NULL) {
+        return NULL;
+    }
+    if (!(record->flags & LS__RECORD_LEAF)) {
+        (void)ls__fail(LS_ERR_STATE,
+                       "%s: %s is no leaf that requires gradients; ls_set_requires_grad makes it "
+                       "one",
+                       what, ls__record_print(record).text);
+        return NULL;
+    }
+    return ls__leaf_of(record->node);
+}
+
+static bool make_grad_record(ls__tensors *tensors, ls__leaf *leaf)
+{
+    ls__record *record = ls__record_new(tensors);
+    if (record == NULL) {
+        return false;
+    }
+    LS__UNUSED bool is_shape = ls__record_set_shape(record, leaf->shape, LS_FLOAT32, "grad");
+    record->storage = ls__storage_ref(leaf->grad);
+    record->flags |= LS__RECORD_OWNED;
+    ls__record_keep(tensors, record);
+    leaf->grad_record = record;
+    return true;
+}
+
+ls_tensor *ls_grad(ls_tensor *t)
+{
+    ls__tensors *tensors;
+    ls__leaf *leaf = leaf_at(t, "grad", &tensors);
+    if (leaf == NULL || !leaf->present) {
+        return NULL;
+    }
+    if (leaf->grad_record == NULL && !make_grad_record(tensors, leaf)) {
+        return ls__poison_fixed(LS_ERR_MEMORY);
+    }
+    return ls__handle(leaf->grad_record);
+}
+
+/* ---- for the layers above ----------------------------------------------------------------- */
+
+ls_status ls__param_observe(ls_tensor *param, ls__observer *observer, int index)
+{
+    ls__tensors *tensors;
+    ls__leaf *leaf = leaf_at(param, "param_observe", &tensors);
+    if (leaf == NULL) {
+        return ls__self.status;
+    }
+    leaf->observer = observer;
+    leaf->observer_index = index;
+    return LS_OK;
+}
+
+ls__observer *ls__param_observer(const ls_tensor *param)
+{
+    ls__tensors *tensors;
+    ls__leaf *leaf = leaf_at(param, "param_observer", &tensors);
+    return leaf != NULL ? leaf->observer : NULL;
+}
+
+ls_status ls__param_set_name(ls_tensor *param, const char *name)
+{
+    ls__tensors *tensors;
+    ls__leaf *leaf = leaf_at(param, "param_set_name", &tensors);
+    if (leaf == NULL) {
+        return ls__self.status;
+    }
+    leaf->name = name;
+    return LS_OK;
+}
+
+ls_status ls__param_bind_grad(ls_tensor *param, void *memory)
+{
+    ls__tensors *tensors;
+    ls__leaf *leaf = leaf_at(param, "param_bind_grad", &tensors);
+    if (leaf == NULL) {
+        return ls__self.status;
+    }
+    size_t bytes = (size_t)leaf->node.numel * sizeof(float);
+    ls__storage *bound = memory != NULL ? ls__storage_borrow(tensors, memory, bytes)
+                                        : ls__storage_new(tensors, bytes);
+    if (bound == NULL) {
+        return ls__self.status;
+    }
+    if (leaf->present && bytes > 0 && bound->data != leaf->grad->data) {
+        memcpy(bound->data, leaf->grad->data, bytes);
+    }
+    ls__storage_unref(leaf->grad);
+    leaf->grad = bound;
+    if (leaf->grad_record != NULL) {
+        ls__storage_unref(leaf->grad_record->storage);
+        leaf->grad_record->storage = ls__storage_ref(bound);
+    }
+    return LS_OK;
+}
+
+ls_status ls__param_set_grad_present(ls_tensor *param, bool present)
+{
+    ls__tensors *tensors;
+    ls__leaf *leaf = leaf_at(param, "param_set_grad_present", &tensors);
+    if (leaf == NULL) {
+        return ls__self.status;
+    }
+    if (present && leaf->grad == NULL) {
+        leaf->grad = ls__storage_new(tensors, (size_t)leaf->node.numel * sizeof(float));
+        if (leaf->grad == NULL) {
+            return ls__self.status;
+        }
+        memset(leaf->grad->data, 0, leaf->grad->bytes);
+    }
+    leaf->present = present;
+    return LS_OK;
+}
+
+bool ls__param_grad_present(const ls_tensor *param)
+{
+    ls__tensors *tensors;
+    const ls__leaf *leaf = leaf_at(param, "param_grad_present", &tensors);
+    return leaf != NULL && leaf->present;
+}

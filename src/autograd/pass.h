@@ -1,0 +1,70 @@
+/* One backward pass: what engine.c plans and runs, accumulate.c adds up and observers.c reports. */
+#ifndef LS_AUTOGRAD_PASS_H
+#define LS_AUTOGRAD_PASS_H
+
+#include "autograd/engine.h"
+#include "tensor/graph.h"
+
+typedef struct ls__autograd { /* of one runtime */
+    ls__list observers;
+    uint64_t passes;
+} ls__autograd;
+
+ls__autograd *ls__autograd_get(const char *what); /* NULL with the error set */
+
+typedef struct ls__pile { /* a growing array of nodes; in cached memory, so it costs no call */
+    ls__storage *memory;
+    ls__node **at;
+    int64_t count, room;
+} ls__pile;
+
+ls_status ls__pile_push(ls__pile *pile, ls__tensors *tensors, ls__node *node);
+
+typedef struct ls__watch { /* an observer's part in this pass */
+    ls__observer *observer;
+    ls__storage *used; /* uint8_t [param_count] */
+    bool begun;
+} ls__watch;
+
+#define LS__OBSERVERS_MAX 64 /* in one pass; a pipeline stage has one per replica group */
+
+typedef struct ls__pass {
+    const char *name; /* of the public call */
+    ls__tensors *tensors;
+    ls__autograd *autograd;
+    uint64_t number;
+    bool weighted;
+    double weight;
+    ls__edge root;  /* where the loss' own gradient goes */
+    ls__pile order; /* every reached operation, latest first */
+    ls__watch watch[LS__OBSERVERS_MAX];
+    int watched;
+} ls__pass;
+
+/* observers.c */
+ls_status ls__observers_reached(ls__pass *pass, ls__leaf *leaf); /* while planning */
+ls_status ls__observers_begin(ls__pass *pass);
+ls_status ls__observers_ready(ls__pass *pass, ls__leaf *leaf);
+ls_status ls__observers_end(ls__pass *pass);
+/* Tells every observer that takes part, or was armed, the error of this thread. */
+void ls__observers_abort(ls__pass *pass, ls_status status);
+void ls__observers_drop(ls__pass *pass);
+
+/* accumulate.c: how a rule's results reach the nodes behind its edges */
+typedef struct ls__target { /* of one edge, while its rule runs */
+    ls__storage *aside;     /* the rule writes here, close adds it up; NULL: written in place */
+} ls__target;
+
+ls_status ls__target_open(ls__pass *pass, const ls__node *node, int i, ls__rule *rule,
+                          ls__target *out);
+/* `dy` is the node's own gradient, for edges that pass it on. Drops what the target holds. */
+ls_status ls__target_close(ls__pass *pass, const ls__node *node, int i, ls__rule *rule,
+                           ls__storage *dy, ls__target *target);
+/* Adds `from`, row-major at offset 0, to where `edge` leads; may keep a reference to it. */
+ls_status ls__accumulate(ls__pass *pass, const ls__edge *edge, ls__storage *from);
+/* Makes an absent gradient of a leaf present and zero. */
+ls_status ls__leaf_grad_zero(ls__tensors *tensors, ls__leaf *leaf);
+/* One accumulation of a leaf is done (or skipped): calls `ready` after the last. */
+ls_status ls__arrived(ls__pass *pass, ls__node *to);
+
+#endif

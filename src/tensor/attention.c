@@ -1,0 +1,272 @@
+/* Scaled dot-product attention (Vaswani et al. 2017), flash-style: the kernel keeps no T x T
+ * matrix.
+ *
+ * Note [No copies around attention]
+ * q, k and v are usually slices of one product [B,T,3,H,D] and o goes on as [B,T,C], so the kernel
+ * reads q, k, v where they lie and o is laid out as [B,T,H,D] (shown as [B,H,T,D]). In the other
+ * direction the kernel writes dq, dk, dv with the strides of q, k, v, hence straight into the
+ * gradient of the tensor they are views of: one edge to that base takes the place of three. This
+ * needs views that do not overlap, which `apart` proves; else operands are copied first. */
+#include <math.h>
+#include <string.h>
+
+#include "tensor/op.h"
+
+enum { SAVED_Q, SAVED_K, SAVED_V, SAVED_O, SAVED_LSE };
+
+typedef struct attention_context {
+    ls__attention args; /* geometry only; pointers are filled in when it runs */
+    int edge[3];        /* which edge dq, dk, dv go to */
+    int64_t at[3];      /* from where in it */
+    bool fill[3];       /* edge i is not covered: zero first */
+    int64_t numel[3];   /* of edge i's gradient */
+} attention_context;
+
+typedef struct operand { /* q, k or v */
+    ls__dense held;
+    int64_t b, h, t;
+    bool copied;
+} operand;
+
+static operand operand_of(ls__call *call, int i, bool copy)
+{
+    const ls__record *in = call->in[i];
+    operand o = {.copied = copy || (in->dim[3] != 1 && in->stride[3] != 1)};
+    if (o.copied) {
+        o.held = ls__call_dense(call, i);
+        o.t = in->dim[3];
+        o.h = in->dim[2] * o.t;
+        o.b = in->dim[1] * o.h;
+        return o;
+    }
+    o.held = ls__dense_of_output(in);
+    o.held.argument = i + 1;
+    o.held.leaf = in->node != NULL && ls__node_is_leaf(in->node) ? in->node : NULL;
+    o.b = in->stride[0];
+    o.h = in->stride[1];
+    o.t = in->stride[2];
+    return o;
+}
+
+/* Whether two equally strided views `delta` elements apart share none. Inner dims span a block;
+ * both blocks must fit within the stride of the next dim outwards. */
+static bool apart(const ls__record *a, int64_t delta)
+{
+    int64_t span = 1;
+    bool used[LS_DIMS_MAX] = {false};
+    for (int n = 0; n <= a->ndim; n++) {
+        int inner = -1; /* the smallest stride not yet used */
+        for (int d = 0; d < a->ndim; d++) {
+            if (!used[d] && a->dim[d] > 1 && (inner < 0 || a->stride[d] < a->stride[inner])) {
+                inner = d;
+            }
+        }
+        if (span <= delta && (inner < 0 || delta + span <= a->stride[inner])) {
+            return true;
+        }
+        if (inner < 0) {
+            return false;
+        }
+        used[inner] = true;
+        span += (a->dim[inner] - 1) * a->stride[inner];
+    }
+    return false;
+}
+
+/* Whether gradients of a and b, views of one base, can be written beside each other. */
+static bool disjoint(const ls__record *a, const ls__record *b)
+{
+    if (a->node == NULL || a->node != b->node) {
+        return true;
+    }
+    int64_t delta = a->offset > b->offset ? a->offset - b->offset : b->offset - a->offset;
+    return memcmp(a->stride, b->stride, sizeof a->stride) == 0 && apart(a, delta);
+}
+
+static ls__attention arguments(const attention_context *c, ls__rule *r)
+{
+    ls__attention a = c->args;
+    a.q = r->saved[SAVED_Q];
+    a.k = r->saved[SAVED_K];
+    a.v = r->saved[SAVED_V];
+    a.o = (float *)(uintptr_t)r->saved[SAVED_O]; /* read only in backward */
+    a.lse = (float *)(uintptr_t)r->saved[SAVED_LSE];
+    a.d_o = r->dy;
+    return a;
+}
+
+/* Where operand i's gradient is written; scratch when nobody wants it. */
+static float *gradient_at(const attention_context *c, ls__rule *r, int i, float *scratch)
+{
+    const ls__gradient *to = c->edge[i] >= 0 ? &r->in[c->edge[i]] : NULL;
+    return to != NULL && to->data != NULL ? to->data + c->at[i] : scratch;
+}
+
+static int64_t span_of(const attention_context *c, int i)
+{
+    const ls__attention *a = &c->args;
+    int64_t b = i == 0 ? a->q_b : i == 1 ? a->k_b : a->v_b;
+    int64_t h = i == 0 ? a->q_h : i == 1 ? a->k_h : a->v_h;
+    int64_t t = i == 0 ? a->q_t : i == 1 ? a->k_t : a->v_t;
+    return (a->batch - 1) * b + (a->heads - 1) * h + (a->time - 1) * t + a->dim;
+}
+
+static ls_status attention_backward(ls__rule *r)
+{
+    const attention_context *c = r->node->context;
+    if (r->node->numel == 0) {
+        return LS_OK;
+    }
+    int64_t spare = 0;
+    for (int i = 0; i < 3; i++) {
+        bool wanted = c->edge[i] >= 0 && r->in[c->edge[i]].data != NULL;
+        int64_t span = wanted ? 0 : span_of(c, i);
+        spare = span > spare ? span : spare;
+        if (r->in[i].data != NULL && c->fill[i]) {
+            r->k->fill(r->in[i].data, c->numel[i], 0.0f, NULL);
+        }
+    }
+    ls__attention a = arguments(c, r);
+    ls__storage *work = ls__storage_new(r->tensors, r->k->attention_workspace(&a, true) + 64);
+    ls__storage *scratch = ls__storage_new(r->tensors, (size_t)spare * sizeof(float));
+    ls_status status = LS_OK;
+    if (work != NULL && scratch != NULL) {
+        a.workspace = work->data;
+        a.dq = gradient_at(c, r, 0, scratch->data);
+        a.dk = gradient_at(c, r, 1, scratch->data);
+        a.dv = gradient_at(c, r, 2, scratch->data);
+        r->k->attention_backward(&a, NULL);
+    } else {
+        status = ls__self.status;
+    }
+    ls__storage_unref(work);
+    ls__storage_unref(scratch);
+    return status;
+}
+
+static const ls__op attention_op = {.name = "attention", .backward = attention_backward};
+
+static bool attention_shapes(ls__call *call)
+{
+    const ls__record *q = call->in[0];
+    if (q->ndim == 4 && ls__shape_equal(q, call->in[1]) && ls__shape_equal(q, call->in[2])) {
+        return true;
+    }
+    (void)ls__call_fail(call, LS_ERR_INVALID,
+                        "q %s, k %s, v %s; all three must be [batch,heads,time,dim], alike",
+                        ls__record_print(q).text, ls__record_print(call->in[1]).text,
+                        ls__record_print(call->in[2]).text);
+    return false;
+}
+
+/* Replaces the three edges that ls__call_record made by whole-base ones where the kernel wrote in
+ * place, merging those to the same base. */
+static void merge_edges(const ls__call *call, ls__node *node, const operand o[3])
+{
+    attention_context *c = node->context;
+    int64_t covered[3] = {0};
+    for (int i = 0; i < 3; i++) {
+        ls__edge *edge = &node->edge[i];
+        const ls__record *in = call->in[i];
+        c->edge[i] = edge->to != NULL ? i : -1;
+        c->at[i] = 0;
+        if (edge->to == NULL || o[i].copied) {
+            c->numel[i] = covered[i] = in->numel;
+            continue;
+        }
+        c->at[i] = in->offset - edge->to->offset;
+        c->numel[i] = edge->to->numel;
+        edge->geometry = NULL;
+        for (int j = 0; j < i; j++) {
+            if (node->edge[j].to == edge->to && !o[j].copied && c->edge[i] == i) {
+                c->edge[i] = j;
+                ls__node_unref(edge->to);
+                edge->to = NULL;
+            }
+        }
+        covered[c->edge[i]] += in->numel;
+    }
+    for (int i = 0; i < 3; i++) {
+        c->fill[i] = covered[i] < c->numel[i];
+    }
+}
+
+static void geometry(ls__attention *a, const ls__record *q, const operand o[3], bool causal)
+{
+    *a = (ls__attention){.batch = q->dim[0],
+                         .heads = q->dim[1],
+                         .time = q->dim[2],
+                         .dim = q->dim[3],
+                         .q = o[0].held.data,
+                         .k = o[1].held.data,
+                         .v = o[2].held.data,
+                         .q_b = o[0].b,
+                         .q_h = o[0].h,
+                         .q_t = o[0].t,
+                         .k_b = o[1].b,
+                         .k_h = o[1].h,
+                         .k_t = o[1].t,
+                         .v_b = o[2].b,
+                         .v_h = o[2].h,
+                         .v_t = o[2].t,
+                         .o_b = q->dim[2] * q->dim[1] * q->dim[3],
+                         .o_h = q->dim[3],
+                         .o_t = q->dim[1] * q->dim[3],
+                         .causal = causal,
+                         .scale = (float)(1.0 / sqrt((double)q->dim[3]))};
+}
+
+static void record(ls__call *call, const ls__attention *a, const operand o[3], ls__record *out,
+                   const ls__dense *lse)
+{
+    ls__node *node = ls__call_record(call, &attention_op, out, sizeof(attention_context));
+    if (node == NULL) {
+        return;
+    }
+    attention_context *c = node->context;
+    c->args = *a;
+    merge_edges(call, node, o);
+    for (int i = 0; i < 3; i++) {
+        ls__node_save(node, i, &o[i].held);
+    }
+    ls__dense result = ls__dense_of_output(out);
+    ls__node_save(node, SAVED_O, &result);
+    ls__dense_drop(&result);
+    ls__node_save(node, SAVED_LSE, lse);
+}
+
+ls_tensor *ls_attention(ls_tensor *q, ls_tensor *k, ls_tensor *v, bool causal)
+{
+    ls__call call;
+    if (!ls__call_begin(&call, "attention", 3, (ls_tensor *[]){q, k, v}) ||
+        !ls__call_float32(&call) || !attention_shapes(&call)) {
+        return call.failed;
+    }
+    const ls__record *in = call.in[0];
+    bool copy =
+        !disjoint(in, call.in[1]) || !disjoint(in, call.in[2]) || !disjoint(call.in[1], call.in[2]);
+    operand o[3];
+    for (int i = 0; i < 3; i++) {
+        o[i] = operand_of(&call, i, copy && call.grad);
+    }
+    ls_shape laid_out = {4, {in->dim[0], in->dim[2], in->dim[1], in->dim[3]}};
+    int64_t rows = in->dim[0] * in->dim[1] * in->dim[2];
+    ls__dense lse = ls__call_memory(&call, (size_t)rows * sizeof(float));
+    ls__attention a;
+    geometry(&a, in, o, causal);
+    ls__dense work = ls__call_memory(&call, call.k->attention_workspace(&a, false) + 64);
+    ls__record *out = ls__call_output(&call, laid_out, LS_FLOAT32);
+    if (out != NULL && out->numel > 0) {
+        a.o = (float *)(void *)ls__record_data(out);
+        a.lse = lse.data;
+        a.workspace = work.data;
+        call.k->attention(&a, NULL);
+    }
+    record(&call, &a, o, out, &lse);
+    for (int i = 0; i < 3; i++) {
+        ls__dense_drop(&o[i].held);
+    }
+    ls__dense_drop(&lse);
+    ls__dense_drop(&work);
+    return ls_transpose(ls__call_finish(&call, out), 1, 2);
+}

@@ -1,0 +1,118 @@
+/* Making tensors from nothing, from data and from random numbers. */
+#include <string.h>
+
+#include "base/size.h"
+#include "tensor/convert.h"
+#include "tensor/op.h"
+#include "tensor/stream.h"
+
+static ls_tensor *make(const char *name, ls_shape shape, ls_dtype dtype, ls__call *call,
+                       ls__record **out)
+{
+    *out = NULL;
+    if (!ls__call_begin(call, name, 0, NULL)) {
+        return call->failed;
+    }
+    *out = ls__call_output(call, shape, dtype);
+    return ls__call_finish(call, *out);
+}
+
+ls_tensor *ls_empty(ls_shape shape, ls_dtype dtype)
+{
+    ls__call call;
+    ls__record *out;
+    return make("empty", shape, dtype, &call, &out);
+}
+
+ls_tensor *ls_zeros(ls_shape shape, ls_dtype dtype)
+{
+    ls__call call;
+    ls__record *out;
+    ls_tensor *t = make("zeros", shape, dtype, &call, &out);
+    if (out != NULL) {
+        memset(ls__record_data(out), 0, (size_t)out->numel * ls_dtype_size(dtype));
+    }
+    return t;
+}
+
+ls_tensor *ls_full(ls_shape shape, ls_dtype dtype, double value)
+{
+    ls__call call;
+    ls__record *out;
+    ls_tensor *t = make("full", shape, dtype, &call, &out);
+    if (out != NULL) {
+        ls__convert_fill(ls__record_data(out), dtype, out->numel, value);
+    }
+    return t;
+}
+
+ls_tensor *ls_ones(ls_shape shape, ls_dtype dtype)
+{
+    return ls_full(shape, dtype, 1.0);
+}
+
+ls_tensor *ls_from_data(const void *data, ls_shape shape, ls_dtype dtype)
+{
+    ls__call call;
+    ls__record *out;
+    ls_tensor *t = make("from_data", shape, dtype, &call, &out);
+    if (out == NULL || out->numel == 0) {
+        return t;
+    }
+    if (data == NULL) {
+        return ls__call_fail(&call, LS_ERR_INVALID, "data is NULL for shape %s",
+                             ls__shape_print(shape).text);
+    }
+    memcpy(ls__record_data(out), data, (size_t)out->numel * ls_dtype_size(dtype));
+    return t;
+}
+
+ls_tensor *ls_from_memory(void *data, ls_shape shape, ls_dtype dtype)
+{
+    ls__call call;
+    if (!ls__call_begin(&call, "from_memory", 0, NULL)) {
+        return call.failed;
+    }
+    ls__record *out = ls__record_new(call.tensors);
+    if (out == NULL || !ls__record_set_shape(out, shape, dtype, call.name)) {
+        call.failed = ls__poison(call.tensors);
+        return ls__call_finish(&call, out);
+    }
+    if (data == NULL || (uintptr_t)data % ls_dtype_size(dtype) != 0) {
+        ls__record_free(call.tensors, out);
+        return ls__call_fail(&call, LS_ERR_INVALID, "data is %p; give memory aligned to %zu bytes",
+                             data, ls_dtype_size(dtype));
+    }
+    out->storage =
+        ls__storage_borrow(call.tensors, data, (size_t)out->numel * ls_dtype_size(dtype));
+    if (out->storage == NULL) {
+        call.failed = ls__poison(call.tensors);
+    }
+    return ls__call_finish(&call, out);
+}
+
+ls_tensor *ls_rand(ls_shape shape)
+{
+    ls__call call;
+    ls__record *out;
+    ls_tensor *t = make("rand", shape, LS_FLOAT32, &call, &out);
+    if (out != NULL) {
+        ls__stream stream = ls__stream_next(call.tensors->runtime, LS__STREAM_VALUES, out);
+        call.k->random_uniform((float *)(void *)ls__record_data(out), out->numel, stream.first, 0.0,
+                               1.0, stream.seed, stream.id, NULL);
+    }
+    return t;
+}
+
+ls_tensor *ls_randn(ls_shape shape)
+{
+    ls__call call;
+    ls__record *out;
+    ls_tensor *t = make("randn", shape, LS_FLOAT32, &call, &out);
+    if (out != NULL) {
+        ls__stream stream = ls__stream_next(call.tensors->runtime, LS__STREAM_VALUES, out);
+        call.k->random_normal((float *)(void *)ls__record_data(out), out->numel, stream.first, 0.0,
+                              1.0, stream.seed, stream.id, NULL);
+    }
+    return t;
+}

@@ -1,0 +1,204 @@
+/* Functions of one tensor, element by element, and their derivatives. */
+#include <math.h>
+
+#include "tensor/op.h"
+#include "tensor/stream.h"
+
+static float *floats(const ls__record *record)
+{
+    return (float *)(void *)ls__record_data(record);
+}
+
+/* ---- y = f(x) ----------------------------------------------------------------------------- */
+
+enum { UNARY_X, UNARY_Y };
+
+typedef struct unary_context {
+    ls__unary op;
+} unary_context;
+
+static ls_status unary_backward(ls__rule *r)
+{
+    const unary_context *context = r->node->context;
+    r->k->unary_backward(context->op, r->in[0].data, r->dy, r->saved[UNARY_X], r->saved[UNARY_Y],
+                         r->node->numel, r->in[0].beta, NULL);
+    return LS_OK;
+}
+
+static const ls__op unary_ops[LS__UNARY_COUNT] = {
+#define UNARY(kind, text) [kind] = {.name = (text), .backward = unary_backward, .accumulates = true}
+    UNARY(LS__UNARY_NEG, "neg"),        UNARY(LS__UNARY_EXP, "exp"),
+    UNARY(LS__UNARY_LOG, "log"),        UNARY(LS__UNARY_SQRT, "sqrt"),
+    UNARY(LS__UNARY_TANH, "tanh"),      UNARY(LS__UNARY_SIGMOID, "sigmoid"),
+    UNARY(LS__UNARY_RELU, "relu"),      UNARY(LS__UNARY_GELU_ERF, "gelu"),
+    UNARY(LS__UNARY_GELU_TANH, "gelu"),
+#undef UNARY
+};
+
+/* The derivative is written in y for some, in x for the others: only that one is saved. */
+static bool derivative_of_y(ls__unary op)
+{
+    return op == LS__UNARY_EXP || op == LS__UNARY_SQRT || op == LS__UNARY_TANH ||
+           op == LS__UNARY_SIGMOID;
+}
+
+static ls_tensor *unary(ls__unary op, ls_tensor *a)
+{
+    ls__call call;
+    if (!ls__call_begin(&call, unary_ops[op].name, 1, &a) || !ls__call_float32(&call)) {
+        return call.failed;
+    }
+    ls__dense x = ls__call_dense(&call, 0);
+    ls__record *out = ls__call_output(&call, ls__record_shape(call.in[0]), LS_FLOAT32);
+    if (out != NULL) {
+        call.k->unary(op, floats(out), x.data, out->numel, NULL);
+    }
+    ls__node *node = ls__call_record(&call, &unary_ops[op], out, sizeof(unary_context));
+    if (node != NULL) {
+        ((unary_context *)node->context)->op = op;
+        if (derivative_of_y(op)) {
+            ls__dense y = ls__dense_of_output(out);
+            ls__node_save(node, UNARY_Y, &y);
+            ls__dense_drop(&y);
+        } else if (op != LS__UNARY_NEG) {
+            ls__node_save(node, UNARY_X, &x);
+        }
+    }
+    ls__dense_drop(&x);
+    return ls__call_finish(&call, out);
+}
+
+ls_tensor *ls_neg(ls_tensor *a)
+{
+    return unary(LS__UNARY_NEG, a);
+}
+
+ls_tensor *ls_exp(ls_tensor *a)
+{
+    return unary(LS__UNARY_EXP, a);
+}
+
+ls_tensor *ls_log(ls_tensor *a)
+{
+    return unary(LS__UNARY_LOG, a);
+}
+
+ls_tensor *ls_sqrt(ls_tensor *a)
+{
+    return unary(LS__UNARY_SQRT, a);
+}
+
+ls_tensor *ls_tanh(ls_tensor *a)
+{
+    return unary(LS__UNARY_TANH, a);
+}
+
+ls_tensor *ls_sigmoid(ls_tensor *a)
+{
+    return unary(LS__UNARY_SIGMOID, a);
+}
+
+ls_tensor *ls_relu(ls_tensor *a)
+{
+    return unary(LS__UNARY_RELU, a);
+}
+
+ls_tensor *ls_gelu(ls_tensor *a, ls_gelu_kind kind)
+{
+    return unary(kind == LS_GELU_TANH ? LS__UNARY_GELU_TANH : LS__UNARY_GELU_ERF, a);
+}
+
+/* ---- with a number ------------------------------------------------------------------------ */
+
+typedef struct scale_context {
+    float factor;
+} scale_context;
+
+static ls_status scale_backward(ls__rule *r)
+{
+    const scale_context *context = r->node->context;
+    r->k->axpby(r->in[0].data, r->dy, r->node->numel, context->factor, r->in[0].beta, NULL);
+    return LS_OK;
+}
+
+static const ls__op scale_op = {.name = "scale", .backward = scale_backward, .accumulates = true};
+
+ls_tensor *ls_scale(ls_tensor *a, double factor)
+{
+    ls__call call;
+    if (!ls__call_begin(&call, "scale", 1, &a) || !ls__call_float32(&call)) {
+        return call.failed;
+    }
+    ls__dense x = ls__call_dense(&call, 0);
+    ls__record *out = ls__call_output(&call, ls__record_shape(call.in[0]), LS_FLOAT32);
+    if (out != NULL) {
+        call.k->axpby(floats(out), x.data, out->numel, (float)factor, 0.0f, NULL);
+    }
+    ls__node *node = ls__call_record(&call, &scale_op, out, sizeof(scale_context));
+    if (node != NULL) {
+        ((scale_context *)node->context)->factor = (float)factor;
+    }
+    ls__dense_drop(&x);
+    return ls__call_finish(&call, out);
+}
+
+static const ls__op add_scalar_op = {.name = "add_scalar", .passes = 1};
+
+ls_tensor *ls_add_scalar(ls_tensor *a, double value)
+{
+    ls__call call;
+    if (!ls__call_begin(&call, "add_scalar", 1, &a) || !ls__call_float32(&call)) {
+        return call.failed;
+    }
+    ls__dense x = ls__call_dense(&call, 0);
+    ls__record *out = ls__call_output(&call, ls__record_shape(call.in[0]), LS_FLOAT32);
+    if (out != NULL) {
+        call.k->add_scalar(floats(out), x.data, out->numel, (float)value, NULL);
+    }
+    (void)ls__call_record(&call, &add_scalar_op, out, 0);
+    ls__dense_drop(&x);
+    return ls__call_finish(&call, out);
+}
+
+/* ---- dropout ------------------------------------------------------------------------------ */
+
+/* Nothing is saved: backward draws the same numbers again. */
+typedef struct dropout_context {
+    ls__stream stream;
+    double p;
+} dropout_context;
+
+static ls_status dropout_backward(ls__rule *r)
+{
+    const dropout_context *c = r->node->context;
+    r->k->dropout(r->in[0].data, r->dy, r->node->numel, c->stream.first, c->p, c->stream.seed,
+                  c->stream.id, r->in[0].beta, NULL);
+    return LS_OK;
+}
+
+static const ls__op dropout_op = {
+    .name = "dropout", .backward = dropout_backward, .accumulates = true};
+
+ls_tensor *ls_dropout(ls_tensor *a, double p)
+{
+    ls__call call;
+    if (!ls__call_begin(&call, "dropout", 1, &a) || !ls__call_float32(&call)) {
+        return call.failed;
+    }
+    if (!(p >= 0.0 && p < 1.0)) {
+        return ls__call_fail(&call, LS_ERR_INVALID, "p is %g; give 0 <= p < 1", p);
+    }
+    ls__stream stream = ls__stream_next(call.tensors->runtime, LS__STREAM_DROPOUT, call.in[0]);
+    ls__dense x = ls__call_dense(&call, 0);
+    ls__record *out = ls__call_output(&call, ls__record_shape(call.in[0]), LS_FLOAT32);
+    if (out != NULL) {
+        call.k->dropout(floats(out), x.data, out->numel, stream.first, p, stream.seed, stream.id,
+                        0.0f, NULL);
+    }
+    ls__node *node = ls__call_record(&call, &dropout_op, out, sizeof(dropout_context));
+    if (node != NULL) {
+        *(dropout_context *)node->context = (dropout_context){stream, p};
+    }
+    ls__dense_drop(&x);
+    return ls__call_finish(&call, out);
+}

@@ -1,0 +1,93 @@
+/* Rows of a table picked by index. */
+#include "tensor/indices.h"
+
+enum { SAVED_INDEX };
+enum { EDGE_W, EDGE_INDEX };
+
+typedef struct embedding_context {
+    int64_t count, dim, vocab;
+    size_t index_bytes;
+} embedding_context;
+
+static int64_t index_at(const void *index, size_t bytes, int64_t i)
+{
+    return bytes == sizeof(int64_t) ? ((const int64_t *)index)[i] : ((const int32_t *)index)[i];
+}
+
+bool ls__call_indices(ls__call *call, int i, const ls__dense *index, int64_t limit)
+{
+    const ls__record *in = call->in[i];
+    size_t bytes = ls_dtype_size((ls_dtype)in->dtype);
+    for (int64_t at = 0; index->data != NULL && at < in->numel; at++) {
+        int64_t value = index_at(index->data, bytes, at);
+        if (value < 0 || value >= limit) {
+            (void)ls__call_fail(call, LS_ERR_INVALID,
+                                "element %lld of argument %d %s is %lld; give values in [0,%lld)",
+                                (long long)at, i + 1, ls__record_print(in).text, (long long)value,
+                                (long long)limit);
+            return false;
+        }
+    }
+    return call->failed == NULL;
+}
+
+static ls_status embedding_backward(ls__rule *r)
+{
+    const embedding_context *c = r->node->context;
+    ls__gradient *dw = &r->in[EDGE_W];
+    if (dw->beta == 0.0f) {
+        r->k->fill(dw->data, c->vocab * c->dim, 0.0f, NULL);
+    }
+    r->k->embedding_backward(dw->data, r->dy, r->saved[SAVED_INDEX], c->index_bytes, c->count,
+                             c->dim, c->vocab, NULL);
+    return LS_OK;
+}
+
+static const ls__op embedding_op = {
+    .name = "embedding", .backward = embedding_backward, .accumulates = true};
+
+static ls__record *lookup(ls__call *call, const embedding_context *c, const ls__dense *weight,
+                          const ls__dense *index)
+{
+    ls_shape shape = ls__record_shape(call->in[EDGE_INDEX]);
+    if (!ls__call_indices(call, EDGE_INDEX, index, c->vocab)) {
+        return NULL;
+    }
+    shape.dim[shape.ndim++] = c->dim;
+    ls__record *out = ls__call_output(call, shape, LS_FLOAT32);
+    if (out != NULL && out->numel > 0) {
+        call->k->embedding((float *)(void *)ls__record_data(out), weight->data, index->data,
+                           c->index_bytes, c->count, c->dim, NULL);
+    }
+    return out;
+}
+
+ls_tensor *ls_embedding(ls_tensor *weight, ls_tensor *index)
+{
+    ls__call call;
+    if (!ls__call_begin(&call, "embedding", 2, (ls_tensor *[]){weight, index}) ||
+        !ls__call_index(&call, EDGE_INDEX)) {
+        return call.failed;
+    }
+    const ls__record *w = call.in[EDGE_W], *ids = call.in[EDGE_INDEX];
+    if (w->dtype != LS_FLOAT32 || w->ndim != 2 || ids->ndim == LS_DIMS_MAX) {
+        return ls__call_fail(&call, LS_ERR_INVALID,
+                             "weight %s of %s with index %s; the weight must be float32 [V,C]",
+                             ls__record_print(w).text, ls_dtype_name((ls_dtype)w->dtype),
+                             ls__record_print(ids).text);
+    }
+    embedding_context c = {.count = ids->numel,
+                           .dim = w->dim[1],
+                           .vocab = w->dim[0],
+                           .index_bytes = ls_dtype_size((ls_dtype)ids->dtype)};
+    ls__dense table = ls__call_dense(&call, EDGE_W), picked = ls__call_dense(&call, EDGE_INDEX);
+    ls__record *out = lookup(&call, &c, &table, &picked);
+    ls__node *node = ls__call_record(&call, &embedding_op, out, sizeof c);
+    if (node != NULL) {
+        *(embedding_context *)node->context = c;
+        ls__node_save(node, SAVED_INDEX, &picked);
+    }
+    ls__dense_drop(&table);
+    ls__dense_drop(&picked);
+    return ls__call_finish(&call, out);
+}

@@ -1,0 +1,80 @@
+/* Recording the graph: leaves, edges and what a node saves. */
+#include "tensor/graph.h"
+
+#include <string.h>
+
+#include "base/assert.h"
+
+static void leaf_fini(ls__storage *storage)
+{
+    ls__leaf *leaf = storage->data;
+    if (leaf->grad_record != NULL) {
+        ls__record_free(storage->owner, leaf->grad_record);
+    }
+    ls__storage_unref(leaf->grad);
+    ls__storage_unref(leaf->value);
+}
+
+ls_status ls__leaf_new(ls__tensors *tensors, ls__record *record)
+{
+    ls__storage *self = ls__storage_new(tensors, sizeof(ls__leaf));
+    if (self == NULL) {
+        return ls__self.status;
+    }
+    ls__leaf *leaf = self->data;
+    memset(leaf, 0, sizeof *leaf);
+    self->fini = leaf_fini;
+    leaf->self = self;
+    leaf->value = ls__storage_ref(record->storage);
+    leaf->node.number =
+        atomic_fetch_add_explicit(&tensors->nodes_made, 1, memory_order_relaxed) + 1;
+    leaf->node.numel = record->numel;
+    leaf->node.offset = record->offset;
+    leaf->node.file = record->file;
+    leaf->node.line = record->line;
+    leaf->shape.ndim = record->ndim;
+    memcpy(leaf->shape.dim, record->dim, sizeof leaf->shape.dim);
+    record->node = &leaf->node;
+    record->flags |= LS__RECORD_LEAF;
+    return LS_OK;
+}
+
+void ls__node_release(ls__node *node)
+{
+    for (int i = 0; i < LS__SAVED_MAX; i++) {
+        ls__storage_unref(node->saved[i].storage);
+        ls__node_unref(node->saved[i].leaf);
+        node->saved[i] = (ls__saved){0};
+    }
+    for (int i = 0; i < LS__EDGES_MAX; i++) {
+        ls__node_unref(node->edge[i].to);
+        node->edge[i] = (ls__edge){0};
+    }
+    ls__storage_unref(node->grad);
+    node->grad = NULL;
+    node->released = true;
+}
+
+bool ls__edge_to(ls__tensors *tensors, const ls__record *record, ls__edge *out)
+{
+    *out = (ls__edge){0};
+    if (record->node == NULL) {
+        return true;
+    }
+    bool whole = record->numel == record->node->numel && record->offset == record->node->offset &&
+                 ls__record_contiguous(record);
+    if (!whole) {
+        ls__geometry *geometry = ls__scope_alloc(tensors, sizeof *geometry);
+        if (geometry == NULL) {
+            return false;
+        }
+        geometry->ndim = record->ndim;
+        memcpy(geometry->dim, record->dim, sizeof geometry->dim);
+        geometry->stride = ls__record_strided(record);
+        geometry->offset = record->offset - record->node->offset;
+        geometry->numel = record->numel;
+        out->geometry = geometry;
+    }
+    out->to = ls__node_ref(record->node);
+    return true;
+}

@@ -1,0 +1,137 @@
+/* The graph, as operations record it and autograd's engine reads it.
+ *
+ * An operation makes one tensor and, when an input requires gradients, one node. Edges lead from
+ * the node to the nodes its inputs came from; a leaf (a parameter) is a node without an operation.
+ *
+ *      x  w              loss = mean(relu(linear(x, w)))
+ *       \ |
+ *      linear <- relu <- mean            w: leaf, counted; the others live in their scope's arena
+ *
+ * Note [Views make no nodes]
+ * Reshapes, transposes and slices change strides only, so a view keeps its base's node, and an edge
+ * says which elements of the base's gradient it stands for. The gradient of a base lies row-major
+ * as the base does (a node's output and a leaf are always contiguous), so element e of a view at
+ * storage position p is element p - node->offset of that gradient. Backward of a chain of views is
+ * one strided accumulation, and of none at all when the view shows the whole base in order.
+ *
+ * Note [Gradient rules]
+ * A rule gets dy and, for each input that wants one, memory and a beta: 0 overwrite, 1 accumulate.
+ * An op that cannot accumulate says so and always gets beta 0. For an op whose gradient is dy
+ * itself (`passes`), the engine hands dy on and calls no rule.
+ */
+#ifndef LS_TENSOR_GRAPH_H
+#define LS_TENSOR_GRAPH_H
+
+#include "tensor/tensor.h"
+
+#define LS__EDGES_MAX 3
+#define LS__SAVED_MAX 6
+
+typedef struct ls__geometry { /* which elements of the base a view stands for */
+    int ndim;
+    int64_t dim[LS_DIMS_MAX];
+    ls__strided stride;
+    int64_t offset, numel; /* of its first element, within the base's gradient */
+} ls__geometry;
+
+typedef struct ls__edge {
+    ls__node *to;           /* NULL: the input wants no gradient */
+    ls__geometry *geometry; /* NULL: the whole base, in order */
+} ls__edge;
+
+typedef struct ls__saved { /* what a rule will read */
+    ls__storage *storage;  /* NULL: nothing */
+    int64_t offset;        /* bytes */
+    uint32_t version;
+    int argument;   /* from 1: which input it is; 0: a result or an intermediate */
+    ls__node *leaf; /* a parameter is saved as (identity, version); NULL: not one */
+} ls__saved;
+
+typedef struct ls__gradient { /* of one input, as its rule sees it */
+    float *data;              /* NULL: not wanted */
+    float beta;
+    ls__storage *give; /* out, op->gives: the gradient itself; takes the reference */
+} ls__gradient;
+
+typedef struct ls__rule { /* one call of a gradient rule */
+    const ls__node *node;
+    ls__tensors *tensors;
+    const ls__kernels *k;
+    const float *dy; /* row-major, of the node's output */
+    ls__gradient in[LS__EDGES_MAX];
+    const void *saved[LS__SAVED_MAX];
+} ls__rule;
+
+typedef struct ls__op {
+    const char *name;
+    ls_status (*backward)(ls__rule *rule);
+    uint8_t passes;   /* bit i: the gradient of input i is dy */
+    bool accumulates; /* the rule honours beta 1 */
+    bool gives;       /* the rule fills in[0].give instead of in[0].data */
+} ls__op;
+
+struct ls__node {
+    const ls__op *op;      /* NULL: a leaf */
+    uint64_t number;       /* in order of creation: inputs have smaller ones */
+    int64_t numel, offset; /* of the output; offset in its storage, in elements */
+    ls__edge edge[LS__EDGES_MAX];
+    ls__saved saved[LS__SAVED_MAX];
+    void *context; /* the operation's own, in the scope's arena */
+    const char *file;
+    int line;
+    bool released;  /* backward went through it */
+    ls__node *next; /* of its scope */
+    /* the engine's, during a backward pass */
+    uint64_t pass;     /* the pass that reached it last */
+    int32_t pending;   /* accumulations still to come */
+    ls__storage *grad; /* row-major, from offset 0; a leaf's is in ls__leaf */
+};
+
+typedef struct ls__leaf {
+    ls__node node;
+    ls__storage *self;  /* this struct's own memory: its count is the leaf's */
+    ls__storage *value; /* the parameter's numbers, at node.offset; borrowed: the record owns it */
+    ls__storage *grad;  /* NULL: none yet */
+    bool present;       /* grad holds a gradient */
+    ls__record *grad_record; /* what ls_grad returns; made at first use */
+    ls_shape shape;
+    void *observer; /* ls__observer */
+    int observer_index;
+    const char *name; /* of the parameter; NULL: none. Borrowed from its module */
+} ls__leaf;
+
+static inline bool ls__node_is_leaf(const ls__node *node)
+{
+    return node->op == NULL;
+}
+
+static inline ls__leaf *ls__leaf_of(ls__node *node)
+{
+    return (ls__leaf *)(void *)node; /* its first member */
+}
+
+/* Leaves are counted; other nodes live as long as their scope. */
+static inline ls__node *ls__node_ref(ls__node *node)
+{
+    if (node != NULL && ls__node_is_leaf(node)) {
+        ls__storage_ref(ls__leaf_of(node)->self);
+    }
+    return node;
+}
+
+static inline void ls__node_unref(ls__node *node)
+{
+    if (node != NULL && ls__node_is_leaf(node)) {
+        ls__storage_unref(ls__leaf_of(node)->self);
+    }
+}
+
+/* Makes `record` a leaf. */
+ls_status ls__leaf_new(ls__tensors *tensors, ls__record *record);
+/* Drops what a node saved and its edges; it can never be walked again. */
+void ls__node_release(ls__node *node);
+/* The edge that leads to where `record`'s gradient flows; `to` is NULL when nowhere. False without
+ * memory. */
+bool ls__edge_to(ls__tensors *tensors, const ls__record *record, ls__edge *out);
+
+#endif

@@ -1,0 +1,153 @@
+/* Looking at tensors and moving their numbers in and out. */
+#include <string.h>
+
+#include "base/size.h"
+#include "tensor/convert.h"
+#include "tensor/op.h"
+
+/* The sound record of `t`, or NULL with the error set. */
+static ls__record *look(const ls_tensor *t, const char *what, ls__tensors **tensors)
+{
+    *tensors = ls__tensors_get(what);
+    return *tensors != NULL ? ls__record_sound(*tensors, t, what) : NULL;
+}
+
+int ls_ndim(const ls_tensor *t)
+{
+    ls__tensors *tensors;
+    const ls__record *record = look(t, "ndim", &tensors);
+    return record != NULL ? record->ndim : 0;
+}
+
+int64_t ls_size(const ls_tensor *t, int dim)
+{
+    ls__tensors *tensors;
+    const ls__record *record = look(t, "size", &tensors);
+    int at = 0;
+    if (record == NULL) {
+        return 0;
+    }
+    if (!ls__shape_dim(record, dim, &at)) {
+        (void)ls__fail(LS_ERR_INVALID, "size: dimension %d of %s; give %d to %d", dim,
+                       ls__record_print(record).text, -record->ndim, record->ndim - 1);
+        return 0;
+    }
+    return record->dim[at];
+}
+
+ls_shape ls_shape_of(const ls_tensor *t)
+{
+    ls__tensors *tensors;
+    const ls__record *record = look(t, "shape_of", &tensors);
+    return record != NULL ? ls__record_shape(record) : (ls_shape){0};
+}
+
+int64_t ls_numel(const ls_tensor *t)
+{
+    ls__tensors *tensors;
+    const ls__record *record = look(t, "numel", &tensors);
+    return record != NULL ? record->numel : 0;
+}
+
+ls_dtype ls_dtype_of(const ls_tensor *t)
+{
+    ls__tensors *tensors;
+    const ls__record *record = look(t, "dtype_of", &tensors);
+    return record != NULL ? (ls_dtype)record->dtype : LS_FLOAT32;
+}
+
+bool ls_is_contiguous(const ls_tensor *t)
+{
+    ls__tensors *tensors;
+    const ls__record *record = look(t, "is_contiguous", &tensors);
+    return record != NULL && ls__record_contiguous(record);
+}
+
+void *ls_data(ls_tensor *t)
+{
+    ls__tensors *tensors;
+    const ls__record *record = look(t, "data", &tensors);
+    if (record == NULL) {
+        return NULL;
+    }
+    if (!ls__record_contiguous(record)) {
+        (void)ls__fail(LS_ERR_INVALID,
+                       "data: the tensor %s is a view whose elements do not lie one after the "
+                       "other; take ls_data(ls_contiguous(t)), or ls_copy_out",
+                       ls__record_print(record).text);
+        return NULL;
+    }
+    return ls__record_data(record);
+}
+
+ls_status ls_item(ls_tensor *t, double *value)
+{
+    ls__tensors *tensors;
+    const ls__record *record = look(t, "item", &tensors);
+    if (record == NULL) {
+        return ls__self.status;
+    }
+    if (record->numel != 1) {
+        return ls__fail(LS_ERR_INVALID,
+                        "item: the tensor %s has %lld elements; give one of exactly one, or use "
+                        "ls_copy_out",
+                        ls__record_print(record).text, (long long)record->numel);
+    }
+    *value = ls__convert_load(ls__record_data(record), (ls_dtype)record->dtype, 0);
+    return LS_OK;
+}
+
+static ls_status check_bytes(const ls__record *record, const void *memory, size_t bytes,
+                             const char *what)
+{
+    size_t wanted = (size_t)record->numel * ls_dtype_size((ls_dtype)record->dtype);
+    if (bytes != wanted || (memory == NULL && wanted > 0)) {
+        return ls__fail(LS_ERR_INVALID, "%s: %s of %s takes %zu bytes of memory; %zu were given%s",
+                        what, ls__record_print(record).text, ls_dtype_name((ls_dtype)record->dtype),
+                        wanted, bytes, memory == NULL ? " at NULL" : "");
+    }
+    return LS_OK;
+}
+
+ls_status ls_copy_out(ls_tensor *t, void *out, size_t bytes)
+{
+    ls__tensors *tensors;
+    const ls__record *record = look(t, "copy_out", &tensors);
+    if (record == NULL) {
+        return ls__self.status;
+    }
+    LS_TRY(check_bytes(record, out, bytes, "copy_out"));
+    if (bytes > 0) {
+        tensors->kernels->gather(out, ls__record_data(record), ls__record_strided(record),
+                                 record->ndim, record->dim, ls_dtype_size((ls_dtype)record->dtype),
+                                 NULL);
+    }
+    return LS_OK;
+}
+
+ls_status ls_copy_in(ls_tensor *t, const void *in, size_t bytes)
+{
+    ls__tensors *tensors;
+    ls__record *record = look(t, "copy_in", &tensors);
+    if (record == NULL) {
+        return ls__self.status;
+    }
+    LS_TRY(check_bytes(record, in, bytes, "copy_in"));
+    if (bytes > 0) {
+        tensors->kernels->scatter(ls__record_data(record), ls__record_strided(record), in,
+                                  record->ndim, record->dim, ls_dtype_size((ls_dtype)record->dtype),
+                                  0.0f, NULL);
+    }
+    ls__tensor_changed(t);
+    return LS_OK;
+}
+
+void ls__tensor_changed(ls_tensor *t)
+{
+    ls__tensors *tensors;
+    ls__record *record = look(t, "tensor_changed", &tensors);
+    if (record != NULL) {
+        /* Relaxed: ordered by whatever lets this thread write the elements. */
+        atomic_fetch_add_explicit(&record->storage->version, 1, memory_order_relaxed);
+    }
+}

@@ -1,0 +1,398 @@
+/* Matrix products: batched matmul with broadcasting, and linear.
+ *
+ * Matrices whose rows or columns lie dense are read where they are (a transposed view costs
+ * nothing); others are copied first. A batch of matrices times one matrix is folded into a single
+ * product, as is the gradient of that one matrix: rows of all the batch at once. */
+#include <string.h>
+
+#include "tensor/op.h"
+
+enum { SAVED_A, SAVED_B };
+
+/* A [..,rows,cols] operand as the kernel wants it. */
+typedef struct matrix {
+    int64_t rows, cols;
+    bool trans; /* stored [cols,rows] */
+    int64_t ld;
+    int64_t stride[LS_DIMS_MAX]; /* of the output's batch dims, 0 where it repeats */
+} matrix;
+
+typedef struct matmul_context {
+    matrix a, b;
+    int batch_dims;
+    int64_t batch_dim[LS_DIMS_MAX], batch;
+    bool folded; /* b is one matrix and a's rows form one */
+} matmul_context;
+
+static const float *floats_at(const void *data)
+{
+    return data;
+}
+
+/* Whether the kernel can read the last two dims as they lie. */
+static bool dense_matrix(const ls__record *t, matrix *m)
+{
+    int64_t row_stride = t->stride[t->ndim - 2], col_stride = t->stride[t->ndim - 1];
+    if ((col_stride == 1 || m->cols == 1) && (row_stride >= m->cols || m->rows == 1)) {
+        m->trans = false;
+        m->ld = m->rows == 1 && row_stride < m->cols ? m->cols : row_stride;
+        return true;
+    }
+    if ((row_stride == 1 || m->rows == 1) && (col_stride >= m->rows || m->cols == 1)) {
+        m->trans = true;
+        m->ld = m->cols == 1 && col_stride < m->rows ? m->rows : col_stride;
+        return true;
+    }
+    return false;
+}
+
+/* Fills `m` and holds its memory, which is a copy when the kernel cannot read `call->in[i]`. */
+static ls__dense operand(ls__call *call, int i, const matmul_context *c, matrix *m)
+{
+    const ls__record *in = call->in[i];
+    ls__dense held;
+    m->rows = in->dim[in->ndim - 2];
+    m->cols = in->dim[in->ndim - 1];
+    const int64_t *stride = in->stride;
+    int64_t copied[LS_DIMS_MAX];
+    if (dense_matrix(in, m)) {
+        held = ls__dense_of_output(in);
+        held.leaf = in->node != NULL && ls__node_is_leaf(in->node) ? in->node : NULL;
+        held.argument = i + 1;
+    } else {
+        held = ls__call_dense(call, i);
+        m->trans = false;
+        m->ld = m->cols;
+        int64_t next = 1;
+        for (int d = in->ndim - 1; d >= 0; d--) {
+            copied[d] = next;
+            next *= in->dim[d];
+        }
+        stride = copied;
+    }
+    int shift = c->batch_dims - (in->ndim - 2);
+    for (int d = 0; d < c->batch_dims; d++) {
+        bool repeats = d < shift || in->dim[d - shift] == 1;
+        m->stride[d] = repeats ? 0 : stride[d - shift];
+    }
+    return held;
+}
+
+/* a [..,M,K] lies as [batch*M,K]: its batch dims continue its rows. */
+static bool rows_continue(const matmul_context *c, const matrix *m)
+{
+    int64_t expected = m->ld * m->rows;
+    for (int d = c->batch_dims - 1; d >= 0; d--) {
+        if (c->batch_dim[d] != 1 && m->stride[d] != expected) {
+            return false;
+        }
+        expected *= c->batch_dim[d];
+    }
+    return !m->trans || c->batch == 1;
+}
+
+static bool repeats(const matmul_context *c, const matrix *m)
+{
+    for (int d = 0; d < c->batch_dims; d++) {
+        if (c->batch_dim[d] != 1 && m->stride[d] != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- running over the batch --------------------------------------------------------------- */
+
+typedef struct operands { /* C = op(A) op(B) for every matrix of the batch */
+    ls__gemm gemm;        /* of the first */
+    const int64_t *stride_a, *stride_b, *stride_c;
+} operands;
+
+/* The step between matrices when one stride serves the whole batch; false otherwise. */
+static bool single_stride(const matmul_context *c, const int64_t *stride, int64_t *out)
+{
+    int64_t expected = 0;
+    bool first = true;
+    *out = 0;
+    for (int d = c->batch_dims - 1; d >= 0; d--) {
+        if (c->batch_dim[d] == 1) {
+            continue;
+        }
+        if (first) {
+            *out = stride[d];
+            expected = stride[d];
+            first = false;
+        } else if (stride[d] != expected) {
+            return false;
+        }
+        expected *= c->batch_dim[d];
+    }
+    return true;
+}
+
+static int64_t batch_offset(const matmul_context *c, const int64_t *stride, int64_t i)
+{
+    int64_t offset = 0;
+    for (int d = c->batch_dims - 1; d >= 0; d--) {
+        offset += i % c->batch_dim[d] * stride[d];
+        i /= c->batch_dim[d];
+    }
+    return offset;
+}
+
+/* Whether matrix i of the batch is the first that lands on its place in C. */
+static bool first_of_sum(const matmul_context *c, const int64_t *stride, int64_t i)
+{
+    bool first = true;
+    for (int d = c->batch_dims - 1; d >= 0; d--) {
+        first = first && (stride[d] != 0 || i % c->batch_dim[d] == 0);
+        i /= c->batch_dim[d];
+    }
+    return first;
+}
+
+static void run(const ls__kernels *k, const matmul_context *c, const operands *o)
+{
+    int64_t a, b, out;
+    bool plain = single_stride(c, o->stride_a, &a) && single_stride(c, o->stride_b, &b) &&
+                 single_stride(c, o->stride_c, &out);
+    if (plain && (out != 0 || c->batch == 1)) {
+        k->gemm_batch(&o->gemm, c->batch, a, b, out, NULL);
+        return;
+    }
+    for (int64_t i = 0; i < c->batch; i++) { /* in order: sums over the batch are reproducible */
+        ls__gemm one = o->gemm;
+        one.a += batch_offset(c, o->stride_a, i);
+        one.b += batch_offset(c, o->stride_b, i);
+        one.c += batch_offset(c, o->stride_c, i);
+        one.beta = first_of_sum(c, o->stride_c, i) ? o->gemm.beta : 1.0f;
+        k->gemm(&one, NULL);
+    }
+}
+
+/* Strides of row-major matrices of rows x cols, repeating where `like` does. */
+static void dense_batch(const matmul_context *c, const matrix *like, int64_t stride[LS_DIMS_MAX])
+{
+    int64_t next = like->rows * like->cols;
+    for (int d = c->batch_dims - 1; d >= 0; d--) {
+        bool once = c->batch_dim[d] != 1 && like->stride[d] == 0;
+        stride[d] = once ? 0 : next;
+        next *= once ? 1 : c->batch_dim[d];
+    }
+}
+
+static void output_batch(const matmul_context *c, int64_t stride[LS_DIMS_MAX])
+{
+    int64_t next = c->a.rows * c->b.cols;
+    for (int d = c->batch_dims - 1; d >= 0; d--) {
+        stride[d] = next;
+        next *= c->batch_dim[d];
+    }
+}
+
+/* ---- gradients ---------------------------------------------------------------------------- */
+
+/* Products over nothing are zero; kernels need not know. */
+static bool empty_product(ls__rule *r, int i, int64_t numel)
+{
+    const matmul_context *c = r->node->context;
+    bool empty = numel == 0 || r->node->numel == 0 || c->a.cols == 0;
+    if (empty && numel > 0 && r->in[i].beta == 0.0f) {
+        r->k->fill(r->in[i].data, numel, 0.0f, NULL);
+    }
+    return empty;
+}
+
+static int64_t operand_numel(const matmul_context *c, const matrix *m)
+{
+    int64_t numel = m->rows * m->cols;
+    for (int d = 0; d < c->batch_dims; d++) {
+        numel *= c->batch_dim[d] != 1 && m->stride[d] == 0 ? 1 : c->batch_dim[d];
+    }
+    return numel;
+}
+
+/* dA = dC op(B)^T */
+static void backward_a(ls__rule *r)
+{
+    const matmul_context *c = r->node->context;
+    int64_t stride_a[LS_DIMS_MAX], stride_c[LS_DIMS_MAX];
+    if (empty_product(r, 0, operand_numel(c, &c->a))) {
+        return;
+    }
+    dense_batch(c, &c->a, stride_a);
+    output_batch(c, stride_c);
+    operands o = {.gemm = {.trans_b = !c->b.trans,
+                           .m = c->folded ? c->batch * c->a.rows : c->a.rows,
+                           .n = c->a.cols,
+                           .k = c->b.cols,
+                           .a = r->dy,
+                           .lda = c->b.cols,
+                           .b = floats_at(r->saved[SAVED_B]),
+                           .ldb = c->b.ld,
+                           .c = r->in[0].data,
+                           .ldc = c->a.cols,
+                           .beta = r->in[0].beta},
+                  .stride_a = stride_c,
+                  .stride_b = c->b.stride,
+                  .stride_c = stride_a};
+    if (c->folded) {
+        r->k->gemm(&o.gemm, NULL);
+    } else {
+        run(r->k, c, &o);
+    }
+}
+
+/* dB = op(A)^T dC */
+static void backward_b(ls__rule *r)
+{
+    const matmul_context *c = r->node->context;
+    int64_t stride_b[LS_DIMS_MAX], stride_c[LS_DIMS_MAX];
+    if (empty_product(r, 1, operand_numel(c, &c->b))) {
+        return;
+    }
+    dense_batch(c, &c->b, stride_b);
+    output_batch(c, stride_c);
+    operands o = {.gemm = {.trans_a = !c->a.trans,
+                           .m = c->a.cols,
+                           .n = c->b.cols,
+                           .k = c->folded ? c->batch * c->a.rows : c->a.rows,
+                           .a = floats_at(r->saved[SAVED_A]),
+                           .lda = c->a.ld,
+                           .b = r->dy,
+                           .ldb = c->b.cols,
+                           .c = r->in[1].data,
+                           .ldc = c->b.cols,
+                           .beta = r->in[1].beta},
+                  .stride_a = c->a.stride,
+                  .stride_b = stride_c,
+                  .stride_c = stride_b};
+    if (c->folded) {
+        r->k->gemm(&o.gemm, NULL);
+    } else {
+        run(r->k, c, &o);
+    }
+}
+
+static ls_status matmul_backward(ls__rule *r)
+{
+    if (r->in[0].data != NULL) {
+        backward_a(r);
+    }
+    if (r->in[1].data != NULL) {
+        backward_b(r);
+    }
+    return LS_OK;
+}
+
+static const ls__op matmul_op = {
+    .name = "matmul", .backward = matmul_backward, .accumulates = true};
+
+/* ---- forward ------------------------------------------------------------------------------ */
+
+static bool matmul_shape(ls__call *call, ls_shape *shape)
+{
+    const ls__record *a = call->in[0], *b = call->in[1];
+    if (a->ndim < 2 || b->ndim < 2) {
+        (void)ls__call_fail(call, LS_ERR_INVALID,
+                            "%s x %s: both must have at least two dimensions; ls_reshape a vector "
+                            "to [1,n] or [n,1]",
+                            ls__record_print(a).text, ls__record_print(b).text);
+        return false;
+    }
+    int64_t k_a = a->dim[a->ndim - 1], k_b = b->dim[b->ndim - 2];
+    if (k_a != k_b) {
+        (void)ls__call_fail(call, LS_ERR_INVALID,
+                            "%s x %s: the inner dimensions %lld and %lld differ; the last of the "
+                            "first must equal the last but one of the second (ls_transpose one?)",
+                            ls__record_print(a).text, ls__record_print(b).text, (long long)k_a,
+                            (long long)k_b);
+        return false;
+    }
+    ls_shape of_a = ls__record_shape(a), of_b = ls__record_shape(b);
+    int64_t m = a->dim[a->ndim - 2], n = b->dim[b->ndim - 1];
+    of_a.ndim -= 2;
+    of_b.ndim -= 2;
+    if (!ls__shape_broadcast(of_a, of_b, shape)) {
+        (void)ls__call_fail(call, LS_ERR_INVALID,
+                            "%s x %s: the leading dimensions %s and %s do not broadcast; each pair "
+                            "must be equal or contain a 1",
+                            ls__record_print(a).text, ls__record_print(b).text,
+                            ls__shape_print(of_a).text, ls__shape_print(of_b).text);
+        return false;
+    }
+    shape->dim[shape->ndim] = m;
+    shape->dim[shape->ndim + 1] = n;
+    shape->ndim += 2;
+    return true;
+}
+
+static void forward(const ls__call *call, matmul_context *c, const ls__dense *a, const ls__dense *b,
+                    ls__record *out)
+{
+    int64_t stride_c[LS_DIMS_MAX];
+    float *to = (float *)(void *)ls__record_data(out);
+    if (out->numel == 0) {
+        return;
+    }
+    if (c->a.cols == 0) {
+        call->k->fill(to, out->numel, 0.0f, NULL);
+        return;
+    }
+    output_batch(c, stride_c);
+    operands o = {.gemm = {.trans_a = c->a.trans,
+                           .trans_b = c->b.trans,
+                           .m = c->folded ? c->batch * c->a.rows : c->a.rows,
+                           .n = c->b.cols,
+                           .k = c->a.cols,
+                           .a = floats_at(a->data),
+                           .lda = c->a.ld,
+                           .b = floats_at(b->data),
+                           .ldb = c->b.ld,
+                           .c = to,
+                           .ldc = c->b.cols},
+                  .stride_a = c->a.stride,
+                  .stride_b = c->b.stride,
+                  .stride_c = stride_c};
+    if (c->folded) {
+        call->k->gemm(&o.gemm, NULL);
+    } else {
+        run(call->k, c, &o);
+    }
+}
+
+static void context_fill(matmul_context *c, ls_shape shape)
+{
+    *c = (matmul_context){.batch_dims = shape.ndim - 2, .batch = 1};
+    for (int d = 0; d < c->batch_dims; d++) {
+        c->batch_dim[d] = shape.dim[d];
+        c->batch *= shape.dim[d];
+    }
+}
+
+ls_tensor *ls_matmul(ls_tensor *a, ls_tensor *b)
+{
+    ls__call call;
+    ls_shape shape;
+    matmul_context c;
+    if (!ls__call_begin(&call, "matmul", 2, (ls_tensor *[]){a, b}) || !ls__call_float32(&call) ||
+        !matmul_shape(&call, &shape)) {
+        return call.failed;
+    }
+    context_fill(&c, shape);
+    ls__dense x = operand(&call, 0, &c, &c.a), y = operand(&call, 1, &c, &c.b);
+    c.folded = repeats(&c, &c.b) && rows_continue(&c, &c.a);
+    ls__record *out = ls__call_output(&call, shape, LS_FLOAT32);
+    if (out != NULL) {
+        forward(&call, &c, &x, &y, out);
+    }
+    ls__node *node = ls__call_record(&call, &matmul_op, out, sizeof c);
+    if (node != NULL) {
+        memcpy(node->context, &c, sizeof c);
+        ls__node_save(node->edge[1].to != NULL ? node : NULL, SAVED_A, &x);
+        ls__node_save(node->edge[0].to != NULL ? node : NULL, SAVED_B, &y);
+    }
+    ls__dense_drop(&x);
+    ls__dense_drop(&y);
+    return ls__call_finish(&call, out);
+}

@@ -1,0 +1,94 @@
+/* Layer normalisation over the last dimension (Ba, Kiros & Hinton 2016). */
+#include "tensor/op.h"
+
+enum { SAVED_X, SAVED_W, SAVED_MEAN, SAVED_RSTD };
+enum { EDGE_X, EDGE_W, EDGE_B };
+
+typedef struct norm_context {
+    int64_t rows, n;
+} norm_context;
+
+/* dw and db share one beta in the kernel. Where they differ (a weight that is used twice with
+ * another bias each time) db is summed aside. */
+static ls_status layer_norm_backward(ls__rule *r)
+{
+    const norm_context *c = r->node->context;
+    ls__gradient *dx = &r->in[EDGE_X], *dw = &r->in[EDGE_W], *db = &r->in[EDGE_B];
+    bool split = dw->data != NULL && db->data != NULL && dw->beta != db->beta;
+    float beta_w = dw->data != NULL ? dw->beta : db->beta;
+    ls__storage *work = ls__storage_new(r->tensors, r->k->layer_norm_workspace(c->rows, c->n) + 64);
+    if (work == NULL) {
+        return ls__self.status;
+    }
+    r->k->layer_norm_backward(dx->data, dx->beta, dw->data, split ? NULL : db->data, beta_w, r->dy,
+                              r->saved[SAVED_X], r->saved[SAVED_MEAN], r->saved[SAVED_RSTD],
+                              r->saved[SAVED_W], c->rows, c->n, work->data, NULL);
+    if (split) {
+        r->k->sum_rows(db->data, r->dy, c->rows, c->n, db->beta, NULL);
+    }
+    ls__storage_unref(work);
+    return LS_OK;
+}
+
+static const ls__op layer_norm_op = {
+    .name = "layer_norm", .backward = layer_norm_backward, .accumulates = true};
+
+static bool norm_shapes(ls__call *call)
+{
+    const ls__record *x = call->in[EDGE_X];
+    if (x->ndim < 1 || x->dim[x->ndim - 1] == 0) {
+        (void)ls__call_fail(call, LS_ERR_INVALID,
+                            "x %s: the last dimension has nothing to "
+                            "normalise",
+                            ls__record_print(x).text);
+        return false;
+    }
+    for (int i = EDGE_W; i <= EDGE_B; i++) {
+        const ls__record *p = call->in[i];
+        if (p != NULL && (p->ndim != 1 || p->dim[0] != x->dim[x->ndim - 1])) {
+            (void)ls__call_fail(call, LS_ERR_INVALID,
+                                "x %s with %s %s: it must be [%lld], the last dimension of x",
+                                ls__record_print(x).text, i == EDGE_W ? "weight" : "bias",
+                                ls__record_print(p).text, (long long)x->dim[x->ndim - 1]);
+            return false;
+        }
+    }
+    return true;
+}
+
+ls_tensor *ls_layer_norm(ls_tensor *x, ls_tensor *weight, ls_tensor *bias, double eps)
+{
+    ls__call call;
+    unsigned optional = 1u << EDGE_W | 1u << EDGE_B;
+    if (!ls__call_begin_optional(&call, "layer_norm", 3, (ls_tensor *[]){x, weight, bias},
+                                 optional) ||
+        !ls__call_float32(&call) || !norm_shapes(&call)) {
+        return call.failed;
+    }
+    const ls__record *in = call.in[EDGE_X];
+    norm_context c = {.n = in->dim[in->ndim - 1]};
+    c.rows = in->numel / c.n;
+    ls__dense dx = ls__call_dense(&call, EDGE_X), dw = ls__call_dense(&call, EDGE_W);
+    ls__dense db = ls__call_dense(&call, EDGE_B);
+    ls__dense mean = ls__call_memory(&call, (size_t)c.rows * sizeof(float));
+    ls__dense rstd = ls__call_memory(&call, (size_t)c.rows * sizeof(float));
+    ls__record *out = ls__call_output(&call, ls__record_shape(in), LS_FLOAT32);
+    if (out != NULL) {
+        call.k->layer_norm((float *)(void *)ls__record_data(out), mean.data, rstd.data, dx.data,
+                           dw.data, db.data, c.rows, c.n, (float)eps, NULL);
+    }
+    ls__node *node = ls__call_record(&call, &layer_norm_op, out, sizeof c);
+    if (node != NULL) {
+        *(norm_context *)node->context = c;
+        ls__node_save(node, SAVED_X, &dx);
+        ls__node_save(node, SAVED_W, &dw);
+        ls__node_save(node, SAVED_MEAN, &mean);
+        ls__node_save(node, SAVED_RSTD, &rstd);
+    }
+    ls__dense_drop(&dx);
+    ls__dense_drop(&dw);
+    ls__dense_drop(&db);
+    ls__dense_drop(&mean);
+    ls__dense_drop(&rstd);
+    return ls__call_finish(&call, out);
+}

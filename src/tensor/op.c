@@ -1,0 +1,251 @@
+/* The frame of every operation; see op.h. */
+#include "tensor/op.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/size.h"
+
+bool ls__call_begin_optional(ls__call *call, const char *name, int count, ls_tensor *const *inputs,
+                             unsigned optional)
+{
+    *call = (ls__call){.name = name, .count = count};
+    call->tensors = ls__tensors_get(name);
+    if (call->tensors == NULL) {
+        call->failed = ls__poison_fixed(ls__self.status);
+        return false;
+    }
+    call->k = call->tensors->kernels;
+    for (int i = 0; i < count; i++) {
+        if (inputs[i] == NULL && (optional >> i & 1u)) {
+            continue;
+        }
+        ls__record *record = ls__record_of(call->tensors, inputs[i], name, count > 1 ? i + 1 : 0);
+        if (record == NULL) {
+            call->failed = ls__poison(call->tensors);
+            return false;
+        }
+        if (record->status < 0) { /* passed on with its first error */
+            (void)ls_tensor_status(inputs[i]);
+            call->failed = ls__poison(call->tensors);
+            return false;
+        }
+        call->in[i] = record;
+        call->grad = call->grad || (record->node != NULL && !ls__self.no_grad);
+    }
+    return true;
+}
+
+bool ls__call_begin(ls__call *call, const char *name, int count, ls_tensor *const *inputs)
+{
+    return ls__call_begin_optional(call, name, count, inputs, 0);
+}
+
+ls_tensor *ls__call_fail(ls__call *call, ls_status status, const char *format, ...)
+{
+    char text[LS__MESSAGE_MAX];
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (ls__self.file != NULL && ls__self.file[0] != '\0') {
+        (void)ls__fail(status, "%s:%d: %s: %s", ls__self.file, ls__self.line, call->name, text);
+    } else {
+        (void)ls__fail(status, "%s: %s", call->name, text);
+    }
+    call->failed = ls__poison(call->tensors);
+    return call->failed;
+}
+
+/* The error is set already. */
+static void call_failed(ls__call *call)
+{
+    if (call->failed == NULL) {
+        call->failed = ls__poison(call->tensors);
+    }
+}
+
+bool ls__call_float32(ls__call *call)
+{
+    for (int i = 0; i < call->count; i++) {
+        if (call->in[i] != NULL && call->in[i]->dtype != LS_FLOAT32) {
+            (void)ls__call_fail(call, LS_ERR_INVALID,
+                                "argument %d is %s %s; it takes float32: convert with ls_cast",
+                                i + 1, ls_dtype_name((ls_dtype)call->in[i]->dtype),
+                                ls__record_print(call->in[i]).text);
+            return false;
+        }
+    }
+    return true;
+}
+
+bool ls__call_index(ls__call *call, int i)
+{
+    ls_dtype dtype = (ls_dtype)call->in[i]->dtype;
+    if (dtype == LS_INT32 || dtype == LS_INT64) {
+        return true;
+    }
+    (void)ls__call_fail(call, LS_ERR_INVALID,
+                        "argument %d is %s %s; it takes indices of int32 or int64", i + 1,
+                        ls_dtype_name(dtype), ls__record_print(call->in[i]).text);
+    return false;
+}
+
+bool ls__call_dim(ls__call *call, int dim, int *out)
+{
+    if (ls__shape_dim(call->in[0], dim, out)) {
+        return true;
+    }
+    int ndim = call->in[0]->ndim;
+    (void)ls__call_fail(call, LS_ERR_INVALID, "dimension %d of %s; give %d to %d", dim,
+                        ls__record_print(call->in[0]).text, -ndim, ndim - 1);
+    return false;
+}
+
+ls__record *ls__call_output(ls__call *call, ls_shape shape, ls_dtype dtype)
+{
+    if (call->failed != NULL) {
+        return NULL;
+    }
+    ls__record *out = ls__record_new(call->tensors);
+    if (out == NULL || !ls__record_set_shape(out, shape, dtype, call->name)) {
+        call_failed(call);
+    } else {
+        out->storage = ls__storage_new(call->tensors, (size_t)out->numel * ls_dtype_size(dtype));
+        if (out->storage == NULL) {
+            call_failed(call);
+        }
+    }
+    if (call->failed != NULL && out != NULL) {
+        ls__record_free(call->tensors, out);
+        out = NULL;
+    }
+    return out;
+}
+
+ls__record *ls__call_view(ls__call *call, const ls__record *of)
+{
+    if (call->failed != NULL) {
+        return NULL;
+    }
+    ls__record *out = ls__record_alias(call->tensors, of);
+    if (out == NULL) {
+        call_failed(call);
+    } else if (ls__self.no_grad) {
+        ls__node_unref(out->node);
+        out->node = NULL;
+    }
+    return out;
+}
+
+ls__node *ls__call_record(ls__call *call, const ls__op *op, ls__record *out, size_t context_bytes)
+{
+    if (!call->grad || call->failed != NULL || out == NULL) {
+        return NULL;
+    }
+    ls__node *node = ls__scope_alloc(call->tensors, sizeof *node);
+    void *context =
+        node != NULL && context_bytes > 0 ? ls__scope_alloc(call->tensors, context_bytes) : NULL;
+    if (node == NULL || (context_bytes > 0 && context == NULL)) {
+        call_failed(call);
+        return NULL;
+    }
+    node->op = op;
+    node->context = context;
+    node->number =
+        atomic_fetch_add_explicit(&call->tensors->nodes_made, 1, memory_order_relaxed) + 1;
+    node->numel = out->numel;
+    node->offset = out->offset;
+    node->file = out->file;
+    node->line = out->line;
+    ls_scope *scope = ls__scope_current(call->tensors);
+    node->next = scope->nodes; /* from here on the scope releases it */
+    scope->nodes = node;
+    for (int i = 0; i < call->count; i++) {
+        if (call->in[i] != NULL && !ls__edge_to(call->tensors, call->in[i], &node->edge[i])) {
+            call_failed(call);
+            return NULL;
+        }
+    }
+    out->node = node;
+    return node;
+}
+
+ls_tensor *ls__call_finish(ls__call *call, ls__record *out)
+{
+    if (call->failed != NULL && out != NULL) {
+        ls__record_free(call->tensors, out);
+    }
+    return call->failed != NULL ? call->failed : ls__handle(out);
+}
+
+/* ---- row-major operands ------------------------------------------------------------------- */
+
+ls__dense ls__call_memory(ls__call *call, size_t bytes)
+{
+    ls__dense dense = {0};
+    if (call->failed != NULL) {
+        return dense;
+    }
+    dense.storage = ls__storage_new(call->tensors, bytes);
+    if (dense.storage == NULL) {
+        call_failed(call);
+    } else {
+        dense.data = dense.storage->data;
+    }
+    return dense;
+}
+
+ls__dense ls__call_dense(ls__call *call, int i)
+{
+    const ls__record *in = call->in[i];
+    ls__dense dense = {0};
+    if (call->failed != NULL || in == NULL) {
+        return dense;
+    }
+    size_t element = ls_dtype_size((ls_dtype)in->dtype);
+    if (ls__record_contiguous(in)) {
+        dense.storage = ls__storage_ref(in->storage);
+        dense.data = ls__record_data(in);
+        dense.offset = in->offset * (int64_t)element;
+        dense.leaf = in->node != NULL && ls__node_is_leaf(in->node) ? in->node : NULL;
+        dense.argument = i + 1;
+        return dense;
+    }
+    dense = ls__call_memory(call, (size_t)in->numel * element);
+    if (dense.storage != NULL) {
+        call->k->gather(dense.data, ls__record_data(in), ls__record_strided(in), in->ndim, in->dim,
+                        element, NULL);
+    }
+    return dense;
+}
+
+ls__dense ls__dense_of_output(const ls__record *out)
+{
+    return (ls__dense){.storage = ls__storage_ref(out->storage),
+                       .offset = out->offset * (int64_t)ls_dtype_size((ls_dtype)out->dtype),
+                       .data = ls__record_data(out)};
+}
+
+void ls__dense_drop(ls__dense *dense)
+{
+    ls__storage_unref(dense->storage);
+    *dense = (ls__dense){0};
+}
+
+void ls__node_save(ls__node *node, int slot, const ls__dense *dense)
+{
+    if (node == NULL || dense->storage == NULL) {
+        return;
+    }
+    ls__saved *saved = &node->saved[slot];
+    saved->offset = dense->offset;
+    saved->version = ls__storage_version(dense->storage);
+    saved->argument = dense->argument;
+    if (dense->leaf != NULL) {
+        saved->leaf = ls__node_ref(dense->leaf);
+    } else {
+        saved->storage = ls__storage_ref(dense->storage);
+    }
+}

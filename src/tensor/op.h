@@ -1,0 +1,70 @@
+/* What every operation does before and after its kernel: decode handles, pass poison on, check
+ * dtypes, make the output, record a node.
+ *
+ *     ls__call call;
+ *     if (!ls__call_begin(&call, "relu", 1, (ls_tensor *[]){a}) || !ls__call_float32(&call)) {
+ *         return call.failed;
+ *     }
+ *     ls__record *out = ls__call_output(&call, shape, LS_FLOAT32);
+ *     … kernel, ls__call_record, ls__call_save …
+ *     return ls__call_finish(&call, out);
+ *
+ * After a failure `failed` holds the poisoned result and every further step does nothing.
+ */
+#ifndef LS_TENSOR_OP_H
+#define LS_TENSOR_OP_H
+
+#include "tensor/graph.h"
+#include "tensor/shape.h"
+
+#define LS__INPUTS_MAX 3
+
+typedef struct ls__call {
+    const char *name;
+    ls__tensors *tensors;
+    const ls__kernels *k;
+    ls__record *in[LS__INPUTS_MAX]; /* NULL: an optional input that was not given */
+    int count;
+    bool grad; /* a node is due: grad mode is on and an input requires gradients */
+    ls_tensor *failed;
+} ls__call;
+
+/* `optional` inputs (bit i) may be NULL. */
+bool ls__call_begin(ls__call *call, const char *name, int count, ls_tensor *const *inputs);
+bool ls__call_begin_optional(ls__call *call, const char *name, int count, ls_tensor *const *inputs,
+                             unsigned optional);
+/* Poisons the result: "FILE:LINE: name: …". Returns it. */
+ls_tensor *ls__call_fail(ls__call *call, ls_status status, const char *format, ...)
+    LS__PRINTF(3, 4);
+/* All inputs must be float32. */
+bool ls__call_float32(ls__call *call);
+/* Input i must be an index: int32 or int64. */
+bool ls__call_index(ls__call *call, int i);
+bool ls__call_dim(ls__call *call, int dim, int *out); /* of input 0 */
+
+ls__record *ls__call_output(ls__call *call, ls_shape shape, ls_dtype dtype);
+/* A view of `of`: the same storage and node; the caller changes shape and strides. */
+ls__record *ls__call_view(ls__call *call, const ls__record *of);
+/* Records a node for `out` whose edges lead to the inputs, with zeroed context. NULL when no
+ * gradient is wanted, or memory is out. */
+ls__node *ls__call_record(ls__call *call, const ls__op *op, ls__record *out, size_t context_bytes);
+ls_tensor *ls__call_finish(ls__call *call, ls__record *out);
+/* The same for an `out` that has not been made public and should not be: frees it. */
+
+/* Row-major elements of an input: its own when it is contiguous, else a copy. */
+typedef struct ls__dense {
+    ls__storage *storage; /* holds a reference; NULL: failed */
+    int64_t offset;       /* bytes */
+    void *data;
+    ls__node *leaf; /* its parameter, when it is (a view of) one and no copy */
+    int argument;
+} ls__dense;
+
+ls__dense ls__call_dense(ls__call *call, int i);
+ls__dense ls__call_memory(ls__call *call, size_t bytes); /* fresh workspace */
+ls__dense ls__dense_of_output(const ls__record *out);    /* to save a result */
+void ls__dense_drop(ls__dense *dense);
+/* Saves for the gradient rule; node NULL does nothing. */
+void ls__node_save(ls__node *node, int slot, const ls__dense *dense);
+
+#endif

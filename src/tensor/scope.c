@@ -1,0 +1,150 @@
+/* Scopes: who owns the tensors and graph nodes that operations make.
+ *
+ * A thread's scopes form a stack; the innermost is ls__self.scope. Below all lies a root scope,
+ * made when the thread makes a tensor outside any LS_SCOPE: its tensors live until ls_free or the
+ * end of the runtime. Left scopes are pooled with their arenas, so entering one allocates nothing.
+ */
+#include "tensor/graph.h"
+
+#include "base/log.h"
+
+#define ARENA_CHUNK_BYTES ((size_t)64 << 10)
+#define ROOT_TENSORS_MANY 100000 /* alive outside any scope: surely a loop without LS_SCOPE */
+
+/* What ls_scope_enter returns when there can be no scope: the block still runs, its tensors are
+ * poisoned or go to the scope around. */
+static const ls_scope no_scope;
+
+static ls_scope *scope_make(ls__tensors *tensors)
+{
+    ls__env *env = &tensors->env.table;
+    ls_scope *scope = env->allocate(env, sizeof *scope);
+    if (scope == NULL) {
+        return NULL;
+    }
+    *scope = (ls_scope){.tensors = tensors};
+    ls__list_init(&scope->records);
+    ls__arena_init(&scope->arena, env, ARENA_CHUNK_BYTES);
+    scope->start = ls__arena_mark_get(&scope->arena);
+    ls__list_push_back(&tensors->scopes, &scope->link);
+    return scope;
+}
+
+static ls_scope *scope_push(ls__tensors *tensors, bool root)
+{
+    pthread_mutex_lock(&tensors->lock);
+    ls_scope *scope = tensors->free_scopes;
+    if (scope != NULL) {
+        tensors->free_scopes = scope->parent;
+    } else {
+        scope = scope_make(tensors);
+    }
+    pthread_mutex_unlock(&tensors->lock);
+    if (scope == NULL) {
+        (void)ls__fail(LS_ERR_MEMORY, "scope_enter: memory for a scope could not be had");
+        return NULL;
+    }
+    scope->live = true;
+    scope->root = root;
+    scope->parent = ls__self.scope;
+    ls__self.scope = scope;
+    return scope;
+}
+
+static void warn_root(ls_scope *scope)
+{
+    scope->warned = true;
+    LS__WARN("%lld tensors are alive outside any scope and will be until ls_free; put the body of "
+             "the loop into LS_SCOPE { … }",
+             (long long)scope->count);
+}
+
+ls_scope *ls__scope_current(ls__tensors *tensors)
+{
+    ls_scope *scope = ls__self.scope;
+    if (scope == NULL) {
+        return scope_push(tensors, true);
+    }
+    if (LS__UNLIKELY(scope->root && scope->count >= ROOT_TENSORS_MANY && !scope->warned)) {
+        warn_root(scope);
+    }
+    return scope;
+}
+
+void *ls__scope_alloc(ls__tensors *tensors, size_t bytes)
+{
+    ls_scope *scope = ls__scope_current(tensors);
+    void *memory = scope != NULL ? ls__arena_alloc(&scope->arena, bytes) : NULL;
+    if (memory == NULL) {
+        (void)ls__fail(LS_ERR_MEMORY, "recording the graph: memory could not be had");
+    }
+    return memory;
+}
+
+static void scope_clear(ls_scope *scope)
+{
+    while (!ls__list_empty(&scope->records)) {
+        ls__record_free(scope->tensors, LS__LIST_ITEM(scope->records.next, ls__record, link));
+    }
+    for (ls__node *node = scope->nodes; node != NULL; node = node->next) {
+        ls__node_release(node);
+    }
+    scope->nodes = NULL;
+    scope->warned = false;
+    ls__arena_rewind(&scope->arena, scope->start);
+}
+
+/* The innermost scope of this thread. */
+static void scope_pop(void)
+{
+    ls_scope *scope = ls__self.scope;
+    ls__tensors *tensors = scope->tensors;
+    ls__self.scope = scope->parent;
+    scope_clear(scope);
+    scope->live = false;
+    pthread_mutex_lock(&tensors->lock);
+    scope->parent = tensors->free_scopes;
+    tensors->free_scopes = scope;
+    pthread_mutex_unlock(&tensors->lock);
+}
+
+ls_scope *ls_scope_enter(void)
+{
+    ls__tensors *tensors = ls__tensors_get("scope_enter");
+    ls_scope *scope = NULL;
+    /* The root scope lies below the first one entered, so that it is never the one left. */
+    if (tensors != NULL && ls__scope_current(tensors) != NULL) {
+        scope = scope_push(tensors, false);
+    }
+    return scope != NULL ? scope : (ls_scope *)(uintptr_t)&no_scope;
+}
+
+void ls_scope_leave(ls_scope *scope)
+{
+    ls_scope *at = ls__self.scope;
+    while (at != NULL && at != scope) {
+        at = at->parent;
+    }
+    if (at == NULL || at->root) { /* not entered by this thread, or left before */
+        return;
+    }
+    while (ls__self.scope != scope) {
+        scope_pop();
+    }
+    scope_pop();
+}
+
+ls_scope *ls_scope_leave_once(ls_scope *scope)
+{
+    ls_scope_leave(scope);
+    return NULL;
+}
+
+void ls__scopes_fini(ls__tensors *tensors)
+{
+    LS__LIST_EACH (at, &tensors->scopes) {
+        ls_scope *scope = LS__LIST_ITEM(at, ls_scope, link);
+        ls__arena_fini(&scope->arena);
+        tensors->env.table.release(&tensors->env.table, scope, sizeof *scope);
+    }
+}

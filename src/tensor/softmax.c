@@ -1,0 +1,74 @@
+/* Softmax and its logarithm. The kernel works along the last dimension; another one is brought
+ * there by a view and back by another, which costs one copy. */
+#include "tensor/op.h"
+
+enum { SAVED_Y };
+
+typedef struct softmax_context {
+    int64_t rows, n;
+    bool log;
+} softmax_context;
+
+static ls_status softmax_backward(ls__rule *r)
+{
+    const softmax_context *c = r->node->context;
+    if (r->node->numel > 0) {
+        r->k->softmax_backward(r->in[0].data, r->dy, r->saved[SAVED_Y], c->rows, c->n, c->log,
+                               r->in[0].beta, NULL);
+    }
+    return LS_OK;
+}
+
+static const ls__op softmax_op = {
+    .name = "softmax", .backward = softmax_backward, .accumulates = true};
+static const ls__op log_softmax_op = {
+    .name = "log_softmax", .backward = softmax_backward, .accumulates = true};
+
+static ls_tensor *along_last(const ls__op *op, ls_tensor *a, bool log)
+{
+    ls__call call;
+    if (!ls__call_begin(&call, op->name, 1, &a)) {
+        return call.failed;
+    }
+    const ls__record *in = call.in[0];
+    softmax_context c = {.n = in->dim[in->ndim - 1], .log = log};
+    c.rows = ls__shape_product(in, 0, in->ndim - 1);
+    ls__dense x = ls__call_dense(&call, 0);
+    ls__record *out = ls__call_output(&call, ls__record_shape(in), LS_FLOAT32);
+    if (out != NULL && out->numel > 0) {
+        call.k->softmax((float *)(void *)ls__record_data(out), x.data, c.rows, c.n, log, NULL);
+    }
+    ls__node *node = ls__call_record(&call, op, out, sizeof c);
+    if (node != NULL) {
+        *(softmax_context *)node->context = c;
+        ls__dense y = ls__dense_of_output(out);
+        ls__node_save(node, SAVED_Y, &y);
+        ls__dense_drop(&y);
+    }
+    ls__dense_drop(&x);
+    return ls__call_finish(&call, out);
+}
+
+static ls_tensor *softmax(const ls__op *op, ls_tensor *a, int dim, bool log)
+{
+    ls__call call;
+    int at;
+    if (!ls__call_begin(&call, op->name, 1, &a) || !ls__call_float32(&call) ||
+        !ls__call_dim(&call, dim, &at)) {
+        return call.failed;
+    }
+    if (at == call.in[0]->ndim - 1) {
+        return along_last(op, a, log);
+    }
+    return ls_transpose(along_last(op, ls_transpose(a, at, -1), log), at, -1);
+}
+
+ls_tensor *ls_softmax(ls_tensor *a, int dim)
+{
+    return softmax(&softmax_op, a, dim, false);
+}
+
+ls_tensor *ls_log_softmax(ls_tensor *a, int dim)
+{
+    return softmax(&log_softmax_op, a, dim, true);
+}

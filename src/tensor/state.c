@@ -1,0 +1,97 @@
+/* The tensor layer's state of one runtime: made at first use, freed by ls_finalize. */
+#include "tensor/tensor.h"
+
+#include "base/log.h"
+
+static void *counted_allocate(const ls__env *env, size_t bytes)
+{
+    ls__counted_env *counted = (ls__counted_env *)(uintptr_t)env; /* its first member */
+    atomic_fetch_add_explicit(&counted->calls, 1, memory_order_relaxed);
+    return counted->real->allocate(counted->real, bytes);
+}
+
+static void counted_release(const ls__env *env, void *memory, size_t bytes)
+{
+    const ls__counted_env *counted = (const ls__counted_env *)(const void *)env;
+    counted->real->release(counted->real, memory, bytes);
+}
+
+static void tensors_free(ls_runtime *runtime, void *data)
+{
+    ls__tensors *tensors = data;
+    int64_t kept = 0;
+    LS__LIST_EACH (at, &tensors->kept) {
+        kept++;
+    }
+    if (kept > 0) {
+        LS__DEBUG("finalize: %lld kept tensors had not been freed", (long long)kept);
+    }
+    ls__scopes_fini(tensors);
+    ls__storages_fini(tensors);
+    ls__records_fini(tensors);
+    pthread_mutex_destroy(&tensors->lock);
+    runtime->env->release(runtime->env, tensors, sizeof *tensors);
+    ls__self.scope = NULL;
+}
+
+static ls__tensors *tensors_new(ls_runtime *runtime)
+{
+    ls__tensors *tensors = runtime->env->allocate(runtime->env, sizeof *tensors);
+    if (tensors == NULL) {
+        (void)ls__fail(LS_ERR_MEMORY, "the first tensor: memory could not be had");
+        return NULL;
+    }
+    *tensors = (ls__tensors){.runtime = runtime, .kernels = ls__kernels_cpu()};
+    tensors->env = (ls__counted_env){.table = *runtime->env, .real = runtime->env};
+    tensors->env.table.allocate = counted_allocate;
+    tensors->env.table.release = counted_release;
+    pthread_mutex_init(&tensors->lock, NULL);
+    ls__list_init(&tensors->free_records);
+    ls__list_init(&tensors->kept);
+    ls__list_init(&tensors->scopes);
+    ls__kernels_set_threads(runtime->threads);
+    return tensors;
+}
+
+ls__tensors *ls__tensors_get(const char *what)
+{
+    ls_runtime *runtime = ls__runtime_get(what);
+    if (LS__UNLIKELY(runtime == NULL)) {
+        return NULL;
+    }
+    void **slot = &runtime->layer[LS__LAYER_TENSOR].data;
+    /* Acquire pairs with the exchange below: two threads may make their first tensor at once. */
+    void *data = __atomic_load_n(slot, __ATOMIC_ACQUIRE);
+    if (LS__LIKELY(data != NULL)) {
+        return data;
+    }
+    ls__tensors *made = tensors_new(runtime);
+    void *expected = NULL;
+    if (made == NULL) {
+        return NULL;
+    }
+    if (!__atomic_compare_exchange_n(slot, &expected, made, false, __ATOMIC_ACQ_REL,
+                                     __ATOMIC_ACQUIRE)) {
+        pthread_mutex_destroy(&made->lock);
+        runtime->env->release(runtime->env, made, sizeof *made);
+        return expected;
+    }
+    runtime->layer[LS__LAYER_TENSOR].free = tensors_free;
+    return made;
+}
+
+uint64_t ls__tensor_allocations(ls_runtime *runtime)
+{
+    ls__tensors *tensors = runtime->layer[LS__LAYER_TENSOR].data;
+    return tensors != NULL ? atomic_load_explicit(&tensors->env.calls, memory_order_relaxed) : 0;
+}
+
+ls_status ls__tensor_use_kernels(const ls__kernels *kernels)
+{
+    ls__tensors *tensors = ls__tensors_get("tensor_use_kernels");
+    if (tensors == NULL) {
+        return ls__self.status;
+    }
+    tensors->kernels = kernels;
+    return LS_OK;
+}

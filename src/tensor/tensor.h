@@ -1,0 +1,206 @@
+/* Inside a tensor: records, storages, and the pools of one runtime.
+ *
+ *   ls_tensor *  ->  ls__record (shape, strides)  ->  ls__storage (counted)  ->  memory
+ *
+ * Note [Handles]
+ * Records live in slabs at multiples of 256 bytes. A handle is the record's address with the
+ * record's generation in the low 8 bits; freeing a record raises its generation and appends it to a
+ * FIFO of free ones. So a handle that outlived its tensor is seen, unless its record was reused an
+ * exact multiple of 256 times since: the FIFO (at least RECORDS_FIRST long) puts that more than
+ * 260,000 tensors away. Handles are decoded, never dereferenced.
+ *
+ * Note [Who may touch what]
+ * A tensor in a scope belongs to the thread whose scope it is. Kept tensors may be used by any
+ * thread, one at a time. Storages are counted atomically, so views may live on several threads.
+ */
+#ifndef LS_TENSOR_TENSOR_H
+#define LS_TENSOR_TENSOR_H
+
+#include <lockstep/tensor.h>
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/arena.h"
+#include "base/list.h"
+#include "base/runtime.h"
+#include "kernel/kernels.h"
+
+typedef struct ls__tensors ls__tensors;
+typedef struct ls__storage ls__storage;
+typedef struct ls__node ls__node; /* graph.h */
+
+/* ---- storage ------------------------------------------------------------------------------ */
+
+struct ls__storage {
+    _Atomic int32_t refs;     /* Sync: atomic; the last unref frees */
+    _Atomic uint32_t version; /* Sync: atomic; raised by every change in place */
+    uint16_t size_class;      /* of the block; LS__STORAGE_BORROWED: the caller's memory */
+    void *data;
+    size_t bytes; /* asked for */
+    ls__tensors *owner;
+    void (*fini)(ls__storage *storage); /* before the block is given back; NULL: nothing */
+    ls__storage *next;                  /* in the list of free headers */
+};
+
+#define LS__STORAGE_BORROWED UINT16_MAX
+
+/* Uninitialised memory, 64-byte aligned, one reference. NULL (message set) when memory is out. */
+ls__storage *ls__storage_new(ls__tensors *tensors, size_t bytes);
+/* A header over memory of the caller's. */
+ls__storage *ls__storage_borrow(ls__tensors *tensors, void *data, size_t bytes);
+void ls__storage_unref(ls__storage *storage); /* NULL is allowed */
+
+static inline ls__storage *ls__storage_ref(ls__storage *storage)
+{
+    /* Relaxed: whoever takes a reference holds one already. */
+    atomic_fetch_add_explicit(&storage->refs, 1, memory_order_relaxed);
+    return storage;
+}
+
+/* Whether the caller's reference is the only one. Acquire pairs with the release of unref. */
+static inline bool ls__storage_sole(ls__storage *storage)
+{
+    return atomic_load_explicit(&storage->refs, memory_order_acquire) == 1;
+}
+
+static inline uint32_t ls__storage_version(ls__storage *storage)
+{
+    return atomic_load_explicit(&storage->version, memory_order_relaxed);
+}
+
+/* ---- records ------------------------------------------------------------------------------ */
+
+enum ls__device { LS__DEVICE_HOST = 0 };
+
+enum ls__record_flag {
+    LS__RECORD_LIVE = 1,
+    LS__RECORD_LEAF = 2,  /* requires gradients itself: node is its leaf, owned */
+    LS__RECORD_OWNED = 4, /* belongs to the library (a gradient's view): ls_free leaves it alone */
+};
+
+typedef struct ls__record {
+    int64_t dim[LS_DIMS_MAX], stride[LS_DIMS_MAX]; /* strides in elements */
+    int64_t offset, numel;                         /* of the first element, in elements */
+    ls__storage *storage;                          /* of a poisoned tensor: its message */
+    ls__node *node;   /* where its gradient flows to; NULL: outside the graph */
+    ls_scope *scope;  /* NULL: kept */
+    ls__list link;    /* in its scope, among the kept or among the free */
+    const char *file; /* where it was made; NULL: unknown */
+    int32_t line;
+    int16_t status; /* ls_status; negative: poisoned */
+    uint8_t generation, ndim, dtype, device, flags;
+} ls__record;
+
+#define LS__RECORD_BYTES 256
+
+static inline ls_tensor *ls__handle(const ls__record *record)
+{
+    return (ls_tensor *)((uintptr_t)record | record->generation);
+}
+
+/* The record of a handle, poisoned ones too. NULL with LS_ERR_INVALID (NULL handle) or LS_ERR_STALE
+ * set; `what` names the call, `argument` its number from 1 (0: its only one). */
+ls__record *ls__record_of(ls__tensors *tensors, const ls_tensor *handle, const char *what,
+                          int argument);
+/* The same for calls that cannot work with a poisoned tensor: its error is set, NULL returned. */
+ls__record *ls__record_sound(ls__tensors *tensors, const ls_tensor *handle, const char *what);
+
+/* A live record in the innermost scope, everything zero. NULL when memory is out. */
+ls__record *ls__record_new(ls__tensors *tensors);
+/* Another record of the same elements: shares storage and node. NULL when memory is out. */
+ls__record *ls__record_alias(ls__tensors *tensors, const ls__record *of);
+void ls__record_free(ls__tensors *tensors, ls__record *record);
+void ls__record_keep(ls__tensors *tensors, ls__record *record); /* out of its scope */
+/* Shape, row-major strides, dtype. False, with a message after `what`, when it is no shape. */
+bool ls__record_set_shape(ls__record *record, ls_shape shape, ls_dtype dtype, const char *what);
+
+/* A poisoned tensor that carries this thread's last error. */
+ls_tensor *ls__poison(ls__tensors *tensors);
+/* The same when there is no runtime, or no memory for a record. */
+ls_tensor *ls__poison_fixed(ls_status status);
+
+static inline char *ls__record_data(const ls__record *record)
+{
+    return (char *)record->storage->data +
+           record->offset * (int64_t)ls_dtype_size((ls_dtype)record->dtype);
+}
+
+bool ls__record_contiguous(const ls__record *record);
+ls__strided ls__record_strided(const ls__record *record);
+
+/* ---- scopes ------------------------------------------------------------------------------- */
+
+struct ls_scope {
+    ls_scope *parent;
+    ls__tensors *tensors;
+    ls__list records;
+    ls__node *nodes; /* graph nodes made here; die with the scope */
+    int64_t count;
+    ls__arena arena;
+    ls__arena_mark start;
+    ls__list link; /* among all scopes, live or pooled */
+    bool live, root, warned;
+};
+
+/* The innermost scope of this thread, its root scope when it has entered none. NULL without
+ * memory. */
+ls_scope *ls__scope_current(ls__tensors *tensors);
+/* Zeroed memory that lives as long as the innermost scope. */
+void *ls__scope_alloc(ls__tensors *tensors, size_t bytes);
+
+/* ---- the pools of a runtime --------------------------------------------------------------- */
+
+#define LS__SIZE_CLASSES 160 /* 4 a power of two, from 256 bytes to 2^47 */
+#define LS__SLABS_MAX 24     /* each twice as large as the one before */
+
+/* What env->allocate is asked for on behalf of tensors, counted. First member: its own table. */
+typedef struct ls__counted_env {
+    ls__env table;
+    const ls__env *real;
+    _Atomic uint64_t calls; /* Sync: atomic */
+} ls__counted_env;
+
+typedef struct ls__slab {
+    void *memory;
+    size_t bytes;
+    char *first; /* record */
+    int64_t count;
+} ls__slab;
+
+struct ls__tensors {
+    ls__counted_env env;
+    ls_runtime *runtime;
+    const ls__kernels *kernels;
+    _Atomic uint64_t nodes_made; /* Sync: atomic; the creation number of graph nodes */
+    pthread_mutex_t lock;        /* of everything below */
+    ls__slab slab[LS__SLABS_MAX];
+    _Atomic int slab_count; /* Sync: written under lock with release; readers acquire */
+    ls__list free_records;  /* FIFO */
+    ls__list kept;
+    ls__storage *free_headers;
+    struct ls__header_slab *header_slabs;
+    void *free_blocks[LS__SIZE_CLASSES]; /* each block's first word points at the next */
+    ls__list scopes;
+    ls_scope *free_scopes; /* linked by parent */
+};
+
+/* The pools of the current runtime, made at first use. NULL with the error set; `what` names the
+ * call. */
+ls__tensors *ls__tensors_get(const char *what);
+/* Calls of env->allocate on behalf of tensors so far (tests assert that a steady loop makes none).
+ */
+uint64_t ls__tensor_allocations(ls_runtime *runtime);
+/* Replaces the kernel table (tests: the plain kernels as the oracle). */
+ls_status ls__tensor_use_kernels(const ls__kernels *kernels);
+/* Tensors now alive in the current runtime, kept and scoped. */
+int64_t ls__tensor_alive(void);
+/* Says that the elements of `t` were changed in place: a graph that saved it is now invalid. Layers
+ * that write through ls_data (optimizers, initialisation) call it. */
+void ls__tensor_changed(ls_tensor *t);
+
+void ls__records_fini(ls__tensors *tensors);
+void ls__scopes_fini(ls__tensors *tensors);
+void ls__storages_fini(ls__tensors *tensors);
+
+#endif

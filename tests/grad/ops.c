@@ -1,0 +1,379 @@
+/* Every operation × shape × layout × kernel table: backward against central differences.
+ *
+ * An operation is given its inputs as views of leaves: whole ones, transposed ones (the leaf has
+ * its last two dims swapped), slices of larger ones, and a different layout for each input. The
+ * leaf's gradient is what is checked, so the path through the view is too. */
+#include <stdio.h>
+#include <string.h>
+
+#include <lockstep/random.h>
+
+#include "../unit/tensor/local.h"
+
+typedef ls_tensor *(*op_fn)(ls_tensor **in);
+
+typedef enum layout { WHOLE, TRANSPOSED, SLICED, LAYOUTS } layout;
+
+typedef struct op_case {
+    const char *name;
+    op_fn fn;
+    bool positive; /* inputs in [0.5, 2], not in ±[0.2, 1.2] */
+    int count;
+    ls_shape shape[3];
+} op_case;
+
+typedef struct sweep {
+    const op_case *c;
+    layout of[3];
+} sweep;
+
+/* ---- operations --------------------------------------------------------------------------- */
+
+#define UNARY(name, expression)                                                                    \
+    static ls_tensor *name(ls_tensor **in)                                                         \
+    {                                                                                              \
+        ls_tensor *x = in[0];                                                                      \
+        return expression;                                                                         \
+    }
+#define BINARY(name, expression)                                                                   \
+    static ls_tensor *name(ls_tensor **in)                                                         \
+    {                                                                                              \
+        ls_tensor *x = in[0], *y = in[1];                                                          \
+        return expression;                                                                         \
+    }
+
+UNARY(neg, ls_neg(x))
+UNARY(exp_, ls_exp(x))
+UNARY(log_, ls_log(x))
+UNARY(sqrt_, ls_sqrt(x))
+UNARY(tanh_, ls_tanh(x))
+UNARY(sigmoid, ls_sigmoid(x))
+UNARY(relu, ls_relu(x))
+UNARY(gelu_erf, ls_gelu(x, LS_GELU_ERF))
+UNARY(gelu_tanh, ls_gelu(x, LS_GELU_TANH))
+UNARY(scale, ls_scale(x, -2.5))
+UNARY(add_scalar, ls_add_scalar(x, 0.75))
+UNARY(dropout, ls_dropout(x, 0.4))
+UNARY(sum, ls_sum(x))
+UNARY(mean, ls_mean(x))
+UNARY(sum_dim_first, ls_sum_dim(x, 0, false))
+UNARY(sum_dim_last_kept, ls_sum_dim(x, -1, true))
+UNARY(mean_dim_first_kept, ls_mean_dim(x, 0, true))
+UNARY(mean_dim_last, ls_mean_dim(x, -1, false))
+UNARY(softmax_last, ls_softmax(x, -1))
+UNARY(softmax_first, ls_softmax(x, 0))
+UNARY(log_softmax_last, ls_log_softmax(x, -1))
+UNARY(log_softmax_first, ls_log_softmax(x, 0))
+UNARY(layer_norm_plain, ls_layer_norm(x, NULL, NULL, 1e-5))
+UNARY(clone_, ls_clone(x))
+UNARY(contiguous, ls_contiguous(x))
+UNARY(flat, ls_reshape(x, LS_SHAPE(-1)))
+UNARY(square, ls_mul(x, x))
+UNARY(twice, ls_add(x, x))
+UNARY(over_itself, ls_div(x, ls_exp(x)))
+UNARY(gram, ls_matmul(x, ls_transpose(x, 0, 1)))
+UNARY(with_its_transpose, ls_add(x, ls_transpose(x, 0, 1)))
+UNARY(two_slices, ls_mul(ls_slice(x, 1, 0, 2), ls_slice(x, 1, 1, 3)))
+UNARY(first_and_whole, ls_sum(ls_mul(ls_slice(x, 0, 0, 1), x)))
+UNARY(exp_twice, ls_add(ls_exp(x), ls_mul(ls_exp(x), ls_tanh(x))))
+UNARY(reshaped_transpose, ls_exp(ls_reshape(ls_transpose(x, 0, 1), LS_SHAPE(-1))))
+BINARY(add, ls_add(x, y))
+BINARY(sub, ls_sub(x, y))
+BINARY(mul, ls_mul(x, y))
+BINARY(div_, ls_div(x, y))
+BINARY(matmul, ls_matmul(x, y))
+BINARY(matmul_transposed, ls_matmul(x, ls_transpose(y, -1, -2)))
+BINARY(linear_plain, ls_linear(x, y, NULL))
+BINARY(mse, ls_mse_loss(x, y))
+BINARY(layer_norm_weight, ls_layer_norm(x, y, NULL, 1e-5))
+
+/* dy is handed to a and b; adding c's part to a must not change b's. */
+static ls_tensor *shared_dy(ls_tensor **in)
+{
+    ls_tensor *a = ls_exp(in[0]), *b = ls_tanh(in[0]);
+    ls_tensor *c = ls_mul(a, in[0]);
+    return ls_add(ls_add(a, b), c);
+}
+
+static ls_tensor *linear(ls_tensor **in)
+{
+    return ls_linear(in[0], in[1], in[2]);
+}
+
+/* The weight twice, the bias once: their first gradients come at different times. */
+static ls_tensor *norm_shared_weight(ls_tensor **in)
+{
+    return ls_layer_norm(ls_layer_norm(in[0], in[1], NULL, 1e-5), in[1], in[2], 1e-5);
+}
+
+static ls_tensor *layer_norm(ls_tensor **in)
+{
+    return ls_layer_norm(in[0], in[1], in[2], 1e-5);
+}
+
+static ls_tensor *attention(ls_tensor **in)
+{
+    return ls_attention(in[0], in[1], in[2], false);
+}
+
+static ls_tensor *attention_causal(ls_tensor **in)
+{
+    return ls_attention(in[0], in[1], in[2], true);
+}
+
+static ls_tensor *attention_of_itself(ls_tensor **in)
+{
+    return ls_attention(in[0], in[0], in[0], true);
+}
+
+/* x [B,T,3HD], as a GPT block uses it: two heads. */
+static ls_tensor *attention_fused(ls_tensor **in)
+{
+    ls_shape s = ls_shape_of(in[0]);
+    ls_tensor *all = ls_reshape(in[0], LS_SHAPE(s.dim[0], s.dim[1], 3, 2, s.dim[2] / 6));
+    ls_tensor *part[3];
+    for (int i = 0; i < 3; i++) {
+        ls_tensor *one = ls_slice(all, 2, i, i + 1);
+        one = ls_reshape(one, LS_SHAPE(s.dim[0], s.dim[1], 2, s.dim[2] / 6));
+        part[i] = ls_transpose(one, 1, 2);
+    }
+    ls_tensor *o = ls_transpose(ls_attention(part[0], part[1], part[2], true), 1, 2);
+    return ls_reshape(o, LS_SHAPE(s.dim[0], s.dim[1], -1));
+}
+
+static ls_tensor *embedding(ls_tensor **in)
+{
+    static const int64_t index[] = {2, 0, 2, 1, 2, 0};
+    return ls_embedding(in[0], ls_from_data(index, LS_SHAPE(2, 3), LS_INT64));
+}
+
+static ls_tensor *cross_entropy(ls_tensor **in)
+{
+    int32_t target[64];
+    ls_shape shape = ls_shape_of(in[0]);
+    int64_t classes = shape.dim[--shape.ndim], count = 1;
+    for (int d = 0; d < shape.ndim; d++) {
+        count *= shape.dim[d];
+    }
+    for (int i = 0; i < count; i++) {
+        target[i] = (int32_t)((7 * i + 2) % classes);
+    }
+    return ls_cross_entropy(in[0], ls_from_data(target, shape, LS_INT32));
+}
+
+static ls_tensor *cross_entropy_scaled(ls_tensor **in)
+{
+    return ls_add(ls_scale(cross_entropy(in), 0.5), ls_mean(in[0]));
+}
+
+#define S(...) LS_SHAPE(__VA_ARGS__)
+#define EACH_SHAPE(op, pos)                                                                        \
+    {#op, op, pos, 1, {S(3, 4)}}, {#op, op, pos, 1, {S(1)}}, {#op, op, pos, 1, {S(2, 1, 5)}},      \
+    {                                                                                              \
+#op, op, pos, 1,                                                                           \
+        {                                                                                          \
+            S(17, 1)                                                                               \
+        }                                                                                          \
+    }
+#define EACH_PAIR(op, pos)                                                                         \
+    {#op, op, pos, 2, {S(3, 4), S(3, 4)}}, {#op, op, pos, 2, {S(3, 4), S(4)}},                     \
+        {#op, op, pos, 2, {S(2, 3, 4), S(3, 1)}}, {#op, op, pos, 2, {S(1, 4), S(3, 1)}},           \
+    {                                                                                              \
+#op, op, pos, 2,                                                                           \
+        {                                                                                          \
+            S(1), S(2, 3)                                                                          \
+        }                                                                                          \
+    }
+
+static const op_case *cases(int *count)
+{
+    static op_case table[200];
+    const op_case all[] = {
+        EACH_SHAPE(neg, false),
+        EACH_SHAPE(exp_, false),
+        EACH_SHAPE(log_, true),
+        EACH_SHAPE(sqrt_, true),
+        EACH_SHAPE(tanh_, false),
+        EACH_SHAPE(sigmoid, false),
+        EACH_SHAPE(relu, false),
+        EACH_SHAPE(gelu_erf, false),
+        EACH_SHAPE(gelu_tanh, false),
+        EACH_SHAPE(scale, false),
+        EACH_SHAPE(add_scalar, false),
+        EACH_SHAPE(dropout, false),
+        EACH_SHAPE(sum, false),
+        EACH_SHAPE(mean, false),
+        EACH_SHAPE(sum_dim_first, false),
+        EACH_SHAPE(sum_dim_last_kept, false),
+        EACH_SHAPE(mean_dim_first_kept, false),
+        EACH_SHAPE(mean_dim_last, false),
+        EACH_SHAPE(softmax_last, false),
+        EACH_SHAPE(softmax_first, false),
+        EACH_SHAPE(log_softmax_last, false),
+        EACH_SHAPE(log_softmax_first, false),
+        EACH_SHAPE(clone_, false),
+        EACH_SHAPE(contiguous, false),
+        EACH_SHAPE(flat, false),
+        EACH_SHAPE(square, false),
+        EACH_SHAPE(twice, false),
+        EACH_SHAPE(over_itself, false),
+        EACH_SHAPE(exp_twice, false),
+        EACH_SHAPE(first_and_whole, false),
+        EACH_SHAPE(shared_dy, false),
+        EACH_PAIR(add, false),
+        EACH_PAIR(sub, false),
+        EACH_PAIR(mul, false),
+        EACH_PAIR(div_, true),
+        {"layer_norm_plain", layer_norm_plain, false, 1, {S(2, 3, 5)}},
+        {"layer_norm_plain", layer_norm_plain, false, 1, {S(2, 17)}},
+        {"gram", gram, false, 1, {S(3, 2)}},
+        {"with_its_transpose", with_its_transpose, false, 1, {S(3, 3)}},
+        {"two_slices", two_slices, false, 1, {S(2, 3)}},
+        {"reshaped_transpose", reshaped_transpose, false, 1, {S(3, 4)}},
+        {"matmul", matmul, false, 2, {S(3, 4), S(4, 5)}},
+        {"matmul", matmul, false, 2, {S(2, 3, 4), S(4, 2)}},
+        {"matmul", matmul, false, 2, {S(2, 3, 4), S(2, 4, 2)}},
+        {"matmul", matmul, false, 2, {S(2, 1, 3, 2), S(3, 2, 2)}},
+        {"matmul", matmul, false, 2, {S(3, 2), S(2, 2, 2)}},
+        {"matmul", matmul, false, 2, {S(1, 1), S(1, 1)}},
+        {"matmul", matmul, false, 2, {S(4, 1), S(1, 3)}},
+        {"matmul_transposed", matmul_transposed, false, 2, {S(2, 3, 4), S(2, 5, 4)}},
+        {"linear", linear, false, 3, {S(2, 3, 4), S(5, 4), S(5)}},
+        {"linear", linear, false, 3, {S(4), S(1, 4), S(1)}},
+        {"linear_plain", linear_plain, false, 2, {S(3, 4), S(2, 4)}},
+        {"mse", mse, false, 2, {S(3, 4), S(3, 4)}},
+        {"layer_norm", layer_norm, false, 3, {S(2, 3, 5), S(5), S(5)}},
+        {"layer_norm_weight", layer_norm_weight, false, 2, {S(3, 4), S(4)}},
+        {"norm_shared_weight", norm_shared_weight, false, 3, {S(3, 4), S(4), S(4)}},
+        {"embedding", embedding, false, 1, {S(4, 3)}},
+        {"attention", attention, false, 3, {S(2, 2, 3, 4), S(2, 2, 3, 4), S(2, 2, 3, 4)}},
+        {"attention_causal",
+         attention_causal,
+         false,
+         3,
+         {S(1, 2, 5, 3), S(1, 2, 5, 3), S(1, 2, 5, 3)}},
+        {"attention_causal",
+         attention_causal,
+         false,
+         3,
+         {S(1, 1, 1, 1), S(1, 1, 1, 1), S(1, 1, 1, 1)}},
+        {"attention_of_itself", attention_of_itself, false, 1, {S(1, 2, 3, 4)}},
+        {"attention_fused", attention_fused, false, 1, {S(2, 3, 12)}},
+        {"cross_entropy", cross_entropy, false, 1, {S(3, 5)}},
+        {"cross_entropy", cross_entropy, false, 1, {S(2, 3, 7)}},
+        {"cross_entropy_scaled", cross_entropy_scaled, false, 1, {S(3, 5)}},
+    };
+    *count = (int)(sizeof all / sizeof all[0]);
+    CHECK(*count <= (int)(sizeof table / sizeof table[0]));
+    memcpy(table, all, sizeof all);
+    return table;
+}
+
+/* ---- the sweep ---------------------------------------------------------------------------- */
+
+static ls_tensor *as_view(ls_tensor *leaf, layout of)
+{
+    int ndim = ls_ndim(leaf);
+    if (of == TRANSPOSED && ndim > 1) {
+        return ls_transpose(leaf, -1, -2);
+    }
+    if (of == SLICED) {
+        return ls_slice(leaf, -1, 1, ls_size(leaf, -1) - 1);
+    }
+    return leaf;
+}
+
+static ls_shape leaf_shape(ls_shape shape, layout of)
+{
+    int n = shape.ndim;
+    if (of == TRANSPOSED && n > 1) {
+        int64_t last = shape.dim[n - 1];
+        shape.dim[n - 1] = shape.dim[n - 2];
+        shape.dim[n - 2] = last;
+    }
+    if (of == SLICED) {
+        shape.dim[n - 1] += 2;
+    }
+    return shape;
+}
+
+static ls_tensor *leaf_new(ls_shape shape, bool positive, uint64_t stream)
+{
+    ls_tensor *leaf = ls_empty(shape, LS_FLOAT32);
+    float *x = ls_data(leaf);
+    for (int64_t i = 0; i < ls_numel(leaf); i++) {
+        float u = ls_random_uniform(test_seed(), stream, (uint64_t)i);
+        bool up = ls_random_uniform(test_seed(), stream + 1000, (uint64_t)i) < 0.5f;
+        x[i] = positive ? 0.5f + 1.5f * u : (up ? 0.2f + u : -0.2f - u);
+    }
+    return ls_set_requires_grad(leaf, true);
+}
+
+static ls_tensor *run_case(ls_tensor **leaves, void *arg)
+{
+    const sweep *s = arg;
+    ls_tensor *in[3] = {NULL, NULL, NULL};
+    for (int i = 0; i < s->c->count; i++) {
+        in[i] = as_view(leaves[i], s->of[i]);
+    }
+    return s->c->fn(in);
+}
+
+static void check_case(const op_case *c, int variant)
+{
+    sweep s = {.c = c};
+    LS_SCOPE
+    {
+        ls_tensor *leaves[3];
+        for (int i = 0; i < c->count; i++) {
+            s.of[i] = variant < LAYOUTS ? (layout)variant : (layout)((i + 1) % LAYOUTS);
+            leaves[i] = leaf_new(leaf_shape(c->shape[i], s.of[i]), c->positive, (uint64_t)i);
+        }
+        ls_status status = ls_gradcheck(run_case, leaves, c->count, &s, NULL);
+        if (status != LS_OK) {
+            test_fail(__FILE__, __LINE__, "%s, case %s of %d dims, layout %d: %s",
+                      ls__tensors_get("")->kernels->name, c->name, c->shape[0].ndim, variant,
+                      ls_error_message());
+        }
+    }
+}
+
+static void check_all(const ls__kernels *kernels)
+{
+    ls_runtime runtime;
+    int count;
+    const op_case *all = cases(&count);
+    (void)local_begin(&runtime);
+    CHECK_OK(ls__tensor_use_kernels(kernels));
+    for (int i = 0; i < count; i++) {
+        for (int variant = 0; variant <= LAYOUTS; variant++) {
+            check_case(&all[i], variant);
+        }
+    }
+    local_end(&runtime);
+}
+
+TEST(plain_kernels_gradients_match_differences)
+{
+    check_all(ls__kernels_ref());
+}
+
+TEST(fast_kernels_gradients_match_differences)
+{
+    check_all(ls__kernels_cpu());
+}
+
+static ls_tensor *wrong_gradient(ls_tensor **in, void *arg)
+{
+    (void)arg;
+    return ls_add(in[0], ls_detach(ls_mul(in[0], in[0])));
+}
+
+LOCAL_TEST(check_finds_a_wrong_gradient)
+{
+    ls_tensor *x = leaf_new(LS_SHAPE(2, 3), false, 7);
+    CHECK_STATUS(ls_gradcheck(wrong_gradient, &x, 1, NULL, NULL), LS_ERR_MISMATCH);
+    CHECK_CONTAINS(ls_error_message(), "input 0, element ");
+}
+
+TEST_MAIN
