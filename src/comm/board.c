@@ -167,7 +167,7 @@ void ls__board_doing(const ls__board *board, const ls__env *env, int r, char *ou
     ls__activity_copy activity;
     ls__activity_read(&rank->activity, &activity);
     if (activity.since_ns == 0) {
-        add(&to, "before ls_init");
+        add(&to, "in its own code before ls_init");
         return;
     }
     add(&to, "in %s", ls__phase_name(activity.phase));

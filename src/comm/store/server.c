@@ -38,7 +38,8 @@ typedef struct client {
     int fd;
     int got_fd; /* came with the frame being read; -1: none */
     bool ready; /* has proven the secret */
-    bool lost;  /* to be dropped at the end of the turn */
+    bool invited;
+    bool lost; /* to be dropped at the end of the turn */
     uint64_t deadline_ns;
     uint8_t hello[LS__WIRE_HELLO];
     size_t hello_bytes;
@@ -119,7 +120,7 @@ static void client_free(ls__store_server *server, client *c)
     }
     ls__list_remove(&c->link);
     server->clients--;
-    server->pending -= !c->ready;
+    server->pending -= !c->ready && !c->invited;
     env->close(env, c->fd);
     if (c->got_fd >= 0) {
         env->close(env, c->got_fd);
@@ -151,7 +152,7 @@ int ls__store_server_clients(const ls__store_server *server)
     return server->clients;
 }
 
-static ls_status admit(ls__store_server *server, int fd)
+static ls_status admit(ls__store_server *server, int fd, bool invited)
 {
     uid_t uid;
     int error = server->env->peer_uid(server->env, fd, &uid);
@@ -162,7 +163,8 @@ static ls_status admit(ls__store_server *server, int fd)
     if (uid != server->uid) {
         return ls__fail(LS_ERR_AUTH, "store: a connection of user %ld was refused", (long)uid);
     }
-    if (server->pending >= LS__STORE_PENDING_MAX || server->clients >= LS__STORE_CLIENTS_MAX) {
+    bool crowded = !invited && server->pending >= LS__STORE_PENDING_MAX;
+    if (crowded || server->clients >= LS__STORE_CLIENTS_MAX) {
         return ls__fail(
             LS_ERR_LIMIT, "store: connection refused: %d of %d clients, %d of %d not yet proven",
             server->clients, LS__STORE_CLIENTS_MAX, server->pending, LS__STORE_PENDING_MAX);
@@ -170,10 +172,10 @@ static ls_status admit(ls__store_server *server, int fd)
     return LS_OK;
 }
 
-ls_status ls__store_server_adopt(ls__store_server *server, int fd)
+static ls_status add_client(ls__store_server *server, int fd, bool invited)
 {
     const ls__env *env = server->env;
-    ls_status status = admit(server, fd);
+    ls_status status = admit(server, fd, invited);
     client *c = status < 0 ? NULL : env->allocate(env, sizeof *c);
     if (c == NULL) {
         env->close(env, fd);
@@ -182,12 +184,23 @@ ls_status ls__store_server_adopt(ls__store_server *server, int fd)
     memset(c, 0, sizeof *c);
     c->fd = fd;
     c->got_fd = -1;
-    c->deadline_ns = ls__deadline_after(env, LS__STORE_HANDSHAKE_MS);
+    c->invited = invited;
+    c->deadline_ns = invited ? LS__NEVER : ls__deadline_after(env, LS__STORE_HANDSHAKE_MS);
     ls__list_init(&c->waiting);
     ls__list_push_back(&server->all, &c->link);
     server->clients++;
-    server->pending++;
+    server->pending += !invited;
     return LS_OK;
+}
+
+ls_status ls__store_server_adopt(ls__store_server *server, int fd)
+{
+    return add_client(server, fd, false);
+}
+
+ls_status ls__store_server_invite(ls__store_server *server, int fd)
+{
+    return add_client(server, fd, true);
 }
 
 /* ---- replies ------------------------------------------------------------------------------- */
@@ -499,6 +512,9 @@ static void read_hello(ls__store_server *server, client *c)
     ls__wire_header header;
     c->hello_bytes +=
         (size_t)receive(server, c, c->hello + c->hello_bytes, sizeof c->hello - c->hello_bytes);
+    if (c->deadline_ns == LS__NEVER) {
+        c->deadline_ns = ls__deadline_after(server->env, LS__STORE_HANDSHAKE_MS);
+    }
     if (c->lost || c->hello_bytes < sizeof c->hello) {
         return;
     }
@@ -510,7 +526,7 @@ static void read_hello(ls__store_server *server, client *c)
         return;
     }
     c->ready = true;
-    server->pending--;
+    server->pending -= !c->invited;
     reply(server, c, header.id, &(ls__wire_reply){LS_OK, 0, NULL, 0});
 }
 

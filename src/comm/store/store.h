@@ -21,8 +21,11 @@ typedef struct ls__store_server ls__store_server;
 ls_status ls__store_server_new(const ls__env *env, const uint8_t secret[32],
                                ls__store_server **out);
 void ls__store_server_free(ls__store_server *server);
-/* Adopts a connected stream (takes fd). */
+/* Adopts a connected stream (takes fd) of a stranger, who must prove the secret at once. */
 ls_status ls__store_server_adopt(ls__store_server *server, int fd);
+/* The same for our end of a rank's connection: its time begins with its first byte, for a program
+ * may work for long before ls_init, and it does not count as pending. */
+ls_status ls__store_server_invite(ls__store_server *server, int fd);
 /* For the owner's poll loop: writes up to `room` items, returns how many; *deadline_ns is lowered
  * to the next timed event. Then ls__store_server_turn with the polled items. Never blocks. */
 int ls__store_server_poll(ls__store_server *server, ls__env_poll *items, int room,

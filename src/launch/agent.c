@@ -1,0 +1,368 @@
+/* The agent: one loop over everything that can happen to a job.
+ *
+ *     poll:  signals · the front's end · each rank's end (pidfd) · output · store
+ *     then:  what came is served, ends are judged, and what outlives its time is killed
+ *
+ * The job is over when no rank runs, nothing that ranks started is left (orphans become the agent's
+ * children), and the output is written.
+ */
+#include "launch/agent.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#define FIXED_ITEMS 2
+#define LINGER_MS 200      /* for output that is still in the pipes of ended ranks */
+#define ORPHAN_TERM_MS 200 /* for orphans, between SIGTERM and SIGKILL */
+#define ORPHAN_LOOK_MS 20  /* between two looks at orphans that were killed */
+#define DESCRIPTORS_PER_RANK 6
+#define DESCRIPTORS_OTHER 256
+
+static const int watched[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE, SIGTTOU};
+
+/* ---- setting up ----------------------------------------------------------------------------- */
+
+static ls_status make_secret(ls__agent *agent)
+{
+    const ls__env *env = agent->env;
+    uint64_t id = 0;
+    int error = env->random_bytes(env, agent->secret, sizeof agent->secret);
+    error = error < 0 ? error : env->random_bytes(env, &id, sizeof id);
+    snprintf(agent->run_id, sizeof agent->run_id, "%016llx", (unsigned long long)id);
+    if (error >= 0) {
+        agent->secret_fd = env->shm_create(env, "lockstep-secret", 0);
+        error = agent->secret_fd;
+    }
+    if (error >= 0) {
+        ssize_t put = env->write(env, agent->secret_fd, agent->secret, sizeof agent->secret);
+        error = put == (ssize_t)sizeof agent->secret ? env->shm_seal(env, agent->secret_fd)
+                                                     : (put < 0 ? (int)put : -EIO);
+    }
+    return error < 0 ? ls__fail(LS_ERR_SYSTEM, "the job's secret: %s", strerror(-error)) : LS_OK;
+}
+
+static ls_status make_board(ls__agent *agent)
+{
+    const ls__env *env = agent->env;
+    ls__board_job job = {.ranks = agent->job->ranks,
+                         .world_size = agent->job->ranks,
+                         .launcher_pid = (int)env->pid(env),
+                         .host = agent->host};
+    int error = env->random_bytes(env, &job.number, sizeof job.number);
+    if (error < 0) {
+        return ls__fail(LS_ERR_SYSTEM, "the job's number: %s", strerror(-error));
+    }
+    return ls__board_new(env, &job, &agent->board_fd, &agent->board);
+}
+
+static void look_around(ls__agent *agent)
+{
+    const ls__env *env = agent->env;
+    int count = DESCRIPTORS_OTHER + DESCRIPTORS_PER_RANK * agent->job->ranks;
+    (void)env->allow_descriptors(env, count); /* what is then lacking is reported where it is */
+    if (env->host_name(env, agent->host, sizeof agent->host) < 0) {
+        snprintf(agent->host, sizeof agent->host, "localhost");
+    }
+    agent->cores = env->cores(env);
+    int port = env->free_port(env);
+    agent->port = port > 0 ? port : 0;
+}
+
+static ls_status set_up(ls__agent *agent)
+{
+    const ls__env *env = agent->env;
+    const ls__job *job = agent->job;
+    uint64_t mask = 0;
+    agent->term_ns = agent->kill_ns = agent->linger_ns = agent->settle_ns = LS__NEVER;
+    agent->signals_fd =
+        env->signals_open(env, watched, (int)(sizeof watched / sizeof *watched), &mask);
+    if (agent->signals_fd < 0) {
+        return ls__fail(LS_ERR_SYSTEM, "watching signals: %s", strerror(-agent->signals_fd));
+    }
+    int error = env->adopt_orphans(env);
+    if (error < 0) {
+        return ls__fail(LS_ERR_SYSTEM, "becoming the reaper of orphans: %s", strerror(-error));
+    }
+    look_around(agent);
+    LS_TRY(make_secret(agent));
+    LS_TRY(make_board(agent));
+    LS_TRY(ls__store_server_new(env, agent->secret, &agent->store));
+    if (job->capture) {
+        LS_TRY(ls__output_new(env, job->ranks, job->log_dir, &agent->output));
+    }
+    agent->item_room = FIXED_ITEMS + 4 * job->ranks + 2;
+    agent->items = env->allocate(env, (size_t)agent->item_room * sizeof *agent->items);
+    return agent->items == NULL ? ls__fail(LS_ERR_MEMORY, "the launcher's loop") : LS_OK;
+}
+
+static void tear_down(ls__agent *agent)
+{
+    const ls__env *env = agent->env;
+    ls__store_server_free(agent->store);
+    ls__output_free(agent->output);
+    ls__board_close(env, agent->board);
+    if (agent->items != NULL) {
+        env->release(env, agent->items, (size_t)agent->item_room * sizeof *agent->items);
+    }
+}
+
+/* ---- signals -------------------------------------------------------------------------------- */
+
+static void signal_groups(ls__agent *agent, int number)
+{
+    for (int r = 0; r < agent->started; r++) {
+        if (!agent->rank[r].ended) {
+            (void)agent->env->kill_group(agent->env, agent->rank[r].pid, number);
+        }
+    }
+}
+
+static void signal_ranks(ls__agent *agent, int number)
+{
+    for (int r = 0; r < agent->started; r++) {
+        if (!agent->rank[r].ended) {
+            (void)agent->env->kill(agent->env, agent->rank[r].pidfd, number);
+        }
+    }
+}
+
+/* The first wish to stop is the ranks' to answer; the second is not. */
+static void stop(ls__agent *agent, int number)
+{
+    if (agent->stop_signal != 0) {
+        ls__agent_fail(agent, 128 + number, "the job was killed after a second signal %d (%s)",
+                       number, ls__signal_name(number));
+        agent->term_ns = agent->kill_ns = agent->env->now_ns(agent->env);
+        return;
+    }
+    agent->stop_signal = number;
+    signal_groups(agent, number);
+}
+
+static void take_signals(ls__agent *agent)
+{
+    for (int number = agent->env->signal_next(agent->env, agent->signals_fd); number > 0;
+         number = agent->env->signal_next(agent->env, agent->signals_fd)) {
+        if (number == SIGINT || number == SIGTERM) {
+            stop(agent, number);
+        } else if (number == SIGHUP) {
+            agent->stop_signal = agent->stop_signal == 0 ? number : agent->stop_signal;
+            signal_groups(agent, number);
+        } else if (number == SIGUSR1 || number == SIGUSR2) {
+            signal_ranks(agent, number);
+        } /* SIGCHLD only wakes; SIGPIPE and SIGTTOU show in the write */
+    }
+}
+
+/* ---- ends ----------------------------------------------------------------------------------- */
+
+static void note_end(ls__agent *agent, ls__agent_rank *rank, const ls__env_exit *how)
+{
+    ls__board_rank *place = &agent->board->rank[rank - agent->rank];
+    uint32_t life = atomic_load_explicit(&place->life, memory_order_acquire);
+    rank->exit = *how;
+    rank->life = (ls__life)life;
+    rank->ended = true;
+    agent->running--;
+    agent->env->close(agent->env, rank->pidfd);
+    rank->pidfd = -1;
+}
+
+/* A rank that ended takes what it started along; its number is still its own until it is reaped. */
+static void reap_rank(ls__agent *agent, ls__agent_rank *rank)
+{
+    ls__env_exit how;
+    (void)agent->env->kill_group(agent->env, rank->pid, SIGTERM);
+    if (agent->env->wait_exit(agent->env, rank->pid, &how) == 0) {
+        note_end(agent, rank, &how);
+    }
+}
+
+/* Reaps orphans. Returns false when no child at all is left. */
+static bool reap_others(ls__agent *agent)
+{
+    ls__env_exit how;
+    int rc = agent->env->wait_any(agent->env, &how);
+    for (; rc == 0; rc = agent->env->wait_any(agent->env, &how)) {
+        for (int r = 0; r < agent->started; r++) {
+            if (!agent->rank[r].ended && agent->rank[r].pid == how.pid) {
+                note_end(agent, &agent->rank[r], &how);
+            }
+        }
+    }
+    return rc == -EAGAIN;
+}
+
+/* Only now: the verdict describes ranks by what they were before. */
+static void mark_dead(ls__agent *agent)
+{
+    for (int r = 0; r < agent->started; r++) {
+        _Atomic uint32_t *life = &agent->board->rank[r].life;
+        uint32_t now = atomic_load_explicit(life, memory_order_relaxed);
+        if (agent->rank[r].ended && now != LS__LIFE_LEFT && now != LS__LIFE_DEAD) {
+            atomic_store_explicit(life, LS__LIFE_DEAD, memory_order_release);
+            for (int peer = 0; peer < agent->board->ranks; peer++) {
+                ls__board_ring(agent->board, agent->env, peer);
+            }
+        }
+    }
+}
+
+/* ---- time ----------------------------------------------------------------------------------- */
+
+static void end_overdue(ls__agent *agent, uint64_t now)
+{
+    if (agent->running == 0) {
+        return;
+    }
+    if (now >= agent->kill_ns) {
+        signal_groups(agent, SIGKILL);
+        agent->kill_ns = ls__deadline_after(agent->env, ORPHAN_LOOK_MS);
+        agent->term_ns = LS__NEVER;
+    } else if (now >= agent->term_ns) {
+        signal_groups(agent, SIGTERM);
+        agent->term_ns = LS__NEVER;
+    }
+}
+
+/* After the ranks: SIGTERM to what they left behind, then SIGKILL until nothing is there. */
+static void end_orphans(ls__agent *agent, uint64_t now)
+{
+    if (agent->linger_ns == LS__NEVER) {
+        (void)agent->env->kill_children(agent->env, SIGTERM);
+        agent->linger_ns = ls__deadline_after(agent->env, LINGER_MS);
+        agent->kill_ns = ls__deadline_after(agent->env, ORPHAN_TERM_MS);
+    } else if (now >= agent->kill_ns) {
+        (void)agent->env->kill_children(agent->env, SIGKILL);
+        agent->kill_ns = ls__deadline_after(agent->env, ORPHAN_LOOK_MS);
+    }
+}
+
+/* ---- the loop ------------------------------------------------------------------------------- */
+
+typedef struct layout { /* where the parts' items stand */
+    int ranks, output, store, count;
+} layout;
+
+static layout fill_items(ls__agent *agent, uint64_t *deadline)
+{
+    layout at = {.ranks = FIXED_ITEMS};
+    ls__env_poll *items = agent->items;
+    items[0] = (ls__env_poll){.fd = agent->signals_fd, .want_read = true};
+    items[1] = (ls__env_poll){.fd = agent->alone ? -1 : agent->parent_fd, .want_read = true};
+    at.count = FIXED_ITEMS;
+    for (int r = 0; r < agent->started; r++) {
+        if (!agent->rank[r].ended) {
+            items[at.count++] = (ls__env_poll){.fd = agent->rank[r].pidfd, .want_read = true};
+        }
+    }
+    at.output = at.count;
+    if (agent->output != NULL) {
+        at.count += ls__output_poll(agent->output, items + at.count, agent->item_room - at.count);
+    }
+    at.store = at.count;
+    at.count += ls__store_server_poll(agent->store, items + at.count, agent->item_room - at.count,
+                                      deadline);
+    return at;
+}
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* The front has ended: no grace, as nobody waits for what the ranks might still save. */
+static void be_alone(ls__agent *agent)
+{
+    agent->alone = true;
+    ls__agent_fail(agent, 128 + SIGKILL, "the launcher was killed");
+    agent->term_ns = agent->env->now_ns(agent->env);
+    agent->kill_ns = ls__deadline_after(agent->env, ORPHAN_TERM_MS);
+}
+
+static void turn(ls__agent *agent)
+{
+    const ls__env *env = agent->env;
+    ls__env_poll *items = agent->items;
+    uint64_t deadline =
+        least(least(agent->kill_ns, agent->settle_ns), least(agent->term_ns, agent->linger_ns));
+    layout at = fill_items(agent, &deadline);
+    (void)env->poll(env, items, at.count, deadline);
+    if (items[0].can_read) {
+        take_signals(agent);
+    }
+    if (items[1].can_read) {
+        be_alone(agent);
+    }
+    int item = at.ranks;
+    for (int r = 0; r < agent->started; r++) {
+        if (!agent->rank[r].ended && items[item++].can_read) {
+            reap_rank(agent, &agent->rank[r]);
+        }
+    }
+    if (agent->output != NULL) {
+        ls__output_turn(agent->output, items + at.output, at.store - at.output);
+    }
+    ls__store_server_turn(agent->store, items + at.store, at.count - at.store);
+    ls__agent_judge(agent);
+    mark_dead(agent);
+    end_overdue(agent, env->now_ns(env));
+}
+
+/* Output after the last end: what is in the pipes, then what is not yet written, unless nobody is
+ * left to read it. */
+static bool output_open(ls__agent *agent, uint64_t now)
+{
+    if (agent->output == NULL || agent->alone) {
+        return false;
+    }
+    if (ls__output_reading(agent->output) && now < agent->linger_ns) {
+        return true;
+    }
+    ls__output_end(agent->output);
+    return ls__output_writing(agent->output);
+}
+
+static void run(ls__agent *agent)
+{
+    bool open = true;
+    while (open) {
+        turn(agent);
+        bool children = reap_others(agent);
+        if (agent->running > 0) {
+            continue;
+        }
+        ls__agent_judge(agent);
+        uint64_t now = agent->env->now_ns(agent->env);
+        end_orphans(agent, now);
+        if (!children) {
+            agent->kill_ns = LS__NEVER;
+        }
+        agent->term_ns = LS__NEVER;
+        open = output_open(agent, now) || children;
+        if (now >= agent->linger_ns) {
+            agent->linger_ns = LS__NEVER - 1; /* over, and not due again */
+        }
+    }
+}
+
+void ls__agent_run(ls__agent *agent)
+{
+    bool sound = set_up(agent) == LS_OK;
+    if (!sound) {
+        ls__agent_fail(agent, 1, "%s", ls_error_message());
+    }
+    for (int r = 0; sound && r < agent->job->ranks; r++) {
+        sound = ls__agent_start_rank(agent, r);
+    }
+    if (sound) {
+        ls__agent_write_pids(agent);
+    }
+    if (agent->items != NULL) {
+        run(agent);
+    }
+    ls__agent_report(agent);
+    tear_down(agent);
+}

@@ -1,0 +1,65 @@
+/* The agent's parts, shared by the files of this folder. One thread; nothing here is shared. */
+#ifndef LS_LAUNCH_AGENT_H
+#define LS_LAUNCH_AGENT_H
+
+#include "comm/board.h"
+#include "comm/store/store.h"
+#include "launch/launch.h"
+#include "launch/output.h"
+
+#define LS__JOB_SECRET_BYTES 32
+
+typedef struct ls__agent_rank {
+    pid_t pid;
+    int pidfd; /* -1: not started, or reaped */
+    bool ended;
+    ls__life life; /* what the board said when it ended */
+    ls__env_exit exit;
+} ls__agent_rank;
+
+typedef struct ls__agent {
+    const ls__env *env;
+    const ls__job *job;
+    ls__job_result *result;
+    char host[64];
+    int cores, port;
+    char run_id[20];
+
+    ls__agent_rank rank[LS__BOARD_RANKS_MAX];
+    int started, running;
+    ls__board *board;
+    int board_fd, secret_fd;
+    uint8_t secret[LS__JOB_SECRET_BYTES];
+    ls__store_server *store;
+    ls__output *output; /* NULL: the ranks inherit ours */
+
+    int signals_fd, parent_fd;
+    int stop_signal;           /* passed on to the ranks; 0: none */
+    int consequences;          /* ranks that the verdict stopped */
+    uint64_t settle_ns;        /* when the best explanation so far becomes the verdict */
+    uint64_t term_ns, kill_ns; /* when what still runs gets SIGTERM, SIGKILL */
+    uint64_t linger_ns;        /* when the output of what has ended is no longer waited for */
+    bool alone;                /* the front has ended: nobody reads a result */
+    ls__env_poll *items;
+    int item_room;
+} ls__agent;
+
+/* agent.c: the helper process' main; returns when nothing of the job is left. */
+void ls__agent_run(ls__agent *agent);
+
+/* rank.c: starts rank r; false with result->cause and code set. */
+bool ls__agent_start_rank(ls__agent *agent, int r);
+
+/* report.c */
+/* Looks at the ranks that have ended and gives the verdict when one of them failed. */
+void ls__agent_judge(ls__agent *agent);
+/* A verdict that is about no rank: the program cannot be started, the front has ended. */
+void ls__agent_fail(ls__agent *agent, int code, const char *format, ...) LS__PRINTF(3, 4);
+bool ls__agent_failed(const ls__agent *agent);
+/* Composes result->report. */
+void ls__agent_report(ls__agent *agent);
+/* Writes log_dir/pids.json. */
+void ls__agent_write_pids(ls__agent *agent);
+const char *ls__signal_name(int signal); /* "SIGKILL" … */
+
+#endif

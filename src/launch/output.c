@@ -1,0 +1,439 @@
+/* Whole lines, "[2] " before each, from many pipes to one terminal.
+ *
+ *     rank 0 out ─▶ stream ─┐            ┌─▶ sink 1 ─▶ our stdout
+ *     rank 0 err ─▶ stream ─┼─ lines ────┼─▶ sink 2 ─▶ our stderr
+ *     rank 1 out ─▶ stream ─┘            └─▶ files, tails
+ *
+ * A sink writes at most PIPE_PIECE bytes and only when poll says that it can, so a reader that
+ * stands still does not stop the agent. When a sink is full its ranks are not read: they wait, as
+ * they would on a pipe of their own. When its reader is gone their pipes are closed, and they get
+ * SIGPIPE, as they would.
+ *
+ * Live lines. On a terminal a carriage return begins an update of the line: the last such line is
+ * kept at the bottom, other ranks' lines are put above it.
+ */
+#include "launch/output.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+
+#define LINE_BYTES_MAX 8192 /* a longer one is written in several */
+#define READ_BYTES 8192
+#define SINK_BYTES_MAX ((size_t)1 << 20)
+#define SINK_BYTES_FULL ((size_t)256 << 10) /* above it ranks are not read */
+#define PIPE_PIECE 4096                     /* PIPE_BUF: a pipe that polls writable takes it */
+#define TAIL_BYTES 2048
+#define LIVE_BYTES 512
+#define CLEAR_LINE "\r\033[K"
+
+typedef struct stream {
+    int fd;     /* -1: ended */
+    int log_fd; /* -1: none */
+    int rank, which;
+    size_t length;
+    bool returned; /* a carriage return stands at the end of `line` */
+    bool live;     /* this line has been updated */
+    char line[LINE_BYTES_MAX];
+} stream;
+
+typedef struct sink {
+    int fd;
+    bool terminal, broken;
+    size_t start, end;
+    char *data;              /* [SINK_BYTES_MAX] */
+    const stream *live_from; /* whose live line stands at the bottom; NULL: none */
+    char live[LIVE_BYTES];
+} sink;
+
+struct ls__output {
+    const ls__env *env;
+    int ranks;
+    bool prefix;
+    sink sink[2];
+    stream *streams; /* [ranks * 2] */
+    char (*tails)[TAIL_BYTES];
+};
+
+/* ---- life ---------------------------------------------------------------------------------- */
+
+static int open_log(const ls__env *env, const char *folder, int r, int which)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%d", folder, r);
+    int error = env->make_folder(env, path);
+    if (error < 0) {
+        return error;
+    }
+    int length =
+        snprintf(path, sizeof path, "%s/%d/%s.log", folder, r, which ? "stderr" : "stdout");
+    if (length < 0 || (size_t)length >= sizeof path) {
+        return -ENAMETOOLONG;
+    }
+    return env->open(env, path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+}
+
+static ls_status open_logs(ls__output *output, const char *folder)
+{
+    const ls__env *env = output->env;
+    int error = env->make_folder(env, folder);
+    for (int i = 0; error >= 0 && i < 2 * output->ranks; i++) {
+        stream *s = &output->streams[i];
+        s->log_fd = open_log(env, folder, s->rank, s->which);
+        error = s->log_fd < 0 ? s->log_fd : 0;
+    }
+    return error < 0 ? ls__fail(LS_ERR_SYSTEM, "--log-dir %s: %s", folder, strerror(-error))
+                     : LS_OK;
+}
+
+static void init_stream(stream *s, int index)
+{
+    s->fd = s->log_fd = -1;
+    s->rank = index / 2;
+    s->which = index % 2;
+}
+
+static void *zeroed(const ls__env *env, size_t bytes)
+{
+    void *memory = env->allocate(env, bytes);
+    if (memory != NULL) {
+        memset(memory, 0, bytes);
+    }
+    return memory;
+}
+
+static bool allocate_parts(ls__output *output)
+{
+    const ls__env *env = output->env;
+    size_t count = 2 * (size_t)output->ranks;
+    output->streams = zeroed(env, count * sizeof(stream));
+    output->tails = zeroed(env, (size_t)output->ranks * TAIL_BYTES);
+    for (int i = 0; i < 2; i++) {
+        sink *s = &output->sink[i];
+        s->fd = i + 1;
+        s->terminal = env->is_terminal(env, s->fd);
+        s->data = env->allocate(env, SINK_BYTES_MAX);
+        s->broken = s->data == NULL;
+    }
+    return output->streams != NULL && output->tails != NULL && !output->sink[0].broken &&
+           !output->sink[1].broken;
+}
+
+ls_status ls__output_new(const ls__env *env, int ranks, const char *log_dir, ls__output **out)
+{
+    ls__output *output = zeroed(env, sizeof *output);
+    if (output == NULL) {
+        return ls__fail(LS_ERR_MEMORY, "the output of %d ranks", ranks);
+    }
+    output->env = env;
+    output->ranks = ranks;
+    output->prefix = ranks > 1;
+    ls_status status = LS_OK;
+    if (!allocate_parts(output)) {
+        status = ls__fail(LS_ERR_MEMORY, "the output of %d ranks", ranks);
+    }
+    for (int i = 0; status == LS_OK && i < 2 * ranks; i++) {
+        init_stream(&output->streams[i], i);
+    }
+    if (status == LS_OK && log_dir != NULL) {
+        status = open_logs(output, log_dir);
+    }
+    if (status < 0) {
+        ls__output_free(output);
+        return status;
+    }
+    *out = output;
+    return LS_OK;
+}
+
+void ls__output_free(ls__output *output)
+{
+    if (output == NULL) {
+        return;
+    }
+    const ls__env *env = output->env;
+    size_t count = 2 * (size_t)output->ranks;
+    for (size_t i = 0; output->streams != NULL && i < count; i++) {
+        stream *s = &output->streams[i];
+        if (s->fd >= 0) {
+            env->close(env, s->fd);
+        }
+        if (s->log_fd >= 0) {
+            env->close(env, s->log_fd);
+        }
+    }
+    for (int i = 0; i < 2; i++) {
+        if (output->sink[i].data != NULL) {
+            env->release(env, output->sink[i].data, SINK_BYTES_MAX);
+        }
+    }
+    if (output->streams != NULL) {
+        env->release(env, output->streams, count * sizeof(stream));
+    }
+    if (output->tails != NULL) {
+        env->release(env, output->tails, (size_t)output->ranks * TAIL_BYTES);
+    }
+    env->release(env, output, sizeof *output);
+}
+
+void ls__output_attach(ls__output *output, int r, int which, int fd)
+{
+    output->streams[2 * r + which].fd = fd;
+}
+
+bool ls__output_live(const ls__output *output)
+{
+    return output->sink[0].terminal;
+}
+
+/* ---- sinks --------------------------------------------------------------------------------- */
+
+/* Where a stream's lines go: both to one terminal, so that a live line stays at the bottom. */
+static sink *sink_of(ls__output *output, const stream *s)
+{
+    bool one = output->sink[0].terminal && output->sink[1].terminal;
+    return &output->sink[one ? 0 : s->which];
+}
+
+static void put(sink *k, const char *text, size_t bytes)
+{
+    if (k->start > 0 && k->end + bytes > SINK_BYTES_MAX) {
+        memmove(k->data, k->data + k->start, k->end - k->start);
+        k->end -= k->start;
+        k->start = 0;
+    }
+    if (k->broken || k->end + bytes > SINK_BYTES_MAX) {
+        return; /* cannot be for want of room: streams are not read above SINK_BYTES_FULL */
+    }
+    memcpy(k->data + k->end, text, bytes);
+    k->end += bytes;
+}
+
+static void put_prefix(const ls__output *output, sink *k, int rank)
+{
+    char prefix[16];
+    int length = snprintf(prefix, sizeof prefix, "[%d] ", rank);
+    put(k, prefix, output->prefix ? (size_t)length : 0);
+}
+
+static void remember(ls__output *output, const stream *s)
+{
+    char *tail = output->tails[s->rank];
+    size_t bytes = s->length < TAIL_BYTES / 4 ? s->length : TAIL_BYTES / 4;
+    size_t held = strlen(tail);
+    while (held > 0 && held + bytes + 2 > TAIL_BYTES) { /* forget the oldest line */
+        size_t first = strcspn(tail, "\n") + 1;
+        memmove(tail, tail + first, held - first + 1);
+        held -= first;
+    }
+    memcpy(tail + held, s->line, bytes);
+    memcpy(tail + held + bytes, "\n", 2);
+}
+
+static void put_line(ls__output *output, stream *s)
+{
+    sink *k = sink_of(output, s);
+    if (k->live_from != NULL) {
+        put(k, CLEAR_LINE, sizeof CLEAR_LINE - 1);
+        k->live_from = k->live_from == s ? NULL : k->live_from;
+    }
+    put_prefix(output, k, s->rank);
+    put(k, s->line, s->length);
+    put(k, "\n", 1);
+    if (k->live_from != NULL) {
+        put(k, k->live, strlen(k->live));
+    }
+    remember(output, s);
+    s->length = 0;
+    s->returned = s->live = false;
+}
+
+static void put_live(ls__output *output, stream *s)
+{
+    sink *k = sink_of(output, s);
+    if (s->length == 0) {
+        return;
+    }
+    int prefix = output->prefix ? snprintf(k->live, LIVE_BYTES, "[%d] ", s->rank) : 0;
+    size_t room = LIVE_BYTES - 1 - (size_t)prefix;
+    size_t bytes = s->length < room ? s->length : room;
+    memcpy(k->live + prefix, s->line, bytes);
+    k->live[(size_t)prefix + bytes] = '\0';
+    k->live_from = s;
+    put(k, CLEAR_LINE, sizeof CLEAR_LINE - 1);
+    put(k, k->live, (size_t)prefix + bytes);
+}
+
+/* ---- streams ------------------------------------------------------------------------------- */
+
+static void take_byte(ls__output *output, stream *s, char byte, bool terminal)
+{
+    if (byte == '\n') {
+        put_line(output, s);
+        return;
+    }
+    if (s->returned) { /* what stood before it was one state of the line */
+        put_live(output, s);
+        s->length = 0;
+        s->returned = false;
+    }
+    if (byte == '\r' && terminal) {
+        s->returned = s->live = true;
+        return;
+    }
+    if (s->length == LINE_BYTES_MAX) {
+        put_line(output, s);
+    }
+    s->line[s->length++] = byte;
+}
+
+static void write_log(const ls__output *output, stream *s, const char *data, size_t bytes)
+{
+    const ls__env *env = output->env;
+    for (size_t done = 0; s->log_fd >= 0 && done < bytes;) {
+        ssize_t put_bytes = env->write(env, s->log_fd, data + done, bytes - done);
+        if (put_bytes <= 0) { /* a full disk must not end the job */
+            env->close(env, s->log_fd);
+            s->log_fd = -1;
+            return;
+        }
+        done += (size_t)put_bytes;
+    }
+}
+
+static void end_stream(ls__output *output, stream *s)
+{
+    if (s->fd < 0) {
+        return;
+    }
+    output->env->close(output->env, s->fd);
+    s->fd = -1;
+    if (s->length > 0) {
+        put_line(output, s);
+    }
+}
+
+static void read_stream(ls__output *output, stream *s)
+{
+    char data[READ_BYTES];
+    ssize_t got = output->env->read(output->env, s->fd, data, sizeof data);
+    bool terminal = sink_of(output, s)->terminal;
+    if (got == -EAGAIN) {
+        return;
+    }
+    if (got <= 0) {
+        end_stream(output, s);
+        return;
+    }
+    write_log(output, s, data, (size_t)got);
+    for (ssize_t i = 0; i < got; i++) {
+        take_byte(output, s, data[i], terminal);
+    }
+    if (s->live) {
+        put_live(output, s);
+    }
+}
+
+/* ---- the owner's loop ---------------------------------------------------------------------- */
+
+static size_t pending(const sink *k)
+{
+    return k->end - k->start;
+}
+
+int ls__output_poll(ls__output *output, ls__env_poll *items, int room)
+{
+    int count = 0;
+    for (int i = 0; i < 2 && count < room; i++) {
+        if (pending(&output->sink[i]) > 0) {
+            items[count++] = (ls__env_poll){.fd = output->sink[i].fd, .want_write = true};
+        }
+    }
+    for (int i = 0; i < 2 * output->ranks && count < room; i++) {
+        stream *s = &output->streams[i];
+        if (s->fd >= 0 && pending(sink_of(output, s)) < SINK_BYTES_FULL) {
+            items[count++] = (ls__env_poll){.fd = s->fd, .want_read = true};
+        }
+    }
+    return count;
+}
+
+static void write_sink(ls__output *output, sink *k)
+{
+    size_t bytes = pending(k) < PIPE_PIECE ? pending(k) : PIPE_PIECE;
+    ssize_t done = output->env->write(output->env, k->fd, k->data + k->start, bytes);
+    if (done == -EAGAIN) {
+        return;
+    }
+    if (done < 0) { /* nobody reads any more */
+        k->broken = true;
+        k->start = k->end = 0;
+        return;
+    }
+    k->start += (size_t)done;
+    if (k->start == k->end) {
+        k->start = k->end = 0;
+    }
+}
+
+void ls__output_turn(ls__output *output, const ls__env_poll *items, int count)
+{
+    int at = 0;
+    for (int i = 0; i < 2; i++) {
+        sink *k = &output->sink[i];
+        if (at < count && items[at].want_write && items[at].fd == k->fd) {
+            if (items[at].can_write || items[at].hangup) {
+                write_sink(output, k);
+            }
+            at++;
+        }
+    }
+    for (int i = 0; i < 2 * output->ranks && at < count; i++) {
+        stream *s = &output->streams[i];
+        if (s->fd == items[at].fd) {
+            if (items[at].can_read || items[at].hangup) {
+                read_stream(output, s);
+            }
+            at++;
+        }
+        if (sink_of(output, s)->broken && s->log_fd < 0) {
+            end_stream(output, s);
+        }
+    }
+}
+
+bool ls__output_reading(const ls__output *output)
+{
+    for (int i = 0; i < 2 * output->ranks; i++) {
+        if (output->streams[i].fd >= 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool ls__output_writing(const ls__output *output)
+{
+    return pending(&output->sink[0]) > 0 || pending(&output->sink[1]) > 0;
+}
+
+void ls__output_end(ls__output *output)
+{
+    for (int i = 0; i < 2 * output->ranks; i++) {
+        end_stream(output, &output->streams[i]);
+    }
+    for (int i = 0; i < 2; i++) {
+        if (output->sink[i].live_from != NULL) {
+            put(&output->sink[i], "\n", 1);
+            output->sink[i].live_from = NULL;
+        }
+    }
+}
+
+void ls__output_tail(const ls__output *output, int r, char *out, size_t bytes)
+{
+    const char *tail = output->tails[r];
+    size_t length = strlen(tail);
+    snprintf(out, bytes, "%s", length < bytes ? tail : tail + length - bytes + 1);
+}

@@ -1,0 +1,61 @@
+/* LOG_DIR/pids.json: which process is which rank, for scripts that watch or signal them. It appears
+ * whole, by a rename, when all ranks have started. */
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "launch/agent.h"
+
+static json_t *describe(const ls__agent *agent)
+{
+    json_t *rows = json_array();
+    for (int r = 0; r < agent->started; r++) {
+        json_t *row = json_pack("{s:i, s:i, s:s}", "rank", r, "pid", (int)agent->rank[r].pid,
+                                "host", agent->host);
+        json_array_append_new(rows, row);
+    }
+    return rows;
+}
+
+static int write_text(const ls__env *env, const char *path, const char *text)
+{
+    int fd = env->open(env, path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    if (fd < 0) {
+        return fd;
+    }
+    size_t bytes = strlen(text), done = 0;
+    ssize_t put = 1;
+    while (put > 0 && done < bytes) {
+        put = env->write(env, fd, text + done, bytes - done);
+        done += put > 0 ? (size_t)put : 0;
+    }
+    env->close(env, fd);
+    return done == bytes ? 0 : put < 0 ? (int)put : -EIO;
+}
+
+void ls__agent_write_pids(ls__agent *agent)
+{
+    char path[4096], temporary[4096];
+    const char *folder = agent->job->log_dir;
+    if (folder == NULL) {
+        return;
+    }
+    int a = snprintf(path, sizeof path, "%s/pids.json", folder);
+    int b = snprintf(temporary, sizeof temporary, "%s/pids.json.part", folder);
+    json_t *rows = describe(agent);
+    char *text = json_dumps(rows, JSON_INDENT(2));
+    int error = text == NULL ? -ENOMEM
+                : a >= (int)sizeof path || b >= (int)sizeof temporary
+                    ? -ENAMETOOLONG
+                    : write_text(agent->env, temporary, text);
+    error = error < 0 ? error : agent->env->rename(agent->env, temporary, path);
+    if (error < 0) {
+        LS__WARN("%s/pids.json was not written: %s", folder, strerror(-error));
+    }
+    free(text);
+    json_decref(rows);
+}
