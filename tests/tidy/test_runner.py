@@ -1,0 +1,79 @@
+"""tests/run itself, on made-up builds whose programs pass, fail, skip, crash and lie."""
+
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
+from tap import SOURCE, run, test
+
+GOOD = "echo 1..2; echo 'ok 1 - a'; echo 'ok 2 - b'"
+SKIPPING = "echo 1..2; echo 'ok 1 - c # SKIP no moon'; echo 'ok 2 - d'"
+FAILING = "echo 1..2; echo 'not ok 1 - e'; echo '# because'; echo 'ok 2 - f'; exit 1"
+CRASHING = "echo 1..3; echo 'ok 1 - g'; echo 'last words'; kill -SEGV $$"
+LYING = "echo 1..1; echo 'ok 1 - h'; exit 5"
+
+
+def run_programs(*scripts):
+    """(exit status, output) of tests/run on a build with these programs."""
+    with tempfile.TemporaryDirectory() as folder:
+        tests = pathlib.Path(folder) / "tests"
+        tests.mkdir()
+        for number, script in enumerate(scripts):
+            program = tests / f"program{number}"
+            program.write_text(f"#!/bin/sh\n{script}\n")
+            program.chmod(0o755)
+        listed = "\n".join(str(p) for p in sorted(tests.iterdir()))
+        (tests / "programs.txt").write_text(listed + "\n")
+        done = subprocess.run([SOURCE / "tests/run", "--build", folder, "--programs-only"],
+                              text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        return done.returncode, done.stdout
+
+
+def last_line(output):
+    return output.splitlines()[-1]
+
+
+@test
+def all_passing_ends_with_the_sum_and_status_0():
+    status, output = run_programs(GOOD, GOOD)
+    assert status == 0 and last_line(output) == "4 passed, 0 failed, 0 skipped", output
+
+
+@test
+def a_skip_is_counted_and_its_reason_shown_above():
+    status, output = run_programs(SKIPPING)
+    assert status == 0 and last_line(output) == "1 passed, 0 failed, 1 skipped", output
+    assert "c: no moon" in output.splitlines()[-2], output
+
+
+@test
+def a_failure_is_counted_and_shown():
+    status, output = run_programs(GOOD, FAILING)
+    assert status == 1 and last_line(output) == "3 passed, 1 failed, 0 skipped", output
+    assert "not ok - e" in output and "# because" in output, output
+
+
+@test
+def a_program_that_crashes_before_its_plan_is_done_fails():
+    status, output = run_programs(CRASHING)
+    assert status == 1 and last_line(output) == "1 passed, 1 failed, 0 skipped", output
+    assert "1 of 3 tests reported" in output and "last words" in output, output
+
+
+@test
+def a_program_with_a_bad_status_and_no_failing_test_fails():
+    status, output = run_programs(LYING)
+    assert status == 1 and last_line(output) == "1 passed, 1 failed, 0 skipped", output
+
+
+@test
+def a_program_without_output_and_an_empty_build_fail():
+    status, output = run_programs("true")
+    assert status == 1 and last_line(output) == "0 passed, 1 failed, 0 skipped", output
+    status, output = run_programs()
+    assert status == 1 and last_line(output) == "0 passed, 0 failed, 0 skipped", output
+
+
+run()
