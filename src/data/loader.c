@@ -350,7 +350,7 @@ static ls_status sample_bytes(const char *name, ls_shape shape, ls_dtype dtype, 
 static ls_status make_slots(ls_loader *l)
 {
     const ls_dataset *d = l->dataset;
-    size_t x_all, y_all;
+    size_t x_all = 0, y_all = 0;
     LS_TRY(sample_bytes("x", d->x_shape, d->x_dtype, l->batch, &l->x_bytes, &x_all));
     LS_TRY(sample_bytes("y", d->y_shape, d->y_dtype, l->batch, &l->y_bytes, &y_all));
     l->slots = calloc((size_t)l->slot_count, sizeof *l->slots);

@@ -39,7 +39,7 @@ static ls_status prepare(const char *what, ls_tensor *t, target *out)
 
 ls_status ls_init_uniform(ls_tensor *t, double low, double high)
 {
-    target at;
+    target at = {0};
     LS_TRY(prepare("ls_init_uniform", t, &at));
     at.tensors->kernels->random_uniform(at.data, at.count, 0, low, high, at.tensors->runtime->seed,
                                         at.stream, NULL);
@@ -48,7 +48,7 @@ ls_status ls_init_uniform(ls_tensor *t, double low, double high)
 
 ls_status ls_init_normal(ls_tensor *t, double mean, double std)
 {
-    target at;
+    target at = {0};
     LS_TRY(prepare("ls_init_normal", t, &at));
     at.tensors->kernels->random_normal(at.data, at.count, 0, mean, std, at.tensors->runtime->seed,
                                        at.stream, NULL);
@@ -57,7 +57,7 @@ ls_status ls_init_normal(ls_tensor *t, double mean, double std)
 
 ls_status ls_init_constant(ls_tensor *t, double value)
 {
-    target at;
+    target at = {0};
     LS_TRY(prepare("ls_init_constant", t, &at));
     at.tensors->kernels->fill(at.data, at.count, (float)value, NULL);
     return LS_OK;

@@ -70,7 +70,7 @@ static bool collect(const ls_module *module, const char **path, int depth, ls__i
     return true;
 }
 
-static void item_list_free(ls__item_list *list)
+void ls__items_free(ls__item_list *list)
 {
     while (list) {
         ls__item_list *older = list->older;
@@ -101,7 +101,7 @@ const ls__module_item *ls__module_items(ls_module *module, int *count)
         cache->items = items;
         cache->entries = entries;
         if (!collect(module, path, 0, cache)) {
-            item_list_free(cache);
+            ls__items_free(cache);
             (void)ls__fail(LS_ERR_MEMORY, "module %s: no memory to list it", module->cls->name);
             return NULL;
         }

@@ -44,11 +44,14 @@ const char *ls__module_name(const ls_module *module)
     return module->entries->name[0] ? module->entries->name : module->cls->name;
 }
 
+/* The whole chain of parents fails with it, so that a root needs one check at its end. */
 void ls__module_fail(ls_module *module, ls_status status)
 {
-    if (module->status == LS_OK) {
-        module->status = status;
-        module->entries->message = strdup(ls_error_message());
+    for (ls_module *at = module; at; at = at->entries->parent) {
+        if (at->status == LS_OK) {
+            at->status = status;
+            at->entries->message = strdup(ls_error_message());
+        }
     }
 }
 

@@ -50,7 +50,7 @@ void ls__items_free(ls__item_list *list); /* and the older ones; NULL is allowed
 /* The name under which its parent knows it; its class' name for a root. */
 const char *ls__module_name(const ls_module *module);
 
-/* Notes the failure of the last call as the module's, unless it has one already. */
+/* Notes the failure of the last call as the module's and its parents', unless they have one. */
 void ls__module_fail(ls_module *module, ls_status status);
 
 /* Writes prefix.name; LS_ERR_LIMIT when it does not fit. An empty or NULL prefix adds nothing. */

@@ -114,7 +114,7 @@ static ls_status allocate_state(ls_optim *o)
         return LS_OK;
     }
     const ls__env *env = o->runtime->env;
-    size_t total = 0, bytes;
+    size_t total = 0, bytes = 0;
     for (int i = 0; i < o->count; i++) {
         LS_TRY(state_bytes(o, &o->params[i], &bytes));
         for (int s = 0; s < o->state_count; s++) {

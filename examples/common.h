@@ -1,0 +1,58 @@
+/* What the examples share: flags, ending with words, and the live line. */
+#ifndef EXAMPLES_COMMON_H
+#define EXAMPLES_COMMON_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <lockstep/types.h>
+
+#define EXIT_USAGE 2
+
+/* ---- flags -------------------------------------------------------------------------------- */
+
+typedef enum flag_kind {
+    FLAG_TEXT,  /* const char ** */
+    FLAG_COUNT, /* int64_t * */
+    FLAG_NUMBER /* double * */
+} flag_kind;
+
+typedef struct flag {
+    const char *name; /* "steps": --steps N or --steps=N */
+    flag_kind kind;
+    void *value;      /* holds the default */
+    double low, high; /* both allowed; of numbers */
+    const char *help;
+} flag;
+
+/* Fills the values from the command line. --help prints the flags and ends the program; a mistake
+ * is explained and ends it with EXIT_USAGE. */
+void flags_parse(const char *what, const flag *flags, int count, int argc, char **argv);
+
+/* Says why on stderr and ends the program. Rank 0 speaks first, so that the launcher's report, and
+ * the first line a person sees, is its. */
+_Noreturn void give_up(int code, const char *format, ...) LS_PRINTF(2, 3);
+
+/* ---- the live line ------------------------------------------------------------------------ */
+
+/* One line that is updated in place on a terminal; in a pipe, a plain line every two seconds. */
+typedef struct live {
+    bool terminal;
+    bool open;    /* an unfinished line stands on the terminal */
+    double shown; /* when the last plain line was printed */
+    int width;    /* of the line on the terminal */
+} live;
+
+void live_start(live *line);
+/* `last` prints a plain line even if the two seconds are not over. */
+void live_show(live *line, bool last, const char *format, ...) LS_PRINTF(3, 4);
+void live_end(live *line); /* what is printed next starts on a fresh line */
+
+/* "1:05", "2:03:04" */
+const char *duration(double seconds, char *out, size_t bytes);
+
+/* Bytes as text: printable ones and newlines as they are, others as \xNN. */
+void print_escaped(const uint8_t *bytes, int64_t count);
+
+#endif

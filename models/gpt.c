@@ -1,0 +1,150 @@
+/* GPT, written with public headers only.
+ *
+ *     tokens [B,T] -> embedding + position -> block x layers -> norm -> head -> logits [B,T,V]
+ *
+ *     block:  x = x + proj(attention(split(qkv(norm1(x)))))
+ *             x = x + down(gelu(up(norm2(x))))
+ */
+#include "gpt.h"
+
+#include <math.h>
+#include <stdio.h>
+
+/* ---- one block ---------------------------------------------------------------------------- */
+
+typedef struct block {
+    ls_module base;
+    ls_module *norm1, *qkv, *proj, *norm2, *up, *down, *drop;
+    int64_t heads;
+} block;
+
+/* Part i of qkv [B,T,3C] as heads [B,H,T,D]: views only. */
+static ls_tensor *heads_of(ls_tensor *qkv, int i, int64_t heads)
+{
+    int64_t b = ls_size(qkv, 0), t = ls_size(qkv, 1), c = ls_size(qkv, 2) / 3;
+    ls_tensor *part = ls_slice(qkv, 2, i * c, (i + 1) * c);
+    return ls_transpose(ls_reshape(part, LS_SHAPE(b, t, heads, c / heads)), 1, 2);
+}
+
+static ls_tensor *attend(block *self, ls_tensor *x) /* [B,T,C] -> [B,T,C] */
+{
+    int64_t b = ls_size(x, 0), t = ls_size(x, 1), c = ls_size(x, 2);
+    ls_tensor *qkv = ls_forward(self->qkv, x);
+    ls_tensor *seen = ls_attention(heads_of(qkv, 0, self->heads), heads_of(qkv, 1, self->heads),
+                                   heads_of(qkv, 2, self->heads), true);
+    ls_tensor *joined = ls_reshape(ls_transpose(seen, 1, 2), LS_SHAPE(b, t, c));
+    return ls_forward(self->proj, joined);
+}
+
+static ls_tensor *block_forward(ls_module *m, ls_tensor *x) /* [B,T,C] -> [B,T,C] */
+{
+    block *self = (block *)m;
+    ls_tensor *attended = attend(self, ls_forward(self->norm1, x));
+    x = ls_add(x, ls_forward(self->drop, attended));
+    ls_tensor *wide = ls_forward(self->up, ls_forward(self->norm2, x));
+    ls_tensor *narrow = ls_forward(self->down, ls_gelu(wide, LS_GELU_ERF));
+    return ls_add(x, ls_forward(self->drop, narrow));
+}
+
+static const ls_module_class block_class = {"block", block_forward, NULL, NULL};
+
+/* A linear layer with GPT-2's initialisation; `std` 0 leaves PyTorch's. */
+static ls_module *linear(int64_t in, int64_t out, bool bias, double std)
+{
+    ls_module *layer = ls_linear_new(in, out, LS_OPTIONS(ls_linear_options, .bias = bias));
+    ls_param params[2];
+    if (!layer || std == 0.0) {
+        return layer;
+    }
+    int count = ls_module_params(layer, params, 2); /* weight, bias */
+    if (ls_init_normal(params[0].value, 0.0, std) < 0 ||
+        (count > 1 && ls_init_constant(params[1].value, 0.0) < 0)) {
+        ls_module_free(layer);
+        return NULL;
+    }
+    return layer;
+}
+
+static ls_module *block_new(const gpt_options *o)
+{
+    block *self = ls_module_new(sizeof *self, &block_class);
+    if (!self) {
+        return NULL;
+    }
+    ls_module *m = &self->base;
+    int64_t c = o->dim;
+    double std = o->init_std, residual = std / sqrt(2.0 * o->layers);
+    self->heads = o->heads;
+    self->norm1 = ls_module_add(m, "norm1", ls_layer_norm_new(c, NULL));
+    self->qkv = ls_module_add(m, "qkv", linear(c, 3 * c, true, std));
+    self->proj = ls_module_add(m, "proj", linear(c, c, true, residual));
+    self->norm2 = ls_module_add(m, "norm2", ls_layer_norm_new(c, NULL));
+    self->up = ls_module_add(m, "up", linear(c, 4 * c, true, std));
+    self->down = ls_module_add(m, "down", linear(4 * c, c, true, residual));
+    self->drop = ls_module_add(m, "drop", ls_dropout_new(o->dropout));
+    return m; /* its status is its parent's */
+}
+
+/* ---- the model ---------------------------------------------------------------------------- */
+
+typedef struct gpt {
+    ls_module base;
+    ls_module *tokens, *blocks, *norm, *head, *drop;
+    ls_tensor *positions; /* [context,C] */
+} gpt;
+
+static ls_tensor *gpt_forward(ls_module *m, ls_tensor *x) /* [B,T] -> [B,T,V] */
+{
+    gpt *self = (gpt *)m;
+    ls_tensor *where = ls_slice(self->positions, 0, 0, ls_size(x, -1)); /* [T,C] */
+    ls_tensor *h = ls_add(ls_forward(self->tokens, x), where);
+    h = ls_forward(self->blocks, ls_forward(self->drop, h));
+    return ls_forward(self->head, ls_forward(self->norm, h));
+}
+
+static const ls_module_class gpt_class = {"gpt", gpt_forward, NULL, NULL};
+
+static ls_module *embedding(int64_t count, int64_t dim, double std)
+{
+    ls_module *layer = ls_embedding_new(count, dim);
+    ls_param weight;
+    if (layer && std > 0.0) {
+        (void)ls_module_params(layer, &weight, 1);
+        (void)ls_init_normal(weight.value, 0.0, std); /* cannot fail: the layer just did the same */
+    }
+    return layer;
+}
+
+static void build(gpt *self, const gpt_options *o)
+{
+    ls_module *m = &self->base;
+    double std = o->init_std;
+    self->tokens = ls_module_add(m, "tokens", embedding(o->vocab, o->dim, std));
+    self->positions =
+        ls_module_add_param(m, "positions", ls_empty(LS_SHAPE(o->context, o->dim), LS_FLOAT32));
+    (void)ls_init_normal(self->positions, 0.0, std > 0.0 ? std : 1.0);
+    self->drop = ls_module_add(m, "drop", ls_dropout_new(o->dropout));
+    self->blocks = ls_module_add(m, "blocks", ls_sequential_new(NULL, 0));
+    for (int i = 0; self->blocks && i < o->layers; i++) {
+        char name[16];
+        (void)snprintf(name, sizeof name, "%d", i);
+        (void)ls_module_add(self->blocks, name, block_new(o));
+    }
+    self->norm = ls_module_add(m, "norm", ls_layer_norm_new(o->dim, NULL));
+    self->head = ls_module_add(m, "head", linear(o->dim, o->vocab, false, std));
+}
+
+ls_module *gpt_new(const gpt_options *options)
+{
+    const gpt_options *o = options ? options : LS_OPTIONS(gpt_options, .size = sizeof *o);
+    gpt *self = ls_module_new(sizeof *self, &gpt_class);
+    if (!self) {
+        return NULL;
+    }
+    build(self, o);
+    if (ls_module_status(&self->base) < 0) {
+        ls_module_free(&self->base);
+        return NULL;
+    }
+    return &self->base;
+}

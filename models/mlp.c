@@ -1,0 +1,31 @@
+/* The smallest module of one's own: a struct whose first member is ls_module, a forward function, a
+ * constructor with one check at its end. */
+#include "mlp.h"
+
+typedef struct mlp {
+    ls_module base;
+    ls_module *fc1, *fc2;
+} mlp;
+
+static ls_tensor *mlp_forward(ls_module *m, ls_tensor *x) /* [B,in] -> [B,out] */
+{
+    mlp *self = (mlp *)m;
+    return ls_forward(self->fc2, ls_relu(ls_forward(self->fc1, x)));
+}
+
+static const ls_module_class mlp_class = {"mlp", mlp_forward, NULL, NULL};
+
+ls_module *mlp_new(int64_t in, int64_t hidden, int64_t out)
+{
+    mlp *self = ls_module_new(sizeof *self, &mlp_class);
+    if (!self) {
+        return NULL;
+    }
+    self->fc1 = ls_module_add(&self->base, "fc1", ls_linear_new(in, hidden, NULL));
+    self->fc2 = ls_module_add(&self->base, "fc2", ls_linear_new(hidden, out, NULL));
+    if (ls_module_status(&self->base) < 0) {
+        ls_module_free(&self->base);
+        return NULL;
+    }
+    return &self->base;
+}

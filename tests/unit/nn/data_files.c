@@ -1,0 +1,247 @@
+/* Text and IDX files: what a good one gives, and that every bad one is answered in words. */
+#include "test.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <lockstep/data.h>
+
+static char folder[64];
+
+static const char *at(const char *name)
+{
+    static char path[4][160];
+    static int next;
+    char *out = path[next++ % 4];
+    (void)snprintf(out, sizeof path[0], "%s/%s", folder, name);
+    return out;
+}
+
+static void write_file(const char *name, const void *data, size_t bytes)
+{
+    FILE *f = fopen(at(name), "wb");
+    CHECK(f != NULL);
+    CHECK(fwrite(data, 1, bytes, f) == bytes);
+    CHECK(fclose(f) == 0);
+}
+
+static void start(void)
+{
+    CHECK(ls_init(NULL) == LS_OK);
+    (void)strcpy(folder, "/tmp/lockstep-data-XXXXXX");
+    CHECK(mkdtemp(folder) != NULL);
+}
+
+static void end(void)
+{
+    char command[128];
+    (void)snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    CHECK(system(command) == 0);
+    CHECK(ls_finalize() == LS_OK);
+}
+
+/* The call fails with `status` and the message holds both words. */
+static void check_refused(ls_status got, ls_status status, const char *word, const char *other)
+{
+    const char *text = ls_error_message();
+    if (got != status || !strstr(text, word) || !strstr(text, other)) {
+        test_fail(__FILE__, __LINE__, "%s instead of %s with \"%s\" and \"%s\": %s",
+                  ls_status_name(got), ls_status_name(status), word, other, text);
+    }
+}
+
+/* ---- text --------------------------------------------------------------------------------- */
+
+static ls_dataset *text(const char *name, int64_t context, int64_t stride, ls_text_part part)
+{
+    ls_dataset *made = NULL;
+    ls_status status = ls_text_new(
+        at(name), LS_OPTIONS(ls_text_options, .context = context, .stride = stride, .part = part),
+        &made);
+    if (status < 0) {
+        test_fail(__FILE__, __LINE__, "%s", ls_error_message());
+    }
+    return made;
+}
+
+TEST(windows_of_text_never_cross_a_file_and_skip_links)
+{
+    start();
+    uint8_t bytes[100];
+    for (int i = 0; i < 100; i++) {
+        bytes[i] = (uint8_t)(i + 100);
+    }
+    CHECK(mkdir(at("d"), 0700) == 0 && mkdir(at("d/sub"), 0700) == 0);
+    write_file("d/b", bytes, 40);         /* 36 + 4 */
+    write_file("d/a", bytes + 40, 10);    /* 9 + 1 */
+    write_file("d/sub/c", bytes + 50, 5); /* 5 + 0 */
+    write_file("d/empty", bytes, 0);
+    CHECK(symlink(at("d/a"), at("d/link")) == 0);
+
+    ls_dataset *train = text("d", 4, 3, LS_TEXT_TRAIN);
+    CHECK_INT(ls_text_files(train), 4);
+    CHECK_INT(ls_text_bytes(train), 36 + 9 + 5);
+    /* windows of 5 bytes at stride 3: a (36-? bytes) (9-5)/3+1 = 2, b (36-5)/3+1 = 11, c 1 */
+    CHECK_INT(train->count, 2 + 11 + 1);
+    static const int first[] = {140, 143, 100, 103, 106, 109, 112,
+                                115, 118, 121, 124, 127, 130, 150};
+    for (int i = 0; i < 14; i++) {
+        int32_t x[4], y[4];
+        CHECK(train->get(train, i, x, y) == LS_OK);
+        for (int k = 0; k < 4; k++) {
+            CHECK_INT(x[k], first[i] + k);
+            CHECK_INT(y[k], first[i] + k + 1);
+        }
+    }
+    check_refused(train->get(train, 14, NULL, NULL), LS_ERR_INVALID, "14", "14");
+    ls_dataset_free(train);
+
+    ls_dataset *held_out = text("d", 3, 0, LS_TEXT_HELD_OUT);
+    CHECK_INT(ls_text_bytes(held_out), 4 + 1);
+    CHECK_INT(held_out->count, 1);
+    int32_t x[3], y[3];
+    CHECK(held_out->get(held_out, 0, x, y) == LS_OK);
+    CHECK_INT(x[0], 136);
+    CHECK_INT(y[2], 139);
+    ls_dataset_free(held_out);
+    end();
+}
+
+TEST(one_file_is_cut_where_the_header_says)
+{
+    start();
+    static uint8_t bytes[1023];
+    memset(bytes, 'x', sizeof bytes);
+    write_file("f", bytes, sizeof bytes);
+    ls_dataset *train = text("f", 16, 1, LS_TEXT_TRAIN);
+    CHECK_INT(ls_text_bytes(train), 1023 - 102);
+    CHECK_INT(train->count, 1023 - 102 - 16);
+    CHECK_INT(train->x_shape.ndim, 1);
+    CHECK_INT(train->x_shape.dim[0], 16);
+    int64_t n;
+    CHECK(ls_text_file(train, 0, &n) != NULL && n == 921);
+    CHECK(ls_text_file(train, 1, &n) == NULL && n == 0);
+    ls_dataset_free(train);
+    end();
+}
+
+TEST(bad_text_is_refused_by_name)
+{
+    start();
+    ls_dataset *d = NULL;
+    check_refused(ls_text_new(at("none"), NULL, &d), LS_ERR_NOT_FOUND, "none", "does not exist");
+    check_refused(ls_text_new("", NULL, &d), LS_ERR_INVALID, "path", "");
+    check_refused(ls_text_new("/dev/null", NULL, &d), LS_ERR_INVALID, "/dev/null", "regular");
+    write_file("empty", "", 0);
+    check_refused(ls_text_new(at("empty"), NULL, &d), LS_ERR_INVALID, "empty\"", "is empty");
+    write_file("short", "hello", 5);
+    check_refused(ls_text_new(at("short"), NULL, &d), LS_ERR_INVALID, "short\"", "129");
+    CHECK(mkdir(at("folder"), 0700) == 0);
+    check_refused(ls_text_new(at("folder"), NULL, &d), LS_ERR_INVALID, "folder\"", "no regular");
+    write_file("folder/tiny", "ab", 2);
+    write_file("folder/less", "a", 1);
+    check_refused(ls_text_new(at("folder"), NULL, &d), LS_ERR_INVALID, "tiny\"", "shorter");
+    check_refused(ls_text_new(at("short"), LS_OPTIONS(ls_text_options, .context = 0), &d),
+                  LS_ERR_INVALID, "context 0", "");
+    check_refused(ls_text_new(at("short"), LS_OPTIONS(ls_text_options, .held_out = 1.5), &d),
+                  LS_ERR_INVALID, "held_out", "1.5");
+    CHECK(d == NULL);
+    if (geteuid() != 0) { /* root reads everything */
+        CHECK(chmod(at("folder/tiny"), 0) == 0);
+        check_refused(ls_text_new(at("folder"), NULL, &d), LS_ERR_SYSTEM, "tiny", "denied");
+    }
+    end();
+}
+
+/* ---- IDX ---------------------------------------------------------------------------------- */
+
+static void write_idx(const char *name, const uint8_t *head, size_t head_bytes, size_t data_bytes)
+{
+    uint8_t file[512] = {0};
+    CHECK(head_bytes + data_bytes <= sizeof file);
+    memcpy(file, head, head_bytes);
+    for (size_t i = 0; i < data_bytes; i++) {
+        file[head_bytes + i] = (uint8_t)(i * 7);
+    }
+    write_file(name, file, head_bytes + data_bytes);
+}
+
+static const uint8_t images_head[] = {0, 0, 8, 3, 0, 0, 0, 5, 0, 0, 0, 2, 0, 0, 0, 3};
+static const uint8_t labels_head[] = {0, 0, 8, 1, 0, 0, 0, 5};
+
+TEST(idx_files_give_scaled_pixels_and_labels)
+{
+    start();
+    write_idx("images", images_head, 16, 30);
+    write_idx("labels", labels_head, 8, 5);
+    ls_dataset *d = NULL;
+    CHECK(ls_idx_new(at("images"), at("labels"), &d) == LS_OK);
+    CHECK_INT(d->count, 5);
+    CHECK_INT(d->x_shape.ndim, 1);
+    CHECK_INT(d->x_shape.dim[0], 6);
+    CHECK_INT(d->y_shape.ndim, 0);
+    for (int64_t i = 0; i < 5; i++) {
+        float x[6];
+        int32_t y;
+        CHECK(d->get(d, i, x, &y) == LS_OK);
+        CHECK_INT(y, i * 7);
+        for (int64_t k = 0; k < 6; k++) {
+            CHECK(x[k] == (float)(uint8_t)((i * 6 + k) * 7) / 255.0f);
+        }
+    }
+    float x[6];
+    int32_t y;
+    CHECK(d->get(d, 5, x, &y) == LS_ERR_INVALID);
+    CHECK(d->get(d, -1, x, &y) == LS_ERR_INVALID);
+    ls_dataset_free(d);
+    end();
+}
+
+/* An images file made of `head` and some data, beside good labels, must be refused. */
+static void check_bad_images(const uint8_t *head, size_t head_bytes, size_t data_bytes,
+                             ls_status status, const char *word)
+{
+    ls_dataset *d = NULL;
+    write_idx("bad", head, head_bytes, data_bytes);
+    check_refused(ls_idx_new(at("bad"), at("labels"), &d), status, "bad\"", word);
+    CHECK(d == NULL);
+}
+
+#define BYTES(...) (const uint8_t[]){__VA_ARGS__}, sizeof((const uint8_t[]){__VA_ARGS__})
+
+TEST(malformed_idx_files_are_refused_in_words)
+{
+    start();
+    ls_dataset *d = NULL;
+    write_idx("images", images_head, 16, 30);
+    write_idx("labels", labels_head, 8, 5);
+    check_refused(ls_idx_new(at("none"), at("labels"), &d), LS_ERR_NOT_FOUND, "none", "exist");
+    check_refused(ls_idx_new(at("images"), at("gone"), &d), LS_ERR_NOT_FOUND, "gone", "exist");
+    check_refused(ls_idx_new(at("images"), NULL, &d), LS_ERR_INVALID, "labels", "");
+    check_refused(ls_idx_new(folder, at("labels"), &d), LS_ERR_INVALID, folder, "regular");
+    check_bad_images(images_head, 0, 0, LS_ERR_FORMAT, "0 bytes");
+    for (size_t cut = 4; cut < 16; cut++) { /* within the header */
+        check_bad_images(images_head, cut, 0, LS_ERR_FORMAT, "truncated");
+    }
+    check_bad_images(images_head, 16, 29, LS_ERR_FORMAT, "truncated");
+    check_bad_images(images_head, 16, 31, LS_ERR_FORMAT, "31");
+    check_bad_images(BYTES(0x1f, 0x8b, 8, 0), 20, LS_ERR_FORMAT, "gunzip");
+    check_bad_images(BYTES('P', 'K', 3, 4), 20, LS_ERR_FORMAT, "another format");
+    check_bad_images(BYTES(0, 0, 0x0d, 1, 0, 0, 0, 1), 4, LS_ERR_UNSUPPORTED, "0x0d");
+    check_bad_images(BYTES(0, 0, 8, 0), 4, LS_ERR_FORMAT, "0 dimensions");
+    check_bad_images(BYTES(0, 0, 8, 9), 90, LS_ERR_FORMAT, "9 dimensions");
+    check_bad_images(BYTES(0, 0, 8, 1, 0xff, 0xff, 0xff, 0xff), 4, LS_ERR_FORMAT, "4294967295");
+    check_bad_images(
+        BYTES(0, 0, 8, 3, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff),
+        4, LS_ERR_FORMAT, "overflow");
+    check_bad_images(BYTES(0, 0, 8, 1, 0, 0, 0, 0), 0, LS_ERR_INVALID, "no data");
+    check_bad_images(BYTES(0, 0, 8, 2, 0, 0, 0, 5, 0, 0, 0, 0), 0, LS_ERR_INVALID, "no data");
+    check_bad_images(BYTES(0, 0, 8, 2, 0, 0, 0, 4, 0, 0, 0, 1), 4, LS_ERR_INVALID, "4 images");
+    check_refused(ls_idx_new(at("labels"), at("images"), &d), LS_ERR_FORMAT, "images\"", "swapped");
+    end();
+}
+
+TEST_MAIN

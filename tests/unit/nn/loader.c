@@ -1,0 +1,285 @@
+/* The loader against direct reads in the sampler's order. */
+#include "test.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <lockstep/lockstep.h>
+
+#include "base/runtime.h"
+#include "tensor/tensor.h"
+
+/* Sample i is x = {i, -i}, y = 3 i; sample `broken` cannot be read. */
+typedef struct numbers {
+    ls_dataset base;
+    int64_t broken;
+} numbers;
+
+static ls_status numbers_get(ls_dataset *self, int64_t index, void *x, void *y)
+{
+    if (index == ((numbers *)self)->broken) {
+        return ls__fail(LS_ERR_SYSTEM, "\"numbers.bin\" cannot be read");
+    }
+    ((float *)x)[0] = (float)index;
+    ((float *)x)[1] = -(float)index;
+    *(int32_t *)y = (int32_t)(3 * index);
+    return LS_OK;
+}
+
+static numbers make_numbers(int64_t count)
+{
+    return (numbers){{.count = count,
+                      .x_shape = LS_SHAPE(2),
+                      .y_shape = LS_SCALAR,
+                      .x_dtype = LS_FLOAT32,
+                      .y_dtype = LS_INT32,
+                      .get = numbers_get},
+                     -1};
+}
+
+static ls_sampler *make_sampler(int64_t count, int64_t batch, int rank, int ranks)
+{
+    ls_sampler *s = NULL;
+    CHECK(ls_sampler_new(count,
+                         LS_OPTIONS(ls_sampler_options, .batch = batch, .rank = rank,
+                                    .world_size = ranks, .seed = 5),
+                         &s) == LS_OK);
+    return s;
+}
+
+static ls_loader *make_loader(numbers *d, ls_sampler *s, int prefetch)
+{
+    ls_loader *l = NULL;
+    CHECK(ls_loader_new(&d->base, s, LS_OPTIONS(ls_loader_options, .prefetch = prefetch), &l) ==
+          LS_OK);
+    return l;
+}
+
+static void check_batch(const ls_batch *b, const ls_sampler *s, int64_t epoch, int64_t step)
+{
+    int64_t expected[16];
+    int64_t count = ls_sampler_get(s, epoch, step, expected);
+    CHECK_INT(b->epoch, epoch);
+    CHECK_INT(b->step, step);
+    CHECK_INT(b->count, count);
+    CHECK(b->last == (step + 1 == ls_sampler_steps(s)));
+    CHECK_INT(ls_ndim(b->x), 2);
+    CHECK_INT(ls_size(b->x, 0), count);
+    CHECK_INT(ls_ndim(b->y), 1);
+    float x[32];
+    int32_t y[16];
+    CHECK(ls_copy_out(b->x, x, (size_t)count * 2 * sizeof *x) == LS_OK);
+    CHECK(ls_copy_out(b->y, y, (size_t)count * sizeof *y) == LS_OK);
+    for (int64_t i = 0; i < count; i++) {
+        CHECK(x[2 * i] == (float)expected[i] && x[2 * i + 1] == -(float)expected[i]);
+        CHECK_INT(y[i], 3 * expected[i]);
+    }
+}
+
+TEST(batches_equal_direct_reads_with_and_without_a_thread)
+{
+    CHECK(ls_init(NULL) == LS_OK);
+    static const int64_t counts[] = {3, 17, 64};
+    static const int prefetch[] = {0, 1, 2, 5};
+    for (int c = 0; c < 3; c++) {
+        for (int p = 0; p < 4; p++) {
+            numbers d = make_numbers(counts[c]);
+            ls_sampler *s = make_sampler(counts[c], 4, 1, 3);
+            ls_loader *l = make_loader(&d, s, prefetch[p]);
+            ls_batch b;
+            for (int64_t epoch = 0; epoch < 3; epoch++) {
+                for (int64_t step = 0; step < ls_sampler_steps(s); step++) {
+                    CHECK(ls_loader_next(l, &b));
+                    check_batch(&b, s, epoch, step);
+                }
+                CHECK(!ls_loader_next(l, &b));
+                CHECK(ls_loader_status(l) == LS_OK);
+            }
+            ls_loader_free(l);
+            ls_sampler_free(s);
+        }
+    }
+    CHECK(ls_finalize() == LS_OK);
+}
+
+TEST(the_last_batch_says_how_many_samples_all_ranks_have)
+{
+    CHECK(ls_init(NULL) == LS_OK);
+    for (int rank = 0; rank < 4; rank++) {
+        numbers d = make_numbers(4 * 2 + 3); /* 3 samples are left for 4 ranks */
+        ls_sampler *s = make_sampler(11, 2, rank, 4);
+        ls_loader *l = make_loader(&d, s, 2);
+        ls_batch b;
+        CHECK(ls_loader_next(l, &b));
+        CHECK_INT(b.global_count, 8);
+        CHECK_INT(ls_runtime_current()->sample_offset, rank * 2);
+        CHECK(ls_loader_next(l, &b) && b.last);
+        CHECK_INT(b.global_count, 3);
+        CHECK_INT(b.count, rank < 3 ? 1 : 0);
+        CHECK_INT(ls_runtime_current()->sample_offset, rank);
+        CHECK_INT(ls_runtime_current()->step, 1);
+        ls_loader_free(l);
+        ls_sampler_free(s);
+    }
+    CHECK(ls_finalize() == LS_OK);
+}
+
+TEST(a_failing_read_reaches_the_caller_with_its_words)
+{
+    CHECK(ls_init(NULL) == LS_OK);
+    for (int prefetch = 0; prefetch < 3; prefetch++) {
+        numbers d = make_numbers(12);
+        ls_sampler *s = make_sampler(12, 3, 0, 1);
+        int64_t indices[3];
+        (void)ls_sampler_get(s, 0, 2, indices);
+        d.broken = indices[1];
+        ls_loader *l = make_loader(&d, s, prefetch);
+        ls_batch b;
+        CHECK(ls_loader_next(l, &b) && ls_loader_next(l, &b));
+        CHECK(!ls_loader_next(l, &b));
+        CHECK(ls_loader_status(l) == LS_ERR_SYSTEM);
+        CHECK(strstr(ls_error_message(), "numbers.bin") != NULL);
+        CHECK(strstr(ls_error_message(), "step 2") != NULL);
+        CHECK(!ls_loader_next(l, &b)); /* and stays failed */
+        d.broken = -1;
+        CHECK(ls_loader_seek(l, 0, 2) == LS_OK);
+        CHECK(ls_loader_next(l, &b));
+        check_batch(&b, s, 0, 2);
+        ls_loader_free(l);
+        ls_sampler_free(s);
+    }
+    CHECK(ls_finalize() == LS_OK);
+}
+
+TEST(seeking_goes_anywhere_and_the_loader_stops_at_any_point)
+{
+    CHECK(ls_init(NULL) == LS_OK);
+    numbers d = make_numbers(40);
+    ls_sampler *s = make_sampler(40, 3, 1, 2);
+    static const int64_t places[][2] = {{0, 5}, {3, 0}, {1, 6}, {0, 0}};
+    for (int i = 0; i < 4; i++) {
+        ls_loader *l = make_loader(&d, s, 2);
+        ls_batch b;
+        CHECK(ls_loader_next(l, &b));
+        CHECK(ls_loader_seek(l, places[i][0], places[i][1]) == LS_OK);
+        CHECK(ls_loader_next(l, &b));
+        check_batch(&b, s, places[i][0], places[i][1]);
+        CHECK(ls_loader_seek(l, 0, 8) == LS_ERR_INVALID);
+        ls_loader_free(l); /* with batches read ahead, or being read */
+    }
+    ls_loader_free(make_loader(&d, s, 2)); /* before its first batch */
+    ls_sampler_free(s);
+    CHECK(ls_finalize() == LS_OK);
+}
+
+/* ---- state -------------------------------------------------------------------------------- */
+
+typedef struct fields {
+    int64_t value[3];
+    int at;
+    bool loading;
+} fields;
+
+static ls_status on_int64(void *self, const char *name, int64_t *value)
+{
+    fields *f = self;
+    static const char *const names[] = {"data.epoch", "data.step", "data.seed"};
+    CHECK(f->at < 3 && strcmp(name, names[f->at]) == 0);
+    if (f->loading) {
+        *value = f->value[f->at];
+    }
+    f->value[f->at++] = *value;
+    return LS_OK;
+}
+
+static fields walk(ls_loader *l, fields f, bool loading)
+{
+    f.at = 0;
+    f.loading = loading;
+    const ls_state_visitor visitor = {.self = &f, .int64 = on_int64};
+    CHECK(ls_loader_state(l, "data", &visitor) == LS_OK);
+    CHECK_INT(f.at, 3);
+    return f;
+}
+
+TEST(every_field_of_the_state_comes_back)
+{
+    CHECK(ls_init(NULL) == LS_OK);
+    numbers d = make_numbers(30);
+    ls_sampler *s = make_sampler(30, 2, 0, 3);
+    ls_loader *l = make_loader(&d, s, 2);
+    ls_batch b;
+    for (int i = 0; i < 8; i++) { /* 5 steps, the end, 2 steps of the next epoch */
+        (void)ls_loader_next(l, &b);
+    }
+    fields saved = walk(l, (fields){0}, false);
+    CHECK_INT(saved.value[0], 1);
+    CHECK_INT(saved.value[1], 2);
+    CHECK_INT(saved.value[2], 5);
+    CHECK(ls_loader_next(l, &b));
+    check_batch(&b, s, 1, 2);
+    (void)walk(l, (fields){{7, 4, 99}, 0, false}, true);
+    CHECK(ls_loader_next(l, &b));
+    check_batch(&b, s, 7, 4); /* by the sampler's new seed */
+    (void)walk(l, saved, true);
+    fields after = walk(l, (fields){0}, false);
+    CHECK(memcmp(after.value, saved.value, sizeof saved.value) == 0);
+    CHECK(ls_loader_next(l, &b));
+    check_batch(&b, s, 1, 2);
+    ls_loader_free(l);
+    ls_sampler_free(s);
+    CHECK(ls_finalize() == LS_OK);
+}
+
+TEST(steady_loading_allocates_nothing)
+{
+    CHECK(ls_init(NULL) == LS_OK);
+    numbers d = make_numbers(31);
+    ls_sampler *s = make_sampler(31, 4, 0, 1);
+    ls_loader *l = make_loader(&d, s, 2);
+    ls_batch b;
+    for (int i = 0; i < 20; i++) {
+        (void)ls_loader_next(l, &b);
+    }
+    uint64_t before = ls__tensor_allocations(ls_runtime_current());
+    int64_t alive = ls__tensor_alive();
+    for (int i = 0; i < 9 * 8; i++) { /* whole epochs of 8 batches and an end */
+        (void)ls_loader_next(l, &b);
+    }
+    CHECK_INT(ls__tensor_allocations(ls_runtime_current()), before);
+    CHECK_INT(ls__tensor_alive(), alive);
+    ls_loader_free(l);
+    ls_sampler_free(s);
+    CHECK(ls_finalize() == LS_OK);
+}
+
+TEST(tensors_serve_as_a_data_set)
+{
+    CHECK(ls_init(NULL) == LS_OK);
+    float x[6] = {1, 2, 3, 4, 5, 6};
+    int32_t y[3] = {7, 8, 9};
+    ls_dataset *d = NULL;
+    LS_SCOPE
+    {
+        ls_tensor *tx = ls_from_data(x, LS_SHAPE(2, 3), LS_FLOAT32);
+        ls_tensor *columns = ls_transpose(tx, 0, 1); /* not contiguous: [3,2] */
+        CHECK(ls_tensor_dataset_new(columns, ls_from_data(y, LS_SHAPE(3), LS_INT32), &d) == LS_OK);
+    }
+    CHECK_INT(d->count, 3);
+    for (int i = 0; i < 3; i++) {
+        float sample[2];
+        int32_t label;
+        CHECK(d->get(d, i, sample, &label) == LS_OK);
+        CHECK(sample[0] == x[i] && sample[1] == x[3 + i] && label == 7 + i);
+    }
+    ls_dataset_free(d);
+    LS_SCOPE
+    {
+        CHECK(ls_tensor_dataset_new(ls_zeros(LS_SHAPE(2, 3), LS_FLOAT32),
+                                    ls_zeros(LS_SHAPE(3), LS_INT32), &d) == LS_ERR_INVALID);
+        CHECK(strstr(ls_error_message(), "2 samples") != NULL);
+    }
+    CHECK(ls_finalize() == LS_OK);
+}
+
+TEST_MAIN
