@@ -1,11 +1,12 @@
 # The front door; meson and ninja do the work. `make help` lists what there is.
 #   BUILD=build BUILDTYPE=release   where and how (debug, release …)
 #   DATA=PATH N=4 ARGS=…            what `make demo` trains on, with how many workers, further flags
-#   DESTDIR= PREFIX=/usr/local      where `make install` puts it
+#   PREFIX=/usr/local LIBDIR=lib    where `make install` puts it (below DESTDIR, if set)
 
 BUILD     ?= build
 BUILDTYPE ?= release
 PREFIX    ?= /usr/local
+LIBDIR    ?= lib
 DATA      ?= /usr/share/common-licenses
 ARGS      ?=
 C_FILES    = $(shell git ls-files -c -o --exclude-standard '*.c' '*.h')
@@ -18,7 +19,7 @@ help:
 	@echo "make build | test | test-long | demo | bench | install | clean | format | tidy | sanitize"
 
 $(BUILD)/build.ninja:
-	meson setup $(BUILD) --buildtype=$(BUILDTYPE) --prefix=$(PREFIX)
+	meson setup $(BUILD) --buildtype=$(BUILDTYPE) --prefix=$(PREFIX) --libdir=$(LIBDIR)
 
 build: $(BUILD)/build.ninja
 	ninja -C $(BUILD)

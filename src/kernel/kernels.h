@@ -171,10 +171,11 @@ typedef struct ls__kernels {
 } ls__kernels;
 
 const ls__kernels *ls__kernels_ref(void); /* plain loops: the oracle */
-const ls__kernels *
-ls__kernels_cpu(void); /* fast; matrix products through oneDNN where built with it */
+/* Fast, for the best instruction set here or LOCKSTEP_ISA's; matrix products through oneDNN where
+ * built with it. Reads the environment: call it once and keep the answer. */
+const ls__kernels *ls__kernels_cpu(void);
 
-/* Threads the fast kernels may use on the calling thread's behalf. */
+/* Threads the fast kernels may use for calls from the calling thread. */
 void ls__kernels_set_threads(int threads);
 const char *ls__kernels_gemm_name(void); /* "oneDNN 2.6.3" or "built-in" */
 

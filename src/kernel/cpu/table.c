@@ -1,17 +1,21 @@
-/* The table of fast kernels. */
-#include "kernel/kernels.h"
+/* Which fast table this processor gets. */
+#include "kernel/cpu/onednn.h"
+#include "kernel/cpu/tables.h"
+#include "kernel/cpu/threads.h"
 
 const ls__kernels *ls__kernels_cpu(void)
 {
-    return ls__kernels_ref();
+    const ls__variant *variant = ls__variant_of_isa(ls__cpu_isa());
+    return variant != NULL ? variant->kernels : ls__base_variant.kernels;
 }
 
 void ls__kernels_set_threads(int threads)
 {
-    (void)threads;
+    ls__threads_set(threads > 1 ? threads : 1);
 }
 
 const char *ls__kernels_gemm_name(void)
 {
-    return "built-in";
+    const char *name = ls__onednn_name();
+    return name != NULL ? name : "built-in";
 }

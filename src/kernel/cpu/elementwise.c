@@ -1,0 +1,123 @@
+/* Arithmetic of two operands with broadcasting, and the simple one-pass loops. */
+#include "kernel/cpu/walk.h"
+
+LS__INLINE float apply(const ls__binary op, float a, float b)
+{
+    switch (op) {
+    case LS__BINARY_ADD:
+        return a + b;
+    case LS__BINARY_SUB:
+        return a - b;
+    case LS__BINARY_MUL:
+        return a * b;
+    case LS__BINARY_DIV:
+        return a / b;
+    case LS__BINARY_COUNT:
+        break;
+    }
+    return 0.0f;
+}
+
+/* One row; the usual strides are constants where this is inlined. */
+LS__INLINE void row_strided(const ls__binary op, float *out, const float *a, int64_t sa,
+                            const float *b, int64_t sb, int64_t count)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++) {
+        out[i] = apply(op, a[i * sa], b[i * sb]);
+    }
+}
+
+LS__INLINE void row_of(const ls__binary op, float *out, const float *a, int64_t sa, const float *b,
+                       int64_t sb, int64_t count)
+{
+    if (sa == 1 && sb == 1) {
+        row_strided(op, out, a, 1, b, 1, count);
+    } else if (sa == 1 && sb == 0) {
+        row_strided(op, out, a, 1, b, 0, count);
+    } else if (sa == 0 && sb == 1) {
+        row_strided(op, out, a, 0, b, 1, count);
+    } else {
+        row_strided(op, out, a, sa, b, sb, count);
+    }
+}
+
+static void row(ls__binary op, float *out, const float *a, int64_t sa, const float *b, int64_t sb,
+                int64_t count)
+{
+    switch (op) {
+    case LS__BINARY_ADD:
+        row_of(LS__BINARY_ADD, out, a, sa, b, sb, count);
+        break;
+    case LS__BINARY_SUB:
+        row_of(LS__BINARY_SUB, out, a, sa, b, sb, count);
+        break;
+    case LS__BINARY_MUL:
+        row_of(LS__BINARY_MUL, out, a, sa, b, sb, count);
+        break;
+    case LS__BINARY_DIV:
+        row_of(LS__BINARY_DIV, out, a, sa, b, sb, count);
+        break;
+    case LS__BINARY_COUNT:
+        break;
+    }
+}
+
+void LS__K(binary)(ls__binary op, float *out, const float *a, ls__strided a_strides, const float *b,
+                   ls__strided b_strides, int ndim, const int64_t *shape, ls_stream *stream)
+{
+    (void)stream;
+    ls__walk w = ls__walk_of(ndim, shape, a_strides, b_strides);
+    int64_t sa = w.a.stride[w.ndim - 1], sb = w.b.stride[w.ndim - 1];
+    int64_t pieces = (w.width + LS__BLOCK - 1) / LS__BLOCK; /* of a row */
+#pragma omp parallel for schedule(static) if (w.rows * w.width >= LS__PARALLEL_MIN)
+    for (int64_t task = 0; task < w.rows * pieces; task++) {
+        int64_t i = task / pieces, from = task % pieces * LS__BLOCK, at_a, at_b;
+        ls__walk_row(&w, i, &at_a, &at_b);
+        row(op, out + i * w.width + from, a + at_a + from * sa, sa, b + at_b + from * sb, sb,
+            ls__min(LS__BLOCK, w.width - from));
+    }
+}
+
+static void axpby_block(float *out, const float *a, int64_t count, float alpha, float beta)
+{
+    if (beta == 0.0f) {
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++) {
+            out[i] = alpha * a[i];
+        }
+    } else {
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++) {
+            out[i] = alpha * a[i] + beta * out[i];
+        }
+    }
+}
+
+void LS__K(axpby)(float *out, const float *a, int64_t count, float alpha, float beta,
+                  ls_stream *stream)
+{
+    (void)stream;
+#pragma omp parallel for schedule(static) if (count >= LS__PARALLEL_MIN)
+    for (int64_t i = 0; i < count; i += LS__BLOCK) {
+        axpby_block(out + i, a + i, ls__min(LS__BLOCK, count - i), alpha, beta);
+    }
+}
+
+void LS__K(add_scalar)(float *out, const float *a, int64_t count, float value, ls_stream *stream)
+{
+    (void)stream;
+#pragma omp parallel for simd schedule(static) if (parallel : count >= LS__PARALLEL_MIN)
+    for (int64_t i = 0; i < count; i++) {
+        out[i] = a[i] + value;
+    }
+}
+
+void LS__K(fill)(float *out, int64_t count, float value, ls_stream *stream)
+{
+    (void)stream;
+#pragma omp parallel for simd schedule(static) if (parallel : count >= LS__PARALLEL_MIN)
+    for (int64_t i = 0; i < count; i++) {
+        out[i] = value;
+    }
+}

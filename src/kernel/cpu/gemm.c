@@ -1,0 +1,93 @@
+/* Which matrix product runs, and how it is cut among threads.
+ *
+ * A product above SPLIT_MIN operations is cut along the longer side of C into parts whose number
+ * depends on the shape alone, because oneDNN's bits may change with the part. A part of 256 or more
+ * costs at most a few percent on one thread (the other operand is packed again for each).
+ */
+#include "kernel/cpu/isa.h"
+#include "kernel/cpu/onednn.h"
+
+#define SPLIT_MIN (1 << 25)        /* multiply-adds: about 0.4 ms on one thread */
+#define BUILTIN_MAX (32 * 32 * 32) /* below, oneDNN's call costs more than its kernel gains */
+#define PART_MIN 256
+#define PART_MAX 512
+
+static void run(const ls__gemm *g)
+{
+    bool tiny = g->m * g->n * g->k <= BUILTIN_MAX && g->n >= LS__LANES;
+    if (tiny || !ls__onednn_gemm(g)) {
+        LS__K(gemm_builtin)(g);
+    }
+}
+
+static void scale(const ls__gemm *g) /* k = 0: the product is zero */
+{
+    for (int64_t i = 0; g->beta == 0.0f && i < g->m; i++) {
+        for (int64_t j = 0; j < g->n; j++) {
+            g->c[i * g->ldc + j] = 0.0f;
+        }
+    }
+}
+
+static bool is_split(const ls__gemm *g)
+{
+    return g->m * g->n * g->k >= SPLIT_MIN && (g->m > PART_MIN || g->n > PART_MIN);
+}
+
+/* Part [from, from+count) of C's rows or columns. */
+static ls__gemm part_of(const ls__gemm *g, bool rows, int64_t from, int64_t count)
+{
+    ls__gemm part = *g;
+    if (rows) {
+        part.m = count;
+        part.a += g->trans_a ? from : from * g->lda;
+        part.c += from * g->ldc;
+    } else {
+        part.n = count;
+        part.b += g->trans_b ? from * g->ldb : from;
+        part.c += from;
+    }
+    return part;
+}
+
+static void run_split(const ls__gemm *g)
+{
+    bool rows = g->m >= g->n;
+    int64_t side = rows ? g->m : g->n;
+    int64_t step = side / 4 < PART_MIN ? PART_MIN : ls__min(side / 4 / 64 * 64, PART_MAX);
+    int64_t parts = (side + step - 1) / step;
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < parts; i++) {
+        ls__gemm part = part_of(g, rows, i * step, ls__min(step, side - i * step));
+        run(&part);
+    }
+}
+
+void LS__K(gemm)(const ls__gemm *g, ls_stream *stream)
+{
+    (void)stream;
+    if (g->m <= 0 || g->n <= 0) {
+        return;
+    }
+    if (g->k <= 0) {
+        scale(g);
+    } else if (is_split(g)) {
+        run_split(g);
+    } else {
+        run(g);
+    }
+}
+
+void LS__K(gemm_batch)(const ls__gemm *g, int64_t batch, int64_t stride_a, int64_t stride_b,
+                       int64_t stride_c, ls_stream *stream)
+{
+    bool parallel = !is_split(g) && batch > 1 && g->m * g->n * g->k * batch >= SPLIT_MIN;
+#pragma omp parallel for schedule(static) if (parallel)
+    for (int64_t i = 0; i < batch; i++) {
+        ls__gemm one = *g;
+        one.a = g->a + i * stride_a;
+        one.b = g->b + i * stride_b;
+        one.c = g->c + i * stride_c;
+        LS__K(gemm)(&one, stream);
+    }
+}

@@ -1,0 +1,111 @@
+/* What every file that is built once per instruction set includes.
+ *
+ * The build compiles these files three times on x86-64, with -march of the levels v4, v3 and base,
+ * LS__ISA naming the variant and LS__LANES its float32 lanes. LS__K(x) is the symbol of this
+ * variant, so the three stand side by side in one library and table.c chooses among their tables.
+ */
+#ifndef LS_KERNEL_CPU_ISA_H
+#define LS_KERNEL_CPU_ISA_H
+
+#include "kernel/cpu/threads.h"
+#include "kernel/kernels.h"
+
+#define LS__PASTE_(isa, name) ls__##isa##_##name
+#define LS__PASTE(isa, name) LS__PASTE_(isa, name)
+#define LS__K(name) LS__PASTE(LS__ISA, name)
+
+#define LS__INLINE static inline __attribute__((always_inline))
+#define LS__VEC_BYTES (LS__LANES * 4)
+#define LS__BLOCK 16384 /* elements of one task of an elementwise loop: 64 KiB, within the L2 */
+
+typedef float ls__vec __attribute__((vector_size(LS__VEC_BYTES)));
+typedef float ls__vec_unaligned __attribute__((vector_size(LS__VEC_BYTES), aligned(4), may_alias));
+
+LS__INLINE ls__vec ls__load(const float *p)
+{
+    return *(const ls__vec_unaligned *)p;
+}
+
+LS__INLINE void ls__store(float *p, ls__vec v)
+{
+    *(ls__vec_unaligned *)p = v;
+}
+
+LS__INLINE int64_t ls__min(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* gemm.c: through oneDNN or the built-in kernel, whichever is faster for the shape. */
+void LS__K(gemm)(const ls__gemm *g, ls_stream *stream);
+void LS__K(gemm_batch)(const ls__gemm *g, int64_t batch, int64_t stride_a, int64_t stride_b,
+                       int64_t stride_c, ls_stream *stream);
+/* gemm_builtin.c: on the calling thread alone. */
+void LS__K(gemm_builtin)(const ls__gemm *g);
+
+/* reduce.c */
+void LS__K(add_rows)(float *y, const float *bias, int64_t rows, int64_t n, ls_stream *stream);
+void LS__K(sum_rows)(float *out, const float *x, int64_t rows, int64_t n, float beta,
+                     ls_stream *stream);
+void LS__K(sum_cols)(float *out, const float *x, int64_t rows, int64_t n, float beta,
+                     ls_stream *stream);
+double LS__K(sum)(const float *x, int64_t count);
+double LS__K(sum_squares)(const float *x, int64_t count);
+void LS__K(sum_dims)(float *out, const float *x, int ndim, const int64_t *shape,
+                     const uint8_t *keep, float beta, ls_stream *stream);
+
+/* unary.c */
+void LS__K(unary)(ls__unary op, float *out, const float *a, int64_t count, ls_stream *stream);
+void LS__K(unary_backward)(ls__unary op, float *dx, const float *dy, const float *x, const float *y,
+                           int64_t count, float beta, ls_stream *stream);
+
+/* elementwise.c */
+void LS__K(binary)(ls__binary op, float *out, const float *a, ls__strided a_strides, const float *b,
+                   ls__strided b_strides, int ndim, const int64_t *shape, ls_stream *stream);
+void LS__K(axpby)(float *out, const float *a, int64_t count, float alpha, float beta,
+                  ls_stream *stream);
+void LS__K(add_scalar)(float *out, const float *a, int64_t count, float value, ls_stream *stream);
+void LS__K(fill)(float *out, int64_t count, float value, ls_stream *stream);
+
+/* layout.c */
+void LS__K(gather)(void *out, const void *in, ls__strided in_strides, int ndim,
+                   const int64_t *shape, size_t bytes, ls_stream *stream);
+void LS__K(scatter)(void *out, ls__strided out_strides, const void *in, int ndim,
+                    const int64_t *shape, size_t bytes, float beta, ls_stream *stream);
+void LS__K(embedding)(float *out, const float *weight, const void *index, size_t index_bytes,
+                      int64_t count, int64_t dim, ls_stream *stream);
+void LS__K(embedding_backward)(float *dweight, const float *dy, const void *index,
+                               size_t index_bytes, int64_t count, int64_t dim, int64_t vocab,
+                               ls_stream *stream);
+
+/* norm.c */
+void LS__K(softmax)(float *out, const float *x, int64_t rows, int64_t n, bool log,
+                    ls_stream *stream);
+void LS__K(softmax_backward)(float *dx, const float *dy, const float *y, int64_t rows, int64_t n,
+                             bool log, float beta, ls_stream *stream);
+void LS__K(layer_norm)(float *y, float *mean, float *rstd, const float *x, const float *w,
+                       const float *b, int64_t rows, int64_t n, float eps, ls_stream *stream);
+void LS__K(layer_norm_backward)(float *dx, float beta_x, float *dw, float *db, float beta_w,
+                                const float *dy, const float *x, const float *mean,
+                                const float *rstd, const float *w, int64_t rows, int64_t n,
+                                void *workspace, ls_stream *stream);
+size_t LS__K(layer_norm_workspace)(int64_t rows, int64_t n);
+
+/* attention.c */
+void LS__K(attention)(const ls__attention *a, ls_stream *stream);
+void LS__K(attention_backward)(const ls__attention *a, ls_stream *stream);
+size_t LS__K(attention_workspace)(const ls__attention *a, bool backward);
+
+/* loss.c */
+double LS__K(cross_entropy)(float *dlogits, const float *logits, const void *target,
+                            size_t index_bytes, int64_t rows, int64_t n, ls_stream *stream);
+
+/* dropout.c */
+void LS__K(dropout)(float *out, const float *a, int64_t count, uint64_t first, double p,
+                    uint64_t seed, uint64_t stream_id, float beta, ls_stream *stream);
+
+/* optim.c */
+void LS__K(adamw)(const ls__adamw_args *args, ls_stream *stream);
+void LS__K(sgd)(const ls__sgd_args *args, ls_stream *stream);
+
+#endif

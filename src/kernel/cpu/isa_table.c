@@ -1,0 +1,46 @@
+/* The table of this instruction set. Random initial values come from the plain loops: they are
+ * drawn once and must be equal to ls_random_uniform and ls_random_normal to the bit. */
+#include "kernel/cpu/isa.h"
+#include "kernel/cpu/tables.h"
+#include "kernel/ref/ref.h"
+
+#define TEXT_(x) #x
+#define TEXT(x) TEXT_(x)
+
+static const ls__kernels kernels = {
+    .name = "cpu " TEXT(LS__ISA),
+    .gemm = LS__K(gemm),
+    .gemm_batch = LS__K(gemm_batch),
+    .add_rows = LS__K(add_rows),
+    .sum_rows = LS__K(sum_rows),
+    .sum_cols = LS__K(sum_cols),
+    .sum = LS__K(sum),
+    .sum_squares = LS__K(sum_squares),
+    .unary = LS__K(unary),
+    .unary_backward = LS__K(unary_backward),
+    .binary = LS__K(binary),
+    .axpby = LS__K(axpby),
+    .add_scalar = LS__K(add_scalar),
+    .fill = LS__K(fill),
+    .gather = LS__K(gather),
+    .scatter = LS__K(scatter),
+    .sum_dims = LS__K(sum_dims),
+    .softmax = LS__K(softmax),
+    .softmax_backward = LS__K(softmax_backward),
+    .layer_norm = LS__K(layer_norm),
+    .layer_norm_backward = LS__K(layer_norm_backward),
+    .layer_norm_workspace = LS__K(layer_norm_workspace),
+    .embedding = LS__K(embedding),
+    .embedding_backward = LS__K(embedding_backward),
+    .attention = LS__K(attention),
+    .attention_backward = LS__K(attention_backward),
+    .attention_workspace = LS__K(attention_workspace),
+    .cross_entropy = LS__K(cross_entropy),
+    .dropout = LS__K(dropout),
+    .random_uniform = ls__ref_random_uniform,
+    .random_normal = ls__ref_random_normal,
+    .adamw = LS__K(adamw),
+    .sgd = LS__K(sgd),
+};
+
+const ls__variant LS__K(variant) = {.kernels = &kernels, .gemm_builtin = LS__K(gemm_builtin)};

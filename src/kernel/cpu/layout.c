@@ -1,0 +1,135 @@
+/* Moving elements: strided to contiguous and back, and rows picked by an index. */
+#include <string.h>
+
+#include "kernel/cpu/walk.h"
+
+static const ls__strided no_strides; /* of the operand a walk does not use */
+
+/* out[i*so] = in[i*si] for `count` elements of one type; strides 1 are constants where inlined. */
+#define COPY_ROW(type)                                                                             \
+    LS__INLINE void copy_##type(void *out, int64_t so, const void *in, int64_t si, int64_t count)  \
+    {                                                                                              \
+        type *to = out;                                                                            \
+        const type *from = in;                                                                     \
+        _Pragma("omp simd") for (int64_t i = 0; i < count; i++)                                    \
+        {                                                                                          \
+            to[i * so] = from[i * si];                                                             \
+        }                                                                                          \
+    }
+COPY_ROW(uint8_t)
+COPY_ROW(uint16_t)
+COPY_ROW(uint32_t)
+COPY_ROW(uint64_t)
+
+static void copy_strided(void *out, int64_t so, const void *in, int64_t si, int64_t count,
+                         size_t bytes)
+{
+    switch (bytes) {
+    case 1:
+        copy_uint8_t(out, so, in, si, count);
+        break;
+    case 2:
+        copy_uint16_t(out, so, in, si, count);
+        break;
+    case 4:
+        copy_uint32_t(out, so, in, si, count);
+        break;
+    default:
+        copy_uint64_t(out, so, in, si, count);
+        break;
+    }
+}
+
+static void copy_row(void *out, int64_t so, const void *in, int64_t si, int64_t count, size_t bytes)
+{
+    if (so == 1 && si == 1 && bytes == 4) {
+        copy_uint32_t(out, 1, in, 1, count); /* rows are often short: no call */
+    } else if (so == 1 && si == 1) {
+        memcpy(out, in, (size_t)count * bytes);
+    } else {
+        copy_strided(out, so, in, si, count, bytes);
+    }
+}
+
+static void add_row(float *out, int64_t so, const float *in, int64_t count, float beta)
+{
+    if (so == 1) {
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++) {
+            out[i] = beta * out[i] + in[i];
+        }
+    } else {
+        for (int64_t i = 0; i < count; i++) {
+            out[i * so] = beta * out[i * so] + in[i];
+        }
+    }
+}
+
+void LS__K(gather)(void *out, const void *in, ls__strided in_strides, int ndim,
+                   const int64_t *shape, size_t bytes, ls_stream *stream)
+{
+    (void)stream;
+    ls__walk w = ls__walk_of(ndim, shape, in_strides, no_strides);
+    int64_t si = w.a.stride[w.ndim - 1], step = (int64_t)bytes;
+#pragma omp parallel for schedule(static) if (w.rows * w.width >= LS__PARALLEL_MIN)
+    for (int64_t i = 0; i < w.rows; i++) {
+        int64_t at, unused;
+        ls__walk_row(&w, i, &at, &unused);
+        copy_row((char *)out + i * w.width * step, 1, (const char *)in + at * step, si, w.width,
+                 bytes);
+    }
+}
+
+void LS__K(scatter)(void *out, ls__strided out_strides, const void *in, int ndim,
+                    const int64_t *shape, size_t bytes, float beta, ls_stream *stream)
+{
+    (void)stream;
+    ls__walk w = ls__walk_of(ndim, shape, out_strides, no_strides);
+    int64_t so = w.a.stride[w.ndim - 1], step = (int64_t)bytes;
+#pragma omp parallel for schedule(static) if (w.rows * w.width >= LS__PARALLEL_MIN)
+    for (int64_t i = 0; i < w.rows; i++) {
+        int64_t at, unused;
+        ls__walk_row(&w, i, &at, &unused);
+        const char *from = (const char *)in + i * w.width * step;
+        if (beta != 0.0f) {
+            add_row((float *)out + at, so, (const float *)in + i * w.width, w.width, beta);
+        } else {
+            copy_row((char *)out + at * step, so, from, 1, w.width, bytes);
+        }
+    }
+}
+
+LS__INLINE int64_t index_at(const void *index, size_t index_bytes, int64_t i)
+{
+    return index_bytes == 4 ? ((const int32_t *)index)[i] : ((const int64_t *)index)[i];
+}
+
+void LS__K(embedding)(float *out, const float *weight, const void *index, size_t index_bytes,
+                      int64_t count, int64_t dim, ls_stream *stream)
+{
+    (void)stream;
+#pragma omp parallel for schedule(static) if (count * dim >= LS__PARALLEL_MIN)
+    for (int64_t i = 0; i < count; i++) {
+        copy_uint32_t(out + i * dim, 1, weight + index_at(index, index_bytes, i) * dim, 1, dim);
+    }
+}
+
+/* Each thread owns a range of the vocabulary and reads every index: a row's sum is in order of i
+ * whatever the number of threads. */
+void LS__K(embedding_backward)(float *dweight, const float *dy, const void *index,
+                               size_t index_bytes, int64_t count, int64_t dim, int64_t vocab,
+                               ls_stream *stream)
+{
+    (void)stream;
+    int64_t owners = count * dim >= LS__PARALLEL_MIN ? ls__threads_own() : 1;
+#pragma omp parallel for schedule(static) if (owners > 1)
+    for (int64_t owner = 0; owner < owners; owner++) {
+        int64_t first = vocab * owner / owners, end = vocab * (owner + 1) / owners;
+        for (int64_t i = 0; i < count; i++) {
+            int64_t row = index_at(index, index_bytes, i);
+            if (row >= first && row < end) {
+                add_row(dweight + row * dim, 1, dy + i * dim, dim, 1.0f);
+            }
+        }
+    }
+}

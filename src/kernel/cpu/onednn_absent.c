@@ -1,0 +1,13 @@
+/* A build without oneDNN: the built-in kernel does all matrix products. */
+#include "kernel/cpu/onednn.h"
+
+bool ls__onednn_gemm(const ls__gemm *g)
+{
+    (void)g;
+    return false;
+}
+
+const char *ls__onednn_name(void)
+{
+    return NULL;
+}

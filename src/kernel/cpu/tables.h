@@ -1,0 +1,18 @@
+/* The tables of the instruction sets this build has; variants_x86.c or variants_plain.c. */
+#ifndef LS_KERNEL_CPU_TABLES_H
+#define LS_KERNEL_CPU_TABLES_H
+
+#include "base/cpu.h"
+#include "kernel/kernels.h"
+
+typedef struct ls__variant { /* what one instruction set offers */
+    const ls__kernels *kernels;
+    void (*gemm_builtin)(const ls__gemm *g); /* what `gemm` is without oneDNN; for tests */
+} ls__variant;
+
+extern const ls__variant ls__base_variant, ls__v3_variant, ls__v4_variant;
+
+/* The variant for `isa`, or NULL where the build has none. */
+const ls__variant *ls__variant_of_isa(ls__isa isa);
+
+#endif

@@ -1,0 +1,7 @@
+/* Other processors: what the compiler's plain target has. */
+#include "kernel/cpu/tables.h"
+
+const ls__variant *ls__variant_of_isa(ls__isa isa)
+{
+    return isa == LS__ISA_BASE ? &ls__base_variant : NULL;
+}

@@ -1,0 +1,71 @@
+/* Shared by the kernel tests: random inputs, comparison with the plain twin, the variants that this
+ * machine can run. */
+#ifndef KERNEL_TEST_H
+#define KERNEL_TEST_H
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernel/cpu/tables.h"
+#include "kernel/kernels.h"
+#include "test.h"
+
+/* The fast table of `isa`, or NULL where the build or the processor has none. */
+static inline const ls__kernels *variant(int isa)
+{
+    const ls__variant *found = ls__variant_of_isa((ls__isa)isa);
+    return found != NULL && isa <= (int)ls__cpu_best() ? found->kernels : NULL;
+}
+
+static inline void *allocate(size_t bytes)
+{
+    void *out = aligned_alloc(64, (bytes + 64) / 64 * 64);
+    CHECK(out != NULL);
+    return out;
+}
+
+/* A generator of its own, so that the inputs owe nothing to the code under test. */
+static inline float random_next(uint64_t *state)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return (float)(*state >> 40) * 0x1p-24f * 2.0f - 1.0f; /* [-1,1) */
+}
+
+static inline float *random_floats(int64_t count, uint64_t seed)
+{
+    float *out = allocate((size_t)count * sizeof(float));
+    uint64_t state = test_seed() * 1000003u + seed;
+    for (int64_t i = 0; i < count; i++) {
+        out[i] = random_next(&state);
+    }
+    return out;
+}
+
+/* Fails at the first element off by more than rtol*|want| + atol; NaN equals NaN only. */
+static inline void check_close(const char *what, const float *got, const float *want, int64_t count,
+                               double rtol, double atol)
+{
+    for (int64_t i = 0; i < count; i++) {
+        double g = (double)got[i], w = (double)want[i];
+        bool same = g == w || (isnan(g) && isnan(w)) || fabs(g - w) <= rtol * fabs(w) + atol;
+        if (!same) {
+            test_fail(__FILE__, __LINE__, "%s: element %lld of %lld: got %.9g, want %.9g", what,
+                      (long long)i, (long long)count, g, w);
+        }
+    }
+}
+
+static inline void check_same_bits(const char *what, const float *got, const float *want,
+                                   int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        if (memcmp(&got[i], &want[i], sizeof(float)) != 0) {
+            test_fail(__FILE__, __LINE__, "%s: element %lld of %lld: got %a, want %a", what,
+                      (long long)i, (long long)count, (double)got[i], (double)want[i]);
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,438 @@
+/* Every kernel over shapes, layouts and beta: the fast tables against the plain twin, each variant
+ * this processor runs, and one thread against two and three to the bit.
+ *
+ * A case computes from the inputs into `out` and returns how many floats it wrote; outputs start as
+ * NaN where beta is 0, so that a kernel which reads them, or leaves one out, is seen. Tolerances:
+ * the plain twin rounds once from float64, the fast one accumulates n terms in float32 in vectors
+ * and trees, so rtol covers some roundings and atol the cancellation of sums of n terms within
+ * [-1,1].
+ */
+#include "kernel_test.h"
+
+#define CAPACITY (1 << 21)
+
+typedef struct inputs {
+    int64_t rows, n;
+    float beta;
+    const float *x, *y, *z, *w; /* CAPACITY random floats each */
+    const int64_t *index;       /* rows of them, below n */
+    const int32_t *index32;
+    void *workspace;
+} inputs;
+
+typedef struct sweep_case {
+    const char *name;
+    int64_t (*run)(const ls__kernels *k, const inputs *in, float *out);
+    double rtol, atol; /* atol is multiplied by sqrt(the longest sum) */
+} sweep_case;
+
+static int64_t add_rows(const ls__kernels *k, const inputs *in, float *out)
+{
+    memcpy(out, in->x, (size_t)(in->rows * in->n) * 4);
+    k->add_rows(out, in->y, in->rows, in->n, NULL);
+    return in->rows * in->n;
+}
+
+static int64_t sums(const ls__kernels *k, const inputs *in, float *out)
+{
+    k->sum_rows(out, in->x, in->rows, in->n, in->beta, NULL);
+    k->sum_cols(out + in->n, in->x, in->rows, in->n, in->beta, NULL);
+    float *last = out + in->n + in->rows;
+    last[0] = (float)k->sum(in->x, in->rows * in->n);
+    last[1] = (float)k->sum_squares(in->x, in->rows * in->n);
+    return in->n + in->rows + 2;
+}
+
+static int64_t sum_dims(const ls__kernels *k, const inputs *in, float *out)
+{
+    int64_t at = 0;
+    for (int mask = 0; mask < 16; mask++) {
+        const int64_t shape[4] = {in->rows, 1 + mask % 3, 2, in->n % 50};
+        uint8_t keep[4];
+        int64_t outputs = 1;
+        for (int d = 0; d < 4; d++) {
+            keep[d] = (mask >> d & 1) != 0;
+            outputs *= keep[d] ? shape[d] : 1;
+        }
+        k->sum_dims(out + at, in->x, 4, shape, keep, in->beta, NULL);
+        at += outputs;
+    }
+    return at;
+}
+
+static int64_t unary(const ls__kernels *k, const inputs *in, float *out)
+{
+    int64_t count = in->rows * in->n;
+    float *x = allocate((size_t)count * 4);
+    for (int op = 0; op < LS__UNARY_COUNT; op++) {
+        bool positive = op == LS__UNARY_LOG || op == LS__UNARY_SQRT;
+        for (int64_t i = 0; i < count; i++) {
+            x[i] = positive ? fabsf(in->x[i]) + 0.01f : 4.0f * in->x[i];
+        }
+        k->unary((ls__unary)op, out + op * count, x, count, NULL);
+    }
+    free(x);
+    return LS__UNARY_COUNT * count;
+}
+
+static int64_t unary_backward(const ls__kernels *k, const inputs *in, float *out)
+{
+    int64_t count = in->rows * in->n;
+    float *x = allocate((size_t)count * 4), *y = allocate((size_t)count * 4);
+    for (int op = 0; op < LS__UNARY_COUNT; op++) {
+        bool positive = op == LS__UNARY_LOG || op == LS__UNARY_SQRT;
+        for (int64_t i = 0; i < count; i++) {
+            x[i] = positive ? fabsf(in->x[i]) + 0.01f : 4.0f * in->x[i];
+        }
+        ls__kernels_ref()->unary((ls__unary)op, y, x, count, NULL);
+        k->unary_backward((ls__unary)op, out + op * count, in->y, x, y, count, in->beta, NULL);
+    }
+    free(x), free(y);
+    return LS__UNARY_COUNT * count;
+}
+
+static int64_t binary(const ls__kernels *k, const inputs *in, float *out)
+{
+    int64_t rows = in->rows, n = in->n, shape[3] = {rows, 1, n}, at = 0;
+    const ls__strided layouts[] = {{{n, n, 1}}, {{0, 0, 1}},    {{1, 0, 0}},
+                                   {{0, 0, 0}}, {{1, 7, rows}}, {{2 * n, 0, 2}}};
+    for (int op = 0; op < LS__BINARY_COUNT; op++) {
+        for (int l = 0; l < 6; l++) {
+            k->binary((ls__binary)op, out + at, in->x, layouts[l], in->y, layouts[(l + op) % 6], 3,
+                      shape, NULL);
+            at += rows * n;
+        }
+    }
+    k->binary(LS__BINARY_SUB, out + at, in->x, layouts[0], in->y, layouts[0], 0, shape, NULL);
+    return at + 1;
+}
+
+static int64_t simple(const ls__kernels *k, const inputs *in, float *out)
+{
+    int64_t count = in->rows * in->n;
+    memcpy(out, in->z, (size_t)count * 4);
+    k->axpby(out, in->x, count, 0.5f, -2.0f, NULL);
+    k->axpby(out + count, in->x, count, 2.0f, 0.0f, NULL);
+    k->add_scalar(out + 2 * count, in->x, count, 0.25f, NULL);
+    k->fill(out + 3 * count, count, 7.0f, NULL);
+    return 4 * count;
+}
+
+static int64_t layout(const ls__kernels *k, const inputs *in, float *out)
+{
+    int64_t rows = in->rows, n = in->n, count = rows * n;
+    const int64_t shape[4] = {n, 3, rows, 1};
+    const ls__strided permuted = {{3, 1, 3 * n, 5}}; /* of [rows,n,3,1] */
+    k->gather(out, in->x, permuted, 4, shape, 4, NULL);
+    for (int64_t i = 0; i < 3 * count; i++) {
+        out[3 * count + i] = in->y[i];
+    }
+    k->scatter(out + 3 * count, permuted, in->x, 4, shape, 4, in->beta, NULL);
+    const int64_t flat[2] = {rows, n};
+    k->gather(out + 6 * count, in->x, (ls__strided){{n + 1, 1}}, 2, flat, 4, NULL);
+    return 7 * count;
+}
+
+static int64_t layout_bytes(const ls__kernels *k, const inputs *in, float *out)
+{
+    const int64_t shape[2] = {in->n, in->rows};
+    const ls__strided transposed = {{1, in->n}};
+    int64_t bytes_max = in->rows * in->n * 8;
+    uint8_t *moved = allocate((size_t)bytes_max), *back = allocate((size_t)bytes_max);
+    int64_t at = 0;
+    for (size_t bytes = 1; bytes <= 8; bytes *= 2) {
+        int64_t total = in->rows * in->n * (int64_t)bytes;
+        k->gather(moved, in->x, transposed, 2, shape, bytes, NULL);
+        k->scatter(back, transposed, moved, 2, shape, bytes, 0.0f, NULL);
+        CHECK(memcmp(back, in->x, (size_t)total) == 0);
+        for (int64_t i = 0; i < total; i++) {
+            out[at++] = (float)moved[i];
+        }
+    }
+    free(moved), free(back);
+    return at;
+}
+
+static int64_t softmax(const ls__kernels *k, const inputs *in, float *out)
+{
+    int64_t count = in->rows * in->n;
+    k->softmax(out, in->x, in->rows, in->n, false, NULL);
+    k->softmax(out + count, in->x, in->rows, in->n, true, NULL);
+    return 2 * count;
+}
+
+static int64_t softmax_backward(const ls__kernels *k, const inputs *in, float *out)
+{
+    int64_t count = in->rows * in->n;
+    float *y = allocate((size_t)count * 4);
+    for (int log = 0; log < 2; log++) {
+        ls__kernels_ref()->softmax(y, in->x, in->rows, in->n, log, NULL);
+        k->softmax_backward(out + log * count, in->y, y, in->rows, in->n, log, in->beta, NULL);
+    }
+    free(y);
+    return 2 * count;
+}
+
+static int64_t layer_norm(const ls__kernels *k, const inputs *in, float *out)
+{
+    int64_t rows = in->rows, count = rows * in->n, at = 0;
+    for (int have = 0; have < 4; have++) {
+        k->layer_norm(out + at + 2 * rows, out + at, out + at + rows, in->x,
+                      (have & 1) != 0 ? in->w : NULL, (have & 2) != 0 ? in->z : NULL, rows, in->n,
+                      0.1f, NULL);
+        at += 2 * rows + count;
+    }
+    return at;
+}
+
+static int64_t layer_norm_backward(const ls__kernels *k, const inputs *in, float *out)
+{
+    int64_t rows = in->rows, n = in->n, count = rows * n;
+    float *y = allocate((size_t)count * 4), *mean = allocate((size_t)rows * 4);
+    float *rstd = allocate((size_t)rows * 4);
+    ls__kernels_ref()->layer_norm(y, mean, rstd, in->x, NULL, NULL, rows, n, 0.1f, NULL);
+    void *workspace = allocate(k->layer_norm_workspace(rows, n));
+    k->layer_norm_backward(out, in->beta, out + count, out + count + n, in->beta, in->y, in->x,
+                           mean, rstd, in->w, rows, n, workspace, NULL);
+    float *second = out + count + 2 * n; /* without w, b, db */
+    k->layer_norm_backward(second, in->beta, second + count, NULL, in->beta, in->y, in->x, mean,
+                           rstd, NULL, rows, n, workspace, NULL);
+    k->layer_norm_backward(NULL, 0.0f, NULL, second + count + n, in->beta, in->y, in->x, mean, rstd,
+                           in->w, rows, n, workspace, NULL);
+    free(y), free(mean), free(rstd), free(workspace);
+    return 2 * count + 4 * n;
+}
+
+static int64_t embedding(const ls__kernels *k, const inputs *in, float *out)
+{
+    const int64_t dim = 19;
+    int64_t rows = in->rows, n = in->n, at = 2 * rows * dim;
+    k->embedding(out, in->x, in->index, 8, rows, dim, NULL);
+    k->embedding(out + rows * dim, in->x, in->index32, 4, rows, dim, NULL);
+    for (int64_t i = 0; i < 2 * n * dim; i++) {
+        out[at + i] = in->w[i];
+    }
+    k->embedding_backward(out + at, in->y, in->index, 8, rows, dim, n, NULL);
+    k->embedding_backward(out + at + n * dim, in->y, in->index32, 4, rows, dim, n, NULL);
+    return at + 2 * n * dim;
+}
+
+static int64_t cross_entropy(const ls__kernels *k, const inputs *in, float *out)
+{
+    int64_t count = in->rows * in->n;
+    float *second = out + count + 3; /* in place */
+    memcpy(second, in->x, (size_t)count * 4);
+    out[count] = (float)k->cross_entropy(out, in->x, in->index, 8, in->rows, in->n, NULL);
+    out[count + 1] = (float)k->cross_entropy(NULL, in->x, in->index32, 4, in->rows, in->n, NULL);
+    out[count + 2] = (float)k->cross_entropy(second, second, in->index32, 4, in->rows, in->n, NULL);
+    return 2 * count + 3;
+}
+
+static int64_t dropout(const ls__kernels *k, const inputs *in, float *out)
+{
+    const double probabilities[] = {0.0, 0.1, 0.5, 1.0};
+    const uint64_t firsts[] = {0, 1, 5, (1ull << 34) - 6};
+    int64_t count = in->rows * in->n;
+    for (int i = 0; i < 4; i++) {
+        k->dropout(out + i * count, in->x, count, firsts[i], probabilities[3 - i], 0x123456789abcdu,
+                   77ull << 30, in->beta, NULL);
+    }
+    return 4 * count;
+}
+
+static int64_t random_values(const ls__kernels *k, const inputs *in, float *out)
+{
+    int64_t count = in->n;
+    k->random_uniform(out, count, 3, -2.0, 5.0, 1, 2, NULL);
+    k->random_normal(out + count, count, 3, 1.0, 0.02, 1, 2, NULL);
+    return 2 * count;
+}
+
+static int64_t adamw(const ls__kernels *k, const inputs *in, float *out)
+{
+    int64_t count = in->rows * in->n, at = 0;
+    for (int decoupled = 0; decoupled < 2; decoupled++, at += 3 * count) {
+        float *param = out + at, *m = param + count, *v = m + count;
+        for (int64_t i = 0; i < count; i++) {
+            param[i] = in->x[i];
+            m[i] = 0.1f * in->y[i];
+            v[i] = 0.01f + 0.01f * fabsf(in->z[i]);
+        }
+        ls__adamw_args args = {.count = count, .param = param, .exp_avg = m, .exp_avg_sq = v};
+        args.grad = in->w;
+        args.lr = 1e-2, args.beta1 = 0.9, args.beta2 = 0.95, args.eps = 1e-8;
+        args.weight_decay = 0.1, args.step = 7, args.decoupled = decoupled != 0;
+        k->adamw(&args, NULL);
+    }
+    return at;
+}
+
+static int64_t sgd(const ls__kernels *k, const inputs *in, float *out)
+{
+    int64_t count = in->rows * in->n, at = 0;
+    for (int kind = 0; kind < 5; kind++, at += 2 * count) {
+        float *param = out + at, *buffer = param + count;
+        for (int64_t i = 0; i < count; i++) {
+            param[i] = in->x[i];
+            buffer[i] = kind == 3 ? NAN : in->y[i]; /* first: not read */
+        }
+        ls__sgd_args args = {.count = count, .param = param, .grad = in->w, .lr = 0.1};
+        args.momentum_buffer = kind == 0 ? NULL : buffer;
+        args.momentum = 0.9, args.dampening = kind == 2 ? 0.5 : 0.0, args.weight_decay = 0.01;
+        args.nesterov = kind == 4, args.first = kind == 3;
+        k->sgd(&args, NULL);
+    }
+    return at;
+}
+
+/* One output each for one product; shapes are those of a linear layer and its gradients. */
+static int64_t products(const ls__kernels *k, const inputs *in, float *out)
+{
+    int64_t m = in->rows, n = in->n, depth = 33, at = 0;
+    for (int trans = 0; trans < 4; trans++, at += m * n) {
+        ls__gemm g = {.trans_a = (trans & 1) != 0, .trans_b = (trans & 2) != 0};
+        g.m = m, g.n = n, g.k = depth, g.beta = in->beta;
+        g.a = in->x, g.lda = g.trans_a ? m : depth;
+        g.b = in->y, g.ldb = g.trans_b ? depth : n;
+        g.c = out + at, g.ldc = n;
+        k->gemm(&g, NULL);
+    }
+    return at;
+}
+
+static const sweep_case cases[] = {
+    {"add_rows", add_rows, 1e-7, 1e-7},
+    {"sums", sums, 2e-6, 2e-7},
+    {"sum_dims", sum_dims, 2e-6, 2e-6},
+    {"unary", unary, 2e-6, 1e-9},
+    {"unary_backward", unary_backward, 4e-6, 5e-7},
+    {"binary", binary, 1e-7, 0},
+    {"axpby, add_scalar, fill", simple, 2e-7, 2e-7},
+    {"gather, scatter", layout, 1e-7, 1e-7},
+    {"gather, scatter of bytes", layout_bytes, 0, 0},
+    {"softmax", softmax, 4e-6, 0},
+    {"softmax_backward", softmax_backward, 4e-6, 2e-7},
+    {"layer_norm", layer_norm, 4e-6, 1e-6},
+    {"layer_norm_backward", layer_norm_backward, 4e-6, 1e-6},
+    {"embedding", embedding, 2e-6, 2e-7},
+    {"cross_entropy", cross_entropy, 4e-6, 1e-9},
+    {"dropout", dropout, 0, 0},
+    {"random", random_values, 0, 0},
+    {"adamw", adamw, 4e-6, 1e-7},
+    {"sgd", sgd, 1e-6, 1e-7},
+    {"gemm", products, 1e-6, 3e-7},
+};
+
+static const int64_t shapes[][2] = {{1, 1},   {3, 17},   {17, 3},   {1, 1023}, {64, 1},   {65, 64},
+                                    {33, 96}, {100, 31}, {7, 4097}, {700, 96}, {513, 129}};
+
+static void start_outputs(float *out, float beta)
+{
+    for (int64_t i = 0; i < CAPACITY; i++) {
+        out[i] = beta == 0.0f ? NAN : 0.5f - (float)(i % 7) * 0.1f;
+    }
+}
+
+static inputs inputs_new(void)
+{
+    inputs in = {.x = random_floats(CAPACITY, 1), .y = random_floats(CAPACITY, 2)};
+    in.z = random_floats(CAPACITY, 3);
+    in.w = random_floats(CAPACITY, 4);
+    return in;
+}
+
+static void set_shape(inputs *in, int64_t rows, int64_t n)
+{
+    in->rows = rows;
+    in->n = n;
+    int64_t *index = realloc((void *)(uintptr_t)in->index, (size_t)(rows + 1) * 8);
+    int32_t *index32 = realloc((void *)(uintptr_t)in->index32, (size_t)(rows + 1) * 4);
+    CHECK(index != NULL && index32 != NULL);
+    for (int64_t i = 0; i < rows; i++) {
+        index[i] = i * 7919 % n;
+        index32[i] = (int32_t)(i * 104729 % n);
+    }
+    in->index = index;
+    in->index32 = index32;
+}
+
+/* Runs one case on one table with `threads` threads. */
+static int64_t run_case(const sweep_case *c, const ls__kernels *k, const inputs *in, float *out,
+                        int threads)
+{
+    ls__kernels_set_threads(threads);
+    start_outputs(out, in->beta);
+    return c->run(k, in, out);
+}
+
+static void compare(const sweep_case *c, const inputs *in, const float *want, int64_t count,
+                    float *got, float *again)
+{
+    double longest = sqrt((double)(in->rows > in->n ? in->rows : in->n));
+    for (int isa = 0; isa < LS__ISA_COUNT; isa++) {
+        const ls__kernels *k = variant(isa);
+        if (k == NULL) {
+            continue;
+        }
+        char what[128];
+        snprintf(what, sizeof what, "%s of %s [%lld,%lld] beta %g", c->name, k->name,
+                 (long long)in->rows, (long long)in->n, (double)in->beta);
+        CHECK_INT(run_case(c, k, in, got, 1), count);
+        check_close(what, got, want, count, c->rtol, c->atol * longest);
+        if (in->rows * in->n < 60000) {
+            continue; /* serial anyway */
+        }
+        for (int threads = 2; threads <= 3; threads++) {
+            run_case(c, k, in, again, threads);
+            check_same_bits(what, again, got, count);
+        }
+    }
+}
+
+TEST(fast_kernels_agree_with_the_plain_twin_whatever_the_threads)
+{
+    inputs in = inputs_new();
+    float *want = allocate(CAPACITY * 4), *got = allocate(CAPACITY * 4);
+    float *again = allocate(CAPACITY * 4);
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        set_shape(&in, shapes[s][0], shapes[s][1]);
+        for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+            for (int beta = 0; beta < 2; beta++) {
+                in.beta = (float)beta;
+                int64_t count = run_case(&cases[c], ls__kernels_ref(), &in, want, 1);
+                CHECK(count <= CAPACITY);
+                compare(&cases[c], &in, want, count, got, again);
+            }
+        }
+    }
+}
+
+TEST(empty_operands_touch_nothing)
+{
+    const int64_t none[2] = {0, 3};
+    const ls__strided flat = {{3, 1}};
+    for (int isa = 0; isa <= LS__ISA_COUNT; isa++) {
+        const ls__kernels *k = isa == LS__ISA_COUNT ? ls__kernels_ref() : variant(isa);
+        if (k == NULL) {
+            continue;
+        }
+        float one[4] = {1, 2, 3, 4};
+        k->unary(LS__UNARY_EXP, one, one, 0, NULL);
+        k->binary(LS__BINARY_ADD, one, one, flat, one, flat, 2, none, NULL);
+        k->gather(one, one, flat, 2, none, 4, NULL);
+        k->softmax(one, one, 0, 3, false, NULL);
+        k->layer_norm(one, one, one, one, NULL, NULL, 0, 3, 1e-5f, NULL);
+        k->add_rows(one, one, 0, 3, NULL);
+        k->dropout(one, one, 0, 0, 0.5, 1, 2, 0.0f, NULL);
+        k->embedding(one, one, NULL, 8, 0, 3, NULL);
+        CHECK(one[0] == 1 && one[1] == 2 && one[2] == 3 && one[3] == 4);
+        CHECK(k->sum(one, 0) == 0.0);
+        CHECK(isnan(k->cross_entropy(NULL, one, NULL, 8, 0, 3, NULL)));
+        k->sum_rows(one, one, 0, 2, 1.0f, NULL); /* nothing is added */
+        CHECK(one[0] == 1 && one[1] == 2);
+        k->sum_rows(one, one, 0, 2, 0.0f, NULL); /* an empty sum */
+        CHECK(one[0] == 0 && one[1] == 0);
+    }
+}
+
+TEST_MAIN
