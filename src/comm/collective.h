@@ -33,9 +33,9 @@ typedef struct ls__collective {
     void *output;
     int64_t count;
     ls_dtype dtype;
-    ls_reduce_op op; /* reductions only */
-    int root;        /* broadcast; the peer of send and recv */
-    int tag;         /* of send and recv */
+    ls_reduce_op op;                      /* reductions only */
+    int root;                             /* broadcast; the peer of send and recv */
+    int tag;                              /* of send and recv */
     const ls_collective_options *options; /* borrowed for the call; NULL: defaults */
     void (*done)(void *arg, ls_status status);
     void *arg;

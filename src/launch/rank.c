@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/settings.h"
 #include "launch/agent.h"
 
 #define VARIABLES_MAX 24
@@ -42,6 +41,12 @@ static void LS__PRINTF(2, 3) set(variables *v, const char *format, ...)
     va_end(arguments);
 }
 
+static bool unset(const char *name)
+{
+    const char *value = getenv(name);
+    return value == NULL || value[0] == '\0';
+}
+
 static void describe_rank(const ls__agent *agent, int r, const start *s, variables *v)
 {
     int n = agent->job->ranks;
@@ -62,10 +67,10 @@ static void describe_rank(const ls__agent *agent, int r, const start *s, variabl
     set(v, "LOCKSTEP_BOOTSTRAP=v1:%d:%d:%d", s->store_fd, agent->board_fd, s->secret_fd);
     set(v, "LOCKSTEP_LIVE=%s", agent->output != NULL && ls__output_live(agent->output) ? "1" : "");
     /* N ranks must not each take all cores, nor spin on them while waiting (DESIGN 6). */
-    if (ls__setting_get("OMP_NUM_THREADS") == NULL) {
+    if (unset("OMP_NUM_THREADS")) {
         set(v, "OMP_NUM_THREADS=%d", agent->cores > n ? agent->cores / n : 1);
     }
-    if (ls__setting_get("GOMP_SPINCOUNT") == NULL) {
+    if (unset("GOMP_SPINCOUNT")) {
         set(v, "GOMP_SPINCOUNT=1000");
     }
 }

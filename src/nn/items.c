@@ -44,7 +44,7 @@ static char *dotted(const char *const *path, int depth, const char *last)
         *at++ = '.';
     }
     if (name) {
-        memcpy(at, last, strlen(last) + 1);
+        (void)strcpy(at, last);
     }
     return name;
 }

@@ -1,0 +1,89 @@
+/* Cutting an operation's count into slices and a slice into chunks.
+ *
+ *     all_reduce, broadcast    a slice of `count` elements is cut into equal chunks on cache lines
+ *     reduce_scatter,          chunk c is block c; a slice is the same part of every block
+ *     all_gather
+ *
+ * STAGE holds one slice. In an all_gather a rank stages its own block only; otherwise the chunks
+ * lie one behind the other, each starting on a cache line.
+ */
+#include "base/size.h"
+#include "comm/exec.h"
+
+static bool has_blocks(ls__operation operation)
+{
+    return operation == LS__OP_REDUCE_SCATTER || operation == LS__OP_ALL_GATHER;
+}
+
+static int64_t per_line(const ls_work *work)
+{
+    return (int64_t)(LS__CACHE_LINE / work->element);
+}
+
+static int64_t round_up(int64_t n, int64_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+int64_t ls__chunk_quantum(const ls_work *work, const ls__program *program, int64_t count)
+{
+    const int64_t part =
+        has_blocks(work->operation) ? count : (count + program->chunks - 1) / program->chunks;
+    return round_up(part, per_line(work));
+}
+
+int64_t ls__slice_max(const ls_work *work, const ls__program *program, size_t bytes)
+{
+    const int64_t chunks = work->operation == LS__OP_ALL_GATHER ? 1 : program->chunks;
+    const int64_t lines = (int64_t)(bytes / LS__CACHE_LINE) / chunks;
+    const int64_t quantum = lines * per_line(work);
+    return has_blocks(work->operation) ? quantum : quantum * chunks;
+}
+
+/* Offset in elements, from the start of the user's buffer, of chunk c of this slice. */
+static int64_t user_offset(const ls_work *work, const ls__run *run, ls__buffer buffer, int chunk)
+{
+    const bool whole = (work->operation == LS__OP_REDUCE_SCATTER && buffer == LS__BUFFER_INPUT) ||
+                       (work->operation == LS__OP_ALL_GATHER && buffer == LS__BUFFER_OUTPUT);
+    if (has_blocks(work->operation)) {
+        return run->start + (whole ? chunk * work->count : 0);
+    }
+    const int64_t offset = chunk * run->quantum;
+    return run->start + (offset < run->count ? offset : run->count);
+}
+
+static int64_t chunk_count(const ls_work *work, const ls__run *run, int chunk)
+{
+    if (has_blocks(work->operation)) {
+        return run->count;
+    }
+    const int64_t left = run->count - chunk * run->quantum;
+    return left <= 0 ? 0 : left < run->quantum ? left : run->quantum;
+}
+
+static unsigned char *at(unsigned char *base, int64_t elements, size_t element)
+{
+    return elements == 0 ? base : base + (size_t)elements * element;
+}
+
+unsigned char *ls__ref_at(const ls__exec *exec, const ls__run *run, ls__ref ref, int64_t *count)
+{
+    const ls_work *work = exec->work;
+    const size_t element = work->element;
+    *count = chunk_count(work, run, ref.chunk);
+    switch ((ls__buffer)ref.buffer) {
+    case LS__BUFFER_INPUT:
+        return at(exec->input[ref.rank], user_offset(work, run, LS__BUFFER_INPUT, ref.chunk),
+                  element);
+    case LS__BUFFER_OUTPUT:
+        return at(exec->output[ref.rank], user_offset(work, run, LS__BUFFER_OUTPUT, ref.chunk),
+                  element);
+    case LS__BUFFER_STAGE:
+        return at(exec->stage[ref.rank] + (run->slice % LS__SLICE_SLOTS) * LS__SLICE_BYTES,
+                  work->operation == LS__OP_ALL_GATHER ? 0 : ref.chunk * run->quantum, element);
+    case LS__BUFFER_SCRATCH:
+        *count = run->quantum; /* what arrives says how much it is */
+        return at(exec->scratch, ref.chunk / run->program->chunks * run->quantum, element);
+    }
+    return NULL;
+}

@@ -1,0 +1,378 @@
+/* The public operations: arguments are checked, described, numbered and handed to the engine. */
+#include "comm/collective.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/options.h"
+#include "base/size.h"
+#include "comm/engine.h"
+
+/* ---- checking ----------------------------------------------------------------------------- */
+
+static bool is_letter(ls__operation operation)
+{
+    return operation == LS__OP_SEND || operation == LS__OP_RECV;
+}
+
+static bool is_reduction(ls__operation operation)
+{
+    return operation == LS__OP_ALL_REDUCE || operation == LS__OP_REDUCE_SCATTER;
+}
+
+static bool is_float(ls_dtype dtype)
+{
+    return dtype <= LS_BFLOAT16;
+}
+
+/* Bytes of the input and output buffers; false when they overflow. */
+static bool buffer_bytes(const ls_group *group, const ls__collective *args, size_t *input,
+                         size_t *output)
+{
+    const size_t element = ls_dtype_size(args->dtype);
+    int64_t all = 0;
+    if (!ls__mul_int64(args->count, group->size, &all)) {
+        return false;
+    }
+    const int64_t in = args->operation == LS__OP_REDUCE_SCATTER ? all : args->count;
+    const int64_t out = args->operation == LS__OP_ALL_GATHER ? all : args->count;
+    return ls__bytes_of(in, element, input) && ls__bytes_of(out, element, output);
+}
+
+static ls_status check_reduction(const char *what, const ls_group *group,
+                                 const ls__collective *args, double divisor)
+{
+    if ((unsigned)args->op >= LS_REDUCE_OP_COUNT) {
+        return ls__fail(LS_ERR_INVALID, "%s on group \"%s\": %d is no reduce-op; use LS_SUM …",
+                        what, group->name, (int)args->op);
+    }
+    if (args->op == LS_AVG ? !is_float(args->dtype)
+                           : !ls__reduce_supported(args->dtype, args->op)) {
+        return ls__fail(LS_ERR_INVALID,
+                        "%s on group \"%s\": %s of %s has no meaning; averages need floats, bit "
+                        "operators integers",
+                        what, group->name, ls_reduce_op_name(args->op), ls_dtype_name(args->dtype));
+    }
+    if (divisor != 0 && (args->op != LS_SUM || !is_float(args->dtype))) {
+        return ls__fail(LS_ERR_INVALID,
+                        "%s on group \"%s\": a divisor needs LS_SUM of floats, not %s of %s", what,
+                        group->name, ls_reduce_op_name(args->op), ls_dtype_name(args->dtype));
+    }
+    return LS_OK;
+}
+
+static ls_status check_buffers(const char *what, const ls_group *group, const ls__collective *args)
+{
+    const bool reads = args->operation != LS__OP_RECV && args->operation != LS__OP_BARRIER;
+    const bool writes = args->operation != LS__OP_SEND && args->operation != LS__OP_BARRIER;
+    if (args->count > 0 && ((reads && args->input == NULL) || (writes && args->output == NULL))) {
+        return ls__fail(LS_ERR_INVALID, "%s on group \"%s\": the buffer is NULL, count is %lld",
+                        what, group->name, (long long)args->count);
+    }
+    size_t input = 0, output = 0;
+    if (args->count < 0 || !buffer_bytes(group, args, &input, &output)) {
+        return ls__fail(LS_ERR_INVALID,
+                        "%s on group \"%s\": count is %lld; it must be from 0 to "
+                        "what fits in memory",
+                        what, group->name, (long long)args->count);
+    }
+    return LS_OK;
+}
+
+static ls_status check(const char *what, const ls_group *group, const ls__collective *args,
+                       const ls_collective_options *options)
+{
+    if (args->operation != LS__OP_BARRIER && (unsigned)args->dtype >= LS_DTYPE_COUNT) {
+        return ls__fail(LS_ERR_INVALID, "%s on group \"%s\": %d is no dtype; use LS_FLOAT32 …",
+                        what, group->name, (int)args->dtype);
+    }
+    LS_TRY(check_buffers(what, group, args));
+    if (is_reduction(args->operation)) {
+        LS_TRY(check_reduction(what, group, args, options->divisor));
+    }
+    const bool rooted = args->operation == LS__OP_BROADCAST || is_letter(args->operation);
+    if (rooted && (args->root < 0 || args->root >= group->size)) {
+        return ls__fail(LS_ERR_INVALID, "%s on group \"%s\": %s %d is no rank of it; use 0 to %d",
+                        what, group->name, is_letter(args->operation) ? "peer" : "root", args->root,
+                        group->size - 1);
+    }
+    if (is_letter(args->operation) && args->tag < 0) {
+        return ls__fail(LS_ERR_INVALID, "%s on group \"%s\": tag %d is negative", what, group->name,
+                        args->tag);
+    }
+    if (options->stream != NULL) {
+        return ls__fail(LS_ERR_UNSUPPORTED,
+                        "%s on group \"%s\": streams need a device; pass stream = NULL", what,
+                        group->name);
+    }
+    if (options->timeout_ms < 0) {
+        return ls__fail(LS_ERR_INVALID,
+                        "%s on group \"%s\": timeout_ms is %lld; 0 means the default", what,
+                        group->name, (long long)options->timeout_ms);
+    }
+    return LS_OK;
+}
+
+/* ---- describing --------------------------------------------------------------------------- */
+
+/* FNV-1a */
+static uint64_t hash_of(const char *text)
+{
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (; *text != '\0'; text++) {
+        hash = (hash ^ (unsigned char)*text) * 0x100000001b3u;
+    }
+    return hash;
+}
+
+/* The end of a path matters, its root does not. */
+static void put_tail(char *to, size_t room, const char *text)
+{
+    const size_t length = strlen(text);
+    const char *from = length < room ? text : text + length - (room - 1);
+    memcpy(to, from, strlen(from) + 1);
+}
+
+static void put_head(char *to, size_t room, const char *text)
+{
+    const size_t length = strnlen(text, room - 1);
+    memcpy(to, text, length);
+    to[length] = '\0';
+}
+
+static bool registered(const ls_group *group, const ls__collective *args, ls__descriptor *d)
+{
+    size_t input = 0, output = 0;
+    (void)buffer_bytes(group, args, &input, &output);
+    const ls__heap *heap = &group->comm->heap;
+    const bool in = ls__heap_offset(heap, args->input, input, &d->input);
+    const bool out = ls__heap_offset(heap, args->output, output, &d->output);
+    return in && out;
+}
+
+static void describe(ls_group *group, const ls__collective *args,
+                     const ls_collective_options *options, ls__descriptor *d)
+{
+    const ls__comm *comm = group->comm;
+    const bool letter = is_letter(args->operation);
+    d->version = LS__DESCRIPTOR_VERSION;
+    d->operation = (uint8_t)args->operation;
+    d->reduce_op = is_reduction(args->operation) ? (uint8_t)args->op : 0xff;
+    d->dtype = (uint8_t)args->dtype;
+    d->algorithm = (uint8_t)comm->forced;
+    d->generation = comm->board->generation;
+    d->group = group->id;
+    d->count = args->count;
+    d->root = args->operation == LS__OP_BROADCAST || letter ? args->root : 0;
+    d->tag = letter ? args->tag : 0;
+    d->tag_hash = options->tag != NULL ? hash_of(options->tag) : 0;
+    d->divisor = options->divisor;
+    d->memory = registered(group, args, d) ? LS__MEMORY_REGISTERED : LS__MEMORY_STAGED;
+    d->line = ls__self.line;
+    d->pid = comm->runtime->pid;
+    put_tail(d->file, sizeof d->file, ls__self.file != NULL ? ls__self.file : "");
+    put_head(d->text, sizeof d->text, options->tag != NULL ? options->tag : "");
+}
+
+static void fill(ls_group *group, const ls__collective *args, const ls_collective_options *options,
+                 ls_work *work)
+{
+    const ls__comm *comm = group->comm;
+    const int64_t timeout_ms =
+        options->timeout_ms > 0 ? options->timeout_ms : comm->runtime->timeout_ms;
+    atomic_store_explicit(&work->status, LS_IN_PROGRESS, memory_order_relaxed);
+    work->group = group;
+    work->done = args->done;
+    work->arg = args->arg;
+    work->operation = args->operation;
+    work->input = args->input;
+    work->output = args->output;
+    work->count = args->count;
+    work->element = ls_dtype_size(args->dtype);
+    work->dtype = args->dtype;
+    work->op = args->op == LS_AVG ? LS_SUM : args->op;
+    work->divisor = is_reduction(args->operation) && args->op == LS_AVG ? (double)group->size
+                                                                        : options->divisor;
+    work->queued_ns = comm->env->now_ns(comm->env);
+    work->deadline_ns = work->queued_ns + (uint64_t)timeout_ms * 1000000u;
+    describe(group, args, options, &work->descriptor);
+    const bool by_message = comm->forced == LS__WAY_MESSAGES && group->size > 1;
+    work->way = by_message && !is_letter(args->operation) ? LS__WAY_MESSAGES : LS__WAY_UNDECIDED;
+    work->by_message = by_message || is_letter(args->operation);
+}
+
+/* ---- submitting --------------------------------------------------------------------------- */
+
+/* lock. Returns whether somebody must drive it now. */
+static bool enqueue(ls_group *group, ls_work *work)
+{
+    ls__comm *comm = group->comm;
+    const bool letter = is_letter(work->operation);
+    work->descriptor.sequence = letter ? ++group->letters_made : ++group->sequence;
+    work->flight = ls__flight_open(comm, work);
+    if (work->by_message) {
+        atomic_fetch_add_explicit(&comm->letters, 1, memory_order_seq_cst);
+    }
+    /* Sync: seq_cst; counted before anybody is looked for who might sleep. */
+    atomic_fetch_add_explicit(&comm->pending, 1, memory_order_seq_cst);
+    atomic_fetch_add_explicit(&group->pending, 1, memory_order_seq_cst);
+    if (letter) {
+        ls__list_push_back(&group->mail, &work->link);
+        /* Sync: release; pairs with the acquire in collect_mail. */
+        atomic_fetch_add_explicit(&group->mailed, 1, memory_order_seq_cst);
+        return true;
+    }
+    ls__list_push_back(&group->queue, &work->link);
+    return group->backend->submit(group, work);
+}
+
+static ls_status submit(ls_group *group, const ls__collective *args,
+                        const ls_collective_options *options, bool detached, ls_work **out,
+                        bool *ready)
+{
+    ls__comm *comm = group->comm;
+    ls_status status = LS_OK;
+    ls__lock_take(&comm->lock, comm->env);
+    const int32_t failed = atomic_load_explicit(&group->failed, memory_order_acquire);
+    ls_work *work = failed == 0 ? ls__work_take(comm) : NULL;
+    if (work != NULL) {
+        fill(group, args, options, work);
+        work->detached = detached;
+        *ready = enqueue(group, work);
+        *out = work;
+    } else {
+        status = failed != 0 ? (ls_status)failed : LS_ERR_MEMORY;
+    }
+    ls__unlock(&comm->lock, comm->env);
+    if (failed != 0) {
+        return ls__fail_again(status, ls__group_failure(group));
+    }
+    return status == LS_OK ? LS_OK : ls__fail(status, "no memory for the handle of an operation");
+}
+
+ls_status ls__collective_start(ls_group *group, const ls__collective *args, ls_work **work)
+{
+    const char *what = ls__operation_name(args->operation);
+    if (work != NULL) {
+        *work = NULL;
+    }
+    ls__comm *comm = ls__comm_get(what);
+    if (comm == NULL) {
+        return ls__self.status;
+    }
+    if (group == NULL) {
+        return ls__fail(LS_ERR_INVALID,
+                        "%s: the group is NULL; a rank outside a group must not "
+                        "call its operations",
+                        what);
+    }
+    LS__OPTIONS(ls_collective_options, options, args->options);
+    LS_TRY(check(what, group, args, &options));
+    ls_work *made = NULL;
+    bool ready = false;
+    const bool blocking = work == NULL && args->done == NULL;
+    LS_TRY(submit(group, args, &options, work == NULL && !blocking, &made, &ready));
+    if (blocking) {
+        return ls_work_wait(made);
+    }
+    if (work != NULL) {
+        *work = made;
+    }
+    ls__engine_notify(comm, ready);
+    return LS_OK;
+}
+
+/* ---- the public calls --------------------------------------------------------------------- */
+
+ls_status ls_all_reduce(ls_group *group, void *buf, int64_t count, ls_dtype dtype, ls_reduce_op op,
+                        const ls_collective_options *options, ls_work **work)
+{
+    return ls__collective_start(group,
+                                &(ls__collective){.operation = LS__OP_ALL_REDUCE,
+                                                  .input = buf,
+                                                  .output = buf,
+                                                  .count = count,
+                                                  .dtype = dtype,
+                                                  .op = op,
+                                                  .options = options},
+                                work);
+}
+
+ls_status ls_reduce_scatter(ls_group *group, const void *in, void *out, int64_t count,
+                            ls_dtype dtype, ls_reduce_op op, const ls_collective_options *options,
+                            ls_work **work)
+{
+    return ls__collective_start(group,
+                                &(ls__collective){.operation = LS__OP_REDUCE_SCATTER,
+                                                  .input = in,
+                                                  .output = out,
+                                                  .count = count,
+                                                  .dtype = dtype,
+                                                  .op = op,
+                                                  .options = options},
+                                work);
+}
+
+ls_status ls_all_gather(ls_group *group, const void *in, void *out, int64_t count, ls_dtype dtype,
+                        const ls_collective_options *options, ls_work **work)
+{
+    return ls__collective_start(group,
+                                &(ls__collective){.operation = LS__OP_ALL_GATHER,
+                                                  .input = in,
+                                                  .output = out,
+                                                  .count = count,
+                                                  .dtype = dtype,
+                                                  .options = options},
+                                work);
+}
+
+ls_status ls_broadcast(ls_group *group, void *buf, int64_t count, ls_dtype dtype, int root,
+                       const ls_collective_options *options, ls_work **work)
+{
+    return ls__collective_start(group,
+                                &(ls__collective){.operation = LS__OP_BROADCAST,
+                                                  .input = buf,
+                                                  .output = buf,
+                                                  .count = count,
+                                                  .dtype = dtype,
+                                                  .root = root,
+                                                  .options = options},
+                                work);
+}
+
+ls_status ls_barrier(ls_group *group, const ls_collective_options *options, ls_work **work)
+{
+    return ls__collective_start(
+        group,
+        &(ls__collective){.operation = LS__OP_BARRIER, .dtype = LS_UINT8, .options = options},
+        work);
+}
+
+ls_status ls_send(ls_group *group, const void *buf, int64_t count, ls_dtype dtype, int peer,
+                  int tag, const ls_collective_options *options, ls_work **work)
+{
+    return ls__collective_start(group,
+                                &(ls__collective){.operation = LS__OP_SEND,
+                                                  .input = buf,
+                                                  .count = count,
+                                                  .dtype = dtype,
+                                                  .root = peer,
+                                                  .tag = tag,
+                                                  .options = options},
+                                work);
+}
+
+ls_status ls_recv(ls_group *group, void *buf, int64_t count, ls_dtype dtype, int peer, int tag,
+                  const ls_collective_options *options, ls_work **work)
+{
+    return ls__collective_start(group,
+                                &(ls__collective){.operation = LS__OP_RECV,
+                                                  .output = buf,
+                                                  .count = count,
+                                                  .dtype = dtype,
+                                                  .root = peer,
+                                                  .tag = tag,
+                                                  .options = options},
+                                work);
+}

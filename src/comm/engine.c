@@ -1,0 +1,276 @@
+/* Progress and waiting: who drives, how long one spins, where one sleeps. See engine.h.
+ *
+ * Note [Patience]
+ * A waiting driver first spins, but only where ranks do not outnumber the cores of the host:
+ * elsewhere the peer it waits for may need the very core it spins on. Then it yields, which costs
+ * about a microsecond and lets peers run, and then it sleeps. Short operations between ranks that
+ * are ready end in the first two phases, without a system call or with cheap ones.
+ */
+#include "comm/letters.h"
+
+#include <stdio.h>
+
+#include "base/assert.h"
+#include "base/log.h"
+
+#define SPIN_NS 20000u
+#define YIELD_NS 100000u
+#define LOOKS_PER_CLOCK 8 /* turns between two looks at the clock */
+
+typedef struct patience {
+    uint64_t since_ns; /* of the present wait without progress; 0: not begun */
+    uint64_t begun_ns; /* of the whole wait */
+    unsigned looks;
+    bool told; /* the activity record says that we are blocked */
+    ls__phase former;
+} patience;
+
+/* ---- the token ---------------------------------------------------------------------------- */
+
+bool ls__token_try(ls__comm *comm)
+{
+    return atomic_load_explicit(&comm->token, memory_order_relaxed) == 0 &&
+           atomic_exchange_explicit(&comm->token, 1, memory_order_acquire) == 0;
+}
+
+static void call_thread(ls__comm *comm)
+{
+    atomic_fetch_add_explicit(&comm->thread_word, 1, memory_order_seq_cst);
+    comm->env->wake(comm->env, &comm->thread_word, 1);
+}
+
+void ls__token_release(ls__comm *comm)
+{
+    /* Sync: releases all that the token guards. Sequentially consistent with the loads below: who
+     * wants the token counts itself first and looks at it afterwards. */
+    atomic_store_explicit(&comm->token, 0, memory_order_seq_cst);
+    if (atomic_load_explicit(&comm->waiters, memory_order_seq_cst) > 0) {
+        atomic_fetch_add_explicit(&comm->waiter_word, 1, memory_order_seq_cst);
+        comm->env->wake(comm->env, &comm->waiter_word, INT32_MAX);
+    } else if (atomic_load_explicit(&comm->pending, memory_order_seq_cst) > 0 &&
+               atomic_load_explicit(&comm->thread_away, memory_order_seq_cst) != 0) {
+        call_thread(comm);
+    }
+}
+
+/* Parks until the token is free or `work` (may be NULL) has ended, or for a while. */
+static void park_behind_driver(ls__comm *comm, const ls_work *work)
+{
+    atomic_fetch_add_explicit(&comm->waiters, 1, memory_order_seq_cst);
+    const uint32_t word = atomic_load_explicit(&comm->waiter_word, memory_order_seq_cst);
+    const bool ended =
+        work != NULL && atomic_load_explicit(&work->status, memory_order_seq_cst) != LS_IN_PROGRESS;
+    if (!ended && atomic_load_explicit(&comm->token, memory_order_seq_cst) != 0) {
+        (void)comm->env->park(comm->env, &comm->waiter_word, word,
+                              comm->env->now_ns(comm->env) + LS__CHECK_NS);
+    }
+    atomic_fetch_sub_explicit(&comm->waiters, 1, memory_order_relaxed);
+}
+
+void ls__token_take(ls__comm *comm)
+{
+    while (!ls__token_try(comm)) {
+        ls__ring(comm, comm->runtime->local_rank); /* the driver may sleep with it */
+        park_behind_driver(comm, NULL);
+    }
+}
+
+void ls__engine_notify(ls__comm *comm, bool ready)
+{
+    if (ready) {
+        ls__ring(comm, comm->runtime->local_rank);
+    }
+    if (atomic_load_explicit(&comm->token, memory_order_seq_cst) == 0 &&
+        atomic_load_explicit(&comm->thread_away, memory_order_seq_cst) != 0) {
+        call_thread(comm);
+    }
+}
+
+/* ---- turns -------------------------------------------------------------------------------- */
+
+bool ls__engine_turn(ls__comm *comm, bool thorough)
+{
+    bool moved = false;
+    LS__LIST_EACH (at, &comm->groups) {
+        ls_group *group = LS__LIST_ITEM(at, ls_group, link);
+        /* Sync: seq_cst; the submitter counts first and then looks for sleepers. */
+        if (atomic_load_explicit(&group->pending, memory_order_seq_cst) > 0 &&
+            atomic_load_explicit(&group->failed, memory_order_relaxed) == 0) {
+            moved = group->backend->advance(group) || moved;
+        }
+    }
+    if (thorough || atomic_load_explicit(&comm->letters, memory_order_seq_cst) > 0) {
+        moved = ls__letters_turn(comm) || moved;
+    }
+    return moved || ls__comm_look(comm);
+}
+
+static bool has_ended(const ls_work *work)
+{
+    return atomic_load_explicit(&work->status, memory_order_acquire) != LS_IN_PROGRESS;
+}
+
+/* Spins or yields once; false: it is time to sleep. */
+static bool be_patient(ls__comm *comm, patience *p)
+{
+    const ls__env *env = comm->env;
+    if (p->looks++ % LOOKS_PER_CLOCK == 0) {
+        const uint64_t now = env->now_ns(env);
+        p->begun_ns = p->begun_ns == 0 ? now : p->begun_ns;
+        p->since_ns = p->since_ns == 0 ? now : p->since_ns;
+        const uint64_t spin = comm->may_spin ? SPIN_NS : 0;
+        if (now - p->since_ns > spin + YIELD_NS) {
+            return false;
+        }
+        p->looks = now - p->since_ns >= spin ? 1u << 16 : 1; /* from now on: yield */
+    }
+    if (p->looks >= 1u << 16) {
+        env->yield(env);
+    } else {
+        LS__PAUSE();
+    }
+    return true;
+}
+
+/* Says in the activity record that this thread is blocked, once a wait. */
+static void tell_blocked(patience *p, const ls_work *work)
+{
+    if (!p->told) {
+        char detail[LS__ACTIVITY_DETAIL_MAX];
+        const ls__descriptor *d = &work->descriptor;
+        snprintf(detail, sizeof detail, "%s #%llu", ls__operation_name(work->operation),
+                 (unsigned long long)d->sequence);
+        p->former = ls__activity_enter(LS__PHASE_COLLECTIVE, detail);
+        p->told = true;
+    }
+}
+
+/* Sleeps on the doorbell, with the token, unless a last look finds something to do. */
+static void sleep_as_driver(ls__comm *comm, const ls_work *work)
+{
+    const ls__env *env = comm->env;
+    ls__board_rank *me = comm->me;
+    /* Sync: Note [Last arriver] in control.h. */
+    atomic_fetch_add_explicit(&me->sleepers, 1, memory_order_seq_cst);
+    const uint32_t bell = atomic_load_explicit(&me->doorbell, memory_order_seq_cst);
+    if (!ls__engine_turn(comm, true) && !has_ended(work)) {
+        (void)env->park(env, &me->doorbell, bell, env->now_ns(env) + LS__CHECK_NS);
+    }
+    atomic_fetch_sub_explicit(&me->sleepers, 1, memory_order_relaxed);
+    const uint64_t now = env->now_ns(env);
+    if (now >= comm->next_check_ns) {
+        ls__engine_check(comm, now);
+    }
+}
+
+static void drive(ls__comm *comm, const ls_work *work, patience *p)
+{
+    while (!has_ended(work)) {
+        if (ls__engine_turn(comm, false)) {
+            p->since_ns = 0;
+            p->looks = 0;
+        } else if (!be_patient(comm, p)) {
+            tell_blocked(p, work);
+            sleep_as_driver(comm, work);
+        }
+    }
+}
+
+void ls__engine_wait(ls__comm *comm, ls_work *work)
+{
+    patience p = {0};
+    while (!has_ended(work)) {
+        if (ls__token_try(comm)) {
+            drive(comm, work, &p);
+            ls__token_release(comm);
+        } else if (!be_patient(comm, &p)) {
+            tell_blocked(&p, work);
+            ls__ring(comm, comm->runtime->local_rank); /* the driver may not know this work yet */
+            park_behind_driver(comm, work);
+        }
+    }
+    if (p.begun_ns != 0) {
+        atomic_fetch_add_explicit(&work->group->wait_ns, comm->env->now_ns(comm->env) - p.begun_ns,
+                                  memory_order_relaxed);
+    }
+    if (p.told) {
+        ls__activity_leave(p.former);
+    }
+}
+
+/* ---- the engine's own thread -------------------------------------------------------------- */
+
+/* A caller drives: sleep where the doorbell does not wake this thread. */
+static void step_aside(ls__comm *comm)
+{
+    const ls__env *env = comm->env;
+    const uint32_t word = atomic_load_explicit(&comm->thread_word, memory_order_seq_cst);
+    /* Sync: seq_cst; pairs with ls__token_release and ls__engine_notify. */
+    atomic_store_explicit(&comm->thread_away, 1, memory_order_seq_cst);
+    const uint64_t now = env->now_ns(env);
+    atomic_store_explicit(&comm->me->heartbeat_ns, now, memory_order_relaxed);
+    if (atomic_load_explicit(&comm->token, memory_order_seq_cst) != 0 &&
+        atomic_load_explicit(&comm->stop, memory_order_seq_cst) == 0) {
+        (void)env->park(env, &comm->thread_word, word, now + LS__BEAT_NS);
+    }
+    atomic_store_explicit(&comm->thread_away, 0, memory_order_seq_cst);
+}
+
+static void watch(ls__comm *comm)
+{
+    const ls__env *env = comm->env;
+    ls__board_rank *me = comm->me;
+    while (ls__engine_turn(comm, true)) {
+        /* as long as there is something to do */
+    }
+    uint64_t now = env->now_ns(env);
+    if (now >= comm->next_check_ns) {
+        ls__engine_check(comm, now);
+    }
+    /* Sync: Note [Last arriver]; the token is given up before the sleep, so callers can drive. */
+    atomic_fetch_add_explicit(&me->sleepers, 1, memory_order_seq_cst);
+    const uint32_t bell = atomic_load_explicit(&me->doorbell, memory_order_seq_cst);
+    const bool moved = ls__engine_turn(comm, true);
+    const bool busy = atomic_load_explicit(&comm->pending, memory_order_seq_cst) > 0;
+    ls__token_release(comm);
+    if (!moved && atomic_load_explicit(&comm->stop, memory_order_seq_cst) == 0) {
+        now = env->now_ns(env);
+        (void)env->park(env, &me->doorbell, bell, now + (busy ? LS__CHECK_NS : LS__BEAT_NS));
+    }
+    atomic_fetch_sub_explicit(&me->sleepers, 1, memory_order_relaxed);
+}
+
+static void engine_main(void *arg)
+{
+    ls__comm *comm = arg;
+    (void)ls_runtime_attach(comm->runtime);
+    while (atomic_load_explicit(&comm->stop, memory_order_seq_cst) == 0) {
+        if (ls__token_try(comm)) {
+            watch(comm);
+        } else {
+            step_aside(comm);
+        }
+    }
+    (void)ls_runtime_attach(NULL);
+}
+
+ls_status ls__engine_start(ls__comm *comm)
+{
+    int error = comm->env->thread_start(comm->env, "lockstep", engine_main, comm, &comm->thread);
+    return error == 0
+               ? LS_OK
+               : ls__fail(LS_ERR_SYSTEM, "ls_init: starting the engine's thread: error %d", -error);
+}
+
+void ls__engine_stop(ls__comm *comm)
+{
+    if (comm->thread == NULL) {
+        return;
+    }
+    atomic_store_explicit(&comm->stop, 1, memory_order_seq_cst);
+    atomic_fetch_add_explicit(&comm->thread_word, 1, memory_order_seq_cst);
+    comm->env->wake(comm->env, &comm->thread_word, 1);
+    ls__board_ring(comm->board, comm->env, comm->runtime->local_rank);
+    comm->env->thread_join(comm->env, comm->thread);
+    comm->thread = NULL;
+}

@@ -1,0 +1,281 @@
+/* The engine: one per runtime, it moves all operations of all groups (DESIGN D2).
+ *
+ *     user threads ── submit (short lock, call order) ──▶ queue of a group ──┐
+ *                                                                            ▼
+ *     progress token ── held by a waiting caller, else by the engine's thread: turn, turn, turn …
+ *                       a turn advances the first operation of every group by a bounded piece
+ *
+ * Who may touch what is written at each field:  lock = under comm->lock;  token = by the holder of
+ * the progress token;  const = set before the object is shared;  atomic = see its orders.
+ *
+ * Note [Who sleeps where]
+ *   - the holder of the token, when nothing moves, parks on this rank's *doorbell* in the board,
+ *     which peers and the launcher ring;
+ *   - other waiting callers park on `waiter_word`, rung when a work ends or the token is free;
+ *   - the engine's thread drives when no caller does, and then parks on the doorbell too, without
+ *     the token, so that a caller can take it. When it wakes to find a caller driving it moves to
+ *     `thread_word`, so that the doorbell wakes one thread and not two, and comes back when it is
+ *     called (an operation nobody waits for) or after half a second.
+ * Every park has a deadline of at most half a second, so a lost wake would cost time, never a hang.
+ */
+#ifndef LS_COMM_ENGINE_H
+#define LS_COMM_ENGINE_H
+
+#include "base/arena.h"
+#include "base/list.h"
+#include "base/runtime.h"
+#include "comm/backend.h"
+#include "comm/bootstrap/bootstrap.h"
+#include "comm/collective.h"
+#include "comm/heap.h"
+#include "comm/transport/transport.h"
+#include "kernel/reduce/reduce.h"
+
+#define LS__BEAT_NS 500000000u   /* the engine's thread wakes at least this often */
+#define LS__CHECK_NS 100000000u  /* a waiting driver looks at deadlines and peers this often */
+#define LS__STALL_NS 1000000000u /* from here on descriptors are compared without a full fence */
+#define LS__WARN_NS 5000000000u  /* one warning names who is missing */
+#define LS__GRACE_NS 1000000000u /* a dead peer without a verdict is believed after this */
+#define LS__LEAVE_MS 5000        /* ls_finalize waits this long for the others to arrive there */
+#define LS__FAILURE_MAX 1024     /* bytes of a group's first cause */
+#define LS__GROUP_NAME_MAX 32
+#define LS__WORKS_PER_CHUNK 32
+
+typedef struct ls__comm ls__comm;
+typedef struct ls__exec ls__exec;
+typedef struct ls__letters ls__letters;
+
+/* How an operation is run; chosen from everybody's descriptors, so all choose alike. */
+typedef enum ls__way {
+    LS__WAY_UNDECIDED,
+    LS__WAY_SMALL,      /* one_shot through the small stage, data published with fence 0 */
+    LS__WAY_REGISTERED, /* in place in everybody's heap */
+    LS__WAY_STAGED,     /* in slices through STAGE */
+    LS__WAY_MESSAGES    /* over the message transport */
+} ls__way;
+#define LS__WAYS 5
+
+struct ls_work {
+    ls__list link; /* in the pool or a group's queue: lock; in a letter list: token */
+    ls_group *group;
+    _Atomic int32_t status; /* LS_IN_PROGRESS until the engine's release store; waiters acquire */
+    bool detached;          /* const; nobody waits: the engine takes the handle back */
+    bool by_message;        /* const; needs the message transport */
+    bool posted;            /* lock: fence 0 is announced */
+    bool warned;            /* token */
+    uint8_t way;            /* ls__way; set at submission or by the token's holder */
+    void (*done)(void *arg, ls_status status);
+    void *arg;
+    ls__operation operation;
+    const void *input;
+    void *output;
+    int64_t count;
+    size_t element; /* bytes of one */
+    ls_dtype dtype;
+    ls_reduce_op op; /* AVG has become SUM with a divisor */
+    double divisor;
+    uint64_t queued_ns, started_ns, deadline_ns;
+    uint64_t flight; /* number of its record */
+    ls__descriptor descriptor;
+    /* send and recv; token */
+    uint8_t stage;   /* ls__letter_stage */
+    uint64_t letter; /* number that its messages carry */
+    size_t moved;    /* bytes */
+};
+
+typedef struct ls__member {
+    int world_rank;
+    int local; /* index on the board */
+    ls__control *control;
+    unsigned char *base; /* of its heap, in our address space */
+} ls__member;
+
+struct ls_group {
+    ls__list link; /* in comm->groups. Changed with lock and token, read with either */
+    ls__comm *comm;
+    const ls__backend *backend;
+    char name[LS__GROUP_NAME_MAX];
+    uint32_t id;
+    int rank, size;
+    ls__member *member;           /* [size], const */
+    ls__control *own;             /* member[rank].control */
+    uint64_t sequence;            /* lock: operations submitted */
+    uint64_t posted;              /* lock: the last one announced */
+    ls__list queue;               /* lock: collectives not ended, in order */
+    ls_work *next_post;           /* lock: the first of them that is not announced; NULL: none */
+    ls__list mail;                /* lock: sends and receives that the engine has not seen yet */
+    _Atomic uint32_t mailed;      /* how many */
+    uint64_t letters_made;        /* lock: sends and receives submitted */
+    _Atomic uint32_t pending;     /* works not ended, letters too */
+    uint64_t room_until;          /* lock: every member has finished this one (a lower bound) */
+    uint64_t slices;              /* token: STAGE slices used so far */
+    ls__exec *exec;               /* token */
+    ls__exec *publisher;          /* lock: binds buffers for what is announced early */
+    ls__letters *letters;         /* token */
+    const ls__program **programs; /* lock: [LS__OP_BARRIER+1][LS__WAYS][size], NULL until used */
+    /* The first cause. Text first, then failed with release; readers acquire. */
+    _Atomic int32_t failed; /* 0 or an ls_status */
+    char failure[LS__FAILURE_MAX];
+    uint64_t claim_seen_ns; /* token: since when a claim lacks its text */
+    uint64_t gone_seen_ns;  /* token: since when a missing member is dead without a verdict */
+    /* Counters: written by the token's holder, read by anybody, relaxed. */
+    _Atomic uint64_t operations, messages, bytes_sent, bytes_received, wait_ns;
+};
+
+struct ls__comm {
+    ls_runtime *runtime;
+    const ls__env *env;
+    ls__boot boot;
+    ls__board *board;
+    ls__board_rank *me; /* this rank's record on the board */
+    ls__heap heap;
+    const ls__reduce_table *kernels;
+    ls__transport *transport;
+    ls_group *world;
+    bool may_spin; /* ranks of this host do not outnumber its cores */
+    bool strict;   /* LOCKSTEP_CHECK=strict: call sites are compared too */
+    int forced;    /* ls__way, for tests; 0: none */
+
+    ls__lock lock;
+    ls__list groups;
+    ls__list pool;       /* lock: works not in use */
+    ls__arena works;     /* lock: where they come from */
+    uint64_t works_made; /* lock: for the test that steady state allocates nothing */
+    uint32_t next_group; /* lock */
+    ls__list held;       /* lock: groups of the past that a member may still touch (ls__past) */
+
+    _Atomic uint32_t token;   /* acquire by exchange, released seq_cst */
+    _Atomic int32_t pending;  /* works not ended, of all groups */
+    _Atomic uint32_t letters; /* of these, those that need the message transport */
+    _Atomic uint32_t waiter_word, waiters;
+    _Atomic uint32_t thread_word, thread_away;
+    _Atomic uint32_t stop;
+    ls__env_thread *thread;
+    uint64_t next_check_ns; /* token */
+    bool verdict_logged;    /* token */
+    ls__list orphans;       /* token: messages for groups this rank does not know yet */
+};
+
+ls__comm *ls__comm_get(const char *what); /* of the current runtime; NULL with the error set */
+
+/* ---- engine.c: progress and waiting ------------------------------------------------------- */
+
+/* token; whether anything moved. A thorough turn also looks at every message ring. */
+bool ls__engine_turn(ls__comm *comm, bool thorough);
+bool ls__token_try(ls__comm *comm);
+void ls__token_take(ls__comm *comm); /* waits for it; never from a callback */
+void ls__token_release(ls__comm *comm);
+void ls__engine_wait(ls__comm *comm, ls_work *work);
+ls_status ls__engine_start(ls__comm *comm);
+void ls__engine_stop(ls__comm *comm);
+/* A work was submitted that no caller drives; `ready`: there is something to do right now. */
+void ls__engine_notify(ls__comm *comm, bool ready);
+void ls__ring(ls__comm *comm, int local); /* wakes a rank that sleeps on its doorbell */
+void ls__ring_members(ls_group *group);
+
+/* ---- work.c: works and their end ---------------------------------------------------------- */
+
+ls_work *ls__work_take(ls__comm *comm);            /* lock; NULL without memory */
+void ls__work_give(ls__comm *comm, ls_work *work); /* lock */
+/* Ends a work that is in no list any more: record, counters, callback, then its status. token */
+void ls__work_end(ls_work *work, ls_status status);
+
+/* ---- post.c: stamps and descriptors ------------------------------------------------------- */
+
+/* lock; announces works of the queue as far as there is room. True: all members reached the last
+ * one announced. */
+bool ls__post_flush(ls_group *group);
+bool ls__post_all_at(const ls_group *group, uint64_t sequence, uint64_t fences);
+void ls__post_reach(ls_group *group, uint64_t sequence, uint64_t fences);
+/* The first member that has not reached it; -1: all have. */
+int ls__post_missing(const ls_group *group, uint64_t sequence, uint64_t fences);
+void ls__post_finish(ls_group *group, uint64_t sequence); /* "finished", and wakes who wants room */
+static inline ls__post *ls__post_slot(const ls_group *group, int member, uint64_t sequence)
+{
+    return &group->member[member].control->post[sequence % LS__WINDOW];
+}
+unsigned char *ls__small_stage(const ls_group *group, int member, uint64_t sequence);
+
+/* ---- exec.c / choose.c: running programs -------------------------------------------------- */
+
+/* lock; NULL: no such program (error set) */
+const ls__program *ls__choose_program(ls_group *group, const ls_work *work, ls__way way);
+bool ls__choose_small(ls_group *group, const ls_work *work); /* lock; whether it goes one-shot */
+/* Runs the steps before fence 0 of a small operation. lock */
+void ls__exec_publish(ls_group *group, ls_work *work);
+
+/* ---- failure.c ---------------------------------------------------------------------------- */
+
+/* Proposes a first cause for the group, tells all members, and returns; any thread. */
+void ls__group_cause(ls_group *group, ls_status status, const char *text);
+/* token: if the group has a cause, takes it over and ends its works. True: it has failed. */
+bool ls__group_failed(ls_group *group);
+void ls__engine_check(ls__comm *comm, uint64_t now_ns); /* token: verdict, deadlines, stalls */
+bool ls__comm_look(ls__comm *comm); /* token: cheap look for verdicts and claims */
+
+/* ---- past.c: memory that a peer may still touch ------------------------------------------- */
+
+typedef enum ls__past_kind {
+    LS__PAST_FAILED, /* until all have stopped touching memory for it: data stays in quarantine */
+    LS__PAST_LEFT    /* until all have left it: then the control block is freed */
+} ls__past_kind;
+
+typedef struct ls__past {
+    ls__list link;
+    ls__past_kind kind;
+    uint32_t id;
+    void *control; /* LEFT: the block to free; NULL: none */
+    int size;
+    int member[]; /* world ranks */
+} ls__past;
+
+/* Notes the group; without memory for the note false, and nothing of it may be used again. */
+bool ls__past_add(ls_group *group, ls__past_kind kind, void *control);
+/* Lets go of what no member touches any more. Returns whether a failed group still holds data. */
+bool ls__past_settle(ls__comm *comm);
+void ls__past_clear(ls__comm *comm);
+
+/* ---- mismatch.c --------------------------------------------------------------------------- */
+
+/* token: compares what the members that reached fence 0 announced. True: they differ, and the
+ * group was told so. */
+bool ls__mismatch_check(ls_group *group, const ls_work *work);
+bool ls__descriptor_equal(const ls__comm *comm, const ls__descriptor *a, const ls__descriptor *b);
+/* "all_reduce #17 on group "world" disagrees: rank 0 …, rank 1 …; give every rank the same …" */
+void ls__mismatch_text(const ls_group *group, const ls__descriptor *a, int rank_a,
+                       const ls__descriptor *b, int rank_b, char *out, size_t bytes);
+/* "all_reduce #17 (bucket 3) on group "world"" */
+void ls__operation_text(const ls_group *group, const ls__descriptor *d, char *out, size_t bytes);
+
+/* ---- flight.c ----------------------------------------------------------------------------- */
+
+uint64_t ls__flight_open(ls__comm *comm, const ls_work *work); /* lock; the record's number */
+void ls__flight_start(ls__comm *comm, const ls_work *work);
+void ls__flight_close(ls__comm *comm, const ls_work *work, ls_status status, uint64_t now_ns);
+
+/* ---- letters.c: send and recv, and the streams of MESSAGES programs ------------------------ */
+
+ls_status ls__letters_open(ls_group *group);
+void ls__letters_close(ls_group *group);
+bool ls__letters_turn(ls__comm *comm); /* token */
+
+/* ---- group.c ------------------------------------------------------------------------------ */
+
+typedef struct ls__group_spec {
+    const char *name;
+    uint32_t id;
+    int rank, size;
+    const int *world_rank;   /* [size] */
+    const uint64_t *control; /* [size] offsets in each member's heap */
+} ls__group_spec;
+ls_status ls__group_open(ls__comm *comm, const ls__group_spec *spec, ls_group **out);
+void ls__group_close(ls_group *group); /* local: unlinks and frees */
+
+static inline void ls__count(_Atomic uint64_t *counter, uint64_t amount)
+{
+    /* One writer at a time (the token's holder), so no read-modify-write is needed. */
+    atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + amount,
+                          memory_order_relaxed);
+}
+
+#endif

@@ -1,0 +1,557 @@
+/* The native backend: operations of a group in sequence order, each a program over slices.
+ *
+ *     IDLE ──first of the queue──▶ MEET ──all announced, descriptors equal──▶ RUN ──▶ IDLE
+ *
+ * Everything here belongs to the holder of the progress token, except submit and publish, which run
+ * under the submission lock and use a binding of their own.
+ *
+ * Note [Slices]
+ * A staged operation is cut into slices that take the two STAGE slots in turn, across operations.
+ * Two slices run at the same time, so that a rank copies the next one in while it waits for peers.
+ * The slot of slice g is used again by slice g+2, which therefore begins only when every member has
+ * *completed* slice g: completion is stored in the slot's counter as a last, virtual fence
+ * (SLICE_DONE). That is enough whatever the program reads or writes in its peers' STAGE.
+ */
+#include "comm/exec.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/assert.h"
+
+#define SLICE_SHIFT 8
+#define SLICE_DONE 0xffu /* above any fence of a program */
+#define OPERATIONS_PER_TURN 16
+
+/* ---- fences ------------------------------------------------------------------------------- */
+
+static _Atomic uint64_t *slice_word(const ls_group *group, int member, uint64_t slice)
+{
+    return &group->member[member].control->slice[slice % LS__SLICE_SLOTS];
+}
+
+static uint64_t slice_value(uint64_t slice, unsigned fences)
+{
+    return slice << SLICE_SHIFT | fences;
+}
+
+static bool slice_all_at(const ls_group *group, uint64_t slice, unsigned fences)
+{
+    for (int r = 0; r < group->size; r++) {
+        /* Sync: seq_cst, Note [Last arriver]; acquires what the member wrote before. */
+        if (atomic_load_explicit(slice_word(group, r, slice), memory_order_seq_cst) <
+            slice_value(slice, fences)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void slice_reach(ls_group *group, uint64_t slice, unsigned fences)
+{
+    atomic_store_explicit(slice_word(group, group->rank, slice), slice_value(slice, fences),
+                          memory_order_seq_cst);
+    if (slice_all_at(group, slice, fences)) {
+        ls__ring_members(group);
+    }
+}
+
+static ls__result run_fence(ls_group *group, ls__run *run, const ls__step *step, ls__lane *lane)
+{
+    const uint64_t sequence = group->exec->work->descriptor.sequence;
+    const unsigned fences = (unsigned)step->fence + 1;
+    const bool sliced = group->exec->work->way == LS__WAY_STAGED;
+    if (lane->moved == 0) {
+        lane->moved = 1;
+        if (sliced) {
+            slice_reach(group, run->slice, fences);
+        } else if (step->fence > 0) { /* 0 was reached when the operation was announced */
+            ls__post_reach(group, sequence, fences);
+        }
+    }
+    const bool all =
+        sliced ? slice_all_at(group, run->slice, fences) : ls__post_all_at(group, sequence, fences);
+    if (!all) {
+        return LS__BLOCKED;
+    }
+    run->passed = step->fence + 1;
+    return LS__COMPLETE;
+}
+
+/* ---- lanes -------------------------------------------------------------------------------- */
+
+static ls__result run_step(ls_group *group, ls__run *run, const ls__step *step, ls__lane *lane)
+{
+    switch ((ls__step_kind)step->kind) {
+    case LS__STEP_FENCE:
+        return run_fence(group, run, step, lane);
+    case LS__STEP_SEND:
+        return ls__stream_send(group, run, step, lane);
+    case LS__STEP_RECV:
+    case LS__STEP_RECV_REDUCE:
+        return ls__stream_recv(group, run, step, lane);
+    default:
+        return ls__step_run(group, run, step, lane);
+    }
+}
+
+static bool step_waits(const ls__run *run, const ls__step *step)
+{
+    return step->wait_lane >= 0 && run->lane[step->wait_lane].step <= step->wait_step;
+}
+
+/* Moves one lane until it blocks, ends, or has done a piece of data. */
+static ls__result run_lane(ls_group *group, ls__run *run, int l)
+{
+    const ls__program *program = run->program;
+    const int steps = program->lane_start[l + 1] - program->lane_start[l];
+    ls__lane *lane = &run->lane[l];
+    bool moved = false;
+    while (lane->step < steps) {
+        const ls__step *step = &program->steps[program->lane_start[l] + lane->step];
+        const ls__result result =
+            step_waits(run, step) ? LS__BLOCKED : run_step(group, run, step, lane);
+        if (result == LS__MOVED || (result == LS__BLOCKED && moved)) {
+            return LS__MOVED;
+        }
+        if (result == LS__BLOCKED) {
+            return LS__BLOCKED;
+        }
+        *lane = (ls__lane){.step = lane->step + 1};
+        moved = true;
+    }
+    return moved ? LS__MOVED : LS__COMPLETE;
+}
+
+/* COMPLETE when all lanes have ended. */
+static ls__result advance_run(ls_group *group, ls__run *run)
+{
+    bool moved = false, complete = true;
+    for (int l = 0; l < run->program->lanes; l++) {
+        const ls__result result = run_lane(group, run, l);
+        moved = moved || result == LS__MOVED;
+        complete = complete && result == LS__COMPLETE;
+    }
+    return complete ? LS__COMPLETE : moved ? LS__MOVED : LS__BLOCKED;
+}
+
+/* ---- slices ------------------------------------------------------------------------------- */
+
+static bool may_begin_slice(const ls_group *group)
+{
+    const uint64_t next = group->slices + 1;
+    return next <= LS__SLICE_SLOTS || slice_all_at(group, next - LS__SLICE_SLOTS, SLICE_DONE);
+}
+
+/* Begins the next slice in `run` if there is one and its slot is free. */
+static bool begin_slice(ls_group *group, ls__run *run)
+{
+    ls__exec *exec = group->exec;
+    const bool sliced = exec->work->way == LS__WAY_STAGED;
+    if (run->active || exec->next >= exec->work->count || (sliced && !may_begin_slice(group))) {
+        return false;
+    }
+    const int64_t left = exec->work->count - exec->next;
+    const ls__program *program = run->program;
+    const int64_t count = left < exec->slice ? left : exec->slice;
+    *run = (ls__run){.active = true,
+                     .program = program,
+                     .start = exec->next,
+                     .count = count,
+                     .quantum = ls__chunk_quantum(exec->work, program, count),
+                     .slice = sliced ? ++group->slices : 0};
+    exec->next += count;
+    return true;
+}
+
+static bool advance_runs(ls_group *group)
+{
+    ls__exec *exec = group->exec;
+    const bool sliced = exec->work->way == LS__WAY_STAGED;
+    bool moved = false;
+    for (int i = 0; i < (sliced ? LS__SLICE_SLOTS : 1); i++) {
+        ls__run *run = &exec->run[i];
+        moved = begin_slice(group, run) || moved;
+        const ls__result result = run->active ? advance_run(group, run) : LS__BLOCKED;
+        moved = moved || result != LS__BLOCKED;
+        if (result == LS__COMPLETE) {
+            run->active = false;
+            if (sliced) {
+                slice_reach(group, run->slice, SLICE_DONE);
+            }
+        }
+    }
+    return moved;
+}
+
+static bool runs_ended(const ls__exec *exec)
+{
+    return !exec->run[0].active && !exec->run[1].active && exec->next >= exec->work->count;
+}
+
+/* ---- from announced to running ------------------------------------------------------------ */
+
+static bool all_registered(const ls_group *group, uint64_t sequence)
+{
+    for (int r = 0; r < group->size; r++) {
+        if (ls__post_slot(group, r, sequence)->descriptor.memory != LS__MEMORY_REGISTERED) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static ls__way decide(const ls_group *group, const ls_work *work)
+{
+    if (work->way != LS__WAY_UNDECIDED) {
+        return (ls__way)work->way;
+    }
+    if (group->comm->forced == LS__WAY_STAGED) {
+        return LS__WAY_STAGED;
+    }
+    return all_registered(group, work->descriptor.sequence) ? LS__WAY_REGISTERED : LS__WAY_STAGED;
+}
+
+/* Where everybody's buffers are, as this process sees them. */
+static void bind_buffers(const ls_group *group, ls__exec *exec)
+{
+    const ls_work *work = exec->work;
+    const uint64_t sequence = work->descriptor.sequence;
+    for (int r = 0; r < group->size && work->way == LS__WAY_REGISTERED; r++) {
+        const ls__descriptor *d = &ls__post_slot(group, r, sequence)->descriptor;
+        exec->input[r] = group->member[r].base + d->input;
+        exec->output[r] = group->member[r].base + d->output;
+    }
+    for (int r = 0; r < group->size; r++) {
+        exec->stage[r] = work->way == LS__WAY_SMALL ? ls__small_stage(group, r, sequence)
+                                                    : group->member[r].control->stage[0];
+    }
+    exec->input[group->rank] = (unsigned char *)work->input;
+    exec->output[group->rank] = work->output;
+}
+
+static bool reduces_in_steps(const ls__program *program)
+{
+    for (int i = 0; i < program->step_count; i++) {
+        const ls__step *step = &program->steps[i];
+        const bool reduce = step->kind == LS__STEP_REDUCE || step->kind == LS__STEP_PEER_REDUCE;
+        if (step->kind == LS__STEP_RECV_REDUCE || (reduce && step->src_count != program->size)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static int64_t slice_of(const ls_work *work, const ls__program *program)
+{
+    switch ((ls__way)work->way) {
+    case LS__WAY_STAGED:
+        return ls__slice_max(work, program, LS__SLICE_BYTES);
+    case LS__WAY_MESSAGES:
+        return ls__slice_max(work, program, LS__MESSAGE_SLICE_BYTES);
+    default:
+        return work->count;
+    }
+}
+
+/* The step after the program's fence 0, which the operation has reached by being announced. */
+static int step_after_fence(const ls__program *program)
+{
+    for (int s = 0; s < program->lane_start[1]; s++) {
+        if (program->steps[s].kind == LS__STEP_FENCE) {
+            return s + 1;
+        }
+    }
+    return 0;
+}
+
+static bool have_scratch(ls_group *group, const ls__program *program, int64_t quantum)
+{
+    ls__exec *exec = group->exec;
+    const ls__env *env = group->comm->env;
+    const size_t bytes = (size_t)program->scratch_slots * (size_t)quantum * exec->work->element;
+    if (bytes <= exec->scratch_bytes) {
+        return true;
+    }
+    unsigned char *grown = env->allocate(env, bytes);
+    if (grown == NULL) {
+        return false;
+    }
+    if (exec->scratch != NULL) {
+        env->release(env, exec->scratch, exec->scratch_bytes);
+    }
+    exec->scratch = grown;
+    exec->scratch_bytes = bytes;
+    return true;
+}
+
+static void fail_here(ls_group *group, ls_status status)
+{
+    char text[LS__FAILURE_MAX], operation[256];
+    ls__operation_text(group, &group->exec->work->descriptor, operation, sizeof operation);
+    snprintf(text, sizeof text, "%s cannot run on rank %d: %s", operation,
+             group->comm->runtime->rank, ls_error_message());
+    ls__group_cause(group, status, text);
+}
+
+/* Chooses the program and binds it; false: the group was failed. */
+static bool begin_run(ls_group *group)
+{
+    ls__exec *exec = group->exec;
+    ls_work *work = exec->work;
+    ls__comm *comm = group->comm;
+    work->way = (uint8_t)decide(group, work);
+    ls__lock_take(&comm->lock, comm->env);
+    const ls__program *program = ls__choose_program(group, work, (ls__way)work->way);
+    ls__unlock(&comm->lock, comm->env);
+    if (program == NULL) {
+        fail_here(group, LS_ERR_UNSUPPORTED);
+        return false;
+    }
+    exec->slice = slice_of(work, program);
+    exec->next = 0;
+    const int64_t first = work->count < exec->slice ? work->count : exec->slice;
+    if (!have_scratch(group, program, ls__chunk_quantum(work, program, first))) {
+        (void)ls__fail(LS_ERR_MEMORY, "no memory to receive into");
+        fail_here(group, LS_ERR_MEMORY);
+        return false;
+    }
+    bind_buffers(group, exec);
+    exec->divide_last = work->divisor != 0 && reduces_in_steps(program);
+    exec->run[0] = (ls__run){.program = program};
+    exec->run[1] = (ls__run){.program = program};
+    if (work->count == 0 || work->way == LS__WAY_SMALL || work->way == LS__WAY_REGISTERED) {
+        /* One run over everything; also of nothing, for its fences and empty messages. */
+        exec->run[0].active = true;
+        exec->run[0].count = work->count;
+        exec->run[0].quantum = ls__chunk_quantum(work, program, work->count);
+        exec->next = work->count;
+    }
+    if (work->way == LS__WAY_SMALL) {
+        exec->run[0].lane[0].step = step_after_fence(program);
+    }
+    return true;
+}
+
+void ls__exec_publish(ls_group *group, ls_work *work)
+{
+    ls__exec *exec = group->publisher;
+    const ls__program *program = ls__choose_program(group, work, LS__WAY_SMALL);
+    const int steps = step_after_fence(program) - 1;
+    exec->work = work;
+    bind_buffers(group, exec);
+    ls__run run = {.program = program,
+                   .count = work->count,
+                   .quantum = ls__chunk_quantum(work, program, work->count)};
+    for (int s = 0; s < steps; s++) {
+        const ls__step *step = &program->steps[s];
+        LS_ASSERT(step->kind == LS__STEP_COPY && step->dst_count == 1);
+        int64_t count = 0, same = 0;
+        unsigned char *to = ls__ref_at(exec, &run, program->refs[step->first_dst], &count);
+        const unsigned char *from = ls__ref_at(exec, &run, program->refs[step->first_src], &same);
+        if (to != from && count > 0) {
+            memcpy(to, from, (size_t)count * work->element);
+        }
+    }
+    exec->work = NULL;
+}
+
+/* ---- the backend's functions -------------------------------------------------------------- */
+
+static bool begin(ls_group *group)
+{
+    ls__exec *exec = group->exec;
+    ls__comm *comm = group->comm;
+    ls__lock_take(&comm->lock, comm->env);
+    exec->work =
+        ls__list_empty(&group->queue) ? NULL : LS__LIST_ITEM(group->queue.next, ls_work, link);
+    ls__unlock(&comm->lock, comm->env);
+    if (exec->work == NULL) {
+        return false;
+    }
+    exec->state = LS__EXEC_MEET;
+    exec->met = 0;
+    return true;
+}
+
+static bool is_posted(ls_group *group, const ls_work *work)
+{
+    ls__comm *comm = group->comm;
+    ls__lock_take(&comm->lock, comm->env);
+    (void)ls__post_flush(group);
+    const bool posted = work->posted;
+    ls__unlock(&comm->lock, comm->env);
+    return posted;
+}
+
+/* Whether all members have announced the operation. */
+static bool all_met(ls_group *group)
+{
+    ls__exec *exec = group->exec;
+    const ls_work *work = exec->work;
+    const uint64_t stamp = ls__stamp(work->descriptor.sequence, 1);
+    if (exec->met == 0 && !is_posted(group, work)) {
+        return false;
+    }
+    while (work->way != LS__WAY_MESSAGES && exec->met < group->size) {
+        const ls__post *post = ls__post_slot(group, exec->met, work->descriptor.sequence);
+        /* Sync: seq_cst for Note [Last arriver]; acquires the descriptor. */
+        if (atomic_load_explicit(&post->stamp, memory_order_seq_cst) < stamp) {
+            return false;
+        }
+        exec->met++;
+    }
+    return true;
+}
+
+static void finish(ls_group *group)
+{
+    ls__exec *exec = group->exec;
+    ls__comm *comm = group->comm;
+    ls_work *work = exec->work;
+    if (exec->divide_last) {
+        ls__divide(work->output, work->count, work->dtype, work->divisor);
+    }
+    exec->work = NULL;
+    exec->state = LS__EXEC_IDLE;
+    ls__count(&group->operations, 1);
+    ls__post_finish(group, work->descriptor.sequence);
+    ls__lock_take(&comm->lock, comm->env);
+    ls__list_remove(&work->link);
+    ls__unlock(&comm->lock, comm->env);
+    ls__work_end(work, LS_OK);
+}
+
+/* One transition; LS__BLOCKED when nothing could be done. */
+static ls__result advance_once(ls_group *group)
+{
+    ls__exec *exec = group->exec;
+    switch (exec->state) {
+    case LS__EXEC_IDLE:
+        return begin(group) ? LS__MOVED : LS__BLOCKED;
+    case LS__EXEC_MEET:
+        if (!all_met(group)) {
+            return LS__BLOCKED;
+        }
+        if (exec->work->way != LS__WAY_MESSAGES && ls__mismatch_check(group, exec->work)) {
+            return LS__COMPLETE;
+        }
+        ls__flight_start(group->comm, exec->work);
+        exec->state = LS__EXEC_RUN;
+        return begin_run(group) ? LS__MOVED : LS__COMPLETE;
+    case LS__EXEC_RUN: {
+        const bool moved = advance_runs(group);
+        if (runs_ended(exec)) {
+            finish(group);
+            return LS__COMPLETE;
+        }
+        return moved ? LS__MOVED : LS__BLOCKED;
+    }
+    }
+    return LS__BLOCKED;
+}
+
+static bool native_advance(ls_group *group)
+{
+    bool moved = false;
+    for (int ended = 0; ended < OPERATIONS_PER_TURN;) {
+        const ls__result result = advance_once(group);
+        if (result == LS__BLOCKED) {
+            break;
+        }
+        moved = true;
+        ended += result == LS__COMPLETE ? 1 : 0;
+        if (result == LS__COMPLETE && ls__group_failed(group)) {
+            break;
+        }
+        if (result == LS__MOVED && group->exec->state == LS__EXEC_RUN &&
+            group->exec->work->count * (int64_t)group->exec->work->element >
+                (int64_t)LS__PIECE_BYTES) {
+            break; /* a large operation: let other groups have their turn */
+        }
+    }
+    return moved;
+}
+
+static bool native_submit(ls_group *group, ls_work *work)
+{
+    if (work->way == LS__WAY_UNDECIDED && ls__choose_small(group, work)) {
+        work->way = LS__WAY_SMALL;
+    }
+    if (group->next_post == NULL) {
+        group->next_post = work;
+    }
+    const bool ready = ls__post_flush(group);
+    return ready || !work->posted || group->size == 1;
+}
+
+static void native_reset(ls_group *group)
+{
+    group->exec->work = NULL;
+    group->exec->state = LS__EXEC_IDLE;
+    group->exec->run[0].active = false;
+    group->exec->run[1].active = false;
+}
+
+/* One allocation: the struct and its five arrays of `size` pointers. */
+static size_t exec_bytes(int size)
+{
+    return sizeof(ls__exec) + 5 * (size_t)size * sizeof(void *);
+}
+
+static ls__exec *exec_new(const ls__env *env, int size)
+{
+    ls__exec *exec = env->allocate(env, exec_bytes(size));
+    if (exec != NULL) {
+        memset(exec, 0, exec_bytes(size));
+        void **at = (void **)(exec + 1);
+        exec->input = (unsigned char **)at;
+        exec->output = (unsigned char **)(at + size);
+        exec->stage = (unsigned char **)(at + 2 * size);
+        exec->dst = at + 3 * size;
+        exec->src = (const void **)(at + 4 * size);
+    }
+    return exec;
+}
+
+static void native_close(ls_group *group)
+{
+    const ls__env *env = group->comm->env;
+    ls__letters_close(group);
+    if (group->exec != NULL && group->exec->scratch != NULL) {
+        env->release(env, group->exec->scratch, group->exec->scratch_bytes);
+    }
+    if (group->exec != NULL) {
+        env->release(env, group->exec, exec_bytes(group->size));
+    }
+    if (group->publisher != NULL) {
+        env->release(env, group->publisher, exec_bytes(group->size));
+    }
+    group->exec = NULL;
+    group->publisher = NULL;
+}
+
+static ls_status native_open(ls_group *group)
+{
+    group->exec = exec_new(group->comm->env, group->size);
+    group->publisher = exec_new(group->comm->env, group->size);
+    ls_status status = group->exec != NULL && group->publisher != NULL
+                           ? ls__letters_open(group)
+                           : ls__fail(LS_ERR_MEMORY, "no memory for a group of %d", group->size);
+    if (status != LS_OK) {
+        native_close(group);
+    }
+    return status;
+}
+
+const ls__backend ls__backend_native = {
+    .name = "native",
+    .capabilities = LS__CAN_RUN_PROGRAMS | LS__CAN_ORDER_SUMS | LS__CAN_ABORT |
+                    LS__CAN_COMPARE_FIRST | LS__CAN_REGISTER,
+    .memory_kinds = LS__KIND_HOST,
+    .open = native_open,
+    .close = native_close,
+    .submit = native_submit,
+    .advance = native_advance,
+    .reset = native_reset,
+};

@@ -1,0 +1,69 @@
+/* One operation being run: its program, bound to buffers, and how far each lane has come. */
+#ifndef LS_COMM_EXEC_H
+#define LS_COMM_EXEC_H
+
+#include "comm/engine.h"
+
+#define LS__PIECE_BYTES ((size_t)4 << 20) /* a data step yields to other groups after this much */
+#define LS__MESSAGE_SLICE_BYTES ((size_t)4 << 20) /* bounds the scratch of MESSAGES programs */
+
+typedef enum ls__result {
+    LS__BLOCKED, /* nothing could be done */
+    LS__MOVED,   /* something was, more is to do */
+    LS__COMPLETE
+} ls__result;
+
+typedef struct ls__lane {
+    int step;      /* steps before this one (an index within the lane) are complete */
+    int64_t moved; /* elements of the current one; FENCE: 1 + members seen; SEND, RECV: bytes */
+} ls__lane;
+
+/* A program over one slice of the operation. */
+typedef struct ls__run {
+    bool active;
+    const ls__program *program;
+    int64_t start, count; /* the slice, in elements (of each block, where there are blocks) */
+    int64_t quantum;      /* elements of a full chunk */
+    uint64_t slice;       /* STAGED: its number in the group, from 1 */
+    int passed;           /* fences passed */
+    ls__lane lane[LS__PROGRAM_LANES_MAX];
+} ls__run;
+
+typedef enum ls__exec_state {
+    LS__EXEC_IDLE,
+    LS__EXEC_MEET, /* fence 0 of the operation: until all have announced it */
+    LS__EXEC_RUN
+} ls__exec_state;
+
+struct ls__exec {
+    ls__exec_state state;
+    ls_work *work;    /* first of the group's queue */
+    int met;          /* members that have announced it */
+    bool divide_last; /* the program reduces in several steps: divide at the end */
+    int64_t next;     /* start of the first slice not begun */
+    int64_t slice;    /* elements of a full slice */
+    ls__run run[LS__SLICE_SLOTS];
+    unsigned char **input, **output, **stage; /* [size] of each member, in our address space */
+    void **dst;                               /* [size] */
+    const void **src;                         /* [size] */
+    unsigned char *scratch;
+    size_t scratch_bytes;
+};
+
+/* exec_step.c: a bounded piece of the lane's current step. */
+ls__result ls__step_run(ls_group *group, ls__run *run, const ls__step *step, ls__lane *lane);
+
+/* bind.c: cutting an operation into slices and chunks. */
+
+/* Where a ref lies and how many elements it has in this run. */
+unsigned char *ls__ref_at(const ls__exec *exec, const ls__run *run, ls__ref ref, int64_t *count);
+/* The largest slice whose staged chunks fit into `bytes`. */
+int64_t ls__slice_max(const ls_work *work, const ls__program *program, size_t bytes);
+/* Elements of a full chunk in a slice of `count`. */
+int64_t ls__chunk_quantum(const ls_work *work, const ls__program *program, int64_t count);
+
+/* stream.c: one step's message, in pieces that fit the transport. */
+ls__result ls__stream_send(ls_group *group, ls__run *run, const ls__step *step, ls__lane *lane);
+ls__result ls__stream_recv(ls_group *group, ls__run *run, const ls__step *step, ls__lane *lane);
+
+#endif

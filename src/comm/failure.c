@@ -1,0 +1,346 @@
+/* How a group fails, and how all its members come to report the same first cause.
+ *
+ * Causes: the launcher's verdict (a rank died), a mismatch, a deadline, ls_group_abort, a peer that
+ * left. Whoever finds one claims the group: a compare-and-swap on one word in member 0's control
+ * block, so there is one winner, whose text everybody takes over. Claims need no message: members
+ * look at that word whenever they wait. After taking a cause over a rank ends all operations of
+ * the group with it and says in its heap's `quiet` table that it touches no peer's memory for this
+ * group any more; until all have said so, memory that is freed stays in quarantine.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "comm/letters.h"
+
+const char *ls__group_failure(const ls_group *group)
+{
+    return atomic_load_explicit(&group->failed, memory_order_acquire) != 0 ? group->failure : "";
+}
+
+/* ---- claiming ----------------------------------------------------------------------------- */
+
+/* Tells the launcher, which reports it if this rank then ends. The first failure counts. */
+static void tell_board(ls_group *group, ls_status status, const char *text)
+{
+    ls__board_rank *me = group->comm->me;
+    if (status != LS_ERR_PEER && atomic_load_explicit(&me->failed, memory_order_relaxed) == 0) {
+        snprintf(me->failed_text, sizeof me->failed_text, "%s", text);
+        me->failed_group = group->id + 1; /* 0 would mean all groups */
+        /* Sync: release; pairs with the acquire of the launcher and the peers. */
+        atomic_store_explicit(&me->failed, (uint32_t)-status, memory_order_release);
+    }
+}
+
+void ls__group_cause(ls_group *group, ls_status status, const char *text)
+{
+    ls__control *first = group->member[0].control;
+    uint32_t expected = 0;
+    /* Sync: the claim decides who writes; the text is released by `failed`. */
+    if (atomic_compare_exchange_strong_explicit(&first->claim, &expected, (uint32_t)group->rank + 1,
+                                                memory_order_seq_cst, memory_order_relaxed)) {
+        snprintf(group->own->failed_text, sizeof group->own->failed_text, "%s", text);
+        atomic_store_explicit(&group->own->failed, (uint32_t)-status, memory_order_seq_cst);
+        tell_board(group, status, text);
+    }
+    ls__ring_members(group);
+    ls__ring(group->comm, group->member[group->rank].local);
+}
+
+/* ---- taking over -------------------------------------------------------------------------- */
+
+static ls__life life_of(const ls__comm *comm, int local)
+{
+    return (ls__life)atomic_load_explicit(&comm->board->rank[local].life, memory_order_acquire);
+}
+
+static void end_all(ls__list *works, ls_status status)
+{
+    for (ls__list *at = ls__list_pop_front(works); at != NULL; at = ls__list_pop_front(works)) {
+        ls__work_end(LS__LIST_ITEM(at, ls_work, link), status);
+    }
+}
+
+static void take_all(ls__list *from, ls__list *to)
+{
+    for (ls__list *at = ls__list_pop_front(from); at != NULL; at = ls__list_pop_front(from)) {
+        ls__list_push_back(to, at);
+    }
+}
+
+static void say_quiet(ls_group *group)
+{
+    ls__comm *comm = group->comm;
+    ls__heap_header *header = ls__heap_header_of(&comm->heap, comm->runtime->rank);
+    /* Sync: release; pairs with the acquire in let_go. */
+    atomic_store_explicit(&header->quiet[group->id % LS__GROUP_SLOTS], group->id + 1,
+                          memory_order_release);
+    atomic_fetch_add_explicit(&comm->me->abort_seen, 1, memory_order_release);
+}
+
+/* The group has `status` and `text` from now on; everything in flight ends with it. */
+static void collapse(ls_group *group, ls_status status, const char *text)
+{
+    ls__comm *comm = group->comm;
+    ls__list ended;
+    ls__list_init(&ended);
+    (void)ls__past_add(group, LS__PAST_FAILED, NULL);
+    ls__lock_take(&comm->lock, comm->env);
+    snprintf(group->failure, sizeof group->failure, "%s", text);
+    /* Sync: releases the text; pairs with ls__group_failure and the check at submission. */
+    atomic_store_explicit(&group->failed, status, memory_order_release);
+    group->next_post = NULL;
+    take_all(&group->queue, &ended);
+    take_all(&group->mail, &ended);
+    atomic_store_explicit(&group->mailed, 0, memory_order_relaxed);
+    ls__unlock(&comm->lock, comm->env);
+    group->backend->reset(group);
+    take_all(&group->letters->sends, &ended);
+    take_all(&group->letters->recvs, &ended);
+    say_quiet(group);
+    end_all(&ended, status);
+}
+
+/* The claimant died, or is stopped, between claim and text. */
+static bool claim_is_stuck(ls_group *group, int claimant)
+{
+    ls__comm *comm = group->comm;
+    const uint64_t now = comm->env->now_ns(comm->env);
+    if (group->claim_seen_ns == 0) {
+        group->claim_seen_ns = now;
+    }
+    return life_of(comm, group->member[claimant].local) == LS__LIFE_DEAD ||
+           now - group->claim_seen_ns > LS__GRACE_NS;
+}
+
+bool ls__group_failed(ls_group *group)
+{
+    if (atomic_load_explicit(&group->failed, memory_order_relaxed) != 0) {
+        return true;
+    }
+    const uint32_t claim =
+        atomic_load_explicit(&group->member[0].control->claim, memory_order_seq_cst);
+    if (claim == 0 || claim > (uint32_t)group->size) {
+        return false;
+    }
+    const ls__control *claimant = group->member[claim - 1].control;
+    const uint32_t failed = atomic_load_explicit(&claimant->failed, memory_order_seq_cst);
+    if (failed != 0) {
+        collapse(group, (ls_status) - (int)failed, claimant->failed_text);
+        return true;
+    }
+    if (claim_is_stuck(group, (int)claim - 1)) {
+        char text[LS__FAILURE_MAX];
+        snprintf(text, sizeof text,
+                 "group \"%s\" failed: rank %d ended while it reported a failure (unconfirmed)",
+                 group->name, group->member[claim - 1].world_rank);
+        collapse(group, LS_ERR_PEER, text);
+        return true;
+    }
+    return false;
+}
+
+/* ---- looking ------------------------------------------------------------------------------ */
+
+static bool has_verdict(const ls__comm *comm)
+{
+    return atomic_load_explicit(&comm->board->verdict, memory_order_acquire) != 0;
+}
+
+static void log_verdict(ls__comm *comm)
+{
+    if (!comm->verdict_logged) {
+        comm->verdict_logged = true;
+        LS__ERROR("%s", comm->board->verdict_text);
+    }
+}
+
+/* What the launcher, or a peer for all groups, has declared. Returns whether a group failed. */
+static bool apply_verdict(ls__comm *comm)
+{
+    bool any = false;
+    log_verdict(comm);
+    LS__LIST_EACH (at, &comm->groups) {
+        ls_group *group = LS__LIST_ITEM(at, ls_group, link);
+        if (!ls__group_failed(group)) {
+            ls__group_cause(group, LS_ERR_PEER, comm->board->verdict_text);
+            any = ls__group_failed(group) || any;
+        }
+    }
+    return any;
+}
+
+bool ls__comm_look(ls__comm *comm)
+{
+    bool any = false;
+    if (has_verdict(comm)) {
+        return apply_verdict(comm);
+    }
+    LS__LIST_EACH (at, &comm->groups) {
+        ls_group *group = LS__LIST_ITEM(at, ls_group, link);
+        if (atomic_load_explicit(&group->failed, memory_order_relaxed) == 0) {
+            any = ls__group_failed(group) || any;
+        }
+    }
+    return any;
+}
+
+/* ---- deadlines and stalls ----------------------------------------------------------------- */
+
+/* Appends "rank 2 …: what it is doing" for a member that is missing. */
+static void describe_missing(const ls_group *group, int member, char *out, size_t bytes)
+{
+    const ls__comm *comm = group->comm;
+    ls__board_describe(comm->board, comm->env, group->member[member].local, out, bytes);
+}
+
+/* The members that keep `work` waiting: for a collective those that have not announced it (or, when
+ * all have, the first that is behind at a fence); for a letter the peer. Returns the count of
+ * those named first in `who`. */
+static int missing_members(const ls_group *group, const ls_work *work, int *who, int room)
+{
+    int count = 0;
+    if (work->operation == LS__OP_SEND || work->operation == LS__OP_RECV) {
+        who[count++] = work->descriptor.root;
+        return count;
+    }
+    for (int r = 0; r < group->size && count < room; r++) {
+        if (r != group->rank &&
+            atomic_load_explicit(&ls__post_slot(group, r, work->descriptor.sequence)->stamp,
+                                 memory_order_acquire) < ls__stamp(work->descriptor.sequence, 1)) {
+            who[count++] = r;
+        }
+    }
+    return count;
+}
+
+#define NAMED_MAX 3
+
+/* ": rank 2 has not called it: rank 2 (host …) in the backward pass …" */
+static void waiting_text(const ls_group *group, const ls_work *work, char *out, size_t bytes)
+{
+    int who[NAMED_MAX];
+    const int count = missing_members(group, work, who, NAMED_MAX);
+    const bool letter = work->operation == LS__OP_SEND || work->operation == LS__OP_RECV;
+    size_t used = 0;
+    out[0] = '\0';
+    if (count == 0) {
+        snprintf(out, bytes, "all ranks have called it, but not all have come through");
+        return;
+    }
+    for (int i = 0; i < count && used < bytes; i++) {
+        char what[512];
+        describe_missing(group, who[i], what, sizeof what);
+        const int n = snprintf(out + used, bytes - used, "%srank %d has not %s: %s",
+                               i == 0 ? "" : "; ", group->member[who[i]].world_rank,
+                               letter ? "called its side" : "called it", what);
+        used += n > 0 ? (size_t)n : 0;
+    }
+}
+
+static void fail_deadline(ls_group *group, const ls_work *work, uint64_t now_ns)
+{
+    char text[LS__FAILURE_MAX], operation[256], who[LS__FAILURE_MAX - 320];
+    ls__operation_text(group, &work->descriptor, operation, sizeof operation);
+    waiting_text(group, work, who, sizeof who);
+    snprintf(text, sizeof text, "%s did not finish within %.1f s: %s", operation,
+             (double)(now_ns - work->queued_ns) * 1e-9, who);
+    ls__group_cause(group, LS_ERR_TIMEOUT, text);
+}
+
+static void warn_stall(ls_group *group, ls_work *work, uint64_t now_ns)
+{
+    char operation[256], who[LS__FAILURE_MAX];
+    ls__operation_text(group, &work->descriptor, operation, sizeof operation);
+    waiting_text(group, work, who, sizeof who);
+    LS__WARN("%s has waited for %.1f s: %s", operation, (double)(now_ns - work->queued_ns) * 1e-9,
+             who);
+    work->warned = true;
+}
+
+/* A member that is missing and cannot come any more. */
+static bool member_gone(ls_group *group, const ls_work *work, uint64_t now_ns)
+{
+    int who[NAMED_MAX];
+    const int count = missing_members(group, work, who, NAMED_MAX);
+    for (int i = 0; i < count; i++) {
+        const ls__life life = life_of(group->comm, group->member[who[i]].local);
+        if (life != LS__LIFE_LEFT && life != LS__LIFE_DEAD) {
+            continue;
+        }
+        if (group->gone_seen_ns == 0) {
+            group->gone_seen_ns = now_ns; /* the launcher's verdict knows more: wait for it */
+        }
+        if (life == LS__LIFE_LEFT || now_ns - group->gone_seen_ns > LS__GRACE_NS) {
+            char text[LS__FAILURE_MAX], operation[256];
+            ls__operation_text(group, &work->descriptor, operation, sizeof operation);
+            snprintf(text, sizeof text, "%s cannot finish: rank %d has %s", operation,
+                     group->member[who[i]].world_rank,
+                     life == LS__LIFE_LEFT ? "left the job (ls_finalize) without calling it"
+                                           : "ended (unconfirmed: no word from the launcher)");
+            ls__group_cause(group, LS_ERR_PEER, text);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* True: the group was failed. */
+static bool check_work(ls_group *group, ls_work *work, uint64_t now_ns)
+{
+    const bool letter = work->operation == LS__OP_SEND || work->operation == LS__OP_RECV;
+    const uint64_t age = now_ns > work->queued_ns ? now_ns - work->queued_ns : 0;
+    if (age > LS__STALL_NS && !letter && ls__mismatch_check(group, work)) {
+        return true;
+    }
+    if (member_gone(group, work, now_ns)) {
+        return true;
+    }
+    if (now_ns >= work->deadline_ns) {
+        fail_deadline(group, work, now_ns);
+        return true;
+    }
+    if (age > LS__WARN_NS && !work->warned) {
+        warn_stall(group, work, now_ns);
+    }
+    return false;
+}
+
+static bool check_list(ls_group *group, const ls__list *works, uint64_t now_ns)
+{
+    LS__LIST_EACH (at, works) {
+        if (check_work(group, LS__LIST_ITEM(at, ls_work, link), now_ns)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void check_group(ls_group *group, uint64_t now_ns)
+{
+    ls__comm *comm = group->comm;
+    ls__lock_take(&comm->lock, comm->env);
+    ls_work *head =
+        ls__list_empty(&group->queue) ? NULL : LS__LIST_ITEM(group->queue.next, ls_work, link);
+    ls__unlock(&comm->lock, comm->env);
+    if ((head != NULL && check_work(group, head, now_ns)) ||
+        check_list(group, &group->letters->sends, now_ns) ||
+        check_list(group, &group->letters->recvs, now_ns)) {
+        (void)ls__group_failed(group);
+    }
+}
+
+void ls__engine_check(ls__comm *comm, uint64_t now_ns)
+{
+    comm->next_check_ns = now_ns + LS__CHECK_NS;
+    /* Sync: relaxed; a time of its own, nothing else is published with it. */
+    atomic_store_explicit(&comm->me->heartbeat_ns, now_ns, memory_order_relaxed);
+    (void)ls__comm_look(comm);
+    LS__LIST_EACH (at, &comm->groups) {
+        ls_group *group = LS__LIST_ITEM(at, ls_group, link);
+        if (atomic_load_explicit(&group->pending, memory_order_acquire) > 0 &&
+            atomic_load_explicit(&group->failed, memory_order_relaxed) == 0) {
+            check_group(group, now_ns);
+        }
+    }
+}

@@ -1,0 +1,56 @@
+/* The flight recorder: the last operations of this rank, on the board, where launcher and peers
+ * read them after it died. A few stores an operation; `state` is stored last, with release, and
+ * pairs with the acquire of whoever reports. */
+#include <stdio.h>
+#include <string.h>
+
+#include "comm/engine.h"
+
+static ls__flight_record *record_of(ls__comm *comm, uint64_t number)
+{
+    return &comm->me->flight[number % LS__FLIGHT_MAX];
+}
+
+uint64_t ls__flight_open(ls__comm *comm, const ls_work *work)
+{
+    const uint64_t number = atomic_load_explicit(&comm->me->flight_next, memory_order_relaxed);
+    ls__flight_record *record = record_of(comm, number);
+    atomic_store_explicit(&record->state, LS__FLIGHT_EMPTY, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release); /* readers see EMPTY before the new fields */
+    record->fences_passed = 0;
+    record->queued_ns = work->queued_ns;
+    record->started_ns = 0;
+    record->ended_ns = 0;
+    record->descriptor = work->descriptor;
+    memcpy(record->group_name, work->group->name, sizeof record->group_name);
+    atomic_store_explicit(&record->state, LS__FLIGHT_QUEUED, memory_order_release);
+    atomic_store_explicit(&comm->me->flight_next, number + 1, memory_order_release);
+    return number;
+}
+
+/* Whether the work's record has not been written over by LS__FLIGHT_MAX newer ones. */
+static bool still_there(const ls__comm *comm, const ls_work *work)
+{
+    return atomic_load_explicit(&comm->me->flight_next, memory_order_relaxed) - work->flight <
+           LS__FLIGHT_MAX;
+}
+
+void ls__flight_start(ls__comm *comm, const ls_work *work)
+{
+    if (still_there(comm, work)) {
+        ls__flight_record *record = record_of(comm, work->flight);
+        record->fences_passed = 1;
+        record->started_ns = work->queued_ns; /* replaced below where it is worth a clock call */
+        atomic_store_explicit(&record->state, LS__FLIGHT_STARTED, memory_order_release);
+    }
+}
+
+void ls__flight_close(ls__comm *comm, const ls_work *work, ls_status status, uint64_t now_ns)
+{
+    if (still_there(comm, work)) {
+        ls__flight_record *record = record_of(comm, work->flight);
+        record->ended_ns = now_ns;
+        atomic_store_explicit(&record->state, status == LS_OK ? LS__FLIGHT_DONE : LS__FLIGHT_FAILED,
+                              memory_order_release);
+    }
+}

@@ -1,0 +1,470 @@
+/* Groups: made together, numbered alike, each with a control block in every member's heap.
+ *
+ * Making one is a single all_gather over the parent: every rank contributes where its control block
+ * lies and which number it would give. The largest number is taken, so no rank ever sees two
+ * groups of one number, and the list of ranks travels in the operation's tag, so ranks that ask for
+ * different groups are told so by the usual comparison.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/options.h"
+#include "base/size.h"
+#include "comm/letters.h"
+
+#define TAG_ROOM 4096
+
+typedef struct offer { /* one rank's contribution to a new group */
+    uint64_t control;  /* offset in its heap; 0: it had no memory */
+    uint32_t next;     /* the number it would give */
+    uint32_t oldest;   /* of its groups alive */
+} offer;
+
+/* ---- opening and closing ------------------------------------------------------------------ */
+
+static size_t programs_bytes(int size)
+{
+    return (size_t)(LS__OP_BARRIER + 1) * LS__WAYS * (size_t)size * sizeof(ls__program *);
+}
+
+static ls_group *group_allocate(ls__comm *comm, int size)
+{
+    const ls__env *env = comm->env;
+    ls_group *group = env->allocate(env, sizeof *group);
+    ls__member *member = env->allocate(env, (size_t)size * sizeof *member);
+    const ls__program **programs = env->allocate(env, programs_bytes(size));
+    if (group == NULL || member == NULL || programs == NULL) {
+        if (group != NULL) {
+            env->release(env, group, sizeof *group);
+        }
+        if (member != NULL) {
+            env->release(env, member, (size_t)size * sizeof *member);
+        }
+        if (programs != NULL) {
+            env->release(env, programs, programs_bytes(size));
+        }
+        return NULL;
+    }
+    memset(group, 0, sizeof *group);
+    memset(programs, 0, programs_bytes(size));
+    group->member = member;
+    group->programs = programs;
+    return group;
+}
+
+static void group_release(ls_group *group)
+{
+    const ls__env *env = group->comm->env;
+    const size_t count = programs_bytes(group->size) / sizeof(ls__program *);
+    for (size_t i = 0; i < count; i++) {
+        ls__program_free((ls__program *)group->programs[i]);
+    }
+    env->release(env, group->programs, programs_bytes(group->size));
+    env->release(env, group->member, (size_t)group->size * sizeof *group->member);
+    env->release(env, group, sizeof *group);
+}
+
+static void put_name(ls_group *group, const char *name)
+{
+    if (name != NULL) {
+        snprintf(group->name, sizeof group->name, "%s", name);
+    } else {
+        snprintf(group->name, sizeof group->name, "group %u", group->id);
+    }
+}
+
+ls_status ls__group_open(ls__comm *comm, const ls__group_spec *spec, ls_group **out)
+{
+    ls_group *group = group_allocate(comm, spec->size);
+    if (group == NULL) {
+        return ls__fail(LS_ERR_MEMORY, "no memory for a group of %d ranks", spec->size);
+    }
+    group->comm = comm;
+    group->backend = &ls__backend_native;
+    group->id = spec->id;
+    group->rank = spec->rank;
+    group->size = spec->size;
+    put_name(group, spec->name);
+    ls__list_init(&group->queue);
+    ls__list_init(&group->mail);
+    for (int r = 0; r < spec->size; r++) {
+        unsigned char *base = comm->heap.peer[spec->world_rank[r]].base;
+        group->member[r] = (ls__member){.world_rank = spec->world_rank[r],
+                                        .local = spec->world_rank[r] - comm->board->first_rank,
+                                        .control = (ls__control *)(void *)(base + spec->control[r]),
+                                        .base = base};
+    }
+    group->own = group->member[group->rank].control;
+    ls_status status = group->backend->open(group);
+    if (status != LS_OK) {
+        group_release(group);
+        return status;
+    }
+    ls__lock_take(&comm->lock, comm->env);
+    ls__list_push_back(&comm->groups, &group->link);
+    ls__unlock(&comm->lock, comm->env);
+    *out = group;
+    return LS_OK;
+}
+
+void ls__group_close(ls_group *group)
+{
+    ls__comm *comm = group->comm;
+    ls__lock_take(&comm->lock, comm->env);
+    ls__list_remove(&group->link);
+    ls__unlock(&comm->lock, comm->env);
+    group->backend->close(group);
+    group_release(group);
+}
+
+/* ---- making ------------------------------------------------------------------------------- */
+
+static ls_status check_ranks(const ls_group *parent, const int *ranks, int count)
+{
+    if (count < 1 || count > parent->size) {
+        return ls__fail(LS_ERR_INVALID,
+                        "ls_group_new: %d ranks of group \"%s\", which has %d; give 1 to %d", count,
+                        parent->name, parent->size, parent->size);
+    }
+    for (int i = 0; i < count; i++) {
+        if (ranks[i] < 0 || ranks[i] >= parent->size) {
+            return ls__fail(LS_ERR_INVALID,
+                            "ls_group_new: ranks[%d] is %d; group \"%s\" has ranks 0 to %d", i,
+                            ranks[i], parent->name, parent->size - 1);
+        }
+        for (int k = 0; k < i; k++) {
+            if (ranks[k] == ranks[i]) {
+                return ls__fail(LS_ERR_INVALID, "ls_group_new: rank %d is listed twice", ranks[i]);
+            }
+        }
+    }
+    return LS_OK;
+}
+
+/* What all must agree on, as the tag of the exchange: "new group "tp" of ranks 0,1,2". */
+static void put_tag(char *tag, size_t bytes, const char *name, const int *ranks, int count)
+{
+    size_t used = (size_t)snprintf(tag, bytes, "new group \"%s\" of ranks ", name ? name : "");
+    for (int i = 0; i < count && used < bytes; i++) {
+        used += (size_t)snprintf(tag + used, bytes - used, "%s%d", i == 0 ? "" : ",", ranks[i]);
+    }
+}
+
+static uint32_t oldest_alive(ls__comm *comm)
+{
+    uint32_t oldest = comm->next_group;
+    LS__LIST_EACH (at, &comm->groups) {
+        const ls_group *group = LS__LIST_ITEM(at, ls_group, link);
+        /* The world lives as long as the job and has slot 0 to itself: ids skip it. */
+        oldest = group->id != 0 && group->id < oldest ? group->id : oldest;
+    }
+    LS__LIST_EACH (at, &comm->held) {
+        const ls__past *past = LS__LIST_ITEM(at, ls__past, link);
+        oldest = past->id != 0 && past->id < oldest ? past->id : oldest;
+    }
+    return oldest;
+}
+
+/* This rank's contribution; without memory its control is 0, and it takes part all the same. */
+static offer make_offer(ls__comm *comm, bool member, void **control)
+{
+    offer o = {0};
+    uint64_t offset = 0;
+    *control = NULL;
+    (void)ls__past_settle(comm);
+    if (member && ls__heap_alloc(&comm->heap, sizeof(ls__control), control) == LS_OK) {
+        (void)ls__heap_offset(&comm->heap, *control, sizeof(ls__control), &offset);
+    }
+    ls__lock_take(&comm->lock, comm->env);
+    o.control = offset;
+    o.next = comm->next_group;
+    o.oldest = oldest_alive(comm);
+    ls__unlock(&comm->lock, comm->env);
+    return o;
+}
+
+/* The number all will use: the largest proposed that does not share the world's table slot. */
+static ls_status agree(ls__comm *comm, const ls_group *parent, const offer *offers, uint32_t *id)
+{
+    uint32_t next = 0, oldest = UINT32_MAX;
+    for (int r = 0; r < parent->size; r++) {
+        next = offers[r].next > next ? offers[r].next : next;
+        oldest = offers[r].oldest < oldest ? offers[r].oldest : oldest;
+    }
+    next += next % LS__GROUP_SLOTS == 0 ? 1 : 0;
+    ls__lock_take(&comm->lock, comm->env);
+    comm->next_group = next + 1;
+    ls__unlock(&comm->lock, comm->env);
+    *id = next;
+    if (next - oldest >= LS__GROUP_SLOTS - 1 && oldest < next) {
+        return ls__fail(LS_ERR_LIMIT,
+                        "ls_group_new: a group made %u groups ago is still alive; at most %d may "
+                        "lie between the oldest and the newest",
+                        next - oldest, LS__GROUP_SLOTS - 1);
+    }
+    return LS_OK;
+}
+
+typedef struct plan { /* a group being made */
+    ls_group *parent;
+    const int *ranks; /* of the parent */
+    int count, rank;  /* rank: -1 outside */
+    const char *name;
+    offer *offers;     /* [parent->size] */
+    int *world_rank;   /* [count] */
+    uint64_t *control; /* [count] */
+} plan;
+
+static ls_status gather_members(const plan *p)
+{
+    for (int i = 0; i < p->count; i++) {
+        p->world_rank[i] = p->parent->member[p->ranks[i]].world_rank;
+        p->control[i] = p->offers[p->ranks[i]].control;
+        if (p->control[i] == 0) {
+            return ls__fail(LS_ERR_MEMORY,
+                            "ls_group_new: rank %d has no shared memory left for the group; raise "
+                            "LOCKSTEP_HEAP_RESERVE",
+                            p->world_rank[i]);
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status make(const plan *p, const char *tag, ls_group **out)
+{
+    ls__comm *comm = p->parent->comm;
+    void *control = NULL;
+    const offer mine = make_offer(comm, p->rank >= 0, &control);
+    ls_status status = ls__collective_start(
+        p->parent,
+        &(ls__collective){.operation = LS__OP_ALL_GATHER,
+                          .input = &mine,
+                          .output = p->offers,
+                          .count = sizeof mine,
+                          .dtype = LS_UINT8,
+                          .options = LS_OPTIONS(ls_collective_options, .tag = tag)},
+        NULL);
+    uint32_t id = 0;
+    status = status == LS_OK ? agree(comm, p->parent, p->offers, &id) : status;
+    status = status == LS_OK ? gather_members(p) : status;
+    if (status == LS_OK && p->rank >= 0) {
+        ls__token_take(comm); /* the list of groups changes */
+        status = ls__group_open(comm,
+                                &(ls__group_spec){.name = p->name,
+                                                  .id = id,
+                                                  .rank = p->rank,
+                                                  .size = p->count,
+                                                  .world_rank = p->world_rank,
+                                                  .control = p->control},
+                                out);
+        ls__token_release(comm);
+    }
+    if (status != LS_OK && control != NULL) {
+        (void)ls__heap_free(&comm->heap, control,
+                            true); /* a peer may have got as far as using it */
+    }
+    return status;
+}
+
+static int rank_in(const int *ranks, int count, int rank)
+{
+    for (int i = 0; i < count; i++) {
+        if (ranks[i] == rank) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+/* The plan's arrays, cut from one allocation of `bytes`. */
+static ls_status with_arrays(ls_group *parent, const int *ranks, int count, const char *name,
+                             ls_group **out)
+{
+    const ls__env *env = parent->comm->env;
+    const size_t size = (size_t)parent->size;
+    const size_t bytes = size * (sizeof(offer) + sizeof(uint64_t) + 2 * sizeof(int)) + TAG_ROOM;
+    unsigned char *memory = env->allocate(env, bytes);
+    if (memory == NULL) {
+        return ls__fail(LS_ERR_MEMORY, "ls_group_new: no memory for %d ranks", parent->size);
+    }
+    plan p = {.parent = parent, .count = count, .name = name};
+    p.offers = (offer *)(void *)memory;
+    p.control = (uint64_t *)(void *)(memory + size * sizeof(offer));
+    p.world_rank = (int *)(void *)(p.control + size);
+    int *all = p.world_rank + size;
+    char *tag = (char *)(all + size);
+    for (int r = 0; ranks == NULL && r < parent->size; r++) {
+        all[r] = r;
+    }
+    p.ranks = ranks != NULL ? ranks : all;
+    p.count = ranks != NULL ? count : parent->size;
+    ls_status status = check_ranks(parent, p.ranks, p.count);
+    if (status == LS_OK) {
+        p.rank = rank_in(p.ranks, p.count, parent->rank);
+        put_tag(tag, TAG_ROOM, name, p.ranks, p.count);
+        status = make(&p, tag, out);
+    }
+    env->release(env, memory, bytes);
+    return status;
+}
+
+ls_status ls_group_new(ls_group *parent, const int *ranks, int count, const char *name,
+                       ls_group **out)
+{
+    ls__comm *comm = ls__comm_get("ls_group_new");
+    if (comm == NULL) {
+        return ls__self.status;
+    }
+    if (parent == NULL || out == NULL) {
+        return ls__fail(LS_ERR_INVALID, "ls_group_new: %s is NULL",
+                        parent == NULL ? "the parent group" : "out");
+    }
+    *out = NULL;
+    return with_arrays(parent, ranks, count, name, out);
+}
+
+/* ---- ending ------------------------------------------------------------------------------- */
+
+/* Waits until nothing of the group is in flight. token not held. */
+static void drain(ls_group *group)
+{
+    ls__comm *comm = group->comm;
+    while (atomic_load_explicit(&group->pending, memory_order_acquire) > 0) {
+        ls__token_take(comm);
+        if (!ls__engine_turn(comm, true)) {
+            ls__engine_check(comm, comm->env->now_ns(comm->env));
+        }
+        ls__token_release(comm);
+        comm->env->yield(comm->env);
+    }
+}
+
+ls_status ls_group_free(ls_group *group)
+{
+    if (group == NULL) {
+        return LS_OK;
+    }
+    ls__comm *comm = ls__comm_get("ls_group_free");
+    if (comm == NULL) {
+        return ls__self.status;
+    }
+    if (group == comm->world) {
+        return ls__fail(LS_ERR_INVALID, "ls_group_free: the world ends with ls_finalize");
+    }
+    ls_status status =
+        ls_barrier(group, LS_OPTIONS(ls_collective_options, .tag = "ls_group_free"), NULL);
+    drain(group);
+    ls__token_take(comm);
+    ls__heap_header *header = ls__heap_header_of(&comm->heap, comm->runtime->rank);
+    (void)ls__past_add(group, LS__PAST_LEFT, group->own);
+    /* Sync: release, after the last look at any peer's control block; pairs with past.c. */
+    atomic_store_explicit(&header->left[group->id % LS__GROUP_SLOTS], group->id + 1,
+                          memory_order_release);
+    ls__group_close(group);
+    ls__token_release(comm);
+    (void)ls__past_settle(comm);
+    return status;
+}
+
+ls_status ls_group_abort(ls_group *group, const char *why)
+{
+    ls__comm *comm = ls__comm_get("ls_group_abort");
+    if (comm == NULL) {
+        return ls__self.status;
+    }
+    if (group == NULL) {
+        return ls__fail(LS_ERR_INVALID, "ls_group_abort: the group is NULL");
+    }
+    char text[LS__FAILURE_MAX];
+    snprintf(text, sizeof text, "group \"%s\" was aborted by rank %d: %s", group->name,
+             comm->runtime->rank, why != NULL ? why : "no reason was given");
+    ls__group_cause(group, LS_ERR_ABORTED, text);
+    if (ls__token_try(comm)) { /* else the one who has it will see the claim */
+        (void)ls__group_failed(group);
+        ls__token_release(comm);
+    }
+    return LS_OK;
+}
+
+ls_status ls_group_status(ls_group *group)
+{
+    ls__comm *comm = ls__comm_get("ls_group_status");
+    if (comm == NULL) {
+        return ls__self.status;
+    }
+    if (group == NULL) {
+        return ls__fail(LS_ERR_INVALID, "ls_group_status: the group is NULL");
+    }
+    if (ls__token_try(comm)) {
+        (void)ls__comm_look(comm);
+        ls__token_release(comm);
+    }
+    const int32_t failed = atomic_load_explicit(&group->failed, memory_order_acquire);
+    return failed == 0 ? LS_OK : ls__fail_again((ls_status)failed, group->failure);
+}
+
+/* ---- asking ------------------------------------------------------------------------------- */
+
+ls_group *ls_world(void)
+{
+    ls__comm *comm = ls__comm_get("ls_world");
+    return comm != NULL ? comm->world : NULL;
+}
+
+int ls_group_rank(const ls_group *group)
+{
+    return group != NULL ? group->rank : 0;
+}
+
+int ls_group_size(const ls_group *group)
+{
+    return group != NULL ? group->size : 1;
+}
+
+const char *ls_group_name(const ls_group *group)
+{
+    return group != NULL ? group->name : "";
+}
+
+ls_status ls_group_alloc(ls_group *group, size_t bytes, void **out)
+{
+    ls__comm *comm = ls__comm_get("ls_group_alloc");
+    if (comm == NULL) {
+        return ls__self.status;
+    }
+    if (group == NULL || out == NULL) {
+        return ls__fail(LS_ERR_INVALID, "ls_group_alloc: %s is NULL",
+                        group == NULL ? "the group" : "out");
+    }
+    *out = NULL;
+    return ls__heap_alloc(&comm->heap, bytes, out);
+}
+
+ls_status ls_group_dealloc(ls_group *group, void *memory)
+{
+    ls__comm *comm = ls__comm_get("ls_group_dealloc");
+    if (comm == NULL || memory == NULL) {
+        return comm == NULL ? ls__self.status : LS_OK;
+    }
+    (void)group; /* the heap is the rank's; a failure of any group may concern this block */
+    return ls__heap_free(&comm->heap, memory, ls__past_settle(comm));
+}
+
+ls_status ls_group_counters(const ls_group *group, ls_counters *out)
+{
+    if (group == NULL || out == NULL || out->size < sizeof out->size) {
+        return ls__fail(LS_ERR_INVALID, "ls_group_counters: pass a group and a struct whose size "
+                                        "is set");
+    }
+    const ls_counters now = {
+        .size = out->size,
+        .operations = atomic_load_explicit(&group->operations, memory_order_relaxed),
+        .messages = atomic_load_explicit(&group->messages, memory_order_relaxed),
+        .bytes_sent = atomic_load_explicit(&group->bytes_sent, memory_order_relaxed),
+        .bytes_received = atomic_load_explicit(&group->bytes_received, memory_order_relaxed),
+        .wait_ns = atomic_load_explicit(&group->wait_ns, memory_order_relaxed),
+    };
+    memcpy(out, &now, out->size < sizeof now ? out->size : sizeof now);
+    return LS_OK;
+}

@@ -1,0 +1,458 @@
+/* send and recv: the protocol of letters.h. One pass looks at what arrived and then sends what has
+ * room; it never waits. */
+#include "comm/letters.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/assert.h"
+
+/* ---- notes -------------------------------------------------------------------------------- */
+
+ls__note *ls__note_keep(ls__comm *comm, int from, const ls__message *message)
+{
+    const size_t carried = sizeof *message + message->bytes;
+    const size_t bytes = sizeof(ls__note) + carried;
+    ls__note *note = comm->env->allocate(comm->env, bytes);
+    if (note != NULL) {
+        *note = (ls__note){.from = from, .bytes = bytes};
+        ls__list_init(&note->link);
+        note->message = (ls__message *)(void *)(note + 1);
+        memcpy(note->message, message, carried);
+    }
+    return note;
+}
+
+void ls__note_drop(ls__comm *comm, ls__note *note)
+{
+    comm->env->release(comm->env, note, note->bytes);
+}
+
+static void drop_all(ls__comm *comm, ls__list *notes)
+{
+    for (ls__list *at = ls__list_pop_front(notes); at != NULL; at = ls__list_pop_front(notes)) {
+        ls__note_drop(comm, LS__LIST_ITEM(at, ls__note, link));
+    }
+}
+
+ls_status ls__letters_open(ls_group *group)
+{
+    const ls__env *env = group->comm->env;
+    ls__letters *letters = env->allocate(env, sizeof *letters);
+    bool *full = env->allocate(env, (size_t)group->size * sizeof *full);
+    if (letters == NULL || full == NULL) {
+        if (letters != NULL) {
+            env->release(env, letters, sizeof *letters);
+        }
+        return ls__fail(LS_ERR_MEMORY, "no memory for a group of %d", group->size);
+    }
+    *letters = (ls__letters){.next = 1, .full = full};
+    ls__list_init(&letters->sends);
+    ls__list_init(&letters->recvs);
+    ls__list_init(&letters->announced);
+    group->letters = letters;
+    return LS_OK;
+}
+
+void ls__letters_close(ls_group *group)
+{
+    ls__letters *letters = group->letters;
+    const ls__env *env = group->comm->env;
+    if (letters == NULL) {
+        return;
+    }
+    drop_all(group->comm, &letters->announced);
+    const size_t streams = (size_t)group->size * LS__PROGRAM_LANES_MAX;
+    for (size_t i = 0; letters->streams != NULL && i < streams; i++) {
+        drop_all(group->comm, &letters->streams[i].early);
+    }
+    if (letters->streams != NULL) {
+        env->release(env, letters->streams, streams * sizeof *letters->streams);
+    }
+    env->release(env, letters->full, (size_t)group->size * sizeof *letters->full);
+    env->release(env, letters, sizeof *letters);
+    group->letters = NULL;
+}
+
+/* ---- both ends ---------------------------------------------------------------------------- */
+
+static int peer_of(const ls_work *work)
+{
+    return work->group->member[work->descriptor.root].world_rank;
+}
+
+static size_t bytes_of(const ls_work *work)
+{
+    return (size_t)work->count * work->element;
+}
+
+static void end_letter(ls_work *work)
+{
+    ls_group *group = work->group;
+    const bool sent = work->operation == LS__OP_SEND;
+    ls__list_remove(&work->link);
+    ls__count(&group->operations, 1);
+    ls__count(&group->messages, 1);
+    ls__count(sent ? &group->bytes_sent : &group->bytes_received, bytes_of(work));
+    ls__work_end(work, LS_OK);
+}
+
+static ls__message *compose(const ls_work *work, ls__message_kind kind)
+{
+    ls__transport *t = work->group->comm->transport;
+    ls__message *message = t->reserve(t, peer_of(work));
+    if (message != NULL) {
+        message->kind = (uint32_t)kind;
+        message->lane = 0;
+        message->group = work->group->id;
+        message->bytes = 0;
+        message->letter = work->letter;
+        message->total = bytes_of(work);
+        message->offset = 0;
+    }
+    return message;
+}
+
+static void send_off(const ls_work *work)
+{
+    ls__transport *t = work->group->comm->transport;
+    t->commit(t, peer_of(work));
+}
+
+static void fill(ls__message *message, ls_work *work, size_t bytes)
+{
+    message->offset = work->moved;
+    message->bytes = (uint32_t)bytes;
+    if (bytes > 0) {
+        memcpy(message->payload, (const unsigned char *)work->input + work->moved, bytes);
+    }
+    work->moved += bytes;
+}
+
+/* ---- the receiver ------------------------------------------------------------------------- */
+
+static bool place(ls_work *work, const ls__message *message)
+{
+    const size_t total = bytes_of(work);
+    if (message->offset != work->moved || message->bytes > total - work->moved) {
+        return false;
+    }
+    if (message->bytes > 0) {
+        memcpy((unsigned char *)work->output + work->moved, message->payload, message->bytes);
+    }
+    work->moved += message->bytes;
+    if (work->moved == total) {
+        work->stage = LS__RECV_DONE;
+    }
+    return true;
+}
+
+static void side_text(const ls_group *group, int rank, const ls__descriptor *d, const char *verb,
+                      char *out, size_t bytes)
+{
+    snprintf(out, bytes, "rank %d %s %s[%lld] at %.*s:%d", group->member[rank].world_rank, verb,
+             ls_dtype_name((ls_dtype)d->dtype), (long long)d->count, LS__FILE_MAX, d->file,
+             (int)d->line);
+}
+
+static void tell_letter_mismatch(const ls_work *recv, int from, const ls__descriptor *sent)
+{
+    ls_group *group = recv->group;
+    char text[LS__FAILURE_MAX], a[256], b[256];
+    side_text(group, from, sent, "sends", a, sizeof a);
+    side_text(group, group->rank, &recv->descriptor, "receives", b, sizeof b);
+    snprintf(text, sizeof text,
+             "send/recv with tag %d on group \"%s\" disagree: %s, %s; give both the same count and "
+             "dtype",
+             (int)sent->tag, group->name, a, b);
+    ls__group_cause(group, LS_ERR_MISMATCH, text);
+}
+
+/* An announcement and a receive have met. */
+static void match(ls_work *recv, int from, const ls__message *message)
+{
+    const ls__descriptor *sent = &message->descriptor;
+    if (sent->count != recv->count || sent->dtype != recv->descriptor.dtype ||
+        message->total != bytes_of(recv)) {
+        tell_letter_mismatch(recv, from, sent);
+        return;
+    }
+    recv->letter = message->letter;
+    recv->stage = message->bytes == message->total ? LS__RECV_DATA : LS__RECV_ACCEPT;
+    if (recv->stage == LS__RECV_DATA) {
+        (void)place(recv, message);
+    }
+    ls__flight_start(recv->group->comm, recv);
+}
+
+static bool wants(const ls_work *recv, int from, int tag)
+{
+    return recv->stage == LS__RECV_MATCH && recv->descriptor.root == from &&
+           recv->descriptor.tag == tag;
+}
+
+/* False: no memory to keep it, so it stays where it is for now. */
+static bool take_announce(ls_group *group, int from, const ls__message *message)
+{
+    LS__LIST_EACH (at, &group->letters->recvs) {
+        ls_work *recv = LS__LIST_ITEM(at, ls_work, link);
+        if (wants(recv, from, message->descriptor.tag)) {
+            match(recv, from, message);
+            return true;
+        }
+    }
+    ls__note *note = ls__note_keep(group->comm, from, message);
+    if (note != NULL) {
+        ls__list_push_back(&group->letters->announced, &note->link);
+    }
+    return note != NULL;
+}
+
+static void look_for_announced(ls_work *recv)
+{
+    ls_group *group = recv->group;
+    LS__LIST_EACH (at, &group->letters->announced) {
+        ls__note *note = LS__LIST_ITEM(at, ls__note, link);
+        if (wants(recv, note->from, note->message->descriptor.tag)) {
+            ls__list_remove(&note->link);
+            match(recv, note->from, note->message);
+            ls__note_drop(group->comm, note);
+            return;
+        }
+    }
+}
+
+/* ---- arrivals ----------------------------------------------------------------------------- */
+
+static ls_work *find(ls__list *works, int from, uint64_t letter, ls__letter_stage stage)
+{
+    LS__LIST_EACH (at, works) {
+        ls_work *work = LS__LIST_ITEM(at, ls_work, link);
+        if (work->letter == letter && work->descriptor.root == from &&
+            work->stage == (uint8_t)stage) {
+            return work;
+        }
+    }
+    return NULL;
+}
+
+static bool take_for_group(ls_group *group, int world_rank, const ls__message *message)
+{
+    const int from = ls__member_of(group, world_rank);
+    ls_work *work = NULL;
+    if (from < 0) {
+        return true;
+    }
+    switch ((ls__message_kind)message->kind) {
+    case LS__MESSAGE_STEP:
+        return ls__stream_take(group, world_rank, message);
+    case LS__MESSAGE_CREDIT:
+        ls__stream_credit(group, world_rank, message);
+        return true;
+    case LS__MESSAGE_ANNOUNCE:
+        return take_announce(group, from, message);
+    case LS__MESSAGE_ACCEPT:
+        work = find(&group->letters->sends, from, message->letter, LS__SEND_WAIT);
+        if (work != NULL) {
+            work->stage = LS__SEND_STREAM;
+        }
+        return true;
+    case LS__MESSAGE_DATA:
+        work = find(&group->letters->recvs, from, message->letter, LS__RECV_DATA);
+        if (work != NULL) {
+            (void)place(work, message);
+        }
+        return true;
+    case LS__MESSAGE_DONE:
+        work = find(&group->letters->sends, from, message->letter, LS__SEND_WAIT);
+        if (work != NULL) {
+            end_letter(work);
+        }
+        return true;
+    }
+    return true;
+}
+
+static ls_group *group_by_id(ls__comm *comm, uint32_t id)
+{
+    LS__LIST_EACH (at, &comm->groups) {
+        ls_group *group = LS__LIST_ITEM(at, ls_group, link);
+        if (group->id == id) {
+            return group;
+        }
+    }
+    return NULL;
+}
+
+/* A peer may know a new group before this rank does; what it sends there is kept. Messages for
+ * groups of the past are dropped. */
+static bool take(ls__comm *comm, int from, const ls__message *message)
+{
+    ls_group *group = group_by_id(comm, message->group);
+    if (group != NULL) {
+        return atomic_load_explicit(&group->failed, memory_order_relaxed) != 0 ||
+               take_for_group(group, from, message);
+    }
+    if (message->group < comm->next_group) {
+        return true;
+    }
+    ls__note *note = ls__note_keep(comm, from, message);
+    if (note != NULL) {
+        ls__list_push_back(&comm->orphans, &note->link);
+    }
+    return note != NULL;
+}
+
+static bool take_orphans(ls__comm *comm)
+{
+    bool moved = false;
+    LS__LIST_EACH (at, &comm->orphans) {
+        ls__note *note = LS__LIST_ITEM(at, ls__note, link);
+        if (note->message->group < comm->next_group) {
+            ls__list_remove(&note->link);
+            (void)take(comm, note->from, note->message);
+            ls__note_drop(comm, note);
+            moved = true;
+        }
+    }
+    return moved;
+}
+
+static bool take_arrived(ls__comm *comm)
+{
+    ls__transport *t = comm->transport;
+    bool moved = !ls__list_empty(&comm->orphans) && take_orphans(comm);
+    for (int peer = 0; peer < comm->runtime->world_size; peer++) {
+        const ls__message *message = t->peek(t, peer);
+        while (message != NULL && (message->bytes > t->payload_max || take(comm, peer, message))) {
+            t->release(t, peer);
+            moved = true;
+            message = t->peek(t, peer);
+        }
+    }
+    return moved;
+}
+
+/* ---- departures --------------------------------------------------------------------------- */
+
+static bool push_announce(ls_work *work, bool *full)
+{
+    if (full[work->descriptor.root]) {
+        return false; /* an earlier one could not go: keep the order */
+    }
+    const size_t most = work->group->comm->transport->payload_max;
+    ls__message *message = compose(work, LS__MESSAGE_ANNOUNCE);
+    if (message == NULL) {
+        full[work->descriptor.root] = true;
+        return false;
+    }
+    message->descriptor = work->descriptor;
+    fill(message, work, bytes_of(work) <= most ? bytes_of(work) : 0);
+    send_off(work);
+    work->stage = LS__SEND_WAIT;
+    ls__flight_start(work->group->comm, work);
+    return true;
+}
+
+static bool push_data(ls_work *work)
+{
+    const size_t most = work->group->comm->transport->payload_max;
+    bool moved = false;
+    while (work->moved < bytes_of(work)) {
+        ls__message *message = compose(work, LS__MESSAGE_DATA);
+        if (message == NULL) {
+            return moved;
+        }
+        const size_t left = bytes_of(work) - work->moved;
+        fill(message, work, left < most ? left : most);
+        send_off(work);
+        moved = true;
+    }
+    work->stage = LS__SEND_WAIT;
+    return true;
+}
+
+static bool push_answer(ls_work *work)
+{
+    const bool accept = work->stage == LS__RECV_ACCEPT;
+    ls__message *message = compose(work, accept ? LS__MESSAGE_ACCEPT : LS__MESSAGE_DONE);
+    if (message == NULL) {
+        return false;
+    }
+    send_off(work);
+    if (accept) {
+        work->stage = bytes_of(work) > 0 ? LS__RECV_DATA : LS__RECV_DONE;
+    } else {
+        end_letter(work);
+    }
+    return true;
+}
+
+static bool push(ls_work *work, bool *full)
+{
+    switch ((ls__letter_stage)work->stage) {
+    case LS__SEND_ANNOUNCE:
+        return push_announce(work, full);
+    case LS__SEND_STREAM:
+        return push_data(work);
+    case LS__RECV_ACCEPT:
+    case LS__RECV_DONE:
+        return push_answer(work);
+    default:
+        return false;
+    }
+}
+
+/* New sends and receives of the user. */
+static bool collect_mail(ls_group *group)
+{
+    ls__comm *comm = group->comm;
+    if (atomic_load_explicit(&group->mailed, memory_order_acquire) == 0) {
+        return false;
+    }
+    for (;;) {
+        ls__lock_take(&comm->lock, comm->env);
+        ls__list *link = ls__list_pop_front(&group->mail);
+        if (link != NULL) {
+            atomic_fetch_sub_explicit(&group->mailed, 1, memory_order_relaxed);
+        }
+        ls__unlock(&comm->lock, comm->env);
+        if (link == NULL) {
+            return true;
+        }
+        ls_work *work = LS__LIST_ITEM(link, ls_work, link);
+        const bool send = work->operation == LS__OP_SEND;
+        work->stage = send ? LS__SEND_ANNOUNCE : LS__RECV_MATCH;
+        work->letter = send ? group->letters->next++ : 0;
+        ls__list_push_back(send ? &group->letters->sends : &group->letters->recvs, &work->link);
+        if (!send) {
+            look_for_announced(work);
+        }
+    }
+}
+
+static bool push_group(ls_group *group)
+{
+    ls__letters *letters = group->letters;
+    bool moved = collect_mail(group);
+    memset(letters->full, 0, (size_t)group->size * sizeof *letters->full);
+    LS__LIST_EACH (at, &letters->sends) {
+        moved = push(LS__LIST_ITEM(at, ls_work, link), letters->full) || moved;
+    }
+    LS__LIST_EACH (at, &letters->recvs) {
+        moved = push(LS__LIST_ITEM(at, ls_work, link), letters->full) || moved;
+    }
+    return ls__stream_flush(group) || moved;
+}
+
+bool ls__letters_turn(ls__comm *comm)
+{
+    bool moved = take_arrived(comm);
+    LS__LIST_EACH (at, &comm->groups) {
+        ls_group *group = LS__LIST_ITEM(at, ls_group, link);
+        if (atomic_load_explicit(&group->failed, memory_order_relaxed) == 0) {
+            moved = push_group(group) || moved;
+        }
+    }
+    return moved;
+}

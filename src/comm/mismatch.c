@@ -1,0 +1,154 @@
+/* Comparing what ranks believe an operation to be, and saying in words where they differ. All
+ * ranks see the same descriptors once fence 0 is complete and compare them in the same order, so
+ * all find the same pair: the first rank and the first one that differs from it. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "comm/engine.h"
+
+#define SIDE_MAX 320
+
+static bool is_reduction(const ls__descriptor *d)
+{
+    return d->operation == LS__OP_ALL_REDUCE || d->operation == LS__OP_REDUCE_SCATTER;
+}
+
+static bool same_site(const ls__descriptor *a, const ls__descriptor *b)
+{
+    return a->line == b->line && strncmp(a->file, b->file, sizeof a->file) == 0;
+}
+
+bool ls__descriptor_equal(const ls__comm *comm, const ls__descriptor *a, const ls__descriptor *b)
+{
+    return a->version == b->version && a->operation == b->operation &&
+           a->reduce_op == b->reduce_op && a->dtype == b->dtype && a->algorithm == b->algorithm &&
+           a->generation == b->generation && a->group == b->group && a->sequence == b->sequence &&
+           a->count == b->count && a->root == b->root && a->tag == b->tag &&
+           a->tag_hash == b->tag_hash && memcmp(&a->divisor, &b->divisor, sizeof a->divisor) == 0 &&
+           (!comm->strict || same_site(a, b));
+}
+
+/* Appends, and keeps quiet when the text is full. */
+static void add(char *out, size_t bytes, const char *format, ...) LS__PRINTF(3, 4);
+static void add(char *out, size_t bytes, const char *format, ...)
+{
+    const size_t used = strlen(out);
+    va_list args;
+    va_start(args, format);
+    if (used + 1 < bytes) {
+        (void)vsnprintf(out + used, bytes - used, format, args);
+    }
+    va_end(args);
+}
+
+/* "float32[4] sum" and what else makes the operation. */
+static void add_shape(char *out, size_t bytes, const ls__descriptor *d)
+{
+    if (d->operation == LS__OP_BARRIER) {
+        return;
+    }
+    add(out, bytes, " %s[%lld]", ls_dtype_name((ls_dtype)d->dtype), (long long)d->count);
+    if (is_reduction(d)) {
+        add(out, bytes, " %s", ls_reduce_op_name((ls_reduce_op)d->reduce_op));
+    }
+    if (d->operation == LS__OP_BROADCAST) {
+        add(out, bytes, " from root %d", (int)d->root);
+    }
+    if (d->divisor != 0 && d->reduce_op != LS_AVG) {
+        add(out, bytes, " divided by %.17g", d->divisor);
+    }
+}
+
+/* "rank 0 has float32[4] sum (bucket 3) at train.c:88" */
+static void side(const ls__descriptor *d, int rank, bool name, char *out, size_t bytes)
+{
+    out[0] = '\0';
+    add(out, bytes, "rank %d %s", rank, name ? "calls " : "has");
+    if (name) {
+        add(out, bytes, "%s", ls__operation_name((ls__operation)d->operation));
+    }
+    add_shape(out, bytes, d);
+    if (d->text[0] != '\0') {
+        add(out, bytes, " (%.*s)", LS__TAG_MAX, d->text);
+    }
+    if (d->file[0] != '\0') {
+        add(out, bytes, " at %.*s:%d", LS__FILE_MAX, d->file, (int)d->line);
+    }
+}
+
+static const char *remedy(const ls__descriptor *a, const ls__descriptor *b)
+{
+    if (a->operation != b->operation) {
+        return "all ranks must call the same operations in the same order";
+    }
+    if (a->dtype != b->dtype) {
+        return "give every rank the same dtype";
+    }
+    if (a->count != b->count) {
+        return "give every rank the same count";
+    }
+    if (a->reduce_op != b->reduce_op) {
+        return "give every rank the same reduce-op";
+    }
+    if (a->root != b->root) {
+        return "give every rank the same root";
+    }
+    if (a->tag_hash != b->tag_hash) {
+        return "the tags differ: do all ranks have the same model and call in the same order?";
+    }
+    if (memcmp(&a->divisor, &b->divisor, sizeof a->divisor) != 0) {
+        return "give every rank the same divisor";
+    }
+    return "all ranks must run the same program with the same settings";
+}
+
+void ls__operation_text(const ls_group *group, const ls__descriptor *d, char *out, size_t bytes)
+{
+    out[0] = '\0';
+    add(out, bytes, "%s #%llu", ls__operation_name((ls__operation)d->operation),
+        (unsigned long long)d->sequence);
+    if (d->text[0] != '\0') {
+        add(out, bytes, " (%.*s)", LS__TAG_MAX, d->text);
+    }
+    add(out, bytes, " on group \"%s\"", group->name);
+}
+
+void ls__mismatch_text(const ls_group *group, const ls__descriptor *a, int rank_a,
+                       const ls__descriptor *b, int rank_b, char *out, size_t bytes)
+{
+    char first[SIDE_MAX], second[SIDE_MAX];
+    const bool other_operation = a->operation != b->operation;
+    side(a, rank_a, other_operation, first, sizeof first);
+    side(b, rank_b, other_operation, second, sizeof second);
+    snprintf(out, bytes, "%s #%llu on group \"%s\" disagrees: %s, %s; %s",
+             other_operation ? "operation" : ls__operation_name((ls__operation)a->operation),
+             (unsigned long long)a->sequence, group->name, first, second, remedy(a, b));
+}
+
+static bool is_here(const ls_group *group, int r, uint64_t sequence)
+{
+    return atomic_load_explicit(&ls__post_slot(group, r, sequence)->stamp, memory_order_acquire) >=
+           ls__stamp(sequence, 1);
+}
+
+bool ls__mismatch_check(ls_group *group, const ls_work *work)
+{
+    const uint64_t sequence = work->descriptor.sequence;
+    int first = 0;
+    while (first < group->size && !is_here(group, first, sequence)) {
+        first++;
+    }
+    for (int r = first + 1; r < group->size; r++) {
+        const ls__descriptor *a = &ls__post_slot(group, first, sequence)->descriptor;
+        const ls__descriptor *b = &ls__post_slot(group, r, sequence)->descriptor;
+        if (is_here(group, r, sequence) && !ls__descriptor_equal(group->comm, a, b)) {
+            char text[LS__FAILURE_MAX];
+            ls__mismatch_text(group, a, group->member[first].world_rank, b,
+                              group->member[r].world_rank, text, sizeof text);
+            ls__group_cause(group, LS_ERR_MISMATCH, text);
+            return true;
+        }
+    }
+    return false;
+}

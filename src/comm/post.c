@@ -1,0 +1,137 @@
+/* Stamps: announcing operations and reaching fences. See Notes [Stamps] and [Last arriver] in
+ * control.h.
+ *
+ * Note [Room]
+ * A post slot (and a slot of the small stage) is written again only when all members have finished
+ * the operation that used it before. A rank that must wait for this sets wants_room, looks again,
+ * and may then sleep; a rank that finishes an operation whose number is a multiple of ROOM_EVERY
+ * looks at everybody's wants_room. Store and load are sequentially consistent on both sides, so one
+ * of the two sees the other. Looking only now and then is enough: who waits for operation s - 8 to
+ * be finished has itself finished s - 1, so all have announced s - 1 and will finish up to there,
+ * and among s - 8 … s - 1 there is a multiple of ROOM_EVERY.
+ */
+#include "base/assert.h"
+#include "comm/engine.h"
+
+#define ROOM_EVERY 4
+
+_Static_assert(LS__SMALL_SLOTS >= 2 * ROOM_EVERY, "the argument of Note [Room]");
+_Static_assert(LS__WINDOW >= LS__SMALL_SLOTS, "the small stage is the tighter bound");
+
+unsigned char *ls__small_stage(const ls_group *group, int member, uint64_t sequence)
+{
+    return group->member[member].control->small[sequence % LS__SMALL_SLOTS];
+}
+
+int ls__post_missing(const ls_group *group, uint64_t sequence, uint64_t fences)
+{
+    const uint64_t stamp = ls__stamp(sequence, fences);
+    for (int r = 0; r < group->size; r++) {
+        if (atomic_load_explicit(&ls__post_slot(group, r, sequence)->stamp, memory_order_seq_cst) <
+            stamp) {
+            return r;
+        }
+    }
+    return -1;
+}
+
+bool ls__post_all_at(const ls_group *group, uint64_t sequence, uint64_t fences)
+{
+    return ls__post_missing(group, sequence, fences) < 0;
+}
+
+void ls__ring(ls__comm *comm, int local)
+{
+    /* Sync: seq_cst, after the store that the sleeper waits for; Note [Last arriver]. */
+    if (atomic_load_explicit(&comm->board->rank[local].sleepers, memory_order_seq_cst) > 0) {
+        ls__board_ring(comm->board, comm->env, local);
+    }
+}
+
+void ls__ring_members(ls_group *group)
+{
+    for (int r = 0; r < group->size; r++) {
+        if (r != group->rank) {
+            ls__ring(group->comm, group->member[r].local);
+        }
+    }
+}
+
+/* Returns whether all members are there. */
+static bool reach(ls_group *group, uint64_t sequence, uint64_t fences)
+{
+    _Atomic uint64_t *stamp = &ls__post_slot(group, group->rank, sequence)->stamp;
+    /* Sync: seq_cst; as a release it pairs with the acquire of whoever sees the fence reached. */
+    atomic_store_explicit(stamp, ls__stamp(sequence, fences), memory_order_seq_cst);
+    const bool all = ls__post_all_at(group, sequence, fences);
+    if (all) {
+        ls__ring_members(group);
+    }
+    return all;
+}
+
+void ls__post_reach(ls_group *group, uint64_t sequence, uint64_t fences)
+{
+    (void)reach(group, sequence, fences);
+}
+
+static uint64_t all_finished(const ls_group *group)
+{
+    uint64_t least = UINT64_MAX;
+    for (int r = 0; r < group->size; r++) {
+        /* Sync: seq_cst for Note [Room]; pairs with the store in ls__post_finish. */
+        const uint64_t f =
+            atomic_load_explicit(&group->member[r].control->finished, memory_order_seq_cst);
+        least = f < least ? f : least;
+    }
+    return least;
+}
+
+static bool has_room(ls_group *group, const ls_work *work)
+{
+    const uint64_t ahead = work->way == LS__WAY_SMALL ? LS__SMALL_SLOTS : LS__WINDOW;
+    const uint64_t sequence = work->descriptor.sequence;
+    if (sequence <= group->room_until + ahead) {
+        return true;
+    }
+    atomic_store_explicit(&group->own->wants_room, 1, memory_order_seq_cst);
+    group->room_until = all_finished(group);
+    const bool room = sequence <= group->room_until + ahead;
+    if (room) {
+        atomic_store_explicit(&group->own->wants_room, 0, memory_order_relaxed);
+    }
+    return room;
+}
+
+bool ls__post_flush(ls_group *group)
+{
+    bool ready = false;
+    while (group->next_post != NULL && has_room(group, group->next_post)) {
+        ls_work *work = group->next_post;
+        const uint64_t sequence = work->descriptor.sequence;
+        if (work->way == LS__WAY_SMALL) {
+            ls__exec_publish(group, work);
+        }
+        ls__post_slot(group, group->rank, sequence)->descriptor = work->descriptor;
+        ready = reach(group, sequence, 1) || work->way == LS__WAY_MESSAGES;
+        work->posted = true;
+        group->posted = sequence;
+        ls__list *next = work->link.next;
+        group->next_post = next == &group->queue ? NULL : LS__LIST_ITEM(next, ls_work, link);
+    }
+    return ready;
+}
+
+void ls__post_finish(ls_group *group, uint64_t sequence)
+{
+    atomic_store_explicit(&group->own->finished, sequence, memory_order_seq_cst);
+    if (sequence % ROOM_EVERY != 0) {
+        return;
+    }
+    for (int r = 0; r < group->size; r++) {
+        if (atomic_load_explicit(&group->member[r].control->wants_room, memory_order_seq_cst) !=
+            0) {
+            ls__ring(group->comm, group->member[r].local);
+        }
+    }
+}

@@ -1,0 +1,306 @@
+/* ls_init and ls_finalize: the runtime's life.
+ *
+ *     bootstrap ▸ own heap ▸ map the peers' heaps ▸ transport ▸ world group ▸ engine's thread
+ *
+ * Nothing is waited for but the peers' heaps: they lie ready, zeroed and stamped, before they are
+ * published, so the first operation may begin while a peer is still mapping. Leaving needs no
+ * peer either: memory that they still read stays theirs through their own mappings.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include <lockstep/version.h>
+
+#include "base/log.h"
+#include "base/options.h"
+#include "base/settings.h"
+#include "comm/init.h"
+#include "comm/letters.h"
+#include "comm/store/store.h"
+#include "comm/transport/shm.h"
+
+#define GIB ((size_t)1 << 30)
+#define WORKS_CHUNK_BYTES ((size_t)16 << 10)
+
+ls__comm *ls__comm_get(const char *what)
+{
+    ls_runtime *runtime = ls__runtime_get(what);
+    return runtime != NULL ? runtime->layer[LS__LAYER_COMM].data : NULL;
+}
+
+ls_store *ls_runtime_store(void)
+{
+    ls__comm *comm = ls__comm_get("ls_runtime_store");
+    return comm != NULL ? comm->boot.store : NULL;
+}
+
+/* ---- settings ----------------------------------------------------------------------------- */
+
+/* What ranks must agree on, as text, so that a difference can be shown. */
+static void put_config(const ls__comm *comm, char *out, size_t bytes)
+{
+    snprintf(out, bytes, "lockstep %s, check=%s, layout %d.%d.%zu.%zu", LS_VERSION,
+             comm->strict ? "strict" : "default", LS__HEAP_VERSION, LS__DESCRIPTOR_VERSION,
+             sizeof(ls__control), sizeof(ls__heap_header));
+}
+
+static int threads_of(const ls__env *env, int wanted, int local_size)
+{
+    const int cores = env->cores(env);
+    const int share = cores / local_size > 0 ? cores / local_size : 1;
+    if (wanted > 0) {
+        return wanted;
+    }
+    const int64_t omp = ls__setting_int("OMP_NUM_THREADS", share, 1, 4096);
+    return (int)ls__setting_int("LOCKSTEP_THREADS", omp, 1, 4096);
+}
+
+static bool strict_setting(void)
+{
+    const char *check = ls__setting_get("LOCKSTEP_CHECK");
+    return check != NULL && strcmp(check, "strict") == 0;
+}
+
+/* ---- building ----------------------------------------------------------------------------- */
+
+static void wake_peer(void *arg, int peer)
+{
+    ls__comm *comm = arg;
+    ls__ring(comm, peer - comm->board->first_rank);
+}
+
+static ls_status open_world(ls__comm *comm)
+{
+    const int size = comm->runtime->world_size;
+    int ranks[LS__BOARD_RANKS_MAX];
+    uint64_t control[LS__BOARD_RANKS_MAX];
+    for (int r = 0; r < size; r++) {
+        ranks[r] = r;
+        control[r] = ls__heap_header_of(&comm->heap, r)->world;
+    }
+    comm->next_group = 1;
+    return ls__group_open(comm,
+                          &(ls__group_spec){.name = "world",
+                                            .id = 0,
+                                            .rank = comm->runtime->rank,
+                                            .size = size,
+                                            .world_rank = ranks,
+                                            .control = control},
+                          &comm->world);
+}
+
+static ls_status open_heap(ls__comm *comm)
+{
+    char config[LS__CONFIG_MAX];
+    put_config(comm, config, sizeof config);
+    const ls_runtime *runtime = comm->runtime;
+    const ls__heap_spec spec = {
+        .rank = runtime->rank,
+        .size = runtime->world_size,
+        .job = comm->board->job,
+        .ring_bytes = ls__shm_ring_bytes(runtime->world_size),
+        .config = config,
+        .reserve = (size_t)ls__setting_int("LOCKSTEP_HEAP_RESERVE", 64, 1, 4096) * GIB};
+    LS_TRY(ls__heap_init(&comm->heap, comm->env, &spec));
+    return ls__heap_join(&comm->heap, comm->boot.store, &spec, runtime->timeout_ms);
+}
+
+static ls_status refuse_world(const ls__boot *boot)
+{
+    if (boot->local_size != boot->world_size) {
+        return ls__fail(LS_ERR_UNSUPPORTED,
+                        "ls_init: %d of %d ranks are on this host; this release joins ranks of one "
+                        "host only",
+                        boot->local_size, boot->world_size);
+    }
+    if (boot->world_size > LS__BOARD_RANKS_MAX) {
+        return ls__fail(LS_ERR_LIMIT, "ls_init: %d ranks; at most %d fit on a host",
+                        boot->world_size, LS__BOARD_RANKS_MAX);
+    }
+    return LS_OK;
+}
+
+static void adopt_boot(ls__comm *comm)
+{
+    ls_runtime *runtime = comm->runtime;
+    const ls__boot *boot = &comm->boot;
+    runtime->rank = boot->rank;
+    runtime->world_size = boot->world_size;
+    runtime->local_rank = boot->local_rank;
+    runtime->local_size = boot->local_size;
+    comm->board = boot->board;
+    comm->me = &boot->board->rank[boot->local_rank];
+    runtime->activity = &comm->me->activity;
+    comm->may_spin = boot->local_size > 1 && comm->env->cores(comm->env) >= boot->local_size;
+}
+
+static ls_status open_comm(ls__comm *comm, int threads)
+{
+    LS_TRY(ls__bootstrap(comm->env, comm->runtime->timeout_ms, &comm->boot));
+    LS_TRY(refuse_world(&comm->boot));
+    adopt_boot(comm);
+    comm->runtime->threads = threads_of(comm->env, threads, comm->boot.local_size);
+    (void)ls__activity_enter(LS__PHASE_START, NULL);
+    LS_TRY(open_heap(comm));
+    LS_TRY(ls__shm_transport_new(&comm->heap, wake_peer, comm, &comm->transport));
+    LS_TRY(open_world(comm));
+    return ls__engine_start(comm);
+}
+
+static void release_orphans(ls__comm *comm)
+{
+    for (ls__list *at = ls__list_pop_front(&comm->orphans); at != NULL;
+         at = ls__list_pop_front(&comm->orphans)) {
+        ls__note_drop(comm, LS__LIST_ITEM(at, ls__note, link));
+    }
+}
+
+/* Undoes open_comm, as far as it came. */
+static void close_comm(ls__comm *comm)
+{
+    ls__engine_stop(comm);
+    LS__LIST_EACH (at, &comm->groups) {
+        ls_group *group = LS__LIST_ITEM(at, ls_group, link);
+        if (group != comm->world) {
+            LS__DEBUG("ls_finalize: group \"%s\" was not freed; it is freed now", group->name);
+        }
+        ls__group_close(group);
+    }
+    release_orphans(comm);
+    ls__past_clear(comm);
+    if (comm->transport != NULL) {
+        comm->transport->close(comm->transport);
+    }
+    if (comm->heap.env != NULL) {
+        ls__heap_fini(&comm->heap);
+    }
+    ls__arena_fini(&comm->works);
+    comm->runtime->activity = &comm->runtime->own_activity;
+    if (comm->boot.board != NULL) {
+        ls__bootstrap_close(comm->env, &comm->boot);
+    }
+    comm->env->release(comm->env, comm, sizeof *comm);
+}
+
+/* ---- leaving ------------------------------------------------------------------------------ */
+
+static void wait_for_all(ls__comm *comm)
+{
+    while (atomic_load_explicit(&comm->pending, memory_order_acquire) > 0) {
+        ls__token_take(comm);
+        const bool moved = ls__engine_turn(comm, true);
+        if (!moved) {
+            ls__engine_check(comm, comm->env->now_ns(comm->env));
+        }
+        ls__token_release(comm);
+        comm->env->yield(comm->env);
+    }
+}
+
+static void free_comm(ls_runtime *runtime, void *data)
+{
+    ls__comm *comm = data;
+    (void)ls__activity_enter(LS__PHASE_EXIT, NULL);
+    wait_for_all(comm);
+    /* Sync: release, after the last operation; pairs with the peers' look at this rank's life. */
+    atomic_store_explicit(&comm->me->life, LS__LIFE_LEFT, memory_order_release);
+    if (comm->world != NULL) {
+        ls__ring_members(comm->world);
+    }
+    runtime->layer[LS__LAYER_COMM].data = NULL;
+    close_comm(comm);
+}
+
+static ls__comm *comm_new(ls_runtime *runtime)
+{
+    ls__comm *comm = runtime->env->allocate(runtime->env, sizeof *comm);
+    if (comm != NULL) {
+        memset(comm, 0, sizeof *comm);
+        comm->runtime = runtime;
+        comm->env = runtime->env;
+        comm->strict = strict_setting();
+        comm->kernels = ls__reduce_table_get();
+        ls__list_init(&comm->groups);
+        ls__list_init(&comm->pool);
+        ls__list_init(&comm->held);
+        ls__list_init(&comm->orphans);
+        ls__arena_init(&comm->works, comm->env, WORKS_CHUNK_BYTES);
+    }
+    return comm;
+}
+
+/* ---- the public calls --------------------------------------------------------------------- */
+
+static ls_status start(ls_runtime *runtime, const ls_init_options *options)
+{
+    runtime->seed = options->seed;
+    if (options->timeout_ms > 0) {
+        runtime->timeout_ms = options->timeout_ms;
+    }
+    ls__comm *comm = comm_new(runtime);
+    if (comm == NULL) {
+        return ls__fail(LS_ERR_MEMORY, "ls_init: no memory for the runtime");
+    }
+    ls_status status = open_comm(comm, options->threads);
+    if (status != LS_OK) {
+        close_comm(comm);
+        return status;
+    }
+    runtime->layer[LS__LAYER_COMM].data = comm;
+    runtime->layer[LS__LAYER_COMM].free = free_comm;
+    atomic_store_explicit(&comm->me->life, LS__LIFE_JOINED, memory_order_release);
+    (void)ls__activity_enter(LS__PHASE_USER, NULL);
+    return LS_OK;
+}
+
+ls_status ls__init_with(const ls__env *env, const ls_init_options *given)
+{
+    LS__OPTIONS(ls_init_options, options, given);
+    if (ls__self.runtime != NULL) {
+        return ls__runtime_get("ls_init") == NULL
+                   ? ls__self.status
+                   : ls__fail(LS_ERR_STATE, "ls_init: this thread has a runtime already; call "
+                                            "ls_finalize before a second ls_init");
+    }
+    if (options.timeout_ms < 0 || options.threads < 0) {
+        return ls__fail(LS_ERR_INVALID,
+                        "ls_init: timeout_ms is %lld and threads %d; give positive "
+                        "numbers, or 0 for the defaults",
+                        (long long)options.timeout_ms, options.threads);
+    }
+    ls_runtime *runtime = env->allocate(env, sizeof *runtime);
+    if (runtime == NULL) {
+        return ls__fail(LS_ERR_MEMORY, "ls_init: no memory for the runtime");
+    }
+    ls__runtime_init(runtime, env);
+    ls__self.runtime = runtime;
+    (void)ls__settings_check();
+    ls_status status = start(runtime, &options);
+    if (status != LS_OK) {
+        ls__self.runtime = NULL;
+        env->release(env, runtime, sizeof *runtime);
+    }
+    return status;
+}
+
+ls_status ls_init(const ls_init_options *options)
+{
+    return ls__init_with(ls__env_posix(), options);
+}
+
+ls_status ls_finalize(void)
+{
+    ls_runtime *runtime = ls__runtime_get("ls_finalize");
+    if (runtime == NULL) {
+        return ls__self.status;
+    }
+    const ls__env *env = runtime->env;
+    for (int l = LS__LAYER_COUNT - 1; l >= 0; l--) {
+        if (runtime->layer[l].data != NULL && runtime->layer[l].free != NULL) {
+            runtime->layer[l].free(runtime, runtime->layer[l].data);
+        }
+    }
+    ls__self.runtime = NULL;
+    env->release(env, runtime, sizeof *runtime);
+    return LS_OK;
+}

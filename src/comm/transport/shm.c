@@ -1,0 +1,121 @@
+/* Rings in shared memory. For the pair a ▸ b:
+ *
+ *     in a's heap:  sent (written by a)      slot 0 … 7 (written by a)
+ *     in b's heap:  consumed (written by b)
+ *
+ * A slot is free for message i when consumed > i - RING_SLOTS. Each counter has one writer.
+ *
+ * Waking: a sender rings its peer after every message, if the peer sleeps. A receiver rings after
+ * releasing a slot of a ring that was full. Both store first and look for sleepers after it, and
+ * sleepers count themselves before they look at the rings (Note [Last arriver] in control.h); all
+ * of it sequentially consistent. That the receiver's look at `sent` finds the ring full follows
+ * likewise: a sender found no room, so its last `sent` precedes the receiver's store in that order.
+ */
+#include "comm/transport/shm.h"
+
+#include <string.h>
+
+#include "base/size.h"
+
+#define RING_SLOTS 8
+#define SLOT_BYTES ((size_t)32 << 10)
+
+typedef struct ring {
+    LS__ALIGNED(LS__CACHE_LINE) _Atomic uint64_t sent;     /* to the peer */
+    LS__ALIGNED(LS__CACHE_LINE) _Atomic uint64_t consumed; /* of the peer's ring to this rank */
+    LS__ALIGNED(LS__CACHE_LINE) unsigned char slot[RING_SLOTS][SLOT_BYTES];
+} ring;
+
+typedef struct shm_transport {
+    ls__transport base;
+    ls__heap *heap;
+    void (*ring)(void *arg, int peer);
+    void *arg;
+} shm_transport;
+
+size_t ls__shm_ring_bytes(int ranks)
+{
+    return (size_t)ranks * ls__round_up(sizeof(ring), LS__PAGE_ALIGN);
+}
+
+/* The ring in `owner`'s heap that belongs to its traffic with `other`. */
+static ring *ring_of(const ls__heap *heap, int owner, int other)
+{
+    const size_t start = (size_t)ls__heap_header_of(heap, owner)->rings;
+    return (ring *)(void *)(heap->peer[owner].base + start +
+                            (size_t)other * ls__round_up(sizeof(ring), LS__PAGE_ALIGN));
+}
+
+static ls__message *shm_reserve(ls__transport *t, int peer)
+{
+    const ls__heap *heap = ((shm_transport *)t)->heap;
+    ring *own = ring_of(heap, heap->rank, peer);
+    const uint64_t sent = atomic_load_explicit(&own->sent, memory_order_relaxed);
+    /* Sync: pairs with the store in shm_release: the slot is no longer read. */
+    const uint64_t consumed =
+        atomic_load_explicit(&ring_of(heap, peer, heap->rank)->consumed, memory_order_seq_cst);
+    return sent - consumed >= RING_SLOTS ? NULL
+                                         : (ls__message *)(void *)own->slot[sent % RING_SLOTS];
+}
+
+static void shm_commit(ls__transport *t, int peer)
+{
+    shm_transport *self = (shm_transport *)t;
+    ring *own = ring_of(self->heap, self->heap->rank, peer);
+    const uint64_t sent = atomic_load_explicit(&own->sent, memory_order_relaxed);
+    /* Sync: pairs with the load in shm_peek. */
+    atomic_store_explicit(&own->sent, sent + 1, memory_order_seq_cst);
+    self->ring(self->arg, peer);
+}
+
+static const ls__message *shm_peek(ls__transport *t, int peer)
+{
+    const ls__heap *heap = ((shm_transport *)t)->heap;
+    const uint64_t consumed =
+        atomic_load_explicit(&ring_of(heap, heap->rank, peer)->consumed, memory_order_relaxed);
+    ring *from = ring_of(heap, peer, heap->rank);
+    /* Sync: pairs with the store in shm_commit. */
+    return atomic_load_explicit(&from->sent, memory_order_seq_cst) == consumed
+               ? NULL
+               : (const ls__message *)(const void *)from->slot[consumed % RING_SLOTS];
+}
+
+static void shm_release(ls__transport *t, int peer)
+{
+    shm_transport *self = (shm_transport *)t;
+    _Atomic uint64_t *consumed = &ring_of(self->heap, self->heap->rank, peer)->consumed;
+    const uint64_t before = atomic_load_explicit(consumed, memory_order_relaxed);
+    atomic_store_explicit(consumed, before + 1, memory_order_seq_cst);
+    const uint64_t sent = atomic_load_explicit(&ring_of(self->heap, peer, self->heap->rank)->sent,
+                                               memory_order_seq_cst);
+    if (sent - before >= RING_SLOTS) {
+        self->ring(self->arg, peer);
+    }
+}
+
+static void shm_close(ls__transport *t)
+{
+    const ls__env *env = ((shm_transport *)t)->heap->env;
+    env->release(env, t, sizeof(shm_transport));
+}
+
+ls_status ls__shm_transport_new(ls__heap *heap, void (*wake)(void *arg, int peer), void *arg,
+                                ls__transport **out)
+{
+    shm_transport *self = heap->env->allocate(heap->env, sizeof *self);
+    if (self == NULL) {
+        return ls__fail(LS_ERR_MEMORY, "no memory for the shared-memory transport");
+    }
+    *self = (shm_transport){.base = {.name = "shm",
+                                     .payload_max = SLOT_BYTES - sizeof(ls__message),
+                                     .reserve = shm_reserve,
+                                     .commit = shm_commit,
+                                     .peek = shm_peek,
+                                     .release = shm_release,
+                                     .close = shm_close},
+                            .heap = heap,
+                            .ring = wake,
+                            .arg = arg};
+    *out = &self->base;
+    return LS_OK;
+}

@@ -1,0 +1,52 @@
+/* A message transport: for every ordered pair of ranks a stream of bounded messages in order, with
+ * credits, so that a receiver is never made to hold more than it offered. What travels is built
+ * and understood above (letters.c, stream.c); a transport only moves slots.
+ *
+ *     sender    reserve ▸ fill header and payload in place ▸ commit
+ *     receiver  peek ▸ use in place ▸ release
+ *
+ * All calls are made by the holder of the progress token. None blocks. Peers are world ranks.
+ */
+#ifndef LS_COMM_TRANSPORT_H
+#define LS_COMM_TRANSPORT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "comm/descriptor.h"
+
+typedef enum ls__message_kind {
+    LS__MESSAGE_STEP = 1, /* a piece of a SEND step of a program */
+    LS__MESSAGE_CREDIT,   /* the receiver of steps has consumed `total` pieces of a stream */
+    LS__MESSAGE_ANNOUNCE, /* a send wants to be received; with all its bytes if they fit */
+    LS__MESSAGE_ACCEPT,   /* its receive is there: send the bytes */
+    LS__MESSAGE_DATA,     /* some of them */
+    LS__MESSAGE_DONE      /* all are received */
+} ls__message_kind;
+
+typedef struct ls__message {
+    uint32_t kind;             /* ls__message_kind */
+    uint32_t lane;             /* STEP, CREDIT */
+    uint32_t group;            /* id */
+    uint32_t bytes;            /* of the payload */
+    uint64_t letter;           /* the sender's number of a send */
+    uint64_t total;            /* bytes of the whole step or send; CREDIT: pieces */
+    uint64_t offset;           /* of the payload in it */
+    ls__descriptor descriptor; /* STEP, ANNOUNCE */
+    unsigned char payload[];
+} ls__message;
+
+typedef struct ls__transport ls__transport;
+struct ls__transport {
+    const char *name;
+    size_t payload_max;
+    /* Room for one message to `peer`, or NULL while it has no credit. */
+    ls__message *(*reserve)(ls__transport *t, int peer);
+    void (*commit)(ls__transport *t, int peer);
+    /* The oldest message from `peer`, or NULL. */
+    const ls__message *(*peek)(ls__transport *t, int peer);
+    void (*release)(ls__transport *t, int peer);
+    void (*close)(ls__transport *t);
+};
+
+#endif
