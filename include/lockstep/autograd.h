@@ -60,6 +60,7 @@ LS_API ls_status ls_gradcheck(ls_gradcheck_fn fn, ls_tensor **inputs, int count,
                               const ls_gradcheck_options *options);
 
 #if !defined(LS_NO_SITES)
+#define ls_set_requires_grad(...) LS_AT(ls_set_requires_grad(__VA_ARGS__))
 #define ls_backward(...) LS_AT(ls_backward(__VA_ARGS__))
 #define ls_backward_weighted(...) LS_AT(ls_backward_weighted(__VA_ARGS__))
 #endif

@@ -42,6 +42,15 @@ bool ls__call_begin(ls__call *call, const char *name, int count, ls_tensor *cons
     return ls__call_begin_optional(call, name, count, inputs, 0);
 }
 
+/* Puts the user's file and line before this thread's error. */
+static void add_site(void)
+{
+    if (ls__self.file != NULL && ls__self.file[0] != '\0') {
+        (void)ls__fail(ls__self.status, "%s:%d: %s", ls__self.file, ls__self.line,
+                       ls__self.message);
+    }
+}
+
 ls_tensor *ls__call_fail(ls__call *call, ls_status status, const char *format, ...)
 {
     char text[LS__MESSAGE_MAX];
@@ -49,11 +58,8 @@ ls_tensor *ls__call_fail(ls__call *call, ls_status status, const char *format, .
     va_start(args, format);
     (void)vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    if (ls__self.file != NULL && ls__self.file[0] != '\0') {
-        (void)ls__fail(status, "%s:%d: %s: %s", ls__self.file, ls__self.line, call->name, text);
-    } else {
-        (void)ls__fail(status, "%s: %s", call->name, text);
-    }
+    (void)ls__fail(status, "%s: %s", call->name, text);
+    add_site();
     call->failed = ls__poison(call->tensors);
     return call->failed;
 }
@@ -109,7 +115,10 @@ ls__record *ls__call_output(ls__call *call, ls_shape shape, ls_dtype dtype)
         return NULL;
     }
     ls__record *out = ls__record_new(call->tensors);
-    if (out == NULL || !ls__record_set_shape(out, shape, dtype, call->name)) {
+    if (out == NULL) {
+        call_failed(call);
+    } else if (!ls__record_set_shape(out, shape, dtype, call->name)) {
+        add_site();
         call_failed(call);
     } else {
         out->storage = ls__storage_new(call->tensors, (size_t)out->numel * ls_dtype_size(dtype));

@@ -78,12 +78,21 @@ static void measure(printer *p)
     }
 }
 
-/* What comes before element `at`: brackets, commas, line breaks. `changed` is the outermost
- * dimension whose index moved. */
-static void separate(int ndim, int changed)
+/* Below "tensor(" and one bracket for each outer dimension. */
+static void indent(int changed)
+{
+    fputs("        ", stdout);
+    for (int d = 0; d < changed; d++) {
+        fputc(' ', stdout);
+    }
+}
+
+/* What comes before an element: brackets, commas, line breaks. `changed` is the outermost dimension
+ * whose index moved; `gap`: some were left out. */
+static void separate(int ndim, int changed, bool gap)
 {
     if (changed == ndim - 1) {
-        fputs(", ", stdout);
+        fputs(gap ? ", ..., " : ", ", stdout);
         return;
     }
     for (int d = ndim - 1; d > changed; d--) {
@@ -93,10 +102,11 @@ static void separate(int ndim, int changed)
     for (int d = ndim - 1; d > changed; d--) {
         fputc('\n', stdout);
     }
-    fputs("        ", stdout); /* below "tensor(" and one bracket for each outer dimension */
-    for (int d = 0; d < changed; d++) {
-        fputc(' ', stdout);
+    if (gap) {
+        indent(changed);
+        fputs("...,\n", stdout);
     }
+    indent(changed);
     for (int d = ndim - 1; d > changed; d--) {
         fputc('[', stdout);
     }
@@ -135,10 +145,7 @@ static void elements(const printer *p)
     int moved = p->record->numel > 0 ? 0 : -1;
     for (bool first = true, gap = false; moved >= 0; first = false) {
         if (!first) {
-            separate(p->record->ndim, moved);
-            if (gap && moved == p->record->ndim - 1) {
-                fputs("..., ", stdout);
-            }
+            separate(p->record->ndim, moved, gap);
         }
         (void)cell(p, flat_index(p, at), text);
         for (int pad = (int)strlen(text); pad < p->width; pad++) {

@@ -1,0 +1,357 @@
+/* The engine: exact counts, absent gradients, order, where gradients live, and what goes wrong. */
+#undef LS_NO_SITES
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <lockstep/random.h>
+
+#include "../unit/tensor/local.h"
+#include "autograd/engine.h"
+
+static ls_tensor *leaf(ls_shape shape, double value)
+{
+    return ls_set_requires_grad(ls_full(shape, LS_FLOAT32, value), true);
+}
+
+static double grad_at(ls_tensor *t, int64_t i)
+{
+    ls_tensor *g = ls_grad(t);
+    CHECK(g != NULL);
+    return (double)((const float *)ls_data(g))[i];
+}
+
+/* An observer that notes what it is told. */
+typedef struct notes {
+    ls__observer base;
+    char text[512];
+    int fail_ready; /* index whose ready fails; -1: none */
+    ls_tensor **params;
+    double at_ready[8];
+} notes;
+
+/* "text" or, when `number` is not NONE, "text7" */
+#define NONE INT32_MIN
+static void note(notes *n, const char *text, int number)
+{
+    size_t used = strlen(n->text);
+    snprintf(n->text + used, sizeof n->text - used, number == NONE ? "%s" : "%s%d", text, number);
+}
+
+static ls_status on_begin(ls__observer *self, const ls__backward_info *info)
+{
+    notes *n = (notes *)self;
+    note(n, "begin", NONE);
+    for (int i = 0; i < self->param_count; i++) {
+        note(n, "", info->used[i]);
+    }
+    if (info->weighted) {
+        note(n, " w=", (int)info->weight);
+    }
+    return LS_OK;
+}
+
+static ls_status on_ready(ls__observer *self, int index)
+{
+    notes *n = (notes *)self;
+    note(n, " ready:", index);
+    n->at_ready[index] = grad_at(n->params[index], 0);
+    return index == n->fail_ready ? ls__fail(LS_ERR_PEER, "rank 3 died") : LS_OK;
+}
+
+static ls_status on_end(ls__observer *self)
+{
+    note((notes *)self, " end", NONE);
+    return LS_OK;
+}
+
+static void on_abort(ls__observer *self, ls_status status, const char *message)
+{
+    notes *n = (notes *)self;
+    note(n, " abort:", status);
+    CHECK(message[0] != '\0');
+    (void)ls__fail(LS_ERR_INTERNAL, "another text");
+    self->armed = false;
+}
+
+static void watch(notes *n, ls_tensor **params, int count)
+{
+    *n = (notes){.base = {.param_count = count,
+                          .begin = on_begin,
+                          .ready = on_ready,
+                          .end = on_end,
+                          .abort = on_abort},
+                 .fail_ready = -1,
+                 .params = params};
+    CHECK_OK(ls__observer_add(&n->base));
+    for (int i = 0; i < count; i++) {
+        CHECK_OK(ls__param_observe(params[i], &n->base, i));
+    }
+}
+
+#define CHECK_NOTES(n, want)                                                                       \
+    do {                                                                                           \
+        if (strcmp((n)->text, want) != 0) {                                                        \
+            test_fail(__FILE__, __LINE__, "got \"%s\", want \"%s\"", (n)->text, want);             \
+        }                                                                                          \
+        (n)->text[0] = '\0';                                                                       \
+    } while (0)
+
+/* ---- counting ----------------------------------------------------------------------------- */
+
+LOCAL_TEST(shared_parameter_is_ready_once_after_its_last_use)
+{
+    ls_tensor *p[] = {leaf(LS_SHAPE(2, 2), 0.5), leaf(LS_SHAPE(2), 1)};
+    ls_tensor *x = ls_ones(LS_SHAPE(3, 2), LS_FLOAT32);
+    notes n;
+    watch(&n, p, 2);
+    ls_tensor *h = ls_linear(ls_linear(ls_linear(x, p[0], p[1]), p[0], p[1]), p[0], NULL);
+    CHECK_OK(ls_backward(ls_sum(h)));
+    CHECK_NOTES(&n, "begin11 ready:0 ready:1 end");
+    /* y = W(W(Wx+b)+b), W = w all over, x = 1: sums of 3 rows and 2 outputs. h1 = 2, h2 = 3,
+     * dW = each use's dy^T x: 3*(3 + 2*1 + 1*1*1) = 18 for w = .5; db = 3*(1 + 1). */
+    CHECK_NEAR(grad_at(p[0], 0), 18, 1e-5);
+    CHECK_NEAR(grad_at(p[1], 0), 6, 1e-5);
+    CHECK_NEAR(n.at_ready[0], 18, 1e-5);
+    CHECK_NEAR(n.at_ready[1], 6, 1e-5);
+}
+
+LOCAL_TEST(unused_parameter_stays_absent_and_is_not_announced)
+{
+    ls_tensor *p[] = {leaf(LS_SHAPE(2), 3), leaf(LS_SHAPE(2), 4), leaf(LS_SHAPE(2), 5)};
+    notes n;
+    watch(&n, p, 3);
+    CHECK_OK(ls_backward(ls_sum(ls_mul(p[0], p[2]))));
+    CHECK_NOTES(&n, "begin101 ready:0 ready:2 end");
+    CHECK(ls_grad(p[1]) == NULL);
+    CHECK(!ls__param_grad_present(p[1]));
+    CHECK_NEAR(grad_at(p[0], 1), 5, 0);
+    n.base.armed = true; /* a loss that reaches none of its parameters: begin is due all the same */
+    ls_tensor *other = leaf(LS_SHAPE(1), 1);
+    CHECK_OK(ls_backward(ls_sum(other)));
+    CHECK_NOTES(&n, "begin000 end");
+}
+
+LOCAL_TEST(gradients_accumulate_until_made_absent)
+{
+    ls_tensor *w = leaf(LS_SHAPE(3), 2), *v = leaf(LS_SHAPE(3), 1);
+    for (int i = 1; i <= 3; i++) {
+        CHECK_OK(ls_backward(ls_sum(ls_mul(w, w))));
+        CHECK_NEAR(grad_at(w, 0), 4 * i, 0);
+    }
+    CHECK_OK(ls__param_set_grad_present(w, false));
+    CHECK(ls_grad(w) == NULL);
+    CHECK_OK(ls_backward(ls_sum(w)));
+    CHECK_NEAR(grad_at(w, 2), 1, 0);
+    CHECK(ls_grad(v) == NULL);
+    CHECK(ls_grad(w) == ls_grad(w)); /* one view, not one a call */
+}
+
+LOCAL_TEST(two_losses_of_one_forward_need_their_sum)
+{
+    ls_tensor *w = leaf(LS_SHAPE(2), 3);
+    ls_tensor *h = ls_mul(w, w);
+    ls_tensor *a = ls_sum(h), *b = ls_mean(ls_exp(w));
+    CHECK_OK(ls_backward(ls_add(a, b)));
+    CHECK_NEAR(grad_at(w, 0), 6 + exp(3) / 2, 1e-4);
+    ls_tensor *c = ls_sum(ls_neg(w)), *d = ls_sum(ls_scale(w, 2)); /* separate graphs: both work */
+    CHECK_OK(ls_backward(c));
+    CHECK_OK(ls_backward(d));
+    CHECK_NEAR(grad_at(w, 0), 6 + exp(3) / 2 + 1, 1e-4);
+}
+
+LOCAL_TEST(deep_graph_needs_no_deep_stack)
+{
+    ls_tensor *w = leaf(LS_SHAPE(1), 1), *x = w;
+    for (int i = 0; i < 20000; i++) {
+        x = ls_add_scalar(ls_scale(x, 1.0), 1e-3);
+    }
+    CHECK_OK(ls_backward(x));
+    CHECK_NEAR(grad_at(w, 0), 1, 0);
+}
+
+LOCAL_TEST(every_run_adds_in_the_same_order)
+{
+    float first[64] = {0};
+    for (int run = 0; run < 5; run++) {
+        LS_SCOPE
+        {
+            ls_step_begin((ls_step_context){1, 0});
+            ls_tensor *w = ls_set_requires_grad(ls_randn(LS_SHAPE(8, 8)), true);
+            ls_tensor *x = ls_randn(LS_SHAPE(5, 8)), *sum = NULL;
+            for (int i = 0; i < 9; i++) {
+                ls_tensor *part = ls_sum(ls_tanh(ls_linear(ls_scale(x, i * 0.37), w, NULL)));
+                sum = sum == NULL ? part : ls_add(sum, part);
+            }
+            CHECK_OK(ls_backward(sum));
+            const float *g = ls_data(ls_grad(w));
+            if (run == 0) {
+                memcpy(first, g, sizeof first);
+            }
+            CHECK(memcmp(first, g, sizeof first) == 0);
+        }
+    }
+}
+
+/* ---- where gradients live ----------------------------------------------------------------- */
+
+LOCAL_TEST(gradient_is_written_where_it_is_bound)
+{
+    float bucket[8] = {NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN};
+    ls_tensor *w = leaf(LS_SHAPE(2, 3), 1), *x = ls_ones(LS_SHAPE(4, 3), LS_FLOAT32);
+    CHECK_OK(ls__param_bind_grad(w, bucket + 1));
+    CHECK(ls_grad(w) == NULL);
+    CHECK_OK(ls_backward(ls_sum(ls_linear(x, w, NULL)))); /* overwrites the NaN: beta 0 */
+    CHECK(ls_data(ls_grad(w)) == bucket + 1);
+    CHECK_NEAR(bucket[1], 4, 0);
+    CHECK_NEAR(bucket[6], 4, 0);
+    CHECK(isnan(bucket[0]) && isnan(bucket[7]));
+    CHECK_OK(ls_backward(ls_sum(ls_linear(x, w, NULL)))); /* adds: beta 1 */
+    CHECK_NEAR(bucket[6], 8, 0);
+    float other[6];
+    ls_tensor *grad = ls_grad(w);
+    CHECK_OK(ls__param_bind_grad(w, other)); /* a present one moves along, and its view */
+    CHECK_NEAR(other[5], 8, 0);
+    CHECK(ls_data(grad) == other);
+    CHECK_OK(ls__param_bind_grad(w, NULL));
+    memset(other, 0, sizeof other);
+    CHECK_NEAR(grad_at(w, 3), 8, 0);
+    ls_free(grad); /* borrowed: nothing */
+    CHECK_NEAR(grad_at(w, 3), 8, 0);
+}
+
+LOCAL_TEST(parameter_may_be_freed_before_its_graph)
+{
+    ls_tensor *w = ls_keep(leaf(LS_SHAPE(2), 3));
+    LS_SCOPE
+    {
+        ls_tensor *view = ls_slice(w, 0, 0, 1), *loss = ls_sum(ls_mul(w, w));
+        ls_free(w);
+        CHECK_OK(ls_backward(loss));
+        CHECK_OK(ls_tensor_status(view));
+    }
+    CHECK_INT(ls__tensor_alive(), 0);
+}
+
+/* ---- weights ------------------------------------------------------------------------------ */
+
+LOCAL_TEST(weighted_backward_seeds_with_the_weight)
+{
+    ls_tensor *p[] = {leaf(LS_SHAPE(4), 3)};
+    notes n;
+    watch(&n, p, 1);
+    CHECK_OK(ls_backward_weighted(ls_mean(p[0]), 8));
+    CHECK_NOTES(&n, "begin1 w=8 ready:0 end");
+    CHECK_NEAR(grad_at(p[0], 0), 2, 0);
+    CHECK_STATUS(ls_backward_weighted(ls_mean(p[0]), -1), LS_ERR_INVALID);
+    CHECK_STATUS(ls_backward_weighted(ls_mean(p[0]), NAN), LS_ERR_INVALID);
+}
+
+LOCAL_TEST(weight_zero_takes_part_but_adds_nothing_not_even_nan)
+{
+    ls_tensor *p[] = {leaf(LS_SHAPE(2), -1), leaf(LS_SHAPE(2), 5)};
+    ls_tensor *free_leaf = leaf(LS_SHAPE(2), 1);
+    notes n;
+    watch(&n, p, 2);
+    CHECK_OK(ls_backward(ls_sum(p[1])));
+    n.text[0] = '\0';
+    ls_tensor *loss = ls_sum(ls_add(ls_mul(ls_log(p[0]), p[1]), free_leaf)); /* NaN */
+    CHECK_OK(ls_backward_weighted(loss, 0));
+    CHECK_NOTES(&n, "begin11 w=0 ready:1 ready:0 end");
+    CHECK_NEAR(grad_at(p[0], 0), 0, 0); /* observed: defined for the reduction */
+    CHECK_NEAR(grad_at(p[1], 0), 1, 0); /* as it was */
+    CHECK(ls_grad(free_leaf) == NULL);
+}
+
+/* ---- modes -------------------------------------------------------------------------------- */
+
+LOCAL_TEST(no_grad_records_nothing)
+{
+    ls_tensor *w = leaf(LS_SHAPE(2), 3), *y = NULL, *view = NULL;
+    LS_NO_GRAD
+    {
+        y = ls_sum(ls_mul(w, w));
+        view = ls_reshape(w, LS_SHAPE(1, 2));
+    }
+    CHECK(!ls_requires_grad(y));
+    CHECK(!ls_requires_grad(view));
+    CHECK_STATUS(ls_backward(y), LS_ERR_STATE);
+    CHECK(ls_requires_grad(ls_sum(w)));
+    CHECK(!ls_requires_grad(ls_detach(ls_sum(w))));
+    CHECK(!ls_requires_grad(ls_set_requires_grad(w, false)));
+    CHECK(!ls_requires_grad(ls_sum(w)));
+}
+
+/* ---- what goes wrong ---------------------------------------------------------------------- */
+
+LOCAL_TEST(second_backward_through_a_graph_is_refused)
+{
+    ls_tensor *w = leaf(LS_SHAPE(2), 3);
+    ls_tensor *h = ls_exp(w), *loss = ls_sum(h);
+    CHECK_OK(ls_backward(loss));
+    CHECK_STATUS(ls_backward(loss), LS_ERR_STATE);
+    CHECK_CONTAINS(ls_error_message(), "was released by an earlier backward");
+    CHECK_STATUS(ls_backward(ls_mean(h)), LS_ERR_STATE);
+    CHECK_CONTAINS(ls_error_message(), "exp");
+    CHECK_NEAR(grad_at(w, 0), exp(3), 1e-4);
+}
+
+LOCAL_TEST(changed_saved_tensor_is_named)
+{
+    const float fresh[] = {1, 2};
+    char want[256];
+    ls_tensor *w = leaf(LS_SHAPE(2), 3), *x = ls_ones(LS_SHAPE(2), LS_FLOAT32);
+    CHECK_OK(ls__param_set_name(w, "fc1.weight"));
+    (void)ls_set_requires_grad(x, true);
+    int line = __LINE__ + 1;
+    ls_tensor *loss = ls_sum(ls_mul(x, w));
+    CHECK_OK(ls_copy_in(w, fresh, sizeof fresh));
+    CHECK_STATUS(ls_backward(loss), LS_ERR_STATE);
+    snprintf(want, sizeof want, "mul at %s:%d needs its parameter fc1.weight [2]", __FILE__, line);
+    CHECK_CONTAINS(ls_error_message(), want);
+    ls_tensor *h = ls_exp(w); /* a saved result, changed through a view of it */
+    loss = ls_sum(h);
+    CHECK_OK(ls_copy_in(ls_slice(h, 0, 1, 2), fresh, sizeof(float)));
+    CHECK_STATUS(ls_backward(loss), LS_ERR_STATE);
+    CHECK_CONTAINS(ls_error_message(), "exp at ");
+    CHECK_CONTAINS(ls_error_message(), "its result as it was");
+    ls__tensor_changed(w); /* not saved by anything that is left */
+    CHECK_OK(ls_backward(ls_sum(ls_neg(w))));
+}
+
+LOCAL_TEST(failed_pass_aborts_observers_with_its_cause)
+{
+    ls_tensor *p[] = {leaf(LS_SHAPE(2), 1), leaf(LS_SHAPE(2), 1)};
+    notes n;
+    watch(&n, p, 2);
+    n.base.armed = true; /* poisoned loss: the peers wait, so they must hear */
+    CHECK_STATUS(ls_backward(ls_sum(ls_matmul(p[0], p[1]))), LS_ERR_INVALID);
+    CHECK_CONTAINS(ls_error_message(), "matmul: [2] x [2]");
+    CHECK_NOTES(&n, " abort:-1");
+    n.fail_ready = 1;
+    ls_tensor *h = ls_mul(p[0], p[0]);
+    CHECK_STATUS(ls_backward(ls_sum(ls_mul(h, p[1]))), LS_ERR_PEER);
+    CHECK_CONTAINS(ls_error_message(), "rank 3 died");
+    CHECK_NOTES(&n, "begin11 ready:1 abort:-5");
+    n.fail_ready = -1;
+    CHECK_OK(ls_backward(ls_sum(ls_mul(p[0], p[1])))); /* later passes are whole again */
+    CHECK_NOTES(&n, "begin11 ready:0 ready:1 end");
+}
+
+LOCAL_TEST(backward_needs_one_element)
+{
+    ls_tensor *w = leaf(LS_SHAPE(2), 3);
+    CHECK_STATUS(ls_backward(w), LS_ERR_INVALID);
+    CHECK_CONTAINS(ls_error_message(),
+                   "backward: the loss is [2]; it must have exactly one element");
+    CHECK_STATUS(ls_backward(NULL), LS_ERR_INVALID);
+    ls_tensor *scalar = leaf(LS_SCALAR, 3);
+    CHECK_OK(ls_backward(scalar)); /* a leaf is a graph of its own */
+    CHECK_NEAR(grad_at(scalar, 0), 1, 0);
+    CHECK_OK(ls_backward(ls_slice(w, 0, 1, 2))); /* and a view of one */
+    CHECK_NEAR(grad_at(w, 0), 0, 0);
+    CHECK_NEAR(grad_at(w, 1), 1, 0);
+    CHECK_STATUS(ls_tensor_status(ls_set_requires_grad(ls_exp(w), false)), LS_ERR_STATE);
+}
+
+TEST_MAIN

@@ -1,0 +1,120 @@
+/* What users read after the common mistakes: the whole text, with the line in *their* file. */
+#undef LS_NO_SITES
+#include <stdio.h>
+#include <string.h>
+
+#include "local.h"
+
+/* Status and full text of what `expression` on this line yields. */
+#define EXPECT(expression, status, text)                                                           \
+    do {                                                                                           \
+        char want_[1024];                                                                          \
+        CHECK_STATUS(ls_tensor_status(expression), status);                                        \
+        snprintf(want_, sizeof want_, "%s:%d: %s", __FILE__, __LINE__, text);                      \
+        if (strcmp(ls_error_message(), want_) != 0) {                                              \
+            test_fail(__FILE__, __LINE__, "got:  %s\nwant: %s", ls_error_message(), want_);        \
+        }                                                                                          \
+    } while (0)
+
+#define f32(shape) ls_zeros(shape, LS_FLOAT32)
+
+LOCAL_TEST(shape_mistakes_are_told_with_both_shapes_and_the_line)
+{
+    ls_tensor *a = f32(LS_SHAPE(4, 3)), *b = f32(LS_SHAPE(5, 2)), *v = f32(LS_SHAPE(3));
+    ls_tensor *c = f32(LS_SHAPE(2, 4, 3)), *d = f32(LS_SHAPE(3, 3, 2));
+    EXPECT(ls_matmul(a, b), LS_ERR_INVALID,
+           "matmul: [4,3] x [5,2]: the inner dimensions 3 and 5 differ; the last of the first must "
+           "equal the last but one of the second (ls_transpose one?)");
+    EXPECT(ls_matmul(a, v), LS_ERR_INVALID,
+           "matmul: [4,3] x [3]: both must have at least two dimensions; ls_reshape a vector to "
+           "[1,n] or [n,1]");
+    EXPECT(ls_matmul(c, d), LS_ERR_INVALID,
+           "matmul: [2,4,3] x [3,3,2]: the leading dimensions [2] and [3] do not broadcast; each "
+           "pair must be equal or contain a 1");
+    EXPECT(ls_add(a, b), LS_ERR_INVALID,
+           "add: [4,3] with [5,2]: shapes align at the right and every pair of sizes must be equal "
+           "or contain a 1; ls_reshape one of them");
+    EXPECT(ls_linear(a, b, NULL), LS_ERR_INVALID,
+           "linear: x [4,3] with weight [5,2]: the last dimension of x must equal the last of the "
+           "weight [out,in]");
+    EXPECT(ls_linear(a, f32(LS_SHAPE(7, 3)), v), LS_ERR_INVALID,
+           "linear: bias [3] with weight [7,3]: the bias must be [7], one for each output");
+    EXPECT(ls_reshape(a, LS_SHAPE(5, -1)), LS_ERR_INVALID,
+           "reshape: [4,3] to [5,-1]: 12 elements do not fill that shape; the sizes must have the "
+           "same product (one of them may be -1)");
+    EXPECT(ls_transpose(a, 0, 2), LS_ERR_INVALID, "transpose: dimension 2 of [4,3]; give -2 to 1");
+    EXPECT(ls_slice(a, 0, 2, 5), LS_ERR_INVALID,
+           "slice: [2,5) of dimension 0 of [4,3]; give 0 <= start <= end <= 4");
+    EXPECT(ls_permute(a, LS_SHAPE(0, 0)), LS_ERR_INVALID,
+           "permute: [4,3] by [0,0]: give each dimension 0 to 1 exactly once");
+    EXPECT(ls_layer_norm(a, f32(LS_SHAPE(4)), NULL, 1e-5), LS_ERR_INVALID,
+           "layer_norm: x [4,3] with weight [4]: it must be [3], the last dimension of x");
+    EXPECT(ls_mse_loss(a, v), LS_ERR_INVALID,
+           "mse_loss: [4,3] against [3]; both must have the same shape, with elements");
+    EXPECT(ls_attention(c, c, c, true), LS_ERR_INVALID,
+           "attention: q [2,4,3], k [2,4,3], v [2,4,3]; all three must be [batch,heads,time,dim], "
+           "alike");
+    EXPECT(ls_zeros(LS_SHAPE(1, 2, 3, 4, 5, 6, 7, -8), LS_FLOAT32), LS_ERR_INVALID,
+           "zeros: shape [1,2,3,4,5,6,7,-8]: a dimension is negative or the size overflows");
+}
+
+LOCAL_TEST(type_and_index_mistakes_name_the_element)
+{
+    const int64_t index[] = {0, 3, 9, -1};
+    ls_tensor *i = ls_from_data(index, LS_SHAPE(2, 2), LS_INT64), *w = f32(LS_SHAPE(5, 3));
+    ls_tensor *x = f32(LS_SHAPE(2, 2, 4));
+    EXPECT(ls_embedding(w, i), LS_ERR_INVALID,
+           "embedding: element 2 of argument 2 [2,2] is 9; give values in [0,5)");
+    EXPECT(ls_embedding(w, w), LS_ERR_INVALID,
+           "embedding: argument 2 is float32 [5,3]; it takes indices of int32 or int64");
+    EXPECT(ls_cross_entropy(x, i), LS_ERR_INVALID,
+           "cross_entropy: element 2 of argument 2 [2,2] is 9; give values in [0,4)");
+    EXPECT(ls_cross_entropy(w, i), LS_ERR_INVALID,
+           "cross_entropy: logits [5,3] of float32 with target [2,2]; logits must be float32 "
+           "[..,C], not empty, and the target the same without the last dimension");
+    EXPECT(ls_relu(i), LS_ERR_INVALID,
+           "relu: argument 1 is int64 [2,2]; it takes float32: convert with ls_cast");
+    EXPECT(ls_dropout(x, 1.0), LS_ERR_INVALID, "dropout: p is 1; give 0 <= p < 1");
+    EXPECT(ls_set_requires_grad(i, true), LS_ERR_INVALID,
+           "set_requires_grad: [2,2] of int64; only contiguous float32 tensors carry gradients "
+           "(ls_cast, ls_contiguous)");
+}
+
+LOCAL_TEST(dead_handles_are_told_where_they_were_made)
+{
+    ls_tensor *dead = NULL;
+    int line = 0;
+    char want[512];
+    LS_SCOPE
+    {
+        dead = f32(LS_SHAPE(2));
+        line = __LINE__ + 1;
+        dead = ls_relu(dead);
+    }
+    CHECK_STATUS(ls_tensor_status(ls_add(f32(LS_SHAPE(2)), dead)), LS_ERR_STALE);
+    snprintf(want, sizeof want,
+             "add: argument 2 is the tensor made at %s:%d, whose scope has ended or which was "
+             "freed; ls_keep what outlives its scope",
+             __FILE__, line);
+    CHECK_CONTAINS(ls_error_message(), want);
+    CHECK_STATUS(ls_tensor_status(ls_add(NULL, dead)), LS_ERR_INVALID);
+    CHECK_CONTAINS(ls_error_message(), "add: argument 1 is NULL; give a tensor");
+}
+
+LOCAL_TEST(data_access_says_what_to_use_instead)
+{
+    ls_tensor *t = f32(LS_SHAPE(2, 3));
+    double value;
+    CHECK(ls_data(ls_transpose(t, 0, 1)) == NULL);
+    CHECK_CONTAINS(ls_error_message(), "data: the tensor [3,2] is a view whose elements do not lie "
+                                       "one after the other; take ls_data(ls_contiguous(t)), or "
+                                       "ls_copy_out");
+    CHECK_STATUS(ls_item(t, &value), LS_ERR_INVALID);
+    CHECK_CONTAINS(ls_error_message(), "item: the tensor [2,3] has 6 elements; give one of exactly "
+                                       "one, or use ls_copy_out");
+    CHECK_STATUS(ls_copy_in(t, &value, sizeof value), LS_ERR_INVALID);
+    CHECK_CONTAINS(ls_error_message(),
+                   "copy_in: [2,3] of float32 takes 24 bytes of memory; 8 were given");
+}
+
+TEST_MAIN
