@@ -212,6 +212,21 @@ TEST(the_seed_decides_the_first_values)
     end();
 }
 
+TEST(every_parameter_starts_with_numbers_of_its_own)
+{
+    start();
+    ls_module *children[] = {ls_linear_new(16, 16, NULL), ls_linear_new(16, 16, NULL)};
+    ls_module *m = ls_sequential_new(children, 2);
+    ls_param p[4];
+    CHECK_INT(ls_module_params(m, p, 4), 4);
+    const float *a = ls_data(p[0].value), *b = ls_data(p[2].value), *bias = ls_data(p[1].value);
+    for (int i = 0; i < 16; i++) {
+        CHECK(a[i] != b[i] && a[i] != bias[i] && a[i] != a[16 + i]);
+    }
+    ls_module_free(m);
+    end();
+}
+
 TEST(initial_distributions_have_their_moments)
 {
     start();
