@@ -1,0 +1,146 @@
+/* After the first steps a training step asks the system for no memory at all: every allocation
+ * function of libc is counted, on all threads of the rank. */
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include <lockstep/lockstep.h>
+
+#include "test.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED true
+#else
+#define SANITIZED false
+
+static _Atomic long allocations;
+
+void *__libc_malloc(size_t bytes);
+void *__libc_calloc(size_t count, size_t bytes);
+void *__libc_realloc(void *memory, size_t bytes);
+void *__libc_memalign(size_t alignment, size_t bytes);
+
+void *malloc(size_t bytes)
+{
+    atomic_fetch_add(&allocations, 1);
+    return __libc_malloc(bytes);
+}
+void *calloc(size_t count, size_t bytes)
+{
+    atomic_fetch_add(&allocations, 1);
+    return __libc_calloc(count, bytes);
+}
+void *realloc(void *memory, size_t bytes)
+{
+    atomic_fetch_add(&allocations, 1);
+    return __libc_realloc(memory, bytes);
+}
+void *aligned_alloc(size_t alignment, size_t bytes)
+{
+    atomic_fetch_add(&allocations, 1);
+    return __libc_memalign(alignment, bytes);
+}
+int posix_memalign(void **out, size_t alignment, size_t bytes)
+{
+    atomic_fetch_add(&allocations, 1);
+    *out = __libc_memalign(alignment, bytes);
+    return *out ? 0 : ENOMEM;
+}
+#endif
+
+enum { VOCAB = 50, DIM = 32, CONTEXT = 16, BATCH = 4, WARM_UP = 8, STEPS = 30 };
+
+static ls_tensor *attend(ls_module *self, ls_tensor *x)
+{
+    (void)self;
+    ls_tensor *h = ls_reshape(x, LS_SHAPE(BATCH, CONTEXT, 4, DIM / 4));
+    h = ls_transpose(h, 1, 2);
+    h = ls_transpose(ls_attention(h, h, h, true), 1, 2);
+    return ls_add(x, ls_reshape(h, LS_SHAPE(BATCH, CONTEXT, DIM)));
+}
+static const ls_module_class attend_class = {"attend", attend, NULL, NULL};
+
+static ls_module *make_net(void)
+{
+    ls_module *layers[] = {ls_embedding_new(VOCAB, DIM),
+                           ls_layer_norm_new(DIM, NULL),
+                           ls_module_new(sizeof(ls_module), &attend_class),
+                           ls_linear_new(DIM, 4 * DIM, NULL),
+                           ls_gelu_new(LS_GELU_TANH),
+                           ls_dropout_new(0.1),
+                           ls_linear_new(4 * DIM, VOCAB, NULL)};
+    return ls_ddp_new(ls_sequential_new(layers, 7), ls_world(),
+                      LS_OPTIONS(ls_ddp_options, .bucket_bytes = 8192));
+}
+
+static ls_dataset *make_data(void)
+{
+    static int32_t x[64 * CONTEXT], y[64 * CONTEXT];
+    for (int i = 0; i < 64 * CONTEXT; i++) {
+        x[i] = (i * 7) % VOCAB;
+        y[i] = (i * 11) % VOCAB;
+    }
+    ls_tensor *tx = ls_from_data(x, LS_SHAPE(64, CONTEXT), LS_INT32);
+    ls_tensor *ty = ls_from_data(y, LS_SHAPE(64, CONTEXT), LS_INT32);
+    ls_dataset *data = NULL;
+    CHECK_OK(ls_tensor_dataset_new(tx, ty, &data));
+    return data;
+}
+
+static void train_steps(ls_module *net, ls_optim *optim, ls_loader *loader, int steps)
+{
+    for (int step = 0; step < steps;) {
+        ls_batch batch;
+        if (!ls_loader_next(loader, &batch)) {
+            CHECK_OK(ls_loader_status(loader));
+            continue; /* the next epoch */
+        }
+        LS_SCOPE
+        {
+            ls_tensor *loss = ls_cross_entropy(ls_forward(net, batch.x), batch.y);
+            CHECK_OK(ls_backward(loss));
+        }
+        CHECK_OK(ls_clip_grad_norm(net, 1.0, NULL));
+        CHECK_OK(ls_optim_step(optim));
+        ls_optim_zero_grad(optim);
+        step++;
+    }
+}
+
+static void steady_state(void)
+{
+#if !SANITIZED
+    ls_module *net = make_net();
+    CHECK(net);
+    ls_optim *optim = ls_adamw_new(net, NULL);
+    ls_dataset *data = make_data();
+    ls_sampler *sampler = NULL;
+    ls_loader *loader = NULL;
+    CHECK_OK(ls_sampler_new(data->count, LS_OPTIONS(ls_sampler_options, .batch = BATCH), &sampler));
+    CHECK_OK(ls_loader_new(data, sampler, NULL, &loader));
+    train_steps(net, optim, loader, WARM_UP);
+    long before = atomic_load(&allocations);
+    CHECK(before > 0); /* the counter works */
+    train_steps(net, optim, loader, STEPS);
+    CHECK_INT(atomic_load(&allocations) - before, 0);
+    ls_loader_free(loader);
+    ls_sampler_free(sampler);
+    ls_dataset_free(data);
+    ls_optim_free(optim);
+    ls_module_free(net);
+#else
+    SKIP("the sanitizer replaces the allocator");
+#endif
+}
+
+DIST_TEST(a_training_step_of_one_process_allocates_nothing, 1)
+{
+    steady_state();
+}
+
+DIST_TEST(a_training_step_of_four_workers_allocates_nothing, 4)
+{
+    steady_state();
+}
+
+TEST_MAIN
