@@ -143,7 +143,10 @@ static int rank_1_exits_7(void *arg)
     if (join(&boot) != 0) {
         return 9;
     }
-    return boot.rank == 1 ? 7 : wait_for_ever(&boot);
+    if (boot.rank == 1) {
+        _exit(7); /* as a program that calls exit, without the sanitizer's words about leaks */
+    }
+    return wait_for_ever(&boot);
 }
 
 TEST(an_exit_code_is_named_and_ends_the_others)
@@ -160,7 +163,10 @@ static int rank_0_forgets_to_leave(void *arg)
     if (join(&boot) != 0) {
         return 9;
     }
-    return boot.rank == 0 ? 0 : wait_for_ever(&boot);
+    if (boot.rank == 0) {
+        _exit(0);
+    }
+    return wait_for_ever(&boot);
 }
 
 TEST(status_0_without_leaving_is_a_failure)
