@@ -29,11 +29,12 @@ static int entries(const char *folder)
     return count;
 }
 
-/* Processes whose command line contains `what`. */
-static int running(const char *what)
+/* Processes of this build's victim; the brackets keep the asking shell out. */
+static int running(void)
 {
-    char command[256];
-    snprintf(command, sizeof command, "pgrep -c -f '%s' || true", what);
+    char command[1024];
+    snprintf(command, sizeof command, "pgrep -c -f '%s/[v]ictim' || true",
+             test_build_path("tests/dist/train"));
     test_output out = test_run(command, 10);
     int count = atoi(out.text);
     free(out.text);
@@ -45,23 +46,23 @@ typedef struct ending {
     double seconds; /* from the death to the launcher's end */
 } ending;
 
-/* `mark` makes the command line of this job's processes unique. */
+/* TMPDIR is a fresh folder, so that whatever a job leaves there shows. */
 static ending run_victim(const char *place, int rank, int ranks)
 {
-    char command[1024], mark[64];
-    snprintf(mark, sizeof mark, "mark-%d-%s-%d", (int)getpid(), place, rank);
-    char victim[512];
+    char folder[] = "/tmp/lockstep-test-XXXXXX", victim[512], command[1536];
+    CHECK(mkdtemp(folder));
     snprintf(victim, sizeof victim, "%s", test_build_path("tests/dist/train/victim"));
-    int shm = entries("/dev/shm"), tmp = entries("/tmp");
-    snprintf(command, sizeof command, "MARK=%s exec %s run -n %d %s %s %d", mark,
+    snprintf(command, sizeof command, "TMPDIR=%s exec %s run -n %d %s %s %d", folder,
              test_build_path("lockstep"), ranks, victim, place, rank);
+    int shm = entries("/dev/shm");
     ending e = {.out = test_run(command, 40)};
     double end = now();
     const char *dying = strstr(e.out.text, "DYING ");
     e.seconds = dying ? end - atof(dying + 6) : -1.0;
     CHECK_INT(entries("/dev/shm"), shm);
-    CHECK(entries("/tmp") <= tmp);
-    CHECK_INT(running("train/[v]ictim"), 0); /* brackets: not the shell that asks */
+    CHECK_INT(entries(folder), 2); /* "." and ".." */
+    CHECK_INT(rmdir(folder), 0);
+    CHECK_INT(running(), 0);
     return e;
 }
 
