@@ -148,8 +148,7 @@ static void take_signals(ls__agent *agent)
         if (number == SIGINT || number == SIGTERM) {
             stop(agent, number);
         } else if (number == SIGHUP) {
-            agent->stop_signal = agent->stop_signal == 0 ? number : agent->stop_signal;
-            signal_groups(agent, number);
+            signal_groups(agent, number); /* under nohup they ignore it, and go on */
         } else if (number == SIGUSR1 || number == SIGUSR2) {
             signal_ranks(agent, number);
         } /* SIGCHLD only wakes; SIGPIPE and SIGTTOU show in the write */

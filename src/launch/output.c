@@ -35,6 +35,7 @@ typedef struct stream {
     size_t length;
     bool returned; /* a carriage return stands at the end of `line` */
     bool live;     /* this line has been updated */
+    bool shown;    /* what stands in `line` is the live line */
     char line[LINE_BYTES_MAX];
 } stream;
 
@@ -246,15 +247,16 @@ static void put_line(ls__output *output, stream *s)
     }
     remember(output, s);
     s->length = 0;
-    s->returned = s->live = false;
+    s->returned = s->live = s->shown = false;
 }
 
 static void put_live(ls__output *output, stream *s)
 {
     sink *k = sink_of(output, s);
-    if (s->length == 0) {
+    if (s->length == 0 || s->shown) {
         return;
     }
+    s->shown = true;
     int prefix = output->prefix ? snprintf(k->live, LIVE_BYTES, "[%d] ", s->rank) : 0;
     size_t room = LIVE_BYTES - 1 - (size_t)prefix;
     size_t bytes = s->length < room ? s->length : room;
@@ -286,6 +288,7 @@ static void take_byte(ls__output *output, stream *s, char byte, bool terminal)
         put_line(output, s);
     }
     s->line[s->length++] = byte;
+    s->shown = false;
 }
 
 static void write_log(const ls__output *output, stream *s, const char *data, size_t bytes)

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/settings.h"
 #include "launch/agent.h"
 
 #define VARIABLES_MAX 24
@@ -41,12 +42,6 @@ static void LS__PRINTF(2, 3) set(variables *v, const char *format, ...)
     va_end(arguments);
 }
 
-static bool unset(const char *name)
-{
-    const char *value = getenv(name);
-    return value == NULL || value[0] == '\0';
-}
-
 static void describe_rank(const ls__agent *agent, int r, const start *s, variables *v)
 {
     int n = agent->job->ranks;
@@ -67,10 +62,10 @@ static void describe_rank(const ls__agent *agent, int r, const start *s, variabl
     set(v, "LOCKSTEP_BOOTSTRAP=v1:%d:%d:%d", s->store_fd, agent->board_fd, s->secret_fd);
     set(v, "LOCKSTEP_LIVE=%s", agent->output != NULL && ls__output_live(agent->output) ? "1" : "");
     /* N ranks must not each take all cores, nor spin on them while waiting (DESIGN 6). */
-    if (unset("OMP_NUM_THREADS")) {
+    if (ls__setting_get("OMP_NUM_THREADS") == NULL) {
         set(v, "OMP_NUM_THREADS=%d", agent->cores > n ? agent->cores / n : 1);
     }
-    if (unset("GOMP_SPINCOUNT")) {
+    if (ls__setting_get("GOMP_SPINCOUNT") == NULL) {
         set(v, "GOMP_SPINCOUNT=1000");
     }
 }

@@ -44,7 +44,7 @@ static char *dotted(const char *const *path, int depth, const char *last)
         *at++ = '.';
     }
     if (name) {
-        (void)strcpy(at, last);
+        memcpy(at, last, strlen(last) + 1);
     }
     return name;
 }
