@@ -13,13 +13,16 @@
 #include "comm/bootstrap/bootstrap.h"
 #include "test.h"
 
+/* What a rank that dies on purpose leaves behind stays reachable: no leak to a sanitizer. */
 static int join(ls__boot *boot)
 {
+    static ls__boot last;
     if (ls__bootstrap(ls__env_posix(), 5000, boot) != LS_OK) {
         fprintf(stderr, "%s\n", ls_error_message());
         return 1;
     }
-    return 0;
+    last = *boot;
+    return last.world_size > 0 ? 0 : 1;
 }
 
 static int count_descriptors(void)
