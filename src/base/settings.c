@@ -23,6 +23,7 @@ static const ls__setting table[] = {
     {"LOCKSTEP_TIMEOUT", "300", "deadline of an operation that gives none, in seconds"},
     {"LOCKSTEP_THREADS", "cores / local ranks", "compute threads of a rank"},
     {"LOCKSTEP_ISA", "the best found", "kernel variant: v4 (AVX-512), v3 (AVX2 and FMA) or base"},
+    {"LOCKSTEP_CHECK", "", "strict: further checks of operations and buffers, slower"},
     {"LOCKSTEP_HEAP_RESERVE", "64", "address space of the shared heap of a rank, in GiB"},
     {"LOCKSTEP_BOOTSTRAP", "", "set by the launcher: the descriptors a rank joins its job with"},
     {"RANK", "0", "set by the launcher: this rank in the world"},
