@@ -217,7 +217,7 @@ static void show(const job *j, report *r, const measure *mean, int64_t step)
               (long long)step, (long long)s->steps, mean->loss, ls_optim_lr(j->optim),
               tokens / mean->seconds * 1e-3, mean->seconds * 1e3, mean->exposed * 1e3,
               100.0 * mean->exposed / mean->seconds,
-              duration(mean->seconds * (double)(s->steps - step), left, sizeof left));
+              duration(r->seconds / (double)step * (double)(s->steps - step), left, sizeof left));
 }
 
 /* `step` steps are done. Collective when a report is due, which all ranks find out alike. */
