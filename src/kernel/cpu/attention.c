@@ -108,21 +108,33 @@ static int64_t keys_of_row(const ls__attention *a, int64_t row)
     return a->causal ? row + 1 : a->time;
 }
 
+/* Rows end anywhere, vectors do not: [n, end of the vector) gets `value`, the rest up to width 0.
+ * Returns the rounded end; the row's loops then need no scalar remainder. */
+LS__INLINE int64_t pad_row(float *row, int64_t n, int64_t width, float value)
+{
+    int64_t end = (n + LS__LANES - 1) / LS__LANES * LS__LANES;
+    for (int64_t j = n; j < end; j++) {
+        row[j] = value;
+    }
+    for (int64_t j = end; j < width; j += LS__LANES) {
+        ls__store(row + j, (ls__vec){0.0f});
+    }
+    return end;
+}
+
 /* row = exp(row - max) for the first n, 0 for the rest; returns max and sum. */
 static float exp_row(float *row, int64_t n, int64_t width, float *out_max)
 {
     float max = -INFINITY, sum = 0.0f;
+    int64_t end = pad_row(row, n, width, -INFINITY);
 #pragma omp simd reduction(max : max)
-    for (int64_t j = 0; j < n; j++) {
+    for (int64_t j = 0; j < end; j++) {
         max = row[j] > max ? row[j] : max;
     }
 #pragma omp simd reduction(+ : sum)
-    for (int64_t j = 0; j < n; j++) {
+    for (int64_t j = 0; j < end; j++) {
         row[j] = ls__exp(row[j] - max);
         sum += row[j];
-    }
-    for (int64_t j = n; j < width; j++) {
-        row[j] = 0.0f;
     }
     *out_max = max;
     return sum;
@@ -191,14 +203,12 @@ static void gradient_row(const ls__attention *a, const head *h, int64_t first, i
     for (int64_t d = 0; d < a->dim; d++) {
         delta += o[d] * d_o[d];
     }
-    int64_t n = keys_of_row(a, first + i);
+    int64_t end = pad_row(p, keys_of_row(a, first + i), nk, -INFINITY);
+    pad_row(ds, keys_of_row(a, first + i), nk, delta);
 #pragma omp simd
-    for (int64_t j = 0; j < n; j++) {
+    for (int64_t j = 0; j < end; j++) {
         p[j] = ls__exp(p[j] - lse);
         ds[j] = scale * p[j] * (ds[j] - delta);
-    }
-    for (int64_t j = n; j < nk; j++) {
-        p[j] = ds[j] = 0.0f;
     }
 }
 

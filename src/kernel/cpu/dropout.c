@@ -1,6 +1,6 @@
-/* Dropout: Philox4x32-10 for many counters at once; the same words as ls_philox4x32 (base/random.c
- * cites the paper), so the same elements are kept whoever computes them. */
-#include "kernel/cpu/isa.h"
+/* Dropout: Philox4x32-10, a vector of counters at once; the same words as ls_philox4x32
+ * (base/random.c cites the paper), so the same elements are kept whoever computes them. */
+#include "kernel/cpu/wide.h"
 
 #define PHILOX_M0 0xD2511F53u
 #define PHILOX_M1 0xCD9E8D57u
@@ -8,35 +8,45 @@
 #define PHILOX_W1 0xBB67AE85u
 #define PHILOX_ROUNDS 10
 #define BLOCKS 64 /* Philox blocks at a time: 256 words */
-#define CHUNK (LS__BLOCK)
 
 typedef struct stream_key {
     uint64_t seed, stream_id;
 } stream_key;
 
+/* LS__WIDE_LANES blocks at once; upper halves of the state hold what no later step reads. */
+LS__INLINE void philox_group(uint32_t *words, ls__wide block, const stream_key *key)
+{
+    const ls__wide zero = {0};
+    const ls__wide m0 = zero + (uint64_t)PHILOX_M0, m1 = zero + (uint64_t)PHILOX_M1;
+    ls__wide c0 = block, c1 = block >> 32, c2 = zero + key->stream_id, c3 = c2 >> 32;
+    uint32_t k0 = (uint32_t)key->seed, k1 = (uint32_t)(key->seed >> 32);
+    for (int i = 0; i < PHILOX_ROUNDS; i++) {
+        ls__wide p0 = ls__wide_multiply(m0, c0), p1 = ls__wide_multiply(m1, c2);
+        c0 = (p1 >> 32) ^ c1 ^ (uint64_t)k0;
+        c2 = (p0 >> 32) ^ c3 ^ (uint64_t)k1;
+        c1 = p1;
+        c3 = p0;
+        k0 += PHILOX_W0;
+        k1 += PHILOX_W1;
+    }
+    ls__wide low = (c0 & UINT32_MAX) | c1 << 32, high = (c2 & UINT32_MAX) | c3 << 32;
+    for (int i = 0; i < LS__WIDE_LANES; i++) {
+        words[4 * i] = (uint32_t)low[i];
+        words[4 * i + 1] = (uint32_t)(low[i] >> 32);
+        words[4 * i + 2] = (uint32_t)high[i];
+        words[4 * i + 3] = (uint32_t)(high[i] >> 32);
+    }
+}
+
 /* words[4*BLOCKS] of Philox blocks first ... first+BLOCKS-1. */
 static void philox_words(uint32_t *words, uint64_t first, const stream_key *key)
 {
-    uint32_t s0 = (uint32_t)key->stream_id, s1 = (uint32_t)(key->stream_id >> 32);
-#pragma omp simd
-    for (int b = 0; b < BLOCKS; b++) {
-        uint64_t block = first + (uint64_t)b;
-        uint32_t c0 = (uint32_t)block, c1 = (uint32_t)(block >> 32), c2 = s0, c3 = s1;
-        uint32_t k0 = (uint32_t)key->seed, k1 = (uint32_t)(key->seed >> 32);
-#pragma GCC unroll 10
-        for (int i = 0; i < PHILOX_ROUNDS; i++) {
-            uint64_t p0 = (uint64_t)PHILOX_M0 * c0, p1 = (uint64_t)PHILOX_M1 * c2;
-            c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
-            c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
-            c1 = (uint32_t)p1;
-            c3 = (uint32_t)p0;
-            k0 += PHILOX_W0;
-            k1 += PHILOX_W1;
-        }
-        words[4 * b] = c0;
-        words[4 * b + 1] = c1;
-        words[4 * b + 2] = c2;
-        words[4 * b + 3] = c3;
+    ls__wide lane;
+    for (int i = 0; i < LS__WIDE_LANES; i++) {
+        lane[i] = (uint64_t)i;
+    }
+    for (int b = 0; b < BLOCKS; b += LS__WIDE_LANES) {
+        philox_group(words + 4 * b, lane + (first + (uint64_t)b), key);
     }
 }
 
@@ -88,7 +98,7 @@ void LS__K(dropout)(float *out, const float *a, int64_t count, uint64_t first, d
     rule.scale = (float)(1.0 / (1.0 - p));
     rule.beta = beta;
 #pragma omp parallel for schedule(static) if (count >= LS__PARALLEL_MIN)
-    for (int64_t i = 0; i < count; i += CHUNK) {
-        range(out + i, a + i, ls__min(CHUNK, count - i), first + (uint64_t)i, &key, rule);
+    for (int64_t i = 0; i < count; i += LS__BLOCK) {
+        range(out + i, a + i, ls__min(LS__BLOCK, count - i), first + (uint64_t)i, &key, rule);
     }
 }
