@@ -97,8 +97,7 @@ void LS__K(dropout)(float *out, const float *a, int64_t count, uint64_t first, d
     keep_rule rule = {.threshold = (uint32_t)threshold, .nothing = threshold > UINT32_MAX};
     rule.scale = (float)(1.0 / (1.0 - p));
     rule.beta = beta;
-#pragma omp parallel for schedule(static) if (count >= LS__PARALLEL_MIN)
-    for (int64_t i = 0; i < count; i += LS__BLOCK) {
+    LS__PARALLEL_FOR(count >= LS__PARALLEL_MIN, int64_t i = 0, i < count, i += LS__BLOCK, {
         range(out + i, a + i, ls__min(LS__BLOCK, count - i), first + (uint64_t)i, &key, rule);
-    }
+    })
 }

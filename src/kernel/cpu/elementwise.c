@@ -70,13 +70,13 @@ void LS__K(binary)(ls__binary op, float *out, const float *a, ls__strided a_stri
     ls__walk w = ls__walk_of(ndim, shape, a_strides, b_strides);
     int64_t sa = w.a.stride[w.ndim - 1], sb = w.b.stride[w.ndim - 1];
     int64_t pieces = (w.width + LS__BLOCK - 1) / LS__BLOCK; /* of a row */
-#pragma omp parallel for schedule(static) if (w.rows * w.width >= LS__PARALLEL_MIN)
-    for (int64_t task = 0; task < w.rows * pieces; task++) {
-        int64_t i = task / pieces, from = task % pieces * LS__BLOCK, at_a, at_b;
-        ls__walk_row(&w, i, &at_a, &at_b);
-        row(op, out + i * w.width + from, a + at_a + from * sa, sa, b + at_b + from * sb, sb,
-            ls__min(LS__BLOCK, w.width - from));
-    }
+    LS__PARALLEL_FOR(w.rows * w.width >= LS__PARALLEL_MIN, int64_t task = 0, task < w.rows * pieces,
+                     task++, {
+                         int64_t i = task / pieces, from = task % pieces * LS__BLOCK, at_a, at_b;
+                         ls__walk_row(&w, i, &at_a, &at_b);
+                         row(op, out + i * w.width + from, a + at_a + from * sa, sa,
+                             b + at_b + from * sb, sb, ls__min(LS__BLOCK, w.width - from));
+                     })
 }
 
 static void axpby_block(float *out, const float *a, int64_t count, float alpha, float beta)
@@ -98,26 +98,36 @@ void LS__K(axpby)(float *out, const float *a, int64_t count, float alpha, float 
                   ls_stream *stream)
 {
     (void)stream;
-#pragma omp parallel for schedule(static) if (count >= LS__PARALLEL_MIN)
-    for (int64_t i = 0; i < count; i += LS__BLOCK) {
-        axpby_block(out + i, a + i, ls__min(LS__BLOCK, count - i), alpha, beta);
+    LS__PARALLEL_FOR(count >= LS__PARALLEL_MIN, int64_t i = 0, i < count, i += LS__BLOCK,
+                     { axpby_block(out + i, a + i, ls__min(LS__BLOCK, count - i), alpha, beta); })
+}
+
+static void add_block(float *out, const float *a, int64_t count, float value)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++) {
+        out[i] = a[i] + value;
     }
 }
 
 void LS__K(add_scalar)(float *out, const float *a, int64_t count, float value, ls_stream *stream)
 {
     (void)stream;
-#pragma omp parallel for simd schedule(static) if (parallel : count >= LS__PARALLEL_MIN)
+    LS__PARALLEL_FOR(count >= LS__PARALLEL_MIN, int64_t i = 0, i < count, i += LS__BLOCK,
+                     { add_block(out + i, a + i, ls__min(LS__BLOCK, count - i), value); })
+}
+
+static void fill_block(float *out, int64_t count, float value)
+{
+#pragma omp simd
     for (int64_t i = 0; i < count; i++) {
-        out[i] = a[i] + value;
+        out[i] = value;
     }
 }
 
 void LS__K(fill)(float *out, int64_t count, float value, ls_stream *stream)
 {
     (void)stream;
-#pragma omp parallel for simd schedule(static) if (parallel : count >= LS__PARALLEL_MIN)
-    for (int64_t i = 0; i < count; i++) {
-        out[i] = value;
-    }
+    LS__PARALLEL_FOR(count >= LS__PARALLEL_MIN, int64_t i = 0, i < count, i += LS__BLOCK,
+                     { fill_block(out + i, ls__min(LS__BLOCK, count - i), value); })
 }

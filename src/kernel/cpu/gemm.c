@@ -9,12 +9,14 @@
 
 #define SPLIT_MIN (1 << 25)        /* multiply-adds: about 0.4 ms on one thread */
 #define BUILTIN_MAX (32 * 32 * 32) /* below, oneDNN's call costs more than its kernel gains */
+#define TINY_MAX 1024              /* the same where C is narrower than a vector */
 #define PART_MIN 256
 #define PART_MAX 512
 
 static void run(const ls__gemm *g)
 {
-    bool tiny = g->m * g->n * g->k <= BUILTIN_MAX && g->n >= LS__LANES;
+    int64_t work = g->m * g->n * g->k;
+    bool tiny = work <= TINY_MAX || (work <= BUILTIN_MAX && g->n >= LS__LANES);
     if (tiny || !ls__onednn_gemm(g)) {
         LS__K(gemm_builtin)(g);
     }
@@ -56,11 +58,10 @@ static void run_split(const ls__gemm *g)
     int64_t side = rows ? g->m : g->n;
     int64_t step = side / 4 < PART_MIN ? PART_MIN : ls__min(side / 4 / 64 * 64, PART_MAX);
     int64_t parts = (side + step - 1) / step;
-#pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < parts; i++) {
+    LS__PARALLEL_FOR(true, int64_t i = 0, i < parts, i++, {
         ls__gemm part = part_of(g, rows, i * step, ls__min(step, side - i * step));
         run(&part);
-    }
+    })
 }
 
 void LS__K(gemm)(const ls__gemm *g, ls_stream *stream)
@@ -82,12 +83,11 @@ void LS__K(gemm_batch)(const ls__gemm *g, int64_t batch, int64_t stride_a, int64
                        int64_t stride_c, ls_stream *stream)
 {
     bool parallel = !is_split(g) && batch > 1 && g->m * g->n * g->k * batch >= SPLIT_MIN;
-#pragma omp parallel for schedule(static) if (parallel)
-    for (int64_t i = 0; i < batch; i++) {
+    LS__PARALLEL_FOR(parallel, int64_t i = 0, i < batch, i++, {
         ls__gemm one = *g;
         one.a = g->a + i * stride_a;
         one.b = g->b + i * stride_b;
         one.c = g->c + i * stride_c;
         LS__K(gemm)(&one, stream);
-    }
+    })
 }

@@ -71,13 +71,12 @@ void LS__K(gather)(void *out, const void *in, ls__strided in_strides, int ndim,
     (void)stream;
     ls__walk w = ls__walk_of(ndim, shape, in_strides, no_strides);
     int64_t si = w.a.stride[w.ndim - 1], step = (int64_t)bytes;
-#pragma omp parallel for schedule(static) if (w.rows * w.width >= LS__PARALLEL_MIN)
-    for (int64_t i = 0; i < w.rows; i++) {
+    LS__PARALLEL_FOR(w.rows * w.width >= LS__PARALLEL_MIN, int64_t i = 0, i < w.rows, i++, {
         int64_t at, unused;
         ls__walk_row(&w, i, &at, &unused);
         copy_row((char *)out + i * w.width * step, 1, (const char *)in + at * step, si, w.width,
                  bytes);
-    }
+    })
 }
 
 void LS__K(scatter)(void *out, ls__strided out_strides, const void *in, int ndim,
@@ -86,8 +85,7 @@ void LS__K(scatter)(void *out, ls__strided out_strides, const void *in, int ndim
     (void)stream;
     ls__walk w = ls__walk_of(ndim, shape, out_strides, no_strides);
     int64_t so = w.a.stride[w.ndim - 1], step = (int64_t)bytes;
-#pragma omp parallel for schedule(static) if (w.rows * w.width >= LS__PARALLEL_MIN)
-    for (int64_t i = 0; i < w.rows; i++) {
+    LS__PARALLEL_FOR(w.rows * w.width >= LS__PARALLEL_MIN, int64_t i = 0, i < w.rows, i++, {
         int64_t at, unused;
         ls__walk_row(&w, i, &at, &unused);
         const char *from = (const char *)in + i * w.width * step;
@@ -96,7 +94,7 @@ void LS__K(scatter)(void *out, ls__strided out_strides, const void *in, int ndim
         } else {
             copy_row((char *)out + at * step, so, from, 1, w.width, bytes);
         }
-    }
+    })
 }
 
 LS__INLINE int64_t index_at(const void *index, size_t index_bytes, int64_t i)
@@ -108,10 +106,9 @@ void LS__K(embedding)(float *out, const float *weight, const void *index, size_t
                       int64_t count, int64_t dim, ls_stream *stream)
 {
     (void)stream;
-#pragma omp parallel for schedule(static) if (count * dim >= LS__PARALLEL_MIN)
-    for (int64_t i = 0; i < count; i++) {
+    LS__PARALLEL_FOR(count * dim >= LS__PARALLEL_MIN, int64_t i = 0, i < count, i++, {
         copy_uint32_t(out + i * dim, 1, weight + index_at(index, index_bytes, i) * dim, 1, dim);
-    }
+    })
 }
 
 /* Each thread owns a range of the vocabulary and reads every index: a row's sum is in order of i
@@ -122,8 +119,7 @@ void LS__K(embedding_backward)(float *dweight, const float *dy, const void *inde
 {
     (void)stream;
     int64_t owners = count * dim >= LS__PARALLEL_MIN ? ls__threads_own() : 1;
-#pragma omp parallel for schedule(static) if (owners > 1)
-    for (int64_t owner = 0; owner < owners; owner++) {
+    LS__PARALLEL_FOR(owners > 1, int64_t owner = 0, owner < owners, owner++, {
         int64_t first = vocab * owner / owners, end = vocab * (owner + 1) / owners;
         for (int64_t i = 0; i < count; i++) {
             int64_t row = index_at(index, index_bytes, i);
@@ -131,5 +127,5 @@ void LS__K(embedding_backward)(float *dweight, const float *dy, const void *inde
                 add_row(dweight + row * dim, 1, dy + i * dim, dim, 1.0f);
             }
         }
-    }
+    })
 }

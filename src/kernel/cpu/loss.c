@@ -41,8 +41,7 @@ double LS__K(cross_entropy)(float *dlogits, const float *logits, const void *tar
     double partial[LOSS_BLOCKS], sum = 0.0;
     int64_t blocks = ls__min(LOSS_BLOCKS, rows);
     float scale = 1.0f / (float)rows;
-#pragma omp parallel for schedule(static) if (rows * n >= LS__PARALLEL_MIN)
-    for (int64_t b = 0; b < blocks; b++) {
+    LS__PARALLEL_FOR(rows * n >= LS__PARALLEL_MIN, int64_t b = 0, b < blocks, b++, {
         partial[b] = 0.0;
         for (int64_t i = rows * b / blocks; i < rows * (b + 1) / blocks; i++) {
             int64_t t =
@@ -50,7 +49,7 @@ double LS__K(cross_entropy)(float *dlogits, const float *logits, const void *tar
             partial[b] +=
                 loss_row(dlogits != NULL ? dlogits + i * n : NULL, logits + i * n, t, n, scale);
         }
-    }
+    })
     for (int64_t b = 0; b < blocks; b++) {
         sum += partial[b];
     }

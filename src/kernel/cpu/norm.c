@@ -49,14 +49,13 @@ void LS__K(softmax)(float *out, const float *x, int64_t rows, int64_t n, bool lo
                     ls_stream *stream)
 {
     (void)stream;
-#pragma omp parallel for schedule(static) if (rows * n >= LS__PARALLEL_MIN)
-    for (int64_t i = 0; i < rows; i++) {
+    LS__PARALLEL_FOR(rows * n >= LS__PARALLEL_MIN, int64_t i = 0, i < rows, i++, {
         if (log) {
             log_softmax_row(out + i * n, x + i * n, n);
         } else {
             softmax_row(out + i * n, x + i * n, n);
         }
-    }
+    })
 }
 
 LS__INLINE void softmax_backward_row(float *dx, const float *dy, const float *y, int64_t n,
@@ -78,14 +77,13 @@ void LS__K(softmax_backward)(float *dx, const float *dy, const float *y, int64_t
                              bool log, float beta, ls_stream *stream)
 {
     (void)stream;
-#pragma omp parallel for schedule(static) if (rows * n >= LS__PARALLEL_MIN)
-    for (int64_t i = 0; i < rows; i++) {
+    LS__PARALLEL_FOR(rows * n >= LS__PARALLEL_MIN, int64_t i = 0, i < rows, i++, {
         if (log) {
             softmax_backward_row(dx + i * n, dy + i * n, y + i * n, n, true, beta);
         } else {
             softmax_backward_row(dx + i * n, dy + i * n, y + i * n, n, false, beta);
         }
-    }
+    })
 }
 
 /* y = h w + b, with w and b where given. */
@@ -131,10 +129,8 @@ void LS__K(layer_norm)(float *y, float *mean, float *rstd, const float *x, const
                        const float *b, int64_t rows, int64_t n, float eps, ls_stream *stream)
 {
     (void)stream;
-#pragma omp parallel for schedule(static) if (rows * n >= LS__PARALLEL_MIN)
-    for (int64_t i = 0; i < rows; i++) {
-        layer_norm_row(y + i * n, mean + i, rstd + i, x + i * n, w, b, n, eps);
-    }
+    LS__PARALLEL_FOR(rows * n >= LS__PARALLEL_MIN, int64_t i = 0, i < rows, i++,
+                     { layer_norm_row(y + i * n, mean + i, rstd + i, x + i * n, w, b, n, eps); })
 }
 
 /* dx of one row; `weighted` says whether w is there. */
@@ -212,11 +208,10 @@ void LS__K(layer_norm_backward)(float *dx, float beta_x, float *dw, float *db, f
     norm_args args = {dx, beta_x, dy, x, mean, rstd, w, n};
     int64_t blocks = norm_blocks(rows);
     float *block_dw = workspace, *block_db = block_dw + blocks * n;
-#pragma omp parallel for schedule(static) if (rows * n >= LS__PARALLEL_MIN)
-    for (int64_t i = 0; i < blocks; i++) {
+    LS__PARALLEL_FOR(rows * n >= LS__PARALLEL_MIN, int64_t i = 0, i < blocks, i++, {
         backward_rows(&args, rows * i / blocks, rows * (i + 1) / blocks, block_dw + i * n,
                       block_db + i * n);
-    }
+    })
     if (dw != NULL) {
         LS__K(sum_rows)(dw, block_dw, blocks, n, beta_w, stream);
     }

@@ -52,10 +52,9 @@ void LS__K(adamw)(const ls__adamw_args *args, ls_stream *stream)
 {
     (void)stream;
     adam_factors factors = factors_of(args);
-#pragma omp parallel for schedule(static) if (args->count >= LS__PARALLEL_MIN)
-    for (int64_t i = 0; i < args->count; i += LS__BLOCK) {
-        adamw_block(args, &factors, i, ls__min(LS__BLOCK, args->count - i));
-    }
+    LS__PARALLEL_FOR(args->count >= LS__PARALLEL_MIN, int64_t i = 0, i < args->count,
+                     i += LS__BLOCK,
+                     { adamw_block(args, &factors, i, ls__min(LS__BLOCK, args->count - i)); })
 }
 
 static void sgd_plain(float *restrict param, const float *restrict grad, int64_t count, float lr,
@@ -90,14 +89,14 @@ static void sgd_momentum(const ls__sgd_args *args, int64_t from, int64_t count)
 void LS__K(sgd)(const ls__sgd_args *args, ls_stream *stream)
 {
     (void)stream;
-#pragma omp parallel for schedule(static) if (args->count >= LS__PARALLEL_MIN)
-    for (int64_t i = 0; i < args->count; i += LS__BLOCK) {
-        int64_t count = ls__min(LS__BLOCK, args->count - i);
-        if (args->momentum_buffer != NULL) {
-            sgd_momentum(args, i, count);
-        } else {
-            sgd_plain(args->param + i, args->grad + i, count, (float)args->lr,
-                      (float)args->weight_decay);
-        }
-    }
+    LS__PARALLEL_FOR(args->count >= LS__PARALLEL_MIN, int64_t i = 0, i < args->count,
+                     i += LS__BLOCK, {
+                         int64_t count = ls__min(LS__BLOCK, args->count - i);
+                         if (args->momentum_buffer != NULL) {
+                             sgd_momentum(args, i, count);
+                         } else {
+                             sgd_plain(args->param + i, args->grad + i, count, (float)args->lr,
+                                       (float)args->weight_decay);
+                         }
+                     })
 }

@@ -12,17 +12,19 @@
 #define TILE 256  /* columns of one task of sum_rows */
 #define LEVELS 40 /* of the tree: 2^40 leaves */
 
+LS__INLINE void add_into(float *out, const float *x, int64_t width)
+{
+#pragma omp simd
+    for (int64_t j = 0; j < width; j++) {
+        out[j] += x[j];
+    }
+}
+
 void LS__K(add_rows)(float *y, const float *bias, int64_t rows, int64_t n, ls_stream *stream)
 {
     (void)stream;
-#pragma omp parallel for schedule(static) if (rows * n >= LS__PARALLEL_MIN)
-    for (int64_t i = 0; i < rows; i++) {
-        float *row = y + i * n;
-#pragma omp simd
-        for (int64_t j = 0; j < n; j++) {
-            row[j] += bias[j];
-        }
-    }
+    LS__PARALLEL_FOR(rows * n >= LS__PARALLEL_MIN, int64_t i = 0, i < rows, i++,
+                     { add_into(y + i * n, bias, n); })
 }
 
 LS__INLINE double sum_block(const float *x, int64_t count, const bool squares)
@@ -40,11 +42,10 @@ LS__INLINE double sum_all(const float *x, int64_t count, const bool squares)
 {
     double partial[SUM_BLOCKS];
     int64_t blocks = ls__min(SUM_BLOCKS, (count + LS__BLOCK - 1) / LS__BLOCK);
-#pragma omp parallel for schedule(static) if (count >= LS__PARALLEL_MIN)
-    for (int64_t i = 0; i < blocks; i++) {
+    LS__PARALLEL_FOR(count >= LS__PARALLEL_MIN, int64_t i = 0, i < blocks, i++, {
         int64_t from = count * i / blocks, end = count * (i + 1) / blocks;
         partial[i] = sum_block(x + from, end - from, squares);
-    }
+    })
     double sum = 0.0;
     for (int64_t i = 0; i < blocks; i++) {
         sum += partial[i];
@@ -86,14 +87,6 @@ LS__INLINE void sum_leaf(float *restrict acc, const float *x, int64_t rows, int6
     }
 }
 
-LS__INLINE void add_into(float *restrict out, const float *x, int64_t width)
-{
-#pragma omp simd
-    for (int64_t j = 0; j < width; j++) {
-        out[j] += x[j];
-    }
-}
-
 /* Columns [0,width): leaf number `leaf` joins as many finished subtrees as it has trailing ones. */
 static void sum_tile(float *out, const float *x, int64_t rows, int64_t n, int64_t width, float beta)
 {
@@ -119,21 +112,18 @@ void LS__K(sum_rows)(float *out, const float *x, int64_t rows, int64_t n, float 
                      ls_stream *stream)
 {
     (void)stream;
-#pragma omp parallel for schedule(static) if (rows * n >= LS__PARALLEL_MIN)
-    for (int64_t j = 0; j < n; j += TILE) {
-        sum_tile(out + j, x + j, rows, n, ls__min(TILE, n - j), beta);
-    }
+    LS__PARALLEL_FOR(rows * n >= LS__PARALLEL_MIN, int64_t j = 0, j < n, j += TILE,
+                     { sum_tile(out + j, x + j, rows, n, ls__min(TILE, n - j), beta); })
 }
 
 void LS__K(sum_cols)(float *out, const float *x, int64_t rows, int64_t n, float beta,
                      ls_stream *stream)
 {
     (void)stream;
-#pragma omp parallel for schedule(static) if (rows > 1 && rows * n >= LS__PARALLEL_MIN)
-    for (int64_t i = 0; i < rows; i++) {
+    LS__PARALLEL_FOR(rows > 1 && rows * n >= LS__PARALLEL_MIN, int64_t i = 0, i < rows, i++, {
         float sum = (float)sum_all(x + i * n, n, false);
         out[i] = beta == 0.0f ? sum : sum + beta * out[i];
-    }
+    })
 }
 
 /* Merges neighbouring dims that are both kept or both summed; drops those of size 1. */

@@ -8,6 +8,16 @@
 
 #define LS__PARALLEL_MIN 65536
 
+/* for (init; test; next) body, shared among threads where `parallel` holds and there are several.
+ * Twice in the code, because a parallel region costs 0.2 us even on one thread. */
+#define LS__PARALLEL_FOR(parallel, init, test, next, ...)                                          \
+    if ((parallel) && ls__threads_own() > 1) {                                                     \
+        _Pragma("omp parallel for schedule(static)") for (init; test; next) __VA_ARGS__            \
+    } else {                                                                                       \
+        for (init; test; next)                                                                     \
+            __VA_ARGS__                                                                            \
+    }
+
 #ifdef _OPENMP
 #include <omp.h>
 static inline int ls__threads_own(void) /* the calling thread may use */

@@ -125,10 +125,8 @@ static void backward_block(ls__unary op, float *dx, const float *dy, const float
 void LS__K(unary)(ls__unary op, float *out, const float *a, int64_t count, ls_stream *stream)
 {
     (void)stream;
-#pragma omp parallel for schedule(static) if (count >= LS__PARALLEL_MIN)
-    for (int64_t i = 0; i < count; i += LS__BLOCK) {
-        forward_block(op, out + i, a + i, ls__min(LS__BLOCK, count - i));
-    }
+    LS__PARALLEL_FOR(count >= LS__PARALLEL_MIN, int64_t i = 0, i < count, i += LS__BLOCK,
+                     { forward_block(op, out + i, a + i, ls__min(LS__BLOCK, count - i)); })
 }
 
 void LS__K(unary_backward)(ls__unary op, float *dx, const float *dy, const float *x, const float *y,
@@ -136,8 +134,7 @@ void LS__K(unary_backward)(ls__unary op, float *dx, const float *dy, const float
 {
     (void)stream;
     const float *z = reads_output(op) ? y : op == LS__UNARY_NEG ? dy : x;
-#pragma omp parallel for schedule(static) if (count >= LS__PARALLEL_MIN)
-    for (int64_t i = 0; i < count; i += LS__BLOCK) {
+    LS__PARALLEL_FOR(count >= LS__PARALLEL_MIN, int64_t i = 0, i < count, i += LS__BLOCK, {
         backward_block(op, dx + i, dy + i, z + i, ls__min(LS__BLOCK, count - i), beta);
-    }
+    })
 }
