@@ -125,12 +125,8 @@ LS__INLINE int64_t pad_row(float *row, int64_t n, int64_t width, float value)
 /* row = exp(row - max) for the first n, 0 for the rest; returns max and sum. */
 static float exp_row(float *row, int64_t n, int64_t width, float *out_max)
 {
-    float max = -INFINITY, sum = 0.0f;
     int64_t end = pad_row(row, n, width, -INFINITY);
-#pragma omp simd reduction(max : max)
-    for (int64_t j = 0; j < end; j++) {
-        max = row[j] > max ? row[j] : max;
-    }
+    float max = ls__row_max(row, end), sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
     for (int64_t j = 0; j < end; j++) {
         row[j] = ls__exp(row[j] - max);

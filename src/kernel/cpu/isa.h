@@ -19,6 +19,7 @@
 #define LS__BLOCK 16384 /* elements of one task of an elementwise loop: 64 KiB, within the L2 */
 
 typedef float ls__vec __attribute__((vector_size(LS__VEC_BYTES)));
+typedef int32_t ls__vec_mask __attribute__((vector_size(LS__VEC_BYTES)));
 typedef float ls__vec_unaligned __attribute__((vector_size(LS__VEC_BYTES), aligned(4), may_alias));
 
 LS__INLINE ls__vec ls__load(const float *p)

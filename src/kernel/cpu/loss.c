@@ -6,11 +6,7 @@
 /* nll of one row; dx = (softmax - onehot) * scale where wanted, dx may be x. */
 LS__INLINE double loss_row(float *dx, const float *x, int64_t target, int64_t n, float scale)
 {
-    float max = -INFINITY, sum = 0.0f;
-#pragma omp simd reduction(max : max)
-    for (int64_t j = 0; j < n; j++) {
-        max = x[j] > max ? x[j] : max;
-    }
+    float max = ls__row_max(x, n), sum = 0.0f;
     float shifted = x[target] - max; /* before dx, which may be x */
     if (dx == NULL) {
 #pragma omp simd reduction(+ : sum)

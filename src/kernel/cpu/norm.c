@@ -5,19 +5,9 @@
 #define NORM_BLOCKS 16 /* of rows, for the sums of layer_norm_backward */
 #define NORM_BLOCK_ROWS 32
 
-LS__INLINE float row_max(const float *x, int64_t n)
-{
-    float max = -INFINITY;
-#pragma omp simd reduction(max : max)
-    for (int64_t j = 0; j < n; j++) {
-        max = x[j] > max ? x[j] : max;
-    }
-    return max;
-}
-
 static void softmax_row(float *out, const float *x, int64_t n)
 {
-    float max = row_max(x, n), sum = 0.0f;
+    float max = ls__row_max(x, n), sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
     for (int64_t j = 0; j < n; j++) {
         float e = ls__exp(x[j] - max);
@@ -33,7 +23,7 @@ static void softmax_row(float *out, const float *x, int64_t n)
 
 static void log_softmax_row(float *out, const float *x, int64_t n)
 {
-    float max = row_max(x, n), sum = 0.0f;
+    float max = ls__row_max(x, n), sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
     for (int64_t j = 0; j < n; j++) {
         sum += ls__exp(x[j] - max);

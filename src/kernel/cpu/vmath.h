@@ -134,4 +134,30 @@ LS__INLINE float ls__gelu_tanh_derivative(float x)
     return s + 2.0f * x * s * (1.0f - s) * du;
 }
 
+/* max(a, b) by lane; b where a is NaN. */
+LS__INLINE ls__vec ls__vec_max(ls__vec a, ls__vec b)
+{
+    ls__vec_mask above = a > b;
+    return (ls__vec)((above & (ls__vec_mask)a) | (~above & (ls__vec_mask)b));
+}
+
+/* The largest of x[n]; NaN is passed over (it reaches the result through the sum of exp). Written
+ * out because a float maximum is no reduction that every compiler vectorises. */
+LS__INLINE float ls__row_max(const float *x, int64_t n)
+{
+    ls__vec lanes = (ls__vec){0.0f} - INFINITY;
+    int64_t j = 0;
+    for (; j + LS__LANES <= n; j += LS__LANES) {
+        lanes = ls__vec_max(ls__load(x + j), lanes);
+    }
+    float max = lanes[0];
+    for (int i = 1; i < LS__LANES; i++) {
+        max = lanes[i] > max ? lanes[i] : max;
+    }
+    for (; j < n; j++) {
+        max = x[j] > max ? x[j] : max;
+    }
+    return max;
+}
+
 #endif
