@@ -316,7 +316,7 @@ static const sweep_case cases[] = {
     {"layer_norm_backward", layer_norm_backward, 4e-6, 1e-6},
     {"embedding", embedding, 2e-6, 2e-7},
     {"cross_entropy", cross_entropy, 4e-6, 1e-9},
-    {"dropout", dropout, 0, 0},
+    {"dropout", dropout, 1e-6, 2e-7}, /* a fused multiply-add with beta */
     {"random", random_values, 0, 0},
     {"adamw", adamw, 4e-6, 1e-7},
     {"sgd", sgd, 1e-6, 1e-7},
