@@ -32,7 +32,7 @@ static void write_text(const char *name, int words)
 
 static void start(void)
 {
-    (void)strcpy(folder, "/tmp/lockstep-gpt-XXXXXX");
+    (void)snprintf(folder, sizeof folder, "%s", "/tmp/lockstep-gpt-XXXXXX");
     CHECK(mkdtemp(folder) != NULL);
     write_text("text", 4000);
 }
@@ -41,7 +41,9 @@ static void end(void)
 {
     char command[128];
     (void)snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    CHECK(system(command) == 0);
+    test_output out = test_run(command, 10);
+    CHECK_INT(out.status, 0);
+    free(out.text);
 }
 
 /* Runs the program on `ranks` ranks (0: bare); the caller frees the text. */

@@ -31,7 +31,7 @@ static void write_file(const char *name, const void *data, size_t bytes)
 static void start(void)
 {
     CHECK(ls_init(NULL) == LS_OK);
-    (void)strcpy(folder, "/tmp/lockstep-data-XXXXXX");
+    (void)snprintf(folder, sizeof folder, "%s", "/tmp/lockstep-data-XXXXXX");
     CHECK(mkdtemp(folder) != NULL);
 }
 
@@ -39,7 +39,9 @@ static void end(void)
 {
     char command[128];
     (void)snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    CHECK(system(command) == 0);
+    test_output out = test_run(command, 10);
+    CHECK_INT(out.status, 0);
+    free(out.text);
     CHECK(ls_finalize() == LS_OK);
 }
 

@@ -33,6 +33,7 @@
 #include "test.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -257,7 +258,7 @@ static void visit(saved *s, const char *name, int index, double *live)
         *live = s->value[s->at][index];
     } else {
         CHECK(s->at < FIELDS_MAX && strlen(name) < 64);
-        (void)strcpy(s->name[s->at], name);
+        (void)snprintf(s->name[s->at], sizeof s->name[0], "%s", name);
         s->value[s->at][index] = *live;
     }
 }
