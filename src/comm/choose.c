@@ -23,7 +23,7 @@ static ls__memory memory_of(ls__way way)
 
 static bool single_fence(const ls__program *program)
 {
-    return program->lanes == 1 && program->fences <= 1;
+    return program->lanes <= 1 && program->fences <= 1;
 }
 
 static const ls__program *generate(ls_group *group, const ls_work *work, ls__way way)

@@ -152,6 +152,7 @@ struct ls__comm {
     _Atomic uint32_t stop;
     ls__env_thread *thread;
     uint64_t next_check_ns; /* token */
+    uint32_t spin_ns;       /* token; see Note [Patience] */
     bool verdict_logged;    /* token */
     ls__list orphans;       /* token: messages for groups this rank does not know yet */
 };

@@ -143,12 +143,29 @@ static bool may_begin_slice(const ls_group *group)
     return next <= LS__SLICE_SLOTS || slice_all_at(group, next - LS__SLICE_SLOTS, SLICE_DONE);
 }
 
+/* The step after the program's fence 0, which the operation has reached by being announced. */
+static int step_after_fence(const ls__program *program)
+{
+    for (int s = 0; s < program->step_count; s++) {
+        if (program->steps[s].kind == LS__STEP_FENCE) {
+            return s + 1;
+        }
+    }
+    return 0;
+}
+
+/* Whether a slice is left to begin. */
+static bool has_slice(const ls__exec *exec)
+{
+    return !exec->begun || exec->next < exec->work->count;
+}
+
 /* Begins the next slice in `run` if there is one and its slot is free. */
 static bool begin_slice(ls_group *group, ls__run *run)
 {
     ls__exec *exec = group->exec;
     const bool sliced = exec->work->way == LS__WAY_STAGED;
-    if (run->active || exec->next >= exec->work->count || (sliced && !may_begin_slice(group))) {
+    if (run->active || !has_slice(exec) || (sliced && !may_begin_slice(group))) {
         return false;
     }
     const int64_t left = exec->work->count - exec->next;
@@ -160,6 +177,10 @@ static bool begin_slice(ls_group *group, ls__run *run)
                      .count = count,
                      .quantum = ls__chunk_quantum(exec->work, program, count),
                      .slice = sliced ? ++group->slices : 0};
+    if (exec->work->way == LS__WAY_SMALL) {
+        run->lane[0].step = step_after_fence(program);
+    }
+    exec->begun = true;
     exec->next += count;
     return true;
 }
@@ -186,7 +207,7 @@ static bool advance_runs(ls_group *group)
 
 static bool runs_ended(const ls__exec *exec)
 {
-    return !exec->run[0].active && !exec->run[1].active && exec->next >= exec->work->count;
+    return !exec->run[0].active && !exec->run[1].active && !has_slice(exec);
 }
 
 /* ---- from announced to running ------------------------------------------------------------ */
@@ -254,17 +275,6 @@ static int64_t slice_of(const ls_work *work, const ls__program *program)
     }
 }
 
-/* The step after the program's fence 0, which the operation has reached by being announced. */
-static int step_after_fence(const ls__program *program)
-{
-    for (int s = 0; s < program->lane_start[1]; s++) {
-        if (program->steps[s].kind == LS__STEP_FENCE) {
-            return s + 1;
-        }
-    }
-    return 0;
-}
-
 static bool have_scratch(ls_group *group, const ls__program *program, int64_t quantum)
 {
     ls__exec *exec = group->exec;
@@ -309,6 +319,7 @@ static bool begin_run(ls_group *group)
         return false;
     }
     exec->slice = slice_of(work, program);
+    exec->begun = false;
     exec->next = 0;
     const int64_t first = work->count < exec->slice ? work->count : exec->slice;
     if (!have_scratch(group, program, ls__chunk_quantum(work, program, first))) {
@@ -320,16 +331,6 @@ static bool begin_run(ls_group *group)
     exec->divide_last = work->divisor != 0 && reduces_in_steps(program);
     exec->run[0] = (ls__run){.program = program};
     exec->run[1] = (ls__run){.program = program};
-    if (work->count == 0 || work->way == LS__WAY_SMALL || work->way == LS__WAY_REGISTERED) {
-        /* One run over everything; also of nothing, for its fences and empty messages. */
-        exec->run[0].active = true;
-        exec->run[0].count = work->count;
-        exec->run[0].quantum = ls__chunk_quantum(work, program, work->count);
-        exec->next = work->count;
-    }
-    if (work->way == LS__WAY_SMALL) {
-        exec->run[0].lane[0].step = step_after_fence(program);
-    }
     return true;
 }
 
@@ -475,7 +476,8 @@ static bool native_advance(ls_group *group)
 
 static bool native_submit(ls_group *group, ls_work *work)
 {
-    if (work->way == LS__WAY_UNDECIDED && ls__choose_small(group, work)) {
+    if (work->way == LS__WAY_UNDECIDED && group->comm->forced == 0 &&
+        ls__choose_small(group, work)) {
         work->way = LS__WAY_SMALL;
     }
     if (group->next_post == NULL) {

@@ -40,6 +40,7 @@ struct ls__exec {
     ls_work *work;    /* first of the group's queue */
     int met;          /* members that have announced it */
     bool divide_last; /* the program reduces in several steps: divide at the end */
+    bool begun;       /* the first slice: an operation of no elements has one, too */
     int64_t next;     /* start of the first slice not begun */
     int64_t slice;    /* elements of a full slice */
     ls__run run[LS__SLICE_SLOTS];

@@ -21,11 +21,15 @@ static bool grow_pool(ls__comm *comm)
 
 ls_work *ls__work_take(ls__comm *comm)
 {
-    if (ls__list_empty(&comm->pool) && !grow_pool(comm)) {
+    /* Most recently used first: it is still in the cache. */
+    ls__list *link = ls__list_pop_front(&comm->pool);
+    if (link == NULL && grow_pool(comm)) {
+        link = ls__list_pop_front(&comm->pool);
+    }
+    if (link == NULL) {
         return NULL;
     }
-    /* Most recently used first: it is still in the cache. */
-    ls_work *work = LS__LIST_ITEM(ls__list_pop_front(&comm->pool), ls_work, link);
+    ls_work *work = LS__LIST_ITEM(link, ls_work, link);
     memset(work, 0, offsetof(ls_work, descriptor));
     ls__list_init(&work->link);
     work->stage = 0;
