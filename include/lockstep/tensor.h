@@ -1,8 +1,10 @@
 /* Tensors: strided views of reference-counted storage, made by operations, owned by scopes.
  *
  * Lifetime. A tensor made by an operation belongs to the innermost scope of its thread and dies
- * with it; ls_keep detaches it (then ls_free it). LS_SCOPE { … } is the lexical form. A handle used
- * after its tensor died is an error (LS_ERR_STALE), not a crash.
+ * with it; ls_keep detaches it (then ls_free it). LS_SCOPE { … } is the lexical form. One made
+ * outside any scope lives until ls_free or ls_finalize. A handle used after its tensor died is an
+ * error (LS_ERR_STALE), not a crash. Tensors in a scope stay on its thread; kept ones may be used
+ * by any thread, one at a time.
  *
  * Errors. Operations never return NULL. A failed one returns a *poisoned* tensor which carries its
  * first error and passes it on, so ls_relu(ls_matmul(x, w)) needs no check per call; ls_item,
@@ -56,9 +58,11 @@ static inline void ls_scope_cleanup_(ls_scope **scope)
          ls_scope_here_; ls_scope_here_ = ls_scope_leave_once(ls_scope_here_))
 #endif
 
-/* Moves `t` out of its scope: it lives until ls_free. Returns t. */
+/* Moves `t` out of its scope: it lives until ls_free. The graph stays behind and dies with the
+ * scope, so unless `t` is a leaf (a parameter) it no longer requires gradients. Returns t. */
 LS_API ls_tensor *ls_keep(ls_tensor *t);
-LS_API void ls_free(ls_tensor *t); /* frees a kept tensor; NULL is allowed */
+/* Frees a kept tensor, or one of a scope early; NULL is allowed. */
+LS_API void ls_free(ls_tensor *t);
 
 /* ---- making ------------------------------------------------------------------------------- */
 
@@ -69,8 +73,10 @@ LS_API ls_tensor *ls_full(ls_shape shape, ls_dtype dtype, double value);
 LS_API ls_tensor *ls_from_data(const void *data, ls_shape shape, ls_dtype dtype); /* copies */
 /* A view of the caller's memory, which must outlive every use. */
 LS_API ls_tensor *ls_from_memory(void *data, ls_shape shape, ls_dtype dtype);
-LS_API ls_tensor *ls_rand(ls_shape shape);  /* float32 uniform [0,1), Philox */
-LS_API ls_tensor *ls_randn(ls_shape shape); /* float32 normal(0,1), Philox */
+/* float32 uniform [0,1) and normal(0,1). Philox streams as ls_dropout's: each call of a step draws
+ * its own, element counters start at the step context's sample offset. */
+LS_API ls_tensor *ls_rand(ls_shape shape);
+LS_API ls_tensor *ls_randn(ls_shape shape);
 
 /* ---- looking ------------------------------------------------------------------------------ */
 
@@ -96,9 +102,11 @@ LS_API ls_tensor *ls_reshape(ls_tensor *t,
 LS_API ls_tensor *ls_transpose(ls_tensor *t, int dim0, int dim1);
 LS_API ls_tensor *ls_permute(ls_tensor *t, ls_shape order);
 LS_API ls_tensor *ls_slice(ls_tensor *t, int dim, int64_t start, int64_t end); /* [start,end) */
-LS_API ls_tensor *ls_contiguous(ls_tensor *t);
+LS_API ls_tensor *ls_contiguous(ls_tensor *t); /* t itself when it is already */
 LS_API ls_tensor *ls_clone(ls_tensor *t);
 LS_API ls_tensor *ls_detach(ls_tensor *t); /* same storage, outside the graph */
+/* Floats round to nearest even; to integers they are cut towards zero and saturate. Gradients pass
+ * through float32 only: a cast to another type leaves the graph. */
 LS_API ls_tensor *ls_cast(ls_tensor *t, ls_dtype dtype);
 
 /* ---- elementwise, broadcasting; float32 --------------------------------------------------- */

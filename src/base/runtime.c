@@ -82,6 +82,9 @@ ls_status ls_runtime_attach(ls_runtime *runtime)
         return ls__fail(LS_ERR_STATE, "ls_runtime_attach: this thread is attached to another "
                                       "runtime; detach first with ls_runtime_attach(NULL)");
     }
+    if (ls__self.runtime != runtime) {
+        ls__self.scope = NULL; /* scopes belong to a runtime and end with it at the latest */
+    }
     ls__self.runtime = runtime;
     return LS_OK;
 }
