@@ -206,18 +206,19 @@ static double exposed_seconds(const job *j)
     return stats.exposed_seconds;
 }
 
+/* At most 80 columns with the launcher's prefix: a line that wraps cannot be updated in place. */
 static void show(const job *j, report *r, const measure *mean, int64_t step)
 {
     const settings *s = &j->set;
     char left[32];
     double tokens = (double)(s->batch * s->accum * s->context * ls_world_size());
+    double exposed_ms = mean->exposed * 1e3;
+    double seconds_left = r->seconds / (double)step * (double)(s->steps - step);
     live_show(&r->line, step == s->steps,
-              "step %lld/%lld  loss %.3f  lr %.5f  %.1fk tokens/s  %.1f ms/step  exposed comm "
-              "%.1f ms %.0f %%  ETA %s",
+              "step %lld/%lld loss %.3f lr %.4f %.0fk tokens/s exposed %.*fms %.0f%% ETA %s",
               (long long)step, (long long)s->steps, mean->loss, ls_optim_lr(j->optim),
-              tokens / mean->seconds * 1e-3, mean->seconds * 1e3, mean->exposed * 1e3,
-              100.0 * mean->exposed / mean->seconds,
-              duration(r->seconds / (double)step * (double)(s->steps - step), left, sizeof left));
+              tokens / mean->seconds * 1e-3, exposed_ms < 10.0 ? 1 : 0, exposed_ms,
+              100.0 * mean->exposed / mean->seconds, duration(seconds_left, left, sizeof left));
 }
 
 /* `step` steps are done. Collective when a report is due, which all ranks find out alike. */
