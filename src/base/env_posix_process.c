@@ -41,7 +41,8 @@ static bool follow_parent(pid_t parent)
     return prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && getppid() == parent;
 }
 
-/* Ignored signals stay ignored (nohup), except SIGPIPE, which programs ignore for themselves. */
+/* Ignored signals stay ignored (nohup), except SIGPIPE, which programs ignore for themselves, and
+ * SIGCHLD, without which nobody could tell how a child of the child ended. */
 static void default_signals(void)
 {
     for (int number = 1; number < NSIG; number++) {
@@ -49,7 +50,7 @@ static void default_signals(void)
         if (sigaction(number, NULL, &action) != 0) {
             continue;
         }
-        if (action.sa_handler != SIG_IGN || number == SIGPIPE) {
+        if (action.sa_handler != SIG_IGN || number == SIGPIPE || number == SIGCHLD) {
             (void)signal(number, SIG_DFL);
         }
     }

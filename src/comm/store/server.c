@@ -13,17 +13,12 @@
 
 #include "base/error.h"
 #include "base/list.h"
+#include "comm/store/buffer.h"
 #include "comm/store/table.h"
 #include "comm/store/wire.h"
 
 #define OUT_MAX ((size_t)512 << 10) /* replies kept for a client that does not read */
-#define IN_FIRST 1024               /* first size of a ready client's input buffer */
 #define IN_MAX (LS__WIRE_HEADER + LS__WIRE_PAYLOAD_MAX)
-
-typedef struct buffer {
-    uint8_t *data;
-    size_t start, end, room;
-} buffer;
 
 typedef struct waiter { /* a GET, WAIT or GET_FD whose key is not there yet */
     ls__list link;      /* of its client */
@@ -43,7 +38,7 @@ typedef struct client {
     uint64_t deadline_ns;
     uint8_t hello[LS__WIRE_HELLO];
     size_t hello_bytes;
-    buffer in, out;
+    ls__buffer in, out;
     int waiters;
     ls__list waiting;
 } client;
@@ -97,14 +92,6 @@ ls_status ls__store_server_new(const ls__env *env, const uint8_t secret[32], ls_
     return LS_OK;
 }
 
-static void buffer_free(const ls__env *env, buffer *b)
-{
-    if (b->data != NULL) {
-        env->release(env, b->data, b->room);
-    }
-    *b = (buffer){NULL, 0, 0, 0};
-}
-
 static void waiter_free(ls__store_server *server, client *c, waiter *w)
 {
     ls__list_remove(&w->link);
@@ -125,8 +112,8 @@ static void client_free(ls__store_server *server, client *c)
     if (c->got_fd >= 0) {
         env->close(env, c->got_fd);
     }
-    buffer_free(env, &c->in);
-    buffer_free(env, &c->out);
+    ls__buffer_free(env, &c->in);
+    ls__buffer_free(env, &c->out);
     env->release(env, c, sizeof *c);
 }
 
@@ -205,37 +192,6 @@ ls_status ls__store_server_invite(ls__store_server *server, int fd)
 
 /* ---- replies ------------------------------------------------------------------------------- */
 
-/* Room for `bytes` more at the buffer's end; false past `max` or out of memory. */
-static bool buffer_reserve(const ls__env *env, buffer *b, size_t bytes, size_t max)
-{
-    size_t held = b->end - b->start;
-    if (b->start > 0) {
-        memmove(b->data, b->data + b->start, held);
-        b->start = 0;
-        b->end = held;
-    }
-    if (held + bytes <= b->room) {
-        return true;
-    }
-    if (held + bytes > max) {
-        return false;
-    }
-    size_t room = b->room == 0 ? IN_FIRST : b->room;
-    while (room < held + bytes) {
-        room *= 2;
-    }
-    uint8_t *data = env->allocate(env, room);
-    if (data == NULL) {
-        return false;
-    }
-    if (held > 0) {
-        memcpy(data, b->data, held);
-    }
-    buffer_free(env, b);
-    *b = (buffer){data, 0, held, room};
-    return true;
-}
-
 /* Writes what the connection takes now. */
 static void flush(ls__store_server *server, client *c)
 {
@@ -253,7 +209,7 @@ static void flush(ls__store_server *server, client *c)
 static void reply(ls__store_server *server, client *c, uint64_t id, const ls__wire_reply *r)
 {
     size_t bytes = LS__WIRE_HEADER + LS__WIRE_REPLY + r->bytes;
-    if (c->lost || !buffer_reserve(server->env, &c->out, bytes, OUT_MAX)) {
+    if (c->lost || !ls__buffer_reserve(server->env, &c->out, bytes, OUT_MAX)) {
         c->lost = true; /* it does not read: the others must not wait for it */
         return;
     }
@@ -450,7 +406,7 @@ static bool serve_frame(ls__store_server *server, client *c)
 {
     ls__wire_header header;
     ls__wire_request request;
-    buffer *in = &c->in;
+    ls__buffer *in = &c->in;
     size_t held = in->end - in->start;
     if (held < LS__WIRE_HEADER) {
         return false;
@@ -547,7 +503,7 @@ static size_t missing(const client *c)
 
 static void read_requests(ls__store_server *server, client *c)
 {
-    if (!buffer_reserve(server->env, &c->in, missing(c), IN_MAX)) {
+    if (!ls__buffer_reserve(server->env, &c->in, missing(c), IN_MAX)) {
         c->lost = true;
         return;
     }

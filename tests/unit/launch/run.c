@@ -63,6 +63,16 @@ TEST(a_signal_is_128_plus_its_number_and_named)
                  "was killed by signal 11 (SIGSEGV)");
 }
 
+TEST(a_parent_that_ignores_its_children_changes_nothing)
+{
+    check_script(
+        "command -v python3 >/dev/null || { echo exited with code 7; exit 7; }\n"
+        "python3 -c 'import os, signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN); "
+        "os.execvp(os.environ[\"L\"], [\"lockstep\", \"run\", \"-n\", \"2\", \"sh\", \"-c\", "
+        "\"exit 7\"])'",
+        7, "exited with code 7");
+}
+
 TEST(the_report_comes_once_with_last_lines_and_consequences)
 {
     test_output got = script("$L run -n 4 sh -c 'echo step 1 of $RANK; echo step 2 of $RANK >&2; "
@@ -164,10 +174,10 @@ TEST(lines_of_output_are_never_torn)
                "printf \"of rank $RANK\"; printf \" end\\n\"; i=$((i+1)); done'");
     CHECK_INT(got.status, 0);
     int next[4] = {0}, lines = 0;
-    for (char *line = strtok(got.text, "\n"); line != NULL; line = strtok(NULL, "\n")) {
+    for (const char *line = got.text; *line != '\0'; line += strcspn(line, "\n") + 1) {
         int prefix = -1, number = -1, rank = -1, used = 0;
         sscanf(line, "[%d] line %d of rank %d end%n", &prefix, &number, &rank, &used);
-        CHECK(used > 0 && line[used] == '\0' && prefix == rank && rank >= 0 && rank < 4);
+        CHECK(used > 0 && line[used] == '\n' && prefix == rank && rank >= 0 && rank < 4);
         CHECK_INT(number, next[rank]++);
         lines++;
     }
