@@ -160,6 +160,16 @@ LOCAL_TEST(two_losses_of_one_forward_need_their_sum)
     CHECK_NEAR(grad_at(w, 0), 6 + exp(3) / 2 + 1, 1e-4);
 }
 
+/* The older input stands first and waits for the newer one, which it feeds. */
+LOCAL_TEST(node_waits_for_everything_that_used_its_result)
+{
+    ls_tensor *w = leaf(LS_SHAPE(1), 0.5);
+    ls_tensor *old = ls_exp(w), *young = ls_tanh(old);
+    CHECK_OK(ls_backward(ls_add(old, young)));
+    double e = exp(0.5), t = tanh(e);
+    CHECK_NEAR(grad_at(w, 0), e * (1 + (1 - t * t)), 1e-5);
+}
+
 LOCAL_TEST(deep_graph_needs_no_deep_stack)
 {
     ls_tensor *w = leaf(LS_SHAPE(1), 1), *x = w;

@@ -66,8 +66,14 @@ LOCAL_TEST(handles_of_a_record_differ_in_every_use)
             }
         }
     }
-    for (int i = 0; i < ROUNDS; i++) {
-        CHECK_STATUS(ls_tensor_status(old[i]), LS_ERR_STALE);
+    LS_SCOPE
+    {
+        for (int j = 0; j < 4 * SLAB; j++) { /* every record is in use again */
+            CHECK_OK(ls_tensor_status(ls_empty(LS_SCALAR, LS_INT8)));
+        }
+        for (int i = 0; i < ROUNDS; i++) {
+            CHECK_STATUS(ls_tensor_status(old[i]), LS_ERR_STALE);
+        }
     }
 }
 
