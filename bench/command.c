@@ -1,0 +1,100 @@
+/* `lockstep bench`: starts the ranks, measures size after size, reports. */
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "bench.h"
+#include "tools/commands.h"
+
+typedef struct job { /* made before the ranks are; they inherit it */
+    const ls__bench_options *options;
+    void *shared; /* the floor's streams: ranks times the largest size */
+} job;
+
+static ls_status measure_all(const job *j, ls__bench_row *rows)
+{
+    const ls__bench_options *options = j->options;
+    const bool speaks = ls_rank() == 0;
+    if (speaks) {
+        ls__bench_print_header(options);
+    }
+    for (int i = 0; i < options->size_count; i++) {
+        LS_TRY(ls__bench_measure(ls_world(), options, options->sizes[i], j->shared, &rows[i]));
+        if (speaks) {
+            ls__bench_print_row(options, &rows[i]);
+        }
+    }
+    return LS_OK;
+}
+
+/* One rank. Returns its exit status. */
+static int run_rank(void *arg)
+{
+    const job *j = arg;
+    ls__bench_row rows[LS__BENCH_SIZES_MAX];
+    memset(rows, 0, sizeof rows);
+    LS_CHECK(ls_init(NULL));
+    LS_CHECK(measure_all(j, rows));
+    int failed = 0;
+    for (int i = 0; i < j->options->size_count; i++) {
+        failed |= rows[i].wrong != 0;
+    }
+    if (ls_rank() == 0 && failed) {
+        fprintf(stderr, "lockstep bench: some sums were wrong, see #wrong\n");
+    }
+    if (ls_rank() == 0 && j->options->json != NULL &&
+        !ls__bench_write_json(j->options, rows, j->options->size_count)) {
+        failed = 1;
+    }
+    LS_CHECK(ls_finalize());
+    return failed;
+}
+
+/* Told before an hour of measuring, not after it. */
+static bool can_write(const char *path)
+{
+    FILE *file = path != NULL ? fopen(path, "a") : NULL;
+    if (path != NULL && file == NULL) {
+        perror("lockstep bench: --json");
+        fprintf(stderr, "lockstep bench: cannot write to %s\n", path);
+        return false;
+    }
+    return file == NULL || fclose(file) == 0;
+}
+
+static size_t floor_bytes(const ls__bench_options *options)
+{
+    int64_t largest = 0;
+    for (int i = 0; i < options->size_count; i++) {
+        largest = options->sizes[i] > largest ? options->sizes[i] : largest;
+    }
+    return (size_t)largest * (size_t)options->ranks;
+}
+
+/* argv[0] is "bench". */
+int cmd_bench(int argc, char **argv)
+{
+    ls__bench_options options;
+    bool done = false;
+    const int status = ls__bench_parse(argc - 1, argv + 1, &options, &done);
+    if (status != 0 || done) {
+        return status;
+    }
+    if (!can_write(options.json)) {
+        return 1;
+    }
+    const size_t bytes = floor_bytes(&options);
+    job j = {.options = &options};
+    j.shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (j.shared == MAP_FAILED) {
+        fprintf(stderr, "lockstep bench: no %zu bytes of shared memory for the floor\n", bytes);
+        return 1;
+    }
+    const ls_status spawned = ls_spawn(run_rank, &j, options.ranks);
+    munmap(j.shared, bytes);
+    if (spawned < 0) {
+        fprintf(stderr, "lockstep bench: %s\n", ls_error_message());
+        return 1;
+    }
+    return 0;
+}
