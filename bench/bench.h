@@ -3,6 +3,7 @@
  *     command.c  the processes          parse.c   flags
  *     row.c      one size: samples      report.c  columns as of nccl-tests, JSON
  *     floor.c    which of floor_loop.c's variants runs
+ *     which.c    the algorithm that ran
  */
 #ifndef LS_BENCH_H
 #define LS_BENCH_H
@@ -42,6 +43,11 @@ int ls__bench_parse(int argc, char **argv, ls__bench_options *options, bool *don
  * ranks of this program see. */
 ls_status ls__bench_measure(ls_group *group, const ls__bench_options *options, int64_t bytes,
                             void *shared, ls__bench_row *row);
+
+/* Name of the all-reduce algorithm that made this rank send and receive so many bytes in one
+ * operation of `row`. */
+const char *ls__bench_which(const ls__bench_row *row, int rank, int ranks, uint64_t sent,
+                            uint64_t received);
 
 /* x[s][i] of all n streams becomes their sum, i in [0,count): each stream is read and written
  * once, the least an all-reduce can do. */
