@@ -272,6 +272,7 @@ static void *allocate(ls__builder *b, size_t bytes)
 static void pack(const ls__builder *b, ls__program *p)
 {
     int at = 0;
+    p->lanes = 1; /* also of a program without a step */
     for (int lane = 0; lane < LS__PROGRAM_LANES_MAX; lane++) {
         p->lane_start[lane] = at;
         for (const pending *s = b->lane[lane].first; s != NULL; s = s->next) {
