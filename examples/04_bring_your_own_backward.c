@@ -1,8 +1,8 @@
 /* A hand-written multi-layer perceptron, its backward pass too, made parallel with four calls.
  *
- * No tensors, no autograd: plain arrays, as in a C training code that grew on its own. What was added
- * to make it data-parallel is marked with the numbers (1) to (4); nothing else changed. Each rank
- * trains on its own share of the batch; gradients are averaged while backward still runs.
+ * No tensors, no autograd: plain arrays, as in a C training code that grew on its own. What was
+ * added to make it data-parallel is marked with the numbers (1) to (4); nothing else changed. Each
+ * rank trains on its own share of the batch; gradients are averaged while backward still runs.
  *
  *     build/examples/04_bring_your_own_backward                        one process
  *     build/lockstep run -n 4 build/examples/04_bring_your_own_backward   four workers, same losses
@@ -18,7 +18,7 @@
 enum { IN = 16, HIDDEN = 32, OUT = 4, BATCH = 48, STEPS = 60 }; /* BATCH: of all ranks together */
 
 enum { W1, B1, W2, B2, PARAMS };
-static const int64_t SIZE[PARAMS] = {IN * HIDDEN, HIDDEN, HIDDEN * OUT, OUT};
+static const int64_t SIZE[PARAMS] = {IN * HIDDEN, HIDDEN, HIDDEN *OUT, OUT};
 static const char *const NAME[PARAMS] = {"w1", "b1", "w2", "b2"};
 
 typedef struct mlp {

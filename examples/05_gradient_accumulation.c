@@ -1,9 +1,9 @@
 /* Gradient accumulation: several micro-batches make one step, and only the last one synchronises.
  *
- * LS_NO_SYNC(net) { … } keeps its backwards local (the paper's no_sync, section 3.2.4). The backward
- * that synchronises stands *outside*: with all of them inside, the gradients would never be averaged,
- * and ls_optim_step refuses to step on them. The program takes the same steps twice, with one large
- * batch and with four micro-batches, and shows that the losses agree.
+ * LS_NO_SYNC(net) { … } keeps its backwards local (the paper's no_sync, section 3.2.4). The
+ * backward that synchronises stands *outside*: with all of them inside, the gradients would never
+ * be averaged, and ls_optim_step refuses to step on them. The program takes the same steps twice,
+ * with one large batch and with four micro-batches, and shows that the losses agree.
  *
  *     build/lockstep run -n 2 build/examples/05_gradient_accumulation
  */

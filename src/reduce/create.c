@@ -108,7 +108,6 @@ ls_status ls_reducer_new(ls_group *group, ls_reducer_param *params, int count,
     r->runtime = runtime;
     r->options = given;
     ls__arena_init(&r->arena, runtime->env, 1 << 14);
-    pthread_mutex_init(&r->lock, NULL);
     r->name = copy_text(r, r->options.name ? r->options.name : "reducer");
     ls_status status = r->name ? ls_group_new(group, NULL, 0, r->name, &r->group)
                                : ls__fail(LS_ERR_MEMORY, "ls_reducer_new: no memory");
@@ -140,7 +139,6 @@ ls_status ls_reducer_free(ls_reducer *r)
         (void)ls_group_dealloc(r->group, r->control);
     }
     ls_status status = r->group ? ls_group_free(r->group) : LS_OK;
-    pthread_mutex_destroy(&r->lock);
     ls__arena_fini(&r->arena);
     r->runtime->env->release(r->runtime->env, r, sizeof *r);
     return status;

@@ -5,13 +5,13 @@
 #ifndef LS_REDUCE_INTERNAL_H
 #define LS_REDUCE_INTERNAL_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 
 #include <lockstep/reducer.h>
 
 #include "base/arena.h"
 #include "base/runtime.h"
+#include "comm/lock.h"
 
 #define LS__PARAMS_MAX (1 << 20) /* parameters of one reducer: bounds the control exchange */
 #define LS__PARAM_ALIGN ((size_t)64)
@@ -82,7 +82,7 @@ struct ls_reducer {
     ls__arena arena; /* names, parameters, plans */
     ls_reducer_options options;
 
-    pthread_mutex_t lock; /* guards what follows; never held while an operation is started */
+    ls__lock lock; /* guards what follows; never held while an operation is started */
     ls__reducer_phase phase;
     ls_status failure;
     char failure_text[LS__MESSAGE_MAX];

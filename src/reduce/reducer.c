@@ -152,10 +152,10 @@ ls_status ls__reducer_begin(ls_reducer *r, const ls_reducer_begin_options *optio
     for (int i = 0; i < r->param_count; i++) {
         r->params[i].local = r->params[i].local || !options->used || options->used[i];
     }
-    pthread_mutex_lock(&r->lock);
+    ls__lock_take(&r->lock, r->runtime->env);
     r->phase = LS__REDUCER_CONTROL;
     r->failure = LS_OK;
-    pthread_mutex_unlock(&r->lock);
+    ls__unlock(&r->lock, r->runtime->env);
     ls_status status = ls__control_start(r);
     if (status < 0) {
         r->phase = LS__REDUCER_IDLE;
@@ -192,10 +192,10 @@ void ls__reducer_control_done(void *reducer, ls_status status)
     if (status < 0) {
         return; /* wait reports it */
     }
-    pthread_mutex_lock(&r->lock);
+    ls__lock_take(&r->lock, r->runtime->env);
     open_launches(r);
     ls_status failure = r->failure;
-    pthread_mutex_unlock(&r->lock);
+    ls__unlock(&r->lock, r->runtime->env);
     if (failure < 0) {
         (void)ls_group_abort(r->group, r->failure_text);
         return;
@@ -263,18 +263,18 @@ static ls_status launch(ls_reducer *r, ls__bucket *bucket)
 
 void ls__reducer_advance(ls_reducer *r)
 {
-    pthread_mutex_lock(&r->lock);
+    ls__lock_take(&r->lock, r->runtime->env);
     if (r->launching) {
-        pthread_mutex_unlock(&r->lock);
+        ls__unlock(&r->lock, r->runtime->env);
         return;
     }
     r->launching = true;
     while (r->phase == LS__REDUCER_RUNNING && r->next_launch < r->plan.count &&
            r->plan.buckets[r->next_launch].pending == 0) {
         ls__bucket *bucket = &r->plan.buckets[r->next_launch];
-        pthread_mutex_unlock(&r->lock);
+        ls__unlock(&r->lock, r->runtime->env);
         ls_status status = launch(r, bucket);
-        pthread_mutex_lock(&r->lock);
+        ls__lock_take(&r->lock, r->runtime->env);
         if (status < 0) {
             r->failure = status;
             r->phase = LS__REDUCER_FAILED;
@@ -285,7 +285,7 @@ void ls__reducer_advance(ls_reducer *r)
         }
     }
     r->launching = false;
-    pthread_mutex_unlock(&r->lock);
+    ls__unlock(&r->lock, r->runtime->env);
 }
 
 ls_status ls_reducer_ready(ls_reducer *r, int param, ls_stream *stream)
@@ -297,13 +297,13 @@ ls_status ls_reducer_ready(ls_reducer *r, int param, ls_stream *stream)
                         param, r ? r->param_count : 0, r ? r->param_count - 1 : 0);
     }
     ls__bucket_param *p = &r->params[param];
-    pthread_mutex_lock(&r->lock);
+    ls__lock_take(&r->lock, r->runtime->env);
     if (r->phase == LS__REDUCER_IDLE) {
         p->local = true;
         if (r->plan.buckets[p->bucket].state == LS__BUCKET_EMPTY) {
             r->plan.buckets[p->bucket].state = LS__BUCKET_LOCAL;
         }
-        pthread_mutex_unlock(&r->lock);
+        ls__unlock(&r->lock, r->runtime->env);
         return LS_OK;
     }
     bool twice = p->ready;
@@ -312,7 +312,7 @@ ls_status ls_reducer_ready(ls_reducer *r, int param, ls_stream *stream)
         r->plan.buckets[p->bucket].pending--;
         r->ready_order[r->ready_count++] = param;
     }
-    pthread_mutex_unlock(&r->lock);
+    ls__unlock(&r->lock, r->runtime->env);
     if (twice) {
         return ls__fail(LS_ERR_STATE,
                         "reducer \"%s\": parameter %s became ready twice in one backward, or was"
@@ -347,10 +347,10 @@ static ls_status wait_control(ls_reducer *r)
     if (status < 0) {
         return status;
     }
-    pthread_mutex_lock(&r->lock);
+    ls__lock_take(&r->lock, r->runtime->env);
     open_launches(r);
     status = r->failure;
-    pthread_mutex_unlock(&r->lock);
+    ls__unlock(&r->lock, r->runtime->env);
     if (status < 0) { /* every rank finds the same by itself; the abort is for what is in flight */
         (void)ls_group_abort(r->group, r->failure_text);
         return ls__fail_again(status, r->failure_text);
@@ -363,11 +363,11 @@ static ls_status wait_launched(ls_reducer *r)
 {
     for (;;) {
         ls__reducer_advance(r);
-        pthread_mutex_lock(&r->lock);
+        ls__lock_take(&r->lock, r->runtime->env);
         bool done =
             !r->launching && (r->phase == LS__REDUCER_FAILED || r->next_launch == r->plan.count);
         ls_status failure = r->failure;
-        pthread_mutex_unlock(&r->lock);
+        ls__unlock(&r->lock, r->runtime->env);
         if (done) {
             return failure < 0 ? ls__fail_again(failure, r->failure_text) : LS_OK;
         }
