@@ -155,6 +155,7 @@ struct ls__comm {
     uint32_t spin_ns;       /* token; see Note [Patience] */
     bool verdict_logged;    /* token */
     ls__list orphans;       /* token: messages for groups this rank does not know yet */
+    ls__list notes;         /* token: memory for such messages, not in use */
 };
 
 ls__comm *ls__comm_get(const char *what); /* of the current runtime; NULL with the error set */

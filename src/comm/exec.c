@@ -434,6 +434,9 @@ static ls__result advance_once(ls_group *group)
         if (!all_met(group)) {
             return LS__BLOCKED;
         }
+        if (ls__group_failed(group)) { /* others announced it, and then gave up waiting for us */
+            return LS__COMPLETE;
+        }
         if (exec->work->way != LS__WAY_MESSAGES && ls__mismatch_check(group, exec->work)) {
             return LS__COMPLETE;
         }

@@ -5,33 +5,71 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/assert.h"
+#define NOTE_ROOM_MIN ((size_t)512)
 
 /* ---- notes -------------------------------------------------------------------------------- */
 
+/* The first unused one that is large enough. */
+static ls__note *note_find(ls__comm *comm, size_t needed)
+{
+    LS__LIST_EACH (at, &comm->notes) {
+        ls__note *note = LS__LIST_ITEM(at, ls__note, link);
+        if (note->room >= needed) {
+            ls__list_remove(&note->link);
+            return note;
+        }
+    }
+    return NULL;
+}
+
+static ls__note *note_new(ls__comm *comm, size_t needed)
+{
+    size_t room = NOTE_ROOM_MIN;
+    while (room < needed) {
+        room *= 2;
+    }
+    ls__note *note = comm->env->allocate(comm->env, sizeof *note + room);
+    if (note != NULL) {
+        note->room = room;
+        note->message = (ls__message *)(void *)(note + 1);
+    }
+    return note;
+}
+
 ls__note *ls__note_keep(ls__comm *comm, int from, const ls__message *message)
 {
-    const size_t carried = sizeof *message + message->bytes;
-    const size_t bytes = sizeof(ls__note) + carried;
-    ls__note *note = comm->env->allocate(comm->env, bytes);
+    const size_t needed = sizeof *message + message->bytes;
+    ls__note *note = note_find(comm, needed);
+    if (note == NULL) {
+        note = note_new(comm, needed);
+    }
     if (note != NULL) {
-        *note = (ls__note){.from = from, .bytes = bytes};
+        note->from = from;
         ls__list_init(&note->link);
-        note->message = (ls__message *)(void *)(note + 1);
-        memcpy(note->message, message, carried);
+        memcpy(note->message, message, needed);
     }
     return note;
 }
 
 void ls__note_drop(ls__comm *comm, ls__note *note)
 {
-    comm->env->release(comm->env, note, note->bytes);
+    ls__list_push_front(&comm->notes, &note->link);
 }
 
 static void drop_all(ls__comm *comm, ls__list *notes)
 {
     for (ls__list *at = ls__list_pop_front(notes); at != NULL; at = ls__list_pop_front(notes)) {
         ls__note_drop(comm, LS__LIST_ITEM(at, ls__note, link));
+    }
+}
+
+void ls__notes_release(ls__comm *comm)
+{
+    drop_all(comm, &comm->orphans);
+    for (ls__list *at = ls__list_pop_front(&comm->notes); at != NULL;
+         at = ls__list_pop_front(&comm->notes)) {
+        ls__note *note = LS__LIST_ITEM(at, ls__note, link);
+        comm->env->release(comm->env, note, sizeof *note + note->room);
     }
 }
 

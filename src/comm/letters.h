@@ -36,8 +36,8 @@ typedef enum ls__letter_stage {
 typedef struct ls__note { /* a message kept until somebody wants it */
     ls__list link;
     int from;             /* group rank; of orphans and streams the world rank */
-    size_t bytes;         /* of this note in memory */
-    ls__message *message; /* behind this struct */
+    size_t room;          /* bytes behind this struct */
+    ls__message *message; /* stands there */
 } ls__note;
 
 typedef struct ls__stream {
@@ -54,8 +54,10 @@ struct ls__letters {
     ls__stream *streams;   /* [size * LS__PROGRAM_LANES_MAX]; NULL until a program uses messages */
 };
 
+/* A copy of the message; notes are used again, so that a steady state allocates nothing. */
 ls__note *ls__note_keep(ls__comm *comm, int from, const ls__message *message);
 void ls__note_drop(ls__comm *comm, ls__note *note);
+void ls__notes_release(ls__comm *comm); /* frees those not in use, and orphans */
 
 /* stream.c */
 bool ls__stream_take(ls_group *group, int from, const ls__message *message); /* false: no memory */

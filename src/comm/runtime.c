@@ -147,14 +147,6 @@ static ls_status open_comm(ls__comm *comm, int threads)
     return ls__engine_start(comm);
 }
 
-static void release_orphans(ls__comm *comm)
-{
-    for (ls__list *at = ls__list_pop_front(&comm->orphans); at != NULL;
-         at = ls__list_pop_front(&comm->orphans)) {
-        ls__note_drop(comm, LS__LIST_ITEM(at, ls__note, link));
-    }
-}
-
 /* Undoes open_comm, as far as it came. */
 static void close_comm(ls__comm *comm)
 {
@@ -166,7 +158,7 @@ static void close_comm(ls__comm *comm)
         }
         ls__group_close(group);
     }
-    release_orphans(comm);
+    ls__notes_release(comm);
     ls__past_clear(comm);
     if (comm->transport != NULL) {
         comm->transport->close(comm->transport);
@@ -224,6 +216,7 @@ static ls__comm *comm_new(ls_runtime *runtime)
         ls__list_init(&comm->pool);
         ls__list_init(&comm->held);
         ls__list_init(&comm->orphans);
+        ls__list_init(&comm->notes);
         ls__arena_init(&comm->works, comm->env, WORKS_CHUNK_BYTES);
     }
     return comm;

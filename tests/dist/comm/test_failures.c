@@ -1,0 +1,374 @@
+/* Wrong use and deaths: nothing hangs, nothing is silently wrong, both sides are named, and all
+ * ranks report the same cause. */
+#include "test.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <lockstep/comm.h>
+#include <lockstep/store.h>
+
+#include "comm/engine.h"
+
+/* ---- mismatches --------------------------------------------------------------------------- */
+
+typedef struct attempt { /* one rank's call */
+    ls__operation operation;
+    int64_t count;
+    ls_dtype dtype;
+    ls_reduce_op op;
+    int root;
+    const char *tag;
+    double divisor;
+} attempt;
+
+#define GOOD .operation = LS__OP_ALL_REDUCE, .count = 4, .dtype = LS_FLOAT32, .op = LS_SUM
+
+typedef struct disagreement {
+    attempt usual, odd; /* of all ranks but 1, and of rank 1 */
+    const char *says[3];
+} disagreement;
+
+static const disagreement disagreements[] = {
+    {{GOOD},
+     {GOOD, .count = 8},
+     {"rank 0 has float32[4] sum", "rank 1 has float32[8] sum", "count"}},
+    {{GOOD}, {GOOD, .dtype = LS_INT32}, {"rank 0 has float32[4]", "rank 1 has int32[4]", "dtype"}},
+    {{GOOD}, {GOOD, .op = LS_MAX}, {"float32[4] sum", "float32[4] max", "reduce-op"}},
+    {{GOOD}, {GOOD, .op = LS_AVG}, {"float32[4] sum", "float32[4] avg", "reduce-op"}},
+    {{GOOD}, {GOOD, .divisor = 3}, {"rank 0 has", "divided by 3", "divisor"}},
+    {{GOOD, .tag = "bucket 1"}, {GOOD, .tag = "bucket 2"}, {"(bucket 1)", "(bucket 2)", "tags"}},
+    {{GOOD}, {GOOD, .count = 100000}, {"float32[4]", "float32[100000]", "count"}},
+    {{GOOD, .count = 100000}, {GOOD, .count = 0}, {"float32[100000]", "float32[0]", "count"}},
+    {{GOOD},
+     {GOOD, .operation = LS__OP_BROADCAST},
+     {"rank 0 calls all_reduce", "rank 1 calls broadcast", "same operations in the same order"}},
+    {{GOOD},
+     {GOOD, .operation = LS__OP_BARRIER},
+     {"rank 0 calls all_reduce", "rank 1 calls barrier", "same order"}},
+    {{GOOD, .operation = LS__OP_BROADCAST, .root = 0},
+     {GOOD, .operation = LS__OP_BROADCAST, .root = 1},
+     {"from root 0", "from root 1", "give every rank the same root"}},
+    {{GOOD, .operation = LS__OP_ALL_GATHER},
+     {GOOD, .operation = LS__OP_ALL_GATHER, .count = 5},
+     {"rank 0 has float32[4]", "rank 1 has float32[5]", "count"}},
+    {{GOOD, .operation = LS__OP_REDUCE_SCATTER},
+     {GOOD, .operation = LS__OP_REDUCE_SCATTER, .op = LS_MIN},
+     {"float32[4] sum", "float32[4] min", "reduce-op"}},
+};
+
+static ls_status make_call(ls_group *group, const attempt *a, void *buf)
+{
+    const ls_collective_options *options =
+        LS_OPTIONS(ls_collective_options, .tag = a->tag, .divisor = a->divisor);
+    unsigned char *in = buf;
+    ls_site_set("train.c", 80 + ls_group_rank(group));
+    switch (a->operation) {
+    case LS__OP_BROADCAST:
+        return ls_broadcast(group, buf, a->count, a->dtype, a->root, options, NULL);
+    case LS__OP_BARRIER:
+        return ls_barrier(group, options, NULL);
+    case LS__OP_ALL_GATHER:
+        return ls_all_gather(group, in, in + (1 << 19), a->count, a->dtype, options, NULL);
+    case LS__OP_REDUCE_SCATTER:
+        return ls_reduce_scatter(group, in, in + (1 << 19), a->count, a->dtype, a->op, options,
+                                 NULL);
+    default:
+        return ls_all_reduce(group, buf, a->count, a->dtype, a->op, options, NULL);
+    }
+}
+
+static bool all_zero(const unsigned char *p, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++) {
+        if (p[i] != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Every rank reads every rank's message and finds them equal. */
+static void same_text_on_all(const char *text)
+{
+    char mine[1024] = "", all[8][1024];
+    snprintf(mine, sizeof mine, "%s", text);
+    CHECK_OK(ls_all_gather(ls_world(), mine, all, sizeof mine, LS_UINT8, NULL, NULL));
+    for (int r = 0; r < ls_world_size(); r++) {
+        CHECK(strcmp(all[r], mine) == 0);
+    }
+}
+
+static void try_disagreement(const disagreement *d, int way)
+{
+    ls_group *group = NULL;
+    void *buf = NULL;
+    CHECK_OK(ls_group_new(ls_world(), NULL, 0, "pair", &group));
+    CHECK_OK(ls_group_alloc(group, 1 << 20, &buf));
+    group->comm->forced = way;
+    const double begin = ls_time();
+    const ls_status status = make_call(group, ls_rank() == 1 ? &d->odd : &d->usual, buf);
+    CHECK(ls_time() - begin < 3);
+    group->comm->forced = 0;
+    CHECK_STATUS(status, LS_ERR_MISMATCH);
+    const char *text = ls_error_message();
+    for (size_t i = 0; i < 3; i++) {
+        CHECK_CONTAINS(text, d->says[i]);
+    }
+    CHECK_CONTAINS(text, "#1 on group \"pair\"");
+    CHECK_CONTAINS(text, "at train.c:80");
+    CHECK_CONTAINS(text, "at train.c:81");
+    CHECK(all_zero(buf, 1 << 20)); /* nothing was combined or copied */
+    CHECK_STATUS(ls_barrier(group, NULL, NULL), LS_ERR_MISMATCH); /* it stays failed */
+    CHECK_STATUS(ls_group_status(group), LS_ERR_MISMATCH);
+    same_text_on_all(ls_error_message());
+    CHECK_OK(ls_group_dealloc(group, buf));
+    CHECK_STATUS(ls_group_free(group), LS_ERR_MISMATCH);
+}
+
+static void every_disagreement(int way)
+{
+    for (size_t i = 0; i < sizeof disagreements / sizeof *disagreements; i++) {
+        try_disagreement(&disagreements[i], way);
+    }
+}
+
+DIST_TEST(every_kind_of_mismatch_is_named_on_both_sides, 2)
+{
+    every_disagreement(LS__WAY_UNDECIDED);
+}
+
+DIST_TEST(every_kind_of_mismatch_is_named_among_four, 4)
+{
+    every_disagreement(LS__WAY_UNDECIDED);
+}
+
+DIST_TEST(mismatches_are_found_in_messages_too, 2)
+{
+    try_disagreement(&disagreements[0], LS__WAY_MESSAGES);
+    try_disagreement(&disagreements[1], LS__WAY_MESSAGES);
+    try_disagreement(&disagreements[2], LS__WAY_MESSAGES);
+}
+
+DIST_TEST(ranks_that_differ_are_told_though_a_third_never_comes, 3)
+{
+    float x[8] = {0};
+    ls_group *group = NULL;
+    CHECK_OK(ls_group_new(ls_world(), NULL, 0, NULL, &group));
+    if (ls_rank() != 2) {
+        const double begin = ls_time();
+        CHECK_STATUS(ls_all_reduce(group, x, 4 + ls_rank(), LS_FLOAT32, LS_SUM, NULL, NULL),
+                     LS_ERR_MISMATCH);
+        CHECK(ls_time() - begin < 3);
+        CHECK_CONTAINS(ls_error_message(), "rank 0 has float32[4] sum");
+        CHECK_CONTAINS(ls_error_message(), "rank 1 has float32[5] sum");
+    }
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+}
+
+DIST_TEST(send_and_recv_of_other_shapes_fail_on_both_sides, 2)
+{
+    float x[8] = {0};
+    ls_group *group = NULL;
+    CHECK_OK(ls_group_new(ls_world(), NULL, 0, NULL, &group));
+    const ls_status status = ls_rank() == 0 ? ls_send(group, x, 4, LS_FLOAT32, 1, 5, NULL, NULL)
+                                            : ls_recv(group, x, 8, LS_FLOAT32, 0, 5, NULL, NULL);
+    CHECK_STATUS(status, LS_ERR_MISMATCH);
+    CHECK_CONTAINS(ls_error_message(), "rank 0 sends float32[4]");
+    CHECK_CONTAINS(ls_error_message(), "rank 1 receives float32[8]");
+    CHECK_CONTAINS(ls_error_message(), "tag 5");
+}
+
+DIST_TEST(groups_of_different_ranks_are_refused, 2)
+{
+    ls_group *group = NULL;
+    const int ranks[2] = {0, 1}, swapped[2] = {1, 0};
+    CHECK_STATUS(ls_group_new(ls_world(), ls_rank() == 0 ? ranks : swapped, 2, "tp", &group),
+                 LS_ERR_MISMATCH);
+    CHECK_CONTAINS(ls_error_message(), "new group \"tp\" of ranks 0,1");
+    CHECK_CONTAINS(ls_error_message(), "new group \"tp\" of ranks 1,0");
+    CHECK(group == NULL);
+}
+
+/* ---- missing ranks ------------------------------------------------------------------------ */
+
+DIST_TEST(a_missing_call_times_out_and_names_the_rank, 3)
+{
+    float x = 1;
+    ls_group *group = NULL;
+    CHECK_OK(ls_group_new(ls_world(), NULL, 0, "trio", &group));
+    if (ls_rank() != 1) {
+        CHECK_STATUS(ls_all_reduce(group, &x, 1, LS_FLOAT32, LS_SUM,
+                                   LS_OPTIONS(ls_collective_options, .timeout_ms = 400), NULL),
+                     LS_ERR_TIMEOUT);
+        CHECK_CONTAINS(ls_error_message(), "all_reduce #1 on group \"trio\" did not finish");
+        CHECK_CONTAINS(ls_error_message(), "rank 1 has not called it");
+        CHECK_CONTAINS(ls_error_message(), "(host ");
+    }
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+    CHECK_STATUS(ls_all_reduce(group, &x, 1, LS_FLOAT32, LS_SUM, NULL, NULL), LS_ERR_TIMEOUT);
+}
+
+DIST_TEST(ranks_in_different_groups_time_out, 2)
+{
+    ls_group *group[2];
+    CHECK_OK(ls_group_new(ls_world(), NULL, 0, "a", &group[0]));
+    CHECK_OK(ls_group_new(ls_world(), NULL, 0, "b", &group[1]));
+    CHECK_STATUS(
+        ls_barrier(group[ls_rank()], LS_OPTIONS(ls_collective_options, .timeout_ms = 500), NULL),
+        LS_ERR_TIMEOUT);
+    CHECK_CONTAINS(ls_error_message(), "has not called it");
+}
+
+DIST_TEST(a_receive_without_a_send_times_out, 2)
+{
+    char x = 0;
+    ls_group *group = NULL;
+    CHECK_OK(ls_group_new(ls_world(), NULL, 0, NULL, &group));
+    if (ls_rank() == 0) {
+        CHECK_STATUS(ls_recv(group, &x, 1, LS_UINT8, 1, 0,
+                             LS_OPTIONS(ls_collective_options, .timeout_ms = 300), NULL),
+                     LS_ERR_TIMEOUT);
+        CHECK_CONTAINS(ls_error_message(), "rank 1 has not called its side");
+    }
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+}
+
+static int leaves_early(void *arg)
+{
+    float x = 1;
+    (void)arg;
+    LS_CHECK(ls_init(NULL));
+    if (ls_rank() == 1) {
+        LS_CHECK(ls_finalize());
+        return 0;
+    }
+    const double begin = ls_time();
+    CHECK_STATUS(ls_all_reduce(ls_world(), &x, 1, LS_FLOAT32, LS_SUM, NULL, NULL), LS_ERR_PEER);
+    CHECK(ls_time() - begin < 2);
+    CHECK_CONTAINS(ls_error_message(), "rank 1");
+    LS_CHECK(ls_finalize());
+    return 0;
+}
+
+TEST(a_rank_that_left_is_named_by_those_who_wait)
+{
+    CHECK_OK(ls_spawn(leaves_early, NULL, 2));
+}
+
+/* ---- aborts ------------------------------------------------------------------------------- */
+
+DIST_TEST(an_abort_reaches_ranks_that_wait, 3)
+{
+    static float x[100000];
+    ls_group *group = NULL;
+    CHECK_OK(ls_group_new(ls_world(), NULL, 0, "trio", &group));
+    if (ls_rank() == 1) {
+        CHECK_OK(ls_group_abort(group, "the loss is poisoned"));
+    }
+    CHECK_STATUS(ls_all_reduce(group, x, 100000, LS_FLOAT32, LS_SUM, NULL, NULL), LS_ERR_ABORTED);
+    CHECK_CONTAINS(ls_error_message(), "group \"trio\" was aborted by rank 1");
+    CHECK_CONTAINS(ls_error_message(), "the loss is poisoned");
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL)); /* other groups live on */
+}
+
+DIST_TEST(an_abort_ends_everything_in_flight, 2)
+{
+    enum { N = 40 };
+    static float x[N][1000];
+    ls_work *work[N];
+    ls_group *group = NULL;
+    CHECK_OK(ls_group_new(ls_world(), NULL, 0, NULL, &group));
+    for (int i = 0; ls_rank() == 0 && i < N; i++) {
+        CHECK_OK(ls_all_reduce(group, x[i], 1000, LS_FLOAT32, LS_SUM, NULL, &work[i]));
+    }
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+    if (ls_rank() == 1) {
+        CHECK_OK(ls_group_abort(group, NULL));
+    }
+    for (int i = 0; ls_rank() == 0 && i < N; i++) {
+        CHECK_STATUS(ls_work_wait(work[i]), LS_ERR_ABORTED);
+    }
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+}
+
+/* Rank 1 cannot turn away from the group as long as it holds its own token. */
+DIST_TEST(memory_of_a_failed_group_waits_for_every_member, 2)
+{
+    ls_group *group = NULL;
+    void *memory = NULL;
+    int64_t unused = 0;
+    CHECK_OK(ls_group_new(ls_world(), NULL, 0, NULL, &group));
+    CHECK_OK(ls_group_alloc(group, 4096, &memory));
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+    ls__comm *comm = group->comm;
+    if (ls_rank() == 1) {
+        ls__token_take(comm);
+        CHECK_OK(ls_store_add(ls_runtime_store(), "held", 1, &unused, -1));
+        CHECK_OK(ls_store_wait(ls_runtime_store(), "seen", -1));
+        ls__token_release(comm);
+    } else {
+        CHECK_OK(ls_store_wait(ls_runtime_store(), "held", -1));
+        CHECK_OK(ls_group_abort(group, "test"));
+        CHECK_OK(ls_group_dealloc(group, memory));
+        CHECK_INT(comm->heap.quarantined, 1);
+        CHECK_OK(ls_store_add(ls_runtime_store(), "seen", 1, &unused, -1));
+    }
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+    while (ls_rank() == 0 && ls__past_settle(comm)) { /* rank 1's engine turns soon */
+        CHECK_OK(ls_store_add(ls_runtime_store(), "tries", 1, &unused, -1));
+        CHECK(unused < 100000);
+    }
+    CHECK_INT(ls_rank() == 0 ? comm->heap.quarantined : 0, 0);
+}
+
+/* ---- deaths ------------------------------------------------------------------------------- */
+
+typedef struct witness { /* shared with the ranks */
+    volatile int right[8];
+    char text[8][1024];
+    double died, heard[8];
+} witness;
+
+static int dies_inside(void *arg)
+{
+    witness *w = arg;
+    static float x[1 << 20];
+    LS_CHECK(ls_init(NULL));
+    for (int i = 0;; i++) {
+        if (ls_rank() == 1 && i == 20) {
+            w->died = ls_time();
+            raise(SIGKILL);
+        }
+        const ls_status status =
+            ls_all_reduce(ls_world(), x, 1 << 20, LS_FLOAT32, LS_SUM, NULL, NULL);
+        if (status != LS_OK) {
+            w->heard[ls_rank()] = ls_time();
+            snprintf(w->text[ls_rank()], sizeof w->text[0], "%s", ls_error_message());
+            w->right[ls_rank()] = status == LS_ERR_PEER;
+            break;
+        }
+    }
+    LS_CHECK(ls_finalize());
+    return 0;
+}
+
+TEST(the_death_of_a_rank_is_told_to_all_with_one_text)
+{
+    witness *w = mmap(NULL, sizeof *w, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(w != MAP_FAILED);
+    CHECK_STATUS(ls_spawn(dies_inside, w, 4), LS_ERR_PEER);
+    for (int r = 0; r < 4; r++) {
+        if (r != 1) {
+            CHECK(w->right[r]);
+            CHECK(w->heard[r] - w->died < 1.0);
+            CHECK_CONTAINS(w->text[r], "rank 1");
+            CHECK(strcmp(w->text[r], w->text[0]) == 0);
+        }
+    }
+}
+
+TEST_MAIN
