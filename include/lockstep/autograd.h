@@ -22,8 +22,9 @@ LS_API ls_status ls_backward(ls_tensor *loss);
 
 /* The same, seeded with `weight` (samples or tokens of this micro-batch) when `loss` is a mean over
  * them: gradients are sums of w·g, and the reducer divides once by the global Σw, so the mean is
- * exact however uneven the shares. Weight 0 takes part and contributes nothing. Without a reducer
- * call ls_optim's step as usual after ls_grad_divide. All micro-batches of a step use one form. */
+ * exact however uneven the shares. Weight 0 takes part and contributes nothing. All micro-batches
+ * of a step use one form. It is the reducer that divides: wrap the module with ls_ddp_new, in a
+ * world of one too; gradients of parameters outside any wrapper stay sums of w·g. */
 LS_API ls_status ls_backward_weighted(ls_tensor *loss, double weight);
 
 LS_API ls_tensor *ls_set_requires_grad(ls_tensor *t,

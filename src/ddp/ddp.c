@@ -117,6 +117,7 @@ static ls_status on_end(ls__observer *self)
 static void on_abort(ls__observer *self, ls_status status, const char *message)
 {
     ddp *d = ddp_of_observer(self);
+    d->observer.armed = false;
     if (d->sync) { /* the peers must hear of it instead of waiting for our gradients */
         ls__reducer_abort(d->reducer, status, message);
     }
@@ -257,6 +258,7 @@ static ls_status observe(ddp *d)
     d->observing = true;
     for (int i = 0; i < d->param_count; i++) {
         LS_TRY(ls__param_observe(d->params[i].value, &d->observer, i));
+        LS_TRY(ls__param_set_name(d->params[i].value, d->params[i].name));
         LS_TRY(ls__param_bind_grad(d->params[i].value, ls__reducer_grad(d->reducer, i)));
         LS_TRY(ls__param_set_grad_present(d->params[i].value, false));
     }
@@ -282,6 +284,7 @@ static void tear_down(ddp *d)
     for (int i = 0; d->observing && i < d->param_count; i++) {
         (void)ls__param_bind_grad(d->params[i].value, NULL);
         (void)ls__param_observe(d->params[i].value, NULL, -1);
+        (void)ls__param_set_name(d->params[i].value, NULL);
     }
     if (d->observing) {
         ls__observer_remove(&d->observer);
