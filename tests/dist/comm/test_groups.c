@@ -1,0 +1,365 @@
+/* Groups: parts of the world, many at once, operations in flight on several of them from several
+ * threads, callbacks that start the next operation, and nothing allocated in a steady state. */
+#include "test.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include <lockstep/comm.h>
+
+#include "comm/engine.h"
+
+static int64_t sum_over(const int *ranks, int count)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < count; i++) {
+        sum += ranks[i] + 1;
+    }
+    return sum;
+}
+
+/* All-reduces world rank + 1 over the group and compares. */
+static void check_group(ls_group *group, const int *ranks, int count)
+{
+    int64_t x = ls_rank() + 1;
+    CHECK_INT(ls_group_size(group), count);
+    CHECK_INT(ranks[ls_group_rank(group)], ls_rank());
+    CHECK_OK(ls_all_reduce(group, &x, 1, LS_INT64, LS_SUM, NULL, NULL));
+    CHECK_INT(x, sum_over(ranks, count));
+}
+
+DIST_TEST(groups_of_some_ranks_see_only_those, 5)
+{
+    static const int even[] = {0, 2, 4}, back[] = {4, 3, 1}, one[] = {2};
+    const struct {
+        const int *ranks;
+        int count;
+    } lists[] = {{even, 3}, {back, 3}, {one, 1}};
+    ls_group *group[3] = {NULL};
+    for (int g = 0; g < 3; g++) {
+        CHECK_OK(ls_group_new(ls_world(), lists[g].ranks, lists[g].count, NULL, &group[g]));
+    }
+    for (int g = 0; g < 3; g++) {
+        bool member = false;
+        for (int i = 0; i < lists[g].count; i++) {
+            member = member || lists[g].ranks[i] == ls_rank();
+        }
+        CHECK((group[g] != NULL) == member);
+        if (member) {
+            check_group(group[g], lists[g].ranks, lists[g].count);
+            CHECK_OK(ls_group_free(group[g]));
+        }
+    }
+}
+
+DIST_TEST(groups_can_be_made_from_groups, 4)
+{
+    static const int upper[] = {3, 2, 1}, world[] = {3, 1}, inner[] = {0, 2};
+    ls_group *outer = NULL, *nested = NULL;
+    CHECK_OK(ls_group_new(ls_world(), upper, 3, "outer", &outer));
+    if (outer != NULL) {
+        CHECK_OK(ls_group_new(outer, inner, 2, "nested", &nested));
+    }
+    CHECK((nested != NULL) == (ls_rank() == 1 || ls_rank() == 3));
+    if (nested != NULL) {
+        check_group(nested, world, 2);
+        CHECK_OK(ls_group_free(nested));
+    }
+    CHECK_OK(ls_group_free(outer));
+}
+
+DIST_TEST(freed_groups_give_their_memory_back, 3)
+{
+    int blocks = 0;
+    ls__comm *comm = ls_world()->comm;
+    for (int i = 0; i < 60; i++) {
+        ls_group *group = NULL;
+        int32_t x = 1;
+        CHECK_OK(ls_group_new(ls_world(), NULL, 0, NULL, &group));
+        CHECK_OK(ls_all_reduce(group, &x, 1, LS_INT32, LS_SUM, NULL, NULL));
+        CHECK_INT(x, 3);
+        CHECK_OK(ls_group_free(group));
+        blocks = comm->heap.blocks.count > blocks ? comm->heap.blocks.count : blocks;
+    }
+    CHECK(blocks <= 8); /* a few may wait for slow peers, not sixty */
+}
+
+DIST_TEST(wrong_lists_of_ranks_are_refused_without_waiting, 2)
+{
+    static const int twice[] = {0, 0}, outside[] = {0, 2};
+    ls_group *group = NULL;
+    CHECK_STATUS(ls_group_new(ls_world(), twice, 2, NULL, &group), LS_ERR_INVALID);
+    CHECK_STATUS(ls_group_new(ls_world(), outside, 2, NULL, &group), LS_ERR_INVALID);
+    CHECK_STATUS(ls_group_new(ls_world(), outside, 0, NULL, &group), LS_ERR_INVALID);
+    CHECK_STATUS(ls_group_new(NULL, NULL, 0, NULL, &group), LS_ERR_INVALID);
+    CHECK_STATUS(ls_group_free(ls_world()), LS_ERR_INVALID);
+}
+
+/* ---- many at once ------------------------------------------------------------------------- */
+
+enum { FLIGHTS = 300, LARGE = 50000 };
+
+DIST_TEST(hundreds_of_operations_may_be_in_flight, 4)
+{
+    static int32_t small[FLIGHTS];
+    static int32_t large[3][LARGE];
+    static ls_work *work[FLIGHTS];
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < FLIGHTS; i++) {
+            const bool big = i % 100 == 50;
+            int32_t *buf = big ? large[i / 100] : &small[i];
+            for (int k = 0; k < (big ? LARGE : 1); k++) {
+                buf[k] = ls_rank() + i + k;
+            }
+            CHECK_OK(
+                ls_all_reduce(ls_world(), buf, big ? LARGE : 1, LS_INT32, LS_SUM, NULL, &work[i]));
+        }
+        for (int i = FLIGHTS - 1; i >= 0; i--) { /* waited for in any order */
+            CHECK_OK(ls_work_wait(work[i]));
+            CHECK_INT(i % 100 == 50 ? large[i / 100][LARGE - 1] : small[i],
+                      6 + 4 * (i + (i % 100 == 50 ? LARGE - 1 : 0)));
+        }
+    }
+}
+
+typedef struct worker {
+    ls_runtime *runtime;
+    ls_group *group;
+    int index;
+    int wrong;
+} worker;
+
+static bool worker_round(worker *w, int32_t *x, int round)
+{
+    const int64_t count = 1 + (round * 977 + w->index * 131) % 9000;
+    for (int64_t k = 0; k < count; k++) {
+        x[k] = (int32_t)k + ls_group_rank(w->group) + w->index;
+    }
+    ls_work *work = NULL;
+    ls_status status =
+        ls_all_reduce(w->group, x, count, LS_INT32, LS_SUM, NULL, round % 2 == 0 ? &work : NULL);
+    if (status == LS_OK && work != NULL) {
+        status = ls_work_wait(work);
+    }
+    const int n = ls_group_size(w->group);
+    const int32_t want = (int32_t)(n * (count - 1 + w->index) + n * (n - 1) / 2);
+    return status == LS_OK && x[count - 1] == want;
+}
+
+static void *worker_main(void *arg)
+{
+    worker *w = arg;
+    static _Thread_local int32_t x[9001];
+    if (ls_runtime_attach(w->runtime) != LS_OK) {
+        w->wrong = -1;
+        return NULL;
+    }
+    for (int round = 0; round < 60; round++) {
+        w->wrong += worker_round(w, x, round) ? 0 : 1;
+    }
+    (void)ls_runtime_attach(NULL);
+    return NULL;
+}
+
+static void threads_and_groups(void)
+{
+    enum { THREADS = 3 };
+    worker workers[THREADS];
+    pthread_t thread[THREADS];
+    int32_t x = 0;
+    for (int t = 0; t < THREADS; t++) {
+        workers[t] = (worker){.runtime = ls_runtime_current(), .index = t};
+        CHECK_OK(ls_group_new(ls_world(), NULL, 0, NULL, &workers[t].group));
+    }
+    for (int t = 0; t < THREADS; t++) {
+        CHECK(pthread_create(&thread[t], NULL, worker_main, &workers[t]) == 0);
+    }
+    for (int i = 0; i < 100; i++) {
+        CHECK_OK(ls_all_reduce(ls_world(), &x, 1, LS_INT32, LS_MAX, NULL, NULL));
+    }
+    for (int t = 0; t < THREADS; t++) {
+        CHECK(pthread_join(thread[t], NULL) == 0);
+        CHECK_INT(workers[t].wrong, 0);
+        CHECK_OK(ls_group_free(workers[t].group));
+    }
+}
+
+DIST_TEST(threads_may_use_groups_of_their_own_at_the_same_time, 2)
+{
+    threads_and_groups();
+}
+
+DIST_TEST(threads_of_four_ranks_share_two_cores, 4)
+{
+    threads_and_groups();
+}
+
+/* ---- callbacks ---------------------------------------------------------------------------- */
+
+typedef struct chain {
+    ls_group *group;
+    int64_t value;
+    _Atomic int left;
+    _Atomic int failed;
+} chain;
+
+static void next_link(void *arg, ls_status status)
+{
+    chain *c = arg;
+    if (status != LS_OK) {
+        atomic_store(&c->failed, 1);
+    }
+    if (atomic_fetch_sub(&c->left, 1) > 1 && status == LS_OK) {
+        const ls_status started =
+            ls__collective_start(c->group,
+                                 &(ls__collective){.operation = LS__OP_ALL_REDUCE,
+                                                   .input = &c->value,
+                                                   .output = &c->value,
+                                                   .count = 1,
+                                                   .dtype = LS_INT64,
+                                                   .op = LS_MAX,
+                                                   .done = next_link,
+                                                   .arg = c},
+                                 NULL);
+        if (started != LS_OK) {
+            atomic_store(&c->failed, 1);
+        }
+    }
+}
+
+/* No caller waits: the engine's own thread carries it. */
+DIST_TEST(a_callback_may_start_the_next_operation, 3)
+{
+    static chain c;
+    c.group = ls_world();
+    c.value = ls_rank();
+    atomic_store(&c.left, 30);
+    next_link(&c, LS_OK);
+    const double begin = ls_time();
+    while (atomic_load(&c.left) > 0 && ls_time() - begin < 20) {
+        const ls__env *env = c.group->comm->env;
+        env->sleep_until(env, env->now_ns(env) + 1000000);
+    }
+    CHECK_INT(atomic_load(&c.left), 0);
+    CHECK_INT(atomic_load(&c.failed), 0);
+    CHECK_INT(c.value, 2);
+}
+
+/* ---- steady state ------------------------------------------------------------------------- */
+
+static _Atomic int allocations;
+static ls__env counting;
+
+static void *count_allocate(const ls__env *env, size_t bytes)
+{
+    (void)env;
+    atomic_fetch_add(&allocations, 1);
+    return ls__env_posix()->allocate(ls__env_posix(), bytes);
+}
+
+static void one_round(float *registered, float *private)
+{
+    ls_work *work[4];
+    ls_group *w = ls_world();
+    const int peer = (ls_rank() + 1) % 2;
+    CHECK_OK(ls_all_reduce(w, registered, 100000, LS_FLOAT32, LS_SUM, NULL, &work[0]));
+    CHECK_OK(ls_all_reduce(w, private, 100000, LS_FLOAT32, LS_AVG, NULL, &work[1]));
+    CHECK_OK(ls_recv(w, registered + 100000, 20000, LS_FLOAT32, peer, 1, NULL, &work[2]));
+    CHECK_OK(ls_send(w, private + 100000, 20000, LS_FLOAT32, peer, 1, NULL, &work[3]));
+    CHECK_OK(ls_barrier(w, NULL, NULL));
+    CHECK_OK(ls_broadcast(w, private, 10, LS_FLOAT32, 1, NULL, NULL));
+    for (int i = 0; i < 4; i++) {
+        CHECK_OK(ls_work_wait(work[i]));
+    }
+}
+
+DIST_TEST(a_steady_state_allocates_nothing, 2)
+{
+    static float private[200000];
+    void *registered = NULL;
+    ls__comm *comm = ls_world()->comm;
+    CHECK_OK(ls_group_alloc(ls_world(), sizeof private, &registered));
+    for (int i = 0; i < 20; i++) {
+        one_round(registered, private);
+    }
+    counting = *comm->env;
+    counting.allocate = count_allocate;
+    ls__token_take(comm);
+    comm->env = &counting;
+    ls__token_release(comm);
+    for (int i = 0; i < 100; i++) {
+        one_round(registered, private);
+    }
+    CHECK_INT(atomic_load(&allocations), 0);
+    ls_group *group = NULL; /* and the counter counts */
+    CHECK_OK(ls_group_new(ls_world(), NULL, 0, NULL, &group));
+    CHECK(atomic_load(&allocations) > 0);
+    CHECK_OK(ls_group_free(group));
+    CHECK_OK(ls_group_dealloc(ls_world(), registered));
+}
+
+/* ---- counters ----------------------------------------------------------------------------- */
+
+typedef struct counted {
+    ls__operation operation;
+    ls__way way;
+    double buffers; /* full buffers in units of `count` */
+} counted;
+
+static ls_counters counters_now(ls_group *group)
+{
+    ls_counters c = {.size = sizeof c};
+    CHECK_OK(ls_group_counters(group, &c));
+    return c;
+}
+
+static void run_counted(ls_group *group, const counted *c, float *in, float *out, int64_t count)
+{
+    switch (c->operation) {
+    case LS__OP_ALL_REDUCE:
+        CHECK_OK(ls_all_reduce(group, out, count, LS_FLOAT32, LS_SUM, NULL, NULL));
+        break;
+    case LS__OP_REDUCE_SCATTER:
+        CHECK_OK(ls_reduce_scatter(group, in, out, count, LS_FLOAT32, LS_SUM, NULL, NULL));
+        break;
+    case LS__OP_ALL_GATHER:
+        CHECK_OK(ls_all_gather(group, in, out, count, LS_FLOAT32, NULL, NULL));
+        break;
+    default:
+        CHECK_OK(ls_broadcast(group, out, count, LS_FLOAT32, 0, NULL, NULL));
+        break;
+    }
+}
+
+DIST_TEST(counters_equal_the_cost_of_the_program, 4)
+{
+    enum { COUNT = 4096 * 4 };
+    ls_group *group = ls_world();
+    void *in = NULL, *out = NULL;
+    CHECK_OK(ls_group_alloc(group, COUNT * 4 * sizeof(float), &in));
+    CHECK_OK(ls_group_alloc(group, COUNT * 4 * sizeof(float), &out));
+    static const ls__operation operations[] = {LS__OP_ALL_REDUCE, LS__OP_REDUCE_SCATTER,
+                                               LS__OP_ALL_GATHER, LS__OP_BROADCAST};
+    for (int k = 0; k < 12; k++) {
+        const ls__operation operation = operations[k % 4];
+        const bool blocks = k % 4 == 1 || k % 4 == 2;
+        const counted c = {operation, (ls__way)(LS__WAY_REGISTERED + k / 4), blocks ? 4.0 : 1.0};
+        group->comm->forced = c.way;
+        const ls_counters before = counters_now(group);
+        run_counted(group, &c, in, out, COUNT);
+        const ls_counters after = counters_now(group);
+        const ls_work like = {.operation = operation};
+        ls__program_cost cost;
+        ls__program_cost_count(ls__choose_program(group, &like, c.way), &cost);
+        const double bytes = c.buffers * COUNT * sizeof(float);
+        CHECK_INT(after.operations - before.operations, 1);
+        CHECK_NEAR(after.bytes_sent - before.bytes_sent, cost.sent * bytes, 0.5);
+        CHECK_NEAR(after.bytes_received - before.bytes_received, cost.received * bytes, 0.5);
+        CHECK((after.messages > before.messages) == (cost.sent + cost.received > 0));
+    }
+    group->comm->forced = 0;
+    CHECK_OK(ls_group_dealloc(group, in));
+    CHECK_OK(ls_group_dealloc(group, out));
+}
+
+TEST_MAIN
