@@ -367,6 +367,16 @@ ls_status ls_group_free(ls_group *group)
     return status;
 }
 
+void ls__group_fail(ls_group *group, ls_status status, const char *text)
+{
+    ls__comm *comm = group->comm;
+    ls__group_cause(group, status, text);
+    if (ls__token_try(comm)) { /* else the one who has it will see the claim */
+        (void)ls__group_failed(group);
+        ls__token_release(comm);
+    }
+}
+
 ls_status ls_group_abort(ls_group *group, const char *why)
 {
     ls__comm *comm = ls__comm_get("ls_group_abort");
@@ -379,11 +389,7 @@ ls_status ls_group_abort(ls_group *group, const char *why)
     char text[LS__FAILURE_MAX];
     snprintf(text, sizeof text, "group \"%s\" was aborted by rank %d: %s", group->name,
              comm->runtime->rank, why != NULL ? why : "no reason was given");
-    ls__group_cause(group, LS_ERR_ABORTED, text);
-    if (ls__token_try(comm)) { /* else the one who has it will see the claim */
-        (void)ls__group_failed(group);
-        ls__token_release(comm);
-    }
+    ls__group_fail(group, LS_ERR_ABORTED, text);
     return LS_OK;
 }
 

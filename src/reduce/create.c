@@ -66,7 +66,7 @@ static ls_status build(ls_reducer *r, ls_reducer_param *params, int count)
         status = copy_param(r, i, &params[i]);
     }
     if (status < 0) {
-        (void)ls_group_abort(r->group, ls_error_message());
+        ls__reducer_abort(r, status, ls_error_message());
         return status;
     }
     LS_TRY(ls__reducer_compare(r));

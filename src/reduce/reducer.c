@@ -29,8 +29,9 @@ void ls__reducer_set_overwrites(ls_reducer *r)
 
 void ls__reducer_abort(ls_reducer *r, ls_status status, const char *message)
 {
-    (void)status;
-    (void)ls_group_abort(r->group, message);
+    char text[LS__MESSAGE_MAX];
+    (void)snprintf(text, sizeof text, "rank %d failed: %s", r->rank, message);
+    ls__group_fail(r->group, status, text);
 }
 
 /* ---- a backward begins -------------------------------------------------------------------- */
@@ -197,7 +198,7 @@ void ls__reducer_control_done(void *reducer, ls_status status)
     ls_status failure = r->failure;
     ls__unlock(&r->lock, r->runtime->env);
     if (failure < 0) {
-        (void)ls_group_abort(r->group, r->failure_text);
+        ls__group_fail(r->group, failure, r->failure_text);
         return;
     }
     ls__reducer_advance(r);
@@ -352,7 +353,7 @@ static ls_status wait_control(ls_reducer *r)
     status = r->failure;
     ls__unlock(&r->lock, r->runtime->env);
     if (status < 0) { /* every rank finds the same by itself; the abort is for what is in flight */
-        (void)ls_group_abort(r->group, r->failure_text);
+        ls__group_fail(r->group, status, r->failure_text);
         return ls__fail_again(status, r->failure_text);
     }
     return LS_OK;
@@ -435,7 +436,7 @@ ls_status ls_reducer_wait(ls_reducer *r)
     uint64_t start = r->runtime->env->now_ns(r->runtime->env);
     ls_status status = check_all_ready(r);
     if (status < 0) {
-        (void)ls_group_abort(r->group, ls_error_message());
+        ls__reducer_abort(r, status, ls_error_message());
     }
     ls_status control = wait_control(r);
     status = status < 0 ? status : control;
