@@ -74,7 +74,7 @@ static int parse_sizes(const char *text, ls__bench_options *options)
     if (strlen(text) >= sizeof list) {
         return complain("--sizes: the list is longer than %zu characters", sizeof list - 1);
     }
-    strcpy(list, text);
+    memcpy(list, text, strlen(text) + 1);
     options->size_count = 0;
     char *rest = list;
     while (rest != NULL) {
