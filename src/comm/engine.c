@@ -124,7 +124,8 @@ static bool be_patient(ls__comm *comm, patience *p)
         const uint64_t now = env->now_ns(env);
         p->begun_ns = p->begun_ns == 0 ? now : p->begun_ns;
         p->since_ns = p->since_ns == 0 ? now : p->since_ns;
-        const uint64_t spin = comm->may_spin ? comm->spin_ns : 0;
+        const uint64_t spin =
+            comm->may_spin ? atomic_load_explicit(&comm->spin_ns, memory_order_relaxed) : 0;
         if (now - p->since_ns > spin + YIELD_NS) {
             return false;
         }
@@ -143,10 +144,13 @@ static bool be_patient(ls__comm *comm, patience *p)
 static void be_fresh(ls__comm *comm, patience *p)
 {
     if (p->since_ns != 0) {
-        const uint32_t learned = p->yielded ? comm->spin_ns / 2 : comm->spin_ns * 2;
-        comm->spin_ns = learned < SPIN_MIN_NS   ? SPIN_MIN_NS
-                        : learned > SPIN_MAX_NS ? SPIN_MAX_NS
-                                                : learned;
+        const uint32_t spin = atomic_load_explicit(&comm->spin_ns, memory_order_relaxed);
+        const uint32_t learned = p->yielded ? spin / 2 : spin * 2;
+        atomic_store_explicit(&comm->spin_ns,
+                              learned < SPIN_MIN_NS   ? SPIN_MIN_NS
+                              : learned > SPIN_MAX_NS ? SPIN_MAX_NS
+                                                      : learned,
+                              memory_order_relaxed);
     }
     p->since_ns = 0;
     p->looks = 0;

@@ -141,7 +141,7 @@ struct ls__comm {
     ls__list pool;       /* lock: works not in use */
     ls__arena works;     /* lock: where they come from */
     uint64_t works_made; /* lock: for the test that steady state allocates nothing */
-    uint32_t next_group; /* lock */
+    uint32_t next_group; /* changed with lock and token, read with either; known ids are below */
     ls__list held;       /* lock: groups of the past that a member may still touch (ls__past) */
 
     _Atomic uint32_t token;   /* acquire by exchange, released seq_cst */
@@ -151,11 +151,11 @@ struct ls__comm {
     _Atomic uint32_t thread_word, thread_away;
     _Atomic uint32_t stop;
     ls__env_thread *thread;
-    uint64_t next_check_ns; /* token */
-    uint32_t spin_ns;       /* token; see Note [Patience] */
-    bool verdict_logged;    /* token */
-    ls__list orphans;       /* token: messages for groups this rank does not know yet */
-    ls__list notes;         /* token: memory for such messages, not in use */
+    uint64_t next_check_ns;   /* token */
+    _Atomic uint32_t spin_ns; /* relaxed; see Note [Patience] */
+    bool verdict_logged;      /* token */
+    ls__list orphans;         /* token: messages for groups this rank does not know yet */
+    ls__list notes;           /* token: memory for such messages, not in use */
 };
 
 ls__comm *ls__comm_get(const char *what); /* of the current runtime; NULL with the error set */

@@ -185,7 +185,7 @@ static offer make_offer(ls__comm *comm, bool member, void **control)
 }
 
 /* The number all will use: the largest proposed that does not share the world's table slot. */
-static ls_status agree(ls__comm *comm, const ls_group *parent, const offer *offers, uint32_t *id)
+static ls_status agree(const ls_group *parent, const offer *offers, uint32_t *id)
 {
     uint32_t next = 0, oldest = UINT32_MAX;
     for (int r = 0; r < parent->size; r++) {
@@ -193,9 +193,6 @@ static ls_status agree(ls__comm *comm, const ls_group *parent, const offer *offe
         oldest = offers[r].oldest < oldest ? offers[r].oldest : oldest;
     }
     next += next % LS__GROUP_SLOTS == 0 ? 1 : 0;
-    ls__lock_take(&comm->lock, comm->env);
-    comm->next_group = next + 1;
-    ls__unlock(&comm->lock, comm->env);
     *id = next;
     if (next - oldest >= LS__GROUP_SLOTS - 1 && oldest < next) {
         return ls__fail(LS_ERR_LIMIT,
@@ -204,6 +201,15 @@ static ls_status agree(ls__comm *comm, const ls_group *parent, const offer *offe
                         next - oldest, LS__GROUP_SLOTS - 1);
     }
     return LS_OK;
+}
+
+/* From now on messages for ids up to this one are for groups of the past, unless it is open: so
+ * both happen under one hold of the token. */
+static void learn_id(ls__comm *comm, uint32_t id)
+{
+    ls__lock_take(&comm->lock, comm->env);
+    comm->next_group = id + 1;
+    ls__unlock(&comm->lock, comm->env);
 }
 
 typedef struct plan { /* a group being made */
@@ -245,19 +251,22 @@ static ls_status make(const plan *p, const char *tag, ls_group **out)
                           .dtype = LS_UINT8,
                           .options = LS_OPTIONS(ls_collective_options, .tag = tag)},
         NULL);
-    uint32_t id = 0;
-    status = status == LS_OK ? agree(comm, p->parent, p->offers, &id) : status;
-    status = status == LS_OK ? gather_members(p) : status;
-    if (status == LS_OK && p->rank >= 0) {
+    if (status == LS_OK) {
+        uint32_t id = 0;
+        status = agree(p->parent, p->offers, &id);
+        status = status == LS_OK ? gather_members(p) : status;
         ls__token_take(comm); /* the list of groups changes */
-        status = ls__group_open(comm,
-                                &(ls__group_spec){.name = p->name,
-                                                  .id = id,
-                                                  .rank = p->rank,
-                                                  .size = p->count,
-                                                  .world_rank = p->world_rank,
-                                                  .control = p->control},
-                                out);
+        learn_id(comm, id);
+        if (status == LS_OK && p->rank >= 0) {
+            status = ls__group_open(comm,
+                                    &(ls__group_spec){.name = p->name,
+                                                      .id = id,
+                                                      .rank = p->rank,
+                                                      .size = p->count,
+                                                      .world_rank = p->world_rank,
+                                                      .control = p->control},
+                                    out);
+        }
         ls__token_release(comm);
     }
     if (status != LS_OK && control != NULL) {
