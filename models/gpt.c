@@ -131,7 +131,8 @@ static void build(gpt *self, const gpt_options *o)
         (void)ls_module_add(self->blocks, name, block_new(o));
     }
     self->norm = ls_module_add(m, "norm", ls_layer_norm_new(o->dim, NULL));
-    self->head = ls_module_add(m, "head", linear(o->dim, o->vocab, false, std));
+    /* Small, so that an untrained model is undecided: its loss starts at log(vocab). */
+    self->head = ls_module_add(m, "head", linear(o->dim, o->vocab, false, std / 4.0));
 }
 
 ls_module *gpt_new(const gpt_options *options)
