@@ -84,8 +84,8 @@ static json_t *row_json(const ls__bench_options *options, const ls__bench_row *r
         "ranks", options->ranks, "dtype", "float32", "op", "sum", "buffers",
         options->registered ? "registered" : "private", "algorithm", row->algorithm, "time_ms",
         row->time_ms, "floor_ms", row->floor_ms, "ratio", row->time_ms / row->floor_ms, "spread",
-        row->time_spread, "floor_spread", row->floor_spread, "algbw_gbps", algorithm_bandwidth(row),
-        "busbw_gbps", bus_bandwidth(options, row), "wrong", (json_int_t)row->wrong, "samples",
+        row->time_spread, "floor_spread", row->floor_spread, "algbw", algorithm_bandwidth(row),
+        "busbw", bus_bandwidth(options, row), "wrong", (json_int_t)row->wrong, "samples",
         options->samples, "calls", row->calls, "machine", machine);
     return out;
 }
