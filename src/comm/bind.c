@@ -15,27 +15,29 @@ static bool has_blocks(ls__operation operation)
     return operation == LS__OP_REDUCE_SCATTER || operation == LS__OP_ALL_GATHER;
 }
 
+/* Elements of a cache line: a power of two, since elements have 1, 2, 4 or 8 bytes. */
 static int64_t per_line(const ls_work *work)
 {
-    return (int64_t)(LS__CACHE_LINE / work->element);
+    return LS__CACHE_LINE >> __builtin_ctzll(work->element);
 }
 
-static int64_t round_up(int64_t n, int64_t to)
+/* n / by, where by is mostly 1. */
+static int64_t divide(int64_t n, int64_t by)
 {
-    return (n + to - 1) / to * to;
+    return by == 1 ? n : n / by;
 }
 
 int64_t ls__chunk_quantum(const ls_work *work, const ls__program *program, int64_t count)
 {
     const int64_t part =
-        has_blocks(work->operation) ? count : (count + program->chunks - 1) / program->chunks;
-    return round_up(part, per_line(work));
+        has_blocks(work->operation) ? count : divide(count + program->chunks - 1, program->chunks);
+    return (int64_t)ls__round_up((size_t)part, (size_t)per_line(work));
 }
 
 int64_t ls__slice_max(const ls_work *work, const ls__program *program, size_t bytes)
 {
     const int64_t chunks = work->operation == LS__OP_ALL_GATHER ? 1 : program->chunks;
-    const int64_t lines = (int64_t)(bytes / LS__CACHE_LINE) / chunks;
+    const int64_t lines = divide((int64_t)(bytes / LS__CACHE_LINE), chunks);
     const int64_t quantum = lines * per_line(work);
     return has_blocks(work->operation) ? quantum : quantum * chunks;
 }

@@ -59,12 +59,17 @@ const ls__program *ls__choose_program(ls_group *group, const ls_work *work, ls__
     return group->programs[index];
 }
 
-bool ls__choose_small(ls_group *group, const ls_work *work)
+bool ls__choose_small(ls_group *group, ls_work *work)
 {
     const int64_t count = work->count;
-    if (count < 0 || (uint64_t)count * work->element > LS__SMALL_BYTES) {
+    if ((uint64_t)count * work->element > LS__SMALL_BYTES) {
         return false;
     }
     const ls__program *program = ls__choose_program(group, work, LS__WAY_SMALL);
-    return program != NULL && count <= ls__slice_max(work, program, LS__SMALL_BYTES);
+    if (program == NULL || count > ls__slice_max(work, program, LS__SMALL_BYTES)) {
+        return false;
+    }
+    work->way = LS__WAY_SMALL;
+    work->program = program;
+    return true;
 }

@@ -111,9 +111,17 @@ bool ls__engine_turn(ls__comm *comm, bool thorough)
     return moved || ls__comm_look(comm);
 }
 
-static bool has_ended(const ls_work *work)
+/* What a thread waits for: a work, or a counter that reaches 0. */
+typedef struct wish {
+    const ls_work *work;
+    const _Atomic uint32_t *pending;
+} wish;
+
+static bool has_come(wish w)
 {
-    return atomic_load_explicit(&work->status, memory_order_acquire) != LS_IN_PROGRESS;
+    return w.work != NULL
+               ? atomic_load_explicit(&w.work->status, memory_order_acquire) != LS_IN_PROGRESS
+               : atomic_load_explicit(w.pending, memory_order_acquire) == 0;
 }
 
 /* Spins or yields once; false: it is time to sleep. */
@@ -160,7 +168,7 @@ static void be_fresh(ls__comm *comm, patience *p)
 /* Says in the activity record that this thread is blocked, once a wait. */
 static void tell_blocked(patience *p, const ls_work *work)
 {
-    if (!p->told) {
+    if (!p->told && work != NULL) {
         char detail[LS__ACTIVITY_DETAIL_MAX];
         const ls__descriptor *d = &work->descriptor;
         snprintf(detail, sizeof detail, "%s #%llu", ls__operation_name(work->operation),
@@ -171,14 +179,14 @@ static void tell_blocked(patience *p, const ls_work *work)
 }
 
 /* Sleeps on the doorbell, with the token, unless a last look finds something to do. */
-static void sleep_as_driver(ls__comm *comm, const ls_work *work)
+static void sleep_as_driver(ls__comm *comm, wish w)
 {
     const ls__env *env = comm->env;
     ls__board_rank *me = comm->me;
     /* Sync: Note [Last arriver] in control.h. */
     atomic_fetch_add_explicit(&me->sleepers, 1, memory_order_seq_cst);
     const uint32_t bell = atomic_load_explicit(&me->doorbell, memory_order_seq_cst);
-    if (!ls__engine_turn(comm, true) && !has_ended(work)) {
+    if (!ls__engine_turn(comm, true) && !has_come(w)) {
         (void)env->park(env, &me->doorbell, bell, env->now_ns(env) + LS__CHECK_NS);
     }
     atomic_fetch_sub_explicit(&me->sleepers, 1, memory_order_relaxed);
@@ -188,14 +196,28 @@ static void sleep_as_driver(ls__comm *comm, const ls_work *work)
     }
 }
 
-static void drive(ls__comm *comm, const ls_work *work, patience *p)
+static void drive(ls__comm *comm, wish w, patience *p)
 {
-    while (!has_ended(work)) {
+    while (!has_come(w)) {
         if (ls__engine_turn(comm, false)) {
             be_fresh(comm, p);
         } else if (!be_patient(comm, p)) {
-            tell_blocked(p, work);
-            sleep_as_driver(comm, work);
+            tell_blocked(p, w.work);
+            sleep_as_driver(comm, w);
+        }
+    }
+}
+
+static void wait_for(ls__comm *comm, wish w, patience *p)
+{
+    while (!has_come(w)) {
+        if (ls__token_try(comm)) {
+            drive(comm, w, p);
+            ls__token_release(comm);
+        } else if (!be_patient(comm, p)) {
+            tell_blocked(p, w.work);
+            ls__ring(comm, comm->runtime->local_rank); /* the driver may not know this work yet */
+            park_behind_driver(comm, w.work);
         }
     }
 }
@@ -203,16 +225,7 @@ static void drive(ls__comm *comm, const ls_work *work, patience *p)
 void ls__engine_wait(ls__comm *comm, ls_work *work)
 {
     patience p = {0};
-    while (!has_ended(work)) {
-        if (ls__token_try(comm)) {
-            drive(comm, work, &p);
-            ls__token_release(comm);
-        } else if (!be_patient(comm, &p)) {
-            tell_blocked(&p, work);
-            ls__ring(comm, comm->runtime->local_rank); /* the driver may not know this work yet */
-            park_behind_driver(comm, work);
-        }
-    }
+    wait_for(comm, (wish){.work = work}, &p);
     if (p.begun_ns != 0) {
         atomic_fetch_add_explicit(&work->group->wait_ns, comm->env->now_ns(comm->env) - p.begun_ns,
                                   memory_order_relaxed);
@@ -220,6 +233,12 @@ void ls__engine_wait(ls__comm *comm, ls_work *work)
     if (p.told) {
         ls__activity_leave(p.former);
     }
+}
+
+void ls__engine_drain(ls__comm *comm, const _Atomic uint32_t *pending)
+{
+    patience p = {0};
+    wait_for(comm, (wish){.pending = pending}, &p);
 }
 
 /* ---- the engine's own thread -------------------------------------------------------------- */

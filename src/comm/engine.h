@@ -36,7 +36,6 @@
 #define LS__STALL_NS 1000000000u /* from here on descriptors are compared without a full fence */
 #define LS__WARN_NS 5000000000u  /* one warning names who is missing */
 #define LS__GRACE_NS 1000000000u /* a dead peer without a verdict is believed after this */
-#define LS__LEAVE_MS 5000        /* ls_finalize waits this long for the others to arrive there */
 #define LS__FAILURE_MAX 1024     /* bytes of a group's first cause */
 #define LS__GROUP_NAME_MAX 32
 #define LS__WORKS_PER_CHUNK 32
@@ -61,9 +60,10 @@ struct ls_work {
     _Atomic int32_t status; /* LS_IN_PROGRESS until the engine's release store; waiters acquire */
     bool detached;          /* const; nobody waits: the engine takes the handle back */
     bool by_message;        /* const; needs the message transport */
-    bool posted;            /* lock: fence 0 is announced */
+    _Atomic bool posted;    /* fence 0 is announced: release under lock, acquire */
     bool warned;            /* token */
     uint8_t way;            /* ls__way; set at submission or by the token's holder */
+    const ls__program *program; /* the same */
     void (*done)(void *arg, ls_status status);
     void *arg;
     ls__operation operation;
@@ -145,7 +145,7 @@ struct ls__comm {
     ls__list held;       /* lock: groups of the past that a member may still touch (ls__past) */
 
     _Atomic uint32_t token;   /* acquire by exchange, released seq_cst */
-    _Atomic int32_t pending;  /* works not ended, of all groups */
+    _Atomic uint32_t pending; /* works not ended, of all groups */
     _Atomic uint32_t letters; /* of these, those that need the message transport */
     _Atomic uint32_t waiter_word, waiters;
     _Atomic uint32_t thread_word, thread_away;
@@ -168,6 +168,8 @@ bool ls__token_try(ls__comm *comm);
 void ls__token_take(ls__comm *comm); /* waits for it; never from a callback */
 void ls__token_release(ls__comm *comm);
 void ls__engine_wait(ls__comm *comm, ls_work *work);
+/* Drives until the counter is 0: nothing of a group, or of all, is in flight. */
+void ls__engine_drain(ls__comm *comm, const _Atomic uint32_t *pending);
 ls_status ls__engine_start(ls__comm *comm);
 void ls__engine_stop(ls__comm *comm);
 /* A work was submitted that no caller drives; `ready`: there is something to do right now. */
@@ -202,7 +204,7 @@ unsigned char *ls__small_stage(const ls_group *group, int member, uint64_t seque
 
 /* lock; NULL: no such program (error set) */
 const ls__program *ls__choose_program(ls_group *group, const ls_work *work, ls__way way);
-bool ls__choose_small(ls_group *group, const ls_work *work); /* lock; whether it goes one-shot */
+bool ls__choose_small(ls_group *group, ls_work *work); /* lock; sets way and program if one-shot */
 /* Runs the steps before fence 0 of a small operation. lock */
 void ls__exec_publish(ls_group *group, ls_work *work);
 

@@ -74,7 +74,6 @@ static ls__result run_fence(ls_group *group, ls__run *run, const ls__step *step,
     if (!all) {
         return LS__BLOCKED;
     }
-    run->passed = step->fence + 1;
     return LS__COMPLETE;
 }
 
@@ -154,6 +153,21 @@ static int step_after_fence(const ls__program *program)
     return 0;
 }
 
+/* Only the lanes there are: clearing all would cost as much as a small operation's data. */
+static void run_init(ls__run *run, const ls__program *program, uint64_t slice)
+{
+    run->active = false;
+    run->program = program;
+    run->start = 0;
+    run->count = 0;
+    run->quantum = 0;
+    run->slice = slice;
+    run->lane[0] = (ls__lane){0};
+    for (int l = 1; l < program->lanes; l++) {
+        run->lane[l] = (ls__lane){0};
+    }
+}
+
 /* Whether a slice is left to begin. */
 static bool has_slice(const ls__exec *exec)
 {
@@ -169,14 +183,13 @@ static bool begin_slice(ls_group *group, ls__run *run)
         return false;
     }
     const int64_t left = exec->work->count - exec->next;
-    const ls__program *program = run->program;
+    const ls__program *program = exec->work->program;
     const int64_t count = left < exec->slice ? left : exec->slice;
-    *run = (ls__run){.active = true,
-                     .program = program,
-                     .start = exec->next,
-                     .count = count,
-                     .quantum = ls__chunk_quantum(exec->work, program, count),
-                     .slice = sliced ? ++group->slices : 0};
+    run_init(run, program, sliced ? ++group->slices : 0);
+    run->active = true;
+    run->start = exec->next;
+    run->count = count;
+    run->quantum = ls__chunk_quantum(exec->work, program, count);
     if (exec->work->way == LS__WAY_SMALL) {
         run->lane[0].step = step_after_fence(program);
     }
@@ -304,16 +317,25 @@ static void fail_here(ls_group *group, ls_status status)
     ls__group_cause(group, status, text);
 }
 
+/* The program of the operation, by what all have announced; NULL with the error set. */
+static const ls__program *find_program(ls_group *group, ls_work *work)
+{
+    ls__comm *comm = group->comm;
+    if (work->program == NULL) {
+        work->way = (uint8_t)decide(group, work);
+        ls__lock_take(&comm->lock, comm->env);
+        work->program = ls__choose_program(group, work, (ls__way)work->way);
+        ls__unlock(&comm->lock, comm->env);
+    }
+    return work->program;
+}
+
 /* Chooses the program and binds it; false: the group was failed. */
 static bool begin_run(ls_group *group)
 {
     ls__exec *exec = group->exec;
     ls_work *work = exec->work;
-    ls__comm *comm = group->comm;
-    work->way = (uint8_t)decide(group, work);
-    ls__lock_take(&comm->lock, comm->env);
-    const ls__program *program = ls__choose_program(group, work, (ls__way)work->way);
-    ls__unlock(&comm->lock, comm->env);
+    const ls__program *program = find_program(group, work);
     if (program == NULL) {
         fail_here(group, LS_ERR_UNSUPPORTED);
         return false;
@@ -322,28 +344,28 @@ static bool begin_run(ls_group *group)
     exec->begun = false;
     exec->next = 0;
     const int64_t first = work->count < exec->slice ? work->count : exec->slice;
-    if (!have_scratch(group, program, ls__chunk_quantum(work, program, first))) {
+    if (program->scratch_slots > 0 &&
+        !have_scratch(group, program, ls__chunk_quantum(work, program, first))) {
         (void)ls__fail(LS_ERR_MEMORY, "no memory to receive into");
         fail_here(group, LS_ERR_MEMORY);
         return false;
     }
     bind_buffers(group, exec);
     exec->divide_last = work->divisor != 0 && reduces_in_steps(program);
-    exec->run[0] = (ls__run){.program = program};
-    exec->run[1] = (ls__run){.program = program};
     return true;
 }
 
 void ls__exec_publish(ls_group *group, ls_work *work)
 {
     ls__exec *exec = group->publisher;
-    const ls__program *program = ls__choose_program(group, work, LS__WAY_SMALL);
+    const ls__program *program = work->program;
     const int steps = step_after_fence(program) - 1;
     exec->work = work;
     bind_buffers(group, exec);
-    ls__run run = {.program = program,
-                   .count = work->count,
-                   .quantum = ls__chunk_quantum(work, program, work->count)};
+    ls__run run;
+    run_init(&run, program, 0);
+    run.count = work->count;
+    run.quantum = ls__chunk_quantum(work, program, work->count);
     for (int s = 0; s < steps; s++) {
         const ls__step *step = &program->steps[s];
         LS_ASSERT(step->kind == LS__STEP_COPY && step->dst_count == 1);
@@ -359,30 +381,35 @@ void ls__exec_publish(ls_group *group, ls_work *work)
 
 /* ---- the backend's functions -------------------------------------------------------------- */
 
-static bool begin(ls_group *group)
+/* lock; the first of the queue becomes the operation in progress. */
+static void take_first(ls_group *group)
 {
     ls__exec *exec = group->exec;
+    const bool none = ls__list_empty(&group->queue);
+    exec->work = none ? NULL : LS__LIST_ITEM(group->queue.next, ls_work, link);
+    exec->state = none ? LS__EXEC_IDLE : LS__EXEC_MEET;
+    exec->met = 0;
+}
+
+static bool begin(ls_group *group)
+{
     ls__comm *comm = group->comm;
     ls__lock_take(&comm->lock, comm->env);
-    exec->work =
-        ls__list_empty(&group->queue) ? NULL : LS__LIST_ITEM(group->queue.next, ls_work, link);
+    take_first(group);
     ls__unlock(&comm->lock, comm->env);
-    if (exec->work == NULL) {
-        return false;
-    }
-    exec->state = LS__EXEC_MEET;
-    exec->met = 0;
-    return true;
+    return group->exec->work != NULL;
 }
 
 static bool is_posted(ls_group *group, const ls_work *work)
 {
     ls__comm *comm = group->comm;
+    if (atomic_load_explicit(&work->posted, memory_order_acquire)) {
+        return true;
+    }
     ls__lock_take(&comm->lock, comm->env);
     (void)ls__post_flush(group);
-    const bool posted = work->posted;
     ls__unlock(&comm->lock, comm->env);
-    return posted;
+    return atomic_load_explicit(&work->posted, memory_order_relaxed);
 }
 
 /* Whether all members have announced the operation. */
@@ -413,12 +440,11 @@ static void finish(ls_group *group)
     if (exec->divide_last) {
         ls__divide(work->output, work->count, work->dtype, work->divisor);
     }
-    exec->work = NULL;
-    exec->state = LS__EXEC_IDLE;
     ls__count(&group->operations, 1);
     ls__post_finish(group, work->descriptor.sequence);
     ls__lock_take(&comm->lock, comm->env);
     ls__list_remove(&work->link);
+    take_first(group);
     ls__unlock(&comm->lock, comm->env);
     ls__work_end(work, LS_OK);
 }
@@ -479,15 +505,14 @@ static bool native_advance(ls_group *group)
 
 static bool native_submit(ls_group *group, ls_work *work)
 {
-    if (work->way == LS__WAY_UNDECIDED && group->comm->forced == 0 &&
-        ls__choose_small(group, work)) {
-        work->way = LS__WAY_SMALL;
+    if (work->way == LS__WAY_UNDECIDED && group->comm->forced == 0) {
+        (void)ls__choose_small(group, work);
     }
     if (group->next_post == NULL) {
         group->next_post = work;
     }
     const bool ready = ls__post_flush(group);
-    return ready || !work->posted || group->size == 1;
+    return ready || group->size == 1 || !atomic_load_explicit(&work->posted, memory_order_relaxed);
 }
 
 static void native_reset(ls_group *group)

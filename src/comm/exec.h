@@ -25,7 +25,6 @@ typedef struct ls__run {
     int64_t start, count; /* the slice, in elements (of each block, where there are blocks) */
     int64_t quantum;      /* elements of a full chunk */
     uint64_t slice;       /* STAGED: its number in the group, from 1 */
-    int passed;           /* fences passed */
     ls__lane lane[LS__PROGRAM_LANES_MAX];
 } ls__run;
 

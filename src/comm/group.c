@@ -335,20 +335,6 @@ ls_status ls_group_new(ls_group *parent, const int *ranks, int count, const char
 
 /* ---- ending ------------------------------------------------------------------------------- */
 
-/* Waits until nothing of the group is in flight. token not held. */
-static void drain(ls_group *group)
-{
-    ls__comm *comm = group->comm;
-    while (atomic_load_explicit(&group->pending, memory_order_acquire) > 0) {
-        ls__token_take(comm);
-        if (!ls__engine_turn(comm, true)) {
-            ls__engine_check(comm, comm->env->now_ns(comm->env));
-        }
-        ls__token_release(comm);
-        comm->env->yield(comm->env);
-    }
-}
-
 ls_status ls_group_free(ls_group *group)
 {
     if (group == NULL) {
@@ -363,7 +349,7 @@ ls_status ls_group_free(ls_group *group)
     }
     ls_status status =
         ls_barrier(group, LS_OPTIONS(ls_collective_options, .tag = "ls_group_free"), NULL);
-    drain(group);
+    ls__engine_drain(comm, &group->pending);
     ls__token_take(comm);
     ls__heap_header *header = ls__heap_header_of(&comm->heap, comm->runtime->rank);
     (void)ls__past_add(group, LS__PAST_LEFT, group->own);

@@ -114,7 +114,8 @@ bool ls__post_flush(ls_group *group)
         }
         ls__post_slot(group, group->rank, sequence)->descriptor = work->descriptor;
         ready = reach(group, sequence, 1) || work->way == LS__WAY_MESSAGES;
-        work->posted = true;
+        /* Sync: release; pairs with the acquire in exec.c's is_posted. */
+        atomic_store_explicit(&work->posted, true, memory_order_release);
         group->posted = sequence;
         ls__list *next = work->link.next;
         group->next_post = next == &group->queue ? NULL : LS__LIST_ITEM(next, ls_work, link);

@@ -176,24 +176,11 @@ static void close_comm(ls__comm *comm)
 
 /* ---- leaving ------------------------------------------------------------------------------ */
 
-static void wait_for_all(ls__comm *comm)
-{
-    while (atomic_load_explicit(&comm->pending, memory_order_acquire) > 0) {
-        ls__token_take(comm);
-        const bool moved = ls__engine_turn(comm, true);
-        if (!moved) {
-            ls__engine_check(comm, comm->env->now_ns(comm->env));
-        }
-        ls__token_release(comm);
-        comm->env->yield(comm->env);
-    }
-}
-
 static void free_comm(ls_runtime *runtime, void *data)
 {
     ls__comm *comm = data;
     (void)ls__activity_enter(LS__PHASE_EXIT, NULL);
-    wait_for_all(comm);
+    ls__engine_drain(comm, &comm->pending);
     /* Sync: release, after the last operation; pairs with the peers' look at this rank's life. */
     atomic_store_explicit(&comm->me->life, LS__LIFE_LEFT, memory_order_release);
     if (comm->world != NULL) {
