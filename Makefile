@@ -58,9 +58,12 @@ build-asan/build.ninja:
 build-tsan/build.ninja:
 	meson setup build-tsan --buildtype=debugoptimized -Db_sanitize=thread
 
+# A rank that crashes dies of its signal and at once, as without a sanitizer.
 sanitize: export UBSAN_OPTIONS = halt_on_error=1:print_stacktrace=1
+sanitize: export ASAN_OPTIONS = handle_segv=0
+sanitize: export TSAN_OPTIONS = handle_segv=0:atexit_sleep_ms=0
 sanitize: build-asan/build.ninja build-tsan/build.ninja
 	ninja -C build-asan
-	tests/run --build build-asan --programs-only
 	ninja -C build-tsan
-	tests/run --build build-tsan --programs-only
+	asan=0; tests/run --build build-asan --programs-only || asan=1; \
+	    tests/run --build build-tsan --programs-only && exit $$asan

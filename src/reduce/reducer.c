@@ -93,10 +93,26 @@ static ls_status look_at_present(ls_reducer *r, const uint8_t *present)
     return LS_OK;
 }
 
+/* The engine's thread moves the phase on while a synchronising backward runs. */
+static bool is_idle(ls_reducer *r)
+{
+    ls__lock_take(&r->lock, r->runtime->env);
+    bool idle = r->phase == LS__REDUCER_IDLE;
+    ls__unlock(&r->lock, r->runtime->env);
+    return idle;
+}
+
+static void become_idle(ls_reducer *r)
+{
+    ls__lock_take(&r->lock, r->runtime->env);
+    r->phase = LS__REDUCER_IDLE;
+    ls__unlock(&r->lock, r->runtime->env);
+}
+
 static ls_status check_begin(ls_reducer *r, const ls_reducer_begin_options *options)
 {
     LS_TRY(ls_group_status(r->group));
-    if (r->phase != LS__REDUCER_IDLE) {
+    if (!is_idle(r)) {
         return ls__fail(LS_ERR_STATE,
                         "reducer \"%s\": ls_reducer_begin while a synchronising backward is under"
                         " way; call ls_reducer_wait first",
@@ -159,7 +175,7 @@ ls_status ls__reducer_begin(ls_reducer *r, const ls_reducer_begin_options *optio
     ls__unlock(&r->lock, r->runtime->env);
     ls_status status = ls__control_start(r);
     if (status < 0) {
-        r->phase = LS__REDUCER_IDLE;
+        become_idle(r);
     }
     return status;
 }
@@ -430,7 +446,7 @@ ls_status ls_reducer_wait(ls_reducer *r)
     if (!r) {
         return ls__fail(LS_ERR_INVALID, "ls_reducer_wait: the reducer is NULL");
     }
-    if (r->phase == LS__REDUCER_IDLE) {
+    if (is_idle(r)) {
         return LS_OK; /* a local backward */
     }
     uint64_t start = r->runtime->env->now_ns(r->runtime->env);
@@ -449,13 +465,13 @@ ls_status ls_reducer_wait(ls_reducer *r)
         settle(r);
         note_stats(r, start);
     }
-    r->phase = LS__REDUCER_IDLE;
+    become_idle(r);
     return status;
 }
 
 ls_status ls_reducer_zero(ls_reducer *r)
 {
-    if (!r || r->phase != LS__REDUCER_IDLE) {
+    if (!r || !is_idle(r)) {
         return ls__fail(LS_ERR_STATE, "ls_reducer_zero: %s",
                         r ? "a synchronising backward is under way; call ls_reducer_wait first"
                           : "the reducer is NULL");

@@ -400,9 +400,12 @@ static void compare(const sweep_case *c, const inputs *in, const float *want, in
 
 static void sweep(size_t first_shape, size_t end_shape)
 {
-    inputs in = inputs_new();
-    float *want = allocate(CAPACITY * 4), *got = allocate(CAPACITY * 4);
-    float *again = allocate(CAPACITY * 4);
+    static inputs in; /* static: held until the test's process ends */
+    static float *want, *got, *again;
+    in = inputs_new();
+    want = allocate(CAPACITY * 4);
+    got = allocate(CAPACITY * 4);
+    again = allocate(CAPACITY * 4);
     for (size_t s = first_shape; s < end_shape; s++) {
         set_shape(&in, shapes[s][0], shapes[s][1]);
         for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
