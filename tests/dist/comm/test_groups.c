@@ -195,6 +195,21 @@ DIST_TEST(threads_of_four_ranks_share_two_cores, 4)
     threads_and_groups();
 }
 
+/* Who sleeps is woken by the last to arrive; the safety net, a look every 100 ms, would take three
+ * seconds for these rounds. */
+DIST_TEST(sleepers_are_woken_and_do_not_just_look_again, 3)
+{
+    const ls__env *env = ls_world()->comm->env;
+    const double begin = ls_time();
+    for (int i = 0; i < 30; i++) {
+        if (i % 3 == ls_rank()) {
+            env->sleep_until(env, env->now_ns(env) + 3000000);
+        }
+        CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+    }
+    CHECK(ls_time() - begin < 1.5);
+}
+
 /* ---- callbacks ---------------------------------------------------------------------------- */
 
 typedef struct chain {
