@@ -45,7 +45,8 @@ typedef struct ls__collective {
  * group's first cause when it failed before. */
 ls_status ls__collective_start(ls_group *group, const ls__collective *args, ls_work **work);
 
-/* Fails the group on every member with this status and text, unless it has a first cause already. */
+/* Fails the group on every member with this status and text, unless it has a first cause already.
+ */
 void ls__group_fail(ls_group *group, ls_status status, const char *text);
 
 /* The text with which `group` failed, for the status `done` was given; "" while it has not. */

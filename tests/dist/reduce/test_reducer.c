@@ -300,6 +300,7 @@ DIST_TEST(ready_twice_names_the_parameter, 1)
     CHECK_STATUS(ls_reducer_ready(j.reducer, 4, NULL), LS_ERR_STATE);
     CHECK_CONTAINS(ls_error_message(), "p4 became ready twice");
     CHECK_STATUS(ls_reducer_ready(j.reducer, PARAMS, NULL), LS_ERR_INVALID);
+    (void)ls_reducer_free(j.reducer);
 }
 
 DIST_TEST(waiting_for_a_gradient_that_was_never_ready_fails_on_all_ranks, 2)
@@ -316,6 +317,7 @@ DIST_TEST(waiting_for_a_gradient_that_was_never_ready_fails_on_all_ranks, 2)
     ls_status status = ls_reducer_wait(j.reducer);
     CHECK(status < 0);
     CHECK_CONTAINS(ls_error_message(), "parameter p5 (and maybe others) was never ready");
+    (void)ls_reducer_free(j.reducer);
 }
 
 DIST_TEST(weighted_on_one_rank_and_plain_on_another_is_a_mismatch, 2)
@@ -329,6 +331,7 @@ DIST_TEST(weighted_on_one_rank_and_plain_on_another_is_a_mismatch, 2)
     }
     CHECK_STATUS(ls_reducer_wait(j.reducer), LS_ERR_MISMATCH);
     CHECK_CONTAINS(ls_error_message(), "rank 1 runs a weighted backward and rank 0 a plain one");
+    (void)ls_reducer_free(j.reducer);
 }
 
 TEST_MAIN

@@ -171,6 +171,9 @@ int main(int argc, char **argv)
         usleep(2000);
     }
     ls__observer_remove(&observer);
+    ls_optim_free(optim);
+    ls_module_free(ddp);
+    ls_free(trap);
     LS_CHECK(ls_finalize());
     return 0;
 }
