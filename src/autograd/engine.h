@@ -53,6 +53,10 @@ ls__observer *ls__param_observer(const ls_tensor *param);
 /* Lets the gradient of `param` live at `memory` (numel elements of its dtype, which outlives it or
  * is bound anew); a present gradient is copied there. NULL: autograd's own memory again. */
 ls_status ls__param_bind_grad(ls_tensor *param, void *memory);
+/* Moves the elements of `param` to `memory` (NULL: back to memory of its own); every view of it
+ * follows. LS_ERR_UNSUPPORTED, and nothing moves, for a parameter that is part of a larger tensor.
+ */
+ls_status ls__param_bind_value(ls_tensor *param, void *memory);
 /* Absent / present without touching the numbers (zero_grad; a reduced bucket of an unused
  * parameter). */
 ls_status ls__param_set_grad_present(ls_tensor *param, bool present);

@@ -164,6 +164,21 @@ ls_status ls__param_bind_grad(ls_tensor *param, void *memory)
     return LS_OK;
 }
 
+ls_status ls__param_bind_value(ls_tensor *param, void *memory)
+{
+    ls__tensors *tensors = ls__tensors_get("param_bind_value");
+    ls__record *record = tensors ? ls__record_sound(tensors, param, "param_bind_value") : NULL;
+    if (record == NULL) {
+        return ls__self.status;
+    }
+    size_t bytes = (size_t)ls_numel(param) * ls_dtype_size((ls_dtype)record->dtype);
+    if (!ls__record_contiguous(record) || record->offset != 0 || record->storage->bytes != bytes) {
+        return ls__fail(LS_ERR_UNSUPPORTED,
+                        "a parameter that is a view of a larger tensor stays where it is");
+    }
+    return ls__storage_move(record->storage, memory);
+}
+
 ls_status ls__param_set_grad_present(ls_tensor *param, bool present)
 {
     ls__tensors *tensors;

@@ -33,7 +33,10 @@ typedef struct ddp {
     int param_count;
     size_t tables_bytes;
     bool sync;
-    bool planned;       /* buckets lie in the observed order */
+    bool planned;  /* buckets lie in the observed order, parameters beside them */
+    char **values; /* [value_buckets] the parameters' memory, laid out as the gradients' */
+    int value_buckets;
+    size_t values_bytes;
     bool synchronising; /* the backward under way does */
     enum { GRADS_USABLE, GRADS_LOCAL, GRADS_FAILED } grads;
 } ddp;
@@ -94,6 +97,47 @@ static void move_grad(void *arg, int param, void *memory)
     (void)ls__param_bind_grad(d->params[param].value, memory);
 }
 
+/* Gives the parameters memory in the layout of their gradients, registered like theirs. */
+static ls_status move_values(ddp *d)
+{
+    const ls__env *env = d->runtime->env;
+    int buckets = ls__reducer_buckets(d->reducer);
+    d->values_bytes = ((size_t)buckets + 1) * sizeof *d->values;
+    d->values = env->allocate(env, d->values_bytes);
+    if (!d->values) {
+        return ls__fail(LS_ERR_MEMORY, "ddp: no memory for a table of %d buckets", buckets);
+    }
+    for (d->value_buckets = 0; d->value_buckets < buckets; d->value_buckets++) {
+        void *memory = NULL;
+        LS_TRY(ls_group_alloc(d->group, ls__reducer_bucket_bytes(d->reducer, d->value_buckets),
+                              &memory));
+        d->values[d->value_buckets] = memory;
+    }
+    for (int i = 0; i < d->param_count; i++) {
+        ls__place place = ls__reducer_place(d->reducer, i);
+        ls_status status =
+            ls__param_bind_value(d->params[i].value, d->values[place.bucket] + place.offset);
+        if (status < 0 && status != LS_ERR_UNSUPPORTED) {
+            return status;
+        }
+    }
+    return LS_OK;
+}
+
+static void free_values(ddp *d)
+{
+    for (int i = 0; i < d->param_count && d->values; i++) {
+        (void)ls__param_bind_value(d->params[i].value, NULL);
+    }
+    for (int b = 0; b < d->value_buckets; b++) {
+        (void)ls_group_dealloc(d->group, d->values[b]);
+    }
+    if (d->values) {
+        d->runtime->env->release(d->runtime->env, d->values, d->values_bytes);
+        d->values = NULL;
+    }
+}
+
 static ls_status on_end(ls__observer *self)
 {
     ddp *d = ddp_of_observer(self);
@@ -109,6 +153,7 @@ static ls_status on_end(ls__observer *self)
     if (!d->planned) {
         d->planned = true;
         LS_TRY(ls__reducer_replan(d->reducer, move_grad, d));
+        LS_TRY(move_values(d));
     }
     d->grads = GRADS_USABLE;
     return LS_OK;
@@ -281,6 +326,7 @@ static ls_status set_up(ddp *d, const ls_ddp_options *options)
 /* Undoes what set_up did, so that the wrapped module is its owner's again. */
 static void tear_down(ddp *d)
 {
+    free_values(d);
     for (int i = 0; d->observing && i < d->param_count; i++) {
         (void)ls__param_bind_grad(d->params[i].value, NULL);
         (void)ls__param_observe(d->params[i].value, NULL, -1);

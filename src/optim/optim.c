@@ -108,6 +108,41 @@ static ls_status state_bytes(const ls_optim *o, const ls__optim_param *param, si
     return LS_OK;
 }
 
+typedef struct placed {
+    const void *address; /* of the parameter's elements */
+    ls__optim_param *param;
+} placed;
+
+static int by_address(const void *a, const void *b)
+{
+    const placed *x = a, *y = b;
+    return (x->address > y->address) - (x->address < y->address);
+}
+
+/* State lies in the order of the parameters' addresses: that of the buckets, where there are some.
+ */
+static ls_status place_state(ls_optim *o, uint8_t *at)
+{
+    size_t bytes = 0;
+    placed *order = calloc((size_t)o->count, sizeof *order);
+    if (!order) {
+        return ls__fail(LS_ERR_MEMORY, "%s: no memory to lay its state out", o->cls->name);
+    }
+    for (int i = 0; i < o->count; i++) {
+        order[i] = (placed){ls_data(o->params[i].value), &o->params[i]};
+    }
+    qsort(order, (size_t)o->count, sizeof *order, by_address);
+    for (int s = 0; s < o->state_count; s++) {
+        for (int i = 0; i < o->count; i++) {
+            (void)state_bytes(o, order[i].param, &bytes); /* did not fail a moment ago */
+            order[i].param->state[s] = (float *)(void *)at;
+            at += bytes;
+        }
+    }
+    free(order);
+    return LS_OK;
+}
+
 static ls_status allocate_state(ls_optim *o)
 {
     if (o->memory || o->state_count == 0) {
@@ -130,14 +165,7 @@ static ls_status allocate_state(ls_optim *o)
     o->memory = at;
     o->memory_bytes = total ? total : STATE_ALIGN;
     memset(at, 0, o->memory_bytes);
-    for (int s = 0; s < o->state_count; s++) {
-        for (int i = 0; i < o->count; i++) {
-            LS_TRY(state_bytes(o, &o->params[i], &bytes));
-            o->params[i].state[s] = (float *)(void *)at;
-            at += bytes;
-        }
-    }
-    return LS_OK;
+    return place_state(o, at);
 }
 
 /* ---- stepping ----------------------------------------------------------------------------- */

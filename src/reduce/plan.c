@@ -117,6 +117,21 @@ void *ls__reducer_grad(const ls_reducer *r, int param)
     return p->user ? p->user : r->plan.buckets[p->bucket].memory + p->offset;
 }
 
+ls__place ls__reducer_place(const ls_reducer *r, int param)
+{
+    return (ls__place){r->params[param].bucket, r->params[param].offset};
+}
+
+int ls__reducer_buckets(const ls_reducer *r)
+{
+    return r->plan.count;
+}
+
+size_t ls__reducer_bucket_bytes(const ls_reducer *r, int bucket)
+{
+    return r->plan.buckets[bucket].bytes;
+}
+
 /* Rank 0's ready order on every rank; parameters that were never ready follow in the old order. */
 static ls_status agree_order(ls_reducer *r, int *order)
 {

@@ -17,6 +17,16 @@ ls_status ls__reducer_begin(ls_reducer *r, const ls_reducer_begin_options *optio
 /* Where the gradient of `param` lives. */
 void *ls__reducer_grad(const ls_reducer *r, int param);
 
+/* The layout: bucket and offset in bytes of `param`'s gradient, and the size of a bucket. What lies
+ * beside gradients (parameters, optimizer state) is laid out the same way. */
+typedef struct ls__place {
+    int bucket;
+    size_t offset;
+} ls__place;
+ls__place ls__reducer_place(const ls_reducer *r, int param);
+int ls__reducer_buckets(const ls_reducer *r);
+size_t ls__reducer_bucket_bytes(const ls_reducer *r, int bucket);
+
 /* Lays the buckets out anew in the order in which rank 0's gradients became ready in the last
  * backward (DESIGN D9). Collective; between steps. `moved(arg, param, memory)` is called for each
  * parameter while both old and new memory exist, and must copy what it wants to keep. */

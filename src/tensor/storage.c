@@ -5,6 +5,8 @@
  * for nothing. When the system refuses, all cached blocks are given back and it is asked again. */
 #include "tensor/tensor.h"
 
+#include <string.h>
+
 #include "base/assert.h"
 
 #define BLOCK_MIN 256u
@@ -139,6 +141,32 @@ ls__storage *ls__storage_borrow(ls__tensors *tensors, void *data, size_t bytes)
     }
     header_init(tensors, storage, data, bytes, LS__STORAGE_BORROWED);
     return storage;
+}
+
+ls_status ls__storage_move(ls__storage *storage, void *memory)
+{
+    ls__tensors *tensors = storage->owner;
+    uint16_t size_class = LS__STORAGE_BORROWED;
+    size_t rounded = 0;
+    if (memory == NULL && !class_of(storage->bytes, &size_class, &rounded)) {
+        return ls__fail(LS_ERR_MEMORY, "moving a tensor of %zu bytes", storage->bytes);
+    }
+    pthread_mutex_lock(&tensors->lock);
+    void *data = memory != NULL ? memory : block_get(tensors, size_class, rounded);
+    if (data != NULL) {
+        if (data != storage->data && storage->bytes > 0) {
+            memcpy(data, storage->data, storage->bytes);
+        }
+        if (storage->size_class != LS__STORAGE_BORROWED) {
+            *(void **)storage->data = tensors->free_blocks[storage->size_class];
+            tensors->free_blocks[storage->size_class] = storage->data;
+        }
+        storage->data = data;
+        storage->size_class = size_class;
+    }
+    pthread_mutex_unlock(&tensors->lock);
+    return data != NULL ? LS_OK
+                        : ls__fail(LS_ERR_MEMORY, "moving a tensor of %zu bytes", storage->bytes);
 }
 
 void ls__storage_unref(ls__storage *storage)

@@ -50,6 +50,9 @@ ls__storage *ls__storage_new(ls__tensors *tensors, size_t bytes);
 /* A header over memory of the caller's. */
 ls__storage *ls__storage_borrow(ls__tensors *tensors, void *data, size_t bytes);
 void ls__storage_unref(ls__storage *storage); /* NULL is allowed */
+/* Moves the elements to `memory`, which is then borrowed (NULL: to a block of its own again). All
+ * tensors that share the storage follow. Nobody may be using the elements meanwhile. */
+ls_status ls__storage_move(ls__storage *storage, void *memory);
 
 static inline ls__storage *ls__storage_ref(ls__storage *storage)
 {

@@ -146,6 +146,28 @@ DIST_TEST(the_same_run_twice_and_other_bucket_sizes_give_the_same_bits, 4)
     CHECK(train(1 << 20, 20, losses) == first);
 }
 
+DIST_TEST(parameters_lie_beside_each_other_as_their_gradients_do, 2)
+{
+    CHECK_OK(ls_manual_seed(1));
+    net *n = net_new(HIDDEN);
+    n->use_spare = true;
+    ls_module *ddp = ls_ddp_new(&n->base, ls_world(), NULL);
+    ls_param params[16];
+    int count = ls_module_params(&n->base, params, 16);
+    ls_tensor *view = ls_keep(ls_slice(params[0].value, 0, 1, 2)); /* follows the move */
+    uint64_t before = ls_module_hash(&n->base);
+    (void)loss_backward(ddp, 0, 0, 4, -1.0);
+    CHECK(ls_module_hash(&n->base) == before);
+    CHECK(ls_data(view) == (float *)ls_data(params[0].value) + IN);
+    for (int i = 1; i < count; i++) { /* one bucket holds them all */
+        CHECK_INT((char *)ls_data(params[i].value) - (char *)ls_data(params[0].value),
+                  (char *)ls_data(ls_grad(params[i].value)) -
+                      (char *)ls_data(ls_grad(params[0].value)));
+    }
+    ls_free(view);
+    ls_module_free(ddp);
+}
+
 DIST_TEST(parameters_are_broadcast_from_rank_0_at_the_start, 4)
 {
     CHECK_OK(ls_manual_seed((uint64_t)ls_rank())); /* a different start on every rank */
