@@ -8,8 +8,9 @@
  * bucket, while it is still running. Reading weights and evaluating need no wrapper and no
  * collective.
  *
- * Gradients and parameters move once, in the first synchronised backward, into memory laid out in the
- * order in which gradients become ready: do not hold an ls_data pointer of a parameter across it.
+ * Gradients and parameters move once, in the first synchronised backward, into memory laid out in
+ * the order in which gradients become ready: do not hold an ls_data pointer of a parameter across
+ * it.
  */
 #ifndef LOCKSTEP_DDP_H
 #define LOCKSTEP_DDP_H
