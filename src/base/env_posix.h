@@ -21,6 +21,11 @@ void ls__posix_yield(const ls__env *env);
 int ls__posix_cores(const ls__env *env);
 
 /* file: descriptors, files, shared memory */
+/* Descriptors 0-2 stay the standard ones, even in a program that was started with one of them
+ * closed: else what it prints lands in memory that peers read. Takes fd (-1: errno) and returns it,
+ * or its copy above 2, or -errno. */
+int ls__posix_above_standard(int fd);
+int ls__posix_pair_above_standard(int pair[2]); /* 0, or -errno with both closed */
 int ls__posix_poll(const ls__env *env, ls__env_poll *items, int count, uint64_t deadline_ns);
 ssize_t ls__posix_read(const ls__env *env, int fd, void *out, size_t bytes);
 ssize_t ls__posix_write(const ls__env *env, int fd, const void *in, size_t bytes);

@@ -16,6 +16,31 @@
 #define POLL_ITEMS_MAX 2048 /* 16 KB of stack; 256 ranks need about 4 each */
 #define NS_PER_SECOND 1000000000u
 
+int ls__posix_above_standard(int fd)
+{
+    if (fd < 0 || fd > STDERR_FILENO) {
+        return fd < 0 ? -errno : fd;
+    }
+    int copy = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    int error = errno;
+    (void)close(fd);
+    return copy < 0 ? -error : copy;
+}
+
+int ls__posix_pair_above_standard(int pair[2])
+{
+    int first = ls__posix_above_standard(pair[0]);
+    int second = ls__posix_above_standard(pair[1]);
+    if (first < 0 || second < 0) {
+        (void)close(first);
+        (void)close(second);
+        return first < 0 ? first : second;
+    }
+    pair[0] = first;
+    pair[1] = second;
+    return 0;
+}
+
 static void items_to_polls(const ls__env_poll *items, int count, struct pollfd *polls)
 {
     for (int i = 0; i < count; i++) {
@@ -81,8 +106,7 @@ ssize_t ls__posix_write(const ls__env *env LS__UNUSED, int fd, const void *in, s
 
 int ls__posix_open(const ls__env *env LS__UNUSED, const char *path, int flags, int mode)
 {
-    int fd = open(path, flags | O_CLOEXEC, (mode_t)mode);
-    return fd < 0 ? -errno : fd;
+    return ls__posix_above_standard(open(path, flags | O_CLOEXEC, (mode_t)mode));
 }
 
 int ls__posix_close(const ls__env *env LS__UNUSED, int fd)
@@ -103,9 +127,9 @@ int ls__posix_rename(const ls__env *env LS__UNUSED, const char *from, const char
 /* Sealed against shrinking: a peer that maps it cannot be killed by SIGBUS from outside. */
 int ls__posix_shm_create(const ls__env *env LS__UNUSED, const char *name, size_t bytes)
 {
-    int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    int fd = ls__posix_above_standard(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (fd < 0) {
-        return -errno;
+        return fd;
     }
     if (ftruncate(fd, (off_t)bytes) != 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) != 0) {
         int error = errno;

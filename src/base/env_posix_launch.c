@@ -26,6 +26,10 @@ int ls__posix_pipe(const ls__env *env LS__UNUSED, int out[2])
     if (pipe2(out, O_CLOEXEC) != 0) {
         return -errno;
     }
+    int moved = ls__posix_pair_above_standard(out);
+    if (moved < 0) {
+        return moved;
+    }
     if (fcntl(out[0], F_SETFL, O_NONBLOCK) != 0) {
         int error = errno;
         (void)close(out[0]);
@@ -66,9 +70,9 @@ int ls__posix_signals_open(const ls__env *env LS__UNUSED, const int *signals, in
     for (int i = 0; i < count; i++) {
         (void)sigaddset(&wanted, signals[i]);
     }
-    int fd = signalfd(-1, &wanted, SFD_NONBLOCK | SFD_CLOEXEC);
+    int fd = ls__posix_above_standard(signalfd(-1, &wanted, SFD_NONBLOCK | SFD_CLOEXEC));
     if (fd < 0) {
-        return -errno;
+        return fd;
     }
     (void)pthread_sigmask(SIG_BLOCK, &wanted, &before);
     *saved = mask_to_bits(&before);
@@ -93,15 +97,13 @@ int ls__posix_signal_next(const ls__env *env LS__UNUSED, int fd)
 
 int ls__posix_watch_parent(const ls__env *env LS__UNUSED, pid_t parent)
 {
-    long fd = syscall(SYS_pidfd_open, parent, 0);
-    if (fd < 0) {
-        return -errno;
-    }
-    if (getppid() != parent) { /* it ended before we looked: the number may be another's */
-        (void)close((int)fd);
+    int fd = ls__posix_above_standard((int)syscall(SYS_pidfd_open, parent, 0));
+    if (fd >= 0 &&
+        getppid() != parent) { /* it ended before we looked: the number may be another's */
+        (void)close(fd);
         return -ESRCH;
     }
-    return (int)fd;
+    return fd;
 }
 
 int ls__posix_adopt_orphans(const ls__env *env LS__UNUSED)
@@ -111,8 +113,7 @@ int ls__posix_adopt_orphans(const ls__env *env LS__UNUSED)
 
 int ls__posix_wait_any(const ls__env *env, ls__env_exit *out)
 {
-    int rc = ls__posix_wait_exit(env, -1, out);
-    return rc;
+    return ls__posix_wait_exit(env, -1, out);
 }
 
 /* The parent's number stands behind the name in /proc/PID/stat; the name may contain anything, so
@@ -172,8 +173,10 @@ int ls__posix_make_folder(const ls__env *env LS__UNUSED, const char *path)
     if (mkdir(path, 0777) == 0) {
         return 0;
     }
-    int error = errno;
-    return error == EEXIST && stat(path, &info) == 0 && S_ISDIR(info.st_mode) ? 0 : -error;
+    if (errno != EEXIST) {
+        return -errno;
+    }
+    return stat(path, &info) != 0 ? -errno : S_ISDIR(info.st_mode) ? 0 : -ENOTDIR;
 }
 
 int ls__posix_host_name(const ls__env *env LS__UNUSED, char *out, size_t bytes)

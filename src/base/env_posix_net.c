@@ -11,7 +11,7 @@
 int ls__posix_socket_pair(const ls__env *env LS__UNUSED, int out[2])
 {
     int rc = socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, out);
-    return rc != 0 ? -errno : 0;
+    return rc != 0 ? -errno : ls__posix_pair_above_standard(out);
 }
 
 /* Room for one descriptor; aligned as the kernel's header wants it. */
@@ -42,8 +42,8 @@ ssize_t ls__posix_send(const ls__env *env LS__UNUSED, int fd, const void *in, si
     return put < 0 ? -errno : put;
 }
 
-/* The descriptor that came with a message, or -1. More than one cannot: there is no room, and the
- * kernel closes what does not fit. */
+/* The descriptor that came with a message, or below 0. More than one cannot: there is no room, and
+ * the kernel closes what does not fit. */
 static int take_descriptor(struct msghdr *message)
 {
     for (struct cmsghdr *h = CMSG_FIRSTHDR(message); h != NULL; h = CMSG_NXTHDR(message, h)) {
@@ -51,7 +51,7 @@ static int take_descriptor(struct msghdr *message)
             h->cmsg_len == CMSG_LEN(sizeof(int))) {
             int fd = -1;
             memcpy(&fd, CMSG_DATA(h), sizeof fd);
-            return fd;
+            return ls__posix_above_standard(fd);
         }
     }
     return -1;

@@ -30,8 +30,7 @@
 
 static int pidfd_of(pid_t pid)
 {
-    long fd = syscall(SYS_pidfd_open, pid, 0);
-    return fd < 0 ? -errno : (int)fd;
+    return ls__posix_above_standard((int)syscall(SYS_pidfd_open, pid, 0));
 }
 
 /* SIGKILL for the child when the spawning thread ends; if that happened before the request stood,
@@ -59,16 +58,10 @@ static void default_signals(void)
     (void)sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
-/* A copy of fd above the standard ones, so that placing those cannot overwrite it. */
-static int lift(int fd)
-{
-    return fd >= 0 && fd < FIRST_FREE_FD ? fcntl(fd, F_DUPFD_CLOEXEC, FIRST_FREE_FD) : fd;
-}
-
 static bool place_standard(const ls__env_spawn *spawn)
 {
-    int in = lift(open("/dev/null", O_RDONLY | O_CLOEXEC));
-    int out = lift(spawn->stdout_fd), err = lift(spawn->stderr_fd);
+    int in = ls__posix_above_standard(open("/dev/null", O_RDONLY | O_CLOEXEC));
+    int out = spawn->stdout_fd, err = spawn->stderr_fd;
     bool placed = in >= 0 && dup2(in, 0) == 0;
     placed = placed && (spawn->stdout_fd < 0 || dup2(out, 1) == 1);
     placed = placed && (spawn->stderr_fd < 0 || dup2(err, 2) == 2);
@@ -208,12 +201,13 @@ int ls__posix_spawn(const ls__env *env LS__UNUSED, const ls__env_spawn *spawn, p
                     int *pidfd)
 {
     int report[2];
-    if (pipe2(report, O_CLOEXEC) != 0) {
-        return -errno;
+    int error = pipe2(report, O_CLOEXEC) != 0 ? -errno : ls__posix_pair_above_standard(report);
+    if (error < 0) {
+        return error;
     }
     pid_t child = fork_child(spawn, report[1]);
     (void)close(report[1]);
-    int error = child < 0 ? -child : 0;
+    error = child < 0 ? -child : 0;
     if (error == 0 && spawn->argv != NULL) {
         error = wait_for_exec(report[0]);
     }

@@ -341,4 +341,39 @@ TEST(a_signal_by_pidfd_reaches_the_child)
     CHECK_INT(wait_for(pid, pidfd).signal, SIGTERM);
 }
 
+/* A program may be started with its standard output closed; what it prints then must not land in
+ * shared memory or in a connection. */
+TEST(descriptors_leave_0_to_2_to_the_standard_streams)
+{
+    int fds[11] = {0}, count = 0;
+    uint64_t mask;
+    for (int fd = 0; fd < 3; fd++) { /* what the harness reads stays open above */
+        (void)fcntl(fd, F_DUPFD, 10);
+        (void)close(fd);
+    }
+    fds[count++] = env()->open(env(), "/dev/null", O_RDONLY, 0);
+    fds[count++] = env()->shm_create(env(), "test", 4096);
+    bool made = env()->socket_pair(env(), fds + count) == 0;
+    count += 2;
+    made = made && env()->pipe(env(), fds + count) == 0;
+    count += 2;
+    fds[count++] = env()->signals_open(env(), (const int[]){SIGUSR1}, 1, &mask);
+    fds[count++] = env()->watch_parent(env(), getppid());
+    char byte = 0;
+    made = made && env()->send(env(), fds[2], &byte, 1, fds[1]) == 1 &&
+           env()->recv(env(), fds[3], &byte, 1, &fds[count++]) == 1;
+    pid_t pid = 0;
+    ls__env_spawn spawn = {
+        .argv = (const char *const[]){"true", NULL}, .stdout_fd = -1, .stderr_fd = -1};
+    made = made && env()->spawn(env(), &spawn, &pid, &fds[count++]) == 0;
+    for (int fd = 0; fd < 3; fd++) {
+        (void)dup2(10 + fd, fd);
+    }
+    CHECK(made);
+    CHECK_INT(waitpid(pid, NULL, 0), pid);
+    for (int i = 0; i < count; i++) {
+        CHECK(fds[i] > 2);
+    }
+}
+
 TEST_MAIN
