@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "bench.h"
+#include "tools/commands.h"
 
 static double algorithm_bandwidth(const ls__bench_row *row) /* GB/s */
 {
@@ -41,29 +42,10 @@ void ls__bench_print_row(const ls__bench_options *options, const ls__bench_row *
     fflush(stdout);
 }
 
-/* The processor's name as the kernel tells it. */
-static void cpu_name(char *out, size_t bytes)
-{
-    snprintf(out, bytes, "unknown");
-    FILE *file = fopen("/proc/cpuinfo", "r");
-    char line[256];
-    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
-        const char *colon = strchr(line, ':');
-        if (strncmp(line, "model name", 10) == 0 && colon != NULL) {
-            snprintf(out, bytes, "%s", colon + 1 + strspn(colon + 1, " \t"));
-            out[strcspn(out, "\n")] = '\0';
-            break;
-        }
-    }
-    if (file != NULL) {
-        fclose(file);
-    }
-}
-
 static json_t *machine_json(void)
 {
     char cpu[256];
-    cpu_name(cpu, sizeof cpu);
+    processor_name(cpu, sizeof cpu);
     struct utsname system;
     if (uname(&system) != 0) {
         memset(&system, 0, sizeof system);

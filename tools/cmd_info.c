@@ -13,21 +13,22 @@
 #include "kernel/kernels.h"
 #include "tools/build_info.h"
 
-static void print_processor(void)
+void processor_name(char *out, size_t bytes)
 {
-    char line[512], model[256] = "unknown";
+    snprintf(out, bytes, "unknown");
     FILE *file = fopen("/proc/cpuinfo", "r");
+    char line[512];
     while (file != NULL && fgets(line, sizeof line, file) != NULL) {
         const char *colon = strchr(line, ':');
         if (strncmp(line, "model name", 10) == 0 && colon != NULL) {
-            snprintf(model, sizeof model, "%.*s", (int)strcspn(colon + 2, "\n"), colon + 2);
+            snprintf(out, bytes, "%s", colon + 1 + strspn(colon + 1, " \t"));
+            out[strcspn(out, "\n")] = '\0';
             break;
         }
     }
     if (file != NULL) {
         fclose(file);
     }
-    printf("processor          %s\n", model);
 }
 
 static void print_build(void)
@@ -48,7 +49,9 @@ static void print_build(void)
 static void print_machine(void)
 {
     const ls__env *env = ls__env_posix();
-    print_processor();
+    char processor[256];
+    processor_name(processor, sizeof processor);
+    printf("processor          %s\n", processor);
     printf("cores              %d\n", env->cores(env));
     printf("kernels            %s (the processor has %s)\n", ls__isa_name(ls__cpu_isa()),
            ls__isa_name(ls__cpu_best()));

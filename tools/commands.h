@@ -3,11 +3,13 @@
 #ifndef TOOLS_COMMANDS_H
 #define TOOLS_COMMANDS_H
 
+#include <stddef.h>
+
 int cmd_run(int argc, char **argv);   /* cmd_run.c */
 int cmd_info(int argc, char **argv);  /* cmd_info.c */
 int cmd_bench(int argc, char **argv); /* bench.c */
 
-/* The nearest of `count` words to `word` within edit distance 3, or NULL. */
-const char *suggest(const char *word, const char *const *words, int count);
+/* The processor's name as the kernel tells it, "unknown" where it does not. cmd_info.c */
+void processor_name(char *out, size_t bytes);
 
 #endif

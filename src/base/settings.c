@@ -11,10 +11,10 @@
 
 #include "base/assert.h"
 #include "base/log.h"
+#include "base/suggest.h"
 
 #define PREFIX "LOCKSTEP_"
 #define NAME_MAX_BYTES 64
-#define SUGGEST_DISTANCE_MAX 3
 
 extern char **environ;
 
@@ -87,47 +87,13 @@ int64_t ls__setting_int(const char *name, int64_t otherwise, int64_t low, int64_
     return value;
 }
 
-static int least(int a, int b)
-{
-    return a < b ? a : b;
-}
-
-/* Levenshtein's distance with one row; both texts are shorter than NAME_MAX_BYTES. */
-static int edit_distance(const char *a, const char *b)
-{
-    int row[NAME_MAX_BYTES + 1];
-    int width = (int)strlen(b);
-    for (int j = 0; j <= width; j++) {
-        row[j] = j;
-    }
-    for (int i = 1; a[i - 1] != '\0'; i++) {
-        int diagonal = row[0];
-        row[0] = i;
-        for (int j = 1; j <= width; j++) {
-            int above = row[j];
-            int change = diagonal + (a[i - 1] != b[j - 1]);
-            row[j] = least(change, least(above, row[j - 1]) + 1);
-            diagonal = above;
-        }
-    }
-    return row[width];
-}
-
 const char *ls__settings_suggest(const char *name)
 {
-    const char *best = NULL;
-    int best_distance = SUGGEST_DISTANCE_MAX + 1;
-    if (strlen(name) > NAME_MAX_BYTES) {
-        return NULL;
-    }
+    const char *names[TABLE_COUNT];
     for (int i = 0; i < TABLE_COUNT; i++) {
-        int distance = edit_distance(name, table[i].name);
-        if (distance < best_distance) {
-            best_distance = distance;
-            best = table[i].name;
-        }
+        names[i] = table[i].name;
     }
-    return best;
+    return ls__suggest(name, names, TABLE_COUNT);
 }
 
 /* Warns about the variable "name=value" when it claims to be ours and is not. */
@@ -158,6 +124,10 @@ int ls__settings_check(void)
     int unknown = 0;
     for (char **entry = environ; entry != NULL && *entry != NULL; entry++) {
         unknown += !check_one(*entry);
+    }
+    const char *check = ls__setting_get("LOCKSTEP_CHECK");
+    if (check != NULL && strcmp(check, "strict") != 0) {
+        LS__WARN("LOCKSTEP_CHECK=%s is ignored; the only check to ask for is strict", check);
     }
     bool level_known = true;
     (void)ls__log_level_setting(&level_known);

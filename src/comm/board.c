@@ -7,11 +7,11 @@
 #include "comm/board.h"
 
 #include <limits.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/text.h"
 #include "comm/program/program.h"
 
 ls_status ls__board_new(const ls__env *env, const ls__board_job *job, int *fd, ls__board **out)
@@ -102,24 +102,6 @@ void ls__board_ring(ls__board *board, const ls__env *env, int r)
     }
 }
 
-/* A bounded text that only grows: what does not fit is cut. */
-typedef struct text {
-    char *at;
-    size_t room;
-} text;
-
-static void LS__PRINTF(2, 3) add(text *out, const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    int length = vsnprintf(out->at, out->room, format, arguments);
-    va_end(arguments);
-    size_t used = length < 0 ? 0 : (size_t)length;
-    used = used < out->room ? used : out->room - 1;
-    out->at += used;
-    out->room -= used;
-}
-
 void ls__board_name(const ls__board *board, int r, char *out, size_t bytes)
 {
     int pid = atomic_load_explicit(&board->rank[r].pid, memory_order_relaxed);
@@ -142,7 +124,7 @@ static const char *flight_state_name(uint32_t state)
     }
 }
 
-static void add_flight(text *out, const ls__board_rank *rank)
+static void add_flight(ls__text *out, const ls__board_rank *rank)
 {
     uint64_t next = atomic_load_explicit(&rank->flight_next, memory_order_acquire);
     if (next == 0) {
@@ -153,42 +135,42 @@ static void add_flight(text *out, const ls__board_rank *rank)
     const ls__descriptor *d = &record->descriptor;
     const char *name =
         d->operation < LS__OP_COUNT ? ls__operation_name((ls__operation)d->operation) : "operation";
-    add(out, "; last operation: %s #%llu", name, (unsigned long long)d->sequence);
+    ls__text_add(out, "; last operation: %s #%llu", name, (unsigned long long)d->sequence);
     if (d->text[0] != '\0') {
-        add(out, " \"%.*s\"", LS__TAG_MAX - 1, d->text);
+        ls__text_add(out, " \"%.*s\"", LS__TAG_MAX - 1, d->text);
     }
-    add(out, " of group \"%.31s\", %s", record->group_name, flight_state_name(state));
+    ls__text_add(out, " of group \"%.31s\", %s", record->group_name, flight_state_name(state));
 }
 
 void ls__board_doing(const ls__board *board, const ls__env *env, int r, char *out, size_t bytes)
 {
     const ls__board_rank *rank = &board->rank[r];
-    text to = {out, bytes};
+    ls__text to = {out, bytes};
     ls__activity_copy activity;
     ls__activity_read(&rank->activity, &activity);
     if (activity.since_ns == 0) {
-        add(&to, "in its own code before ls_init");
+        ls__text_add(&to, "in its own code before ls_init");
         return;
     }
-    add(&to, "in %s", ls__phase_name(activity.phase));
+    ls__text_add(&to, "in %s", ls__phase_name(activity.phase));
     if (activity.detail[0] != '\0') {
-        add(&to, " (%.*s)", LS__ACTIVITY_DETAIL_MAX - 1, activity.detail);
+        ls__text_add(&to, " (%.*s)", LS__ACTIVITY_DETAIL_MAX - 1, activity.detail);
     }
     if (activity.file[0] != '\0') {
-        add(&to, " at %.*s:%d", LS__ACTIVITY_FILE_MAX - 1, activity.file, activity.line);
+        ls__text_add(&to, " at %.*s:%d", LS__ACTIVITY_FILE_MAX - 1, activity.file, activity.line);
     }
     uint64_t now = env->now_ns(env);
     if (now > activity.since_ns) {
-        add(&to, " for %.1f s", (double)(now - activity.since_ns) * 1e-9);
+        ls__text_add(&to, " for %.1f s", (double)(now - activity.since_ns) * 1e-9);
     }
     add_flight(&to, rank);
 }
 
 void ls__board_describe(const ls__board *board, const ls__env *env, int r, char *out, size_t bytes)
 {
-    text to = {out, bytes};
+    ls__text to = {out, bytes};
     char name[128], doing[768];
     ls__board_name(board, r, name, sizeof name);
     ls__board_doing(board, env, r, doing, sizeof doing);
-    add(&to, "%s %s", name, doing);
+    ls__text_add(&to, "%s %s", name, doing);
 }

@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "launch/agent.h"
 
 #define GRACE_MS 400        /* for the others to end by themselves, having read the verdict */
@@ -254,24 +255,7 @@ void ls__agent_fail(ls__agent *agent, int code, const char *format, ...)
 
 /* ---- the report ----------------------------------------------------------------------------- */
 
-typedef struct text {
-    char *at;
-    size_t room;
-} text;
-
-static void LS__PRINTF(2, 3) add(text *out, const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    int length = vsnprintf(out->at, out->room, format, arguments);
-    va_end(arguments);
-    size_t used = length < 0 ? 0 : (size_t)length;
-    used = used < out->room ? used : out->room - 1;
-    out->at += used;
-    out->room -= used;
-}
-
-static void add_last_lines(const ls__agent *agent, text *to)
+static void add_last_lines(const ls__agent *agent, ls__text *to)
 {
     char tail[TAIL_LINES_BYTES];
     int culprit = agent->result->culprit;
@@ -282,31 +266,31 @@ static void add_last_lines(const ls__agent *agent, text *to)
     if (tail[0] == '\0') {
         return;
     }
-    add(to, "lockstep: last lines of rank %d:\n", culprit);
+    ls__text_add(to, "lockstep: last lines of rank %d:\n", culprit);
     for (char *line = tail; *line != '\0';) {
         size_t length = strcspn(line, "\n");
-        add(to, "lockstep:   | %.*s\n", (int)length, line);
+        ls__text_add(to, "lockstep:   | %.*s\n", (int)length, line);
         line += length + (line[length] == '\n');
     }
 }
 
-static void add_consequences(const ls__agent *agent, text *to)
+static void add_consequences(const ls__agent *agent, ls__text *to)
 {
     int count = agent->consequences;
     if (count > 0 && agent->result->culprit >= 0) {
-        add(to, "lockstep: %d other rank%s stopped because of this\n", count,
-            count == 1 ? "" : "s");
+        ls__text_add(to, "lockstep: %d other rank%s stopped because of this\n", count,
+                     count == 1 ? "" : "s");
     }
 }
 
 void ls__agent_report(ls__agent *agent)
 {
     ls__job_result *result = agent->result;
-    text to = {result->report, sizeof result->report};
+    ls__text to = {result->report, sizeof result->report};
     if (!ls__agent_failed(agent)) {
         return;
     }
-    add(&to, "lockstep: %s\n", result->cause);
+    ls__text_add(&to, "lockstep: %s\n", result->cause);
     add_last_lines(agent, &to);
     add_consequences(agent, &to);
 }

@@ -1,7 +1,7 @@
 /* "Did you mean": the nearest known word, by Levenshtein's distance. */
-#include <string.h>
+#include "base/suggest.h"
 
-#include "commands.h"
+#include <string.h>
 
 #define WORD_MAX 64
 #define DISTANCE_MAX 3
@@ -30,7 +30,7 @@ static int distance(const char *a, const char *b)
     return row[width];
 }
 
-const char *suggest(const char *word, const char *const *words, int count)
+const char *ls__suggest(const char *word, const char *const *words, int count)
 {
     const char *best = NULL;
     int nearest = DISTANCE_MAX + 1;

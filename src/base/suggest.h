@@ -1,0 +1,8 @@
+/* "Did you mean": the nearest of some known words. */
+#ifndef LS_BASE_SUGGEST_H
+#define LS_BASE_SUGGEST_H
+
+/* The nearest of `count` words to `word` within edit distance 3, the first of equals, or NULL. */
+const char *ls__suggest(const char *word, const char *const *words, int count);
+
+#endif
