@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/settings.h"
+#include "base/suggest.h"
 #include "comm/board.h"
 #include "commands.h"
 #include "launch/launch.h"
@@ -18,19 +19,26 @@ static const char usage[] =
     "\n"
     "  -n N             ranks, 1 to 256 (also --nproc-per-node N, --nproc_per_node N)\n"
     "  --log-dir DIR    writes DIR/RANK/stdout.log, DIR/RANK/stderr.log and DIR/pids.json\n"
-    "  --standalone     accepted: a job is always one of this host\n"
+    "  --standalone     accepted, as is --nnodes 1: a job is always one of this host\n"
     "\n"
-    "Ranks find torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK ...) in their environment. "
-    "They\n"
-    "get cores / N threads each unless OMP_NUM_THREADS is set.\n";
+    "Ranks find torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK ...) in their environment, and\n"
+    "cores / N threads each unless OMP_NUM_THREADS is set. They read no input.\n";
 
-typedef enum option { OPTION_RANKS, OPTION_LOG_DIR, OPTION_STANDALONE, OPTION_HELP } option;
+typedef enum option {
+    OPTION_RANKS,
+    OPTION_LOG_DIR,
+    OPTION_NODES,
+    OPTION_STANDALONE,
+    OPTION_HELP
+} option;
 
 static const char *const names[] = {
     "-n",        "--nproc-per-node", "--nproc_per_node", "--log-dir",
-    "--log_dir", "--standalone",     "--help",           "-h"};
-static const option meanings[] = {OPTION_RANKS,   OPTION_RANKS,      OPTION_RANKS, OPTION_LOG_DIR,
-                                  OPTION_LOG_DIR, OPTION_STANDALONE, OPTION_HELP,  OPTION_HELP};
+    "--log_dir", "--standalone",     "--help",           "-h",
+    "--nnodes"};
+static const option meanings[] = {OPTION_RANKS,   OPTION_RANKS,   OPTION_RANKS,
+                                  OPTION_LOG_DIR, OPTION_LOG_DIR, OPTION_STANDALONE,
+                                  OPTION_HELP,    OPTION_HELP,    OPTION_NODES};
 
 #define NAME_COUNT ((int)(sizeof names / sizeof *names))
 
@@ -46,7 +54,7 @@ static int unknown_flag(const char *flag)
 {
     char name[64];
     snprintf(name, sizeof name, "%.*s", (int)strcspn(flag, "="), flag);
-    const char *near = suggest(name, names, NAME_COUNT);
+    const char *near = ls__suggest(name, names, NAME_COUNT);
     return near != NULL ? wrong("unknown flag %s; did you mean %s?", name, near)
                         : wrong("unknown flag %s%s", name, "");
 }
@@ -117,6 +125,10 @@ static int parse(int argc, char **argv, ls__job *job)
         value = value == NULL ? argv[i] : value;
         if (meanings[flag] == OPTION_LOG_DIR) {
             job->log_dir = value;
+        } else if (meanings[flag] == OPTION_NODES) {
+            if (strcmp(value, "1") != 0) {
+                return -1 - wrong("--nnodes %s: this release runs a job on one host%s", value, "");
+            }
         } else if (parse_ranks(value, &job->ranks) != 0) {
             return -1 - 2;
         }

@@ -1,9 +1,12 @@
 /* `lockstep`: one command with subcommands. */
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <lockstep/version.h>
 
+#include "base/suggest.h"
 #include "commands.h"
 
 /* The benchmarks are a part of their own; a build without them has the other commands. */
@@ -22,17 +25,11 @@ static const char usage[] =
 
 static int cmd_version(int argc, char **argv)
 {
-    (void)argc;
-    (void)argv;
+    if (argc > 1) {
+        fprintf(stderr, "lockstep version: takes no arguments, not \"%s\"\n", argv[1]);
+        return 2;
+    }
     printf("lockstep %s\n", ls_version());
-    return 0;
-}
-
-static int cmd_help(int argc, char **argv)
-{
-    (void)argc;
-    (void)argv;
-    fputs(usage, stdout);
     return 0;
 }
 
@@ -40,6 +37,8 @@ typedef struct command {
     const char *name;
     int (*run)(int argc, char **argv);
 } command;
+
+static int cmd_help(int argc, char **argv);
 
 static const command commands[] = {
     {"run", cmd_run},         {"bench", cmd_bench},       {"info", cmd_info},
@@ -49,13 +48,23 @@ static const command commands[] = {
 
 #define COMMAND_COUNT ((int)(sizeof commands / sizeof *commands))
 
+static const command *find(const char *name)
+{
+    for (int i = 0; i < COMMAND_COUNT; i++) {
+        if (strcmp(name, commands[i].name) == 0 && commands[i].run != NULL) {
+            return &commands[i];
+        }
+    }
+    return NULL;
+}
+
 static int unknown(const char *name)
 {
     const char *names[COMMAND_COUNT];
     for (int i = 0; i < COMMAND_COUNT; i++) {
         names[i] = commands[i].name;
     }
-    const char *near = suggest(name, names, COMMAND_COUNT);
+    const char *near = ls__suggest(name, names, COMMAND_COUNT);
     fprintf(stderr, "lockstep: there is no command \"%s\"", name);
     if (near != NULL) {
         fprintf(stderr, "; did you mean %s?", near);
@@ -64,16 +73,41 @@ static int unknown(const char *name)
     return 2;
 }
 
+/* `lockstep help run` is `lockstep run --help`. */
+static int cmd_help(int argc, char **argv)
+{
+    static char flag[] = "--help";
+    const command *about = argc > 1 ? find(argv[1]) : NULL;
+    if (argc > 1 && about == NULL) {
+        return unknown(argv[1]);
+    }
+    if (about != NULL && (about->run == cmd_run || about->run == cmd_bench)) {
+        return about->run(2, (char *[]){argv[1], flag, NULL});
+    }
+    fputs(usage, stdout);
+    return 0;
+}
+
+/* Started with a standard stream closed: what goes there goes nowhere, and not into the next file
+ * that is opened. */
+static void open_standard_streams(void)
+{
+    int fd = open("/dev/null", O_RDWR);
+    while (fd >= 0 && fd < STDERR_FILENO) {
+        fd = dup(fd);
+    }
+    if (fd > STDERR_FILENO) {
+        (void)close(fd);
+    }
+}
+
 int main(int argc, char **argv)
 {
+    open_standard_streams();
     if (argc < 2) {
         fputs(usage, stderr);
         return 2;
     }
-    for (int i = 0; i < COMMAND_COUNT; i++) {
-        if (strcmp(argv[1], commands[i].name) == 0 && commands[i].run != NULL) {
-            return commands[i].run(argc - 1, argv + 1);
-        }
-    }
-    return unknown(argv[1]);
+    const command *asked = find(argv[1]);
+    return asked != NULL ? asked->run(argc - 1, argv + 1) : unknown(argv[1]);
 }

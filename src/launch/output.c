@@ -75,17 +75,37 @@ static int open_log(const ls__env *env, const char *folder, int r, int which)
     return env->open(env, path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
 }
 
+/* With what stands above it. */
+static int make_path(const ls__env *env, const char *folder)
+{
+    char path[4096];
+    int error = 0;
+    size_t length = strlen(folder);
+    if (length >= sizeof path) {
+        return -ENAMETOOLONG;
+    }
+    for (size_t end = 1; error >= 0 && end <= length; end++) {
+        if (folder[end] == '/' || end == length) {
+            snprintf(path, sizeof path, "%.*s", (int)end, folder);
+            error = env->make_folder(env, path);
+        }
+    }
+    return error;
+}
+
 static ls_status open_logs(ls__output *output, const char *folder)
 {
     const ls__env *env = output->env;
-    int error = env->make_folder(env, folder);
+    int error = make_path(env, folder);
     for (int i = 0; error >= 0 && i < 2 * output->ranks; i++) {
         stream *s = &output->streams[i];
         s->log_fd = open_log(env, folder, s->rank, s->which);
         error = s->log_fd < 0 ? s->log_fd : 0;
     }
-    return error < 0 ? ls__fail(LS_ERR_SYSTEM, "--log-dir %s: %s", folder, strerror(-error))
-                     : LS_OK;
+    return error < 0
+               ? ls__fail(LS_ERR_SYSTEM, "--log-dir %s: %s; name a folder that can be written",
+                          folder, strerror(-error))
+               : LS_OK;
 }
 
 static void init_stream(stream *s, int index)

@@ -33,8 +33,9 @@ static int write_text(const ls__env *env, const char *path, const char *text)
         put = env->write(env, fd, text + done, bytes - done);
         done += put > 0 ? (size_t)put : 0;
     }
+    put = done == bytes ? env->write(env, fd, "\n", 1) : put;
     env->close(env, fd);
-    return done == bytes ? 0 : put < 0 ? (int)put : -EIO;
+    return put > 0 && done == bytes ? 0 : put < 0 ? (int)put : -EIO;
 }
 
 void ls__agent_write_pids(ls__agent *agent)

@@ -234,8 +234,11 @@ static void explain(ls__agent *agent, int r, int error)
         ls__agent_fail(agent, 126, "cannot start \"%s\": %s; is it an executable file?", program,
                        strerror(-error));
     } else {
-        ls__agent_fail(agent, 1, "cannot start rank %d of \"%s\": %s", r, program,
-                       strerror(-error));
+        ls__agent_fail(agent, 1, "cannot start rank %d of \"%s\": %s; %s", r, program,
+                       strerror(-error),
+                       error == -EMFILE || error == -ENFILE ? "raise the limit of open files "
+                                                              "(ulimit -n), or start fewer ranks"
+                                                            : "start fewer ranks");
     }
 }
 

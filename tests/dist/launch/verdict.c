@@ -58,8 +58,15 @@ static int train_until_one_dies(void *arg)
 static int wait_in_the_store(void *arg)
 {
     seen *s = arg;
+    char here[16];
     LS_CHECK(ls_init(NULL));
+    snprintf(here, sizeof here, "here/%d", ls_rank());
+    LS_CHECK(ls_store_set(ls_runtime_store(), here, "", 0, 60000));
     if (ls_rank() == VICTIM) {
+        for (int r = 0; r < RANKS; r++) { /* none is in ls_init any more */
+            snprintf(here, sizeof here, "here/%d", r);
+            LS_CHECK(ls_store_wait(ls_runtime_store(), here, 60000));
+        }
         s->killed = now();
         kill(getpid(), SIGKILL);
     }

@@ -1,0 +1,206 @@
+/* What the command and the examples answer to wrong use: in words, with the status to expect, and
+ * without one word too many. The texts are what users read, so they are compared as they stand. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "test.h"
+
+#define SECONDS 30
+
+/* Runs a shell script in a new folder; $L is the command, $E the folder of the examples. */
+static test_output script(const char *text)
+{
+    char command[8192], examples[2048];
+    snprintf(examples, sizeof examples, "%s", test_build_path("examples"));
+    snprintf(command, sizeof command,
+             "L=%s; E=%s; D=$(mktemp -d); trap 'rm -rf $D' EXIT; cd $D; export L E\n%s",
+             test_build_path("lockstep"), examples, text);
+    return test_run(command, SECONDS);
+}
+
+static void check_script(const char *text, int status, const char *part)
+{
+    test_output got = script(text);
+    if (got.status != status) {
+        test_fail(__FILE__, __LINE__, "%s\nstatus %d, want %d: %s", text, got.status, status,
+                  got.text);
+    }
+    CHECK_CONTAINS(got.text, part);
+    free(got.text);
+}
+
+static int count_of(const char *text, const char *part)
+{
+    int count = 0;
+    for (const char *at = strstr(text, part); at != NULL; at = strstr(at + 1, part)) {
+        count++;
+    }
+    return count;
+}
+
+static void check_count(const char *text, const char *part, int want)
+{
+    test_output got = script(text);
+    if (count_of(got.text, part) != want) {
+        test_fail(__FILE__, __LINE__, "%s\n\"%s\" %d times, want %d: %s", text, part,
+                  count_of(got.text, part), want, got.text);
+    }
+    free(got.text);
+}
+
+/* ---- streams --------------------------------------------------------------------------------- */
+
+TEST(a_program_started_with_closed_streams_keeps_them_out_of_shared_memory)
+{
+    check_script("$L run -n 2 sh -c 'exec $E/01_hello_all_reduce >&-'", 0, "");
+    check_script("$L run -n 2 sh -c 'exec $E/01_hello_all_reduce <&- >&- 2>&-'", 0, "");
+    check_script("$E/01_hello_all_reduce <&- >&- 2>&-", 0, "");
+    check_script("$L run -n 2 $E/01_hello_all_reduce <&- >&-", 0, "");
+    check_script("$L run -n 2 $E/01_hello_all_reduce <&- 2>&-", 0, "2 of 2 ranks");
+    check_script("$L run -n 2 --log-dir l $E/01_hello_all_reduce >&- 2>&-; cat l/0/stdout.log", 0,
+                 "2 of 2 ranks");
+}
+
+/* ---- settings -------------------------------------------------------------------------------- */
+
+TEST(an_unknown_variable_is_told_by_the_command_and_by_one_rank)
+{
+    static const char warning[] =
+        "warning: unknown variable LOCKSTEP_TIMOUT is ignored; did you mean LOCKSTEP_TIMEOUT?\n";
+    check_count("LOCKSTEP_TIMOUT=5 $L run -n 4 $E/01_hello_all_reduce", warning, 2);
+    check_count("LOCKSTEP_TIMOUT=5 $L run -n 4 $E/01_hello_all_reduce",
+                "[0] [rank 0] warning: unknown variable", 1);
+    check_count("LOCKSTEP_TIMOUT=5 $E/01_hello_all_reduce", warning, 1);
+    check_count("LOCKSTEP_CHECK=all $E/01_hello_all_reduce",
+                "warning: LOCKSTEP_CHECK=all is ignored; the only check to ask for is strict\n", 1);
+}
+
+TEST(ranks_with_other_kernels_do_not_train_together)
+{
+    check_script("[ \"$($L info | grep -c 'has base')\" = 0 ] || { echo isa=base; exit 1; }\n"
+                 "$L run -n 2 sh -c '[ $RANK = 0 ] || export LOCKSTEP_ISA=base; "
+                 "exec $E/01_hello_all_reduce'",
+                 1, "isa=base");
+}
+
+TEST(the_log_at_info_says_what_every_rank_is)
+{
+    check_script("LOCKSTEP_DEBUG=info $L run -n 2 $E/01_hello_all_reduce", 0,
+                 "[1] [rank 1] info: lockstep 0.");
+}
+
+TEST(a_rank_that_cannot_join_claims_no_rank)
+{
+    test_output got = script("LOCKSTEP_BOOTSTRAP=garbage $E/01_hello_all_reduce");
+    CHECK_INT(got.status, 1);
+    CHECK_CONTAINS(got.text, "LOCKSTEP_BOOTSTRAP=garbage has another version than v1");
+    CHECK_INT(count_of(got.text, "rank 0"), 0);
+    free(got.text);
+    check_script("RANK=0 WORLD_SIZE=4 $E/01_hello_all_reduce", 1,
+                 "start the program with `lockstep run -n 4 PROGRAM`, or unset WORLD_SIZE");
+}
+
+/* ---- the command ----------------------------------------------------------------------------- */
+
+TEST(help_about_a_command_is_that_commands)
+{
+    check_script("$L help run", 0, "usage: lockstep run -n N");
+    check_script("$L help bench", 0, "usage: lockstep bench all-reduce");
+    check_script("$L help info", 0, "usage: lockstep COMMAND");
+    check_script("$L help rum", 2, "did you mean run?");
+    check_script("$L version now", 2, "lockstep version: takes no arguments, not \"now\"");
+}
+
+TEST(torchruns_nodes_are_one)
+{
+    check_script("$L run --nnodes=1 -n 2 true", 0, "");
+    check_script("$L run --nnodes 2 -n 2 true", 2,
+                 "--nnodes 2: this release runs a job on one host");
+}
+
+TEST(a_log_folder_is_made_with_what_is_above_it)
+{
+    check_script("$L run -n 2 --log-dir a/b/c echo hi >/dev/null && cat a/b/c/1/stdout.log", 0,
+                 "hi\n");
+    check_script("$L run -n 2 --log-dir $PWD/x/y echo hi >/dev/null && tail -c 2 x/y/pids.json", 0,
+                 "]\n");
+    check_script("echo > file; $L run -n 2 --log-dir file true", 1,
+                 "--log-dir file: Not a directory; name a folder that can be written");
+}
+
+TEST(too_few_descriptors_are_told_with_the_remedy)
+{
+    check_script("ulimit -n 64; $L run -n 200 true", 1,
+                 "Too many open files; raise the limit of open files (ulimit -n)");
+}
+
+/* ---- the examples ---------------------------------------------------------------------------- */
+
+TEST(examples_refuse_flags_they_do_not_have)
+{
+    static const char *const names[] = {"01_hello_all_reduce", "02_mlp_ddp", "03_gpt_text",
+                                        "04_bring_your_own_backward", "05_gradient_accumulation"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char text[256];
+        snprintf(text, sizeof text, "$E/%s --stepz 3", names[i]);
+        check_script(text, 2, "error: unknown flag --stepz; --help lists them\n");
+        snprintf(text, sizeof text, "$E/%s stepz", names[i]);
+        check_script(text, 2, "error: \"stepz\" is no flag; --help lists them\n");
+        snprintf(text, sizeof text, "$E/%s --help | head -n 1 | grep .", names[i]);
+        check_script(text, 0, "ranks");
+    }
+}
+
+/* The mistake once, then the report: not once a rank. */
+TEST(a_mistake_that_all_ranks_find_is_told_by_the_first)
+{
+    static const char *const wrong[] = {"--data nowhere", "--data .", "--steps 0",
+                                        "--data /dev/null"};
+    static const char *const words[] = {
+        "error: text: \"nowhere\" does not exist; check the path",
+        "error: text: \".\" holds no regular file; name a file or a folder with files in it",
+        "error: --steps is 0; it must be in 1 to 1e+12",
+        "error: text: \"/dev/null\" is not a regular file; name a file or a folder"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char text[256], line[256];
+        snprintf(text, sizeof text, "$L run -n 4 $E/03_gpt_text %s", wrong[i]);
+        snprintf(line, sizeof line, "[0] %s\n", words[i]);
+        check_count(text, line, 1);
+        snprintf(line, sizeof line, "lockstep:   | %s\n", words[i]);
+        check_count(text, line, 1);
+        check_count(text, words[i], 2);
+    }
+}
+
+TEST(a_rank_that_alone_finds_a_mistake_tells_it)
+{
+    check_script("echo some text > some; for i in 1 2 3 4 5 6 7 8 9; do cat some some > more; "
+                 "mv more some; done\n"
+                 "$L run -n 2 sh -c '[ $RANK = 0 ] || cd /; exec $E/03_gpt_text --data some'",
+                 1, "lockstep:   | error: text: \"some\" does not exist; check the path\n");
+}
+
+TEST(more_ranks_than_the_data_feeds_are_refused)
+{
+    check_script("i=0; while [ $i -lt 40 ]; do echo line $i; i=$((i+1)); done > few\n"
+                 "$L run -n 8 $E/03_gpt_text --data few --batch 100",
+                 1, "samples are less than one step of 8 ranks x 100");
+}
+
+TEST(another_model_on_one_rank_is_named_on_both_sides)
+{
+    check_script("seq 2000 > some\n$L run -n 3 sh -c 'd=64; [ $RANK = 2 ] && d=128; "
+                 "exec $E/03_gpt_text --data some --steps 3 --dim $d'",
+                 1,
+                 "the models differ at parameter 0: rank 0 has tokens.weight float32[256,64] (29 "
+                 "parameters in all), rank 2 has tokens.weight float32[256,128] (29 in all); build "
+                 "the same model on every rank\n");
+    check_script("seq 2000 > some\n$L run -n 2 sh -c 'b=4000; [ $RANK = 1 ] && b=8000; "
+                 "exec $E/03_gpt_text --data some --steps 3 --bucket-bytes $b'",
+                 1,
+                 "rank 0 has bucket_bytes 4000 (the first bucket's 1048576), rank 1 has 8000 "
+                 "(1048576); give every rank the same\n");
+}
+
+TEST_MAIN
