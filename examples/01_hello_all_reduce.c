@@ -15,6 +15,8 @@
 #include <lockstep/comm.h>
 #include <lockstep/random.h>
 
+#include "common.h"
+
 enum { COUNT = 3, SEED = 2020 };
 
 /* Integer i of a rank, from the rank's own random stream. */
@@ -50,8 +52,9 @@ static bool is_right(const int32_t *x, int ranks)
     return true;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    flags_parse("Sums integers over all ranks.", NULL, 0, argc, argv);
     LS_CHECK(ls_init(NULL));
     ls_group *world = ls_world();
     int32_t x[COUNT];

@@ -215,7 +215,7 @@ static void show(const job *j, report *r, const measure *mean, int64_t step)
     double exposed_ms = mean->exposed * 1e3;
     double seconds_left = r->seconds / (double)step * (double)(s->steps - step);
     live_show(&r->line, step == s->steps,
-              "step %lld/%lld loss %.3f lr %.4f %.0fk tokens/s exposed %.*fms %.0f%% ETA %s",
+              "step %lld/%lld loss %.3f lr %.2g %.0fk tokens/s exposed %.*fms %.0f%% ETA %s",
               (long long)step, (long long)s->steps, mean->loss, ls_optim_lr(j->optim),
               tokens / mean->seconds * 1e-3, exposed_ms < 10.0 ? 1 : 0, exposed_ms,
               100.0 * mean->exposed / mean->seconds, duration(seconds_left, left, sizeof left));

@@ -15,6 +15,8 @@
 #include <lockstep/random.h>
 #include <lockstep/reducer.h>
 
+#include "common.h"
+
 enum { IN = 16, HIDDEN = 32, OUT = 4, BATCH = 48, STEPS = 60 }; /* BATCH: of all ranks together */
 
 enum { W1, B1, W2, B2, PARAMS };
@@ -138,8 +140,10 @@ static void init_mlp(mlp *m)
     }
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    flags_parse("Trains a perceptron with a backward pass written by hand, on all ranks.", NULL, 0,
+                argc, argv);
     LS_CHECK(ls_init(NULL));
     int rank = ls_rank(), world = ls_world_size();
     if (BATCH % world) {

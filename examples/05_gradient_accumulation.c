@@ -12,6 +12,8 @@
 
 #include <lockstep/lockstep.h>
 
+#include "common.h"
+
 enum { IN = 12, HIDDEN = 24, BATCH = 32, MICRO = 4, STEPS = 20 };
 
 static ls_module *make_net(void)
@@ -69,8 +71,10 @@ static double train_step(ls_module *net, ls_optim *optim, int step, int parts)
     return loss;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    flags_parse("Takes the same steps with one batch and with several micro-batches, on all ranks.",
+                NULL, 0, argc, argv);
     LS_CHECK(ls_init(NULL));
     double losses[2][STEPS];
     for (int run = 0; run < 2; run++) {

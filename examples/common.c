@@ -13,7 +13,9 @@
 #include <lockstep/runtime.h>
 
 #define PLAIN_SECONDS 2.0
-#define OTHER_RANKS_WAIT_NS 200000000 /* rank 0's words reach the launcher first */
+/* All ranks find the same mistake. Rank 0 tells it; the others wait, longer than the launcher takes
+ * to end them when rank 0 has failed, and speak only when rank 0 had nothing to say. */
+#define OTHER_RANKS_WAIT_SECONDS 2
 
 /* ---- ending ------------------------------------------------------------------------------- */
 
@@ -32,7 +34,7 @@ void give_up(int code, const char *format, ...)
     (void)vsnprintf(text, sizeof text, format, args);
     va_end(args);
     if (!speaks_first()) {
-        (void)nanosleep(&(struct timespec){.tv_nsec = OTHER_RANKS_WAIT_NS}, NULL);
+        (void)nanosleep(&(struct timespec){.tv_sec = OTHER_RANKS_WAIT_SECONDS}, NULL);
     }
     (void)fflush(stdout);
     (void)fprintf(stderr, "error: %s\n", text);
@@ -59,10 +61,10 @@ static void print_value(const flag *f)
 static _Noreturn void print_help(const char *what, const flag *flags, int count)
 {
     static const char *const shown[] = {"TEXT", "N", "X"};
+    if (speaks_first()) {
+        (void)printf("%s\n%s", what, count > 0 ? "\n" : "");
+    }
     for (int i = 0; speaks_first() && i < count; i++) {
-        if (i == 0) {
-            (void)printf("%s\n\n", what);
-        }
         int used = printf("  --%s %s", flags[i].name, shown[flags[i].kind]);
         (void)printf("%*s%s (default ", used < 24 ? 24 - used : 1, "", flags[i].help);
         print_value(&flags[i]);

@@ -30,8 +30,7 @@ typedef struct flag {
  * is explained and ends it with EXIT_USAGE. */
 void flags_parse(const char *what, const flag *flags, int count, int argc, char **argv);
 
-/* Says why on stderr and ends the program. Rank 0 speaks first, so that the launcher's report, and
- * the first line a person sees, is its. */
+/* Says why on stderr and ends the program. When all ranks have the same to say, rank 0 says it. */
 _Noreturn void give_up(int code, const char *format, ...) LS_PRINTF(2, 3);
 
 /* ---- the live line ------------------------------------------------------------------------ */
