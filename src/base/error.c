@@ -118,7 +118,11 @@ void ls_check_failed(ls_status status, const char *file, int line, const char *e
         return;
     }
     const char *message = ls_error_message();
-    fprintf(stderr, "rank %d: %s:%d: %s: %s%s%s\n", ls_rank(), file, line, expression,
-            ls_status_name(status), message[0] != '\0' ? ": " : "", message);
+    char who[32] = ""; /* before ls_init nobody knows */
+    if (ls__self.runtime != NULL) {
+        (void)snprintf(who, sizeof who, "rank %d: ", ls_rank());
+    }
+    fprintf(stderr, "%s%s:%d: %s: %s%s%s\n", who, file, line, expression, ls_status_name(status),
+            message[0] != '\0' ? ": " : "", message);
     exit(1);
 }

@@ -66,8 +66,9 @@ void ls_log_message(ls_log_level level, const char *format, ...)
     }
     char line[LINE_MAX_BYTES];
     const char *name = level_names[(unsigned)level <= LS_LOG_DEBUG ? level : LS_LOG_DEBUG];
-    int head = runtime != NULL ? snprintf(line, sizeof line, "[rank %d] %s: ", runtime->rank, name)
-                               : snprintf(line, sizeof line, "lockstep: %s: ", name);
+    bool ranked = runtime != NULL && runtime->rank >= 0;
+    int head = ranked ? snprintf(line, sizeof line, "[rank %d] %s: ", runtime->rank, name)
+                      : snprintf(line, sizeof line, "lockstep: %s: ", name);
     size_t room = sizeof line - (size_t)head - 1; /* one byte stays for the line's end */
     va_list args;
     va_start(args, format);

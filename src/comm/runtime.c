@@ -11,6 +11,7 @@
 
 #include <lockstep/version.h>
 
+#include "base/cpu.h"
 #include "base/log.h"
 #include "base/options.h"
 #include "base/settings.h"
@@ -36,12 +37,14 @@ ls_store *ls_runtime_store(void)
 
 /* ---- settings ----------------------------------------------------------------------------- */
 
-/* What ranks must agree on, as text, so that a difference can be shown. */
+/* What ranks must agree on, as text, so that a difference can be shown. The kernel variant is among
+ * it because optimizers run on every rank for itself: another one rounds otherwise, and the
+ * replicas would drift apart. */
 static void put_config(const ls__comm *comm, char *out, size_t bytes)
 {
-    snprintf(out, bytes, "lockstep %s, check=%s, layout %d.%d.%zu.%zu", LS_VERSION,
-             comm->strict ? "strict" : "default", LS__HEAP_VERSION, LS__DESCRIPTOR_VERSION,
-             sizeof(ls__control), sizeof(ls__heap_header));
+    snprintf(out, bytes, "lockstep %s, isa=%s, check=%s, layout %d.%d.%zu.%zu", LS_VERSION,
+             ls__isa_name(ls__cpu_isa()), comm->strict ? "strict" : "default", LS__HEAP_VERSION,
+             LS__DESCRIPTOR_VERSION, sizeof(ls__control), sizeof(ls__heap_header));
 }
 
 static int threads_of(const ls__env *env, int wanted, int local_size)
@@ -140,6 +143,9 @@ static ls_status open_comm(ls__comm *comm, int threads)
     LS_TRY(refuse_world(&comm->boot));
     adopt_boot(comm);
     comm->runtime->threads = threads_of(comm->env, threads, comm->boot.local_size);
+    if (comm->runtime->rank == 0) { /* one speaks for all: the launcher gives all the same */
+        (void)ls__settings_check();
+    }
     (void)ls__activity_enter(LS__PHASE_START, NULL);
     LS_TRY(open_heap(comm));
     LS_TRY(ls__shm_transport_new(&comm->heap, wake_peer, comm, &comm->transport));
@@ -230,6 +236,11 @@ static ls_status start(ls_runtime *runtime, const ls_init_options *options)
     runtime->layer[LS__LAYER_COMM].free = free_comm;
     atomic_store_explicit(&comm->me->life, LS__LIFE_JOINED, memory_order_release);
     (void)ls__activity_enter(LS__PHASE_USER, NULL);
+    LS__INFO(
+        "lockstep %s: rank %d of %d, process %d, %d compute thread%s, %s kernels, deadline %g s",
+        LS_VERSION, runtime->rank, runtime->world_size, runtime->pid, runtime->threads,
+        runtime->threads == 1 ? "" : "s", ls__isa_name(ls__cpu_isa()),
+        (double)runtime->timeout_ms * 1e-3);
     return LS_OK;
 }
 
@@ -253,8 +264,8 @@ ls_status ls__init_with(const ls__env *env, const ls_init_options *given)
         return ls__fail(LS_ERR_MEMORY, "ls_init: no memory for the runtime");
     }
     ls__runtime_init(runtime, env);
+    runtime->rank = -1; /* not known until adopt_boot: the log then names no rank */
     ls__self.runtime = runtime;
-    (void)ls__settings_check();
     ls_status status = start(runtime, &options);
     if (status != LS_OK) {
         ls__self.runtime = NULL;

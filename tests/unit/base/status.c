@@ -152,7 +152,7 @@ TEST(check_prints_rank_place_expression_and_message_and_ends_with_one)
     test_output out = test_run(command, 20);
     CHECK_INT(out.status, 1);
     CHECK_CONTAINS(out.text, "exit status 1");
-    CHECK_CONTAINS(out.text, "rank 0: ");
+    CHECK_CONTAINS(out.text, "rank 3: ");
     CHECK_CONTAINS(out.text, "status.c:");
     CHECK_CONTAINS(out.text, ": ls__fail(LS_ERR_STATE, \"too early\"): LS_ERR_STATE: too early");
     CHECK(!test_contains(out.text, "not reached"));
@@ -161,7 +161,10 @@ TEST(check_prints_rank_place_expression_and_message_and_ends_with_one)
 
 TEST(helper_that_fails_a_check)
 {
-    LS_CHECK(LS_OK);
+    ls_runtime runtime;
+    ls__runtime_init(&runtime, ls__env_posix());
+    runtime.rank = 3;
+    LS_CHECK(ls_runtime_attach(&runtime));
     LS_CHECK(LS_IN_PROGRESS);
     if (getenv("STATUS_TEST_FAIL") != NULL) {
         LS_CHECK(ls__fail(LS_ERR_STATE, "too early"));
