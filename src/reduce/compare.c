@@ -11,6 +11,7 @@
 typedef struct summary {
     uint64_t hash; /* of the whole texts */
     int64_t count;
+    int64_t bucket_bytes[2]; /* and of the first bucket */
 } summary;
 
 /* FNV-1a, 64 bit (Fowler, Noll & Vo). */
@@ -45,7 +46,7 @@ static uint64_t hash_params(const ls_reducer *r)
         hash = hash_bytes(hash, &p->count, sizeof p->count);
         hash = hash_bytes(hash, &p->dtype, sizeof p->dtype);
     }
-    return hash_bytes(hash, &r->options.bucket_bytes, 2 * sizeof r->options.bucket_bytes);
+    return hash;
 }
 
 static const char *entry_of(const char *tables, const summary *all, int64_t longest, int rank,
@@ -73,10 +74,22 @@ static ls_status name_difference(const ls_reducer *r, const char *tables, const 
         }
     }
     return ls__fail(LS_ERR_MISMATCH,
-                    "reducer \"%s\": the ranks disagree about bucket_bytes or"
-                    " first_bucket_bytes (rank %d has %lld and %lld); give every rank the same",
-                    r->name, r->rank, (long long)r->options.bucket_bytes,
-                    (long long)r->options.first_bucket_bytes);
+                    "reducer \"%s\": the models differ in a name or shape beyond its first %d "
+                    "characters; build the same model on every rank",
+                    r->name, ENTRY_BYTES);
+}
+
+static ls_status compare_buckets(const ls_reducer *r, const summary *all, int rank)
+{
+    const int64_t *ours = all[0].bucket_bytes, *theirs = all[rank].bucket_bytes;
+    if (ours[0] == theirs[0] && ours[1] == theirs[1]) {
+        return LS_OK;
+    }
+    return ls__fail(LS_ERR_MISMATCH,
+                    "reducer \"%s\": rank 0 has bucket_bytes %lld (the first bucket's %lld), rank "
+                    "%d has %lld (%lld); give every rank the same",
+                    r->name, (long long)ours[0], (long long)ours[1], rank, (long long)theirs[0],
+                    (long long)theirs[1]);
 }
 
 static ls_status exchange_tables(const ls_reducer *r, const summary *all)
@@ -111,7 +124,9 @@ static ls_status exchange_tables(const ls_reducer *r, const summary *all)
 
 ls_status ls__reducer_compare(ls_reducer *r)
 {
-    summary own = {.hash = hash_params(r), .count = r->param_count};
+    summary own = {.hash = hash_params(r),
+                   .count = r->param_count,
+                   .bucket_bytes = {r->options.bucket_bytes, r->options.first_bucket_bytes}};
     summary *all = ls__arena_alloc(&r->arena, (size_t)r->size * sizeof *all);
     if (!all) {
         return ls__fail(LS_ERR_MEMORY, "reducer \"%s\": no memory to compare models", r->name);
@@ -121,6 +136,7 @@ ls_status ls__reducer_compare(ls_reducer *r)
         if (all[rank].hash != all[0].hash) {
             return exchange_tables(r, all);
         }
+        LS_TRY(compare_buckets(r, all, rank));
     }
     return LS_OK;
 }
