@@ -16,7 +16,12 @@ ls_tensor *ls_forward(ls_module *module, ls_tensor *x)
         return refuse(status);
     }
     ls__phase former = ls__activity_enter(LS__PHASE_FORWARD, ls__module_name(module));
+    const char *file = ls__self.file;
+    int line = ls__self.line;
     ls_tensor *y = module->cls->forward(module, x);
+    /* What stands around this call in an expression is blamed on its line, not the module's. */
+    ls__self.file = file;
+    ls__self.line = line;
     ls__activity_leave(former);
     return y;
 }

@@ -340,4 +340,30 @@ TEST(clipping_scales_to_the_norm_and_leaves_smaller_ones_alone)
     end();
 }
 
+/* Its calls note lines of their own, as those of a module in another file do. */
+static ls_tensor *elsewhere_forward(ls_module *m, ls_tensor *x)
+{
+    (void)m;
+    ls_site_set("elsewhere.c", 5000);
+    return ls_relu(x);
+}
+
+static const ls_module_class elsewhere_class = {"elsewhere", elsewhere_forward, NULL, NULL};
+
+TEST(what_stands_around_a_forward_is_blamed_on_its_own_line)
+{
+    start();
+    ls_module *m = ls_module_new(sizeof *m, &elsewhere_class);
+    LS_SCOPE
+    {
+        ls_tensor *x = ls_zeros(LS_SHAPE(2, 3), LS_FLOAT32);
+        ls_tensor *wrong = ls_zeros(LS_SHAPE(4, 5), LS_FLOAT32);
+        ls_site_set("here.c", 10); /* what the macros do for ls_add(ls_forward(m, x), wrong) */
+        CHECK(ls_tensor_status(ls_add(ls_forward(m, x), wrong)) < 0);
+        CHECK_CONTAINS(ls_error_message(), "here.c:10");
+    }
+    ls_module_free(m);
+    end();
+}
+
 TEST_MAIN
