@@ -264,7 +264,7 @@ static void sums_follow_the_tree(void)
     static const int64_t counts[] = {5, 1003, 100003};
     for (size_t k = 0; k < sizeof ways / sizeof *ways * 3; k++) {
         const int64_t count = counts[k % 3];
-        w.group->comm->forced = ways[k / 3];
+        w.group->comm->forced = (int)ways[k / 3];
         float *buf = (float *)(void *)w.out[1], *want = (float *)(void *)w.want;
         for (int64_t i = 0; i < count; i++) {
             buf[i] = random_float(w.rank, i);

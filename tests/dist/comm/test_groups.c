@@ -363,7 +363,7 @@ DIST_TEST(counters_equal_the_cost_of_the_program, 4)
         const ls__operation operation = operations[k % 4];
         const bool blocks = k % 4 == 1 || k % 4 == 2;
         const counted c = {operation, (ls__way)(LS__WAY_REGISTERED + k / 4), blocks ? 4.0 : 1.0};
-        group->comm->forced = c.way;
+        group->comm->forced = (int)c.way;
         const ls_counters before = counters_now(group);
         run_counted(group, &c, in, out, COUNT);
         const ls_counters after = counters_now(group);
