@@ -264,6 +264,9 @@ DIST_TEST(user_collectives_on_the_group_interleave_freely, 4)
 
 DIST_TEST(a_bucket_is_reduced_while_backward_still_runs, 4)
 {
+#if defined(__SANITIZE_THREAD__)
+    SKIP("it looks at memory that is being reduced, on purpose");
+#endif
     job j;
     job_new(&j, 0); /* a bucket per parameter; bucket 0 holds the last one registered */
     int first = PARAMS - 1;
