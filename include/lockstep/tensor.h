@@ -138,7 +138,7 @@ LS_API ls_tensor *ls_matmul(ls_tensor *a, ls_tensor *b);
 /* x [..,I], weight [O,I], bias [O] or NULL -> [..,O] (torch.nn.functional.linear). */
 LS_API ls_tensor *ls_linear(ls_tensor *x, ls_tensor *weight, ls_tensor *bias);
 LS_API ls_tensor *ls_sum(ls_tensor *a);  /* -> scalar */
-LS_API ls_tensor *ls_mean(ls_tensor *a); /* -> scalar */
+LS_API ls_tensor *ls_mean(ls_tensor *a); /* -> scalar; over nothing NaN, with zero gradients */
 LS_API ls_tensor *ls_sum_dim(ls_tensor *a, int dim, bool keepdim);
 LS_API ls_tensor *ls_mean_dim(ls_tensor *a, int dim, bool keepdim);
 LS_API ls_tensor *ls_softmax(ls_tensor *a, int dim);
@@ -151,7 +151,8 @@ LS_API ls_tensor *ls_embedding(ls_tensor *weight, ls_tensor *index);
 /* q, k, v [B,H,T,D] -> [B,H,T,D]: softmax(q k^T / sqrt(D)) v, causal: token t sees 0…t. */
 LS_API ls_tensor *ls_attention(ls_tensor *q, ls_tensor *k, ls_tensor *v, bool causal);
 LS_API ls_tensor *ls_mse_loss(ls_tensor *x, ls_tensor *y); /* mean of squares -> scalar */
-/* logits [..,C], target [..] int32 or int64 in [0,C) -> mean negative log-likelihood, a scalar. */
+/* logits [..,C], target [..] int32 or int64 in [0,C) -> mean negative log-likelihood, a scalar;
+ * over no rows NaN, as every mean (a rank without samples: ls_backward_weighted, weight 0). */
 LS_API ls_tensor *ls_cross_entropy(ls_tensor *logits, ls_tensor *target);
 LS_API ls_tensor *ls_argmax(ls_tensor *a, int dim); /* int64; outside the graph */
 

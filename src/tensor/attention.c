@@ -114,9 +114,6 @@ static int64_t span_of(const attention_context *c, int i)
 static ls_status attention_backward(ls__rule *r)
 {
     const attention_context *c = r->node->context;
-    if (r->node->numel == 0) {
-        return LS_OK;
-    }
     int64_t spare = 0;
     for (int i = 0; i < 3; i++) {
         bool wanted = c->edge[i] >= 0 && r->in[c->edge[i]].data != NULL;
@@ -125,6 +122,9 @@ static ls_status attention_backward(ls__rule *r)
         if (r->in[i].data != NULL && c->fill[i]) {
             r->k->fill(r->in[i].data, c->numel[i], 0.0f, NULL);
         }
+    }
+    if (r->node->numel == 0) { /* empty views, maybe of something that is not */
+        return LS_OK;
     }
     ls__attention a = arguments(c, r);
     ls__storage *work = ls__storage_new(r->tensors, r->k->attention_workspace(&a, true) + 64);

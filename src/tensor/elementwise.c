@@ -185,8 +185,8 @@ ls_tensor *ls_dropout(ls_tensor *a, double p)
     if (!ls__call_begin(&call, "dropout", 1, &a) || !ls__call_float32(&call)) {
         return call.failed;
     }
-    if (!(p >= 0.0 && p < 1.0)) {
-        return ls__call_fail(&call, LS_ERR_INVALID, "p is %g; give 0 <= p < 1", p);
+    if (!(p >= 0.0 && p <= 1.0)) {
+        return ls__call_fail(&call, LS_ERR_INVALID, "p is %g; it is a probability in 0…1", p);
     }
     ls__stream stream = ls__stream_next(call.tensors->runtime, LS__STREAM_DROPOUT, call.in[0]);
     ls__dense x = ls__call_dense(&call, 0);

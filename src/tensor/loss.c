@@ -1,4 +1,7 @@
-/* Losses: mean squared error and cross-entropy. */
+/* Losses: mean squared error and cross-entropy.
+ *
+ * The mean over nothing is NaN and its gradients are zero, as in PyTorch: at the end of an epoch a
+ * rank may hold no sample, and still takes part in the backward pass (ls_backward_weighted). */
 #include "tensor/indices.h"
 
 /* ---- mean squared error ------------------------------------------------------------------- */
@@ -31,9 +34,8 @@ ls_tensor *ls_mse_loss(ls_tensor *x, ls_tensor *y)
         return call.failed;
     }
     const ls__record *a = call.in[0], *b = call.in[1];
-    if (!ls__shape_equal(a, b) || a->numel == 0) {
-        return ls__call_fail(&call, LS_ERR_INVALID,
-                             "%s against %s; both must have the same shape, with elements",
+    if (!ls__shape_equal(a, b)) {
+        return ls__call_fail(&call, LS_ERR_INVALID, "%s against %s; both must have the same shape",
                              ls__record_print(a).text, ls__record_print(b).text);
     }
     ls__dense difference = ls__call_memory(&call, (size_t)a->numel * sizeof(float));
@@ -87,14 +89,14 @@ static const ls__op cross_entropy_op = {
 static bool cross_entropy_shapes(ls__call *call)
 {
     const ls__record *x = call->in[EDGE_LOGITS], *y = call->in[EDGE_TARGET];
-    bool fits = x->dtype == LS_FLOAT32 && x->ndim == y->ndim + 1 && x->numel > 0;
+    bool fits = x->dtype == LS_FLOAT32 && x->ndim == y->ndim + 1;
     for (int d = 0; fits && d < y->ndim; d++) {
         fits = x->dim[d] == y->dim[d];
     }
     if (!fits) {
         (void)ls__call_fail(call, LS_ERR_INVALID,
-                            "logits %s of %s with target %s; logits must be float32 [..,C], not "
-                            "empty, and the target the same without the last dimension",
+                            "logits %s of %s with target %s; logits must be float32 [..,C] "
+                            "and the target the same without the last dimension",
                             ls__record_print(x).text, ls_dtype_name((ls_dtype)x->dtype),
                             ls__record_print(y).text);
     }
@@ -121,7 +123,7 @@ ls_tensor *ls_cross_entropy(ls_tensor *logits, ls_tensor *target)
     }
     if (out != NULL) {
         *(float *)(void *)ls__record_data(out) = (float)call.k->cross_entropy(
-            dx.data, x.data, y.data, ls_dtype_size((ls_dtype)wanted->dtype), in->numel / n, n,
+            dx.data, x.data, y.data, ls_dtype_size((ls_dtype)wanted->dtype), wanted->numel, n,
             NULL);
     }
     ls__node *node = ls__call_record(&call, &cross_entropy_op, out, sizeof(cross_entropy_context));

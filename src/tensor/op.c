@@ -7,6 +7,15 @@
 
 #include "base/size.h"
 
+/* Puts the user's file and line before this thread's error. */
+static void add_site(void)
+{
+    if (ls__self.file != NULL && ls__self.file[0] != '\0') {
+        (void)ls__fail(ls__self.status, "%s:%d: %s", ls__self.file, ls__self.line,
+                       ls__self.message);
+    }
+}
+
 bool ls__call_begin_optional(ls__call *call, const char *name, int count, ls_tensor *const *inputs,
                              unsigned optional)
 {
@@ -23,6 +32,7 @@ bool ls__call_begin_optional(ls__call *call, const char *name, int count, ls_ten
         }
         ls__record *record = ls__record_of(call->tensors, inputs[i], name, count > 1 ? i + 1 : 0);
         if (record == NULL) {
+            add_site();
             call->failed = ls__poison(call->tensors);
             return false;
         }
@@ -40,15 +50,6 @@ bool ls__call_begin_optional(ls__call *call, const char *name, int count, ls_ten
 bool ls__call_begin(ls__call *call, const char *name, int count, ls_tensor *const *inputs)
 {
     return ls__call_begin_optional(call, name, count, inputs, 0);
-}
-
-/* Puts the user's file and line before this thread's error. */
-static void add_site(void)
-{
-    if (ls__self.file != NULL && ls__self.file[0] != '\0') {
-        (void)ls__fail(ls__self.status, "%s:%d: %s", ls__self.file, ls__self.line,
-                       ls__self.message);
-    }
 }
 
 ls_tensor *ls__call_fail(ls__call *call, ls_status status, const char *format, ...)

@@ -25,11 +25,7 @@ static ls_tensor *total(const ls__op *op, ls_tensor *a, bool mean)
     if (!ls__call_begin(&call, op->name, 1, &a) || !ls__call_float32(&call)) {
         return call.failed;
     }
-    int64_t numel = call.in[0]->numel;
-    if (mean && numel == 0) {
-        return ls__call_fail(&call, LS_ERR_INVALID, "%s has no elements; their mean is undefined",
-                             ls__record_print(call.in[0]).text);
-    }
+    int64_t numel = call.in[0]->numel; /* 0: the mean is NaN, as in PyTorch; see loss.c */
     ls__dense x = ls__call_dense(&call, 0);
     ls__record *out = ls__call_output(&call, (ls_shape){0}, LS_FLOAT32);
     if (out != NULL) {

@@ -50,7 +50,7 @@ LOCAL_TEST(shape_mistakes_are_told_with_both_shapes_and_the_line)
     EXPECT(ls_layer_norm(a, f32(LS_SHAPE(4)), NULL, 1e-5), LS_ERR_INVALID,
            "layer_norm: x [4,3] with weight [4]: it must be [3], the last dimension of x");
     EXPECT(ls_mse_loss(a, v), LS_ERR_INVALID,
-           "mse_loss: [4,3] against [3]; both must have the same shape, with elements");
+           "mse_loss: [4,3] against [3]; both must have the same shape");
     EXPECT(ls_attention(c, c, c, true), LS_ERR_INVALID,
            "attention: q [2,4,3], k [2,4,3], v [2,4,3]; all three must be [batch,heads,time,dim], "
            "alike");
@@ -71,10 +71,10 @@ LOCAL_TEST(type_and_index_mistakes_name_the_element)
            "cross_entropy: element 2 of argument 2 [2,2] is 9; give values in [0,4)");
     EXPECT(ls_cross_entropy(w, i), LS_ERR_INVALID,
            "cross_entropy: logits [5,3] of float32 with target [2,2]; logits must be float32 "
-           "[..,C], not empty, and the target the same without the last dimension");
+           "[..,C] and the target the same without the last dimension");
     EXPECT(ls_relu(i), LS_ERR_INVALID,
            "relu: argument 1 is int64 [2,2]; it takes float32: convert with ls_cast");
-    EXPECT(ls_dropout(x, 1.0), LS_ERR_INVALID, "dropout: p is 1; give 0 <= p < 1");
+    EXPECT(ls_dropout(x, 1.5), LS_ERR_INVALID, "dropout: p is 1.5; it is a probability in 0…1");
     EXPECT(ls_set_requires_grad(i, true), LS_ERR_INVALID,
            "set_requires_grad: [2,2] of int64; only contiguous float32 tensors carry gradients "
            "(ls_cast, ls_contiguous)");
@@ -92,13 +92,13 @@ LOCAL_TEST(dead_handles_are_told_where_they_were_made)
         dead = ls_relu(dead);
     }
     CHECK_STATUS(ls_tensor_status(ls_add(f32(LS_SHAPE(2)), dead)), LS_ERR_STALE);
-    snprintf(want, sizeof want,
-             "add: argument 2 is the tensor made at %s:%d, whose scope has ended or which was "
-             "freed; ls_keep what outlives its scope",
-             __FILE__, line);
+    snprintf(
+        want, sizeof want,
+        "%s:%d: add: argument 2 is the tensor made at %s:%d, whose scope has ended or which was "
+        "freed; ls_keep what outlives its scope",
+        __FILE__, __LINE__ - 4, __FILE__, line);
     CHECK_CONTAINS(ls_error_message(), want);
-    CHECK_STATUS(ls_tensor_status(ls_add(NULL, dead)), LS_ERR_INVALID);
-    CHECK_CONTAINS(ls_error_message(), "add: argument 1 is NULL; give a tensor");
+    EXPECT(ls_add(NULL, dead), LS_ERR_INVALID, "add: argument 1 is NULL; give a tensor");
 }
 
 LOCAL_TEST(data_access_says_what_to_use_instead)
