@@ -22,6 +22,7 @@
 #include "base/runtime.h"
 #include "base/size.h"
 #include "data/sampler.h"
+#include "tensor/tensor.h"
 
 #define PREFETCH_MAX 1024
 
@@ -47,6 +48,7 @@ struct ls_loader {
 
     int64_t epoch, step;        /* of the next batch; step == steps: the epoch's end is due */
     bool held;                  /* the user holds a slot */
+    ls_tensor *x_held, *y_held; /* as these tensors */
     ls_tensor *x_part, *y_part; /* views of a short batch, until the next call */
     ls_status status;
     char message[LS__MESSAGE_MAX];
@@ -204,17 +206,23 @@ static ls_status take_slot(ls_loader *l, slot **out)
     return LS_OK;
 }
 
-/* What the user held goes back to the reader. */
+/* What the user held goes back to the reader, and will be another batch: a graph that saved it is
+ * told so, lest its gradients be computed from that. */
 static void release_slot(ls_loader *l)
 {
+    if (!l->held) {
+        return;
+    }
+    ls__tensor_changed(l->x_held);
+    ls__tensor_changed(l->y_held);
     ls_free(l->x_part);
     ls_free(l->y_part);
     l->x_part = l->y_part = NULL;
-    if (l->held && l->reader) {
+    l->held = false;
+    if (l->reader) {
         atomic_fetch_add_explicit(&l->freed, 1, memory_order_release); /* reader_may_fill */
         signal_event(l, &l->freed_event);
     }
-    l->held = false;
 }
 
 static ls_shape batched(int64_t count, ls_shape sample)
@@ -238,6 +246,8 @@ static ls_status deliver(ls_loader *l, ls_batch *batch)
     slot *at = NULL;
     LS_TRY(take_slot(l, &at));
     l->held = true;
+    l->x_held = at->x_full;
+    l->y_held = at->y_full;
     ls__sampler_span span = ls__sampler_span_of(l->sampler, l->step);
     *batch = (ls_batch){.x = at->x_full,
                         .y = at->y_full,
@@ -248,8 +258,8 @@ static ls_status deliver(ls_loader *l, ls_batch *batch)
                         .last = l->step + 1 == ls_sampler_steps(l->sampler)};
     if (span.count != l->batch) {
         LS_TRY(view(l, at, span.count, &l->x_part, &l->y_part));
-        batch->x = l->x_part;
-        batch->y = l->y_part;
+        batch->x = l->x_held = l->x_part;
+        batch->y = l->y_held = l->y_part;
     }
     ls_step_begin(
         (ls_step_context){.step = (uint64_t)(l->epoch * ls_sampler_steps(l->sampler) + l->step),
@@ -258,9 +268,19 @@ static ls_status deliver(ls_loader *l, ls_batch *batch)
     return LS_OK;
 }
 
+static ls_status no_loader(const char *what)
+{
+    return ls__fail(LS_ERR_INVALID, "%s: the loader is NULL; check what ls_loader_new returned",
+                    what);
+}
+
 bool ls_loader_next(ls_loader *l, ls_batch *batch)
 {
     *batch = (ls_batch){0};
+    if (!l) {
+        (void)no_loader("ls_loader_next");
+        return false;
+    }
     if (l->status < 0) {
         (void)ls__fail_again(l->status, l->message);
         return false;
@@ -283,11 +303,17 @@ bool ls_loader_next(ls_loader *l, ls_batch *batch)
 
 ls_status ls_loader_status(const ls_loader *loader)
 {
+    if (!loader) {
+        return no_loader("ls_loader_status");
+    }
     return loader->status < 0 ? ls__fail_again(loader->status, loader->message) : LS_OK;
 }
 
 ls_status ls_loader_seek(ls_loader *l, int64_t epoch, int64_t step)
 {
+    if (!l) {
+        return no_loader("ls_loader_seek");
+    }
     if (epoch < 0 || step < 0 || step > ls_sampler_steps(l->sampler)) {
         return ls__fail(LS_ERR_INVALID,
                         "loader: seek to epoch %lld, step %lld: an epoch has "
@@ -305,6 +331,10 @@ ls_status ls_loader_seek(ls_loader *l, int64_t epoch, int64_t step)
 /* Saving leaves the reader alone; a loading visitor that changed anything makes it start anew. */
 ls_status ls_loader_state(ls_loader *l, const char *prefix, const ls_state_visitor *visitor)
 {
+    if (!l || !visitor) {
+        return l ? ls__fail(LS_ERR_INVALID, "ls_loader_state: the visitor is NULL")
+                 : no_loader("ls_loader_state");
+    }
     int64_t epoch = l->epoch, step = l->step, seed = (int64_t)ls__sampler_seed(l->sampler);
     struct {
         const char *name;

@@ -138,7 +138,7 @@ void ls_sampler_free(ls_sampler *sampler)
 
 int64_t ls_sampler_steps(const ls_sampler *sampler)
 {
-    return sampler->steps;
+    return sampler ? sampler->steps : 0;
 }
 
 int64_t ls__sampler_batch(const ls_sampler *sampler)
@@ -173,7 +173,7 @@ ls__sampler_span ls__sampler_span_of(const ls_sampler *s, int64_t step)
 
 int64_t ls_sampler_get(const ls_sampler *sampler, int64_t epoch, int64_t step, int64_t *indices)
 {
-    if (epoch < 0 || step < 0 || step >= sampler->steps) {
+    if (!sampler || epoch < 0 || step < 0 || step >= sampler->steps) {
         return 0;
     }
     ls__sampler_span span = ls__sampler_span_of(sampler, step);

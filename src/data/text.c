@@ -311,12 +311,12 @@ ls_status ls_text_new(const char *path, const ls_text_options *options, ls_datas
 
 int ls_text_files(const ls_dataset *self)
 {
-    return self->free == text_free ? ((const text *)self)->count : 0;
+    return self && self->free == text_free ? ((const text *)self)->count : 0;
 }
 
 int64_t ls_text_bytes(const ls_dataset *self)
 {
-    return self->free == text_free ? ((const text *)self)->bytes : 0;
+    return self && self->free == text_free ? ((const text *)self)->bytes : 0;
 }
 
 const uint8_t *ls_text_file(const ls_dataset *self, int i, int64_t *bytes)

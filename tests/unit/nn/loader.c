@@ -282,4 +282,37 @@ TEST(tensors_serve_as_a_data_set)
     CHECK(ls_finalize() == LS_OK);
 }
 
+/* The batch's memory is read into again after the next call; a graph that saved it must not use
+ * what is there then. */
+static void check_given_back(int64_t count, int prefetch)
+{
+    numbers d = make_numbers(count);
+    ls_sampler *s = make_sampler(count, 4, 0, 1);
+    ls_loader *l = make_loader(&d, s, prefetch);
+    ls_module *m = ls_linear_new(2, 1, NULL);
+    LS_SCOPE
+    {
+        ls_batch b;
+        CHECK(ls_loader_next(l, &b));
+        ls_tensor *loss = ls_mean(ls_forward(m, b.x));
+        (void)ls_loader_next(l, &b);
+        CHECK_STATUS(ls_backward(loss), LS_ERR_STATE);
+        CHECK_CONTAINS(ls_error_message(), "argument 1");
+        CHECK_CONTAINS(ls_error_message(), "changed");
+    }
+    ls_module_free(m);
+    ls_loader_free(l);
+    ls_sampler_free(s);
+}
+
+TEST(a_backward_through_a_batch_that_was_given_back_is_refused)
+{
+    CHECK(ls_init(NULL) == LS_OK);
+    for (int prefetch = 0; prefetch < 3; prefetch++) {
+        check_given_back(8, prefetch);
+        check_given_back(3, prefetch); /* a short batch has tensors of its own */
+    }
+    CHECK(ls_finalize() == LS_OK);
+}
+
 TEST_MAIN
