@@ -19,7 +19,7 @@ static float *gradient(const ls__module_item *item, int64_t *count)
 
 ls_status ls_clip_grad_norm(ls_module *module, double max_norm, double *norm)
 {
-    const ls__tensors *tensors = ls__tensors_get("ls_clip_grad_norm");
+    const ls__tensors *tensors = ls__tensors_get("clip_grad_norm");
     if (!tensors) {
         return ls__self.status;
     }
@@ -32,6 +32,9 @@ ls_status ls_clip_grad_norm(ls_module *module, double max_norm, double *norm)
     int64_t count;
     double squares = 0.0;
     const ls__module_item *item = ls__module_items(module, &items);
+    if (!item) {
+        return ls__self.status;
+    }
     for (int i = 0; i < items; i++) {
         float *grad = gradient(&item[i], &count);
         squares += grad ? kernels->sum_squares(grad, count) : 0.0;

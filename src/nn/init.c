@@ -6,8 +6,8 @@
 
 #include "tensor/tensor.h"
 
-/* Keeps these streams apart from those of dropout and ls_rand, which count from 0. */
-#define PARAM_STREAMS ((uint64_t)0x706172616d << 24) /* "param" */
+/* Keeps these streams apart from those of dropout and ls_rand, whose numbers have bit 62 or 63. */
+#define PARAM_STREAMS ((uint64_t)0x7061726d << 24) /* "parm" */
 
 typedef struct target {
     float *data;

@@ -86,6 +86,10 @@ void ls__items_free(ls__item_list *list)
 const ls__module_item *ls__module_items(ls_module *module, int *count)
 {
     *count = 0;
+    if (!module) {
+        (void)ls_module_status(module); /* sets the error */
+        return NULL;
+    }
     ls__item_list *cache = module->entries->cache;
     int entries = count_entries(module);
     if (!cache || cache->entries != entries) {

@@ -58,7 +58,7 @@ void ls__module_fail(ls_module *module, ls_status status)
 ls_status ls_module_status(const ls_module *module)
 {
     if (!module) {
-        return ls__self.status < 0 ? ls__self.status
+        return ls__self.status < 0 ? ls__self.status /* its constructor's, most likely */
                                    : ls__fail(LS_ERR_INVALID, "module: the module is NULL");
     }
     if (module->status < 0) {
@@ -190,6 +190,27 @@ ls_module *ls_module_add(ls_module *parent, const char *name, ls_module *child)
     return child;
 }
 
+/* Whether `value` can be what it is to become: everything below relies on dense memory. */
+static ls_status check_tensor(const ls_module *module, ls__entry_kind kind, const char *name,
+                              const ls_tensor *value)
+{
+    const char *what = kind == LS__ENTRY_PARAM ? "parameter" : "buffer";
+    LS_TRY(ls_tensor_status(value));
+    if (!ls_is_contiguous(value)) {
+        return ls__fail(LS_ERR_INVALID,
+                        "module %s: %s \"%s\": the tensor is a view that is not contiguous; give "
+                        "ls_contiguous of it",
+                        ls__module_name(module), what, name);
+    }
+    if (kind == LS__ENTRY_PARAM && ls_dtype_of(value) != LS_FLOAT32) {
+        return ls__fail(LS_ERR_INVALID,
+                        "module %s: parameter \"%s\": the tensor is %s; parameters are float32 "
+                        "(ls_cast), others can be buffers",
+                        ls__module_name(module), name, ls_dtype_name(ls_dtype_of(value)));
+    }
+    return LS_OK;
+}
+
 static ls_tensor *add_tensor(ls_module *module, ls__entry_kind kind, const char *name,
                              ls_tensor *value)
 {
@@ -200,8 +221,9 @@ static ls_tensor *add_tensor(ls_module *module, ls__entry_kind kind, const char 
         }
         return value;
     }
-    ls_status status = ls_tensor_status(value);
     ls__entry *made = NULL;
+    ls_status status = check_name(module, name);
+    status = status < 0 ? status : check_tensor(module, kind, name, value);
     status = status < 0 ? status : add_entry(module, kind, name, &made);
     if (status < 0) {
         ls__module_fail(module, status);
@@ -277,6 +299,9 @@ void ls_module_free(ls_module *module)
 
 void ls_module_train(ls_module *module, bool training)
 {
+    if (!module) {
+        return;
+    }
     module->training = training;
     for (int i = 0; i < module->entries->count; i++) {
         const ls__entry *at = &module->entries->list[i];

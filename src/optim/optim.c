@@ -190,6 +190,11 @@ static ls_status check_synchronised(const ls_optim *o)
 
 static ls_status update(const ls_optim *o, ls__optim_param *param)
 {
+    ls_status status = ls_tensor_status(param->value);
+    if (status < 0) { /* the parameter's name died with the module */
+        return ls__fail_within(status, "%s step: the module was freed before its optimizer",
+                               o->cls->name);
+    }
     ls_tensor *grad = ls_grad(param->value);
     if (!grad) {
         return LS_OK; /* absent, which differs from zero: momentum does not decay */
@@ -215,10 +220,16 @@ static ls_status step(ls_optim *o)
     return LS_OK;
 }
 
+static ls_status no_optim(const char *what)
+{
+    return ls__fail(LS_ERR_INVALID,
+                    "%s: the optimizer is NULL; check what its constructor returned", what);
+}
+
 ls_status ls_optim_step(ls_optim *o)
 {
     if (!o) {
-        return ls__fail(LS_ERR_INVALID, "optim step: the optimizer is NULL");
+        return no_optim("ls_optim_step");
     }
     const ls__tensors *tensors = ls__tensors_get("ls_optim_step");
     if (!tensors) {
@@ -233,19 +244,21 @@ ls_status ls_optim_step(ls_optim *o)
 
 void ls_optim_zero_grad(ls_optim *o)
 {
-    for (int i = 0; i < o->count; i++) {
+    for (int i = 0; o && i < o->count; i++) {
         (void)ls__param_set_grad_present(o->params[i].value, false);
     }
 }
 
 void ls_optim_set_lr(ls_optim *o, double lr)
 {
-    o->hyper[0] = lr;
+    if (o) {
+        o->hyper[0] = lr;
+    }
 }
 
 double ls_optim_lr(const ls_optim *o)
 {
-    return o->hyper[0];
+    return o ? o->hyper[0] : 0.0;
 }
 
 /* ---- state -------------------------------------------------------------------------------- */
@@ -274,6 +287,10 @@ static ls_status visit_param(ls_optim *o, ls__optim_param *param, const char *pr
 ls_status ls_optim_state(ls_optim *o, const char *prefix, const ls_state_visitor *visitor)
 {
     char name[STATE_NAME_MAX];
+    if (!o || !visitor) {
+        return o ? ls__fail(LS_ERR_INVALID, "ls_optim_state: the visitor is NULL")
+                 : no_optim("ls_optim_state");
+    }
     LS_TRY(allocate_state(o));
     for (int i = 0; i < o->cls->hyper_count; i++) {
         LS_TRY(ls__state_name(name, sizeof name, prefix, o->cls->hyper_name[i]));

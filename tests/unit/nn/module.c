@@ -366,4 +366,66 @@ TEST(what_stands_around_a_forward_is_blamed_on_its_own_line)
     end();
 }
 
+TEST(tensors_that_cannot_be_parameters_or_buffers_fail_the_module)
+{
+    start();
+    ls_tensor *t = ls_zeros(LS_SHAPE(2, 3), LS_FLOAT32);
+    pair *p = pair_new(ls_relu_new(), ls_relu_new());
+    (void)ls_module_add_param(&p->base, "counts", ls_zeros(LS_SHAPE(2), LS_INT64));
+    CHECK(ls_module_status(&p->base) == LS_ERR_INVALID);
+    CHECK_CONTAINS(ls_error_message(), "module pair: parameter \"counts\": ");
+    CHECK_CONTAINS(ls_error_message(), "int64");
+    CHECK_INT(ls_module_param_count(&p->base), 0);
+    ls_module_free(&p->base);
+
+    p = pair_new(ls_relu_new(), ls_relu_new());
+    (void)ls_module_add_buffer(&p->base, "mask", ls_transpose(t, 0, 1));
+    CHECK(ls_module_status(&p->base) == LS_ERR_INVALID);
+    CHECK_CONTAINS(ls_error_message(), "buffer \"mask\"");
+    CHECK_CONTAINS(ls_error_message(), "ls_contiguous");
+    (void)ls_module_hash(&p->base); /* must not read what is not there */
+    ls_module_free(&p->base);
+    end();
+}
+
+TEST(what_a_failed_constructor_returned_is_answered_in_words)
+{
+    start();
+    double norm;
+    ls_module *none = ls_linear_new(0, 3, NULL);
+    CHECK(none == NULL);
+    CHECK_INT(ls_module_param_count(none), 0);
+    CHECK_INT(ls_module_numel(none), 0);
+    CHECK(ls_module_hash(none) == 0);
+    ls_module_train(none, false);
+    CHECK(ls_clip_grad_norm(none, 1.0, &norm) == LS_ERR_INVALID);
+    CHECK_CONTAINS(ls_error_message(), "Linear: in is 0");
+    CHECK(ls_module_state(none, "", NULL) == LS_ERR_INVALID);
+    ls_optim *optim = ls_sgd_new(none, NULL);
+    CHECK(optim == NULL);
+    CHECK(ls_optim_step(optim) == LS_ERR_INVALID);
+    ls_optim_zero_grad(optim);
+    ls_optim_set_lr(optim, 0.1);
+    CHECK(ls_optim_lr(optim) == 0.0);
+    CHECK(ls_optim_state(optim, "", NULL) == LS_ERR_INVALID);
+    ls_batch batch;
+    CHECK(!ls_loader_next(NULL, &batch));
+    CHECK(ls_loader_status(NULL) == LS_ERR_INVALID);
+    CHECK(ls_loader_seek(NULL, 0, 0) == LS_ERR_INVALID);
+    CHECK_INT(ls_sampler_steps(NULL), 0);
+    CHECK_INT(ls_text_files(NULL), 0);
+    end();
+}
+
+TEST(a_step_after_the_module_was_freed_is_refused)
+{
+    start();
+    ls_module *m = ls_linear_new(2, 3, NULL);
+    ls_optim *optim = ls_sgd_new(m, NULL);
+    ls_module_free(m);
+    CHECK(ls_optim_step(optim) == LS_ERR_STALE);
+    ls_optim_free(optim);
+    end();
+}
+
 TEST_MAIN
