@@ -18,6 +18,7 @@
 #include "base/options.h"
 #include "base/runtime.h"
 #include "base/size.h"
+#include "nn/module.h"
 #include "reduce/reducer.h"
 
 typedef struct ddp {
@@ -28,7 +29,7 @@ typedef struct ddp {
     ls_reducer *reducer;
     ls__observer observer;
     bool observing;
-    ls_param *params; /* [param_count] */
+    ls_param *params; /* [param_count] those that require gradients */
     uint8_t *present; /* [param_count] which gradients hold numbers as a backward begins */
     int param_count;
     size_t tables_bytes;
@@ -254,7 +255,7 @@ static ls_status make_reducer(ddp *d, const ls_ddp_options *options)
     size_t bytes = (n + 1) * (sizeof(ls_reducer_param) + SHAPE_TEXT_BYTES);
     ls_reducer_param *entries = env->allocate(env, bytes);
     if (!entries) {
-        return ls__fail(LS_ERR_MEMORY, "ls_ddp_new: no memory for %zu parameters", n);
+        return ls__fail(LS_ERR_MEMORY, "no memory for %zu parameters", n);
     }
     char(*shapes)[SHAPE_TEXT_BYTES] = (char(*)[SHAPE_TEXT_BYTES])(void *)(entries + n + 1);
     for (size_t i = 0; i < n; i++) {
@@ -276,18 +277,37 @@ static ls_status make_reducer(ddp *d, const ls_ddp_options *options)
     return status;
 }
 
-static ls_status alloc_params(ddp *d)
+/* The parameters that require gradients; frozen ones are only broadcast. */
+static ls_status list_params(ddp *d)
 {
     const ls__env *env = d->runtime->env;
-    d->param_count = ls_module_param_count(d->inner);
-    size_t n = (size_t)d->param_count + 1;
+    int all = ls_module_param_count(d->inner);
+    size_t n = (size_t)all + 1;
     d->tables_bytes = n * (sizeof *d->params + sizeof *d->present);
     d->params = env->allocate(env, d->tables_bytes);
     if (!d->params) {
-        return ls__fail(LS_ERR_MEMORY, "ls_ddp_new: no memory for %d parameters", d->param_count);
+        return ls__fail(LS_ERR_MEMORY, "no memory for %d parameters", all);
     }
     d->present = (uint8_t *)(d->params + n);
-    (void)ls_module_params(d->inner, d->params, d->param_count);
+    (void)ls_module_params(d->inner, d->params, all);
+    for (int i = 0; i < all; i++) {
+        if (!ls_requires_grad(d->params[i].value)) {
+            continue;
+        }
+        if (ls__param_observer(d->params[i].value)) {
+            return ls__fail(LS_ERR_STATE,
+                            "parameter %s belongs to a ddp already; wrap a module once, and "
+                            "modules that share parameters together",
+                            d->params[i].name);
+        }
+        d->params[d->param_count++] = d->params[i];
+    }
+    if (d->param_count == 0) {
+        return ls__fail(
+            LS_ERR_INVALID,
+            "the %s has no parameter that requires gradients; use it without ls_ddp_new",
+            d->inner->cls->name);
+    }
     return LS_OK;
 }
 
@@ -317,7 +337,7 @@ static ls_status set_up(ddp *d, const ls_ddp_options *options)
         (void)ls_group_abort(d->group, ls_error_message());
         return built;
     }
-    LS_TRY(alloc_params(d));
+    LS_TRY(list_params(d));
     LS_TRY(make_reducer(d, options));
     LS_TRY(broadcast_state(d->inner, d->group));
     return observe(d);
@@ -363,6 +383,14 @@ ls_module *ls_ddp_new(ls_module *module, ls_group *group, const ls_ddp_options *
                        module ? "" : ls_error_message());
         return NULL;
     }
+    if (module->entries->parent) {
+        (void)ls__fail(
+            LS_ERR_STATE,
+            "ls_ddp_new: the %s is part of a %s; wrap the whole model, or wrap it before "
+            "it is added",
+            ls__module_name(module), module->entries->parent->cls->name);
+        return NULL;
+    }
     LS__OPTIONS(ls_ddp_options, given, options);
     ddp *d = ls_module_new(sizeof *d, &ddp_class);
     if (!d) {
@@ -374,9 +402,11 @@ ls_module *ls_ddp_new(ls_module *module, ls_group *group, const ls_ddp_options *
     d->sync = true;
     ls_status status = set_up(d, &given);
     if (status < 0) {
-        tear_down(d);
-        ls_module_free(&d->base); /* without `module`: it was not added yet */
         (void)ls__fail_within(status, "ls_ddp_new");
+        char message[LS__MESSAGE_MAX]; /* freeing may leave another text */
+        memcpy(message, ls__self.message, sizeof message);
+        ls_module_free(&d->base); /* without `module`: it was not added yet */
+        (void)ls__fail_again(status, message);
         return NULL;
     }
     (void)ls_module_add(&d->base, "module", module);

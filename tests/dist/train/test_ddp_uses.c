@@ -1,0 +1,308 @@
+/* What programs do with DistributedDataParallel besides the plain loop: frozen parameters, buffers,
+ * uneven data to the end of an epoch, dropout, several forwards, losses and wrappers. */
+#include <math.h>
+#include <string.h>
+
+#include <lockstep/lockstep.h>
+
+#include "test.h"
+
+enum { IN = 6, HIDDEN = 16, OUT = 3 };
+
+static ls_module *perceptron(double dropout)
+{
+    CHECK_OK(ls_manual_seed(1));
+    ls_module *layers[] = {ls_linear_new(IN, HIDDEN, NULL), ls_relu_new(), ls_dropout_new(dropout),
+                           ls_linear_new(HIDDEN, OUT, NULL)};
+    ls_module *net = ls_sequential_new(layers, 4);
+    CHECK_OK(ls_module_status(net));
+    return net;
+}
+
+static void sample(int64_t i, float *x, int32_t *y)
+{
+    for (int64_t k = 0; k < IN; k++) {
+        x[k] = ls_random_normal(9, 0, (uint64_t)(i * IN + k));
+    }
+    *y = x[0] > 0.3f ? 0 : x[1] > x[2] ? 1 : 2;
+}
+
+static ls_status samples_get(ls_dataset *self, int64_t index, void *x, void *y)
+{
+    (void)self;
+    sample(index, x, y);
+    return LS_OK;
+}
+
+static ls_dataset samples(int64_t count)
+{
+    return (ls_dataset){.count = count,
+                        .x_shape = LS_SHAPE(IN),
+                        .y_shape = LS_SCALAR,
+                        .x_dtype = LS_FLOAT32,
+                        .y_dtype = LS_INT32,
+                        .get = samples_get};
+}
+
+static void check_replicas(ls_module *net)
+{
+    int identical = 0;
+    uint64_t hash = 0;
+    CHECK_OK(ls_replicas_identical(net, ls_world(), &identical, &hash));
+    CHECK_INT(identical, ls_world_size());
+}
+
+/* ---- the same global batches, whoever shares them ----------------------------------------- */
+
+typedef struct job {
+    int64_t count, batch; /* samples; of all ranks in a step */
+    double dropout;
+    bool alone; /* this rank by itself takes the whole batch, without a wrapper */
+} job;
+
+enum { EPOCHS = 3, STEPS_MAX = 64 };
+
+static ls_loader *open_loader(const job *j, ls_dataset *data, ls_sampler **sampler)
+{
+    int ranks = j->alone ? 1 : ls_world_size();
+    ls_loader *loader = NULL;
+    CHECK_OK(ls_sampler_new(j->count,
+                            LS_OPTIONS(ls_sampler_options, .batch = j->batch / ranks,
+                                       .rank = j->alone ? 0 : ls_rank(), .world_size = ranks),
+                            sampler));
+    CHECK_OK(ls_loader_new(data, *sampler, NULL, &loader));
+    return loader;
+}
+
+/* Returns the mean loss over the step's global batch. */
+static double train_step(const job *j, ls_module *net, const ls_batch *batch)
+{
+    double sums[2] = {0.0, (double)batch->count};
+    LS_SCOPE
+    {
+        ls_tensor *loss = ls_cross_entropy(ls_forward(net, batch->x), batch->y);
+        CHECK_OK(j->alone ? ls_backward(loss) : ls_backward_weighted(loss, (double)batch->count));
+        CHECK_OK(ls_item(loss, &sums[0]));
+        sums[0] = batch->count > 0 ? sums[0] * sums[1] : 0.0;
+    }
+    if (!j->alone) {
+        CHECK_OK(ls_all_reduce(ls_world(), sums, 2, LS_FLOAT64, LS_SUM, NULL, NULL));
+    }
+    CHECK_INT((int64_t)sums[1], batch->global_count);
+    return sums[0] / sums[1];
+}
+
+static int train(const job *j, double losses[STEPS_MAX])
+{
+    ls_dataset data = samples(j->count);
+    ls_sampler *sampler = NULL;
+    ls_loader *loader = open_loader(j, &data, &sampler);
+    ls_module *net = perceptron(j->dropout);
+    net = j->alone ? net : ls_ddp_new(net, ls_world(), NULL);
+    CHECK(net);
+    ls_optim *optim = ls_sgd_new(net, LS_OPTIONS(ls_sgd_options, .lr = 0.1, .momentum = 0.9));
+    ls_batch batch;
+    int steps = 0;
+    for (int epoch = 0; epoch < EPOCHS; epoch++) {
+        while (ls_loader_next(loader, &batch)) {
+            losses[steps++] = train_step(j, net, &batch);
+            CHECK_OK(ls_clip_grad_norm(net, 1.0, NULL));
+            CHECK_OK(ls_optim_step(optim));
+            ls_optim_zero_grad(optim);
+        }
+        CHECK_OK(ls_loader_status(loader));
+    }
+    check_replicas(net);
+    ls_optim_free(optim);
+    ls_module_free(net);
+    ls_loader_free(loader);
+    ls_sampler_free(sampler);
+    return steps;
+}
+
+static void ranks_equal_one(int64_t count, int64_t batch, double dropout)
+{
+    double together[STEPS_MAX], alone[STEPS_MAX];
+    job j = {.count = count, .batch = batch, .dropout = dropout};
+    int steps = train(&j, together);
+    j.alone = true;
+    CHECK_INT(train(&j, alone), steps);
+    CHECK_INT(steps, EPOCHS * ((count + batch - 1) / batch));
+    for (int i = 0; i < steps; i++) {
+        CHECK_NEAR(together[i], alone[i], 1e-5 * fabs(alone[i]));
+    }
+}
+
+/* The last step of an epoch has 2 samples for 4 ranks. */
+DIST_TEST(an_epoch_that_ends_with_fewer_samples_than_ranks_trains_as_one_process_does, 4)
+{
+    ranks_equal_one(50, 16, 0.0);
+}
+
+DIST_TEST(a_data_set_smaller_than_a_batch_trains_as_one_process_does, 3)
+{
+    ranks_equal_one(7, 24, 0.0);
+}
+
+#define DROPS(n)                                                                                   \
+    DIST_TEST(dropout_on_##n##_ranks_drops_what_one_process_drops, n)                              \
+    {                                                                                              \
+        ranks_equal_one(40, 16, 0.4);                                                              \
+    }
+DROPS(1)
+DROPS(2)
+DROPS(4)
+
+/* ---- parts of a model --------------------------------------------------------------------- */
+
+static void backward_of_ones(ls_module *net, double scale)
+{
+    LS_SCOPE
+    {
+        ls_tensor *x = ls_full(LS_SHAPE(4, IN), LS_FLOAT32, 1.0 + ls_rank());
+        ls_tensor *y = ls_forward(net, x);
+        CHECK_OK(ls_backward(ls_scale(ls_mean(ls_mul(y, y)), scale)));
+    }
+}
+
+DIST_TEST(frozen_parameters_are_broadcast_and_left_alone, 2)
+{
+    ls_module *net = perceptron(0.0);
+    ls_param p[4];
+    CHECK_INT(ls_module_params(net, p, 4), 4);
+    CHECK_OK(ls_init_constant(p[0].value, 0.25 * (1 + ls_rank())));
+    CHECK_OK(ls_tensor_status(ls_set_requires_grad(p[0].value, false)));
+    CHECK_OK(ls_tensor_status(ls_set_requires_grad(p[1].value, false)));
+    ls_module *ddp = ls_ddp_new(net, ls_world(), NULL);
+    CHECK_OK(ls_module_status(ddp));
+    ls_optim *optim = ls_adamw_new(ddp, NULL);
+    for (int i = 0; i < 3; i++) {
+        backward_of_ones(ddp, 1.0);
+        CHECK_OK(ls_optim_step(optim));
+        ls_optim_zero_grad(optim);
+    }
+    const float *frozen = ls_data(p[0].value);
+    CHECK(frozen[0] == 0.25f && frozen[HIDDEN * IN - 1] == 0.25f);
+    check_replicas(ddp);
+    ls_optim_free(optim);
+    ls_module_free(ddp);
+}
+
+typedef struct counting {
+    ls_module base;
+    ls_module *inner;
+    ls_tensor *seen; /* a buffer: int64 [1] */
+} counting;
+
+static ls_tensor *counting_forward(ls_module *m, ls_tensor *x)
+{
+    counting *self = (counting *)m;
+    ++*(int64_t *)ls_data(self->seen);
+    return ls_forward(self->inner, ls_forward(self->inner, x)); /* twice: gradients add up */
+}
+
+static const ls_module_class counting_class = {"counting", counting_forward, NULL, NULL};
+
+static ls_module *counting_new(void)
+{
+    CHECK_OK(ls_manual_seed(2));
+    counting *c = ls_module_new(sizeof *c, &counting_class);
+    const int64_t start = 100 + ls_rank();
+    c->inner = ls_module_add(&c->base, "inner", ls_linear_new(IN, IN, NULL));
+    c->seen = ls_module_add_buffer(&c->base, "seen", ls_from_data(&start, LS_SHAPE(1), LS_INT64));
+    CHECK_OK(ls_module_status(&c->base));
+    return &c->base;
+}
+
+DIST_TEST(buffers_start_as_those_of_rank_0_and_get_no_gradients, 3)
+{
+    ls_module *net = counting_new(), *ddp = ls_ddp_new(net, ls_world(), NULL);
+    const int64_t *seen = ls_data(((counting *)net)->seen);
+    CHECK_INT(*seen, 100);
+    CHECK_INT(ls_module_param_count(ddp), 2);
+    backward_of_ones(ddp, 1.0);
+    CHECK_INT(*seen, 101);
+    check_replicas(ddp);
+    ls_module_free(ddp);
+}
+
+static double gradient(ls_module *net, int param)
+{
+    ls_param p[4];
+    CHECK(ls_module_params(net, p, 4) > param);
+    const float *g = ls_data(ls_grad(p[param].value));
+    CHECK(g);
+    return (double)g[1];
+}
+
+DIST_TEST(two_losses_and_two_backwards_add_up_as_in_one_process, 2)
+{
+    ls_module *ddp = ls_ddp_new(counting_new(), ls_world(), NULL);
+    for (int step = 0; step < 3; step++) { /* the first is followed by the new layout of buckets */
+        ls_optim *optim = ls_sgd_new(ddp, NULL);
+        backward_of_ones(ddp, 1.0);
+        double one = gradient(ddp, 0);
+        ls_optim_zero_grad(optim);
+        backward_of_ones(ddp, 0.25);
+        backward_of_ones(ddp, 0.75); /* onto a reduced gradient */
+        CHECK_NEAR(gradient(ddp, 0), one, 1e-6 * (1.0 + fabs(one)));
+        backward_of_ones(ddp, 1.0); /* and again, without zero_grad */
+        CHECK_NEAR(gradient(ddp, 0), 2.0 * one, 2e-6 * (1.0 + fabs(one)));
+        ls_optim_zero_grad(optim);
+        ls_optim_free(optim);
+    }
+    ls_module_free(ddp);
+}
+
+DIST_TEST(a_wrapper_can_be_freed_and_made_again, 2)
+{
+    for (int i = 0; i < 5; i++) {
+        ls_module *ddp = ls_ddp_new(perceptron(0.0), ls_world(), NULL);
+        CHECK_OK(ls_module_status(ddp));
+        backward_of_ones(ddp, 1.0);
+        backward_of_ones(ddp, 1.0);
+        check_replicas(ddp);
+        ls_module_free(ddp);
+    }
+}
+
+DIST_TEST(two_wrapped_modules_in_one_loss_are_both_averaged, 2)
+{
+    ls_module *a = ls_ddp_new(perceptron(0.0), ls_world(), NULL);
+    ls_module *b = ls_ddp_new(perceptron(0.0), ls_world(), NULL);
+    LS_SCOPE
+    {
+        ls_tensor *x = ls_full(LS_SHAPE(4, IN), LS_FLOAT32, 1.0 + ls_rank());
+        CHECK_OK(ls_backward(ls_mean(ls_mul(ls_forward(a, x), ls_forward(b, x)))));
+    }
+    CHECK_NEAR(gradient(a, 2), gradient(b, 2), 0.0); /* the same weights: the same gradients */
+    double low = gradient(a, 2), high = low;
+    CHECK_OK(ls_all_reduce(ls_world(), &low, 1, LS_FLOAT64, LS_MIN, NULL, NULL));
+    CHECK_OK(ls_all_reduce(ls_world(), &high, 1, LS_FLOAT64, LS_MAX, NULL, NULL));
+    CHECK(low == high);
+    ls_module_free(b);
+    ls_module_free(a);
+}
+
+/* ---- what cannot be wrapped --------------------------------------------------------------- */
+
+DIST_TEST(what_cannot_be_wrapped_is_refused_in_words_and_stays_usable, 2)
+{
+    ls_module *ddp = ls_ddp_new(perceptron(0.0), ls_world(), NULL);
+    CHECK(!ls_ddp_new(ddp, ls_world(), NULL));
+    CHECK_CONTAINS(ls_error_message(), "ls_ddp_new: parameter module.0.weight belongs to a");
+    CHECK(!ls_ddp_new(ls_ddp_module(ddp), ls_world(), NULL));
+    CHECK_CONTAINS(ls_error_message(), "ls_ddp_new: the module is part of a ddp; wrap the whole");
+    CHECK(!ls_ddp_new(NULL, ls_world(), NULL));
+    CHECK(!ls_ddp_new(ddp, NULL, NULL));
+    CHECK_CONTAINS(ls_error_message(), "the group is NULL");
+    ls_module *relu = ls_relu_new();
+    CHECK(!ls_ddp_new(relu, ls_world(), NULL));
+    CHECK_CONTAINS(ls_error_message(), "no parameter that requires gradients");
+    ls_module_free(relu);
+    backward_of_ones(ddp, 1.0);
+    check_replicas(ddp);
+    ls_module_free(ddp);
+}
+
+TEST_MAIN
