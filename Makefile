@@ -42,6 +42,7 @@ bench: build
 
 install: build
 	meson install -C $(BUILD) --no-rebuild
+	@[ -n "$(DESTDIR)" ] || ldconfig 2>/dev/null || true # so that the library is found at once
 
 clean:
 	rm -rf build build-asan build-tsan

@@ -1,0 +1,103 @@
+"""scripts/bootstrap where things are missing: a PATH of links, and an apt-get that only notes."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
+from tap import SOURCE, Skip, run, test
+
+SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-bootstrap-")
+TOOLS = ("sh env id sed echo cat gcc g++ make meson ninja pkg-config python3").split()
+
+
+class Machine:
+    """A folder of links to this machine's tools but `missing`, run as root or as somebody else."""
+
+    def __init__(self, name, missing, root=True, sudo=False, apt=True, fails=False):
+        self.bin = pathlib.Path(SCRATCH.name) / name
+        self.log = self.bin / "log"
+        self.bin.mkdir()
+        for tool in TOOLS:
+            if tool not in missing and shutil.which(tool):
+                (self.bin / tool).symlink_to(shutil.which(tool))
+        self.program("id", f"echo {0 if root else 1000}")
+        self.program("apt-cache", "exit 0")
+        if apt:
+            end = 'case "$*" in *install*) exit 100;; esac' if fails else ""
+            self.program("apt-get", f'echo "$DEBIAN_FRONTEND $*" >> {self.log}\n{end}')
+        if sudo:
+            self.program("sudo", f'echo sudo >> {self.log}; exec "$@"')
+
+    def program(self, name, body):
+        path = self.bin / name
+        path.unlink(missing_ok=True)
+        path.write_text(f"#!/bin/sh\n{body}\n")
+        path.chmod(0o755)
+
+    def bootstrap(self):
+        environment = {k: v for k, v in os.environ.items() if k != "CC"}
+        done = subprocess.run(["/bin/sh", SOURCE / "scripts/bootstrap"], text=True,
+                              env=dict(environment, PATH=str(self.bin)), stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
+        asked = self.log.read_text() if self.log.exists() else ""
+        return done.returncode, done.stdout, asked
+
+
+def complete():
+    """The libraries are looked for where they are: without them nothing here can be told."""
+    status, output, asked = Machine(f"probe{len(os.listdir(SCRATCH.name))}", []).bootstrap()
+    if asked:
+        raise Skip("this machine lacks " + output.splitlines()[0].split(":")[-1].strip())
+    return status, output
+
+
+@test
+def nothing_is_done_when_all_is_there():
+    assert complete() == (0, "bootstrap: everything needed is there\n")
+
+
+@test
+def what_is_missing_is_named_and_installed_as_root():
+    complete()
+    status, output, asked = Machine("bare", ["make", "meson", "ninja"]).bootstrap()
+    assert status == 0, output
+    assert output.startswith("bootstrap: installing with apt-get: make meson ninja-build\n"), output
+    last = asked.splitlines()[-1]
+    assert last.startswith("noninteractive ") and last.endswith(
+        "install --no-install-recommends make meson ninja-build"), asked
+
+
+@test
+def somebody_else_uses_sudo():
+    complete()
+    status, output, asked = Machine("sudo", ["meson"], root=False, sudo=True).bootstrap()
+    assert status == 0 and "installing with sudo apt-get: meson" in output, output
+    assert "sudo\n" in asked and asked.rstrip().endswith("meson"), asked
+
+
+@test
+def without_sudo_the_command_to_ask_for_is_told():
+    complete()
+    status, output, asked = Machine("plain", ["meson"], root=False).bootstrap()
+    assert status == 1 and asked == "" and "    apt-get install meson\n" in output, output
+
+
+@test
+def without_apt_the_missing_are_told():
+    complete()
+    status, output, _ = Machine("other", ["meson"], apt=False).bootstrap()
+    assert status == 1 and "no apt-get here" in output and output.endswith(" meson\n"), output
+
+
+@test
+def a_failed_installation_fails():
+    complete()
+    status, output, _ = Machine("failing", ["meson"], fails=True).bootstrap()
+    assert status != 0 and "bootstrap: done" not in output, output
+
+
+run()

@@ -1,0 +1,87 @@
+"""The pages tell of what is there: files, folders, targets and flags that they name exist."""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
+from tap import SOURCE, none_of, run, test
+
+PAGES = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "STYLE.md")
+# STYLE.md names files that imitate others' and come later.
+PAGES_OF_NOW = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md")
+
+
+def page(name):
+    return (SOURCE / name).read_text()
+
+
+def files():
+    done = subprocess.run(["git", "-C", str(SOURCE), "ls-files", "-co", "--exclude-standard"],
+                          text=True, capture_output=True)
+    if done.returncode != 0:  # not a checkout
+        found = [p.relative_to(SOURCE).as_posix() for p in SOURCE.rglob("*") if p.is_file()]
+        return [f for f in found if not f.startswith((".git/", "build"))]
+    return [f for f in done.stdout.splitlines() if (SOURCE / f).is_file()]
+
+
+def exists(name, known):
+    """A path from the root, or the end of one: `exec.c`, `algorithm/`."""
+    if name.endswith("/"):
+        return any(("/" + f).find("/" + name) >= 0 for f in known)
+    return any(("/" + f).endswith("/" + name) for f in known)
+
+
+@test
+def files_and_folders_that_the_pages_name_exist():
+    known, problems = files(), []
+    for name in PAGES_OF_NOW:
+        for path in re.findall(r"`([\w./-]+(?:\.(?:c|h|py|md)|/))`", page(name)):
+            if not path.startswith(("/", "build/")) and not exists(path, known):
+                problems.append(f"{name}: {path}")
+    none_of(problems, "named, not there")
+
+
+@test
+def the_check_sees_what_is_missing():
+    known = ["src/comm/exec.c"]
+    assert exists("exec.c", known) and exists("comm/", known) and exists("src/comm/exec.c", known)
+    assert not exists("xec.c", known) and not exists("omm/", known)
+
+
+@test
+def links_between_pages_lead_somewhere():
+    none_of((f"{name}: {link}" for name in PAGES
+             for link in re.findall(r"\]\(([^)#:]+)\)", page(name)) if not (SOURCE / link).exists()),
+            "dead links")
+
+
+@test
+def the_maps_name_every_top_folder():
+    folders = {f.split("/")[0] for f in files() if "/" in f and not f.startswith(".")}
+    for name in ("README.md", "ARCHITECTURE.md"):
+        none_of((f"{folder}/" for folder in sorted(folders) if f"{folder}/" not in page(name)),
+                f"not in the map of {name}")
+
+
+@test
+def every_layer_stands_in_the_readmes_map():
+    layers = {f.split("/")[1] for f in files() if f.startswith("src/") and f.count("/") > 1}
+    none_of((f"src/{layer}/" for layer in sorted(layers) if f"src/{layer}/" not in page("README.md")),
+            "not in the map")
+
+
+@test
+def make_targets_and_flags_that_the_readme_names_exist():
+    makefile = (SOURCE / "Makefile").read_text()
+    targets = set(re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE).group(1).split())
+    none_of(set(re.findall(r"`make ([a-z-]+)`", page("README.md"))) - targets, "no such target")
+    sources = "".join((SOURCE / f).read_text() for f in files() if f.startswith(("tools/", "bench/")))
+    flags = set(re.findall(r"^lockstep .*$", page("README.md"), re.MULTILINE))
+    flags = {flag for line in flags for flag in re.findall(r"--[a-z-]+", line)}
+    assert flags, "no command line found"
+    none_of((flag for flag in sorted(flags) if f'"{flag}"' not in sources), "no such flag")
+
+
+run()
