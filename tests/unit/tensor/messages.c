@@ -91,12 +91,13 @@ LOCAL_TEST(dead_handles_are_told_where_they_were_made)
         line = __LINE__ + 1;
         dead = ls_relu(dead);
     }
+    int used = __LINE__ + 1;
     CHECK_STATUS(ls_tensor_status(ls_add(f32(LS_SHAPE(2)), dead)), LS_ERR_STALE);
     snprintf(
         want, sizeof want,
         "%s:%d: add: argument 2 is the tensor made at %s:%d, whose scope has ended or which was "
         "freed; ls_keep what outlives its scope",
-        __FILE__, __LINE__ - 4, __FILE__, line);
+        __FILE__, used, __FILE__, line);
     CHECK_CONTAINS(ls_error_message(), want);
     EXPECT(ls_add(NULL, dead), LS_ERR_INVALID, "add: argument 1 is NULL; give a tensor");
 }
