@@ -62,6 +62,7 @@ struct ls_work {
     bool by_message;        /* const; needs the message transport */
     _Atomic bool posted;    /* fence 0 is announced: release under lock, acquire */
     bool warned;            /* token */
+    bool left_seen;         /* token; see Note [Leaving] in failure.c */
     uint8_t way;            /* ls__way; set at submission or by the token's holder */
     const ls__program *program; /* the same */
     void (*done)(void *arg, ls_status status);

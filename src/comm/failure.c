@@ -194,6 +194,13 @@ static void describe_missing(const ls_group *group, int member, char *out, size_
     ls__board_describe(comm->board, comm->env, group->member[member].local, out, bytes);
 }
 
+static bool announced(const ls_group *group, const ls_work *work, int r)
+{
+    const uint64_t sequence = work->descriptor.sequence;
+    return atomic_load_explicit(&ls__post_slot(group, r, sequence)->stamp, memory_order_acquire) >=
+           ls__stamp(sequence, 1);
+}
+
 /* The members that keep `work` waiting: for a collective those that have not announced it (or, when
  * all have, the first that is behind at a fence); for a letter the peer. Returns the count of
  * those named first in `who`. */
@@ -205,9 +212,7 @@ static int missing_members(const ls_group *group, const ls_work *work, int *who,
         return count;
     }
     for (int r = 0; r < group->size && count < room; r++) {
-        if (r != group->rank &&
-            atomic_load_explicit(&ls__post_slot(group, r, work->descriptor.sequence)->stamp,
-                                 memory_order_acquire) < ls__stamp(work->descriptor.sequence, 1)) {
+        if (r != group->rank && !announced(group, work, r)) {
             who[count++] = r;
         }
     }
@@ -258,14 +263,31 @@ static void warn_stall(ls_group *group, ls_work *work, uint64_t now_ns)
     work->warned = true;
 }
 
+/* Note [Leaving]
+ * A rank may take part in an operation and leave at once, between our look at its announcement and
+ * our look at its life. What it did before it left is visible once its leaving is (release and
+ * acquire on `life`): so a collective's announcement is looked at again after that. What it sent
+ * lies in a ring that may not have been read since; a letter is given up at the second look, before
+ * which the rings have been read. */
+static bool came_before_it_left(const ls_group *group, ls_work *work, int r)
+{
+    if (work->operation != LS__OP_SEND && work->operation != LS__OP_RECV) {
+        return announced(group, work, r);
+    }
+    const bool first_look = !work->left_seen;
+    work->left_seen = true;
+    return first_look;
+}
+
 /* A member that is missing and cannot come any more. */
-static bool member_gone(ls_group *group, const ls_work *work, uint64_t now_ns)
+static bool member_gone(ls_group *group, ls_work *work, uint64_t now_ns)
 {
     int who[NAMED_MAX];
     const int count = missing_members(group, work, who, NAMED_MAX);
     for (int i = 0; i < count; i++) {
         const ls__life life = life_of(group->comm, group->member[who[i]].local);
-        if (life != LS__LIFE_LEFT && life != LS__LIFE_DEAD) {
+        if ((life != LS__LIFE_LEFT && life != LS__LIFE_DEAD) ||
+            (life == LS__LIFE_LEFT && came_before_it_left(group, work, who[i]))) {
             continue;
         }
         if (group->gone_seen_ns == 0) {

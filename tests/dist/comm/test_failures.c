@@ -262,6 +262,30 @@ TEST(a_rank_that_left_is_named_by_those_who_wait)
 
 /* ---- aborts ------------------------------------------------------------------------------- */
 
+static int takes_part_and_leaves(void *arg)
+{
+    const int last = *(const int *)arg - 1;
+    float x = 1.0f;
+    LS_CHECK(ls_init(NULL));
+    LS_CHECK(ls_all_reduce(ls_world(), &x, 1, LS_FLOAT32, LS_SUM, NULL, NULL));
+    if (ls_rank() == last) {
+        LS_CHECK(ls_send(ls_world(), &x, 1, LS_FLOAT32, 0, 7, NULL, NULL));
+    } else if (ls_rank() == 0) {
+        LS_CHECK(ls_recv(ls_world(), &x, 1, LS_FLOAT32, last, 7, NULL, NULL));
+    }
+    LS_CHECK(ls_finalize());
+    return 0;
+}
+
+/* More ranks than cores: some look after others have left. See Note [Leaving] in failure.c. */
+TEST(ranks_that_leave_at_once_have_taken_part)
+{
+    int ranks = 6;
+    for (int i = 0; i < 40; i++) {
+        CHECK_OK(ls_spawn(takes_part_and_leaves, &ranks, ranks));
+    }
+}
+
 DIST_TEST(an_abort_reaches_ranks_that_wait, 3)
 {
     static float x[100000];
