@@ -40,7 +40,10 @@ bench: build
 	$(BUILD)/lockstep bench all-reduce -n $(or $(N),2) --sizes 1M,10M,100M \
 	    --buffers registered --json $(BUILD)/bench-all-reduce.json $(ARGS)
 
+# PREFIX may be another one than the build was set up with.
 install: build
+	@meson configure $(BUILD) -Dprefix=$(PREFIX) -Dlibdir=$(LIBDIR)
+	@ninja -C $(BUILD)
 	meson install -C $(BUILD) --no-rebuild
 	@[ -n "$(DESTDIR)" ] || ldconfig 2>/dev/null || true # so that the library is found at once
 

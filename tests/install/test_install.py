@@ -53,6 +53,13 @@ def meson_installs_into_a_scratch_root():
 
 
 @test
+def make_install_asks_for_the_prefix_it_is_given():
+    told = command("make", "-n", "install", "PREFIX=/some/where", "LIBDIR=lib64", f"BUILD={BUILD}",
+                   cwd=SOURCE)
+    assert "-Dprefix=/some/where -Dlibdir=lib64" in told, told
+
+
+@test
 def no_installed_text_names_the_build_or_the_source_folder():
     problems = []
     for path in ROOT.rglob("*"):
