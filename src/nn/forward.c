@@ -3,15 +3,28 @@
 #include "nn/module.h"
 #include "tensor/tensor.h"
 
+/* The last error may be the constructor's, or of long ago. */
+static ls_status fail_null(void)
+{
+    bool failed = ls__self.status < 0;
+    return ls__fail(LS_ERR_INVALID,
+                    "forward: the module is NULL; check what its constructor returned%s%s%s",
+                    failed ? " (the last error was: " : "", failed ? ls_error_message() : "",
+                    failed ? ")" : "");
+}
+
 static ls_tensor *refuse(ls_status status)
 {
+    if (ls__self.file != NULL && ls__self.file[0] != '\0') {
+        (void)ls__fail(status, "%s:%d: %s", ls__self.file, ls__self.line, ls_error_message());
+    }
     ls__tensors *tensors = ls__tensors_get("ls_forward");
     return tensors ? ls__poison(tensors) : ls__poison_fixed(status);
 }
 
 ls_tensor *ls_forward(ls_module *module, ls_tensor *x)
 {
-    ls_status status = ls_module_status(module);
+    ls_status status = module ? ls_module_status(module) : fail_null();
     if (status < 0) {
         return refuse(status);
     }

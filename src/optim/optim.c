@@ -212,6 +212,7 @@ static ls_status update(const ls_optim *o, ls__optim_param *param)
 
 static ls_status step(ls_optim *o)
 {
+    LS_TRY(ls__optim_check(o->cls->name, "lr", o->hyper[0], 0.0, INFINITY)); /* set_lr takes any */
     LS_TRY(check_synchronised(o));
     LS_TRY(allocate_state(o));
     for (int i = 0; i < o->count; i++) {

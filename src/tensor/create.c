@@ -35,20 +35,25 @@ ls_tensor *ls_zeros(ls_shape shape, ls_dtype dtype)
     return t;
 }
 
-ls_tensor *ls_full(ls_shape shape, ls_dtype dtype, double value)
+static ls_tensor *filled(const char *name, ls_shape shape, ls_dtype dtype, double value)
 {
     ls__call call;
     ls__record *out;
-    ls_tensor *t = make("full", shape, dtype, &call, &out);
+    ls_tensor *t = make(name, shape, dtype, &call, &out);
     if (out != NULL) {
         ls__convert_fill(ls__record_data(out), dtype, out->numel, value);
     }
     return t;
 }
 
+ls_tensor *ls_full(ls_shape shape, ls_dtype dtype, double value)
+{
+    return filled("full", shape, dtype, value);
+}
+
 ls_tensor *ls_ones(ls_shape shape, ls_dtype dtype)
 {
-    return ls_full(shape, dtype, 1.0);
+    return filled("ones", shape, dtype, 1.0);
 }
 
 ls_tensor *ls_from_data(const void *data, ls_shape shape, ls_dtype dtype)

@@ -105,6 +105,13 @@ ls_tensor *ls_relu(ls_tensor *a)
 
 ls_tensor *ls_gelu(ls_tensor *a, ls_gelu_kind kind)
 {
+    ls__call call;
+    if (kind != LS_GELU_ERF && kind != LS_GELU_TANH) {
+        return ls__call_begin(&call, "gelu", 1, &a)
+                   ? ls__call_fail(&call, LS_ERR_INVALID,
+                                   "kind %d; give LS_GELU_ERF or LS_GELU_TANH", (int)kind)
+                   : call.failed;
+    }
     return unary(kind == LS_GELU_TANH ? LS__UNARY_GELU_TANH : LS__UNARY_GELU_ERF, a);
 }
 

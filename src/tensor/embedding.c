@@ -70,7 +70,12 @@ ls_tensor *ls_embedding(ls_tensor *weight, ls_tensor *index)
         return call.failed;
     }
     const ls__record *w = call.in[EDGE_W], *ids = call.in[EDGE_INDEX];
-    if (w->dtype != LS_FLOAT32 || w->ndim != 2 || ids->ndim == LS_DIMS_MAX) {
+    if (ids->ndim == LS_DIMS_MAX) {
+        return ls__call_fail(&call, LS_ERR_INVALID,
+                             "index %s: the result has one dimension more, and %d is the most",
+                             ls__record_print(ids).text, LS_DIMS_MAX);
+    }
+    if (w->dtype != LS_FLOAT32 || w->ndim != 2) {
         return ls__call_fail(&call, LS_ERR_INVALID,
                              "weight %s of %s with index %s; the weight must be float32 [V,C]",
                              ls__record_print(w).text, ls_dtype_name((ls_dtype)w->dtype),

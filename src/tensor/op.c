@@ -105,6 +105,11 @@ bool ls__call_dim(ls__call *call, int dim, int *out)
         return true;
     }
     int ndim = call->in[0]->ndim;
+    if (ndim == 0) {
+        (void)ls__call_fail(call, LS_ERR_INVALID,
+                            "dimension %d of a scalar, which has none; ls_reshape it to [1]", dim);
+        return false;
+    }
     (void)ls__call_fail(call, LS_ERR_INVALID, "dimension %d of %s; give %d to %d", dim,
                         ls__record_print(call->in[0]).text, -ndim, ndim - 1);
     return false;
@@ -124,6 +129,9 @@ ls__record *ls__call_output(ls__call *call, ls_shape shape, ls_dtype dtype)
     } else {
         out->storage = ls__storage_new(call->tensors, (size_t)out->numel * ls_dtype_size(dtype));
         if (out->storage == NULL) {
+            (void)ls__fail_within(ls__self.status, "%s: %s", call->name,
+                                  ls__shape_print(shape).text);
+            add_site();
             call_failed(call);
         }
     }

@@ -403,6 +403,9 @@ TEST(what_a_failed_constructor_returned_is_answered_in_words)
     CHECK(ls_module_state(none, "", NULL) == LS_ERR_INVALID);
     ls_optim *optim = ls_sgd_new(none, NULL);
     CHECK(optim == NULL);
+    ls_site_set("here.c", 7);
+    CHECK(ls_tensor_status(ls_forward(none, ls_ones(LS_SHAPE(2, 3), LS_FLOAT32))) < 0);
+    CHECK_CONTAINS(ls_error_message(), "here.c:7: forward: the module is NULL");
     CHECK(ls_optim_step(optim) == LS_ERR_INVALID);
     ls_optim_zero_grad(optim);
     ls_optim_set_lr(optim, 0.1);
@@ -417,11 +420,15 @@ TEST(what_a_failed_constructor_returned_is_answered_in_words)
     end();
 }
 
-TEST(a_step_after_the_module_was_freed_is_refused)
+TEST(a_step_after_the_module_was_freed_or_with_no_rate_is_refused)
 {
     start();
     ls_module *m = ls_linear_new(2, 3, NULL);
     ls_optim *optim = ls_sgd_new(m, NULL);
+    ls_optim_set_lr(optim, NAN);
+    CHECK(ls_optim_step(optim) == LS_ERR_INVALID);
+    CHECK_CONTAINS(ls_error_message(), "lr is nan");
+    ls_optim_set_lr(optim, 0.1);
     ls_module_free(m);
     CHECK(ls_optim_step(optim) == LS_ERR_STALE);
     ls_optim_free(optim);

@@ -75,9 +75,24 @@ LOCAL_TEST(type_and_index_mistakes_name_the_element)
     EXPECT(ls_relu(i), LS_ERR_INVALID,
            "relu: argument 1 is int64 [2,2]; it takes float32: convert with ls_cast");
     EXPECT(ls_dropout(x, 1.5), LS_ERR_INVALID, "dropout: p is 1.5; it is a probability in 0…1");
+    EXPECT(ls_gelu(x, (ls_gelu_kind)9), LS_ERR_INVALID,
+           "gelu: kind 9; give LS_GELU_ERF or LS_GELU_TANH");
+    EXPECT(ls_softmax(ls_full(LS_SCALAR, LS_FLOAT32, 1), 0), LS_ERR_INVALID,
+           "softmax: dimension 0 of a scalar, which has none; ls_reshape it to [1]");
+    EXPECT(ls_embedding(w, ls_reshape(i, LS_SHAPE(1, 1, 1, 1, 1, 1, 2, 2))), LS_ERR_INVALID,
+           "embedding: index [1,1,1,1,1,1,2,2]: the result has one dimension more, and 8 is the "
+           "most");
     EXPECT(ls_set_requires_grad(i, true), LS_ERR_INVALID,
            "set_requires_grad: [2,2] of int64; only contiguous float32 tensors carry gradients "
            "(ls_cast, ls_contiguous)");
+}
+
+LOCAL_TEST(a_tensor_that_does_not_fit_names_its_operation_and_shape)
+{
+    EXPECT(
+        ls_ones(LS_SHAPE((int64_t)1 << 46), LS_FLOAT32), LS_ERR_MEMORY,
+        "full: [70368744177664]: a new tensor of 281474976710656 bytes: memory could not be had; "
+        "free tensors, end scopes earlier or make batches smaller");
 }
 
 LOCAL_TEST(dead_handles_are_told_where_they_were_made)
