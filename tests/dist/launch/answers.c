@@ -4,40 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "test.h"
-
-#define SECONDS 30
-
-/* Runs a shell script in a new folder; $L is the command, $E the folder of the examples. */
-static test_output script(const char *text)
-{
-    char command[8192], examples[2048];
-    snprintf(examples, sizeof examples, "%s", test_build_path("examples"));
-    snprintf(command, sizeof command,
-             "L=%s; E=%s; D=$(mktemp -d); trap 'rm -rf $D' EXIT; cd $D; export L E\n%s",
-             test_build_path("lockstep"), examples, text);
-    return test_run(command, SECONDS);
-}
-
-static void check_script(const char *text, int status, const char *part)
-{
-    test_output got = script(text);
-    if (got.status != status) {
-        test_fail(__FILE__, __LINE__, "%s\nstatus %d, want %d: %s", text, got.status, status,
-                  got.text);
-    }
-    CHECK_CONTAINS(got.text, part);
-    free(got.text);
-}
-
-static int count_of(const char *text, const char *part)
-{
-    int count = 0;
-    for (const char *at = strstr(text, part); at != NULL; at = strstr(at + 1, part)) {
-        count++;
-    }
-    return count;
-}
+#include "script.h"
 
 static void check_count(const char *text, const char *part, int want)
 {

@@ -3,42 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "test.h"
-
-#define SECONDS 20
-
-/* Runs a shell script in a new folder; $L is the command, $D the folder. */
-static test_output script(const char *text)
-{
-    static char command[8192];
-    snprintf(command, sizeof command,
-             "L=%s; D=$(mktemp -d); trap 'rm -rf $D' EXIT; export L D; cd $D\n"
-             "until_file() { until [ -s $1 ]; do sleep 0.01; done; }\n"
-             "until_gone() { for p in \"$@\"; do while kill -0 $p 2>/dev/null; do sleep 0.01; "
-             "done; done; }\n%s",
-             test_build_path("lockstep"), text);
-    return test_run(command, SECONDS);
-}
-
-static void check_script(const char *text, int status, const char *part)
-{
-    test_output got = script(text);
-    if (got.status != status) {
-        test_fail(__FILE__, __LINE__, "%s\nstatus %d, want %d: %s", text, got.status, status,
-                  got.text);
-    }
-    CHECK_CONTAINS(got.text, part);
-    free(got.text);
-}
-
-static int count_of(const char *text, const char *part)
-{
-    int count = 0;
-    for (const char *at = strstr(text, part); at != NULL; at = strstr(at + 1, part)) {
-        count++;
-    }
-    return count;
-}
+#include "script.h"
 
 /* ---- status and report ----------------------------------------------------------------------- */
 

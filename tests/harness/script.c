@@ -1,0 +1,42 @@
+/* Shell scripts as tests of the command. */
+#include "script.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SECONDS 30
+#define SCRIPT_BYTES 8192
+
+test_output script(const char *text)
+{
+    char command[SCRIPT_BYTES + 4096], examples[2048];
+    snprintf(examples, sizeof examples, "%s", test_build_path("examples"));
+    snprintf(command, sizeof command,
+             "L=%s; E=%s; D=$(mktemp -d); trap 'rm -rf $D' EXIT; export L E D; cd $D\n"
+             "until_file() { until [ -s $1 ]; do sleep 0.01; done; }\n"
+             "until_gone() { for p in \"$@\"; do while kill -0 $p 2>/dev/null; do sleep 0.01; "
+             "done; done; }\n%s",
+             test_build_path("lockstep"), examples, text);
+    return test_run(command, SECONDS);
+}
+
+void check_script(const char *text, int status, const char *part)
+{
+    test_output got = script(text);
+    if (got.status != status) {
+        test_fail(__FILE__, __LINE__, "%s\nstatus %d, want %d: %s", text, got.status, status,
+                  got.text);
+    }
+    CHECK_CONTAINS(got.text, part);
+    free(got.text);
+}
+
+int count_of(const char *text, const char *part)
+{
+    int count = 0;
+    for (const char *at = strstr(text, part); at != NULL; at = strstr(at + 1, part)) {
+        count++;
+    }
+    return count;
+}
