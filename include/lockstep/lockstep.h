@@ -4,6 +4,7 @@
 #define LOCKSTEP_LOCKSTEP_H
 
 #include <lockstep/autograd.h>
+#include <lockstep/checkpoint.h>
 #include <lockstep/comm.h>
 #include <lockstep/data.h>
 #include <lockstep/ddp.h>
@@ -18,5 +19,34 @@
 #include <lockstep/tensor.h>
 #include <lockstep/types.h>
 #include <lockstep/version.h>
+
+/* LS_ITEM("model", net): an ls_checkpoint_item of a module, optimizer, loader or runtime. */
+#ifndef __cplusplus
+static inline ls_status ls_item_module_(void *m, const char *prefix, const ls_state_visitor *v)
+{
+    return ls_module_state(m, prefix, v);
+}
+static inline ls_status ls_item_optim_(void *o, const char *prefix, const ls_state_visitor *v)
+{
+    return ls_optim_state(o, prefix, v);
+}
+static inline ls_status ls_item_loader_(void *l, const char *prefix, const ls_state_visitor *v)
+{
+    return ls_loader_state(l, prefix, v);
+}
+static inline ls_status ls_item_runtime_(void *r, const char *prefix, const ls_state_visitor *v)
+{
+    return ls_runtime_state(r, prefix, v);
+}
+#define LS_ITEM(prefix_, object_)                                                                  \
+    {                                                                                              \
+        .prefix = (prefix_), .object = (object_),                                                  \
+        .state = _Generic((object_), ls_module *                                                   \
+                          : ls_item_module_, ls_optim *                                            \
+                          : ls_item_optim_, ls_loader *                                            \
+                          : ls_item_loader_, ls_runtime *                                          \
+                          : ls_item_runtime_)                                                      \
+    }
+#endif
 
 #endif

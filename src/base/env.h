@@ -99,6 +99,14 @@ struct ls__env {
     int (*list)(const ls__env *env, const char *path, int (*each)(void *arg, const char *name),
                 void *arg);
 
+    int (*remove_file)(const ls__env *env, const char *path);
+    int (*remove_folder)(const ls__env *env, const char *path); /* an empty one */
+    /* Locks a file until `fd` is closed or the process ends; -EAGAIN: somebody else has. */
+    int (*lock_file)(const ls__env *env, int fd);
+    /* Maps a regular file read-only; an empty one is *out == NULL. */
+    int (*map_file)(const ls__env *env, const char *path, void **out, size_t *bytes);
+    void (*unmap_file)(const ls__env *env, void *memory, size_t bytes);
+
     /* host-local connections and shared memory */
     int (*socket_pair)(const ls__env *env, int out[2]); /* AF_UNIX stream, non-blocking, cloexec */
     /* One sendmsg/recvmsg; pass_fd / *got_fd: -1 for none. Returns bytes or -errno. */

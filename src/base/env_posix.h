@@ -45,6 +45,12 @@ int ls__posix_stat(const ls__env *env, const char *path, bool follow, ls__env_st
 int ls__posix_list(const ls__env *env, const char *path, int (*each)(void *arg, const char *name),
                    void *arg);
 
+int ls__posix_remove_file(const ls__env *env, const char *path);
+int ls__posix_remove_folder(const ls__env *env, const char *path);
+int ls__posix_lock_file(const ls__env *env, int fd);
+int ls__posix_map_file(const ls__env *env, const char *path, void **out, size_t *bytes);
+void ls__posix_unmap_file(const ls__env *env, void *memory, size_t bytes);
+
 /* net: connections of this host */
 int ls__posix_socket_pair(const ls__env *env, int out[2]);
 ssize_t ls__posix_send(const ls__env *env, int fd, const void *in, size_t bytes, int pass_fd);

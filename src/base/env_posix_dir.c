@@ -1,10 +1,14 @@
-/* Folders and kinds of files of the real env table. */
+/* Folders, kinds of files, and whole files of the real env table. */
 #include "base/env_posix.h"
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static ls__env_kind kind_of(mode_t mode)
 {
@@ -51,4 +55,68 @@ int ls__posix_list(const ls__env *env, const char *path, int (*each)(void *arg, 
     }
     (void)closedir(folder);
     return result;
+}
+
+int ls__posix_remove_file(const ls__env *env, const char *path)
+{
+    (void)env;
+    return unlink(path) != 0 ? -errno : 0;
+}
+
+int ls__posix_remove_folder(const ls__env *env, const char *path)
+{
+    (void)env;
+    return rmdir(path) != 0 ? -errno : 0;
+}
+
+int ls__posix_lock_file(const ls__env *env, int fd)
+{
+    (void)env;
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
+        return 0;
+    }
+    return errno == EWOULDBLOCK ? -EAGAIN : -errno;
+}
+
+/* The size is that of the descriptor mapped, so no rename can come between. */
+static int map_descriptor(int fd, void **out, size_t *bytes)
+{
+    struct stat found;
+    if (fstat(fd, &found) != 0) {
+        return -errno;
+    }
+    if (!S_ISREG(found.st_mode)) {
+        return -EINVAL;
+    }
+    *bytes = (size_t)found.st_size;
+    *out = NULL;
+    if (*bytes == 0) {
+        return 0;
+    }
+    void *memory = mmap(NULL, *bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (memory == MAP_FAILED) {
+        return -errno;
+    }
+    *out = memory;
+    return 0;
+}
+
+int ls__posix_map_file(const ls__env *env, const char *path, void **out, size_t *bytes)
+{
+    (void)env;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) {
+        return -errno;
+    }
+    int rc = map_descriptor(fd, out, bytes);
+    (void)close(fd);
+    return rc;
+}
+
+void ls__posix_unmap_file(const ls__env *env, void *memory, size_t bytes)
+{
+    (void)env;
+    if (memory != NULL) {
+        (void)munmap(memory, bytes);
+    }
 }

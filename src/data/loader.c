@@ -4,9 +4,10 @@
  *                  <--free-------------------------
  *
  * There is one slot more than `prefetch`: the one whose batch the user holds. The reader walks
- * (epoch, step) on its own; the user's side walks the same sequence and so knows which slot is
- * which. Both counters only grow; each side sleeps on its own event word. A seek stops the reader,
- * moves the position and starts it again. With prefetch 0 there is no thread and one slot.
+ * (epoch, position) on its own (Note [Positions] in sampler.h); the user's side walks the same
+ * sequence and so knows which slot is which. Both counters only grow; each side sleeps on its own
+ * event word. A seek stops the reader, moves the position and starts it again. With prefetch 0
+ * there is no thread and one slot.
  *
  * Memory is taken once. A batch's tensors are views of its slot, made once for the full size; only
  * the shorter batch at an epoch's end gets views of its own.
@@ -29,8 +30,7 @@
 typedef struct slot {
     uint8_t *x, *y;
     ls_tensor *x_full, *y_full; /* views of all `batch` samples */
-    int64_t epoch, step;
-    ls_status status; /* of reading it */
+    ls_status status;           /* of reading it */
     char message[LS__MESSAGE_MAX];
 } slot;
 
@@ -46,7 +46,7 @@ struct ls_loader {
     int slot_count;
     int64_t *indices; /* [batch] Sync: owned by the reader while it runs */
 
-    int64_t epoch, step;        /* of the next batch; step == steps: the epoch's end is due */
+    int64_t epoch, position;    /* of the next batch; without a step there, the end is due */
     bool held;                  /* the user holds a slot */
     ls_tensor *x_held, *y_held; /* as these tensors */
     ls_tensor *x_part, *y_part; /* views of a short batch, until the next call */
@@ -54,8 +54,8 @@ struct ls_loader {
     char message[LS__MESSAGE_MAX];
 
     bool threaded;
-    ls__env_thread *reader;            /* NULL: not running */
-    int64_t reader_epoch, reader_step; /* Sync: owned by the reader while it runs */
+    ls__env_thread *reader;                /* NULL: not running */
+    int64_t reader_epoch, reader_position; /* Sync: owned by the reader while it runs */
     _Atomic uint32_t filled; /* Sync: release by the reader, acquire by the user's thread */
     _Atomic uint32_t freed;  /* Sync: release by the user's thread, acquire by the reader */
     _Atomic uint32_t stop;   /* Sync: release by the user's thread, acquire by the reader */
@@ -64,26 +64,32 @@ struct ls_loader {
 
 /* ---- reading one batch -------------------------------------------------------------------- */
 
-static void next_position(const ls_loader *l, int64_t *epoch, int64_t *step)
+static int64_t step_at(const ls_loader *l, int64_t position)
 {
-    if (++*step >= ls_sampler_steps(l->sampler)) {
-        *step = 0;
+    return position / ls__sampler_global_batch(l->sampler);
+}
+
+/* Goes on behind a step; where the epoch has no step left, to the next epoch. */
+static void next_position(const ls_loader *l, int64_t *epoch, int64_t *position)
+{
+    *position += ls__sampler_span_at(l->sampler, *position).global;
+    if (ls__sampler_span_at(l->sampler, *position).global == 0) {
+        *position = 0;
         ++*epoch;
     }
 }
 
-static void read_batch(ls_loader *l, slot *at, int64_t epoch, int64_t step)
+static void read_batch(ls_loader *l, slot *at, int64_t epoch, int64_t position)
 {
-    at->epoch = epoch;
-    at->step = step;
+    ls__sampler_span span = ls__sampler_span_at(l->sampler, position);
     at->status = LS_OK;
-    int64_t count = ls_sampler_get(l->sampler, epoch, step, l->indices);
-    for (int64_t i = 0; i < count; i++) {
+    ls__sampler_read(l->sampler, epoch, &span, l->indices);
+    for (int64_t i = 0; i < span.count; i++) {
         at->status = l->dataset->get(l->dataset, l->indices[i], at->x + (size_t)i * l->x_bytes,
                                      at->y + (size_t)i * l->y_bytes);
         if (at->status < 0) {
             (void)snprintf(at->message, sizeof at->message, "loader: epoch %lld, step %lld: %s",
-                           (long long)epoch, (long long)step, ls_error_message());
+                           (long long)epoch, (long long)step_at(l, position), ls_error_message());
             return;
         }
     }
@@ -126,9 +132,9 @@ static void reader_run(void *arg)
     while (!failed && reader_wait(l)) {
         uint32_t filled = atomic_load_explicit(&l->filled, memory_order_relaxed);
         slot *at = &l->slots[filled % (uint32_t)l->slot_count];
-        read_batch(l, at, l->reader_epoch, l->reader_step);
+        read_batch(l, at, l->reader_epoch, l->reader_position);
         failed = at->status < 0;
-        next_position(l, &l->reader_epoch, &l->reader_step);
+        next_position(l, &l->reader_epoch, &l->reader_position);
         atomic_store_explicit(&l->filled, filled + 1, memory_order_release);
         signal_event(l, &l->filled_event);
     }
@@ -152,7 +158,7 @@ static ls_status reader_start(ls_loader *l)
     atomic_store_explicit(&l->filled, 0, memory_order_relaxed);
     atomic_store_explicit(&l->freed, 0, memory_order_relaxed);
     l->reader_epoch = l->epoch;
-    l->reader_step = l->step;
+    l->reader_position = l->position;
     int error = l->env->thread_start(l->env, "ls-loader", reader_run, l, &l->reader);
     if (error < 0) {
         l->reader = NULL;
@@ -178,7 +184,7 @@ static ls_status wait_filled(ls_loader *l, uint32_t freed)
             return ls__fail(LS_ERR_TIMEOUT,
                             "loader: epoch %lld, step %lld: the data set gave no "
                             "batch for %lld ms",
-                            (long long)l->epoch, (long long)l->step,
+                            (long long)l->epoch, (long long)step_at(l, l->position),
                             (long long)l->runtime->timeout_ms);
         }
         (void)l->env->park(l->env, &l->filled_event, event, deadline);
@@ -196,7 +202,7 @@ static ls_status take_slot(ls_loader *l, slot **out)
         freed = atomic_load_explicit(&l->freed, memory_order_relaxed); /* our own */
         LS_TRY(wait_filled(l, freed));
     } else {
-        read_batch(l, &l->slots[0], l->epoch, l->step);
+        read_batch(l, &l->slots[0], l->epoch, l->position);
     }
     slot *at = &l->slots[freed % (uint32_t)l->slot_count];
     if (at->status < 0) {
@@ -248,23 +254,24 @@ static ls_status deliver(ls_loader *l, ls_batch *batch)
     l->held = true;
     l->x_held = at->x_full;
     l->y_held = at->y_full;
-    ls__sampler_span span = ls__sampler_span_of(l->sampler, l->step);
+    ls__sampler_span span = ls__sampler_span_at(l->sampler, l->position);
+    int64_t step = step_at(l, l->position);
     *batch = (ls_batch){.x = at->x_full,
                         .y = at->y_full,
                         .count = span.count,
                         .global_count = span.global,
                         .epoch = l->epoch,
-                        .step = l->step,
-                        .last = l->step + 1 == ls_sampler_steps(l->sampler)};
+                        .step = step};
+    batch->last = ls__sampler_span_at(l->sampler, l->position + span.global).global == 0;
     if (span.count != l->batch) {
         LS_TRY(view(l, at, span.count, &l->x_part, &l->y_part));
         batch->x = l->x_held = l->x_part;
         batch->y = l->y_held = l->y_part;
     }
     ls_step_begin(
-        (ls_step_context){.step = (uint64_t)(l->epoch * ls_sampler_steps(l->sampler) + l->step),
+        (ls_step_context){.step = (uint64_t)(l->epoch * ls_sampler_steps(l->sampler) + step),
                           .sample_offset = span.offset});
-    l->step++;
+    l->position += span.global;
     return LS_OK;
 }
 
@@ -286,8 +293,8 @@ bool ls_loader_next(ls_loader *l, ls_batch *batch)
         return false;
     }
     release_slot(l);
-    if (l->step >= ls_sampler_steps(l->sampler)) {
-        l->step = 0;
+    if (ls__sampler_span_at(l->sampler, l->position).global == 0) {
+        l->position = 0;
         l->epoch++;
         return false;
     }
@@ -309,22 +316,46 @@ ls_status ls_loader_status(const ls_loader *loader)
     return loader->status < 0 ? ls__fail_again(loader->status, loader->message) : LS_OK;
 }
 
+static void go_to(ls_loader *l, int64_t epoch, int64_t position)
+{
+    reader_stop(l);
+    release_slot(l);
+    l->epoch = epoch;
+    l->position = position;
+    l->status = LS_OK;
+}
+
 ls_status ls_loader_seek(ls_loader *l, int64_t epoch, int64_t step)
 {
     if (!l) {
         return no_loader("ls_loader_seek");
     }
-    if (epoch < 0 || step < 0 || step > ls_sampler_steps(l->sampler)) {
+    int64_t steps = ls_sampler_steps(l->sampler), count = ls__sampler_count(l->sampler);
+    if (epoch < 0 || step < 0 || step > steps) {
         return ls__fail(LS_ERR_INVALID,
                         "loader: seek to epoch %lld, step %lld: an epoch has "
                         "steps 0…%lld",
-                        (long long)epoch, (long long)step, (long long)ls_sampler_steps(l->sampler));
+                        (long long)epoch, (long long)step, (long long)steps);
     }
-    reader_stop(l);
-    release_slot(l);
-    l->epoch = epoch;
-    l->step = step;
-    l->status = LS_OK;
+    /* Behind the last step: the last may be short, so the product may pass the count. */
+    int64_t position = step * ls__sampler_global_batch(l->sampler);
+    go_to(l, epoch, position < count ? position : count);
+    return LS_OK;
+}
+
+static ls_status check_state(const ls_loader *l, int64_t epoch, int64_t position, int64_t count)
+{
+    const int64_t here = ls__sampler_count(l->sampler);
+    if (count != here) {
+        return ls__fail(LS_ERR_MISMATCH,
+                        "loader: the saved position is in a data set of %lld samples, this one has "
+                        "%lld; give the same data",
+                        (long long)count, (long long)here);
+    }
+    if (epoch < 0 || position < 0 || position > here) {
+        return ls__fail(LS_ERR_FORMAT, "loader: epoch %lld, sample %lld of %lld is no position",
+                        (long long)epoch, (long long)position, (long long)here);
+    }
     return LS_OK;
 }
 
@@ -335,11 +366,12 @@ ls_status ls_loader_state(ls_loader *l, const char *prefix, const ls_state_visit
         return l ? ls__fail(LS_ERR_INVALID, "ls_loader_state: the visitor is NULL")
                  : no_loader("ls_loader_state");
     }
-    int64_t epoch = l->epoch, step = l->step, seed = (int64_t)ls__sampler_seed(l->sampler);
+    int64_t epoch = l->epoch, position = l->position, seed = (int64_t)ls__sampler_seed(l->sampler);
+    int64_t count = ls__sampler_count(l->sampler);
     struct {
         const char *name;
         int64_t *value;
-    } field[] = {{"epoch", &epoch}, {"step", &step}, {"seed", &seed}};
+    } field[] = {{"epoch", &epoch}, {"sample", &position}, {"seed", &seed}, {"count", &count}};
     for (size_t i = 0; i < sizeof field / sizeof field[0]; i++) {
         char name[256];
         int length = snprintf(name, sizeof name, "%s%s%s", prefix ? prefix : "",
@@ -349,10 +381,12 @@ ls_status ls_loader_state(ls_loader *l, const char *prefix, const ls_state_visit
         }
         LS_TRY(visitor->int64(visitor->self, name, field[i].value));
     }
-    if (epoch == l->epoch && step == l->step && (uint64_t)seed == ls__sampler_seed(l->sampler)) {
+    LS_TRY(check_state(l, epoch, position, count));
+    if (epoch == l->epoch && position == l->position &&
+        (uint64_t)seed == ls__sampler_seed(l->sampler)) {
         return LS_OK;
     }
-    LS_TRY(ls_loader_seek(l, epoch, step));
+    go_to(l, epoch, position);
     ls__sampler_set_seed(l->sampler, (uint64_t)seed);
     return LS_OK;
 }

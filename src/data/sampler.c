@@ -25,7 +25,7 @@
 
 struct ls_sampler {
     int64_t count, batch, steps, global_batch;
-    bool shuffle;
+    bool shuffle, drop_last;
     uint64_t seed;
     int rank, world_size;
     int half_bits;
@@ -103,6 +103,7 @@ ls_status ls_sampler_new(int64_t count, const ls_sampler_options *options, ls_sa
     ls_sampler made = {.count = count,
                        .batch = given.batch,
                        .shuffle = given.shuffle,
+                       .drop_last = given.drop_last,
                        .seed = given.seed,
                        .rank = given.rank < 0 ? ls_rank() : given.rank,
                        .world_size = given.world_size < 0 ? ls_world_size() : given.world_size,
@@ -141,6 +142,16 @@ int64_t ls_sampler_steps(const ls_sampler *sampler)
     return sampler ? sampler->steps : 0;
 }
 
+int64_t ls__sampler_count(const ls_sampler *sampler)
+{
+    return sampler->count;
+}
+
+int64_t ls__sampler_global_batch(const ls_sampler *sampler)
+{
+    return sampler->global_batch;
+}
+
 int64_t ls__sampler_batch(const ls_sampler *sampler)
 {
     return sampler->batch;
@@ -158,17 +169,27 @@ void ls__sampler_set_seed(ls_sampler *sampler, uint64_t seed)
 
 /* A full step gives every rank `batch`. The last one is shared as evenly as it can be: the first
  * ranks get one sample more. */
-ls__sampler_span ls__sampler_span_of(const ls_sampler *s, int64_t step)
+ls__sampler_span ls__sampler_span_at(const ls_sampler *s, int64_t position)
 {
-    int64_t start = step * s->global_batch;
-    int64_t left = s->count - start;
+    int64_t left = s->count - position;
     int64_t global = left < s->global_batch ? left : s->global_batch;
+    if (left <= 0 || (s->drop_last && left < s->global_batch)) {
+        return (ls__sampler_span){.first = position};
+    }
     int64_t share = global / s->world_size, more = global % s->world_size;
     int64_t offset = s->rank * share + (s->rank < more ? s->rank : more);
-    return (ls__sampler_span){.first = start + offset,
+    return (ls__sampler_span){.first = position + offset,
                               .count = share + (s->rank < more ? 1 : 0),
                               .global = global,
                               .offset = offset};
+}
+
+void ls__sampler_read(const ls_sampler *sampler, int64_t epoch, const ls__sampler_span *span,
+                      int64_t *indices)
+{
+    for (int64_t i = 0; i < span->count; i++) {
+        indices[i] = sample_at(sampler, epoch, span->first + i);
+    }
 }
 
 int64_t ls_sampler_get(const ls_sampler *sampler, int64_t epoch, int64_t step, int64_t *indices)
@@ -176,9 +197,7 @@ int64_t ls_sampler_get(const ls_sampler *sampler, int64_t epoch, int64_t step, i
     if (!sampler || epoch < 0 || step < 0 || step >= sampler->steps) {
         return 0;
     }
-    ls__sampler_span span = ls__sampler_span_of(sampler, step);
-    for (int64_t i = 0; i < span.count; i++) {
-        indices[i] = sample_at(sampler, epoch, span.first + i);
-    }
+    ls__sampler_span span = ls__sampler_span_at(sampler, step * sampler->global_batch);
+    ls__sampler_read(sampler, epoch, &span, indices);
     return span.count;
 }

@@ -11,7 +11,19 @@ typedef struct ls__sampler_span {
     int64_t offset; /* of `first` within the step: the step context's sample_offset */
 } ls__sampler_span;
 
-ls__sampler_span ls__sampler_span_of(const ls_sampler *sampler, int64_t step);
+/* Note [Positions]
+ * A place in the order of samples is (epoch, position), where position counts the samples of all
+ * ranks that the epoch has had. Unlike a step's number it means the same to any number of ranks and
+ * any batch, so it is what a loader keeps and saves. Counted from the epoch's start positions are
+ * multiples of the global batch; after a load at another rank count they need not be, and the rest
+ * of the epoch is cut into steps from there on. */
+/* The step that begins at `position`; `global` is 0 when the epoch has no step left there. */
+ls__sampler_span ls__sampler_span_at(const ls_sampler *sampler, int64_t position);
+/* This rank's samples of that step. */
+void ls__sampler_read(const ls_sampler *sampler, int64_t epoch, const ls__sampler_span *span,
+                      int64_t *indices);
+int64_t ls__sampler_count(const ls_sampler *sampler);
+int64_t ls__sampler_global_batch(const ls_sampler *sampler);
 int64_t ls__sampler_batch(const ls_sampler *sampler);
 uint64_t ls__sampler_seed(const ls_sampler *sampler);
 void ls__sampler_set_seed(ls_sampler *sampler, uint64_t seed);

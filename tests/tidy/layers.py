@@ -18,7 +18,7 @@ ARROWS = {
     "data": ["autograd"],
     "dist": ["autograd", "comm"],
     "ddp": ["nn", "optim", "dist", "reduce"],
-    "checkpoint": ["dist"],
+    "checkpoint": ["comm"],  # it sees state visitors and groups only
     "schedule": ["base"],
     "parallel": ["schedule", "nn", "optim", "ddp", "dist"],
     "plan": ["schedule", "comm/program"],
@@ -30,7 +30,7 @@ ARROWS = {
 HEADERS = {
     "types.h": "base", "status.h": "base", "runtime.h": "base", "random.h": "base",
     "version.h": "base", "state.h": "base", "comm.h": "comm", "store.h": "comm/store",
-    "reducer.h": "reduce", "tensor.h": "tensor", "autograd.h": "autograd", "nn.h": "nn",
+    "checkpoint.h": "checkpoint", "reducer.h": "reduce", "tensor.h": "tensor", "autograd.h": "autograd", "nn.h": "nn",
     "optim.h": "optim", "data.h": "data", "ddp.h": "ddp",
 }
 

@@ -175,7 +175,7 @@ TEST(seeking_goes_anywhere_and_the_loader_stops_at_any_point)
 /* ---- state -------------------------------------------------------------------------------- */
 
 typedef struct fields {
-    int64_t value[3];
+    int64_t value[4];
     int at;
     bool loading;
 } fields;
@@ -183,8 +183,8 @@ typedef struct fields {
 static ls_status on_int64(void *self, const char *name, int64_t *value)
 {
     fields *f = self;
-    static const char *const names[] = {"data.epoch", "data.step", "data.seed"};
-    CHECK(f->at < 3 && strcmp(name, names[f->at]) == 0);
+    static const char *const names[] = {"data.epoch", "data.sample", "data.seed", "data.count"};
+    CHECK(f->at < 4 && strcmp(name, names[f->at]) == 0);
     if (f->loading) {
         *value = f->value[f->at];
     }
@@ -192,13 +192,19 @@ static ls_status on_int64(void *self, const char *name, int64_t *value)
     return LS_OK;
 }
 
+static ls_status try_walk(ls_loader *l, fields *f, bool loading)
+{
+    f->at = 0;
+    f->loading = loading;
+    const ls_state_visitor visitor = {.self = f, .int64 = on_int64};
+    ls_status status = ls_loader_state(l, "data", &visitor);
+    CHECK_INT(f->at, 4);
+    return status;
+}
+
 static fields walk(ls_loader *l, fields f, bool loading)
 {
-    f.at = 0;
-    f.loading = loading;
-    const ls_state_visitor visitor = {.self = &f, .int64 = on_int64};
-    CHECK(ls_loader_state(l, "data", &visitor) == LS_OK);
-    CHECK_INT(f.at, 3);
+    CHECK_OK(try_walk(l, &f, loading));
     return f;
 }
 
@@ -214,11 +220,12 @@ TEST(every_field_of_the_state_comes_back)
     }
     fields saved = walk(l, (fields){0}, false);
     CHECK_INT(saved.value[0], 1);
-    CHECK_INT(saved.value[1], 2);
+    CHECK_INT(saved.value[1], 12); /* of all 3 ranks */
     CHECK_INT(saved.value[2], 5);
+    CHECK_INT(saved.value[3], 30);
     CHECK(ls_loader_next(l, &b));
     check_batch(&b, s, 1, 2);
-    (void)walk(l, (fields){{7, 4, 99}, 0, false}, true);
+    (void)walk(l, (fields){{7, 24, 99, 30}, 0, false}, true);
     CHECK(ls_loader_next(l, &b));
     check_batch(&b, s, 7, 4); /* by the sampler's new seed */
     (void)walk(l, saved, true);
@@ -228,6 +235,68 @@ TEST(every_field_of_the_state_comes_back)
     check_batch(&b, s, 1, 2);
     ls_loader_free(l);
     ls_sampler_free(s);
+    CHECK(ls_finalize() == LS_OK);
+}
+
+TEST(a_saved_position_of_other_data_or_outside_of_the_epoch_is_refused)
+{
+    CHECK(ls_init(NULL) == LS_OK);
+    numbers d = make_numbers(30);
+    ls_sampler *s = make_sampler(30, 2, 0, 3);
+    ls_loader *l = make_loader(&d, s, 0);
+    fields other = {{0, 6, 5, 31}, 0, false}, outside = {{0, 31, 5, 30}, 0, false};
+    CHECK_STATUS(try_walk(l, &other, true), LS_ERR_MISMATCH);
+    CHECK_CONTAINS(ls_error_message(), "31 samples, this one has 30");
+    CHECK_STATUS(try_walk(l, &outside, true), LS_ERR_FORMAT);
+    CHECK_INT(walk(l, (fields){0}, false).value[1], 0);
+    ls_loader_free(l);
+    ls_sampler_free(s);
+    CHECK(ls_finalize() == LS_OK);
+}
+
+/* Trains some steps on `before` ranks, goes on with `after`: every sample of the epoch once. */
+static void check_change(int before, int after, int64_t count, int64_t batch, int64_t steps)
+{
+    uint8_t seen[256] = {0};
+    fields at = {0};
+    numbers d = make_numbers(count);
+    for (int phase = 0; phase < 2; phase++) {
+        int ranks = phase == 0 ? before : after;
+        for (int r = 0; r < ranks; r++) {
+            ls_sampler *s = make_sampler(count, batch, r, ranks);
+            ls_loader *l = make_loader(&d, s, r % 2 ? 2 : 0);
+            ls_batch b;
+            if (phase == 1) {
+                fields mine = walk(l, at, true);
+                CHECK_INT(mine.value[1], at.value[1]);
+            }
+            for (int64_t k = 0; (phase == 1 || k < steps) && ls_loader_next(l, &b); k++) {
+                for (int64_t i = 0; i < b.count; i++) {
+                    seen[(int64_t)((const float *)ls_data(b.x))[i * 2]]++;
+                }
+                CHECK(b.step < ls_sampler_steps(s));
+            }
+            fields now = walk(l, (fields){0}, false);
+            CHECK(phase == 1 || r == 0 || memcmp(now.value, at.value, sizeof at.value) == 0);
+            at = phase == 0 ? now : at;
+            ls_loader_free(l);
+            ls_sampler_free(s);
+        }
+    }
+    for (int64_t i = 0; i < count; i++) {
+        CHECK_INT(seen[i], 1);
+    }
+}
+
+TEST(at_another_rank_count_no_sample_of_the_epoch_is_lost_or_repeated)
+{
+    CHECK(ls_init(NULL) == LS_OK);
+    for (int before = 1; before <= 8; before++) {
+        for (int after = 1; after <= 8; after++) {
+            check_change(before, after, 101, 3, 2);
+            check_change(before, after, 48, 2, 3);
+        }
+    }
     CHECK(ls_finalize() == LS_OK);
 }
 

@@ -1,0 +1,101 @@
+/* Checkpoints: what a job needs to go on after it ended, written so that the old one is never lost.
+ *
+ *     const ls_checkpoint_item items[] = {
+ *         LS_ITEM("model", ls_ddp_module(net)), LS_ITEM("optim", optim),
+ *         LS_ITEM("loader", loader), LS_ITEM("random", ls_runtime_current())};
+ *     LS_CHECK(ls_checkpoint_open("run7", ls_world(), NULL, &c));
+ *     ls_status found = ls_checkpoint_load(c, items, 4, &step);   // LS_ERR_NOT_FOUND: from step 0
+ *     for (; step < steps; step++) {
+ *         … train one step …
+ *         if ((step + 1) % 1000 == 0) LS_CHECK(ls_checkpoint_save(c, step + 1, items, 4));
+ *     }
+ *     LS_CHECK(ls_checkpoint_close(c));
+ *
+ * On the disk a checkpoint is a folder  DIR/step-00000120/  with
+ *     state-00001-of-00004.safetensors …   tensors; whole ones are shared out over the ranks by
+ *                                          bytes, so each rank writes one file, all at once
+ *     scalars.json                         integers and numbers
+ *     manifest.json                        written last: version, step, world size, size and
+ *                                          BLAKE2b-256 of every file (`b2sum -l 256` shows the
+ *                                          same) and of itself, and where every tensor lies
+ * It is made in a temporary folder beside it and renamed when all of it is on the disk, so a name
+ * that exists is complete. The newest `keep` stay. Files are data only; every size is checked
+ * against the file before memory is taken. DIR/lock is held by the job that writes there.
+ *
+ * What is saved is what the state visitors show (state.h), under logical names: no bucket, no rank.
+ * Save between steps, when no gradient is pending: gradients are not saved.
+ * - At the same number of ranks training goes on bit for bit.
+ * - At another number no sample is lost or repeated: a loader's position is (epoch, samples of the
+ *   epoch that are done), and the rest of the epoch is cut anew into steps of the new global batch,
+ *   starting at that sample. If the rest is no whole number of steps, the last one is short, or
+ *   dropped with drop_last, as at the end of any epoch. The batch of a *rank* is the program's
+ *   affair: with more ranks the global batch grows unless it asks for less.
+ */
+#ifndef LOCKSTEP_CHECKPOINT_H
+#define LOCKSTEP_CHECKPOINT_H
+
+#include <lockstep/comm.h>
+#include <lockstep/state.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ls_checkpoint ls_checkpoint;
+
+/* One stateful object: `state` is called with `object` and `prefix`, as ls_module_state is. It is
+ * called twice per save and per load and must show the same both times. LS_ITEM (lockstep.h) fills
+ * one for modules, optimizers, loaders and runtimes. */
+typedef struct ls_checkpoint_item {
+    const char *prefix; /* "model", "optim", "loader" … */
+    void *object;
+    ls_status (*state)(void *object, const char *prefix, const ls_state_visitor *visitor);
+} ls_checkpoint_item;
+
+typedef struct ls_checkpoint_options {
+    size_t size;
+    int keep;           /* newest complete checkpoints that stay; default 2, at least 1 */
+    bool async;         /* write from a copy, on a thread of its own; default true */
+    int64_t timeout_ms; /* for the slowest rank's disk; default an hour */
+} ls_checkpoint_options;
+#define LS_DEFAULTS_ls_checkpoint_options .keep = 2, .async = true, .timeout_ms = 3600000,
+
+/* Opens the folder; rank 0 makes it if it is missing, and clears away what a job that died left
+ * half written. Collective. While another job writes to the folder it can be opened for loading
+ * only. Errors name the path. */
+LS_API ls_status ls_checkpoint_open(const char *folder, ls_group *group,
+                                    const ls_checkpoint_options *options, ls_checkpoint **out);
+
+/* Saves all items as step `step` >= 0. Collective. With `async` it returns after the copy: of
+ * 1/ranks of what is replicated, into memory kept from save to save. An error of the writing is
+ * returned, with the same text on all ranks, by the next call, which does nothing else. At most one
+ * is being written: a second save waits. Saving a step again replaces it. LS_ERR_STATE when the
+ * folder holds a later step (another run's; a damaged one that load passed over is moved aside).
+ * LS_ERR_MISMATCH when the ranks' items differ. */
+LS_API ls_status ls_checkpoint_save(ls_checkpoint *checkpoint, int64_t step,
+                                    const ls_checkpoint_item *items, int count);
+
+/* Waits until everything is on the disk and committed by all ranks. Collective. */
+LS_API ls_status ls_checkpoint_wait(ls_checkpoint *checkpoint);
+
+/* Loads the newest complete checkpoint into the items and says its step; collective, all ranks take
+ * the same one. A damaged one is named in a warning and the one before it is taken; the next save
+ * renames it to damaged-step-…. LS_ERR_NOT_FOUND when there is none at all, LS_ERR_FORMAT when none
+ * is whole. LS_ERR_MISMATCH names a tensor or scalar whose shape or dtype differs, or that one side
+ * lacks; nothing is changed then. */
+LS_API ls_status ls_checkpoint_load(ls_checkpoint *checkpoint, const ls_checkpoint_item *items,
+                                    int count, int64_t *step);
+
+/* Waits for the writing to end, then frees, whatever it returns. Collective; NULL is allowed. */
+LS_API ls_status ls_checkpoint_close(ls_checkpoint *checkpoint);
+
+/* The random state as an item: seed, parameters initialised so far, and the number of the step and
+ * of the random operations in it. (Where the rank's samples lie in the step is not saved: the
+ * loader sets it with each batch; a hand-written loop, with ls_step_begin.) */
+LS_API ls_status ls_runtime_state(ls_runtime *runtime, const char *prefix,
+                                  const ls_state_visitor *visitor);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,35 @@
+/* Ranks tell each other how it went. One all_gather of a kilobyte a rank: the status, some words,
+ * and the message of a failure; so a full disk on one rank is the same error on all.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "checkpoint/internal.h"
+
+ls_collective_options ls__checkpoint_options_of(const ls_checkpoint *c, const char *tag)
+{
+    return *LS_OPTIONS(ls_collective_options, .tag = tag, .timeout_ms = c->set.timeout_ms);
+}
+
+ls_status ls__checkpoint_agree(ls_checkpoint *c, ls_status mine, const uint64_t *words, int count)
+{
+    ls__verdict verdict = {.status = mine};
+    const ls_collective_options options = ls__checkpoint_options_of(c, "checkpoint");
+    for (int i = 0; i < count; i++) {
+        verdict.word[i] = words[i];
+    }
+    if (mine < 0) {
+        (void)snprintf(verdict.message, sizeof verdict.message, "%s", ls_error_message());
+    }
+    LS_TRY(ls_all_gather(c->group, &verdict, c->verdicts, (int64_t)sizeof verdict, LS_UINT8,
+                         &options, NULL));
+    for (int r = 0; r < c->size; r++) {
+        ls__verdict *v = &c->verdicts[r];
+        v->message[sizeof v->message - 1] = '\0';
+        if (v->status < 0) {
+            return c->size == 1 ? ls__fail((ls_status)v->status, "%s", v->message)
+                                : ls__fail((ls_status)v->status, "rank %d: %s", r, v->message);
+        }
+    }
+    return LS_OK;
+}

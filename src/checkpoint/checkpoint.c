@@ -1,0 +1,329 @@
+/* The public calls. Each first waits for the writing of the save before, and returns its error if
+ * it had one; all that ranks must do alike is agreed on before anything depends on it.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/options.h"
+#include "base/size.h"
+#include "checkpoint/internal.h"
+
+/* ---- opening ------------------------------------------------------------------------------ */
+
+static ls_status check_options(const char *folder, const ls_checkpoint_options *set)
+{
+    size_t length = folder ? strlen(folder) : 0;
+    if (length == 0 || length >= LS__CHECKPOINT_FOLDER_MAX) {
+        return ls__fail(LS_ERR_INVALID, "ls_checkpoint_open: a folder of 1 to %d bytes is needed",
+                        LS__CHECKPOINT_FOLDER_MAX - 1);
+    }
+    if (set->keep < 1) {
+        return ls__fail(LS_ERR_INVALID, "ls_checkpoint_open: keep is %d; it must be at least 1",
+                        set->keep);
+    }
+    if (set->timeout_ms < 1) {
+        return ls__fail(LS_ERR_INVALID, "ls_checkpoint_open: timeout_ms is %lld; it must be > 0",
+                        (long long)set->timeout_ms);
+    }
+    return LS_OK;
+}
+
+/* Rank 0 prepares the folder; all learn whether this job may write there. */
+static ls_status open_folder(ls_checkpoint *c)
+{
+    ls_status status = LS_OK;
+    if (c->rank == 0) {
+        status = ls__folder_make(c);
+        status = status == LS_OK ? ls__folder_lock(c) : status;
+        if (c->lock_fd >= 0) {
+            ls__folder_clean(c);
+        }
+    }
+    uint64_t words[2] = {c->lock_fd >= 0, (uint64_t)c->set.async};
+    LS_TRY(ls__checkpoint_agree(c, status, words, 2));
+    c->writable = c->verdicts[0].word[0] != 0;
+    return LS_OK;
+}
+
+static ls_checkpoint *allocate(ls_runtime *runtime, const char *folder, ls_group *group)
+{
+    const ls__env *env = runtime->env;
+    ls_checkpoint *c = env->allocate(env, sizeof *c);
+    if (!c) {
+        return NULL;
+    }
+    memset(c, 0, sizeof *c);
+    c->runtime = runtime;
+    c->env = env;
+    c->rank = ls_group_rank(group);
+    c->size = ls_group_size(group);
+    c->lock_fd = -1;
+    memcpy(c->folder, folder, strlen(folder) + 1);
+    c->verdicts = calloc((size_t)c->size, sizeof *c->verdicts);
+    if (!c->verdicts) {
+        env->release(env, c, sizeof *c);
+        return NULL;
+    }
+    return c;
+}
+
+static void release(ls_checkpoint *c)
+{
+    const ls__env *env = c->env;
+    if (c->lock_fd >= 0) {
+        (void)env->close(env, c->lock_fd);
+    }
+    if (c->image) {
+        env->release(env, c->image, c->image_room);
+    }
+    free(c->verdicts);
+    free(c->pieces);
+    free(c->scalars);
+    env->release(env, c, sizeof *c);
+}
+
+ls_status ls_checkpoint_open(const char *folder, ls_group *group,
+                             const ls_checkpoint_options *options, ls_checkpoint **out)
+{
+    LS__OPTIONS(ls_checkpoint_options, given, options);
+    ls_runtime *runtime = ls__runtime_get("ls_checkpoint_open");
+    *out = NULL;
+    if (!runtime) {
+        return ls__self.status;
+    }
+    if (!group) {
+        return ls__fail(LS_ERR_INVALID, "ls_checkpoint_open: the group is NULL");
+    }
+    LS_TRY(check_options(folder, &given));
+    ls_checkpoint *c = allocate(runtime, folder, group);
+    if (!c) {
+        (void)ls_group_abort(group, "ls_checkpoint_open: no memory");
+        return ls__fail(LS_ERR_MEMORY, "ls_checkpoint_open: no memory");
+    }
+    c->set = given;
+    ls_status status = ls_group_new(group, NULL, 0, "checkpoint", &c->group);
+    if (status == LS_OK) {
+        status = open_folder(c);
+    }
+    if (status < 0) {
+        char message[LS__MESSAGE_MAX];
+        memcpy(message, ls__self.message, sizeof message);
+        (void)ls_group_free(c->group);
+        release(c);
+        return ls__fail_again(status, message);
+    }
+    *out = c;
+    return LS_OK;
+}
+
+/* ---- saving ------------------------------------------------------------------------------- */
+
+/* Walk, plan, and the file without the tensors' bytes. */
+static ls_status prepare(ls_checkpoint *c, ls__table *table, const ls_checkpoint_item *items,
+                         int count)
+{
+    if (!c->writable) {
+        return ls__fail(LS_ERR_STATE,
+                        "ls_checkpoint_save: \"%s\" cannot be written: another job writes there, "
+                        "or its lock file may not be made; give another folder",
+                        c->folder);
+    }
+    if (c->step < 0) {
+        return ls__fail(LS_ERR_INVALID, "ls_checkpoint_save: step is %lld; it must be >= 0",
+                        (long long)c->step);
+    }
+    LS_TRY(ls__table_collect(table, items, count));
+    LS_TRY(ls__plan_writers(table, c->rank, c->size));
+    LS_TRY(ls__image_build(c, table));
+    return LS_OK;
+}
+
+static ls_status compare_ranks(const ls_checkpoint *c)
+{
+    const ls__verdict *v = c->verdicts;
+    for (int r = 1; r < c->size; r++) {
+        if (v[r].word[0] != v[0].word[0]) {
+            return ls__fail(LS_ERR_MISMATCH,
+                            "ls_checkpoint_save: rank %d saves step %lld, rank 0 step %lld", r,
+                            (long long)v[r].word[0], (long long)v[0].word[0]);
+        }
+        if (v[r].word[1] != v[0].word[1]) {
+            return ls__fail(LS_ERR_MISMATCH,
+                            "ls_checkpoint_save: the items of ranks %d and 0 differ in a name, "
+                            "shape or scalar; what is replicated must be the same on all ranks (a "
+                            "loader at another place of the epoch?)",
+                            r);
+        }
+    }
+    return LS_OK;
+}
+
+/* Everything up to the copy; collective. */
+static ls_status take_snapshot(ls_checkpoint *c, ls__table *table, const ls_checkpoint_item *items,
+                               int count)
+{
+    uint64_t words[3] = {(uint64_t)c->step, 0, 0};
+    ls_status status = prepare(c, table, items, count);
+    words[1] = status == LS_OK ? ls__table_hash(table) : 0;
+    if (status == LS_OK && c->env->random_bytes(c->env, &words[2], sizeof words[2]) < 0) {
+        status = ls__fail(LS_ERR_SYSTEM, "ls_checkpoint_save: no random bytes");
+    }
+    LS_TRY(ls__checkpoint_agree(c, status, words, 3));
+    LS_TRY(compare_ranks(c));
+    c->nonce = c->verdicts[0].word[2];
+    c->copied = ls__table_copy(table, items, count, c->rank, c->image);
+    if (c->copied < 0) {
+        memcpy(c->message, ls__self.message, sizeof c->message);
+    }
+    return LS_OK; /* the others are told by the commit's first agreement */
+}
+
+ls_status ls_checkpoint_save(ls_checkpoint *c, int64_t step, const ls_checkpoint_item *items,
+                             int count)
+{
+    ls__table table;
+    if (!c || count < 0 || (count > 0 && !items)) {
+        return ls__fail(LS_ERR_INVALID, "ls_checkpoint_save: a checkpoint and items are needed");
+    }
+    LS_TRY(ls__writer_join(c));
+    c->step = step;
+    ls__table_init(&table, c->env);
+    ls_status status = take_snapshot(c, &table, items, count);
+    ls__table_fini(&table);
+    LS_TRY(status);
+    return c->set.async ? ls__writer_start(c) : ls__checkpoint_commit(c);
+}
+
+ls_status ls_checkpoint_wait(ls_checkpoint *c)
+{
+    if (!c) {
+        return ls__fail(LS_ERR_INVALID, "ls_checkpoint_wait: the checkpoint is NULL");
+    }
+    return ls__writer_join(c);
+}
+
+ls_status ls_checkpoint_close(ls_checkpoint *c)
+{
+    if (!c) {
+        return LS_OK;
+    }
+    char message[LS__MESSAGE_MAX];
+    ls_status status = ls__writer_join(c);
+    memcpy(message, ls__self.message, sizeof message);
+    ls__writer_stop(c);
+    ls_status freed = ls_group_free(c->group);
+    release(c);
+    return status < 0 ? ls__fail_again(status, message) : freed;
+}
+
+/* ---- loading ------------------------------------------------------------------------------ */
+
+static bool is_damage(ls_status status)
+{
+    return status == LS_ERR_FORMAT || status == LS_ERR_SYSTEM || status == LS_ERR_NOT_FOUND;
+}
+
+/* Opens the checkpoint on all ranks; all or none succeed, and all have the same manifest. */
+static ls_status open_on_all(ls_checkpoint *c, int64_t step, ls__reading *reading)
+{
+    uint64_t words[LS__HASH_HEX / 8] = {0};
+    ls_status status = ls__reading_open(c, step, reading);
+    if (status == LS_OK) {
+        memcpy(words, reading->manifest.hash, sizeof words);
+    }
+    LS_TRY(ls__checkpoint_agree(c, status, words, LS__HASH_HEX / 8));
+    for (int r = 1; r < c->size; r++) {
+        if (memcmp(c->verdicts[r].word, c->verdicts[0].word, sizeof words) != 0) {
+            return ls__fail(LS_ERR_FORMAT, "checkpoint: rank %d sees another manifest than rank 0",
+                            r);
+        }
+    }
+    return LS_OK;
+}
+
+/* The step all ranks try next: rank 0's. -1: no more. */
+static ls_status next_step(ls_checkpoint *c, const int64_t *steps, int count, int k, int64_t *step)
+{
+    const ls_collective_options options = ls__checkpoint_options_of(c, "checkpoint: which step");
+    *step = c->rank == 0 && k < count ? steps[k] : -1;
+    return ls_broadcast(c->group, step, 1, LS_INT64, 0, &options, NULL);
+}
+
+/* Finds the newest whole one; *step is its step. Those passed over are noted for the next save. */
+static ls_status find_newest(ls_checkpoint *c, const int64_t *steps, int count,
+                             ls__reading *reading, int64_t *step)
+{
+    char first[LS__MESSAGE_MAX] = "";
+    int64_t newest = -1;
+    for (int k = 0;; k++) {
+        LS_TRY(next_step(c, steps, count, k, step));
+        if (*step < 0) {
+            break;
+        }
+        newest = newest < 0 ? *step : newest;
+        ls_status status = open_on_all(c, *step, reading);
+        if (status == LS_OK) {
+            c->skipped_after = *step;
+            c->skipped_last = newest;
+            return LS_OK;
+        }
+        ls__reading_close(c, reading);
+        if (!is_damage(status)) {
+            return status;
+        }
+        if (c->rank == 0) {
+            LS__WARN("checkpoint: step %lld in \"%s\" is damaged, the one before it is tried: %s",
+                     (long long)*step, c->folder, ls_error_message());
+        }
+        if (first[0] == '\0') {
+            memcpy(first, ls__self.message, sizeof first);
+        }
+    }
+    if (newest < 0) {
+        return ls__fail(LS_ERR_NOT_FOUND, "checkpoint: there is none in \"%s\"", c->folder);
+    }
+    return ls__fail(LS_ERR_FORMAT, "checkpoint: none in \"%s\" is whole; the newest: %.1500s",
+                    c->folder, first);
+}
+
+static ls_status load_from(ls_checkpoint *c, const ls__reading *reading, int64_t step,
+                           const ls_checkpoint_item *items, int count)
+{
+    char name[64], folder[LS__CHECKPOINT_PATH_MAX];
+    ls__step_name(name, "", step);
+    ls__path_join(folder, c->folder, name);
+    LS_TRY(ls__checkpoint_agree(c, ls__restore_check(reading, items, count, folder), NULL, 0));
+    ls_status status = ls__restore_apply(reading, items, count);
+    if (status < 0) {
+        (void)ls__fail_within(status, "checkpoint: \"%s\" is loaded in part only, do not train on",
+                              folder);
+    }
+    return ls__checkpoint_agree(c, status, NULL, 0);
+}
+
+ls_status ls_checkpoint_load(ls_checkpoint *c, const ls_checkpoint_item *items, int count,
+                             int64_t *step)
+{
+    int64_t *steps = NULL, found = -1;
+    int step_count = 0;
+    ls__reading reading = {0};
+    if (!c || !step || count < 0 || (count > 0 && !items)) {
+        return ls__fail(LS_ERR_INVALID,
+                        "ls_checkpoint_load: a checkpoint, items and a place for the step are "
+                        "needed");
+    }
+    LS_TRY(ls__writer_join(c));
+    ls_status status = c->rank == 0 ? ls__folder_steps(c, &steps, &step_count) : LS_OK;
+    status = ls__checkpoint_agree(c, status, NULL, 0);
+    if (status == LS_OK) {
+        status = find_newest(c, steps, step_count, &reading, &found);
+    }
+    free(steps);
+    if (status == LS_OK) {
+        status = load_from(c, &reading, found, items, count);
+        ls__reading_close(c, &reading);
+    }
+    *step = status == LS_OK ? found : *step;
+    return status;
+}

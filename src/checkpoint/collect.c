@@ -1,0 +1,246 @@
+/* Walking the items: their names, shapes and scalars into a table, later their bytes into the
+ * image. What a visitor shows is borrowed for the call, hence two walks.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/size.h"
+#include "checkpoint/internal.h"
+#include "checkpoint/shape.h"
+
+#define NAME_MAX_BYTES 4096
+#define ENTRIES_MAX (1 << 24)
+
+/* ---- the table ---------------------------------------------------------------------------- */
+
+void ls__table_init(ls__table *table, const ls__env *env)
+{
+    *table = (ls__table){0};
+    ls__arena_init(&table->arena, env, LS__CHECKPOINT_ARENA_CHUNK);
+}
+
+void ls__table_fini(ls__table *table)
+{
+    free(table->list);
+    free(table->sorted);
+    ls__arena_fini(&table->arena);
+    *table = (ls__table){0};
+}
+
+static ls_status make_room(ls__table *t)
+{
+    if (t->count < t->room) {
+        return LS_OK;
+    }
+    int room = t->room ? 2 * t->room : 64;
+    ls__saved_entry *list =
+        room <= ENTRIES_MAX ? realloc(t->list, (size_t)room * sizeof *list) : NULL;
+    if (!list) {
+        return ls__fail(LS_ERR_MEMORY, "checkpoint: no memory for a table of %d names", room);
+    }
+    t->list = list;
+    t->room = room;
+    return LS_OK;
+}
+
+ls_status ls__table_add(ls__table *t, const ls__saved_entry *entry)
+{
+    size_t bytes = strlen(entry->name) + 1;
+    if (bytes > NAME_MAX_BYTES || bytes == 1 || strcmp(entry->name, "__metadata__") == 0) {
+        return ls__fail(LS_ERR_INVALID,
+                        "checkpoint: \"%.80s\" is no name for state: it needs 1 to %d bytes and "
+                        "\"__metadata__\" is taken",
+                        entry->name, NAME_MAX_BYTES - 1);
+    }
+    LS_TRY(make_room(t));
+    char *name = ls__arena_alloc(&t->arena, bytes);
+    if (!name) {
+        return ls__fail(LS_ERR_MEMORY, "checkpoint: no memory for a name");
+    }
+    ls__saved_entry *made = &t->list[t->count++];
+    *made = *entry;
+    made->name = memcpy(name, entry->name, bytes);
+    return LS_OK;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const ls__saved_entry *const *x = a, *const *y = b;
+    return strcmp((*x)->name, (*y)->name);
+}
+
+static ls_status sort_names(ls__table *t)
+{
+    t->sorted = malloc(((size_t)t->count + 1) * sizeof(ls__saved_entry *));
+    if (!t->sorted) {
+        return ls__fail(LS_ERR_MEMORY, "checkpoint: no memory to sort %d names", t->count);
+    }
+    for (int i = 0; i < t->count; i++) {
+        t->sorted[i] = &t->list[i];
+    }
+    qsort(t->sorted, (size_t)t->count, sizeof(ls__saved_entry *), by_name);
+    for (int i = 1; i < t->count; i++) {
+        if (strcmp(t->sorted[i - 1]->name, t->sorted[i]->name) == 0) {
+            return ls__fail(LS_ERR_INVALID,
+                            "checkpoint: two items show state named \"%.200s\"; give them "
+                            "different prefixes",
+                            t->sorted[i]->name);
+        }
+    }
+    return LS_OK;
+}
+
+/* ---- walks -------------------------------------------------------------------------------- */
+
+ls_status ls__items_visit(const ls_checkpoint_item *items, int count,
+                          const ls_state_visitor *visitor)
+{
+    for (int i = 0; i < count; i++) {
+        LS_TRY(items[i].state(items[i].object, items[i].prefix, visitor));
+    }
+    return LS_OK;
+}
+
+bool ls__tensor_is_whole(const ls_state_tensor *t)
+{
+    for (int i = 0; i < t->ndim; i++) {
+        if (t->local[i] != t->global[i]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool slice_is_inside(const ls_state_tensor *t)
+{
+    for (int i = 0; i < t->ndim; i++) {
+        if (t->start[i] < 0 || t->local[i] < 0 || t->start[i] > t->global[i] ||
+            t->local[i] > t->global[i] - t->start[i]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static ls_status collect_tensor(void *self, const char *name, const ls_state_tensor *tensor)
+{
+    ls__saved_entry entry = {.name = name, .type = LS__ENTRY_TENSOR, .tensor = *tensor};
+    size_t whole;
+    if (tensor->ndim < 0 || tensor->ndim > LS_DIMS_MAX || ls_dtype_size(tensor->dtype) == 0 ||
+        !slice_is_inside(tensor) ||
+        !ls__shape_bytes(tensor->global, tensor->ndim, tensor->dtype, &whole) ||
+        !ls__shape_bytes(tensor->local, tensor->ndim, tensor->dtype, &entry.bytes)) {
+        return ls__fail(LS_ERR_INVALID,
+                        "checkpoint: \"%.200s\" is no tensor that can be: its dtype, dims or slice "
+                        "are out of range",
+                        name);
+    }
+    entry.tensor.data = NULL;
+    return ls__table_add(self, &entry);
+}
+
+static ls_status collect_int64(void *self, const char *name, int64_t *value)
+{
+    return ls__table_add(
+        self, &(ls__saved_entry){.name = name, .type = LS__ENTRY_INT64, .int64 = *value});
+}
+
+static ls_status collect_float64(void *self, const char *name, double *value)
+{
+    return ls__table_add(
+        self, &(ls__saved_entry){.name = name, .type = LS__ENTRY_FLOAT64, .float64 = *value});
+}
+
+ls_status ls__table_collect(ls__table *table, const ls_checkpoint_item *items, int count)
+{
+    const ls_state_visitor visitor = {.self = table,
+                                      .tensor = collect_tensor,
+                                      .int64 = collect_int64,
+                                      .float64 = collect_float64};
+    LS_TRY(ls__items_visit(items, count, &visitor));
+    return sort_names(table);
+}
+
+/* ---- what ranks compare ------------------------------------------------------------------- */
+
+uint64_t ls__table_hash(const ls__table *t)
+{
+    ls__hash hash;
+    uint8_t out[LS__HASH_BYTES];
+    uint64_t word;
+    ls__hash_init(&hash);
+    for (int i = 0; i < t->count; i++) {
+        const ls__saved_entry *e = &t->list[i];
+        ls__hash_add(&hash, e->name, strlen(e->name) + 1);
+        ls__hash_add(&hash, &e->type, sizeof e->type);
+        if (e->type == LS__ENTRY_TENSOR) {
+            ls__hash_add(&hash, &e->tensor.dtype, sizeof e->tensor.dtype);
+            ls__hash_add(&hash, e->tensor.global, (size_t)e->tensor.ndim * sizeof(int64_t));
+        }
+        ls__hash_add(&hash, &e->int64, sizeof e->int64);
+        ls__hash_add(&hash, &e->float64, sizeof e->float64);
+    }
+    ls__hash_end(&hash, out);
+    memcpy(&word, out, sizeof word);
+    return word;
+}
+
+/* ---- the copy ----------------------------------------------------------------------------- */
+
+typedef struct copier {
+    ls__table *table;
+    int rank, at;
+    uint8_t *image;
+} copier;
+
+static ls_status changed(const char *name)
+{
+    return ls__fail(LS_ERR_INVALID,
+                    "checkpoint: at \"%.200s\" a state function shows something else than a moment "
+                    "ago; do not change the items during a save",
+                    name);
+}
+
+static const ls__saved_entry *next_entry(copier *c, const char *name, ls__entry_type type)
+{
+    const ls__saved_entry *e = c->at < c->table->count ? &c->table->list[c->at] : NULL;
+    c->at++;
+    return e && e->type == type && strcmp(e->name, name) == 0 ? e : NULL;
+}
+
+static ls_status copy_tensor(void *self, const char *name, const ls_state_tensor *tensor)
+{
+    copier *c = self;
+    const ls__saved_entry *e = next_entry(c, name, LS__ENTRY_TENSOR);
+    size_t bytes;
+    if (!e || e->tensor.ndim != tensor->ndim ||
+        !ls__shape_bytes(tensor->local, tensor->ndim, tensor->dtype, &bytes) || bytes != e->bytes) {
+        return changed(name);
+    }
+    if (e->writer == c->rank && bytes > 0) {
+        memcpy(c->image + e->offset, tensor->data, bytes);
+    }
+    return LS_OK;
+}
+
+static ls_status skip_int64(void *self, const char *name, int64_t *value)
+{
+    (void)value;
+    return next_entry(self, name, LS__ENTRY_INT64) ? LS_OK : changed(name);
+}
+
+static ls_status skip_float64(void *self, const char *name, double *value)
+{
+    (void)value;
+    return next_entry(self, name, LS__ENTRY_FLOAT64) ? LS_OK : changed(name);
+}
+
+ls_status ls__table_copy(ls__table *table, const ls_checkpoint_item *items, int count, int rank,
+                         uint8_t *image)
+{
+    copier c = {.table = table, .rank = rank, .image = image};
+    const ls_state_visitor visitor = {
+        .self = &c, .tensor = copy_tensor, .int64 = skip_int64, .float64 = skip_float64};
+    return ls__items_visit(items, count, &visitor);
+}

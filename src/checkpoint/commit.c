@@ -1,0 +1,203 @@
+/* The protocol that makes a checkpoint exist. On the writer's thread, or the user's when the save
+ * is synchronous; all ranks run it alike.
+ *
+ *   rank 0   makes .tmp-step-…                                          ── agree
+ *   all      write, fsync and hash their file                           ── agree
+ *   all      tell rank 0 what is in it
+ *   rank 0   writes scalars.json and manifest.json, fsyncs them and the folder,
+ *            renames it to step-…, fsyncs the parent                    ── agree
+ *   rank 0   removes the ones that are too old
+ *
+ * Until the rename nothing that exists is touched; whatever fails before, on any rank, ends in the
+ * removal of the temporary folder and the same error on all ranks.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/size.h"
+#include "checkpoint/internal.h"
+#include "checkpoint/shape.h"
+
+#define PIECES_BYTES_MAX ((size_t)1 << 30)
+
+static ls_status begin(ls_checkpoint *c, const char *path)
+{
+    if (c->copied < 0) {
+        return ls__fail_again(c->copied, c->message);
+    }
+    if (c->rank != 0) {
+        return LS_OK;
+    }
+    LS_TRY(ls__folder_check_later(c, c->step));
+    int error = c->env->make_folder(c->env, path);
+    return error < 0 ? ls__file_failed("cannot make the folder", path, error) : LS_OK;
+}
+
+/* ---- what the others wrote ---------------------------------------------------------------- */
+
+static ls_status no_memory(void)
+{
+    return ls__fail(LS_ERR_MEMORY, "checkpoint: no memory for the list of tensors");
+}
+
+/* A row [name, dtype, global, start, local] as another rank's image.c wrote it. */
+static bool read_row(const json_t *row, const char **name, ls_state_tensor *t)
+{
+    int ndim[3];
+    *name = json_string_value(json_array_get(row, 0));
+    t->dtype = (ls_dtype)json_integer_value(json_array_get(row, 1));
+    bool good = *name && ls__shape_read(json_array_get(row, 2), t->global, &ndim[0]) &&
+                ls__shape_read(json_array_get(row, 3), t->start, &ndim[1]) &&
+                ls__shape_read(json_array_get(row, 4), t->local, &ndim[2]);
+    t->ndim = good ? ndim[0] : 0;
+    return good && ndim[1] == ndim[0] && ndim[2] == ndim[0];
+}
+
+static ls_status add_rows(json_t *manifest, const char *file, const char *text)
+{
+    size_t i;
+    json_t *row, *rows = json_loads(text, 0, NULL);
+    ls_status status = rows ? LS_OK : no_memory();
+    json_array_foreach(rows, i, row)
+    {
+        const char *name;
+        ls_state_tensor tensor = {.ndim = 0};
+        if (status == LS_OK) {
+            status = read_row(row, &name, &tensor)
+                         ? ls__manifest_add_piece(manifest, file, name, &tensor)
+                         : ls__fail(LS_ERR_INTERNAL, "checkpoint: a malformed row of %s", file);
+        }
+    }
+    json_decref(rows);
+    return status;
+}
+
+/* Receives all rows, whatever happens to `status`: the senders wait. */
+static ls_status receive_rows(ls_checkpoint *c, int rank, size_t bytes, char **out)
+{
+    const ls_collective_options options = ls__checkpoint_options_of(c, "checkpoint: tensors");
+    *out = malloc(bytes + 1);
+    if (!*out) {
+        (void)ls_group_abort(c->group, "no memory for the checkpoint's list of tensors");
+        return no_memory();
+    }
+    (*out)[bytes] = '\0';
+    return ls_recv(c->group, *out, (int64_t)bytes, LS_UINT8, rank, 0, &options, NULL);
+}
+
+static ls_status add_rank(ls_checkpoint *c, json_t *manifest, int rank, const char *rows)
+{
+    char name[LS__MANIFEST_FILE_NAME_MAX];
+    uint8_t hash[LS__HASH_BYTES];
+    ls__state_file_name(name, rank, c->size);
+    memcpy(hash, &c->verdicts[rank].word[2], sizeof hash);
+    if (!ls__manifest_add_file(manifest, name, (size_t)c->verdicts[rank].word[0], hash)) {
+        return no_memory();
+    }
+    return add_rows(manifest, name, rows);
+}
+
+static ls_status gather(ls_checkpoint *c, json_t *manifest)
+{
+    ls_status status = manifest ? add_rank(c, manifest, 0, c->pieces) : no_memory();
+    for (int r = 1; r < c->size; r++) {
+        char *rows = NULL;
+        LS_TRY(receive_rows(c, r, (size_t)c->verdicts[r].word[1], &rows));
+        status = status == LS_OK ? add_rank(c, manifest, r, rows) : status;
+        free(rows);
+    }
+    return status;
+}
+
+static ls_status send_rows(ls_checkpoint *c)
+{
+    const ls_collective_options options = ls__checkpoint_options_of(c, "checkpoint: tensors");
+    return ls_send(c->group, c->pieces, (int64_t)strlen(c->pieces), LS_UINT8, 0, 0, &options, NULL);
+}
+
+/* ---- rank 0's part ------------------------------------------------------------------------ */
+
+/* What is about to be promised is read as load will read it. */
+static ls_status check_text(const ls_checkpoint *c, const char *text, size_t bytes)
+{
+    ls__arena arena;
+    ls__manifest manifest;
+    ls__arena_init(&arena, c->env, LS__CHECKPOINT_ARENA_CHUNK);
+    ls_status status = ls__manifest_parse(text, bytes, "checkpoint: the manifest to be written",
+                                          &arena, &manifest);
+    ls__arena_fini(&arena);
+    return status;
+}
+
+static ls_status write_manifest(ls_checkpoint *c, const char *temporary, json_t *manifest)
+{
+    uint8_t hash[LS__HASH_BYTES];
+    size_t bytes = 0, length = strlen(c->scalars);
+    LS_TRY(ls__file_write(c->env, temporary, LS__CHECKPOINT_SCALARS, c->scalars, length, hash));
+    if (!ls__manifest_add_file(manifest, LS__CHECKPOINT_SCALARS, length, hash)) {
+        return no_memory();
+    }
+    char *text = ls__manifest_text(manifest, &bytes);
+    if (!text) {
+        return no_memory();
+    }
+    ls_status status = check_text(c, text, bytes);
+    if (status == LS_OK) {
+        status = ls__file_write(c->env, temporary, LS__MANIFEST_NAME, text, bytes, hash);
+    }
+    free(text);
+    return status;
+}
+
+static ls_status publish(ls_checkpoint *c, const char *temporary)
+{
+    json_t *manifest = ls__manifest_new(c->step, c->size);
+    ls_status status = gather(c, manifest);
+    if (status == LS_OK) {
+        status = write_manifest(c, temporary, manifest);
+    }
+    json_decref(manifest);
+    LS_TRY(status);
+    LS_TRY(ls__file_sync_folder(c->env, temporary));
+    return ls__folder_publish(c, temporary);
+}
+
+/* ---- all ranks ---------------------------------------------------------------------------- */
+
+static ls_status write_own(ls_checkpoint *c, const char *temporary)
+{
+    char name[LS__MANIFEST_FILE_NAME_MAX];
+    uint64_t words[2 + LS__HASH_BYTES / 8] = {c->image_bytes, strlen(c->pieces)};
+    ls__state_file_name(name, c->rank, c->size);
+    ls_status status =
+        ls__file_write(c->env, temporary, name, c->image, c->image_bytes, (uint8_t *)&words[2]);
+    if (status == LS_OK && words[1] > PIECES_BYTES_MAX) {
+        status = ls__fail(LS_ERR_LIMIT, "checkpoint: the list of tensors is too long");
+    }
+    return ls__checkpoint_agree(c, status, words, 2 + LS__HASH_BYTES / 8);
+}
+
+static ls_status write_all_files(ls_checkpoint *c, const char *temporary)
+{
+    LS_TRY(write_own(c, temporary));
+    ls_status status = c->rank == 0 ? publish(c, temporary) : send_rows(c);
+    return ls__checkpoint_agree(c, status, NULL, 0);
+}
+
+ls_status ls__checkpoint_commit(ls_checkpoint *c)
+{
+    char temporary[LS__CHECKPOINT_PATH_MAX];
+    ls__folder_temporary(c, temporary);
+    ls_status status = ls__checkpoint_agree(c, begin(c, temporary), NULL, 0);
+    if (status == LS_OK) {
+        status = write_all_files(c, temporary);
+    }
+    if (c->rank == 0 && status == LS_OK) {
+        ls__folder_prune(c);
+    } else if (c->rank == 0) {
+        (void)ls__folder_remove(c, temporary); /* gone already if the rename was made */
+    }
+    return status;
+}

@@ -1,0 +1,121 @@
+/* Whole files: written with every short write continued and every return checked, and read back
+ * through `read`, so that a bad disk is an error here and not a signal in the mapped file later.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "checkpoint/internal.h"
+
+#define CHUNK_BYTES ((size_t)1 << 20) /* hashed while it is in the cache, then written */
+
+void ls__path_join(char out[LS__CHECKPOINT_PATH_MAX], const char *folder, const char *name)
+{
+    (void)snprintf(out, LS__CHECKPOINT_PATH_MAX, "%s/%s", folder, name);
+}
+
+ls_status ls__file_failed(const char *what, const char *path, int error)
+{
+    return ls__fail(error == -ENOENT ? LS_ERR_NOT_FOUND : LS_ERR_SYSTEM,
+                    "checkpoint: %s \"%s\": %s", what, path, strerror(-error));
+}
+
+/* ---- writing ------------------------------------------------------------------------------ */
+
+static int write_all(const ls__env *env, int fd, const uint8_t *at, size_t bytes, ls__hash *hash)
+{
+    while (bytes > 0) {
+        size_t chunk = bytes < CHUNK_BYTES ? bytes : CHUNK_BYTES;
+        ls__hash_add(hash, at, chunk);
+        for (size_t done = 0; done < chunk;) {
+            ssize_t put = env->write(env, fd, at + done, chunk - done);
+            if (put <= 0) {
+                return put < 0 ? (int)put : -EIO;
+            }
+            done += (size_t)put;
+        }
+        at += chunk;
+        bytes -= chunk;
+    }
+    return 0;
+}
+
+ls_status ls__file_write(const ls__env *env, const char *folder, const char *name, const void *data,
+                         size_t bytes, uint8_t out[LS__HASH_BYTES])
+{
+    char path[LS__CHECKPOINT_PATH_MAX];
+    ls__hash hash;
+    ls__path_join(path, folder, name);
+    ls__hash_init(&hash);
+    int fd = env->open(env, path, O_WRONLY | O_CREAT | O_EXCL, 0666);
+    if (fd < 0) {
+        return ls__file_failed("cannot make", path, fd);
+    }
+    int wrote = write_all(env, fd, data, bytes, &hash);
+    int synced = wrote < 0 ? 0 : env->fsync(env, fd);
+    int closed = env->close(env, fd);
+    if (wrote < 0) {
+        return ls__file_failed("cannot write", path, wrote);
+    }
+    if (synced < 0 || closed < 0) {
+        return ls__file_failed("cannot bring to the disk", path, synced < 0 ? synced : closed);
+    }
+    ls__hash_end(&hash, out);
+    return LS_OK;
+}
+
+ls_status ls__file_sync_folder(const ls__env *env, const char *path)
+{
+    int fd = env->open(env, path, O_RDONLY | O_DIRECTORY, 0);
+    if (fd < 0) {
+        return ls__file_failed("cannot open", path, fd);
+    }
+    int synced = env->fsync(env, fd);
+    (void)env->close(env, fd);
+    return synced < 0 ? ls__file_failed("cannot bring to the disk", path, synced) : LS_OK;
+}
+
+/* ---- reading ------------------------------------------------------------------------------ */
+
+static ls_status hash_file(const ls__env *env, int fd, const char *path, uint8_t *chunk,
+                           char hex[LS__HASH_HEX + 1])
+{
+    uint8_t out[LS__HASH_BYTES];
+    ls__hash hash;
+    ls__hash_init(&hash);
+    for (;;) {
+        ssize_t got = env->read(env, fd, chunk, CHUNK_BYTES);
+        if (got < 0) {
+            return ls__file_failed("cannot read", path, (int)got);
+        }
+        if (got == 0) {
+            ls__hash_end(&hash, out);
+            ls__hash_hex(out, hex);
+            return LS_OK;
+        }
+        ls__hash_add(&hash, chunk, (size_t)got);
+    }
+}
+
+ls_status ls__file_verify(const ls__env *env, const char *path, const ls__manifest_file *expected)
+{
+    char hex[LS__HASH_HEX + 1] = "";
+    uint8_t *chunk = env->allocate(env, CHUNK_BYTES);
+    if (!chunk) {
+        return ls__fail(LS_ERR_MEMORY, "checkpoint: no memory to read \"%s\"", path);
+    }
+    int fd = env->open(env, path, O_RDONLY, 0);
+    ls_status status =
+        fd < 0 ? ls__file_failed("cannot read", path, fd) : hash_file(env, fd, path, chunk, hex);
+    if (fd >= 0) {
+        (void)env->close(env, fd);
+    }
+    env->release(env, chunk, CHUNK_BYTES);
+    if (status == LS_OK && strcmp(hex, expected->hash) != 0) {
+        return ls__fail(LS_ERR_FORMAT, "checkpoint: the bytes of \"%s\" do not give its hash",
+                        path);
+    }
+    return status;
+}

@@ -1,0 +1,365 @@
+/* Names on the disk, all in the checkpoint's folder:
+ *
+ *   step-00000120               complete: made by a rename of a folder that was on the disk
+ *   .tmp-step-00000120-<nonce>  being written, or left by a job that died
+ *   .tmp-gone-00000120-<nonce>  was pruned: renamed first, so that half of one is never seen
+ *   .old-step-00000120          stood in the way of a second save of its step; put back if the
+ *                               new one did not come
+ *   damaged-step-00000120       load passed over it; for people to look at
+ *   lock                        held by rank 0 of the job that writes
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "checkpoint/internal.h"
+
+#define STEP "step-"
+#define TEMPORARY ".tmp-"
+#define OLD ".old-"
+#define DAMAGED "damaged-"
+#define STEPS_MAX 1000000
+#define CLEAN_ROUND 64 /* names collected before they are removed: not while the folder is listed  \
+                        */
+
+void ls__step_name(char out[64], const char *before, int64_t step)
+{
+    (void)snprintf(out, 64, "%s" STEP "%08lld", before, (long long)step);
+}
+
+void ls__state_file_name(char out[LS__MANIFEST_FILE_NAME_MAX], int rank, int size)
+{
+    (void)snprintf(out, LS__MANIFEST_FILE_NAME_MAX, "state-%05d-of-%05d.safetensors", rank + 1,
+                   size);
+}
+
+static void step_path(const ls_checkpoint *c, char out[LS__CHECKPOINT_PATH_MAX], const char *before,
+                      int64_t step)
+{
+    char name[64];
+    ls__step_name(name, before, step);
+    ls__path_join(out, c->folder, name);
+}
+
+void ls__folder_temporary(const ls_checkpoint *c, char out[LS__CHECKPOINT_PATH_MAX])
+{
+    char name[128];
+    (void)snprintf(name, sizeof name, TEMPORARY STEP "%08lld-%016llx", (long long)c->step,
+                   (unsigned long long)c->nonce);
+    ls__path_join(out, c->folder, name);
+}
+
+/* The step of "step-00000120", spelled just as we do; -1: another name. */
+static int64_t step_of(const char *name)
+{
+    char again[64];
+    if (strncmp(name, STEP, strlen(STEP)) != 0) {
+        return -1;
+    }
+    long long step = strtoll(name + strlen(STEP), NULL, 10);
+    if (step < 0) {
+        return -1;
+    }
+    ls__step_name(again, "", step);
+    return strcmp(again, name) == 0 ? step : -1;
+}
+
+/* ---- steps -------------------------------------------------------------------------------- */
+
+typedef struct step_list {
+    int64_t *list;
+    int count, room;
+} step_list;
+
+static int add_step(void *arg, const char *name)
+{
+    step_list *s = arg;
+    int64_t step = step_of(name);
+    if (step < 0) {
+        return 0;
+    }
+    if (s->count == s->room) {
+        int room = s->room ? 2 * s->room : 16;
+        int64_t *list = room <= STEPS_MAX ? realloc(s->list, (size_t)room * sizeof *list) : NULL;
+        if (!list) {
+            return -ENOMEM;
+        }
+        s->list = list;
+        s->room = room;
+    }
+    s->list[s->count++] = step;
+    return 0;
+}
+
+static int latest_first(const void *a, const void *b)
+{
+    const int64_t *x = a, *y = b;
+    return (*x < *y) - (*x > *y);
+}
+
+ls_status ls__folder_steps(const ls_checkpoint *c, int64_t **steps, int *count)
+{
+    step_list s = {0};
+    int error = c->env->list(c->env, c->folder, add_step, &s);
+    *steps = NULL;
+    *count = 0;
+    if (error < 0) {
+        free(s.list);
+        return ls__file_failed("cannot list", c->folder, error);
+    }
+    if (s.count > 0) {
+        qsort(s.list, (size_t)s.count, sizeof *s.list, latest_first);
+    }
+    *steps = s.list;
+    *count = s.count;
+    return LS_OK;
+}
+
+/* ---- making and locking ------------------------------------------------------------------- */
+
+ls_status ls__folder_make(const ls_checkpoint *c)
+{
+    char path[LS__CHECKPOINT_PATH_MAX];
+    const size_t length = strlen(c->folder);
+    memcpy(path, c->folder, length + 1);
+    for (size_t i = 1; i <= length; i++) {
+        if (c->folder[i] != '/' && c->folder[i] != '\0') {
+            continue;
+        }
+        path[i] = '\0';
+        int error = c->env->make_folder(c->env, path);
+        if (error < 0) {
+            return ls__file_failed("cannot make the folder", path, error);
+        }
+        path[i] = c->folder[i];
+    }
+    return LS_OK;
+}
+
+ls_status ls__folder_lock(ls_checkpoint *c)
+{
+    char path[LS__CHECKPOINT_PATH_MAX];
+    ls__path_join(path, c->folder, "lock");
+    int fd = c->env->open(c->env, path, O_RDWR | O_CREAT, 0666);
+    if (fd == -EROFS || fd == -EACCES) {
+        return LS_OK; /* to be read only, then; a save will say so */
+    }
+    if (fd < 0) {
+        return ls__file_failed("cannot open", path, fd);
+    }
+    int error = c->env->lock_file(c->env, fd);
+    if (error == 0) {
+        c->lock_fd = fd;
+        return LS_OK;
+    }
+    (void)c->env->close(c->env, fd);
+    return error == -EAGAIN ? LS_OK : ls__file_failed("cannot lock", path, error);
+}
+
+/* ---- removing ----------------------------------------------------------------------------- */
+
+typedef struct names {
+    char list[CLEAN_ROUND][256];
+    int count;
+    const char *prefix; /* only names that begin so */
+} names;
+
+static int take_name(void *arg, const char *name)
+{
+    names *n = arg;
+    size_t bytes = strlen(name) + 1;
+    if (strncmp(name, n->prefix, strlen(n->prefix)) == 0 && bytes <= sizeof n->list[0]) {
+        memcpy(n->list[n->count++], name, bytes);
+    }
+    return n->count == CLEAN_ROUND;
+}
+
+/* Our folders hold files only: what else lies there makes the removal of the folder fail. */
+int ls__folder_remove(const ls_checkpoint *c, const char *path)
+{
+    const ls__env *env = c->env;
+    char file[LS__CHECKPOINT_PATH_MAX];
+    names found;
+    int more;
+    do {
+        found.count = 0;
+        found.prefix = "";
+        more = env->list(env, path, take_name, &found);
+        for (int i = 0; more >= 0 && i < found.count; i++) {
+            ls__path_join(file, path, found.list[i]);
+            int error = env->remove_file(env, file);
+            if (error < 0) {
+                return error;
+            }
+        }
+    } while (more > 0);
+    return more < 0 ? more : env->remove_folder(env, path);
+}
+
+static void remove_or_say(const ls_checkpoint *c, const char *path)
+{
+    int error = ls__folder_remove(c, path);
+    if (error < 0) {
+        LS__WARN("checkpoint: \"%s\" is no longer needed but could not be removed: %s", path,
+                 strerror(-error));
+    }
+}
+
+/* The steps of `kept` stay. A step is renamed before its files go. */
+void ls__folder_prune(const ls_checkpoint *c)
+{
+    int64_t *steps;
+    int count;
+    char name[128], from[LS__CHECKPOINT_PATH_MAX], gone[LS__CHECKPOINT_PATH_MAX];
+    if (ls__folder_steps(c, &steps, &count) < 0) {
+        LS__WARN("checkpoint: older ones were not removed: %s", ls_error_message());
+        return;
+    }
+    for (int i = c->set.keep; i < count; i++) {
+        step_path(c, from, "", steps[i]);
+        (void)snprintf(name, sizeof name, TEMPORARY "gone-%08lld-%016llx", (long long)steps[i],
+                       (unsigned long long)c->nonce);
+        ls__path_join(gone, c->folder, name);
+        int error = c->env->rename(c->env, from, gone);
+        if (error < 0) {
+            LS__WARN("checkpoint: \"%s\" is no longer needed but could not be renamed: %s", from,
+                     strerror(-error));
+        } else {
+            remove_or_say(c, gone);
+        }
+    }
+    free(steps);
+}
+
+/* ---- after a job that died ---------------------------------------------------------------- */
+
+/* A second save of a step was cut off: the first one is put back unless the second came. */
+static void settle_old(const ls_checkpoint *c, const char *name)
+{
+    char old[LS__CHECKPOINT_PATH_MAX], home[LS__CHECKPOINT_PATH_MAX];
+    ls__env_stat found;
+    ls__path_join(old, c->folder, name);
+    ls__path_join(home, c->folder, name + strlen(OLD));
+    if (step_of(name + strlen(OLD)) < 0) {
+        return;
+    }
+    if (c->env->stat(c->env, home, false, &found) == 0) {
+        remove_or_say(c, old);
+        return;
+    }
+    int error = c->env->rename(c->env, old, home);
+    if (error < 0) {
+        LS__WARN("checkpoint: \"%s\" could not be renamed back: %s", old, strerror(-error));
+    }
+}
+
+static void remove_temporary(const ls_checkpoint *c, const char *name)
+{
+    char path[LS__CHECKPOINT_PATH_MAX];
+    ls__path_join(path, c->folder, name);
+    remove_or_say(c, path);
+}
+
+static void clean_names(const ls_checkpoint *c, const char *prefix,
+                        void (*settle)(const ls_checkpoint *c, const char *name))
+{
+    names found = {.prefix = prefix};
+    int error = c->env->list(c->env, c->folder, take_name, &found);
+    if (error < 0) {
+        LS__WARN("checkpoint: \"%s\" could not be searched for what a job left: %s", c->folder,
+                 strerror(-error));
+    }
+    for (int i = 0; i < found.count; i++) {
+        settle(c, found.list[i]);
+    }
+}
+
+void ls__folder_clean(const ls_checkpoint *c)
+{
+    clean_names(c, OLD, settle_old);
+    clean_names(c, TEMPORARY, remove_temporary);
+}
+
+/* ---- publishing --------------------------------------------------------------------------- */
+
+static bool was_skipped(const ls_checkpoint *c, int64_t step)
+{
+    return step > c->skipped_after && step <= c->skipped_last;
+}
+
+ls_status ls__folder_check_later(const ls_checkpoint *c, int64_t step)
+{
+    int64_t *steps;
+    int count;
+    LS_TRY(ls__folder_steps(c, &steps, &count));
+    int64_t later = -1;
+    for (int i = 0; i < count; i++) {
+        later = steps[i] > step && !was_skipped(c, steps[i]) ? steps[i] : later;
+    }
+    free(steps);
+    if (later >= 0) {
+        return ls__fail(LS_ERR_STATE,
+                        "checkpoint: step %lld is to be saved, but \"%s\" holds step %lld, which "
+                        "is later: it seems another run's; load it and go on from there, or give "
+                        "another folder",
+                        (long long)step, c->folder, (long long)later);
+    }
+    return LS_OK;
+}
+
+static ls_status move(const ls_checkpoint *c, const char *from, const char *to)
+{
+    int error = c->env->rename(c->env, from, to);
+    return error < 0 ? ls__file_failed("cannot rename", from, error) : LS_OK;
+}
+
+/* What load passed over must not come back as the newest, nor push a whole one out of `keep`. */
+static ls_status move_skipped(const ls_checkpoint *c)
+{
+    char from[LS__CHECKPOINT_PATH_MAX], to[LS__CHECKPOINT_PATH_MAX];
+    int64_t *steps;
+    int count;
+    LS_TRY(ls__folder_steps(c, &steps, &count));
+    ls_status status = LS_OK;
+    for (int i = 0; i < count && status == LS_OK; i++) {
+        if (was_skipped(c, steps[i])) {
+            step_path(c, from, "", steps[i]);
+            step_path(c, to, DAMAGED, steps[i]);
+            (void)ls__folder_remove(c, to); /* of an earlier time */
+            status = move(c, from, to);
+        }
+    }
+    free(steps);
+    return status;
+}
+
+ls_status ls__folder_publish(ls_checkpoint *c, const char *temporary)
+{
+    char final[LS__CHECKPOINT_PATH_MAX], old[LS__CHECKPOINT_PATH_MAX];
+    ls__env_stat found;
+    step_path(c, final, "", c->step);
+    step_path(c, old, OLD, c->step);
+    if (c->skipped_last > c->skipped_after) {
+        LS_TRY(move_skipped(c));
+        c->skipped_last = c->skipped_after;
+    }
+    bool replaces = c->env->stat(c->env, final, false, &found) == 0;
+    if (replaces) {
+        LS_TRY(move(c, final, old));
+    }
+    ls_status status = move(c, temporary, final);
+    if (status < 0) {
+        if (replaces && c->env->rename(c->env, old, final) < 0) {
+            LS__WARN("checkpoint: \"%s\" will be put back when the folder is opened next", old);
+        }
+        return status;
+    }
+    LS_TRY(ls__file_sync_folder(c->env, c->folder));
+    if (replaces) {
+        remove_or_say(c, old);
+    }
+    return LS_OK;
+}

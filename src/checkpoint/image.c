@@ -1,0 +1,144 @@
+/* This rank's file as bytes in memory: header, then room for the tensors. It is the snapshot that
+ * an asynchronous save writes from; the memory is kept for the next one.
+ *
+ * Tensors lie in order of element size, then name, as the reference implementation puts them, so
+ * each begins at a multiple of its element size.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/size.h"
+#include "checkpoint/internal.h"
+#include "checkpoint/shape.h"
+
+static ls_status no_memory(const char *what)
+{
+    return ls__fail(LS_ERR_MEMORY, "checkpoint: no memory for %s", what);
+}
+
+/* ---- the file ----------------------------------------------------------------------------- */
+
+/* Tensors this rank writes, of one element size, in order of names. */
+static ls_status add_tensors(const ls_checkpoint *c, ls__table *table, size_t element,
+                             json_t *header, json_t *pieces, size_t *at)
+{
+    for (int i = 0; i < table->count; i++) {
+        ls__saved_entry *e = table->sorted[i];
+        const ls_state_tensor *t = &e->tensor;
+        if (e->type != LS__ENTRY_TENSOR || e->writer != c->rank ||
+            ls_dtype_size(t->dtype) != element) {
+            continue;
+        }
+        ls__safetensor saved = {.name = e->name, .dtype = t->dtype, .ndim = t->ndim};
+        memcpy(saved.dim, t->local, sizeof saved.dim);
+        e->offset = *at;
+        json_t *piece =
+            json_pack("[s, i, o, o, o]", e->name, (int)t->dtype, ls__shape_json(t->global, t->ndim),
+                      ls__shape_json(t->start, t->ndim), ls__shape_json(t->local, t->ndim));
+        if (!piece || json_array_append_new(pieces, piece) != 0 ||
+            !ls__safetensors_add(header, &saved, *at, e->bytes)) {
+            return ls__fail(LS_ERR_MEMORY,
+                            "checkpoint: no memory for the header, or \"%.200s\" is no UTF-8",
+                            e->name);
+        }
+        if (!ls__add_size(*at, e->bytes, at)) {
+            return ls__fail(LS_ERR_LIMIT, "checkpoint: this rank's share is too large");
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status make_image(ls_checkpoint *c, ls__table *table, const json_t *header, size_t data)
+{
+    const size_t prefix = ls__safetensors_prefix(header);
+    size_t bytes;
+    if (prefix > LS__SAFETENSORS_HEADER_MAX || !ls__add_size(prefix, data, &bytes)) {
+        return ls__fail(LS_ERR_LIMIT, "checkpoint: a header of %zu bytes; at most %zu are allowed",
+                        prefix, LS__SAFETENSORS_HEADER_MAX);
+    }
+    if (bytes > c->image_room) {
+        if (c->image) {
+            c->env->release(c->env, c->image, c->image_room);
+        }
+        c->image_room = 0;
+        c->image = c->env->allocate(c->env, bytes);
+        if (!c->image) {
+            return ls__fail(LS_ERR_MEMORY, "checkpoint: no memory for a copy of %zu bytes", bytes);
+        }
+        c->image_room = bytes;
+    }
+    c->image_bytes = bytes;
+    ls__safetensors_write(header, c->image, prefix);
+    for (int i = 0; i < table->count; i++) {
+        table->list[i].offset += prefix;
+    }
+    return LS_OK;
+}
+
+static json_t *metadata(int64_t step)
+{
+    char text[32];
+    (void)snprintf(text, sizeof text, "%lld", (long long)step);
+    return json_pack("{s:{s:s, s:s}}", "__metadata__", "format", "lockstep", "step", text);
+}
+
+static ls_status build_file(ls_checkpoint *c, ls__table *table, json_t *header, json_t *pieces)
+{
+    size_t at = 0;
+    for (size_t element = 8; element > 0; element /= 2) {
+        LS_TRY(add_tensors(c, table, element, header, pieces, &at));
+    }
+    LS_TRY(make_image(c, table, header, at));
+    free(c->pieces);
+    c->pieces = json_dumps(pieces, JSON_COMPACT);
+    return c->pieces ? LS_OK : no_memory("the list of tensors");
+}
+
+/* ---- scalars ------------------------------------------------------------------------------ */
+
+/* A finite number has 17 digits in JSON and comes back exactly; infinities and NaNs, which JSON
+ * does not know, are their bits as a string. */
+static json_t *number_json(double value)
+{
+    uint64_t bits;
+    char text[24];
+    if (isfinite(value)) {
+        return json_real(value);
+    }
+    memcpy(&bits, &value, sizeof bits);
+    (void)snprintf(text, sizeof text, "0x%016llx", (unsigned long long)bits);
+    return json_string(text);
+}
+
+static ls_status build_scalars(ls_checkpoint *c, const ls__table *table)
+{
+    json_t *root = json_object();
+    bool good = root != NULL;
+    for (int i = 0; good && i < table->count; i++) {
+        const ls__saved_entry *e = table->sorted[i];
+        if (e->type != LS__ENTRY_TENSOR) {
+            json_t *value =
+                e->type == LS__ENTRY_INT64 ? json_integer(e->int64) : number_json(e->float64);
+            good = value && json_object_set_new(root, e->name, value) == 0;
+        }
+    }
+    free(c->scalars);
+    c->scalars = good ? json_dumps(root, JSON_INDENT(1)) : NULL;
+    json_decref(root);
+    return c->scalars ? LS_OK : no_memory("the scalars");
+}
+
+ls_status ls__image_build(ls_checkpoint *c, ls__table *table)
+{
+    json_t *header = metadata(c->step), *pieces = json_array();
+    ls_status status =
+        header && pieces ? build_file(c, table, header, pieces) : no_memory("the header");
+    json_decref(header);
+    json_decref(pieces);
+    if (status == LS_OK && c->rank == 0) {
+        status = build_scalars(c, table);
+    }
+    return status;
+}

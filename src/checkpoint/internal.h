@@ -1,0 +1,174 @@
+/* A checkpoint object: what its files share.
+ *
+ *   collect.c   walks the items into a table; copies them; writes them back
+ *   plan.c      which rank writes which tensor
+ *   image.c     this rank's file, as bytes in memory: the snapshot
+ *   agree.c     ranks tell each other how it went, and all return the same
+ *   folder.c    names on the disk; what is stale, old or in the way
+ *   file.c      whole files: checked writes, fsync, hashes
+ *   commit.c    the protocol that makes a checkpoint exist
+ *   writer.c    the thread that runs it
+ *   load.c      finds the newest whole one;  restore.c puts it into the items
+ *
+ * Who may touch what: between a save's copy and the end of its writing (`state` is BUSY) the
+ * object belongs to the writer's thread, the group included; every public call first waits for
+ * IDLE. So all ranks issue the group's operations in one order, and none of them is the user's.
+ */
+#ifndef LS_CHECKPOINT_INTERNAL_H
+#define LS_CHECKPOINT_INTERNAL_H
+
+#include <lockstep/checkpoint.h>
+
+#include "base/arena.h"
+#include "base/runtime.h"
+#include "checkpoint/hash.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/safetensors.h"
+
+#define LS__CHECKPOINT_PATH_MAX 4096
+#define LS__CHECKPOINT_FOLDER_MAX 3840 /* leaves room for the names below it */
+#define LS__CHECKPOINT_SCALARS "scalars.json"
+#define LS__CHECKPOINT_ARENA_CHUNK ((size_t)64 << 10)
+
+/* ---- the table of what is saved ----------------------------------------------------------- */
+
+typedef enum ls__entry_type { LS__ENTRY_TENSOR, LS__ENTRY_INT64, LS__ENTRY_FLOAT64 } ls__entry_type;
+
+typedef struct ls__saved_entry {
+    const char *name;
+    ls__entry_type type;
+    ls_state_tensor tensor; /* its data only while its visitor runs */
+    size_t bytes;           /* of the local slice */
+    int writer;             /* rank; of a slice: the one that has it */
+    size_t offset;          /* in this rank's image, if it is the writer */
+    int64_t int64;
+    double float64;
+} ls__saved_entry;
+
+typedef struct ls__table {
+    ls__arena arena;
+    ls__saved_entry *list; /* in the order of the walk */
+    int count, room;
+    ls__saved_entry **sorted; /* by name */
+} ls__table;
+
+void ls__table_init(ls__table *table, const ls__env *env);
+void ls__table_fini(ls__table *table);
+/* Walks the items; LS_ERR_INVALID when two have one name. */
+ls_status ls__table_collect(ls__table *table, const ls_checkpoint_item *items, int count);
+ls_status ls__table_add(ls__table *table, const ls__saved_entry *entry); /* copies the name */
+/* Names, types, shapes and scalars; equal on all ranks of replicated state. */
+uint64_t ls__table_hash(const ls__table *table);
+/* Calls every item's state function with the visitor. */
+ls_status ls__items_visit(const ls_checkpoint_item *items, int count,
+                          const ls_state_visitor *visitor);
+bool ls__tensor_is_whole(const ls_state_tensor *tensor);
+/* The second walk of a save: the bytes of what `rank` writes go to their offsets in the image. */
+ls_status ls__table_copy(ls__table *table, const ls_checkpoint_item *items, int count, int rank,
+                         uint8_t *image);
+
+/* Gives every whole tensor a writer: the largest first, each to the rank with the fewest bytes. */
+ls_status ls__plan_writers(ls__table *table, int rank, int size);
+
+/* ---- the object --------------------------------------------------------------------------- */
+
+enum ls__checkpoint_state { LS__CHECKPOINT_IDLE, LS__CHECKPOINT_BUSY, LS__CHECKPOINT_STOP };
+
+#define LS__VERDICT_WORDS 12
+typedef struct ls__verdict {
+    int32_t status;
+    int32_t unused;
+    uint64_t word[LS__VERDICT_WORDS];
+    char message[920];
+} ls__verdict;
+
+struct ls_checkpoint {
+    ls_runtime *runtime;
+    const ls__env *env;
+    ls_group *group; /* our own */
+    int rank, size;
+    char folder[LS__CHECKPOINT_PATH_MAX];
+    ls_checkpoint_options set;
+    int lock_fd;           /* rank 0 while it may write; else -1 */
+    bool writable;         /* the same on all ranks */
+    ls__verdict *verdicts; /* [size], of the last agreement */
+
+    int64_t skipped_after, skipped_last; /* steps that load passed over: (after, last] */
+
+    /* the save being made */
+    int64_t step;
+    uint64_t nonce; /* of the temporary folder's name */
+    uint8_t *image; /* the snapshot, kept from save to save */
+    size_t image_room, image_bytes;
+    char *pieces;     /* JSON of what is in the image, for rank 0's manifest; malloc */
+    char *scalars;    /* rank 0: the file's text; malloc */
+    ls_status copied; /* how the copy went here; an error's text is in `message` */
+
+    ls__env_thread *thread; /* NULL until the first asynchronous save */
+    _Atomic uint32_t
+        state;        /* Sync: release by who ends its turn, acquire by the other; parked on */
+    ls_status status; /* of the last writing, not yet returned */
+    char message[LS__MESSAGE_MAX];
+};
+
+/* ---- agree.c ------------------------------------------------------------------------------ */
+
+/* Every rank says how its part went (with ls_error_message when `mine` is an error) and up to
+ * LS__VERDICT_WORDS words (NULL: none); all return the same status and text: that of the lowest
+ * rank that failed. The words of all are in checkpoint->verdicts. */
+ls_status ls__checkpoint_agree(ls_checkpoint *c, ls_status mine, const uint64_t *words, int count);
+ls_collective_options ls__checkpoint_options_of(const ls_checkpoint *c, const char *tag);
+
+/* ---- folder.c, file.c --------------------------------------------------------------------- */
+
+void ls__path_join(char out[LS__CHECKPOINT_PATH_MAX], const char *folder, const char *name);
+void ls__step_name(char out[64], const char *before, int64_t step);
+void ls__state_file_name(char out[LS__MANIFEST_FILE_NAME_MAX], int rank, int size);
+
+/* The steps whose folders exist, latest first; malloc. */
+ls_status ls__folder_steps(const ls_checkpoint *c, int64_t **steps, int *count);
+ls_status ls__folder_make(const ls_checkpoint *c); /* with its parents */
+ls_status ls__folder_lock(ls_checkpoint *c);
+void ls__folder_clean(const ls_checkpoint *c); /* what a dead job left; says what it could not */
+void ls__folder_prune(const ls_checkpoint *c); /* all but the newest `keep` */
+/* Removes a folder and the files in it; 0 or the first -errno. */
+int ls__folder_remove(const ls_checkpoint *c, const char *path);
+void ls__folder_temporary(const ls_checkpoint *c, char out[LS__CHECKPOINT_PATH_MAX]);
+ls_status ls__folder_check_later(const ls_checkpoint *c, int64_t step);
+/* Gives the temporary folder its name and makes that last. */
+ls_status ls__folder_publish(ls_checkpoint *c, const char *temporary);
+
+ls_status ls__file_failed(const char *what, const char *path, int error); /* error: -errno */
+/* Creates the file, writes all, fsyncs, and says the hash. */
+ls_status ls__file_write(const ls__env *env, const char *folder, const char *name, const void *data,
+                         size_t bytes, uint8_t hash[LS__HASH_BYTES]);
+ls_status ls__file_sync_folder(const ls__env *env, const char *path);
+/* Reads the file and compares size and hash with what the manifest says. */
+ls_status ls__file_verify(const ls__env *env, const char *path, const ls__manifest_file *expected);
+
+/* ---- image.c, commit.c, writer.c, load.c, restore.c ---------------------------------------- */
+
+ls_status ls__image_build(ls_checkpoint *c, ls__table *table); /* all but the tensors' bytes */
+ls_status ls__checkpoint_commit(ls_checkpoint *c);
+ls_status ls__writer_start(ls_checkpoint *c); /* hands the save to the thread */
+ls_status ls__writer_join(ls_checkpoint *c);  /* waits; returns and forgets its error */
+void ls__writer_stop(ls_checkpoint *c);
+
+/* A checkpoint opened for reading. */
+typedef struct ls__reading {
+    ls__arena arena;
+    ls__manifest manifest;
+    ls__safetensors *header; /* [file_count]; empty for the scalars */
+    void **mapped;           /* [file_count] */
+    size_t *mapped_bytes;
+    json_t *scalars;
+} ls__reading;
+
+ls_status ls__reading_open(const ls_checkpoint *c, int64_t step, ls__reading *out);
+void ls__reading_close(const ls_checkpoint *c, ls__reading *reading);
+
+ls_status ls__restore_check(const ls__reading *from, const ls_checkpoint_item *items, int count,
+                            const char *what);
+ls_status ls__restore_apply(const ls__reading *from, const ls_checkpoint_item *items, int count);
+
+#endif

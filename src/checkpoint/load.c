@@ -1,0 +1,141 @@
+/* Opening one checkpoint for reading: manifest, sizes, hashes, headers, in this order, everything
+ * before a byte of it is used. The files stay mapped; restore.c copies out of them.
+ *
+ * Hashing costs a second a gigabyte. Where all ranks are on one host they see the same pages, and
+ * each checks its share of the files; elsewhere each checks what it will read, which is all.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "checkpoint/internal.h"
+
+static ls_status read_manifest(const ls_checkpoint *c, const char *folder, int64_t step,
+                               ls__reading *r)
+{
+    char path[LS__CHECKPOINT_PATH_MAX];
+    void *text = NULL;
+    size_t bytes = 0;
+    ls__path_join(path, folder, LS__MANIFEST_NAME);
+    int error = c->env->map_file(c->env, path, &text, &bytes);
+    if (error < 0) {
+        return ls__file_failed("cannot read", path, error);
+    }
+    ls_status status = text ? ls__manifest_parse(text, bytes, path, &r->arena, &r->manifest)
+                            : ls__fail(LS_ERR_FORMAT, "checkpoint: \"%s\" is empty", path);
+    c->env->unmap_file(c->env, text, bytes);
+    if (status == LS_OK && r->manifest.step != step) {
+        return ls__fail(LS_ERR_FORMAT, "checkpoint: \"%s\" is of step %lld", path,
+                        (long long)r->manifest.step);
+    }
+    return status;
+}
+
+static bool is_my_share(const ls_checkpoint *c, int file)
+{
+    bool one_host = ls_local_world_size() == ls_world_size();
+    return !one_host || file % c->size == c->rank;
+}
+
+static ls_status map_file(const ls_checkpoint *c, const char *folder, ls__reading *r, int i)
+{
+    char path[LS__CHECKPOINT_PATH_MAX];
+    const ls__manifest_file *file = &r->manifest.files[i];
+    ls__path_join(path, folder, file->name);
+    int error = c->env->map_file(c->env, path, &r->mapped[i], &r->mapped_bytes[i]);
+    if (error < 0) {
+        return ls__file_failed("cannot read", path, error);
+    }
+    if (r->mapped_bytes[i] != file->bytes) {
+        return ls__fail(LS_ERR_FORMAT, "checkpoint: \"%s\" has %zu bytes; %zu were written", path,
+                        r->mapped_bytes[i], file->bytes);
+    }
+    return is_my_share(c, i) ? ls__file_verify(c->env, path, file) : LS_OK;
+}
+
+static ls_status read_scalars(const char *path, const void *text, size_t bytes, ls__reading *r)
+{
+    json_error_t error = {.text = "it is empty"};
+    r->scalars = text ? json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error) : NULL;
+    if (!json_is_object(r->scalars)) {
+        return ls__fail(LS_ERR_FORMAT, "checkpoint: \"%s\" is no JSON object: %s", path,
+                        r->scalars ? "it is something else" : error.text);
+    }
+    return LS_OK;
+}
+
+static ls_status parse_file(const char *folder, ls__reading *r, int i)
+{
+    char path[LS__CHECKPOINT_PATH_MAX];
+    const ls__manifest_file *file = &r->manifest.files[i];
+    ls__path_join(path, folder, file->name);
+    if (strcmp(file->name, LS__CHECKPOINT_SCALARS) == 0) {
+        return read_scalars(path, r->mapped[i], r->mapped_bytes[i], r);
+    }
+    return ls__safetensors_parse(r->mapped[i], r->mapped_bytes[i], path, &r->arena, &r->header[i]);
+}
+
+/* The manifest and the headers tell the same of every piece. */
+static ls_status check_pieces(const ls__reading *r, const char *folder)
+{
+    for (int i = 0; i < r->manifest.tensor_count; i++) {
+        const ls__manifest_tensor *t = &r->manifest.tensors[i];
+        for (int k = 0; k < t->piece_count; k++) {
+            const ls__manifest_piece *p = &t->pieces[k];
+            const ls__safetensor *s = ls__safetensors_find(&r->header[p->file], t->name);
+            if (!s || s->dtype != t->dtype || s->ndim != t->ndim ||
+                memcmp(s->dim, p->dim, (size_t)t->ndim * sizeof p->dim[0]) != 0) {
+                return ls__fail(LS_ERR_FORMAT,
+                                "checkpoint: \"%s/%s\" does not hold \"%.200s\" as the manifest "
+                                "says",
+                                folder, r->manifest.files[p->file].name, t->name);
+            }
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status read_files(const ls_checkpoint *c, const char *folder, ls__reading *r)
+{
+    const size_t n = (size_t)r->manifest.file_count;
+    r->header = calloc(n + 1, sizeof *r->header);
+    r->mapped = calloc(n + 1, sizeof *r->mapped);
+    r->mapped_bytes = calloc(n + 1, sizeof *r->mapped_bytes);
+    if (!r->header || !r->mapped || !r->mapped_bytes) {
+        return ls__fail(LS_ERR_MEMORY, "checkpoint: no memory to read %zu files", n);
+    }
+    for (int i = 0; i < r->manifest.file_count; i++) {
+        LS_TRY(map_file(c, folder, r, i));
+    }
+    for (int i = 0; i < r->manifest.file_count; i++) {
+        LS_TRY(parse_file(folder, r, i));
+    }
+    if (!r->scalars) {
+        return ls__fail(LS_ERR_FORMAT, "checkpoint: \"%s\" has no " LS__CHECKPOINT_SCALARS, folder);
+    }
+    return check_pieces(r, folder);
+}
+
+ls_status ls__reading_open(const ls_checkpoint *c, int64_t step, ls__reading *r)
+{
+    char name[64], folder[LS__CHECKPOINT_PATH_MAX];
+    *r = (ls__reading){0};
+    ls__arena_init(&r->arena, c->env, LS__CHECKPOINT_ARENA_CHUNK);
+    ls__step_name(name, "", step);
+    ls__path_join(folder, c->folder, name);
+    LS_TRY(read_manifest(c, folder, step, r));
+    return read_files(c, folder, r);
+}
+
+void ls__reading_close(const ls_checkpoint *c, ls__reading *r)
+{
+    for (int i = 0; r->mapped && r->mapped_bytes && i < r->manifest.file_count; i++) {
+        c->env->unmap_file(c->env, r->mapped[i], r->mapped_bytes[i]);
+    }
+    free(r->header);
+    free(r->mapped);
+    free(r->mapped_bytes);
+    json_decref(r->scalars);
+    ls__arena_fini(&r->arena);
+    *r = (ls__reading){0};
+}

@@ -1,0 +1,297 @@
+/* Reading a manifest: the hash first, then every field, so that what comes out is consistent in
+ * itself. Whether the files are as it says, load.c finds out. */
+#include "checkpoint/manifest.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/size.h"
+#include "checkpoint/manifest_text.h"
+#include "checkpoint/shape.h"
+
+#define FILES_MAX 65536 /* more ranks than anybody has; looking for a name stays bearable */
+
+typedef struct reader {
+    const char *what;
+    ls__arena *arena;
+    ls__manifest *out;
+} reader;
+
+static ls_status malformed(const reader *r, const char *part)
+{
+    return ls__fail(LS_ERR_FORMAT, "%s: %s is missing or malformed", r->what, part);
+}
+
+static ls_status no_memory(const reader *r)
+{
+    return ls__fail(LS_ERR_MEMORY, "%s: no memory to read it", r->what);
+}
+
+static const char *copy_text(const reader *r, const char *text)
+{
+    size_t bytes = strlen(text) + 1;
+    char *copy = ls__arena_alloc(r->arena, bytes);
+    return copy ? memcpy(copy, text, bytes) : NULL;
+}
+
+static void *take_array(const reader *r, size_t count, size_t element)
+{
+    size_t bytes;
+    return ls__mul_size(count + 1, element, &bytes) ? ls__arena_alloc(r->arena, bytes) : NULL;
+}
+
+/* ---- head --------------------------------------------------------------------------------- */
+
+static ls_status check_hash(const reader *r, const char *text, size_t bytes)
+{
+    uint8_t hash[LS__HASH_BYTES];
+    if (bytes < LS__MANIFEST_HASH_AT + LS__HASH_HEX ||
+        memcmp(text, LS__MANIFEST_HEAD, LS__MANIFEST_HASH_AT) != 0) {
+        return malformed(r, "its hash");
+    }
+    ls__manifest_hash(text, bytes, hash);
+    ls__hash_hex(hash, r->out->hash);
+    if (memcmp(text + LS__MANIFEST_HASH_AT, r->out->hash, LS__HASH_HEX) != 0) {
+        return ls__fail(LS_ERR_FORMAT, "%s: its bytes do not give its hash: it was damaged",
+                        r->what);
+    }
+    return LS_OK;
+}
+
+static bool is_text(const json_t *value, const char *expected)
+{
+    return json_is_string(value) && strcmp(json_string_value(value), expected) == 0;
+}
+
+static ls_status read_head(const reader *r, const json_t *root)
+{
+    const json_t *step = json_object_get(root, "step"), *size = json_object_get(root, "world_size");
+    const json_t *version = json_object_get(root, "version");
+    const json_t *library = json_object_get(root, "library");
+    if (!is_text(json_object_get(root, "format"), LS__MANIFEST_FORMAT)) {
+        return malformed(r, "\"format\"");
+    }
+    if (!json_is_integer(version) || json_integer_value(version) < 1) {
+        return malformed(r, "\"version\"");
+    }
+    if (json_integer_value(version) > LS__MANIFEST_VERSION) {
+        return ls__fail(LS_ERR_UNSUPPORTED,
+                        "%s: is of format version %lld, this library reads up to %d; use a newer "
+                        "one",
+                        r->what, (long long)json_integer_value(version), LS__MANIFEST_VERSION);
+    }
+    if (!is_text(json_object_get(root, "hash_name"), LS__HASH_NAME)) {
+        return malformed(r, "\"hash_name\"");
+    }
+    if (!json_is_integer(step) || json_integer_value(step) < 0) {
+        return malformed(r, "\"step\"");
+    }
+    if (!json_is_integer(size) || json_integer_value(size) < 1 ||
+        json_integer_value(size) > INT32_MAX) {
+        return malformed(r, "\"world_size\"");
+    }
+    if (!json_is_string(library)) {
+        return malformed(r, "\"library\"");
+    }
+    r->out->step = json_integer_value(step);
+    r->out->world_size = (int)json_integer_value(size);
+    r->out->library = copy_text(r, json_string_value(library));
+    return r->out->library ? LS_OK : no_memory(r);
+}
+
+/* ---- files -------------------------------------------------------------------------------- */
+
+/* Letters, digits, "-", "_" and ".", not first a ".": no way out of the folder. */
+static bool file_name_is_good(const char *name)
+{
+    size_t length = strlen(name);
+    return length > 0 && length < LS__MANIFEST_FILE_NAME_MAX && name[0] != '.' &&
+           strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") ==
+               length &&
+           strcmp(name, LS__MANIFEST_NAME) != 0;
+}
+
+static ls_status read_file(const reader *r, const char *name, const json_t *entry,
+                           ls__manifest_file *file)
+{
+    const json_t *bytes = json_object_get(entry, "bytes"), *hash = json_object_get(entry, "hash");
+    if (!file_name_is_good(name) || !json_is_integer(bytes) || json_integer_value(bytes) < 0 ||
+        json_string_length(hash) != LS__HASH_HEX) {
+        return malformed(r, "an entry of \"files\"");
+    }
+    file->bytes = (size_t)json_integer_value(bytes);
+    memcpy(file->hash, json_string_value(hash), LS__HASH_HEX + 1);
+    file->name = copy_text(r, name);
+    return file->name ? LS_OK : no_memory(r);
+}
+
+static ls_status read_files(const reader *r, const json_t *files)
+{
+    const char *name;
+    json_t *entry;
+    if (!json_is_object(files) || json_object_size(files) > FILES_MAX) {
+        return malformed(r, "\"files\"");
+    }
+    r->out->files = take_array(r, json_object_size(files), sizeof *r->out->files);
+    if (!r->out->files) {
+        return no_memory(r);
+    }
+    json_object_foreach((json_t *)(uintptr_t)files, name, entry)
+    {
+        LS_TRY(read_file(r, name, entry, &r->out->files[r->out->file_count]));
+        r->out->file_count++;
+    }
+    return LS_OK;
+}
+
+int ls__manifest_file_find(const ls__manifest *manifest, const char *name)
+{
+    for (int i = 0; name && i < manifest->file_count; i++) {
+        if (strcmp(manifest->files[i].name, name) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+/* ---- tensors ------------------------------------------------------------------------------ */
+
+static bool piece_is_inside(const ls__manifest_tensor *t, const ls__manifest_piece *p)
+{
+    for (int i = 0; i < t->ndim; i++) {
+        if (p->start[i] > t->dim[i] || p->dim[i] > t->dim[i] - p->start[i]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool pieces_overlap(const ls__manifest_tensor *t, const ls__manifest_piece *a,
+                           const ls__manifest_piece *b)
+{
+    for (int i = 0; i < t->ndim; i++) {
+        if (a->start[i] + a->dim[i] <= b->start[i] || b->start[i] + b->dim[i] <= a->start[i]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Disjoint, inside and as many bytes as the whole: then they are the whole. */
+static ls_status check_pieces(const reader *r, const ls__manifest_tensor *t)
+{
+    size_t whole = 0, sum = 0;
+    bool good = ls__shape_bytes(t->dim, t->ndim, t->dtype, &whole);
+    for (int i = 0; good && i < t->piece_count; i++) {
+        size_t bytes = 0;
+        good = piece_is_inside(t, &t->pieces[i]) &&
+               ls__shape_bytes(t->pieces[i].dim, t->ndim, t->dtype, &bytes) &&
+               ls__add_size(sum, bytes, &sum);
+        for (int k = 0; good && bytes > 0 && k < i; k++) {
+            good = !pieces_overlap(t, &t->pieces[i], &t->pieces[k]);
+        }
+    }
+    if (!good || sum != whole) {
+        return ls__fail(LS_ERR_FORMAT, "%s: the pieces of \"%.200s\" do not make up the whole",
+                        r->what, t->name);
+    }
+    return LS_OK;
+}
+
+static ls_status read_piece(const reader *r, const json_t *entry, const ls__manifest_tensor *t,
+                            ls__manifest_piece *piece)
+{
+    int starts = 0, dims = 0;
+    piece->file = ls__manifest_file_find(r->out, json_string_value(json_object_get(entry, "file")));
+    if (piece->file < 0 ||
+        !ls__shape_read(json_object_get(entry, "start"), piece->start, &starts) ||
+        !ls__shape_read(json_object_get(entry, "shape"), piece->dim, &dims) || starts != t->ndim ||
+        dims != t->ndim) {
+        return malformed(r, "a piece of a tensor");
+    }
+    return LS_OK;
+}
+
+static ls_status read_tensor(const reader *r, const char *name, const json_t *entry,
+                             ls__manifest_tensor *t)
+{
+    const json_t *pieces = json_object_get(entry, "pieces");
+    if (!ls__shape_dtype_find(json_string_value(json_object_get(entry, "dtype")), &t->dtype) ||
+        !ls__shape_read(json_object_get(entry, "shape"), t->dim, &t->ndim) ||
+        !json_is_array(pieces) || json_array_size(pieces) > (size_t)r->out->file_count) {
+        return malformed(r, "an entry of \"tensors\"");
+    }
+    t->name = copy_text(r, name);
+    t->pieces = take_array(r, json_array_size(pieces), sizeof *t->pieces);
+    if (!t->name || !t->pieces) {
+        return no_memory(r);
+    }
+    for (size_t i = 0; i < json_array_size(pieces); i++) {
+        LS_TRY(read_piece(r, json_array_get(pieces, i), t, &t->pieces[t->piece_count]));
+        t->piece_count++;
+    }
+    return check_pieces(r, t);
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const ls__manifest_tensor *x = a, *y = b;
+    return strcmp(x->name, y->name);
+}
+
+static ls_status read_tensors(const reader *r, const json_t *tensors)
+{
+    const char *name;
+    json_t *entry;
+    ls__manifest *m = r->out;
+    if (!json_is_object(tensors)) {
+        return malformed(r, "\"tensors\"");
+    }
+    m->tensors = take_array(r, json_object_size(tensors), sizeof *m->tensors);
+    if (!m->tensors) {
+        return no_memory(r);
+    }
+    json_object_foreach((json_t *)(uintptr_t)tensors, name, entry)
+    {
+        LS_TRY(read_tensor(r, name, entry, &m->tensors[m->tensor_count]));
+        m->tensor_count++;
+    }
+    qsort(m->tensors, (size_t)m->tensor_count, sizeof *m->tensors, by_name);
+    return LS_OK;
+}
+
+const ls__manifest_tensor *ls__manifest_find(const ls__manifest *m, const char *name)
+{
+    const ls__manifest_tensor key = {.name = name};
+    return m->tensor_count == 0
+               ? NULL
+               : bsearch(&key, m->tensors, (size_t)m->tensor_count, sizeof *m->tensors, by_name);
+}
+
+static ls_status read_root(const reader *r, const json_t *root)
+{
+    LS_TRY(read_head(r, root));
+    LS_TRY(read_files(r, json_object_get(root, "files")));
+    return read_tensors(r, json_object_get(root, "tensors"));
+}
+
+ls_status ls__manifest_parse(const char *text, size_t bytes, const char *what, ls__arena *arena,
+                             ls__manifest *out)
+{
+    *out = (ls__manifest){0};
+    const reader r = {what, arena, out};
+    if (bytes > LS__MANIFEST_BYTES_MAX) {
+        return ls__fail(LS_ERR_FORMAT, "%s: %zu bytes; at most %zu are allowed", what, bytes,
+                        LS__MANIFEST_BYTES_MAX);
+    }
+    LS_TRY(check_hash(&r, text, bytes));
+    json_error_t error;
+    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
+    if (!root) {
+        return ls__fail(LS_ERR_FORMAT, "%s: is no JSON: %s", what, error.text);
+    }
+    ls_status status = read_root(&r, root);
+    json_decref(root);
+    return status;
+}

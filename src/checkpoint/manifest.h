@@ -1,0 +1,76 @@
+/* The manifest: what a checkpoint consists of, written last and read first.
+ *
+ *     {"hash":"<of this file, with 64 zeros here>","format":"lockstep checkpoint","version":1,
+ *      "library":"0.1.0","step":120,"world_size":4,"hash_name":"blake2b-256",
+ *      "files":{"state-00001-of-00004.safetensors":{"bytes":..,"hash":".."}, ..,
+ * "scalars.json":..}, "tensors":{"model.fc1.weight":{"dtype":"F32","shape":[..],
+ *                 "pieces":[{"file":"state-..","start":[0,0],"shape":[..]}]}}}
+ *
+ * The pieces of a tensor do not overlap and make up the whole; a replicated tensor has one.
+ */
+#ifndef LS_CHECKPOINT_MANIFEST_H
+#define LS_CHECKPOINT_MANIFEST_H
+
+#include <jansson.h>
+
+#include <lockstep/state.h>
+
+#include "base/arena.h"
+#include "checkpoint/hash.h"
+
+#define LS__MANIFEST_NAME "manifest.json"
+#define LS__MANIFEST_BYTES_MAX ((size_t)64 << 20)
+#define LS__MANIFEST_FORMAT "lockstep checkpoint"
+#define LS__MANIFEST_VERSION 1
+#define LS__MANIFEST_FILE_NAME_MAX 64
+
+typedef struct ls__manifest_file {
+    const char *name; /* no folder in it */
+    size_t bytes;
+    char hash[LS__HASH_HEX + 1];
+} ls__manifest_file;
+
+typedef struct ls__manifest_piece {
+    int file; /* of the manifest's list */
+    int64_t start[LS_DIMS_MAX], dim[LS_DIMS_MAX];
+} ls__manifest_piece;
+
+typedef struct ls__manifest_tensor {
+    const char *name;
+    ls_dtype dtype;
+    int ndim;
+    int64_t dim[LS_DIMS_MAX];
+    ls__manifest_piece *pieces;
+    int piece_count;
+} ls__manifest_tensor;
+
+typedef struct ls__manifest { /* everything in the arena it was parsed into */
+    int64_t step;
+    int world_size;
+    const char *library;
+    char hash[LS__HASH_HEX + 1];
+    ls__manifest_file *files;
+    int file_count;
+    ls__manifest_tensor *tensors; /* sorted by name */
+    int tensor_count;
+} ls__manifest;
+
+/* Checks the hash and everything else that can be known without the files. LS_ERR_FORMAT,
+ * LS_ERR_MEMORY; LS_ERR_UNSUPPORTED: of a later version. */
+ls_status ls__manifest_parse(const char *text, size_t bytes, const char *what, ls__arena *arena,
+                             ls__manifest *out);
+const ls__manifest_tensor *ls__manifest_find(const ls__manifest *manifest, const char *name);
+int ls__manifest_file_find(const ls__manifest *manifest, const char *name); /* -1: none */
+
+/* A manifest without files and tensors; add them with the functions below, in any order. */
+json_t *ls__manifest_new(int64_t step, int world_size);
+bool ls__manifest_add_file(json_t *manifest, const char *name, size_t bytes,
+                           const uint8_t hash[LS__HASH_BYTES]);
+/* Adds a piece of a tensor. The same piece from a second rank is left out; another shape or dtype
+ * under the same name is LS_ERR_MISMATCH. */
+ls_status ls__manifest_add_piece(json_t *manifest, const char *file, const char *name,
+                                 const ls_state_tensor *piece);
+/* The text, hash filled in; free with free(). NULL without memory. */
+char *ls__manifest_text(json_t *manifest, size_t *bytes);
+
+#endif

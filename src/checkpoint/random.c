@@ -1,0 +1,33 @@
+/* The random state of a runtime as an item. Random numbers are counters (D5), so it is a few
+ * integers; those of seeds and streams are shown as the int64 of the same bits. */
+#include <stdio.h>
+
+#include "checkpoint/internal.h"
+
+ls_status ls_runtime_state(ls_runtime *runtime, const char *prefix, const ls_state_visitor *visitor)
+{
+    if (!runtime) {
+        return ls__fail(LS_ERR_INVALID, "ls_runtime_state: the runtime is NULL");
+    }
+    struct {
+        const char *name;
+        uint64_t *value;
+    } field[] = {{"seed", &runtime->seed},
+                 {"param_streams", &runtime->param_streams},
+                 {"step", &runtime->step},
+                 {"calls_in_step", &runtime->calls_in_step}};
+    for (size_t i = 0; i < sizeof field / sizeof field[0]; i++) {
+        char name[256];
+        int64_t value = (int64_t)*field[i].value;
+        bool has_prefix = prefix && *prefix;
+        int length = snprintf(name, sizeof name, "%s%s%s", has_prefix ? prefix : "",
+                              has_prefix ? "." : "", field[i].name);
+        if (length < 0 || (size_t)length >= sizeof name) {
+            return ls__fail(LS_ERR_LIMIT, "ls_runtime_state: the prefix \"%s\" is too long",
+                            prefix);
+        }
+        LS_TRY(visitor->int64(visitor->self, name, &value));
+        *field[i].value = (uint64_t)value;
+    }
+    return LS_OK;
+}

@@ -1,0 +1,251 @@
+/* From an opened checkpoint into the items. First everything is compared, both ways; only then is
+ * anything written. A tensor is put together from the pieces that meet the slice this rank shows,
+ * so what N ranks saved in slices M ranks can load in others.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "checkpoint/internal.h"
+#include "checkpoint/shape.h"
+
+/* ---- scalars ------------------------------------------------------------------------------ */
+
+static bool read_int64(const json_t *value, int64_t *out)
+{
+    if (!json_is_integer(value)) {
+        return false;
+    }
+    *out = json_integer_value(value);
+    return true;
+}
+
+/* A number, or the bits of one that JSON cannot write; see image.c. */
+static bool read_float64(const json_t *value, double *out)
+{
+    const char *text = json_string_value(value);
+    if (json_is_real(value)) {
+        *out = json_real_value(value);
+        return true;
+    }
+    if (!text || strlen(text) != 18 || strncmp(text, "0x", 2) != 0 ||
+        strspn(text + 2, "0123456789abcdef") != 16) {
+        return false;
+    }
+    uint64_t bits = strtoull(text, NULL, 16);
+    memcpy(out, &bits, sizeof *out);
+    return true;
+}
+
+/* ---- comparing ---------------------------------------------------------------------------- */
+
+#define REMEDY "build the same model and optimizer as the run that saved it, or give another folder"
+
+static ls_status check_tensor(const ls__reading *from, const ls__saved_entry *e, const char *what)
+{
+    char there[LS__SHAPE_TEXT], here[LS__SHAPE_TEXT];
+    const ls_state_tensor *t = &e->tensor;
+    const ls__manifest_tensor *saved = ls__manifest_find(&from->manifest, e->name);
+    if (!saved) {
+        return ls__fail(
+            LS_ERR_MISMATCH,
+            "%s: this program has the tensor \"%.200s\", the checkpoint has not; " REMEDY, what,
+            e->name);
+    }
+    if (saved->dtype != t->dtype || saved->ndim != t->ndim ||
+        memcmp(saved->dim, t->global, (size_t)t->ndim * sizeof t->global[0]) != 0) {
+        return ls__fail(LS_ERR_MISMATCH,
+                        "%s: \"%.200s\" is %s %s in the checkpoint and %s %s here; " REMEDY, what,
+                        e->name, ls_dtype_name(saved->dtype),
+                        ls__shape_text(saved->dim, saved->ndim, there), ls_dtype_name(t->dtype),
+                        ls__shape_text(t->global, t->ndim, here));
+    }
+    return LS_OK;
+}
+
+static ls_status check_scalar(const ls__reading *from, const ls__saved_entry *e, const char *what)
+{
+    const json_t *saved = json_object_get(from->scalars, e->name);
+    int64_t integer;
+    double number;
+    if (!saved) {
+        return ls__fail(
+            LS_ERR_MISMATCH,
+            "%s: this program has the scalar \"%.200s\", the checkpoint has not; " REMEDY, what,
+            e->name);
+    }
+    if (e->type == LS__ENTRY_INT64 ? !read_int64(saved, &integer) : !read_float64(saved, &number)) {
+        return ls__fail(LS_ERR_MISMATCH, "%s: \"%.200s\" is no %s in the checkpoint; " REMEDY, what,
+                        e->name, e->type == LS__ENTRY_INT64 ? "int64" : "float64");
+    }
+    return LS_OK;
+}
+
+static bool table_has(const ls__table *table, const char *name, bool tensor)
+{
+    int low = 0, high = table->count;
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+        int order = strcmp(table->sorted[middle]->name, name);
+        if (order == 0) {
+            return (table->sorted[middle]->type == LS__ENTRY_TENSOR) == tensor;
+        }
+        low = order < 0 ? middle + 1 : low;
+        high = order < 0 ? high : middle;
+    }
+    return false;
+}
+
+/* What the checkpoint has and this program does not ask for. */
+static ls_status check_rest(const ls__reading *from, const ls__table *table, const char *what)
+{
+    const char *name;
+    json_t *value;
+    for (int i = 0; i < from->manifest.tensor_count; i++) {
+        if (!table_has(table, from->manifest.tensors[i].name, true)) {
+            return ls__fail(LS_ERR_MISMATCH,
+                            "%s: the checkpoint has the tensor \"%.200s\", this program has "
+                            "not; " REMEDY,
+                            what, from->manifest.tensors[i].name);
+        }
+    }
+    json_object_foreach(from->scalars, name, value)
+    {
+        if (!table_has(table, name, false)) {
+            return ls__fail(LS_ERR_MISMATCH,
+                            "%s: the checkpoint has the scalar \"%.200s\", this program has "
+                            "not; " REMEDY,
+                            what, name);
+        }
+    }
+    return LS_OK;
+}
+
+ls_status ls__restore_check(const ls__reading *from, const ls_checkpoint_item *items, int count,
+                            const char *what)
+{
+    ls__table table;
+    ls__table_init(&table, from->arena.env);
+    ls_status status = ls__table_collect(&table, items, count);
+    for (int i = 0; status == LS_OK && i < table.count; i++) {
+        const ls__saved_entry *e = &table.list[i];
+        status =
+            e->type == LS__ENTRY_TENSOR ? check_tensor(from, e, what) : check_scalar(from, e, what);
+    }
+    if (status == LS_OK) {
+        status = check_rest(from, &table, what);
+    }
+    ls__table_fini(&table);
+    return status;
+}
+
+/* ---- copying ------------------------------------------------------------------------------ */
+
+typedef struct box { /* where two boxes meet, in global coordinates */
+    int64_t from[LS_DIMS_MAX], dim[LS_DIMS_MAX];
+} box;
+
+static bool meet(const ls__manifest_piece *p, const ls_state_tensor *t, box *out)
+{
+    for (int i = 0; i < t->ndim; i++) {
+        int64_t from = p->start[i] > t->start[i] ? p->start[i] : t->start[i];
+        int64_t a = p->start[i] + p->dim[i], b = t->start[i] + t->local[i];
+        out->from[i] = from;
+        out->dim[i] = (a < b ? a : b) - from;
+        if (out->dim[i] <= 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Element of a box's memory at global coordinates `at`. */
+static size_t place(int ndim, const int64_t *start, const int64_t *dim, const int64_t *at)
+{
+    int64_t index = 0;
+    for (int i = 0; i < ndim; i++) {
+        index = index * dim[i] + (at[i] - start[i]);
+    }
+    return (size_t)index;
+}
+
+/* Copies the common box row by row, a row being its last dimension. */
+static void copy_box(const ls__manifest_piece *p, const uint8_t *source, const ls_state_tensor *t,
+                     const box *b)
+{
+    const int n = t->ndim;
+    const size_t element = ls_dtype_size(t->dtype);
+    const size_t row = (n > 0 ? (size_t)b->dim[n - 1] : 1) * element;
+    int64_t at[LS_DIMS_MAX];
+    memcpy(at, b->from, sizeof at);
+    for (;;) {
+        memcpy((uint8_t *)t->data + place(n, t->start, t->local, at) * element,
+               source + place(n, p->start, p->dim, at) * element, row);
+        int i = n - 2;
+        while (i >= 0 && ++at[i] == b->from[i] + b->dim[i]) {
+            at[i] = b->from[i];
+            i--;
+        }
+        if (i < 0) {
+            return;
+        }
+    }
+}
+
+static ls_status changed(const char *name)
+{
+    return ls__fail(LS_ERR_INVALID,
+                    "checkpoint: \"%.200s\" was not shown a moment ago; a state function must show "
+                    "the same each time",
+                    name);
+}
+
+static bool is_the_slice(const ls__manifest_piece *p, const ls_state_tensor *t)
+{
+    const size_t bytes = (size_t)t->ndim * sizeof t->local[0];
+    return memcmp(p->start, t->start, bytes) == 0 && memcmp(p->dim, t->local, bytes) == 0;
+}
+
+static ls_status apply_tensor(void *self, const char *name, const ls_state_tensor *tensor)
+{
+    const ls__reading *from = self;
+    const ls__manifest_tensor *saved = ls__manifest_find(&from->manifest, name);
+    if (!saved || saved->dtype != tensor->dtype || saved->ndim != tensor->ndim) {
+        return changed(name);
+    }
+    for (int i = 0; i < saved->piece_count; i++) {
+        const ls__manifest_piece *p = &saved->pieces[i];
+        const ls__safetensor *s = ls__safetensors_find(&from->header[p->file], name);
+        const uint8_t *source = (const uint8_t *)from->mapped[p->file] + s->begin;
+        box common = {0};
+        if (s->end == s->begin) {
+            continue;
+        }
+        if (is_the_slice(p, tensor)) {
+            memcpy(tensor->data, source, s->end - s->begin);
+        } else if (meet(p, tensor, &common)) {
+            copy_box(p, source, tensor, &common);
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status apply_int64(void *self, const char *name, int64_t *value)
+{
+    const ls__reading *from = self;
+    return read_int64(json_object_get(from->scalars, name), value) ? LS_OK : changed(name);
+}
+
+static ls_status apply_float64(void *self, const char *name, double *value)
+{
+    const ls__reading *from = self;
+    return read_float64(json_object_get(from->scalars, name), value) ? LS_OK : changed(name);
+}
+
+ls_status ls__restore_apply(const ls__reading *from, const ls_checkpoint_item *items, int count)
+{
+    const ls_state_visitor visitor = {.self = (void *)(uintptr_t)from,
+                                      .tensor = apply_tensor,
+                                      .int64 = apply_int64,
+                                      .float64 = apply_float64};
+    return ls__items_visit(items, count, &visitor);
+}

@@ -1,0 +1,222 @@
+/* Reading and writing safetensors headers; jansson does the JSON, the rest is distrust. */
+#include "checkpoint/safetensors.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/size.h"
+#include "checkpoint/shape.h"
+
+#define LENGTH_BYTES 8
+
+/* ---- reading ------------------------------------------------------------------------------ */
+
+static ls_status check_metadata(const json_t *metadata, const char *what)
+{
+    const char *key;
+    json_t *value;
+    if (!json_is_object(metadata)) {
+        return ls__fail(LS_ERR_FORMAT, "%s: __metadata__ is no object", what);
+    }
+    json_object_foreach((json_t *)(uintptr_t)metadata, key, value)
+    {
+        if (!json_is_string(value)) {
+            return ls__fail(LS_ERR_FORMAT, "%s: __metadata__ \"%.80s\" is no string", what, key);
+        }
+    }
+    return LS_OK;
+}
+
+static bool read_offset(const json_t *array, size_t i, size_t *out)
+{
+    const json_t *value = json_array_get(array, i);
+    if (!json_is_integer(value) || json_integer_value(value) < 0) {
+        return false;
+    }
+    *out = (size_t)json_integer_value(value);
+    return true;
+}
+
+static ls_status read_tensor(const json_t *entry, const char *what, size_t data_bytes,
+                             ls__safetensor *t)
+{
+    const json_t *offsets = json_object_get(entry, "data_offsets");
+    size_t bytes = 0;
+    if (!json_is_object(entry) || json_object_size(entry) != 3) {
+        return ls__fail(LS_ERR_FORMAT, "%s: \"%.80s\" has not just dtype, shape and data_offsets",
+                        what, t->name);
+    }
+    if (!ls__shape_dtype_find(json_string_value(json_object_get(entry, "dtype")), &t->dtype)) {
+        return ls__fail(LS_ERR_FORMAT, "%s: \"%.80s\" has an unknown dtype", what, t->name);
+    }
+    if (!ls__shape_read(json_object_get(entry, "shape"), t->dim, &t->ndim) ||
+        !ls__shape_bytes(t->dim, t->ndim, t->dtype, &bytes)) {
+        return ls__fail(LS_ERR_FORMAT,
+                        "%s: the shape of \"%.80s\" is not at most %d dims from 0 on, of a size "
+                        "that can be",
+                        what, t->name, LS_DIMS_MAX);
+    }
+    if (json_array_size(offsets) != 2 || !read_offset(offsets, 0, &t->begin) ||
+        !read_offset(offsets, 1, &t->end) || t->begin > t->end || t->end > data_bytes) {
+        return ls__fail(LS_ERR_FORMAT, "%s: \"%.80s\" lies outside of the file's %zu bytes of data",
+                        what, t->name, data_bytes);
+    }
+    if (t->end - t->begin != bytes) {
+        return ls__fail(LS_ERR_FORMAT, "%s: \"%.80s\" has %zu bytes where its shape asks for %zu",
+                        what, t->name, t->end - t->begin, bytes);
+    }
+    return LS_OK;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const ls__safetensor *x = a, *y = b;
+    if (x->begin != y->begin) {
+        return x->begin < y->begin ? -1 : 1;
+    }
+    return (x->end > y->end) - (x->end < y->end);
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const ls__safetensor *x = a, *y = b;
+    return strcmp(x->name, y->name);
+}
+
+/* Sorted by place, each begins where the one before ended, and the last ends with the file. */
+static ls_status check_places(ls__safetensors *f, const char *what, size_t data_bytes)
+{
+    size_t at = 0;
+    qsort(f->list, (size_t)f->count, sizeof *f->list, by_place);
+    for (int i = 0; i < f->count; i++) {
+        if (f->list[i].begin != at) {
+            return ls__fail(LS_ERR_FORMAT, "%s: \"%.80s\" %s", what, f->list[i].name,
+                            f->list[i].begin < at ? "overlaps another tensor"
+                                                  : "leaves a hole before it");
+        }
+        at = f->list[i].end;
+    }
+    if (at != data_bytes) {
+        return ls__fail(LS_ERR_FORMAT, "%s: %zu bytes behind the last tensor", what,
+                        data_bytes - at);
+    }
+    return LS_OK;
+}
+
+static const char *copy_text(ls__arena *arena, const char *text)
+{
+    size_t bytes = strlen(text) + 1;
+    char *copy = ls__arena_alloc(arena, bytes);
+    return copy ? memcpy(copy, text, bytes) : NULL;
+}
+
+static ls_status read_entries(const json_t *root, const char *what, size_t data_bytes,
+                              ls__arena *arena, ls__safetensors *out)
+{
+    const char *key;
+    json_t *entry;
+    size_t room;
+    if (!json_is_object(root)) {
+        return ls__fail(LS_ERR_FORMAT, "%s: the header is no JSON object", what);
+    }
+    if (!ls__mul_size(json_object_size(root) + 1, sizeof *out->list, &room) ||
+        !(out->list = ls__arena_alloc(arena, room))) {
+        return ls__fail(LS_ERR_MEMORY, "%s: no memory for %zu tensors", what,
+                        json_object_size(root));
+    }
+    json_object_foreach((json_t *)(uintptr_t)root, key, entry)
+    {
+        if (strcmp(key, "__metadata__") == 0) {
+            LS_TRY(check_metadata(entry, what));
+            continue;
+        }
+        ls__safetensor *t = &out->list[out->count++];
+        t->name = copy_text(arena, key);
+        if (!t->name) {
+            return ls__fail(LS_ERR_MEMORY, "%s: no memory for its names", what);
+        }
+        LS_TRY(read_tensor(entry, what, data_bytes, t));
+    }
+    return check_places(out, what, data_bytes);
+}
+
+static size_t load_length(const uint8_t *at)
+{
+    uint64_t length = 0;
+    for (int i = LENGTH_BYTES - 1; i >= 0; i--) {
+        length = length << 8 | at[i];
+    }
+    return (size_t)length;
+}
+
+ls_status ls__safetensors_parse(const void *file, size_t bytes, const char *what, ls__arena *arena,
+                                ls__safetensors *out)
+{
+    *out = (ls__safetensors){0};
+    if (bytes < LENGTH_BYTES) {
+        return ls__fail(LS_ERR_FORMAT, "%s: %zu bytes are no safetensors file", what, bytes);
+    }
+    const size_t length = load_length(file);
+    if (length > LS__SAFETENSORS_HEADER_MAX || length > bytes - LENGTH_BYTES) {
+        return ls__fail(LS_ERR_FORMAT,
+                        "%s: a header of %zu bytes in a file of %zu; at most %zu are allowed", what,
+                        length, bytes, LS__SAFETENSORS_HEADER_MAX);
+    }
+    const char *text = (const char *)file + LENGTH_BYTES;
+    if (length == 0 || text[0] != '{') {
+        return ls__fail(LS_ERR_FORMAT, "%s: the header does not begin with \"{\"", what);
+    }
+    json_error_t error;
+    json_t *root = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);
+    if (!root) {
+        return ls__fail(LS_ERR_FORMAT, "%s: the header is no JSON: %s", what, error.text);
+    }
+    const size_t begin = LENGTH_BYTES + length;
+    ls_status status = read_entries(root, what, bytes - begin, arena, out);
+    json_decref(root);
+    for (int i = 0; i < out->count; i++) {
+        out->list[i].begin += begin;
+        out->list[i].end += begin;
+    }
+    if (status == LS_OK) {
+        qsort(out->list, (size_t)out->count, sizeof *out->list, by_name);
+    } else {
+        *out = (ls__safetensors){0};
+    }
+    return status;
+}
+
+const ls__safetensor *ls__safetensors_find(const ls__safetensors *file, const char *name)
+{
+    const ls__safetensor key = {.name = name};
+    return file->count == 0
+               ? NULL
+               : bsearch(&key, file->list, (size_t)file->count, sizeof *file->list, by_name);
+}
+
+/* ---- writing ------------------------------------------------------------------------------ */
+
+bool ls__safetensors_add(json_t *header, const ls__safetensor *t, size_t begin, size_t bytes)
+{
+    json_t *entry = json_pack("{s:s, s:o, s:[I, I]}", "dtype", ls__shape_dtype_name(t->dtype),
+                              "shape", ls__shape_json(t->dim, t->ndim), "data_offsets",
+                              (json_int_t)begin, (json_int_t)(begin + bytes));
+    return entry && json_object_set_new(header, t->name, entry) == 0;
+}
+
+size_t ls__safetensors_prefix(const json_t *header)
+{
+    size_t length = json_dumpb(header, NULL, 0, JSON_COMPACT);
+    return ls__round_up(LENGTH_BYTES + length, LS__SAFETENSORS_ALIGN);
+}
+
+void ls__safetensors_write(const json_t *header, uint8_t *out, size_t prefix)
+{
+    const uint64_t length = prefix - LENGTH_BYTES;
+    for (int i = 0; i < LENGTH_BYTES; i++) {
+        out[i] = (uint8_t)(length >> (8 * i));
+    }
+    memset(out + LENGTH_BYTES, ' ', (size_t)length);
+    (void)json_dumpb(header, (char *)out + LENGTH_BYTES, (size_t)length, JSON_COMPACT);
+}

@@ -1,0 +1,82 @@
+/* Shapes and dtypes as files spell them. Everything here may come from a hostile file. */
+#include "checkpoint/shape.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/size.h"
+
+static const char *const dtype_names[LS_DTYPE_COUNT] = {
+    [LS_FLOAT32] = "F32",   [LS_FLOAT64] = "F64", [LS_FLOAT16] = "F16",
+    [LS_BFLOAT16] = "BF16", [LS_INT8] = "I8",     [LS_UINT8] = "U8",
+    [LS_INT32] = "I32",     [LS_INT64] = "I64",   [LS_BOOL] = "BOOL"};
+
+const char *ls__shape_dtype_name(ls_dtype dtype)
+{
+    return dtype_names[dtype];
+}
+
+bool ls__shape_dtype_find(const char *name, ls_dtype *out)
+{
+    for (int d = 0; name && d < LS_DTYPE_COUNT; d++) {
+        if (strcmp(dtype_names[d], name) == 0) {
+            *out = (ls_dtype)d;
+            return true;
+        }
+    }
+    return false;
+}
+
+bool ls__shape_bytes(const int64_t *dim, int ndim, ls_dtype dtype, size_t *out)
+{
+    int64_t count = 1;
+    bool empty = false;
+    for (int i = 0; i < ndim; i++) {
+        empty = empty || dim[i] == 0;
+    }
+    for (int i = 0; i < ndim; i++) { /* an empty tensor's other dims must not overflow either */
+        if (!ls__mul_int64(count, empty && dim[i] == 0 ? 1 : dim[i], &count)) {
+            return false;
+        }
+    }
+    return ls__bytes_of(empty ? 0 : count, ls_dtype_size(dtype), out);
+}
+
+bool ls__shape_read(const json_t *array, int64_t *dim, int *ndim)
+{
+    if (!json_is_array(array) || json_array_size(array) > LS_DIMS_MAX) {
+        return false;
+    }
+    *ndim = (int)json_array_size(array);
+    for (int i = 0; i < *ndim; i++) {
+        const json_t *value = json_array_get(array, (size_t)i);
+        if (!json_is_integer(value) || json_integer_value(value) < 0) {
+            return false;
+        }
+        dim[i] = json_integer_value(value);
+    }
+    return true;
+}
+
+json_t *ls__shape_json(const int64_t *dim, int ndim)
+{
+    json_t *array = json_array();
+    for (int i = 0; array && i < ndim; i++) {
+        if (json_array_append_new(array, json_integer(dim[i])) != 0) {
+            json_decref(array);
+            return NULL;
+        }
+    }
+    return array;
+}
+
+const char *ls__shape_text(const int64_t *dim, int ndim, char out[LS__SHAPE_TEXT])
+{
+    size_t used = 0;
+    for (int i = 0; i < ndim && used < LS__SHAPE_TEXT; i++) {
+        used += (size_t)snprintf(out + used, LS__SHAPE_TEXT - used, "%c%lld", i ? ',' : '[',
+                                 (long long)dim[i]);
+    }
+    (void)snprintf(out + used, LS__SHAPE_TEXT - used, ndim > 0 ? "]" : "[]");
+    return out;
+}

@@ -1,0 +1,76 @@
+/* The writer's thread: sleeps on `state`, runs the commit when a save was handed over, keeps its
+ * error for the next public call. Made at the first asynchronous save, ended by close.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "checkpoint/internal.h"
+
+static void set_state(ls_checkpoint *c, uint32_t state)
+{
+    atomic_store_explicit(&c->state, state,
+                          memory_order_release); /* pairs with the acquires here */
+    c->env->wake(c->env, &c->state, 1);
+}
+
+static void keep_error(ls_checkpoint *c, ls_status status)
+{
+    c->status = status;
+    if (status < 0) {
+        (void)snprintf(c->message, sizeof c->message, "%s", ls_error_message());
+    }
+}
+
+static void run(void *arg)
+{
+    ls_checkpoint *c = arg;
+    (void)ls_runtime_attach(c->runtime);
+    for (;;) {
+        uint32_t state = atomic_load_explicit(&c->state, memory_order_acquire);
+        if (state == LS__CHECKPOINT_STOP) {
+            break;
+        }
+        if (state == LS__CHECKPOINT_BUSY) {
+            keep_error(c, ls__checkpoint_commit(c));
+            set_state(c, LS__CHECKPOINT_IDLE);
+        } else {
+            (void)c->env->park(c->env, &c->state, state, LS__NEVER);
+        }
+    }
+    (void)ls_runtime_attach(NULL);
+}
+
+ls_status ls__writer_start(ls_checkpoint *c)
+{
+    if (!c->thread) {
+        int error = c->env->thread_start(c->env, "ls-checkpoint", run, c, &c->thread);
+        if (error < 0) {
+            c->thread = NULL;
+            return ls__fail(LS_ERR_SYSTEM,
+                            "checkpoint: no thread could be started: %s; async = false needs none",
+                            strerror(-error));
+        }
+    }
+    set_state(c, LS__CHECKPOINT_BUSY);
+    return LS_OK;
+}
+
+ls_status ls__writer_join(ls_checkpoint *c)
+{
+    /* Every wait within the writing has a deadline, so this one ends too. */
+    while (atomic_load_explicit(&c->state, memory_order_acquire) == LS__CHECKPOINT_BUSY) {
+        (void)c->env->park(c->env, &c->state, LS__CHECKPOINT_BUSY, LS__NEVER);
+    }
+    ls_status status = c->status;
+    c->status = LS_OK;
+    return status < 0 ? ls__fail_again(status, c->message) : LS_OK;
+}
+
+void ls__writer_stop(ls_checkpoint *c)
+{
+    if (c->thread) {
+        set_state(c, LS__CHECKPOINT_STOP);
+        c->env->thread_join(c->env, c->thread);
+        c->thread = NULL;
+    }
+}
