@@ -22,8 +22,9 @@
 #define OLD ".old-"
 #define DAMAGED "damaged-"
 #define STEPS_MAX 1000000
-#define CLEAN_ROUND 64 /* names collected before they are removed: not while the folder is listed  \
-                        */
+#define CLEAN_ROUND                                                                                \
+    64 /* names collected before they are removed: not while the folder is listed                  \
+        */
 
 void ls__step_name(char out[64], const char *before, int64_t step)
 {
