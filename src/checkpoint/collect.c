@@ -97,6 +97,10 @@ ls_status ls__items_visit(const ls_checkpoint_item *items, int count,
                           const ls_state_visitor *visitor)
 {
     for (int i = 0; i < count; i++) {
+        if (!items[i].state) {
+            return ls__fail(LS_ERR_INVALID, "checkpoint: item %d (\"%s\") has no state function", i,
+                            items[i].prefix ? items[i].prefix : "");
+        }
         LS_TRY(items[i].state(items[i].object, items[i].prefix, visitor));
     }
     return LS_OK;

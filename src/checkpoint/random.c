@@ -6,8 +6,9 @@
 
 ls_status ls_runtime_state(ls_runtime *runtime, const char *prefix, const ls_state_visitor *visitor)
 {
-    if (!runtime) {
-        return ls__fail(LS_ERR_INVALID, "ls_runtime_state: the runtime is NULL");
+    if (!runtime || !visitor) {
+        return ls__fail(LS_ERR_INVALID, "ls_runtime_state: the %s is NULL",
+                        runtime ? "visitor" : "runtime");
     }
     struct {
         const char *name;

@@ -191,7 +191,7 @@ static ls_status wait_filled(ls_loader *l, uint32_t freed)
     }
 }
 
-/* The slot of the batch at (l->epoch, l->step), read or awaited. */
+/* The slot of the batch at (l->epoch, l->position), read or awaited. */
 static ls_status take_slot(ls_loader *l, slot **out)
 {
     uint32_t freed = 0;
