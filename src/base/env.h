@@ -154,9 +154,17 @@ struct ls__env {
 
 const ls__env *ls__env_posix(void);
 
+/* now_ns + timeout_ms; LS__NEVER for a negative timeout and beyond the clock's end. */
+static inline uint64_t ls__time_after(uint64_t now_ns, int64_t timeout_ms)
+{
+    return timeout_ms < 0 || (uint64_t)timeout_ms > (LS__NEVER - now_ns) / 1000000u
+               ? LS__NEVER
+               : now_ns + (uint64_t)timeout_ms * 1000000u;
+}
+
 static inline uint64_t ls__deadline_after(const ls__env *env, int64_t timeout_ms)
 {
-    return timeout_ms < 0 ? LS__NEVER : env->now_ns(env) + (uint64_t)timeout_ms * 1000000u;
+    return ls__time_after(env->now_ns(env), timeout_ms);
 }
 
 #endif

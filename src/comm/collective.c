@@ -195,7 +195,7 @@ static void fill(ls_group *group, const ls__collective *args, const ls_collectiv
     work->divisor = is_reduction(args->operation) && args->op == LS_AVG ? (double)group->size
                                                                         : options->divisor;
     work->queued_ns = comm->env->now_ns(comm->env);
-    work->deadline_ns = work->queued_ns + (uint64_t)timeout_ms * 1000000u;
+    work->deadline_ns = ls__time_after(work->queued_ns, timeout_ms);
     describe(group, args, options, &work->descriptor);
     const bool by_message = comm->forced == LS__WAY_MESSAGES && group->size > 1;
     work->way = by_message && !is_letter(args->operation) ? LS__WAY_MESSAGES : LS__WAY_UNDECIDED;
@@ -239,6 +239,7 @@ static ls_status submit(ls_group *group, const ls__collective *args,
     if (work != NULL) {
         fill(group, args, options, work);
         work->detached = detached;
+        group->handles += detached ? 0 : 1;
         *ready = enqueue(group, work);
         *out = work;
     } else {
@@ -274,6 +275,9 @@ ls_status ls__collective_start(ls_group *group, const ls__collective *args, ls_w
     const bool blocking = work == NULL && args->done == NULL;
     LS_TRY(submit(group, args, &options, work == NULL && !blocking, &made, &ready));
     if (blocking) {
+        if (ready) { /* for a driver that sleeps */
+            ls__ring(comm, comm->runtime->local_rank);
+        }
         return ls_work_wait(made);
     }
     if (work != NULL) {

@@ -62,7 +62,6 @@ struct ls_work {
     bool by_message;        /* const; needs the message transport */
     _Atomic bool posted;    /* fence 0 is announced: release under lock, acquire */
     bool warned;            /* token */
-    bool left_seen;         /* token; see Note [Leaving] in failure.c */
     uint8_t way;            /* ls__way; set at submission or by the token's holder */
     const ls__program *program; /* the same */
     void (*done)(void *arg, ls_status status);
@@ -76,7 +75,8 @@ struct ls_work {
     ls_reduce_op op; /* AVG has become SUM with a divisor */
     double divisor;
     uint64_t queued_ns, started_ns, deadline_ns;
-    uint64_t flight; /* number of its record */
+    uint64_t gone_seen_ns; /* token: since when its peer is gone; Note [Leaving] in failure.c */
+    uint64_t flight;       /* number of its record */
     ls__descriptor descriptor;
     /* send and recv; token */
     uint8_t stage;   /* ls__letter_stage */
@@ -108,6 +108,8 @@ struct ls_group {
     _Atomic uint32_t mailed;      /* how many */
     uint64_t letters_made;        /* lock: sends and receives submitted */
     _Atomic uint32_t pending;     /* works not ended, letters too */
+    uint32_t handles;             /* lock: works that somebody will wait for */
+    bool closed;                  /* lock: freed but for this struct, which the last handle ends */
     uint64_t room_until;          /* lock: every member has finished this one (a lower bound) */
     uint64_t slices;              /* token: STAGE slices used so far */
     ls__exec *exec;               /* token */
@@ -118,7 +120,6 @@ struct ls_group {
     _Atomic int32_t failed; /* 0 or an ls_status */
     char failure[LS__FAILURE_MAX];
     uint64_t claim_seen_ns; /* token: since when a claim lacks its text */
-    uint64_t gone_seen_ns;  /* token: since when a missing member is dead without a verdict */
     /* Counters: written by the token's holder, read by anybody, relaxed. */
     _Atomic uint64_t operations, messages, bytes_sent, bytes_received, wait_ns;
 };
@@ -138,6 +139,8 @@ struct ls__comm {
     int forced;    /* ls__way, for tests; 0: none */
 
     ls__lock lock;
+    bool making; /* lock: a thread is in ls_group_new */
+    bool frozen; /* lock: no memory for a note of the past: nothing is used again */
     ls__list groups;
     ls__list pool;       /* lock: works not in use */
     ls__arena works;     /* lock: where they come from */
@@ -187,8 +190,8 @@ void ls__work_end(ls_work *work, ls_status status);
 
 /* ---- post.c: stamps and descriptors ------------------------------------------------------- */
 
-/* lock; announces works of the queue as far as there is room. True: all members reached the last
- * one announced. */
+/* lock; announces works of the queue as far as there is room. True: of one of them all members are
+ * there, so somebody must drive it now. */
 bool ls__post_flush(ls_group *group);
 bool ls__post_all_at(const ls_group *group, uint64_t sequence, uint64_t fences);
 void ls__post_reach(ls_group *group, uint64_t sequence, uint64_t fences);
@@ -234,8 +237,8 @@ typedef struct ls__past {
     int member[]; /* world ranks */
 } ls__past;
 
-/* Notes the group; without memory for the note false, and nothing of it may be used again. */
-bool ls__past_add(ls_group *group, ls__past_kind kind, void *control);
+/* Notes the group; without memory for the note nothing that is freed is ever used again. */
+void ls__past_add(ls_group *group, ls__past_kind kind, void *control);
 /* Lets go of what no member touches any more. Returns whether a failed group still holds data. */
 bool ls__past_settle(ls__comm *comm);
 void ls__past_clear(ls__comm *comm);
@@ -274,7 +277,9 @@ typedef struct ls__group_spec {
     const uint64_t *control; /* [size] offsets in each member's heap */
 } ls__group_spec;
 ls_status ls__group_open(ls__comm *comm, const ls__group_spec *spec, ls_group **out);
-void ls__group_close(ls_group *group); /* local: unlinks and frees */
+void ls__group_close(
+    ls_group *group); /* local: unlinks and frees, the struct with its last handle */
+void ls__group_forget(ls_group *group); /* frees the struct itself */
 
 static inline void ls__count(_Atomic uint64_t *counter, uint64_t amount)
 {

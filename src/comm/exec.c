@@ -407,8 +407,11 @@ static bool is_posted(ls_group *group, const ls_work *work)
         return true;
     }
     ls__lock_take(&comm->lock, comm->env);
-    (void)ls__post_flush(group);
+    const bool ready = ls__post_flush(group);
     ls__unlock(&comm->lock, comm->env);
+    if (ready) { /* this thread may leave before it is done: the engine's must know of it */
+        ls__ring(comm, comm->runtime->local_rank);
+    }
     return atomic_load_explicit(&work->posted, memory_order_relaxed);
 }
 

@@ -84,7 +84,7 @@ static void collapse(ls_group *group, ls_status status, const char *text)
     ls__comm *comm = group->comm;
     ls__list ended;
     ls__list_init(&ended);
-    (void)ls__past_add(group, LS__PAST_FAILED, NULL);
+    ls__past_add(group, LS__PAST_FAILED, NULL);
     ls__lock_take(&comm->lock, comm->env);
     snprintf(group->failure, sizeof group->failure, "%s", text);
     /* Sync: releases the text; pairs with ls__group_failure and the check at submission. */
@@ -101,16 +101,20 @@ static void collapse(ls_group *group, ls_status status, const char *text)
     end_all(&ended, status);
 }
 
-/* The claimant died, or is stopped, between claim and text. */
-static bool claim_is_stuck(ls_group *group, int claimant)
+static bool has_verdict(const ls__comm *comm)
+{
+    return atomic_load_explicit(&comm->board->verdict, memory_order_acquire) != 0;
+}
+
+/* The claimant died, or is stopped, between claim and text: of a death the launcher will tell. */
+static bool claim_is_stuck(ls_group *group)
 {
     ls__comm *comm = group->comm;
     const uint64_t now = comm->env->now_ns(comm->env);
     if (group->claim_seen_ns == 0) {
         group->claim_seen_ns = now;
     }
-    return life_of(comm, group->member[claimant].local) == LS__LIFE_DEAD ||
-           now - group->claim_seen_ns > LS__GRACE_NS;
+    return has_verdict(comm) || now - group->claim_seen_ns > LS__GRACE_NS;
 }
 
 bool ls__group_failed(ls_group *group)
@@ -129,8 +133,12 @@ bool ls__group_failed(ls_group *group)
         collapse(group, (ls_status) - (int)failed, claimant->failed_text);
         return true;
     }
-    if (claim_is_stuck(group, (int)claim - 1)) {
+    if (claim_is_stuck(group)) {
         char text[LS__FAILURE_MAX];
+        if (has_verdict(group->comm)) {
+            collapse(group, LS_ERR_PEER, group->comm->board->verdict_text);
+            return true;
+        }
         snprintf(text, sizeof text,
                  "group \"%s\" failed: rank %d ended while it reported a failure (unconfirmed)",
                  group->name, group->member[claim - 1].world_rank);
@@ -141,11 +149,6 @@ bool ls__group_failed(ls_group *group)
 }
 
 /* ---- looking ------------------------------------------------------------------------------ */
-
-static bool has_verdict(const ls__comm *comm)
-{
-    return atomic_load_explicit(&comm->board->verdict, memory_order_acquire) != 0;
-}
 
 static void log_verdict(ls__comm *comm)
 {
@@ -187,58 +190,91 @@ bool ls__comm_look(ls__comm *comm)
 
 /* ---- deadlines and stalls ----------------------------------------------------------------- */
 
-/* Appends "rank 2 …: what it is doing" for a member that is missing. */
+#define NAMED_MAX 3
+
+/* "rank 2 (host …) in the backward pass …" */
 static void describe_missing(const ls_group *group, int member, char *out, size_t bytes)
 {
     const ls__comm *comm = group->comm;
     ls__board_describe(comm->board, comm->env, group->member[member].local, out, bytes);
 }
 
-static bool announced(const ls_group *group, const ls_work *work, int r)
+/* Those that keep a work waiting. */
+typedef struct missing {
+    int member[NAMED_MAX];
+    int count;
+    const char *what; /* "has not …", said of each */
+} missing;
+
+static bool is_letter(const ls_work *work)
 {
-    const uint64_t sequence = work->descriptor.sequence;
-    return atomic_load_explicit(&ls__post_slot(group, r, sequence)->stamp, memory_order_acquire) >=
-           ls__stamp(sequence, 1);
+    return work->operation == LS__OP_SEND || work->operation == LS__OP_RECV;
 }
 
-/* The members that keep `work` waiting: for a collective those that have not announced it (or, when
- * all have, the first that is behind at a fence); for a letter the peer. Returns the count of
- * those named first in `who`. */
-static int missing_members(const ls_group *group, const ls_work *work, int *who, int room)
+static uint64_t stamp_of(const ls_group *group, int member, const ls_work *work)
 {
-    int count = 0;
-    if (work->operation == LS__OP_SEND || work->operation == LS__OP_RECV) {
-        who[count++] = work->descriptor.root;
-        return count;
+    return atomic_load_explicit(&ls__post_slot(group, member, work->descriptor.sequence)->stamp,
+                                memory_order_acquire);
+}
+
+static bool has_called(const ls_group *group, int r, const ls_work *work)
+{
+    return stamp_of(group, r, work) >= ls__stamp(work->descriptor.sequence, 1);
+}
+
+/* Whether a member has not reached a fence of the operation that this rank has reached. */
+static bool is_behind(const ls_group *group, int r, const ls_work *work)
+{
+    bool behind = stamp_of(group, r, work) < stamp_of(group, group->rank, work);
+    for (int i = 0; work->way == LS__WAY_STAGED && i < LS__SLICE_SLOTS; i++) {
+        const uint64_t own = atomic_load_explicit(&group->own->slice[i], memory_order_relaxed);
+        behind = behind || atomic_load_explicit(&group->member[r].control->slice[i],
+                                                memory_order_acquire) < own;
     }
-    for (int r = 0; r < group->size && count < room; r++) {
-        if (r != group->rank && !announced(group, work, r)) {
-            who[count++] = r;
+    return behind;
+}
+
+/* For a collective those that have not announced it, or, when all have, those that are behind at a
+ * fence; for a letter the peer. */
+static missing find_missing(const ls_group *group, const ls_work *work)
+{
+    missing m = {.what = "has not called it"};
+    if (is_letter(work)) {
+        m.member[m.count++] = work->descriptor.root;
+        m.what = work->stage == LS__SEND_ANNOUNCE || work->stage == LS__RECV_MATCH ||
+                         work->stage == LS__SEND_WAIT
+                     ? "has not called its side"
+                     : "has called its side but not come through";
+        return m;
+    }
+    for (int r = 0; r < group->size && m.count < NAMED_MAX; r++) {
+        if (r != group->rank && !has_called(group, r, work)) {
+            m.member[m.count++] = r;
         }
     }
-    return count;
+    const bool all_called = m.count == 0;
+    if (all_called) {
+        m.what = "has called it but not come through";
+    }
+    for (int r = 0; all_called && m.count < NAMED_MAX && r < group->size; r++) {
+        if (r != group->rank && is_behind(group, r, work)) {
+            m.member[m.count++] = r;
+        }
+    }
+    return m;
 }
 
-#define NAMED_MAX 3
-
-/* ": rank 2 has not called it: rank 2 (host …) in the backward pass …" */
+/* "rank 2 has not called it: rank 2 (host …) in the backward pass …; rank 3 …" */
 static void waiting_text(const ls_group *group, const ls_work *work, char *out, size_t bytes)
 {
-    int who[NAMED_MAX];
-    const int count = missing_members(group, work, who, NAMED_MAX);
-    const bool letter = work->operation == LS__OP_SEND || work->operation == LS__OP_RECV;
+    const missing m = find_missing(group, work);
     size_t used = 0;
-    out[0] = '\0';
-    if (count == 0) {
-        snprintf(out, bytes, "all ranks have called it, but not all have come through");
-        return;
-    }
-    for (int i = 0; i < count && used < bytes; i++) {
+    snprintf(out, bytes, "all ranks have called it and come as far as this one");
+    for (int i = 0; i < m.count && used < bytes; i++) {
         char what[512];
-        describe_missing(group, who[i], what, sizeof what);
-        const int n = snprintf(out + used, bytes - used, "%srank %d has not %s: %s",
-                               i == 0 ? "" : "; ", group->member[who[i]].world_rank,
-                               letter ? "called its side" : "called it", what);
+        describe_missing(group, m.member[i], what, sizeof what);
+        const int n = snprintf(out + used, bytes - used, "%srank %d %s: %s", i == 0 ? "" : "; ",
+                               group->member[m.member[i]].world_rank, m.what, what);
         used += n > 0 ? (size_t)n : 0;
     }
 }
@@ -266,38 +302,43 @@ static void warn_stall(ls_group *group, ls_work *work, uint64_t now_ns)
 /* Note [Leaving]
  * A rank may take part in an operation and leave at once, between our look at its announcement and
  * our look at its life. What it did before it left is visible once its leaving is (release and
- * acquire on `life`): so a collective's announcement is looked at again after that. What it sent
- * lies in a ring that may not have been read since; a letter is given up at the second look, before
- * which the rings have been read. */
-static bool came_before_it_left(const ls_group *group, ls_work *work, int r)
+ * acquire on `life`): so a collective's stamps are looked at again after that. What it sent lies in
+ * a ring that may not have been read since; a letter is given up at the second look, before which
+ * the rings have been read. */
+static bool came_before_it_left(const ls_group *group, ls_work *work, int r, uint64_t now_ns)
 {
-    if (work->operation != LS__OP_SEND && work->operation != LS__OP_RECV) {
-        return announced(group, work, r);
+    if (!is_letter(work)) {
+        return has_called(group, r, work) && !is_behind(group, r, work);
     }
-    const bool first_look = !work->left_seen;
-    work->left_seen = true;
+    const bool first_look = work->gone_seen_ns == 0;
+    work->gone_seen_ns = now_ns;
     return first_look;
+}
+
+/* Of a death the launcher's verdict knows more: it is waited for. */
+static bool is_gone(const ls_group *group, ls_work *work, int r, uint64_t now_ns, ls__life life)
+{
+    if (life == LS__LIFE_LEFT) {
+        return !came_before_it_left(group, work, r, now_ns);
+    }
+    if (life == LS__LIFE_DEAD && work->gone_seen_ns == 0) {
+        work->gone_seen_ns = now_ns;
+    }
+    return life == LS__LIFE_DEAD && now_ns - work->gone_seen_ns > LS__GRACE_NS;
 }
 
 /* A member that is missing and cannot come any more. */
 static bool member_gone(ls_group *group, ls_work *work, uint64_t now_ns)
 {
-    int who[NAMED_MAX];
-    const int count = missing_members(group, work, who, NAMED_MAX);
-    for (int i = 0; i < count; i++) {
-        const ls__life life = life_of(group->comm, group->member[who[i]].local);
-        if ((life != LS__LIFE_LEFT && life != LS__LIFE_DEAD) ||
-            (life == LS__LIFE_LEFT && came_before_it_left(group, work, who[i]))) {
-            continue;
-        }
-        if (group->gone_seen_ns == 0) {
-            group->gone_seen_ns = now_ns; /* the launcher's verdict knows more: wait for it */
-        }
-        if (life == LS__LIFE_LEFT || now_ns - group->gone_seen_ns > LS__GRACE_NS) {
+    const missing m = find_missing(group, work);
+    for (int i = 0; i < m.count; i++) {
+        const int r = m.member[i];
+        const ls__life life = life_of(group->comm, group->member[r].local);
+        if (is_gone(group, work, r, now_ns, life)) {
             char text[LS__FAILURE_MAX], operation[256];
             ls__operation_text(group, &work->descriptor, operation, sizeof operation);
             snprintf(text, sizeof text, "%s cannot finish: rank %d has %s", operation,
-                     group->member[who[i]].world_rank,
+                     group->member[r].world_rank,
                      life == LS__LIFE_LEFT ? "left the job (ls_finalize) without calling it"
                                            : "ended (unconfirmed: no word from the launcher)");
             ls__group_cause(group, LS_ERR_PEER, text);
@@ -310,9 +351,8 @@ static bool member_gone(ls_group *group, ls_work *work, uint64_t now_ns)
 /* True: the group was failed. */
 static bool check_work(ls_group *group, ls_work *work, uint64_t now_ns)
 {
-    const bool letter = work->operation == LS__OP_SEND || work->operation == LS__OP_RECV;
     const uint64_t age = now_ns > work->queued_ns ? now_ns - work->queued_ns : 0;
-    if (age > LS__STALL_NS && !letter && ls__mismatch_check(group, work)) {
+    if (age > LS__STALL_NS && !is_letter(work) && ls__mismatch_check(group, work)) {
         return true;
     }
     if (member_gone(group, work, now_ns)) {
@@ -338,15 +378,26 @@ static bool check_list(ls_group *group, const ls__list *works, uint64_t now_ns)
     return false;
 }
 
-static void check_group(ls_group *group, uint64_t now_ns)
+/* The collective in progress, or one behind it whose time is up. Only the holder of the token, who
+ * calls this, takes works out of the queue. */
+static bool check_queue(ls_group *group, uint64_t now_ns)
 {
     ls__comm *comm = group->comm;
+    ls_work *head = NULL, *late = NULL;
     ls__lock_take(&comm->lock, comm->env);
-    ls_work *head =
-        ls__list_empty(&group->queue) ? NULL : LS__LIST_ITEM(group->queue.next, ls_work, link);
+    LS__LIST_EACH (at, &group->queue) {
+        ls_work *work = LS__LIST_ITEM(at, ls_work, link);
+        head = head == NULL ? work : head;
+        late = late == NULL && now_ns >= work->deadline_ns ? work : late;
+    }
     ls__unlock(&comm->lock, comm->env);
-    if ((head != NULL && check_work(group, head, now_ns)) ||
-        check_list(group, &group->letters->sends, now_ns) ||
+    return (head != NULL && check_work(group, head, now_ns)) ||
+           (late != NULL && check_work(group, late, now_ns));
+}
+
+static void check_group(ls_group *group, uint64_t now_ns)
+{
+    if (check_queue(group, now_ns) || check_list(group, &group->letters->sends, now_ns) ||
         check_list(group, &group->letters->recvs, now_ns)) {
         (void)ls__group_failed(group);
     }

@@ -15,10 +15,12 @@
 
 #define TAG_ROOM 4096
 
-typedef struct offer { /* one rank's contribution to a new group */
-    uint64_t control;  /* offset in its heap; 0: it had no memory */
-    uint32_t next;     /* the number it would give */
-    uint32_t oldest;   /* of its groups alive */
+#define SLOT_WORDS (LS__GROUP_SLOTS / 64)
+
+typedef struct offer {         /* one rank's contribution to a new group */
+    uint64_t control;          /* offset in its heap; 0: it had no memory */
+    uint64_t next;             /* the number it would give */
+    uint64_t busy[SLOT_WORDS]; /* table slots of its groups that others may still look at */
 } offer;
 
 /* ---- opening and closing ------------------------------------------------------------------ */
@@ -53,7 +55,7 @@ static ls_group *group_allocate(ls__comm *comm, int size)
     return group;
 }
 
-static void group_release(ls_group *group)
+void ls__group_forget(ls_group *group)
 {
     const ls__env *env = group->comm->env;
     const size_t count = programs_bytes(group->size) / sizeof(ls__program *);
@@ -98,7 +100,7 @@ ls_status ls__group_open(ls__comm *comm, const ls__group_spec *spec, ls_group **
     group->own = group->member[group->rank].control;
     ls_status status = group->backend->open(group);
     if (status != LS_OK) {
-        group_release(group);
+        ls__group_forget(group);
         return status;
     }
     ls__lock_take(&comm->lock, comm->env);
@@ -115,7 +117,14 @@ void ls__group_close(ls_group *group)
     ls__list_remove(&group->link);
     ls__unlock(&comm->lock, comm->env);
     group->backend->close(group);
-    group_release(group);
+    const ls__env *env = comm->env;
+    ls__lock_take(&comm->lock, env);
+    group->closed = true;
+    const bool last = group->handles == 0;
+    ls__unlock(&comm->lock, env);
+    if (last) {
+        ls__group_forget(group);
+    }
 }
 
 /* ---- making ------------------------------------------------------------------------------- */
@@ -151,19 +160,21 @@ static void put_tag(char *tag, size_t bytes, const char *name, const int *ranks,
     }
 }
 
-static uint32_t oldest_alive(ls__comm *comm)
+static void mark_busy(offer *o, uint32_t id)
 {
-    uint32_t oldest = comm->next_group;
+    const uint32_t slot = id % LS__GROUP_SLOTS;
+    o->busy[slot / 64] |= (uint64_t)1 << slot % 64;
+}
+
+/* lock. The world, id 0, has slot 0 to itself for as long as the job lives. */
+static void mark_alive(ls__comm *comm, offer *o)
+{
     LS__LIST_EACH (at, &comm->groups) {
-        const ls_group *group = LS__LIST_ITEM(at, ls_group, link);
-        /* The world lives as long as the job and has slot 0 to itself: ids skip it. */
-        oldest = group->id != 0 && group->id < oldest ? group->id : oldest;
+        mark_busy(o, LS__LIST_ITEM(at, ls_group, link)->id);
     }
     LS__LIST_EACH (at, &comm->held) {
-        const ls__past *past = LS__LIST_ITEM(at, ls__past, link);
-        oldest = past->id != 0 && past->id < oldest ? past->id : oldest;
+        mark_busy(o, LS__LIST_ITEM(at, ls__past, link)->id);
     }
-    return oldest;
 }
 
 /* This rank's contribution; without memory its control is 0, and it takes part all the same. */
@@ -179,28 +190,39 @@ static offer make_offer(ls__comm *comm, bool member, void **control)
     ls__lock_take(&comm->lock, comm->env);
     o.control = offset;
     o.next = comm->next_group;
-    o.oldest = oldest_alive(comm);
+    mark_alive(comm, &o);
     ls__unlock(&comm->lock, comm->env);
     return o;
 }
 
-/* The number all will use: the largest proposed that does not share the world's table slot. */
+static bool is_busy(const ls_group *parent, const offer *offers, uint64_t id)
+{
+    const uint64_t slot = id % LS__GROUP_SLOTS;
+    for (int r = 0; r < parent->size; r++) {
+        if ((offers[r].busy[slot / 64] >> slot % 64 & 1) != 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The number all will use: the first from the largest proposed on whose table slot is free. */
 static ls_status agree(const ls_group *parent, const offer *offers, uint32_t *id)
 {
-    uint32_t next = 0, oldest = UINT32_MAX;
+    uint64_t next = 0;
     for (int r = 0; r < parent->size; r++) {
         next = offers[r].next > next ? offers[r].next : next;
-        oldest = offers[r].oldest < oldest ? offers[r].oldest : oldest;
     }
-    next += next % LS__GROUP_SLOTS == 0 ? 1 : 0;
-    *id = next;
-    if (next - oldest >= LS__GROUP_SLOTS - 1 && oldest < next) {
-        return ls__fail(LS_ERR_LIMIT,
-                        "ls_group_new: a group made %u groups ago is still alive; at most %d may "
-                        "lie between the oldest and the newest",
-                        next - oldest, LS__GROUP_SLOTS - 1);
+    for (uint64_t i = next; i < next + LS__GROUP_SLOTS && i < UINT32_MAX; i++) {
+        if (!is_busy(parent, offers, i)) {
+            *id = (uint32_t)i;
+            return LS_OK;
+        }
     }
-    return LS_OK;
+    return ls__fail(LS_ERR_LIMIT,
+                    "ls_group_new: the ranks of group \"%s\" are in %d groups, the most there can "
+                    "be; free some",
+                    parent->name, LS__GROUP_SLOTS);
 }
 
 /* From now on messages for ids up to this one are for groups of the past, unless it is open: so
@@ -208,7 +230,7 @@ static ls_status agree(const ls_group *parent, const offer *offers, uint32_t *id
 static void learn_id(ls__comm *comm, uint32_t id)
 {
     ls__lock_take(&comm->lock, comm->env);
-    comm->next_group = id + 1;
+    comm->next_group = id + 1 > comm->next_group ? id + 1 : comm->next_group;
     ls__unlock(&comm->lock, comm->env);
 }
 
@@ -256,7 +278,9 @@ static ls_status make(const plan *p, const char *tag, ls_group **out)
         status = agree(p->parent, p->offers, &id);
         status = status == LS_OK ? gather_members(p) : status;
         ls__token_take(comm); /* the list of groups changes */
-        learn_id(comm, id);
+        if (status != LS_ERR_LIMIT) {
+            learn_id(comm, id);
+        }
         if (status == LS_OK && p->rank >= 0) {
             status = ls__group_open(comm,
                                     &(ls__group_spec){.name = p->name,
@@ -318,6 +342,34 @@ static ls_status with_arrays(ls_group *parent, const int *ranks, int count, cons
     return status;
 }
 
+/* Numbers are agreed by one group at a time: two threads that make groups from different parents
+ * could be given one number. A peer that waits for this thread must hear of it. */
+static ls_status begin_making(ls_group *parent)
+{
+    ls__comm *comm = parent->comm;
+    ls__lock_take(&comm->lock, comm->env);
+    const bool busy = comm->making;
+    comm->making = true;
+    ls__unlock(&comm->lock, comm->env);
+    if (!busy) {
+        return LS_OK;
+    }
+    char text[LS__FAILURE_MAX];
+    snprintf(text, sizeof text,
+             "ls_group_new on group \"%s\": another thread of rank %d is making a group at this "
+             "moment; make groups one after the other, on all ranks in the same order",
+             parent->name, comm->runtime->rank);
+    ls__group_fail(parent, LS_ERR_STATE, text);
+    return ls__fail(LS_ERR_STATE, "%s", text);
+}
+
+static void end_making(ls__comm *comm)
+{
+    ls__lock_take(&comm->lock, comm->env);
+    comm->making = false;
+    ls__unlock(&comm->lock, comm->env);
+}
+
 ls_status ls_group_new(ls_group *parent, const int *ranks, int count, const char *name,
                        ls_group **out)
 {
@@ -330,7 +382,10 @@ ls_status ls_group_new(ls_group *parent, const int *ranks, int count, const char
                         parent == NULL ? "the parent group" : "out");
     }
     *out = NULL;
-    return with_arrays(parent, ranks, count, name, out);
+    LS_TRY(begin_making(parent));
+    const ls_status status = with_arrays(parent, ranks, count, name, out);
+    end_making(comm);
+    return status;
 }
 
 /* ---- ending ------------------------------------------------------------------------------- */
@@ -352,7 +407,7 @@ ls_status ls_group_free(ls_group *group)
     ls__engine_drain(comm, &group->pending);
     ls__token_take(comm);
     ls__heap_header *header = ls__heap_header_of(&comm->heap, comm->runtime->rank);
-    (void)ls__past_add(group, LS__PAST_LEFT, group->own);
+    ls__past_add(group, LS__PAST_LEFT, group->own);
     /* Sync: release, after the last look at any peer's control block; pairs with past.c. */
     atomic_store_explicit(&header->left[group->id % LS__GROUP_SLOTS], group->id + 1,
                           memory_order_release);

@@ -11,12 +11,15 @@ static size_t past_bytes(int size)
     return sizeof(ls__past) + (size_t)size * sizeof(int);
 }
 
-bool ls__past_add(ls_group *group, ls__past_kind kind, void *control)
+void ls__past_add(ls_group *group, ls__past_kind kind, void *control)
 {
     ls__comm *comm = group->comm;
     ls__past *past = comm->env->allocate(comm->env, past_bytes(group->size));
     if (past == NULL) {
-        return false;
+        ls__lock_take(&comm->lock, comm->env);
+        comm->frozen = true;
+        ls__unlock(&comm->lock, comm->env);
+        return;
     }
     *past = (ls__past){.kind = kind, .id = group->id, .control = control, .size = group->size};
     for (int r = 0; r < group->size; r++) {
@@ -25,7 +28,6 @@ bool ls__past_add(ls_group *group, ls__past_kind kind, void *control)
     ls__lock_take(&comm->lock, comm->env);
     ls__list_push_back(&comm->held, &past->link);
     ls__unlock(&comm->lock, comm->env);
-    return true;
 }
 
 static bool gone(const ls__comm *comm, int world_rank)
@@ -69,8 +71,8 @@ static void drop(ls__comm *comm, ls__past *past)
 
 bool ls__past_settle(ls__comm *comm)
 {
-    bool failed = false;
     ls__lock_take(&comm->lock, comm->env);
+    bool failed = comm->frozen;
     LS__LIST_EACH (at, &comm->held) {
         ls__past *past = LS__LIST_ITEM(at, ls__past, link);
         if (all_let_go(comm, past)) {

@@ -113,7 +113,7 @@ bool ls__post_flush(ls_group *group)
             ls__exec_publish(group, work);
         }
         ls__post_slot(group, group->rank, sequence)->descriptor = work->descriptor;
-        ready = reach(group, sequence, 1) || work->way == LS__WAY_MESSAGES;
+        ready = reach(group, sequence, 1) || work->way == LS__WAY_MESSAGES || ready;
         /* Sync: release; pairs with the acquire in exec.c's is_posted. */
         atomic_store_explicit(&work->posted, true, memory_order_release);
         group->posted = sequence;

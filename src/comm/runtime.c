@@ -162,6 +162,7 @@ static void close_comm(ls__comm *comm)
         if (group != comm->world) {
             LS__DEBUG("ls_finalize: group \"%s\" was not freed; it is freed now", group->name);
         }
+        group->handles = 0; /* of works that nobody waited for: nobody can any more */
         ls__group_close(group);
     }
     ls__notes_release(comm);

@@ -81,6 +81,20 @@ static ls_status report(const ls_work *work, ls_status status)
     return status;
 }
 
+/* Gives the handle back, and with the last one what is left of a group that was freed. */
+static void end_handle(ls__comm *comm, ls_work *work)
+{
+    ls_group *group = work->group;
+    ls__lock_take(&comm->lock, comm->env);
+    ls__work_give(comm, work);
+    group->handles--;
+    const bool last = group->closed && group->handles == 0;
+    ls__unlock(&comm->lock, comm->env);
+    if (last) {
+        ls__group_forget(group);
+    }
+}
+
 ls_status ls_work_wait(ls_work *work)
 {
     ls__comm *comm = ls__comm_get("ls_work_wait");
@@ -94,9 +108,7 @@ ls_status ls_work_wait(ls_work *work)
     ls__engine_wait(comm, work);
     const ls_status status =
         report(work, (ls_status)atomic_load_explicit(&work->status, memory_order_acquire));
-    ls__lock_take(&comm->lock, comm->env);
-    ls__work_give(comm, work);
-    ls__unlock(&comm->lock, comm->env);
+    end_handle(comm, work);
     return status;
 }
 

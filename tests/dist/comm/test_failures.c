@@ -3,9 +3,12 @@
 #include "test.h"
 
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <lockstep/comm.h>
@@ -212,6 +215,83 @@ DIST_TEST(a_missing_call_times_out_and_names_the_rank, 3)
     CHECK_STATUS(ls_all_reduce(group, &x, 1, LS_FLOAT32, LS_SUM, NULL, NULL), LS_ERR_TIMEOUT);
 }
 
+DIST_TEST(a_timeout_beyond_the_clock_is_no_timeout, 2)
+{
+    float x = 1;
+    if (ls_rank() == 1) {
+        const ls__env *env = ls_world()->comm->env;
+        env->sleep_until(env, env->now_ns(env) + 300000000);
+    }
+    CHECK_OK(ls_all_reduce(ls_world(), &x, 1, LS_FLOAT32, LS_SUM,
+                           LS_OPTIONS(ls_collective_options, .timeout_ms = INT64_MAX), NULL));
+    CHECK_OK(ls_all_reduce(ls_world(), &x, 1, LS_FLOAT32, LS_SUM,
+                           LS_OPTIONS(ls_collective_options, .timeout_ms = INT64_MAX / 1000000 + 1),
+                           NULL));
+}
+
+DIST_TEST(an_operation_behind_a_patient_one_keeps_its_own_deadline, 2)
+{
+    float x = 1, y = 1;
+    ls_work *patient = NULL;
+    ls_group *group = NULL;
+    CHECK_OK(ls_group_new(ls_world(), NULL, 0, "pair", &group));
+    if (ls_rank() == 0) {
+        const double begin = ls_time();
+        CHECK_OK(ls_all_reduce(group, &x, 1, LS_FLOAT32, LS_SUM,
+                               LS_OPTIONS(ls_collective_options, .timeout_ms = 20000), &patient));
+        CHECK_STATUS(ls_all_reduce(group, &y, 1, LS_FLOAT32, LS_MAX,
+                                   LS_OPTIONS(ls_collective_options, .timeout_ms = 300), NULL),
+                     LS_ERR_TIMEOUT);
+        CHECK(ls_time() - begin < 3);
+        CHECK_CONTAINS(ls_error_message(), "all_reduce #2 on group \"pair\" did not finish");
+        CHECK_CONTAINS(ls_error_message(), "rank 1 has not called it");
+        CHECK_STATUS(ls_work_wait(patient), LS_ERR_TIMEOUT);
+    }
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+}
+
+/* Rank 1 announces its operation and then does not move, as if it were stopped. */
+static void stuck_inside(size_t bytes, bool registered)
+{
+    void *x = NULL;
+    int64_t unused = 0;
+    ls_group *group = NULL;
+    ls_work *work = NULL;
+    CHECK_OK(ls_group_new(ls_world(), NULL, 0, "trio", &group));
+    CHECK_OK(ls_group_alloc(group, bytes, &x));
+    void *buf = registered ? x : calloc(1, bytes);
+    CHECK(buf != NULL);
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+    ls__token_take(group->comm);
+    if (ls_rank() != 1) {
+        ls__token_release(group->comm);
+        CHECK_STATUS(ls_all_reduce(group, buf, (int64_t)(bytes / 4), LS_FLOAT32, LS_SUM,
+                                   LS_OPTIONS(ls_collective_options, .timeout_ms = 400), NULL),
+                     LS_ERR_TIMEOUT);
+        CHECK_CONTAINS(ls_error_message(), "rank 1 has called it but not come through");
+        CHECK_OK(ls_store_add(ls_runtime_store(), registered ? "r" : "p", 1, &unused, -1));
+    } else {
+        CHECK_OK(ls_all_reduce(group, buf, (int64_t)(bytes / 4), LS_FLOAT32, LS_SUM, NULL, &work));
+        while (unused < 2) {
+            const ls__env *env = group->comm->env;
+            env->sleep_until(env, env->now_ns(env) + 1000000);
+            CHECK_OK(ls_store_add(ls_runtime_store(), registered ? "r" : "p", 0, &unused, -1));
+        }
+        ls__token_release(group->comm);
+        CHECK_STATUS(ls_work_wait(work), LS_ERR_TIMEOUT);
+    }
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+    if (!registered) {
+        free(buf);
+    }
+}
+
+DIST_TEST(a_rank_stuck_inside_an_operation_is_named, 3)
+{
+    stuck_inside(1 << 20, true);
+    stuck_inside(1 << 20, false);
+}
+
 DIST_TEST(ranks_in_different_groups_time_out, 2)
 {
     ls_group *group[2];
@@ -258,6 +338,49 @@ static int leaves_early(void *arg)
 TEST(a_rank_that_left_is_named_by_those_who_wait)
 {
     CHECK_OK(ls_spawn(leaves_early, NULL, 2));
+}
+
+typedef struct stopped { /* shared with the ranks */
+    _Atomic int pid;     /* of rank 0, when it is stopped */
+} stopped;
+
+/* Rank 0 is stopped while the answer comes and rank 1, having done all it had to, leaves. */
+static int leaves_after_receiving(void *arg)
+{
+    stopped *s = arg;
+    char x[100] = {0};
+    LS_CHECK(ls_init(NULL));
+    if (ls_rank() == 0) {
+        int pid = getpid();
+        CHECK_OK(ls_send(ls_world(), &pid, 1, LS_INT32, 1, 0, NULL, NULL));
+        CHECK_OK(ls_send(ls_world(), x, sizeof x, LS_UINT8, 1, 1, NULL, NULL));
+    } else {
+        int pid = 0;
+        CHECK_OK(ls_recv(ls_world(), &pid, 1, LS_INT32, 0, 0, NULL, NULL));
+        usleep(30000); /* it sleeps in its second send now */
+        CHECK(kill(pid, SIGSTOP) == 0);
+        atomic_store(&s->pid, pid);
+        CHECK_OK(ls_recv(ls_world(), x, sizeof x, LS_UINT8, 0, 1, NULL, NULL));
+    }
+    LS_CHECK(ls_finalize());
+    return 0;
+}
+
+TEST(a_rank_that_did_its_part_may_leave)
+{
+    stopped *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(s != MAP_FAILED);
+    const pid_t waker = fork();
+    CHECK(waker >= 0);
+    if (waker == 0) {
+        while (atomic_load(&s->pid) == 0) {
+            usleep(1000);
+        }
+        usleep(300000); /* beyond the time at which rank 0 looks whom it waits for */
+        _exit(kill(atomic_load(&s->pid), SIGCONT));
+    }
+    CHECK_OK(ls_spawn(leaves_after_receiving, s, 2));
+    CHECK(waitpid(waker, NULL, 0) == waker);
 }
 
 /* ---- aborts ------------------------------------------------------------------------------- */

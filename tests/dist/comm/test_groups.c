@@ -4,11 +4,20 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 
 #include <lockstep/comm.h>
+#include <lockstep/store.h>
 
 #include "comm/engine.h"
 #include "comm/init.h"
+
+typedef struct worker {
+    ls_runtime *runtime;
+    ls_group *group;
+    int index;
+    int wrong;
+} worker;
 
 static int64_t sum_over(const int *ranks, int count)
 {
@@ -85,6 +94,103 @@ DIST_TEST(freed_groups_give_their_memory_back, 3)
     CHECK(blocks <= 8); /* a few may wait for slow peers, not sixty */
 }
 
+/* Each rank tells its peers in a table of a fixed size which groups it has left. */
+DIST_TEST(thousands_of_groups_are_made_while_an_old_one_lives, 2)
+{
+    const int rounds = getenv("TEST_LONG") != NULL ? 10000 : 1500;
+    ls_group *old = NULL;
+    CHECK_OK(ls_group_new(ls_world(), NULL, 0, "old", &old));
+    for (int i = 0; i < rounds; i++) {
+        ls_group *group = NULL;
+        int32_t x = 1, y = 2;
+        CHECK_OK(ls_group_new(ls_world(), NULL, 0, NULL, &group));
+        CHECK_OK(ls_all_reduce(group, &x, 1, LS_INT32, LS_SUM, NULL, NULL));
+        CHECK_OK(ls_all_reduce(old, &y, 1, LS_INT32, LS_SUM, NULL, NULL));
+        CHECK_INT(x, 2);
+        CHECK_INT(y, 4);
+        CHECK_OK(ls_group_free(group));
+    }
+    CHECK_OK(ls_group_free(old));
+}
+
+DIST_TEST(more_groups_than_there_is_room_for_are_refused_and_the_rest_lives, 1)
+{
+    static ls_group *group[LS__GROUP_SLOTS];
+    int made = 0;
+    ls_status status = LS_OK;
+    while (made < LS__GROUP_SLOTS && status == LS_OK) {
+        status = ls_group_new(ls_world(), NULL, 0, NULL, &group[made]);
+        made += status == LS_OK ? 1 : 0;
+    }
+    CHECK_STATUS(status, LS_ERR_LIMIT);
+    CHECK_CONTAINS(ls_error_message(), "free some");
+    CHECK_INT(made, LS__GROUP_SLOTS - 1);
+    CHECK_OK(ls_group_free(group[500]));
+    CHECK_OK(ls_group_new(ls_world(), NULL, 0, NULL, &group[500]));
+    for (int i = 0; i < made; i++) {
+        CHECK_OK(ls_group_free(group[i]));
+    }
+}
+
+/* A waiter may be late: the handle of an operation outlives the group, its status and text too. */
+DIST_TEST(a_handle_may_be_waited_for_after_its_group_was_freed, 2)
+{
+    for (int i = 0; i < 20; i++) {
+        int32_t x = 1, y = 1;
+        ls_work *good = NULL, *bad = NULL;
+        ls_group *group = NULL;
+        CHECK_OK(ls_group_new(ls_world(), NULL, 0, "short", &group));
+        CHECK_OK(ls_all_reduce(group, &x, 1, LS_INT32, LS_SUM, NULL, &good));
+        CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+        CHECK_OK(ls_recv(group, &y, 1, LS_INT32, 0, 0, NULL, &bad));
+        CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+        CHECK_OK(ls_group_abort(group, "enough"));
+        (void)ls_group_free(group);
+        CHECK_OK(ls_work_wait(good));
+        CHECK_INT(x, 2);
+        CHECK_STATUS(ls_work_wait(bad), LS_ERR_ABORTED);
+        CHECK_CONTAINS(ls_error_message(), "group \"short\" was aborted by rank");
+        CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+    }
+}
+
+static void *make_behind(void *arg)
+{
+    worker *w = arg;
+    ls_group *made = NULL;
+    w->wrong = ls_runtime_attach(w->runtime) != LS_OK ||
+               ls_group_new(w->group, NULL, 0, NULL, &made) != LS_OK ||
+               ls_group_free(made) != LS_OK;
+    return NULL;
+}
+
+DIST_TEST(two_threads_that_make_groups_at_once_are_told_and_so_are_their_peers, 2)
+{
+    worker w = {.runtime = ls_runtime_current()};
+    ls_group *other = NULL, *made = NULL;
+    ls_store *store = ls_runtime_store();
+    int64_t unused = 0;
+    CHECK_OK(ls_group_new(ls_world(), NULL, 0, "first", &w.group));
+    CHECK_OK(ls_group_new(ls_world(), NULL, 0, "second", &other));
+    if (ls_rank() == 0) {
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, make_behind, &w) == 0);
+        while (atomic_load(&w.group->pending) == 0) {
+            ls__env_posix()->yield(ls__env_posix());
+        }
+        CHECK_STATUS(ls_group_new(other, NULL, 0, NULL, &made), LS_ERR_STATE);
+        CHECK_OK(ls_store_add(store, "refused", 1, &unused, -1));
+        CHECK(pthread_join(thread, NULL) == 0);
+    } else {
+        CHECK_OK(ls_store_wait(store, "refused", -1));
+        CHECK_STATUS(ls_group_new(other, NULL, 0, NULL, &made), LS_ERR_STATE);
+        (void)make_behind(&w);
+    }
+    CHECK_INT(w.wrong, 0);
+    CHECK_CONTAINS(ls_error_message(), ls_rank() == 0 ? "another thread of rank 0" : "");
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+}
+
 DIST_TEST(wrong_lists_of_ranks_are_refused_without_waiting, 2)
 {
     static const int twice[] = {0, 0}, outside[] = {0, 2};
@@ -122,13 +228,6 @@ DIST_TEST(hundreds_of_operations_may_be_in_flight, 4)
         }
     }
 }
-
-typedef struct worker {
-    ls_runtime *runtime;
-    ls_group *group;
-    int index;
-    int wrong;
-} worker;
 
 static bool worker_round(worker *w, int32_t *x, int round)
 {
