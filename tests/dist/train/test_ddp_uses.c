@@ -1,10 +1,12 @@
 /* What programs do with DistributedDataParallel besides the plain loop: frozen parameters, buffers,
  * uneven data to the end of an epoch, dropout, several forwards, losses and wrappers. */
 #include <math.h>
+#include <sched.h>
 #include <string.h>
 
 #include <lockstep/lockstep.h>
 
+#include "autograd/engine.h"
 #include "test.h"
 
 enum { IN = 6, HIDDEN = 16, OUT = 3 };
@@ -282,6 +284,81 @@ DIST_TEST(two_wrapped_modules_in_one_loss_are_both_averaged, 2)
     CHECK(low == high);
     ls_module_free(b);
     ls_module_free(a);
+}
+
+/* ---- overlap ------------------------------------------------------------------------------ */
+
+/* Owns the input, whose gradient is the last of a backward pass, and holds the pass there. */
+typedef struct probe {
+    ls__observer base;
+    ls_tensor *bias; /* of the last layer: the first gradient to be final */
+    double seen;     /* its gradient when it had become the average, or after too long */
+} probe;
+
+static ls_status probe_begin(ls__observer *self, const ls__backward_info *info)
+{
+    (void)self;
+    (void)info;
+    return LS_OK;
+}
+
+static double average_of_ranks(void)
+{
+    return (1.0 + ls_world_size()) / 2.0 / OUT;
+}
+
+static ls_status probe_ready(ls__observer *self, int index)
+{
+    probe *p = (probe *)self;
+    double until = ls_time() + 10.0;
+    (void)index;
+    do {
+        p->seen = (double)*(volatile float *)ls_data(ls_grad(p->bias));
+        (void)sched_yield();
+    } while (fabs(p->seen - average_of_ranks()) > 1e-6 && ls_time() < until);
+    return LS_OK;
+}
+
+static ls_status probe_end(ls__observer *self)
+{
+    (void)self;
+    return LS_OK;
+}
+
+static void probe_abort(ls__observer *self, ls_status status, const char *message)
+{
+    (void)self;
+    (void)status;
+    (void)message;
+}
+
+DIST_TEST(gradients_are_averaged_while_the_backward_pass_still_runs, 3)
+{
+    ls_module *net = perceptron(0.0);
+    ls_module *ddp = ls_ddp_new(net, ls_world(), LS_OPTIONS(ls_ddp_options, .bucket_bytes = 0));
+    ls_param p[4];
+    CHECK_INT(ls_module_params(net, p, 4), 4);
+    probe last = {.base = {.param_count = 1,
+                           .begin = probe_begin,
+                           .ready = probe_ready,
+                           .end = probe_end,
+                           .abort = probe_abort},
+                  .bias = p[3].value};
+    CHECK_OK(ls__observer_add(&last.base));
+    for (int step = 0; step < 3; step++) {
+        LS_SCOPE
+        {
+            ls_tensor *x = ls_set_requires_grad(ls_ones(LS_SHAPE(1, IN), LS_FLOAT32), true);
+            CHECK_OK(ls__param_observe(x, &last.base, 0));
+            CHECK_OK(ls_backward(ls_scale(ls_mean(ls_forward(ddp, x)), 1.0 + ls_rank())));
+        }
+        CHECK_NEAR(last.seen, average_of_ranks(), 1e-6);
+        for (int i = 0; i < 4; i++) {
+            CHECK_OK(ls__param_set_grad_present(p[i].value, false));
+        }
+    }
+    ls__observer_remove(&last.base);
+    ls_module_free(ddp);
 }
 
 /* ---- what cannot be wrapped --------------------------------------------------------------- */
