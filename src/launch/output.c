@@ -19,6 +19,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/log.h"
+
 #define LINE_BYTES_MAX 8192 /* a longer one is written in several */
 #define READ_BYTES 8192
 #define SINK_BYTES_MAX ((size_t)1 << 20)
@@ -41,7 +43,7 @@ typedef struct stream {
 
 typedef struct sink {
     int fd;
-    bool terminal, broken;
+    bool terminal, broken, warned;
     size_t start, end;
     char *data;              /* [SINK_BYTES_MAX] */
     const stream *live_from; /* whose live line stands at the bottom; NULL: none */
@@ -389,9 +391,14 @@ static void write_sink(ls__output *output, sink *k)
     if (done == -EAGAIN) {
         return;
     }
-    if (done < 0) { /* nobody reads any more */
-        k->broken = true;
+    if (done < 0) {
+        k->broken = done == -EPIPE; /* nobody reads any more */
         k->start = k->end = 0;
+        if (!k->broken && !k->warned) { /* a full disk must not end the job */
+            LS__WARN("standard %s: %s; what ranks print is lost until it can be written again",
+                     k->fd == 1 ? "output" : "error", strerror((int)-done));
+            k->warned = true;
+        }
         return;
     }
     k->start += (size_t)done;

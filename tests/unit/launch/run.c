@@ -180,6 +180,16 @@ TEST(a_reader_that_goes_away_ends_the_job)
     free(got.text);
 }
 
+TEST(a_full_disk_under_the_output_does_not_end_the_job)
+{
+    check_script("[ -c /dev/full ] || { echo No space left on device; exit; }\n"
+                 "$L run -n 2 sh -c 'echo $RANK; sleep 0.1; echo $RANK >&2' >/dev/full",
+                 0, "No space left on device");
+    check_script("$L run -n 2 sh -c 'echo $RANK; sleep 0.1; echo end > end$RANK' >/dev/full 2>&1; "
+                 "cat end1",
+                 0, "end");
+}
+
 TEST(a_live_line_is_updated_on_a_terminal_and_plain_in_a_pipe)
 {
     test_output got = script("command -v script >/dev/null || { echo NO; exit; }\n"
