@@ -4,6 +4,7 @@
 
 #include "base/options.h"
 #include "base/size.h"
+#include "comm/collective.h"
 #include "reduce/internal.h"
 #include "reduce/reducer.h"
 
@@ -69,7 +70,12 @@ static ls_status build(ls_reducer *r, ls_reducer_param *params, int count)
         ls__reducer_abort(r, status, ls_error_message());
         return status;
     }
-    LS_TRY(ls__reducer_compare(r));
+    status = ls__reducer_compare(r);
+    if (status <
+        0) { /* every rank finds it; the group is told so that the launcher hears the cause */
+        ls__group_fail(r->group, status, ls_error_message());
+        return status;
+    }
     int *order = ls__arena_alloc(&r->arena, ((size_t)count + 1) * sizeof *order);
     if (!order) {
         return ls__fail(LS_ERR_MEMORY, "reducer \"%s\": no memory for %d parameters", r->name,
