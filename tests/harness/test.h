@@ -57,6 +57,8 @@ test_output test_run(const char *command, int deadline_seconds);
     static void name_(void)
 
 #define TEST(name) TEST_REGISTER_(name, 0, TEST_DEADLINE_SECONDS)
+/* With a number of ranks (0: plain) and a deadline of its own. */
+#define TEST_OF(name, ranks, deadline) TEST_REGISTER_(name, ranks, deadline)
 #define DIST_TEST(name, ranks) TEST_REGISTER_(name, ranks, TEST_DEADLINE_SECONDS)
 #define TEST_MAIN                                                                                  \
     int main(int argc, char **argv)                                                                \
