@@ -302,7 +302,7 @@ static ls_status backward(const char *name, ls_tensor *loss, bool weighted, doub
     if (pass.autograd == NULL) {
         return ls__self.status;
     }
-    pass.number = ++pass.autograd->passes;
+    pass.number = atomic_fetch_add_explicit(&pass.autograd->passes, 1, memory_order_relaxed) + 1;
     ls__phase former = ls__activity_enter(LS__PHASE_BACKWARD, "");
     ls_status status = check_loss(&pass, loss);
     status = status == LS_OK ? plan(&pass) : status;

@@ -100,7 +100,7 @@ static ls_status analytic(check *c)
     return status;
 }
 
-static ls_status compare(check *c, int input, int64_t i, double got, double wanted)
+static void compare(check *c, int input, int64_t i, double got, double wanted)
 {
     double excess = fabs(got - wanted) - c->options.atol - c->options.rtol * fabs(wanted);
     if (isnan(excess) || excess > c->worst) {
@@ -109,7 +109,6 @@ static ls_status compare(check *c, int input, int64_t i, double got, double want
                        "input %d, element %lld: backward gives %.6g, differences give %.6g", input,
                        (long long)i, got, wanted);
     }
-    return LS_OK;
 }
 
 static ls_status check_input(check *c, int input)
@@ -125,7 +124,7 @@ static ls_status check_input(check *c, int input)
     for (int64_t i = 0; i < numel; i++) {
         double wanted = 0.0;
         LS_TRY(numeric(c, &values[i], &wanted));
-        LS_TRY(compare(c, input, i, got != NULL ? (double)got[i] : 0.0, wanted));
+        compare(c, input, i, got != NULL ? (double)got[i] : 0.0, wanted);
     }
     return LS_OK;
 }

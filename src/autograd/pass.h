@@ -7,7 +7,7 @@
 
 typedef struct ls__autograd { /* of one runtime */
     ls__list observers;
-    uint64_t passes;
+    _Atomic uint64_t passes; /* Sync: atomic; threads may run passes of their own at once */
 } ls__autograd;
 
 ls__autograd *ls__autograd_get(const char *what); /* NULL with the error set */

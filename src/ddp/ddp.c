@@ -20,6 +20,7 @@
 #include "base/size.h"
 #include "nn/module.h"
 #include "reduce/reducer.h"
+#include "tensor/shape.h"
 
 typedef struct ddp {
     ls_module base;
@@ -232,36 +233,21 @@ static ls_status broadcast_state(ls_module *module, ls_group *group)
     return ls_module_state(module, "", &visitor);
 }
 
-static void shape_text(const ls_tensor *t, char *out, size_t bytes)
-{
-    ls_shape shape = ls_shape_of(t);
-    size_t used = (size_t)snprintf(out, bytes, "[");
-    for (int i = 0; i < shape.ndim && used < bytes; i++) {
-        used += (size_t)snprintf(out + used, bytes - used, i ? ",%lld" : "%lld",
-                                 (long long)shape.dim[i]);
-    }
-    if (used < bytes) {
-        (void)snprintf(out + used, bytes - used, "]");
-    }
-}
-
-#define SHAPE_TEXT_BYTES 64
-
 /* Registers the parameters; collective, and compares the models. */
 static ls_status make_reducer(ddp *d, const ls_ddp_options *options)
 {
     const ls__env *env = d->runtime->env;
     size_t n = (size_t)d->param_count;
-    size_t bytes = (n + 1) * (sizeof(ls_reducer_param) + SHAPE_TEXT_BYTES);
+    size_t bytes = n * (sizeof(ls_reducer_param) + sizeof(ls__shape_text));
     ls_reducer_param *entries = env->allocate(env, bytes);
     if (!entries) {
         return ls__fail(LS_ERR_MEMORY, "no memory for %zu parameters", n);
     }
-    char(*shapes)[SHAPE_TEXT_BYTES] = (char(*)[SHAPE_TEXT_BYTES])(void *)(entries + n + 1);
+    ls__shape_text *shapes = (ls__shape_text *)(void *)(entries + n);
     for (size_t i = 0; i < n; i++) {
-        shape_text(d->params[i].value, shapes[i], SHAPE_TEXT_BYTES);
+        shapes[i] = ls__shape_print(ls_shape_of(d->params[i].value));
         entries[i] = (ls_reducer_param){.name = d->params[i].name,
-                                        .shape = shapes[i],
+                                        .shape = shapes[i].text,
                                         .count = ls_numel(d->params[i].value),
                                         .dtype = ls_dtype_of(d->params[i].value)};
     }

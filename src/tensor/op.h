@@ -6,7 +6,7 @@
  *         return call.failed;
  *     }
  *     ls__record *out = ls__call_output(&call, shape, LS_FLOAT32);
- *     … kernel, ls__call_record, ls__call_save …
+ *     … kernel, ls__call_record, ls__node_save …
  *     return ls__call_finish(&call, out);
  *
  * After a failure `failed` holds the poisoned result and every further step does nothing.
@@ -48,8 +48,8 @@ ls__record *ls__call_view(ls__call *call, const ls__record *of);
 /* Records a node for `out` whose edges lead to the inputs, with zeroed context. NULL when no
  * gradient is wanted, or memory is out. */
 ls__node *ls__call_record(ls__call *call, const ls__op *op, ls__record *out, size_t context_bytes);
+/* The handle of `out`; after a failure frees it and returns the poison. */
 ls_tensor *ls__call_finish(ls__call *call, ls__record *out);
-/* The same for an `out` that has not been made public and should not be: frees it. */
 
 /* Row-major elements of an input: its own when it is contiguous, else a copy. */
 typedef struct ls__dense {

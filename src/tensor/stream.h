@@ -21,7 +21,8 @@ static inline ls__stream ls__stream_next(ls_runtime *runtime, ls__stream_use use
 {
     int64_t samples = shape->ndim > 0 ? shape->dim[0] : 1;
     int64_t per_sample = samples > 0 ? shape->numel / samples : 0;
-    uint64_t call = runtime->calls_in_step++;
+    /* Relaxed: threads that draw at once get numbers of their own, in whatever order. */
+    uint64_t call = __atomic_fetch_add(&runtime->calls_in_step, 1, __ATOMIC_RELAXED);
     return (ls__stream){.seed = runtime->seed,
                         .id = (uint64_t)use << 62 | (runtime->step << 20 & ~(UINT64_C(3) << 62)) |
                               (call & 0xfffff),

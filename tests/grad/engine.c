@@ -348,6 +348,50 @@ LOCAL_TEST(failed_pass_aborts_observers_with_its_cause)
     CHECK_NOTES(&n, "begin11 ready:0 ready:1 end");
 }
 
+typedef struct worker {
+    pthread_t thread;
+    ls_runtime *runtime;
+    double first, last; /* gradients of the first and the last pass */
+} worker;
+
+static void *work(void *arg)
+{
+    worker *w = arg;
+    CHECK_OK(ls_runtime_attach(w->runtime));
+    for (int i = 0; i < 100; i++) {
+        LS_SCOPE
+        {
+            ls_tensor *x = leaf(LS_SHAPE(9, 7), 0.5);
+            ls_tensor *y = ls_matmul(ls_gelu(x, LS_GELU_ERF), ls_transpose(x, 0, 1));
+            CHECK_OK(ls_tensor_status(ls_rand(LS_SHAPE(3))));
+            CHECK_OK(ls_backward(ls_mean(y)));
+            w->last = grad_at(x, 5);
+            w->first = i == 0 ? w->last : w->first;
+        }
+    }
+    CHECK_OK(ls_runtime_attach(NULL));
+    return NULL;
+}
+
+/* In a runtime where nothing has been made yet: its pools are made by whoever comes first. */
+LOCAL_TEST(threads_run_passes_of_their_own_at_once)
+{
+    worker workers[4];
+    for (int i = 0; i < 4; i++) {
+        workers[i] = (worker){.runtime = ls_runtime_current()};
+        CHECK(pthread_create(&workers[i].thread, NULL, work, &workers[i]) == 0);
+    }
+    for (int i = 0; i < 4; i++) {
+        CHECK(pthread_join(workers[i].thread, NULL) == 0);
+        CHECK(workers[i].last == workers[0].first && workers[i].first == workers[0].first);
+    }
+    ls_tensor *x = leaf(LS_SHAPE(2), 1.0); /* a leaf that sees one pass after another */
+    for (int i = 0; i < 10; i++) {
+        CHECK_OK(ls_backward(ls_sum(ls_mul(x, x))));
+        CHECK_NEAR(grad_at(x, 1), 2.0 * (i + 1), 0.0);
+    }
+}
+
 LOCAL_TEST(backward_needs_one_element)
 {
     ls_tensor *w = leaf(LS_SHAPE(2), 3);
