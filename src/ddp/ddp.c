@@ -31,8 +31,9 @@ typedef struct ddp {
     ls__observer observer;
     bool observing;
     ls_param *params; /* [param_count] those that require gradients */
+    ls_param *frozen; /* [frozen_count] the others */
     uint8_t *present; /* [param_count] which gradients hold numbers as a backward begins */
-    int param_count;
+    int param_count, frozen_count;
     size_t tables_bytes;
     bool sync;
     bool planned;  /* buckets lie in the observed order, parameters beside them */
@@ -72,11 +73,33 @@ static ls_tensor *ddp_forward(ls_module *self, ls_tensor *x)
 
 /* ---- the observer ------------------------------------------------------------------------- */
 
+/* Gradients of a parameter that was frozen at some time since are no longer in a bucket: they would
+ * stay local, and the replicas drift apart. */
+static ls_status check_params(const ddp *d)
+{
+    const char *strange = NULL;
+    for (int i = 0; i < d->frozen_count; i++) {
+        strange = ls_requires_grad(d->frozen[i].value) ? d->frozen[i].name : strange;
+    }
+    for (int i = 0; i < d->param_count; i++) {
+        ls_tensor *value = d->params[i].value;
+        bool ours = !ls_requires_grad(value) || ls__param_observer(value) == &d->observer;
+        strange = ours ? strange : d->params[i].name;
+    }
+    return strange ? ls__fail(LS_ERR_STATE,
+                              "ddp: parameter %s began to require gradients after ls_ddp_new, so "
+                              "they would not be averaged; thaw it before the model is wrapped",
+                              strange)
+                   : LS_OK;
+}
+
 static ls_status on_begin(ls__observer *self, const ls__backward_info *info)
 {
     ddp *d = ddp_of_observer(self);
+    LS_TRY(check_params(d));
     for (int i = 0; i < d->param_count; i++) {
-        d->present[i] = ls__param_grad_present(d->params[i].value);
+        d->present[i] =
+            ls_requires_grad(d->params[i].value) && ls__param_grad_present(d->params[i].value);
     }
     d->synchronising = d->sync;
     d->observer.armed = false;
@@ -165,6 +188,7 @@ static void on_abort(ls__observer *self, ls_status status, const char *message)
 {
     ddp *d = ddp_of_observer(self);
     d->observer.armed = false;
+    d->grads = GRADS_FAILED;
     if (d->sync) { /* the peers must hear of it instead of waiting for our gradients */
         ls__reducer_abort(d->reducer, status, message);
     }
@@ -269,15 +293,17 @@ static ls_status list_params(ddp *d)
     const ls__env *env = d->runtime->env;
     int all = ls_module_param_count(d->inner);
     size_t n = (size_t)all + 1;
-    d->tables_bytes = n * (sizeof *d->params + sizeof *d->present);
+    d->tables_bytes = n * (2 * sizeof *d->params + sizeof *d->present);
     d->params = env->allocate(env, d->tables_bytes);
     if (!d->params) {
         return ls__fail(LS_ERR_MEMORY, "no memory for %d parameters", all);
     }
-    d->present = (uint8_t *)(d->params + n);
+    d->frozen = d->params + n;
+    d->present = (uint8_t *)(d->frozen + n);
     (void)ls_module_params(d->inner, d->params, all);
     for (int i = 0; i < all; i++) {
         if (!ls_requires_grad(d->params[i].value)) {
+            d->frozen[d->frozen_count++] = d->params[i];
             continue;
         }
         if (ls__param_observer(d->params[i].value)) {
