@@ -87,7 +87,8 @@ typedef struct ls_loader_options {
 #define LS_DEFAULTS_ls_loader_options .prefetch = 2,
 
 typedef struct ls_batch {
-    ls_tensor *x, *y;     /* [n,..]; belong to the loader until the next call */
+    ls_tensor *x, *y;     /* [n,..]; belong to the loader, which changes them in its next call: run
+                             ls_backward before it, or ls_clone what must outlive it */
     int64_t count;        /* samples; may be 0 on a rank that ran out */
     int64_t global_count; /* samples of all ranks in this step */
     int64_t epoch, step;

@@ -30,8 +30,9 @@ typedef struct ls_ddp_options {
 #define LS_DEFAULTS_ls_ddp_options .bucket_bytes = 25 << 20, .first_bucket_bytes = 1 << 20,
 
 /* Collective. Takes `module`: free the returned one only. NULL with ls_error_message on failure
- * (LS_ERR_MISMATCH names the parameter that differs and both sides); `module` is still yours then.
- */
+ * (LS_ERR_MISMATCH names the parameter that differs and both sides; LS_ERR_STATE: it is wrapped
+ * already, or part of another module); `module` is still yours then. Parameters that require no
+ * gradients are broadcast and then left alone; ls_backward refuses one that begins to later. */
 LS_API ls_module *ls_ddp_new(ls_module *module, ls_group *group, const ls_ddp_options *options);
 
 LS_API ls_module *ls_ddp_module(ls_module *ddp); /* the wrapped module; borrowed */
