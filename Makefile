@@ -33,7 +33,8 @@ test-long: build
 	$(MAKE) sanitize TEST_LONG=1
 
 # Trains a small GPT on the text in DATA with N workers.
-demo: build
+demo: $(BUILD)/build.ninja
+	ninja -C $(BUILD) programs
 	$(BUILD)/lockstep run -n $(or $(N),4) $(BUILD)/examples/03_gpt_text --data "$(DATA)" $(ARGS)
 
 bench: build
