@@ -17,7 +17,10 @@
 
 #include <lockstep/comm.h>
 
-enum { RANKS_MAX = 8, THREADS = 3, FLIGHTS = 5, ELEMENTS = 1 << 18, CHECKED = 600 };
+enum { RANKS_MAX = 8, THREADS = 3, CHECKED = 600 };
+
+/* In flight at a time: few large operations, and more small ones than the small stage has slots. */
+enum { LARGE_FLIGHTS = 4, FLIGHTS = 28, LARGE_ELEMENTS = 1 << 18, SMALL_ELEMENTS = 1 << 12 };
 
 typedef struct shared { /* with all ranks and with who disturbs them */
     uint64_t seed;
@@ -112,17 +115,34 @@ static bool in_place(const flight *f)
     return f->kind == REDUCE || f->kind == DIVIDED || f->kind == BROADCAST;
 }
 
-static void plan(player *p, flight *f)
+/* The next operation of the group, the same on all ranks. */
+static flight plan(player *p)
 {
-    f->id = draw(&p->common) | 1;
-    f->kind = (kind)(draw(&p->common) % KINDS);
-    f->count = draw_count(p);
-    if (f->kind == SCATTER || f->kind == GATHER) {
-        f->count /= p->size;
+    flight f = {.id = draw(&p->common) | 1};
+    f.kind = (kind)(draw(&p->common) % KINDS);
+    f.count = draw_count(p);
+    if (f.kind == SCATTER || f.kind == GATHER) {
+        f.count /= p->size;
     }
-    f->root = (int)(draw(&p->common) % (uint64_t)p->size);
-    f->distance = f->root;
+    f.root = f.distance = (int)(draw(&p->common) % (uint64_t)p->size);
+    return f;
+}
+
+static flight *place_for(player *p, const flight *f)
+{
+    const bool large = f->count * p->size > SMALL_ELEMENTS;
+    const uint64_t h = draw(&p->own);
+    return &p->flight[large ? h % LARGE_FLIGHTS : LARGE_FLIGHTS + h % (FLIGHTS - LARGE_FLIGHTS)];
+}
+
+static void prepare_flight(player *p, flight *f, const flight *drawn)
+{
     const uint64_t how = draw(&p->own);
+    f->id = drawn->id;
+    f->kind = drawn->kind;
+    f->count = drawn->count;
+    f->root = drawn->root;
+    f->distance = drawn->distance;
     f->in = how & 1 ? f->private[0] : f->registered[0];
     f->out = in_place(f) ? f->in : how & 2 ? f->private[1] : f->registered[1];
     for (int64_t i = 0; i < in_count(p, f); i++) {
@@ -232,15 +252,16 @@ static void dawdle(player *p)
 static void play(player *p)
 {
     for (int round = 0; round < p->shared->rounds && p->status == LS_OK; round++) {
-        flight *f = &p->flight[draw(&p->own) % FLIGHTS];
+        const flight drawn = plan(p);
+        flight *f = place_for(p, &drawn);
         if (f->id != 0) {
             land(p, f);
         }
         if (p->status == LS_OK) {
-            plan(p, f);
+            prepare_flight(p, f, &drawn);
             keep_error(p, start(p, f));
         }
-        if (p->status == LS_OK && draw(&p->own) % 3 == 0) {
+        if (p->status == LS_OK && draw(&p->own) % 8 == 0) {
             land(p, f);
         }
         dawdle(p);
@@ -264,9 +285,9 @@ static void *play_main(void *arg)
     return NULL;
 }
 
-static void *memory(void)
+static void *memory(size_t bytes)
 {
-    void *p = malloc(ELEMENTS * sizeof(float));
+    void *p = malloc(bytes);
     CHECK(p != NULL);
     return p;
 }
@@ -305,9 +326,11 @@ static void prepare(player *p, shared *s, int index)
     make_group(p);
     for (int i = 0; i < FLIGHTS; i++) {
         for (int k = 0; k < 2; k++) {
+            const size_t bytes =
+                (i < LARGE_FLIGHTS ? LARGE_ELEMENTS : SMALL_ELEMENTS) * sizeof(float);
             void *registered = NULL;
-            p->flight[i].private[k] = memory();
-            CHECK_OK(ls_group_alloc(p->group, ELEMENTS * sizeof(float), &registered));
+            p->flight[i].private[k] = memory(bytes);
+            CHECK_OK(ls_group_alloc(p->group, bytes, &registered));
             p->flight[i].registered[k] = registered;
         }
     }
