@@ -52,6 +52,11 @@ bool ls__reduce_supported(ls_dtype dtype, ls_reduce_op op)
     return op == LS_AVG ? loops->scale != NULL : loops->combine[op] != NULL;
 }
 
+ls_dtype ls__reduce_accumulator(ls_dtype dtype)
+{
+    return dtype == LS_FLOAT16 || dtype == LS_BFLOAT16 ? LS_FLOAT32 : dtype;
+}
+
 /* The reciprocal of a power of two is exact as long as it is a normal number, also in float32. */
 static ls__reduce_scale scale_of(double divisor)
 {
@@ -76,11 +81,18 @@ typedef struct tree {
     _Alignas(64) unsigned char memory[DEPTH_MAX][BLOCK_BYTES];
 } tree;
 
+static bool is_wide(const ls__reduce_args *args, int s)
+{
+    return args->src_wide != NULL && args->src_wide[s];
+}
+
 static void push_leaf(tree *t, int s)
 {
+    const bool wide = is_wide(t->args, s);
     const unsigned char *src = t->args->src[s];
-    const void *value = src + (size_t)t->first * t->loops->size;
-    if (t->loops->widen != NULL) {
+    const void *value =
+        src + (size_t)t->first * (wide ? t->loops->accumulator_size : t->loops->size);
+    if (t->loops->widen != NULL && !wide) {
         t->loops->widen(t->memory[t->depth], value, t->count);
         value = t->memory[t->depth];
     }
@@ -114,10 +126,11 @@ static void store_root(tree *t)
         }
         t->loops->scale(t->memory[0], t->count, &t->scale);
     }
+    const bool wide = t->args->dst_wide;
     for (int d = 0; d < t->args->dst_count; d++) {
         unsigned char *dst = t->args->dst[d];
-        dst += (size_t)t->first * t->loops->size;
-        if (t->loops->narrow != NULL) {
+        dst += (size_t)t->first * (wide ? t->loops->accumulator_size : t->loops->size);
+        if (t->loops->narrow != NULL && !wide) {
             t->loops->narrow(dst, t->stack[0].value, t->count);
         } else if (dst != t->stack[0].value) {
             memcpy(dst, t->stack[0].value, bytes);
@@ -173,8 +186,9 @@ void ls__reduce(const ls__reduce_args *args)
     const ls__reduce_table *table = args->table ? args->table : ls__reduce_table_get();
     const ls__reduce_loops *loops = &table->dtype[args->dtype];
     const ls__reduce_scale scale = scale_of(args->divisor);
-    if (args->src_count == 1 && args->divisor == 0.0) {
-        copy_all(args, loops->size);
+    const bool alike = loops->widen == NULL || is_wide(args, 0) == args->dst_wide;
+    if (args->src_count == 1 && args->divisor == 0.0 && alike) {
+        copy_all(args, args->dst_wide ? loops->accumulator_size : loops->size);
     } else if (args->dtype == LS_FLOAT32 && args->op == LS_SUM &&
                args->src_count <= LS__REDUCE_FUSED_MAX && args->src_count > 1) {
         table->sum_float32[args->src_count](args, &scale);

@@ -23,7 +23,9 @@ const ls__reduce_table *ls__reduce_table_of(ls__isa isa);
 
 /* dst[d][i] = op-tree over s of src[s][i], for all d in [0,dst_count), i in [0,count); divided once
  * by `divisor` when it is not 0 (floats only; AVG must be given as SUM with a divisor). dst[d] may
- * equal any src[s]; other overlaps are not allowed. dtype/op must pass ls__reduce_supported. */
+ * equal any src[s]; other overlaps are not allowed. dtype/op must pass ls__reduce_supported.
+ * Operands marked wide hold elements of ls__reduce_accumulator(dtype) instead of dtype: partial
+ * sums that are to be rounded later. A wide and a narrow operand may not overlap. */
 typedef struct ls__reduce_args {
     void *const *dst;
     int dst_count;
@@ -33,6 +35,8 @@ typedef struct ls__reduce_args {
     ls_dtype dtype;
     ls_reduce_op op;
     double divisor;
+    const bool *src_wide;          /* [src_count]; NULL: none is */
+    bool dst_wide;                 /* all destinations */
     const ls__reduce_table *table; /* NULL: looked up by this call, which costs some 100 ns */
 } ls__reduce_args;
 void ls__reduce(const ls__reduce_args *args);
@@ -42,6 +46,9 @@ void ls__reduce_into(void *dst, const void *src, int64_t count, ls_dtype dtype, 
 
 /* x[i] /= divisor, in the dtype (16-bit floats through float32). */
 void ls__divide(void *x, int64_t count, ls_dtype dtype, double divisor);
+
+/* What dtype is combined in: float32 for 16-bit floats, otherwise the dtype itself. */
+ls_dtype ls__reduce_accumulator(ls_dtype dtype);
 
 /* Whether (dtype, op) is a meaningful pair: AVG and divisors need floats, bit operators integers.
  */

@@ -7,219 +7,8 @@
 
 #include "kernel/reduce/half.h"
 #include "kernel/reduce/reduce.h"
+#include "oracle.h"
 #include "test.h"
-
-/* ---- the oracle: one element, by the definition in reduce.h -------------------------------- */
-
-typedef union element {
-    float f;
-    double d;
-    int64_t i; /* every integer type, sign-extended or zero-extended */
-} element;
-
-static bool is_float(ls_dtype dtype)
-{
-    return dtype <= LS_BFLOAT16;
-}
-
-static bool is_half(ls_dtype dtype)
-{
-    return dtype == LS_FLOAT16 || dtype == LS_BFLOAT16;
-}
-
-/* 16-bit floats by arithmetic on their fields. */
-static float half_value(uint16_t h, ls_dtype dtype)
-{
-    const int mantissa_bits = dtype == LS_FLOAT16 ? 10 : 7;
-    const int exponent_max = dtype == LS_FLOAT16 ? 31 : 255;
-    const int exponent = (h >> mantissa_bits) & exponent_max;
-    const int mantissa = h & ((1 << mantissa_bits) - 1);
-    const int bias = exponent_max / 2;
-    double size;
-    if (exponent == exponent_max) {
-        size = mantissa ? (double)NAN : (double)INFINITY;
-    } else if (exponent == 0) {
-        size = ldexp(mantissa, 1 - bias - mantissa_bits);
-    } else {
-        size = ldexp(mantissa + (1 << mantissa_bits), exponent - bias - mantissa_bits);
-    }
-    return (float)(h & 0x8000 ? -size : size);
-}
-
-/* The nearest 16-bit float, by search: of two at the same distance the even one. */
-static uint16_t half_nearest(float x, ls_dtype dtype)
-{
-    const uint16_t sign = signbit(x) ? 0x8000 : 0;
-    const uint16_t infinity = dtype == LS_FLOAT16 ? 0x7c00 : 0x7f80;
-    if (isnan(x)) {
-        return (uint16_t)(sign | infinity | 1);
-    }
-    const double size = fabs((double)x);
-    int low = 0, high = infinity; /* the largest h with value <= size */
-    while (high - low > 1) {
-        const int middle = (low + high) / 2;
-        *(size >= (double)half_value((uint16_t)middle, dtype) ? &low : &high) = middle;
-    }
-    if (isinf(x)) {
-        return (uint16_t)(sign | infinity);
-    }
-    const double below = (double)half_value((uint16_t)low, dtype);
-    /* infinity counts as the next power of two */
-    const double above = high == infinity ? (dtype == LS_FLOAT16 ? 65536.0 : ldexp(1.0, 128))
-                                          : (double)half_value((uint16_t)high, dtype);
-    const double to_low = size - below, to_high = above - size;
-    const int nearest = to_low < to_high || (to_low == to_high && low % 2 == 0) ? low : high;
-    return (uint16_t)(sign | nearest);
-}
-
-static element load(const void *x, int64_t at, ls_dtype dtype)
-{
-    element e = {.i = 0};
-    const size_t size = ls_dtype_size(dtype);
-    unsigned char raw[8] = {0};
-    memcpy(raw, (const unsigned char *)x + (size_t)at * size, size);
-    uint16_t h;
-    int32_t i32;
-    switch (dtype) {
-    case LS_FLOAT64:
-        memcpy(&e.d, raw, 8);
-        return e;
-    case LS_FLOAT16:
-    case LS_BFLOAT16:
-        memcpy(&h, raw, 2);
-        e.f = half_value(h, dtype);
-        return e;
-    case LS_INT8:
-        e.i = (int8_t)raw[0];
-        return e;
-    case LS_INT32:
-        memcpy(&i32, raw, 4);
-        e.i = i32;
-        return e;
-    default:
-        memcpy(&e, raw, size);
-        return e;
-    }
-}
-
-static void store(void *x, int64_t at, ls_dtype dtype, element e)
-{
-    const size_t size = ls_dtype_size(dtype);
-    const uint16_t h = is_half(dtype) ? half_nearest(e.f, dtype) : 0;
-    memcpy((unsigned char *)x + (size_t)at * size, is_half(dtype) ? (const void *)&h : &e, size);
-}
-
-static double combine_double(double a, double b, ls_reduce_op op)
-{
-    switch (op) {
-    case LS_SUM:
-        return a + b;
-    case LS_PRODUCT:
-        return a * b;
-    case LS_MIN:
-        return isnan(a) || a < b ? a : b;
-    default:
-        return isnan(a) || a > b ? a : b;
-    }
-}
-
-static float combine_float(float a, float b, ls_reduce_op op)
-{
-    switch (op) {
-    case LS_SUM:
-        return a + b;
-    case LS_PRODUCT:
-        return a * b;
-    default:
-        return (float)combine_double((double)a, (double)b, op);
-    }
-}
-
-static int64_t combine_integer(int64_t a, int64_t b, ls_reduce_op op)
-{
-    switch (op) {
-    case LS_SUM:
-        return (int64_t)((uint64_t)a + (uint64_t)b);
-    case LS_PRODUCT:
-        return (int64_t)((uint64_t)a * (uint64_t)b);
-    case LS_MIN:
-        return a < b ? a : b;
-    case LS_MAX:
-        return a > b ? a : b;
-    case LS_BAND:
-        return a & b;
-    case LS_BOR:
-        return a | b;
-    default:
-        return a ^ b;
-    }
-}
-
-/* Wraps a sum or product to the width of the type. */
-static int64_t narrow(int64_t x, ls_dtype dtype)
-{
-    switch (dtype) {
-    case LS_INT8:
-        return (int8_t)(uint64_t)x;
-    case LS_INT32:
-        return (int32_t)(uint64_t)x;
-    case LS_INT64:
-        return x;
-    default:
-        return (uint8_t)(uint64_t)x;
-    }
-}
-
-static element combine(element a, element b, ls_dtype dtype, ls_reduce_op op)
-{
-    if (dtype == LS_FLOAT64) {
-        return (element){.d = combine_double(a.d, b.d, op)};
-    }
-    if (is_float(dtype)) {
-        return (element){.f = combine_float(a.f, b.f, op)};
-    }
-    return (element){.i = narrow(combine_integer(a.i, b.i, op), dtype)};
-}
-
-/* tree(low, n): split at the largest power of two below n. */
-static element tree(const void *const *src, int low, int n, int64_t at, ls_dtype dtype,
-                    ls_reduce_op op)
-{
-    if (n == 1) {
-        return load(src[low], at, dtype);
-    }
-    int half = 1;
-    while (half * 2 < n) {
-        half *= 2;
-    }
-    return combine(tree(src, low, half, at, dtype, op),
-                   tree(src, low + half, n - half, at, dtype, op), dtype, op);
-}
-
-static element divide(element e, ls_dtype dtype, double divisor)
-{
-    if (divisor == 0.0) {
-        return e;
-    }
-    if (dtype == LS_FLOAT64) {
-        return (element){.d = e.d / divisor};
-    }
-    return (element){.f = e.f / (float)divisor};
-}
-
-static bool is_nan(element e, ls_dtype dtype)
-{
-    return dtype == LS_FLOAT64 ? isnan(e.d) : is_float(dtype) && isnan(e.f);
-}
-
-/* Same bits; of two NaNs the payload may differ. */
-static bool same(const void *got, const void *want, int64_t at, ls_dtype dtype)
-{
-    const size_t size = ls_dtype_size(dtype);
-    const size_t offset = (size_t)at * size;
-    return memcmp((const char *)got + offset, (const char *)want + offset, size) == 0 ||
-           (is_nan(load(got, at, dtype), dtype) && is_nan(load(want, at, dtype), dtype));
-}
 
 /* ---- cases -------------------------------------------------------------------------------- */
 
@@ -435,6 +224,89 @@ TEST(reduce_into_and_divide_are_the_same_arithmetic)
             store(b.want, i, t, divide(load(src[0], i, t), t, 3.0));
             CHECK(same(b.work, b.want, i, t));
         }
+    }
+    bench_free(&b);
+}
+
+/* A sum made in two steps, with a wide partial sum between, is the sum made in one. */
+static void check_two_steps(bench *b, ls_dtype dtype, ls__isa isa, int64_t count)
+{
+    const ls_dtype wide = ls__reduce_accumulator(dtype);
+    const unsigned char *x[3] = {b->original, b->original + SLOT_BYTES,
+                                 b->original + 2 * SLOT_BYTES};
+    unsigned char *partial = b->work, *out = b->work + SLOT_BYTES;
+    memset(b->work, 0x5a, 2 * SLOT_BYTES);
+    ls__reduce_args args = {.dst = (void *const[]){partial},
+                            .dst_count = 1,
+                            .dst_wide = true,
+                            .src = (const void *const[]){x[0], x[1]},
+                            .src_count = 2,
+                            .count = count,
+                            .dtype = dtype,
+                            .op = LS_SUM,
+                            .table = ls__reduce_table_of(isa)};
+    ls__reduce(&args);
+    CHECK_INT(partial[(size_t)count * ls_dtype_size(wide)], 0x5a);
+    args.dst = (void *const[]){out};
+    args.dst_wide = false;
+    args.src = (const void *const[]){partial, x[2]};
+    args.src_wide = (const bool[]){true, false};
+    args.divisor = 3;
+    ls__reduce(&args);
+    CHECK_INT(out[(size_t)count * ls_dtype_size(dtype)], 0x5a);
+    for (int64_t i = 0; i < count; i++) {
+        const element sum = tree((const void *const *)x, 0, 3, i, dtype, LS_SUM);
+        store(b->want, i, dtype, divide(sum, dtype, 3));
+        CHECK(same(out, b->want, i, dtype));
+    }
+}
+
+TEST(partial_sums_that_stay_wide_are_rounded_once)
+{
+    bench b = bench_new();
+    for (int dtype = LS_FLOAT32; dtype <= LS_BFLOAT16; dtype++) {
+        fill(&b, (ls_dtype)dtype);
+        for (int isa = 0; isa < LS__ISA_COUNT; isa++) {
+            if (ls__reduce_table_of((ls__isa)isa) != NULL) {
+                check_two_steps(&b, (ls_dtype)dtype, (ls__isa)isa, 0);
+                check_two_steps(&b, (ls_dtype)dtype, (ls__isa)isa, 17);
+                check_two_steps(&b, (ls_dtype)dtype, (ls__isa)isa, 1023);
+            }
+        }
+    }
+    bench_free(&b);
+}
+
+TEST(one_wide_operand_is_kept_widened_or_rounded)
+{
+    bench b = bench_new();
+    fill(&b, LS_BFLOAT16);
+    float wide[301];
+    uint16_t back[301];
+    ls__reduce_args args = {.dst = (void *const[]){wide},
+                            .dst_count = 1,
+                            .dst_wide = true,
+                            .src = (const void *const[]){b.original},
+                            .src_count = 1,
+                            .count = 301,
+                            .dtype = LS_BFLOAT16,
+                            .op = LS_MAX};
+    ls__reduce(&args);
+    for (int64_t i = 0; i < 301; i++) {
+        const element want = load(b.original, i, LS_BFLOAT16);
+        CHECK(memcmp(&wide[i], &want.f, 4) == 0 || isnan(want.f));
+    }
+    float copy[301];
+    args.dst = (void *const[]){copy};
+    args.src = (const void *const[]){wide};
+    args.src_wide = (const bool[]){true};
+    ls__reduce(&args);
+    CHECK(memcmp(copy, wide, sizeof copy) == 0);
+    args.dst = (void *const[]){back};
+    args.dst_wide = false;
+    ls__reduce(&args);
+    for (int64_t i = 0; i < 301; i++) {
+        CHECK(same(back, b.original, i, LS_BFLOAT16));
     }
     bench_free(&b);
 }
