@@ -10,7 +10,8 @@
  * - A group that failed stays failed: every later call returns the first cause.
  * - Sums follow one association, a binary tree over the ranks (adjacent pairs first, split at the
  *   largest power of two), so neither size, slicing nor timing changes a bit, and every rank gets
- * the same bytes. 16-bit floats accumulate in float32 and round once.
+ * the same bytes. 16-bit floats accumulate in float32 and round once. (A ring, asked for by name,
+ * has an association of its own.)
  * - count is in elements, 0 is allowed; `options` NULL means defaults.
  *
  * Sources: Patarasuk & Yuan 2009 (bandwidth-optimal all-reduce); Thakur, Rabenseifner & Gropp 2005.
@@ -66,6 +67,11 @@ typedef struct ls_collective_options {
     int64_t timeout_ms; /* 0: the runtime's default */
     ls_stream *stream;  /* NULL: host */
     double divisor;     /* SUM only: divide the sum once by this; 0: do not. Ranks must agree */
+    /* NULL: chosen among those that keep the association of sums. Or its name: "direct" for all,
+     * "one_shot" for reductions of little data, "ring", "recursive_doubling" (all_reduce),
+     * "binomial" (broadcast). Ranks must agree. Sums by "ring" have the same bytes on every rank,
+     * but not those of the other algorithms; LS_ERR_INVALID names what an operation has. */
+    const char *algorithm;
 } ls_collective_options;
 #define LS_DEFAULTS_ls_collective_options
 
@@ -90,6 +96,26 @@ LS_API ls_status ls_all_gather(ls_group *group, const void *in, void *out, int64
 /* buf[count] of `root` is copied to every rank (MPI_Bcast). */
 LS_API ls_status ls_broadcast(ls_group *group, void *buf, int64_t count, ls_dtype dtype, int root,
                               const ls_collective_options *options, ls_work **work);
+
+/* out[count] of `root` becomes the reduction of in[count] over ranks, with the bytes all_reduce
+ * would give it (MPI_Reduce). In place on the root when in == out. Elsewhere `out` is not used and
+ * may be NULL, and the call may return before the root has the result. */
+LS_API ls_status ls_reduce(ls_group *group, const void *in, void *out, int64_t count,
+                           ls_dtype dtype, ls_reduce_op op, int root,
+                           const ls_collective_options *options, ls_work **work);
+
+/* out[size*count] of `root` becomes the blocks in[count] of all ranks in rank order (MPI_Gather).
+ * In place on the root when in == out + root*count elements. Elsewhere `out` is not used and may be
+ * NULL. */
+LS_API ls_status ls_gather(ls_group *group, const void *in, void *out, int64_t count,
+                           ls_dtype dtype, int root, const ls_collective_options *options,
+                           ls_work **work);
+
+/* out[count] becomes block `rank` of in[size*count] of `root` (MPI_Scatter). In place on the root
+ * when out == in + root*count elements. Elsewhere `in` is not used and may be NULL. */
+LS_API ls_status ls_scatter(ls_group *group, const void *in, void *out, int64_t count,
+                            ls_dtype dtype, int root, const ls_collective_options *options,
+                            ls_work **work);
 
 /* Returns when every rank has called it (MPI_Barrier). */
 LS_API ls_status ls_barrier(ls_group *group, const ls_collective_options *options, ls_work **work);
@@ -130,6 +156,9 @@ LS_API ls_status ls_group_counters(const ls_group *group, ls_counters *out);
 #define ls_reduce_scatter(...) LS_AT(ls_reduce_scatter(__VA_ARGS__))
 #define ls_all_gather(...) LS_AT(ls_all_gather(__VA_ARGS__))
 #define ls_broadcast(...) LS_AT(ls_broadcast(__VA_ARGS__))
+#define ls_reduce(...) LS_AT(ls_reduce(__VA_ARGS__))
+#define ls_gather(...) LS_AT(ls_gather(__VA_ARGS__))
+#define ls_scatter(...) LS_AT(ls_scatter(__VA_ARGS__))
 #define ls_barrier(...) LS_AT(ls_barrier(__VA_ARGS__))
 #define ls_send(...) LS_AT(ls_send(__VA_ARGS__))
 #define ls_recv(...) LS_AT(ls_recv(__VA_ARGS__))

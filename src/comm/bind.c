@@ -1,18 +1,24 @@
 /* Cutting an operation's count into slices and a slice into chunks.
  *
- *     all_reduce, broadcast    a slice of `count` elements is cut into equal chunks on cache lines
- *     reduce_scatter,          chunk c is block c; a slice is the same part of every block
- *     all_gather
+ *     all_reduce, broadcast,   a slice of `count` elements is cut into equal chunks on cache lines
+ *     reduce
+ *     reduce_scatter, scatter  chunk c is block c; a slice is the same part of every block
+ *     all_gather, gather
  *
- * STAGE holds one slice. In an all_gather a rank stages its own block only; otherwise the chunks
- * lie one behind the other, each starting on a cache line.
+ * STAGE holds one slice. Where blocks are gathered a rank stages its own block only; otherwise the
+ * chunks lie one behind the other, each starting on a cache line.
  */
 #include "base/size.h"
 #include "comm/exec.h"
 
 static bool has_blocks(ls__operation operation)
 {
-    return operation == LS__OP_REDUCE_SCATTER || operation == LS__OP_ALL_GATHER;
+    return ls__operation_has_blocks(operation, true) || ls__operation_has_blocks(operation, false);
+}
+
+static bool is_gather(ls__operation operation)
+{
+    return ls__operation_has_blocks(operation, false);
 }
 
 /* Elements of a cache line: a power of two, since elements have 1, 2, 4 or 8 bytes. */
@@ -36,7 +42,7 @@ int64_t ls__chunk_quantum(const ls_work *work, const ls__program *program, int64
 
 int64_t ls__slice_max(const ls_work *work, const ls__program *program, size_t bytes)
 {
-    const int64_t chunks = work->operation == LS__OP_ALL_GATHER ? 1 : program->chunks;
+    const int64_t chunks = is_gather(work->operation) ? 1 : program->chunks;
     const int64_t lines = divide((int64_t)(bytes / LS__CACHE_LINE), chunks);
     const int64_t quantum = lines * per_line(work);
     return has_blocks(work->operation) ? quantum : quantum * chunks;
@@ -45,8 +51,7 @@ int64_t ls__slice_max(const ls_work *work, const ls__program *program, size_t by
 /* Offset in elements, from the start of the user's buffer, of chunk c of this slice. */
 static int64_t user_offset(const ls_work *work, const ls__run *run, ls__buffer buffer, int chunk)
 {
-    const bool whole = (work->operation == LS__OP_REDUCE_SCATTER && buffer == LS__BUFFER_INPUT) ||
-                       (work->operation == LS__OP_ALL_GATHER && buffer == LS__BUFFER_OUTPUT);
+    const bool whole = ls__operation_has_blocks(work->operation, buffer == LS__BUFFER_INPUT);
     if (has_blocks(work->operation)) {
         return run->start + (whole ? chunk * work->count : 0);
     }
@@ -82,10 +87,11 @@ unsigned char *ls__ref_at(const ls__exec *exec, const ls__run *run, ls__ref ref,
                   element);
     case LS__BUFFER_STAGE:
         return at(exec->stage[ref.rank] + (run->slice % LS__SLICE_SLOTS) * LS__SLICE_BYTES,
-                  work->operation == LS__OP_ALL_GATHER ? 0 : ref.chunk * run->quantum, element);
+                  is_gather(work->operation) ? 0 : ref.chunk * run->quantum, element);
     case LS__BUFFER_SCRATCH:
-        *count = run->quantum; /* what arrives says how much it is */
-        return at(exec->scratch, ref.chunk / run->program->chunks * run->quantum, element);
+        *count = chunk_count(work, run, ref.chunk % run->program->chunks);
+        return at(exec->scratch, ref.chunk / run->program->chunks * run->quantum,
+                  exec->scratch_element);
     }
     return NULL;
 }

@@ -1,12 +1,30 @@
 /* Which program runs an operation. Every rank decides from what all have announced (equal
  * operation, count and dtype, and whether each one's buffers are registered), so all decide alike
- * without a further message. Programs are generated once per (operation, way, root) and kept. */
+ * without a further message. Programs are generated once and kept: of those chosen here one per
+ * (operation, way, root), of those asked for by name one per (algorithm, memory, root). */
 #include "base/assert.h"
+#include "base/error.h"
 #include "comm/exec.h"
 
-static const char *algorithm_name(ls__way way)
+/* Where one_shot would be the same program, only direct exists. */
+static const ls__algorithm *default_of(ls__operation operation, ls__way way)
 {
-    return way == LS__WAY_SMALL ? "one_shot" : "direct";
+    const ls__algorithm *one_shot =
+        way == LS__WAY_SMALL ? ls__algorithm_find(operation, "one_shot") : NULL;
+    return one_shot != NULL ? one_shot : ls__algorithm_find(operation, "direct");
+}
+
+/* The one asked for by name; NULL: chosen here. A rank alone needs no choice. */
+static const ls__algorithm *named(const ls_group *group, const ls_work *work)
+{
+    return group->size > 1 ? work->algorithm : NULL;
+}
+
+size_t ls__choose_room(int size)
+{
+    int algorithms = 0;
+    (void)ls__algorithms(&algorithms);
+    return (size_t)(LS__OP_COUNT * LS__WAYS + algorithms * LS__MEMORY_KINDS) * (size_t)size;
 }
 
 static ls__memory memory_of(ls__way way)
@@ -26,6 +44,17 @@ static bool single_fence(const ls__program *program)
     return program->lanes <= 1 && program->fences <= 1;
 }
 
+static size_t index_of(const ls_group *group, const ls_work *work, ls__way way)
+{
+    const ls__algorithm *algorithm = named(group, work);
+    const int kind = algorithm == NULL ? (int)work->operation * LS__WAYS + (int)way
+                                       : LS__OP_COUNT * LS__WAYS +
+                                             ls__algorithm_index(algorithm) * LS__MEMORY_KINDS +
+                                             (int)memory_of(way);
+    const int root = ls__operation_has_root(work->operation) ? work->descriptor.root : 0;
+    return (size_t)kind * (size_t)group->size + (size_t)root;
+}
+
 static const ls__program *generate(ls_group *group, const ls_work *work, ls__way way)
 {
     const ls__program_spec spec = {.operation = work->operation,
@@ -33,26 +62,19 @@ static const ls__program *generate(ls_group *group, const ls_work *work, ls__way
                                    .rank = group->rank,
                                    .size = group->size,
                                    .root = work->descriptor.root};
-    const ls__algorithm *algorithm = ls__algorithm_find(work->operation, algorithm_name(way));
-    if (algorithm == NULL) { /* where one_shot would be the same program, only direct exists */
-        algorithm = ls__algorithm_find(work->operation, "direct");
+    const ls__algorithm *algorithm = named(group, work);
+    algorithm = algorithm != NULL ? algorithm : default_of(work->operation, way);
+    if (algorithm == NULL) {
+        (void)ls__fail(LS_ERR_UNSUPPORTED, "no program for it exists");
+        return NULL;
     }
     ls__program *program = NULL;
-    if (algorithm == NULL || algorithm->generate(&spec, group->comm->env, &program) != LS_OK) {
-        return NULL;
-    }
-    if (way == LS__WAY_SMALL && !single_fence(program)) {
-        ls__program_free(program);
-        return NULL;
-    }
-    return program;
+    return algorithm->generate(&spec, group->comm->env, &program) == LS_OK ? program : NULL;
 }
 
 const ls__program *ls__choose_program(ls_group *group, const ls_work *work, ls__way way)
 {
-    const size_t root = work->operation == LS__OP_BROADCAST ? (size_t)work->descriptor.root : 0;
-    const size_t index =
-        ((size_t)work->operation * LS__WAYS + (size_t)way) * (size_t)group->size + root;
+    const size_t index = index_of(group, work, way);
     if (group->programs[index] == NULL) {
         group->programs[index] = generate(group, work, way);
     }
@@ -62,11 +84,14 @@ const ls__program *ls__choose_program(ls_group *group, const ls_work *work, ls__
 bool ls__choose_small(ls_group *group, ls_work *work)
 {
     const int64_t count = work->count;
-    if ((uint64_t)count * work->element > LS__SMALL_BYTES) {
+    const bool other =
+        work->algorithm != NULL && work->algorithm != default_of(work->operation, LS__WAY_SMALL);
+    if (other || (uint64_t)count * work->element > LS__SMALL_BYTES) {
         return false;
     }
     const ls__program *program = ls__choose_program(group, work, LS__WAY_SMALL);
-    if (program == NULL || count > ls__slice_max(work, program, LS__SMALL_BYTES)) {
+    if (program == NULL || !single_fence(program) ||
+        count > ls__slice_max(work, program, LS__SMALL_BYTES)) {
         return false;
     }
     work->way = LS__WAY_SMALL;

@@ -16,11 +16,6 @@ static bool is_letter(ls__operation operation)
     return operation == LS__OP_SEND || operation == LS__OP_RECV;
 }
 
-static bool is_reduction(ls__operation operation)
-{
-    return operation == LS__OP_ALL_REDUCE || operation == LS__OP_REDUCE_SCATTER;
-}
-
 static bool is_float(ls_dtype dtype)
 {
     return dtype <= LS_BFLOAT16;
@@ -35,8 +30,8 @@ static bool buffer_bytes(const ls_group *group, const ls__collective *args, size
     if (!ls__mul_int64(args->count, group->size, &all)) {
         return false;
     }
-    const int64_t in = args->operation == LS__OP_REDUCE_SCATTER ? all : args->count;
-    const int64_t out = args->operation == LS__OP_ALL_GATHER ? all : args->count;
+    const int64_t in = ls__operation_has_blocks(args->operation, true) ? all : args->count;
+    const int64_t out = ls__operation_has_blocks(args->operation, false) ? all : args->count;
     return ls__bytes_of(in, element, input) && ls__bytes_of(out, element, output);
 }
 
@@ -62,10 +57,19 @@ static ls_status check_reduction(const char *what, const ls_group *group,
     return LS_OK;
 }
 
+/* Whether this rank's input (else output) counts: some exist on the root only. */
+static bool uses(const ls_group *group, const ls__collective *args, bool input)
+{
+    if (is_letter(args->operation)) {
+        return (args->operation == LS__OP_SEND) == input;
+    }
+    return ls__operation_on_all(args->operation, input) || args->root == group->rank;
+}
+
 static ls_status check_buffers(const char *what, const ls_group *group, const ls__collective *args)
 {
-    const bool reads = args->operation != LS__OP_RECV && args->operation != LS__OP_BARRIER;
-    const bool writes = args->operation != LS__OP_SEND && args->operation != LS__OP_BARRIER;
+    const bool reads = uses(group, args, true) && args->operation != LS__OP_BARRIER;
+    const bool writes = uses(group, args, false) && args->operation != LS__OP_BARRIER;
     if (args->count > 0 && ((reads && args->input == NULL) || (writes && args->output == NULL))) {
         return ls__fail(LS_ERR_INVALID, "%s on group \"%s\": the buffer is NULL, count is %lld",
                         what, group->name, (long long)args->count);
@@ -80,6 +84,35 @@ static ls_status check_buffers(const char *what, const ls_group *group, const ls
     return LS_OK;
 }
 
+/* "direct", "ring" … of an operation, or "none". */
+static void list_algorithms(ls__operation operation, char *out, size_t bytes)
+{
+    int count = 0;
+    size_t used = 0;
+    const ls__algorithm *const *algorithms = ls__algorithms(&count);
+    snprintf(out, bytes, "none");
+    for (int a = 0; a < count && used < bytes; a++) {
+        if (algorithms[a]->operation == operation) {
+            const int n = snprintf(out + used, bytes - used, "%s\"%s\"", used > 0 ? ", " : "",
+                                   algorithms[a]->name);
+            used += n > 0 ? (size_t)n : 0;
+        }
+    }
+}
+
+static ls_status check_algorithm(const char *what, const ls_group *group, ls__operation operation,
+                                 const char *name)
+{
+    if (name == NULL || ls__algorithm_find(operation, name) != NULL) {
+        return LS_OK;
+    }
+    char known[256];
+    list_algorithms(operation, known, sizeof known);
+    return ls__fail(LS_ERR_INVALID,
+                    "%s on group \"%s\": there is no algorithm \"%s\"; there is %s (NULL: chosen)",
+                    what, group->name, name, known);
+}
+
 static ls_status check(const char *what, const ls_group *group, const ls__collective *args,
                        const ls_collective_options *options)
 {
@@ -87,16 +120,17 @@ static ls_status check(const char *what, const ls_group *group, const ls__collec
         return ls__fail(LS_ERR_INVALID, "%s on group \"%s\": %d is no dtype; use LS_FLOAT32 …",
                         what, group->name, (int)args->dtype);
     }
-    LS_TRY(check_buffers(what, group, args));
-    if (is_reduction(args->operation)) {
-        LS_TRY(check_reduction(what, group, args, options->divisor));
-    }
-    const bool rooted = args->operation == LS__OP_BROADCAST || is_letter(args->operation);
+    const bool rooted = ls__operation_has_root(args->operation) || is_letter(args->operation);
     if (rooted && (args->root < 0 || args->root >= group->size)) {
         return ls__fail(LS_ERR_INVALID, "%s on group \"%s\": %s %d is no rank of it; use 0 to %d",
                         what, group->name, is_letter(args->operation) ? "peer" : "root", args->root,
                         group->size - 1);
     }
+    LS_TRY(check_buffers(what, group, args));
+    if (ls__operation_reduces(args->operation)) {
+        LS_TRY(check_reduction(what, group, args, options->divisor));
+    }
+    LS_TRY(check_algorithm(what, group, args->operation, options->algorithm));
     if (is_letter(args->operation) && args->tag < 0) {
         return ls__fail(LS_ERR_INVALID, "%s on group \"%s\": tag %d is negative", what, group->name,
                         args->tag);
@@ -148,7 +182,14 @@ static bool registered(const ls_group *group, const ls__collective *args, ls__de
     const ls__heap *heap = &group->comm->heap;
     const bool in = ls__heap_offset(heap, args->input, input, &d->input);
     const bool out = ls__heap_offset(heap, args->output, output, &d->output);
-    return in && out;
+    return (in || !uses(group, args, true)) && (out || !uses(group, args, false));
+}
+
+/* 1 + its index; 0 for none */
+static uint8_t algorithm_number(ls__operation operation, const char *name)
+{
+    return name == NULL ? 0
+                        : (uint8_t)(1 + ls__algorithm_index(ls__algorithm_find(operation, name)));
 }
 
 static void describe(ls_group *group, const ls__collective *args,
@@ -158,13 +199,14 @@ static void describe(ls_group *group, const ls__collective *args,
     const bool letter = is_letter(args->operation);
     d->version = LS__DESCRIPTOR_VERSION;
     d->operation = (uint8_t)args->operation;
-    d->reduce_op = is_reduction(args->operation) ? (uint8_t)args->op : 0xff;
+    d->reduce_op = ls__operation_reduces(args->operation) ? (uint8_t)args->op : 0xff;
     d->dtype = (uint8_t)args->dtype;
-    d->algorithm = (uint8_t)comm->forced;
+    d->algorithm = algorithm_number(args->operation, options->algorithm);
+    d->forced = (uint8_t)comm->forced;
     d->generation = comm->board->generation;
     d->group = group->id;
     d->count = args->count;
-    d->root = args->operation == LS__OP_BROADCAST || letter ? args->root : 0;
+    d->root = ls__operation_has_root(args->operation) || letter ? args->root : 0;
     d->tag = letter ? args->tag : 0;
     d->tag_hash = options->tag != NULL ? hash_of(options->tag) : 0;
     d->divisor = options->divisor;
@@ -186,18 +228,24 @@ static void fill(ls_group *group, const ls__collective *args, const ls_collectiv
     work->done = args->done;
     work->arg = args->arg;
     work->operation = args->operation;
+    work->algorithm =
+        options->algorithm ? ls__algorithm_find(args->operation, options->algorithm) : NULL;
     work->input = args->input;
     work->output = args->output;
     work->count = args->count;
     work->element = ls_dtype_size(args->dtype);
     work->dtype = args->dtype;
     work->op = args->op == LS_AVG ? LS_SUM : args->op;
-    work->divisor = is_reduction(args->operation) && args->op == LS_AVG ? (double)group->size
-                                                                        : options->divisor;
+    work->divisor = ls__operation_reduces(args->operation) && args->op == LS_AVG
+                        ? (double)group->size
+                        : options->divisor;
     work->queued_ns = comm->env->now_ns(comm->env);
     work->deadline_ns = ls__time_after(work->queued_ns, timeout_ms);
     describe(group, args, options, &work->descriptor);
-    const bool by_message = comm->forced == LS__WAY_MESSAGES && group->size > 1;
+    const bool needs_messages =
+        comm->forced == LS__WAY_MESSAGES ||
+        (work->algorithm != NULL && (work->algorithm->memories & LS__IN_STAGED) == 0);
+    const bool by_message = needs_messages && group->size > 1;
     work->way = by_message && !is_letter(args->operation) ? LS__WAY_MESSAGES : LS__WAY_UNDECIDED;
     work->by_message = by_message || is_letter(args->operation);
 }
@@ -338,6 +386,49 @@ ls_status ls_broadcast(ls_group *group, void *buf, int64_t count, ls_dtype dtype
                                 &(ls__collective){.operation = LS__OP_BROADCAST,
                                                   .input = buf,
                                                   .output = buf,
+                                                  .count = count,
+                                                  .dtype = dtype,
+                                                  .root = root,
+                                                  .options = options},
+                                work);
+}
+
+ls_status ls_reduce(ls_group *group, const void *in, void *out, int64_t count, ls_dtype dtype,
+                    ls_reduce_op op, int root, const ls_collective_options *options, ls_work **work)
+{
+    return ls__collective_start(group,
+                                &(ls__collective){.operation = LS__OP_REDUCE,
+                                                  .input = in,
+                                                  .output = out,
+                                                  .count = count,
+                                                  .dtype = dtype,
+                                                  .op = op,
+                                                  .root = root,
+                                                  .options = options},
+                                work);
+}
+
+ls_status ls_gather(ls_group *group, const void *in, void *out, int64_t count, ls_dtype dtype,
+                    int root, const ls_collective_options *options, ls_work **work)
+{
+    return ls__collective_start(group,
+                                &(ls__collective){.operation = LS__OP_GATHER,
+                                                  .input = in,
+                                                  .output = out,
+                                                  .count = count,
+                                                  .dtype = dtype,
+                                                  .root = root,
+                                                  .options = options},
+                                work);
+}
+
+ls_status ls_scatter(ls_group *group, const void *in, void *out, int64_t count, ls_dtype dtype,
+                     int root, const ls_collective_options *options, ls_work **work)
+{
+    return ls__collective_start(group,
+                                &(ls__collective){.operation = LS__OP_SCATTER,
+                                                  .input = in,
+                                                  .output = out,
                                                   .count = count,
                                                   .dtype = dtype,
                                                   .root = root,

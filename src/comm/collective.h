@@ -15,6 +15,9 @@
  * `done` and leaves *work NULL. `input` and `output` follow the public calls:
  *
  *   all_reduce, broadcast   output [count], input == output
+ *   reduce                  input [count], output [count] on the root
+ *   gather                  input [count], output [size*count] on the root
+ *   scatter                 input [size*count] on the root, output [count]
  *   reduce_scatter          input [size*count], output [count]
  *   all_gather              input [count], output [size*count]
  *   send                    input [count];  recv: output [count]
@@ -33,9 +36,9 @@ typedef struct ls__collective {
     void *output;
     int64_t count;
     ls_dtype dtype;
-    ls_reduce_op op;                      /* reductions only */
-    int root;                             /* broadcast; the peer of send and recv */
-    int tag;                              /* of send and recv */
+    ls_reduce_op op; /* reductions only */
+    int root;        /* broadcast, reduce, gather, scatter; the peer of send and recv */
+    int tag;         /* of send and recv */
     const ls_collective_options *options; /* borrowed for the call; NULL: defaults */
     void (*done)(void *arg, ls_status status);
     void *arg;

@@ -14,13 +14,14 @@ typedef struct ls__descriptor {
     uint8_t operation; /* ls__operation */
     uint8_t reduce_op; /* ls_reduce_op; 0xff where none */
     uint8_t dtype;     /* ls_dtype */
-    uint8_t algorithm; /* index in the registry: ranks must run one program */
-    uint16_t memory;   /* ls__memory */
+    uint8_t algorithm; /* 1 + index in the registry of the one asked for by name; 0: chosen */
+    uint8_t memory;    /* ls__memory */
+    uint8_t forced;    /* ls__way, for tests; 0: none */
     uint32_t generation;
     uint32_t group;
     uint64_t sequence; /* number of the operation in its group, from 1 */
     int64_t count;
-    int32_t root;      /* or peer */
+    int32_t root;      /* or peer; 0 where there is none */
     int32_t tag;       /* of send/recv */
     uint64_t tag_hash; /* of options.tag */
     double divisor;

@@ -67,6 +67,7 @@ struct ls_work {
     void (*done)(void *arg, ls_status status);
     void *arg;
     ls__operation operation;
+    const ls__algorithm *algorithm; /* asked for by name; NULL: chosen */
     const void *input;
     void *output;
     int64_t count;
@@ -115,7 +116,7 @@ struct ls_group {
     ls__exec *exec;               /* token */
     ls__exec *publisher;          /* lock: binds buffers for what is announced early */
     ls__letters *letters;         /* token */
-    const ls__program **programs; /* lock: [LS__OP_BARRIER+1][LS__WAYS][size], NULL until used */
+    const ls__program **programs; /* lock: [ls__choose_room], NULL until used */
     /* The first cause. Text first, then failed with release; readers acquire. */
     _Atomic int32_t failed; /* 0 or an ls_status */
     char failure[LS__FAILURE_MAX];
@@ -208,6 +209,7 @@ unsigned char *ls__small_stage(const ls_group *group, int member, uint64_t seque
 
 /* lock; NULL: no such program (error set) */
 const ls__program *ls__choose_program(ls_group *group, const ls_work *work, ls__way way);
+size_t ls__choose_room(int size);                      /* programs a group of this size may need */
 bool ls__choose_small(ls_group *group, ls_work *work); /* lock; sets way and program if one-shot */
 /* Runs the steps before fence 0 of a small operation. lock */
 void ls__exec_publish(ls_group *group, ls_work *work);

@@ -240,7 +240,8 @@ static ls__way decide(const ls_group *group, const ls_work *work)
     if (work->way != LS__WAY_UNDECIDED) {
         return (ls__way)work->way;
     }
-    if (group->comm->forced == LS__WAY_STAGED) {
+    const bool fits = work->algorithm == NULL || (work->algorithm->memories & LS__IN_REGISTERED);
+    if (group->comm->forced == LS__WAY_STAGED || !fits) {
         return LS__WAY_STAGED;
     }
     return all_registered(group, work->descriptor.sequence) ? LS__WAY_REGISTERED : LS__WAY_STAGED;
@@ -266,7 +267,7 @@ static void bind_buffers(const ls_group *group, ls__exec *exec)
 
 static bool reduces_in_steps(const ls__program *program)
 {
-    for (int i = 0; i < program->step_count; i++) {
+    for (int i = 0; i < program->step_count && !program->wide; i++) {
         const ls__step *step = &program->steps[i];
         const bool reduce = step->kind == LS__STEP_REDUCE || step->kind == LS__STEP_PEER_REDUCE;
         if (step->kind == LS__STEP_RECV_REDUCE || (reduce && step->src_count != program->size)) {
@@ -292,7 +293,7 @@ static bool have_scratch(ls_group *group, const ls__program *program, int64_t qu
 {
     ls__exec *exec = group->exec;
     const ls__env *env = group->comm->env;
-    const size_t bytes = (size_t)program->scratch_slots * (size_t)quantum * exec->work->element;
+    const size_t bytes = (size_t)program->scratch_slots * (size_t)quantum * exec->scratch_element;
     if (bytes <= exec->scratch_bytes) {
         return true;
     }
@@ -341,6 +342,8 @@ static bool begin_run(ls_group *group)
         return false;
     }
     exec->slice = slice_of(work, program);
+    exec->scratch_element =
+        program->wide ? ls_dtype_size(ls__reduce_accumulator(work->dtype)) : work->element;
     exec->begun = false;
     exec->next = 0;
     const int64_t first = work->count < exec->slice ? work->count : exec->slice;

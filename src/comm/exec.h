@@ -48,6 +48,7 @@ struct ls__exec {
     const void **src;                         /* [size] */
     unsigned char *scratch;
     size_t scratch_bytes;
+    size_t scratch_element; /* bytes; Note [Wide programs] */
 };
 
 /* exec_step.c: a bounded piece of the lane's current step. */
@@ -57,6 +58,11 @@ ls__result ls__step_run(ls_group *group, ls__run *run, const ls__step *step, ls_
 
 /* Where a ref lies and how many elements it has in this run. */
 unsigned char *ls__ref_at(const ls__exec *exec, const ls__run *run, ls__ref ref, int64_t *count);
+/* Bytes of an element where the ref lies. */
+static inline size_t ls__ref_element(const ls__exec *exec, ls__ref ref)
+{
+    return ref.buffer == LS__BUFFER_SCRATCH ? exec->scratch_element : exec->work->element;
+}
 /* The largest slice whose staged chunks fit into `bytes`. */
 int64_t ls__slice_max(const ls_work *work, const ls__program *program, size_t bytes);
 /* Elements of a full chunk in a slice of `count`. */

@@ -16,6 +16,21 @@ static int64_t piece_of(int64_t left, size_t bytes_per_element)
     return left < most ? left : most;
 }
 
+/* COPY of a wide program into SCRATCH: float32 of 16-bit floats. */
+static void widen(const ls__exec *exec, const ls__reduce_table *table, unsigned char *to,
+                  const unsigned char *from, int64_t count)
+{
+    ls__reduce(&(ls__reduce_args){.dst = (void *const[]){to},
+                                  .dst_count = 1,
+                                  .dst_wide = true,
+                                  .src = (const void *const[]){from},
+                                  .src_count = 1,
+                                  .count = count,
+                                  .dtype = exec->work->dtype,
+                                  .op = exec->work->op,
+                                  .table = table});
+}
+
 static ls__result run_copy(ls_group *group, ls__run *run, const ls__step *step, ls__lane *lane)
 {
     const ls__exec *exec = group->exec;
@@ -32,8 +47,13 @@ static ls__result run_copy(ls_group *group, ls__run *run, const ls__step *step, 
         return LS__COMPLETE;
     }
     const int64_t piece = piece_of(count - lane->moved, element);
-    const size_t skip = (size_t)lane->moved * element;
-    memcpy(to + skip, from + skip, (size_t)piece * element);
+    const size_t moved = (size_t)lane->moved;
+    const size_t wide = ls__ref_element(exec, refs[step->first_dst]);
+    if (wide != ls__ref_element(exec, refs[step->first_src])) {
+        widen(exec, group->comm->kernels, to + moved * wide, from + moved * element, piece);
+    } else {
+        memcpy(to + moved * wide, from + moved * wide, (size_t)piece * wide);
+    }
     return piece_done(lane, count, piece);
 }
 
@@ -55,30 +75,42 @@ static void count_reduce(ls_group *group, const ls__run *run, const ls__step *st
     }
 }
 
+/* Binds the refs of a REDUCE, as far as it has come; returns its elements. */
+static int64_t bind_reduce(ls__exec *exec, const ls__run *run, const ls__step *step,
+                           const ls__lane *lane, bool *src_wide)
+{
+    const ls__ref *dst = run->program->refs + step->first_dst;
+    const ls__ref *src = run->program->refs + step->first_src;
+    const size_t moved = (size_t)lane->moved;
+    int64_t count = 0, same = 0;
+    for (int i = 0; i < step->dst_count; i++) {
+        unsigned char *to = ls__ref_at(exec, run, dst[i], i == 0 ? &count : &same);
+        exec->dst[i] = moved == 0 ? to : to + moved * ls__ref_element(exec, dst[i]);
+    }
+    for (int i = 0; i < step->src_count; i++) {
+        const unsigned char *from = ls__ref_at(exec, run, src[i], &same);
+        exec->src[i] = moved == 0 ? from : from + moved * ls__ref_element(exec, src[i]);
+        if (run->program->wide) {
+            src_wide[i] = src[i].buffer == LS__BUFFER_SCRATCH;
+        }
+    }
+    return count;
+}
+
+/* In a wide program what goes to SCRATCH is a partial sum, and what does not is final. */
 static ls__result run_reduce(ls_group *group, ls__run *run, const ls__step *step, ls__lane *lane)
 {
     ls__exec *exec = group->exec;
     const ls_work *work = exec->work;
-    const ls__ref *refs = run->program->refs;
-    const size_t skip = (size_t)lane->moved * work->element;
-    int64_t count = 0, same = 0;
-    for (int i = 0; i < step->dst_count; i++) {
-        exec->dst[i] = ls__ref_at(exec, run, refs[step->first_dst + i], i == 0 ? &count : &same);
-    }
-    for (int i = 0; i < step->src_count; i++) {
-        exec->src[i] = ls__ref_at(exec, run, refs[step->first_src + i], &same);
-    }
+    const bool wide = run->program->wide;
+    bool src_wide[LS__PROGRAM_RANKS_MAX]; /* set in wide programs only */
+    const int64_t count = bind_reduce(exec, run, step, lane, src_wide);
+    const bool partial = wide && run->program->refs[step->first_dst].buffer == LS__BUFFER_SCRATCH;
     if (lane->moved == 0) {
         count_reduce(group, run, step, (uint64_t)count * work->element);
     }
     if (count == 0) {
         return LS__COMPLETE;
-    }
-    for (int i = 0; i < step->dst_count; i++) {
-        exec->dst[i] = (unsigned char *)exec->dst[i] + skip;
-    }
-    for (int i = 0; i < step->src_count; i++) {
-        exec->src[i] = (const unsigned char *)exec->src[i] + skip;
     }
     const int64_t piece = piece_of(count - lane->moved, work->element);
     ls__reduce(&(ls__reduce_args){.dst = exec->dst,
@@ -88,7 +120,9 @@ static ls__result run_reduce(ls_group *group, ls__run *run, const ls__step *step
                                   .count = piece,
                                   .dtype = work->dtype,
                                   .op = work->op,
-                                  .divisor = exec->divide_last ? 0 : work->divisor,
+                                  .divisor = exec->divide_last || partial ? 0 : work->divisor,
+                                  .src_wide = wide ? src_wide : NULL,
+                                  .dst_wide = partial,
                                   .table = group->comm->kernels});
     return piece_done(lane, count, piece);
 }

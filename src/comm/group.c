@@ -27,7 +27,7 @@ typedef struct offer {         /* one rank's contribution to a new group */
 
 static size_t programs_bytes(int size)
 {
-    return (size_t)(LS__OP_BARRIER + 1) * LS__WAYS * (size_t)size * sizeof(ls__program *);
+    return ls__choose_room(size) * sizeof(ls__program *);
 }
 
 static ls_group *group_allocate(ls__comm *comm, int size)

@@ -11,7 +11,21 @@
 
 static bool is_reduction(const ls__descriptor *d)
 {
-    return d->operation == LS__OP_ALL_REDUCE || d->operation == LS__OP_REDUCE_SCATTER;
+    return ls__operation_reduces((ls__operation)d->operation);
+}
+
+/* " from root 0" */
+static const char *towards_root(const ls__descriptor *d)
+{
+    return d->operation == LS__OP_BROADCAST || d->operation == LS__OP_SCATTER ? "from" : "to";
+}
+
+/* Of the one asked for by name; NULL: none. */
+static const char *algorithm_name(const ls__descriptor *d)
+{
+    int count = 0;
+    const ls__algorithm *const *algorithms = ls__algorithms(&count);
+    return d->algorithm > 0 && d->algorithm <= count ? algorithms[d->algorithm - 1]->name : NULL;
 }
 
 static bool same_site(const ls__descriptor *a, const ls__descriptor *b)
@@ -23,9 +37,10 @@ bool ls__descriptor_equal(const ls__comm *comm, const ls__descriptor *a, const l
 {
     return a->version == b->version && a->operation == b->operation &&
            a->reduce_op == b->reduce_op && a->dtype == b->dtype && a->algorithm == b->algorithm &&
-           a->generation == b->generation && a->group == b->group && a->sequence == b->sequence &&
-           a->count == b->count && a->root == b->root && a->tag == b->tag &&
-           a->tag_hash == b->tag_hash && memcmp(&a->divisor, &b->divisor, sizeof a->divisor) == 0 &&
+           a->forced == b->forced && a->generation == b->generation && a->group == b->group &&
+           a->sequence == b->sequence && a->count == b->count && a->root == b->root &&
+           a->tag == b->tag && a->tag_hash == b->tag_hash &&
+           memcmp(&a->divisor, &b->divisor, sizeof a->divisor) == 0 &&
            (!comm->strict || same_site(a, b));
 }
 
@@ -52,8 +67,11 @@ static void add_shape(char *out, size_t bytes, const ls__descriptor *d)
     if (is_reduction(d)) {
         add(out, bytes, " %s", ls_reduce_op_name((ls_reduce_op)d->reduce_op));
     }
-    if (d->operation == LS__OP_BROADCAST) {
-        add(out, bytes, " from root %d", (int)d->root);
+    if (ls__operation_has_root((ls__operation)d->operation)) {
+        add(out, bytes, " %s root %d", towards_root(d), (int)d->root);
+    }
+    if (algorithm_name(d) != NULL) {
+        add(out, bytes, " by %s", algorithm_name(d));
     }
     if (d->divisor != 0 && d->reduce_op != LS_AVG) {
         add(out, bytes, " divided by %.17g", d->divisor);
@@ -93,6 +111,9 @@ static const char *remedy(const ls__descriptor *a, const ls__descriptor *b)
     }
     if (a->root != b->root) {
         return "give every rank the same root";
+    }
+    if (a->algorithm != b->algorithm) {
+        return "ask for the same algorithm on every rank";
     }
     if (a->tag_hash != b->tag_hash) {
         return "the tags differ: do all ranks have the same model and call in the same order?";

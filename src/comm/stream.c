@@ -34,16 +34,25 @@ static ls__stream *stream_of(ls_group *group, int peer, unsigned lane)
 }
 
 /* The largest payload that is a whole number of elements. */
-static size_t payload_max(const ls_group *group)
+static size_t payload_max(const ls_group *group, size_t element)
 {
     const size_t most = group->comm->transport->payload_max;
-    return most - most % group->exec->work->element;
+    return most - most % element;
+}
+
+static size_t element_of(const ls_group *group, const ls__run *run, int32_t ref)
+{
+    return ls__ref_element(group->exec, run->program->refs[ref]);
 }
 
 /* ---- sending ------------------------------------------------------------------------------ */
 
-static size_t send_piece(ls_group *group, const ls__step *step, size_t offset, size_t total,
-                         const unsigned char *from)
+typedef struct parcel { /* what a SEND step sends */
+    const unsigned char *from;
+    size_t total, piece_max; /* bytes */
+} parcel;
+
+static size_t send_piece(ls_group *group, const ls__step *step, size_t offset, const parcel *what)
 {
     ls__transport *t = group->comm->transport;
     const int peer = group->member[step->peer].world_rank;
@@ -51,18 +60,18 @@ static size_t send_piece(ls_group *group, const ls__step *step, size_t offset, s
     if (message == NULL) {
         return SIZE_MAX;
     }
-    const size_t left = total - offset, most = payload_max(group);
-    const size_t bytes = left < most ? left : most;
+    const size_t left = what->total - offset;
+    const size_t bytes = left < what->piece_max ? left : what->piece_max;
     message->kind = LS__MESSAGE_STEP;
     message->lane = step->lane;
     message->group = group->id;
     message->bytes = (uint32_t)bytes;
     message->letter = 0;
-    message->total = total;
+    message->total = what->total;
     message->offset = offset;
     message->descriptor = group->exec->work->descriptor;
     if (bytes > 0) {
-        memcpy(message->payload, from + offset, bytes);
+        memcpy(message->payload, what->from + offset, bytes);
     }
     t->commit(t, peer);
     return bytes;
@@ -72,21 +81,22 @@ ls__result ls__stream_send(ls_group *group, ls__run *run, const ls__step *step, 
 {
     ls__stream *stream = stream_of(group, step->peer, step->lane);
     int64_t count = 0;
-    const unsigned char *from =
-        ls__ref_at(group->exec, run, run->program->refs[step->first_src], &count);
-    const size_t total = (size_t)count * group->exec->work->element;
+    const size_t element = element_of(group, run, step->first_src);
+    parcel what = {.piece_max = payload_max(group, element)};
+    what.from = ls__ref_at(group->exec, run, run->program->refs[step->first_src], &count);
+    what.total = (size_t)count * element;
     bool moved = false;
     while (stream != NULL && stream->under_way < LS__STREAM_CREDIT) {
-        const size_t bytes = send_piece(group, step, (size_t)lane->moved, total, from);
+        const size_t bytes = send_piece(group, step, (size_t)lane->moved, &what);
         if (bytes == SIZE_MAX) {
             break;
         }
         moved = true;
         stream->under_way++;
         lane->moved += (int64_t)bytes;
-        if ((size_t)lane->moved == total) {
+        if ((size_t)lane->moved == what.total) {
             ls__count(&group->messages, 1);
-            ls__count(&group->bytes_sent, total);
+            ls__count(&group->bytes_sent, what.total);
             return LS__COMPLETE;
         }
     }
@@ -112,12 +122,12 @@ static bool use_piece(ls_group *group, ls__run *run, const ls__step *step, ls__l
                       const ls__message *message)
 {
     const ls_work *work = group->exec->work;
+    const size_t element = element_of(group, run, step->first_dst);
     int64_t room = 0;
     unsigned char *to = ls__ref_at(group->exec, run, run->program->refs[step->first_dst], &room);
-    const bool fits = message->offset == (uint64_t)lane->moved &&
-                      message->total <= (uint64_t)room * work->element &&
-                      message->offset + message->bytes <= message->total &&
-                      message->bytes % work->element == 0;
+    const bool fits =
+        message->offset == (uint64_t)lane->moved && message->total <= (uint64_t)room * element &&
+        message->offset + message->bytes <= message->total && message->bytes % element == 0;
     if (!ls__descriptor_equal(group->comm, &work->descriptor, &message->descriptor) || !fits) {
         tell_mismatch(group, step->peer, message);
         return false;
@@ -125,8 +135,10 @@ static bool use_piece(ls_group *group, ls__run *run, const ls__step *step, ls__l
     if (message->bytes > 0 && step->kind == LS__STEP_RECV) {
         memcpy(to + lane->moved, message->payload, message->bytes);
     } else if (message->bytes > 0) {
-        ls__reduce_into(to + lane->moved, message->payload,
-                        (int64_t)(message->bytes / work->element), work->dtype, work->op);
+        const ls_dtype dtype =
+            run->program->wide ? ls__reduce_accumulator(work->dtype) : work->dtype;
+        ls__reduce_into(to + lane->moved, message->payload, (int64_t)(message->bytes / element),
+                        dtype, work->op);
     }
     lane->moved += (int64_t)message->bytes;
     return true;

@@ -9,16 +9,21 @@ extern const ls__algorithm ls__reduce_scatter_direct;
 extern const ls__algorithm ls__all_gather_direct, ls__all_gather_one_shot;
 extern const ls__algorithm ls__broadcast_direct, ls__broadcast_one_shot;
 extern const ls__algorithm ls__barrier_direct;
+extern const ls__algorithm ls__reduce_direct, ls__reduce_one_shot;
+extern const ls__algorithm ls__gather_direct, ls__scatter_direct;
+extern const ls__algorithm ls__all_reduce_ring, ls__all_reduce_doubling;
+extern const ls__algorithm ls__reduce_scatter_ring, ls__all_gather_ring;
+extern const ls__algorithm ls__broadcast_binomial;
 
 static inline ls__ref ls__ref_of(ls__buffer buffer, int rank, int chunk)
 {
     return (ls__ref){.buffer = (uint8_t)buffer, .rank = (int16_t)rank, .chunk = chunk};
 }
 
-/* Slot s of this program's SCRATCH, holding one chunk. */
-static inline ls__ref ls__ref_scratch(const ls__program_spec *spec, int chunks, int slot)
+/* Slot s of this program's SCRATCH, holding chunk c of `chunks`. */
+static inline ls__ref ls__ref_scratch(const ls__program_spec *spec, int chunks, int slot, int c)
 {
-    return ls__ref_of(LS__BUFFER_SCRATCH, spec->rank, slot * chunks);
+    return ls__ref_of(LS__BUFFER_SCRATCH, spec->rank, slot * chunks + c);
 }
 
 /* Note [Exchange]
@@ -39,6 +44,26 @@ static inline int ls__exchange_last(const ls__program_spec *spec)
 {
     return spec->size - 2;
 }
+
+/* Note [Ring]
+ * Rank r sends to r+1 and receives from r-1 (modulo n), n-1 times each. The two must flow at once,
+ * and a stream has one lane at both of its ends, so lanes colour the edges of the ring: edge r
+ * (from r to r+1) has lane r mod 2, the last one of an odd ring lane 2. Then no rank sends and
+ * receives on one lane, and the ring ends even if nothing is buffered. For 5 ranks:
+ *
+ *     0 ──0──▶ 1 ──1──▶ 2 ──0──▶ 3 ──1──▶ 4 ──2──▶ 0
+ *
+ * Reducing, chunk c starts at rank c+1 and travels to rank c, each rank on its way adding its own
+ * contribution to the right: ((c+1 + c+2) + … ) + c. That is no canonical association (D5), so
+ * programs with it are not exact; partial sums are wide, so rounding happens once. Gathering, chunk
+ * c starts at rank c and is passed on. */
+/* Reduces every chunk of INPUT; chunk `rank` ends in OUTPUT. Sets chunks, scratch and wide. Returns
+ * the index of the last step in the lane of the receives. */
+int ls__emit_ring_reduce(ls__builder *b, const ls__program_spec *spec);
+/* Hands chunk `rank` of OUTPUT to all. It stands there when step `after` of the lane of the
+ * receives is complete; -1: from the start. */
+void ls__emit_ring_gather(ls__builder *b, const ls__program_spec *spec, int after);
+int ls__ring_lane(const ls__program_spec *spec, int from); /* of the edge to the next rank */
 
 /* Note [One fence]
  * A STAGED program is run once a slice, and slices (of this operation and the next) take the two

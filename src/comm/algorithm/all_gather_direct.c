@@ -85,6 +85,7 @@ static ls_status generate_one_shot(const ls__program_spec *spec, const ls__env *
     return LS_OK;
 }
 
-const ls__algorithm ls__all_gather_direct = {"direct", LS__OP_ALL_GATHER, true, generate};
-const ls__algorithm ls__all_gather_one_shot = {"one_shot", LS__OP_ALL_GATHER, true,
+const ls__algorithm ls__all_gather_direct = {"direct", LS__OP_ALL_GATHER, true, LS__IN_ALL,
+                                             generate};
+const ls__algorithm ls__all_gather_one_shot = {"one_shot", LS__OP_ALL_GATHER, true, LS__IN_STAGED,
                                                generate_one_shot};

@@ -27,7 +27,7 @@ static ls__ref send_input(const ls__program_spec *spec, int peer)
 
 static ls__ref recv_scratch(const ls__program_spec *spec, int peer)
 {
-    return ls__ref_scratch(spec, spec->size, peer);
+    return ls__ref_scratch(spec, spec->size, peer, spec->rank);
 }
 
 static ls__ref send_result(const ls__program_spec *spec, int peer)
@@ -117,4 +117,5 @@ static ls_status generate(const ls__program_spec *spec, const ls__env *env, ls__
     return ls__builder_finish(b, true, out);
 }
 
-const ls__algorithm ls__all_reduce_direct = {"direct", LS__OP_ALL_REDUCE, true, generate};
+const ls__algorithm ls__all_reduce_direct = {"direct", LS__OP_ALL_REDUCE, true, LS__IN_ALL,
+                                             generate};

@@ -33,4 +33,5 @@ static ls_status generate(const ls__program_spec *spec, const ls__env *env, ls__
     return ls__builder_finish(b, true, out);
 }
 
-const ls__algorithm ls__all_reduce_one_shot = {"one_shot", LS__OP_ALL_REDUCE, true, generate};
+const ls__algorithm ls__all_reduce_one_shot = {"one_shot", LS__OP_ALL_REDUCE, true, LS__IN_STAGED,
+                                               generate};

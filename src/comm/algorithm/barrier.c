@@ -27,4 +27,4 @@ static ls_status generate(const ls__program_spec *spec, const ls__env *env, ls__
     return ls__builder_finish(b, true, out);
 }
 
-const ls__algorithm ls__barrier_direct = {"direct", LS__OP_BARRIER, true, generate};
+const ls__algorithm ls__barrier_direct = {"direct", LS__OP_BARRIER, true, LS__IN_ALL, generate};

@@ -70,6 +70,6 @@ static ls_status generate_one_shot(const ls__program_spec *spec, const ls__env *
     return LS_OK;
 }
 
-const ls__algorithm ls__broadcast_direct = {"direct", LS__OP_BROADCAST, true, generate};
-const ls__algorithm ls__broadcast_one_shot = {"one_shot", LS__OP_BROADCAST, true,
+const ls__algorithm ls__broadcast_direct = {"direct", LS__OP_BROADCAST, true, LS__IN_ALL, generate};
+const ls__algorithm ls__broadcast_one_shot = {"one_shot", LS__OP_BROADCAST, true, LS__IN_STAGED,
                                               generate_one_shot};

@@ -17,7 +17,7 @@ static ls__ref send_input(const ls__program_spec *spec, int peer)
 
 static ls__ref recv_scratch(const ls__program_spec *spec, int peer)
 {
-    return ls__ref_scratch(spec, spec->size, peer);
+    return ls__ref_scratch(spec, spec->size, peer, spec->rank);
 }
 
 static int emit_tree(ls__builder *b, const ls__program_spec *spec)
@@ -79,4 +79,5 @@ static ls_status generate(const ls__program_spec *spec, const ls__env *env, ls__
     return ls__builder_finish(b, true, out);
 }
 
-const ls__algorithm ls__reduce_scatter_direct = {"direct", LS__OP_REDUCE_SCATTER, true, generate};
+const ls__algorithm ls__reduce_scatter_direct = {"direct", LS__OP_REDUCE_SCATTER, true, LS__IN_ALL,
+                                                 generate};

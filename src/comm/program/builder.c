@@ -30,6 +30,7 @@ struct ls__builder {
     const char *algorithm;
     ls__arena arena;
     int chunks, scratch_slots, fences, step_count, ref_count;
+    bool wide;
     struct {
         pending *first, *last;
         int count;
@@ -83,6 +84,13 @@ void ls__builder_chunks(ls__builder *b, int chunks, int scratch_slots)
     }
     b->chunks = chunks;
     b->scratch_slots = scratch_slots;
+}
+
+void ls__builder_wide(ls__builder *b)
+{
+    if (b != NULL) {
+        b->wide = true;
+    }
 }
 
 /* ---- steps -------------------------------------------------------------------------------- */
@@ -313,6 +321,7 @@ static ls__program *build(ls__builder *b, bool exact)
                        .size = b->spec.size,
                        .root = b->spec.root,
                        .exact = exact,
+                       .wide = b->wide,
                        .chunks = b->chunks,
                        .scratch_slots = b->scratch_slots,
                        .fences = b->fences,

@@ -38,6 +38,10 @@ void ls__values_fini(ls__values *values);
 ls__value ls__value_leaf(ls__values *values, int rank, int place);
 /* The canonical tree over operands in order; no rounding. 0 when an operand is undefined. */
 ls__value ls__value_tree(ls__values *values, const ls__value *operands, int count);
+/* Whether it is a sum that was rounded. */
+bool ls__value_is_rounded(const ls__values *values, ls__value value);
+/* The place of its first contribution; -1 when undefined. */
+int ls__value_place(const ls__values *values, ls__value value);
 /* A sum that was stored in memory, and so rounded to the element type. Leaves stay as they are. */
 ls__value ls__value_round(ls__values *values, ls__value value);
 /* The same sum as if it had been rounded nowhere. */

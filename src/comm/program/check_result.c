@@ -84,12 +84,12 @@ static void check_chunk(ls__checker *c, int r, int chunk)
     const int place = c->rank[r].slice * c->chunks + chunk;
     if (value == 0) {
         (void)ls__check_fail(c, "rank %d ends with nothing in chunk %d", r, chunk);
-    } else if (c->operation == LS__OP_ALL_GATHER) {
-        check_copy(c, r, chunk, value, chunk, place);
-    } else if (c->operation == LS__OP_BROADCAST) {
-        check_copy(c, r, chunk, value, c->programs[r]->root, place);
-    } else {
+    } else if (ls__operation_reduces(c->operation)) {
         check_sum(c, r, chunk, value, place);
+    } else if (ls__operation_has_blocks(c->operation, false)) {
+        check_copy(c, r, chunk, value, chunk, place);
+    } else {
+        check_copy(c, r, chunk, value, c->root, place);
     }
 }
 
@@ -122,7 +122,8 @@ static ls_status check_alike(ls__program *const *programs, int size)
                             p->rank, p->size);
         }
         if (p->operation != first->operation || p->memory != first->memory ||
-            p->chunks != first->chunks || p->exact != first->exact || p->root != first->root) {
+            p->chunks != first->chunks || p->exact != first->exact || p->wide != first->wide ||
+            p->root != first->root) {
             return ls__fail(LS_ERR_MISMATCH,
                             "rank %d has %s %s of %d chunks, rank 0 has %s %s of %d: one operation "
                             "needs one kind of program",
@@ -146,6 +147,8 @@ static void measure(ls__checker *c)
     }
     c->operation = first->operation;
     c->memory = first->memory;
+    c->root = first->root;
+    c->wide = first->wide;
     c->chunks = first->chunks;
     c->slices = first->memory == LS__MEMORY_STAGED ? LS__CHECK_SLICES_MAX : 1;
     c->threads = c->size * c->lanes;

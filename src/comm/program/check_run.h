@@ -11,6 +11,7 @@
 typedef struct ls__check_message ls__check_message;
 struct ls__check_message {
     ls__value value;
+    bool wide;       /* elements of the accumulation dtype */
     uint32_t *clock; /* of the sender */
     ls__check_message *next;
 };
@@ -44,8 +45,8 @@ typedef struct ls__check_fence {
 
 typedef struct ls__checker {
     ls__program *const *programs;
-    int size, capacity;
-    bool in_place;
+    int size, capacity, root;
+    bool in_place, wide;
     ls__operation operation;
     ls__memory memory;
     int chunks, lanes, slices, fences, threads, cells_per_rank;

@@ -53,13 +53,17 @@ ls__cell *ls__check_cell(ls__checker *c, ls__ref ref, int slice)
     }
 }
 
-/* The short side of all_gather and reduce_scatter has one chunk, numbered as its rank. */
+/* The short side of operations with blocks has one chunk, numbered as its rank; some buffers exist
+ * on the root only. */
 bool ls__check_ref_exists(const ls__checker *c, ls__ref ref)
 {
-    const bool one_input = c->operation == LS__OP_ALL_GATHER && ref.buffer == LS__BUFFER_INPUT;
-    const bool one_output =
-        c->operation == LS__OP_REDUCE_SCATTER && ref.buffer == LS__BUFFER_OUTPUT;
-    return !(one_input || one_output) || ref.chunk == ref.rank;
+    const bool input = ref.buffer == LS__BUFFER_INPUT;
+    if (!input && ref.buffer != LS__BUFFER_OUTPUT) {
+        return true;
+    }
+    const bool here = ls__operation_on_all(c->operation, input) || ref.rank == c->root;
+    const bool is_short = ls__operation_has_blocks(c->operation, !input);
+    return here && (!is_short || ref.chunk == ref.rank);
 }
 
 /* Whether this kind of memory may be named at all: by messages no rank sees another's, and private
@@ -83,8 +87,11 @@ static bool check_ref(ls__checker *c, const ls__check_thread *t, ls__ref ref)
                                  ref.chunk);
     }
     if (!ls__check_ref_exists(c, ref)) {
-        return ls__check_fail_at(c, t, "%s[%d].%d does not exist: rank %d has chunk %d only", name,
-                                 ref.rank, ref.chunk, ref.rank, ref.rank);
+        return ls__check_fail_at(c, t, "%s[%d].%d does not exist: %s of rank %d has %s", name,
+                                 ref.rank, ref.chunk, ls__operation_name(c->operation), ref.rank,
+                                 ls__operation_on_all(c->operation, ref.buffer == LS__BUFFER_INPUT)
+                                     ? "the chunk of its number only"
+                                     : "no such buffer, only the root has");
     }
     if (ref.rank != t->rank && !t->published) {
         return ls__check_fail_at(c, t, "touches %s[%d].%d of a peer before fence 0", name, ref.rank,
@@ -130,6 +137,13 @@ static bool write_ref(ls__checker *c, const ls__check_thread *t, ls__ref ref, ls
         return ls__check_fail_at(c, t, "writes to input[%d].%d, which is read-only", ref.rank,
                                  ref.chunk);
     }
+    const int place = ls__value_place(&c->values, value);
+    if (ref.buffer == LS__BUFFER_SCRATCH && place >= 0 &&
+        place % c->chunks != ref.chunk % c->chunks) {
+        return ls__check_fail_at(c, t,
+                                 "puts chunk %d where scratch is said to hold another chunk, %d",
+                                 place % c->chunks, ref.chunk % c->chunks);
+    }
     ls__cell *cell = ls__check_cell(c, ref, c->rank[t->rank].slice);
     const int other = ls__cell_write(&c->model, cell, t->index, t->clock);
     if (other >= 0) {
@@ -137,6 +151,25 @@ static bool write_ref(ls__checker *c, const ls__check_thread *t, ls__ref ref, ls
     }
     cell->value = value;
     return true;
+}
+
+/* ---- wide programs: Note [Wide programs] in program.h -------------------------------------- */
+
+static bool is_wide(const ls__checker *c, ls__ref ref)
+{
+    return c->wide && ref.buffer == LS__BUFFER_SCRATCH;
+}
+
+/* What was rounded is final. */
+static bool check_partial(ls__checker *c, const ls__check_thread *t, ls__value value)
+{
+    return !c->wide || !ls__value_is_rounded(&c->values, value) ||
+           ls__check_fail_at(c, t, "goes on with a sum that was rounded (and divided) already");
+}
+
+static ls__value stored(ls__checker *c, ls__ref dst, ls__value value)
+{
+    return is_wide(c, dst) ? value : ls__value_round(&c->values, value);
 }
 
 /* ---- clocks ------------------------------------------------------------------------------- */
@@ -190,6 +223,7 @@ static bool post(ls__checker *c, const ls__check_thread *t, ls__check_stream *st
         }
     }
     m->value = value;
+    m->wide = is_wide(c, src);
     m->next = NULL;
     *(stream->last ? &stream->last->next : &stream->first) = m;
     stream->last = m;
@@ -227,13 +261,21 @@ static bool run_recv(ls__checker *c, ls__check_thread *t, const ls__step *step)
     m->next = c->spare_message;
     c->spare_message = m;
     const ls__ref dst = dst_of(c, t, 0);
+    if (m->wide != is_wide(c, dst)) {
+        return ls__check_fail_at(c, t, "the message from rank %d is %s, its place is not",
+                                 step->peer, m->wide ? "wide" : "of the operation's dtype");
+    }
     if (step->kind == LS__STEP_RECV_REDUCE) {
         ls__value own = 0;
-        if (!read_ref(c, t, dst, &own)) {
+        if (!read_ref(c, t, dst, &own) || !check_partial(c, t, own) ||
+            !check_partial(c, t, value)) {
             return false;
         }
+        if (c->wide && !is_wide(c, dst)) {
+            return ls__check_fail_at(c, t, "combines into memory that is not wide");
+        }
         const ls__value both[2] = {own, value};
-        value = ls__value_round(&c->values, ls__value_tree(&c->values, both, 2));
+        value = stored(c, dst, ls__value_tree(&c->values, both, 2));
     }
     return write_ref(c, t, dst, value);
 }
@@ -245,21 +287,28 @@ static bool run_copy(ls__checker *c, ls__check_thread *t)
     if (ls__check_cell(c, src, slice) == ls__check_cell(c, dst, slice)) {
         return true; /* in place: onto itself, nothing is touched */
     }
+    if (is_wide(c, src) && !is_wide(c, dst)) {
+        return ls__check_fail_at(c, t, "copies a wide sum, which only a reduce divides and rounds");
+    }
     ls__value value = 0;
-    return read_ref(c, t, src, &value) && write_ref(c, t, dst, value);
+    return read_ref(c, t, src, &value) && (!is_wide(c, dst) || check_partial(c, t, value)) &&
+           write_ref(c, t, dst, value);
 }
 
 static bool run_reduce(ls__checker *c, ls__check_thread *t, const ls__step *step)
 {
     ls__value operand[LS__PROGRAM_RANKS_MAX];
     for (int i = 0; i < step->src_count; i++) {
-        if (!read_ref(c, t, src_of(c, t, i), &operand[i])) {
+        if (!read_ref(c, t, src_of(c, t, i), &operand[i]) || !check_partial(c, t, operand[i])) {
             return false;
         }
     }
     const ls__value tree = ls__value_tree(&c->values, operand, step->src_count);
-    const ls__value value = ls__value_round(&c->values, tree);
+    const ls__value value = stored(c, dst_of(c, t, 0), tree);
     for (int i = 0; i < step->dst_count; i++) {
+        if (is_wide(c, dst_of(c, t, i)) != is_wide(c, dst_of(c, t, 0))) {
+            return ls__check_fail_at(c, t, "has wide and other destinations");
+        }
         if (!write_ref(c, t, dst_of(c, t, i), value)) {
             return false;
         }

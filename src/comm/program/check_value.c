@@ -119,6 +119,19 @@ ls__value ls__value_round(ls__values *values, ls__value value)
     return intern(values, LS__NODE_ROUND, value, 0);
 }
 
+bool ls__value_is_rounded(const ls__values *values, ls__value value)
+{
+    return value != 0 && values->node[value].kind == LS__NODE_ROUND;
+}
+
+int ls__value_place(const ls__values *values, ls__value value)
+{
+    while (value != 0 && values->node[value].kind != LS__NODE_LEAF) {
+        value = values->node[value].a;
+    }
+    return value == 0 ? -1 : values->node[value].b;
+}
+
 /* Operands have smaller numbers, so one pass upwards visits them first. New nodes made on the way
  * lie above `value` and need no visit. */
 ls__value ls__value_unrounded(ls__values *values, ls__value value)

@@ -87,26 +87,42 @@ static void visit(depths *d, const ls__step *step)
     }
 }
 
+/* A receive whose own counterpart is still to be sent from another lane. */
+static bool comes_early(const depths *d, const ls__step *step)
+{
+    const bool receives = step->kind == LS__STEP_RECV || step->kind == LS__STEP_RECV_REDUCE;
+    return receives && d->receives >= d->sends;
+}
+
+/* Visits every lane as far as it gets; whether any moved. */
+static bool visit_lanes(depths *d, int *next, bool patient)
+{
+    const ls__program *p = d->program;
+    bool moved = false;
+    for (int lane = 0; lane < p->lanes; lane++) {
+        const int count = p->lane_start[lane + 1] - p->lane_start[lane];
+        while (next[lane] < count) {
+            const ls__step *step = &p->steps[p->lane_start[lane] + next[lane]];
+            if ((step->wait_lane >= 0 && next[step->wait_lane] <= step->wait_step) ||
+                (patient && comes_early(d, step))) {
+                break;
+            }
+            visit(d, step);
+            next[lane]++;
+            moved = true;
+            if (!patient) {
+                return true;
+            }
+        }
+    }
+    return moved;
+}
+
 /* Visits steps in an order that respects lanes and waits. */
 static void visit_all(depths *d)
 {
-    const ls__program *p = d->program;
     int next[LS__PROGRAM_LANES_MAX] = {0};
-    bool moved = true;
-    while (moved) {
-        moved = false;
-        for (int lane = 0; lane < p->lanes; lane++) {
-            const int count = p->lane_start[lane + 1] - p->lane_start[lane];
-            while (next[lane] < count) {
-                const ls__step *step = &p->steps[p->lane_start[lane] + next[lane]];
-                if (step->wait_lane >= 0 && next[step->wait_lane] <= step->wait_step) {
-                    break;
-                }
-                visit(d, step);
-                next[lane]++;
-                moved = true;
-            }
-        }
+    while (visit_lanes(d, next, true) || visit_lanes(d, next, false)) {
     }
 }
 
@@ -115,7 +131,11 @@ static void count_bytes(const ls__program *p, ls__program_cost *out)
     const double chunk = p->operation == LS__OP_BARRIER ? 0.0 : 1.0 / p->chunks;
     for (int s = 0; s < p->step_count; s++) {
         const ls__step *step = &p->steps[s];
-        out->sent += step->kind == LS__STEP_SEND ? chunk : 0.0;
+        if (step->kind == LS__STEP_SEND) {
+            const bool wide = p->wide && p->refs[step->first_src].buffer == LS__BUFFER_SCRATCH;
+            out->sent += chunk;
+            out->wide += wide ? chunk : 0.0;
+        }
         out->received +=
             step->kind == LS__STEP_RECV || step->kind == LS__STEP_RECV_REDUCE ? chunk : 0.0;
         for (int i = 0; i < step->src_count; i++) {

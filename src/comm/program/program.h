@@ -12,8 +12,18 @@
  * chunks; chunk c of a buffer is elements [start(c), start(c+1)) of the operation's count for the
  * buffers of the full count. The generator says how many chunks a program has; the launcher cuts
  * count into that many nearly equal parts, on 64-byte borders where it can (a chunk may be empty).
- * In all_gather and reduce_scatter there are `size` blocks and chunk c *is* block c; their short
- * side (the all_gather's INPUT, the reduce_scatter's OUTPUT) has one chunk only, numbered `rank`.
+ * In all_gather, reduce_scatter, gather and scatter there are `size` blocks and chunk c *is* block
+ * c; their short side (INPUT where blocks are gathered, OUTPUT where they are scattered) has one
+ * chunk only, numbered `rank`. The OUTPUT of reduce and gather and the INPUT of scatter exist on
+ * the root only.
+ *
+ * Note [Wide programs]
+ * Where a sum is made in several steps, partial sums must not be rounded between them (D5: 16-bit
+ * floats accumulate in float32 and round once). In a *wide* program SCRATCH therefore holds
+ * elements of the accumulation dtype, and so do messages sent from SCRATCH into SCRATCH. A COPY or
+ * a REDUCE into SCRATCH widens and does not round. A REDUCE into OUTPUT is final: it divides, where
+ * the operation divides, and rounds, once; what was rounded never takes part in a sum again. For
+ * dtypes that are their own accumulator a wide program is an ordinary one.
  *
  * A *ref* names chunk `chunk` of buffer `buffer` of `rank`. Only PEER_ steps may name another rank.
  *
@@ -45,9 +55,39 @@ typedef enum ls__operation { /* pinned: travels in descriptors */
                              LS__OP_BARRIER = 4,
                              LS__OP_SEND = 5, /* the engine's second primitive, not a program */
                              LS__OP_RECV = 6,
-                             LS__OP_COUNT = 7
+                             LS__OP_REDUCE = 7,
+                             LS__OP_GATHER = 8,
+                             LS__OP_SCATTER = 9,
+                             LS__OP_COUNT = 10
 } ls__operation;
 const char *ls__operation_name(ls__operation operation); /* "all_reduce" … */
+
+static inline bool ls__operation_reduces(ls__operation operation)
+{
+    return operation == LS__OP_ALL_REDUCE || operation == LS__OP_REDUCE_SCATTER ||
+           operation == LS__OP_REDUCE;
+}
+
+/* Not the letters, which have a peer. */
+static inline bool ls__operation_has_root(ls__operation operation)
+{
+    return operation == LS__OP_BROADCAST || operation == LS__OP_REDUCE ||
+           operation == LS__OP_GATHER || operation == LS__OP_SCATTER;
+}
+
+/* Whether INPUT (else OUTPUT) consists of `size` blocks of the operation's count. */
+static inline bool ls__operation_has_blocks(ls__operation operation, bool input)
+{
+    return input ? operation == LS__OP_REDUCE_SCATTER || operation == LS__OP_SCATTER
+                 : operation == LS__OP_ALL_GATHER || operation == LS__OP_GATHER;
+}
+
+/* Whether INPUT (else OUTPUT) exists on every rank, and not on the root alone. */
+static inline bool ls__operation_on_all(ls__operation operation, bool input)
+{
+    return input ? operation != LS__OP_SCATTER
+                 : operation != LS__OP_REDUCE && operation != LS__OP_GATHER;
+}
 
 typedef enum ls__step_kind {
     LS__STEP_SEND,
@@ -70,7 +110,7 @@ typedef enum ls__buffer {
 typedef struct ls__ref {
     uint8_t buffer; /* ls__buffer */
     int16_t rank;   /* owner */
-    int32_t chunk;  /* SCRATCH: slot * chunks + chunk, slots 0 … scratch_slots-1 */
+    int32_t chunk;  /* SCRATCH: slot * chunks + chunk that it holds, slots 0 … scratch_slots-1 */
 } ls__ref;
 
 typedef struct ls__step {
@@ -91,6 +131,7 @@ typedef enum ls__memory {                        /* which buffers a program may 
                           LS__MEMORY_STAGED /* private buffers of ranks on one host, through STAGE
                                                slices */
 } ls__memory;
+#define LS__MEMORY_KINDS 3
 
 typedef struct ls__program {
     const char *algorithm; /* "direct" */
@@ -98,6 +139,7 @@ typedef struct ls__program {
     ls__memory memory;
     int rank, size, root;
     bool exact;        /* computes the canonical association; proven by the checker */
+    bool wide;         /* SCRATCH holds the accumulation dtype, Note [Wide programs] */
     int chunks;        /* per full-count buffer */
     int scratch_slots; /* SCRATCH is scratch_slots buffers of the largest chunk each */
     int lanes;
@@ -117,17 +159,24 @@ typedef struct ls__program_spec {
     int rank, size, root;
 } ls__program_spec;
 
+#define LS__IN_MESSAGES (1u << LS__MEMORY_MESSAGES)
+#define LS__IN_REGISTERED (1u << LS__MEMORY_REGISTERED)
+#define LS__IN_STAGED (1u << LS__MEMORY_STAGED)
+#define LS__IN_ALL (LS__IN_MESSAGES | LS__IN_REGISTERED | LS__IN_STAGED)
+
 /* An algorithm: a file each under comm/algorithm/. `generate` returns LS_ERR_UNSUPPORTED for what
  * it does not do. */
 typedef struct ls__algorithm {
     const char *name;
     ls__operation operation;
     bool exact;
+    unsigned memories; /* LS__IN_…: what it runs in */
     ls_status (*generate)(const ls__program_spec *spec, const ls__env *env, ls__program **out);
 } ls__algorithm;
 
 const ls__algorithm *const *ls__algorithms(int *count); /* the registry */
 const ls__algorithm *ls__algorithm_find(ls__operation operation, const char *name);
+int ls__algorithm_index(const ls__algorithm *algorithm); /* in the registry; pinned */
 
 void ls__program_free(ls__program *program);
 
@@ -137,6 +186,7 @@ typedef struct ls__builder ls__builder; /* collects errors: check once, at finis
 ls__builder *ls__builder_new(const ls__program_spec *spec, const ls__env *env,
                              const char *algorithm);
 void ls__builder_chunks(ls__builder *b, int chunks, int scratch_slots);
+void ls__builder_wide(ls__builder *b);
 /* Each returns the step's index within its lane, for `ls__builder_after`. */
 int ls__builder_send(ls__builder *b, int lane, ls__ref src, int peer);
 int ls__builder_recv(ls__builder *b, int lane, ls__ref dst, int peer);
@@ -161,10 +211,16 @@ ls_status ls__builder_finish(ls__builder *b, bool exact, ls__program **out); /* 
 ls_status ls__program_check(ls__program *const *programs, int size, int capacity);
 
 typedef struct ls__program_cost { /* of one rank, in units of the operation's full buffer */
-    int steps;             /* longest chain of dependent steps that move data between ranks */
+    int steps;             /* longest chain of dependent steps that move data between ranks, taking
+                              it that all ranks do alike; ls__programs_steps knows */
     double sent, received; /* buffers; PEER_ writes count as sent, PEER_ reads as received */
+    double wide;           /* of what is sent, how much is in the accumulation dtype */
 } ls__program_cost;
 void ls__program_cost_count(const ls__program *program, ls__program_cost *out);
+
+/* The longest chain of dependent messages through all ranks' programs (messages only); -1 without
+ * memory or when they deadlock. */
+int ls__programs_steps(ls__program *const *programs, int size);
 
 /* One step a line, for people: "lane 0: peer_reduce output[*].2 = input[0].2 + input[1].2 …". */
 ls_status ls__program_print(const ls__program *program, char *out, size_t bytes);

@@ -8,7 +8,10 @@
 static const ls__algorithm *const algorithms[] = {
     &ls__all_reduce_direct,  &ls__all_reduce_one_shot, &ls__reduce_scatter_direct,
     &ls__all_gather_direct,  &ls__all_gather_one_shot, &ls__broadcast_direct,
-    &ls__broadcast_one_shot, &ls__barrier_direct,
+    &ls__broadcast_one_shot, &ls__barrier_direct,      &ls__reduce_direct,
+    &ls__reduce_one_shot,    &ls__gather_direct,       &ls__scatter_direct,
+    &ls__all_reduce_ring,    &ls__all_reduce_doubling, &ls__reduce_scatter_ring,
+    &ls__all_gather_ring,    &ls__broadcast_binomial,
 };
 
 const ls__algorithm *const *ls__algorithms(int *count)
@@ -27,9 +30,19 @@ const ls__algorithm *ls__algorithm_find(ls__operation operation, const char *nam
     return NULL;
 }
 
+int ls__algorithm_index(const ls__algorithm *algorithm)
+{
+    int index = 0;
+    while (algorithms[index] != algorithm) {
+        index++;
+    }
+    return index;
+}
+
 const char *ls__operation_name(ls__operation operation)
 {
     static const char *const names[LS__OP_COUNT] = {
-        "all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier", "send", "recv"};
+        "all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier",
+        "send",       "recv",           "reduce",     "gather",    "scatter"};
     return (unsigned)operation < LS__OP_COUNT ? names[operation] : "invalid";
 }

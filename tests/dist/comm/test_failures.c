@@ -26,6 +26,7 @@ typedef struct attempt { /* one rank's call */
     int root;
     const char *tag;
     double divisor;
+    const char *algorithm;
 } attempt;
 
 #define GOOD .operation = LS__OP_ALL_REDUCE, .count = 4, .dtype = LS_FLOAT32, .op = LS_SUM
@@ -55,6 +56,22 @@ static const disagreement disagreements[] = {
     {{GOOD, .operation = LS__OP_BROADCAST, .root = 0},
      {GOOD, .operation = LS__OP_BROADCAST, .root = 1},
      {"from root 0", "from root 1", "give every rank the same root"}},
+    {{GOOD, .operation = LS__OP_SCATTER, .root = 0},
+     {GOOD, .operation = LS__OP_SCATTER, .root = 1},
+     {"from root 0", "from root 1", "give every rank the same root"}},
+    {{GOOD, .operation = LS__OP_GATHER, .root = 0},
+     {GOOD, .operation = LS__OP_GATHER, .root = 1},
+     {"float32[4] to root 0", "float32[4] to root 1", "give every rank the same root"}},
+    {{GOOD, .operation = LS__OP_REDUCE, .root = 0},
+     {GOOD, .operation = LS__OP_REDUCE, .root = 1},
+     {"sum to root 0", "sum to root 1", "give every rank the same root"}},
+    {{GOOD, .operation = LS__OP_REDUCE},
+     {GOOD, .operation = LS__OP_REDUCE, .op = LS_MAX},
+     {"sum to root 0", "max to root 0", "reduce-op"}},
+    {{GOOD, .algorithm = "ring"},
+     {GOOD, .algorithm = "recursive_doubling"},
+     {"sum by ring", "sum by recursive_doubling", "same algorithm on every rank"}},
+    {{GOOD}, {GOOD, .algorithm = "ring"}, {"float32[4] sum at", "by ring", "same algorithm"}},
     {{GOOD, .operation = LS__OP_ALL_GATHER},
      {GOOD, .operation = LS__OP_ALL_GATHER, .count = 5},
      {"rank 0 has float32[4]", "rank 1 has float32[5]", "count"}},
@@ -65,15 +82,21 @@ static const disagreement disagreements[] = {
 
 static ls_status make_call(ls_group *group, const attempt *a, void *buf)
 {
-    const ls_collective_options *options =
-        LS_OPTIONS(ls_collective_options, .tag = a->tag, .divisor = a->divisor);
-    unsigned char *in = buf;
+    const ls_collective_options *options = LS_OPTIONS(
+        ls_collective_options, .tag = a->tag, .divisor = a->divisor, .algorithm = a->algorithm);
+    unsigned char *in = buf, *out = in + (1 << 19);
     ls_site_set("train.c", 80 + ls_group_rank(group));
     switch (a->operation) {
     case LS__OP_BROADCAST:
         return ls_broadcast(group, buf, a->count, a->dtype, a->root, options, NULL);
     case LS__OP_BARRIER:
         return ls_barrier(group, options, NULL);
+    case LS__OP_REDUCE:
+        return ls_reduce(group, in, out, a->count, a->dtype, a->op, a->root, options, NULL);
+    case LS__OP_GATHER:
+        return ls_gather(group, in, out, a->count, a->dtype, a->root, options, NULL);
+    case LS__OP_SCATTER:
+        return ls_scatter(group, in, out, a->count, a->dtype, a->root, options, NULL);
     case LS__OP_ALL_GATHER:
         return ls_all_gather(group, in, in + (1 << 19), a->count, a->dtype, options, NULL);
     case LS__OP_REDUCE_SCATTER:
