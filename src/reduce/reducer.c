@@ -302,7 +302,11 @@ void ls__reducer_advance(ls_reducer *r)
         }
     }
     r->launching = false;
+    const ls_status failure = r->phase == LS__REDUCER_FAILED ? r->failure : LS_OK;
     ls__unlock(&r->lock, r->runtime->env);
+    if (failure < 0) { /* the peers wait for what was not launched */
+        ls__group_fail(r->group, failure, r->failure_text);
+    }
 }
 
 ls_status ls_reducer_ready(ls_reducer *r, int param, ls_stream *stream)
@@ -392,6 +396,20 @@ static ls_status wait_launched(ls_reducer *r)
     }
 }
 
+/* After a failure: nothing more is launched, and who is launching has come back. */
+static void stop_launching(ls_reducer *r)
+{
+    const ls__env *env = r->runtime->env;
+    ls__lock_take(&r->lock, env);
+    r->phase = LS__REDUCER_FAILED;
+    while (r->launching) {
+        ls__unlock(&r->lock, env);
+        env->yield(env);
+        ls__lock_take(&r->lock, env);
+    }
+    ls__unlock(&r->lock, env);
+}
+
 static ls_status wait_buckets(ls_reducer *r)
 {
     ls_status first = LS_OK;
@@ -458,6 +476,9 @@ ls_status ls_reducer_wait(ls_reducer *r)
     status = status < 0 ? status : control;
     if (status == LS_OK) {
         status = wait_launched(r);
+    }
+    if (status < 0) {
+        stop_launching(r);
     }
     ls_status buckets = wait_buckets(r);
     status = status < 0 ? status : buckets;
