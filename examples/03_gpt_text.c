@@ -2,6 +2,7 @@
  *
  *     build/lockstep run -n 4 build/examples/03_gpt_text --data /usr/share/common-licenses
  *     build/examples/03_gpt_text --data book.txt --batch 32          # one process, no launcher
+ *     … --save run7 --every 100 --resume run7     # goes on where it was, however it ended
  *
  * The last tenth of each file is held out. At the end the loss on it stands beside that of a
  * byte-trigram count model fitted on the same training text: below it, the model has learned more
@@ -22,7 +23,8 @@
 #define SAMPLE_MAX 100000
 
 typedef struct settings {
-    const char *data, *log_losses;
+    const char *data, *log_losses, *save, *resume;
+    int64_t every;
     int64_t steps, batch, context, layers, dim, heads, accum, warmup, seed, bucket_bytes, sample,
         eval_every;
     double lr, min_lr, beta2, weight_decay, clip, dropout, init_std;
@@ -35,7 +37,10 @@ typedef struct job {
     ls_loader *loader;
     ls_module *net;
     ls_optim *optim;
-    FILE *losses; /* rank 0 with --log-losses */
+    ls_checkpoint *checkpoint; /* with --save */
+    ls_checkpoint_item items[4];
+    int64_t start; /* steps done when this run began; 0 without --resume */
+    FILE *losses;  /* rank 0 with --log-losses */
 } job;
 
 static settings read_flags(int argc, char **argv)
@@ -48,6 +53,7 @@ static settings read_flags(int argc, char **argv)
                   .heads = 4,
                   .accum = 1,
                   .warmup = -1,
+                  .every = 200,
                   .seed = 0,
                   .bucket_bytes = 25 << 20,
                   .sample = 300,
@@ -78,6 +84,9 @@ static settings read_flags(int argc, char **argv)
         {"init-std", FLAG_NUMBER, &s.init_std, 0, 1e3, "of the first weights; 0: PyTorch's"},
         {"sample", FLAG_COUNT, &s.sample, 0, SAMPLE_MAX, "bytes to write at the end"},
         {"eval-every", FLAG_COUNT, &s.eval_every, 0, 1e12, "steps between evaluations; 0: none"},
+        {"save", FLAG_TEXT, &s.save, 0, 0, "folder for checkpoints; the two newest are kept"},
+        {"every", FLAG_COUNT, &s.every, 1, 1e12, "steps between checkpoints"},
+        {"resume", FLAG_TEXT, &s.resume, 0, 0, "folder whose newest checkpoint to go on from"},
         {"log-losses", FLAG_TEXT, &s.log_losses, 0, 0, "file for each step's global mean loss"},
     };
     flags_parse("Trains a small GPT on text, byte by byte, on all ranks.", flags,
@@ -133,6 +142,49 @@ static void build_model(job *j)
                                                .weight_decay = s->weight_decay));
     if (!j->optim) {
         give_up(EXIT_FAILURE, "%s", ls_error_message());
+    }
+}
+
+/* ---- checkpoints -------------------------------------------------------------------------- */
+
+/* An empty folder is no mistake: so the same command line starts a job and restarts it. */
+static void resume(job *j)
+{
+    ls_checkpoint *from = NULL;
+    must(ls_checkpoint_open(j->set.resume, ls_world(), NULL, &from));
+    ls_status status = ls_checkpoint_load(from, j->items, 4, &j->start);
+    if (status != LS_ERR_NOT_FOUND) {
+        must(status);
+    }
+    must(ls_checkpoint_close(from));
+    if (ls_rank() == 0) {
+        (void)printf("%s: %s at step %lld\n", j->set.resume,
+                     status == LS_OK ? "going on" : "nothing to go on from, starting",
+                     (long long)j->start);
+    }
+}
+
+static void open_checkpoints(job *j)
+{
+    const ls_checkpoint_item items[4] = {LS_ITEM("model", ls_ddp_module(j->net)),
+                                         LS_ITEM("optim", j->optim), LS_ITEM("loader", j->loader),
+                                         LS_ITEM("random", ls_runtime_current())};
+    for (int i = 0; i < 4; i++) {
+        j->items[i] = items[i];
+    }
+    if (j->set.resume) {
+        resume(j);
+    }
+    if (j->set.save) {
+        must(ls_checkpoint_open(j->set.save, ls_world(), NULL, &j->checkpoint));
+    }
+}
+
+/* `step` steps are done. */
+static void save(job *j, int64_t step)
+{
+    if (j->checkpoint && (step % j->set.every == 0 || step == j->set.steps)) {
+        must(ls_checkpoint_save(j->checkpoint, step, j->items, 4));
     }
 }
 
@@ -213,7 +265,7 @@ static void show(const job *j, report *r, const measure *mean, int64_t step)
     char left[32];
     double tokens = (double)(s->batch * s->accum * s->context * ls_world_size());
     double exposed_ms = mean->exposed * 1e3;
-    double seconds_left = r->seconds / (double)step * (double)(s->steps - step);
+    double seconds_left = r->seconds / (double)(step - j->start) * (double)(s->steps - step);
     live_show(&r->line, step == s->steps,
               "step %lld/%lld loss %.3f lr %.2g %.0fk tokens/s exposed %.*fms %.0f%% ETA %s",
               (long long)step, (long long)s->steps, mean->loss, ls_optim_lr(j->optim),
@@ -284,8 +336,8 @@ static double train(job *j, report *r)
 {
     double started = ls_time();
     live_start(&r->line);
-    r->due = 1;
-    for (int64_t step = 0; step < j->set.steps; step++) {
+    r->due = j->start + 1;
+    for (int64_t step = j->start; step < j->set.steps; step++) {
         double before = ls_time();
         double loss = train_step(j, step);
         r->sum.seconds += ls_time() - before;
@@ -293,6 +345,7 @@ static double train(job *j, report *r)
         r->sum.loss += loss;
         r->steps++;
         log_loss(j, loss);
+        save(j, step + 1);
         report_step(j, r, step + 1);
         if (j->set.eval_every && (step + 1) % j->set.eval_every == 0 && step + 1 < j->set.steps) {
             double held_out = evaluate(j);
@@ -332,13 +385,14 @@ static int summarise(const job *j, const report *r, double seconds)
     LS_CHECK(ls_replicas_identical(j->net, ls_world(), &identical, &hash));
     if (ls_rank() == 0) {
         char took[32];
-        double tokens = (double)(s->steps * s->batch * s->accum * s->context * ranks);
+        int64_t steps = s->steps > j->start ? s->steps - j->start : 0;
+        double tokens = (double)(steps * s->batch * s->accum * s->context * ranks);
         LS_CHECK(trigram_loss(j->train, j->held_out, &trigram));
         print_sample(j);
         (void)printf("trained %lld steps, %.2fM tokens, in %s: %.1fk tokens/s, exposed "
                      "communication %.1f %% of the time\n",
-                     (long long)s->steps, tokens * 1e-6, duration(seconds, took, sizeof took),
-                     tokens / seconds * 1e-3, 100.0 * r->exposed / r->seconds);
+                     (long long)steps, tokens * 1e-6, duration(seconds, took, sizeof took),
+                     tokens / seconds * 1e-3, 100.0 * r->exposed / fmax(r->seconds, 1e-9));
         (void)printf("held-out loss %.3f (trigram %.3f)\n", loss, trigram);
         (void)printf("replicas identical: %d of %d (hash %016llx)\n", identical, ranks,
                      (unsigned long long)hash);
@@ -351,6 +405,7 @@ static void close_job(job *j)
     if (j->losses && fclose(j->losses) != 0) {
         give_up(EXIT_FAILURE, "--log-losses: \"%s\" cannot be written", j->set.log_losses);
     }
+    must(ls_checkpoint_close(j->checkpoint));
     ls_optim_free(j->optim);
     ls_module_free(j->net);
     ls_loader_free(j->loader);
@@ -366,6 +421,7 @@ int main(int argc, char **argv)
     must(ls_init(LS_OPTIONS(ls_init_options, .seed = (uint64_t)j.set.seed)));
     open_data(&j);
     build_model(&j);
+    open_checkpoints(&j);
     open_log(&j);
     double before = evaluate(&j);
     if (ls_rank() == 0) {
