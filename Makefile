@@ -11,12 +11,12 @@ DATA      ?= /usr/share/common-licenses
 ARGS      ?=
 C_FILES    = $(shell git ls-files -c -o --exclude-standard '*.c' '*.h')
 
-.PHONY: all help build test test-long demo bench install clean format tidy sanitize
+.PHONY: all help build test test-long demo bench install clean format tidy sanitize fuzz
 
 all: build
 
 help:
-	@echo "make build | test | test-long | demo | bench | install | clean | format | tidy | sanitize"
+	@echo "make build | test | test-long | demo | bench | install | clean | format | tidy | sanitize | fuzz"
 
 $(BUILD)/build.ninja:
 	meson setup $(BUILD) --buildtype=$(BUILDTYPE) --prefix=$(PREFIX) --libdir=$(LIBDIR)
@@ -49,7 +49,7 @@ install: build
 	@[ -n "$(DESTDIR)" ] || ldconfig 2>/dev/null || true # so that the library is found at once
 
 clean:
-	rm -rf build build-asan build-tsan
+	rm -rf build build-asan build-tsan build-fuzz
 
 format:
 	clang-format-14 -i $(C_FILES)
@@ -72,3 +72,16 @@ sanitize: build-asan/build.ninja build-tsan/build.ninja
 	ninja -C build-tsan
 	asan=0; tests/run --build build-asan --programs-only || asan=1; \
 	    tests/run --build build-tsan --programs-only && exit $$asan
+
+# Parsers of files under libFuzzer, SECONDS each; what they find is left in build-fuzz.
+FUZZERS = safetensors manifest
+SECONDS ?= 60
+build-fuzz/build.ninja:
+	CC=clang-14 meson setup build-fuzz --buildtype=debugoptimized -Db_sanitize=address,undefined \
+	    -Db_lundef=false -Dfuzz=true
+
+fuzz: build-fuzz/build.ninja
+	ninja -C build-fuzz $(FUZZERS:%=tests/fuzz/fuzz_%)
+	for f in $(FUZZERS); do mkdir -p build-fuzz/found-$$f; build-fuzz/tests/fuzz/fuzz_$$f \
+	    -max_total_time=$(SECONDS) -timeout=5 -rss_limit_mb=512 -artifact_prefix=build-fuzz/ \
+	    build-fuzz/found-$$f tests/fuzz/corpus/$$f || exit 1; done

@@ -26,7 +26,7 @@ def files(*suffixes):
     found = [p for folder in FOLDERS for p in (SOURCE / folder).rglob("*")]
     found += list(SOURCE.glob("*"))
     return sorted(p for p in found if p.is_file() and (p.suffix in suffixes or not suffixes)
-                  and "__pycache__" not in p.parts)
+                  and "__pycache__" not in p.parts and "corpus" not in p.parts)
 
 
 def texts(*suffixes):

@@ -1,0 +1,86 @@
+/* The corpus as a plain test: good-… is accepted, bad-… refused; what the fuzzer found (any other
+ * name) only must not crash. Then all of it damaged in simple ways, with a fixed seed. */
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "targets.h"
+#include "test.h"
+
+#define INPUT_MAX (1 << 20)
+
+static uint8_t *load(const char *path, size_t *bytes)
+{
+    FILE *f = fopen(path, "rb");
+    CHECK(f);
+    uint8_t *data = malloc(INPUT_MAX);
+    CHECK(data);
+    *bytes = fread(data, 1, INPUT_MAX, f);
+    (void)fclose(f);
+    return data;
+}
+
+/* In an allocation of just its size, so that a sanitizer sees a read behind it. */
+static bool try(bool (*target)(const uint8_t *, size_t), const uint8_t *data, size_t bytes)
+{
+    uint8_t *exact = malloc(bytes > 0 ? bytes : 1);
+    CHECK(exact);
+    memcpy(exact, data, bytes);
+    bool accepted = target(exact, bytes);
+    free(exact);
+    return accepted;
+}
+
+static void damage(bool (*target)(const uint8_t *, size_t), uint8_t *data, size_t bytes)
+{
+    uint32_t random = 12345;
+    for (int round = 0; bytes > 0 && round < 300; round++) {
+        random = random * 1664525u + 1013904223u;
+        size_t at = (random >> 4) % bytes;
+        uint8_t before = data[at];
+        data[at] = (uint8_t)("0-9\"{}[],:\\\xff"[random % 13]);
+        (void)try(target, data, round % 3 ? bytes : at);
+        data[at] = before;
+    }
+}
+
+static void replay(const char *name, bool (*target)(const uint8_t *, size_t), int at_least)
+{
+    char folder[512], path[1024];
+    int good = 0, bad = 0;
+    (void)snprintf(folder, sizeof folder, "%s/%s", test_source_path("tests/fuzz/corpus"), name);
+    DIR *list = opendir(folder);
+    CHECK(list);
+    for (struct dirent *e = readdir(list); e; e = readdir(list)) {
+        if (e->d_name[0] == '.') {
+            continue;
+        }
+        size_t bytes = 0;
+        (void)snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
+        uint8_t *data = load(path, &bytes);
+        bool accepted = try(target, data, bytes);
+        if (strncmp(e->d_name, accepted ? "bad-" : "good-", accepted ? 4 : 5) == 0) {
+            test_fail(__FILE__, __LINE__, "%s: %s (%s)", e->d_name,
+                      accepted ? "accepted" : "refused", ls_error_message());
+        }
+        good += accepted;
+        bad += !accepted;
+        damage(target, data, bytes);
+        free(data);
+    }
+    (void)closedir(list);
+    CHECK(good >= 2 && bad >= at_least);
+}
+
+TEST(malformed_safetensors_files_are_refused_and_good_ones_accepted)
+{
+    replay("safetensors", fuzz_safetensors, 20);
+}
+
+TEST(malformed_manifests_are_refused_and_good_ones_accepted)
+{
+    replay("manifest", fuzz_manifest, 20);
+}
+
+TEST_MAIN

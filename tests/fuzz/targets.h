@@ -1,0 +1,19 @@
+/* What is fuzzed: parsers of files that anybody may have written. Each target parses the bytes,
+ * then uses everything the parser accepted, as load would, so that a wrong acceptance is a read out
+ * of bounds which a sanitizer sees. Returns whether the input was accepted.
+ *
+ *     make fuzz                      # clang, libFuzzer, ASan and UBSan; a minute a target
+ *     replay                         # a plain test: good-… is accepted, bad-… refused
+ */
+#ifndef FUZZ_TARGETS_H
+#define FUZZ_TARGETS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+bool fuzz_safetensors(const uint8_t *data, size_t bytes);
+/* The manifest's own hash is put right first: else nothing would get past it. */
+bool fuzz_manifest(const uint8_t *data, size_t bytes);
+
+#endif
