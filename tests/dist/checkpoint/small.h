@@ -142,15 +142,23 @@ typedef struct faults {
     int at;     /* which call; 0: none */
     int called; /* so far */
     bool hit;
-    bool ours[1024]; /* descriptors of files in the folder */
+    const char *what; /* the call that was hit */
+    bool ours[1024];  /* descriptors of files in the folder */
+    bool logs;        /* writes the order of calls: "open write fsync rename " */
+    char log[4096];
 } faults;
 
-static inline bool fault_due(faults *f)
+static inline bool fault_due(faults *f, const char *what)
 {
+    size_t used = strlen(f->log);
+    if (f->logs && used + 16 < sizeof f->log) {
+        (void)snprintf(f->log + used, sizeof f->log - used, "%s ", what);
+    }
     if (f->at == 0 || ++f->called != f->at) {
         return false;
     }
     f->hit = true;
+    f->what = what;
     if (f->kind == FAULT_KILL) {
         (void)kill(getpid(), SIGKILL);
     }
@@ -162,22 +170,22 @@ static inline faults *faults_of(const ls__env *env)
     return (faults *)(uintptr_t)env;
 }
 
-static inline bool path_fails(const ls__env *env, const char *path)
+static inline bool path_fails(const ls__env *env, const char *path, const char *what)
 {
     faults *f = faults_of(env);
-    return strncmp(path, f->folder, strlen(f->folder)) == 0 && fault_due(f);
+    return strncmp(path, f->folder, strlen(f->folder)) == 0 && fault_due(f, what);
 }
 
-static inline bool fd_fails(const ls__env *env, int fd)
+static inline bool fd_fails(const ls__env *env, int fd, const char *what)
 {
     faults *f = faults_of(env);
-    return fd >= 0 && fd < 1024 && f->ours[fd] && fault_due(f);
+    return fd >= 0 && fd < 1024 && f->ours[fd] && fault_due(f, what);
 }
 
 #define FAULT_PATH(name, result, declaration, call)                                                \
     static inline result fault_##name declaration                                                  \
     {                                                                                              \
-        return path_fails(env, path) ? -faults_of(env)->error : ls__env_posix()->name call;        \
+        return path_fails(env, path, #name) ? -faults_of(env)->error : ls__env_posix()->name call; \
     }
 FAULT_PATH(rename, int, (const ls__env *env, const char *path, const char *to), (env, path, to))
 FAULT_PATH(make_folder, int, (const ls__env *env, const char *path), (env, path))
@@ -195,7 +203,7 @@ FAULT_PATH(map_file, int, (const ls__env *env, const char *path, void **out, siz
 static inline int fault_open(const ls__env *env, const char *path, int flags, int mode)
 {
     faults *f = faults_of(env);
-    if (path_fails(env, path)) {
+    if (path_fails(env, path, "open")) {
         return -f->error;
     }
     int fd = ls__env_posix()->open(env, path, flags, mode);
@@ -207,7 +215,7 @@ static inline int fault_open(const ls__env *env, const char *path, int flags, in
 
 static inline int fault_close(const ls__env *env, int fd)
 {
-    bool fails = fd_fails(env, fd);
+    bool fails = fd_fails(env, fd, "close");
     int rc = ls__env_posix()->close(env, fd);
     if (fd >= 0 && fd < 1024) {
         faults_of(env)->ours[fd] = false;
@@ -219,7 +227,7 @@ static inline ssize_t fault_write(const ls__env *env, int fd, const void *in, si
 {
     faults *f = faults_of(env);
     bool before = f->hit;
-    if (fd_fails(env, fd)) { /* a disk that is full takes a part first */
+    if (fd_fails(env, fd, "write")) { /* a disk that is full takes a part first */
         (void)ls__env_posix()->write(env, fd, in, bytes / 2);
         return -f->error;
     }
@@ -229,17 +237,18 @@ static inline ssize_t fault_write(const ls__env *env, int fd, const void *in, si
 
 static inline ssize_t fault_read(const ls__env *env, int fd, void *out, size_t bytes)
 {
-    return fd_fails(env, fd) ? -faults_of(env)->error : ls__env_posix()->read(env, fd, out, bytes);
+    return fd_fails(env, fd, "read") ? -faults_of(env)->error
+                                     : ls__env_posix()->read(env, fd, out, bytes);
 }
 
 static inline int fault_fsync(const ls__env *env, int fd)
 {
-    return fd_fails(env, fd) ? -faults_of(env)->error : ls__env_posix()->fsync(env, fd);
+    return fd_fails(env, fd, "fsync") ? -faults_of(env)->error : ls__env_posix()->fsync(env, fd);
 }
 
 static inline int fault_lock(const ls__env *env, int fd)
 {
-    return fd_fails(env, fd) ? -faults_of(env)->error : ls__env_posix()->lock_file(env, fd);
+    return fd_fails(env, fd, "lock") ? -faults_of(env)->error : ls__env_posix()->lock_file(env, fd);
 }
 
 static inline void faults_init(faults *f, const char *folder)
@@ -270,6 +279,7 @@ static inline void faults_arm(faults *f, fault_kind kind, int error, int at)
     f->at = at;
     f->called = 0;
     f->hit = false;
+    f->what = "";
 }
 
 #endif

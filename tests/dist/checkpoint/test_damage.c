@@ -174,6 +174,25 @@ TEST(without_a_checkpoint_or_a_whole_one_load_says_which)
     CHECK_OK(ls_finalize());
 }
 
+TEST(a_cut_file_is_named_with_both_sizes)
+{
+    char folder[64];
+    ls_status status;
+    ls_checkpoint *c = NULL;
+    hush();
+    CHECK_OK(ls_init(NULL));
+    small_folder(folder);
+    CHECK_OK(ls_checkpoint_open(folder, ls_world(), NULL, &c));
+    CHECK_OK(small_save(c, 5));
+    CHECK_OK(ls_checkpoint_wait(c));
+    run("truncate -s 9 %s/step-00000005/state-00001-of-00001.safetensors", folder);
+    CHECK_INT(small_load(c, &status), -1);
+    CHECK_CONTAINS(ls_error_message(), "state-00001-of-00001.safetensors\" has 9 bytes; ");
+    CHECK_OK(ls_checkpoint_close(c));
+    small_remove(folder);
+    CHECK_OK(ls_finalize());
+}
+
 TEST(a_damaged_one_is_moved_aside_by_the_next_save_and_pushes_nothing_out)
 {
     char folder[64];
