@@ -83,4 +83,21 @@ TEST(malformed_manifests_are_refused_and_good_ones_accepted)
     replay("manifest", fuzz_manifest, 20);
 }
 
+TEST(a_header_above_64_mib_is_refused_though_the_file_holds_it)
+{
+    const size_t length = ((size_t)64 << 20) + 1;
+    uint8_t *file = malloc(8 + length);
+    CHECK(file);
+    memset(file, ' ', 8 + length);
+    file[8] = '{';
+    file[9] = '}';
+    for (int extra = 0; extra < 2; extra++) {
+        for (int i = 0; i < 8; i++) {
+            file[i] = (uint8_t)((length - 1 + (size_t)extra) >> (8 * i));
+        }
+        CHECK(fuzz_safetensors(file, 8 + length - 1 + (size_t)extra) == (extra == 0));
+    }
+    free(file);
+}
+
 TEST_MAIN
