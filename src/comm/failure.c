@@ -264,6 +264,25 @@ static missing find_missing(const ls_group *group, const ls_work *work)
     return m;
 }
 
+/* A receive that waits while its peer has sent something else: the likeliest cause. */
+static void add_other_sends(const ls_group *group, const ls_work *work, char *out, size_t bytes)
+{
+    const size_t used = strlen(out);
+    LS__LIST_EACH (at, &group->letters->announced) {
+        const ls__note *note = LS__LIST_ITEM(at, ls__note, link);
+        const ls__descriptor *d = &note->message->descriptor;
+        if (work->operation == LS__OP_RECV && note->from == work->descriptor.root) {
+            snprintf(out + used, bytes - used,
+                     "; this receive has tag %d, and what rank %d has sent has tag %d (%s[%lld] at "
+                     "%.*s:%d): give both sides the same tag",
+                     (int)work->descriptor.tag, group->member[note->from].world_rank, (int)d->tag,
+                     ls_dtype_name((ls_dtype)d->dtype), (long long)d->count, LS__FILE_MAX, d->file,
+                     (int)d->line);
+            return;
+        }
+    }
+}
+
 /* "rank 2 has not called it: rank 2 (host …) in the backward pass …; rank 3 …" */
 static void waiting_text(const ls_group *group, const ls_work *work, char *out, size_t bytes)
 {
@@ -277,6 +296,7 @@ static void waiting_text(const ls_group *group, const ls_work *work, char *out, 
                                group->member[m.member[i]].world_rank, m.what, what);
         used += n > 0 ? (size_t)n : 0;
     }
+    add_other_sends(group, work, out, bytes);
 }
 
 static void fail_deadline(ls_group *group, const ls_work *work, uint64_t now_ns)

@@ -363,6 +363,26 @@ TEST(a_rank_that_left_is_named_by_those_who_wait)
     CHECK_OK(ls_spawn(leaves_early, NULL, 2));
 }
 
+DIST_TEST(a_receive_with_another_tag_than_the_send_is_explained, 2)
+{
+    float x = 1;
+    ls_group *group = NULL;
+    ls_work *work = NULL;
+    CHECK_OK(ls_group_new(ls_world(), NULL, 0, NULL, &group));
+    if (ls_rank() == 0) {
+        ls_site_set("pipe.c", 12);
+        CHECK_OK(ls_send(group, &x, 1, LS_FLOAT32, 1, 6, NULL, &work));
+        CHECK_STATUS(ls_work_wait(work), LS_ERR_TIMEOUT);
+    } else {
+        CHECK_STATUS(ls_recv(group, &x, 1, LS_FLOAT32, 0, 5,
+                             LS_OPTIONS(ls_collective_options, .timeout_ms = 400), NULL),
+                     LS_ERR_TIMEOUT);
+    }
+    CHECK_CONTAINS(ls_error_message(), "this receive has tag 5, and what rank 0 has sent has tag 6 "
+                                       "(float32[1] at pipe.c:12)");
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+}
+
 typedef struct stopped { /* shared with the ranks */
     _Atomic int pid;     /* of rank 0, when it is stopped */
 } stopped;
