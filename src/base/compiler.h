@@ -10,6 +10,8 @@
 #define LS__LIKELY(x) __builtin_expect(!!(x), 1)
 #define LS__UNLIKELY(x) __builtin_expect(!!(x), 0)
 #define LS__CACHE_LINE 64
+#define LS__PREFETCH(p) __builtin_prefetch(p)
+#define LS__PREFETCH_WRITE(p) __builtin_prefetch(p, 1)
 #if defined(__x86_64__) || defined(__i386__)
 #define LS__PAUSE() __builtin_ia32_pause() /* in a spin: leaves the core to its sibling thread */
 #else

@@ -7,7 +7,7 @@
  *
  *   launcher ── verdict ──▶ ranks     (then wakes all doorbells)
  *   rank ── activity, flight, life ──▶ launcher and peers
- *   rank ── abort ──▶ peers           (a local failure that the peers must hear of)
+ *   rank ── own finding ──▶ launcher  (which reports it when the rank ends)
  */
 #ifndef LS_COMM_BOARD_H
 #define LS_COMM_BOARD_H
@@ -57,11 +57,10 @@ typedef struct ls__board_rank {
     LS__ALIGNED(LS__CACHE_LINE) _Atomic uint32_t life; /* ls__life */
     _Atomic int32_t pid;
     _Atomic uint64_t heartbeat_ns; /* the engine's last turn */
-    _Atomic uint64_t abort_seen; /* verdict/abort number whose memory this rank no longer touches */
     /* A failure this rank found itself (a mismatch, a poisoned loss, ls_group_abort, a deadline):
-     * set once, text first, then state (release). Peers treat it as the cause. */
+     * set once, text first, then state (release). The launcher reports it if this rank then ends.
+     */
     _Atomic uint32_t failed; /* 0, or the negated ls_status */
-    uint32_t failed_group;   /* group id; 0: all */
     char failed_text[1024];
     ls__activity activity;
     _Atomic uint64_t flight_next; /* records written so far; record i lies at i % LS__FLIGHT_MAX */

@@ -285,6 +285,9 @@ static ls_status submit(ls_group *group, const ls__collective *args,
     const int32_t failed = atomic_load_explicit(&group->failed, memory_order_acquire);
     ls_work *work = failed == 0 ? ls__work_take(comm) : NULL;
     if (work != NULL) {
+        /* Peers have read these lines: they come back while the operation is described. */
+        LS__PREFETCH_WRITE(ls__post_slot(group, group->rank, group->sequence + 1));
+        LS__PREFETCH_WRITE(ls__small_stage(group, group->rank, group->sequence + 1));
         fill(group, args, options, work);
         work->detached = detached;
         group->handles += detached ? 0 : 1;

@@ -433,6 +433,9 @@ static bool all_met(ls_group *group)
         if (atomic_load_explicit(&post->stamp, memory_order_seq_cst) < stamp) {
             return false;
         }
+        if (work->way == LS__WAY_SMALL) { /* comes while descriptors are compared */
+            LS__PREFETCH(ls__small_stage(group, exec->met, work->descriptor.sequence));
+        }
         exec->met++;
     }
     return true;

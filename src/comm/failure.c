@@ -26,8 +26,7 @@ static void tell_board(ls_group *group, ls_status status, const char *text)
     ls__board_rank *me = group->comm->me;
     if (status != LS_ERR_PEER && atomic_load_explicit(&me->failed, memory_order_relaxed) == 0) {
         snprintf(me->failed_text, sizeof me->failed_text, "%s", text);
-        me->failed_group = group->id + 1; /* 0 would mean all groups */
-        /* Sync: release; pairs with the acquire of the launcher and the peers. */
+        /* Sync: release; pairs with the acquire of the launcher. */
         atomic_store_explicit(&me->failed, (uint32_t)-status, memory_order_release);
     }
 }
@@ -75,7 +74,6 @@ static void say_quiet(ls_group *group)
     /* Sync: release; pairs with the acquire in let_go. */
     atomic_store_explicit(&header->quiet[group->id % LS__GROUP_SLOTS], group->id + 1,
                           memory_order_release);
-    atomic_fetch_add_explicit(&comm->me->abort_seen, 1, memory_order_release);
 }
 
 /* The group has `status` and `text` from now on; everything in flight ends with it. */
