@@ -72,7 +72,21 @@ static float tree(uint64_t operation, int64_t i, int low, int high)
 
 /* ---- one operation ------------------------------------------------------------------------ */
 
-typedef enum kind { REDUCE, DIVIDED, SCATTER, GATHER, BROADCAST, BARRIER, EXCHANGE, KINDS } kind;
+typedef enum kind {
+    REDUCE, /* for all */
+    DIVIDED,
+    DOUBLED, /* by messages, between operations that are not */
+    SCATTER,
+    GATHER,
+    BROADCAST,
+    BINOMIAL,
+    TO_ROOT, /* reduce */
+    COLLECT, /* gather */
+    DEAL,    /* scatter */
+    BARRIER,
+    EXCHANGE,
+    KINDS
+} kind;
 
 typedef struct flight {
     uint64_t id; /* 0: none */
@@ -102,17 +116,21 @@ static int64_t draw_count(player *p)
 
 static int64_t in_count(const player *p, const flight *f)
 {
-    return f->kind == SCATTER ? f->count * p->size : f->kind == BARRIER ? 0 : f->count;
+    const bool blocks = f->kind == SCATTER || f->kind == DEAL;
+    return blocks ? f->count * p->size : f->kind == BARRIER ? 0 : f->count;
 }
 
 static int64_t out_count(const player *p, const flight *f)
 {
-    return f->kind == GATHER ? f->count * p->size : f->kind == BARRIER ? 0 : f->count;
+    const bool none = (f->kind == TO_ROOT || f->kind == COLLECT) && p->rank != f->root;
+    const bool blocks = f->kind == GATHER || f->kind == COLLECT;
+    return blocks && !none ? f->count * p->size : none || f->kind == BARRIER ? 0 : f->count;
 }
 
 static bool in_place(const flight *f)
 {
-    return f->kind == REDUCE || f->kind == DIVIDED || f->kind == BROADCAST;
+    return f->kind == REDUCE || f->kind == DIVIDED || f->kind == DOUBLED || f->kind == BROADCAST ||
+           f->kind == BINOMIAL;
 }
 
 /* The next operation of the group, the same on all ranks. */
@@ -121,7 +139,7 @@ static flight plan(player *p)
     flight f = {.id = draw(&p->common) | 1};
     f.kind = (kind)(draw(&p->common) % KINDS);
     f.count = draw_count(p);
-    if (f.kind == SCATTER || f.kind == GATHER) {
+    if (f.kind == SCATTER || f.kind == GATHER || f.kind == COLLECT || f.kind == DEAL) {
         f.count /= p->size;
     }
     f.root = f.distance = (int)(draw(&p->common) % (uint64_t)p->size);
@@ -154,17 +172,41 @@ static float wanted(const player *p, const flight *f, int64_t i)
 {
     switch (f->kind) {
     case REDUCE:
+    case TO_ROOT:
         return tree(f->id, i, 0, p->size);
     case DIVIDED:
+    case DOUBLED:
         return tree(f->id, i, 0, p->size) / 3.0f;
     case SCATTER:
         return tree(f->id, p->rank * f->count + i, 0, p->size);
     case GATHER:
+    case COLLECT:
         return value_of(f->id, (int)(i / f->count), i % f->count);
     case BROADCAST:
+    case BINOMIAL:
         return value_of(f->id, f->root, i);
+    case DEAL:
+        return value_of(f->id, f->root, p->rank * f->count + i);
     default: /* EXCHANGE */
         return value_of(f->id, (p->rank + p->size - f->distance) % p->size, i);
+    }
+}
+
+static ls_status start_rooted(player *p, flight *f)
+{
+    switch (f->kind) {
+    case TO_ROOT:
+        return ls_reduce(p->group, f->in, f->out, f->count, LS_FLOAT32, LS_SUM, f->root, NULL,
+                         &f->work);
+    case COLLECT:
+        return ls_gather(p->group, f->in, f->out, f->count, LS_FLOAT32, f->root, NULL, &f->work);
+    case DEAL:
+        return ls_scatter(p->group, f->in, f->out, f->count, LS_FLOAT32, f->root, NULL, &f->work);
+    default:
+        return ls_broadcast(
+            p->group, f->out, f->count, LS_FLOAT32, f->root,
+            LS_OPTIONS(ls_collective_options, .algorithm = f->kind == BINOMIAL ? "binomial" : NULL),
+            &f->work);
     }
 }
 
@@ -177,16 +219,23 @@ static ls_status start(player *p, flight *f)
     switch (f->kind) {
     case REDUCE:
     case DIVIDED:
+    case DOUBLED:
         return ls_all_reduce(
             p->group, f->out, f->count, LS_FLOAT32, LS_SUM,
-            LS_OPTIONS(ls_collective_options, .divisor = f->kind == DIVIDED ? 3 : 0), &f->work);
+            LS_OPTIONS(ls_collective_options, .divisor = f->kind == REDUCE ? 0 : 3,
+                       .algorithm = f->kind == DOUBLED ? "recursive_doubling" : NULL),
+            &f->work);
     case SCATTER:
         return ls_reduce_scatter(p->group, f->in, f->out, f->count, LS_FLOAT32, LS_SUM, NULL,
                                  &f->work);
     case GATHER:
         return ls_all_gather(p->group, f->in, f->out, f->count, LS_FLOAT32, NULL, &f->work);
     case BROADCAST:
-        return ls_broadcast(p->group, f->out, f->count, LS_FLOAT32, f->root, NULL, &f->work);
+    case BINOMIAL:
+    case TO_ROOT:
+    case COLLECT:
+    case DEAL:
+        return start_rooted(p, f);
     case BARRIER:
         return ls_barrier(p->group, NULL, draw(&p->own) % 2 ? &f->work : NULL);
     default: {
@@ -389,7 +438,9 @@ static void stop_and_go(shared *s, uint64_t *random)
 
 static void kill_one(shared *s, uint64_t *random)
 {
-    while (atomic_load(&s->begun) == 0 && !atomic_load(&s->over)) {
+    /* a group of one rank begins without the victim */
+    while ((atomic_load(&s->begun) == 0 || atomic_load(&s->pid[s->victim]) == 0) &&
+           !atomic_load(&s->over)) {
         usleep(200);
     }
     usleep((useconds_t)(draw(random) % 20000));
