@@ -41,7 +41,9 @@ LS_API void *ls_module_new(size_t bytes, const ls_module_class *cls);
 LS_API void ls_module_free(ls_module *module); /* recursive; NULL is allowed */
 LS_API ls_status ls_module_status(const ls_module *module);
 
-LS_API ls_module *ls_module_add(ls_module *parent, const char *name, ls_module *child); /* takes */
+/* Takes `child`. The name has no dot; "" is a wrapper's: names below it are as without the wrapper.
+ */
+LS_API ls_module *ls_module_add(ls_module *parent, const char *name, ls_module *child);
 /* Takes `value` (contiguous, float32), keeps it, makes it require gradients. Returns the parameter.
  * A buffer may be of any type. What cannot be one fails the module; see ls_module_status. */
 LS_API ls_tensor *ls_module_add_param(ls_module *module, const char *name, ls_tensor *value);

@@ -421,7 +421,9 @@ ls_module *ls_ddp_new(ls_module *module, ls_group *group, const ls_ddp_options *
         (void)ls__fail_again(status, message);
         return NULL;
     }
-    (void)ls_module_add(&d->base, "module", module);
+    /* No name: a checkpoint of the wrapped model loads without the wrapper, and the other way
+     * round. */
+    (void)ls_module_add(&d->base, "", module);
     return &d->base;
 }
 

@@ -55,7 +55,7 @@ static bool collect(const ls_module *module, const char **path, int depth, ls__i
         const ls__entry *at = &module->entries->list[i];
         if (at->kind == LS__ENTRY_CHILD) {
             path[depth] = at->name;
-            if (!collect(at->child, path, depth + 1, out)) {
+            if (!collect(at->child, path, depth + (at->name[0] != '\0'), out)) {
                 return false;
             }
         } else if (!has_tensor(out, at->tensor)) {

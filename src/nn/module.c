@@ -78,9 +78,11 @@ static bool name_is_taken(const ls_module *module, const char *name)
     return false;
 }
 
-static ls_status check_name(const ls_module *module, const char *name)
+/* A child may have the empty name: a wrapper's, whose tensors are then called as without it. */
+static ls_status check_name(const ls_module *module, ls__entry_kind kind, const char *name)
 {
-    if (!name || !*name || strchr(name, '.') || strlen(name) > LS__MODULE_NAME_MAX) {
+    if (!name || (!*name && kind != LS__ENTRY_CHILD) || strchr(name, '.') ||
+        strlen(name) > LS__MODULE_NAME_MAX) {
         return ls__fail(LS_ERR_INVALID,
                         "module %s: the name \"%s\" must have 1…%d characters and "
                         "no dot",
@@ -97,7 +99,7 @@ static ls_status add_entry(ls_module *module, ls__entry_kind kind, const char *n
                            ls__entry **out)
 {
     struct ls__module_entries *e = module->entries;
-    LS_TRY(check_name(module, name));
+    LS_TRY(check_name(module, kind, name));
     if (e->count == e->capacity) {
         int capacity = e->capacity ? 2 * e->capacity : 4;
         ls__entry *grown = realloc(e->list, (size_t)capacity * sizeof *grown);
@@ -222,7 +224,7 @@ static ls_tensor *add_tensor(ls_module *module, ls__entry_kind kind, const char 
         return value;
     }
     ls__entry *made = NULL;
-    ls_status status = check_name(module, name);
+    ls_status status = check_name(module, kind, name);
     status = status < 0 ? status : check_tensor(module, kind, name, value);
     status = status < 0 ? status : add_entry(module, kind, name, &made);
     if (status < 0) {

@@ -168,6 +168,23 @@ DIST_TEST(parameters_lie_beside_each_other_as_their_gradients_do, 2)
     ls_module_free(ddp);
 }
 
+DIST_TEST(wrapping_changes_no_name_and_no_hash, 2)
+{
+    CHECK_OK(ls_manual_seed(1));
+    net *n = net_new(HIDDEN);
+    ls_param bare[16], wrapped[16];
+    int count = ls_module_params(&n->base, bare, 16);
+    char first[64];
+    snprintf(first, sizeof first, "%s", bare[0].name);
+    uint64_t hash = ls_module_hash(&n->base);
+    ls_module *ddp = ls_ddp_new(&n->base, ls_world(), NULL);
+    CHECK_INT(ls_module_params(ddp, wrapped, 16), count);
+    CHECK(strcmp(wrapped[0].name, first) == 0);
+    CHECK_CONTAINS(first, "fc1.weight");
+    CHECK(ls_module_hash(ddp) == hash);
+    ls_module_free(ddp);
+}
+
 DIST_TEST(parameters_are_broadcast_from_rank_0_at_the_start, 4)
 {
     CHECK_OK(ls_manual_seed((uint64_t)ls_rank())); /* a different start on every rank */

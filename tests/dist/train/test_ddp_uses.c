@@ -409,7 +409,7 @@ DIST_TEST(what_cannot_be_wrapped_is_refused_in_words_and_stays_usable, 2)
 {
     ls_module *ddp = ls_ddp_new(perceptron(0.0), ls_world(), NULL);
     CHECK(!ls_ddp_new(ddp, ls_world(), NULL));
-    CHECK_CONTAINS(ls_error_message(), "ls_ddp_new: parameter module.0.weight belongs to a");
+    CHECK_CONTAINS(ls_error_message(), "ls_ddp_new: parameter 0.weight belongs to a");
     CHECK(!ls_ddp_new(ls_ddp_module(ddp), ls_world(), NULL));
     CHECK_CONTAINS(ls_error_message(), "ls_ddp_new: the module is part of a ddp; wrap the whole");
     CHECK(!ls_ddp_new(NULL, ls_world(), NULL));
