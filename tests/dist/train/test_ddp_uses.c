@@ -411,7 +411,8 @@ DIST_TEST(what_cannot_be_wrapped_is_refused_in_words_and_stays_usable, 2)
     CHECK(!ls_ddp_new(ddp, ls_world(), NULL));
     CHECK_CONTAINS(ls_error_message(), "ls_ddp_new: parameter 0.weight belongs to a");
     CHECK(!ls_ddp_new(ls_ddp_module(ddp), ls_world(), NULL));
-    CHECK_CONTAINS(ls_error_message(), "ls_ddp_new: the Sequential is part of a ddp; wrap the whole");
+    CHECK_CONTAINS(ls_error_message(),
+                   "ls_ddp_new: the Sequential is part of a ddp; wrap the whole");
     CHECK(!ls_ddp_new(NULL, ls_world(), NULL));
     CHECK(!ls_ddp_new(ddp, NULL, NULL));
     CHECK_CONTAINS(ls_error_message(), "the group is NULL");
