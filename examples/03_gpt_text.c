@@ -6,7 +6,8 @@
  *
  * The last tenth of each file is held out. At the end the loss on it stands beside that of a
  * byte-trigram count model fitted on the same training text: below it, the model has learned more
- * than which byte follows which two.
+ * than which byte follows which two. A signal (Ctrl-C, SIGTERM) ends training after the step under
+ * way, with a checkpoint, the same summary and status 0; a second one ends the program.
  */
 #include <math.h>
 #include <stdio.h>
@@ -180,10 +181,10 @@ static void open_checkpoints(job *j)
     }
 }
 
-/* `step` steps are done. */
-static void save(job *j, int64_t step)
+/* `step` steps are done; `last`: no more follow. */
+static void save(job *j, int64_t step, bool last)
 {
-    if (j->checkpoint && (step % j->set.every == 0 || step == j->set.steps)) {
+    if (j->checkpoint && (last || step % j->set.every == 0)) {
         must(ls_checkpoint_save(j->checkpoint, step, j->items, 4));
     }
 }
@@ -247,6 +248,7 @@ typedef struct report {
     live line;
     measure sum;             /* of the steps since the last report, this rank's */
     int64_t steps;           /* how many those are */
+    int64_t done;            /* steps so far, those before a resume too */
     int64_t due;             /* step after which the next report is made */
     double exposed, seconds; /* of all steps so far, mean over the ranks */
 } report;
@@ -337,6 +339,7 @@ static double train(job *j, report *r)
     double started = ls_time();
     live_start(&r->line);
     r->due = j->start + 1;
+    r->done = j->start;
     for (int64_t step = j->start; step < j->set.steps; step++) {
         double before = ls_time();
         double loss = train_step(j, step);
@@ -345,8 +348,13 @@ static double train(job *j, report *r)
         r->sum.loss += loss;
         r->steps++;
         log_loss(j, loss);
-        save(j, step + 1);
+        bool stop = ls_stop_requested(); /* on all ranks after the same step */
+        save(j, step + 1, stop || step + 1 == j->set.steps);
         report_step(j, r, step + 1);
+        r->done = step + 1;
+        if (stop) {
+            break;
+        }
         if (j->set.eval_every && (step + 1) % j->set.eval_every == 0 && step + 1 < j->set.steps) {
             double held_out = evaluate(j);
             live_end(&r->line);
@@ -356,6 +364,10 @@ static double train(job *j, report *r)
         }
     }
     live_end(&r->line);
+    if (r->done < j->set.steps && ls_rank() == 0) {
+        (void)printf("stopped after step %lld of %lld, as a signal asked\n", (long long)r->done,
+                     (long long)j->set.steps);
+    }
     return ls_time() - started;
 }
 
@@ -385,7 +397,7 @@ static int summarise(const job *j, const report *r, double seconds)
     LS_CHECK(ls_replicas_identical(j->net, ls_world(), &identical, &hash));
     if (ls_rank() == 0) {
         char took[32];
-        int64_t steps = s->steps > j->start ? s->steps - j->start : 0;
+        int64_t steps = r->done - j->start;
         double tokens = (double)(steps * s->batch * s->accum * s->context * ranks);
         LS_CHECK(trigram_loss(j->train, j->held_out, &trigram));
         print_sample(j);
@@ -418,7 +430,7 @@ int main(int argc, char **argv)
 {
     job j = {.set = read_flags(argc, argv)};
     report r = {.steps = 0};
-    must(ls_init(LS_OPTIONS(ls_init_options, .seed = (uint64_t)j.set.seed)));
+    must(ls_init(LS_OPTIONS(ls_init_options, .seed = (uint64_t)j.set.seed, .graceful_stop = true)));
     open_data(&j);
     build_model(&j);
     open_checkpoints(&j);

@@ -120,6 +120,10 @@ LS_API ls_status ls_scatter(ls_group *group, const void *in, void *out, int64_t 
 /* Returns when every rank has called it (MPI_Barrier). */
 LS_API ls_status ls_barrier(ls_group *group, const ls_collective_options *options, ls_work **work);
 
+/* Whether any rank of `group` was asked to stop (ls_stop_requested), the same answer on all: for
+ * loops without a reducer. Collective: an all-reduce of 4 bytes. */
+LS_API ls_status ls_stop_agree(ls_group *group, bool *stop);
+
 /* Sends buf[count] to `peer`; matches its ls_recv with the same `tag`, in order (MPI_Send). Any
  * number may be in flight. tag >= 0. */
 LS_API ls_status ls_send(ls_group *group, const void *buf, int64_t count, ls_dtype dtype, int peer,
@@ -160,6 +164,7 @@ LS_API ls_status ls_group_counters(const ls_group *group, ls_counters *out);
 #define ls_gather(...) LS_AT(ls_gather(__VA_ARGS__))
 #define ls_scatter(...) LS_AT(ls_scatter(__VA_ARGS__))
 #define ls_barrier(...) LS_AT(ls_barrier(__VA_ARGS__))
+#define ls_stop_agree(...) LS_AT(ls_stop_agree(__VA_ARGS__))
 #define ls_send(...) LS_AT(ls_send(__VA_ARGS__))
 #define ls_recv(...) LS_AT(ls_recv(__VA_ARGS__))
 #define ls_group_new(...) LS_AT(ls_group_new(__VA_ARGS__))

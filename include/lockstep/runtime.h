@@ -7,6 +7,8 @@
 #ifndef LOCKSTEP_RUNTIME_H
 #define LOCKSTEP_RUNTIME_H
 
+#include <stdbool.h>
+
 #include <lockstep/status.h>
 
 #ifdef __cplusplus
@@ -28,6 +30,9 @@ typedef struct ls_init_options {
     int64_t timeout_ms; /* deadline of an operation that gives none; default LOCKSTEP_TIMEOUT or 300
                            s */
     int threads; /* compute threads of this rank; 0: OMP_NUM_THREADS, else cores / local ranks */
+    bool graceful_stop; /* the first SIGINT or SIGTERM, to `lockstep run` or to this process, does
+                           not end the program: it is asked to stop, see ls_stop_requested. Handlers
+                           of your own and ignored signals stay. Default false */
 } ls_init_options;
 #define LS_DEFAULTS_ls_init_options
 
@@ -45,6 +50,13 @@ LS_API int ls_rank(void);             /* 0 … world_size-1; 0 without a runtime
 LS_API int ls_world_size(void);       /* 1 without a runtime */
 LS_API int ls_local_rank(void);       /* rank among those on this host */
 LS_API int ls_local_world_size(void); /* ranks on this host */
+
+/* Whether the job was asked to stop (Ctrl-C, SIGTERM) and this program should leave its training
+ * loop, save and finish; needs .graceful_stop. It is agreed on: what the last synchronising
+ * backward of a reducer or ls_ddp over the whole world exchanged, or ls_stop_agree, so all ranks
+ * read the same after the same step. Alone, it is this process' own, and may turn at any moment:
+ * ask once a step. Local, costs a load. A second signal does not wait for it. */
+LS_API bool ls_stop_requested(void);
 
 /* Makes `runtime` current on the calling thread; NULL detaches. A thread made by the user attaches
  * before its first call and detaches before it ends. */

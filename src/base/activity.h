@@ -26,6 +26,10 @@ typedef struct ls__activity {
     _Atomic uint32_t sequence; /* Sync: release by the writer, acquire by readers */
     _Atomic uint32_t phase;
     _Atomic uint64_t since_ns;
+    /* How far training has come, so that a launcher can tell a failure that will come again: step
+     * context's step + 1, and the optimizer's steps. 0: unknown. Both go on in a program that
+     * resumes from a checkpoint. Sync: relaxed, each a number of its own. */
+    _Atomic uint64_t step, updates;
     char detail[LS__ACTIVITY_DETAIL_MAX]; /* "fc1", "bucket 3" …; may be "" */
     char file[LS__ACTIVITY_FILE_MAX];     /* tail of the user's file name */
     int32_t line;

@@ -131,6 +131,13 @@ struct ls__env {
     int (*kill_group)(const ls__env *env, pid_t pid, int signal);
     pid_t (*pid)(const ls__env *env); /* of this process */
 
+    /* Wishes to stop. catch_stop: SIGINT and SIGTERM are noted instead of ending the process, where
+     * their default action stands; the second one ends it as before, and so does each once
+     * *no_more is not 0. release_stop undoes that; until then no_more must stay readable. */
+    void (*catch_stop)(const ls__env *env, const _Atomic uint32_t *no_more);
+    void (*release_stop)(const ls__env *env);
+    int (*caught_stop)(const ls__env *env); /* the signal noted since catch_stop; 0: none */
+
     /* launcher */
     int (*pipe)(const ls__env *env, int out[2]); /* out[0]: read, non-blocking; out[1]: write */
     /* A descriptor that becomes readable when one of the signals comes to this thread; they are

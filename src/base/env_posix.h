@@ -64,6 +64,11 @@ int ls__posix_kill(const ls__env *env, int pidfd, int signal);
 int ls__posix_kill_group(const ls__env *env, pid_t pid, int signal);
 pid_t ls__posix_pid(const ls__env *env);
 
+/* stop: SIGINT and SIGTERM as a wish */
+void ls__posix_catch_stop(const ls__env *env, const _Atomic uint32_t *no_more);
+void ls__posix_release_stop(const ls__env *env);
+int ls__posix_caught_stop(const ls__env *env);
+
 /* launch: what only the launcher asks for */
 int ls__posix_pipe(const ls__env *env, int out[2]);
 int ls__posix_signals_open(const ls__env *env, const int *signals, int count, uint64_t *saved);

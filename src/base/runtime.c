@@ -68,6 +68,7 @@ void ls__runtime_init(ls_runtime *runtime, const ls__env *env)
         1000 * ls__setting_int("LOCKSTEP_TIMEOUT", TIMEOUT_DEFAULT_SECONDS, 1, TIMEOUT_SECONDS_MAX);
     runtime->log_level = ls__log_level_setting(NULL);
     runtime->activity = &runtime->own_activity;
+    runtime->stop = &runtime->own_stop;
 }
 
 ls_status ls_runtime_attach(ls_runtime *runtime)
@@ -133,7 +134,29 @@ void ls_step_begin(ls_step_context context)
         runtime->step = context.step;
         runtime->sample_offset = context.sample_offset;
         runtime->calls_in_step = 0;
+        atomic_store_explicit(&runtime->activity->step, context.step + 1, memory_order_relaxed);
     }
+}
+
+uint32_t ls__stop_wanted(const ls_runtime *runtime)
+{
+    if (!runtime->graceful_stop) {
+        return 0;
+    }
+    int caught = runtime->env->caught_stop(runtime->env);
+    return caught != 0 ? (uint32_t)caught
+                       : atomic_load_explicit(runtime->stop, memory_order_relaxed);
+}
+
+bool ls_stop_requested(void)
+{
+    const ls_runtime *runtime = ls__self.runtime;
+    if (runtime == NULL) {
+        return false;
+    }
+    return runtime->world_size == 1
+               ? ls__stop_wanted(runtime) != 0
+               : atomic_load_explicit(&runtime->stop_agreed, memory_order_relaxed) != 0;
 }
 
 double ls_time(void)

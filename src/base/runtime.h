@@ -31,6 +31,11 @@ struct ls_runtime {
     uint64_t step;          /* of the step context; see ls_step_begin */
     int64_t sample_offset;
     uint64_t calls_in_step; /* random operations since ls_step_begin: the stream of the next one */
+    bool graceful_stop;     /* a wish to stop is answered, not died of */
+    const _Atomic uint32_t *stop; /* the launcher's wish: a signal's number, 0: none. Never NULL */
+    _Atomic uint32_t own_stop;    /* where there is no board; stays 0 */
+    _Atomic uint32_t stop_agreed; /* by all ranks; see ls_stop_requested. Sync: relaxed; who reads
+                                     it has waited for the exchange that wrote it */
     ls_log_level log_level;
     ls__activity *activity; /* never NULL; in the job's board when there is one */
     ls__activity own_activity;
@@ -57,6 +62,9 @@ extern _Thread_local ls__thread ls__self;
 /* Fills the common part with the defaults of a world of one and the environment's settings
  * (LOCKSTEP_TIMEOUT, LOCKSTEP_DEBUG); everything else is zero. */
 void ls__runtime_init(ls_runtime *runtime, const ls__env *env);
+
+/* The signal by which this rank alone was asked to stop; 0: none, or it does not answer. */
+uint32_t ls__stop_wanted(const ls_runtime *runtime);
 
 /* The current runtime, or NULL with LS_ERR_STATE ("call ls_init first") or LS_ERR_FORKED set;
  * `what` names the call for the message. */

@@ -6,6 +6,7 @@
  * (memfd) passed by descriptor; a world of one has a private board.
  *
  *   launcher ── verdict ──▶ ranks     (then wakes all doorbells)
+ *   launcher ── stop ──▶ ranks        (read at the next synchronising backward)
  *   rank ── activity, flight, life ──▶ launcher and peers
  *   rank ── own finding ──▶ launcher  (which reports it when the rank ends)
  */
@@ -22,7 +23,7 @@
 #include "comm/descriptor.h"
 
 #define LS__BOARD_MAGIC 0x4c53424fu /* "LSBO" */
-#define LS__BOARD_VERSION 1
+#define LS__BOARD_VERSION 2
 #define LS__BOARD_RANKS_MAX 256 /* ranks of one host */
 #define LS__FLIGHT_MAX 512      /* operations remembered per rank; a power of two */
 
@@ -55,6 +56,7 @@ typedef struct ls__board_rank {
     LS__ALIGNED(LS__CACHE_LINE) _Atomic uint32_t doorbell; /* futex word: bumped, then woken */
     _Atomic uint32_t sleepers; /* threads parked on the doorbell; wakers skip the call when 0 */
     LS__ALIGNED(LS__CACHE_LINE) _Atomic uint32_t life; /* ls__life */
+    _Atomic uint32_t stops_itself; /* it looks at `stop`: no signal for the first wish to stop */
     _Atomic int32_t pid;
     _Atomic uint64_t heartbeat_ns; /* the engine's last turn */
     /* A failure this rank found itself (a mismatch, a poisoned loss, ls_group_abort, a deadline):
@@ -85,6 +87,7 @@ typedef struct ls__board {
     int32_t culprit_signal; /* 0: exited */
     int32_t culprit_code;
     char verdict_text[1024];
+    _Atomic uint32_t stop; /* the launcher was asked to stop the job by this signal; 0: not */
     ls__board_rank rank[]; /* [ranks] */
 } ls__board;
 

@@ -134,6 +134,7 @@ static void adopt_boot(ls__comm *comm)
     comm->board = boot->board;
     comm->me = &boot->board->rank[boot->local_rank];
     runtime->activity = &comm->me->activity;
+    runtime->stop = &boot->board->stop;
     comm->may_spin = boot->local_size > 1 && comm->env->cores(comm->env) >= boot->local_size;
 }
 
@@ -175,10 +176,28 @@ static void close_comm(ls__comm *comm)
     }
     ls__arena_fini(&comm->works);
     comm->runtime->activity = &comm->runtime->own_activity;
+    comm->runtime->stop = &comm->runtime->own_stop;
     if (comm->boot.board != NULL) {
         ls__bootstrap_close(comm->env, &comm->boot);
     }
     comm->env->release(comm->env, comm, sizeof *comm);
+}
+
+/* The handler first: the launcher sends nothing more once it sees the flag. */
+static void answer_stops(ls__comm *comm)
+{
+    comm->runtime->graceful_stop = true;
+    comm->env->catch_stop(comm->env, &comm->board->verdict);
+    atomic_store_explicit(&comm->me->stops_itself, 1, memory_order_release);
+}
+
+static void leave_stops(ls__comm *comm)
+{
+    if (comm->runtime->graceful_stop) {
+        atomic_store_explicit(&comm->me->stops_itself, 0, memory_order_release);
+        comm->env->release_stop(comm->env);
+        comm->runtime->graceful_stop = false;
+    }
 }
 
 /* ---- leaving ------------------------------------------------------------------------------ */
@@ -187,6 +206,7 @@ static void free_comm(ls_runtime *runtime, void *data)
 {
     ls__comm *comm = data;
     (void)ls__activity_enter(LS__PHASE_EXIT, NULL);
+    leave_stops(comm);
     ls__engine_drain(comm, &comm->pending);
     /* Sync: release, after the last operation; pairs with the peers' look at this rank's life. */
     atomic_store_explicit(&comm->me->life, LS__LIFE_LEFT, memory_order_release);
@@ -235,6 +255,9 @@ static ls_status start(ls_runtime *runtime, const ls_init_options *options)
     }
     runtime->layer[LS__LAYER_COMM].data = comm;
     runtime->layer[LS__LAYER_COMM].free = free_comm;
+    if (options->graceful_stop) {
+        answer_stops(comm);
+    }
     atomic_store_explicit(&comm->me->life, LS__LIFE_JOINED, memory_order_release);
     (void)ls__activity_enter(LS__PHASE_USER, NULL);
     LS__INFO(

@@ -26,7 +26,8 @@ ls_status ls__control_start(ls_reducer *r)
     *own = (ls__control){.weight = r->weight,
                          .plan_version = r->plan.version,
                          .weighted = r->weighted,
-                         .reductions = r->stats.reductions};
+                         .reductions = r->stats.reductions,
+                         .stop = ls__stop_wanted(r->runtime)};
     uint8_t *bits = bitmap(r, r->rank);
     memset(bits, 0, ((size_t)r->param_count + 7) / 8);
     for (int i = 0; i < r->param_count; i++) {
@@ -90,9 +91,23 @@ static double global_weight(const ls_reducer *r)
     return sum;
 }
 
+/* A wish to stop rides along, so that all ranks heed it after the same step. Only where all take
+ * part: ranks outside the group would go on. */
+static void agree_on_stop(ls_reducer *r)
+{
+    uint32_t stop = 0;
+    for (int rank = 0; rank < r->size && r->size == r->runtime->world_size; rank++) {
+        stop = part(r, rank)->stop > stop ? part(r, rank)->stop : stop;
+    }
+    if (stop != 0) { /* once heeded, always */
+        atomic_store_explicit(&r->runtime->stop_agreed, stop, memory_order_relaxed);
+    }
+}
+
 ls_status ls__control_finish(ls_reducer *r)
 {
     LS_TRY(compare_parts(r));
+    agree_on_stop(r);
     for (int i = 0; i < r->param_count; i++) {
         bool used = false;
         for (int rank = 0; rank < r->size && !used; rank++) {

@@ -62,6 +62,8 @@ typedef struct ls__control {
     uint32_t plan_version;
     uint32_t weighted;
     uint64_t reductions; /* synchronised backwards so far */
+    uint32_t stop;       /* the signal by which this rank was asked to stop; 0: none */
+    uint32_t reserved;
 } ls__control;
 
 typedef enum ls__reducer_phase {

@@ -1,0 +1,72 @@
+/* SIGINT and SIGTERM as a wish to stop, for programs that asked for it.
+ *
+ * Who has a handler of his own, or ignores the signal (a job in a shell's background), keeps that.
+ * The first signal gives both back to their default action, so that the second ends the process. A
+ * launcher that has given its verdict about the job does not wish any more: what it sends then ends
+ * the process at once.
+ */
+#include "base/env_posix.h"
+
+#include <signal.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "base/compiler.h"
+
+static const int numbers[] = {SIGINT, SIGTERM};
+
+#define NUMBER_COUNT (sizeof numbers / sizeof *numbers)
+
+/* Signal handlers are the process' own, and so is what they read and write: the one place for it.
+ * Sync: relaxed; the number is all there is to see. `over` is set before the handler stands. */
+static _Atomic int caught;
+static const _Atomic uint32_t *over;
+
+static void note(int number);
+
+static bool has_handler(int number, void (*handler)(int))
+{
+    struct sigaction now;
+    return sigaction(number, NULL, &now) == 0 && (now.sa_flags & SA_SIGINFO) == 0 &&
+           now.sa_handler == handler;
+}
+
+static void replace(void (*from)(int), void (*to)(int))
+{
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = to;
+    action.sa_flags = SA_RESTART;
+    for (size_t i = 0; i < NUMBER_COUNT; i++) {
+        if (has_handler(numbers[i], from)) {
+            (void)sigaction(numbers[i], &action, NULL);
+        }
+    }
+}
+
+static void note(int number)
+{
+    replace(note, SIG_DFL);
+    if (atomic_load_explicit(over, memory_order_relaxed) != 0) {
+        (void)raise(number); /* pending until we return */
+        return;
+    }
+    atomic_store_explicit(&caught, number, memory_order_relaxed);
+}
+
+void ls__posix_catch_stop(const ls__env *env LS__UNUSED, const _Atomic uint32_t *no_more)
+{
+    over = no_more;
+    atomic_store_explicit(&caught, 0, memory_order_relaxed);
+    replace(SIG_DFL, note);
+}
+
+void ls__posix_release_stop(const ls__env *env LS__UNUSED)
+{
+    replace(note, SIG_DFL);
+}
+
+int ls__posix_caught_stop(const ls__env *env LS__UNUSED)
+{
+    return atomic_load_explicit(&caught, memory_order_relaxed);
+}
