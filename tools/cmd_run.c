@@ -1,5 +1,6 @@
 /* `lockstep run`: N ranks of a program on this host. */
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,15 +12,27 @@
 #include "launch/launch.h"
 
 static const char usage[] =
-    "usage: lockstep run -n N [--log-dir DIR] [--] PROGRAM ARGS ...\n"
+    "usage: lockstep run -n N [--log-dir DIR] [--max-restarts R] [--] PROGRAM ARGS ...\n"
     "\n"
     "Starts PROGRAM N times on this host, as ranks 0 to N-1 of one world. Lines of output get the\n"
     "rank in front, \"[2] \". When a rank fails, the others are ended and the first cause is\n"
     "reported; the status is that rank's, 128 + the number if a signal ended it.\n"
     "\n"
     "  -n N             ranks, 1 to 256 (also --nproc-per-node N, --nproc_per_node N)\n"
-    "  --log-dir DIR    writes DIR/RANK/stdout.log, DIR/RANK/stderr.log and DIR/pids.json\n"
+    "  --log-dir DIR    writes DIR/RANK/stdout.log, DIR/RANK/stderr.log and DIR/pids.json; with\n"
+    "                   --max-restarts DIR/attempt_K/RANK/stdout.log ... for attempts 0, 1 ...\n"
+    "                   Files of the same name are written over, others left alone\n"
+    "  --max-restarts R after a failure all ranks are started again, up to R times (0 to 1000;\n"
+    "                   0 unless given): the first time at once, then after 1, 2, 4 ... 30 s. Not\n"
+    "                   when the same failure comes twice at the same step, ranks do not fit\n"
+    "                   together, or the program cannot be started. It is the program that\n"
+    "                   resumes, from its last checkpoint\n"
+    "  --restart-window S   only restarts of the last S seconds count towards R\n"
     "  --standalone     accepted, as is --nnodes 1: a job is always one of this host\n"
+    "\n"
+    "The first Ctrl-C or SIGTERM asks the job to stop: ranks that initialised with .graceful_stop\n"
+    "finish their step and end by themselves, with status 0 if all went well; the others get the\n"
+    "signal. The second one kills.\n"
     "\n"
     "Ranks find torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK ...) in their environment, and\n"
     "cores / N threads each unless OMP_NUM_THREADS is set. They read no input.\n";
@@ -28,6 +41,8 @@ typedef enum option {
     OPTION_RANKS,
     OPTION_LOG_DIR,
     OPTION_NODES,
+    OPTION_RESTARTS,
+    OPTION_WINDOW,
     OPTION_STANDALONE,
     OPTION_HELP
 } option;
@@ -35,10 +50,10 @@ typedef enum option {
 static const char *const names[] = {
     "-n",        "--nproc-per-node", "--nproc_per_node", "--log-dir",
     "--log_dir", "--standalone",     "--help",           "-h",
-    "--nnodes"};
-static const option meanings[] = {OPTION_RANKS,   OPTION_RANKS,   OPTION_RANKS,
-                                  OPTION_LOG_DIR, OPTION_LOG_DIR, OPTION_STANDALONE,
-                                  OPTION_HELP,    OPTION_HELP,    OPTION_NODES};
+    "--nnodes",  "--max-restarts",   "--max_restarts",   "--restart-window"};
+static const option meanings[] = {
+    OPTION_RANKS, OPTION_RANKS, OPTION_RANKS, OPTION_LOG_DIR,  OPTION_LOG_DIR,  OPTION_STANDALONE,
+    OPTION_HELP,  OPTION_HELP,  OPTION_NODES, OPTION_RESTARTS, OPTION_RESTARTS, OPTION_WINDOW};
 
 #define NAME_COUNT ((int)(sizeof names / sizeof *names))
 
@@ -83,19 +98,45 @@ static int find_flag(const char *text, const char **value)
     return -1;
 }
 
-static int parse_ranks(const char *text, int *out)
+/* A whole number from `low` to `high`; `range` is the message about others, with the text in it. */
+static int parse_number(const char *name, const char *text, long low, long high, const char *range,
+                        int *out)
 {
     char *end = NULL;
     errno = 0;
     long value = strtol(text, &end, 10);
     if (end == text || *end != '\0') {
-        return wrong("-n %s is not a whole number%s", text, "");
+        return wrong("%s %s is not a whole number", name, text);
     }
-    if (errno != 0 || value < 1 || value > LS__BOARD_RANKS_MAX) {
-        return wrong("-n %s: one host runs 1 to 256 ranks%s", text, "");
+    if (errno != 0 || value < low || value > high) {
+        return wrong(range, text, "");
     }
     *out = (int)value;
     return 0;
+}
+
+/* The value of a flag that takes one. Returns 0 or the exit status. */
+static int take(option meaning, const char *value, ls__job *job)
+{
+    switch (meaning) {
+    case OPTION_LOG_DIR:
+        job->log_dir = value;
+        return 0;
+    case OPTION_NODES:
+        return strcmp(value, "1") == 0
+                   ? 0
+                   : wrong("--nnodes %s: this release runs a job on one host%s", value, "");
+    case OPTION_RESTARTS:
+        return parse_number("--max-restarts", value, 0, LS__RESTARTS_MAX,
+                            "--max-restarts %s: give 0 to 1000%s", &job->max_restarts);
+    case OPTION_WINDOW:
+        return parse_number("--restart-window", value, 1, INT_MAX,
+                            "--restart-window %s: give a number of seconds, from 1 on%s",
+                            &job->restart_window_s);
+    default:
+        return parse_number("-n", value, 1, LS__BOARD_RANKS_MAX,
+                            "-n %s: one host runs 1 to 256 ranks%s", &job->ranks);
+    }
 }
 
 /* Reads flags up to the program. Returns its index, or the negated exit status minus 1. */
@@ -123,22 +164,23 @@ static int parse(int argc, char **argv, ls__job *job)
             return -1 - wrong("%s needs a value%s", names[flag], "");
         }
         value = value == NULL ? argv[i] : value;
-        if (meanings[flag] == OPTION_LOG_DIR) {
-            job->log_dir = value;
-        } else if (meanings[flag] == OPTION_NODES) {
-            if (strcmp(value, "1") != 0) {
-                return -1 - wrong("--nnodes %s: this release runs a job on one host%s", value, "");
-            }
-        } else if (parse_ranks(value, &job->ranks) != 0) {
-            return -1 - 2;
+        int status = take(meanings[flag], value, job);
+        if (status != 0) {
+            return -1 - status;
         }
     }
     return i;
 }
 
+/* What failed and when the next attempt comes, while it is waited for. */
+static void tell(const ls__job_result *failed)
+{
+    fputs(failed->report, stderr);
+}
+
 int cmd_run(int argc, char **argv)
 {
-    ls__job job = {.forward_signals = true};
+    ls__job job = {.forward_signals = true, .on_restart = tell};
     int program = parse(argc, argv, &job);
     if (program < 0) {
         return -1 - program;
@@ -154,7 +196,7 @@ int cmd_run(int argc, char **argv)
     }
     (void)ls__settings_check();
     job.argv = (const char *const *)(argv + program);
-    job.capture = job.ranks > 1 || job.log_dir != NULL;
+    job.capture = job.ranks > 1 || job.log_dir != NULL || job.max_restarts > 0;
     ls__job_result result;
     if (ls__job_run(ls__env_posix(), &job, &result) < 0) {
         fprintf(stderr, "lockstep: %s\n", ls_error_message());

@@ -15,11 +15,11 @@
 static const char usage[] =
     "usage: lockstep COMMAND ...\n"
     "\n"
-    "  run -n N [--log-dir DIR] PROGRAM ARGS ...   train with N workers on this host\n"
-    "  bench NAME ...                              measure (all-reduce)\n"
-    "  info                                        build, processor, settings\n"
-    "  version                                     the version\n"
-    "  help                                        this text\n"
+    "  run -n N [--max-restarts R] PROGRAM ARGS ...   train with N workers on this host\n"
+    "  bench NAME ...                                 measure (all-reduce)\n"
+    "  info                                           build, processor, settings\n"
+    "  version                                        the version\n"
+    "  help                                           this text\n"
     "\n"
     "`lockstep run --help` says more about running.\n";
 

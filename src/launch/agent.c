@@ -17,6 +17,7 @@
 #define LINGER_MS 200      /* for output that is still in the pipes of ended ranks */
 #define ORPHAN_TERM_MS 200 /* for orphans, between SIGTERM and SIGKILL */
 #define ORPHAN_LOOK_MS 20  /* between two looks at orphans that were killed */
+#define STOP_AGAIN_MS 200  /* sooner it is the same wish, sent to a whole group of processes */
 #define DESCRIPTORS_PER_RANK 6
 #define DESCRIPTORS_OTHER 256
 
@@ -27,10 +28,7 @@ static const int watched[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2
 static ls_status make_secret(ls__agent *agent)
 {
     const ls__env *env = agent->env;
-    uint64_t id = 0;
     int error = env->random_bytes(env, agent->secret, sizeof agent->secret);
-    error = error < 0 ? error : env->random_bytes(env, &id, sizeof id);
-    snprintf(agent->run_id, sizeof agent->run_id, "%016llx", (unsigned long long)id);
     if (error >= 0) {
         agent->secret_fd = env->shm_create(env, "lockstep-secret", 0);
         error = agent->secret_fd;
@@ -48,6 +46,7 @@ static ls_status make_board(ls__agent *agent)
     const ls__env *env = agent->env;
     ls__board_job job = {.ranks = agent->job->ranks,
                          .world_size = agent->job->ranks,
+                         .generation = (uint32_t)agent->job->attempt,
                          .launcher_pid = (int)env->pid(env),
                          .host = agent->host};
     int error = env->random_bytes(env, &job.number, sizeof job.number);
@@ -70,6 +69,21 @@ static void look_around(ls__agent *agent)
     agent->port = port > 0 ? port : 0;
 }
 
+/* With restarts each attempt has a folder of its own, as torchrun's. */
+static ls_status open_output(ls__agent *agent)
+{
+    const ls__job *job = agent->job;
+    char folder[4096];
+    if (job->log_dir == NULL || job->max_restarts == 0) {
+        return ls__output_new(agent->env, job->ranks, job->log_dir, &agent->output);
+    }
+    int length = snprintf(folder, sizeof folder, "%s/attempt_%d", job->log_dir, job->attempt);
+    if (length >= (int)sizeof folder) {
+        return ls__fail(LS_ERR_SYSTEM, "--log-dir: the name is too long; give a shorter one");
+    }
+    return ls__output_new(agent->env, job->ranks, folder, &agent->output);
+}
+
 static ls_status set_up(ls__agent *agent)
 {
     const ls__env *env = agent->env;
@@ -90,7 +104,7 @@ static ls_status set_up(ls__agent *agent)
     LS_TRY(make_board(agent));
     LS_TRY(ls__store_server_new(env, agent->secret, &agent->store));
     if (job->capture) {
-        LS_TRY(ls__output_new(env, job->ranks, job->log_dir, &agent->output));
+        LS_TRY(open_output(agent));
     }
     agent->item_room = FIXED_ITEMS + 4 * job->ranks + 2;
     agent->items = env->allocate(env, (size_t)agent->item_room * sizeof *agent->items);
@@ -128,17 +142,42 @@ static void signal_ranks(ls__agent *agent, int number)
     }
 }
 
+/* A rank that looks at the board finishes its step and ends by itself; the others get the signal.
+ */
+static void ask_to_stop(ls__agent *agent, int number)
+{
+    bool answered = false;
+    atomic_store_explicit(&agent->board->stop, (uint32_t)number, memory_order_release);
+    for (int r = 0; r < agent->started; r++) {
+        ls__board_rank *place = &agent->board->rank[r];
+        bool itself = atomic_load_explicit(&place->stops_itself, memory_order_acquire) != 0;
+        answered = answered || (itself && !agent->rank[r].ended);
+        if (!itself && !agent->rank[r].ended) {
+            (void)agent->env->kill_group(agent->env, agent->rank[r].pid, number);
+        }
+    }
+    if (answered && agent->output != NULL) {
+        ls__output_say(agent->output, "lockstep: asked to stop: the ranks finish their step; the "
+                                      "same once more stops them now");
+    }
+}
+
 /* The first wish to stop is the ranks' to answer; the second is not. */
 static void stop(ls__agent *agent, int number)
 {
+    uint64_t now = agent->env->now_ns(agent->env);
+    if (agent->stop_signal != 0 && now < agent->stop_ns + STOP_AGAIN_MS * 1000000ull) {
+        return;
+    }
     if (agent->stop_signal != 0) {
         ls__agent_fail(agent, 128 + number, "the job was killed after a second signal %d (%s)",
                        number, ls__signal_name(number));
-        agent->term_ns = agent->kill_ns = agent->env->now_ns(agent->env);
+        agent->term_ns = agent->kill_ns = now;
         return;
     }
     agent->stop_signal = number;
-    signal_groups(agent, number);
+    agent->stop_ns = now;
+    ask_to_stop(agent, number);
 }
 
 static void take_signals(ls__agent *agent)

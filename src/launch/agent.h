@@ -23,7 +23,6 @@ typedef struct ls__agent {
     ls__job_result *result;
     char host[64];
     int cores, port;
-    char run_id[20];
 
     ls__agent_rank rank[LS__BOARD_RANKS_MAX];
     int started, running;
@@ -34,7 +33,8 @@ typedef struct ls__agent {
     ls__output *output; /* NULL: the ranks inherit ours */
 
     int signals_fd, parent_fd;
-    int stop_signal;           /* passed on to the ranks; 0: none */
+    int stop_signal;           /* the user's wish; passed on, or noted on the board. 0: none */
+    uint64_t stop_ns;          /* when it came */
     int consequences;          /* ranks that the verdict stopped */
     uint64_t settle_ns;        /* when the best explanation so far becomes the verdict */
     uint64_t term_ns, kill_ns; /* when what still runs gets SIGTERM, SIGKILL */

@@ -9,7 +9,9 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/text.h"
 #include "launch/agent.h"
+#include "launch/restart.h"
 
 #define FIXED_ITEMS 2
 #define ORPHAN_LOOK_MS 20
@@ -18,9 +20,13 @@ static const int forwarded[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
 
 typedef struct front {
     const ls__env *env;
-    const ls__job *job;
+    ls__job job;
     pid_t pid; /* ours, which the agent watches */
     int result_fd;
+    int signals_fd; /* -1: none */
+    int stopped_by; /* the last signal that asks to stop, or tells of a closed terminal; 0: none */
+    char run_id[20];
+    ls__restarts restarts;
 } front;
 
 /* ---- in the agent's process ------------------------------------------------------------------ */
@@ -38,7 +44,7 @@ static int agent_main(void *arg)
     memset(result, 0, sizeof *result);
     result->culprit = -1;
     agent->env = env;
-    agent->job = f->job;
+    agent->job = &f->job;
     agent->result = result;
     agent->parent_fd = env->watch_parent(env, f->pid);
     if (agent->parent_fd < 0) {
@@ -52,14 +58,25 @@ static int agent_main(void *arg)
 
 /* ---- in the caller's process ----------------------------------------------------------------- */
 
-static bool agent_ended(const front *f, int pidfd, int signals_fd)
+/* The next signal, or -EAGAIN. */
+static int next_signal(front *f)
+{
+    int number = f->env->signal_next(f->env, f->signals_fd);
+    bool stop = number == SIGINT || number == SIGTERM;
+    if (stop || (number == SIGHUP && f->stopped_by == 0)) {
+        f->stopped_by = number;
+    }
+    return number;
+}
+
+static bool agent_ended(front *f, int pidfd)
 {
     const ls__env *env = f->env;
     ls__env_poll items[FIXED_ITEMS] = {{.fd = pidfd, .want_read = true},
-                                       {.fd = signals_fd, .want_read = true}};
-    (void)env->poll(env, items, signals_fd >= 0 ? FIXED_ITEMS : 1, LS__NEVER);
-    while (signals_fd >= 0 && items[1].can_read) {
-        int number = env->signal_next(env, signals_fd);
+                                       {.fd = f->signals_fd, .want_read = true}};
+    (void)env->poll(env, items, f->signals_fd >= 0 ? FIXED_ITEMS : 1, LS__NEVER);
+    while (f->signals_fd >= 0 && items[1].can_read) {
+        int number = next_signal(f);
         if (number <= 0) {
             break;
         }
@@ -91,6 +108,7 @@ static void read_result(const front *f, int fd, const ls__env_exit *how, ls__job
     memset(result, 0, sizeof *result);
     result->culprit = -1;
     result->code = how->signal != 0 ? 128 + how->signal : 1;
+    result->failure.final = true;
     snprintf(
         result->cause, sizeof result->cause,
         "the launcher's agent (process %d) was killed by signal %d (%s), and the ranks with it",
@@ -98,38 +116,32 @@ static void read_result(const front *f, int fd, const ls__env_exit *how, ls__job
     snprintf(result->report, sizeof result->report, "lockstep: %s\n", result->cause);
 }
 
-static void await_agent(const front *f, pid_t pid, int pidfd, int signals_fd, ls__env_exit *how)
+static void await_agent(front *f, pid_t pid, int pidfd, ls__env_exit *how)
 {
     const ls__env *env = f->env;
-    while (!agent_ended(f, pidfd, signals_fd)) {
+    while (!agent_ended(f, pidfd)) {
     }
     *how = (ls__env_exit){.pid = pid};
     (void)env->wait_exit(env, pid, how);
-    if (how->signal != 0 && f->job->forward_signals) {
+    if (how->signal != 0 && f->job.forward_signals) {
         end_orphans(env);
     }
 }
 
-ls_status ls__job_run(const ls__env *env, const ls__job *job, ls__job_result *result)
+/* One attempt, from the start of its agent to its result. */
+static int run_attempt(front *f, ls__job_result *result)
 {
-    LS_ASSERT(job->ranks >= 1 && job->ranks <= LS__BOARD_RANKS_MAX);
-    int pipe[2], signals_fd = -1, pidfd = -1;
+    const ls__env *env = f->env;
+    int pipe[2], pidfd = -1;
     pid_t pid = -1;
-    uint64_t mask = 0;
     ls__env_exit how;
     int error = env->pipe(env, pipe);
     if (error < 0) {
-        return ls__fail(LS_ERR_SYSTEM, "starting %d ranks: a pipe: %s", job->ranks,
-                        strerror(-error));
+        return error;
     }
-    if (job->forward_signals) {
-        (void)env->adopt_orphans(env);
-        signals_fd =
-            env->signals_open(env, forwarded, (int)(sizeof forwarded / sizeof *forwarded), &mask);
-    }
-    front f = {.env = env, .job = job, .pid = env->pid(env), .result_fd = pipe[1]};
+    f->result_fd = pipe[1];
     ls__env_spawn spawn = {.fn = agent_main,
-                           .arg = &f,
+                           .arg = f,
                            .stdout_fd = -1,
                            .stderr_fd = -1,
                            .keep_fds = &pipe[1],
@@ -138,13 +150,102 @@ ls_status ls__job_run(const ls__env *env, const ls__job *job, ls__job_result *re
     error = env->spawn(env, &spawn, &pid, &pidfd);
     env->close(env, pipe[1]);
     if (error >= 0) {
-        await_agent(&f, pid, pidfd, signals_fd, &how);
-        read_result(&f, pipe[0], &how, result);
+        await_agent(f, pid, pidfd, &how);
+        read_result(f, pipe[0], &how, result);
         env->close(env, pidfd);
     }
     env->close(env, pipe[0]);
-    if (signals_fd >= 0) {
-        env->signals_close(env, signals_fd, mask);
+    return error;
+}
+
+/* ---- restarts -------------------------------------------------------------------------------- */
+
+/* False: a wish to stop came. A closed terminal alone is none: under nohup the job goes on. */
+static bool wait_unless_stopped(front *f, int64_t delay_ms)
+{
+    const ls__env *env = f->env;
+    uint64_t deadline = ls__deadline_after(env, delay_ms);
+    ls__env_poll item = {.fd = f->signals_fd, .want_read = true};
+    do {
+        (void)env->poll(env, &item, f->signals_fd >= 0 ? 1 : 0, deadline);
+        while (f->signals_fd >= 0 && next_signal(f) > 0) {
+        }
+    } while (f->stopped_by != SIGINT && f->stopped_by != SIGTERM && env->now_ns(env) < deadline);
+    return f->stopped_by != SIGINT && f->stopped_by != SIGTERM;
+}
+
+static void add_line(ls__job_result *result, const char *format, const char *what)
+{
+    size_t used = strlen(result->report);
+    ls__text to = {result->report + used, sizeof result->report - used};
+    ls__text_add(&to, format, what);
+}
+
+static bool asked_to_stop(const front *f, const ls__job_result *result)
+{
+    return f->stopped_by == SIGINT || f->stopped_by == SIGTERM ||
+           (f->stopped_by == SIGHUP && result->failure.signal == SIGHUP);
+}
+
+/* Whether there is another attempt, with what is to be said about it in the report. */
+static bool again(front *f, ls__job_result *result)
+{
+    if (result->code == 0 || f->job.max_restarts == 0) {
+        return false;
+    }
+    if (asked_to_stop(f, result)) {
+        add_line(result, "lockstep: not restarted: asked to stop (%s)\n",
+                 ls__signal_name(f->stopped_by));
+        return false;
+    }
+    ls__restart next = ls__restart_decide(&f->restarts, result, f->env->now_ns(f->env));
+    add_line(result, "lockstep: %s\n", next.text);
+    if (!next.again) {
+        return false;
+    }
+    if (f->job.on_restart != NULL) {
+        f->job.on_restart(result);
+    }
+    if (!wait_unless_stopped(f, next.delay_ms)) { /* the report was given already */
+        snprintf(result->report, sizeof result->report,
+                 "lockstep: not restarted: asked to stop (%s)\n", ls__signal_name(f->stopped_by));
+        return false;
+    }
+    return true;
+}
+
+static int run_attempts(front *f, ls__job_result *result)
+{
+    uint64_t id = 0;
+    int error = f->env->random_bytes(f->env, &id, sizeof id);
+    snprintf(f->run_id, sizeof f->run_id, "%016llx", (unsigned long long)id);
+    f->job.run_id = f->run_id;
+    error = error < 0 ? error : run_attempt(f, result);
+    while (error >= 0 && again(f, result)) {
+        f->job.attempt++;
+        error = run_attempt(f, result);
+    }
+    return error;
+}
+
+ls_status ls__job_run(const ls__env *env, const ls__job *job, ls__job_result *result)
+{
+    LS_ASSERT(job->ranks >= 1 && job->ranks <= LS__BOARD_RANKS_MAX);
+    LS_ASSERT(job->max_restarts >= 0 && job->max_restarts <= LS__RESTARTS_MAX);
+    uint64_t mask = 0;
+    front f = {.env = env,
+               .job = *job,
+               .pid = env->pid(env),
+               .signals_fd = -1,
+               .restarts = {.max = job->max_restarts, .window_s = job->restart_window_s}};
+    if (job->forward_signals) {
+        (void)env->adopt_orphans(env);
+        f.signals_fd =
+            env->signals_open(env, forwarded, (int)(sizeof forwarded / sizeof *forwarded), &mask);
+    }
+    int error = run_attempts(&f, result);
+    if (f.signals_fd >= 0) {
+        env->signals_close(env, f.signals_fd, mask);
     }
     return error < 0
                ? ls__fail(LS_ERR_SYSTEM, "starting %d ranks: %s", job->ranks, strerror(-error))

@@ -1,6 +1,9 @@
 /* Running a job: N ranks of one program or function on this host. `lockstep run` and ls_spawn are
  * thin callers of ls__job_run.
  *
+ * With restarts the front starts one agent after the other, each with a store, a board and a secret
+ * of its own: nothing that the old world still does can reach the new one.
+ *
  *     front (the caller)  ──helper──▶  agent  ──▶  rank 0 … N-1  ──▶  what they start
  *       passes signals on,             owns store, board, output and the verdict;
  *       waits for the result           adopts orphans, so that nothing is left when it ends
@@ -15,6 +18,10 @@
 #include "base/env.h"
 #include "base/error.h"
 
+#define LS__RESTARTS_MAX 1000 /* more is a loop, not a remedy */
+
+struct ls__job_result;
+
 typedef struct ls__job {
     int ranks;               /* 1 … LS__BOARD_RANKS_MAX */
     const char *const *argv; /* the program; NULL: fn */
@@ -23,17 +30,32 @@ typedef struct ls__job {
     const char *log_dir;  /* NULL: none; made if it does not exist */
     bool capture;         /* the ranks' output comes through the agent, with prefixes */
     bool forward_signals; /* SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 go to the ranks */
+    int max_restarts;     /* 0 … LS__RESTARTS_MAX: all ranks are started anew after a failure */
+    int restart_window_s; /* only restarts of the last seconds count; 0: all of the job */
+    void (*on_restart)(const struct ls__job_result *failed); /* before a restart; may be NULL */
+    int attempt;        /* filled in by ls__job_run: 0, 1 … */
+    const char *run_id; /* filled in by ls__job_run: the same in all attempts */
 } ls__job;
 
+/* What tells whether a failure would come again; see restart.c. */
+typedef struct ls__failure {
+    bool final;             /* not the ranks' doing, or the user's wish: nothing to restart */
+    int status;             /* the ls_status that the culprit noted on the board; 0: none */
+    int signal;             /* that killed the culprit; 0: none */
+    uint64_t step, updates; /* how far the culprit was, as in ls__activity; 0: unknown */
+    char last_lines[1024];  /* of the culprit's output */
+} ls__failure;
+
 typedef struct ls__job_result {
-    int code;          /* 0, or that of the first failure: its exit code, or 128 + its signal */
-    int culprit;       /* rank of the first failure; -1: none */
+    int code;    /* 0, or that of the first failure: its exit code, or 128 + its signal */
+    int culprit; /* rank of the first failure; -1: none */
+    ls__failure failure;
     char cause[1024];  /* one line; "" when all went well */
     char report[6144]; /* several lines, with the culprit's last output; "" when all went well */
 } ls__job_result;
 
-/* Runs the job to its end. An error means that no rank was started; a job that failed is LS_OK with
- * result->code. */
+/* Runs the job to its end, restarts included. An error means that no rank was started; a job that
+ * failed is LS_OK with result->code. */
 ls_status ls__job_run(const ls__env *env, const ls__job *job, ls__job_result *result);
 
 #endif

@@ -289,6 +289,20 @@ static void put_live(ls__output *output, stream *s)
     put(k, k->live, (size_t)prefix + bytes);
 }
 
+void ls__output_say(ls__output *output, const char *line)
+{
+    stream own = {.rank = -1, .which = 1};
+    sink *k = sink_of(output, &own);
+    if (k->live_from != NULL) {
+        put(k, CLEAR_LINE, sizeof CLEAR_LINE - 1);
+    }
+    put(k, line, strlen(line));
+    put(k, "\n", 1);
+    if (k->live_from != NULL) {
+        put(k, k->live, strlen(k->live));
+    }
+}
+
 /* ---- streams ------------------------------------------------------------------------------- */
 
 static void take_byte(ls__output *output, stream *s, char byte, bool terminal)

@@ -17,6 +17,8 @@ int ls__output_poll(ls__output *output, ls__env_poll *items, int room);
 void ls__output_turn(ls__output *output, const ls__env_poll *items, int count);
 bool ls__output_reading(const ls__output *output); /* a stream has not ended */
 bool ls__output_writing(const ls__output *output); /* something is not written yet */
+/* A line of the launcher's own, to standard error. */
+void ls__output_say(ls__output *output, const char *line);
 /* Ends all streams: what stands in them without a newline is written too. */
 void ls__output_end(ls__output *output);
 /* The last lines of rank r, at most `bytes` - 1 and terminated. */

@@ -1,5 +1,5 @@
 /* LOG_DIR/pids.json: which process is which rank, for scripts that watch or signal them. It appears
- * whole, by a rename, when all ranks have started. */
+ * whole, by a rename, when all ranks have started, anew after each restart. */
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -16,6 +16,9 @@ static json_t *describe(const ls__agent *agent)
     for (int r = 0; r < agent->started; r++) {
         json_t *row = json_pack("{s:i, s:i, s:s}", "rank", r, "pid", (int)agent->rank[r].pid,
                                 "host", agent->host);
+        if (agent->job->max_restarts > 0) {
+            json_object_set_new(row, "attempt", json_integer(agent->job->attempt));
+        }
         json_array_append_new(rows, row);
     }
     return rows;

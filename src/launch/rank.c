@@ -56,9 +56,9 @@ static void describe_rank(const ls__agent *agent, int r, const start *s, variabl
     set(v, "ROLE_WORLD_SIZE=%d", n);
     set(v, "MASTER_ADDR=127.0.0.1");
     set(v, "MASTER_PORT=%d", agent->port);
-    set(v, "TORCHELASTIC_RESTART_COUNT=0");
-    set(v, "TORCHELASTIC_MAX_RESTARTS=0");
-    set(v, "TORCHELASTIC_RUN_ID=%s", agent->run_id);
+    set(v, "TORCHELASTIC_RESTART_COUNT=%d", agent->job->attempt);
+    set(v, "TORCHELASTIC_MAX_RESTARTS=%d", agent->job->max_restarts);
+    set(v, "TORCHELASTIC_RUN_ID=%s", agent->job->run_id);
     set(v, "LOCKSTEP_BOOTSTRAP=v1:%d:%d:%d", s->store_fd, agent->board_fd, s->secret_fd);
     set(v, "LOCKSTEP_LIVE=%s", agent->output != NULL && ls__output_live(agent->output) ? "1" : "");
     /* N ranks must not each take all cores, nor spin on them while waiting (DESIGN 6). */

@@ -161,12 +161,28 @@ static void publish(ls__agent *agent, int culprit, const char *text)
     ls__store_server_fail(agent->store, text);
 }
 
+/* The output's last lines follow in the report: they may still be in the pipe. */
+static void describe_failure(ls__agent *agent, int culprit)
+{
+    ls__failure *failure = &agent->result->failure;
+    failure->final = culprit < 0;
+    if (culprit >= 0) {
+        const ls__board_rank *place = &agent->board->rank[culprit];
+        const ls__activity *activity = &place->activity;
+        failure->status = -(int)atomic_load_explicit(&place->failed, memory_order_acquire);
+        failure->signal = agent->rank[culprit].exit.signal;
+        failure->step = atomic_load_explicit(&activity->step, memory_order_relaxed);
+        failure->updates = atomic_load_explicit(&activity->updates, memory_order_relaxed);
+    }
+}
+
 static void give(ls__agent *agent, int culprit, int code, int64_t grace_ms)
 {
     ls__job_result *result = agent->result;
     agent->settle_ns = LS__NEVER;
     result->culprit = culprit;
     result->code = code;
+    describe_failure(agent, culprit);
     agent->consequences = count_consequences(agent, culprit);
     agent->term_ns = ls__deadline_after(agent->env, grace_ms);
     agent->kill_ns = ls__deadline_after(agent->env, grace_ms + GRACE_TERM_MS);
@@ -283,12 +299,25 @@ static void add_consequences(const ls__agent *agent, ls__text *to)
     }
 }
 
+static void add_good_stop(const ls__agent *agent, ls__text *to)
+{
+    if (agent->stop_signal != 0) {
+        ls__text_add(to, "lockstep: stopped by signal %d (%s); all ranks ended well\n",
+                     agent->stop_signal, ls__signal_name(agent->stop_signal));
+    }
+}
+
 void ls__agent_report(ls__agent *agent)
 {
     ls__job_result *result = agent->result;
     ls__text to = {result->report, sizeof result->report};
     if (!ls__agent_failed(agent)) {
+        add_good_stop(agent, &to);
         return;
+    }
+    if (agent->output != NULL && result->culprit >= 0) {
+        ls__output_tail(agent->output, result->culprit, result->failure.last_lines,
+                        sizeof result->failure.last_lines);
     }
     ls__text_add(&to, "lockstep: %s\n", result->cause);
     add_last_lines(agent, &to);

@@ -188,7 +188,7 @@ static ls_status check_synchronised(const ls_optim *o)
     return LS_OK;
 }
 
-static ls_status update(const ls_optim *o, ls__optim_param *param)
+static ls_status update(ls_optim *o, ls__optim_param *param)
 {
     ls_status status = ls_tensor_status(param->value);
     if (status < 0) { /* the parameter's name died with the module */
@@ -205,6 +205,7 @@ static ls_status update(const ls_optim *o, ls__optim_param *param)
         return ls__fail_within(ls__self.status, "%s step: %s", o->cls->name, param->name);
     }
     param->steps++;
+    o->steps_max = param->steps > o->steps_max ? param->steps : o->steps_max;
     o->cls->update(o, param, value, gradient);
     ls__tensor_changed(param->value);
     return LS_OK;
@@ -240,6 +241,8 @@ ls_status ls_optim_step(ls_optim *o)
     ls__phase former = ls__activity_enter(LS__PHASE_OPTIMIZER, o->cls->name);
     ls_status status = step(o);
     ls__activity_leave(former);
+    atomic_store_explicit(&o->runtime->activity->updates, (uint64_t)o->steps_max,
+                          memory_order_relaxed);
     return status;
 }
 

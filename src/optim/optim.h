@@ -35,7 +35,8 @@ struct ls_optim {
     int state_count; /* of the class' state tensors, how many this one keeps */
     ls__optim_param *params;
     int count;
-    void *memory; /* of all state; NULL until the first step */
+    int64_t steps_max; /* of its parameters: how far training has come */
+    void *memory;      /* of all state; NULL until the first step */
     size_t memory_bytes;
 };
 

@@ -1,0 +1,147 @@
+/* `lockstep run --max-restarts`: what is tried again, what is not, and what programs see of it. The
+ * harness fails a test that leaves a process. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "test.h"
+
+#define SECONDS 40
+
+/* Runs a shell script in a new folder; $L is the command, $W the worker. */
+static test_output script(const char *text)
+{
+    char command[8192], worker[1024];
+    snprintf(worker, sizeof worker, "%s", test_build_path("tests/dist/launch/worker"));
+    snprintf(command, sizeof command,
+             "L=%s; W=%s; D=$(mktemp -d); trap 'rm -rf $D' EXIT; cd $D\n"
+             "until_file() { until [ -s $1 ]; do sleep 0.01; done; }\n%s",
+             test_build_path("lockstep"), worker, text);
+    return test_run(command, SECONDS);
+}
+
+static int count_of(const char *text, const char *part)
+{
+    int count = 0;
+    for (const char *at = strstr(text, part); at != NULL; at = strstr(at + 1, part)) {
+        count++;
+    }
+    return count;
+}
+
+/* Runs, and wants this status, so many restarts, and `last` among the output. */
+static void check(const char *text, int status, int restarts, const char *last)
+{
+    test_output got = script(text);
+    if (got.status != status || count_of(got.text, "lockstep: restart ") != restarts) {
+        test_fail(__FILE__, __LINE__, "%s\nstatus %d, want %d; want %d restarts: %s", text,
+                  got.status, status, restarts, got.text);
+    }
+    CHECK_CONTAINS(got.text, last);
+    free(got.text);
+}
+
+TEST(what_fails_once_is_started_again_and_comes_through)
+{
+    check("$L run -n 3 --max-restarts 2 sh -c '[ $TORCHELASTIC_RESTART_COUNT$RANK = 01 ] && exit "
+          "7; echo try $TORCHELASTIC_RESTART_COUNT of $TORCHELASTIC_MAX_RESTARTS'",
+          0, 1, "[1] try 1 of 2\n");
+    check("$L run -n 4 --max_restarts=1 $W mend", 0, 1, "[1] came through in attempt 1\n");
+    check("$L run -n 1 --max-restarts 1 sh -c '[ $TORCHELASTIC_RESTART_COUNT = 1 ] || kill -9 $$'",
+          0, 1, "lockstep: restart 1 of 1, at once\n");
+}
+
+TEST(without_the_flag_nothing_is_started_again)
+{
+    test_output got = script("$L run -n 2 sh -c 'exit 7'");
+    CHECK_INT(got.status, 7);
+    CHECK_INT(count_of(got.text, "restart"), 0);
+    free(got.text);
+}
+
+TEST(the_same_failure_twice_is_not_tried_a_third_time)
+{
+    check("$L run -n 2 --max-restarts 5 sh -c 'echo no such file; exit 7'", 7, 1,
+          "lockstep: not restarted: the same failure twice; it would come again\n");
+    /* in words that differ in process numbers, and after a resume that began at another step */
+    check("$L run -n 2 --max-restarts 5 $W fail", 9, 1,
+          "lockstep: not restarted: the same failure twice at step 5; it would come again\n");
+}
+
+TEST(different_failures_use_up_the_restarts_and_the_last_ones_status_is_given)
+{
+    check("$L run -n 2 --max-restarts 2 sh -c 'exit $((TORCHELASTIC_RESTART_COUNT+3))'", 5, 2,
+          "lockstep: not restarted: 2 of 2 restarts are used\n");
+    check("$L run -n 2 --max-restarts 2 $W kill", 137, 2, "lockstep: restart 2 of 2, in 1 s\n");
+}
+
+TEST(a_kill_from_outside_proves_nothing_where_no_step_is_known)
+{
+    check("$L run -n 2 --max-restarts 2 sh -c 'kill -9 $$'", 137, 2, "2 of 2 restarts are used");
+}
+
+TEST(what_cannot_work_is_not_tried_again)
+{
+    check("$L run -n 2 --max-restarts 3 ./no_such_program", 127, 0,
+          "lockstep: not restarted: it is not a failure of the ranks\n");
+    check(
+        "$L run -n 2 --max-restarts 3 sh -c no_such_program", 127, 0,
+        "lockstep: not restarted: exit codes 126 and 127 mean that a program cannot be started\n");
+    check("$L run -n 2 --max-restarts 3 $W mismatch", 1, 0,
+          "lockstep: not restarted: it would come again (LS_ERR_MISMATCH)\n");
+}
+
+TEST(the_run_keeps_its_number_and_each_attempt_its_logs)
+{
+    test_output got =
+        script("mkdir -p l/attempt_0/7; echo old > l/attempt_0/7/kept\n"
+               "$L run -n 2 --max-restarts 3 --log-dir l sh -c 'echo $TORCHELASTIC_RUN_ID; echo "
+               "$TORCHELASTIC_RESTART_COUNT $$ >&2; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || exit "
+               "3' >/dev/null 2>&1; echo status $?\n"
+               "cd l; cat attempt_0/0/stdout.log attempt_1/1/stdout.log | uniq | wc -l\n"
+               "cat attempt_1/1/stderr.log; ls; cat attempt_0/7/kept\n"
+               "p=$(sed 's/1 //' attempt_1/1/stderr.log); tr -d ' \\n' < pids.json | grep -o "
+               "\"\\\"rank\\\":1,\\\"pid\\\":$p,\\\"host\\\":\\\"[^\\\"]*\\\",\\\"attempt\\\":1\"");
+    CHECK_CONTAINS(got.text, "status 0\n1\n1 ");
+    CHECK_CONTAINS(got.text, "attempt_0\nattempt_1\npids.json\nold\n");
+    CHECK_CONTAINS(got.text, "\"attempt\":1");
+    free(got.text);
+}
+
+TEST(nothing_of_the_former_attempt_is_left_when_the_next_begins)
+{
+    /* rank 1 leaves a process in a session of its own, which the second attempt looks for */
+    check("ls /dev/shm > before\n"
+          "$L run -n 2 --max-restarts 1 sh -c 'if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then "
+          "[ $RANK = 0 ] && sleep 60; setsid sh -c \"trap \\\"\\\" TERM; echo \\$\\$ > far; sleep "
+          "60\" & until [ -s far ]; do sleep 0.01; done; exit 3; fi; kill -0 $(cat far) && exit 4; "
+          "echo clean'; s=$?\nls /dev/shm > after; cmp before after || exit 98; exit $s",
+          0, 1, "[1] clean\n");
+}
+
+TEST(a_wish_to_stop_while_waiting_for_the_next_attempt_ends_the_job)
+{
+    check("$L run -n 1 --max-restarts 9 --log-dir l sh -c 'exit $((TORCHELASTIC_RESTART_COUNT+3))' "
+          "2> err & p=$!\n"
+          "until grep -qs 'in 2 s' err; do sleep 0.01; done; kill -TERM $p; wait $p; s=$?\n"
+          "cat err; exit $s",
+          5, 3, "lockstep: not restarted: asked to stop (SIGTERM)\n");
+}
+
+TEST(a_program_that_dies_of_the_wish_to_stop_is_not_started_again)
+{
+    check("$L run -n 2 --max-restarts 3 sh -c 'echo up > up$RANK; exec sleep 60' & p=$!\n"
+          "until_file up0; until_file up1; kill -TERM $p; wait $p",
+          143, 0, "lockstep: not restarted: asked to stop (SIGTERM)\n");
+}
+
+TEST(wrong_values_are_refused)
+{
+    check("$L run -n 1 --max-restarts x true", 2, 0, "--max-restarts x is not a whole number");
+    check("$L run -n 1 --max-restarts -1 true", 2, 0, "--max-restarts -1: give 0 to 1000");
+    check("$L run -n 1 --max-restarts 1001 true", 2, 0, "give 0 to 1000");
+    check("$L run -n 1 --restart-window 0 true", 2, 0, "give a number of seconds");
+    check("$L run -n 1 --max-restart 1 true", 2, 0, "did you mean --max-restarts?");
+}
+
+TEST_MAIN

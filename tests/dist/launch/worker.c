@@ -1,0 +1,169 @@
+/* A small training program for the tests of stopping and restarting: hand-made gradients through a
+ * reducer.
+ *
+ *     worker train STEPS    until a wish to stop, at most STEPS; files up0, up1 … when it trains
+ *     worker agree STEPS    the same without a reducer, by ls_stop_agree
+ *     worker plain STEPS    the same without .graceful_stop
+ *     worker deaf STEPS     the same, but no wish is heeded
+ *     worker mend           rank 1 fails at step 5 of the first attempt; resumes from ./saved
+ *     worker fail           rank 1 fails at step 5 of every attempt; resumes from ./saved
+ *     worker kill           the same by SIGKILL, at another step each time
+ *     worker mismatch       ranks reduce different counts
+ */
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <lockstep/lockstep.h>
+#include <lockstep/reducer.h>
+
+enum { COUNT = 1000, STEPS = 10, FATAL_STEP = 5, SAVED_STEP = 3, FAILURE = 9 };
+
+static const char *mode;
+static float weights[COUNT];
+static ls_reducer *reducer;
+static ls_reducer_param param = {.name = "w", .count = COUNT, .dtype = LS_FLOAT32};
+
+static bool mode_is(const char *name)
+{
+    return strcmp(mode, name) == 0;
+}
+
+static void touch(const char *name, int number)
+{
+    char path[64];
+    snprintf(path, sizeof path, "%s%d", name, number);
+    FILE *file = fopen(path, "w");
+    if (file == NULL || fprintf(file, "%d\n", (int)getpid()) < 0 || fclose(file) != 0) {
+        exit(FAILURE);
+    }
+}
+
+/* Between the exchange and the look at its outcome: ranks that looked at the wish itself would
+ * mostly see it in different steps. */
+static void work(void)
+{
+    struct timespec pause = {.tv_nsec = 1000000 + 3000000 * ls_rank()};
+    (void)nanosleep(&pause, NULL);
+}
+
+static void train_step(int step)
+{
+    ls_step_begin((ls_step_context){.step = (uint64_t)step});
+    LS_CHECK(ls_reducer_begin(reducer, NULL));
+    for (int i = 0; i < COUNT; i++) {
+        ((float *)param.grad)[i] = weights[i] * 0.01f + (float)(ls_rank() + step) * 1e-3f;
+    }
+    LS_CHECK(ls_reducer_ready(reducer, 0, NULL));
+    LS_CHECK(ls_reducer_wait(reducer));
+    for (int i = 0; i < COUNT; i++) {
+        weights[i] -= 0.1f * ((float *)param.grad)[i];
+    }
+    LS_CHECK(ls_reducer_zero(reducer));
+    work();
+}
+
+static bool stop_wanted(void)
+{
+    bool stop = false;
+    if (mode_is("agree")) {
+        work();
+        LS_CHECK(ls_stop_agree(ls_world(), &stop));
+        return stop;
+    }
+    return ls_stop_requested();
+}
+
+static int train(int steps)
+{
+    int step = 0;
+    for (bool stop = false; !stop && step < steps; step++) {
+        if (!mode_is("agree")) {
+            train_step(step);
+        }
+        stop = stop_wanted() && !mode_is("deaf");
+        if (step == 3) {
+            touch("up", ls_rank());
+        }
+    }
+    uint64_t hash = 14695981039346656037u;
+    for (int i = 0; i < COUNT; i++) {
+        uint32_t bits;
+        memcpy(&bits, &weights[i], sizeof bits);
+        hash = (hash ^ bits) * 1099511628211u;
+    }
+    printf("ended after step %d of %d with %016llx\n", step, steps, (unsigned long long)hash);
+    return 0;
+}
+
+/* ---- failing -------------------------------------------------------------------------------- */
+
+static int attempt(void)
+{
+    const char *text = getenv("TORCHELASTIC_RESTART_COUNT");
+    return text != NULL ? atoi(text) : -1;
+}
+
+static void fail_here(void)
+{
+    fprintf(stderr, "process %d at 0x%zx failed, clock %ld\n", (int)getpid(), (size_t)&attempt,
+            (long)clock());
+    if (mode_is("kill")) {
+        kill(getpid(), SIGKILL);
+    }
+    exit(FAILURE);
+}
+
+static int fail(void)
+{
+    FILE *saved = fopen("saved", "r");
+    int fatal = mode_is("kill") ? FATAL_STEP + attempt() : FATAL_STEP;
+    bool due = ls_rank() == 1 && (attempt() == 0 || !mode_is("mend"));
+    for (int step = saved != NULL ? SAVED_STEP : 0; step < STEPS; step++) {
+        if (due && step == fatal) {
+            ls_step_begin((ls_step_context){.step = (uint64_t)step});
+            fail_here();
+        }
+        train_step(step);
+        if (step == SAVED_STEP && ls_rank() == 0) {
+            touch("save", 0);
+            (void)rename("save0", "saved");
+        }
+    }
+    printf("came through in attempt %d\n", attempt());
+    return 0;
+}
+
+static int mismatch(void)
+{
+    LS_CHECK(ls_barrier(ls_world(), NULL, NULL));
+    ls_status status =
+        ls_all_reduce(ls_world(), weights, 10 + ls_rank(), LS_FLOAT32, LS_SUM, NULL, NULL);
+    return status < 0 ? 1 : 0;
+}
+
+static int run(int argc, char **argv)
+{
+    int steps = argc > 2 ? atoi(argv[2]) : STEPS;
+    if (mode_is("mismatch")) {
+        return mismatch();
+    }
+    LS_CHECK(ls_reducer_new(ls_world(), &param, 1, NULL, &reducer));
+    bool fails = mode_is("mend") || mode_is("fail") || mode_is("kill");
+    int status = fails ? fail() : train(steps);
+    LS_CHECK(ls_reducer_free(reducer));
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    mode = argc > 1 ? argv[1] : "";
+    LS_CHECK(ls_init(LS_OPTIONS(ls_init_options, .graceful_stop = !mode_is("plain"))));
+    int status = run(argc, argv);
+    LS_CHECK(ls_finalize());
+    return status;
+}
