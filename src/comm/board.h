@@ -46,8 +46,10 @@ typedef enum ls__flight_state {
 /* One operation. Writer: the rank's own threads; `state` is stored last, with release. */
 typedef struct ls__flight_record {
     _Atomic uint32_t state;
-    uint32_t fences_passed;
-    uint64_t queued_ns, started_ns, ended_ns;
+    /* Relaxed: with more operations in flight than records, an old one's end may meet the opening
+     * of the one that took its record. */
+    _Atomic uint32_t fences_passed;
+    _Atomic uint64_t queued_ns, started_ns, ended_ns;
     ls__descriptor descriptor;
     char group_name[32];
 } ls__flight_record;

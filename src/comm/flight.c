@@ -11,16 +11,26 @@ static ls__flight_record *record_of(ls__comm *comm, uint64_t number)
     return &comm->me->flight[number % LS__FLIGHT_MAX];
 }
 
+static void note(_Atomic uint64_t *field, uint64_t value)
+{
+    atomic_store_explicit(field, value, memory_order_relaxed);
+}
+
+static void note32(_Atomic uint32_t *field, uint32_t value)
+{
+    atomic_store_explicit(field, value, memory_order_relaxed);
+}
+
 uint64_t ls__flight_open(ls__comm *comm, const ls_work *work)
 {
     const uint64_t number = atomic_load_explicit(&comm->me->flight_next, memory_order_relaxed);
     ls__flight_record *record = record_of(comm, number);
     atomic_store_explicit(&record->state, LS__FLIGHT_EMPTY, memory_order_relaxed);
     atomic_thread_fence(memory_order_release); /* readers see EMPTY before the new fields */
-    record->fences_passed = 0;
-    record->queued_ns = work->queued_ns;
-    record->started_ns = 0;
-    record->ended_ns = 0;
+    note32(&record->fences_passed, 0);
+    note(&record->queued_ns, work->queued_ns);
+    note(&record->started_ns, 0);
+    note(&record->ended_ns, 0);
     record->descriptor = work->descriptor;
     memcpy(record->group_name, work->group->name, sizeof record->group_name);
     atomic_store_explicit(&record->state, LS__FLIGHT_QUEUED, memory_order_release);
@@ -39,10 +49,10 @@ void ls__flight_start(ls__comm *comm, const ls_work *work)
 {
     if (still_there(comm, work)) {
         ls__flight_record *record = record_of(comm, work->flight);
-        record->fences_passed = 1;
+        note32(&record->fences_passed, 1);
         /* A small operation lasts about as long as looking at the clock twice: it has no start. */
-        record->started_ns =
-            work->way == LS__WAY_SMALL ? work->queued_ns : comm->env->now_ns(comm->env);
+        note(&record->started_ns,
+             work->way == LS__WAY_SMALL ? work->queued_ns : comm->env->now_ns(comm->env));
         atomic_store_explicit(&record->state, LS__FLIGHT_STARTED, memory_order_release);
     }
 }
@@ -51,7 +61,7 @@ void ls__flight_close(ls__comm *comm, const ls_work *work, ls_status status, uin
 {
     if (still_there(comm, work)) {
         ls__flight_record *record = record_of(comm, work->flight);
-        record->ended_ns = now_ns;
+        note(&record->ended_ns, now_ns);
         atomic_store_explicit(&record->state, status == LS_OK ? LS__FLIGHT_DONE : LS__FLIGHT_FAILED,
                               memory_order_release);
     }
