@@ -152,7 +152,10 @@ static int64_t delay_ms(int before)
 
 static void put_within(const ls__restarts *self, char *out, size_t bytes)
 {
-    snprintf(out, bytes, self->window_s > 0 ? " within %d s" : "", self->window_s);
+    out[0] = '\0';
+    if (self->window_s > 0) {
+        snprintf(out, bytes, " within %d s", self->window_s);
+    }
 }
 
 static void say_again(const ls__restarts *self, ls__restart *out, int number)
