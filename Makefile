@@ -29,8 +29,8 @@ test: build
 
 # Also what is random, slow or violent, and the sanitizer builds.
 test-long: build
-	TEST_LONG=1 tests/run --build $(BUILD)
-	$(MAKE) sanitize TEST_LONG=1
+	TEST_SEED=random TEST_LONG=1 tests/run --build $(BUILD)
+	TEST_SEED=random $(MAKE) sanitize TEST_LONG=1
 
 # Trains a small GPT on the text in DATA with N workers.
 demo: $(BUILD)/build.ninja

@@ -196,11 +196,13 @@ static bool run_and_print(const test_case *test, int number)
 static uint64_t choose_seed(void)
 {
     const char *text = getenv("TEST_SEED");
-    uint32_t seed = 1;
-    if (text != NULL) {
+    uint32_t seed = 1; /* one change, one verdict: without TEST_SEED every run draws the same */
+    if (text != NULL && strcmp(text, "random") != 0) {
         return strtoull(text, NULL, 0);
     }
-    (void)!getrandom(&seed, sizeof seed, 0);
+    if (text != NULL) {
+        (void)!getrandom(&seed, sizeof seed, 0);
+    }
     return seed;
 }
 
