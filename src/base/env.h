@@ -47,6 +47,27 @@ typedef struct ls__env_spawn {
                     and ends without the user's exit handlers */
 } ls__env_spawn;
 
+typedef struct ls__env_span { /* a piece of memory to be sent */
+    const void *at;
+    size_t bytes;
+} ls__env_span;
+
+#define LS__ADDRESS_MAX 64 /* numeric: "10.0.0.1", "fe80::1%eth0" */
+
+typedef struct ls__env_interface { /* one address of a network interface that is up */
+    char name[32];
+    char address[LS__ADDRESS_MAX];
+    bool loopback;
+} ls__env_interface;
+
+/* What a poller reports and is asked for. */
+enum { LS__READY_READ = 1, LS__READY_WRITE = 2, LS__READY_HANGUP = 4 };
+
+typedef struct ls__env_ready {
+    uint64_t tag;
+    int what; /* LS__READY_…, or-ed */
+} ls__env_ready;
+
 typedef enum ls__env_kind {
     LS__ENV_OTHER = 0,
     LS__ENV_FILE = 1,
@@ -120,6 +141,32 @@ struct ls__env {
     /* Maps `reserve` bytes, of which the file may have fewer yet. */
     int (*shm_map)(const ls__env *env, int fd, size_t reserve, void **out);
     void (*shm_unmap)(const ls__env *env, void *memory, size_t reserve);
+
+    /* TCP: streams that are non-blocking, close-on-exec and without delay. Addresses are numeric,
+     * at most LS__ADDRESS_MAX bytes; those that come from names were resolved before. */
+    int (*tcp_listen)(const ls__env *env, const char *address, int port);       /* port 0: any */
+    int (*tcp_accept)(const ls__env *env, int fd, char *address, size_t bytes); /* -EAGAIN */
+    /* Begins to connect, from the address `from` unless NULL; returns the descriptor. */
+    int (*tcp_connect)(const ls__env *env, const char *address, int port, const char *from);
+    int (*tcp_connected)(const ls__env *env, int fd); /* 0, -EINPROGRESS or why not */
+    /* The numeric addresses of both ends; *port is the own one. */
+    int (*tcp_name)(const ls__env *env, int fd, bool peer, char *address, size_t bytes, int *port);
+    ssize_t (*send_spans)(const ls__env *env, int fd, const ls__env_span *spans, int count);
+    /* Resolves a host name (blocks); writes up to `room` addresses; returns how many, or -errno
+     * (-ENOENT: no such name). */
+    int (*resolve)(const ls__env *env, const char *name, char (*out)[LS__ADDRESS_MAX], int room);
+    int (*interfaces)(const ls__env *env, ls__env_interface *out, int room); /* how many */
+
+    /* Pollers: readiness of many descriptors, edge-triggered: each change is reported once, so who
+     * is told reads (writes) until -EAGAIN. A poller's descriptor may itself be polled. */
+    int (*poller_open)(const ls__env *env);
+    int (*poller_add)(const ls__env *env, int poller, int fd, uint64_t tag);
+    int (*poller_remove)(const ls__env *env, int poller, int fd); /* before fd is closed */
+    int (*poller_wait)(const ls__env *env, int poller, ls__env_ready *out, int room,
+                       uint64_t deadline_ns); /* how many; 0: the deadline */
+    int (*event_open)(const ls__env *env);    /* becomes readable by event_set until event_clear */
+    void (*event_set)(const ls__env *env, int fd);
+    void (*event_clear)(const ls__env *env, int fd);
 
     /* processes */
     int (*spawn)(const ls__env *env, const ls__env_spawn *spawn, pid_t *pid, int *pidfd);

@@ -1,4 +1,5 @@
-/* The real env table: Linux. The entries stand in env_posix_{thread,file,dir,net,process,launch}.c,
+/* The real env table: Linux. The entries stand in env_posix_{thread,file,dir,net,tcp,process,
+ * launch}.c,
  * the only files of the library that make system calls. */
 #include "base/env_posix.h"
 
@@ -39,6 +40,21 @@ static const ls__env posix = {
     .shm_seal = ls__posix_shm_seal,
     .shm_map = ls__posix_shm_map,
     .shm_unmap = ls__posix_shm_unmap,
+    .tcp_listen = ls__posix_tcp_listen,
+    .tcp_accept = ls__posix_tcp_accept,
+    .tcp_connect = ls__posix_tcp_connect,
+    .tcp_connected = ls__posix_tcp_connected,
+    .tcp_name = ls__posix_tcp_name,
+    .send_spans = ls__posix_send_spans,
+    .resolve = ls__posix_resolve,
+    .interfaces = ls__posix_interfaces,
+    .poller_open = ls__posix_poller_open,
+    .poller_add = ls__posix_poller_add,
+    .poller_remove = ls__posix_poller_remove,
+    .poller_wait = ls__posix_poller_wait,
+    .event_open = ls__posix_event_open,
+    .event_set = ls__posix_event_set,
+    .event_clear = ls__posix_event_clear,
     .spawn = ls__posix_spawn,
     .wait_exit = ls__posix_wait_exit,
     .kill = ls__posix_kill,

@@ -57,6 +57,25 @@ ssize_t ls__posix_send(const ls__env *env, int fd, const void *in, size_t bytes,
 ssize_t ls__posix_recv(const ls__env *env, int fd, void *out, size_t bytes, int *got_fd);
 int ls__posix_peer_uid(const ls__env *env, int fd, uid_t *uid);
 
+/* tcp: streams between hosts, pollers, events */
+int ls__posix_tcp_listen(const ls__env *env, const char *address, int port);
+int ls__posix_tcp_accept(const ls__env *env, int fd, char *address, size_t bytes);
+int ls__posix_tcp_connect(const ls__env *env, const char *address, int port, const char *from);
+int ls__posix_tcp_connected(const ls__env *env, int fd);
+int ls__posix_tcp_name(const ls__env *env, int fd, bool peer, char *address, size_t bytes,
+                       int *port);
+ssize_t ls__posix_send_spans(const ls__env *env, int fd, const ls__env_span *spans, int count);
+int ls__posix_resolve(const ls__env *env, const char *name, char (*out)[LS__ADDRESS_MAX], int room);
+int ls__posix_interfaces(const ls__env *env, ls__env_interface *out, int room);
+int ls__posix_poller_open(const ls__env *env);
+int ls__posix_poller_add(const ls__env *env, int poller, int fd, uint64_t tag);
+int ls__posix_poller_remove(const ls__env *env, int poller, int fd);
+int ls__posix_poller_wait(const ls__env *env, int poller, ls__env_ready *out, int room,
+                          uint64_t deadline_ns);
+int ls__posix_event_open(const ls__env *env);
+void ls__posix_event_set(const ls__env *env, int fd);
+void ls__posix_event_clear(const ls__env *env, int fd);
+
 /* process: children */
 int ls__posix_spawn(const ls__env *env, const ls__env_spawn *spawn, pid_t *pid, int *pidfd);
 int ls__posix_wait_exit(const ls__env *env, pid_t pid, ls__env_exit *out);

@@ -98,6 +98,13 @@ static inline size_t ls__board_bytes(int ranks)
     return sizeof(ls__board) + (size_t)ranks * sizeof(ls__board_rank);
 }
 
+/* The index on the board of a rank of the world; -1: it runs on another host. */
+static inline int ls__board_local(const ls__board *board, int world_rank)
+{
+    const int local = world_rank - board->first_rank;
+    return local >= 0 && local < board->ranks ? local : -1;
+}
+
 /* What a new board says about the job. */
 typedef struct ls__board_job {
     int ranks, world_size, first_rank;

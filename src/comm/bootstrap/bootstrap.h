@@ -24,6 +24,10 @@ typedef struct ls__boot {
     ls_store *store;    /* owned; of one rank: in memory */
     ls__board *board;   /* owned mapping */
     bool board_private; /* not shared: a world of one */
+    /* What connections to ranks of other hosts need. */
+    uint8_t secret[LS__SECRET_BYTES];
+    bool plain; /* --data-plane plain: links that leave the host are not encrypted */
+    char address[LS__ADDRESS_MAX]; /* of this host, as others reach it; "": loopback only */
 } ls__boot;
 
 /* Fills *out or fails with what was found in the environment and what to do. */

@@ -144,9 +144,9 @@ static ls_status read_secret(const ls__env *env, int fd, uint8_t secret[LS__SECR
     return LS_OK;
 }
 
-static ls_status connect_store(const ls__env *env, const inherited *in, ls_store **out)
+static ls_status connect_store(const ls__env *env, const inherited *in,
+                               uint8_t secret[LS__SECRET_BYTES], ls_store **out)
 {
-    uint8_t secret[LS__SECRET_BYTES];
     uid_t uid;
     if (env->peer_uid(env, in->store, &uid) < 0) {
         return ls__fail(LS_ERR_INVALID,
@@ -156,9 +156,7 @@ static ls_status connect_store(const ls__env *env, const inherited *in, ls_store
                         in->store);
     }
     LS_TRY(read_secret(env, in->secret, secret));
-    ls_status status = ls__store_connect(env, in->store, secret, out);
-    memset(secret, 0, sizeof secret);
-    return status;
+    return ls__store_connect(env, in->store, secret, out);
 }
 
 ls_status ls__bootstrap_launcher(const ls__env *env, int64_t timeout_ms, ls__boot *out)
@@ -183,7 +181,7 @@ ls_status ls__bootstrap_launcher(const ls__env *env, int64_t timeout_ms, ls__boo
     if (status < 0) {
         goto fail_board;
     }
-    status = connect_store(env, &in, &out->store);
+    status = connect_store(env, &in, out->secret, &out->store);
     if (status < 0) {
         goto fail_claim;
     }

@@ -1,0 +1,297 @@
+/* TCP streams, pollers and events: Linux. Every socket is non-blocking, closed on exec, without
+ * Nagle's delay (frames are sent whole, with one call). */
+#include "base/env_posix.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "base/compiler.h"
+
+#define BACKLOG 256
+#define SPANS_MAX 64
+
+/* ---- addresses ---------------------------------------------------------------------------- */
+
+typedef struct address {
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+        struct sockaddr_storage room;
+    } at;
+    socklen_t bytes;
+} address;
+
+/* A numeric one, with an interface behind '%' where IPv6 wants it. */
+static int parse(const char *text, int port, address *out)
+{
+    char service[16];
+    snprintf(service, sizeof service, "%d", port);
+    const struct addrinfo hints = {.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV,
+                                   .ai_socktype = SOCK_STREAM};
+    struct addrinfo *found = NULL;
+    if (port < 0 || port > 65535 || getaddrinfo(text, service, &hints, &found) != 0) {
+        return -EINVAL;
+    }
+    memset(out, 0, sizeof *out);
+    memcpy(&out->at, found->ai_addr, found->ai_addrlen);
+    out->bytes = found->ai_addrlen;
+    freeaddrinfo(found);
+    return 0;
+}
+
+static int print(const struct sockaddr *from, socklen_t length, char *out, size_t bytes, int *port)
+{
+    char service[16] = "0";
+    if (getnameinfo(from, length, out, (socklen_t)bytes, service, sizeof service,
+                    NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+        return -EINVAL;
+    }
+    if (port != NULL) {
+        *port = 0;
+        for (const char *c = service; *c >= '0' && *c <= '9'; c++) {
+            *port = *port * 10 + (*c - '0');
+        }
+    }
+    return 0;
+}
+
+int ls__posix_resolve(const ls__env *env LS__UNUSED, const char *name, char (*out)[LS__ADDRESS_MAX],
+                      int room)
+{
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+    struct addrinfo *found = NULL;
+    int rc = getaddrinfo(name, NULL, &hints, &found);
+    if (rc != 0) {
+        return rc == EAI_AGAIN ? -EAGAIN : rc == EAI_MEMORY ? -ENOMEM : -ENOENT;
+    }
+    int count = 0;
+    for (struct addrinfo *a = found; a != NULL && count < room; a = a->ai_next) {
+        count += print(a->ai_addr, a->ai_addrlen, out[count], LS__ADDRESS_MAX, NULL) == 0;
+    }
+    freeaddrinfo(found);
+    return count;
+}
+
+int ls__posix_interfaces(const ls__env *env LS__UNUSED, ls__env_interface *out, int room)
+{
+    struct ifaddrs *all = NULL;
+    int count = 0;
+    if (getifaddrs(&all) != 0) {
+        return -errno;
+    }
+    for (struct ifaddrs *i = all; i != NULL && count < room; i = i->ifa_next) {
+        const int family = i->ifa_addr != NULL ? i->ifa_addr->sa_family : AF_UNSPEC;
+        if ((family != AF_INET && family != AF_INET6) || (i->ifa_flags & IFF_UP) == 0) {
+            continue;
+        }
+        const socklen_t bytes =
+            family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+        ls__env_interface *to = &out[count];
+        snprintf(to->name, sizeof to->name, "%s", i->ifa_name);
+        to->loopback = (i->ifa_flags & IFF_LOOPBACK) != 0;
+        count += print(i->ifa_addr, bytes, to->address, sizeof to->address, NULL) == 0;
+    }
+    freeifaddrs(all);
+    return count;
+}
+
+/* ---- streams ------------------------------------------------------------------------------ */
+
+static int set_options(int fd)
+{
+    const int on = 1;
+    return setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) != 0 ? -errno : 0;
+}
+
+static int open_socket(const address *to)
+{
+    return ls__posix_above_standard(
+        socket(to->at.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
+
+static int close_with(int fd, int error)
+{
+    (void)close(fd);
+    return error;
+}
+
+int ls__posix_tcp_listen(const ls__env *env LS__UNUSED, const char *text, int port)
+{
+    address at;
+    const int on = 1;
+    int error = parse(text, port, &at);
+    int fd = error == 0 ? open_socket(&at) : error;
+    if (fd < 0) {
+        return fd;
+    }
+    /* Only TIME_WAIT is overlooked by it; a port somebody listens on stays refused. */
+    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (bind(fd, &at.at.any, at.bytes) != 0 || listen(fd, BACKLOG) != 0) {
+        return close_with(fd, -errno);
+    }
+    return fd;
+}
+
+int ls__posix_tcp_accept(const ls__env *env LS__UNUSED, int fd, char *text, size_t bytes)
+{
+    address from = {.bytes = sizeof from.at};
+    int got;
+    do {
+        got = accept4(fd, &from.at.any, &from.bytes, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    } while (got < 0 && (errno == EINTR || errno == ECONNABORTED));
+    got = ls__posix_above_standard(got);
+    if (got < 0) {
+        return got;
+    }
+    int error = set_options(got);
+    if (text != NULL && error == 0) {
+        error = print(&from.at.any, from.bytes, text, bytes, NULL);
+    }
+    return error == 0 ? got : close_with(got, error);
+}
+
+int ls__posix_tcp_connect(const ls__env *env LS__UNUSED, const char *text, int port,
+                          const char *from)
+{
+    address to, own;
+    int error = parse(text, port, &to);
+    error = error == 0 && from != NULL ? parse(from, 0, &own) : error;
+    int fd = error == 0 ? open_socket(&to) : error;
+    if (fd < 0) {
+        return fd;
+    }
+    error = set_options(fd);
+    if (error == 0 && from != NULL && bind(fd, &own.at.any, own.bytes) != 0) {
+        error = -errno;
+    }
+    if (error == 0 && connect(fd, &to.at.any, to.bytes) != 0 && errno != EINPROGRESS &&
+        errno != EINTR) {
+        error = -errno;
+    }
+    return error == 0 ? fd : close_with(fd, error);
+}
+
+int ls__posix_tcp_connected(const ls__env *env LS__UNUSED, int fd)
+{
+    address peer = {.bytes = sizeof peer.at};
+    int error = 0;
+    socklen_t length = sizeof error;
+    if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0) {
+        return -errno;
+    }
+    if (error != 0) {
+        return -error;
+    }
+    if (getpeername(fd, &peer.at.any, &peer.bytes) == 0) {
+        return 0;
+    }
+    return errno == ENOTCONN ? -EINPROGRESS : -errno;
+}
+
+int ls__posix_tcp_name(const ls__env *env LS__UNUSED, int fd, bool peer, char *text, size_t bytes,
+                       int *port)
+{
+    address at = {.bytes = sizeof at.at};
+    const int rc =
+        peer ? getpeername(fd, &at.at.any, &at.bytes) : getsockname(fd, &at.at.any, &at.bytes);
+    if (rc != 0) {
+        return -errno;
+    }
+    return print(&at.at.any, at.bytes, text, bytes, port);
+}
+
+ssize_t ls__posix_send_spans(const ls__env *env LS__UNUSED, int fd, const ls__env_span *spans,
+                             int count)
+{
+    struct iovec pieces[SPANS_MAX];
+    const int used = count < SPANS_MAX ? count : SPANS_MAX;
+    for (int i = 0; i < used; i++) {
+        pieces[i] =
+            (struct iovec){.iov_base = (void *)(uintptr_t)spans[i].at, .iov_len = spans[i].bytes};
+    }
+    const struct msghdr message = {.msg_iov = pieces, .msg_iovlen = (size_t)used};
+    ssize_t put;
+    do {
+        put = sendmsg(fd, &message, MSG_NOSIGNAL);
+    } while (put < 0 && errno == EINTR);
+    return put < 0 ? -errno : put;
+}
+
+/* ---- pollers and events ------------------------------------------------------------------- */
+
+int ls__posix_poller_open(const ls__env *env LS__UNUSED)
+{
+    return ls__posix_above_standard(epoll_create1(EPOLL_CLOEXEC));
+}
+
+int ls__posix_poller_add(const ls__env *env LS__UNUSED, int poller, int fd, uint64_t tag)
+{
+    struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
+                                .data.u64 = tag};
+    return epoll_ctl(poller, EPOLL_CTL_ADD, fd, &event) != 0 ? -errno : 0;
+}
+
+int ls__posix_poller_remove(const ls__env *env LS__UNUSED, int poller, int fd)
+{
+    struct epoll_event unused = {0};
+    return epoll_ctl(poller, EPOLL_CTL_DEL, fd, &unused) != 0 ? -errno : 0;
+}
+
+/* Milliseconds until the deadline, rounded up; -1: for ever. */
+static int milliseconds_to(const ls__env *env, uint64_t deadline_ns)
+{
+    const uint64_t now = env->now_ns(env);
+    if (deadline_ns == LS__NEVER) {
+        return -1;
+    }
+    const uint64_t left = deadline_ns > now ? (deadline_ns - now + 999999) / 1000000 : 0;
+    return left < 1000000 ? (int)left : 1000000;
+}
+
+int ls__posix_poller_wait(const ls__env *env, int poller, ls__env_ready *out, int room,
+                          uint64_t deadline_ns)
+{
+    struct epoll_event events[SPANS_MAX];
+    const int most = room < SPANS_MAX ? room : SPANS_MAX;
+    int got = epoll_wait(poller, events, most, milliseconds_to(env, deadline_ns));
+    if (got < 0) {
+        return errno == EINTR ? 0 : -errno;
+    }
+    for (int i = 0; i < got; i++) {
+        const uint32_t e = events[i].events;
+        out[i].tag = events[i].data.u64;
+        out[i].what = ((e & EPOLLIN) != 0 ? LS__READY_READ : 0) |
+                      ((e & EPOLLOUT) != 0 ? LS__READY_WRITE : 0) |
+                      ((e & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0 ? LS__READY_HANGUP : 0);
+    }
+    return got;
+}
+
+int ls__posix_event_open(const ls__env *env LS__UNUSED)
+{
+    return ls__posix_above_standard(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+}
+
+void ls__posix_event_set(const ls__env *env LS__UNUSED, int fd)
+{
+    (void)eventfd_write(fd, 1);
+}
+
+void ls__posix_event_clear(const ls__env *env LS__UNUSED, int fd)
+{
+    eventfd_t value;
+    (void)eventfd_read(fd, &value);
+}
