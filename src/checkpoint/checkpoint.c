@@ -165,7 +165,7 @@ static ls_status take_snapshot(ls_checkpoint *c, ls__table *table, const ls_chec
 {
     uint64_t words[3] = {(uint64_t)c->step, 0, 0};
     ls_status status = prepare(c, table, items, count);
-    words[1] = status == LS_OK ? ls__table_hash(table) : 0;
+    status = status == LS_OK ? ls__table_hash(table, &words[1]) : status;
     if (status == LS_OK && c->env->random_bytes(c->env, &words[2], sizeof words[2]) < 0) {
         status = ls__fail(LS_ERR_SYSTEM, "ls_checkpoint_save: no random bytes");
     }
@@ -227,12 +227,12 @@ static bool is_damage(ls_status status)
 /* Opens the checkpoint on all ranks; all or none succeed, and all have the same manifest. */
 static ls_status open_on_all(ls_checkpoint *c, int64_t step, ls__reading *reading)
 {
-    uint64_t words[LS__HASH_HEX / 8] = {0};
+    uint64_t words[LS__DIGEST_HEX / 8] = {0};
     ls_status status = ls__reading_open(c, step, reading);
     if (status == LS_OK) {
         memcpy(words, reading->manifest.hash, sizeof words);
     }
-    LS_TRY(ls__checkpoint_agree(c, status, words, LS__HASH_HEX / 8));
+    LS_TRY(ls__checkpoint_agree(c, status, words, LS__DIGEST_HEX / 8));
     for (int r = 1; r < c->size; r++) {
         if (memcmp(c->verdicts[r].word, c->verdicts[0].word, sizeof words) != 0) {
             return ls__fail(LS_ERR_FORMAT, "checkpoint: rank %d sees another manifest than rank 0",

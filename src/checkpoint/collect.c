@@ -168,26 +168,25 @@ ls_status ls__table_collect(ls__table *table, const ls_checkpoint_item *items, i
 
 /* ---- what ranks compare ------------------------------------------------------------------- */
 
-uint64_t ls__table_hash(const ls__table *t)
+ls_status ls__table_hash(const ls__table *t, uint64_t *word)
 {
-    ls__hash hash;
-    uint8_t out[LS__HASH_BYTES];
-    uint64_t word;
-    ls__hash_init(&hash);
+    ls__digest hash;
+    uint8_t out[LS__DIGEST_BYTES];
+    ls__digest_init(&hash);
     for (int i = 0; i < t->count; i++) {
         const ls__saved_entry *e = &t->list[i];
-        ls__hash_add(&hash, e->name, strlen(e->name) + 1);
-        ls__hash_add(&hash, &e->type, sizeof e->type);
+        ls__digest_add(&hash, e->name, strlen(e->name) + 1);
+        ls__digest_add(&hash, &e->type, sizeof e->type);
         if (e->type == LS__ENTRY_TENSOR) {
-            ls__hash_add(&hash, &e->tensor.dtype, sizeof e->tensor.dtype);
-            ls__hash_add(&hash, e->tensor.global, (size_t)e->tensor.ndim * sizeof(int64_t));
+            ls__digest_add(&hash, &e->tensor.dtype, sizeof e->tensor.dtype);
+            ls__digest_add(&hash, e->tensor.global, (size_t)e->tensor.ndim * sizeof(int64_t));
         }
-        ls__hash_add(&hash, &e->int64, sizeof e->int64);
-        ls__hash_add(&hash, &e->float64, sizeof e->float64);
+        ls__digest_add(&hash, &e->int64, sizeof e->int64);
+        ls__digest_add(&hash, &e->float64, sizeof e->float64);
     }
-    ls__hash_end(&hash, out);
-    memcpy(&word, out, sizeof word);
-    return word;
+    LS_TRY(ls__digest_end(&hash, out));
+    memcpy(word, out, sizeof *word);
+    return LS_OK;
 }
 
 /* ---- the copy ----------------------------------------------------------------------------- */

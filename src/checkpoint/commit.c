@@ -90,7 +90,7 @@ static ls_status receive_rows(ls_checkpoint *c, int rank, size_t bytes, char **o
 static ls_status add_rank(ls_checkpoint *c, json_t *manifest, int rank, const char *rows)
 {
     char name[LS__MANIFEST_FILE_NAME_MAX];
-    uint8_t hash[LS__HASH_BYTES];
+    uint8_t hash[LS__DIGEST_BYTES];
     ls__state_file_name(name, rank, c->size);
     memcpy(hash, &c->verdicts[rank].word[2], sizeof hash);
     if (!ls__manifest_add_file(manifest, name, (size_t)c->verdicts[rank].word[0], hash)) {
@@ -133,7 +133,7 @@ static ls_status check_text(const ls_checkpoint *c, const char *text, size_t byt
 
 static ls_status write_manifest(ls_checkpoint *c, const char *temporary, json_t *manifest)
 {
-    uint8_t hash[LS__HASH_BYTES];
+    uint8_t hash[LS__DIGEST_BYTES];
     size_t bytes = 0, length = strlen(c->scalars);
     LS_TRY(ls__file_write(c->env, temporary, LS__CHECKPOINT_SCALARS, c->scalars, length, hash));
     if (!ls__manifest_add_file(manifest, LS__CHECKPOINT_SCALARS, length, hash)) {
@@ -169,14 +169,14 @@ static ls_status publish(ls_checkpoint *c, const char *temporary)
 static ls_status write_own(ls_checkpoint *c, const char *temporary)
 {
     char name[LS__MANIFEST_FILE_NAME_MAX];
-    uint64_t words[2 + LS__HASH_BYTES / 8] = {c->image_bytes, strlen(c->pieces)};
+    uint64_t words[2 + LS__DIGEST_BYTES / 8] = {c->image_bytes, strlen(c->pieces)};
     ls__state_file_name(name, c->rank, c->size);
     ls_status status =
         ls__file_write(c->env, temporary, name, c->image, c->image_bytes, (uint8_t *)&words[2]);
     if (status == LS_OK && words[1] > PIECES_BYTES_MAX) {
         status = ls__fail(LS_ERR_LIMIT, "checkpoint: the list of tensors is too long");
     }
-    return ls__checkpoint_agree(c, status, words, 2 + LS__HASH_BYTES / 8);
+    return ls__checkpoint_agree(c, status, words, 2 + LS__DIGEST_BYTES / 8);
 }
 
 static ls_status write_all_files(ls_checkpoint *c, const char *temporary)

@@ -24,11 +24,11 @@ ls_status ls__file_failed(const char *what, const char *path, int error)
 
 /* ---- writing ------------------------------------------------------------------------------ */
 
-static int write_all(const ls__env *env, int fd, const uint8_t *at, size_t bytes, ls__hash *hash)
+static int write_all(const ls__env *env, int fd, const uint8_t *at, size_t bytes, ls__digest *hash)
 {
     while (bytes > 0) {
         size_t chunk = bytes < CHUNK_BYTES ? bytes : CHUNK_BYTES;
-        ls__hash_add(hash, at, chunk);
+        ls__digest_add(hash, at, chunk);
         for (size_t done = 0; done < chunk;) {
             ssize_t put = env->write(env, fd, at + done, chunk - done);
             if (put <= 0) {
@@ -43,27 +43,27 @@ static int write_all(const ls__env *env, int fd, const uint8_t *at, size_t bytes
 }
 
 ls_status ls__file_write(const ls__env *env, const char *folder, const char *name, const void *data,
-                         size_t bytes, uint8_t out[LS__HASH_BYTES])
+                         size_t bytes, uint8_t out[LS__DIGEST_BYTES])
 {
     char path[LS__CHECKPOINT_PATH_MAX];
-    ls__hash hash;
+    ls__digest hash;
     ls__path_join(path, folder, name);
-    ls__hash_init(&hash);
     int fd = env->open(env, path, O_WRONLY | O_CREAT | O_EXCL, 0666);
     if (fd < 0) {
         return ls__file_failed("cannot make", path, fd);
     }
+    ls__digest_init(&hash);
     int wrote = write_all(env, fd, data, bytes, &hash);
     int synced = wrote < 0 ? 0 : env->fsync(env, fd);
     int closed = env->close(env, fd);
+    ls_status hashed = ls__digest_end(&hash, out);
     if (wrote < 0) {
         return ls__file_failed("cannot write", path, wrote);
     }
     if (synced < 0 || closed < 0) {
         return ls__file_failed("cannot bring to the disk", path, synced < 0 ? synced : closed);
     }
-    ls__hash_end(&hash, out);
-    return LS_OK;
+    return hashed;
 }
 
 ls_status ls__file_sync_folder(const ls__env *env, const char *path)
@@ -80,28 +80,23 @@ ls_status ls__file_sync_folder(const ls__env *env, const char *path)
 /* ---- reading ------------------------------------------------------------------------------ */
 
 static ls_status hash_file(const ls__env *env, int fd, const char *path, uint8_t *chunk,
-                           char hex[LS__HASH_HEX + 1])
+                           char hex[LS__DIGEST_HEX + 1])
 {
-    uint8_t out[LS__HASH_BYTES];
-    ls__hash hash;
-    ls__hash_init(&hash);
-    for (;;) {
-        ssize_t got = env->read(env, fd, chunk, CHUNK_BYTES);
-        if (got < 0) {
-            return ls__file_failed("cannot read", path, (int)got);
-        }
-        if (got == 0) {
-            ls__hash_end(&hash, out);
-            ls__hash_hex(out, hex);
-            return LS_OK;
-        }
-        ls__hash_add(&hash, chunk, (size_t)got);
+    uint8_t out[LS__DIGEST_BYTES];
+    ssize_t got;
+    ls__digest hash;
+    ls__digest_init(&hash);
+    while ((got = env->read(env, fd, chunk, CHUNK_BYTES)) > 0) {
+        ls__digest_add(&hash, chunk, (size_t)got);
     }
+    LS_TRY(ls__digest_end(&hash, out));
+    ls__digest_hex(out, hex);
+    return got < 0 ? ls__file_failed("cannot read", path, (int)got) : LS_OK;
 }
 
 ls_status ls__file_verify(const ls__env *env, const char *path, const ls__manifest_file *expected)
 {
-    char hex[LS__HASH_HEX + 1] = "";
+    char hex[LS__DIGEST_HEX + 1] = "";
     uint8_t *chunk = env->allocate(env, CHUNK_BYTES);
     if (!chunk) {
         return ls__fail(LS_ERR_MEMORY, "checkpoint: no memory to read \"%s\"", path);

@@ -20,8 +20,8 @@
 #include <lockstep/checkpoint.h>
 
 #include "base/arena.h"
+#include "base/digest.h"
 #include "base/runtime.h"
-#include "checkpoint/hash.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/safetensors.h"
 
@@ -58,7 +58,7 @@ void ls__table_fini(ls__table *table);
 ls_status ls__table_collect(ls__table *table, const ls_checkpoint_item *items, int count);
 ls_status ls__table_add(ls__table *table, const ls__saved_entry *entry); /* copies the name */
 /* Names, types, shapes and scalars; equal on all ranks of replicated state. */
-uint64_t ls__table_hash(const ls__table *table);
+ls_status ls__table_hash(const ls__table *table, uint64_t *hash);
 /* Calls every item's state function with the visitor. */
 ls_status ls__items_visit(const ls_checkpoint_item *items, int count,
                           const ls_state_visitor *visitor);
@@ -141,7 +141,7 @@ ls_status ls__folder_publish(ls_checkpoint *c, const char *temporary);
 ls_status ls__file_failed(const char *what, const char *path, int error); /* error: -errno */
 /* Creates the file, writes all, fsyncs, and says the hash. */
 ls_status ls__file_write(const ls__env *env, const char *folder, const char *name, const void *data,
-                         size_t bytes, uint8_t hash[LS__HASH_BYTES]);
+                         size_t bytes, uint8_t hash[LS__DIGEST_BYTES]);
 ls_status ls__file_sync_folder(const ls__env *env, const char *path);
 /* Reads the file and compares size and hash with what the manifest says. */
 ls_status ls__file_verify(const ls__env *env, const char *path, const ls__manifest_file *expected);

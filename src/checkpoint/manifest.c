@@ -43,16 +43,30 @@ static void *take_array(const reader *r, size_t count, size_t element)
 
 /* ---- head --------------------------------------------------------------------------------- */
 
+/* Version 1 was hashed with BLAKE2b; what it says of itself stands right behind the hash. */
+static bool is_version_1(const char *text, size_t bytes)
+{
+    static const char behind[] = "\",\"format\":\"" LS__MANIFEST_FORMAT "\",\"version\":1,";
+    const size_t at = LS__MANIFEST_HASH_AT + LS__DIGEST_HEX, length = sizeof behind - 1;
+    return bytes >= at + length && memcmp(text + at, behind, length) == 0;
+}
+
 static ls_status check_hash(const reader *r, const char *text, size_t bytes)
 {
-    uint8_t hash[LS__HASH_BYTES];
-    if (bytes < LS__MANIFEST_HASH_AT + LS__HASH_HEX ||
+    uint8_t hash[LS__DIGEST_BYTES];
+    if (bytes < LS__MANIFEST_HASH_AT + LS__DIGEST_HEX ||
         memcmp(text, LS__MANIFEST_HEAD, LS__MANIFEST_HASH_AT) != 0) {
         return malformed(r, "its hash");
     }
-    ls__manifest_hash(text, bytes, hash);
-    ls__hash_hex(hash, r->out->hash);
-    if (memcmp(text + LS__MANIFEST_HASH_AT, r->out->hash, LS__HASH_HEX) != 0) {
+    LS_TRY(ls__manifest_hash(text, bytes, hash));
+    ls__digest_hex(hash, r->out->hash);
+    if (memcmp(text + LS__MANIFEST_HASH_AT, r->out->hash, LS__DIGEST_HEX) != 0) {
+        if (is_version_1(text, bytes)) {
+            return ls__fail(LS_ERR_UNSUPPORTED,
+                            "%s: is of format version 1, whose hash this library no longer knows; "
+                            "load and save it with the version that wrote it",
+                            r->what);
+        }
         return ls__fail(LS_ERR_FORMAT, "%s: its bytes do not give its hash: it was damaged",
                         r->what);
     }
@@ -81,7 +95,7 @@ static ls_status read_head(const reader *r, const json_t *root)
                         "one",
                         r->what, (long long)json_integer_value(version), LS__MANIFEST_VERSION);
     }
-    if (!is_text(json_object_get(root, "hash_name"), LS__HASH_NAME)) {
+    if (!is_text(json_object_get(root, "hash_name"), LS__DIGEST_NAME)) {
         return malformed(r, "\"hash_name\"");
     }
     if (!json_is_integer(step) || json_integer_value(step) < 0) {
@@ -117,11 +131,11 @@ static ls_status read_file(const reader *r, const char *name, const json_t *entr
 {
     const json_t *bytes = json_object_get(entry, "bytes"), *hash = json_object_get(entry, "hash");
     if (!file_name_is_good(name) || !json_is_integer(bytes) || json_integer_value(bytes) < 0 ||
-        json_string_length(hash) != LS__HASH_HEX) {
+        json_string_length(hash) != LS__DIGEST_HEX) {
         return malformed(r, "an entry of \"files\"");
     }
     file->bytes = (size_t)json_integer_value(bytes);
-    memcpy(file->hash, json_string_value(hash), LS__HASH_HEX + 1);
+    memcpy(file->hash, json_string_value(hash), LS__DIGEST_HEX + 1);
     file->name = copy_text(r, name);
     return file->name ? LS_OK : no_memory(r);
 }

@@ -1,7 +1,7 @@
 /* The manifest: what a checkpoint consists of, written last and read first.
  *
- *     {"hash":"<of this file, with 64 zeros here>","format":"lockstep checkpoint","version":1,
- *      "library":"0.1.0","step":120,"world_size":4,"hash_name":"blake2b-256",
+ *     {"hash":"<of this file, with 64 zeros here>","format":"lockstep checkpoint","version":2,
+ *      "library":"0.1.0","step":120,"world_size":4,"hash_name":"sha256",
  *      "files":{"state-00001-of-00004.safetensors":{"bytes":..,"hash":".."}, ..,
  * "scalars.json":..}, "tensors":{"model.fc1.weight":{"dtype":"F32","shape":[..],
  *                 "pieces":[{"file":"state-..","start":[0,0],"shape":[..]}]}}}
@@ -16,18 +16,19 @@
 #include <lockstep/state.h>
 
 #include "base/arena.h"
-#include "checkpoint/hash.h"
+#include "base/digest.h"
 
 #define LS__MANIFEST_NAME "manifest.json"
 #define LS__MANIFEST_BYTES_MAX ((size_t)64 << 20)
 #define LS__MANIFEST_FORMAT "lockstep checkpoint"
-#define LS__MANIFEST_VERSION 1
+#define LS__MANIFEST_VERSION                                                                       \
+    2 /* 1 was hashed with BLAKE2b, which not every libcrypto can make 32 bytes long */
 #define LS__MANIFEST_FILE_NAME_MAX 64
 
 typedef struct ls__manifest_file {
     const char *name; /* no folder in it */
     size_t bytes;
-    char hash[LS__HASH_HEX + 1];
+    char hash[LS__DIGEST_HEX + 1];
 } ls__manifest_file;
 
 typedef struct ls__manifest_piece {
@@ -48,7 +49,7 @@ typedef struct ls__manifest { /* everything in the arena it was parsed into */
     int64_t step;
     int world_size;
     const char *library;
-    char hash[LS__HASH_HEX + 1];
+    char hash[LS__DIGEST_HEX + 1];
     ls__manifest_file *files;
     int file_count;
     ls__manifest_tensor *tensors; /* sorted by name */
@@ -65,7 +66,7 @@ int ls__manifest_file_find(const ls__manifest *manifest, const char *name); /* -
 /* A manifest without files and tensors; add them with the functions below, in any order. */
 json_t *ls__manifest_new(int64_t step, int world_size);
 bool ls__manifest_add_file(json_t *manifest, const char *name, size_t bytes,
-                           const uint8_t hash[LS__HASH_BYTES]);
+                           const uint8_t hash[LS__DIGEST_BYTES]);
 /* Adds a piece of a tensor. The same piece from a second rank is left out; another shape or dtype
  * under the same name is LS_ERR_MISMATCH. */
 ls_status ls__manifest_add_piece(json_t *manifest, const char *file, const char *name,

@@ -5,23 +5,24 @@
 
 #include <string.h>
 
-#include "checkpoint/hash.h"
+#include "base/digest.h"
 
 #define LS__MANIFEST_HEAD "{\"hash\":\""
 #define LS__MANIFEST_HASH_AT (sizeof LS__MANIFEST_HEAD - 1)
 
 /* The hash of the text as it was before the hash was filled in. bytes >= HASH_AT + HASH_HEX. */
-static inline void ls__manifest_hash(const char *text, size_t bytes, uint8_t out[LS__HASH_BYTES])
+static inline ls_status ls__manifest_hash(const char *text, size_t bytes,
+                                          uint8_t out[LS__DIGEST_BYTES])
 {
-    const size_t behind = LS__MANIFEST_HASH_AT + LS__HASH_HEX;
-    char zeros[LS__HASH_HEX];
-    ls__hash hash;
+    const size_t behind = LS__MANIFEST_HASH_AT + LS__DIGEST_HEX;
+    char zeros[LS__DIGEST_HEX];
+    ls__digest hash;
     memset(zeros, '0', sizeof zeros);
-    ls__hash_init(&hash);
-    ls__hash_add(&hash, text, LS__MANIFEST_HASH_AT);
-    ls__hash_add(&hash, zeros, sizeof zeros);
-    ls__hash_add(&hash, text + behind, bytes - behind);
-    ls__hash_end(&hash, out);
+    ls__digest_init(&hash);
+    ls__digest_add(&hash, text, LS__MANIFEST_HASH_AT);
+    ls__digest_add(&hash, zeros, sizeof zeros);
+    ls__digest_add(&hash, text + behind, bytes - behind);
+    return ls__digest_end(&hash, out);
 }
 
 #endif

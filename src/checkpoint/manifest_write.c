@@ -12,20 +12,20 @@
 
 json_t *ls__manifest_new(int64_t step, int world_size)
 {
-    char zeros[LS__HASH_HEX + 1];
-    memset(zeros, '0', LS__HASH_HEX);
-    zeros[LS__HASH_HEX] = '\0';
+    char zeros[LS__DIGEST_HEX + 1];
+    memset(zeros, '0', LS__DIGEST_HEX);
+    zeros[LS__DIGEST_HEX] = '\0';
     return json_pack("{s:s, s:s, s:i, s:s, s:I, s:i, s:s, s:{}, s:{}}", "hash", zeros, "format",
                      LS__MANIFEST_FORMAT, "version", LS__MANIFEST_VERSION, "library", LS_VERSION,
-                     "step", (json_int_t)step, "world_size", world_size, "hash_name", LS__HASH_NAME,
-                     "files", "tensors");
+                     "step", (json_int_t)step, "world_size", world_size, "hash_name",
+                     LS__DIGEST_NAME, "files", "tensors");
 }
 
 bool ls__manifest_add_file(json_t *manifest, const char *name, size_t bytes,
-                           const uint8_t hash[LS__HASH_BYTES])
+                           const uint8_t hash[LS__DIGEST_BYTES])
 {
-    char hex[LS__HASH_HEX + 1];
-    ls__hash_hex(hash, hex);
+    char hex[LS__DIGEST_HEX + 1];
+    ls__digest_hex(hash, hex);
     json_t *entry = json_pack("{s:I, s:s}", "bytes", (json_int_t)bytes, "hash", hex);
     return entry && json_object_set_new(json_object_get(manifest, "files"), name, entry) == 0;
 }
@@ -100,15 +100,18 @@ ls_status ls__manifest_add_piece(json_t *manifest, const char *file, const char 
 
 char *ls__manifest_text(json_t *manifest, size_t *bytes)
 {
-    uint8_t hash[LS__HASH_BYTES];
+    uint8_t hash[LS__DIGEST_BYTES];
     char *text = json_dumps(manifest, JSON_COMPACT);
     if (!text) {
         return NULL;
     }
     *bytes = strlen(text);
-    ls__manifest_hash(text, *bytes, hash);
-    char hex[LS__HASH_HEX + 1];
-    ls__hash_hex(hash, hex);
-    memcpy(text + LS__MANIFEST_HASH_AT, hex, LS__HASH_HEX);
+    if (ls__manifest_hash(text, *bytes, hash) < 0) {
+        free(text);
+        return NULL;
+    }
+    char hex[LS__DIGEST_HEX + 1];
+    ls__digest_hex(hash, hex);
+    memcpy(text + LS__MANIFEST_HASH_AT, hex, LS__DIGEST_HEX);
     return text;
 }

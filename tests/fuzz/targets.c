@@ -43,12 +43,12 @@ bool fuzz_safetensors(const uint8_t *data, size_t bytes)
 
 static void put_hash_right(char *text, size_t bytes)
 {
-    uint8_t hash[LS__HASH_BYTES];
-    char hex[LS__HASH_HEX + 1];
-    if (bytes >= LS__MANIFEST_HASH_AT + LS__HASH_HEX) {
-        ls__manifest_hash(text, bytes, hash);
-        ls__hash_hex(hash, hex);
-        memcpy(text + LS__MANIFEST_HASH_AT, hex, LS__HASH_HEX);
+    uint8_t hash[LS__DIGEST_BYTES];
+    char hex[LS__DIGEST_HEX + 1];
+    if (bytes >= LS__MANIFEST_HASH_AT + LS__DIGEST_HEX) {
+        LS_ASSERT(ls__manifest_hash(text, bytes, hash) == LS_OK);
+        ls__digest_hex(hash, hex);
+        memcpy(text + LS__MANIFEST_HASH_AT, hex, LS__DIGEST_HEX);
     }
 }
 

@@ -26,6 +26,11 @@ ARROWS = {
     "launch": ["base", "comm/store", "comm/bootstrap", "comm/board.h", "comm/descriptor.h"],
 }
 
+# First part of a library's header -> the files (or folders) that may include it: its wrappers.
+LIBRARIES = {
+    "openssl": ["base/digest.c", "comm/link"],  # hashes; TLS
+}
+
 # Public header -> the folder it belongs to.
 HEADERS = {
     "types.h": "base", "status.h": "base", "runtime.h": "base", "random.h": "base",

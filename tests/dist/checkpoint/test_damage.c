@@ -193,6 +193,33 @@ TEST(a_cut_file_is_named_with_both_sizes)
     CHECK_OK(ls_finalize());
 }
 
+TEST(a_checkpoint_of_the_first_format_is_said_to_be_that_and_not_damaged)
+{
+    char folder[64];
+    ls_status status;
+    CHECK_OK(ls_init(NULL));
+    ls_checkpoint *c = open_two(folder);
+    run("sed -i 's/\"version\":2,/\"version\":1,/' %s/step-00000002/manifest.json", folder);
+    CHECK_INT(small_load(c, &status), -1);
+    CHECK_INT(status, LS_ERR_UNSUPPORTED);
+    CHECK_CONTAINS(ls_error_message(), "is of format version 1");
+    CHECK_OK(ls_checkpoint_close(c));
+    small_remove(folder);
+    CHECK_OK(ls_finalize());
+}
+
+TEST(the_hash_of_a_file_is_what_sha256sum_says)
+{
+    char folder[64];
+    CHECK_OK(ls_init(NULL));
+    ls_checkpoint *c = open_two(folder);
+    run("cd %s/step-00000002 && h=$(sha256sum <scalars.json) && grep -q ${h%%%% *} manifest.json",
+        folder);
+    CHECK_OK(ls_checkpoint_close(c));
+    small_remove(folder);
+    CHECK_OK(ls_finalize());
+}
+
 TEST(a_damaged_one_is_moved_aside_by_the_next_save_and_pushes_nothing_out)
 {
     char folder[64];

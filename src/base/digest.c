@@ -1,0 +1,71 @@
+/* The only file that calls libcrypto's hashes; by EVP and HMAC(), which 1.1 and 3 both have. */
+#include "base/digest.h"
+
+#include <limits.h>
+
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+
+#include "base/error.h"
+
+/* A context that failed once is given back at once; all that follows then does nothing. */
+static void drop(ls__digest *digest)
+{
+    EVP_MD_CTX_free(digest->context);
+    digest->context = NULL;
+}
+
+void ls__digest_init(ls__digest *digest)
+{
+    digest->context = EVP_MD_CTX_new();
+    if (digest->context && EVP_DigestInit_ex(digest->context, EVP_sha256(), NULL) != 1) {
+        drop(digest);
+    }
+}
+
+void ls__digest_add(ls__digest *digest, const void *data, size_t bytes)
+{
+    if (digest->context && EVP_DigestUpdate(digest->context, data, bytes) != 1) {
+        drop(digest);
+    }
+}
+
+ls_status ls__digest_end(ls__digest *digest, uint8_t out[LS__DIGEST_BYTES])
+{
+    uint8_t unused[LS__DIGEST_BYTES];
+    bool good =
+        digest->context && EVP_DigestFinal_ex(digest->context, out ? out : unused, NULL) == 1;
+    drop(digest);
+    return good ? LS_OK
+                : ls__fail(LS_ERR_MEMORY,
+                           "no memory for a hash, or this libcrypto (%s) has no "
+                           "SHA-256",
+                           OpenSSL_version(OPENSSL_VERSION));
+}
+
+void ls__digest_hex(const uint8_t digest[LS__DIGEST_BYTES], char out[LS__DIGEST_HEX + 1])
+{
+    static const char digits[] = "0123456789abcdef";
+    for (int i = 0; i < LS__DIGEST_BYTES; i++) {
+        out[2 * i] = digits[digest[i] >> 4];
+        out[2 * i + 1] = digits[digest[i] & 15];
+    }
+    out[LS__DIGEST_HEX] = '\0';
+}
+
+ls_status ls__mac(const void *key, size_t key_bytes, const void *data, size_t bytes,
+                  uint8_t out[LS__MAC_BYTES])
+{
+    /* HMAC() takes a NULL key for "the key of the call before". */
+    const void *given = key ? key : "";
+    if (key_bytes > INT_MAX || !HMAC(EVP_sha256(), given, (int)key_bytes, data, bytes, out, NULL)) {
+        return ls__fail(LS_ERR_MEMORY, "no memory for a message authentication code");
+    }
+    return LS_OK;
+}
+
+bool ls__mac_equal(const uint8_t a[LS__MAC_BYTES], const uint8_t b[LS__MAC_BYTES])
+{
+    return CRYPTO_memcmp(a, b, LS__MAC_BYTES) == 0;
+}
