@@ -52,6 +52,7 @@ typedef struct ls__env_span { /* a piece of memory to be sent */
     size_t bytes;
 } ls__env_span;
 
+#define LS__HOST_NAME_MAX 100
 #define LS__ADDRESS_MAX 64 /* numeric: "10.0.0.1", "fe80::1%eth0" */
 
 typedef struct ls__env_interface { /* one address of a network interface that is up */
@@ -78,6 +79,8 @@ typedef enum ls__env_kind {
 typedef struct ls__env_stat {
     ls__env_kind kind;
     int64_t bytes; /* of a file */
+    int mode;      /* permissions, as 0600 */
+    uid_t uid;     /* the owner */
 } ls__env_stat;
 
 struct ls__env {
@@ -134,6 +137,11 @@ struct ls__env {
     ssize_t (*send)(const ls__env *env, int fd, const void *in, size_t bytes, int pass_fd);
     ssize_t (*recv)(const ls__env *env, int fd, void *out, size_t bytes, int *got_fd);
     int (*peer_uid)(const ls__env *env, int fd, uid_t *uid);
+    int (*peer_pid)(const ls__env *env, int fd, pid_t *pid);
+    /* Streams by a name of this host (abstract: no file), at most LS__HOST_NAME_MAX bytes. */
+    int (*host_listen)(const ls__env *env, const char *name);  /* -EADDRINUSE */
+    int (*host_accept)(const ls__env *env, int fd);            /* -EAGAIN */
+    int (*host_connect)(const ls__env *env, const char *name); /* -ECONNREFUSED: nobody listens */
     int (*shm_create)(const ls__env *env, const char *name, size_t bytes); /* memfd, cloexec */
     int (*shm_resize)(const ls__env *env, int fd, size_t bytes);           /* grows only */
     int64_t (*shm_size)(const ls__env *env, int fd); /* of such a memfd; -EINVAL: fd is none */
@@ -177,6 +185,10 @@ struct ls__env {
      * after that its number may belong to somebody else. -ESRCH: nobody is left. */
     int (*kill_group)(const ls__env *env, pid_t pid, int signal);
     pid_t (*pid)(const ls__env *env); /* of this process */
+    pid_t (*parent)(const ls__env *env);
+    uid_t (*uid)(const ls__env *env);
+    /* A descriptor that becomes readable when a process, of this user, ends; -ESRCH: it has. */
+    int (*watch_process)(const ls__env *env, pid_t pid);
 
     /* Wishes to stop. catch_stop: SIGINT and SIGTERM are noted instead of ending the process, where
      * their default action stands; the second one ends it as before, and so does each once

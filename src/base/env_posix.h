@@ -56,6 +56,10 @@ int ls__posix_socket_pair(const ls__env *env, int out[2]);
 ssize_t ls__posix_send(const ls__env *env, int fd, const void *in, size_t bytes, int pass_fd);
 ssize_t ls__posix_recv(const ls__env *env, int fd, void *out, size_t bytes, int *got_fd);
 int ls__posix_peer_uid(const ls__env *env, int fd, uid_t *uid);
+int ls__posix_peer_pid(const ls__env *env, int fd, pid_t *pid);
+int ls__posix_host_listen(const ls__env *env, const char *name);
+int ls__posix_host_accept(const ls__env *env, int fd);
+int ls__posix_host_connect(const ls__env *env, const char *name);
 
 /* tcp: streams between hosts, pollers, events */
 int ls__posix_tcp_listen(const ls__env *env, const char *address, int port);
@@ -82,6 +86,9 @@ int ls__posix_wait_exit(const ls__env *env, pid_t pid, ls__env_exit *out);
 int ls__posix_kill(const ls__env *env, int pidfd, int signal);
 int ls__posix_kill_group(const ls__env *env, pid_t pid, int signal);
 pid_t ls__posix_pid(const ls__env *env);
+pid_t ls__posix_parent(const ls__env *env);
+uid_t ls__posix_uid(const ls__env *env);
+int ls__posix_watch_process(const ls__env *env, pid_t pid);
 
 /* stop: SIGINT and SIGTERM as a wish */
 void ls__posix_catch_stop(const ls__env *env, const _Atomic uint32_t *no_more);

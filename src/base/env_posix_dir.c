@@ -30,6 +30,8 @@ int ls__posix_stat(const ls__env *env, const char *path, bool follow, ls__env_st
     }
     out->kind = kind_of(found.st_mode);
     out->bytes = S_ISREG(found.st_mode) ? (int64_t)found.st_size : 0;
+    out->mode = (int)(found.st_mode & 07777);
+    out->uid = found.st_uid;
     return 0;
 }
 

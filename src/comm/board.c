@@ -35,11 +35,19 @@ ls_status ls__board_new(const ls__env *env, const ls__board_job *job, int *fd, l
     board->bytes = bytes;
     board->ranks = job->ranks;
     board->world_size = job->world_size;
-    board->first_rank = job->first_rank;
     board->generation = job->generation;
     board->job = job->number;
     board->launcher_pid = job->launcher_pid;
+    board->nodes = job->nodes;
+    board->node = job->node;
+    board->plain = job->plain;
     snprintf(board->host, sizeof board->host, "%s", job->host);
+    snprintf(board->address, sizeof board->address, "%s", job->address != NULL ? job->address : "");
+    for (int r = 0; r < job->ranks; r++) {
+        board->rank[r].world_rank =
+            job->world_rank != NULL ? job->world_rank[r] : job->first_rank + r;
+    }
+    board->first_rank = board->rank[0].world_rank;
     *fd = file;
     *out = board;
     return LS_OK;
@@ -58,8 +66,7 @@ static bool board_is_sound(const ls__board *board, size_t bytes)
     return board->magic == LS__BOARD_MAGIC && board->version == LS__BOARD_VERSION &&
            board->ranks >= 1 && board->ranks <= LS__BOARD_RANKS_MAX && board->bytes == bytes &&
            ls__board_bytes(board->ranks) == bytes && board->first_rank >= 0 &&
-           board->world_size >= board->ranks &&
-           board->first_rank <= board->world_size - board->ranks;
+           board->world_size >= board->ranks;
 }
 
 ls_status ls__board_open(const ls__env *env, int fd, ls__board **out)
@@ -91,6 +98,26 @@ void ls__board_close(const ls__env *env, ls__board *board)
     }
 }
 
+bool ls__board_give(ls__board *board, const ls__env *env, const ls__verdict *verdict)
+{
+    uint32_t none = 0;
+    if (!atomic_compare_exchange_strong_explicit(&board->verdict_claim, &none, 1,
+                                                 memory_order_acq_rel, memory_order_acquire)) {
+        return false;
+    }
+    board->culprit = verdict->culprit;
+    board->culprit_pid = verdict->pid;
+    board->culprit_signal = verdict->signal;
+    board->culprit_code = verdict->code;
+    snprintf(board->verdict_text, sizeof board->verdict_text, "%s", verdict->text);
+    /* Sync: release, after text and fields: nobody reads half a verdict. */
+    atomic_store_explicit(&board->verdict, 1, memory_order_release);
+    for (int r = 0; r < board->ranks; r++) {
+        ls__board_ring(board, env, r);
+    }
+    return true;
+}
+
 void ls__board_ring(ls__board *board, const ls__env *env, int r)
 {
     ls__board_rank *rank = &board->rank[r];
@@ -105,7 +132,8 @@ void ls__board_ring(ls__board *board, const ls__env *env, int r)
 void ls__board_name(const ls__board *board, int r, char *out, size_t bytes)
 {
     int pid = atomic_load_explicit(&board->rank[r].pid, memory_order_relaxed);
-    snprintf(out, bytes, "rank %d (host %.63s, pid %d)", board->first_rank + r, board->host, pid);
+    snprintf(out, bytes, "rank %d (host %.63s, pid %d)", board->rank[r].world_rank, board->host,
+             pid);
 }
 
 static const char *flight_state_name(uint32_t state)

@@ -23,7 +23,7 @@
 #include "comm/descriptor.h"
 
 #define LS__BOARD_MAGIC 0x4c53424fu /* "LSBO" */
-#define LS__BOARD_VERSION 2
+#define LS__BOARD_VERSION 3
 #define LS__BOARD_RANKS_MAX 256 /* ranks of one host */
 #define LS__FLIGHT_MAX 512      /* operations remembered per rank; a power of two */
 
@@ -60,6 +60,7 @@ typedef struct ls__board_rank {
     LS__ALIGNED(LS__CACHE_LINE) _Atomic uint32_t life; /* ls__life */
     _Atomic uint32_t stops_itself; /* it looks at `stop`: no signal for the first wish to stop */
     _Atomic int32_t pid;
+    int32_t world_rank; /* not contiguous on a host where another launcher has dealt them out */
     _Atomic uint64_t heartbeat_ns; /* the engine's last turn */
     /* A failure this rank found itself (a mismatch, a poisoned loss, ls_group_abort, a deadline):
      * set once, text first, then state (release). The launcher reports it if this rank then ends.
@@ -76,15 +77,20 @@ typedef struct ls__board {
     uint64_t bytes;
     int32_t ranks; /* local ranks that follow */
     int32_t world_size;
-    int32_t first_rank; /* world rank of local rank 0 */
+    int32_t first_rank; /* world rank of local rank 0; the others': ls__board_local */
     uint32_t generation;
     uint64_t job; /* random number of this job */
     int32_t launcher_pid;
     char host[64];
+    /* Of a world of several hosts; 0 and "" else. */
+    int32_t nodes, node;           /* how many, and which this is */
+    uint32_t plain;                /* links that leave the host are not encrypted */
+    char address[LS__ADDRESS_MAX]; /* of this host, as the others reach it */
     /* The launcher's verdict: the first failure of the job. Set once: text and fields, then state.
      */
     LS__ALIGNED(LS__CACHE_LINE) _Atomic uint32_t verdict; /* 0 none, 1 given */
-    int32_t culprit;
+    _Atomic uint32_t verdict_claim; /* 1: somebody writes it, who alone may; by compare-and-swap */
+    int32_t culprit;                /* rank of the world; -1: none */
     int32_t culprit_pid;
     int32_t culprit_signal; /* 0: exited */
     int32_t culprit_code;
@@ -101,17 +107,30 @@ static inline size_t ls__board_bytes(int ranks)
 /* The index on the board of a rank of the world; -1: it runs on another host. */
 static inline int ls__board_local(const ls__board *board, int world_rank)
 {
-    const int local = world_rank - board->first_rank;
-    return local >= 0 && local < board->ranks ? local : -1;
+    const int guess = world_rank - board->first_rank;
+    if (guess >= 0 && guess < board->ranks && board->rank[guess].world_rank == world_rank) {
+        return guess;
+    }
+    for (int r = 0; r < board->ranks; r++) {
+        if (board->rank[r].world_rank == world_rank) {
+            return r;
+        }
+    }
+    return -1;
 }
 
 /* What a new board says about the job. */
 typedef struct ls__board_job {
-    int ranks, world_size, first_rank;
+    int ranks, world_size;
+    int first_rank;        /* the ranks follow each other from this one on … */
+    const int *world_rank; /* … unless they stand here */
     uint32_t generation;
     uint64_t number; /* random */
     int launcher_pid;
     const char *host;
+    int nodes, node; /* 0: one host */
+    bool plain;
+    const char *address; /* NULL: one host */
 } ls__board_job;
 
 /* Makes a board in a new memfd and maps it; *fd is the caller's. Its size is ls__board_bytes. */
@@ -120,6 +139,13 @@ ls_status ls__board_new(const ls__env *env, const ls__board_job *job, int *fd, l
 ls_status ls__board_open(const ls__env *env, int fd, ls__board **out);
 /* Unmaps; NULL is allowed. */
 void ls__board_close(const ls__env *env, ls__board *board);
+
+/* The first failure of the job, as its ranks read it; they are woken. False: another was given. */
+typedef struct ls__verdict {
+    int culprit, pid, signal, code; /* culprit -1: no rank */
+    const char *text;
+} ls__verdict;
+bool ls__board_give(ls__board *board, const ls__env *env, const ls__verdict *verdict);
 
 /* Bumps the doorbell of local rank r and wakes its sleepers. */
 void ls__board_ring(ls__board *board, const ls__env *env, int r);

@@ -93,7 +93,7 @@ ls_status ls__group_open(ls__comm *comm, const ls__group_spec *spec, ls_group **
     for (int r = 0; r < spec->size; r++) {
         unsigned char *base = comm->heap.peer[spec->world_rank[r]].base;
         group->member[r] = (ls__member){.world_rank = spec->world_rank[r],
-                                        .local = spec->world_rank[r] - comm->board->first_rank,
+                                        .local = ls__board_local(comm->board, spec->world_rank[r]),
                                         .control = (ls__control *)(void *)(base + spec->control[r]),
                                         .base = base};
     }

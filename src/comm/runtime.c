@@ -69,7 +69,7 @@ static bool strict_setting(void)
 static void wake_peer(void *arg, int peer)
 {
     ls__comm *comm = arg;
-    ls__ring(comm, peer - comm->board->first_rank);
+    ls__ring(comm, ls__board_local(comm->board, peer));
 }
 
 static ls_status open_world(ls__comm *comm)

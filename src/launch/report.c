@@ -144,20 +144,15 @@ static int count_consequences(const ls__agent *agent, int culprit)
     return count;
 }
 
-/* Text and fields first, then the flag, then everyone is woken: nobody reads half a verdict. */
 static void publish(ls__agent *agent, int culprit, const char *text)
 {
-    ls__board *board = agent->board;
     const ls__agent_rank *rank = culprit >= 0 ? &agent->rank[culprit] : NULL;
-    board->culprit = culprit;
-    board->culprit_pid = rank != NULL ? (int)rank->pid : 0;
-    board->culprit_signal = rank != NULL ? rank->exit.signal : 0;
-    board->culprit_code = rank != NULL ? rank->exit.code : 0;
-    snprintf(board->verdict_text, sizeof board->verdict_text, "%s", text);
-    atomic_store_explicit(&board->verdict, 1, memory_order_release);
-    for (int r = 0; r < board->ranks; r++) {
-        ls__board_ring(board, agent->env, r);
-    }
+    (void)ls__board_give(agent->board, agent->env,
+                         &(ls__verdict){.culprit = culprit,
+                                        .pid = rank != NULL ? (int)rank->pid : 0,
+                                        .signal = rank != NULL ? rank->exit.signal : 0,
+                                        .code = rank != NULL ? rank->exit.code : 0,
+                                        .text = text});
     ls__store_server_fail(agent->store, text);
 }
 

@@ -79,7 +79,7 @@ static ls_status read_environment(const char *text, inherited *out)
 static ls_status check_ranks(const ls__board *board, const inherited *in)
 {
     if (board->ranks != in->local_size || board->world_size != in->world_size ||
-        in->local_rank >= board->ranks || board->first_rank + in->local_rank != in->rank) {
+        in->local_rank >= board->ranks || board->rank[in->local_rank].world_rank != in->rank) {
         return ls__fail(LS_ERR_INVALID,
                         "ls_init: RANK=%d WORLD_SIZE=%d LOCAL_RANK=%d LOCAL_WORLD_SIZE=%d do not "
                         "fit the job, which has %d ranks, %d of them here from %d on: do not "
@@ -106,13 +106,13 @@ static ls_status claim(const ls__env *env, ls__board *board, int r)
                         "ls_init: process %d has already joined as rank %d, and each rank is one "
                         "process: start only one such program in a rank, others with "
                         "LOCKSTEP_BOOTSTRAP, RANK and WORLD_SIZE unset",
-                        pid, board->first_rank + r);
+                        pid, board->rank[r].world_rank);
     }
     return ls__fail(LS_ERR_STATE,
                     "ls_init: rank %d has already joined this run and left it (process %d), and a "
                     "rank joins once: start `lockstep run` for each program, or unset "
                     "LOCKSTEP_BOOTSTRAP, RANK and WORLD_SIZE to run alone",
-                    board->first_rank + r, pid);
+                    board->rank[r].world_rank, pid);
 }
 
 static void unclaim(ls__board *board, int r)
@@ -192,6 +192,9 @@ ls_status ls__bootstrap_launcher(const ls__env *env, int64_t timeout_ms, ls__boo
     out->local_rank = in.local_rank;
     out->local_size = in.local_size;
     out->board = board;
+    out->plain = board->plain != 0;
+    memcpy(out->address, board->address, sizeof out->address);
+    out->address[sizeof out->address - 1] = '\0';
     return LS_OK;
 
 fail_claim:
