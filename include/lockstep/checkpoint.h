@@ -12,12 +12,13 @@
  *     LS_CHECK(ls_checkpoint_close(c));
  *
  * On the disk a checkpoint is a folder  DIR/step-00000120/  with
- *     state-00001-of-00004.safetensors …   tensors; whole ones are shared out over the ranks by
- *                                          bytes, so each rank writes one file, all at once
+ *     state-00001-of-00004.safetensors …   tensors, shared out over the ranks by bytes (large ones
+ *                                          in parts: blocks of rows, under one name in several
+ *                                          files), so each rank writes one file, all at once
  *     scalars.json                         integers and numbers
  *     manifest.json                        written last: version, step, world size, size and
- *                                          BLAKE2b-256 of every file (`b2sum -l 256` shows the
- *                                          same) and of itself, and where every tensor lies
+ *                                          SHA-256 of every file (`sha256sum` shows the same)
+ *                                          and of itself, and where every part of a tensor lies
  * It is made in a temporary folder beside it and renamed when all of it is on the disk, so a name
  * that exists is complete. The newest `keep` stay. Files are data only; every size is checked
  * against the file before memory is taken. DIR/lock is held by the job that writes there.

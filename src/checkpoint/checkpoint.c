@@ -172,7 +172,7 @@ static ls_status take_snapshot(ls_checkpoint *c, ls__table *table, const ls_chec
     LS_TRY(ls__checkpoint_agree(c, status, words, 3));
     LS_TRY(compare_ranks(c));
     c->nonce = c->verdicts[0].word[2];
-    c->copied = ls__table_copy(table, items, count, c->rank, c->image);
+    c->copied = ls__table_copy(table, items, count, c->image);
     if (c->copied < 0) {
         memcpy(c->message, ls__self.message, sizeof c->message);
     }

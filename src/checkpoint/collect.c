@@ -193,7 +193,7 @@ ls_status ls__table_hash(const ls__table *t, uint64_t *word)
 
 typedef struct copier {
     ls__table *table;
-    int rank, at;
+    int at;
     uint8_t *image;
 } copier;
 
@@ -221,8 +221,8 @@ static ls_status copy_tensor(void *self, const char *name, const ls_state_tensor
         !ls__shape_bytes(tensor->local, tensor->ndim, tensor->dtype, &bytes) || bytes != e->bytes) {
         return changed(name);
     }
-    if (e->writer == c->rank && bytes > 0) {
-        memcpy(c->image + e->offset, tensor->data, bytes);
+    if (e->mine && e->part.bytes > 0) {
+        memcpy(c->image + e->offset, (const uint8_t *)tensor->data + e->part.skip, e->part.bytes);
     }
     return LS_OK;
 }
@@ -239,10 +239,10 @@ static ls_status skip_float64(void *self, const char *name, double *value)
     return next_entry(self, name, LS__ENTRY_FLOAT64) ? LS_OK : changed(name);
 }
 
-ls_status ls__table_copy(ls__table *table, const ls_checkpoint_item *items, int count, int rank,
+ls_status ls__table_copy(ls__table *table, const ls_checkpoint_item *items, int count,
                          uint8_t *image)
 {
-    copier c = {.table = table, .rank = rank, .image = image};
+    copier c = {.table = table, .image = image};
     const ls_state_visitor visitor = {
         .self = &c, .tensor = copy_tensor, .int64 = skip_int64, .float64 = skip_float64};
     return ls__items_visit(items, count, &visitor);

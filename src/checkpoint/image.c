@@ -21,29 +21,28 @@ static ls_status no_memory(const char *what)
 /* ---- the file ----------------------------------------------------------------------------- */
 
 /* Tensors this rank writes, of one element size, in order of names. */
-static ls_status add_tensors(const ls_checkpoint *c, ls__table *table, size_t element,
-                             json_t *header, json_t *pieces, size_t *at)
+static ls_status add_tensors(ls__table *table, size_t element, json_t *header, json_t *pieces,
+                             size_t *at)
 {
     for (int i = 0; i < table->count; i++) {
         ls__saved_entry *e = table->sorted[i];
         const ls_state_tensor *t = &e->tensor;
-        if (e->type != LS__ENTRY_TENSOR || e->writer != c->rank ||
-            ls_dtype_size(t->dtype) != element) {
+        if (e->type != LS__ENTRY_TENSOR || !e->mine || ls_dtype_size(t->dtype) != element) {
             continue;
         }
         ls__safetensor saved = {.name = e->name, .dtype = t->dtype, .ndim = t->ndim};
-        memcpy(saved.dim, t->local, sizeof saved.dim);
+        memcpy(saved.dim, e->part.dim, sizeof saved.dim);
         e->offset = *at;
         json_t *piece =
             json_pack("[s, i, o, o, o]", e->name, (int)t->dtype, ls__shape_json(t->global, t->ndim),
-                      ls__shape_json(t->start, t->ndim), ls__shape_json(t->local, t->ndim));
+                      ls__shape_json(e->part.start, t->ndim), ls__shape_json(e->part.dim, t->ndim));
         if (!piece || json_array_append_new(pieces, piece) != 0 ||
-            !ls__safetensors_add(header, &saved, *at, e->bytes)) {
+            !ls__safetensors_add(header, &saved, *at, e->part.bytes)) {
             return ls__fail(LS_ERR_MEMORY,
                             "checkpoint: no memory for the header, or \"%.200s\" is no UTF-8",
                             e->name);
         }
-        if (!ls__add_size(*at, e->bytes, at)) {
+        if (!ls__add_size(*at, e->part.bytes, at)) {
             return ls__fail(LS_ERR_LIMIT, "checkpoint: this rank's share is too large");
         }
     }
@@ -88,7 +87,7 @@ static ls_status build_file(ls_checkpoint *c, ls__table *table, json_t *header, 
 {
     size_t at = 0;
     for (size_t element = 8; element > 0; element /= 2) {
-        LS_TRY(add_tensors(c, table, element, header, pieces, &at));
+        LS_TRY(add_tensors(table, element, header, pieces, &at));
     }
     LS_TRY(make_image(c, table, header, at));
     free(c->pieces);

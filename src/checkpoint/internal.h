@@ -1,7 +1,7 @@
 /* A checkpoint object: what its files share.
  *
  *   collect.c   walks the items into a table; copies them; writes them back
- *   plan.c      which rank writes which tensor
+ *   plan.c      which rank writes which tensor, or part of one
  *   image.c     this rank's file, as bytes in memory: the snapshot
  *   agree.c     ranks tell each other how it went, and all return the same
  *   folder.c    names on the disk; what is stale, old or in the way
@@ -34,13 +34,20 @@
 
 typedef enum ls__entry_type { LS__ENTRY_TENSOR, LS__ENTRY_INT64, LS__ENTRY_FLOAT64 } ls__entry_type;
 
+/* A box of a tensor that lies in one piece in the memory its state function shows. */
+typedef struct ls__part {
+    int64_t start[LS_DIMS_MAX], dim[LS_DIMS_MAX]; /* in global coordinates */
+    size_t skip, bytes;                           /* where in that memory, and how much */
+} ls__part;
+
 typedef struct ls__saved_entry {
     const char *name;
     ls__entry_type type;
     ls_state_tensor tensor; /* its data only while its visitor runs */
     size_t bytes;           /* of the local slice */
-    int writer;             /* rank; of a slice: the one that has it */
-    size_t offset;          /* in this rank's image, if it is the writer */
+    bool mine;              /* this rank writes `part` of it, in its image at `offset` */
+    ls__part part;
+    size_t offset;
     int64_t int64;
     double float64;
 } ls__saved_entry;
@@ -63,12 +70,15 @@ ls_status ls__table_hash(const ls__table *table, uint64_t *hash);
 ls_status ls__items_visit(const ls_checkpoint_item *items, int count,
                           const ls_state_visitor *visitor);
 bool ls__tensor_is_whole(const ls_state_tensor *tensor);
-/* The second walk of a save: the bytes of what `rank` writes go to their offsets in the image. */
-ls_status ls__table_copy(ls__table *table, const ls_checkpoint_item *items, int count, int rank,
+/* The second walk of a save: the bytes of what this rank writes go to their offsets in the image.
+ */
+ls_status ls__table_copy(ls__table *table, const ls_checkpoint_item *items, int count,
                          uint8_t *image);
 
-/* Gives every whole tensor a writer: the largest first, each to the rank with the fewest bytes. */
+/* Finds what this rank writes: of every whole tensor one part or none, and all its own slices. */
 ls_status ls__plan_writers(ls__table *table, int rank, int size);
+/* Part `index` of at most `parts` of a whole tensor; returns how many there really are. */
+int ls__part_cut(const ls__saved_entry *entry, int parts, int index, ls__part *out);
 
 /* ---- the object --------------------------------------------------------------------------- */
 

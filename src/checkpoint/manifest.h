@@ -6,7 +6,7 @@
  * "scalars.json":..}, "tensors":{"model.fc1.weight":{"dtype":"F32","shape":[..],
  *                 "pieces":[{"file":"state-..","start":[0,0],"shape":[..]}]}}}
  *
- * The pieces of a tensor do not overlap and make up the whole; a replicated tensor has one.
+ * The pieces of a tensor do not overlap and make up the whole; a small replicated one has one.
  */
 #ifndef LS_CHECKPOINT_MANIFEST_H
 #define LS_CHECKPOINT_MANIFEST_H

@@ -109,6 +109,73 @@ TEST(slices_that_leave_something_out_are_refused_by_the_save)
     small_remove(folder);
 }
 
+/* ---- a tensor too large for one rank's share ---------------------------------------------------
+ */
+
+enum { TALL = 1201, WIDE = 257, FILE_MAX = TALL * WIDE * 4 };
+
+static ls_status large_state(void *object, const char *prefix, const ls_state_visitor *v)
+{
+    const ls_state_tensor t = {.dtype = LS_FLOAT32,
+                               .ndim = 2,
+                               .global = {TALL, WIDE},
+                               .local = {TALL, WIDE},
+                               .data = object};
+    return v->tensor(v->self, prefix, &t);
+}
+
+static int run_large(void *arg)
+{
+    const job *j = arg;
+    static float data[TALL * WIDE];
+    ls_checkpoint *c = NULL;
+    int64_t step = 0;
+    const ls_checkpoint_item item = {"large", data, large_state};
+    CHECK_OK(ls_init(NULL));
+    CHECK_OK(ls_checkpoint_open(j->folder, ls_world(), NULL, &c));
+    for (int i = 0; i < TALL * WIDE && j->save; i++) {
+        data[i] = (float)i;
+    }
+    if (j->save) {
+        CHECK_OK(ls_checkpoint_save(c, 1, &item, 1));
+    } else {
+        CHECK_OK(ls_checkpoint_load(c, &item, 1, &step));
+    }
+    for (int i = 0; i < TALL * WIDE; i++) {
+        CHECK(data[i] == (float)i);
+    }
+    CHECK_OK(ls_checkpoint_close(c));
+    CHECK_OK(ls_finalize());
+    return 0;
+}
+
+/* No file is more than a row and its header above the even share. */
+static void check_files(const char *folder, int ranks)
+{
+    for (int r = 1; r <= ranks; r++) {
+        char path[256];
+        (void)snprintf(path, sizeof path, "%s/step-00000001/state-%05d-of-%05d.safetensors", folder,
+                       r, ranks);
+        FILE *f = fopen(path, "rb");
+        CHECK(f && fseek(f, 0, SEEK_END) == 0);
+        CHECK(ftell(f) <= FILE_MAX / ranks + WIDE * 4 + 300);
+        (void)fclose(f);
+    }
+}
+
+TEST(a_large_replicated_tensor_is_written_in_even_parts_and_loads_at_any_rank_count)
+{
+    char folder[64];
+    for (int ranks = 1; ranks <= 4; ranks++) {
+        small_folder(folder);
+        CHECK_OK(ls_spawn(run_large, &(job){folder, 0, true}, ranks));
+        check_files(folder, ranks);
+        CHECK_OK(ls_spawn(run_large, &(job){folder, 0, false}, 5 - ranks));
+        CHECK_OK(ls_spawn(run_large, &(job){folder, 0, false}, ranks));
+        small_remove(folder);
+    }
+}
+
 /* ---- ranks that do not agree ------------------------------------------------------------------
  */
 
