@@ -12,7 +12,7 @@
 #ifndef LS_COMM_LINK_H
 #define LS_COMM_LINK_H
 
-#include <lockstep/types.h>
+#include <lockstep/status.h>
 
 #include "base/env.h"
 
