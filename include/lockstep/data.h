@@ -104,8 +104,9 @@ LS_API void ls_loader_free(ls_loader *loader);
 LS_API bool ls_loader_next(ls_loader *loader, ls_batch *batch);
 LS_API ls_status ls_loader_status(const ls_loader *loader);
 LS_API ls_status ls_loader_seek(ls_loader *loader, int64_t epoch, int64_t step);
-/* Epoch, samples of it that all ranks have had, seed, and the data set's size, which must be the
- * same when loading. At another rank count the rest of the epoch is cut anew from that sample on,
+/* Epoch, samples of it that all ranks have had, seed, the data set's size, which must be the same
+ * when loading, and the batches so far: the step's number for ls_step_begin, so no random number is
+ * drawn twice. At another rank count the rest of the epoch is cut anew from that sample on,
  * so none is lost or repeated; a batch's `step` is then the sample's number / global batch. */
 LS_API ls_status ls_loader_state(ls_loader *loader, const char *prefix,
                                  const ls_state_visitor *visitor);

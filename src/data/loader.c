@@ -47,6 +47,7 @@ struct ls_loader {
     int64_t *indices; /* [batch] Sync: owned by the reader while it runs */
 
     int64_t epoch, position;    /* of the next batch; without a step there, the end is due */
+    int64_t batches;            /* handed out so far: see Note [Numbers of batches] */
     bool held;                  /* the user holds a slot */
     ls_tensor *x_held, *y_held; /* as these tensors */
     ls_tensor *x_part, *y_part; /* views of a short batch, until the next call */
@@ -61,6 +62,12 @@ struct ls_loader {
     _Atomic uint32_t stop;   /* Sync: release by the user's thread, acquire by the reader */
     _Atomic uint32_t filled_event, freed_event; /* Sync: bumped after a change, parked on */
 };
+
+/* Note [Numbers of batches]
+ * Random operations draw from the stream of their step's number (ls_step_begin). A number computed
+ * from the position, as (epoch * steps + step), would not do: after a load at another rank count
+ * the same position is another step, and numbers of the past would come again, with the dropout
+ * masks of then. So batches are counted, and the count is saved. */
 
 /* ---- reading one batch -------------------------------------------------------------------- */
 
@@ -255,22 +262,19 @@ static ls_status deliver(ls_loader *l, ls_batch *batch)
     l->x_held = at->x_full;
     l->y_held = at->y_full;
     ls__sampler_span span = ls__sampler_span_at(l->sampler, l->position);
-    int64_t step = step_at(l, l->position);
     *batch = (ls_batch){.x = at->x_full,
                         .y = at->y_full,
                         .count = span.count,
                         .global_count = span.global,
                         .epoch = l->epoch,
-                        .step = step};
+                        .step = step_at(l, l->position)};
     batch->last = ls__sampler_span_at(l->sampler, l->position + span.global).global == 0;
     if (span.count != l->batch) {
         LS_TRY(view(l, at, span.count, &l->x_part, &l->y_part));
         batch->x = l->x_held = l->x_part;
         batch->y = l->y_held = l->y_part;
     }
-    ls_step_begin(
-        (ls_step_context){.step = (uint64_t)(l->epoch * ls_sampler_steps(l->sampler) + step),
-                          .sample_offset = span.offset});
+    ls_step_begin((ls_step_context){.step = (uint64_t)l->batches++, .sample_offset = span.offset});
     l->position += span.global;
     return LS_OK;
 }
@@ -340,10 +344,12 @@ ls_status ls_loader_seek(ls_loader *l, int64_t epoch, int64_t step)
     /* Behind the last step: the last may be short, so the product may pass the count. */
     int64_t position = step * ls__sampler_global_batch(l->sampler);
     go_to(l, epoch, position < count ? position : count);
+    l->batches = epoch * steps + step;
     return LS_OK;
 }
 
-static ls_status check_state(const ls_loader *l, int64_t epoch, int64_t position, int64_t count)
+static ls_status check_state(const ls_loader *l, int64_t epoch, int64_t position, int64_t batches,
+                             int64_t count)
 {
     const int64_t here = ls__sampler_count(l->sampler);
     if (count != here) {
@@ -352,9 +358,10 @@ static ls_status check_state(const ls_loader *l, int64_t epoch, int64_t position
                         "%lld; give the same data",
                         (long long)count, (long long)here);
     }
-    if (epoch < 0 || position < 0 || position > here) {
-        return ls__fail(LS_ERR_FORMAT, "loader: epoch %lld, sample %lld of %lld is no position",
-                        (long long)epoch, (long long)position, (long long)here);
+    if (epoch < 0 || position < 0 || position > here || batches < 0) {
+        return ls__fail(LS_ERR_FORMAT,
+                        "loader: epoch %lld, sample %lld of %lld, batch %lld is no position",
+                        (long long)epoch, (long long)position, (long long)here, (long long)batches);
     }
     return LS_OK;
 }
@@ -367,11 +374,15 @@ ls_status ls_loader_state(ls_loader *l, const char *prefix, const ls_state_visit
                  : no_loader("ls_loader_state");
     }
     int64_t epoch = l->epoch, position = l->position, seed = (int64_t)ls__sampler_seed(l->sampler);
-    int64_t count = ls__sampler_count(l->sampler);
+    int64_t count = ls__sampler_count(l->sampler), batches = l->batches;
     struct {
         const char *name;
         int64_t *value;
-    } field[] = {{"epoch", &epoch}, {"sample", &position}, {"seed", &seed}, {"count", &count}};
+    } field[] = {{"epoch", &epoch},
+                 {"sample", &position},
+                 {"seed", &seed},
+                 {"count", &count},
+                 {"batches", &batches}};
     for (size_t i = 0; i < sizeof field / sizeof field[0]; i++) {
         char name[256];
         int length = snprintf(name, sizeof name, "%s%s%s", prefix ? prefix : "",
@@ -381,7 +392,8 @@ ls_status ls_loader_state(ls_loader *l, const char *prefix, const ls_state_visit
         }
         LS_TRY(visitor->int64(visitor->self, name, field[i].value));
     }
-    LS_TRY(check_state(l, epoch, position, count));
+    LS_TRY(check_state(l, epoch, position, batches, count));
+    l->batches = batches;
     if (epoch == l->epoch && position == l->position &&
         (uint64_t)seed == ls__sampler_seed(l->sampler)) {
         return LS_OK;

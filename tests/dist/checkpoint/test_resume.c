@@ -90,7 +90,25 @@ typedef struct change {
     uint64_t hash;
 } change;
 
-/* Appends the samples of this rank's steps; the samples say who they are by their order. */
+static ls_status note_step(void *self, const char *name, int64_t *value)
+{
+    if (strcmp(name, "step") == 0) {
+        *(int64_t *)self = *value;
+    }
+    return LS_OK;
+}
+
+/* The number under which this step draws its random values. */
+static long long step_number(void)
+{
+    int64_t step = -1;
+    const ls_state_visitor visitor = {.self = &step, .int64 = note_step};
+    CHECK_OK(ls_runtime_state(ls_runtime_current(), "", &visitor));
+    return (long long)step;
+}
+
+/* Appends the samples of this rank's steps, and the steps' numbers; the samples say who they are by
+ * their order. */
 static int run_change(void *arg)
 {
     const change *p = arg;
@@ -114,6 +132,7 @@ static int run_change(void *arg)
     CHECK(h);
     (void)fprintf(h, "%llx\n", (unsigned long long)work_hash_of(w.items, 2));
     for (int64_t k = 0; (!p->first || k < 2) && ls_loader_next(w.loader, &b); k++) {
+        (void)fprintf(h, "step %lld\n", step_number());
         for (int64_t i = 0; i < b.count; i++) {
             (void)fprintf(f, "%a\n", (double)((const float *)ls_data(b.x))[i * WORK_IN]);
         }
@@ -136,7 +155,11 @@ static void check_change(int before, int after, int64_t batch)
     CHECK_OK(ls_spawn(run_change, &first, before));
     CHECK_OK(ls_spawn(run_change, &second, after));
     shell("cd '%s' && [ $(cat samples.* | wc -l) = 60 ] && [ $(cat samples.* | sort -u | wc -l) = "
-          "60 ] && [ $(cat hash.* | sort -u | wc -l) = 1 ]",
+          "60 ] && [ $(cat hash.* | grep -v step | sort -u | wc -l) = 1 ]",
+          folder);
+    /* No number of the first part is drawn under again: they go on, whatever a step holds now. */
+    shell("cd '%s' && cat hash.0.1 hash.0.0 | grep step >got && n=$(wc -l <got) && [ $n -gt 2 ] && "
+          "seq -f 'step %%.0f' 0 $((n - 1)) | cmp - got",
           folder);
     folder_remove(folder);
 }
@@ -218,7 +241,7 @@ static void check_every_field(void)
     CHECK_OK(ls_checkpoint_save(c, 2, w.items, WORK_ITEMS));
     uint64_t saved = work_hash_of(w.items, WORK_ITEMS);
     int fields = flip(&w, -1, name, sizeof name), flipped = 0;
-    CHECK_INT(fields, 4 + 2 + 5 + 4 * 3 + 4 + 4);
+    CHECK_INT(fields, 4 + 2 + 5 + 4 * 3 + 5 + 4);
     for (int i = 0; i < fields; i++) {
         (void)flip(&w, i, name, sizeof name);
         CHECK((work_hash_of(w.items, WORK_ITEMS) == saved) == (name[0] == '\0'));

@@ -175,7 +175,7 @@ TEST(seeking_goes_anywhere_and_the_loader_stops_at_any_point)
 /* ---- state -------------------------------------------------------------------------------- */
 
 typedef struct fields {
-    int64_t value[4];
+    int64_t value[5];
     int at;
     bool loading;
 } fields;
@@ -183,8 +183,9 @@ typedef struct fields {
 static ls_status on_int64(void *self, const char *name, int64_t *value)
 {
     fields *f = self;
-    static const char *const names[] = {"data.epoch", "data.sample", "data.seed", "data.count"};
-    CHECK(f->at < 4 && strcmp(name, names[f->at]) == 0);
+    static const char *const names[] = {"data.epoch", "data.sample", "data.seed", "data.count",
+                                        "data.batches"};
+    CHECK(f->at < 5 && strcmp(name, names[f->at]) == 0);
     if (f->loading) {
         *value = f->value[f->at];
     }
@@ -198,7 +199,7 @@ static ls_status try_walk(ls_loader *l, fields *f, bool loading)
     f->loading = loading;
     const ls_state_visitor visitor = {.self = f, .int64 = on_int64};
     ls_status status = ls_loader_state(l, "data", &visitor);
-    CHECK_INT(f->at, 4);
+    CHECK_INT(f->at, 5);
     return status;
 }
 
@@ -223,11 +224,13 @@ TEST(every_field_of_the_state_comes_back)
     CHECK_INT(saved.value[1], 12); /* of all 3 ranks */
     CHECK_INT(saved.value[2], 5);
     CHECK_INT(saved.value[3], 30);
+    CHECK_INT(saved.value[4], 7); /* in both epochs */
     CHECK(ls_loader_next(l, &b));
     check_batch(&b, s, 1, 2);
-    (void)walk(l, (fields){{7, 24, 99, 30}, 0, false}, true);
+    (void)walk(l, (fields){{7, 24, 99, 30, 1234}, 0, false}, true);
     CHECK(ls_loader_next(l, &b));
     check_batch(&b, s, 7, 4); /* by the sampler's new seed */
+    CHECK_INT(ls_runtime_current()->step, 1234);
     (void)walk(l, saved, true);
     fields after = walk(l, (fields){0}, false);
     CHECK(memcmp(after.value, saved.value, sizeof saved.value) == 0);
@@ -244,7 +247,7 @@ TEST(a_saved_position_of_other_data_or_outside_of_the_epoch_is_refused)
     numbers d = make_numbers(30);
     ls_sampler *s = make_sampler(30, 2, 0, 3);
     ls_loader *l = make_loader(&d, s, 0);
-    fields other = {{0, 6, 5, 31}, 0, false}, outside = {{0, 31, 5, 30}, 0, false};
+    fields other = {{0, 6, 5, 31, 1}, 0, false}, outside = {{0, 31, 5, 30, 5}, 0, false};
     CHECK_STATUS(try_walk(l, &other, true), LS_ERR_MISMATCH);
     CHECK_CONTAINS(ls_error_message(), "31 samples, this one has 30");
     CHECK_STATUS(try_walk(l, &outside, true), LS_ERR_FORMAT);
