@@ -17,6 +17,7 @@
 
 #include "common.h"
 #include "gpt.h"
+#include "loss_log.h"
 #include "text_eval.h"
 #include "trigram.h"
 
@@ -88,7 +89,8 @@ static settings read_flags(int argc, char **argv)
         {"save", FLAG_TEXT, &s.save, 0, 0, "folder for checkpoints; the two newest are kept"},
         {"every", FLAG_COUNT, &s.every, 1, 1e12, "steps between checkpoints"},
         {"resume", FLAG_TEXT, &s.resume, 0, 0, "folder whose newest checkpoint to go on from"},
-        {"log-losses", FLAG_TEXT, &s.log_losses, 0, 0, "file for each step's global mean loss"},
+        {"log-losses", FLAG_TEXT, &s.log_losses, 0, 0,
+         "file for each step's global mean loss; goes on with --resume"},
     };
     flags_parse("Trains a small GPT on text, byte by byte, on all ranks.", flags,
                 (int)(sizeof flags / sizeof flags[0]), argc, argv);
@@ -192,10 +194,7 @@ static void save(job *j, int64_t step, bool last)
 static void open_log(job *j)
 {
     if (j->set.log_losses && ls_rank() == 0) {
-        j->losses = fopen(j->set.log_losses, "w");
-        if (!j->losses) {
-            give_up(EXIT_FAILURE, "--log-losses: \"%s\" cannot be written", j->set.log_losses);
-        }
+        j->losses = loss_log_open(j->set.log_losses, j->start);
     }
 }
 
@@ -297,15 +296,15 @@ static void report_step(const job *j, report *r, int64_t step)
     r->steps = 0;
 }
 
-static void log_loss(const job *j, double loss)
+static void log_loss(const job *j, int64_t step, double loss)
 {
     if (!j->set.log_losses) {
         return;
     }
     LS_CHECK(ls_all_reduce(ls_world(), &loss, 1, LS_FLOAT64, LS_AVG,
                            LS_OPTIONS(ls_collective_options, .tag = "log-losses"), NULL));
-    if (j->losses && fprintf(j->losses, "%.9g\n", loss) < 0) {
-        give_up(EXIT_FAILURE, "--log-losses: \"%s\" cannot be written", j->set.log_losses);
+    if (j->losses) {
+        loss_log_add(j->losses, j->set.log_losses, step, loss);
     }
 }
 
@@ -347,7 +346,7 @@ static double train(job *j, report *r)
         r->sum.exposed += exposed_seconds(j);
         r->sum.loss += loss;
         r->steps++;
-        log_loss(j, loss);
+        log_loss(j, step + 1, loss);
         bool stop = ls_stop_requested(); /* on all ranks after the same step */
         save(j, step + 1, stop || step + 1 == j->set.steps);
         report_step(j, r, step + 1);
@@ -414,9 +413,7 @@ static int summarise(const job *j, const report *r, double seconds)
 
 static void close_job(job *j)
 {
-    if (j->losses && fclose(j->losses) != 0) {
-        give_up(EXIT_FAILURE, "--log-losses: \"%s\" cannot be written", j->set.log_losses);
-    }
+    loss_log_close(j->losses, j->set.log_losses);
     must(ls_checkpoint_close(j->checkpoint));
     ls_optim_free(j->optim);
     ls_module_free(j->net);

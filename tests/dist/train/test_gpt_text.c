@@ -77,7 +77,8 @@ static void read_losses(const char *name, double out[STEPS])
     FILE *f = fopen(path, "r");
     CHECK(f != NULL);
     for (int i = 0; i < STEPS; i++) {
-        CHECK(fscanf(f, "%lf", &out[i]) == 1);
+        int step = 0;
+        CHECK(fscanf(f, "%d %lf", &step, &out[i]) == 2 && step == i + 1);
     }
     (void)fclose(f);
 }
