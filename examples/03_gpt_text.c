@@ -12,6 +12,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <lockstep/lockstep.h>
 
@@ -88,7 +89,8 @@ static settings read_flags(int argc, char **argv)
         {"eval-every", FLAG_COUNT, &s.eval_every, 0, 1e12, "steps between evaluations; 0: none"},
         {"save", FLAG_TEXT, &s.save, 0, 0, "folder for checkpoints; the two newest are kept"},
         {"every", FLAG_COUNT, &s.every, 1, 1e12, "steps between checkpoints"},
-        {"resume", FLAG_TEXT, &s.resume, 0, 0, "folder whose newest checkpoint to go on from"},
+        {"resume", FLAG_TEXT, &s.resume, 0, 0,
+         "folder whose newest checkpoint to go on from; as --save: or start"},
         {"log-losses", FLAG_TEXT, &s.log_losses, 0, 0,
          "file for each step's global mean loss; goes on with --resume"},
     };
@@ -150,16 +152,26 @@ static void build_model(job *j)
 
 /* ---- checkpoints -------------------------------------------------------------------------- */
 
-/* An empty folder is no mistake: so the same command line starts a job and restarts it. */
+/* Where --save and --resume name one folder an empty one is no mistake: so the same command line
+ * starts a job and restarts it. Elsewhere it is a slip of the finger, and nothing is made there. */
 static void resume(job *j)
 {
-    ls_checkpoint *from = NULL;
-    must(ls_checkpoint_open(j->set.resume, ls_world(), NULL, &from));
+    ls_checkpoint *from = j->checkpoint;
+    if (!from) {
+        must(ls_checkpoint_open(j->set.resume, ls_world(),
+                                LS_OPTIONS(ls_checkpoint_options, .load_only = true), &from));
+    }
     ls_status status = ls_checkpoint_load(from, j->items, 4, &j->start);
+    if (status == LS_ERR_NOT_FOUND && from != j->checkpoint) {
+        give_up(EXIT_FAILURE, "--resume: %s; without --resume training starts anew",
+                ls_error_message());
+    }
     if (status != LS_ERR_NOT_FOUND) {
         must(status);
     }
-    must(ls_checkpoint_close(from));
+    if (from != j->checkpoint) {
+        must(ls_checkpoint_close(from));
+    }
     if (ls_rank() == 0) {
         (void)printf("%s: %s at step %lld\n", j->set.resume,
                      status == LS_OK ? "going on" : "nothing to go on from, starting",
@@ -175,11 +187,16 @@ static void open_checkpoints(job *j)
     for (int i = 0; i < 4; i++) {
         j->items[i] = items[i];
     }
-    if (j->set.resume) {
+    const settings *s = &j->set;
+    const bool same = s->save && s->resume && strcmp(s->save, s->resume) == 0;
+    if (same) {
+        must(ls_checkpoint_open(s->save, ls_world(), NULL, &j->checkpoint));
+    }
+    if (s->resume) {
         resume(j);
     }
-    if (j->set.save) {
-        must(ls_checkpoint_open(j->set.save, ls_world(), NULL, &j->checkpoint));
+    if (s->save && !same) {
+        must(ls_checkpoint_open(s->save, ls_world(), NULL, &j->checkpoint));
     }
 }
 

@@ -58,12 +58,16 @@ typedef struct ls_checkpoint_options {
     int keep;           /* newest complete checkpoints that stay; default 2, at least 1 */
     bool async;         /* write from a copy, on a thread of its own; default true */
     int64_t timeout_ms; /* for the slowest rank's disk; default an hour */
+    bool load_only;     /* nothing is made in the folder, not even a lock: ls_checkpoint_save is
+                           refused, and a folder that does not exist is LS_ERR_NOT_FOUND; default
+                           false */
 } ls_checkpoint_options;
 #define LS_DEFAULTS_ls_checkpoint_options .keep = 2, .async = true, .timeout_ms = 3600000,
 
 /* Opens the folder; rank 0 makes it if it is missing, and clears away what a job that died left
  * half written. Collective. While another job writes to the folder it can be opened for loading
- * only. Errors name the path. */
+ * only; what load then finds may be gone a moment later, and the newer ones are taken. Errors name
+ * the path. */
 LS_API ls_status ls_checkpoint_open(const char *folder, ls_group *group,
                                     const ls_checkpoint_options *options, ls_checkpoint **out);
 

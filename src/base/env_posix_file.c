@@ -106,17 +106,26 @@ ssize_t ls__posix_write(const ls__env *env LS__UNUSED, int fd, const void *in, s
 
 int ls__posix_open(const ls__env *env LS__UNUSED, const char *path, int flags, int mode)
 {
-    return ls__posix_above_standard(open(path, flags | O_CLOEXEC, (mode_t)mode));
+    int fd;
+    do {
+        fd = open(path, flags | O_CLOEXEC, (mode_t)mode);
+    } while (fd < 0 && errno == EINTR);
+    return ls__posix_above_standard(fd);
 }
 
 int ls__posix_close(const ls__env *env LS__UNUSED, int fd)
 {
-    return close(fd) != 0 ? -errno : 0;
+    /* Linux has closed it even if a signal came; once more could close somebody else's. */
+    return close(fd) != 0 && errno != EINTR ? -errno : 0;
 }
 
 int ls__posix_fsync(const ls__env *env LS__UNUSED, int fd)
 {
-    return fsync(fd) != 0 ? -errno : 0;
+    int rc;
+    do {
+        rc = fsync(fd);
+    } while (rc != 0 && errno == EINTR);
+    return rc != 0 ? -errno : 0;
 }
 
 int ls__posix_rename(const ls__env *env LS__UNUSED, const char *from, const char *to)

@@ -29,17 +29,32 @@ static ls_status check_options(const char *folder, const ls_checkpoint_options *
     return LS_OK;
 }
 
+static void unlock(ls_checkpoint *c)
+{
+    if (c->lock_fd >= 0) {
+        (void)c->env->close(c->env, c->lock_fd);
+        c->lock_fd = -1;
+    }
+}
+
+static ls_status prepare_folder(ls_checkpoint *c)
+{
+    const bool make = !c->set.load_only;
+    LS_TRY(make ? ls__folder_make(c) : ls__folder_is_there(c));
+    LS_TRY(ls__folder_lock(c, make));
+    if (c->lock_fd >= 0) {
+        ls__folder_clean(c);
+    }
+    if (!make) {
+        unlock(c);
+    }
+    return LS_OK;
+}
+
 /* Rank 0 prepares the folder; all learn whether this job may write there. */
 static ls_status open_folder(ls_checkpoint *c)
 {
-    ls_status status = LS_OK;
-    if (c->rank == 0) {
-        status = ls__folder_make(c);
-        status = status == LS_OK ? ls__folder_lock(c) : status;
-        if (c->lock_fd >= 0) {
-            ls__folder_clean(c);
-        }
-    }
+    ls_status status = c->rank == 0 ? prepare_folder(c) : LS_OK;
     uint64_t words[2] = {c->lock_fd >= 0, (uint64_t)c->set.async};
     LS_TRY(ls__checkpoint_agree(c, status, words, 2));
     c->writable = c->verdicts[0].word[0] != 0;
@@ -71,9 +86,7 @@ static ls_checkpoint *allocate(ls_runtime *runtime, const char *folder, ls_group
 static void release(ls_checkpoint *c)
 {
     const ls__env *env = c->env;
-    if (c->lock_fd >= 0) {
-        (void)env->close(env, c->lock_fd);
-    }
+    unlock(c);
     if (c->image) {
         env->release(env, c->image, c->image_room);
     }
@@ -123,6 +136,10 @@ ls_status ls_checkpoint_open(const char *folder, ls_group *group,
 static ls_status prepare(ls_checkpoint *c, ls__table *table, const ls_checkpoint_item *items,
                          int count)
 {
+    if (c->set.load_only) {
+        return ls__fail(LS_ERR_STATE, "ls_checkpoint_save: \"%s\" was opened with load_only",
+                        c->folder);
+    }
     if (!c->writable) {
         return ls__fail(LS_ERR_STATE,
                         "ls_checkpoint_save: \"%s\" cannot be written: another job writes there, "
@@ -250,22 +267,23 @@ static ls_status next_step(ls_checkpoint *c, const int64_t *steps, int count, in
     return ls_broadcast(c->group, step, 1, LS_INT64, 0, &options, NULL);
 }
 
-/* Finds the newest whole one; *step is its step. Those passed over are noted for the next save. */
+/* Finds the newest whole one; *step is its step. Those passed over are noted for the next save.
+ * `newest`: the first that was tried; -1: none. */
 static ls_status find_newest(ls_checkpoint *c, const int64_t *steps, int count,
-                             ls__reading *reading, int64_t *step)
+                             ls__reading *reading, int64_t *step, int64_t *newest)
 {
     char first[LS__MESSAGE_MAX] = "";
-    int64_t newest = -1;
+    *newest = -1;
     for (int k = 0;; k++) {
         LS_TRY(next_step(c, steps, count, k, step));
         if (*step < 0) {
             break;
         }
-        newest = newest < 0 ? *step : newest;
+        *newest = *newest < 0 ? *step : *newest;
         ls_status status = open_on_all(c, *step, reading);
         if (status == LS_OK) {
             c->skipped_after = *step;
-            c->skipped_last = newest;
+            c->skipped_last = *newest;
             return LS_OK;
         }
         ls__reading_close(c, reading);
@@ -273,18 +291,48 @@ static ls_status find_newest(ls_checkpoint *c, const int64_t *steps, int count,
             return status;
         }
         if (c->rank == 0) {
-            LS__WARN("checkpoint: step %lld in \"%s\" is damaged, the one before it is tried: %s",
-                     (long long)*step, c->folder, ls_error_message());
+            LS__WARN("checkpoint: step %lld in \"%s\" is damaged%s, the one before it is tried: %s",
+                     (long long)*step, c->folder, c->writable ? "" : " or was just removed",
+                     ls_error_message());
         }
         if (first[0] == '\0') {
             memcpy(first, ls__self.message, sizeof first);
         }
     }
-    if (newest < 0) {
-        return ls__fail(LS_ERR_NOT_FOUND, "checkpoint: there is none in \"%s\"", c->folder);
+    if (*newest < 0) {
+        return ls__fail(LS_ERR_NOT_FOUND, "checkpoint: there is none in \"%s\" (no step-… folder)",
+                        c->folder);
     }
     return ls__fail(LS_ERR_FORMAT, "checkpoint: none in \"%s\" is whole; the newest: %.1500s",
                     c->folder, first);
+}
+
+static ls_status list_and_find(ls_checkpoint *c, ls__reading *reading, int64_t *step,
+                               int64_t *newest)
+{
+    int64_t *steps = NULL;
+    int count = 0;
+    *newest = -1;
+    ls_status status = c->rank == 0 ? ls__folder_steps(c, &steps, &count) : LS_OK;
+    status = ls__checkpoint_agree(c, status, NULL, 0);
+    if (status == LS_OK) {
+        status = find_newest(c, steps, count, reading, step, newest);
+    }
+    free(steps);
+    return status;
+}
+
+/* While another job writes, all that were listed may be pruned before they are opened; then newer
+ * ones are there. Looks again as long as that is so. */
+static ls_status find_while_others_write(ls_checkpoint *c, ls__reading *reading, int64_t *step)
+{
+    int64_t newest = -1, before;
+    ls_status status;
+    do {
+        before = newest;
+        status = list_and_find(c, reading, step, &newest);
+    } while (!c->writable && status == LS_ERR_FORMAT && newest > before);
+    return status;
 }
 
 static ls_status load_from(ls_checkpoint *c, const ls__reading *reading, int64_t step,
@@ -305,8 +353,7 @@ static ls_status load_from(ls_checkpoint *c, const ls__reading *reading, int64_t
 ls_status ls_checkpoint_load(ls_checkpoint *c, const ls_checkpoint_item *items, int count,
                              int64_t *step)
 {
-    int64_t *steps = NULL, found = -1;
-    int step_count = 0;
+    int64_t found = -1;
     ls__reading reading = {0};
     if (!c || !step || count < 0 || (count > 0 && !items)) {
         return ls__fail(LS_ERR_INVALID,
@@ -314,12 +361,7 @@ ls_status ls_checkpoint_load(ls_checkpoint *c, const ls_checkpoint_item *items, 
                         "needed");
     }
     LS_TRY(ls__writer_join(c));
-    ls_status status = c->rank == 0 ? ls__folder_steps(c, &steps, &step_count) : LS_OK;
-    status = ls__checkpoint_agree(c, status, NULL, 0);
-    if (status == LS_OK) {
-        status = find_newest(c, steps, step_count, &reading, &found);
-    }
-    free(steps);
+    ls_status status = find_while_others_write(c, &reading, &found);
     if (status == LS_OK) {
         status = load_from(c, &reading, found, items, count);
         ls__reading_close(c, &reading);

@@ -140,12 +140,22 @@ ls_status ls__folder_make(const ls_checkpoint *c)
     return LS_OK;
 }
 
-ls_status ls__folder_lock(ls_checkpoint *c)
+ls_status ls__folder_is_there(const ls_checkpoint *c)
+{
+    ls__env_stat found;
+    int error = c->env->stat(c->env, c->folder, true, &found);
+    if (error == 0 && found.kind != LS__ENV_FOLDER) {
+        error = -ENOTDIR;
+    }
+    return error < 0 ? ls__file_failed("cannot load from", c->folder, error) : LS_OK;
+}
+
+ls_status ls__folder_lock(ls_checkpoint *c, bool make)
 {
     char path[LS__CHECKPOINT_PATH_MAX];
     ls__path_join(path, c->folder, "lock");
-    int fd = c->env->open(c->env, path, O_RDWR | O_CREAT, 0666);
-    if (fd == -EROFS || fd == -EACCES) {
+    int fd = c->env->open(c->env, path, O_RDWR | (make ? O_CREAT : 0), 0666);
+    if (fd == -EROFS || fd == -EACCES || (fd == -ENOENT && !make)) {
         return LS_OK; /* to be read only, then; a save will say so */
     }
     if (fd < 0) {

@@ -138,7 +138,9 @@ void ls__state_file_name(char out[LS__MANIFEST_FILE_NAME_MAX], int rank, int siz
 /* The steps whose folders exist, latest first; malloc. */
 ls_status ls__folder_steps(const ls_checkpoint *c, int64_t **steps, int *count);
 ls_status ls__folder_make(const ls_checkpoint *c); /* with its parents */
-ls_status ls__folder_lock(ls_checkpoint *c);
+/* Sets lock_fd; not where the folder is read-only, or somebody else writes. `make`: the file. */
+ls_status ls__folder_lock(ls_checkpoint *c, bool make);
+ls_status ls__folder_is_there(const ls_checkpoint *c);
 void ls__folder_clean(const ls_checkpoint *c); /* what a dead job left; says what it could not */
 void ls__folder_prune(const ls_checkpoint *c); /* all but the newest `keep` */
 /* Removes a folder and the files in it; 0 or the first -errno. */

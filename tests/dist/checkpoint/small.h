@@ -132,7 +132,8 @@ static inline void small_check_tidy(const char *path)
 
 /* ---- faults ------------------------------------------------------------------------------- */
 
-typedef enum fault_kind { FAULT_ERROR, FAULT_SHORT, FAULT_KILL } fault_kind;
+/* FAULT_CALL: something else happens just then, by `hook`. */
+typedef enum fault_kind { FAULT_ERROR, FAULT_SHORT, FAULT_KILL, FAULT_CALL } fault_kind;
 
 typedef struct faults {
     ls__env env;        /* first: the calls get its address */
@@ -142,6 +143,8 @@ typedef struct faults {
     int at;     /* which call; 0: none */
     int called; /* so far */
     bool hit;
+    void (*hook)(void *arg);
+    void *hook_arg;
     const char *what; /* the call that was hit */
     bool ours[1024];  /* descriptors of files in the folder */
     bool logs;        /* writes the order of calls: "open write fsync rename " */
@@ -161,6 +164,9 @@ static inline bool fault_due(faults *f, const char *what)
     f->what = what;
     if (f->kind == FAULT_KILL) {
         (void)kill(getpid(), SIGKILL);
+    }
+    if (f->kind == FAULT_CALL) {
+        f->hook(f->hook_arg);
     }
     return f->kind == FAULT_ERROR;
 }

@@ -278,6 +278,29 @@ TEST(while_a_job_writes_another_may_only_load_and_cleans_nothing)
     CHECK_OK(ls_finalize());
 }
 
+TEST(opening_to_load_makes_nothing_and_refuses_what_is_no_folder)
+{
+    char folder[64], path[256];
+    ls_status status;
+    ls_checkpoint *c = NULL;
+    const ls_checkpoint_options load_only = *LS_OPTIONS(ls_checkpoint_options, .load_only = true);
+    CHECK_OK(ls_init(NULL));
+    small_folder(folder);
+    CHECK_OK(ls_checkpoint_open(folder, ls_world(), &load_only, &c));
+    CHECK_INT(small_load(c, &status), -1);
+    CHECK_INT(status, LS_ERR_NOT_FOUND);
+    CHECK_INT(small_count(folder, ""), 0);
+    CHECK_OK(ls_checkpoint_close(c));
+    (void)snprintf(path, sizeof path, "%s/none", folder);
+    CHECK_STATUS(ls_checkpoint_open(path, ls_world(), &load_only, &c), LS_ERR_NOT_FOUND);
+    CHECK_CONTAINS(ls_error_message(), path);
+    run("touch %s/none", folder);
+    CHECK_STATUS(ls_checkpoint_open(path, ls_world(), &load_only, &c), LS_ERR_SYSTEM);
+    CHECK_CONTAINS(ls_error_message(), "Not a directory");
+    small_remove(folder);
+    CHECK_OK(ls_finalize());
+}
+
 TEST(a_replaced_step_whose_new_one_did_not_come_is_put_back)
 {
     char folder[64];

@@ -160,6 +160,93 @@ TEST(whichever_call_of_open_and_load_fails_what_loads_is_whole)
     small_remove(folder);
 }
 
+/* ---- signals, and another job that writes -----------------------------------------------------
+ */
+
+static void ask_to_stop(void *arg)
+{
+    (void)arg;
+    CHECK(kill(getpid(), SIGTERM) == 0);
+}
+
+static void check_stop(bool async)
+{
+    static faults f;
+    char folder[64];
+    small_folder(folder);
+    faults_init(&f, folder);
+    f.hook = ask_to_stop;
+    f.hit = true;
+    for (int n = 1; f.hit; n++) {
+        CHECK(n < CALLS_MAX);
+        CHECK_OK(ls__init_with(&f.env, LS_OPTIONS(ls_init_options, .graceful_stop = true)));
+        ls_checkpoint *c = open_it(folder, async);
+        faults_arm(&f, FAULT_CALL, 0, n);
+        CHECK_OK(small_save(c, n));
+        CHECK_OK(ls_checkpoint_wait(c));
+        CHECK(ls_stop_requested() == f.hit);
+        CHECK_OK(ls_checkpoint_close(c));
+        f.at = 0;
+        CHECK_INT(load_fresh(folder), n);
+        CHECK_OK(ls_finalize());
+    }
+    small_remove(folder);
+}
+
+TEST(a_wish_to_stop_at_any_call_of_a_save_lets_it_end)
+{
+    check_stop(false);
+}
+
+TEST(a_wish_to_stop_at_any_call_of_an_asynchronous_save_lets_it_end)
+{
+    check_stop(true);
+}
+
+static void save_two_more(void *arg)
+{
+    CHECK_OK(small_save(arg, 3));
+    CHECK_OK(small_save(arg, 4));
+}
+
+/* Steps 1 and 2 are listed; then, at any moment of the load, 3 and 4 come and 1 and 2 go. */
+TEST(a_load_while_another_job_saves_finds_a_whole_one)
+{
+    static faults f;
+    int older = 0, newer = 0;
+    f.hit = true;
+    for (int n = 1; f.hit; n++) {
+        char folder[64];
+        ls_checkpoint *reader = NULL;
+        ls_status status;
+        CHECK(n < CALLS_MAX);
+        small_folder(folder);
+        faults_init(&f, folder);
+        CHECK_OK(ls__init_with(&f.env, NULL));
+        ls_checkpoint *writer = open_it(folder, false);
+        CHECK_OK(small_save(writer, 1));
+        CHECK_OK(small_save(writer, 2));
+        CHECK_OK(ls_checkpoint_open(folder, ls_world(),
+                                    LS_OPTIONS(ls_checkpoint_options, .load_only = true), &reader));
+        f.hook = save_two_more;
+        f.hook_arg = writer;
+        faults_arm(&f, FAULT_CALL, 0, n);
+        int64_t step = small_load(reader, &status);
+        f.at = 0;
+        CHECK_OK(status);
+        older += step == 2;
+        newer += step == 4;
+        CHECK(step == 2 || step == 4);
+        CHECK_STATUS(small_save(reader, 5), LS_ERR_STATE);
+        CHECK_CONTAINS(ls_error_message(), "load_only");
+        CHECK_OK(ls_checkpoint_close(reader));
+        CHECK_OK(ls_checkpoint_close(writer));
+        CHECK_OK(ls_finalize());
+        small_remove(folder);
+    }
+    CHECK(newer >= 3 && older >= 2);
+}
+
 /* ---- several ranks -------------------------------------------------------------------------- */
 
 typedef struct job {
@@ -332,6 +419,8 @@ TEST(a_rank_killed_during_a_save_loses_nothing)
 /* ---- kill at every system call ----------------------------------------------------------------
  */
 
+#define NO_STRACE "strace is missing or cannot run the saver; the env table's kills cover the calls"
+
 /* Not without strace, not where ptrace is forbidden, not with a leak checker that refuses it. */
 static bool can_trace(void)
 {
@@ -346,40 +435,110 @@ static bool can_trace(void)
     return probe.status == 0;
 }
 
-/* The same from outside: strace kills at the n-th call of each kind. */
-TEST(a_kill_at_any_system_call_of_a_save_loses_nothing)
+/* Runs the saver under strace with an injection at the n-th call; its exit status. */
+static int save_traced(const char *folder, int64_t step, const char *call, const char *what, int n)
+{
+    char command[512];
+    (void)snprintf(command, sizeof command,
+                   "strace -f -o /dev/null -e inject=%s:%s:when=%d '%s' '%s' %lld", call, what, n,
+                   test_build_path("tests/dist/checkpoint/saver"), folder, (long long)step);
+    test_output done = test_run(command, 30);
+    free(done.text);
+    return done.status;
+}
+
+/* Kills at the 1st, 2nd, … call of that kind until the save survives; the kills. */
+static int kill_at_every(const char *call, job *j, int64_t *step)
+{
+    int kills = 0, status = 137;
+    for (int n = 1; status != 0; n++) {
+        CHECK(n < CALLS_MAX);
+        status = save_traced(j->folder, *step + 1, call, "signal=KILL", n);
+        kills += status != 0;
+        j->expect = *step + 1;
+        int check = run_child(ranks_check, j);
+        CHECK(WIFEXITED(check) && (WEXITSTATUS(check) == 0 || WEXITSTATUS(check) == 3));
+        *step += WEXITSTATUS(check) == 0;
+    }
+    return kills;
+}
+
+/* The same from outside: strace kills at the n-th call of each kind that changes the folder. */
+TEST(a_kill_at_any_system_call_that_changes_files_loses_nothing)
 {
     static const char *const calls[] = {"openat", "write", "flock",      "futex",
                                         "fsync",  "mkdir", "rename",     "unlink",
                                         "rmdir",  "close", "newfstatat", "getdents64"};
-    char folder[64], command[512];
+    char folder[64];
     int64_t step = 1;
     int kills = 0;
     if (!can_trace()) {
-        SKIP("strace is missing or cannot run the saver; the env table's kills cover the calls");
+        SKIP(NO_STRACE);
     }
     small_folder(folder);
     job j = {.folder = folder, .kind = FAULT_KILL, .expect = step};
     CHECK_INT(run_child(ranks_killed, &j), 0);
     for (size_t k = 0; k < sizeof calls / sizeof calls[0]; k++) {
-        int status = 137;
-        for (int n = 1; status != 0; n++) {
-            CHECK(n < CALLS_MAX);
-            (void)snprintf(command, sizeof command,
-                           "strace -f -o /dev/null -e inject=%s:signal=KILL:when=%d '%s' '%s' %lld",
-                           calls[k], n, test_build_path("tests/dist/checkpoint/saver"), folder,
-                           (long long)step + 1);
-            test_output done = test_run(command, 30);
-            status = done.status;
-            free(done.text);
-            kills += status != 0;
-            j.expect = step + 1;
-            int check = run_child(ranks_check, &j);
-            CHECK(WIFEXITED(check) && (WEXITSTATUS(check) == 0 || WEXITSTATUS(check) == 3));
-            step += WEXITSTATUS(check) == 0;
-        }
+        kills += kill_at_every(calls[k], &j, &step);
     }
     CHECK(kills > 30);
+    small_remove(folder);
+}
+
+/* The kinds of calls a save makes, a line each, as strace itself saw them. */
+static char *calls_of_a_save(const char *folder, int64_t step)
+{
+    char command[512];
+    (void)snprintf(
+        command, sizeof command,
+        "strace -f -o '%s.log' '%s' '%s' %lld && sed -n 's/^[0-9]* *\\([a-z][a-z0-9_]*\\)"
+        "(.*/\\1/p' '%s.log' | grep -v '^exit' | sort -u; rm -f '%s.log'",
+        folder, test_build_path("tests/dist/checkpoint/saver"), folder, (long long)step, folder,
+        folder);
+    return test_run(command, 30).text;
+}
+
+/* And at every one of all kinds, loading the program's own included: about 250 kills. */
+TEST_OF(a_kill_at_every_system_call_of_a_process_that_saves_loses_nothing, 0, 300)
+{
+    char folder[64];
+    int64_t step = 1;
+    int kills = 0, kinds = 0;
+    if (getenv("TEST_LONG") == NULL) {
+        SKIP("TEST_LONG=1 runs it");
+    }
+    if (!can_trace()) {
+        SKIP(NO_STRACE);
+    }
+    small_folder(folder);
+    job j = {.folder = folder, .kind = FAULT_KILL, .expect = step};
+    CHECK_INT(run_child(ranks_killed, &j), 0);
+    char *calls = calls_of_a_save(folder, ++step), *rest = NULL;
+    for (char *call = strtok_r(calls, "\n", &rest); call; call = strtok_r(NULL, "\n", &rest)) {
+        kills += kill_at_every(call, &j, &step);
+        kinds++;
+    }
+    CHECK(kinds > 20 && kills > 150);
+    free(calls);
+    small_remove(folder);
+}
+
+/* A file system that lets signals through (NFS, FUSE) may say EINTR of anything. */
+TEST(an_interrupted_system_call_of_a_save_is_made_again)
+{
+    static const char *const calls[] = {"fsync", "write"};
+    char folder[64];
+    int64_t step = 1;
+    if (!can_trace()) {
+        SKIP(NO_STRACE);
+    }
+    small_folder(folder);
+    for (size_t k = 0; k < sizeof calls / sizeof calls[0]; k++) {
+        for (int n = 1; n <= 5; n++) {
+            CHECK_INT(save_traced(folder, step++, calls[k], "error=EINTR", n), 0);
+        }
+    }
+    CHECK_INT(small_count(folder, "step-"), 1);
     small_remove(folder);
 }
 

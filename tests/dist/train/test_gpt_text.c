@@ -60,6 +60,16 @@ static test_output run(int ranks, const char *flags)
     return test_run(command, RUN_SECONDS);
 }
 
+static int system_in(const char *what)
+{
+    char command[512];
+    (void)snprintf(command, sizeof command, "cd '%s' && %s", folder, what);
+    test_output out = test_run(command, 10);
+    int status = out.status;
+    free(out.text);
+    return status;
+}
+
 static void train(int ranks, const char *flags, const char *expected)
 {
     test_output out = run(ranks, flags);
@@ -166,6 +176,39 @@ TEST(unusable_data_is_answered_in_words_on_every_number_of_ranks)
         check_refused(ranks, "--data text --batch 100000", 0, "less than one step");
     }
     check_refused(8, "--data short --context 37 --batch 1", 0, "cannot feed 8 ranks");
+    end();
+}
+
+#define SMALL "--data text --steps 6 --batch 2 --every 2 "
+
+TEST(what_cannot_be_resumed_is_answered_in_words_and_left_alone)
+{
+    start();
+    train(2, SMALL "--save s", "replicas identical: 2 of 2");
+    CHECK_INT(system_in("mkdir empty && mkdir other && touch other/notes.txt file"), 0);
+    for (int ranks = 0; ranks <= 2; ranks += 2) {
+        check_refused(ranks, SMALL "--resume nowhere", 1, "nowhere\": No such file");
+        check_refused(ranks, SMALL "--resume file", 1, "file\": Not a directory");
+        check_refused(ranks, SMALL "--resume empty", 1, "there is none in \"empty\"");
+        check_refused(ranks, SMALL "--resume other --save o", 1, "there is none in \"other\"");
+        check_refused(ranks, SMALL "--resume s --dim 64", 1, " and float32 [");
+    }
+    CHECK_INT(system_in("[ ! -e nowhere ] && [ ! -e o ] && [ -z \"$(ls -A empty)\" ] && "
+                        "[ \"$(ls -A other)\" = notes.txt ]"),
+              0);
+    train(2, SMALL "--save empty --resume empty", "starting at step 0");
+    end();
+}
+
+TEST(a_job_goes_on_from_before_a_damaged_checkpoint_and_saves_over_it)
+{
+    start();
+    train(2, SMALL "--save s --log-losses whole", "replicas identical: 2 of 2");
+    CHECK_INT(system_in("echo >>s/step-00000006/manifest.json"), 0);
+    train(2, SMALL "--save s --resume s --log-losses whole", "going on at step 4");
+    CHECK_INT(system_in("[ -e s/damaged-step-00000006 ] && [ -e s/step-00000006 ] && "
+                        "[ $(wc -l <whole) = 6 ]"),
+              0);
     end();
 }
 
