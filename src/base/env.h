@@ -44,7 +44,8 @@ typedef struct ls__env_spawn {
     const int *keep_fds;      /* descriptors the child inherits, besides 0-2 */
     int keep_count;
     bool helper; /* with `fn`: part of the library. It survives its parent, which it watches itself,
-                    and ends without the user's exit handlers */
+                    and ends without the user's exit handlers. Signals that ask it for something
+                    (SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2) wait for its signals_open */
 } ls__env_spawn;
 
 typedef struct ls__env_span { /* a piece of memory to be sent */

@@ -41,9 +41,11 @@ static bool follow_parent(pid_t parent)
 }
 
 /* Ignored signals stay ignored (nohup), except SIGPIPE, which programs ignore for themselves, and
- * SIGCHLD, without which nobody could tell how a child of the child ended. */
-static void default_signals(void)
+ * SIGCHLD, without which nobody could tell how a child of the child ended. A helper that was asked
+ * to stop before it is ready must not die of it: those signals stay blocked. */
+static void default_signals(bool helper)
 {
+    static const int asks[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};
     for (int number = 1; number < NSIG; number++) {
         struct sigaction action;
         if (sigaction(number, NULL, &action) != 0) {
@@ -53,9 +55,12 @@ static void default_signals(void)
             (void)signal(number, SIG_DFL);
         }
     }
-    sigset_t none;
-    sigemptyset(&none);
-    (void)sigprocmask(SIG_SETMASK, &none, NULL);
+    sigset_t blocked;
+    sigemptyset(&blocked);
+    for (size_t i = 0; helper && i < sizeof asks / sizeof *asks; i++) {
+        (void)sigaddset(&blocked, asks[i]);
+    }
+    (void)sigprocmask(SIG_SETMASK, &blocked, NULL);
 }
 
 static bool place_standard(const ls__env_spawn *spawn)
@@ -152,7 +157,7 @@ static LS__NORETURN void run_program(const ls__env_spawn *spawn, int report)
 static LS__NORETURN void child_main(const ls__env_spawn *spawn, pid_t parent, int report)
 {
     (void)setpgid(0, 0);
-    default_signals();
+    default_signals(spawn->helper);
     if ((!spawn->helper && !follow_parent(parent)) || !place_standard(spawn)) {
         _exit(EXIT_NO_CHILD);
     }

@@ -42,6 +42,7 @@ typedef struct ls__failure {
     bool final;             /* not the ranks' doing, or the user's wish: nothing to restart */
     int status;             /* the ls_status that the culprit noted on the board; 0: none */
     int signal;             /* that killed the culprit; 0: none */
+    bool before_init;       /* the culprit ended by itself and had not called ls_init */
     uint64_t step, updates; /* how far the culprit was, as in ls__activity; 0: unknown */
     char last_lines[1024];  /* of the culprit's output */
 } ls__failure;

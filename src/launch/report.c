@@ -166,6 +166,8 @@ static void describe_failure(ls__agent *agent, int culprit)
         const ls__activity *activity = &place->activity;
         failure->status = -(int)atomic_load_explicit(&place->failed, memory_order_acquire);
         failure->signal = agent->rank[culprit].exit.signal;
+        failure->before_init =
+            failure->signal == 0 && agent->rank[culprit].life == LS__LIFE_STARTED;
         failure->step = atomic_load_explicit(&activity->step, memory_order_relaxed);
         failure->updates = atomic_load_explicit(&activity->updates, memory_order_relaxed);
     }

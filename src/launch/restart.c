@@ -2,6 +2,7 @@
  * would only come again is not tried again:
  *
  *     nothing a rank did          no such program, the user's wish, exit codes 126 and 127
+ *     wrong use                   exit codes 2 and 64 before ls_init: bad arguments stay bad
  *     ranks that do not fit       LS_ERR_MISMATCH, LS_ERR_INVALID, LS_ERR_FORMAT … on the board
  *     the same failure twice      at the same step, in the same words
  *
@@ -22,6 +23,8 @@
 #define DELAY_FIRST_MS 1000
 #define DELAY_MAX_MS 30000
 #define CODE_NOT_EXECUTABLE 126 /* the shell's */
+#define CODE_USAGE 2            /* of shells, getopt's users, argparse */
+#define CODE_USAGE_BSD 64       /* EX_USAGE */
 #define CODE_NOT_FOUND 127
 #define TEXT_MAX 1024
 
@@ -190,6 +193,9 @@ static const char *hopeless(const ls__job_result *result)
     }
     if (result->code == CODE_NOT_EXECUTABLE || result->code == CODE_NOT_FOUND) {
         return "exit codes 126 and 127 mean that a program cannot be started";
+    }
+    if (failure->before_init && (result->code == CODE_USAGE || result->code == CODE_USAGE_BSD)) {
+        return "exit codes 2 and 64 before ls_init mean that a program was used wrongly";
     }
     return lasting_status(failure->status) ? "it would come again" : NULL;
 }

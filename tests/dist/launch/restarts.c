@@ -87,6 +87,13 @@ TEST(what_cannot_work_is_not_tried_again)
     check(
         "$L run -n 2 --max-restarts 3 sh -c no_such_program", 127, 0,
         "lockstep: not restarted: exit codes 126 and 127 mean that a program cannot be started\n");
+    for (int code = 2; code <= 64; code += 62) {
+        char command[128];
+        snprintf(command, sizeof command, "$L run -n 3 --max-restarts 3 sh -c 'exit %d'", code);
+        check(command, code, 0,
+              "lockstep: not restarted: exit codes 2 and 64 before ls_init mean that a program "
+              "was used wrongly\n");
+    }
     check("$L run -n 2 --max-restarts 3 $W mismatch", 1, 0,
           "lockstep: not restarted: it would come again (LS_ERR_MISMATCH)\n");
 }

@@ -144,6 +144,18 @@ TEST(the_second_signal_ends_all_within_a_second)
     free(got.text);
 }
 
+/* While the launcher starts its agent, and the agent the ranks: the signal falls anywhere. */
+TEST(a_wish_to_stop_in_the_first_moments_is_heeded)
+{
+    test_output got = script("i=0; while [ $i -lt 60 ]; do $L run -n 2 sleep 20 2>>err & p=$!\n"
+                             "sleep 0.00$((i / 10))$((i % 10)); kill -TERM $p; wait $p; s=$?\n"
+                             "[ $s = 143 ] || { echo status $s; cat err; exit 9; }\n"
+                             "i=$((i + 1)); done; cat err");
+    CHECK_INT(got.status, 0);
+    CHECK(strstr(got.text, "agent") == NULL);
+    free(got.text);
+}
+
 TEST(the_gpt_example_stops_with_its_summary_and_equal_replicas)
 {
     test_output got = script("$L run -n 2 --log-dir l $G --data $T --steps 1000000 --sample 0 "

@@ -113,6 +113,20 @@ TEST(mistakes_and_mismatches_are_not_tried_again)
     }
 }
 
+TEST(wrong_use_is_not_tried_again_unless_the_library_was_at_work)
+{
+    for (int code = 1; code <= 70; code++) {
+        ls__job_result early = failure("exited", 0), later = failure("exited", 0);
+        ls__restarts restarts = {.max = 5};
+        early.code = later.code = code;
+        early.failure.before_init = true;
+        bool usage = code == 2 || code == 64;
+        CHECK(ls__restart_decide(&restarts, &early, SECOND).again == !usage);
+        restarts = (ls__restarts){.max = 5};
+        CHECK(ls__restart_decide(&restarts, &later, SECOND).again);
+    }
+}
+
 TEST(delays_double_up_to_half_a_minute)
 {
     static const int64_t want_ms[] = {0, 1000, 2000, 4000, 8000, 16000, 30000, 30000};
