@@ -173,6 +173,13 @@ static ls_status write_own(ls_checkpoint *c, const char *temporary)
     ls__state_file_name(name, c->rank, c->size);
     ls_status status =
         ls__file_write(c->env, temporary, name, c->image, c->image_bytes, (uint8_t *)&words[2]);
+    if (status == LS_ERR_NOT_FOUND && c->rank != 0) {
+        status =
+            ls__fail(LS_ERR_NOT_FOUND,
+                     "checkpoint: rank 0 has made \"%s\", but here it is not: give a folder on "
+                     "a file system that all hosts share",
+                     temporary);
+    }
     if (status == LS_OK && words[1] > PIECES_BYTES_MAX) {
         status = ls__fail(LS_ERR_LIMIT, "checkpoint: the list of tensors is too long");
     }

@@ -322,6 +322,31 @@ TEST(a_full_disk_on_rank_2_is_the_same_error_on_all)
     check_ranks(3, 2, ENOSPC, false);
 }
 
+static int ranks_apart(void *arg)
+{
+    static faults f;
+    const job *j = arg;
+    faults_init(&f, j->folder);
+    CHECK_OK(ls__init_with(&f.env, NULL));
+    ls_checkpoint *c = open_it(j->folder, true);
+    faults_arm(&f, FAULT_ERROR, ENOENT, ls_rank() == 1 ? 1 : 0);
+    CHECK_OK(small_save(c, 1));
+    CHECK_STATUS(ls_checkpoint_wait(c), LS_ERR_NOT_FOUND);
+    CHECK_CONTAINS(ls_error_message(), "rank 1: checkpoint: rank 0 has made ");
+    CHECK_CONTAINS(ls_error_message(), "that all hosts share");
+    CHECK_OK(ls_checkpoint_close(c));
+    CHECK_OK(ls_finalize());
+    return 0;
+}
+
+TEST(a_folder_that_another_host_does_not_see_is_said_to_be_that)
+{
+    char folder[64];
+    small_folder(folder);
+    CHECK_OK(ls_spawn(ranks_apart, &(job){.folder = folder}, 2));
+    small_remove(folder);
+}
+
 TEST(an_error_of_an_asynchronous_save_comes_with_the_next_call_on_all_ranks)
 {
     check_ranks(4, 1, ENOSPC, true);
