@@ -25,6 +25,10 @@ static const ls__setting table[] = {
     {"LOCKSTEP_ISA", "the best found", "kernel variant: v4 (AVX-512), v3 (AVX2 and FMA) or base"},
     {"LOCKSTEP_CHECK", "", "strict: further checks of operations and buffers, slower"},
     {"LOCKSTEP_HEAP_RESERVE", "64", "address space of the shared heap of a rank, in GiB"},
+    {"LOCKSTEP_TCP_CONNECTIONS", "2", "connections between two ranks of different hosts"},
+    {"LOCKSTEP_HOSTS", "",
+     "for tests: ranks are taken to be on so many hosts in turn, or on those "
+     "listed (0,0,1), and share no memory between them"},
     {"LOCKSTEP_BOOTSTRAP", "", "set by the launcher: the descriptors a rank joins its job with"},
     {"RANK", "0", "set by the launcher: this rank in the world"},
     {"WORLD_SIZE", "1", "set by the launcher: number of ranks"},

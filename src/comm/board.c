@@ -172,7 +172,11 @@ static void add_flight(ls__text *out, const ls__board_rank *rank)
 
 void ls__board_doing(const ls__board *board, const ls__env *env, int r, char *out, size_t bytes)
 {
-    const ls__board_rank *rank = &board->rank[r];
+    ls__board_record_doing(&board->rank[r], env, out, bytes);
+}
+
+void ls__board_record_doing(const ls__board_rank *rank, const ls__env *env, char *out, size_t bytes)
+{
     ls__text to = {out, bytes};
     ls__activity_copy activity;
     ls__activity_read(&rank->activity, &activity);

@@ -155,6 +155,8 @@ void ls__board_ring(ls__board *board, const ls__env *env, int r);
 void ls__board_describe(const ls__board *board, const ls__env *env, int r, char *out, size_t bytes);
 /* The two halves of that line: "rank 2 (host h, pid 12)", and the rest from "in the …" on. */
 void ls__board_name(const ls__board *board, int r, char *out, size_t bytes);
+void ls__board_record_doing(const ls__board_rank *rank, const ls__env *env, char *out,
+                            size_t bytes); /* the same of a record that is on no board */
 void ls__board_doing(const ls__board *board, const ls__env *env, int r, char *out, size_t bytes);
 
 #endif

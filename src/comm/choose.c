@@ -5,6 +5,7 @@
 #include "base/assert.h"
 #include "base/error.h"
 #include "comm/exec.h"
+#include "comm/far.h"
 
 /* Where one_shot would be the same program, only direct exists. */
 static const ls__algorithm *default_of(ls__operation operation, ls__way way)
@@ -81,17 +82,39 @@ const ls__program *ls__choose_program(ls_group *group, const ls_work *work, ls__
     return group->programs[index];
 }
 
+static bool all_registered(const ls_group *group, uint64_t sequence)
+{
+    for (int r = 0; r < group->size; r++) {
+        if (ls__post_slot(group, r, sequence)->descriptor.memory != LS__MEMORY_REGISTERED) {
+            return false;
+        }
+    }
+    return true;
+}
+
+ls__way ls__choose_way(const ls_group *group, const ls_work *work)
+{
+    if (work->way != LS__WAY_UNDECIDED) {
+        return (ls__way)work->way;
+    }
+    const bool fits = work->algorithm == NULL || (work->algorithm->memories & LS__IN_REGISTERED);
+    if (group->comm->forced == LS__WAY_STAGED || !fits) {
+        return LS__WAY_STAGED;
+    }
+    return all_registered(group, work->descriptor.sequence) ? LS__WAY_REGISTERED : LS__WAY_STAGED;
+}
+
 bool ls__choose_small(ls_group *group, ls_work *work)
 {
     const int64_t count = work->count;
     const bool other =
         work->algorithm != NULL && work->algorithm != default_of(work->operation, LS__WAY_SMALL);
-    if (other || (uint64_t)count * work->element > LS__SMALL_BYTES) {
+    const size_t most = group->has_far ? LS__FAR_SMALL : LS__SMALL_BYTES;
+    if (other || (uint64_t)count * work->element > most) {
         return false;
     }
     const ls__program *program = ls__choose_program(group, work, LS__WAY_SMALL);
-    if (program == NULL || !single_fence(program) ||
-        count > ls__slice_max(work, program, LS__SMALL_BYTES)) {
+    if (program == NULL || !single_fence(program) || count > ls__slice_max(work, program, most)) {
         return false;
     }
     work->way = LS__WAY_SMALL;

@@ -103,7 +103,14 @@ static void list_algorithms(ls__operation operation, char *out, size_t bytes)
 static ls_status check_algorithm(const char *what, const ls_group *group, ls__operation operation,
                                  const char *name)
 {
-    if (name == NULL || ls__algorithm_find(operation, name) != NULL) {
+    const ls__algorithm *found = name != NULL ? ls__algorithm_find(operation, name) : NULL;
+    if (found != NULL && group->has_far && (found->memories & LS__IN_MESSAGES) == 0) {
+        return ls__fail(LS_ERR_UNSUPPORTED,
+                        "%s on group \"%s\": algorithm \"%s\" needs memory that all members share, "
+                        "but they are on several hosts; use another (NULL: chosen)",
+                        what, group->name, name);
+    }
+    if (name == NULL || found != NULL) {
         return LS_OK;
     }
     char known[256];

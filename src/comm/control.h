@@ -34,6 +34,8 @@
 #define LS_COMM_CONTROL_H
 
 #include <stdatomic.h>
+#include <stddef.h>
+#include <string.h>
 
 #include "base/compiler.h"
 #include "comm/descriptor.h"
@@ -52,6 +54,7 @@
 
 typedef struct ls__post {
     LS__ALIGNED(LS__CACHE_LINE) _Atomic uint64_t stamp; /* Sync: seq_cst store, acquire load */
+    uint32_t one_shot; /* 1 + bytes in the small stage of a one-shot operation; 0: it is none */
     ls__descriptor descriptor; /* the compared fields share the stamp's cache line */
 } ls__post;
 
@@ -84,6 +87,13 @@ typedef struct ls__heap_header {
     _Atomic uint32_t left[LS__GROUP_SLOTS];
     _Atomic uint32_t quiet[LS__GROUP_SLOTS];
 } ls__heap_header;
+
+/* Of a member on another host, whose mirror this is: as if new. Its stages are never looked at
+ * before they are written. */
+static inline void ls__control_clear(ls__control *control)
+{
+    memset(control, 0, offsetof(ls__control, small));
+}
 
 static inline uint64_t ls__stamp(uint64_t sequence, uint64_t fences_reached)
 {

@@ -10,6 +10,7 @@
  * because enough cores do not mean that they are free. Two ranks that another program pushed onto
  * one core took 40 us for 4 bytes with a fixed spin of 20 us, and 3 us with a learned one.
  */
+#include "comm/far.h"
 #include "comm/letters.h"
 
 #include <stdio.h>
@@ -105,7 +106,11 @@ bool ls__engine_turn(ls__comm *comm, bool thorough)
             moved = group->backend->advance(group) || moved;
         }
     }
-    if (thorough || atomic_load_explicit(&comm->letters, memory_order_seq_cst) > 0) {
+    if (comm->far != NULL) {
+        moved = ls__far_turn(comm) || moved;
+    }
+    if (thorough || comm->far != NULL ||
+        atomic_load_explicit(&comm->letters, memory_order_seq_cst) > 0) {
         moved = ls__letters_turn(comm) || moved;
     }
     return moved || ls__comm_look(comm);
@@ -178,6 +183,16 @@ static void tell_blocked(patience *p, const ls_work *work)
     }
 }
 
+/* Until the doorbell has another value than `bell`, or something comes from another host. */
+static void park_on_bell(ls__comm *comm, uint32_t bell, uint64_t deadline_ns)
+{
+    if (comm->far != NULL) {
+        ls__far_sleep(comm, bell, deadline_ns);
+    } else {
+        (void)comm->env->park(comm->env, &comm->me->doorbell, bell, deadline_ns);
+    }
+}
+
 /* Sleeps on the doorbell, with the token, unless a last look finds something to do. */
 static void sleep_as_driver(ls__comm *comm, wish w)
 {
@@ -187,7 +202,7 @@ static void sleep_as_driver(ls__comm *comm, wish w)
     atomic_fetch_add_explicit(&me->sleepers, 1, memory_order_seq_cst);
     const uint32_t bell = atomic_load_explicit(&me->doorbell, memory_order_seq_cst);
     if (!ls__engine_turn(comm, true) && !has_come(w)) {
-        (void)env->park(env, &me->doorbell, bell, env->now_ns(env) + LS__CHECK_NS);
+        park_on_bell(comm, bell, env->now_ns(env) + LS__CHECK_NS);
     }
     atomic_fetch_sub_explicit(&me->sleepers, 1, memory_order_relaxed);
     const uint64_t now = env->now_ns(env);
@@ -278,7 +293,7 @@ static void watch(ls__comm *comm)
     ls__token_release(comm);
     if (!moved && atomic_load_explicit(&comm->stop, memory_order_seq_cst) == 0) {
         now = env->now_ns(env);
-        (void)env->park(env, &me->doorbell, bell, now + (busy ? LS__CHECK_NS : LS__BEAT_NS));
+        park_on_bell(comm, bell, now + (busy ? LS__CHECK_NS : LS__BEAT_NS));
     }
     atomic_fetch_sub_explicit(&me->sleepers, 1, memory_order_relaxed);
 }
@@ -313,6 +328,9 @@ void ls__engine_stop(ls__comm *comm)
     atomic_store_explicit(&comm->stop, 1, memory_order_seq_cst);
     atomic_fetch_add_explicit(&comm->thread_word, 1, memory_order_seq_cst);
     comm->env->wake(comm->env, &comm->thread_word, 1);
+    if (comm->far != NULL) {
+        ls__far_ring(comm, comm->runtime->local_rank);
+    }
     ls__board_ring(comm->board, comm->env, comm->runtime->local_rank);
     comm->env->thread_join(comm->env, comm->thread);
     comm->thread = NULL;

@@ -43,6 +43,7 @@
 typedef struct ls__comm ls__comm;
 typedef struct ls__exec ls__exec;
 typedef struct ls__letters ls__letters;
+typedef struct ls__far ls__far; /* far.h */
 
 /* How an operation is run; chosen from everybody's descriptors, so all choose alike. */
 typedef enum ls__way {
@@ -62,6 +63,7 @@ struct ls_work {
     bool by_message;        /* const; needs the message transport */
     _Atomic bool posted;    /* fence 0 is announced: release under lock, acquire */
     bool warned;            /* token */
+    bool announced;         /* token: posted to far members because it has stalled */
     uint8_t way;            /* ls__way; set at submission or by the token's holder */
     const ls__program *program; /* the same */
     void (*done)(void *arg, ls_status status);
@@ -87,10 +89,20 @@ struct ls_work {
 
 typedef struct ls__member {
     int world_rank;
-    int local; /* index on the board */
+    int local; /* index on the board; -1: far */
+    bool far;  /* on another host: control and record are mirrors (far.h) */
     ls__control *control;
-    unsigned char *base; /* of its heap, in our address space */
+    ls__board_rank *record;
+    unsigned char *base; /* of its heap, in our address space; NULL: far */
 } ls__member;
+
+/* A failure of a group with far members that is to be told. */
+typedef enum ls__claim_state {
+    LS__CLAIM_NONE,
+    LS__CLAIM_WRITING,
+    LS__CLAIM_READY,
+    LS__CLAIM_SENT
+} ls__claim_state;
 
 struct ls_group {
     ls__list link; /* in comm->groups. Changed with lock and token, read with either */
@@ -99,10 +111,12 @@ struct ls_group {
     char name[LS__GROUP_NAME_MAX];
     uint32_t id;
     int rank, size;
+    bool has_far;                 /* const */
     ls__member *member;           /* [size], const */
     ls__control *own;             /* member[rank].control */
     uint64_t sequence;            /* lock: operations submitted */
-    uint64_t posted;              /* lock: the last one announced */
+    _Atomic uint64_t posted;      /* the last one announced: release under lock, acquire */
+    uint64_t told;                /* token: the last one whose announcement far members have */
     ls__list queue;               /* lock: collectives not ended, in order */
     ls_work *next_post;           /* lock: the first of them that is not announced; NULL: none */
     ls__list mail;                /* lock: sends and receives that the engine has not seen yet */
@@ -121,6 +135,11 @@ struct ls_group {
     _Atomic int32_t failed; /* 0 or an ls_status */
     char failure[LS__FAILURE_MAX];
     uint64_t claim_seen_ns; /* token: since when a claim lacks its text */
+    /* A cause of this rank's that is told to far members: ls__claim_state. Sync: see far.c. */
+    _Atomic uint32_t claim;
+    ls_status claim_status;
+    uint64_t claim_ns;
+    char claim_text[LS__FAILURE_MAX];
     /* Counters: written by the token's holder, read by anybody, relaxed. */
     _Atomic uint64_t operations, messages, bytes_sent, bytes_received, wait_ns;
 };
@@ -134,6 +153,7 @@ struct ls__comm {
     ls__heap heap;
     const ls__reduce_table *kernels;
     ls__transport *transport;
+    ls__far *far; /* NULL: all ranks share memory */
     ls_group *world;
     bool may_spin; /* ranks of this host do not outnumber its cores */
     bool strict;   /* LOCKSTEP_CHECK=strict: call sites are compared too */
@@ -164,6 +184,11 @@ struct ls__comm {
 };
 
 ls__comm *ls__comm_get(const char *what); /* of the current runtime; NULL with the error set */
+/* What ranks must agree on, as text. */
+void ls__comm_config(const ls__comm *comm, char *out, size_t bytes);
+ls__board_rank *ls__comm_record(const ls__comm *comm, int world_rank); /* far: its mirror */
+/* "rank 2 (host h, pid 12) in the backward pass …", near or far */
+void ls__comm_describe(const ls__comm *comm, int world_rank, char *out, size_t bytes);
 
 /* ---- engine.c: progress and waiting ------------------------------------------------------- */
 
@@ -207,17 +232,22 @@ unsigned char *ls__small_stage(const ls_group *group, int member, uint64_t seque
 
 /* ---- exec.c / choose.c: running programs -------------------------------------------------- */
 
+/* How to run what is not decided yet, by what all members have announced. */
+ls__way ls__choose_way(const ls_group *group, const ls_work *work);
 /* lock; NULL: no such program (error set) */
 const ls__program *ls__choose_program(ls_group *group, const ls_work *work, ls__way way);
 size_t ls__choose_room(int size);                      /* programs a group of this size may need */
 bool ls__choose_small(ls_group *group, ls_work *work); /* lock; sets way and program if one-shot */
-/* Runs the steps before fence 0 of a small operation. lock */
-void ls__exec_publish(ls_group *group, ls_work *work);
+/* Runs the steps before fence 0 of a small operation; returns the bytes it put into the small
+ * stage. lock */
+size_t ls__exec_publish(ls_group *group, ls_work *work);
 
 /* ---- failure.c ---------------------------------------------------------------------------- */
 
 /* Proposes a first cause for the group, tells all members, and returns; any thread. */
 void ls__group_cause(ls_group *group, ls_status status, const char *text);
+/* Tells the launcher of a failure that this rank found; the first counts. */
+void ls__group_tell_board(ls_group *group, ls_status status, const char *text);
 /* token: if the group has a cause, takes it over and ends its works. True: it has failed. */
 bool ls__group_failed(ls_group *group);
 void ls__engine_check(ls__comm *comm, uint64_t now_ns); /* token: verdict, deadlines, stalls */

@@ -94,11 +94,6 @@ static ls__result run_step(ls_group *group, ls__run *run, const ls__step *step, 
     }
 }
 
-static bool step_waits(const ls__run *run, const ls__step *step)
-{
-    return step->wait_lane >= 0 && run->lane[step->wait_lane].step <= step->wait_step;
-}
-
 /* Moves one lane until it blocks, ends, or has done a piece of data. */
 static ls__result run_lane(ls_group *group, ls__run *run, int l)
 {
@@ -109,7 +104,7 @@ static ls__result run_lane(ls_group *group, ls__run *run, int l)
     while (lane->step < steps) {
         const ls__step *step = &program->steps[program->lane_start[l] + lane->step];
         const ls__result result =
-            step_waits(run, step) ? LS__BLOCKED : run_step(group, run, step, lane);
+            ls__step_waits(run, step) ? LS__BLOCKED : run_step(group, run, step, lane);
         if (result == LS__MOVED || (result == LS__BLOCKED && moved)) {
             return LS__MOVED;
         }
@@ -225,28 +220,6 @@ static bool runs_ended(const ls__exec *exec)
 
 /* ---- from announced to running ------------------------------------------------------------ */
 
-static bool all_registered(const ls_group *group, uint64_t sequence)
-{
-    for (int r = 0; r < group->size; r++) {
-        if (ls__post_slot(group, r, sequence)->descriptor.memory != LS__MEMORY_REGISTERED) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static ls__way decide(const ls_group *group, const ls_work *work)
-{
-    if (work->way != LS__WAY_UNDECIDED) {
-        return (ls__way)work->way;
-    }
-    const bool fits = work->algorithm == NULL || (work->algorithm->memories & LS__IN_REGISTERED);
-    if (group->comm->forced == LS__WAY_STAGED || !fits) {
-        return LS__WAY_STAGED;
-    }
-    return all_registered(group, work->descriptor.sequence) ? LS__WAY_REGISTERED : LS__WAY_STAGED;
-}
-
 /* Where everybody's buffers are, as this process sees them. */
 static void bind_buffers(const ls_group *group, ls__exec *exec)
 {
@@ -323,7 +296,7 @@ static const ls__program *find_program(ls_group *group, ls_work *work)
 {
     ls__comm *comm = group->comm;
     if (work->program == NULL) {
-        work->way = (uint8_t)decide(group, work);
+        work->way = (uint8_t)ls__choose_way(group, work);
         ls__lock_take(&comm->lock, comm->env);
         work->program = ls__choose_program(group, work, (ls__way)work->way);
         ls__unlock(&comm->lock, comm->env);
@@ -358,8 +331,9 @@ static bool begin_run(ls_group *group)
     return true;
 }
 
-void ls__exec_publish(ls_group *group, ls_work *work)
+size_t ls__exec_publish(ls_group *group, ls_work *work)
 {
+    size_t used = 0;
     ls__exec *exec = group->publisher;
     const ls__program *program = work->program;
     const int steps = step_after_fence(program) - 1;
@@ -378,8 +352,13 @@ void ls__exec_publish(ls_group *group, ls_work *work)
         if (to != from && count > 0) {
             memcpy(to, from, (size_t)count * work->element);
         }
+        const bool staged = program->refs[step->first_dst].buffer == LS__BUFFER_STAGE;
+        const size_t end =
+            staged ? (size_t)(to - exec->stage[group->rank]) + (size_t)count * work->element : 0;
+        used = end > used ? end : used;
     }
     exec->work = NULL;
+    return used;
 }
 
 /* ---- the backend's functions -------------------------------------------------------------- */
@@ -490,9 +469,19 @@ static ls__result advance_once(ls_group *group)
     return LS__BLOCKED;
 }
 
+/* It has failed, and is told so when member 0, on another host, has answered. */
+static bool is_failing(const ls_group *group)
+{
+    return group->member[0].far &&
+           atomic_load_explicit(&group->claim, memory_order_relaxed) != LS__CLAIM_NONE;
+}
+
 static bool native_advance(ls_group *group)
 {
     bool moved = false;
+    if (is_failing(group)) {
+        return false;
+    }
     for (int ended = 0; ended < OPERATIONS_PER_TURN;) {
         const ls__result result = advance_once(group);
         if (result == LS__BLOCKED) {
@@ -500,7 +489,7 @@ static bool native_advance(ls_group *group)
         }
         moved = true;
         ended += result == LS__COMPLETE ? 1 : 0;
-        if (result == LS__COMPLETE && ls__group_failed(group)) {
+        if (result == LS__COMPLETE && (is_failing(group) || ls__group_failed(group))) {
             break;
         }
         if (result == LS__MOVED && group->exec->state == LS__EXEC_RUN &&
@@ -516,6 +505,9 @@ static bool native_submit(ls_group *group, ls_work *work)
 {
     if (work->way == LS__WAY_UNDECIDED && group->comm->forced == 0) {
         (void)ls__choose_small(group, work);
+    }
+    if (work->way == LS__WAY_UNDECIDED && group->has_far) {
+        work->way = LS__WAY_MESSAGES;
     }
     if (group->next_post == NULL) {
         group->next_post = work;

@@ -51,6 +51,12 @@ struct ls__exec {
     size_t scratch_element; /* bytes; Note [Wide programs] */
 };
 
+/* Whether a step of another lane must be complete first. */
+static inline bool ls__step_waits(const ls__run *run, const ls__step *step)
+{
+    return step->wait_lane >= 0 && run->lane[step->wait_lane].step <= step->wait_step;
+}
+
 /* exec_step.c: a bounded piece of the lane's current step. */
 ls__result ls__step_run(ls_group *group, ls__run *run, const ls__step *step, ls__lane *lane);
 

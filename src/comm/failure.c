@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "comm/far.h"
 #include "comm/letters.h"
 
 const char *ls__group_failure(const ls_group *group)
@@ -20,8 +21,7 @@ const char *ls__group_failure(const ls_group *group)
 
 /* ---- claiming ----------------------------------------------------------------------------- */
 
-/* Tells the launcher, which reports it if this rank then ends. The first failure counts. */
-static void tell_board(ls_group *group, ls_status status, const char *text)
+void ls__group_tell_board(ls_group *group, ls_status status, const char *text)
 {
     ls__board_rank *me = group->comm->me;
     if (status != LS_ERR_PEER && atomic_load_explicit(&me->failed, memory_order_relaxed) == 0) {
@@ -35,12 +35,20 @@ void ls__group_cause(ls_group *group, ls_status status, const char *text)
 {
     ls__control *first = group->member[0].control;
     uint32_t expected = 0;
+    if (group->member[0].far) {
+        (void)ls__far_claim(group, status, text);
+        ls__ring(group->comm, group->member[group->rank].local);
+        return;
+    }
     /* Sync: the claim decides who writes; the text is released by `failed`. */
     if (atomic_compare_exchange_strong_explicit(&first->claim, &expected, (uint32_t)group->rank + 1,
                                                 memory_order_seq_cst, memory_order_relaxed)) {
         snprintf(group->own->failed_text, sizeof group->own->failed_text, "%s", text);
         atomic_store_explicit(&group->own->failed, (uint32_t)-status, memory_order_seq_cst);
-        tell_board(group, status, text);
+        ls__group_tell_board(group, status, text);
+        if (group->has_far) {
+            (void)ls__far_claim(group, status, text);
+        }
     }
     ls__ring_members(group);
     ls__ring(group->comm, group->member[group->rank].local);
@@ -48,9 +56,10 @@ void ls__group_cause(ls_group *group, ls_status status, const char *text)
 
 /* ---- taking over -------------------------------------------------------------------------- */
 
-static ls__life life_of(const ls__comm *comm, int local)
+static ls__life life_of(const ls_group *group, int member)
 {
-    return (ls__life)atomic_load_explicit(&comm->board->rank[local].life, memory_order_acquire);
+    return (ls__life)atomic_load_explicit(&group->member[member].record->life,
+                                          memory_order_acquire);
 }
 
 static void end_all(ls__list *works, ls_status status)
@@ -74,6 +83,7 @@ static void say_quiet(ls_group *group)
     /* Sync: release; pairs with the acquire in let_go. */
     atomic_store_explicit(&header->quiet[group->id % LS__GROUP_SLOTS], group->id + 1,
                           memory_order_release);
+    ls__far_tell_past(group, LS__MESSAGE_QUIET);
 }
 
 /* The group has `status` and `text` from now on; everything in flight ends with it. */
@@ -115,6 +125,27 @@ static bool claim_is_stuck(ls_group *group)
     return has_verdict(comm) || now - group->claim_seen_ns > LS__GRACE_NS;
 }
 
+/* This rank has asked a far member 0 to make its failure the first cause, and no answer came. */
+static bool own_claim_is_late(ls_group *group)
+{
+    ls__comm *comm = group->comm;
+    if (!group->member[0].far ||
+        atomic_load_explicit(&group->claim, memory_order_acquire) < LS__CLAIM_READY) {
+        return false;
+    }
+    char text[LS__FAILURE_MAX];
+    if (has_verdict(comm)) {
+        collapse(group, LS_ERR_PEER, comm->board->verdict_text);
+    } else if (comm->env->now_ns(comm->env) - group->claim_ns > LS__GRACE_NS) {
+        snprintf(text, sizeof text, "%.*s (unconfirmed: rank %d did not answer)",
+                 (int)sizeof text - 64, group->claim_text, group->member[0].world_rank);
+        collapse(group, group->claim_status, text);
+    } else {
+        return false;
+    }
+    return true;
+}
+
 bool ls__group_failed(ls_group *group)
 {
     if (atomic_load_explicit(&group->failed, memory_order_relaxed) != 0) {
@@ -123,7 +154,7 @@ bool ls__group_failed(ls_group *group)
     const uint32_t claim =
         atomic_load_explicit(&group->member[0].control->claim, memory_order_seq_cst);
     if (claim == 0 || claim > (uint32_t)group->size) {
-        return false;
+        return own_claim_is_late(group);
     }
     const ls__control *claimant = group->member[claim - 1].control;
     const uint32_t failed = atomic_load_explicit(&claimant->failed, memory_order_seq_cst);
@@ -193,8 +224,7 @@ bool ls__comm_look(ls__comm *comm)
 /* "rank 2 (host …) in the backward pass …" */
 static void describe_missing(const ls_group *group, int member, char *out, size_t bytes)
 {
-    const ls__comm *comm = group->comm;
-    ls__board_describe(comm->board, comm->env, group->member[member].local, out, bytes);
+    ls__comm_describe(group->comm, group->member[member].world_rank, out, bytes);
 }
 
 /* Those that keep a work waiting. */
@@ -215,15 +245,23 @@ static uint64_t stamp_of(const ls_group *group, int member, const ls_work *work)
                                 memory_order_acquire);
 }
 
+static bool has_finished(const ls_group *group, int r, const ls_work *work)
+{
+    return atomic_load_explicit(&group->member[r].control->finished, memory_order_acquire) >=
+           work->descriptor.sequence;
+}
+
 static bool has_called(const ls_group *group, int r, const ls_work *work)
 {
-    return stamp_of(group, r, work) >= ls__stamp(work->descriptor.sequence, 1);
+    return stamp_of(group, r, work) >= ls__stamp(work->descriptor.sequence, 1) ||
+           has_finished(group, r, work);
 }
 
 /* Whether a member has not reached a fence of the operation that this rank has reached. */
 static bool is_behind(const ls_group *group, int r, const ls_work *work)
 {
-    bool behind = stamp_of(group, r, work) < stamp_of(group, group->rank, work);
+    bool behind = stamp_of(group, r, work) < stamp_of(group, group->rank, work) &&
+                  !has_finished(group, r, work);
     for (int i = 0; work->way == LS__WAY_STAGED && i < LS__SLICE_SLOTS; i++) {
         const uint64_t own = atomic_load_explicit(&group->own->slice[i], memory_order_relaxed);
         behind = behind || atomic_load_explicit(&group->member[r].control->slice[i],
@@ -351,7 +389,7 @@ static bool member_gone(ls_group *group, ls_work *work, uint64_t now_ns)
     const missing m = find_missing(group, work);
     for (int i = 0; i < m.count; i++) {
         const int r = m.member[i];
-        const ls__life life = life_of(group->comm, group->member[r].local);
+        const ls__life life = life_of(group, r);
         if (is_gone(group, work, r, now_ns, life)) {
             char text[LS__FAILURE_MAX], operation[256];
             ls__operation_text(group, &work->descriptor, operation, sizeof operation);
@@ -370,6 +408,10 @@ static bool member_gone(ls_group *group, ls_work *work, uint64_t now_ns)
 static bool check_work(ls_group *group, ls_work *work, uint64_t now_ns)
 {
     const uint64_t age = now_ns > work->queued_ns ? now_ns - work->queued_ns : 0;
+    if (age > LS__FAR_ANNOUNCE_NS && work->way == LS__WAY_MESSAGES && !work->announced) {
+        ls__far_post(group, work->descriptor.sequence);
+        work->announced = true;
+    }
     if (age > LS__STALL_NS && !is_letter(work) && ls__mismatch_check(group, work)) {
         return true;
     }
@@ -426,6 +468,9 @@ void ls__engine_check(ls__comm *comm, uint64_t now_ns)
     comm->next_check_ns = now_ns + LS__CHECK_NS;
     /* Sync: relaxed; a time of its own, nothing else is published with it. */
     atomic_store_explicit(&comm->me->heartbeat_ns, now_ns, memory_order_relaxed);
+    if (comm->far != NULL) {
+        ls__far_check(comm, now_ns);
+    }
     (void)ls__comm_look(comm);
     LS__LIST_EACH (at, &comm->groups) {
         ls_group *group = LS__LIST_ITEM(at, ls_group, link);

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/options.h"
 #include "base/size.h"
+#include "comm/far.h"
 #include "comm/letters.h"
 
 #define TAG_ROOM 4096
@@ -55,12 +56,23 @@ static ls_group *group_allocate(ls__comm *comm, int size)
     return group;
 }
 
+/* A group's mirror of a far member's control block; the world's stands behind the heap's header. */
+static bool owns_mirror(const ls_group *group, const ls__member *m)
+{
+    return m->far && m->control != NULL && group->id != 0;
+}
+
 void ls__group_forget(ls_group *group)
 {
     const ls__env *env = group->comm->env;
     const size_t count = programs_bytes(group->size) / sizeof(ls__program *);
     for (size_t i = 0; i < count; i++) {
         ls__program_free((ls__program *)group->programs[i]);
+    }
+    for (int r = 0; r < group->size; r++) {
+        if (owns_mirror(group, &group->member[r])) {
+            env->release(env, group->member[r].control, sizeof(ls__control));
+        }
     }
     env->release(env, group->programs, programs_bytes(group->size));
     env->release(env, group->member, (size_t)group->size * sizeof *group->member);
@@ -74,6 +86,32 @@ static void put_name(ls_group *group, const char *name)
     } else {
         snprintf(group->name, sizeof group->name, "group %u", group->id);
     }
+}
+
+static ls_status open_members(ls_group *group, const ls__group_spec *spec)
+{
+    ls__comm *comm = group->comm;
+    memset(group->member, 0, (size_t)spec->size * sizeof *group->member);
+    for (int r = 0; r < spec->size; r++) {
+        const int world_rank = spec->world_rank[r];
+        unsigned char *base = comm->heap.peer[world_rank].base;
+        ls__member *m = &group->member[r];
+        m->world_rank = world_rank;
+        m->far = comm->heap.peer[world_rank].far;
+        m->local = m->far ? -1 : ls__board_local(comm->board, world_rank);
+        m->record = ls__comm_record(comm, world_rank);
+        m->base = m->far ? NULL : base;
+        m->control = (ls__control *)(void *)(base + spec->control[r]);
+        group->has_far = group->has_far || m->far;
+        if (m->far && group->id != 0) {
+            m->control = comm->env->allocate(comm->env, sizeof *m->control);
+            if (m->control == NULL) {
+                return ls__fail(LS_ERR_MEMORY, "no memory for a group of %d ranks", spec->size);
+            }
+            ls__control_clear(m->control);
+        }
+    }
+    return LS_OK;
 }
 
 ls_status ls__group_open(ls__comm *comm, const ls__group_spec *spec, ls_group **out)
@@ -90,15 +128,9 @@ ls_status ls__group_open(ls__comm *comm, const ls__group_spec *spec, ls_group **
     put_name(group, spec->name);
     ls__list_init(&group->queue);
     ls__list_init(&group->mail);
-    for (int r = 0; r < spec->size; r++) {
-        unsigned char *base = comm->heap.peer[spec->world_rank[r]].base;
-        group->member[r] = (ls__member){.world_rank = spec->world_rank[r],
-                                        .local = ls__board_local(comm->board, spec->world_rank[r]),
-                                        .control = (ls__control *)(void *)(base + spec->control[r]),
-                                        .base = base};
-    }
+    ls_status status = open_members(group, spec);
     group->own = group->member[group->rank].control;
-    ls_status status = group->backend->open(group);
+    status = status == LS_OK ? group->backend->open(group) : status;
     if (status != LS_OK) {
         ls__group_forget(group);
         return status;
@@ -411,6 +443,11 @@ ls_status ls_group_free(ls_group *group)
     /* Sync: release, after the last look at any peer's control block; pairs with past.c. */
     atomic_store_explicit(&header->left[group->id % LS__GROUP_SLOTS], group->id + 1,
                           memory_order_release);
+    if (comm->far != NULL) { /* what this rank still has to tell of the group */
+        ls__far_tell_finished(group);
+        (void)ls__far_turn(comm);
+        ls__far_tell_past(group, LS__MESSAGE_LEFT);
+    }
     ls__group_close(group);
     ls__token_release(comm);
     (void)ls__past_settle(comm);

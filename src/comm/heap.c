@@ -162,7 +162,11 @@ static ls_status map_peer(ls__heap *heap, int fd, const ls__heap_spec *spec, int
 ls_status ls__heap_join(ls__heap *heap, ls_store *store, const ls__heap_spec *spec,
                         int64_t timeout_ms)
 {
-    if (spec->size == 1) {
+    bool alone = true;
+    for (int r = 0; r < spec->size; r++) {
+        alone = alone && (r == spec->rank || heap->peer[r].far);
+    }
+    if (alone) {
         return LS_OK;
     }
     char key[KEY_MAX];
@@ -171,6 +175,9 @@ ls_status ls__heap_join(ls__heap *heap, ls_store *store, const ls__heap_spec *sp
     for (int i = 1; i < spec->size; i++) { /* from the right neighbour on: spread over the peers */
         const int rank = (spec->rank + i) % spec->size;
         int fd = -1;
+        if (heap->peer[rank].far) {
+            continue;
+        }
         snprintf(key, sizeof key, "heap/%d", rank);
         ls_status status = ls__store_get_fd(store, key, &fd, timeout_ms);
         if (status != LS_OK) {
@@ -187,7 +194,7 @@ void ls__heap_fini(ls__heap *heap)
 {
     const ls__env *env = heap->env;
     for (int r = 0; heap->peer != NULL && r < heap->size; r++) {
-        if (heap->peer[r].base != NULL) {
+        if (heap->peer[r].base != NULL && !heap->peer[r].far) {
             env->shm_unmap(env, heap->peer[r].base, heap->peer[r].reserve);
         }
     }

@@ -21,6 +21,7 @@
 typedef struct ls__heap_peer {
     unsigned char *base; /* NULL: not mapped */
     size_t reserve;
+    bool far; /* on another host: `base` is a mirror of its first part, not the heap's */
 } ls__heap_peer;
 
 typedef struct ls__heap {

@@ -2,19 +2,36 @@
  * room; it never waits. */
 #include "comm/letters.h"
 
+#include "comm/far.h"
+
 #include <stdio.h>
 #include <string.h>
 
 #define NOTE_ROOM_MIN ((size_t)512)
 
+static size_t payload_max(ls__comm *comm, int peer)
+{
+    return comm->transport->payload_max(comm->transport, peer);
+}
+
 /* ---- notes -------------------------------------------------------------------------------- */
 
-/* The first unused one that is large enough. */
-static ls__note *note_find(ls__comm *comm, size_t needed)
+/* Notes come in sizes, and one is used for its size only: so those that were made for large
+ * messages are there for them. */
+static size_t size_of(size_t needed)
+{
+    size_t room = NOTE_ROOM_MIN;
+    while (room < needed) {
+        room *= 2;
+    }
+    return room;
+}
+
+static ls__note *note_find(ls__comm *comm, size_t room)
 {
     LS__LIST_EACH (at, &comm->notes) {
         ls__note *note = LS__LIST_ITEM(at, ls__note, link);
-        if (note->room >= needed) {
+        if (note->room == room) {
             ls__list_remove(&note->link);
             return note;
         }
@@ -22,12 +39,8 @@ static ls__note *note_find(ls__comm *comm, size_t needed)
     return NULL;
 }
 
-static ls__note *note_new(ls__comm *comm, size_t needed)
+static ls__note *note_new(ls__comm *comm, size_t room)
 {
-    size_t room = NOTE_ROOM_MIN;
-    while (room < needed) {
-        room *= 2;
-    }
     ls__note *note = comm->env->allocate(comm->env, sizeof *note + room);
     if (note != NULL) {
         note->room = room;
@@ -36,19 +49,51 @@ static ls__note *note_new(ls__comm *comm, size_t needed)
     return note;
 }
 
-ls__note *ls__note_keep(ls__comm *comm, int from, const ls__message *message)
+static ls__note *keep(ls__comm *comm, int from, size_t room, const ls__message *head,
+                      const void *payload)
 {
-    const size_t needed = sizeof *message + message->bytes;
-    ls__note *note = note_find(comm, needed);
+    ls__note *note = note_find(comm, room);
     if (note == NULL) {
-        note = note_new(comm, needed);
+        note = note_new(comm, room);
     }
     if (note != NULL) {
         note->from = from;
         ls__list_init(&note->link);
-        memcpy(note->message, message, needed);
+        memcpy(note->message, head, sizeof *head);
+        if (head->bytes > 0) {
+            memcpy(note->message->payload, payload, head->bytes);
+        }
     }
     return note;
+}
+
+ls__note *ls__note_keep_parts(ls__comm *comm, int from, const ls__message *head,
+                              const void *payload)
+{
+    return keep(comm, from, size_of(sizeof *head + head->bytes), head, payload);
+}
+
+ls__note *ls__note_keep_large(ls__comm *comm, int from, const ls__message *message)
+{
+    const size_t room = size_of(sizeof *message + payload_max(comm, from));
+    return keep(comm, from, room, message, message->payload);
+}
+
+void ls__notes_prepare(ls__comm *comm, int count, size_t bytes)
+{
+    for (int i = 0; i < count; i++) {
+        ls__note *note = note_new(comm, size_of(sizeof(ls__message) + bytes));
+        if (note == NULL) {
+            return;
+        }
+        ls__list_init(&note->link);
+        ls__note_drop(comm, note);
+    }
+}
+
+ls__note *ls__note_keep(ls__comm *comm, int from, const ls__message *message)
+{
+    return ls__note_keep_parts(comm, from, message, message->payload);
 }
 
 void ls__note_drop(ls__comm *comm, ls__note *note)
@@ -66,6 +111,9 @@ static void drop_all(ls__comm *comm, ls__list *notes)
 void ls__notes_release(ls__comm *comm)
 {
     drop_all(comm, &comm->orphans);
+    for (int r = 0; comm->far != NULL && r < comm->runtime->world_size; r++) {
+        drop_all(comm, &comm->far->rank[r].waiting);
+    }
     for (ls__list *at = ls__list_pop_front(&comm->notes); at != NULL;
          at = ls__list_pop_front(&comm->notes)) {
         ls__note *note = LS__LIST_ITEM(at, ls__note, link);
@@ -281,6 +329,9 @@ static bool take_for_group(ls_group *group, int world_rank, const ls__message *m
     if (from < 0) {
         return true;
     }
+    if (ls__far_kind(message->kind)) {
+        return ls__far_take_group(group, world_rank, message);
+    }
     switch ((ls__message_kind)message->kind) {
     case LS__MESSAGE_STEP:
         return ls__stream_take(group, world_rank, message);
@@ -307,8 +358,9 @@ static bool take_for_group(ls_group *group, int world_rank, const ls__message *m
             end_letter(work);
         }
         return true;
+    default:
+        return true;
     }
-    return true;
 }
 
 static ls_group *group_by_id(ls__comm *comm, uint32_t id)
@@ -326,6 +378,9 @@ static ls_group *group_by_id(ls__comm *comm, uint32_t id)
  * groups of the past are dropped. */
 static bool take(ls__comm *comm, int from, const ls__message *message)
 {
+    if (ls__far_rank_kind(message->kind)) {
+        return ls__far_take(comm, from, message);
+    }
     ls_group *group = group_by_id(comm, message->group);
     if (group != NULL) {
         return atomic_load_explicit(&group->failed, memory_order_relaxed) != 0 ||
@@ -362,7 +417,8 @@ static bool take_arrived(ls__comm *comm)
     bool moved = !ls__list_empty(&comm->orphans) && take_orphans(comm);
     for (int peer = 0; peer < comm->runtime->world_size; peer++) {
         const ls__message *message = t->peek(t, peer);
-        while (message != NULL && (message->bytes > t->payload_max || take(comm, peer, message))) {
+        while (message != NULL &&
+               (message->bytes > t->payload_max(t, peer) || take(comm, peer, message))) {
             t->release(t, peer);
             moved = true;
             message = t->peek(t, peer);
@@ -378,7 +434,7 @@ static bool push_announce(ls_work *work, bool *full)
     if (full[work->descriptor.root]) {
         return false; /* an earlier one could not go: keep the order */
     }
-    const size_t most = work->group->comm->transport->payload_max;
+    const size_t most = payload_max(work->group->comm, peer_of(work));
     ls__message *message = compose(work, LS__MESSAGE_ANNOUNCE);
     if (message == NULL) {
         full[work->descriptor.root] = true;
@@ -394,7 +450,7 @@ static bool push_announce(ls_work *work, bool *full)
 
 static bool push_data(ls_work *work)
 {
-    const size_t most = work->group->comm->transport->payload_max;
+    const size_t most = payload_max(work->group->comm, peer_of(work));
     bool moved = false;
     while (work->moved < bytes_of(work)) {
         ls__message *message = compose(work, LS__MESSAGE_DATA);

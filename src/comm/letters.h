@@ -44,6 +44,7 @@ typedef struct ls__stream {
     uint32_t under_way; /* pieces sent and not credited */
     uint32_t owed;      /* pieces consumed whose credit was not returned */
     ls__list early;     /* notes */
+    bool ready;         /* memory for all that can be early is there */
 } ls__stream;
 
 struct ls__letters {
@@ -54,8 +55,15 @@ struct ls__letters {
     ls__stream *streams;   /* [size * LS__PROGRAM_LANES_MAX]; NULL until a program uses messages */
 };
 
+/* Makes `count` notes of one size ready, as far as there is memory. */
+void ls__notes_prepare(ls__comm *comm, int count, size_t bytes);
 /* A copy of the message; notes are used again, so that a steady state allocates nothing. */
 ls__note *ls__note_keep(ls__comm *comm, int from, const ls__message *message);
+/* The same, in a note of the size of the transport's largest message. */
+ls__note *ls__note_keep_large(ls__comm *comm, int from, const ls__message *message);
+/* The same of a head and its payload. */
+ls__note *ls__note_keep_parts(ls__comm *comm, int from, const ls__message *head,
+                              const void *payload);
 void ls__note_drop(ls__comm *comm, ls__note *note);
 void ls__notes_release(ls__comm *comm); /* frees those not in use, and orphans */
 

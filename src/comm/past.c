@@ -32,9 +32,8 @@ void ls__past_add(ls_group *group, ls__past_kind kind, void *control)
 
 static bool gone(const ls__comm *comm, int world_rank)
 {
-    const int local = ls__board_local(comm->board, world_rank);
     const uint32_t life =
-        atomic_load_explicit(&comm->board->rank[local].life, memory_order_acquire);
+        atomic_load_explicit(&ls__comm_record(comm, world_rank)->life, memory_order_acquire);
     return life == LS__LIFE_DEAD || life == LS__LIFE_LEFT;
 }
 

@@ -11,7 +11,7 @@
  * and among s - 8 … s - 1 there is a multiple of ROOM_EVERY.
  */
 #include "base/assert.h"
-#include "comm/engine.h"
+#include "comm/far.h"
 
 #define ROOM_EVERY 4
 
@@ -43,7 +43,12 @@ bool ls__post_all_at(const ls_group *group, uint64_t sequence, uint64_t fences)
 void ls__ring(ls__comm *comm, int local)
 {
     /* Sync: seq_cst, after the store that the sleeper waits for; Note [Last arriver]. */
-    if (atomic_load_explicit(&comm->board->rank[local].sleepers, memory_order_seq_cst) > 0) {
+    if (atomic_load_explicit(&comm->board->rank[local].sleepers, memory_order_seq_cst) == 0) {
+        return;
+    }
+    if (comm->far != NULL) {
+        ls__far_ring(comm, local);
+    } else {
         ls__board_ring(comm->board, comm->env, local);
     }
 }
@@ -51,7 +56,7 @@ void ls__ring(ls__comm *comm, int local)
 void ls__ring_members(ls_group *group)
 {
     for (int r = 0; r < group->size; r++) {
-        if (r != group->rank) {
+        if (r != group->rank && !group->member[r].far) {
             ls__ring(group->comm, group->member[r].local);
         }
     }
@@ -109,14 +114,16 @@ bool ls__post_flush(ls_group *group)
     while (group->next_post != NULL && has_room(group, group->next_post)) {
         ls_work *work = group->next_post;
         const uint64_t sequence = work->descriptor.sequence;
-        if (work->way == LS__WAY_SMALL) {
-            ls__exec_publish(group, work);
-        }
-        ls__post_slot(group, group->rank, sequence)->descriptor = work->descriptor;
-        ready = reach(group, sequence, 1) || work->way == LS__WAY_MESSAGES || ready;
+        ls__post *slot = ls__post_slot(group, group->rank, sequence);
+        slot->one_shot =
+            work->way == LS__WAY_SMALL ? 1 + (uint32_t)ls__exec_publish(group, work) : 0;
+        slot->descriptor = work->descriptor;
+        ready =
+            reach(group, sequence, 1) || work->way == LS__WAY_MESSAGES || group->has_far || ready;
         /* Sync: release; pairs with the acquire in exec.c's is_posted. */
         atomic_store_explicit(&work->posted, true, memory_order_release);
-        group->posted = sequence;
+        /* Sync: release; pairs with the acquire in far.c. */
+        atomic_store_explicit(&group->posted, sequence, memory_order_release);
         ls__list *next = work->link.next;
         group->next_post = next == &group->queue ? NULL : LS__LIST_ITEM(next, ls_work, link);
     }
@@ -129,9 +136,10 @@ void ls__post_finish(ls_group *group, uint64_t sequence)
     if (sequence % ROOM_EVERY != 0) {
         return;
     }
+    ls__far_tell_finished(group);
     for (int r = 0; r < group->size; r++) {
-        if (atomic_load_explicit(&group->member[r].control->wants_room, memory_order_seq_cst) !=
-            0) {
+        if (!group->member[r].far && atomic_load_explicit(&group->member[r].control->wants_room,
+                                                          memory_order_seq_cst) != 0) {
             ls__ring(group->comm, group->member[r].local);
         }
     }

@@ -15,6 +15,8 @@
 #include "base/log.h"
 #include "base/options.h"
 #include "base/settings.h"
+#include "base/text.h"
+#include "comm/far.h"
 #include "comm/init.h"
 #include "comm/letters.h"
 #include "comm/store/store.h"
@@ -29,6 +31,28 @@ ls__comm *ls__comm_get(const char *what)
     return runtime != NULL ? runtime->layer[LS__LAYER_COMM].data : NULL;
 }
 
+ls__board_rank *ls__comm_record(const ls__comm *comm, int world_rank)
+{
+    const int local = ls__board_local(comm->board, world_rank);
+    return comm->far != NULL && comm->far->is[world_rank] ? comm->far->rank[world_rank].record
+                                                          : &comm->board->rank[local];
+}
+
+void ls__comm_describe(const ls__comm *comm, int world_rank, char *out, size_t bytes)
+{
+    if (comm->far == NULL || !comm->far->is[world_rank]) {
+        ls__board_describe(comm->board, comm->env, ls__board_local(comm->board, world_rank), out,
+                           bytes);
+        return;
+    }
+    ls__text to = {out, bytes};
+    char doing[768];
+    const ls__far_rank *rank = &comm->far->rank[world_rank];
+    ls__board_record_doing(rank->record, comm->env, doing, sizeof doing);
+    ls__text_add(&to, "rank %d (host %.63s, pid %d) %s", world_rank, rank->host,
+                 (int)atomic_load_explicit(&rank->record->pid, memory_order_relaxed), doing);
+}
+
 ls_store *ls_runtime_store(void)
 {
     ls__comm *comm = ls__comm_get("ls_runtime_store");
@@ -40,11 +64,13 @@ ls_store *ls_runtime_store(void)
 /* What ranks must agree on, as text, so that a difference can be shown. The kernel variant is among
  * it because optimizers run on every rank for itself: another one rounds otherwise, and the
  * replicas would drift apart. */
-static void put_config(const ls__comm *comm, char *out, size_t bytes)
+void ls__comm_config(const ls__comm *comm, char *out, size_t bytes)
 {
-    snprintf(out, bytes, "lockstep %s, isa=%s, check=%s, layout %d.%d.%zu.%zu", LS_VERSION,
+    const char *hosts = ls__setting_get("LOCKSTEP_HOSTS");
+    snprintf(out, bytes, "lockstep %s, isa=%s, check=%s, layout %d.%d.%zu.%zu%s%.60s", LS_VERSION,
              ls__isa_name(ls__cpu_isa()), comm->strict ? "strict" : "default", LS__HEAP_VERSION,
-             LS__DESCRIPTOR_VERSION, sizeof(ls__control), sizeof(ls__heap_header));
+             LS__DESCRIPTOR_VERSION, sizeof(ls__control), sizeof(ls__heap_header),
+             hosts != NULL ? ", LOCKSTEP_HOSTS=" : "", hosts != NULL ? hosts : "");
 }
 
 static int threads_of(const ls__env *env, int wanted, int local_size)
@@ -75,8 +101,8 @@ static void wake_peer(void *arg, int peer)
 static ls_status open_world(ls__comm *comm)
 {
     const int size = comm->runtime->world_size;
-    int ranks[LS__BOARD_RANKS_MAX];
-    uint64_t control[LS__BOARD_RANKS_MAX];
+    int ranks[LS__PROGRAM_RANKS_MAX];
+    uint64_t control[LS__PROGRAM_RANKS_MAX];
     for (int r = 0; r < size; r++) {
         ranks[r] = r;
         control[r] = ls__heap_header_of(&comm->heap, r)->world;
@@ -95,7 +121,7 @@ static ls_status open_world(ls__comm *comm)
 static ls_status open_heap(ls__comm *comm)
 {
     char config[LS__CONFIG_MAX];
-    put_config(comm, config, sizeof config);
+    ls__comm_config(comm, config, sizeof config);
     const ls_runtime *runtime = comm->runtime;
     const ls__heap_spec spec = {
         .rank = runtime->rank,
@@ -105,20 +131,19 @@ static ls_status open_heap(ls__comm *comm)
         .config = config,
         .reserve = (size_t)ls__setting_int("LOCKSTEP_HEAP_RESERVE", 64, 1, 4096) * GIB};
     LS_TRY(ls__heap_init(&comm->heap, comm->env, &spec));
+    LS_TRY(ls__far_open(comm));
     return ls__heap_join(&comm->heap, comm->boot.store, &spec, runtime->timeout_ms);
 }
 
 static ls_status refuse_world(const ls__boot *boot)
 {
-    if (boot->local_size != boot->world_size) {
-        return ls__fail(LS_ERR_UNSUPPORTED,
-                        "ls_init: %d of %d ranks are on this host; this release joins ranks of one "
-                        "host only",
-                        boot->local_size, boot->world_size);
+    if (boot->local_size > LS__BOARD_RANKS_MAX) {
+        return ls__fail(LS_ERR_LIMIT, "ls_init: %d ranks on this host; at most %d fit",
+                        boot->local_size, LS__BOARD_RANKS_MAX);
     }
-    if (boot->world_size > LS__BOARD_RANKS_MAX) {
-        return ls__fail(LS_ERR_LIMIT, "ls_init: %d ranks; at most %d fit on a host",
-                        boot->world_size, LS__BOARD_RANKS_MAX);
+    if (boot->world_size > LS__PROGRAM_RANKS_MAX) {
+        return ls__fail(LS_ERR_LIMIT, "ls_init: a world of %d ranks; at most %d can be one",
+                        boot->world_size, LS__PROGRAM_RANKS_MAX);
     }
     return LS_OK;
 }
@@ -138,6 +163,17 @@ static void adopt_boot(ls__comm *comm)
     comm->may_spin = boot->local_size > 1 && comm->env->cores(comm->env) >= boot->local_size;
 }
 
+static ls_status open_transport(ls__comm *comm)
+{
+    ls__transport *host = NULL;
+    LS_TRY(ls__shm_transport_new(&comm->heap, wake_peer, comm, &host));
+    if (comm->far != NULL) {
+        return ls__far_connect(comm, host);
+    }
+    comm->transport = host;
+    return LS_OK;
+}
+
 static ls_status open_comm(ls__comm *comm, int threads)
 {
     LS_TRY(ls__bootstrap(comm->env, comm->runtime->timeout_ms, &comm->boot));
@@ -149,7 +185,7 @@ static ls_status open_comm(ls__comm *comm, int threads)
     }
     (void)ls__activity_enter(LS__PHASE_START, NULL);
     LS_TRY(open_heap(comm));
-    LS_TRY(ls__shm_transport_new(&comm->heap, wake_peer, comm, &comm->transport));
+    LS_TRY(open_transport(comm));
     LS_TRY(open_world(comm));
     return ls__engine_start(comm);
 }
@@ -171,6 +207,7 @@ static void close_comm(ls__comm *comm)
     if (comm->transport != NULL) {
         comm->transport->close(comm->transport);
     }
+    ls__far_close(comm);
     if (comm->heap.env != NULL) {
         ls__heap_fini(&comm->heap);
     }
@@ -208,6 +245,7 @@ static void free_comm(ls_runtime *runtime, void *data)
     (void)ls__activity_enter(LS__PHASE_EXIT, NULL);
     leave_stops(comm);
     ls__engine_drain(comm, &comm->pending);
+    ls__far_leave(comm);
     /* Sync: release, after the last operation; pairs with the peers' look at this rank's life. */
     atomic_store_explicit(&comm->me->life, LS__LIFE_LEFT, memory_order_release);
     if (comm->world != NULL) {

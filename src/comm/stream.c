@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "comm/far.h"
 #include "comm/letters.h"
 
 int ls__member_of(const ls_group *group, int world_rank)
@@ -34,9 +35,10 @@ static ls__stream *stream_of(ls_group *group, int peer, unsigned lane)
 }
 
 /* The largest payload that is a whole number of elements. */
-static size_t payload_max(const ls_group *group, size_t element)
+static size_t payload_max(const ls_group *group, int peer, size_t element)
 {
-    const size_t most = group->comm->transport->payload_max;
+    ls__transport *t = group->comm->transport;
+    const size_t most = t->payload_max(t, group->member[peer].world_rank);
     return most - most % element;
 }
 
@@ -82,7 +84,7 @@ ls__result ls__stream_send(ls_group *group, ls__run *run, const ls__step *step, 
     ls__stream *stream = stream_of(group, step->peer, step->lane);
     int64_t count = 0;
     const size_t element = element_of(group, run, step->first_src);
-    parcel what = {.piece_max = payload_max(group, element)};
+    parcel what = {.piece_max = payload_max(group, step->peer, element)};
     what.from = ls__ref_at(group->exec, run, run->program->refs[step->first_src], &count);
     what.total = (size_t)count * element;
     bool moved = false;
@@ -144,6 +146,17 @@ static bool use_piece(ls_group *group, ls__run *run, const ls__step *step, ls__l
     return true;
 }
 
+static ls__result receive_piece(ls_group *group, ls__run *run, const ls__step *step, ls__lane *lane,
+                                const ls__message *message)
+{
+    if (!use_piece(group, run, step, lane, message) || (uint64_t)lane->moved < message->total) {
+        return LS__MOVED; /* if it was not used the group has failed; the next turn ends it */
+    }
+    ls__count(&group->messages, 1);
+    ls__count(&group->bytes_received, message->total);
+    return LS__COMPLETE;
+}
+
 ls__result ls__stream_recv(ls_group *group, ls__run *run, const ls__step *step, ls__lane *lane)
 {
     ls__stream *stream = stream_of(group, step->peer, step->lane);
@@ -151,19 +164,43 @@ ls__result ls__stream_recv(ls_group *group, ls__run *run, const ls__step *step, 
         return LS__BLOCKED;
     }
     ls__note *note = LS__LIST_ITEM(ls__list_pop_front(&stream->early), ls__note, link);
-    const uint64_t total = note->message->total;
-    const bool used = use_piece(group, run, step, lane, note->message);
+    const ls__result result = receive_piece(group, run, step, lane, note->message);
     ls__note_drop(group->comm, note);
     stream->owed++;
-    if (!used) {
-        return LS__MOVED; /* the group has failed; the next turn ends it */
+    return result;
+}
+
+/* The receive that this message is the next piece of, if its lane has come to it. */
+static const ls__step *waiting_step(const ls_group *group, int peer, unsigned l)
+{
+    const ls__exec *exec = group->exec;
+    const ls__run *run = &exec->run[0];
+    if (exec->state != LS__EXEC_RUN || !run->active || (int)l >= run->program->lanes) {
+        return NULL;
     }
-    if ((uint64_t)lane->moved < total) {
-        return LS__MOVED;
+    const ls__program *program = run->program;
+    const int at = program->lane_start[l] + run->lane[l].step;
+    const ls__step *step = &program->steps[at];
+    const bool receives = at < program->lane_start[l + 1] && step->peer == peer &&
+                          (step->kind == LS__STEP_RECV || step->kind == LS__STEP_RECV_REDUCE);
+    return receives && !ls__step_waits(run, step) ? step : NULL;
+}
+
+/* Straight from the transport into its place. */
+static bool take_now(ls_group *group, int peer, ls__stream *stream, const ls__message *message)
+{
+    const ls__step *step =
+        ls__list_empty(&stream->early) ? waiting_step(group, peer, message->lane) : NULL;
+    if (step == NULL) {
+        return false;
     }
-    ls__count(&group->messages, 1);
-    ls__count(&group->bytes_received, total);
-    return LS__COMPLETE;
+    ls__run *run = &group->exec->run[0];
+    ls__lane *lane = &run->lane[message->lane];
+    stream->owed++;
+    if (receive_piece(group, run, step, lane, message) == LS__COMPLETE) {
+        *lane = (ls__lane){.step = lane->step + 1};
+    }
+    return true;
 }
 
 bool ls__stream_take(ls_group *group, int from, const ls__message *message)
@@ -173,7 +210,19 @@ bool ls__stream_take(ls_group *group, int from, const ls__message *message)
         return true; /* not ours: dropped */
     }
     ls__stream *stream = stream_of(group, peer, message->lane);
-    ls__note *note = stream != NULL ? ls__note_keep(group->comm, from, message) : NULL;
+    if (stream == NULL) {
+        return false;
+    }
+    if (!stream->ready) { /* now, and never again in a steady state */
+        ls__transport *t = group->comm->transport;
+        ls__notes_prepare(group->comm, LS__STREAM_CREDIT, t->payload_max(t, from));
+        stream->ready = true;
+    }
+    ls__far_heard(group, peer, message);
+    if (take_now(group, peer, stream, message)) {
+        return true;
+    }
+    ls__note *note = ls__note_keep_large(group->comm, from, message);
     if (note == NULL) {
         return false;
     }

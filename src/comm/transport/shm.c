@@ -93,6 +93,13 @@ static void shm_release(ls__transport *t, int peer)
     }
 }
 
+static size_t shm_payload_max(ls__transport *t, int peer)
+{
+    (void)t;
+    (void)peer;
+    return SLOT_BYTES - sizeof(ls__message);
+}
+
 static void shm_close(ls__transport *t)
 {
     const ls__env *env = ((shm_transport *)t)->heap->env;
@@ -107,7 +114,7 @@ ls_status ls__shm_transport_new(ls__heap *heap, void (*wake)(void *arg, int peer
         return ls__fail(LS_ERR_MEMORY, "no memory for the shared-memory transport");
     }
     *self = (shm_transport){.base = {.name = "shm",
-                                     .payload_max = SLOT_BYTES - sizeof(ls__message),
+                                     .payload_max = shm_payload_max,
                                      .reserve = shm_reserve,
                                      .commit = shm_commit,
                                      .peek = shm_peek,

@@ -21,7 +21,17 @@ typedef enum ls__message_kind {
     LS__MESSAGE_ANNOUNCE, /* a send wants to be received; with all its bytes if they fit */
     LS__MESSAGE_ACCEPT,   /* its receive is there: send the bytes */
     LS__MESSAGE_DATA,     /* some of them */
-    LS__MESSAGE_DONE      /* all are received */
+    LS__MESSAGE_DONE,     /* all are received */
+    /* Between hosts; see far.h. */
+    LS__MESSAGE_POST,     /* what a member has announced, with its part of a small operation */
+    LS__MESSAGE_FINISHED, /* operations that a member has finished */
+    LS__MESSAGE_CLAIM,    /* a member asks member 0 to make its failure the group's first cause */
+    LS__MESSAGE_FAILED,   /* the group's first cause */
+    LS__MESSAGE_QUIET,    /* the group has failed there, and no memory is touched for it any more */
+    LS__MESSAGE_LEFT,     /* a member has freed the group */
+    LS__MESSAGE_BEAT,     /* what a rank is doing */
+    LS__MESSAGE_BYE,      /* a rank leaves the job; answered, so that it knows all has arrived */
+    LS__MESSAGE_BYE_SEEN
 } ls__message_kind;
 
 typedef struct ls__message {
@@ -39,13 +49,20 @@ typedef struct ls__message {
 typedef struct ls__transport ls__transport;
 struct ls__transport {
     const char *name;
-    size_t payload_max;
+    size_t (*payload_max)(ls__transport *t, int peer); /* bytes */
     /* Room for one message to `peer`, or NULL while it has no credit. */
     ls__message *(*reserve)(ls__transport *t, int peer);
     void (*commit)(ls__transport *t, int peer);
     /* The oldest message from `peer`, or NULL. */
     const ls__message *(*peek)(ls__transport *t, int peer);
     void (*release)(ls__transport *t, int peer);
+    /* Takes in what has come and sends what is left; called once a turn. NULL: nothing to do. */
+    void (*turn)(ls__transport *t);
+    /* Why no message can come from `peer` any more; NULL while one can, or where this is not the
+     * transport's to know. */
+    const char *(*broken)(ls__transport *t, int peer);
+    /* Whether all that was committed to `peer` has left this process. NULL: always. */
+    bool (*flushed)(ls__transport *t, int peer);
     void (*close)(ls__transport *t);
 };
 

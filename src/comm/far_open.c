@@ -1,0 +1,279 @@
+/* Becoming known to ranks on other hosts, and taking leave of them. See far.h. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/settings.h"
+#include "base/size.h"
+#include "comm/far.h"
+#include "comm/letters.h"
+#include "comm/store/store.h"
+#include "comm/transport/mixed.h"
+#include "comm/transport/tcp.h"
+
+/* ---- who is far --------------------------------------------------------------------------- */
+
+/* LOCKSTEP_HOSTS: pretended hosts, for tests: their number, or one number a rank ("0,0,1"). */
+static int pretended_host(const char *text, int rank)
+{
+    if (strchr(text, ',') == NULL) {
+        const long hosts = strtol(text, NULL, 10);
+        return hosts > 0 ? rank % (int)(hosts < 1024 ? hosts : 1024) : 0;
+    }
+    for (int i = 0; i < rank && text != NULL; i++) {
+        text = strchr(text, ',');
+        text = text != NULL ? text + 1 : NULL;
+    }
+    return text != NULL ? (int)strtol(text, NULL, 10) : 0;
+}
+
+static bool is_far(const ls__comm *comm, const char *hosts, int rank)
+{
+    return ls__board_local(comm->board, rank) < 0 ||
+           (hosts != NULL &&
+            pretended_host(hosts, rank) != pretended_host(hosts, comm->runtime->rank));
+}
+
+/* ---- mirrors ------------------------------------------------------------------------------ */
+
+static size_t header_bytes(void)
+{
+    return ls__round_up(sizeof(ls__heap_header), LS__CACHE_LINE);
+}
+
+static size_t mirror_bytes(void)
+{
+    return header_bytes() + sizeof(ls__control);
+}
+
+/* The board's record has more flights than a mirror ever uses. */
+static size_t record_bytes(void)
+{
+    return offsetof(ls__board_rank, flight) + sizeof(ls__flight_record);
+}
+
+static ls_status make_mirror(ls__comm *comm, int r)
+{
+    const ls__env *env = comm->env;
+    ls__far_rank *rank = &comm->far->rank[r];
+    rank->mirror = env->allocate(env, mirror_bytes());
+    rank->record = env->allocate(env, record_bytes());
+    if (rank->mirror == NULL || rank->record == NULL) {
+        return ls__fail(LS_ERR_MEMORY, "ls_init: no memory for what is known of rank %d", r);
+    }
+    memset(rank->record, 0, record_bytes());
+    memset(rank->mirror, 0, header_bytes());
+    ls__control_clear((ls__control *)(void *)(rank->mirror + header_bytes()));
+    ((ls__heap_header *)(void *)rank->mirror)->world = header_bytes();
+    atomic_store_explicit(&rank->record->life, LS__LIFE_JOINED, memory_order_relaxed);
+    snprintf(rank->host, sizeof rank->host, "unknown");
+    comm->heap.peer[r] = (ls__heap_peer){.base = rank->mirror, .far = true};
+    return LS_OK;
+}
+
+static size_t far_bytes(int size, int local)
+{
+    return sizeof(ls__far) + (size_t)size * (sizeof(ls__far_rank) + sizeof(bool)) +
+           (size_t)local * sizeof(int);
+}
+
+static ls__far *far_new(const ls__comm *comm)
+{
+    const int size = comm->runtime->world_size, local = comm->board->ranks;
+    ls__far *far = comm->env->allocate(comm->env, far_bytes(size, local));
+    if (far != NULL) {
+        memset(far, 0, far_bytes(size, local));
+        far->rank = (ls__far_rank *)(void *)(far + 1);
+        far->bell = (int *)(void *)(far->rank + size);
+        far->is = (bool *)(far->bell + local);
+        for (int i = 0; i < local; i++) {
+            far->bell[i] = -1;
+        }
+        for (int r = 0; r < size; r++) {
+            ls__list_init(&far->rank[r].waiting);
+        }
+    }
+    return far;
+}
+
+ls_status ls__far_open(ls__comm *comm)
+{
+    const char *hosts = ls__setting_get("LOCKSTEP_HOSTS");
+    const int size = comm->runtime->world_size;
+    bool any = false;
+    for (int r = 0; r < size; r++) {
+        any = any || is_far(comm, hosts, r);
+    }
+    if (!any) {
+        return LS_OK;
+    }
+    comm->far = far_new(comm);
+    if (comm->far == NULL) {
+        return ls__fail(LS_ERR_MEMORY, "ls_init: no memory for ranks on other hosts");
+    }
+    for (int r = 0; r < size; r++) {
+        if (is_far(comm, hosts, r)) {
+            comm->far->is[r] = true;
+            comm->far->count++;
+            LS_TRY(make_mirror(comm, r));
+        }
+    }
+    return LS_OK;
+}
+
+/* ---- bells -------------------------------------------------------------------------------- */
+
+/* Sleepers wait in a poller here, so they are woken by an event that the ranks of a host share. */
+static ls_status share_bells(ls__comm *comm)
+{
+    const ls__env *env = comm->env;
+    ls__far *far = comm->far;
+    const int own = comm->runtime->local_rank;
+    char key[32];
+    far->bell[own] = env->event_open(env);
+    if (far->bell[own] < 0) {
+        return ls__fail(LS_ERR_SYSTEM, "ls_init: an event to be woken by: %s",
+                        strerror(-far->bell[own]));
+    }
+    LS_TRY(ls__tcp_watch_bell(far->net, far->bell[own]));
+    if (comm->board->ranks == 1) {
+        return LS_OK;
+    }
+    snprintf(key, sizeof key, "bell/%d", comm->runtime->rank);
+    LS_TRY(ls__store_put_fd(comm->boot.store, key, far->bell[own], comm->runtime->timeout_ms));
+    for (int r = 0; r < comm->runtime->world_size; r++) {
+        const int local = ls__board_local(comm->board, r);
+        if (local >= 0 && local != own && !far->is[r]) {
+            snprintf(key, sizeof key, "bell/%d", r);
+            LS_TRY(ls__store_get_fd(comm->boot.store, key, &far->bell[local],
+                                    comm->runtime->timeout_ms));
+        }
+    }
+    return LS_OK;
+}
+
+void ls__far_ring(ls__comm *comm, int local)
+{
+    ls__board_rank *rank = &comm->board->rank[local];
+    /* Sync: as ls__board_ring; the event stays set until a sleeper has seen it. */
+    atomic_fetch_add_explicit(&rank->doorbell, 1, memory_order_seq_cst);
+    if (comm->far->bell[local] >= 0) {
+        comm->env->event_set(comm->env, comm->far->bell[local]);
+    }
+}
+
+void ls__far_sleep(ls__comm *comm, uint32_t bell, uint64_t deadline_ns)
+{
+    if (atomic_load_explicit(&comm->me->doorbell, memory_order_seq_cst) == bell) {
+        ls__tcp_sleep(comm->far->net, deadline_ns);
+    }
+}
+
+/* ---- connecting --------------------------------------------------------------------------- */
+
+static void learn(void *arg, int peer, const char *about)
+{
+    ls__far_rank *rank = &((ls__comm *)arg)->far->rank[peer];
+    int pid = 0;
+    if (sscanf(about, "%d %63s", &pid, rank->host) == 2) {
+        atomic_store_explicit(&rank->record->pid, pid, memory_order_relaxed);
+    }
+}
+
+ls_status ls__far_connect(ls__comm *comm, ls__transport *host)
+{
+    const ls__boot *boot = &comm->boot;
+    const bool inside = boot->address[0] == '\0'; /* pretended hosts: nothing leaves this one */
+    char about[96], config[LS__CONFIG_MAX];
+    snprintf(about, sizeof about, "%d %.63s", comm->runtime->pid, comm->board->host);
+    ls__comm_config(comm, config, sizeof config);
+    const ls__tcp_spec spec = {
+        .link = {.env = comm->env,
+                 .secret = boot->secret,
+                 .mode = inside || boot->plain ? LS__LINK_PLAIN : LS__LINK_TLS,
+                 .purpose = "data",
+                 .job = comm->board->job},
+        .rank = comm->runtime->rank,
+        .size = comm->runtime->world_size,
+        .far = comm->far->is,
+        .generation = comm->board->generation,
+        .connections =
+            (int)ls__setting_int("LOCKSTEP_TCP_CONNECTIONS", 2, 1, LS__TCP_CONNECTIONS_MAX),
+        .address = inside ? "127.0.0.1" : boot->address,
+        .store = boot->store,
+        .about = about,
+        .config = config,
+        .timeout_ms = comm->runtime->timeout_ms};
+    ls_status status = ls__tcp_transport_new(&spec, learn, comm, &comm->far->net);
+    if (status == LS_OK) {
+        status = ls__mixed_transport_new(comm->env, host, comm->far->net, comm->far->is, spec.size,
+                                         &comm->transport);
+    }
+    if (status != LS_OK) {
+        host->close(host);
+        if (comm->far->net != NULL) {
+            comm->far->net->close(comm->far->net);
+            comm->far->net = NULL;
+        }
+        return status;
+    }
+    return share_bells(comm);
+}
+
+/* ---- leaving ------------------------------------------------------------------------------ */
+
+static bool all_seen(const ls__comm *comm)
+{
+    for (int r = 0; r < comm->runtime->world_size; r++) {
+        const ls__far_rank *rank = &comm->far->rank[r];
+        if (comm->far->is[r] && !rank->bye_seen &&
+            comm->transport->broken(comm->transport, r) == NULL) {
+            return false;
+        }
+    }
+    return true;
+}
+
+void ls__far_leave(ls__comm *comm)
+{
+    if (comm->far == NULL || comm->transport == NULL) {
+        return;
+    }
+    const uint64_t deadline = comm->env->now_ns(comm->env) + LS__FAR_BYE_NS;
+    ls__token_take(comm);
+    LS__LIST_EACH (at, &comm->groups) {
+        ls__far_tell_finished(LS__LIST_ITEM(at, ls_group, link));
+    }
+    (void)ls__far_turn(comm);
+    ls__far_say_bye(comm);
+    while (!all_seen(comm) && comm->env->now_ns(comm->env) < deadline) {
+        if (!ls__engine_turn(comm, true)) {
+            ls__tcp_sleep(comm->far->net, comm->env->now_ns(comm->env) + LS__CHECK_NS / 10);
+        }
+    }
+    ls__token_release(comm);
+}
+
+void ls__far_close(ls__comm *comm)
+{
+    ls__far *far = comm->far;
+    const ls__env *env = comm->env;
+    if (far == NULL) {
+        return;
+    }
+    for (int i = 0; i < comm->board->ranks; i++) {
+        if (far->bell[i] >= 0) {
+            env->close(env, far->bell[i]);
+        }
+    }
+    for (int r = 0; r < comm->runtime->world_size; r++) {
+        if (far->rank[r].mirror != NULL) {
+            env->release(env, far->rank[r].mirror, mirror_bytes());
+        }
+        if (far->rank[r].record != NULL) {
+            env->release(env, far->rank[r].record, record_bytes());
+        }
+    }
+    env->release(env, far, far_bytes(comm->runtime->world_size, comm->board->ranks));
+    comm->far = NULL;
+}

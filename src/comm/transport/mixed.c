@@ -1,0 +1,100 @@
+/* Which transport reaches whom: one look at a table a call. */
+#include "comm/transport/mixed.h"
+
+#include <string.h>
+
+typedef struct mixed {
+    ls__transport base;
+    const ls__env *env;
+    ls__transport *host, *net;
+    int size;
+    bool far[]; /* [size] */
+} mixed;
+
+static ls__transport *to(ls__transport *t, int peer)
+{
+    mixed *self = (mixed *)t;
+    return self->far[peer] ? self->net : self->host;
+}
+
+static size_t mixed_payload_max(ls__transport *t, int peer)
+{
+    ls__transport *via = to(t, peer);
+    return via->payload_max(via, peer);
+}
+
+static ls__message *mixed_reserve(ls__transport *t, int peer)
+{
+    ls__transport *via = to(t, peer);
+    return via->reserve(via, peer);
+}
+
+static void mixed_commit(ls__transport *t, int peer)
+{
+    ls__transport *via = to(t, peer);
+    via->commit(via, peer);
+}
+
+static const ls__message *mixed_peek(ls__transport *t, int peer)
+{
+    ls__transport *via = to(t, peer);
+    return via->peek(via, peer);
+}
+
+static void mixed_release(ls__transport *t, int peer)
+{
+    ls__transport *via = to(t, peer);
+    via->release(via, peer);
+}
+
+static void mixed_turn(ls__transport *t)
+{
+    mixed *self = (mixed *)t;
+    self->net->turn(self->net);
+}
+
+static const char *mixed_broken(ls__transport *t, int peer)
+{
+    ls__transport *via = to(t, peer);
+    return via->broken != NULL ? via->broken(via, peer) : NULL;
+}
+
+static bool mixed_flushed(ls__transport *t, int peer)
+{
+    ls__transport *via = to(t, peer);
+    return via->flushed == NULL || via->flushed(via, peer);
+}
+
+static void mixed_close(ls__transport *t)
+{
+    mixed *self = (mixed *)t;
+    self->host->close(self->host);
+    self->net->close(self->net);
+    self->env->release(self->env, self, sizeof *self + (size_t)self->size);
+}
+
+ls_status ls__mixed_transport_new(const ls__env *env, ls__transport *host, ls__transport *net,
+                                  const bool *far, int size, ls__transport **out)
+{
+    mixed *self = env->allocate(env, sizeof *self + (size_t)size);
+    if (self == NULL) {
+        return ls__fail(LS_ERR_MEMORY, "ls_init: no memory for the transports");
+    }
+    *self = (mixed){.base = {.name = "shm and tcp",
+                             .payload_max = mixed_payload_max,
+                             .reserve = mixed_reserve,
+                             .commit = mixed_commit,
+                             .peek = mixed_peek,
+                             .release = mixed_release,
+                             .turn = mixed_turn,
+                             .broken = mixed_broken,
+                             .flushed = mixed_flushed,
+                             .close = mixed_close},
+                    .env = env,
+                    .host = host,
+                    .net = net,
+                    .size = size};
+    memcpy(self->far, far, (size_t)size * sizeof *far);
+    *out = &self->base;
+    return LS_OK;
+}

@@ -1,0 +1,13 @@
+/* Two transports behind one table: shared memory for ranks of this host, TCP for the others. */
+#ifndef LS_COMM_TRANSPORT_MIXED_H
+#define LS_COMM_TRANSPORT_MIXED_H
+
+#include "base/env.h"
+#include "base/error.h"
+#include "comm/transport/transport.h"
+
+/* Takes both over, and closes them with itself. `far` [size]: who is reached by `net`. */
+ls_status ls__mixed_transport_new(const ls__env *env, ls__transport *host, ls__transport *net,
+                                  const bool *far, int size, ls__transport **out);
+
+#endif

@@ -1,0 +1,47 @@
+/* The TCP transport: a few connections per pair of ranks on different hosts.
+ *
+ * A message travels in a frame, whole on one connection. Frames of a pair are numbered, so that
+ * several connections together keep the order; each carries a CRC-32C over all of it, because
+ * TCP's own 16 bits miss what bad memory and network cards do. Connections are made once, all of
+ * them in ls_init; after that nothing listens.
+ *
+ *     frame   magic ▸ bytes ▸ number ▸ checksum ▸ ls__message with its payload ▸ padding to 8
+ */
+#ifndef LS_COMM_TRANSPORT_TCP_H
+#define LS_COMM_TRANSPORT_TCP_H
+
+#include <lockstep/store.h>
+
+#include "comm/link/link.h"
+#include "comm/transport/transport.h"
+
+#define LS__TCP_CONNECTIONS_MAX 8
+#define LS__TCP_PAYLOAD ((size_t)256 << 10)
+
+typedef struct ls__tcp_spec {
+    ls__link_spec link;
+    int rank, size;
+    const bool *far; /* [size]: reached by this transport */
+    uint32_t generation;
+    int connections;     /* per pair */
+    const char *address; /* to listen on */
+    ls_store *store;     /* addresses are exchanged through it */
+    const char *about;   /* of this process: "host h, pid 12" */
+    const char *config;  /* compared with every peer's */
+    int64_t timeout_ms;
+} ls__tcp_spec;
+
+/* Connects this rank with all far ones. `about` of a peer is handed to known(arg, peer, text). */
+ls_status ls__tcp_transport_new(const ls__tcp_spec *spec,
+                                void (*known)(void *arg, int peer, const char *about), void *arg,
+                                ls__transport **out);
+
+/* Sleeps until something can be read or written, `bell` (a descriptor of event_open given at the
+ * first call, and the same ever after) rings, or the deadline. Any one thread at a time per caller;
+ * the token is not needed. */
+void ls__tcp_sleep(ls__transport *t, uint64_t deadline_ns);
+ls_status ls__tcp_watch_bell(ls__transport *t, int bell);
+/* When the last byte came from `peer`. */
+uint64_t ls__tcp_heard(const ls__transport *t, int peer);
+
+#endif
