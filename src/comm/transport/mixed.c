@@ -59,12 +59,6 @@ static const char *mixed_broken(ls__transport *t, int peer)
     return via->broken != NULL ? via->broken(via, peer) : NULL;
 }
 
-static bool mixed_flushed(ls__transport *t, int peer)
-{
-    ls__transport *via = to(t, peer);
-    return via->flushed == NULL || via->flushed(via, peer);
-}
-
 static void mixed_close(ls__transport *t)
 {
     mixed *self = (mixed *)t;
@@ -88,7 +82,6 @@ ls_status ls__mixed_transport_new(const ls__env *env, ls__transport *host, ls__t
                              .release = mixed_release,
                              .turn = mixed_turn,
                              .broken = mixed_broken,
-                             .flushed = mixed_flushed,
                              .close = mixed_close},
                     .env = env,
                     .host = host,

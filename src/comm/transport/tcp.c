@@ -23,12 +23,26 @@ static ls__tcp *tcp_of(ls__transport *t)
     return (ls__tcp *)t;
 }
 
-static void set_broken(ls__tcp_peer *peer, const ls__tcp_connection *c, const char *why)
+static void close_link(ls__tcp *tcp, ls__tcp_connection *c)
 {
-    if (!peer->is_broken) {
-        snprintf(peer->broken, sizeof peer->broken, "%.60s: %s",
-                 c->link != NULL ? ls__link_peer(c->link) : "", why);
-        peer->is_broken = true;
+    if (c->link != NULL) {
+        (void)tcp->env->poller_remove(tcp->env, tcp->poller, ls__link_fd(c->link));
+        ls__link_close(c->link);
+        c->link = NULL;
+    }
+}
+
+/* All connections of the pair end with the first: the other side is to know at once, too. */
+static void set_broken(ls__tcp *tcp, ls__tcp_peer *peer, const ls__tcp_connection *c,
+                       const char *why)
+{
+    if (peer->is_broken) {
+        return;
+    }
+    snprintf(peer->broken, sizeof peer->broken, "%.60s: %s", ls__link_peer(c->link), why);
+    peer->is_broken = true;
+    for (int i = 0; i < tcp->connections; i++) {
+        close_link(tcp, &peer->connection[i]);
     }
 }
 
@@ -107,7 +121,7 @@ static void count_sent(ls__tcp_connection *c, size_t bytes)
     }
 }
 
-static void flush(ls__tcp_peer *peer, ls__tcp_connection *c)
+static void flush(ls__tcp *tcp, ls__tcp_peer *peer, ls__tcp_connection *c)
 {
     while (c->can_write && !peer->is_broken) {
         ls__env_span spans[LS__TCP_SLOTS];
@@ -118,10 +132,11 @@ static void flush(ls__tcp_peer *peer, ls__tcp_connection *c)
             continue;
         }
         const int rest = put == 0 ? ls__link_flush(c->link) : (int)put;
+        c->held = put == 0 && rest == -EAGAIN;
         if (rest == -EAGAIN) {
             c->can_write = false;
         } else if (rest < 0) {
-            set_broken(peer, c, reason(rest));
+            set_broken(tcp, peer, c, reason(rest));
         }
         return;
     }
@@ -163,7 +178,7 @@ static void tcp_commit(ls__transport *t, int rank)
     c->queued++;
     peer->reserved = -1;
     refresh(c);
-    flush(peer, c);
+    flush(tcp_of(t), peer, c);
 }
 
 /* ---- receiving ---------------------------------------------------------------------------- */
@@ -200,7 +215,7 @@ static bool receive(ls__tcp *tcp, ls__tcp_peer *peer, ls__tcp_connection *c)
     }
     c->can_read = false;
     if (got != -EAGAIN) {
-        set_broken(peer, c, reason(got));
+        set_broken(tcp, peer, c, reason(got));
     }
     return false;
 }
@@ -230,7 +245,7 @@ static const ls__frame *frame_at(ls__tcp *tcp, ls__tcp_peer *peer, ls__tcp_conne
         const size_t have = c->end - c->start;
         frame = (ls__frame *)(void *)(c->in + c->start);
         if (have >= sizeof *frame && !c->checked && !head_is_sound(frame)) {
-            set_broken(peer, c, "what came is no frame (damaged, or not from a rank)");
+            set_broken(tcp, peer, c, "what came is no frame (damaged, or not from a rank)");
             return NULL;
         }
         if (have >= sizeof *frame && have >= frame->bytes) {
@@ -244,7 +259,7 @@ static const ls__frame *frame_at(ls__tcp *tcp, ls__tcp_peer *peer, ls__tcp_conne
         const ls__message *message = (const ls__message *)(const void *)(frame + 1);
         if (checksum_of(c->in + c->start, frame->bytes) != frame->checksum ||
             message->bytes > frame->bytes - sizeof *frame - sizeof *message) {
-            set_broken(peer, c,
+            set_broken(tcp, peer, c,
                        "a frame arrived damaged (CRC-32C); look for bad memory or a bad network "
                        "card on either host");
             return NULL;
@@ -298,8 +313,8 @@ static void tcp_turn(ls__transport *t)
         for (int i = 0; tcp->far[r] && i < tcp->connections; i++) {
             ls__tcp_connection *c = &tcp->peer[r].connection[i];
             refresh(c);
-            if (c->queued > c->sent) {
-                flush(&tcp->peer[r], c);
+            if (c->queued > c->sent || c->held) {
+                flush(tcp, &tcp->peer[r], c);
             }
         }
     }
@@ -312,25 +327,10 @@ static const char *tcp_broken(ls__transport *t, int rank)
     return peer->is_broken ? peer->broken : NULL;
 }
 
-static bool tcp_flushed(ls__transport *t, int rank)
-{
-    const ls__tcp *tcp = tcp_of(t);
-    for (int i = 0; i < tcp->connections; i++) {
-        const ls__tcp_connection *c = &tcp->peer[rank].connection[i];
-        if (c->queued > c->sent && !tcp->peer[rank].is_broken) {
-            return false;
-        }
-    }
-    return true;
-}
-
 static void close_connection(ls__tcp *tcp, ls__tcp_connection *c)
 {
     const ls__env *env = tcp->env;
-    if (c->link != NULL) {
-        (void)env->poller_remove(env, tcp->poller, ls__link_fd(c->link));
-        ls__link_close(c->link);
-    }
+    close_link(tcp, c);
     if (c->in != NULL) {
         env->release(env, c->in, CONNECTION_BYTES);
     }
@@ -410,7 +410,6 @@ ls_status ls__tcp_transport_new(const ls__tcp_spec *spec,
                               .release = tcp_release,
                               .turn = tcp_turn,
                               .broken = tcp_broken,
-                              .flushed = tcp_flushed,
                               .close = tcp_close},
                      .env = env,
                      .rank = spec->rank,

@@ -26,6 +26,7 @@ typedef struct ls__tcp_connection {
     ls__link *link;
     _Atomic uint32_t ready; /* LS__READY_…, set by whoever polled; taken by the token's holder */
     bool can_read, can_write;
+    bool held;         /* the link itself still holds bytes that it took (TLS) */
     bool checked;      /* the frame at `start` is whole and sound */
     unsigned char *in; /* owned; the slots of `out` lie behind it */
     size_t start, end; /* bytes of `in` that were received and not released */

@@ -61,8 +61,6 @@ struct ls__transport {
     /* Why no message can come from `peer` any more; NULL while one can, or where this is not the
      * transport's to know. */
     const char *(*broken)(ls__transport *t, int peer);
-    /* Whether all that was committed to `peer` has left this process. NULL: always. */
-    bool (*flushed)(ls__transport *t, int peer);
     void (*close)(ls__transport *t);
 };
 

@@ -26,8 +26,9 @@ static bool filled(const unsigned char *p, size_t bytes, unsigned seed)
     return true;
 }
 
-/* Sizes around the transport's slot, nothing, and many slots. */
-static const int64_t sizes[] = {0, 1, 17, 1023, 32000, 32767, 32768, 40000, 1000003};
+/* Sizes around the transports' slots, nothing, and many slots. */
+static const int64_t sizes[] = {0,     1,     17,     1023,   32000,  32767,
+                                32768, 40000, 262143, 262144, 262145, 1000003};
 enum { SIZES = sizeof sizes / sizeof *sizes };
 
 static unsigned char *memory_of(size_t bytes)

@@ -1,0 +1,180 @@
+/* Between hosts: what wires do. Every rank is on a pretended host of its own. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include <lockstep/comm.h>
+#include <lockstep/store.h>
+
+#include "comm/far.h"
+#include "comm/transport/tcp_wire.h"
+#include "test.h"
+
+__attribute__((constructor)) static void on_hosts_of_their_own(void)
+{
+    setenv("LOCKSTEP_HOSTS", "64", 1);
+}
+
+static ls__comm *comm_now(void)
+{
+    return ls_world()->comm;
+}
+
+static ls__tcp_connection *connection_to(int peer, int index)
+{
+    return &((ls__tcp *)comm_now()->far->net)->peer[peer].connection[index];
+}
+
+static void sum_is_right(int64_t count)
+{
+    float *x = malloc((size_t)count * sizeof *x + 1);
+    const int n = ls_world_size();
+    CHECK(x != NULL);
+    for (int64_t i = 0; i < count; i++) {
+        x[i] = (float)(i % 1000 + ls_rank());
+    }
+    CHECK_OK(ls_all_reduce(ls_world(), x, count, LS_FLOAT32, LS_SUM, NULL, NULL));
+    for (int64_t i = 0; i < count; i++) {
+        CHECK(x[i] == (float)(i % 1000 * n + n * (n - 1) / 2));
+    }
+    free(x);
+}
+
+static void sums_over_connections(void)
+{
+    static const int64_t counts[] = {0, 1, 17, 1023, 70001, 3000017};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        sum_is_right(counts[i]);
+    }
+}
+
+/* A rank joins once, so the number is set for the whole process that runs the test. */
+static int sums(void *arg)
+{
+    setenv("LOCKSTEP_TCP_CONNECTIONS", arg, 1);
+    CHECK_OK(ls_init(NULL));
+    sums_over_connections();
+    CHECK_INT(((ls__tcp *)comm_now()->far->net)->connections, atoi(arg));
+    CHECK_OK(ls_finalize());
+    return 0;
+}
+
+TEST(frames_keep_their_order_over_1_3_and_8_connections)
+{
+    CHECK_OK(ls_spawn(sums, (void *)(uintptr_t) "1", 3));
+    CHECK_OK(ls_spawn(sums, (void *)(uintptr_t) "3", 3));
+    CHECK_OK(ls_spawn(sums, (void *)(uintptr_t) "8", 2));
+}
+
+/* Both ends name the same pair, within the second that a launcher is given to know better. */
+static void check_named(double begin, const char *why)
+{
+    CHECK(ls_time() - begin < 3);
+    CHECK_CONTAINS(ls_error_message(), "the connection between rank ");
+    CHECK_CONTAINS(ls_error_message(), why);
+}
+
+DIST_TEST(a_connection_that_is_reset_is_named_by_all, 3)
+{
+    float x = 1;
+    ls_group *group = NULL;
+    CHECK_OK(ls_group_new(ls_world(), NULL, 0, "trio", &group));
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+    const double begin = ls_time();
+    if (ls_rank() == 1) {
+        (void)shutdown(ls__link_fd(connection_to(2, 0)->link), SHUT_RDWR);
+    }
+    ls_status status = LS_OK;
+    while (status == LS_OK) {
+        status = ls_all_reduce(group, &x, 1, LS_FLOAT32, LS_MAX, NULL, NULL);
+    }
+    CHECK_STATUS(status, LS_ERR_PEER);
+    check_named(begin, "broke");
+    static char texts[3][LS__FAILURE_MAX];
+    char key[8] = {'t', (char)('0' + ls_rank()), '\0'};
+    const char *mine = ls_error_message();
+    CHECK_OK(ls_store_set(ls_runtime_store(), key, mine, strlen(mine) + 1, -1));
+    for (int r = 0; r < 3; r++) {
+        size_t bytes = sizeof texts[r];
+        key[1] = (char)('0' + r);
+        CHECK_OK(ls_store_get(ls_runtime_store(), key, texts[r], &bytes, -1));
+    }
+    CHECK(strcmp(texts[0], texts[1]) == 0 && strcmp(texts[1], texts[2]) == 0);
+}
+
+/* Bytes that no frame is made of: rank 1 writes into the stream to rank 0. */
+DIST_TEST(what_is_no_frame_ends_the_connection_with_words, 2)
+{
+    float x = 1;
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+    const double begin = ls_time();
+    if (ls_rank() == 1) {
+        ls__token_take(comm_now());
+        CHECK_INT(send(ls__link_fd(connection_to(0, 0)->link),
+                       "0123456789abcdef0123456789abcdef0123456789abcdef", 48, 0),
+                  48);
+        ls__token_release(comm_now());
+    }
+    ls_status status = LS_OK;
+    while (status == LS_OK) {
+        status = ls_all_reduce(ls_world(), &x, 1, LS_FLOAT32, LS_MAX, NULL, NULL);
+    }
+    CHECK_STATUS(status, LS_ERR_PEER);
+    check_named(begin, ls_rank() == 0 ? "what came is no frame" : "broke");
+}
+
+/* One bit of a sound frame's payload is flipped on its way. */
+DIST_TEST(a_flipped_bit_is_seen, 2)
+{
+    ls__comm *comm = comm_now();
+    float x = 1;
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+    if (ls_rank() == 1) {
+        ls__token_take(comm);
+        ls__transport *t = comm->transport;
+        ls__message *message = t->reserve(t, 0);
+        CHECK(message != NULL);
+        *message = (ls__message){.kind = LS__MESSAGE_FINISHED, .bytes = 100};
+        memset(message->payload, 1, 100);
+        ls__tcp_connection *c = connection_to(0, ((ls__tcp *)comm->far->net)->peer[0].reserved);
+        atomic_store(&c->ready, 0);
+        c->can_write = false; /* keeps it here */
+        t->commit(t, 0);
+        message->payload[50] ^= 4;
+        c->can_write = true;
+        ls__token_release(comm);
+    }
+    ls_status status = LS_OK;
+    while (status == LS_OK) {
+        status = ls_all_reduce(ls_world(), &x, 1, LS_FLOAT32, LS_MAX, NULL, NULL);
+    }
+    CHECK_STATUS(status, LS_ERR_PEER);
+    CHECK(ls_rank() == 1 || test_contains(ls_error_message(), "CRC-32C"));
+}
+
+DIST_TEST(a_rank_that_leaves_has_delivered_everything, 3)
+{
+    enum { COUNT = 100000 };
+    static int32_t x[COUNT];
+    ls_work *work[3] = {NULL};
+    if (ls_rank() != 0) {
+        for (int i = 0; i < COUNT; i++) {
+            x[i] = i + ls_rank();
+        }
+        CHECK_OK(ls_send(ls_world(), x, COUNT, LS_INT32, 0, 3, NULL, NULL));
+        return; /* and leaves, while rank 0 sleeps */
+    }
+    const ls__env *env = comm_now()->env;
+    for (int r = 1; r < 3; r++) {
+        static int32_t got[3][COUNT];
+        CHECK_OK(ls_recv(ls_world(), got[r], COUNT, LS_INT32, r, 3, NULL, &work[r]));
+        env->sleep_until(env, env->now_ns(env) + 100000000u);
+        CHECK_OK(ls_work_wait(work[r]));
+        for (int i = 0; i < COUNT; i++) {
+            CHECK_INT(got[r][i], i + r);
+        }
+    }
+}
+
+TEST_MAIN
