@@ -72,6 +72,16 @@ def what_is_missing_is_named_and_installed_as_root():
 
 
 @test
+def libraries_that_are_missing_or_too_old_are_installed():
+    complete()
+    machine = Machine("libraries", [])
+    machine.program("pkg-config", 'case "$*" in *"libcrypto >= 1.1.0"*) exit 1;; esac')
+    assert machine.bootstrap()[2].rstrip().endswith("--no-install-recommends libssl-dev")
+    machine.program("pkg-config", "exit 1")
+    assert machine.bootstrap()[2].rstrip().endswith("libjansson-dev libssl-dev")
+
+
+@test
 def somebody_else_uses_sudo():
     complete()
     status, output, asked = Machine("sudo", ["meson"], root=False, sudo=True).bootstrap()
