@@ -11,48 +11,9 @@
 #include <errno.h>
 #include <string.h>
 
-#include "base/error.h"
-#include "base/list.h"
-#include "comm/store/buffer.h"
-#include "comm/store/table.h"
-#include "comm/store/wire.h"
+#include "comm/store/server.h"
 
-#define OUT_MAX ((size_t)512 << 10) /* replies kept for a client that does not read */
 #define IN_MAX (LS__WIRE_HEADER + LS__WIRE_PAYLOAD_MAX)
-
-typedef struct waiter { /* a GET, WAIT or GET_FD whose key is not there yet */
-    ls__list link;      /* of its client */
-    uint64_t id, deadline_ns;
-    ls__wire_type type;
-    size_t key_bytes;
-    char key[LS_STORE_KEY_MAX];
-} waiter;
-
-typedef struct client {
-    ls__list link;
-    int fd;
-    int got_fd; /* came with the frame being read; -1: none */
-    bool ready; /* has proven the secret */
-    bool invited;
-    bool lost; /* to be dropped at the end of the turn */
-    uint64_t deadline_ns;
-    uint8_t hello[LS__WIRE_HELLO];
-    size_t hello_bytes;
-    ls__buffer in, out;
-    int waiters;
-    ls__list waiting;
-} client;
-
-struct ls__store_server {
-    const ls__env *env;
-    uint8_t secret[LS__STORE_SECRET_BYTES];
-    uid_t uid;
-    ls__store_table *table;
-    int clients, pending;
-    ls__list all;
-    char *failure; /* NULL: none; else what every request is answered with */
-    size_t failure_bytes;
-};
 
 /* ---- life ---------------------------------------------------------------------------------- */
 
@@ -92,23 +53,23 @@ ls_status ls__store_server_new(const ls__env *env, const uint8_t secret[32], ls_
     return LS_OK;
 }
 
-static void waiter_free(ls__store_server *server, client *c, waiter *w)
+void ls__store_server_set_secret(ls__store_server *server, const uint8_t secret[32])
 {
-    ls__list_remove(&w->link);
-    c->waiters--;
-    server->env->release(server->env, w, sizeof *w);
+    memcpy(server->secret, secret, sizeof server->secret);
 }
 
-static void client_free(ls__store_server *server, client *c)
+static void client_free(ls__store_server *server, ls__store_guest *c)
 {
     const ls__env *env = server->env;
     LS__LIST_EACH (at, &c->waiting) {
-        waiter_free(server, c, LS__LIST_ITEM(at, waiter, link));
+        ls__store_waiter_free(server, c, LS__LIST_ITEM(at, ls__waiter, link));
     }
     ls__list_remove(&c->link);
     server->clients--;
     server->pending -= !c->ready && !c->invited;
-    env->close(env, c->fd);
+    if (c->fd >= 0) {
+        env->close(env, c->fd);
+    }
     if (c->got_fd >= 0) {
         env->close(env, c->got_fd);
     }
@@ -124,7 +85,7 @@ void ls__store_server_free(ls__store_server *server)
     }
     const ls__env *env = server->env;
     LS__LIST_EACH (at, &server->all) {
-        client_free(server, LS__LIST_ITEM(at, client, link));
+        client_free(server, LS__LIST_ITEM(at, ls__store_guest, link));
     }
     ls__store_table_free(server->table);
     if (server->failure != NULL) {
@@ -159,23 +120,31 @@ static ls_status admit(ls__store_server *server, int fd, bool invited)
     return LS_OK;
 }
 
+static void guest_init(ls__store_server *server, ls__store_guest *c, int fd)
+{
+    memset(c, 0, sizeof *c);
+    c->server = server;
+    c->fd = fd;
+    c->got_fd = -1;
+    c->deadline_ns = LS__NEVER;
+    c->waiters_max = LS__STORE_WAITERS_MAX;
+    ls__list_init(&c->waiting);
+    ls__list_push_back(&server->all, &c->link);
+    server->clients++;
+}
+
 static ls_status add_client(ls__store_server *server, int fd, bool invited)
 {
     const ls__env *env = server->env;
     ls_status status = admit(server, fd, invited);
-    client *c = status < 0 ? NULL : env->allocate(env, sizeof *c);
+    ls__store_guest *c = status < 0 ? NULL : env->allocate(env, sizeof *c);
     if (c == NULL) {
         env->close(env, fd);
         return status < 0 ? status : ls__fail(LS_ERR_MEMORY, "a store connection");
     }
-    memset(c, 0, sizeof *c);
-    c->fd = fd;
-    c->got_fd = -1;
+    guest_init(server, c, fd);
     c->invited = invited;
     c->deadline_ns = invited ? LS__NEVER : ls__deadline_after(env, LS__STORE_HANDSHAKE_MS);
-    ls__list_init(&c->waiting);
-    ls__list_push_back(&server->all, &c->link);
-    server->clients++;
     server->pending += !invited;
     return LS_OK;
 }
@@ -190,219 +159,14 @@ ls_status ls__store_server_invite(ls__store_server *server, int fd)
     return add_client(server, fd, true);
 }
 
-/* ---- replies ------------------------------------------------------------------------------- */
-
-/* Writes what the connection takes now. */
-static void flush(ls__store_server *server, client *c)
-{
-    while (!c->lost && c->out.start < c->out.end) {
-        ssize_t sent = server->env->send(server->env, c->fd, c->out.data + c->out.start,
-                                         c->out.end - c->out.start, -1);
-        if (sent == -EAGAIN || sent == -EINTR) {
-            return;
-        }
-        c->lost = sent <= 0;
-        c->out.start += sent > 0 ? (size_t)sent : 0;
-    }
-}
-
-static void reply(ls__store_server *server, client *c, uint64_t id, const ls__wire_reply *r)
-{
-    size_t bytes = LS__WIRE_HEADER + LS__WIRE_REPLY + r->bytes;
-    if (c->lost || !ls__buffer_reserve(server->env, &c->out, bytes, OUT_MAX)) {
-        c->lost = true; /* it does not read: the others must not wait for it */
-        return;
-    }
-    ls__wire_reply_write(c->out.data + c->out.end, id, r);
-    c->out.end += bytes;
-    flush(server, c);
-}
-
-/* A reply with a descriptor is 40 bytes and goes out at once or not at all: a queued one would name
- * a descriptor that may be closed by then. */
-static void reply_fd(ls__store_server *server, client *c, uint64_t id, int fd)
-{
-    uint8_t frame[LS__WIRE_HEADER + LS__WIRE_REPLY];
-    ls__wire_reply_write(frame, id, &(ls__wire_reply){LS_OK, 0, NULL, 0});
-    c->lost =
-        c->lost || c->out.start < c->out.end ||
-        server->env->send(server->env, c->fd, frame, sizeof frame, fd) != (ssize_t)sizeof frame;
-}
-
-static void reply_status(ls__store_server *server, client *c, uint64_t id, ls_status status)
-{
-    const char *text = status < 0 ? ls_error_message() : "";
-    reply(server, c, id, &(ls__wire_reply){status, 0, text, strlen(text)});
-}
-
-/* ---- waiting ------------------------------------------------------------------------------- */
-
-/* Answers a GET, WAIT or GET_FD if its key is there. */
-static bool answer(ls__store_server *server, client *c, uint64_t id, ls__wire_type type,
-                   ls__store_key key)
-{
-    ls_store_value value;
-    if (type == LS__WIRE_GET_FD) {
-        int fd = ls__store_table_get_fd(server->table, key);
-        if (fd >= 0) {
-            reply_fd(server, c, id, fd);
-        }
-        return fd >= 0;
-    }
-    if (!ls__store_table_get(server->table, key, &value)) {
-        return false;
-    }
-    value.bytes = type == LS__WIRE_GET ? value.bytes : 0;
-    reply(server, c, id, &(ls__wire_reply){LS_OK, 0, value.data, value.bytes});
-    return true;
-}
-
-static void wake_waiters(ls__store_server *server, ls__store_key key)
-{
-    LS__LIST_EACH (each, &server->all) {
-        client *c = LS__LIST_ITEM(each, client, link);
-        LS__LIST_EACH (at, &c->waiting) {
-            waiter *w = LS__LIST_ITEM(at, waiter, link);
-            ls__store_key wanted = {w->key, w->key_bytes};
-            if (w->key_bytes == key.bytes && memcmp(w->key, key.text, key.bytes) == 0 &&
-                answer(server, c, w->id, w->type, wanted)) {
-                waiter_free(server, c, w);
-            }
-        }
-    }
-}
-
-static ls_status wait_for_key(ls__store_server *server, client *c, uint64_t id,
-                              const ls__wire_request *r)
-{
-    if (c->waiters >= LS__STORE_WAITERS_MAX) {
-        return ls__fail(LS_ERR_LIMIT, "store key \"%.*s\": this rank waits for %d keys already",
-                        (int)r->key_bytes, r->key, c->waiters);
-    }
-    waiter *w = server->env->allocate(server->env, sizeof *w);
-    if (w == NULL) {
-        return ls__fail(LS_ERR_MEMORY, "waiting for store key \"%.*s\"", (int)r->key_bytes, r->key);
-    }
-    w->id = id;
-    w->type = r->type;
-    w->deadline_ns = r->number < 0 || r->number > INT32_MAX
-                         ? LS__NEVER
-                         : ls__deadline_after(server->env, r->number);
-    w->key_bytes = r->key_bytes;
-    memcpy(w->key, r->key, r->key_bytes);
-    ls__list_push_back(&c->waiting, &w->link);
-    c->waiters++;
-    return LS_OK;
-}
-
-static void expire_waiters(ls__store_server *server, client *c, uint64_t now)
-{
-    LS__LIST_EACH (at, &c->waiting) {
-        waiter *w = LS__LIST_ITEM(at, waiter, link);
-        if (w->deadline_ns <= now) {
-            reply_status(server, c, w->id,
-                         ls__fail(LS_ERR_TIMEOUT,
-                                  "store key \"%.*s\" was not set by any rank within the deadline: "
-                                  "look at the ranks that should set it, or give more time",
-                                  (int)w->key_bytes, w->key));
-            waiter_free(server, c, w);
-        }
-    }
-}
-
-void ls__store_server_fail(ls__store_server *server, const char *why)
-{
-    if (server->failure != NULL) {
-        return;
-    }
-    size_t bytes = strlen(why);
-    server->failure = server->env->allocate(server->env, bytes + 1);
-    if (server->failure == NULL) {
-        return;
-    }
-    server->failure_bytes = bytes;
-    memcpy(server->failure, why, bytes + 1);
-    LS__LIST_EACH (each, &server->all) {
-        client *c = LS__LIST_ITEM(each, client, link);
-        LS__LIST_EACH (at, &c->waiting) {
-            waiter *w = LS__LIST_ITEM(at, waiter, link);
-            reply(server, c, w->id,
-                  &(ls__wire_reply){LS_ERR_PEER, 0, server->failure, server->failure_bytes});
-            waiter_free(server, c, w);
-        }
-    }
-}
-
-/* ---- requests ------------------------------------------------------------------------------ */
-
-static ls_status change(ls__store_server *server, client *c, const ls__wire_request *r,
-                        int64_t *number)
-{
-    ls__store_key key = {r->key, r->key_bytes};
-    ls_store_value first = {r->first, r->first_bytes}, second = {r->second, r->second_bytes};
-    bool swapped = false;
-    int fd = c->got_fd;
-    switch (r->type) {
-    case LS__WIRE_SET:
-        return ls__store_table_set(server->table, key, first);
-    case LS__WIRE_ADD:
-        return ls__store_table_add(server->table, key, r->number, number);
-    case LS__WIRE_DELETE:
-        *number = ls__store_table_delete(server->table, key);
-        return LS_OK;
-    case LS__WIRE_COMPARE_SET:
-        LS_TRY(ls__store_table_compare_set(server->table, key, first, second, &swapped));
-        *number = swapped;
-        return LS_OK;
-    case LS__WIRE_PUT_FD:
-        c->got_fd = -1;
-        return fd < 0 ? ls__fail(LS_ERR_FORMAT, "store: no descriptor came with \"%.*s\"",
-                                 (int)r->key_bytes, r->key)
-                      : ls__store_table_put_fd(server->table, key, fd);
-    default:
-        return ls__fail(LS_ERR_FORMAT, "store: unknown request %d", (int)r->type);
-    }
-}
-
-static void serve(ls__store_server *server, client *c, uint64_t id, const ls__wire_request *r)
-{
-    ls__store_key key = {r->key, r->key_bytes};
-    ls_status status = LS_OK;
-    int64_t number = 0;
-    if (server->failure != NULL) {
-        reply(server, c, id,
-              &(ls__wire_reply){LS_ERR_PEER, 0, server->failure, server->failure_bytes});
-        return;
-    }
-    if (r->type == LS__WIRE_GET || r->type == LS__WIRE_WAIT || r->type == LS__WIRE_GET_FD) {
-        if (answer(server, c, id, r->type, key)) {
-            return;
-        }
-        status = wait_for_key(server, c, id, r);
-        if (status < 0) {
-            reply_status(server, c, id, status);
-        }
-        return;
-    }
-    status = change(server, c, r, &number);
-    if (status < 0) {
-        reply_status(server, c, id, status);
-        return;
-    }
-    reply(server, c, id, &(ls__wire_reply){LS_OK, number, NULL, 0});
-    if (r->type != LS__WIRE_DELETE) {
-        wake_waiters(server, key);
-    }
-}
-
 /* A client with unread replies is not served: it must take them first. */
-static bool takes_replies(const client *c)
+static bool takes_replies(const ls__store_guest *c)
 {
     return !c->lost && c->out.start == c->out.end;
 }
 
 /* One frame out of the input buffer; false when none is complete or the client is lost. */
-static bool serve_frame(ls__store_server *server, client *c)
+static bool serve_frame(ls__store_server *server, ls__store_guest *c)
 {
     ls__wire_header header;
     ls__wire_request request;
@@ -424,15 +188,58 @@ static bool serve_frame(ls__store_server *server, client *c)
         c->lost = true;
         return false;
     }
-    serve(server, c, header.id, &request);
+    ls__store_serve(server, c, header.id, &request);
     in->start += bytes;
     return takes_replies(c);
 }
 
-static void serve_frames(ls__store_server *server, client *c)
+static void serve_frames(ls__store_server *server, ls__store_guest *c)
 {
     while (takes_replies(c) && serve_frame(server, c)) {
     }
+}
+
+/* ---- other hosts --------------------------------------------------------------------------- */
+
+ls_status ls__store_server_host(ls__store_server *server, ls__store_reply *reply, void *arg,
+                                ls__store_guest **out)
+{
+    ls__store_guest *c = server->env->allocate(server->env, sizeof *c);
+    if (c == NULL) {
+        return ls__fail(LS_ERR_MEMORY, "the store's side of another host");
+    }
+    guest_init(server, c, -1);
+    c->ready = c->invited = true;
+    c->reply = reply;
+    c->reply_arg = arg;
+    c->waiters_max = LS__STORE_WAITERS_MAX * LS__STORE_CLIENTS_MAX;
+    *out = c;
+    return LS_OK;
+}
+
+bool ls__store_guest_ask(ls__store_guest *c, uint16_t type, uint64_t id, const uint8_t *payload,
+                         size_t bytes)
+{
+    ls__wire_request request;
+    request.type = (ls__wire_type)type;
+    if (!ls__wire_request_read(payload, bytes, &request)) {
+        return false;
+    }
+    ls__store_serve(c->server, c, id, &request);
+    return true;
+}
+
+void ls__store_guest_free(ls__store_guest *c)
+{
+    if (c != NULL) {
+        client_free(c->server, c);
+    }
+}
+
+void ls__store_server_set_upstream(ls__store_server *server, ls__store_ask_upstream *ask, void *arg)
+{
+    server->upstream = ask;
+    server->upstream_arg = arg;
 }
 
 /* ---- reading ------------------------------------------------------------------------------- */
@@ -447,7 +254,7 @@ static bool equal_secret(const uint8_t *a, const uint8_t *b)
     return different == 0;
 }
 
-static ssize_t receive(ls__store_server *server, client *c, void *out, size_t room)
+static ssize_t receive(ls__store_server *server, ls__store_guest *c, void *out, size_t room)
 {
     int fd = -1;
     ssize_t got = server->env->recv(server->env, c->fd, out, room, &fd);
@@ -463,7 +270,7 @@ static ssize_t receive(ls__store_server *server, client *c, void *out, size_t ro
     return got < 0 ? 0 : got;
 }
 
-static void read_hello(ls__store_server *server, client *c)
+static void read_hello(ls__store_server *server, ls__store_guest *c)
 {
     ls__wire_header header;
     c->hello_bytes +=
@@ -483,11 +290,11 @@ static void read_hello(ls__store_server *server, client *c)
     }
     c->ready = true;
     server->pending -= !c->invited;
-    reply(server, c, header.id, &(ls__wire_reply){LS_OK, 0, NULL, 0});
+    ls__store_reply_to(server, c, header.id, &(ls__wire_reply){LS_OK, 0, NULL, 0});
 }
 
 /* Bytes that the frame being read still lacks, at least 1. */
-static size_t missing(const client *c)
+static size_t missing(const ls__store_guest *c)
 {
     ls__wire_header header;
     size_t held = c->in.end - c->in.start;
@@ -501,7 +308,7 @@ static size_t missing(const client *c)
     return bytes > held ? bytes - held : 1;
 }
 
-static void read_requests(ls__store_server *server, client *c)
+static void read_requests(ls__store_server *server, ls__store_guest *c)
 {
     if (!ls__buffer_reserve(server->env, &c->in, missing(c), IN_MAX)) {
         c->lost = true;
@@ -518,15 +325,15 @@ int ls__store_server_poll(ls__store_server *server, ls__env_poll *items, int roo
 {
     int count = 0;
     LS__LIST_EACH (each, &server->all) {
-        client *c = LS__LIST_ITEM(each, client, link);
+        ls__store_guest *c = LS__LIST_ITEM(each, ls__store_guest, link);
         if (!c->ready && c->deadline_ns < *deadline_ns) {
             *deadline_ns = c->deadline_ns;
         }
         LS__LIST_EACH (at, &c->waiting) {
-            const waiter *w = LS__LIST_ITEM(at, waiter, link);
+            const ls__waiter *w = LS__LIST_ITEM(at, ls__waiter, link);
             *deadline_ns = w->deadline_ns < *deadline_ns ? w->deadline_ns : *deadline_ns;
         }
-        if (count < room) {
+        if (count < room && c->fd >= 0) {
             bool reads = takes_replies(c);
             items[count++] = (ls__env_poll){.fd = c->fd, .want_read = reads, .want_write = !reads};
         }
@@ -534,10 +341,10 @@ int ls__store_server_poll(ls__store_server *server, ls__env_poll *items, int roo
     return count;
 }
 
-static void client_turn(ls__store_server *server, client *c, const ls__env_poll *item)
+static void client_turn(ls__store_server *server, ls__store_guest *c, const ls__env_poll *item)
 {
     if (item->can_write) {
-        flush(server, c);
+        ls__store_flush(server, c);
         serve_frames(server, c);
     }
     if (!item->can_read && !item->hangup) {
@@ -558,15 +365,15 @@ void ls__store_server_turn(ls__store_server *server, const ls__env_poll *items, 
     int i = 0;
     /* Clients stand in the order in which poll listed them; newer ones follow behind. */
     LS__LIST_EACH (at, &server->all) {
-        client *c = LS__LIST_ITEM(at, client, link);
+        ls__store_guest *c = LS__LIST_ITEM(at, ls__store_guest, link);
         if (i < count && items[i].fd == c->fd) {
             client_turn(server, c, &items[i]);
             i++;
         }
     }
     LS__LIST_EACH (at, &server->all) {
-        client *c = LS__LIST_ITEM(at, client, link);
-        expire_waiters(server, c, now);
+        ls__store_guest *c = LS__LIST_ITEM(at, ls__store_guest, link);
+        ls__store_expire(server, c, now);
         if (c->lost || (!c->ready && c->deadline_ns <= now)) {
             client_free(server, c);
         }

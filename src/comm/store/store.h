@@ -32,11 +32,38 @@ int ls__store_server_poll(ls__store_server *server, ls__env_poll *items, int roo
                           uint64_t *deadline_ns);
 void ls__store_server_turn(ls__store_server *server, const ls__env_poll *items, int count);
 
+/* Before the first client has spoken: the secret was not known when the server was made. */
+void ls__store_server_set_secret(ls__store_server *server, const uint8_t secret[32]);
 /* From now on every waiter and every request is answered with LS_ERR_PEER and `why`: nobody waits
  * for a job that has failed. The first call counts. */
 void ls__store_server_fail(ls__store_server *server, const char *why);
 /* Connections now held, for tests and reports. */
 int ls__store_server_clients(const ls__store_server *server);
+
+/* ---- server: several hosts ------------------------------------------------------------------
+ * The hosts' servers stand in a star: that of node 0 holds the values; those of the others send
+ * their ranks' requests there and pass descriptors among their own ranks. How the bytes travel is
+ * the owner's business (comm/nodes). */
+
+typedef struct ls__store_guest ls__store_guest; /* another host, at node 0's server */
+struct ls__wire_reply;
+/* Called with the answer to a request, perhaps within ls__store_guest_ask. */
+typedef void ls__store_reply(void *arg, uint64_t id, const struct ls__wire_reply *reply);
+/* Called with a whole frame that is to reach node 0. */
+typedef void ls__store_ask_upstream(void *arg, const uint8_t *frame, size_t bytes);
+
+ls_status ls__store_server_host(ls__store_server *server, ls__store_reply *reply, void *arg,
+                                ls__store_guest **out);
+/* A frame that came from there; false: it is malformed. */
+bool ls__store_guest_ask(ls__store_guest *guest, uint16_t type, uint64_t id, const uint8_t *payload,
+                         size_t bytes);
+void ls__store_guest_free(ls__store_guest *guest); /* NULL is allowed */
+
+void ls__store_server_set_upstream(ls__store_server *server, ls__store_ask_upstream *ask,
+                                   void *arg);
+/* The payload of a reply that came from node 0; false: it is malformed. */
+bool ls__store_server_answer(ls__store_server *server, uint64_t id, const uint8_t *payload,
+                             size_t bytes);
 
 /* ---- client ------------------------------------------------------------------------------- */
 
