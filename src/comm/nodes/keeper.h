@@ -1,0 +1,22 @@
+/* The secret of a job of one host: handed to processes of the same user, whom the kernel names,
+ * over a stream by a name of the host. So nothing has to be configured where no network is
+ * involved. */
+#ifndef LS_COMM_NODES_KEEPER_H
+#define LS_COMM_NODES_KEEPER_H
+
+#include <lockstep/status.h>
+
+#include "base/env.h"
+
+#define LS__KEEPER_BYTES 32
+
+/* Listens; -errno: -EADDRINUSE when another job has the port. */
+int ls__keeper_open(const ls__env *env, int port);
+/* ", process 123", of who has the port; "" where nobody has. */
+void ls__keeper_owner(const ls__env *env, int port, char *out, size_t bytes);
+/* Gives the secret to those who have come; never blocks. */
+void ls__keeper_turn(const ls__env *env, int fd, const uint8_t secret[LS__KEEPER_BYTES]);
+/* LS_IN_PROGRESS: nobody is there yet. */
+ls_status ls__keeper_fetch(const ls__env *env, int port, uint8_t secret[LS__KEEPER_BYTES]);
+
+#endif
