@@ -65,9 +65,9 @@ typedef struct ls_checkpoint_options {
 #define LS_DEFAULTS_ls_checkpoint_options .keep = 2, .async = true, .timeout_ms = 3600000,
 
 /* Opens the folder; rank 0 makes it if it is missing, and clears away what a job that died left
- * half written. Collective. Errors name the path. LS_ERR_STATE while another job has it open to
- * write there; with load_only it may be opened even then: what load finds may be gone a moment
- * later, and newer ones are taken. */
+ * half written. Collective. While another job writes to the folder it can be opened for loading
+ * only; what load then finds may be gone a moment later, and the newer ones are taken. Errors name
+ * the path. */
 LS_API ls_status ls_checkpoint_open(const char *folder, ls_group *group,
                                     const ls_checkpoint_options *options, ls_checkpoint **out);
 

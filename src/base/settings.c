@@ -42,6 +42,11 @@ static const ls__setting table[] = {
     {"OMPI_COMM_WORLD_SIZE", "", "set by Open MPI; more than one rank is refused"},
     {"PMI_SIZE", "", "set by MPICH and others; more than one rank is refused"},
     {"SLURM_STEP_NUM_TASKS", "", "set by srun; more than one rank is refused"},
+    {"LOCKSTEP_SECRET_FILE", "", "the job's secret, where ranks run on several hosts"},
+    {"LOCKSTEP_IFNAME", "the way to the rendezvous",
+     "network interface: eth,ib (prefixes), ^docker,lo (none of these), =eth0 (exactly)"},
+    {"GLOO_SOCKET_IFNAME", "", "honoured where LOCKSTEP_IFNAME is not set"},
+    {"NCCL_SOCKET_IFNAME", "", "honoured where neither of the two is set"},
     {"TORCH_DISTRIBUTED_DEBUG", "", "OFF, INFO or DETAIL, where LOCKSTEP_DEBUG is not set"},
 };
 

@@ -41,7 +41,7 @@ static ls_status prepare_folder(ls_checkpoint *c)
 {
     const bool make = !c->set.load_only;
     LS_TRY(make ? ls__folder_make(c) : ls__folder_is_there(c));
-    LS_TRY(ls__folder_lock(c));
+    LS_TRY(ls__folder_lock(c, make));
     if (c->lock_fd >= 0) {
         ls__folder_clean(c);
     }
@@ -51,13 +51,13 @@ static ls_status prepare_folder(ls_checkpoint *c)
     return LS_OK;
 }
 
-/* Rank 0 prepares the folder; its word on load_only is that of all. */
+/* Rank 0 prepares the folder; all learn whether this job may write there. */
 static ls_status open_folder(ls_checkpoint *c)
 {
     ls_status status = c->rank == 0 ? prepare_folder(c) : LS_OK;
-    uint64_t words[2] = {(uint64_t)c->set.load_only, (uint64_t)c->set.async};
+    uint64_t words[2] = {c->lock_fd >= 0, (uint64_t)c->set.async};
     LS_TRY(ls__checkpoint_agree(c, status, words, 2));
-    c->set.load_only = c->verdicts[0].word[0] != 0;
+    c->writable = c->verdicts[0].word[0] != 0;
     return LS_OK;
 }
 
@@ -138,6 +138,12 @@ static ls_status prepare(ls_checkpoint *c, ls__table *table, const ls_checkpoint
 {
     if (c->set.load_only) {
         return ls__fail(LS_ERR_STATE, "ls_checkpoint_save: \"%s\" was opened with load_only",
+                        c->folder);
+    }
+    if (!c->writable) {
+        return ls__fail(LS_ERR_STATE,
+                        "ls_checkpoint_save: \"%s\" cannot be written: another job writes there, "
+                        "or its lock file may not be made; give another folder",
                         c->folder);
     }
     if (c->step < 0) {
@@ -286,7 +292,7 @@ static ls_status find_newest(ls_checkpoint *c, const int64_t *steps, int count,
         }
         if (c->rank == 0) {
             LS__WARN("checkpoint: step %lld in \"%s\" is damaged%s, the one before it is tried: %s",
-                     (long long)*step, c->folder, c->set.load_only ? " or was just removed" : "",
+                     (long long)*step, c->folder, c->writable ? "" : " or was just removed",
                      ls_error_message());
         }
         if (first[0] == '\0') {
@@ -325,7 +331,7 @@ static ls_status find_while_others_write(ls_checkpoint *c, ls__reading *reading,
     do {
         before = newest;
         status = list_and_find(c, reading, step, &newest);
-    } while (c->set.load_only && status == LS_ERR_FORMAT && newest > before);
+    } while (!c->writable && status == LS_ERR_FORMAT && newest > before);
     return status;
 }
 

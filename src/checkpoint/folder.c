@@ -150,14 +150,13 @@ ls_status ls__folder_is_there(const ls_checkpoint *c)
     return error < 0 ? ls__file_failed("cannot load from", c->folder, error) : LS_OK;
 }
 
-ls_status ls__folder_lock(ls_checkpoint *c)
+ls_status ls__folder_lock(ls_checkpoint *c, bool make)
 {
-    const bool only_load = c->set.load_only;
     char path[LS__CHECKPOINT_PATH_MAX];
     ls__path_join(path, c->folder, "lock");
-    int fd = c->env->open(c->env, path, O_RDWR | (only_load ? 0 : O_CREAT), 0666);
-    if (only_load && (fd == -EROFS || fd == -EACCES || fd == -ENOENT)) {
-        return LS_OK;
+    int fd = c->env->open(c->env, path, O_RDWR | (make ? O_CREAT : 0), 0666);
+    if (fd == -EROFS || fd == -EACCES || (fd == -ENOENT && !make)) {
+        return LS_OK; /* to be read only, then; a save will say so */
     }
     if (fd < 0) {
         return ls__file_failed("cannot open", path, fd);
@@ -168,13 +167,6 @@ ls_status ls__folder_lock(ls_checkpoint *c)
         return LS_OK;
     }
     (void)c->env->close(c->env, fd);
-    if (error == -EAGAIN && !only_load) {
-        return ls__fail(
-            LS_ERR_STATE,
-            "checkpoint: another job saves to \"%s\"; wait for its end, or give another "
-            "folder",
-            c->folder);
-    }
     return error == -EAGAIN ? LS_OK : ls__file_failed("cannot lock", path, error);
 }
 

@@ -99,7 +99,8 @@ struct ls_checkpoint {
     int rank, size;
     char folder[LS__CHECKPOINT_PATH_MAX];
     ls_checkpoint_options set;
-    int lock_fd;           /* rank 0, unless load_only; else -1 */
+    int lock_fd;           /* rank 0 while it may write; else -1 */
+    bool writable;         /* the same on all ranks */
     ls__verdict *verdicts; /* [size], of the last agreement */
 
     int64_t skipped_after, skipped_last; /* steps that load passed over: (after, last] */
@@ -137,8 +138,8 @@ void ls__state_file_name(char out[LS__MANIFEST_FILE_NAME_MAX], int rank, int siz
 /* The steps whose folders exist, latest first; malloc. */
 ls_status ls__folder_steps(const ls_checkpoint *c, int64_t **steps, int *count);
 ls_status ls__folder_make(const ls_checkpoint *c); /* with its parents */
-/* Sets lock_fd. LS_ERR_STATE: another job has the lock; with load_only that is no error. */
-ls_status ls__folder_lock(ls_checkpoint *c);
+/* Sets lock_fd; not where the folder is read-only, or somebody else writes. `make`: the file. */
+ls_status ls__folder_lock(ls_checkpoint *c, bool make);
 ls_status ls__folder_is_there(const ls_checkpoint *c);
 void ls__folder_clean(const ls_checkpoint *c); /* what a dead job left; says what it could not */
 void ls__folder_prune(const ls_checkpoint *c); /* all but the newest `keep` */

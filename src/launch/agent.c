@@ -25,10 +25,13 @@ static const int watched[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2
 
 /* ---- setting up ----------------------------------------------------------------------------- */
 
+/* Several hosts have one in common, which is agent->secret by now. */
 static ls_status make_secret(ls__agent *agent)
 {
     const ls__env *env = agent->env;
-    int error = env->random_bytes(env, agent->secret, sizeof agent->secret);
+    int error =
+        agent->nodes != NULL ? 0 : env->random_bytes(env, agent->secret, sizeof agent->secret);
+    ls__store_server_set_secret(agent->store, agent->secret);
     if (error >= 0) {
         agent->secret_fd = env->shm_create(env, "lockstep-secret", 0);
         error = agent->secret_fd;
@@ -44,15 +47,19 @@ static ls_status make_secret(ls__agent *agent)
 static ls_status make_board(ls__agent *agent)
 {
     const ls__env *env = agent->env;
+    const ls__nodes_world *world = &agent->world;
+    bool several = agent->nodes != NULL;
     ls__board_job job = {.ranks = agent->job->ranks,
-                         .world_size = agent->job->ranks,
-                         .generation = (uint32_t)agent->job->attempt,
+                         .world_size = world->world_size,
+                         .first_rank = world->first_rank,
+                         .generation = (uint32_t)world->attempt,
+                         .number = world->job,
                          .launcher_pid = (int)env->pid(env),
-                         .host = agent->host};
-    int error = env->random_bytes(env, &job.number, sizeof job.number);
-    if (error < 0) {
-        return ls__fail(LS_ERR_SYSTEM, "the job's number: %s", strerror(-error));
-    }
+                         .host = agent->host,
+                         .nodes = several ? world->nodes : 0,
+                         .node = several ? world->node : 0,
+                         .plain = agent->plain,
+                         .address = world->address};
     return ls__board_new(env, &job, &agent->board_fd, &agent->board);
 }
 
@@ -65,8 +72,21 @@ static void look_around(ls__agent *agent)
         snprintf(agent->host, sizeof agent->host, "localhost");
     }
     agent->cores = env->cores(env);
+}
+
+/* The world of one host. Of several, it comes with node 0's welcome. */
+static ls_status lay_out(ls__agent *agent)
+{
+    const ls__env *env = agent->env;
     int port = env->free_port(env);
-    agent->port = port > 0 ? port : 0;
+    int error = env->random_bytes(env, &agent->world.job, sizeof agent->world.job);
+    agent->world.nodes = 1;
+    agent->world.attempt = agent->job->attempt;
+    agent->world.world_size = agent->job->ranks;
+    agent->world.master_port = port > 0 ? port : 0;
+    snprintf(agent->world.master, sizeof agent->world.master, "127.0.0.1");
+    snprintf(agent->world.run_id, sizeof agent->world.run_id, "%s", agent->job->run_id);
+    return error < 0 ? ls__fail(LS_ERR_SYSTEM, "the job's number: %s", strerror(-error)) : LS_OK;
 }
 
 /* With restarts each attempt has a folder of its own, as torchrun's. */
@@ -74,14 +94,21 @@ static ls_status open_output(ls__agent *agent)
 {
     const ls__job *job = agent->job;
     char folder[4096];
+    const ls__nodes_world *world = &agent->world;
+    const ls__output_spec spec = {.ranks = job->ranks,
+                                  .first_rank = world->first_rank,
+                                  .prefix = world->world_size > 1,
+                                  .log_dir = job->log_dir};
     if (job->log_dir == NULL || job->max_restarts == 0) {
-        return ls__output_new(agent->env, job->ranks, job->log_dir, &agent->output);
+        return ls__output_new(agent->env, &spec, &agent->output);
     }
-    int length = snprintf(folder, sizeof folder, "%s/attempt_%d", job->log_dir, job->attempt);
+    int length = snprintf(folder, sizeof folder, "%s/attempt_%d", job->log_dir, world->attempt);
     if (length >= (int)sizeof folder) {
         return ls__fail(LS_ERR_SYSTEM, "--log-dir: the name is too long; give a shorter one");
     }
-    return ls__output_new(agent->env, job->ranks, folder, &agent->output);
+    ls__output_spec attempt = spec;
+    attempt.log_dir = folder;
+    return ls__output_new(agent->env, &attempt, &agent->output);
 }
 
 static ls_status set_up(ls__agent *agent)
@@ -100,20 +127,28 @@ static ls_status set_up(ls__agent *agent)
         return ls__fail(LS_ERR_SYSTEM, "becoming the reaper of orphans: %s", strerror(-error));
     }
     look_around(agent);
+    agent->item_room = FIXED_ITEMS + 4 * job->ranks + 3;
+    agent->items = env->allocate(env, (size_t)agent->item_room * sizeof *agent->items);
+    if (agent->items == NULL) {
+        return ls__fail(LS_ERR_MEMORY, "the launcher's loop");
+    }
+    agent->reported = LS__FOUND_NONE;
+    LS_TRY(ls__store_server_new(env, agent->secret, &agent->store));
+    return lay_out(agent);
+}
+
+/* What ranks join with, once the world's layout stands. */
+static ls_status furnish(ls__agent *agent)
+{
     LS_TRY(make_secret(agent));
     LS_TRY(make_board(agent));
-    LS_TRY(ls__store_server_new(env, agent->secret, &agent->store));
-    if (job->capture) {
-        LS_TRY(open_output(agent));
-    }
-    agent->item_room = FIXED_ITEMS + 4 * job->ranks + 2;
-    agent->items = env->allocate(env, (size_t)agent->item_room * sizeof *agent->items);
-    return agent->items == NULL ? ls__fail(LS_ERR_MEMORY, "the launcher's loop") : LS_OK;
+    return agent->job->capture ? open_output(agent) : LS_OK;
 }
 
 static void tear_down(ls__agent *agent)
 {
     const ls__env *env = agent->env;
+    ls__nodes_close(agent->nodes);
     ls__store_server_free(agent->store);
     ls__output_free(agent->output);
     ls__board_close(env, agent->board);
@@ -147,6 +182,11 @@ static void signal_ranks(ls__agent *agent, int number)
 static void ask_to_stop(ls__agent *agent, int number)
 {
     bool answered = false;
+    if (agent->board == NULL) {
+        ls__agent_fail(agent, 128 + number, "stopped by signal %d (%s) before all nodes were there",
+                       number, ls__signal_name(number));
+        return;
+    }
     atomic_store_explicit(&agent->board->stop, (uint32_t)number, memory_order_release);
     for (int r = 0; r < agent->started; r++) {
         ls__board_rank *place = &agent->board->rank[r];
@@ -163,8 +203,11 @@ static void ask_to_stop(ls__agent *agent, int number)
 }
 
 /* The first wish to stop is the ranks' to answer; the second is not. */
-static void stop(ls__agent *agent, int number)
+static void stop(ls__agent *agent, int number, bool ours)
 {
+    if (ours && agent->nodes != NULL) {
+        ls__nodes_stop(agent->nodes, number);
+    }
     uint64_t now = agent->env->now_ns(agent->env);
     if (agent->stop_signal != 0 && now < agent->stop_ns + STOP_AGAIN_MS * 1000000ull) {
         return;
@@ -185,7 +228,7 @@ static void take_signals(ls__agent *agent)
     for (int number = agent->env->signal_next(agent->env, agent->signals_fd); number > 0;
          number = agent->env->signal_next(agent->env, agent->signals_fd)) {
         if (number == SIGINT || number == SIGTERM) {
-            stop(agent, number);
+            stop(agent, number, true);
         } else if (number == SIGHUP) {
             signal_groups(agent, number); /* under nohup they ignore it, and go on */
         } else if (number == SIGUSR1 || number == SIGUSR2) {
@@ -281,7 +324,7 @@ static void end_orphans(ls__agent *agent, uint64_t now)
 /* ---- the loop ------------------------------------------------------------------------------- */
 
 typedef struct layout { /* where the parts' items stand */
-    int ranks, output, store, count;
+    int ranks, output, nodes, store, count;
 } layout;
 
 static layout fill_items(ls__agent *agent, uint64_t *deadline)
@@ -299,6 +342,10 @@ static layout fill_items(ls__agent *agent, uint64_t *deadline)
     at.output = at.count;
     if (agent->output != NULL) {
         at.count += ls__output_poll(agent->output, items + at.count, agent->item_room - at.count);
+    }
+    at.nodes = at.count;
+    if (agent->nodes != NULL) {
+        items[at.count++] = (ls__env_poll){.fd = ls__nodes_fd(agent->nodes), .want_read = true};
     }
     at.store = at.count;
     at.count += ls__store_server_poll(agent->store, items + at.count, agent->item_room - at.count,
@@ -320,13 +367,26 @@ static void be_alone(ls__agent *agent)
     agent->kill_ns = ls__deadline_after(agent->env, ORPHAN_TERM_MS);
 }
 
-static void turn(ls__agent *agent)
+/* Their link lives by beats, so they have a turn whatever has come. */
+static void nodes_turn(ls__agent *agent)
+{
+    ls__nodes_turn(agent->nodes);
+    int number = ls__nodes_take_stop(agent->nodes);
+    if (number != 0) {
+        stop(agent, number, false);
+    }
+}
+
+void ls__agent_turn(ls__agent *agent)
 {
     const ls__env *env = agent->env;
     ls__env_poll *items = agent->items;
     uint64_t deadline =
         least(least(agent->kill_ns, agent->settle_ns), least(agent->term_ns, agent->linger_ns));
     layout at = fill_items(agent, &deadline);
+    if (agent->nodes != NULL) {
+        deadline = least(deadline, ls__nodes_deadline(agent->nodes));
+    }
     (void)env->poll(env, items, at.count, deadline);
     if (items[0].can_read) {
         take_signals(agent);
@@ -341,11 +401,20 @@ static void turn(ls__agent *agent)
         }
     }
     if (agent->output != NULL) {
-        ls__output_turn(agent->output, items + at.output, at.store - at.output);
+        ls__output_turn(agent->output, items + at.output, at.nodes - at.output);
     }
     ls__store_server_turn(agent->store, items + at.store, at.count - at.store);
+    if (agent->nodes != NULL) {
+        nodes_turn(agent);
+    }
+    if (agent->gathering) {
+        return;
+    }
     ls__agent_judge(agent);
     mark_dead(agent);
+    if (agent->nodes != NULL) {
+        ls__nodes_flush(agent->nodes);
+    }
     end_overdue(agent, env->now_ns(env));
 }
 
@@ -367,7 +436,7 @@ static void run(ls__agent *agent)
 {
     bool open = true;
     while (open) {
-        turn(agent);
+        ls__agent_turn(agent);
         bool children = reap_others(agent);
         if (agent->running > 0) {
             continue;
@@ -380,6 +449,7 @@ static void run(ls__agent *agent)
         }
         agent->term_ns = LS__NEVER;
         open = output_open(agent, now) || children;
+        open = open || ls__agent_awaits_nodes(agent);
         if (now >= agent->linger_ns) {
             agent->linger_ns = LS__NEVER - 1; /* over, and not due again */
         }
@@ -389,8 +459,15 @@ static void run(ls__agent *agent)
 void ls__agent_run(ls__agent *agent)
 {
     bool sound = set_up(agent) == LS_OK;
+    if (sound && agent->job->nodes > 1) {
+        sound = ls__agent_gather(agent);
+    }
+    sound = sound && furnish(agent) == LS_OK;
     if (!sound) {
         ls__agent_fail(agent, 1, "%s", ls_error_message());
+    }
+    if (sound) {
+        ls__agent_say_where(agent);
     }
     for (int r = 0; sound && r < agent->job->ranks; r++) {
         sound = ls__agent_start_rank(agent, r);
@@ -398,6 +475,7 @@ void ls__agent_run(ls__agent *agent)
     if (sound) {
         ls__agent_write_pids(agent);
     }
+    agent->result->attempt = agent->world.attempt;
     if (agent->items != NULL) {
         run(agent);
     }

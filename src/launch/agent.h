@@ -3,9 +3,11 @@
 #define LS_LAUNCH_AGENT_H
 
 #include "comm/board.h"
+#include "comm/nodes/nodes.h"
 #include "comm/store/store.h"
 #include "launch/launch.h"
 #include "launch/output.h"
+#include "launch/restart.h"
 
 #define LS__JOB_SECRET_BYTES 32
 
@@ -22,7 +24,14 @@ typedef struct ls__agent {
     const ls__job *job;
     ls__job_result *result;
     char host[64];
-    int cores, port;
+    int cores;
+    ls__nodes_world world;        /* where this host's ranks stand in it */
+    ls__nodes *nodes;             /* NULL: this host is alone */
+    bool plain;                   /* links that leave this host are not encrypted, or need not be */
+    bool gathering;               /* not all nodes are there: no rank, no board */
+    bool over;                    /* the other nodes were told that nothing runs here any more */
+    ls__found_kind reported;      /* the best that node 0 was told */
+    const ls__restarts *restarts; /* as the front has them */
 
     ls__agent_rank rank[LS__BOARD_RANKS_MAX];
     int started, running;
@@ -47,12 +56,23 @@ typedef struct ls__agent {
 /* agent.c: the helper process' main; returns when nothing of the job is left. */
 void ls__agent_run(ls__agent *agent);
 
+/* hosts.c: several hosts */
+/* Waits for the other nodes, serving the loop; false: they did not come, or the job is to end. */
+bool ls__agent_gather(ls__agent *agent);
+/* A line at the start: who this is among them, and how links are protected. */
+void ls__agent_say_where(const ls__agent *agent);
+/* After the ranks of this host: whether the job goes on elsewhere. */
+bool ls__agent_awaits_nodes(ls__agent *agent);
+void ls__agent_turn(ls__agent *agent); /* agent.c: one turn of the loop */
+
 /* rank.c: starts rank r; false with result->cause and code set. */
 bool ls__agent_start_rank(ls__agent *agent, int r);
 
 /* report.c */
 /* Looks at the ranks that have ended and gives the verdict when one of them failed. */
 void ls__agent_judge(ls__agent *agent);
+/* The culprit's last lines, if it ran here; else "". */
+void ls__agent_tail(const ls__agent *agent, char *out, size_t bytes);
 /* A verdict that is about no rank: the program cannot be started, the front has ended. */
 void ls__agent_fail(ls__agent *agent, int code, const char *format, ...) LS__PRINTF(3, 4);
 bool ls__agent_failed(const ls__agent *agent);

@@ -46,6 +46,7 @@ static int agent_main(void *arg)
     agent->env = env;
     agent->job = &f->job;
     agent->result = result;
+    agent->restarts = &f->restarts;
     agent->parent_fd = env->watch_parent(env, f->pid);
     if (agent->parent_fd < 0) {
         return 1; /* it has ended already: so do we, before there is a rank */
@@ -107,6 +108,7 @@ static void read_result(const front *f, int fd, const ls__env_exit *how, ls__job
     }
     memset(result, 0, sizeof *result);
     result->culprit = -1;
+    result->attempt = f->job.attempt;
     result->code = how->signal != 0 ? 128 + how->signal : 1;
     result->failure.final = true;
     snprintf(
@@ -187,9 +189,34 @@ static bool asked_to_stop(const front *f, const ls__job_result *result)
            (f->stopped_by == SIGHUP && result->failure.signal == SIGHUP);
 }
 
+static bool prepare(front *f, ls__job_result *result, int64_t delay_ms)
+{
+    if (f->job.on_restart != NULL) {
+        f->job.on_restart(result);
+    }
+    if (!wait_unless_stopped(f, delay_ms)) { /* the report was given already */
+        snprintf(result->report, sizeof result->report,
+                 "lockstep: not restarted: asked to stop (%s)\n", ls__signal_name(f->stopped_by));
+        return false;
+    }
+    return true;
+}
+
+/* All hosts restart, or none: node 0 has decided. */
+static bool follow(front *f, ls__job_result *result)
+{
+    if (result->told_text[0] != '\0') {
+        add_line(result, "lockstep: %s\n", result->told_text);
+    }
+    return result->told_again && prepare(f, result, result->told_delay_ms);
+}
+
 /* Whether there is another attempt, with what is to be said about it in the report. */
 static bool again(front *f, ls__job_result *result)
 {
+    if (result->told && result->code != 0) {
+        return follow(f, result);
+    }
     if (result->code == 0 || f->job.max_restarts == 0) {
         return false;
     }
@@ -200,18 +227,7 @@ static bool again(front *f, ls__job_result *result)
     }
     ls__restart next = ls__restart_decide(&f->restarts, result, f->env->now_ns(f->env));
     add_line(result, "lockstep: %s\n", next.text);
-    if (!next.again) {
-        return false;
-    }
-    if (f->job.on_restart != NULL) {
-        f->job.on_restart(result);
-    }
-    if (!wait_unless_stopped(f, next.delay_ms)) { /* the report was given already */
-        snprintf(result->report, sizeof result->report,
-                 "lockstep: not restarted: asked to stop (%s)\n", ls__signal_name(f->stopped_by));
-        return false;
-    }
-    return true;
+    return next.again && prepare(f, result, next.delay_ms);
 }
 
 static int run_attempts(front *f, ls__job_result *result)
@@ -222,7 +238,7 @@ static int run_attempts(front *f, ls__job_result *result)
     f->job.run_id = f->run_id;
     error = error < 0 ? error : run_attempt(f, result);
     while (error >= 0 && again(f, result)) {
-        f->job.attempt++;
+        f->job.attempt = result->attempt + 1;
         error = run_attempt(f, result);
     }
     return error;

@@ -35,6 +35,15 @@ typedef struct ls__job {
     void (*on_restart)(const struct ls__job_result *failed); /* before a restart; may be NULL */
     int attempt;        /* filled in by ls__job_run: 0, 1 … */
     const char *run_id; /* filled in by ls__job_run: the same in all attempts */
+
+    /* Several hosts: each runs `lockstep run` (see comm/nodes). */
+    int nodes;                   /* 0, 1: this host alone */
+    int node;                    /* which this is; -1: given on arrival, and not 0 */
+    const char *rendezvous;      /* HOST:PORT of node 0 */
+    const char *rendezvous_from; /* the flag or variable that gave it */
+    const char *secret_file;     /* NULL: none, and then only the loopback */
+    const char *job_id;          /* NULL: none; must be the same on all nodes */
+    bool plain;                  /* links that leave the host are not encrypted */
 } ls__job;
 
 /* What tells whether a failure would come again; see restart.c. */
@@ -51,6 +60,11 @@ typedef struct ls__job_result {
     int code;    /* 0, or that of the first failure: its exit code, or 128 + its signal */
     int culprit; /* rank of the first failure; -1: none */
     ls__failure failure;
+    /* Several hosts: what node 0 has decided, where this is another. */
+    bool told, told_again;
+    int64_t told_delay_ms;
+    char told_text[256];
+    int attempt;       /* the number this attempt had */
     char cause[1024];  /* one line; "" when all went well */
     char report[6144]; /* several lines, with the culprit's last output; "" when all went well */
 } ls__job_result;

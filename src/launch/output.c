@@ -52,7 +52,7 @@ typedef struct sink {
 
 struct ls__output {
     const ls__env *env;
-    int ranks;
+    int ranks, first_rank;
     bool prefix;
     sink sink[2];
     stream *streams; /* [ranks * 2] */
@@ -101,7 +101,7 @@ static ls_status open_logs(ls__output *output, const char *folder)
     int error = make_path(env, folder);
     for (int i = 0; error >= 0 && i < 2 * output->ranks; i++) {
         stream *s = &output->streams[i];
-        s->log_fd = open_log(env, folder, s->rank, s->which);
+        s->log_fd = open_log(env, folder, output->first_rank + s->rank, s->which);
         error = s->log_fd < 0 ? s->log_fd : 0;
     }
     return error < 0
@@ -143,15 +143,17 @@ static bool allocate_parts(ls__output *output)
            !output->sink[1].broken;
 }
 
-ls_status ls__output_new(const ls__env *env, int ranks, const char *log_dir, ls__output **out)
+ls_status ls__output_new(const ls__env *env, const ls__output_spec *spec, ls__output **out)
 {
+    int ranks = spec->ranks;
     ls__output *output = zeroed(env, sizeof *output);
     if (output == NULL) {
         return ls__fail(LS_ERR_MEMORY, "the output of %d ranks", ranks);
     }
     output->env = env;
     output->ranks = ranks;
-    output->prefix = ranks > 1;
+    output->first_rank = spec->first_rank;
+    output->prefix = spec->prefix;
     ls_status status = LS_OK;
     if (!allocate_parts(output)) {
         status = ls__fail(LS_ERR_MEMORY, "the output of %d ranks", ranks);
@@ -159,8 +161,8 @@ ls_status ls__output_new(const ls__env *env, int ranks, const char *log_dir, ls_
     for (int i = 0; status == LS_OK && i < 2 * ranks; i++) {
         init_stream(&output->streams[i], i);
     }
-    if (status == LS_OK && log_dir != NULL) {
-        status = open_logs(output, log_dir);
+    if (status == LS_OK && spec->log_dir != NULL) {
+        status = open_logs(output, spec->log_dir);
     }
     if (status < 0) {
         ls__output_free(output);
@@ -236,7 +238,7 @@ static void put(sink *k, const char *text, size_t bytes)
 static void put_prefix(const ls__output *output, sink *k, int rank)
 {
     char prefix[16];
-    int length = snprintf(prefix, sizeof prefix, "[%d] ", rank);
+    int length = snprintf(prefix, sizeof prefix, "[%d] ", output->first_rank + rank);
     put(k, prefix, output->prefix ? (size_t)length : 0);
 }
 
@@ -279,7 +281,8 @@ static void put_live(ls__output *output, stream *s)
         return;
     }
     s->shown = true;
-    int prefix = output->prefix ? snprintf(k->live, LIVE_BYTES, "[%d] ", s->rank) : 0;
+    int prefix =
+        output->prefix ? snprintf(k->live, LIVE_BYTES, "[%d] ", output->first_rank + s->rank) : 0;
     size_t room = LIVE_BYTES - 1 - (size_t)prefix;
     size_t bytes = s->length < room ? s->length : room;
     memcpy(k->live + prefix, s->line, bytes);

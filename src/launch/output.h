@@ -7,10 +7,16 @@
 
 typedef struct ls__output ls__output;
 
-/* log_dir NULL: no files; else log_dir/RANK/std{out,err}.log, in folders made here. */
-ls_status ls__output_new(const ls__env *env, int ranks, const char *log_dir, ls__output **out);
+typedef struct ls__output_spec {
+    int ranks, first_rank; /* of this host; the first one's number in the world */
+    bool prefix;           /* "[2] " before lines */
+    const char *log_dir;   /* NULL: no files; else log_dir/RANK/std{out,err}.log, in folders made */
+} ls__output_spec;
+
+ls_status ls__output_new(const ls__env *env, const ls__output_spec *spec, ls__output **out);
 void ls__output_free(ls__output *output);
-/* Reads rank r's standard output (which 0) or error (1) from fd, which is taken. */
+/* Below, r counts this host's ranks from 0. Reads rank r's standard output (which 0) or error (1)
+ * from fd, which is taken. */
 void ls__output_attach(ls__output *output, int r, int which, int fd);
 /* For the owner's poll loop, as the store's. */
 int ls__output_poll(ls__output *output, ls__env_poll *items, int room);

@@ -14,10 +14,10 @@ static json_t *describe(const ls__agent *agent)
 {
     json_t *rows = json_array();
     for (int r = 0; r < agent->started; r++) {
-        json_t *row = json_pack("{s:i, s:i, s:s}", "rank", r, "pid", (int)agent->rank[r].pid,
-                                "host", agent->host);
+        json_t *row = json_pack("{s:i, s:i, s:s}", "rank", agent->world.first_rank + r, "pid",
+                                (int)agent->rank[r].pid, "host", agent->host);
         if (agent->job->max_restarts > 0) {
-            json_object_set_new(row, "attempt", json_integer(agent->job->attempt));
+            json_object_set_new(row, "attempt", json_integer(agent->world.attempt));
         }
         json_array_append_new(rows, row);
     }
@@ -48,8 +48,12 @@ void ls__agent_write_pids(ls__agent *agent)
     if (folder == NULL) {
         return;
     }
-    int a = snprintf(path, sizeof path, "%s/pids.json", folder);
-    int b = snprintf(temporary, sizeof temporary, "%s/pids.json.part", folder);
+    char node[16] = ""; /* hosts may share the folder */
+    if (agent->nodes != NULL) {
+        snprintf(node, sizeof node, ".node%d", agent->world.node);
+    }
+    int a = snprintf(path, sizeof path, "%s/pids%s.json", folder, node);
+    int b = snprintf(temporary, sizeof temporary, "%s/pids%s.json.part", folder, node);
     json_t *rows = describe(agent);
     char *text = json_dumps(rows, JSON_INDENT(2));
     int error = text == NULL ? -ENOMEM
@@ -58,7 +62,7 @@ void ls__agent_write_pids(ls__agent *agent)
                     : write_text(agent->env, temporary, text);
     error = error < 0 ? error : agent->env->rename(agent->env, temporary, path);
     if (error < 0) {
-        LS__WARN("%s/pids.json was not written: %s", folder, strerror(-error));
+        LS__WARN("%s was not written: %s", path, strerror(-error));
     }
     free(text);
     json_decref(rows);

@@ -44,21 +44,22 @@ static void LS__PRINTF(2, 3) set(variables *v, const char *format, ...)
 
 static void describe_rank(const ls__agent *agent, int r, const start *s, variables *v)
 {
-    int n = agent->job->ranks;
-    set(v, "RANK=%d", r);
+    const ls__nodes_world *world = &agent->world;
+    int n = agent->job->ranks, size = world->world_size;
+    set(v, "RANK=%d", world->first_rank + r);
     set(v, "LOCAL_RANK=%d", r);
-    set(v, "WORLD_SIZE=%d", n);
+    set(v, "WORLD_SIZE=%d", size);
     set(v, "LOCAL_WORLD_SIZE=%d", n);
-    set(v, "GROUP_RANK=0");
-    set(v, "GROUP_WORLD_SIZE=1");
+    set(v, "GROUP_RANK=%d", world->node);
+    set(v, "GROUP_WORLD_SIZE=%d", world->nodes);
     set(v, "ROLE_NAME=default");
-    set(v, "ROLE_RANK=%d", r);
-    set(v, "ROLE_WORLD_SIZE=%d", n);
-    set(v, "MASTER_ADDR=127.0.0.1");
-    set(v, "MASTER_PORT=%d", agent->port);
-    set(v, "TORCHELASTIC_RESTART_COUNT=%d", agent->job->attempt);
+    set(v, "ROLE_RANK=%d", world->first_rank + r);
+    set(v, "ROLE_WORLD_SIZE=%d", size);
+    set(v, "MASTER_ADDR=%s", world->master);
+    set(v, "MASTER_PORT=%d", world->master_port);
+    set(v, "TORCHELASTIC_RESTART_COUNT=%d", world->attempt);
     set(v, "TORCHELASTIC_MAX_RESTARTS=%d", agent->job->max_restarts);
-    set(v, "TORCHELASTIC_RUN_ID=%s", agent->job->run_id);
+    set(v, "TORCHELASTIC_RUN_ID=%s", world->run_id);
     set(v, "LOCKSTEP_BOOTSTRAP=v1:%d:%d:%d", s->store_fd, agent->board_fd, s->secret_fd);
     set(v, "LOCKSTEP_LIVE=%s", agent->output != NULL && ls__output_live(agent->output) ? "1" : "");
     /* N ranks must not each take all cores, nor spin on them while waiting (DESIGN 6). */
@@ -234,8 +235,8 @@ static void explain(ls__agent *agent, int r, int error)
         ls__agent_fail(agent, 126, "cannot start \"%s\": %s; is it an executable file?", program,
                        strerror(-error));
     } else {
-        ls__agent_fail(agent, 1, "cannot start rank %d of \"%s\": %s; %s", r, program,
-                       strerror(-error),
+        ls__agent_fail(agent, 1, "cannot start rank %d of \"%s\": %s; %s",
+                       agent->world.first_rank + r, program, strerror(-error),
                        error == -EMFILE || error == -ENFILE ? "raise the limit of open files "
                                                               "(ulimit -n), or start fewer ranks"
                                                             : "start fewer ranks");

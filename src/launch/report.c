@@ -26,6 +26,7 @@
 #define GRACE_STOP_MS 10000 /* the same when the user asked to stop: they may save their work */
 #define GRACE_TERM_MS 200   /* between SIGTERM and SIGKILL */
 #define SETTLE_MS 50
+#define SETTLE_NODES_MS 200
 #define TAIL_LINES_BYTES 1500
 
 const char *ls__signal_name(int signal)
@@ -49,15 +50,6 @@ const char *ls__signal_name(int signal)
 
 /* ---- kinds of failure ----------------------------------------------------------------------- */
 
-typedef enum kind { /* the lower explains the higher */
-                    KIND_FINDING,
-                    KIND_SIGNAL,
-                    KIND_WAITED,
-                    KIND_CODE,
-                    KIND_UNFINISHED,
-                    KIND_NONE
-} kind;
-
 static bool any_joined(const ls__agent *agent)
 {
     for (int r = 0; r < agent->started; r++) {
@@ -69,29 +61,29 @@ static bool any_joined(const ls__agent *agent)
     return false;
 }
 
-static kind kind_of_end(const ls__agent *agent, const ls__agent_rank *rank)
+static ls__found_kind kind_of_end(const ls__agent *agent, const ls__agent_rank *rank)
 {
     if (!rank->ended) {
-        return KIND_NONE;
+        return LS__FOUND_NONE;
     }
     if (rank->exit.signal != 0) {
-        return KIND_SIGNAL;
+        return LS__FOUND_SIGNAL;
     }
     if (rank->exit.code != 0) {
-        return KIND_CODE;
+        return LS__FOUND_CODE;
     }
     bool waited_for = rank->life == LS__LIFE_STARTED && any_joined(agent);
-    return rank->life == LS__LIFE_JOINED || waited_for ? KIND_UNFINISHED : KIND_NONE;
+    return rank->life == LS__LIFE_JOINED || waited_for ? LS__FOUND_UNFINISHED : LS__FOUND_NONE;
 }
 
-static kind kind_of_finding(const ls__board_rank *rank)
+static ls__found_kind kind_of_finding(const ls__board_rank *rank)
 {
     ls_status status = -(int)atomic_load_explicit(&rank->failed, memory_order_acquire);
     if (status == LS_OK) {
-        return KIND_NONE;
+        return LS__FOUND_NONE;
     }
     bool waited = status == LS_ERR_PEER || status == LS_ERR_TIMEOUT || status == LS_ERR_ABORTED;
-    return waited ? KIND_WAITED : KIND_FINDING;
+    return waited ? LS__FOUND_WAITED : LS__FOUND_MISMATCH;
 }
 
 /* ---- sentences ------------------------------------------------------------------------------ */
@@ -134,59 +126,69 @@ bool ls__agent_failed(const ls__agent *agent)
     return agent->result->cause[0] != '\0';
 }
 
+/* Of other hosts all ranks are counted: they run until all have ended. */
 static int count_consequences(const ls__agent *agent, int culprit)
 {
-    int count = 0;
+    int count = agent->world.world_size - agent->job->ranks;
+    int local = culprit - agent->world.first_rank;
+    bool here = culprit >= 0 && local >= 0 && local < agent->started;
+    count -= count > 0 && culprit >= 0 && !here;
     for (int r = 0; r < agent->started; r++) {
         const ls__agent_rank *rank = &agent->rank[r];
-        count += r != culprit && (!rank->ended || kind_of_end(agent, rank) != KIND_NONE);
+        count += r != (here ? local : -1) &&
+                 (!rank->ended || kind_of_end(agent, rank) != LS__FOUND_NONE);
     }
     return count;
 }
 
-static void publish(ls__agent *agent, int culprit, const char *text)
+static void publish(ls__agent *agent, const ls__finding *f)
 {
-    const ls__agent_rank *rank = culprit >= 0 ? &agent->rank[culprit] : NULL;
     (void)ls__board_give(agent->board, agent->env,
-                         &(ls__verdict){.culprit = culprit,
-                                        .pid = rank != NULL ? (int)rank->pid : 0,
-                                        .signal = rank != NULL ? rank->exit.signal : 0,
-                                        .code = rank != NULL ? rank->exit.code : 0,
-                                        .text = text});
-    ls__store_server_fail(agent->store, text);
+                         &(ls__verdict){.culprit = f->culprit,
+                                        .pid = f->pid,
+                                        .signal = f->signal,
+                                        .code = f->code,
+                                        .text = f->text});
+    ls__store_server_fail(agent->store, f->text);
 }
 
 /* The output's last lines follow in the report: they may still be in the pipe. */
-static void describe_failure(ls__agent *agent, int culprit)
+static void describe_failure(ls__agent *agent, const ls__finding *f)
 {
     ls__failure *failure = &agent->result->failure;
-    failure->final = culprit < 0;
-    if (culprit >= 0) {
-        const ls__board_rank *place = &agent->board->rank[culprit];
-        const ls__activity *activity = &place->activity;
-        failure->status = -(int)atomic_load_explicit(&place->failed, memory_order_acquire);
-        failure->signal = agent->rank[culprit].exit.signal;
-        failure->before_init =
-            failure->signal == 0 && agent->rank[culprit].life == LS__LIFE_STARTED;
-        failure->step = atomic_load_explicit(&activity->step, memory_order_relaxed);
-        failure->updates = atomic_load_explicit(&activity->updates, memory_order_relaxed);
-    }
+    failure->final = f->final;
+    failure->status = f->status;
+    failure->signal = f->signal;
+    failure->before_init = f->before_init;
+    failure->step = f->step;
+    failure->updates = f->updates;
 }
 
-static void give(ls__agent *agent, int culprit, int code, int64_t grace_ms)
+/* This is the job's first failure: the ranks read it, then those of this host are ended. */
+static void give(ls__agent *agent, const ls__finding *f)
 {
     ls__job_result *result = agent->result;
+    const int64_t grace_ms = f->kind == LS__FOUND_OWN && !f->stop ? 0
+                             : f->stop || agent->stop_signal != 0 ? GRACE_STOP_MS
+                                                                  : GRACE_MS;
     agent->settle_ns = LS__NEVER;
-    result->culprit = culprit;
-    result->code = code;
-    describe_failure(agent, culprit);
-    agent->consequences = count_consequences(agent, culprit);
+    result->culprit = f->culprit;
+    result->code = f->job_code;
+    snprintf(result->cause, sizeof result->cause, "%s", f->text);
+    describe_failure(agent, f);
+    agent->consequences = count_consequences(agent, f->culprit);
     agent->term_ns = ls__deadline_after(agent->env, grace_ms);
     agent->kill_ns = ls__deadline_after(agent->env, grace_ms + GRACE_TERM_MS);
     if (agent->board != NULL && agent->store != NULL) {
-        publish(agent, culprit, result->cause);
+        publish(agent, f);
+    }
+    if (agent->nodes != NULL && agent->job->node == 0) {
+        ls__nodes_give(agent->nodes, f);
     }
 }
+
+/* ---- judging ------------------------------------------------------------------------------------
+ */
 
 static int code_of(const ls__env_exit *how)
 {
@@ -194,89 +196,169 @@ static int code_of(const ls__env_exit *how)
 }
 
 /* After the user's SIGINT or SIGTERM a rank that ends by it, or with a code, has not failed. */
-static bool judge_stop(ls__agent *agent, int r)
+static bool is_stop(const ls__agent *agent, int r, ls__finding *out)
 {
     const ls__env_exit *how = &agent->rank[r].exit;
     if (agent->stop_signal == 0 || (how->signal != 0 && how->signal != agent->stop_signal)) {
         return false;
     }
-    snprintf(agent->result->cause, sizeof agent->result->cause,
-             "the job was stopped by signal %d (%s)", agent->stop_signal,
-             ls__signal_name(agent->stop_signal));
-    give(agent, -1, how->code != 0 ? how->code : 128 + agent->stop_signal, GRACE_STOP_MS);
+    *out = (ls__finding){.kind = LS__FOUND_OWN, .culprit = -1, .final = true, .stop = true};
+    out->job_code = how->code != 0 ? how->code : 128 + agent->stop_signal;
+    snprintf(out->text, sizeof out->text, "the job was stopped by signal %d (%s)",
+             agent->stop_signal, ls__signal_name(agent->stop_signal));
     return true;
 }
 
-static bool settled(ls__agent *agent)
+/* The rank of this host whose end explains most; -1: none has failed. */
+static int worst_end(const ls__agent *agent, ls__found_kind *kind)
 {
-    if (agent->settle_ns == LS__NEVER) {
-        agent->settle_ns = ls__deadline_after(agent->env, SETTLE_MS);
+    int worst = -1;
+    *kind = LS__FOUND_NONE;
+    for (int r = 0; r < agent->started; r++) {
+        ls__found_kind end = kind_of_end(agent, &agent->rank[r]);
+        if (end < *kind) {
+            *kind = end;
+            worst = r;
+        }
     }
-    return agent->running == 0 || agent->env->now_ns(agent->env) >= agent->settle_ns;
+    return worst;
+}
+
+/* Everything about a failure of rank r; `ended` is the rank whose end is the job's. */
+static void describe(const ls__agent *agent, int r, int ended, ls__found_kind kind,
+                     ls__finding *out)
+{
+    const ls__agent_rank *rank = &agent->rank[r];
+    const ls__board_rank *place = &agent->board->rank[r];
+    const ls__activity *activity = &place->activity;
+    bool failed = kind_of_end(agent, rank) != LS__FOUND_NONE;
+    *out = (ls__finding){.kind = kind, .culprit = place->world_rank, .pid = (int)rank->pid};
+    out->signal = rank->exit.signal;
+    out->code = rank->exit.code;
+    out->job_code = failed || ended < 0 ? code_of(&rank->exit) : code_of(&agent->rank[ended].exit);
+    out->before_init = rank->exit.signal == 0 && rank->ended && rank->life == LS__LIFE_STARTED;
+    out->status = -(int)atomic_load_explicit(&place->failed, memory_order_acquire);
+    out->step = atomic_load_explicit(&activity->step, memory_order_relaxed);
+    out->updates = atomic_load_explicit(&activity->updates, memory_order_relaxed);
+    if (kind == LS__FOUND_MISMATCH || kind == LS__FOUND_WAITED) {
+        say_finding(agent, r, out->text, sizeof out->text);
+    } else {
+        say_end(agent, r, out->text, sizeof out->text);
+    }
+}
+
+/* The best explanation that this host has, given that something has failed, here or elsewhere. */
+static bool look_here(const ls__agent *agent, bool failed_elsewhere, ls__finding *out)
+{
+    ls__found_kind kind;
+    int ended = worst_end(agent, &kind), culprit = ended;
+    if (ended < 0 && !failed_elsewhere) {
+        return false;
+    }
+    if (ended >= 0 && is_stop(agent, ended, out)) {
+        return true;
+    }
+    for (int r = 0; r < agent->started; r++) {
+        ls__found_kind finding = kind_of_finding(&agent->board->rank[r]);
+        if (finding < kind) {
+            kind = finding;
+            culprit = r;
+        }
+    }
+    if (culprit >= 0) {
+        describe(agent, culprit, ended, kind, out);
+    }
+    return culprit >= 0;
+}
+
+/* Weaker explanations wait for better ones; from other hosts these take longer. */
+static bool settled(ls__agent *agent, ls__found_kind kind)
+{
+    const bool alone = agent->nodes == NULL;
+    if (kind <= LS__FOUND_SIGNAL) {
+        return true;
+    }
+    if (agent->settle_ns == LS__NEVER) {
+        agent->settle_ns = ls__deadline_after(agent->env, alone ? SETTLE_MS : SETTLE_NODES_MS);
+    }
+    return (alone && agent->running == 0) || agent->env->now_ns(agent->env) >= agent->settle_ns;
+}
+
+/* Node 0 decides; until its word comes nothing is given here. */
+static void report_to_first(ls__agent *agent, const ls__finding *f)
+{
+    if (f->kind < agent->reported) {
+        agent->reported = f->kind;
+        ls__nodes_find(agent->nodes, f);
+    }
 }
 
 void ls__agent_judge(ls__agent *agent)
 {
-    kind first = KIND_NONE;
-    int culprit = -1, ended = -1;
+    ls__finding here;
     if (ls__agent_failed(agent)) {
         return;
     }
-    for (int r = 0; r < agent->started; r++) {
-        kind end = kind_of_end(agent, &agent->rank[r]);
-        if (end < first) {
-            first = end;
-            culprit = ended = r;
-        }
-    }
-    if (ended < 0 || judge_stop(agent, ended)) {
+    const bool several = agent->nodes != NULL, first = agent->job->node == 0;
+    const ls__finding *verdict = several && !first ? ls__nodes_verdict(agent->nodes) : NULL;
+    const ls__finding *there = several ? ls__nodes_found(agent->nodes) : NULL;
+    if (verdict != NULL) {
+        give(agent, verdict);
         return;
     }
-    for (int r = 0; r < agent->started; r++) {
-        kind finding = kind_of_finding(&agent->board->rank[r]);
-        if (finding < first) {
-            first = finding;
-            culprit = r;
-        }
+    bool found = agent->board != NULL && look_here(agent, there != NULL && first, &here);
+    if (there != NULL && (!found || there->kind < here.kind)) {
+        here = *there;
+        found = true;
     }
-    if (first > KIND_SIGNAL && !settled(agent)) {
+    if (!found) {
         return;
     }
-    char *cause = agent->result->cause;
-    size_t bytes = sizeof agent->result->cause;
-    if (first == KIND_FINDING || first == KIND_WAITED) {
-        say_finding(agent, culprit, cause, bytes);
-    } else {
-        say_end(agent, culprit, cause, bytes);
+    if (several && !first && there == NULL) {
+        report_to_first(agent, &here);
+    } else if (settled(agent, here.kind)) {
+        give(agent, &here);
     }
-    bool culprit_failed = kind_of_end(agent, &agent->rank[culprit]) != KIND_NONE;
-    give(agent, culprit, code_of(&agent->rank[culprit_failed ? culprit : ended].exit),
-         agent->stop_signal != 0 ? GRACE_STOP_MS : GRACE_MS);
 }
 
 void ls__agent_fail(ls__agent *agent, int code, const char *format, ...)
 {
+    ls__finding f = {.kind = LS__FOUND_OWN, .culprit = -1, .job_code = code, .final = true};
     if (ls__agent_failed(agent)) {
         return;
     }
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(agent->result->cause, sizeof agent->result->cause, format, arguments);
+    vsnprintf(f.text, sizeof f.text, format, arguments);
     va_end(arguments);
-    give(agent, -1, code, 0);
+    if (agent->nodes != NULL && agent->job->node != 0) {
+        ls__nodes_find(agent->nodes, &f);
+        ls__nodes_flush(agent->nodes);
+    }
+    give(agent, &f);
 }
 
 /* ---- the report ----------------------------------------------------------------------------- */
+
+void ls__agent_tail(const ls__agent *agent, char *out, size_t bytes)
+{
+    int local = agent->result->culprit - agent->world.first_rank;
+    out[0] = '\0';
+    if (agent->result->culprit >= 0 && agent->output != NULL && local >= 0 &&
+        local < agent->started) {
+        ls__output_tail(agent->output, local, out, bytes);
+    }
+}
 
 static void add_last_lines(const ls__agent *agent, ls__text *to)
 {
     char tail[TAIL_LINES_BYTES];
     int culprit = agent->result->culprit;
-    if (culprit < 0 || agent->output == NULL) {
-        return;
+    ls__agent_tail(agent, tail, sizeof tail);
+    if (tail[0] == '\0') { /* it ran on another host, which has sent them */
+        snprintf(tail, sizeof tail, "%s", agent->result->failure.last_lines);
     }
-    ls__output_tail(agent->output, culprit, tail, sizeof tail);
-    if (tail[0] == '\0') {
+    if (culprit < 0 || tail[0] == '\0') {
         return;
     }
     ls__text_add(to, "lockstep: last lines of rank %d:\n", culprit);
@@ -312,9 +394,8 @@ void ls__agent_report(ls__agent *agent)
         add_good_stop(agent, &to);
         return;
     }
-    if (agent->output != NULL && result->culprit >= 0) {
-        ls__output_tail(agent->output, result->culprit, result->failure.last_lines,
-                        sizeof result->failure.last_lines);
+    if (result->failure.last_lines[0] == '\0') {
+        ls__agent_tail(agent, result->failure.last_lines, sizeof result->failure.last_lines);
     }
     ls__text_add(&to, "lockstep: %s\n", result->cause);
     add_last_lines(agent, &to);

@@ -23,7 +23,7 @@ ARROWS = {
     "parallel": ["schedule", "nn", "optim", "ddp", "dist"],
     "plan": ["schedule", "comm/program"],
     # the agent: the store and what a rank leaves behind for reports
-    "launch": ["base", "comm/store", "comm/bootstrap", "comm/board.h", "comm/descriptor.h"],
+    "launch": ["base", "comm/store", "comm/nodes", "comm/link", "comm/bootstrap", "comm/board.h", "comm/descriptor.h"],
 }
 
 # First part of a library's header -> the files (or folders) that may include it: its wrappers.

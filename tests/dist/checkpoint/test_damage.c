@@ -263,15 +263,11 @@ TEST(while_a_job_writes_another_may_only_load_and_cleans_nothing)
     ls_checkpoint *c = open_two(folder);
     (void)snprintf(path, sizeof path, "%s/.tmp-step-00000009-1", folder);
     CHECK_INT(mkdir(path, 0777), 0);
-    CHECK_STATUS(ls_checkpoint_open(folder, ls_world(), NULL, &second), LS_ERR_STATE);
-    CHECK_CONTAINS(ls_error_message(), "another job saves to ");
-    CHECK_CONTAINS(ls_error_message(), folder);
-    CHECK_INT(small_count(folder, ".tmp"), 1);
-    CHECK_OK(ls_checkpoint_open(folder, ls_world(),
-                                LS_OPTIONS(ls_checkpoint_options, .load_only = true), &second));
+    CHECK_OK(ls_checkpoint_open(folder, ls_world(), NULL, &second));
     CHECK_INT(small_count(folder, ".tmp"), 1);
     expect_step(second, 2);
     CHECK_STATUS(small_save(second, 3), LS_ERR_STATE);
+    CHECK_CONTAINS(ls_error_message(), "another job");
     CHECK_OK(ls_checkpoint_close(second));
     CHECK_OK(ls_checkpoint_close(c));
     CHECK_OK(ls_checkpoint_open(folder, ls_world(), NULL, &c));

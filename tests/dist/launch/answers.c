@@ -79,11 +79,12 @@ TEST(help_about_a_command_is_that_commands)
     check_script("$L version now", 2, "lockstep version: takes no arguments, not \"now\"");
 }
 
-TEST(torchruns_nodes_are_one)
+TEST(a_number_of_hosts_needs_a_place_to_meet)
 {
     check_script("$L run --nnodes=1 -n 2 true", 0, "");
-    check_script("$L run --nnodes 2 -n 2 true", 2,
-                 "--nnodes 2: this release runs a job on one host");
+    check_script("$L run --nnodes 1:1 -n 2 true", 0, "");
+    check_script("$L run --nnodes 1:2 -n 2 true", 2, "the number of hosts is fixed");
+    check_script("$L run --nnodes 2 -n 2 true", 2, "needs --rendezvous HOST:PORT");
 }
 
 TEST(a_log_folder_is_made_with_what_is_above_it)

@@ -1,0 +1,277 @@
+/* `lockstep run` on several hosts, here several on this one, by way of the loopback. The harness
+ * fails a test that leaves a process. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "test.h"
+
+#define SECONDS 40
+
+/* Runs a shell script in a new folder. `nodes M COMMAND…` runs COMMAND (behind `lockstep run`,
+ * ending in the program) as nodes 0 … M-1 and prints each one's output and status; $L is the
+ * command, $M the member, $R a rendezvous that is free. */
+static test_output script(const char *text)
+{
+    char command[8192], member[1024];
+    snprintf(member, sizeof member, "%s", test_build_path("tests/dist/launch/member"));
+    snprintf(command, sizeof command,
+             "L=%s; M=%s; D=$(mktemp -d); trap 'rm -rf $D' EXIT; cd $D; umask 077\n"
+             "R=127.0.0.1:$($M port); FLAGS=\n"
+             "until_file() { until [ -s $1 ]; do sleep 0.01; done; }\n"
+             "node() { m=$1; k=$2; shift 2\n"
+             "  $L run --nnodes $m --node-rank $k --rendezvous $R $FLAGS \"$@\" >out.$k 2>&1\n"
+             "  echo \"status of node $k: $?\" >>out.$k; }\n"
+             "nodes() { m=$1; shift; for k in $(seq 1 $((m-1))); do node $m $k \"$@\" & done\n"
+             "  node $m 0 \"$@\"; wait; cat out.*; }\n%s",
+             test_build_path("lockstep"), member, text);
+    return test_run(command, SECONDS);
+}
+
+static int count_of(const char *text, const char *part)
+{
+    int count = 0;
+    for (const char *at = strstr(text, part); at != NULL; at = strstr(at + 1, part)) {
+        count++;
+    }
+    return count;
+}
+
+static void check(const char *text, const char *part, int times)
+{
+    test_output got = script(text);
+    if (count_of(got.text, part) != times) {
+        test_fail(__FILE__, __LINE__, "%s\nwant %d times \"%s\": %s", text, times, part, got.text);
+    }
+    free(got.text);
+}
+
+/* ---- together ------------------------------------------------------------------------------- */
+
+TEST(ranks_of_two_and_three_nodes_share_a_store)
+{
+    check("nodes 2 -n 2 $M join", ": joined\n", 4);
+    check("nodes 3 -n 2 $M join", "of 6, local 1 of 2, at 127.0.0.1, plain: joined\n", 3);
+}
+
+TEST(nodes_may_have_different_numbers_of_ranks_and_come_in_any_order)
+{
+    check("node 3 2 -n 3 $M join & sleep 0.3; node 3 0 -n 1 $M join & sleep 0.1\n"
+          "node 3 1 -n 2 $M join; wait; cat out.*",
+          " of 6, local ", 6);
+    check("node 3 2 -n 3 $M join & node 3 0 -n 1 $M join & node 3 1 -n 2 $M join\nwait; cat out.*",
+          "[3] member 3 of 6, local 0 of 3", 1);
+}
+
+TEST(nodes_without_a_rank_get_one_on_arrival)
+{
+    check("any() { $L run --nnodes 3 --rdzv_endpoint=$R -n 1 sh -c 'echo rank $RANK in "
+          "$GROUP_RANK'; }\n"
+          "any & any & node 3 0 -n 1 true; wait; cat out.0",
+          "] rank 1 in 1\n", 1);
+}
+
+TEST(ranks_of_all_nodes_find_torchruns_variables)
+{
+    static const char *const wanted[] = {
+        "[3] RANK=3\n",           "[3] LOCAL_RANK=1\n",      "[3] WORLD_SIZE=4\n",
+        "[3] LOCAL_WORLD_SIZE=2", "[3] GROUP_RANK=1\n",      "[3] GROUP_WORLD_SIZE=2\n",
+        "[3] ROLE_RANK=3\n",      "[3] ROLE_WORLD_SIZE=4\n", "[3] MASTER_ADDR=127.0.0.1\n"};
+    test_output got = script("nodes 2 -n 2 env");
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        CHECK_CONTAINS(got.text, wanted[i]);
+    }
+    const char *port = strstr(got.text, "MASTER_PORT=");
+    const char *run = strstr(got.text, "TORCHELASTIC_RUN_ID=");
+    char same[64];
+    snprintf(same, sizeof same, "%.*s\n", (int)strcspn(port, "\n"), port);
+    CHECK_INT(count_of(got.text, same), 4);
+    snprintf(same, sizeof same, "%.*s\n", (int)strcspn(run, "\n"), run);
+    CHECK_INT(count_of(got.text, same), 4);
+    free(got.text);
+}
+
+TEST(logs_are_named_by_the_rank_of_the_world)
+{
+    check("nodes 2 --log-dir logs -n 2 sh -c 'echo here $RANK'; cat logs/3/stdout.log; ls logs",
+          "here 3\n", 2);
+}
+
+/* ---- failing -------------------------------------------------------------------------------- */
+
+/* All nodes report the same words once and end with the same status. */
+static void check_verdict(const char *text, int nodes, int status, const char *cause)
+{
+    char line[64], report[512];
+    test_output got = script(text);
+    for (int k = 0; k < nodes; k++) {
+        snprintf(line, sizeof line, "status of node %d: %d\n", k, status);
+        CHECK_CONTAINS(got.text, line);
+    }
+    snprintf(report, sizeof report, "lockstep: %s", cause);
+    if (count_of(got.text, report) != nodes) {
+        test_fail(__FILE__, __LINE__, "%s\nwant %d times \"%s\": %s", text, nodes, report,
+                  got.text);
+    }
+    free(got.text);
+}
+
+TEST(a_rank_that_dies_anywhere_is_named_everywhere)
+{
+    check_verdict("nodes 2 -n 2 $M die 3 kill", 2, 137, "rank 3 (host");
+    check_verdict("nodes 2 -n 2 $M die 0 kill", 2, 137, "rank 0 (host");
+    check_verdict("nodes 3 -n 2 $M die 4 code", 3, 7, "rank 4 (host");
+    check_verdict("nodes 2 -n 2 $M die 2 exit", 2, 1, "rank 2 (host");
+}
+
+TEST(survivors_on_all_nodes_read_the_verdict)
+{
+    test_output got = script("nodes 3 -n 2 $M die 3 kill");
+    CHECK_INT(count_of(got.text, "LS_ERR_PEER after"), 3);
+    CHECK_INT(count_of(got.text, ": verdict after"), 2);
+    CHECK_INT(count_of(got.text, "was killed by signal 9 (SIGKILL) while"), 5 + 3);
+    CHECK_INT(count_of(got.text, "5 other ranks stopped because of this"), 3);
+    free(got.text);
+}
+
+TEST(the_last_lines_of_another_nodes_rank_reach_node_0)
+{
+    test_output got = script("nodes 2 -n 1 sh -c '[ $RANK = 1 ] && { echo all is lost; exit 5; }; "
+                             "sleep 30'; echo; echo NODE0; cat out.0");
+    const char *first = strstr(got.text, "NODE0");
+    CHECK(first != NULL);
+    CHECK_CONTAINS(first, "last lines of rank 1:");
+    CHECK_CONTAINS(first, "| all is lost");
+    free(got.text);
+}
+
+TEST(a_program_that_cannot_be_started_on_one_node_ends_all)
+{
+    check_verdict("node 2 1 -n 1 ./nothing & node 2 0 -n 1 sleep 30; wait; cat out.*", 2, 127,
+                  "cannot start \"./nothing\"");
+}
+
+TEST(a_node_whose_launcher_is_killed_is_named)
+{
+    static const char text[] =
+        "node 2 0 -n 1 $M hold & $L run --nnodes 2 --node-rank 1 --rendezvous $R -n 1 $M hold & "
+        "P=$!\n"
+        "until_file up.0; until_file up.1; A=$(pgrep -P $P); kill -9 $A; wait; cat out.0\n";
+    check(text, "lockstep: node 1 (host", 1);
+    check(text, "is lost: the connection was closed", 1);
+    check(text, "status of node 0: 1\n", 1);
+}
+
+TEST(node_0s_launcher_killed_ends_the_others)
+{
+    check("node 2 1 -n 1 $M hold & $L run --nnodes 2 --node-rank 0 --rendezvous $R -n 1 $M hold & "
+          "P=$!\n"
+          "until_file up.0; until_file up.1; A=$(pgrep -P $P); kill -9 $A; wait; cat out.1",
+          "lockstep: node 0 (host", 1);
+}
+
+TEST(a_silent_node_is_lost_after_some_seconds)
+{
+    check("node 2 0 -n 1 $M hold & $L run --nnodes 2 --node-rank 1 --rendezvous $R -n 1 $M hold & "
+          "P=$!\n"
+          "until_file up.0; until_file up.1; A=$(pgrep -P $P); kill -STOP $A\n"
+          "until grep -qs status out.0; do sleep 0.05; done; kill -CONT $A; wait; cat out.0",
+          "nothing was heard of it for 5.", 1);
+}
+
+/* ---- stopping and restarting ----------------------------------------------------------------- */
+
+TEST(a_signal_to_one_node_stops_all)
+{
+    check_verdict(
+        "node 2 0 -n 1 $M hold & $L run --nnodes 2 --node-rank 1 --rendezvous $R -n 1 $M hold "
+        ">out.1 2>&1 & P=$!; until_file up.0; until_file up.1; kill -TERM $P\n"
+        "wait $P; echo \"status of node 1: $?\" >>out.1; wait; cat out.*",
+        2, 143, "the job was stopped by signal 15 (SIGTERM)");
+    check_verdict(
+        "node 2 1 -n 1 $M hold & $L run --nnodes 2 --node-rank 0 --rendezvous $R -n 1 $M hold "
+        ">out.0 2>&1 & P=$!; until_file up.0; until_file up.1; kill -TERM $P\n"
+        "wait $P; echo \"status of node 0: $?\" >>out.0; wait; cat out.*",
+        2, 143, "the job was stopped by signal 15 (SIGTERM)");
+}
+
+TEST(all_nodes_restart_together)
+{
+    check("export M; nodes 2 --max-restarts 2 -n 2 sh -c 'test $TORCHELASTIC_RESTART_COUNT$RANK = "
+          "02 && "
+          "exit 7; exec $M join'",
+          ": joined\n", 4);
+    check(
+        "nodes 2 --max-restarts 5 -n 1 sh -c 'test $RANK = 1 && { echo same; exit 7; }; sleep 30'",
+        "not restarted: the same failure twice; it would come again\n", 2);
+}
+
+/* ---- not coming together --------------------------------------------------------------------- */
+
+TEST(nodes_that_do_not_come_are_named)
+{
+    check("export LOCKSTEP_TIMEOUT=1; node 4 0 -n 1 true & node 4 2 -n 1 true; wait; cat out.*",
+          "node ranks 1, 3 of 4 nodes did not come to 127.0.0.1:", 2);
+    check("export LOCKSTEP_TIMEOUT=1; node 2 1 -n 1 true; cat out.*",
+          "node 0 could not be joined within 1 s: no node 0 of this user is there yet", 1);
+}
+
+TEST(nodes_that_do_not_fit_are_refused_in_words)
+{
+    check("export LOCKSTEP_TIMEOUT=2; node 3 0 -n 1 true & node 3 1 -n 1 true & sleep 0.7\n"
+          "$L run --nnodes 3 --node-rank 1 --rendezvous $R -n 1 true; wait; cat out.0",
+          "two nodes have --node-rank 1: host", 2);
+    check("export LOCKSTEP_TIMEOUT=1; node 3 0 -n 1 true & sleep 0.2\n"
+          "$L run --nnodes 2 --node-rank 1 --rendezvous $R -n 1 true; wait; cat out.0",
+          "was started with --nnodes 2, node 0 (host", 2);
+    check(
+        "export LOCKSTEP_TIMEOUT=1; FLAGS='--rdzv-id blue'; node 2 0 -n 1 true & sleep 0.2\n"
+        "$L run --nnodes 2 --node-rank 1 --rendezvous $R --rdzv_id red -n 1 true; wait; cat out.0",
+        "belongs to the job \"red\", node 0 (host", 2);
+}
+
+TEST(a_port_in_use_is_named_with_its_owner)
+{
+    check("export LOCKSTEP_TIMEOUT=1; node 2 0 -n 1 true & sleep 0.3\n"
+          "$L run --nnodes 2 --node-rank 0 --rendezvous $R -n 1 true; wait",
+          "another job of this user meets there, process ", 1);
+}
+
+TEST(another_secret_is_refused)
+{
+    check("$L secret a; $L secret b; export LOCKSTEP_TIMEOUT=2\n"
+          "FLAGS='--secret-file a'; node 2 0 -n 1 true & sleep 0.2\n"
+          "FLAGS='--secret-file b'; node 2 1 -n 1 true; cat out.1; wait",
+          "secret", 1);
+    check("$L secret a; FLAGS='--secret-file a'; nodes 2 -n 1 $M join", ": joined\n", 2);
+}
+
+TEST(a_secret_that_others_can_read_is_refused)
+{
+    check("$L secret a; chmod 640 a; FLAGS='--secret-file a'; nodes 2 -n 1 true",
+          "--secret-file a can be read by others (mode 0640", 2);
+    check("echo abc >a; FLAGS='--secret-file a'; nodes 2 -n 1 true",
+          "--secret-file a does not hold 64 hexadecimal digits", 2);
+    check("FLAGS='--secret-file a'; nodes 2 -n 1 true", "`lockstep secret a` makes one", 2);
+    check("$L secret a; $L secret a; ls -l a", "-rw------- 1", 1);
+    check("$L secret a; $L secret a 2>&1", "an existing secret is not replaced", 1);
+}
+
+TEST(without_a_secret_nothing_listens_beyond_the_loopback)
+{
+    check("R=192.0.2.77:4000; nodes 2 -n 1 true", "leaves this host, and without a secret", 2);
+    check("$L secret a; R=192.0.2.77:4000; FLAGS='--secret-file a'; node 2 0 -n 1 true; cat out.0",
+          "192.0.2.77, which is no address of this host", 1);
+}
+
+TEST(names_and_interfaces_that_do_not_exist_are_named)
+{
+    check("R=no.such.host.invalid:4000; nodes 2 -n 1 true",
+          "the name \"no.such.host.invalid\" cannot be resolved", 2);
+    check("R=nowhere; nodes 2 -n 1 true", "is not of the form HOST:PORT", 2);
+    check("LOCKSTEP_IFNAME=nope nodes 2 -n 1 true",
+          "LOCKSTEP_IFNAME=nope fits no network interface of this host that is up; there are: ", 2);
+    check("LOCKSTEP_IFNAME==lo nodes 2 -n 1 $M join", ": joined\n", 2);
+}
+
+TEST_MAIN
