@@ -1,0 +1,226 @@
+/* The n-th call about files fails, for n = 1, 2, 3 … until a save succeeds untouched: after each,
+ * the newest complete checkpoint loads with its own bytes, the old one was never lost, the error is
+ * a named one, and the next open leaves nothing temporary. */
+#include "faults.h"
+
+/* One save with the fault; returns the step that loads afterwards. */
+static int64_t one_save(faults *f, int n, const char *folder, int64_t step, ls_status *status)
+{
+    ls_checkpoint *c = open_it(folder, false);
+    faults_arm(f, f->kind, f->error, n);
+    *status = small_save(c, step);
+    f->at = 0;
+    if (*status < 0) {
+        CHECK_CONTAINS(ls_error_message(), folder);
+    }
+    (void)ls_checkpoint_close(c);
+    return load_fresh(folder);
+}
+
+/* A save whose bytes may not be on the disk must not say that they are. */
+static bool must_fail(const faults *f)
+{
+    static const char *const calls[] = {"open", "write", "fsync", "make_folder"};
+    for (size_t i = 0; f->hit && f->kind == FAULT_ERROR && i < 4; i++) {
+        if (strcmp(f->what, calls[i]) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* `again`: every save is of the same step, so each replaces the one before. */
+static void fail_every_call(fault_kind kind, int error, bool again)
+{
+    static faults f;
+    char folder[64];
+    int failed = 0, n = 1;
+    small_folder(folder);
+    faults_init(&f, folder);
+    CHECK_OK(ls__init_with(&f.env, NULL));
+    int64_t newest = 7;
+    ls_checkpoint *c = open_it(folder, false);
+    CHECK_OK(small_save(c, newest));
+    CHECK_OK(ls_checkpoint_close(c));
+    for (bool hit = true; hit; n++) {
+        ls_status status;
+        int64_t step = again ? newest : newest + 1;
+        CHECK(n < CALLS_MAX);
+        f.kind = kind;
+        f.error = error;
+        int64_t loaded = one_save(&f, n, folder, step, &status);
+        hit = f.hit;
+        CHECK(loaded == step || (status < 0 && loaded == newest));
+        CHECK(kind != FAULT_SHORT || status == LS_OK);
+        CHECK(status < 0 || !must_fail(&f));
+        failed += status < 0;
+        newest = loaded;
+    }
+    CHECK(n > 15);
+    CHECK(kind == FAULT_SHORT || failed >= 12);
+    CHECK_INT(small_count(folder, "step-"), again ? 1 : 2); /* what a failure kept, went later */
+    CHECK_OK(ls_finalize());
+    small_remove(folder);
+}
+
+TEST(whichever_call_of_a_save_fails_with_eio_a_whole_checkpoint_stays)
+{
+    fail_every_call(FAULT_ERROR, EIO, false);
+}
+
+TEST(whichever_call_of_a_save_finds_the_disk_full_a_whole_checkpoint_stays)
+{
+    fail_every_call(FAULT_ERROR, ENOSPC, false);
+}
+
+TEST(a_short_write_is_continued)
+{
+    fail_every_call(FAULT_SHORT, 0, false);
+}
+
+TEST(replacing_a_step_survives_the_failure_of_any_call)
+{
+    fail_every_call(FAULT_ERROR, EIO, true);
+}
+
+TEST(the_order_is_files_manifest_folder_rename_parent)
+{
+    static faults f;
+    char folder[64];
+    small_folder(folder);
+    faults_init(&f, folder);
+    CHECK_OK(ls__init_with(&f.env, NULL));
+    ls_checkpoint *c = open_it(folder, false);
+    f.logs = true;
+    CHECK_OK(small_save(c, 1));
+    f.logs = false;
+    CHECK_CONTAINS(f.log, "make_folder open write fsync close open write fsync close "
+                          "open write fsync close open fsync close stat rename open fsync close ");
+    CHECK(strncmp(f.log, "list make_folder ", 17) == 0 && strlen(f.log) < 160);
+    CHECK_OK(ls_checkpoint_close(c));
+    CHECK_OK(ls_finalize());
+    small_remove(folder);
+}
+
+/* Opening and loading: a named error, or the bytes of one of the two. */
+TEST(whichever_call_of_open_and_load_fails_what_loads_is_whole)
+{
+    static faults f;
+    char folder[64];
+    int newest = 0, older = 0, errors = 0;
+    small_folder(folder);
+    faults_init(&f, folder);
+    CHECK_OK(ls__init_with(&f.env, NULL));
+    ls_checkpoint *c = open_it(folder, false);
+    CHECK_OK(small_save(c, 1));
+    CHECK_OK(small_save(c, 2));
+    CHECK_OK(ls_checkpoint_close(c));
+    f.hit = true;
+    for (int n = 1; f.hit; n++) {
+        CHECK(n < CALLS_MAX);
+        faults_arm(&f, FAULT_ERROR, EIO, n);
+        ls_status status = ls_checkpoint_open(folder, ls_world(), NULL, &c);
+        int64_t step = status < 0 ? -1 : small_load(c, &status);
+        f.at = 0;
+        if (status < 0) {
+            CHECK_CONTAINS(ls_error_message(), folder);
+        }
+        errors += status < 0;
+        newest += step == 2;
+        older += step == 1;
+        CHECK_OK(ls_checkpoint_close(c));
+    }
+    CHECK(errors > 2 && older > 4 && newest >= 1);
+    CHECK_INT(load_fresh(folder), 2);
+    CHECK_OK(ls_finalize());
+    small_remove(folder);
+}
+
+/* ---- signals, and another job that writes -----------------------------------------------------
+ */
+
+static void ask_to_stop(void *arg)
+{
+    (void)arg;
+    CHECK(kill(getpid(), SIGTERM) == 0);
+}
+
+static void check_stop(bool async)
+{
+    static faults f;
+    char folder[64];
+    small_folder(folder);
+    faults_init(&f, folder);
+    f.hook = ask_to_stop;
+    f.hit = true;
+    for (int n = 1; f.hit; n++) {
+        CHECK(n < CALLS_MAX);
+        CHECK_OK(ls__init_with(&f.env, LS_OPTIONS(ls_init_options, .graceful_stop = true)));
+        ls_checkpoint *c = open_it(folder, async);
+        faults_arm(&f, FAULT_CALL, 0, n);
+        CHECK_OK(small_save(c, n));
+        CHECK_OK(ls_checkpoint_wait(c));
+        CHECK(ls_stop_requested() == f.hit);
+        CHECK_OK(ls_checkpoint_close(c));
+        f.at = 0;
+        CHECK_INT(load_fresh(folder), n);
+        CHECK_OK(ls_finalize());
+    }
+    small_remove(folder);
+}
+
+TEST(a_wish_to_stop_at_any_call_of_a_save_lets_it_end)
+{
+    check_stop(false);
+}
+
+TEST(a_wish_to_stop_at_any_call_of_an_asynchronous_save_lets_it_end)
+{
+    check_stop(true);
+}
+
+static void save_two_more(void *arg)
+{
+    CHECK_OK(small_save(arg, 3));
+    CHECK_OK(small_save(arg, 4));
+}
+
+/* Steps 1 and 2 are listed; then, at any moment of the load, 3 and 4 come and 1 and 2 go. */
+TEST(a_load_while_another_job_saves_finds_a_whole_one)
+{
+    static faults f;
+    int older = 0, newer = 0;
+    f.hit = true;
+    for (int n = 1; f.hit; n++) {
+        char folder[64];
+        ls_checkpoint *reader = NULL;
+        ls_status status;
+        CHECK(n < CALLS_MAX);
+        small_folder(folder);
+        faults_init(&f, folder);
+        CHECK_OK(ls__init_with(&f.env, NULL));
+        ls_checkpoint *writer = open_it(folder, false);
+        CHECK_OK(small_save(writer, 1));
+        CHECK_OK(small_save(writer, 2));
+        CHECK_OK(ls_checkpoint_open(folder, ls_world(),
+                                    LS_OPTIONS(ls_checkpoint_options, .load_only = true), &reader));
+        f.hook = save_two_more;
+        f.hook_arg = writer;
+        faults_arm(&f, FAULT_CALL, 0, n);
+        int64_t step = small_load(reader, &status);
+        f.at = 0;
+        CHECK_OK(status);
+        older += step == 2;
+        newer += step == 4;
+        CHECK(step == 2 || step == 4);
+        CHECK_STATUS(small_save(reader, 5), LS_ERR_STATE);
+        CHECK_CONTAINS(ls_error_message(), "load_only");
+        CHECK_OK(ls_checkpoint_close(reader));
+        CHECK_OK(ls_checkpoint_close(writer));
+        CHECK_OK(ls_finalize());
+        small_remove(folder);
+    }
+    CHECK(newer >= 3 && older >= 2);
+}
+
+TEST_MAIN
