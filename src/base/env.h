@@ -190,6 +190,9 @@ struct ls__env {
     uid_t (*uid)(const ls__env *env);
     /* A descriptor that becomes readable when a process, of this user, ends; -ESRCH: it has. */
     int (*watch_process)(const ls__env *env, pid_t pid);
+    /* What it is doing, by the letter of /proc: 'R', 'S', 'D', 'T' stopped, 't' held by a debugger,
+     * 'Z' ended and not reaped; -ENOENT: there is none. */
+    int (*process_state)(const ls__env *env, pid_t pid);
 
     /* Wishes to stop. catch_stop: SIGINT and SIGTERM are noted instead of ending the process, where
      * their default action stands; the second one ends it as before, and so does each once

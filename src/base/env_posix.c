@@ -67,6 +67,7 @@ static const ls__env posix = {
     .parent = ls__posix_parent,
     .uid = ls__posix_uid,
     .watch_process = ls__posix_watch_process,
+    .process_state = ls__posix_process_state,
     .catch_stop = ls__posix_catch_stop,
     .release_stop = ls__posix_release_stop,
     .caught_stop = ls__posix_caught_stop,

@@ -89,6 +89,7 @@ pid_t ls__posix_pid(const ls__env *env);
 pid_t ls__posix_parent(const ls__env *env);
 uid_t ls__posix_uid(const ls__env *env);
 int ls__posix_watch_process(const ls__env *env, pid_t pid);
+int ls__posix_process_state(const ls__env *env, pid_t pid);
 
 /* stop: SIGINT and SIGTERM as a wish */
 void ls__posix_catch_stop(const ls__env *env, const _Atomic uint32_t *no_more);

@@ -116,22 +116,36 @@ int ls__posix_wait_any(const ls__env *env, ls__env_exit *out)
     return ls__posix_wait_exit(env, -1, out);
 }
 
-/* The parent's number stands behind the name in /proc/PID/stat; the name may contain anything, so
- * it is looked for behind the last ")". */
-static pid_t parent_of(pid_t pid)
+/* State and parent stand behind the name in /proc/PID/stat; the name may contain anything, so they
+ * are looked for behind the last ")". */
+static int look_at(pid_t pid, char *state, long *parent)
 {
     char path[64], line[512];
     snprintf(path, sizeof path, "/proc/%ld/stat", (long)pid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
-        return -1;
+        return -errno;
     }
     ssize_t got = read(fd, line, sizeof line - 1);
     (void)close(fd);
     line[got > 0 ? got : 0] = '\0';
     const char *end = strrchr(line, ')');
-    long parent = -1;
-    return end != NULL && sscanf(end + 1, " %*c %ld", &parent) == 1 ? (pid_t)parent : -1;
+    return end != NULL && sscanf(end + 1, " %c %ld", state, parent) == 2 ? 0 : -ENOENT;
+}
+
+static pid_t parent_of(pid_t pid)
+{
+    char state;
+    long parent;
+    return look_at(pid, &state, &parent) == 0 ? (pid_t)parent : -1;
+}
+
+int ls__posix_process_state(const ls__env *env LS__UNUSED, pid_t pid)
+{
+    char state;
+    long parent;
+    int error = look_at(pid, &state, &parent);
+    return error < 0 ? error : state;
 }
 
 int ls__posix_kill_children(const ls__env *env LS__UNUSED, int signal)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "checkpoint/internal.h"
+#include "comm/collective.h"
 
 ls_collective_options ls__checkpoint_options_of(const ls_checkpoint *c, const char *tag)
 {
@@ -20,6 +21,9 @@ ls_status ls__checkpoint_agree(ls_checkpoint *c, ls_status mine, const uint64_t 
     }
     if (mine < 0) {
         (void)snprintf(verdict.message, sizeof verdict.message, "%s", ls_error_message());
+    }
+    if (mine < 0 && mine != LS_ERR_FORMAT && mine != LS_ERR_NOT_FOUND) { /* those are passed over */
+        ls__group_tell_board(c->group, mine, verdict.message);
     }
     LS_TRY(ls_all_gather(c->group, &verdict, c->verdicts, (int64_t)sizeof verdict, LS_UINT8,
                          &options, NULL));

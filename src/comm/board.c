@@ -6,6 +6,7 @@
  */
 #include "comm/board.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -198,11 +199,42 @@ void ls__board_record_doing(const ls__board_rank *rank, const ls__env *env, char
     add_flight(&to, rank);
 }
 
+static int state_of(const ls__board *board, const ls__env *env, int r)
+{
+    int pid = atomic_load_explicit(&board->rank[r].pid, memory_order_relaxed);
+    return pid > 0 && env->process_state != NULL ? env->process_state(env, pid) : 0;
+}
+
+bool ls__board_stopped(const ls__board *board, const ls__env *env, int r)
+{
+    int state = state_of(board, env, r);
+    return state == 'T' || state == 't';
+}
+
+/* What its process does when that is unusual: "is stopped (state T; …), " */
+static void add_state(ls__text *out, const ls__board *board, const ls__env *env, int r)
+{
+    int state = state_of(board, env, r);
+    int pid = atomic_load_explicit(&board->rank[r].pid, memory_order_relaxed);
+    if (state == 'T') {
+        ls__text_add(out, "is stopped (state T; `kill -CONT %d` lets it go on), ", pid);
+    } else if (state == 't') {
+        ls__text_add(out, "is held by a debugger (state t), ");
+    } else if (state == 'D') {
+        ls__text_add(out, "waits for a disk or a driver (state D), ");
+    } else if (state == 'Z' || state == -ENOENT) {
+        ls__text_add(out, "has ended, which the launcher (pid %d) has not told, ",
+                     board->launcher_pid);
+    }
+}
+
 void ls__board_describe(const ls__board *board, const ls__env *env, int r, char *out, size_t bytes)
 {
     ls__text to = {out, bytes};
     char name[128], doing[768];
     ls__board_name(board, r, name, sizeof name);
     ls__board_doing(board, env, r, doing, sizeof doing);
-    ls__text_add(&to, "%s %s", name, doing);
+    ls__text_add(&to, "%s ", name);
+    add_state(&to, board, env, r);
+    ls__text_add(&to, "%s", doing);
 }

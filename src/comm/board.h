@@ -23,7 +23,7 @@
 #include "comm/descriptor.h"
 
 #define LS__BOARD_MAGIC 0x4c53424fu /* "LSBO" */
-#define LS__BOARD_VERSION 3
+#define LS__BOARD_VERSION 4
 #define LS__BOARD_RANKS_MAX 256 /* ranks of one host */
 #define LS__FLIGHT_MAX 512      /* operations remembered per rank; a power of two */
 
@@ -63,9 +63,13 @@ typedef struct ls__board_rank {
     int32_t world_rank; /* not contiguous on a host where another launcher has dealt them out */
     _Atomic uint64_t heartbeat_ns; /* the engine's last turn */
     /* A failure this rank found itself (a mismatch, a poisoned loss, ls_group_abort, a deadline):
-     * set once, text first, then state (release). The launcher reports it if this rank then ends.
+     * text first, then state (release). The launcher reports it if this rank then ends.
      */
     _Atomic uint32_t failed; /* 0, or the negated ls_status */
+    /* An operation that began after the failure has come through: the program lives on, and the
+     * next failure takes this one's place. */
+    _Atomic uint32_t survived;
+    _Atomic uint64_t failed_ns; /* when; relaxed */
     char failed_text[1024];
     ls__activity activity;
     _Atomic uint64_t flight_next; /* records written so far; record i lies at i % LS__FLIGHT_MAX */
@@ -147,11 +151,15 @@ typedef struct ls__verdict {
 } ls__verdict;
 bool ls__board_give(ls__board *board, const ls__env *env, const ls__verdict *verdict);
 
+/* Whether the process of local rank r is stopped by a signal or held by a debugger. */
+bool ls__board_stopped(const ls__board *board, const ls__env *env, int r);
+
 /* Bumps the doorbell of local rank r and wakes its sleepers. */
 void ls__board_ring(ls__board *board, const ls__env *env, int r);
 
 /* "rank 2 (host h, pid 12) in the backward pass (fc1) at train.c:88 for 1.2 s; last operation:
- * all_reduce #17 (bucket 3 …) of group "ddp", started" - what a rank was doing, for reports. */
+ * all_reduce #17 (bucket 3 …) of group "ddp", started" - what a rank is doing, for reports; a
+ * process that is stopped is said to be. */
 void ls__board_describe(const ls__board *board, const ls__env *env, int r, char *out, size_t bytes);
 /* The two halves of that line: "rank 2 (host h, pid 12)", and the rest from "in the …" on. */
 void ls__board_name(const ls__board *board, int r, char *out, size_t bytes);

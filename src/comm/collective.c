@@ -282,6 +282,16 @@ static bool enqueue(ls_group *group, ls_work *work)
     return group->backend->submit(group, work);
 }
 
+/* The peers would wait for this rank: the group fails, so that they hear why. */
+static ls_status fail_without_handle(ls_group *group, const ls__collective *args)
+{
+    char text[LS__FAILURE_MAX];
+    snprintf(text, sizeof text, "%s on group \"%s\": rank %d has no memory for the operation",
+             ls__operation_name(args->operation), group->name, group->comm->runtime->rank);
+    ls__group_fail(group, LS_ERR_MEMORY, text);
+    return ls__fail(LS_ERR_MEMORY, "%s", text);
+}
+
 static ls_status submit(ls_group *group, const ls__collective *args,
                         const ls_collective_options *options, bool detached, ls_work **out,
                         bool *ready)
@@ -307,7 +317,7 @@ static ls_status submit(ls_group *group, const ls__collective *args,
     if (failed != 0) {
         return ls__fail_again(status, ls__group_failure(group));
     }
-    return status == LS_OK ? LS_OK : ls__fail(status, "no memory for the handle of an operation");
+    return status == LS_OK ? LS_OK : fail_without_handle(group, args);
 }
 
 ls_status ls__collective_start(ls_group *group, const ls__collective *args, ls_work **work)

@@ -51,6 +51,9 @@ ls_status ls__collective_start(ls_group *group, const ls__collective *args, ls_w
 /* Fails the group on every member with this status and text, unless it has a first cause already.
  */
 void ls__group_fail(ls_group *group, ls_status status, const char *text);
+/* Notes a failure that this rank found: the launcher reports it if the rank then ends. The first
+ * counts, unless the program survived it. Any thread. */
+void ls__group_tell_board(ls_group *group, ls_status status, const char *text);
 
 /* The text with which `group` failed, for the status `done` was given; "" while it has not. */
 const char *ls__group_failure(const ls_group *group);

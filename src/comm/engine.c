@@ -269,7 +269,7 @@ static void step_aside(ls__comm *comm)
     atomic_store_explicit(&comm->me->heartbeat_ns, now, memory_order_relaxed);
     if (atomic_load_explicit(&comm->token, memory_order_seq_cst) != 0 &&
         atomic_load_explicit(&comm->stop, memory_order_seq_cst) == 0) {
-        (void)env->park(env, &comm->thread_word, word, now + LS__BEAT_NS);
+        (void)env->park(env, &comm->thread_word, word, now + LS__CHECK_NS);
     }
     atomic_store_explicit(&comm->thread_away, 0, memory_order_seq_cst);
 }

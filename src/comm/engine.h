@@ -15,7 +15,8 @@
  *   - the engine's thread drives when no caller does, and then parks on the doorbell too, without
  *     the token, so that a caller can take it. When it wakes to find a caller driving it moves to
  *     `thread_word`, so that the doorbell wakes one thread and not two, and comes back when it is
- *     called (an operation nobody waits for) or after half a second.
+ *     called (an operation nobody waits for) or after a tenth of a second: the caller may have
+ *     gone to compute, and then nobody else hears that a peer has died.
  * Every park has a deadline of at most half a second, so a lost wake would cost time, never a hang.
  */
 #ifndef LS_COMM_ENGINE_H
@@ -64,6 +65,7 @@ struct ls_work {
     _Atomic bool posted;    /* fence 0 is announced: release under lock, acquire */
     bool warned;            /* token */
     bool announced;         /* token: posted to far members because it has stalled */
+    bool told_stopped;      /* token: a warning has named a stopped process */
     uint8_t way;            /* ls__way; set at submission or by the token's holder */
     const ls__program *program; /* the same */
     void (*done)(void *arg, ls_status status);
@@ -93,6 +95,7 @@ typedef struct ls__member {
     bool far;  /* on another host: control and record are mirrors (far.h) */
     ls__control *control;
     ls__board_rank *record;
+    ls__control *mirror; /* far, and the group's own: the same, to be released; else NULL */
     unsigned char *base; /* of its heap, in our address space; NULL: far */
 } ls__member;
 
@@ -246,8 +249,6 @@ size_t ls__exec_publish(ls_group *group, ls_work *work);
 
 /* Proposes a first cause for the group, tells all members, and returns; any thread. */
 void ls__group_cause(ls_group *group, ls_status status, const char *text);
-/* Tells the launcher of a failure that this rank found; the first counts. */
-void ls__group_tell_board(ls_group *group, ls_status status, const char *text);
 /* token: if the group has a cause, takes it over and ends its works. True: it has failed. */
 bool ls__group_failed(ls_group *group);
 void ls__engine_check(ls__comm *comm, uint64_t now_ns); /* token: verdict, deadlines, stalls */
@@ -308,7 +309,11 @@ typedef struct ls__group_spec {
     const int *world_rank;   /* [size] */
     const uint64_t *control; /* [size] offsets in each member's heap */
 } ls__group_spec;
-ls_status ls__group_open(ls__comm *comm, const ls__group_spec *spec, ls_group **out);
+/* All that needs memory: rank, size and world_rank of the spec. Without mirrors of its own the
+ * control blocks of far members are those that `control` says. */
+ls_status ls__group_make(ls__comm *comm, const ls__group_spec *spec, bool mirrors, ls_group **out);
+void ls__group_unmake(ls_group *group); /* of one that was not joined; NULL is allowed */
+void ls__group_join(ls_group *group, const ls__group_spec *spec); /* the engine knows it then */
 void ls__group_close(
     ls_group *group); /* local: unlinks and frees, the struct with its last handle */
 void ls__group_forget(ls_group *group); /* frees the struct itself */

@@ -23,8 +23,14 @@ const char *ls__group_failure(const ls_group *group)
 
 void ls__group_tell_board(ls_group *group, ls_status status, const char *text)
 {
-    ls__board_rank *me = group->comm->me;
-    if (status != LS_ERR_PEER && atomic_load_explicit(&me->failed, memory_order_relaxed) == 0) {
+    const ls__comm *comm = group->comm;
+    ls__board_rank *me = comm->me;
+    const bool free = atomic_load_explicit(&me->failed, memory_order_relaxed) == 0 ||
+                      atomic_load_explicit(&me->survived, memory_order_relaxed) != 0;
+    if (status != LS_ERR_PEER && free) {
+        atomic_store_explicit(&me->failed, 0, memory_order_release);
+        atomic_store_explicit(&me->survived, 0, memory_order_relaxed);
+        atomic_store_explicit(&me->failed_ns, comm->env->now_ns(comm->env), memory_order_relaxed);
         snprintf(me->failed_text, sizeof me->failed_text, "%s", text);
         /* Sync: release; pairs with the acquire of the launcher. */
         atomic_store_explicit(&me->failed, (uint32_t)-status, memory_order_release);
@@ -345,6 +351,19 @@ static void fail_deadline(ls_group *group, const ls_work *work, uint64_t now_ns)
     ls__group_cause(group, LS_ERR_TIMEOUT, text);
 }
 
+/* A stopped process does not come by itself: it is named early, and even after another warning. */
+static bool waits_for_stopped(const ls_group *group, const ls_work *work)
+{
+    const ls__comm *comm = group->comm;
+    const missing m = find_missing(group, work);
+    bool stopped = false;
+    for (int i = 0; i < m.count; i++) {
+        const int local = group->member[m.member[i]].local;
+        stopped = stopped || (local >= 0 && ls__board_stopped(comm->board, comm->env, local));
+    }
+    return stopped;
+}
+
 static void warn_stall(ls_group *group, ls_work *work, uint64_t now_ns)
 {
     char operation[256], who[LS__FAILURE_MAX];
@@ -421,6 +440,10 @@ static bool check_work(ls_group *group, ls_work *work, uint64_t now_ns)
     if (now_ns >= work->deadline_ns) {
         fail_deadline(group, work, now_ns);
         return true;
+    }
+    if (age > LS__STALL_NS && !work->told_stopped && waits_for_stopped(group, work)) {
+        work->told_stopped = true;
+        warn_stall(group, work, now_ns);
     }
     if (age > LS__WARN_NS && !work->warned) {
         warn_stall(group, work, now_ns);

@@ -3,7 +3,8 @@
  * Making one is a single all_gather over the parent: every rank contributes where its control block
  * lies and which number it would give. The largest number is taken, so no rank ever sees two
  * groups of one number, and the list of ranks travels in the operation's tag, so ranks that ask for
- * different groups are told so by the usual comparison.
+ * different groups are told so by the usual comparison. Memory is taken before that exchange and a
+ * rank without says so in it: after it nothing can fail on one rank alone.
  */
 #include <stdio.h>
 #include <string.h>
@@ -17,147 +18,14 @@
 #define TAG_ROOM 4096
 
 #define SLOT_WORDS (LS__GROUP_SLOTS / 64)
+#define NO_HEAP 0 /* instead of an offset, which is a multiple of 64 */
+#define NO_MEMORY 1
 
 typedef struct offer {         /* one rank's contribution to a new group */
-    uint64_t control;          /* offset in its heap; 0: it had no memory */
+    uint64_t control;          /* offset in its heap, or NO_… */
     uint64_t next;             /* the number it would give */
     uint64_t busy[SLOT_WORDS]; /* table slots of its groups that others may still look at */
 } offer;
-
-/* ---- opening and closing ------------------------------------------------------------------ */
-
-static size_t programs_bytes(int size)
-{
-    return ls__choose_room(size) * sizeof(ls__program *);
-}
-
-static ls_group *group_allocate(ls__comm *comm, int size)
-{
-    const ls__env *env = comm->env;
-    ls_group *group = env->allocate(env, sizeof *group);
-    ls__member *member = env->allocate(env, (size_t)size * sizeof *member);
-    const ls__program **programs = env->allocate(env, programs_bytes(size));
-    if (group == NULL || member == NULL || programs == NULL) {
-        if (group != NULL) {
-            env->release(env, group, sizeof *group);
-        }
-        if (member != NULL) {
-            env->release(env, member, (size_t)size * sizeof *member);
-        }
-        if (programs != NULL) {
-            env->release(env, programs, programs_bytes(size));
-        }
-        return NULL;
-    }
-    memset(group, 0, sizeof *group);
-    memset(programs, 0, programs_bytes(size));
-    group->member = member;
-    group->programs = programs;
-    return group;
-}
-
-/* A group's mirror of a far member's control block; the world's stands behind the heap's header. */
-static bool owns_mirror(const ls_group *group, const ls__member *m)
-{
-    return m->far && m->control != NULL && group->id != 0;
-}
-
-void ls__group_forget(ls_group *group)
-{
-    const ls__env *env = group->comm->env;
-    const size_t count = programs_bytes(group->size) / sizeof(ls__program *);
-    for (size_t i = 0; i < count; i++) {
-        ls__program_free((ls__program *)group->programs[i]);
-    }
-    for (int r = 0; r < group->size; r++) {
-        if (owns_mirror(group, &group->member[r])) {
-            env->release(env, group->member[r].control, sizeof(ls__control));
-        }
-    }
-    env->release(env, group->programs, programs_bytes(group->size));
-    env->release(env, group->member, (size_t)group->size * sizeof *group->member);
-    env->release(env, group, sizeof *group);
-}
-
-static void put_name(ls_group *group, const char *name)
-{
-    if (name != NULL) {
-        snprintf(group->name, sizeof group->name, "%s", name);
-    } else {
-        snprintf(group->name, sizeof group->name, "group %u", group->id);
-    }
-}
-
-static ls_status open_members(ls_group *group, const ls__group_spec *spec)
-{
-    ls__comm *comm = group->comm;
-    memset(group->member, 0, (size_t)spec->size * sizeof *group->member);
-    for (int r = 0; r < spec->size; r++) {
-        const int world_rank = spec->world_rank[r];
-        unsigned char *base = comm->heap.peer[world_rank].base;
-        ls__member *m = &group->member[r];
-        m->world_rank = world_rank;
-        m->far = comm->heap.peer[world_rank].far;
-        m->local = m->far ? -1 : ls__board_local(comm->board, world_rank);
-        m->record = ls__comm_record(comm, world_rank);
-        m->base = m->far ? NULL : base;
-        m->control = (ls__control *)(void *)(base + spec->control[r]);
-        group->has_far = group->has_far || m->far;
-        if (m->far && group->id != 0) {
-            m->control = comm->env->allocate(comm->env, sizeof *m->control);
-            if (m->control == NULL) {
-                return ls__fail(LS_ERR_MEMORY, "no memory for a group of %d ranks", spec->size);
-            }
-            ls__control_clear(m->control);
-        }
-    }
-    return LS_OK;
-}
-
-ls_status ls__group_open(ls__comm *comm, const ls__group_spec *spec, ls_group **out)
-{
-    ls_group *group = group_allocate(comm, spec->size);
-    if (group == NULL) {
-        return ls__fail(LS_ERR_MEMORY, "no memory for a group of %d ranks", spec->size);
-    }
-    group->comm = comm;
-    group->backend = &ls__backend_native;
-    group->id = spec->id;
-    group->rank = spec->rank;
-    group->size = spec->size;
-    put_name(group, spec->name);
-    ls__list_init(&group->queue);
-    ls__list_init(&group->mail);
-    ls_status status = open_members(group, spec);
-    group->own = group->member[group->rank].control;
-    status = status == LS_OK ? group->backend->open(group) : status;
-    if (status != LS_OK) {
-        ls__group_forget(group);
-        return status;
-    }
-    ls__lock_take(&comm->lock, comm->env);
-    ls__list_push_back(&comm->groups, &group->link);
-    ls__unlock(&comm->lock, comm->env);
-    *out = group;
-    return LS_OK;
-}
-
-void ls__group_close(ls_group *group)
-{
-    ls__comm *comm = group->comm;
-    ls__lock_take(&comm->lock, comm->env);
-    ls__list_remove(&group->link);
-    ls__unlock(&comm->lock, comm->env);
-    group->backend->close(group);
-    const ls__env *env = comm->env;
-    ls__lock_take(&comm->lock, env);
-    group->closed = true;
-    const bool last = group->handles == 0;
-    ls__unlock(&comm->lock, env);
-    if (last) {
-        ls__group_forget(group);
-    }
-}
 
 /* ---- making ------------------------------------------------------------------------------- */
 
@@ -209,14 +77,14 @@ static void mark_alive(ls__comm *comm, offer *o)
     }
 }
 
-/* This rank's contribution; without memory its control is 0, and it takes part all the same. */
-static offer make_offer(ls__comm *comm, bool member, void **control)
+/* This rank's contribution; it takes part without memory, too. */
+static offer make_offer(ls__comm *comm, const ls_group *group, void **control)
 {
     offer o = {0};
-    uint64_t offset = 0;
+    uint64_t offset = group != NULL ? NO_HEAP : NO_MEMORY;
     *control = NULL;
     (void)ls__past_settle(comm);
-    if (member && ls__heap_alloc(&comm->heap, sizeof(ls__control), control) == LS_OK) {
+    if (group != NULL && ls__heap_alloc(&comm->heap, sizeof(ls__control), control) == LS_OK) {
         (void)ls__heap_offset(&comm->heap, *control, sizeof(ls__control), &offset);
     }
     ls__lock_take(&comm->lock, comm->env);
@@ -279,9 +147,12 @@ typedef struct plan { /* a group being made */
 static ls_status gather_members(const plan *p)
 {
     for (int i = 0; i < p->count; i++) {
-        p->world_rank[i] = p->parent->member[p->ranks[i]].world_rank;
         p->control[i] = p->offers[p->ranks[i]].control;
-        if (p->control[i] == 0) {
+        if (p->control[i] == NO_MEMORY) {
+            return ls__fail(LS_ERR_MEMORY, "ls_group_new: rank %d has no memory for the group",
+                            p->world_rank[i]);
+        }
+        if (p->control[i] == NO_HEAP) {
             return ls__fail(LS_ERR_MEMORY,
                             "ls_group_new: rank %d has no shared memory left for the group; raise "
                             "LOCKSTEP_HEAP_RESERVE",
@@ -295,7 +166,19 @@ static ls_status make(const plan *p, const char *tag, ls_group **out)
 {
     ls__comm *comm = p->parent->comm;
     void *control = NULL;
-    const offer mine = make_offer(comm, p->rank >= 0, &control);
+    ls_group *group = NULL;
+    ls__group_spec spec = {.name = p->name,
+                           .rank = p->rank,
+                           .size = p->count,
+                           .world_rank = p->world_rank,
+                           .control = p->control};
+    for (int i = 0; i < p->count; i++) {
+        p->world_rank[i] = p->parent->member[p->ranks[i]].world_rank;
+    }
+    if (p->rank >= 0) {
+        (void)ls__group_make(comm, &spec, true, &group); /* the exchange tells of a failure */
+    }
+    const offer mine = make_offer(comm, group, &control);
     ls_status status = ls__collective_start(
         p->parent,
         &(ls__collective){.operation = LS__OP_ALL_GATHER,
@@ -306,24 +189,20 @@ static ls_status make(const plan *p, const char *tag, ls_group **out)
                           .options = LS_OPTIONS(ls_collective_options, .tag = tag)},
         NULL);
     if (status == LS_OK) {
-        uint32_t id = 0;
-        status = agree(p->parent, p->offers, &id);
+        status = agree(p->parent, p->offers, &spec.id);
         status = status == LS_OK ? gather_members(p) : status;
         ls__token_take(comm); /* the list of groups changes */
         if (status != LS_ERR_LIMIT) {
-            learn_id(comm, id);
+            learn_id(comm, spec.id);
         }
         if (status == LS_OK && p->rank >= 0) {
-            status = ls__group_open(comm,
-                                    &(ls__group_spec){.name = p->name,
-                                                      .id = id,
-                                                      .rank = p->rank,
-                                                      .size = p->count,
-                                                      .world_rank = p->world_rank,
-                                                      .control = p->control},
-                                    out);
+            ls__group_join(group, &spec);
+            *out = group;
         }
         ls__token_release(comm);
+    }
+    if (status != LS_OK) {
+        ls__group_unmake(group);
     }
     if (status != LS_OK && control != NULL) {
         (void)ls__heap_free(&comm->heap, control,
@@ -350,8 +229,12 @@ static ls_status with_arrays(ls_group *parent, const int *ranks, int count, cons
     const size_t size = (size_t)parent->size;
     const size_t bytes = size * (sizeof(offer) + sizeof(uint64_t) + 2 * sizeof(int)) + TAG_ROOM;
     unsigned char *memory = env->allocate(env, bytes);
-    if (memory == NULL) {
-        return ls__fail(LS_ERR_MEMORY, "ls_group_new: no memory for %d ranks", parent->size);
+    if (memory == NULL) { /* the others would wait */
+        char text[LS__FAILURE_MAX];
+        snprintf(text, sizeof text, "ls_group_new on group \"%s\": rank %d has no memory for it",
+                 parent->name, parent->comm->runtime->rank);
+        ls__group_fail(parent, LS_ERR_MEMORY, text);
+        return ls__fail(LS_ERR_MEMORY, "%s", text);
     }
     plan p = {.parent = parent, .count = count, .name = name};
     p.offers = (offer *)(void *)memory;

@@ -108,14 +108,15 @@ static ls_status open_world(ls__comm *comm)
         control[r] = ls__heap_header_of(&comm->heap, r)->world;
     }
     comm->next_group = 1;
-    return ls__group_open(comm,
-                          &(ls__group_spec){.name = "world",
-                                            .id = 0,
-                                            .rank = comm->runtime->rank,
-                                            .size = size,
-                                            .world_rank = ranks,
-                                            .control = control},
-                          &comm->world);
+    const ls__group_spec spec = {.name = "world",
+                                 .id = 0,
+                                 .rank = comm->runtime->rank,
+                                 .size = size,
+                                 .world_rank = ranks,
+                                 .control = control};
+    LS_TRY(ls__group_make(comm, &spec, false, &comm->world));
+    ls__group_join(comm->world, &spec);
+    return LS_OK;
 }
 
 static ls_status open_heap(ls__comm *comm)

@@ -117,6 +117,7 @@ static ls_status set_up(ls__agent *agent)
     const ls__job *job = agent->job;
     uint64_t mask = 0;
     agent->term_ns = agent->kill_ns = agent->linger_ns = agent->settle_ns = LS__NEVER;
+    agent->stopped_ns = LS__NEVER;
     agent->signals_fd =
         env->signals_open(env, watched, (int)(sizeof watched / sizeof *watched), &mask);
     if (agent->signals_fd < 0) {
@@ -233,7 +234,9 @@ static void take_signals(ls__agent *agent)
             signal_groups(agent, number); /* under nohup they ignore it, and go on */
         } else if (number == SIGUSR1 || number == SIGUSR2) {
             signal_ranks(agent, number);
-        } /* SIGCHLD only wakes; SIGPIPE and SIGTTOU show in the write */
+        } else if (number == SIGCHLD) { /* of ends the pidfds tell */
+            agent->stopped_ns = 0;
+        } /* SIGPIPE and SIGTTOU show in the write */
     }
 }
 
@@ -246,6 +249,7 @@ static void note_end(ls__agent *agent, ls__agent_rank *rank, const ls__env_exit 
     rank->exit = *how;
     rank->life = (ls__life)life;
     rank->ended = true;
+    rank->ended_ns = agent->env->now_ns(agent->env);
     agent->running--;
     agent->env->close(agent->env, rank->pidfd);
     rank->pidfd = -1;
@@ -383,6 +387,7 @@ void ls__agent_turn(ls__agent *agent)
     ls__env_poll *items = agent->items;
     uint64_t deadline =
         least(least(agent->kill_ns, agent->settle_ns), least(agent->term_ns, agent->linger_ns));
+    deadline = least(deadline, agent->stopped_ns);
     layout at = fill_items(agent, &deadline);
     if (agent->nodes != NULL) {
         deadline = least(deadline, ls__nodes_deadline(agent->nodes));
@@ -414,6 +419,9 @@ void ls__agent_turn(ls__agent *agent)
     mark_dead(agent);
     if (agent->nodes != NULL) {
         ls__nodes_flush(agent->nodes);
+    }
+    if (env->now_ns(env) >= agent->stopped_ns) {
+        ls__agent_look_stopped(agent);
     }
     end_overdue(agent, env->now_ns(env));
 }

@@ -15,7 +15,10 @@ typedef struct ls__agent_rank {
     pid_t pid;
     int pidfd; /* -1: not started, or reaped */
     bool ended;
-    ls__life life; /* what the board said when it ended */
+    uint64_t ended_ns;
+    uint64_t stopped_ns; /* since when its process is stopped; 0: it is not */
+    bool told_stopped;   /* the user was told */
+    ls__life life;       /* what the board said when it ended */
     ls__env_exit exit;
 } ls__agent_rank;
 
@@ -47,6 +50,7 @@ typedef struct ls__agent {
     int consequences;          /* ranks that the verdict stopped */
     uint64_t settle_ns;        /* when the best explanation so far becomes the verdict */
     uint64_t term_ns, kill_ns; /* when what still runs gets SIGTERM, SIGKILL */
+    uint64_t stopped_ns;       /* when ranks that are stopped are looked at again */
     uint64_t linger_ns;        /* when the output of what has ended is no longer waited for */
     bool alone;                /* the front has ended: nobody reads a result */
     ls__env_poll *items;
@@ -67,6 +71,9 @@ void ls__agent_turn(ls__agent *agent); /* agent.c: one turn of the loop */
 
 /* rank.c: starts rank r; false with result->cause and code set. */
 bool ls__agent_start_rank(ls__agent *agent, int r);
+
+/* stopped.c: after a SIGCHLD, and at agent->stopped_ns. */
+void ls__agent_look_stopped(ls__agent *agent);
 
 /* report.c */
 /* Looks at the ranks that have ended and gives the verdict when one of them failed. */

@@ -10,6 +10,9 @@
  *     an exit code
  *     status 0 without ls_finalize                              the others wait for it
  *
+ * A finding counts where it is near the end: one that the program survived, or that lies long
+ * before a signal, did not end the job. It is mentioned in a note.
+ *
  * A process that was killed takes a while to end, longer the more memory it has, and a peer that
  * noticed may be faster. So a weaker explanation becomes the verdict only when no better one has
  * come within SETTLE_MS.
@@ -22,11 +25,12 @@
 #include "base/text.h"
 #include "launch/agent.h"
 
-#define GRACE_MS 400        /* for the others to end by themselves, having read the verdict */
+#define GRACE_MS 300        /* for the others to end by themselves, having read the verdict */
 #define GRACE_STOP_MS 10000 /* the same when the user asked to stop: they may save their work */
 #define GRACE_TERM_MS 200   /* between SIGTERM and SIGKILL */
 #define SETTLE_MS 50
 #define SETTLE_NODES_MS 200
+#define NEAR_MS 2000 /* an end that long after a finding may have another cause */
 #define TAIL_LINES_BYTES 1500
 
 const char *ls__signal_name(int signal)
@@ -50,11 +54,14 @@ const char *ls__signal_name(int signal)
 
 /* ---- kinds of failure ----------------------------------------------------------------------- */
 
-static bool any_joined(const ls__agent *agent)
+/* Some rank has called ls_init, which needs all of them, or come through it. */
+static bool any_joins(const ls__agent *agent)
 {
     for (int r = 0; r < agent->started; r++) {
-        uint32_t life = atomic_load_explicit(&agent->board->rank[r].life, memory_order_acquire);
-        if (!agent->rank[r].ended && life == LS__LIFE_JOINED) {
+        const ls__board_rank *place = &agent->board->rank[r];
+        uint32_t life = atomic_load_explicit(&place->life, memory_order_acquire);
+        bool joining = atomic_load_explicit(&place->activity.since_ns, memory_order_relaxed) != 0;
+        if (!agent->rank[r].ended && (life == LS__LIFE_JOINED || joining)) {
             return true;
         }
     }
@@ -72,14 +79,40 @@ static ls__found_kind kind_of_end(const ls__agent *agent, const ls__agent_rank *
     if (rank->exit.code != 0) {
         return LS__FOUND_CODE;
     }
-    bool waited_for = rank->life == LS__LIFE_STARTED && any_joined(agent);
+    bool waited_for = rank->life == LS__LIFE_STARTED && any_joins(agent);
     return rank->life == LS__LIFE_JOINED || waited_for ? LS__FOUND_UNFINISHED : LS__FOUND_NONE;
 }
 
-static ls__found_kind kind_of_finding(const ls__board_rank *rank)
+/* When the first of the ranks ended that have failed; now, if none has. SIGABRT is how a program
+ * gives up, and so no cause of its own. */
+static uint64_t first_end_ns(const ls__agent *agent, bool *killed)
+{
+    uint64_t first = agent->env->now_ns(agent->env);
+    *killed = false;
+    for (int r = 0; r < agent->started; r++) {
+        const ls__agent_rank *rank = &agent->rank[r];
+        if (kind_of_end(agent, rank) != LS__FOUND_NONE) {
+            first = rank->ended_ns < first ? rank->ended_ns : first;
+            *killed = *killed || (rank->exit.signal != 0 && rank->exit.signal != SIGABRT);
+        }
+    }
+    return first;
+}
+
+static bool is_past(const ls__agent *agent, const ls__board_rank *rank)
+{
+    bool killed;
+    uint64_t end_ns = first_end_ns(agent, &killed);
+    uint64_t failed_ns = atomic_load_explicit(&rank->failed_ns, memory_order_relaxed);
+    bool survived = atomic_load_explicit(&rank->survived, memory_order_acquire) != 0;
+    bool far = end_ns > failed_ns + NEAR_MS * 1000000ull;
+    return survived ? killed || far : killed && far;
+}
+
+static ls__found_kind kind_of_finding(const ls__agent *agent, const ls__board_rank *rank)
 {
     ls_status status = -(int)atomic_load_explicit(&rank->failed, memory_order_acquire);
-    if (status == LS_OK) {
+    if (status == LS_OK || is_past(agent, rank)) {
         return LS__FOUND_NONE;
     }
     bool waited = status == LS_ERR_PEER || status == LS_ERR_TIMEOUT || status == LS_ERR_ABORTED;
@@ -237,7 +270,9 @@ static void describe(const ls__agent *agent, int r, int ended, ls__found_kind ki
     out->code = rank->exit.code;
     out->job_code = failed || ended < 0 ? code_of(&rank->exit) : code_of(&agent->rank[ended].exit);
     out->before_init = rank->exit.signal == 0 && rank->ended && rank->life == LS__LIFE_STARTED;
-    out->status = -(int)atomic_load_explicit(&place->failed, memory_order_acquire);
+    out->status = is_past(agent, place)
+                      ? LS_OK
+                      : -(int)atomic_load_explicit(&place->failed, memory_order_acquire);
     out->step = atomic_load_explicit(&activity->step, memory_order_relaxed);
     out->updates = atomic_load_explicit(&activity->updates, memory_order_relaxed);
     if (kind == LS__FOUND_MISMATCH || kind == LS__FOUND_WAITED) {
@@ -259,7 +294,7 @@ static bool look_here(const ls__agent *agent, bool failed_elsewhere, ls__finding
         return true;
     }
     for (int r = 0; r < agent->started; r++) {
-        ls__found_kind finding = kind_of_finding(&agent->board->rank[r]);
+        ls__found_kind finding = kind_of_finding(agent, &agent->board->rank[r]);
         if (finding < kind) {
             kind = finding;
             culprit = r;
@@ -378,6 +413,24 @@ static void add_consequences(const ls__agent *agent, ls__text *to)
     }
 }
 
+/* What a rank had found and lived on with. */
+static void add_past(const ls__agent *agent, ls__text *to)
+{
+    for (int r = 0; agent->board != NULL && r < agent->started; r++) {
+        const ls__board_rank *place = &agent->board->rank[r];
+        bool failed = atomic_load_explicit(&place->failed, memory_order_acquire) != 0;
+        if (failed && is_past(agent, place)) {
+            bool killed;
+            uint64_t failed_ns = atomic_load_explicit(&place->failed_ns, memory_order_relaxed);
+            ls__text_add(to,
+                         "lockstep: note: %.0f s before, rank %d had failed and gone on: %.800s\n",
+                         (double)(first_end_ns(agent, &killed) - failed_ns) * 1e-9,
+                         place->world_rank, place->failed_text);
+            return;
+        }
+    }
+}
+
 static void add_good_stop(const ls__agent *agent, ls__text *to)
 {
     if (agent->stop_signal != 0) {
@@ -400,4 +453,5 @@ void ls__agent_report(ls__agent *agent)
     ls__text_add(&to, "lockstep: %s\n", result->cause);
     add_last_lines(agent, &to);
     add_consequences(agent, &to);
+    add_past(agent, &to);
 }

@@ -57,12 +57,26 @@ static ls_status alloc_tables(ls_reducer *r, int count)
     return LS_OK;
 }
 
+/* After the comparison: nothing is left that peers wait for, but a rank that fails here will not
+ * take part in the first backward. */
+static ls_status lay_out(ls_reducer *r, int count)
+{
+    int *order = ls__arena_alloc(&r->arena, ((size_t)count + 1) * sizeof *order);
+    if (!order) {
+        return ls__fail(LS_ERR_MEMORY, "reducer \"%s\": no memory for %d parameters", r->name,
+                        count);
+    }
+    for (int i = 0; i < count; i++) {
+        order[i] = count - 1 - i;
+    }
+    return ls__plan_make(r, order, 1, &r->plan);
+}
+
 static ls_status build(ls_reducer *r, ls_reducer_param *params, int count)
 {
-    LS_TRY(alloc_tables(r, count));
-    /* A rank with a bad parameter still takes part in the comparison, so that its peers hear of it
-     * instead of waiting: it fails the group with the reason. */
-    ls_status status = LS_OK;
+    /* A rank with a bad parameter, or without memory, fails the group with the reason, so that its
+     * peers hear of it instead of waiting. */
+    ls_status status = alloc_tables(r, count);
     for (int i = 0; i < count && status == LS_OK; i++) {
         status = copy_param(r, i, &params[i]);
     }
@@ -76,15 +90,11 @@ static ls_status build(ls_reducer *r, ls_reducer_param *params, int count)
         ls__group_fail(r->group, status, ls_error_message());
         return status;
     }
-    int *order = ls__arena_alloc(&r->arena, ((size_t)count + 1) * sizeof *order);
-    if (!order) {
-        return ls__fail(LS_ERR_MEMORY, "reducer \"%s\": no memory for %d parameters", r->name,
-                        count);
+    status = lay_out(r, count);
+    if (status < 0) {
+        ls__reducer_abort(r, status, ls_error_message());
+        return status;
     }
-    for (int i = 0; i < count; i++) {
-        order[i] = count - 1 - i;
-    }
-    LS_TRY(ls__plan_make(r, order, 1, &r->plan));
     for (int i = 0; i < count; i++) {
         params[i].grad = ls__reducer_grad(r, i);
     }
@@ -108,6 +118,7 @@ ls_status ls_reducer_new(ls_group *group, ls_reducer_param *params, int count,
     LS__OPTIONS(ls_reducer_options, given, options);
     ls_reducer *r = runtime->env->allocate(runtime->env, sizeof *r);
     if (!r) {
+        (void)ls_group_abort(group, "ls_reducer_new: no memory"); /* the others would wait */
         return ls__fail(LS_ERR_MEMORY, "ls_reducer_new: no memory");
     }
     memset(r, 0, sizeof *r);
@@ -115,8 +126,13 @@ ls_status ls_reducer_new(ls_group *group, ls_reducer_param *params, int count,
     r->options = given;
     ls__arena_init(&r->arena, runtime->env, 1 << 14);
     r->name = copy_text(r, r->options.name ? r->options.name : "reducer");
-    ls_status status = r->name ? ls_group_new(group, NULL, 0, r->name, &r->group)
-                               : ls__fail(LS_ERR_MEMORY, "ls_reducer_new: no memory");
+    ls_status status = LS_OK;
+    if (r->name) {
+        status = ls_group_new(group, NULL, 0, r->name, &r->group);
+    } else {
+        (void)ls_group_abort(group, "ls_reducer_new: no memory");
+        status = ls__fail(LS_ERR_MEMORY, "ls_reducer_new: no memory");
+    }
     if (status == LS_OK) {
         r->rank = ls_group_rank(r->group);
         r->size = ls_group_size(r->group);
