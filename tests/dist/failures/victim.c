@@ -1,0 +1,300 @@
+/* A training program of which one rank comes to grief at a chosen place in a chosen way.
+ *
+ *     victim HOW WHERE RANK FOLDER
+ *     HOW    none, kill, segv, abort, exit0, exit3, stop, oom (no memory from there on)
+ *     WHERE  startup, rendezvous, forward, backward, the name of an operation (all_reduce … recv),
+ *            group, between, compute, checkpoint, exit
+ *
+ * "Inside" an operation means: an alarm goes off in the victim while it waits for the next rank,
+ * which comes late. At that moment it writes "STRIKE <monotonic seconds>" to stderr. In `compute`
+ * the others are in a loop of their own, without a call of the library.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <lockstep/checkpoint.h>
+#include <lockstep/lockstep.h>
+
+#include "autograd/engine.h"
+
+enum { DIM = 32, BATCH = 8, STEPS = 4, FATAL_STEP = 2, COUNT = 4096, RANKS_MAX = 8 };
+enum { ALARM_US = 60000, LATE_US = 200000, COMPUTE_SECONDS = 20 };
+
+static const char *how, *where, *folder;
+static int victim, rank, size, step;
+static volatile sig_atomic_t struck;
+
+/* ---- what happens ------------------------------------------------------------------------- */
+
+static bool how_is(const char *name)
+{
+    return strcmp(how, name) == 0;
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* Leaves the process without memory: a limit, and what malloc still holds is taken. */
+static void use_up_memory(void)
+{
+    const struct rlimit none = {1 << 20, 1 << 20};
+    (void)setrlimit(RLIMIT_AS, &none);
+    for (size_t bytes = 1 << 20; bytes >= 16; bytes /= 2) {
+        while (malloc(bytes) != NULL) {
+        }
+    }
+}
+
+static void strike(void)
+{
+    char line[64];
+    const int n = snprintf(line, sizeof line, "STRIKE %.4f\n", now());
+    if (write(2, line, (size_t)n) < 0) {
+        _exit(9);
+    }
+    struck = 1;
+    if (how_is("exit0") || how_is("exit3")) {
+        _exit(how_is("exit3") ? 3 : 0);
+    }
+    if (how_is("oom")) {
+        use_up_memory();
+        return;
+    }
+    raise(how_is("kill") ? SIGKILL : how_is("segv") ? SIGSEGV : how_is("stop") ? SIGSTOP : SIGABRT);
+}
+
+static void strike_by_alarm(int signal)
+{
+    (void)signal;
+    strike();
+}
+
+/* ---- where -------------------------------------------------------------------------------- */
+
+static bool at(const char *here)
+{
+    return step == FATAL_STEP && strcmp(where, here) == 0 && !how_is("none");
+}
+
+static void strike_at(const char *here)
+{
+    if (at(here) && rank == victim) {
+        strike();
+    }
+}
+
+/* Around a call in which the victim waits: before it … */
+static void meet(const char *here)
+{
+    if (!at(here)) {
+        return;
+    }
+    if (rank == victim && how_is("oom")) {
+        strike();
+    } else if (rank == victim) {
+        (void)signal(SIGALRM, strike_by_alarm);
+        (void)ualarm(ALARM_US, 0);
+    }
+    if (rank == (victim + 1) % size) {
+        usleep(LATE_US);
+    }
+}
+
+/* … and after it, for a call in which it did not have to wait. */
+static void part(const char *here)
+{
+    while (at(here) && rank == victim && !struck) {
+        usleep(1000);
+    }
+}
+
+#define INSIDE(name, call)                                                                         \
+    do {                                                                                           \
+        meet(name);                                                                                \
+        LS_CHECK(call);                                                                            \
+        part(name);                                                                                \
+    } while (0)
+
+/* ---- a model with a trap in each pass ------------------------------------------------------ */
+
+typedef struct fragile {
+    ls_module base;
+    ls_module *fc1, *fc2;
+} fragile;
+
+static ls_tensor *fragile_forward(ls_module *m, ls_tensor *x)
+{
+    fragile *self = (fragile *)m;
+    ls_tensor *h = ls_relu(ls_forward(self->fc1, x));
+    strike_at("forward");
+    return ls_forward(self->fc2, h);
+}
+static const ls_module_class fragile_class = {"fragile", fragile_forward, NULL, NULL};
+
+/* A leaf whose gradient is ready in the middle of backward. */
+static ls_status trap_begin(ls__observer *self, const ls__backward_info *info)
+{
+    (void)self;
+    (void)info;
+    return LS_OK;
+}
+static ls_status trap_ready(ls__observer *self, int index)
+{
+    (void)self;
+    (void)index;
+    strike_at("backward");
+    return LS_OK;
+}
+static ls_status trap_end(ls__observer *self)
+{
+    (void)self;
+    return LS_OK;
+}
+static void trap_abort(ls__observer *self, ls_status status, const char *message)
+{
+    (void)self;
+    (void)status;
+    (void)message;
+}
+static ls__observer observer = {.param_count = 1,
+                                .begin = trap_begin,
+                                .ready = trap_ready,
+                                .end = trap_end,
+                                .abort = trap_abort};
+
+static ls_module *make_model(void)
+{
+    fragile *net = ls_module_new(sizeof *net, &fragile_class);
+    if (net == NULL) {
+        return NULL;
+    }
+    net->fc1 = ls_module_add(&net->base, "fc1", ls_linear_new(DIM, DIM, NULL));
+    net->fc2 = ls_module_add(&net->base, "fc2", ls_linear_new(DIM, DIM, NULL));
+    return ls_ddp_new(&net->base, ls_world(), NULL);
+}
+
+/* ---- every operation ----------------------------------------------------------------------- */
+
+static float a[COUNT * RANKS_MAX], b[COUNT * RANKS_MAX];
+
+static void all_operations(void)
+{
+    ls_group *w = ls_world();
+    const int root = (victim + 1) % size;
+    INSIDE("all_reduce", ls_all_reduce(w, a, COUNT, LS_FLOAT32, LS_SUM, NULL, NULL));
+    INSIDE("reduce_scatter", ls_reduce_scatter(w, a, b, COUNT, LS_FLOAT32, LS_SUM, NULL, NULL));
+    INSIDE("all_gather", ls_all_gather(w, a, b, COUNT, LS_FLOAT32, NULL, NULL));
+    INSIDE("broadcast", ls_broadcast(w, a, COUNT, LS_FLOAT32, root, NULL, NULL));
+    INSIDE("reduce", ls_reduce(w, a, b, COUNT, LS_FLOAT32, LS_SUM, victim, NULL, NULL));
+    INSIDE("gather", ls_gather(w, a, b, COUNT, LS_FLOAT32, victim, NULL, NULL));
+    INSIDE("scatter", ls_scatter(w, a, b, COUNT, LS_FLOAT32, root, NULL, NULL));
+    INSIDE("barrier", ls_barrier(w, NULL, NULL));
+    const char *const letters[] = {"send", "recv"};
+    for (int k = 0; k < 2; k++) {
+        const int from = k == 0 ? victim : root, to = k == 0 ? root : victim;
+        if (rank == from) {
+            INSIDE(letters[k], ls_send(w, a, COUNT * RANKS_MAX, LS_FLOAT32, to, 7, NULL, NULL));
+        } else if (rank == to) {
+            INSIDE(letters[k], ls_recv(w, b, COUNT * RANKS_MAX, LS_FLOAT32, from, 7, NULL, NULL));
+        }
+        LS_CHECK(ls_barrier(w, NULL, NULL));
+    }
+}
+
+static void make_a_group(void)
+{
+    ls_group *group = NULL;
+    INSIDE("group", ls_group_new(ls_world(), NULL, 0, "copy", &group));
+    LS_CHECK(ls_group_free(group));
+}
+
+static void compute(void)
+{
+    volatile double x = 1.0;
+    for (double end = now() + COMPUTE_SECONDS; at("compute") && now() < end;) {
+        x = x * 1.0000001;
+        strike_at("compute");
+    }
+}
+
+static void save(ls_module *net)
+{
+    ls_checkpoint *checkpoint = NULL;
+    const ls_checkpoint_item item = LS_ITEM("model", ls_ddp_module(net));
+    LS_CHECK(ls_checkpoint_open(folder, ls_world(), NULL, &checkpoint));
+    INSIDE("checkpoint", ls_checkpoint_save(checkpoint, step, &item, 1));
+    LS_CHECK(ls_checkpoint_close(checkpoint));
+}
+
+/* ---- the program --------------------------------------------------------------------------- */
+
+static void train(ls_module *net, ls_optim *optim, ls_tensor *trap)
+{
+    for (step = 0; step < STEPS; step++) {
+        strike_at("between");
+        compute();
+        LS_SCOPE
+        {
+            ls_tensor *x = ls_mul(ls_randn(LS_SHAPE(BATCH, DIM)), trap);
+            LS_CHECK(ls_backward(ls_mean(ls_forward(net, x))));
+        }
+        LS_CHECK(ls_optim_step(optim));
+        ls_optim_zero_grad(optim);
+        all_operations();
+        make_a_group();
+        if (step == FATAL_STEP) {
+            save(net);
+        }
+    }
+}
+
+static int number_of(const char *variable)
+{
+    const char *text = getenv(variable);
+    return text != NULL ? atoi(text) : 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 5) {
+        fprintf(stderr, "usage: victim HOW WHERE RANK FOLDER\n");
+        return 2;
+    }
+    how = argv[1];
+    where = argv[2];
+    victim = atoi(argv[3]);
+    folder = argv[4];
+    rank = number_of("RANK");
+    size = number_of("WORLD_SIZE");
+    fprintf(stderr, "PID %d\n", (int)getpid());
+    step = FATAL_STEP;
+    strike_at("startup");
+    INSIDE("rendezvous", ls_init(NULL));
+    ls_module *net = make_model();
+    if (net == NULL) {
+        fprintf(stderr, "error: %s\n", ls_error_message());
+        return 1;
+    }
+    ls_optim *optim = ls_sgd_new(net, NULL);
+    ls_tensor *trap = ls_set_requires_grad(ls_keep(ls_ones(LS_SHAPE(DIM), LS_FLOAT32)), true);
+    LS_CHECK(ls__observer_add(&observer));
+    LS_CHECK(ls__param_observe(trap, &observer, 0));
+    train(net, optim, trap);
+    ls__observer_remove(&observer);
+    ls_optim_free(optim);
+    ls_module_free(net);
+    ls_free(trap);
+    LS_CHECK(ls_finalize());
+    step = FATAL_STEP;
+    strike_at("exit");
+    return 0;
+}
