@@ -28,19 +28,12 @@ static ls__link *link_new(const ls__link_spec *spec, int fd, bool client)
     return link;
 }
 
-static ls_status refuse_mode(const ls__link_spec *spec)
-{
-    return spec->mode == LS__LINK_PLAIN
-               ? LS_OK
-               : ls__fail(LS_ERR_UNSUPPORTED,
-                          "encrypting what leaves the host: this build has no TLS (OpenSSL 3); "
-                          "start with --data-plane plain if the network may be trusted");
-}
-
 ls_status ls__link_connect(const ls__link_spec *spec, const char *address, int port,
                            const char *from, ls__link **out)
 {
-    LS_TRY(refuse_mode(spec));
+    if (spec->mode == LS__LINK_TLS) {
+        LS_TRY(ls__tls_available());
+    }
     const int fd = spec->env->tcp_connect(spec->env, address, port, from);
     if (fd < 0) {
         return ls__fail(LS_ERR_PEER, "connecting to %s port %d: %s", address, port, strerror(-fd));
@@ -59,7 +52,7 @@ ls_status ls__link_accept(const ls__link_spec *spec, int fd, ls__link **out)
 {
     char address[LS__ADDRESS_MAX] = "unknown";
     int port = 0;
-    ls_status status = refuse_mode(spec);
+    ls_status status = spec->mode == LS__LINK_TLS ? ls__tls_available() : LS_OK;
     ls__link *link = status == LS_OK ? link_new(spec, fd, false) : NULL;
     if (link == NULL) {
         spec->env->close(spec->env, fd);
@@ -88,7 +81,15 @@ static ls_status advance(ls__link *link)
         }
         LS_TRY(ls__proof_begin(link));
     }
-    return ls__proof_advance(link);
+    if (link->state != LS__LINK_SEALING) {
+        const ls_status status = ls__proof_advance(link);
+        if (status != LS_OK || link->spec.mode == LS__LINK_PLAIN) {
+            return status;
+        }
+        LS_TRY(ls__tls_begin(link));
+        link->state = LS__LINK_SEALING;
+    }
+    return ls__tls_handshake(link);
 }
 
 ls_status ls__link_handshake(ls__link *link)
@@ -100,8 +101,8 @@ ls_status ls__link_handshake(ls__link *link)
         return ls__fail(LS_ERR_STATE, "the connection with %s has failed before", link->peer);
     }
     const ls_status status = advance(link);
-    if (status < 0) {
-        link->state = LS__LINK_FAILED;
+    if (status != LS_IN_PROGRESS) {
+        link->state = status == LS_OK ? LS__LINK_OPEN : LS__LINK_FAILED;
     }
     return status;
 }
@@ -113,29 +114,30 @@ int ls__link_fd(const ls__link *link)
 
 bool ls__link_wants_write(const ls__link *link)
 {
-    return link->state == LS__LINK_CONNECTING || link->put < link->queued;
+    return link->state == LS__LINK_CONNECTING || link->put < link->queued ||
+           (link->tls != NULL && ls__tls_holds(link->tls));
 }
 
 ssize_t ls__link_read(ls__link *link, void *out, size_t bytes)
 {
-    return link->env->recv(link->env, link->fd, out, bytes, NULL);
+    return link->tls != NULL ? ls__tls_read(link->tls, out, bytes)
+                             : link->env->recv(link->env, link->fd, out, bytes, NULL);
 }
 
 ssize_t ls__link_send(ls__link *link, const ls__env_span *spans, int count)
 {
-    return link->env->send_spans(link->env, link->fd, spans, count);
+    return link->tls != NULL ? ls__tls_send(link->tls, spans, count)
+                             : link->env->send_spans(link->env, link->fd, spans, count);
 }
 
 int ls__link_flush(ls__link *link)
 {
-    (void)link;
-    return 0;
+    return link->tls != NULL ? ls__tls_flush(link->tls) : 0;
 }
 
 bool ls__link_has_more(const ls__link *link)
 {
-    (void)link;
-    return false;
+    return link->tls != NULL && ls__tls_has_more(link->tls);
 }
 
 const char *ls__link_peer(const ls__link *link)
@@ -145,14 +147,15 @@ const char *ls__link_peer(const ls__link *link)
 
 const char *ls__link_protection(const ls__link *link)
 {
-    (void)link;
-    return "plain: the secret is proven, data is not encrypted";
+    return link->tls != NULL ? ls__tls_protection(link->tls)
+                             : "plain: the secret is proven, data is not encrypted";
 }
 
 void ls__link_close(ls__link *link)
 {
     if (link != NULL) {
         const ls__env *env = link->env;
+        ls__tls_end(link->tls);
         env->close(env, link->fd);
         memset(link->secret, 0, sizeof link->secret);
         env->release(env, link, sizeof *link);

@@ -6,8 +6,9 @@
  *     HMAC("client", c, s, …)    ──▶          verified first: strangers get nothing to work with
  *                                ◀──          HMAC("server", c, s, …)
  *
- * The codes cover both nonces, the side, the purpose and the job, so a recorded proof, one sent
- * back to its sender, and one of another port or job are all worthless. Messages have fixed sizes;
+ * The codes cover both hellos (nonces, versions, modes), the side, the purpose and the job, so a
+ * recorded proof, one sent back to its sender, and one of another port or job are all worthless,
+ * and nobody on the way can talk the two out of TLS. Messages have fixed sizes;
  * nothing else is read before the end.
  */
 #include <errno.h>
@@ -19,25 +20,33 @@
 #include "comm/link/inside.h"
 
 #define PROOF_MAGIC 0x4c534b31u /* "LSK1" */
-#define PROOF_VERSION 1
-#define LABEL "lockstep link"
+#define PROOF_VERSION 2
 
 _Static_assert(sizeof(ls__proof_hello) == 40, "no padding");
 
-static ls_status code_of(const ls__link *link, bool client, uint8_t out[LS__PROOF_MAC])
+/* HMAC(secret, "lockstep link LABEL PURPOSE\0" job hello-of-the-client hello-of-the-server) */
+static ls_status code_of(const ls__link *link, const char *label, uint8_t out[LS__PROOF_MAC])
 {
     const ls__proof_hello *c = link->client ? &link->own : &link->other;
     const ls__proof_hello *s = link->client ? &link->other : &link->own;
-    uint8_t text[256] = {0};
-    size_t used = (size_t)snprintf((char *)text, 96, "%s %s %.48s", LABEL,
-                                   client ? "client" : "server", link->spec.purpose) +
-                  1;
+    uint8_t text[96 + sizeof link->spec.job + 2 * sizeof *c] = {0};
+    size_t used =
+        (size_t)snprintf((char *)text, 96, "lockstep link %s %.48s", label, link->spec.purpose) + 1;
     memcpy(text + used, &link->spec.job, sizeof link->spec.job);
     used += sizeof link->spec.job;
-    memcpy(text + used, c->nonce, LS__PROOF_NONCE);
-    memcpy(text + used + LS__PROOF_NONCE, s->nonce, LS__PROOF_NONCE);
-    used += 2 * (size_t)LS__PROOF_NONCE;
-    return ls__mac(link->secret, LS__LINK_SECRET, text, used, out);
+    memcpy(text + used, c, sizeof *c);
+    memcpy(text + used + sizeof *c, s, sizeof *s);
+    return ls__mac(link->secret, LS__LINK_SECRET, text, used + sizeof *c + sizeof *s, out);
+}
+
+static const char *label_of(bool client)
+{
+    return client ? "client" : "server";
+}
+
+ls_status ls__proof_key(const ls__link *link, uint8_t out[LS__PROOF_MAC])
+{
+    return code_of(link, "key", out);
 }
 
 static void queue(ls__link *link, const void *bytes, size_t count)
@@ -89,6 +98,32 @@ static ls_status receive(ls__link *link, size_t count)
     return LS_OK;
 }
 
+/* Both build and mode are said in words on both sides, where it is Lockstep that speaks. */
+static ls_status compare_hellos(ls__link *link)
+{
+    const ls__proof_hello *other = &link->other, *own = &link->own;
+    if (other->magic != PROOF_MAGIC || other->client == own->client) {
+        return ls__fail(LS_ERR_AUTH, "what %s sent is no greeting of Lockstep: a stranger",
+                        link->peer);
+    }
+    if (other->version == own->version && other->mode == own->mode) {
+        return LS_OK;
+    }
+    if (!link->client) {
+        queue(link, own, sizeof *own);
+        (void)flush(link);
+    }
+    return other->version != own->version
+               ? ls__fail(LS_ERR_AUTH,
+                          "%s speaks version %d of the proof, this side version %d: install the "
+                          "same Lockstep on every host",
+                          link->peer, other->version, own->version)
+               : ls__fail(LS_ERR_AUTH,
+                          "%s wants %s, this side %s: give every node the same --data-plane",
+                          link->peer, other->mode == LS__LINK_TLS ? "TLS" : "no encryption",
+                          own->mode == LS__LINK_TLS ? "TLS" : "no encryption");
+}
+
 static ls_status take_hello(ls__link *link)
 {
     const ls_status status = receive(link, sizeof link->other);
@@ -96,17 +131,10 @@ static ls_status take_hello(ls__link *link)
         return status;
     }
     memcpy(&link->other, link->in, sizeof link->other);
-    if (link->other.magic != PROOF_MAGIC || link->other.version != PROOF_VERSION ||
-        link->other.client == link->own.client) {
-        return ls__fail(
-            LS_ERR_AUTH,
-            "what %s sent is no greeting of this version (a stranger, another build, or "
-            "one side speaks TLS and the other plain)",
-            link->peer);
-    }
+    LS_TRY(compare_hellos(link));
     if (link->client) {
         uint8_t code[LS__PROOF_MAC];
-        LS_TRY(code_of(link, true, code));
+        LS_TRY(code_of(link, label_of(true), code));
         queue(link, code, sizeof code);
     } else {
         queue(link, &link->own, sizeof link->own);
@@ -122,7 +150,7 @@ static ls_status take_code(ls__link *link)
     if (status != LS_OK) {
         return status;
     }
-    LS_TRY(code_of(link, !link->client, want));
+    LS_TRY(code_of(link, label_of(!link->client), want));
     if (!ls__mac_equal(want, link->in)) {
         return ls__fail(
             LS_ERR_AUTH,
@@ -130,7 +158,7 @@ static ls_status take_code(ls__link *link)
             link->peer);
     }
     if (!link->client) {
-        LS_TRY(code_of(link, false, want));
+        LS_TRY(code_of(link, label_of(false), want));
         queue(link, want, sizeof want);
     }
     link->state = LS__LINK_LAST;
@@ -139,8 +167,10 @@ static ls_status take_code(ls__link *link)
 
 ls_status ls__proof_begin(ls__link *link)
 {
-    link->own =
-        (ls__proof_hello){.magic = PROOF_MAGIC, .version = PROOF_VERSION, .client = link->client};
+    link->own = (ls__proof_hello){.magic = PROOF_MAGIC,
+                                  .version = PROOF_VERSION,
+                                  .client = link->client,
+                                  .mode = (uint8_t)link->spec.mode};
     if (link->env->random_bytes(link->env, link->own.nonce, sizeof link->own.nonce) != 0) {
         return ls__fail(LS_ERR_SYSTEM, "no random numbers for the proof of the job's secret");
     }
@@ -157,9 +187,6 @@ ls_status ls__proof_advance(ls__link *link)
     while (status == LS_OK && link->state != LS__LINK_LAST) {
         status = link->state == LS__LINK_HELLO ? take_hello(link) : take_code(link);
         status = status == LS_OK ? flush(link) : status;
-    }
-    if (status == LS_OK) {
-        link->state = LS__LINK_OPEN;
     }
     return status;
 }

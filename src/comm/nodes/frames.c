@@ -177,5 +177,5 @@ bool ls__frames_say(ls__frames *f, ls__node_type type, json_t *object)
 
 bool ls__frames_idle(const ls__frames *f)
 {
-    return f->out.start == f->out.end;
+    return f->out.start == f->out.end && (f->link == NULL || !ls__link_wants_write(f->link));
 }

@@ -6,41 +6,8 @@
 
 #include "comm/link/door.h"
 #include "comm/link/inside.h"
+#include "meet.h"
 #include "test.h"
-
-static const uint8_t right[LS__LINK_SECRET] = {1, 2, 3}, wrong[LS__LINK_SECRET] = {1, 2, 4};
-
-static ls__link_spec spec_of(const uint8_t *secret, const char *purpose, uint64_t job)
-{
-    return (ls__link_spec){
-        .env = ls__env_posix(), .secret = secret, .purpose = purpose, .job = job};
-}
-
-static ls__door *door_of(const ls__link_spec *spec)
-{
-    ls__door *door = NULL;
-    CHECK_OK(ls__door_open(spec, "127.0.0.1", 0, &door));
-    return door;
-}
-
-/* Drives both sides until the client is through or has failed; *in is what the door let in. */
-static ls_status meet(ls__door *door, ls__link *client, ls__link **in)
-{
-    const ls__env *env = ls__env_posix();
-    const uint64_t end = env->now_ns(env) + 3000000000u;
-    ls_status status = LS_IN_PROGRESS;
-    *in = NULL;
-    while ((status == LS_IN_PROGRESS || *in == NULL) && env->now_ns(env) < end) {
-        ls__link *came = ls__door_next(door);
-        *in = came != NULL ? came : *in;
-        status = status == LS_IN_PROGRESS ? ls__link_handshake(client) : status;
-        if (status < 0) {
-            return status;
-        }
-        env->yield(env);
-    }
-    return status;
-}
 
 /* The status with which a client of `spec` ends at a door of `at`. */
 static ls_status try(const ls__link_spec *at, const ls__link_spec *spec)
@@ -58,7 +25,7 @@ static ls_status try(const ls__link_spec *at, const ls__link_spec *spec)
 
 TEST(who_knows_the_secret_gets_in_and_bytes_flow_both_ways)
 {
-    const ls__link_spec spec = spec_of(right, "data", 7);
+    const ls__link_spec spec = spec_of(LS__LINK_PLAIN, right_secret, "data", 7);
     ls__door *door = door_of(&spec);
     ls__link *client = NULL, *in = NULL;
     char got[16] = "";
@@ -79,15 +46,15 @@ TEST(who_knows_the_secret_gets_in_and_bytes_flow_both_ways)
 
 TEST(another_secret_purpose_or_job_stays_outside)
 {
-    const ls__link_spec at = spec_of(right, "data", 7);
+    const ls__link_spec at = spec_of(LS__LINK_PLAIN, right_secret, "data", 7);
     ls__link_spec other = at;
     CHECK_INT(try(&at, &other), LS_OK);
-    other = spec_of(wrong, "data", 7);
+    other = spec_of(LS__LINK_PLAIN, wrong_secret, "data", 7);
     CHECK_INT(try(&at, &other), LS_ERR_PEER); /* the door says nothing: it closes */
     CHECK_CONTAINS(ls_error_message(), "is it the same on both sides?");
-    other = spec_of(right, "store", 7);
+    other = spec_of(LS__LINK_PLAIN, right_secret, "store", 7);
     CHECK_INT(try(&at, &other), LS_ERR_PEER);
-    other = spec_of(right, "data", 8);
+    other = spec_of(LS__LINK_PLAIN, right_secret, "data", 8);
     CHECK_INT(try(&at, &other), LS_ERR_PEER);
 }
 
@@ -116,7 +83,7 @@ static size_t stranger(ls__door *door, const void *bytes, size_t count)
 
 TEST(garbage_gets_no_answer)
 {
-    const ls__link_spec spec = spec_of(right, "data", 7);
+    const ls__link_spec spec = spec_of(LS__LINK_PLAIN, right_secret, "data", 7);
     ls__door *door = door_of(&spec);
     unsigned char garbage[200];
     memset(garbage, 0xee, sizeof garbage);
@@ -129,7 +96,7 @@ TEST(garbage_gets_no_answer)
 /* A client's whole proof, recorded and sent again, meets another nonce. */
 TEST(a_recorded_proof_is_worth_nothing)
 {
-    const ls__link_spec spec = spec_of(right, "data", 7);
+    const ls__link_spec spec = spec_of(LS__LINK_PLAIN, right_secret, "data", 7);
     ls__door *door = door_of(&spec);
     ls__link *client = NULL, *in = NULL;
     unsigned char record[sizeof(ls__proof_hello) + LS__PROOF_MAC];
@@ -147,7 +114,7 @@ TEST(a_recorded_proof_is_worth_nothing)
 TEST(a_thousand_silent_strangers_keep_nobody_out)
 {
     enum { STRANGERS = 1000 };
-    const ls__link_spec spec = spec_of(right, "data", 7);
+    const ls__link_spec spec = spec_of(LS__LINK_PLAIN, right_secret, "data", 7);
     const ls__env *env = spec.env;
     ls__door *door = door_of(&spec);
     static int fd[STRANGERS];
@@ -172,7 +139,7 @@ TEST(a_thousand_silent_strangers_keep_nobody_out)
 
 TEST(a_port_in_use_is_said)
 {
-    const ls__link_spec spec = spec_of(right, "data", 7);
+    const ls__link_spec spec = spec_of(LS__LINK_PLAIN, right_secret, "data", 7);
     ls__door *door = door_of(&spec), *second = NULL;
     CHECK_STATUS(ls__door_open(&spec, "127.0.0.1", ls__door_port(door), &second), LS_ERR_SYSTEM);
     CHECK_CONTAINS(ls_error_message(), "the port is in use");
