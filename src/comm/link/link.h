@@ -46,13 +46,14 @@ int ls__link_fd(const ls__link *link); /* to be watched */
 /* Whether a poll that is not edge-triggered should also wait for "can be written". */
 bool ls__link_wants_write(const ls__link *link);
 
-/* Bytes read; 0: the peer has closed; -EAGAIN; -errno (-EPROTO, -EBADMSG from TLS). */
+/* Bytes read; 0: the peer has closed; -EAGAIN; -errno. From TLS also -EBADMSG (somebody has changed
+ * the bytes), -EPROTO, and -ECONNRESET: the stream was cut off, or the peer's process is gone. */
 ssize_t ls__link_read(ls__link *link, void *out, size_t bytes);
 /* Bytes taken, perhaps fewer; -EAGAIN; -errno. With TLS what was taken may still lie in the link:
  * ls__link_flush sends it (0: nothing is left; -EAGAIN; -errno). */
 ssize_t ls__link_send(ls__link *link, const ls__env_span *spans, int count);
 int ls__link_flush(ls__link *link);
-/* Whether bytes lie decrypted in the link, which no poll will report. */
+/* Whether bytes lie in the link, read from the system already, which no poll will report. */
 bool ls__link_has_more(const ls__link *link);
 const char *ls__link_peer(const ls__link *link);       /* "10.0.0.2:41233" */
 const char *ls__link_protection(const ls__link *link); /* "plain", "TLS 1.3, TLS_AES_128_…" */

@@ -74,7 +74,9 @@ static void both_ways(ls__link_spec spec, size_t total, size_t most)
     do {
         end = ls__link_read(in, &byte, 1);
     } while (end == -EAGAIN);
-    CHECK_INT(end, 0); /* a goodbye is an end, not an error */
+    /* A goodbye is an end, not an error; a system that takes one byte does not let it through. */
+    const bool cut = spec.env != ls__env_posix() && spec.mode == LS__LINK_TLS;
+    CHECK_INT(end, cut ? -ECONNRESET : 0);
     ls__link_close(in);
 }
 
@@ -255,12 +257,12 @@ TEST(what_protects_a_link_is_said)
     }
 }
 
-TEST(a_build_without_tls_refuses_it_and_says_what_to_do)
+TEST(tls_works_or_is_refused_with_what_to_do)
 {
     const ls__link_spec spec = spec_of(LS__LINK_TLS, right_secret, "data", 7);
     if (has_tls()) {
         CHECK_OK(patient(&spec));
-        SKIP("this build has TLS");
+        return;
     }
     ls__link *link = NULL;
     CHECK_STATUS(ls__link_connect(&spec, "127.0.0.1", 9, NULL, &link), LS_ERR_UNSUPPORTED);
