@@ -247,6 +247,7 @@ size_t ls__exec_publish(ls_group *group, ls_work *work);
 
 /* ---- failure.c ---------------------------------------------------------------------------- */
 
+void ls__comm_tell_board(const ls__comm *comm, ls_status status, const char *text);
 /* Proposes a first cause for the group, tells all members, and returns; any thread. */
 void ls__group_cause(ls_group *group, ls_status status, const char *text);
 /* token: if the group has a cause, takes it over and ends its works. True: it has failed. */

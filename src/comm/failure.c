@@ -21,9 +21,8 @@ const char *ls__group_failure(const ls_group *group)
 
 /* ---- claiming ----------------------------------------------------------------------------- */
 
-void ls__group_tell_board(ls_group *group, ls_status status, const char *text)
+void ls__comm_tell_board(const ls__comm *comm, ls_status status, const char *text)
 {
-    const ls__comm *comm = group->comm;
     ls__board_rank *me = comm->me;
     const bool free = atomic_load_explicit(&me->failed, memory_order_relaxed) == 0 ||
                       atomic_load_explicit(&me->survived, memory_order_relaxed) != 0;
@@ -35,6 +34,11 @@ void ls__group_tell_board(ls_group *group, ls_status status, const char *text)
         /* Sync: release; pairs with the acquire of the launcher. */
         atomic_store_explicit(&me->failed, (uint32_t)-status, memory_order_release);
     }
+}
+
+void ls__group_tell_board(ls_group *group, ls_status status, const char *text)
+{
+    ls__comm_tell_board(group->comm, status, text);
 }
 
 void ls__group_cause(ls_group *group, ls_status status, const char *text)
@@ -276,9 +280,37 @@ static bool is_behind(const ls_group *group, int r, const ls_work *work)
     return behind;
 }
 
+/* Left, dead, silent or (at a closer look, which costs a system call) stopped: others that are
+ * missing may well wait for this one. */
+static bool is_unwell(const ls_group *group, int r, bool closely)
+{
+    const ls__comm *comm = group->comm;
+    const ls__member *m = &group->member[r];
+    const ls__life life = life_of(group, r);
+    if (life == LS__LIFE_LEFT || life == LS__LIFE_DEAD) {
+        return true;
+    }
+    return m->far ? comm->far->rank[m->world_rank].silent
+                  : closely && ls__board_stopped(comm->board, comm->env, m->local);
+}
+
+/* Those that have not called it, or are behind; first those that explain the others. */
+static void add_missing(missing *m, const ls_group *group, const ls_work *work, bool all_called,
+                        bool closely)
+{
+    for (int pass = 0; pass < 2; pass++) {
+        for (int r = 0; r < group->size && m->count < NAMED_MAX; r++) {
+            const bool late = all_called ? is_behind(group, r, work) : !has_called(group, r, work);
+            if (r != group->rank && late && is_unwell(group, r, closely) == (pass == 0)) {
+                m->member[m->count++] = r;
+            }
+        }
+    }
+}
+
 /* For a collective those that have not announced it, or, when all have, those that are behind at a
  * fence; for a letter the peer. */
-static missing find_missing(const ls_group *group, const ls_work *work)
+static missing find_missing(const ls_group *group, const ls_work *work, bool closely)
 {
     missing m = {.what = "has not called it"};
     if (is_letter(work)) {
@@ -289,19 +321,10 @@ static missing find_missing(const ls_group *group, const ls_work *work)
                      : "has called its side but not come through";
         return m;
     }
-    for (int r = 0; r < group->size && m.count < NAMED_MAX; r++) {
-        if (r != group->rank && !has_called(group, r, work)) {
-            m.member[m.count++] = r;
-        }
-    }
-    const bool all_called = m.count == 0;
-    if (all_called) {
+    add_missing(&m, group, work, false, closely);
+    if (m.count == 0) {
         m.what = "has called it but not come through";
-    }
-    for (int r = 0; all_called && m.count < NAMED_MAX && r < group->size; r++) {
-        if (r != group->rank && is_behind(group, r, work)) {
-            m.member[m.count++] = r;
-        }
+        add_missing(&m, group, work, true, closely);
     }
     return m;
 }
@@ -328,7 +351,7 @@ static void add_other_sends(const ls_group *group, const ls_work *work, char *ou
 /* "rank 2 has not called it: rank 2 (host …) in the backward pass …; rank 3 …" */
 static void waiting_text(const ls_group *group, const ls_work *work, char *out, size_t bytes)
 {
-    const missing m = find_missing(group, work);
+    const missing m = find_missing(group, work, true);
     size_t used = 0;
     snprintf(out, bytes, "all ranks have called it and come as far as this one");
     for (int i = 0; i < m.count && used < bytes; i++) {
@@ -355,13 +378,9 @@ static void fail_deadline(ls_group *group, const ls_work *work, uint64_t now_ns)
 static bool waits_for_stopped(const ls_group *group, const ls_work *work)
 {
     const ls__comm *comm = group->comm;
-    const missing m = find_missing(group, work);
-    bool stopped = false;
-    for (int i = 0; i < m.count; i++) {
-        const int local = group->member[m.member[i]].local;
-        stopped = stopped || (local >= 0 && ls__board_stopped(comm->board, comm->env, local));
-    }
-    return stopped;
+    const missing m = find_missing(group, work, true);
+    const ls__member *first = m.count > 0 ? &group->member[m.member[0]] : NULL;
+    return first != NULL && !first->far && ls__board_stopped(comm->board, comm->env, first->local);
 }
 
 static void warn_stall(ls_group *group, ls_work *work, uint64_t now_ns)
@@ -405,7 +424,7 @@ static bool is_gone(const ls_group *group, ls_work *work, int r, uint64_t now_ns
 /* A member that is missing and cannot come any more. */
 static bool member_gone(ls_group *group, ls_work *work, uint64_t now_ns)
 {
-    const missing m = find_missing(group, work);
+    const missing m = find_missing(group, work, false);
     for (int i = 0; i < m.count; i++) {
         const int r = m.member[i];
         const ls__life life = life_of(group, r);

@@ -504,11 +504,10 @@ static void check_rank(ls__comm *comm, int r, uint64_t now_ns)
     atomic_store_explicit(&rank->record->heartbeat_ns, heard, memory_order_relaxed);
     const bool silent = rank->left_ns == 0 && broken == NULL && now_ns > heard + LS__FAR_SILENT_NS;
     if (silent && !rank->silent && atomic_load_explicit(&comm->pending, memory_order_relaxed) > 0) {
-        char doing[512];
-        ls__comm_describe(comm, r, doing, sizeof doing);
-        LS__WARN("nothing has been heard of rank %d for %.1f s (stopped, or cut off): %s", r,
-                 (double)(now_ns - heard) * 1e-9, doing);
+        char what[768];
         rank->silent = true;
+        ls__comm_describe(comm, r, what, sizeof what);
+        LS__WARN("%s", what);
     } else if (!silent && rank->silent) {
         LS__WARN("rank %d is heard of again", r);
         rank->silent = false;

@@ -49,8 +49,15 @@ void ls__comm_describe(const ls__comm *comm, int world_rank, char *out, size_t b
     char doing[768];
     const ls__far_rank *rank = &comm->far->rank[world_rank];
     ls__board_record_doing(rank->record, comm->env, doing, sizeof doing);
-    ls__text_add(&to, "rank %d (host %.63s, pid %d) %s", world_rank, rank->host,
-                 (int)atomic_load_explicit(&rank->record->pid, memory_order_relaxed), doing);
+    ls__text_add(&to, "rank %d (host %.63s, pid %d) ", world_rank, rank->host,
+                 (int)atomic_load_explicit(&rank->record->pid, memory_order_relaxed));
+    const uint64_t now = comm->env->now_ns(comm->env);
+    const uint64_t heard = atomic_load_explicit(&rank->record->heartbeat_ns, memory_order_relaxed);
+    if (rank->silent && now > heard) {
+        ls__text_add(&to, "has not been heard of for %.1f s (stopped, or cut off), ",
+                     (double)(now - heard) * 1e-9);
+    }
+    ls__text_add(&to, "%s", doing);
 }
 
 ls_store *ls_runtime_store(void)
@@ -277,6 +284,29 @@ static ls__comm *comm_new(ls_runtime *runtime)
 
 /* ---- the public calls --------------------------------------------------------------------- */
 
+static bool has_come(const ls__board_rank *place)
+{
+    return atomic_load_explicit(&place->activity.since_ns, memory_order_relaxed) != 0 ||
+           atomic_load_explicit(&place->life, memory_order_acquire) >= LS__LIFE_JOINED;
+}
+
+/* ls_init has waited in vain: adds who of this host did not come, or is stopped, and tells the
+ * launcher. */
+static void explain_late(const ls__comm *comm)
+{
+    const ls__board *board = comm->board;
+    for (int r = 0; r < board->ranks; r++) {
+        const bool stopped = ls__board_stopped(board, comm->env, r);
+        if (stopped || !has_come(&board->rank[r])) {
+            char what[768];
+            ls__board_describe(board, comm->env, r, what, sizeof what);
+            (void)ls__fail(LS_ERR_TIMEOUT, "%s; %s", ls_error_message(), what);
+            break;
+        }
+    }
+    ls__comm_tell_board(comm, LS_ERR_TIMEOUT, ls_error_message());
+}
+
 static ls_status start(ls_runtime *runtime, const ls_init_options *options)
 {
     runtime->seed = options->seed;
@@ -288,6 +318,9 @@ static ls_status start(ls_runtime *runtime, const ls_init_options *options)
         return ls__fail(LS_ERR_MEMORY, "ls_init: no memory for the runtime");
     }
     ls_status status = open_comm(comm, options->threads);
+    if (status == LS_ERR_TIMEOUT && comm->board != NULL) {
+        explain_late(comm);
+    }
     if (status != LS_OK) {
         close_comm(comm);
         return status;
