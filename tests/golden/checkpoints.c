@@ -1,0 +1,343 @@
+/* Mistakes with checkpoints, and files that somebody damaged. */
+#include <math.h>
+#include <sys/stat.h>
+
+#include "golden.h"
+
+#include "base/arena.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/manifest_text.h"
+#include "checkpoint/safetensors.h"
+
+static double value[6] = {1, 2, 3, 4, 5, 6};
+static int64_t number = 7;
+static int64_t rows = 3;
+static ls_dtype dtype = LS_FLOAT64;
+static const char *tensor_name = "weight", *number_name = "count";
+static bool is_float;
+
+static ls_status show(void *object, const char *prefix, const ls_state_visitor *visitor)
+{
+    static double real = 0.5;
+    const ls_state_tensor tensor = {.dtype = dtype,
+                                    .ndim = 2,
+                                    .global = {rows, 2},
+                                    .local = {rows, 2},
+                                    .data = value};
+    (void)object;
+    (void)prefix;
+    if (tensor_name != NULL) {
+        LS_TRY(visitor->tensor(visitor->self, tensor_name, &tensor));
+    }
+    if (is_float) {
+        return visitor->float64(visitor->self, number_name, &real);
+    }
+    return number_name != NULL ? visitor->int64(visitor->self, number_name, &number) : LS_OK;
+}
+
+static const ls_checkpoint_item items[] = {{"", value, show}, {"", value, show}};
+
+static ls_checkpoint *opened(void)
+{
+    ls_checkpoint *c = NULL;
+    MUST(ls_checkpoint_open(golden_folder(), ls_world(),
+                            LS_OPTIONS(ls_checkpoint_options, .async = false), &c));
+    return c;
+}
+
+static void saved(int64_t step)
+{
+    ls_checkpoint *c = opened();
+    MUST(ls_checkpoint_save(c, step, items, 1));
+    MUST(ls_checkpoint_close(c));
+}
+
+static void show_load(const char *what)
+{
+    int64_t step;
+    ls_checkpoint *c = opened();
+    golden_show(what, ls_checkpoint_load(c, items, 1, &step));
+    (void)ls_checkpoint_close(c);
+}
+
+/* A file of the newest checkpoint. */
+static const char *part(const char *name)
+{
+    static char path[256];
+    (void)snprintf(path, sizeof path, "%s/step-00000005/%s", golden_folder(), name);
+    return path;
+}
+
+GOLDEN(arguments_of_checkpoints)
+{
+    int64_t step;
+    ls_checkpoint *c = NULL;
+    SHOW(ls_checkpoint_open("", ls_world(), NULL, &c));
+    SHOW(ls_checkpoint_open("folder", NULL, NULL, &c));
+    SHOW(ls_checkpoint_open("folder", ls_world(), LS_OPTIONS(ls_checkpoint_options, .keep = 0), &c));
+    SHOW(ls_checkpoint_open("folder", ls_world(),
+                            LS_OPTIONS(ls_checkpoint_options, .timeout_ms = 0), &c));
+    SHOW(ls_checkpoint_open("/dev/null/folder", ls_world(), NULL, &c));
+    SHOW(ls_checkpoint_save(NULL, 1, items, 1));
+    SHOW(ls_checkpoint_load(NULL, items, 1, &step));
+    SHOW(ls_checkpoint_wait(NULL));
+    c = opened();
+    SHOW(ls_checkpoint_load(c, items, 1, &step));
+    SHOW(ls_checkpoint_save(c, -1, items, 1));
+    SHOW(ls_checkpoint_save(c, 1, items, 2));
+    SHOW(ls_checkpoint_save(c, 1, &(const ls_checkpoint_item){.prefix = "net"}, 1));
+    (void)ls_checkpoint_close(c);
+}
+
+GOLDEN(state_that_cannot_be_saved)
+{
+    ls_checkpoint *c = opened();
+    tensor_name = "__metadata__";
+    SHOW(ls_checkpoint_save(c, 1, items, 1));
+    tensor_name = "weight";
+    dtype = (ls_dtype)55;
+    SHOW(ls_checkpoint_save(c, 1, items, 1));
+    dtype = LS_FLOAT64;
+    tensor_name = "\xff\xfe";
+    SHOW(ls_checkpoint_save(c, 1, items, 1));
+    (void)ls_checkpoint_close(c);
+}
+
+static int walks;
+
+static ls_status show_less_each_time(void *object, const char *prefix, const ls_state_visitor *v)
+{
+    (void)object;
+    (void)prefix;
+    return v->int64(v->self, ++walks % 2 == 1 ? "first" : "second", &number);
+}
+
+static ls_status show_another_tensor(void *object, const char *prefix, const ls_state_visitor *v)
+{
+    (void)object;
+    (void)prefix;
+    tensor_name = ++walks % 2 == 1 ? "first" : "second";
+    return show(object, prefix, v);
+}
+
+GOLDEN(state_that_changes_while_it_is_saved)
+{
+    ls_checkpoint *c = opened();
+    const ls_checkpoint_item item = {"", value, show_less_each_time};
+    const ls_checkpoint_item other = {"", value, show_another_tensor};
+    SHOW(ls_checkpoint_save(c, 1, &item, 1));
+    walks = 0;
+    SHOW(ls_checkpoint_save(c, 1, &other, 1));
+    (void)ls_checkpoint_close(c);
+}
+
+GOLDEN(a_folder_of_another_run)
+{
+    saved(9);
+    ls_checkpoint *c = opened();
+    SHOW(ls_checkpoint_save(c, 5, items, 1));
+    ls_checkpoint *second = opened();
+    SHOW(ls_checkpoint_save(second, 10, items, 1));
+    (void)ls_checkpoint_close(second);
+    (void)ls_checkpoint_close(c);
+}
+
+GOLDEN(another_model_than_was_saved)
+{
+    saved(5);
+    tensor_name = "bias";
+    show_load("a tensor it has not");
+    tensor_name = "weight";
+    rows = 2;
+    show_load("another shape");
+    rows = 3;
+    number_name = "updates";
+    show_load("a scalar it has not");
+    number_name = "count";
+    is_float = true;
+    show_load("a scalar of another type");
+    is_float = false;
+    tensor_name = NULL;
+    show_load("a tensor too many");
+    tensor_name = "weight";
+    number_name = NULL;
+    show_load("a scalar too many");
+}
+
+GOLDEN(damaged_files)
+{
+    saved(5);
+    const char *path = part("scalars.json");
+    FILE *file = fopen(path, "ab");
+    (void)fputc('x', file);
+    (void)fclose(file);
+    show_load("a byte too many");
+    saved(5);
+    file = fopen(path, "r+b");
+    (void)fputc('[', file);
+    (void)fclose(file);
+    show_load("a byte changed");
+    saved(5);
+    if (truncate(part("manifest.json"), 0) != 0) {
+        exit(3);
+    }
+    show_load("an empty manifest");
+    saved(5);
+    (void)unlink(part("state-00001-of-00001.safetensors"));
+    show_load("a file missing");
+}
+
+GOLDEN(a_damaged_one_and_one_before)
+{
+    saved(4);
+    saved(5);
+    (void)unlink(part("scalars.json"));
+    show_load("the one before is taken");
+}
+
+GOLDEN(a_checkpoint_under_another_name)
+{
+    char name[256];
+    saved(5);
+    (void)snprintf(name, sizeof name, "%s/step-00000007", golden_folder());
+    (void)rename(part(""), name);
+    show_load("step-00000007 holds step 5");
+}
+
+/* ---- files that fail ------------------------------------------------------------------------- */
+
+static ls_status use_files(void)
+{
+    int64_t step;
+    ls_checkpoint *c = NULL;
+    ls_status status = ls_checkpoint_open(
+        golden_folder(), ls_world(), LS_OPTIONS(ls_checkpoint_options, .async = false, .keep = 1), &c);
+    for (int i = 0; status == LS_OK && i < 3; i++) {
+        status = ls_checkpoint_save(c, 1 + i / 2, items, 1);
+    }
+    if (status == LS_OK) {
+        status = ls_checkpoint_load(c, items, 1, &step);
+    }
+    if (status < 0) {
+        golden_show_once(status);
+    }
+    golden_fail(GOLDEN_FILES, 0);
+    status = ls_checkpoint_close(c);
+    if (status < 0) {
+        golden_show_once(status);
+    }
+    char path[128];
+    for (int i = 1; i < 3; i++) {
+        (void)snprintf(path, sizeof path, "%s/step-%08d/manifest.json", golden_folder(), i);
+        (void)unlink(path); /* the next round begins anew */
+    }
+    return LS_OK;
+}
+
+GOLDEN_BARE(the_disk_fails)
+{
+    golden_fail_each(GOLDEN_FILES, use_files);
+}
+
+/* ---- parsers: files of other programs and hostile ones ---------------------------------------- */
+
+static void show_parse(const char *what, bool ok)
+{
+    printf("%s\n    %s\n", what, ok ? "no error" : ls_error_message());
+}
+
+static void show_safetensors(const char *what, const char *json, size_t data)
+{
+    ls__arena arena;
+    ls__safetensors parsed;
+    static char file[4096];
+    const uint64_t length = strlen(json);
+    memset(file, 0, sizeof file);
+    memcpy(file, &length, 8);
+    memcpy(file + 8, json, length);
+    ls__arena_init(&arena, ls__env_posix(), 4096);
+    show_parse(what, ls__safetensors_parse(file, 8 + length + data, "model.safetensors", &arena,
+                                           &parsed) == LS_OK);
+    ls__arena_fini(&arena);
+}
+
+GOLDEN(safetensors_files)
+{
+#define TENSOR(shape, from, to)                                                                    \
+    "{\"w\":{\"dtype\":\"F32\",\"shape\":" shape ",\"data_offsets\":[" from "," to "]}}"
+    ls__arena arena;
+    ls__safetensors parsed;
+    static const uint64_t huge[2] = {(uint64_t)1 << 40, 0};
+    ls__arena_init(&arena, ls__env_posix(), 4096);
+    show_parse("short", ls__safetensors_parse("abc", 3, "model.safetensors", &arena, &parsed) == 0);
+    show_parse("a huge header",
+               ls__safetensors_parse(huge, 16, "model.safetensors", &arena, &parsed) == 0);
+    ls__arena_fini(&arena);
+    show_safetensors("no header", " []", 0);
+    show_safetensors("no JSON", "{\"w\":", 0);
+    show_safetensors("metadata", "{\"__metadata__\":1}", 0);
+    show_safetensors("a number in metadata", "{\"__metadata__\":{\"a\":1}}", 0);
+    show_safetensors("a field too many", "{\"w\":{\"dtype\":\"F32\"}}", 0);
+    show_safetensors("dtype",
+                     "{\"w\":{\"dtype\":\"F7\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4);
+    show_safetensors("shape", TENSOR("[-1]", "0", "4"), 4);
+    show_safetensors("outside", TENSOR("[2]", "0", "8"), 4);
+    show_safetensors("size", TENSOR("[2]", "0", "4"), 4);
+    show_safetensors("hole", TENSOR("[1]", "4", "8"), 8);
+    show_safetensors("behind", TENSOR("[1]", "0", "4"), 8);
+    show_safetensors("overlap",
+                     "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
+                     "\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}",
+                     4);
+}
+
+static void show_manifest(const char *what, const char *rest, bool hash_right)
+{
+    char text[4096], hex[LS__HASH_HEX + 1];
+    uint8_t hash[LS__HASH_BYTES];
+    ls__arena arena;
+    ls__manifest parsed;
+    (void)snprintf(text, sizeof text, "%s%0*d\",%s", LS__MANIFEST_HEAD, LS__HASH_HEX, 0, rest);
+    const size_t bytes = strlen(text);
+    if (hash_right) {
+        ls__manifest_hash(text, bytes, hash);
+        ls__hash_hex(hash, hex);
+        memcpy(text + LS__MANIFEST_HASH_AT, hex, LS__HASH_HEX);
+    }
+    ls__arena_init(&arena, ls__env_posix(), 4096);
+    show_parse(what, ls__manifest_parse(text, bytes, "manifest.json", &arena, &parsed) == LS_OK);
+    ls__arena_fini(&arena);
+}
+
+GOLDEN(manifests)
+{
+#define HEAD(version) "\"format\":\"lockstep checkpoint\",\"version\":" version ","
+#define REST "\"hash_name\":\"" LS__HASH_NAME "\",\"library\":\"0\",\"step\":1,\"world_size\":1,"
+#define BLOB "\"files\":{\"f\":{\"bytes\":4,\"hash\":\"" ZEROS "\"}},"
+#define ZEROS "0000000000000000000000000000000000000000000000000000000000000000"
+    show_manifest("damaged", "}", false);
+    show_manifest("no JSON", "", true);
+    show_manifest("format", "\"format\":\"recipe\"}", true);
+    show_manifest("version", HEAD("0") "\"x\":1}", true);
+    show_manifest("a later version", HEAD("99") "\"x\":1}", true);
+    show_manifest("hash_name", HEAD("1") "\"x\":1}", true);
+    show_manifest("step", HEAD("1") "\"hash_name\":\"" LS__HASH_NAME "\"}", true);
+    show_manifest("world_size",
+                  HEAD("1") "\"hash_name\":\"" LS__HASH_NAME "\",\"library\":\"0\",\"step\":1}",
+                  true);
+    show_manifest("library",
+                  HEAD("1") "\"hash_name\":\"" LS__HASH_NAME "\",\"step\":1,\"world_size\":1}",
+                  true);
+    show_manifest("files", HEAD("1") REST "\"files\":1}", true);
+    show_manifest("a file", HEAD("1") REST "\"files\":{\"../f\":{}}}", true);
+    show_manifest("tensors", HEAD("1") REST BLOB "\"tensors\":1}", true);
+    show_manifest("a tensor", HEAD("1") REST BLOB "\"tensors\":{\"w\":{}}}", true);
+    show_manifest("a piece",
+                  HEAD("1") REST BLOB
+                  "\"tensors\":{\"w\":{\"dtype\":\"float32\",\"shape\":[1],\"pieces\":[{}]}}}",
+                  true);
+    show_manifest("pieces",
+                  HEAD("1") REST BLOB
+                  "\"tensors\":{\"w\":{\"dtype\":\"float32\",\"shape\":[1],\"pieces\":[]}}}",
+                  true);
+}

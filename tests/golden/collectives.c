@@ -1,0 +1,184 @@
+/* Mistakes with runtimes, groups, operations and the store in a world of one. */
+#include <sys/wait.h>
+
+#include "golden.h"
+
+static float buf[16];
+
+#define SUM(group, b, count, dtype, op, ...)                                                       \
+    ls_all_reduce(group, b, count, dtype, op, LS_OPTIONS(ls_collective_options, __VA_ARGS__), NULL)
+
+GOLDEN(arguments_of_operations)
+{
+    SHOW(ls_all_reduce(NULL, buf, 4, LS_FLOAT32, LS_SUM, NULL, NULL));
+    SHOW(ls_all_reduce(ls_world(), NULL, 4, LS_FLOAT32, LS_SUM, NULL, NULL));
+    SHOW(ls_all_reduce(ls_world(), buf, -1, LS_FLOAT32, LS_SUM, NULL, NULL));
+    SHOW(ls_all_reduce(ls_world(), buf, 4, (ls_dtype)42, LS_SUM, NULL, NULL));
+    SHOW(ls_all_reduce(ls_world(), buf, 4, LS_FLOAT32, (ls_reduce_op)42, NULL, NULL));
+    SHOW(ls_all_reduce(ls_world(), buf, 4, LS_FLOAT32, LS_BAND, NULL, NULL));
+    SHOW(ls_all_reduce(ls_world(), buf, 4, LS_INT32, LS_AVG, NULL, NULL));
+    SHOW(SUM(ls_world(), buf, 4, LS_FLOAT32, LS_MAX, .divisor = 3));
+    SHOW(SUM(ls_world(), buf, 4, LS_FLOAT32, LS_SUM, .algorithm = "butterfly"));
+    SHOW(SUM(ls_world(), buf, 4, LS_FLOAT32, LS_SUM, .timeout_ms = -5));
+    SHOW(SUM(ls_world(), buf, 4, LS_FLOAT32, LS_SUM, .stream = (ls_stream *)(void *)buf));
+    SHOW(ls_broadcast(ls_world(), buf, 4, LS_FLOAT32, 7, NULL, NULL));
+    SHOW(ls_send(ls_world(), buf, 4, LS_FLOAT32, 3, 0, NULL, NULL));
+    SHOW(ls_recv(ls_world(), buf, 4, LS_FLOAT32, 0, -1, NULL, NULL));
+    SHOW(ls_work_wait(NULL));
+    SHOW(ls_work_test(NULL));
+    SHOW(ls_stop_agree(ls_world(), NULL));
+}
+
+GOLDEN(arguments_of_groups)
+{
+    ls_group *g = NULL;
+    ls_counters counters = {.size = 0};
+    void *memory = NULL;
+    SHOW(ls_group_new(NULL, NULL, 0, "part", &g));
+    SHOW(ls_group_new(ls_world(), NULL, 0, "part", NULL));
+    SHOW(ls_group_new(ls_world(), (const int[]){0, 0, 0}, 3, "part", &g));
+    SHOW(ls_group_new(ls_world(), (const int[]){5}, 1, "part", &g));
+    SHOW(ls_group_free(ls_world()));
+    SHOW(ls_group_abort(NULL, "why"));
+    SHOW(ls_group_status(NULL));
+    SHOW(ls_group_counters(ls_world(), &counters));
+    SHOW(ls_group_alloc(NULL, 64, &memory));
+    SHOW(ls_group_alloc(ls_world(), 64, NULL));
+    SHOW(ls_group_alloc(ls_world(), (size_t)1 << 46, &memory));
+    SHOW(ls_group_dealloc(ls_world(), buf));
+}
+
+GOLDEN(an_aborted_group_stays_failed)
+{
+    ls_group *g = NULL;
+    MUST(ls_group_new(ls_world(), NULL, 0, "part", &g));
+    MUST(ls_group_abort(g, "the data ran out"));
+    SHOW(ls_barrier(g, NULL, NULL));
+    SHOW(ls_group_status(g));
+    MUST(ls_group_new(ls_world(), NULL, 0, NULL, &g));
+    MUST(ls_group_abort(g, NULL));
+    SHOW(ls_barrier(g, NULL, NULL));
+}
+
+GOLDEN(groups_without_end)
+{
+    ls_group *g = NULL;
+    for (int i = 0; i < 2000; i++) {
+        ls_status status = ls_group_new(ls_world(), NULL, 0, "one more", &g);
+        if (status < 0) {
+            golden_show("ls_group_new(ls_world(), NULL, 0, \"one more\", &g), often", status);
+            return;
+        }
+    }
+}
+
+/* ---- the store ------------------------------------------------------------------------------- */
+
+GOLDEN(the_store)
+{
+    static char big[70000];
+    char key[300], small[2];
+    size_t bytes = sizeof small;
+    int64_t sum;
+    ls_store *s = ls_runtime_store();
+    memset(key, 'k', sizeof key - 1);
+    key[sizeof key - 1] = '\0';
+    SHOW(ls_store_set(NULL, "step", "1", 1, -1));
+    SHOW(ls_store_set(s, NULL, "1", 1, -1));
+    SHOW(ls_store_set(s, "", "1", 1, -1));
+    SHOW(ls_store_set(s, key, "1", 1, -1));
+    SHOW(ls_store_set(s, "weights", big, sizeof big, -1));
+    SHOW(ls_store_set(s, "weights", NULL, 4, -1));
+    SHOW(ls_store_get(s, "step", small, NULL, -1));
+    SHOW(ls_store_get(s, "step", small, &bytes, 100));
+    SHOW(ls_store_wait(s, "step", 100));
+    MUST(ls_store_set(s, "name", "four", 4, -1));
+    SHOW(ls_store_get(s, "name", small, &bytes, -1));
+    SHOW(ls_store_add(s, "name", 1, &sum, -1));
+    MUST(ls_store_add(s, "count", INT64_MAX, &sum, -1));
+    SHOW(ls_store_add(s, "count", 1, &sum, -1));
+    for (int i = 0; i < 2000; i++) {
+        (void)snprintf(key, sizeof key, "part %d", i);
+        ls_status status = ls_store_set(s, key, big, 60000, -1);
+        if (status < 0) {
+            golden_show("ls_store_set(s, key, big, 60000, -1), often", status);
+            return;
+        }
+    }
+}
+
+/* ---- joining --------------------------------------------------------------------------------- */
+
+GOLDEN(joining_twice)
+{
+    SHOW(ls_init(NULL));
+}
+
+GOLDEN_BARE(options_of_init)
+{
+    SHOW(ls_init(LS_OPTIONS(ls_init_options, .timeout_ms = -1)));
+}
+
+GOLDEN_BARE(a_world_that_nobody_started)
+{
+    (void)setenv("WORLD_SIZE", "4", 1);
+    (void)setenv("RANK", "1", 1);
+    SHOW(ls_init(NULL));
+}
+
+GOLDEN_BARE(a_heap_that_does_not_fit)
+{
+    (void)setenv("LOCKSTEP_HEAP_RESERVE", "2097152", 1);
+    SHOW(ls_init(NULL));
+}
+
+GOLDEN_BARE(settings_that_are_misspelt)
+{
+    (void)setenv("LOCKSTEP_TIMOUT", "5", 1);
+    (void)setenv("LOCKSTEP_COLOUR_OF_THE_SKY", "blue", 1);
+    (void)setenv("LOCKSTEP_TIMEOUT", "soon", 1);
+    (void)setenv("LOCKSTEP_THREADS", "1000000", 1);
+    (void)setenv("LOCKSTEP_CHECK", "everything", 1);
+    (void)setenv("LOCKSTEP_DEBUG", "loud", 1);
+    (void)setenv("LOCKSTEP_ISA", "v99", 1);
+    MUST(ls_init(NULL));
+    (void)ls_finalize();
+}
+
+static int answer(void *arg)
+{
+    (void)arg;
+    return 42;
+}
+
+GOLDEN_BARE(spawning)
+{
+    SHOW(ls_spawn(NULL, NULL, 2));
+    SHOW(ls_spawn(answer, NULL, 0));
+    SHOW(ls_spawn(answer, NULL, 2));
+    MUST(ls_init(NULL));
+    SHOW(ls_spawn(answer, NULL, 2));
+}
+
+GOLDEN(after_a_fork)
+{
+    fflush(stdout);
+    if (fork() == 0) {
+        SHOW(ls_all_reduce(ls_world(), buf, 4, LS_FLOAT32, LS_SUM, NULL, NULL));
+        SHOW_TENSOR(ls_zeros(LS_SHAPE(2), LS_FLOAT32));
+        SHOW(ls_runtime_attach(NULL));
+        _exit(0);
+    }
+    (void)wait(NULL);
+}
+
+GOLDEN(a_failed_check_ends_the_program)
+{
+    LS_CHECK(ls_all_reduce(ls_world(), buf, -1, LS_FLOAT32, LS_SUM, NULL, NULL));
+}
+
+GOLDEN(told_in_detail)
+{
+    ls_log_message(LS_LOG_ERROR, "an error");
+    ls_log_message(LS_LOG_WARN, "a warning of %d words", 4);
+}

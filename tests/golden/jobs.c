@@ -1,0 +1,288 @@
+/* Jobs of several ranks in which ranks disagree, die, or wait. */
+#include <signal.h>
+
+#include "golden.h"
+
+static float buf[5000];
+
+#define SUM_OF(count, dtype, op) ls_all_reduce(ls_world(), buf, count, dtype, op, NULL, NULL)
+#define SUM_WITH(...)                                                                              \
+    ls_all_reduce(ls_world(), buf, 4, LS_FLOAT32, LS_SUM,                                          \
+                  LS_OPTIONS(ls_collective_options, __VA_ARGS__), NULL)
+
+/* Every rank's call, under one heading. */
+#define SHOW_RANKS(what, call) golden_show(what, (call))
+
+static bool odd(void)
+{
+    return ls_rank() % 2 == 1;
+}
+
+GOLDEN_RANKS(counts_differ, 2)
+{
+    SHOW_RANKS("all_reduce", SUM_OF(odd() ? 8 : 4, LS_FLOAT32, LS_SUM));
+    SHOW_RANKS("the next operation", ls_barrier(ls_world(), NULL, NULL));
+}
+
+GOLDEN_RANKS(dtypes_differ, 2)
+{
+    SHOW_RANKS("all_reduce", SUM_OF(4, odd() ? LS_INT32 : LS_FLOAT32, LS_SUM));
+}
+
+GOLDEN_RANKS(reduce_ops_differ, 2)
+{
+    SHOW_RANKS("all_reduce", SUM_OF(4, LS_FLOAT32, odd() ? LS_MAX : LS_SUM));
+}
+
+GOLDEN_RANKS(roots_differ, 2)
+{
+    SHOW_RANKS("broadcast", ls_broadcast(ls_world(), buf, 4, LS_FLOAT32, ls_rank(), NULL, NULL));
+}
+
+GOLDEN_RANKS(operations_differ, 2)
+{
+    SHOW_RANKS("an operation", odd() ? ls_barrier(ls_world(), NULL, NULL)
+                                     : ls_reduce(ls_world(), buf, buf, 4, LS_FLOAT32, LS_SUM, 0, NULL,
+                                                 NULL));
+}
+
+GOLDEN_RANKS(tags_differ, 2)
+{
+    SHOW_RANKS("all_reduce", SUM_WITH(.tag = odd() ? "weights" : "biases"));
+}
+
+GOLDEN_RANKS(divisors_differ, 2)
+{
+    SHOW_RANKS("all_reduce", SUM_WITH(.divisor = odd() ? 2 : 3));
+}
+
+GOLDEN_RANKS(algorithms_differ, 2)
+{
+    SHOW_RANKS("all_reduce", SUM_WITH(.algorithm = odd() ? "ring" : "direct"));
+}
+
+GOLDEN_RANKS(letters_differ, 2)
+{
+    SHOW_RANKS("send and recv",
+               odd() ? ls_recv(ls_world(), buf, 8, LS_FLOAT32, 0, 3, NULL, NULL)
+                     : ls_send(ls_world(), buf, 4, LS_FLOAT32, 1, 3, NULL, NULL));
+}
+
+GOLDEN_RANKS(letters_have_other_tags, 2)
+{
+    SHOW_RANKS("send and recv",
+               odd() ? ls_recv(ls_world(), buf, 4, LS_FLOAT32, 0, 3, NULL, NULL)
+                     : ls_send(ls_world(), buf, 4, LS_FLOAT32, 1, 4, NULL, NULL));
+    sleep(3);
+}
+
+GOLDEN_RANKS(a_rank_does_not_call, 2)
+{
+    if (odd()) {
+        sleep(3);
+    }
+    SHOW_RANKS("all_reduce", SUM_OF(4, LS_FLOAT32, LS_SUM));
+}
+
+GOLDEN_RANKS(a_rank_receives_what_nobody_sends, 2)
+{
+    ls_work *work = NULL;
+    if (odd()) {
+        SHOW_RANKS("ls_recv", ls_recv(ls_world(), buf, 4, LS_FLOAT32, 0, 3, NULL, NULL));
+    } else {
+        MUST(ls_send(ls_world(), buf, 4, LS_FLOAT32, 1, 4, NULL, &work));
+        sleep(3);
+    }
+}
+
+GOLDEN_RANKS(a_rank_leaves_early, 2)
+{
+    if (odd()) {
+        return;
+    }
+    SHOW_RANKS("all_reduce", SUM_OF(4, LS_FLOAT32, LS_SUM));
+}
+
+GOLDEN_RANKS(a_rank_aborts_the_group, 2)
+{
+    if (odd()) {
+        MUST(ls_group_abort(ls_world(), "the data ran out"));
+    }
+    SHOW_RANKS("all_reduce", SUM_OF(4, LS_FLOAT32, LS_SUM));
+}
+
+GOLDEN_RANKS(a_rank_is_killed, 2)
+{
+    MUST(SUM_WITH(.tag = "weights"));
+    if (odd()) {
+        raise(SIGKILL);
+    }
+    SHOW_RANKS("all_reduce", SUM_OF(4, LS_FLOAT32, LS_SUM));
+}
+
+GOLDEN_RANKS(a_rank_exits_with_a_code, 2)
+{
+    MUST(SUM_WITH(.tag = "weights"));
+    if (odd()) {
+        fprintf(stderr, "the disk of this rank is full\n");
+        _exit(3);
+    }
+    SHOW_RANKS("all_reduce", SUM_OF(4, LS_FLOAT32, LS_SUM));
+}
+
+GOLDEN_RANKS(a_rank_exits_with_0, 3)
+{
+    MUST(SUM_WITH(.tag = "weights"));
+    if (odd()) {
+        _exit(0);
+    }
+    SHOW_RANKS("all_reduce", SUM_OF(4, LS_FLOAT32, LS_SUM));
+}
+
+GOLDEN_RANKS(a_check_fails_on_one_rank, 2)
+{
+    if (odd()) {
+        LS_CHECK(SUM_OF(-1, LS_FLOAT32, LS_SUM));
+    }
+    SHOW_RANKS("all_reduce", SUM_OF(4, LS_FLOAT32, LS_SUM));
+}
+
+GOLDEN_RANKS(groups_differ, 2)
+{
+    ls_group *g = NULL;
+    SHOW_RANKS("ls_group_new", ls_group_new(ls_world(), (const int[]){0, 1}, odd() ? 1 : 2, "part", &g));
+}
+
+GOLDEN_RANKS(the_store_waits_in_vain, 2)
+{
+    char value[8];
+    size_t bytes = sizeof value;
+    if (odd()) {
+        SHOW(ls_store_get(ls_runtime_store(), "checkpoint", value, &bytes, 200));
+    }
+}
+
+/* ---- reducers and ddp ------------------------------------------------------------------------ */
+
+static void make_reducer(const char *what, int64_t second, const char *shape, int64_t bucket_bytes)
+{
+    ls_reducer_param params[] = {{.name = "w", .count = 4},
+                                 {.name = "b", .shape = shape, .count = second}};
+    ls_reducer *r = NULL;
+    SHOW_RANKS(what, ls_reducer_new(ls_world(), params, 2,
+                                    LS_OPTIONS(ls_reducer_options, .name = "mine",
+                                               .bucket_bytes = bucket_bytes),
+                                    &r));
+}
+
+GOLDEN_RANKS(parameters_differ, 2)
+{
+    make_reducer("ls_reducer_new", odd() ? 3 : 2, NULL, 1 << 20);
+}
+
+GOLDEN_RANKS(bucket_sizes_differ, 2)
+{
+    make_reducer("ls_reducer_new", 2, NULL, odd() ? 1 << 20 : 1 << 22);
+}
+
+GOLDEN_RANKS(models_differ_far_behind, 2)
+{
+    static char shape[5000];
+    memset(shape, 'x', sizeof shape - 2);
+    shape[sizeof shape - 2] = odd() ? '1' : '2';
+    make_reducer("ls_reducer_new", 2, shape, 1 << 20);
+}
+
+GOLDEN_RANKS(a_model_lacks_a_parameter, 2)
+{
+    static ls_reducer_param params[] = {{.name = "w", .count = 4}, {.name = "b", .count = 2}};
+    ls_reducer *r = NULL;
+    SHOW_RANKS("ls_reducer_new", ls_reducer_new(ls_world(), params, odd() ? 1 : 2, NULL, &r));
+}
+
+static ls_reducer *reducer(void)
+{
+    static ls_reducer_param params[] = {{.name = "w", .count = 4}, {.name = "b", .count = 2}};
+    ls_reducer *r = NULL;
+    MUST(ls_reducer_new(ls_world(), params, 2, LS_OPTIONS(ls_reducer_options, .name = "mine"), &r));
+    return r;
+}
+
+static ls_status backward(ls_reducer *r, const ls_reducer_begin_options *options)
+{
+    LS_TRY(ls_reducer_begin(r, options));
+    LS_TRY(ls_reducer_ready(r, 1, NULL));
+    LS_TRY(ls_reducer_ready(r, 0, NULL));
+    return ls_reducer_wait(r);
+}
+
+GOLDEN_RANKS(weighted_on_one_rank_only, 2)
+{
+    SHOW_RANKS("backward",
+               backward(reducer(), LS_OPTIONS(ls_reducer_begin_options, .weighted = odd(),
+                                              .weight = 1)));
+}
+
+GOLDEN_RANKS(a_rank_runs_fewer_backwards, 2)
+{
+    ls_reducer *r = reducer();
+    MUST(backward(r, NULL));
+    if (odd()) {
+        SHOW(ls_reducer_free(r));
+        return;
+    }
+    SHOW_RANKS("backward", backward(r, NULL));
+}
+
+GOLDEN_RANKS(models_of_ddp_differ, 2)
+{
+    ls_module *net = ls_linear_new(4, odd() ? 3 : 2, NULL);
+    const ls_module *ddp = ls_ddp_new(net, ls_world(), NULL);
+    SHOW_RANKS("ls_ddp_new", ddp != NULL ? LS_OK : LS_ERR_MISMATCH);
+}
+
+GOLDEN_RANKS(a_loss_fails_on_one_rank, 2)
+{
+    ls_module *net = ls_ddp_new(ls_linear_new(4, 2, NULL), ls_world(), NULL);
+    ls_optim *optim = ls_sgd_new(net, NULL);
+    ls_tensor *x = ls_ones(LS_SHAPE(1, odd() ? 5 : 4), LS_FLOAT32);
+    SHOW_RANKS("ls_backward", ls_backward(ls_mean(ls_forward(net, x))));
+    SHOW_RANKS("ls_optim_step", ls_optim_step(optim));
+}
+
+/* ---- checkpoints ----------------------------------------------------------------------------- */
+
+static ls_status show_one(void *object, const char *prefix, const ls_state_visitor *visitor)
+{
+    return visitor->int64(visitor->self, prefix, object);
+}
+
+static ls_checkpoint *opened(void)
+{
+    char path[80] = "";
+    ls_checkpoint *c = NULL;
+    if (ls_rank() == 0) {
+        (void)snprintf(path, sizeof path, "%s", golden_folder());
+    }
+    MUST(ls_broadcast(ls_world(), path, sizeof path, LS_UINT8, 0, NULL, NULL));
+    MUST(ls_checkpoint_open(path, ls_world(), LS_OPTIONS(ls_checkpoint_options, .async = false), &c));
+    return c;
+}
+
+GOLDEN_RANKS(checkpoints_of_other_steps, 2)
+{
+    int64_t value = 1;
+    const ls_checkpoint_item item = {"value", &value, show_one};
+    ls_checkpoint *c = opened();
+    SHOW_RANKS("ls_checkpoint_save", ls_checkpoint_save(c, 5 + ls_rank(), &item, 1));
+    (void)ls_checkpoint_close(c);
+}
+
+GOLDEN_RANKS(checkpoints_of_other_items, 2)
+{
+    int64_t value = 1 + ls_rank();
+    const ls_checkpoint_item item = {"value", &value, show_one};
+    ls_checkpoint *c = opened();
+    SHOW_RANKS("ls_checkpoint_save", ls_checkpoint_save(c, 5, &item, 1));
+    (void)ls_checkpoint_close(c);
+}

@@ -1,0 +1,220 @@
+/* Memory that cannot be had: each allocation of a scenario fails in turn, until it succeeds
+ * untouched; the texts that came are shown once each, in the order they came first. */
+#include "golden.h"
+
+#include "comm/init.h"
+
+static void fail_init(golden_fault kind)
+{
+    bool hit = true;
+    for (int n = 1; hit; n++) {
+        const ls__env *env = golden_env();
+        golden_fail(kind, n);
+        const ls_status status = ls__init_with(env, NULL);
+        hit = golden_failed();
+        golden_fail(kind, 0);
+        if (status < 0) {
+            golden_show_once(status);
+        } else {
+            (void)ls_finalize();
+        }
+    }
+}
+
+GOLDEN_BARE(of_a_runtime)
+{
+    fail_init(GOLDEN_MEMORY);
+    fail_init(GOLDEN_MALLOC);
+}
+
+static ls_status use_tensors(void)
+{
+    ls_status status = LS_OK;
+    LS_SCOPE
+    {
+        ls_tensor *w = ls_set_requires_grad(ls_ones(LS_SHAPE(4, 4), LS_FLOAT32), true);
+        ls_tensor *y = ls_matmul(ls_relu(w), w);
+        status = ls_backward(ls_mean(ls_softmax(y, 1)));
+    }
+    return status;
+}
+
+GOLDEN_BARE(of_tensors)
+{
+    golden_fail_each(GOLDEN_MEMORY, use_tensors);
+    golden_fail_each(GOLDEN_MALLOC, use_tensors);
+}
+
+static ls_status use_modules(void)
+{
+    ls_module *net = ls_linear_new(4, 4, NULL);
+    ls_status status = ls_module_status(net);
+    ls_optim *optim = status == LS_OK ? ls_adam_new(net, NULL) : NULL;
+    if (optim == NULL) {
+        golden_show_once(status < 0 ? status : LS_ERR_MEMORY);
+        ls_module_free(net);
+        return LS_OK;
+    }
+    LS_SCOPE
+    {
+        status = ls_backward(ls_mean(ls_forward(net, ls_ones(LS_SHAPE(2, 4), LS_FLOAT32))));
+    }
+    if (status == LS_OK) {
+        status = ls_optim_step(optim);
+    }
+    ls_optim_free(optim);
+    ls_module_free(net);
+    return status;
+}
+
+GOLDEN_BARE(of_modules_and_optimizers)
+{
+    golden_fail_each(GOLDEN_MEMORY, use_modules);
+    golden_fail_each(GOLDEN_MALLOC, use_modules);
+}
+
+static ls_status use_data(void)
+{
+    ls_dataset *d = NULL;
+    ls_sampler *s = NULL;
+    ls_loader *l = NULL;
+    ls_batch batch;
+    ls_status status = ls_text_new(golden_file("text", "abcdefghijklmnopqrstuvwxyz", 26),
+                                   LS_OPTIONS(ls_text_options, .context = 4, .held_out = 0), &d);
+    if (status == LS_OK) {
+        status = ls_sampler_new(d->count, NULL, &s);
+    }
+    if (status == LS_OK) {
+        status = ls_loader_new(d, s, LS_OPTIONS(ls_loader_options, .prefetch = 0), &l);
+    }
+    if (status == LS_OK && !ls_loader_next(l, &batch)) {
+        status = ls_loader_status(l);
+    }
+    ls_loader_free(l);
+    ls_sampler_free(s);
+    ls_dataset_free(d);
+    return status;
+}
+
+GOLDEN_BARE(of_data)
+{
+    golden_fail_each(GOLDEN_MEMORY, use_data);
+    golden_fail_each(GOLDEN_MALLOC, use_data);
+}
+
+static ls_status use_other_data(void)
+{
+    static const unsigned char x[] = {0, 0, 8, 2, 0, 0, 0, 2, 0, 0, 0, 2, 1, 2, 3, 4};
+    static const unsigned char y[] = {0, 0, 8, 1, 0, 0, 0, 2, 0, 1};
+    ls_dataset *d = NULL;
+    ls_status status =
+        ls_idx_new(golden_file("x", x, sizeof x), golden_file("y", y, sizeof y), &d);
+    ls_dataset_free(d);
+    if (status == LS_OK) {
+        d = NULL;
+        status = ls_tensor_dataset_new(ls_zeros(LS_SHAPE(3, 2), LS_FLOAT32),
+                                       ls_zeros(LS_SHAPE(3), LS_INT32), &d);
+        ls_dataset_free(d);
+    }
+    return status;
+}
+
+GOLDEN_BARE(of_other_data)
+{
+    golden_fail_each(GOLDEN_MEMORY, use_other_data);
+    golden_fail_each(GOLDEN_MALLOC, use_other_data);
+}
+
+static ls_status use_groups(void)
+{
+    static float buf[100000];
+    ls_group *g = NULL;
+    ls_work *work[40] = {NULL};
+    void *memory = NULL;
+    LS_TRY(ls_group_new(ls_world(), NULL, 0, "part", &g));
+    ls_status status = ls_group_alloc(g, 1000, &memory);
+    for (int i = 0; status == LS_OK && i < 40; i++) {
+        status = ls_all_reduce(g, buf, 100000, LS_FLOAT32, LS_SUM, NULL, &work[i]);
+    }
+    for (int i = 0; i < 40 && work[i] != NULL; i++) {
+        (void)ls_work_wait(work[i]);
+    }
+    if (memory != NULL) {
+        (void)ls_group_dealloc(g, memory);
+    }
+    (void)ls_group_free(g);
+    return status;
+}
+
+GOLDEN_BARE(of_groups)
+{
+    golden_fail_each(GOLDEN_MEMORY, use_groups);
+    golden_fail_each(GOLDEN_MALLOC, use_groups);
+}
+
+static ls_status use_ddp(void)
+{
+    ls_module *net = ls_linear_new(4, 4, NULL);
+    ls_module *ddp = ls_module_status(net) == LS_OK ? ls_ddp_new(net, ls_world(), NULL) : NULL;
+    if (ddp == NULL) {
+        golden_show_once(LS_ERR_MEMORY);
+        ls_module_free(net);
+        return LS_OK;
+    }
+    ls_status status = LS_OK;
+    for (int i = 0; status == LS_OK && i < 3; i++) {
+        LS_SCOPE
+        {
+            status = ls_backward(ls_mean(ls_forward(ddp, ls_ones(LS_SHAPE(2, 4), LS_FLOAT32))));
+        }
+    }
+    int identical;
+    uint64_t hash;
+    if (status == LS_OK) {
+        status = ls_replicas_identical(ddp, ls_world(), &identical, &hash);
+    }
+    ls_module_free(ddp);
+    return status;
+}
+
+GOLDEN_BARE(of_ddp)
+{
+    golden_fail_each(GOLDEN_MEMORY, use_ddp);
+    golden_fail_each(GOLDEN_MALLOC, use_ddp);
+}
+
+static ls_status use_checkpoints(void)
+{
+    ls_checkpoint *c = NULL;
+    ls_module *net = ls_linear_new(4, 4, NULL);
+    ls_status status = ls_module_status(net);
+    const ls_checkpoint_item items[] = {LS_ITEM("model", net),
+                                        LS_ITEM("random", ls_runtime_current())};
+    int64_t step;
+    if (status == LS_OK) {
+        status = ls_checkpoint_open(golden_folder(), ls_world(),
+                                    LS_OPTIONS(ls_checkpoint_options, .async = false), &c);
+    }
+    if (status == LS_OK) {
+        status = ls_checkpoint_save(c, 1, items, 2);
+    }
+    if (status == LS_OK) {
+        status = ls_checkpoint_load(c, items, 2, &step);
+    }
+    if (status == LS_ERR_MEMORY) {
+        golden_show_once(status);
+    }
+    (void)ls_checkpoint_close(c);
+    ls_module_free(net);
+    return LS_OK;
+}
+
+/* Where the JSON library runs out it may only say that it cannot read on; those words are its own. */
+GOLDEN_BARE(of_checkpoints)
+{
+    if (freopen("/dev/null", "w", stderr) == NULL) {
+        exit(3);
+    }
+    golden_fail_each(GOLDEN_MEMORY, use_checkpoints);
+    golden_fail_each(GOLDEN_MALLOC, use_checkpoints);
+}

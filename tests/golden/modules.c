@@ -1,0 +1,280 @@
+/* Mistakes with modules, optimizers and DDP in a world of one. */
+#include <math.h>
+
+#include "golden.h"
+
+static ls_tensor *pass_on(ls_module *self, ls_tensor *x)
+{
+    (void)self;
+    return x;
+}
+static const ls_module_class plain_class = {"plain", pass_on, NULL, NULL};
+
+static ls_module *plain(void)
+{
+    return ls_module_new(sizeof(ls_module), &plain_class);
+}
+
+/* What a module says after `build` has spoilt it. */
+#define SHOW_BUILD(statement)                                                                      \
+    do {                                                                                           \
+        ls_module *m = plain();                                                                    \
+        (void)(statement);                                                                         \
+        golden_show(#statement, ls_module_status(m));                                              \
+    } while (0)
+
+GOLDEN(building_modules)
+{
+    static const ls_module_class nameless = {NULL, pass_on, NULL, NULL};
+    ls_module *used = plain(), *owner = plain();
+    (void)ls_module_add(owner, "used", used);
+    SHOW_NULL(ls_module_new(sizeof(ls_module), &nameless));
+    SHOW_BUILD(ls_module_add(m, "a.b", plain()));
+    SHOW_BUILD(ls_module_add(m, "one", NULL));
+    SHOW_BUILD(ls_module_add(m, "one", used));
+    SHOW_BUILD(ls_module_add(m, "one", m));
+    SHOW_BUILD((ls_module_add(m, "one", plain()), ls_module_add(m, "one", plain())));
+    SHOW_BUILD(ls_module_add_param(m, "w", NULL));
+    SHOW_BUILD(ls_module_add_param(m, "w", ls_zeros(LS_SHAPE(2), LS_INT32)));
+    SHOW_BUILD(ls_module_add_param(m, "w", ls_transpose(ls_zeros(LS_SHAPE(2, 3), LS_FLOAT32), 0, 1)));
+    SHOW_BUILD(ls_module_add_param(
+        m, "w",
+        ls_matmul(ls_zeros(LS_SHAPE(2, 3), LS_FLOAT32), ls_zeros(LS_SHAPE(2, 3), LS_FLOAT32))));
+    SHOW_BUILD(ls_module_add(m, "fc", ls_linear_new(0, 10, NULL)));
+    SHOW(ls_module_status(NULL));
+}
+
+GOLDEN(nesting_too_deep)
+{
+    ls_module *inner = plain();
+    for (int i = 0; i < 100; i++) {
+        ls_module *outer = plain();
+        (void)ls_module_add(outer, "inner", inner);
+        if (ls_module_status(outer) < 0) {
+            golden_show("ls_module_add(outer, \"inner\", inner)", ls_module_status(outer));
+            return;
+        }
+        inner = outer;
+    }
+}
+
+GOLDEN(layers)
+{
+    SHOW_NULL(ls_linear_new(0, 10, NULL));
+    SHOW_NULL(ls_embedding_new(10, -1));
+    SHOW_NULL(ls_dropout_new(2.0));
+    SHOW_NULL(ls_gelu_new((ls_gelu_kind)7));
+    SHOW(ls_init_uniform(ls_zeros(LS_SHAPE(2), LS_INT32), 0, 1));
+}
+
+GOLDEN(running_a_module)
+{
+    ls_tensor *x = ls_zeros(LS_SHAPE(2, 3), LS_FLOAT32);
+    SHOW_TENSOR(ls_forward(ls_linear_new(4, 4, NULL), x));
+    SHOW_TENSOR(ls_forward(ls_linear_new(0, 4, NULL), x));
+    ls_module *m = plain();
+    (void)ls_module_add(m, "a.b", plain());
+    SHOW_TENSOR(ls_forward(m, x));
+}
+
+GOLDEN(freeing_a_part)
+{
+    ls_module *owner = plain(), *part = plain();
+    (void)ls_module_add(owner, "part", part);
+    ls_module_free(part);
+}
+
+static ls_status take(void *self, const char *name, const ls_state_tensor *tensor)
+{
+    (void)self;
+    (void)name;
+    (void)tensor;
+    return LS_OK;
+}
+
+static ls_status take_int(void *self, const char *name, int64_t *value)
+{
+    (void)self;
+    (void)name;
+    (void)value;
+    return LS_OK;
+}
+
+static ls_status take_float(void *self, const char *name, double *value)
+{
+    (void)self;
+    (void)name;
+    (void)value;
+    return LS_OK;
+}
+
+GOLDEN(state)
+{
+    char prefix[300];
+    static const ls_state_visitor visitor = {NULL, take, take_int, take_float};
+    ls_module *net = ls_linear_new(2, 2, NULL);
+    ls_optim *optim = ls_sgd_new(net, NULL);
+    memset(prefix, 'x', sizeof prefix - 1);
+    prefix[sizeof prefix - 1] = '\0';
+    SHOW(ls_module_state(net, "net", NULL));
+    SHOW(ls_module_state(net, prefix, &visitor));
+    SHOW(ls_optim_state(optim, "optim", NULL));
+    SHOW(ls_runtime_state(ls_runtime_current(), "random", NULL));
+    SHOW(ls_runtime_state(NULL, "random", &visitor));
+    SHOW(ls_runtime_state(ls_runtime_current(), prefix, &visitor));
+}
+
+/* ---- optimizers ------------------------------------------------------------------------------ */
+
+static ls_module *with_gradient(float value)
+{
+    ls_module *net = ls_linear_new(2, 2, NULL);
+    ls_tensor *x = ls_full(LS_SHAPE(1, 2), LS_FLOAT32, value);
+    MUST(ls_backward(ls_mean(ls_forward(net, x))));
+    return net;
+}
+
+GOLDEN(making_optimizers)
+{
+    ls_module *net = ls_linear_new(2, 2, NULL);
+    SHOW_NULL(ls_sgd_new(net, LS_OPTIONS(ls_sgd_options, .lr = -1)));
+    SHOW_NULL(ls_sgd_new(net, LS_OPTIONS(ls_sgd_options, .nesterov = true)));
+    SHOW_NULL(ls_adam_new(net, LS_OPTIONS(ls_adam_options, .beta1 = 1)));
+    SHOW_NULL(ls_adamw_new(plain(), NULL));
+    SHOW_NULL(ls_adamw_new(NULL, NULL));
+}
+
+GOLDEN(stepping)
+{
+    SHOW(ls_optim_step(NULL));
+    ls_module *net = with_gradient(1);
+    ls_optim *optim = ls_sgd_new(net, NULL);
+    ls_module_free(net);
+    SHOW(ls_optim_step(optim));
+}
+
+GOLDEN(clipping)
+{
+    double norm;
+    SHOW(ls_clip_grad_norm(with_gradient(1), -1, &norm));
+    SHOW(ls_clip_grad_norm(with_gradient(NAN), 1, &norm));
+}
+
+/* ---- ddp in a world of one ------------------------------------------------------------------- */
+
+GOLDEN(wrapping)
+{
+    ls_module *owner = plain(), *part = ls_linear_new(2, 2, NULL);
+    (void)ls_module_add(owner, "part", part);
+    SHOW_NULL(ls_ddp_new(NULL, ls_world(), NULL));
+    SHOW_NULL(ls_ddp_new(ls_linear_new(0, 2, NULL), ls_world(), NULL));
+    SHOW_NULL(ls_ddp_new(part, NULL, NULL));
+    SHOW_NULL(ls_ddp_new(part, ls_world(), NULL));
+    SHOW_NULL(ls_ddp_new(plain(), ls_world(), NULL));
+    ls_module *shared = ls_linear_new(2, 2, NULL), *twice = plain(), *wrapped = NULL;
+    ls_param params[2];
+    (void)ls_module_params(shared, params, 2);
+    (void)ls_module_add_param(twice, "w", params[0].value);
+    wrapped = ls_ddp_new(shared, ls_world(), NULL);
+    SHOW_NULL(ls_ddp_new(twice, ls_world(), NULL));
+    SHOW_NULL(ls_ddp_new(wrapped, ls_world(), NULL));
+    ls_reducer_stats stats = {.size = sizeof stats};
+    SHOW(ls_ddp_stats(owner, &stats));
+    stats.size = 0;
+    SHOW(ls_ddp_stats(wrapped, &stats));
+    SHOW(ls_replicas_identical(wrapped, ls_world(), NULL, NULL));
+}
+
+static ls_status one_backward(ls_module *net)
+{
+    return ls_backward(ls_mean(ls_forward(net, ls_ones(LS_SHAPE(1, 2), LS_FLOAT32))));
+}
+
+GOLDEN(a_step_without_synchronisation)
+{
+    ls_module *net = ls_ddp_new(ls_linear_new(2, 2, NULL), ls_world(), NULL);
+    ls_optim *optim = ls_sgd_new(net, NULL);
+    LS_NO_SYNC(net)
+    {
+        MUST(one_backward(net));
+    }
+    SHOW(ls_optim_step(optim));
+}
+
+GOLDEN(thawed_after_wrapping)
+{
+    ls_module *inner = ls_linear_new(2, 2, NULL);
+    ls_param params[2];
+    (void)ls_module_params(inner, params, 2);
+    (void)ls_set_requires_grad(params[0].value, false);
+    ls_module *net = ls_ddp_new(inner, ls_world(), NULL);
+    (void)ls_set_requires_grad(params[0].value, true);
+    SHOW(one_backward(net));
+}
+
+GOLDEN(weighted_and_plain_in_one_step)
+{
+    ls_module *net = ls_ddp_new(ls_linear_new(2, 2, NULL), ls_world(), NULL);
+    LS_NO_SYNC(net)
+    {
+        MUST(one_backward(net));
+    }
+    ls_tensor *x = ls_ones(LS_SHAPE(1, 2), LS_FLOAT32);
+    SHOW(ls_backward_weighted(ls_mean(ls_forward(net, x)), 2));
+}
+
+/* ---- the reducer ----------------------------------------------------------------------------- */
+
+static ls_reducer *reducer(void)
+{
+    static ls_reducer_param params[] = {{.name = "w", .count = 4}, {.name = "b", .count = 2}};
+    ls_reducer *r = NULL;
+    MUST(ls_reducer_new(ls_world(), params, 2, LS_OPTIONS(ls_reducer_options, .name = "mine"), &r));
+    return r;
+}
+
+GOLDEN(making_reducers)
+{
+    ls_reducer *r = NULL;
+    ls_reducer_param nameless = {.count = 4}, whole = {.name = "w", .count = 4, .dtype = LS_INT32};
+    SHOW(ls_reducer_new(NULL, NULL, 0, NULL, &r));
+    SHOW(ls_reducer_new(ls_world(), &nameless, 1, NULL, &r));
+    SHOW(ls_reducer_new(ls_world(), &whole, 1, NULL, &r));
+}
+
+GOLDEN(using_reducers)
+{
+    ls_reducer *r = reducer();
+    ls_reducer_stats stats = {.size = 0};
+    SHOW(ls_reducer_begin(NULL, NULL));
+    SHOW(ls_reducer_wait(NULL));
+    SHOW(ls_reducer_zero(NULL));
+    SHOW(ls_reducer_get_stats(r, &stats));
+    SHOW(ls_reducer_begin(r, LS_OPTIONS(ls_reducer_begin_options, .weighted = true, .weight = -1)));
+    MUST(ls_reducer_begin(r, NULL));
+    SHOW(ls_reducer_begin(r, NULL));
+    SHOW(ls_reducer_zero(r));
+    SHOW(ls_reducer_ready(r, 2, NULL));
+    MUST(ls_reducer_ready(r, 0, NULL));
+    SHOW(ls_reducer_ready(r, 0, NULL));
+    SHOW(ls_reducer_wait(r));
+}
+
+GOLDEN(freed_before_wait)
+{
+    ls_reducer *r = reducer();
+    MUST(ls_reducer_begin(r, NULL));
+    SHOW(ls_reducer_free(r));
+}
+
+GOLDEN(weights_that_add_up_to_infinity)
+{
+    ls_reducer *r = reducer();
+    ls_status status = ls_reducer_begin(
+        r, LS_OPTIONS(ls_reducer_begin_options, .weighted = true, .weight = INFINITY));
+    for (int i = 0; status == LS_OK && i < 2; i++) {
+        status = ls_reducer_ready(r, i, NULL);
+    }
+    golden_show("begin with weight INFINITY", status);
+    SHOW(ls_reducer_wait(r));
+}

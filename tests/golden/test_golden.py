@@ -1,0 +1,128 @@
+"""What users read: every case of the golden programs prints what expected/ says, to the letter.
+
+What varies from run to run (process numbers, host, seconds, line numbers, scratch folders) is replaced by
+its kind in angle brackets. After a change of texts: UPDATE_GOLDEN=1 tests/run --only golden, and read the
+difference before it is committed.
+"""
+
+import os
+import pathlib
+import re
+import shlex
+import socket
+import subprocess
+import sys
+import tempfile
+
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
+from tap import BUILD, SOURCE, run, test
+
+HERE = pathlib.Path(__file__).resolve().parent
+COMMAND = str(BUILD / "lockstep")
+UPDATE = os.environ.get("UPDATE_GOLDEN") == "1"
+SET_BY_OTHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "OMP_NUM_THREADS")
+PLAIN = {name: value for name, value in os.environ.items()
+         if not name.startswith(("LOCKSTEP_", "OMPI_", "PMI_", "SLURM_", "TORCH_"))
+         and name not in SET_BY_OTHERS}
+
+VARIES = [
+    (re.compile(r"/tmp/lockstep-golden-\w+"), "<tmp>"),
+    (re.compile(re.escape(str(SOURCE)) + "/"), ""),
+    (re.compile(re.escape(str(BUILD)) + "/"), "<build>/"),
+    (re.compile(r"(?:\.\./)+(?=tests/)"), ""),
+    (re.compile(r"\.\.\.(?=[\w/]*/tests/golden/)[\w/]*/(?=tests/golden)"), ""),
+    (re.compile(r"(\.[ch]):\d+"), r"\1:<line>"),
+    (re.compile(r"\bpid \d+"), "pid <pid>"),
+    (re.compile(r"\bprocess \d+"), "process <pid>"),
+    (re.compile(r"\bhost " + re.escape(socket.gethostname()) + r"\b"), "host <host>"),
+    (re.compile(r"\b\d+\.\d+ s\b"), "<seconds> s"),
+    (re.compile(r"0x[0-9a-f]{6,}"), "<address>"),
+    (re.compile(r"\b127\.0\.0\.1:\d+"), "127.0.0.1:<port>"),
+]
+
+
+def normal(text):
+    for pattern, put in VARIES:
+        text = pattern.sub(put, text)
+    # Ranks print when they come to it: in the order of ranks, a rank's log lines first (they take
+    # another way than its results), the launcher's own words last.
+    def place(line):
+        rank = re.match(r"\[(\d+)\] (\[rank)?", line)
+        if rank:
+            return int(rank.group(1)), rank.group(2) is None
+        return (-1 if not line.startswith("lockstep: ") else 1 << 20), True
+    return "".join(line + "\n" for line in sorted(text.splitlines(), key=place))
+
+
+def output_of(command, **environment):
+    done = subprocess.run(command, env=dict(PLAIN, **environment), text=True, errors="replace",
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, timeout=60)
+    return done.stdout, done.returncode
+
+
+def cases_of(program):
+    """(name, text) of each case."""
+    for line in output_of([program, "--list"])[0].splitlines():
+        name, ranks = line.split()
+        if int(ranks) <= 1:
+            text, _ = output_of([program, name])
+        else:
+            text, status = output_of([COMMAND, "run", "-n", ranks, program, name],
+                                     LOCKSTEP_TIMEOUT="2")
+            text = normal(text) + f"status {status}\n"
+        yield name, normal(text) if int(ranks) <= 1 else text
+
+
+def commands():
+    """Command lines of commands.txt, a case each; run in an empty folder."""
+    for line in (HERE / "commands.txt").read_text().splitlines():
+        if not line or line.startswith("#"):
+            continue
+        words = shlex.split(line)
+        settings = {}
+        while "=" in words[0] and not words[0].startswith("-"):
+            name, value = words.pop(0).split("=", 1)
+            settings[name] = value
+        program = COMMAND if words[0] == "lockstep" else str(BUILD / words[0])
+        with tempfile.TemporaryDirectory(prefix="lockstep-golden-") as folder:
+            words = [word.replace("@FOLDER@", folder).replace("@BUILD@", str(BUILD))
+                     for word in words[1:]]
+            text, status = output_of([program, *words], **settings)
+        yield line, normal(text) + f"status {status}\n"
+
+
+def check(name, cases):
+    got = "".join(f"== {case}\n{text}\n" for case, text in cases)
+    path = HERE / "expected" / f"{name}.txt"
+    if UPDATE:
+        path.write_text(got)
+        return
+    want = path.read_text() if path.exists() else ""
+    if got != want:
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as new:
+            new.write(got)
+            new.flush()
+            diff = subprocess.run(["diff", "-u", str(path), new.name], text=True,
+                                  capture_output=True).stdout
+        raise AssertionError(diff + "UPDATE_GOLDEN=1 tests/run --only golden writes the new texts")
+
+
+def program_test(name):
+    def body():
+        check(name, cases_of(str(BUILD / "tests/golden" / name)))
+    body.__name__ = f"the_words_of_{name}_are_as_agreed"
+    test(body)
+
+
+for source in sorted(HERE.glob("*.c")):
+    if source.stem != "golden":
+        program_test(source.stem)
+
+
+@test
+def the_words_of_the_command_are_as_agreed():
+    check("commands", commands())
+
+
+run()

@@ -1,0 +1,122 @@
+"""Every sentence that the sources can say to a user stands in a golden text, or in a list with the reason.
+
+Read are the string literals of src/, tools/, bench/ and the examples that hold at least two words. One is
+covered when the golden texts (tests/golden/expected) hold a line that its format could have made. What needs
+a broken system or a broken library cannot be provoked; tests/golden/not_shown.txt lists it.
+"""
+
+import pathlib
+import re
+import sys
+
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
+from tap import SOURCE, none_of, run, test
+
+FOLDERS = ("src", "tools", "bench", "examples")
+GOLDEN = SOURCE / "tests/golden"
+# What is said to nobody (compiler directives, templates of JSON) or is no error (results on stdout).
+SILENT_CALLS = {"_Static_assert", "_Pragma", "json_pack", "sscanf", "starts", "ends", "strncmp", "printf"}
+SILENT_FILES = (
+    "src/comm/program/",  # programs are proven in tests; a call that has none says so by its name
+    "src/kernel/",        # names of kernels
+    "bench/kernels.c",    # a table of measurements
+    "bench/report.c",
+)
+TOKEN = re.compile(r'''/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|[A-Za-z_]\w*|\S''',
+                   re.DOTALL)
+CONVERSION = re.compile(r"%(?:%|[-+ #0]*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:hh|h|ll|l|z|j)?[a-zA-Z])")
+WORDS = re.compile(r"[a-z]{2,}[,;:)]? \(?[a-z]{2,}", re.IGNORECASE)
+
+
+def literals(text):
+    """(line, literal, names of the calls it stands in); adjacent ones are joined."""
+    calls, name, open_literal, found = [], None, None, []
+    for match in TOKEN.finditer(text):
+        token = match.group(0)
+        if token.startswith(("/*", "//")):
+            continue
+        if token[0] == '"':
+            if open_literal is None:
+                open_literal = [text.count("\n", 0, match.start()) + 1, "", list(calls)]
+            open_literal[1] += token[1:-1]
+            continue
+        if open_literal is not None:
+            if token.startswith("PRI"):
+                open_literal[1] += "lld"
+                continue
+            found.append(tuple(open_literal))
+            open_literal = None
+        if token == "(":
+            calls.append(name)
+        elif token == ")" and calls:
+            calls.pop()
+        elif token in "{}":
+            calls = []
+        name = token if re.match(r"[A-Za-z_]\w*$", token) else None
+    return found
+
+
+def unescape(literal):
+    simple = {"n": "\n", "t": "\t", '"': '"', "\\": "\\", "r": "\r"}
+    literal = re.sub(r"\\x[0-9a-f]{2}", "", literal)
+    return re.sub(r"\\(.)", lambda m: simple.get(m.group(1), m.group(1)), literal)
+
+
+def sentences(text):
+    """(line, sentence): what a user may read, a line each."""
+    for line, literal, calls in literals(text):
+        if SILENT_CALLS & set(calls):
+            continue
+        for sentence in unescape(literal).split("\n"):
+            if WORDS.search(CONVERSION.sub(" ", sentence)):
+                yield line, sentence
+
+
+def pattern_of(sentence):
+    parts = CONVERSION.split(sentence.strip())
+    return re.compile(".*?".join(re.escape(part) for part in parts))
+
+
+def all_sentences():
+    for folder in FOLDERS:
+        for path in sorted((SOURCE / folder).rglob("*.c")):
+            name = path.relative_to(SOURCE).as_posix()
+            if not name.startswith(SILENT_FILES) and not name.endswith("settings.c"):
+                for line, sentence in sentences(path.read_text()):
+                    yield f"{name}:{line}", sentence
+
+
+def golden_lines():
+    return "".join(path.read_text() for path in sorted((GOLDEN / "expected").glob("*.txt")))
+
+
+def not_shown():
+    lines = (GOLDEN / "not_shown.txt").read_text().splitlines()
+    return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+
+
+@test
+def every_sentence_stands_in_a_golden_text():
+    golden, excused = golden_lines(), set(not_shown())
+    none_of((f"{where}: {sentence}" for where, sentence in all_sentences()
+             if sentence.strip() not in excused and not pattern_of(sentence).search(golden)),
+            "provoke these in tests/golden, or say in not_shown.txt why nobody can")
+
+
+@test
+def what_is_excused_is_said_and_is_not_shown():
+    golden, said = golden_lines(), {sentence.strip() for _, sentence in all_sentences()}
+    none_of((line for line in not_shown() if line not in said), "in not_shown.txt, but nobody says it")
+    none_of((line for line in not_shown() if line in said and pattern_of(line).search(golden)),
+            "in not_shown.txt, but a golden text has it")
+
+
+@test
+def the_reader_of_sentences_reads():
+    text = '''f(a, "two words %d" /* not these */ " and %s" PRId64 "\\n", x); g("%s"); printf("no error");'''
+    assert [s for _, s in sentences(text)] == ["two words %d and %slld"], list(sentences(text))
+    assert pattern_of("rank %d has %s").search("say: rank 3 has nothing")
+    assert not pattern_of("rank %d has %s").search("rank 3 is here")
+
+
+run()
