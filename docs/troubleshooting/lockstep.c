@@ -1,4 +1,5 @@
-/* Mistakes of a job of two ranks, with Lockstep: rank 1 makes them. `reproduce` builds and runs it. */
+/* Mistakes of a job of two ranks, with Lockstep: rank 1 makes them. `reproduce` builds and runs it.
+ */
 #include <lockstep/lockstep.h>
 
 #include "mistake.h"
@@ -33,8 +34,8 @@ static void disagree(void)
         LS_CHECK(ls_all_reduce(ls_world(), a, wrong ? 2 * COUNT : COUNT, LS_FLOAT32, LS_SUM, NULL,
                                NULL));
     } else if (is("dtype")) {
-        LS_CHECK(ls_all_reduce(ls_world(), a, COUNT, wrong ? LS_INT32 : LS_FLOAT32, LS_SUM, NULL,
-                               NULL));
+        LS_CHECK(
+            ls_all_reduce(ls_world(), a, COUNT, wrong ? LS_INT32 : LS_FLOAT32, LS_SUM, NULL, NULL));
     } else if (is("op")) {
         LS_CHECK(
             ls_all_reduce(ls_world(), a, COUNT, LS_FLOAT32, wrong ? LS_MAX : LS_SUM, NULL, NULL));
@@ -135,7 +136,8 @@ static void train(void)
     }
     if (!is("uneven")) {
         LS_CHECK(ls_replicas_identical(net, ls_world(), &identical, &hash));
-        printf("rank %d: trained %d steps; %d of 2 replicas are identical\n", rank, steps, identical);
+        printf("rank %d: trained %d steps; %d of 2 replicas are identical\n", rank, steps,
+               identical);
     }
     ls_optim_free(optim);
     ls_module_free(net);

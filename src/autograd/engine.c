@@ -306,6 +306,9 @@ static ls_status backward(const char *name, ls_tensor *loss, bool weighted, doub
     ls__phase former = ls__activity_enter(LS__PHASE_BACKWARD, "");
     ls_status status = check_loss(&pass, loss);
     status = status == LS_OK ? plan(&pass) : status;
+    if (status < 0) { /* the caller's mistake, at this line */
+        (void)ls__fail_at_site(status);
+    }
     status = status == LS_OK ? ls__observers_begin(&pass) : status;
     status = status == LS_OK ? run(&pass) : status;
     status = status == LS_OK ? ls__observers_end(&pass) : status;

@@ -106,6 +106,24 @@ ls_status ls__fail_within(ls_status status, const char *format, ...)
     return status;
 }
 
+/* How many bytes of the message are "FILE:LINE: "; 0: it begins otherwise. */
+static size_t site_bytes(const char *message, const char *file, int line)
+{
+    char site[LS__MESSAGE_MAX];
+    const int bytes = snprintf(site, sizeof site, "%s:%d: ", file, line);
+    const bool fits = bytes > 0 && (size_t)bytes < sizeof site;
+    return fits && strncmp(message, site, (size_t)bytes) == 0 ? (size_t)bytes : 0;
+}
+
+ls_status ls__fail_at_site(ls_status status)
+{
+    const char *file = ls__self.file;
+    if (file == NULL || file[0] == '\0' || site_bytes(ls__self.message, file, ls__self.line) > 0) {
+        return status;
+    }
+    return ls__fail(status, "%s:%d: %s", file, ls__self.line, ls__self.message);
+}
+
 ls_status ls__fail_again(ls_status status, const char *message)
 {
     keep(status, message);
@@ -118,7 +136,8 @@ void ls_check_failed(ls_status status, const char *file, int line, const char *e
         return;
     }
     const char *message = ls_error_message();
-    char who[32] = ""; /* before ls_init nobody knows */
+    message += site_bytes(message, file, line); /* it is said once */
+    char who[32] = "";                          /* before ls_init nobody knows */
     if (ls__self.runtime != NULL) {
         (void)snprintf(who, sizeof who, "rank %d: ", ls_rank());
     }

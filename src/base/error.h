@@ -14,6 +14,9 @@ ls_status ls__fail(ls_status status, const char *format, ...) LS__PRINTF(2, 3);
 ls_status ls__fail_errno(const char *format, ...) LS__PRINTF(1, 2);
 /* Puts "context: " before the message already set; returns status unchanged. */
 ls_status ls__fail_within(ls_status status, const char *format, ...) LS__PRINTF(2, 3);
+/* Puts the line of the user's program before this thread's message, where the call was one that
+ * notes it (types.h, Note [Call sites]) and the message does not begin so already. */
+ls_status ls__fail_at_site(ls_status status);
 /* Sets message and status of this thread from a stored failure (a group's first cause). */
 ls_status ls__fail_again(ls_status status, const char *message);
 

@@ -24,8 +24,9 @@ ls_status ls_runtime_state(ls_runtime *runtime, const char *prefix, const ls_sta
         int length = snprintf(name, sizeof name, "%s%s%s", has_prefix ? prefix : "",
                               has_prefix ? "." : "", field[i].name);
         if (length < 0 || (size_t)length >= sizeof name) {
-            return ls__fail(LS_ERR_LIMIT, "ls_runtime_state: the prefix \"%s\" is too long",
-                            prefix);
+            return ls__fail(
+                LS_ERR_LIMIT,
+                "ls_runtime_state: the prefix \"%.80s\" is too long; give a shorter one", prefix);
         }
         LS_TRY(visitor->int64(visitor->self, name, &value));
         *field[i].value = (uint64_t)value;

@@ -168,7 +168,11 @@ static void add_flight(ls__text *out, const ls__board_rank *rank)
     if (d->text[0] != '\0') {
         ls__text_add(out, " \"%.*s\"", LS__TAG_MAX - 1, d->text);
     }
-    ls__text_add(out, " of group \"%.31s\", %s", record->group_name, flight_state_name(state));
+    ls__text_add(out, " of group \"%.31s\"", record->group_name);
+    if (d->file[0] != '\0') {
+        ls__text_add(out, " at %.*s:%d", LS__FILE_MAX - 1, d->file, (int)d->line);
+    }
+    ls__text_add(out, ", %s", flight_state_name(state));
 }
 
 void ls__board_doing(const ls__board *board, const ls__env *env, int r, char *out, size_t bytes)
@@ -189,7 +193,8 @@ void ls__board_record_doing(const ls__board_rank *rank, const ls__env *env, char
     if (activity.detail[0] != '\0') {
         ls__text_add(&to, " (%.*s)", LS__ACTIVITY_DETAIL_MAX - 1, activity.detail);
     }
-    if (activity.file[0] != '\0') {
+    /* In the user's own code nobody notes the place; the last operation's is told below. */
+    if (activity.file[0] != '\0' && activity.phase != LS__PHASE_USER) {
         ls__text_add(&to, " at %.*s:%d", LS__ACTIVITY_FILE_MAX - 1, activity.file, activity.line);
     }
     uint64_t now = env->now_ns(env);

@@ -39,8 +39,10 @@ static ls_status check_reduction(const char *what, const ls_group *group,
                                  const ls__collective *args, double divisor)
 {
     if ((unsigned)args->op >= LS_REDUCE_OP_COUNT) {
-        return ls__fail(LS_ERR_INVALID, "%s on group \"%s\": %d is no reduce-op; use LS_SUM …",
-                        what, group->name, (int)args->op);
+        return ls__fail(
+            LS_ERR_INVALID,
+            "%s on group \"%s\": %d is no reduce-op; give LS_SUM or another of its enum", what,
+            group->name, (int)args->op);
     }
     if (args->op == LS_AVG ? !is_float(args->dtype)
                            : !ls__reduce_supported(args->dtype, args->op)) {
@@ -71,8 +73,10 @@ static ls_status check_buffers(const char *what, const ls_group *group, const ls
     const bool reads = uses(group, args, true) && args->operation != LS__OP_BARRIER;
     const bool writes = uses(group, args, false) && args->operation != LS__OP_BARRIER;
     if (args->count > 0 && ((reads && args->input == NULL) || (writes && args->output == NULL))) {
-        return ls__fail(LS_ERR_INVALID, "%s on group \"%s\": the buffer is NULL, count is %lld",
-                        what, group->name, (long long)args->count);
+        return ls__fail(
+            LS_ERR_INVALID,
+            "%s on group \"%s\": the buffer is NULL and count %lld; give memory, or count 0", what,
+            group->name, (long long)args->count);
     }
     size_t input = 0, output = 0;
     if (args->count < 0 || !buffer_bytes(group, args, &input, &output)) {
@@ -124,8 +128,10 @@ static ls_status check(const char *what, const ls_group *group, const ls__collec
                        const ls_collective_options *options)
 {
     if (args->operation != LS__OP_BARRIER && (unsigned)args->dtype >= LS_DTYPE_COUNT) {
-        return ls__fail(LS_ERR_INVALID, "%s on group \"%s\": %d is no dtype; use LS_FLOAT32 …",
-                        what, group->name, (int)args->dtype);
+        return ls__fail(
+            LS_ERR_INVALID,
+            "%s on group \"%s\": %d is no dtype; give LS_FLOAT32 or another of its enum", what,
+            group->name, (int)args->dtype);
     }
     const bool rooted = ls__operation_has_root(args->operation) || is_letter(args->operation);
     if (rooted && (args->root < 0 || args->root >= group->size)) {
@@ -139,8 +145,9 @@ static ls_status check(const char *what, const ls_group *group, const ls__collec
     }
     LS_TRY(check_algorithm(what, group, args->operation, options->algorithm));
     if (is_letter(args->operation) && args->tag < 0) {
-        return ls__fail(LS_ERR_INVALID, "%s on group \"%s\": tag %d is negative", what, group->name,
-                        args->tag);
+        return ls__fail(LS_ERR_INVALID,
+                        "%s on group \"%s\": tag %d is negative; give one from 0 on", what,
+                        group->name, args->tag);
     }
     if (options->stream != NULL) {
         return ls__fail(LS_ERR_UNSUPPORTED,
@@ -331,13 +338,17 @@ ls_status ls__collective_start(ls_group *group, const ls__collective *args, ls_w
         return ls__self.status;
     }
     if (group == NULL) {
-        return ls__fail(LS_ERR_INVALID,
-                        "%s: the group is NULL; a rank outside a group must not "
-                        "call its operations",
-                        what);
+        (void)ls__fail(LS_ERR_INVALID,
+                       "%s: the group is NULL; a rank outside a group must not "
+                       "call its operations",
+                       what);
+        return ls__fail_at_site(LS_ERR_INVALID);
     }
     LS__OPTIONS(ls_collective_options, options, args->options);
-    LS_TRY(check(what, group, args, &options));
+    const ls_status sound = check(what, group, args, &options);
+    if (sound < 0) {
+        return ls__fail_at_site(sound);
+    }
     ls_work *made = NULL;
     bool ready = false;
     const bool blocking = work == NULL && args->done == NULL;

@@ -293,7 +293,9 @@ ls_status ls_group_new(ls_group *parent, const int *ranks, int count, const char
         return ls__self.status;
     }
     if (parent == NULL || out == NULL) {
-        return ls__fail(LS_ERR_INVALID, "ls_group_new: %s is NULL",
+        return ls__fail(LS_ERR_INVALID,
+                        "ls_group_new: %s is NULL; give the group to take ranks from and a place "
+                        "for the new one",
                         parent == NULL ? "the parent group" : "out");
     }
     *out = NULL;
@@ -315,7 +317,8 @@ ls_status ls_group_free(ls_group *group)
         return ls__self.status;
     }
     if (group == comm->world) {
-        return ls__fail(LS_ERR_INVALID, "ls_group_free: the world ends with ls_finalize");
+        return ls__fail(LS_ERR_INVALID,
+                        "ls_group_free: the world is freed by ls_finalize; leave it alone");
     }
     ls_status status =
         ls_barrier(group, LS_OPTIONS(ls_collective_options, .tag = "ls_group_free"), NULL);
@@ -354,7 +357,8 @@ ls_status ls_group_abort(ls_group *group, const char *why)
         return ls__self.status;
     }
     if (group == NULL) {
-        return ls__fail(LS_ERR_INVALID, "ls_group_abort: the group is NULL");
+        return ls__fail(LS_ERR_INVALID,
+                        "ls_group_abort: the group is NULL; give one that this rank is in");
     }
     char text[LS__FAILURE_MAX];
     snprintf(text, sizeof text, "group \"%s\" was aborted by rank %d: %s", group->name,
@@ -370,7 +374,8 @@ ls_status ls_group_status(ls_group *group)
         return ls__self.status;
     }
     if (group == NULL) {
-        return ls__fail(LS_ERR_INVALID, "ls_group_status: the group is NULL");
+        return ls__fail(LS_ERR_INVALID,
+                        "ls_group_status: the group is NULL; give one that this rank is in");
     }
     if (ls__token_try(comm)) {
         (void)ls__comm_look(comm);
@@ -410,7 +415,9 @@ ls_status ls_group_alloc(ls_group *group, size_t bytes, void **out)
         return ls__self.status;
     }
     if (group == NULL || out == NULL) {
-        return ls__fail(LS_ERR_INVALID, "ls_group_alloc: %s is NULL",
+        return ls__fail(LS_ERR_INVALID,
+                        "ls_group_alloc: %s is NULL; give the group whose ranks use the memory and "
+                        "a place for its address",
                         group == NULL ? "the group" : "out");
     }
     *out = NULL;

@@ -132,7 +132,9 @@ ls_status ls_work_test(ls_work *work)
         return ls__self.status;
     }
     if (work == NULL) {
-        return ls__fail(LS_ERR_INVALID, "ls_work_test: the handle is NULL");
+        return ls__fail(
+            LS_ERR_INVALID,
+            "ls_work_test: the handle is NULL; a call with `work` NULL has already waited");
     }
     if (atomic_load_explicit(&work->status, memory_order_acquire) == LS_IN_PROGRESS &&
         ls__token_try(comm)) {

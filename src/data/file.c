@@ -77,8 +77,7 @@ ls_status ls__file_read(const ls__env *env, const char *what, const char *path, 
     ls__env_stat stat;
     LS_TRY(ls__file_stat(env, what, path, &stat));
     if (stat.kind != LS__ENV_FILE) {
-        return ls__fail(LS_ERR_INVALID, "%s: \"%s\" is not a regular file; name a file or a folder",
-                        what, path);
+        return ls__fail(LS_ERR_INVALID, "%s: \"%s\" is not a regular file; name one", what, path);
     }
     /* One byte more than the size, so that the read that finds the end needs no larger buffer. */
     size_t guess = (size_t)stat.bytes < bytes_max ? (size_t)stat.bytes + 1 : bytes_max;

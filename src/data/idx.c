@@ -103,7 +103,8 @@ static ls_status check_size(const char *path, int64_t file_bytes, idx_file *out)
                         path, (long long)claimed, (long long)(file_bytes - out->header_bytes));
     }
     if (claimed == 0) {
-        return ls__fail(LS_ERR_INVALID, "IDX: \"%s\" holds no data (%lld samples of %lld bytes)",
+        return ls__fail(LS_ERR_INVALID,
+                        "IDX: \"%s\" holds no data (%lld samples of %lld bytes); name another file",
                         path, (long long)out->dim[0], (long long)out->each);
     }
     return LS_OK;
@@ -121,7 +122,8 @@ static ls_status idx_open(const ls__env *env, const char *path, idx_file *out)
     LS_TRY(check_size(path, stat.bytes, out));
     LS_TRY(ls__file_read(env, "IDX", path, (size_t)stat.bytes, &out->file));
     if ((int64_t)out->file.bytes != stat.bytes) {
-        return ls__fail(LS_ERR_FORMAT, "IDX: \"%s\" shrank while it was read", path);
+        return ls__fail(LS_ERR_FORMAT,
+                        "IDX: \"%s\" shrank while it was read; is it still being written?", path);
     }
     return LS_OK;
 }
@@ -138,8 +140,8 @@ static ls_status idx_get(ls_dataset *self, int64_t index, void *x, void *y)
 {
     const idx *d = (const idx *)self;
     if (index < 0 || index >= d->base.count) {
-        return ls__fail(LS_ERR_INVALID, "IDX: sample %lld asked, there are %lld", (long long)index,
-                        (long long)d->base.count);
+        return ls__fail(LS_ERR_INVALID, "IDX: sample %lld asked, there are %lld; count from 0",
+                        (long long)index, (long long)d->base.count);
     }
     const uint8_t *image = d->images.file.data + d->images.header_bytes + index * d->images.each;
     float *pixels = x;

@@ -189,8 +189,8 @@ static ls_status wait_filled(ls_loader *l, uint32_t freed)
         }
         if (l->env->now_ns(l->env) >= deadline) {
             return ls__fail(LS_ERR_TIMEOUT,
-                            "loader: epoch %lld, step %lld: the data set gave no "
-                            "batch for %lld ms",
+                            "loader: epoch %lld, step %lld: the data set gave no batch for %lld "
+                            "ms; look at its get function, or raise LOCKSTEP_TIMEOUT",
                             (long long)l->epoch, (long long)step_at(l, l->position),
                             (long long)l->runtime->timeout_ms);
         }
@@ -370,7 +370,8 @@ static ls_status check_state(const ls_loader *l, int64_t epoch, int64_t position
 ls_status ls_loader_state(ls_loader *l, const char *prefix, const ls_state_visitor *visitor)
 {
     if (!l || !visitor) {
-        return l ? ls__fail(LS_ERR_INVALID, "ls_loader_state: the visitor is NULL")
+        return l ? ls__fail(LS_ERR_INVALID,
+                            "ls_loader_state: the visitor is NULL; give one (lockstep/state.h)")
                  : no_loader("ls_loader_state");
     }
     int64_t epoch = l->epoch, position = l->position, seed = (int64_t)ls__sampler_seed(l->sampler);
@@ -388,7 +389,9 @@ ls_status ls_loader_state(ls_loader *l, const char *prefix, const ls_state_visit
         int length = snprintf(name, sizeof name, "%s%s%s", prefix ? prefix : "",
                               prefix && *prefix ? "." : "", field[i].name);
         if (length < 0 || (size_t)length >= sizeof name) {
-            return ls__fail(LS_ERR_LIMIT, "loader: the state prefix \"%s\" is too long", prefix);
+            return ls__fail(LS_ERR_LIMIT,
+                            "loader: the state prefix \"%.80s\" is too long; give a shorter one",
+                            prefix);
         }
         LS_TRY(visitor->int64(visitor->self, name, field[i].value));
     }
@@ -416,8 +419,8 @@ static ls_status sample_bytes(const char *name, ls_shape shape, ls_dtype dtype, 
     if (!fits || !ls__bytes_of(count, ls_dtype_size(dtype), one) ||
         !ls__mul_size(*one, (size_t)batch, all)) {
         return ls__fail(LS_ERR_INVALID,
-                        "loader: a batch of %lld samples of the data set's %s is "
-                        "too large",
+                        "loader: a batch of %lld samples of the data set's %s is too large for "
+                        "memory; give a smaller batch",
                         (long long)batch, name);
     }
     return LS_OK;
@@ -457,7 +460,9 @@ ls_status ls_loader_new(ls_dataset *dataset, ls_sampler *sampler, const ls_loade
         return ls__self.status;
     }
     if (!dataset || !sampler) {
-        return ls__fail(LS_ERR_INVALID, "loader: a data set and a sampler are needed");
+        return ls__fail(
+            LS_ERR_INVALID,
+            "loader: a data set and a sampler are needed; check what their constructors returned");
     }
     if (given.prefetch < 0 || given.prefetch > PREFETCH_MAX) {
         return ls__fail(LS_ERR_INVALID, "loader: prefetch is %d; it must be in 0…%d",

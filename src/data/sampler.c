@@ -80,8 +80,9 @@ static ls_status check(int64_t count, const ls_sampler *s)
                         (long long)s->batch);
     }
     if (s->world_size < 1 || s->rank < 0 || s->rank >= s->world_size) {
-        return ls__fail(LS_ERR_INVALID, "sampler: rank %d of %d ranks is none", s->rank,
-                        s->world_size);
+        return ls__fail(LS_ERR_INVALID,
+                        "sampler: rank %d of %d ranks is none; give 0 to one less than there are",
+                        s->rank, s->world_size);
     }
     if (count < s->world_size) {
         return ls__fail(LS_ERR_INVALID,
@@ -90,8 +91,7 @@ static ls_status check(int64_t count, const ls_sampler *s)
                         (long long)count, s->world_size);
     }
     if (count > (int64_t)1 << 62) {
-        return ls__fail(LS_ERR_LIMIT, "sampler: %lld samples; at most 2^62 are possible",
-                        (long long)count);
+        return ls__fail(LS_ERR_LIMIT, "sampler: %lld samples; give at most 2^62", (long long)count);
     }
     return LS_OK;
 }
@@ -110,7 +110,8 @@ ls_status ls_sampler_new(int64_t count, const ls_sampler_options *options, ls_sa
                        .half_bits = half_bits_of(count)};
     LS_TRY(check(count, &made));
     if (!ls__mul_int64(made.batch, made.world_size, &made.global_batch)) {
-        return ls__fail(LS_ERR_INVALID, "sampler: batch %lld times %d ranks overflows",
+        return ls__fail(LS_ERR_INVALID,
+                        "sampler: batch %lld times %d ranks overflows; give a smaller batch",
                         (long long)made.batch, made.world_size);
     }
     made.steps = count / made.global_batch;

@@ -28,7 +28,8 @@ static ls_status tensor_dataset_get(ls_dataset *self, int64_t index, void *x, vo
 {
     const tensor_dataset *d = (const tensor_dataset *)self;
     if (index < 0 || index >= d->base.count) {
-        return ls__fail(LS_ERR_INVALID, "tensor data set: sample %lld asked, there are %lld",
+        return ls__fail(LS_ERR_INVALID,
+                        "tensor data set: sample %lld asked, there are %lld; count from 0",
                         (long long)index, (long long)d->base.count);
     }
     memcpy(x, d->x_data + (size_t)index * d->x_bytes, d->x_bytes);
@@ -40,7 +41,10 @@ static ls_status tensor_dataset_get(ls_dataset *self, int64_t index, void *x, vo
 static ls_status hold(const char *name, ls_tensor *t, ls_tensor **held, const uint8_t **data,
                       ls_shape *row, size_t *row_bytes)
 {
-    LS_TRY(ls_tensor_status(t));
+    const ls_status sound = ls_tensor_status(t);
+    if (sound < 0) {
+        return ls__fail_within(sound, "tensor data set: %s", name);
+    }
     ls_shape shape = ls_shape_of(t);
     if (shape.ndim < 1) {
         return ls__fail(LS_ERR_INVALID,

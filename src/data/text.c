@@ -175,8 +175,8 @@ static ls_status text_get(ls_dataset *self, int64_t index, void *x, void *y)
 {
     const text *t = (const text *)self;
     if (index < 0 || index >= t->base.count) {
-        return ls__fail(LS_ERR_INVALID, "text: sample %lld asked, there are %lld", (long long)index,
-                        (long long)t->base.count);
+        return ls__fail(LS_ERR_INVALID, "text: sample %lld asked, there are %lld; count from 0",
+                        (long long)index, (long long)t->base.count);
     }
     const text_file *file = file_of_sample(t, index);
     const uint8_t *window = file->part + (index - file->first) * t->stride;
@@ -252,7 +252,9 @@ static ls_status check_options(const char *path, const ls_text_options *options)
                         options->held_out);
     }
     if (options->part != LS_TEXT_TRAIN && options->part != LS_TEXT_HELD_OUT) {
-        return ls__fail(LS_ERR_INVALID, "text: part %d is none", (int)options->part);
+        return ls__fail(LS_ERR_INVALID,
+                        "text: part %d is none; give LS_TEXT_TRAIN or LS_TEXT_HELD_OUT",
+                        (int)options->part);
     }
     return LS_OK;
 }

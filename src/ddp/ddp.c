@@ -388,11 +388,13 @@ ls_module *ls_ddp_new(ls_module *module, ls_group *group, const ls_ddp_options *
         return NULL;
     }
     if (!module || !group) {
+        const bool failed = !module && ls__self.status < 0; /* the constructor, most likely */
         (void)ls__fail(LS_ERR_INVALID,
                        "ls_ddp_new: the %s is NULL; give the module to replicate and its group"
-                       " (ls_world())%s%s",
-                       module ? "group" : "module", module ? "" : "; the module failed with: ",
-                       module ? "" : ls_error_message());
+                       " (ls_world())%s%s%s",
+                       module ? "group" : "module", failed ? " (the last error was: " : "",
+                       failed ? ls_error_message() : "", failed ? ")" : "");
+        (void)ls__fail_at_site(LS_ERR_INVALID);
         return NULL;
     }
     if (module->entries->parent) {
@@ -401,6 +403,7 @@ ls_module *ls_ddp_new(ls_module *module, ls_group *group, const ls_ddp_options *
             "ls_ddp_new: the %s is part of a %s; wrap the whole model, or wrap it before "
             "it is added",
             ls__module_name(module), module->entries->parent->cls->name);
+        (void)ls__fail_at_site(LS_ERR_STATE);
         return NULL;
     }
     LS__OPTIONS(ls_ddp_options, given, options);
@@ -415,6 +418,7 @@ ls_module *ls_ddp_new(ls_module *module, ls_group *group, const ls_ddp_options *
     ls_status status = set_up(d, &given);
     if (status < 0) {
         (void)ls__fail_within(status, "ls_ddp_new");
+        (void)ls__fail_at_site(status);
         char message[LS__MESSAGE_MAX]; /* freeing may leave another text */
         memcpy(message, ls__self.message, sizeof message);
         ls_module_free(&d->base); /* without `module`: it was not added yet */
@@ -454,7 +458,8 @@ ls_status ls_ddp_stats(const ls_module *module, ls_reducer_stats *out)
 {
     const ddp *d = ddp_of_const(module);
     if (!d) {
-        return ls__fail(LS_ERR_INVALID, "ls_ddp_stats: the module is not one of ls_ddp_new");
+        return ls__fail(LS_ERR_INVALID,
+                        "ls_ddp_stats: the module is no ddp; give what ls_ddp_new returned");
     }
     return ls_reducer_get_stats(d->reducer, out);
 }
@@ -463,8 +468,10 @@ ls_status ls_replicas_identical(ls_module *module, ls_group *group, int *identic
 {
     ls_runtime *runtime = ls__runtime_get("ls_replicas_identical");
     if (!runtime || !module || !group || !identical || !hash) {
-        return runtime ? ls__fail(LS_ERR_INVALID, "ls_replicas_identical: an argument is NULL")
-                       : ls__self.status;
+        return runtime
+                   ? ls__fail(LS_ERR_INVALID, "ls_replicas_identical: an argument is NULL; give a "
+                                              "module, its group, and places for both results")
+                   : ls__self.status;
     }
     int size = ls_group_size(group);
     size_t bytes = (size_t)size * sizeof(uint64_t);

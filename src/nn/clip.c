@@ -25,8 +25,7 @@ ls_status ls_clip_grad_norm(ls_module *module, double max_norm, double *norm)
     }
     const ls__kernels *kernels = tensors->kernels;
     if (!(max_norm >= 0.0)) {
-        return ls__fail(LS_ERR_INVALID, "clip_grad_norm: max_norm is %g; it must not be negative",
-                        max_norm);
+        return ls__fail(LS_ERR_INVALID, "clip_grad_norm: max_norm is %g; give one >= 0", max_norm);
     }
     int items = 0;
     int64_t count;

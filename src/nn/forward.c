@@ -15,9 +15,7 @@ static ls_status fail_null(void)
 
 static ls_tensor *refuse(ls_status status)
 {
-    if (ls__self.file != NULL && ls__self.file[0] != '\0') {
-        (void)ls__fail(status, "%s:%d: %s", ls__self.file, ls__self.line, ls_error_message());
-    }
+    (void)ls__fail_at_site(status);
     ls__tensors *tensors = ls__tensors_get("ls_forward");
     return tensors ? ls__poison(tensors) : ls__poison_fixed(status);
 }

@@ -24,8 +24,8 @@ static ls_status prepare(const char *what, ls_tensor *t, target *out)
     }
     LS_TRY(ls_tensor_status(t));
     if (ls_dtype_of(t) != LS_FLOAT32) {
-        return ls__fail(LS_ERR_UNSUPPORTED, "%s: the tensor is %s; only float32 is initialised",
-                        what, ls_dtype_name(ls_dtype_of(t)));
+        return ls__fail(LS_ERR_UNSUPPORTED, "%s: the tensor is %s; give one of float32", what,
+                        ls_dtype_name(ls_dtype_of(t)));
     }
     out->count = ls_numel(t);
     out->data = ls_data(t);

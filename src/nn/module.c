@@ -141,11 +141,11 @@ static ls_status check_child(const ls_module *parent, const char *name, const ls
 {
     if (child->entries->parent) {
         return ls__fail(LS_ERR_INVALID,
-                        "module %s: \"%s\" belongs to %s already; a module has one parent",
+                        "module %s: \"%s\" belongs to a %s already; a module has one parent",
                         ls__module_name(parent), name, ls__module_name(child->entries->parent));
     }
     if (contains(child, parent)) {
-        return ls__fail(LS_ERR_INVALID, "module %s: \"%s\" would contain itself",
+        return ls__fail(LS_ERR_INVALID, "module %s: \"%s\" would contain itself; add another one",
                         ls__module_name(parent), name);
     }
     int depth = 1 + depth_below(child);
@@ -153,7 +153,8 @@ static ls_status check_child(const ls_module *parent, const char *name, const ls
         depth++;
     }
     if (depth > LS__MODULE_DEPTH_MAX) {
-        return ls__fail(LS_ERR_LIMIT, "module %s: \"%s\" nests deeper than %d",
+        return ls__fail(LS_ERR_LIMIT,
+                        "module %s: \"%s\" nests deeper than %d modules; add it higher up",
                         ls__module_name(parent), name, LS__MODULE_DEPTH_MAX);
     }
     return LS_OK;

@@ -64,7 +64,8 @@ ls_status ls_module_state(ls_module *module, const char *prefix, const ls_state_
         return ls__self.status;
     }
     if (!visitor) {
-        return ls__fail(LS_ERR_INVALID, "ls_module_state: the visitor is NULL");
+        return ls__fail(LS_ERR_INVALID,
+                        "ls_module_state: the visitor is NULL; give one (lockstep/state.h)");
     }
     for (int i = 0; i < count; i++) {
         LS_TRY(visit_tensor(prefix, &items[i], visitor));

@@ -56,7 +56,8 @@ static ls_status list_params(ls_optim *o, ls_module *module)
             .name = item[i].name, .value = item[i].value, .count = ls_numel(item[i].value)};
     }
     if (o->count == 0) {
-        return ls__fail(LS_ERR_INVALID, "%s: the module has no parameters", o->cls->name);
+        return ls__fail(LS_ERR_INVALID, "%s: the module has no parameters; give the one to train",
+                        o->cls->name);
     }
     return LS_OK;
 }
@@ -65,7 +66,11 @@ ls_optim *ls__optim_new(ls_module *module, const ls__optim_class *cls, const dou
                         int state_count)
 {
     ls__tensors *tensors = ls__tensors_get(cls->name);
-    if (!tensors || ls_module_status(module) < 0) {
+    if (tensors && !module) {
+        (void)ls__fail(LS_ERR_INVALID,
+                       "%s: the module is NULL; check what its constructor returned", cls->name);
+    }
+    if (!tensors || !module || ls_module_status(module) < 0) {
         return NULL;
     }
     ls_optim *o = calloc(1, sizeof *o);
@@ -180,7 +185,7 @@ static ls_status check_synchronised(const ls_optim *o)
         if (observer && observer != asked && observer->usable) {
             ls_status status = observer->usable(observer);
             if (status < 0) {
-                return ls__fail_within(status, "%s step", o->cls->name);
+                return status;
             }
         }
         asked = observer;
@@ -192,8 +197,10 @@ static ls_status update(ls_optim *o, ls__optim_param *param)
 {
     ls_status status = ls_tensor_status(param->value);
     if (status < 0) { /* the parameter's name died with the module */
-        return ls__fail_within(status, "%s step: the module was freed before its optimizer",
-                               o->cls->name);
+        return ls__fail(status,
+                        "ls_optim_step: the module of this %s was freed before it; free the "
+                        "optimizer first",
+                        o->cls->name);
     }
     ls_tensor *grad = ls_grad(param->value);
     if (!grad) {
@@ -240,6 +247,9 @@ ls_status ls_optim_step(ls_optim *o)
     o->kernels = tensors->kernels;
     ls__phase former = ls__activity_enter(LS__PHASE_OPTIMIZER, o->cls->name);
     ls_status status = step(o);
+    if (status < 0) {
+        (void)ls__fail_at_site(status);
+    }
     ls__activity_leave(former);
     atomic_store_explicit(&o->runtime->activity->updates, (uint64_t)o->steps_max,
                           memory_order_relaxed);
@@ -292,7 +302,8 @@ ls_status ls_optim_state(ls_optim *o, const char *prefix, const ls_state_visitor
 {
     char name[STATE_NAME_MAX];
     if (!o || !visitor) {
-        return o ? ls__fail(LS_ERR_INVALID, "ls_optim_state: the visitor is NULL")
+        return o ? ls__fail(LS_ERR_INVALID,
+                            "ls_optim_state: the visitor is NULL; give one (lockstep/state.h)")
                  : no_optim("ls_optim_state");
     }
     LS_TRY(allocate_state(o));

@@ -14,6 +14,7 @@
  */
 #include "reduce/reducer.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -118,9 +119,9 @@ static ls_status check_begin(ls_reducer *r, const ls_reducer_begin_options *opti
                         " way; call ls_reducer_wait first",
                         r->name);
     }
-    if (!(options->weight >= 0.0)) {
-        return ls__fail(LS_ERR_INVALID, "reducer \"%s\": the weight is %g; give one >= 0", r->name,
-                        options->weight);
+    if (!(options->weight >= 0.0) || isinf(options->weight)) {
+        return ls__fail(LS_ERR_INVALID, "reducer \"%s\": the weight is %g; give a finite one >= 0",
+                        r->name, options->weight);
     }
     return LS_OK;
 }
@@ -183,9 +184,12 @@ ls_status ls__reducer_begin(ls_reducer *r, const ls_reducer_begin_options *optio
 ls_status ls_reducer_begin(ls_reducer *r, const ls_reducer_begin_options *options)
 {
     if (!r) {
-        return ls__fail(LS_ERR_INVALID, "ls_reducer_begin: the reducer is NULL");
+        return ls__fail(
+            LS_ERR_INVALID,
+            "ls_reducer_begin: the reducer is NULL; check what ls_reducer_new returned");
     }
-    return ls__reducer_begin(r, options, NULL);
+    const ls_status status = ls__reducer_begin(r, options, NULL);
+    return status == LS_ERR_STATE || status == LS_ERR_INVALID ? ls__fail_at_site(status) : status;
 }
 
 /* ---- launching; see Note [Launching] ------------------------------------------------------ */
@@ -462,15 +466,19 @@ static void note_stats(ls_reducer *r, uint64_t wait_start_ns)
 ls_status ls_reducer_wait(ls_reducer *r)
 {
     if (!r) {
-        return ls__fail(LS_ERR_INVALID, "ls_reducer_wait: the reducer is NULL");
+        return ls__fail(LS_ERR_INVALID,
+                        "ls_reducer_wait: the reducer is NULL; check what ls_reducer_new returned");
     }
     if (is_idle(r)) {
         return LS_OK; /* a local backward */
     }
     uint64_t start = r->runtime->env->now_ns(r->runtime->env);
+    char own[LS__MESSAGE_MAX] = ""; /* this rank's mistake, which the waits below would talk over */
     ls_status status = check_all_ready(r);
     if (status < 0) {
-        ls__reducer_abort(r, status, ls_error_message());
+        (void)ls__fail_at_site(status);
+        memcpy(own, ls_error_message(), sizeof own);
+        ls__reducer_abort(r, status, own);
     }
     ls_status control = wait_control(r);
     status = status < 0 ? status : control;
@@ -487,7 +495,7 @@ ls_status ls_reducer_wait(ls_reducer *r)
         note_stats(r, start);
     }
     become_idle(r);
-    return status;
+    return own[0] != '\0' ? ls__fail_again(status, own) : status;
 }
 
 ls_status ls_reducer_zero(ls_reducer *r)
@@ -495,7 +503,7 @@ ls_status ls_reducer_zero(ls_reducer *r)
     if (!r || !is_idle(r)) {
         return ls__fail(LS_ERR_STATE, "ls_reducer_zero: %s",
                         r ? "a synchronising backward is under way; call ls_reducer_wait first"
-                          : "the reducer is NULL");
+                          : "the reducer is NULL; check what ls_reducer_new returned");
     }
     for (int b = 0; b < r->plan.count; b++) {
         r->plan.buckets[b].state = LS__BUCKET_EMPTY;

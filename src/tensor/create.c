@@ -65,7 +65,7 @@ ls_tensor *ls_from_data(const void *data, ls_shape shape, ls_dtype dtype)
         return t;
     }
     if (data == NULL) {
-        return ls__call_fail(&call, LS_ERR_INVALID, "data is NULL for shape %s",
+        return ls__call_fail(&call, LS_ERR_INVALID, "data is NULL for shape %s; give its elements",
                              ls__shape_print(shape).text);
     }
     memcpy(ls__record_data(out), data, (size_t)out->numel * ls_dtype_size(dtype));
@@ -85,8 +85,9 @@ ls_tensor *ls_from_memory(void *data, ls_shape shape, ls_dtype dtype)
     }
     if (data == NULL || (uintptr_t)data % ls_dtype_size(dtype) != 0) {
         ls__record_free(call.tensors, out);
-        return ls__call_fail(&call, LS_ERR_INVALID, "data is %p; give memory aligned to %zu bytes",
-                             data, ls_dtype_size(dtype));
+        return ls__call_fail(&call, LS_ERR_INVALID,
+                             "data is at %p; give memory aligned to %zu bytes", data,
+                             ls_dtype_size(dtype));
     }
     out->storage =
         ls__storage_borrow(call.tensors, data, (size_t)out->numel * ls_dtype_size(dtype));

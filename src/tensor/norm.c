@@ -38,8 +38,7 @@ static bool norm_shapes(ls__call *call)
     const ls__record *x = call->in[EDGE_X];
     if (x->ndim < 1 || x->dim[x->ndim - 1] == 0) {
         (void)ls__call_fail(call, LS_ERR_INVALID,
-                            "x %s: the last dimension has nothing to "
-                            "normalise",
+                            "x %s: the last dimension is empty; give it elements to normalise",
                             ls__record_print(x).text);
         return false;
     }

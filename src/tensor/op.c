@@ -7,15 +7,6 @@
 
 #include "base/size.h"
 
-/* Puts the user's file and line before this thread's error. */
-static void add_site(void)
-{
-    if (ls__self.file != NULL && ls__self.file[0] != '\0') {
-        (void)ls__fail(ls__self.status, "%s:%d: %s", ls__self.file, ls__self.line,
-                       ls__self.message);
-    }
-}
-
 bool ls__call_begin_optional(ls__call *call, const char *name, int count, ls_tensor *const *inputs,
                              unsigned optional)
 {
@@ -32,7 +23,7 @@ bool ls__call_begin_optional(ls__call *call, const char *name, int count, ls_ten
         }
         ls__record *record = ls__record_of(call->tensors, inputs[i], name, count > 1 ? i + 1 : 0);
         if (record == NULL) {
-            add_site();
+            (void)ls__fail_at_site(ls__self.status);
             call->failed = ls__poison(call->tensors);
             return false;
         }
@@ -60,7 +51,7 @@ ls_tensor *ls__call_fail(ls__call *call, ls_status status, const char *format, .
     (void)vsnprintf(text, sizeof text, format, args);
     va_end(args);
     (void)ls__fail(status, "%s: %s", call->name, text);
-    add_site();
+    (void)ls__fail_at_site(status);
     call->failed = ls__poison(call->tensors);
     return call->failed;
 }
@@ -124,14 +115,14 @@ ls__record *ls__call_output(ls__call *call, ls_shape shape, ls_dtype dtype)
     if (out == NULL) {
         call_failed(call);
     } else if (!ls__record_set_shape(out, shape, dtype, call->name)) {
-        add_site();
+        (void)ls__fail_at_site(ls__self.status);
         call_failed(call);
     } else {
         out->storage = ls__storage_new(call->tensors, (size_t)out->numel * ls_dtype_size(dtype));
         if (out->storage == NULL) {
             (void)ls__fail_within(ls__self.status, "%s: %s", call->name,
                                   ls__shape_print(shape).text);
-            add_site();
+            (void)ls__fail_at_site(ls__self.status);
             call_failed(call);
         }
     }

@@ -31,7 +31,9 @@ static const LS__ALIGNED(LS__RECORD_BYTES) fixed_record fixed[FIXED_COUNT] = {
 static const char *const fixed_texts[FIXED_COUNT] = {
     [FIXED_STATE] = ("a tensor operation was called without a runtime; call ls_init first (in a "
                      "thread of your own: ls_runtime_attach)"),
-    [FIXED_FORKED] = "a tensor operation was called in a child made by fork() without exec()",
+    [FIXED_FORKED] =
+        "a tensor operation was called in a child made by fork() without exec(), which shares "
+        "nothing with the job; call it in the parent, or start the child with exec",
     [FIXED_MEMORY] = "memory for a tensor could not be had; free tensors, or end a scope earlier",
 };
 

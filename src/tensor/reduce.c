@@ -109,8 +109,7 @@ static ls_tensor *over_dim(const ls__op *op, ls_tensor *a, int dim, bool keepdim
     const ls__record *in = call.in[0];
     if (mean && in->dim[at] == 0) {
         return ls__call_fail(&call, LS_ERR_INVALID,
-                             "dimension %d of %s is empty; its mean is "
-                             "undefined",
+                             "dimension %d of %s is empty, so it has no mean; give it elements",
                              dim, ls__record_print(in).text);
     }
     uint8_t keep[LS_DIMS_MAX];
@@ -173,8 +172,9 @@ ls_tensor *ls_argmax(ls_tensor *a, int dim)
     }
     const ls__record *in = call.in[0];
     if (in->dim[at] == 0) {
-        return ls__call_fail(&call, LS_ERR_INVALID, "dimension %d of %s is empty", dim,
-                             ls__record_print(in).text);
+        return ls__call_fail(&call, LS_ERR_INVALID,
+                             "dimension %d of %s is empty, so it has no largest; give it elements",
+                             dim, ls__record_print(in).text);
     }
     ls__dense x = ls__call_dense(&call, 0);
     ls__record *out = ls__call_output(&call, without_dim(in, at, false), LS_INT64);

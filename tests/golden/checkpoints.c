@@ -19,11 +19,8 @@ static bool is_float;
 static ls_status show(void *object, const char *prefix, const ls_state_visitor *visitor)
 {
     static double real = 0.5;
-    const ls_state_tensor tensor = {.dtype = dtype,
-                                    .ndim = 2,
-                                    .global = {rows, 2},
-                                    .local = {rows, 2},
-                                    .data = value};
+    const ls_state_tensor tensor = {
+        .dtype = dtype, .ndim = 2, .global = {rows, 2}, .local = {rows, 2}, .data = value};
     (void)object;
     (void)prefix;
     if (tensor_name != NULL) {
@@ -74,7 +71,8 @@ GOLDEN(arguments_of_checkpoints)
     ls_checkpoint *c = NULL;
     SHOW(ls_checkpoint_open("", ls_world(), NULL, &c));
     SHOW(ls_checkpoint_open("folder", NULL, NULL, &c));
-    SHOW(ls_checkpoint_open("folder", ls_world(), LS_OPTIONS(ls_checkpoint_options, .keep = 0), &c));
+    SHOW(
+        ls_checkpoint_open("folder", ls_world(), LS_OPTIONS(ls_checkpoint_options, .keep = 0), &c));
     SHOW(ls_checkpoint_open("folder", ls_world(),
                             LS_OPTIONS(ls_checkpoint_options, .timeout_ms = 0), &c));
     SHOW(ls_checkpoint_open("/dev/null/folder", ls_world(), NULL, &c));
@@ -86,6 +84,18 @@ GOLDEN(arguments_of_checkpoints)
     SHOW(ls_checkpoint_save(c, -1, items, 1));
     SHOW(ls_checkpoint_save(c, 1, items, 2));
     SHOW(ls_checkpoint_save(c, 1, &(const ls_checkpoint_item){.prefix = "net"}, 1));
+    (void)ls_checkpoint_close(c);
+}
+
+GOLDEN(opened_for_loading_only)
+{
+    ls_checkpoint *c = NULL;
+    SHOW(ls_checkpoint_open("/does/not/exist", ls_world(),
+                            LS_OPTIONS(ls_checkpoint_options, .load_only = true), &c));
+    saved(5);
+    MUST(ls_checkpoint_open(golden_folder(), ls_world(),
+                            LS_OPTIONS(ls_checkpoint_options, .load_only = true), &c));
+    SHOW(ls_checkpoint_save(c, 6, items, 1));
     (void)ls_checkpoint_close(c);
 }
 
@@ -210,8 +220,9 @@ static ls_status use_files(void)
 {
     int64_t step;
     ls_checkpoint *c = NULL;
-    ls_status status = ls_checkpoint_open(
-        golden_folder(), ls_world(), LS_OPTIONS(ls_checkpoint_options, .async = false, .keep = 1), &c);
+    ls_status status =
+        ls_checkpoint_open(golden_new_folder(), ls_world(),
+                           LS_OPTIONS(ls_checkpoint_options, .async = false, .keep = 1), &c);
     for (int i = 0; status == LS_OK && i < 3; i++) {
         status = ls_checkpoint_save(c, 1 + i / 2, items, 1);
     }
@@ -221,17 +232,30 @@ static ls_status use_files(void)
     if (status < 0) {
         golden_show_once(status);
     }
-    golden_fail(GOLDEN_FILES, 0);
-    status = ls_checkpoint_close(c);
+    (void)ls_checkpoint_close(c);
+    return LS_OK;
+}
+
+static ls_status use_a_thread(void)
+{
+    ls_checkpoint *c = NULL;
+    ls_status status = ls_checkpoint_open(golden_new_folder(), ls_world(), NULL, &c);
+    if (status == LS_OK) {
+        status = ls_checkpoint_save(c, 1, items, 1);
+    }
+    if (status == LS_OK) {
+        status = ls_checkpoint_wait(c);
+    }
     if (status < 0) {
         golden_show_once(status);
     }
-    char path[128];
-    for (int i = 1; i < 3; i++) {
-        (void)snprintf(path, sizeof path, "%s/step-%08d/manifest.json", golden_folder(), i);
-        (void)unlink(path); /* the next round begins anew */
-    }
+    (void)ls_checkpoint_close(c);
     return LS_OK;
+}
+
+GOLDEN_BARE(no_thread_and_no_random_numbers)
+{
+    golden_fail_each(GOLDEN_SYSTEM, use_a_thread);
 }
 
 GOLDEN_BARE(the_disk_fails)
@@ -239,7 +263,8 @@ GOLDEN_BARE(the_disk_fails)
     golden_fail_each(GOLDEN_FILES, use_files);
 }
 
-/* ---- parsers: files of other programs and hostile ones ---------------------------------------- */
+/* ---- parsers: files of other programs and hostile ones ----------------------------------------
+ */
 
 static void show_parse(const char *what, bool ok)
 {
@@ -278,8 +303,7 @@ GOLDEN(safetensors_files)
     show_safetensors("metadata", "{\"__metadata__\":1}", 0);
     show_safetensors("a number in metadata", "{\"__metadata__\":{\"a\":1}}", 0);
     show_safetensors("a field too many", "{\"w\":{\"dtype\":\"F32\"}}", 0);
-    show_safetensors("dtype",
-                     "{\"w\":{\"dtype\":\"F7\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4);
+    show_safetensors("dtype", "{\"w\":{\"dtype\":\"F7\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4);
     show_safetensors("shape", TENSOR("[-1]", "0", "4"), 4);
     show_safetensors("outside", TENSOR("[2]", "0", "8"), 4);
     show_safetensors("size", TENSOR("[2]", "0", "4"), 4);
@@ -293,16 +317,16 @@ GOLDEN(safetensors_files)
 
 static void show_manifest(const char *what, const char *rest, bool hash_right)
 {
-    char text[4096], hex[LS__HASH_HEX + 1];
-    uint8_t hash[LS__HASH_BYTES];
+    char text[4096], hex[LS__DIGEST_HEX + 1];
+    uint8_t hash[LS__DIGEST_BYTES];
     ls__arena arena;
     ls__manifest parsed;
-    (void)snprintf(text, sizeof text, "%s%0*d\",%s", LS__MANIFEST_HEAD, LS__HASH_HEX, 0, rest);
+    (void)snprintf(text, sizeof text, "%s%0*d\",%s", LS__MANIFEST_HEAD, LS__DIGEST_HEX, 0, rest);
     const size_t bytes = strlen(text);
     if (hash_right) {
-        ls__manifest_hash(text, bytes, hash);
-        ls__hash_hex(hash, hex);
-        memcpy(text + LS__MANIFEST_HASH_AT, hex, LS__HASH_HEX);
+        (void)ls__manifest_hash(text, bytes, hash);
+        ls__digest_hex(hash, hex);
+        memcpy(text + LS__MANIFEST_HASH_AT, hex, LS__DIGEST_HEX);
     }
     ls__arena_init(&arena, ls__env_posix(), 4096);
     show_parse(what, ls__manifest_parse(text, bytes, "manifest.json", &arena, &parsed) == LS_OK);
@@ -312,7 +336,7 @@ static void show_manifest(const char *what, const char *rest, bool hash_right)
 GOLDEN(manifests)
 {
 #define HEAD(version) "\"format\":\"lockstep checkpoint\",\"version\":" version ","
-#define REST "\"hash_name\":\"" LS__HASH_NAME "\",\"library\":\"0\",\"step\":1,\"world_size\":1,"
+#define REST "\"hash_name\":\"" LS__DIGEST_NAME "\",\"library\":\"0\",\"step\":1,\"world_size\":1,"
 #define BLOB "\"files\":{\"f\":{\"bytes\":4,\"hash\":\"" ZEROS "\"}},"
 #define ZEROS "0000000000000000000000000000000000000000000000000000000000000000"
     show_manifest("damaged", "}", false);
@@ -320,24 +344,24 @@ GOLDEN(manifests)
     show_manifest("format", "\"format\":\"recipe\"}", true);
     show_manifest("version", HEAD("0") "\"x\":1}", true);
     show_manifest("a later version", HEAD("99") "\"x\":1}", true);
-    show_manifest("hash_name", HEAD("1") "\"x\":1}", true);
-    show_manifest("step", HEAD("1") "\"hash_name\":\"" LS__HASH_NAME "\"}", true);
+    show_manifest("hash_name", HEAD("2") "\"x\":1}", true);
+    show_manifest("step", HEAD("2") "\"hash_name\":\"" LS__DIGEST_NAME "\"}", true);
     show_manifest("world_size",
-                  HEAD("1") "\"hash_name\":\"" LS__HASH_NAME "\",\"library\":\"0\",\"step\":1}",
+                  HEAD("2") "\"hash_name\":\"" LS__DIGEST_NAME "\",\"library\":\"0\",\"step\":1}",
                   true);
     show_manifest("library",
-                  HEAD("1") "\"hash_name\":\"" LS__HASH_NAME "\",\"step\":1,\"world_size\":1}",
+                  HEAD("2") "\"hash_name\":\"" LS__DIGEST_NAME "\",\"step\":1,\"world_size\":1}",
                   true);
-    show_manifest("files", HEAD("1") REST "\"files\":1}", true);
-    show_manifest("a file", HEAD("1") REST "\"files\":{\"../f\":{}}}", true);
-    show_manifest("tensors", HEAD("1") REST BLOB "\"tensors\":1}", true);
-    show_manifest("a tensor", HEAD("1") REST BLOB "\"tensors\":{\"w\":{}}}", true);
+    show_manifest("files", HEAD("2") REST "\"files\":1}", true);
+    show_manifest("a file", HEAD("2") REST "\"files\":{\"../f\":{}}}", true);
+    show_manifest("tensors", HEAD("2") REST BLOB "\"tensors\":1}", true);
+    show_manifest("a tensor", HEAD("2") REST BLOB "\"tensors\":{\"w\":{}}}", true);
     show_manifest("a piece",
-                  HEAD("1") REST BLOB
+                  HEAD("2") REST BLOB
                   "\"tensors\":{\"w\":{\"dtype\":\"float32\",\"shape\":[1],\"pieces\":[{}]}}}",
                   true);
     show_manifest("pieces",
-                  HEAD("1") REST BLOB
+                  HEAD("2") REST BLOB
                   "\"tensors\":{\"w\":{\"dtype\":\"float32\",\"shape\":[1],\"pieces\":[]}}}",
                   true);
 }

@@ -48,6 +48,12 @@ GOLDEN(arguments_of_groups)
     SHOW(ls_group_dealloc(ls_world(), buf));
 }
 
+GOLDEN_RANKS(a_rank_twice_in_a_group, 2)
+{
+    ls_group *g = NULL;
+    SHOW(ls_group_new(ls_world(), (const int[]){1, 1}, 2, "part", &g));
+}
+
 GOLDEN(an_aborted_group_stays_failed)
 {
     ls_group *g = NULL;

@@ -30,8 +30,9 @@ GOLDEN(idx_files)
     show_idx("floats", IDX("floats", 0, 0, 0x0d, 1, 0, 0, 0, 1, 0, 0, 0, 0), NULL);
     show_idx("no dimensions", IDX("dimensions", 0, 0, 8, 0, 0, 0, 0, 1), NULL);
     show_idx("header cut", IDX("cut", 0, 0, 8, 3, 0, 0, 0, 1, 0), NULL);
-    show_idx("overflow", IDX("overflow", 0, 0, 8, 4, 255, 255, 255, 255, 255, 255, 255, 255, 255,
-                             255, 255, 255, 255, 255, 255, 255),
+    show_idx("overflow",
+             IDX("overflow", 0, 0, 8, 4, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255,
+                 255, 255, 255, 255),
              NULL);
     show_idx("truncated", IDX("truncated", 0, 0, 8, 1, 0, 0, 0, 9, 1, 2), NULL);
     show_idx("empty", IDX("empty", 0, 0, 8, 1, 0, 0, 0, 0), NULL);
@@ -48,8 +49,8 @@ GOLDEN(samples_that_are_not_there)
                     IDX("labels", 0, 0, 8, 1, 0, 0, 0, 2, 0, 1), &made));
     SHOW(made->get(made, 2, x, y));
     ls_dataset *table = NULL;
-    MUST(ls_tensor_dataset_new(ls_zeros(LS_SHAPE(3, 2), LS_FLOAT32), ls_zeros(LS_SHAPE(3), LS_INT32),
-                               &table));
+    MUST(ls_tensor_dataset_new(ls_zeros(LS_SHAPE(3, 2), LS_FLOAT32),
+                               ls_zeros(LS_SHAPE(3), LS_INT32), &table));
     SHOW(table->get(table, -1, x, y));
     ls_dataset *text = NULL;
     MUST(ls_text_new(golden_file("text", "abcdefghijklmnop", 16),
@@ -94,10 +95,9 @@ GOLDEN(samplers)
     SHOW(ls_sampler_new(10, LS_OPTIONS(ls_sampler_options, .rank = 4, .world_size = 2), &s));
     SHOW(ls_sampler_new(3, LS_OPTIONS(ls_sampler_options, .rank = 0, .world_size = 8), &s));
     SHOW(ls_sampler_new(INT64_MAX, NULL, &s));
-    SHOW(ls_sampler_new((int64_t)1 << 61,
-                        LS_OPTIONS(ls_sampler_options, .batch = (int64_t)1 << 62, .rank = 0,
-                                   .world_size = 4),
-                        &s));
+    SHOW(ls_sampler_new(
+        (int64_t)1 << 61,
+        LS_OPTIONS(ls_sampler_options, .batch = (int64_t)1 << 62, .rank = 0, .world_size = 4), &s));
     SHOW(ls_sampler_new(10, LS_OPTIONS(ls_sampler_options, .batch = 32, .drop_last = true), &s));
 }
 
@@ -149,6 +149,30 @@ GOLDEN(loaders)
     SHOW(ls_loader_state(loader_of(d), prefix, &visitor));
     d->get = break_down;
     l = loader_of(d);
+    (void)ls_loader_next(l, &batch);
+    SHOW(ls_loader_status(l));
+}
+
+static ls_status get_slowly(ls_dataset *self, int64_t index, void *x, void *y)
+{
+    (void)self;
+    (void)index;
+    (void)x;
+    (void)y;
+    sleep(3);
+    return LS_OK;
+}
+
+GOLDEN_BARE(a_data_set_that_is_slow)
+{
+    ls_loader *l = NULL;
+    ls_sampler *s = NULL;
+    ls_batch batch;
+    MUST(ls_init(LS_OPTIONS(ls_init_options, .timeout_ms = 200)));
+    ls_dataset *d = numbers(10);
+    d->get = get_slowly;
+    MUST(ls_sampler_new(10, NULL, &s));
+    MUST(ls_loader_new(d, s, NULL, &l));
     (void)ls_loader_next(l, &batch);
     SHOW(ls_loader_status(l));
 }

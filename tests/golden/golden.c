@@ -1,6 +1,6 @@
 /* What every golden program shares: listing and running its cases, scratch files, failing memory.
  *
- *     PROGRAM --list          a line "NAME RANKS" for each case
+ *     PROGRAM --list          a line "NAME RANKS HOSTS" for each case
  *     PROGRAM NAME            runs one (with several ranks: under `lockstep run`)
  */
 #include "golden.h"
@@ -17,6 +17,7 @@
 golden_case *golden_cases;
 
 static char folder[64];
+static bool registered;
 
 static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *at)
 {
@@ -28,7 +29,9 @@ static int remove_one(const char *path, const struct stat *info, int kind, struc
 
 static void remove_folder(void)
 {
-    (void)nftw(folder, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+    if (folder[0] != '\0') {
+        (void)nftw(folder, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+    }
 }
 
 const char *golden_folder(void)
@@ -38,9 +41,19 @@ const char *golden_folder(void)
         if (mkdtemp(folder) == NULL) {
             exit(3);
         }
-        (void)atexit(remove_folder);
+        if (!registered) {
+            registered = true;
+            (void)atexit(remove_folder);
+        }
     }
     return folder;
+}
+
+const char *golden_new_folder(void)
+{
+    remove_folder();
+    folder[0] = '\0';
+    return golden_folder();
 }
 
 const char *golden_file(const char *name, const void *data, size_t bytes)
@@ -102,13 +115,25 @@ void *realloc(void *memory, size_t bytes)
 }
 #endif
 
-#define FILE_CALL(name, parameters, ...)                                                           \
-    static int name##_file parameters                                                              \
+#define CALL(kind, error, name, parameters, ...)                                                   \
+    static int name##_or_not parameters                                                            \
     {                                                                                              \
         (void)env;                                                                                 \
         const ls__env *real = ls__env_posix();                                                     \
-        return due(GOLDEN_FILES) ? -EIO : real->name(real, __VA_ARGS__);                           \
+        return due(kind) ? -(error) : real->name(real, __VA_ARGS__);                               \
     }
+#define FILE_CALL(...) CALL(GOLDEN_FILES, EIO, __VA_ARGS__)
+#define SYSTEM_CALL(...) CALL(GOLDEN_SYSTEM, ENOMEM, __VA_ARGS__)
+
+SYSTEM_CALL(random_bytes, (const ls__env *env, void *out, size_t bytes), out, bytes)
+SYSTEM_CALL(thread_start,
+            (const ls__env *env, const char *name, void (*fn)(void *arg), void *arg,
+             ls__env_thread **out),
+            name, fn, arg, out)
+SYSTEM_CALL(shm_create, (const ls__env *env, const char *name, size_t bytes), name, bytes)
+SYSTEM_CALL(shm_resize, (const ls__env *env, int fd, size_t bytes), fd, bytes)
+SYSTEM_CALL(shm_map, (const ls__env *env, int fd, size_t reserve, void **out), fd, reserve, out)
+SYSTEM_CALL(socket_pair, (const ls__env *env, int out[2]), out)
 
 FILE_CALL(open, (const ls__env *env, const char *path, int flags, int mode), path, flags, mode)
 FILE_CALL(fsync, (const ls__env *env, int fd), fd)
@@ -135,16 +160,22 @@ const ls__env *golden_env(void)
 {
     table = *ls__env_posix();
     table.allocate = allocate;
-    table.open = open_file;
-    table.fsync = fsync_file;
-    table.rename = rename_file;
-    table.lock_file = lock_file_file;
-    table.list = list_file;
-    table.remove_file = remove_file_file;
-    table.remove_folder = remove_folder_file;
-    table.make_folder = make_folder_file;
-    table.map_file = map_file_file;
+    table.open = open_or_not;
+    table.fsync = fsync_or_not;
+    table.rename = rename_or_not;
+    table.lock_file = lock_file_or_not;
+    table.list = list_or_not;
+    table.remove_file = remove_file_or_not;
+    table.remove_folder = remove_folder_or_not;
+    table.make_folder = make_folder_or_not;
+    table.map_file = map_file_or_not;
     table.write = write_file;
+    table.random_bytes = random_bytes_or_not;
+    table.thread_start = thread_start_or_not;
+    table.shm_create = shm_create_or_not;
+    table.shm_resize = shm_resize_or_not;
+    table.shm_map = shm_map_or_not;
+    table.socket_pair = socket_pair_or_not;
     return &table;
 }
 
@@ -216,7 +247,7 @@ int main(int argc, char **argv)
     const bool list = argc == 2 && strcmp(argv[1], "--list") == 0;
     for (const golden_case *c = golden_cases; c != NULL; c = c->next) {
         if (list) {
-            printf("%s %d\n", c->name, c->ranks);
+            printf("%s %d %d\n", c->name, c->ranks, c->hosts);
         } else if (argc == 2 && strcmp(argv[1], c->name) == 0) {
             return run_case(c);
         }

@@ -3,7 +3,7 @@
  *     GOLDEN(shapes_that_do_not_fit) { SHOW(ls_item(t, &x)); }     a world of one, ls_init done
  *     GOLDEN_BARE(before_init) { … }                               before ls_init
  *     GOLDEN_RANKS(counts_differ, 2) { … }                         each of 2 ranks of a job
- *     GOLDEN_MAIN
+ *     GOLDEN_FAR(the_same_over_tcp, 2) { … }                       each on a host of its own
  *
  * test_golden.py runs every case in a process of its own and compares what it prints, with what
  * varies from run to run replaced, with expected/PROGRAM.txt. A case's name is what goes wrong.
@@ -24,6 +24,7 @@ typedef struct golden_case {
     const char *name;
     void (*body)(void);
     int ranks; /* 0: before ls_init */
+    int hosts; /* 64: each rank on a host of its own (LOCKSTEP_HOSTS), so over TCP; 1: none is */
     struct golden_case *next;
 } golden_case;
 
@@ -44,11 +45,18 @@ static inline ls_status golden_status_of(const void *pointer)
 
 /* A folder for the case's files, removed at the end of the program. */
 const char *golden_folder(void);
+const char *golden_new_folder(void); /* an empty one */
 /* FOLDER/name, in static storage, holding `bytes` bytes of `data`. */
 const char *golden_file(const char *name, const void *data, size_t bytes);
-/* An env table (for ls__init_with) of which the n-th allocation, or call about files, fails; or the
- * n-th malloc, calloc or realloc of the whole process. */
-typedef enum golden_fault { GOLDEN_MEMORY, GOLDEN_FILES, GOLDEN_MALLOC } golden_fault;
+/* An env table (for ls__init_with) of which the n-th allocation, or call about files, or about
+ * shared memory, threads and random numbers, fails; or the n-th malloc, calloc or realloc of the
+ * process. */
+typedef enum golden_fault {
+    GOLDEN_MEMORY,
+    GOLDEN_FILES,
+    GOLDEN_SYSTEM,
+    GOLDEN_MALLOC
+} golden_fault;
 const ls__env *golden_env(void);
 void golden_fail(golden_fault kind, int n); /* from now on; 0: none does */
 bool golden_failed(void);
@@ -76,20 +84,21 @@ void golden_fail_each(golden_fault kind, ls_status (*scenario)(void));
         }                                                                                          \
     } while (0)
 
-#define GOLDEN_REGISTER_(name_, ranks_)                                                            \
+#define GOLDEN_REGISTER_(name_, ranks_, hosts_)                                                    \
     static void name_(void);                                                                       \
     __attribute__((constructor)) static void register_##name_(void)                                \
     {                                                                                              \
-        static golden_case golden_made_ = {#name_, name_, ranks_, NULL};                                   \
+        static golden_case golden_made_ = {#name_, name_, ranks_, hosts_, NULL};                   \
         golden_case **at = &golden_cases;                                                          \
         while (*at != NULL) {                                                                      \
             at = &(*at)->next;                                                                     \
         }                                                                                          \
-        *at = &golden_made_;                                                                               \
+        *at = &golden_made_;                                                                       \
     }                                                                                              \
     static void name_(void)
-#define GOLDEN(name) GOLDEN_REGISTER_(name, 1)
-#define GOLDEN_BARE(name) GOLDEN_REGISTER_(name, 0)
-#define GOLDEN_RANKS(name, ranks) GOLDEN_REGISTER_(name, ranks)
+#define GOLDEN(name) GOLDEN_REGISTER_(name, 1, 1)
+#define GOLDEN_BARE(name) GOLDEN_REGISTER_(name, 0, 1)
+#define GOLDEN_RANKS(name, ranks) GOLDEN_REGISTER_(name, ranks, 1)
+#define GOLDEN_FAR(name, ranks) GOLDEN_REGISTER_(name, ranks, 64)
 
 #endif

@@ -25,6 +25,7 @@ GOLDEN_BARE(of_a_runtime)
 {
     fail_init(GOLDEN_MEMORY);
     fail_init(GOLDEN_MALLOC);
+    fail_init(GOLDEN_SYSTEM);
 }
 
 static ls_status use_tensors(void)
@@ -73,19 +74,21 @@ GOLDEN_BARE(of_modules_and_optimizers)
     golden_fail_each(GOLDEN_MALLOC, use_modules);
 }
 
+static const char *files[2]; /* made before memory gets scarce */
+
 static ls_status use_data(void)
 {
     ls_dataset *d = NULL;
     ls_sampler *s = NULL;
     ls_loader *l = NULL;
     ls_batch batch;
-    ls_status status = ls_text_new(golden_file("text", "abcdefghijklmnopqrstuvwxyz", 26),
-                                   LS_OPTIONS(ls_text_options, .context = 4, .held_out = 0), &d);
+    ls_status status =
+        ls_text_new(files[0], LS_OPTIONS(ls_text_options, .context = 4, .held_out = 0), &d);
     if (status == LS_OK) {
         status = ls_sampler_new(d->count, NULL, &s);
     }
     if (status == LS_OK) {
-        status = ls_loader_new(d, s, LS_OPTIONS(ls_loader_options, .prefetch = 0), &l);
+        status = ls_loader_new(d, s, NULL, &l);
     }
     if (status == LS_OK && !ls_loader_next(l, &batch)) {
         status = ls_loader_status(l);
@@ -98,17 +101,17 @@ static ls_status use_data(void)
 
 GOLDEN_BARE(of_data)
 {
+    files[0] = golden_file("text", "abcdefghijklmnopqrstuvwxyz", 26);
     golden_fail_each(GOLDEN_MEMORY, use_data);
     golden_fail_each(GOLDEN_MALLOC, use_data);
+    golden_fail_each(GOLDEN_SYSTEM, use_data);
+    golden_fail_each(GOLDEN_FILES, use_data);
 }
 
 static ls_status use_other_data(void)
 {
-    static const unsigned char x[] = {0, 0, 8, 2, 0, 0, 0, 2, 0, 0, 0, 2, 1, 2, 3, 4};
-    static const unsigned char y[] = {0, 0, 8, 1, 0, 0, 0, 2, 0, 1};
     ls_dataset *d = NULL;
-    ls_status status =
-        ls_idx_new(golden_file("x", x, sizeof x), golden_file("y", y, sizeof y), &d);
+    ls_status status = ls_idx_new(files[0], files[1], &d);
     ls_dataset_free(d);
     if (status == LS_OK) {
         d = NULL;
@@ -121,8 +124,13 @@ static ls_status use_other_data(void)
 
 GOLDEN_BARE(of_other_data)
 {
+    static const unsigned char x[] = {0, 0, 8, 2, 0, 0, 0, 2, 0, 0, 0, 2, 1, 2, 3, 4};
+    static const unsigned char y[] = {0, 0, 8, 1, 0, 0, 0, 2, 0, 1};
+    files[0] = golden_file("x", x, sizeof x);
+    files[1] = golden_file("y", y, sizeof y);
     golden_fail_each(GOLDEN_MEMORY, use_other_data);
     golden_fail_each(GOLDEN_MALLOC, use_other_data);
+    golden_fail_each(GOLDEN_FILES, use_other_data);
 }
 
 static ls_status use_groups(void)
@@ -150,6 +158,7 @@ GOLDEN_BARE(of_groups)
 {
     golden_fail_each(GOLDEN_MEMORY, use_groups);
     golden_fail_each(GOLDEN_MALLOC, use_groups);
+    golden_fail_each(GOLDEN_SYSTEM, use_groups);
 }
 
 static ls_status use_ddp(void)
@@ -209,7 +218,8 @@ static ls_status use_checkpoints(void)
     return LS_OK;
 }
 
-/* Where the JSON library runs out it may only say that it cannot read on; those words are its own. */
+/* Where the JSON library runs out it may only say that it cannot read on; those words are its own.
+ */
 GOLDEN_BARE(of_checkpoints)
 {
     if (freopen("/dev/null", "w", stderr) == NULL) {

@@ -5,6 +5,7 @@ its kind in angle brackets. After a change of texts: UPDATE_GOLDEN=1 tests/run -
 difference before it is committed.
 """
 
+import concurrent.futures
 import os
 import pathlib
 import re
@@ -19,6 +20,7 @@ from tap import BUILD, SOURCE, run, test
 
 HERE = pathlib.Path(__file__).resolve().parent
 COMMAND = str(BUILD / "lockstep")
+CASE_SECONDS = 30
 UPDATE = os.environ.get("UPDATE_GOLDEN") == "1"
 SET_BY_OTHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "OMP_NUM_THREADS")
 PLAIN = {name: value for name, value in os.environ.items()
@@ -32,6 +34,7 @@ VARIES = [
     (re.compile(r"(?:\.\./)+(?=tests/)"), ""),
     (re.compile(r"\.\.\.(?=[\w/]*/tests/golden/)[\w/]*/(?=tests/golden)"), ""),
     (re.compile(r"(\.[ch]):\d+"), r"\1:<line>"),
+    (re.compile(r"(\.tmp-\w+-\d+-)[0-9a-f]{16}"), r"\1<number>"),
     (re.compile(r"\bpid \d+"), "pid <pid>"),
     (re.compile(r"\bprocess \d+"), "process <pid>"),
     (re.compile(r"\bhost " + re.escape(socket.gethostname()) + r"\b"), "host <host>"),
@@ -51,45 +54,58 @@ def normal(text):
         if rank:
             return int(rank.group(1)), rank.group(2) is None
         return (-1 if not line.startswith("lockstep: ") else 1 << 20), True
-    return "".join(line + "\n" for line in sorted(text.splitlines(), key=place))
+    return "".join(line.rstrip() + "\n" for line in sorted(text.splitlines(), key=place))
 
 
 def output_of(command, **environment):
-    done = subprocess.run(command, env=dict(PLAIN, **environment), text=True, errors="replace",
-                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, timeout=60)
+    try:
+        done = subprocess.run(command, env=dict(PLAIN, **environment), text=True, errors="replace",
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, timeout=CASE_SECONDS)
+    except subprocess.TimeoutExpired as late:
+        return (late.stdout or b"").decode() + "not finished in time\n", -1
     return done.stdout, done.returncode
+
+
+def case_of(program, name, ranks, hosts):
+    if int(ranks) <= 1:
+        text, status = output_of([program, name])
+    else:
+        text, status = output_of([COMMAND, "run", "-n", ranks, program, name],
+                                 LOCKSTEP_TIMEOUT="2", LOCKSTEP_HOSTS=hosts)
+    return name, normal(text) + (f"status {status}\n" if status != 0 else "")
+
+
+def command_of(line):
+    words = shlex.split(line)
+    settings = {}
+    while "=" in words[0] and not words[0].startswith("-"):
+        name, value = words.pop(0).split("=", 1)
+        settings[name] = value
+    program = COMMAND if words[0] == "lockstep" else str(BUILD / words[0])
+    with tempfile.TemporaryDirectory(prefix="lockstep-golden-") as folder:
+        words = [word.replace("@FOLDER@", folder).replace("@BUILD@", str(BUILD))
+                 for word in words[1:]]
+        text, status = output_of([program, *words], **settings)
+    return line, normal(text) + f"status {status}\n"
+
+
+def at_a_time(calls):
+    """Their results in order. Most wait for something, so some may run beside each other."""
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        return [done.result() for done in [pool.submit(*call) for call in calls]]
 
 
 def cases_of(program):
     """(name, text) of each case."""
-    for line in output_of([program, "--list"])[0].splitlines():
-        name, ranks = line.split()
-        if int(ranks) <= 1:
-            text, _ = output_of([program, name])
-        else:
-            text, status = output_of([COMMAND, "run", "-n", ranks, program, name],
-                                     LOCKSTEP_TIMEOUT="2")
-            text = normal(text) + f"status {status}\n"
-        yield name, normal(text) if int(ranks) <= 1 else text
+    listed = [line.split() for line in output_of([program, "--list"])[0].splitlines()]
+    return at_a_time([(case_of, program, *line) for line in listed])
 
 
 def commands():
     """Command lines of commands.txt, a case each; run in an empty folder."""
-    for line in (HERE / "commands.txt").read_text().splitlines():
-        if not line or line.startswith("#"):
-            continue
-        words = shlex.split(line)
-        settings = {}
-        while "=" in words[0] and not words[0].startswith("-"):
-            name, value = words.pop(0).split("=", 1)
-            settings[name] = value
-        program = COMMAND if words[0] == "lockstep" else str(BUILD / words[0])
-        with tempfile.TemporaryDirectory(prefix="lockstep-golden-") as folder:
-            words = [word.replace("@FOLDER@", folder).replace("@BUILD@", str(BUILD))
-                     for word in words[1:]]
-            text, status = output_of([program, *words], **settings)
-        yield line, normal(text) + f"status {status}\n"
+    lines = (HERE / "commands.txt").read_text().splitlines()
+    return at_a_time([(command_of, line) for line in lines if line and not line.startswith("#")])
 
 
 def check(name, cases):

@@ -81,6 +81,9 @@ ls_status ls__bootstrap(const ls__env *env, int64_t timeout_ms, ls__boot *out)
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         memset(out, 0, sizeof *out);
         ls_status status = ways[i](env, timeout_ms, out);
+        if (status < 0) {
+            memset(out, 0, sizeof *out); /* what it had opened it has closed */
+        }
         if (status != LS_IN_PROGRESS) {
             return status;
         }

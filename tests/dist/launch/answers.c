@@ -129,7 +129,7 @@ TEST(a_mistake_that_all_ranks_find_is_told_by_the_first)
         "error: text: \"nowhere\" does not exist; check the path",
         "error: text: \".\" holds no regular file; name a file or a folder with files in it",
         "error: --steps is 0; it must be in 1 to 1e+12",
-        "error: text: \"/dev/null\" is not a regular file; name a file or a folder"};
+        "error: text: \"/dev/null\" is not a regular file; name one"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         char text[256], line[256];
         snprintf(text, sizeof text, "$L run -n 4 $E/03_gpt_text %s", wrong[i]);
