@@ -125,7 +125,8 @@ static int wrong(const char *format, const char *what, const char *more)
 {
     fputs("lockstep run: ", stderr);
     fprintf(stderr, format, what, more);
-    fprintf(stderr, "\n%s", usage);
+    fputs("; see lockstep run --help\n",
+          stderr); /* not all of it here: it would hide the mistake */
     return 2;
 }
 

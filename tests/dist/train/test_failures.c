@@ -29,12 +29,13 @@ static int entries(const char *folder)
     return count;
 }
 
-/* Processes of this build's victim; the brackets keep the asking shell out. */
-static int running(void)
+/* Victims of this job, which its folder tells from those of the same test over another transport;
+ * the brackets keep the asking shell out. */
+static int running(const char *folder)
 {
     char command[1024];
-    snprintf(command, sizeof command, "pgrep -c -f '%s/[v]ictim' || true",
-             test_build_path("tests/dist/train"));
+    snprintf(command, sizeof command, "pgrep -c -f '%s/[v]ictim .* %s' || true",
+             test_build_path("tests/dist/train"), folder);
     test_output out = test_run(command, 10);
     int count = atoi(out.text);
     free(out.text);
@@ -52,8 +53,8 @@ static ending run_victim(const char *place, int rank, int ranks)
     char folder[] = "/tmp/lockstep-test-XXXXXX", victim[512], command[1536];
     CHECK(mkdtemp(folder));
     snprintf(victim, sizeof victim, "%s", test_build_path("tests/dist/train/victim"));
-    snprintf(command, sizeof command, "TMPDIR=%s exec %s run -n %d %s %s %d", folder,
-             test_build_path("lockstep"), ranks, victim, place, rank);
+    snprintf(command, sizeof command, "TMPDIR=%s exec %s run -n %d %s %s %d %s", folder,
+             test_build_path("lockstep"), ranks, victim, place, rank, folder);
     int shm = entries("/dev/shm");
     ending e = {.out = test_run(command, 40)};
     double end = now();
@@ -62,7 +63,7 @@ static ending run_victim(const char *place, int rank, int ranks)
     CHECK_INT(entries("/dev/shm"), shm);
     CHECK_INT(entries(folder), 2); /* "." and ".." */
     CHECK_INT(rmdir(folder), 0);
-    CHECK_INT(running(), 0);
+    CHECK_INT(running(folder), 0);
     return e;
 }
 

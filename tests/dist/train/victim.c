@@ -1,10 +1,11 @@
 /* A training program in which one rank dies at a chosen place, for test_failures.
  *
- *     victim PLACE RANK
+ *     victim PLACE RANK [MARK]
  *     PLACE: forward, backward, collective, between, optimizer: killed by SIGKILL there
  *            exit0, exit3: leaves in the middle of training with that status
  *            segfault: a bad pointer in the forward pass
  *            none: nobody dies
+ *     MARK: by which the test finds this process
  * At the moment of death the victim writes "DYING <monotonic seconds>" to stderr.
  */
 #include <signal.h>
@@ -134,8 +135,8 @@ static void leave_if_due(void)
 
 int main(int argc, char **argv)
 {
-    if (argc != 3) {
-        fprintf(stderr, "usage: victim PLACE RANK\n");
+    if (argc < 3) {
+        fprintf(stderr, "usage: victim PLACE RANK [MARK]\n");
         return 2;
     }
     place = argv[1];
