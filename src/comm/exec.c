@@ -311,7 +311,7 @@ static bool begin_run(ls_group *group)
     ls_work *work = exec->work;
     const ls__program *program = find_program(group, work);
     if (program == NULL) {
-        fail_here(group, LS_ERR_UNSUPPORTED);
+        fail_here(group, ls__self.status);
         return false;
     }
     exec->slice = slice_of(work, program);
