@@ -124,6 +124,8 @@ struct ls__env {
     int (*list)(const ls__env *env, const char *path, int (*each)(void *arg, const char *name),
                 void *arg);
 
+    /* What a symbolic link holds, ended by 0, cut to fit; -errno. */
+    int (*read_link)(const ls__env *env, const char *path, char *out, size_t bytes);
     int (*remove_file)(const ls__env *env, const char *path);
     int (*remove_folder)(const ls__env *env, const char *path); /* an empty one */
     /* Locks a file until `fd` is closed or the process ends; -EAGAIN: somebody else has. */

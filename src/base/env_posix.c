@@ -25,6 +25,7 @@ static const ls__env posix = {
     .rename = ls__posix_rename,
     .stat = ls__posix_stat,
     .list = ls__posix_list,
+    .read_link = ls__posix_read_link,
     .remove_file = ls__posix_remove_file,
     .remove_folder = ls__posix_remove_folder,
     .lock_file = ls__posix_lock_file,

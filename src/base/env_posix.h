@@ -45,6 +45,7 @@ int ls__posix_stat(const ls__env *env, const char *path, bool follow, ls__env_st
 int ls__posix_list(const ls__env *env, const char *path, int (*each)(void *arg, const char *name),
                    void *arg);
 
+int ls__posix_read_link(const ls__env *env, const char *path, char *out, size_t bytes);
 int ls__posix_remove_file(const ls__env *env, const char *path);
 int ls__posix_remove_folder(const ls__env *env, const char *path);
 int ls__posix_lock_file(const ls__env *env, int fd);

@@ -19,7 +19,7 @@
 
 #include "base/compiler.h"
 
-#define BACKLOG 256
+#define BACKLOG 1024 /* a rank's door at the start: 255 others with four connections each */
 #define SPANS_MAX 64
 
 /* ---- addresses ---------------------------------------------------------------------------- */

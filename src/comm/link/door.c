@@ -7,15 +7,21 @@
 
 #include "base/error.h"
 #include "comm/link/inside.h"
+#include "comm/link/owner.h"
 
-#define ACCEPT_MAX 256 /* connections taken from the queue a call */
+/* How long somebody may stay though others wait for the place. Who has said nothing is the first to
+ * go; who has greeted needs the time of an answer on a busy host; who has proved the secret needs
+ * that of TLS. Those who wait are kept by the kernel, in the order they came. */
+#define SILENT_NS 10000000u
+#define GREETED_NS 25000000u
+#define PROVEN_NS 1000000000u
 #define READY_ROOM 64
 
 _Static_assert(sizeof(ls__link) <= LS__DOOR_BYTES, "what a stranger may cost");
 
 typedef struct pending {
     ls__link *link; /* NULL: free */
-    uint64_t deadline_ns;
+    uint64_t since_ns;
 } pending;
 
 struct ls__door {
@@ -23,17 +29,19 @@ struct ls__door {
     ls__link_spec spec;
     uint8_t secret[LS__LINK_SECRET];
     int fd, poller, port;
-    bool more; /* somebody may still wait to be accepted, of whom nothing will be said again */
+    bool more;         /* somebody may wait to be accepted, of whom nothing will be said again */
+    uint64_t again_ns; /* when to look */
     pending pending[LS__DOOR_PENDING];
 };
 
-static ls_status listen_failed(const char *address, int port, int error)
+static ls_status listen_failed(const ls__env *env, const char *address, int port, int error)
 {
     if (error == -EADDRINUSE) {
+        char owner[256];
         return ls__fail(LS_ERR_SYSTEM,
-                        "listening on %s port %d: the port is in use; choose another, or end who "
-                        "has it (`ss -ltnp` names the process)",
-                        address, port);
+                        "listening on %s port %d: the port is in use by %s; choose another port, "
+                        "or end that process",
+                        address, port, ls__port_owner(env, port, owner, sizeof owner));
     }
     if (error == -EADDRNOTAVAIL) {
         return ls__fail(LS_ERR_SYSTEM,
@@ -64,7 +72,7 @@ ls_status ls__door_open(const ls__link_spec *spec, const char *address, int port
     error = error == 0 ? env->tcp_name(env, door->fd, false, own, sizeof own, &door->port) : error;
     if (error != 0) {
         ls__door_close(door);
-        return listen_failed(address, port, error);
+        return listen_failed(env, address, port, error);
     }
     *out = door;
     return LS_OK;
@@ -82,10 +90,11 @@ int ls__door_fd(const ls__door *door)
 
 uint64_t ls__door_deadline(const ls__door *door)
 {
-    uint64_t first = door->more ? 0 : LS__NEVER;
+    uint64_t first = door->more ? door->again_ns : LS__NEVER;
     for (int i = 0; i < LS__DOOR_PENDING; i++) {
         const pending *p = &door->pending[i];
-        first = p->link != NULL && p->deadline_ns < first ? p->deadline_ns : first;
+        const uint64_t end = ls__time_after(p->since_ns, LS__DOOR_MS);
+        first = p->link != NULL && end < first ? end : first;
     }
     return first;
 }
@@ -98,42 +107,88 @@ static ls__link *let_go(ls__door *door, pending *p)
     return link;
 }
 
-/* A free place; where there is none, the one whose time is up first gives way. */
+static uint64_t end_of_grace(const pending *p)
+{
+    const ls__link_state state = p->link->state;
+    return p->since_ns + (state == LS__LINK_HELLO     ? SILENT_NS
+                          : state == LS__LINK_SEALING ? PROVEN_NS
+                                                      : GREETED_NS);
+}
+
+/* A free place, or else the one whose grace ends first. */
 static pending *place_for(ls__door *door)
 {
-    pending *oldest = &door->pending[0];
+    pending *best = &door->pending[0];
     for (int i = 0; i < LS__DOOR_PENDING; i++) {
         pending *p = &door->pending[i];
         if (p->link == NULL) {
             return p;
         }
-        oldest = p->deadline_ns < oldest->deadline_ns ? p : oldest;
+        best = end_of_grace(p) < end_of_grace(best) ? p : best;
     }
-    ls__link_close(let_go(door, oldest));
-    return oldest;
+    return best;
 }
 
-static void accept_all(ls__door *door)
+/* Out of descriptors, or the network is in trouble: strangers are the first to give theirs back. */
+static void accept_failed(ls__door *door, pending *p, int error, uint64_t now)
+{
+    door->more = error != -EAGAIN;
+    door->again_ns = now + SILENT_NS;
+    if (door->more) {
+        for (int i = 0; i < LS__DOOR_PENDING && p->link == NULL; i++) {
+            p = door->pending[i].link != NULL ? &door->pending[i] : p;
+        }
+        if (p->link != NULL && p->link->state != LS__LINK_SEALING) {
+            ls__link_close(let_go(door, p));
+        }
+    }
+}
+
+/* Fills the places that are free or may be taken; returns whether anybody came. */
+static bool accept_all(ls__door *door)
 {
     const ls__env *env = door->env;
-    for (int i = 0; i < ACCEPT_MAX; i++) {
+    const uint64_t now = env->now_ns(env);
+    for (bool came = false;; came = true) {
+        pending *p = place_for(door);
+        if (p->link != NULL && end_of_grace(p) > now) {
+            door->more = true;
+            door->again_ns = end_of_grace(p);
+            return came;
+        }
         const int fd = env->tcp_accept(env, door->fd, NULL, 0);
         if (fd < 0) {
-            door->more = false;
-            return;
+            accept_failed(door, p, fd, now);
+            return came;
         }
-        pending *p = place_for(door);
+        if (p->link != NULL) {
+            ls__link_close(let_go(door, p));
+        }
+        p->since_ns = now;
         if (ls__link_accept(&door->spec, fd, &p->link) != LS_OK) {
             p->link = NULL;
-            continue;
-        }
-        p->deadline_ns = ls__deadline_after(env, LS__DOOR_MS);
-        if (env->poller_add(env, door->poller, fd, 0) != 0) {
+        } else if (env->poller_add(env, door->poller, fd, 0) != 0) {
             ls__link_close(p->link);
             p->link = NULL;
         }
     }
-    door->more = true;
+}
+
+/* Moves all proofs on; the first that is complete, or NULL. */
+static ls__link *drive_all(ls__door *door)
+{
+    const uint64_t now = door->env->now_ns(door->env);
+    for (int i = 0; i < LS__DOOR_PENDING; i++) {
+        pending *p = &door->pending[i];
+        const ls_status status = p->link != NULL ? ls__link_handshake(p->link) : LS_IN_PROGRESS;
+        if (status == LS_OK) {
+            return let_go(door, p);
+        }
+        if (p->link != NULL && (status < 0 || now >= ls__time_after(p->since_ns, LS__DOOR_MS))) {
+            ls__link_close(let_go(door, p));
+        }
+    }
+    return NULL;
 }
 
 ls__link *ls__door_next(ls__door *door)
@@ -143,19 +198,11 @@ ls__link *ls__door_next(ls__door *door)
     while (env->poller_wait(env, door->poller, ready, READY_ROOM, 0) == READY_ROOM) {
         /* who it was does not matter: all are looked at */
     }
-    accept_all(door);
-    const uint64_t now = env->now_ns(env);
-    for (int i = 0; i < LS__DOOR_PENDING; i++) {
-        pending *p = &door->pending[i];
-        const ls_status status = p->link != NULL ? ls__link_handshake(p->link) : LS_IN_PROGRESS;
-        if (status == LS_OK) {
-            return let_go(door, p);
-        }
-        if (p->link != NULL && (status < 0 || now >= p->deadline_ns)) {
-            ls__link_close(let_go(door, p));
-        }
+    ls__link *link = drive_all(door); /* before anybody has to give way */
+    while (link == NULL && accept_all(door)) {
+        link = drive_all(door);
     }
-    return NULL;
+    return link;
 }
 
 void ls__door_close(ls__door *door)

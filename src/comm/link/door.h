@@ -1,8 +1,13 @@
 /* A door: a listening port that lets nobody in without the job's secret.
  *
  * Strangers cost little: at most LS__DOOR_PENDING connections that have not proved themselves, with
- * LS__DOOR_BYTES each at most, for LS__DOOR_MS; beyond that the oldest gives way to the newest. The
- * proof is driven by whoever calls ls__door_next; nothing blocks.
+ * LS__DOOR_BYTES each at most, for LS__DOOR_MS; where more come, those who have said nothing give
+ * way first (after 10 ms), then who has greeted but proved nothing (after 25 ms), the oldest first.
+ * TLS, which takes more memory, begins after the proof. The proof is driven by whoever calls
+ * ls__door_next; nothing blocks.
+ *
+ * An honest side can be the one that gives way, or find that the kernel had no place left for it:
+ * it sees LS_ERR_PEER and comes again.
  */
 #ifndef LS_COMM_LINK_DOOR_H
 #define LS_COMM_LINK_DOOR_H

@@ -15,6 +15,7 @@
 #define HELLO_MAGIC 0x4c534845u /* "LSHE" */
 #define CARD_MAX 512
 #define LOOK_NS 200000000u /* between two looks at links that may have been waited for in vain */
+#define AGAIN_NS 50000000u
 #define READY_ROOM 16
 
 typedef struct hello {
@@ -30,6 +31,9 @@ typedef struct knock { /* a link on its way to be a connection */
     bool proven;
     size_t got; /* bytes of `said` */
     hello said;
+    char address[LS__ADDRESS_MAX]; /* of one that is made here: it may have to come again */
+    int port;
+    uint64_t again_ns; /* when, while there is no link */
 } knock;
 
 typedef struct joining {
@@ -42,6 +46,7 @@ typedef struct joining {
     int room, count;
     int missing; /* connections that are not there yet */
     uint64_t deadline_ns;
+    char refused[256]; /* why a connection had to be made again, the last time */
 } joining;
 
 /* ---- cards: who is where ------------------------------------------------------------------ */
@@ -122,17 +127,30 @@ static ls_status watch(const joining *j, int fd)
                : ls__fail(LS_ERR_SYSTEM, "ls_init: watching a connection: %s", strerror(-error));
 }
 
+static ls_status connect_to(const joining *j, knock *k)
+{
+    const char *from = strcmp(j->spec->address, k->address) == 0 ? NULL : j->spec->address;
+    LS_TRY(ls__link_connect(&j->spec->link, k->address, k->port, from, &k->link));
+    return watch(j, ls__link_fd(k->link));
+}
+
 static ls_status dial(joining *j, int peer, const card *c)
 {
-    const char *from = strcmp(j->spec->address, c->address) == 0 ? NULL : j->spec->address;
     for (int i = 0; i < j->tcp->connections; i++) {
-        knock *k = &j->knock[j->count];
-        *k = (knock){.peer = peer, .index = i};
-        LS_TRY(ls__link_connect(&j->spec->link, c->address, c->port, from, &k->link));
-        j->count++;
-        LS_TRY(watch(j, ls__link_fd(k->link)));
+        knock *k = &j->knock[j->count++];
+        *k = (knock){.peer = peer, .index = i, .port = c->port};
+        memcpy(k->address, c->address, sizeof k->address);
+        LS_TRY(connect_to(j, k));
     }
     return LS_OK;
+}
+
+/* A door full of strangers shuts out friends, too (door.h): they come again. */
+static void come_again(joining *j, knock *k)
+{
+    snprintf(j->refused, sizeof j->refused, "%s", ls_error_message());
+    drop(j, k);
+    k->again_ns = j->env->now_ns(j->env) + AGAIN_NS;
 }
 
 static ls_status dial_all(joining *j, void (*known)(void *arg, int peer, const char *about),
@@ -230,6 +248,10 @@ static ls_status advance(joining *j, knock *k)
         if (status == LS_IN_PROGRESS) {
             return LS_OK;
         }
+        if (status == LS_ERR_PEER && k->index >= 0) {
+            come_again(j, k);
+            return LS_OK;
+        }
         if (status != LS_OK) {
             return ls__fail_within(status, "ls_init: connecting to rank %d", k->peer);
         }
@@ -242,7 +264,7 @@ static ls_status let_in(joining *j)
 {
     for (ls__link *link = ls__door_next(j->door); link != NULL; link = ls__door_next(j->door)) {
         int at = 0;
-        while (at < j->count && j->knock[at].link != NULL) {
+        while (at < j->count && (j->knock[at].link != NULL || j->knock[at].again_ns != 0)) {
             at++;
         }
         if (at == j->room) {
@@ -266,11 +288,26 @@ static ls_status fail_missing(const joining *j)
                 return ls__fail(LS_ERR_TIMEOUT,
                                 "ls_init: no connection between rank %d and rank %d within %.1f s: "
                                 "this rank listens on %s port %d; is that address reachable from "
-                                "the other host (firewall, LOCKSTEP_IFNAME)?",
+                                "the other host (firewall, LOCKSTEP_IFNAME)?%s%s",
                                 j->spec->rank, r, (double)j->spec->timeout_ms * 1e-3,
-                                j->spec->address, ls__door_port(j->door));
+                                j->spec->address, ls__door_port(j->door),
+                                j->refused[0] != '\0' ? " The last refusal: " : "", j->refused);
             }
         }
+    }
+    return LS_OK;
+}
+
+/* Makes the connections anew whose time has come; *look is not later than the next one's. */
+static ls_status knock_again(joining *j, uint64_t now, uint64_t *look)
+{
+    for (int i = 0; i < j->count; i++) {
+        knock *k = &j->knock[i];
+        if (k->again_ns != 0 && now >= k->again_ns) {
+            k->again_ns = 0;
+            LS_TRY(connect_to(j, k));
+        }
+        *look = k->again_ns != 0 && k->again_ns < *look ? k->again_ns : *look;
     }
     return LS_OK;
 }
@@ -286,11 +323,14 @@ static ls_status run(joining *j)
             }
         }
         const uint64_t now = j->env->now_ns(j->env);
+        const uint64_t door = ls__door_deadline(j->door);
+        uint64_t look = now + LOOK_NS < door ? now + LOOK_NS : door;
+        LS_TRY(knock_again(j, now, &look));
         if (j->missing > 0 && now >= j->deadline_ns) {
             return fail_missing(j);
         }
         if (j->missing > 0) {
-            (void)j->env->poller_wait(j->env, j->poller, ready, READY_ROOM, now + LOOK_NS);
+            (void)j->env->poller_wait(j->env, j->poller, ready, READY_ROOM, look);
         }
     }
     return LS_OK;

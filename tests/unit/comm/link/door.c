@@ -1,8 +1,10 @@
 /* Links and doors over loopback: the right secret gets in, whatever else comes does not, and costs
  * neither time nor memory beyond what door.h says. */
 #include <errno.h>
-#include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "comm/link/door.h"
 #include "comm/link/inside.h"
@@ -111,29 +113,346 @@ TEST(a_recorded_proof_is_worth_nothing)
     ls__door_close(door);
 }
 
-TEST(a_thousand_silent_strangers_keep_nobody_out)
+/* The door's own hello, sent back to it as if it were a client's: the side is part of it. */
+TEST(what_the_door_says_is_worth_nothing_when_sent_back)
 {
-    enum { STRANGERS = 1000 };
     const ls__link_spec spec = spec_of(LS__LINK_PLAIN, right_secret, "data", 7);
-    const ls__env *env = spec.env;
     ls__door *door = door_of(&spec);
-    static int fd[STRANGERS];
-    (void)env->allow_descriptors(env, 2 * STRANGERS + 100);
-    for (int i = 0; i < STRANGERS; i++) {
-        fd[i] = env->tcp_connect(env, "127.0.0.1", ls__door_port(door), NULL);
-        CHECK(fd[i] >= 0);
-        if (i % 50 == 0) {
-            CHECK(ls__door_next(door) == NULL);
-        }
-    }
     ls__link *client = NULL, *in = NULL;
+    unsigned char back[sizeof(ls__proof_hello) + LS__PROOF_MAC];
     CHECK_OK(ls__link_connect(&spec, "127.0.0.1", ls__door_port(door), NULL, &client));
     CHECK_OK(meet(door, client, &in));
-    for (int i = 0; i < STRANGERS; i++) {
-        env->close(env, fd[i]);
+    memcpy(back, in->out, sizeof back);
+    CHECK_INT((long long)stranger(door, back, sizeof back), 0);
+    ((ls__proof_hello *)(void *)back)->client = 1; /* and neither with the side put right: */
+    CHECK_INT((long long)stranger(door, back, sizeof back), (long long)sizeof(ls__proof_hello));
+    ls__link_close(client);
+    ls__link_close(in);
+    ls__door_close(door);
+}
+
+/* A "server" that sends the client's own messages back proves nothing to it. */
+TEST(a_mirror_is_no_door)
+{
+    const ls__env *env = ls__env_posix();
+    const ls__link_spec spec = spec_of(LS__LINK_PLAIN, right_secret, "data", 7);
+    ls__link *client = NULL;
+    char own[LS__ADDRESS_MAX];
+    unsigned char bytes[256];
+    int port = 0, in = -EAGAIN;
+    const int fd = env->tcp_listen(env, "127.0.0.1", 0);
+    CHECK_INT(env->tcp_name(env, fd, false, own, sizeof own, &port), 0);
+    CHECK_OK(ls__link_connect(&spec, "127.0.0.1", port, NULL, &client));
+    ls_status status = LS_IN_PROGRESS;
+    while (status == LS_IN_PROGRESS) {
+        in = in < 0 ? env->tcp_accept(env, fd, NULL, 0) : in;
+        const ssize_t got = in >= 0 ? env->recv(env, in, bytes, sizeof bytes, NULL) : 0;
+        if (got > 0) {
+            ((ls__proof_hello *)(void *)bytes)->client = 0;
+            CHECK_INT(env->send(env, in, bytes, (size_t)got, -1), got);
+            /* Its nonce is taken for the server's; the code that comes back is the client's. */
+        }
+        status = ls__link_handshake(client);
+    }
+    CHECK_INT(status, LS_ERR_AUTH);
+    CHECK_CONTAINS(ls_error_message(), "does not know this job's secret");
+    ls__link_close(client);
+    env->close(env, in);
+    env->close(env, fd);
+}
+
+TEST(plain_against_tls_is_said_to_the_one_who_came)
+{
+    if (!has_tls()) {
+        SKIP("built without TLS");
+    }
+    const ls__link_spec plain = spec_of(LS__LINK_PLAIN, right_secret, "data", 7);
+    const ls__link_spec tls = spec_of(LS__LINK_TLS, right_secret, "data", 7);
+    CHECK_INT(try(&plain, &tls), LS_ERR_AUTH);
+    CHECK_CONTAINS(ls_error_message(), "wants no encryption, this side TLS");
+    CHECK_INT(try(&tls, &plain), LS_ERR_AUTH);
+    CHECK_CONTAINS(ls_error_message(), "give every node the same --data-plane");
+    const ls__link_spec wrong = spec_of(LS__LINK_TLS, wrong_secret, "data", 7);
+    CHECK_INT(try(&tls, &wrong), LS_ERR_PEER);
+    CHECK_INT(try(&tls, &tls), LS_OK);
+}
+
+/* Every field of the client's hello, changed: whoever it is gets at most a hello back. */
+TEST(a_greeting_with_any_byte_changed_lets_nobody_in)
+{
+    const ls__link_spec spec = spec_of(LS__LINK_PLAIN, right_secret, "data", 7);
+    ls__door *door = door_of(&spec);
+    ls__link *client = NULL, *in = NULL;
+    unsigned char record[sizeof(ls__proof_hello) + LS__PROOF_MAC];
+    CHECK_OK(ls__link_connect(&spec, "127.0.0.1", ls__door_port(door), NULL, &client));
+    CHECK_OK(meet(door, client, &in));
+    memcpy(record, client->out, sizeof record);
+    for (size_t i = 0; i < sizeof(ls__proof_hello); i += i < 8 ? 1 : 9) {
+        record[i] = (unsigned char)~record[i];
+        CHECK(stranger(door, record, sizeof record) <= sizeof(ls__proof_hello));
+        record[i] = (unsigned char)~record[i];
     }
     ls__link_close(client);
     ls__link_close(in);
+    ls__door_close(door);
+}
+
+/* The clock of an env table whose hands the test moves. */
+static uint64_t hands;
+
+static uint64_t moved_clock(const ls__env *env)
+{
+    (void)env;
+    return ls__env_posix()->now_ns(ls__env_posix()) + hands;
+}
+
+/* Lets `count` strangers connect and say `bytes` each. */
+static void crowd(const ls__door *door, int *fd, int count, const void *bytes, size_t size)
+{
+    const ls__env *env = ls__env_posix();
+    for (int i = 0; i < count; i++) {
+        fd[i] = env->tcp_connect(env, "127.0.0.1", ls__door_port(door), NULL);
+        CHECK(fd[i] >= 0);
+        while (env->tcp_connected(env, fd[i]) == -EINPROGRESS) {
+            env->yield(env);
+        }
+        CHECK_INT(env->send(env, fd[i], bytes, size, -1), (long long)size);
+    }
+}
+
+static bool is_shut(int fd)
+{
+    char byte;
+    const ls__env *env = ls__env_posix();
+    ssize_t got;
+    do {
+        got = env->recv(env, fd, &byte, 1, NULL);
+    } while (got > 0); /* a hello */
+    return got != -EAGAIN;
+}
+
+TEST(who_stops_half_way_is_shut_out_after_five_seconds)
+{
+    ls__env env = *ls__env_posix();
+    ls__link_spec spec = spec_of(LS__LINK_PLAIN, right_secret, "data", 7);
+    ls__proof_hello hello = {.magic = 0x4c534b31u, .version = 2, .client = 1};
+    int fd[2];
+    env.now_ns = moved_clock;
+    spec.env = &env;
+    ls__door *door = door_of(&spec);
+    CHECK_INT((long long)ls__door_deadline(door), (long long)LS__NEVER);
+    crowd(door, &fd[0], 1, "L", 1);
+    crowd(door, &fd[1], 1, &hello, sizeof hello);
+    CHECK(ls__door_next(door) == NULL);
+    const uint64_t deadline = ls__door_deadline(door), now = moved_clock(&env);
+    CHECK(deadline > now && deadline - now <= (uint64_t)LS__DOOR_MS * 1000000u);
+    CHECK(!is_shut(fd[0]) && !is_shut(fd[1]));
+    hands = (uint64_t)LS__DOOR_MS * 1000000u;
+    CHECK(ls__door_next(door) == NULL);
+    CHECK(is_shut(fd[0]) && is_shut(fd[1]));
+    CHECK_INT((long long)ls__door_deadline(door), (long long)LS__NEVER);
+    ls__door_close(door);
+}
+
+/* ---- what it costs ------------------------------------------------------------------------- */
+
+static size_t held, held_most;
+
+static void *counted_allocate(const ls__env *env, size_t bytes)
+{
+    (void)env;
+    held += bytes;
+    held_most = held > held_most ? held : held_most;
+    return ls__env_posix()->allocate(ls__env_posix(), bytes);
+}
+
+static void counted_release(const ls__env *env, void *memory, size_t bytes)
+{
+    (void)env;
+    held -= bytes;
+    ls__env_posix()->release(ls__env_posix(), memory, bytes);
+}
+
+static int open_now, open_most;
+
+static int counted_accept(const ls__env *env, int fd, char *address, size_t bytes)
+{
+    (void)env;
+    const int got = ls__env_posix()->tcp_accept(ls__env_posix(), fd, address, bytes);
+    open_now += got >= 0;
+    open_most = open_now > open_most ? open_now : open_most;
+    return got;
+}
+
+static int counted_close(const ls__env *env, int fd)
+{
+    (void)env;
+    open_now--;
+    return ls__env_posix()->close(ls__env_posix(), fd);
+}
+
+TEST(strangers_cost_64_places_of_a_kibibyte_whatever_their_number)
+{
+    enum { STRANGERS = 1000 };
+    ls__env env = *ls__env_posix();
+    static int fd[STRANGERS];
+    const ls__proof_hello hello = {.magic = 0x4c534b31u, .version = 2, .client = 1};
+    ls__link_spec spec =
+        spec_of(has_tls() ? LS__LINK_TLS : LS__LINK_PLAIN, right_secret, "data", 7);
+    env.allocate = counted_allocate;
+    env.release = counted_release;
+    env.tcp_accept = counted_accept;
+    env.close = counted_close;
+    spec.env = &env;
+    ls__door *door = door_of(&spec);
+    const size_t alone = held;
+    (void)env.allow_descriptors(&env, 2 * STRANGERS + 100);
+    held_most = 0;
+    for (int i = 0; i < STRANGERS; i++) {
+        crowd(door, &fd[i], 1, &hello, i % 2 ? sizeof hello : 1);
+        CHECK(ls__door_next(door) == NULL);
+    }
+    CHECK_INT(open_most, LS__DOOR_PENDING + 1); /* the one that takes another's place */
+    CHECK(held_most > alone && held_most - alone <= (size_t)LS__DOOR_PENDING * LS__DOOR_BYTES);
+    CHECK(ls__door_deadline(door) != LS__NEVER); /* those who wait outside are not forgotten */
+    ls__door_close(door);
+    CHECK_INT((long long)held, 0);
+}
+
+/* Tells the process that has too many descriptors open to close its strangers'. */
+static int refusals;
+
+static int refusing_accept(const ls__env *env, int fd, char *address, size_t bytes)
+{
+    (void)env;
+    if (refusals > 0) {
+        refusals--;
+        return -EMFILE;
+    }
+    return ls__env_posix()->tcp_accept(ls__env_posix(), fd, address, bytes);
+}
+
+TEST(running_out_of_descriptors_costs_strangers_theirs_and_shuts_nobody_out)
+{
+    ls__env env = *ls__env_posix();
+    ls__link_spec spec = spec_of(LS__LINK_PLAIN, right_secret, "data", 7);
+    ls__link *client = NULL, *in = NULL;
+    int fd;
+    env.tcp_accept = refusing_accept;
+    spec.env = &env;
+    ls__door *door = door_of(&spec);
+    crowd(door, &fd, 1, "x", 1);
+    CHECK(ls__door_next(door) == NULL && !is_shut(fd));
+    refusals = 3;
+    CHECK_OK(ls__link_connect(&spec, "127.0.0.1", ls__door_port(door), NULL, &client));
+    CHECK(ls__door_next(door) == NULL && is_shut(fd));
+    CHECK(ls__door_deadline(door) <= env.now_ns(&env) + 20000000u); /* it looks again by itself */
+    CHECK_OK(meet(door, client, &in));
+    ls__link_close(client);
+    ls__link_close(in);
+    ls__door_close(door);
+}
+
+/* ---- crowds -------------------------------------------------------------------------------- */
+
+/* A process that opens connections as fast as it can, 500 at a time, of four kinds. */
+static void flood(int port, int total)
+{
+    enum { AT_ONCE = 500 };
+    static int fd[AT_ONCE];
+    static const char *const says[] = {"", "x", "GET / HTTP/1.1\r\n\r\n"};
+    const ls__env *env = ls__env_posix();
+    const ls__proof_hello hello = {.magic = 0x4c534b31u, .version = 2, .client = 1};
+    memset(fd, 0xff, sizeof fd);
+    for (int i = 0; i < total; i++) {
+        int *at = &fd[i % AT_ONCE];
+        if (*at >= 0) {
+            env->close(env, *at);
+        }
+        *at = env->tcp_connect(env, "127.0.0.1", port, NULL);
+        const void *bytes = i % 4 == 3 ? (const void *)&hello : says[i % 4];
+        if (*at >= 0) {
+            (void)env->send(env, *at, bytes, i % 4 == 3 ? sizeof hello : strlen(bytes), -1);
+        }
+    }
+}
+
+/* As friends do: whoever is shut out comes again. */
+static int come_in(ls__door *door, const ls__link_spec *spec, ls__link **client, ls__link **in)
+{
+    int tries = 0;
+    ls_status status = LS_ERR_PEER;
+    while (status == LS_ERR_PEER && tries < 100) {
+        CHECK_OK(ls__link_connect(spec, "127.0.0.1", ls__door_port(door), NULL, client));
+        status = meet(door, *client, in);
+        tries++;
+        if (status != LS_OK) {
+            ls__link_close(*client);
+        }
+    }
+    CHECK_OK(status);
+    return tries;
+}
+
+TEST(ten_thousand_connections_keep_no_friend_out)
+{
+    const ls__link_spec spec =
+        spec_of(has_tls() ? LS__LINK_TLS : LS__LINK_PLAIN, right_secret, "data", 7);
+    const ls__env *env = spec.env;
+    ls__door *door = door_of(&spec);
+    const pid_t child = fork();
+    if (child == 0) {
+        flood(ls__door_port(door), 10000);
+        _exit(0);
+    }
+    CHECK(child > 0);
+    int status = 0, friends = 0;
+    while (waitpid(child, &status, WNOHANG) == 0 || friends == 0) {
+        ls__link *client = NULL, *in = NULL;
+        (void)come_in(door, &spec, &client, &in);
+        friends++;
+        ls__link_close(client);
+        ls__link_close(in);
+        env->yield(env);
+    }
+    CHECK_INT(status, 0);
+    ls__door_close(door);
+}
+
+/* As at the start of a large job: they all come at once, more than there are places. */
+TEST(three_hundred_friends_at_once_all_get_in)
+{
+    enum { FRIENDS = 300 };
+    const ls__link_spec spec = spec_of(LS__LINK_PLAIN, right_secret, "data", 7);
+    static ls__link *client[FRIENDS];
+    static bool through[FRIENDS];
+    ls__door *door = door_of(&spec);
+    int in = 0, out = 0;
+    (void)spec.env->allow_descriptors(spec.env, 3 * FRIENDS);
+    while (in < FRIENDS || out < FRIENDS) {
+        for (int i = 0; i < FRIENDS; i++) {
+            if (client[i] == NULL) {
+                CHECK_OK(
+                    ls__link_connect(&spec, "127.0.0.1", ls__door_port(door), NULL, &client[i]));
+            }
+            const ls_status status = through[i] ? LS_IN_PROGRESS : ls__link_handshake(client[i]);
+            through[i] = through[i] || status == LS_OK;
+            out += status == LS_OK;
+            if (status == LS_ERR_PEER) {
+                ls__link_close(client[i]);
+                client[i] = NULL;
+            } else {
+                CHECK(status >= 0);
+            }
+        }
+        for (ls__link *l = ls__door_next(door); l != NULL; l = ls__door_next(door)) {
+            ls__link_close(l);
+            in++;
+        }
+    }
+    for (int i = 0; i < FRIENDS; i++) {
+        ls__link_close(client[i]);
+    }
     ls__door_close(door);
 }
 
@@ -142,7 +461,12 @@ TEST(a_port_in_use_is_said)
     const ls__link_spec spec = spec_of(LS__LINK_PLAIN, right_secret, "data", 7);
     ls__door *door = door_of(&spec), *second = NULL;
     CHECK_STATUS(ls__door_open(&spec, "127.0.0.1", ls__door_port(door), &second), LS_ERR_SYSTEM);
-    CHECK_CONTAINS(ls_error_message(), "the port is in use");
+    CHECK_CONTAINS(ls_error_message(), "the port is in use by process ");
+    char pid[32];
+    snprintf(pid, sizeof pid, " %ld (", (long)getpid());
+    CHECK_CONTAINS(ls_error_message(), pid);
+    CHECK_CONTAINS(ls_error_message(), "link_door"); /* its command */
+    CHECK_CONTAINS(ls_error_message(), "choose another port");
     CHECK_STATUS(ls__door_open(&spec, "203.0.113.9", 0, &second), LS_ERR_SYSTEM);
     CHECK_CONTAINS(ls_error_message(), "no interface of this host has that address");
     ls__door_close(door);
