@@ -190,7 +190,9 @@ ls__comm *ls__comm_get(const char *what); /* of the current runtime; NULL with t
 /* What ranks must agree on, as text. */
 void ls__comm_config(const ls__comm *comm, char *out, size_t bytes);
 ls__board_rank *ls__comm_record(const ls__comm *comm, int world_rank); /* far: its mirror */
-/* "rank 2 (host h, pid 12) in the backward pass …", near or far */
+/* "rank 2 (host h, pid 12)", near or far */
+void ls__comm_name(const ls__comm *comm, int world_rank, char *out, size_t bytes);
+/* The same with "… in the backward pass …" */
 void ls__comm_describe(const ls__comm *comm, int world_rank, char *out, size_t bytes);
 
 /* ---- engine.c: progress and waiting ------------------------------------------------------- */

@@ -7,7 +7,7 @@
 
 #include "comm/engine.h"
 
-#define SIDE_MAX 320
+#define SIDE_MAX 400
 
 static bool is_reduction(const ls__descriptor *d)
 {
@@ -78,9 +78,11 @@ static void add_shape(char *out, size_t bytes, const ls__descriptor *d)
     }
 }
 
-/* "rank 0 has float32[4] sum (bucket 3) at train.c:88" */
-static void side(const ls__descriptor *d, int rank, bool name, char *out, size_t bytes)
+/* "rank 0 has float32[4] sum (bucket 3) at train.c:88 (host n1, pid 812)" */
+static void side(const ls__comm *comm, const ls__descriptor *d, int rank, bool name, char *out,
+                 size_t bytes)
 {
+    char who[128];
     out[0] = '\0';
     add(out, bytes, "rank %d %s", rank, name ? "calls " : "has");
     if (name) {
@@ -92,6 +94,11 @@ static void side(const ls__descriptor *d, int rank, bool name, char *out, size_t
     }
     if (d->file[0] != '\0') {
         add(out, bytes, " at %.*s:%d", LS__FILE_MAX, d->file, (int)d->line);
+    }
+    ls__comm_name(comm, rank, who, sizeof who);
+    const char *place = strchr(who, '(');
+    if (place != NULL) {
+        add(out, bytes, " %s", place);
     }
 }
 
@@ -140,8 +147,8 @@ void ls__mismatch_text(const ls_group *group, const ls__descriptor *a, int rank_
 {
     char first[SIDE_MAX], second[SIDE_MAX];
     const bool other_operation = a->operation != b->operation;
-    side(a, rank_a, other_operation, first, sizeof first);
-    side(b, rank_b, other_operation, second, sizeof second);
+    side(group->comm, a, rank_a, other_operation, first, sizeof first);
+    side(group->comm, b, rank_b, other_operation, second, sizeof second);
     snprintf(out, bytes, "%s #%llu on group \"%s\" disagrees: %s, %s; %s",
              other_operation ? "operation" : ls__operation_name((ls__operation)a->operation),
              (unsigned long long)a->sequence, group->name, first, second, remedy(a, b));

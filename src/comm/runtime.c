@@ -38,6 +38,17 @@ ls__board_rank *ls__comm_record(const ls__comm *comm, int world_rank)
                                                           : &comm->board->rank[local];
 }
 
+void ls__comm_name(const ls__comm *comm, int world_rank, char *out, size_t bytes)
+{
+    if (comm->far == NULL || !comm->far->is[world_rank]) {
+        ls__board_name(comm->board, ls__board_local(comm->board, world_rank), out, bytes);
+        return;
+    }
+    const ls__far_rank *rank = &comm->far->rank[world_rank];
+    (void)snprintf(out, bytes, "rank %d (host %.63s, pid %d)", world_rank, rank->host,
+                   (int)atomic_load_explicit(&rank->record->pid, memory_order_relaxed));
+}
+
 void ls__comm_describe(const ls__comm *comm, int world_rank, char *out, size_t bytes)
 {
     if (comm->far == NULL || !comm->far->is[world_rank]) {
@@ -46,11 +57,11 @@ void ls__comm_describe(const ls__comm *comm, int world_rank, char *out, size_t b
         return;
     }
     ls__text to = {out, bytes};
-    char doing[768];
+    char doing[768], name[128];
     const ls__far_rank *rank = &comm->far->rank[world_rank];
+    ls__comm_name(comm, world_rank, name, sizeof name);
     ls__board_record_doing(rank->record, comm->env, doing, sizeof doing);
-    ls__text_add(&to, "rank %d (host %.63s, pid %d) ", world_rank, rank->host,
-                 (int)atomic_load_explicit(&rank->record->pid, memory_order_relaxed));
+    ls__text_add(&to, "%s ", name);
     const uint64_t now = comm->env->now_ns(comm->env);
     const uint64_t heard = atomic_load_explicit(&rank->record->heartbeat_ns, memory_order_relaxed);
     if (rank->silent && now > heard) {

@@ -32,6 +32,7 @@
 #define SETTLE_NODES_MS 200
 #define NEAR_MS 2000 /* an end that long after a finding may have another cause */
 #define TAIL_LINES_BYTES 1500
+#define SAME_BYTES 160 /* two texts that begin alike for so long are the same */
 
 const char *ls__signal_name(int signal)
 {
@@ -147,9 +148,15 @@ static void say_end(const ls__agent *agent, int r, char *out, size_t bytes)
 
 static void say_finding(const ls__agent *agent, int r, char *out, size_t bytes)
 {
+    const ls__board_rank *rank = &agent->board->rank[r];
     char name[128];
     ls__board_name(agent->board, r, name, sizeof name);
-    snprintf(out, bytes, "%s failed: %.800s", name, agent->board->rank[r].failed_text);
+    if (atomic_load_explicit(&rank->failed, memory_order_acquire) == -LS_ERR_MISMATCH) {
+        snprintf(out, bytes, "%.1000s",
+                 rank->failed_text); /* both sides are named; no one's fault */
+    } else {
+        snprintf(out, bytes, "%s failed: %.800s", name, rank->failed_text);
+    }
 }
 
 /* ---- the verdict ---------------------------------------------------------------------------- */
@@ -385,6 +392,17 @@ void ls__agent_tail(const ls__agent *agent, char *out, size_t bytes)
     }
 }
 
+/* What the cause says already: most programs print the message before they end. */
+static bool is_said(const char *line, size_t length, const char *cause)
+{
+    char finding[SAME_BYTES + 1];
+    const char *behind = strstr(cause, " failed: ");
+    snprintf(finding, sizeof finding, "%.*s", SAME_BYTES,
+             behind != NULL ? behind + strlen(" failed: ") : cause);
+    const char *found = strstr(line, finding);
+    return found != NULL && found < line + length;
+}
+
 static void add_last_lines(const ls__agent *agent, ls__text *to)
 {
     char tail[TAIL_LINES_BYTES];
@@ -396,10 +414,16 @@ static void add_last_lines(const ls__agent *agent, ls__text *to)
     if (culprit < 0 || tail[0] == '\0') {
         return;
     }
-    ls__text_add(to, "lockstep: last lines of rank %d:\n", culprit);
+    bool any = false;
     for (char *line = tail; *line != '\0';) {
         size_t length = strcspn(line, "\n");
-        ls__text_add(to, "lockstep:   | %.*s\n", (int)length, line);
+        if (!is_said(line, length, agent->result->cause)) {
+            if (!any) {
+                ls__text_add(to, "lockstep: last lines of rank %d:\n", culprit);
+            }
+            any = true;
+            ls__text_add(to, "lockstep:   | %.*s\n", (int)length, line);
+        }
         line += length + (line[length] == '\n');
     }
 }
