@@ -206,8 +206,8 @@ static int a_finding_then_exits(void *arg)
     }
     if (boot.rank == 3) {
         ls__board_rank *own = &boot.board->rank[3];
-        snprintf(own->failed_text, sizeof own->failed_text, "all_reduce #5: two shapes");
-        atomic_store(&own->failed, (uint32_t)-LS_ERR_MISMATCH);
+        snprintf(own->failed_text, sizeof own->failed_text, "linear: x [1,5]");
+        atomic_store(&own->failed, (uint32_t)-LS_ERR_INVALID);
         (void)ls_store_set(boot.store, "found", "", 0, 5000);
         return wait_for_ever(&boot);
     }
@@ -222,7 +222,7 @@ TEST(a_ranks_own_finding_explains_another_ranks_exit)
 {
     CHECK_STATUS(ls_spawn(a_finding_then_exits, NULL, 4), LS_ERR_PEER);
     CHECK_CONTAINS(ls_error_message(), "rank 3 (host");
-    CHECK_CONTAINS(ls_error_message(), "all_reduce #5: two shapes");
+    CHECK_CONTAINS(ls_error_message(), "failed: linear: x [1,5]");
 }
 
 /* The same moment: rank 1 exits because rank 2 was killed. */
