@@ -5,6 +5,7 @@
 
 #include <stddef.h>
 
+int cmd_env(int argc, char **argv);
 int cmd_run(int argc, char **argv);
 int cmd_secret(int argc, char **argv); /* cmd_run.c */
 int cmd_info(int argc, char **argv);   /* cmd_info.c */

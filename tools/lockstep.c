@@ -16,6 +16,8 @@ static const char usage[] =
     "usage: lockstep COMMAND ...\n"
     "\n"
     "  run -n N [--max-restarts R] PROGRAM ARGS ...   train with N workers on this host\n"
+    "  env                                            which world a program here would join, and "
+    "why\n"
     "  secret FILE                                    make the secret that several hosts share\n"
     "  bench NAME ...                                 measure (all-reduce)\n"
     "  info                                           build, processor, settings\n"
@@ -42,9 +44,10 @@ typedef struct command {
 static int cmd_help(int argc, char **argv);
 
 static const command commands[] = {
-    {"run", cmd_run},       {"bench", cmd_bench},     {"info", cmd_info},
-    {"secret", cmd_secret}, {"version", cmd_version}, {"--version", cmd_version},
-    {"help", cmd_help},     {"--help", cmd_help},     {"-h", cmd_help},
+    {"run", cmd_run},           {"bench", cmd_bench}, {"info", cmd_info},
+    {"secret", cmd_secret},     {"env", cmd_env},     {"version", cmd_version},
+    {"--version", cmd_version}, {"help", cmd_help},   {"--help", cmd_help},
+    {"-h", cmd_help},
 };
 
 #define COMMAND_COUNT ((int)(sizeof commands / sizeof *commands))

@@ -188,7 +188,8 @@ struct ls__env {
      * after that its number may belong to somebody else. -ESRCH: nobody is left. */
     int (*kill_group)(const ls__env *env, pid_t pid, int signal);
     pid_t (*pid)(const ls__env *env); /* of this process */
-    pid_t (*parent)(const ls__env *env);
+    /* The nearest ancestor that was started without the variable `name`: who set it for us. */
+    pid_t (*starter)(const ls__env *env, const char *name);
     uid_t (*uid)(const ls__env *env);
     /* A descriptor that becomes readable when a process, of this user, ends; -ESRCH: it has. */
     int (*watch_process)(const ls__env *env, pid_t pid);

@@ -87,7 +87,7 @@ int ls__posix_wait_exit(const ls__env *env, pid_t pid, ls__env_exit *out);
 int ls__posix_kill(const ls__env *env, int pidfd, int signal);
 int ls__posix_kill_group(const ls__env *env, pid_t pid, int signal);
 pid_t ls__posix_pid(const ls__env *env);
-pid_t ls__posix_parent(const ls__env *env);
+pid_t ls__posix_starter(const ls__env *env, const char *name);
 uid_t ls__posix_uid(const ls__env *env);
 int ls__posix_watch_process(const ls__env *env, pid_t pid);
 int ls__posix_process_state(const ls__env *env, pid_t pid);

@@ -148,6 +148,41 @@ int ls__posix_process_state(const ls__env *env LS__UNUSED, pid_t pid)
     return error < 0 ? error : state;
 }
 
+/* Whether a process was started with a variable. One that may not be looked at: no. */
+static bool started_with(pid_t pid, const char *name)
+{
+    char path[64], window[8192 + 256];
+    size_t length = strlen(name), held = 1;
+    snprintf(path, sizeof path, "/proc/%ld/environ", (long)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    bool found = false;
+    window[0] = '\0'; /* as if before the first entry */
+    for (ssize_t got = 1; fd >= 0 && got > 0 && !found;) {
+        got = read(fd, window + held, sizeof window - held);
+        held += got > 0 ? (size_t)got : 0;
+        for (size_t i = 0; i + length + 2 <= held && !found; i++) {
+            found = window[i] == '\0' && memcmp(window + i + 1, name, length) == 0 &&
+                    window[i + 1 + length] == '=';
+        }
+        const size_t keep = held < 256 ? held : 256; /* a name may lie across two pieces */
+        memmove(window, window + held - keep, keep);
+        held = keep;
+    }
+    if (fd >= 0) {
+        (void)close(fd);
+    }
+    return found;
+}
+
+pid_t ls__posix_starter(const ls__env *env LS__UNUSED, const char *name)
+{
+    pid_t pid = getppid();
+    for (pid_t above = pid; pid > 1 && above > 0 && started_with(pid, name); pid = above) {
+        above = parent_of(pid);
+    }
+    return pid;
+}
+
 int ls__posix_kill_children(const ls__env *env LS__UNUSED, int signal)
 {
     int count = 0;

@@ -262,11 +262,6 @@ pid_t ls__posix_pid(const ls__env *env LS__UNUSED)
     return getpid();
 }
 
-pid_t ls__posix_parent(const ls__env *env LS__UNUSED)
-{
-    return getppid();
-}
-
 uid_t ls__posix_uid(const ls__env *env LS__UNUSED)
 {
     return geteuid();

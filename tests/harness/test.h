@@ -16,6 +16,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include <lockstep/runtime.h>
 
@@ -101,6 +102,13 @@ test_output test_run(const char *command, int deadline_seconds);
         double got_ = (double)(got), want_ = (double)(want);                                       \
         if (!(got_ - want_ <= (tolerance) && want_ - got_ <= (tolerance))) {                       \
             test_fail(__FILE__, __LINE__, "%s: got %.9g, want %.9g", #got, got_, want_);           \
+        }                                                                                          \
+    } while (0)
+#define CHECK_STR(got, want)                                                                       \
+    do {                                                                                           \
+        const char *check_got_ = (got);                                                            \
+        if (strcmp(check_got_, (want)) != 0) {                                                     \
+            test_fail(__FILE__, __LINE__, "%s is \"%s\", want \"%s\"", #got, check_got_, (want));  \
         }                                                                                          \
     } while (0)
 /* `text` contains `part` */

@@ -1,7 +1,7 @@
 /* The table of ways into a world, tried in order.
  *
  *     LOCKSTEP_BOOTSTRAP set      the launcher's descriptors                     launcher.c
- *     another launcher's world    refused: its variables and the remedy named
+ *     another launcher's          met by name, on several hosts by address       join.c
  *     nothing                     a world of one: no socket, a private board
  */
 #include "comm/bootstrap/ways.h"
@@ -11,33 +11,30 @@
 #include <string.h>
 
 #include "base/settings.h"
+#include "comm/bootstrap/steward.h"
+#include "comm/bootstrap/watch.h"
 
-/* ---- other launchers ----------------------------------------------------------------------- */
+/* ---- a number of ranks, but no rank -------------------------------------------------------- */
 
-static const char *const sizes[] = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
-                                    "SLURM_STEP_NUM_TASKS"};
-
-static bool means_several(const char *value)
+/* Half of a launcher's variables: who has them must not train alone, taking itself for the whole.
+ */
+static ls_status refuse_halves(const ls__env *env, int64_t timeout_ms, ls__boot *out)
 {
-    return value != NULL && strtol(value, NULL, 10) > 1;
-}
-
-/* A rank of a world of another launcher must not train alone, taking itself for the whole. */
-static ls_status refuse_others(const ls__env *env, int64_t timeout_ms, ls__boot *out)
-{
+    static const char *const halves[][2] = {{"WORLD_SIZE", "RANK"},
+                                            {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
+                                            {"PMI_SIZE", "PMI_RANK"}};
+    const char *launcher = ls__setting_get("LOCKSTEP_LAUNCHER");
     (void)env;
     (void)timeout_ms;
     (void)out;
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        const char *value = ls__setting_get(sizes[i]);
-        if (means_several(value)) {
-            return ls__fail(
-                LS_ERR_UNSUPPORTED,
-                "ls_init: %s=%s asks for a world of several ranks, but "
-                "LOCKSTEP_BOOTSTRAP is not set and this release joins only worlds of "
-                "its own launcher: start the program with `lockstep run -n %s PROGRAM`, "
-                "or unset %s to run alone",
-                sizes[i], value, value, sizes[i]);
+    for (size_t i = 0; launcher == NULL && i < sizeof halves / sizeof *halves; i++) {
+        const char *size = ls__setting_get(halves[i][0]);
+        if (size != NULL && strtol(size, NULL, 10) > 1 && ls__setting_get(halves[i][1]) == NULL) {
+            return ls__fail(LS_ERR_INVALID,
+                            "ls_init: %s=%s asks for a world of several ranks, but %s is not set: "
+                            "start the program with `lockstep run -n %s PROGRAM`, or unset %s to "
+                            "run alone",
+                            halves[i][0], size, halves[i][1], size, halves[i][0]);
         }
     }
     return LS_IN_PROGRESS;
@@ -74,7 +71,8 @@ static ls_status world_of_one(const ls__env *env, int64_t timeout_ms, ls__boot *
 
 /* LS_IN_PROGRESS: this way does not apply. */
 typedef ls_status (*way_in)(const ls__env *env, int64_t timeout_ms, ls__boot *out);
-static const way_in ways[] = {ls__bootstrap_launcher, refuse_others, world_of_one};
+static const way_in ways[] = {ls__bootstrap_launcher, ls__bootstrap_others, refuse_halves,
+                              world_of_one};
 
 ls_status ls__bootstrap(const ls__env *env, int64_t timeout_ms, ls__boot *out)
 {
@@ -98,6 +96,8 @@ void ls__bootstrap_close(const ls__env *env, ls__boot *boot)
                               memory_order_release);
     }
     ls__store_close(boot->store);
+    ls__watch_end(boot->watch);
+    ls__steward_end(boot->steward);
     ls__board_close(env, boot->board);
     memset(boot, 0, sizeof *boot);
 }

@@ -1,13 +1,17 @@
 /* Bootstrap: how a process finds its world (DESIGN D12). A small table of ways in, tried in order;
- * the first that applies wins. This release has two: the launcher's inherited descriptors, and none
- * (a world of one). Environments of other launchers with more than one rank are refused in words.
+ * the first that applies wins: our launcher's descriptors (launcher.c), the variables of another
+ * launcher (detect.c, join.c), none (a world of one).
  *
- * The launcher's way. `lockstep run` and ls_spawn give each rank, besides torchrun's variables,
+ * Our launcher's way. `lockstep run` and ls_spawn give each rank, besides torchrun's variables,
  *     LOCKSTEP_BOOTSTRAP=v1:STORE_FD:BOARD_FD:SECRET_FD
  * a connected AF_UNIX stream to the store, the board's memfd and a sealed memfd with 32 secret
  * bytes. The first frame on the stream must carry the secret; the launcher parses nothing before
  * it. ls_init reads the secret and closes that descriptor; all three are close-on-exec from then
  * on.
+ *
+ * Another launcher's way. The ranks of a host meet by a name made of user and job (meet.h); local
+ * rank 0 brings a steward, which does for them what our agent would (steward.h). Hosts meet as our
+ * agents do (comm/nodes). Leaving: local rank 0 waits for those whom its steward serves.
  */
 #ifndef LS_COMM_BOOTSTRAP_H
 #define LS_COMM_BOOTSTRAP_H
@@ -27,7 +31,10 @@ typedef struct ls__boot {
     /* What connections to ranks of other hosts need. */
     uint8_t secret[LS__SECRET_BYTES];
     bool plain; /* --data-plane plain: links that leave the host are not encrypted */
-    char address[LS__ADDRESS_MAX]; /* of this host, as others reach it; "": loopback only */
+    char address[LS__ADDRESS_MAX]; /* of this host, as others reach it; "": all are here */
+    /* Under other launchers; owned. */
+    struct ls__steward *steward; /* of local rank 0 */
+    struct ls__watch *watch;     /* of the others, over it */
 } ls__boot;
 
 /* Fills *out or fails with what was found in the environment and what to do. */

@@ -163,8 +163,9 @@ ls_status ls__bootstrap_launcher(const ls__env *env, int64_t timeout_ms, ls__boo
 {
     (void)timeout_ms; /* the handshake has its own, shorter one */
     const char *text = ls__setting_get("LOCKSTEP_BOOTSTRAP");
+    const char *chosen = ls__setting_get("LOCKSTEP_LAUNCHER");
     inherited in = {0};
-    if (text == NULL) {
+    if (text == NULL || (chosen != NULL && strcmp(chosen, "lockstep") != 0)) {
         return LS_IN_PROGRESS;
     }
     LS_TRY(read_environment(text, &in));

@@ -5,6 +5,7 @@
 #include "comm/bootstrap/bootstrap.h"
 #include "comm/store/store.h"
 
+ls_status ls__bootstrap_others(const ls__env *env, int64_t timeout_ms, ls__boot *out);
 ls_status ls__bootstrap_launcher(const ls__env *env, int64_t timeout_ms, ls__boot *out);
 
 #endif

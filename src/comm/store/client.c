@@ -32,8 +32,9 @@ typedef struct pending {
 
 static ls_status gone(void)
 {
-    return ls__fail(LS_ERR_PEER, "the connection to the launcher's store is lost: the launcher "
-                                 "ended or dropped this rank");
+    return ls__fail(LS_ERR_PEER,
+                    "the connection to the job's store is lost: the process that keeps "
+                    "it (the launcher, or local rank 0) ended or dropped this rank");
 }
 
 /* ---- sending ------------------------------------------------------------------------------- */

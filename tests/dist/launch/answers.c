@@ -64,8 +64,10 @@ TEST(a_rank_that_cannot_join_claims_no_rank)
     CHECK_CONTAINS(got.text, "LOCKSTEP_BOOTSTRAP=garbage has another version than v1");
     CHECK_INT(count_of(got.text, "rank 0"), 0);
     free(got.text);
-    check_script("RANK=0 WORLD_SIZE=4 $E/01_hello_all_reduce", 1,
+    check_script("WORLD_SIZE=4 $E/01_hello_all_reduce", 1,
                  "start the program with `lockstep run -n 4 PROGRAM`, or unset WORLD_SIZE");
+    check_script("LOCKSTEP_TIMEOUT=1 RANK=0 WORLD_SIZE=4 $E/01_hello_all_reduce", 1,
+                 "local rank 1, 2, 3 did not come within the deadline");
 }
 
 /* ---- the command ----------------------------------------------------------------------------- */

@@ -127,11 +127,12 @@ TEST(a_program_may_spawn_worlds_one_after_the_other_and_join_one_of_its_own)
     CHECK_OK(ls_spawn(say_where, NULL, 3));
 }
 
-static void refuses(const char *variable)
+static void refuses(const char *variable, const char *lacking)
 {
     setenv(variable, "4", 1);
-    CHECK_STATUS(ls_init(NULL), LS_ERR_UNSUPPORTED);
+    CHECK_STATUS(ls_init(NULL), LS_ERR_INVALID);
     CHECK_CONTAINS(ls_error_message(), variable);
+    CHECK_CONTAINS(ls_error_message(), lacking);
     CHECK_CONTAINS(ls_error_message(), "lockstep run -n 4");
     setenv(variable, "1", 1);
     CHECK_OK(ls_init(NULL));
@@ -139,12 +140,11 @@ static void refuses(const char *variable)
     unsetenv(variable);
 }
 
-TEST(worlds_of_other_launchers_are_refused_in_words)
+TEST(half_of_a_launchers_variables_is_refused_in_words)
 {
-    refuses("WORLD_SIZE");
-    refuses("OMPI_COMM_WORLD_SIZE");
-    refuses("PMI_SIZE");
-    refuses("SLURM_STEP_NUM_TASKS");
+    refuses("WORLD_SIZE", "RANK is not set");
+    refuses("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK is not set");
+    refuses("PMI_SIZE", "PMI_RANK is not set");
 }
 
 TEST(malformed_bootstrap_values_are_refused)

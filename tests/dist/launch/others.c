@@ -1,0 +1,252 @@
+/* Worlds of other launchers: torchrun, mpirun of Open MPI and MPICH where they are installed, srun
+ * by its variables; and what their ranks read when one of them dies. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "test.h"
+
+#define SECONDS 40
+
+/* $M: the member; $E: the examples; $L: the command. `ranks N COMMAND…` sets torchrun's variables
+ * by hand for N processes; `srun_ranks` those of srun for 2 hosts of 2. */
+static test_output script(const char *text)
+{
+    char command[8192], member[1024], examples[1024], worker[1024];
+    snprintf(member, sizeof member, "%s", test_build_path("tests/dist/launch/member"));
+    snprintf(worker, sizeof worker, "%s", test_build_path("tests/dist/launch/worker"));
+    snprintf(examples, sizeof examples, "%s", test_build_path("examples"));
+    snprintf(command, sizeof command,
+             "M=%s; E=%s; W=%s; L=%s; export M E W L\n"
+             "D=$(mktemp -d); trap 'rm -rf $D' EXIT; cd $D; umask 077; P=$($M port)\n"
+             "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1\n"
+             "rank() { r=$1; n=$2; shift 2; RANK=$r WORLD_SIZE=$n MASTER_ADDR=127.0.0.1 "
+             "MASTER_PORT=$P \"$@\"; }\n"
+             "ranks() { n=$1; shift; for r in $(seq 1 $((n-1))); do rank $r $n \"$@\" & done\n"
+             "  rank 0 $n \"$@\"; wait; }\n"
+             "hosts() { for r in 0 1 2 3; do RANK=$r WORLD_SIZE=4 LOCAL_RANK=$((r/2)) "
+             "LOCAL_WORLD_SIZE=2 GROUP_RANK=$((r%%2)) MASTER_ADDR=127.0.0.1 "
+             "MASTER_PORT=$P \"$@\" & done; wait; }\n"
+             "until_file() { until [ -s $1 ]; do sleep 0.01; done; }\n"
+             /* by a pipe: not every system lets several processes write to one file at once */
+             "{\n%s\n} 2>&1 | cat",
+             member, examples, worker, test_build_path("lockstep"), text);
+    return test_run(command, SECONDS);
+}
+
+static int count_of(const char *text, const char *part)
+{
+    int count = 0;
+    for (const char *at = strstr(text, part); at != NULL; at = strstr(at + 1, part)) {
+        count++;
+    }
+    return count;
+}
+
+static void check(const char *text, const char *part, int times)
+{
+    test_output got = script(text);
+    if (count_of(got.text, part) != times) {
+        test_fail(__FILE__, __LINE__, "%s\nwant %d times \"%s\": %s", text, times, part, got.text);
+    }
+    free(got.text);
+}
+
+static bool have(const char *program)
+{
+    char command[256];
+    snprintf(command, sizeof command, "command -v %s >/dev/null", program);
+    test_output got = test_run(command, SECONDS);
+    free(got.text);
+    return got.status == 0;
+}
+
+/* ---- installed launchers ----------------------------------------------------------------------
+ */
+
+TEST(a_program_runs_under_open_mpis_mpirun)
+{
+    if (!have("mpirun.openmpi")) {
+        SKIP("no mpirun.openmpi (apt-get install openmpi-bin)");
+    }
+    check("mpirun.openmpi --oversubscribe -np 3 $M join", ": joined\n", 3);
+    check("mpirun.openmpi --oversubscribe -np 3 $E/01_hello_all_reduce", "3 of 3 ranks hold", 1);
+    check("mpirun.openmpi --oversubscribe -np 2 $M join & mpirun.openmpi --oversubscribe -np 2 $M "
+          "join; "
+          "wait",
+          " of 2, local ", 4);
+}
+
+TEST(a_program_runs_under_mpichs_mpirun)
+{
+    if (!have("mpirun.mpich")) {
+        SKIP("no mpirun.mpich (apt-get install mpich)");
+    }
+    check("mpirun.mpich -np 3 $M join", ": joined\n", 3);
+    check("mpirun.mpich -np 3 $E/01_hello_all_reduce", "3 of 3 ranks hold", 1);
+    /* two jobs of one size, and a program between launcher and rank */
+    check("mpirun.mpich -np 2 sh -c '$M join; true' & mpirun.mpich -np 2 nice $M join; wait",
+          " of 2, local ", 4);
+}
+
+/* torchrun: $TEST_TORCHRUN, or the one in PATH. */
+static const char *torchrun(void)
+{
+    const char *given = getenv("TEST_TORCHRUN");
+    if (given == NULL && !have("torchrun")) {
+        SKIP("no torchrun; TEST_TORCHRUN names one");
+    }
+    return given != NULL ? given : "torchrun";
+}
+
+TEST(a_program_runs_under_torchrun)
+{
+    char text[1024];
+    const char *t = torchrun();
+    snprintf(text, sizeof text,
+             "%s --standalone --nproc-per-node 3 --no-python $E/01_hello_all_reduce", t);
+    check(text, "3 of 3 ranks hold", 1);
+    snprintf(text, sizeof text, "%s --nproc-per-node 2 --master-port $P --no-python $M join", t);
+    check(text, ": joined\n", 2);
+}
+
+/* By torchrun's own static rendezvous, which holds MASTER_PORT. */
+TEST(a_program_runs_under_torchrun_on_two_nodes)
+{
+    char text[1024];
+    const char *t = torchrun();
+    snprintf(text, sizeof text,
+             "node() { %s --nnodes 2 --node-rank $1 --master-addr 127.0.0.1 --master-port $P "
+             "--nproc-per-node 2 --no-python $M join; }\n"
+             "node 1 & node 0; wait",
+             t);
+    check(text, "of 4, local 1 of 2, at 127.0.0.1, plain: joined\n", 2);
+}
+
+TEST(a_torch_script_runs_under_our_launcher)
+{
+    const char *python = getenv("TEST_TORCH_PYTHON");
+    char text[2048];
+    if (python == NULL) {
+        test_output got = test_run("python3 -c 'import torch.distributed'", SECONDS);
+        free(got.text);
+        if (got.status != 0) {
+            SKIP("no torch in python3; TEST_TORCH_PYTHON names an interpreter that has it");
+        }
+        python = "python3";
+    }
+    snprintf(
+        text, sizeof text,
+        "cat >s.py <<'E'\nimport torch, torch.distributed as d\nd.init_process_group('gloo')\n"
+        "net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))\n"
+        "net(torch.ones(2, 4) * (d.get_rank() + 1)).sum().backward()\n"
+        "print('gradient', net.module.bias.grad.item(), flush=True)\nd.destroy_process_group()\nE\n"
+        "$L run -n 2 %s s.py; R=127.0.0.1:$P\n"
+        "$L run --nnodes 2 --node-rank 1 --rendezvous $R -n 1 %s s.py &\n"
+        "$L run --nnodes 2 --node-rank 0 --rendezvous $R -n 1 %s s.py; wait",
+        python, python, python);
+    check(text, "gradient 2.0\n", 4);
+}
+
+/* ---- variables by hand --------------------------------------------------------------------------
+ */
+
+TEST(torchruns_variables_by_hand_make_a_world)
+{
+    check("ranks 3 $M join", ": joined\n", 3);
+    check("ranks 4 $W train 5", "ended after step 5 of 5", 4);
+    /* no MASTER_ADDR: the ranks of one shell */
+    check("for r in 0 1 2; do RANK=$r WORLD_SIZE=3 nice $M join & done; wait", ": joined\n", 3);
+}
+
+TEST(two_worlds_of_one_user_do_not_meet)
+{
+    check("ranks 3 $M join & P=$($M port); ranks 3 $M join; wait", ": joined\n", 6);
+}
+
+TEST(ranks_dealt_out_to_hosts_by_turns_meet)
+{
+    check("hosts $M join", "of 4, local 1 of 2, at 127.0.0.1, plain: joined\n", 2);
+    check("hosts $M join", "member 2 of 4, local 1 of 2", 1);
+    check("hosts $W train 5", "ended after step 5 of 5", 4);
+}
+
+TEST(a_step_of_srun_on_two_hosts_meets_at_its_first_node)
+{
+    check("step() { SLURM_JOB_ID=$P SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=4 SLURM_NODEID=$1 "
+          "SLURM_STEP_TASKS_PER_NODE='2(x2)' SLURM_STEP_NODELIST=localhost,other[1-2] "
+          "SLURM_LOCALID=$2 SLURM_PROCID=$(($1 * 2 + $2)) $M join; }\n"
+          "for n in 0 1; do for l in 0 1; do step $n $l & done; done; wait",
+          "of 4, local 1 of 2, at 127.0.0.1, plain: joined\n", 2);
+    check("for l in 0 1; do SLURM_JOB_ID=$P SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2 SLURM_NODEID=0 "
+          "SLURM_STEP_TASKS_PER_NODE=2 SLURM_STEP_NODELIST=node7 SLURM_LOCALID=$l SLURM_PROCID=$l "
+          "$E/01_hello_all_reduce & done; wait",
+          "2 of 2 ranks hold", 1);
+}
+
+TEST(the_shell_of_a_batch_job_waits_for_nobody)
+{
+    check("export SLURM_JOB_ID=77 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NTASKS=8 SLURM_NODEID=0\n"
+          "$M join; $L env",
+          "member 0 of 1, local 0 of 1", 1);
+    check("SLURM_JOB_ID=77 SLURM_PROCID=0 SLURM_NTASKS=8 $L env", "this is no step of srun", 1);
+}
+
+TEST(the_command_says_which_rule_fired)
+{
+    check("RANK=1 WORLD_SIZE=2 $L env", "because      RANK=1 and WORLD_SIZE=2 are set", 1);
+    check("$L env", "world        of one", 1);
+    check("$L run -n 2 $L env", "[1] launcher     lockstep\n", 1);
+    check("RANK=1 WORLD_SIZE=2 LOCKSTEP_LAUNCHER=none $L env", "LOCKSTEP_LAUNCHER=none", 1);
+    check("RANK=5 WORLD_SIZE=2 $L env", "RANK=5, where a number from 0 to 1 is expected", 1);
+    check("RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 $L env", "set LOCKSTEP_RENDEZVOUS",
+          1);
+}
+
+/* ---- failing ------------------------------------------------------------------------------------
+ */
+
+TEST(a_death_is_named_by_all_though_nobody_launched_them)
+{
+    check("ranks 4 $M die 2 kill 2>&1", "rank 2 (host", 3);
+    check("ranks 4 $M die 1 exit 2>&1", "ended without ls_finalize while", 3);
+}
+
+TEST(local_rank_0s_death_is_named_by_the_others)
+{
+    check("ranks 4 $M die 0 kill 2>&1", ": rank 0 (host", 2);
+    check("ranks 4 $M die 0 kill 2>&1", "rank 2: LS_ERR_PEER after 0.", 1);
+}
+
+TEST(a_death_on_another_host_is_named_by_all)
+{
+    check("hosts $M die 3 kill 2>&1", "rank 3 (host", 3);
+}
+
+TEST(ranks_that_do_not_come_are_named)
+{
+    check("RANK=0 WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=$P LOCKSTEP_TIMEOUT=1 "
+          "$E/01_hello_all_reduce 2>&1",
+          "local rank 1, 2 did not come within the deadline", 1);
+    check("RANK=1 WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=$P LOCKSTEP_TIMEOUT=1 "
+          "$E/01_hello_all_reduce 2>&1",
+          "local rank 0 of this host did not come within the deadline", 1);
+}
+
+TEST(processes_that_do_not_fit_are_refused_in_words)
+{
+    check("export LOCKSTEP_TIMEOUT=2; rank 0 3 $E/01_hello_all_reduce >/dev/null 2>&1 & "
+          "rank 1 3 $E/01_hello_all_reduce >/dev/null 2>&1 & sleep 0.5\n"
+          "rank 1 3 $E/01_hello_all_reduce 2>&1; wait",
+          "two processes are local rank 1 of this host", 1);
+}
+
+TEST(a_rank_that_dies_at_start_up_ends_the_wait)
+{
+    check("rank 1 3 sh -c 'echo $$ >pid; exec $M join' & until_file pid\n"
+          "rank 0 3 $M join & sleep 0.5; kill -9 $(cat pid); wait",
+          "rank 1 (host", 1);
+}
+
+TEST_MAIN

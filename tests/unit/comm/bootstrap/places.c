@@ -1,0 +1,211 @@
+/* Addresses, interfaces, the secret's file: what hosts meet by. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "comm/nodes/rendezvous.h"
+#include "comm/nodes/secret.h"
+#include "test.h"
+
+/* ---- HOST:PORT --------------------------------------------------------------------------------
+ */
+
+TEST(a_place_is_a_host_and_a_port)
+{
+    ls__place p;
+    CHECK_OK(ls__place_parse("node0:29400", "--rendezvous", &p));
+    CHECK_STR(p.host, "node0");
+    CHECK_INT(p.port, 29400);
+    CHECK_OK(ls__place_parse("[fd00::1]:1", "--rendezvous", &p));
+    CHECK_STR(p.host, "fd00::1");
+    CHECK_OK(ls__place_parse("10.0.0.1:65535", "--rendezvous", &p));
+}
+
+TEST(what_is_no_place_is_refused_with_its_flag)
+{
+    static const char *const wrong[] = {"",        "node0",      "node0:",   ":29400",  "node0:0",
+                                        "n:65536", "n:-1",       "n:1x",     "fd00::1", "[fd00::1]",
+                                        "[]:5",    "[fd00::1:5", "fd00::1:5"};
+    ls__place p;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        CHECK_STATUS(ls__place_parse(wrong[i], "MASTER_ADDR", &p), LS_ERR_INVALID);
+        CHECK_CONTAINS(ls_error_message(), "MASTER_ADDR");
+        CHECK_CONTAINS(ls_error_message(), "HOST:PORT");
+    }
+}
+
+/* A system of one host "debian" on two networks, whose own name is the loopback's, as Debian's
+ * installer writes it. */
+static int resolve(const ls__env *env, const char *name, char (*out)[LS__ADDRESS_MAX], int room)
+{
+    (void)env;
+    const char *address = strcmp(name, "debian") == 0     ? "127.0.1.1"
+                          : strcmp(name, "10.0.0.9") == 0 ? "10.0.0.9"
+                          : strcmp(name, "10.0.0.1") == 0 ? "10.0.0.1"
+                                                          : NULL;
+    if (address == NULL || room < 1) {
+        return -2;
+    }
+    snprintf(out[0], LS__ADDRESS_MAX, "%s", address);
+    return 1;
+}
+
+static const ls__env_interface there[] = {{"lo", "127.0.0.1", true},
+                                          {"eth0", "10.0.0.1", false},
+                                          {"eth0", "fe80::1%eth0", false},
+                                          {"ib0", "10.1.0.1", false},
+                                          {"docker0", "172.17.0.1", false}};
+
+static int interfaces(const ls__env *env, ls__env_interface *out, int room)
+{
+    (void)env;
+    (void)room;
+    memcpy(out, there, sizeof there);
+    return (int)(sizeof there / sizeof *there);
+}
+
+static ls__env debian(void)
+{
+    ls__env env = *ls__env_posix();
+    env.resolve = resolve;
+    env.interfaces = interfaces;
+    return env;
+}
+
+static int own(const ls__env *env, const char *host, char (*out)[LS__ADDRESS_MAX])
+{
+    ls__place p;
+    CHECK_OK(ls__place_parse(host, "--rendezvous", &p));
+    CHECK_OK(ls__place_resolve(env, &p));
+    return ls__place_own(env, &p, out, 4);
+}
+
+TEST(a_name_that_is_only_known_as_127_0_1_1_stands_for_the_hosts_other_addresses)
+{
+    const ls__env env = debian();
+    char out[4][LS__ADDRESS_MAX];
+    CHECK_INT(own(&env, "debian:4000", out), 4);
+    CHECK_STR(out[0], "127.0.1.1");
+    CHECK_STR(out[1], "10.0.0.1");
+    CHECK_STR(out[2], "10.1.0.1");
+}
+
+TEST(node_0_listens_on_the_address_that_was_named_and_no_other)
+{
+    const ls__env env = debian();
+    char out[4][LS__ADDRESS_MAX];
+    ls__place p;
+    CHECK_INT(own(&env, "10.0.0.1:4000", out), 1);
+    CHECK_STR(out[0], "10.0.0.1");
+    CHECK_INT(own(&env, "10.0.0.9:4000", out), 0); /* of another host */
+    CHECK_OK(ls__place_parse("nowhere:1", "--rendezvous", &p));
+    CHECK_STATUS(ls__place_resolve(&env, &p), LS_ERR_SYSTEM);
+    CHECK_CONTAINS(ls_error_message(), "the name \"nowhere\" cannot be resolved");
+}
+
+TEST(links_are_plain_only_where_the_place_is_named_as_the_loopback)
+{
+    ls__place p;
+    CHECK_OK(ls__place_parse("127.0.0.1:1", "x", &p));
+    CHECK_INT(ls__place_mode(&p, false), LS__LINK_PLAIN);
+    CHECK_OK(ls__place_parse("localhost:1", "x", &p));
+    CHECK_INT(ls__place_mode(&p, false), LS__LINK_PLAIN);
+    CHECK_OK(ls__place_parse("debian:1", "x", &p)); /* elsewhere it is another address */
+    CHECK_INT(ls__place_mode(&p, false), LS__LINK_TLS);
+    CHECK_INT(ls__place_mode(&p, true), LS__LINK_PLAIN);
+}
+
+/* ---- interfaces ------------------------------------------------------------------------------ */
+
+static const char *chosen(const char *wanted)
+{
+    static ls__env_interface out;
+    ls_status status = ls__interface_choose("LOCKSTEP_IFNAME", wanted, there,
+                                            (int)(sizeof there / sizeof *there), &out);
+    return status == LS_OK ? out.address : ls_status_name(status);
+}
+
+TEST(interfaces_are_chosen_in_nccls_syntax)
+{
+    CHECK_STR(chosen("eth0"), "10.0.0.1"); /* not its link-local address */
+    CHECK_STR(chosen("eth"), "10.0.0.1");
+    CHECK_STR(chosen("ib,eth"), "10.0.0.1");
+    CHECK_STR(chosen("=ib0"), "10.1.0.1");
+    CHECK_STR(chosen("=ib"), "LS_ERR_INVALID");
+    CHECK_STR(chosen("^lo,docker,eth"), "10.1.0.1");
+    CHECK_STR(chosen("^=eth0,docker0"), "10.1.0.1");
+    CHECK_STR(chosen("lo"), "127.0.0.1");
+    CHECK_STR(chosen("wlan"), "LS_ERR_INVALID");
+    CHECK_CONTAINS(ls_error_message(), "there are: lo (127.0.0.1), eth0 (10.0.0.1)");
+}
+
+TEST(gloos_and_nccls_variables_are_honoured_after_ours)
+{
+    const ls__env env = debian();
+    ls__env_interface out;
+    bool set = true;
+    CHECK_OK(ls__interface_wanted(&env, &set, &out));
+    CHECK(!set);
+    setenv("NCCL_SOCKET_IFNAME", "^lo,docker,eth", 1);
+    CHECK_OK(ls__interface_wanted(&env, &set, &out));
+    CHECK(set);
+    CHECK_STR(out.name, "ib0");
+    setenv("GLOO_SOCKET_IFNAME", "eth0", 1);
+    CHECK_OK(ls__interface_wanted(&env, &set, &out));
+    CHECK_STR(out.name, "eth0");
+    setenv("LOCKSTEP_IFNAME", "=docker0", 1);
+    CHECK_OK(ls__interface_wanted(&env, &set, &out));
+    CHECK_STR(out.name, "docker0");
+    setenv("LOCKSTEP_IFNAME", "nope", 1);
+    CHECK_STATUS(ls__interface_wanted(&env, &set, &out), LS_ERR_INVALID);
+}
+
+/* ---- the secret ------------------------------------------------------------------------------ */
+
+static void write_file(const char *path, const char *text, size_t bytes)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    CHECK(fd >= 0 && write(fd, text, bytes) == (ssize_t)bytes && close(fd) == 0);
+}
+
+TEST(a_secret_is_read_back_and_only_from_a_sound_file)
+{
+    const ls__env *env = ls__env_posix();
+    char folder[] = "/tmp/lockstep-secret-XXXXXX", path[64];
+    uint8_t a[32], b[32];
+    struct stat info;
+    CHECK(mkdtemp(folder) != NULL);
+    snprintf(path, sizeof path, "%s/s", folder);
+    CHECK_STATUS(ls__secret_read(env, path, "--secret-file", a), LS_ERR_SYSTEM);
+    CHECK_OK(ls__secret_create(env, path));
+    CHECK(stat(path, &info) == 0 && (info.st_mode & 0777) == 0600);
+    CHECK_OK(ls__secret_read(env, path, "--secret-file", a));
+    CHECK_OK(ls__secret_read(env, path, "--secret-file", b));
+    CHECK(memcmp(a, b, sizeof a) == 0);
+    CHECK_STATUS(ls__secret_create(env, path), LS_ERR_SYSTEM);
+    static const char digits[] =
+        "00112233445566778899aabbccddeeff00112233445566778899AABBCCDDEEFF\n";
+    write_file(path, digits, 65);
+    CHECK_OK(ls__secret_read(env, path, "--secret-file", a));
+    CHECK_INT(a[1], 0x11);
+    CHECK_INT(a[31], 0xff);
+    write_file(path, digits, 64);
+    CHECK_OK(ls__secret_read(env, path, "--secret-file", a));
+    for (size_t bytes = 0; bytes < 64; bytes++) {
+        write_file(path, digits, bytes);
+        CHECK_STATUS(ls__secret_read(env, path, "--secret-file", a), LS_ERR_FORMAT);
+    }
+    write_file(path, "xx112233445566778899aabbccddeeff00112233445566778899AABBCCDDEEFF\n", 65);
+    CHECK_STATUS(ls__secret_read(env, path, "--secret-file", a), LS_ERR_FORMAT);
+    write_file(path, "00112233445566778899aabbccddeeff00112233445566778899AABBCCDDEEFF\n\n", 66);
+    CHECK_STATUS(ls__secret_read(env, path, "--secret-file", a), LS_ERR_FORMAT);
+    CHECK(chmod(path, 0604) == 0);
+    CHECK_STATUS(ls__secret_read(env, path, "--secret-file", a), LS_ERR_AUTH);
+    CHECK_CONTAINS(ls_error_message(), "mode 0604");
+    CHECK(unlink(path) == 0 && rmdir(folder) == 0);
+}
+
+TEST_MAIN
