@@ -121,6 +121,7 @@ def the_layout_is_that_of_clang_format():
 def shell_scripts_parse():
     for script in ("scripts/bootstrap", "demo", "check"):
         command("sh", "-n", SOURCE / script)
+    command("sh", "-n", SOURCE / "docs/troubleshooting/reproduce")
     command("bash", "-n", SOURCE / ".ci/run")
 
 
