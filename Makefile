@@ -74,7 +74,7 @@ sanitize: build-asan/build.ninja build-tsan/build.ninja
 	    tests/run --build build-tsan --programs-only && exit $$asan
 
 # Parsers of files under libFuzzer, SECONDS each; what they find is left in build-fuzz.
-FUZZERS = safetensors manifest
+FUZZERS = safetensors manifest handshake
 SECONDS ?= 60
 build-fuzz/build.ninja:
 	CC=clang-14 meson setup build-fuzz --buildtype=debugoptimized -Db_sanitize=address,undefined \

@@ -83,6 +83,11 @@ TEST(malformed_manifests_are_refused_and_good_ones_accepted)
     replay("manifest", fuzz_manifest, 20);
 }
 
+TEST(malformed_handshakes_are_refused_and_good_ones_accepted)
+{
+    replay("handshake", fuzz_handshake, 12);
+}
+
 TEST(a_header_above_64_mib_is_refused_though_the_file_holds_it)
 {
     const size_t length = ((size_t)64 << 20) + 1;

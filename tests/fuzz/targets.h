@@ -1,6 +1,7 @@
-/* What is fuzzed: parsers of files that anybody may have written. Each target parses the bytes,
- * then uses everything the parser accepted, as load would, so that a wrong acceptance is a read out
- * of bounds which a sanitizer sees. Returns whether the input was accepted.
+/* What is fuzzed: parsers of what anybody may have written into a file or sent to a port. Each
+ * target parses the bytes, then uses everything the parser accepted, as load would, so that a wrong
+ * acceptance is a read out of bounds which a sanitizer sees. Returns whether the input was
+ * accepted.
  *
  *     make fuzz                      # clang, libFuzzer, ASan and UBSan; a minute a target
  *     replay                         # a plain test: good-… is accepted, bad-… refused
@@ -15,5 +16,9 @@
 bool fuzz_safetensors(const uint8_t *data, size_t bytes);
 /* The manifest's own hash is put right first: else nothing would get past it. */
 bool fuzz_manifest(const uint8_t *data, size_t bytes);
+
+/* What a link reads before its peer has proved anything; the first byte chooses the side (client if
+ * odd) and how the rest is cut. Nonces and the secret are fixed, so that a good proof exists. */
+bool fuzz_handshake(const uint8_t *data, size_t bytes);
 
 #endif
