@@ -79,7 +79,7 @@ static ls__link *come_in(const ls__link_spec *spec, int port)
     for (ls_status s = LS_IN_PROGRESS; s != LS_OK;) {
         s = ls__link_handshake(link);
         if (s < 0) {
-            die("the proof");
+            die("handshake");
         }
         if (s == LS_IN_PROGRESS) {
             wait_for(ls__link_fd(link), ls__link_wants_write(link));
