@@ -49,19 +49,27 @@ ls__isa ls__cpu_isa(void)
 {
     const ls__isa best = ls__cpu_best();
     const char *asked = ls__setting_get("LOCKSTEP_ISA");
-    if (asked == NULL) {
-        return best;
-    }
-    for (int i = 0; i < LS__ISA_COUNT; i++) {
-        if (strcmp(asked, names[i]) == 0 && i <= (int)best) {
+    for (int i = 0; asked != NULL && i < (int)best; i++) {
+        if (strcmp(asked, names[i]) == 0) {
             return (ls__isa)i;
         }
+    }
+    return best;
+}
+
+void ls__cpu_check(void)
+{
+    const ls__isa best = ls__cpu_best();
+    const char *asked = ls__setting_get("LOCKSTEP_ISA");
+    if (asked == NULL || strcmp(asked, names[ls__cpu_isa()]) == 0) {
+        return;
+    }
+    for (int i = 0; i < LS__ISA_COUNT; i++) {
         if (strcmp(asked, names[i]) == 0) {
             LS__WARN("LOCKSTEP_ISA=%s: this processor offers no more than %s, which is used", asked,
                      names[best]);
-            return best;
+            return;
         }
     }
     LS__WARN("LOCKSTEP_ISA=%s is none of base, v3, v4; %s is used", asked, names[best]);
-    return best;
 }

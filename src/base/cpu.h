@@ -12,9 +12,10 @@ typedef enum ls__isa {
 
 /* The best the processor and the system offer. */
 ls__isa ls__cpu_best(void);
-/* The variant to use: LOCKSTEP_ISA where the processor has it, else the best. An unknown or
- * unavailable one is warned about. Reads the environment: call it once and keep the answer. */
+/* The variant to use: LOCKSTEP_ISA where the processor has it, else the best. Reads the
+ * environment: call it once and keep the answer. */
 ls__isa ls__cpu_isa(void);
+void ls__cpu_check(void); /* warns of a LOCKSTEP_ISA that is unknown or not to be had */
 const char *ls__isa_name(ls__isa isa); /* "base", "v3", "v4" */
 
 #endif

@@ -201,6 +201,7 @@ static ls_status open_comm(ls__comm *comm, int threads)
     comm->runtime->threads = threads_of(comm->env, threads, comm->boot.local_size);
     if (comm->runtime->rank == 0) { /* one speaks for all: the launcher gives all the same */
         (void)ls__settings_check();
+        ls__cpu_check();
     }
     (void)ls__activity_enter(LS__PHASE_START, NULL);
     LS_TRY(open_heap(comm));

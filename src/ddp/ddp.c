@@ -291,6 +291,10 @@ static ls_status make_reducer(ddp *d, const ls_ddp_options *options)
 static ls_status list_params(ddp *d)
 {
     const ls__env *env = d->runtime->env;
+    int items = 0;
+    if (!ls__module_items(d->inner, &items)) {
+        return ls__self.status;
+    }
     int all = ls_module_param_count(d->inner);
     size_t n = (size_t)all + 1;
     d->tables_bytes = n * (2 * sizeof *d->params + sizeof *d->present);

@@ -35,7 +35,8 @@ ls_status ls__control_start(ls_reducer *r)
             bits[i / 8] = (uint8_t)(bits[i / 8] | 1u << (i % 8));
         }
     }
-    const ls_collective_options options = {.size = sizeof options, .tag = "a synchronised backward begins"};
+    const ls_collective_options options = {.size = sizeof options,
+                                           .tag = "a synchronised backward begins"};
     const ls__collective args = {.operation = LS__OP_ALL_GATHER,
                                  .input = own,
                                  .output = r->control,

@@ -130,16 +130,6 @@ GOLDEN_RANKS(a_rank_is_stopped, 2)
     exit(1); /* as LS_CHECK does; the launcher waits for ranks that may still go on */
 }
 
-GOLDEN_FAR(a_rank_is_stopped_on_another_host, 2)
-{
-    MUST(SUM_WITH(.tag = "weights"));
-    if (odd()) {
-        raise(SIGSTOP);
-    }
-    SHOW_RANKS("all_reduce", SUM_OF(4, LS_FLOAT32, LS_SUM));
-    exit(1); /* as LS_CHECK does; the launcher waits for ranks that may still go on */
-}
-
 GOLDEN_FAR(a_rank_is_killed_on_another_host, 2)
 {
     MUST(SUM_WITH(.tag = "weights"));

@@ -41,6 +41,11 @@ VARIES = [
     (re.compile(r"\bhost " + re.escape(socket.gethostname()) + r"\b"), "host <host>"),
     (re.compile(r"\b\d+\.\d+ s\b"), "<seconds> s"),
     (re.compile(r"0x[0-9a-f]{6,}"), "<address>"),
+    (re.compile(r"\bisa=\w+"), "isa=<isa>"),
+    (re.compile(r"\d+ compute threads?, \w+ kernels"), "<n> compute threads, <isa> kernels"),
+    (re.compile(r"(none of base, v3, v4; )\w+"), r"\1<isa>"),
+    (re.compile(r"(LOCKSTEP_THREADS=.*; )\d+ is"), r"\1<n> is"),
+    (re.compile(r"libcrypto \([^)]*\)"), "libcrypto (<version>)"),
     (re.compile(r"\b127\.0\.0\.1:\d+"), "127.0.0.1:<port>"),
 ]
 

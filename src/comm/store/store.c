@@ -123,9 +123,13 @@ static ls_status call(ls_store *store, const char *name, ls__store_ask *ask, con
         ask->request.number = ask->timeout_ms;
     }
     ls_status status = store->call(store, ask);
-    return status < 0 ? ls__fail_within(status, "%s \"%s\" (waited up to %lld ms)", name, key,
-                                        (long long)ask->timeout_ms)
-                      : LS_OK;
+    if (status == LS_ERR_TIMEOUT) {
+        return ls__fail_within(status, "%s \"%s\" (waited up to %lld ms)", name, key,
+                               (long long)ask->timeout_ms);
+    }
+    return status < 0 && strncmp(name, "ls_", 3) == 0
+               ? ls__fail_within(status, "%s \"%s\"", name, key)
+               : status; /* the library's own keys mean nothing to a user */
 }
 
 ls_status ls_store_set(ls_store *store, const char *key, const void *value, size_t bytes,

@@ -156,6 +156,7 @@ TEST(a_log_line_carries_the_rank_and_a_long_one_still_ends)
 
 TEST(helper_isa)
 {
+    ls__cpu_check();
     printf("isa=%s best=%s\n", ls__isa_name(ls__cpu_isa()), ls__isa_name(ls__cpu_best()));
 }
 
