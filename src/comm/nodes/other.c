@@ -61,7 +61,12 @@ static void come(ls__nodes *n)
         return;
     }
     const char *from = n->has_interface ? n->interface.address : NULL;
-    if (ls__link_connect(&n->link_spec, target(n), n->place.port, from, &link) < 0) {
+    ls_status status = ls__link_connect(&n->link_spec, target(n), n->place.port, from, &link);
+    if (status == LS_ERR_UNSUPPORTED) {
+        ls__nodes_fail(n, "%s", ls_error_message());
+        return;
+    }
+    if (status < 0) {
         snprintf(why, sizeof why, "%s", ls_error_message());
         try_later(n, why);
         return;
