@@ -160,6 +160,19 @@ bool ls__nodes_all_done(const ls__nodes *n, const char **tail)
     return true;
 }
 
+/* END is written, and taken: the others hang up. */
+static void finish_turn(ls__nodes *n, uint64_t now)
+{
+    bool left = true;
+    LS__LIST_EACH (at, &n->peers) {
+        const ls__peer *p = LS__LIST_ITEM(at, ls__peer, link);
+        left = left && (p->lost || !p->known);
+    }
+    if (left || now >= n->finish_ns) {
+        n->state = LS__NODES_ENDED;
+    }
+}
+
 void ls__nodes_finish(ls__nodes *n, const ls__nodes_end *end)
 {
     if (n->finishing) {
@@ -170,6 +183,7 @@ void ls__nodes_finish(ls__nodes *n, const ls__nodes_end *end)
     ls__first_tell(n, NULL, LS__NODE_END,
                    json_pack("{s:b s:I s:s}", "again", end->again, "delay_ms",
                              (json_int_t)end->delay_ms, "text", end->text));
+    finish_turn(n, n->env->now_ns(n->env)); /* nobody may be left, and then nothing wakes us */
 }
 
 /* ---- hearing ------------------------------------------------------------------------------- */
@@ -332,19 +346,6 @@ static void gather_turn(ls__nodes *n, uint64_t now)
         ls__gather_missing(n, missing, sizeof missing);
         LS__WARN("%s %s:%d: waiting for %s", n->place.from, n->place.host, n->place.port, missing);
         n->warn_ns = ls__deadline_after(n->env, WARN_MS);
-    }
-}
-
-/* END is written, and taken: the others hang up. */
-static void finish_turn(ls__nodes *n, uint64_t now)
-{
-    bool left = true;
-    LS__LIST_EACH (at, &n->peers) {
-        const ls__peer *p = LS__LIST_ITEM(at, ls__peer, link);
-        left = left && (p->lost || !p->known);
-    }
-    if (left || now >= n->finish_ns) {
-        n->state = LS__NODES_ENDED;
     }
 }
 

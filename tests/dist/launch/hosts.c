@@ -88,7 +88,7 @@ TEST(two_hosts_without_encryption_only_if_it_is_said)
     check("FLAGS='--secret-file s --data-plane plain'; nodes $M join",
           "at 10.99.1.2, plain: joined\n", 2);
     check("nodes $M join", "at 10.99.1.1, protected: joined\n", 2);
-    check("export LOCKSTEP_TIMEOUT=2; FLAGS='--secret-file s --data-plane plain'; node 1 true &\n"
+    check("export LOCKSTEP_TIMEOUT=1; FLAGS='--secret-file s --data-plane plain'; node 1 true &\n"
           "FLAGS='--secret-file s'; node 0 true; wait; cat out.1",
           "no encryption", 1);
     check("FLAGS=; nodes true", "leaves this host, and without a secret anybody there could join",
@@ -122,9 +122,9 @@ TEST(the_interface_asked_for_is_the_one_others_are_told)
 
 TEST(a_rendezvous_that_nobody_answers_at_is_named)
 {
-    check("export LOCKSTEP_TIMEOUT=2; R=10.99.1.77:29400; node 1 true; cat out.1",
-          "--rendezvous 10.99.1.77:29400: node 0 could not be joined within 2 s", 1);
-    check("export LOCKSTEP_TIMEOUT=2; node 1 true; cat out.1", "Connection refused", 1);
+    check("export LOCKSTEP_TIMEOUT=1; R=10.99.1.77:29400; node 1 true; cat out.1",
+          "--rendezvous 10.99.1.77:29400: node 0 could not be joined within 1 s", 1);
+    check("export LOCKSTEP_TIMEOUT=1; node 1 true; cat out.1", "Connection refused", 1);
 }
 
 TEST(a_network_that_is_cut_is_named_on_both_sides)
