@@ -56,6 +56,7 @@ ls_status ls__door_open(const ls__link_spec *spec, const char *address, int port
 {
     const ls__env *env = spec->env;
     char own[LS__ADDRESS_MAX];
+    LS_TRY(ls__link_available(spec->mode));
     ls__door *door = env->allocate(env, sizeof *door);
     if (door == NULL) {
         return ls__fail(LS_ERR_MEMORY, "no memory to listen on %s", address);

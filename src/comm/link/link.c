@@ -28,12 +28,15 @@ static ls__link *link_new(const ls__link_spec *spec, int fd, bool client)
     return link;
 }
 
+ls_status ls__link_available(ls__link_mode mode)
+{
+    return mode == LS__LINK_TLS ? ls__tls_available() : LS_OK;
+}
+
 ls_status ls__link_connect(const ls__link_spec *spec, const char *address, int port,
                            const char *from, ls__link **out)
 {
-    if (spec->mode == LS__LINK_TLS) {
-        LS_TRY(ls__tls_available());
-    }
+    LS_TRY(ls__link_available(spec->mode));
     const int fd = spec->env->tcp_connect(spec->env, address, port, from);
     if (fd < 0) {
         return ls__fail(LS_ERR_PEER, "connecting to %s port %d: %s", address, port, strerror(-fd));
@@ -52,7 +55,7 @@ ls_status ls__link_accept(const ls__link_spec *spec, int fd, ls__link **out)
 {
     char address[LS__ADDRESS_MAX] = "unknown";
     int port = 0;
-    ls_status status = spec->mode == LS__LINK_TLS ? ls__tls_available() : LS_OK;
+    ls_status status = ls__link_available(spec->mode);
     ls__link *link = status == LS_OK ? link_new(spec, fd, false) : NULL;
     if (link == NULL) {
         spec->env->close(spec->env, fd);

@@ -34,6 +34,8 @@ typedef struct ls__link_spec {
 
 typedef struct ls__link ls__link;
 
+/* LS_ERR_UNSUPPORTED, with what to do, if this build cannot do it. */
+ls_status ls__link_available(ls__link_mode mode);
 /* Begins to connect; `from`: own address, or NULL. */
 ls_status ls__link_connect(const ls__link_spec *spec, const char *address, int port,
                            const char *from, ls__link **out);

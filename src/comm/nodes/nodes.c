@@ -44,7 +44,7 @@ static void adopt(ls__nodes *n, const ls__nodes_spec *spec)
 static ls_status check_secret(const ls__nodes *n)
 {
     if (n->has_secret || ls__place_is_loopback(&n->place)) {
-        return LS_OK;
+        return ls__link_available(n->link_spec.mode); /* now, not once another node comes */
     }
     return ls__fail(
         LS_ERR_AUTH,

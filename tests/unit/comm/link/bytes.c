@@ -265,7 +265,9 @@ TEST(tls_works_or_is_refused_with_what_to_do)
         return;
     }
     ls__link *link = NULL;
+    ls__door *door = NULL;
     CHECK_STATUS(ls__link_connect(&spec, "127.0.0.1", 9, NULL, &link), LS_ERR_UNSUPPORTED);
+    CHECK_STATUS(ls__door_open(&spec, "127.0.0.1", 0, &door), LS_ERR_UNSUPPORTED);
     CHECK_CONTAINS(ls_error_message(), "--data-plane plain");
 }
 
