@@ -314,9 +314,35 @@ TEST(strangers_cost_64_places_of_a_kibibyte_whatever_their_number)
     }
     CHECK_INT(open_most, LS__DOOR_PENDING + 1); /* the one that takes another's place */
     CHECK(held_most > alone && held_most - alone <= (size_t)LS__DOOR_PENDING * LS__DOOR_BYTES);
-    CHECK(ls__door_deadline(door) != LS__NEVER); /* those who wait outside are not forgotten */
     ls__door_close(door);
     CHECK_INT((long long)held, 0);
+}
+
+static uint64_t stopped_clock(const ls__env *env)
+{
+    (void)env;
+    return 1000000000u + hands;
+}
+
+TEST(who_waits_outside_is_looked_for_once_a_place_may_be_taken)
+{
+    enum { STRANGERS = LS__DOOR_PENDING + 5 };
+    ls__env env = *ls__env_posix();
+    ls__link_spec spec = spec_of(LS__LINK_PLAIN, right_secret, "data", 7);
+    int fd[STRANGERS], shut = 0;
+    env.now_ns = stopped_clock;
+    spec.env = &env;
+    ls__door *door = door_of(&spec);
+    crowd(door, fd, STRANGERS, "x", 1);
+    CHECK(ls__door_next(door) == NULL);
+    CHECK_INT((long long)ls__door_deadline(door), 1010000000);
+    hands = 10000000;
+    CHECK(ls__door_next(door) == NULL);
+    for (int i = 0; i < STRANGERS; i++) {
+        shut += is_shut(fd[i]);
+    }
+    CHECK_INT(shut, 5);
+    ls__door_close(door);
 }
 
 /* Tells the process that has too many descriptors open to close its strangers'. */
