@@ -22,6 +22,9 @@ typedef struct ls__backend {
     uint32_t memory_kinds;              /* ls__memory_kind */
     ls_status (*open)(ls_group *group); /* its state for a new group */
     void (*close)(ls_group *group);
+    /* Called under the submission lock before the operation has a number: may choose how it runs.
+     * An error is the caller's alone; no peer has heard of the operation. */
+    ls_status (*prepare)(ls_group *group, ls_work *work);
     /* Called under the submission lock, in call order: may announce the operation early. Returns
      * true when all members are there already, so that somebody must drive it now. */
     bool (*submit)(ls_group *group, ls_work *work);

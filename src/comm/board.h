@@ -23,7 +23,7 @@
 #include "comm/descriptor.h"
 
 #define LS__BOARD_MAGIC 0x4c53424fu /* "LSBO" */
-#define LS__BOARD_VERSION 4
+#define LS__BOARD_VERSION 5
 #define LS__BOARD_RANKS_MAX 256 /* ranks of one host */
 #define LS__FLIGHT_MAX 512      /* operations remembered per rank; a power of two */
 
@@ -71,6 +71,12 @@ typedef struct ls__board_rank {
     _Atomic uint32_t survived;
     _Atomic uint64_t failed_ns; /* when; relaxed */
     char failed_text[1024];
+    /* A group of this rank failed by another's doing: its end explains less than that. Text and
+     * whose doing (a rank of the world) first, then state (release). */
+    _Atomic uint32_t told; /* 0, or the negated ls_status */
+    int32_t told_by;
+    _Atomic uint64_t told_ns; /* when; relaxed */
+    char told_text[1024];
     ls__activity activity;
     _Atomic uint64_t flight_next; /* records written so far; record i lies at i % LS__FLIGHT_MAX */
     ls__flight_record flight[LS__FLIGHT_MAX];

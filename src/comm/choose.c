@@ -104,20 +104,22 @@ ls__way ls__choose_way(const ls_group *group, const ls_work *work)
     return all_registered(group, work->descriptor.sequence) ? LS__WAY_REGISTERED : LS__WAY_STAGED;
 }
 
-bool ls__choose_small(ls_group *group, ls_work *work)
+ls_status ls__choose_small(ls_group *group, ls_work *work)
 {
     const int64_t count = work->count;
     const bool other =
         work->algorithm != NULL && work->algorithm != default_of(work->operation, LS__WAY_SMALL);
     const size_t most = group->has_far ? LS__FAR_SMALL : LS__SMALL_BYTES;
     if (other || (uint64_t)count * work->element > most) {
-        return false;
+        return LS_OK;
     }
     const ls__program *program = ls__choose_program(group, work, LS__WAY_SMALL);
-    if (program == NULL || !single_fence(program) || count > ls__slice_max(work, program, most)) {
-        return false;
+    if (program == NULL) {
+        return ls__self.status == LS_ERR_MEMORY ? LS_ERR_MEMORY : LS_OK;
     }
-    work->way = LS__WAY_SMALL;
-    work->program = program;
-    return true;
+    if (single_fence(program) && count <= ls__slice_max(work, program, most)) {
+        work->way = LS__WAY_SMALL;
+        work->program = program;
+    }
+    return LS_OK;
 }

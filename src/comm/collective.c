@@ -314,15 +314,20 @@ static ls_status submit(ls_group *group, const ls__collective *args,
         LS__PREFETCH_WRITE(ls__small_stage(group, group->rank, group->sequence + 1));
         fill(group, args, options, work);
         work->detached = detached;
+        status = is_letter(args->operation) ? LS_OK : group->backend->prepare(group, work);
+    }
+    if (work != NULL && status == LS_OK) {
         group->handles += detached ? 0 : 1;
         *ready = enqueue(group, work);
         *out = work;
+    } else if (work != NULL) {
+        ls__work_give(comm, work);
     } else {
-        status = failed != 0 ? (ls_status)failed : LS_ERR_MEMORY;
+        status = LS_ERR_MEMORY;
     }
     ls__unlock(&comm->lock, comm->env);
     if (failed != 0) {
-        return ls__fail_again(status, ls__group_failure(group));
+        return ls__fail_again((ls_status)failed, ls__group_hear(group));
     }
     return status == LS_OK ? LS_OK : fail_without_handle(group, args);
 }

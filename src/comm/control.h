@@ -28,7 +28,7 @@
  * ringer reads sleepers == 0, that read, and with it the last stamp, precede the sleeper's look,
  * which therefore sees the fence complete; if it reads more, it changes the doorbell, either before
  * the sleeper read it (then the look, too, comes after the stamps) or after (then it does not
- * sleep, or is woken).
+ * sleep, or is woken). With members on other hosts, "all" are those of this one (post.c).
  */
 #ifndef LS_COMM_CONTROL_H
 #define LS_COMM_CONTROL_H
@@ -69,6 +69,7 @@ typedef struct ls__control {
      * first cause (compare-and-swap). That member writes text, then failed (release). */
     LS__ALIGNED(LS__CACHE_LINE) _Atomic uint32_t claim;
     _Atomic uint32_t failed; /* negated ls_status */
+    int32_t failed_by;       /* whose failure it is: a rank of the world */
     char failed_text[1024];
     ls__post post[LS__WINDOW];
     LS__ALIGNED(LS__CACHE_LINE) unsigned char small[LS__SMALL_SLOTS][LS__SMALL_BYTES];

@@ -306,6 +306,10 @@ static void engine_main(void *arg)
         if (ls__token_try(comm)) {
             watch(comm);
         } else {
+            if (comm->far !=
+                NULL) { /* a poller tells one thread: it was perhaps the driver's news */
+                ls__ring(comm, comm->runtime->local_rank);
+            }
             step_aside(comm);
         }
     }

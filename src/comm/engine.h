@@ -137,10 +137,12 @@ struct ls_group {
     /* The first cause. Text first, then failed with release; readers acquire. */
     _Atomic int32_t failed; /* 0 or an ls_status */
     char failure[LS__FAILURE_MAX];
+    int failed_by; /* whose doing it is: a rank of the world, -1 unknown; before `failed` */
     uint64_t claim_seen_ns; /* token: since when a claim lacks its text */
     /* A cause of this rank's that is told to far members: ls__claim_state. Sync: see far.c. */
     _Atomic uint32_t claim;
     ls_status claim_status;
+    int claim_by;
     uint64_t claim_ns;
     char claim_text[LS__FAILURE_MAX];
     /* Counters: written by the token's holder, read by anybody, relaxed. */
@@ -241,8 +243,10 @@ unsigned char *ls__small_stage(const ls_group *group, int member, uint64_t seque
 ls__way ls__choose_way(const ls_group *group, const ls_work *work);
 /* lock; NULL: no such program (error set) */
 const ls__program *ls__choose_program(ls_group *group, const ls_work *work, ls__way way);
-size_t ls__choose_room(int size);                      /* programs a group of this size may need */
-bool ls__choose_small(ls_group *group, ls_work *work); /* lock; sets way and program if one-shot */
+size_t ls__choose_room(int size); /* programs a group of this size may need */
+/* lock; sets way and program if one-shot. LS_ERR_MEMORY: this rank cannot tell, and must not go on
+ * as if it were not, since its peers decide without it. */
+ls_status ls__choose_small(ls_group *group, ls_work *work);
 /* Runs the steps before fence 0 of a small operation; returns the bytes it put into the small
  * stage. lock */
 size_t ls__exec_publish(ls_group *group, ls_work *work);
@@ -252,6 +256,12 @@ size_t ls__exec_publish(ls_group *group, ls_work *work);
 void ls__comm_tell_board(const ls__comm *comm, ls_status status, const char *text);
 /* Proposes a first cause for the group, tells all members, and returns; any thread. */
 void ls__group_cause(ls_group *group, ls_status status, const char *text);
+/* The same, of what rank `by` of the world has done. */
+void ls__group_cause_by(ls_group *group, ls_status status, const char *text, int by);
+/* The group's first cause, told to the user now: an end that follows is a consequence, which the
+ * board says if it is another's doing. */
+const char *ls__group_hear(const ls_group *group);
+void ls__comm_note_told(const ls__comm *comm, ls_status status, int by, const char *text);
 /* token: if the group has a cause, takes it over and ends its works. True: it has failed. */
 bool ls__group_failed(ls_group *group);
 void ls__engine_check(ls__comm *comm, uint64_t now_ns); /* token: verdict, deadlines, stalls */

@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/planted.h"
 
 #define SLICE_SHIFT 8
 #define SLICE_DONE 0xffu /* above any fence of a program */
@@ -71,10 +72,8 @@ static ls__result run_fence(ls_group *group, ls__run *run, const ls__step *step,
     }
     const bool all =
         sliced ? slice_all_at(group, run->slice, fences) : ls__post_all_at(group, sequence, fences);
-    if (!all) {
-        return LS__BLOCKED;
-    }
-    return LS__COMPLETE;
+    const bool left_out = LS__PLANTED(FENCE) && step->fence > 0;
+    return all || left_out ? LS__COMPLETE : LS__BLOCKED;
 }
 
 /* ---- lanes -------------------------------------------------------------------------------- */
@@ -501,14 +500,19 @@ static bool native_advance(ls_group *group)
     return moved;
 }
 
-static bool native_submit(ls_group *group, ls_work *work)
+static ls_status native_prepare(ls_group *group, ls_work *work)
 {
     if (work->way == LS__WAY_UNDECIDED && group->comm->forced == 0) {
-        (void)ls__choose_small(group, work);
+        LS_TRY(ls__choose_small(group, work));
     }
     if (work->way == LS__WAY_UNDECIDED && group->has_far) {
         work->way = LS__WAY_MESSAGES;
     }
+    return LS_OK;
+}
+
+static bool native_submit(ls_group *group, ls_work *work)
+{
     if (group->next_post == NULL) {
         group->next_post = work;
     }
@@ -582,6 +586,7 @@ const ls__backend ls__backend_native = {
     .memory_kinds = LS__KIND_HOST,
     .open = native_open,
     .close = native_close,
+    .prepare = native_prepare,
     .submit = native_submit,
     .advance = native_advance,
     .reset = native_reset,

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/planted.h"
 #include "comm/far.h"
 #include "comm/letters.h"
 
@@ -43,10 +44,15 @@ void ls__group_tell_board(ls_group *group, ls_status status, const char *text)
 
 void ls__group_cause(ls_group *group, ls_status status, const char *text)
 {
+    ls__group_cause_by(group, status, text, group->comm->runtime->rank);
+}
+
+void ls__group_cause_by(ls_group *group, ls_status status, const char *text, int by)
+{
     ls__control *first = group->member[0].control;
     uint32_t expected = 0;
     if (group->member[0].far) {
-        (void)ls__far_claim(group, status, text);
+        (void)ls__far_claim(group, status, text, by);
         ls__ring(group->comm, group->member[group->rank].local);
         return;
     }
@@ -54,14 +60,39 @@ void ls__group_cause(ls_group *group, ls_status status, const char *text)
     if (atomic_compare_exchange_strong_explicit(&first->claim, &expected, (uint32_t)group->rank + 1,
                                                 memory_order_seq_cst, memory_order_relaxed)) {
         snprintf(group->own->failed_text, sizeof group->own->failed_text, "%s", text);
+        group->own->failed_by = by;
         atomic_store_explicit(&group->own->failed, (uint32_t)-status, memory_order_seq_cst);
         ls__group_tell_board(group, status, text);
         if (group->has_far) {
-            (void)ls__far_claim(group, status, text);
+            (void)ls__far_claim(group, status, text, by);
         }
     }
     ls__ring_members(group);
     ls__ring(group->comm, group->member[group->rank].local);
+}
+
+void ls__comm_note_told(const ls__comm *comm, ls_status status, int by, const char *text)
+{
+    ls__board_rank *me = comm->me;
+    if (by == comm->runtime->rank || by < 0 || by >= comm->runtime->world_size ||
+        atomic_load_explicit(&me->told, memory_order_relaxed) != 0) {
+        return;
+    }
+    me->told_by = by;
+    snprintf(me->told_text, sizeof me->told_text, "%s", text);
+    atomic_store_explicit(&me->told_ns, comm->env->now_ns(comm->env), memory_order_relaxed);
+    /* Sync: release; pairs with the acquire of the launcher. */
+    atomic_store_explicit(&me->told, (uint32_t)-status, memory_order_release);
+}
+
+const char *ls__group_hear(const ls_group *group)
+{
+    const char *text = ls__group_failure(group);
+    const int32_t failed = atomic_load_explicit(&group->failed, memory_order_relaxed);
+    if (failed != 0) {
+        ls__comm_note_told(group->comm, (ls_status)failed, group->failed_by, text);
+    }
+    return text;
 }
 
 /* ---- taking over -------------------------------------------------------------------------- */
@@ -169,6 +200,7 @@ bool ls__group_failed(ls_group *group)
     const ls__control *claimant = group->member[claim - 1].control;
     const uint32_t failed = atomic_load_explicit(&claimant->failed, memory_order_seq_cst);
     if (failed != 0) {
+        group->failed_by = claimant->failed_by;
         collapse(group, (ls_status) - (int)failed, claimant->failed_text);
         return true;
     }
@@ -205,7 +237,7 @@ static bool apply_verdict(ls__comm *comm)
     LS__LIST_EACH (at, &comm->groups) {
         ls_group *group = LS__LIST_ITEM(at, ls_group, link);
         if (!ls__group_failed(group)) {
-            ls__group_cause(group, LS_ERR_PEER, comm->board->verdict_text);
+            ls__group_cause_by(group, LS_ERR_PEER, comm->board->verdict_text, comm->board->culprit);
             any = ls__group_failed(group) || any;
         }
     }
@@ -435,7 +467,7 @@ static bool member_gone(ls_group *group, ls_work *work, uint64_t now_ns)
                      group->member[r].world_rank,
                      life == LS__LIFE_LEFT ? "left the job (ls_finalize) without calling it"
                                            : "ended (unconfirmed: no word from the launcher)");
-            ls__group_cause(group, LS_ERR_PEER, text);
+            ls__group_cause_by(group, LS_ERR_PEER, text, group->member[r].world_rank);
             return true;
         }
     }
@@ -456,7 +488,7 @@ static bool check_work(ls_group *group, ls_work *work, uint64_t now_ns)
     if (member_gone(group, work, now_ns)) {
         return true;
     }
-    if (now_ns >= work->deadline_ns) {
+    if (now_ns >= work->deadline_ns && !LS__PLANTED(DEADLINE)) {
         fail_deadline(group, work, now_ns);
         return true;
     }

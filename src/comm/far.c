@@ -147,7 +147,7 @@ void ls__far_tell_past(ls_group *group, ls__message_kind kind)
 
 /* ---- first causes ------------------------------------------------------------------------- */
 
-bool ls__far_claim(ls_group *group, ls_status status, const char *text)
+bool ls__far_claim(ls_group *group, ls_status status, const char *text, int by)
 {
     uint32_t expected = LS__CLAIM_NONE;
     if (!atomic_compare_exchange_strong_explicit(&group->claim, &expected, LS__CLAIM_WRITING,
@@ -155,6 +155,7 @@ bool ls__far_claim(ls_group *group, ls_status status, const char *text)
         return false;
     }
     group->claim_status = status;
+    group->claim_by = by;
     group->claim_ns = group->comm->env->now_ns(group->comm->env);
     snprintf(group->claim_text, sizeof group->claim_text, "%s", text);
     /* Sync: releases the text to the token's holder. */
@@ -162,19 +163,31 @@ bool ls__far_claim(ls_group *group, ls_status status, const char *text)
     return true;
 }
 
+typedef struct cause {
+    ls_status status;
+    int by; /* rank of the world whose doing it is */
+    const char *text;
+} cause;
+
+static void put_cause(ls__message *head, const cause *c)
+{
+    head->letter = (uint64_t) - (int64_t)c->status;
+    head->offset = (uint64_t)c->by;
+    head->bytes = (uint32_t)strlen(c->text) + 1;
+}
+
 /* Tells who does not see it in shared memory: the far members, and for a claimant that is far from
  * here the near ones, whose mirror of it has no text. */
-static bool spread(ls_group *group, int claimant, ls_status status, const char *text)
+static bool spread(ls_group *group, int claimant, const cause *c)
 {
     ls__message head = head_of(group, LS__MESSAGE_FAILED);
     const bool to_near = group->member[claimant].far;
     bool all = true;
-    head.letter = (uint64_t) - (int64_t)status;
+    put_cause(&head, c);
     head.lane = (uint32_t)claimant;
-    head.bytes = (uint32_t)strlen(text) + 1;
     for (int r = 0; r < group->size; r++) {
         if (r != group->rank && (group->member[r].far || to_near)) {
-            all = send_to(group->comm, group->member[r].world_rank, &head, text) && all;
+            all = send_to(group->comm, group->member[r].world_rank, &head, c->text) && all;
         }
     }
     return all;
@@ -183,8 +196,7 @@ static bool spread(ls_group *group, int claimant, ls_status status, const char *
 static bool send_claim(ls_group *group)
 {
     ls__message head = head_of(group, LS__MESSAGE_CLAIM);
-    head.letter = (uint64_t) - (int64_t)group->claim_status;
-    head.bytes = (uint32_t)strlen(group->claim_text) + 1;
+    put_cause(&head, &(cause){group->claim_status, group->claim_by, group->claim_text});
     return send_to(group->comm, group->member[0].world_rank, &head, group->claim_text);
 }
 
@@ -194,9 +206,11 @@ static bool tell_failures(ls_group *group)
     if (atomic_load_explicit(&group->claim, memory_order_acquire) != LS__CLAIM_READY) {
         return false;
     }
-    const bool told = group->member[0].far
-                          ? send_claim(group)
-                          : spread(group, group->rank, group->claim_status, group->claim_text);
+    const bool told =
+        group->member[0].far
+            ? send_claim(group)
+            : spread(group, group->rank,
+                     &(cause){group->claim_status, group->claim_by, group->claim_text});
     if (told) {
         atomic_store_explicit(&group->claim, LS__CLAIM_SENT, memory_order_relaxed);
     }
@@ -204,53 +218,52 @@ static bool tell_failures(ls_group *group)
 }
 
 /* The first cause as a member's mirror (or the own control block) holds it. */
-static void write_cause(ls_group *group, int claimant, ls_status status, const char *text)
+static void write_cause(ls_group *group, int claimant, const cause *c)
 {
     ls__control *of = group->member[claimant].control;
-    snprintf(of->failed_text, sizeof of->failed_text, "%s", text);
-    atomic_store_explicit(&of->failed, (uint32_t)-status, memory_order_seq_cst);
+    snprintf(of->failed_text, sizeof of->failed_text, "%s", c->text);
+    of->failed_by = c->by;
+    atomic_store_explicit(&of->failed, (uint32_t)-c->status, memory_order_seq_cst);
     atomic_store_explicit(&group->member[0].control->claim, (uint32_t)claimant + 1,
                           memory_order_seq_cst);
 }
 
 /* Status and text of CLAIM and FAILED; false: that is none. */
-static bool read_cause(const ls__message *message, ls_status *status, const char **text)
+static bool read_cause(const ls__message *message, cause *out)
 {
-    *text = (const char *)message->payload;
-    *status = (ls_status) - (int64_t)message->letter;
-    return message->bytes > 0 && message->bytes <= LS__FAILURE_MAX && *status < 0 &&
-           *status > -1000 && (*text)[message->bytes - 1] == '\0';
+    *out = (cause){(ls_status) - (int64_t)message->letter, (int)message->offset,
+                   (const char *)message->payload};
+    return message->bytes > 0 && message->bytes <= LS__FAILURE_MAX && out->status < 0 &&
+           out->status > -1000 && out->text[message->bytes - 1] == '\0';
 }
 
 /* This rank is member 0 and answers for the claim word. */
 static void take_claim(ls_group *group, int from, const ls__message *message)
 {
-    ls_status status;
-    const char *text;
+    cause c;
     uint32_t expected = 0;
-    if (group->rank != 0 || !group->member[from].far || !read_cause(message, &status, &text)) {
+    if (group->rank != 0 || !group->member[from].far || !read_cause(message, &c)) {
         return;
     }
     if (atomic_compare_exchange_strong_explicit(&group->own->claim, &expected, (uint32_t)from + 1,
                                                 memory_order_seq_cst, memory_order_relaxed)) {
-        write_cause(group, from, status, text);
-        (void)spread(group, from, status, text);
+        write_cause(group, from, &c);
+        (void)spread(group, from, &c);
     }
 }
 
 static void take_failed(ls_group *group, const ls__message *message)
 {
-    ls_status status;
-    const char *text;
+    cause c;
     const uint32_t claimant = message->lane;
-    if (claimant >= (uint32_t)group->size || !read_cause(message, &status, &text)) {
+    if (claimant >= (uint32_t)group->size || !read_cause(message, &c)) {
         return;
     }
     if (claimant == (uint32_t)group->rank) {
-        ls__group_tell_board(group, status, text); /* granted by member 0 */
+        ls__group_tell_board(group, c.status, c.text); /* granted by member 0 */
     }
     if (group->member[0].far || group->member[claimant].far) {
-        write_cause(group, (int)claimant, status, text);
+        write_cause(group, (int)claimant, &c);
     }
 }
 

@@ -84,7 +84,7 @@ void ls__far_post(ls_group *group, uint64_t sequence); /* an operation that has 
 void ls__far_tell_finished(ls_group *group);
 void ls__far_tell_past(ls_group *group, ls__message_kind kind); /* QUIET or LEFT */
 /* Any thread: member 0 is far, so the claim is to be sent. False: one was made before. */
-bool ls__far_claim(ls_group *group, ls_status status, const char *text);
+bool ls__far_claim(ls_group *group, ls_status status, const char *text, int by);
 /* Silence, broken connections; now and then. */
 void ls__far_check(ls__comm *comm, uint64_t now_ns);
 

@@ -203,6 +203,7 @@ ls_status ls__far_connect(ls__comm *comm, ls__transport *host)
         .store = boot->store,
         .about = about,
         .config = config,
+        .board = comm->board,
         .timeout_ms = comm->runtime->timeout_ms};
     ls_status status = ls__tcp_transport_new(&spec, learn, comm, &comm->far->net);
     if (status == LS_OK) {

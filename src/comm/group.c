@@ -144,19 +144,34 @@ typedef struct plan { /* a group being made */
     uint64_t *control; /* [count] */
 } plan;
 
+/* All learn of it from the offers, and each says on the board whose doing it is. */
+static ls_status of_rank(const plan *p, int culprit, ls_status status)
+{
+    const ls__comm *comm = p->parent->comm;
+    if (culprit == comm->runtime->rank) {
+        ls__comm_tell_board(comm, status, ls_error_message());
+    } else {
+        ls__comm_note_told(comm, status, culprit, ls_error_message());
+    }
+    return status;
+}
+
 static ls_status gather_members(const plan *p)
 {
     for (int i = 0; i < p->count; i++) {
+        const int rank = p->world_rank[i];
         p->control[i] = p->offers[p->ranks[i]].control;
         if (p->control[i] == NO_MEMORY) {
-            return ls__fail(LS_ERR_MEMORY, "ls_group_new: rank %d has no memory for the group",
-                            p->world_rank[i]);
+            return of_rank(
+                p, rank,
+                ls__fail(LS_ERR_MEMORY, "ls_group_new: rank %d has no memory for the group", rank));
         }
         if (p->control[i] == NO_HEAP) {
-            return ls__fail(LS_ERR_MEMORY,
-                            "ls_group_new: rank %d has no shared memory left for the group; raise "
-                            "LOCKSTEP_HEAP_RESERVE",
-                            p->world_rank[i]);
+            return of_rank(p, rank,
+                           ls__fail(LS_ERR_MEMORY,
+                                    "ls_group_new: rank %d has no shared memory left for the "
+                                    "group; raise LOCKSTEP_HEAP_RESERVE",
+                                    rank));
         }
     }
     return LS_OK;

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/planted.h"
 #include "comm/engine.h"
 
 #define SIDE_MAX 400
@@ -35,13 +36,14 @@ static bool same_site(const ls__descriptor *a, const ls__descriptor *b)
 
 bool ls__descriptor_equal(const ls__comm *comm, const ls__descriptor *a, const ls__descriptor *b)
 {
-    return a->version == b->version && a->operation == b->operation &&
-           a->reduce_op == b->reduce_op && a->dtype == b->dtype && a->algorithm == b->algorithm &&
-           a->forced == b->forced && a->generation == b->generation && a->group == b->group &&
-           a->sequence == b->sequence && a->count == b->count && a->root == b->root &&
-           a->tag == b->tag && a->tag_hash == b->tag_hash &&
-           memcmp(&a->divisor, &b->divisor, sizeof a->divisor) == 0 &&
-           (!comm->strict || same_site(a, b));
+    return LS__PLANTED(COMPARISON) ||
+           (a->version == b->version && a->operation == b->operation &&
+            a->reduce_op == b->reduce_op && a->dtype == b->dtype && a->algorithm == b->algorithm &&
+            a->forced == b->forced && a->generation == b->generation && a->group == b->group &&
+            a->sequence == b->sequence && a->count == b->count && a->root == b->root &&
+            a->tag == b->tag && a->tag_hash == b->tag_hash &&
+            memcmp(&a->divisor, &b->divisor, sizeof a->divisor) == 0 &&
+            (!comm->strict || same_site(a, b)));
 }
 
 /* Appends, and keeps quiet when the text is full. */

@@ -11,6 +11,7 @@
  * and among s - 8 … s - 1 there is a multiple of ROOM_EVERY.
  */
 #include "base/assert.h"
+#include "base/planted.h"
 #include "comm/far.h"
 
 #define ROOM_EVERY 4
@@ -62,6 +63,20 @@ void ls__ring_members(ls_group *group)
     }
 }
 
+/* Whether all members of this host are there. Those of others come by message, to each rank at a
+ * time of its own, and wake it: another rank may see them all before this one does. */
+static bool near_all_at(const ls_group *group, uint64_t sequence, uint64_t fences)
+{
+    const uint64_t stamp = ls__stamp(sequence, fences);
+    for (int r = 0; r < group->size; r++) {
+        if (!group->member[r].far && atomic_load_explicit(&ls__post_slot(group, r, sequence)->stamp,
+                                                          memory_order_seq_cst) < stamp) {
+            return false;
+        }
+    }
+    return true;
+}
+
 /* Returns whether all members are there. */
 static bool reach(ls_group *group, uint64_t sequence, uint64_t fences)
 {
@@ -69,7 +84,7 @@ static bool reach(ls_group *group, uint64_t sequence, uint64_t fences)
     /* Sync: seq_cst; as a release it pairs with the acquire of whoever sees the fence reached. */
     atomic_store_explicit(stamp, ls__stamp(sequence, fences), memory_order_seq_cst);
     const bool all = ls__post_all_at(group, sequence, fences);
-    if (all) {
+    if ((all || (group->has_far && near_all_at(group, sequence, fences))) && !LS__PLANTED(WAKE)) {
         ls__ring_members(group);
     }
     return all;
@@ -96,7 +111,7 @@ static bool has_room(ls_group *group, const ls_work *work)
 {
     const uint64_t ahead = work->way == LS__WAY_SMALL ? LS__SMALL_SLOTS : LS__WINDOW;
     const uint64_t sequence = work->descriptor.sequence;
-    if (sequence <= group->room_until + ahead) {
+    if (sequence <= group->room_until + ahead || LS__PLANTED(GENERATION)) {
         return true;
     }
     atomic_store_explicit(&group->own->wants_room, 1, memory_order_seq_cst);

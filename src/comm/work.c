@@ -43,13 +43,17 @@ void ls__work_give(ls__comm *comm, ls_work *work)
     ls__list_push_front(&comm->pool, &work->link);
 }
 
-/* An operation came through that began after this rank's own failure: that is of the past. */
+/* An operation came through that began after a failure: that is of the past. */
 static void note_survival(const ls__comm *comm, const ls_work *work)
 {
     ls__board_rank *me = comm->me;
     if (atomic_load_explicit(&me->failed, memory_order_relaxed) != 0 &&
         work->queued_ns > atomic_load_explicit(&me->failed_ns, memory_order_relaxed)) {
         atomic_store_explicit(&me->survived, 1, memory_order_release);
+    }
+    if (atomic_load_explicit(&me->told, memory_order_relaxed) != 0 &&
+        work->queued_ns > atomic_load_explicit(&me->told_ns, memory_order_relaxed)) {
+        atomic_store_explicit(&me->told, 0, memory_order_release);
     }
 }
 
@@ -89,7 +93,7 @@ void ls__work_end(ls_work *work, ls_status status)
 static ls_status report(const ls_work *work, ls_status status)
 {
     if (status < 0) {
-        return ls__fail_again(status, ls__group_failure(work->group));
+        return ls__fail_again(status, ls__group_hear(work->group));
     }
     return status;
 }

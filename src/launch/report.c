@@ -110,14 +110,28 @@ static bool is_past(const ls__agent *agent, const ls__board_rank *rank)
     return survived ? killed || far : killed && far;
 }
 
+static ls__found_kind kind_of_status(ls_status status)
+{
+    bool waited = status == LS_ERR_PEER || status == LS_ERR_TIMEOUT || status == LS_ERR_ABORTED;
+    return waited ? LS__FOUND_WAITED : LS__FOUND_MISMATCH;
+}
+
 static ls__found_kind kind_of_finding(const ls__agent *agent, const ls__board_rank *rank)
 {
     ls_status status = -(int)atomic_load_explicit(&rank->failed, memory_order_acquire);
     if (status == LS_OK || is_past(agent, rank)) {
         return LS__FOUND_NONE;
     }
-    bool waited = status == LS_ERR_PEER || status == LS_ERR_TIMEOUT || status == LS_ERR_ABORTED;
-    return waited ? LS__FOUND_WAITED : LS__FOUND_MISMATCH;
+    return kind_of_status(status);
+}
+
+/* Whether a rank that ended has done so after a failure that is another's doing. */
+static bool was_told(const ls__agent *agent, int r)
+{
+    const ls__board_rank *place = &agent->board->rank[r];
+    const uint64_t told_ns = atomic_load_explicit(&place->told_ns, memory_order_relaxed);
+    return atomic_load_explicit(&place->told, memory_order_acquire) != 0 &&
+           agent->rank[r].ended_ns < told_ns + NEAR_MS * 1000000ull;
 }
 
 /* ---- sentences ------------------------------------------------------------------------------ */
@@ -256,7 +270,9 @@ static int worst_end(const ls__agent *agent, ls__found_kind *kind)
     *kind = LS__FOUND_NONE;
     for (int r = 0; r < agent->started; r++) {
         ls__found_kind end = kind_of_end(agent, &agent->rank[r]);
-        if (end < *kind) {
+        bool explains =
+            end == LS__FOUND_CODE && *kind == end && was_told(agent, worst) && !was_told(agent, r);
+        if (end < *kind || explains) {
             *kind = end;
             worst = r;
         }
@@ -289,6 +305,19 @@ static void describe(const ls__agent *agent, int r, int ended, ls__found_kind ki
     }
 }
 
+/* A rank has ended with a code after a failure that is another's doing. */
+static void describe_told(const ls__agent *agent, int r, ls__finding *out)
+{
+    const ls__board_rank *place = &agent->board->rank[r];
+    ls_status status = -(int)atomic_load_explicit(&place->told, memory_order_acquire);
+    *out = (ls__finding){.kind = kind_of_status(status),
+                         .culprit = place->told_by,
+                         .status = status,
+                         .job_code = code_of(&agent->rank[r].exit)};
+    snprintf(out->text, sizeof out->text, "rank %d failed: %.900s", place->told_by,
+             place->told_text);
+}
+
 /* The best explanation that this host has, given that something has failed, here or elsewhere. */
 static bool look_here(const ls__agent *agent, bool failed_elsewhere, ls__finding *out)
 {
@@ -307,7 +336,9 @@ static bool look_here(const ls__agent *agent, bool failed_elsewhere, ls__finding
             culprit = r;
         }
     }
-    if (culprit >= 0) {
+    if (culprit >= 0 && kind == LS__FOUND_CODE && was_told(agent, culprit)) {
+        describe_told(agent, culprit, out);
+    } else if (culprit >= 0) {
         describe(agent, culprit, ended, kind, out);
     }
     return culprit >= 0;

@@ -12,6 +12,7 @@
 
 #include <lockstep/store.h>
 
+#include "comm/board.h"
 #include "comm/link/link.h"
 #include "comm/transport/transport.h"
 
@@ -23,11 +24,12 @@ typedef struct ls__tcp_spec {
     int rank, size;
     const bool *far; /* [size]: reached by this transport */
     uint32_t generation;
-    int connections;     /* per pair */
-    const char *address; /* to listen on */
-    ls_store *store;     /* addresses are exchanged through it */
-    const char *about;   /* of this process: "host h, pid 12" */
-    const char *config;  /* compared with every peer's */
+    int connections;        /* per pair */
+    const char *address;    /* to listen on */
+    ls_store *store;        /* addresses are exchanged through it */
+    const char *about;      /* of this process: "host h, pid 12" */
+    const char *config;     /* compared with every peer's */
+    const ls__board *board; /* of this host: its verdict ends the joining. NULL: none */
     int64_t timeout_ms;
 } ls__tcp_spec;
 

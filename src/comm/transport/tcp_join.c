@@ -14,8 +14,10 @@
 
 #define HELLO_MAGIC 0x4c534845u /* "LSHE" */
 #define CARD_MAX 512
-#define LOOK_NS 200000000u /* between two looks at links that may have been waited for in vain */
 #define AGAIN_NS 50000000u
+#define LOOK_NS 50000000u    /* between two looks at what nobody wakes us for */
+#define GRACE_NS 1000000000u /* for the verdict about a connection that failed */
+#define GRACE_LOOK_NS 5000000u
 #define READY_ROOM 16
 
 typedef struct hello {
@@ -312,10 +314,41 @@ static ls_status knock_again(joining *j, uint64_t now, uint64_t *look)
     return LS_OK;
 }
 
+static bool has_verdict(const joining *j)
+{
+    const ls__board *board = j->spec->board;
+    return board != NULL && atomic_load_explicit(&board->verdict, memory_order_acquire) != 0;
+}
+
+static ls_status fail_by_verdict(const joining *j)
+{
+    return ls__fail(LS_ERR_PEER, "ls_init: %.1000s", j->spec->board->verdict_text);
+}
+
+/* A connection that fails is most often the trace of a rank that died, about which the launcher's
+ * verdict says more: it is waited for. */
+static ls_status explain(const joining *j, ls_status status)
+{
+    char own[LS__MESSAGE_MAX];
+    const uint64_t deadline = j->env->now_ns(j->env) + GRACE_NS;
+    if (status == LS_OK || status == LS_ERR_TIMEOUT || status == LS_ERR_MISMATCH ||
+        j->spec->board == NULL || j->spec->board->launcher_pid == 0) {
+        return status;
+    }
+    snprintf(own, sizeof own, "%s", ls_error_message());
+    for (uint64_t now = 0; !has_verdict(j) && now < deadline; now = j->env->now_ns(j->env)) {
+        j->env->sleep_until(j->env, j->env->now_ns(j->env) + GRACE_LOOK_NS);
+    }
+    return has_verdict(j) ? fail_by_verdict(j) : ls__fail_again(status, own);
+}
+
 static ls_status run(joining *j)
 {
     ls__env_ready ready[READY_ROOM];
     while (j->missing > 0) {
+        if (has_verdict(j)) {
+            return fail_by_verdict(j);
+        }
         LS_TRY(let_in(j));
         for (int i = 0; i < j->count; i++) {
             if (j->knock[i].link != NULL) {
@@ -360,7 +393,7 @@ ls_status ls__tcp_join(ls__tcp *tcp, const ls__tcp_spec *spec,
     status = status == LS_OK ? open_door(&j) : status;
     status = status == LS_OK ? publish(&j) : status;
     status = status == LS_OK ? dial_all(&j, known, arg) : status;
-    status = status == LS_OK ? run(&j) : status;
+    status = explain(&j, status == LS_OK ? run(&j) : status);
     for (int i = 0; i < j.count; i++) {
         drop(&j, &j.knock[i]);
     }

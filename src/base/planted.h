@@ -1,0 +1,21 @@
+/* Faults that can be switched on in the simulation's build of the library, to prove that the
+ * simulation finds such faults (src/sim, `lockstep sim-test --planted NAME`). Elsewhere the
+ * condition is the constant false: no code is left of it. */
+#ifndef LS_BASE_PLANTED_H
+#define LS_BASE_PLANTED_H
+
+enum {
+    LS__BUG_NONE,
+    LS__BUG_COMPARISON, /* descriptors are not compared */
+    LS__BUG_DEADLINE,   /* an operation's deadline is not looked at */
+    LS__BUG_FENCE,      /* a program's last fence is not waited for */
+    LS__BUG_WAKE,       /* the last to arrive at a fence wakes nobody */
+    LS__BUG_GENERATION, /* a slot is written while peers may still read what it held before */
+    LS__BUG_COUNT
+};
+
+#ifndef LS__PLANTED
+#define LS__PLANTED(bug) 0
+#endif
+
+#endif
