@@ -23,6 +23,8 @@ ARROWS = {
     "parallel": ["schedule", "nn", "optim", "ddp", "dist"],
     "plan": ["schedule", "comm/program"],
     # the agent: the store and what a rank leaves behind for reports
+    # the whole library below the framework, over a simulated system
+    "sim": ["reduce", "checkpoint", "launch"],
     "launch": ["base", "comm/store", "comm/nodes", "comm/link", "comm/bootstrap", "comm/board.h", "comm/descriptor.h"],
 }
 

@@ -1,0 +1,177 @@
+/* Drawing a plan: what is run and what goes wrong. */
+#include <string.h>
+
+#include "sim/scenario.h"
+
+#define OPERATIONS_MIN 20
+#define MILLISECOND 1000000ull
+
+const char *ls__fault_name(ls__fault_kind kind)
+{
+    static const char *const names[LS__FAULT_KINDS] = {
+        "slow",  "stall", "freeze", "kill", "exit",    "wrong", "abort", "memory",
+        "agent", "front", "reset",  "cut",  "one way", "gap",   "host"};
+    return names[kind];
+}
+
+const char *ls__plan_kind_name(ls__plan_kind kind)
+{
+    static const char *const names[LS__PLAN_KINDS] = {"all_reduce",
+                                                      "divided all_reduce",
+                                                      "all_reduce by doubling",
+                                                      "reduce_scatter",
+                                                      "all_gather",
+                                                      "broadcast",
+                                                      "binomial broadcast",
+                                                      "reduce",
+                                                      "gather",
+                                                      "scatter",
+                                                      "barrier",
+                                                      "exchange",
+                                                      "regroup"};
+    return names[kind];
+}
+
+static int draw_ranks(ls__sim_random *r)
+{
+    /* Few ranks find most; many find what few cannot. */
+    static const int often[] = {2, 2, 2, 3, 3, 3, 4, 4, 4, 5, 5, 6, 7, 8};
+    if (ls__sim_below(r, 24) == 0) {
+        return 9 + (int)ls__sim_below(r, 8);
+    }
+    return often[ls__sim_below(r, sizeof often / sizeof *often)];
+}
+
+static int64_t draw_count(ls__sim_random *r, int ranks)
+{
+    switch (ls__sim_below(r, 16)) {
+    case 0:
+        return 0;
+    case 1:
+        return 1;
+    case 2: /* beyond one shot */
+        return 4097 + (int64_t)ls__sim_below(r, 4096);
+    case 3:
+        return ls__sim_below(r, 24) == 0 ? 80000 / ranks + (int64_t)ls__sim_below(r, 99) : ranks;
+    default:
+        return 1 + (int64_t)ls__sim_below(r, 150);
+    }
+}
+
+static void draw_operations(ls__plan *plan, ls__sim_random *r)
+{
+    plan->operations = OPERATIONS_MIN + (int)ls__sim_below(r, 16);
+    for (int i = 0; i < plan->operations; i++) {
+        ls__plan_operation *o = &plan->operation[i];
+        o->id = ls__sim_draw(r);
+        o->kind = (ls__plan_kind)ls__sim_below(r, LS__PLAN_KINDS - (plan->groups ? 0 : 1));
+        if (o->kind == LS__PLAN_REGROUP && ls__sim_below(r, 3) != 0) {
+            o->kind = LS__PLAN_ALL_REDUCE;
+        }
+        o->group = plan->groups ? (int)ls__sim_below(r, LS__PLAN_GROUPS) : 0;
+        o->count = draw_count(r, plan->ranks);
+        o->root = (int)ls__sim_below(r, (uint64_t)plan->ranks);
+        o->wait = ls__sim_below(r, 3) == 0;
+    }
+}
+
+static bool may_be_wrong(const ls__plan *plan, int i, ls__plan_wrong how)
+{
+    const ls__plan_operation *o = &plan->operation[i];
+    const bool reduces = o->kind <= LS__PLAN_REDUCE_SCATTER;
+    if (how == LS__WRONG_MISSING) {
+        return o->kind != LS__PLAN_REGROUP && o->kind != LS__PLAN_EXCHANGE;
+    }
+    return reduces && o->count > 1 && o->group < 2;
+}
+
+static void draw_fault(ls__plan *plan, ls__sim_random *r, ls__fault *f)
+{
+    /* How often each kind, in the order of the enum. */
+    static const int often[LS__FAULT_KINDS] = {3, 3, 2, 8, 3, 5, 2, 3, 1, 1, 4, 2, 2, 3, 2};
+    int sum = 0, drawn = 0;
+    const int kinds = plan->hosts > 1 ? LS__FAULT_KINDS : LS__FAULT_RESET;
+    for (int k = 0; k < kinds; k++) {
+        sum += often[k];
+    }
+    drawn = (int)ls__sim_below(r, (uint64_t)sum);
+    int kind = 0;
+    while (drawn >= often[kind]) {
+        drawn -= often[kind++];
+    }
+    *f = (ls__fault){.kind = (ls__fault_kind)kind};
+    f->rank = (int)ls__sim_below(r, (uint64_t)plan->ranks);
+    f->host = (int)ls__sim_below(r, (uint64_t)plan->hosts);
+    f->other = (f->host + 1 + (int)ls__sim_below(r, (uint64_t)plan->hosts)) % plan->hosts;
+    f->other = f->other != f->host ? f->other : (f->host + 1) % plan->hosts;
+    f->operation = (int)ls__sim_below(r, (uint64_t)plan->operations);
+    f->code = (int)ls__sim_below(r, 2) * 3;
+    /* Every stretch of a rank's life: the start is short and the end is far. */
+    f->call = 1 + ls__sim_below(r, (uint64_t)40 << ls__sim_below(r, 7));
+    const uint64_t limit = (uint64_t)plan->timeout_ms * MILLISECOND;
+    f->for_ns = f->kind == LS__FAULT_FREEZE ? limit * 2 + ls__sim_below(r, limit)
+                                            : MILLISECOND + ls__sim_below(r, limit / 3);
+    if (f->kind == LS__FAULT_WRONG) {
+        f->how = (ls__plan_wrong)ls__sim_below(r, LS__WRONG_KINDS);
+        for (int tries = 0; tries < 100 && !may_be_wrong(plan, f->operation, f->how); tries++) {
+            f->operation = (int)ls__sim_below(r, (uint64_t)plan->operations);
+        }
+        if (!may_be_wrong(plan, f->operation, f->how)) {
+            f->kind = LS__FAULT_KILL;
+        }
+    }
+}
+
+static void draw_pace(const ls__plan *plan, ls__sim_random *r)
+{
+    ls__sim_pace *pace = &ls__sim->pace;
+    static const double chances[] = {0.02, 0.1, 0.1, 0.3};
+    static const int atomics[] = {0, 400, 150, 60};
+    pace->switch_chance = chances[ls__sim_below(r, 4)];
+    pace->atomics = atomics[ls__sim_below(r, 4)];
+    pace->call_ns = 100 + ls__sim_below(r, 900);
+    pace->yield_ns = 20000 + ls__sim_below(r, 40000);
+    pace->wake_ns = ls__sim_below(r, 2) == 0 ? 0 : 60000;
+    pace->latency_ns = 20000 + ls__sim_below(r, 400000);
+    pace->jitter_ns = 1000 + ls__sim_below(r, 2000000);
+    pace->socket_bytes = (size_t)4096 << ls__sim_below(r, 7);
+    pace->short_transfers = ls__sim_below(r, 3) == 0;
+    (void)plan;
+}
+
+/* One host or several; every one has a rank. */
+static void draw_hosts(ls__plan *plan, ls__sim_random *r)
+{
+    const uint64_t most = plan->ranks < 5 ? (uint64_t)plan->ranks : 5;
+    const uint64_t drawn = 1 + ls__sim_below(r, most);
+    plan->hosts = ls__sim_below(r, 5) < 2 ? 1 : (int)drawn;
+    for (int h = 0; h < plan->hosts; h++) {
+        plan->on_host[h] = 1;
+    }
+    for (int extra = plan->hosts; extra < plan->ranks; extra++) {
+        plan->on_host[ls__sim_below(r, (uint64_t)plan->hosts)]++;
+    }
+    for (int h = 0, rank = 0; h < plan->hosts; h++) {
+        for (int i = 0; i < plan->on_host[h]; i++) {
+            plan->host_of[rank++] = h;
+        }
+    }
+}
+
+void ls__plan_draw(ls__plan *plan, uint64_t seed, int ranks)
+{
+    ls__sim_random r = {seed * 0xd6e8feb86659fd93u + 7};
+    memset(plan, 0, sizeof *plan);
+    plan->seed = seed;
+    const int drawn = draw_ranks(&r);
+    plan->ranks = ranks > 0 ? ranks : drawn;
+    draw_hosts(plan, &r);
+    plan->groups = ls__sim_below(&r, 3) == 0;
+    plan->timeout_ms = 2000 + (int64_t)ls__sim_below(&r, 8000);
+    draw_operations(plan, &r);
+    plan->faults = ls__sim_below(&r, 5) == 0 ? 2 : 1;
+    for (int i = 0; i < plan->faults; i++) {
+        draw_fault(plan, &r, &plan->fault[i]);
+    }
+    draw_pace(plan, &r);
+}

@@ -1,0 +1,221 @@
+/* Whether a run ended as it must: right bits everywhere, or one named error on every live rank. */
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "sim/scenario.h"
+
+#define CORE_MAX 200        /* bytes of a text that must be the same; its end may be cut */
+#define PROMPT_NS 80000000u /* a wait in a run without stalls; a lost wake-up costs 100 ms */
+
+static bool has_fault(const ls__plan *plan, ls__fault_kind kind)
+{
+    for (int i = 0; i < plan->faults; i++) {
+        if (plan->fault[i].kind == kind) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A fault that may end the job. */
+static bool is_grave(const ls__plan *plan)
+{
+    for (int i = 0; i < plan->faults; i++) {
+        const ls__fault_kind kind = plan->fault[i].kind;
+        if (kind != LS__FAULT_SLOW && kind != LS__FAULT_STALL && kind != LS__FAULT_GAP) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static const char *wrong(const char *format, ...) LS__PRINTF(1, 2);
+static const char *wrong(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(ls__sim->why, sizeof ls__sim->why, format, args);
+    va_end(args);
+    return ls__sim->why;
+}
+
+/* ---- a run in which all must be well ------------------------------------------------------- */
+
+static const char *judge_good(const ls__plan *plan)
+{
+    for (int r = 0; r < plan->ranks; r++) {
+        const ls__rank_outcome *o = &plan->outcome[r];
+        if (!o->reported || o->status != LS_OK || !o->finalized) {
+            return wrong("rank %d should have ended well: %s", r,
+                         o->reported ? o->text : "it said nothing");
+        }
+        if (!has_fault(plan, LS__FAULT_STALL) && !has_fault(plan, LS__FAULT_GAP) &&
+            o->longest_ns > PROMPT_NS) {
+            return wrong("rank %d waited %.1f ms for operation %d and nobody was stalled: was "
+                         "somebody not woken?",
+                         r, (double)o->longest_ns * 1e-6, o->longest);
+        }
+    }
+    for (int h = 0; h < plan->hosts; h++) {
+        const ls__plan_node *n = &plan->node[h];
+        if (n->status != LS_OK || n->result.code != 0) {
+            return wrong("the job should have ended well, host %d says: %s", h, n->result.cause);
+        }
+    }
+    return NULL;
+}
+
+/* ---- a run that failed --------------------------------------------------------------------- */
+
+/* Killed or made to end by the plan, or by what the plan killed. */
+static bool was_lost(const ls__plan *plan, int rank)
+{
+    for (int i = 0; i < plan->faults; i++) {
+        const ls__fault *f = &plan->fault[i];
+        const bool of_host =
+            f->kind == LS__FAULT_AGENT || f->kind == LS__FAULT_FRONT || f->kind == LS__FAULT_HOST;
+        if (of_host && f->done && plan->host_of[rank] == f->host) {
+            return true;
+        }
+        const bool fatal = f->kind == LS__FAULT_KILL || f->kind == LS__FAULT_EXIT ||
+                           f->kind == LS__FAULT_FREEZE || f->kind == LS__FAULT_STALL;
+        if (f->done && f->rank == rank && fatal) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Whether `text` tells what the job's verdict tells: one of them holds the other, which may be cut
+ * and have words around it. */
+static bool tells_cause(const ls__plan *plan, const char *text)
+{
+    char core[CORE_MAX + 1];
+    const char *cause = plan->node[0].result.cause;
+    snprintf(core, sizeof core, "%.*s", CORE_MAX, cause);
+    if (core[0] != '\0' && strstr(text, core) != NULL) {
+        return true;
+    }
+    snprintf(core, sizeof core, "%.*s", CORE_MAX, text);
+    return strstr(cause, core) != NULL;
+}
+
+/* Who did what went wrong; its own words about it are its own. -1: nobody. */
+static int culprit_of(const ls__plan *plan)
+{
+    const ls__fault *f = &plan->fault[0];
+    const bool own =
+        f->kind == LS__FAULT_MEMORY || f->kind == LS__FAULT_KILL || f->kind == LS__FAULT_EXIT;
+    return f->done && own ? f->rank : -1;
+}
+
+/* With several groups a rank that is stopped, or calls too little, lets each of them time out for
+ * itself. */
+static bool times_out(const ls__plan *plan)
+{
+    const ls__fault_kind kind = plan->fault[0].kind;
+    return kind == LS__FAULT_FREEZE || (kind == LS__FAULT_WRONG && plan->groups);
+}
+
+/* A rank was stopped for longer than the deadline: groups find that out for themselves. */
+static const char *judge_freeze(const ls__plan *plan)
+{
+    for (int r = 0; r < plan->ranks; r++) {
+        const ls__rank_outcome *o = &plan->outcome[r];
+        if (o->status != LS_OK && o->status != LS_ERR_TIMEOUT && !tells_cause(plan, o->text)) {
+            return wrong("rank %d was stopped; rank %d says \"%s\"", plan->fault[0].rank, r,
+                         o->text);
+        }
+    }
+    return NULL;
+}
+
+/* "rank 3 has left …": the culprit's end, as its peers saw it before the launcher did. */
+static bool names_culprit(const ls__plan *plan, const char *text)
+{
+    char name[32];
+    snprintf(name, sizeof name, "rank %d ", plan->node[0].result.culprit);
+    return strstr(text, name) != NULL;
+}
+
+static const char *judge_texts(const ls__plan *plan)
+{
+    for (int r = 0; r < plan->ranks; r++) {
+        const ls__rank_outcome *o = &plan->outcome[r];
+        if (o->status != LS_OK && r != culprit_of(plan) && !was_lost(plan, r) &&
+            !tells_cause(plan, o->text) && !names_culprit(plan, o->text)) {
+            return wrong("rank %d says \"%s\", the job says \"%s\"", r, o->text,
+                         plan->node[0].result.cause);
+        }
+    }
+    return NULL;
+}
+
+/* Both sides of a network that fails see it their own way. */
+static bool of_network(const ls__plan *plan)
+{
+    for (int i = 0; i < plan->faults; i++) {
+        if (plan->fault[i].kind >= LS__FAULT_AGENT) {
+            return plan->hosts > 1;
+        }
+    }
+    return false;
+}
+
+static const char *judge_failed(const ls__plan *plan)
+{
+    for (int r = 0; r < plan->ranks; r++) {
+        const ls__rank_outcome *o = &plan->outcome[r];
+        if (o->began && !o->reported && !was_lost(plan, r)) {
+            return wrong("rank %d ended without a report (operation %d); the job says: %s", r,
+                         o->operation, plan->node[0].result.cause);
+        }
+    }
+    const char *text = plan->faults > 1 || of_network(plan) ? NULL
+                       : times_out(plan)                    ? judge_freeze(plan)
+                                                            : judge_texts(plan);
+    if (text != NULL) {
+        return text;
+    }
+    for (int i = 0; i < plan->faults && plan->faults == 1; i++) {
+        const ls__fault *f = &plan->fault[i];
+        const bool names =
+            f->kind == LS__FAULT_KILL || f->kind == LS__FAULT_EXIT || f->kind == LS__FAULT_MEMORY;
+        if (f->done && names && plan->node[0].result.code != 0 &&
+            plan->node[0].result.culprit != f->rank) {
+            return wrong("rank %d was the culprit, the job says %d: %s", f->rank,
+                         plan->node[0].result.culprit, plan->node[0].result.cause);
+        }
+    }
+    return NULL;
+}
+
+/* ---- what is left -------------------------------------------------------------------------- */
+
+static const char *judge_leaks(const ls__plan *plan)
+{
+    for (int r = 0; r < plan->ranks; r++) {
+        const ls__rank_outcome *o = &plan->outcome[r];
+        if (o->finalized && (o->bytes != 0 || o->fds != 0)) {
+            return wrong("rank %d left %zu bytes and %d descriptors after ls_finalize", r, o->bytes,
+                         o->fds);
+        }
+    }
+    return NULL;
+}
+
+const char *ls__plan_judge(ls__plan *plan)
+{
+    if (ls__sim->over) {
+        return ls__sim->why;
+    }
+    for (int h = 0; h < plan->hosts; h++) {
+        if (!plan->node[h].ended && !plan->node[h].front->dead) {
+            return wrong("the launcher of host %d did not come back", h);
+        }
+    }
+    const char *bad = is_grave(plan) ? judge_failed(plan) : judge_good(plan);
+    return bad != NULL ? bad : judge_leaks(plan);
+}

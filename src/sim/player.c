@@ -1,0 +1,433 @@
+/* A rank of the simulated job: what a user's program would be. It runs the plan's script, keeps
+ * several operations in flight, compares every result, and says how it ended. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <lockstep/comm.h>
+
+#include "base/assert.h"
+#include "base/options.h"
+#include "sim/scenario.h"
+
+#define FLIGHTS 10
+#define CHECKED 400 /* elements compared, of larger results */
+
+typedef struct flight {
+    const ls__plan_operation *operation; /* NULL: none */
+    int number;
+    ls_group *group;
+    int rank, size;
+    int64_t in_count, out_count;
+    float *in, *out;
+    size_t in_bytes, out_bytes; /* allocated */
+    bool in_shared, out_shared;
+    ls_work *work, *other;
+    bool another; /* operation than the plan's was called: its result is its own */
+} flight;
+
+typedef struct player {
+    ls__plan *plan;
+    int rank;
+    ls__rank_outcome *outcome;
+    ls__sim_random dice;
+    ls_group *group[LS__PLAN_GROUPS]; /* NULL: not a member */
+    flight flight[FLIGHTS];
+    ls_status status;
+    const ls__fault *wrong; /* of the operation being started; NULL: none */
+} player;
+
+static void report(player *p, ls_status status, const char *text)
+{
+    ls__rank_outcome *o = p->outcome;
+    if (!o->reported) {
+        o->reported = true;
+        o->status = status;
+        o->at_ns = ls__sim->now_ns;
+        snprintf(o->text, sizeof o->text, "%s", text);
+        ls__sim_note("rank %d reports %s: %s", p->rank, ls_status_name(status), text);
+    }
+}
+
+static bool failed(player *p, ls_status status)
+{
+    if (status < 0 && p->status == LS_OK) {
+        p->status = status;
+        report(p, status, ls_error_message());
+    }
+    return p->status < 0;
+}
+
+/* ---- faults of the program's own ----------------------------------------------------------- */
+
+static ls__fault *own_fault(const player *p, int operation)
+{
+    for (int i = 0; i < p->plan->faults; i++) {
+        ls__fault *f = &p->plan->fault[i];
+        const bool own =
+            f->kind == LS__FAULT_EXIT || f->kind == LS__FAULT_WRONG || f->kind == LS__FAULT_ABORT;
+        if (own && f->rank == p->rank && f->operation == operation) {
+            return f;
+        }
+    }
+    return NULL;
+}
+
+/* ---- memory -------------------------------------------------------------------------------- */
+
+static float *take_memory(player *p, int64_t count, size_t *bytes, bool *shared)
+{
+    void *memory = NULL;
+    *bytes = count > 0 ? (size_t)count * sizeof(float) : 1;
+    *shared = ls__sim_below(&p->dice, 3) != 0;
+    if (*shared) {
+        const ls_status status = ls_group_alloc(ls_world(), *bytes, &memory);
+        if (failed(p, status)) {
+            return NULL;
+        }
+        return memory;
+    }
+    memory = ls__sim_env.allocate(&ls__sim_env, *bytes);
+    if (memory == NULL) {
+        (void)failed(p, ls__fail(LS_ERR_MEMORY, "the program's buffer"));
+    }
+    return memory;
+}
+
+static void give_memory(float *memory, size_t bytes, bool shared)
+{
+    if (memory == NULL) {
+        return;
+    }
+    if (shared) {
+        (void)ls_group_dealloc(ls_world(), memory);
+    } else {
+        ls__sim_env.release(&ls__sim_env, memory, bytes);
+    }
+}
+
+/* ---- one operation ------------------------------------------------------------------------- */
+
+static bool in_place(ls__plan_kind kind)
+{
+    return kind == LS__PLAN_ALL_REDUCE || kind == LS__PLAN_DIVIDED || kind == LS__PLAN_DOUBLING ||
+           kind == LS__PLAN_BROADCAST || kind == LS__PLAN_BINOMIAL;
+}
+
+static void count_elements(flight *f)
+{
+    const ls__plan_operation *o = f->operation;
+    const bool in_blocks = o->kind == LS__PLAN_REDUCE_SCATTER || o->kind == LS__PLAN_SCATTER;
+    const bool out_blocks = o->kind == LS__PLAN_ALL_GATHER || o->kind == LS__PLAN_GATHER;
+    const bool to_root = o->kind == LS__PLAN_REDUCE || o->kind == LS__PLAN_GATHER;
+    f->in_count = in_blocks ? o->count * f->size : o->kind == LS__PLAN_BARRIER ? 0 : o->count;
+    f->out_count = out_blocks ? o->count * f->size : o->kind == LS__PLAN_BARRIER ? 0 : o->count;
+    f->out_count = to_root && f->rank != o->root % f->size ? 0 : f->out_count;
+}
+
+static float wanted(const flight *f, int64_t i)
+{
+    const ls__plan_operation *o = f->operation;
+    const int root = o->root % f->size;
+    switch (o->kind) {
+    case LS__PLAN_ALL_REDUCE:
+    case LS__PLAN_REDUCE:
+        return ls__oracle_sum(o->id, i, f->size);
+    case LS__PLAN_DIVIDED:
+    case LS__PLAN_DOUBLING:
+        return ls__oracle_sum(o->id, i, f->size) / 3.0f;
+    case LS__PLAN_REDUCE_SCATTER:
+        return ls__oracle_sum(o->id, f->rank * o->count + i, f->size);
+    case LS__PLAN_ALL_GATHER:
+    case LS__PLAN_GATHER:
+        return ls__oracle_value(o->id, (int)(i / o->count), i % o->count);
+    case LS__PLAN_BROADCAST:
+    case LS__PLAN_BINOMIAL:
+        return ls__oracle_value(o->id, root, i);
+    case LS__PLAN_SCATTER:
+        return ls__oracle_value(o->id, root, f->rank * o->count + i);
+    default: /* EXCHANGE */
+        return ls__oracle_value(o->id, (f->rank + f->size - root) % f->size, i);
+    }
+}
+
+static bool prepare(player *p, flight *f)
+{
+    count_elements(f);
+    f->in = take_memory(p, f->in_count, &f->in_bytes, &f->in_shared);
+    f->out = NULL;
+    if (f->in != NULL && !in_place(f->operation->kind)) {
+        f->out = take_memory(p, f->out_count, &f->out_bytes, &f->out_shared);
+    }
+    for (int64_t i = 0; f->in != NULL && i < f->in_count; i++) {
+        f->in[i] = ls__oracle_value(f->operation->id, f->rank, i);
+    }
+    return p->status == LS_OK;
+}
+
+static ls_status start_other(player *p, flight *f, int64_t count, const ls_collective_options *with)
+{
+    const ls__plan_operation *o = f->operation;
+    const int root = o->root % f->size;
+    const int to = (f->rank + root) % f->size, from = (f->rank + f->size - root) % f->size;
+    const int tag = f->number;
+    (void)p;
+    switch (o->kind) {
+    case LS__PLAN_REDUCE:
+        return ls_reduce(f->group, f->in, f->out, count, LS_FLOAT32, LS_SUM, root, with, &f->work);
+    case LS__PLAN_GATHER:
+        return ls_gather(f->group, f->in, f->out, count, LS_FLOAT32, root, with, &f->work);
+    case LS__PLAN_SCATTER:
+        return ls_scatter(f->group, f->in, f->out, count, LS_FLOAT32, root, with, &f->work);
+    case LS__PLAN_BARRIER:
+        return ls_barrier(f->group, with, &f->work);
+    default:
+        LS_TRY(ls_send(f->group, f->in, count, LS_FLOAT32, to, tag, NULL, &f->work));
+        return ls_recv(f->group, f->out, o->count, LS_FLOAT32, from, tag, NULL, &f->other);
+    }
+}
+
+/* The call, with what the plan wants wrong about it. */
+static ls_status start(player *p, flight *f)
+{
+    const ls__plan_operation *o = f->operation;
+    const ls__plan_wrong how = p->wrong != NULL ? p->wrong->how : LS__WRONG_KINDS;
+    const int64_t count = how == LS__WRONG_COUNT ? o->count - 1 : o->count;
+    const ls_dtype dtype = how == LS__WRONG_DTYPE ? LS_INT32 : LS_FLOAT32;
+    const ls_reduce_op op = how == LS__WRONG_OP ? LS_MAX : LS_SUM;
+    const bool divides = o->kind == LS__PLAN_DIVIDED || o->kind == LS__PLAN_DOUBLING;
+    ls_collective_options with = {.size = sizeof with,
+                                  .divisor = divides ? 3 : 0,
+                                  .tag = how == LS__WRONG_TAG ? "another" : NULL};
+    if (how == LS__WRONG_OPERATION) {
+        f->another = true;
+        return ls_broadcast(f->group, f->in, count, dtype, 0, &with, &f->work);
+    }
+    if (how == LS__WRONG_DTYPE || how == LS__WRONG_OP) {
+        with.divisor = 0; /* has no meaning then, which is said before anything is compared */
+    }
+    switch (o->kind) {
+    case LS__PLAN_DOUBLING:
+        with.algorithm = "recursive_doubling";
+        return ls_all_reduce(f->group, f->in, count, dtype, op, &with, &f->work);
+    case LS__PLAN_ALL_REDUCE:
+    case LS__PLAN_DIVIDED:
+        return ls_all_reduce(f->group, f->in, count, dtype, op, &with, &f->work);
+    case LS__PLAN_REDUCE_SCATTER:
+        return ls_reduce_scatter(f->group, f->in, f->out, count, dtype, op, &with, &f->work);
+    case LS__PLAN_ALL_GATHER:
+        return ls_all_gather(f->group, f->in, f->out, count, dtype, &with, &f->work);
+    case LS__PLAN_BINOMIAL:
+        with.algorithm = "binomial";
+        return ls_broadcast(f->group, f->in, count, dtype, o->root % f->size, &with, &f->work);
+    case LS__PLAN_BROADCAST:
+        return ls_broadcast(f->group, f->in, count, dtype, o->root % f->size, &with, &f->work);
+    default:
+        return start_other(p, f, count, &with);
+    }
+}
+
+static void check_result(const player *p, const flight *f)
+{
+    const float *out = f->out != NULL ? f->out : f->in;
+    const int64_t step = f->out_count / CHECKED + 1;
+    for (int64_t i = 0; i < f->out_count; i += step) {
+        const float want = wanted(f, i);
+        if (memcmp(&out[i], &want, sizeof want) != 0) {
+            ls__sim_stop("wrong bits: operation %d (%s of %lld on a group of %d) on rank %d: "
+                         "element %lld is %.9g, must be %.9g",
+                         f->number, ls__plan_kind_name(f->operation->kind),
+                         (long long)f->operation->count, f->size, p->rank, (long long)i,
+                         (double)out[i], (double)want);
+            return;
+        }
+    }
+}
+
+static ls_status wait_for(player *p, ls_work *work, int number)
+{
+    const uint64_t begun = ls__sim->now_ns;
+    const ls_status status = work != NULL ? ls_work_wait(work) : LS_OK;
+    const uint64_t took = ls__sim->now_ns - begun;
+    if (took > p->outcome->longest_ns) {
+        p->outcome->longest_ns = took;
+        p->outcome->longest = number;
+    }
+    return status;
+}
+
+static void land(player *p, flight *f)
+{
+    (void)failed(p, wait_for(p, f->work, f->number));
+    (void)failed(p, wait_for(p, f->other, f->number));
+    if (p->status == LS_OK && !f->another) {
+        check_result(p, f);
+    }
+    give_memory(f->in, f->in_bytes, f->in_shared);
+    give_memory(f->out, f->out_bytes, f->out_shared);
+    *f = (flight){0};
+}
+
+static void land_all(player *p)
+{
+    for (int i = 0; i < FLIGHTS; i++) {
+        if (p->flight[i].operation != NULL) {
+            land(p, &p->flight[i]);
+        }
+    }
+}
+
+/* ---- groups -------------------------------------------------------------------------------- */
+
+/* Group 1: all, in another order. Group 2: the even or the odd ranks. */
+static ls_status make_second(player *p)
+{
+    int ranks[LS__PLAN_RANKS_MAX];
+    for (int r = 0; r < p->plan->ranks; r++) {
+        ranks[r] = p->plan->ranks - 1 - r;
+    }
+    return ls_group_new(ls_world(), ranks, p->plan->ranks, NULL, &p->group[1]);
+}
+
+static ls_status make_halves(player *p)
+{
+    for (int half = 0; half < 2 && half < p->plan->ranks; half++) {
+        int ranks[LS__PLAN_RANKS_MAX], count = 0;
+        ls_group *made = NULL;
+        for (int r = half; r < p->plan->ranks; r += 2) {
+            ranks[count++] = r;
+        }
+        LS_TRY(ls_group_new(ls_world(), ranks, count, "half", &made));
+        p->group[2] = made != NULL ? made : p->group[2];
+    }
+    return LS_OK;
+}
+
+static ls_status regroup(player *p)
+{
+    land_all(p);
+    if (p->status != LS_OK) {
+        return LS_OK;
+    }
+    ls_group *old = p->group[1];
+    p->group[1] = NULL;
+    LS_TRY(ls_group_free(old));
+    return make_second(p);
+}
+
+static ls_status make_groups(player *p)
+{
+    p->group[0] = ls_world();
+    if (!p->plan->groups) {
+        return LS_OK;
+    }
+    LS_TRY(make_second(p));
+    return make_halves(p);
+}
+
+/* ---- the script ---------------------------------------------------------------------------- */
+
+static void play_operation(player *p, int number)
+{
+    const ls__plan_operation *o = &p->plan->operation[number];
+    flight *f = &p->flight[ls__sim_below(&p->dice, FLIGHTS)];
+    p->outcome->operation = number;
+    if (f->operation != NULL) {
+        land(p, f);
+    }
+    if (p->status == LS_OK && o->kind == LS__PLAN_REGROUP) {
+        (void)failed(p, regroup(p));
+        return;
+    }
+    if (p->status != LS_OK) {
+        return;
+    }
+    *f = (flight){.operation = o, .number = number, .group = p->group[o->group]};
+    f->rank = ls_group_rank(f->group);
+    f->size = ls_group_size(f->group);
+    if (prepare(p, f) && !failed(p, start(p, f)) && (o->wait || ls__sim_below(&p->dice, 6) == 0)) {
+        land(p, f);
+    }
+}
+
+/* What the plan has this rank do instead; true: nothing more of this operation. */
+static bool play_fault(player *p, ls__fault *f)
+{
+    f->done = true;
+    switch (f->kind) {
+    case LS__FAULT_EXIT:
+        p->outcome->reported = true;
+        ls__sim_die(ls__sim_current(), ls__sim_exited(f->code));
+        return true;
+    case LS__FAULT_ABORT:
+        (void)failed(p, ls_group_abort(p->group[p->plan->operation[f->operation].group],
+                                       "the simulation wants it"));
+        return false;
+    default:
+        p->wrong = f;
+        return f->how == LS__WRONG_MISSING;
+    }
+}
+
+static void play(player *p)
+{
+    for (int i = 0; i < p->plan->operations && p->status == LS_OK; i++) {
+        ls__fault *fault = own_fault(p, i);
+        p->wrong = NULL;
+        if (fault == NULL || !play_fault(p, fault)) {
+            play_operation(p, i);
+        }
+    }
+    land_all(p);
+}
+
+static void leave(player *p)
+{
+    for (int g = LS__PLAN_GROUPS - 1; g > 0; g--) {
+        if (p->group[g] != NULL) {
+            (void)failed(p, ls_group_free(p->group[g]));
+        }
+    }
+    (void)failed(p, ls_finalize());
+    p->outcome->finalized = true;
+}
+
+static int own_rank(void)
+{
+    const ls__sim_process *self = ls__sim_current();
+    for (int i = 0; i < self->settings; i++) {
+        int rank = -1;
+        if (sscanf(self->setting[i], "RANK=%d", &rank) == 1) {
+            return rank;
+        }
+    }
+    return -1;
+}
+
+int ls__player_main(void *arg)
+{
+    ls__plan *plan = arg;
+    player *p = ls__sim_alloc(sizeof *p);
+    *p = (player){.plan = plan, .rank = own_rank()};
+    LS_ASSERT(p->rank >= 0 && p->rank < plan->ranks);
+    p->outcome = &plan->outcome[p->rank];
+    p->outcome->process = ls__sim_current();
+    p->outcome->began = true;
+    p->dice.state = plan->seed ^ (uint64_t)(p->rank + 1) << 40;
+    snprintf(p->outcome->process->name, sizeof p->outcome->process->name, "rank %d", p->rank);
+    if (failed(p, ls_init(LS_OPTIONS(ls_init_options, .timeout_ms = plan->timeout_ms)))) {
+        return 1;
+    }
+    if (!failed(p, make_groups(p))) {
+        play(p);
+    }
+    /* A program that failed may leave, or end as LS_CHECK does. With several groups it ends: a
+     * collective ls_group_free would only confuse those who still work in the others. */
+    if (p->status == LS_OK || (!plan->groups && ls__sim_below(&p->dice, 2) == 0)) {
+        leave(p);
+    }
+    report(p, LS_OK, "");
+    p->outcome->bytes = ls__sim_current()->bytes;
+    p->outcome->fds = ls__sim_current()->open_fds;
+    return p->status == LS_OK ? 0 : 1;
+}

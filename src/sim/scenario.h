@@ -1,0 +1,157 @@
+/* A scenario: a job of some ranks that runs a script of operations while something goes wrong, and
+ * the verdict about how it came through. All of it follows from a seed.
+ *
+ *     draw ──▶ plan: hosts, ranks, groups, operations, faults, pace
+ *     play ──▶ the launcher's front, agent and ranks as simulated processes; each rank runs the
+ *              script, compares every result with a plain loop, and notes how its run ended
+ *     judge ─▶ all well with the right bits, or the same named error on every live rank
+ */
+#ifndef LS_SIM_SCENARIO_H
+#define LS_SIM_SCENARIO_H
+
+#include "launch/launch.h"
+#include "sim/sim.h"
+
+#define LS__PLAN_RANKS_MAX 16
+#define LS__PLAN_OPERATIONS_MAX 64
+#define LS__PLAN_FAULTS_MAX 3
+#define LS__PLAN_GROUPS 3
+
+typedef enum ls__plan_kind {
+    LS__PLAN_ALL_REDUCE,
+    LS__PLAN_DIVIDED,  /* all_reduce with a divisor */
+    LS__PLAN_DOUBLING, /* all_reduce by recursive doubling, in messages */
+    LS__PLAN_REDUCE_SCATTER,
+    LS__PLAN_ALL_GATHER,
+    LS__PLAN_BROADCAST,
+    LS__PLAN_BINOMIAL, /* broadcast in messages */
+    LS__PLAN_REDUCE,
+    LS__PLAN_GATHER,
+    LS__PLAN_SCATTER,
+    LS__PLAN_BARRIER,
+    LS__PLAN_EXCHANGE, /* send and recv around the ring */
+    LS__PLAN_REGROUP,  /* frees the second group and makes another */
+    LS__PLAN_KINDS
+} ls__plan_kind;
+
+typedef struct ls__plan_operation {
+    uint64_t id; /* what its values are drawn from */
+    ls__plan_kind kind;
+    int group;
+    int64_t count;
+    int root;
+    bool wait; /* at once, by every rank; otherwise each as its own dice fall */
+} ls__plan_operation;
+
+typedef enum ls__plan_wrong { /* how a rank's call differs */
+                              LS__WRONG_COUNT,
+                              LS__WRONG_DTYPE,
+                              LS__WRONG_OP,
+                              LS__WRONG_OPERATION,
+                              LS__WRONG_TAG,
+                              LS__WRONG_MISSING,
+                              LS__WRONG_KINDS
+} ls__plan_wrong;
+
+typedef enum ls__fault_kind {
+    LS__FAULT_SLOW,   /* a rank gets little of the processor */
+    LS__FAULT_STALL,  /* stopped for less than the deadline */
+    LS__FAULT_FREEZE, /* stopped for longer */
+    LS__FAULT_KILL,   /* SIGKILL */
+    LS__FAULT_EXIT,   /* ends without a word */
+    LS__FAULT_WRONG,  /* calls something else */
+    LS__FAULT_ABORT,  /* ls_group_abort */
+    LS__FAULT_MEMORY, /* an allocation fails */
+    LS__FAULT_AGENT,  /* the launcher's agent is killed */
+    LS__FAULT_FRONT,  /* the launcher itself is */
+    /* Of several hosts. */
+    LS__FAULT_RESET,   /* a connection between two ranks is reset */
+    LS__FAULT_CUT,     /* two hosts do not reach each other, for good */
+    LS__FAULT_ONE_WAY, /* one does not reach the other */
+    LS__FAULT_GAP,     /* the same as CUT for a moment that nobody may take amiss */
+    LS__FAULT_HOST,    /* a host is gone without a word */
+    LS__FAULT_KINDS
+} ls__fault_kind;
+
+typedef struct ls__fault {
+    ls__fault_kind kind;
+    int rank;
+    int operation;      /* EXIT, WRONG, ABORT: at this one */
+    ls__plan_wrong how; /* WRONG */
+    int code;           /* EXIT */
+    uint64_t call;      /* KILL, STALL, …: at the rank's call of the env table of this number */
+    uint64_t for_ns;    /* STALL, FREEZE */
+    int host, other;    /* of several hosts */
+    bool armed, done;
+} ls__fault;
+
+typedef struct ls__rank_outcome {
+    ls__sim_process *process;
+    bool began;    /* its main was entered */
+    bool reported; /* what follows is said */
+    ls_status status;
+    char text[LS__MESSAGE_MAX];
+    int operation; /* how far it came */
+    uint64_t at_ns;
+    bool finalized;
+    size_t bytes; /* allocated at the end */
+    int fds;
+    uint64_t longest_ns; /* that a call waited */
+    int longest;         /* which operation */
+} ls__rank_outcome;
+
+typedef struct ls__plan {
+    uint64_t seed;
+    int ranks, hosts;
+    int on_host[LS__SIM_HOSTS_MAX]; /* ranks; they follow each other */
+    int host_of[LS__PLAN_RANKS_MAX];
+    int operations;
+    ls__plan_operation operation[LS__PLAN_OPERATIONS_MAX];
+    int faults;
+    ls__fault fault[LS__PLAN_FAULTS_MAX];
+    bool groups; /* others than the world */
+    int64_t timeout_ms;
+    ls__rank_outcome outcome[LS__PLAN_RANKS_MAX];
+    struct ls__plan_node { /* what `lockstep run` is on each host */
+        struct ls__plan *plan;
+        int host;
+        ls__sim_process *front;
+        bool ended;
+        ls_status status;
+        ls__job_result result;
+    } node[LS__SIM_HOSTS_MAX];
+} ls__plan;
+
+typedef struct ls__plan_node ls__plan_node;
+
+/* draw.c */
+void ls__plan_draw(ls__plan *plan, uint64_t seed, int ranks); /* ranks 0: by the seed, too */
+const char *ls__fault_name(ls__fault_kind kind);
+const char *ls__plan_kind_name(ls__plan_kind kind);
+/* player.c: the main of a rank. */
+int ls__player_main(void *plan);
+/* oracle.c */
+float ls__oracle_value(uint64_t id, int rank, int64_t i);
+float ls__oracle_sum(uint64_t id, int64_t i, int ranks);
+/* judge.c: NULL: all is as it must be. */
+const char *ls__plan_judge(ls__plan *plan);
+
+typedef struct ls__scenario_options {
+    int ranks;
+    void (*log)(void *arg, const char *line);
+    void *log_arg;
+    bool log_switches;
+} ls__scenario_options;
+
+typedef struct ls__scenario_result {
+    bool good;
+    char why[LS__SIM_TEXT_MAX];
+    char about[256]; /* the plan in a line */
+    uint64_t hash, switches, calls, virtual_ns;
+} ls__scenario_result;
+
+/* scenario.c */
+void ls__scenario_run(uint64_t seed, const ls__scenario_options *options,
+                      ls__scenario_result *result);
+
+#endif

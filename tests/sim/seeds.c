@@ -1,0 +1,117 @@
+/* The simulation over seeds: fresh ones, those that found bugs, and those in which a planted bug
+ * must be found. */
+#include "test.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool is_long(void)
+{
+    return getenv("TEST_LONG") != NULL;
+}
+
+static test_output sim(const char *arguments, int deadline_seconds)
+{
+    char command[512];
+    snprintf(command, sizeof command, "'%s' sim-test %s", test_build_path("lockstep"), arguments);
+    return test_run(command, deadline_seconds);
+}
+
+static void check_good(const char *arguments, int deadline_seconds)
+{
+    test_output out = sim(arguments, deadline_seconds);
+    if (out.status != 0) {
+        test_fail(__FILE__, __LINE__, "lockstep sim-test %s: status %d\n%s", arguments, out.status,
+                  out.text);
+    }
+    free(out.text);
+}
+
+TEST_OF(every_seed_ends_with_the_right_bits_or_one_named_error, 0, 600)
+{
+    char arguments[64];
+    const unsigned long long seeds = is_long() ? 100000 : 600;
+    const unsigned long long first = test_seed() % 1000000 * 1000;
+    snprintf(arguments, sizeof arguments, "--seeds %llu-%llu", first, first + seeds - 1);
+    check_good(arguments, 590);
+}
+
+/* Each has found a bug; what it was stands in the commit that fixed it. */
+TEST(seeds_that_found_bugs_hold)
+{
+    static const char *const seeds[] = {"1-60"};
+    for (size_t i = 0; i < sizeof seeds / sizeof *seeds; i++) {
+        char arguments[64];
+        snprintf(arguments, sizeof arguments, "--seeds %s", seeds[i]);
+        check_good(arguments, 50);
+    }
+}
+
+static char *read_all(const char *path)
+{
+    FILE *file = fopen(path, "r");
+    CHECK(file != NULL);
+    CHECK(fseek(file, 0, SEEK_END) == 0);
+    const long bytes = ftell(file);
+    CHECK(bytes > 0);
+    rewind(file);
+    char *text = calloc(1, (size_t)bytes + 1);
+    CHECK(text != NULL && fread(text, 1, (size_t)bytes, file) == (size_t)bytes);
+    CHECK(fclose(file) == 0);
+    return text;
+}
+
+/* Whatever ran before it in the same process. */
+TEST(a_seed_gives_the_same_event_log_to_the_last_byte)
+{
+    char path[2][64] = {"/tmp/lockstep-sim-XXXXXX", "/tmp/lockstep-sim-XXXXXX"}, arguments[160];
+    char *text[2];
+    const char *const seeds[2] = {"900-919", "919"};
+    for (int i = 0; i < 2; i++) {
+        CHECK(mkstemp(path[i]) >= 0);
+        snprintf(arguments, sizeof arguments, "--seeds %s --log %s", seeds[i], path[i]);
+        check_good(arguments, 30);
+        text[i] = read_all(path[i]);
+        (void)remove(path[i]);
+    }
+    const size_t longer = strlen(text[0]), shorter = strlen(text[1]);
+    CHECK(shorter > 10000 && longer > shorter);
+    CHECK(strcmp(text[0] + longer - shorter, text[1]) == 0);
+    free(text[0]);
+    free(text[1]);
+}
+
+static void check_found(const char *bug)
+{
+    char arguments[96];
+    snprintf(arguments, sizeof arguments, "--seeds 1-10000 --until-found --planted %s", bug);
+    check_good(arguments, 290);
+}
+
+TEST_OF(a_comparison_that_is_skipped_is_found, 0, 300)
+{
+    check_found("comparison");
+}
+
+TEST_OF(a_deadline_that_is_not_looked_at_is_found, 0, 300)
+{
+    check_found("deadline");
+}
+
+TEST_OF(a_fence_that_is_left_out_is_found, 0, 300)
+{
+    check_found("fence");
+}
+
+TEST_OF(a_wake_up_that_is_lost_is_found, 0, 300)
+{
+    check_found("wake");
+}
+
+TEST_OF(a_slot_of_another_generation_is_found, 0, 300)
+{
+    check_found("generation");
+}
+
+TEST_MAIN
