@@ -334,6 +334,10 @@ static int check_nodes(asked *a)
                    ? wrong("--node-rank needs --nnodes, the number of hosts%s%s", "", "")
                    : 0;
     }
+    if (a->node_given && job->node >= job->nodes) {
+        return wrong("--node-rank is not below --nnodes: give 0 to the number of hosts - 1%s%s", "",
+                     "");
+    }
     job->node = a->node_given ? job->node : -1;
     if (job->rendezvous == NULL && a->master_addr != NULL) {
         snprintf(a->rendezvous, sizeof a->rendezvous, "%.255s:%.10s", a->master_addr,

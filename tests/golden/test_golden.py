@@ -38,6 +38,8 @@ VARIES = [
     (re.compile(r"(kill -CONT|\bpid) \d+"), r"\1 <pid>"),
     (re.compile(r"(layout [\d.]+?|board of )\d[\d.]*"), r"\1<bytes>"),
     (re.compile(r"\bprocess \d+"), "process <pid>"),
+    (re.compile(r"\bowner \d+, this user is \d+"), "owner <uid>, this user is <uid>"),
+    (re.compile(r"\(([0-9a-f.:]+(?:, |(?=\))))+\)"), "(<addresses>)"),
     (re.compile(r"\bhost " + re.escape(socket.gethostname()) + r"\b"), "host <host>"),
     (re.compile(r"\b\d+\.\d+ s\b"), "<seconds> s"),
     (re.compile(r"0x[0-9a-f]{6,}"), "<address>"),
@@ -46,7 +48,7 @@ VARIES = [
     (re.compile(r"(none of base, v3, v4; )\w+"), r"\1<isa>"),
     (re.compile(r"(LOCKSTEP_THREADS=.*; )\d+ is"), r"\1<n> is"),
     (re.compile(r"libcrypto \([^)]*\)"), "libcrypto (<version>)"),
-    (re.compile(r"\b127\.0\.0\.1:\d+"), "127.0.0.1:<port>"),
+    (re.compile(r"(--rendezvous \S+|\b127\.0\.0\.1):\d+"), r"\1:<port>"),
 ]
 
 
@@ -82,16 +84,28 @@ def case_of(program, name, ranks, hosts):
     return name, normal(text) + (f"status {status}\n" if status != 0 else "")
 
 
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return str(s.getsockname()[1])
+
+
 def command_of(line):
     words = shlex.split(line)
     settings = {}
     while "=" in words[0] and not words[0].startswith("-"):
         name, value = words.pop(0).split("=", 1)
         settings[name] = value
-    program = COMMAND if words[0] == "lockstep" else str(BUILD / words[0])
+    program = {"lockstep": COMMAND, "sh": "sh"}.get(words[0], str(BUILD / words[0]))
     with tempfile.TemporaryDirectory(prefix="lockstep-golden-") as folder:
-        words = [word.replace("@FOLDER@", folder).replace("@BUILD@", str(BUILD))
-                 for word in words[1:]]
+        port = free_port()
+
+        def fill(word):
+            for name, value in (("FOLDER", folder), ("BUILD", str(BUILD)), ("PORT", port)):
+                word = word.replace(f"@{name}@", value)
+            return word
+        words = [fill(word) for word in words[1:]]
+        settings = {name: fill(value) for name, value in settings.items()}
         text, status = output_of([program, *words], **settings)
     return line, normal(text) + f"status {status}\n"
 
