@@ -194,7 +194,7 @@ struct ls__env {
     /* A descriptor that becomes readable when a process, of this user, ends; -ESRCH: it has. */
     int (*watch_process)(const ls__env *env, pid_t pid);
     /* What it is doing, by the letter of /proc: 'R', 'S', 'D', 'T' stopped, 't' held by a debugger,
-     * 'Z' ended and not reaped; -ENOENT: there is none. */
+     * 'Z' ended and not reaped; 'K': SIGKILL is on its way; -ENOENT: there is none. */
     int (*process_state)(const ls__env *env, pid_t pid);
 
     /* Wishes to stop. catch_stop: SIGINT and SIGTERM are noted instead of ending the process, where
@@ -217,7 +217,10 @@ struct ls__env {
     int (*adopt_orphans)(const ls__env *env);
     int (*wait_any)(const ls__env *env,
                     ls__env_exit *out); /* -EAGAIN or -ECHILD: none ended, none left */
-    int (*kill_children)(const ls__env *env, int signal);     /* all; returns how many */
+    int (*kill_children)(const ls__env *env, int signal); /* all; returns how many */
+    /* All of this user, but this one, that were started with `variable` ("NAME=value") in their
+     * environment; returns how many. */
+    int (*kill_marked)(const ls__env *env, const char *variable, int signal);
     int (*allow_descriptors)(const ls__env *env, int count);  /* raises the limit, if it may */
     int (*make_folder)(const ls__env *env, const char *path); /* 0 also when it exists */
     int (*host_name)(const ls__env *env, char *out, size_t bytes);

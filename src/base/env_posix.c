@@ -80,6 +80,7 @@ static const ls__env posix = {
     .adopt_orphans = ls__posix_adopt_orphans,
     .wait_any = ls__posix_wait_any,
     .kill_children = ls__posix_kill_children,
+    .kill_marked = ls__posix_kill_marked,
     .allow_descriptors = ls__posix_allow_descriptors,
     .make_folder = ls__posix_make_folder,
     .host_name = ls__posix_host_name,

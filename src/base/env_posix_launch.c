@@ -116,11 +116,16 @@ int ls__posix_wait_any(const ls__env *env, ls__env_exit *out)
     return ls__posix_wait_exit(env, -1, out);
 }
 
-/* State and parent stand behind the name in /proc/PID/stat; the name may contain anything, so they
- * are looked for behind the last ")". */
-static int look_at(pid_t pid, char *state, long *parent)
+typedef struct look { /* at /proc/PID/stat */
+    char state;
+    long parent;
+    unsigned long pending; /* signals that the first thread has not taken yet; bit 0 is signal 1 */
+} look;
+
+/* The values stand behind the name, which may contain anything: so behind the last ")". */
+static int look_at(pid_t pid, look *out)
 {
-    char path[64], line[512];
+    char path[64], line[1024];
     snprintf(path, sizeof path, "/proc/%ld/stat", (long)pid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
@@ -130,26 +135,30 @@ static int look_at(pid_t pid, char *state, long *parent)
     (void)close(fd);
     line[got > 0 ? got : 0] = '\0';
     const char *end = strrchr(line, ')');
-    return end != NULL && sscanf(end + 1, " %c %ld", state, parent) == 2 ? 0 : -ENOENT;
+    const char *const format = " %c %ld %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s"
+                               " %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %lu";
+    return end != NULL && sscanf(end + 1, format, &out->state, &out->parent, &out->pending) == 3
+               ? 0
+               : -ENOENT;
 }
 
 static pid_t parent_of(pid_t pid)
 {
-    char state;
-    long parent;
-    return look_at(pid, &state, &parent) == 0 ? (pid_t)parent : -1;
+    look found;
+    return look_at(pid, &found) == 0 ? (pid_t)found.parent : -1;
 }
 
 int ls__posix_process_state(const ls__env *env LS__UNUSED, pid_t pid)
 {
-    char state;
-    long parent;
-    int error = look_at(pid, &state, &parent);
-    return error < 0 ? error : state;
+    look found;
+    int error = look_at(pid, &found);
+    bool killed = error == 0 && found.state != 'Z' && (found.pending >> (SIGKILL - 1) & 1) != 0;
+    return error < 0 ? error : killed ? 'K' : found.state;
 }
 
-/* Whether a process was started with a variable. One that may not be looked at: no. */
-static bool started_with(pid_t pid, const char *name)
+/* Whether a process was started with a variable: its name and '=', or the whole entry and 0. One
+ * that may not be looked at: no. */
+static bool started_with(pid_t pid, const char *name, char end)
 {
     char path[64], window[8192 + 256];
     size_t length = strlen(name), held = 1;
@@ -162,7 +171,7 @@ static bool started_with(pid_t pid, const char *name)
         held += got > 0 ? (size_t)got : 0;
         for (size_t i = 0; i + length + 2 <= held && !found; i++) {
             found = window[i] == '\0' && memcmp(window + i + 1, name, length) == 0 &&
-                    window[i + 1 + length] == '=';
+                    window[i + 1 + length] == end;
         }
         const size_t keep = held < 256 ? held : 256; /* a name may lie across two pieces */
         memmove(window, window + held - keep, keep);
@@ -177,7 +186,7 @@ static bool started_with(pid_t pid, const char *name)
 pid_t ls__posix_starter(const ls__env *env LS__UNUSED, const char *name)
 {
     pid_t pid = getppid();
-    for (pid_t above = pid; pid > 1 && above > 0 && started_with(pid, name); pid = above) {
+    for (pid_t above = pid; pid > 1 && above > 0 && started_with(pid, name, '='); pid = above) {
         above = parent_of(pid);
     }
     return pid;
@@ -194,6 +203,24 @@ int ls__posix_kill_children(const ls__env *env LS__UNUSED, int signal)
     for (struct dirent *entry = readdir(folder); entry != NULL; entry = readdir(folder)) {
         long pid = strtol(entry->d_name, NULL, 10);
         if (pid > 0 && parent_of((pid_t)pid) == self) {
+            count += kill((pid_t)pid, signal) == 0;
+        }
+    }
+    (void)closedir(folder);
+    return count;
+}
+
+int ls__posix_kill_marked(const ls__env *env LS__UNUSED, const char *variable, int signal)
+{
+    int count = 0;
+    const long self = (long)getpid();
+    DIR *folder = opendir("/proc");
+    if (folder == NULL) {
+        return -errno;
+    }
+    for (struct dirent *entry = readdir(folder); entry != NULL; entry = readdir(folder)) {
+        long pid = strtol(entry->d_name, NULL, 10);
+        if (pid > 0 && pid != self && started_with((pid_t)pid, variable, '\0')) {
             count += kill((pid_t)pid, signal) == 0;
         }
     }

@@ -36,6 +36,7 @@ static const ls__setting table[] = {
     {"LOCAL_WORLD_SIZE", "1", "set by the launcher: number of ranks of its host"},
     {"OMP_NUM_THREADS", "", "compute threads of a rank, where LOCKSTEP_THREADS is not set"},
     {"GOMP_SPINCOUNT", "", "set by the launcher unless you did: how long idle threads spin"},
+    {"LOCKSTEP_JOB", "", "set by the launcher: the job's number, which its processes are known by"},
     {"LOCKSTEP_LIVE", "",
      "set by the launcher: 1 when its output is a terminal, where a rank may "
      "update a line with carriage returns"},

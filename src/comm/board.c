@@ -6,7 +6,6 @@
  */
 #include "comm/board.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -216,6 +215,11 @@ bool ls__board_stopped(const ls__board *board, const ls__env *env, int r)
     return state == 'T' || state == 't';
 }
 
+bool ls__board_unreaped(const ls__board *board, const ls__env *env, int r)
+{
+    return state_of(board, env, r) == 'Z';
+}
+
 /* What its process does when that is unusual: "is stopped (state T; …), " */
 static void add_state(ls__text *out, const ls__board *board, const ls__env *env, int r)
 {
@@ -227,7 +231,7 @@ static void add_state(ls__text *out, const ls__board *board, const ls__env *env,
         ls__text_add(out, "is held by a debugger (state t), ");
     } else if (state == 'D') {
         ls__text_add(out, "waits for a disk or a driver (state D), ");
-    } else if (state == 'Z' || state == -ENOENT) {
+    } else if (state == 'Z') {
         ls__text_add(out, "has ended, which the launcher (pid %d) has not told, ",
                      board->launcher_pid);
     }

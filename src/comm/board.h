@@ -159,6 +159,8 @@ bool ls__board_give(ls__board *board, const ls__env *env, const ls__verdict *ver
 
 /* Whether the process of local rank r is stopped by a signal or held by a debugger. */
 bool ls__board_stopped(const ls__board *board, const ls__env *env, int r);
+/* Whether it has ended and its launcher has not looked yet: that is stopped itself. */
+bool ls__board_unreaped(const ls__board *board, const ls__env *env, int r);
 
 /* Bumps the doorbell of local rank r and wakes its sleepers. */
 void ls__board_ring(ls__board *board, const ls__env *env, int r);

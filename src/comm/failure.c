@@ -27,7 +27,7 @@ void ls__comm_tell_board(const ls__comm *comm, ls_status status, const char *tex
     ls__board_rank *me = comm->me;
     const bool free = atomic_load_explicit(&me->failed, memory_order_relaxed) == 0 ||
                       atomic_load_explicit(&me->survived, memory_order_relaxed) != 0;
-    if (status != LS_ERR_PEER && free) {
+    if (free) {
         atomic_store_explicit(&me->failed, 0, memory_order_release);
         atomic_store_explicit(&me->survived, 0, memory_order_relaxed);
         atomic_store_explicit(&me->failed_ns, comm->env->now_ns(comm->env), memory_order_relaxed);
@@ -39,7 +39,9 @@ void ls__comm_tell_board(const ls__comm *comm, ls_status status, const char *tex
 
 void ls__group_tell_board(ls_group *group, ls_status status, const char *text)
 {
-    ls__comm_tell_board(group->comm, status, text);
+    if (status != LS_ERR_PEER) { /* that is what the launcher has said, or a peer that left */
+        ls__comm_tell_board(group->comm, status, text);
+    }
 }
 
 void ls__group_cause(ls_group *group, ls_status status, const char *text)
@@ -441,16 +443,25 @@ static bool came_before_it_left(const ls_group *group, ls_work *work, int r, uin
     return first_look;
 }
 
+/* A launcher that is stopped itself tells of no death. */
+static bool ended_untold(const ls_group *group, const ls_work *work, int r, uint64_t now_ns)
+{
+    const ls__member *m = &group->member[r];
+    return !m->far && now_ns > work->queued_ns + LS__STALL_NS &&
+           ls__board_unreaped(group->comm->board, group->comm->env, m->local);
+}
+
 /* Of a death the launcher's verdict knows more: it is waited for. */
 static bool is_gone(const ls_group *group, ls_work *work, int r, uint64_t now_ns, ls__life life)
 {
     if (life == LS__LIFE_LEFT) {
         return !came_before_it_left(group, work, r, now_ns);
     }
-    if (life == LS__LIFE_DEAD && work->gone_seen_ns == 0) {
+    const bool dead = life == LS__LIFE_DEAD || ended_untold(group, work, r, now_ns);
+    if (dead && work->gone_seen_ns == 0) {
         work->gone_seen_ns = now_ns;
     }
-    return life == LS__LIFE_DEAD && now_ns - work->gone_seen_ns > LS__GRACE_NS;
+    return dead && now_ns - work->gone_seen_ns > LS__GRACE_NS;
 }
 
 /* A member that is missing and cannot come any more. */

@@ -492,6 +492,7 @@ static void give_up(ls__comm *comm, int r, const char *why)
              "the connection between rank %d and rank %d broke (%s), and no launcher has told why: "
              "%s; look at that host and the network between (unconfirmed)",
              comm->runtime->rank, r, why, doing);
+    ls__comm_tell_board(comm, LS_ERR_PEER, text);
     LS__LIST_EACH (at, &comm->groups) {
         ls_group *group = LS__LIST_ITEM(at, ls_group, link);
         if (has_member(group, r) &&

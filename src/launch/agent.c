@@ -1,6 +1,6 @@
 /* The agent: one loop over everything that can happen to a job.
  *
- *     poll:  signals · the front's end · each rank's end (pidfd) · output · store
+ *     poll:  signals · the front's end · the ranks' ends (ends.c) · output · store
  *     then:  what came is served, ends are judged, and what outlives its time is killed
  *
  * The job is over when no rank runs, nothing that ranks started is left (orphans become the agent's
@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define FIXED_ITEMS 2
+#define FIXED_ITEMS 3
 #define LINGER_MS 200      /* for output that is still in the pipes of ended ranks */
 #define ORPHAN_TERM_MS 200 /* for orphans, between SIGTERM and SIGKILL */
 #define ORPHAN_LOOK_MS 20  /* between two looks at orphans that were killed */
@@ -126,6 +126,10 @@ static ls_status set_up(ls__agent *agent)
     int error = env->adopt_orphans(env);
     if (error < 0) {
         return ls__fail(LS_ERR_SYSTEM, "becoming the reaper of orphans: %s", strerror(-error));
+    }
+    agent->ends_fd = env->poller_open(env);
+    if (agent->ends_fd < 0) {
+        return ls__fail(LS_ERR_SYSTEM, "watching processes: %s", strerror(-agent->ends_fd));
     }
     look_around(agent);
     agent->item_room = FIXED_ITEMS + 4 * job->ranks + 3;
@@ -242,38 +246,16 @@ static void take_signals(ls__agent *agent)
 
 /* ---- ends ----------------------------------------------------------------------------------- */
 
-static void note_end(ls__agent *agent, ls__agent_rank *rank, const ls__env_exit *how)
-{
-    ls__board_rank *place = &agent->board->rank[rank - agent->rank];
-    uint32_t life = atomic_load_explicit(&place->life, memory_order_acquire);
-    rank->exit = *how;
-    rank->life = (ls__life)life;
-    rank->ended = true;
-    rank->ended_ns = agent->env->now_ns(agent->env);
-    agent->running--;
-    agent->env->close(agent->env, rank->pidfd);
-    rank->pidfd = -1;
-}
-
-/* A rank that ended takes what it started along; its number is still its own until it is reaped. */
-static void reap_rank(ls__agent *agent, ls__agent_rank *rank)
-{
-    ls__env_exit how;
-    (void)agent->env->kill_group(agent->env, rank->pid, SIGTERM);
-    if (agent->env->wait_exit(agent->env, rank->pid, &how) == 0) {
-        note_end(agent, rank, &how);
-    }
-}
-
 /* Reaps orphans. Returns false when no child at all is left. */
 static bool reap_others(ls__agent *agent)
 {
     ls__env_exit how;
+    ls__agent_reap(agent);
     int rc = agent->env->wait_any(agent->env, &how);
     for (; rc == 0; rc = agent->env->wait_any(agent->env, &how)) {
         for (int r = 0; r < agent->started; r++) {
             if (!agent->rank[r].ended && agent->rank[r].pid == how.pid) {
-                note_end(agent, &agent->rank[r], &how);
+                ls__agent_note_end(agent, r, &how);
             }
         }
     }
@@ -328,21 +310,17 @@ static void end_orphans(ls__agent *agent, uint64_t now)
 /* ---- the loop ------------------------------------------------------------------------------- */
 
 typedef struct layout { /* where the parts' items stand */
-    int ranks, output, nodes, store, count;
+    int output, nodes, store, count;
 } layout;
 
 static layout fill_items(ls__agent *agent, uint64_t *deadline)
 {
-    layout at = {.ranks = FIXED_ITEMS};
+    layout at = {0};
     ls__env_poll *items = agent->items;
     items[0] = (ls__env_poll){.fd = agent->signals_fd, .want_read = true};
     items[1] = (ls__env_poll){.fd = agent->alone ? -1 : agent->parent_fd, .want_read = true};
+    items[2] = (ls__env_poll){.fd = agent->ends_fd, .want_read = true};
     at.count = FIXED_ITEMS;
-    for (int r = 0; r < agent->started; r++) {
-        if (!agent->rank[r].ended) {
-            items[at.count++] = (ls__env_poll){.fd = agent->rank[r].pidfd, .want_read = true};
-        }
-    }
     at.output = at.count;
     if (agent->output != NULL) {
         at.count += ls__output_poll(agent->output, items + at.count, agent->item_room - at.count);
@@ -399,12 +377,7 @@ void ls__agent_turn(ls__agent *agent)
     if (items[1].can_read) {
         be_alone(agent);
     }
-    int item = at.ranks;
-    for (int r = 0; r < agent->started; r++) {
-        if (!agent->rank[r].ended && items[item++].can_read) {
-            reap_rank(agent, &agent->rank[r]);
-        }
-    }
+    ls__agent_reap(agent);
     if (agent->output != NULL) {
         ls__output_turn(agent->output, items + at.output, at.nodes - at.output);
     }
@@ -476,6 +449,9 @@ void ls__agent_run(ls__agent *agent)
     }
     if (sound) {
         ls__agent_say_where(agent);
+    }
+    if (sound) {
+        ls__agent_start_guard(agent);
     }
     for (int r = 0; sound && r < agent->job->ranks; r++) {
         sound = ls__agent_start_rank(agent, r);

@@ -16,6 +16,7 @@ typedef struct ls__agent_rank {
     int pidfd; /* -1: not started, or reaped */
     bool ended;
     uint64_t ended_ns;
+    int order;           /* 1: the first to end, or to be killed; 0: not known to do either */
     uint64_t stopped_ns; /* since when its process is stopped; 0: it is not */
     bool told_stopped;   /* the user was told */
     ls__life life;       /* what the board said when it ended */
@@ -40,11 +41,14 @@ typedef struct ls__agent {
     int started, running;
     ls__board *board;
     int board_fd, secret_fd;
+    int guard_fd; /* whose end wakes the guard; held until ours */
     uint8_t secret[LS__JOB_SECRET_BYTES];
     ls__store_server *store;
     ls__output *output; /* NULL: the ranks inherit ours */
 
     int signals_fd, parent_fd;
+    int ends_fd;               /* a poller of the ranks' pidfds */
+    int ends;                  /* orders given */
     int stop_signal;           /* the user's wish; passed on, or noted on the board. 0: none */
     uint64_t stop_ns;          /* when it came */
     int consequences;          /* ranks that the verdict stopped */
@@ -71,6 +75,18 @@ void ls__agent_turn(ls__agent *agent); /* agent.c: one turn of the loop */
 
 /* rank.c: starts rank r; false with result->cause and code set. */
 bool ls__agent_start_rank(ls__agent *agent, int r);
+
+/* ends.c */
+void ls__agent_watch_end(ls__agent *agent, int r);
+void ls__agent_reap(ls__agent *agent); /* the ranks that have ended, in that order */
+void ls__agent_note_end(ls__agent *agent, int r, const ls__env_exit *how); /* one that was reaped */
+bool ls__agent_awaits_end(const ls__agent *agent); /* of a rank that was killed before the others */
+
+#define LS__JOB_NUMBER_MAX 40
+/* guard.c: a process that outlives front and agent, and ends what carries the job's number. */
+void ls__agent_start_guard(ls__agent *agent);
+/* Of this attempt on this host; in the environment of every rank. */
+void ls__agent_number(const ls__agent *agent, char out[LS__JOB_NUMBER_MAX]);
 
 /* stopped.c: after a SIGCHLD, and at agent->stopped_ns. */
 void ls__agent_look_stopped(ls__agent *agent);

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "launch/agent.h"
 #include "launch/restart.h"
@@ -16,7 +17,8 @@
 #define FIXED_ITEMS 2
 #define ORPHAN_LOOK_MS 20
 
-static const int forwarded[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
+/* To the agent; but SIGCHLD is for us: it may have been stopped. */
+static const int forwarded[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD};
 
 typedef struct front {
     const ls__env *env;
@@ -70,7 +72,17 @@ static int next_signal(front *f)
     return number;
 }
 
-static bool agent_ended(front *f, int pidfd)
+/* A stopped agent sees no death and shows no output; nobody but us can tell. */
+static void look_at_agent(const front *f, pid_t agent)
+{
+    if (f->env->process_state(f->env, agent) == 'T') {
+        LS__WARN("the launcher's agent (process %d) is stopped (state T; `kill -CONT %d` lets it "
+                 "go on): until then no failure is reported and no output shown",
+                 (int)agent, (int)agent);
+    }
+}
+
+static bool agent_ended(front *f, pid_t pid, int pidfd)
 {
     const ls__env *env = f->env;
     ls__env_poll items[FIXED_ITEMS] = {{.fd = pidfd, .want_read = true},
@@ -81,7 +93,11 @@ static bool agent_ended(front *f, int pidfd)
         if (number <= 0) {
             break;
         }
-        (void)env->kill(env, pidfd, number);
+        if (number == SIGCHLD) {
+            look_at_agent(f, pid);
+        } else {
+            (void)env->kill(env, pidfd, number);
+        }
     }
     return items[0].can_read;
 }
@@ -121,7 +137,7 @@ static void read_result(const front *f, int fd, const ls__env_exit *how, ls__job
 static void await_agent(front *f, pid_t pid, int pidfd, ls__env_exit *how)
 {
     const ls__env *env = f->env;
-    while (!agent_ended(f, pidfd)) {
+    while (!agent_ended(f, pid, pidfd)) {
     }
     *how = (ls__env_exit){.pid = pid};
     (void)env->wait_exit(env, pid, how);

@@ -61,6 +61,9 @@ static void describe_rank(const ls__agent *agent, int r, const start *s, variabl
     set(v, "TORCHELASTIC_MAX_RESTARTS=%d", agent->job->max_restarts);
     set(v, "TORCHELASTIC_RUN_ID=%s", world->run_id);
     set(v, "LOCKSTEP_BOOTSTRAP=v1:%d:%d:%d", s->store_fd, agent->board_fd, s->secret_fd);
+    char number[LS__JOB_NUMBER_MAX];
+    ls__agent_number(agent, number);
+    set(v, "LOCKSTEP_JOB=%s", number);
     set(v, "LOCKSTEP_LIVE=%s", agent->output != NULL && ls__output_live(agent->output) ? "1" : "");
     /* N ranks must not each take all cores, nor spin on them while waiting (DESIGN 6). */
     if (ls__setting_get("OMP_NUM_THREADS") == NULL) {
@@ -267,5 +270,6 @@ bool ls__agent_start_rank(ls__agent *agent, int r)
     (void)atomic_compare_exchange_strong(&agent->board->rank[r].pid, &none, (int)rank->pid);
     agent->started++;
     agent->running++;
+    ls__agent_watch_end(agent, r);
     return true;
 }

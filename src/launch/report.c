@@ -29,6 +29,7 @@
 #define GRACE_STOP_MS 10000 /* the same when the user asked to stop: they may save their work */
 #define GRACE_TERM_MS 200   /* between SIGTERM and SIGKILL */
 #define SETTLE_MS 50
+#define SETTLE_DYING_MS 200 /* for a rank that was killed first and ends last */
 #define SETTLE_NODES_MS 200
 #define NEAR_MS 2000 /* an end that long after a finding may have another cause */
 #define TAIL_LINES_BYTES 1500
@@ -263,6 +264,15 @@ static bool is_stop(const ls__agent *agent, int r, ls__finding *out)
     return true;
 }
 
+/* Of two ends of a kind: who was told by others comes after who was not, else the earlier. */
+static bool explains(const ls__agent *agent, int r, int other, ls__found_kind kind)
+{
+    if (kind == LS__FOUND_CODE && was_told(agent, r) != was_told(agent, other)) {
+        return was_told(agent, other);
+    }
+    return agent->rank[r].order < agent->rank[other].order;
+}
+
 /* The rank of this host whose end explains most; -1: none has failed. */
 static int worst_end(const ls__agent *agent, ls__found_kind *kind)
 {
@@ -270,9 +280,7 @@ static int worst_end(const ls__agent *agent, ls__found_kind *kind)
     *kind = LS__FOUND_NONE;
     for (int r = 0; r < agent->started; r++) {
         ls__found_kind end = kind_of_end(agent, &agent->rank[r]);
-        bool explains =
-            end == LS__FOUND_CODE && *kind == end && was_told(agent, worst) && !was_told(agent, r);
-        if (end < *kind || explains) {
+        if (end < *kind || (end == *kind && worst >= 0 && explains(agent, r, worst, end))) {
             *kind = end;
             worst = r;
         }
@@ -348,11 +356,14 @@ static bool look_here(const ls__agent *agent, bool failed_elsewhere, ls__finding
 static bool settled(ls__agent *agent, ls__found_kind kind)
 {
     const bool alone = agent->nodes == NULL;
-    if (kind <= LS__FOUND_SIGNAL) {
+    const bool dying = kind == LS__FOUND_SIGNAL && ls__agent_awaits_end(agent);
+    if (kind <= LS__FOUND_SIGNAL && !dying) {
         return true;
     }
     if (agent->settle_ns == LS__NEVER) {
-        agent->settle_ns = ls__deadline_after(agent->env, alone ? SETTLE_MS : SETTLE_NODES_MS);
+        agent->settle_ns = ls__deadline_after(agent->env, dying   ? SETTLE_DYING_MS
+                                                          : alone ? SETTLE_MS
+                                                                  : SETTLE_NODES_MS);
     }
     return (alone && agent->running == 0) || agent->env->now_ns(agent->env) >= agent->settle_ns;
 }
