@@ -73,6 +73,7 @@ static const place places[] = {{"startup", "ls_init", false},
                                {"recv", "recv", true},
                                {"group", "new group", true},
                                {"between", "", true},
+                               {"survived", "", true},
                                {"compute", "", true},
                                {"checkpoint", "checkpoint", true},
                                {"exit", "", false}};
@@ -205,8 +206,13 @@ static void check_death(const cell *c, const job *j)
         complain(c, j, "another status than expected");
     }
     check_cause(c, j, cause);
-    if (j->came[line] - j->struck > REPORT_SECONDS * SLOWER) {
+    /* Ranks that compute do not end by themselves. */
+    const double ending = is_at(c, "compute") ? 0.4 : 0.0;
+    if (j->came[line] - j->struck > (REPORT_SECONDS + ending) * SLOWER) {
         complain(c, j, "the launcher's report came late");
+    }
+    if (is_at(c, "survived") && !job_says(j, "lockstep: note: ")) {
+        complain(c, j, "the failure that was survived is not mentioned");
     }
     if (survivors_report(c)) {
         check_survivors(c, j, cause, REPORT_SECONDS * SLOWER);
@@ -320,7 +326,7 @@ static void check_way(const char *name, const char *chosen)
 
 TEST_OF(a_killed_rank_is_named_by_all, 0, LONG_SECONDS)
 {
-    check_way("kill", " startup forward reduce_scatter send compute exit ");
+    check_way("kill", " startup forward reduce_scatter send compute survived exit ");
 }
 
 TEST_OF(a_segfault_is_named_by_all, 0, LONG_SECONDS)

@@ -3,7 +3,9 @@
  *     victim HOW WHERE RANK FOLDER
  *     HOW    none, kill, segv, abort, exit0, exit3, stop, oom (no memory from there on)
  *     WHERE  startup, rendezvous, forward, backward, the name of an operation (all_reduce … recv),
- *            group, between, compute, checkpoint, exit
+ *            group, between, compute, checkpoint, exit; survived: between steps, and all ranks have
+ *            made a mistake on another group before, and gone on
+ *            forever: it trains until somebody kills a rank
  *
  * "Inside" an operation means: an alarm goes off in the victim while it waits for the next rank,
  * which comes late. At that moment it writes "STRIKE <monotonic seconds>" to stderr. In `compute`
@@ -217,6 +219,20 @@ static void make_a_group(void)
     LS_CHECK(ls_group_free(group));
 }
 
+/* Ranks disagree, on a group of its own, and go on. */
+static void make_a_mistake(void)
+{
+    ls_group *group = NULL;
+    LS_CHECK(ls_group_new(ls_world(), NULL, 0, "mistaken", &group));
+    const ls_status status =
+        ls_all_reduce(group, a, 10 + (rank == 0), LS_FLOAT32, LS_SUM, NULL, NULL);
+    if (status != LS_ERR_MISMATCH && status != LS_ERR_PEER) {
+        _exit(9);
+    }
+    (void)ls_group_free(group);
+    LS_CHECK(ls_barrier(ls_world(), NULL, NULL));
+}
+
 static void compute(void)
 {
     volatile double x = 1.0;
@@ -242,8 +258,10 @@ static void save(ls_module *net)
 
 static void train(ls_module *net, ls_optim *optim, ls_tensor *trap)
 {
-    for (step = 0; step < STEPS; step++) {
+    const bool forever = strcmp(where, "forever") == 0;
+    for (step = 0; step < STEPS || forever; step++) {
         strike_at("between");
+        strike_at("survived");
         compute();
         LS_SCOPE
         {
@@ -256,6 +274,9 @@ static void train(ls_module *net, ls_optim *optim, ls_tensor *trap)
         make_a_group();
         if (step == FATAL_STEP) {
             save(net);
+        }
+        if (step == 0 && strcmp(where, "survived") == 0) {
+            make_a_mistake();
         }
     }
 }

@@ -1,0 +1,278 @@
+/* What befalls the launcher itself, and a second failure while the first is handled: front or agent
+ * killed or stopped, ranks stopped and continued, a job that is restarted. */
+#include <dirent.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "job.h"
+#include "processes.h"
+
+#define RANKS 4
+
+/* ---- running -------------------------------------------------------------------------------- */
+
+/* Four ranks of the victim; before it starts, each starts a process that belongs to nobody. */
+static job run_script(const char *flags, const char *victim, void (*on_line)(job *, const char *),
+                      void *arg, const char *const *settings)
+{
+    char script[4096], command[1024], program[1024];
+    snprintf(command, sizeof command, "%s", test_build_path("lockstep"));
+    snprintf(program, sizeof program, "%s", test_build_path("tests/dist/failures/victim"));
+    snprintf(script, sizeof script,
+             "exec %s run -n 4 %s sh -c 'setsid sleep 300 >/dev/null 2>&1 & exec %s %s saved'",
+             command, flags, program, victim);
+    const char *argv[] = {"/bin/sh", "-c", script, NULL};
+    job j = {.settings = settings, .deadline = 40, .on_line = on_line, .arg = arg};
+    job_run(&j, argv);
+    return j;
+}
+
+static bool all_started(const job *j)
+{
+    int count = 0;
+    for (int r = 0; r < RANKS; r++) {
+        count += j->pid[r] != 0;
+    }
+    return count == RANKS;
+}
+
+/* ---- killed --------------------------------------------------------------------------------- */
+
+typedef struct kill_plan {
+    bool front, agent;
+    int delay_ms;
+    bool done;
+} kill_plan;
+
+static void kill_launcher(job *j, const char *line)
+{
+    kill_plan *plan = j->arg;
+    (void)line;
+    if (plan->done || !all_started(j)) {
+        return;
+    }
+    plan->done = true;
+    usleep((useconds_t)plan->delay_ms * 1000u);
+    const pid_t agent = job_agent(j);
+    CHECK(agent > 0);
+    if (plan->agent) {
+        kill(agent, SIGKILL);
+    }
+    if (plan->front) {
+        kill(j->front, SIGKILL);
+    }
+}
+
+/* job_run checks that all of it is gone a second after the front. */
+static job kill_it(kill_plan plan)
+{
+    const int rounds = getenv("TEST_LONG") != NULL ? 20 : 1;
+    job j = {0};
+    for (int i = 0; i < rounds; i++) {
+        job_free(&j);
+        plan.done = false;
+        plan.delay_ms = (i * 7) % 40; /* ranks start, join and train */
+        j = run_script("", "none forever 0", kill_launcher, &plan, NULL);
+        CHECK(plan.done);
+    }
+    return j;
+}
+
+TEST_OF(a_killed_front_leaves_nothing, 0, 120)
+{
+    job j = kill_it((kill_plan){.front = true});
+    CHECK_INT(j.status, 137);
+    job_free(&j);
+}
+
+TEST_OF(a_killed_agent_is_told_and_leaves_nothing, 0, 120)
+{
+    job j = kill_it((kill_plan){.agent = true});
+    CHECK_INT(j.status, 137);
+    CHECK(job_find(&j, -1, "was killed by signal 9 (SIGKILL), and the ranks with it") >= 0);
+    job_free(&j);
+}
+
+TEST_OF(front_and_agent_killed_at_once_leave_nothing, 0, 120)
+{
+    job j = kill_it((kill_plan){.front = true, .agent = true});
+    CHECK_INT(j.status, 137);
+    job_free(&j);
+}
+
+/* ---- stopped -------------------------------------------------------------------------------- */
+
+/* On the first line with `part` it continues the process that was stopped. */
+typedef struct stop_plan {
+    const char *part;
+    bool front, agent; /* stopped when all ranks have started; else the victim stops itself */
+    bool stopped, continued;
+    pid_t pid;
+} stop_plan;
+
+static void stop_and_continue(job *j, const char *line)
+{
+    stop_plan *plan = j->arg;
+    if (!plan->stopped && all_started(j)) {
+        plan->stopped = true;
+        plan->pid = plan->agent ? job_agent(j) : plan->front ? j->front : 0;
+        if (plan->pid > 0) {
+            kill(plan->pid, SIGSTOP);
+        }
+    }
+    if (!plan->continued && strstr(line, plan->part) != NULL) {
+        const char *at = strstr(line, ", pid ");
+        plan->continued = true;
+        usleep(300000);
+        kill(plan->pid > 0 ? plan->pid : (pid_t)atoi(at + 6), SIGCONT);
+    }
+}
+
+TEST(a_stopped_rank_that_goes_on_in_time_costs_nothing_but_time)
+{
+    stop_plan plan = {.part = "lockstep: warning: rank 1 (host "};
+    job j = run_script("", "stop reduce 1", stop_and_continue, &plan, NULL);
+    if (!plan.continued || j.status != 0 || job_find(&j, -1, "goes on after 1.") < 0) {
+        job_fail(&j, "the job should have gone on");
+    }
+    job_free(&j);
+}
+
+TEST(a_stopped_agent_is_named_by_the_front)
+{
+    stop_plan plan = {.part = "lockstep: warning: the launcher's agent (process ", .agent = true};
+    job j = run_script("", "none x 0", stop_and_continue, &plan, NULL);
+    if (!plan.continued || j.status != 0) {
+        job_fail(&j, "the job should have gone on");
+    }
+    job_free(&j);
+}
+
+static void stop_front_for_a_moment(job *j, const char *line)
+{
+    bool *done = j->arg;
+    (void)line;
+    if (!*done && all_started(j)) {
+        *done = true;
+        kill(j->front, SIGSTOP);
+        usleep(400000); /* the job ends meanwhile */
+        kill(j->front, SIGCONT);
+    }
+}
+
+TEST(a_stopped_front_does_not_stop_the_job)
+{
+    bool done = false;
+    job j = run_script("", "none x 0", stop_front_for_a_moment, &done, NULL);
+    CHECK(done);
+    CHECK_INT(j.status, 0);
+    job_free(&j);
+}
+
+typedef struct blind_plan {
+    double stopped, continued;
+    int file;
+} blind_plan;
+
+/* The agent sees no death while it is stopped: the ranks find it themselves. */
+static void kill_behind_its_back(job *j, const char *line)
+{
+    blind_plan *plan = j->arg;
+    if (plan->stopped == 0.0 && all_started(j)) {
+        plan->stopped = process_seconds();
+        usleep(150000); /* they have joined and train; in the store they would need the agent */
+        kill(job_agent(j), SIGSTOP);
+        kill(j->pid[1], SIGKILL);
+    } else if (plan->continued == 0.0 && strstr(line, "agent (process ") != NULL) {
+        plan->continued = process_seconds();
+        usleep(3500000);
+        kill((pid_t)atoi(strstr(line, "process ") + 8), SIGCONT);
+    }
+}
+
+TEST(a_death_that_a_stopped_agent_does_not_see_is_found_by_the_ranks)
+{
+    blind_plan plan = {0};
+    job j = run_script("", "none forever 0", kill_behind_its_back, &plan, NULL);
+    if (j.status == 0 || job_find(&j, -1, "rank 1 (host ") < 0 ||
+        !job_says(&j, "no word from the launcher")) {
+        job_fail(&j, "the death is not reported");
+    }
+    job_free(&j);
+}
+
+/* ---- a second failure ------------------------------------------------------------------------ */
+
+typedef struct second_plan {
+    int gap_ms;
+    bool done;
+} second_plan;
+
+static void kill_two(job *j, const char *line)
+{
+    second_plan *plan = j->arg;
+    (void)line;
+    if (!plan->done && all_started(j)) {
+        plan->done = true;
+        usleep(30000);
+        j->struck = process_seconds();
+        kill(j->pid[2], SIGKILL);
+        usleep((useconds_t)plan->gap_ms * 1000u);
+        kill(j->pid[0], SIGKILL);
+    }
+}
+
+TEST_OF(a_second_failure_does_not_hide_the_first, 0, 120)
+{
+    const int step = getenv("TEST_LONG") != NULL ? 1 : 12;
+    for (int gap_ms = 2; gap_ms <= 50; gap_ms += step) {
+        second_plan plan = {.gap_ms = gap_ms};
+        job j = run_script("", "none forever 0", kill_two, &plan, NULL);
+        if (j.status != 137 || job_find(&j, -1, "lockstep: rank 2 (host ") < 0) {
+            fprintf(stderr, "gap %d ms\n", gap_ms);
+            job_fail(&j, "the first failure is not the cause");
+        }
+        job_free(&j);
+    }
+}
+
+/* ---- restarts -------------------------------------------------------------------------------- */
+
+typedef struct open_files {
+    int count[8], seen;
+} open_files;
+
+/* Each attempt's rank 0 says its number. */
+static void count_files(job *j, const char *line)
+{
+    open_files *files = j->arg;
+    char path[64];
+    if (strncmp(line, "[0] PID ", 8) != 0 || files->seen == 8) {
+        return;
+    }
+    snprintf(path, sizeof path, "/proc/%d/fd", (int)j->front);
+    DIR *folder = opendir(path);
+    int count = 0;
+    while (folder != NULL && readdir(folder) != NULL) {
+        count++;
+    }
+    if (folder != NULL) {
+        closedir(folder);
+    }
+    files->count[files->seen++] = count;
+}
+
+TEST(restarts_leave_no_descriptor_open)
+{
+    open_files files = {0};
+    job j = run_script("--max-restarts 2", "kill startup 1", count_files, &files, NULL);
+    CHECK_INT(j.status, 137);
+    CHECK_INT(files.seen, 3);
+    CHECK_INT(files.count[2], files.count[0]);
+    job_free(&j);
+}
+
+TEST_MAIN

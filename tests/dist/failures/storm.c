@@ -1,0 +1,115 @@
+/* A storm of kills: any rank, at any moment of a job's life, over every transport; in half of the
+ * runs another rank is killed up to 50 ms later. The culprit must be right in every run. 500 runs
+ * with TEST_LONG=1, a few otherwise. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "job.h"
+#include "processes.h"
+
+#define RUNS_LONG 500
+#define RUNS_SHORT 6
+#define BOTH_MS 3 /* two that die closer to each other are both the first */
+
+typedef struct storm {
+    uint64_t state;           /* of a small generator */
+    int ranks, first, second; /* second -1: none */
+    int after_ms, gap_ms;
+    bool done;
+} storm;
+
+static int draw(storm *s, int below)
+{
+    s->state = s->state * 6364136223846793005u + 1442695040888963407u;
+    return (int)((s->state >> 33) % (uint64_t)below);
+}
+
+static void plan_run(storm *s)
+{
+    s->ranks = 2 + draw(s, 5);
+    s->first = draw(s, s->ranks);
+    s->second = draw(s, 2) == 0 ? (s->first + 1 + draw(s, s->ranks - 1)) % s->ranks : -1;
+    s->after_ms = draw(s, 120);
+    s->gap_ms = draw(s, 50);
+    s->done = false;
+}
+
+static void strike(job *j, const char *line)
+{
+    storm *s = j->arg;
+    (void)line;
+    for (int r = 0; r < s->ranks; r++) {
+        if (s->done || j->pid[r] == 0) {
+            return;
+        }
+    }
+    s->done = true;
+    usleep((useconds_t)s->after_ms * 1000u);
+    j->struck = process_seconds();
+    kill(j->pid[s->first], SIGKILL);
+    if (s->second >= 0) {
+        usleep((useconds_t)s->gap_ms * 1000u);
+        kill(j->pid[s->second], SIGKILL);
+    }
+}
+
+static bool names(const char *line, int rank, pid_t pid)
+{
+    char who[64], words[96];
+    snprintf(who, sizeof who, "rank %d (host ", rank);
+    snprintf(words, sizeof words, ", pid %d) was killed by signal 9 (SIGKILL)", (int)pid);
+    return strstr(line, who) != NULL && strstr(line, words) != NULL;
+}
+
+/* The launcher names the culprit, and so does every survivor that says anything of a death. */
+static bool culprit_is(const job *j, int rank)
+{
+    bool told = false;
+    for (int i = 0; i < j->lines; i++) {
+        const bool death = strstr(j->line[i], " was killed by signal ") != NULL;
+        if (death && !names(j->line[i], rank, j->pid[rank])) {
+            return false;
+        }
+        told = told || (death && strncmp(j->line[i], "lockstep: ", 10) == 0);
+    }
+    return told;
+}
+
+static void run_one(storm *s, int number)
+{
+    static const char *const hosts[] = {"LOCKSTEP_TIMEOUT=30", "LOCKSTEP_HOSTS=0,1,0,1,0,1", NULL};
+    static const char *const one[] = {"LOCKSTEP_TIMEOUT=30", NULL};
+    char command[1024], program[1024], ranks[8];
+    snprintf(command, sizeof command, "%s", test_build_path("lockstep"));
+    snprintf(program, sizeof program, "%s", test_build_path("tests/dist/failures/victim"));
+    plan_run(s);
+    snprintf(ranks, sizeof ranks, "%d", s->ranks);
+    const char *argv[] = {command, "run",     "-n", ranks,   program,
+                          "none",  "forever", "0",  "saved", NULL};
+    job j = {
+        .settings = number % 2 == 0 ? one : hosts, .deadline = 30, .on_line = strike, .arg = s};
+    job_run(&j, argv);
+    const bool both = s->second >= 0 && s->gap_ms < BOTH_MS;
+    if (j.status != 137 || !(culprit_is(&j, s->first) || (both && culprit_is(&j, s->second)))) {
+        char why[160];
+        snprintf(why, sizeof why, "run %d: rank %d of %d was killed %d ms after the start%s",
+                 number, s->first, s->ranks, s->after_ms, s->second >= 0 ? ", then another" : "");
+        job_fail(&j, why);
+    }
+    job_free(&j);
+}
+
+TEST_OF(the_culprit_is_right_in_every_run_of_a_storm, 0, 550)
+{
+    storm s = {.state = test_seed()};
+    const int runs = getenv("TEST_LONG") != NULL ? RUNS_LONG : RUNS_SHORT;
+    for (int i = 0; i < runs; i++) {
+        run_one(&s, i);
+    }
+    printf("%d runs\n", runs);
+}
+
+TEST_MAIN
