@@ -111,6 +111,11 @@ LS_API ls_status ls_loader_seek(ls_loader *loader, int64_t epoch, int64_t step);
 LS_API ls_status ls_loader_state(ls_loader *loader, const char *prefix,
                                  const ls_state_visitor *visitor);
 
+#if !defined(LS_NO_SITES)
+#define ls_sampler_new(...) LS_AT(ls_sampler_new(__VA_ARGS__))
+#define ls_loader_new(...) LS_AT(ls_loader_new(__VA_ARGS__))
+#endif
+
 #ifdef __cplusplus
 }
 #endif

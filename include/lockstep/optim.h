@@ -56,6 +56,9 @@ LS_API double ls_schedule_lr(const ls_schedule *schedule, int64_t step);
 
 #if !defined(LS_NO_SITES)
 #define ls_optim_step(...) LS_AT(ls_optim_step(__VA_ARGS__))
+#define ls_sgd_new(...) LS_AT(ls_sgd_new(__VA_ARGS__))
+#define ls_adam_new(...) LS_AT(ls_adam_new(__VA_ARGS__))
+#define ls_adamw_new(...) LS_AT(ls_adamw_new(__VA_ARGS__))
 #endif
 
 #ifdef __cplusplus

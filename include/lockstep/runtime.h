@@ -63,7 +63,8 @@ LS_API bool ls_stop_requested(void);
 LS_API ls_status ls_runtime_attach(ls_runtime *runtime);
 LS_API ls_runtime *ls_runtime_current(void); /* borrowed; NULL without one */
 
-/* Seed of the random streams; every rank must set the same (torch.manual_seed). */
+/* Seed of the random streams; every rank must set the same (torch.manual_seed): the first
+ * synchronised backward compares them. */
 LS_API ls_status ls_manual_seed(uint64_t seed);
 
 /* Seconds of a monotonic clock with an arbitrary zero. */

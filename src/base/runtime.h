@@ -11,6 +11,7 @@
 #include "base/activity.h"
 #include "base/env.h"
 #include "base/error.h"
+#include "base/facts.h"
 
 enum ls__layer {
     LS__LAYER_COMM,
@@ -36,6 +37,7 @@ struct ls_runtime {
     _Atomic uint32_t own_stop;    /* where there is no board; stays 0 */
     _Atomic uint32_t stop_agreed; /* by all ranks; see ls_stop_requested. Sync: relaxed; who reads
                                      it has waited for the exchange that wrote it */
+    ls__facts facts;              /* what all ranks are to have made alike */
     ls_log_level log_level;
     ls__activity *activity; /* never NULL; in the job's board when there is one */
     ls__activity own_activity;

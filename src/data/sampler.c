@@ -18,6 +18,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/facts.h"
 #include "base/options.h"
 #include "base/size.h"
 
@@ -130,6 +131,11 @@ ls_status ls_sampler_new(int64_t count, const ls_sampler_options *options, ls_sa
         return ls__fail(LS_ERR_MEMORY, "sampler: no memory");
     }
     **out = made;
+    if (made.world_size > 1 && made.world_size == ls_world_size() && made.rank == ls_rank()) {
+        ls__fact_note("a sampler of %lld samples, batch %lld, seed %llu%s%s", (long long)made.count,
+                      (long long)made.batch, (unsigned long long)made.seed,
+                      made.shuffle ? ", shuffled" : "", made.drop_last ? ", drop_last" : "");
+    }
     return LS_OK;
 }
 

@@ -13,8 +13,10 @@
 #include <string.h>
 
 #include "autograd/engine.h"
+#include "base/facts.h"
 #include "base/runtime.h"
 #include "base/size.h"
+#include "base/text.h"
 #include "nn/module.h"
 #include "tensor/tensor.h"
 
@@ -62,6 +64,17 @@ static ls_status list_params(ls_optim *o, ls_module *module)
     return LS_OK;
 }
 
+/* Ranks whose optimizers differ drift apart though their gradients are equal. */
+static void note_fact(const ls_optim *o)
+{
+    char hyper[LS__FACT_TEXT] = "";
+    ls__text to = {hyper, sizeof hyper};
+    for (int h = 0; h < o->cls->hyper_count; h++) {
+        ls__text_add(&to, ", %s %.9g", o->cls->hyper_name[h], o->hyper[h]);
+    }
+    ls__fact_note("%s of %d parameters%s", o->cls->name, o->count, hyper);
+}
+
 ls_optim *ls__optim_new(ls_module *module, const ls__optim_class *cls, const double *hyper,
                         int state_count)
 {
@@ -86,6 +99,7 @@ ls_optim *ls__optim_new(ls_module *module, const ls__optim_class *cls, const dou
         ls_optim_free(o);
         return NULL;
     }
+    note_fact(o);
     return o;
 }
 

@@ -60,6 +60,14 @@ static ls_status compare_parts(const ls_reducer *r)
                             " one; use ls_backward_weighted on all ranks or on none",
                             r->name, other->weighted ? rank : 0, other->weighted ? 0 : rank);
         }
+        if (!first->weighted && other->weight != first->weight) {
+            return ls__fail(
+                LS_ERR_MISMATCH,
+                "reducer \"%s\": rank 0 adds up %.0f backward passes in this step and "
+                "rank %d %.0f; give every rank the same number (no_sync for all but the "
+                "last), or use ls_backward_weighted, whose mean is exact for any",
+                r->name, first->weight, rank, other->weight);
+        }
         if (other->plan_version != first->plan_version || other->reductions != first->reductions) {
             return ls__fail(LS_ERR_MISMATCH,
                             "reducer \"%s\": rank %d is at synchronised backward %llu (plan %u),"

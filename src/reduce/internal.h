@@ -97,6 +97,7 @@ struct ls_reducer {
     int *ready_order; /* [param_count] parameters in the order in which they became ready … */
     int ready_count;  /* … in this backward */
 
+    bool facts_compared;
     char *control; /* registered: size parts of control_bytes each */
     size_t control_bytes;
     ls_work *control_work;
@@ -114,6 +115,9 @@ void *ls__reducer_grad(const ls_reducer *r, int param);
 
 /* compare.c: collective; LS_ERR_MISMATCH names the first difference. */
 ls_status ls__reducer_compare(ls_reducer *r);
+
+/* facts.c: the same, of what samplers and optimizers were made with; once. */
+ls_status ls__facts_compare(ls_reducer *r);
 
 /* control.c. start: sends this rank's part; finish (under the lock, after the exchange completed):
  * combines all parts into divisor and params[].used. */

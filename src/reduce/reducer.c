@@ -166,6 +166,7 @@ ls_status ls__reducer_begin(ls_reducer *r, const ls_reducer_begin_options *optio
     if (options->local) {
         return LS_OK;
     }
+    LS_TRY(ls__facts_compare(r));
     /* From here on what this backward reaches counts as accumulated: the bitmap tells the peers. */
     for (int i = 0; i < r->param_count; i++) {
         r->params[i].local = r->params[i].local || !options->used || options->used[i];

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import shutil
+import subprocess
 import sys
 import tempfile
 
@@ -120,6 +121,52 @@ def cmake_refuses_another_minor_version():
     output = command("cmake", "-S", project, "-B", project / "build",
                      f"-DCMAKE_PREFIX_PATH={prefix()}", env=PLAIN)
     assert "found=0" in output, output
+
+
+def rank_script(other):
+    """A program for two ranks, of which rank 1 loads another library."""
+    path = pathlib.Path(SCRATCH.name) / "two-ranks"
+    path.write_text(f"""#!/bin/sh
+LD_LIBRARY_PATH={library_folder()}
+[ "$RANK" = 1 ] && LD_LIBRARY_PATH={other}
+export LD_LIBRARY_PATH
+exec {pathlib.Path(SCRATCH.name) / "joins"}
+""")
+    path.chmod(0o755)
+    return path
+
+
+JOINS = """#include <stdio.h>
+#include <lockstep/lockstep.h>
+int main(void)
+{
+    if (ls_init(NULL) != LS_OK) {
+        puts(ls_error_message());
+        return 1;
+    }
+    return ls_finalize() != LS_OK;
+}
+"""
+
+
+@test
+def ranks_with_libraries_of_two_versions_are_told_both():
+    other = pathlib.Path(SCRATCH.name) / "other-version"
+    other.mkdir()
+    source = pathlib.Path(SCRATCH.name) / "joins.c"
+    source.write_text(JOINS)
+    command("gcc", source, "-o", source.with_suffix(""), *pkg_config("--cflags", "--libs").split())
+    image = one("liblockstep.so").resolve().read_bytes()
+    assert image.count(b"\0" + b"0.1.0\0") >= 1
+    (other / one("liblockstep.so.0").name).write_bytes(image.replace(b"\0" + b"0.1.0\0",
+                                                                    b"\0" + b"0.0.9\0"))
+    for hosts in ("1", "2"):  # through shared memory, through the store
+        done = subprocess.run([BUILD / "lockstep", "run", "-n", "2", rank_script(other)], text=True,
+                              env=dict(PLAIN, LOCKSTEP_HOSTS=hosts), timeout=30,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        assert done.returncode != 0, done.stdout
+        assert "ranks are set up differently" in done.stdout, done.stdout
+        assert "lockstep 0.1.0" in done.stdout and "lockstep 0.0.9" in done.stdout, done.stdout
 
 
 run()

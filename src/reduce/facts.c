@@ -1,0 +1,93 @@
+/* Do all ranks train the same thing? The seed, and what samplers and optimizers were made with
+ * (base/facts.h), compared once, when the first synchronised backward begins: by then all of it has
+ * been made, and no optimizer has stepped on a wrong mean. Only where the group is the whole world:
+ * the ranks of a smaller one may well have other samplers than the rest. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/size.h"
+#include "reduce/internal.h"
+
+typedef struct own_facts { /* sent as it is */
+    uint64_t seed;
+    ls__facts facts;
+} own_facts;
+
+/* " at train.c:31", or nothing */
+static void put_site(const ls__fact *fact, char *out, size_t bytes)
+{
+    out[0] = '\0';
+    if (fact->file[0] != '\0') {
+        (void)snprintf(out, bytes, " at %.*s:%d", LS__FACT_FILE, fact->file, (int)fact->line);
+    }
+}
+
+static ls_status name_seeds(const ls_reducer *r, const own_facts *all, int rank)
+{
+    return ls__fail(LS_ERR_MISMATCH,
+                    "reducer \"%s\": rank 0 has seed %llu and rank %d has seed %llu; give every "
+                    "rank the same (ls_init, ls_manual_seed): random numbers are drawn for each "
+                    "sample of the global batch, so ranks differ by themselves",
+                    r->name, (unsigned long long)all[0].seed, rank,
+                    (unsigned long long)all[rank].seed);
+}
+
+static ls_status name_fact(const ls_reducer *r, const own_facts *all, int rank, int i)
+{
+    static const ls__fact none = {.text = "nothing of the kind"};
+    const ls__fact *ours = i < all[0].facts.count ? &all[0].facts.fact[i] : &none;
+    const ls__fact *theirs = i < all[rank].facts.count ? &all[rank].facts.fact[i] : &none;
+    char site[80], other[80];
+    put_site(ours, site, sizeof site);
+    put_site(theirs, other, sizeof other);
+    return ls__fail(LS_ERR_MISMATCH,
+                    "reducer \"%s\": the ranks are set up differently: rank 0 made %.*s%s, rank %d "
+                    "made %.*s%s; make the same samplers and optimizers on every rank, in the same "
+                    "order",
+                    r->name, LS__FACT_TEXT, ours->text, site, rank, LS__FACT_TEXT, theirs->text,
+                    other);
+}
+
+static ls_status compare(const ls_reducer *r, const own_facts *all)
+{
+    for (int rank = 1; rank < r->size; rank++) {
+        if (all[rank].seed != all[0].seed) {
+            return name_seeds(r, all, rank);
+        }
+        for (int i = 0; i < LS__FACTS_MAX; i++) {
+            const bool either = i < all[0].facts.count || i < all[rank].facts.count;
+            const bool both = i < all[0].facts.count && i < all[rank].facts.count;
+            if (either && (!both || strncmp(all[0].facts.fact[i].text, all[rank].facts.fact[i].text,
+                                            LS__FACT_TEXT) != 0)) {
+                return name_fact(r, all, rank, i);
+            }
+        }
+    }
+    return LS_OK;
+}
+
+ls_status ls__facts_compare(ls_reducer *r)
+{
+    const ls__env *env = r->runtime->env;
+    size_t bytes = 0;
+    if (r->facts_compared || r->size != r->runtime->world_size) {
+        return LS_OK;
+    }
+    if (!ls__bytes_of(r->size, sizeof(own_facts), &bytes)) {
+        return ls__fail(LS_ERR_LIMIT, "reducer \"%s\": too many ranks to compare", r->name);
+    }
+    own_facts *all = env->allocate(env, bytes);
+    if (all == NULL) {
+        return ls__fail(LS_ERR_MEMORY, "reducer \"%s\": no memory to compare settings", r->name);
+    }
+    const own_facts own = {.seed = r->runtime->seed, .facts = r->runtime->facts};
+    ls_status status =
+        ls_all_gather(r->group, &own, all, sizeof own, LS_UINT8,
+                      LS_OPTIONS(ls_collective_options, .tag = "settings of all ranks"), NULL);
+    if (status == LS_OK) {
+        status = compare(r, all);
+    }
+    env->release(env, all, bytes);
+    r->facts_compared = status == LS_OK;
+    return status;
+}
