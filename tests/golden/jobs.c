@@ -278,6 +278,41 @@ GOLDEN_RANKS(a_rank_runs_fewer_backwards, 2)
     SHOW_RANKS("backward", backward(r, NULL));
 }
 
+GOLDEN_RANKS(ranks_with_other_seeds, 2)
+{
+    MUST(ls_manual_seed(odd() ? 4 : 3));
+    SHOW_RANKS("backward", backward(reducer(), NULL));
+}
+
+GOLDEN_RANKS(ranks_with_other_samplers, 2)
+{
+    ls_sampler *sampler = NULL;
+    MUST(ls_sampler_new(24, LS_OPTIONS(ls_sampler_options, .batch = odd() ? 3 : 2), &sampler));
+    SHOW_RANKS("backward", backward(reducer(), NULL));
+    ls_sampler_free(sampler);
+}
+
+GOLDEN_RANKS(a_sampler_on_one_rank_only, 2)
+{
+    ls_sampler *sampler = NULL;
+    if (odd()) {
+        MUST(ls_sampler_new(24, LS_OPTIONS(ls_sampler_options, .drop_last = true), &sampler));
+    }
+    SHOW_RANKS("backward", backward(reducer(), NULL));
+    ls_sampler_free(sampler);
+}
+
+GOLDEN_RANKS(a_rank_adds_up_more_backwards, 2)
+{
+    ls_reducer *r = reducer();
+    if (odd()) {
+        MUST(ls_reducer_begin(r, LS_OPTIONS(ls_reducer_begin_options, .local = true)));
+        MUST(ls_reducer_ready(r, 1, NULL));
+        MUST(ls_reducer_ready(r, 0, NULL));
+    }
+    SHOW_RANKS("backward", backward(r, NULL));
+}
+
 GOLDEN_RANKS(models_of_ddp_differ, 2)
 {
     ls_module *net = ls_linear_new(4, odd() ? 3 : 2, NULL);
