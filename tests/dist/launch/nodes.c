@@ -84,6 +84,7 @@ TEST(ranks_of_all_nodes_find_torchruns_variables)
     const char *port = strstr(got.text, "MASTER_PORT=");
     const char *run = strstr(got.text, "TORCHELASTIC_RUN_ID=");
     char same[64];
+    CHECK(port != NULL && run != NULL);
     snprintf(same, sizeof same, "%.*s\n", (int)strcspn(port, "\n"), port);
     CHECK_INT(count_of(got.text, same), 4);
     snprintf(same, sizeof same, "%.*s\n", (int)strcspn(run, "\n"), run);
@@ -196,6 +197,14 @@ TEST(a_signal_to_one_node_stops_all)
         ">out.0 2>&1 & P=$!; until_file up.0; until_file up.1; kill -TERM $P\n"
         "wait $P; echo \"status of node 0: $?\" >>out.0; wait; cat out.*",
         2, 143, "the job was stopped by signal 15 (SIGTERM)");
+}
+
+TEST(who_waits_for_other_nodes_can_be_stopped)
+{
+    check(
+        "$L run --nnodes 2 --node-rank 0 --rendezvous $R -n 1 true >out.0 2>&1 & P=$!; sleep 0.3\n"
+        "kill -TERM $P; wait $P; echo \"status $?\"; cat out.0",
+        "stopped by signal 15 (SIGTERM) before all nodes were there", 1);
 }
 
 TEST(all_nodes_restart_together)
