@@ -25,14 +25,16 @@ typedef struct guard {
 
 static int guard_main(void *arg)
 {
-    const guard *g = arg;
+    const guard *g = arg; /* the agent's memory: read now */
     const ls__env *env = g->env;
     ls__env_poll item = {.fd = g->fd, .want_read = true};
+    char mark[LS__JOB_NUMBER_MAX + 16];
+    snprintf(mark, sizeof mark, "%s", g->mark);
     while (!item.can_read && !item.hangup) {
         (void)env->poll(env, &item, 1, LS__NEVER);
     }
     for (int look = 0, clean = 0; look < LOOKS_MAX && clean < LOOKS_CLEAN; look++) {
-        clean = env->kill_marked(env, g->mark, SIGKILL) > 0 ? 0 : clean + 1;
+        clean = env->kill_marked(env, mark, SIGKILL) > 0 ? 0 : clean + 1;
         env->sleep_until(env, ls__deadline_after(env, LOOK_MS));
     }
     return 0;
