@@ -264,13 +264,14 @@ static bool is_stop(const ls__agent *agent, int r, ls__finding *out)
     return true;
 }
 
-/* Of two ends of a kind: who was told by others comes after who was not, else the earlier. */
+/* Of two ends of a kind: who was told by others comes after who was not; of two that were killed
+ * the earlier counts. A mistake that all ranks find is the first rank's, whoever is quickest. */
 static bool explains(const ls__agent *agent, int r, int other, ls__found_kind kind)
 {
     if (kind == LS__FOUND_CODE && was_told(agent, r) != was_told(agent, other)) {
         return was_told(agent, other);
     }
-    return agent->rank[r].order < agent->rank[other].order;
+    return kind == LS__FOUND_SIGNAL && agent->rank[r].order < agent->rank[other].order;
 }
 
 /* The rank of this host whose end explains most; -1: none has failed. */
