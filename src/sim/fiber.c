@@ -13,12 +13,18 @@
 #endif
 #endif
 #ifdef WITH_ASAN
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
+#endif
+
+#ifdef WITH_ASAN
+static ls__fiber_context *left; /* by the last switch */
 #endif
 
 static void switch_begins(ls__fiber_context *from, const ls__fiber_context *to, int last)
 {
 #ifdef WITH_ASAN
+    left = from;
     __sanitizer_start_switch_fiber(last ? NULL : &from->fake, to->stack, to->bytes);
 #else
     (void)from;
@@ -27,11 +33,18 @@ static void switch_begins(ls__fiber_context *from, const ls__fiber_context *to, 
 #endif
 }
 
-/* `from` is NULL when a fiber runs for the first time. */
+/* `self` is NULL when a fiber runs for the first time. What the stack was that was left is news
+ * only for the thread's own. */
 static void switch_ended(ls__fiber_context *self)
 {
 #ifdef WITH_ASAN
-    __sanitizer_finish_switch_fiber(self != NULL ? self->fake : NULL, NULL, NULL);
+    const void *stack = NULL;
+    size_t bytes = 0;
+    __sanitizer_finish_switch_fiber(self != NULL ? self->fake : NULL, &stack, &bytes);
+    if (left->bytes == 0) {
+        left->stack = (void *)(uintptr_t)stack;
+        left->bytes = bytes;
+    }
 #else
     (void)self;
 #endif
@@ -176,6 +189,10 @@ static void ls__fiber_jump(void **save, void *to)
 void ls__fiber_prepare(ls__fiber_context *context, void *stack, size_t bytes, void (*fn)(void *arg),
                        void *arg)
 {
+#ifdef WITH_ASAN
+    /* Who used it before may have died in the middle of a function. */
+    ASAN_UNPOISON_MEMORY_REGION((char *)stack + 4096, bytes - 4096);
+#endif
     char *top = (char *)stack + bytes - 64;
     entry *e = (entry *)(void *)top;
     *e = (entry){fn, arg};
