@@ -43,6 +43,7 @@ int ls__sim_env_wait_any(const ls__env *env, ls__env_exit *out);
 int ls__sim_env_kill(const ls__env *env, int pidfd, int signal);
 int ls__sim_env_kill_group(const ls__env *env, pid_t pid, int signal);
 int ls__sim_env_kill_children(const ls__env *env, int signal);
+int ls__sim_env_kill_marked(const ls__env *env, const char *variable, int signal);
 int ls__sim_env_watch_process(const ls__env *env, pid_t pid);
 int ls__sim_env_watch_parent(const ls__env *env, pid_t parent);
 int ls__sim_env_signals_open(const ls__env *env, const int *signals, int count, uint64_t *saved);

@@ -289,14 +289,6 @@ static int process_state(const ls__env *env LS__UNUSED, pid_t pid)
     return p->ended ? 'Z' : p->stopped ? 'T' : 'S';
 }
 
-/* Processes here have no environment of their own, so none carries a mark. */
-static int kill_marked(const ls__env *env LS__UNUSED, const char *variable LS__UNUSED,
-                       int signal LS__UNUSED)
-{
-    ls__sim_point();
-    return 0;
-}
-
 /* There are no links. */
 static int read_link(const ls__env *env LS__UNUSED, const char *path LS__UNUSED,
                      char *out LS__UNUSED, size_t bytes LS__UNUSED)
@@ -467,8 +459,8 @@ const ls__env ls__sim_env = {
     .watch_parent = ls__sim_env_watch_parent,
     .adopt_orphans = adopt_orphans,
     .wait_any = ls__sim_env_wait_any,
+    .kill_marked = ls__sim_env_kill_marked,
     .kill_children = ls__sim_env_kill_children,
-    .kill_marked = kill_marked,
     .allow_descriptors = allow_descriptors,
     .make_folder = ls__sim_env_make_folder,
     .host_name = host_name,

@@ -358,6 +358,7 @@ static bool play_fault(player *p, ls__fault *f)
     case LS__FAULT_EXIT:
         p->outcome->reported = true;
         ls__sim_die(ls__sim_current(), ls__sim_exited(f->code));
+        ls__sim_switch(); /* never comes back */
         return true;
     case LS__FAULT_ABORT:
         (void)failed(p, ls_group_abort(p->group[p->plan->operation[f->operation].group],

@@ -18,6 +18,7 @@ static void process_main(void *arg)
     ls__sim_process *p = arg;
     const int code = p->fn(p->arg);
     ls__sim_die(p, ls__sim_exited(code));
+    ls__sim_switch(); /* never comes back */
 }
 
 ls__sim_process *ls__sim_process_new(int host, const char *name, int (*fn)(void *arg), void *arg)
@@ -160,9 +161,6 @@ void ls__sim_die(ls__sim_process *p, ls__env_exit how)
         }
     }
     ls__sim_at(ls__sim->now_ns + ls__sim_below(&ls__sim->random, END_DELAY_NS), show_end, p, 0);
-    if (ls__sim->running != NULL && ls__sim->running->process == p) {
-        ls__sim_switch(); /* never comes back */
-    }
 }
 
 void ls__sim_kill(ls__sim_process *p, int signal)
@@ -303,6 +301,25 @@ int ls__sim_env_kill_children(const ls__env *env LS__UNUSED, int signal)
     for (int i = 0; i < ls__sim->processes; i++) {
         ls__sim_process *p = ls__sim->process[i];
         if (p->parent == self && !p->reaped) {
+            ls__sim_kill(p, signal);
+            count++;
+        }
+    }
+    return count;
+}
+
+int ls__sim_env_kill_marked(const ls__env *env LS__UNUSED, const char *variable, int signal)
+{
+    ls__sim_point();
+    const ls__sim_process *self = ls__sim_current();
+    int count = 0;
+    for (int i = 0; i < ls__sim->processes; i++) {
+        ls__sim_process *p = ls__sim->process[i];
+        bool marked = false;
+        for (int s = 0; s < p->settings; s++) {
+            marked = marked || strcmp(p->setting[s], variable) == 0;
+        }
+        if (marked && p != self && !p->dead && p->host == self->host) {
             ls__sim_kill(p, signal);
             count++;
         }

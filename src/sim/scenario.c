@@ -32,28 +32,14 @@ static void cut(ls__fault *f)
     }
 }
 
-/* Whether the death of p may end the process that runs: itself, or one above it. */
-static bool ends_running(const ls__sim_process *p)
-{
-    const ls__sim_process *at = ls__sim->running != NULL ? ls__sim->running->process : NULL;
-    while (at != NULL && at != p) {
-        at = ls__sim_by_pid(at->parent);
-    }
-    return at != NULL;
-}
-
-/* All its processes stop at once, and nobody is told. The one that runs comes last: it does not
- * come back. */
+/* All its processes stop at once, and nobody is told. */
 static void lose_host(int host)
 {
     ls__sim_note("host %d is gone", host);
     ls__sim->host[host].down = true;
-    for (int last = 0; last < 2; last++) {
-        for (int i = 0; i < ls__sim->processes; i++) {
-            ls__sim_process *p = ls__sim->process[i];
-            if (p->host == host && ends_running(p) == (last == 1)) {
-                ls__sim_die(p, (ls__env_exit){.signal = SIGKILL});
-            }
+    for (int i = 0; i < ls__sim->processes; i++) {
+        if (ls__sim->process[i]->host == host) {
+            ls__sim_die(ls__sim->process[i], (ls__env_exit){.signal = SIGKILL});
         }
     }
 }

@@ -303,6 +303,7 @@ ls__sim_process *ls__sim_process_new(int host, const char *name, int (*fn)(void 
 void ls__sim_set(ls__sim_process *process, const char *name, const char *value);
 /* SIGKILL, SIGSTOP, SIGCONT, and what others do. */
 void ls__sim_kill(ls__sim_process *process, int signal);
+/* The running process dies too, and does so at its next switch. */
 void ls__sim_die(ls__sim_process *process, ls__env_exit how);
 ls__sim_process *ls__sim_by_pid(int pid);
 

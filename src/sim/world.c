@@ -427,8 +427,22 @@ void ls__sim_freeze(ls__sim_process *process, bool stopped)
 
 /* ---- a world's life ------------------------------------------------------------------------ */
 
+/* base/env.h has grown, and env.c has not: the call would be one of NULL. */
+static void check_table(void)
+{
+    void *entry[sizeof ls__sim_env / sizeof(void *)];
+    memcpy(entry, &ls__sim_env, sizeof entry);
+    for (size_t i = 0; i < sizeof entry / sizeof *entry; i++) {
+        if (entry[i] == NULL) {
+            fprintf(stderr, "src/sim/env.c lacks entry %zu of the table in base/env.h\n", i);
+            abort();
+        }
+    }
+}
+
 void ls__sim_begin(uint64_t seed)
 {
+    check_table();
     ls__sim_event *event = world.event;
     const int room = world.event_room;
     memset(&world, 0, sizeof world);
