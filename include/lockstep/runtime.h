@@ -59,7 +59,9 @@ LS_API int ls_local_world_size(void); /* ranks on this host */
 LS_API bool ls_stop_requested(void);
 
 /* Makes `runtime` current on the calling thread; NULL detaches. A thread made by the user attaches
- * before its first call and detaches before it ends. */
+ * before its first call and detaches before it ends. Attach it before other threads wait for what
+ * it is to call: when all attached threads of a rank wait, the rank is taken to make no other call,
+ * and if the ranks it waits for wait for it likewise, that is reported as a deadlock. */
 LS_API ls_status ls_runtime_attach(ls_runtime *runtime);
 LS_API ls_runtime *ls_runtime_current(void); /* borrowed; NULL without one */
 

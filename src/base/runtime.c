@@ -62,6 +62,7 @@ void ls__runtime_init(ls_runtime *runtime, const ls__env *env)
     runtime->env = env;
     runtime->pid = (int)env->pid(env);
     runtime->world_size = 1;
+    atomic_store_explicit(&runtime->attached, 1, memory_order_relaxed); /* who makes it */
     runtime->local_size = 1;
     runtime->threads = 1;
     runtime->timeout_ms =
@@ -69,6 +70,23 @@ void ls__runtime_init(ls_runtime *runtime, const ls__env *env)
     runtime->log_level = ls__log_level_setting(NULL);
     runtime->activity = &runtime->own_activity;
     runtime->stop = &runtime->own_stop;
+}
+
+static void count_thread(ls_runtime *from, ls_runtime *to)
+{
+    if (from != NULL) {
+        atomic_fetch_sub_explicit(&from->attached, 1, memory_order_release);
+    }
+    if (to != NULL) {
+        atomic_fetch_add_explicit(&to->attached, 1, memory_order_release);
+    }
+}
+
+void ls__runtime_attach_background(ls_runtime *runtime)
+{
+    ls__self.runtime = runtime;
+    ls__self.background = true;
+    ls__self.scope = NULL;
 }
 
 ls_status ls_runtime_attach(ls_runtime *runtime)
@@ -84,6 +102,8 @@ ls_status ls_runtime_attach(ls_runtime *runtime)
                                       "runtime; detach first with ls_runtime_attach(NULL)");
     }
     if (ls__self.runtime != runtime) {
+        count_thread(ls__self.background ? NULL : ls__self.runtime, runtime);
+        ls__self.background = false;
         ls__self.scope = NULL; /* scopes belong to a runtime and end with it at the latest */
     }
     ls__self.runtime = runtime;

@@ -23,7 +23,8 @@ enum ls__layer {
 
 struct ls_runtime {
     const ls__env *env;
-    int pid; /* of the process that made it: differs after a fork */
+    _Atomic uint32_t attached; /* threads of the user. Sync: release, acquire */
+    int pid;                   /* of the process that made it: differs after a fork */
     int rank, world_size, local_rank, local_size;
     int threads;            /* compute threads of this rank */
     int64_t timeout_ms;     /* default deadline of an operation */
@@ -53,9 +54,11 @@ typedef struct ls__thread {
     ls_status status;    /* of the last failing call */
     const char *file;    /* call site noted by LS_AT; "" when none */
     int line;
-    bool forked;  /* a child made by fork while attached: every call is refused */
-    bool no_grad; /* autograd's mode of this thread */
-    void *scope;  /* tensor's innermost scope of this thread */
+    bool forked;     /* a child made by fork while attached: every call is refused */
+    bool background; /* a thread of the library: it makes no calls that other ranks' users wait for
+                      */
+    bool no_grad;    /* autograd's mode of this thread */
+    void *scope;     /* tensor's innermost scope of this thread */
     char message[LS__MESSAGE_MAX];
 } ls__thread;
 
@@ -67,6 +70,9 @@ void ls__runtime_init(ls_runtime *runtime, const ls__env *env);
 
 /* The signal by which this rank alone was asked to stop; 0: none, or it does not answer. */
 uint32_t ls__stop_wanted(const ls_runtime *runtime);
+
+/* ls_runtime_attach for a thread of the library, which is not counted as one of the user's. */
+void ls__runtime_attach_background(ls_runtime *runtime);
 
 /* The current runtime, or NULL with LS_ERR_STATE ("call ls_init first") or LS_ERR_FORKED set;
  * `what` names the call for the message. */

@@ -24,7 +24,7 @@ static void keep_error(ls_checkpoint *c, ls_status status)
 static void run(void *arg)
 {
     ls_checkpoint *c = arg;
-    (void)ls_runtime_attach(c->runtime);
+    ls__runtime_attach_background(c->runtime);
     for (;;) {
         uint32_t state = atomic_load_explicit(&c->state, memory_order_acquire);
         if (state == LS__CHECKPOINT_STOP) {

@@ -20,6 +20,7 @@
 #include "base/compiler.h"
 #include "base/env.h"
 #include "base/error.h"
+#include "comm/blocked.h"
 #include "comm/descriptor.h"
 
 #define LS__BOARD_MAGIC 0x4c53424fu /* "LSBO" */
@@ -78,6 +79,7 @@ typedef struct ls__board_rank {
     _Atomic uint64_t told_ns; /* when; relaxed */
     char told_text[1024];
     ls__activity activity;
+    ls__blocked_record blocked;   /* what it waits for, when all its threads wait */
     _Atomic uint64_t flight_next; /* records written so far; record i lies at i % LS__FLIGHT_MAX */
     ls__flight_record flight[LS__FLIGHT_MAX];
 } ls__board_rank;

@@ -30,6 +30,7 @@ typedef struct patience {
     bool yielded; /* spinning was not enough */
     bool told;    /* the activity record says that we are blocked */
     ls__phase former;
+    ls__sleeper sleeper;
 } patience;
 
 /* ---- the token ---------------------------------------------------------------------------- */
@@ -170,16 +171,31 @@ static void be_fresh(ls__comm *comm, patience *p)
     p->yielded = false;
 }
 
-/* Says in the activity record that this thread is blocked, once a wait. */
-static void tell_blocked(patience *p, const ls_work *work)
+/* Says that this thread is blocked, once a wait: in the activity record, and for deadlock.c. */
+static void tell_blocked(ls__comm *comm, patience *p, const ls_work *work)
 {
     if (!p->told && work != NULL) {
+        if (!ls__self.background) {
+            p->sleeper = (ls__sleeper){.work = work, .since_ns = comm->env->now_ns(comm->env)};
+            ls__lock_take(&comm->lock, comm->env);
+            ls__list_push_back(&comm->sleepers, &p->sleeper.link);
+            ls__unlock(&comm->lock, comm->env);
+        }
         char detail[LS__ACTIVITY_DETAIL_MAX];
         const ls__descriptor *d = &work->descriptor;
         snprintf(detail, sizeof detail, "%s #%llu", ls__operation_name(work->operation),
                  (unsigned long long)d->sequence);
         p->former = ls__activity_enter(LS__PHASE_COLLECTIVE, detail);
         p->told = true;
+    }
+}
+
+static void forget_blocked(ls__comm *comm, patience *p)
+{
+    if (p->sleeper.work != NULL) {
+        ls__lock_take(&comm->lock, comm->env);
+        ls__list_remove(&p->sleeper.link);
+        ls__unlock(&comm->lock, comm->env);
     }
 }
 
@@ -217,7 +233,7 @@ static void drive(ls__comm *comm, wish w, patience *p)
         if (ls__engine_turn(comm, false)) {
             be_fresh(comm, p);
         } else if (!be_patient(comm, p)) {
-            tell_blocked(p, w.work);
+            tell_blocked(comm, p, w.work);
             sleep_as_driver(comm, w);
         }
     }
@@ -230,7 +246,7 @@ static void wait_for(ls__comm *comm, wish w, patience *p)
             drive(comm, w, p);
             ls__token_release(comm);
         } else if (!be_patient(comm, p)) {
-            tell_blocked(p, w.work);
+            tell_blocked(comm, p, w.work);
             ls__ring(comm, comm->runtime->local_rank); /* the driver may not know this work yet */
             park_behind_driver(comm, w.work);
         }
@@ -246,6 +262,7 @@ void ls__engine_wait(ls__comm *comm, ls_work *work)
                                   memory_order_relaxed);
     }
     if (p.told) {
+        forget_blocked(comm, &p);
         ls__activity_leave(p.former);
     }
 }
@@ -301,7 +318,7 @@ static void watch(ls__comm *comm)
 static void engine_main(void *arg)
 {
     ls__comm *comm = arg;
-    (void)ls_runtime_attach(comm->runtime);
+    ls__runtime_attach_background(comm->runtime);
     while (atomic_load_explicit(&comm->stop, memory_order_seq_cst) == 0) {
         if (ls__token_try(comm)) {
             watch(comm);

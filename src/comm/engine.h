@@ -45,6 +45,14 @@ typedef struct ls__comm ls__comm;
 typedef struct ls__exec ls__exec;
 typedef struct ls__letters ls__letters;
 typedef struct ls__far ls__far; /* far.h */
+typedef struct ls__deadlock ls__deadlock;
+
+/* A thread that has gone to sleep until a work ends; on its stack. */
+typedef struct ls__sleeper {
+    ls__list link;
+    const ls_work *work;
+    uint64_t since_ns;
+} ls__sleeper;
 
 /* How an operation is run; chosen from everybody's descriptors, so all choose alike. */
 typedef enum ls__way {
@@ -168,11 +176,13 @@ struct ls__comm {
     bool making; /* lock: a thread is in ls_group_new */
     bool frozen; /* lock: no memory for a note of the past: nothing is used again */
     ls__list groups;
-    ls__list pool;       /* lock: works not in use */
-    ls__arena works;     /* lock: where they come from */
-    uint64_t works_made; /* lock: for the test that steady state allocates nothing */
-    uint32_t next_group; /* changed with lock and token, read with either; known ids are below */
-    ls__list held;       /* lock: groups of the past that a member may still touch (ls__past) */
+    ls__list pool;          /* lock: works not in use */
+    ls__arena works;        /* lock: where they come from */
+    uint64_t works_made;    /* lock: for the test that steady state allocates nothing */
+    uint32_t next_group;    /* changed with lock and token, read with either; known ids are below */
+    ls__list sleepers;      /* lock: threads that wait, but for the library's own */
+    ls__deadlock *deadlock; /* token: memory for looking; NULL until somebody waits for long */
+    ls__list held;          /* lock: groups of the past that a member may still touch (ls__past) */
 
     _Atomic uint32_t token;   /* acquire by exchange, released seq_cst */
     _Atomic uint32_t pending; /* works not ended, of all groups */
@@ -266,6 +276,12 @@ void ls__comm_note_told(const ls__comm *comm, ls_status status, int by, const ch
 bool ls__group_failed(ls_group *group);
 void ls__engine_check(ls__comm *comm, uint64_t now_ns); /* token: verdict, deadlines, stalls */
 bool ls__comm_look(ls__comm *comm); /* token: cheap look for verdicts and claims */
+
+/* ---- deadlock.c --------------------------------------------------------------------------- */
+
+/* token: says what this rank waits for, and fails its groups if it is in a circle. */
+void ls__deadlock_check(ls__comm *comm, uint64_t now_ns);
+void ls__deadlock_close(ls__comm *comm);
 
 /* ---- past.c: memory that a peer may still touch ------------------------------------------- */
 

@@ -564,4 +564,5 @@ void ls__engine_check(ls__comm *comm, uint64_t now_ns)
             check_group(group, now_ns);
         }
     }
+    ls__deadlock_check(comm, now_ns);
 }

@@ -364,6 +364,25 @@ static void take_beat(ls__comm *comm, int from, const ls__message *message)
                           memory_order_release);
 }
 
+static void take_blocked(ls__comm *comm, int from, const ls__message *message)
+{
+    ls__blocked blocked;
+    if (message->bytes == sizeof blocked) {
+        memcpy(&blocked, message->payload, sizeof blocked);
+        ls__blocked_write(&comm->far->rank[from].record->blocked, &blocked);
+    }
+}
+
+void ls__far_tell_blocked(ls__comm *comm, const ls__blocked *blocked)
+{
+    const ls__message head = {.kind = LS__MESSAGE_BLOCKED, .bytes = sizeof *blocked};
+    for (int r = 0; comm->far != NULL && r < comm->runtime->world_size; r++) {
+        if (comm->far->is[r]) {
+            (void)send_to(comm, r, &head, blocked);
+        }
+    }
+}
+
 static void take_bye(ls__comm *comm, int from)
 {
     ls__far_rank *rank = &comm->far->rank[from];
@@ -393,6 +412,9 @@ bool ls__far_take(ls__comm *comm, int from, const ls__message *message)
         return true;
     case LS__MESSAGE_BEAT:
         take_beat(comm, from, message);
+        return true;
+    case LS__MESSAGE_BLOCKED:
+        take_blocked(comm, from, message);
         return true;
     case LS__MESSAGE_BYE:
         take_bye(comm, from);

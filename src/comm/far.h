@@ -82,6 +82,7 @@ static inline bool ls__far_rank_kind(uint32_t kind)
 /* To all far members, if there are any. */
 void ls__far_post(ls_group *group, uint64_t sequence); /* an operation that has stalled */
 void ls__far_tell_finished(ls_group *group);
+void ls__far_tell_blocked(ls__comm *comm, const ls__blocked *blocked);
 void ls__far_tell_past(ls_group *group, ls__message_kind kind); /* QUIET or LEFT */
 /* Any thread: member 0 is far, so the claim is to be sent. False: one was made before. */
 bool ls__far_claim(ls_group *group, ls_status status, const char *text, int by);

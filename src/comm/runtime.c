@@ -224,6 +224,7 @@ static void close_comm(ls__comm *comm)
     }
     ls__notes_release(comm);
     ls__past_clear(comm);
+    ls__deadlock_close(comm);
     if (comm->transport != NULL) {
         comm->transport->close(comm->transport);
     }
@@ -286,6 +287,7 @@ static ls__comm *comm_new(ls_runtime *runtime)
         comm->kernels = ls__reduce_table_get();
         ls__list_init(&comm->groups);
         ls__list_init(&comm->pool);
+        ls__list_init(&comm->sleepers);
         ls__list_init(&comm->held);
         ls__list_init(&comm->orphans);
         ls__list_init(&comm->notes);

@@ -134,7 +134,7 @@ static void signal_event(const ls_loader *l, _Atomic uint32_t *event)
 static void reader_run(void *arg)
 {
     ls_loader *l = arg;
-    (void)ls_runtime_attach(l->runtime);
+    ls__runtime_attach_background(l->runtime);
     bool failed = false;
     while (!failed && reader_wait(l)) {
         uint32_t filled = atomic_load_explicit(&l->filled, memory_order_relaxed);

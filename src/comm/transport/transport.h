@@ -31,7 +31,8 @@ typedef enum ls__message_kind {
     LS__MESSAGE_LEFT,     /* a member has freed the group */
     LS__MESSAGE_BEAT,     /* what a rank is doing */
     LS__MESSAGE_BYE,      /* a rank leaves the job; answered, so that it knows all has arrived */
-    LS__MESSAGE_BYE_SEEN
+    LS__MESSAGE_BYE_SEEN,
+    LS__MESSAGE_BLOCKED /* what a rank waits for; blocked.h */
 } ls__message_kind;
 
 typedef struct ls__message {

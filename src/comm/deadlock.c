@@ -1,0 +1,558 @@
+/* Ranks that wait for each other in a circle: each is named with its operation, group and call
+ * site, and their groups fail, instead of waiting for a deadline.
+ *
+ *     rank 0: all_reduce on "a" ──waits for──▶ rank 1: all_reduce on "b" ──waits for──▶ rank 0
+ *
+ * Note [Why it is never wrong]
+ * A rank whose threads are all blocked publishes how many operations it has submitted (`calls`),
+ * in all and per group, and what each thread waits for. From two such records follow *facts* of
+ * this form: "rank i, having made c calls, cannot end this wait before rank j makes its (d+1)th":
+ *   - a collective: i waits for number s of a group, all members must submit it, and j with its d
+ *     calls has submitted fewer than s of that group;
+ *   - a receive: j with its d calls has no send under way that fits, and i looked at its receive
+ *     after j had published this, so none that was under way before fits either;
+ *   - a send: j with its d calls holds the announcement of this very send and has no receive for
+ *     it.
+ * Facts stay true, however old the records are that they were read from. A rank is stuck if every
+ * thread of it has such a fact towards a stuck rank. The first of the stuck ranks to make another
+ * call would need another one of them to have made one before: so none ever does. Slow ranks, data
+ * under way and threads that compute make no facts. What is sent on by the engine when an operation
+ * ends (the reducer's buckets) counts as a thread that waits for that operation.
+ *
+ * What it cannot know is a thread that has not attached itself to the runtime yet; see
+ * ls_runtime_attach.
+ *
+ * A rank that has found a circle gives its wait up and publishes the circle instead for a while:
+ * those in it that are still blocked then do the same, with the same text.
+ */
+#include <string.h>
+
+#include "base/text.h"
+#include "comm/far.h"
+#include "comm/letters.h"
+
+#define PUBLISH_NS 500000000u /* a wait so long is worth telling */
+#define JUDGE_NS 1500000000u  /* after this a circle is looked for: a mismatch was found before */
+#define FREEZE_NS 2000000000u /* a record stays after its circle was found */
+#define NAMED_MAX 4           /* ranks of a circle that are named */
+
+struct ls__deadlock {
+    ls__blocked said, next; /* what this rank has published, and would now */
+    ls__blocked waited;     /* what it waited for when it gave up */
+    uint64_t frozen_until_ns;
+    bool *stuck;        /* [world size] */
+    ls__blocked view[]; /* [world size] */
+};
+
+_Static_assert(LS__BLOCKED_RANK_WORDS * 64 == LS__PROGRAM_RANKS_MAX, "a bit for each rank");
+
+/* ---- records ------------------------------------------------------------------------------ */
+
+void ls__blocked_write(ls__blocked_record *record, const ls__blocked *blocked)
+{
+    const uint32_t version = atomic_load_explicit(&record->version, memory_order_relaxed) | 1u;
+    atomic_store_explicit(&record->version, version, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release); /* odd before any of it changes */
+    memcpy(&record->blocked, blocked, sizeof *blocked);
+    /* Sync: release; pairs with the acquire in ls__blocked_read. */
+    atomic_store_explicit(&record->version, version + 1, memory_order_release);
+}
+
+static void trust_no_count(ls__blocked *b)
+{
+    const bool sound =
+        b->wait_count <= LS__BLOCKED_WAITS_MAX && b->group_count <= LS__BLOCKED_GROUPS_MAX &&
+        b->send_count <= LS__BLOCKED_LETTERS_MAX && b->note_count <= LS__BLOCKED_LETTERS_MAX &&
+        b->circle_count <= LS__BLOCKED_CIRCLE_MAX;
+    if (!sound) {
+        memset(b, 0, sizeof *b);
+    }
+}
+
+bool ls__blocked_read(const ls__blocked_record *record, ls__blocked *out)
+{
+    const uint32_t before = atomic_load_explicit(&record->version, memory_order_acquire);
+    memcpy(out, &record->blocked, sizeof *out);
+    atomic_thread_fence(memory_order_acquire);
+    const uint32_t after = atomic_load_explicit(&record->version, memory_order_relaxed);
+    trust_no_count(out);
+    return before == after && before % 2 == 0;
+}
+
+static bool has_bit(const uint64_t *words, int bit)
+{
+    return words[bit / 64] >> (bit % 64) & 1;
+}
+
+static void set_bit(uint64_t *words, int bit)
+{
+    words[bit / 64] |= UINT64_C(1) << (bit % 64);
+}
+
+/* ---- what this rank waits for -------------------------------------------------------------- */
+
+static bool is_letter(const ls_work *work)
+{
+    return work->operation == LS__OP_SEND || work->operation == LS__OP_RECV;
+}
+
+/* Whether the operation cannot end here before that member has called it. In shared memory all
+ * meet at fence 0; by messages some members of a rooted operation may go ahead. */
+static bool needs_member(const ls_work *work, int member)
+{
+    const ls_group *group = work->group;
+    const bool root = work->descriptor.root == group->rank;
+    if (!group->has_far && work->way != LS__WAY_MESSAGES) {
+        return true;
+    }
+    switch (work->operation) {
+    case LS__OP_BROADCAST:
+    case LS__OP_SCATTER:
+        return !root && member == work->descriptor.root;
+    case LS__OP_REDUCE:
+    case LS__OP_GATHER:
+        return root;
+    default:
+        return true;
+    }
+}
+
+/* In this copy of the peer's record there is no send under way that this receive would take. */
+static bool sends_nothing(const ls__blocked *peer, const ls_work *recv)
+{
+    const ls_group *group = recv->group;
+    const int me = group->member[group->rank].world_rank;
+    bool none = peer->calls != 0 && peer->sends_cut == 0;
+    for (uint32_t i = 0; i < peer->send_count; i++) {
+        const ls__blocked_letter *send = &peer->send[i];
+        none = none &&
+               !(send->group == group->id && send->peer == me && send->tag == recv->descriptor.tag);
+    }
+    return none;
+}
+
+static void put_letter_wait(ls__comm *comm, const ls_work *work, ls__blocked_wait *to)
+{
+    to->peer = work->group->member[work->descriptor.root].world_rank;
+    to->tag = work->descriptor.tag;
+    if (work->operation == LS__OP_SEND) {
+        to->number = work->letter;
+    } else if (work->stage == LS__RECV_MATCH) {
+        /* In this order; see Note [Why it is never wrong]. `view` was read before the token's
+         * holder looks at the receive, which only the holder changes. */
+        const ls__blocked *peer = &comm->deadlock->view[to->peer];
+        to->peer_calls = sends_nothing(peer, work) ? peer->calls : 0;
+    }
+}
+
+/* False: there is no place for it. */
+static bool put_wait(ls__comm *comm, const ls_work *work, ls__blocked *out)
+{
+    const ls_group *group = work->group;
+    const ls__descriptor *d = &work->descriptor;
+    if (out->wait_count == LS__BLOCKED_WAITS_MAX) {
+        return false;
+    }
+    ls__blocked_wait *to = &out->wait[out->wait_count++];
+    to->operation = (uint8_t)work->operation;
+    to->group = group->id;
+    to->number = d->sequence;
+    to->peer = -1;
+    to->line = d->line;
+    memcpy(to->group_name, group->name, sizeof to->group_name);
+    memcpy(to->file, d->file, sizeof to->file);
+    memcpy(to->text, d->text, sizeof to->text);
+    if (is_letter(work)) {
+        put_letter_wait(comm, work, to);
+        return true;
+    }
+    for (int r = 0; r < group->size; r++) {
+        if (r != group->rank && needs_member(work, r)) {
+            set_bit(to->needs, group->member[r].world_rank);
+        }
+    }
+    return true;
+}
+
+/* lock. All threads of this rank that may call are blocked, and have been for a while. */
+static bool put_threads(ls__comm *comm, uint64_t now_ns, ls__blocked *out)
+{
+    uint32_t threads = 0;
+    LS__LIST_EACH (at, &comm->sleepers) {
+        const ls__sleeper *sleeper = LS__LIST_ITEM(at, ls__sleeper, link);
+        const bool waits =
+            atomic_load_explicit(&sleeper->work->status, memory_order_acquire) == LS_IN_PROGRESS;
+        if (!waits || now_ns < sleeper->since_ns + PUBLISH_NS ||
+            !put_wait(comm, sleeper->work, out)) {
+            return false;
+        }
+        threads++;
+    }
+    return threads > 0 &&
+           threads == atomic_load_explicit(&comm->runtime->attached, memory_order_acquire);
+}
+
+/* lock. Operations whose end makes the engine call on: the first of each group. */
+static bool put_callbacks(ls__comm *comm, const ls_group *group, ls__blocked *out)
+{
+    LS__LIST_EACH (at, &group->queue) {
+        const ls_work *work = LS__LIST_ITEM(at, ls_work, link);
+        if (work->done != NULL) {
+            return put_wait(comm, work, out);
+        }
+    }
+    return true;
+}
+
+static void put_sends(const ls_group *group, const ls__list *works, ls__blocked *out)
+{
+    LS__LIST_EACH (at, works) {
+        const ls_work *work = LS__LIST_ITEM(at, ls_work, link);
+        if (work->operation == LS__OP_SEND && out->send_count < LS__BLOCKED_LETTERS_MAX) {
+            out->send[out->send_count++] =
+                (ls__blocked_letter){.group = group->id,
+                                     .peer = group->member[work->descriptor.root].world_rank,
+                                     .tag = work->descriptor.tag,
+                                     .number = work->letter};
+        } else if (work->operation == LS__OP_SEND) {
+            out->sends_cut = 1;
+        }
+    }
+}
+
+static void put_notes(const ls_group *group, ls__blocked *out)
+{
+    LS__LIST_EACH (at, &group->letters->announced) {
+        const ls__note *note = LS__LIST_ITEM(at, ls__note, link);
+        if (out->note_count < LS__BLOCKED_LETTERS_MAX) {
+            out->note[out->note_count++] =
+                (ls__blocked_letter){.group = group->id,
+                                     .peer = group->member[note->from].world_rank,
+                                     .tag = note->message->descriptor.tag,
+                                     .number = note->message->letter};
+        }
+    }
+}
+
+/* lock */
+static bool put_groups(ls__comm *comm, ls__blocked *out)
+{
+    LS__LIST_EACH (at, &comm->groups) {
+        const ls_group *group = LS__LIST_ITEM(at, ls_group, link);
+        if (!put_callbacks(comm, group, out)) {
+            return false;
+        }
+        put_sends(group, &group->mail, out);
+        put_sends(group, &group->letters->sends, out);
+        put_notes(group, out);
+        if (out->group_count < LS__BLOCKED_GROUPS_MAX) {
+            out->group[out->group_count].group = group->id;
+            out->group[out->group_count++].submitted = group->sequence;
+        }
+    }
+    return true;
+}
+
+static void look_at_self(ls__comm *comm, uint64_t now_ns, ls__blocked *out)
+{
+    memset(out, 0, sizeof *out);
+    ls__lock_take(&comm->lock, comm->env);
+    const bool blocked = put_threads(comm, now_ns, out) && put_groups(comm, out);
+    if (blocked) {
+        out->calls = 1 + atomic_load_explicit(&comm->me->flight_next, memory_order_relaxed);
+    } else {
+        memset(out, 0, sizeof *out);
+    }
+    ls__unlock(&comm->lock, comm->env);
+}
+
+static void publish(ls__comm *comm)
+{
+    ls__deadlock *d = comm->deadlock;
+    if (memcmp(&d->said, &d->next, sizeof d->said) != 0) {
+        memcpy(&d->said, &d->next, sizeof d->said);
+        ls__blocked_write(&comm->me->blocked, &d->said);
+        ls__far_tell_blocked(comm, &d->said);
+    }
+    memcpy(&d->view[comm->runtime->rank], &d->said, sizeof d->said);
+}
+
+/* ---- facts -------------------------------------------------------------------------------- */
+
+static bool lacks_call(const ls__blocked *of, uint32_t group, uint64_t number)
+{
+    for (uint32_t i = 0; i < of->group_count; i++) {
+        if (of->group[i].group == group) {
+            return of->group[i].submitted < number;
+        }
+    }
+    return false;
+}
+
+static bool holds_note(const ls__blocked *of, int from, const ls__blocked_wait *wait)
+{
+    for (uint32_t i = 0; i < of->note_count; i++) {
+        if (of->note[i].group == wait->group && of->note[i].peer == from &&
+            of->note[i].number == wait->number) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A fact: the wait of rank i cannot end before rank j makes another call. */
+static bool waits_for(const ls__deadlock *d, int i, const ls__blocked_wait *wait, int j)
+{
+    const ls__blocked *of = &d->view[j];
+    if (of->calls == 0) {
+        return false;
+    }
+    switch ((ls__operation)wait->operation) {
+    case LS__OP_SEND:
+        return wait->peer == j && holds_note(of, i, wait);
+    case LS__OP_RECV:
+        return wait->peer == j && wait->peer_calls == of->calls;
+    default:
+        return has_bit(wait->needs, j) && lacks_call(of, wait->group, wait->number);
+    }
+}
+
+/* The first stuck rank that it waits for; -1: none. */
+static int next_stuck(const ls__comm *comm, int i, const ls__blocked_wait *wait)
+{
+    for (int j = 0; j < comm->runtime->world_size; j++) {
+        if (j != i && comm->deadlock->stuck[j] && waits_for(comm->deadlock, i, wait, j)) {
+            return j;
+        }
+    }
+    return -1;
+}
+
+static bool is_stuck(const ls__comm *comm, int i)
+{
+    const ls__blocked *b = &comm->deadlock->view[i];
+    for (uint32_t w = 0; w < b->wait_count; w++) {
+        if (next_stuck(comm, i, &b->wait[w]) < 0) {
+            return false;
+        }
+    }
+    return b->wait_count > 0;
+}
+
+/* The largest set of which each waits for another one of it. */
+static void find_stuck(ls__comm *comm)
+{
+    ls__deadlock *d = comm->deadlock;
+    bool changed = true;
+    for (int r = 0; r < comm->runtime->world_size; r++) {
+        d->stuck[r] = d->view[r].calls != 0;
+    }
+    while (changed) {
+        changed = false;
+        for (int r = 0; r < comm->runtime->world_size; r++) {
+            if (d->stuck[r] && !is_stuck(comm, r)) {
+                d->stuck[r] = false;
+                changed = true;
+            }
+        }
+    }
+}
+
+static int follow(const ls__comm *comm, int rank)
+{
+    return next_stuck(comm, rank, &comm->deadlock->view[rank].wait[0]);
+}
+
+/* The lowest rank of the circle that this one is in; -1: it only leads to one. */
+static int circle_of(const ls__comm *comm, int rank)
+{
+    int lowest = rank, at = rank;
+    for (int steps = 0; steps < comm->runtime->world_size; steps++) {
+        at = follow(comm, at);
+        if (at == rank) {
+            return lowest;
+        }
+        lowest = at < lowest ? at : lowest;
+    }
+    return -1;
+}
+
+/* ---- telling ------------------------------------------------------------------------------ */
+
+/* "rank 0 waits in all_reduce #3 (bucket 1) on group "a" at train.c:88" */
+static void put_rank(ls__text *to, int rank, const ls__blocked_wait *w)
+{
+    const bool letter = w->peer >= 0;
+    ls__text_add(to, "rank %d waits in %s", rank,
+                 w->operation < LS__OP_COUNT ? ls__operation_name((ls__operation)w->operation)
+                                             : "an operation");
+    if (letter) {
+        ls__text_add(to, " with tag %d", (int)w->tag);
+    } else {
+        ls__text_add(to, " #%llu", (unsigned long long)w->number);
+    }
+    if (w->text[0] != '\0') {
+        ls__text_add(to, " (%.*s)", LS__TAG_MAX - 1, w->text);
+    }
+    ls__text_add(to, " on group \"%.31s\"", w->group_name);
+    if (w->file[0] != '\0') {
+        ls__text_add(to, " at %.*s:%d", LS__FILE_MAX - 1, w->file, (int)w->line);
+    }
+}
+
+static void describe(const ls__comm *comm, int lowest, char *out, size_t bytes)
+{
+    const char *remedy = "; call the operations of all groups in the same order on all ranks, or "
+                         "start them with a work handle and wait later";
+    ls__text to = {out, bytes - strlen(remedy)};
+    int at = lowest, named = 0;
+    ls__text_add(&to, "deadlock: ");
+    do {
+        if (named < NAMED_MAX) {
+            put_rank(&to, at, &comm->deadlock->view[at].wait[0]);
+            ls__text_add(&to, " for rank %d%s", follow(comm, at),
+                         follow(comm, at) == lowest ? "" : ", ");
+        }
+        named++;
+        at = follow(comm, at);
+    } while (at != lowest);
+    if (named > NAMED_MAX) {
+        ls__text_add(&to, "and %d more back to rank %d", named - NAMED_MAX, lowest);
+    }
+    ls__text end = {out + strlen(out), bytes - strlen(out)};
+    ls__text_add(&end, "%s", remedy);
+}
+
+static void fail_own_groups(ls__comm *comm, const ls__blocked *own, const char *text)
+{
+    LS__LIST_EACH (at, &comm->groups) {
+        ls_group *group = LS__LIST_ITEM(at, ls_group, link);
+        bool waits = false;
+        for (uint32_t w = 0; w < own->wait_count; w++) {
+            waits = waits || own->wait[w].group == group->id;
+        }
+        if (waits && atomic_load_explicit(&group->failed, memory_order_relaxed) == 0) {
+            ls__group_cause(group, LS_ERR_MISMATCH, text);
+            (void)ls__group_failed(group);
+        }
+    }
+}
+
+static void put_circle(const ls__comm *comm, int lowest, ls__blocked *out)
+{
+    int at = lowest;
+    do {
+        if (out->circle_count < LS__BLOCKED_CIRCLE_MAX) {
+            out->circle[out->circle_count].rank = at;
+            out->circle[out->circle_count++].calls = comm->deadlock->view[at].calls;
+        }
+        at = follow(comm, at);
+    } while (at != lowest);
+}
+
+/* Publishes the circle instead of what this rank waits for, and lets go. */
+static void give_up(ls__comm *comm, int lowest, uint64_t now_ns)
+{
+    ls__deadlock *d = comm->deadlock;
+    memset(&d->next, 0, sizeof d->next);
+    put_circle(comm, lowest, &d->next);
+    describe(comm, lowest, d->next.text, sizeof d->next.text);
+    memcpy(&d->waited, &d->said, sizeof d->said); /* publish replaces it */
+    publish(comm);
+    d->frozen_until_ns = now_ns + FREEZE_NS;
+    fail_own_groups(comm, &d->waited, d->said.text);
+}
+
+/* Another rank has found this one in a circle. */
+static bool heed_others(ls__comm *comm)
+{
+    const ls__deadlock *d = comm->deadlock;
+    for (int r = 0; r < comm->runtime->world_size; r++) {
+        for (uint32_t i = 0; i < d->view[r].circle_count; i++) {
+            if (d->view[r].circle[i].rank == comm->runtime->rank &&
+                d->view[r].circle[i].calls == d->said.calls) {
+                char text[LS__FAILURE_MAX];
+                ls__text_add(&(ls__text){text, sizeof text}, "%.*s", (int)sizeof text - 1,
+                             d->view[r].text);
+                fail_own_groups(comm, &d->said, text);
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* ---- now and then ------------------------------------------------------------------------- */
+
+static size_t bytes_of(const ls__comm *comm)
+{
+    const size_t size = (size_t)comm->runtime->world_size;
+    return sizeof(ls__deadlock) + size * (sizeof(ls__blocked) + sizeof(bool));
+}
+
+/* Whether there are sleepers, and all have slept so long. */
+static bool sleeps_since(ls__comm *comm, uint64_t now_ns, uint64_t least_ns)
+{
+    bool all = true;
+    ls__lock_take(&comm->lock, comm->env);
+    LS__LIST_EACH (at, &comm->sleepers) {
+        all = all && now_ns >= LS__LIST_ITEM(at, ls__sleeper, link)->since_ns + least_ns;
+    }
+    all = all && !ls__list_empty(&comm->sleepers);
+    ls__unlock(&comm->lock, comm->env);
+    return all;
+}
+
+static void read_all(ls__comm *comm)
+{
+    ls__deadlock *d = comm->deadlock;
+    for (int r = 0; r < comm->runtime->world_size; r++) {
+        if (!ls__blocked_read(&ls__comm_record(comm, r)->blocked, &d->view[r])) {
+            memset(&d->view[r], 0, sizeof d->view[r]);
+        }
+    }
+}
+
+static bool ready(ls__comm *comm)
+{
+    if (comm->deadlock == NULL) {
+        comm->deadlock = comm->env->allocate(comm->env, bytes_of(comm));
+        if (comm->deadlock != NULL) {
+            memset(comm->deadlock, 0, bytes_of(comm));
+            comm->deadlock->stuck = (bool *)(comm->deadlock->view + comm->runtime->world_size);
+        }
+    }
+    return comm->deadlock != NULL;
+}
+
+void ls__deadlock_check(ls__comm *comm, uint64_t now_ns)
+{
+    const bool slept = sleeps_since(comm, now_ns, PUBLISH_NS);
+    if (comm->runtime->world_size == 1 || (!slept && comm->deadlock == NULL) || !ready(comm)) {
+        return;
+    }
+    ls__deadlock *d = comm->deadlock;
+    if (now_ns < d->frozen_until_ns || (!slept && d->said.calls == 0)) {
+        return;
+    }
+    read_all(comm);
+    look_at_self(comm, now_ns, &d->next);
+    publish(comm);
+    if (d->said.calls == 0 || heed_others(comm) || !sleeps_since(comm, now_ns, JUDGE_NS)) {
+        return;
+    }
+    find_stuck(comm);
+    const int rank = comm->runtime->rank;
+    const int lowest = d->stuck[rank] ? circle_of(comm, rank) : -1;
+    if (lowest >= 0) {
+        give_up(comm, lowest, now_ns);
+    }
+}
+
+void ls__deadlock_close(ls__comm *comm)
+{
+    if (comm->deadlock != NULL) {
+        comm->env->release(comm->env, comm->deadlock, bytes_of(comm));
+        comm->deadlock = NULL;
+    }
+}

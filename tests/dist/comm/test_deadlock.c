@@ -1,0 +1,225 @@
+/* Ranks that wait for each other in a circle are named within seconds, on all of them, and slow
+ * ranks are not. */
+#include "test.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include <lockstep/comm.h>
+#include <lockstep/store.h>
+
+#include "comm/engine.h"
+
+static ls_group *group_of(const int *ranks, int count, const char *name)
+{
+    ls_group *group = NULL;
+    CHECK_OK(ls_group_new(ls_world(), ranks, count, name, &group));
+    return group;
+}
+
+static ls_status waits(ls_group *group, int line)
+{
+    float x = 1;
+    ls_site_set("train.c", line);
+    return ls_all_reduce(group, &x, 1, LS_FLOAT32, LS_SUM, NULL, NULL);
+}
+
+static void pause_ms(int64_t ms)
+{
+    const ls__env *env = ls_world()->comm->env;
+    env->sleep_until(env, env->now_ns(env) + (uint64_t)ms * 1000000u);
+}
+
+/* All ranks in the circle read the same words. */
+static void same_text(const char *text, int ranks)
+{
+    char mine[1024] = "", all[8][1024];
+    snprintf(mine, sizeof mine, "%s", text);
+    CHECK_OK(ls_all_gather(ls_world(), mine, all, sizeof mine, LS_UINT8, NULL, NULL));
+    for (int r = 0; r < ranks; r++) {
+        CHECK(strcmp(all[r], all[0]) == 0);
+    }
+}
+
+static void told_in_time(ls_status status, double begin)
+{
+    CHECK_STATUS(status, LS_ERR_MISMATCH);
+    CHECK(ls_time() - begin < 3);
+    CHECK_CONTAINS(ls_error_message(), "deadlock: rank 0 waits in ");
+    CHECK_CONTAINS(ls_error_message(), "; call the operations of all groups in the same order");
+}
+
+static void groups_in_another_order(void)
+{
+    ls_group *group[2] = {group_of(NULL, 0, "a"), group_of(NULL, 0, "b")};
+    const double begin = ls_time();
+    told_in_time(waits(group[ls_rank()], 10 + ls_rank()), begin);
+    CHECK_CONTAINS(ls_error_message(),
+                   "rank 0 waits in all_reduce #1 on group \"a\" at train.c:10 for rank 1, "
+                   "rank 1 waits in all_reduce #1 on group \"b\" at train.c:11 for rank 0");
+    same_text(ls_error_message(), 2);
+    CHECK_OK(waits(group_of(NULL, 0, "c"), 1)); /* the process goes on */
+    CHECK_STATUS(waits(group[1 - ls_rank()], 1), LS_ERR_MISMATCH);
+}
+
+DIST_TEST(groups_called_in_another_order_are_a_named_deadlock, 2)
+{
+    groups_in_another_order();
+    groups_in_another_order(); /* and again, after the first was found */
+}
+
+DIST_TEST(a_circle_of_three_pairs_is_named, 3)
+{
+    const int pair[3][2] = {{0, 1}, {1, 2}, {0, 2}};
+    ls_group *group[3];
+    for (int i = 0; i < 3; i++) {
+        group[i] = group_of(pair[i], 2, "pair");
+    }
+    const double begin = ls_time();
+    told_in_time(waits(group[ls_rank()], 20 + ls_rank()), begin);
+    CHECK_CONTAINS(ls_error_message(), "at train.c:20 for rank 1, rank 1 waits");
+    CHECK_CONTAINS(ls_error_message(), "at train.c:21 for rank 2, rank 2 waits");
+    CHECK_CONTAINS(ls_error_message(), "at train.c:22 for rank 0;");
+    same_text(ls_error_message(), 3);
+}
+
+DIST_TEST(a_receive_whose_send_comes_after_a_collective_is_a_deadlock, 2)
+{
+    float x = 1;
+    ls_group *group = group_of(NULL, 0, "p2p"), *other = group_of(NULL, 0, "dp");
+    const double begin = ls_time();
+    ls_site_set("pipe.c", 30 + ls_rank());
+    if (ls_rank() == 0) {
+        told_in_time(ls_recv(group, &x, 1, LS_FLOAT32, 1, 7, NULL, NULL), begin);
+    } else {
+        told_in_time(ls_barrier(other, NULL, NULL), begin);
+    }
+    CHECK_CONTAINS(ls_error_message(),
+                   "rank 0 waits in recv with tag 7 on group \"p2p\" at pipe.c:30 for rank 1, "
+                   "rank 1 waits in barrier #1 on group \"dp\" at pipe.c:31 for rank 0");
+}
+
+DIST_TEST(a_send_with_another_tag_than_the_receive_is_a_deadlock, 2)
+{
+    static float x[100000];
+    ls_group *group = group_of(NULL, 0, "p2p");
+    for (int large = 0; large < 2; large++) {
+        ls_group *g = large ? group_of(NULL, 0, "large") : group;
+        const int64_t count = large ? 100000 : 1;
+        const double begin = ls_time();
+        ls_site_set("pipe.c", 40 + ls_rank());
+        told_in_time(ls_rank() == 0 ? ls_recv(g, x, count, LS_FLOAT32, 1, 5, NULL, NULL)
+                                    : ls_send(g, x, count, LS_FLOAT32, 0, 6, NULL, NULL),
+                     begin);
+        CHECK_CONTAINS(ls_error_message(), "rank 0 waits in recv with tag 5");
+        CHECK_CONTAINS(ls_error_message(), "rank 1 waits in send with tag 6");
+        CHECK_CONTAINS(ls_error_message(), "at pipe.c:40 for rank 1");
+        CHECK_CONTAINS(ls_error_message(), "at pipe.c:41 for rank 0");
+    }
+}
+
+DIST_TEST(ranks_that_both_receive_first_are_a_deadlock, 2)
+{
+    float x = 1;
+    ls_group *group = group_of(NULL, 0, "p2p");
+    const double begin = ls_time();
+    told_in_time(ls_recv(group, &x, 1, LS_FLOAT32, 1 - ls_rank(), 5, NULL, NULL), begin);
+}
+
+/* An operation that another rank has only started, and waits elsewhere, is no obstacle. */
+DIST_TEST(operations_in_flight_do_not_hide_a_deadlock, 4)
+{
+    static float x[8][50000];
+    ls_work *work[8];
+    ls_group *flight = group_of(NULL, 0, "flight");
+    ls_group *group[2] = {group_of(NULL, 0, "a"), group_of(NULL, 0, "b")};
+    for (int i = 0; i < (ls_rank() == 3 ? 0 : 8); i++) {
+        CHECK_OK(ls_all_reduce(flight, x[i], 50000, LS_FLOAT32, LS_SUM, NULL, &work[i]));
+    }
+    const double begin = ls_time();
+    told_in_time(waits(group[ls_rank() % 2], 50 + ls_rank()), begin);
+    if (ls_rank() == 3) {
+        for (int i = 0; i < 8; i++) {
+            CHECK_OK(ls_all_reduce(flight, x[i], 50000, LS_FLOAT32, LS_SUM, NULL, &work[i]));
+        }
+    }
+    for (int i = 0; i < 8; i++) {
+        CHECK_OK(ls_work_wait(work[i]));
+    }
+}
+
+/* Every rank waits longer than it takes to judge, for one that will come. */
+DIST_TEST(ranks_that_are_slow_are_not_taken_for_a_deadlock, 3)
+{
+    const int pair[2] = {0, 1};
+    float x = 1, y = 1, z = 1;
+    ls_work *first = NULL, *second = NULL, *letter = NULL;
+    ls_group *a = group_of(NULL, 0, "a"), *b = group_of(pair, 2, "b"), *p = group_of(NULL, 0, "p");
+    if (ls_rank() == 2) {
+        pause_ms(1600); /* the others wait for it, and for nobody else */
+        CHECK_OK(waits(a, 1));
+        pause_ms(1600);
+        CHECK_OK(ls_send(p, &x, 1, LS_FLOAT32, 0, 1, NULL, NULL));
+    } else if (ls_rank() == 0) {
+        CHECK_OK(ls_recv(p, &z, 1, LS_FLOAT32, 2, 1, NULL, &letter));
+        CHECK_OK(ls_all_reduce(a, &x, 1, LS_FLOAT32, LS_SUM, NULL, &first));
+        CHECK_OK(ls_all_reduce(b, &y, 1, LS_FLOAT32, LS_SUM, NULL, &second));
+        CHECK_OK(ls_work_wait(letter));
+        CHECK_OK(ls_work_wait(second));
+        CHECK_OK(ls_work_wait(first));
+    } else {
+        CHECK_OK(ls_all_reduce(b, &y, 1, LS_FLOAT32, LS_SUM, NULL, &second));
+        CHECK_OK(waits(a, 1));
+        CHECK_OK(ls_work_wait(second));
+    }
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+}
+
+typedef struct helper {
+    ls_runtime *runtime;
+    ls_group *group;
+    ls_status status;
+} helper;
+
+static void calls_late(void *arg)
+{
+    helper *h = arg;
+    float x = 1;
+    h->runtime->env->sleep_until(h->runtime->env,
+                                 h->runtime->env->now_ns(h->runtime->env) + 1800000000u);
+    h->status = ls_all_reduce(h->group, &x, 1, LS_FLOAT32, LS_SUM, NULL, NULL);
+    (void)ls_runtime_attach(NULL);
+}
+
+static _Atomic int attached;
+
+static void attaches(void *arg)
+{
+    helper *h = arg;
+    CHECK_OK(ls_runtime_attach(h->runtime));
+    atomic_store(&attached, 1);
+    calls_late(h);
+}
+
+/* Rank 0's main thread waits in "a", rank 1's in "b"; another thread of rank 0 comes to "b". */
+DIST_TEST(a_thread_that_is_yet_to_call_is_waited_for, 2)
+{
+    const ls__env *env = ls_world()->comm->env;
+    ls_group *group[2] = {group_of(NULL, 0, "a"), group_of(NULL, 0, "b")};
+    helper h = {ls_runtime_current(), group[1], LS_OK};
+    ls__env_thread *thread = NULL;
+    if (ls_rank() == 0) {
+        CHECK(env->thread_start(env, "helper", attaches, &h, &thread) == 0);
+        while (atomic_load(&attached) == 0) {
+            env->yield(env);
+        }
+        CHECK_OK(waits(group[0], 1));
+        env->thread_join(env, thread);
+        CHECK_OK(h.status);
+    } else {
+        CHECK_OK(waits(group[1], 1));
+        CHECK_OK(waits(group[0], 1));
+    }
+}
+
+TEST_MAIN
