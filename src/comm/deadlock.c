@@ -379,10 +379,11 @@ static int circle_of(const ls__comm *comm, int rank)
 
 /* ---- telling ------------------------------------------------------------------------------ */
 
-/* "rank 0 waits in all_reduce #3 (bucket 1) on group "a" at train.c:88" */
-static void put_rank(ls__text *to, int rank, const ls__blocked_wait *w)
+/* "rank 0 waits in all_reduce #3 (bucket 1) on group "a" at train.c:88 (host n1, pid 812)" */
+static void put_rank(const ls__comm *comm, ls__text *to, int rank, const ls__blocked_wait *w)
 {
     const bool letter = w->peer >= 0;
+    char who[128];
     ls__text_add(to, "rank %d waits in %s", rank,
                  w->operation < LS__OP_COUNT ? ls__operation_name((ls__operation)w->operation)
                                              : "an operation");
@@ -398,6 +399,9 @@ static void put_rank(ls__text *to, int rank, const ls__blocked_wait *w)
     if (w->file[0] != '\0') {
         ls__text_add(to, " at %.*s:%d", LS__FILE_MAX - 1, w->file, (int)w->line);
     }
+    ls__comm_name(comm, rank, who, sizeof who);
+    const char *place = strchr(who, '(');
+    ls__text_add(to, " %s", place != NULL ? place : "");
 }
 
 static void describe(const ls__comm *comm, int lowest, char *out, size_t bytes)
@@ -409,7 +413,7 @@ static void describe(const ls__comm *comm, int lowest, char *out, size_t bytes)
     ls__text_add(&to, "deadlock: ");
     do {
         if (named < NAMED_MAX) {
-            put_rank(&to, at, &comm->deadlock->view[at].wait[0]);
+            put_rank(comm, &to, at, &comm->deadlock->view[at].wait[0]);
             ls__text_add(&to, " for rank %d%s", follow(comm, at),
                          follow(comm, at) == lowest ? "" : ", ");
         }

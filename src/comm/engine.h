@@ -310,6 +310,8 @@ void ls__past_clear(ls__comm *comm);
 /* token: compares what the members that reached fence 0 announced. True: they differ, and the
  * group was told so. */
 bool ls__mismatch_check(ls_group *group, const ls_work *work);
+/* token: the same of this rank and a far member of which the operation was just heard. */
+void ls__mismatch_heard(ls_group *group, int member, uint64_t sequence);
 bool ls__descriptor_equal(const ls__comm *comm, const ls__descriptor *a, const ls__descriptor *b);
 /* "all_reduce #17 on group "world" disagrees: rank 0 …, rank 1 …; give every rank the same …" */
 void ls__mismatch_text(const ls_group *group, const ls__descriptor *a, int rank_a,

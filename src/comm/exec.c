@@ -459,6 +459,9 @@ static ls__result advance_once(ls_group *group)
     case LS__EXEC_RUN: {
         const bool moved = advance_runs(group);
         if (runs_ended(exec)) {
+            if (exec->work->way == LS__WAY_MESSAGES && ls__mismatch_check(group, exec->work)) {
+                return LS__COMPLETE; /* of those whose messages this rank did not need */
+            }
             finish(group);
             return LS__COMPLETE;
         }

@@ -557,6 +557,7 @@ void ls__engine_check(ls__comm *comm, uint64_t now_ns)
         ls__far_check(comm, now_ns);
     }
     (void)ls__comm_look(comm);
+    ls__deadlock_check(comm, now_ns); /* before those who found the same, and left, are missed */
     LS__LIST_EACH (at, &comm->groups) {
         ls_group *group = LS__LIST_ITEM(at, ls_group, link);
         if (atomic_load_explicit(&group->pending, memory_order_acquire) > 0 &&
@@ -564,5 +565,4 @@ void ls__engine_check(ls__comm *comm, uint64_t now_ns)
             check_group(group, now_ns);
         }
     }
-    ls__deadlock_check(comm, now_ns);
 }

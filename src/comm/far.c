@@ -307,6 +307,7 @@ void ls__far_heard(ls_group *group, int member, const ls__message *message)
         slot->descriptor = *d;
         slot->descriptor.memory = LS__MEMORY_STAGED; /* its offsets mean nothing here */
         atomic_store_explicit(&slot->stamp, ls__stamp(d->sequence, 1), memory_order_seq_cst);
+        ls__mismatch_heard(group, member, d->sequence);
     }
 }
 

@@ -130,6 +130,10 @@ static const char *remedy(const ls__descriptor *a, const ls__descriptor *b)
     if (memcmp(&a->divisor, &b->divisor, sizeof a->divisor) != 0) {
         return "give every rank the same divisor";
     }
+    if (!same_site(a, b)) {
+        return "LOCKSTEP_CHECK=strict wants every rank to make a call at the same place of the "
+               "program; is a branch taken on some ranks only?";
+    }
     return "all ranks must run the same program with the same settings";
 }
 
@@ -160,6 +164,28 @@ static bool is_here(const ls_group *group, int r, uint64_t sequence)
 {
     return atomic_load_explicit(&ls__post_slot(group, r, sequence)->stamp, memory_order_acquire) >=
            ls__stamp(sequence, 1);
+}
+
+/* An end of a rooted operation may not need what another member sends it: it is compared all the
+ * same, so that two roots do not both think that all went well. */
+void ls__mismatch_heard(ls_group *group, int member, uint64_t sequence)
+{
+    const ls__post *own = ls__post_slot(group, group->rank, sequence);
+    const ls__post *other = ls__post_slot(group, member, sequence);
+    const uint64_t stamp = atomic_load_explicit(&own->stamp, memory_order_acquire);
+    const uint64_t finished =
+        atomic_load_explicit(&group->own->finished, memory_order_relaxed); /* else: compared then */
+    if (stamp >> LS__FENCE_BITS != sequence || finished < sequence ||
+        ls__descriptor_equal(group->comm, &own->descriptor, &other->descriptor)) {
+        return;
+    }
+    char text[LS__FAILURE_MAX];
+    const bool lower = group->rank < member; /* is named first, whoever notices */
+    const int first = lower ? group->rank : member, second = lower ? member : group->rank;
+    ls__mismatch_text(group, &(lower ? own : other)->descriptor, group->member[first].world_rank,
+                      &(lower ? other : own)->descriptor, group->member[second].world_rank, text,
+                      sizeof text);
+    ls__group_cause(group, LS_ERR_MISMATCH, text);
 }
 
 bool ls__mismatch_check(ls_group *group, const ls_work *work)

@@ -85,7 +85,7 @@ ls_store *ls_runtime_store(void)
 void ls__comm_config(const ls__comm *comm, char *out, size_t bytes)
 {
     const char *hosts = ls__setting_get("LOCKSTEP_HOSTS");
-    snprintf(out, bytes, "lockstep %s, isa=%s, check=%s, layout %d.%d.%zu.%zu%s%.60s", LS_VERSION,
+    snprintf(out, bytes, "lockstep %s, isa=%s, check=%s, layout %d.%d.%zu.%zu%s%.60s", ls_version(),
              ls__isa_name(ls__cpu_isa()), comm->strict ? "strict" : "default", LS__HEAP_VERSION,
              LS__DESCRIPTOR_VERSION, sizeof(ls__control), sizeof(ls__heap_header),
              hosts != NULL ? ", LOCKSTEP_HOSTS=" : "", hosts != NULL ? hosts : "");

@@ -46,6 +46,64 @@ GOLDEN_RANKS(operations_differ, 2)
                      : ls_reduce(ls_world(), buf, buf, 4, LS_FLOAT32, LS_SUM, 0, NULL, NULL));
 }
 
+/* Ranks r and r + 1 are pair r, and each waits in another pair. */
+static void wait_around(void)
+{
+    const int size = ls_world_size();
+    ls_group *mine = NULL;
+    for (int r = 0; r < size; r++) {
+        const int next = (r + 1) % size;
+        const int pair[2] = {r < next ? r : next, r < next ? next : r};
+        ls_group *group = NULL;
+        char name[16];
+        (void)snprintf(name, sizeof name, "pair %d", r);
+        LS_CHECK(ls_group_new(ls_world(), pair, 2, name, &group));
+        mine = r == ls_rank() ? group : mine;
+    }
+    SHOW_RANKS("all_reduce", ls_all_reduce(mine, buf, 4, LS_FLOAT32, LS_SUM, NULL, NULL));
+    LS_CHECK(ls_barrier(ls_world(), NULL, NULL));
+}
+
+GOLDEN_RANKS(groups_are_called_in_another_order, 2)
+{
+    wait_around();
+}
+
+GOLDEN_RANKS(five_wait_in_a_circle, 5)
+{
+    wait_around();
+}
+
+GOLDEN_RANKS(a_receive_waits_for_a_send_after_a_barrier, 2)
+{
+    ls_group *group = NULL;
+    LS_CHECK(ls_group_new(ls_world(), NULL, 0, "p2p", &group));
+    SHOW_RANKS("an operation", odd() ? ls_send(group, buf, 4, LS_FLOAT32, 0, 6, NULL, NULL)
+                                     : ls_recv(group, buf, 4, LS_FLOAT32, 1, 5, NULL, NULL));
+}
+
+static int calls_from_its_own_place(void *arg)
+{
+    (void)arg;
+    LS_CHECK(ls_init(NULL));
+    ls_status status = LS_OK;
+    if (odd()) {
+        status = SUM_OF(4, LS_FLOAT32, LS_SUM);
+    } else {
+        status = SUM_OF(4, LS_FLOAT32, LS_SUM);
+    }
+    if (ls_rank() == 0) {
+        golden_show("all_reduce", status);
+    }
+    return ls_finalize() < 0;
+}
+
+GOLDEN_BARE(call_sites_differ_and_the_check_is_strict)
+{
+    (void)setenv("LOCKSTEP_CHECK", "strict", 1);
+    LS_CHECK(ls_spawn(calls_from_its_own_place, NULL, 2));
+}
+
 GOLDEN_RANKS(tags_differ, 2)
 {
     SHOW_RANKS("all_reduce", SUM_WITH(.tag = odd() ? "weights" : "biases"));
