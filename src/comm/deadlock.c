@@ -536,7 +536,8 @@ void ls__deadlock_check(ls__comm *comm, uint64_t now_ns)
         return;
     }
     ls__deadlock *d = comm->deadlock;
-    if (now_ns < d->frozen_until_ns || (!slept && d->said.calls == 0)) {
+    if (now_ns < d->frozen_until_ns ||
+        (!slept && d->said.calls == 0 && d->said.circle_count == 0)) {
         return;
     }
     read_all(comm);
@@ -551,6 +552,18 @@ void ls__deadlock_check(ls__comm *comm, uint64_t now_ns)
     if (lowest >= 0) {
         give_up(comm, lowest, now_ns);
     }
+}
+
+bool ls__deadlock_left(const ls__comm *comm, int world_rank, char *out, size_t bytes)
+{
+    ls__blocked left;
+    if (!ls__blocked_read(&ls__comm_record(comm, world_rank)->blocked, &left) ||
+        left.circle_count == 0) {
+        return false;
+    }
+    ls__text to = {out, bytes};
+    ls__text_add(&to, "%.*s", (int)sizeof left.text - 1, left.text);
+    return true;
 }
 
 void ls__deadlock_close(ls__comm *comm)

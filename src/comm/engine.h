@@ -281,6 +281,8 @@ bool ls__comm_look(ls__comm *comm); /* token: cheap look for verdicts and claims
 
 /* token: says what this rank waits for, and fails its groups if it is in a circle. */
 void ls__deadlock_check(ls__comm *comm, uint64_t now_ns);
+/* The rank has just given up in a circle, of which this is the text: why it is no longer there. */
+bool ls__deadlock_left(const ls__comm *comm, int world_rank, char *out, size_t bytes);
 void ls__deadlock_close(ls__comm *comm);
 
 /* ---- past.c: memory that a peer may still touch ------------------------------------------- */

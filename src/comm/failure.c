@@ -473,6 +473,10 @@ static bool member_gone(ls_group *group, ls_work *work, uint64_t now_ns)
         const ls__life life = life_of(group, r);
         if (is_gone(group, work, r, now_ns, life)) {
             char text[LS__FAILURE_MAX], operation[256];
+            if (ls__deadlock_left(group->comm, group->member[r].world_rank, text, sizeof text)) {
+                ls__group_cause(group, LS_ERR_MISMATCH, text);
+                return true;
+            }
             ls__operation_text(group, &work->descriptor, operation, sizeof operation);
             snprintf(text, sizeof text, "%s cannot finish: rank %d has %s", operation,
                      group->member[r].world_rank,

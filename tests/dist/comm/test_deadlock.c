@@ -122,14 +122,6 @@ DIST_TEST(a_send_with_another_tag_than_the_receive_is_a_deadlock, 2)
     }
 }
 
-DIST_TEST(ranks_that_both_receive_first_are_a_deadlock, 2)
-{
-    float x = 1;
-    ls_group *group = group_of(NULL, 0, "p2p");
-    const double begin = ls_time();
-    told_in_time(ls_recv(group, &x, 1, LS_FLOAT32, 1 - ls_rank(), 5, NULL, NULL), begin);
-}
-
 /* An operation that another rank has only started, and waits elsewhere, is no obstacle. */
 DIST_TEST(operations_in_flight_do_not_hide_a_deadlock, 4)
 {
