@@ -194,7 +194,7 @@ struct ls__env {
     /* A descriptor that becomes readable when a process, of this user, ends; -ESRCH: it has. */
     int (*watch_process)(const ls__env *env, pid_t pid);
     /* What it is doing, by the letter of /proc: 'R', 'S', 'D', 'T' stopped, 't' held by a debugger,
-     * 'Z' ended and not reaped; 'K': SIGKILL is on its way; -ENOENT: there is none. */
+     * 'Z' ended and not reaped; 'K': it is about to end; -ENOENT: there is none. */
     int (*process_state)(const ls__env *env, pid_t pid);
 
     /* Wishes to stop. catch_stop: SIGINT and SIGTERM are noted instead of ending the process, where

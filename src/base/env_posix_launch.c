@@ -119,6 +119,7 @@ int ls__posix_wait_any(const ls__env *env, ls__env_exit *out)
 typedef struct look { /* at /proc/PID/stat */
     char state;
     long parent;
+    unsigned long flags, threads;
     unsigned long pending; /* signals that the first thread has not taken yet; bit 0 is signal 1 */
 } look;
 
@@ -135,9 +136,11 @@ static int look_at(pid_t pid, look *out)
     (void)close(fd);
     line[got > 0 ? got : 0] = '\0';
     const char *end = strrchr(line, ')');
-    const char *const format = " %c %ld %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s"
-                               " %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %lu";
-    return end != NULL && sscanf(end + 1, format, &out->state, &out->parent, &out->pending) == 3
+    /* 3 state, 4 parent, 9 flags, 20 threads, 31 pending */
+    const char *const format = " %c %ld %*s %*s %*s %*s %lu %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s"
+                               " %lu %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %lu";
+    return end != NULL && sscanf(end + 1, format, &out->state, &out->parent, &out->flags,
+                                 &out->threads, &out->pending) == 5
                ? 0
                : -ENOENT;
 }
@@ -148,12 +151,21 @@ static pid_t parent_of(pid_t pid)
     return look_at(pid, &found) == 0 ? (pid_t)found.parent : -1;
 }
 
+/* Between its end's beginning and the moment when it can be reaped: a signal that it has not taken
+ * yet, memory that it gives back, or threads that outlive the first one in a system call. */
+static bool is_ending(const look *found)
+{
+    const unsigned long exiting = 4; /* PF_EXITING of the kernel */
+    return found->state == 'Z'
+               ? found->threads > 1
+               : (found->pending >> (SIGKILL - 1) & 1) != 0 || (found->flags & exiting) != 0;
+}
+
 int ls__posix_process_state(const ls__env *env LS__UNUSED, pid_t pid)
 {
     look found;
     int error = look_at(pid, &found);
-    bool killed = error == 0 && found.state != 'Z' && (found.pending >> (SIGKILL - 1) & 1) != 0;
-    return error < 0 ? error : killed ? 'K' : found.state;
+    return error < 0 ? error : is_ending(&found) ? 'K' : found.state;
 }
 
 /* Whether a process was started with a variable: its name and '=', or the whole entry and 0. One

@@ -16,6 +16,7 @@
 
 #define FIXED_ITEMS 2
 #define ORPHAN_LOOK_MS 20
+#define GUARD_MS 150
 
 /* To the agent; but SIGCHLD is for us: it may have been stopped. */
 static const int forwarded[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD};
@@ -103,11 +104,13 @@ static bool agent_ended(front *f, pid_t pid, int pidfd)
 }
 
 /* When the agent itself was killed its ranks were too (by the kernel), but not what they had
- * started: that is ours by now, if we adopt. */
+ * started: that is ours by now, if we adopt. So is the guard, which is left to its work first: we
+ * may be killed at any moment, too. */
 static void end_orphans(const ls__env *env)
 {
     ls__env_exit how;
     int rc = 0;
+    env->sleep_until(env, ls__deadline_after(env, GUARD_MS));
     while (rc != -ECHILD) {
         (void)env->kill_children(env, SIGKILL);
         env->sleep_until(env, ls__deadline_after(env, ORPHAN_LOOK_MS));
