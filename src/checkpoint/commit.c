@@ -104,9 +104,10 @@ static ls_status gather(ls_checkpoint *c, json_t *manifest)
     ls_status status = manifest ? add_rank(c, manifest, 0, c->pieces) : no_memory();
     for (int r = 1; r < c->size; r++) {
         char *rows = NULL;
-        LS_TRY(receive_rows(c, r, (size_t)c->verdicts[r].word[1], &rows));
-        status = status == LS_OK ? add_rank(c, manifest, r, rows) : status;
+        ls_status received = receive_rows(c, r, (size_t)c->verdicts[r].word[1], &rows);
+        status = received == LS_OK && status == LS_OK ? add_rank(c, manifest, r, rows) : status;
         free(rows);
+        LS_TRY(received);
     }
     return status;
 }

@@ -121,6 +121,32 @@ ls_status ls__folder_steps(const ls_checkpoint *c, int64_t **steps, int *count)
 
 /* ---- making and locking ------------------------------------------------------------------- */
 
+/* A new folder whose name is lost when the power fails takes all that is in it along. Who may not
+ * read the folder above cannot do anything about that. */
+static ls_status make_one(const ls_checkpoint *c, const char *path)
+{
+    char above[LS__CHECKPOINT_PATH_MAX];
+    ls__env_stat found;
+    const char *slash = strrchr(path, '/');
+    const bool is_new = c->env->stat(c->env, path, true, &found) == -ENOENT;
+    const int error = c->env->make_folder(c->env, path);
+    if (error < 0) {
+        return ls__file_failed("cannot make the folder", path, error);
+    }
+    if (!is_new) {
+        return LS_OK;
+    }
+    const size_t length = slash == NULL ? 0 : slash == path ? 1 : (size_t)(slash - path);
+    (void)snprintf(above, sizeof above, "%.*s", (int)length, path);
+    const ls_status status = ls__file_sync_folder(c->env, length == 0 ? "." : above);
+    if (status != LS_OK) {
+        LS__WARN(
+            "checkpoint: the name of the new folder \"%s\" may be lost when the power fails: %s",
+            path, ls_error_message());
+    }
+    return LS_OK;
+}
+
 ls_status ls__folder_make(const ls_checkpoint *c)
 {
     char path[LS__CHECKPOINT_PATH_MAX];
@@ -131,10 +157,7 @@ ls_status ls__folder_make(const ls_checkpoint *c)
             continue;
         }
         path[i] = '\0';
-        int error = c->env->make_folder(c->env, path);
-        if (error < 0) {
-            return ls__file_failed("cannot make the folder", path, error);
-        }
+        LS_TRY(make_one(c, path));
         path[i] = c->folder[i];
     }
     return LS_OK;

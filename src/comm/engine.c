@@ -323,8 +323,8 @@ static void engine_main(void *arg)
         if (ls__token_try(comm)) {
             watch(comm);
         } else {
-            if (comm->far !=
-                NULL) { /* a poller tells one thread: it was perhaps the driver's news */
+            /* A poller tells one thread: it was perhaps the driver's news. */
+            if (comm->far != NULL) {
                 ls__ring(comm, comm->runtime->local_rank);
             }
             step_aside(comm);
