@@ -9,8 +9,8 @@
 const char *ls__fault_name(ls__fault_kind kind)
 {
     static const char *const names[LS__FAULT_KINDS] = {
-        "slow",  "stall", "freeze", "kill", "exit",    "wrong", "abort", "memory",
-        "agent", "front", "reset",  "cut",  "one way", "gap",   "host"};
+        "slow",  "stall", "freeze", "kill",    "exit", "wrong", "abort", "memory", "agent",
+        "front", "reset", "cut",    "one way", "gap",  "host",  "disk",  "power"};
     return names[kind];
 }
 
@@ -90,7 +90,7 @@ static void draw_fault(ls__plan *plan, ls__sim_random *r, ls__fault *f)
     /* How often each kind, in the order of the enum. */
     static const int often[LS__FAULT_KINDS] = {3, 3, 2, 8, 3, 5, 2, 3, 1, 1, 4, 2, 2, 3, 2};
     int sum = 0, drawn = 0;
-    const int kinds = plan->hosts > 1 ? LS__FAULT_KINDS : LS__FAULT_RESET;
+    const int kinds = plan->hosts > 1 ? LS__FAULT_DISK : LS__FAULT_RESET;
     for (int k = 0; k < kinds; k++) {
         sum += often[k];
     }
@@ -158,6 +158,24 @@ static void draw_hosts(ls__plan *plan, ls__sim_random *r)
     }
 }
 
+/* From dice of its own, so that the rest of a seed's plan is the same with it and without. */
+static void draw_saves(ls__plan *plan, uint64_t seed)
+{
+    ls__sim_random r = {seed * 0x8cb92ba72f3d8dd7u + 13};
+    plan->saves = ls__sim_below(&r, 4) == 0;
+    plan->save_async = ls__sim_below(&r, 2) == 0;
+    plan->save_every = 2 + (int)ls__sim_below(&r, 8);
+    const uint64_t fault = ls__sim_below(&r, 3);
+    if (!plan->saves || fault == 0) {
+        return;
+    }
+    ls__fault *f = &plan->fault[0];
+    *f = (ls__fault){.kind = fault == 1 ? LS__FAULT_DISK : LS__FAULT_POWER};
+    plan->faults = 1;
+    f->call = 1 + ls__sim_below(&r, (uint64_t)30 << ls__sim_below(&r, 5)); /* of the disk */
+    f->code = (int)ls__sim_below(&r, 2);
+}
+
 void ls__plan_draw(ls__plan *plan, uint64_t seed, int ranks)
 {
     ls__sim_random r = {seed * 0xd6e8feb86659fd93u + 7};
@@ -174,4 +192,5 @@ void ls__plan_draw(ls__plan *plan, uint64_t seed, int ranks)
         draw_fault(plan, &r, &plan->fault[i]);
     }
     draw_pace(plan, &r);
+    draw_saves(plan, seed);
 }

@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -150,6 +151,10 @@ static void move_node(inode *n, const char *to)
 static int disk_call(void)
 {
     ls__sim_point();
+    if (ls__sim->power_fails_in > 0 && --ls__sim->power_fails_in == 0) {
+        ls__sim_power_failure();
+        ls__sim_switch(); /* never comes back */
+    }
     if (ls__sim->disk_fault_in > 0 && --ls__sim->disk_fault_in == 0) {
         ls__sim_note("the disk fails: %s", strerror(-ls__sim->disk_error));
         ls__sim->disk_failed = true;
@@ -209,6 +214,10 @@ static void undo(change *c)
 void ls__sim_power_failure(void)
 {
     ls__sim_note("the power fails");
+    ls__sim->power_failed = true;
+    for (int i = 0; i < ls__sim->processes; i++) {
+        ls__sim_die(ls__sim->process[i], (ls__env_exit){.signal = SIGKILL});
+    }
     /* Of each folder a tail of its changes: whoever is undone takes all later ones along. */
     bool tail = false;
     char folder[512] = "";
@@ -399,7 +408,7 @@ int ls__sim_env_list(const ls__env *env LS__UNUSED, const char *given,
     LS__LIST_EACH (at, &ls__sim->inodes) {
         const inode *n = LS__LIST_ITEM(at, inode, link);
         folder_of(n->path, folder);
-        if (strcmp(folder, path) == 0) {
+        if (strcmp(folder, path) == 0 && strcmp(n->path, "/") != 0) {
             error = each(arg, base_name(n->path));
             if (error != 0) {
                 return error;
@@ -502,6 +511,9 @@ int ls__sim_env_make_folder(const ls__env *env LS__UNUSED, const char *given)
 
 void ls__sim_put_file(const char *path, const void *data, size_t bytes, int mode)
 {
+    if (find("/") == NULL) {
+        (void)make_node("/", true, 0755);
+    }
     inode *n = make_node(path, false, mode);
     n->mode = mode;
     make_room(n, bytes);

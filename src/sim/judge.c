@@ -76,6 +76,10 @@ static bool was_lost(const ls__plan *plan, int rank)
         const ls__fault *f = &plan->fault[i];
         const bool of_host =
             f->kind == LS__FAULT_AGENT || f->kind == LS__FAULT_FRONT || f->kind == LS__FAULT_HOST;
+        /* A launcher that is killed ends all ranks at once: nobody waits for their reports. */
+        if ((f->kind == LS__FAULT_POWER || f->kind == LS__FAULT_FRONT) && f->done) {
+            return true;
+        }
         if (of_host && f->done && plan->host_of[rank] == f->host) {
             return true;
         }
@@ -116,7 +120,7 @@ static int culprit_of(const ls__plan *plan)
 static bool times_out(const ls__plan *plan)
 {
     const ls__fault_kind kind = plan->fault[0].kind;
-    return kind == LS__FAULT_FREEZE || (kind == LS__FAULT_WRONG && plan->groups);
+    return kind == LS__FAULT_FREEZE || (kind == LS__FAULT_WRONG && (plan->groups || plan->saves));
 }
 
 /* A rank was stopped for longer than the deadline: groups find that out for themselves. */
@@ -135,9 +139,10 @@ static const char *judge_freeze(const ls__plan *plan)
 /* "rank 3 has left …": the culprit's end, as its peers saw it before the launcher did. */
 static bool names_culprit(const ls__plan *plan, const char *text)
 {
-    char name[32];
+    char name[32], speaker[32];
     snprintf(name, sizeof name, "rank %d ", plan->node[0].result.culprit);
-    return strstr(text, name) != NULL;
+    snprintf(speaker, sizeof speaker, "rank %d: ", plan->node[0].result.culprit);
+    return strstr(text, name) != NULL || strstr(text, speaker) != NULL;
 }
 
 static const char *judge_texts(const ls__plan *plan)
@@ -164,6 +169,24 @@ static bool of_network(const ls__plan *plan)
     return false;
 }
 
+/* A failed save ends all ranks with one text; the launcher sees only that they end. */
+static const char *judge_disk(const ls__plan *plan)
+{
+    const ls__rank_outcome *first = NULL;
+    for (int r = 0; r < plan->ranks; r++) {
+        const ls__rank_outcome *o = &plan->outcome[r];
+        if (o->status == LS_OK || tells_cause(plan, o->text)) {
+            continue;
+        }
+        if (first != NULL && strcmp(first->text, o->text) != 0) {
+            return wrong("two errors: rank %d says \"%s\", rank %d says \"%s\"",
+                         (int)(first - plan->outcome), first->text, r, o->text);
+        }
+        first = o;
+    }
+    return NULL;
+}
+
 static const char *judge_failed(const ls__plan *plan)
 {
     for (int r = 0; r < plan->ranks; r++) {
@@ -173,9 +196,10 @@ static const char *judge_failed(const ls__plan *plan)
                          o->operation, plan->node[0].result.cause);
         }
     }
-    const char *text = plan->faults > 1 || of_network(plan) ? NULL
-                       : times_out(plan)                    ? judge_freeze(plan)
-                                                            : judge_texts(plan);
+    const char *text = plan->faults > 1 || of_network(plan)    ? NULL
+                       : plan->fault[0].kind == LS__FAULT_DISK ? judge_disk(plan)
+                       : times_out(plan)                       ? judge_freeze(plan)
+                                                               : judge_texts(plan);
     if (text != NULL) {
         return text;
     }

@@ -33,6 +33,7 @@ typedef struct player {
     ls__sim_random dice;
     ls_group *group[LS__PLAN_GROUPS]; /* NULL: not a member */
     flight flight[FLIGHTS];
+    ls__saver saver;
     ls_status status;
     const ls__fault *wrong; /* of the operation being started; NULL: none */
 } player;
@@ -378,12 +379,21 @@ static void play(player *p)
         if (fault == NULL || !play_fault(p, fault)) {
             play_operation(p, i);
         }
+        if (p->plan->saves && p->status == LS_OK && (i + 1) % p->plan->save_every == 0) {
+            (void)failed(p, ls__saver_save(&p->saver, i + 1));
+        }
     }
     land_all(p);
+    if (p->plan->saves && p->status == LS_OK) {
+        (void)failed(p, ls__saver_end(&p->saver));
+    }
 }
 
 static void leave(player *p)
 {
+    if (p->saver.checkpoint != NULL) {
+        (void)ls__saver_end(&p->saver); /* after a save that failed on all; frees in any case */
+    }
     for (int g = LS__PLAN_GROUPS - 1; g > 0; g--) {
         if (p->group[g] != NULL) {
             (void)failed(p, ls_group_free(p->group[g]));
@@ -419,12 +429,15 @@ int ls__player_main(void *arg)
     if (failed(p, ls_init(LS_OPTIONS(ls_init_options, .timeout_ms = plan->timeout_ms)))) {
         return 1;
     }
-    if (!failed(p, make_groups(p))) {
+    if (!failed(p, make_groups(p)) &&
+        (!plan->saves || !failed(p, ls__saver_begin(&p->saver, plan)))) {
         play(p);
     }
-    /* A program that failed may leave, or end as LS_CHECK does. With several groups it ends: a
-     * collective ls_group_free would only confuse those who still work in the others. */
-    if (p->status == LS_OK || (!plan->groups && ls__sim_below(&p->dice, 2) == 0)) {
+    /* A program that failed may leave, or end as LS_CHECK does. With several groups, and a
+     * checkpoint has one, it ends: a collective free would only confuse those who still work in the
+     * others. */
+    const bool alone = !plan->groups && (!plan->saves || plan->fault[0].kind == LS__FAULT_DISK);
+    if (p->status == LS_OK || (alone && ls__sim_below(&p->dice, 2) == 0)) {
         leave(p);
     }
     report(p, LS_OK, "");

@@ -1,6 +1,7 @@
 /* Playing a plan: the launcher's processes, the faults at their moments, the end. */
 #include "sim/scenario.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -101,7 +102,9 @@ static ls__sim_process *target(const ls__plan *plan, const ls__fault *f)
     case LS__FAULT_EXIT:
     case LS__FAULT_WRONG:
     case LS__FAULT_ABORT:
-        return NULL; /* the rank does it itself */
+    case LS__FAULT_DISK:
+    case LS__FAULT_POWER:
+        return NULL; /* they come by themselves */
     case LS__FAULT_AGENT:
         return plan->node[f->host].front->first_child;
     case LS__FAULT_FRONT:
@@ -133,7 +136,7 @@ static int front_main(void *arg)
 {
     ls__plan_node *node = arg;
     ls__plan *plan = node->plan;
-    ls__job job = {.ranks = plan->on_host[node->host], .fn = ls__player_main, .arg = plan};
+    ls__job job = {.ranks = plan->on_host[node->host], .fn = node->main, .arg = plan};
     if (plan->hosts > 1) {
         job.nodes = plan->hosts;
         job.node = node->host;
@@ -150,13 +153,12 @@ static int front_main(void *arg)
     return 0;
 }
 
-static void start_fronts(ls__plan *plan)
+static void start_fronts(ls__plan *plan, int (*main)(void *arg))
 {
-    ls__sim_put_file(SECRET_PATH, SECRET, sizeof SECRET - 1, 0600);
     for (int h = 0; h < plan->hosts; h++) {
         ls__plan_node *node = &plan->node[h];
         char name[24];
-        *node = (ls__plan_node){.plan = plan, .host = h};
+        *node = (ls__plan_node){.plan = plan, .host = h, .main = main};
         snprintf(name, sizeof name, "front %d", h);
         node->front = ls__sim_process_new(h, name, front_main, node);
         ls__sim_set(node->front, "LOCKSTEP_HEAP_RESERVE", "1");
@@ -185,6 +187,46 @@ static void make_hosts(const ls__plan *plan)
     }
 }
 
+static void arm_disk(const ls__plan *plan)
+{
+    const ls__fault *f = &plan->fault[0];
+    if (f->kind == LS__FAULT_DISK) {
+        ls__sim->disk_fault_in = f->call;
+        ls__sim->disk_error = f->code == 0 ? -EIO : -ENOSPC;
+    } else if (f->kind == LS__FAULT_POWER) {
+        ls__sim->power_fails_in = f->call;
+    }
+}
+
+static void disarm_disk(ls__plan *plan)
+{
+    ls__fault *f = &plan->fault[0];
+    f->done = f->done || (f->kind == LS__FAULT_DISK && ls__sim->disk_failed) ||
+              (f->kind == LS__FAULT_POWER && ls__sim->power_failed);
+    ls__sim->disk_fault_in = ls__sim->power_fails_in = 0;
+}
+
+/* All is well again, and the job is started once more. */
+static const char *resume(ls__plan *plan)
+{
+    ls__sim_note("the job is started again");
+    memset(ls__sim->cut, 0, sizeof ls__sim->cut);
+    for (int h = 0; h < ls__sim->hosts; h++) {
+        ls__sim->host[h].down = false;
+    }
+    ls__sim->watch = NULL;
+    ls__sim->pace.slow = NULL;
+    ls__sim->limit_ns = ls__sim->now_ns + 200 * SECOND;
+    start_fronts(plan, ls__resume_main);
+    ls__sim_run();
+    for (int h = 0; h < plan->hosts && !ls__sim->over; h++) {
+        if (plan->node[h].result.code != 0) {
+            ls__sim_stop("the second job: %s", plan->node[h].result.cause);
+        }
+    }
+    return ls__sim->over ? ls__sim->why : NULL;
+}
+
 void ls__scenario_run(uint64_t seed, const ls__scenario_options *options,
                       ls__scenario_result *result)
 {
@@ -199,9 +241,15 @@ void ls__scenario_run(uint64_t seed, const ls__scenario_options *options,
     ls__sim->limit_switches = 20000000;
     ls__sim->watch = watch;
     ls__sim->watch_arg = &plan;
-    start_fronts(&plan);
+    ls__sim_put_file(SECRET_PATH, SECRET, sizeof SECRET - 1, 0600);
+    arm_disk(&plan);
+    start_fronts(&plan, ls__player_main);
     ls__sim_run();
+    disarm_disk(&plan);
     const char *why = ls__plan_judge(&plan);
+    if (why == NULL && plan.saves) {
+        why = resume(&plan);
+    }
     *result = (ls__scenario_result){.good = why == NULL,
                                     .hash = ls__sim->hash,
                                     .switches = ls__sim->switches,

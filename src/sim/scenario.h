@@ -70,6 +70,9 @@ typedef enum ls__fault_kind {
     LS__FAULT_ONE_WAY, /* one does not reach the other */
     LS__FAULT_GAP,     /* the same as CUT for a moment that nobody may take amiss */
     LS__FAULT_HOST,    /* a host is gone without a word */
+    /* Of jobs that save checkpoints. */
+    LS__FAULT_DISK,  /* a call fails */
+    LS__FAULT_POWER, /* all hosts at once; the disk keeps what was brought to it */
     LS__FAULT_KINDS
 } ls__fault_kind;
 
@@ -110,11 +113,16 @@ typedef struct ls__plan {
     int faults;
     ls__fault fault[LS__PLAN_FAULTS_MAX];
     bool groups; /* others than the world */
+    /* Checkpoints. */
+    bool saves, save_async;
+    int save_every;               /* operations */
+    int64_t confirmed, attempted; /* steps; 0: none */
     int64_t timeout_ms;
     ls__rank_outcome outcome[LS__PLAN_RANKS_MAX];
     struct ls__plan_node { /* what `lockstep run` is on each host */
         struct ls__plan *plan;
         int host;
+        int (*main)(void *arg); /* of its ranks */
         ls__sim_process *front;
         bool ended;
         ls_status status;
@@ -130,6 +138,27 @@ const char *ls__fault_name(ls__fault_kind kind);
 const char *ls__plan_kind_name(ls__plan_kind kind);
 /* player.c: the main of a rank. */
 int ls__player_main(void *plan);
+/* saver.c */
+#define LS__SAVED_ROWS 5
+
+typedef struct ls__saved {
+    float weight[LS__SAVED_ROWS * 3];
+    int64_t count;
+    double rate;
+} ls__saved;
+
+typedef struct ls__saver {
+    ls__plan *plan;
+    struct ls_checkpoint *checkpoint;
+    ls__saved state;
+    int64_t pending; /* the last step that was saved */
+} ls__saver;
+
+ls_status ls__saver_begin(ls__saver *saver, ls__plan *plan);
+ls_status ls__saver_save(ls__saver *saver, int64_t step);
+ls_status ls__saver_end(ls__saver *saver);
+int ls__resume_main(void *plan); /* the main of a rank of the second job */
+
 /* oracle.c */
 float ls__oracle_value(uint64_t id, int rank, int64_t i);
 float ls__oracle_sum(uint64_t id, int64_t i, int ranks);

@@ -255,7 +255,9 @@ typedef struct ls__sim_world {
     uint64_t disk_fault_in;   /* this call of the disk from now on fails; 0: none does */
     int disk_error;           /* with this */
     bool disk_failed;
-    uint64_t limit_ns; /* of the clock: longer is a hang */
+    bool power_failed;
+    uint64_t power_fails_in; /* at this call of the disk from now on; 0: it does not */
+    uint64_t limit_ns;       /* of the clock: longer is a hang */
     uint64_t limit_switches;
     bool over; /* the run is to end: see `why` */
     char why[LS__SIM_TEXT_MAX];
