@@ -130,8 +130,10 @@ static void be_told(ls__agent *agent)
 static bool first_awaits(ls__agent *agent)
 {
     const char *tail = "";
-    if (!ls__nodes_all_done(agent->nodes, &tail)) {
-        return true;
+    const bool judging = agent->settle_ns != LS__NEVER && !ls__agent_failed(agent);
+    if (!ls__nodes_all_done(agent->nodes, &tail) || judging) {
+        return true; /* a failure of this host waits for a better explanation until its time is up
+                      */
     }
     char *lines = agent->result->failure.last_lines;
     if (lines[0] == '\0') {

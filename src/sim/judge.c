@@ -8,6 +8,7 @@
 
 #define CORE_MAX 200        /* bytes of a text that must be the same; its end may be cut */
 #define PROMPT_NS 80000000u /* a wait in a run without stalls; a lost wake-up costs 100 ms */
+#define LATE_NS 2000000000u /* from a deadline to the end of a wait, at most */
 
 static bool has_fault(const ls__plan *plan, ls__fault_kind kind)
 {
@@ -128,9 +129,12 @@ static const char *judge_freeze(const ls__plan *plan)
 {
     for (int r = 0; r < plan->ranks; r++) {
         const ls__rank_outcome *o = &plan->outcome[r];
-        if (o->status != LS_OK && o->status != LS_ERR_TIMEOUT && !tells_cause(plan, o->text)) {
-            return wrong("rank %d was stopped; rank %d says \"%s\"", plan->fault[0].rank, r,
-                         o->text);
+        const bool own = o->status == LS_ERR_TIMEOUT ||
+                         (plan->fault[0].kind == LS__FAULT_WRONG &&
+                          (o->status == LS_ERR_MISMATCH || strstr(o->text, "deadlock") != NULL));
+        if (o->status != LS_OK && !own && !tells_cause(plan, o->text)) {
+            return wrong("rank %d was stopped or calls too little; rank %d says \"%s\"",
+                         plan->fault[0].rank, r, o->text);
         }
     }
     return NULL;
@@ -216,6 +220,20 @@ static const char *judge_failed(const ls__plan *plan)
     return NULL;
 }
 
+/* Whatever happened, no wait goes on long after its deadline. */
+static const char *judge_deadlines(const ls__plan *plan)
+{
+    const uint64_t most = (uint64_t)plan->timeout_ms * 1000000u + LATE_NS;
+    for (int r = 0; r < plan->ranks; r++) {
+        const ls__rank_outcome *o = &plan->outcome[r];
+        if (!was_lost(plan, r) && o->longest_ns > most) {
+            return wrong("rank %d waited %.1f s for operation %d, whose deadline was %.1f s", r,
+                         (double)o->longest_ns * 1e-9, o->longest, (double)plan->timeout_ms * 1e-3);
+        }
+    }
+    return NULL;
+}
+
 /* ---- what is left -------------------------------------------------------------------------- */
 
 static const char *judge_leaks(const ls__plan *plan)
@@ -241,5 +259,6 @@ const char *ls__plan_judge(ls__plan *plan)
         }
     }
     const char *bad = is_grave(plan) ? judge_failed(plan) : judge_good(plan);
+    bad = bad != NULL ? bad : judge_deadlines(plan);
     return bad != NULL ? bad : judge_leaks(plan);
 }
