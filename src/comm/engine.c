@@ -21,7 +21,16 @@
 #define SPIN_MAX_NS 20000u
 #define SPIN_MIN_NS 500u
 #define YIELD_NS 100000u
-#define LOOKS_PER_CLOCK 8 /* turns between two looks at the clock */
+#define LOOKS_PER_CLOCK 8  /* turns between two looks at the clock */
+#define SHORT_NS 10000000u /* Note [Aside] */
+
+/* Note [Aside]
+ * While a caller drives, the engine's thread is away. Between ranks that share memory nothing needs
+ * it when the caller leaves and nothing is pending. Connections do: what was sent may still wait
+ * here for the network, and what peers send ahead must be read, or they wait. So with far ranks the
+ * thread is called back, but not after every short operation: it is away for a short time first,
+ * which it ends by itself, and only who leaves after that calls it. */
+enum { NOT_AWAY, SHORT_AWAY, LONG_AWAY };
 
 typedef struct patience {
     uint64_t since_ns; /* of the present wait without progress; 0: not begun */
@@ -55,8 +64,12 @@ void ls__token_release(ls__comm *comm)
     if (atomic_load_explicit(&comm->waiters, memory_order_seq_cst) > 0) {
         atomic_fetch_add_explicit(&comm->waiter_word, 1, memory_order_seq_cst);
         comm->env->wake(comm->env, &comm->waiter_word, INT32_MAX);
-    } else if (atomic_load_explicit(&comm->pending, memory_order_seq_cst) > 0 &&
-               atomic_load_explicit(&comm->thread_away, memory_order_seq_cst) != 0) {
+        return;
+    }
+    const uint32_t away = atomic_load_explicit(&comm->thread_away, memory_order_seq_cst);
+    if (away == LONG_AWAY && comm->far != NULL) {
+        call_thread(comm); /* Note [Aside] */
+    } else if (away != NOT_AWAY && atomic_load_explicit(&comm->pending, memory_order_seq_cst) > 0) {
         call_thread(comm);
     }
 }
@@ -89,7 +102,7 @@ void ls__engine_notify(ls__comm *comm, bool ready)
         ls__ring(comm, comm->runtime->local_rank);
     }
     if (atomic_load_explicit(&comm->token, memory_order_seq_cst) == 0 &&
-        atomic_load_explicit(&comm->thread_away, memory_order_seq_cst) != 0) {
+        atomic_load_explicit(&comm->thread_away, memory_order_seq_cst) != NOT_AWAY) {
         call_thread(comm);
     }
 }
@@ -276,19 +289,21 @@ void ls__engine_drain(ls__comm *comm, const _Atomic uint32_t *pending)
 /* ---- the engine's own thread -------------------------------------------------------------- */
 
 /* A caller drives: sleep where the doorbell does not wake this thread. */
-static void step_aside(ls__comm *comm)
+static void step_aside(ls__comm *comm, bool again)
 {
     const ls__env *env = comm->env;
+    const bool briefly = comm->far != NULL && !again;
     const uint32_t word = atomic_load_explicit(&comm->thread_word, memory_order_seq_cst);
     /* Sync: seq_cst; pairs with ls__token_release and ls__engine_notify. */
-    atomic_store_explicit(&comm->thread_away, 1, memory_order_seq_cst);
+    atomic_store_explicit(&comm->thread_away, briefly ? SHORT_AWAY : LONG_AWAY,
+                          memory_order_seq_cst);
     const uint64_t now = env->now_ns(env);
     atomic_store_explicit(&comm->me->heartbeat_ns, now, memory_order_relaxed);
     if (atomic_load_explicit(&comm->token, memory_order_seq_cst) != 0 &&
         atomic_load_explicit(&comm->stop, memory_order_seq_cst) == 0) {
-        (void)env->park(env, &comm->thread_word, word, now + LS__CHECK_NS);
+        (void)env->park(env, &comm->thread_word, word, now + (briefly ? SHORT_NS : LS__CHECK_NS));
     }
-    atomic_store_explicit(&comm->thread_away, 0, memory_order_seq_cst);
+    atomic_store_explicit(&comm->thread_away, NOT_AWAY, memory_order_seq_cst);
 }
 
 static void watch(ls__comm *comm)
@@ -319,16 +334,19 @@ static void engine_main(void *arg)
 {
     ls__comm *comm = arg;
     ls__runtime_attach_background(comm->runtime);
+    bool again = false; /* it comes from aside, not from a poller */
     while (atomic_load_explicit(&comm->stop, memory_order_seq_cst) == 0) {
         if (ls__token_try(comm)) {
             watch(comm);
-        } else {
-            /* A poller tells one thread: it was perhaps the driver's news. */
-            if (comm->far != NULL) {
-                ls__ring(comm, comm->runtime->local_rank);
-            }
-            step_aside(comm);
+            again = false;
+            continue;
         }
+        /* A poller tells one thread: it was perhaps the driver's news. */
+        if (comm->far != NULL && !again) {
+            ls__ring(comm, comm->runtime->local_rank);
+        }
+        step_aside(comm, again);
+        again = true;
     }
     (void)ls_runtime_attach(NULL);
 }

@@ -31,7 +31,7 @@
 #define LS__FAR_ANNOUNCE_NS 300000000u /* a stalled operation is posted after this */
 #define LS__FAR_BEAT_NS 500000000u
 #define LS__FAR_SILENT_NS 2500000000u /* a rank unheard of for so long is warned about */
-#define LS__FAR_BYE_NS 2000000000u    /* leaving waits so long at most */
+#define LS__FAR_BYE_NS 2000000000u    /* leaving waits so long once all is sent */
 
 typedef struct ls__far_rank {
     unsigned char *mirror;  /* heap header and the world's control block */

@@ -235,21 +235,39 @@ static bool all_seen(const ls__comm *comm)
     return true;
 }
 
+/* A peer that is slow, or stopped for a while, may still need what this rank has not got rid of. */
+static bool owes(const ls__comm *comm)
+{
+    bool any = ls__tcp_unsent(comm->far->net);
+    for (int r = 0; r < comm->runtime->world_size; r++) {
+        any = any || (!ls__list_empty(&comm->far->rank[r].waiting) &&
+                      comm->transport->broken(comm->transport, r) == NULL);
+    }
+    return any && atomic_load_explicit(&comm->board->verdict, memory_order_acquire) == 0 &&
+           atomic_load_explicit(&comm->world->failed, memory_order_relaxed) == 0;
+}
+
 void ls__far_leave(ls__comm *comm)
 {
     if (comm->far == NULL || comm->transport == NULL) {
         return;
     }
-    const uint64_t deadline = comm->env->now_ns(comm->env) + LS__FAR_BYE_NS;
+    const ls__env *env = comm->env;
+    const uint64_t begin = env->now_ns(env);
+    const uint64_t latest = begin + (uint64_t)comm->runtime->timeout_ms * 1000000u;
+    uint64_t deadline = begin + LS__FAR_BYE_NS;
     ls__token_take(comm);
     LS__LIST_EACH (at, &comm->groups) {
         ls__far_tell_finished(LS__LIST_ITEM(at, ls_group, link));
     }
     (void)ls__far_turn(comm);
     ls__far_say_bye(comm);
-    while (!all_seen(comm) && comm->env->now_ns(comm->env) < deadline) {
+    for (uint64_t now = begin; !all_seen(comm) && now < deadline; now = env->now_ns(env)) {
         if (!ls__engine_turn(comm, true)) {
-            ls__tcp_sleep(comm->far->net, comm->env->now_ns(comm->env) + LS__CHECK_NS / 10);
+            ls__tcp_sleep(comm->far->net, now + LS__CHECK_NS / 10);
+        }
+        if (owes(comm) && now < latest) {
+            deadline = now + LS__FAR_BYE_NS;
         }
     }
     ls__token_release(comm);

@@ -75,6 +75,7 @@ static void poll_until(ls__tcp *tcp, uint64_t deadline_ns)
     do {
         count = tcp->env->poller_wait(tcp->env, tcp->poller, ready, READY_ROOM, deadline_ns);
         note_ready(tcp, ready, count);
+        deadline_ns = 0; /* there may be more, but it is no time to sleep */
     } while (count == READY_ROOM);
 }
 
@@ -85,7 +86,9 @@ void ls__tcp_sleep(ls__transport *t, uint64_t deadline_ns)
 
 static void refresh(ls__tcp_connection *c)
 {
-    if (atomic_load_explicit(&c->ready, memory_order_relaxed) == 0) {
+    /* Sync: seq_cst, as Note [Last arriver]: who polled sets it and then looks for a sleeper, who
+     * counts itself and then looks here. */
+    if (atomic_load_explicit(&c->ready, memory_order_seq_cst) == 0) {
         return;
     }
     const uint32_t ready = atomic_exchange_explicit(&c->ready, 0, memory_order_seq_cst);
@@ -352,6 +355,18 @@ static void tcp_close(ls__transport *t)
         env->release(env, tcp->peer, (size_t)tcp->size * sizeof *tcp->peer);
     }
     env->release(env, tcp, sizeof *tcp + (size_t)tcp->size);
+}
+
+bool ls__tcp_unsent(const ls__transport *t)
+{
+    const ls__tcp *tcp = (const ls__tcp *)t;
+    bool any = false;
+    for (int r = 0; r < tcp->size; r++) {
+        for (int i = 0; !tcp->peer[r].is_broken && i < tcp->connections; i++) {
+            any = any || tcp->peer[r].connection[i].queued > tcp->peer[r].connection[i].sent;
+        }
+    }
+    return any;
 }
 
 uint64_t ls__tcp_heard(const ls__transport *t, int peer)

@@ -43,6 +43,8 @@ ls_status ls__tcp_transport_new(const ls__tcp_spec *spec,
  * the token is not needed. */
 void ls__tcp_sleep(ls__transport *t, uint64_t deadline_ns);
 ls_status ls__tcp_watch_bell(ls__transport *t, int bell);
+/* Whether frames wait here for the network. */
+bool ls__tcp_unsent(const ls__transport *t);
 /* When the last byte came from `peer`. */
 uint64_t ls__tcp_heard(const ls__transport *t, int peer);
 

@@ -1,8 +1,11 @@
 /* Between hosts: what wires do. Every rank is on a pretended host of its own. */
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <lockstep/comm.h>
 #include <lockstep/store.h>
@@ -175,6 +178,83 @@ DIST_TEST(a_rank_that_leaves_has_delivered_everything, 3)
             CHECK_INT(got[r][i], i + r);
         }
     }
+}
+
+/* What waits to be sent, and what peers send ahead, is moved by the engine's thread while the user
+ * computes; a driver that leaves calls it back. */
+DIST_TEST(the_thread_comes_back_when_a_driver_has_left, 2)
+{
+    ls__comm *comm = comm_now();
+    const ls__env *env = comm->env;
+    int soon = 0;
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+    for (int i = 0; i < 5; i++) {
+        ls__token_take(comm);
+        while (atomic_load(&comm->thread_away) == 0) {
+            ls__far_ring(comm, ls_rank());
+            env->sleep_until(env, env->now_ns(env) + 1000000u);
+        }
+        env->sleep_until(env, env->now_ns(env) + 25000000u);
+        ls__token_release(comm);
+        const double begin = ls_time();
+        while (atomic_load(&comm->thread_away) != 0) {
+            env->sleep_until(env, env->now_ns(env) + 1000000u);
+        }
+        soon += ls_time() - begin < 0.05;
+    }
+    CHECK(soon >= 3); /* the machine may be busy now and then; without a call it is a tenth */
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+}
+
+static void stop_for(unsigned seconds)
+{
+    const pid_t self = getpid();
+    const pid_t helper = fork();
+    CHECK(helper >= 0);
+    if (helper == 0) {
+        (void)sleep(seconds);
+        (void)kill(self, SIGCONT);
+        _exit(0);
+    }
+    CHECK(raise(SIGSTOP) == 0);
+    CHECK(waitpid(helper, NULL, 0) == helper);
+}
+
+/* Sends what nobody needs until frames wait that the network does not take. */
+static void fill_connections(ls__comm *comm, int peer)
+{
+    ls__tcp *tcp = (ls__tcp *)comm->far->net;
+    uint64_t waiting = 0;
+    ls__token_take(comm);
+    while (waiting < LS__TCP_SLOTS) {
+        ls__message *message = comm->transport->reserve(comm->transport, peer);
+        CHECK(message != NULL);
+        *message = (ls__message){.kind = LS__MESSAGE_FINISHED, .bytes = LS__TCP_PAYLOAD};
+        comm->transport->commit(comm->transport, peer);
+        comm->transport->turn(comm->transport);
+        waiting = 0;
+        for (int i = 0; i < tcp->connections; i++) {
+            const ls__tcp_connection *c = connection_to(peer, i);
+            waiting += c->queued - c->sent;
+        }
+    }
+    ls__token_release(comm);
+}
+
+DIST_TEST(a_rank_that_leaves_waits_for_one_that_is_stopped_and_lacks_data, 2)
+{
+    const ls__env *env = comm_now()->env;
+    float x = ls_rank() == 0 ? 7 : 0;
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+    if (ls_rank() == 1) {
+        stop_for(3);
+    } else {
+        env->sleep_until(env, env->now_ns(env) + 300000000u);
+        fill_connections(comm_now(), 1);
+    }
+    CHECK_OK(ls_broadcast(ls_world(), &x, 1, LS_FLOAT32, 0,
+                          LS_OPTIONS(ls_collective_options, .algorithm = "binomial"), NULL));
+    CHECK(x == 7);
 }
 
 TEST_MAIN
