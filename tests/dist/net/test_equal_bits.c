@@ -1,0 +1,163 @@
+/* The promise of D5 between transports: the same random numbers, reduced over shared memory, over
+ * TCP and over both mixed, give the same bytes, whatever the dtype, operation, size and number of
+ * ranks. Every rank hashes all its results; the parent compares. TEST_LONG=1: all rank counts. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include <lockstep/comm.h>
+
+#include "test.h"
+
+enum { RANKS_MAX = 8, COUNT_MAX = 40009, DTYPES = 4 };
+
+static const ls_dtype floats[DTYPES] = {LS_FLOAT32, LS_FLOAT64, LS_FLOAT16, LS_BFLOAT16};
+static const ls_reduce_op ops[] = {LS_SUM, LS_AVG, LS_PRODUCT, LS_MIN, LS_MAX};
+static const int64_t counts[] = {0, 1, 2, 7, 63, 1023, 1025, 2049, 4099, COUNT_MAX};
+/* By name, so that one must be the same over all transports; NULL: chosen, which may differ. */
+static const char *const algorithms[] = {NULL, "direct", "recursive_doubling"};
+
+#define LENGTH(a) (sizeof(a) / sizeof *(a))
+
+typedef struct shared {
+    uint64_t hash[RANKS_MAX];    /* of all results of a rank */
+    uint64_t reduced[RANKS_MAX]; /* of those that all ranks have */
+    int calls;
+} shared;
+
+static uint64_t mix(uint64_t x) /* splitmix64 */
+{
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+static void add(uint64_t *hash, const void *data, size_t bytes)
+{
+    const unsigned char *at = data;
+    for (size_t i = 0; i < bytes; i++) {
+        *hash = (*hash ^ at[i]) * 0x100000001b3u; /* FNV-1a */
+    }
+}
+
+/* A float between 2^-4 and 2^4 of either sign, in the bits of the dtype: magnitudes that differ, so
+ * that another association, or one rounding more, gives other bits. */
+static void put(unsigned char *at, ls_dtype dtype, uint64_t h)
+{
+    const uint64_t sign = h & 1, power = (h >> 1) % 8;
+    const uint16_t half = (uint16_t)(sign << 15 | (11 + power) << 10 | (h >> 8 & 0x3ff));
+    const uint16_t brain = (uint16_t)(sign << 15 | (123 + power) << 7 | (h >> 8 & 0x7f));
+    const uint32_t single = (uint32_t)(sign << 31 | (123 + power) << 23 | (h >> 8 & 0x7fffff));
+    const uint64_t twice = sign << 63 | (1019 + power) << 52 | (h >> 8 & 0xfffffffffffffu);
+    switch (dtype) {
+    case LS_FLOAT16:
+        memcpy(at, &half, sizeof half);
+        break;
+    case LS_BFLOAT16:
+        memcpy(at, &brain, sizeof brain);
+        break;
+    case LS_FLOAT32:
+        memcpy(at, &single, sizeof single);
+        break;
+    default:
+        memcpy(at, &twice, sizeof twice);
+        break;
+    }
+}
+
+typedef struct buffers {
+    unsigned char *in, *out;
+    shared *shared;
+} buffers;
+
+static void fill(unsigned char *to, int64_t count, ls_dtype dtype, uint64_t seed)
+{
+    const size_t element = ls_dtype_size(dtype);
+    for (int64_t i = 0; i < count; i++) {
+        put(to + (size_t)i * element, dtype, mix(seed ^ (uint64_t)i));
+    }
+}
+
+static void reduce_all(const buffers *b, ls_dtype dtype, ls_reduce_op op, int64_t count)
+{
+    const int rank = ls_rank();
+    const size_t bytes = (size_t)count * ls_dtype_size(dtype);
+    for (size_t a = 0; a < LENGTH(algorithms); a++) {
+        for (int divided = 0; divided < (op == LS_SUM ? 2 : 1); divided++) {
+            const ls_collective_options *options = LS_OPTIONS(
+                ls_collective_options, .algorithm = algorithms[a], .divisor = divided ? 3.7 : 0);
+            fill(b->out, count, dtype, mix((uint64_t)count * 8 + (uint64_t)rank));
+            CHECK_OK(ls_all_reduce(ls_world(), b->out, count, dtype, op, options, NULL));
+            add(&b->shared->reduced[rank], b->out, bytes);
+        }
+    }
+}
+
+static void reduce_parts(const buffers *b, ls_dtype dtype, ls_reduce_op op, int64_t count)
+{
+    const int n = ls_world_size(), rank = ls_rank(), root = (int)(count % n);
+    const size_t bytes = (size_t)count * ls_dtype_size(dtype);
+    fill(b->in, count * n, dtype, mix((uint64_t)count * 8 + (uint64_t)rank + 1));
+    CHECK_OK(ls_reduce_scatter(ls_world(), b->in, b->out, count, dtype, op, NULL, NULL));
+    add(&b->shared->hash[rank], b->out, bytes);
+    CHECK_OK(ls_reduce(ls_world(), b->in, b->out, count, dtype, op, root, NULL, NULL));
+    add(&b->shared->hash[rank], b->out, rank == root ? bytes : 0);
+}
+
+static int run_rank(void *arg)
+{
+    const size_t room = (size_t)COUNT_MAX * 8;
+    CHECK_OK(ls_init(NULL));
+    const int rank = ls_rank();
+    buffers b = {.in = calloc(RANKS_MAX, room), .out = calloc(1, room), .shared = arg};
+    CHECK(b.in != NULL && b.out != NULL);
+    for (int d = 0; d < DTYPES; d++) {
+        for (size_t o = 0; o < LENGTH(ops); o++) {
+            for (size_t c = 0; c < LENGTH(counts); c++) {
+                if (counts[c] == COUNT_MAX && ops[o] != LS_SUM && ops[o] != LS_AVG) {
+                    continue;
+                }
+                reduce_all(&b, floats[d], ops[o], counts[c]);
+                reduce_parts(&b, floats[d], ops[o], counts[c]);
+                b.shared->calls += rank == 0;
+            }
+        }
+    }
+    free(b.in);
+    free(b.out);
+    CHECK_OK(ls_finalize());
+    return 0;
+}
+
+static shared *over(const char *hosts, int ranks)
+{
+    shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(s != MAP_FAILED);
+    setenv("LOCKSTEP_HOSTS", hosts, 1);
+    CHECK_OK(ls_spawn(run_rank, s, ranks));
+    return s;
+}
+
+TEST(shared_memory_tcp_and_both_mixed_give_the_same_bytes)
+{
+    static const char *const hosts[] = {"1", "64", "2", "3"};
+    const bool all = getenv("TEST_LONG") != NULL;
+    for (int n = 1; n <= RANKS_MAX; n++) {
+        if (!all && n != 2 && n != 3 && n != 7) {
+            continue;
+        }
+        shared *first = NULL;
+        for (size_t h = 0; h < LENGTH(hosts) && (h == 0 || n > 1); h++) {
+            shared *s = over(hosts[h], n);
+            first = first == NULL ? s : first;
+            CHECK(s->calls > 0);
+            for (int r = 0; r < n; r++) {
+                CHECK(s->reduced[r] == s->reduced[0] && s->reduced[r] == first->reduced[r]);
+                CHECK(s->hash[r] == first->hash[r]);
+            }
+        }
+    }
+}
+
+TEST_MAIN
