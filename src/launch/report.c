@@ -181,6 +181,15 @@ bool ls__agent_failed(const ls__agent *agent)
     return agent->result->cause[0] != '\0';
 }
 
+/* It still runs, or ended otherwise than well, or well after it had heard of a failure: which of
+ * these is a matter of who is faster. */
+static bool is_consequence(const ls__agent *agent, int r)
+{
+    const ls__agent_rank *rank = &agent->rank[r];
+    return !rank->ended || kind_of_end(agent, rank) != LS__FOUND_NONE || was_told(agent, r) ||
+           kind_of_finding(agent, &agent->board->rank[r]) != LS__FOUND_NONE;
+}
+
 /* Of other hosts all ranks are counted: they run until all have ended. */
 static int count_consequences(const ls__agent *agent, int culprit)
 {
@@ -189,9 +198,7 @@ static int count_consequences(const ls__agent *agent, int culprit)
     bool here = culprit >= 0 && local >= 0 && local < agent->started;
     count -= count > 0 && culprit >= 0 && !here;
     for (int r = 0; r < agent->started; r++) {
-        const ls__agent_rank *rank = &agent->rank[r];
-        count += r != (here ? local : -1) &&
-                 (!rank->ended || kind_of_end(agent, rank) != LS__FOUND_NONE);
+        count += r != (here ? local : -1) && is_consequence(agent, r);
     }
     return count;
 }
