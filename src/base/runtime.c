@@ -16,9 +16,6 @@
 #include "base/log.h"
 #include "base/settings.h"
 
-#define TIMEOUT_DEFAULT_SECONDS 300
-#define TIMEOUT_SECONDS_MAX (1000 * 86400) /* about three years: no deadline worth the name */
-
 _Thread_local ls__thread ls__self;
 
 static void mark_forked(void)
@@ -65,8 +62,7 @@ void ls__runtime_init(ls_runtime *runtime, const ls__env *env)
     atomic_store_explicit(&runtime->attached, 1, memory_order_relaxed); /* who makes it */
     runtime->local_size = 1;
     runtime->threads = 1;
-    runtime->timeout_ms =
-        1000 * ls__setting_int("LOCKSTEP_TIMEOUT", TIMEOUT_DEFAULT_SECONDS, 1, TIMEOUT_SECONDS_MAX);
+    runtime->timeout_ms = ls__timeout_setting_ms();
     runtime->log_level = ls__log_level_setting(NULL);
     runtime->activity = &runtime->own_activity;
     runtime->stop = &runtime->own_stop;

@@ -15,6 +15,8 @@
 
 #define PREFIX "LOCKSTEP_"
 #define NAME_MAX_BYTES 64
+#define TIMEOUT_SECONDS 300
+#define TIMEOUT_SECONDS_MAX (1000 * 86400) /* about three years: no deadline worth the name */
 
 extern char **environ;
 
@@ -132,6 +134,11 @@ int64_t ls__setting_int(const char *name, int64_t otherwise, int64_t low, int64_
         return otherwise;
     }
     return value;
+}
+
+int64_t ls__timeout_setting_ms(void)
+{
+    return 1000 * ls__setting_int("LOCKSTEP_TIMEOUT", TIMEOUT_SECONDS, 1, TIMEOUT_SECONDS_MAX);
 }
 
 const char *ls__settings_suggest(const char *name)

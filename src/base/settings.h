@@ -18,6 +18,7 @@ const char *ls__setting_get(const char *name);
 /* As an integer; `otherwise` when unset; a malformed or out-of-range one is warned about and
  * ignored.*/
 int64_t ls__setting_int(const char *name, int64_t otherwise, int64_t low, int64_t high);
+int64_t ls__timeout_setting_ms(void); /* LOCKSTEP_TIMEOUT */
 
 /* Warns about unknown LOCKSTEP_* variables; returns how many there were. ls_init and the launcher
  * call it once each, where one of them speaks for the whole job. */

@@ -16,8 +16,6 @@
 #include "comm/nodes/secret.h"
 #include "launch/agent.h"
 
-#define GATHER_SECONDS 300
-
 /* ---- gathering ----------------------------------------------------------------------------- */
 
 static ls_status open_nodes(ls__agent *agent)
@@ -30,22 +28,21 @@ static ls_status open_nodes(ls__agent *agent)
         LS_TRY(ls__secret_read(agent->env, job->secret_file, "--secret-file", agent->secret));
     }
     agent->plain = ls__place_mode(&place, job->plain) == LS__LINK_PLAIN;
-    const ls__nodes_spec spec = {
-        .env = agent->env,
-        .store = agent->store,
-        .secret = job->secret_file != NULL ? agent->secret : NULL,
-        .mode = agent->plain ? LS__LINK_PLAIN : LS__LINK_TLS,
-        .place = &place,
-        .first = job->node == 0,
-        .nodes = job->nodes,
-        .node = job->node,
-        .ranks = job->ranks,
-        .attempt = job->attempt,
-        .id = job->job_id != NULL ? job->job_id : "",
-        .run_id = job->run_id,
-        .host = agent->host,
-        .version = LS_VERSION,
-        .timeout_ms = 1000 * ls__setting_int("LOCKSTEP_TIMEOUT", GATHER_SECONDS, 1, 1 << 20)};
+    const ls__nodes_spec spec = {.env = agent->env,
+                                 .store = agent->store,
+                                 .secret = job->secret_file != NULL ? agent->secret : NULL,
+                                 .mode = agent->plain ? LS__LINK_PLAIN : LS__LINK_TLS,
+                                 .place = &place,
+                                 .first = job->node == 0,
+                                 .nodes = job->nodes,
+                                 .node = job->node,
+                                 .ranks = job->ranks,
+                                 .attempt = job->attempt,
+                                 .id = job->job_id != NULL ? job->job_id : "",
+                                 .run_id = job->run_id,
+                                 .host = agent->host,
+                                 .version = LS_VERSION,
+                                 .timeout_ms = ls__timeout_setting_ms()};
     return ls__nodes_open(&spec, &agent->nodes);
 }
 

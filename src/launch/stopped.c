@@ -2,11 +2,13 @@
  *
  * The kernel tells a parent by SIGCHLD when a child is stopped or goes on. The agent then looks at
  * its ranks, and names those that are still stopped a moment later: the others wait for them, as
- * long as the deadline of what they wait in allows.
+ * long as the deadline of what they wait in allows. When all others have ended nobody waits any
+ * more but the agent, which has the same deadline.
  */
 #include <stdio.h>
 
 #include "base/log.h"
+#include "base/settings.h"
 #include "launch/agent.h"
 
 #define STOPPED_TELL_MS 1000 /* who stops a rank for a moment is told nothing */
@@ -37,6 +39,37 @@ static void tell_going_on(ls__agent *agent, int r, uint64_t now_ns)
     say(agent, line);
 }
 
+/* Some ranks have ended, all of these well, and the others are all stopped. */
+static bool waits_alone(const ls__agent *agent)
+{
+    int ended = 0;
+    for (int r = 0; r < agent->started; r++) {
+        const ls__agent_rank *rank = &agent->rank[r];
+        if (rank->ended ? rank->exit.code != 0 || rank->exit.signal != 0 : !rank->told_stopped) {
+            return false;
+        }
+        ended += rank->ended;
+    }
+    return ended > 0;
+}
+
+/* Returns when to look again at rank r, which is stopped. */
+static uint64_t wait_for(ls__agent *agent, int r, uint64_t now_ns)
+{
+    const uint64_t over_ns = ls__time_after(agent->rank[r].stopped_ns, ls__timeout_setting_ms());
+    if (now_ns < over_ns) {
+        return over_ns;
+    }
+    if (!waits_alone(agent)) {
+        return ls__time_after(now_ns, STOPPED_TELL_MS);
+    }
+    char what[1024];
+    ls__board_describe(agent->board, agent->env, r, what, sizeof what);
+    ls__agent_fail(agent, 1, "%s; all other ranks have ended, and it did not go on for %.1f s",
+                   what, (double)(now_ns - agent->rank[r].stopped_ns) * 1e-9);
+    return LS__NEVER;
+}
+
 /* Returns when rank r is to be looked at again. */
 static uint64_t look(ls__agent *agent, int r, uint64_t now_ns)
 {
@@ -58,7 +91,7 @@ static uint64_t look(ls__agent *agent, int r, uint64_t now_ns)
         rank->told_stopped = true;
         tell_stopped(agent, r);
     }
-    return rank->told_stopped ? LS__NEVER : tell_ns;
+    return rank->told_stopped ? wait_for(agent, r, now_ns) : tell_ns;
 }
 
 void ls__agent_look_stopped(ls__agent *agent)
