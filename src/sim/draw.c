@@ -1,6 +1,7 @@
 /* Drawing a plan: what is run and what goes wrong. */
 #include <string.h>
 
+#include "comm/program/program.h"
 #include "sim/scenario.h"
 
 #define OPERATIONS_MIN 20
@@ -63,7 +64,7 @@ static void draw_operations(ls__plan *plan, ls__sim_random *r)
     plan->operations = OPERATIONS_MIN + (int)ls__sim_below(r, 16);
     for (int i = 0; i < plan->operations; i++) {
         ls__plan_operation *o = &plan->operation[i];
-        o->id = ls__sim_draw(r);
+        o->id = ls__sim_draw(r) & ~LS__ORACLE_WHOLE;
         o->kind = (ls__plan_kind)ls__sim_below(r, LS__PLAN_KINDS - (plan->groups ? 0 : 1));
         if (o->kind == LS__PLAN_REGROUP && ls__sim_below(r, 3) != 0) {
             o->kind = LS__PLAN_ALL_REDUCE;
@@ -72,6 +73,65 @@ static void draw_operations(ls__plan *plan, ls__sim_random *r)
         o->count = draw_count(r, plan->ranks);
         o->root = (int)ls__sim_below(r, (uint64_t)plan->ranks);
         o->wait = ls__sim_below(r, 3) == 0;
+    }
+}
+
+/* LS__OP_COUNT: is none, or has its algorithm already */
+static ls__operation operation_of(ls__plan_kind kind)
+{
+    switch (kind) {
+    case LS__PLAN_ALL_REDUCE:
+    case LS__PLAN_DIVIDED:
+        return LS__OP_ALL_REDUCE;
+    case LS__PLAN_REDUCE_SCATTER:
+        return LS__OP_REDUCE_SCATTER;
+    case LS__PLAN_ALL_GATHER:
+        return LS__OP_ALL_GATHER;
+    case LS__PLAN_BROADCAST:
+        return LS__OP_BROADCAST;
+    case LS__PLAN_REDUCE:
+        return LS__OP_REDUCE;
+    case LS__PLAN_GATHER:
+        return LS__OP_GATHER;
+    case LS__PLAN_SCATTER:
+        return LS__OP_SCATTER;
+    case LS__PLAN_BARRIER:
+        return LS__OP_BARRIER;
+    default:
+        return LS__OP_COUNT;
+    }
+}
+
+/* One of the registry that runs between these hosts; NULL: there is none. */
+static const ls__algorithm *draw_algorithm(const ls__plan *plan, ls__operation operation,
+                                           ls__sim_random *r)
+{
+    const ls__algorithm *drawn = NULL;
+    int count = 0, seen = 0;
+    const ls__algorithm *const *all = ls__algorithms(&count);
+    for (int a = 0; a < count; a++) {
+        const bool fits = all[a]->operation == operation &&
+                          (plan->hosts == 1 || (all[a]->memories & LS__IN_MESSAGES) != 0);
+        if (fits && ls__sim_below(r, (uint64_t)++seen) == 0) {
+            drawn = all[a];
+        }
+    }
+    return drawn;
+}
+
+/* A quarter of the operations asks for an algorithm; from dice of its own, as draw_saves. */
+static void draw_algorithms(ls__plan *plan, uint64_t seed)
+{
+    ls__sim_random r = {seed * 0xa0761d6478bd642fu + 17};
+    for (int i = 0; i < plan->operations; i++) {
+        ls__plan_operation *o = &plan->operation[i];
+        const ls__operation operation = operation_of(o->kind);
+        const ls__algorithm *drawn =
+            ls__sim_below(&r, 4) == 0 ? draw_algorithm(plan, operation, &r) : NULL;
+        if (drawn != NULL) {
+            o->algorithm = drawn->name;
+            o->id |= drawn->exact ? 0 : LS__ORACLE_WHOLE;
+        }
     }
 }
 
@@ -197,4 +257,5 @@ void ls__plan_draw(ls__plan *plan, uint64_t seed, int ranks)
     }
     draw_pace(plan, &r);
     draw_saves(plan, seed);
+    draw_algorithms(plan, seed);
 }

@@ -11,6 +11,9 @@ static uint64_t mixed(uint64_t x)
 float ls__oracle_value(uint64_t id, int rank, int64_t i)
 {
     const uint64_t h = mixed(id ^ (uint64_t)rank << 56 ^ (uint64_t)i);
+    if ((id & LS__ORACLE_WHOLE) != 0) {
+        return (float)(h & 0xffffu);
+    }
     const float magnitude = (float)(1u << (h >> 60));
     return ((float)(h & 0xffffffu) - 8388608.0f) * magnitude;
 }

@@ -199,9 +199,11 @@ static ls_status start(player *p, flight *f)
     const bool divides = o->kind == LS__PLAN_DIVIDED || o->kind == LS__PLAN_DOUBLING;
     ls_collective_options with = {.size = sizeof with,
                                   .divisor = divides ? 3 : 0,
-                                  .tag = how == LS__WRONG_TAG ? "another" : NULL};
+                                  .tag = how == LS__WRONG_TAG ? "another" : NULL,
+                                  .algorithm = o->algorithm};
     if (how == LS__WRONG_OPERATION) {
         f->another = true;
+        with.algorithm = NULL;
         return ls_broadcast(f->group, f->in, count, dtype, 0, &with, &f->work);
     }
     if (how == LS__WRONG_DTYPE || how == LS__WRONG_OP) {
@@ -235,9 +237,10 @@ static void check_result(const player *p, const flight *f)
     for (int64_t i = 0; i < f->out_count; i += step) {
         const float want = wanted(f, i);
         if (memcmp(&out[i], &want, sizeof want) != 0) {
-            ls__sim_stop("wrong bits: operation %d (%s of %lld on a group of %d) on rank %d: "
+            ls__sim_stop("wrong bits: operation %d (%s by %s of %lld on a group of %d) on rank %d: "
                          "element %lld is %.9g, must be %.9g",
                          f->number, ls__plan_kind_name(f->operation->kind),
+                         f->operation->algorithm != NULL ? f->operation->algorithm : "choice",
                          (long long)f->operation->count, f->size, p->rank, (long long)i,
                          (double)out[i], (double)want);
             return;

@@ -40,7 +40,8 @@ typedef struct ls__plan_operation {
     int group;
     int64_t count;
     int root;
-    bool wait; /* at once, by every rank; otherwise each as its own dice fall */
+    bool wait;             /* at once, by every rank; otherwise each as its own dice fall */
+    const char *algorithm; /* by name; NULL: chosen */
 } ls__plan_operation;
 
 typedef enum ls__plan_wrong { /* how a rank's call differs */
@@ -160,6 +161,9 @@ ls_status ls__saver_end(ls__saver *saver);
 int ls__resume_main(void *plan); /* the main of a rank of the second job */
 
 /* oracle.c */
+#define LS__ORACLE_WHOLE                                                                           \
+    (1ull << 63) /* in an id: small whole numbers, any sum of which is exact                       \
+                  */
 float ls__oracle_value(uint64_t id, int rank, int64_t i);
 float ls__oracle_sum(uint64_t id, int64_t i, int ranks);
 /* judge.c: NULL: all is as it must be. */
