@@ -342,6 +342,16 @@ static void add_missing(missing *m, const ls_group *group, const ls_work *work, 
     }
 }
 
+/* Messages show nobody to be behind: then who is stopped or silent and has not finished it. */
+static void add_unwell(missing *m, const ls_group *group, const ls_work *work)
+{
+    for (int r = 0; r < group->size && m->count < NAMED_MAX; r++) {
+        if (r != group->rank && !has_finished(group, r, work) && is_unwell(group, r, true)) {
+            m->member[m->count++] = r;
+        }
+    }
+}
+
 /* For a collective those that have not announced it, or, when all have, those that are behind at a
  * fence; for a letter the peer. */
 static missing find_missing(const ls_group *group, const ls_work *work, bool closely)
@@ -359,6 +369,9 @@ static missing find_missing(const ls_group *group, const ls_work *work, bool clo
     if (m.count == 0) {
         m.what = "has called it but not come through";
         add_missing(&m, group, work, true, closely);
+    }
+    if (m.count == 0 && closely) {
+        add_unwell(&m, group, work);
     }
     return m;
 }

@@ -108,7 +108,7 @@ static bool is_past(const ls__agent *agent, const ls__board_rank *rank)
     uint64_t failed_ns = atomic_load_explicit(&rank->failed_ns, memory_order_relaxed);
     bool survived = atomic_load_explicit(&rank->survived, memory_order_acquire) != 0;
     bool far = end_ns > failed_ns + NEAR_MS * 1000000ull;
-    return survived ? killed || far : killed && far;
+    return survived || (killed && far);
 }
 
 static ls__found_kind kind_of_status(ls_status status)
