@@ -22,11 +22,15 @@ ls_status ls__checkpoint_agree(ls_checkpoint *c, ls_status mine, const uint64_t 
     if (mine < 0) {
         (void)snprintf(verdict.message, sizeof verdict.message, "%s", ls_error_message());
     }
-    if (mine < 0 && mine != LS_ERR_FORMAT && mine != LS_ERR_NOT_FOUND) { /* those are passed over */
+    const bool counts = mine < 0 && mine != LS_ERR_FORMAT && mine != LS_ERR_NOT_FOUND;
+    if (counts) { /* the others are passed over */
         ls__group_tell_board(c->group, mine, verdict.message);
     }
     LS_TRY(ls_all_gather(c->group, &verdict, c->verdicts, (int64_t)sizeof verdict, LS_UINT8,
                          &options, NULL));
+    if (counts) { /* to have told the others is not to have survived it */
+        ls__group_tell_board(c->group, mine, verdict.message);
+    }
     for (int r = 0; r < c->size; r++) {
         ls__verdict *v = &c->verdicts[r];
         v->message[sizeof v->message - 1] = '\0';

@@ -325,7 +325,8 @@ static void watch(ls__comm *comm)
     ls__token_release(comm);
     if (!moved && atomic_load_explicit(&comm->stop, memory_order_seq_cst) == 0) {
         now = env->now_ns(env);
-        park_on_bell(comm, bell, now + (busy ? LS__CHECK_NS : LS__BEAT_NS));
+        /* Who sleeps in a poller does not hear the launcher ring: it looks for a verdict itself. */
+        park_on_bell(comm, bell, now + (busy || comm->far != NULL ? LS__CHECK_NS : LS__BEAT_NS));
     }
     atomic_fetch_sub_explicit(&me->sleepers, 1, memory_order_relaxed);
 }

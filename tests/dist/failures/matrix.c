@@ -250,7 +250,7 @@ static void check_stop(const cell *c, const job *j)
     const char *cause = cause_of(j, &line);
     char name[32];
     snprintf(name, sizeof name, "rank %d", c->victim);
-    if (strstr(cause, name) == NULL || j->ended - j->struck > (TIMEOUT_SECONDS + 1.5) * SLOWER) {
+    if (strstr(cause, name) == NULL || j->ended - j->struck > (TIMEOUT_SECONDS + 2.5) * SLOWER) {
         complain(c, j, "the deadline's report names another rank, or came late");
     }
 }
