@@ -38,10 +38,19 @@ LS_API int ls_group_size(const ls_group *group);
 LS_API const char *ls_group_name(const ls_group *group);
 
 /* Makes a group of parent ranks[0..count-1], in that order (MPI_Comm_create_group, new_group).
- * Collective over the *parent*; ranks outside get *out = NULL. ranks NULL duplicates the parent.
+ * Collective over the *parent*; ranks outside get *out = NULL. ranks NULL duplicates the parent
+ * (MPI_Comm_dup): the same ranks, whose operations neither wait for nor fail the parent's.
  * `name` appears in reports (copied; NULL: numbered). Returns new; free with ls_group_free. */
 LS_API ls_status ls_group_new(ls_group *parent, const int *ranks, int count, const char *name,
                               ls_group **out);
+
+/* Ranks of `parent` that give the same color, 0 or more, become a group, ordered by key and, where
+ * keys are equal, by rank in the parent (MPI_Comm_split, ncclCommSplit). With LS_NO_COLOR a rank
+ * gets *out = NULL. Ranks of one color give the same `name` (copied; NULL: numbered). Collective
+ * over the parent; two exchanges, however many colors. Returns new; free with ls_group_free. */
+#define LS_NO_COLOR (-1)
+LS_API ls_status ls_group_split(ls_group *parent, int color, int key, const char *name,
+                                ls_group **out);
 
 /* Frees the group after its operations ended. Collective. NULL is allowed. */
 LS_API ls_status ls_group_free(ls_group *group);
@@ -133,6 +142,39 @@ LS_API ls_status ls_send(ls_group *group, const void *buf, int64_t count, ls_dty
 LS_API ls_status ls_recv(ls_group *group, void *buf, int64_t count, ls_dtype dtype, int peer,
                          int tag, const ls_collective_options *options, ls_work **work);
 
+/* ---- objects: bytes of any length ---------------------------------------------------------- */
+
+/* Lengths may differ from rank to rank and only the giver knows them (broadcast_object_list and its
+ * kin in torch.distributed). Blocking. What comes back is new memory, not NULL even for length 0:
+ * free it with ls_bytes_free. On an error nothing is returned. A rank that has no memory for what
+ * comes fails the group with LS_ERR_MEMORY. Short objects (504 bytes) take one small operation,
+ * longer ones a second, without a copy. */
+
+typedef struct ls_bytes {
+    void *data;
+    size_t length;
+} ls_bytes;
+
+/* Root: gives *bytes and *length, and they stay its own. Others: get new memory in *bytes. */
+LS_API ls_status ls_broadcast_bytes(ls_group *group, void **bytes, size_t *length, int root,
+                                    const ls_collective_options *options);
+
+/* *out becomes the list [size] of what the ranks gave, in rank order; one ls_bytes_free(*out) frees
+ * it all. */
+LS_API ls_status ls_all_gather_bytes(ls_group *group, const void *bytes, size_t length,
+                                     ls_bytes **out, const ls_collective_options *options);
+
+/* The same on the root; elsewhere *out = NULL. */
+LS_API ls_status ls_gather_bytes(ls_group *group, const void *bytes, size_t length, int root,
+                                 ls_bytes **out, const ls_collective_options *options);
+
+/* in[size] of the root (elsewhere not used): rank r gets new memory with in[r]. */
+LS_API ls_status ls_scatter_bytes(ls_group *group, const ls_bytes *in, int root, void **bytes,
+                                  size_t *length, const ls_collective_options *options);
+
+/* NULL is allowed; also after ls_finalize. */
+LS_API void ls_bytes_free(void *memory);
+
 /* ---- work --------------------------------------------------------------------------------- */
 
 /* Waits for the operation, returns its status and releases the handle; call once per handle. */
@@ -140,6 +182,22 @@ LS_API ls_status ls_work_wait(ls_work *work);
 
 /* LS_IN_PROGRESS, or the operation's status; does not release the handle. */
 LS_API ls_status ls_work_test(ls_work *work);
+
+/* Waits for at most this time, 0 or more. LS_IN_PROGRESS when it is over: the handle lives on.
+ * Otherwise as ls_work_wait, and the handle is released. */
+LS_API ls_status ls_work_wait_for(ls_work *work, int64_t timeout_ms);
+
+/* Fails the operation's *group* with LS_ERR_ABORTED and `why`, on every member: an operation cannot
+ * be taken back alone, since peers count on it. The handle must still be waited for. Nothing
+ * happens when the operation has ended before. */
+LS_API ls_status ls_work_abort(ls_work *work, const char *why);
+
+/* Has `done` called with the operation's status once it has ended: at once if it has, else before
+ * any wait for this handle returns, on whatever thread moves operations on. It may start operations
+ * but not wait for any, nor use this handle, and must be short. Once per handle (LS_ERR_STATE). The
+ * handle must still be waited for. */
+LS_API ls_status ls_work_on_done(ls_work *work, void (*done)(void *arg, ls_status status),
+                                 void *arg);
 
 /* ---- what happened ------------------------------------------------------------------------ */
 
@@ -168,6 +226,11 @@ LS_API ls_status ls_group_counters(const ls_group *group, ls_counters *out);
 #define ls_send(...) LS_AT(ls_send(__VA_ARGS__))
 #define ls_recv(...) LS_AT(ls_recv(__VA_ARGS__))
 #define ls_group_new(...) LS_AT(ls_group_new(__VA_ARGS__))
+#define ls_group_split(...) LS_AT(ls_group_split(__VA_ARGS__))
+#define ls_broadcast_bytes(...) LS_AT(ls_broadcast_bytes(__VA_ARGS__))
+#define ls_all_gather_bytes(...) LS_AT(ls_all_gather_bytes(__VA_ARGS__))
+#define ls_gather_bytes(...) LS_AT(ls_gather_bytes(__VA_ARGS__))
+#define ls_scatter_bytes(...) LS_AT(ls_scatter_bytes(__VA_ARGS__))
 #endif
 
 #ifdef __cplusplus

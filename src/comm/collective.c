@@ -9,6 +9,8 @@
 #include "base/size.h"
 #include "comm/engine.h"
 
+#define OWN_TAG (-1)
+
 /* ---- checking ----------------------------------------------------------------------------- */
 
 static bool is_letter(ls__operation operation)
@@ -221,7 +223,7 @@ static void describe(ls_group *group, const ls__collective *args,
     d->group = group->id;
     d->count = args->count;
     d->root = ls__operation_has_root(args->operation) || letter ? args->root : 0;
-    d->tag = letter ? args->tag : 0;
+    d->tag = letter ? args->own_tag ? OWN_TAG : args->tag : 0;
     d->tag_hash = options->tag != NULL ? hash_of(options->tag) : 0;
     d->divisor = options->divisor;
     d->memory = registered(group, args, d) ? LS__MEMORY_REGISTERED : LS__MEMORY_STAGED;

@@ -39,6 +39,7 @@ typedef struct ls__collective {
     ls_reduce_op op; /* reductions only */
     int root;        /* broadcast, reduce, gather, scatter; the peer of send and recv */
     int tag;         /* of send and recv */
+    bool own_tag;    /* send and recv: the library's own tag, which no user's letter has */
     const ls_collective_options *options; /* borrowed for the call; NULL: defaults */
     void (*done)(void *arg, ls_status status);
     void *arg;

@@ -192,12 +192,28 @@ static bool put_threads(ls__comm *comm, uint64_t now_ns, ls__blocked *out)
            threads == atomic_load_explicit(&comm->runtime->attached, memory_order_acquire);
 }
 
-/* lock. Operations whose end makes the engine call on: the first of each group. */
+static bool calls_on(const ls_work *work)
+{
+    return work->done != NULL ||
+           atomic_load_explicit(&work->told.state, memory_order_acquire) == LS__TOLD_SET;
+}
+
+/* lock. Operations whose end makes the engine call on: the first of a collective's queue, each
+ * letter. */
 static bool put_callbacks(ls__comm *comm, const ls_group *group, ls__blocked *out)
 {
+    const ls__list *letters[] = {&group->mail, &group->letters->sends, &group->letters->recvs};
+    for (int i = 0; i < 3; i++) {
+        LS__LIST_EACH (at, letters[i]) {
+            const ls_work *work = LS__LIST_ITEM(at, ls_work, link);
+            if (calls_on(work) && !put_wait(comm, work, out)) {
+                return false;
+            }
+        }
+    }
     LS__LIST_EACH (at, &group->queue) {
         const ls_work *work = LS__LIST_ITEM(at, ls_work, link);
-        if (work->done != NULL) {
+        if (calls_on(work)) {
             return put_wait(comm, work, out);
         }
     }

@@ -74,16 +74,22 @@ void ls__token_release(ls__comm *comm)
     }
 }
 
+/* A while from now, but no later than `until_ns` (0: that does not matter). */
+static uint64_t sleep_end(const ls__comm *comm, uint64_t until_ns)
+{
+    const uint64_t end = comm->env->now_ns(comm->env) + LS__CHECK_NS;
+    return until_ns != 0 && until_ns < end ? until_ns : end;
+}
+
 /* Parks until the token is free or `work` (may be NULL) has ended, or for a while. */
-static void park_behind_driver(ls__comm *comm, const ls_work *work)
+static void park_behind_driver(ls__comm *comm, const ls_work *work, uint64_t until_ns)
 {
     atomic_fetch_add_explicit(&comm->waiters, 1, memory_order_seq_cst);
     const uint32_t word = atomic_load_explicit(&comm->waiter_word, memory_order_seq_cst);
     const bool ended =
         work != NULL && atomic_load_explicit(&work->status, memory_order_seq_cst) != LS_IN_PROGRESS;
     if (!ended && atomic_load_explicit(&comm->token, memory_order_seq_cst) != 0) {
-        (void)comm->env->park(comm->env, &comm->waiter_word, word,
-                              comm->env->now_ns(comm->env) + LS__CHECK_NS);
+        (void)comm->env->park(comm->env, &comm->waiter_word, word, sleep_end(comm, until_ns));
     }
     atomic_fetch_sub_explicit(&comm->waiters, 1, memory_order_relaxed);
 }
@@ -92,7 +98,7 @@ void ls__token_take(ls__comm *comm)
 {
     while (!ls__token_try(comm)) {
         ls__ring(comm, comm->runtime->local_rank); /* the driver may sleep with it */
-        park_behind_driver(comm, NULL);
+        park_behind_driver(comm, NULL, 0);
     }
 }
 
@@ -134,10 +140,14 @@ bool ls__engine_turn(ls__comm *comm, bool thorough)
 typedef struct wish {
     const ls_work *work;
     const _Atomic uint32_t *pending;
+    uint64_t until_ns; /* and no longer than this; 0: as long as it takes */
 } wish;
 
-static bool has_come(wish w)
+static bool has_come(const ls__comm *comm, wish w)
 {
+    if (w.until_ns != 0 && comm->env->now_ns(comm->env) >= w.until_ns) {
+        return true;
+    }
     return w.work != NULL
                ? atomic_load_explicit(&w.work->status, memory_order_acquire) != LS_IN_PROGRESS
                : atomic_load_explicit(w.pending, memory_order_acquire) == 0;
@@ -184,11 +194,13 @@ static void be_fresh(ls__comm *comm, patience *p)
     p->yielded = false;
 }
 
-/* Says that this thread is blocked, once a wait: in the activity record, and for deadlock.c. */
-static void tell_blocked(ls__comm *comm, patience *p, const ls_work *work)
+/* Says that this thread is blocked, once a wait: in the activity record, and for deadlock.c, unless
+ * it will go on by itself. */
+static void tell_blocked(ls__comm *comm, patience *p, wish w)
 {
+    const ls_work *work = w.work;
     if (!p->told && work != NULL) {
-        if (!ls__self.background) {
+        if (!ls__self.background && w.until_ns == 0) {
             p->sleeper = (ls__sleeper){.work = work, .since_ns = comm->env->now_ns(comm->env)};
             ls__lock_take(&comm->lock, comm->env);
             ls__list_push_back(&comm->sleepers, &p->sleeper.link);
@@ -230,8 +242,8 @@ static void sleep_as_driver(ls__comm *comm, wish w)
     /* Sync: Note [Last arriver] in control.h. */
     atomic_fetch_add_explicit(&me->sleepers, 1, memory_order_seq_cst);
     const uint32_t bell = atomic_load_explicit(&me->doorbell, memory_order_seq_cst);
-    if (!ls__engine_turn(comm, true) && !has_come(w)) {
-        park_on_bell(comm, bell, env->now_ns(env) + LS__CHECK_NS);
+    if (!ls__engine_turn(comm, true) && !has_come(comm, w)) {
+        park_on_bell(comm, bell, sleep_end(comm, w.until_ns));
     }
     atomic_fetch_sub_explicit(&me->sleepers, 1, memory_order_relaxed);
     const uint64_t now = env->now_ns(env);
@@ -242,11 +254,11 @@ static void sleep_as_driver(ls__comm *comm, wish w)
 
 static void drive(ls__comm *comm, wish w, patience *p)
 {
-    while (!has_come(w)) {
+    while (!has_come(comm, w)) {
         if (ls__engine_turn(comm, false)) {
             be_fresh(comm, p);
         } else if (!be_patient(comm, p)) {
-            tell_blocked(comm, p, w.work);
+            tell_blocked(comm, p, w);
             sleep_as_driver(comm, w);
         }
     }
@@ -254,22 +266,22 @@ static void drive(ls__comm *comm, wish w, patience *p)
 
 static void wait_for(ls__comm *comm, wish w, patience *p)
 {
-    while (!has_come(w)) {
+    while (!has_come(comm, w)) {
         if (ls__token_try(comm)) {
             drive(comm, w, p);
             ls__token_release(comm);
         } else if (!be_patient(comm, p)) {
-            tell_blocked(comm, p, w.work);
+            tell_blocked(comm, p, w);
             ls__ring(comm, comm->runtime->local_rank); /* the driver may not know this work yet */
-            park_behind_driver(comm, w.work);
+            park_behind_driver(comm, w.work, w.until_ns);
         }
     }
 }
 
-void ls__engine_wait(ls__comm *comm, ls_work *work)
+void ls__engine_wait(ls__comm *comm, ls_work *work, uint64_t until_ns)
 {
     patience p = {0};
-    wait_for(comm, (wish){.work = work}, &p);
+    wait_for(comm, (wish){.work = work, .until_ns = until_ns}, &p);
     if (p.begun_ns != 0) {
         atomic_fetch_add_explicit(&work->group->wait_ns, comm->env->now_ns(comm->env) - p.begun_ns,
                                   memory_order_relaxed);

@@ -67,6 +67,18 @@ typedef enum ls__way {
 } ls__way;
 #define LS__WAYS 5
 
+/* The user's callback (ls_work_on_done). Who brings `state` from NONE to SET has written the rest;
+ * the engine brings it to ENDED when the operation ends, after it wrote the status. Sync: acquire
+ * and release both ways. */
+typedef enum ls__told_state { LS__TOLD_NONE, LS__TOLD_SET, LS__TOLD_ENDED } ls__told_state;
+typedef struct ls__told {
+    _Atomic uint32_t state;
+    _Atomic uint32_t asked; /* somebody has called ls_work_on_done */
+    ls_status status;
+    void (*done)(void *arg, ls_status status);
+    void *arg;
+} ls__told;
+
 struct ls_work {
     ls__list link; /* in the pool or a group's queue: lock; in a letter list: token */
     ls_group *group;
@@ -81,6 +93,7 @@ struct ls_work {
     const ls__program *program; /* the same */
     void (*done)(void *arg, ls_status status);
     void *arg;
+    ls__told told; /* the user's callback, if there is one */
     ls__operation operation;
     const ls__algorithm *algorithm; /* asked for by name; NULL: chosen */
     const void *input;
@@ -217,7 +230,8 @@ bool ls__engine_turn(ls__comm *comm, bool thorough);
 bool ls__token_try(ls__comm *comm);
 void ls__token_take(ls__comm *comm); /* waits for it; never from a callback */
 void ls__token_release(ls__comm *comm);
-void ls__engine_wait(ls__comm *comm, ls_work *work);
+/* Until the work has ended, or this time (0: as long as it takes). */
+void ls__engine_wait(ls__comm *comm, ls_work *work, uint64_t until_ns);
 /* Drives until the counter is 0: nothing of a group, or of all, is in flight. */
 void ls__engine_drain(ls__comm *comm, const _Atomic uint32_t *pending);
 ls_status ls__engine_start(ls__comm *comm);
@@ -337,6 +351,19 @@ void ls__letters_close(ls_group *group);
 bool ls__letters_turn(ls__comm *comm); /* token */
 
 /* ---- group.c ------------------------------------------------------------------------------ */
+
+/* What a group is made of. Collective over the parent, between begin_making and end_making: one
+ * thread at a time. */
+typedef struct ls__founding {
+    const int *ranks; /* of the parent; NULL: all */
+    int count;
+    const char *name; /* NULL: numbered */
+    const char *tag;  /* what all ranks of the parent must agree on; NULL: name and ranks. With one
+                         the ranks may make different groups, each of its own ranks, or none */
+} ls__founding;
+ls_status ls__group_found(ls_group *parent, const ls__founding *founding, ls_group **out);
+ls_status ls__group_begin_making(ls_group *parent);
+void ls__group_end_making(ls__comm *comm);
 
 typedef struct ls__group_spec {
     const char *name;

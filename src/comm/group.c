@@ -236,11 +236,10 @@ static int rank_in(const int *ranks, int count, int rank)
     return -1;
 }
 
-/* The plan's arrays, cut from one allocation of `bytes`. */
-static ls_status with_arrays(ls_group *parent, const int *ranks, int count, const char *name,
-                             ls_group **out)
+ls_status ls__group_found(ls_group *parent, const ls__founding *f, ls_group **out)
 {
     const ls__env *env = parent->comm->env;
+    const int *ranks = f->ranks;
     const size_t size = (size_t)parent->size;
     const size_t bytes = size * (sizeof(offer) + sizeof(uint64_t) + 2 * sizeof(int)) + TAG_ROOM;
     unsigned char *memory = env->allocate(env, bytes);
@@ -251,7 +250,7 @@ static ls_status with_arrays(ls_group *parent, const int *ranks, int count, cons
         ls__group_fail(parent, LS_ERR_MEMORY, text);
         return ls__fail(LS_ERR_MEMORY, "%s", text);
     }
-    plan p = {.parent = parent, .count = count, .name = name};
+    plan p = {.parent = parent, .count = f->count, .name = f->name};
     p.offers = (offer *)(void *)memory;
     p.control = (uint64_t *)(void *)(memory + size * sizeof(offer));
     p.world_rank = (int *)(void *)(p.control + size);
@@ -261,12 +260,12 @@ static ls_status with_arrays(ls_group *parent, const int *ranks, int count, cons
         all[r] = r;
     }
     p.ranks = ranks != NULL ? ranks : all;
-    p.count = ranks != NULL ? count : parent->size;
-    ls_status status = check_ranks(parent, p.ranks, p.count);
+    p.count = ranks != NULL ? f->count : parent->size;
+    ls_status status = f->tag != NULL ? LS_OK : check_ranks(parent, p.ranks, p.count);
     if (status == LS_OK) {
         p.rank = rank_in(p.ranks, p.count, parent->rank);
-        put_tag(tag, TAG_ROOM, name, p.ranks, p.count);
-        status = make(&p, tag, out);
+        put_tag(tag, TAG_ROOM, f->name, p.ranks, p.count);
+        status = make(&p, f->tag != NULL ? f->tag : tag, out);
     }
     env->release(env, memory, bytes);
     return status;
@@ -274,7 +273,7 @@ static ls_status with_arrays(ls_group *parent, const int *ranks, int count, cons
 
 /* Numbers are agreed by one group at a time: two threads that make groups from different parents
  * could be given one number. A peer that waits for this thread must hear of it. */
-static ls_status begin_making(ls_group *parent)
+ls_status ls__group_begin_making(ls_group *parent)
 {
     ls__comm *comm = parent->comm;
     ls__lock_take(&comm->lock, comm->env);
@@ -293,7 +292,7 @@ static ls_status begin_making(ls_group *parent)
     return ls__fail(LS_ERR_STATE, "%s", text);
 }
 
-static void end_making(ls__comm *comm)
+void ls__group_end_making(ls__comm *comm)
 {
     ls__lock_take(&comm->lock, comm->env);
     comm->making = false;
@@ -314,9 +313,10 @@ ls_status ls_group_new(ls_group *parent, const int *ranks, int count, const char
                         parent == NULL ? "the parent group" : "out");
     }
     *out = NULL;
-    LS_TRY(begin_making(parent));
-    const ls_status status = with_arrays(parent, ranks, count, name, out);
-    end_making(comm);
+    LS_TRY(ls__group_begin_making(parent));
+    const ls__founding f = {.ranks = ranks, .count = count, .name = name};
+    const ls_status status = ls__group_found(parent, &f, out);
+    ls__group_end_making(comm);
     return status;
 }
 

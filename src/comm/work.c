@@ -2,6 +2,7 @@
  * at once and never shrinks, so a steady state allocates nothing. */
 #include "comm/engine.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/assert.h"
@@ -57,6 +58,17 @@ static void note_survival(const ls__comm *comm, const ls_work *work)
     }
 }
 
+/* The user's callback, before any waiter can give the work back. */
+static void tell_user(ls_work *work, ls_status status)
+{
+    ls__told *told = &work->told;
+    told->status = status;
+    if (atomic_exchange_explicit(&told->state, LS__TOLD_ENDED, memory_order_acq_rel) ==
+        LS__TOLD_SET) {
+        told->done(told->arg, status);
+    }
+}
+
 void ls__work_end(ls_work *work, ls_status status)
 {
     ls_group *group = work->group;
@@ -68,6 +80,9 @@ void ls__work_end(ls_work *work, ls_status status)
     ls__flight_close(comm, work, status, comm->env->now_ns(comm->env));
     if (work->done != NULL) {
         work->done(work->arg, status);
+    }
+    if (!detached) {
+        tell_user(work, status);
     }
     if (work->by_message) {
         atomic_fetch_sub_explicit(&comm->letters, 1, memory_order_relaxed);
@@ -112,38 +127,113 @@ static void end_handle(ls__comm *comm, ls_work *work)
     }
 }
 
+/* NULL with the error set: no runtime, or no handle. */
+static ls__comm *comm_of(const char *what, const ls_work *work)
+{
+    ls__comm *comm = ls__comm_get(what);
+    if (comm != NULL && work == NULL) {
+        (void)ls__fail(LS_ERR_INVALID,
+                       "%s: the handle is NULL; a call with `work` NULL has already waited", what);
+        return NULL;
+    }
+    return comm;
+}
+
+static ls_status status_of(const ls_work *work)
+{
+    return (ls_status)atomic_load_explicit(&work->status, memory_order_acquire);
+}
+
+/* One turn, if nobody drives. */
+static void nudge(ls__comm *comm, const ls_work *work)
+{
+    if (status_of(work) == LS_IN_PROGRESS && ls__token_try(comm)) {
+        (void)ls__engine_turn(comm, true);
+        ls__token_release(comm);
+    }
+}
+
 ls_status ls_work_wait(ls_work *work)
 {
-    ls__comm *comm = ls__comm_get("ls_work_wait");
+    ls__comm *comm = comm_of("ls_work_wait", work);
     if (comm == NULL) {
         return ls__self.status;
     }
-    if (work == NULL) {
-        return ls__fail(LS_ERR_INVALID, "ls_work_wait: the handle is NULL; a call with `work` NULL "
-                                        "has already waited");
+    ls__engine_wait(comm, work, 0);
+    const ls_status status = report(work, status_of(work));
+    end_handle(comm, work);
+    return status;
+}
+
+ls_status ls_work_wait_for(ls_work *work, int64_t timeout_ms)
+{
+    ls__comm *comm = comm_of("ls_work_wait_for", work);
+    if (comm == NULL) {
+        return ls__self.status;
     }
-    ls__engine_wait(comm, work);
-    const ls_status status =
-        report(work, (ls_status)atomic_load_explicit(&work->status, memory_order_acquire));
+    if (timeout_ms < 0) {
+        return ls__fail(LS_ERR_INVALID,
+                        "ls_work_wait_for: timeout_ms is %lld; give 0 or more, or use "
+                        "ls_work_wait",
+                        (long long)timeout_ms);
+    }
+    const uint64_t until_ns = ls__time_after(comm->env->now_ns(comm->env), timeout_ms);
+    nudge(comm, work);
+    ls__engine_wait(comm, work, until_ns);
+    if (status_of(work) == LS_IN_PROGRESS) {
+        return LS_IN_PROGRESS;
+    }
+    const ls_status status = report(work, status_of(work));
     end_handle(comm, work);
     return status;
 }
 
 ls_status ls_work_test(ls_work *work)
 {
-    ls__comm *comm = ls__comm_get("ls_work_test");
+    ls__comm *comm = comm_of("ls_work_test", work);
     if (comm == NULL) {
         return ls__self.status;
     }
-    if (work == NULL) {
-        return ls__fail(
-            LS_ERR_INVALID,
-            "ls_work_test: the handle is NULL; a call with `work` NULL has already waited");
+    nudge(comm, work);
+    return report(work, status_of(work));
+}
+
+ls_status ls_work_abort(ls_work *work, const char *why)
+{
+    ls__comm *comm = comm_of("ls_work_abort", work);
+    if (comm == NULL) {
+        return ls__self.status;
     }
-    if (atomic_load_explicit(&work->status, memory_order_acquire) == LS_IN_PROGRESS &&
-        ls__token_try(comm)) {
-        (void)ls__engine_turn(comm, true);
-        ls__token_release(comm);
+    if (status_of(work) != LS_IN_PROGRESS) {
+        return LS_OK;
     }
-    return report(work, (ls_status)atomic_load_explicit(&work->status, memory_order_acquire));
+    char text[LS__FAILURE_MAX], operation[256];
+    ls__operation_text(work->group, &work->descriptor, operation, sizeof operation);
+    snprintf(text, sizeof text, "%s was aborted by rank %d: %s", operation, comm->runtime->rank,
+             why != NULL ? why : "no reason was given");
+    ls__group_fail(work->group, LS_ERR_ABORTED, text);
+    return LS_OK;
+}
+
+ls_status ls_work_on_done(ls_work *work, void (*done)(void *arg, ls_status status), void *arg)
+{
+    if (comm_of("ls_work_on_done", work) == NULL) {
+        return ls__self.status;
+    }
+    if (done == NULL) {
+        return ls__fail(LS_ERR_INVALID, "ls_work_on_done: done is NULL; give a function");
+    }
+    ls__told *told = &work->told;
+    if (atomic_exchange_explicit(&told->asked, 1, memory_order_relaxed) != 0) {
+        return ls__fail(LS_ERR_STATE, "ls_work_on_done: this operation has a callback already; "
+                                      "call what you need from that one");
+    }
+    told->done = done;
+    told->arg = arg;
+    uint32_t none = LS__TOLD_NONE;
+    if (!atomic_compare_exchange_strong_explicit(&told->state, &none, LS__TOLD_SET,
+                                                 memory_order_acq_rel, memory_order_acquire)) {
+        done(arg, told->status);
+    }
+    return LS_OK;
 }

@@ -26,7 +26,51 @@ GOLDEN(arguments_of_operations)
     SHOW(ls_recv(ls_world(), buf, 4, LS_FLOAT32, 0, -1, NULL, NULL));
     SHOW(ls_work_wait(NULL));
     SHOW(ls_work_test(NULL));
+    SHOW(ls_work_wait_for(NULL, 5));
+    SHOW(ls_work_abort(NULL, "why"));
+    SHOW(ls_work_on_done(NULL, NULL, NULL));
     SHOW(ls_stop_agree(ls_world(), NULL));
+}
+
+static void ended(void *arg, ls_status status)
+{
+    (void)arg;
+    (void)status;
+}
+
+GOLDEN(handles)
+{
+    ls_group *g = NULL;
+    ls_work *work = NULL;
+    MUST(ls_group_new(ls_world(), NULL, 0, "part", &g));
+    MUST(ls_recv(g, buf, 4, LS_FLOAT32, 0, 3, LS_OPTIONS(ls_collective_options, .tag = "mail"),
+                 &work));
+    SHOW(ls_work_wait_for(work, -1));
+    SHOW(ls_work_wait_for(work, 1));
+    SHOW(ls_work_on_done(work, NULL, NULL));
+    MUST(ls_work_on_done(work, ended, NULL));
+    SHOW(ls_work_on_done(work, ended, NULL));
+    MUST(ls_work_abort(work, "the letter is late"));
+    SHOW(ls_work_wait(work));
+    MUST(ls_group_new(ls_world(), NULL, 0, "part", &g));
+    MUST(ls_recv(g, buf, 4, LS_FLOAT32, 0, 3, NULL, &work));
+    MUST(ls_work_abort(work, NULL));
+    SHOW(ls_work_wait(work));
+}
+
+GOLDEN(arguments_of_objects)
+{
+    void *bytes = NULL;
+    size_t length = 3;
+    ls_bytes *list = NULL, give = {NULL, 3};
+    SHOW(ls_broadcast_bytes(NULL, &bytes, &length, 0, NULL));
+    SHOW(ls_broadcast_bytes(ls_world(), &bytes, &length, 0, NULL));
+    SHOW(ls_broadcast_bytes(ls_world(), &bytes, NULL, 0, NULL));
+    SHOW(ls_broadcast_bytes(ls_world(), &bytes, &length, 5, NULL));
+    SHOW(ls_all_gather_bytes(ls_world(), "x", SIZE_MAX, &list, NULL));
+    SHOW(ls_gather_bytes(ls_world(), NULL, 3, 0, &list, NULL));
+    SHOW(ls_scatter_bytes(ls_world(), NULL, 0, &bytes, &length, NULL));
+    SHOW(ls_scatter_bytes(ls_world(), &give, 0, &bytes, &length, NULL));
 }
 
 GOLDEN(arguments_of_groups)
@@ -38,6 +82,9 @@ GOLDEN(arguments_of_groups)
     SHOW(ls_group_new(ls_world(), NULL, 0, "part", NULL));
     SHOW(ls_group_new(ls_world(), (const int[]){0, 0, 0}, 3, "part", &g));
     SHOW(ls_group_new(ls_world(), (const int[]){5}, 1, "part", &g));
+    SHOW(ls_group_split(NULL, 0, 0, "part", &g));
+    SHOW(ls_group_split(ls_world(), 0, 0, "part", NULL));
+    SHOW(ls_group_split(ls_world(), -7, 0, "part", &g));
     SHOW(ls_group_free(ls_world()));
     SHOW(ls_group_abort(NULL, "why"));
     SHOW(ls_group_status(NULL));
@@ -52,6 +99,12 @@ GOLDEN_RANKS(a_rank_twice_in_a_group, 2)
 {
     ls_group *g = NULL;
     SHOW(ls_group_new(ls_world(), (const int[]){1, 1}, 2, "part", &g));
+}
+
+GOLDEN_RANKS(parts_of_one_color_with_two_names, 2)
+{
+    ls_group *g = NULL;
+    SHOW(ls_group_split(ls_world(), 0, 0, ls_rank() == 0 ? "left" : "right", &g));
 }
 
 GOLDEN(an_aborted_group_stays_failed)

@@ -150,11 +150,27 @@ static ls_status use_groups(void)
     return status;
 }
 
+static ls_status use_parts(void)
+{
+    ls_group *g = NULL;
+    ls_bytes *list = NULL;
+    LS_TRY(ls_group_split(ls_world(), 0, 0, "part", &g));
+    const ls_status status = ls_all_gather_bytes(g, "four", 4, &list, NULL);
+    ls_bytes_free(list);
+    (void)ls_group_free(g);
+    return status;
+}
+
 GOLDEN_BARE(of_groups)
 {
     golden_fail_each(GOLDEN_MEMORY, use_groups);
     golden_fail_each(GOLDEN_MALLOC, use_groups);
     golden_fail_each(GOLDEN_SYSTEM, use_groups);
+}
+
+GOLDEN_BARE(of_parts_and_objects)
+{
+    golden_fail_each(GOLDEN_MEMORY, use_parts);
 }
 
 static ls_status use_ddp(void)
