@@ -1,6 +1,7 @@
 # The front door; meson and ninja do the work. `make help` lists what there is.
 #   BUILD=build BUILDTYPE=release   where and how (debug, release …)
 #   DATA=PATH N=4 ARGS=…            what `make demo` trains on, with how many workers, further flags
+#   RANKS=2,4 SIZES=1M,10M          of `make compare-collectives`; without them everything, 12 minutes
 #   PREFIX=/usr/local LIBDIR=lib    where `make install` puts it (below DESTDIR, if set)
 
 BUILD     ?= build
@@ -11,12 +12,13 @@ DATA      ?= /usr/share/common-licenses
 ARGS      ?=
 C_FILES    = $(shell git ls-files -c -o --exclude-standard '*.c' '*.h')
 
-.PHONY: all help build test test-long demo bench install clean format tidy sanitize fuzz
+.PHONY: all help build test test-long demo bench compare-collectives install clean format tidy sanitize fuzz
 
 all: build
 
 help:
-	@echo "make build | test | test-long | demo | bench | install | clean | format | tidy | sanitize | fuzz"
+	@echo "make build | test | test-long | demo | bench | compare-collectives |" \
+	    "install | clean | format | tidy | sanitize | fuzz"
 
 $(BUILD)/build.ninja:
 	meson setup $(BUILD) --buildtype=$(BUILDTYPE) --prefix=$(PREFIX) --libdir=$(LIBDIR)
@@ -40,6 +42,12 @@ demo: $(BUILD)/build.ninja
 bench: build
 	$(BUILD)/lockstep bench all-reduce -n $(or $(N),2) --sizes 1M,10M,100M \
 	    --buffers registered --json $(BUILD)/bench-all-reduce.json $(ARGS)
+
+# Beside Open MPI, MPICH and gloo, which it installs where they are missing.
+compare-collectives: build
+	bench/peers/prepare $(BUILD)
+	python3 bench/peers/compare.py --build $(BUILD) $(if $(RANKS),--ranks $(RANKS)) \
+	    $(if $(SIZES),--sizes $(SIZES)) $(ARGS)
 
 # PREFIX may be another one than the build was set up with.
 install: build
