@@ -32,6 +32,7 @@ static const ls__setting table[] = {
      "for tests: ranks are taken to be on so many hosts in turn, or on those "
      "listed (0,0,1), and share no memory between them"},
     {"LOCKSTEP_BOOTSTRAP", "", "set by the launcher: the descriptors a rank joins its job with"},
+    {"LOCKSTEP_LIBRARY", "", "for the Python package: the library, a file or its folder"},
     {"RANK", "0", "set by the launcher: this rank in the world"},
     {"WORLD_SIZE", "1", "set by the launcher: number of ranks"},
     {"LOCAL_RANK", "0", "set by the launcher: this rank among those of its host"},

@@ -1,0 +1,414 @@
+"""The runtime, errors, works and groups, on raw addresses; arrays and tensors build on it.
+
+Threads. The library knows its threads: a call comes from the thread that called init, or from one
+that is attached for the length of the call. The library takes a rank all of whose threads wait for
+one that makes no other call, and reports circles of such ranks as deadlocks at once. A Python
+thread that has not called yet is not known to it, so as soon as there are several threads a *guard*
+is attached that never waits: no deadlock is claimed then, and deadlines hold as ever.
+"""
+
+import atexit
+import ctypes
+import os
+import sys
+import threading
+
+from ._library import Counters, InitOptions, Options, library
+
+__all__ = []
+
+IN_PROGRESS = 1
+
+# ---- errors -------------------------------------------------------------------------------------
+
+
+class Error(RuntimeError):
+    """A call failed; the text is ls_error_message's. `status` is its number, `name` its name."""
+
+    status = 0
+
+    @property
+    def name(self):
+        return library().ls_status_name(self.status).decode()
+
+
+class InvalidError(Error, ValueError):
+    """An argument is not acceptable."""
+
+
+class TimeoutError(Error, TimeoutError):  # the builtin, too: `except TimeoutError` catches it
+    """The deadline passed."""
+
+
+class PeerError(Error):
+    """Another rank died, left or failed."""
+
+
+class MismatchError(Error):
+    """Ranks disagree about an operation."""
+
+
+class AbortedError(Error):
+    """The group was aborted."""
+
+
+_KINDS = {-1: InvalidError, -4: TimeoutError, -5: PeerError, -6: MismatchError, -7: AbortedError}
+
+
+def make_error(status, text):
+    error = _KINDS.get(status, Error)(text)
+    error.status = status
+    return error
+
+
+def raise_last(status):
+    raise make_error(status, library().ls_error_message().decode("utf-8", "replace"))
+
+
+# ---- calls and threads --------------------------------------------------------------------------
+
+
+class _State:
+    runtime = None  # ls_runtime *, as a number
+    owner = 0       # the thread that called init, attached for good
+    pid = 0
+    world = None
+    guard = None    # (thread, the Event that ends it)
+    helpers = 0     # threads of our own, which make no calls of the user's
+    lock = threading.RLock()
+
+
+state = _State()
+
+
+def call(function, *arguments):
+    """Calls a function of the library on whatever thread; raises on an error."""
+    if threading.get_ident() == state.owner:
+        status = function(*arguments)
+        if status < 0:
+            raise_last(status)
+        return status
+    return _call_attached(function, arguments)
+
+
+def _call_attached(function, arguments):
+    runtime = state.runtime
+    if runtime is None:
+        raise make_error(-8, "lockstep is not initialised in this process; call lockstep.init() "
+                             "first")
+    lib = library()
+    status = lib.ls_runtime_attach(runtime)
+    if status < 0:
+        raise_last(status)
+    try:
+        status = function(*arguments)
+        if status < 0:
+            raise_last(status)
+        return status
+    finally:
+        lib.ls_runtime_attach(None)
+
+
+def _stand_guard(runtime, ready, end):
+    lib = library()
+    lib.ls_runtime_attach(runtime)
+    ready.set()
+    end.wait()
+    lib.ls_runtime_attach(None)
+
+
+def before_waiting():
+    """Called before a wait: with several threads, the guard has to stand."""
+    if state.guard is None and threading.active_count() > 1 + state.helpers:
+        with state.lock:
+            if state.guard is None and state.runtime is not None:
+                ready, end = threading.Event(), threading.Event()
+                state.helpers += 1
+                thread = threading.Thread(target=_stand_guard, args=(state.runtime, ready, end),
+                                          name="lockstep guard", daemon=True)
+                thread.start()
+                ready.wait()
+                state.guard = thread, end
+
+
+# ---- the runtime --------------------------------------------------------------------------------
+
+
+def init(seed=0, timeout=None, threads=0, graceful_stop=False):
+    """Joins the world of ranks that this process was started in (`lockstep run`, torchrun, mpirun,
+    srun, ...), or makes a world of one. `timeout`: deadline of operations, in seconds."""
+    if is_initialized():
+        raise make_error(-8, "lockstep.init: lockstep is initialised already; call "
+                             "lockstep.finalize() first")
+    options = InitOptions(ctypes.sizeof(InitOptions), seed, milliseconds(timeout), threads,
+                          graceful_stop)
+    lib = library()
+    status = lib.ls_init(ctypes.byref(options))
+    if status < 0:
+        raise_last(status)
+    state.runtime = lib.ls_runtime_current()
+    state.owner, state.pid = threading.get_ident(), os.getpid()
+    state.world = Group(lib.ls_world(), owned=False)
+
+
+def finalize():
+    """Leaves the world. Waits for operations in flight; groups that were not freed are freed."""
+    if state.runtime is None:
+        return
+    for work in list(_left):
+        work.forget()
+    if state.guard is not None:
+        thread, end = state.guard
+        end.set()
+        thread.join()  # it detaches from the runtime, which is freed below
+        state.helpers -= 1
+    lib = library()
+    runtime, state.runtime, state.owner, state.guard, state.world = state.runtime, None, 0, None, None
+    lib.ls_runtime_attach(runtime)
+    status = lib.ls_finalize()
+    if status < 0:
+        raise_last(status)
+
+
+def is_initialized():
+    return state.runtime is not None and state.pid == os.getpid()
+
+
+@atexit.register
+def _at_exit():
+    # After an exception nobody caught the others have to learn that this rank failed: leaving
+    # properly would tell them that it is done.
+    if is_initialized() and getattr(sys, "last_value", None) is None:
+        try:
+            finalize()
+        except Error as error:
+            print(f"lockstep: {error}", file=sys.stderr)
+
+
+def rank():
+    """This process' rank in the world; 0 without a runtime."""
+    return state.world.rank if state.runtime is not None else 0
+
+
+def world_size():
+    """Number of ranks; 1 without a runtime."""
+    return state.world.size if state.runtime is not None else 1
+
+
+def local_rank():
+    """This process' rank among those on this host."""
+    return _ask("ls_local_rank", 0)
+
+
+def local_world_size():
+    """Number of ranks on this host."""
+    return _ask("ls_local_world_size", 1)
+
+
+def _ask(name, otherwise):
+    answer = []
+    if state.runtime is None:
+        return otherwise
+    call(lambda: answer.append(getattr(library(), name)()) or 0)
+    return answer[0]
+
+
+def stop_requested():
+    """Whether the job was asked to stop (Ctrl-C, SIGTERM); needs init(graceful_stop=True)."""
+    return bool(_ask("ls_stop_requested", False))
+
+
+def version():
+    """The version of the library that was found."""
+    return library().ls_version().decode()
+
+
+# ---- options ------------------------------------------------------------------------------------
+
+
+def milliseconds(seconds):
+    """0 is the library's default; a time too short to count is one millisecond."""
+    if seconds is None:
+        return 0
+    if seconds <= 0:
+        raise make_error(-1, f"a timeout of {seconds} s; give a time above 0, or None")
+    return max(1, int(seconds * 1000))
+
+
+def make_options(tag=None, timeout_ms=0, algorithm=None, divisor=0.0):
+    """A pointer to options for a call, or None for the defaults."""
+    if tag is None and timeout_ms == 0 and algorithm is None and divisor == 0.0:
+        return None
+    return ctypes.pointer(Options(
+        size=ctypes.sizeof(Options), tag=tag.encode() if tag is not None else None,
+        timeout_ms=timeout_ms, algorithm=algorithm.encode() if algorithm is not None else None,
+        divisor=divisor))
+
+
+# ---- works --------------------------------------------------------------------------------------
+
+_left = set()  # works nobody waits for any more, kept while their operations use the buffers
+
+
+class _Left:
+    """What remains of a work that was dropped: the handle, and its buffers."""
+
+    def __init__(self, handle, buffers):
+        self.handle, self.buffers = handle, buffers
+
+    def forget(self):
+        try:
+            call(library().ls_work_wait, self.handle)
+        except Error:
+            pass  # the group has failed; its next call says so
+        _left.discard(self)
+
+
+def _reap():
+    for work in list(_left):
+        try:
+            ended = call(library().ls_work_test, work.handle) != IN_PROGRESS
+        except Error:
+            ended = True
+        if ended:
+            work.forget()
+
+
+class Work:
+    """An operation under way. It keeps its buffers alive; they must not be touched before the end.
+
+    A work that is dropped goes on by itself."""
+
+    def __init__(self, handle, buffers=None, result=None):
+        self._handle, self._buffers, self._result = handle, buffers, result
+        self._error = None
+        self._lock = threading.Lock()
+
+    def wait(self):
+        """Waits for the end and returns the operation's result (its output array)."""
+        with self._lock:
+            if self._handle is not None:
+                before_waiting()
+                try:
+                    call(library().ls_work_wait, self._handle)
+                except Error as error:
+                    self._error = error
+                self._handle = self._buffers = None
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def done(self):
+        """Whether it has ended; an error is raised by wait."""
+        if self._handle is None:
+            return True
+        try:
+            return call(library().ls_work_test, self._handle) != IN_PROGRESS
+        except Error:
+            return True
+
+    def __del__(self):
+        if self._handle is not None and is_initialized() and not sys.is_finalizing():
+            _left.add(_Left(self._handle, self._buffers))
+
+
+def run(function, arguments, options=None, buffers=None, result=None, async_op=False):
+    """Starts an operation whose last arguments are options and work."""
+    if _left:
+        _reap()
+    if not async_op:
+        before_waiting()
+        call(function, *arguments, options, None)
+        return result
+    handle = ctypes.c_void_p()
+    call(function, *arguments, options, ctypes.byref(handle))
+    return Work(handle.value, buffers, result)
+
+
+# ---- groups -------------------------------------------------------------------------------------
+
+
+class Group:
+    """Ranks that run operations together. `world()` is the one of all."""
+
+    def __init__(self, handle, owned=True):
+        lib = library()
+        self._handle, self._owned = handle, owned
+        self.rank = lib.ls_group_rank(handle)
+        self.size = lib.ls_group_size(handle)
+        self.name = lib.ls_group_name(handle).decode("utf-8", "replace")
+
+    def __repr__(self):
+        return f"<lockstep.Group {self.name!r}: rank {self.rank} of {self.size}>"
+
+    @property
+    def handle(self):
+        if self._handle is None or state.runtime is None:
+            raise make_error(-8, f"group {self.name!r} was freed")
+        return self._handle
+
+    def new(self, ranks=None, name=None):
+        """A group of these ranks of this one, in that order; None: of all. Every rank of this group
+        calls it; those not among `ranks` get None."""
+        out = ctypes.c_void_p()
+        numbers = (ctypes.c_int * len(ranks))(*ranks) if ranks is not None else None
+        before_waiting()
+        call(library().ls_group_new, self.handle, numbers, len(ranks) if ranks is not None else 0,
+             name.encode() if name is not None else None, ctypes.byref(out))
+        return Group(out.value) if out.value is not None else None
+
+    def free(self):
+        """Frees the group; every rank of it calls this."""
+        if self._handle is not None and self._owned and state.runtime is not None:
+            before_waiting()
+            handle, self._handle = self._handle, None
+            call(library().ls_group_free, handle)
+
+    def abort(self, why="no reason was given"):
+        """Fails the group on every rank; who waits gets an AbortedError with `why`."""
+        call(library().ls_group_abort, self.handle, why.encode())
+
+    def check(self):
+        """Raises the error with which the group failed, if it did."""
+        call(library().ls_group_status, self.handle)
+
+    def barrier(self, timeout=None, async_op=False):
+        """Returns when every rank has called it."""
+        return run(library().ls_barrier, (self.handle,), make_options(timeout_ms=milliseconds(timeout)),
+                   async_op=async_op)
+
+    def stop_agree(self):
+        """Whether any rank was asked to stop; the same answer on all."""
+        stop = ctypes.c_bool()
+        before_waiting()
+        call(library().ls_stop_agree, self.handle, ctypes.byref(stop))
+        return stop.value
+
+    def counters(self):
+        """What the engine has counted for this group: {name: number}."""
+        out = Counters(size=ctypes.sizeof(Counters))
+        call(library().ls_group_counters, self.handle, ctypes.byref(out))
+        return {name: getattr(out, name) for name, _ in Counters._fields_[1:]}
+
+
+def world():
+    """The group of all ranks."""
+    if state.runtime is None:
+        raise make_error(-8, "lockstep is not initialised in this process; call lockstep.init() "
+                             "first")
+    return state.world
+
+
+# ---- types --------------------------------------------------------------------------------------
+
+DTYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 3, "int8": 4, "uint8": 5,
+          "int32": 6, "int64": 7, "bool": 8}
+OPERATORS = {"sum": 0, "product": 1, "min": 2, "max": 3, "avg": 4, "band": 5, "bor": 6, "bxor": 7}
+BYTES = DTYPES["uint8"]
+
+
+def operator(name):
+    try:
+        return OPERATORS[name]
+    except (KeyError, TypeError):
+        raise make_error(-1, f"operator {name!r}; there are {', '.join(OPERATORS)}") from None

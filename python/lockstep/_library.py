@@ -1,0 +1,165 @@
+"""Finds liblockstep, loads it once, and says what its functions take.
+
+It is looked for where LOCKSTEP_LIBRARY says (a file, or a folder that holds it); else beside these
+files, where a source tree has its build; else where pkg-config and the dynamic linker look. A
+library whose version does not fit this package is refused.
+"""
+
+import ctypes
+import os
+import pathlib
+import subprocess
+import threading
+
+from ._version import __version__
+
+FILE = "liblockstep.so.0"
+
+_library = None
+_lock = threading.Lock()
+
+
+class Options(ctypes.Structure):
+    """ls_collective_options; `size` tells the library how much of it we know."""
+
+    _fields_ = [("size", ctypes.c_size_t), ("tag", ctypes.c_char_p),
+                ("timeout_ms", ctypes.c_int64), ("stream", ctypes.c_void_p),
+                ("divisor", ctypes.c_double), ("algorithm", ctypes.c_char_p)]
+
+
+class InitOptions(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_size_t), ("seed", ctypes.c_uint64),
+                ("timeout_ms", ctypes.c_int64), ("threads", ctypes.c_int),
+                ("graceful_stop", ctypes.c_bool)]
+
+
+class Counters(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_size_t)] + [
+        (name, ctypes.c_uint64)
+        for name in ("operations", "messages", "bytes_sent", "bytes_received", "wait_ns")]
+
+
+_P, _I, _N, _S = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_char_p
+_END = (ctypes.POINTER(Options), ctypes.POINTER(_P))  # options, work
+
+# name: (result, arguments). Pointers are plain addresses.
+_FUNCTIONS = {
+    "ls_version": (_S, ()),
+    "ls_error_message": (_S, ()),
+    "ls_status_name": (_S, (_I,)),
+    "ls_site_set": (None, (_S, _I)),
+    "ls_init": (_I, (ctypes.POINTER(InitOptions),)),
+    "ls_finalize": (_I, ()),
+    "ls_rank": (_I, ()),
+    "ls_world_size": (_I, ()),
+    "ls_local_rank": (_I, ()),
+    "ls_local_world_size": (_I, ()),
+    "ls_stop_requested": (ctypes.c_bool, ()),
+    "ls_runtime_attach": (_I, (_P,)),
+    "ls_runtime_current": (_P, ()),
+    "ls_world": (_P, ()),
+    "ls_group_rank": (_I, (_P,)),
+    "ls_group_size": (_I, (_P,)),
+    "ls_group_name": (_S, (_P,)),
+    "ls_group_new": (_I, (_P, ctypes.POINTER(_I), _I, _S, ctypes.POINTER(_P))),
+    "ls_group_free": (_I, (_P,)),
+    "ls_group_abort": (_I, (_P, _S)),
+    "ls_group_status": (_I, (_P,)),
+    "ls_group_alloc": (_I, (_P, ctypes.c_size_t, ctypes.POINTER(_P))),
+    "ls_group_dealloc": (_I, (_P, _P)),
+    "ls_group_counters": (_I, (_P, ctypes.POINTER(Counters))),
+    "ls_all_reduce": (_I, (_P, _P, _N, _I, _I) + _END),
+    "ls_reduce_scatter": (_I, (_P, _P, _P, _N, _I, _I) + _END),
+    "ls_all_gather": (_I, (_P, _P, _P, _N, _I) + _END),
+    "ls_broadcast": (_I, (_P, _P, _N, _I, _I) + _END),
+    "ls_reduce": (_I, (_P, _P, _P, _N, _I, _I, _I) + _END),
+    "ls_gather": (_I, (_P, _P, _P, _N, _I, _I) + _END),
+    "ls_scatter": (_I, (_P, _P, _P, _N, _I, _I) + _END),
+    "ls_barrier": (_I, (_P,) + _END),
+    "ls_stop_agree": (_I, (_P, ctypes.POINTER(ctypes.c_bool))),
+    "ls_send": (_I, (_P, _P, _N, _I, _I, _I) + _END),
+    "ls_recv": (_I, (_P, _P, _N, _I, _I, _I) + _END),
+    "ls_work_wait": (_I, (_P,)),
+    "ls_work_test": (_I, (_P,)),
+}
+
+
+def _pkg_config_folder():
+    try:
+        done = subprocess.run(["pkg-config", "--variable=libdir", "lockstep"], text=True,
+                              capture_output=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _beside():
+    """Of a source tree: its build, when these files are used where they lie."""
+    root = pathlib.Path(__file__).resolve().parent.parent.parent
+    return root / "build" / "src" if (root / "include" / "lockstep" / "comm.h").exists() else None
+
+
+def _places():
+    """(what to load, why), in the order in which they are tried."""
+    given = os.environ.get("LOCKSTEP_LIBRARY")
+    if given:
+        path = pathlib.Path(given)
+        yield (path / FILE if path.is_dir() else path), "LOCKSTEP_LIBRARY"
+        return
+    beside = _beside()
+    if beside is not None:
+        yield beside / FILE, "the source tree's build"
+    folder = _pkg_config_folder()
+    if folder:
+        yield pathlib.Path(folder) / FILE, "pkg-config"
+    yield FILE, "the dynamic linker"
+    for folder in ("/usr/local/lib", "/usr/lib"):
+        yield pathlib.Path(folder) / FILE, "the usual place"
+
+
+def _open():
+    tried = []
+    for path, why in _places():
+        if isinstance(path, pathlib.Path) and not path.exists():
+            tried.append(f"{path} ({why}): not there")
+            continue
+        try:
+            return ctypes.CDLL(str(path)), path
+        except OSError as error:
+            tried.append(f"{path} ({why}): {error}")
+    raise ImportError(
+        f"lockstep: {FILE} was not found:\n  " + "\n  ".join(tried) +
+        "\nBuild and install it (`make install`), or set LOCKSTEP_LIBRARY to the file or its folder.")
+
+
+def _check_version(library, path):
+    library.ls_version.restype = ctypes.c_char_p
+    found = library.ls_version().decode()
+    if found.split(".")[:2] != __version__.split(".")[:2]:
+        raise ImportError(
+            f"lockstep: {path} has version {found}, but this package is for {__version__}: install "
+            f"those of one release, or set LOCKSTEP_LIBRARY to a library of "
+            f"{'.'.join(__version__.split('.')[:2])}")
+
+
+def _declare(library, path):
+    for name, (result, arguments) in _FUNCTIONS.items():
+        try:
+            function = getattr(library, name)
+        except AttributeError:
+            raise ImportError(f"lockstep: {path} has no {name}: it is older than this package; "
+                              "build it anew, or set LOCKSTEP_LIBRARY") from None
+        function.restype, function.argtypes = result, arguments
+
+
+def library():
+    """The library; loaded at the first call."""
+    global _library
+    if _library is None:
+        with _lock:
+            if _library is None:
+                loaded, path = _open()
+                _check_version(loaded, path)
+                _declare(loaded, path)
+                _library = loaded
+    return _library

@@ -1,0 +1,96 @@
+"""lockstep.numpy on 1, 2 and 4 ranks, and what the package says when something is missing."""
+
+import pathlib
+import subprocess
+import sys
+
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent)]
+from jobs import LONG, SOURCE, Job, environment, pythons_with, skipped, tests_of
+from tap import Skip, run, test
+
+PYTHONS = pythons_with("numpy")
+
+
+def ask(code, **variables):
+    """The output of a bare Python (errors, too) that imports lockstep."""
+    env = dict(environment(), **variables)
+    done = subprocess.run([sys.executable, "-c", code], env=env, cwd="/", text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
+    return done.stdout
+
+
+@test
+def the_package_has_the_version_of_the_headers():
+    import re
+    header = (SOURCE / "include/lockstep/version.h").read_text()
+    version = re.search(r'#define LS_VERSION "(.*)"', header).group(1)
+    assert f'"{version}"' in (SOURCE / "python/lockstep/_version.py").read_text()
+    assert ask("import lockstep; print(lockstep.version())").strip() == version
+
+
+@test
+def a_library_that_is_not_there_is_named_with_what_was_tried():
+    text = ask("import lockstep; lockstep.init()", LOCKSTEP_LIBRARY="/no/such")
+    assert "ImportError" in text and "/no/such (LOCKSTEP_LIBRARY): not there" in text, text
+    assert "make install" in text, text
+
+
+@test
+def a_library_of_another_version_is_refused():
+    code = ("import lockstep._library as l; l.__version__ = '7.3.0'\n"
+            "import lockstep; lockstep.init()")
+    text = ask(code)
+    assert "ImportError" in text and "has version 0.1" in text and "7.3.0" in text, text
+
+
+@test
+def the_constants_are_those_of_the_headers():
+    import re
+    text = (SOURCE / "include/lockstep/types.h").read_text()
+    numbers = {name.lower(): int(value)
+               for name, value in re.findall(r"LS_([A-Z0-9]+) = (\d+),", text)}
+    got = ask("from lockstep import _core as c; print(dict(c.DTYPES, **c.OPERATORS))")
+    assert eval(got) == numbers, (got, numbers)
+
+
+@test
+def a_world_of_one_needs_no_launcher():
+    text = ask("import lockstep; lockstep.init(); print(lockstep.world(), lockstep.rank()); "
+               "lockstep.world().barrier(); lockstep.finalize()")
+    assert "rank 0 of 1> 0" in text, text
+
+
+@test
+def calls_before_init_say_so():
+    text = ask("import lockstep; lockstep.world()")
+    assert "call lockstep.init() first" in text, text
+
+
+@test
+def the_package_installs_into_a_virtual_environment():
+    import tempfile
+    with tempfile.TemporaryDirectory(prefix="lockstep-venv-") as folder:
+        made = subprocess.run([sys.executable, "-m", "venv", folder], text=True,
+                              capture_output=True)
+        python = pathlib.Path(folder) / "bin/python"
+        if made.returncode != 0:
+            raise Skip("this Python has no venv module")
+        done = subprocess.run([python, "-m", "pip", "install", "-q", "--no-index",
+                               "--disable-pip-version-check", str(SOURCE / "python")],
+                              text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        assert done.returncode == 0, done.stdout
+        env = {k: v for k, v in environment().items() if k != "PYTHONPATH"}
+        code = ("import lockstep, pathlib; lockstep.init(); print(lockstep.__file__, "
+                "lockstep.version())")
+        out = subprocess.run([python, "-c", code], env=env, cwd="/", text=True,
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout
+        assert folder in out and "0.1" in out, out
+
+
+if not PYTHONS:
+    skipped("collectives_on_arrays", "no Python with numpy was found; TEST_PYTHON names one")
+for python, version in PYTHONS[:None if LONG else 1]:
+    for ranks in (1, 2, 4):
+        tests_of(Job("numpy_ranks.py", python, ranks), f" ({ranks} ranks, numpy {version})")
+    tests_of(Job("numpy_ranks.py", python, 3, LOCKSTEP_HOSTS="64"), " (3 ranks over tcp)")
+run()
