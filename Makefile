@@ -47,7 +47,8 @@ bench: build
 compare-collectives: build
 	bench/peers/prepare $(BUILD)
 	python3 bench/peers/compare.py --build $(BUILD) $(if $(RANKS),--ranks $(RANKS)) \
-	    $(if $(SIZES),--sizes $(SIZES)) $(ARGS)
+	    $(if $(SIZES),--sizes $(SIZES)) --command "$(strip make compare-collectives \
+	    $(if $(RANKS),RANKS=$(RANKS)) $(if $(SIZES),SIZES=$(SIZES)))" $(ARGS)
 
 # PREFIX may be another one than the build was set up with.
 install: build

@@ -1,9 +1,11 @@
-/* `lockstep bench`: how fast a collective is on this machine, beside the floor that memory sets.
+/* `lockstep bench`: how fast an operation is on this machine; the all-reduce also beside the floor
+ * that memory sets.
  *
- *     command.c  the processes          parse.c   flags
- *     row.c      one size: samples      report.c  columns as of nccl-tests, JSON
- *     floor.c    which of floor_loop.c's variants runs
- *     which.c    the algorithm that ran
+ *     command.c    the processes          parse.c   flags
+ *     row.c        one size: samples      report.c  columns as of nccl-tests, JSON
+ *     operation.c  what can be timed      data.c    operands, and what must come out
+ *     floor.c      which of floor_loop.c's variants runs
+ *     which.c      the algorithm that ran
  */
 #ifndef LS_BENCH_H
 #define LS_BENCH_H
@@ -14,40 +16,122 @@
 
 #include <lockstep/comm.h>
 
+#include "comm/program/program.h"
+
 #define LS__BENCH_SIZES_MAX 64
 #define LS__BENCH_RANKS_MAX 64
 #define LS__BENCH_SAMPLES_MAX 1000
 
+/* ---- operations ---------------------------------------------------------------------------- */
+
+typedef struct ls__bench_call { /* what an operation is called with */
+    ls_group *group;
+    void *in, *out; /* `in` is not used by operations in place */
+    int64_t count;
+    ls_dtype dtype;
+    ls_reduce_op op;
+    const ls_collective_options *options;
+} ls__bench_call;
+
+typedef enum ls__bench_shape { /* elements of a buffer */
+                               LS__BENCH_NONE,
+                               LS__BENCH_COUNT,
+                               LS__BENCH_BLOCKS, /* count for every rank */
+} ls__bench_shape;
+
+typedef enum ls__bench_result { /* what `out` must hold */
+                                LS__BENCH_NOTHING,
+                                LS__BENCH_SUM,       /* the reduction */
+                                LS__BENCH_SUM_BLOCK, /* this rank's block of it */
+                                LS__BENCH_ALL,       /* the operands of all ranks */
+                                LS__BENCH_ROOT,      /* the root's operand */
+                                LS__BENCH_ROOT_BLOCK,
+                                LS__BENCH_TRANSPOSED, /* this rank's block of everyone's */
+                                LS__BENCH_LEFT,       /* the operand of the rank before */
+} ls__bench_result;
+
+typedef struct ls__bench_operation {
+    const char *name; /* "all-reduce" */
+    ls__operation operation;
+    ls__bench_shape in, out; /* without `in`: in place */
+    ls__bench_result result;
+    bool reduces, at_root;           /* at_root: rank 0 alone has the result */
+    double (*bus_factor)(int ranks); /* nccl-tests' busbw = algbw times this */
+    ls_status (*call)(const ls__bench_call *call);
+} ls__bench_operation;
+
+/* NULL when there is none of that name ("all-reduce", "all_reduce"). */
+const ls__bench_operation *ls__bench_operation_find(const char *name);
+/* The names, with ", " between them. */
+void ls__bench_operation_names(char *out, size_t bytes);
+
+/* ---- what was asked for -------------------------------------------------------------------- */
+
 typedef struct ls__bench_options {
+    const ls__bench_operation *operation;
     int ranks;
     bool registered; /* buffers in memory that peers read in place; else the rank's own */
+    ls_dtype dtype;
+    ls_reduce_op op;
+    const char *algorithm; /* NULL: chosen by the library */
+    const char *transport; /* "shm", "tcp"; NULL: as the environment says */
     int samples, warmups;
-    int64_t sizes[LS__BENCH_SIZES_MAX]; /* bytes, a multiple of 4 */
+    int64_t sizes[LS__BENCH_SIZES_MAX]; /* bytes */
     int size_count;
     const char *json; /* NULL: none */
 } ls__bench_options;
 
-typedef struct ls__bench_row {
-    int64_t bytes, count;
-    int calls;                   /* operations in one sample, back to back */
-    double time_ms, time_spread; /* of one operation: median, (upper - lower quartile) / median */
-    double floor_ms, floor_spread;
-    int64_t wrong; /* elements of all ranks and samples that were not the sum */
-    const char *algorithm;
-} ls__bench_row;
-
 /* Fills `options`; 0, or an exit status after it printed why (or the help: *done). */
 int ls__bench_parse(int argc, char **argv, ls__bench_options *options, bool *done);
 
+/* Elements each rank calls the operation with for a buffer of so many bytes; 0: too few bytes. */
+int64_t ls__bench_count(const ls__bench_options *options, int64_t bytes);
+
+/* The floor is that of sums of float32 in shared memory. */
+bool ls__bench_has_floor(const ls__bench_options *options);
+
+/* ---- data ---------------------------------------------------------------------------------- */
+
+/* Every rank's operand repeats after a prime number of elements, so that a result made of the right
+ * elements in a wrong place is found, and written and compared by the block. */
+typedef struct ls__bench_data ls__bench_data;
+
+/* NULL without memory. `calls`: results of so many operations one after the other in place. */
+ls__bench_data *ls__bench_data_new(const ls__bench_options *options, int calls);
+void ls__bench_data_free(ls__bench_data *data);
+
+/* Operations of one sample at most, so that sums of sums stay finite. */
+int ls__bench_calls_max(const ls__bench_options *options);
+
+/* x[i] = operand of `rank`. */
+void ls__bench_fill(const ls__bench_data *data, int rank, void *x, int64_t count);
+
+/* How many elements of x are not those from `first` on of the operand of `rank`; of the reduction
+ * for rank LS__BENCH_REDUCED. */
+#define LS__BENCH_REDUCED (-1)
+int64_t ls__bench_wrong(const ls__bench_data *data, int rank, int64_t first, const void *x,
+                        int64_t count);
+
+/* ---- measuring ----------------------------------------------------------------------------- */
+
+typedef struct ls__bench_row {
+    int64_t bytes, count;        /* of the larger buffer of a rank; of that buffer */
+    int calls;                   /* operations in one sample, back to back */
+    double time_ms, time_spread; /* of one operation: median, (upper - lower quartile) / median */
+    double floor_ms, floor_spread;
+    int64_t wrong; /* elements of all ranks and samples that were not the result */
+    const char *algorithm;
+} ls__bench_row;
+
 /* Measures one size on all ranks of `group`; collective. `shared` holds ranks * bytes that all
- * ranks of this program see. */
+ * ranks of this program see; NULL without a floor. */
 ls_status ls__bench_measure(ls_group *group, const ls__bench_options *options, int64_t bytes,
                             void *shared, ls__bench_row *row);
 
-/* Name of the all-reduce algorithm that made this rank send and receive so many bytes in one
- * operation of `row`. */
-const char *ls__bench_which(const ls__bench_row *row, int rank, int ranks, uint64_t sent,
-                            uint64_t received);
+/* Name of the algorithm that made this rank send and receive so many bytes in one operation of
+ * `row`. */
+const char *ls__bench_which(const ls__bench_options *options, const ls__bench_row *row, int rank,
+                            uint64_t sent, uint64_t received);
 
 /* x[s][i] of all n streams becomes their sum, i in [0,count): each stream is read and written
  * once, the least an all-reduce can do. */

@@ -1,5 +1,6 @@
 /* `lockstep bench`: starts the ranks, measures size after size, reports. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -11,7 +12,8 @@ typedef struct job { /* made before the ranks are; they inherit it */
     void *shared; /* the floor's streams: ranks times the largest size */
 } job;
 
-static ls_status measure_all(const job *j, ls__bench_row *rows)
+/* Until the first wrong result, which is an error and no row. */
+static ls_status measure_all(const job *j, ls__bench_row *rows, int *measured)
 {
     const ls__bench_options *options = j->options;
     const bool speaks = ls_rank() == 0;
@@ -20,6 +22,10 @@ static ls_status measure_all(const job *j, ls__bench_row *rows)
     }
     for (int i = 0; i < options->size_count; i++) {
         LS_TRY(ls__bench_measure(ls_world(), options, options->sizes[i], j->shared, &rows[i]));
+        if (rows[i].wrong != 0) {
+            return LS_OK;
+        }
+        *measured = i + 1;
         if (speaks) {
             ls__bench_print_row(options, &rows[i]);
         }
@@ -31,19 +37,19 @@ static ls_status measure_all(const job *j, ls__bench_row *rows)
 static int run_rank(void *arg)
 {
     const job *j = arg;
+    const ls__bench_options *options = j->options;
     ls__bench_row rows[LS__BENCH_SIZES_MAX];
+    int measured = 0;
     memset(rows, 0, sizeof rows);
     LS_CHECK(ls_init(NULL));
-    LS_CHECK(measure_all(j, rows));
-    int failed = 0;
-    for (int i = 0; i < j->options->size_count; i++) {
-        failed |= rows[i].wrong != 0;
-    }
+    LS_CHECK(measure_all(j, rows, &measured));
+    int failed = measured < options->size_count;
     if (ls_rank() == 0 && failed) {
-        fprintf(stderr, "lockstep bench: some sums were wrong, see #wrong\n");
+        fprintf(stderr, "lockstep bench: wrong results: %lld elements of %s of %lld bytes\n",
+                (long long)rows[measured].wrong, options->operation->name,
+                (long long)rows[measured].bytes);
     }
-    if (ls_rank() == 0 && j->options->json != NULL &&
-        !ls__bench_write_json(j->options, rows, j->options->size_count)) {
+    if (ls_rank() == 0 && options->json != NULL && !ls__bench_write_json(options, rows, measured)) {
         failed = 1;
     }
     LS_CHECK(ls_finalize());
@@ -68,7 +74,21 @@ static size_t floor_bytes(const ls__bench_options *options)
     for (int i = 0; i < options->size_count; i++) {
         largest = options->sizes[i] > largest ? options->sizes[i] : largest;
     }
-    return (size_t)largest * (size_t)options->ranks;
+    return ls__bench_has_floor(options) ? (size_t)largest * (size_t)options->ranks : 0;
+}
+
+/* Ranks that are taken to be on a host each have nothing but TCP between them. */
+static bool set_transport(const ls__bench_options *options)
+{
+    if (options->transport == NULL) {
+        return true;
+    }
+    if (strcmp(options->transport, "shm") == 0) {
+        return unsetenv("LOCKSTEP_HOSTS") == 0;
+    }
+    char hosts[16];
+    snprintf(hosts, sizeof hosts, "%d", options->ranks);
+    return setenv("LOCKSTEP_HOSTS", hosts, 1) == 0;
 }
 
 /* argv[0] is "bench". */
@@ -80,18 +100,22 @@ int cmd_bench(int argc, char **argv)
     if (status != 0 || done) {
         return status;
     }
-    if (!can_write(options.json)) {
+    if (!can_write(options.json) || !set_transport(&options)) {
         return 1;
     }
     const size_t bytes = floor_bytes(&options);
     job j = {.options = &options};
-    j.shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (j.shared == MAP_FAILED) {
-        fprintf(stderr, "lockstep bench: no %zu bytes of shared memory for the floor\n", bytes);
-        return 1;
+    if (bytes > 0) {
+        j.shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        if (j.shared == MAP_FAILED) {
+            fprintf(stderr, "lockstep bench: no %zu bytes of shared memory for the floor\n", bytes);
+            return 1;
+        }
     }
     const ls_status spawned = ls_spawn(run_rank, &j, options.ranks);
-    munmap(j.shared, bytes);
+    if (bytes > 0) {
+        munmap(j.shared, bytes);
+    }
     if (spawned < 0) {
         fprintf(stderr, "lockstep bench: %s\n", ls_error_message());
         return 1;

@@ -7,23 +7,36 @@
 
 #include "base/compiler.h"
 #include "bench.h"
+#include "kernel/reduce/reduce.h"
 
 static const char help[] =
-    "usage: lockstep bench all-reduce [options]\n"
+    "usage: lockstep bench OPERATION [options]\n"
     "\n"
-    "Times float32 sums over ranks of this host, in place, beside the memory floor: the same\n"
-    "bytes read and written by as many processes with no communication at all.\n"
+    "Times one operation on ranks of this host, size after size, and checks every result.\n"
+    "OPERATION: all-reduce, all-gather, reduce-scatter, broadcast, sendrecv (a ring), reduce,\n"
+    "gather, scatter, barrier. The root is rank 0.\n"
     "\n"
     "  -n, --ranks N        ranks (default 2)\n"
-    "      --sizes LIST     bytes of the buffer, e.g. 1M,10M,100M (default); K, M, G are powers "
-    "of\n"
-    "                       1000, Ki, Mi, Gi of 1024\n"
+    "      --sizes LIST     bytes of the larger buffer of a rank, e.g. 1M,10M,100M (default); K, "
+    "M,\n"
+    "                       G are powers of 1000, Ki, Mi, Gi of 1024\n"
     "      --buffers KIND   registered: memory that peers read in place (default)\n"
     "                       private: the rank's own memory\n"
+    "      --transport T    shm: shared memory; tcp: as if every rank had a host of its own\n"
+    "                       (default: as the environment says, else shm)\n"
+    "      --algorithm NAME the algorithm (default: chosen for each size)\n"
+    "      --dtype NAME     float32 (default), float64, float16, bfloat16, int8, uint8, int32,\n"
+    "                       int64 or bool\n"
+    "      --op NAME        of reductions: sum (default), product, min, max, avg, band, bor, bxor\n"
     "      --samples N      timed samples a size (default 21)\n"
     "      --warmup N       samples before them (default 5, at least 5)\n"
     "      --json FILE      also write the rows to FILE\n"
-    "  -h, --help           this text\n";
+    "  -h, --help           this text\n"
+    "\n"
+    "A sample lasts from the first rank's start to the last one's end; time is the median, spread\n"
+    "the quartiles' distance. algbw is size / time, busbw what one link would carry (nccl-tests).\n"
+    "A float32 sum over shared memory stands beside the memory floor: the same bytes read and\n"
+    "written by as many processes with no communication at all.\n";
 
 static int complain(const char *format, ...) LS__PRINTF(1, 2);
 static int complain(const char *format, ...)
@@ -62,9 +75,6 @@ static int parse_size(const char *text, int64_t *bytes)
         return complain("--sizes: '%s' is no size; give bytes like 4096, 64K, 1M or 100M", text);
     }
     *bytes = number * unit;
-    if (*bytes % (int64_t)sizeof(float) != 0) {
-        return complain("--sizes: %s is no multiple of 4 bytes, the size of a float32", text);
-    }
     return 0;
 }
 
@@ -115,6 +125,37 @@ static int parse_buffers(const char *text, ls__bench_options *options)
     return 0;
 }
 
+static int parse_transport(const char *text, ls__bench_options *options)
+{
+    if (strcmp(text, "shm") != 0 && strcmp(text, "tcp") != 0) {
+        return complain("--transport: '%s' is neither 'shm' nor 'tcp'", text);
+    }
+    options->transport = text;
+    return 0;
+}
+
+static int parse_dtype(const char *text, ls__bench_options *options)
+{
+    for (int i = 0; i < LS_DTYPE_COUNT; i++) {
+        if (strcmp(text, ls_dtype_name((ls_dtype)i)) == 0) {
+            options->dtype = (ls_dtype)i;
+            return 0;
+        }
+    }
+    return complain("--dtype: '%s' is no element type", text);
+}
+
+static int parse_op(const char *text, ls__bench_options *options)
+{
+    for (int i = 0; i <= LS_BXOR; i++) {
+        if (strcmp(text, ls_reduce_op_name((ls_reduce_op)i)) == 0) {
+            options->op = (ls_reduce_op)i;
+            return 0;
+        }
+    }
+    return complain("--op: '%s' is no operator of a reduction", text);
+}
+
 static bool is(const char *flag, const char *name, const char *other)
 {
     return strcmp(flag, name) == 0 || (other != NULL && strcmp(flag, other) == 0);
@@ -131,6 +172,19 @@ static int parse_value(const char *flag, const char *value, ls__bench_options *o
     if (is(flag, "--buffers", NULL)) {
         return parse_buffers(value, options);
     }
+    if (is(flag, "--transport", NULL)) {
+        return parse_transport(value, options);
+    }
+    if (is(flag, "--dtype", NULL)) {
+        return parse_dtype(value, options);
+    }
+    if (is(flag, "--op", NULL)) {
+        return parse_op(value, options);
+    }
+    if (is(flag, "--algorithm", NULL)) {
+        options->algorithm = value;
+        return 0;
+    }
     if (is(flag, "--samples", NULL)) {
         return parse_number(flag, value, 1, LS__BENCH_SAMPLES_MAX, &options->samples);
     }
@@ -146,8 +200,9 @@ static int parse_value(const char *flag, const char *value, ls__bench_options *o
 
 static bool takes_value(const char *flag)
 {
-    static const char *const flags[] = {"-n",        "--ranks",  "--sizes", "--buffers",
-                                        "--samples", "--warmup", "--json"};
+    static const char *const flags[] = {"-n",          "--ranks",     "--sizes", "--buffers",
+                                        "--transport", "--algorithm", "--dtype", "--op",
+                                        "--samples",   "--warmup",    "--json"};
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
         if (strcmp(flag, flags[i]) == 0) {
             return true;
@@ -179,6 +234,63 @@ static int parse_flag(int argc, char **argv, int *at, ls__bench_options *options
     return parse_value(flag, argv[++*at], options);
 }
 
+static int check_algorithm(const ls__bench_options *options)
+{
+    const ls__operation operation = options->operation->operation;
+    if (options->algorithm == NULL || ls__algorithm_find(operation, options->algorithm) != NULL) {
+        return 0;
+    }
+    char names[256] = "no choice";
+    int count = 0;
+    size_t used = 0;
+    const ls__algorithm *const *all = ls__algorithms(&count);
+    for (int a = 0; a < count && used < sizeof names; a++) {
+        if (all[a]->operation == operation) {
+            const int length = snprintf(names + used, sizeof names - used, "%s%s",
+                                        used > 0 ? ", " : "", all[a]->name);
+            used += length > 0 ? (size_t)length : 0;
+        }
+    }
+    return complain("--algorithm: %s has no '%s'; there is %s", options->operation->name,
+                    options->algorithm, names);
+}
+
+/* What only the whole of the flags tells. */
+static int check(const ls__bench_options *options)
+{
+    const char *dtype = ls_dtype_name(options->dtype);
+    const int64_t width = (int64_t)ls_dtype_size(options->dtype);
+    if (options->operation->reduces && !ls__reduce_supported(options->dtype, options->op)) {
+        return complain("--op: there is no %s of %s", ls_reduce_op_name(options->op), dtype);
+    }
+    for (int i = 0; i < options->size_count && options->operation->out != LS__BENCH_NONE; i++) {
+        const int64_t bytes = options->sizes[i];
+        if (bytes % width != 0) {
+            return complain("--sizes: %lld is no multiple of %lld bytes, the size of a %s",
+                            (long long)bytes, (long long)width, dtype);
+        }
+        if (ls__bench_count(options, bytes) == 0) {
+            return complain("--sizes: %lld bytes are less than a %s for each of %d ranks",
+                            (long long)bytes, dtype, options->ranks);
+        }
+    }
+    return check_algorithm(options);
+}
+
+static int parse_operation(const char *text, ls__bench_options *options)
+{
+    char names[256];
+    ls__bench_operation_names(names, sizeof names);
+    if (text == NULL || text[0] == '-') {
+        return complain("say what to time: %s", names);
+    }
+    options->operation = ls__bench_operation_find(text);
+    if (options->operation == NULL) {
+        return complain("'%s' is not known; there is %s", text, names);
+    }
+    return 0;
+}
+
 int ls__bench_parse(int argc, char **argv, ls__bench_options *options, bool *done)
 {
     *options = (ls__bench_options){.ranks = 2,
@@ -195,17 +307,12 @@ int ls__bench_parse(int argc, char **argv, ls__bench_options *options, bool *don
             return 0;
         }
     }
-    if (argc < 1 || argv[0][0] == '-') {
-        return complain("say what to time: lockstep bench all-reduce");
+    int status = parse_operation(argc < 1 ? NULL : argv[0], options);
+    for (int i = 1; i < argc && status == 0; i++) {
+        status = parse_flag(argc, argv, &i, options);
     }
-    if (strcmp(argv[0], "all-reduce") != 0 && strcmp(argv[0], "all_reduce") != 0) {
-        return complain("'%s' is not known; there is all-reduce", argv[0]);
+    if (status == 0 && options->operation->out == LS__BENCH_NONE) {
+        options->size_count = 1; /* it moves nothing: once will do */
     }
-    for (int i = 1; i < argc; i++) {
-        const int status = parse_flag(argc, argv, &i, options);
-        if (status != 0) {
-            return status;
-        }
-    }
-    return 0;
+    return status == 0 ? check(options) : status;
 }

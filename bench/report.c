@@ -14,31 +14,49 @@ static double algorithm_bandwidth(const ls__bench_row *row) /* GB/s */
     return (double)row->bytes / row->time_ms * 1e-6;
 }
 
-/* What one link would carry: an all-reduce moves 2(n-1)/n of the buffer through each rank. */
 static double bus_bandwidth(const ls__bench_options *options, const ls__bench_row *row)
 {
-    return algorithm_bandwidth(row) * 2.0 * (options->ranks - 1) / options->ranks;
+    return algorithm_bandwidth(row) * options->operation->bus_factor(options->ranks);
+}
+
+static const char *op_name(const ls__bench_options *options)
+{
+    return options->operation->reduces ? ls_reduce_op_name(options->op) : "-";
 }
 
 void ls__bench_print_header(const ls__bench_options *options)
 {
-    printf("# all-reduce, %d ranks, %s buffers, in place; medians of %d samples after %d warm-ups\n"
-           "# floor: the same memory traffic by %d processes without any communication\n",
-           options->ranks, options->registered ? "registered" : "private", options->samples,
-           options->warmups, options->ranks);
-    printf("# %10s %12s %8s %6s %10s %8s %8s %7s %10s %7s\n", "size", "count", "type", "redop",
-           "time", "algbw", "busbw", "#wrong", "floor", "ratio");
-    printf("# %10s %12s %8s %6s %10s %8s %8s %7s %10s %7s\n", "(B)", "(elements)", "", "", "(us)",
-           "(GB/s)", "(GB/s)", "", "(us)", "");
+    const bool floor = ls__bench_has_floor(options);
+    printf("# %s, %d ranks, %s buffers%s%s%s%s; medians of %d samples after %d warm-ups\n",
+           options->operation->name, options->ranks, options->registered ? "registered" : "private",
+           options->transport != NULL ? ", over " : "",
+           options->transport != NULL ? options->transport : "",
+           options->algorithm != NULL ? ", by " : "",
+           options->algorithm != NULL ? options->algorithm : "", options->samples,
+           options->warmups);
+    if (floor) {
+        printf("# floor: the same memory traffic by %d processes without any communication\n",
+               options->ranks);
+    }
+    printf("# %10s %12s %8s %8s %10s %7s %8s %8s", "size", "count", "type", "redop", "time",
+           "spread", "algbw", "busbw");
+    printf(floor ? " %10s %7s\n" : "\n", "floor", "ratio");
+    printf("# %10s %12s %8s %8s %10s %7s %8s %8s", "(B)", "(elements)", "", "", "(us)", "(%)",
+           "(GB/s)", "(GB/s)");
+    printf(floor ? " %10s %7s\n" : "\n", "(us)", "");
     fflush(stdout);
 }
 
 void ls__bench_print_row(const ls__bench_options *options, const ls__bench_row *row)
 {
-    printf("  %10lld %12lld %8s %6s %10.1f %8.2f %8.2f %7lld %10.1f %7.2f\n", (long long)row->bytes,
-           (long long)row->count, "float32", "sum", row->time_ms * 1e3, algorithm_bandwidth(row),
-           bus_bandwidth(options, row), (long long)row->wrong, row->floor_ms * 1e3,
-           row->time_ms / row->floor_ms);
+    printf("  %10lld %12lld %8s %8s %10.2f %7.1f %8.2f %8.2f", (long long)row->bytes,
+           (long long)row->count, ls_dtype_name(options->dtype), op_name(options),
+           row->time_ms * 1e3, row->time_spread * 100.0, algorithm_bandwidth(row),
+           bus_bandwidth(options, row));
+    if (ls__bench_has_floor(options)) {
+        printf(" %10.2f %7.2f", row->floor_ms * 1e3, row->time_ms / row->floor_ms);
+    }
+    printf("\n");
     fflush(stdout);
 }
 
@@ -60,15 +78,20 @@ static json_t *machine_json(void)
 static json_t *row_json(const ls__bench_options *options, const ls__bench_row *row, json_t *machine)
 {
     json_t *out = json_pack(
-        "{s:s, s:I, s:I, s:i, s:s, s:s, s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:i, "
-        "s:i, s:O}",
-        "name", "all_reduce", "bytes", (json_int_t)row->bytes, "count", (json_int_t)row->count,
-        "ranks", options->ranks, "dtype", "float32", "op", "sum", "buffers",
-        options->registered ? "registered" : "private", "algorithm", row->algorithm, "time_ms",
-        row->time_ms, "floor_ms", row->floor_ms, "ratio", row->time_ms / row->floor_ms, "spread",
-        row->time_spread, "floor_spread", row->floor_spread, "algbw", algorithm_bandwidth(row),
-        "busbw", bus_bandwidth(options, row), "wrong", (json_int_t)row->wrong, "samples",
-        options->samples, "calls", row->calls, "machine", machine);
+        "{s:s, s:I, s:I, s:i, s:s, s:s, s:s, s:s, s:s, s:f, s:f, s:f, s:f, s:I, s:i, s:i, s:O}",
+        "name", ls__operation_name(options->operation->operation), "bytes", (json_int_t)row->bytes,
+        "count", (json_int_t)row->count, "ranks", options->ranks, "dtype",
+        ls_dtype_name(options->dtype), "op", op_name(options), "buffers",
+        options->registered ? "registered" : "private", "algorithm", row->algorithm, "transport",
+        options->transport != NULL ? options->transport : "default", "time_ms", row->time_ms,
+        "spread", row->time_spread, "algbw", algorithm_bandwidth(row), "busbw",
+        bus_bandwidth(options, row), "wrong", (json_int_t)row->wrong, "samples", options->samples,
+        "calls", row->calls, "machine", machine);
+    if (out != NULL && ls__bench_has_floor(options)) {
+        json_object_set_new(out, "floor_ms", json_real(row->floor_ms));
+        json_object_set_new(out, "floor_spread", json_real(row->floor_spread));
+        json_object_set_new(out, "ratio", json_real(row->time_ms / row->floor_ms));
+    }
     return out;
 }
 

@@ -1,4 +1,5 @@
-/* One size: samples of the all-reduce and of the floor in turns, and whether the sums were right.
+/* One size: samples of the operation, and of the floor where there is one, in turns; and whether
+ * the results were right.
  *
  * A sample runs from the moment the first rank starts to the moment the last one ends, on the
  * host's one monotonic clock, and holds as many operations as it takes to move some megabytes, back
@@ -16,10 +17,12 @@
 #define CALLS_MAX 100
 
 typedef struct sampler {
-    ls_group *group;
+    const ls__bench_options *options;
+    const ls__bench_data *data;
+    ls_collective_options collective;
+    ls__bench_call call;
     int rank, ranks, calls;
-    int64_t count;
-    float *buffer;                      /* this rank's operand and result */
+    int64_t in_count, out_count;
     float *stream[LS__BENCH_RANKS_MAX]; /* the floor's: this rank's chunk of everyone's stream */
     int64_t chunk;                      /* elements of that chunk */
 } sampler;
@@ -31,96 +34,88 @@ static double now_ms(void)
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
 }
 
-/* Small whole numbers, another sequence for each rank. */
-static inline float operand(int rank, int64_t i)
+static void prepare(const sampler *s)
 {
-    return (float)((((uint32_t)i + (uint32_t)rank * 97u) * 2654435761u >> 28) + 1u);
+    if (s->call.in != NULL) {
+        ls__bench_fill(s->data, s->rank, s->call.in, s->in_count);
+    }
+    if (s->call.out != NULL) { /* in place, or something else than the result */
+        const int next = (s->rank + 1) % s->ranks;
+        ls__bench_fill(s->data, s->call.in != NULL ? next : s->rank, s->call.out, s->out_count);
+    }
 }
 
-static void fill(float *x, int rank, int64_t first, int64_t count)
+/* Blocks of every rank's operand: the whole of it from its begin, or from `first` on. */
+static int64_t wrong_blocks(const sampler *s, int64_t first)
 {
-    for (int64_t i = 0; i < count; i++) {
-        x[i] = operand(rank, first + i);
-    }
-}
-
-/* tree(low, n) of the ranks' values, as comm.h describes it. */
-static float tree(const float *value, int n)
-{
-    if (n == 1) {
-        return value[0];
-    }
-    int half = 1;
-    while (half * 2 < n) {
-        half *= 2;
-    }
-    return tree(value, half) + tree(value + half, n - half);
-}
-
-/* What element i must be after `calls` sums in place: the second adds n equal values, and so on.
- * The numbers repeat after 2^32 elements only, but there are no more than 16^n different ones. */
-static float expected(const sampler *s, int64_t i)
-{
-    float value[LS__BENCH_RANKS_MAX];
-    for (int r = 0; r < s->ranks; r++) {
-        value[r] = operand(r, i);
-    }
-    float sum = tree(value, s->ranks);
-    for (int call = 1; call < s->calls; call++) {
-        for (int r = 0; r < s->ranks; r++) {
-            value[r] = sum;
-        }
-        sum = tree(value, s->ranks);
-    }
-    return sum;
-}
-
-/* The sum of n equal values is n times one of them, exactly, as long as they are small: so the
- * first sum decides the rest, and a table of all first sums saves the work of `expected`. */
-static int64_t count_wrong(const sampler *s)
-{
-    float after[16 * LS__BENCH_RANKS_MAX + 1]; /* by first sum; NAN: not known yet */
-    for (size_t k = 0; k < sizeof after / sizeof *after; k++) {
-        after[k] = NAN;
-    }
+    const size_t block = (size_t)s->call.count * ls_dtype_size(s->call.dtype);
     int64_t wrong = 0;
-    for (int64_t i = 0; i < s->count; i++) {
-        float sum = 0.0f; /* whole numbers below 2^24: exact in any order */
-        for (int r = 0; r < s->ranks; r++) {
-            sum += operand(r, i);
-        }
-        float *want = &after[(int)sum];
-        *want = isnan(*want) ? expected(s, i) : *want;
-        wrong += s->buffer[i] != *want;
+    for (int r = 0; r < s->ranks; r++) {
+        const char *out = (const char *)s->call.out + (size_t)r * block;
+        wrong += ls__bench_wrong(s->data, r, first, out, s->call.count);
     }
     return wrong;
+}
+
+static int64_t count_wrong(const sampler *s)
+{
+    const ls__bench_operation *operation = s->options->operation;
+    const int64_t count = s->call.count, own = count * s->rank;
+    const void *out = s->call.out;
+    if (operation->at_root && s->rank != 0) {
+        return 0;
+    }
+    switch (operation->result) {
+    case LS__BENCH_SUM:
+        return ls__bench_wrong(s->data, LS__BENCH_REDUCED, 0, out, count);
+    case LS__BENCH_SUM_BLOCK:
+        return ls__bench_wrong(s->data, LS__BENCH_REDUCED, own, out, count);
+    case LS__BENCH_ALL:
+        return wrong_blocks(s, 0);
+    case LS__BENCH_ROOT:
+        return ls__bench_wrong(s->data, 0, 0, out, count);
+    case LS__BENCH_ROOT_BLOCK:
+        return ls__bench_wrong(s->data, 0, own, out, count);
+    case LS__BENCH_TRANSPOSED:
+        return wrong_blocks(s, own);
+    case LS__BENCH_LEFT:
+        return ls__bench_wrong(s->data, (s->rank + s->ranks - 1) % s->ranks, 0, out, count);
+    case LS__BENCH_NOTHING:
+        break;
+    }
+    return 0;
 }
 
 /* Starts everybody together and returns the time from the first start to the last end. */
 static ls_status run_together(const sampler *s, bool floor, double *elapsed_ms)
 {
-    LS_TRY(ls_barrier(s->group, NULL, NULL));
+    ls_group *group = s->call.group;
+    LS_TRY(ls_barrier(group, NULL, NULL));
     double span[2] = {-now_ms(), 0.0};
     for (int call = 0; call < s->calls; call++) {
         if (floor) {
             ls__bench_floor(s->stream, s->ranks, s->chunk);
         } else {
-            LS_TRY(ls_all_reduce(s->group, s->buffer, s->count, LS_FLOAT32, LS_SUM, NULL, NULL));
+            LS_TRY(s->options->operation->call(&s->call));
         }
     }
     span[1] = now_ms();
-    LS_TRY(ls_all_reduce(s->group, span, 2, LS_FLOAT64, LS_MAX, NULL, NULL));
+    LS_TRY(ls_all_reduce(group, span, 2, LS_FLOAT64, LS_MAX, NULL, NULL));
     *elapsed_ms = (span[0] + span[1]) / s->calls;
     return LS_OK;
 }
 
 static ls_status sample(const sampler *s, double *time_ms, double *floor_ms, int64_t *wrong)
 {
-    fill(s->buffer, s->rank, 0, s->count);
+    prepare(s);
     LS_TRY(run_together(s, false, time_ms));
     *wrong += count_wrong(s);
+    if (s->chunk == 0) {
+        *floor_ms = 0.0;
+        return LS_OK;
+    }
     for (int r = 0; r < s->ranks; r++) {
-        fill(s->stream[r], r, 0, s->chunk);
+        ls__bench_fill(s->data, r, s->stream[r], s->chunk);
     }
     return run_together(s, true, floor_ms);
 }
@@ -139,80 +134,127 @@ static void summarise(double *samples, int count, double *median, double *spread
 }
 
 /* So many that a sample moves SAMPLE_BYTES, but so few that sums of sums stay finite. */
-static int calls_for(int64_t bytes, int ranks)
+static int calls_for(const ls__bench_options *options, int64_t bytes)
 {
-    const int64_t wanted = (SAMPLE_BYTES + bytes - 1) / bytes;
-    const double finite = ranks > 1 ? 34.0 / log10((double)ranks) : CALLS_MAX;
-    const double most = finite < CALLS_MAX ? finite : CALLS_MAX;
-    return (double)wanted < most ? (int)wanted : (int)most;
+    const int64_t wanted = bytes > 0 ? (SAMPLE_BYTES + bytes - 1) / bytes : CALLS_MAX;
+    const int finite = ls__bench_calls_max(options);
+    const int most = finite < CALLS_MAX ? finite : CALLS_MAX;
+    return wanted < most ? (int)wanted : most;
 }
 
-static sampler sampler_of(ls_group *group, int64_t bytes, float *buffer, void *shared)
+/* Every rank's chunk has the same number of elements or fewer, at least one. */
+static void share_floor(sampler *s, void *shared)
 {
-    sampler s = {.group = group,
-                 .rank = ls_group_rank(group),
-                 .ranks = ls_group_size(group),
-                 .count = bytes / (int64_t)sizeof(float),
-                 .buffer = buffer};
-    s.calls = calls_for(bytes, s.ranks);
-    const int64_t each = (s.count + s.ranks - 1) / s.ranks;
-    const int64_t first = each * s.rank < s.count ? each * s.rank : s.count;
-    s.chunk = s.count - first < each ? s.count - first : each;
-    for (int r = 0; r < s.ranks; r++) {
-        s.stream[r] = (float *)shared + (int64_t)r * s.count + first;
+    const int64_t count = s->call.count, each = (count + s->ranks - 1) / s->ranks;
+    const int64_t first = each * s->rank < count ? each * s->rank : count;
+    s->chunk = count - first < each ? count - first : each;
+    for (int r = 0; r < s->ranks; r++) {
+        s->stream[r] = (float *)shared + (int64_t)r * count + first;
     }
-    return s;
 }
 
 /* One more operation, with the engine's counters read on both sides. */
 static ls_status find_algorithm(const sampler *s, ls__bench_row *row)
 {
     ls_counters before = {.size = sizeof before}, after = {.size = sizeof after};
-    LS_TRY(ls_group_counters(s->group, &before));
-    LS_TRY(ls_all_reduce(s->group, s->buffer, s->count, LS_FLOAT32, LS_SUM, NULL, NULL));
-    LS_TRY(ls_group_counters(s->group, &after));
-    row->algorithm = ls__bench_which(row, s->rank, s->ranks, after.bytes_sent - before.bytes_sent,
-                                     after.bytes_received - before.bytes_received);
+    LS_TRY(ls_group_counters(s->call.group, &before));
+    LS_TRY(s->options->operation->call(&s->call));
+    LS_TRY(ls_group_counters(s->call.group, &after));
+    row->algorithm =
+        s->options->algorithm != NULL
+            ? s->options->algorithm
+            : ls__bench_which(s->options, row, s->rank, after.bytes_sent - before.bytes_sent,
+                              after.bytes_received - before.bytes_received);
     return LS_OK;
 }
 
-static ls_status measure(const sampler *s, const ls__bench_options *options, ls__bench_row *row)
+static ls_status measure(const sampler *s, ls__bench_row *row)
 {
+    const ls__bench_options *options = s->options;
     double times[LS__BENCH_SAMPLES_MAX], floors[LS__BENCH_SAMPLES_MAX];
     int64_t wrong = 0;
     for (int k = -options->warmups; k < options->samples; k++) {
         const int at = k < 0 ? 0 : k;
         LS_TRY(sample(s, &times[at], &floors[at], &wrong));
     }
-    LS_TRY(ls_all_reduce(s->group, &wrong, 1, LS_INT64, LS_SUM, NULL, NULL));
+    LS_TRY(ls_all_reduce(s->call.group, &wrong, 1, LS_INT64, LS_SUM, NULL, NULL));
     row->wrong = wrong;
     row->calls = s->calls;
-    row->count = s->count;
     summarise(times, options->samples, &row->time_ms, &row->time_spread);
     summarise(floors, options->samples, &row->floor_ms, &row->floor_spread);
     return find_algorithm(s, row);
 }
 
+static int64_t elements(const sampler *s, ls__bench_shape shape)
+{
+    switch (shape) {
+    case LS__BENCH_COUNT:
+        return s->call.count;
+    case LS__BENCH_BLOCKS:
+        return s->call.count * s->ranks;
+    case LS__BENCH_NONE:
+        break;
+    }
+    return 0;
+}
+
+static ls_status get_memory(const sampler *s, int64_t count, void **out)
+{
+    const size_t bytes = (size_t)count * ls_dtype_size(s->call.dtype);
+    if (bytes == 0) {
+        return LS_OK;
+    }
+    if (s->options->registered) {
+        return ls_group_alloc(s->call.group, bytes, out);
+    }
+    *out = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    return *out != NULL ? LS_OK : LS_ERR_MEMORY;
+}
+
+static ls_status return_memory(const sampler *s, void *memory)
+{
+    if (memory == NULL || !s->options->registered) {
+        free(memory);
+        return LS_OK;
+    }
+    return ls_group_dealloc(s->call.group, memory);
+}
+
+static ls_status allocate_and_measure(sampler *s, void *shared, ls__bench_row *row)
+{
+    LS_TRY(get_memory(s, s->in_count, &s->call.in));
+    LS_TRY(get_memory(s, s->out_count, &s->call.out));
+    if (shared != NULL) {
+        share_floor(s, shared);
+    }
+    return measure(s, row);
+}
+
 ls_status ls__bench_measure(ls_group *group, const ls__bench_options *options, int64_t bytes,
                             void *shared, ls__bench_row *row)
 {
-    void *buffer = NULL;
-    if (options->registered) {
-        LS_TRY(ls_group_alloc(group, (size_t)bytes, &buffer));
-    } else {
-        buffer = aligned_alloc(64, ((size_t)bytes + 63) / 64 * 64);
-        if (buffer == NULL) {
-            return LS_ERR_MEMORY;
-        }
+    sampler s = {.options = options,
+                 .rank = ls_group_rank(group),
+                 .ranks = ls_group_size(group),
+                 .collective = *LS_OPTIONS(ls_collective_options, .algorithm = options->algorithm),
+                 .call = {.group = group,
+                          .count = ls__bench_count(options, bytes),
+                          .dtype = options->dtype,
+                          .op = options->op}};
+    s.call.options = &s.collective;
+    s.in_count = elements(&s, options->operation->in);
+    s.out_count = elements(&s, options->operation->out);
+    row->count = s.in_count > s.out_count ? s.in_count : s.out_count;
+    row->bytes = row->count * (int64_t)ls_dtype_size(options->dtype);
+    s.calls = calls_for(options, row->bytes);
+    ls__bench_data *data = ls__bench_data_new(options, s.calls);
+    if (data == NULL) {
+        return LS_ERR_MEMORY;
     }
-    const sampler s = sampler_of(group, bytes, buffer, shared);
-    row->bytes = bytes;
-    ls_status status = measure(&s, options, row);
-    if (options->registered) {
-        const ls_status freed = ls_group_dealloc(group, buffer);
-        status = status < 0 ? status : freed;
-    } else {
-        free(buffer);
-    }
-    return status;
+    s.data = data;
+    ls_status status = allocate_and_measure(&s, shared, row);
+    const ls_status in = return_memory(&s, s.call.in), out = return_memory(&s, s.call.out);
+    ls__bench_data_free(data);
+    status = status < 0 ? status : in;
+    return status < 0 ? status : out;
 }

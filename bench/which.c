@@ -26,20 +26,22 @@ static bool costs(const ls__algorithm *algorithm, ls__memory memory, int rank, i
     return true;
 }
 
-const char *ls__bench_which(const ls__bench_row *row, int rank, int ranks, uint64_t sent,
-                            uint64_t received)
+const char *ls__bench_which(const ls__bench_options *options, const ls__bench_row *row, int rank,
+                            uint64_t sent, uint64_t received)
 {
     int count = 0;
     const ls__algorithm *const *algorithms = ls__algorithms(&count);
-    for (int a = 0; a < count; a++) {
+    const ls__operation operation = options->operation->operation;
+    for (int a = 0; a < count && row->bytes > 0; a++) {
         for (int memory = LS__MEMORY_MESSAGES; memory <= LS__MEMORY_STAGED; memory++) {
             ls__program_cost cost;
-            if (algorithms[a]->operation == LS__OP_ALL_REDUCE &&
-                costs(algorithms[a], (ls__memory)memory, rank, ranks, &cost) &&
-                fits(cost.sent, sent, row, ranks) && fits(cost.received, received, row, ranks)) {
+            if (algorithms[a]->operation == operation &&
+                costs(algorithms[a], (ls__memory)memory, rank, options->ranks, &cost) &&
+                fits(cost.sent, sent, row, options->ranks) &&
+                fits(cost.received, received, row, options->ranks)) {
                 return algorithms[a]->name;
             }
         }
     }
-    return "unknown";
+    return operation == LS__OP_SEND ? "messages" : "unknown";
 }

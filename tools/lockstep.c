@@ -19,7 +19,7 @@ static const char usage[] =
     "  env                                            which world a program here would join, and "
     "why\n"
     "  secret FILE                                    make the secret that several hosts share\n"
-    "  bench NAME ...                                 measure (all-reduce)\n"
+    "  bench NAME ...                                 measure (all-reduce, broadcast ...)\n"
     "  sim-test --seeds A-B                           run the library on simulated hosts\n"
     "  info                                           build, processor, settings\n"
     "  version                                        the version\n"

@@ -25,7 +25,7 @@ import tempfile
 import time
 
 import contenders
-from session import Failed, Session, launch_ms
+from session import Failed, Gone, Session, launch_ms
 
 HERE = pathlib.Path(__file__).resolve().parent
 RANKS = [2, 4, 6]
@@ -70,6 +70,8 @@ def parse(arguments):
     parser.add_argument("--untuned", action="store_true")
     parser.add_argument("--json")
     parser.add_argument("--build", default="build")
+    parser.add_argument("--command", help="what to name in the rows as the command",
+                        default=" ".join(["python3", "bench/peers/compare.py"] + sys.argv[1:]))
     parser.add_argument("--python", help="an interpreter that has torch")
     options = parser.parse_args(arguments)
     short = options.ranks or options.sizes
@@ -143,7 +145,8 @@ class Field:
             if contender.name == "Lockstep":
                 raise SystemExit(f"compare.py: Lockstep: {op} {ranks} x {size_name(size)}: {failure}")
             print(f"# {contender.name}: {op} {ranks} x {size_name(size)}: {failure}", flush=True)
-            self.sessions.pop(key).end()
+            if isinstance(failure, Gone):
+                self.sessions.pop(key).end()
             return None
         return found
 
@@ -324,7 +327,7 @@ def conditions(start, busy, own, options):
     others = max(0.0, (busy_s() - busy - (own_s() - own)) / passed)
     return {"processor": processor(), "cores": os.cpu_count(), "others_cores": round(others, 2),
             "seconds": round(passed), "date": time.strftime("%Y-%m-%d"),
-            "command": " ".join(["python3", "bench/peers/compare.py"] + sys.argv[1:]),
+            "command": options.command,
             "settings": "defaults" if options.untuned else "best known"}
 
 

@@ -10,7 +10,11 @@ ANSWER_S = 180  # nobody takes that long for one command; who does is given up
 
 
 class Failed(Exception):
-    """A contender that did not answer, or with an error."""
+    """A contender that answered with an error: it is there for the next command."""
+
+
+class Gone(Failed):
+    """A contender that ended, or gives no answer."""
 
 
 class Session:
@@ -42,9 +46,9 @@ class Session:
             if select.select([self.pipes[-1]], [], [], 0.5)[0]:
                 answer += os.read(self.pipes[-1], 65536)
             elif self.process.poll() is not None:
-                raise Failed(f"ended with status {self.process.returncode}: {self.last_words()}")
+                raise Gone(f"ended with status {self.process.returncode}: {self.last_words()}")
             elif time.monotonic() > deadline:
-                raise Failed(f"no answer to '{line}' for {ANSWER_S} s")
+                raise Gone(f"no answer to '{line}' for {ANSWER_S} s")
         words = answer.decode().split()
         if words[0] != "ok":
             raise Failed(" ".join(words[1:]))

@@ -1,0 +1,173 @@
+"""`lockstep bench`, and the comparison with other libraries without running it: flags, rows, tables.
+
+Nothing here looks at a time: benchmarks print, tests decide on what was computed and written.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
+from tap import BUILD, SOURCE, Skip, command, none_of, run, test
+
+PEERS = SOURCE / "bench/peers"
+sys.path.insert(0, str(PEERS))
+sys.dont_write_bytecode = True
+import compare
+import table
+from session import Gone, Session
+
+SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-bench-")
+OPERATIONS = ["all-reduce", "all-gather", "reduce-scatter", "broadcast", "sendrecv", "reduce", "gather",
+              "scatter", "barrier"]
+KEYS = {"name", "bytes", "count", "ranks", "dtype", "op", "buffers", "algorithm", "transport", "time_ms",
+        "spread", "algbw", "busbw", "wrong", "samples", "calls", "machine"}
+
+
+def bench(*arguments):
+    path = pathlib.Path(SCRATCH.name) / "rows.json"
+    output = command(BUILD / "lockstep", "bench", *arguments, "--samples", "1", "--json", path)
+    return output, json.loads(path.read_text())
+
+
+@test
+def every_operation_gives_a_row_a_size():
+    problems = []
+    for name in OPERATIONS:
+        output, rows = bench(name, "-n", "3", "--sizes", "12,100K")
+        sizes = [0] if name == "barrier" else [12, 100000]
+        if [row["bytes"] // 12 for row in rows] != [size // 12 for size in sizes]:
+            problems.append(f"{name}: {rows}")
+        if any(set(row) - {"floor_ms", "floor_spread", "ratio"} != KEYS for row in rows):
+            problems.append(f"{name}: keys {rows}")
+        if len([line for line in output.splitlines() if not line.startswith("#")]) != len(sizes):
+            problems.append(f"{name}: {output}")
+    none_of(problems, "rows that are not as they should be")
+
+
+@test
+def every_dtype_is_summed_and_checked():
+    for dtype in ("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64"):
+        _, rows = bench("all-reduce", "-n", "3", "--sizes", "48K", "--dtype", dtype)
+        assert rows[0]["dtype"] == dtype and rows[0]["wrong"] == 0, rows
+
+
+@test
+def a_row_says_over_what_and_by_which_algorithm():
+    _, rows = bench("all-reduce", "--sizes", "100K", "--transport", "tcp", "--algorithm", "ring",
+                    "--buffers", "private", "--op", "max")
+    row = rows[0]
+    assert (row["transport"], row["algorithm"], row["buffers"], row["op"]) == \
+        ("tcp", "ring", "private", "max"), row
+    assert "floor_ms" not in row, row
+
+
+@test
+def sizes_are_read_as_the_command_reads_them():
+    assert [compare.parse_size(text) for text in ("4", "64Ki", "1M", "2G")] == \
+        [4, 65536, 10**6, 2 * 10**9]
+    for wrong in ("", "0", "5", "ten", "1Q", "-4"):
+        try:
+            compare.parse_size(wrong)
+        except argparse.ArgumentTypeError:
+            continue
+        raise AssertionError(f"'{wrong}' was taken as a size")
+
+
+@test
+def given_sizes_or_ranks_shorten_the_comparison():
+    whole = compare.parse(["--python", "python3"])
+    assert whole.parts == compare.PARTS and whole.ranks == [2, 4, 6]
+    short = compare.parse(["--ranks", "2", "--sizes", "1M", "--python", "python3"])
+    assert short.parts == ["all_reduce"] and compare.cells(short) == [("all_reduce", 10**6)]
+    assert short.json == "build/compare-collectives.json"
+
+
+class FieldOfNumbers:
+    """What compare.rows_of needs of a field."""
+    labels = {"Open MPI": "Open MPI 4", "MPICH": "MPICH 4"}
+
+
+def made_up_rows():
+    found = {("Lockstep", True): [[1.0], [2.0], [1.0]], ("Lockstep", False): [[2.0], [2.0], [2.0]],
+             ("Open MPI", False): [[4.0], [4.0], [5.0]], ("MPICH", False): [[3.0], [9.0], [9.0]]}
+    return compare.rows_of(FieldOfNumbers, 2, "all_reduce", 10**6, found)
+
+
+@test
+def a_row_has_the_best_peer_and_the_ratio_of_each_round():
+    registered, private = made_up_rows()
+    assert registered["peer"] == "Open MPI 4" and registered["peer_ms"] == 4.0, registered
+    assert registered["ours_ms"] == 1.0 and private["ours_ms"] == 2.0
+    assert (registered["ratio"], registered["ratio_low"], registered["ratio_high"]) == (4.0, 2.0, 5.0)
+    assert registered["spread"] == 3.0 / 4.0 and private["ratio"] == 2.0
+    assert {"name", "peer", "ours_ms", "peer_ms", "ratio", "spread"} <= set(private)
+
+
+@test
+def the_table_stands_between_its_two_lines():
+    about = {"processor": "P", "cores": 2, "others_cores": 1.0, "seconds": 1, "date": "D", "command": "C",
+             "settings": "S"}
+    part = table.page([{**row, "conditions": about} for row in made_up_rows()])
+    assert "| 2 × 1 MB | 1 ms | 2 ms | 4 ms Open MPI 4 | 4.00 [2.00, 5.00] | 2.00 [2.00, 2.50] |" in part
+    assert "not on a quiet machine" in part and "`C`" in part
+    page = f"a\n{table.BEGIN}\nold\n{table.END}\nb\n"
+    assert table.put_into(page, part) == f"a\n{table.BEGIN}\n{part}{table.END}\nb\n"
+    readme = (SOURCE / "README.md").read_text()
+    assert table.put_into(readme, part) != readme
+
+
+@test
+def our_contender_answers_commands_and_ends():
+    program = pathlib.Path(SCRATCH.name) / "contender"
+    library = BUILD / "src"
+    command("gcc", "-std=c17", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", PEERS / "ours.c",
+            PEERS / "contender.c", "-o", program, "-I", SOURCE / "include", f"-L{library}",
+            "-llockstep", f"-Wl,-rpath,{library}", "-lm")
+    launcher = [str(BUILD / "lockstep"), "run", "-n", "3", str(program), "FOLDER"]
+    session = Session(launcher, 3, {}, SCRATCH.name)
+    try:
+        for operation in ("all_reduce", "all_gather", "broadcast", "reduce_scatter"):
+            for size in (12, 100000):
+                for buffers in ("registered", "private"):
+                    samples, calls = session.ask(f"{operation} {size} {buffers} 5 4 0")
+                    assert len(samples) == 3 and calls >= 1, samples
+        try:
+            session.ask("dance 4 private 5 3 0")
+            raise AssertionError("an unknown command was answered")
+        except Gone as gone:
+            assert "status" in str(gone), gone
+    finally:
+        session.end()
+
+
+def compile_with(compiler):
+    if shutil.which(compiler) is None:
+        raise Skip(f"{compiler} is not installed")
+    command(compiler, "-std=c17", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror",
+            PEERS / "mpi.c", PEERS / "contender.c", "-o", pathlib.Path(SCRATCH.name) / "mpi", "-lm")
+
+
+@test
+def the_contender_compiles_with_open_mpi():
+    compile_with("mpicc.openmpi")
+
+
+@test
+def the_contender_compiles_with_mpich():
+    compile_with("mpicc.mpich")
+
+
+@test
+def the_scripts_are_sound():
+    command("sh", "-n", PEERS / "prepare")
+    for script in sorted(PEERS.glob("*.py")):
+        compile(script.read_text(), script, "exec")
+
+
+run()
