@@ -77,9 +77,10 @@ typedef struct ls_collective_options {
     ls_stream *stream;  /* NULL: host */
     double divisor;     /* SUM only: divide the sum once by this; 0: do not. Ranks must agree */
     /* NULL: chosen among those that keep the association of sums. Or its name: "direct" for all,
-     * "one_shot" for reductions of little data, "ring", "recursive_doubling" (all_reduce),
-     * "binomial" (broadcast). Ranks must agree. Sums by "ring" have the same bytes on every rank,
-     * but not those of the other algorithms; LS_ERR_INVALID names what an operation has. */
+     * "one_shot" for reductions of little data, "ring", "recursive_doubling" (all_reduce, scans),
+     * "binomial" (broadcast), "pairwise" and "bruck" (all_to_all). Ranks must agree. Sums by "ring"
+     * have the same bytes on every rank, but not those of the other algorithms; LS_ERR_INVALID
+     * names what an operation has. */
     const char *algorithm;
 } ls_collective_options;
 #define LS_DEFAULTS_ls_collective_options
@@ -125,6 +126,23 @@ LS_API ls_status ls_gather(ls_group *group, const void *in, void *out, int64_t c
 LS_API ls_status ls_scatter(ls_group *group, const void *in, void *out, int64_t count,
                             ls_dtype dtype, int root, const ls_collective_options *options,
                             ls_work **work);
+
+/* Block j of in[size*count] becomes block `rank` of rank j's out[size*count] (MPI_Alltoall). In
+ * place when in == out. */
+LS_API ls_status ls_all_to_all(ls_group *group, const void *in, void *out, int64_t count,
+                               ls_dtype dtype, const ls_collective_options *options,
+                               ls_work **work);
+
+/* out[count] of rank r becomes the reduction of in[count] of ranks 0 … r (MPI_Scan), in the
+ * association of sums that these r+1 ranks would have among themselves; so the last rank gets the
+ * bytes of all_reduce. In place when in == out. Not LS_AVG. */
+LS_API ls_status ls_scan(ls_group *group, const void *in, void *out, int64_t count, ls_dtype dtype,
+                         ls_reduce_op op, const ls_collective_options *options, ls_work **work);
+
+/* The same of ranks 0 … r-1 (MPI_Exscan). Rank 0's `out` is left as it is, and may be NULL. */
+LS_API ls_status ls_exscan(ls_group *group, const void *in, void *out, int64_t count,
+                           ls_dtype dtype, ls_reduce_op op, const ls_collective_options *options,
+                           ls_work **work);
 
 /* Returns when every rank has called it (MPI_Barrier). */
 LS_API ls_status ls_barrier(ls_group *group, const ls_collective_options *options, ls_work **work);
@@ -221,6 +239,9 @@ LS_API ls_status ls_group_counters(const ls_group *group, ls_counters *out);
 #define ls_reduce(...) LS_AT(ls_reduce(__VA_ARGS__))
 #define ls_gather(...) LS_AT(ls_gather(__VA_ARGS__))
 #define ls_scatter(...) LS_AT(ls_scatter(__VA_ARGS__))
+#define ls_all_to_all(...) LS_AT(ls_all_to_all(__VA_ARGS__))
+#define ls_scan(...) LS_AT(ls_scan(__VA_ARGS__))
+#define ls_exscan(...) LS_AT(ls_exscan(__VA_ARGS__))
 #define ls_barrier(...) LS_AT(ls_barrier(__VA_ARGS__))
 #define ls_stop_agree(...) LS_AT(ls_stop_agree(__VA_ARGS__))
 #define ls_send(...) LS_AT(ls_send(__VA_ARGS__))

@@ -3,7 +3,8 @@
  *     all_reduce, broadcast,   a slice of `count` elements is cut into equal chunks on cache lines
  *     reduce
  *     reduce_scatter, scatter  chunk c is block c; a slice is the same part of every block
- *     all_gather, gather
+ *     all_gather, gather,
+ *     all_to_all
  *
  * STAGE holds one slice. Where blocks are gathered a rank stages its own block only; otherwise the
  * chunks lie one behind the other, each starting on a cache line.
@@ -18,7 +19,7 @@ static bool has_blocks(ls__operation operation)
 
 static bool is_gather(ls__operation operation)
 {
-    return ls__operation_has_blocks(operation, false);
+    return ls__operation_is_short(operation, true);
 }
 
 /* Elements of a cache line: a power of two, since elements have 1, 2, 4 or 8 bytes. */
@@ -43,7 +44,10 @@ int64_t ls__chunk_quantum(const ls_work *work, const ls__program *program, int64
 int64_t ls__slice_max(const ls_work *work, const ls__program *program, size_t bytes)
 {
     const int64_t chunks = is_gather(work->operation) ? 1 : program->chunks;
-    const int64_t lines = divide((int64_t)(bytes / LS__CACHE_LINE), chunks);
+    /* Programs that receive more than one buffer into SCRATCH have shorter slices. */
+    const bool hoards = program->scratch_slots > program->chunks + 1;
+    const int64_t parts = hoards ? program->scratch_slots : chunks;
+    const int64_t lines = divide((int64_t)(bytes / LS__CACHE_LINE), parts);
     const int64_t quantum = lines * per_line(work);
     return has_blocks(work->operation) ? quantum : quantum * chunks;
 }

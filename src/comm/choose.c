@@ -45,6 +45,12 @@ static bool single_fence(const ls__program *program)
     return program->lanes <= 1 && program->fences <= 1;
 }
 
+/* Whether the program may be another one because of it. */
+static bool in_place(const ls_work *work)
+{
+    return ls__operation_reads_ahead(work->operation) && work->input == work->output;
+}
+
 static size_t index_of(const ls_group *group, const ls_work *work, ls__way way)
 {
     const ls__algorithm *algorithm = named(group, work);
@@ -52,7 +58,9 @@ static size_t index_of(const ls_group *group, const ls_work *work, ls__way way)
                                        : LS__OP_COUNT * LS__WAYS +
                                              ls__algorithm_index(algorithm) * LS__MEMORY_KINDS +
                                              (int)memory_of(way);
-    const int root = ls__operation_has_root(work->operation) ? work->descriptor.root : 0;
+    /* Without a root the second place is free for those that differ in place. */
+    const int second = in_place(work) && group->size > 1 ? 1 : 0;
+    const int root = ls__operation_has_root(work->operation) ? work->descriptor.root : second;
     return (size_t)kind * (size_t)group->size + (size_t)root;
 }
 
@@ -62,7 +70,8 @@ static const ls__program *generate(ls_group *group, const ls_work *work, ls__way
                                    .memory = memory_of(way),
                                    .rank = group->rank,
                                    .size = group->size,
-                                   .root = work->descriptor.root};
+                                   .root = work->descriptor.root,
+                                   .in_place = in_place(work)};
     const ls__algorithm *algorithm = named(group, work);
     algorithm = algorithm != NULL ? algorithm : default_of(work->operation, way);
     if (algorithm == NULL) {

@@ -53,6 +53,12 @@ static ls_status check_reduction(const char *what, const ls_group *group,
                         "operators integers",
                         what, group->name, ls_reduce_op_name(args->op), ls_dtype_name(args->dtype));
     }
+    if (args->op == LS_AVG && ls__operation_scans(args->operation)) {
+        return ls__fail(LS_ERR_INVALID,
+                        "%s on group \"%s\": an average over all ranks of a sum over some has no "
+                        "meaning; give LS_SUM, and a divisor if you want one",
+                        what, group->name);
+    }
     if (divisor != 0 && (args->op != LS_SUM || !is_float(args->dtype))) {
         return ls__fail(LS_ERR_INVALID,
                         "%s on group \"%s\": a divisor needs LS_SUM of floats, not %s of %s", what,
@@ -67,7 +73,7 @@ static bool uses(const ls_group *group, const ls__collective *args, bool input)
     if (is_letter(args->operation)) {
         return (args->operation == LS__OP_SEND) == input;
     }
-    return ls__operation_on_all(args->operation, input) || args->root == group->rank;
+    return ls__operation_uses(args->operation, input, group->rank, args->root);
 }
 
 static ls_status check_buffers(const char *what, const ls_group *group, const ls__collective *args)
@@ -198,7 +204,8 @@ static bool registered(const ls_group *group, const ls__collective *args, ls__de
     const ls__heap *heap = &group->comm->heap;
     const bool in = ls__heap_offset(heap, args->input, input, &d->input);
     const bool out = ls__heap_offset(heap, args->output, output, &d->output);
-    return (in || !uses(group, args, true)) && (out || !uses(group, args, false));
+    const bool ahead = ls__operation_reads_ahead(args->operation) && args->input == args->output;
+    return (in || !uses(group, args, true)) && (out || !uses(group, args, false)) && !ahead;
 }
 
 /* 1 + its index; 0 for none */

@@ -20,6 +20,8 @@
  *   scatter                 input [size*count] on the root, output [count]
  *   reduce_scatter          input [size*count], output [count]
  *   all_gather              input [count], output [size*count]
+ *   all_to_all              input [size*count], output [size*count]
+ *   scan, exscan            input [count], output [count]; exscan: not on rank 0
  *   send                    input [count];  recv: output [count]
  *   barrier                 none, count 0
  */

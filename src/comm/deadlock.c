@@ -112,6 +112,9 @@ static bool needs_member(const ls_work *work, int member)
     case LS__OP_REDUCE:
     case LS__OP_GATHER:
         return root;
+    case LS__OP_SCAN:
+    case LS__OP_EXSCAN:
+        return member < group->rank;
     default:
         return true;
     }

@@ -237,18 +237,6 @@ static void bind_buffers(const ls_group *group, ls__exec *exec)
     exec->output[group->rank] = work->output;
 }
 
-static bool reduces_in_steps(const ls__program *program)
-{
-    for (int i = 0; i < program->step_count && !program->wide; i++) {
-        const ls__step *step = &program->steps[i];
-        const bool reduce = step->kind == LS__STEP_REDUCE || step->kind == LS__STEP_PEER_REDUCE;
-        if (step->kind == LS__STEP_RECV_REDUCE || (reduce && step->src_count != program->size)) {
-            return true;
-        }
-    }
-    return false;
-}
-
 static int64_t slice_of(const ls_work *work, const ls__program *program)
 {
     switch ((ls__way)work->way) {
@@ -326,7 +314,7 @@ static bool begin_run(ls_group *group)
         return false;
     }
     bind_buffers(group, exec);
-    exec->divide_last = work->divisor != 0 && reduces_in_steps(program);
+    exec->divide_last = work->divisor != 0 && ls__reduces_in_steps(program);
     return true;
 }
 

@@ -60,6 +60,9 @@ static inline bool ls__step_waits(const ls__run *run, const ls__step *step)
 /* exec_step.c: a bounded piece of the lane's current step. */
 ls__result ls__step_run(ls_group *group, ls__run *run, const ls__step *step, ls__lane *lane);
 
+/* Whether a result takes more than one reducing step: then it is divided at the end. */
+bool ls__reduces_in_steps(const ls__program *program);
+
 /* bind.c: cutting an operation into slices and chunks. */
 
 /* Where a ref lies and how many elements it has in this run. */

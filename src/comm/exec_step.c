@@ -127,6 +127,32 @@ static ls__result run_reduce(ls_group *group, ls__run *run, const ls__step *step
     return piece_done(lane, count, piece);
 }
 
+/* Operands of a result that is made in one step. */
+static int operands_of(const ls__program *program)
+{
+    switch (program->operation) {
+    case LS__OP_SCAN:
+        return program->rank + 1;
+    case LS__OP_EXSCAN:
+        return program->rank;
+    default:
+        return program->size;
+    }
+}
+
+bool ls__reduces_in_steps(const ls__program *program)
+{
+    for (int i = 0; i < program->step_count && !program->wide; i++) {
+        const ls__step *step = &program->steps[i];
+        const bool reduce = step->kind == LS__STEP_REDUCE || step->kind == LS__STEP_PEER_REDUCE;
+        if (step->kind == LS__STEP_RECV_REDUCE ||
+            (reduce && step->src_count != operands_of(program))) {
+            return true;
+        }
+    }
+    return false;
+}
+
 ls__result ls__step_run(ls_group *group, ls__run *run, const ls__step *step, ls__lane *lane)
 {
     return step->kind == LS__STEP_COPY || step->kind == LS__STEP_PEER_READ

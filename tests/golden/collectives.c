@@ -22,6 +22,7 @@ GOLDEN(arguments_of_operations)
     SHOW(SUM(ls_world(), buf, 4, LS_FLOAT32, LS_SUM, .timeout_ms = -5));
     SHOW(SUM(ls_world(), buf, 4, LS_FLOAT32, LS_SUM, .stream = (ls_stream *)(void *)buf));
     SHOW(ls_broadcast(ls_world(), buf, 4, LS_FLOAT32, 7, NULL, NULL));
+    SHOW(ls_scan(ls_world(), buf, buf + 4, 4, LS_FLOAT32, LS_AVG, NULL, NULL));
     SHOW(ls_send(ls_world(), buf, 4, LS_FLOAT32, 3, 0, NULL, NULL));
     SHOW(ls_recv(ls_world(), buf, 4, LS_FLOAT32, 0, -1, NULL, NULL));
     SHOW(ls_work_wait(NULL));

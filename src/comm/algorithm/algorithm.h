@@ -14,6 +14,9 @@ extern const ls__algorithm ls__gather_direct, ls__scatter_direct;
 extern const ls__algorithm ls__all_reduce_ring, ls__all_reduce_doubling;
 extern const ls__algorithm ls__reduce_scatter_ring, ls__all_gather_ring;
 extern const ls__algorithm ls__broadcast_binomial;
+extern const ls__algorithm ls__all_to_all_direct, ls__all_to_all_pairwise, ls__all_to_all_bruck;
+extern const ls__algorithm ls__scan_direct, ls__scan_doubling;
+extern const ls__algorithm ls__exscan_direct, ls__exscan_doubling;
 
 static inline ls__ref ls__ref_of(ls__buffer buffer, int rank, int chunk)
 {
@@ -39,6 +42,8 @@ typedef struct ls__exchange {
     int after_step; /* step of lane 0 that lane 1 waits for before it begins; -1: none */
 } ls__exchange;
 void ls__emit_exchange(ls__builder *b, const ls__program_spec *spec, const ls__exchange *exchange);
+/* Only the half from each rank to all higher ones, on lane 0. */
+void ls__emit_upward(ls__builder *b, const ls__program_spec *spec, const ls__exchange *exchange);
 /* Index of the last step that one exchange puts into either lane, counted from its own first. */
 static inline int ls__exchange_last(const ls__program_spec *spec)
 {
@@ -64,6 +69,9 @@ int ls__emit_ring_reduce(ls__builder *b, const ls__program_spec *spec);
  * receives is complete; -1: from the start. */
 void ls__emit_ring_gather(ls__builder *b, const ls__program_spec *spec, int after);
 int ls__ring_lane(const ls__program_spec *spec, int from); /* of the edge to the next rank */
+/* The same where every rank sends to the one `distance` further on: of the edge from `from`. There
+ * are gcd(n, distance) rings then, each coloured on its own. */
+int ls__circle_lane(const ls__program_spec *spec, int from, int distance);
 
 /* Note [One fence]
  * A STAGED program is run once a slice, and slices (of this operation and the next) take the two

@@ -54,12 +54,19 @@ static void emit_round(const round *r, int k)
     }
 }
 
+void ls__emit_upward(ls__builder *b, const ls__program_spec *spec, const ls__exchange *exchange)
+{
+    const round r = {b, spec, exchange, 0};
+    for (int k = 1; k < spec->size; k++) {
+        emit_round(&r, k);
+    }
+}
+
 void ls__emit_exchange(ls__builder *b, const ls__program_spec *spec, const ls__exchange *exchange)
 {
-    for (int lane = 0; lane < 2; lane++) {
-        const round r = {b, spec, exchange, lane};
-        for (int k = 1; k < spec->size; k++) {
-            emit_round(&r, k);
-        }
+    const round r = {b, spec, exchange, 1};
+    ls__emit_upward(b, spec, exchange);
+    for (int k = 1; k < spec->size; k++) {
+        emit_round(&r, k);
     }
 }

@@ -1,4 +1,4 @@
-/* The two halves of a ring, Note [Ring] in algorithm.h. Patarasuk & Yuan 2009. */
+/* The two halves of a ring, Note [Ring] in algorithm.h. Patarasuk & Yuan 2009. And its lanes. */
 #include "comm/algorithm/algorithm.h"
 
 /* A rank's place in the ring. */
@@ -10,6 +10,23 @@ typedef struct place {
 int ls__ring_lane(const ls__program_spec *spec, int from)
 {
     return from == spec->size - 1 && spec->size % 2 == 1 ? 2 : from % 2;
+}
+
+int ls__circle_lane(const ls__program_spec *spec, int from, int distance)
+{
+    const int n = spec->size;
+    int length = 1, at = 0; /* of the ring; of `from`, counted from its smallest member */
+    int smallest = from, steps = 0;
+    for (int r = (from + distance) % n; r != from; r = (r + distance) % n) {
+        steps++;
+        length++;
+        if (r < smallest) {
+            smallest = r;
+            at = steps;
+        }
+    }
+    at = (length - at) % length;
+    return at == length - 1 && length % 2 == 1 ? 2 : at % 2;
 }
 
 static place place_of(const ls__program_spec *spec)

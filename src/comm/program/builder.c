@@ -30,7 +30,7 @@ struct ls__builder {
     const char *algorithm;
     ls__arena arena;
     int chunks, scratch_slots, fences, step_count, ref_count;
-    bool wide;
+    bool wide, bound;
     struct {
         pending *first, *last;
         int count;
@@ -90,6 +90,13 @@ void ls__builder_wide(ls__builder *b)
 {
     if (b != NULL) {
         b->wide = true;
+    }
+}
+
+void ls__builder_binding(ls__builder *b)
+{
+    if (b != NULL) {
+        b->bound = true;
     }
 }
 
@@ -322,6 +329,7 @@ static ls__program *build(ls__builder *b, bool exact)
                        .root = b->spec.root,
                        .exact = exact,
                        .wide = b->wide,
+                       .fits = {!b->bound || !b->spec.in_place, !b->bound || b->spec.in_place},
                        .chunks = b->chunks,
                        .scratch_slots = b->scratch_slots,
                        .fences = b->fences,

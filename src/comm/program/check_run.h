@@ -46,7 +46,7 @@ typedef struct ls__check_fence {
 typedef struct ls__checker {
     ls__program *const *programs;
     int size, capacity, root;
-    bool in_place, wide;
+    bool in_place, wide; /* in_place: where a program fits both */
     ls__operation operation;
     ls__memory memory;
     int chunks, lanes, slices, fences, threads, cells_per_rank;
@@ -79,6 +79,11 @@ bool ls__check_run_step(ls__checker *c, ls__check_thread *t);
 void ls__check_run(ls__checker *c);
 /* Whether the outputs of rank r, at the end of its slice, are what the operation promises. */
 void ls__check_result(ls__checker *c, int r);
+
+static inline bool ls__check_in_place(const ls__checker *c, int rank)
+{
+    return c->in_place ? c->programs[rank]->fits[1] : !c->programs[rank]->fits[0];
+}
 
 static inline const ls__step *ls__check_step(const ls__checker *c, const ls__check_thread *t)
 {

@@ -44,7 +44,7 @@ ls__cell *ls__check_cell(ls__checker *c, ls__ref ref, int slice)
     case LS__BUFFER_INPUT:
         return base + ref.chunk;
     case LS__BUFFER_OUTPUT:
-        return base + (c->in_place ? 0 : n) + ref.chunk;
+        return base + (ls__check_in_place(c, ref.rank) ? 0 : n) + ref.chunk;
     case LS__BUFFER_STAGE:
         return base + 2 * n + (slice % 2) * n + ref.chunk;
     case LS__BUFFER_SCRATCH:
@@ -61,8 +61,8 @@ bool ls__check_ref_exists(const ls__checker *c, ls__ref ref)
     if (!input && ref.buffer != LS__BUFFER_OUTPUT) {
         return true;
     }
-    const bool here = ls__operation_on_all(c->operation, input) || ref.rank == c->root;
-    const bool is_short = ls__operation_has_blocks(c->operation, !input);
+    const bool here = ls__operation_uses(c->operation, input, ref.rank, c->root);
+    const bool is_short = ls__operation_is_short(c->operation, input);
     return here && (!is_short || ref.chunk == ref.rank);
 }
 
@@ -91,6 +91,8 @@ static bool check_ref(ls__checker *c, const ls__check_thread *t, ls__ref ref)
                                  ref.rank, ref.chunk, ls__operation_name(c->operation), ref.rank,
                                  ls__operation_on_all(c->operation, ref.buffer == LS__BUFFER_INPUT)
                                      ? "the chunk of its number only"
+                                 : c->operation == LS__OP_EXSCAN
+                                     ? "no result"
                                      : "no such buffer, only the root has");
     }
     if (ref.rank != t->rank && !t->published) {
@@ -133,7 +135,7 @@ static bool write_ref(ls__checker *c, const ls__check_thread *t, ls__ref ref, ls
     if (!check_ref(c, t, ref)) {
         return false;
     }
-    if (ref.buffer == LS__BUFFER_INPUT && !c->in_place) {
+    if (ref.buffer == LS__BUFFER_INPUT && !ls__check_in_place(c, ref.rank)) {
         return ls__check_fail_at(c, t, "writes to input[%d].%d, which is read-only", ref.rank,
                                  ref.chunk);
     }

@@ -12,10 +12,11 @@
  * chunks; chunk c of a buffer is elements [start(c), start(c+1)) of the operation's count for the
  * buffers of the full count. The generator says how many chunks a program has; the launcher cuts
  * count into that many nearly equal parts, on 64-byte borders where it can (a chunk may be empty).
- * In all_gather, reduce_scatter, gather and scatter there are `size` blocks and chunk c *is* block
- * c; their short side (INPUT where blocks are gathered, OUTPUT where they are scattered) has one
- * chunk only, numbered `rank`. The OUTPUT of reduce and gather and the INPUT of scatter exist on
- * the root only.
+ * In all_gather, reduce_scatter, gather, scatter and all_to_all there are `size` blocks and chunk c
+ * *is* block c; their short side (INPUT where blocks are gathered, OUTPUT where they are scattered)
+ * has one chunk only, numbered `rank`. In all_to_all both sides are long: INPUT's chunk c is for
+ * rank c, OUTPUT's chunk c is from rank c. The OUTPUT of reduce and gather and the INPUT of scatter
+ * exist on the root only, the OUTPUT of exscan on all ranks but 0.
  *
  * Note [Wide programs]
  * Where a sum is made in several steps, partial sums must not be rounded between them (D5: 16-bit
@@ -58,14 +59,23 @@ typedef enum ls__operation { /* pinned: travels in descriptors */
                              LS__OP_REDUCE = 7,
                              LS__OP_GATHER = 8,
                              LS__OP_SCATTER = 9,
-                             LS__OP_COUNT = 10
+                             LS__OP_ALL_TO_ALL = 10,
+                             LS__OP_SCAN = 11,
+                             LS__OP_EXSCAN = 12,
+                             LS__OP_COUNT = 13
 } ls__operation;
 const char *ls__operation_name(ls__operation operation); /* "all_reduce" … */
+
+/* Rank r's result is that of ranks 0 … r (exscan: … r-1), in the canonical tree over these. */
+static inline bool ls__operation_scans(ls__operation operation)
+{
+    return operation == LS__OP_SCAN || operation == LS__OP_EXSCAN;
+}
 
 static inline bool ls__operation_reduces(ls__operation operation)
 {
     return operation == LS__OP_ALL_REDUCE || operation == LS__OP_REDUCE_SCATTER ||
-           operation == LS__OP_REDUCE;
+           operation == LS__OP_REDUCE || ls__operation_scans(operation);
 }
 
 /* Not the letters, which have a peer. */
@@ -78,15 +88,38 @@ static inline bool ls__operation_has_root(ls__operation operation)
 /* Whether INPUT (else OUTPUT) consists of `size` blocks of the operation's count. */
 static inline bool ls__operation_has_blocks(ls__operation operation, bool input)
 {
-    return input ? operation == LS__OP_REDUCE_SCATTER || operation == LS__OP_SCATTER
-                 : operation == LS__OP_ALL_GATHER || operation == LS__OP_GATHER;
+    return (input ? operation == LS__OP_REDUCE_SCATTER || operation == LS__OP_SCATTER
+                  : operation == LS__OP_ALL_GATHER || operation == LS__OP_GATHER) ||
+           operation == LS__OP_ALL_TO_ALL;
+}
+
+/* Whether one side has blocks, and INPUT (else OUTPUT) is the other: one block of its rank. */
+static inline bool ls__operation_is_short(ls__operation operation, bool input)
+{
+    return ls__operation_has_blocks(operation, !input) &&
+           !ls__operation_has_blocks(operation, input);
 }
 
 /* Whether INPUT (else OUTPUT) exists on every rank, and not on the root alone. */
 static inline bool ls__operation_on_all(ls__operation operation, bool input)
 {
     return input ? operation != LS__OP_SCATTER
-                 : operation != LS__OP_REDUCE && operation != LS__OP_GATHER;
+                 : operation != LS__OP_REDUCE && operation != LS__OP_GATHER &&
+                       operation != LS__OP_EXSCAN;
+}
+
+/* Whether INPUT (else OUTPUT) exists on this rank. */
+static inline bool ls__operation_uses(ls__operation operation, bool input, int rank, int root)
+{
+    return ls__operation_on_all(operation, input) ||
+           (operation == LS__OP_EXSCAN ? rank > 0 : rank == root);
+}
+
+/* Whether peers read all of a rank's INPUT while it writes OUTPUT at the same places: then what is
+ * in place cannot be done there in registered memory, and is staged. */
+static inline bool ls__operation_reads_ahead(ls__operation operation)
+{
+    return operation == LS__OP_ALL_TO_ALL || ls__operation_scans(operation);
 }
 
 typedef enum ls__step_kind {
@@ -140,6 +173,7 @@ typedef struct ls__program {
     int rank, size, root;
     bool exact;        /* computes the canonical association; proven by the checker */
     bool wide;         /* SCRATCH holds the accumulation dtype, Note [Wide programs] */
+    bool fits[2];      /* right where INPUT and OUTPUT are apart, where they are in place */
     int chunks;        /* per full-count buffer */
     int scratch_slots; /* SCRATCH is scratch_slots buffers of the largest chunk each */
     int lanes;
@@ -157,6 +191,7 @@ typedef struct ls__program_spec {
     ls__operation operation;
     ls__memory memory;
     int rank, size, root;
+    bool in_place; /* INPUT is OUTPUT on this rank; a hint, of which peers do not know */
 } ls__program_spec;
 
 #define LS__IN_MESSAGES (1u << LS__MEMORY_MESSAGES)
@@ -187,6 +222,8 @@ ls__builder *ls__builder_new(const ls__program_spec *spec, const ls__env *env,
                              const char *algorithm);
 void ls__builder_chunks(ls__builder *b, int chunks, int scratch_slots);
 void ls__builder_wide(ls__builder *b);
+/* The program is for spec.in_place only (else it is right in place and apart). */
+void ls__builder_binding(ls__builder *b);
 /* Each returns the step's index within its lane, for `ls__builder_after`. */
 int ls__builder_send(ls__builder *b, int lane, ls__ref src, int peer);
 int ls__builder_recv(ls__builder *b, int lane, ls__ref dst, int peer);
@@ -203,7 +240,8 @@ ls_status ls__builder_finish(ls__builder *b, bool exact, ls__program **out); /* 
 
 /* ---- checking and counting ---------------------------------------------------------------- */
 
-/* Runs the programs of all ranks symbolically, message streams with room for `capacity` messages.
+/* Runs the programs of all ranks symbolically, message streams with room for `capacity` messages;
+ * each in place and apart, as it says that it fits.
  * Proves: no deadlock; fences match; no PEER_ access before fence 0, nor a race between two fences
  * (a chunk written by one rank and touched by another); every rank ends with every contribution
  * exactly once, and `exact` programs in the canonical association, 16-bit ones rounded once.

@@ -6,12 +6,14 @@
 #include "comm/program/program.h"
 
 static const ls__algorithm *const algorithms[] = {
-    &ls__all_reduce_direct,  &ls__all_reduce_one_shot, &ls__reduce_scatter_direct,
-    &ls__all_gather_direct,  &ls__all_gather_one_shot, &ls__broadcast_direct,
-    &ls__broadcast_one_shot, &ls__barrier_direct,      &ls__reduce_direct,
-    &ls__reduce_one_shot,    &ls__gather_direct,       &ls__scatter_direct,
-    &ls__all_reduce_ring,    &ls__all_reduce_doubling, &ls__reduce_scatter_ring,
-    &ls__all_gather_ring,    &ls__broadcast_binomial,
+    &ls__all_reduce_direct,   &ls__all_reduce_one_shot, &ls__reduce_scatter_direct,
+    &ls__all_gather_direct,   &ls__all_gather_one_shot, &ls__broadcast_direct,
+    &ls__broadcast_one_shot,  &ls__barrier_direct,      &ls__reduce_direct,
+    &ls__reduce_one_shot,     &ls__gather_direct,       &ls__scatter_direct,
+    &ls__all_reduce_ring,     &ls__all_reduce_doubling, &ls__reduce_scatter_ring,
+    &ls__all_gather_ring,     &ls__broadcast_binomial,  &ls__all_to_all_direct,
+    &ls__all_to_all_pairwise, &ls__all_to_all_bruck,    &ls__scan_direct,
+    &ls__scan_doubling,       &ls__exscan_direct,       &ls__exscan_doubling,
 };
 
 const ls__algorithm *const *ls__algorithms(int *count)
@@ -42,7 +44,7 @@ int ls__algorithm_index(const ls__algorithm *algorithm)
 const char *ls__operation_name(ls__operation operation)
 {
     static const char *const names[LS__OP_COUNT] = {
-        "all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier",
-        "send",       "recv",           "reduce",     "gather",    "scatter"};
+        "all_reduce", "reduce_scatter", "all_gather", "broadcast",  "barrier", "send",  "recv",
+        "reduce",     "gather",         "scatter",    "all_to_all", "scan",    "exscan"};
     return (unsigned)operation < LS__OP_COUNT ? names[operation] : "invalid";
 }

@@ -234,6 +234,7 @@ static void every_rooted_operation(const world *w)
 static bool runs_here(const world *w, const ls__algorithm *algorithm)
 {
     return algorithm->operation != LS__OP_BARRIER &&
+           algorithm->operation <= LS__OP_SCATTER && /* the others: test_operations.c */
            (!w->group->has_far || (algorithm->memories & LS__IN_MESSAGES) != 0);
 }
 

@@ -230,4 +230,109 @@ TEST(blocks_that_reach_the_wrong_rank_are_caught)
     expect(&p, "no message comes from rank 4");
 }
 
+/* ---- all_to_all and scans ----------------------------------------------------------------- */
+
+TEST(all_to_all_and_scans_take_the_steps_they_promise)
+{
+    for (int n = 2; n <= RANKS_MAX; n++) {
+        const double others = (n - 1.0) / n;
+        ls__program_cost cost = {.steps = 1, .sent = others, .received = others};
+        CHECK_INT(steps_of(LS__OP_ALL_TO_ALL, "direct", n, &cost), 1);
+        CHECK_INT(steps_of(LS__OP_ALL_TO_ALL, "pairwise", n, &cost), 1); /* of data; not in time */
+        CHECK_INT(steps_of(LS__OP_ALL_TO_ALL, "bruck", n, NULL), most_bits_below(n));
+        CHECK_INT(steps_of(LS__OP_SCAN, "direct", n, NULL), 1);
+        CHECK_INT(steps_of(LS__OP_EXSCAN, "direct", n, NULL), 1);
+        CHECK_INT(steps_of(LS__OP_SCAN, "recursive_doubling", n, NULL), ceil_log2(n));
+    }
+}
+
+TEST(checker_rejects_blocks_for_another_rank)
+{
+    for (size_t m = 0; m < 3; m++) {
+        planted p = plant(LS__OP_ALL_TO_ALL, "direct", memories[m], 5);
+        ls__step *step = step_of(&p, 2, m == 0 ? LS__STEP_SEND : LS__STEP_PEER_READ, 1);
+        src_of(&p, 2, step, 0)->chunk = m == 0 ? 2 : 1;
+        expect(&p, "without the data of rank");
+    }
+    planted p = plant(LS__OP_ALL_TO_ALL, "pairwise", LS__MEMORY_MESSAGES, 6);
+    dst_of(&p, 3, step_of(&p, 3, LS__STEP_RECV, 0), 0)->chunk = 3;
+    expect(&p, "rank 3 ends with nothing in chunk 2");
+
+    p = plant(LS__OP_ALL_TO_ALL, "bruck", LS__MEMORY_MESSAGES, 7);
+    ls__step *step = step_of(&p, 4, LS__STEP_SEND, 0);
+    *src_of(&p, 4, step, 0) = *src_of(&p, 4, step_of(&p, 4, LS__STEP_COPY, 1), 0);
+    expect(&p, "where scratch is said to hold another chunk");
+}
+
+TEST(checker_rejects_bruck_that_overwrites_what_it_sends_and_what_did_not_wait)
+{
+    planted p = plant(LS__OP_ALL_TO_ALL, "bruck", LS__MEMORY_MESSAGES, 8);
+    for (int i = 0; i < 12; i++) {
+        ls__step *recv = step_of(&p, 5, LS__STEP_RECV, i);
+        if (recv->wait_lane >= 0 && recv->wait_lane != recv->lane) {
+            recv->wait_lane = -1;
+            expect(&p, "race on scratch[5]");
+            return;
+        }
+    }
+    test_fail(__FILE__, __LINE__, "no receive waits for a send");
+}
+
+TEST(checker_rejects_all_to_all_in_place_that_receives_over_what_is_still_to_be_sent)
+{
+    static const char *const names[] = {"direct", "pairwise"};
+    for (int i = 0; i < 2; i++) {
+        planted p = {.size = 5};
+        CHECK(generate_bound(find(LS__OP_ALL_TO_ALL, names[i]), LS__MEMORY_MESSAGES, 5, 0,
+                             UINT64_MAX, p.programs));
+        CHECK_OK(ls__program_check(p.programs, 5, 0));
+        ls__ref *place = dst_of(&p, 1, step_of(&p, 1, LS__STEP_RECV, 0), 0);
+        *place = (ls__ref){LS__BUFFER_OUTPUT, 1, place->chunk / 5};
+        expect(&p, i == 0 ? "race on" : "another chunk"); /* sends on what it has received */
+    }
+    planted p = plant(LS__OP_ALL_TO_ALL, "direct", LS__MEMORY_STAGED, 4);
+    remove_step(&p, 2, step_of(&p, 2, LS__STEP_FENCE, 0));
+    expect(&p, "before fence 0");
+    p = plant(LS__OP_ALL_TO_ALL, "direct", LS__MEMORY_REGISTERED, 4);
+    for (int r = 0; r < 4; r++) {
+        p.programs[r]->fits[1] = true; /* as if it were for in place, too */
+    }
+    expect(&p, "race on");
+}
+
+TEST(checker_rejects_scans_with_other_terms_or_in_another_order)
+{
+    for (size_t m = 0; m < 3; m++) {
+        planted p = plant(LS__OP_SCAN, "direct", memories[m], 5);
+        step_of(&p, 3, m == 1 || m == 2 ? LS__STEP_PEER_REDUCE : LS__STEP_REDUCE, 0)->src_count--;
+        expect(&p, "contribution of rank 3 counted 0 times");
+        p = plant(LS__OP_EXSCAN, "direct", memories[m], 5);
+        ls__step *step = step_of(&p, 4, m == 0 ? LS__STEP_REDUCE : LS__STEP_PEER_REDUCE, 0);
+        const ls__ref first = *src_of(&p, 4, step, 0);
+        *src_of(&p, 4, step, 0) = *src_of(&p, 4, step, 1);
+        *src_of(&p, 4, step, 1) = first;
+        expect(&p, "another association than the canonical tree over ranks 0 to 3");
+    }
+    planted p = plant(LS__OP_SCAN, "recursive_doubling", LS__MEMORY_MESSAGES, 6);
+    ls__step *step = step_of(&p, 5, LS__STEP_REDUCE, 0);
+    const ls__ref left = *src_of(&p, 5, step, 0);
+    *src_of(&p, 5, step, 0) = *src_of(&p, 5, step, 1);
+    *src_of(&p, 5, step, 1) = left;
+    expect(&p, "canonical tree over ranks 0 to 5");
+
+    p = plant(LS__OP_EXSCAN, "recursive_doubling", LS__MEMORY_MESSAGES, 4);
+    step_of(&p, 3, LS__STEP_REDUCE, 0)->src_count--;
+    expect(&p, "contribution of rank 2 counted 0 times");
+
+    p = plant(LS__OP_SCAN, "recursive_doubling", LS__MEMORY_MESSAGES, 8);
+    for (int r = 0; r < 8; r++) {
+        p.programs[r]->wide = false;
+    }
+    expect(&p, "rounds chunk 0 more than once");
+
+    p = plant(LS__OP_EXSCAN, "direct", LS__MEMORY_STAGED, 3);
+    *dst_of(&p, 0, step_of(&p, 0, LS__STEP_COPY, 0), 0) = (ls__ref){LS__BUFFER_OUTPUT, 0, 0};
+    expect(&p, "exscan of rank 0 has no result");
+}
+
 TEST_MAIN

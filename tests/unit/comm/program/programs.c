@@ -37,6 +37,27 @@ TEST(every_algorithm_is_right_for_1_to_64_ranks_with_room_for_one_message)
     CHECK(checked >= 33 * RANKS_MAX);
 }
 
+/* Where programs differ in place. Registered memory has none in place then. */
+TEST(programs_for_ranks_in_place_are_right_on_all_ranks_and_on_some_with_and_without_room)
+{
+    static const uint64_t in_place[] = {UINT64_MAX, 0x5555555555555555, 1, 0xf0f0f0f0f0f0f0f2};
+    int count = 0, checked = 0;
+    const ls__algorithm *const *algorithms = ls__algorithms(&count);
+    for (int i = 0; i < count * RANKS_MAX; i++) {
+        const ls__algorithm *algorithm = algorithms[i / RANKS_MAX];
+        const int size = 1 + i % RANKS_MAX, m = size % 2 == 0 ? LS__MEMORY_MESSAGES : size % 3;
+        ls__program *programs[RANKS_MAX];
+        if (!ls__operation_reads_ahead(algorithm->operation) || m == LS__MEMORY_REGISTERED ||
+            !generate_bound(algorithm, (ls__memory)m, size, 0, in_place[size / 2 % 4], programs)) {
+            continue;
+        }
+        CHECK_OK(ls__program_check(programs, size, size < 24 ? 0 : 1));
+        free_all(programs, size);
+        checked++;
+    }
+    CHECK(checked >= 7 * RANKS_MAX / 2);
+}
+
 /* A message that is larger than any buffer is one that is taken only when it is received. A
  * barrier's messages are empty and always fit. */
 TEST(every_algorithm_but_barrier_is_right_without_room_for_any_message)
@@ -269,7 +290,8 @@ TEST(checker_rejects_memory_that_a_rank_cannot_see)
 /* A ring with a rounded partial sum at every hop: right as a sum, but not the canonical one. */
 static ls__program *ring(int rank, int size, bool exact)
 {
-    const ls__program_spec spec = {LS__OP_REDUCE_SCATTER, LS__MEMORY_MESSAGES, rank, size, 0};
+    const ls__program_spec spec = {
+        LS__OP_REDUCE_SCATTER, LS__MEMORY_MESSAGES, rank, size, 0, false};
     ls__builder *b = ls__builder_new(&spec, ls__env_posix(), "ring");
     ls__builder_chunks(b, size, size);
     const int16_t me = (int16_t)rank;
@@ -317,7 +339,7 @@ TEST(checker_rejects_a_partial_sum_that_was_rounded)
 {
     planted p = {.size = 3};
     for (int r = 0; r < 3; r++) {
-        const ls__program_spec spec = {LS__OP_ALL_REDUCE, LS__MEMORY_STAGED, r, 3, 0};
+        const ls__program_spec spec = {LS__OP_ALL_REDUCE, LS__MEMORY_STAGED, r, 3, 0, false};
         ls__builder *b = ls__builder_new(&spec, ls__env_posix(), "twice");
         ls__builder_chunks(b, 1, 1);
         const int16_t me = (int16_t)r;
@@ -401,7 +423,7 @@ TEST(programs_print_one_step_a_line)
 
 TEST(builder_keeps_the_first_mistake_until_the_end)
 {
-    const ls__program_spec spec = {LS__OP_ALL_REDUCE, LS__MEMORY_MESSAGES, 0, 2, 0};
+    const ls__program_spec spec = {LS__OP_ALL_REDUCE, LS__MEMORY_MESSAGES, 0, 2, 0, false};
     const ls__ref own = {LS__BUFFER_INPUT, 0, 0}, far = {LS__BUFFER_INPUT, 1, 0};
     ls__program *program = NULL;
     ls__builder *b = ls__builder_new(&spec, ls__env_posix(), "wrong");
@@ -427,7 +449,7 @@ TEST(builder_keeps_the_first_mistake_until_the_end)
     CHECK_STATUS(ls__builder_finish(b, true, &program), LS_ERR_INTERNAL);
     CHECK_CONTAINS(ls_error_message(), "waits for step 0 of lane 1, which has 0");
 
-    const ls__program_spec outside = {LS__OP_ALL_REDUCE, LS__MEMORY_MESSAGES, 2, 2, 0};
+    const ls__program_spec outside = {LS__OP_ALL_REDUCE, LS__MEMORY_MESSAGES, 2, 2, 0, false};
     b = ls__builder_new(&outside, ls__env_posix(), "wrong");
     CHECK_STATUS(ls__builder_finish(b, true, &program), LS_ERR_INVALID);
 }
