@@ -77,10 +77,16 @@ typedef struct ls_collective_options {
     ls_stream *stream;  /* NULL: host */
     double divisor;     /* SUM only: divide the sum once by this; 0: do not. Ranks must agree */
     /* NULL: chosen among those that keep the association of sums. Or its name: "direct" for all,
-     * "one_shot" for reductions of little data, "ring", "recursive_doubling" (all_reduce, scans),
-     * "binomial" (broadcast), "pairwise" and "bruck" (all_to_all). Ranks must agree. Sums by "ring"
-     * have the same bytes on every rank, but not those of the other algorithms; LS_ERR_INVALID
-     * names what an operation has. */
+     * "one_shot" for reductions of little data, "ring";
+     *   all_reduce      "recursive_doubling", "halving_doubling", "root", "full_exchange",
+     *                   "tree_stages"
+     *   reduce_scatter  "recursive_halving"
+     *   all_gather      "recursive_doubling", "bruck"
+     *   all_to_all      "pairwise", "bruck"; scans: "recursive_doubling"
+     *   broadcast       "binomial", "scatter_all_gather", "chain"
+     *   reduce, gather, scatter  "binomial"
+     * Ranks must agree. Sums by "ring" have the same bytes on every rank, but not those of the
+     * other algorithms; LS_ERR_INVALID names what an operation has. */
     const char *algorithm;
 } ls_collective_options;
 #define LS_DEFAULTS_ls_collective_options

@@ -10,8 +10,8 @@
  *     an exit code
  *     status 0 without ls_finalize                              the others wait for it
  *
- * A finding counts where it is near the end: one that the program survived, or that lies long
- * before a signal, did not end the job. It is mentioned in a note.
+ * A finding counts where it is near the end: one that the program survived for long, or before a
+ * signal, did not end the job. It is mentioned in a note.
  *
  * A process that was killed takes a while to end, longer the more memory it has, and a peer that
  * noticed may be faster. So a weaker explanation becomes the verdict only when no better one has
@@ -108,7 +108,7 @@ static bool is_past(const ls__agent *agent, const ls__board_rank *rank)
     uint64_t failed_ns = atomic_load_explicit(&rank->failed_ns, memory_order_relaxed);
     bool survived = atomic_load_explicit(&rank->survived, memory_order_acquire) != 0;
     bool far = end_ns > failed_ns + NEAR_MS * 1000000ull;
-    return survived || (killed && far);
+    return survived ? killed || far : killed && far;
 }
 
 static ls__found_kind kind_of_status(ls_status status)

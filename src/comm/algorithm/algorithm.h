@@ -2,6 +2,7 @@
 #ifndef LS_COMM_ALGORITHM_H
 #define LS_COMM_ALGORITHM_H
 
+#include "base/error.h"
 #include "comm/program/program.h"
 
 extern const ls__algorithm ls__all_reduce_direct, ls__all_reduce_one_shot;
@@ -17,6 +18,21 @@ extern const ls__algorithm ls__broadcast_binomial;
 extern const ls__algorithm ls__all_to_all_direct, ls__all_to_all_pairwise, ls__all_to_all_bruck;
 extern const ls__algorithm ls__scan_direct, ls__scan_doubling;
 extern const ls__algorithm ls__exscan_direct, ls__exscan_doubling;
+extern const ls__algorithm ls__all_reduce_root, ls__all_reduce_full_exchange;
+extern const ls__algorithm ls__all_reduce_halving, ls__reduce_scatter_halving;
+extern const ls__algorithm ls__all_reduce_tree_stages;
+extern const ls__algorithm ls__all_gather_doubling, ls__all_gather_bruck;
+extern const ls__algorithm ls__reduce_binomial, ls__gather_binomial, ls__scatter_binomial;
+extern const ls__algorithm ls__broadcast_scatter_gather, ls__broadcast_chain;
+
+/* For an algorithm that has no program in shared memory. */
+static inline ls_status ls__only_messages(const ls__program_spec *spec, const char *name)
+{
+    return spec->memory == LS__MEMORY_MESSAGES
+               ? LS_OK
+               : ls__fail(LS_ERR_UNSUPPORTED, "%s %s runs over messages only",
+                          ls__operation_name(spec->operation), name);
+}
 
 static inline ls__ref ls__ref_of(ls__buffer buffer, int rank, int chunk)
 {
@@ -84,5 +100,41 @@ int ls__circle_lane(const ls__program_spec *spec, int from, int distance);
  * are done before the rank copies the result out. Slot s is then free even without a second slot:
  * between a rank's fence 1 and its next fence 0 no peer touches its slot. The second slot lets a
  * rank copy its next slice in while slower peers still wait at fence 1. */
+
+/* Note [Shift]
+ * Every rank sends to the rank `distance` below it and receives from the one as far above (modulo
+ * n). These edges make rings; as in Note [Ring] lanes colour them, so that no rank sends and
+ * receives on one lane. */
+typedef struct ls__shift {
+    int to, from; /* ranks */
+    int out, in;  /* lanes, of 0 … 2 */
+} ls__shift;
+ls__shift ls__shift_of(const ls__program_spec *spec, int distance);
+
+/* Note [Halving]
+ * The ranks of a subtree of the canonical tree (D5) hold its sums, each chunk at one of them. Where
+ * two subtrees meet, the left and the right owner of a chunk share it: one of them is to own it
+ * from then on, and receives what the other has. In a complete subtree of s ranks chunk c is owned
+ * by its rank c mod s, so half of each rank's chunks change hands; elsewhere by the one of the two
+ * that owns fewer. What is nearest comes first, so subtrees are added whole: the association is the
+ * canonical one for every number of ranks. Messages to the right are on lane 0, those to the left
+ * on lane 1, in the order of levels and chunks, which is one order for all: nobody waits in a
+ * circle. */
+typedef struct ls__made { /* the step that made something */
+    int lane, step;
+} ls__made;
+/* Sums every chunk of INPUT, of which there are `size`; the sum of chunk c ends in SCRATCH of
+ * owner[c] (both [size]), by step made[c]. Sets chunks, scratch and wide. */
+void ls__emit_halving(ls__builder *b, const ls__program_spec *spec, int16_t *owner, ls__made *made);
+/* The way back, on lanes 2 and 3: OUTPUT chunks, each made by made[c] at its owner, go to all. */
+void ls__emit_halving_back(ls__builder *b, const ls__program_spec *spec, ls__made *made);
+static inline ls__ref ls__halving_sum(const ls__program_spec *spec, int chunk)
+{
+    return ls__ref_scratch(spec, spec->size, chunk, chunk);
+}
+
+/* tree.c: rank 0 ends with the sum of all INPUT in slot 0 of its SCRATCH, lane 0. Sets chunks (1),
+ * scratch (2) and wide. Exact. */
+void ls__emit_tree(ls__builder *b, const ls__program_spec *spec);
 
 #endif

@@ -6,15 +6,12 @@
  * Cost a rank: (n-1)/n buffers sent and received, in n-1 dependent steps (Note [Ring]).
  * Thakur, Rabenseifner & Gropp 2005, section 4.1.
  */
-#include "base/error.h"
 #include "comm/algorithm/algorithm.h"
 
 static ls_status generate(const ls__program_spec *spec, const ls__env *env, ls__program **out)
 {
     *out = NULL;
-    if (spec->memory != LS__MEMORY_MESSAGES) {
-        return ls__fail(LS_ERR_UNSUPPORTED, "all_gather ring runs over messages only");
-    }
+    LS_TRY(ls__only_messages(spec, "ring"));
     ls__builder *b = ls__builder_new(spec, env, "ring");
     const int me = spec->rank;
     ls__builder_chunks(b, spec->size, 0);

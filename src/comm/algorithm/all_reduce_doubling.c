@@ -16,7 +16,6 @@
  * most 2 ceil(log2 n) steps. Good for messages so short that steps are all that counts.
  * Thakur, Rabenseifner & Gropp 2005, section 4.4.
  */
-#include "base/error.h"
 #include "comm/algorithm/algorithm.h"
 
 typedef struct climb {
@@ -92,10 +91,7 @@ static void emit(ls__builder *b, const ls__program_spec *spec)
 static ls_status generate(const ls__program_spec *spec, const ls__env *env, ls__program **out)
 {
     *out = NULL;
-    if (spec->memory != LS__MEMORY_MESSAGES) {
-        return ls__fail(LS_ERR_UNSUPPORTED,
-                        "all_reduce recursive_doubling runs over messages only");
-    }
+    LS_TRY(ls__only_messages(spec, "recursive_doubling"));
     ls__builder *b = ls__builder_new(spec, env, "recursive_doubling");
     emit(b, spec);
     return ls__builder_finish(b, true, out);

@@ -10,15 +10,12 @@
  * association (D5): it is not exact, so it runs only where it is asked for by name.
  * Patarasuk & Yuan 2009, section 3.
  */
-#include "base/error.h"
 #include "comm/algorithm/algorithm.h"
 
 static ls_status generate(const ls__program_spec *spec, const ls__env *env, ls__program **out)
 {
     *out = NULL;
-    if (spec->memory != LS__MEMORY_MESSAGES) {
-        return ls__fail(LS_ERR_UNSUPPORTED, "all_reduce ring runs over messages only");
-    }
+    LS_TRY(ls__only_messages(spec, "ring"));
     ls__builder *b = ls__builder_new(spec, env, "ring");
     if (spec->size == 1) {
         const ls__ref dst = ls__ref_of(LS__BUFFER_OUTPUT, 0, 0);

@@ -89,9 +89,7 @@ static void emit_result(bruck *w)
 static ls_status generate(const ls__program_spec *spec, const ls__env *env, ls__program **out)
 {
     *out = NULL;
-    if (spec->memory != LS__MEMORY_MESSAGES) {
-        return ls__fail(LS_ERR_UNSUPPORTED, "all_to_all bruck runs over messages only");
-    }
+    LS_TRY(ls__only_messages(spec, "bruck"));
     bruck w = {.b = ls__builder_new(spec, env, "bruck"), .spec = spec};
     ls__builder_chunks(w.b, spec->size, 2 * spec->size);
     emit_order(&w);

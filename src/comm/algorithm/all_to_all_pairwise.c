@@ -52,9 +52,7 @@ static void emit_copies(ls__builder *b, const ls__program_spec *spec, const int 
 static ls_status generate(const ls__program_spec *spec, const ls__env *env, ls__program **out)
 {
     *out = NULL;
-    if (spec->memory != LS__MEMORY_MESSAGES) {
-        return ls__fail(LS_ERR_UNSUPPORTED, "all_to_all pairwise runs over messages only");
-    }
+    LS_TRY(ls__only_messages(spec, "pairwise"));
     ls__builder *b = ls__builder_new(spec, env, "pairwise");
     ls__builder_binding(b);
     ls__builder_chunks(b, spec->size, spec->in_place ? spec->size : 0);

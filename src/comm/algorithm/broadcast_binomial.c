@@ -8,7 +8,6 @@
  * receives one and sends fewer; no chain of messages is longer than that. Thakur, Rabenseifner &
  * Gropp 2005, section 5.
  */
-#include "base/error.h"
 #include "comm/algorithm/algorithm.h"
 
 static void emit(ls__builder *b, const ls__program_spec *spec)
@@ -34,9 +33,7 @@ static void emit(ls__builder *b, const ls__program_spec *spec)
 static ls_status generate(const ls__program_spec *spec, const ls__env *env, ls__program **out)
 {
     *out = NULL;
-    if (spec->memory != LS__MEMORY_MESSAGES) {
-        return ls__fail(LS_ERR_UNSUPPORTED, "broadcast binomial runs over messages only");
-    }
+    LS_TRY(ls__only_messages(spec, "binomial"));
     ls__builder *b = ls__builder_new(spec, env, "binomial");
     emit(b, spec);
     return ls__builder_finish(b, true, out);

@@ -6,15 +6,12 @@
  * Cost a rank: (n-1)/n buffers sent and received, in n-1 dependent steps. Not exact (Note [Ring]).
  * Patarasuk & Yuan 2009.
  */
-#include "base/error.h"
 #include "comm/algorithm/algorithm.h"
 
 static ls_status generate(const ls__program_spec *spec, const ls__env *env, ls__program **out)
 {
     *out = NULL;
-    if (spec->memory != LS__MEMORY_MESSAGES) {
-        return ls__fail(LS_ERR_UNSUPPORTED, "reduce_scatter ring runs over messages only");
-    }
+    LS_TRY(ls__only_messages(spec, "ring"));
     ls__builder *b = ls__builder_new(spec, env, "ring");
     if (spec->size == 1) {
         const ls__ref dst = ls__ref_of(LS__BUFFER_OUTPUT, 0, 0);

@@ -106,10 +106,7 @@ static void emit(ls__builder *b, const ls__program_spec *spec)
 static ls_status generate(const ls__program_spec *spec, const ls__env *env, ls__program **out)
 {
     *out = NULL;
-    if (spec->memory != LS__MEMORY_MESSAGES) {
-        return ls__fail(LS_ERR_UNSUPPORTED, "%s recursive_doubling runs over messages only",
-                        ls__operation_name(spec->operation));
-    }
+    LS_TRY(ls__only_messages(spec, "recursive_doubling"));
     ls__builder *b = ls__builder_new(spec, env, "recursive_doubling");
     emit(b, spec);
     return ls__builder_finish(b, true, out);
