@@ -81,7 +81,7 @@ static void check_rows(int ranks, const char *buffers)
     if (output.status != 0) {
         test_fail(__FILE__, __LINE__, "%s: status %d: %s", flags, output.status, output.text);
     }
-    CHECK_CONTAINS(output.text, "#wrong");
+    CHECK_CONTAINS(output.text, "busbw");
     CHECK(json_array_size(rows) == 4);
     for (size_t i = 0; i < 4; i++) {
         check_row(json_array_get(rows, i), bytes[i], ranks, buffers);
