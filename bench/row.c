@@ -110,7 +110,7 @@ static ls_status sample(const sampler *s, double *time_ms, double *floor_ms, int
     prepare(s);
     LS_TRY(run_together(s, false, time_ms));
     *wrong += count_wrong(s);
-    if (s->chunk == 0) {
+    if (s->stream[0] == NULL) { /* not "my chunk is empty": others have one */
         *floor_ms = 0.0;
         return LS_OK;
     }
