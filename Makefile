@@ -2,6 +2,7 @@
 #   BUILD=build BUILDTYPE=release   where and how (debug, release …)
 #   DATA=PATH N=4 ARGS=…            what `make demo` trains on, with how many workers, further flags
 #   RANKS=2,4 SIZES=1M,10M          of `make compare-collectives`; without them everything, 12 minutes
+#   PYTHON=                         an interpreter with torch, for gloo; else the system's
 #   PREFIX=/usr/local LIBDIR=lib    where `make install` puts it (below DESTDIR, if set)
 
 BUILD     ?= build
@@ -45,8 +46,8 @@ bench: build
 
 # Beside Open MPI, MPICH and gloo, which it installs where they are missing.
 compare-collectives: build
-	bench/peers/prepare $(BUILD)
-	python3 bench/peers/compare.py --build $(BUILD) $(if $(RANKS),--ranks $(RANKS)) \
+	PYTHON=$(PYTHON) bench/peers/prepare $(BUILD)
+	python3 bench/peers/compare.py --build $(BUILD) $(if $(PYTHON),--python $(PYTHON)) $(if $(RANKS),--ranks $(RANKS)) \
 	    $(if $(SIZES),--sizes $(SIZES)) --command "$(strip make compare-collectives \
 	    $(if $(RANKS),RANKS=$(RANKS)) $(if $(SIZES),SIZES=$(SIZES)))" $(ARGS)
 

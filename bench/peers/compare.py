@@ -7,8 +7,10 @@ lowest and the highest. The peer of a row is the best one by its median. Rules o
 contender.h; settings: contenders.py.
 
     compare.py [--ranks 2,4,6] [--sizes 4,64,1M] [--parts all_reduce,others,floor,launch]
-               [--rounds 5] [--peers openmpi,mpich,gloo] [--untuned] [--json FILE] [--build FOLDER]
+               [--rounds 5] [--minutes 12] [--peers openmpi,mpich,gloo] [--untuned] [--json FILE]
+               [--build FOLDER] [--python INTERPRETER]
 
+When the minutes are over (a busy machine), what is left is measured in one round, from 100 MB not at all.
 --ranks or --sizes alone measure all_reduce only. `make compare-collectives` installs the peers first.
 """
 
@@ -67,6 +69,7 @@ def parse(arguments):
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--peers", type=list_of(one_of(list(contenders.ALL)[1:])),
                         default=list(contenders.ALL)[1:])
+    parser.add_argument("--minutes", type=float, default=12.0)
     parser.add_argument("--untuned", action="store_true")
     parser.add_argument("--json")
     parser.add_argument("--build", default="build")
@@ -116,6 +119,7 @@ class Field:
 
     def __init__(self, options, scratch):
         self.options, self.scratch = options, scratch
+        self.deadline = time.monotonic() + options.minutes * 60
         everybody = [contenders.ALL[name](options.build, options.python)
                      for name in ["lockstep"] + options.peers]
         for contender in everybody:
@@ -150,6 +154,9 @@ class Field:
             return None
         return found
 
+    def late(self):
+        return time.monotonic() > self.deadline
+
     def end(self):
         for session in self.sessions.values():
             session.end()
@@ -160,7 +167,7 @@ def measure(field, ranks, op, size):
     """{(contender, registered): one list of samples a round}; who failed once is left out."""
     turns = [(c, r) for c in field.all for r in c.registered]
     found = {(c.name, r): [] for c, r in turns}
-    rounds = rounds_of(size, field.options.rounds)
+    rounds = 1 if field.late() else rounds_of(size, field.options.rounds)
     for k in range(rounds):
         for contender, registered in turns[k % len(turns):] + turns[:k % len(turns)]:
             key = (contender.name, registered)
@@ -245,6 +252,9 @@ def compare(field, ranks):
     for op, size in cells(field.options):
         if not has_memory(ranks, size):
             print(f"# {op} {ranks} x {size_name(size)}: left out, too little memory", flush=True)
+            continue
+        if field.late() and size >= 10**8:
+            print(f"# {op} {ranks} x {size_name(size)}: left out, the time is over", flush=True)
             continue
         cell = rows_of(field, ranks, op, size, measure(field, ranks, op, size))
         if cell:

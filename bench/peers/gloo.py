@@ -26,6 +26,13 @@ def maximum(*values):
     return x.tolist()
 
 
+def all_gather(out, x):
+    if int(torch.__version__.split(".")[0]) >= 2:
+        dist.all_gather_into_tensor(out, x)
+    else:
+        dist.all_gather(list(out.view(dist.get_world_size(), -1)), x)
+
+
 class Bench:
     def __init__(self, rank, ranks):
         self.rank, self.ranks = rank, ranks
@@ -49,7 +56,7 @@ class Bench:
         if self.op == "all_reduce":
             dist.all_reduce(self.out)
         elif self.op == "all_gather":
-            dist.all_gather_into_tensor(self.out, self.input)
+            all_gather(self.out, self.input)
         elif self.op == "broadcast":
             dist.broadcast(self.out, 0)
         else:
