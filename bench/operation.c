@@ -57,6 +57,11 @@ static ls_status scatter(const ls__bench_call *c)
     return ls_scatter(c->group, c->in, c->out, c->count, c->dtype, 0, c->options, NULL);
 }
 
+static ls_status all_to_all(const ls__bench_call *c)
+{
+    return ls_all_to_all(c->group, c->in, c->out, c->count, c->dtype, c->options, NULL);
+}
+
 /* To the next rank, from the one before. */
 static ls_status sendrecv(const ls__bench_call *c)
 {
@@ -85,6 +90,8 @@ static const ls__bench_operation table[] = {
      LS__BENCH_SUM_BLOCK, true, false, the_others, reduce_scatter},
     {"broadcast", LS__OP_BROADCAST, LS__BENCH_NONE, LS__BENCH_COUNT, LS__BENCH_ROOT, false, false,
      once, broadcast},
+    {"all-to-all", LS__OP_ALL_TO_ALL, LS__BENCH_BLOCKS, LS__BENCH_BLOCKS, LS__BENCH_TRANSPOSED,
+     false, false, the_others, all_to_all},
     {"sendrecv", LS__OP_SEND, LS__BENCH_COUNT, LS__BENCH_COUNT, LS__BENCH_LEFT, false, false, once,
      sendrecv},
     {"reduce", LS__OP_REDUCE, LS__BENCH_COUNT, LS__BENCH_COUNT, LS__BENCH_SUM, true, true, once,

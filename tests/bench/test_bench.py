@@ -23,8 +23,8 @@ import table
 from session import Gone, Session
 
 SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-bench-")
-OPERATIONS = ["all-reduce", "all-gather", "reduce-scatter", "broadcast", "sendrecv", "reduce", "gather",
-              "scatter", "barrier"]
+OPERATIONS = ["all-reduce", "all-gather", "reduce-scatter", "broadcast", "all-to-all", "sendrecv",
+              "reduce", "gather", "scatter", "barrier"]
 KEYS = {"name", "bytes", "count", "ranks", "dtype", "op", "buffers", "algorithm", "transport", "time_ms",
         "spread", "algbw", "busbw", "wrong", "samples", "calls", "machine"}
 
