@@ -15,10 +15,11 @@
 #include "processes.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SLOWER 6.0 /* times: what a sanitizer costs */
+#define SANITIZED 6.0
 #else
-#define SLOWER 1.0
+#define SANITIZED 1.0
 #endif
+#define SLOWER (SANITIZED * process_load()) /* times: what a sanitizer and other processes cost */
 #define REPORT_SECONDS 0.5
 #define NAME_SECONDS 5.0    /* a stopped rank is named */
 #define TIMEOUT_SECONDS 3.0 /* what its peers wait */

@@ -97,6 +97,9 @@ static const char *torchrun(void)
     if (given == NULL && !have("torchrun")) {
         SKIP("no torchrun; TEST_TORCHRUN names one");
     }
+    if (given == NULL && system("torchrun --help 2>&1 | grep -q -e --nproc-per-node") != 0) {
+        SKIP("this torchrun is too old for Python's own, and for this test");
+    }
     return given != NULL ? given : "torchrun";
 }
 
