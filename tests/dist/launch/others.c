@@ -97,7 +97,10 @@ static const char *torchrun(void)
     if (given == NULL && !have("torchrun")) {
         SKIP("no torchrun; TEST_TORCHRUN names one");
     }
-    if (given == NULL && system("torchrun --help 2>&1 | grep -q -e --nproc-per-node") != 0) {
+    test_output help = test_run(given != NULL ? "true" : "torchrun --help", 60);
+    const bool old = given == NULL && strstr(help.text, "--nproc-per-node") == NULL;
+    free(help.text);
+    if (old) {
         SKIP("this torchrun is too old for Python's own, and for this test");
     }
     return given != NULL ? given : "torchrun";
