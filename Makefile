@@ -13,13 +13,14 @@ DATA      ?= /usr/share/common-licenses
 ARGS      ?=
 C_FILES    = $(shell git ls-files -c -o --exclude-standard '*.c' '*.h')
 
-.PHONY: all help build test test-long demo bench compare-collectives install clean format tidy sanitize fuzz
+.PHONY: all help build test test-long demo bench bench-network compare-collectives \
+    install clean format tidy sanitize fuzz
 
 all: build
 
 help:
-	@echo "make build | test | test-long | demo | bench | compare-collectives |" \
-	    "install | clean | format | tidy | sanitize | fuzz"
+	@echo "make build | test | test-long | demo | bench | bench-network |" \
+	    "compare-collectives | install | clean | format | tidy | sanitize | fuzz"
 
 $(BUILD)/build.ninja:
 	meson setup $(BUILD) --buildtype=$(BUILDTYPE) --prefix=$(PREFIX) --libdir=$(LIBDIR)
@@ -50,6 +51,11 @@ compare-collectives: build
 	python3 bench/peers/compare.py --build $(BUILD) $(if $(PYTHON),--python $(PYTHON)) $(if $(RANKS),--ranks $(RANKS)) \
 	    $(if $(SIZES),--sizes $(SIZES)) --command "$(strip make compare-collectives \
 	    $(if $(RANKS),RANKS=$(RANKS)) $(if $(SIZES),SIZES=$(SIZES)))" $(ARGS)
+
+# Two hosts (network namespaces) at 1 Gbit/s: needs root, ip, tc.
+bench-network: build
+	ninja -C $(BUILD) bench/network
+	bench/network.sh $(BUILD) $(ARGS)
 
 # PREFIX may be another one than the build was set up with.
 install: build

@@ -1,0 +1,219 @@
+/* An all-reduce between hosts beside the wire: `bench/network.sh` runs it on two hosts that it
+ * makes, and over the loopback.
+ *
+ *     network ADDRESS PORT SAMPLES SIZE…     every rank, as a program of `lockstep run`
+ *
+ * Two hosts that sum a buffer must each send one buffer and receive one, however many ranks they
+ * have. So the floor is what a plain socket between rank 0 and the last rank needs to carry the
+ * buffer both ways at once. Floor and all-reduce are measured in turns; a sample is the slowest
+ * rank's. The time of processors is that of all ranks together, for a byte of one rank's buffer.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <lockstep/comm.h>
+
+#define SAMPLES_MAX 101
+#define PIECE ((size_t)1 << 18)
+#define WARM_UPS 3
+
+typedef struct wire { /* a socket between the two ends; -1 elsewhere */
+    int fd;
+    char *piece; /* [PIECE] */
+} wire;
+
+static double now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
+
+static double processor_ms(void)
+{
+    struct rusage u;
+    getrusage(RUSAGE_SELF, &u);
+    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1e3 +
+           (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-3;
+}
+
+static void die(const char *what)
+{
+    perror(what);
+    exit(1);
+}
+
+static int open_end(const char *address, int port, bool first)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    const int one = 1;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    if (fd < 0 || inet_pton(AF_INET, address, &at.sin_addr) != 1) {
+        die("network: address");
+    }
+    if (first) {
+        const int door = fd;
+        (void)setsockopt(door, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+        if (bind(door, (struct sockaddr *)&at, sizeof at) != 0 || listen(door, 1) != 0) {
+            die("network: listen");
+        }
+        LS_CHECK(ls_barrier(ls_world(), NULL, NULL));
+        fd = accept(door, NULL, NULL);
+        close(door);
+    } else {
+        LS_CHECK(ls_barrier(ls_world(), NULL, NULL));
+        if (connect(fd, (struct sockaddr *)&at, sizeof at) != 0) {
+            die("network: connect");
+        }
+    }
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    return fd;
+}
+
+/* What one call moved; 0: nothing for now. */
+static size_t moved(ssize_t result)
+{
+    if (result == 0 || (result < 0 && errno != EAGAIN)) {
+        die("network: the plain socket");
+    }
+    return result > 0 ? (size_t)result : 0;
+}
+
+/* `bytes` there and as many back, at once. */
+static void exchange(const wire *w, size_t bytes)
+{
+    size_t out = bytes, in = bytes;
+    while (w->fd >= 0 && (out > 0 || in > 0)) {
+        struct pollfd item = {.fd = w->fd,
+                              .events = (short)((out > 0 ? POLLOUT : 0) | (in > 0 ? POLLIN : 0))};
+        (void)poll(&item, 1, -1);
+        if (item.revents & POLLOUT) {
+            out -= moved(send(w->fd, w->piece, out < PIECE ? out : PIECE, MSG_DONTWAIT));
+        }
+        if (item.revents & (POLLIN | POLLHUP)) {
+            in -= moved(recv(w->fd, w->piece, in < PIECE ? in : PIECE, MSG_DONTWAIT));
+        }
+    }
+}
+
+static int ascending(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+typedef struct figures { /* samples, ms */
+    double floor[SAMPLES_MAX], time[SAMPLES_MAX], processor;
+} figures;
+
+static double slowest(double ms)
+{
+    LS_CHECK(ls_all_reduce(ls_world(), &ms, 1, LS_FLOAT64, LS_MAX, NULL, NULL));
+    return ms;
+}
+
+static void check_sums(const float *x, int64_t count, int ranks)
+{
+    for (int64_t i = 0; i < count; i++) {
+        if (x[i] != (float)(ranks * (ranks + 1) / 2)) {
+            fprintf(stderr, "network: element %lld is %g\n", (long long)i, (double)x[i]);
+            exit(1);
+        }
+    }
+}
+
+static void measure(const wire *w, float *x, int64_t count, int samples, int calls, figures *out)
+{
+    const int ranks = ls_world_size();
+    out->processor = 0;
+    for (int s = -WARM_UPS; s < samples; s++) {
+        LS_CHECK(ls_barrier(ls_world(), NULL, NULL));
+        double start = now_ms();
+        for (int k = 0; k < calls; k++) {
+            exchange(w, (size_t)count * sizeof *x);
+        }
+        const double floor_ms = slowest(now_ms() - start) / calls;
+        for (int64_t i = 0; i < count; i++) {
+            x[i] = (float)(ls_rank() + 1);
+        }
+        LS_CHECK(ls_barrier(ls_world(), NULL, NULL));
+        const double busy = processor_ms();
+        start = now_ms();
+        for (int k = 0; k < calls; k++) {
+            LS_CHECK(ls_all_reduce(ls_world(), x, count, LS_FLOAT32, k == 0 ? LS_SUM : LS_MAX, NULL,
+                                   NULL));
+        }
+        const double ms = now_ms() - start, used = processor_ms() - busy;
+        if (s >= 0) {
+            out->floor[s] = floor_ms;
+            out->processor += used / calls;
+        }
+        const double time_ms = slowest(ms) / calls;
+        check_sums(x, count, ranks);
+        if (s >= 0) {
+            out->time[s] = time_ms;
+        }
+    }
+    LS_CHECK(ls_all_reduce(ls_world(), &out->processor, 1, LS_FLOAT64, LS_SUM, NULL, NULL));
+    qsort(out->floor, (size_t)samples, sizeof *out->floor, ascending);
+    qsort(out->time, (size_t)samples, sizeof *out->time, ascending);
+}
+
+static void measure_size(const wire *w, size_t bytes, int samples)
+{
+    const int64_t count = (int64_t)(bytes / sizeof(float));
+    const int calls = bytes >= 1000000 ? 1 : 10;
+    static figures f;
+    float *x = malloc((size_t)count * sizeof *x);
+    if (x == NULL) {
+        die("network: memory");
+    }
+    measure(w, x, count, samples, calls, &f);
+    if (ls_rank() == 0) {
+        const double floor_ms = f.floor[samples / 2], time_ms = f.time[samples / 2];
+        printf("%12zu %9.3f %9.3f (%.3f to %.3f) %6.2f %8.2f\n", bytes, floor_ms, time_ms,
+               f.time[samples / 4], f.time[samples * 3 / 4], time_ms / floor_ms,
+               f.processor / samples * 1e6 / (double)bytes);
+        fflush(stdout);
+    }
+    free(x);
+}
+
+int main(int argc, char **argv)
+{
+    const int samples = argc > 4 ? atoi(argv[3]) : 0;
+    if (samples < 1 || samples > SAMPLES_MAX) {
+        fprintf(stderr, "usage: network ADDRESS PORT SAMPLES SIZE...\n");
+        return 2;
+    }
+    LS_CHECK(ls_init(NULL));
+    const bool last = ls_rank() == ls_world_size() - 1;
+    wire w = {.fd = -1, .piece = calloc(1, PIECE)};
+    if (w.piece == NULL) {
+        die("network: memory");
+    }
+    if (ls_rank() == 0 || last) {
+        w.fd = open_end(argv[1], atoi(argv[2]), ls_rank() == 0);
+    } else {
+        LS_CHECK(ls_barrier(ls_world(), NULL, NULL));
+    }
+    if (ls_rank() == 0) {
+        printf("# %d ranks; floor: the buffer both ways over one plain socket\n"
+               "# %10s %9s %9s %15s %8s %8s\n",
+               ls_world_size(), "bytes", "floor ms", "time ms", "quartiles", "ratio", "cpu ns/B");
+    }
+    for (int i = 4; i < argc; i++) {
+        measure_size(&w, (size_t)strtoull(argv[i], NULL, 10), samples);
+    }
+    LS_CHECK(ls_finalize());
+    return 0;
+}
