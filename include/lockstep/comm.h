@@ -52,6 +52,11 @@ LS_API ls_status ls_group_new(ls_group *parent, const int *ranks, int count, con
 LS_API ls_status ls_group_split(ls_group *parent, int color, int key, const char *name,
                                 ls_group **out);
 
+/* How many parts of one operation between hosts are under way at the same time, 1 to 4, each with
+ * lanes and memory of its own (a channel). Results do not change by a bit. For operations that are
+ * started later; the default is 1, or LOCKSTEP_CHANNELS. Collective: all ranks give the same. */
+LS_API ls_status ls_group_set_channels(ls_group *group, int channels);
+
 /* Frees the group after its operations ended. Collective. NULL is allowed. */
 LS_API ls_status ls_group_free(ls_group *group);
 
@@ -254,6 +259,7 @@ LS_API ls_status ls_group_counters(const ls_group *group, ls_counters *out);
 #define ls_recv(...) LS_AT(ls_recv(__VA_ARGS__))
 #define ls_group_new(...) LS_AT(ls_group_new(__VA_ARGS__))
 #define ls_group_split(...) LS_AT(ls_group_split(__VA_ARGS__))
+#define ls_group_set_channels(...) LS_AT(ls_group_set_channels(__VA_ARGS__))
 #define ls_broadcast_bytes(...) LS_AT(ls_broadcast_bytes(__VA_ARGS__))
 #define ls_all_gather_bytes(...) LS_AT(ls_all_gather_bytes(__VA_ARGS__))
 #define ls_gather_bytes(...) LS_AT(ls_gather_bytes(__VA_ARGS__))

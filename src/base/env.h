@@ -53,6 +53,11 @@ typedef struct ls__env_span { /* a piece of memory to be sent */
     size_t bytes;
 } ls__env_span;
 
+typedef struct ls__env_room { /* a piece of memory to receive into */
+    void *at;
+    size_t bytes;
+} ls__env_room;
+
 #define LS__HOST_NAME_MAX 100
 #define LS__ADDRESS_MAX 64 /* numeric: "10.0.0.1", "fe80::1%eth0" */
 
@@ -163,6 +168,8 @@ struct ls__env {
     /* The numeric addresses of both ends; *port is the own one. */
     int (*tcp_name)(const ls__env *env, int fd, bool peer, char *address, size_t bytes, int *port);
     ssize_t (*send_spans)(const ls__env *env, int fd, const ls__env_span *spans, int count);
+    /* Fills one room after the other, with one call; as recv. */
+    ssize_t (*recv_rooms)(const ls__env *env, int fd, const ls__env_room *rooms, int count);
     /* Resolves a host name (blocks); writes up to `room` addresses; returns how many, or -errno
      * (-ENOENT: no such name). */
     int (*resolve)(const ls__env *env, const char *name, char (*out)[LS__ADDRESS_MAX], int room);

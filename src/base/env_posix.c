@@ -51,6 +51,7 @@ static const ls__env posix = {
     .tcp_connected = ls__posix_tcp_connected,
     .tcp_name = ls__posix_tcp_name,
     .send_spans = ls__posix_send_spans,
+    .recv_rooms = ls__posix_recv_rooms,
     .resolve = ls__posix_resolve,
     .interfaces = ls__posix_interfaces,
     .poller_open = ls__posix_poller_open,

@@ -70,6 +70,7 @@ int ls__posix_tcp_connected(const ls__env *env, int fd);
 int ls__posix_tcp_name(const ls__env *env, int fd, bool peer, char *address, size_t bytes,
                        int *port);
 ssize_t ls__posix_send_spans(const ls__env *env, int fd, const ls__env_span *spans, int count);
+ssize_t ls__posix_recv_rooms(const ls__env *env, int fd, const ls__env_room *rooms, int count);
 int ls__posix_resolve(const ls__env *env, const char *name, char (*out)[LS__ADDRESS_MAX], int room);
 int ls__posix_interfaces(const ls__env *env, ls__env_interface *out, int room);
 int ls__posix_poller_open(const ls__env *env);

@@ -230,6 +230,22 @@ ssize_t ls__posix_send_spans(const ls__env *env LS__UNUSED, int fd, const ls__en
     return put < 0 ? -errno : put;
 }
 
+ssize_t ls__posix_recv_rooms(const ls__env *env LS__UNUSED, int fd, const ls__env_room *rooms,
+                             int count)
+{
+    struct iovec pieces[SPANS_MAX];
+    const int used = count < SPANS_MAX ? count : SPANS_MAX;
+    for (int i = 0; i < used; i++) {
+        pieces[i] = (struct iovec){.iov_base = rooms[i].at, .iov_len = rooms[i].bytes};
+    }
+    struct msghdr message = {.msg_iov = pieces, .msg_iovlen = (size_t)used};
+    ssize_t got;
+    do {
+        got = recvmsg(fd, &message, 0);
+    } while (got < 0 && errno == EINTR);
+    return got < 0 ? -errno : got;
+}
+
 /* ---- pollers and events ------------------------------------------------------------------- */
 
 int ls__posix_poller_open(const ls__env *env LS__UNUSED)

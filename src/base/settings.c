@@ -28,6 +28,8 @@ static const ls__setting table[] = {
     {"LOCKSTEP_CHECK", "", "strict: further checks of operations and buffers, slower"},
     {"LOCKSTEP_HEAP_RESERVE", "64", "address space of the shared heap of a rank, in GiB"},
     {"LOCKSTEP_TCP_CONNECTIONS", "2", "connections between two ranks of different hosts"},
+    {"LOCKSTEP_CHANNELS", "1",
+     "parts of an operation between hosts that are under way at once, 1 to 4"},
     {"LOCKSTEP_HOSTS", "",
      "for tests: ranks are taken to be on so many hosts in turn, or on those "
      "listed (0,0,1), and share no memory between them"},

@@ -52,6 +52,52 @@ int64_t ls__slice_max(const ls_work *work, const ls__program *program, size_t by
     return has_blocks(work->operation) ? quantum : quantum * chunks;
 }
 
+int64_t ls__slice_of(const ls_work *work, const ls__program *program)
+{
+    switch ((ls__way)work->way) {
+    case LS__WAY_STAGED:
+        return ls__slice_max(work, program, LS__SLICE_BYTES);
+    case LS__WAY_MESSAGES:
+        return ls__slice_max(work, program, LS__MESSAGE_SLICE_BYTES);
+    default:
+        return work->count;
+    }
+}
+
+int ls__slices_at_once(const ls_work *work)
+{
+    switch ((ls__way)work->way) {
+    case LS__WAY_STAGED:
+        return LS__SLICE_SLOTS;
+    case LS__WAY_MESSAGES:
+        return work->channels;
+    default:
+        return 1;
+    }
+}
+
+bool ls__scratch_make(ls_group *group, const ls__program *program, int64_t quantum)
+{
+    ls__exec *exec = group->exec;
+    const ls__env *env = group->comm->env;
+    exec->scratch_each = ls__round_up(
+        (size_t)program->scratch_slots * (size_t)quantum * exec->scratch_element, LS__CACHE_LINE);
+    const size_t bytes = exec->scratch_each * (size_t)exec->runs;
+    if (bytes <= exec->scratch_bytes) {
+        return true;
+    }
+    unsigned char *grown = env->allocate(env, bytes);
+    if (grown == NULL) {
+        return false;
+    }
+    if (exec->scratch != NULL) {
+        env->release(env, exec->scratch, exec->scratch_bytes);
+    }
+    exec->scratch = grown;
+    exec->scratch_bytes = bytes;
+    return true;
+}
+
 /* Offset in elements, from the start of the user's buffer, of chunk c of this slice. */
 static int64_t user_offset(const ls_work *work, const ls__run *run, ls__buffer buffer, int chunk)
 {
@@ -94,8 +140,8 @@ unsigned char *ls__ref_at(const ls__exec *exec, const ls__run *run, ls__ref ref,
                   is_gather(work->operation) ? 0 : ref.chunk * run->quantum, element);
     case LS__BUFFER_SCRATCH:
         *count = chunk_count(work, run, ref.chunk % run->program->chunks);
-        return at(exec->scratch, ref.chunk / run->program->chunks * run->quantum,
-                  exec->scratch_element);
+        return at(exec->scratch + (size_t)run->slot * exec->scratch_each,
+                  ref.chunk / run->program->chunks * run->quantum, exec->scratch_element);
     }
     return NULL;
 }

@@ -259,6 +259,7 @@ static void fill(ls_group *group, const ls__collective *args, const ls_collectiv
     work->element = ls_dtype_size(args->dtype);
     work->dtype = args->dtype;
     work->op = args->op == LS_AVG ? LS_SUM : args->op;
+    work->channels = (uint8_t)group->channels;
     work->divisor = ls__operation_reduces(args->operation) && args->op == LS_AVG
                         ? (double)group->size
                         : options->divisor;

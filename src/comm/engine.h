@@ -43,6 +43,7 @@
 #define LS__FAILURE_MAX 1024     /* bytes of a group's first cause */
 #define LS__GROUP_NAME_MAX 32
 #define LS__WORKS_PER_CHUNK 32
+#define LS__CHANNELS_MAX 4
 
 typedef struct ls__comm ls__comm;
 typedef struct ls__exec ls__exec;
@@ -89,6 +90,7 @@ struct ls_work {
     bool warned;            /* token */
     bool announced;         /* token: posted to far members because it has stalled */
     bool told_stopped;      /* token: a warning has named a stopped process */
+    uint8_t channels;       /* slices at the same time, if it runs by messages */
     uint8_t way;            /* ls__way; set at submission or by the token's holder */
     const ls__program *program; /* the same */
     void (*done)(void *arg, ls_status status);
@@ -139,6 +141,7 @@ struct ls_group {
     uint32_t id;
     int rank, size;
     bool has_far;                 /* const */
+    int channels;                 /* lock */
     ls__member *member;           /* [size], const */
     ls__control *own;             /* member[rank].control */
     uint64_t sequence;            /* lock: operations submitted */
@@ -185,6 +188,7 @@ struct ls__comm {
     ls__far *far; /* NULL: all ranks share memory */
     ls_group *world;
     bool may_spin; /* ranks of this host do not outnumber its cores */
+    int channels;  /* of a new group */
     bool strict;   /* LOCKSTEP_CHECK=strict: call sites are compared too */
     int forced;    /* ls__way, for tests; 0: none */
 

@@ -119,7 +119,7 @@ static ls__result run_lane(ls_group *group, ls__run *run, int l)
 /* COMPLETE when all lanes have ended. */
 static ls__result advance_run(ls_group *group, ls__run *run)
 {
-    bool moved = false, complete = true;
+    bool moved = ls__stream_drain(group, run), complete = true;
     for (int l = 0; l < run->program->lanes; l++) {
         const ls__result result = run_lane(group, run, l);
         moved = moved || result == LS__MOVED;
@@ -156,6 +156,7 @@ static void run_init(ls__run *run, const ls__program *program, uint64_t slice)
     run->count = 0;
     run->quantum = 0;
     run->slice = slice;
+    run->slot = 0;
     run->lane[0] = (ls__lane){0};
     for (int l = 1; l < program->lanes; l++) {
         run->lane[l] = (ls__lane){0};
@@ -176,11 +177,16 @@ static bool begin_slice(ls_group *group, ls__run *run)
     if (run->active || !has_slice(exec) || (sliced && !may_begin_slice(group))) {
         return false;
     }
+    if (exec->runs > 1 && !sliced && exec->next / exec->slice % exec->runs != run - exec->run) {
+        return false; /* channels take slices in turn: all ranks alike */
+    }
     const int64_t left = exec->work->count - exec->next;
     const ls__program *program = exec->work->program;
     const int64_t count = left < exec->slice ? left : exec->slice;
     run_init(run, program, sliced ? ++group->slices : 0);
     run->active = true;
+    run->slot = (int)(run - exec->run);
+    run->number = ++exec->run_number;
     run->start = exec->next;
     run->count = count;
     run->quantum = ls__chunk_quantum(exec->work, program, count);
@@ -197,7 +203,7 @@ static bool advance_runs(ls_group *group)
     ls__exec *exec = group->exec;
     const bool sliced = exec->work->way == LS__WAY_STAGED;
     bool moved = false;
-    for (int i = 0; i < (sliced ? LS__SLICE_SLOTS : 1); i++) {
+    for (int i = 0; i < exec->runs; i++) {
         ls__run *run = &exec->run[i];
         moved = begin_slice(group, run) || moved;
         const ls__result result = run->active ? advance_run(group, run) : LS__BLOCKED;
@@ -214,7 +220,11 @@ static bool advance_runs(ls_group *group)
 
 static bool runs_ended(const ls__exec *exec)
 {
-    return !exec->run[0].active && !exec->run[1].active && !has_slice(exec);
+    bool active = has_slice(exec);
+    for (int i = 0; i < exec->runs; i++) {
+        active = active || exec->run[i].active;
+    }
+    return !active;
 }
 
 /* ---- from announced to running ------------------------------------------------------------ */
@@ -235,38 +245,6 @@ static void bind_buffers(const ls_group *group, ls__exec *exec)
     }
     exec->input[group->rank] = (unsigned char *)work->input;
     exec->output[group->rank] = work->output;
-}
-
-static int64_t slice_of(const ls_work *work, const ls__program *program)
-{
-    switch ((ls__way)work->way) {
-    case LS__WAY_STAGED:
-        return ls__slice_max(work, program, LS__SLICE_BYTES);
-    case LS__WAY_MESSAGES:
-        return ls__slice_max(work, program, LS__MESSAGE_SLICE_BYTES);
-    default:
-        return work->count;
-    }
-}
-
-static bool have_scratch(ls_group *group, const ls__program *program, int64_t quantum)
-{
-    ls__exec *exec = group->exec;
-    const ls__env *env = group->comm->env;
-    const size_t bytes = (size_t)program->scratch_slots * (size_t)quantum * exec->scratch_element;
-    if (bytes <= exec->scratch_bytes) {
-        return true;
-    }
-    unsigned char *grown = env->allocate(env, bytes);
-    if (grown == NULL) {
-        return false;
-    }
-    if (exec->scratch != NULL) {
-        env->release(env, exec->scratch, exec->scratch_bytes);
-    }
-    exec->scratch = grown;
-    exec->scratch_bytes = bytes;
-    return true;
 }
 
 static void fail_here(ls_group *group, ls_status status)
@@ -301,14 +279,15 @@ static bool begin_run(ls_group *group)
         fail_here(group, ls__self.status);
         return false;
     }
-    exec->slice = slice_of(work, program);
+    exec->slice = ls__slice_of(work, program);
+    exec->runs = ls__slices_at_once(work);
     exec->scratch_element =
         program->wide ? ls_dtype_size(ls__reduce_accumulator(work->dtype)) : work->element;
     exec->begun = false;
     exec->next = 0;
     const int64_t first = work->count < exec->slice ? work->count : exec->slice;
     if (program->scratch_slots > 0 &&
-        !have_scratch(group, program, ls__chunk_quantum(work, program, first))) {
+        !ls__scratch_make(group, program, ls__chunk_quantum(work, program, first))) {
         (void)ls__fail(LS_ERR_MEMORY, "no memory to receive into");
         fail_here(group, LS_ERR_MEMORY);
         return false;
@@ -515,8 +494,12 @@ static void native_reset(ls_group *group)
 {
     group->exec->work = NULL;
     group->exec->state = LS__EXEC_IDLE;
-    group->exec->run[0].active = false;
-    group->exec->run[1].active = false;
+    for (int i = 0; i < LS__RUNS_MAX; i++) {
+        group->exec->run[i].active = false;
+    }
+    if (group->comm->transport->let_go != NULL) {
+        group->comm->transport->let_go(group->comm->transport, group->id);
+    }
 }
 
 /* One allocation: the struct and its five arrays of `size` pointers. */

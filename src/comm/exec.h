@@ -6,6 +6,7 @@
 
 #define LS__PIECE_BYTES ((size_t)4 << 20) /* a data step yields to other groups after this much */
 #define LS__MESSAGE_SLICE_BYTES ((size_t)4 << 20) /* bounds the scratch of MESSAGES programs */
+#define LS__RUNS_MAX LS__CHANNELS_MAX             /* also room for the STAGE slots */
 
 typedef enum ls__result {
     LS__BLOCKED, /* nothing could be done */
@@ -21,6 +22,8 @@ typedef struct ls__lane {
 /* A program over one slice of the operation. */
 typedef struct ls__run {
     bool active;
+    int slot;        /* its index in exec->run: the channel, or the STAGE slot */
+    uint64_t number; /* of all runs of the group, from 1 */
     const ls__program *program;
     int64_t start, count; /* the slice, in elements (of each block, where there are blocks) */
     int64_t quantum;      /* elements of a full chunk */
@@ -42,12 +45,14 @@ struct ls__exec {
     bool begun;       /* the first slice: an operation of no elements has one, too */
     int64_t next;     /* start of the first slice not begun */
     int64_t slice;    /* elements of a full slice */
-    ls__run run[LS__SLICE_SLOTS];
+    int runs;         /* how many of `run` the operation uses: slices at the same time */
+    uint64_t run_number;
+    ls__run run[LS__RUNS_MAX];
     unsigned char **input, **output, **stage; /* [size] of each member, in our address space */
     void **dst;                               /* [size] */
     const void **src;                         /* [size] */
-    unsigned char *scratch;
-    size_t scratch_bytes;
+    unsigned char *scratch;                   /* [runs] of scratch_each bytes */
+    size_t scratch_bytes, scratch_each;
     size_t scratch_element; /* bytes; Note [Wide programs] */
 };
 
@@ -77,8 +82,16 @@ int64_t ls__slice_max(const ls_work *work, const ls__program *program, size_t by
 /* Elements of a full chunk in a slice of `count`. */
 int64_t ls__chunk_quantum(const ls_work *work, const ls__program *program, int64_t count);
 
+/* How many slices run at the same time. */
+int ls__slices_at_once(const ls_work *work);
+int64_t ls__slice_of(const ls_work *work, const ls__program *program);
+/* Memory for all slices that run at the same time; false: there is none. */
+bool ls__scratch_make(ls_group *group, const ls__program *program, int64_t quantum);
+
 /* stream.c: one step's message, in pieces that fit the transport. */
 ls__result ls__stream_send(ls_group *group, ls__run *run, const ls__step *step, ls__lane *lane);
+/* Receives what came early and may be received now; whether there was any. */
+bool ls__stream_drain(ls_group *group, ls__run *run);
 ls__result ls__stream_recv(ls_group *group, ls__run *run, const ls__step *step, ls__lane *lane);
 
 #endif

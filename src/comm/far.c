@@ -480,8 +480,7 @@ void ls__far_say_bye(ls__comm *comm)
 
 bool ls__far_turn(ls__comm *comm)
 {
-    bool moved = false;
-    comm->transport->turn(comm->transport);
+    bool moved = comm->transport->turn(comm->transport);
     for (int r = 0; r < comm->runtime->world_size; r++) {
         moved = send_waiting(comm, r) || moved;
     }

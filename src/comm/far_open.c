@@ -218,6 +218,8 @@ ls_status ls__far_connect(ls__comm *comm, ls__transport *host)
         }
         return status;
     }
+    comm->far->net->place = ls__message_place;
+    comm->far->net->place_arg = comm;
     return share_bells(comm);
 }
 

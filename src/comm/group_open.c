@@ -90,6 +90,7 @@ ls_status ls__group_make(ls__comm *comm, const ls__group_spec *spec, bool mirror
     group->backend = &ls__backend_native;
     group->rank = spec->rank;
     group->size = spec->size;
+    group->channels = comm->channels;
     ls__list_init(&group->queue);
     ls__list_init(&group->mail);
     ls_status status = mirrors ? make_mirrors(group, spec) : LS_OK;

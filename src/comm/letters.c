@@ -2,12 +2,14 @@
  * room; it never waits. */
 #include "comm/letters.h"
 
+#include "base/size.h"
 #include "comm/far.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #define NOTE_ROOM_MIN ((size_t)512)
+#define NOTE_ROOM_LARGE ((size_t)16 << 10) /* from here on in steps of this */
 
 static size_t payload_max(ls__comm *comm, int peer)
 {
@@ -21,10 +23,10 @@ static size_t payload_max(ls__comm *comm, int peer)
 static size_t size_of(size_t needed)
 {
     size_t room = NOTE_ROOM_MIN;
-    while (room < needed) {
+    while (room < needed && room < NOTE_ROOM_LARGE) {
         room *= 2;
     }
-    return room;
+    return room < needed ? ls__round_up(needed, NOTE_ROOM_LARGE) : room;
 }
 
 static ls__note *note_find(ls__comm *comm, size_t room)
@@ -136,6 +138,7 @@ ls_status ls__letters_open(ls_group *group)
     ls__list_init(&letters->sends);
     ls__list_init(&letters->recvs);
     ls__list_init(&letters->announced);
+    ls__list_init(&letters->owing);
     group->letters = letters;
     return LS_OK;
 }
@@ -148,7 +151,7 @@ void ls__letters_close(ls_group *group)
         return;
     }
     drop_all(group->comm, &letters->announced);
-    const size_t streams = (size_t)group->size * LS__PROGRAM_LANES_MAX;
+    const size_t streams = ls__stream_count(group);
     for (size_t i = 0; letters->streams != NULL && i < streams; i++) {
         drop_all(group->comm, &letters->streams[i].early);
     }
@@ -205,26 +208,33 @@ static void send_off(const ls_work *work)
     t->commit(t, peer_of(work));
 }
 
-static void fill(ls__message *message, ls_work *work, size_t bytes)
+/* With the next bytes of what is sent. They stay where they are: a send ends when all is received,
+ * so the transport has done with them before. */
+static void send_filled(ls__message *message, ls_work *work, size_t bytes)
 {
+    ls__transport *t = work->group->comm->transport;
+    const unsigned char *from = bytes > 0 ? (const unsigned char *)work->input + work->moved : NULL;
     message->offset = work->moved;
     message->bytes = (uint32_t)bytes;
-    if (bytes > 0) {
-        memcpy(message->payload, (const unsigned char *)work->input + work->moved, bytes);
-    }
     work->moved += bytes;
+    if (bytes > 0) {
+        t->lend(t, peer_of(work), from, &work->group->letters->lent);
+    } else {
+        t->commit(t, peer_of(work));
+    }
 }
 
 /* ---- the receiver ------------------------------------------------------------------------- */
 
-static bool place(ls_work *work, const ls__message *message)
+static bool place(ls_work *work, const ls__message *message, const void *payload)
 {
     const size_t total = bytes_of(work);
     if (message->offset != work->moved || message->bytes > total - work->moved) {
         return false;
     }
-    if (message->bytes > 0) {
-        memcpy((unsigned char *)work->output + work->moved, message->payload, message->bytes);
+    unsigned char *to = work->output;
+    if (message->bytes > 0 && to + work->moved != payload) {
+        memcpy(to + work->moved, payload, message->bytes);
     }
     work->moved += message->bytes;
     if (work->moved == total) {
@@ -266,7 +276,7 @@ static void match(ls_work *recv, int from, const ls__message *message)
     recv->letter = message->letter;
     recv->stage = message->bytes == message->total ? LS__RECV_DATA : LS__RECV_ACCEPT;
     if (recv->stage == LS__RECV_DATA) {
-        (void)place(recv, message);
+        (void)place(recv, message, message->payload);
     }
     ls__flight_start(recv->group->comm, recv);
 }
@@ -322,7 +332,8 @@ static ls_work *find(ls__list *works, int from, uint64_t letter, ls__letter_stag
     return NULL;
 }
 
-static bool take_for_group(ls_group *group, int world_rank, const ls__message *message)
+static bool take_for_group(ls_group *group, int world_rank, const ls__message *message,
+                           const void *payload)
 {
     const int from = ls__member_of(group, world_rank);
     ls_work *work = NULL;
@@ -334,7 +345,7 @@ static bool take_for_group(ls_group *group, int world_rank, const ls__message *m
     }
     switch ((ls__message_kind)message->kind) {
     case LS__MESSAGE_STEP:
-        return ls__stream_take(group, world_rank, message);
+        return ls__stream_take(group, world_rank, message, payload);
     case LS__MESSAGE_CREDIT:
         ls__stream_credit(group, world_rank, message);
         return true;
@@ -349,7 +360,7 @@ static bool take_for_group(ls_group *group, int world_rank, const ls__message *m
     case LS__MESSAGE_DATA:
         work = find(&group->letters->recvs, from, message->letter, LS__RECV_DATA);
         if (work != NULL) {
-            (void)place(work, message);
+            (void)place(work, message, payload);
         }
         return true;
     case LS__MESSAGE_DONE:
@@ -374,9 +385,30 @@ static ls_group *group_by_id(ls__comm *comm, uint32_t id)
     return NULL;
 }
 
+void *ls__message_place(void *arg, int from, const ls__message *head)
+{
+    ls__comm *comm = arg;
+    const bool step = head->kind == LS__MESSAGE_STEP;
+    ls_group *group =
+        step || head->kind == LS__MESSAGE_DATA ? group_by_id(comm, head->group) : NULL;
+    const int peer = group != NULL ? ls__member_of(group, from) : -1;
+    if (peer < 0 || atomic_load_explicit(&group->failed, memory_order_relaxed) != 0) {
+        return NULL;
+    }
+    if (step) {
+        return ls__stream_place(group, peer, head);
+    }
+    const ls_work *work = find(&group->letters->recvs, peer, head->letter, LS__RECV_DATA);
+    const size_t total = work != NULL ? bytes_of(work) : 0;
+    return work != NULL && head->offset >= work->moved && head->offset <= total &&
+                   head->bytes <= total - head->offset
+               ? (unsigned char *)work->output + head->offset
+               : NULL;
+}
+
 /* A peer may know a new group before this rank does; what it sends there is kept. Messages for
  * groups of the past are dropped. */
-static bool take(ls__comm *comm, int from, const ls__message *message)
+static bool take(ls__comm *comm, int from, const ls__message *message, const void *payload)
 {
     if (ls__far_rank_kind(message->kind)) {
         return ls__far_take(comm, from, message);
@@ -384,7 +416,7 @@ static bool take(ls__comm *comm, int from, const ls__message *message)
     ls_group *group = group_by_id(comm, message->group);
     if (group != NULL) {
         return atomic_load_explicit(&group->failed, memory_order_relaxed) != 0 ||
-               take_for_group(group, from, message);
+               take_for_group(group, from, message, payload);
     }
     if (message->group < comm->next_group) {
         return true;
@@ -403,7 +435,7 @@ static bool take_orphans(ls__comm *comm)
         ls__note *note = LS__LIST_ITEM(at, ls__note, link);
         if (note->message->group < comm->next_group) {
             ls__list_remove(&note->link);
-            (void)take(comm, note->from, note->message);
+            (void)take(comm, note->from, note->message, note->message->payload);
             ls__note_drop(comm, note);
             moved = true;
         }
@@ -416,12 +448,13 @@ static bool take_arrived(ls__comm *comm)
     ls__transport *t = comm->transport;
     bool moved = !ls__list_empty(&comm->orphans) && take_orphans(comm);
     for (int peer = 0; peer < comm->runtime->world_size; peer++) {
-        const ls__message *message = t->peek(t, peer);
+        const void *payload = NULL;
+        const ls__message *message = t->peek(t, peer, &payload);
         while (message != NULL &&
-               (message->bytes > t->payload_max(t, peer) || take(comm, peer, message))) {
+               (message->bytes > t->payload_max(t, peer) || take(comm, peer, message, payload))) {
             t->release(t, peer);
             moved = true;
-            message = t->peek(t, peer);
+            message = t->peek(t, peer, &payload);
         }
     }
     return moved;
@@ -441,8 +474,7 @@ static bool push_announce(ls_work *work, bool *full)
         return false;
     }
     message->descriptor = work->descriptor;
-    fill(message, work, bytes_of(work) <= most ? bytes_of(work) : 0);
-    send_off(work);
+    send_filled(message, work, bytes_of(work) <= most ? bytes_of(work) : 0);
     work->stage = LS__SEND_WAIT;
     ls__flight_start(work->group->comm, work);
     return true;
@@ -458,8 +490,7 @@ static bool push_data(ls_work *work)
             return moved;
         }
         const size_t left = bytes_of(work) - work->moved;
-        fill(message, work, left < most ? left : most);
-        send_off(work);
+        send_filled(message, work, left < most ? left : most);
         moved = true;
     }
     work->stage = LS__SEND_WAIT;

@@ -13,8 +13,9 @@
  * posted, and a send ends only when it was received: a wrong count or dtype is an error on both
  * sides. Announcements that nobody waits for yet are kept in notes.
  *
- * A stream is the sequence of a program's messages on one lane to one peer. At most STREAM_CREDIT
- * pieces are under way beyond what the receiver has consumed; early ones are kept in notes, too.
+ * A stream is the sequence of a program's messages on one lane of one channel to one peer. At most
+ * STREAM_CREDIT pieces are under way beyond what the receiver has consumed. What comes before its
+ * place may be touched (ls__step.need) is kept in notes, too.
  */
 #ifndef LS_COMM_LETTERS_H
 #define LS_COMM_LETTERS_H
@@ -42,9 +43,15 @@ typedef struct ls__note { /* a message kept until somebody wants it */
 
 typedef struct ls__stream {
     uint32_t under_way; /* pieces sent and not credited */
+    uint32_t lent;      /* of these, what the transport still reads from where it lies */
     uint32_t owed;      /* pieces consumed whose credit was not returned */
-    ls__list early;     /* notes */
     bool ready;         /* memory for all that can be early is there */
+    int32_t step;       /* of the program: what comes next is for it; -1: no step of this run */
+    uint64_t run;       /* number of the run that `step` is of */
+    size_t moved;       /* bytes of it that have come */
+    uint64_t sent, received; /* whole steps, ever: a piece says of which one it is */
+    ls__list early;          /* notes */
+    ls__list owing;          /* in letters->owing, once it owes enough to say so */
 } ls__stream;
 
 struct ls__letters {
@@ -52,7 +59,10 @@ struct ls__letters {
     ls__list announced;    /* notes, in order of arrival */
     uint64_t next;         /* number of the next send */
     bool *full;            /* [size] this pass found no slot for the peer: keep the order */
-    ls__stream *streams;   /* [size * LS__PROGRAM_LANES_MAX]; NULL until a program uses messages */
+    uint32_t lent;         /* of sends: pieces that the transport still reads */
+    ls__stream *streams;   /* [ls__stream_count]; NULL until a program uses messages */
+    int early;             /* notes of all of them */
+    ls__list owing;        /* those that owe credits */
 };
 
 /* Makes `count` notes of one size ready, as far as there is memory. */
@@ -67,8 +77,14 @@ ls__note *ls__note_keep_parts(ls__comm *comm, int from, const ls__message *head,
 void ls__note_drop(ls__comm *comm, ls__note *note);
 void ls__notes_release(ls__comm *comm); /* frees those not in use, and orphans */
 
+/* For the transport: where the payload of a message from `from` is wanted; NULL: not known yet. */
+void *ls__message_place(void *comm, int from, const ls__message *head);
+
 /* stream.c */
-bool ls__stream_take(ls_group *group, int from, const ls__message *message); /* false: no memory */
+size_t ls__stream_count(const ls_group *group);
+/* False: no memory. `payload` is where the transport has put it. */
+bool ls__stream_take(ls_group *group, int from, const ls__message *message, const void *payload);
+void *ls__stream_place(ls_group *group, int peer, const ls__message *head);
 void ls__stream_credit(ls_group *group, int from, const ls__message *message);
 bool ls__stream_flush(ls_group *group); /* returns credits; whether any went out */
 int ls__member_of(const ls_group *group, int world_rank); /* -1: none */

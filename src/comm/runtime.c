@@ -85,10 +85,11 @@ ls_store *ls_runtime_store(void)
 void ls__comm_config(const ls__comm *comm, char *out, size_t bytes)
 {
     const char *hosts = ls__setting_get("LOCKSTEP_HOSTS");
-    snprintf(out, bytes, "lockstep %s, isa=%s, check=%s, layout %d.%d.%zu.%zu%s%.60s", ls_version(),
-             ls__isa_name(ls__cpu_isa()), comm->strict ? "strict" : "default", LS__HEAP_VERSION,
-             LS__DESCRIPTOR_VERSION, sizeof(ls__control), sizeof(ls__heap_header),
-             hosts != NULL ? ", LOCKSTEP_HOSTS=" : "", hosts != NULL ? hosts : "");
+    snprintf(out, bytes, "lockstep %s, isa=%s, check=%s, channels=%d, layout %d.%d.%zu.%zu%s%.60s",
+             ls_version(), ls__isa_name(ls__cpu_isa()), comm->strict ? "strict" : "default",
+             comm->channels, LS__HEAP_VERSION, LS__DESCRIPTOR_VERSION, sizeof(ls__control),
+             sizeof(ls__heap_header), hosts != NULL ? ", LOCKSTEP_HOSTS=" : "",
+             hosts != NULL ? hosts : "");
 }
 
 static int threads_of(const ls__env *env, int wanted, int local_size)
@@ -284,6 +285,7 @@ static ls__comm *comm_new(ls_runtime *runtime)
         comm->runtime = runtime;
         comm->env = runtime->env;
         comm->strict = strict_setting();
+        comm->channels = (int)ls__setting_int("LOCKSTEP_CHANNELS", 1, 1, LS__CHANNELS_MAX);
         comm->kernels = ls__reduce_table_get();
         ls__list_init(&comm->groups);
         ls__list_init(&comm->pool);

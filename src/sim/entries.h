@@ -35,6 +35,7 @@ int ls__sim_env_tcp_name(const ls__env *env, int fd, bool peer, char *address, s
 ssize_t ls__sim_env_send(const ls__env *env, int fd, const void *in, size_t bytes, int pass_fd);
 ssize_t ls__sim_env_recv(const ls__env *env, int fd, void *out, size_t bytes, int *got_fd);
 ssize_t ls__sim_env_send_spans(const ls__env *env, int fd, const ls__env_span *spans, int count);
+ssize_t ls__sim_env_recv_rooms(const ls__env *env, int fd, const ls__env_room *rooms, int count);
 
 /* process.c */
 int ls__sim_env_spawn(const ls__env *env, const ls__env_spawn *spawn, pid_t *pid, int *pidfd);

@@ -430,6 +430,7 @@ const ls__env ls__sim_env = {
     .tcp_connected = ls__sim_env_tcp_connected,
     .tcp_name = ls__sim_env_tcp_name,
     .send_spans = ls__sim_env_send_spans,
+    .recv_rooms = ls__sim_env_recv_rooms,
     .resolve = resolve,
     .interfaces = interfaces,
     .poller_open = ls__sim_env_poller_open,

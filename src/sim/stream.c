@@ -413,3 +413,30 @@ ssize_t ls__sim_env_send_spans(const ls__env *env LS__UNUSED, int fd, const ls__
     }
     return (ssize_t)sent;
 }
+
+ssize_t ls__sim_env_recv_rooms(const ls__env *env LS__UNUSED, int fd, const ls__env_room *rooms,
+                               int count)
+{
+    ls__sim_point();
+    ls__sim_object *s = ls__sim_fd(fd, LS__SIM_STREAM);
+    ssize_t got = 0;
+    if (s == NULL || s->in == NULL) {
+        return -EBADF;
+    }
+    for (int i = 0; i < count; i++) {
+        ls__sim_object *right = NULL;
+        const ssize_t part =
+            rooms[i].bytes > 0 ? ls__sim_stream_read(s, rooms[i].at, rooms[i].bytes, &right) : 0;
+        if (right != NULL) {
+            ls__sim_object_drop(right);
+        }
+        if (part < 0) {
+            return got > 0 ? got : part;
+        }
+        got += part;
+        if ((size_t)part < rooms[i].bytes) {
+            break;
+        }
+    }
+    return got;
+}

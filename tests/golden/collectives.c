@@ -31,6 +31,8 @@ GOLDEN(arguments_of_operations)
     SHOW(ls_work_abort(NULL, "why"));
     SHOW(ls_work_on_done(NULL, NULL, NULL));
     SHOW(ls_stop_agree(ls_world(), NULL));
+    SHOW(ls_group_set_channels(NULL, 1));
+    SHOW(ls_group_set_channels(ls_world(), 5));
 }
 
 static void ended(void *arg, ls_status status)

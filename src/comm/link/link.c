@@ -127,6 +127,30 @@ ssize_t ls__link_read(ls__link *link, void *out, size_t bytes)
                              : link->env->recv(link->env, link->fd, out, bytes, NULL);
 }
 
+/* What comes after the first bytes, an end or an error, comes again with the next call. */
+static ssize_t tls_read_rooms(ls__tls *tls, const ls__env_room *rooms, int count)
+{
+    ssize_t all = 0;
+    for (int i = 0; i < count; i++) {
+        for (size_t have = 0; have < rooms[i].bytes;) {
+            const ssize_t got =
+                ls__tls_read(tls, (unsigned char *)rooms[i].at + have, rooms[i].bytes - have);
+            if (got <= 0) {
+                return all > 0 ? all : got;
+            }
+            have += (size_t)got;
+            all += got;
+        }
+    }
+    return all;
+}
+
+ssize_t ls__link_read_rooms(ls__link *link, const ls__env_room *rooms, int count)
+{
+    return link->tls != NULL ? tls_read_rooms(link->tls, rooms, count)
+                             : link->env->recv_rooms(link->env, link->fd, rooms, count);
+}
+
 ssize_t ls__link_send(ls__link *link, const ls__env_span *spans, int count)
 {
     return link->tls != NULL ? ls__tls_send(link->tls, spans, count)

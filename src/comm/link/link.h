@@ -51,6 +51,8 @@ bool ls__link_wants_write(const ls__link *link);
 /* Bytes read; 0: the peer has closed; -EAGAIN; -errno. From TLS also -EBADMSG (somebody has changed
  * the bytes), -EPROTO, and -ECONNRESET: the stream was cut off, or the peer's process is gone. */
 ssize_t ls__link_read(ls__link *link, void *out, size_t bytes);
+/* The same into several rooms, one after the other. */
+ssize_t ls__link_read_rooms(ls__link *link, const ls__env_room *rooms, int count);
 /* Bytes taken, perhaps fewer; -EAGAIN; -errno. With TLS what was taken may still lie in the link:
  * ls__link_flush sends it (0: nothing is left; -EAGAIN; -errno). */
 ssize_t ls__link_send(ls__link *link, const ls__env_span *spans, int count);

@@ -9,6 +9,7 @@
 
 #include "base/arena.h"
 #include "base/error.h"
+#include "comm/program/early.h"
 #include "comm/program/program.h"
 
 typedef struct pending pending; /* a step, and the next one of its lane */
@@ -343,6 +344,11 @@ static ls__program *build(ls__builder *b, bool exact)
         return NULL;
     }
     pack(b, p);
+    if (b->status == LS_OK && ls__program_find_early(p) != LS_OK) {
+        fail(b, LS_ERR_MEMORY, "no memory");
+        ls__program_free(p);
+        return NULL;
+    }
     return p;
 }
 

@@ -155,6 +155,9 @@ typedef struct ls__step {
     int32_t first_dst, dst_count; /* into program->refs */
     int32_t first_src, src_count;
     int32_t fence; /* FENCE: 0, 1, 2 … in order; else -1 */
+    /* RECV*: how many steps of each lane must be complete before its message may be put into its
+     * place. What has come may be received before the lane is there; early.c. */
+    int32_t need[LS__PROGRAM_LANES_MAX];
 } ls__step;
 
 typedef enum ls__memory {                        /* which buffers a program may be bound to */

@@ -35,10 +35,22 @@ static void mixed_commit(ls__transport *t, int peer)
     via->commit(via, peer);
 }
 
-static const ls__message *mixed_peek(ls__transport *t, int peer)
+static void mixed_lend(ls__transport *t, int peer, const void *payload, uint32_t *left)
 {
     ls__transport *via = to(t, peer);
-    return via->peek(via, peer);
+    via->lend(via, peer, payload, left);
+}
+
+static const ls__message *mixed_peek(ls__transport *t, int peer, const void **payload)
+{
+    ls__transport *via = to(t, peer);
+    return via->peek(via, peer, payload);
+}
+
+static void mixed_let_go(ls__transport *t, uint32_t group)
+{
+    mixed *self = (mixed *)t;
+    self->net->let_go(self->net, group);
 }
 
 static void mixed_release(ls__transport *t, int peer)
@@ -47,10 +59,10 @@ static void mixed_release(ls__transport *t, int peer)
     via->release(via, peer);
 }
 
-static void mixed_turn(ls__transport *t)
+static bool mixed_turn(ls__transport *t)
 {
     mixed *self = (mixed *)t;
-    self->net->turn(self->net);
+    return self->net->turn(self->net);
 }
 
 static const char *mixed_broken(ls__transport *t, int peer)
@@ -78,8 +90,10 @@ ls_status ls__mixed_transport_new(const ls__env *env, ls__transport *host, ls__t
                              .payload_max = mixed_payload_max,
                              .reserve = mixed_reserve,
                              .commit = mixed_commit,
+                             .lend = mixed_lend,
                              .peek = mixed_peek,
                              .release = mixed_release,
+                             .let_go = mixed_let_go,
                              .turn = mixed_turn,
                              .broken = mixed_broken,
                              .close = mixed_close},

@@ -68,16 +68,29 @@ static void shm_commit(ls__transport *t, int peer)
     self->ring(self->arg, peer);
 }
 
-static const ls__message *shm_peek(ls__transport *t, int peer)
+/* The peer reads the slot, so this is a copy. */
+static void shm_lend(ls__transport *t, int peer, const void *payload, uint32_t *left)
+{
+    (void)left;
+    ls__message *message = shm_reserve(t, peer); /* the same as before */
+    memcpy(message->payload, payload, message->bytes);
+    shm_commit(t, peer);
+}
+
+static const ls__message *shm_peek(ls__transport *t, int peer, const void **payload)
 {
     const ls__heap *heap = ((shm_transport *)t)->heap;
     const uint64_t consumed =
         atomic_load_explicit(&ring_of(heap, heap->rank, peer)->consumed, memory_order_relaxed);
     ring *from = ring_of(heap, peer, heap->rank);
     /* Sync: pairs with the store in shm_commit. */
-    return atomic_load_explicit(&from->sent, memory_order_seq_cst) == consumed
-               ? NULL
-               : (const ls__message *)(const void *)from->slot[consumed % RING_SLOTS];
+    if (atomic_load_explicit(&from->sent, memory_order_seq_cst) == consumed) {
+        return NULL;
+    }
+    const ls__message *message =
+        (const ls__message *)(const void *)from->slot[consumed % RING_SLOTS];
+    *payload = message->payload;
+    return message;
 }
 
 static void shm_release(ls__transport *t, int peer)
@@ -117,6 +130,7 @@ ls_status ls__shm_transport_new(ls__heap *heap, void (*wake)(void *arg, int peer
                                      .payload_max = shm_payload_max,
                                      .reserve = shm_reserve,
                                      .commit = shm_commit,
+                                     .lend = shm_lend,
                                      .peek = shm_peek,
                                      .release = shm_release,
                                      .close = shm_close},

@@ -1,22 +1,17 @@
-/* Frames over the connections of each pair. Everything here belongs to the holder of the progress
- * token, but for `ready`, which any thread that polls may set.
+/* The connections of each pair: which are ready, and the transport's table. Everything here belongs
+ * to the holder of the progress token, but for `ready`, which any thread that polls may set.
  *
  * Readiness is edge-triggered: a connection is read until it has no more, or until there is no
- * room, and is then looked at again without being told. Frames are built in slots and sent from
- * there, as many as there are with one call.
+ * room, and is then looked at again without being told.
  */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "base/crc32c.h"
 #include "base/error.h"
 #include "comm/transport/tcp_wire.h"
 
 #define READY_ROOM 64
-#define SLOT_BYTES ((LS__FRAME_MAX + 63) / 64 * 64)
-#define CONNECTION_BYTES (LS__TCP_IN_BYTES + LS__TCP_SLOTS * SLOT_BYTES) /* one allocation */
-#define LOOK_AHEAD ((size_t)4096) /* bytes read beyond the frame that is wanted */
 
 static ls__tcp *tcp_of(ls__transport *t)
 {
@@ -33,8 +28,8 @@ static void close_link(ls__tcp *tcp, ls__tcp_connection *c)
 }
 
 /* All connections of the pair end with the first: the other side is to know at once, too. */
-static void set_broken(ls__tcp *tcp, ls__tcp_peer *peer, const ls__tcp_connection *c,
-                       const char *why)
+void ls__tcp_set_broken(ls__tcp *tcp, ls__tcp_peer *peer, const ls__tcp_connection *c,
+                        const char *why)
 {
     if (peer->is_broken) {
         return;
@@ -46,7 +41,7 @@ static void set_broken(ls__tcp *tcp, ls__tcp_peer *peer, const ls__tcp_connectio
     }
 }
 
-static const char *reason(ssize_t error)
+const char *ls__tcp_reason(ssize_t error)
 {
     return error == 0 ? "closed by the other side" : strerror((int)-error);
 }
@@ -63,7 +58,7 @@ static void note_ready(ls__tcp *tcp, const ls__env_ready *ready, int count)
         }
         ls__tcp_connection *c =
             &tcp->peer[tag / LS__TCP_CONNECTIONS_MAX].connection[tag % LS__TCP_CONNECTIONS_MAX];
-        /* Sync: seq_cst; taken by an exchange in refresh. */
+        /* Sync: seq_cst; taken by an exchange in ls__tcp_refresh. */
         atomic_fetch_or_explicit(&c->ready, (uint32_t)ready[i].what, memory_order_seq_cst);
     }
 }
@@ -84,7 +79,7 @@ void ls__tcp_sleep(ls__transport *t, uint64_t deadline_ns)
     poll_until(tcp_of(t), deadline_ns);
 }
 
-static void refresh(ls__tcp_connection *c)
+void ls__tcp_refresh(ls__tcp_connection *c)
 {
     /* Sync: seq_cst, as Note [Last arriver]: who polled sets it and then looks for a sleeper, who
      * counts itself and then looks here. */
@@ -96,209 +91,6 @@ static void refresh(ls__tcp_connection *c)
     c->can_write = c->can_write || (ready & LS__READY_WRITE) != 0;
 }
 
-/* ---- sending ------------------------------------------------------------------------------ */
-
-/* The frames that wait, from the first byte not sent. */
-static int spans_of(const ls__tcp_connection *c, ls__env_span spans[LS__TCP_SLOTS])
-{
-    int count = 0;
-    for (uint64_t i = c->sent; i < c->queued; i++) {
-        const size_t skip = i == c->sent ? c->moved : 0;
-        spans[count++] = (ls__env_span){.at = c->out[i % LS__TCP_SLOTS] + skip,
-                                        .bytes = c->out_bytes[i % LS__TCP_SLOTS] - skip};
-    }
-    return count;
-}
-
-static void count_sent(ls__tcp_connection *c, size_t bytes)
-{
-    while (bytes > 0) {
-        const size_t left = c->out_bytes[c->sent % LS__TCP_SLOTS] - c->moved;
-        if (bytes < left) {
-            c->moved += bytes;
-            return;
-        }
-        bytes -= left;
-        c->moved = 0;
-        c->sent++;
-    }
-}
-
-static void flush(ls__tcp *tcp, ls__tcp_peer *peer, ls__tcp_connection *c)
-{
-    while (c->can_write && !peer->is_broken) {
-        ls__env_span spans[LS__TCP_SLOTS];
-        const int count = spans_of(c, spans);
-        const ssize_t put = count > 0 ? ls__link_send(c->link, spans, count) : 0;
-        if (put > 0) {
-            count_sent(c, (size_t)put);
-            continue;
-        }
-        const int rest = put == 0 ? ls__link_flush(c->link) : (int)put;
-        c->held = put == 0 && rest == -EAGAIN;
-        if (rest == -EAGAIN) {
-            c->can_write = false;
-        } else if (rest < 0) {
-            set_broken(tcp, peer, c, reason(rest));
-        }
-        return;
-    }
-}
-
-static ls__message *tcp_reserve(ls__transport *t, int rank)
-{
-    ls__tcp *tcp = tcp_of(t);
-    ls__tcp_peer *peer = &tcp->peer[rank];
-    int best = -1;
-    uint64_t least = LS__TCP_SLOTS;
-    for (int i = 0; i < tcp->connections && !peer->is_broken; i++) {
-        const uint64_t waiting = peer->connection[i].queued - peer->connection[i].sent;
-        best = waiting < least ? i : best;
-        least = waiting < least ? waiting : least;
-    }
-    peer->reserved = best;
-    if (best < 0) {
-        return NULL;
-    }
-    const ls__tcp_connection *c = &peer->connection[best];
-    return (ls__message *)(void *)(c->out[c->queued % LS__TCP_SLOTS] + sizeof(ls__frame));
-}
-
-static void tcp_commit(ls__transport *t, int rank)
-{
-    ls__tcp_peer *peer = &tcp_of(t)->peer[rank];
-    ls__tcp_connection *c = &peer->connection[peer->reserved];
-    unsigned char *slot = c->out[c->queued % LS__TCP_SLOTS];
-    ls__frame *frame = (ls__frame *)(void *)slot;
-    const ls__message *message = (const ls__message *)(const void *)(frame + 1);
-    const size_t used = sizeof *frame + sizeof *message + message->bytes;
-    const size_t bytes = ls__round_up(used, 8);
-    memset(slot + used, 0, bytes - used);
-    *frame =
-        (ls__frame){.magic = LS__FRAME_MAGIC, .bytes = (uint32_t)bytes, .number = ++peer->next_out};
-    frame->checksum = ls__crc32c(0, slot, bytes);
-    c->out_bytes[c->queued % LS__TCP_SLOTS] = bytes;
-    c->queued++;
-    peer->reserved = -1;
-    refresh(c);
-    flush(tcp_of(t), peer, c);
-}
-
-/* ---- receiving ---------------------------------------------------------------------------- */
-
-/* Bytes of the frame at `start`, as far as its head says; its head while that has not come. */
-static size_t wanted(const ls__tcp_connection *c)
-{
-    ls__frame frame;
-    if (c->end - c->start < sizeof frame) {
-        return sizeof frame;
-    }
-    memcpy(&frame, c->in + c->start, sizeof frame);
-    return frame.bytes;
-}
-
-/* Reads once; false: there was nothing, or no room. */
-static bool receive(ls__tcp *tcp, ls__tcp_peer *peer, ls__tcp_connection *c)
-{
-    const size_t have = c->end - c->start;
-    const size_t want = wanted(c);
-    if (LS__TCP_IN_BYTES - c->start < LS__FRAME_MAX + LOOK_AHEAD || have == 0) {
-        memmove(c->in, c->in + c->start, have);
-        c->start = 0;
-        c->end = have;
-    }
-    /* A little more than what is wanted: then little is left to be moved to the front. */
-    const size_t most = (want > have ? want - have : 0) + LOOK_AHEAD;
-    const size_t room = LS__TCP_IN_BYTES - c->end;
-    const ssize_t got = ls__link_read(c->link, c->in + c->end, most < room ? most : room);
-    if (got > 0) {
-        c->end += (size_t)got;
-        peer->heard_ns = tcp->env->now_ns(tcp->env);
-        return true;
-    }
-    c->can_read = false;
-    if (got != -EAGAIN) {
-        set_broken(tcp, peer, c, reason(got));
-    }
-    return false;
-}
-
-/* Whether the head of a frame may be believed as far as memory goes. */
-static bool head_is_sound(const ls__frame *frame)
-{
-    return frame->magic == LS__FRAME_MAGIC && frame->bytes <= LS__FRAME_MAX &&
-           frame->bytes >= sizeof *frame + sizeof(ls__message) && frame->bytes % 8 == 0;
-}
-
-/* Over the frame as it was when the field was 0. */
-static uint32_t checksum_of(unsigned char *at, size_t bytes)
-{
-    ls__frame head;
-    memcpy(&head, at, sizeof head);
-    head.checksum = 0;
-    const uint32_t crc = ls__crc32c(0, &head, sizeof head);
-    return ls__crc32c(crc, at + sizeof head, bytes - sizeof head);
-}
-
-/* The whole and sound frame at `start`, or NULL. */
-static const ls__frame *frame_at(ls__tcp *tcp, ls__tcp_peer *peer, ls__tcp_connection *c)
-{
-    ls__frame *frame = (ls__frame *)(void *)(c->in + c->start);
-    for (;;) {
-        const size_t have = c->end - c->start;
-        frame = (ls__frame *)(void *)(c->in + c->start);
-        if (have >= sizeof *frame && !c->checked && !head_is_sound(frame)) {
-            set_broken(tcp, peer, c, "what came is no frame (damaged, or not from a rank)");
-            return NULL;
-        }
-        if (have >= sizeof *frame && have >= frame->bytes) {
-            break;
-        }
-        if (!c->can_read || peer->is_broken || !receive(tcp, peer, c)) {
-            return NULL;
-        }
-    }
-    if (!c->checked) {
-        const ls__message *message = (const ls__message *)(const void *)(frame + 1);
-        if (checksum_of(c->in + c->start, frame->bytes) != frame->checksum ||
-            message->bytes > frame->bytes - sizeof *frame - sizeof *message) {
-            set_broken(tcp, peer, c,
-                       "a frame arrived damaged (CRC-32C); look for bad memory or a bad network "
-                       "card on either host");
-            return NULL;
-        }
-        c->checked = true;
-    }
-    return frame;
-}
-
-static const ls__message *tcp_peek(ls__transport *t, int rank)
-{
-    ls__tcp *tcp = tcp_of(t);
-    ls__tcp_peer *peer = &tcp->peer[rank];
-    for (int i = 0; i < tcp->connections; i++) {
-        ls__tcp_connection *c = &peer->connection[i];
-        refresh(c);
-        const ls__frame *frame = frame_at(tcp, peer, c);
-        if (frame != NULL && frame->number == peer->next_in + 1) {
-            peer->current = i;
-            return (const ls__message *)(const void *)(frame + 1);
-        }
-    }
-    return NULL;
-}
-
-static void tcp_release(ls__transport *t, int rank)
-{
-    ls__tcp_peer *peer = &tcp_of(t)->peer[rank];
-    ls__tcp_connection *c = &peer->connection[peer->current];
-    ls__frame frame;
-    memcpy(&frame, c->in + c->start, sizeof frame);
-    c->start += frame.bytes;
-    c->checked = false;
-    peer->next_in++;
-}
-
 /* ---- the rest of the table ---------------------------------------------------------------- */
 
 static size_t tcp_payload_max(ls__transport *t, int peer)
@@ -308,17 +100,30 @@ static size_t tcp_payload_max(ls__transport *t, int peer)
     return LS__TCP_PAYLOAD;
 }
 
-static void tcp_turn(ls__transport *t)
+static bool tcp_turn(ls__transport *t)
 {
     ls__tcp *tcp = tcp_of(t);
+    bool moved = false;
     poll_until(tcp, 0);
     for (int r = 0; r < tcp->size; r++) {
         for (int i = 0; tcp->far[r] && i < tcp->connections; i++) {
             ls__tcp_connection *c = &tcp->peer[r].connection[i];
-            refresh(c);
+            ls__tcp_refresh(c);
             if (c->queued > c->sent || c->held) {
-                flush(tcp, &tcp->peer[r], c);
+                moved = ls__tcp_flush(tcp, &tcp->peer[r], c) || moved;
             }
+        }
+    }
+    return moved;
+}
+
+static void tcp_let_go(ls__transport *t, uint32_t group)
+{
+    ls__tcp *tcp = tcp_of(t);
+    for (int r = 0; r < tcp->size; r++) {
+        for (int i = 0; tcp->far[r] && i < tcp->connections; i++) {
+            ls__tcp_out_let_go(&tcp->peer[r].connection[i], group);
+            ls__tcp_in_let_go(&tcp->peer[r].connection[i], group);
         }
     }
 }
@@ -335,7 +140,7 @@ static void close_connection(ls__tcp *tcp, ls__tcp_connection *c)
     const ls__env *env = tcp->env;
     close_link(tcp, c);
     if (c->in != NULL) {
-        env->release(env, c->in, CONNECTION_BYTES);
+        env->release(env, c->in, LS__TCP_CONNECTION_BYTES);
     }
 }
 
@@ -389,12 +194,12 @@ ls_status ls__tcp_adopt(ls__tcp *tcp, int peer, int index, ls__link *link)
     ls__tcp_connection *c = &tcp->peer[peer].connection[index];
     const uint64_t tag = (uint64_t)peer * LS__TCP_CONNECTIONS_MAX + (uint64_t)index;
     c->link = link;
-    c->in = tcp->env->allocate(tcp->env, CONNECTION_BYTES);
+    c->in = tcp->env->allocate(tcp->env, LS__TCP_CONNECTION_BYTES);
     if (c->in == NULL) {
         return ls__fail(LS_ERR_MEMORY, "ls_init: no memory for a connection to rank %d", peer);
     }
     for (size_t s = 0; s < LS__TCP_SLOTS; s++) {
-        c->out[s] = c->in + LS__TCP_IN_BYTES + s * SLOT_BYTES;
+        c->slot[s].at = c->in + LS__TCP_IN_BYTES + s * LS__TCP_SLOT_BYTES;
     }
     c->can_read = c->can_write = true; /* until it is known better */
     tcp->peer[peer].heard_ns = tcp->env->now_ns(tcp->env);
@@ -419,10 +224,12 @@ ls_status ls__tcp_transport_new(const ls__tcp_spec *spec,
     memcpy(far, spec->far, (size_t)spec->size * sizeof *far);
     *tcp = (ls__tcp){.base = {.name = "tcp",
                               .payload_max = tcp_payload_max,
-                              .reserve = tcp_reserve,
-                              .commit = tcp_commit,
-                              .peek = tcp_peek,
-                              .release = tcp_release,
+                              .reserve = ls__tcp_reserve,
+                              .commit = ls__tcp_commit,
+                              .lend = ls__tcp_lend,
+                              .peek = ls__tcp_peek,
+                              .release = ls__tcp_release,
+                              .let_go = tcp_let_go,
                               .turn = tcp_turn,
                               .broken = tcp_broken,
                               .close = tcp_close},

@@ -1,4 +1,5 @@
-/* The TCP transport's insides, shared by tcp.c (frames) and tcp_join.c (making connections). */
+/* The TCP transport's insides: tcp.c (readiness, the table), tcp_out.c and tcp_in.c (frames),
+ * tcp_join.c (making connections). */
 #ifndef LS_COMM_TRANSPORT_TCP_WIRE_H
 #define LS_COMM_TRANSPORT_TCP_WIRE_H
 
@@ -11,6 +12,10 @@
 #define LS__FRAME_MAX ((size_t)(sizeof(ls__frame) + sizeof(ls__message) + LS__TCP_PAYLOAD + 8))
 #define LS__TCP_SLOTS 8 /* frames that wait to be sent on a connection */
 #define LS__TCP_IN_BYTES ((2 * LS__FRAME_MAX + 63) / 64 * 64)
+#define LS__TCP_SLOT_BYTES ((LS__FRAME_MAX + 63) / 64 * 64)
+#define LS__TCP_CONNECTION_BYTES (LS__TCP_IN_BYTES + LS__TCP_SLOTS * LS__TCP_SLOT_BYTES)
+/* Shorter payloads are copied: that costs less than keeping account of them. */
+#define LS__TCP_LENT_MIN ((size_t)16 << 10)
 #define LS__TCP_BELL UINT64_MAX /* the tag of the bell */
 
 typedef struct ls__frame {
@@ -22,16 +27,31 @@ typedef struct ls__frame {
     /* ls__message */
 } ls__frame;
 
+/* A frame that waits to be sent: `head` bytes here, then the lent payload, then the rest (padding)
+ * here, behind the head. */
+typedef struct ls__tcp_slot {
+    unsigned char *at; /* LS__TCP_SLOT_BYTES: room for a whole frame */
+    size_t head, bytes;
+    const unsigned char *lent; /* NULL: nothing, so all lies here */
+    size_t lent_bytes;
+    uint32_t *left; /* to be lowered when the payload is no longer read */
+} ls__tcp_slot;
+
 typedef struct ls__tcp_connection {
     ls__link *link;
     _Atomic uint32_t ready; /* LS__READY_…, set by whoever polled; taken by the token's holder */
     bool can_read, can_write;
     bool held;         /* the link itself still holds bytes that it took (TLS) */
-    bool checked;      /* the frame at `start` is whole and sound */
-    unsigned char *in; /* owned; the slots of `out` lie behind it */
+    unsigned char *in; /* owned; the memory of the slots lies behind it */
     size_t start, end; /* bytes of `in` that were received and not released */
-    unsigned char *out[LS__TCP_SLOTS];
-    size_t out_bytes[LS__TCP_SLOTS];
+    /* Of the frame at `start`: */
+    bool checked;         /* it is whole and sound */
+    bool asked;           /* where its payload is wanted */
+    bool apart;           /* the payload is not in `in`, only what is around it */
+    unsigned char *place; /* apart: where it is; NULL: nobody wants it any more */
+    size_t placed;        /* apart: bytes of it that have come */
+    uint32_t crc;         /* apart: of the frame so far */
+    ls__tcp_slot slot[LS__TCP_SLOTS];
     uint64_t queued, sent; /* frames; frame i lies in slot i % LS__TCP_SLOTS */
     size_t moved;          /* bytes of the first one not sent that are */
 } ls__tcp_connection;
@@ -40,7 +60,8 @@ typedef struct ls__tcp_peer {
     ls__tcp_connection connection[LS__TCP_CONNECTIONS_MAX];
     uint64_t next_out, next_in; /* frame numbers */
     int reserved;               /* connection of the reservation, or -1 */
-    int current;                /* connection of the message that was peeked, or -1 */
+    int latest;                 /* connection of the last frame sent */
+    int current;                /* connection of the message that was peeked */
     uint64_t heard_ns;
     bool is_broken;
     char broken[192];
@@ -54,6 +75,24 @@ typedef struct ls__tcp {
     const bool *far;    /* [size], copied */
     ls__tcp_peer *peer; /* [size] */
 } ls__tcp;
+
+/* tcp.c */
+void ls__tcp_set_broken(ls__tcp *tcp, ls__tcp_peer *peer, const ls__tcp_connection *c,
+                        const char *why);
+void ls__tcp_refresh(ls__tcp_connection *c); /* takes over what polling has found */
+const char *ls__tcp_reason(ssize_t error);   /* 0: closed; else -errno */
+
+/* tcp_out.c */
+ls__message *ls__tcp_reserve(ls__transport *t, int rank);
+void ls__tcp_commit(ls__transport *t, int rank);
+void ls__tcp_lend(ls__transport *t, int rank, const void *payload, uint32_t *left);
+bool ls__tcp_flush(ls__tcp *tcp, ls__tcp_peer *peer, ls__tcp_connection *c); /* anything sent? */
+void ls__tcp_out_let_go(ls__tcp_connection *c, uint32_t group);
+
+/* tcp_in.c */
+const ls__message *ls__tcp_peek(ls__transport *t, int rank, const void **payload);
+void ls__tcp_release(ls__transport *t, int rank);
+void ls__tcp_in_let_go(ls__tcp_connection *c, uint32_t group);
 
 /* tcp_join.c */
 ls_status ls__tcp_join(ls__tcp *tcp, const ls__tcp_spec *spec,

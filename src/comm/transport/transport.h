@@ -3,7 +3,12 @@
  * and understood above (letters.c, stream.c); a transport only moves slots.
  *
  *     sender    reserve ▸ fill header and payload in place ▸ commit
+ *               reserve ▸ fill header ▸ lend the payload where it lies
  *     receiver  peek ▸ use in place ▸ release
+ *
+ * A transport may ask, when it has a message's head only, where its payload will be wanted, and
+ * put it there. What was lent to it, and where it was told to put something, it touches until the
+ * message has gone or come, or until let_go: after that never (DESIGN D6).
  *
  * All calls are made by the holder of the progress token. None blocks. Peers are world ranks.
  */
@@ -54,15 +59,25 @@ struct ls__transport {
     /* Room for one message to `peer`, or NULL while it has no credit. */
     ls__message *(*reserve)(ls__transport *t, int peer);
     void (*commit)(ls__transport *t, int peer);
-    /* The oldest message from `peer`, or NULL. */
-    const ls__message *(*peek)(ls__transport *t, int peer);
+    /* Commits a message whose payload, message->bytes, stays at `payload`. It is read until *left,
+     * which is raised by one here, is lowered again; perhaps it is already when this returns. */
+    void (*lend)(ls__transport *t, int peer, const void *payload, uint32_t *left);
+    /* The oldest message from `peer`, or NULL. Its payload lies at *payload. */
+    const ls__message *(*peek)(ls__transport *t, int peer, const void **payload);
     void (*release)(ls__transport *t, int peer);
-    /* Takes in what has come and sends what is left; called once a turn. NULL: nothing to do. */
-    void (*turn)(ls__transport *t);
+    /* Touches no memory but its own for a group any more. NULL: it never does. */
+    void (*let_go)(ls__transport *t, uint32_t group);
+    /* Takes in what has come and sends what is left; called once a turn. Whether anything was sent.
+     * NULL: nothing to do. */
+    bool (*turn)(ls__transport *t);
     /* Why no message can come from `peer` any more; NULL while one can, or where this is not the
      * transport's to know. */
     const char *(*broken)(ls__transport *t, int peer);
     void (*close)(ls__transport *t);
+    /* Set by who uses it; NULL: payloads stay behind their heads. Where the payload of the message
+     * is to be put, for which there is room; NULL: nowhere yet. The head is not checked yet. */
+    void *(*place)(void *arg, int peer, const ls__message *head);
+    void *place_arg;
 };
 
 #endif

@@ -1,0 +1,235 @@
+/* Frames that come. What is received lies in `in` of its connection, the oldest frame at `start`.
+ * When the head of a long one is there, who uses the transport is asked where its payload is
+ * wanted; if it says, the rest is read straight into that place, and `in` holds only what is
+ * around it:
+ *
+ *     in      head ▸ padding ▸ what follows            place   payload
+ *
+ * The checksum is computed over each part as it comes, while it is in the cache. A payload that is
+ * no longer wanted (let_go) is read all the same, to the end of `in`, and its frame dropped.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "base/crc32c.h"
+#include "comm/transport/tcp_wire.h"
+
+#define HEAD (sizeof(ls__frame) + sizeof(ls__message))
+#define LOOK_AHEAD ((size_t)4096)      /* bytes read beyond the frame that is wanted */
+#define AROUND (HEAD + 2 * LOOK_AHEAD) /* apart, `in` never holds as much */
+
+static const ls__frame *frame_of(const ls__tcp_connection *c)
+{
+    return (const ls__frame *)(const void *)(c->in + c->start);
+}
+
+static const ls__message *message_of(const ls__tcp_connection *c)
+{
+    return (const ls__message *)(const void *)(c->in + c->start + sizeof(ls__frame));
+}
+
+static size_t have(const ls__tcp_connection *c)
+{
+    return c->end - c->start;
+}
+
+/* Bytes of the frame that are to be in `in`; those of its head while that has not come. */
+static size_t wanted(const ls__tcp_connection *c)
+{
+    if (have(c) < sizeof(ls__frame)) {
+        return sizeof(ls__frame);
+    }
+    return frame_of(c)->bytes - (c->apart ? message_of(c)->bytes : 0);
+}
+
+static void move_to_front(ls__tcp_connection *c)
+{
+    const size_t bytes = have(c);
+    memmove(c->in, c->in + c->start, bytes);
+    c->start = 0;
+    c->end = bytes;
+}
+
+/* ---- reading ------------------------------------------------------------------------------ */
+
+/* Where the next bytes go: the rest of a payload apart, and then `in`. */
+static void rooms_of(ls__tcp_connection *c, ls__env_room rooms[2])
+{
+    const size_t most = (wanted(c) > have(c) ? wanted(c) - have(c) : 0) + LOOK_AHEAD;
+    rooms[0] = (ls__env_room){0};
+    rooms[1] = (ls__env_room){.at = c->in + c->end, .bytes = LS__TCP_IN_BYTES - c->end};
+    /* A little more than what is wanted: then little is left to be moved to the front. */
+    rooms[1].bytes = most < rooms[1].bytes ? most : rooms[1].bytes;
+    if (c->apart) {
+        const size_t rest = message_of(c)->bytes - c->placed;
+        rooms[0] = (ls__env_room){.bytes = rest};
+        rooms[0].at = c->place != NULL ? c->place + c->placed : c->in + AROUND;
+    }
+}
+
+/* `got` bytes have come into the rooms. */
+static void count_got(ls__tcp_connection *c, const ls__env_room *rooms, size_t got)
+{
+    const size_t first = got < rooms[0].bytes ? got : rooms[0].bytes;
+    if (first > 0) {
+        c->crc = ls__crc32c(c->crc, rooms[0].at, first);
+        c->placed += first;
+    }
+    c->end += got - first;
+}
+
+/* Reads once; false: there was nothing, or no room. */
+static bool receive(ls__tcp *tcp, ls__tcp_peer *peer, ls__tcp_connection *c)
+{
+    ls__env_room rooms[2];
+    if (LS__TCP_IN_BYTES - c->start < LS__FRAME_MAX + LOOK_AHEAD || have(c) == 0) {
+        move_to_front(c);
+    }
+    rooms_of(c, rooms);
+    const bool both = rooms[0].bytes > 0;
+    const ssize_t got = ls__link_read_rooms(c->link, both ? rooms : rooms + 1, both ? 2 : 1);
+    if (got > 0) {
+        count_got(c, rooms, (size_t)got);
+        peer->heard_ns = tcp->env->now_ns(tcp->env);
+        return true;
+    }
+    c->can_read = false;
+    if (got != -EAGAIN) {
+        ls__tcp_set_broken(tcp, peer, c, ls__tcp_reason(got));
+    }
+    return false;
+}
+
+/* ---- placing ------------------------------------------------------------------------------ */
+
+static uint32_t crc_of_head(const ls__tcp_connection *c, size_t bytes)
+{
+    ls__frame frame = *frame_of(c); /* as it was when the field was 0 */
+    frame.checksum = 0;
+    const uint32_t crc = ls__crc32c(0, &frame, sizeof frame);
+    return ls__crc32c(crc, c->in + c->start + sizeof frame, bytes - sizeof frame);
+}
+
+static bool bytes_agree(const ls__tcp_connection *c)
+{
+    return frame_of(c)->bytes == ls__round_up(HEAD + (size_t)message_of(c)->bytes, 8);
+}
+
+/* The head is there: asks where a long payload is wanted that has not come yet. */
+static void look_for_place(ls__tcp *tcp, int rank, ls__tcp_connection *c)
+{
+    const ls__message *message = message_of(c);
+    c->asked = true;
+    if (tcp->base.place == NULL || message->bytes < LS__TCP_LENT_MIN || !bytes_agree(c) ||
+        have(c) >= HEAD + message->bytes) {
+        return;
+    }
+    c->place = tcp->base.place(tcp->base.place_arg, rank, message);
+    if (c->place == NULL) {
+        return;
+    }
+    move_to_front(c);
+    c->apart = true;
+    c->crc = crc_of_head(c, HEAD);
+    c->placed = have(c) - HEAD;
+    memcpy(c->place, c->in + HEAD, c->placed);
+    c->crc = ls__crc32c(c->crc, c->place, c->placed);
+    c->end = HEAD;
+}
+
+void ls__tcp_in_let_go(ls__tcp_connection *c, uint32_t group)
+{
+    if (c->apart && message_of(c)->group == group) {
+        c->place = NULL;
+    }
+}
+
+/* ---- frames ------------------------------------------------------------------------------- */
+
+/* Whether the head of a frame may be believed as far as memory goes. */
+static bool head_is_sound(const ls__frame *frame)
+{
+    return frame->magic == LS__FRAME_MAGIC && frame->bytes <= LS__FRAME_MAX &&
+           frame->bytes >= HEAD && frame->bytes % 8 == 0;
+}
+
+static bool is_sound(const ls__tcp_connection *c)
+{
+    const uint32_t crc = c->apart ? ls__crc32c(c->crc, c->in + c->start + HEAD, wanted(c) - HEAD)
+                                  : crc_of_head(c, frame_of(c)->bytes);
+    return crc == frame_of(c)->checksum && message_of(c)->bytes <= frame_of(c)->bytes - HEAD;
+}
+
+static bool is_whole(const ls__tcp_connection *c)
+{
+    return have(c) >= HEAD && have(c) >= wanted(c) &&
+           (!c->apart || c->placed == message_of(c)->bytes);
+}
+
+/* Whether a whole and sound frame lies at `start`; reads as long as that helps. */
+static bool has_frame(ls__tcp *tcp, int rank, ls__tcp_connection *c)
+{
+    ls__tcp_peer *peer = &tcp->peer[rank];
+    while (!c->checked) {
+        if (have(c) >= sizeof(ls__frame) && !head_is_sound(frame_of(c))) {
+            ls__tcp_set_broken(tcp, peer, c, "what came is no frame (damaged, or not from a rank)");
+            return false;
+        }
+        if (have(c) >= HEAD && !c->asked) {
+            look_for_place(tcp, rank, c);
+        }
+        if (is_whole(c)) {
+            c->checked = is_sound(c);
+            if (!c->checked) {
+                ls__tcp_set_broken(
+                    tcp, peer, c,
+                    "a frame arrived damaged (CRC-32C); look for bad memory or a bad network "
+                    "card on either host");
+                return false;
+            }
+        } else if (!c->can_read || peer->is_broken || !receive(tcp, peer, c)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void drop_frame(ls__tcp_peer *peer, ls__tcp_connection *c)
+{
+    c->start += wanted(c);
+    if (c->apart) {
+        move_to_front(c); /* little; what follows a payload apart is not aligned */
+    }
+    c->checked = c->asked = c->apart = false;
+    c->place = NULL;
+    peer->next_in++;
+}
+
+const ls__message *ls__tcp_peek(ls__transport *t, int rank, const void **payload)
+{
+    ls__tcp *tcp = (ls__tcp *)t;
+    ls__tcp_peer *peer = &tcp->peer[rank];
+    for (int k = 0; k < tcp->connections; k++) {
+        const int i = (int)((unsigned)(peer->current + k) % (unsigned)tcp->connections);
+        ls__tcp_connection *c = &peer->connection[i];
+        ls__tcp_refresh(c);
+        if (!has_frame(tcp, rank, c) || frame_of(c)->number != peer->next_in + 1) {
+            continue;
+        }
+        peer->current = i;
+        if (c->apart && c->place == NULL) {
+            drop_frame(peer, c);
+            k = -1; /* the next one may be on any connection */
+            continue;
+        }
+        *payload = c->apart ? c->place : (const void *)message_of(c)->payload;
+        return message_of(c);
+    }
+    return NULL;
+}
+
+void ls__tcp_release(ls__transport *t, int rank)
+{
+    ls__tcp_peer *peer = &((ls__tcp *)t)->peer[rank];
+    drop_frame(peer, &peer->connection[peer->current]);
+}

@@ -1,0 +1,185 @@
+/* Frames that leave. Each is built in a slot; a long payload that was lent is not copied there but
+ * sent from where it lies, and all that waits on a connection goes with one call. The checksum is
+ * computed right before, so the payload is read from memory once.
+ *
+ * A payload is lent until the system has taken its last byte, or until let_go copies the rest into
+ * its slot: a frame of which the peer has a part must follow, or nothing after it can be read.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "base/crc32c.h"
+#include "comm/transport/tcp_wire.h"
+
+#define PARTS 3 /* of a frame: head, lent payload, padding */
+
+static ls__tcp_slot *slot_of(ls__tcp_connection *c, uint64_t frame)
+{
+    return &c->slot[frame % LS__TCP_SLOTS];
+}
+
+static void parts_of(const ls__tcp_slot *slot, ls__env_span part[PARTS])
+{
+    part[0] = (ls__env_span){.at = slot->at, .bytes = slot->head};
+    part[1] = (ls__env_span){.at = slot->lent, .bytes = slot->lent_bytes};
+    part[2] = (ls__env_span){.at = slot->at + slot->head,
+                             .bytes = slot->bytes - slot->head - slot->lent_bytes};
+}
+
+/* What waits, from the first byte not sent. */
+static int spans_of(const ls__tcp_connection *c, ls__env_span spans[PARTS * LS__TCP_SLOTS])
+{
+    int count = 0;
+    size_t skip = c->moved;
+    for (uint64_t i = c->sent; i < c->queued; i++) {
+        ls__env_span part[PARTS];
+        parts_of(&c->slot[i % LS__TCP_SLOTS], part);
+        for (int p = 0; p < PARTS; p++) {
+            const size_t past = skip < part[p].bytes ? skip : part[p].bytes;
+            skip -= past;
+            if (part[p].bytes > past) {
+                spans[count++] = (ls__env_span){.at = (const unsigned char *)part[p].at + past,
+                                                .bytes = part[p].bytes - past};
+            }
+        }
+    }
+    return count;
+}
+
+static void give_back(ls__tcp_slot *slot)
+{
+    if (slot->left != NULL) {
+        *slot->left -= 1;
+        slot->left = NULL;
+        slot->lent = NULL;
+        slot->lent_bytes = 0;
+    }
+}
+
+static void count_sent(ls__tcp_connection *c, size_t bytes)
+{
+    while (bytes > 0) {
+        ls__tcp_slot *slot = slot_of(c, c->sent);
+        const size_t left = slot->bytes - c->moved;
+        if (bytes < left) {
+            c->moved += bytes;
+            return;
+        }
+        bytes -= left;
+        give_back(slot);
+        c->moved = 0;
+        c->sent++;
+    }
+}
+
+bool ls__tcp_flush(ls__tcp *tcp, ls__tcp_peer *peer, ls__tcp_connection *c)
+{
+    bool moved = false;
+    while (c->can_write && !peer->is_broken) {
+        ls__env_span spans[PARTS * LS__TCP_SLOTS];
+        const int count = spans_of(c, spans);
+        const ssize_t put = count > 0 ? ls__link_send(c->link, spans, count) : 0;
+        if (put > 0) {
+            count_sent(c, (size_t)put);
+            moved = true;
+            continue;
+        }
+        const int rest = put == 0 ? ls__link_flush(c->link) : (int)put;
+        c->held = put == 0 && rest == -EAGAIN;
+        if (rest == -EAGAIN) {
+            c->can_write = false;
+        } else if (rest < 0) {
+            ls__tcp_set_broken(tcp, peer, c, ls__tcp_reason(rest));
+        }
+        break;
+    }
+    return moved;
+}
+
+/* On the connection where the fewest frames wait. */
+ls__message *ls__tcp_reserve(ls__transport *t, int rank)
+{
+    ls__tcp *tcp = (ls__tcp *)t;
+    ls__tcp_peer *peer = &tcp->peer[rank];
+    int best = -1;
+    uint64_t least = LS__TCP_SLOTS;
+    for (int k = 1; k <= tcp->connections && !peer->is_broken; k++) {
+        const int i = (peer->latest + k) % tcp->connections; /* in turns where they are equal */
+        const uint64_t waiting = peer->connection[i].queued - peer->connection[i].sent;
+        best = waiting < least ? i : best;
+        least = waiting < least ? waiting : least;
+    }
+    peer->reserved = best;
+    if (best < 0) {
+        return NULL;
+    }
+    ls__tcp_connection *c = &peer->connection[best];
+    return (ls__message *)(void *)(slot_of(c, c->queued)->at + sizeof(ls__frame));
+}
+
+static void send_frame(ls__tcp *tcp, ls__tcp_peer *peer, const void *lent, uint32_t *left)
+{
+    ls__tcp_connection *c = &peer->connection[peer->reserved];
+    ls__tcp_slot *slot = slot_of(c, c->queued);
+    ls__frame *frame = (ls__frame *)(void *)slot->at;
+    const ls__message *message = (const ls__message *)(const void *)(frame + 1);
+    const size_t used = sizeof *frame + sizeof *message + message->bytes;
+    slot->bytes = ls__round_up(used, 8);
+    slot->lent = lent;
+    slot->lent_bytes = lent != NULL ? message->bytes : 0;
+    slot->left = left;
+    slot->head = lent != NULL ? used - message->bytes : slot->bytes;
+    const size_t padding = slot->bytes - used;
+    memset(slot->at + used - slot->lent_bytes, 0, padding);
+    *frame = (ls__frame){
+        .magic = LS__FRAME_MAGIC, .bytes = (uint32_t)slot->bytes, .number = ++peer->next_out};
+    uint32_t crc = ls__crc32c(0, slot->at, slot->head);
+    if (lent != NULL) {
+        crc = ls__crc32c(crc, lent, slot->lent_bytes);
+        crc = ls__crc32c(crc, slot->at + slot->head, padding);
+    }
+    frame->checksum = crc;
+    c->queued++;
+    peer->latest = peer->reserved;
+    peer->reserved = -1;
+    ls__tcp_refresh(c);
+    (void)ls__tcp_flush(tcp, peer, c);
+}
+
+void ls__tcp_commit(ls__transport *t, int rank)
+{
+    ls__tcp *tcp = (ls__tcp *)t;
+    send_frame(tcp, &tcp->peer[rank], NULL, NULL);
+}
+
+void ls__tcp_lend(ls__transport *t, int rank, const void *payload, uint32_t *left)
+{
+    ls__tcp *tcp = (ls__tcp *)t;
+    ls__tcp_peer *peer = &tcp->peer[rank];
+    ls__tcp_connection *c = &peer->connection[peer->reserved];
+    ls__message *message = (ls__message *)(void *)(slot_of(c, c->queued)->at + sizeof(ls__frame));
+    if (message->bytes < LS__TCP_LENT_MIN) {
+        memcpy(message->payload, payload, message->bytes);
+        send_frame(tcp, peer, NULL, NULL);
+        return;
+    }
+    *left += 1;
+    send_frame(tcp, peer, payload, left);
+}
+
+void ls__tcp_out_let_go(ls__tcp_connection *c, uint32_t group)
+{
+    for (uint64_t i = c->sent; i < c->queued; i++) {
+        ls__tcp_slot *slot = slot_of(c, i);
+        const ls__message *message =
+            (const ls__message *)(const void *)(slot->at + sizeof(ls__frame));
+        if (slot->left == NULL || message->group != group) {
+            continue;
+        }
+        const size_t padding = slot->bytes - slot->head - slot->lent_bytes;
+        memcpy(slot->at + slot->head, slot->lent, slot->lent_bytes);
+        memset(slot->at + slot->bytes - padding, 0, padding);
+        slot->head = slot->bytes;
+        give_back(slot);
+    }
+}
