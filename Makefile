@@ -13,8 +13,7 @@ DATA      ?= /usr/share/common-licenses
 ARGS      ?=
 C_FILES    = $(shell git ls-files -c -o --exclude-standard '*.c' '*.h')
 
-.PHONY: all help build test test-long demo bench bench-network compare-collectives \
-    install clean format tidy sanitize fuzz
+.PHONY: all help build test test-long demo bench bench-network compare-collectives install clean format tidy sanitize fuzz
 
 all: build
 
