@@ -116,7 +116,7 @@ static bool runs_far(const ls__algorithm *a)
 /* A call of another count is one only where there are counts. */
 static bool can(const ls__algorithm *a, way how)
 {
-    return a->operation <= LS__OP_SCATTER && (how != MISMATCH || a->operation != LS__OP_BARRIER);
+    return how != MISMATCH || a->operation != LS__OP_BARRIER;
 }
 
 static int run_all(const ls__algorithm *a)

@@ -28,10 +28,11 @@ static float value(int r, int64_t i, int64_t k)
     return (float)((r * 7 + i * 3 + k) % 101);
 }
 
-static float sum(int64_t i, int64_t k)
+/* Over the first `ranks`. */
+static float sum(int ranks, int64_t i, int64_t k)
 {
     float total = 0;
-    for (int r = 0; r < size; r++) {
+    for (int r = 0; r < ranks; r++) {
         total += value(r, i, k);
     }
     return total;
@@ -60,6 +61,12 @@ static ls_status call(ls__operation operation, const char *algorithm, int64_t co
         return ls_scatter(w, in, out, count, LS_FLOAT32, root, &o, NULL);
     case LS__OP_BARRIER:
         return ls_barrier(w, &o, NULL);
+    case LS__OP_ALL_TO_ALL:
+        return ls_all_to_all(w, in, out, count, LS_FLOAT32, &o, NULL);
+    case LS__OP_SCAN:
+        return ls_scan(w, in, out, count, LS_FLOAT32, LS_SUM, &o, NULL);
+    case LS__OP_EXSCAN:
+        return ls_exscan(w, in, out, count, LS_FLOAT32, LS_SUM, &o, NULL);
     default:
         fprintf(stderr, "looper: no such operation\n");
         exit(9);
@@ -72,10 +79,10 @@ static bool wanted(ls__operation operation, int64_t count, int root, int64_t k, 
     switch (operation) {
     case LS__OP_ALL_REDUCE:
     case LS__OP_REDUCE:
-        *x = sum(i, k);
+        *x = sum(size, i, k);
         return i < count && (operation == LS__OP_ALL_REDUCE || rank == root);
     case LS__OP_REDUCE_SCATTER:
-        *x = sum(rank * count + i, k);
+        *x = sum(size, rank * count + i, k);
         return i < count;
     case LS__OP_ALL_GATHER:
     case LS__OP_GATHER:
@@ -87,6 +94,13 @@ static bool wanted(ls__operation operation, int64_t count, int root, int64_t k, 
     case LS__OP_SCATTER:
         *x = value(root, rank * count + i, k);
         return i < count;
+    case LS__OP_ALL_TO_ALL:
+        *x = count > 0 ? value((int)(i / count), rank * count + i % count, k) : 0;
+        return i < count * size;
+    case LS__OP_SCAN:
+    case LS__OP_EXSCAN:
+        *x = sum(operation == LS__OP_SCAN ? rank + 1 : rank, i, k);
+        return i < count && (operation == LS__OP_SCAN || rank > 0);
     default:
         return false;
     }
