@@ -171,6 +171,14 @@ LS_API ls_status ls_send(ls_group *group, const void *buf, int64_t count, ls_dty
 LS_API ls_status ls_recv(ls_group *group, void *buf, int64_t count, ls_dtype dtype, int peer,
                          int tag, const ls_collective_options *options, ls_work **work);
 
+/* The first that comes with this tag, whoever sent it (MPI_ANY_SOURCE). Letters of one pair match
+ * in order; of several that are there the one that came first is taken. As `peer` of ls_recv, where
+ * ls_work_source then tells who it was; or blocking, with the rank in *source (NULL: not wanted).
+ */
+#define LS_ANY_SOURCE (-1)
+LS_API ls_status ls_recv_any(ls_group *group, void *buf, int64_t count, ls_dtype dtype, int tag,
+                             int *source, const ls_collective_options *options);
+
 /* ---- objects: bytes of any length ---------------------------------------------------------- */
 
 /* Lengths may differ from rank to rank and only the giver knows them (broadcast_object_list and its
@@ -211,6 +219,10 @@ LS_API ls_status ls_work_wait(ls_work *work);
 
 /* LS_IN_PROGRESS, or the operation's status; does not release the handle. */
 LS_API ls_status ls_work_test(ls_work *work);
+
+/* The rank in its group from which a receive that has ended well came; LS_ANY_SOURCE before, or of
+ * another operation. Ask before ls_work_wait, which releases the handle. */
+LS_API int ls_work_source(const ls_work *work);
 
 /* Waits for at most this time, 0 or more. LS_IN_PROGRESS when it is over: the handle lives on.
  * Otherwise as ls_work_wait, and the handle is released. */
@@ -257,6 +269,7 @@ LS_API ls_status ls_group_counters(const ls_group *group, ls_counters *out);
 #define ls_stop_agree(...) LS_AT(ls_stop_agree(__VA_ARGS__))
 #define ls_send(...) LS_AT(ls_send(__VA_ARGS__))
 #define ls_recv(...) LS_AT(ls_recv(__VA_ARGS__))
+#define ls_recv_any(...) LS_AT(ls_recv_any(__VA_ARGS__))
 #define ls_group_new(...) LS_AT(ls_group_new(__VA_ARGS__))
 #define ls_group_split(...) LS_AT(ls_group_split(__VA_ARGS__))
 #define ls_group_set_channels(...) LS_AT(ls_group_set_channels(__VA_ARGS__))

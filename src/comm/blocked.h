@@ -23,12 +23,14 @@ typedef struct ls__blocked_wait {
     uint8_t reserved[3];
     uint32_t group;
     uint64_t number;     /* of the operation in its group; of a send the letter's */
-    uint64_t peer_calls; /* recv: its peer had made so many calls and no fitting send; 0: unknown */
-    int32_t peer;        /* world rank; -1: a collective */
+    uint64_t peer_calls; /* recv: its peer had made so many calls and no fitting send; 0: unknown.
+                            From any source: a hash of the calls of all `needs` */
+    int32_t peer;        /* world rank; -1: a collective, or a receive from any source */
     int32_t tag;
     int32_t line;
     uint32_t padding;
-    uint64_t needs[LS__BLOCKED_RANK_WORDS]; /* collective: the ranks that must call it */
+    uint64_t
+        needs[LS__BLOCKED_RANK_WORDS]; /* the ranks that must call it; any source: one of them */
     char group_name[32];
     char file[LS__FILE_MAX];
     char text[LS__TAG_MAX];

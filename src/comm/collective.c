@@ -142,7 +142,8 @@ static ls_status check(const char *what, const ls_group *group, const ls__collec
             group->name, (int)args->dtype);
     }
     const bool rooted = ls__operation_has_root(args->operation) || is_letter(args->operation);
-    if (rooted && (args->root < 0 || args->root >= group->size)) {
+    const bool any = args->operation == LS__OP_RECV && args->root == LS_ANY_SOURCE;
+    if (rooted && !any && (args->root < 0 || args->root >= group->size)) {
         return ls__fail(LS_ERR_INVALID, "%s on group \"%s\": %s %d is no rank of it; use 0 to %d",
                         what, group->name, is_letter(args->operation) ? "peer" : "root", args->root,
                         group->size - 1);

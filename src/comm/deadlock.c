@@ -11,6 +11,8 @@
  *     calls has submitted fewer than s of that group;
  *   - a receive: j with its d calls has no send under way that fits, and i looked at its receive
  *     after j had published this, so none that was under way before fits either;
+ *   - a receive from any source: the same of every other member j at once, so all of them must be
+ *     stuck, each with the calls it had then;
  *   - a send: j with its d calls holds the announcement of this very send and has no receive for
  *     it.
  * Facts stay true, however old the records are that they were read from. A rank is stuck if every
@@ -29,20 +31,11 @@
 
 #include "base/text.h"
 #include "comm/far.h"
-#include "comm/letters.h"
+#include "comm/deadlock.h"
 
-#define PUBLISH_NS 500000000u /* a wait so long is worth telling */
 #define JUDGE_NS 1500000000u  /* after this a circle is looked for: a mismatch was found before */
 #define FREEZE_NS 2000000000u /* a record stays after its circle was found */
 #define NAMED_MAX 4           /* ranks of a circle that are named */
-
-struct ls__deadlock {
-    ls__blocked said, next; /* what this rank has published, and would now */
-    ls__blocked waited;     /* what it waited for when it gave up */
-    uint64_t frozen_until_ns;
-    bool *stuck;        /* [world size] */
-    ls__blocked view[]; /* [world size] */
-};
 
 _Static_assert(LS__BLOCKED_RANK_WORDS * 64 == LS__PROGRAM_RANKS_MAX, "a bit for each rank");
 
@@ -77,212 +70,6 @@ bool ls__blocked_read(const ls__blocked_record *record, ls__blocked *out)
     const uint32_t after = atomic_load_explicit(&record->version, memory_order_relaxed);
     trust_no_count(out);
     return before == after && before % 2 == 0;
-}
-
-static bool has_bit(const uint64_t *words, int bit)
-{
-    return words[bit / 64] >> (bit % 64) & 1;
-}
-
-static void set_bit(uint64_t *words, int bit)
-{
-    words[bit / 64] |= UINT64_C(1) << (bit % 64);
-}
-
-/* ---- what this rank waits for -------------------------------------------------------------- */
-
-static bool is_letter(const ls_work *work)
-{
-    return work->operation == LS__OP_SEND || work->operation == LS__OP_RECV;
-}
-
-/* Whether the operation cannot end here before that member has called it. In shared memory all
- * meet at fence 0; by messages some members of a rooted operation may go ahead. */
-static bool needs_member(const ls_work *work, int member)
-{
-    const ls_group *group = work->group;
-    const bool root = work->descriptor.root == group->rank;
-    if (!group->has_far && work->way != LS__WAY_MESSAGES) {
-        return true;
-    }
-    switch (work->operation) {
-    case LS__OP_BROADCAST:
-    case LS__OP_SCATTER:
-        return !root && member == work->descriptor.root;
-    case LS__OP_REDUCE:
-    case LS__OP_GATHER:
-        return root;
-    case LS__OP_SCAN:
-    case LS__OP_EXSCAN:
-        return member < group->rank;
-    default:
-        return true;
-    }
-}
-
-/* In this copy of the peer's record there is no send under way that this receive would take. */
-static bool sends_nothing(const ls__blocked *peer, const ls_work *recv)
-{
-    const ls_group *group = recv->group;
-    const int me = group->member[group->rank].world_rank;
-    bool none = peer->calls != 0 && peer->sends_cut == 0;
-    for (uint32_t i = 0; i < peer->send_count; i++) {
-        const ls__blocked_letter *send = &peer->send[i];
-        none = none &&
-               !(send->group == group->id && send->peer == me && send->tag == recv->descriptor.tag);
-    }
-    return none;
-}
-
-static void put_letter_wait(ls__comm *comm, const ls_work *work, ls__blocked_wait *to)
-{
-    to->peer = work->group->member[work->descriptor.root].world_rank;
-    to->tag = work->descriptor.tag;
-    if (work->operation == LS__OP_SEND) {
-        to->number = work->letter;
-    } else if (work->stage == LS__RECV_MATCH) {
-        /* In this order; see Note [Why it is never wrong]. `view` was read before the token's
-         * holder looks at the receive, which only the holder changes. */
-        const ls__blocked *peer = &comm->deadlock->view[to->peer];
-        to->peer_calls = sends_nothing(peer, work) ? peer->calls : 0;
-    }
-}
-
-/* False: there is no place for it. */
-static bool put_wait(ls__comm *comm, const ls_work *work, ls__blocked *out)
-{
-    const ls_group *group = work->group;
-    const ls__descriptor *d = &work->descriptor;
-    if (out->wait_count == LS__BLOCKED_WAITS_MAX) {
-        return false;
-    }
-    ls__blocked_wait *to = &out->wait[out->wait_count++];
-    to->operation = (uint8_t)work->operation;
-    to->group = group->id;
-    to->number = d->sequence;
-    to->peer = -1;
-    to->line = d->line;
-    memcpy(to->group_name, group->name, sizeof to->group_name);
-    memcpy(to->file, d->file, sizeof to->file);
-    memcpy(to->text, d->text, sizeof to->text);
-    if (is_letter(work)) {
-        put_letter_wait(comm, work, to);
-        return true;
-    }
-    for (int r = 0; r < group->size; r++) {
-        if (r != group->rank && needs_member(work, r)) {
-            set_bit(to->needs, group->member[r].world_rank);
-        }
-    }
-    return true;
-}
-
-/* lock. All threads of this rank that may call are blocked, and have been for a while. */
-static bool put_threads(ls__comm *comm, uint64_t now_ns, ls__blocked *out)
-{
-    uint32_t threads = 0;
-    LS__LIST_EACH (at, &comm->sleepers) {
-        const ls__sleeper *sleeper = LS__LIST_ITEM(at, ls__sleeper, link);
-        const bool waits =
-            atomic_load_explicit(&sleeper->work->status, memory_order_acquire) == LS_IN_PROGRESS;
-        if (!waits || now_ns < sleeper->since_ns + PUBLISH_NS ||
-            !put_wait(comm, sleeper->work, out)) {
-            return false;
-        }
-        threads++;
-    }
-    return threads > 0 &&
-           threads == atomic_load_explicit(&comm->runtime->attached, memory_order_acquire);
-}
-
-static bool calls_on(const ls_work *work)
-{
-    return work->done != NULL ||
-           atomic_load_explicit(&work->told.state, memory_order_acquire) == LS__TOLD_SET;
-}
-
-/* lock. Operations whose end makes the engine call on: the first of a collective's queue, each
- * letter. */
-static bool put_callbacks(ls__comm *comm, const ls_group *group, ls__blocked *out)
-{
-    const ls__list *letters[] = {&group->mail, &group->letters->sends, &group->letters->recvs};
-    for (int i = 0; i < 3; i++) {
-        LS__LIST_EACH (at, letters[i]) {
-            const ls_work *work = LS__LIST_ITEM(at, ls_work, link);
-            if (calls_on(work) && !put_wait(comm, work, out)) {
-                return false;
-            }
-        }
-    }
-    LS__LIST_EACH (at, &group->queue) {
-        const ls_work *work = LS__LIST_ITEM(at, ls_work, link);
-        if (calls_on(work)) {
-            return put_wait(comm, work, out);
-        }
-    }
-    return true;
-}
-
-static void put_sends(const ls_group *group, const ls__list *works, ls__blocked *out)
-{
-    LS__LIST_EACH (at, works) {
-        const ls_work *work = LS__LIST_ITEM(at, ls_work, link);
-        if (work->operation == LS__OP_SEND && out->send_count < LS__BLOCKED_LETTERS_MAX) {
-            out->send[out->send_count++] =
-                (ls__blocked_letter){.group = group->id,
-                                     .peer = group->member[work->descriptor.root].world_rank,
-                                     .tag = work->descriptor.tag,
-                                     .number = work->letter};
-        } else if (work->operation == LS__OP_SEND) {
-            out->sends_cut = 1;
-        }
-    }
-}
-
-static void put_notes(const ls_group *group, ls__blocked *out)
-{
-    LS__LIST_EACH (at, &group->letters->announced) {
-        const ls__note *note = LS__LIST_ITEM(at, ls__note, link);
-        if (out->note_count < LS__BLOCKED_LETTERS_MAX) {
-            out->note[out->note_count++] =
-                (ls__blocked_letter){.group = group->id,
-                                     .peer = group->member[note->from].world_rank,
-                                     .tag = note->message->descriptor.tag,
-                                     .number = note->message->letter};
-        }
-    }
-}
-
-/* lock */
-static bool put_groups(ls__comm *comm, ls__blocked *out)
-{
-    LS__LIST_EACH (at, &comm->groups) {
-        const ls_group *group = LS__LIST_ITEM(at, ls_group, link);
-        if (!put_callbacks(comm, group, out)) {
-            return false;
-        }
-        put_sends(group, &group->mail, out);
-        put_sends(group, &group->letters->sends, out);
-        put_notes(group, out);
-        if (out->group_count < LS__BLOCKED_GROUPS_MAX) {
-            out->group[out->group_count].group = group->id;
-            out->group[out->group_count++].submitted = group->sequence;
-        }
-    }
-    return true;
-}
-
-static void look_at_self(ls__comm *comm, uint64_t now_ns, ls__blocked *out)
-{
-    memset(out, 0, sizeof *out);
-    ls__lock_take(&comm->lock, comm->env);
-    const bool blocked = put_threads(comm, now_ns, out) && put_groups(comm, out);
-    if (blocked) {
-        out->calls = 1 + atomic_load_explicit(&comm->me->flight_next, memory_order_relaxed);
-    } else {
-        memset(out, 0, sizeof *out);
-    }
-    ls__unlock(&comm->lock, comm->env);
 }
 
 static void publish(ls__comm *comm)
@@ -332,13 +119,32 @@ static bool waits_for(const ls__deadlock *d, int i, const ls__blocked_wait *wait
     case LS__OP_RECV:
         return wait->peer == j && wait->peer_calls == of->calls;
     default:
-        return has_bit(wait->needs, j) && lacks_call(of, wait->group, wait->number);
+        return ls__has_bit(wait->needs, j) && lacks_call(of, wait->group, wait->number);
     }
+}
+
+/* A receive from any source waits for nobody who is not stuck: the first of them; else -1. */
+static int next_of_any(const ls__comm *comm, const ls__blocked_wait *wait)
+{
+    const ls__deadlock *d = comm->deadlock;
+    int first = -1;
+    for (int j = comm->runtime->world_size - 1; j >= 0; j--) {
+        if (ls__has_bit(wait->needs, j)) {
+            first = j;
+            if (!d->stuck[j]) {
+                return -1;
+            }
+        }
+    }
+    return wait->peer_calls == ls__deadlock_calls(d, wait, comm->runtime->world_size) ? first : -1;
 }
 
 /* The first stuck rank that it waits for; -1: none. */
 static int next_stuck(const ls__comm *comm, int i, const ls__blocked_wait *wait)
 {
+    if (ls__blocked_any(wait)) {
+        return next_of_any(comm, wait);
+    }
     for (int j = 0; j < comm->runtime->world_size; j++) {
         if (j != i && comm->deadlock->stuck[j] && waits_for(comm->deadlock, i, wait, j)) {
             return j;
@@ -401,13 +207,13 @@ static int circle_of(const ls__comm *comm, int rank)
 /* "rank 0 waits in all_reduce #3 (bucket 1) on group "a" at train.c:88 (host n1, pid 812)" */
 static void put_rank(const ls__comm *comm, ls__text *to, int rank, const ls__blocked_wait *w)
 {
-    const bool letter = w->peer >= 0;
+    const bool letter = w->peer >= 0 || ls__blocked_any(w);
     char who[128];
     ls__text_add(to, "rank %d waits in %s", rank,
                  w->operation < LS__OP_COUNT ? ls__operation_name((ls__operation)w->operation)
                                              : "an operation");
     if (letter) {
-        ls__text_add(to, " with tag %d", (int)w->tag);
+        ls__text_add(to, "%s with tag %d", ls__blocked_any(w) ? " from any rank" : "", (int)w->tag);
     } else {
         ls__text_add(to, " #%llu", (unsigned long long)w->number);
     }
@@ -550,7 +356,7 @@ static bool ready(ls__comm *comm)
 
 void ls__deadlock_check(ls__comm *comm, uint64_t now_ns)
 {
-    const bool slept = sleeps_since(comm, now_ns, PUBLISH_NS);
+    const bool slept = sleeps_since(comm, now_ns, LS__DEADLOCK_PUBLISH_NS);
     if (comm->runtime->world_size == 1 || (!slept && comm->deadlock == NULL) || !ready(comm)) {
         return;
     }
@@ -560,7 +366,7 @@ void ls__deadlock_check(ls__comm *comm, uint64_t now_ns)
         return;
     }
     read_all(comm);
-    look_at_self(comm, now_ns, &d->next);
+    ls__deadlock_look(comm, now_ns, &d->next);
     publish(comm);
     if (d->said.calls == 0 || heed_others(comm) || !sleeps_since(comm, now_ns, JUDGE_NS)) {
         return;

@@ -216,6 +216,7 @@ struct ls__comm {
     bool verdict_logged;      /* token */
     ls__list orphans;         /* token: messages for groups this rank does not know yet */
     ls__list notes;           /* token: memory for such messages, not in use */
+    int first_peer;           /* token: whose messages are looked at first */
 };
 
 ls__comm *ls__comm_get(const char *what); /* of the current runtime; NULL with the error set */

@@ -14,6 +14,7 @@
 #include "base/planted.h"
 #include "comm/far.h"
 #include "comm/letters.h"
+#include "comm/missing.h"
 
 const char *ls__group_failure(const ls_group *group)
 {
@@ -98,12 +99,6 @@ const char *ls__group_hear(const ls_group *group)
 }
 
 /* ---- taking over -------------------------------------------------------------------------- */
-
-static ls__life life_of(const ls_group *group, int member)
-{
-    return (ls__life)atomic_load_explicit(&group->member[member].record->life,
-                                          memory_order_acquire);
-}
 
 static void end_all(ls__list *works, ls_status status)
 {
@@ -263,182 +258,8 @@ bool ls__comm_look(ls__comm *comm)
 
 /* ---- deadlines and stalls ----------------------------------------------------------------- */
 
-#define NAMED_MAX 3
-
-/* "rank 2 (host …) in the backward pass …" */
-static void describe_missing(const ls_group *group, int member, char *out, size_t bytes)
-{
-    ls__comm_describe(group->comm, group->member[member].world_rank, out, bytes);
-}
-
-/* Those that keep a work waiting. */
-typedef struct missing {
-    int member[NAMED_MAX];
-    int count;
-    const char *what; /* "has not …", said of each */
-} missing;
-
-static bool is_letter(const ls_work *work)
-{
-    return work->operation == LS__OP_SEND || work->operation == LS__OP_RECV;
-}
-
-static uint64_t stamp_of(const ls_group *group, int member, const ls_work *work)
-{
-    return atomic_load_explicit(&ls__post_slot(group, member, work->descriptor.sequence)->stamp,
-                                memory_order_acquire);
-}
-
-static bool has_finished(const ls_group *group, int r, const ls_work *work)
-{
-    return atomic_load_explicit(&group->member[r].control->finished, memory_order_acquire) >=
-           work->descriptor.sequence;
-}
-
-static bool has_called(const ls_group *group, int r, const ls_work *work)
-{
-    return stamp_of(group, r, work) >= ls__stamp(work->descriptor.sequence, 1) ||
-           has_finished(group, r, work);
-}
-
-/* Whether a member has not reached a fence of the operation that this rank has reached. */
-static bool is_behind(const ls_group *group, int r, const ls_work *work)
-{
-    bool behind = stamp_of(group, r, work) < stamp_of(group, group->rank, work) &&
-                  !has_finished(group, r, work);
-    for (int i = 0; work->way == LS__WAY_STAGED && i < LS__SLICE_SLOTS; i++) {
-        const uint64_t own = atomic_load_explicit(&group->own->slice[i], memory_order_relaxed);
-        behind = behind || atomic_load_explicit(&group->member[r].control->slice[i],
-                                                memory_order_acquire) < own;
-    }
-    return behind;
-}
-
-/* Left, dead, silent or (at a closer look, which costs a system call) stopped: others that are
- * missing may well wait for this one. */
-static bool is_unwell(const ls_group *group, int r, bool closely)
-{
-    const ls__comm *comm = group->comm;
-    const ls__member *m = &group->member[r];
-    const ls__life life = life_of(group, r);
-    if (life == LS__LIFE_LEFT || life == LS__LIFE_DEAD) {
-        return true;
-    }
-    return m->far ? comm->far->rank[m->world_rank].silent
-                  : closely && ls__board_stopped(comm->board, comm->env, m->local);
-}
-
-/* Those that have not called it, or are behind; first those that explain the others. */
-static void add_missing(missing *m, const ls_group *group, const ls_work *work, bool all_called,
-                        bool closely)
-{
-    for (int pass = 0; pass < 2; pass++) {
-        for (int r = 0; r < group->size && m->count < NAMED_MAX; r++) {
-            const bool late = all_called ? is_behind(group, r, work) : !has_called(group, r, work);
-            if (r != group->rank && late && is_unwell(group, r, closely) == (pass == 0)) {
-                m->member[m->count++] = r;
-            }
-        }
-    }
-}
-
-/* Messages show nobody to be behind: then who is stopped or silent and has not finished it. */
-static void add_unwell(missing *m, const ls_group *group, const ls_work *work)
-{
-    for (int r = 0; r < group->size && m->count < NAMED_MAX; r++) {
-        if (r != group->rank && !has_finished(group, r, work) && is_unwell(group, r, true)) {
-            m->member[m->count++] = r;
-        }
-    }
-}
-
-/* For a collective those that have not announced it, or, when all have, those that are behind at a
- * fence; for a letter the peer. */
-static missing find_missing(const ls_group *group, const ls_work *work, bool closely)
-{
-    missing m = {.what = "has not called it"};
-    if (is_letter(work)) {
-        m.member[m.count++] = work->descriptor.root;
-        m.what = work->stage == LS__SEND_ANNOUNCE || work->stage == LS__RECV_MATCH ||
-                         work->stage == LS__SEND_WAIT
-                     ? "has not called its side"
-                     : "has called its side but not come through";
-        return m;
-    }
-    add_missing(&m, group, work, false, closely);
-    if (m.count == 0) {
-        m.what = "has called it but not come through";
-        add_missing(&m, group, work, true, closely);
-    }
-    if (m.count == 0 && closely) {
-        add_unwell(&m, group, work);
-    }
-    return m;
-}
-
-/* A receive that waits while its peer has sent something else: the likeliest cause. */
-static void add_other_sends(const ls_group *group, const ls_work *work, char *out, size_t bytes)
-{
-    const size_t used = strlen(out);
-    LS__LIST_EACH (at, &group->letters->announced) {
-        const ls__note *note = LS__LIST_ITEM(at, ls__note, link);
-        const ls__descriptor *d = &note->message->descriptor;
-        if (work->operation == LS__OP_RECV && note->from == work->descriptor.root) {
-            snprintf(out + used, bytes - used,
-                     "; this receive has tag %d, and what rank %d has sent has tag %d (%s[%lld] at "
-                     "%.*s:%d): give both sides the same tag",
-                     (int)work->descriptor.tag, group->member[note->from].world_rank, (int)d->tag,
-                     ls_dtype_name((ls_dtype)d->dtype), (long long)d->count, LS__FILE_MAX, d->file,
-                     (int)d->line);
-            return;
-        }
-    }
-}
-
-/* "rank 2 has not called it: rank 2 (host …) in the backward pass …; rank 3 …" */
-static void waiting_text(const ls_group *group, const ls_work *work, char *out, size_t bytes)
-{
-    const missing m = find_missing(group, work, true);
-    size_t used = 0;
-    snprintf(out, bytes, "all ranks have called it and come as far as this one");
-    for (int i = 0; i < m.count && used < bytes; i++) {
-        char what[512];
-        describe_missing(group, m.member[i], what, sizeof what);
-        const int n = snprintf(out + used, bytes - used, "%srank %d %s: %s", i == 0 ? "" : "; ",
-                               group->member[m.member[i]].world_rank, m.what, what);
-        used += n > 0 ? (size_t)n : 0;
-    }
-    add_other_sends(group, work, out, bytes);
-}
-
-static void fail_deadline(ls_group *group, const ls_work *work, uint64_t now_ns)
-{
-    char text[LS__FAILURE_MAX], operation[256], who[LS__FAILURE_MAX - 320];
-    ls__operation_text(group, &work->descriptor, operation, sizeof operation);
-    waiting_text(group, work, who, sizeof who);
-    snprintf(text, sizeof text, "%s did not finish within %.1f s: %s", operation,
-             (double)(now_ns - work->queued_ns) * 1e-9, who);
-    ls__group_cause(group, LS_ERR_TIMEOUT, text);
-}
-
-/* A stopped process does not come by itself: it is named early, and even after another warning. */
-static bool waits_for_stopped(const ls_group *group, const ls_work *work)
-{
-    const ls__comm *comm = group->comm;
-    const missing m = find_missing(group, work, true);
-    const ls__member *first = m.count > 0 ? &group->member[m.member[0]] : NULL;
-    return first != NULL && !first->far && ls__board_stopped(comm->board, comm->env, first->local);
-}
-
-static void warn_stall(ls_group *group, ls_work *work, uint64_t now_ns)
-{
-    char operation[256], who[LS__FAILURE_MAX];
-    ls__operation_text(group, &work->descriptor, operation, sizeof operation);
-    waiting_text(group, work, who, sizeof who);
-    LS__WARN("%s has waited for %.1f s: %s", operation, (double)(now_ns - work->queued_ns) * 1e-9,
-             who);
-    work->warned = true;
-}
+#define GONE_LEFT "left the job (ls_finalize) without calling it"
+#define GONE_DEAD "ended (unconfirmed: no word from the launcher)"
 
 /* Note [Leaving]
  * A rank may take part in an operation and leave at once, between our look at its announcement and
@@ -448,8 +269,8 @@ static void warn_stall(ls_group *group, ls_work *work, uint64_t now_ns)
  * the rings have been read. */
 static bool came_before_it_left(const ls_group *group, ls_work *work, int r, uint64_t now_ns)
 {
-    if (!is_letter(work)) {
-        return has_called(group, r, work) && !is_behind(group, r, work);
+    if (!ls__is_letter(work)) {
+        return ls__has_called(group, r, work) && !ls__is_behind(group, r, work);
     }
     const bool first_look = work->gone_seen_ns == 0;
     work->gone_seen_ns = now_ns;
@@ -477,25 +298,55 @@ static bool is_gone(const ls_group *group, ls_work *work, int r, uint64_t now_ns
     return dead && now_ns - work->gone_seen_ns > LS__GRACE_NS;
 }
 
+static void tell_gone(ls_group *group, const ls_work *work, int r, const char *what)
+{
+    char text[LS__FAILURE_MAX], operation[256];
+    if (ls__deadlock_left(group->comm, group->member[r].world_rank, text, sizeof text)) {
+        ls__group_cause(group, LS_ERR_MISMATCH, text);
+        return;
+    }
+    ls__operation_text(group, &work->descriptor, operation, sizeof operation);
+    snprintf(text, sizeof text, "%s cannot finish: rank %d has %s", operation,
+             group->member[r].world_rank, what);
+    ls__group_cause_by(group, LS_ERR_PEER, text, group->member[r].world_rank);
+}
+
+/* A receive from any source is lost when one has died, or all others have left. */
+static bool senders_gone(ls_group *group, ls_work *work, uint64_t now_ns)
+{
+    int left = 0, last = -1;
+    for (int r = 0; r < group->size; r++) {
+        const ls__life life = ls__life_of(group, r);
+        if (r == group->rank) {
+            continue;
+        }
+        if (life == LS__LIFE_LEFT) {
+            left++;
+            last = r;
+        } else if (is_gone(group, work, r, now_ns, life)) {
+            tell_gone(group, work, r, GONE_DEAD);
+            return true;
+        }
+    }
+    if (left == 0 || left < group->size - 1 || !is_gone(group, work, last, now_ns, LS__LIFE_LEFT)) {
+        return false;
+    }
+    tell_gone(group, work, last, "left the job (ls_finalize), the last of those who could send it");
+    return true;
+}
+
 /* A member that is missing and cannot come any more. */
 static bool member_gone(ls_group *group, ls_work *work, uint64_t now_ns)
 {
-    const missing m = find_missing(group, work, false);
+    if (ls__takes_any(work)) {
+        return senders_gone(group, work, now_ns);
+    }
+    const ls__missing m = ls__missing_find(group, work, false);
     for (int i = 0; i < m.count; i++) {
         const int r = m.member[i];
-        const ls__life life = life_of(group, r);
+        const ls__life life = ls__life_of(group, r);
         if (is_gone(group, work, r, now_ns, life)) {
-            char text[LS__FAILURE_MAX], operation[256];
-            if (ls__deadlock_left(group->comm, group->member[r].world_rank, text, sizeof text)) {
-                ls__group_cause(group, LS_ERR_MISMATCH, text);
-                return true;
-            }
-            ls__operation_text(group, &work->descriptor, operation, sizeof operation);
-            snprintf(text, sizeof text, "%s cannot finish: rank %d has %s", operation,
-                     group->member[r].world_rank,
-                     life == LS__LIFE_LEFT ? "left the job (ls_finalize) without calling it"
-                                           : "ended (unconfirmed: no word from the launcher)");
-            ls__group_cause_by(group, LS_ERR_PEER, text, group->member[r].world_rank);
+            tell_gone(group, work, r, life == LS__LIFE_LEFT ? GONE_LEFT : GONE_DEAD);
             return true;
         }
     }
@@ -510,22 +361,22 @@ static bool check_work(ls_group *group, ls_work *work, uint64_t now_ns)
         ls__far_post(group, work->descriptor.sequence);
         work->announced = true;
     }
-    if (age > LS__STALL_NS && !is_letter(work) && ls__mismatch_check(group, work)) {
+    if (age > LS__STALL_NS && !ls__is_letter(work) && ls__mismatch_check(group, work)) {
         return true;
     }
     if (member_gone(group, work, now_ns)) {
         return true;
     }
     if (now_ns >= work->deadline_ns && !LS__PLANTED(DEADLINE)) {
-        fail_deadline(group, work, now_ns);
+        ls__missing_fail(group, work, now_ns);
         return true;
     }
-    if (age > LS__STALL_NS && !work->told_stopped && waits_for_stopped(group, work)) {
+    if (age > LS__STALL_NS && !work->told_stopped && ls__missing_stopped(group, work)) {
         work->told_stopped = true;
-        warn_stall(group, work, now_ns);
+        ls__missing_warn(group, work, now_ns);
     }
     if (age > LS__WARN_NS && !work->warned) {
-        warn_stall(group, work, now_ns);
+        ls__missing_warn(group, work, now_ns);
     }
     return false;
 }

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#define MESSAGES_PER_PEER 64
 #define NOTE_ROOM_MIN ((size_t)512)
 #define NOTE_ROOM_LARGE ((size_t)16 << 10) /* from here on in steps of this */
 
@@ -268,6 +269,7 @@ static void tell_letter_mismatch(const ls_work *recv, int from, const ls__descri
 static void match(ls_work *recv, int from, const ls__message *message)
 {
     const ls__descriptor *sent = &message->descriptor;
+    recv->descriptor.root = from; /* whom LS_ANY_SOURCE has got */
     if (sent->count != recv->count || sent->dtype != recv->descriptor.dtype ||
         message->total != bytes_of(recv)) {
         tell_letter_mismatch(recv, from, sent);
@@ -283,8 +285,8 @@ static void match(ls_work *recv, int from, const ls__message *message)
 
 static bool wants(const ls_work *recv, int from, int tag)
 {
-    return recv->stage == LS__RECV_MATCH && recv->descriptor.root == from &&
-           recv->descriptor.tag == tag;
+    const bool fits = recv->descriptor.root == from || recv->descriptor.root == LS_ANY_SOURCE;
+    return recv->stage == LS__RECV_MATCH && fits && recv->descriptor.tag == tag;
 }
 
 /* False: no memory to keep it, so it stays where it is for now. */
@@ -443,15 +445,23 @@ static bool take_orphans(ls__comm *comm)
     return moved;
 }
 
+/* Of each peer a bounded number, beginning with another one each time: a receive from any source
+ * finds them in turn, however much one of them sends. */
 static bool take_arrived(ls__comm *comm)
 {
     ls__transport *t = comm->transport;
     bool moved = !ls__list_empty(&comm->orphans) && take_orphans(comm);
-    for (int peer = 0; peer < comm->runtime->world_size; peer++) {
+    const int size = comm->runtime->world_size;
+    const int first = comm->first_peer;
+    comm->first_peer = first + 1 < size ? first + 1 : 0;
+    for (int i = 0; i < size; i++) {
+        const int peer = first + i < size ? first + i : first + i - size;
         const void *payload = NULL;
         const ls__message *message = t->peek(t, peer, &payload);
-        while (message != NULL &&
-               (message->bytes > t->payload_max(t, peer) || take(comm, peer, message, payload))) {
+        for (int taken = 0;
+             message != NULL && taken < MESSAGES_PER_PEER &&
+             (message->bytes > t->payload_max(t, peer) || take(comm, peer, message, payload));
+             taken++) {
             t->release(t, peer);
             moved = true;
             message = t->peek(t, peer, &payload);
