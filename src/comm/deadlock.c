@@ -30,8 +30,8 @@
 #include <string.h>
 
 #include "base/text.h"
-#include "comm/far.h"
 #include "comm/deadlock.h"
+#include "comm/far.h"
 
 #define JUDGE_NS 1500000000u  /* after this a circle is looked for: a mismatch was found before */
 #define FREEZE_NS 2000000000u /* a record stays after its circle was found */

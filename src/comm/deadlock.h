@@ -19,18 +19,15 @@ static inline bool ls__has_bit(const uint64_t *words, int bit)
     return words[bit / 64] >> (bit % 64) & 1;
 }
 
-
 static inline void ls__set_bit(uint64_t *words, int bit)
 {
     words[bit / 64] |= UINT64_C(1) << (bit % 64);
 }
 
-
 static inline bool ls__blocked_any(const ls__blocked_wait *wait)
 {
     return wait->operation == LS__OP_RECV && wait->peer < 0;
 }
-
 
 /* One number for the calls of all ranks that a wait needs, of which each only grows: equal numbers,
  * equal calls (but for once in 2^64). */

@@ -18,7 +18,6 @@ uint64_t ls__deadlock_calls(const ls__deadlock *d, const ls__blocked_wait *wait,
     return hash | 1;
 }
 
-
 static bool is_letter(const ls_work *work)
 {
     return work->operation == LS__OP_SEND || work->operation == LS__OP_RECV;

@@ -14,9 +14,6 @@ ls__life ls__life_of(const ls_group *group, int member)
                                           memory_order_acquire);
 }
 
-
-
-
 /* "rank 2 (host …) in the backward pass …" */
 static void describe_missing(const ls_group *group, int member, char *out, size_t bytes)
 {
@@ -74,7 +71,8 @@ static void add_missing(ls__missing *m, const ls_group *group, const ls_work *wo
 {
     for (int pass = 0; pass < 2; pass++) {
         for (int r = 0; r < group->size && m->count < LS__MISSING_NAMED; r++) {
-            const bool late = all_called ? ls__is_behind(group, r, work) : !ls__has_called(group, r, work);
+            const bool late =
+                all_called ? ls__is_behind(group, r, work) : !ls__has_called(group, r, work);
             if (r != group->rank && late && is_unwell(group, r, closely) == (pass == 0)) {
                 m->member[m->count++] = r;
             }
