@@ -16,7 +16,7 @@ static bool fits(double buffers, uint64_t bytes, const ls__bench_row *row, int r
 static bool costs(const ls__algorithm *algorithm, ls__memory memory, int rank, int ranks,
                   ls__program_cost *cost)
 {
-    const ls__program_spec spec = {algorithm->operation, memory, rank, ranks, 0, false};
+    const ls__program_spec spec = {algorithm->operation, memory, rank, ranks, 0, false, NULL};
     ls__program *program = NULL;
     if (algorithm->generate(&spec, ls__env_posix(), &program) != LS_OK) {
         return false;

@@ -84,14 +84,15 @@ typedef struct ls_collective_options {
     /* NULL: chosen among those that keep the association of sums. Or its name: "direct" for all,
      * "one_shot" for reductions of little data, "ring";
      *   all_reduce      "recursive_doubling", "halving_doubling", "root", "full_exchange",
-     *                   "tree_stages"
-     *   reduce_scatter  "recursive_halving"
+     *                   "tree_stages", "double_tree", "hierarchical"
+     *   reduce_scatter  "recursive_halving", "pairwise"
      *   all_gather      "recursive_doubling", "bruck"
      *   all_to_all      "pairwise", "bruck"; scans: "recursive_doubling"
      *   broadcast       "binomial", "scatter_all_gather", "chain"
      *   reduce, gather, scatter  "binomial"
-     * Ranks must agree. Sums by "ring" have the same bytes on every rank, but not those of the
-     * other algorithms; LS_ERR_INVALID names what an operation has. */
+     * Ranks must agree. Sums by "ring", "double_tree" and, where hosts have different numbers of
+     * ranks, "hierarchical" have the same bytes on every rank, but not those of the other
+     * algorithms; LS_ERR_INVALID names what an operation has. Costs: docs/algorithms.md. */
     const char *algorithm;
 } ls_collective_options;
 #define LS_DEFAULTS_ls_collective_options

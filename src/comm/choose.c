@@ -64,14 +64,25 @@ static size_t index_of(const ls_group *group, const ls_work *work, ls__way way)
     return (size_t)kind * (size_t)group->size + (size_t)root;
 }
 
+/* Which members share a host; NULL: all do. */
+static const int *hosts_of(const ls_group *group, int *host)
+{
+    for (int r = 0; r < group->size && group->has_far; r++) {
+        host[r] = ls__far_host(group->comm, group->member[r].world_rank);
+    }
+    return group->has_far ? host : NULL;
+}
+
 static const ls__program *generate(ls_group *group, const ls_work *work, ls__way way)
 {
+    int host[LS__PROGRAM_RANKS_MAX];
     const ls__program_spec spec = {.operation = work->operation,
                                    .memory = memory_of(way),
                                    .rank = group->rank,
                                    .size = group->size,
                                    .root = work->descriptor.root,
-                                   .in_place = in_place(work)};
+                                   .in_place = in_place(work),
+                                   .host = hosts_of(group, host)};
     const ls__algorithm *algorithm = named(group, work);
     algorithm = algorithm != NULL ? algorithm : default_of(work->operation, way);
     if (algorithm == NULL) {

@@ -37,6 +37,7 @@ typedef struct ls__far_rank {
     unsigned char *mirror;  /* heap header and the world's control block */
     ls__board_rank *record; /* of its board */
     char host[64];
+    int first;                   /* the lowest rank of its host */
     ls__list waiting;            /* notes that found no room yet */
     uint64_t broken_ns, left_ns; /* since when; 0: not */
     bool silent, given_up, bye_seen;
@@ -56,6 +57,8 @@ struct ls__far {
 ls_status ls__far_open(ls__comm *comm);
 /* Connects, and makes comm->transport, which takes `host` over. */
 ls_status ls__far_connect(ls__comm *comm, ls__transport *host);
+/* The lowest rank on the host of a rank, near or far: the same number on all ranks. */
+int ls__far_host(const ls__comm *comm, int world_rank);
 void ls__far_say_bye(ls__comm *comm);
 void ls__far_leave(ls__comm *comm); /* says BYE; any thread without the token */
 void ls__far_close(ls__comm *comm);

@@ -171,11 +171,25 @@ void ls__far_sleep(ls__comm *comm, uint32_t bell, uint64_t deadline_ns)
 
 /* ---- connecting --------------------------------------------------------------------------- */
 
+static int first_here(const ls__comm *comm)
+{
+    int rank = 0;
+    while (comm->far->is[rank]) {
+        rank++;
+    }
+    return rank;
+}
+
+int ls__far_host(const ls__comm *comm, int world_rank)
+{
+    return comm->far->is[world_rank] ? comm->far->rank[world_rank].first : first_here(comm);
+}
+
 static void learn(void *arg, int peer, const char *about)
 {
     ls__far_rank *rank = &((ls__comm *)arg)->far->rank[peer];
     int pid = 0;
-    if (sscanf(about, "%d %63s", &pid, rank->host) == 2) {
+    if (sscanf(about, "%d %d %63s", &pid, &rank->first, rank->host) == 3) {
         atomic_store_explicit(&rank->record->pid, pid, memory_order_relaxed);
     }
 }
@@ -185,7 +199,8 @@ ls_status ls__far_connect(ls__comm *comm, ls__transport *host)
     const ls__boot *boot = &comm->boot;
     const bool inside = boot->address[0] == '\0'; /* pretended hosts: nothing leaves this one */
     char about[96], config[LS__CONFIG_MAX];
-    snprintf(about, sizeof about, "%d %.63s", comm->runtime->pid, comm->board->host);
+    snprintf(about, sizeof about, "%d %d %.63s", comm->runtime->pid, first_here(comm),
+             comm->board->host);
     ls__comm_config(comm, config, sizeof config);
     const ls__tcp_spec spec = {
         .link = {.env = comm->env,

@@ -20,7 +20,8 @@ extern const ls__algorithm ls__scan_direct, ls__scan_doubling;
 extern const ls__algorithm ls__exscan_direct, ls__exscan_doubling;
 extern const ls__algorithm ls__all_reduce_root, ls__all_reduce_full_exchange;
 extern const ls__algorithm ls__all_reduce_halving, ls__reduce_scatter_halving;
-extern const ls__algorithm ls__all_reduce_tree_stages;
+extern const ls__algorithm ls__all_reduce_tree_stages, ls__all_reduce_double_tree;
+extern const ls__algorithm ls__all_reduce_hierarchical, ls__reduce_scatter_pairwise;
 extern const ls__algorithm ls__all_gather_doubling, ls__all_gather_bruck;
 extern const ls__algorithm ls__reduce_binomial, ls__gather_binomial, ls__scatter_binomial;
 extern const ls__algorithm ls__broadcast_scatter_gather, ls__broadcast_chain;
@@ -133,8 +134,18 @@ static inline ls__ref ls__halving_sum(const ls__program_spec *spec, int chunk)
     return ls__ref_scratch(spec, spec->size, chunk, chunk);
 }
 
-/* tree.c: rank 0 ends with the sum of all INPUT in slot 0 of its SCRATCH, lane 0. Sets chunks (1),
- * scratch (2) and wide. Exact. */
-void ls__emit_tree(ls__builder *b, const ls__program_spec *spec);
+/* Some of the ranks, among them this one at `place`. */
+typedef struct ls__team {
+    int16_t rank[LS__PROGRAM_RANKS_MAX];
+    int size, place;
+} ls__team;
+void ls__team_of_all(const ls__program_spec *spec, ls__team *team);
+/* tree.c: the first of the team ends with the sum of all INPUT in slot 0 of its SCRATCH, on lane 0.
+ * Sets chunks (1), scratch (2) and wide. Returns this rank's last step. */
+int ls__emit_team_tree(ls__builder *b, const ls__program_spec *spec, const ls__team *team);
+void ls__emit_tree(ls__builder *b, const ls__program_spec *spec); /* of all */
+/* climb.c: slot 0 of SCRATCH of every member, made by step `last` of lane 0, becomes their sum;
+ * slot 1 is used. */
+void ls__emit_climb(ls__builder *b, const ls__program_spec *spec, const ls__team *team, int last);
 
 #endif

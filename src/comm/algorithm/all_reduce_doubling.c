@@ -18,74 +18,17 @@
  */
 #include "comm/algorithm/algorithm.h"
 
-typedef struct climb {
-    ls__builder *b;
-    const ls__program_spec *spec;
-    ls__ref sum, other; /* SCRATCH: mine, the peer's */
-    int last;           /* of lane 0 */
-} climb;
-
-/* The lower rank sends on lane 0, the higher on lane 1, so both flow at once. */
-static void emit_exchange(climb *c, int peer)
-{
-    ls__builder *b = c->b;
-    const bool lower = c->spec->rank < peer;
-    int second = 0;
-    if (lower) {
-        (void)ls__builder_send(b, 0, c->sum, peer);
-        second = ls__builder_recv(b, 1, c->other, peer);
-    } else {
-        (void)ls__builder_recv(b, 0, c->other, peer);
-        second = ls__builder_send(b, 1, c->sum, peer);
-    }
-    ls__builder_after(b, 1, 0, c->last);
-    const ls__ref left = lower ? c->sum : c->other, right = lower ? c->other : c->sum;
-    c->last = ls__builder_reduce(b, 0, &c->sum, 1, (ls__ref[]){left, right}, 2);
-    ls__builder_after(b, 0, 1, second);
-}
-
-/* Of the ranks first … first+count-1 the first `have` hand the sum to the others. */
-static void emit_spread(climb *c, int first, int have, int count)
-{
-    const int i = c->spec->rank - first;
-    for (; have < count; have *= 2) {
-        if (i < have && i + have < count) {
-            c->last = ls__builder_send(c->b, 0, c->sum, first + i + have);
-        } else if (i >= have && i < 2 * have) {
-            c->last = ls__builder_recv(c->b, 0, c->sum, first + i - have);
-        }
-    }
-}
-
-static void emit_level(climb *c, int d)
-{
-    const int n = c->spec->size, me = c->spec->rank;
-    const int first = me - me % (2 * d), middle = first + d;
-    if (middle >= n) {
-        return; /* this subtree has no right half */
-    }
-    const int right = n - middle < d ? n - middle : d;
-    const int i = me < middle ? me - first : me - middle;
-    if (i < right) {
-        emit_exchange(c, me < middle ? middle + i : first + i);
-    }
-    if (me < middle) {
-        emit_spread(c, first, right, d);
-    }
-}
-
 static void emit(ls__builder *b, const ls__program_spec *spec)
 {
     const ls__ref in = ls__ref_of(LS__BUFFER_INPUT, spec->rank, 0);
     const ls__ref out = ls__ref_of(LS__BUFFER_OUTPUT, spec->rank, 0);
     ls__builder_chunks(b, 1, 2);
     ls__builder_wide(b);
-    climb c = {b, spec, ls__ref_scratch(spec, 1, 0, 0), ls__ref_scratch(spec, 1, 1, 0), 0};
-    c.last = ls__builder_copy(b, 0, c.sum, in);
-    for (int d = 1; d < spec->size; d *= 2) {
-        emit_level(&c, d);
-    }
-    (void)ls__builder_reduce(b, 0, &out, 1, &c.sum, 1); /* divides and rounds */
+    const ls__ref sum = ls__ref_scratch(spec, 1, 0, 0);
+    ls__team all;
+    ls__team_of_all(spec, &all);
+    ls__emit_climb(b, spec, &all, ls__builder_copy(b, 0, sum, in));
+    (void)ls__builder_reduce(b, 0, &out, 1, &sum, 1); /* divides and rounds */
 }
 
 static ls_status generate(const ls__program_spec *spec, const ls__env *env, ls__program **out)

@@ -194,7 +194,8 @@ typedef struct ls__program_spec {
     ls__operation operation;
     ls__memory memory;
     int rank, size, root;
-    bool in_place; /* INPUT is OUTPUT on this rank; a hint, of which peers do not know */
+    bool in_place;   /* INPUT is OUTPUT on this rank; a hint, of which peers do not know */
+    const int *host; /* [size] equal for ranks that share one; NULL: all do. Borrowed */
 } ls__program_spec;
 
 #define LS__IN_MESSAGES (1u << LS__MEMORY_MESSAGES)
@@ -207,7 +208,7 @@ typedef struct ls__program_spec {
 typedef struct ls__algorithm {
     const char *name;
     ls__operation operation;
-    bool exact;
+    bool exact;        /* whatever the hosts are; programs may be where it is not */
     unsigned memories; /* LS__IN_…: what it runs in */
     ls_status (*generate)(const ls__program_spec *spec, const ls__env *env, ls__program **out);
 } ls__algorithm;

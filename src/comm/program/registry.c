@@ -42,6 +42,9 @@ static const ls__algorithm *const algorithms[] = {
     &ls__scatter_binomial,
     &ls__broadcast_scatter_gather,
     &ls__broadcast_chain,
+    &ls__all_reduce_double_tree,
+    &ls__all_reduce_hierarchical,
+    &ls__reduce_scatter_pairwise,
 };
 
 const ls__algorithm *const *ls__algorithms(int *count)

@@ -284,7 +284,7 @@ TEST(checker_rejects_all_to_all_in_place_that_receives_over_what_is_still_to_be_
     for (int i = 0; i < 2; i++) {
         planted p = {.size = 5};
         CHECK(generate_bound(find(LS__OP_ALL_TO_ALL, names[i]), LS__MEMORY_MESSAGES, 5, 0,
-                             UINT64_MAX, p.programs));
+                             UINT64_MAX, NULL, p.programs));
         CHECK_OK(ls__program_check(p.programs, 5, 0));
         ls__ref *place = dst_of(&p, 1, step_of(&p, 1, LS__STEP_RECV, 0), 0);
         *place = (ls__ref){LS__BUFFER_OUTPUT, 1, place->chunk / 5};

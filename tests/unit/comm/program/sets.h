@@ -23,11 +23,12 @@ static inline void free_all(ls__program **programs, int size)
 /* false when the algorithm does not run in this kind of memory; in place on the ranks whose bit
  * (modulo 64) is set. */
 static inline bool generate_bound(const ls__algorithm *algorithm, ls__memory memory, int size,
-                                  int root, uint64_t in_place, ls__program **programs)
+                                  int root, uint64_t in_place, const int *host,
+                                  ls__program **programs)
 {
     for (int r = 0; r < size; r++) {
         const ls__program_spec spec = {
-            algorithm->operation, memory, r, size, root, ((in_place >> (r % 64)) & 1) != 0};
+            algorithm->operation, memory, r, size, root, ((in_place >> (r % 64)) & 1) != 0, host};
         const ls_status status = algorithm->generate(&spec, ls__env_posix(), &programs[r]);
         if (status == LS_ERR_UNSUPPORTED && r == 0) {
             return false;
@@ -40,7 +41,7 @@ static inline bool generate_bound(const ls__algorithm *algorithm, ls__memory mem
 static inline bool generate(const ls__algorithm *algorithm, ls__memory memory, int size, int root,
                             ls__program **programs)
 {
-    return generate_bound(algorithm, memory, size, root, 0, programs);
+    return generate_bound(algorithm, memory, size, root, 0, NULL, programs);
 }
 
 static inline const ls__algorithm *find(ls__operation operation, const char *name)
