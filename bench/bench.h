@@ -6,6 +6,8 @@
  *     operation.c  what can be timed      data.c    operands, and what must come out
  *     floor.c      which of floor_loop.c's variants runs
  *     which.c      the algorithm that ran
+ *     forms.c      closed forms           page.c    docs/algorithms.md, counted
+ *     cost_table.c the lectures' table
  */
 #ifndef LS_BENCH_H
 #define LS_BENCH_H
@@ -59,6 +61,10 @@ typedef struct ls__bench_operation {
     double (*bus_factor)(int ranks); /* nccl-tests' busbw = algbw times this */
     ls_status (*call)(const ls__bench_call *call);
 } ls__bench_operation;
+
+/* Print, and return an exit status. The first has the arguments behind "cost-table". */
+int ls__bench_cost_table(int argc, char **argv);
+int ls__bench_page(void);
 
 /* NULL when there is none of that name ("all-reduce", "all_reduce"). */
 const ls__bench_operation *ls__bench_operation_find(const char *name);

@@ -96,6 +96,12 @@ int cmd_bench(int argc, char **argv)
 {
     ls__bench_options options;
     bool done = false;
+    if (argc > 1 && strcmp(argv[1], "cost-table") == 0) {
+        return ls__bench_cost_table(argc - 2, argv + 2);
+    }
+    if (argc == 2 && strcmp(argv[1], "algorithms") == 0) {
+        return ls__bench_page();
+    }
     const int status = ls__bench_parse(argc - 1, argv + 1, &options, &done);
     if (status != 0 || done) {
         return status;

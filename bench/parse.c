@@ -11,6 +11,9 @@
 
 static const char help[] =
     "usage: lockstep bench OPERATION [options]\n"
+    "       lockstep bench cost-table [-n K]   the lectures' table of steps and bandwidths, "
+    "counted\n"
+    "       lockstep bench algorithms          docs/algorithms.md: all algorithms, counted\n"
     "\n"
     "Times one operation on ranks of this host, size after size, and checks every result.\n"
     "OPERATION: all-reduce, all-gather, reduce-scatter, broadcast, all-to-all, sendrecv (a\n"

@@ -23,6 +23,7 @@ SILENT_FILES = (
     "bench/kernels.c",    # a table of measurements
     "bench/report.c",
     "bench/network.c",    # speaks to its script
+    "bench/cost_table.c", "bench/forms.c", "bench/page.c",  # tables; tests/docs/test_algorithms.py reads them
     "bench/peers/",       # programs that answer compare.py
 )
 TOKEN = re.compile(r'''/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|[A-Za-z_]\w*|\S''',

@@ -263,6 +263,25 @@ void ls__program_cost_count(const ls__program *program, ls__program_cost *out);
 /* The longest chain of dependent messages through all ranks' programs (messages only); -1 without
  * memory or when they deadlock. */
 int ls__programs_steps(ls__program *const *programs, int size);
+/* The same, and tells of every message: the SEND step of the program of its sender, and as which
+ * step of the whole it travels, from 1. */
+typedef void (*ls__message_fn)(void *arg, const ls__program *sender, const ls__step *send,
+                               int step);
+int ls__programs_walk(ls__program *const *programs, int size, ls__message_fn message, void *arg);
+
+#define LS__TOTALS_STEPS_MAX 256 /* a chain or ring of 64 ranks has 126 */
+
+typedef struct ls__program_totals { /* of all ranks' programs by messages, in full buffers */
+    int steps, messages;
+    double rank;        /* most that one rank sends, or receives */
+    double link;        /* most that one rank sends to one other */
+    double total, wide; /* all; of it in the accumulation dtype */
+    struct {
+        double rank, total; /* of one step */
+    } step[LS__TOTALS_STEPS_MAX];
+} ls__program_totals;
+/* LS_ERR_LIMIT for more ranks or steps than are counted, LS_ERR_MEMORY. */
+ls_status ls__programs_count(ls__program *const *programs, int size, ls__program_totals *out);
 
 /* One step a line, for people: "lane 0: peer_reduce output[*].2 = input[0].2 + input[1].2 …". */
 ls_status ls__program_print(const ls__program *program, char *out, size_t bytes);

@@ -18,6 +18,9 @@ typedef struct walk {
     post *posts; /* [size * size * LANES_MAX] */
     int **cell;  /* [size][cells of the rank] */
     int *next;   /* [size * LANES_MAX] */
+    int *heard;  /* [size]: BARRIER's messages are empty: each follows all that has come */
+    ls__message_fn message;
+    void *arg;
 } walk;
 
 static int *cell_of(const walk *w, const ls__program *p, ls__ref ref)
@@ -46,10 +49,13 @@ static int deepest_source(const walk *w, const ls__program *p, const ls__step *s
 /* Runs a step; false when its message has not come. */
 static bool visit(walk *w, const ls__program *p, const ls__step *step)
 {
-    int depth = deepest_source(w, p, step);
+    int depth = p->operation == LS__OP_BARRIER ? w->heard[p->rank] : deepest_source(w, p, step);
     if (step->kind == LS__STEP_SEND) {
         post *to = post_of(w, p->rank, step->peer, step->lane);
         to->depth[to->sent++] = depth + 1;
+        if (w->message != NULL) {
+            w->message(w->arg, p, step, depth + 1);
+        }
     } else if (step->kind == LS__STEP_RECV || step->kind == LS__STEP_RECV_REDUCE) {
         post *from = post_of(w, step->peer, p->rank, step->lane);
         if (from->taken == from->sent) {
@@ -59,6 +65,7 @@ static bool visit(walk *w, const ls__program *p, const ls__step *step)
             step->kind == LS__STEP_RECV_REDUCE ? *cell_of(w, p, p->refs[step->first_dst]) : 0;
         depth = from->depth[from->taken++];
         depth = own > depth ? own : depth;
+        w->heard[p->rank] = depth > w->heard[p->rank] ? depth : w->heard[p->rank];
     }
     for (int i = 0; i < step->dst_count; i++) {
         *cell_of(w, p, p->refs[step->first_dst + i]) = depth;
@@ -122,14 +129,15 @@ static bool all_done(const walk *w)
     return true;
 }
 
-int ls__programs_steps(ls__program *const *programs, int size)
+int ls__programs_walk(ls__program *const *programs, int size, ls__message_fn message, void *arg)
 {
-    walk w = {.programs = programs, .size = size};
+    walk w = {.programs = programs, .size = size, .message = message, .arg = arg};
     const size_t ranks = (size_t)size;
     ls__arena_init(&w.arena, programs[0]->env, (size_t)1 << 16);
     w.posts = take(&w, ranks * ranks * LS__PROGRAM_LANES_MAX, sizeof *w.posts);
     w.cell = take(&w, ranks, sizeof *w.cell);
     w.next = take(&w, ranks * LS__PROGRAM_LANES_MAX, sizeof *w.next);
+    w.heard = take(&w, ranks, sizeof *w.heard);
     for (int r = 0; r < size && !w.failed; r++) {
         set_up_rank(&w, programs[r]);
     }
@@ -142,4 +150,9 @@ int ls__programs_steps(ls__program *const *programs, int size)
     const int steps = !w.failed && all_done(&w) ? w.deepest : -1;
     ls__arena_fini(&w.arena);
     return steps;
+}
+
+int ls__programs_steps(ls__program *const *programs, int size)
+{
+    return ls__programs_walk(programs, size, NULL, NULL);
 }
