@@ -37,7 +37,7 @@ LS_API int ls_group_rank(const ls_group *group); /* this process' rank in the gr
 LS_API int ls_group_size(const ls_group *group);
 LS_API const char *ls_group_name(const ls_group *group);
 
-/* Makes a group of parent ranks[0..count-1], in that order (MPI_Comm_create_group, new_group).
+/* Makes a group of parent ranks[0..count-1], in that order (MPI_Comm_create, new_group).
  * Collective over the *parent*; ranks outside get *out = NULL. ranks NULL duplicates the parent
  * (MPI_Comm_dup): the same ranks, whose operations neither wait for nor fail the parent's.
  * `name` appears in reports (copied; NULL: numbered). Returns new; free with ls_group_free. */
@@ -56,6 +56,12 @@ LS_API ls_status ls_group_split(ls_group *parent, int color, int key, const char
  * lanes and memory of its own (a channel). Results do not change by a bit. For operations that are
  * started later; the default is 1, or LOCKSTEP_CHANNELS. Collective: all ranks give the same. */
 LS_API ls_status ls_group_set_channels(ls_group *group, int channels);
+
+/* As ls_group_new, but collective over those ranks only, of which this must be one; others do not
+ * call it (MPI_Comm_create_group; new_group with use_local_synchronization). Costs two messages a
+ * rank through the first. */
+LS_API ls_status ls_group_new_among(ls_group *parent, const int *ranks, int count, const char *name,
+                                    ls_group **out);
 
 /* Frees the group after its operations ended. Collective. NULL is allowed. */
 LS_API ls_status ls_group_free(ls_group *group);
@@ -272,6 +278,7 @@ LS_API ls_status ls_group_counters(const ls_group *group, ls_counters *out);
 #define ls_recv(...) LS_AT(ls_recv(__VA_ARGS__))
 #define ls_recv_any(...) LS_AT(ls_recv_any(__VA_ARGS__))
 #define ls_group_new(...) LS_AT(ls_group_new(__VA_ARGS__))
+#define ls_group_new_among(...) LS_AT(ls_group_new_among(__VA_ARGS__))
 #define ls_group_split(...) LS_AT(ls_group_split(__VA_ARGS__))
 #define ls_group_set_channels(...) LS_AT(ls_group_set_channels(__VA_ARGS__))
 #define ls_broadcast_bytes(...) LS_AT(ls_broadcast_bytes(__VA_ARGS__))

@@ -174,7 +174,7 @@ static ls_status check(const char *what, const ls_group *group, const ls__collec
 /* ---- describing --------------------------------------------------------------------------- */
 
 /* FNV-1a */
-static uint64_t hash_of(const char *text)
+uint64_t ls__tag_hash(const char *text)
 {
     uint64_t hash = 0xcbf29ce484222325u;
     for (; *text != '\0'; text++) {
@@ -232,7 +232,7 @@ static void describe(ls_group *group, const ls__collective *args,
     d->count = args->count;
     d->root = ls__operation_has_root(args->operation) || letter ? args->root : 0;
     d->tag = letter ? args->own_tag ? OWN_TAG : args->tag : 0;
-    d->tag_hash = options->tag != NULL ? hash_of(options->tag) : 0;
+    d->tag_hash = options->tag != NULL ? ls__tag_hash(options->tag) : 0;
     d->divisor = options->divisor;
     d->memory = registered(group, args, d) ? LS__MEMORY_REGISTERED : LS__MEMORY_STAGED;
     d->line = ls__self.line;

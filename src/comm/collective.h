@@ -61,4 +61,6 @@ void ls__group_tell_board(ls_group *group, ls_status status, const char *text);
 /* The text with which `group` failed, for the status `done` was given; "" while it has not. */
 const char *ls__group_failure(const ls_group *group);
 
+uint64_t ls__tag_hash(const char *text); /* as descriptors carry it */
+
 #endif

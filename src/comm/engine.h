@@ -365,8 +365,16 @@ typedef struct ls__founding {
     const char *name; /* NULL: numbered */
     const char *tag;  /* what all ranks of the parent must agree on; NULL: name and ranks. With one
                          the ranks may make different groups, each of its own ranks, or none */
+    bool among;       /* collective over these ranks only */
 } ls__founding;
 ls_status ls__group_found(ls_group *parent, const ls__founding *founding, ls_group **out);
+typedef struct ls__exchange { /* among some ranks of a group */
+    ls_group *parent;
+    const int *ranks;
+    int count;
+    const char *tag;
+} ls__exchange;
+ls_status ls__group_exchange_among(const ls__exchange *exchange, void *all, size_t bytes);
 ls_status ls__group_begin_making(ls_group *parent);
 void ls__group_end_making(ls__comm *comm);
 

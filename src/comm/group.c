@@ -24,6 +24,7 @@
 typedef struct offer {         /* one rank's contribution to a new group */
     uint64_t control;          /* offset in its heap, or NO_… */
     uint64_t next;             /* the number it would give */
+    uint64_t what;             /* hash of name and ranks; for those that make it alone */
     uint64_t busy[SLOT_WORDS]; /* table slots of its groups that others may still look at */
 } offer;
 
@@ -78,9 +79,9 @@ static void mark_alive(ls__comm *comm, offer *o)
 }
 
 /* This rank's contribution; it takes part without memory, too. */
-static offer make_offer(ls__comm *comm, const ls_group *group, void **control)
+static offer make_offer(ls__comm *comm, const ls_group *group, const char *tag, void **control)
 {
-    offer o = {0};
+    offer o = {.what = ls__tag_hash(tag)};
     uint64_t offset = group != NULL ? NO_HEAP : NO_MEMORY;
     *control = NULL;
     (void)ls__past_settle(comm);
@@ -138,6 +139,7 @@ typedef struct plan { /* a group being made */
     ls_group *parent;
     const int *ranks; /* of the parent */
     int count, rank;  /* rank: -1 outside */
+    bool among;       /* only these ranks take part */
     const char *name;
     offer *offers;     /* [parent->size] */
     int *world_rank;   /* [count] */
@@ -177,6 +179,42 @@ static ls_status gather_members(const plan *p)
     return LS_OK;
 }
 
+/* Letters are not compared by their tags. */
+static ls_status check_what(const plan *p, const char *tag)
+{
+    for (int i = 1; i < p->count; i++) {
+        if (p->offers[p->ranks[i]].what != p->offers[p->ranks[0]].what) {
+            return ls__fail(LS_ERR_MISMATCH,
+                            "ls_group_new_among: rank %d asks for another name or other ranks than "
+                            "rank %d; this rank asks for: %.200s; give the same on each of them",
+                            p->ranks[i], p->ranks[0], tag);
+        }
+    }
+    return LS_OK;
+}
+
+/* offers[rank] of every rank that takes part. */
+static ls_status exchange(const plan *p, const offer *mine, const char *tag)
+{
+    if (p->among) {
+        memset(p->offers, 0, (size_t)p->parent->size * sizeof *p->offers);
+        p->offers[p->parent->rank] = *mine;
+        LS_TRY(ls__group_exchange_among(
+            &(ls__exchange){.parent = p->parent, .ranks = p->ranks, .count = p->count, .tag = tag},
+            p->offers, sizeof *mine));
+        return check_what(p, tag);
+    }
+    return ls__collective_start(
+        p->parent,
+        &(ls__collective){.operation = LS__OP_ALL_GATHER,
+                          .input = mine,
+                          .output = p->offers,
+                          .count = sizeof *mine,
+                          .dtype = LS_UINT8,
+                          .options = LS_OPTIONS(ls_collective_options, .tag = tag)},
+        NULL);
+}
+
 static ls_status make(const plan *p, const char *tag, ls_group **out)
 {
     ls__comm *comm = p->parent->comm;
@@ -193,16 +231,8 @@ static ls_status make(const plan *p, const char *tag, ls_group **out)
     if (p->rank >= 0) {
         (void)ls__group_make(comm, &spec, true, &group); /* the exchange tells of a failure */
     }
-    const offer mine = make_offer(comm, group, &control);
-    ls_status status = ls__collective_start(
-        p->parent,
-        &(ls__collective){.operation = LS__OP_ALL_GATHER,
-                          .input = &mine,
-                          .output = p->offers,
-                          .count = sizeof mine,
-                          .dtype = LS_UINT8,
-                          .options = LS_OPTIONS(ls_collective_options, .tag = tag)},
-        NULL);
+    const offer mine = make_offer(comm, group, tag, &control);
+    ls_status status = exchange(p, &mine, tag);
     if (status == LS_OK) {
         status = agree(p->parent, p->offers, &spec.id);
         status = status == LS_OK ? gather_members(p) : status;
@@ -250,7 +280,7 @@ ls_status ls__group_found(ls_group *parent, const ls__founding *f, ls_group **ou
         ls__group_fail(parent, LS_ERR_MEMORY, text);
         return ls__fail(LS_ERR_MEMORY, "%s", text);
     }
-    plan p = {.parent = parent, .count = f->count, .name = f->name};
+    plan p = {.parent = parent, .count = f->count, .name = f->name, .among = f->among};
     p.offers = (offer *)(void *)memory;
     p.control = (uint64_t *)(void *)(memory + size * sizeof(offer));
     p.world_rank = (int *)(void *)(p.control + size);

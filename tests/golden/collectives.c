@@ -85,6 +85,9 @@ GOLDEN(arguments_of_groups)
     SHOW(ls_group_new(ls_world(), NULL, 0, "part", NULL));
     SHOW(ls_group_new(ls_world(), (const int[]){0, 0, 0}, 3, "part", &g));
     SHOW(ls_group_new(ls_world(), (const int[]){5}, 1, "part", &g));
+    SHOW(ls_group_new_among(NULL, (const int[]){0}, 1, "part", &g));
+    SHOW(ls_group_new_among(ls_world(), NULL, 1, "part", &g));
+    SHOW(ls_group_new_among(ls_world(), (const int[]){9}, 1, "part", &g));
     SHOW(ls_group_split(NULL, 0, 0, "part", &g));
     SHOW(ls_group_split(ls_world(), 0, 0, "part", NULL));
     SHOW(ls_group_split(ls_world(), -7, 0, "part", &g));
@@ -108,6 +111,8 @@ GOLDEN_RANKS(parts_of_one_color_with_two_names, 2)
 {
     ls_group *g = NULL;
     SHOW(ls_group_split(ls_world(), 0, 0, ls_rank() == 0 ? "left" : "right", &g));
+    SHOW(ls_group_new_among(ls_world(), (const int[]){0, 1}, 2, ls_rank() == 0 ? "left" : "right",
+                            &g));
 }
 
 GOLDEN(an_aborted_group_stays_failed)

@@ -202,4 +202,46 @@ DIST_TEST(names_of_one_color_must_agree, 3)
     CHECK_OK(ls_group_free(part));
 }
 
+/* Ranks 0 and 2 make a group while rank 1 never calls; then two pairs at once, then everybody, in
+ * an order of its own. Numbers that pairs were given apart must not meet in the last group. */
+DIST_TEST(members_alone_make_groups_while_others_do_not_call, 4)
+{
+    const int me = ls_rank(), place[] = {2, 1, 3, 0};
+    ls_group *outer = NULL, *pair = NULL, *all = NULL;
+    if (me == 0 || me == 2) {
+        CHECK_OK(ls_group_new_among(ls_world(), (const int[]){2, 0}, 2, "outer", &outer));
+        CHECK(ls_group_rank(outer) == (me == 2 ? 0 : 1));
+        CHECK(ls_group_size(outer) == 2);
+    }
+    for (int round = 0; round < 3; round++) {
+        const int first = me / 2 * 2, ranks[] = {first, first + 1};
+        int32_t sum = me;
+        CHECK_OK(ls_group_new_among(ls_world(), ranks, 2, NULL, &pair));
+        CHECK_OK(ls_all_reduce(pair, &sum, 1, LS_INT32, LS_SUM, NULL, NULL));
+        CHECK(sum == 2 * first + 1);
+        CHECK_OK(ls_group_free(pair));
+    }
+    int32_t sum = 1;
+    CHECK_OK(ls_group_new_among(ls_world(), (const int[]){3, 1, 0, 2}, 4, "all", &all));
+    CHECK_OK(ls_all_reduce(all, &sum, 1, LS_INT32, LS_SUM, NULL, NULL));
+    CHECK(sum == 4);
+    CHECK(ls_group_rank(all) == place[me]);
+    if (outer != NULL) {
+        sum = me;
+        CHECK_OK(ls_all_reduce(outer, &sum, 1, LS_INT32, LS_SUM, NULL, NULL));
+        CHECK(sum == 2);
+    }
+    CHECK_OK(ls_group_free(all));
+    CHECK_OK(ls_group_free(outer));
+}
+
+DIST_TEST(who_asks_for_other_members_is_told, 2)
+{
+    ls_group *group = NULL;
+    const char *name = ls_rank() == 0 ? "left" : "right";
+    CHECK_STATUS(ls_group_new_among(ls_world(), (const int[]){0, 1}, 2, name, &group),
+                 LS_ERR_MISMATCH);
+    CHECK(group == NULL);
+}
+
 TEST_MAIN
