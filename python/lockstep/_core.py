@@ -12,6 +12,7 @@ import ctypes
 import os
 import sys
 import threading
+import time
 
 from ._library import Counters, InitOptions, Options, library
 
@@ -38,6 +39,10 @@ class InvalidError(Error, ValueError):
 
 class TimeoutError(Error, TimeoutError):  # the builtin, too: `except TimeoutError` catches it
     """The deadline passed."""
+
+
+class StillRunning(TimeoutError):
+    """A wait with a time of its own was over before the operation, which goes on."""
 
 
 class PeerError(Error):
@@ -281,16 +286,19 @@ class Work:
 
     def __init__(self, handle, buffers=None, result=None):
         self._handle, self._buffers, self._result = handle, buffers, result
-        self._error = None
+        self._error, self.source, self._wants_source = None, None, False
         self._lock = threading.Lock()
 
-    def wait(self):
-        """Waits for the end and returns the operation's result (its output array)."""
+    def wait(self, timeout=None):
+        """Waits for the end and returns the operation's result (its output array). With a timeout,
+        in seconds, only so long: then StillRunning is raised, and the operation goes on."""
         with self._lock:
             if self._handle is not None:
                 before_waiting()
                 try:
-                    call(library().ls_work_wait, self._handle)
+                    self._wait_for(timeout)
+                except StillRunning:
+                    raise
                 except Error as error:
                     self._error = error
                 self._handle = self._buffers = None
@@ -298,14 +306,42 @@ class Work:
             raise self._error
         return self._result
 
+    def _wait_for(self, timeout):
+        lib = library()
+        if self._wants_source:
+            self._find_source(timeout)
+        if timeout is None:
+            call(lib.ls_work_wait, self._handle)
+        elif call(lib.ls_work_wait_for, self._handle, int(timeout * 1000)) == IN_PROGRESS:
+            error = StillRunning(f"the operation has not ended after {timeout:g} s; it goes on")
+            error.status = -4
+            raise error
+
+    def keep_source(self):
+        """Has `source` hold the rank that a receive from any rank came from, once it has ended."""
+        self._wants_source = True
+
+    def _find_source(self, timeout):
+        """The library knows it until the handle is released, which a wait does: so this asks."""
+        end, lib, pause = None if timeout is None else time.monotonic() + timeout, library(), 1e-5
+        while call(lib.ls_work_test, self._handle) == IN_PROGRESS:
+            if end is not None and time.monotonic() > end:
+                return
+            time.sleep(pause)
+            pause = min(pause * 1.5, 1e-3)
+        self.source = lib.ls_work_source(self._handle)
+
     def done(self):
         """Whether it has ended; an error is raised by wait."""
-        if self._handle is None:
-            return True
+        if not self._lock.acquire(blocking=False):
+            return False  # another thread waits for it
         try:
-            return call(library().ls_work_test, self._handle) != IN_PROGRESS
+            return (self._handle is None
+                    or call(library().ls_work_test, self._handle) != IN_PROGRESS)
         except Error:
             return True
+        finally:
+            self._lock.release()
 
     def __del__(self):
         if self._handle is not None and is_initialized() and not sys.is_finalizing():
@@ -316,13 +352,10 @@ def run(function, arguments, options=None, buffers=None, result=None, async_op=F
     """Starts an operation whose last arguments are options and work."""
     if _left:
         _reap()
-    if not async_op:
-        before_waiting()
-        call(function, *arguments, options, None)
-        return result
     handle = ctypes.c_void_p()
     call(function, *arguments, options, ctypes.byref(handle))
-    return Work(handle.value, buffers, result)
+    work = Work(handle.value, buffers, result)
+    return work if async_op else work.wait()
 
 
 # ---- groups -------------------------------------------------------------------------------------
@@ -346,6 +379,23 @@ class Group:
         if self._handle is None or state.runtime is None:
             raise make_error(-8, f"group {self.name!r} was freed")
         return self._handle
+
+    def new_among(self, ranks, name=None):
+        """A group of these ranks of this one; only they call it."""
+        out = ctypes.c_void_p()
+        before_waiting()
+        call(library().ls_group_new_among, self.handle, (ctypes.c_int * len(ranks))(*ranks),
+             len(ranks), name.encode() if name is not None else None, ctypes.byref(out))
+        return Group(out.value)
+
+    def split(self, color, key=0, name=None):
+        """Ranks that give the same color (0 or more) become a group, in the order of their keys;
+        with color None a rank gets None. Every rank of this group calls it."""
+        out = ctypes.c_void_p()
+        before_waiting()
+        call(library().ls_group_split, self.handle, -1 if color is None else color, key,
+             name.encode() if name is not None else None, ctypes.byref(out))
+        return Group(out.value) if out.value is not None else None
 
     def new(self, ranks=None, name=None):
         """A group of these ranks of this one, in that order; None: of all. Every rank of this group

@@ -62,6 +62,8 @@ _FUNCTIONS = {
     "ls_group_size": (_I, (_P,)),
     "ls_group_name": (_S, (_P,)),
     "ls_group_new": (_I, (_P, ctypes.POINTER(_I), _I, _S, ctypes.POINTER(_P))),
+    "ls_group_new_among": (_I, (_P, ctypes.POINTER(_I), _I, _S, ctypes.POINTER(_P))),
+    "ls_group_split": (_I, (_P, _I, _I, _S, ctypes.POINTER(_P))),
     "ls_group_free": (_I, (_P,)),
     "ls_group_abort": (_I, (_P, _S)),
     "ls_group_status": (_I, (_P,)),
@@ -81,6 +83,14 @@ _FUNCTIONS = {
     "ls_recv": (_I, (_P, _P, _N, _I, _I, _I) + _END),
     "ls_work_wait": (_I, (_P,)),
     "ls_work_test": (_I, (_P,)),
+    "ls_work_wait_for": (_I, (_P, _N)),
+}
+
+# Present from some build of this version on; who needs one that is missing says so.
+_NEWER = {
+    "ls_all_to_all_v": (_I, (_P, _P) + (_P,) * 2 + (_P,) + (_P,) * 2 + (_I,) + _END),
+    "ls_monitored_barrier": (_I, (_P, _N, ctypes.POINTER(Options))),
+    "ls_work_source": (_I, (_P,)),
 }
 
 
@@ -150,6 +160,10 @@ def _declare(library, path):
             raise ImportError(f"lockstep: {path} has no {name}: it is older than this package; "
                               "build it anew, or set LOCKSTEP_LIBRARY") from None
         function.restype, function.argtypes = result, arguments
+    for name, (result, arguments) in _NEWER.items():
+        if hasattr(library, name):
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
 
 
 def library():

@@ -1,0 +1,80 @@
+"""A backend of torch.distributed: dist.init_process_group("lockstep") runs PyTorch programs as they
+are.
+
+From PyTorch 2.5 on `import torch` finds this by itself when the package is installed. With older
+ones, or without installing, `import lockstep.torch` makes the name known, as does
+
+    python -m lockstep.torch train.py ...
+"""
+
+import functools
+
+__all__ = ["register"]
+
+_registered = False
+
+
+def _make(options, _):
+    """torch.distributed calls it for each group, on its members."""
+    from .. import _core
+    from . import _meet
+    from ._group import ProcessGroup
+    from ._work import seconds_of
+
+    timeout = seconds_of(options.timeout)
+    ranks = list(options.global_ranks_in_group)
+    if not ranks:  # the default group
+        leave = _meet.join(options.store, options.group_rank, options.group_size, timeout)
+        group = _core.world().new(name="default_pg")
+        return ProcessGroup(group, options.store, timeout, leave)
+    group = _core.world().new_among(ranks, str(options.group_id)[:30])
+    return ProcessGroup(group, options.store, timeout, leave=False)
+
+
+def _for_groups_of_ours(dist, name, ours):
+    """torch.distributed's function of this name, with another one for groups of this backend."""
+    theirs = getattr(dist, name)
+
+    @functools.wraps(theirs)
+    def function(group=None, *arguments, **named):
+        from ._group import ProcessGroup
+        given = group if group is not None else dist.distributed_c10d.GroupMember.WORLD
+        if isinstance(given, ProcessGroup):
+            return ours(theirs, group, given, *arguments, **named)
+        return theirs(group, *arguments, **named)
+    setattr(dist, name, function)
+    setattr(dist.distributed_c10d, name, function)
+
+
+def _monitored_barrier(_, group, given, timeout=None, wait_all_ranks=False):
+    return given.monitored_barrier(timeout, wait_all_ranks)
+
+
+def _destroy(theirs, group, given):
+    """Before PyTorch 2 a group is not told that it is destroyed."""
+    from ._group import _living
+    groups = [given] if group is not None else sorted(
+        _living, key=lambda g: g is given)  # the default group leaves the world: last
+    theirs(group)
+    for each in groups:
+        each.shutdown()
+
+
+def register():
+    """Makes "lockstep" known to torch.distributed; more than once does nothing."""
+    global _registered
+    import torch.distributed as dist
+    if _registered or not dist.is_available():
+        return
+    _registered = True
+    import inspect
+    known = inspect.signature(dist.Backend.register_backend).parameters
+    more = {"devices": ["cpu"]} if "devices" in known else {}
+    dist.Backend.register_backend("lockstep", _make, extended_api=True, **more)
+    # PyTorch keeps this one to its own backend, by name.
+    _for_groups_of_ours(dist, "monitored_barrier", _monitored_barrier)
+    if not hasattr(dist.ProcessGroup, "shutdown"):
+        _for_groups_of_ours(dist, "destroy_process_group", _destroy)
+
+
+register()

@@ -1,0 +1,157 @@
+"""What an operation gives back: torch.distributed's Work over those of the library.
+
+`wait` waits in the library. A future, which DDP asks for, is resolved by a thread of the group that
+waits for one operation after the other; most programs never start it.
+"""
+
+import datetime
+import queue
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+
+from .. import _core
+
+_Work = torch._C._distributed_c10d.Work
+# Before PyTorch 2 nothing holds the Python object of a work that C++ code was given.
+KEEP = int(torch.__version__.split(".")[0]) < 2
+
+
+def seconds_of(timeout):
+    """Of a timedelta; None for those that mean the default (kNoTimeout is 0, kUnset negative)."""
+    if isinstance(timeout, datetime.timedelta) and timeout.total_seconds() > 0:
+        return timeout.total_seconds()
+    return None
+
+
+class Work(_Work):
+    """An operation made of `parts`, works of the library. `result` is what PyTorch's callers see;
+    `finish` runs once, when all parts have ended well, before anybody sees the result."""
+
+    def __init__(self, group, parts, result, finish=None):
+        super().__init__()
+        self._group, self._parts, self._result, self._finish = group, parts, result, finish
+        self._error, self._ended, self._future, self._source = None, False, None, -1
+        self._mutex = threading.RLock()
+        if KEEP:
+            group.keep(self)
+
+    # ---- waiting ----
+
+    def _wait(self, timeout=None):
+        """Ends the work; its error is kept."""
+        with self._mutex:
+            if self._ended:
+                return
+            try:
+                end = time.monotonic() + timeout if timeout is not None else None
+                for part in self._parts:
+                    part.wait(None if end is None else max(0.0, end - time.monotonic()))
+                if self._finish is not None:
+                    self._finish(self)
+            except _core.StillRunning:
+                raise
+            except Exception as error:
+                self._error = error
+            self._ended, self._parts, self._finish = True, (), None
+
+    def wait(self, timeout=None):
+        self._wait(seconds_of(timeout))
+        self._group.drop(self)
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def synchronize(self):
+        self.wait()
+
+    def is_completed(self):
+        if not self._ended and all(part.done() for part in self._parts):
+            self._wait()
+        return self._ended
+
+    def is_success(self):
+        return self.is_completed() and self._error is None
+
+    def exception(self):
+        return self._error if self.is_completed() else None
+
+    def result(self):
+        return self._result
+
+    def source_rank(self):
+        return self._source
+
+    _source_rank = source_rank
+
+    # ---- futures ----
+
+    def _resolved(self, _):
+        """Runs when the future is set: an exception here becomes the error of the future that
+        callers have, in C++, too."""
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def get_future(self):
+        with self._mutex:
+            if self._future is None:
+                self._inner = torch.futures.Future()
+                self._future = self._inner.then(self._resolved)
+                if self.is_completed():
+                    self._inner.set_result(None)
+                else:
+                    self._group.complete(self)
+                self._group.drop(self)
+        return self._future
+
+    def settle(self):
+        """Waits and sets the future: for the group's thread."""
+        self._wait()
+        self._inner.set_result(None)
+
+
+class Completer:
+    """Resolves futures, in the order in which the operations were started. Operations of a group
+    end in that order, so nobody waits for one behind it; sends and receives, which do not, get a
+    thread each."""
+
+    def __init__(self, name):
+        self._queue, self._thread, self._name = queue.SimpleQueue(), None, name
+
+    def add(self, work, alone):
+        if alone:
+            self._start(work.settle)
+            return
+        if self._thread is None:
+            self._thread = self._start(self._run)
+        self._queue.put(work)
+
+    def _start(self, function):
+        def run():
+            try:
+                function()
+            finally:
+                with _core.state.lock:
+                    _core.state.helpers -= 1
+        with _core.state.lock:
+            _core.state.helpers += 1
+        thread = threading.Thread(target=run, name=f"lockstep {self._name}", daemon=True)
+        thread.start()
+        return thread
+
+    def _run(self):
+        while True:
+            work = self._queue.get()
+            if work is None:
+                return
+            work.settle()
+            del work
+
+    def stop(self):
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._queue.put(None)
+            self._thread.join()
+            self._thread = None

@@ -1,0 +1,170 @@
+"""The torch.distributed backend with every PyTorch that is found: collectives, training, ways to
+start, and what happens when a rank dies."""
+
+import pathlib
+import sys
+import tempfile
+
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent)]
+from jobs import (LONG, SOURCE, Job, by_environment, by_lockstep, by_torchrun, pythons_with,
+                  skipped, tests_of)
+from tap import run, test
+
+PYTHONS = pythons_with("torch", "numpy")
+QUIET = {"PYTHONWARNINGS": "ignore"}
+
+
+def major(version):
+    return int(version.split(".")[0])
+
+
+def scripted(text, ranks, python, start=by_lockstep, **variables):
+    """(status, output) of a program of this text."""
+    with tempfile.TemporaryDirectory(prefix="lockstep-torch-") as folder:
+        path = pathlib.Path(folder) / "program.py"
+        path.write_text(text)
+        return start(ranks, [python, path], **QUIET, **variables)
+
+
+def tests_with(python, version):
+    """What one PyTorch has to show."""
+    label = f"torch {version}"
+    tests_of(Job("torch_ranks.py", python, 2, **QUIET), f" ({label}, 2 ranks)")
+    tests_of(Job("torch_train.py", python, 2, **QUIET), f" ({label}, 2 ranks)")
+    if LONG:
+        tests_of(Job("torch_ranks.py", python, 3, by_environment, **QUIET),
+                 f" ({label}, 3 ranks, env://)")
+        tests_of(Job("torch_ranks.py", python, 1, **QUIET), f" ({label}, 1 rank)")
+        tests_of(Job("torch_ranks.py", python, 4, **QUIET), f" ({label}, 4 ranks)")
+        tests_of(Job("torch_ranks.py", python, 4, LOCKSTEP_HOSTS="2", **QUIET),
+                 f" ({label}, 4 ranks of two hosts)")
+        tests_of(Job("torch_train.py", python, 4, **QUIET), f" ({label}, 4 ranks)")
+        tests_of(Job("torch_train.py", python, 3, by_environment, LOCKSTEP_HOSTS="64", **QUIET),
+                 f" ({label}, 3 ranks, env://, over tcp)")
+        if major(version) >= 2:  # Debian's 1.13 crashes in its torchrun
+            tests_of(Job("torch_ranks.py", python, 2, by_torchrun, **QUIET),
+                     f" ({label}, 2 ranks, torchrun)")
+
+
+STORE = """
+import os, sys, datetime, torch, torch.distributed as dist, lockstep.torch
+rank, size = int(os.environ.pop("RANK")), int(os.environ.pop("WORLD_SIZE"))
+store = dist.TCPStore("127.0.0.1", int(os.environ.pop("MASTER_PORT")), size, rank == 0)
+for attempt in range(3):  # worlds one after the other, with other ranks
+    at = (rank + attempt) % size
+    dist.init_process_group("lockstep", store=dist.PrefixStore(str(attempt), store), rank=at,
+                            world_size=size)
+    assert dist.get_rank() == at
+    tensor = torch.tensor([float(at)])
+    dist.all_reduce(tensor)
+    assert tensor.item() == sum(range(size))
+    dist.destroy_process_group()
+store.set(f"bye {rank}", "1")
+if rank == 0:
+    store.wait([f"bye {r}" for r in range(size)])
+"""
+
+DEATH = """
+import os, time, torch, torch.distributed as dist, lockstep.torch
+dist.init_process_group("lockstep")
+dist.all_reduce(torch.ones(3))
+if dist.get_rank() == 1:
+    os.kill(os.getpid(), 9)
+begin = time.monotonic()
+try:
+    dist.all_reduce(torch.ones(3))
+except RuntimeError as error:
+    print(f"rank {dist.get_rank()} heard after {time.monotonic() - begin:.0f} s: {error}", flush=True)
+    dist.destroy_process_group()
+    print("left", flush=True)
+else:
+    print("nothing was raised")
+"""
+
+ORDER = """
+import os, torch.distributed as dist, lockstep.torch
+rank = 1 - int(os.environ["RANK"])
+try:
+    dist.init_process_group("lockstep", rank=rank, world_size=2)
+except ValueError as error:
+    print("refused:", error)
+"""
+
+LOSSES = """
+import sys, torch, torch.distributed as dist, lockstep.torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+backend = sys.argv[1] if len(sys.argv) > 1 else "BACKEND"
+dist.init_process_group(backend)
+torch.manual_seed(0)
+net = torch.nn.Sequential(torch.nn.Linear(20, 64), torch.nn.ReLU(), torch.nn.Linear(64, 3))
+ddp, data = DDP(net, bucket_cap_mb=0.002), torch.Generator().manual_seed(dist.get_rank())
+optimizer = torch.optim.Adam(ddp.parameters(), 0.01)
+for step in range(10):
+    x = torch.randn(16, 20, generator=data)
+    optimizer.zero_grad()
+    loss = torch.nn.functional.cross_entropy(ddp(x), x[:, :3].argmax(1))
+    loss.backward()
+    optimizer.step()
+    dist.all_reduce(loss.detach_())
+    if dist.get_rank() == 0:
+        print("loss", loss.item(), flush=True)
+dist.destroy_process_group()
+"""
+
+
+def losses(output):
+    return [float(line.split()[-1]) for line in output.splitlines() if "loss " in line]
+
+
+if not PYTHONS:
+    skipped("collectives_on_tensors", "no Python with torch was found; TEST_PYTHON names one, and "
+                                      "`make compare-torch-backend` installs one below the build")
+for python, version in PYTHONS if LONG else PYTHONS[:1]:
+    tests_with(python, version)
+
+if PYTHONS:
+    PYTHON = PYTHONS[0][0]
+
+    @test
+    def worlds_follow_each_other_over_a_store_of_the_programs():
+        status, output = scripted(STORE, 2, PYTHON, by_environment)
+        assert status == 0, output
+
+    @test
+    def a_dead_rank_is_an_error_on_the_others():
+        _, output = scripted(DEATH, 2, PYTHON)
+        heard = [line for line in output.splitlines() if "heard after" in line]
+        assert any(": rank 1 (host" in line and "signal 9" in line for line in heard), output
+
+
+if PYTHONS and LONG:
+    @test
+    def a_dead_rank_is_an_error_on_the_others_without_a_launcher():
+        _, output = scripted(DEATH, 3, PYTHON, by_environment)
+        heard = [line for line in output.splitlines() if "heard after" in line]
+        assert "nothing was raised" not in output and len(heard) == 2, output
+        assert all(": rank 1 (host" in line for line in heard), output
+        assert output.count("left") == 2, output
+
+    @test
+    def another_order_of_ranks_than_the_launchers_is_refused():
+        _, output = scripted(ORDER, 2, PYTHON, TORCHELASTIC_USE_AGENT_STORE="0")
+        assert output.count("refused: init_process_group: rank") >= 1, output
+
+    @test
+    def ddp_learns_with_the_losses_of_gloo():
+        for ranks in (2, 4):
+            ours, theirs = (losses(scripted(LOSSES.replace("BACKEND", backend), ranks, PYTHON)[1])
+                            for backend in ("lockstep", "gloo"))
+            assert len(ours) == len(theirs) == 10 and ours[-1] < ours[0], (ours, theirs)
+            assert all(abs(a - b) < 1e-4 * abs(b) for a, b in zip(ours, theirs)), (ours, theirs)
+
+    @test
+    def the_example_runs_and_knows_nothing_of_lockstep():
+        text = (SOURCE / "python/examples/ddp.py").read_text()
+        assert "import lockstep" not in text
+        status, output = by_lockstep(2, [PYTHON, "-m", "lockstep.torch",
+                                         SOURCE / "python/examples/ddp.py", "--steps", "20"], **QUIET)
+        assert status == 0 and "loss" in output, output
+
+run()
