@@ -98,13 +98,14 @@ def size_name(size):
     return f"{size} B"
 
 
-def rounds_of(size, wanted):
-    """Large ones are few: one round of a gigabyte takes minutes."""
-    return min(wanted, 1 if size >= 10**9 else 3 if size >= 10**8 else wanted)
+def rounds_of(op, size, wanted):
+    """Large ones are few: one round of a gigabyte takes a minute."""
+    few = size >= 10**8 or op in OTHERS
+    return min(wanted, 1 if size >= 10**9 else 3 if few else wanted)
 
 
 def samples_of(size):
-    return (3, 0) if size >= 10**9 else (SAMPLES, 1500 if size >= 10**8 else 150)
+    return (3, 0) if size >= 10**9 else (SAMPLES, 800 if size >= 10**8 else 100)
 
 
 def has_memory(ranks, size):
@@ -167,7 +168,7 @@ def measure(field, ranks, op, size):
     """{(contender, registered): one list of samples a round}; who failed once is left out."""
     turns = [(c, r) for c in field.all for r in c.registered]
     found = {(c.name, r): [] for c, r in turns}
-    rounds = 1 if field.late() else rounds_of(size, field.options.rounds)
+    rounds = 1 if field.late() else rounds_of(op, size, field.options.rounds)
     for k in range(rounds):
         for contender, registered in turns[k % len(turns):] + turns[:k % len(turns)]:
             key = (contender.name, registered)

@@ -60,7 +60,8 @@ def conditions(row):
     about = row["conditions"]
     quiet = about["others_cores"] <= BUSY
     load = "nothing else ran" if quiet else (
-        f"**not on a quiet machine**: others kept {about['others_cores']:.2f} cores busy")
+        f"**not on a quiet machine**: others kept {about['others_cores']:.2f} cores busy, from which peers "
+        "that spin suffer most, so the ratios are not to be relied on")
     return (f"Measured on {about['date']} with `{about['command']}` ({about['processor']}, "
             f"{about['cores']} cores; {load}). float32 sums, every result checked; medians; ratio = the "
             "best of Open MPI, MPICH and gloo (at the best settings known for each size) over ours, "
