@@ -28,7 +28,7 @@ def pairs(rows, operations):
 
 
 def table(cells, with_operation):
-    head = ["ranks × size", "ours, registered", "ours, private", "best peer", "ratio, registered",
+    head = ["operation, ranks × size" if with_operation else "ranks × size", "ours, registered", "ours, private", "best peer", "ratio, registered",
             "ratio, private"]
     lines = [head, ["---"] * len(head)]
     for registered, private in cells:
@@ -75,9 +75,11 @@ def page(rows):
     parts = [conditions(rows[0])]
     for operations, with_operation in ((MEASURED[:1], False), (MEASURED[1:], True)):
         cells = pairs(rows, operations)
-        if cells:
-            parts.append(("all_reduce:\n\n" if not with_operation else "") +
-                         table(cells, with_operation))
+        if cells and with_operation:
+            parts.append("<details><summary>all_gather, broadcast, reduce_scatter</summary>\n\n" +
+                         table(cells, True) + "\n\n</details>")
+        elif cells:
+            parts.append("all_reduce:\n\n" + table(cells, False))
     return "\n\n".join(parts + sentences(rows)) + "\n"
 
 
