@@ -1,9 +1,13 @@
 /* CRC-32C: by the processor's instruction where there is one, else by a table of a nibble. The
  * instruction has a latency of three cycles and a throughput of one, so long inputs are cut into
  * three parts that run side by side; a part's checksum is carried over the part behind it by
- * multiplication with x^(8*length) modulo the polynomial (a fixed length, so a fixed factor). */
+ * multiplication with x^(8*length) modulo the polynomial (a fixed length, so a fixed factor).
+ * Where carry-less products of 512 bits exist, long inputs are folded instead: 256 bytes are
+ * carried over the 256 behind them, again and again, and what is left is summed by the instruction
+ * (Gopal et al., "Fast CRC computation for generic polynomials using PCLMULQDQ", Intel 2009). */
 #include "base/crc32c.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 #include "base/cpu.h"
@@ -26,8 +30,7 @@ uint32_t ls__crc32c_plain(uint32_t crc, const void *data, size_t bytes)
 }
 
 #if defined(__x86_64__)
-#include <nmmintrin.h>
-#include <wmmintrin.h>
+#include <immintrin.h>
 
 #define PART ((size_t)1024) /* bytes */
 /* x^(8*PART-33) and x^(16*PART-33) modulo the polynomial, reflected: a carry-less product with them
@@ -77,8 +80,69 @@ __attribute__((target("sse4.2,pclmul"))) static uint32_t fast(uint32_t before, c
     return ~(uint32_t)words(crc, at, bytes);
 }
 
+/* x^(n+32) and x^(n-32) modulo the polynomial, reflected: a product of 128 bits with them carries
+ * them over n bits. */
+#define CARRY_2048 0xb9e02b86ll, 0xdcb17aa4ll
+#define CARRY_512 0x9e4addf8ll, 0x740eef02ll
+#define CARRY_128 0x14cd00bd6ll, 0xf20c0dfell
+#define FOLD ((size_t)256) /* bytes at a time */
+#define WIDE __attribute__((target("avx512f,avx512bw,vpclmulqdq,pclmul,sse4.2")))
+
+WIDE static __m512i carry_wide(__m512i over, __m512i by, __m512i onto)
+{
+    const __m512i low = _mm512_clmulepi64_epi128(over, by, 0x00);
+    const __m512i high = _mm512_clmulepi64_epi128(over, by, 0x11);
+    return _mm512_ternarylogic_epi64(low, high, onto, 0x96); /* all three by xor */
+}
+
+WIDE static __m128i carry(__m128i over, __m128i by, __m128i onto)
+{
+    const __m128i low = _mm_clmulepi64_si128(over, by, 0x00);
+    const __m128i high = _mm_clmulepi64_si128(over, by, 0x11);
+    return _mm_xor_si128(_mm_xor_si128(low, high), onto);
+}
+
+WIDE static uint64_t folded(const __m512i x[4])
+{
+    const __m512i wide = _mm512_broadcast_i32x4(_mm_set_epi64x(CARRY_512));
+    const __m128i narrow = _mm_set_epi64x(CARRY_128);
+    const __m512i all =
+        carry_wide(carry_wide(carry_wide(x[0], wide, x[1]), wide, x[2]), wide, x[3]);
+    __m128i one =
+        carry(_mm512_extracti32x4_epi32(all, 0), narrow, _mm512_extracti32x4_epi32(all, 1));
+    one = carry(one, narrow, _mm512_extracti32x4_epi32(all, 2));
+    one = carry(one, narrow, _mm512_extracti32x4_epi32(all, 3));
+    const uint64_t crc = _mm_crc32_u64(0, (uint64_t)_mm_extract_epi64(one, 0));
+    return _mm_crc32_u64(crc, (uint64_t)_mm_extract_epi64(one, 1));
+}
+
+WIDE static uint32_t widest(uint32_t before, const void *data, size_t bytes)
+{
+    const unsigned char *at = data;
+    const __m512i by = _mm512_broadcast_i32x4(_mm_set_epi64x(CARRY_2048));
+    __m512i x[4];
+    for (int i = 0; i < 4; i++) {
+        x[i] = _mm512_loadu_si512(at + 64 * i);
+    }
+    x[0] = _mm512_xor_si512(x[0], _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)~before)));
+    for (at += FOLD, bytes -= FOLD; bytes >= FOLD; at += FOLD, bytes -= FOLD) {
+        for (int i = 0; i < 4; i++) {
+            x[i] = carry_wide(x[i], by, _mm512_loadu_si512(at + 64 * i));
+        }
+    }
+    return ~(uint32_t)words(folded(x), at, bytes);
+}
+
+static bool has_wide(void)
+{
+    return __builtin_cpu_supports("vpclmulqdq") && __builtin_cpu_supports("avx512bw");
+}
+
 uint32_t ls__crc32c(uint32_t crc, const void *data, size_t bytes)
 {
+    if (bytes >= FOLD && has_wide()) {
+        return widest(crc, data, bytes);
+    }
     return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul")
                ? fast(crc, data, bytes)
                : ls__crc32c_plain(crc, data, bytes);
