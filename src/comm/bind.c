@@ -52,13 +52,21 @@ int64_t ls__slice_max(const ls_work *work, const ls__program *program, size_t by
     return has_blocks(work->operation) ? quantum : quantum * chunks;
 }
 
+static size_t message_slice(const ls__program *program)
+{
+    const size_t wanted = (size_t)program->chunks * LS__MESSAGE_CHUNK_BYTES;
+    return wanted < LS__MESSAGE_SLICE_BYTES ? LS__MESSAGE_SLICE_BYTES
+           : wanted > LS__MESSAGE_SLICE_MAX ? LS__MESSAGE_SLICE_MAX
+                                            : wanted;
+}
+
 int64_t ls__slice_of(const ls_work *work, const ls__program *program)
 {
     switch ((ls__way)work->way) {
     case LS__WAY_STAGED:
         return ls__slice_max(work, program, LS__SLICE_BYTES);
     case LS__WAY_MESSAGES:
-        return ls__slice_max(work, program, LS__MESSAGE_SLICE_BYTES);
+        return ls__slice_max(work, program, message_slice(program));
     default:
         return work->count;
     }

@@ -5,8 +5,12 @@
 #include "comm/engine.h"
 
 #define LS__PIECE_BYTES ((size_t)4 << 20) /* a data step yields to other groups after this much */
-#define LS__MESSAGE_SLICE_BYTES ((size_t)4 << 20) /* bounds the scratch of MESSAGES programs */
-#define LS__RUNS_MAX LS__CHANNELS_MAX             /* also room for the STAGE slots */
+/* Of MESSAGES programs: small, so that what was received is reduced while it is in the cache, but
+ * with chunks that are worth a message. Bounds the scratch. */
+#define LS__MESSAGE_SLICE_BYTES ((size_t)1 << 20)
+#define LS__MESSAGE_CHUNK_BYTES ((size_t)64 << 10)
+#define LS__MESSAGE_SLICE_MAX ((size_t)4 << 20)
+#define LS__RUNS_MAX LS__CHANNELS_MAX /* also room for the STAGE slots */
 
 typedef enum ls__result {
     LS__BLOCKED, /* nothing could be done */
