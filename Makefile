@@ -13,13 +13,13 @@ DATA      ?= /usr/share/common-licenses
 ARGS      ?=
 C_FILES    = $(shell git ls-files -c -o --exclude-standard '*.c' '*.h')
 
-.PHONY: all help build test test-long demo bench bench-network compare-collectives install clean format tidy sanitize fuzz
+.PHONY: all help build test test-long demo bench bench-network compare-collectives compare-torch-backend install clean format tidy sanitize fuzz
 
 all: build
 
 help:
 	@echo "make build | test | test-long | demo | bench | bench-network |" \
-	    "compare-collectives | install | clean | format | tidy | sanitize | fuzz"
+	    "compare-collectives | compare-torch-backend | install | clean | format | tidy | sanitize | fuzz"
 
 $(BUILD)/build.ninja:
 	meson setup $(BUILD) --buildtype=$(BUILDTYPE) --prefix=$(PREFIX) --libdir=$(LIBDIR)
@@ -50,6 +50,11 @@ compare-collectives: build
 	python3 bench/peers/compare.py --build $(BUILD) $(if $(PYTHON),--python $(PYTHON)) $(if $(RANKS),--ranks $(RANKS)) \
 	    $(if $(SIZES),--sizes $(SIZES)) --command "$(strip make compare-collectives \
 	    $(if $(RANKS),RANKS=$(RANKS)) $(if $(SIZES),SIZES=$(SIZES)))" $(ARGS)
+
+# A DDP training step of PyTorch over gloo and over Lockstep; installs PyTorch where there is none.
+compare-torch-backend: build
+	bench/compare_torch_backend.py --build $(BUILD) $(if $(PYTHON),--python $(PYTHON)) \
+	    $(if $(RANKS),--ranks $(RANKS)) $(ARGS)
 
 # Two hosts (network namespaces) at 1 Gbit/s: needs root, ip, tc.
 bench-network: build
