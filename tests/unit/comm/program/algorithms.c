@@ -335,4 +335,51 @@ TEST(checker_rejects_scans_with_other_terms_or_in_another_order)
     expect(&p, "exscan of rank 0 has no result");
 }
 
+/* ---- trees, hosts, pairs ------------------------------------------------------------------- */
+
+TEST(a_double_tree_that_claims_to_be_exact_or_loses_a_subtree_is_caught)
+{
+    planted p = plant(LS__OP_ALL_REDUCE, "double_tree", LS__MEMORY_MESSAGES, 6);
+    for (int r = 0; r < 6; r++) {
+        p.programs[r]->exact = true;
+    }
+    expect(&p, "another association than the canonical tree");
+    p = plant(LS__OP_ALL_REDUCE, "double_tree", LS__MEMORY_MESSAGES, 6);
+    step_of(&p, 4, LS__STEP_REDUCE, 0)->src_count--; /* without the upper half */
+    expect(&p, "without the contribution of rank 5");
+    p = plant(LS__OP_ALL_REDUCE, "double_tree", LS__MEMORY_MESSAGES, 5);
+    for (int i = 0; i < p.programs[0]->step_count; i++) {
+        p.programs[0]->steps[i].wait_lane = -1; /* the root hands out what it has not summed */
+    }
+    CHECK_STATUS(ls__program_check(p.programs, p.size, 1), LS_ERR_MISMATCH);
+    free_all(p.programs, p.size);
+}
+
+TEST(hosts_of_three_ranks_are_no_part_of_the_canonical_tree)
+{
+    static const int host[] = {0, 0, 0, 1, 1, 1};
+    planted p = {.size = 6};
+    CHECK(generate_bound(find(LS__OP_ALL_REDUCE, "hierarchical"), LS__MEMORY_MESSAGES, 6, 0, 0,
+                         host, p.programs));
+    CHECK(!p.programs[0]->exact);
+    for (int r = 0; r < 6; r++) {
+        p.programs[r]->exact = true;
+    }
+    expect(&p, "another association than the canonical tree");
+}
+
+TEST(pairwise_sums_wait_for_the_last_block)
+{
+    planted p = plant(LS__OP_REDUCE_SCATTER, "pairwise", LS__MEMORY_MESSAGES, 5);
+    for (int nth = 0; nth < 4; nth++) {
+        step_of(&p, 2, LS__STEP_RECV, nth)->wait_lane = -1;
+    }
+    CHECK_STATUS(ls__program_check(p.programs, p.size, 1), LS_ERR_MISMATCH);
+    free_all(p.programs, p.size);
+    p = plant(LS__OP_REDUCE_SCATTER, "pairwise", LS__MEMORY_MESSAGES, 5);
+    ls__step *step = step_of(&p, 3, LS__STEP_REDUCE, 0);
+    *src_of(&p, 3, step, 1) = *src_of(&p, 3, step, 0);
+    expect(&p, "contribution of rank 0 counted 2 times");
+}
+
 TEST_MAIN
