@@ -77,6 +77,7 @@ _FUNCTIONS = {
     "ls_reduce": (_I, (_P, _P, _P, _N, _I, _I, _I) + _END),
     "ls_gather": (_I, (_P, _P, _P, _N, _I, _I) + _END),
     "ls_scatter": (_I, (_P, _P, _P, _N, _I, _I) + _END),
+    "ls_all_to_all": (_I, (_P, _P, _P, _N, _I) + _END),
     "ls_barrier": (_I, (_P,) + _END),
     "ls_stop_agree": (_I, (_P, ctypes.POINTER(ctypes.c_bool))),
     "ls_send": (_I, (_P, _P, _N, _I, _I, _I) + _END),

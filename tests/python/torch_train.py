@@ -212,7 +212,8 @@ def ddp_with_sparse_gradients():
 @only(range(2, 100))
 def ddp_compares_the_models():
     """The ranks that differ from rank 0 say so; rank 0 is told by nobody, and waits for them."""
-    group = dist.new_group(timeout=datetime.timedelta(seconds=1))
+    group = dist.new_group()
+    group.set_timeout(datetime.timedelta(seconds=1))
     raises(RuntimeError, lambda: DDP(torch.nn.Linear(3, 3 + dist.get_rank()), process_group=group))
     dist.barrier()
 

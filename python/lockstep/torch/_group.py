@@ -232,9 +232,10 @@ class ProcessGroup(dist.ProcessGroup):
     def all_to_all_single(self, output, tensor, output_splits=(), input_splits=(), opts=None):
         out, finish = in_place_output(check_tensor("all_to_all", output))
         flat = check_tensor("all_to_all", tensor).detach().contiguous()
-        counts = [splits("all_to_all", splits, t, self.size())
-                  for splits, t in ((input_splits, flat), (output_splits, out))]
-        part = self._exchange(flat, counts[0], out, counts[1], opts)
+        counts = [splits("all_to_all", given, t, self.size())
+                  for given, t in ((input_splits, flat), (output_splits, out))]
+        part = self._exchange(flat, counts[0], out, counts[1], opts,
+                              even=not output_splits and not input_splits)
         return self._work([part], [output], finish)
 
     alltoall_base = all_to_all_single
@@ -253,8 +254,13 @@ class ProcessGroup(dist.ProcessGroup):
                     tensor.copy_(piece.view(tensor.shape))
         return self._work([part], list(outputs), finish)
 
-    def _exchange(self, flat, in_counts, out, out_counts, opts):
+    def _exchange(self, flat, in_counts, out, out_counts, opts, even=False):
+        """`even`: all ranks know that all shares are equal."""
         scale = 1 if out.dtype in DTYPES else out.element_size()
+        if even:
+            return self._start("ls_all_to_all",
+                               (flat.data_ptr(), out.data_ptr(), in_counts[0] * scale,
+                                DTYPES.get(out.dtype, _core.BYTES)), opts, (flat, out))
         numbers = [(ctypes.c_int64 * self.size())(*[c * scale for c in counts])
                    for counts in (in_counts, out_counts)]
         return self._start("ls_all_to_all_v",
