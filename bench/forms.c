@@ -299,7 +299,7 @@ static const ls__bench_form forms[] = {
 const ls__bench_form *ls__bench_form_find(const ls__algorithm *algorithm)
 {
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
-        if (forms[i].operation == algorithm->operation &&
+        if (forms[i].operation == ls__operation_plain(algorithm->operation) &&
             strcmp(forms[i].name, algorithm->name) == 0) {
             return &forms[i];
         }

@@ -151,6 +151,45 @@ LS_API ls_status ls_all_to_all(ls_group *group, const void *in, void *out, int64
                                ls_dtype dtype, const ls_collective_options *options,
                                ls_work **work);
 
+/* The same with blocks of unequal lengths. Counts and offsets are in elements, copied; offsets
+ * NULL: blocks lie one after the other. Blocks of no elements are fine. Where every rank gives all
+ * counts they are compared before a number is combined; where only the two ends of a block know its
+ * length, the receiver compares before it uses a byte. A difference is LS_ERR_MISMATCH, naming the
+ * entry and both sides; who had sent all it had to may hear of it with its next call. */
+
+/* MPI_Alltoallv: in_counts[j] elements from in + in_offsets[j] go to rank j, where they become
+ * out_counts[rank] elements at out_offsets[rank]. All four are [size]. In place when in == out,
+ * with equal counts and offsets. */
+LS_API ls_status ls_all_to_all_v(ls_group *group, const void *in, const int64_t *in_counts,
+                                 const int64_t *in_offsets, void *out, const int64_t *out_counts,
+                                 const int64_t *out_offsets, ls_dtype dtype,
+                                 const ls_collective_options *options, ls_work **work);
+
+/* MPI_Allgatherv: counts[size], the same on all ranks; count == counts[rank]. Offsets may differ.
+ * In place when in == out + offsets[rank] elements. */
+LS_API ls_status ls_all_gather_v(ls_group *group, const void *in, int64_t count, void *out,
+                                 const int64_t *counts, const int64_t *offsets, ls_dtype dtype,
+                                 const ls_collective_options *options, ls_work **work);
+
+/* MPI_Reduce_scatter: out[counts[rank]]; block r of in lies at offsets[r]; counts as above. In
+ * place when out == in + offsets[rank] elements; `in` is left unspecified then. */
+LS_API ls_status ls_reduce_scatter_v(ls_group *group, const void *in, void *out,
+                                     const int64_t *counts, const int64_t *offsets, ls_dtype dtype,
+                                     ls_reduce_op op, const ls_collective_options *options,
+                                     ls_work **work);
+
+/* MPI_Gatherv: out, counts[size] and offsets are used on the root only. In place on the root when
+ * in == out + offsets[root] elements. */
+LS_API ls_status ls_gather_v(ls_group *group, const void *in, int64_t count, void *out,
+                             const int64_t *counts, const int64_t *offsets, ls_dtype dtype,
+                             int root, const ls_collective_options *options, ls_work **work);
+
+/* MPI_Scatterv: in, counts[size] and offsets are used on the root only. In place on the root when
+ * out == in + offsets[root] elements. */
+LS_API ls_status ls_scatter_v(ls_group *group, const void *in, const int64_t *counts,
+                              const int64_t *offsets, void *out, int64_t count, ls_dtype dtype,
+                              int root, const ls_collective_options *options, ls_work **work);
+
 /* out[count] of rank r becomes the reduction of in[count] of ranks 0 … r (MPI_Scan), in the
  * association of sums that these r+1 ranks would have among themselves; so the last rank gets the
  * bytes of all_reduce. In place when in == out. Not LS_AVG. */
@@ -270,6 +309,11 @@ LS_API ls_status ls_group_counters(const ls_group *group, ls_counters *out);
 #define ls_gather(...) LS_AT(ls_gather(__VA_ARGS__))
 #define ls_scatter(...) LS_AT(ls_scatter(__VA_ARGS__))
 #define ls_all_to_all(...) LS_AT(ls_all_to_all(__VA_ARGS__))
+#define ls_all_to_all_v(...) LS_AT(ls_all_to_all_v(__VA_ARGS__))
+#define ls_all_gather_v(...) LS_AT(ls_all_gather_v(__VA_ARGS__))
+#define ls_reduce_scatter_v(...) LS_AT(ls_reduce_scatter_v(__VA_ARGS__))
+#define ls_gather_v(...) LS_AT(ls_gather_v(__VA_ARGS__))
+#define ls_scatter_v(...) LS_AT(ls_scatter_v(__VA_ARGS__))
 #define ls_scan(...) LS_AT(ls_scan(__VA_ARGS__))
 #define ls_exscan(...) LS_AT(ls_exscan(__VA_ARGS__))
 #define ls_barrier(...) LS_AT(ls_barrier(__VA_ARGS__))

@@ -6,6 +6,9 @@
  *     all_gather, gather,
  *     all_to_all
  *
+ * In the v-variants a slice is the same part of every block as far as that reaches. Where not all
+ * ranks know all lengths there is one slice only.
+ *
  * STAGE holds one slice. Where blocks are gathered a rank stages its own block only; otherwise the
  * chunks lie one behind the other, each starting on a cache line.
  */
@@ -62,6 +65,9 @@ static size_t message_slice(const ls__program *program)
 
 int64_t ls__slice_of(const ls_work *work, const ls__program *program)
 {
+    if (ls__operation_is_v(work->operation) && !ls__operation_counts_known(work->operation)) {
+        return work->count; /* the ends of a block must agree on its slices */
+    }
     switch ((ls__way)work->way) {
     case LS__WAY_STAGED:
         return ls__slice_max(work, program, LS__SLICE_BYTES);
@@ -106,10 +112,24 @@ bool ls__scratch_make(ls_group *group, const ls__program *program, int64_t quant
     return true;
 }
 
+/* v-variants: elements of the block that the ref lies in. In SCRATCH slot p of all_to_all_v holds
+ * what came from rank p. */
+static int64_t block_of(const ls_work *work, const ls__program *program, ls__ref ref)
+{
+    if (ref.buffer != LS__BUFFER_SCRATCH) {
+        return work->count_of[ref.buffer == LS__BUFFER_OUTPUT][ref.chunk];
+    }
+    return work->operation == LS__OP_ALL_TO_ALL_V ? work->count_of[1][ref.chunk / program->chunks]
+                                                  : work->count_of[0][ref.chunk % program->chunks];
+}
+
 /* Offset in elements, from the start of the user's buffer, of chunk c of this slice. */
 static int64_t user_offset(const ls_work *work, const ls__run *run, ls__buffer buffer, int chunk)
 {
     const bool whole = ls__operation_has_blocks(work->operation, buffer == LS__BUFFER_INPUT);
+    if (work->count_of[0] != NULL) {
+        return run->start + (whole ? work->offset_of[buffer == LS__BUFFER_OUTPUT][chunk] : 0);
+    }
     if (has_blocks(work->operation)) {
         return run->start + (whole ? chunk * work->count : 0);
     }
@@ -136,6 +156,13 @@ unsigned char *ls__ref_at(const ls__exec *exec, const ls__run *run, ls__ref ref,
     const ls_work *work = exec->work;
     const size_t element = work->element;
     *count = chunk_count(work, run, ref.chunk);
+    if (work->count_of[0] != NULL) {
+        const int64_t left = block_of(work, run->program, ref) - run->start;
+        *count = left <= 0 ? 0 : left < run->count ? left : run->count;
+        if (*count == 0 && ref.buffer != LS__BUFFER_SCRATCH) {
+            return exec->output[exec->work->group->rank]; /* any: it is not touched */
+        }
+    }
     switch ((ls__buffer)ref.buffer) {
     case LS__BUFFER_INPUT:
         return at(exec->input[ref.rank], user_offset(work, run, LS__BUFFER_INPUT, ref.chunk),
@@ -147,7 +174,9 @@ unsigned char *ls__ref_at(const ls__exec *exec, const ls__run *run, ls__ref ref,
         return at(exec->stage[ref.rank] + (run->slice % LS__SLICE_SLOTS) * LS__SLICE_BYTES,
                   is_gather(work->operation) ? 0 : ref.chunk * run->quantum, element);
     case LS__BUFFER_SCRATCH:
-        *count = chunk_count(work, run, ref.chunk % run->program->chunks);
+        if (work->count_of[0] == NULL) {
+            *count = chunk_count(work, run, ref.chunk % run->program->chunks);
+        }
         return at(exec->scratch + (size_t)run->slot * exec->scratch_each,
                   ref.chunk / run->program->chunks * run->quantum, exec->scratch_element);
     }

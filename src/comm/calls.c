@@ -1,4 +1,4 @@
-/* More public operations: all_to_all, scan and exscan. */
+/* More public operations: all_to_all, the v-variants, scan and exscan. */
 #include <lockstep/comm.h>
 
 #include "comm/collective.h"
@@ -12,6 +12,88 @@ ls_status ls_all_to_all(ls_group *group, const void *in, void *out, int64_t coun
                                                   .output = out,
                                                   .count = count,
                                                   .dtype = dtype,
+                                                  .options = options},
+                                work);
+}
+
+ls_status ls_all_to_all_v(ls_group *group, const void *in, const int64_t *in_counts,
+                          const int64_t *in_offsets, void *out, const int64_t *out_counts,
+                          const int64_t *out_offsets, ls_dtype dtype,
+                          const ls_collective_options *options, ls_work **work)
+{
+    return ls__collective_start(group,
+                                &(ls__collective){.operation = LS__OP_ALL_TO_ALL_V,
+                                                  .input = in,
+                                                  .output = out,
+                                                  .counts = {in_counts, out_counts},
+                                                  .offsets = {in_offsets, out_offsets},
+                                                  .dtype = dtype,
+                                                  .options = options},
+                                work);
+}
+
+ls_status ls_all_gather_v(ls_group *group, const void *in, int64_t count, void *out,
+                          const int64_t *counts, const int64_t *offsets, ls_dtype dtype,
+                          const ls_collective_options *options, ls_work **work)
+{
+    return ls__collective_start(group,
+                                &(ls__collective){.operation = LS__OP_ALL_GATHER_V,
+                                                  .input = in,
+                                                  .output = out,
+                                                  .count = count,
+                                                  .counts = {NULL, counts},
+                                                  .offsets = {NULL, offsets},
+                                                  .dtype = dtype,
+                                                  .options = options},
+                                work);
+}
+
+ls_status ls_reduce_scatter_v(ls_group *group, const void *in, void *out, const int64_t *counts,
+                              const int64_t *offsets, ls_dtype dtype, ls_reduce_op op,
+                              const ls_collective_options *options, ls_work **work)
+{
+    return ls__collective_start(group,
+                                &(ls__collective){.operation = LS__OP_REDUCE_SCATTER_V,
+                                                  .input = in,
+                                                  .output = out,
+                                                  .counts = {counts, NULL},
+                                                  .offsets = {offsets, NULL},
+                                                  .dtype = dtype,
+                                                  .op = op,
+                                                  .options = options},
+                                work);
+}
+
+ls_status ls_gather_v(ls_group *group, const void *in, int64_t count, void *out,
+                      const int64_t *counts, const int64_t *offsets, ls_dtype dtype, int root,
+                      const ls_collective_options *options, ls_work **work)
+{
+    return ls__collective_start(group,
+                                &(ls__collective){.operation = LS__OP_GATHER_V,
+                                                  .input = in,
+                                                  .output = out,
+                                                  .count = count,
+                                                  .counts = {NULL, counts},
+                                                  .offsets = {NULL, offsets},
+                                                  .dtype = dtype,
+                                                  .root = root,
+                                                  .options = options},
+                                work);
+}
+
+ls_status ls_scatter_v(ls_group *group, const void *in, const int64_t *counts,
+                       const int64_t *offsets, void *out, int64_t count, ls_dtype dtype, int root,
+                       const ls_collective_options *options, ls_work **work)
+{
+    return ls__collective_start(group,
+                                &(ls__collective){.operation = LS__OP_SCATTER_V,
+                                                  .input = in,
+                                                  .output = out,
+                                                  .count = count,
+                                                  .counts = {counts, NULL},
+                                                  .offsets = {offsets, NULL},
+                                                  .dtype = dtype,
+                                                  .root = root,
                                                   .options = options},
                                 work);
 }

@@ -87,6 +87,9 @@ static ls_status check_buffers(const char *what, const ls_group *group, const ls
             group->name, (long long)args->count);
     }
     size_t input = 0, output = 0;
+    if (ls__operation_is_v(args->operation) && args->count >= 0) {
+        return ls__counts_check(what, group, args);
+    }
     if (args->count < 0 || !buffer_bytes(group, args, &input, &output)) {
         return ls__fail(LS_ERR_INVALID,
                         "%s on group \"%s\": count is %lld; it must be from 0 to "
@@ -234,7 +237,10 @@ static void describe(ls_group *group, const ls__collective *args,
     d->tag = letter ? args->own_tag ? OWN_TAG : args->tag : 0;
     d->tag_hash = options->tag != NULL ? ls__tag_hash(options->tag) : 0;
     d->divisor = options->divisor;
-    d->memory = registered(group, args, d) ? LS__MEMORY_REGISTERED : LS__MEMORY_STAGED;
+    const bool v = ls__operation_is_v(args->operation); /* by messages, wherever they lie */
+    d->counts_hash = 0;
+    d->counts_weight = 0;
+    d->memory = !v && registered(group, args, d) ? LS__MEMORY_REGISTERED : LS__MEMORY_STAGED;
     d->line = ls__self.line;
     d->pid = comm->runtime->pid;
     put_tail(d->file, sizeof d->file, ls__self.file != NULL ? ls__self.file : "");
@@ -267,11 +273,16 @@ static void fill(ls_group *group, const ls__collective *args, const ls_collectiv
     work->queued_ns = comm->env->now_ns(comm->env);
     work->deadline_ns = ls__time_after(work->queued_ns, timeout_ms);
     describe(group, args, options, &work->descriptor);
+    const bool v = ls__operation_is_v(args->operation);
+    if (v) {
+        ls__counts_fill(group, args, work);
+    }
     const bool needs_messages =
-        comm->forced == LS__WAY_MESSAGES ||
+        comm->forced == LS__WAY_MESSAGES || v ||
         (work->algorithm != NULL && (work->algorithm->memories & LS__IN_STAGED) == 0);
     const bool by_message = needs_messages && group->size > 1;
-    work->way = by_message && !is_letter(args->operation) ? LS__WAY_MESSAGES : LS__WAY_UNDECIDED;
+    work->way =
+        (by_message || v) && !is_letter(args->operation) ? LS__WAY_MESSAGES : LS__WAY_UNDECIDED;
     work->by_message = by_message || is_letter(args->operation);
 }
 
@@ -319,6 +330,10 @@ static ls_status submit(ls_group *group, const ls__collective *args,
     ls__lock_take(&comm->lock, comm->env);
     const int32_t failed = atomic_load_explicit(&group->failed, memory_order_acquire);
     ls_work *work = failed == 0 ? ls__work_take(comm) : NULL;
+    if (work != NULL && ls__operation_is_v(args->operation) && !ls__counts_room(comm, work)) {
+        ls__work_give(comm, work);
+        work = NULL;
+    }
     if (work != NULL) {
         /* Peers have read these lines: they come back while the operation is described. */
         LS__PREFETCH_WRITE(ls__post_slot(group, group->rank, group->sequence + 1));

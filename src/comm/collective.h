@@ -21,6 +21,8 @@
  *   reduce_scatter          input [size*count], output [count]
  *   all_gather              input [count], output [size*count]
  *   all_to_all              input [size*count], output [size*count]
+ *   the v-variants          the same with counts[side][size], offsets[side][size] on the side that
+ *                           has blocks, and count of the other one
  *   scan, exscan            input [count], output [count]; exscan: not on rank 0
  *   send                    input [count];  recv: output [count]
  *   barrier                 none, count 0
@@ -40,8 +42,11 @@ typedef struct ls__collective {
     ls_dtype dtype;
     ls_reduce_op op; /* reductions only */
     int root;        /* broadcast, reduce, gather, scatter; the peer of send and recv */
-    int tag;         /* of send and recv */
-    bool own_tag;    /* send and recv: the library's own tag, which no user's letter has */
+    /* v-variants: elements and places of the blocks of INPUT [0] and OUTPUT [1]; borrowed for the
+     * call. Offsets NULL: one after the other. */
+    const int64_t *counts[2], *offsets[2];
+    int tag;      /* of send and recv */
+    bool own_tag; /* send and recv: the library's own tag, which no user's letter has */
     const ls_collective_options *options; /* borrowed for the call; NULL: defaults */
     void (*done)(void *arg, ls_status status);
     void *arg;

@@ -32,7 +32,7 @@ static bool needs_member(const ls_work *work, int member)
     if (!group->has_far && work->way != LS__WAY_MESSAGES) {
         return true;
     }
-    switch (work->operation) {
+    switch (ls__operation_plain(work->operation)) {
     case LS__OP_BROADCAST:
     case LS__OP_SCATTER:
         return !root && member == work->descriptor.root;

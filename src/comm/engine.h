@@ -102,6 +102,9 @@ struct ls_work {
     void *output;
     int64_t count;
     size_t element; /* bytes of one */
+    /* v-variants: elements and places of the blocks of INPUT [0] and OUTPUT [1], each [size]; else
+     * NULL. `count` is the longest one. */
+    int64_t *count_of[2], *offset_of[2];
     ls_dtype dtype;
     ls_reduce_op op; /* AVG has become SUM with a divisor */
     double divisor;
@@ -113,6 +116,7 @@ struct ls_work {
     uint8_t stage;   /* ls__letter_stage */
     uint64_t letter; /* number that its messages carry */
     size_t moved;    /* bytes */
+    int64_t *table;  /* lock: memory of count_of and offset_of, kept; NULL: not needed yet */
 };
 
 typedef struct ls__member {
@@ -342,6 +346,24 @@ void ls__mismatch_text(const ls_group *group, const ls__descriptor *a, int rank_
                        const ls__descriptor *b, int rank_b, char *out, size_t bytes);
 /* "all_reduce #17 (bucket 3) on group "world"" */
 void ls__operation_text(const ls_group *group, const ls__descriptor *d, char *out, size_t bytes);
+
+/* token: rank `from` has sent a block of a v-variant in another length than this rank expects. */
+void ls__mismatch_block(ls_group *group, int from, const ls__descriptor *sender, int64_t sent,
+                        int64_t expected);
+
+/* ---- counts.c: blocks of unequal lengths ---------------------------------------------------- */
+
+/* Arguments of a v-variant on this rank. */
+ls_status ls__counts_check(const char *what, const ls_group *group, const ls__collective *args);
+/* lock; memory for the work's table; false: there is none. */
+bool ls__counts_room(ls__comm *comm, ls_work *work);
+/* lock; copies counts and offsets, and sets the work's and the descriptor's counts. */
+void ls__counts_fill(const ls_group *group, const ls__collective *args, ls_work *work);
+/* ": counts[2] is 7 on rank 0 and 9 on rank 1", as far as this rank can tell; or "" */
+void ls__counts_difference(const ls_group *group, const ls__descriptor *a, int rank_a,
+                           const ls__descriptor *b, int rank_b, char *out, size_t bytes);
+/* token: of the operation in progress */
+const ls__descriptor *ls__counts_descriptor(const ls_group *group);
 
 /* ---- flight.c ----------------------------------------------------------------------------- */
 

@@ -392,7 +392,8 @@ static void finish(ls_group *group)
     ls__comm *comm = group->comm;
     ls_work *work = exec->work;
     if (exec->divide_last) {
-        ls__divide(work->output, work->count, work->dtype, work->divisor);
+        const int64_t count = work->count_of[1] ? work->count_of[1][group->rank] : work->count;
+        ls__divide(work->output, count, work->dtype, work->divisor);
     }
     ls__count(&group->operations, 1);
     ls__post_finish(group, work->descriptor.sequence);

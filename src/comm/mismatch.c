@@ -18,7 +18,8 @@ static bool is_reduction(const ls__descriptor *d)
 /* " from root 0" */
 static const char *towards_root(const ls__descriptor *d)
 {
-    return d->operation == LS__OP_BROADCAST || d->operation == LS__OP_SCATTER ? "from" : "to";
+    const ls__operation plain = ls__operation_plain((ls__operation)d->operation);
+    return plain == LS__OP_BROADCAST || plain == LS__OP_SCATTER ? "from" : "to";
 }
 
 /* Of the one asked for by name; NULL: none. */
@@ -34,13 +35,22 @@ static bool same_site(const ls__descriptor *a, const ls__descriptor *b)
     return a->line == b->line && strncmp(a->file, b->file, sizeof a->file) == 0;
 }
 
+/* Where only the two ends of a block know its length, the receiver compares (stream.c). */
+static bool same_counts(const ls__descriptor *a, const ls__descriptor *b)
+{
+    const ls__operation operation = (ls__operation)a->operation;
+    return a->counts_hash == b->counts_hash &&
+           (a->count == b->count ||
+            (ls__operation_is_v(operation) && !ls__operation_counts_known(operation)));
+}
+
 bool ls__descriptor_equal(const ls__comm *comm, const ls__descriptor *a, const ls__descriptor *b)
 {
     return LS__PLANTED(COMPARISON) ||
            (a->version == b->version && a->operation == b->operation &&
             a->reduce_op == b->reduce_op && a->dtype == b->dtype && a->algorithm == b->algorithm &&
             a->forced == b->forced && a->generation == b->generation && a->group == b->group &&
-            a->sequence == b->sequence && a->count == b->count && a->root == b->root &&
+            a->sequence == b->sequence && same_counts(a, b) && a->root == b->root &&
             a->tag == b->tag && a->tag_hash == b->tag_hash &&
             memcmp(&a->divisor, &b->divisor, sizeof a->divisor) == 0 &&
             (!comm->strict || same_site(a, b)));
@@ -112,8 +122,9 @@ static const char *remedy(const ls__descriptor *a, const ls__descriptor *b)
     if (a->dtype != b->dtype) {
         return "give every rank the same dtype";
     }
-    if (a->count != b->count) {
-        return "give every rank the same count";
+    if (!same_counts(a, b)) {
+        return ls__operation_is_v((ls__operation)a->operation) ? "give every rank the same counts"
+                                                               : "give every rank the same count";
     }
     if (a->reduce_op != b->reduce_op) {
         return "give every rank the same reduce-op";
@@ -158,6 +169,29 @@ void ls__mismatch_text(const ls_group *group, const ls__descriptor *a, int rank_
     snprintf(out, bytes, "%s #%llu on group \"%s\" disagrees: %s, %s; %s",
              other_operation ? "operation" : ls__operation_name((ls__operation)a->operation),
              (unsigned long long)a->sequence, group->name, first, second, remedy(a, b));
+    if (!other_operation) {
+        ls__counts_difference(group, a, rank_a, b, rank_b, first, sizeof first);
+        add(out, bytes, "%s", first);
+    }
+}
+
+void ls__mismatch_block(ls_group *group, int from, const ls__descriptor *sender, int64_t sent,
+                        int64_t expected)
+{
+    const ls__comm *comm = group->comm;
+    const ls__descriptor *own = ls__counts_descriptor(group);
+    const int to = group->rank;
+    const int rank_from = group->member[from].world_rank, rank_to = group->member[to].world_rank;
+    char part[SIDE_MAX], text[LS__FAILURE_MAX];
+    ls__operation_text(group, own, text, sizeof text);
+    add(text, sizeof text,
+        " disagrees on a block: rank %d sends %lld elements to rank %d, which expects %lld",
+        rank_from, (long long)sent, rank_to, (long long)expected);
+    side(comm, sender, rank_from, false, part, sizeof part);
+    add(text, sizeof text, "; %s", part);
+    side(comm, own, rank_to, false, part, sizeof part);
+    add(text, sizeof text, ", %s; a count for a rank must be what that rank gives or takes", part);
+    ls__group_cause(group, LS_ERR_MISMATCH, text);
 }
 
 static bool is_here(const ls_group *group, int r, uint64_t sequence)

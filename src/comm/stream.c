@@ -197,12 +197,32 @@ static unsigned char *place_of(const ls_group *group, const ls__run *run, const 
     const size_t element = element_of(group, run, step->first_dst);
     int64_t room = 0;
     unsigned char *to = ls__ref_at(group->exec, run, run->program->refs[step->first_dst], &room);
-    const bool fits =
-        message->letter == stream->received && message->offset >= stream->moved &&
-        message->total <= (uint64_t)room * element && message->offset <= message->total &&
-        message->bytes <= message->total - message->offset && message->bytes % element == 0;
+    const bool uneven = group->exec->work->count_of[0] != NULL;
+    const bool fits = message->letter == stream->received && message->offset >= stream->moved &&
+                      message->total <= (uint64_t)room * element &&
+                      (!uneven || message->total == (uint64_t)room * element) &&
+                      message->offset <= message->total &&
+                      message->bytes <= message->total - message->offset &&
+                      message->bytes % element == 0;
     const ls__descriptor *own = &group->exec->work->descriptor;
     return fits && ls__descriptor_equal(group->comm, own, &message->descriptor) ? to : NULL;
+}
+
+/* v-variants: a block of another length than this rank expects; the group has failed. */
+static bool other_length(ls_group *group, const ls__run *run, const ls__step *step,
+                         const ls__message *message)
+{
+    const ls__descriptor *own = &group->exec->work->descriptor;
+    const uint64_t element = element_of(group, run, step->first_dst);
+    int64_t expected = 0;
+    (void)ls__ref_at(group->exec, run, run->program->refs[step->first_dst], &expected);
+    const bool other = ls__descriptor_equal(group->comm, own, &message->descriptor) &&
+                       message->total != (uint64_t)expected * element;
+    if (other) {
+        ls__mismatch_block(group, step->peer, &message->descriptor,
+                           (int64_t)(message->total / element), expected);
+    }
+    return other;
 }
 
 /* Uses one piece of the step; false: it does not belong here, and the group has failed. */
@@ -212,6 +232,9 @@ static bool receive_piece(ls_group *group, const ls__run *run, ls__stream *strea
     const ls_work *work = group->exec->work;
     const size_t element = element_of(group, run, step->first_dst);
     unsigned char *to = place_of(group, run, stream, step, message);
+    if (work->count_of[0] != NULL && other_length(group, run, step, message)) {
+        return false;
+    }
     if (message->offset != stream->moved || (to == NULL && message->bytes > 0) ||
         !ls__descriptor_equal(group->comm, &work->descriptor, &message->descriptor)) {
         tell_mismatch(group, step->peer, message);

@@ -35,6 +35,21 @@ GOLDEN(arguments_of_operations)
     SHOW(ls_group_set_channels(ls_world(), 5));
 }
 
+GOLDEN(arguments_of_unequal_blocks)
+{
+    static const int64_t four[] = {4}, three[] = {3}, none[] = {-1};
+    ls_group *w = ls_world();
+    SHOW(ls_all_gather_v(w, buf, 4, buf + 4, NULL, NULL, LS_FLOAT32, NULL, NULL));
+    SHOW(ls_all_gather_v(w, buf, 4, buf + 4, none, NULL, LS_FLOAT32, NULL, NULL));
+    SHOW(ls_all_gather_v(w, buf, 4, NULL, four, NULL, LS_FLOAT32, NULL, NULL));
+    SHOW(ls_all_gather_v(w, NULL, 4, buf + 4, four, NULL, LS_FLOAT32, NULL, NULL));
+    SHOW(ls_all_to_all_v(w, NULL, four, NULL, buf, four, NULL, LS_FLOAT32, NULL, NULL));
+    SHOW(ls_reduce_scatter_v(w, buf, NULL, four, NULL, LS_FLOAT32, LS_SUM, NULL, NULL));
+    SHOW(ls_scatter_v(w, buf, three, NULL, buf + 4, 4, LS_FLOAT32, 0, NULL, NULL));
+    SHOW(ls_all_to_all_v(w, buf, four, NULL, buf + 4, three, NULL, LS_FLOAT32, NULL, NULL));
+    SHOW(ls_all_to_all_v(w, buf, four, three, buf, four, NULL, LS_FLOAT32, NULL, NULL));
+}
+
 static void ended(void *arg, ls_status status)
 {
     (void)arg;

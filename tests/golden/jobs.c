@@ -24,6 +24,23 @@ GOLDEN_RANKS(counts_differ, 2)
     SHOW_RANKS("the next operation", ls_barrier(ls_world(), NULL, NULL));
 }
 
+GOLDEN_RANKS(counts_of_blocks_differ, 2)
+{
+    const int64_t counts[] = {3, odd() ? 2 : 1}, own = odd() ? 2 : 3;
+    SHOW_RANKS("all_gather_v", ls_all_gather_v(ls_world(), buf, own, buf + 8, counts, NULL,
+                                               LS_FLOAT32, NULL, NULL));
+}
+
+/* Rank 1 may have sent its block before it hears that it is too long. */
+GOLDEN_RANKS(a_block_is_longer_than_the_root_expects, 2)
+{
+    const int64_t counts[] = {3, 1};
+    const ls_status status = ls_gather_v(ls_world(), buf, odd() ? 2 : 3, buf + 8, counts, NULL,
+                                         LS_FLOAT32, 0, NULL, NULL);
+    SHOW_RANKS("gather_v, or the next operation",
+               status == LS_OK ? ls_barrier(ls_world(), NULL, NULL) : status);
+}
+
 GOLDEN_RANKS(dtypes_differ, 2)
 {
     SHOW_RANKS("all_reduce", SUM_OF(4, odd() ? LS_INT32 : LS_FLOAT32, LS_SUM));

@@ -25,6 +25,9 @@ extern const ls__algorithm ls__all_reduce_hierarchical, ls__reduce_scatter_pairw
 extern const ls__algorithm ls__all_gather_doubling, ls__all_gather_bruck;
 extern const ls__algorithm ls__reduce_binomial, ls__gather_binomial, ls__scatter_binomial;
 extern const ls__algorithm ls__broadcast_scatter_gather, ls__broadcast_chain;
+extern const ls__algorithm ls__all_to_all_v_direct, ls__all_to_all_v_pairwise;
+extern const ls__algorithm ls__all_gather_v_direct, ls__reduce_scatter_v_direct;
+extern const ls__algorithm ls__gather_v_direct, ls__scatter_v_direct;
 
 /* For an algorithm that has no program in shared memory. */
 static inline ls_status ls__only_messages(const ls__program_spec *spec, const char *name)

@@ -122,7 +122,7 @@ static void check_chunk(ls__checker *c, int r, int chunk)
         check_prefix(c, r, chunk, value, place);
     } else if (ls__operation_reduces(c->operation)) {
         check_sum(c, r, chunk, value, place);
-    } else if (c->operation == LS__OP_ALL_TO_ALL) {
+    } else if (ls__operation_plain(c->operation) == LS__OP_ALL_TO_ALL) {
         check_copy(c, r, chunk, value, chunk, c->rank[r].slice * c->chunks + r);
     } else if (ls__operation_has_blocks(c->operation, false)) {
         check_copy(c, r, chunk, value, chunk, place);

@@ -16,7 +16,8 @@
  * *is* block c; their short side (INPUT where blocks are gathered, OUTPUT where they are scattered)
  * has one chunk only, numbered `rank`. In all_to_all both sides are long: INPUT's chunk c is for
  * rank c, OUTPUT's chunk c is from rank c. The OUTPUT of reduce and gather and the INPUT of scatter
- * exist on the root only, the OUTPUT of exscan on all ranks but 0.
+ * exist on the root only, the OUTPUT of exscan on all ranks but 0. In the v-variants the blocks
+ * have lengths of their own, which only the chunk table knows: their programs are the same ones.
  *
  * Note [Wide programs]
  * Where a sum is made in several steps, partial sums must not be rounded between them (D5: 16-bit
@@ -62,9 +63,44 @@ typedef enum ls__operation { /* pinned: travels in descriptors */
                              LS__OP_ALL_TO_ALL = 10,
                              LS__OP_SCAN = 11,
                              LS__OP_EXSCAN = 12,
-                             LS__OP_COUNT = 13
+                             LS__OP_ALL_TO_ALL_V = 13,
+                             LS__OP_ALL_GATHER_V = 14,
+                             LS__OP_REDUCE_SCATTER_V = 15,
+                             LS__OP_GATHER_V = 16,
+                             LS__OP_SCATTER_V = 17,
+                             LS__OP_COUNT = 18
 } ls__operation;
 const char *ls__operation_name(ls__operation operation); /* "all_reduce" … */
+
+/* Of a v-variant the operation with blocks of equal length; else the operation itself. */
+static inline ls__operation ls__operation_plain(ls__operation operation)
+{
+    switch (operation) {
+    case LS__OP_ALL_TO_ALL_V:
+        return LS__OP_ALL_TO_ALL;
+    case LS__OP_ALL_GATHER_V:
+        return LS__OP_ALL_GATHER;
+    case LS__OP_REDUCE_SCATTER_V:
+        return LS__OP_REDUCE_SCATTER;
+    case LS__OP_GATHER_V:
+        return LS__OP_GATHER;
+    case LS__OP_SCATTER_V:
+        return LS__OP_SCATTER;
+    default:
+        return operation;
+    }
+}
+
+static inline bool ls__operation_is_v(ls__operation operation)
+{
+    return ls__operation_plain(operation) != operation;
+}
+
+/* A v-variant in which every rank gives the lengths of all blocks, so that they can be compared. */
+static inline bool ls__operation_counts_known(ls__operation operation)
+{
+    return operation == LS__OP_ALL_GATHER_V || operation == LS__OP_REDUCE_SCATTER_V;
+}
 
 /* Rank r's result is that of ranks 0 … r (exscan: … r-1), in the canonical tree over these. */
 static inline bool ls__operation_scans(ls__operation operation)
@@ -74,23 +110,26 @@ static inline bool ls__operation_scans(ls__operation operation)
 
 static inline bool ls__operation_reduces(ls__operation operation)
 {
-    return operation == LS__OP_ALL_REDUCE || operation == LS__OP_REDUCE_SCATTER ||
-           operation == LS__OP_REDUCE || ls__operation_scans(operation);
+    return operation == LS__OP_ALL_REDUCE || operation == LS__OP_REDUCE ||
+           ls__operation_plain(operation) == LS__OP_REDUCE_SCATTER ||
+           ls__operation_scans(operation);
 }
 
 /* Not the letters, which have a peer. */
 static inline bool ls__operation_has_root(ls__operation operation)
 {
-    return operation == LS__OP_BROADCAST || operation == LS__OP_REDUCE ||
-           operation == LS__OP_GATHER || operation == LS__OP_SCATTER;
+    const ls__operation plain = ls__operation_plain(operation);
+    return plain == LS__OP_BROADCAST || plain == LS__OP_REDUCE || plain == LS__OP_GATHER ||
+           plain == LS__OP_SCATTER;
 }
 
 /* Whether INPUT (else OUTPUT) consists of `size` blocks of the operation's count. */
 static inline bool ls__operation_has_blocks(ls__operation operation, bool input)
 {
-    return (input ? operation == LS__OP_REDUCE_SCATTER || operation == LS__OP_SCATTER
-                  : operation == LS__OP_ALL_GATHER || operation == LS__OP_GATHER) ||
-           operation == LS__OP_ALL_TO_ALL;
+    const ls__operation plain = ls__operation_plain(operation);
+    return (input ? plain == LS__OP_REDUCE_SCATTER || plain == LS__OP_SCATTER
+                  : plain == LS__OP_ALL_GATHER || plain == LS__OP_GATHER) ||
+           plain == LS__OP_ALL_TO_ALL;
 }
 
 /* Whether one side has blocks, and INPUT (else OUTPUT) is the other: one block of its rank. */
@@ -103,9 +142,9 @@ static inline bool ls__operation_is_short(ls__operation operation, bool input)
 /* Whether INPUT (else OUTPUT) exists on every rank, and not on the root alone. */
 static inline bool ls__operation_on_all(ls__operation operation, bool input)
 {
-    return input ? operation != LS__OP_SCATTER
-                 : operation != LS__OP_REDUCE && operation != LS__OP_GATHER &&
-                       operation != LS__OP_EXSCAN;
+    const ls__operation plain = ls__operation_plain(operation);
+    return input ? plain != LS__OP_SCATTER
+                 : plain != LS__OP_REDUCE && plain != LS__OP_GATHER && plain != LS__OP_EXSCAN;
 }
 
 /* Whether INPUT (else OUTPUT) exists on this rank. */
@@ -119,7 +158,7 @@ static inline bool ls__operation_uses(ls__operation operation, bool input, int r
  * in place cannot be done there in registered memory, and is staged. */
 static inline bool ls__operation_reads_ahead(ls__operation operation)
 {
-    return operation == LS__OP_ALL_TO_ALL || ls__operation_scans(operation);
+    return ls__operation_plain(operation) == LS__OP_ALL_TO_ALL || ls__operation_scans(operation);
 }
 
 typedef enum ls__step_kind {

@@ -45,6 +45,12 @@ static const ls__algorithm *const algorithms[] = {
     &ls__all_reduce_double_tree,
     &ls__all_reduce_hierarchical,
     &ls__reduce_scatter_pairwise,
+    &ls__all_to_all_v_direct,
+    &ls__all_to_all_v_pairwise,
+    &ls__all_gather_v_direct,
+    &ls__reduce_scatter_v_direct,
+    &ls__gather_v_direct,
+    &ls__scatter_v_direct,
 };
 
 const ls__algorithm *const *ls__algorithms(int *count)
@@ -75,7 +81,10 @@ int ls__algorithm_index(const ls__algorithm *algorithm)
 const char *ls__operation_name(ls__operation operation)
 {
     static const char *const names[LS__OP_COUNT] = {
-        "all_reduce", "reduce_scatter", "all_gather", "broadcast",  "barrier", "send",  "recv",
-        "reduce",     "gather",         "scatter",    "all_to_all", "scan",    "exscan"};
+        "all_reduce", "reduce_scatter", "all_gather",   "broadcast",
+        "barrier",    "send",           "recv",         "reduce",
+        "gather",     "scatter",        "all_to_all",   "scan",
+        "exscan",     "all_to_all_v",   "all_gather_v", "reduce_scatter_v",
+        "gather_v",   "scatter_v"};
     return (unsigned)operation < LS__OP_COUNT ? names[operation] : "invalid";
 }
