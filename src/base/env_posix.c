@@ -69,6 +69,7 @@ static const ls__env posix = {
     .starter = ls__posix_starter,
     .uid = ls__posix_uid,
     .watch_process = ls__posix_watch_process,
+    .peek = ls__posix_peek,
     .process_state = ls__posix_process_state,
     .catch_stop = ls__posix_catch_stop,
     .release_stop = ls__posix_release_stop,

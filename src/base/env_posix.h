@@ -91,6 +91,7 @@ pid_t ls__posix_pid(const ls__env *env);
 pid_t ls__posix_starter(const ls__env *env, const char *name);
 uid_t ls__posix_uid(const ls__env *env);
 int ls__posix_watch_process(const ls__env *env, pid_t pid);
+ssize_t ls__posix_peek(const ls__env *env, pid_t pid, uint64_t from, void *to, size_t bytes);
 int ls__posix_process_state(const ls__env *env, pid_t pid);
 
 /* stop: SIGINT and SIGTERM as a wish */

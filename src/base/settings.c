@@ -26,6 +26,9 @@ static const ls__setting table[] = {
     {"LOCKSTEP_THREADS", "cores / local ranks", "compute threads of a rank"},
     {"LOCKSTEP_ISA", "the best found", "kernel variant: v4 (AVX-512), v3 (AVX2 and FMA) or base"},
     {"LOCKSTEP_CHECK", "", "strict: further checks of operations and buffers, slower"},
+    {"LOCKSTEP_READ_PEERS", "off",
+     "on: two ranks of a host read each other's private buffers of 3 to 48 MiB where they lie; "
+     "faster if these have huge pages"},
     {"LOCKSTEP_HEAP_RESERVE", "64", "address space of the shared heap of a rank, in GiB"},
     {"LOCKSTEP_TCP_CONNECTIONS", "2", "connections between two ranks of different hosts"},
     {"LOCKSTEP_CHANNELS", "1",

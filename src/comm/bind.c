@@ -14,6 +14,7 @@
  */
 #include "base/size.h"
 #include "comm/exec.h"
+#include "comm/peek.h"
 
 static bool has_blocks(ls__operation operation)
 {
@@ -94,8 +95,10 @@ bool ls__scratch_make(ls_group *group, const ls__program *program, int64_t quant
 {
     ls__exec *exec = group->exec;
     const ls__env *env = group->comm->env;
-    exec->scratch_each = ls__round_up(
-        (size_t)program->scratch_slots * (size_t)quantum * exec->scratch_element, LS__CACHE_LINE);
+    const size_t scratch = (size_t)program->scratch_slots * (size_t)quantum * exec->scratch_element;
+    exec->scratch_each = exec->work->way == LS__WAY_READABLE
+                             ? LS__PEEK_BOUNCE_BYTES
+                             : ls__round_up(scratch, LS__CACHE_LINE);
     const size_t bytes = exec->scratch_each * (size_t)exec->runs;
     if (bytes <= exec->scratch_bytes) {
         return true;

@@ -8,6 +8,7 @@
 #include "base/options.h"
 #include "base/size.h"
 #include "comm/engine.h"
+#include "comm/peek.h"
 
 #define OWN_TAG (-1)
 
@@ -212,6 +213,33 @@ static bool registered(const ls_group *group, const ls__collective *args, ls__de
     return (in || !uses(group, args, true)) && (out || !uses(group, args, false)) && !ahead;
 }
 
+/* Private buffers that peers may read where they are; else they are staged. */
+static bool readable(const ls_group *group, const ls__collective *args,
+                     const ls__algorithm *algorithm, ls__descriptor *d)
+{
+    size_t input = 0, output = 0;
+    (void)buffer_bytes(group, args, &input, &output);
+    if (is_letter(args->operation) ||
+        !ls__choose_reading(group, args->operation, algorithm,
+                            args->count * (int64_t)ls_dtype_size(args->dtype)) ||
+        (uses(group, args, true) && !ls__peek_can_show(group->comm, args->input, input))) {
+        return false;
+    }
+    d->input = (uintptr_t)args->input;
+    d->output = (uintptr_t)args->output;
+    return true;
+}
+
+static ls__memory memory_of(const ls_group *group, const ls__collective *args,
+                            const ls_collective_options *options, ls__descriptor *d)
+{
+    const ls__algorithm *algorithm =
+        options->algorithm ? ls__algorithm_find(args->operation, options->algorithm) : NULL;
+    return registered(group, args, d)            ? LS__MEMORY_REGISTERED
+           : readable(group, args, algorithm, d) ? LS__MEMORY_READABLE
+                                                 : LS__MEMORY_STAGED;
+}
+
 /* 1 + its index; 0 for none */
 static uint8_t algorithm_number(ls__operation operation, const char *name)
 {
@@ -240,7 +268,7 @@ static void describe(ls_group *group, const ls__collective *args,
     const bool v = ls__operation_is_v(args->operation); /* by messages, wherever they lie */
     d->counts_hash = 0;
     d->counts_weight = 0;
-    d->memory = !v && registered(group, args, d) ? LS__MEMORY_REGISTERED : LS__MEMORY_STAGED;
+    d->memory = v ? LS__MEMORY_STAGED : (uint8_t)memory_of(group, args, options, d);
     d->line = ls__self.line;
     d->pid = comm->runtime->pid;
     put_tail(d->file, sizeof d->file, ls__self.file != NULL ? ls__self.file : "");

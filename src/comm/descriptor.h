@@ -25,7 +25,8 @@ typedef struct ls__descriptor {
     int32_t tag;       /* of send/recv */
     uint64_t tag_hash; /* of options.tag */
     double divisor;
-    uint64_t input, output; /* registered: offsets in the publisher's heap; not compared */
+    uint64_t input, output; /* registered: offsets in the publisher's heap; readable: addresses in
+                               its private memory; not compared */
     uint64_t counts_hash;   /* v-variants in which all ranks give all counts; else 0 */
     uint64_t counts_weight; /* sum of (i + 1) * counts[i]: tells which one differs (counts.c) */
     int32_t line;           /* call site; compared only with LOCKSTEP_CHECK=strict */

@@ -64,9 +64,10 @@ typedef enum ls__way {
     LS__WAY_SMALL,      /* one_shot through the small stage, data published with fence 0 */
     LS__WAY_REGISTERED, /* in place in everybody's heap */
     LS__WAY_STAGED,     /* in slices through STAGE */
-    LS__WAY_MESSAGES    /* over the message transport */
+    LS__WAY_MESSAGES,   /* over the message transport */
+    LS__WAY_READABLE    /* private buffers where they are, read by peek.h */
 } ls__way;
-#define LS__WAYS 5
+#define LS__WAYS 6
 
 /* The user's callback (ls_work_on_done). Who brings `state` from NONE to SET has written the rest;
  * the engine brings it to ENDED when the operation ends, after it wrote the status. Sync: acquire
@@ -193,6 +194,7 @@ struct ls__comm {
     ls_group *world;
     bool may_spin; /* ranks of this host do not outnumber its cores */
     int channels;  /* of a new group */
+    bool can_peek; /* const: reads private memory of every rank of this host (peek.h) */
     bool strict;   /* LOCKSTEP_CHECK=strict: call sites are compared too */
     int forced;    /* ls__way, for tests; 0: none */
 
@@ -277,6 +279,9 @@ unsigned char *ls__small_stage(const ls_group *group, int member, uint64_t seque
 
 /* How to run what is not decided yet, by what all members have announced. */
 ls__way ls__choose_way(const ls_group *group, const ls_work *work);
+/* Whether private buffers of this size are offered to be read; `algorithm`: asked for, or NULL. */
+bool ls__choose_reading(const ls_group *group, ls__operation operation,
+                        const ls__algorithm *algorithm, int64_t bytes);
 /* lock; NULL: no such program (error set) */
 const ls__program *ls__choose_program(ls_group *group, const ls_work *work, ls__way way);
 size_t ls__choose_room(int size); /* programs a group of this size may need */

@@ -234,10 +234,13 @@ static void bind_buffers(const ls_group *group, ls__exec *exec)
 {
     const ls_work *work = exec->work;
     const uint64_t sequence = work->descriptor.sequence;
-    for (int r = 0; r < group->size && work->way == LS__WAY_REGISTERED; r++) {
+    const bool in_place = work->way == LS__WAY_REGISTERED || work->way == LS__WAY_READABLE;
+    for (int r = 0; r < group->size && in_place; r++) {
         const ls__descriptor *d = &ls__post_slot(group, r, sequence)->descriptor;
-        exec->input[r] = group->member[r].base + d->input;
-        exec->output[r] = group->member[r].base + d->output;
+        const bool mapped = d->memory == LS__MEMORY_REGISTERED;
+        unsigned char *base = group->member[r].base; /* else it is an address of that process */
+        exec->input[r] = mapped ? base + d->input : (unsigned char *)(uintptr_t)d->input;
+        exec->output[r] = mapped ? base + d->output : (unsigned char *)(uintptr_t)d->output;
     }
     for (int r = 0; r < group->size; r++) {
         exec->stage[r] = work->way == LS__WAY_SMALL ? ls__small_stage(group, r, sequence)
@@ -286,8 +289,7 @@ static bool begin_run(ls_group *group)
     exec->begun = false;
     exec->next = 0;
     const int64_t first = work->count < exec->slice ? work->count : exec->slice;
-    if (program->scratch_slots > 0 &&
-        !ls__scratch_make(group, program, ls__chunk_quantum(work, program, first))) {
+    if (!ls__scratch_make(group, program, ls__chunk_quantum(work, program, first))) {
         (void)ls__fail(LS_ERR_MEMORY, "no memory to receive into");
         fail_here(group, LS_ERR_MEMORY);
         return false;
@@ -404,6 +406,12 @@ static void finish(ls_group *group)
     ls__work_end(work, LS_OK);
 }
 
+/* Whether peers' own buffers were read: Note [Only reading] in peek.h. */
+static bool peers_read(const ls_work *work)
+{
+    return work->way == LS__WAY_REGISTERED || work->way == LS__WAY_READABLE;
+}
+
 /* One transition; LS__BLOCKED when nothing could be done. */
 static ls__result advance_once(ls_group *group)
 {
@@ -430,6 +438,9 @@ static ls__result advance_once(ls_group *group)
             if (exec->work->way == LS__WAY_MESSAGES && ls__mismatch_check(group, exec->work)) {
                 return LS__COMPLETE; /* of those whose messages this rank did not need */
             }
+            if (peers_read(exec->work) && ls__group_failed(group)) {
+                return LS__COMPLETE; /* who gave up may have used its buffer again meanwhile */
+            }
             finish(group);
             return LS__COMPLETE;
         }
@@ -452,20 +463,22 @@ static bool native_advance(ls_group *group)
     if (is_failing(group)) {
         return false;
     }
+    int64_t bytes = 0; /* of the operations worked on */
     for (int ended = 0; ended < OPERATIONS_PER_TURN;) {
+        const ls_work *work = group->exec->work;
+        const int64_t size = work != NULL ? work->count * (int64_t)work->element : 0;
         const ls__result result = advance_once(group);
         if (result == LS__BLOCKED) {
             break;
         }
         moved = true;
         ended += result == LS__COMPLETE ? 1 : 0;
+        bytes += result == LS__COMPLETE || group->exec->state == LS__EXEC_RUN ? size : 0;
         if (result == LS__COMPLETE && (is_failing(group) || ls__group_failed(group))) {
             break;
         }
-        if (result == LS__MOVED && group->exec->state == LS__EXEC_RUN &&
-            group->exec->work->count * (int64_t)group->exec->work->element >
-                (int64_t)LS__PIECE_BYTES) {
-            break; /* a large operation: let other groups have their turn */
+        if (bytes > LS__TURN_BYTES) {
+            break; /* let other groups have their turn */
         }
     }
     return moved;

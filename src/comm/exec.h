@@ -4,7 +4,9 @@
 
 #include "comm/engine.h"
 
-#define LS__PIECE_BYTES ((size_t)4 << 20) /* a data step yields to other groups after this much */
+/* A data step yields to other groups after it has read and written this much: some 0.2 ms. */
+#define LS__PIECE_BYTES ((size_t)4 << 20)
+#define LS__TURN_BYTES ((int64_t)1 << 20) /* a group yields after operations of this many */
 /* Of MESSAGES programs: small, so that what was received is reduced while it is in the cache, but
  * with chunks that are worth a message. Bounds the scratch. */
 #define LS__MESSAGE_SLICE_BYTES ((size_t)1 << 20)

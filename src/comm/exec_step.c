@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "comm/exec.h"
+#include "comm/peek.h"
 
 static ls__result piece_done(ls__lane *lane, int64_t count, int64_t piece)
 {
@@ -10,10 +11,20 @@ static ls__result piece_done(ls__lane *lane, int64_t count, int64_t piece)
     return lane->moved < count ? LS__MOVED : LS__COMPLETE;
 }
 
+/* Elements of a piece, for each of which so many bytes are read or written; whole cache lines. */
 static int64_t piece_of(int64_t left, size_t bytes_per_element)
 {
-    const int64_t most = (int64_t)(LS__PIECE_BYTES / bytes_per_element);
-    return left < most ? left : most;
+    const int64_t most = (int64_t)(LS__PIECE_BYTES / bytes_per_element) & -LS__CACHE_LINE;
+    return left < most ? left : most > 0 ? most : LS__CACHE_LINE;
+}
+
+/* Whether it lies in another process's private memory. */
+static bool is_remote(const ls_group *group, ls__ref ref)
+{
+    const ls_work *work = group->exec->work;
+    return work->way == LS__WAY_READABLE && ref.rank != group->rank &&
+           ls__post_slot(group, ref.rank, work->descriptor.sequence)->descriptor.memory ==
+               LS__MEMORY_READABLE;
 }
 
 /* COPY of a wide program into SCRATCH: float32 of 16-bit floats. */
@@ -43,13 +54,20 @@ static ls__result run_copy(ls_group *group, ls__run *run, const ls__step *step, 
         ls__count(&group->messages, 1);
         ls__count(&group->bytes_received, (uint64_t)count * element);
     }
-    if (count == 0 || to == from) {
+    const bool remote =
+        is_remote(group, refs[step->first_src]); /* the same address may be another's */
+    if (count == 0 || (to == from && !remote)) {
         return LS__COMPLETE;
     }
-    const int64_t piece = piece_of(count - lane->moved, element);
+    const int64_t piece = piece_of(count - lane->moved, 2 * element);
     const size_t moved = (size_t)lane->moved;
     const size_t wide = ls__ref_element(exec, refs[step->first_dst]);
-    if (wide != ls__ref_element(exec, refs[step->first_src])) {
+    if (remote) {
+        if (!ls__peek_read(group, refs[step->first_src].rank, from + moved * element,
+                           to + moved * element, (size_t)piece * element)) {
+            return LS__BLOCKED;
+        }
+    } else if (wide != ls__ref_element(exec, refs[step->first_src])) {
         widen(exec, group->comm->kernels, to + moved * wide, from + moved * element, piece);
     } else {
         memcpy(to + moved * wide, from + moved * wide, (size_t)piece * wide);
@@ -97,6 +115,33 @@ static int64_t bind_reduce(ls__exec *exec, const ls__run *run, const ls__step *s
     return count;
 }
 
+/* Elements that the bounce buffer takes of each source. */
+static int64_t bounce_of(const ls__step *step, size_t element)
+{
+    const size_t room = LS__PEEK_BOUNCE_BYTES / (size_t)step->src_count;
+    return (int64_t)(room / LS__CACHE_LINE * LS__CACHE_LINE / element);
+}
+
+/* Brings what lies in private memory of peers into the bounce buffer, where it is combined while
+ * the nearest caches have it. */
+static bool fetch(ls_group *group, const ls__run *run, const ls__step *step, int64_t piece)
+{
+    ls__exec *exec = group->exec;
+    const size_t element = exec->work->element;
+    const size_t room = (size_t)bounce_of(step, element) * element;
+    for (int i = 0; i < step->src_count; i++) {
+        const ls__ref ref = run->program->refs[step->first_src + i];
+        unsigned char *to = exec->scratch + (size_t)i * room;
+        if (is_remote(group, ref)) {
+            if (!ls__peek_read(group, ref.rank, exec->src[i], to, (size_t)piece * element)) {
+                return false;
+            }
+            exec->src[i] = to;
+        }
+    }
+    return true;
+}
+
 /* In a wide program what goes to SCRATCH is a partial sum, and what does not is final. */
 static ls__result run_reduce(ls_group *group, ls__run *run, const ls__step *step, ls__lane *lane)
 {
@@ -112,7 +157,15 @@ static ls__result run_reduce(ls_group *group, ls__run *run, const ls__step *step
     if (count == 0) {
         return LS__COMPLETE;
     }
-    const int64_t piece = piece_of(count - lane->moved, work->element);
+    const size_t streams = (size_t)(step->src_count + step->dst_count);
+    int64_t piece = piece_of(count - lane->moved, streams * work->element);
+    if (work->way == LS__WAY_READABLE) {
+        const int64_t room = bounce_of(step, work->element);
+        piece = piece < room ? piece : room;
+        if (!fetch(group, run, step, piece)) {
+            return LS__BLOCKED;
+        }
+    }
     ls__reduce(&(ls__reduce_args){.dst = exec->dst,
                                   .dst_count = step->dst_count,
                                   .src = exec->src,

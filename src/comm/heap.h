@@ -34,6 +34,7 @@ typedef struct ls__heap {
     ls__lock lock;  /* of blocks and bytes */
     ls__blocks blocks;
     int quarantined;     /* blocks held back. Sync: lock */
+    uint64_t proof;      /* the nonce in private memory: who reads it can read this process */
     ls__heap_peer *peer; /* [size]; [rank] is this heap itself */
 } ls__heap;
 

@@ -19,6 +19,7 @@
 #include "comm/far.h"
 #include "comm/init.h"
 #include "comm/letters.h"
+#include "comm/peek.h"
 #include "comm/store/store.h"
 #include "comm/transport/shm.h"
 
@@ -206,6 +207,7 @@ static ls_status open_comm(ls__comm *comm, int threads)
     }
     (void)ls__activity_enter(LS__PHASE_START, NULL);
     LS_TRY(open_heap(comm));
+    ls__peek_find_out(comm);
     LS_TRY(open_transport(comm));
     LS_TRY(open_world(comm));
     return ls__engine_start(comm);
