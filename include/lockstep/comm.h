@@ -63,6 +63,14 @@ LS_API ls_status ls_group_set_channels(ls_group *group, int channels);
 LS_API ls_status ls_group_new_among(ls_group *parent, const int *ranks, int count, const char *name,
                                     ls_group **out);
 
+/* One handle over `count` groups of the same ranks in the same order, such as duplicates:
+ * collective k of the handle runs on groups[k % count], so several are in flight at once without
+ * waiting for each other (Li et al. 2020, section 3.3). Letters go over groups[0]; an abort reaches
+ * them all. The groups are borrowed: free the handle first, with ls_group_free, when its operations
+ * have ended. Local call; call it alike on all ranks. */
+LS_API ls_status ls_group_round_robin(ls_group *const *groups, int count, const char *name,
+                                      ls_group **out);
+
 /* Frees the group after its operations ended. Collective. NULL is allowed. */
 LS_API ls_status ls_group_free(ls_group *group);
 
@@ -204,6 +212,12 @@ LS_API ls_status ls_exscan(ls_group *group, const void *in, void *out, int64_t c
 /* Returns when every rank has called it (MPI_Barrier). */
 LS_API ls_status ls_barrier(ls_group *group, const ls_collective_options *options, ls_work **work);
 
+/* The same, blocking; when timeout_ms (0: the default) is over on one rank, the group fails with
+ * LS_ERR_TIMEOUT on all, and the text names *all* ranks that had not come
+ * (torch.distributed.monitored_barrier). */
+LS_API ls_status ls_monitored_barrier(ls_group *group, int64_t timeout_ms,
+                                      const ls_collective_options *options);
+
 /* Whether any rank of `group` was asked to stop (ls_stop_requested), the same answer on all: for
  * loops without a reducer. Collective: an all-reduce of 4 bytes. */
 LS_API ls_status ls_stop_agree(ls_group *group, bool *stop);
@@ -224,6 +238,19 @@ LS_API ls_status ls_recv(ls_group *group, void *buf, int64_t count, ls_dtype dty
 #define LS_ANY_SOURCE (-1)
 LS_API ls_status ls_recv_any(ls_group *group, void *buf, int64_t count, ls_dtype dtype, int tag,
                              int *source, const ls_collective_options *options);
+
+/* ---- many buffers, one operation ----------------------------------------------------------- */
+
+/* ls_all_reduce or ls_broadcast of bufs[i][counts[i]] for i in 0 … n-1, as one operation (a group
+ * call of NCCL, all_reduce_coalesced of PyTorch). Every rank gives the same counts. The lists are
+ * copied. Buffers are packed into memory that the group keeps for the next call, as large as all of
+ * them; buffers that lie one behind the other are used where they are. */
+LS_API ls_status ls_all_reduce_many(ls_group *group, void *const *bufs, const int64_t *counts,
+                                    int n, ls_dtype dtype, ls_reduce_op op,
+                                    const ls_collective_options *options, ls_work **work);
+LS_API ls_status ls_broadcast_many(ls_group *group, void *const *bufs, const int64_t *counts, int n,
+                                   ls_dtype dtype, int root, const ls_collective_options *options,
+                                   ls_work **work);
 
 /* ---- objects: bytes of any length ---------------------------------------------------------- */
 
@@ -323,6 +350,9 @@ LS_API ls_status ls_group_counters(const ls_group *group, ls_counters *out);
 #define ls_recv_any(...) LS_AT(ls_recv_any(__VA_ARGS__))
 #define ls_group_new(...) LS_AT(ls_group_new(__VA_ARGS__))
 #define ls_group_new_among(...) LS_AT(ls_group_new_among(__VA_ARGS__))
+#define ls_monitored_barrier(...) LS_AT(ls_monitored_barrier(__VA_ARGS__))
+#define ls_all_reduce_many(...) LS_AT(ls_all_reduce_many(__VA_ARGS__))
+#define ls_broadcast_many(...) LS_AT(ls_broadcast_many(__VA_ARGS__))
 #define ls_group_split(...) LS_AT(ls_group_split(__VA_ARGS__))
 #define ls_group_set_channels(...) LS_AT(ls_group_set_channels(__VA_ARGS__))
 #define ls_broadcast_bytes(...) LS_AT(ls_broadcast_bytes(__VA_ARGS__))

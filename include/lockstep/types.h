@@ -36,7 +36,14 @@ typedef enum ls_dtype {
     LS_DTYPE_COUNT = 9
 } ls_dtype;
 
-/* Reduction operators (MPI_Op, ncclRedOp_t). AVG divides the sum once, by the number of ranks. */
+/* Reduction operators (MPI_Op, ncclRedOp_t). AVG divides the sum once, by the number of ranks.
+ *
+ *              sum product min max   avg   band bor bxor
+ *   floats      x     x     x   x     x
+ *   integers    x     x     x   x           x    x   x     sums and products wrap
+ *   bool       any   all   all any          all any odd    as PyTorch's NCCL backend has it
+ *
+ * What is empty has no meaning and is LS_ERR_INVALID. */
 typedef enum ls_reduce_op {
     LS_SUM = 0,
     LS_PRODUCT = 1,

@@ -262,7 +262,7 @@ static void describe(ls_group *group, const ls__collective *args,
     d->group = group->id;
     d->count = args->count;
     d->root = ls__operation_has_root(args->operation) || letter ? args->root : 0;
-    d->tag = letter ? args->own_tag ? OWN_TAG : args->tag : 0;
+    d->tag = !letter ? args->mark : args->own_tag ? OWN_TAG : args->tag;
     d->tag_hash = options->tag != NULL ? ls__tag_hash(options->tag) : 0;
     d->divisor = options->divisor;
     const bool v = ls__operation_is_v(args->operation); /* by messages, wherever they lie */
@@ -286,6 +286,7 @@ static void fill(ls_group *group, const ls__collective *args, const ls_collectiv
     work->done = args->done;
     work->arg = args->arg;
     work->operation = args->operation;
+    work->monitored = args->monitored;
     work->algorithm =
         options->algorithm ? ls__algorithm_find(args->operation, options->algorithm) : NULL;
     work->input = args->input;
@@ -404,10 +405,13 @@ ls_status ls__collective_start(ls_group *group, const ls__collective *args, ls_w
         return ls__fail_at_site(LS_ERR_INVALID);
     }
     LS__OPTIONS(ls_collective_options, options, args->options);
+    ls_group *const handle = group;
+    group = ls__turns_group(handle, is_letter(args->operation));
     const ls_status sound = check(what, group, args, &options);
     if (sound < 0) {
         return ls__fail_at_site(sound);
     }
+    ls__turns_pass(handle, is_letter(args->operation));
     ls_work *made = NULL;
     bool ready = false;
     const bool blocking = work == NULL && args->done == NULL;

@@ -45,8 +45,10 @@ typedef struct ls__collective {
     /* v-variants: elements and places of the blocks of INPUT [0] and OUTPUT [1]; borrowed for the
      * call. Offsets NULL: one after the other. */
     const int64_t *counts[2], *offsets[2];
-    int tag;      /* of send and recv */
-    bool own_tag; /* send and recv: the library's own tag, which no user's letter has */
+    int tag;        /* of send and recv */
+    bool own_tag;   /* send and recv: the library's own tag, which no user's letter has */
+    int32_t mark;   /* not of letters: what else ranks must agree on; 0: nothing */
+    bool monitored; /* barrier: names all who have not come; its mark is 1 */
     const ls_collective_options *options; /* borrowed for the call; NULL: defaults */
     void (*done)(void *arg, ls_status status);
     void *arg;

@@ -22,7 +22,7 @@ typedef struct ls__descriptor {
     uint64_t sequence; /* number of the operation in its group, from 1 */
     int64_t count;
     int32_t root;      /* or peer; 0 where there is none */
-    int32_t tag;       /* of send/recv */
+    int32_t tag;       /* of send/recv; else what else must be equal (ls__collective.mark) */
     uint64_t tag_hash; /* of options.tag */
     double divisor;
     uint64_t input, output; /* registered: offsets in the publisher's heap; readable: addresses in

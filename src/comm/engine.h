@@ -48,7 +48,8 @@
 typedef struct ls__comm ls__comm;
 typedef struct ls__exec ls__exec;
 typedef struct ls__letters ls__letters;
-typedef struct ls__far ls__far; /* far.h */
+typedef struct ls__turns ls__turns; /* round_robin.c */
+typedef struct ls__far ls__far;     /* far.h */
 typedef struct ls__deadlock ls__deadlock;
 
 /* A thread that has gone to sleep until a work ends; on its stack. */
@@ -90,6 +91,7 @@ struct ls_work {
     _Atomic bool posted;    /* fence 0 is announced: release under lock, acquire */
     bool warned;            /* token */
     bool announced;         /* token: posted to far members because it has stalled */
+    bool monitored;         /* const; at the deadline all who have not come are named */
     bool told_stopped;      /* token: a warning has named a stopped process */
     uint8_t channels;       /* slices at the same time, if it runs by messages */
     uint8_t way;            /* ls__way; set at submission or by the token's holder */
@@ -165,6 +167,8 @@ struct ls_group {
     ls__exec *exec;               /* token */
     ls__exec *publisher;          /* lock: binds buffers for what is announced early */
     ls__letters *letters;         /* token */
+    ls__turns *turns;             /* const; not NULL: a handle over several groups, and no more */
+    ls__list packs;               /* lock: memory of operations on many buffers, not in use */
     const ls__program **programs; /* lock: [ls__choose_room], NULL until used */
     /* The first cause. Text first, then failed with release; readers acquire. */
     _Atomic int32_t failed; /* 0 or an ls_status */
@@ -381,6 +385,19 @@ void ls__flight_close(ls__comm *comm, const ls_work *work, ls_status status, uin
 ls_status ls__letters_open(ls_group *group);
 void ls__letters_close(ls_group *group);
 bool ls__letters_turn(ls__comm *comm); /* token */
+
+/* ---- round_robin.c: handles over several groups ------------------------------------------- */
+
+/* The group that the next operation on `group` runs on: itself, if it is no such handle. */
+ls_group *ls__turns_group(ls_group *group, bool letter);
+void ls__turns_pass(ls_group *group, bool letter); /* that operation has been called */
+int ls__turns_count(const ls_group *group);        /* groups behind it; 1: itself */
+ls_group *ls__turns_at(const ls_group *group, int i);
+void ls__turns_free(ls_group *handle);
+
+/* ---- many.c ------------------------------------------------------------------------------- */
+
+void ls__packs_free(ls_group *group);
 
 /* ---- group.c ------------------------------------------------------------------------------ */
 

@@ -357,7 +357,8 @@ static bool member_gone(ls_group *group, ls_work *work, uint64_t now_ns)
 static bool check_work(ls_group *group, ls_work *work, uint64_t now_ns)
 {
     const uint64_t age = now_ns > work->queued_ns ? now_ns - work->queued_ns : 0;
-    if (age > LS__FAR_ANNOUNCE_NS && work->way == LS__WAY_MESSAGES && !work->announced) {
+    if ((age > LS__FAR_ANNOUNCE_NS || work->monitored) && work->way == LS__WAY_MESSAGES &&
+        !work->announced) {
         ls__far_post(group, work->descriptor.sequence);
         work->announced = true;
     }

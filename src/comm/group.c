@@ -365,6 +365,10 @@ ls_status ls_group_free(ls_group *group)
         return ls__fail(LS_ERR_INVALID,
                         "ls_group_free: the world is freed by ls_finalize; leave it alone");
     }
+    if (group->turns != NULL) {
+        ls__turns_free(group);
+        return LS_OK;
+    }
     ls_status status =
         ls_barrier(group, LS_OPTIONS(ls_collective_options, .tag = "ls_group_free"), NULL);
     ls__engine_drain(comm, &group->pending);
@@ -388,9 +392,13 @@ ls_status ls_group_free(ls_group *group)
 void ls__group_fail(ls_group *group, ls_status status, const char *text)
 {
     ls__comm *comm = group->comm;
-    ls__group_cause(group, status, text);
+    for (int i = 0; i < ls__turns_count(group); i++) {
+        ls__group_cause(ls__turns_at(group, i), status, text);
+    }
     if (ls__token_try(comm)) { /* else the one who has it will see the claim */
-        (void)ls__group_failed(group);
+        for (int i = 0; i < ls__turns_count(group); i++) {
+            (void)ls__group_failed(ls__turns_at(group, i));
+        }
         ls__token_release(comm);
     }
 }
@@ -426,8 +434,14 @@ ls_status ls_group_status(ls_group *group)
         (void)ls__comm_look(comm);
         ls__token_release(comm);
     }
-    const int32_t failed = atomic_load_explicit(&group->failed, memory_order_acquire);
-    return failed == 0 ? LS_OK : ls__fail_again((ls_status)failed, group->failure);
+    for (int i = 0; i < ls__turns_count(group); i++) {
+        const ls_group *one = ls__turns_at(group, i);
+        const int32_t failed = atomic_load_explicit(&one->failed, memory_order_acquire);
+        if (failed != 0) {
+            return ls__fail_again((ls_status)failed, one->failure);
+        }
+    }
+    return LS_OK;
 }
 
 /* ---- asking ------------------------------------------------------------------------------- */
@@ -485,14 +499,15 @@ ls_status ls_group_counters(const ls_group *group, ls_counters *out)
         return ls__fail(LS_ERR_INVALID, "ls_group_counters: pass a group and a struct whose size "
                                         "is set");
     }
-    const ls_counters now = {
-        .size = out->size,
-        .operations = atomic_load_explicit(&group->operations, memory_order_relaxed),
-        .messages = atomic_load_explicit(&group->messages, memory_order_relaxed),
-        .bytes_sent = atomic_load_explicit(&group->bytes_sent, memory_order_relaxed),
-        .bytes_received = atomic_load_explicit(&group->bytes_received, memory_order_relaxed),
-        .wait_ns = atomic_load_explicit(&group->wait_ns, memory_order_relaxed),
-    };
+    ls_counters now = {.size = out->size};
+    for (int i = 0; i < ls__turns_count(group); i++) {
+        const ls_group *one = ls__turns_at(group, i);
+        now.operations += atomic_load_explicit(&one->operations, memory_order_relaxed);
+        now.messages += atomic_load_explicit(&one->messages, memory_order_relaxed);
+        now.bytes_sent += atomic_load_explicit(&one->bytes_sent, memory_order_relaxed);
+        now.bytes_received += atomic_load_explicit(&one->bytes_received, memory_order_relaxed);
+        now.wait_ns += atomic_load_explicit(&one->wait_ns, memory_order_relaxed);
+    }
     memcpy(out, &now, out->size < sizeof now ? out->size : sizeof now);
     return LS_OK;
 }

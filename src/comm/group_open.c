@@ -93,6 +93,7 @@ ls_status ls__group_make(ls__comm *comm, const ls__group_spec *spec, bool mirror
     group->channels = comm->channels;
     ls__list_init(&group->queue);
     ls__list_init(&group->mail);
+    ls__list_init(&group->packs);
     ls_status status = mirrors ? make_mirrors(group, spec) : LS_OK;
     status = status == LS_OK ? group->backend->open(group) : status;
     if (status != LS_OK) {
@@ -153,6 +154,7 @@ void ls__group_join(ls_group *group, const ls__group_spec *spec)
 void ls__group_close(ls_group *group)
 {
     ls__comm *comm = group->comm;
+    ls__packs_free(group);
     ls__lock_take(&comm->lock, comm->env);
     ls__list_remove(&group->link);
     ls__unlock(&comm->lock, comm->env);

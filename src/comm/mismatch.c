@@ -132,6 +132,11 @@ static const char *remedy(const ls__descriptor *a, const ls__descriptor *b)
     if (a->root != b->root) {
         return "give every rank the same root";
     }
+    if (a->tag != b->tag) {
+        return a->operation == LS__OP_BARRIER
+                   ? "a monitored barrier matches no other: call ls_monitored_barrier on all ranks"
+                   : "give every rank the same list of counts";
+    }
     if (a->algorithm != b->algorithm) {
         return "ask for the same algorithm on every rank";
     }

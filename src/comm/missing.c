@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/text.h"
 #include "comm/far.h"
 #include "comm/letters.h"
 
@@ -164,8 +165,57 @@ static void waiting_text(const ls_group *group, const ls_work *work, char *out, 
     add_other_sends(group, work, out, bytes);
 }
 
+static bool has_not_come(const ls_group *group, int r, const ls_work *work)
+{
+    return r < group->size && r != group->rank && !ls__has_called(group, r, work);
+}
+
+/* "1, 3-7, 9": world ranks of all that have not come. Returns how many. */
+static int list_missing(const ls_group *group, const ls_work *work, ls__text *to)
+{
+    int count = 0;
+    for (int r = 0; r < group->size; r++) {
+        const int first = r;
+        while (has_not_come(group, r, work) && has_not_come(group, r + 1, work) &&
+               group->member[r + 1].world_rank == group->member[r].world_rank + 1) {
+            r++;
+        }
+        if (has_not_come(group, r, work)) {
+            ls__text_add(to, "%s%d", count > 0 ? ", " : "", group->member[first].world_rank);
+            if (r > first) {
+                ls__text_add(to, "-%d", group->member[r].world_rank);
+            }
+            count += r - first + 1;
+        }
+    }
+    return count;
+}
+
+/* False: all have come. */
+static bool fail_monitored(ls_group *group, const ls_work *work, uint64_t now_ns)
+{
+    char text[LS__FAILURE_MAX], list[LS__FAILURE_MAX / 2], operation[256], who[256] = "";
+    list[0] = '\0';
+    const int count = list_missing(group, work, &(ls__text){list, sizeof list});
+    const ls__missing m = ls__missing_find(group, work, true);
+    if (count == 0) {
+        return false;
+    }
+    ls__operation_text(group, &work->descriptor, operation, sizeof operation);
+    if (m.count > 0) {
+        describe_missing(group, m.member[0], who, sizeof who);
+    }
+    snprintf(text, sizeof text, "monitored %s: %d of %d ranks did not come within %.1f s: %s (%s)",
+             operation, count, group->size, (double)(now_ns - work->queued_ns) * 1e-9, list, who);
+    ls__group_cause(group, LS_ERR_TIMEOUT, text);
+    return true;
+}
+
 void ls__missing_fail(ls_group *group, const ls_work *work, uint64_t now_ns)
 {
+    if (work->monitored && fail_monitored(group, work, now_ns)) {
+        return;
+    }
     char text[LS__FAILURE_MAX], operation[256], who[LS__FAILURE_MAX - 320];
     ls__operation_text(group, &work->descriptor, operation, sizeof operation);
     waiting_text(group, work, who, sizeof who);

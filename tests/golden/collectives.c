@@ -91,6 +91,16 @@ GOLDEN(arguments_of_objects)
     SHOW(ls_scatter_bytes(ls_world(), &give, 0, &bytes, &length, NULL));
 }
 
+GOLDEN(arguments_of_many)
+{
+    void *lists[2] = {buf, NULL};
+    const int64_t counts[2] = {3, 4}, negative[2] = {3, -4};
+    SHOW(ls_all_reduce_many(NULL, lists, counts, 2, LS_FLOAT32, LS_SUM, NULL, NULL));
+    SHOW(ls_all_reduce_many(ls_world(), NULL, counts, 2, LS_FLOAT32, LS_SUM, NULL, NULL));
+    SHOW(ls_all_reduce_many(ls_world(), lists, counts, 2, LS_FLOAT32, LS_SUM, NULL, NULL));
+    SHOW(ls_broadcast_many(ls_world(), lists, negative, 2, LS_FLOAT32, 0, NULL, NULL));
+}
+
 GOLDEN(arguments_of_groups)
 {
     ls_group *g = NULL;
@@ -106,6 +116,9 @@ GOLDEN(arguments_of_groups)
     SHOW(ls_group_split(NULL, 0, 0, "part", &g));
     SHOW(ls_group_split(ls_world(), 0, 0, "part", NULL));
     SHOW(ls_group_split(ls_world(), -7, 0, "part", &g));
+    SHOW(ls_group_round_robin(NULL, 2, "turns", &g));
+    SHOW(ls_group_round_robin((ls_group *[]){ls_world(), NULL}, 2, "turns", &g));
+    SHOW(ls_group_round_robin((ls_group *[]){ls_world(), ls_world()}, 2, "turns", &g));
     SHOW(ls_group_free(ls_world()));
     SHOW(ls_group_abort(NULL, "why"));
     SHOW(ls_group_status(NULL));

@@ -177,10 +177,14 @@ const ls__reduce_table LS__REDUCE_TABLE = {
             [LS_UINT8] = LOOPS_INTEGER(uint8, uint8_t),
             [LS_INT32] = LOOPS_INTEGER(int32, int32_t),
             [LS_INT64] = LOOPS_INTEGER(int64, int64_t),
-            /* one byte, 0 or 1: logical and, or and exclusive or; a sum has no meaning */
+            /* one byte, 0 or 1: a sum is "any", a product "all" */
             [LS_BOOL] = {.size = 1,
                          .accumulator_size = 1,
-                         .combine = {[LS_MIN] = uint8_min, [LS_MAX] = uint8_max, OPS_BITS(uint8)}},
+                         .combine = {[LS_SUM] = uint8_max,
+                                     [LS_PRODUCT] = uint8_min,
+                                     [LS_MIN] = uint8_min,
+                                     [LS_MAX] = uint8_max,
+                                     OPS_BITS(uint8)}},
         },
     .sum_float32 =
         {[2] = sum_2, [3] = sum_3, [4] = sum_4, [5] = sum_5, [6] = sum_6, [7] = sum_7, [8] = sum_8},

@@ -157,8 +157,7 @@ static void check_shape(const world *w, shape s)
 
 static bool meaningful(ls_dtype dtype, ls_reduce_op op)
 {
-    const bool odd_bool = dtype == LS_BOOL && (op == LS_SUM || op == LS_PRODUCT);
-    return ls__reduce_supported(dtype, op) && !odd_bool; /* sums of truth values: not small ints */
+    return ls__reduce_supported(dtype, op);
 }
 
 static void every_type(const world *w, memory kind, int64_t count)

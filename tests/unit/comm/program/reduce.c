@@ -343,7 +343,8 @@ TEST(meaningless_pairs_are_not_supported)
     CHECK(!ls__reduce_supported(LS_INT32, LS_AVG));
     CHECK(!ls__reduce_supported(LS_FLOAT32, LS_BAND));
     CHECK(!ls__reduce_supported(LS_FLOAT16, LS_BXOR));
-    CHECK(!ls__reduce_supported(LS_BOOL, LS_SUM));
+    CHECK(ls__reduce_supported(LS_BOOL, LS_SUM));
+    CHECK(!ls__reduce_supported(LS_BOOL, LS_AVG));
     CHECK(ls__reduce_supported(LS_BOOL, LS_BOR));
     CHECK(ls__reduce_supported(LS_UINT8, LS_PRODUCT));
     CHECK(!ls__reduce_supported((ls_dtype)99, LS_SUM));
