@@ -151,6 +151,7 @@ DIST_TEST(a_handle_over_several_groups_takes_them_in_turn, 3)
     CHECK_OK(ls_barrier(made, NULL, NULL));
     CHECK_OK(ls_group_free(made));
     CHECK_OK(ls_group_status(handle));
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL)); /* all have looked */
     if (ls_rank() == 1) {
         CHECK_OK(ls_group_abort(handle, "enough"));
     }
