@@ -116,7 +116,8 @@ static bool runs_far(const ls__algorithm *a)
 /* A call of another count is one only where there are counts. */
 static bool can(const ls__algorithm *a, way how)
 {
-    return how != MISMATCH || a->operation != LS__OP_BARRIER;
+    return a->operation <= LS__OP_EXSCAN && /* the looper knows no unequal blocks */
+           (how != MISMATCH || a->operation != LS__OP_BARRIER);
 }
 
 static int run_all(const ls__algorithm *a)

@@ -75,7 +75,7 @@ TEST(a_rank_that_cannot_join_claims_no_rank)
 TEST(help_about_a_command_is_that_commands)
 {
     check_script("$L help run", 0, "usage: lockstep run -n N");
-    check_script("$L help bench", 0, "usage: lockstep bench all-reduce");
+    check_script("$L help bench", 0, "usage: lockstep bench OPERATION");
     check_script("$L help info", 0, "usage: lockstep COMMAND");
     check_script("$L help rum", 2, "did you mean run?");
     check_script("$L version now", 2, "lockstep version: takes no arguments, not \"now\"");

@@ -110,8 +110,8 @@ DIST_TEST(a_connection_that_is_reset_is_named_by_all, 3)
 DIST_TEST(what_is_no_frame_ends_the_connection_with_words, 2)
 {
     float x = 1;
-    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
     const double begin = ls_time();
+    ls_status status = ls_barrier(ls_world(), NULL, NULL); /* rank 0 may see the bytes in it */
     if (ls_rank() == 1) {
         ls__token_take(comm_now());
         CHECK_INT(send(ls__link_fd(connection_to(0, 0)->link),
@@ -119,7 +119,6 @@ DIST_TEST(what_is_no_frame_ends_the_connection_with_words, 2)
                   48);
         ls__token_release(comm_now());
     }
-    ls_status status = LS_OK;
     while (status == LS_OK) {
         status = ls_all_reduce(ls_world(), &x, 1, LS_FLOAT32, LS_MAX, NULL, NULL);
     }
@@ -132,8 +131,10 @@ DIST_TEST(a_flipped_bit_is_seen, 2)
 {
     ls__comm *comm = comm_now();
     float x = 1;
-    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+    /* of two connections the damaged frame may come first: rank 0 is then still in the barrier */
+    ls_status status = ls_barrier(ls_world(), NULL, NULL);
     if (ls_rank() == 1) {
+        CHECK_OK(status);
         ls__token_take(comm);
         ls__transport *t = comm->transport;
         ls__message *message = t->reserve(t, 0);
@@ -148,7 +149,6 @@ DIST_TEST(a_flipped_bit_is_seen, 2)
         c->can_write = true;
         ls__token_release(comm);
     }
-    ls_status status = LS_OK;
     while (status == LS_OK) {
         status = ls_all_reduce(ls_world(), &x, 1, LS_FLOAT32, LS_MAX, NULL, NULL);
     }

@@ -174,6 +174,9 @@ static inline element combine(element a, element b, ls_dtype dtype, ls_reduce_op
     if (is_float(dtype)) {
         return (element){.f = combine_float(a.f, b.f, op)};
     }
+    if (dtype == LS_BOOL && (op == LS_SUM || op == LS_PRODUCT)) { /* any, all */
+        return (element){.i = op == LS_SUM ? a.i | b.i : a.i & b.i};
+    }
     return (element){.i = narrow(combine_integer(a.i, b.i, op), dtype)};
 }
 
