@@ -19,6 +19,7 @@ from ._library import Counters, InitOptions, Options, library
 __all__ = []
 
 IN_PROGRESS = 1
+ANY_SOURCE = -1  # as the peer of a receive: whoever sends first
 
 # ---- errors -------------------------------------------------------------------------------------
 
@@ -331,6 +332,13 @@ class Work:
             pause = min(pause * 1.5, 1e-3)
         self.source = lib.ls_work_source(self._handle)
 
+    def abort(self, why="no reason was given"):
+        """Fails the operation's group on every rank, unless it has ended: it cannot be taken back
+        alone. wait() still has to be called, and raises AbortedError with `why`."""
+        with self._lock:
+            if self._handle is not None:
+                call(library().ls_work_abort, self._handle, why.encode())
+
     def done(self):
         """Whether it has ended; an error is raised by wait."""
         if not self._lock.acquire(blocking=False):
@@ -348,14 +356,22 @@ class Work:
             _left.add(_Left(self._handle, self._buffers))
 
 
-def run(function, arguments, options=None, buffers=None, result=None, async_op=False):
+def start(function, arguments, options=None, buffers=None, result=None):
     """Starts an operation whose last arguments are options and work."""
     if _left:
         _reap()
     handle = ctypes.c_void_p()
     call(function, *arguments, options, ctypes.byref(handle))
-    work = Work(handle.value, buffers, result)
-    return work if async_op else work.wait()
+    return Work(handle.value, buffers, result)
+
+
+def run(function, arguments, options=None, buffers=None, result=None, async_op=False):
+    """The same; without async_op in one call, which ends with the operation."""
+    if async_op:
+        return start(function, arguments, options, buffers, result)
+    before_waiting()
+    call(function, *arguments, options, None)
+    return result
 
 
 # ---- groups -------------------------------------------------------------------------------------
@@ -407,6 +423,12 @@ class Group:
              name.encode() if name is not None else None, ctypes.byref(out))
         return Group(out.value) if out.value is not None else None
 
+    def set_channels(self, channels):
+        """How many parts of one operation between hosts are under way at the same time, 1 to 4;
+        every rank gives the same."""
+        before_waiting()
+        call(library().ls_group_set_channels, self.handle, channels)
+
     def free(self):
         """Frees the group; every rank of it calls this."""
         if self._handle is not None and self._owned and state.runtime is not None:
@@ -427,6 +449,11 @@ class Group:
         return run(library().ls_barrier, (self.handle,), make_options(timeout_ms=milliseconds(timeout)),
                    async_op=async_op)
 
+    def monitored_barrier(self, timeout=None):
+        """A barrier that fails, on every rank, with the numbers of all ranks that had not come."""
+        before_waiting()
+        call(library().ls_monitored_barrier, self.handle, milliseconds(timeout), None)
+
     def stop_agree(self):
         """Whether any rank was asked to stop; the same answer on all."""
         stop = ctypes.c_bool()
@@ -439,6 +466,19 @@ class Group:
         out = Counters(size=ctypes.sizeof(Counters))
         call(library().ls_group_counters, self.handle, ctypes.byref(out))
         return {name: getattr(out, name) for name, _ in Counters._fields_[1:]}
+
+
+class RoundRobin(Group):
+    """One group over several of the same ranks, such as duplicates: operation k runs on group
+    k % count, so that several are in flight without waiting for each other. Letters go over the
+    first. The groups are borrowed: free this one first."""
+
+    def __init__(self, groups, name=None):
+        handles, out = (ctypes.c_void_p * len(groups))(*[g.handle for g in groups]), ctypes.c_void_p()
+        call(library().ls_group_round_robin, handles, len(groups),
+             name.encode() if name is not None else None, ctypes.byref(out))
+        super().__init__(out.value)
+        self.groups = list(groups)
 
 
 def world():

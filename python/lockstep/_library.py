@@ -33,6 +33,12 @@ class InitOptions(ctypes.Structure):
                 ("graceful_stop", ctypes.c_bool)]
 
 
+class Bytes(ctypes.Structure):
+    """ls_bytes"""
+
+    _fields_ = [("data", ctypes.c_void_p), ("length", ctypes.c_size_t)]
+
+
 class Counters(ctypes.Structure):
     _fields_ = [("size", ctypes.c_size_t)] + [
         (name, ctypes.c_uint64)
@@ -40,7 +46,8 @@ class Counters(ctypes.Structure):
 
 
 _P, _I, _N, _S = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_char_p
-_END = (ctypes.POINTER(Options), ctypes.POINTER(_P))  # options, work
+_Z, _O = ctypes.c_size_t, ctypes.POINTER(Options)
+_END = (_O, ctypes.POINTER(_P))  # options, work
 
 # name: (result, arguments). Pointers are plain addresses.
 _FUNCTIONS = {
@@ -64,6 +71,8 @@ _FUNCTIONS = {
     "ls_group_new": (_I, (_P, ctypes.POINTER(_I), _I, _S, ctypes.POINTER(_P))),
     "ls_group_new_among": (_I, (_P, ctypes.POINTER(_I), _I, _S, ctypes.POINTER(_P))),
     "ls_group_split": (_I, (_P, _I, _I, _S, ctypes.POINTER(_P))),
+    "ls_group_round_robin": (_I, (ctypes.POINTER(_P), _I, _S, ctypes.POINTER(_P))),
+    "ls_group_set_channels": (_I, (_P, _I)),
     "ls_group_free": (_I, (_P,)),
     "ls_group_abort": (_I, (_P, _S)),
     "ls_group_status": (_I, (_P,)),
@@ -78,20 +87,31 @@ _FUNCTIONS = {
     "ls_gather": (_I, (_P, _P, _P, _N, _I, _I) + _END),
     "ls_scatter": (_I, (_P, _P, _P, _N, _I, _I) + _END),
     "ls_all_to_all": (_I, (_P, _P, _P, _N, _I) + _END),
+    "ls_all_to_all_v": (_I, (_P, _P, _P, _P, _P, _P, _P, _I) + _END),
+    "ls_all_gather_v": (_I, (_P, _P, _N, _P, _P, _P, _I) + _END),
+    "ls_reduce_scatter_v": (_I, (_P, _P, _P, _P, _P, _I, _I) + _END),
+    "ls_gather_v": (_I, (_P, _P, _N, _P, _P, _P, _I, _I) + _END),
+    "ls_scatter_v": (_I, (_P, _P, _P, _P, _P, _N, _I, _I) + _END),
+    "ls_scan": (_I, (_P, _P, _P, _N, _I, _I) + _END),
+    "ls_exscan": (_I, (_P, _P, _P, _N, _I, _I) + _END),
+    "ls_all_reduce_many": (_I, (_P, _P, _P, _I, _I, _I) + _END),
+    "ls_broadcast_many": (_I, (_P, _P, _P, _I, _I, _I) + _END),
     "ls_barrier": (_I, (_P,) + _END),
+    "ls_monitored_barrier": (_I, (_P, _N, _O)),
     "ls_stop_agree": (_I, (_P, ctypes.POINTER(ctypes.c_bool))),
     "ls_send": (_I, (_P, _P, _N, _I, _I, _I) + _END),
     "ls_recv": (_I, (_P, _P, _N, _I, _I, _I) + _END),
+    "ls_recv_any": (_I, (_P, _P, _N, _I, _I, ctypes.POINTER(_I), _O)),
+    "ls_broadcast_bytes": (_I, (_P, ctypes.POINTER(_P), ctypes.POINTER(_Z), _I, _O)),
+    "ls_all_gather_bytes": (_I, (_P, _P, _Z, ctypes.POINTER(_P), _O)),
+    "ls_gather_bytes": (_I, (_P, _P, _Z, _I, ctypes.POINTER(_P), _O)),
+    "ls_scatter_bytes": (_I, (_P, _P, _I, ctypes.POINTER(_P), ctypes.POINTER(_Z), _O)),
+    "ls_bytes_free": (None, (_P,)),
     "ls_work_wait": (_I, (_P,)),
     "ls_work_test": (_I, (_P,)),
     "ls_work_wait_for": (_I, (_P, _N)),
-}
-
-# Present from some build of this version on; who needs one that is missing says so.
-_NEWER = {
-    "ls_all_to_all_v": (_I, (_P, _P) + (_P,) * 2 + (_P,) + (_P,) * 2 + (_I,) + _END),
-    "ls_monitored_barrier": (_I, (_P, _N, ctypes.POINTER(Options))),
     "ls_work_source": (_I, (_P,)),
+    "ls_work_abort": (_I, (_P, _S)),
 }
 
 
@@ -161,10 +181,6 @@ def _declare(library, path):
             raise ImportError(f"lockstep: {path} has no {name}: it is older than this package; "
                               "build it anew, or set LOCKSTEP_LIBRARY") from None
         function.restype, function.argtypes = result, arguments
-    for name, (result, arguments) in _NEWER.items():
-        if hasattr(library, name):
-            function = getattr(library, name)
-            function.restype, function.argtypes = result, arguments
 
 
 def library():

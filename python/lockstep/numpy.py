@@ -1,9 +1,12 @@
 """Collectives on NumPy arrays, in their own memory: nothing is copied on the way to the library.
 
 Arrays must be contiguous (C order), and writable where a result goes. Where `out` is left away,
-all_reduce, reduce and broadcast work in place and the others make a new array. All ranks give equal
-shapes; differences are a MismatchError on every rank, before any number is combined. With
+all_reduce, reduce, broadcast and the scans work in place and the others make a new array. All ranks
+give equal shapes; differences are a MismatchError on every rank, before any number is combined. With
 `async_op=True` a call returns a Work at once; its wait() returns the result.
+
+Those whose name ends in _v share unequal parts out: counts are of rows along the first dimension,
+one for each rank, the same on all ranks (of all_to_all_v: each its own).
 """
 
 import ctypes
@@ -16,7 +19,9 @@ from . import _core
 from ._core import library, make_error
 
 _OPERATIONS = ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "gather",
-               "scatter", "send", "recv", "barrier", "empty")
+               "scatter", "all_to_all", "all_gather_v", "reduce_scatter_v", "gather_v", "scatter_v",
+               "all_to_all_v", "scan", "exscan", "all_reduce_many", "broadcast_many", "send", "recv",
+               "recv_any", "barrier", "empty")
 __all__ = list(_OPERATIONS)
 
 
@@ -168,6 +173,164 @@ def scatter(array, out=None, root=0, group=None, async_op=False, **common):
                       _dtype("scatter", out), root), _options(common), (array, out), out, async_op)
 
 
+def all_to_all(array, out=None, group=None, async_op=False, **common):
+    """array [size, ...]: row j becomes row `rank` of rank j's output. In place where out is
+    array."""
+    group = _of(group)
+    _check("all_to_all", array, writable=out is array)
+    _row("all_to_all", array, group)
+    out = _same("all_to_all", array, out, array.shape)
+    return _core.run(library().ls_all_to_all,
+                     (group.handle, _at(array), _at(out), array.size // group.size,
+                      _dtype("all_to_all", array)), _options(common), (array, out), out, async_op)
+
+
+def scan(array, op="sum", out=None, group=None, async_op=False, **common):
+    """The reduction over ranks 0 ... rank; in place, or in `out`."""
+    return _scan("scan", library().ls_scan, array, op, out, group, async_op, common)
+
+
+def exscan(array, op="sum", out=None, group=None, async_op=False, **common):
+    """The reduction over ranks 0 ... rank-1; in place, or in `out`. Rank 0's result is left as it
+    is."""
+    return _scan("exscan", library().ls_exscan, array, op, out, group, async_op, common)
+
+
+def _scan(what, function, array, op, out, group, async_op, common):
+    group = _of(group)
+    _check(what, array, writable=out is None)
+    out = array if out is None else _same(what, array, out, array.shape)
+    return _core.run(function, (group.handle, _at(array), _at(out), array.size, _dtype(what, array),
+                                _core.operator(op)), _options(common), (array, out), out, async_op)
+
+
+# ---- unequal parts ------------------------------------------------------------------------------
+
+
+def _elements(what, counts, group, array):
+    """(rows in all, the C array of elements for each rank, the shape of a row)"""
+    rows = [int(c) for c in counts]
+    if len(rows) != group.size or min(rows) < 0:
+        raise make_error(-1, f"{what}: counts {rows}; give {group.size}, one for each rank, of 0 or "
+                             "more rows")
+    shape = array.shape[1:]
+    return sum(rows), (ctypes.c_int64 * len(rows))(*[r * _count(shape) for r in rows]), shape
+
+
+def _rows_are(what, array, rows):
+    if array.ndim == 0 or array.shape[0] != rows:
+        raise make_error(-1, f"{what}: an array of shape {array.shape} where the counts say {rows} "
+                             "rows")
+
+
+def all_gather_v(array, counts, out=None, group=None, async_op=False, **common):
+    """The arrays of all ranks behind each other; rank r gives counts[r] rows."""
+    group, what = _of(group), "all_gather_v"
+    _check(what, array, writable=False)
+    rows, numbers, shape = _elements(what, counts, group, array)
+    _rows_are(what, array, counts[group.rank])
+    out = _same(what, array, out, (rows,) + shape)
+    return _core.run(library().ls_all_gather_v,
+                     (group.handle, _at(array), array.size, _at(out), numbers, None,
+                      _dtype(what, array)), _options(common), (array, out), out, async_op)
+
+
+def reduce_scatter_v(array, counts, op="sum", out=None, group=None, async_op=False, **common):
+    """counts[r] rows of the reduction over ranks go to rank r, those of rank 0 first."""
+    group, what = _of(group), "reduce_scatter_v"
+    _check(what, array, writable=False)
+    rows, numbers, shape = _elements(what, counts, group, array)
+    _rows_are(what, array, rows)
+    out = _same(what, array, out, (int(counts[group.rank]),) + shape)
+    return _core.run(library().ls_reduce_scatter_v,
+                     (group.handle, _at(array), _at(out), numbers, None, _dtype(what, array),
+                      _core.operator(op)), _options(common), (array, out), out, async_op)
+
+
+def gather_v(array, counts=None, out=None, root=0, group=None, async_op=False, **common):
+    """On `root`, who alone needs counts, the arrays of all ranks behind each other; None
+    elsewhere."""
+    group, what = _of(group), "gather_v"
+    here, numbers, out_at = group.rank == root, None, None
+    _check(what, array, writable=False)
+    if here:
+        rows, numbers, shape = _elements(what, counts, group, array)
+        _rows_are(what, array, counts[root])
+        out = _same(what, array, out, (rows,) + shape)
+        out_at = _at(out)
+    return _core.run(library().ls_gather_v,
+                     (group.handle, _at(array), array.size, out_at, numbers, None,
+                      _dtype(what, array), root), _options(common), (array, out),
+                     out if here else None, async_op)
+
+
+def scatter_v(array, counts=None, out=None, root=0, group=None, async_op=False, **common):
+    """counts[r] rows of the root's array go to rank r's `out`. Other ranks give None for both and
+    must give `out`, whose shape they alone know."""
+    group, what = _of(group), "scatter_v"
+    numbers, at = None, None
+    if group.rank == root:
+        _check(what, array, writable=False)
+        rows, numbers, shape = _elements(what, counts, group, array)
+        _rows_are(what, array, rows)
+        out, at = _same(what, array, out, (int(counts[root]),) + shape), _at(array)
+    elif out is None:
+        raise make_error(-1, f"scatter_v: rank {group.rank} gives no out; ranks other than the root "
+                             "give the array that takes their share")
+    _check(what, out, writable=True)
+    return _core.run(library().ls_scatter_v,
+                     (group.handle, at, numbers, None, _at(out), out.size, _dtype(what, out), root),
+                     _options(common), (array, out), out, async_op)
+
+
+def all_to_all_v(array, in_counts, out_counts, out=None, group=None, async_op=False, **common):
+    """in_counts[j] rows of array go to rank j, of whom out_counts[j] rows come; both lie in rank
+    order."""
+    group, what = _of(group), "all_to_all_v"
+    _check(what, array, writable=False)
+    given, in_numbers, shape = _elements(what, in_counts, group, array)
+    taken, out_numbers, _ = _elements(what, out_counts, group, array)
+    _rows_are(what, array, given)
+    out = _same(what, array, out, (taken,) + shape)
+    return _core.run(library().ls_all_to_all_v,
+                     (group.handle, _at(array), in_numbers, None, _at(out), out_numbers, None,
+                      _dtype(what, array)), _options(common), (array, out), out, async_op)
+
+
+# ---- many arrays, one operation -----------------------------------------------------------------
+
+
+def _many(what, arrays, writable):
+    """(addresses, counts, number, dtype) for the library, of arrays of one dtype."""
+    arrays = [_check(what, array, writable) for array in arrays]
+    dtypes = {array.dtype.name for array in arrays}
+    if len(dtypes) > 1:
+        raise make_error(-1, f"{what}: arrays of {', '.join(sorted(dtypes))}; give one dtype a call")
+    n = len(arrays)
+    return ((ctypes.c_void_p * n)(*map(_at, arrays)),
+            (ctypes.c_int64 * n)(*[array.size for array in arrays]), n,
+            _dtype(what, arrays[0]) if arrays else _core.BYTES)
+
+
+def all_reduce_many(arrays, op="sum", group=None, async_op=False, **common):
+    """all_reduce of each array, in place, as one operation; all of one dtype."""
+    group = _of(group)
+    return _core.run(library().ls_all_reduce_many,
+                     (group.handle, *_many("all_reduce_many", arrays, True), _core.operator(op)),
+                     _options(common), list(arrays), arrays, async_op)
+
+
+def broadcast_many(arrays, root=0, group=None, async_op=False, **common):
+    """Every rank's arrays become those of `root`, as one operation; all of one dtype."""
+    group = _of(group)
+    many = _many("broadcast_many", arrays, group.rank != root)
+    return _core.run(library().ls_broadcast_many, (group.handle, *many, root), _options(common),
+                     list(arrays), arrays, async_op)
+
+
+# ---- between two --------------------------------------------------------------------------------
+
+
 def send(array, peer, tag=0, group=None, async_op=False, timeout=None):
     """Sends to rank `peer`, whose recv with the same tag takes it, in order."""
     group = _of(group)
@@ -178,12 +341,26 @@ def send(array, peer, tag=0, group=None, async_op=False, timeout=None):
 
 
 def recv(array, peer, tag=0, group=None, async_op=False, timeout=None):
-    """Receives from rank `peer` into `array`."""
+    """Receives from rank `peer` into `array`. With peer lockstep.ANY_SOURCE from whoever sends with
+    this tag first; the Work's `source` holds the rank after its wait."""
     group = _of(group)
     _check("recv", array, writable=True)
-    return _core.run(library().ls_recv,
-                     (group.handle, _at(array), array.size, _dtype("recv", array), peer, tag),
-                     _options({"timeout": timeout}), array, array, async_op)
+    work = _core.start(library().ls_recv,
+                       (group.handle, _at(array), array.size, _dtype("recv", array), peer, tag),
+                       _options({"timeout": timeout}), array, array)
+    if peer == _core.ANY_SOURCE:
+        work.keep_source()
+    return work if async_op else work.wait()
+
+
+def recv_any(array, tag=0, group=None, timeout=None):
+    """Receives into `array` from whoever sends with this tag first; returns that rank."""
+    group, source = _of(group), ctypes.c_int()
+    _check("recv_any", array, writable=True)
+    _core.before_waiting()
+    _core.call(library().ls_recv_any, group.handle, _at(array), array.size,
+               _dtype("recv_any", array), tag, ctypes.byref(source), _options({"timeout": timeout}))
+    return source.value
 
 
 def barrier(group=None, timeout=None, async_op=False):

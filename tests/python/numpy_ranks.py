@@ -11,6 +11,7 @@ from cases import case, raises, run
 
 import lockstep
 import lockstep.numpy as ln
+import lockstep.objects as lo
 
 DTYPES = ["float32", "float64", "float16", "int8", "uint8", "int32", "int64"]
 
@@ -150,6 +151,125 @@ def send_and_recv_go_round():
 
 
 @case
+def all_to_all_exchanges_rows():
+    table = numpy.stack([mine(of=10 * rank() + r) for r in range(size())])
+    expected = numpy.stack([mine(of=10 * r + rank()) for r in range(size())])
+    assert (ln.all_to_all(table) == expected).all()
+    assert ln.all_to_all(table, out=table) is table and (table == expected).all()
+    flat = ln.all_to_all(numpy.full(2 * size(), rank(), "int32"))  # two rows for each
+    assert (flat == numpy.repeat(numpy.arange(size()), 2)).all()
+
+
+@case
+def scans_reduce_the_ranks_before():
+    for op, fold in {"sum": numpy.add, "max": numpy.maximum}.items():
+        before = [mine(of=r) for r in range(rank() + 1)]
+        array, out = mine(), numpy.zeros(5, "float32")
+        assert ln.scan(array, op, out=out) is out and (array == mine()).all()
+        assert (out == fold.reduce(before)).all(), op
+        assert ln.scan(array, op) is array and (array == out).all()
+        array = mine()
+        assert ln.exscan(array, op) is array
+        assert (array == (fold.reduce(before[:-1]) if rank() > 0 else mine())).all(), op
+
+
+def rows(count, of=None):
+    """`count` rows of two numbers that name their rank and place."""
+    of = rank() if of is None else of
+    return (numpy.arange(2 * count).reshape(count, 2) + 100 * of).astype("float64")
+
+
+@case
+def unequal_parts_are_gathered_and_scattered():
+    counts = [r % 3 for r in range(size())]  # rank 0 and 3 give nothing
+    everything = numpy.concatenate([rows(c, r) for r, c in enumerate(counts)])
+    begin = sum(counts[:rank()])
+    assert (ln.all_gather_v(rows(counts[rank()]), counts) == everything).all()
+    for root in range(size()):
+        out = ln.gather_v(rows(counts[rank()]), counts if rank() == root else None, root=root)
+        assert (out == everything).all() if rank() == root else out is None
+        share = numpy.zeros((counts[rank()], 2))
+        ln.scatter_v(*((everything, counts) if rank() == root else (None, None)), share, root)
+        assert (share == everything[begin:begin + counts[rank()]]).all()
+    share = ln.reduce_scatter_v(everything + rank(), counts)
+    expected = everything * size() + sum(range(size()))
+    assert share.shape == (counts[rank()], 2)
+    assert (share == expected[begin:begin + counts[rank()]]).all()
+
+
+@case
+def unequal_parts_are_exchanged():
+    given = [(rank() + j) % 3 for j in range(size())]  # rows for rank j: named by both ranks
+    parts = [numpy.full((c, 2), 10 * rank() + j, "int32") for j, c in enumerate(given)]
+    taken = [(r + rank()) % 3 for r in range(size())]
+    out = ln.all_to_all_v(numpy.concatenate(parts), given, taken)
+    expected = numpy.concatenate([numpy.full((c, 2), 10 * r + rank()) for r, c in enumerate(taken)])
+    assert out.shape == expected.shape and (out == expected).all()
+    wrong = list(given) + [1]
+    raises(lockstep.InvalidError, lambda: ln.all_to_all_v(rows(1), wrong, taken), "one for each")
+    raises(lockstep.InvalidError, lambda: ln.all_gather_v(rows(1), [2] * size()), "the counts say 2")
+
+
+@case
+def many_arrays_are_one_operation():
+    arrays = [mine(count=c) for c in (3, 0, 1000, 7)]
+    group = lockstep.world().new()
+    assert ln.all_reduce_many(arrays, group=group) == arrays
+    for array in arrays:
+        assert (array == sum(all_of(count=array.size))).all()
+    assert group.counters()["operations"] == 1
+    arrays = [mine("int64", c) for c in (5, 2)]
+    work = ln.broadcast_many(arrays, root=size() - 1, group=group, async_op=True)
+    work.wait()
+    assert all((a == mine("int64", a.size, size() - 1)).all() for a in arrays)
+    raises(lockstep.InvalidError, lambda: ln.all_reduce_many([mine(), mine("int32")]), "one dtype")
+    assert ln.all_reduce_many([]) == []
+    group.free()
+
+
+@case
+def a_receive_from_any_rank_tells_which():
+    if rank() > 0:
+        ln.send(mine(), 0, tag=5)
+        ln.send(mine(count=2), 0, tag=6)
+    else:
+        seen = set()
+        for _ in range(1, size()):
+            array = numpy.zeros(5, "float32")
+            source = ln.recv_any(array, tag=5)
+            assert (array == mine(of=source)).all()
+            seen.add(source)
+        assert seen == set(range(1, size()))
+        works = [ln.recv(numpy.zeros(2, "float32"), lockstep.ANY_SOURCE, tag=6, async_op=True)
+                 for _ in range(1, size())]
+        for work in works:
+            array = work.wait()
+            seen.remove(work.source)
+            assert (array == mine(count=2, of=work.source)).all()
+        assert not seen
+
+
+@case
+def objects_and_bytes_of_any_length():
+    thing = {"rank": rank(), "text": "x" * (rank() * 1000)}
+    def expected(r): return {"rank": r, "text": "x" * (r * 1000)}
+    everything = [expected(r) for r in range(size())]
+    assert lo.all_gather(thing) == everything
+    assert lo.all_gather_bytes(bytes([rank()]) * rank()) == [bytes([r]) * r for r in range(size())]
+    for root in range(size()):
+        here = rank() == root
+        assert lo.broadcast(thing if here else None, root) == expected(root)
+        assert lo.broadcast_bytes(b"a\0b" * 5000 if here else None, root) == b"a\0b" * 5000
+        assert lo.gather(thing, root) == (everything if here else None)
+        assert lo.gather_bytes(b"", root) == ([b""] * size() if here else None)
+        assert lo.scatter(everything if here else None, root) == thing
+        parts = [memoryview(bytes([r]) * r) for r in range(size())]
+        assert lo.scatter_bytes(parts if here else None, root) == bytes([rank()]) * rank()
+    if size() > 1:
+        raises(lockstep.InvalidError, lambda: lo.scatter([1], rank()), "one for each")
+
+
+@case
 def works_end_in_any_order_and_may_be_dropped():
     arrays = [numpy.full(1000, k, "float32") for k in range(8)]
     works = [ln.all_reduce(a, async_op=True) for a in arrays]
@@ -237,6 +357,60 @@ def an_abort_reaches_who_waits():
         if rank() == 0:
             group.abort("enough of it")
         raises(lockstep.AbortedError, lambda: ln.barrier(group), "enough of it")
+
+
+@case
+def an_abort_of_a_work_ends_its_wait_on_every_rank():
+    group = lockstep.world().new(name="given up")
+    if size() > 1:
+        if rank() == 0:
+            work = ln.all_reduce(mine(), group=group, async_op=True)
+            raises(lockstep.StillRunning, lambda: work.wait(timeout=0.001), "goes on")
+            raises(TimeoutError, lambda: work.wait(timeout=0))
+            work.abort("nobody comes")
+            raises(lockstep.AbortedError, work.wait, "nobody comes")
+        else:
+            raises(lockstep.AbortedError, lambda: ln.recv(mine(), 0, group=group), "nobody comes")
+    ln.barrier()
+
+
+@case
+def a_monitored_barrier_names_who_did_not_come():
+    lockstep.world().monitored_barrier(timeout=60)
+    group = lockstep.world().new(name="not all")
+    if size() > 1 and rank() == 0:
+        raises(lockstep.TimeoutError, lambda: group.monitored_barrier(timeout=0.2),
+               *[str(r) for r in range(1, size())])
+    ln.barrier()
+
+
+@case
+def groups_are_split_by_color_and_key():
+    part = lockstep.world().split(rank() % 2, key=-rank(), name="half")
+    members = [r for r in reversed(range(size())) if r % 2 == rank() % 2]
+    assert (part.rank, part.size, part.name) == (members.index(rank()), len(members), "half")
+    assert ln.all_reduce(numpy.array(rank()), group=part) == sum(members)
+    part.free()
+    only = lockstep.world().split(0 if rank() == 0 else None)
+    assert (only is None) == (rank() != 0)
+    if only is not None:
+        assert only.size == 1
+        only.free()
+
+
+@case
+def several_groups_take_turns_behind_one_handle():
+    groups = [lockstep.world().new() for _ in range(3)]
+    several = lockstep.RoundRobin(groups, "turns")
+    assert (several.rank, several.size, several.name) == (rank(), size(), "turns")
+    works = [ln.all_reduce(mine(), group=several, async_op=True) for _ in range(6)]
+    assert all((work.wait() == sum(all_of())).all() for work in works)
+    assert [g.counters()["operations"] for g in groups] == [2, 2, 2]
+    several.free()
+    for group in groups:
+        group.set_channels(2)
+        assert ln.all_reduce(numpy.array(1), group=group) == size()
+        group.free()
 
 
 @case

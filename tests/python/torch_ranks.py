@@ -253,8 +253,6 @@ def all_to_all_of_one_tensor():
     dist.all_to_all_single(out, torch.arange(size() * 2.0) + 100 * rank())
     assert torch.equal(out, torch.cat([torch.arange(2.0) + 2 * rank() + 100 * r
                                        for r in range(size())]))
-    if not _has("ls_all_to_all_v"):
-        return
     given, taken = list(range(size())), [rank()] * size()  # rank r gets r rows from everybody
     out = torch.zeros(sum(taken), 2)
     dist.all_to_all_single(out, torch.full((sum(given), 2), float(rank())), taken, given)
@@ -264,18 +262,11 @@ def all_to_all_of_one_tensor():
 
 @case
 def all_to_all_of_lists():
-    if not _has("ls_all_to_all_v"):
-        return
     given = [torch.full((r + 1,), float(rank() * 10 + r)) for r in range(size())]
     taken = [torch.zeros(rank() + 1) for _ in range(size())]
     dist.all_to_all(taken, given)
     for r in range(size()):
         assert torch.equal(taken[r], torch.full((rank() + 1,), float(r * 10 + rank())))
-
-
-def _has(name):
-    from lockstep._library import library
-    return hasattr(library(), name)
 
 
 # ---- between two --------------------------------------------------------------------------------
@@ -319,8 +310,6 @@ def batches_of_sends_and_receives():
 
 @only(SEVERAL)
 def recv_from_any_rank():
-    if not _has("ls_work_source"):
-        return
     if rank() == 0:
         seen = set()
         for _ in range(1, size()):
@@ -341,14 +330,11 @@ def barriers():
     dist.barrier()
     work = dist.barrier(async_op=True)
     work.wait()
-    if _has("ls_monitored_barrier"):
-        dist.monitored_barrier(timeout=datetime.timedelta(seconds=60))
+    dist.monitored_barrier(timeout=datetime.timedelta(seconds=60))
 
 
 @only(SEVERAL)
 def a_monitored_barrier_names_who_did_not_come():
-    if not _has("ls_monitored_barrier"):
-        return
     group = dist.new_group()
     if rank() == 0:
         raises(RuntimeError, lambda: dist.monitored_barrier(

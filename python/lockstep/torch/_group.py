@@ -20,7 +20,6 @@ from ._tensors import (DTYPES, OPERATORS, Outputs, as_list, both, check_tensor, 
                        sizes_fit, splits)
 from ._work import Completer, Work, seconds_of
 
-_ANY_SOURCE = -1
 _KEPT_MAX = 4096  # works nobody waited for; so many are not under way at once
 
 
@@ -53,11 +52,8 @@ class ProcessGroup(dist.ProcessGroup):
         return _core.make_options(tag, _core.milliseconds(seconds))
 
     def _start(self, name, arguments, opts, buffers):
-        function = getattr(library(), name, None)
-        if function is None:
-            raise make_error(-9, f"this build of the library has no {name}; build a newer one")
-        return _core.run(function, (self._ls.handle, *arguments), self._options(opts), buffers, None,
-                         True)
+        return _core.start(getattr(library(), name), (self._ls.handle, *arguments),
+                           self._options(opts), buffers)
 
     def _work(self, parts, result, finish=None):
         work = Work(self, parts, result, finish)
@@ -285,7 +281,7 @@ class ProcessGroup(dist.ProcessGroup):
     def recv_anysource(self, tensors, tag=0):
         out, finish = in_place_output(only_one("recv", as_list(tensors)))
         count, dtype = moved(out)
-        part = self._start("ls_recv", (out.data_ptr(), count, dtype, _ANY_SOURCE, tag), None, out)
+        part = self._start("ls_recv", (out.data_ptr(), count, dtype, _core.ANY_SOURCE, tag), None, out)
         part.keep_source()
 
         def end(work):
@@ -308,13 +304,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def monitored_barrier(self, timeout=None, wait_all_ranks=False):
         """Fails with the names of all ranks that have not come in time, on every rank."""
-        function = getattr(library(), "ls_monitored_barrier", None)
-        if function is None:
-            raise make_error(-9, "this build of the library has no ls_monitored_barrier; build a "
-                                 "newer one")
-        seconds = seconds_of(timeout) or self._timeout
-        _core.before_waiting()
-        _core.call(function, self._ls.handle, _core.milliseconds(seconds), None)
+        self._ls.monitored_barrier(seconds_of(timeout) or self._timeout)
 
     # ---- several as one ----
 
