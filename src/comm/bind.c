@@ -56,6 +56,12 @@ int64_t ls__slice_max(const ls_work *work, const ls__program *program, size_t by
     return has_blocks(work->operation) ? quantum : quantum * chunks;
 }
 
+bool ls__small_in_line(const ls_work *work)
+{
+    const bool one_part = work->program->chunks == 1 || is_gather(work->operation);
+    return one_part && (size_t)work->count * work->element <= LS__LINE_BYTES;
+}
+
 static size_t message_slice(const ls__program *program)
 {
     const size_t wanted = (size_t)program->chunks * LS__MESSAGE_CHUNK_BYTES;

@@ -9,6 +9,7 @@
 #include "base/size.h"
 #include "comm/engine.h"
 #include "comm/peek.h"
+#include "comm/small.h"
 
 #define OWN_TAG (-1)
 
@@ -195,6 +196,15 @@ static void put_tail(char *to, size_t room, const char *text)
     memcpy(to, from, strlen(from) + 1);
 }
 
+void ls__descriptor_site(ls__descriptor *d)
+{
+    const char *file = ls__self.file != NULL ? ls__self.file : "";
+    d->line = ls__self.line;
+    if (strcmp(d->file, file) != 0) { /* most calls are made where the last one was */
+        put_tail(d->file, sizeof d->file, file);
+    }
+}
+
 static void put_head(char *to, size_t room, const char *text)
 {
     const size_t length = strnlen(text, room - 1);
@@ -269,14 +279,14 @@ static void describe(ls_group *group, const ls__collective *args,
     d->counts_hash = 0;
     d->counts_weight = 0;
     d->memory = v ? LS__MEMORY_STAGED : (uint8_t)memory_of(group, args, options, d);
-    d->line = ls__self.line;
     d->pid = comm->runtime->pid;
-    put_tail(d->file, sizeof d->file, ls__self.file != NULL ? ls__self.file : "");
+    d->file[0] = '\0';
+    ls__descriptor_site(d);
     put_head(d->text, sizeof d->text, options->tag != NULL ? options->tag : "");
 }
 
-static void fill(ls_group *group, const ls__collective *args, const ls_collective_options *options,
-                 ls_work *work)
+void ls__collective_fill(ls_group *group, const ls__collective *args,
+                         const ls_collective_options *options, ls_work *work)
 {
     const ls__comm *comm = group->comm;
     const int64_t timeout_ms =
@@ -323,7 +333,7 @@ static bool enqueue(ls_group *group, ls_work *work)
     ls__comm *comm = group->comm;
     const bool letter = is_letter(work->operation);
     work->descriptor.sequence = letter ? ++group->letters_made : ++group->sequence;
-    work->flight = ls__flight_open(comm, work);
+    work->flight = ls__flight_open(comm, group, &work->descriptor, work->queued_ns);
     if (work->by_message) {
         atomic_fetch_add_explicit(&comm->letters, 1, memory_order_seq_cst);
     }
@@ -341,7 +351,7 @@ static bool enqueue(ls_group *group, ls_work *work)
 }
 
 /* The peers would wait for this rank: the group fails, so that they hear why. */
-static ls_status fail_without_handle(ls_group *group, const ls__collective *args)
+ls_status ls__collective_no_memory(ls_group *group, const ls__collective *args)
 {
     char text[LS__FAILURE_MAX];
     snprintf(text, sizeof text, "%s on group \"%s\": rank %d has no memory for the operation",
@@ -367,13 +377,14 @@ static ls_status submit(ls_group *group, const ls__collective *args,
         /* Peers have read these lines: they come back while the operation is described. */
         LS__PREFETCH_WRITE(ls__post_slot(group, group->rank, group->sequence + 1));
         LS__PREFETCH_WRITE(ls__small_stage(group, group->rank, group->sequence + 1));
-        fill(group, args, options, work);
+        ls__collective_fill(group, args, options, work);
         work->detached = detached;
         status = is_letter(args->operation) ? LS_OK : group->backend->prepare(group, work);
     }
     if (work != NULL && status == LS_OK) {
         group->handles += detached ? 0 : 1;
         *ready = enqueue(group, work);
+        ls__small_learn(group, args, work);
         *out = work;
     } else if (work != NULL) {
         ls__work_give(comm, work);
@@ -384,7 +395,7 @@ static ls_status submit(ls_group *group, const ls__collective *args,
     if (failed != 0) {
         return ls__fail_again((ls_status)failed, ls__group_hear(group));
     }
-    return status == LS_OK ? LS_OK : fail_without_handle(group, args);
+    return status == LS_OK ? LS_OK : ls__collective_no_memory(group, args);
 }
 
 ls_status ls__collective_start(ls_group *group, const ls__collective *args, ls_work **work)
@@ -404,6 +415,11 @@ ls_status ls__collective_start(ls_group *group, const ls__collective *args, ls_w
                        what);
         return ls__fail_at_site(LS_ERR_INVALID);
     }
+    const bool blocking = work == NULL && args->done == NULL;
+    ls_status status = LS_OK;
+    if (blocking && ls__small_call(group, args, &status)) {
+        return status;
+    }
     LS__OPTIONS(ls_collective_options, options, args->options);
     ls_group *const handle = group;
     group = ls__turns_group(handle, is_letter(args->operation));
@@ -414,7 +430,6 @@ ls_status ls__collective_start(ls_group *group, const ls__collective *args, ls_w
     ls__turns_pass(handle, is_letter(args->operation));
     ls_work *made = NULL;
     bool ready = false;
-    const bool blocking = work == NULL && args->done == NULL;
     LS_TRY(submit(group, args, &options, work == NULL && !blocking, &made, &ready));
     if (blocking) {
         if (ready) { /* for a driver that sleeps */

@@ -32,6 +32,7 @@
 
 #include <lockstep/comm.h>
 
+#include "comm/descriptor.h"
 #include "comm/program/program.h"
 
 typedef struct ls__collective {
@@ -68,6 +69,12 @@ void ls__group_tell_board(ls_group *group, ls_status status, const char *text);
 /* The text with which `group` failed, for the status `done` was given; "" while it has not. */
 const char *ls__group_failure(const ls_group *group);
 
+/* Parts of the call above, for small.c: what a work is about; where the user's call stands; what a
+ * rank that cannot make a handle does. */
+void ls__collective_fill(ls_group *group, const ls__collective *args,
+                         const ls_collective_options *options, ls_work *work);
+void ls__descriptor_site(ls__descriptor *d);
+ls_status ls__collective_no_memory(ls_group *group, const ls__collective *args);
 uint64_t ls__tag_hash(const char *text); /* as descriptors carry it */
 
 #endif

@@ -16,6 +16,12 @@
  * only grow, and "rank p has reached fence k of s" is one comparison. A slot is written again, for
  * s + LS__WINDOW, only when every member's `finished` is at least s, so nobody still reads it.
  *
+ * Note [One line]
+ * A cache line takes 0.1 us from core to core, which is a good part of a small operation. So what
+ * peers need of a plain one is in the line of the stamp: that it has come, what it is (the key), a
+ * few numbers of data, and how far its rank has finished, which tells who announces operations that
+ * there is room. The whole descriptor stands behind it, for all others and for reports.
+ *
  * The slices of a staged operation alternate between two STAGE slots and use one counter each
  * (`slice`), because a rank may be at fence 0 of a slice before fence 1 of the one before it.
  *
@@ -48,15 +54,22 @@
 #define LS__FENCE_BITS 24     /* of a stamp; 16 million fences are 1 TB in slices */
 #define LS__SMALL_SLOTS 8     /* one-shot operations a rank may post ahead */
 #define LS__SMALL_BYTES 16384 /* a rank's contribution to a one-shot operation */
+#define LS__LINE_BYTES 40     /* of these, what fits beside the stamp */
 #define LS__SLICE_SLOTS 2
 #define LS__SLICE_BYTES ((size_t)256 << 10) /* fits two ranks' slices in a second-level cache */
 #define LS__GROUP_SLOTS 1024                /* groups alive at a time, and their ids' distance */
 
 typedef struct ls__post {
-    LS__ALIGNED(LS__CACHE_LINE) _Atomic uint64_t stamp; /* Sync: seq_cst store, acquire load */
-    uint32_t one_shot; /* 1 + bytes in the small stage of a one-shot operation; 0: it is none */
-    ls__descriptor descriptor; /* the compared fields share the stamp's cache line */
+    /* Note [One line]. Sync: seq_cst store (small.c: release), acquire load */
+    LS__ALIGNED(LS__CACHE_LINE) _Atomic uint64_t stamp;
+    uint64_t key;      /* of the descriptor: ls__descriptor_key; 0: it has none */
+    uint32_t one_shot; /* 1 + bytes that a one-shot operation publishes; 0: it is none */
+    uint16_t behind;   /* operations from `finished` to this one; UINT16_MAX: that or more */
+    uint8_t in_line;   /* what is published stands in `data`; else in the small stage */
+    unsigned char data[LS__LINE_BYTES];
+    ls__descriptor descriptor;
 } ls__post;
+_Static_assert(offsetof(ls__post, descriptor) == LS__CACHE_LINE, "Note [One line]");
 
 /* One member's part of a group. Zeroed before any peer learns of it. */
 typedef struct ls__control {

@@ -3,6 +3,7 @@
 #ifndef LS_COMM_DESCRIPTOR_H
 #define LS_COMM_DESCRIPTOR_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #define LS__DESCRIPTOR_VERSION 1
@@ -34,5 +35,16 @@ typedef struct ls__descriptor {
     char file[LS__FILE_MAX];
     char text[LS__TAG_MAX]; /* the tag itself */
 } ls__descriptor;
+
+/* Fields of a plain operation in one word, without loss; 0: they do not fit. */
+static inline uint64_t ls__key_of(uint8_t operation, uint8_t reduce_op, uint8_t dtype, int32_t root,
+                                  int64_t count)
+{
+    const bool fits = operation < 64 && dtype < 64 && (uint32_t)root < 1u << 12 &&
+                      (uint64_t)count < UINT64_C(1) << 31;
+    return fits ? 1 | (uint64_t)operation << 1 | (uint64_t)dtype << 7 | (uint64_t)reduce_op << 13 |
+                      (uint64_t)(uint32_t)root << 21 | (uint64_t)count << 33
+                : 0;
+}
 
 #endif

@@ -33,11 +33,8 @@
 enum { NOT_AWAY, SHORT_AWAY, LONG_AWAY };
 
 typedef struct patience {
-    uint64_t since_ns; /* of the present wait without progress; 0: not begun */
-    uint64_t begun_ns; /* of the whole wait */
-    unsigned looks;
-    bool yielded; /* spinning was not enough */
-    bool told;    /* the activity record says that we are blocked */
+    ls__patience left;
+    bool told; /* the activity record says that we are blocked */
     ls__phase former;
     ls__sleeper sleeper;
 } patience;
@@ -153,8 +150,7 @@ static bool has_come(const ls__comm *comm, wish w)
                : atomic_load_explicit(w.pending, memory_order_acquire) == 0;
 }
 
-/* Spins or yields once; false: it is time to sleep. */
-static bool be_patient(ls__comm *comm, patience *p)
+bool ls__patience_left(ls__comm *comm, ls__patience *p)
 {
     const ls__env *env = comm->env;
     if (p->looks++ % LOOKS_PER_CLOCK == 0) {
@@ -177,8 +173,7 @@ static bool be_patient(ls__comm *comm, patience *p)
     return true;
 }
 
-/* Something moved: begin anew, and remember whether spinning was enough. token */
-static void be_fresh(ls__comm *comm, patience *p)
+void ls__patience_rewarded(ls__comm *comm, ls__patience *p)
 {
     if (p->since_ns != 0) {
         const uint32_t spin = atomic_load_explicit(&comm->spin_ns, memory_order_relaxed);
@@ -256,8 +251,8 @@ static void drive(ls__comm *comm, wish w, patience *p)
 {
     while (!has_come(comm, w)) {
         if (ls__engine_turn(comm, false)) {
-            be_fresh(comm, p);
-        } else if (!be_patient(comm, p)) {
+            ls__patience_rewarded(comm, &p->left);
+        } else if (!ls__patience_left(comm, &p->left)) {
             tell_blocked(comm, p, w);
             sleep_as_driver(comm, w);
         }
@@ -270,7 +265,7 @@ static void wait_for(ls__comm *comm, wish w, patience *p)
         if (ls__token_try(comm)) {
             drive(comm, w, p);
             ls__token_release(comm);
-        } else if (!be_patient(comm, p)) {
+        } else if (!ls__patience_left(comm, &p->left)) {
             tell_blocked(comm, p, w);
             ls__ring(comm, comm->runtime->local_rank); /* the driver may not know this work yet */
             park_behind_driver(comm, w.work, w.until_ns);
@@ -282,8 +277,9 @@ void ls__engine_wait(ls__comm *comm, ls_work *work, uint64_t until_ns)
 {
     patience p = {0};
     wait_for(comm, (wish){.work = work, .until_ns = until_ns}, &p);
-    if (p.begun_ns != 0) {
-        atomic_fetch_add_explicit(&work->group->wait_ns, comm->env->now_ns(comm->env) - p.begun_ns,
+    if (p.left.begun_ns != 0) {
+        atomic_fetch_add_explicit(&work->group->wait_ns,
+                                  comm->env->now_ns(comm->env) - p.left.begun_ns,
                                   memory_order_relaxed);
     }
     if (p.told) {

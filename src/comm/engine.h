@@ -122,6 +122,25 @@ struct ls_work {
     int64_t *table;  /* lock: memory of count_of and offset_of, kept; NULL: not needed yet */
 };
 
+/* How a kind of small operation goes the short way (small.c). */
+typedef struct ls__small_plan {
+    uint64_t key; /* of the descriptor; 0: none */
+    const ls__program *program;
+    int first_step; /* of the program after its fence */
+    bool publishes, in_line;
+    int64_t count;
+    size_t bytes;
+    ls_dtype dtype;
+    ls_reduce_op op;
+    double divisor;
+} ls__small_plan;
+typedef struct ls__small_kind {
+    ls__small_plan plan;
+    ls__descriptor descriptor; /* of the last one */
+} ls__small_kind;
+#define LS__SMALL_KINDS_LOG 3
+#define LS__SMALL_KINDS (1 << LS__SMALL_KINDS_LOG)
+
 typedef struct ls__member {
     int world_rank;
     int local; /* index on the board; -1: far */
@@ -163,6 +182,7 @@ struct ls_group {
     uint32_t handles;             /* lock: works that somebody will wait for */
     bool closed;                  /* lock: freed but for this struct, which the last handle ends */
     uint64_t room_until;          /* lock: every member has finished this one (a lower bound) */
+    uint64_t finished_seen;       /* token: every member has told that it finished this one */
     uint64_t slices;              /* token: STAGE slices used so far */
     ls__exec *exec;               /* token */
     ls__exec *publisher;          /* lock: binds buffers for what is announced early */
@@ -170,6 +190,7 @@ struct ls_group {
     ls__turns *turns;             /* const; not NULL: a handle over several groups, and no more */
     ls__list packs;               /* lock: memory of operations on many buffers, not in use */
     const ls__program **programs; /* lock: [ls__choose_room], NULL until used */
+    ls__small_kind small[LS__SMALL_KINDS]; /* lock */
     /* The first cause. Text first, then failed with release; readers acquire. */
     _Atomic int32_t failed; /* 0 or an ls_status */
     char failure[LS__FAILURE_MAX];
@@ -249,6 +270,17 @@ void ls__token_release(ls__comm *comm);
 void ls__engine_wait(ls__comm *comm, ls_work *work, uint64_t until_ns);
 /* Drives until the counter is 0: nothing of a group, or of all, is in flight. */
 void ls__engine_drain(ls__comm *comm, const _Atomic uint32_t *pending);
+/* A wait without progress: engine.c, Note [Patience]. */
+typedef struct ls__patience {
+    uint64_t since_ns; /* of the present wait without progress; 0: not begun */
+    uint64_t begun_ns; /* of the whole wait */
+    unsigned looks;
+    bool yielded; /* spinning was not enough */
+} ls__patience;
+/* Spins or yields once; false: it is time to sleep. */
+bool ls__patience_left(ls__comm *comm, ls__patience *p);
+/* Something moved: begins anew, and remembers whether spinning was enough. token */
+void ls__patience_rewarded(ls__comm *comm, ls__patience *p);
 ls_status ls__engine_start(ls__comm *comm);
 void ls__engine_stop(ls__comm *comm);
 /* A work was submitted that no caller drives; `ready`: there is something to do right now. */
@@ -260,6 +292,8 @@ void ls__ring_members(ls_group *group);
 
 ls_work *ls__work_take(ls__comm *comm);            /* lock; NULL without memory */
 void ls__work_give(ls__comm *comm, ls_work *work); /* lock */
+/* An operation came through that was called then: a failure before it is of the past. */
+void ls__work_survived(const ls__comm *comm, uint64_t queued_ns);
 /* Ends a work that is in no list any more: record, counters, callback, then its status. token */
 void ls__work_end(ls_work *work, ls_status status);
 
@@ -272,12 +306,26 @@ bool ls__post_all_at(const ls_group *group, uint64_t sequence, uint64_t fences);
 void ls__post_reach(ls_group *group, uint64_t sequence, uint64_t fences);
 /* The first member that has not reached it; -1: all have. */
 int ls__post_missing(const ls_group *group, uint64_t sequence, uint64_t fences);
+/* lock; whether the number may be announced, with so many of its slots: Note [Room] in post.c. A
+ * rank that has no room is not rung for: it must ask by announcing. */
+bool ls__post_room(ls_group *group, uint64_t sequence, uint64_t ahead);
 void ls__post_finish(ls_group *group, uint64_t sequence); /* "finished", and wakes who wants room */
 static inline ls__post *ls__post_slot(const ls_group *group, int member, uint64_t sequence)
 {
     return &group->member[member].control->post[sequence % LS__WINDOW];
 }
 unsigned char *ls__small_stage(const ls_group *group, int member, uint64_t sequence);
+/* Whether what a one-shot operation publishes stands beside its announcement (bind.c). */
+bool ls__small_in_line(const ls_work *work);
+/* Where a one-shot operation that the member has announced publishes. */
+unsigned char *ls__small_place(const ls_group *group, int member, uint64_t sequence);
+/* Writes what belongs to an announcement but the data and the stamp. lock */
+typedef struct ls__line {
+    uint64_t key;
+    uint32_t one_shot;
+    bool in_line;
+} ls__line;
+void ls__post_write(ls_group *group, const ls__descriptor *d, const ls__line *line);
 
 /* ---- exec.c / choose.c: running programs -------------------------------------------------- */
 
@@ -350,6 +398,8 @@ bool ls__mismatch_check(ls_group *group, const ls_work *work);
 /* token: the same of this rank and a far member of which the operation was just heard. */
 void ls__mismatch_heard(ls_group *group, int member, uint64_t sequence);
 bool ls__descriptor_equal(const ls__comm *comm, const ls__descriptor *a, const ls__descriptor *b);
+/* All that is compared of an operation of a group, in one word; 0 if it does not fit. */
+uint64_t ls__descriptor_key(const ls__comm *comm, const ls__descriptor *d);
 /* "all_reduce #17 on group "world" disagrees: rank 0 …, rank 1 …; give every rank the same …" */
 void ls__mismatch_text(const ls_group *group, const ls__descriptor *a, int rank_a,
                        const ls__descriptor *b, int rank_b, char *out, size_t bytes);
@@ -376,7 +426,11 @@ const ls__descriptor *ls__counts_descriptor(const ls_group *group);
 
 /* ---- flight.c ----------------------------------------------------------------------------- */
 
-uint64_t ls__flight_open(ls__comm *comm, const ls_work *work); /* lock; the record's number */
+/* lock; the record's number */
+uint64_t ls__flight_open(ls__comm *comm, const ls_group *group, const ls__descriptor *descriptor,
+                         uint64_t queued_ns);
+/* Of a small one that has just been opened; its start is not noted. */
+void ls__flight_end(ls__comm *comm, uint64_t number, ls_status status, uint64_t now_ns);
 void ls__flight_start(ls__comm *comm, const ls_work *work);
 void ls__flight_close(ls__comm *comm, const ls_work *work, ls_status status, uint64_t now_ns);
 

@@ -243,7 +243,7 @@ static void bind_buffers(const ls_group *group, ls__exec *exec)
         exec->output[r] = mapped ? base + d->output : (unsigned char *)(uintptr_t)d->output;
     }
     for (int r = 0; r < group->size; r++) {
-        exec->stage[r] = work->way == LS__WAY_SMALL ? ls__small_stage(group, r, sequence)
+        exec->stage[r] = work->way == LS__WAY_SMALL ? ls__small_place(group, r, sequence)
                                                     : group->member[r].control->stage[0];
     }
     exec->input[group->rank] = (unsigned char *)work->input;
@@ -305,8 +305,12 @@ size_t ls__exec_publish(ls_group *group, ls_work *work)
     ls__exec *exec = group->publisher;
     const ls__program *program = work->program;
     const int steps = step_after_fence(program) - 1;
+    ls__post *slot = ls__post_slot(group, group->rank, work->descriptor.sequence);
     exec->work = work;
     bind_buffers(group, exec);
+    exec->stage[group->rank] = ls__small_in_line(work)
+                                   ? slot->data
+                                   : ls__small_stage(group, group->rank, work->descriptor.sequence);
     ls__run run;
     run_init(&run, program, 0);
     run.count = work->count;
@@ -380,7 +384,7 @@ static bool all_met(ls_group *group)
         if (atomic_load_explicit(&post->stamp, memory_order_seq_cst) < stamp) {
             return false;
         }
-        if (work->way == LS__WAY_SMALL) { /* comes while descriptors are compared */
+        if (work->way == LS__WAY_SMALL && !post->in_line) { /* comes while they are compared */
             LS__PREFETCH(ls__small_stage(group, exec->met, work->descriptor.sequence));
         }
         exec->met++;

@@ -102,7 +102,7 @@ static bool post(ls_group *group, uint64_t sequence, uint32_t bytes)
     head.bytes = bytes;
     head.total = finished_by(group);
     head.descriptor = slot->descriptor;
-    return to_far_members(group, &head, ls__small_stage(group, group->rank, sequence));
+    return to_far_members(group, &head, ls__small_place(group, group->rank, sequence));
 }
 
 void ls__far_post(ls_group *group, uint64_t sequence)

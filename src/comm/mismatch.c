@@ -56,6 +56,24 @@ bool ls__descriptor_equal(const ls__comm *comm, const ls__descriptor *a, const l
             (!comm->strict || same_site(a, b)));
 }
 
+/* Only what makes an operation plain is packed. Whatever else is compared is 0 in `plain`, so that
+ * a descriptor which has more, of a kind unknown here, differs from it and has no key. */
+uint64_t ls__descriptor_key(const ls__comm *comm, const ls__descriptor *d)
+{
+    const ls__descriptor plain = {.version = LS__DESCRIPTOR_VERSION,
+                                  .operation = d->operation,
+                                  .reduce_op = d->reduce_op,
+                                  .dtype = d->dtype,
+                                  .generation = d->generation,
+                                  .group = d->group,
+                                  .sequence = d->sequence,
+                                  .count = d->count,
+                                  .root = d->root};
+    return ls__descriptor_equal(comm, d, &plain)
+               ? ls__key_of(d->operation, d->reduce_op, d->dtype, d->root, d->count)
+               : 0;
+}
+
 /* Appends, and keeps quiet when the text is full. */
 static void add(char *out, size_t bytes, const char *format, ...) LS__PRINTF(3, 4);
 static void add(char *out, size_t bytes, const char *format, ...)
@@ -227,9 +245,28 @@ void ls__mismatch_heard(ls_group *group, int member, uint64_t sequence)
     ls__group_cause(group, LS_ERR_MISMATCH, text);
 }
 
+/* Whether the keys of all who are here say that all is well. */
+static bool same_keys(const ls_group *group, uint64_t sequence)
+{
+    uint64_t key = 0;
+    for (int r = 0; r < group->size; r++) {
+        if (is_here(group, r, sequence)) {
+            const uint64_t of_rank = ls__post_slot(group, r, sequence)->key;
+            if (of_rank == 0 || (key != 0 && of_rank != key)) {
+                return false;
+            }
+            key = of_rank;
+        }
+    }
+    return true;
+}
+
 bool ls__mismatch_check(ls_group *group, const ls_work *work)
 {
     const uint64_t sequence = work->descriptor.sequence;
+    if (same_keys(group, sequence)) {
+        return false;
+    }
     int first = 0;
     while (first < group->size && !is_here(group, first, sequence)) {
         first++;

@@ -24,6 +24,26 @@ unsigned char *ls__small_stage(const ls_group *group, int member, uint64_t seque
     return group->member[member].control->small[sequence % LS__SMALL_SLOTS];
 }
 
+unsigned char *ls__small_place(const ls_group *group, int member, uint64_t sequence)
+{
+    ls__post *post = ls__post_slot(group, member, sequence);
+    return post->in_line ? post->data : ls__small_stage(group, member, sequence);
+}
+
+/* The line of the stamp last and at once: a peer that waits looks at it all the time, and takes it
+ * away between two stores that are far from each other. */
+void ls__post_write(ls_group *group, const ls__descriptor *d, const ls__line *line)
+{
+    ls__post *slot = ls__post_slot(group, group->rank, d->sequence);
+    slot->descriptor = *d;
+    const uint64_t behind =
+        d->sequence - atomic_load_explicit(&group->own->finished, memory_order_relaxed);
+    slot->key = line->key;
+    slot->one_shot = line->one_shot;
+    slot->behind = behind < UINT16_MAX ? (uint16_t)behind : UINT16_MAX;
+    slot->in_line = line->in_line;
+}
+
 int ls__post_missing(const ls_group *group, uint64_t sequence, uint64_t fences)
 {
     const uint64_t stamp = ls__stamp(sequence, fences);
@@ -107,6 +127,17 @@ static uint64_t all_finished(const ls_group *group)
     return least;
 }
 
+bool ls__post_room(ls_group *group, uint64_t sequence, uint64_t ahead)
+{
+    if (sequence > group->room_until + ahead && group->room_until < group->finished_seen) {
+        group->room_until = group->finished_seen;
+    }
+    if (sequence > group->room_until + ahead) {
+        group->room_until = all_finished(group);
+    }
+    return sequence <= group->room_until + ahead || LS__PLANTED(GENERATION);
+}
+
 static bool has_room(ls_group *group, const ls_work *work)
 {
     const uint64_t ahead = work->way == LS__WAY_SMALL ? LS__SMALL_SLOTS : LS__WINDOW;
@@ -129,10 +160,12 @@ bool ls__post_flush(ls_group *group)
     while (group->next_post != NULL && has_room(group, group->next_post)) {
         ls_work *work = group->next_post;
         const uint64_t sequence = work->descriptor.sequence;
-        ls__post *slot = ls__post_slot(group, group->rank, sequence);
-        slot->one_shot =
-            work->way == LS__WAY_SMALL ? 1 + (uint32_t)ls__exec_publish(group, work) : 0;
-        slot->descriptor = work->descriptor;
+        const bool small = work->way == LS__WAY_SMALL;
+        const uint32_t one_shot = small ? 1 + (uint32_t)ls__exec_publish(group, work) : 0;
+        ls__post_write(group, &work->descriptor,
+                       &(ls__line){.key = ls__descriptor_key(group->comm, &work->descriptor),
+                                   .one_shot = one_shot,
+                                   .in_line = small && ls__small_in_line(work)});
         ready =
             reach(group, sequence, 1) || work->way == LS__WAY_MESSAGES || group->has_far || ready;
         /* Sync: release; pairs with the acquire in exec.c's is_posted. */

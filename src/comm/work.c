@@ -44,16 +44,15 @@ void ls__work_give(ls__comm *comm, ls_work *work)
     ls__list_push_front(&comm->pool, &work->link);
 }
 
-/* An operation came through that began after a failure: that is of the past. */
-static void note_survival(const ls__comm *comm, const ls_work *work)
+void ls__work_survived(const ls__comm *comm, uint64_t queued_ns)
 {
     ls__board_rank *me = comm->me;
     if (atomic_load_explicit(&me->failed, memory_order_relaxed) != 0 &&
-        work->queued_ns > atomic_load_explicit(&me->failed_ns, memory_order_relaxed)) {
+        queued_ns > atomic_load_explicit(&me->failed_ns, memory_order_relaxed)) {
         atomic_store_explicit(&me->survived, 1, memory_order_release);
     }
     if (atomic_load_explicit(&me->told, memory_order_relaxed) != 0 &&
-        work->queued_ns > atomic_load_explicit(&me->told_ns, memory_order_relaxed)) {
+        queued_ns > atomic_load_explicit(&me->told_ns, memory_order_relaxed)) {
         atomic_store_explicit(&me->told, 0, memory_order_release);
     }
 }
@@ -75,7 +74,7 @@ void ls__work_end(ls_work *work, ls_status status)
     ls__comm *comm = group->comm;
     const bool detached = work->detached;
     if (status == LS_OK) {
-        note_survival(comm, work);
+        ls__work_survived(comm, work->queued_ns);
     }
     ls__flight_close(comm, work, status, comm->env->now_ns(comm->env));
     if (work->done != NULL) {

@@ -1,0 +1,15 @@
+/* The short way of small blocking operations; see small.c. */
+#ifndef LS_COMM_SMALL_H
+#define LS_COMM_SMALL_H
+
+#include "comm/engine.h"
+
+/* A blocking call whose arguments nobody has checked. False: nothing was done, it must go the
+ * ordinary way; else it has ended with *status. */
+bool ls__small_call(ls_group *group, const ls__collective *args, ls_status *status);
+/* lock; keeps how an operation went the ordinary way, if it may go the short one next time. */
+void ls__small_learn(ls_group *group, const ls__collective *args, const ls_work *work);
+/* lock; what was learned is chosen anew. */
+void ls__small_forget(ls_group *group);
+
+#endif
