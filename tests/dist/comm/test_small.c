@@ -1,0 +1,319 @@
+/* Small blocking operations that are called again and again (src/comm/small.c): whoever else calls,
+ * how late, in which way and however wrongly. */
+#include "test.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include <lockstep/comm.h>
+#include <lockstep/store.h>
+
+#include "comm/engine.h"
+#include "values.h"
+
+enum { LINE = 40, MOST = LS__SMALL_BYTES, TIMES = 4 };
+
+static int64_t unused;
+
+static void tell(const char *key)
+{
+    CHECK_OK(ls_store_add(ls_runtime_store(), key, 1, &unused, -1));
+}
+
+static void hear(const char *key)
+{
+    CHECK_OK(ls_store_wait(ls_runtime_store(), key, -1));
+}
+
+/* ---- results ------------------------------------------------------------------------------ */
+
+static unsigned char buf[MOST + LINE], out[MOST + LINE], want[MOST + LINE];
+
+static int number_of(int rank, int64_t i, int round)
+{
+    return (int)((rank + 3 * i + 5 * round) % 7) - (rank % 2);
+}
+
+static int combined(ls_reduce_op op, int64_t i, int round)
+{
+    int all = number_of(0, i, round);
+    for (int r = 1; r < ls_world_size(); r++) {
+        const int v = number_of(r, i, round);
+        all = op == LS_SUM ? all + v : v > all ? v : all;
+    }
+    return all;
+}
+
+static void fill(unsigned char *to, int rank, int64_t count, ls_dtype dtype, int round)
+{
+    for (int64_t i = 0; i < count; i++) {
+        put_value(to, i, dtype, number_of(rank, i, round));
+    }
+}
+
+static void reduce_once(int64_t count, ls_dtype dtype, ls_reduce_op op, int root, int round)
+{
+    const size_t bytes = (size_t)count * ls_dtype_size(dtype);
+    fill(buf, ls_rank(), count, dtype, round);
+    for (int64_t i = 0; i < count; i++) {
+        put_value(want, i, dtype, combined(op, i, round));
+    }
+    memset(out, 1, sizeof out);
+    CHECK_OK(ls_reduce(ls_world(), buf, out, count, dtype, op, root, NULL, NULL));
+    CHECK(ls_rank() != root || memcmp(out, want, bytes) == 0);
+    CHECK_INT(out[bytes], 1);
+    CHECK_OK(ls_all_reduce(ls_world(), buf, count, dtype, op, NULL, NULL));
+    CHECK(memcmp(buf, want, bytes) == 0);
+}
+
+static void broadcast_once(int64_t count, ls_dtype dtype, int root, int round)
+{
+    fill(buf, ls_rank(), count, dtype, round);
+    fill(want, root, count, dtype, round);
+    CHECK_OK(ls_broadcast(ls_world(), buf, count, dtype, root, NULL, NULL));
+    CHECK(memcmp(buf, want, (size_t)count * ls_dtype_size(dtype)) == 0);
+}
+
+static void all_results(void)
+{
+    static const int64_t bytes[] = {0, 8, LINE, LINE + 8, 64, 1000, MOST - 8, MOST, MOST + 8};
+    static const ls_dtype dtypes[] = {LS_FLOAT32, LS_BFLOAT16, LS_INT64, LS_INT8};
+    for (size_t b = 0; b < sizeof bytes / sizeof *bytes; b++) {
+        for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++) {
+            const int64_t count = bytes[b] / (int64_t)ls_dtype_size(dtypes[d]);
+            for (int round = 0; round < TIMES; round++) {
+                const int root = round % ls_world_size();
+                reduce_once(count, dtypes[d], round < TIMES / 2 ? LS_SUM : LS_MAX, root, round);
+                broadcast_once(count, dtypes[d], root, round);
+                CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+            }
+        }
+    }
+}
+
+DIST_TEST(repeated_operations_of_2_are_right_every_time, 2)
+{
+    all_results();
+}
+
+DIST_TEST(repeated_operations_of_1_are_right_every_time, 1)
+{
+    all_results();
+}
+
+DIST_TEST(repeated_operations_of_5_are_right_every_time, 5)
+{
+    all_results();
+}
+
+DIST_TEST(averages_are_divided_once, 3)
+{
+    for (int i = 0; i < 10; i++) {
+        float x = (float)(ls_rank() + i);
+        CHECK_OK(ls_all_reduce(ls_world(), &x, 1, LS_FLOAT32, LS_AVG, NULL, NULL));
+        CHECK_NEAR(x, 1 + i, 0);
+    }
+}
+
+DIST_TEST(an_operation_is_counted_like_any_other, 3)
+{
+    enum { N = 20 };
+    ls_counters before = {.size = sizeof before}, after = {.size = sizeof after};
+    int32_t x[4] = {0};
+    CHECK_OK(ls_group_counters(ls_world(), &before));
+    for (int i = 0; i < N; i++) {
+        CHECK_OK(ls_all_reduce(ls_world(), x, 4, LS_INT32, LS_SUM, NULL, NULL));
+    }
+    CHECK_OK(ls_group_counters(ls_world(), &after));
+    CHECK_INT(after.operations - before.operations, N);
+    CHECK_INT(after.messages - before.messages, 2 * N);
+    CHECK_INT(after.bytes_received - before.bytes_received, 2 * N * (int64_t)sizeof x);
+}
+
+/* ---- others call otherwise ---------------------------------------------------------------- */
+
+DIST_TEST(some_block_and_some_do_not, 3)
+{
+    enum { FLIGHTS = 5 };
+    for (int round = 0; round < 60; round++) {
+        int32_t x[FLIGHTS];
+        ls_work *work[FLIGHTS] = {NULL};
+        const bool blocks = (round + ls_rank()) % 3 != 0;
+        for (int i = 0; i < FLIGHTS; i++) {
+            x[i] = ls_rank() + i;
+            CHECK_OK(ls_all_reduce(ls_world(), &x[i], 1, LS_INT32, LS_SUM, NULL,
+                                   blocks ? NULL : &work[i]));
+        }
+        for (int i = 0; i < FLIGHTS; i++) {
+            CHECK_OK(blocks ? LS_OK : ls_work_wait(work[i]));
+            CHECK_INT(x[i], 3 + 3 * i);
+        }
+    }
+}
+
+DIST_TEST(who_comes_late_is_waited_for, 3)
+{
+    const struct timespec pause = {.tv_nsec = 2000000}; /* longer than anybody spins */
+    for (int round = 0; round < 12; round++) {
+        double x[2] = {ls_rank(), round};
+        if (round % 3 == ls_rank()) {
+            (void)nanosleep(&pause, NULL);
+        }
+        CHECK_OK(ls_all_reduce(ls_world(), x, 2, LS_FLOAT64, LS_SUM, NULL, NULL));
+        CHECK_NEAR(x[0], 3, 0);
+        CHECK_NEAR(x[1], 3 * round, 0);
+    }
+}
+
+typedef struct worker {
+    ls_runtime *runtime;
+    ls_group *group;
+    int32_t first, wrong;
+} worker;
+
+static void *block(void *arg)
+{
+    worker *w = arg;
+    w->wrong += ls_runtime_attach(w->runtime) != LS_OK;
+    w->wrong += ls_all_reduce(w->group, &w->first, 1, LS_INT32, LS_SUM, NULL, NULL) != LS_OK;
+    w->wrong += ls_runtime_attach(NULL) != LS_OK;
+    return NULL;
+}
+
+/* The second operation is submitted by another thread while the first is announced and waits. */
+DIST_TEST(what_is_called_behind_an_announced_one_comes_after_it, 2)
+{
+    int32_t x = 0;
+    for (int i = 0; i < 3; i++) {
+        CHECK_OK(ls_all_reduce(ls_world(), &x, 1, LS_INT32, LS_SUM, NULL, NULL));
+    }
+    for (int round = 0; round < 20; round++) {
+        worker w = {.runtime = ls_runtime_current(), .group = ls_world(), .first = 1};
+        int32_t second = 10;
+        char key[32];
+        (void)snprintf(key, sizeof key, "behind %d", round);
+        if (ls_rank() == 0) {
+            pthread_t thread;
+            ls_work *work = NULL;
+            const uint64_t posted = atomic_load(&w.group->posted);
+            CHECK(pthread_create(&thread, NULL, block, &w) == 0);
+            while (atomic_load(&w.group->posted) == posted) {
+                ls__env_posix()->yield(ls__env_posix());
+            }
+            CHECK_OK(ls_all_reduce(ls_world(), &second, 1, LS_INT32, LS_SUM, NULL, &work));
+            tell(key);
+            CHECK_OK(ls_work_wait(work));
+            CHECK_INT(w.first, 2);
+            CHECK(pthread_join(thread, NULL) == 0);
+        } else {
+            hear(key);
+            CHECK_OK(ls_all_reduce(ls_world(), &w.first, 1, LS_INT32, LS_SUM, NULL, NULL));
+            CHECK_OK(ls_all_reduce(ls_world(), &second, 1, LS_INT32, LS_SUM, NULL, NULL));
+        }
+        CHECK_INT(w.wrong, 0);
+        CHECK_INT(w.first, 2);
+        CHECK_INT(second, 20);
+    }
+}
+
+static void *loop(void *arg)
+{
+    worker *w = arg;
+    w->wrong += ls_runtime_attach(w->runtime) != LS_OK;
+    for (int i = 0; i < 300; i++) {
+        int32_t x = w->first + i;
+        w->wrong += ls_all_reduce(w->group, &x, 1, LS_INT32, LS_SUM, NULL, NULL) != LS_OK;
+        w->wrong += x != 3 * (w->first + i);
+    }
+    w->wrong += ls_runtime_attach(NULL) != LS_OK;
+    return NULL;
+}
+
+DIST_TEST(threads_block_on_groups_of_their_own, 3)
+{
+    worker w[2];
+    pthread_t thread[2];
+    for (int t = 0; t < 2; t++) {
+        w[t] = (worker){.runtime = ls_runtime_current(), .first = t};
+        CHECK_OK(ls_group_new(ls_world(), NULL, 0, NULL, &w[t].group));
+    }
+    for (int t = 0; t < 2; t++) {
+        CHECK(pthread_create(&thread[t], NULL, loop, &w[t]) == 0);
+    }
+    for (int t = 0; t < 2; t++) {
+        CHECK(pthread_join(thread[t], NULL) == 0);
+        CHECK_INT(w[t].wrong, 0);
+        CHECK_OK(ls_group_free(w[t].group));
+    }
+}
+
+/* ---- what goes wrong ---------------------------------------------------------------------- */
+
+static void learn(ls_group *group, int64_t count, ls_dtype dtype)
+{
+    double x[8] = {0};
+    for (int i = 0; i < 3; i++) {
+        CHECK_OK(ls_all_reduce(group, x, count, dtype, LS_SUM, NULL, NULL));
+    }
+}
+
+DIST_TEST(two_known_operations_that_differ_are_named, 3)
+{
+    ls_group *group = NULL;
+    float x[5] = {1, 2, 3, 4, 5};
+    const float same[5] = {1, 2, 3, 4, 5};
+    CHECK_OK(ls_group_new(ls_world(), NULL, 0, "odd", &group));
+    learn(group, 4, LS_FLOAT32);
+    learn(group, 5, LS_FLOAT32);
+    learn(group, 4, LS_INT32);
+    ls_site_set("odd.c", 10 + ls_rank());
+    CHECK_STATUS(ls_all_reduce(group, x, ls_rank() == 2 ? 5 : 4, LS_FLOAT32, LS_SUM, NULL, NULL),
+                 LS_ERR_MISMATCH);
+    CHECK_CONTAINS(ls_error_message(), "all_reduce #10 on group \"odd\" disagrees");
+    CHECK_CONTAINS(ls_error_message(), "rank 0 has float32[4] sum at odd.c:10");
+    CHECK_CONTAINS(ls_error_message(), "rank 2 has float32[5] sum at odd.c:12");
+    CHECK(memcmp(x, same, sizeof x) == 0);
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+}
+
+DIST_TEST(a_known_operation_that_waits_hears_of_an_abort, 2)
+{
+    ls_group *group = NULL;
+    float x[4] = {0};
+    CHECK_OK(ls_group_new(ls_world(), NULL, 0, "given up", &group));
+    learn(group, 4, LS_FLOAT32);
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+    if (ls_rank() == 1) {
+        CHECK_OK(ls_group_abort(group, "the loss is poisoned"));
+    }
+    for (int i = 0; i < 3; i++) {
+        CHECK_STATUS(ls_all_reduce(group, x, 4, LS_FLOAT32, LS_SUM, NULL, NULL), LS_ERR_ABORTED);
+        CHECK_CONTAINS(ls_error_message(), "the loss is poisoned");
+    }
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+}
+
+DIST_TEST(a_known_operation_has_a_deadline, 2)
+{
+    ls_group *group = NULL;
+    float x[4] = {0};
+    CHECK_OK(ls_group_new(ls_world(), NULL, 0, "alone", &group));
+    learn(group, 4, LS_FLOAT32);
+    if (ls_rank() == 0) {
+        ls_runtime *runtime = ls_runtime_current();
+        const int64_t usual_ms = runtime->timeout_ms;
+        runtime->timeout_ms = 200;
+        CHECK_STATUS(ls_all_reduce(group, x, 4, LS_FLOAT32, LS_SUM, NULL, NULL), LS_ERR_TIMEOUT);
+        CHECK_CONTAINS(ls_error_message(), "all_reduce #4 on group \"alone\"");
+        runtime->timeout_ms = usual_ms;
+        tell("late");
+    } else {
+        hear("late");
+    }
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+}
+
+TEST_MAIN
