@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""A DDP training step of PyTorch over gloo and over Lockstep, in turns: the same program, the same
-processes' start, only the backend's name differs. A step's time is that of its slowest rank; of a
-run the median counts, and of the runs the median and the spread (largest less smallest, by the
-median).
+"""A DDP training step of PyTorch over gloo and over Lockstep: the same model in the same processes,
+in turns of a few steps; a third contender trains without communication. A step's time is that of its
+slowest rank, a turn counts with its median. The ratio is made within each pair of turns that follow
+each other, so that what else the machine does weighs on both; its median and quartiles are printed.
 
-    bench/compare_torch_backend.py --build build [--python PYTHON] [--ranks 2,4] [--rounds 5]
+    bench/compare_torch_backend.py --build build [--python PYTHON] [--ranks 2,4] [--seconds 35]
 
-Without --python one with torch is looked for; where there is none, PyTorch for the CPU is installed
-into a virtual environment below the build.
+Takes about --seconds for each row. Without --python one with torch is looked for; where there is
+none, PyTorch for the CPU is installed into a virtual environment below the build.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import subprocess
 import sys
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
-WIDTHS = (256, 1024, 1800)  # 0.8, 13 and 39 MB of gradients
+WIDTHS = "256,1024,1800"  # 0.8, 13 and 39 MB of gradients
 INDEX = "https://download.pytorch.org/whl/cpu"
 
 
@@ -41,31 +41,37 @@ def find_python(build):
     return str(venv / "bin/python")
 
 
-def median_of_a_run(options, ranks, width, backend):
+def measured(options, ranks):
+    """What the ranks of a job print, row by row as they do."""
     env = dict(os.environ, PYTHONPATH=str(SOURCE / "python"), OMP_NUM_THREADS="1",
                LOCKSTEP_LIBRARY=str(options.build / "src"), PYTHONWARNINGS="ignore")
-    done = subprocess.run([options.build / "lockstep", "run", "-n", str(ranks), options.python, "-m",
-                           "lockstep.torch", SOURCE / "bench/torch_step.py", "--backend", backend,
-                           "--width", str(width)], env=env, text=True, capture_output=True)
-    times = [float(line.split()[-1]) for line in done.stdout.splitlines() if "step_ms" in line]
-    if done.returncode != 0 or not times:
-        sys.exit(f"{backend} with {ranks} ranks ended with {done.returncode}:\n{done.stdout}"
-                 f"{done.stderr}")
-    return statistics.median(times)
+    job = subprocess.Popen(
+        [options.build / "lockstep", "run", "-n", str(ranks), options.python, "-m",
+         "lockstep.torch", SOURCE / "bench/torch_step.py", "--widths", options.widths, "--turns",
+         str(options.turns), "--seconds", str(options.seconds)],
+        env=env, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT)
+    said = []
+    for line in job.stdout:
+        at = line.find("row {")  # `lockstep run` may put the rank before it
+        if at >= 0:
+            yield json.loads(line[at + 4:])
+        else:
+            said.append(line)
+    if job.wait() != 0:
+        sys.exit(f"the job of {ranks} ranks ended with {job.returncode}:\n{''.join(said)}")
 
 
-def row(options, ranks, width):
-    ours, peer = [], []
-    for turn in range(options.rounds):
-        for backend in ("gloo", "lockstep") if turn % 2 == 0 else ("lockstep", "gloo"):
-            (peer if backend == "gloo" else ours).append(
-                median_of_a_run(options, ranks, width, backend))
-    a, b = statistics.median(ours), statistics.median(peer)
-    spread = max((max(t) - min(t)) / statistics.median(t) for t in (ours, peer))
-    megabytes = (3 * width * (width + 1) + 10 * (width + 1)) * 4 / 1e6
-    return {"name": f"ddp step, {ranks} ranks, {megabytes:.1f} MB of gradients", "peer": "gloo",
-            "ours_ms": round(a, 3), "peer_ms": round(b, 3), "ratio": round(b / a, 3),
-            "spread": round(spread, 3)}
+def row(ranks, found):
+    turns = found["turns"]
+    ratios = sorted(g / l for g, l in zip(turns["gloo"], turns["lockstep"]))
+    low, _, high = statistics.quantiles(ratios, n=4)
+    ms = {name: round(statistics.median(times), 3) for name, times in turns.items()}
+    return {"name": f"{ranks} ranks, {found['bytes'] / 1e6:.1f} MB of gradients",
+            "ours_ms": ms["lockstep"], "peer": "gloo", "peer_ms": ms["gloo"],
+            "alone_ms": ms["alone"], "ratio": round(statistics.median(ratios), 3),
+            "quartiles": [round(low, 3), round(high, 3)], "turns": len(ratios),
+            "steps": found["steps"]}
 
 
 def main():
@@ -73,20 +79,24 @@ def main():
     parser.add_argument("--build", type=pathlib.Path, default=SOURCE / "build")
     parser.add_argument("--python")
     parser.add_argument("--ranks", default="2,4")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--widths", default=WIDTHS)
+    parser.add_argument("--turns", type=int, default=40, help="at most, of each contender")
+    parser.add_argument("--seconds", type=float, default=35, help="for a row; three turns at least")
     options = parser.parse_args()
     options.build = options.build.resolve()
     options.python = options.python or find_python(options.build)
-    print(f"PyTorch {version_of(options.python)}; medians of {options.rounds} runs in turns; "
-          "ratio: gloo's time by Lockstep's")
-    print(f"{'':44} {'lockstep':>9} {'gloo':>9} {'ratio':>6} {'spread':>7}")
+    print(f"PyTorch {version_of(options.python)}, {os.cpu_count()} cores, a thread a rank. "
+          "Milliseconds a step; ratio: gloo's by Lockstep's, in pairs of turns.\n\n"
+          "| a DDP step | Lockstep | gloo | no communication | ratio | quartiles | turns |\n"
+          "|---|---|---|---|---|---|---|", flush=True)
     rows = []
     for ranks in map(int, options.ranks.split(",")):
-        for width in WIDTHS:
-            r = row(options, ranks, width)
+        for found in measured(options, ranks):
+            r = row(ranks, found)
             rows.append(r)
-            print(f"{r['name']:44} {r['ours_ms']:6.2f} ms {r['peer_ms']:6.2f} ms {r['ratio']:6.2f} "
-                  f"{r['spread'] * 100:5.0f} %", flush=True)
+            print(f"| {r['name']} | {r['ours_ms']:.2f} | {r['peer_ms']:.2f} | {r['alone_ms']:.2f} | "
+                  f"{r['ratio']:.2f} | {r['quartiles'][0]:.2f}-{r['quartiles'][1]:.2f} | "
+                  f"{r['turns']} |", flush=True)
     (options.build / "compare-torch-backend.json").write_text(json.dumps(rows, indent=1) + "\n")
 
 

@@ -1,36 +1,89 @@
-"""One rank of bench/compare_torch_backend.py: DDP training steps over one backend; rank 0 prints the
-milliseconds of each, after five that warm up."""
+"""One rank of bench/compare_torch_backend.py. Several models are trained in one process, each by
+DistributedDataParallel over a group of its own backend, and one by itself without communication;
+they take turns, a few steps each. Rank 0 prints a line of JSON for each model size."""
 
 import argparse
+import datetime
+import json
 import time
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--backend", required=True)
-parser.add_argument("--width", type=int, required=True)
-parser.add_argument("--steps", type=int, default=20)
-options = parser.parse_args()
+LAYERS, BATCH, WARM_UP = 3, 16, 5
 
-torch.set_num_threads(1)
-dist.init_process_group(options.backend)
-torch.manual_seed(0)
-width = options.width
-model = DistributedDataParallel(torch.nn.Sequential(
-    torch.nn.Linear(width, width), torch.nn.ReLU(), torch.nn.Linear(width, width), torch.nn.ReLU(),
-    torch.nn.Linear(width, width), torch.nn.ReLU(), torch.nn.Linear(width, 10)))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-x, y = torch.randn(16, width), torch.randint(0, 10, (16,))
-for step in range(5 + options.steps):
+
+def network(width):
+    torch.manual_seed(0)
+    layers = [layer for _ in range(LAYERS)
+              for layer in (torch.nn.Linear(width, width), torch.nn.ReLU())]
+    return torch.nn.Sequential(*layers, torch.nn.Linear(width, 10))
+
+
+class Contender:
+    def __init__(self, name, width, group):
+        self.name = name
+        net = network(width)
+        self.bytes = sum(p.numel() * p.element_size() for p in net.parameters())
+        self.net = DistributedDataParallel(net, process_group=group) if group is not None else net
+        self.optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        self.turns = []  # milliseconds a step
+
+    def step(self, x, y):
+        dist.barrier()
+        begin = time.perf_counter()
+        self.optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(self.net(x), y).backward()
+        self.optimizer.step()
+        return (time.perf_counter() - begin) * 1e3
+
+    def turn(self, x, y, steps):
+        """The median over steps of the slowest rank's time."""
+        times = torch.tensor([self.step(x, y) for _ in range(steps)])
+        dist.all_reduce(times, dist.ReduceOp.MAX)
+        return times.median().item()
+
+
+def agree(value):
+    """Rank 0's number, on all ranks."""
+    tensor = torch.tensor([float(value)])
+    dist.broadcast(tensor, 0)
+    return tensor.item()
+
+
+def measure(width, groups, options):
+    x, y = torch.randn(BATCH, width), torch.randint(0, 10, (BATCH,))
+    contenders = [Contender(name, width, group) for name, group in groups.items()]
+    begin = time.monotonic()
+    for contender in contenders:
+        slowest = contender.turn(x, y, WARM_UP)
+    steps = int(agree(min(20, max(3, 250 / slowest))))
+    turn = 0
+    while agree(turn < options.turns and (turn < 3 or time.monotonic() - begin < options.seconds)):
+        order = contenders if turn % 2 == 0 else contenders[::-1]
+        for contender in order:
+            contender.turns.append(contender.turn(x, y, steps))
+        turn += 1
+    return {"bytes": contenders[0].bytes, "steps": steps,
+            "turns": {c.name: c.turns for c in contenders}}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--widths", required=True)
+    parser.add_argument("--turns", type=int, required=True)
+    parser.add_argument("--seconds", type=float, required=True)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    dist.init_process_group("lockstep", timeout=datetime.timedelta(minutes=5))
+    groups = {"gloo": dist.new_group(backend="gloo"), "lockstep": dist.new_group(), "alone": None}
+    for width in map(int, options.widths.split(",")):
+        row = measure(width, groups, options)
+        if dist.get_rank() == 0:
+            print("row " + json.dumps(row), flush=True)
     dist.barrier()
-    begin = time.perf_counter()
-    optimizer.zero_grad()
-    torch.nn.functional.cross_entropy(model(x), y).backward()
-    optimizer.step()
-    longest = torch.tensor([time.perf_counter() - begin])
-    dist.all_reduce(longest, dist.ReduceOp.MAX)
-    if step >= 5 and dist.get_rank() == 0:
-        print(f"step_ms {longest.item() * 1e3:.3f}", flush=True)
-dist.destroy_process_group()
+    dist.destroy_process_group()
+
+
+main()
