@@ -38,10 +38,16 @@ static inline bool ls__mul_int64(int64_t a, int64_t b, int64_t *out)
     return true;
 }
 
-/* count elements of element_bytes; false when count is negative or the product overflows. */
+/* Bytes of count elements; false when count is negative or they are more than any object can have,
+ * whose last byte must be within a ptrdiff_t of its first. */
 static inline bool ls__bytes_of(int64_t count, size_t element_bytes, size_t *out)
 {
-    return count >= 0 && ls__mul_size((size_t)count, element_bytes, out);
+    size_t bytes = 0;
+    if (count < 0 || !ls__mul_size((size_t)count, element_bytes, &bytes) || bytes > PTRDIFF_MAX) {
+        return false;
+    }
+    *out = bytes;
+    return true;
 }
 
 /* n rounded up to a multiple of `to`, a power of two. */

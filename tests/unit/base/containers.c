@@ -190,6 +190,7 @@ TEST(sizes_that_overflow_are_refused_and_leave_the_result_alone)
     CHECK(!ls__mul_int64(2, -1, &number) && number == 42);
     CHECK(!ls__bytes_of(-1, 4, &size) && size == 42);
     CHECK(!ls__bytes_of(INT64_MAX, 4, &size) && size == 42);
+    CHECK(!ls__bytes_of(INT64_MAX / 4 + 1, 4, &size) && size == 42); /* fits a size_t, no object */
     CHECK(ls__mul_size(SIZE_MAX / 2, 2, &size) && size == SIZE_MAX - 1);
     CHECK(ls__add_size(SIZE_MAX - 1, 1, &size) && size == SIZE_MAX);
     CHECK(ls__mul_int64(INT64_MAX, 1, &number) && number == INT64_MAX);

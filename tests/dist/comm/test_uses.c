@@ -1,0 +1,287 @@
+/* What someone who comes from MPI would do with comm.h, by its words alone: any number of letters in
+ * flight, waited for in any order; several threads on one group; nothing at all in every operation;
+ * every call on a handle over several groups; more than fits. */
+#include "test.h"
+
+#include <limits.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <lockstep/comm.h>
+
+#include "values.h"
+
+/* ---- letters ------------------------------------------------------------------------------ */
+
+enum { LETTERS = 600, LONGEST = 70001 };
+
+static size_t length_of(int k)
+{
+    static const size_t lengths[] = {0, 1, 7, 64, 4096, 40, LONGEST, 513};
+    return lengths[k % 8];
+}
+
+static unsigned char byte_of(int from, int k)
+{
+    return (unsigned char)(31 * from + 7 * k + 1);
+}
+
+static bool is_all(const unsigned char *at, size_t bytes, unsigned char value)
+{
+    for (size_t i = 0; i < bytes; i++) {
+        if (at[i] != value) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Each rank sends hundreds to each, itself too, before anybody receives; they are received from
+ * the last to the first, and waited for in yet another order. */
+DIST_TEST(hundreds_of_letters_to_all_are_in_flight_and_received_backwards, 4)
+{
+    const int n = ls_world_size(), me = ls_rank(), all = LETTERS * n;
+    ls_work **sent = calloc((size_t)all, sizeof(ls_work *));
+    ls_work **got = calloc((size_t)all, sizeof(ls_work *));
+    unsigned char *out = malloc((size_t)LETTERS * LONGEST), **in = calloc((size_t)all, sizeof *in);
+    CHECK(sent != NULL && got != NULL && out != NULL && in != NULL);
+    for (int k = 0; k < LETTERS; k++) {
+        memset(out + (size_t)k * LONGEST, byte_of(me, k), length_of(k));
+        for (int to = 0; to < n; to++) {
+            CHECK_OK(ls_send(ls_world(), out + (size_t)k * LONGEST, (int64_t)length_of(k), LS_UINT8,
+                             to, INT_MAX - k, NULL, &sent[k * n + to]));
+        }
+    }
+    for (int i = all - 1; i >= 0; i--) {
+        in[i] = malloc(length_of(i / n) + 1);
+        CHECK(in[i] != NULL);
+        CHECK_OK(ls_recv(ls_world(), in[i], (int64_t)length_of(i / n), LS_UINT8, i % n,
+                         INT_MAX - i / n, NULL, &got[i]));
+    }
+    for (int j = 0; j < all; j++) {
+        const int i = (int)((int64_t)j * 7919 % all); /* prime to all: each once */
+        CHECK_OK(ls_work_wait(got[i]));
+        CHECK(is_all(in[i], length_of(i / n), byte_of(i % n, i / n)));
+        free(in[i]);
+        CHECK_OK(ls_work_wait(sent[all - 1 - i]));
+    }
+    free(sent);
+    free(got);
+    free(out);
+    free(in);
+}
+
+/* The same tag to the same rank in two groups of the same ranks are two different letters. */
+DIST_TEST(a_duplicate_does_not_take_the_letters_of_its_parent, 2)
+{
+    ls_group *copy = NULL;
+    int32_t x[2] = {1, 2}, y[2] = {0, 0};
+    ls_work *work[2] = {NULL, NULL};
+    CHECK_OK(ls_group_new(ls_world(), NULL, 0, "copy", &copy));
+    if (ls_rank() == 0) {
+        CHECK_OK(ls_send(ls_world(), &x[0], 1, LS_INT32, 1, 5, NULL, &work[0]));
+        CHECK_OK(ls_send(copy, &x[1], 1, LS_INT32, 1, 5, NULL, &work[1]));
+    } else {
+        CHECK_OK(ls_recv(copy, &y[1], 1, LS_INT32, LS_ANY_SOURCE, 5, NULL, &work[1]));
+        CHECK_OK(ls_recv(ls_world(), &y[0], 1, LS_INT32, LS_ANY_SOURCE, 5, NULL, &work[0]));
+    }
+    for (int i = 1; i >= 0; i--) {
+        CHECK_OK(ls_work_wait_for(work[i], 60000));
+        CHECK_INT(y[i], ls_rank() == 1 ? i + 1 : 0);
+    }
+    CHECK_OK(ls_group_free(copy));
+}
+
+typedef struct talker {
+    ls_runtime *runtime;
+    int tag, wrong;
+} talker;
+
+static void *talk(void *arg)
+{
+    talker *t = arg;
+    t->wrong += ls_runtime_attach(t->runtime) != LS_OK;
+    const int n = ls_world_size(), me = ls_rank();
+    for (int i = 0; i < 60 && t->wrong == 0; i++) {
+        int64_t out[40] = {1000 * t->tag + i}, in[40] = {-1};
+        const int64_t count = i % 40 + 1;
+        int from = -1;
+        ls_work *work = NULL;
+        t->wrong += ls_send(ls_world(), out, count, LS_INT64, (me + 1) % n, t->tag, NULL, &work) != 0;
+        t->wrong += (t->tag % 2 == 0 ? ls_recv(ls_world(), in, count, LS_INT64, (me + n - 1) % n,
+                                               t->tag, NULL, NULL)
+                                     : ls_recv_any(ls_world(), in, count, LS_INT64, t->tag, &from,
+                                                   NULL)) != LS_OK;
+        t->wrong += ls_work_wait(work) != LS_OK || memcmp(in, out, (size_t)count * 8) != 0;
+        t->wrong += t->tag % 2 == 1 && from != (me + n - 1) % n;
+    }
+    (void)ls_runtime_attach(NULL);
+    return NULL;
+}
+
+DIST_TEST(threads_that_share_a_group_exchange_letters_of_their_own_tags, 3)
+{
+    pthread_t thread[4];
+    talker t[4];
+    for (int i = 0; i < 4; i++) {
+        t[i] = (talker){ls_runtime_current(), i, 0};
+        CHECK(pthread_create(&thread[i], NULL, talk, &t[i]) == 0);
+    }
+    for (int i = 0; i < 4; i++) {
+        CHECK(pthread_join(thread[i], NULL) == 0);
+        CHECK_INT(t[i].wrong, 0);
+    }
+}
+
+/* ---- nothing ------------------------------------------------------------------------------ */
+
+static void nothing_in(ls_group *g)
+{
+    const int64_t none[8] = {0};
+    const ls_dtype t = LS_BFLOAT16;
+    ls_work *work[12];
+    int made = 0;
+    CHECK_OK(ls_all_reduce(g, NULL, 0, t, LS_AVG, NULL, &work[made++]));
+    CHECK_OK(ls_reduce(g, NULL, NULL, 0, t, LS_MAX, 0, NULL, &work[made++]));
+    CHECK_OK(ls_broadcast(g, NULL, 0, t, 0, NULL, &work[made++]));
+    CHECK_OK(ls_all_gather(g, NULL, NULL, 0, t, NULL, &work[made++]));
+    CHECK_OK(ls_reduce_scatter(g, NULL, NULL, 0, t, LS_SUM, NULL, &work[made++]));
+    CHECK_OK(ls_gather(g, NULL, NULL, 0, t, 0, NULL, &work[made++]));
+    CHECK_OK(ls_scatter(g, NULL, NULL, 0, t, 0, NULL, &work[made++]));
+    CHECK_OK(ls_all_to_all(g, NULL, NULL, 0, t, NULL, &work[made++]));
+    CHECK_OK(ls_scan(g, NULL, NULL, 0, t, LS_SUM, NULL, &work[made++]));
+    CHECK_OK(ls_exscan(g, NULL, NULL, 0, t, LS_SUM, NULL, &work[made++]));
+    while (made > 0) {
+        CHECK_OK(ls_work_wait(work[--made]));
+    }
+    CHECK_OK(ls_all_to_all_v(g, NULL, none, NULL, NULL, none, NULL, t, NULL, &work[made++]));
+    CHECK_OK(ls_all_gather_v(g, NULL, 0, NULL, none, NULL, t, NULL, &work[made++]));
+    CHECK_OK(ls_reduce_scatter_v(g, NULL, NULL, none, NULL, t, LS_SUM, NULL, &work[made++]));
+    CHECK_OK(ls_gather_v(g, NULL, 0, NULL, none, NULL, t, 0, NULL, &work[made++]));
+    CHECK_OK(ls_scatter_v(g, NULL, none, NULL, NULL, 0, t, 0, NULL, &work[made++]));
+    CHECK_OK(ls_all_reduce_many(g, NULL, NULL, 0, t, LS_SUM, NULL, &work[made++]));
+    CHECK_OK(ls_broadcast_many(g, NULL, NULL, 0, t, 0, NULL, &work[made++]));
+    CHECK_OK(ls_all_reduce_many(g, (void *[]){NULL, NULL}, none, 2, t, LS_SUM, NULL, &work[made++]));
+    CHECK_OK(ls_send(g, NULL, 0, t, ls_group_rank(g), 0, NULL, &work[made++]));
+    CHECK_OK(ls_recv(g, NULL, 0, t, ls_group_rank(g), 0, NULL, &work[made++]));
+    while (made > 0) {
+        CHECK_OK(ls_work_wait(work[--made]));
+    }
+}
+
+DIST_TEST(every_operation_may_be_of_nothing, 3)
+{
+    ls_group *copies[2] = {NULL, NULL}, *turns = NULL, *alone = NULL;
+    nothing_in(ls_world());
+    for (int i = 0; i < 2; i++) {
+        CHECK_OK(ls_group_new(ls_world(), NULL, 0, NULL, &copies[i]));
+    }
+    CHECK_OK(ls_group_round_robin(copies, 2, NULL, &turns));
+    nothing_in(turns);
+    CHECK_OK(ls_group_split(turns, ls_rank(), 0, NULL, &alone));
+    nothing_in(alone);
+    CHECK_OK(ls_group_free(alone));
+    CHECK_OK(ls_group_free(turns));
+    CHECK_OK(ls_group_free(copies[1]));
+    CHECK_OK(ls_group_free(copies[0]));
+}
+
+/* ---- a handle over several groups --------------------------------------------------------- */
+
+static void parts_of(ls_group *turns)
+{
+    const int n = ls_group_size(turns), me = ls_group_rank(turns);
+    ls_group *made[3] = {NULL};
+    CHECK_OK(ls_group_split(turns, me % 2, -me, NULL, &made[0]));
+    CHECK_INT(ls_group_rank(made[0]), ls_group_size(made[0]) - 1 - me / 2);
+    CHECK_OK(ls_group_new(turns, (int[]){n - 1, 0}, 2, "ends", &made[1]));
+    CHECK_OK(me == 0 || me == 1 ? ls_group_new_among(turns, (int[]){0, 1}, 2, "first", &made[2])
+                                : LS_OK);
+    for (int i = 0; i < 3; i++) {
+        if (made[i] != NULL) {
+            CHECK_OK(ls_barrier(made[i], NULL, NULL));
+            CHECK_OK(ls_group_free(made[i]));
+        }
+    }
+}
+
+static void objects_of(ls_group *turns)
+{
+    const int n = ls_group_size(turns), me = ls_group_rank(turns);
+    char word[3000], *given = word;
+    size_t length = sizeof word;
+    ls_bytes *list = NULL, *gathered = NULL;
+    memset(word, 'a' + me, sizeof word);
+    CHECK_OK(ls_all_gather_bytes(turns, word, (size_t)(100 * me), &list, NULL));
+    CHECK_INT(list[n - 1].length, 100 * (n - 1));
+    CHECK_OK(ls_gather_bytes(turns, word, sizeof word, 1, &gathered, NULL));
+    CHECK(me == 1 ? ((char *)gathered[0].data)[2999] == 'a' : gathered == NULL);
+    CHECK_OK(ls_broadcast_bytes(turns, (void **)&given, &length, 1, NULL));
+    CHECK_INT(given[2999], 'b');
+    if (me != 1) {
+        ls_bytes_free(given);
+    }
+    CHECK_OK(ls_scatter_bytes(turns, list, 0, (void **)&given, &length, NULL));
+    CHECK_INT(length, 100 * me);
+    ls_bytes_free(given);
+    ls_bytes_free(list);
+    ls_bytes_free(gathered);
+}
+
+DIST_TEST(a_handle_over_several_groups_can_all_that_a_group_can, 5)
+{
+    ls_group *copies[3] = {NULL}, *turns = NULL;
+    ls_counters c = {.size = sizeof c};
+    void *memory = NULL;
+    bool stop = true;
+    for (int i = 0; i < 3; i++) {
+        CHECK_OK(ls_group_new(ls_world(), NULL, 0, NULL, &copies[i]));
+    }
+    CHECK_OK(ls_group_round_robin(copies, 3, "turns", &turns));
+    CHECK_STR(ls_group_name(turns), "turns");
+    for (int round = 0; round < 4; round++) { /* each call begins at each of the groups */
+        CHECK_OK(ls_monitored_barrier(turns, 60000, NULL));
+        CHECK_OK(ls_stop_agree(turns, &stop));
+        CHECK(!stop);
+        CHECK_OK(ls_group_set_channels(turns, 1 + round % 2));
+        CHECK_OK(ls_group_alloc(turns, 4096, &memory));
+        CHECK_OK(ls_all_reduce(turns, memory, 1024, LS_INT32, LS_BXOR, NULL, NULL));
+        CHECK_OK(ls_group_dealloc(turns, memory));
+        parts_of(turns);
+        objects_of(turns);
+    }
+    CHECK_OK(ls_group_counters(turns, &c));
+    CHECK(c.operations > 30);
+    CHECK_OK(ls_group_free(turns));
+    for (int i = 0; i < 3; i++) {
+        CHECK_OK(ls_group_free(copies[i]));
+    }
+}
+
+/* ---- more than fits ----------------------------------------------------------------------- */
+
+DIST_TEST(more_than_memory_holds_is_refused_before_anything_is_sent, 2)
+{
+    float x[4] = {0};
+    void *list[2] = {x, x + 2};
+    ls_group *w = ls_world();
+    const ls_dtype t = LS_FLOAT32;
+    const int64_t huge = INT64_MAX / 2, most[2] = {INT64_MAX, 1}, one[2] = {1, 1}, two[2] = {2, 1};
+    const int64_t before[2] = {-1, 0}, far[2] = {0, INT64_MAX};
+    CHECK_STATUS(ls_all_reduce(w, x, huge, t, LS_SUM, NULL, NULL), LS_ERR_INVALID);
+    CHECK_STATUS(ls_all_gather(w, x, x, huge, t, NULL, NULL), LS_ERR_INVALID);
+    CHECK_STATUS(ls_all_to_all(w, x, x, INT64_MAX / 7, t, NULL, NULL), LS_ERR_INVALID);
+    CHECK_STATUS(ls_scan(w, x, x, -1, t, LS_SUM, NULL, NULL), LS_ERR_INVALID);
+    CHECK_STATUS(ls_send(w, x, huge, t, 0, 0, NULL, NULL), LS_ERR_INVALID);
+    CHECK_STATUS(ls_all_gather_v(w, x, 1, x, most, NULL, t, NULL, NULL), LS_ERR_INVALID);
+    CHECK_STATUS(ls_all_gather_v(w, x, 1, x, one, far, t, NULL, NULL), LS_ERR_INVALID);
+    CHECK_STATUS(ls_all_gather_v(w, x, 1, x, one, before, t, NULL, NULL), LS_ERR_INVALID);
+    CHECK_STATUS(ls_all_gather_v(w, x, 3 + ls_rank(), x, two, NULL, t, NULL, NULL), LS_ERR_INVALID);
+    CHECK_STATUS(ls_all_reduce_many(w, list, most, 2, t, LS_SUM, NULL, NULL), LS_ERR_INVALID);
+    CHECK_STATUS(ls_all_reduce_many(w, list, one, -1, t, LS_SUM, NULL, NULL), LS_ERR_INVALID);
+    CHECK_OK(ls_barrier(w, NULL, NULL));
+    CHECK_OK(ls_group_status(w));
+}
+
+TEST_MAIN
