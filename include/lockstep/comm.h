@@ -13,6 +13,8 @@
  * the same bytes. 16-bit floats accumulate in float32 and round once. (A ring, asked for by name,
  * has an association of its own.)
  * - count is in elements, 0 is allowed; `options` NULL means defaults.
+ * - in and out lie apart, or on each other exactly as "in place" of the operation says; anything
+ *   else is LS_ERR_INVALID.
  *
  * Sources: Patarasuk & Yuan 2009 (bandwidth-optimal all-reduce); Thakur, Rabenseifner & Gropp 2005.
  */
@@ -117,8 +119,7 @@ LS_API ls_status ls_all_reduce(ls_group *group, void *buf, int64_t count, ls_dty
                                ls_work **work);
 
 /* out[count] becomes block `rank` of the reduction of in[size*count] (MPI_Reduce_scatter_block).
- * in and out may not overlap, except out == in + rank*count elements; `in` is left unspecified
- * then. */
+ * In place when out == in + rank*count elements; `in` is left unspecified then. */
 LS_API ls_status ls_reduce_scatter(ls_group *group, const void *in, void *out, int64_t count,
                                    ls_dtype dtype, ls_reduce_op op,
                                    const ls_collective_options *options, ls_work **work);
@@ -308,8 +309,8 @@ LS_API ls_status ls_work_abort(ls_work *work, const char *why);
 
 /* Has `done` called with the operation's status once it has ended: at once if it has, else before
  * any wait for this handle returns, on whatever thread moves operations on. It may start operations
- * but not wait for any, nor use this handle, and must be short. Once per handle (LS_ERR_STATE). The
- * handle must still be waited for. */
+ * but not wait for any (LS_ERR_STATE), nor use this handle, and must be short. Once per handle
+ * (LS_ERR_STATE). The handle must still be waited for. */
 LS_API ls_status ls_work_on_done(ls_work *work, void (*done)(void *arg, ls_status status),
                                  void *arg);
 

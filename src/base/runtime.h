@@ -54,11 +54,12 @@ typedef struct ls__thread {
     ls_status status;    /* of the last failing call */
     const char *file;    /* call site noted by LS_AT; "" when none */
     int line;
-    bool forked;     /* a child made by fork while attached: every call is refused */
-    bool background; /* a thread of the library: it makes no calls that other ranks' users wait for
-                      */
-    bool no_grad;    /* autograd's mode of this thread */
-    void *scope;     /* tensor's innermost scope of this thread */
+    bool forked;      /* a child made by fork while attached: every call is refused */
+    bool background;  /* a thread of the library: it makes no calls that other ranks' users wait for
+                       */
+    bool in_callback; /* an operation's end has called the user: nothing may wait */
+    bool no_grad;     /* autograd's mode of this thread */
+    void *scope;      /* tensor's innermost scope of this thread */
     char message[LS__MESSAGE_MAX];
 } ls__thread;
 

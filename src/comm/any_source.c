@@ -15,6 +15,7 @@ ls_status ls_recv_any(ls_group *group, void *buf, int64_t count, ls_dtype dtype,
     if (source != NULL) {
         *source = LS_ANY_SOURCE;
     }
+    LS_TRY(ls__work_may_wait("ls_recv_any"));
     LS_TRY(ls_recv(group, buf, count, dtype, LS_ANY_SOURCE, tag, options, &work));
     ls__engine_wait(group->comm, work, 0);
     if (source != NULL) {

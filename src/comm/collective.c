@@ -90,15 +90,14 @@ static ls_status check_buffers(const char *what, const ls_group *group, const ls
     }
     size_t input = 0, output = 0;
     if (ls__operation_is_v(args->operation) && args->count >= 0) {
-        return ls__counts_check(what, group, args);
-    }
-    if (args->count < 0 || !buffer_bytes(group, args, &input, &output)) {
+        LS_TRY(ls__counts_check(what, group, args));
+    } else if (args->count < 0 || !buffer_bytes(group, args, &input, &output)) {
         return ls__fail(LS_ERR_INVALID,
                         "%s on group \"%s\": count is %lld; it must be from 0 to "
                         "what fits in memory",
                         what, group->name, (long long)args->count);
     }
-    return LS_OK;
+    return reads && writes ? ls__overlap_check(what, group, args) : LS_OK;
 }
 
 /* "direct", "ring" … of an operation, or "none". */
@@ -417,7 +416,7 @@ ls_status ls__collective_start(ls_group *group, const ls__collective *args, ls_w
     }
     const bool blocking = work == NULL && args->done == NULL;
     ls_status status = LS_OK;
-    if (blocking && ls__small_call(group, args, &status)) {
+    if (blocking && !ls__self.in_callback && ls__small_call(group, args, &status)) {
         return status;
     }
     LS__OPTIONS(ls_collective_options, options, args->options);
@@ -426,6 +425,9 @@ ls_status ls__collective_start(ls_group *group, const ls__collective *args, ls_w
     const ls_status sound = check(what, group, args, &options);
     if (sound < 0) {
         return ls__fail_at_site(sound);
+    }
+    if (blocking) {
+        LS_TRY(ls__work_may_wait(what));
     }
     ls__turns_pass(handle, is_letter(args->operation));
     ls_work *made = NULL;

@@ -296,6 +296,8 @@ void ls__work_give(ls__comm *comm, ls_work *work); /* lock */
 void ls__work_survived(const ls__comm *comm, uint64_t queued_ns);
 /* Ends a work that is in no list any more: record, counters, callback, then its status. token */
 void ls__work_end(ls_work *work, ls_status status);
+/* LS_ERR_STATE in a callback: what it waited for would wait for it. */
+ls_status ls__work_may_wait(const char *what);
 
 /* ---- post.c: stamps and descriptors ------------------------------------------------------- */
 
@@ -414,6 +416,8 @@ void ls__mismatch_block(ls_group *group, int from, const ls__descriptor *sender,
 
 /* Arguments of a v-variant on this rank. */
 ls_status ls__counts_check(const char *what, const ls_group *group, const ls__collective *args);
+/* The same of buffers that lie on each other; both are used, and memory could hold them. */
+ls_status ls__overlap_check(const char *what, const ls_group *group, const ls__collective *args);
 /* lock; memory for the work's table; false: there is none. */
 bool ls__counts_room(ls__comm *comm, ls_work *work);
 /* lock; copies counts and offsets, and sets the work's and the descriptor's counts. */

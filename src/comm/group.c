@@ -306,6 +306,7 @@ ls_status ls__group_found(ls_group *parent, const ls__founding *f, ls_group **ou
 ls_status ls__group_begin_making(ls_group *parent)
 {
     ls__comm *comm = parent->comm;
+    LS_TRY(ls__work_may_wait("ls_group_new"));
     ls__lock_take(&comm->lock, comm->env);
     const bool busy = comm->making;
     comm->making = true;
@@ -365,6 +366,7 @@ ls_status ls_group_free(ls_group *group)
         return ls__fail(LS_ERR_INVALID,
                         "ls_group_free: the world is freed by ls_finalize; leave it alone");
     }
+    LS_TRY(ls__work_may_wait("ls_group_free"));
     if (group->turns != NULL) {
         ls__turns_free(group);
         return LS_OK;

@@ -399,6 +399,7 @@ ls_status ls_finalize(void)
     if (runtime == NULL) {
         return ls__self.status;
     }
+    LS_TRY(ls__work_may_wait("ls_finalize"));
     const ls__env *env = runtime->env;
     for (int l = LS__LAYER_COUNT - 1; l >= 0; l--) {
         if (runtime->layer[l].data != NULL && runtime->layer[l].free != NULL) {

@@ -45,7 +45,8 @@ static bool is_plain(const ls_group *group, const ls__collective *args)
            group->turns == NULL && (unsigned)args->dtype < LS_DTYPE_COUNT &&
            (unsigned)args->op < LS_REDUCE_OP_COUNT && args->root >= 0 &&
            (uint64_t)args->count <= LS__SMALL_BYTES &&
-           (args->count == 0 || (args->input != NULL && args->output != NULL));
+           (args->count == 0 || (args->input != NULL && args->output != NULL)) &&
+           (args->input == args->output || ls__overlap_check("", group, args) == LS_OK);
 }
 
 static uint64_t key_of(const ls__collective *args)

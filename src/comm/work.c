@@ -57,6 +57,26 @@ void ls__work_survived(const ls__comm *comm, uint64_t queued_ns)
     }
 }
 
+static void call_back(void (*done)(void *arg, ls_status status), void *arg, ls_status status)
+{
+    const bool within = ls__self.in_callback; /* of another's end */
+    ls__self.in_callback = true;
+    done(arg, status);
+    ls__self.in_callback = within;
+}
+
+ls_status ls__work_may_wait(const char *what)
+{
+    return !ls__self.in_callback
+               ? LS_OK
+               : ls__fail(
+                     LS_ERR_STATE,
+                     "%s: it would wait, and a callback must not: it runs on the thread that "
+                     "moves all operations on; start the operation with a handle, and wait for "
+                     "that outside",
+                     what);
+}
+
 /* The user's callback, before any waiter can give the work back. */
 static void tell_user(ls_work *work, ls_status status)
 {
@@ -64,7 +84,7 @@ static void tell_user(ls_work *work, ls_status status)
     told->status = status;
     if (atomic_exchange_explicit(&told->state, LS__TOLD_ENDED, memory_order_acq_rel) ==
         LS__TOLD_SET) {
-        told->done(told->arg, status);
+        call_back(told->done, told->arg, status);
     }
 }
 
@@ -78,7 +98,7 @@ void ls__work_end(ls_work *work, ls_status status)
     }
     ls__flight_close(comm, work, status, comm->env->now_ns(comm->env));
     if (work->done != NULL) {
-        work->done(work->arg, status);
+        call_back(work->done, work->arg, status);
     }
     if (!detached) {
         tell_user(work, status);
@@ -158,6 +178,7 @@ ls_status ls_work_wait(ls_work *work)
     if (comm == NULL) {
         return ls__self.status;
     }
+    LS_TRY(ls__work_may_wait("ls_work_wait"));
     ls__engine_wait(comm, work, 0);
     const ls_status status = report(work, status_of(work));
     end_handle(comm, work);
@@ -176,6 +197,7 @@ ls_status ls_work_wait_for(ls_work *work, int64_t timeout_ms)
                         "ls_work_wait",
                         (long long)timeout_ms);
     }
+    LS_TRY(ls__work_may_wait("ls_work_wait_for"));
     const uint64_t until_ns = ls__time_after(comm->env->now_ns(comm->env), timeout_ms);
     nudge(comm, work);
     ls__engine_wait(comm, work, until_ns);
@@ -232,7 +254,7 @@ ls_status ls_work_on_done(ls_work *work, void (*done)(void *arg, ls_status statu
     uint32_t none = LS__TOLD_NONE;
     if (!atomic_compare_exchange_strong_explicit(&told->state, &none, LS__TOLD_SET,
                                                  memory_order_acq_rel, memory_order_acquire)) {
-        done(arg, told->status);
+        call_back(done, arg, told->status);
     }
     return LS_OK;
 }

@@ -50,6 +50,15 @@ GOLDEN(arguments_of_unequal_blocks)
     SHOW(ls_all_to_all_v(w, buf, four, three, buf, four, NULL, LS_FLOAT32, NULL, NULL));
 }
 
+GOLDEN(buffers_that_overlap)
+{
+    static const int64_t four[] = {4};
+    ls_group *w = ls_world();
+    SHOW(ls_all_gather(w, buf + 1, buf, 4, LS_FLOAT32, NULL, NULL));
+    SHOW(ls_reduce_scatter_v(w, buf, buf + 3, four, NULL, LS_FLOAT32, LS_SUM, NULL, NULL));
+    SHOW(ls_all_to_all(w, buf, buf + 2, 4, LS_FLOAT32, NULL, NULL));
+}
+
 static void ended(void *arg, ls_status status)
 {
     (void)arg;
@@ -74,6 +83,20 @@ GOLDEN(handles)
     MUST(ls_recv(g, buf, 4, LS_FLOAT32, 0, 3, NULL, &work));
     MUST(ls_work_abort(work, NULL));
     SHOW(ls_work_wait(work));
+}
+
+static void wait_within(void *arg, ls_status status)
+{
+    (void)status;
+    SHOW(ls_barrier(arg, NULL, NULL));
+}
+
+GOLDEN(a_callback_that_waits)
+{
+    ls_work *work = NULL;
+    MUST(ls_barrier(ls_world(), NULL, &work));
+    MUST(ls_work_on_done(work, wait_within, ls_world()));
+    MUST(ls_work_wait(work));
 }
 
 GOLDEN(arguments_of_objects)
@@ -119,6 +142,9 @@ GOLDEN(arguments_of_groups)
     SHOW(ls_group_round_robin(NULL, 2, "turns", &g));
     SHOW(ls_group_round_robin((ls_group *[]){ls_world(), NULL}, 2, "turns", &g));
     SHOW(ls_group_round_robin((ls_group *[]){ls_world(), ls_world()}, 2, "turns", &g));
+    MUST(ls_group_round_robin((ls_group *[]){ls_world()}, 1, NULL, &g));
+    SHOW(ls_group_round_robin(&g, 1, "turns", &g));
+    SHOW(ls_all_reduce_many(g, NULL, NULL, 1, LS_FLOAT32, LS_SUM, NULL, NULL));
     SHOW(ls_group_free(ls_world()));
     SHOW(ls_group_abort(NULL, "why"));
     SHOW(ls_group_status(NULL));
@@ -141,6 +167,78 @@ GOLDEN_RANKS(parts_of_one_color_with_two_names, 2)
     SHOW(ls_group_split(ls_world(), 0, 0, ls_rank() == 0 ? "left" : "right", &g));
     SHOW(ls_group_new_among(ls_world(), (const int[]){0, 1}, 2, ls_rank() == 0 ? "left" : "right",
                             &g));
+}
+
+/* ---- ranks that do not do the same ---------------------------------------------------------- */
+
+static bool odd(void)
+{
+    return ls_rank() % 2 == 1;
+}
+
+GOLDEN_RANKS(groups_in_turn_with_other_ranks, 2)
+{
+    ls_group *back = NULL, *turns = NULL;
+    MUST(ls_group_new(ls_world(), (const int[]){1, 0}, 2, "backwards", &back));
+    SHOW(ls_group_round_robin((ls_group *[]){ls_world(), back}, 2, "turns", &turns));
+}
+
+GOLDEN_RANKS(a_monitored_barrier_meets_another, 2)
+{
+    golden_show("a barrier", odd() ? ls_monitored_barrier(ls_world(), 0, NULL)
+                                   : ls_barrier(ls_world(), NULL, NULL));
+}
+
+GOLDEN_RANKS(ranks_miss_a_monitored_barrier, 4)
+{
+    ls_group *group = NULL;
+    MUST(ls_group_new(ls_world(), NULL, 0, "watched", &group));
+    MUST(ls_barrier(ls_world(), LS_OPTIONS(ls_collective_options, .tag = "epoch"), NULL));
+    if (ls_rank() == 1) {
+        SHOW(ls_monitored_barrier(group, 1200, NULL));
+        MUST(ls_store_set(ls_runtime_store(), "late", "", 1, -1));
+    }
+    MUST(ls_store_wait(ls_runtime_store(), "late", 30000));
+}
+
+GOLDEN_RANKS(lists_of_many_differ, 2)
+{
+    void *const lists[] = {buf, buf + 8};
+    const int64_t counts[] = {odd() ? 2 : 3, odd() ? 3 : 2};
+    SHOW(ls_all_reduce_many(ls_world(), lists, counts, 2, LS_FLOAT32, LS_SUM, NULL, NULL));
+}
+
+GOLDEN_RANKS(one_rank_splits_alone, 2)
+{
+    ls_group *part = NULL;
+    if (!odd()) {
+        SHOW(ls_group_split(ls_world(), 0, 0, "part", &part));
+        MUST(ls_store_set(ls_runtime_store(), "late", "", 1, -1));
+    }
+    MUST(ls_store_wait(ls_runtime_store(), "late", 30000));
+}
+
+GOLDEN_RANKS(nobody_sends_to_who_takes_from_anybody, 2)
+{
+    if (!odd()) {
+        SHOW(ls_recv_any(ls_world(), buf, 4, LS_FLOAT32, 7, NULL, NULL));
+        MUST(ls_store_set(ls_runtime_store(), "late", "", 1, -1));
+    }
+    MUST(ls_store_wait(ls_runtime_store(), "late", 30000));
+}
+
+GOLDEN_RANKS(who_takes_from_anybody_is_waited_for, 2)
+{
+    golden_show("an operation", odd() ? ls_barrier(ls_world(), NULL, NULL)
+                                      : ls_recv_any(ls_world(), buf, 4, LS_FLOAT32, 7, NULL, NULL));
+}
+
+GOLDEN_RANKS(all_leave_one_who_takes_from_anybody, 2)
+{
+    if (!odd()) {
+        SHOW(ls_recv_any(ls_world(), buf, 4, LS_FLOAT32, 7, NULL,
+                         LS_OPTIONS(ls_collective_options, .timeout_ms = 30000)));
+    }
 }
 
 GOLDEN(an_aborted_group_stays_failed)

@@ -1,6 +1,6 @@
-/* What someone who comes from MPI would do with comm.h, by its words alone: any number of letters in
- * flight, waited for in any order; several threads on one group; nothing at all in every operation;
- * every call on a handle over several groups; more than fits. */
+/* What someone who comes from MPI would do with comm.h, by its words alone: any number of letters
+ * in flight, waited for in any order; several threads on one group; nothing at all in every
+ * operation; every call on a handle over several groups; more than fits. */
 #include "test.h"
 
 #include <limits.h>
@@ -108,11 +108,12 @@ static void *talk(void *arg)
         const int64_t count = i % 40 + 1;
         int from = -1;
         ls_work *work = NULL;
-        t->wrong += ls_send(ls_world(), out, count, LS_INT64, (me + 1) % n, t->tag, NULL, &work) != 0;
-        t->wrong += (t->tag % 2 == 0 ? ls_recv(ls_world(), in, count, LS_INT64, (me + n - 1) % n,
-                                               t->tag, NULL, NULL)
-                                     : ls_recv_any(ls_world(), in, count, LS_INT64, t->tag, &from,
-                                                   NULL)) != LS_OK;
+        t->wrong +=
+            ls_send(ls_world(), out, count, LS_INT64, (me + 1) % n, t->tag, NULL, &work) != 0;
+        t->wrong +=
+            (t->tag % 2 == 0
+                 ? ls_recv(ls_world(), in, count, LS_INT64, (me + n - 1) % n, t->tag, NULL, NULL)
+                 : ls_recv_any(ls_world(), in, count, LS_INT64, t->tag, &from, NULL)) != LS_OK;
         t->wrong += ls_work_wait(work) != LS_OK || memcmp(in, out, (size_t)count * 8) != 0;
         t->wrong += t->tag % 2 == 1 && from != (me + n - 1) % n;
     }
@@ -162,7 +163,8 @@ static void nothing_in(ls_group *g)
     CHECK_OK(ls_scatter_v(g, NULL, none, NULL, NULL, 0, t, 0, NULL, &work[made++]));
     CHECK_OK(ls_all_reduce_many(g, NULL, NULL, 0, t, LS_SUM, NULL, &work[made++]));
     CHECK_OK(ls_broadcast_many(g, NULL, NULL, 0, t, 0, NULL, &work[made++]));
-    CHECK_OK(ls_all_reduce_many(g, (void *[]){NULL, NULL}, none, 2, t, LS_SUM, NULL, &work[made++]));
+    CHECK_OK(
+        ls_all_reduce_many(g, (void *[]){NULL, NULL}, none, 2, t, LS_SUM, NULL, &work[made++]));
     CHECK_OK(ls_send(g, NULL, 0, t, ls_group_rank(g), 0, NULL, &work[made++]));
     CHECK_OK(ls_recv(g, NULL, 0, t, ls_group_rank(g), 0, NULL, &work[made++]));
     while (made > 0) {
@@ -282,6 +284,129 @@ DIST_TEST(more_than_memory_holds_is_refused_before_anything_is_sent, 2)
     CHECK_STATUS(ls_all_reduce_many(w, list, one, -1, t, LS_SUM, NULL, NULL), LS_ERR_INVALID);
     CHECK_OK(ls_barrier(w, NULL, NULL));
     CHECK_OK(ls_group_status(w));
+}
+
+/* ---- one buffer on another ---------------------------------------------------------------- */
+
+static float room[64];
+
+#define CHECK_OVERLAP(x, where)                                                                    \
+    do {                                                                                           \
+        CHECK_STATUS(x, LS_ERR_INVALID);                                                           \
+        CHECK_CONTAINS(ls_error_message(), "in and out overlap; " where);                          \
+    } while (0)
+
+/* MPI calls these erroneous and may return anything; here they are told, and the group lives on. */
+DIST_TEST(buffers_that_overlap_and_are_not_in_place_are_refused, 3)
+{
+    ls_group *w = ls_world();
+    const ls_dtype t = LS_FLOAT32;
+    const int me = ls_rank(), other = (me + 1) % 3;
+    float *const x = room + 8, *const own = x + 4L * me, *const foreign = x + 4L * other;
+    const int64_t gaps[3] = {0, 8, 16}, two[3] = {2, 2, 2}, four[3] = {4, 4, 4};
+    CHECK_OVERLAP(ls_all_gather(w, foreign, x, 4, t, NULL, NULL), "only in may be");
+    CHECK_OVERLAP(ls_all_gather(w, own + 1, x, 4, t, NULL, NULL), "only in may be");
+    CHECK_OVERLAP(ls_reduce_scatter(w, x, foreign, 4, t, LS_SUM, NULL, NULL), "only out may be");
+    CHECK_OVERLAP(ls_reduce_scatter(w, x, own - 1, 4, t, LS_SUM, NULL, NULL), "only out may be");
+    CHECK_OVERLAP(ls_gather(w, foreign, x, 4, t, me, NULL, NULL), "only in may be");
+    CHECK_OVERLAP(ls_scatter(w, x, foreign, 4, t, me, NULL, NULL), "only out may be");
+    CHECK_OVERLAP(ls_reduce(w, x, x + 1, 4, t, LS_SUM, me, NULL, NULL), "give one buffer");
+    CHECK_OVERLAP(ls_scan(w, x + 3, x, 4, t, LS_SUM, NULL, NULL), "give one buffer");
+    CHECK_OVERLAP(ls_all_to_all(w, x, x + 11, 4, t, NULL, NULL), "give one buffer");
+    CHECK_OVERLAP(ls_all_gather_v(w, foreign, 4, x, four, NULL, t, NULL, NULL), "only in may be");
+    CHECK_OVERLAP(ls_all_gather_v(w, x + 8L * other, 2, x, two, gaps, t, NULL, NULL), "only in");
+    CHECK_OVERLAP(ls_reduce_scatter_v(w, x, foreign, four, NULL, t, LS_SUM, NULL, NULL),
+                  "only out");
+    /* Beside each other, in a gap, or where nobody uses it. */
+    CHECK_OK(ls_all_to_all(w, x, x + 12, 4, t, NULL, NULL));
+    CHECK_OK(ls_all_gather(w, x - 4, x, 4, t, NULL, NULL));
+    CHECK_OK(ls_all_gather_v(w, x + 3, 2, x, two, gaps, t, NULL, NULL));
+    CHECK_OK(ls_barrier(w, NULL, NULL));
+}
+
+/* ---- numbers ------------------------------------------------------------------------------ */
+
+#define CHECK_WRAP(type, name, a, b, sum, product)                                                 \
+    do {                                                                                           \
+        type x = ls_rank() == 0 ? (a) : (b), y = x;                                                \
+        CHECK_OK(ls_all_reduce(ls_world(), &x, 1, name, LS_SUM, NULL, NULL));                      \
+        CHECK_OK(ls_all_reduce(ls_world(), &y, 1, name, LS_PRODUCT, NULL, NULL));                  \
+        CHECK_INT(x, (type)(sum));                                                                 \
+        CHECK_INT(y, (type)(product));                                                             \
+    } while (0)
+
+DIST_TEST(sums_and_products_of_integers_wrap, 2)
+{
+    CHECK_WRAP(int8_t, LS_INT8, 100, 100, -56, 16);
+    CHECK_WRAP(uint8_t, LS_UINT8, 200, 100, 44, 32);
+    CHECK_WRAP(int32_t, LS_INT32, INT32_MAX, 2, INT32_MIN + 1, -2);
+    CHECK_WRAP(int64_t, LS_INT64, INT64_MIN, -1, INT64_MAX, INT64_MIN);
+}
+
+/* ---- callbacks ---------------------------------------------------------------------------- */
+
+typedef struct caller {
+    ls_group *group, *left;
+    ls_work *other;
+    ls_status got[8];
+} caller;
+
+static void call_what_waits(void *arg, ls_status status)
+{
+    caller *c = arg;
+    int32_t x = 1;
+    c->got[0] = status;
+    c->got[1] = ls_all_reduce(c->group, &x, 1, LS_INT32, LS_SUM, NULL, NULL);
+    c->got[2] = ls_work_wait(c->other);
+    c->got[3] = ls_work_wait_for(c->other, 10);
+    c->got[4] = ls_recv_any(c->group, &x, 1, LS_INT32, 0, NULL, NULL);
+    c->got[5] = ls_group_free(c->group);
+    c->got[6] = ls_group_new(c->group, NULL, 0, NULL, &c->left);
+    c->got[7] = ls_finalize();
+}
+
+DIST_TEST(what_a_callback_would_wait_for_is_refused, 2)
+{
+    int32_t x = 1, y = 2;
+    caller c = {.group = ls_world()};
+    ls_work *work = NULL;
+    CHECK_OK(ls_group_new(ls_world(), NULL, 0, "part", &c.group));
+    CHECK_OK(ls_all_reduce(ls_world(), &x, 1, LS_INT32, LS_SUM, NULL, &c.other));
+    CHECK_OK(ls_all_reduce(c.group, &y, 1, LS_INT32, LS_SUM, NULL, &work));
+    CHECK_OK(ls_work_on_done(work, call_what_waits, &c));
+    CHECK_OK(ls_work_wait(work));
+    CHECK_INT(c.got[0], LS_OK);
+    for (int i = 1; i < 8; i++) {
+        CHECK_INT(c.got[i], LS_ERR_STATE);
+    }
+    CHECK_OK(ls_work_wait(c.other));
+    CHECK_INT(x + y, 6);
+    CHECK_OK(ls_group_free(c.group));
+}
+
+static void give_up(void *arg, ls_status status)
+{
+    (void)status;
+    (void)ls_group_abort(arg, "the callback has seen enough");
+}
+
+DIST_TEST(a_callback_may_abort_a_group, 3)
+{
+    int32_t x = 1, y = 2;
+    ls_group *part = NULL;
+    ls_work *work[2] = {NULL, NULL};
+    CHECK_OK(ls_group_new(ls_world(), NULL, 0, "part", &part));
+    if (ls_rank() == 1) {
+        CHECK_OK(ls_all_reduce(ls_world(), &x, 1, LS_INT32, LS_SUM, NULL, &work[0]));
+        CHECK_OK(ls_work_on_done(work[0], give_up, part));
+        CHECK_OK(ls_work_wait(work[0]));
+    } else {
+        CHECK_OK(ls_all_reduce(part, &y, 1, LS_INT32, LS_SUM, NULL, &work[1]));
+        CHECK_OK(ls_all_reduce(ls_world(), &x, 1, LS_INT32, LS_SUM, NULL, NULL));
+        CHECK_STATUS(ls_work_wait(work[1]), LS_ERR_ABORTED);
+        CHECK_CONTAINS(ls_error_message(), "the callback has seen enough");
+    }
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
 }
 
 TEST_MAIN
