@@ -20,7 +20,9 @@
  * A cache line takes 0.1 us from core to core, which is a good part of a small operation. So what
  * peers need of a plain one is in the line of the stamp: that it has come, what it is (the key), a
  * few numbers of data, and how far its rank has finished, which tells who announces operations that
- * there is room. The whole descriptor stands behind it, for all others and for reports.
+ * there is room. It is written in one piece, because a peer that looks at it takes it away. The
+ * whole descriptor stands behind it, for all others and for reports, and not in the line that
+ * processors fetch along with this one.
  *
  * The slices of a staged operation alternate between two STAGE slots and use one counter each
  * (`slice`), because a rank may be at fence 0 of a slice before fence 1 of the one before it.
@@ -59,17 +61,21 @@
 #define LS__SLICE_BYTES ((size_t)256 << 10) /* fits two ranks' slices in a second-level cache */
 #define LS__GROUP_SLOTS 1024                /* groups alive at a time, and their ids' distance */
 
-typedef struct ls__post {
-    /* Note [One line]. Sync: seq_cst store (small.c: release), acquire load */
-    LS__ALIGNED(LS__CACHE_LINE) _Atomic uint64_t stamp;
+typedef struct ls__line {
     uint64_t key;      /* of the descriptor: ls__descriptor_key; 0: it has none */
     uint32_t one_shot; /* 1 + bytes that a one-shot operation publishes; 0: it is none */
     uint16_t behind;   /* operations from `finished` to this one; UINT16_MAX: that or more */
     uint8_t in_line;   /* what is published stands in `data`; else in the small stage */
     unsigned char data[LS__LINE_BYTES];
-    ls__descriptor descriptor;
+} ls__line;
+
+typedef struct ls__post {
+    /* Sync: seq_cst store (small.c: release), acquire load */
+    LS__ALIGNED(2 * LS__CACHE_LINE) _Atomic uint64_t stamp;
+    ls__line line; /* Note [One line] */
+    LS__ALIGNED(2 * LS__CACHE_LINE) ls__descriptor descriptor;
 } ls__post;
-_Static_assert(offsetof(ls__post, descriptor) == LS__CACHE_LINE, "Note [One line]");
+_Static_assert(offsetof(ls__post, line) + sizeof(ls__line) == LS__CACHE_LINE, "Note [One line]");
 
 /* One member's part of a group. Zeroed before any peer learns of it. */
 typedef struct ls__control {

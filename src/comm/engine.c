@@ -8,7 +8,8 @@
  *
  * How long to spin is learned: it doubles when spinning was enough and halves when it was not,
  * because enough cores do not mean that they are free. Two ranks that another program pushed onto
- * one core took 40 us for 4 bytes with a fixed spin of 20 us, and 3 us with a learned one.
+ * one core took 40 us for 4 bytes with a fixed spin of 20 us, and 3 us with a learned one. When it
+ * has learned not to spin at all it tries again in one of TRY_EVERY waits.
  */
 #include "comm/far.h"
 #include "comm/letters.h"
@@ -21,7 +22,9 @@
 #define SPIN_MAX_NS 20000u
 #define SPIN_MIN_NS 500u
 #define YIELD_NS 100000u
-#define LOOKS_PER_CLOCK 8  /* turns between two looks at the clock */
+#define TRY_EVERY 32       /* waits of those that do not spin, of which one does */
+#define YIELDS (1u << 16)  /* looks of who yields are counted from here */
+#define LOOKS_PER_CLOCK 8  /* looks between two looks at the clock */
 #define SHORT_NS 10000000u /* Note [Aside] */
 
 /* Note [Aside]
@@ -150,21 +153,40 @@ static bool has_come(const ls__comm *comm, wish w)
                : atomic_load_explicit(w.pending, memory_order_acquire) == 0;
 }
 
+/* How long to spin in a wait that begins. */
+static uint64_t spin_of(ls__comm *comm)
+{
+    const uint32_t learned = atomic_load_explicit(&comm->spin_ns, memory_order_relaxed);
+    if (!comm->may_spin || learned >= SPIN_MIN_NS) {
+        return comm->may_spin ? learned : 0;
+    }
+    const uint32_t waits = atomic_load_explicit(&comm->waits, memory_order_relaxed);
+    atomic_store_explicit(&comm->waits, waits + 1, memory_order_relaxed);
+    return waits % TRY_EVERY == 0 ? SPIN_MIN_NS : 0;
+}
+
+void ls__patience_begin(ls__comm *comm, ls__patience *p, uint64_t now_ns)
+{
+    p->begun_ns = p->begun_ns == 0 ? now_ns : p->begun_ns;
+    p->since_ns = now_ns;
+    p->spin_ns = spin_of(comm);
+    p->looks = p->spin_ns > 0 ? 1 : YIELDS + 1;
+    p->yielded = false;
+}
+
 bool ls__patience_left(ls__comm *comm, ls__patience *p)
 {
     const ls__env *env = comm->env;
-    if (p->looks++ % LOOKS_PER_CLOCK == 0) {
-        const uint64_t now = env->now_ns(env);
-        p->begun_ns = p->begun_ns == 0 ? now : p->begun_ns;
-        p->since_ns = p->since_ns == 0 ? now : p->since_ns;
-        const uint64_t spin =
-            comm->may_spin ? atomic_load_explicit(&comm->spin_ns, memory_order_relaxed) : 0;
-        if (now - p->since_ns > spin + YIELD_NS) {
+    if (p->since_ns == 0) {
+        ls__patience_begin(comm, p, env->now_ns(env));
+    } else if (p->looks++ % LOOKS_PER_CLOCK == 0) {
+        const uint64_t waited_ns = env->now_ns(env) - p->since_ns;
+        if (waited_ns > p->spin_ns + YIELD_NS) {
             return false;
         }
-        p->looks = now - p->since_ns >= spin ? 1u << 16 : 1; /* from now on: yield */
+        p->looks = waited_ns >= p->spin_ns ? YIELDS + 1 : 1;
     }
-    if (p->looks >= 1u << 16) {
+    if (p->looks >= YIELDS) {
         p->yielded = true;
         env->yield(env);
     } else {
@@ -175,18 +197,15 @@ bool ls__patience_left(ls__comm *comm, ls__patience *p)
 
 void ls__patience_rewarded(ls__comm *comm, ls__patience *p)
 {
-    if (p->since_ns != 0) {
-        const uint32_t spin = atomic_load_explicit(&comm->spin_ns, memory_order_relaxed);
-        const uint32_t learned = p->yielded ? spin / 2 : spin * 2;
+    if (p->since_ns != 0 && p->spin_ns > 0) {
+        const uint64_t learned = p->yielded ? p->spin_ns / 2 : p->spin_ns * 2;
         atomic_store_explicit(&comm->spin_ns,
-                              learned < SPIN_MIN_NS   ? SPIN_MIN_NS
+                              learned < SPIN_MIN_NS   ? 0
                               : learned > SPIN_MAX_NS ? SPIN_MAX_NS
-                                                      : learned,
+                                                      : (uint32_t)learned,
                               memory_order_relaxed);
     }
     p->since_ns = 0;
-    p->looks = 0;
-    p->yielded = false;
 }
 
 /* Says that this thread is blocked, once a wait: in the activity record, and for deadlock.c, unless

@@ -243,7 +243,8 @@ struct ls__comm {
     _Atomic uint32_t stop;
     ls__env_thread *thread;
     uint64_t next_check_ns;   /* token */
-    _Atomic uint32_t spin_ns; /* relaxed; see Note [Patience] */
+    _Atomic uint32_t spin_ns; /* relaxed; see Note [Patience]. 0: it does not help */
+    _Atomic uint32_t waits;   /* relaxed: of those without spinning */
     bool verdict_logged;      /* token */
     ls__list orphans;         /* token: messages for groups this rank does not know yet */
     ls__list notes;           /* token: memory for such messages, not in use */
@@ -274,9 +275,12 @@ void ls__engine_drain(ls__comm *comm, const _Atomic uint32_t *pending);
 typedef struct ls__patience {
     uint64_t since_ns; /* of the present wait without progress; 0: not begun */
     uint64_t begun_ns; /* of the whole wait */
+    uint64_t spin_ns;  /* how long it spins before it yields */
     unsigned looks;
     bool yielded; /* spinning was not enough */
 } ls__patience;
+/* A look that is not the first has found nothing, now; else `left` begins by itself. */
+void ls__patience_begin(ls__comm *comm, ls__patience *p, uint64_t now_ns);
 /* Spins or yields once; false: it is time to sleep. */
 bool ls__patience_left(ls__comm *comm, ls__patience *p);
 /* Something moved: begins anew, and remembers whether spinning was enough. token */
@@ -321,13 +325,8 @@ unsigned char *ls__small_stage(const ls_group *group, int member, uint64_t seque
 bool ls__small_in_line(const ls_work *work);
 /* Where a one-shot operation that the member has announced publishes. */
 unsigned char *ls__small_place(const ls_group *group, int member, uint64_t sequence);
-/* Writes what belongs to an announcement but the data and the stamp. lock */
-typedef struct ls__line {
-    uint64_t key;
-    uint32_t one_shot;
-    bool in_line;
-} ls__line;
-void ls__post_write(ls_group *group, const ls__descriptor *d, const ls__line *line);
+/* Writes all that belongs to an announcement but the stamp, which must follow at once. lock */
+void ls__post_write(ls_group *group, const ls__descriptor *d, ls__line *line);
 
 /* ---- exec.c / choose.c: running programs -------------------------------------------------- */
 
@@ -342,9 +341,9 @@ size_t ls__choose_room(int size); /* programs a group of this size may need */
 /* lock; sets way and program if one-shot. LS_ERR_MEMORY: this rank cannot tell, and must not go on
  * as if it were not, since its peers decide without it. */
 ls_status ls__choose_small(ls_group *group, ls_work *work);
-/* Runs the steps before fence 0 of a small operation; returns the bytes it put into the small
- * stage. lock */
-size_t ls__exec_publish(ls_group *group, ls_work *work);
+/* Runs the steps before fence 0 of a small operation, and says in the line what they published
+ * where. lock */
+void ls__exec_publish(ls_group *group, ls_work *work, ls__line *line);
 
 /* ---- failure.c ---------------------------------------------------------------------------- */
 

@@ -299,18 +299,17 @@ static bool begin_run(ls_group *group)
     return true;
 }
 
-size_t ls__exec_publish(ls_group *group, ls_work *work)
+void ls__exec_publish(ls_group *group, ls_work *work, ls__line *line)
 {
     size_t used = 0;
     ls__exec *exec = group->publisher;
     const ls__program *program = work->program;
     const int steps = step_after_fence(program) - 1;
-    ls__post *slot = ls__post_slot(group, group->rank, work->descriptor.sequence);
     exec->work = work;
     bind_buffers(group, exec);
-    exec->stage[group->rank] = ls__small_in_line(work)
-                                   ? slot->data
-                                   : ls__small_stage(group, group->rank, work->descriptor.sequence);
+    line->in_line = ls__small_in_line(work);
+    exec->stage[group->rank] =
+        line->in_line ? line->data : ls__small_stage(group, group->rank, work->descriptor.sequence);
     ls__run run;
     run_init(&run, program, 0);
     run.count = work->count;
@@ -330,7 +329,7 @@ size_t ls__exec_publish(ls_group *group, ls_work *work)
         used = end > used ? end : used;
     }
     exec->work = NULL;
-    return used;
+    line->one_shot = 1 + (uint32_t)used;
 }
 
 /* ---- the backend's functions -------------------------------------------------------------- */
@@ -384,7 +383,7 @@ static bool all_met(ls_group *group)
         if (atomic_load_explicit(&post->stamp, memory_order_seq_cst) < stamp) {
             return false;
         }
-        if (work->way == LS__WAY_SMALL && !post->in_line) { /* comes while they are compared */
+        if (work->way == LS__WAY_SMALL && !post->line.in_line) { /* comes while they are compared */
             LS__PREFETCH(ls__small_stage(group, exec->met, work->descriptor.sequence));
         }
         exec->met++;

@@ -119,7 +119,7 @@ static bool post_new(ls_group *group)
     bool moved = false;
     while (group->told < posted) {
         const ls__post *slot = ls__post_slot(group, group->rank, group->told + 1);
-        if (slot->one_shot != 0 && !post(group, group->told + 1, slot->one_shot - 1)) {
+        if (slot->line.one_shot != 0 && !post(group, group->told + 1, slot->line.one_shot - 1)) {
             break; /* no memory: again at the next turn */
         }
         group->told++;

@@ -251,7 +251,7 @@ static bool same_keys(const ls_group *group, uint64_t sequence)
     uint64_t key = 0;
     for (int r = 0; r < group->size; r++) {
         if (is_here(group, r, sequence)) {
-            const uint64_t of_rank = ls__post_slot(group, r, sequence)->key;
+            const uint64_t of_rank = ls__post_slot(group, r, sequence)->line.key;
             if (of_rank == 0 || (key != 0 && of_rank != key)) {
                 return false;
             }

@@ -6,9 +6,10 @@
  * the operation that used it before. A rank that must wait for this sets wants_room, looks again,
  * and may then sleep; a rank that finishes an operation whose number is a multiple of ROOM_EVERY
  * looks at everybody's wants_room. Store and load are sequentially consistent on both sides, so one
- * of the two sees the other. Looking only now and then is enough: who waits for operation s - 8 to
- * be finished has itself finished s - 1, so all have announced s - 1 and will finish up to there,
- * and among s - 8 … s - 1 there is a multiple of ROOM_EVERY.
+ * of the two sees the other, where the number is such a multiple (the other stores are plain ones,
+ * which take a fraction of the time). Looking only now and then is enough: who waits for operation
+ * s - 8 to be finished has itself finished s - 1, so all have announced s - 1 and will finish up to
+ * there, and among s - 8 … s - 1 there is a multiple of ROOM_EVERY, which means as much as s - 8.
  */
 #include "base/assert.h"
 #include "base/planted.h"
@@ -27,21 +28,19 @@ unsigned char *ls__small_stage(const ls_group *group, int member, uint64_t seque
 unsigned char *ls__small_place(const ls_group *group, int member, uint64_t sequence)
 {
     ls__post *post = ls__post_slot(group, member, sequence);
-    return post->in_line ? post->data : ls__small_stage(group, member, sequence);
+    return post->line.in_line ? post->line.data : ls__small_stage(group, member, sequence);
 }
 
-/* The line of the stamp last and at once: a peer that waits looks at it all the time, and takes it
- * away between two stores that are far from each other. */
-void ls__post_write(ls_group *group, const ls__descriptor *d, const ls__line *line)
+void ls__post_write(ls_group *group, const ls__descriptor *d, ls__line *line)
 {
     ls__post *slot = ls__post_slot(group, group->rank, d->sequence);
-    slot->descriptor = *d;
     const uint64_t behind =
         d->sequence - atomic_load_explicit(&group->own->finished, memory_order_relaxed);
-    slot->key = line->key;
-    slot->one_shot = line->one_shot;
-    slot->behind = behind < UINT16_MAX ? (uint16_t)behind : UINT16_MAX;
-    slot->in_line = line->in_line;
+    line->behind = behind < UINT16_MAX ? (uint16_t)behind : UINT16_MAX;
+    slot->descriptor = *d;
+    /* Last and in one piece: a peer that waits looks at the line all the time, and takes it away
+     * between two stores that are far from each other. */
+    slot->line = *line;
 }
 
 int ls__post_missing(const ls_group *group, uint64_t sequence, uint64_t fences)
@@ -160,12 +159,11 @@ bool ls__post_flush(ls_group *group)
     while (group->next_post != NULL && has_room(group, group->next_post)) {
         ls_work *work = group->next_post;
         const uint64_t sequence = work->descriptor.sequence;
-        const bool small = work->way == LS__WAY_SMALL;
-        const uint32_t one_shot = small ? 1 + (uint32_t)ls__exec_publish(group, work) : 0;
-        ls__post_write(group, &work->descriptor,
-                       &(ls__line){.key = ls__descriptor_key(group->comm, &work->descriptor),
-                                   .one_shot = one_shot,
-                                   .in_line = small && ls__small_in_line(work)});
+        ls__line line = {.key = ls__descriptor_key(group->comm, &work->descriptor)};
+        if (work->way == LS__WAY_SMALL) {
+            ls__exec_publish(group, work, &line);
+        }
+        ls__post_write(group, &work->descriptor, &line);
         ready =
             reach(group, sequence, 1) || work->way == LS__WAY_MESSAGES || group->has_far || ready;
         /* Sync: release; pairs with the acquire in exec.c's is_posted. */
@@ -180,10 +178,11 @@ bool ls__post_flush(ls_group *group)
 
 void ls__post_finish(ls_group *group, uint64_t sequence)
 {
-    atomic_store_explicit(&group->own->finished, sequence, memory_order_seq_cst);
     if (sequence % ROOM_EVERY != 0) {
+        atomic_store_explicit(&group->own->finished, sequence, memory_order_release);
         return;
     }
+    atomic_store_explicit(&group->own->finished, sequence, memory_order_seq_cst);
     ls__far_tell_finished(group);
     for (int r = 0; r < group->size; r++) {
         if (!group->member[r].far && atomic_load_explicit(&group->member[r].control->wants_room,

@@ -14,11 +14,12 @@
  * *plan* here, found by its key.
  *
  * Note [First the announcement]
- * Peers wait for the stamp, so all that is not needed for it is done behind it, while the lines of
- * the others are on their way: the clock, the flight record, fetching the next lines to be written.
- * The stamp is a plain store, not one that waits until the line is there; the fence comes when the
- * wait has begun. So of two that come last at the same time both may see the other late; each that
- * has seen all then looks for sleepers (after its fence, so Note [Last arriver] holds).
+ * Peers wait for the stamp, so all that is not needed for it is done behind it, while its line is
+ * on the way: the clock, the flight record, fetching the next lines to be written. The stamp is a
+ * plain store, and nothing waits for it until the lock is given back; only then comes the fence. So
+ * of two that come last at the same time both may see the other late; each that has seen all then
+ * looks for sleepers (after its fence, so Note [Last arriver] holds). The record behind the unlock
+ * instead of before it: 0.35 us instead of 0.32 (2 ranks, 4 bytes).
  */
 #include "comm/small.h"
 
@@ -160,25 +161,23 @@ static void announce(ls_group *group, ls__small_kind *kind, const ls__collective
                      uint64_t sequence)
 {
     const ls__small_plan *plan = &kind->plan;
-    ls__post *slot = ls__post_slot(group, group->rank, sequence);
+    ls__line line = {.key = plan->key, .one_shot = 1, .in_line = plan->in_line};
     kind->descriptor.sequence = sequence;
     ls__descriptor_site(&kind->descriptor);
-    if (plan->publishes && !plan->in_line) {
-        memcpy(ls__small_stage(group, group->rank, sequence), args->input, plan->bytes);
+    if (plan->publishes) {
+        unsigned char *to =
+            plan->in_line ? line.data : ls__small_stage(group, group->rank, sequence);
+        line.one_shot += (uint32_t)plan->bytes;
+        memcpy(to, args->input, plan->bytes);
     }
-    ls__post_write(group, &kind->descriptor,
-                   &(ls__line){.key = plan->key,
-                               .one_shot = 1 + (plan->publishes ? (uint32_t)plan->bytes : 0),
-                               .in_line = plan->in_line});
-    if (plan->publishes && plan->in_line) {
-        memcpy(slot->data, args->input, plan->bytes);
-    }
+    ls__post_write(group, &kind->descriptor, &line);
     /* Sync: release; pairs with the loads in meet() and exec.c. */
-    atomic_store_explicit(&slot->stamp, ls__stamp(sequence, 1), memory_order_release);
+    atomic_store_explicit(&ls__post_slot(group, group->rank, sequence)->stamp,
+                          ls__stamp(sequence, 1), memory_order_release);
     atomic_store_explicit(&group->posted, sequence, memory_order_release);
 }
 
-/* The lines that the next operation will write: peers have read them. */
+/* The lines that the next operation will write, which peers have read. */
 static void fetch_next(const ls_group *group, const ls__small_plan *plan, uint64_t sequence)
 {
     LS__PREFETCH_WRITE(ls__post_slot(group, group->rank, sequence + 1));
@@ -207,8 +206,11 @@ static bool begin(ls_group *group, const ls__collective *args, small_run *run)
         run->sequence = sequence;
         run->queued_ns = comm->env->now_ns(comm->env);
         run->flight = ls__flight_open(comm, group, &kind->descriptor, run->queued_ns);
+        fetch_next(group, &run->plan, sequence);
     }
     ls__unlock(&comm->lock, comm->env);
+    /* Sync: seq_cst; Note [First the announcement]. */
+    atomic_thread_fence(memory_order_seq_cst);
     return may;
 }
 
@@ -226,20 +228,25 @@ static bool meet(ls_group *group, const small_run *run, ls__patience *patience)
     const uint64_t stamp = ls__stamp(run->sequence, 1);
     uint16_t behind = 0;
     bool same = true;
-    int bare = comm->may_spin ? BARE_LOOKS : 0;
+    const bool spins =
+        comm->may_spin && atomic_load_explicit(&comm->spin_ns, memory_order_relaxed) > 0;
+    int bare = spins ? BARE_LOOKS : 0;
     for (int r = 0; r < group->size; r++) {
         const ls__post *post = ls__post_slot(group, r, run->sequence);
         while (!is_at(post, stamp)) {
             if (bare-- > 0) {
                 continue;
             }
+            if (patience->since_ns == 0) {
+                ls__patience_begin(comm, patience, run->queued_ns);
+            }
             if (atomic_load_explicit(&comm->pending, memory_order_relaxed) > 0 ||
                 !ls__patience_left(comm, patience)) {
                 return false;
             }
         }
-        same = same && post->key == run->plan.key;
-        behind = post->behind > behind ? post->behind : behind;
+        same = same && post->line.key == run->plan.key;
+        behind = post->line.behind > behind ? post->line.behind : behind;
     }
     if (behind < UINT16_MAX && group->finished_seen < run->sequence - behind) {
         group->finished_seen = run->sequence - behind;
@@ -296,7 +303,7 @@ static void finish(ls_group *group, const small_run *run, const ls__collective *
         run_step(group, run, args, &program->steps[s]);
     }
     uint64_t now = run->queued_ns;
-    if (patience->begun_ns != 0) {
+    if (patience->begun_ns != 0) { /* else it took no longer than looking at the clock */
         now = comm->env->now_ns(comm->env);
         ls__count(&group->wait_ns, now - patience->begun_ns);
     }
@@ -351,9 +358,6 @@ bool ls__small_call(ls_group *group, const ls__collective *args, ls_status *stat
         ls__token_release(comm);
         return false;
     }
-    fetch_next(group, &run.plan, run.sequence);
-    /* Sync: seq_cst; Note [First the announcement]. */
-    atomic_thread_fence(memory_order_seq_cst);
     ls__patience patience = {0};
     if (!meet(group, &run, &patience)) {
         *status = adopt(group, args, &run);

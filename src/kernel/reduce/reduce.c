@@ -60,6 +60,9 @@ ls_dtype ls__reduce_accumulator(ls_dtype dtype)
 /* The reciprocal of a power of two is exact as long as it is a normal number, also in float32. */
 static ls__reduce_scale scale_of(double divisor)
 {
+    if (divisor == 0.0) {
+        return (ls__reduce_scale){0};
+    }
     int exponent = 0;
     const double mantissa = frexp(fabs(divisor), &exponent);
     const bool exact = mantissa == 0.5 && exponent > -100 && exponent < 100;
