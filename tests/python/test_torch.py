@@ -30,8 +30,16 @@ def tests_with(python, version):
     """What one PyTorch has to show."""
     label = f"torch {version}"
     tests_of(Job("torch_ranks.py", python, 2, **QUIET), f" ({label}, 2 ranks)")
+    tests_of(Job("torch_contract.py", python, 2, **QUIET), f" ({label}, 2 ranks)")
+    tests_of(Job("torch_contract.py", python, 3, LOCKSTEP_HOSTS="64", **QUIET),
+             f" ({label}, 3 ranks over tcp)")
     tests_of(Job("torch_train.py", python, 2, **QUIET), f" ({label}, 2 ranks)")
     if LONG:
+        tests_of(Job("torch_contract.py", python, 1, **QUIET), f" ({label}, 1 rank)")
+        tests_of(Job("torch_contract.py", python, 4, by_environment, **QUIET),
+                 f" ({label}, 4 ranks, env://)")
+        tests_of(Job("torch_contract.py", python, 4, LOCKSTEP_HOSTS="2", **QUIET),
+                 f" ({label}, 4 ranks of two hosts)")
         tests_of(Job("torch_ranks.py", python, 3, by_environment, **QUIET),
                  f" ({label}, 3 ranks, env://)")
         tests_of(Job("torch_ranks.py", python, 1, **QUIET), f" ({label}, 1 rank)")
@@ -42,8 +50,9 @@ def tests_with(python, version):
         tests_of(Job("torch_train.py", python, 3, by_environment, LOCKSTEP_HOSTS="64", **QUIET),
                  f" ({label}, 3 ranks, env://, over tcp)")
         if major(version) >= 2:  # Debian's 1.13 crashes in its torchrun
-            tests_of(Job("torch_ranks.py", python, 2, by_torchrun, **QUIET),
-                     f" ({label}, 2 ranks, torchrun)")
+            for script in ("torch_ranks.py", "torch_contract.py", "torch_train.py"):
+                tests_of(Job(script, python, 2, by_torchrun, **QUIET),
+                         f" ({script}, {label}, 2 ranks, torchrun)")
 
 
 STORE = """

@@ -16,10 +16,12 @@ import torch.distributed as dist
 from .. import _core
 from .._core import library, make_error
 from ._tensors import (DTYPES, OPERATORS, Outputs, as_list, both, check_tensor, count_is,
-                       in_place, in_place_output, joined, moved, number_of, only_one, operator_of,
-                       sizes_fit, splits)
+                       in_place, in_place_output, joined, moved, only_one, operator_of, sizes_fit,
+                       splits, summed)
 from ._work import Completer, Work, seconds_of
 
+_PACKED_MAX = 64 << 10  # bytes, on the average of a list
+_BUFFERED_MAX = 64 << 10  # bytes
 _KEPT_MAX = 4096  # works nobody waited for; so many are not under way at once
 
 
@@ -39,23 +41,36 @@ class ProcessGroup(dist.ProcessGroup):
         self._timeout = timeout
         self._completer = Completer(group.name)
         self._kept = {}  # in order
-        self._batch = None
+        self._batch, self._made_options = None, {}
         self._name, self._text = group.name, "undefined"
         _living.add(self)
 
     # ---- starting operations ----
 
-    def _options(self, opts=None, tag=None):
+    def _options(self, opts=None):
         asked = seconds_of(getattr(opts, "timeout", None))
         # PyTorch fills in its own default, half an hour, where the caller gave nothing.
         seconds = self._timeout if asked in (None, _UNSET) else asked
-        return _core.make_options(tag, _core.milliseconds(seconds))
+        if seconds not in self._made_options:
+            self._made_options[seconds] = _core.make_options(timeout_ms=_core.milliseconds(seconds))
+        return self._made_options[seconds]
 
-    def _start(self, name, arguments, opts, buffers):
-        return _core.start(getattr(library(), name), (self._ls.handle, *arguments),
-                           self._options(opts), buffers)
+    def _now(self, opts):
+        """Whether the caller waits for the end at once, as PyTorch says from 2.5 on: then an
+        operation of one part is one call, and has no Work."""
+        return self._batch is None and not getattr(opts, "asyncOp", True)
+
+    def _start(self, name, arguments, opts, buffers, now=False):
+        function, arguments = getattr(library(), name), (self._ls.handle, *arguments)
+        if now:
+            return _core.run(function, arguments, self._options(opts))
+        return _core.start(function, arguments, self._options(opts), buffers)
 
     def _work(self, parts, result, finish=None):
+        if len(parts) == 1 and parts[0] is None:  # it has ended
+            if finish is not None:
+                finish(None)
+            return None
         work = Work(self, parts, result, finish)
         if self._batch is not None:
             self._batch.append(work)
@@ -77,22 +92,38 @@ class ProcessGroup(dist.ProcessGroup):
 
     # ---- reductions ----
 
-    def _all_reduce(self, tensor, opts):
+    def _all_reduce(self, tensor, opts, now):
         memory, finish = in_place(check_tensor("all_reduce", tensor))
         part = self._start("ls_all_reduce",
-                           (memory.data_ptr(), memory.numel(), number_of("all_reduce", memory),
-                            operator_of("all_reduce", opts)), opts, memory)
+                           (memory.data_ptr(), *summed("all_reduce", memory, opts)), opts, memory,
+                           now)
         return part, finish
 
     def allreduce(self, tensors, opts=None):
         tensors = as_list(tensors)
-        if len(tensors) == 1 and tensors[0].layout == torch.sparse_coo:
+        if len(tensors) != 1:
+            return self.allreduce_coalesced(tensors, opts)
+        if tensors[0].layout == torch.sparse_coo:
             return self._sparse_all_reduce(tensors[0], opts)
-        return self.allreduce_coalesced(tensors, opts)
+        part, finish = self._all_reduce(tensors[0], opts, self._now(opts))
+        return self._work([part], list(tensors), finish)
 
     def allreduce_coalesced(self, tensors, opts=None):
-        parts, finishes = zip(*[self._all_reduce(t, opts) for t in as_list(tensors)])
-        return self._work(parts, list(tensors), both(*finishes))
+        tensors = list(as_list(tensors))
+        if _small_and_alike(tensors):
+            return self._all_reduce_many(tensors, opts)
+        parts, finishes = zip(*[self._all_reduce(t, opts, False) for t in tensors])
+        return self._work(parts, tensors, both(*finishes))
+
+    def _all_reduce_many(self, tensors, opts):
+        memories, finishes = zip(*[in_place(check_tensor("all_reduce", t)) for t in tensors])
+        n, what = len(tensors), "all_reduce"
+        part = self._start("ls_all_reduce_many",
+                           ((ctypes.c_void_p * n)(*[m.data_ptr() for m in memories]),
+                            (ctypes.c_int64 * n)(*[summed(what, m, opts)[0] for m in memories]), n,
+                            *summed(what, memories[0], opts)[1:]),
+                           opts, memories, self._now(opts))
+        return self._work([part], tensors, both(*finishes))
 
     def _sparse_all_reduce(self, tensor, opts):
         """Indices and values of all ranks behind each other: their sum when coalesced. The lengths
@@ -101,14 +132,14 @@ class ProcessGroup(dist.ProcessGroup):
             raise make_error(-1, "all_reduce: sparse tensors can only be added up (SUM)")
         mine = tensor.coalesce()
         counts = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size())]
-        self.allgather([counts], [torch.tensor([mine._nnz()])], opts).wait()
+        _wait(self.allgather([counts], [torch.tensor([mine._nnz()])], opts))
         most = max(int(c) for c in counts)
         gathered = []
         for part in (mine.indices().t(), mine.values()):  # [nnz, ...], padded to the longest
             padded = part.new_zeros((most,) + tuple(part.shape[1:]))
             padded[:part.shape[0]] = part
             gathered.append([torch.empty_like(padded) for _ in range(self.size())])
-            self.allgather([gathered[-1]], [padded], opts).wait()
+            _wait(self.allgather([gathered[-1]], [padded], opts))
         indices, values = (torch.cat([p[:int(c)] for p, c in zip(parts, counts)])
                            for parts in gathered)
         total = torch.sparse_coo_tensor(indices.t(), values, tensor.shape).coalesce()
@@ -122,33 +153,49 @@ class ProcessGroup(dist.ProcessGroup):
         at = memory.data_ptr()
         here = self.rank() == opts.rootRank
         part = self._start("ls_reduce",
-                           (at, at if here else None, memory.numel(), number_of("reduce", memory),
-                            operator_of("reduce", opts), opts.rootRank), opts, memory)
+                           (at, at if here else None, *summed("reduce", memory, opts),
+                            opts.rootRank), opts, memory,
+                           self._now(opts))
         return self._work([part], list(tensors), finish if here else None)
 
-    def _reduce_scatter(self, output, flat, opts):
+    def _reduce_scatter(self, output, flat, opts, now):
         out, finish = in_place_output(output)
         part = self._start("ls_reduce_scatter",
-                           (flat.data_ptr(), out.data_ptr(), out.numel(),
-                            number_of("reduce_scatter", out), operator_of("reduce_scatter", opts)),
-                           opts, (flat, out))
+                           (flat.data_ptr(), out.data_ptr(), *summed("reduce_scatter", out, opts)),
+                           opts, (flat, out), now)
         return part, finish
 
     def reduce_scatter(self, outputs, inputs, opts=None):
         output = only_one("reduce_scatter", as_list(outputs))
         count_is("reduce_scatter", inputs[0], self.size())
+        if len({t.numel() for t in inputs[0]}) > 1:
+            return self._reduce_scatter_v(output, inputs[0], opts)
         part, finish = self._reduce_scatter(output, joined("reduce_scatter", inputs[0], output),
-                                            opts)
+                                            opts, self._now(opts))
         return self._work([part], list(outputs), finish)
+
+    def _reduce_scatter_v(self, output, tensors, opts):
+        what = "reduce_scatter"
+        if output.numel() != tensors[self.rank()].numel():
+            raise make_error(-1, f"{what}: an output of {tuple(output.shape)} for rank "
+                                 f"{self.rank()}, whose share is "
+                                 f"{tuple(tensors[self.rank()].shape)}")
+        flat = torch.cat([check_tensor(what, t).detach().reshape(-1) for t in tensors])
+        out, finish = in_place_output(output)
+        counts = (ctypes.c_int64 * self.size())(*[summed(what, t, opts)[0] for t in tensors])
+        part = self._start("ls_reduce_scatter_v",
+                           (flat.data_ptr(), out.data_ptr(), counts, None,
+                            *summed(what, out, opts)[1:]), opts, (flat, out), self._now(opts))
+        return self._work([part], [output], finish)
 
     def reduce_scatter_single(self, output, tensor, opts=None):
         return self.reduce_scatter_single_coalesced([output], [tensor], opts)
 
     def reduce_scatter_single_coalesced(self, outputs, inputs, opts=None):
-        started = []
+        started, now = [], len(outputs) == 1 and self._now(opts)
         for output, tensor in zip(outputs, inputs):
             sizes_fit("reduce_scatter", tensor, output, self.size())
-            started.append(self._reduce_scatter(output, tensor.detach().contiguous(), opts))
+            started.append(self._reduce_scatter(output, tensor.detach().contiguous(), opts, now))
         parts, finishes = zip(*started)
         return self._work(parts, list(outputs), both(*finishes))
 
@@ -162,14 +209,14 @@ class ProcessGroup(dist.ProcessGroup):
         memory, finish = in_place(tensor)
         count, dtype = moved(memory)
         part = self._start("ls_broadcast", (memory.data_ptr(), count, dtype, opts.rootRank), opts,
-                           memory)
+                           memory, self._now(opts))
         return self._work([part], list(tensors), finish)
 
-    def _all_gather(self, flat, tensor, opts):
+    def _all_gather(self, flat, tensor, opts, now):
         tensor = check_tensor("all_gather", tensor).detach().contiguous()
         count, dtype = moved(tensor)
         return self._start("ls_all_gather", (tensor.data_ptr(), flat.data_ptr(), count, dtype), opts,
-                           (tensor, flat))
+                           (tensor, flat), now)
 
     def allgather(self, outputs, inputs, opts=None):
         return self.allgather_coalesced([outputs[0]], [only_one("all_gather", as_list(inputs))], opts,
@@ -178,23 +225,23 @@ class ProcessGroup(dist.ProcessGroup):
     def allgather_coalesced(self, outputs, inputs, opts=None, nested=False):
         if not nested and len(outputs) == self.size() and len(outputs[0]) == len(inputs):
             outputs = list(zip(*outputs))  # outputs[rank][k] for PyTorch
-        parts, finishes = [], []
+        parts, finishes, now = [], [], len(inputs) == 1 and self._now(opts)
         for row, tensor in zip(outputs, inputs):
             count_is("all_gather", row, self.size())
             out = Outputs("all_gather", list(row), tensor)
-            parts.append(self._all_gather(out.flat, tensor, opts))
+            parts.append(self._all_gather(out.flat, tensor, opts, now))
             finishes.append(out.finish)
-        return self._work(parts, [list(row) for row in outputs], both(*finishes))
+        return self._work(parts, [t for row in outputs for t in row], both(*finishes))
 
     def all_gather_single(self, output, tensor, opts=None):
         return self.all_gather_single_coalesced([output], [tensor], opts)
 
     def all_gather_single_coalesced(self, outputs, inputs, opts=None):
-        parts, finishes = [], []
+        parts, finishes, now = [], [], len(outputs) == 1 and self._now(opts)
         for output, tensor in zip(outputs, inputs):
             sizes_fit("all_gather", output, tensor, self.size())
             out, finish = in_place_output(output)
-            parts.append(self._all_gather(out, tensor, opts))
+            parts.append(self._all_gather(out, tensor, opts, now))
             finishes.append(finish)
         return self._work(parts, list(outputs), both(*finishes))
 
@@ -210,8 +257,8 @@ class ProcessGroup(dist.ProcessGroup):
         count, dtype = moved(tensor)
         part = self._start("ls_gather", (tensor.data_ptr(), out.flat.data_ptr() if here else None,
                                          count, dtype, opts.rootRank), opts,
-                           (tensor, out.flat if here else None))
-        return self._work([part], list(outputs), out.finish if here else None)
+                           (tensor, out.flat if here else None), self._now(opts))
+        return self._work([part], out.tensors if here else [], out.finish if here else None)
 
     def scatter(self, outputs, inputs, opts):
         output = only_one("scatter", as_list(outputs))
@@ -222,7 +269,8 @@ class ProcessGroup(dist.ProcessGroup):
         out, finish = in_place_output(output)
         count, dtype = moved(out)
         part = self._start("ls_scatter", (flat.data_ptr() if here else None, out.data_ptr(), count,
-                                          dtype, opts.rootRank), opts, (flat, out))
+                                          dtype, opts.rootRank), opts, (flat, out),
+                           self._now(opts))
         return self._work([part], list(outputs), finish)
 
     def all_to_all_single(self, output, tensor, output_splits=(), input_splits=(), opts=None):
@@ -256,18 +304,27 @@ class ProcessGroup(dist.ProcessGroup):
         if even:
             return self._start("ls_all_to_all",
                                (flat.data_ptr(), out.data_ptr(), in_counts[0] * scale,
-                                DTYPES.get(out.dtype, _core.BYTES)), opts, (flat, out))
+                                DTYPES.get(out.dtype, _core.BYTES)), opts, (flat, out),
+                               self._now(opts))
         numbers = [(ctypes.c_int64 * self.size())(*[c * scale for c in counts])
                    for counts in (in_counts, out_counts)]
         return self._start("ls_all_to_all_v",
                            (flat.data_ptr(), numbers[0], None, out.data_ptr(), numbers[1], None,
-                            DTYPES.get(out.dtype, _core.BYTES)), opts, (flat, out))
+                            DTYPES.get(out.dtype, _core.BYTES)), opts, (flat, out),
+                           self._now(opts))
 
     # ---- between two ----
 
     def send(self, tensors, peer, tag=0):
-        tensor = only_one("send", as_list(tensors)).detach().contiguous()
+        """Short ones are copied and count as sent at once, as a socket's buffer would have it: with
+        gloo two ranks may both send first."""
+        given = only_one("send", as_list(tensors)).detach()
+        tensor = given.contiguous()
         count, dtype = moved(tensor)
+        if tensor.numel() * tensor.element_size() <= _BUFFERED_MAX:
+            copy = tensor.clone() if tensor.data_ptr() == given.data_ptr() else tensor
+            self._start("ls_send", (copy.data_ptr(), count, dtype, peer, tag), None, copy)
+            return self._work((), list(tensors))
         return self._letter("ls_send", (tensor.data_ptr(), count, dtype, peer, tag), tensor, tensors)
 
     def recv(self, tensors, peer, tag=0):
@@ -300,7 +357,7 @@ class ProcessGroup(dist.ProcessGroup):
     # ---- barriers ----
 
     def barrier(self, opts=None):
-        return self._work([self._start("ls_barrier", (), opts, None)], [])
+        return self._work([self._start("ls_barrier", (), opts, None, self._now(opts))], [])
 
     def monitored_barrier(self, timeout=None, wait_all_ranks=False):
         """Fails with the names of all ranks that have not come in time, on every rank."""
@@ -424,6 +481,18 @@ class _Gone:
 
     def __getattr__(self, _):
         raise make_error(-8, f"process group {self.name!r} was destroyed")
+
+
+def _wait(work):
+    if work is not None:
+        work.wait()
+
+
+def _small_and_alike(tensors):
+    """Whether these are better packed into one operation: then copying costs less than starting.
+    The ranks agree, since dtypes and shapes are the same on all."""
+    return len(tensors) > 1 and len({t.dtype for t in tensors}) == 1 and (
+        sum(t.numel() * t.element_size() for t in tensors) <= _PACKED_MAX * len(tensors))
 
 
 _living = weakref.WeakSet()

@@ -35,6 +35,17 @@ def number_of(what, tensor):
     return number
 
 
+def summed(what, tensor, opts):
+    """(count, dtype, operator) for operations that combine elements; a complex one is two floats."""
+    operator = operator_of(what, opts)
+    if not tensor.is_complex():
+        return tensor.numel(), number_of(what, tensor), operator
+    if operator not in (OPERATORS["SUM"], OPERATORS["AVG"]):
+        raise make_error(-1, f"{what}: {opts.reduceOp} of {tensor.dtype}; complex numbers can be "
+                             "added up (SUM, AVG)")
+    return 2 * tensor.numel(), DTYPES[tensor.real.dtype], operator
+
+
 def moved(tensor):
     """(count, dtype) for operations that only move elements: of any dtype, as bytes if need be."""
     number = DTYPES.get(tensor.dtype)

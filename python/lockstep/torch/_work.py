@@ -33,7 +33,7 @@ class Work(_Work):
     def __init__(self, group, parts, result, finish=None):
         super().__init__()
         self._group, self._parts, self._result, self._finish = group, parts, result, finish
-        self._error, self._ended, self._future, self._source = None, False, None, -1
+        self._error, self._ended, self._future, self._source = None, False, None, None
         self._mutex = threading.RLock()
         if KEEP:
             group.keep(self)
@@ -82,6 +82,8 @@ class Work(_Work):
         return self._result
 
     def source_rank(self):
+        if self._source is None:
+            raise RuntimeError("source_rank: only a receive that has ended has one")
         return self._source
 
     _source_rank = source_rank
