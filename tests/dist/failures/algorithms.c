@@ -53,20 +53,6 @@ static void complain(const run *r, const job *j, const char *what)
     job_fail(j, why);
 }
 
-/* Every line with `part`, and one of them the launcher's, names who it was. */
-static bool all_say(const job *j, const char *part, const char *who)
-{
-    bool told = false;
-    for (int i = 0; i < j->lines; i++) {
-        const bool says = strstr(j->line[i], part) != NULL;
-        if (says && strstr(j->line[i], who) == NULL) {
-            return false;
-        }
-        told = told || (says && strncmp(j->line[i], "lockstep: ", 10) == 0);
-    }
-    return told;
-}
-
 static void judge(const run *r, const job *j)
 {
     char who[64], has[64];
@@ -75,13 +61,13 @@ static void judge(const run *r, const job *j)
     if (job_says(j, "WRONG")) {
         complain(r, j, "a result is wrong");
     }
-    if (r->how == KILL && (j->status != 137 || !all_say(j, " was killed by signal ", who))) {
+    if (r->how == KILL && (j->status != 137 || !job_all_say(j, " was killed by signal ", who))) {
         complain(r, j, "the killed rank is not named");
     }
-    if (r->how == STOP && (j->status != 1 || !all_say(j, " did not finish within ", who))) {
+    if (r->how == STOP && (j->status != 1 || !job_all_say(j, " did not finish within ", who))) {
         complain(r, j, "the stopped rank is not named");
     }
-    if (r->how == MISMATCH && (j->status != 1 || !all_say(j, " disagrees: ", has))) {
+    if (r->how == MISMATCH && (j->status != 1 || !job_all_say(j, " disagrees: ", has))) {
         complain(r, j, "the mismatch is not named");
     }
 }

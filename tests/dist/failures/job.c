@@ -32,6 +32,19 @@ bool job_says(const job *j, const char *part)
     return false;
 }
 
+bool job_all_say(const job *j, const char *part, const char *who)
+{
+    bool told = false;
+    for (int i = 0; i < j->lines; i++) {
+        const bool says = strstr(j->line[i], part) != NULL;
+        if (says && strstr(j->line[i], who) == NULL) {
+            return false;
+        }
+        told = told || (says && strncmp(j->line[i], "lockstep: ", 10) == 0);
+    }
+    return told;
+}
+
 int job_find(const job *j, int r, const char *part)
 {
     char prefix[16];

@@ -40,6 +40,9 @@ pid_t job_agent(const job *j); /* the front's child; 0: none */
 /* Processes whose environment has the job's mark, without the front. */
 int job_processes(const job *j, pid_t *out, int room);
 bool job_says(const job *j, const char *part);
+/* Whether the launcher says `part`, and every line that does, of it or a rank, says `who` as well.
+ */
+bool job_all_say(const job *j, const char *part, const char *who);
 /* The first line from rank r ("[r] …"; -1: of the launcher, "lockstep: …") with `part`; -1: none.
  */
 int job_find(const job *j, int r, const char *part);
