@@ -59,6 +59,14 @@ LS_API ls_status ls_group_split(ls_group *parent, int color, int key, const char
  * started later; the default is 1, or LOCKSTEP_CHANNELS. Collective: all ranks give the same. */
 LS_API ls_status ls_group_set_channels(ls_group *group, int channels);
 
+/* Which algorithms the group's operations use by size, a line an operation: "all_reduce
+ * 0-64Ki:root, 64Ki-:direct", terminated and cut to `bytes`. Groups with ranks on several hosts
+ * time a few operations of their own behind their 8th one, or find times in LOCKSTEP_TUNE_FILE, and
+ * rank 0 decides; "" before that, and for other groups, whose choice needs no measuring. Sums keep
+ * their association and so their bits. Local call. LOCKSTEP_TUNE=off does without;
+ * LOCKSTEP_ALL_REDUCE=0-4k:root,4k-:direct asks for algorithms by size. */
+LS_API ls_status ls_group_tuning(ls_group *group, char *out, size_t bytes);
+
 /* As ls_group_new, but collective over those ranks only, of which this must be one; others do not
  * call it (MPI_Comm_create_group; new_group with use_local_synchronization). Costs two messages a
  * rank through the first. */
@@ -355,6 +363,7 @@ LS_API ls_status ls_group_counters(const ls_group *group, ls_counters *out);
 #define ls_all_reduce_many(...) LS_AT(ls_all_reduce_many(__VA_ARGS__))
 #define ls_broadcast_many(...) LS_AT(ls_broadcast_many(__VA_ARGS__))
 #define ls_group_split(...) LS_AT(ls_group_split(__VA_ARGS__))
+#define ls_group_tuning(...) LS_AT(ls_group_tuning(__VA_ARGS__))
 #define ls_group_set_channels(...) LS_AT(ls_group_set_channels(__VA_ARGS__))
 #define ls_broadcast_bytes(...) LS_AT(ls_broadcast_bytes(__VA_ARGS__))
 #define ls_all_gather_bytes(...) LS_AT(ls_all_gather_bytes(__VA_ARGS__))

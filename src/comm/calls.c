@@ -1,7 +1,142 @@
-/* More public operations: all_to_all, the v-variants, scan and exscan. */
+/* The public operations, each of them one call of ls__collective_start. */
 #include <lockstep/comm.h>
 
 #include "comm/collective.h"
+
+ls_status ls_all_reduce(ls_group *group, void *buf, int64_t count, ls_dtype dtype, ls_reduce_op op,
+                        const ls_collective_options *options, ls_work **work)
+{
+    return ls__collective_start(group,
+                                &(ls__collective){.operation = LS__OP_ALL_REDUCE,
+                                                  .input = buf,
+                                                  .output = buf,
+                                                  .count = count,
+                                                  .dtype = dtype,
+                                                  .op = op,
+                                                  .options = options},
+                                work);
+}
+
+ls_status ls_reduce_scatter(ls_group *group, const void *in, void *out, int64_t count,
+                            ls_dtype dtype, ls_reduce_op op, const ls_collective_options *options,
+                            ls_work **work)
+{
+    return ls__collective_start(group,
+                                &(ls__collective){.operation = LS__OP_REDUCE_SCATTER,
+                                                  .input = in,
+                                                  .output = out,
+                                                  .count = count,
+                                                  .dtype = dtype,
+                                                  .op = op,
+                                                  .options = options},
+                                work);
+}
+
+ls_status ls_all_gather(ls_group *group, const void *in, void *out, int64_t count, ls_dtype dtype,
+                        const ls_collective_options *options, ls_work **work)
+{
+    return ls__collective_start(group,
+                                &(ls__collective){.operation = LS__OP_ALL_GATHER,
+                                                  .input = in,
+                                                  .output = out,
+                                                  .count = count,
+                                                  .dtype = dtype,
+                                                  .options = options},
+                                work);
+}
+
+ls_status ls_broadcast(ls_group *group, void *buf, int64_t count, ls_dtype dtype, int root,
+                       const ls_collective_options *options, ls_work **work)
+{
+    return ls__collective_start(group,
+                                &(ls__collective){.operation = LS__OP_BROADCAST,
+                                                  .input = buf,
+                                                  .output = buf,
+                                                  .count = count,
+                                                  .dtype = dtype,
+                                                  .root = root,
+                                                  .options = options},
+                                work);
+}
+
+ls_status ls_reduce(ls_group *group, const void *in, void *out, int64_t count, ls_dtype dtype,
+                    ls_reduce_op op, int root, const ls_collective_options *options, ls_work **work)
+{
+    return ls__collective_start(group,
+                                &(ls__collective){.operation = LS__OP_REDUCE,
+                                                  .input = in,
+                                                  .output = out,
+                                                  .count = count,
+                                                  .dtype = dtype,
+                                                  .op = op,
+                                                  .root = root,
+                                                  .options = options},
+                                work);
+}
+
+ls_status ls_gather(ls_group *group, const void *in, void *out, int64_t count, ls_dtype dtype,
+                    int root, const ls_collective_options *options, ls_work **work)
+{
+    return ls__collective_start(group,
+                                &(ls__collective){.operation = LS__OP_GATHER,
+                                                  .input = in,
+                                                  .output = out,
+                                                  .count = count,
+                                                  .dtype = dtype,
+                                                  .root = root,
+                                                  .options = options},
+                                work);
+}
+
+ls_status ls_scatter(ls_group *group, const void *in, void *out, int64_t count, ls_dtype dtype,
+                     int root, const ls_collective_options *options, ls_work **work)
+{
+    return ls__collective_start(group,
+                                &(ls__collective){.operation = LS__OP_SCATTER,
+                                                  .input = in,
+                                                  .output = out,
+                                                  .count = count,
+                                                  .dtype = dtype,
+                                                  .root = root,
+                                                  .options = options},
+                                work);
+}
+
+ls_status ls_barrier(ls_group *group, const ls_collective_options *options, ls_work **work)
+{
+    return ls__collective_start(
+        group,
+        &(ls__collective){.operation = LS__OP_BARRIER, .dtype = LS_UINT8, .options = options},
+        work);
+}
+
+ls_status ls_send(ls_group *group, const void *buf, int64_t count, ls_dtype dtype, int peer,
+                  int tag, const ls_collective_options *options, ls_work **work)
+{
+    return ls__collective_start(group,
+                                &(ls__collective){.operation = LS__OP_SEND,
+                                                  .input = buf,
+                                                  .count = count,
+                                                  .dtype = dtype,
+                                                  .root = peer,
+                                                  .tag = tag,
+                                                  .options = options},
+                                work);
+}
+
+ls_status ls_recv(ls_group *group, void *buf, int64_t count, ls_dtype dtype, int peer, int tag,
+                  const ls_collective_options *options, ls_work **work)
+{
+    return ls__collective_start(group,
+                                &(ls__collective){.operation = LS__OP_RECV,
+                                                  .output = buf,
+                                                  .count = count,
+                                                  .dtype = dtype,
+                                                  .root = peer,
+                                                  .tag = tag,
+                                                  .options = options},
+                                work);
+}
 
 ls_status ls_all_to_all(ls_group *group, const void *in, void *out, int64_t count, ls_dtype dtype,
                         const ls_collective_options *options, ls_work **work)

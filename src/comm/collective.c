@@ -10,6 +10,7 @@
 #include "comm/engine.h"
 #include "comm/peek.h"
 #include "comm/small.h"
+#include "comm/tune/run.h"
 
 #define OWN_TAG (-1)
 
@@ -100,22 +101,6 @@ static ls_status check_buffers(const char *what, const ls_group *group, const ls
     return reads && writes ? ls__overlap_check(what, group, args) : LS_OK;
 }
 
-/* "direct", "ring" … of an operation, or "none". */
-static void list_algorithms(ls__operation operation, char *out, size_t bytes)
-{
-    int count = 0;
-    size_t used = 0;
-    const ls__algorithm *const *algorithms = ls__algorithms(&count);
-    snprintf(out, bytes, "none");
-    for (int a = 0; a < count && used < bytes; a++) {
-        if (algorithms[a]->operation == operation) {
-            const int n = snprintf(out + used, bytes - used, "%s\"%s\"", used > 0 ? ", " : "",
-                                   algorithms[a]->name);
-            used += n > 0 ? (size_t)n : 0;
-        }
-    }
-}
-
 static ls_status check_algorithm(const char *what, const ls_group *group, ls__operation operation,
                                  const char *name)
 {
@@ -130,7 +115,7 @@ static ls_status check_algorithm(const char *what, const ls_group *group, ls__op
         return LS_OK;
     }
     char known[256];
-    list_algorithms(operation, known, sizeof known);
+    ls__algorithm_names(operation, known, sizeof known);
     return ls__fail(LS_ERR_INVALID,
                     "%s on group \"%s\": there is no algorithm \"%s\"; there is %s (NULL: chosen)",
                     what, group->name, name, known);
@@ -240,24 +225,36 @@ static bool readable(const ls_group *group, const ls__collective *args,
 }
 
 static ls__memory memory_of(const ls_group *group, const ls__collective *args,
-                            const ls_collective_options *options, ls__descriptor *d)
+                            const ls__algorithm *algorithm, ls__descriptor *d)
 {
-    const ls__algorithm *algorithm =
-        options->algorithm ? ls__algorithm_find(args->operation, options->algorithm) : NULL;
     return registered(group, args, d)            ? LS__MEMORY_REGISTERED
            : readable(group, args, algorithm, d) ? LS__MEMORY_READABLE
                                                  : LS__MEMORY_STAGED;
 }
 
-/* 1 + its index; 0 for none */
-static uint8_t algorithm_number(ls__operation operation, const char *name)
+/* The algorithm asked for, by the call or else by the user's rules; NULL: to be chosen. A rule
+ * that a group cannot follow, for want of shared memory, does not count there. */
+static const ls__algorithm *asked_for(const ls_group *group, const ls__collective *args,
+                                      const char *name)
 {
-    return name == NULL ? 0
-                        : (uint8_t)(1 + ls__algorithm_index(ls__algorithm_find(operation, name)));
+    if (name != NULL) {
+        return ls__algorithm_find(args->operation, name);
+    }
+    const ls__rules *rules = &group->comm->rules;
+    if (rules->hash == 0 || args->operation >= LS__OP_COUNT) {
+        return NULL;
+    }
+    size_t input = 0, output = 0;
+    (void)buffer_bytes(group, args, &input, &output);
+    const ls__algorithm *found =
+        ls__rules_find(rules, args->operation, (int64_t)(input > output ? input : output));
+    const bool can = found != NULL && (!group->has_far || (found->memories & LS__IN_MESSAGES) != 0);
+    return can ? found : NULL;
 }
 
 static void describe(ls_group *group, const ls__collective *args,
-                     const ls_collective_options *options, ls__descriptor *d)
+                     const ls_collective_options *options, const ls__algorithm *algorithm,
+                     ls__descriptor *d)
 {
     const ls__comm *comm = group->comm;
     const bool letter = is_letter(args->operation);
@@ -265,7 +262,7 @@ static void describe(ls_group *group, const ls__collective *args,
     d->operation = (uint8_t)args->operation;
     d->reduce_op = ls__operation_reduces(args->operation) ? (uint8_t)args->op : 0xff;
     d->dtype = (uint8_t)args->dtype;
-    d->algorithm = algorithm_number(args->operation, options->algorithm);
+    d->algorithm = algorithm != NULL ? (uint8_t)(1 + ls__algorithm_index(algorithm)) : 0;
     d->forced = (uint8_t)comm->forced;
     d->generation = comm->board->generation;
     d->group = group->id;
@@ -277,7 +274,7 @@ static void describe(ls_group *group, const ls__collective *args,
     const bool v = ls__operation_is_v(args->operation); /* by messages, wherever they lie */
     d->counts_hash = 0;
     d->counts_weight = 0;
-    d->memory = v ? LS__MEMORY_STAGED : (uint8_t)memory_of(group, args, options, d);
+    d->memory = v ? LS__MEMORY_STAGED : (uint8_t)memory_of(group, args, algorithm, d);
     d->pid = comm->runtime->pid;
     d->file[0] = '\0';
     ls__descriptor_site(d);
@@ -296,8 +293,8 @@ void ls__collective_fill(ls_group *group, const ls__collective *args,
     work->arg = args->arg;
     work->operation = args->operation;
     work->monitored = args->monitored;
-    work->algorithm =
-        options->algorithm ? ls__algorithm_find(args->operation, options->algorithm) : NULL;
+    work->tuner = args->tuner;
+    work->algorithm = asked_for(group, args, options->algorithm);
     work->input = args->input;
     work->output = args->output;
     work->count = args->count;
@@ -310,7 +307,7 @@ void ls__collective_fill(ls_group *group, const ls__collective *args,
                         : options->divisor;
     work->queued_ns = comm->env->now_ns(comm->env);
     work->deadline_ns = ls__time_after(work->queued_ns, timeout_ms);
-    describe(group, args, options, &work->descriptor);
+    describe(group, args, options, work->algorithm, &work->descriptor);
     const bool v = ls__operation_is_v(args->operation);
     if (v) {
         ls__counts_fill(group, args, work);
@@ -332,6 +329,8 @@ static bool enqueue(ls_group *group, ls_work *work)
     ls__comm *comm = group->comm;
     const bool letter = is_letter(work->operation);
     work->descriptor.sequence = letter ? ++group->letters_made : ++group->sequence;
+    group->tuner_operations += work->tuner != LS__TUNER_NONE ? 1 : 0;
+    work->descriptor.number = work->descriptor.sequence - (letter ? 0 : group->tuner_operations);
     work->flight = ls__flight_open(comm, group, &work->descriptor, work->queued_ns);
     if (work->by_message) {
         atomic_fetch_add_explicit(&comm->letters, 1, memory_order_seq_cst);
@@ -357,6 +356,32 @@ ls_status ls__collective_no_memory(ls_group *group, const ls__collective *args)
              ls__operation_name(args->operation), group->name, group->comm->runtime->rank);
     ls__group_fail(group, LS_ERR_MEMORY, text);
     return ls__fail(LS_ERR_MEMORY, "%s", text);
+}
+
+ls_status ls__collective_queue(ls_group *group, const ls__collective *args,
+                               const ls_collective_options *options)
+{
+    ls_work *work = ls__work_take(group->comm);
+    if (work == NULL) {
+        return LS_ERR_MEMORY;
+    }
+    ls__collective_fill(group, args, options, work);
+    work->detached = true;
+    const ls_status status = group->backend->prepare(group, work);
+    if (status != LS_OK) {
+        ls__work_give(group->comm, work);
+        return status;
+    }
+    (void)enqueue(group, work);
+    return LS_OK;
+}
+
+/* lock; what the tuner puts behind the user's operation. */
+static ls_status queue_tuner(ls_group *group, const ls_work *work)
+{
+    return group->tuning != NULL && group->sequence == LS__TUNE_AT && !is_letter(work->operation)
+               ? ls__tuning_queue(group)
+               : LS_OK;
 }
 
 static ls_status submit(ls_group *group, const ls__collective *args,
@@ -385,6 +410,7 @@ static ls_status submit(ls_group *group, const ls__collective *args,
         *ready = enqueue(group, work);
         ls__small_learn(group, args, work);
         *out = work;
+        status = queue_tuner(group, work);
     } else if (work != NULL) {
         ls__work_give(comm, work);
     } else {
@@ -444,141 +470,4 @@ ls_status ls__collective_start(ls_group *group, const ls__collective *args, ls_w
     }
     ls__engine_notify(comm, ready);
     return LS_OK;
-}
-
-/* ---- the public calls --------------------------------------------------------------------- */
-
-ls_status ls_all_reduce(ls_group *group, void *buf, int64_t count, ls_dtype dtype, ls_reduce_op op,
-                        const ls_collective_options *options, ls_work **work)
-{
-    return ls__collective_start(group,
-                                &(ls__collective){.operation = LS__OP_ALL_REDUCE,
-                                                  .input = buf,
-                                                  .output = buf,
-                                                  .count = count,
-                                                  .dtype = dtype,
-                                                  .op = op,
-                                                  .options = options},
-                                work);
-}
-
-ls_status ls_reduce_scatter(ls_group *group, const void *in, void *out, int64_t count,
-                            ls_dtype dtype, ls_reduce_op op, const ls_collective_options *options,
-                            ls_work **work)
-{
-    return ls__collective_start(group,
-                                &(ls__collective){.operation = LS__OP_REDUCE_SCATTER,
-                                                  .input = in,
-                                                  .output = out,
-                                                  .count = count,
-                                                  .dtype = dtype,
-                                                  .op = op,
-                                                  .options = options},
-                                work);
-}
-
-ls_status ls_all_gather(ls_group *group, const void *in, void *out, int64_t count, ls_dtype dtype,
-                        const ls_collective_options *options, ls_work **work)
-{
-    return ls__collective_start(group,
-                                &(ls__collective){.operation = LS__OP_ALL_GATHER,
-                                                  .input = in,
-                                                  .output = out,
-                                                  .count = count,
-                                                  .dtype = dtype,
-                                                  .options = options},
-                                work);
-}
-
-ls_status ls_broadcast(ls_group *group, void *buf, int64_t count, ls_dtype dtype, int root,
-                       const ls_collective_options *options, ls_work **work)
-{
-    return ls__collective_start(group,
-                                &(ls__collective){.operation = LS__OP_BROADCAST,
-                                                  .input = buf,
-                                                  .output = buf,
-                                                  .count = count,
-                                                  .dtype = dtype,
-                                                  .root = root,
-                                                  .options = options},
-                                work);
-}
-
-ls_status ls_reduce(ls_group *group, const void *in, void *out, int64_t count, ls_dtype dtype,
-                    ls_reduce_op op, int root, const ls_collective_options *options, ls_work **work)
-{
-    return ls__collective_start(group,
-                                &(ls__collective){.operation = LS__OP_REDUCE,
-                                                  .input = in,
-                                                  .output = out,
-                                                  .count = count,
-                                                  .dtype = dtype,
-                                                  .op = op,
-                                                  .root = root,
-                                                  .options = options},
-                                work);
-}
-
-ls_status ls_gather(ls_group *group, const void *in, void *out, int64_t count, ls_dtype dtype,
-                    int root, const ls_collective_options *options, ls_work **work)
-{
-    return ls__collective_start(group,
-                                &(ls__collective){.operation = LS__OP_GATHER,
-                                                  .input = in,
-                                                  .output = out,
-                                                  .count = count,
-                                                  .dtype = dtype,
-                                                  .root = root,
-                                                  .options = options},
-                                work);
-}
-
-ls_status ls_scatter(ls_group *group, const void *in, void *out, int64_t count, ls_dtype dtype,
-                     int root, const ls_collective_options *options, ls_work **work)
-{
-    return ls__collective_start(group,
-                                &(ls__collective){.operation = LS__OP_SCATTER,
-                                                  .input = in,
-                                                  .output = out,
-                                                  .count = count,
-                                                  .dtype = dtype,
-                                                  .root = root,
-                                                  .options = options},
-                                work);
-}
-
-ls_status ls_barrier(ls_group *group, const ls_collective_options *options, ls_work **work)
-{
-    return ls__collective_start(
-        group,
-        &(ls__collective){.operation = LS__OP_BARRIER, .dtype = LS_UINT8, .options = options},
-        work);
-}
-
-ls_status ls_send(ls_group *group, const void *buf, int64_t count, ls_dtype dtype, int peer,
-                  int tag, const ls_collective_options *options, ls_work **work)
-{
-    return ls__collective_start(group,
-                                &(ls__collective){.operation = LS__OP_SEND,
-                                                  .input = buf,
-                                                  .count = count,
-                                                  .dtype = dtype,
-                                                  .root = peer,
-                                                  .tag = tag,
-                                                  .options = options},
-                                work);
-}
-
-ls_status ls_recv(ls_group *group, void *buf, int64_t count, ls_dtype dtype, int peer, int tag,
-                  const ls_collective_options *options, ls_work **work)
-{
-    return ls__collective_start(group,
-                                &(ls__collective){.operation = LS__OP_RECV,
-                                                  .output = buf,
-                                                  .count = count,
-                                                  .dtype = dtype,
-                                                  .root = peer,
-                                                  .tag = tag,
-                                                  .options = options},
-                                work);
 }

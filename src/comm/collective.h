@@ -49,6 +49,7 @@ typedef struct ls__collective {
     int tag;        /* of send and recv */
     bool own_tag;   /* send and recv: the library's own tag, which no user's letter has */
     int32_t mark;   /* not of letters: what else ranks must agree on; 0: nothing */
+    uint8_t tuner;  /* ls__tuner_part; 0: the user's */
     bool monitored; /* barrier: names all who have not come; its mark is 1 */
     const ls_collective_options *options; /* borrowed for the call; NULL: defaults */
     void (*done)(void *arg, ls_status status);
@@ -58,6 +59,11 @@ typedef struct ls__collective {
 /* Errors: LS_ERR_INVALID for arguments, LS_ERR_STATE / LS_ERR_FORKED without a runtime, the
  * group's first cause when it failed before. */
 ls_status ls__collective_start(ls_group *group, const ls__collective *args, ls_work **work);
+
+/* lock; queues an operation of the library's own, checked by its caller, behind what is queued.
+ * `done` is its only notice. LS_ERR_MEMORY. */
+ls_status ls__collective_queue(ls_group *group, const ls__collective *args,
+                               const ls_collective_options *options);
 
 /* Fails the group on every member with this status and text, unless it has a first cause already.
  */

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define LS__DESCRIPTOR_VERSION 1
+#define LS__DESCRIPTOR_VERSION 2
 #define LS__TAG_MAX 96  /* text kept of a tag, for reports */
 #define LS__FILE_MAX 64 /* tail kept of a call site's file name */
 
@@ -21,6 +21,7 @@ typedef struct ls__descriptor {
     uint32_t generation;
     uint32_t group;
     uint64_t sequence; /* number of the operation in its group, from 1 */
+    uint64_t number;   /* the same without the tuner's, which users have not called */
     int64_t count;
     int32_t root;      /* or peer; 0 where there is none */
     int32_t tag;       /* of send/recv; else what else must be equal (ls__collective.mark) */

@@ -223,7 +223,7 @@ static void tell_blocked(ls__comm *comm, patience *p, wish w)
         char detail[LS__ACTIVITY_DETAIL_MAX];
         const ls__descriptor *d = &work->descriptor;
         snprintf(detail, sizeof detail, "%s #%llu", ls__operation_name(work->operation),
-                 (unsigned long long)d->sequence);
+                 (unsigned long long)d->number);
         p->former = ls__activity_enter(LS__PHASE_COLLECTIVE, detail);
         p->told = true;
     }

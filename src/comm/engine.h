@@ -33,6 +33,7 @@
 #include "comm/collective.h"
 #include "comm/heap.h"
 #include "comm/transport/transport.h"
+#include "comm/tune/rules.h"
 #include "kernel/reduce/reduce.h"
 
 #define LS__BEAT_NS 500000000u   /* the engine's thread wakes at least this often */
@@ -51,6 +52,7 @@ typedef struct ls__letters ls__letters;
 typedef struct ls__turns ls__turns; /* round_robin.c */
 typedef struct ls__far ls__far;     /* far.h */
 typedef struct ls__deadlock ls__deadlock;
+typedef struct ls__tuning ls__tuning; /* tune/run.h */
 
 /* A thread that has gone to sleep until a work ends; on its stack. */
 typedef struct ls__sleeper {
@@ -94,6 +96,7 @@ struct ls_work {
     bool monitored;         /* const; at the deadline all who have not come are named */
     bool told_stopped;      /* token: a warning has named a stopped process */
     uint8_t channels;       /* slices at the same time, if it runs by messages */
+    uint8_t tuner;          /* const; ls__tuner_part */
     uint8_t way;            /* ls__way; set at submission or by the token's holder */
     const ls__program *program; /* the same */
     void (*done)(void *arg, ls_status status);
@@ -171,6 +174,7 @@ struct ls_group {
     ls__member *member;           /* [size], const */
     ls__control *own;             /* member[rank].control */
     uint64_t sequence;            /* lock: operations submitted */
+    uint64_t tuner_operations;    /* lock: of these, the tuner's */
     _Atomic uint64_t posted;      /* the last one announced: release under lock, acquire */
     uint64_t told;                /* token: the last one whose announcement far members have */
     ls__list queue;               /* lock: collectives not ended, in order */
@@ -188,6 +192,7 @@ struct ls_group {
     ls__exec *publisher;          /* lock: binds buffers for what is announced early */
     ls__letters *letters;         /* token */
     ls__turns *turns;             /* const; not NULL: a handle over several groups, and no more */
+    ls__tuning *tuning;           /* const from join on; NULL: not tuned */
     ls__list packs;               /* lock: memory of operations on many buffers, not in use */
     const ls__program **programs; /* lock: [ls__choose_room], NULL until used */
     ls__small_kind small[LS__SMALL_KINDS]; /* lock */
@@ -217,11 +222,13 @@ struct ls__comm {
     ls__transport *transport;
     ls__far *far; /* NULL: all ranks share memory */
     ls_group *world;
-    bool may_spin; /* ranks of this host do not outnumber its cores */
-    int channels;  /* of a new group */
-    bool can_peek; /* const: reads private memory of every rank of this host (peek.h) */
-    bool strict;   /* LOCKSTEP_CHECK=strict: call sites are compared too */
-    int forced;    /* ls__way, for tests; 0: none */
+    bool may_spin;      /* ranks of this host do not outnumber its cores */
+    int channels;       /* of a new group */
+    bool can_peek;      /* const: reads private memory of every rank of this host (peek.h) */
+    bool strict;        /* LOCKSTEP_CHECK=strict: call sites are compared too */
+    int forced;         /* ls__way, for tests; 0: none */
+    ls__rules rules;    /* const */
+    ls__tune_mode tune; /* const */
 
     ls__lock lock;
     bool making; /* lock: a thread is in ls_group_new */

@@ -13,6 +13,7 @@
  * (SLICE_DONE). That is enough whatever the program reads or writes in its peers' STAGE.
  */
 #include "comm/exec.h"
+#include "comm/tune/run.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -265,6 +266,9 @@ static const ls__program *find_program(ls_group *group, ls_work *work)
     ls__comm *comm = group->comm;
     if (work->program == NULL) {
         work->way = (uint8_t)ls__choose_way(group, work);
+        if (work->way == LS__WAY_MESSAGES) {
+            work->algorithm = ls__tuning_find(group, work);
+        }
         ls__lock_take(&comm->lock, comm->env);
         work->program = ls__choose_program(group, work, (ls__way)work->way);
         ls__unlock(&comm->lock, comm->env);
@@ -400,7 +404,7 @@ static void finish(ls_group *group)
         const int64_t count = work->count_of[1] ? work->count_of[1][group->rank] : work->count;
         ls__divide(work->output, count, work->dtype, work->divisor);
     }
-    ls__count(&group->operations, 1);
+    ls__count(&group->operations, work->tuner == LS__TUNER_NONE ? 1 : 0);
     ls__post_finish(group, work->descriptor.sequence);
     ls__lock_take(&comm->lock, comm->env);
     ls__list_remove(&work->link);
@@ -425,6 +429,11 @@ static ls__result advance_once(ls_group *group)
     case LS__EXEC_MEET:
         if (!all_met(group)) {
             return LS__BLOCKED;
+        }
+        if (ls__tuning_skips(group, exec->work)) {
+            exec->divide_last = false;
+            finish(group);
+            return LS__COMPLETE;
         }
         if (ls__group_failed(group)) { /* others announced it, and then gave up waiting for us */
             return LS__COMPLETE;

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "comm/engine.h"
+#include "comm/tune/run.h"
 
 static size_t programs_bytes(int size)
 {
@@ -57,6 +57,7 @@ void ls__group_forget(ls_group *group)
         ls__program_free((ls__program *)group->programs[i]);
     }
     release_mirrors(group);
+    ls__tuning_close(group);
     env->release(env, group->programs, programs_bytes(group->size));
     env->release(env, group->member, (size_t)group->size * sizeof *group->member);
     env->release(env, group, sizeof *group);
@@ -95,6 +96,9 @@ ls_status ls__group_make(ls__comm *comm, const ls__group_spec *spec, bool mirror
     ls__list_init(&group->mail);
     ls__list_init(&group->packs);
     ls_status status = mirrors ? make_mirrors(group, spec) : LS_OK;
+    if (status == LS_OK && comm->far != NULL && spec->size > 1 && comm->tune != LS__TUNE_OFF) {
+        status = ls__tuning_open(group);
+    }
     status = status == LS_OK ? group->backend->open(group) : status;
     if (status != LS_OK) {
         ls__group_forget(group);
@@ -145,6 +149,7 @@ void ls__group_join(ls_group *group, const ls__group_spec *spec)
     group->id = spec->id;
     put_name(group, spec->name);
     put_members(group, spec);
+    ls__tuning_join(group);
     group->own = group->member[group->rank].control;
     ls__lock_take(&comm->lock, comm->env);
     ls__list_push_back(&comm->groups, &group->link);

@@ -14,6 +14,7 @@
 #include "base/assert.h"
 #include "base/planted.h"
 #include "comm/far.h"
+#include "comm/tune/run.h"
 
 #define ROOM_EVERY 4
 
@@ -159,6 +160,11 @@ bool ls__post_flush(ls_group *group)
     while (group->next_post != NULL && has_room(group, group->next_post)) {
         ls_work *work = group->next_post;
         const uint64_t sequence = work->descriptor.sequence;
+        if (work->way == LS__WAY_SMALL && group->tuning != NULL &&
+            !ls__tuning_one_shot(group, sequence, (size_t)work->count * work->element)) {
+            work->way = LS__WAY_MESSAGES;
+            work->program = NULL;
+        }
         ls__line line = {.key = ls__descriptor_key(group->comm, &work->descriptor)};
         if (work->way == LS__WAY_SMALL) {
             ls__exec_publish(group, work, &line);

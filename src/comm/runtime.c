@@ -6,6 +6,7 @@
  * published, so the first operation may begin while a peer is still mapping. Leaving needs no
  * peer either: memory that they still read stays theirs through their own mappings.
  */
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -86,11 +87,18 @@ ls_store *ls_runtime_store(void)
 void ls__comm_config(const ls__comm *comm, char *out, size_t bytes)
 {
     const char *hosts = ls__setting_get("LOCKSTEP_HOSTS");
-    snprintf(out, bytes, "lockstep %s, isa=%s, check=%s, channels=%d, layout %d.%d.%zu.%zu%s%.60s",
+    char rules[64] = "";
+    if (comm->rules.hash != 0 || comm->tune != LS__TUNE_AUTO) {
+        static const char *const modes[] = {"auto", "fresh", "off"};
+        snprintf(rules, sizeof rules, ", tune=%s, LOCKSTEP_ALL_REDUCE…=(%016" PRIx64 ")",
+                 modes[comm->tune], comm->rules.hash);
+    }
+    snprintf(out, bytes,
+             "lockstep %s, isa=%s, check=%s, channels=%d, layout %d.%d.%zu.%zu%s%.60s%s",
              ls_version(), ls__isa_name(ls__cpu_isa()), comm->strict ? "strict" : "default",
              comm->channels, LS__HEAP_VERSION, LS__DESCRIPTOR_VERSION, sizeof(ls__control),
              sizeof(ls__heap_header), hosts != NULL ? ", LOCKSTEP_HOSTS=" : "",
-             hosts != NULL ? hosts : "");
+             hosts != NULL ? hosts : "", rules);
 }
 
 static int threads_of(const ls__env *env, int wanted, int local_size)
@@ -206,6 +214,8 @@ static ls_status open_comm(ls__comm *comm, int threads)
         ls__cpu_check();
     }
     (void)ls__activity_enter(LS__PHASE_START, NULL);
+    LS_TRY(ls__rules_read(&comm->rules));
+    LS_TRY(ls__tune_mode_read(&comm->tune));
     LS_TRY(open_heap(comm));
     ls__peek_find_out(comm);
     LS_TRY(open_transport(comm));

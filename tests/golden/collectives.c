@@ -10,6 +10,7 @@ static float buf[16];
 
 GOLDEN(arguments_of_operations)
 {
+    char text[16];
     SHOW(ls_all_reduce(NULL, buf, 4, LS_FLOAT32, LS_SUM, NULL, NULL));
     SHOW(ls_all_reduce(ls_world(), NULL, 4, LS_FLOAT32, LS_SUM, NULL, NULL));
     SHOW(ls_all_reduce(ls_world(), buf, -1, LS_FLOAT32, LS_SUM, NULL, NULL));
@@ -33,6 +34,8 @@ GOLDEN(arguments_of_operations)
     SHOW(ls_stop_agree(ls_world(), NULL));
     SHOW(ls_group_set_channels(NULL, 1));
     SHOW(ls_group_set_channels(ls_world(), 5));
+    SHOW(ls_group_tuning(NULL, text, sizeof text));
+    SHOW(ls_group_tuning(ls_world(), NULL, 0));
 }
 
 GOLDEN(arguments_of_unequal_blocks)

@@ -16,6 +16,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <lockstep/runtime.h>
@@ -120,5 +121,12 @@ test_output test_run(const char *command, int deadline_seconds);
         }                                                                                          \
     } while (0)
 bool test_contains(const char *text, const char *part);
+
+/* An environment variable of all tests of this program. */
+#define TEST_SETTING(id, name, value)                                                              \
+    __attribute__((constructor)) static void test_setting_##id(void)                               \
+    {                                                                                              \
+        (void)setenv(name, value, 1);                                                              \
+    }
 
 #endif

@@ -257,6 +257,8 @@ typedef struct ls__algorithm {
 
 const ls__algorithm *const *ls__algorithms(int *count); /* the registry */
 const ls__algorithm *ls__algorithm_find(ls__operation operation, const char *name);
+/* '"direct", "ring"' … of an operation, or 'none' */
+void ls__algorithm_names(ls__operation operation, char *out, size_t bytes);
 int ls__algorithm_index(const ls__algorithm *algorithm); /* in the registry; pinned */
 
 void ls__program_free(ls__program *program);

@@ -2,6 +2,7 @@
  * first one of an operation is its default. */
 #include <string.h>
 
+#include "base/text.h"
 #include "comm/algorithm/algorithm.h"
 #include "comm/program/program.h"
 
@@ -76,6 +77,20 @@ int ls__algorithm_index(const ls__algorithm *algorithm)
         index++;
     }
     return index;
+}
+
+void ls__algorithm_names(ls__operation operation, char *out, size_t bytes)
+{
+    ls__text text = {.at = out, .room = bytes};
+    ls__text_add(&text, "%s", "");
+    for (size_t i = 0; i < sizeof algorithms / sizeof algorithms[0]; i++) {
+        if (algorithms[i]->operation == operation) {
+            ls__text_add(&text, "%s\"%s\"", text.at > out ? ", " : "", algorithms[i]->name);
+        }
+    }
+    if (text.at == out) {
+        ls__text_add(&text, "none");
+    }
 }
 
 const char *ls__operation_name(ls__operation operation)

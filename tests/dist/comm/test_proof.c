@@ -20,6 +20,8 @@
 #include "comm/engine.h"
 #include "values.h"
 
+TEST_SETTING(tune, "LOCKSTEP_TUNE", "off") /* what is counted here is the operations' own */
+
 #define ROOM ((size_t)18 << 20)
 #define PERIOD 15 /* of the values along a buffer */
 #define GUARD 64

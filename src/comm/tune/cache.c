@@ -1,0 +1,250 @@
+/* Reading and writing the file of cache.h. A line is made and taken apart here only; what does not
+ * read as one is left out, and goes when the file is next written. */
+#include "comm/tune/cache.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/settings.h"
+#include "comm/far.h"
+
+#define HEAD "lockstep tuning 1\n"
+#define FILE_BYTES_MAX ((size_t)64 << 10) /* some 300 entries; a fuller one is begun anew */
+#define PATH_MAX_BYTES 512
+#define LINE_MAX_BYTES (LS__TUNE_KEY_MAX + LS__TUNE_TIMED_MAX * 80)
+
+bool ls__tune_file(char *out, size_t bytes)
+{
+    const char *given = ls__setting_get("LOCKSTEP_TUNE_FILE");
+    const char *cache = ls__setting_get("XDG_CACHE_HOME"), *home = ls__setting_get("HOME");
+    int n = -1;
+    if (given != NULL) {
+        n = snprintf(out, bytes, "%s", given);
+    } else if (cache != NULL && cache[0] == '/') {
+        n = snprintf(out, bytes, "%s/lockstep/tuning", cache);
+    } else if (home != NULL && home[0] == '/') {
+        n = snprintf(out, bytes, "%s/.cache/lockstep/tuning", home);
+    }
+    return n > 0 && (size_t)n < bytes;
+}
+
+static bool key_of(const ls__comm *comm, const ls__layout *layout, char *out, size_t bytes)
+{
+    char host[LS__HOST_NAME_MAX] = "";
+    const char *plane = ls__setting_get("LOCKSTEP_DATA_PLANE");
+    const bool pretended = ls__setting_get("LOCKSTEP_HOSTS") != NULL;
+    ls__text text = {.at = out, .room = bytes};
+    if (comm->env->host_name(comm->env, host, sizeof host) < 0) {
+        return false;
+    }
+    ls__text_add(&text, "from %s, %d cores, %s, %d channels, hosts", host,
+                 comm->env->cores(comm->env),
+                 pretended       ? "pretended"
+                 : plane != NULL ? plane
+                                 : "tls",
+                 comm->channels);
+    for (int r = 0; r < layout->size; r++) {
+        ls__text_add(&text, "%s%d", r > 0 ? "," : " ", layout->host[r]);
+    }
+    return text.room > 1 && strpbrk(out, "\t\n") == NULL;
+}
+
+bool ls__tune_key_layout(const char *key, ls__layout *out)
+{
+    const char *at = strstr(key, " hosts ");
+    memset(out, 0, sizeof *out);
+    for (at = at != NULL ? at + 7 : NULL; at != NULL; at = *at == ',' ? at + 1 : NULL) {
+        char *end = NULL;
+        const long host = strtol(at, &end, 10);
+        if (end == at || host < 0 || host >= LS__TUNE_RANKS_MAX ||
+            out->size == LS__TUNE_RANKS_MAX) {
+            return false;
+        }
+        out->host[out->size++] = (int)host;
+        at = end;
+    }
+    return out->size >= 2;
+}
+
+/* "NAME ns ns ns" up to the next tab; false: it is not that, or of none in `timings`. */
+static bool read_one(const char *text, ls__timings *timings)
+{
+    const size_t length = strcspn(text, " \t");
+    int found = -1;
+    for (int i = 0; i < timings->count; i++) {
+        const char *name = timings->of[i].algorithm->name;
+        found = strlen(name) == length && memcmp(name, text, length) == 0 ? i : found;
+    }
+    for (int class = 0; class < LS__TUNE_CLASSES && found >= 0; class ++) {
+        char *stop = NULL;
+        const double ns = class == 0 ? strtod(text + length, &stop) : strtod(text, &stop);
+        if (stop == text || !(ns >= 0 && ns < 1e15)) {
+            return false;
+        }
+        timings->of[found].ns[class] = ns;
+        text = stop;
+    }
+    return found >= 0;
+}
+
+bool ls__tune_read_times(const char *times, ls__timings *timings)
+{
+    bool any = false;
+    for (const char *at = times; at != NULL; at = strchr(at, '\t')) {
+        at += *at == '\t' ? 1 : 0;
+        any = read_one(at, timings) || any;
+    }
+    return any;
+}
+
+/* A line of the file, as a key and the rest; nothing if it is none of ours. */
+static void read_line(const char *line, size_t length,
+                      void (*each)(void *arg, const char *key, const char *times), void *arg)
+{
+    char text[LINE_MAX_BYTES];
+    if (length >= sizeof text) {
+        return;
+    }
+    memcpy(text, line, length);
+    text[length] = '\0';
+    char *tab = strchr(text, '\t');
+    if (tab != NULL && tab - text < LS__TUNE_KEY_MAX) {
+        *tab = '\0';
+        each(arg, text, tab + 1);
+    }
+}
+
+bool ls__tune_each(const ls__env *env, const char *path,
+                   void (*each)(void *arg, const char *key, const char *times), void *arg)
+{
+    void *memory = NULL;
+    size_t bytes = 0;
+    if (env->map_file(env, path, &memory, &bytes) < 0 || memory == NULL) {
+        return false;
+    }
+    const size_t head = sizeof HEAD - 1;
+    const bool ours = bytes >= head && bytes <= FILE_BYTES_MAX && memcmp(memory, HEAD, head) == 0;
+    const char *at = (const char *)memory + head, *end = (const char *)memory + bytes;
+    while (ours && at < end) {
+        const char *stop = memchr(at, '\n', (size_t)(end - at));
+        read_line(at, (size_t)((stop != NULL ? stop : end) - at), each, arg);
+        at = stop != NULL ? stop + 1 : end;
+    }
+    env->unmap_file(env, memory, bytes);
+    return ours;
+}
+
+/* ---- one entry ---------------------------------------------------------------------------- */
+
+typedef struct search {
+    const char *key;
+    ls__timings *timings;
+    bool found;
+} search;
+
+static void match(void *arg, const char *key, const char *times)
+{
+    search *s = arg;
+    s->found = s->found || (strcmp(key, s->key) == 0 && ls__tune_read_times(times, s->timings));
+}
+
+bool ls__tune_known(const ls__comm *comm, const ls__layout *layout, ls__timings *timings)
+{
+    char path[PATH_MAX_BYTES], key[LS__TUNE_KEY_MAX];
+    search s = {.key = key, .timings = timings};
+    if (comm->tune == LS__TUNE_AUTO && ls__tune_file(path, sizeof path) &&
+        key_of(comm, layout, key, sizeof key)) {
+        (void)ls__tune_each(comm->env, path, match, &s);
+    }
+    return s.found;
+}
+
+typedef struct copy {
+    ls__text out;
+    const char *but; /* this key */
+} copy;
+
+static void add(void *arg, const char *key, const char *times)
+{
+    copy *c = arg;
+    if (strcmp(key, c->but) != 0) {
+        ls__text_add(&c->out, "%s\t%s\n", key, times);
+    }
+}
+
+static void add_new(ls__text *out, const char *key, const ls__timings *timings)
+{
+    ls__text_add(out, "%s", key);
+    for (int i = 0; i < timings->count; i++) {
+        ls__text_add(out, "\t%s", timings->of[i].algorithm->name);
+        for (int class = 0; class < LS__TUNE_CLASSES; class ++) {
+            ls__text_add(out, " %.0f", timings->of[i].ns[class]);
+        }
+    }
+    ls__text_add(out, "\n");
+}
+
+static void make_folders(const ls__env *env, const char *path)
+{
+    char folder[PATH_MAX_BYTES];
+    for (const char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+        memcpy(folder, path, (size_t)(slash - path));
+        folder[slash - path] = '\0';
+        (void)env->make_folder(env, folder);
+    }
+}
+
+/* As a whole or not at all: another job may read it right now. */
+static int replace(const ls__env *env, const char *path, const char *text)
+{
+    char temporary[PATH_MAX_BYTES + 32];
+    snprintf(temporary, sizeof temporary, "%s.%d", path, (int)env->pid(env));
+    const int fd = env->open(env, temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (fd < 0) {
+        return fd;
+    }
+    const size_t length = strlen(text);
+    const ssize_t n = env->write(env, fd, text, length);
+    (void)env->close(env, fd);
+    int status = n == (ssize_t)length ? env->rename(env, temporary, path)
+                 : n < 0              ? (int)n
+                                      : -ENOSPC;
+    if (status < 0) {
+        (void)env->remove_file(env, temporary);
+    }
+    return status;
+}
+
+void ls__tune_keep(const ls__comm *comm, const ls__layout *layout, const ls__timings *timings)
+{
+    const ls__env *env = comm->env;
+    char path[PATH_MAX_BYTES], key[LS__TUNE_KEY_MAX];
+    if (comm->tune != LS__TUNE_AUTO || !ls__tune_file(path, sizeof path) ||
+        !key_of(comm, layout, key, sizeof key)) {
+        return;
+    }
+    char *text = env->allocate(env, FILE_BYTES_MAX);
+    if (text == NULL) {
+        return;
+    }
+    copy c = {.out = {.at = text, .room = FILE_BYTES_MAX}, .but = key};
+    ls__text_add(&c.out, "%s", HEAD);
+    (void)ls__tune_each(env, path, add, &c);
+    if (c.out.room < (size_t)LINE_MAX_BYTES) {
+        c.out = (ls__text){.at = text, .room = FILE_BYTES_MAX};
+        ls__text_add(&c.out, "%s", HEAD);
+    }
+    add_new(&c.out, key, timings);
+    make_folders(env, path);
+    const int status = replace(env, path, text);
+    if (status < 0) {
+        LS__INFO("what was measured of the links cannot be kept in %s: %s; it will be measured "
+                 "again (LOCKSTEP_TUNE_FILE names another file)",
+                 path, strerror(-status));
+    }
+    env->release(env, text, FILE_BYTES_MAX);
+}

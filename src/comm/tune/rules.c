@@ -1,0 +1,186 @@
+/* Reading the user's rules. Every text that is not understood is refused when the job starts: a
+ * rule that is quietly left out would be measured, and believed. */
+#include "comm/tune/rules.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/settings.h"
+#include "comm/collective.h"
+
+#define RULE_TEXT_MAX 64
+
+static const struct {
+    ls__operation operation;
+    const char *variable;
+} variables[] = {
+    {LS__OP_ALL_REDUCE, "LOCKSTEP_ALL_REDUCE"},
+    {LS__OP_REDUCE_SCATTER, "LOCKSTEP_REDUCE_SCATTER"},
+    {LS__OP_ALL_GATHER, "LOCKSTEP_ALL_GATHER"},
+    {LS__OP_BROADCAST, "LOCKSTEP_BROADCAST"},
+    {LS__OP_REDUCE, "LOCKSTEP_REDUCE"},
+    {LS__OP_GATHER, "LOCKSTEP_GATHER"},
+    {LS__OP_SCATTER, "LOCKSTEP_SCATTER"},
+    {LS__OP_ALL_TO_ALL, "LOCKSTEP_ALL_TO_ALL"},
+    {LS__OP_SCAN, "LOCKSTEP_SCAN"},
+    {LS__OP_EXSCAN, "LOCKSTEP_EXSCAN"},
+};
+
+ls_status ls__tune_mode_read(ls__tune_mode *mode)
+{
+    const char *text = ls__setting_get("LOCKSTEP_TUNE");
+    *mode = text == NULL || strcmp(text, "auto") == 0 ? LS__TUNE_AUTO
+            : strcmp(text, "fresh") == 0              ? LS__TUNE_FRESH
+                                                      : LS__TUNE_OFF;
+    return text == NULL || *mode != LS__TUNE_OFF || strcmp(text, "off") == 0
+               ? LS_OK
+               : ls__fail(LS_ERR_INVALID,
+                          "LOCKSTEP_TUNE is \"%s\"; give auto, fresh (measure in every job, keep "
+                          "nothing) or off",
+                          text);
+}
+
+const char *ls__rules_variable(ls__operation operation)
+{
+    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
+        if (variables[i].operation == operation) {
+            return variables[i].variable;
+        }
+    }
+    return NULL;
+}
+
+static int64_t unit_of(const char *text, size_t length)
+{
+    static const struct {
+        const char *name;
+        int64_t unit;
+    } units[] = {{"", 1},           {"k", 1000},     {"K", 1000},     {"M", 1000000},
+                 {"G", 1000000000}, {"Ki", 1 << 10}, {"Mi", 1 << 20}, {"Gi", 1 << 30}};
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+        if (strlen(units[i].name) == length && memcmp(text, units[i].name, length) == 0) {
+            return units[i].unit;
+        }
+    }
+    return 0;
+}
+
+/* A size at the start of `text` that ends before `stop`; false: it is none. */
+static bool read_size(const char *text, const char *stop, int64_t *bytes)
+{
+    char *end = NULL;
+    errno = 0;
+    const long long number = strtoll(text, &end, 10);
+    const int64_t unit = end != NULL && end <= stop ? unit_of(end, (size_t)(stop - end)) : 0;
+    if (end == text || errno != 0 || number < 0 || unit == 0 || number > INT64_MAX / unit) {
+        return false;
+    }
+    *bytes = number * unit;
+    return true;
+}
+
+/* "FROM-BELOW:" or "FROM-:" before the name at `colon`. */
+static bool read_range(const char *text, const char *colon, ls__rule *rule)
+{
+    const char *dash = memchr(text, '-', (size_t)(colon - text));
+    rule->below = INT64_MAX;
+    return dash != NULL && dash != text && read_size(text, dash, &rule->from) &&
+           (dash + 1 == colon || read_size(dash + 1, colon, &rule->below)) &&
+           rule->from < rule->below;
+}
+
+static ls_status refuse_name(ls__operation operation, const char *name)
+{
+    char known[256];
+    ls__algorithm_names(operation, known, sizeof known);
+    return ls__fail(LS_ERR_INVALID, "%s: %s has no algorithm \"%s\"; there is %s",
+                    ls__rules_variable(operation), ls__operation_name(operation), name, known);
+}
+
+static ls_status refuse_overlap(const ls__rules *rules, ls__operation operation,
+                                const ls__rule *rule)
+{
+    for (int i = 0; i < rules->count[operation]; i++) {
+        const ls__rule *other = &rules->rule[operation][i];
+        if (rule->from < other->below && other->from < rule->below) {
+            return ls__fail(LS_ERR_INVALID,
+                            "%s: \"%s\" and \"%s\" are both for %lld bytes; let the sizes of one "
+                            "end where those of the other begin",
+                            ls__rules_variable(operation), other->algorithm->name,
+                            rule->algorithm->name,
+                            (long long)(rule->from > other->from ? rule->from : other->from));
+        }
+    }
+    return LS_OK;
+}
+
+/* One "[FROM-BELOW:]NAME". */
+static ls_status read_rule(ls__rules *rules, ls__operation operation, const char *text)
+{
+    const char *colon = strchr(text, ':');
+    const char *name = colon != NULL ? colon + 1 : text;
+    ls__rule rule = {.below = INT64_MAX};
+    if (colon != NULL && !read_range(text, colon, &rule)) {
+        return ls__fail(LS_ERR_INVALID,
+                        "%s: \"%s\" does not begin with sizes like 0-4k: or 4k-: (k, M, G are "
+                        "powers of 1000, Ki, Mi, Gi of 1024)",
+                        ls__rules_variable(operation), text);
+    }
+    rule.algorithm = ls__algorithm_find(operation, name);
+    if (rule.algorithm == NULL) {
+        return refuse_name(operation, name);
+    }
+    LS_TRY(refuse_overlap(rules, operation, &rule));
+    if (rules->count[operation] == LS__RULES_MAX) {
+        return ls__fail(LS_ERR_LIMIT, "%s: more than %d rules", ls__rules_variable(operation),
+                        LS__RULES_MAX);
+    }
+    rules->rule[operation][rules->count[operation]++] = rule;
+    return LS_OK;
+}
+
+ls_status ls__rules_parse(ls__rules *rules, ls__operation operation, const char *text)
+{
+    for (const char *rest = text; rest != NULL;) {
+        char item[RULE_TEXT_MAX];
+        const char *comma = strchr(rest, ',');
+        const size_t length = comma != NULL ? (size_t)(comma - rest) : strlen(rest);
+        if (length >= sizeof item) {
+            return ls__fail(LS_ERR_INVALID, "%s: \"%.20s…\" is no rule; write 0-4k:NAME,4k-:NAME",
+                            ls__rules_variable(operation), rest);
+        }
+        memcpy(item, rest, length);
+        item[length] = '\0';
+        LS_TRY(read_rule(rules, operation, item));
+        rest = comma != NULL ? comma + 1 : NULL;
+    }
+    return LS_OK;
+}
+
+ls_status ls__rules_read(ls__rules *rules)
+{
+    memset(rules, 0, sizeof *rules);
+    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
+        const char *text = ls__setting_get(variables[i].variable);
+        if (text != NULL) {
+            LS_TRY(ls__rules_parse(rules, variables[i].operation, text));
+            rules->hash =
+                (rules->hash ^ ls__tag_hash(variables[i].variable)) * 31 + ls__tag_hash(text);
+        }
+    }
+    return LS_OK;
+}
+
+const ls__algorithm *ls__rules_find(const ls__rules *rules, ls__operation operation, int64_t bytes)
+{
+    for (int i = 0; i < rules->count[operation]; i++) {
+        const ls__rule *rule = &rules->rule[operation][i];
+        if (bytes >= rule->from && bytes < rule->below) {
+            return rule->algorithm;
+        }
+    }
+    return NULL;
+}

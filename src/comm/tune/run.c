@@ -1,0 +1,372 @@
+/* Timing, deciding and sharing, as operations of the group:
+ *
+ *     broadcast of rank 0's table ▸ if it knows nothing: small ones ▸ longest times ▸ middle ones ▸
+ *     longest times ▸ large ones ▸ longest times ▸ broadcast of the table rank 0 has made of them
+ *
+ * All are queued in one go, since the user may have queued more behind; those that turn out not to
+ * be needed are skipped, by all ranks alike. All name an algorithm of messages: data that travels
+ * with the announcement would leave before it is there. A rank takes the least of its times of an
+ * operation, the group the greatest of these.
+ */
+#include "comm/tune/run.h"
+
+#include <string.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/options.h"
+#include "comm/far.h"
+#include "comm/tune/cache.h"
+
+#define TIMES 3          /* each is timed so often */
+#define LONGEST_NS 200e6 /* no class that is expected to take longer */
+#define HOPELESS 3.0     /* so much slower than the best one: not timed at larger sizes */
+#define TIMINGS (LS__TUNE_CLASSES * LS__TUNE_TIMED_MAX)
+#define BUFFER_BYTES ((size_t)ls__tune_bytes[LS__TUNE_CLASSES - 1])
+
+typedef struct slot { /* what a callback is given */
+    struct ls__tuning *tuning;
+    int index;
+} slot;
+
+struct ls__tuning {
+    ls_group *group;
+    ls__layout layout;
+    ls__tune_table wire;  /* token: sent by rank 0, received by others */
+    ls__tune_table table; /* token: in use */
+    uint64_t queued;      /* lock: number of the first operation of the tuner; 0: not yet */
+    uint64_t last;        /* lock: of the last one */
+    /* Of the first table, of the second. Written by the token's holder when it comes; read under
+     * the lock for operations so much later that all ranks have finished it (Note [Deciding]). */
+    _Atomic int32_t one_shot[2];
+    bool measuring; /* token: nothing was known */
+    bool stopped;   /* token: all is timed, or what is left would take too long */
+    uint64_t began_ns;
+    ls__timings timings;
+    double ns[TIMINGS]; /* by class, then algorithm: this rank's least, then everybody's greatest */
+    bool hopeless[LS__TUNE_TIMED_MAX];
+    slot slots[TIMINGS + LS__TUNE_CLASSES];
+    float *buffer; /* of the largest class */
+};
+
+static ls__layout layout_of(const ls_group *group)
+{
+    ls__layout layout = {.size = group->size};
+    if (layout.size > LS__TUNE_RANKS_MAX) {
+        layout.size = LS__TUNE_RANKS_MAX;
+    }
+    /* Hosts are numbered as they come, so that equal layouts look equal. */
+    int host[LS__TUNE_RANKS_MAX];
+    for (int r = 0, next = 0; r < layout.size; r++) {
+        host[r] = ls__far_host(group->comm, group->member[r].world_rank);
+        layout.host[r] = -1;
+        for (int s = 0; s < r && layout.host[r] < 0; s++) {
+            layout.host[r] = host[s] == host[r] ? layout.host[s] : -1;
+        }
+        layout.host[r] = layout.host[r] < 0 ? next++ : layout.host[r];
+    }
+    return layout;
+}
+
+ls_status ls__tuning_open(ls_group *group)
+{
+    ls__comm *comm = group->comm;
+    ls__tuning *t = comm->env->allocate(comm->env, sizeof *t);
+    if (t == NULL) {
+        return ls__fail(LS_ERR_MEMORY, "no memory for a group of %d ranks", group->size);
+    }
+    memset(t, 0, sizeof *t);
+    t->group = group;
+    group->tuning = t;
+    return LS_OK;
+}
+
+static void release_buffer(ls__tuning *t)
+{
+    const ls__env *env = t->group->comm->env;
+    if (t->buffer != NULL) {
+        env->release(env, t->buffer, BUFFER_BYTES);
+        t->buffer = NULL;
+    }
+}
+
+void ls__tuning_close(ls_group *group)
+{
+    const ls__env *env = group->comm->env;
+    if (group->tuning != NULL) {
+        release_buffer(group->tuning);
+        env->release(env, group->tuning, sizeof *group->tuning);
+        group->tuning = NULL;
+    }
+}
+
+void ls__tuning_join(ls_group *group)
+{
+    if (group->tuning != NULL && !group->has_far) {
+        ls__tuning_close(group);
+    }
+    if (group->tuning != NULL) {
+        group->tuning->layout = layout_of(group);
+    }
+}
+
+/* ---- what follows when an operation ends (token) ------------------------------------------ */
+
+static uint64_t now(const ls__tuning *t)
+{
+    return t->group->comm->env->now_ns(t->group->comm->env);
+}
+
+static void adopt(ls__tuning *t, int which)
+{
+    char text[1024];
+    ls__text out = {.at = text, .room = sizeof text};
+    t->table = t->wire;
+    atomic_store_explicit(&t->one_shot[which], t->table.one_shot, memory_order_relaxed);
+    if (t->group->rank == 0) {
+        text[0] = '\0';
+        ls__tune_print(&t->table, &out);
+        LS__INFO("group \"%s\" uses, by bytes (%s):\n%s", t->group->name,
+                 which == 0 ? "as measured before" : "measured now", text);
+    }
+}
+
+static void table_came(void *arg, ls_status status)
+{
+    ls__tuning *t = arg;
+    if (status != LS_OK) {
+        return;
+    }
+    t->measuring = t->wire.known == 0;
+    if (!t->measuring) {
+        adopt(t, 0);
+        release_buffer(t);
+    }
+    t->began_ns = now(t);
+}
+
+static void second_came(void *arg, ls_status status)
+{
+    ls__tuning *t = arg;
+    if (status == LS_OK && t->measuring) {
+        if (t->wire.known != 0) {
+            adopt(t, 1);
+        }
+        t->measuring = false;
+        release_buffer(t);
+    }
+}
+
+static bool needed(const slot *s)
+{
+    const ls__tuning *t = s->tuning;
+    return t->measuring && !t->stopped &&
+           (s->index >= TIMINGS || !t->hopeless[s->index % LS__TUNE_TIMED_MAX]);
+}
+
+static void timed(void *arg, ls_status status)
+{
+    const slot *s = arg;
+    ls__tuning *t = s->tuning;
+    if (status != LS_OK || !needed(s)) {
+        return;
+    }
+    const uint64_t at = now(t);
+    const double ns = (double)(at - t->began_ns);
+    if (t->ns[s->index] == 0 || ns < t->ns[s->index]) {
+        t->ns[s->index] = ns > 1 ? ns : 1;
+    }
+    t->began_ns = at;
+}
+
+static void conclude(ls__tuning *t)
+{
+    const ls__comm *comm = t->group->comm;
+    for (int i = 0; i < TIMINGS; i++) {
+        t->timings.of[i % LS__TUNE_TIMED_MAX].ns[i / LS__TUNE_TIMED_MAX] = t->ns[i];
+    }
+    if (ls__tune_decide(&t->layout, &t->timings, comm->env, &t->wire) != LS_OK) {
+        t->wire.known = 0; /* out of memory: everybody keeps the default */
+        return;
+    }
+    ls__tune_keep(comm, &t->layout, &t->timings);
+}
+
+/* Notes who is too slow to be timed again; returns what the next class will take. Small operations
+ * mostly wait, the others mostly carry bytes. */
+static double look_ahead(ls__tuning *t, int class)
+{
+    const double *ns = &t->ns[class * LS__TUNE_TIMED_MAX];
+    double least = 0, total = 0;
+    for (int i = 0; i < t->timings.count; i++) {
+        least = ns[i] > 0 && (least == 0 || ns[i] < least) ? ns[i] : least;
+    }
+    for (int i = 0; i < t->timings.count; i++) {
+        t->hopeless[i] = t->hopeless[i] || (class > 0 && ns[i] > HOPELESS * least);
+        total += t->hopeless[i] ? 0 : ns[i] * TIMES;
+    }
+    return class == 0 ? total : total * (double)(ls__tune_bytes[class + 1] / ls__tune_bytes[class]);
+}
+
+/* The longest times of a class are known to all: all go on alike. */
+static void class_came(void *arg, ls_status status)
+{
+    const slot *s = arg;
+    ls__tuning *t = s->tuning;
+    const int class = s->index - TIMINGS;
+    if (status != LS_OK || !needed(s)) {
+        return;
+    }
+    t->stopped = class + 1 == LS__TUNE_CLASSES || look_ahead(t, class) > LONGEST_NS;
+    if (t->stopped && t->group->rank == 0) {
+        conclude(t);
+    }
+    t->began_ns = now(t);
+}
+
+/* ---- queueing (lock) ---------------------------------------------------------------------- */
+
+static ls_status queue(ls_group *group, ls__collective args, ls__tuner_part part,
+                       const char *algorithm)
+{
+    args.tuner = (uint8_t)part;
+    return ls__collective_queue(
+        group, &args, LS_OPTIONS(ls_collective_options, .algorithm = algorithm, .tag = "tuning"));
+}
+
+static ls_status queue_table(ls__tuning *t, ls__tuner_part part,
+                             void (*done)(void *arg, ls_status status))
+{
+    return queue(t->group,
+                 (ls__collective){.operation = LS__OP_BROADCAST,
+                                  .input = &t->wire,
+                                  .output = &t->wire,
+                                  .count = sizeof t->wire,
+                                  .dtype = LS_UINT8,
+                                  .done = done,
+                                  .arg = t},
+                 part, "binomial");
+}
+
+static ls_status queue_timed(ls__tuning *t, int index)
+{
+    return queue(t->group,
+                 (ls__collective){.operation = LS__OP_ALL_REDUCE,
+                                  .input = t->buffer,
+                                  .output = t->buffer,
+                                  .count = ls__tune_bytes[index / LS__TUNE_TIMED_MAX] /
+                                           (int64_t)sizeof(float),
+                                  .dtype = LS_FLOAT32,
+                                  .op = LS_SUM,
+                                  .done = timed,
+                                  .arg = &t->slots[index]},
+                 LS__TUNER_TIMED, t->timings.of[index % LS__TUNE_TIMED_MAX].algorithm->name);
+}
+
+static ls_status queue_class(ls__tuning *t, int class)
+{
+    for (int i = 0; i < TIMES * t->timings.count; i++) {
+        LS_TRY(queue_timed(t, class * LS__TUNE_TIMED_MAX + i % t->timings.count));
+    }
+    double *ns = &t->ns[class * LS__TUNE_TIMED_MAX];
+    return queue(t->group,
+                 (ls__collective){.operation = LS__OP_ALL_REDUCE,
+                                  .input = ns,
+                                  .output = ns,
+                                  .count = LS__TUNE_TIMED_MAX,
+                                  .dtype = LS_FLOAT64,
+                                  .op = LS_MAX,
+                                  .done = class_came,
+                                  .arg = &t->slots[TIMINGS + class]},
+                 LS__TUNER_TIMED, "recursive_doubling");
+}
+
+ls_status ls__tuning_queue(ls_group *group)
+{
+    ls__tuning *t = group->tuning;
+    const ls__env *env = group->comm->env;
+    t->buffer = env->allocate(env, BUFFER_BYTES);
+    if (t->buffer == NULL) {
+        return LS_ERR_MEMORY;
+    }
+    memset(t->buffer, 0, BUFFER_BYTES);
+    LS_TRY(ls__timings_init(&t->timings, &t->layout, env));
+    for (int i = 0; i < TIMINGS + LS__TUNE_CLASSES; i++) {
+        t->slots[i] = (slot){.tuning = t, .index = i};
+    }
+    if (group->rank == 0) {
+        ls__timings known = t->timings;
+        if (!ls__tune_known(group->comm, &t->layout, &known) ||
+            ls__tune_decide(&t->layout, &known, env, &t->wire) != LS_OK) {
+            t->wire.known = 0;
+        }
+    }
+    t->queued = group->sequence + 1;
+    LS_TRY(queue_table(t, LS__TUNER_FIRST, table_came));
+    for (int c = 0; c < LS__TUNE_CLASSES; c++) {
+        LS_TRY(queue_class(t, c));
+    }
+    LS_TRY(queue_table(t, LS__TUNER_SECOND, second_came));
+    t->last = group->sequence;
+    return LS_OK;
+}
+
+/* ---- what the engine asks ----------------------------------------------------------------- */
+
+bool ls__tuning_skips(const ls_group *group, const ls_work *work)
+{
+    const ls__tuning *t = group->tuning;
+    return (work->tuner == LS__TUNER_TIMED && !needed(work->arg)) ||
+           (work->tuner == LS__TUNER_SECOND && !t->measuring);
+}
+
+const ls__algorithm *ls__tuning_find(const ls_group *group, const ls_work *work)
+{
+    const ls__tuning *t = group->tuning;
+    if (t == NULL || t->table.known == 0 || work->algorithm != NULL) {
+        return work->algorithm;
+    }
+    const int64_t blocks = ls__operation_has_blocks(work->operation, true) ||
+                                   ls__operation_has_blocks(work->operation, false)
+                               ? group->size
+                               : 1;
+    return ls__tune_find(&t->table, work->operation, work->count * blocks * (int64_t)work->element);
+}
+
+bool ls__tuning_one_shot(const ls_group *group, uint64_t sequence, size_t bytes)
+{
+    const ls__tuning *t = group->tuning;
+    const uint64_t ahead = 2 * LS__SMALL_SLOTS;
+    if (t == NULL || t->queued == 0 || sequence < t->queued + ahead) {
+        return true;
+    }
+    int32_t most = atomic_load_explicit(&t->one_shot[0], memory_order_relaxed);
+    if (most == 0 && sequence >= t->last + ahead) {
+        most = atomic_load_explicit(&t->one_shot[1], memory_order_relaxed);
+    }
+    return most == 0 || (most > 0 && bytes <= (size_t)most);
+}
+
+/* ---- what the user asks ------------------------------------------------------------------- */
+
+ls_status ls_group_tuning(ls_group *group, char *out, size_t bytes)
+{
+    ls__comm *comm = ls__comm_get("ls_group_tuning");
+    if (comm == NULL) {
+        return ls__self.status;
+    }
+    if (group == NULL || out == NULL || bytes == 0) {
+        (void)ls__fail(LS_ERR_INVALID, "ls_group_tuning: %s; give a group and memory for the text",
+                       group == NULL ? "the group is NULL" : "there is no memory for the text");
+        return ls__fail_at_site(LS_ERR_INVALID);
+    }
+    ls__text text = {.at = out, .room = bytes};
+    ls__text_add(&text, "%s", "");
+    if (group->tuning != NULL) {
+        ls__token_take(comm);
+        const ls__tune_table table = group->tuning->table;
+        ls__token_release(comm);
+        ls__tune_print(&table, &text);
+    }
+    return LS_OK;
+}
