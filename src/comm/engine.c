@@ -21,6 +21,7 @@
 
 #define SPIN_MAX_NS 20000u
 #define SPIN_MIN_NS 500u
+#define SPIN_TRY_NS 3000u /* long enough for a peer that does not spin either */
 #define YIELD_NS 100000u
 #define TRY_EVERY 32       /* waits of those that do not spin, of which one does */
 #define YIELDS (1u << 16)  /* looks of who yields are counted from here */
@@ -162,7 +163,7 @@ static uint64_t spin_of(ls__comm *comm)
     }
     const uint32_t waits = atomic_load_explicit(&comm->waits, memory_order_relaxed);
     atomic_store_explicit(&comm->waits, waits + 1, memory_order_relaxed);
-    return waits % TRY_EVERY == 0 ? SPIN_MIN_NS : 0;
+    return waits % TRY_EVERY == 0 ? SPIN_TRY_NS : 0;
 }
 
 void ls__patience_begin(ls__comm *comm, ls__patience *p, uint64_t now_ns)
