@@ -7,7 +7,7 @@
  *     floor.c      which of floor_loop.c's variants runs
  *     which.c      the algorithm that ran
  *     forms.c      closed forms           page.c    docs/algorithms.md, counted
- *     cost_table.c the lectures' table
+ *     cost_table.c the lectures' table        tuner.c   is the best algorithm chosen?
  */
 #ifndef LS_BENCH_H
 #define LS_BENCH_H
@@ -65,6 +65,9 @@ typedef struct ls__bench_operation {
 /* Print, and return an exit status. The first has the arguments behind "cost-table". */
 int ls__bench_cost_table(int argc, char **argv);
 int ls__bench_page(void);
+int ls__bench_tuner(int argc, char **argv); /* the arguments behind "tuner" */
+/* Memory, zeroed, that ranks to be spawned and this process see alike; NULL: there is none. */
+void *ls__bench_share(size_t bytes);
 
 /* NULL when there is none of that name ("all-reduce", "all_reduce"). */
 const ls__bench_operation *ls__bench_operation_find(const char *name);

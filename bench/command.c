@@ -91,6 +91,12 @@ static bool set_transport(const ls__bench_options *options)
     return setenv("LOCKSTEP_HOSTS", hosts, 1) == 0;
 }
 
+void *ls__bench_share(size_t bytes)
+{
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    return at != MAP_FAILED ? at : NULL;
+}
+
 /* argv[0] is "bench". */
 int cmd_bench(int argc, char **argv)
 {
@@ -102,6 +108,9 @@ int cmd_bench(int argc, char **argv)
     if (argc == 2 && strcmp(argv[1], "algorithms") == 0) {
         return ls__bench_page();
     }
+    if (argc > 1 && strcmp(argv[1], "tuner") == 0) {
+        return ls__bench_tuner(argc - 2, argv + 2);
+    }
     const int status = ls__bench_parse(argc - 1, argv + 1, &options, &done);
     if (status != 0 || done) {
         return status;
@@ -112,8 +121,8 @@ int cmd_bench(int argc, char **argv)
     const size_t bytes = floor_bytes(&options);
     job j = {.options = &options};
     if (bytes > 0) {
-        j.shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-        if (j.shared == MAP_FAILED) {
+        j.shared = ls__bench_share(bytes);
+        if (j.shared == NULL) {
             fprintf(stderr, "lockstep bench: no %zu bytes of shared memory for the floor\n", bytes);
             return 1;
         }

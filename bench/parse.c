@@ -14,6 +14,7 @@ static const char help[] =
     "       lockstep bench cost-table [-n K]   the lectures' table of steps and bandwidths, "
     "counted\n"
     "       lockstep bench algorithms          docs/algorithms.md: all algorithms, counted\n"
+    "       lockstep bench tuner [--json FILE] what is chosen beside the best, at all sizes\n"
     "\n"
     "Times one operation on ranks of this host, size after size, and checks every result.\n"
     "OPERATION: all-reduce, all-gather, reduce-scatter, broadcast, all-to-all, sendrecv (a\n"

@@ -9,6 +9,8 @@
 #include "base/cpu.h"
 #include "base/env.h"
 #include "base/settings.h"
+#include "comm/tune/cache.h"
+#include "comm/tune/rules.h"
 #include "commands.h"
 #include "kernel/kernels.h"
 #include "tools/build_info.h"
@@ -73,10 +75,87 @@ static void print_settings(void)
     }
 }
 
+/* ---- --tuning ------------------------------------------------------------------------------ */
+
+/* The three figures of the classical model, and what is beside them. */
+static void print_figures(const ls__figures *f)
+{
+    printf("  alpha %.1f us a step, beta %.3f ns a byte of the busiest link, gamma %.3f ns a byte "
+           "summed\n",
+           f->of[LS__COST_STEPS] / 1e3, f->of[LS__COST_LINK], f->of[LS__COST_SUM]);
+    printf("  and %.1f us a message of a rank, %.1f us a message of all, %.3f ns a byte of all, "
+           "%.3f inside a host\n",
+           f->of[LS__COST_RANK_MESSAGES] / 1e3, f->of[LS__COST_ALL_MESSAGES] / 1e3,
+           f->of[LS__COST_ALL], f->of[LS__COST_NEAR]);
+}
+
+static void print_entry(void *arg, const char *key, const char *times)
+{
+    int *entries = arg;
+    ls__layout layout;
+    ls__timings timings;
+    ls__tune_table table;
+    char lines[4096] = "";
+    ls__text text = {.at = lines, .room = sizeof lines};
+    if (!ls__tune_key_layout(key, &layout) ||
+        ls__timings_init(&timings, &layout, ls__env_posix()) != LS_OK ||
+        !ls__tune_read_times(times, &timings) ||
+        ls__tune_decide(&layout, &timings, ls__env_posix(), &table) != LS_OK) {
+        return;
+    }
+    ls__tune_print(&table, &text);
+    printf("\n%d ranks, %s\n", layout.size, key);
+    print_figures(&table.figures);
+    printf("  sums of up to %d bytes travel with the announcement\n",
+           table.one_shot > 0 ? table.one_shot : 0);
+    printf("%s", lines);
+    ++*entries;
+}
+
+static void print_rules(void)
+{
+    for (int o = 0; o < LS__OP_COUNT; o++) {
+        const char *name = ls__rules_variable((ls__operation)o);
+        const char *value = name != NULL ? ls__setting_get(name) : NULL;
+        if (value != NULL) {
+            printf("asked for          %s=%s\n", name, value);
+        }
+    }
+}
+
+static int print_tuning(void)
+{
+    char path[512];
+    ls__rules rules;
+    ls__tune_mode mode;
+    int entries = 0;
+    if (ls__rules_read(&rules) != LS_OK || ls__tune_mode_read(&mode) != LS_OK) {
+        fprintf(stderr, "lockstep info: %s\n", ls_error_message());
+        return 1;
+    }
+    printf("on one host        one_shot for small data, direct for the rest: nothing to be timed\n"
+           "on several hosts   %s\n",
+           mode == LS__TUNE_OFF     ? "the built-in choice: LOCKSTEP_TUNE=off"
+           : mode == LS__TUNE_FRESH ? "timed in every job: LOCKSTEP_TUNE=fresh"
+                                    : "timed once, and kept");
+    print_rules();
+    if (!ls__tune_file(path, sizeof path)) {
+        printf("kept in            nowhere: neither LOCKSTEP_TUNE_FILE nor HOME is set\n");
+        return 0;
+    }
+    (void)ls__tune_each(ls__env_posix(), path, print_entry, &entries);
+    printf("%skept in            %s (%d layout%s; remove it to time anew)\n",
+           entries > 0 ? "\n" : "", path, entries, entries == 1 ? "" : "s");
+    return 0;
+}
+
 int cmd_info(int argc, char **argv)
 {
+    if (argc == 2 && strcmp(argv[1], "--tuning") == 0) {
+        return print_tuning();
+    }
     if (argc > 1) {
-        fprintf(stderr, "lockstep info: takes no arguments, not \"%s\"\n", argv[1]);
+        fprintf(stderr, "lockstep info: takes nothing or --tuning, not \"%s\"\n", argv[1]);
         return 2;
     }
     print_build();

@@ -349,6 +349,21 @@ bool ls__tuning_one_shot(const ls_group *group, uint64_t sequence, size_t bytes)
 
 /* ---- what the user asks ------------------------------------------------------------------- */
 
+const char *ls__tuning_name(ls_group *group, ls__operation operation, int64_t bytes)
+{
+    const char *name = "(built in)";
+    if (group->tuning != NULL) {
+        ls__token_take(group->comm);
+        const ls__tune_table *table = &group->tuning->table;
+        const ls__algorithm *found = ls__tune_find(table, operation, bytes);
+        name = bytes <= table->one_shot ? "(with announcement)"
+               : found != NULL          ? found->name
+                                        : name;
+        ls__token_release(group->comm);
+    }
+    return name;
+}
+
 ls_status ls_group_tuning(ls_group *group, char *out, size_t bytes)
 {
     ls__comm *comm = ls__comm_get("ls_group_tuning");

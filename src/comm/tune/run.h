@@ -24,6 +24,8 @@ ls_status ls__tuning_queue(ls_group *group);
 bool ls__tuning_skips(const ls_group *group, const ls_work *work);
 /* token; NULL: the default */
 const ls__algorithm *ls__tuning_find(const ls_group *group, const ls_work *work);
+/* What operations of this size use now, for reports; takes the token. */
+const char *ls__tuning_name(ls_group *group, ls__operation operation, int64_t bytes);
 /* lock; whether data of so many bytes travels with the announcement of this operation */
 bool ls__tuning_one_shot(const ls_group *group, uint64_t sequence, size_t bytes);
 
