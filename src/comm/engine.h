@@ -86,6 +86,7 @@ typedef struct ls__told {
 
 struct ls_work {
     ls__list link; /* in the pool or a group's queue: lock; in a letter list: token */
+    ls__list turn; /* of a letter, in a list of ls__letters; token */
     ls_group *group;
     _Atomic int32_t status; /* LS_IN_PROGRESS until the engine's release store; waiters acquire */
     bool detached;          /* const; nobody waits: the engine takes the handle back */

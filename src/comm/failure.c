@@ -103,7 +103,9 @@ const char *ls__group_hear(const ls_group *group)
 static void end_all(ls__list *works, ls_status status)
 {
     for (ls__list *at = ls__list_pop_front(works); at != NULL; at = ls__list_pop_front(works)) {
-        ls__work_end(LS__LIST_ITEM(at, ls_work, link), status);
+        ls_work *work = LS__LIST_ITEM(at, ls_work, link);
+        ls__list_remove(&work->turn);
+        ls__work_end(work, status);
     }
 }
 
@@ -353,8 +355,8 @@ static bool member_gone(ls_group *group, ls_work *work, uint64_t now_ns)
     return false;
 }
 
-/* True: the group was failed. */
-static bool check_work(ls_group *group, ls_work *work, uint64_t now_ns)
+/* True: the group was failed. `closely`: also whether to warn of it. */
+static bool check_work(ls_group *group, ls_work *work, uint64_t now_ns, bool closely)
 {
     const uint64_t age = now_ns > work->queued_ns ? now_ns - work->queued_ns : 0;
     if ((age > LS__FAR_ANNOUNCE_NS || work->monitored) && work->way == LS__WAY_MESSAGES &&
@@ -372,6 +374,9 @@ static bool check_work(ls_group *group, ls_work *work, uint64_t now_ns)
         ls__missing_fail(group, work, now_ns);
         return true;
     }
+    if (!closely) {
+        return false;
+    }
     if (age > LS__STALL_NS && !work->told_stopped && ls__missing_stopped(group, work)) {
         work->told_stopped = true;
         ls__missing_warn(group, work, now_ns);
@@ -382,12 +387,24 @@ static bool check_work(ls_group *group, ls_work *work, uint64_t now_ns)
     return false;
 }
 
-static bool check_list(ls_group *group, const ls__list *works, uint64_t now_ns)
+/* Of thousands in flight only the oldest for each peer is looked at closely, which may cost a
+ * system call, and warned about, once in a while: the others wait for the same. */
+static bool check_letters(ls_group *group, const ls__list *works, uint64_t now_ns)
 {
+    uint64_t seen[LS__PROGRAM_RANKS_MAX / 64 + 1] = {0};
+    ls__letters *letters = group->letters;
     LS__LIST_EACH (at, works) {
-        if (check_work(group, LS__LIST_ITEM(at, ls_work, link), now_ns)) {
+        ls_work *work = LS__LIST_ITEM(at, ls_work, link);
+        const int peer = ls__takes_any(work) ? group->size : work->descriptor.root;
+        const bool quiet = letters->warned_ns != 0 && letters->warned_ns != now_ns &&
+                           now_ns - letters->warned_ns < LS__WARN_NS;
+        const bool first = (seen[peer / 64] >> peer % 64 & 1) == 0;
+        const bool had_warned = work->warned;
+        seen[peer / 64] |= (uint64_t)1 << peer % 64;
+        if (check_work(group, work, now_ns, first && !quiet)) {
             return true;
         }
+        letters->warned_ns = work->warned && !had_warned ? now_ns : letters->warned_ns;
     }
     return false;
 }
@@ -405,14 +422,14 @@ static bool check_queue(ls_group *group, uint64_t now_ns)
         late = late == NULL && now_ns >= work->deadline_ns ? work : late;
     }
     ls__unlock(&comm->lock, comm->env);
-    return (head != NULL && check_work(group, head, now_ns)) ||
-           (late != NULL && check_work(group, late, now_ns));
+    return (head != NULL && check_work(group, head, now_ns, true)) ||
+           (late != NULL && check_work(group, late, now_ns, true));
 }
 
 static void check_group(ls_group *group, uint64_t now_ns)
 {
-    if (check_queue(group, now_ns) || check_list(group, &group->letters->sends, now_ns) ||
-        check_list(group, &group->letters->recvs, now_ns)) {
+    if (check_queue(group, now_ns) || check_letters(group, &group->letters->sends, now_ns) ||
+        check_letters(group, &group->letters->recvs, now_ns)) {
         (void)ls__group_failed(group);
     }
 }

@@ -9,137 +9,35 @@
 #include <string.h>
 
 #define MESSAGES_PER_PEER 64
-#define NOTE_ROOM_MIN ((size_t)512)
-#define NOTE_ROOM_LARGE ((size_t)16 << 10) /* from here on in steps of this */
 
 static size_t payload_max(ls__comm *comm, int peer)
 {
     return comm->transport->payload_max(comm->transport, peer);
 }
 
-/* ---- notes -------------------------------------------------------------------------------- */
-
-/* Notes come in sizes, and one is used for its size only: so those that were made for large
- * messages are there for them. */
-static size_t size_of(size_t needed)
-{
-    size_t room = NOTE_ROOM_MIN;
-    while (room < needed && room < NOTE_ROOM_LARGE) {
-        room *= 2;
-    }
-    return room < needed ? ls__round_up(needed, NOTE_ROOM_LARGE) : room;
-}
-
-static ls__note *note_find(ls__comm *comm, size_t room)
-{
-    LS__LIST_EACH (at, &comm->notes) {
-        ls__note *note = LS__LIST_ITEM(at, ls__note, link);
-        if (note->room == room) {
-            ls__list_remove(&note->link);
-            return note;
-        }
-    }
-    return NULL;
-}
-
-static ls__note *note_new(ls__comm *comm, size_t room)
-{
-    ls__note *note = comm->env->allocate(comm->env, sizeof *note + room);
-    if (note != NULL) {
-        note->room = room;
-        note->message = (ls__message *)(void *)(note + 1);
-    }
-    return note;
-}
-
-static ls__note *keep(ls__comm *comm, int from, size_t room, const ls__message *head,
-                      const void *payload)
-{
-    ls__note *note = note_find(comm, room);
-    if (note == NULL) {
-        note = note_new(comm, room);
-    }
-    if (note != NULL) {
-        note->from = from;
-        ls__list_init(&note->link);
-        memcpy(note->message, head, sizeof *head);
-        if (head->bytes > 0) {
-            memcpy(note->message->payload, payload, head->bytes);
-        }
-    }
-    return note;
-}
-
-ls__note *ls__note_keep_parts(ls__comm *comm, int from, const ls__message *head,
-                              const void *payload)
-{
-    return keep(comm, from, size_of(sizeof *head + head->bytes), head, payload);
-}
-
-ls__note *ls__note_keep_large(ls__comm *comm, int from, const ls__message *message)
-{
-    const size_t room = size_of(sizeof *message + payload_max(comm, from));
-    return keep(comm, from, room, message, message->payload);
-}
-
-void ls__notes_prepare(ls__comm *comm, int count, size_t bytes)
-{
-    for (int i = 0; i < count; i++) {
-        ls__note *note = note_new(comm, size_of(sizeof(ls__message) + bytes));
-        if (note == NULL) {
-            return;
-        }
-        ls__list_init(&note->link);
-        ls__note_drop(comm, note);
-    }
-}
-
-ls__note *ls__note_keep(ls__comm *comm, int from, const ls__message *message)
-{
-    return ls__note_keep_parts(comm, from, message, message->payload);
-}
-
-void ls__note_drop(ls__comm *comm, ls__note *note)
-{
-    ls__list_push_front(&comm->notes, &note->link);
-}
-
-static void drop_all(ls__comm *comm, ls__list *notes)
-{
-    for (ls__list *at = ls__list_pop_front(notes); at != NULL; at = ls__list_pop_front(notes)) {
-        ls__note_drop(comm, LS__LIST_ITEM(at, ls__note, link));
-    }
-}
-
-void ls__notes_release(ls__comm *comm)
-{
-    drop_all(comm, &comm->orphans);
-    for (int r = 0; comm->far != NULL && r < comm->runtime->world_size; r++) {
-        drop_all(comm, &comm->far->rank[r].waiting);
-    }
-    for (ls__list *at = ls__list_pop_front(&comm->notes); at != NULL;
-         at = ls__list_pop_front(&comm->notes)) {
-        ls__note *note = LS__LIST_ITEM(at, ls__note, link);
-        comm->env->release(comm->env, note, sizeof *note + note->room);
-    }
-}
-
 ls_status ls__letters_open(ls_group *group)
 {
     const ls__env *env = group->comm->env;
     ls__letters *letters = env->allocate(env, sizeof *letters);
-    bool *full = env->allocate(env, (size_t)group->size * sizeof *full);
-    if (letters == NULL || full == NULL) {
+    ls__list *ready = env->allocate(env, (size_t)group->size * sizeof *ready);
+    if (letters == NULL || ready == NULL) {
         if (letters != NULL) {
             env->release(env, letters, sizeof *letters);
         }
         return ls__fail(LS_ERR_MEMORY, "no memory for a group of %d", group->size);
     }
-    *letters = (ls__letters){.next = 1, .full = full};
+    *letters = (ls__letters){.next = 1, .ready = ready};
     ls__list_init(&letters->sends);
     ls__list_init(&letters->recvs);
     ls__list_init(&letters->announced);
     ls__list_init(&letters->owing);
+    for (int i = 0; i < LS__TAG_SHELVES; i++) {
+        ls__list_init(&letters->open[i]);
+        ls__list_init(&letters->kept[i]);
+    }
+    for (int r = 0; r < group->size; r++) {
+        ls__list_init(&ready[r]);
+    }
     group->letters = letters;
     return LS_OK;
 }
@@ -151,15 +49,15 @@ void ls__letters_close(ls_group *group)
     if (letters == NULL) {
         return;
     }
-    drop_all(group->comm, &letters->announced);
+    ls__notes_drop(group->comm, &letters->announced);
     const size_t streams = ls__stream_count(group);
     for (size_t i = 0; letters->streams != NULL && i < streams; i++) {
-        drop_all(group->comm, &letters->streams[i].early);
+        ls__notes_drop(group->comm, &letters->streams[i].early);
     }
     if (letters->streams != NULL) {
         env->release(env, letters->streams, streams * sizeof *letters->streams);
     }
-    env->release(env, letters->full, (size_t)group->size * sizeof *letters->full);
+    env->release(env, letters->ready, (size_t)group->size * sizeof *letters->ready);
     env->release(env, letters, sizeof *letters);
     group->letters = NULL;
 }
@@ -174,6 +72,25 @@ static int peer_of(const ls_work *work)
 static size_t bytes_of(const ls_work *work)
 {
     return (size_t)work->count * work->element;
+}
+
+/* It needs a slot of the ring to its peer. */
+static void make_ready(ls_work *work)
+{
+    ls__letters *letters = work->group->letters;
+    ls__list_push_back(&letters->ready[work->descriptor.root], &work->turn);
+    letters->ready_count++;
+}
+
+static void take_turn(ls_work *work)
+{
+    ls__list_remove(&work->turn);
+    work->group->letters->ready_count--;
+}
+
+static ls__list *shelf(ls__list *shelves, int32_t tag)
+{
+    return &shelves[(uint32_t)tag * UINT32_C(0x9e3779b1) >> (32 - LS__TAG_SHELVES_LOG)];
 }
 
 static void end_letter(ls_work *work)
@@ -240,6 +157,7 @@ static bool place(ls_work *work, const ls__message *message, const void *payload
     work->moved += message->bytes;
     if (work->moved == total) {
         work->stage = LS__RECV_DONE;
+        make_ready(work);
     }
     return true;
 }
@@ -275,9 +193,12 @@ static void match(ls_work *recv, int from, const ls__message *message)
         tell_letter_mismatch(recv, from, sent);
         return;
     }
+    ls__list_remove(&recv->turn);
     recv->letter = message->letter;
     recv->stage = message->bytes == message->total ? LS__RECV_DATA : LS__RECV_ACCEPT;
-    if (recv->stage == LS__RECV_DATA) {
+    if (recv->stage == LS__RECV_ACCEPT) {
+        make_ready(recv);
+    } else {
         (void)place(recv, message, message->payload);
     }
     ls__flight_start(recv->group->comm, recv);
@@ -292,9 +213,10 @@ static bool wants(const ls_work *recv, int from, int tag)
 /* False: no memory to keep it, so it stays where it is for now. */
 static bool take_announce(ls_group *group, int from, const ls__message *message)
 {
-    LS__LIST_EACH (at, &group->letters->recvs) {
-        ls_work *recv = LS__LIST_ITEM(at, ls_work, link);
-        if (wants(recv, from, message->descriptor.tag)) {
+    const int32_t tag = message->descriptor.tag;
+    LS__LIST_EACH (at, shelf(group->letters->open, tag)) {
+        ls_work *recv = LS__LIST_ITEM(at, ls_work, turn);
+        if (wants(recv, from, tag)) {
             match(recv, from, message);
             return true;
         }
@@ -302,6 +224,7 @@ static bool take_announce(ls_group *group, int from, const ls__message *message)
     ls__note *note = ls__note_keep(group->comm, from, message);
     if (note != NULL) {
         ls__list_push_back(&group->letters->announced, &note->link);
+        ls__list_push_back(shelf(group->letters->kept, tag), &note->same);
     }
     return note != NULL;
 }
@@ -309,10 +232,11 @@ static bool take_announce(ls_group *group, int from, const ls__message *message)
 static void look_for_announced(ls_work *recv)
 {
     ls_group *group = recv->group;
-    LS__LIST_EACH (at, &group->letters->announced) {
-        ls__note *note = LS__LIST_ITEM(at, ls__note, link);
+    LS__LIST_EACH (at, shelf(group->letters->kept, recv->descriptor.tag)) {
+        ls__note *note = LS__LIST_ITEM(at, ls__note, same);
         if (wants(recv, note->from, note->message->descriptor.tag)) {
             ls__list_remove(&note->link);
+            ls__list_remove(&note->same);
             match(recv, note->from, note->message);
             ls__note_drop(group->comm, note);
             return;
@@ -322,14 +246,24 @@ static void look_for_announced(ls_work *recv)
 
 /* ---- arrivals ----------------------------------------------------------------------------- */
 
+static bool is_it(const ls_work *work, int from, uint64_t letter, ls__letter_stage stage)
+{
+    return work->letter == letter && work->descriptor.root == from && work->stage == (uint8_t)stage;
+}
+
+/* From both ends: letters are mostly taken in the order in which they were sent, or against it. */
 static ls_work *find(ls__list *works, int from, uint64_t letter, ls__letter_stage stage)
 {
-    LS__LIST_EACH (at, works) {
-        ls_work *work = LS__LIST_ITEM(at, ls_work, link);
-        if (work->letter == letter && work->descriptor.root == from &&
-            work->stage == (uint8_t)stage) {
-            return work;
+    ls__list *up = works->next, *down = works->prev;
+    bool last = ls__list_empty(works);
+    while (!last) {
+        ls_work *low = LS__LIST_ITEM(up, ls_work, link), *high = LS__LIST_ITEM(down, ls_work, link);
+        if (is_it(low, from, letter, stage) || is_it(high, from, letter, stage)) {
+            return is_it(low, from, letter, stage) ? low : high;
         }
+        last = up == down || up->next == down;
+        up = up->next;
+        down = down->prev;
     }
     return NULL;
 }
@@ -357,6 +291,7 @@ static bool take_for_group(ls_group *group, int world_rank, const ls__message *m
         work = find(&group->letters->sends, from, message->letter, LS__SEND_WAIT);
         if (work != NULL) {
             work->stage = LS__SEND_STREAM;
+            make_ready(work);
         }
         return true;
     case LS__MESSAGE_DATA:
@@ -472,17 +407,15 @@ static bool take_arrived(ls__comm *comm)
 
 /* ---- departures --------------------------------------------------------------------------- */
 
-static bool push_announce(ls_work *work, bool *full)
+/* Each says whether it went; what did not is stuck until there is a slot. */
+static bool push_announce(ls_work *work)
 {
-    if (full[work->descriptor.root]) {
-        return false; /* an earlier one could not go: keep the order */
-    }
     const size_t most = payload_max(work->group->comm, peer_of(work));
     ls__message *message = compose(work, LS__MESSAGE_ANNOUNCE);
     if (message == NULL) {
-        full[work->descriptor.root] = true;
         return false;
     }
+    take_turn(work);
     message->descriptor = work->descriptor;
     send_filled(message, work, bytes_of(work) <= most ? bytes_of(work) : 0);
     work->stage = LS__SEND_WAIT;
@@ -490,19 +423,19 @@ static bool push_announce(ls_work *work, bool *full)
     return true;
 }
 
-static bool push_data(ls_work *work)
+static bool push_data(ls_work *work, bool *moved)
 {
     const size_t most = payload_max(work->group->comm, peer_of(work));
-    bool moved = false;
     while (work->moved < bytes_of(work)) {
         ls__message *message = compose(work, LS__MESSAGE_DATA);
         if (message == NULL) {
-            return moved;
+            return false;
         }
         const size_t left = bytes_of(work) - work->moved;
         send_filled(message, work, left < most ? left : most);
-        moved = true;
+        *moved = true;
     }
+    take_turn(work);
     work->stage = LS__SEND_WAIT;
     return true;
 }
@@ -514,28 +447,23 @@ static bool push_answer(ls_work *work)
     if (message == NULL) {
         return false;
     }
+    take_turn(work);
     send_off(work);
     if (accept) {
-        work->stage = bytes_of(work) > 0 ? LS__RECV_DATA : LS__RECV_DONE;
+        work->stage = LS__RECV_DATA; /* what is accepted has bytes */
     } else {
         end_letter(work);
     }
     return true;
 }
 
-static bool push(ls_work *work, bool *full)
+static bool push(ls_work *work, bool *moved)
 {
-    switch ((ls__letter_stage)work->stage) {
-    case LS__SEND_ANNOUNCE:
-        return push_announce(work, full);
-    case LS__SEND_STREAM:
-        return push_data(work);
-    case LS__RECV_ACCEPT:
-    case LS__RECV_DONE:
-        return push_answer(work);
-    default:
-        return false;
-    }
+    const bool went = work->stage == LS__SEND_ANNOUNCE ? push_announce(work)
+                      : work->stage == LS__SEND_STREAM ? push_data(work, moved)
+                                                       : push_answer(work);
+    *moved = *moved || went;
+    return went;
 }
 
 /* New sends and receives of the user. */
@@ -560,22 +488,25 @@ static bool collect_mail(ls_group *group)
         work->stage = send ? LS__SEND_ANNOUNCE : LS__RECV_MATCH;
         work->letter = send ? group->letters->next++ : 0;
         ls__list_push_back(send ? &group->letters->sends : &group->letters->recvs, &work->link);
-        if (!send) {
+        if (send) {
+            make_ready(work);
+        } else {
+            ls__list_push_back(shelf(group->letters->open, work->descriptor.tag), &work->turn);
             look_for_announced(work);
         }
     }
 }
 
+/* A ring that is full stops only those that are for the same peer: their order is kept. */
 static bool push_group(ls_group *group)
 {
     ls__letters *letters = group->letters;
     bool moved = collect_mail(group);
-    memset(letters->full, 0, (size_t)group->size * sizeof *letters->full);
-    LS__LIST_EACH (at, &letters->sends) {
-        moved = push(LS__LIST_ITEM(at, ls_work, link), letters->full) || moved;
-    }
-    LS__LIST_EACH (at, &letters->recvs) {
-        moved = push(LS__LIST_ITEM(at, ls_work, link), letters->full) || moved;
+    for (int r = 0; r < group->size && letters->ready_count > 0; r++) {
+        bool went = true;
+        while (went && !ls__list_empty(&letters->ready[r])) {
+            went = push(LS__LIST_ITEM(letters->ready[r].next, ls_work, turn), &moved);
+        }
     }
     return ls__stream_flush(group) || moved;
 }

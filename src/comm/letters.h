@@ -23,6 +23,8 @@
 #include "comm/exec.h"
 
 #define LS__STREAM_CREDIT 4
+#define LS__TAG_SHELVES_LOG 6
+#define LS__TAG_SHELVES (1 << LS__TAG_SHELVES_LOG)
 
 typedef enum ls__letter_stage {
     LS__SEND_ANNOUNCE, /* needs a slot to announce itself */
@@ -36,6 +38,7 @@ typedef enum ls__letter_stage {
 
 typedef struct ls__note { /* a message kept until somebody wants it */
     ls__list link;
+    ls__list same;        /* an announcement: in letters->kept */
     int from;             /* group rank; of orphans and streams the world rank */
     size_t room;          /* bytes behind this struct */
     ls__message *message; /* stands there */
@@ -57,12 +60,17 @@ typedef struct ls__stream {
 struct ls__letters {
     ls__list sends, recvs; /* works, in order of submission */
     ls__list announced;    /* notes, in order of arrival */
-    uint64_t next;         /* number of the next send */
-    bool *full;            /* [size] this pass found no slot for the peer: keep the order */
-    uint32_t lent;         /* of sends: pieces that the transport still reads */
-    ls__stream *streams;   /* [ls__stream_count]; NULL until a program uses messages */
-    int early;             /* notes of all of them */
-    ls__list owing;        /* those that owe credits */
+    /* With thousands in flight nobody is to look at each: by their tags, receives that are not
+     * matched and announcements that are kept; and by peer, in order, those that need a slot. */
+    ls__list open[LS__TAG_SHELVES], kept[LS__TAG_SHELVES];
+    ls__list *ready; /* [size] */
+    int ready_count;
+    uint64_t next;       /* number of the next send */
+    uint64_t warned_ns;  /* when one was last warned about */
+    uint32_t lent;       /* of sends: pieces that the transport still reads */
+    ls__stream *streams; /* [ls__stream_count]; NULL until a program uses messages */
+    int early;           /* notes of all of them */
+    ls__list owing;      /* those that owe credits */
 };
 
 /* Makes `count` notes of one size ready, as far as there is memory. */
@@ -75,7 +83,8 @@ ls__note *ls__note_keep_large(ls__comm *comm, int from, const ls__message *messa
 ls__note *ls__note_keep_parts(ls__comm *comm, int from, const ls__message *head,
                               const void *payload);
 void ls__note_drop(ls__comm *comm, ls__note *note);
-void ls__notes_release(ls__comm *comm); /* frees those not in use, and orphans */
+void ls__notes_drop(ls__comm *comm, ls__list *notes); /* a list of them */
+void ls__notes_release(ls__comm *comm);               /* frees those not in use, and orphans */
 
 /* For the transport: where the payload of a message from `from` is wanted; NULL: not known yet. */
 void *ls__message_place(void *comm, int from, const ls__message *head);

@@ -33,6 +33,7 @@ ls_work *ls__work_take(ls__comm *comm)
     ls_work *work = LS__LIST_ITEM(link, ls_work, link);
     memset(work, 0, offsetof(ls_work, descriptor));
     ls__list_init(&work->link);
+    ls__list_init(&work->turn);
     work->stage = 0;
     work->letter = 0;
     work->moved = 0;

@@ -9,8 +9,9 @@
 #include <string.h>
 
 #include <lockstep/comm.h>
+#include <lockstep/store.h>
 
-#include "values.h"
+#include "comm/letters.h"
 
 /* ---- letters ------------------------------------------------------------------------------ */
 
@@ -70,6 +71,66 @@ DIST_TEST(hundreds_of_letters_to_all_are_in_flight_and_received_backwards, 4)
     free(got);
     free(out);
     free(in);
+}
+
+/* Without looking at each of them again and again: that took minutes. */
+DIST_TEST(ten_thousand_letters_are_in_flight_both_ways, 2)
+{
+    enum { N = 10000 };
+    static int64_t out[N], in[N];
+    static ls_work *work[2 * N];
+    const int other = 1 - ls_rank();
+    for (int i = 0; i < N; i++) {
+        out[i] = 2 * i + ls_rank();
+        CHECK_OK(ls_send(ls_world(), &out[i], 1, LS_INT64, other, i, NULL, &work[i]));
+    }
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+    for (int i = N - 1; i >= 0; i--) {
+        CHECK_OK(ls_recv(ls_world(), &in[i], 1, LS_INT64, i % 2 == 0 ? other : LS_ANY_SOURCE, i,
+                         NULL, &work[N + i]));
+    }
+    for (int i = 0; i < 2 * N; i++) {
+        CHECK_OK(ls_work_wait(work[i]));
+    }
+    for (int i = 0; i < N; i++) {
+        CHECK_INT(in[i], 2 * i + other);
+    }
+}
+
+static int count_warned(ls_group *group)
+{
+    int warned = 0;
+    ls__token_take(group->comm);
+    LS__LIST_EACH (at, &group->letters->recvs) {
+        warned += LS__LIST_ITEM(at, ls_work, link)->warned;
+    }
+    ls__token_release(group->comm);
+    return warned;
+}
+
+DIST_TEST(of_hundreds_of_letters_that_wait_one_is_warned_about, 2)
+{
+    static int32_t in[300];
+    static ls_work *work[300];
+    int64_t unused = 0;
+    if (getenv("LOCKSTEP_HOSTS") != NULL && getenv("LOCKSTEP_HOSTS")[0] != '\0') {
+        return; /* it takes five seconds, and is the same over all transports */
+    }
+    for (int i = 0; i < 300 && ls_rank() == 0; i++) {
+        CHECK_OK(ls_recv(ls_world(), &in[i], 1, LS_INT32, 1, i, NULL, &work[i]));
+    }
+    while (ls_rank() == 0 && count_warned(ls_world()) == 0) {
+        CHECK_INT(ls_work_wait_for(work[299], 100), LS_IN_PROGRESS);
+    }
+    if (ls_rank() == 0) {
+        CHECK(count_warned(ls_world()) < 4); /* another every five seconds */
+        CHECK_OK(ls_store_add(ls_runtime_store(), "warned", 1, &unused, -1));
+    }
+    CHECK_OK(ls_store_wait(ls_runtime_store(), "warned", -1));
+    for (int i = 0; i < 300; i++) {
+        CHECK_OK(ls_rank() == 0 ? ls_work_wait(work[i])
+                                : ls_send(ls_world(), &in[i], 1, LS_INT32, 0, i, NULL, NULL));
+    }
 }
 
 /* The same tag to the same rank in two groups of the same ranks are two different letters. */
