@@ -66,7 +66,7 @@ typedef struct ls__line {
     uint32_t one_shot; /* 1 + bytes that a one-shot operation publishes; 0: it is none */
     uint16_t behind;   /* operations from `finished` to this one; UINT16_MAX: that or more */
     uint8_t in_line;   /* what is published stands in `data`; else in the small stage */
-    unsigned char data[LS__LINE_BYTES];
+    LS__ALIGNED(8) unsigned char data[LS__LINE_BYTES]; /* of any dtype */
 } ls__line;
 
 typedef struct ls__post {
@@ -75,6 +75,8 @@ typedef struct ls__post {
     ls__line line; /* Note [One line] */
     LS__ALIGNED(2 * LS__CACHE_LINE) ls__descriptor descriptor;
 } ls__post;
+_Static_assert((offsetof(ls__post, line) + offsetof(ls__line, data)) % 8 == 0,
+               "sums are made of what lies there");
 _Static_assert(offsetof(ls__post, line) + sizeof(ls__line) == LS__CACHE_LINE, "Note [One line]");
 
 /* One member's part of a group. Zeroed before any peer learns of it. */
