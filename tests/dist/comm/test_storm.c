@@ -1,8 +1,8 @@
 /* Storms: random operations of all kinds and sizes, on private and registered memory, on several
  * groups from several threads, some waited for at once and some in random order, compared bit for
  * bit with a plain loop in the canonical association. The same while ranks are stopped and go on at
- * random, and with a rank killed at a random moment, when all others must end soon and report the
- * same. TEST_LONG=1 runs minutes of it, TEST_SEED repeats one. */
+ * random, and with a rank killed, when all others must end soon and report the same. TEST_LONG=1
+ * runs minutes of it, TEST_SEED repeats one. */
 #include "test.h"
 
 #include <pthread.h>
@@ -16,6 +16,8 @@
 #include <unistd.h>
 
 #include <lockstep/comm.h>
+
+#include "random.h"
 
 enum { RANKS_MAX = 8, THREADS = 3, CHECKED = 600 };
 
@@ -41,41 +43,6 @@ typedef struct shared { /* with all ranks and with who disturbs them */
     char text[RANKS_MAX][THREADS][1024];
 } shared;
 
-/* ---- what is computed --------------------------------------------------------------------- */
-
-static uint64_t mix(uint64_t x) /* splitmix64 */
-{
-    x += 0x9e3779b97f4a7c15u;
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
-
-static uint64_t draw(uint64_t *state)
-{
-    return *state = mix(*state);
-}
-
-/* Floats of many magnitudes, so that another association gives other bits. */
-static float value_of(uint64_t operation, int rank, int64_t i)
-{
-    const uint64_t h = mix(operation ^ (uint64_t)rank << 56 ^ (uint64_t)i);
-    const float magnitude = (float)(1u << (h >> 60));
-    return ((float)(h & 0xffffffu) - 8388608.0f) * magnitude;
-}
-
-static float tree(uint64_t operation, int64_t i, int low, int high)
-{
-    int left = 1;
-    if (high - low == 1) {
-        return value_of(operation, low, i);
-    }
-    while (2 * left < high - low) {
-        left *= 2;
-    }
-    return tree(operation, i, low, low + left) + tree(operation, i, low + left, high);
-}
-
 /* ---- one operation ------------------------------------------------------------------------ */
 
 typedef enum kind {
@@ -90,6 +57,11 @@ typedef enum kind {
     COLLECT, /* gather */
     DEAL,    /* scatter */
     BARRIER,
+    TRADE,  /* all_to_all */
+    PREFIX, /* scan */
+    BEFORE, /* exscan */
+    MANY,   /* two halves, backwards */
+    UNEVEN, /* all_gather_v: odd ranks give something */
     EXCHANGE,
     KINDS
 } kind;
@@ -97,8 +69,8 @@ typedef enum kind {
 typedef struct flight {
     uint64_t id; /* 0: none */
     kind kind;
-    int64_t count;
     int root, distance;
+    int64_t count;
     float *in, *out; /* in use */
     float *private[2], *registered[2];
     ls_work *work, *other; /* other: of the receive */
@@ -122,21 +94,24 @@ static int64_t draw_count(player *p)
 
 static int64_t in_count(const player *p, const flight *f)
 {
-    const bool blocks = f->kind == SCATTER || f->kind == DEAL;
-    return blocks ? f->count * p->size : f->kind == BARRIER ? 0 : f->count;
+    return f->kind == SCATTER || f->kind == DEAL || f->kind == TRADE ? f->count * p->size
+           : f->kind == BARRIER                                      ? 0
+                                                                     : f->count;
 }
 
 static int64_t out_count(const player *p, const flight *f)
 {
-    const bool none = (f->kind == TO_ROOT || f->kind == COLLECT) && p->rank != f->root;
-    const bool blocks = f->kind == GATHER || f->kind == COLLECT;
+    const bool none = ((f->kind == TO_ROOT || f->kind == COLLECT) && p->rank != f->root) ||
+                      (f->kind == BEFORE && p->rank == 0);
+    const bool blocks =
+        f->kind == GATHER || f->kind == COLLECT || f->kind == TRADE || f->kind == UNEVEN;
     return blocks && !none ? f->count * p->size : none || f->kind == BARRIER ? 0 : f->count;
 }
 
 static bool in_place(const flight *f)
 {
     return f->kind == REDUCE || f->kind == DIVIDED || f->kind == DOUBLED || f->kind == BROADCAST ||
-           f->kind == BINOMIAL;
+           f->kind == BINOMIAL || f->kind == MANY;
 }
 
 /* The next operation of the group, the same on all ranks. */
@@ -145,7 +120,8 @@ static flight plan(player *p)
     flight f = {.id = draw(&p->common) | 1};
     f.kind = (kind)(draw(&p->common) % KINDS);
     f.count = draw_count(p);
-    if (f.kind == SCATTER || f.kind == GATHER || f.kind == COLLECT || f.kind == DEAL) {
+    if (f.kind == SCATTER || f.kind == GATHER || f.kind == COLLECT || f.kind == DEAL ||
+        f.kind == TRADE || f.kind == UNEVEN) {
         f.count /= p->size;
     }
     f.root = f.distance = (int)(draw(&p->common) % (uint64_t)p->size);
@@ -168,7 +144,13 @@ static void prepare_flight(player *p, flight *f, const flight *drawn)
     f->root = drawn->root;
     f->distance = drawn->distance;
     f->in = how & 1 ? f->private[0] : f->registered[0];
-    f->out = in_place(f) ? f->in : how & 2 ? f->private[1] : f->registered[1];
+    f->out = how & 2 ? f->private[1] : f->registered[1];
+    if ((how & 4) != 0 && f->count * p->size + 3 < SMALL_ELEMENTS) { /* on no cache line's border */
+        f->in += 1 + (how >> 3 & 1);
+        f->out += 1 + (how >> 4 & 1);
+    }
+    f->out =
+        in_place(f) || (f->kind >= TRADE && f->kind <= BEFORE && (how & 32) != 0) ? f->in : f->out;
     for (int64_t i = 0; i < in_count(p, f); i++) {
         f->in[i] = value_of(f->id, p->rank, i);
     }
@@ -178,8 +160,17 @@ static float wanted(const player *p, const flight *f, int64_t i)
 {
     switch (f->kind) {
     case REDUCE:
+    case MANY:
     case TO_ROOT:
         return tree(f->id, i, 0, p->size);
+    case PREFIX:
+    case BEFORE:
+        return tree(f->id, i, 0, p->rank + (f->kind == PREFIX));
+    case TRADE:
+        return value_of(f->id, (int)(i / f->count), p->rank * f->count + i % f->count);
+    case UNEVEN: /* of even ranks nothing comes */
+        return i / f->count % 2 == 0 ? f->out[i]
+                                     : value_of(f->id, (int)(i / f->count), i % f->count);
     case DIVIDED:
     case DOUBLED:
         return tree(f->id, i, 0, p->size) / 3.0f;
@@ -216,12 +207,43 @@ static ls_status start_rooted(player *p, flight *f)
     }
 }
 
+static ls_status start_others(player *p, flight *f)
+{
+    const int64_t count = f->count, half = count / 2;
+    void *const halves[] = {f->out + half, f->out};
+    const int64_t lengths[] = {count - half, half};
+    int64_t given[RANKS_MAX], places[RANKS_MAX];
+    for (int r = 0; r < RANKS_MAX; r++) {
+        given[r] = r % 2 == 1 ? count : 0;
+        places[r] = r * count;
+    }
+    switch (f->kind) {
+    case TRADE:
+        return ls_all_to_all(p->group, f->in, f->out, count, LS_FLOAT32, NULL, &f->work);
+    case PREFIX:
+        return ls_scan(p->group, f->in, f->out, count, LS_FLOAT32, LS_SUM, NULL, &f->work);
+    case BEFORE:
+        return ls_exscan(p->group, f->in, f->out, count, LS_FLOAT32, LS_SUM, NULL, &f->work);
+    case MANY:
+        return ls_all_reduce_many(p->group, halves, lengths, 2, LS_FLOAT32, LS_SUM, NULL, &f->work);
+    default:
+        return ls_all_gather_v(p->group, f->in, given[p->rank], f->out, given, places, LS_FLOAT32,
+                               NULL, &f->work);
+    }
+}
+
 static ls_status start(player *p, flight *f)
 {
     const int to = (p->rank + f->distance) % p->size;
     const int from = (p->rank + p->size - f->distance) % p->size;
     const int tag = (int)(f->id >> 40);
     f->work = f->other = NULL;
+    if (f->kind >= BROADCAST && f->kind < BARRIER) {
+        return start_rooted(p, f);
+    }
+    if (f->kind >= TRADE && f->kind < EXCHANGE) {
+        return start_others(p, f);
+    }
     switch (f->kind) {
     case REDUCE:
     case DIVIDED:
@@ -236,12 +258,6 @@ static ls_status start(player *p, flight *f)
                                  &f->work);
     case GATHER:
         return ls_all_gather(p->group, f->in, f->out, f->count, LS_FLOAT32, NULL, &f->work);
-    case BROADCAST:
-    case BINOMIAL:
-    case TO_ROOT:
-    case COLLECT:
-    case DEAL:
-        return start_rooted(p, f);
     case BARRIER:
         return ls_barrier(p->group, NULL, draw(&p->own) % 2 ? &f->work : NULL);
     default: {
@@ -298,8 +314,7 @@ static void land(player *p, flight *f)
 
 static void dawdle(player *p)
 {
-    const uint64_t h = draw(&p->own) % 64;
-    if (h < 2) {
+    if (draw(&p->own) % 32 == 0) {
         usleep((useconds_t)(draw(&p->own) % 2000));
     }
 }
