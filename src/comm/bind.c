@@ -6,8 +6,8 @@
  *     all_gather, gather,
  *     all_to_all
  *
- * In the v-variants a slice is the same part of every block as far as that reaches. Where not all
- * ranks know all lengths there is one slice only.
+ * In the v-variants a slice is the same part of every block as far as that reaches. By messages,
+ * where not all ranks know all lengths, there is one slice only.
  *
  * STAGE holds one slice. Where blocks are gathered a rank stages its own block only; otherwise the
  * chunks lie one behind the other, each starting on a cache line.
@@ -72,7 +72,8 @@ static size_t message_slice(const ls__program *program)
 
 int64_t ls__slice_of(const ls_work *work, const ls__program *program)
 {
-    if (ls__operation_is_v(work->operation) && !ls__operation_counts_known(work->operation)) {
+    if (ls__operation_is_v(work->operation) && !ls__operation_counts_known(work->operation) &&
+        !work->shown) {
         return work->count; /* the ends of a block must agree on its slices */
     }
     switch ((ls__way)work->way) {
@@ -121,23 +122,40 @@ bool ls__scratch_make(ls_group *group, const ls__program *program, int64_t quant
     return true;
 }
 
-/* v-variants: elements of the block that the ref lies in. In SCRATCH slot p of all_to_all_v holds
- * what came from rank p. */
+/* v-variants: elements of the block that the ref lies in. A peer's is as long as the own one that
+ * it becomes. In SCRATCH slot p of all_to_all_v holds what came from rank p. */
 static int64_t block_of(const ls_work *work, const ls__program *program, ls__ref ref)
 {
+    const bool reduces = work->operation == LS__OP_REDUCE_SCATTER_V;
+    if (ref.buffer == LS__BUFFER_OUTPUT) {
+        return work->count_of[1][ref.chunk];
+    }
     if (ref.buffer != LS__BUFFER_SCRATCH) {
-        return work->count_of[ref.buffer == LS__BUFFER_OUTPUT][ref.chunk];
+        const bool own = ref.rank == program->rank || reduces;
+        const bool from_rank = work->operation == LS__OP_ALL_TO_ALL_V;
+        return own ? work->count_of[0][ref.chunk]
+                   : work->count_of[1][from_rank ? ref.rank : ref.chunk];
     }
     return work->operation == LS__OP_ALL_TO_ALL_V ? work->count_of[1][ref.chunk / program->chunks]
                                                   : work->count_of[0][ref.chunk % program->chunks];
 }
 
-/* Offset in elements, from the start of the user's buffer, of chunk c of this slice. */
-static int64_t user_offset(const ls_work *work, const ls__run *run, ls__buffer buffer, int chunk)
+/* Of a block of the v-variants, from the start of the buffer. */
+static int64_t block_offset(const ls_work *work, const ls__run *run, ls__ref ref)
 {
-    const bool whole = ls__operation_has_blocks(work->operation, buffer == LS__BUFFER_INPUT);
+    if (ref.rank != run->program->rank) {
+        return ls__shown_offset(work->group, work, ref.rank, ref.chunk);
+    }
+    return work->offset_of[ref.buffer == LS__BUFFER_OUTPUT][ref.chunk];
+}
+
+/* Offset in elements, from the start of the user's buffer, of what the ref names in this slice. */
+static int64_t user_offset(const ls_work *work, const ls__run *run, ls__ref ref)
+{
+    const int chunk = ref.chunk;
+    const bool whole = ls__operation_has_blocks(work->operation, ref.buffer == LS__BUFFER_INPUT);
     if (work->count_of[0] != NULL) {
-        return run->start + (whole ? work->offset_of[buffer == LS__BUFFER_OUTPUT][chunk] : 0);
+        return run->start + (whole ? block_offset(work, run, ref) : 0);
     }
     if (has_blocks(work->operation)) {
         return run->start + (whole ? chunk * work->count : 0);
@@ -172,13 +190,14 @@ unsigned char *ls__ref_at(const ls__exec *exec, const ls__run *run, ls__ref ref,
             return exec->output[exec->work->group->rank]; /* any: it is not touched */
         }
     }
+    if (work->shown && work->way == LS__WAY_SMALL && ref.buffer == LS__BUFFER_STAGE) {
+        ref.buffer = LS__BUFFER_INPUT; /* that is where the stage is: Note [Shown blocks] */
+    }
     switch ((ls__buffer)ref.buffer) {
     case LS__BUFFER_INPUT:
-        return at(exec->input[ref.rank], user_offset(work, run, LS__BUFFER_INPUT, ref.chunk),
-                  element);
+        return at(exec->input[ref.rank], user_offset(work, run, ref), element);
     case LS__BUFFER_OUTPUT:
-        return at(exec->output[ref.rank], user_offset(work, run, LS__BUFFER_OUTPUT, ref.chunk),
-                  element);
+        return at(exec->output[ref.rank], user_offset(work, run, ref), element);
     case LS__BUFFER_STAGE:
         return at(exec->stage[ref.rank] + (run->slice % LS__SLICE_SLOTS) * LS__SLICE_BYTES,
                   is_gather(work->operation) ? 0 : ref.chunk * run->quantum, element);

@@ -153,6 +153,9 @@ ls__way ls__choose_way(const ls_group *group, const ls_work *work)
     if (work->way != LS__WAY_UNDECIDED) {
         return (ls__way)work->way;
     }
+    if (work->shown) {
+        return ls__shown_way(group, work);
+    }
     const uint64_t sequence = work->descriptor.sequence;
     const bool fits = work->algorithm == NULL || (work->algorithm->memories & LS__IN_REGISTERED);
     if (group->comm->forced == LS__WAY_STAGED || !fits) {
@@ -169,7 +172,7 @@ ls_status ls__choose_small(ls_group *group, ls_work *work)
     const bool other =
         work->algorithm != NULL && work->algorithm != default_of(work->operation, LS__WAY_SMALL);
     const size_t most = group->has_far ? LS__FAR_SMALL : LS__SMALL_BYTES;
-    if (other || (uint64_t)count * work->element > most) {
+    if (other || work->shown || (uint64_t)count * work->element > most) {
         return LS_OK;
     }
     const ls__program *program = ls__choose_program(group, work, LS__WAY_SMALL);

@@ -271,7 +271,7 @@ static void describe(ls_group *group, const ls__collective *args,
     d->tag = !letter ? args->mark : args->own_tag ? OWN_TAG : args->tag;
     d->tag_hash = options->tag != NULL ? ls__tag_hash(options->tag) : 0;
     d->divisor = options->divisor;
-    const bool v = ls__operation_is_v(args->operation); /* by messages, wherever they lie */
+    const bool v = ls__operation_is_v(args->operation); /* shown.c says where they lie */
     d->counts_hash = 0;
     d->counts_weight = 0;
     d->memory = v ? LS__MEMORY_STAGED : (uint8_t)memory_of(group, args, algorithm, d);
@@ -309,15 +309,21 @@ void ls__collective_fill(ls_group *group, const ls__collective *args,
     work->deadline_ns = ls__time_after(work->queued_ns, timeout_ms);
     describe(group, args, options, work->algorithm, &work->descriptor);
     const bool v = ls__operation_is_v(args->operation);
+    const bool only_messages =
+        work->algorithm != NULL && (work->algorithm->memories & LS__IN_STAGED) == 0;
+    work->shown = v && !only_messages && ls__shown_can(group);
     if (v) {
         ls__counts_fill(group, args, work);
     }
+    if (work->shown) {
+        ls__shown_describe(group, work);
+    }
     const bool needs_messages =
-        comm->forced == LS__WAY_MESSAGES || v ||
-        (work->algorithm != NULL && (work->algorithm->memories & LS__IN_STAGED) == 0);
+        comm->forced == LS__WAY_MESSAGES || (v && !work->shown) || only_messages;
     const bool by_message = needs_messages && group->size > 1;
-    work->way =
-        (by_message || v) && !is_letter(args->operation) ? LS__WAY_MESSAGES : LS__WAY_UNDECIDED;
+    work->way = (by_message || (v && !work->shown)) && !is_letter(args->operation)
+                    ? LS__WAY_MESSAGES
+                    : LS__WAY_UNDECIDED;
     work->by_message = by_message || is_letter(args->operation);
 }
 

@@ -96,6 +96,7 @@ struct ls_work {
     bool announced;         /* token: posted to far members because it has stalled */
     bool monitored;         /* const; at the deadline all who have not come are named */
     bool told_stopped;      /* token: a warning has named a stopped process */
+    bool shown;             /* const; unequal blocks that peers of this host read: shown.c */
     uint8_t channels;       /* slices at the same time, if it runs by messages */
     uint8_t tuner;          /* const; ls__tuner_part */
     uint8_t way;            /* ls__way; set at submission or by the token's holder */
@@ -434,6 +435,21 @@ void ls__counts_difference(const ls_group *group, const ls__descriptor *a, int r
                            const ls__descriptor *b, int rank_b, char *out, size_t bytes);
 /* token: of the operation in progress */
 const ls__descriptor *ls__counts_descriptor(const ls_group *group);
+
+/* ---- shown.c: the same in memory of one host ------------------------------------------------ */
+
+/* Whether members show each other where their blocks are. All members find the same. */
+bool ls__shown_can(const ls_group *group);
+/* Where the input lies, for the descriptor. */
+void ls__shown_describe(const ls_group *group, ls_work *work);
+/* lock; before it is announced. Sets input and offsets anew if they can be packed. */
+void ls__shown_publish(ls_group *group, ls_work *work);
+/* token: when all have announced it: whether a block is not as long as this rank expects; then the
+ * group was told so. Sets the count to the longest block of all. */
+bool ls__shown_differ(ls_group *group, ls_work *work);
+ls__way ls__shown_way(const ls_group *group, const ls_work *work);
+/* Where block `chunk` of the member's input starts, in elements. */
+int64_t ls__shown_offset(const ls_group *group, const ls_work *work, int member, int chunk);
 
 /* ---- flight.c ----------------------------------------------------------------------------- */
 

@@ -235,7 +235,8 @@ static void bind_buffers(const ls_group *group, ls__exec *exec)
 {
     const ls_work *work = exec->work;
     const uint64_t sequence = work->descriptor.sequence;
-    const bool in_place = work->way == LS__WAY_REGISTERED || work->way == LS__WAY_READABLE;
+    const bool in_place = work->way == LS__WAY_REGISTERED || work->way == LS__WAY_READABLE ||
+                          (work->way == LS__WAY_SMALL && work->shown);
     for (int r = 0; r < group->size && in_place; r++) {
         const ls__descriptor *d = &ls__post_slot(group, r, sequence)->descriptor;
         const bool mapped = d->memory == LS__MEMORY_REGISTERED;
@@ -439,6 +440,9 @@ static ls__result advance_once(ls_group *group)
             return LS__COMPLETE;
         }
         if (exec->work->way != LS__WAY_MESSAGES && ls__mismatch_check(group, exec->work)) {
+            return LS__COMPLETE;
+        }
+        if (exec->work->shown && ls__shown_differ(group, exec->work)) {
             return LS__COMPLETE;
         }
         ls__flight_start(group->comm, exec->work);

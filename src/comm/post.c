@@ -140,7 +140,8 @@ bool ls__post_room(ls_group *group, uint64_t sequence, uint64_t ahead)
 
 static bool has_room(ls_group *group, const ls_work *work)
 {
-    const uint64_t ahead = work->way == LS__WAY_SMALL ? LS__SMALL_SLOTS : LS__WINDOW;
+    const bool small = work->way == LS__WAY_SMALL || work->shown;
+    const uint64_t ahead = small ? LS__SMALL_SLOTS : LS__WINDOW;
     const uint64_t sequence = work->descriptor.sequence;
     if (sequence <= group->room_until + ahead || LS__PLANTED(GENERATION)) {
         return true;
@@ -166,6 +167,9 @@ bool ls__post_flush(ls_group *group)
             work->program = NULL;
         }
         ls__line line = {.key = ls__descriptor_key(group->comm, &work->descriptor)};
+        if (work->shown) {
+            ls__shown_publish(group, work);
+        }
         if (work->way == LS__WAY_SMALL) {
             ls__exec_publish(group, work, &line);
         }

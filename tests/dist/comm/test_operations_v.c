@@ -191,6 +191,17 @@ static void every_type(const world *w, shape s)
     }
 }
 
+/* As chosen; staged or registered even where blocks could be packed; by messages. */
+static void every_way(const world *w, shape s)
+{
+    static const int ways[] = {0, LS__WAY_REGISTERED, LS__WAY_STAGED, LS__WAY_MESSAGES};
+    for (int i = 0; i < 4; i++) {
+        w->group->comm->forced = ways[i];
+        every_table(w, s);
+    }
+    w->group->comm->forced = 0;
+}
+
 static void everything(const world *w)
 {
     int count = 0;
@@ -198,7 +209,7 @@ static void everything(const world *w)
     for (int a = 0; a < count; a++) {
         shape s = {.operation = algorithms[a]->operation};
         if (ls__operation_is_v(s.operation)) {
-            every_table(w, s);
+            every_way(w, s);
             s.algorithm = algorithms[a]->name;
             every_table(w, s);
             every_type(w, s);
@@ -211,14 +222,12 @@ DIST_TEST(blocks_of_every_length_and_type_arrive_in_groups_of_1_to_8, RANKS)
     in_every_group(everything);
 }
 
-/* Slices where all ranks know all lengths, one long one where they do not. */
-DIST_TEST(large_blocks_arrive_whole, 3)
+/* One rank has nearly everything; then all have the same. */
+static void check_large(int32_t *in, int32_t *out)
 {
     enum { MOST = 1300001 };
     static const int64_t counts[] = {7, MOST, 0}, same[] = {400001, 400001, 400001};
-    int32_t *in = malloc(sizeof *in * 2 * MOST), *out = malloc(sizeof *out * 2 * MOST);
     const int rank = ls_rank();
-    CHECK(in != NULL && out != NULL);
     for (int32_t i = 0; i < 2 * MOST; i++) {
         in[i] = rank * 3 + i;
         out[i] = -1;
@@ -228,12 +237,56 @@ DIST_TEST(large_blocks_arrive_whole, 3)
     CHECK(out[6] == 6 && out[7] == 3 && out[MOST + 6] == MOST + 2 && out[MOST + 7] == -1);
     CHECK_OK(ls_reduce_scatter_v(ls_world(), in, out, counts, NULL, LS_INT32, LS_SUM, NULL, NULL));
     CHECK(rank != 1 || (out[0] == 9 + 21 && out[MOST - 1] == 9 + 3 * (MOST + 6)));
+    CHECK_OK(ls_gather_v(ls_world(), in, counts[rank], out, counts, NULL, LS_INT32, 2, NULL, NULL));
+    CHECK(rank != 2 || (out[6] == 6 && out[7] == 3 && out[MOST + 6] == MOST + 2));
+    CHECK_OK(
+        ls_scatter_v(ls_world(), in, counts, NULL, out, counts[rank], LS_INT32, 0, NULL, NULL));
+    CHECK(rank != 1 || (out[0] == 7 && out[MOST - 1] == MOST + 6));
     CHECK_OK(ls_all_to_all_v(ls_world(), in, same, NULL, out, same, NULL, LS_INT32, NULL, NULL));
     for (int r = 0; r < 3; r++) {
         CHECK(out[r * 400001 + 400000] == r * 3 + rank * 400001 + 400000);
     }
     CHECK_OK(ls_all_to_all_v(ls_world(), in, same, NULL, in, same, NULL, LS_INT32, NULL, NULL));
     CHECK(memcmp(in, out, sizeof *in * 1200003) == 0);
+}
+
+/* In slices, in place, and where some ranks' memory is registered and others' is not. */
+DIST_TEST(large_blocks_arrive_whole_from_memory_of_each_kind, 3)
+{
+    const size_t bytes = (size_t)12 << 20;
+    int32_t *own = malloc(2 * bytes), *shared = NULL;
+    CHECK_OK(ls_group_alloc(ls_world(), 2 * bytes, (void **)&shared));
+    CHECK(own != NULL);
+    for (int i = 0; i < 4; i++) {
+        int32_t *in = i == 0 || (i == 2 && ls_rank() == 1) ? own : shared;
+        check_large(in, (in == own ? shared : own) + (i == 3 ? 0 : bytes / sizeof *in));
+    }
+    CHECK_OK(ls_group_dealloc(ls_world(), shared));
+    free(own);
+}
+
+/* On one host no byte is sent: blocks are read where they lie. */
+DIST_TEST(ranks_on_one_host_exchange_unequal_blocks_without_messages, 4)
+{
+    static const int64_t counts[] = {5000, 0, 3, 20000};
+    float *in = calloc(30000, sizeof *in), *out = calloc(30000, sizeof *out);
+    ls_counters c = {.size = sizeof c};
+    CHECK(in != NULL && out != NULL);
+    for (int i = 0; i < 2; i++) {
+        const int64_t own = i == 0 ? counts[ls_rank()] : 1, one[] = {1, 1, 1, 1};
+        const int64_t *all = i == 0 ? counts : one;
+        CHECK_OK(ls_all_gather_v(ls_world(), in, own, out, all, NULL, LS_FLOAT32, NULL, NULL));
+        CHECK_OK(
+            ls_reduce_scatter_v(ls_world(), in, out, all, NULL, LS_FLOAT32, LS_SUM, NULL, NULL));
+        CHECK_OK(ls_gather_v(ls_world(), in, own, out, all, NULL, LS_FLOAT32, 1, NULL, NULL));
+        CHECK_OK(ls_scatter_v(ls_world(), in, all, NULL, out, own, LS_FLOAT32, 1, NULL, NULL));
+        CHECK_OK(
+            ls_all_to_all_v(ls_world(), in, one, NULL, out, one, NULL, LS_FLOAT32, NULL, NULL));
+    }
+    CHECK_OK(ls_group_counters(ls_world(), &c));
+    CHECK_INT(c.operations, 10);
+    CHECK_INT(c.bytes_sent > 0, ls_world()->has_far);
+    CHECK(c.bytes_received > 0);
     free(in);
     free(out);
 }
