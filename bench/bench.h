@@ -66,6 +66,7 @@ typedef struct ls__bench_operation {
 int ls__bench_cost_table(int argc, char **argv);
 int ls__bench_page(void);
 int ls__bench_tuner(int argc, char **argv); /* the arguments behind "tuner" */
+int ls__bench_protections(int argc, char **argv);
 /* Memory, zeroed, that ranks to be spawned and this process see alike; NULL: there is none. */
 void *ls__bench_share(size_t bytes);
 

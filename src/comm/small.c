@@ -40,12 +40,24 @@ typedef struct small_run {
 
 /* ---- plans -------------------------------------------------------------------------------- */
 
+/* No option but a time to wait, whatever options there will be. */
+static bool is_default(const ls_collective_options *given)
+{
+    const ls_collective_options defaults =
+        *LS_OPTIONS(ls_collective_options, .size = sizeof defaults);
+    LS__OPTIONS(ls_collective_options, options, given);
+    const bool sound = options.timeout_ms >= 0;
+    options.size = defaults.size;
+    options.timeout_ms = defaults.timeout_ms;
+    return sound && memcmp(&options, &defaults, sizeof options) == 0;
+}
+
 static bool is_plain(const ls_group *group, const ls__collective *args)
 {
-    return args->options == NULL && args->mark == 0 && !args->monitored && !group->has_far &&
-           group->turns == NULL && (unsigned)args->dtype < LS_DTYPE_COUNT &&
-           (unsigned)args->op < LS_REDUCE_OP_COUNT && args->root >= 0 &&
-           (uint64_t)args->count <= LS__SMALL_BYTES &&
+    return (args->options == NULL || is_default(args->options)) && args->mark == 0 &&
+           !args->monitored && !group->has_far && group->turns == NULL &&
+           (unsigned)args->dtype < LS_DTYPE_COUNT && (unsigned)args->op < LS_REDUCE_OP_COUNT &&
+           args->root >= 0 && (uint64_t)args->count <= LS__SMALL_BYTES &&
            (args->count == 0 || (args->input != NULL && args->output != NULL)) &&
            (args->input == args->output || ls__overlap_check("", group, args) == LS_OK);
 }
@@ -138,13 +150,6 @@ void ls__small_learn(ls_group *group, const ls__collective *args, const ls_work 
                                   .divisor = work->divisor};
     kind->descriptor = work->descriptor;
     kind->descriptor.memory = LS__MEMORY_STAGED; /* where the buffers lie does not matter */
-}
-
-void ls__small_forget(ls_group *group)
-{
-    for (int i = 0; i < LS__SMALL_KINDS; i++) {
-        group->small[i].plan.key = 0;
-    }
 }
 
 /* ---- announcing --------------------------------------------------------------------------- */
@@ -320,7 +325,7 @@ static void finish(ls_group *group, const small_run *run, const ls__collective *
 static ls_status adopt(ls_group *group, const ls__collective *args, const small_run *run)
 {
     ls__comm *comm = group->comm;
-    LS__OPTIONS(ls_collective_options, options, NULL);
+    LS__OPTIONS(ls_collective_options, options, args->options);
     ls__lock_take(&comm->lock, comm->env);
     const int32_t failed = atomic_load_explicit(&group->failed, memory_order_acquire);
     ls_work *work = failed == 0 ? ls__work_take(comm) : NULL;

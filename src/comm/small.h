@@ -9,7 +9,5 @@
 bool ls__small_call(ls_group *group, const ls__collective *args, ls_status *status);
 /* lock; keeps how an operation went the ordinary way, if it may go the short one next time. */
 void ls__small_learn(ls_group *group, const ls__collective *args, const ls_work *work);
-/* lock; what was learned is chosen anew. */
-void ls__small_forget(ls_group *group);
 
 #endif
