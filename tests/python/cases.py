@@ -15,7 +15,8 @@ _cases = []
 
 
 def case(function):
-    _cases.append(function)
+    if function.__module__ == "__main__":  # a script may import from another one
+        _cases.append(function)
     return function
 
 

@@ -34,7 +34,9 @@ def tests_with(python, version):
     tests_of(Job("torch_contract.py", python, 3, LOCKSTEP_HOSTS="64", **QUIET),
              f" ({label}, 3 ranks over tcp)")
     tests_of(Job("torch_train.py", python, 2, **QUIET), f" ({label}, 2 ranks)")
+    tests_of(Job("torch_options.py", python, 2, **QUIET), f" ({label}, 2 ranks)")
     if LONG:
+        tests_of(Job("torch_options.py", python, 4, **QUIET), f" ({label}, 4 ranks)")
         tests_of(Job("torch_contract.py", python, 1, **QUIET), f" ({label}, 1 rank)")
         tests_of(Job("torch_contract.py", python, 4, by_environment, **QUIET),
                  f" ({label}, 4 ranks, env://)")

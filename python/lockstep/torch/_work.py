@@ -118,13 +118,16 @@ class Work(_Work):
 class Completer:
     """Resolves futures, in the order in which the operations were started. Operations of a group
     end in that order, so nobody waits for one behind it; sends and receives, which do not, get a
-    thread each."""
+    thread each. So does what a callback of a future starts: it may wait for that at once, as
+    PowerSGD's does, and the thread it runs on would be the one to resolve it."""
+
+    _here = threading.local()  # .ours: a thread that runs callbacks
 
     def __init__(self, name):
         self._queue, self._thread, self._name = queue.SimpleQueue(), None, name
 
     def add(self, work, alone):
-        if alone:
+        if alone or getattr(self._here, "ours", False):
             self._start(work.settle)
             return
         if self._thread is None:
@@ -133,6 +136,7 @@ class Completer:
 
     def _start(self, function):
         def run():
+            self._here.ours = True
             try:
                 function()
             finally:
