@@ -124,11 +124,6 @@ static double way(int n)
     return most;
 }
 
-static double way_and_back(int n)
-{
-    return 2 * way(n);
-}
-
 static double way_and_one(int n)
 {
     return way(n) + 1;
@@ -214,10 +209,6 @@ static double way_and_one(int n)
     {                                                                                              \
         "w(n)", way                                                                                \
     }
-#define WAY_AND_BACK                                                                               \
-    {                                                                                              \
-        "2 w(n)", way_and_back                                                                     \
-    }
 #define WAY_AND_ONE                                                                                \
     {                                                                                              \
         "w(n) + 1", way_and_one                                                                    \
@@ -253,8 +244,9 @@ static const ls__bench_form forms[] = {
      TREE ", a stage at a time"},
     {LS__OP_ALL_REDUCE, "double_tree", FROM_4, TWICE_ROUNDS, TWO, ONE, TWICE_OTHERS,
      "one binary tree for half of the chunks, another for the rest: (low + own) + high"},
-    {LS__OP_ALL_REDUCE, "hierarchical", ANY, WAY_AND_BACK, ROUNDS, ONE, TWICE_OTHERS,
-     "tree in each host, then over hosts; the canonical one where hosts are aligned"},
+    {LS__OP_ALL_REDUCE, "hierarchical", ANY, TWO, TWICE_SHARE, TWO_BLOCKS, TWICE_OTHERS,
+     "tree in each host, then over hosts, at the owner of each chunk; the canonical one where "
+     "hosts are aligned"},
     {LS__OP_REDUCE_SCATTER, "direct", ANY, ONE, SHARE, BLOCK, OTHERS, TREE ", at the block's rank"},
     {LS__OP_REDUCE_SCATTER, "ring", ANY, OTHERS, SHARE, SHARE, OTHERS, "as all_reduce ring"},
     {LS__OP_REDUCE_SCATTER, "recursive_halving", POWERS, ROUNDS, SHARE, HALF, OTHERS,

@@ -86,13 +86,13 @@ int64_t ls__slice_of(const ls_work *work, const ls__program *program)
     }
 }
 
-int ls__slices_at_once(const ls_work *work)
+int ls__slices_at_once(const ls_work *work, const ls__program *program)
 {
     switch ((ls__way)work->way) {
     case LS__WAY_STAGED:
         return LS__SLICE_SLOTS;
     case LS__WAY_MESSAGES:
-        return work->channels;
+        return work->channels > program->overlap ? work->channels : program->overlap;
     default:
         return 1;
     }

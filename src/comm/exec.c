@@ -288,7 +288,7 @@ static bool begin_run(ls_group *group)
         return false;
     }
     exec->slice = ls__slice_of(work, program);
-    exec->runs = ls__slices_at_once(work);
+    exec->runs = ls__slices_at_once(work, program);
     exec->scratch_element =
         program->wide ? ls_dtype_size(ls__reduce_accumulator(work->dtype)) : work->element;
     exec->begun = false;

@@ -89,7 +89,7 @@ int64_t ls__slice_max(const ls_work *work, const ls__program *program, size_t by
 int64_t ls__chunk_quantum(const ls_work *work, const ls__program *program, int64_t count);
 
 /* How many slices run at the same time. */
-int ls__slices_at_once(const ls_work *work);
+int ls__slices_at_once(const ls_work *work, const ls__program *program);
 int64_t ls__slice_of(const ls_work *work, const ls__program *program);
 /* Memory for all slices that run at the same time; false: there is none. */
 bool ls__scratch_make(ls_group *group, const ls__program *program, int64_t quantum);

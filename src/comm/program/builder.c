@@ -31,6 +31,7 @@ struct ls__builder {
     const char *algorithm;
     ls__arena arena;
     int chunks, scratch_slots, fences, step_count, ref_count;
+    int overlap;
     bool wide, bound;
     struct {
         pending *first, *last;
@@ -91,6 +92,13 @@ void ls__builder_wide(ls__builder *b)
 {
     if (b != NULL) {
         b->wide = true;
+    }
+}
+
+void ls__builder_overlap(ls__builder *b, int slices)
+{
+    if (b != NULL) {
+        b->overlap = slices;
     }
 }
 
@@ -333,6 +341,7 @@ static ls__program *build(ls__builder *b, bool exact)
                        .fits = {!b->bound || !b->spec.in_place, !b->bound || b->spec.in_place},
                        .chunks = b->chunks,
                        .scratch_slots = b->scratch_slots,
+                       .overlap = b->overlap > 1 ? b->overlap : 1,
                        .fences = b->fences,
                        .step_count = b->step_count,
                        .ref_count = b->ref_count,

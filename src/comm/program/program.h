@@ -220,6 +220,7 @@ typedef struct ls__program {
     bool fits[2];      /* right where INPUT and OUTPUT are apart, where they are in place */
     int chunks;        /* per full-count buffer */
     int scratch_slots; /* SCRATCH is scratch_slots buffers of the largest chunk each */
+    int overlap;       /* slices that are run at the same time at least; by messages only */
     int lanes;
     int fences;
     int lane_start[LS__PROGRAM_LANES_MAX +
@@ -272,6 +273,8 @@ void ls__builder_chunks(ls__builder *b, int chunks, int scratch_slots);
 void ls__builder_wide(ls__builder *b);
 /* The program is for spec.in_place only (else it is right in place and apart). */
 void ls__builder_binding(ls__builder *b);
+/* Worth running this many slices at the same time, whose phases fill each other's gaps; else 1. */
+void ls__builder_overlap(ls__builder *b, int slices);
 /* Each returns the step's index within its lane, for `ls__builder_after`. */
 int ls__builder_send(ls__builder *b, int lane, ls__ref src, int peer);
 int ls__builder_recv(ls__builder *b, int lane, ls__ref dst, int peer);
