@@ -1,12 +1,13 @@
 """lockstep.numpy on 1, 2 and 4 ranks, and what the package says when something is missing."""
 
 import pathlib
+import shutil
 import subprocess
 import sys
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent)]
 from jobs import LONG, SOURCE, Job, environment, pythons_with, skipped, tests_of
-from tap import Skip, run, test
+from tap import BUILD, Skip, run, test
 
 PYTHONS = pythons_with("numpy")
 
@@ -84,6 +85,14 @@ def the_package_installs_into_a_virtual_environment():
                 "lockstep.version())")
         out = subprocess.run([python, "-c", code], env=env, cwd="/", text=True,
                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout
+        assert folder in out and "0.1" in out, out
+        if not shutil.which("pkg-config"):
+            return
+        path = pathlib.Path(folder) / "lockstep.pc"  # as `make install` leaves it
+        path.write_text(f"libdir={BUILD / 'src'}\nName: lockstep\nDescription: -\nVersion: 0.1\n")
+        env.pop("LOCKSTEP_LIBRARY")
+        out = subprocess.run([python, "-c", code], env=dict(env, PKG_CONFIG_PATH=folder), cwd="/",
+                             text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout
         assert folder in out and "0.1" in out, out
 
 

@@ -6,6 +6,7 @@ import sys
 import tempfile
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent)]
+import cases
 from jobs import (LONG, SOURCE, Job, by_environment, by_lockstep, by_torchrun, pythons_with,
                   skipped, tests_of)
 from tap import run, test
@@ -125,6 +126,18 @@ dist.destroy_process_group()
 
 def losses(output):
     return [float(line.split()[-1]) for line in output.splitlines() if "loss " in line]
+
+
+@test
+def the_cases_that_the_table_of_the_documentation_names_are_there():
+    import re
+    text = (SOURCE / "docs/python.md").read_text()
+    rows = [line.split("|") for line in text.splitlines() if line.count("|") == 5]
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row[4])}
+    here = pathlib.Path(__file__).resolve().parent
+    known = {name for script in here.glob("torch_*.py") for name in cases.names(script)}
+    known |= set(re.findall(r"^ *def (\w+)\(", pathlib.Path(__file__).read_text(), re.M))
+    assert len(named) > 40 and named <= known, sorted(named - known)
 
 
 if not PYTHONS:
