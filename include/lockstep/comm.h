@@ -11,7 +11,8 @@
  * - Sums follow one association, a binary tree over the ranks (adjacent pairs first, split at the
  *   largest power of two), so neither size, slicing nor timing changes a bit, and every rank gets
  * the same bytes. 16-bit floats accumulate in float32 and round once. (A ring, asked for by name,
- * has an association of its own.)
+ * has an association of its own. Where several NaNs meet, all ranks get one of them, not always the
+ * same one's payload by every algorithm.)
  * - count is in elements, 0 is allowed; `options` NULL means defaults.
  * - in and out lie apart, or on each other exactly as "in place" of the operation says; anything
  *   else is LS_ERR_INVALID.
