@@ -325,7 +325,8 @@ LS_API ls_status ls_work_on_done(ls_work *work, void (*done)(void *arg, ls_statu
 
 /* ---- what happened ------------------------------------------------------------------------ */
 
-/* Counted since the group was made, by the engine itself. A message is one step that moves data
+/* Counted since the group was made, by the engine itself, what it measures of the links between
+ * hosts (LOCKSTEP_TUNE) included. A message is one step that moves data
  * between two ranks; shared-memory reads and writes of a peer's buffer count as one each. */
 typedef struct ls_counters {
     size_t size; /* set to sizeof before the call */

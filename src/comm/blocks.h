@@ -6,7 +6,7 @@
 
 #include "base/env.h"
 
-#define LS__BLOCK_ALIGN 64
+#define LS__BLOCK_ALIGN 128 /* a pair of cache lines, which processors fetch together */
 #define LS__PAGE_ALIGN 4096
 #define LS__PAGE_ALIGN_FROM ((size_t)1 << 20) /* blocks from this size on start on a page */
 

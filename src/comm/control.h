@@ -57,6 +57,7 @@
 #define LS__SMALL_SLOTS 8     /* one-shot operations a rank may post ahead */
 #define LS__SMALL_BYTES 16384 /* a rank's contribution to a one-shot operation */
 #define LS__LINE_BYTES 40     /* of these, what fits beside the stamp */
+#define LS__LINE_PAIR (2 * LS__CACHE_LINE)
 #define LS__SLICE_SLOTS 2
 #define LS__SLICE_BYTES ((size_t)256 << 10) /* fits two ranks' slices in a second-level cache */
 #define LS__GROUP_SLOTS 1024                /* groups alive at a time, and their ids' distance */
@@ -69,15 +70,23 @@ typedef struct ls__line {
     LS__ALIGNED(8) unsigned char data[LS__LINE_BYTES]; /* of any dtype */
 } ls__line;
 
+/* Processors fetch lines in pairs: the stamp's has its pair for itself. No type asks for that much,
+ * since mirrors, which no peer looks at, lie anywhere; the heap's blocks give it. */
 typedef struct ls__post {
     /* Sync: seq_cst store (small.c: release), acquire load */
-    LS__ALIGNED(2 * LS__CACHE_LINE) _Atomic uint64_t stamp;
+    LS__ALIGNED(LS__CACHE_LINE) _Atomic uint64_t stamp;
     ls__line line; /* Note [One line] */
-    LS__ALIGNED(2 * LS__CACHE_LINE) ls__descriptor descriptor;
+    unsigned char apart[LS__CACHE_LINE];
+    union {
+        ls__descriptor descriptor;
+        unsigned char
+            lines[(sizeof(ls__descriptor) + LS__LINE_PAIR - 1) / LS__LINE_PAIR * LS__LINE_PAIR];
+    };
 } ls__post;
 _Static_assert((offsetof(ls__post, line) + offsetof(ls__line, data)) % 8 == 0,
                "sums are made of what lies there");
 _Static_assert(offsetof(ls__post, line) + sizeof(ls__line) == LS__CACHE_LINE, "Note [One line]");
+_Static_assert(sizeof(ls__post) % LS__LINE_PAIR == 0, "each stamp begins a pair");
 
 /* One member's part of a group. Zeroed before any peer learns of it. */
 typedef struct ls__control {
@@ -96,6 +105,7 @@ typedef struct ls__control {
     LS__ALIGNED(LS__CACHE_LINE) unsigned char small[LS__SMALL_SLOTS][LS__SMALL_BYTES];
     unsigned char stage[LS__SLICE_SLOTS][LS__SLICE_BYTES];
 } ls__control;
+_Static_assert(offsetof(ls__control, post) % LS__LINE_PAIR == 0, "each stamp begins a pair");
 
 typedef struct ls__heap_header {
     uint32_t magic, version;

@@ -12,6 +12,8 @@
 #include "comm/engine.h"
 #include "comm/init.h"
 
+TEST_SETTING(tune, "LOCKSTEP_TUNE", "off") /* what is counted here is the operations' own */
+
 typedef struct worker {
     ls_runtime *runtime;
     ls_group *group;

@@ -76,7 +76,11 @@ DIST_TEST(hundreds_of_letters_to_all_are_in_flight_and_received_backwards, 4)
 /* Without looking at each of them again and again: that took minutes. */
 DIST_TEST(ten_thousand_letters_are_in_flight_both_ways, 2)
 {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    enum { N = 1000 };
+#else
     enum { N = 10000 };
+#endif
     static int64_t out[N], in[N];
     static ls_work *work[2 * N];
     const int other = 1 - ls_rank();

@@ -77,7 +77,7 @@ TEST(a_full_range_says_so_and_serves_again)
 {
     ls__blocks blocks;
     size_t offset = 0, other = 0, dirty = 0;
-    CHECK_INT(ls__blocks_init(&blocks, ls__env_posix(), 64, 64 + 128), 0);
+    CHECK_INT(ls__blocks_init(&blocks, ls__env_posix(), 128, 128 + 128), 0);
     CHECK_INT(ls__blocks_take(&blocks, 128, &offset, &dirty), 0);
     CHECK_INT(dirty, 0);
     CHECK(ls__blocks_take(&blocks, 1, &other, &dirty) != 0);
