@@ -29,7 +29,16 @@ const char *ls__plan_kind_name(ls__plan_kind kind)
                                                       "scatter",
                                                       "barrier",
                                                       "exchange",
-                                                      "regroup"};
+                                                      "regroup",
+                                                      "all_to_all",
+                                                      "scan",
+                                                      "exscan",
+                                                      "exchange with anybody",
+                                                      "all_to_all_v",
+                                                      "all_gather_v",
+                                                      "reduce_scatter_v",
+                                                      "gather_v",
+                                                      "scatter_v"};
     return names[kind];
 }
 
@@ -65,7 +74,7 @@ static void draw_operations(ls__plan *plan, ls__sim_random *r)
     for (int i = 0; i < plan->operations; i++) {
         ls__plan_operation *o = &plan->operation[i];
         o->id = ls__sim_draw(r) & ~LS__ORACLE_WHOLE;
-        o->kind = (ls__plan_kind)ls__sim_below(r, LS__PLAN_KINDS - (plan->groups ? 0 : 1));
+        o->kind = (ls__plan_kind)ls__sim_below(r, LS__PLAN_REGROUP + (plan->groups ? 1 : 0));
         if (o->kind == LS__PLAN_REGROUP && ls__sim_below(r, 3) != 0) {
             o->kind = LS__PLAN_ALL_REDUCE;
         }
@@ -97,8 +106,14 @@ static ls__operation operation_of(ls__plan_kind kind)
         return LS__OP_SCATTER;
     case LS__PLAN_BARRIER:
         return LS__OP_BARRIER;
+    case LS__PLAN_ALL_TO_ALL:
+        return LS__OP_ALL_TO_ALL;
+    case LS__PLAN_SCAN:
+        return LS__OP_SCAN;
+    case LS__PLAN_EXSCAN:
+        return LS__OP_EXSCAN;
     default:
-        return LS__OP_COUNT;
+        return ls__uneven_operation(kind);
     }
 }
 
@@ -131,6 +146,32 @@ static void draw_algorithms(ls__plan *plan, uint64_t seed)
         if (drawn != NULL) {
             o->algorithm = drawn->name;
             o->id |= drawn->exact ? 0 : LS__ORACLE_WHOLE;
+        }
+    }
+}
+
+static bool is_called_wrongly(const ls__plan *plan, int operation)
+{
+    for (int i = 0; i < plan->faults; i++) {
+        if (plan->fault[i].kind == LS__FAULT_WRONG && plan->fault[i].operation == operation) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* In half of the seeds a third of the operations becomes others, from dice of its own: what was
+ * added later, so that the other half is as it was. */
+static void draw_others(ls__plan *plan, uint64_t seed)
+{
+    ls__sim_random r = {seed * 0x94d049bb133111ebu + 19};
+    const bool some = ls__sim_below(&r, 2) == 0;
+    for (int i = 0; i < plan->operations && some; i++) {
+        ls__plan_operation *o = &plan->operation[i];
+        const uint64_t drawn = ls__sim_below(&r, 3 * (LS__PLAN_KINDS - LS__PLAN_ALL_TO_ALL));
+        if (drawn < LS__PLAN_KINDS - LS__PLAN_ALL_TO_ALL && o->kind != LS__PLAN_REGROUP &&
+            !is_called_wrongly(plan, i)) {
+            o->kind = (ls__plan_kind)(LS__PLAN_ALL_TO_ALL + drawn);
         }
     }
 }
@@ -257,5 +298,6 @@ void ls__plan_draw(ls__plan *plan, uint64_t seed, int ranks)
     }
     draw_pace(plan, &r);
     draw_saves(plan, seed);
+    draw_others(plan, seed);
     draw_algorithms(plan, seed);
 }

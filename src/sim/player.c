@@ -23,6 +23,7 @@ typedef struct flight {
     size_t in_bytes, out_bytes; /* allocated */
     bool in_shared, out_shared;
     ls_work *work, *other;
+    ls__uneven uneven;
     bool another; /* operation than the plan's was called: its result is its own */
 } flight;
 
@@ -109,21 +110,38 @@ static void give_memory(float *memory, size_t bytes, bool shared)
 
 /* ---- one operation ------------------------------------------------------------------------- */
 
-static bool in_place(ls__plan_kind kind)
+static bool in_place(const flight *f)
 {
+    const ls__plan_kind kind = f->operation->kind;
+    if (kind == LS__PLAN_ALL_TO_ALL || kind == LS__PLAN_SCAN || kind == LS__PLAN_EXSCAN) {
+        return (f->operation->id >> f->rank & 1) != 0; /* on some ranks */
+    }
     return kind == LS__PLAN_ALL_REDUCE || kind == LS__PLAN_DIVIDED || kind == LS__PLAN_DOUBLING ||
            kind == LS__PLAN_BROADCAST || kind == LS__PLAN_BINOMIAL;
+}
+
+static bool is_uneven(const flight *f)
+{
+    return ls__uneven_operation(f->operation->kind) != LS__OP_COUNT;
 }
 
 static void count_elements(flight *f)
 {
     const ls__plan_operation *o = f->operation;
-    const bool in_blocks = o->kind == LS__PLAN_REDUCE_SCATTER || o->kind == LS__PLAN_SCATTER;
-    const bool out_blocks = o->kind == LS__PLAN_ALL_GATHER || o->kind == LS__PLAN_GATHER;
+    const bool both = o->kind == LS__PLAN_ALL_TO_ALL;
+    const bool in_blocks =
+        both || o->kind == LS__PLAN_REDUCE_SCATTER || o->kind == LS__PLAN_SCATTER;
+    const bool out_blocks = both || o->kind == LS__PLAN_ALL_GATHER || o->kind == LS__PLAN_GATHER;
     const bool to_root = o->kind == LS__PLAN_REDUCE || o->kind == LS__PLAN_GATHER;
     f->in_count = in_blocks ? o->count * f->size : o->kind == LS__PLAN_BARRIER ? 0 : o->count;
     f->out_count = out_blocks ? o->count * f->size : o->kind == LS__PLAN_BARRIER ? 0 : o->count;
     f->out_count = to_root && f->rank != o->root % f->size ? 0 : f->out_count;
+    f->out_count = o->kind == LS__PLAN_EXSCAN && f->rank == 0 ? 0 : f->out_count;
+    if (is_uneven(f)) {
+        ls__uneven_lay_out(o, f->rank, f->size, &f->uneven);
+        f->in_count = f->uneven.end[0];
+        f->out_count = f->uneven.end[1];
+    }
 }
 
 static float wanted(const flight *f, int64_t i)
@@ -147,6 +165,12 @@ static float wanted(const flight *f, int64_t i)
         return ls__oracle_value(o->id, root, i);
     case LS__PLAN_SCATTER:
         return ls__oracle_value(o->id, root, f->rank * o->count + i);
+    case LS__PLAN_ALL_TO_ALL:
+        return ls__oracle_value(o->id, (int)(i / o->count), f->rank * o->count + i % o->count);
+    case LS__PLAN_SCAN:
+        return ls__oracle_sum(o->id, i, f->rank + 1);
+    case LS__PLAN_EXSCAN:
+        return ls__oracle_sum(o->id, i, f->rank);
     default: /* EXCHANGE */
         return ls__oracle_value(o->id, (f->rank + f->size - root) % f->size, i);
     }
@@ -157,11 +181,14 @@ static bool prepare(player *p, flight *f)
     count_elements(f);
     f->in = take_memory(p, f->in_count, &f->in_bytes, &f->in_shared);
     f->out = NULL;
-    if (f->in != NULL && !in_place(f->operation->kind)) {
+    if (f->in != NULL && !in_place(f)) {
         f->out = take_memory(p, f->out_count, &f->out_bytes, &f->out_shared);
     }
     for (int64_t i = 0; f->in != NULL && i < f->in_count; i++) {
         f->in[i] = ls__oracle_value(f->operation->id, f->rank, i);
+    }
+    if (f->in != NULL && is_uneven(f)) {
+        ls__uneven_fill(f->operation, &f->uneven, f->in);
     }
     return p->status == LS_OK;
 }
@@ -170,10 +197,20 @@ static ls_status start_other(player *p, flight *f, int64_t count, const ls_colle
 {
     const ls__plan_operation *o = f->operation;
     const int root = o->root % f->size;
-    const int to = (f->rank + root) % f->size, from = (f->rank + f->size - root) % f->size;
-    const int tag = f->number;
+    const int to = (f->rank + root) % f->size, back = (f->rank + f->size - root) % f->size;
+    const int from = o->kind == LS__PLAN_ANY_SOURCE ? LS_ANY_SOURCE : back, tag = f->number;
+    float *out = f->out != NULL ? f->out : f->in;
     (void)p;
+    if (is_uneven(f)) {
+        return ls__uneven_start(&f->uneven, f->group, f->in, f->out, with, &f->work);
+    }
     switch (o->kind) {
+    case LS__PLAN_ALL_TO_ALL:
+        return ls_all_to_all(f->group, f->in, out, count, LS_FLOAT32, with, &f->work);
+    case LS__PLAN_SCAN:
+        return ls_scan(f->group, f->in, out, count, LS_FLOAT32, LS_SUM, with, &f->work);
+    case LS__PLAN_EXSCAN:
+        return ls_exscan(f->group, f->in, out, count, LS_FLOAT32, LS_SUM, with, &f->work);
     case LS__PLAN_REDUCE:
         return ls_reduce(f->group, f->in, f->out, count, LS_FLOAT32, LS_SUM, root, with, &f->work);
     case LS__PLAN_GATHER:
@@ -230,8 +267,23 @@ static ls_status start(player *p, flight *f)
     }
 }
 
+static void check_uneven(const player *p, const flight *f)
+{
+    const int64_t i = ls__uneven_wrong(f->operation, &f->uneven, f->out, CHECKED);
+    if (i >= 0) {
+        ls__sim_stop("wrong bits: operation %d (%s of up to %lld on a group of %d) on rank %d: "
+                     "element %lld",
+                     f->number, ls__plan_kind_name(f->operation->kind),
+                     (long long)f->operation->count, f->size, p->rank, (long long)i);
+    }
+}
+
 static void check_result(const player *p, const flight *f)
 {
+    if (is_uneven(f)) {
+        check_uneven(p, f);
+        return;
+    }
     const float *out = f->out != NULL ? f->out : f->in;
     const int64_t step = f->out_count / CHECKED + 1;
     for (int64_t i = 0; i < f->out_count; i += step) {

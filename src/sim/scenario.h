@@ -9,6 +9,7 @@
 #ifndef LS_SIM_SCENARIO_H
 #define LS_SIM_SCENARIO_H
 
+#include "comm/program/program.h"
 #include "launch/launch.h"
 #include "sim/sim.h"
 
@@ -31,6 +32,15 @@ typedef enum ls__plan_kind {
     LS__PLAN_BARRIER,
     LS__PLAN_EXCHANGE, /* send and recv around the ring */
     LS__PLAN_REGROUP,  /* frees the second group and makes another */
+    LS__PLAN_ALL_TO_ALL,
+    LS__PLAN_SCAN,
+    LS__PLAN_EXSCAN,
+    LS__PLAN_ANY_SOURCE, /* EXCHANGE, received from anybody */
+    LS__PLAN_ALL_TO_ALL_V,
+    LS__PLAN_ALL_GATHER_V,
+    LS__PLAN_REDUCE_SCATTER_V,
+    LS__PLAN_GATHER_V,
+    LS__PLAN_SCATTER_V,
     LS__PLAN_KINDS
 } ls__plan_kind;
 
@@ -166,6 +176,26 @@ int ls__resume_main(void *plan); /* the main of a rank of the second job */
                   */
 float ls__oracle_value(uint64_t id, int rank, int64_t i);
 float ls__oracle_sum(uint64_t id, int64_t i, int ranks);
+/* uneven.c: blocks of unequal lengths. */
+typedef struct ls__uneven {
+    ls__operation operation;
+    int rank, size, root;
+    int64_t own;   /* length of the block of the side that has one */
+    int blocks[2]; /* of INPUT and OUTPUT; 0: not on this rank */
+    int64_t count[2][LS__PLAN_RANKS_MAX], offset[2][LS__PLAN_RANKS_MAX];
+    const int64_t *offsets[2]; /* NULL: one after the other */
+    int64_t end[2];            /* elements of the buffers */
+} ls__uneven;
+
+ls__operation ls__uneven_operation(ls__plan_kind kind); /* LS__OP_COUNT: no v-variant */
+/* Points into itself: not to be copied. */
+void ls__uneven_lay_out(const ls__plan_operation *o, int rank, int size, ls__uneven *u);
+void ls__uneven_fill(const ls__plan_operation *o, const ls__uneven *u, float *in);
+ls_status ls__uneven_start(const ls__uneven *u, ls_group *g, const float *in, float *out,
+                           const ls_collective_options *with, ls_work **work);
+/* An element that is wrong, of at most some `checked` in a block; -1: none. */
+int64_t ls__uneven_wrong(const ls__plan_operation *o, const ls__uneven *u, const float *out,
+                         int64_t checked);
 /* judge.c: NULL: all is as it must be. */
 const char *ls__plan_judge(ls__plan *plan);
 
