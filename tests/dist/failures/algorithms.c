@@ -67,7 +67,7 @@ static void judge(const run *r, const job *j)
     if (r->how == STOP && (j->status != 1 || !job_all_say(j, " did not finish within ", who))) {
         complain(r, j, "the stopped rank is not named");
     }
-    if (r->how == MISMATCH && (j->status != 1 || !job_all_say(j, " disagrees: ", has))) {
+    if (r->how == MISMATCH && (j->status != 1 || !job_all_say(j, " disagrees", has))) {
         complain(r, j, "the mismatch is not named");
     }
 }
@@ -102,8 +102,7 @@ static bool runs_far(const ls__algorithm *a)
 /* A call of another count is one only where there are counts. */
 static bool can(const ls__algorithm *a, way how)
 {
-    return a->operation <= LS__OP_EXSCAN && /* the looper knows no unequal blocks */
-           (how != MISMATCH || a->operation != LS__OP_BARRIER);
+    return how != MISMATCH || a->operation != LS__OP_BARRIER;
 }
 
 static int run_all(const ls__algorithm *a)

@@ -19,7 +19,7 @@
 #define RANKS 8
 #define WRONG_ROUND 40
 
-static float in[MOST * RANKS], out[MOST * RANKS];
+static float in[(MOST + RANKS) * RANKS], out[(MOST + RANKS) * RANKS];
 static int rank, size;
 
 /* Of rank r at element i of round k. */
@@ -38,10 +38,86 @@ static float sum(int ranks, int64_t i, int64_t k)
     return total;
 }
 
+/* ---- unequal blocks ----------------------------------------------------------------------- */
+
+/* Of what rank i gives rank j; where there is one block a rank, j is 0. */
+static int64_t length(int i, int j, int64_t count)
+{
+    return count + (i + j) % size;
+}
+
+/* Where block `block` lies among rank r's; `both`: each rank has its own. */
+static int64_t offset(int r, int block, bool both, int64_t count)
+{
+    int64_t at = 0;
+    for (int b = 0; b < block; b++) {
+        at += length(b, both ? r : 0, count);
+    }
+    return at;
+}
+
+static ls_status call_v(ls__operation operation, const ls_collective_options *o, int64_t count,
+                        int root)
+{
+    const ls_dtype t = LS_FLOAT32;
+    const int64_t own = length(rank, 0, count);
+    int64_t counts[RANKS];
+    ls_group *w = ls_world();
+    for (int r = 0; r < size; r++) {
+        counts[r] = length(r, operation == LS__OP_ALL_TO_ALL_V ? rank : 0, count);
+    }
+    switch (operation) {
+    case LS__OP_ALL_TO_ALL_V:
+        return ls_all_to_all_v(w, in, counts, NULL, out, counts, NULL, t, o, NULL);
+    case LS__OP_ALL_GATHER_V:
+        return ls_all_gather_v(w, in, own, out, counts, NULL, t, o, NULL);
+    case LS__OP_REDUCE_SCATTER_V:
+        return ls_reduce_scatter_v(w, in, out, counts, NULL, t, LS_SUM, o, NULL);
+    case LS__OP_GATHER_V:
+        return ls_gather_v(w, in, own, out, counts, NULL, t, root, o, NULL);
+    default:
+        return ls_scatter_v(w, in, counts, NULL, out, own, t, root, o, NULL);
+    }
+}
+
+/* What out[i] must be; false: it is not used. */
+static bool wanted_v(ls__operation operation, int64_t count, int root, int64_t k, int64_t i,
+                     float *x)
+{
+    const bool both = operation == LS__OP_ALL_TO_ALL_V;
+    const int64_t own = offset(rank, rank, both, count);
+    int block = 0;
+    while (block + 1 < size && i >= offset(rank, block + 1, both, count)) {
+        block++;
+    }
+    const int64_t at = i - offset(rank, block, both, count);
+    switch (operation) {
+    case LS__OP_ALL_TO_ALL_V:
+        *x = value(block, offset(block, rank, true, count) + at, k);
+        return i < offset(rank, size, true, count);
+    case LS__OP_ALL_GATHER_V:
+    case LS__OP_GATHER_V:
+        *x = value(block, at, k);
+        return i < offset(rank, size, false, count) &&
+               (operation == LS__OP_ALL_GATHER_V || rank == root);
+    case LS__OP_REDUCE_SCATTER_V:
+        *x = sum(size, own + i, k);
+        return i < length(rank, 0, count);
+    default:
+        *x = value(root, own + i, k);
+        return i < length(rank, 0, count);
+    }
+}
+
+/* ---- all of them -------------------------------------------------------------------------- */
+
 static ls_status call(ls__operation operation, const char *algorithm, int64_t count, int root)
 {
     const ls_collective_options o = {.size = sizeof o, .algorithm = algorithm};
     ls_group *w = ls_world();
+    if (ls__operation_is_v(operation)) {
+        return call_v(operation, &o, count, root);
+    }
     switch (operation) {
     case LS__OP_ALL_REDUCE:
         memcpy(out, in, (size_t)count * sizeof *in);
@@ -110,15 +186,19 @@ static void go_round(ls__operation operation, const char *algorithm, int64_t k, 
 {
     static const int64_t counts[] = {1, 17, 1000, MOST, 3, 4097};
     const int64_t count = counts[k % 6];
+    const int64_t most = (count + size) * size; /* unequal blocks are that much longer */
     const int root = (int)(k % size);
-    for (int64_t i = 0; i < count * size; i++) {
+    for (int64_t i = 0; i < most; i++) {
         in[i] = value(rank, i, k);
     }
     LS_CHECK(call(operation, algorithm, count - wrong, root));
     /* Who is wrong may be through before the others have heard of it, a root for one. */
-    for (int64_t i = 0; i < count * size && !wrong; i++) {
+    const bool unequal = ls__operation_is_v(operation);
+    for (int64_t i = 0; i < most && !wrong; i++) {
         float x = 0;
-        if (wanted(operation, count, root, k, i, &x) && out[i] != x) {
+        const bool used = unequal ? wanted_v(operation, count, root, k, i, &x)
+                                  : wanted(operation, count, root, k, i, &x);
+        if (used && out[i] != x) {
             fprintf(stderr, "WRONG round %lld: element %lld is %g, must be %g\n", (long long)k,
                     (long long)i, (double)out[i], (double)x);
             _exit(9);
