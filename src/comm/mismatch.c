@@ -35,13 +35,16 @@ static bool same_site(const ls__descriptor *a, const ls__descriptor *b)
     return a->line == b->line && strncmp(a->file, b->file, sizeof a->file) == 0;
 }
 
-/* Where only the two ends of a block know its length, the receiver compares (stream.c). */
+/* Where only the two ends of a block know its length, the receiver compares (stream.c, shown.c). */
+static bool counts_matter(const ls__descriptor *d)
+{
+    const ls__operation operation = (ls__operation)d->operation;
+    return !ls__operation_is_v(operation) || ls__operation_counts_known(operation);
+}
+
 static bool same_counts(const ls__descriptor *a, const ls__descriptor *b)
 {
-    const ls__operation operation = (ls__operation)a->operation;
-    return a->counts_hash == b->counts_hash &&
-           (a->count == b->count ||
-            (ls__operation_is_v(operation) && !ls__operation_counts_known(operation)));
+    return a->counts_hash == b->counts_hash && (a->count == b->count || !counts_matter(a));
 }
 
 bool ls__descriptor_equal(const ls__comm *comm, const ls__descriptor *a, const ls__descriptor *b)
@@ -70,7 +73,8 @@ uint64_t ls__descriptor_key(const ls__comm *comm, const ls__descriptor *d)
                                   .count = d->count,
                                   .root = d->root};
     return ls__descriptor_equal(comm, d, &plain)
-               ? ls__key_of(d->operation, d->reduce_op, d->dtype, d->root, d->count)
+               ? ls__key_of(d->operation, d->reduce_op, d->dtype, d->root,
+                            counts_matter(d) ? d->count : 0)
                : 0;
 }
 

@@ -463,7 +463,7 @@ static void count(const world *w, int which)
     const ls__algorithm *const *all = ls__algorithms(&algorithms);
     w->group[0]->comm->forced = LS__WAY_MESSAGES;
     for (int a = 0; a < algorithms; a++) {
-        for (int i = 0; i < (w->quick ? 3 : 9) && all[a]->operation <= LS__OP_EXSCAN; i++) {
+        for (int i = 0; i < (w->quick ? 3 : 9); i++) {
             shape s = {.algorithm = all[a],
                        .operation = all[a]->operation,
                        .group = w->group[i % 2],
