@@ -355,6 +355,11 @@ static bool member_gone(ls_group *group, ls_work *work, uint64_t now_ns)
     return false;
 }
 
+static bool is_late(const ls_work *work, uint64_t now_ns)
+{
+    return now_ns >= work->deadline_ns && !LS__PLANTED(DEADLINE);
+}
+
 /* True: the group was failed. `closely`: also whether to warn of it. */
 static bool check_work(ls_group *group, ls_work *work, uint64_t now_ns, bool closely)
 {
@@ -370,7 +375,7 @@ static bool check_work(ls_group *group, ls_work *work, uint64_t now_ns, bool clo
     if (member_gone(group, work, now_ns)) {
         return true;
     }
-    if (now_ns >= work->deadline_ns && !LS__PLANTED(DEADLINE)) {
+    if (is_late(work, now_ns)) {
         ls__missing_fail(group, work, now_ns);
         return true;
     }
@@ -387,8 +392,9 @@ static bool check_work(ls_group *group, ls_work *work, uint64_t now_ns, bool clo
     return false;
 }
 
-/* Of thousands in flight only the oldest for each peer is looked at closely, which may cost a
- * system call, and warned about, once in a while: the others wait for the same. */
+/* Of thousands in flight only the oldest for each peer is looked at, which takes a walk through
+ * what has come and may cost a system call, and warned about, once in a while: the others wait for
+ * the same, or are the oldest soon. Their deadlines are their own. */
 static bool check_letters(ls_group *group, const ls__list *works, uint64_t now_ns)
 {
     uint64_t seen[LS__PROGRAM_RANKS_MAX / 64 + 1] = {0};
@@ -401,7 +407,7 @@ static bool check_letters(ls_group *group, const ls__list *works, uint64_t now_n
         const bool first = (seen[peer / 64] >> peer % 64 & 1) == 0;
         const bool had_warned = work->warned;
         seen[peer / 64] |= (uint64_t)1 << peer % 64;
-        if (check_work(group, work, now_ns, first && !quiet)) {
+        if ((first || is_late(work, now_ns)) && check_work(group, work, now_ns, !quiet)) {
             return true;
         }
         letters->warned_ns = work->warned && !had_warned ? now_ns : letters->warned_ns;

@@ -160,7 +160,7 @@ static void everything(const world *w)
     }
 }
 
-DIST_TEST(every_algorithm_moves_every_type_of_every_size_in_groups_of_1_to_8, RANKS)
+TEST_OF(every_algorithm_moves_every_type_of_every_size_in_groups_of_1_to_8, RANKS, 300)
 {
     in_every_group(everything);
 }
