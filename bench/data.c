@@ -154,7 +154,8 @@ static double reduced(const ls__bench_options *options, const double *value)
     for (int r = 1; r < options->ranks; r++) {
         result = combine(options, result, value[r]);
     }
-    return options->op == LS_AVG ? result / options->ranks : result;
+    const double mean = result / options->ranks;
+    return options->op != LS_AVG ? result : options->dtype <= LS_BFLOAT16 ? mean : trunc(mean);
 }
 
 static double expected(const ls__bench_options *options, int calls, int i)

@@ -119,8 +119,18 @@ typedef struct ls_collective_options {
      * ranks, "hierarchical" have the same bytes on every rank, but not those of the other
      * algorithms; LS_ERR_INVALID names what an operation has. Costs: docs/algorithms.md. */
     const char *algorithm;
+    double factor; /* PREMUL_SUM only: this rank's. Default 1, which LS_OPTIONS sets. An all_reduce
+                      multiplies its buffer at the call; others copy their input */
 } ls_collective_options;
-#define LS_DEFAULTS_ls_collective_options
+#define LS_DEFAULTS_ls_collective_options .factor = 1,
+
+/* *out becomes an operator of this rank that applies `fn` (MPI_Op_create), for every operation that
+ * reduces and every dtype. Ranks that use it together must give it the same name, 1 to 23 bytes,
+ * copied: operators are compared by name, and only programs that keep the order of ranks are
+ * admitted. `fn` and `arg` must stay good until the operations that use them have ended. At most 64
+ * at a time. Local call. Free with ls_reduce_op_free, which operations under way survive. */
+LS_API ls_status ls_reduce_op_new(ls_reduce_fn fn, void *arg, const char *name, ls_reduce_op *out);
+LS_API ls_status ls_reduce_op_free(ls_reduce_op op);
 
 /* buf[count] becomes the reduction over ranks, in place (MPI_Allreduce, ncclAllReduce). */
 LS_API ls_status ls_all_reduce(ls_group *group, void *buf, int64_t count, ls_dtype dtype,
@@ -352,6 +362,8 @@ LS_API ls_status ls_group_counters(const ls_group *group, ls_counters *out);
 #define ls_reduce_scatter_v(...) LS_AT(ls_reduce_scatter_v(__VA_ARGS__))
 #define ls_gather_v(...) LS_AT(ls_gather_v(__VA_ARGS__))
 #define ls_scatter_v(...) LS_AT(ls_scatter_v(__VA_ARGS__))
+#define ls_reduce_op_new(...) LS_AT(ls_reduce_op_new(__VA_ARGS__))
+#define ls_reduce_op_free(...) LS_AT(ls_reduce_op_free(__VA_ARGS__))
 #define ls_scan(...) LS_AT(ls_scan(__VA_ARGS__))
 #define ls_exscan(...) LS_AT(ls_exscan(__VA_ARGS__))
 #define ls_barrier(...) LS_AT(ls_barrier(__VA_ARGS__))

@@ -36,14 +36,19 @@ typedef enum ls_dtype {
     LS_DTYPE_COUNT = 9
 } ls_dtype;
 
-/* Reduction operators (MPI_Op, ncclRedOp_t). AVG divides the sum once, by the number of ranks.
+/* Reduction operators (MPI_Op, ncclRedOp_t). AVG divides the sum once, by the number of ranks;
+ * integers towards zero, as C and NCCL do. PREMUL_SUM is the sum of what each rank gives times its
+ * own options.factor (ncclRedOpCreatePreMulSum), the products rounded to the dtype; of integers
+ * the factor is a whole number.
  *
- *              sum product min max   avg   band bor bxor
- *   floats      x     x     x   x     x
- *   integers    x     x     x   x           x    x   x     sums and products wrap
- *   bool       any   all   all any          all any odd    as PyTorch's NCCL backend has it
+ *              sum product min max   avg   band bor bxor  premul_sum
+ *   floats      x     x     x   x     x                       x
+ *   integers    x     x     x   x     x     x    x   x        x     what overflows wraps
+ *   bool       any   all   all any          all any odd             as PyTorch's NCCL backend has
+ * it
  *
- * What is empty has no meaning and is LS_ERR_INVALID. */
+ * What is empty has no meaning and is LS_ERR_INVALID. Values from LS_REDUCE_OP_USER on are made by
+ * ls_reduce_op_new. */
 typedef enum ls_reduce_op {
     LS_SUM = 0,
     LS_PRODUCT = 1,
@@ -53,8 +58,18 @@ typedef enum ls_reduce_op {
     LS_BAND = 5,
     LS_BOR = 6,
     LS_BXOR = 7,
-    LS_REDUCE_OP_COUNT = 8
+    LS_PREMUL_SUM = 8,
+    LS_REDUCE_OP_COUNT = 9,
+    LS_REDUCE_OP_USER = 64
 } ls_reduce_op;
+#define LS_REDUCE_OP_USER_LAST 127
+
+/* into[i] = into[i] op right[i], i in [0,count): one element at a time, `into` of lower ranks than
+ * `right`. Associative; it need not be commutative (MPI_User_function). Elements are of `dtype`;
+ * 16-bit floats come as float32. Called on whatever thread moves the operation on, often on pieces
+ * of it; it must not call this library. `arg` is the user's. */
+typedef void (*ls_reduce_fn)(void *into, const void *right, int64_t count, ls_dtype dtype,
+                             void *arg);
 
 /* Bytes of one element; 0 for a value that is no dtype. */
 LS_API size_t ls_dtype_size(ls_dtype dtype);
@@ -62,7 +77,8 @@ LS_API size_t ls_dtype_size(ls_dtype dtype);
 /* "float32" ...; "invalid" for a value that is no dtype. Static storage. */
 LS_API const char *ls_dtype_name(ls_dtype dtype);
 
-/* "sum" ...; "invalid" for a value that is no operator. Static storage. */
+/* "sum" ...; "invalid" for a value that is no operator, "user-defined" for those that
+ * are made. Static storage. */
 LS_API const char *ls_reduce_op_name(ls_reduce_op op);
 
 /* Where a start is ordered: NULL is the host. Only the host exists in this release. */

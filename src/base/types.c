@@ -20,8 +20,9 @@ static const dtype_row dtypes[LS_DTYPE_COUNT] = {
 };
 
 static const char *const reduce_ops[LS_REDUCE_OP_COUNT] = {
-    [LS_SUM] = "sum", [LS_PRODUCT] = "product", [LS_MIN] = "min", [LS_MAX] = "max",
-    [LS_AVG] = "avg", [LS_BAND] = "band",       [LS_BOR] = "bor", [LS_BXOR] = "bxor",
+    [LS_SUM] = "sum", [LS_PRODUCT] = "product", [LS_MIN] = "min",
+    [LS_MAX] = "max", [LS_AVG] = "avg",         [LS_BAND] = "band",
+    [LS_BOR] = "bor", [LS_BXOR] = "bxor",       [LS_PREMUL_SUM] = "premul_sum",
 };
 
 size_t ls_dtype_size(ls_dtype dtype)
@@ -39,6 +40,9 @@ const char *ls_dtype_name(ls_dtype dtype)
 const char *ls_reduce_op_name(ls_reduce_op op)
 {
     unsigned row = (unsigned)op;
+    if (row >= LS_REDUCE_OP_USER && row <= LS_REDUCE_OP_USER_LAST) {
+        return "user-defined";
+    }
     return row < LS_REDUCE_OP_COUNT ? reduce_ops[row] : "invalid";
 }
 

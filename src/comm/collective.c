@@ -40,20 +40,27 @@ static bool buffer_bytes(const ls_group *group, const ls__collective *args, size
     return ls__bytes_of(in, element, input) && ls__bytes_of(out, element, output);
 }
 
+/* By ls_reduce_op_new. */
+static bool is_made(ls_reduce_op op)
+{
+    return op >= LS_REDUCE_OP_USER && op <= LS_REDUCE_OP_USER_LAST;
+}
+
 static ls_status check_reduction(const char *what, const ls_group *group,
                                  const ls__collective *args, double divisor)
 {
-    if ((unsigned)args->op >= LS_REDUCE_OP_COUNT) {
+    const bool made = is_made(args->op);
+    if (made ? args->made.user.fn == NULL : (unsigned)args->op >= LS_REDUCE_OP_COUNT) {
         return ls__fail(
             LS_ERR_INVALID,
-            "%s on group \"%s\": %d is no reduce-op; give LS_SUM or another of its enum", what,
-            group->name, (int)args->op);
+            "%s on group \"%s\": %d is no reduce-op; give LS_SUM, another of its enum or one of "
+            "ls_reduce_op_new",
+            what, group->name, (int)args->op);
     }
-    if (args->op == LS_AVG ? !is_float(args->dtype)
-                           : !ls__reduce_supported(args->dtype, args->op)) {
+    if (!made && !ls__reduce_supported(args->dtype, args->op)) {
         return ls__fail(LS_ERR_INVALID,
-                        "%s on group \"%s\": %s of %s has no meaning; averages need floats, bit "
-                        "operators integers",
+                        "%s on group \"%s\": %s of %s has no meaning; averages and "
+                        "premultiplied sums need numbers, bit operators integers",
                         what, group->name, ls_reduce_op_name(args->op), ls_dtype_name(args->dtype));
     }
     if (args->op == LS_AVG && ls__operation_scans(args->operation)) {
@@ -101,6 +108,33 @@ static ls_status check_buffers(const char *what, const ls_group *group, const ls
     return reads && writes ? ls__overlap_check(what, group, args) : LS_OK;
 }
 
+static ls_status check_factor(const char *what, const ls_group *group, const ls__collective *args,
+                              double factor)
+{
+    if (args->op != LS_PREMUL_SUM || is_float(args->dtype) ||
+        (factor > -9e15 && factor < 9e15 && factor == (double)(int64_t)factor)) {
+        return LS_OK;
+    }
+    return ls__fail(LS_ERR_INVALID,
+                    "%s on group \"%s\": %s are multiplied by %g; give a whole number, or floats",
+                    what, group->name, ls_dtype_name(args->dtype), factor);
+}
+
+/* What keeps the order of ranks, which the user's operators may need. */
+static ls_status check_order(const char *what, const ls_group *group, const ls__collective *args,
+                             const char *name)
+{
+    const ls__algorithm *found = name != NULL ? ls__algorithm_find(args->operation, name) : NULL;
+    return !ls__operation_reduces(args->operation) || !is_made(args->op) || found == NULL ||
+                   found->exact
+               ? LS_OK
+               : ls__fail(LS_ERR_UNSUPPORTED,
+                          "%s on group \"%s\": an operator of the user's is applied in the order "
+                          "of ranks, which \"%s\" does not keep; use another algorithm (NULL: "
+                          "chosen)",
+                          what, group->name, name);
+}
+
 static ls_status check_algorithm(const char *what, const ls_group *group, ls__operation operation,
                                  const char *name)
 {
@@ -140,8 +174,10 @@ static ls_status check(const char *what, const ls_group *group, const ls__collec
     LS_TRY(check_buffers(what, group, args));
     if (ls__operation_reduces(args->operation)) {
         LS_TRY(check_reduction(what, group, args, options->divisor));
+        LS_TRY(check_factor(what, group, args, options->factor));
     }
     LS_TRY(check_algorithm(what, group, args->operation, options->algorithm));
+    LS_TRY(check_order(what, group, args, options->algorithm));
     if (is_letter(args->operation) && args->tag < 0) {
         return ls__fail(LS_ERR_INVALID,
                         "%s on group \"%s\": tag %d is negative; give one from 0 on", what,
@@ -248,7 +284,8 @@ static const ls__algorithm *asked_for(const ls_group *group, const ls__collectiv
     (void)buffer_bytes(group, args, &input, &output);
     const ls__algorithm *found =
         ls__rules_find(rules, args->operation, (int64_t)(input > output ? input : output));
-    const bool can = found != NULL && (!group->has_far || (found->memories & LS__IN_MESSAGES) != 0);
+    const bool can = found != NULL && (found->exact || !is_made(args->op)) &&
+                     (!group->has_far || (found->memories & LS__IN_MESSAGES) != 0);
     return can ? found : NULL;
 }
 
@@ -261,6 +298,7 @@ static void describe(ls_group *group, const ls__collective *args,
     d->version = LS__DESCRIPTOR_VERSION;
     d->operation = (uint8_t)args->operation;
     d->reduce_op = ls__operation_reduces(args->operation) ? (uint8_t)args->op : 0xff;
+    d->op_name[0] = '\0';
     d->dtype = (uint8_t)args->dtype;
     d->algorithm = algorithm != NULL ? (uint8_t)(1 + ls__algorithm_index(algorithm)) : 0;
     d->forced = (uint8_t)comm->forced;
@@ -300,7 +338,9 @@ void ls__collective_fill(ls_group *group, const ls__collective *args,
     work->count = args->count;
     work->element = ls_dtype_size(args->dtype);
     work->dtype = args->dtype;
-    work->op = args->op == LS_AVG ? LS_SUM : args->op;
+    work->op =
+        args->op == LS_AVG || args->op == LS_PREMUL_SUM || is_made(args->op) ? LS_SUM : args->op;
+    work->pack = args->pack;
     work->channels = (uint8_t)group->channels;
     work->divisor = ls__operation_reduces(args->operation) && args->op == LS_AVG
                         ? (double)group->size
@@ -308,6 +348,11 @@ void ls__collective_fill(ls_group *group, const ls__collective *args,
     work->queued_ns = comm->env->now_ns(comm->env);
     work->deadline_ns = ls__time_after(work->queued_ns, timeout_ms);
     describe(group, args, options, work->algorithm, &work->descriptor);
+    if (ls__operation_reduces(args->operation) && is_made(args->op)) {
+        work->user = args->made.user;
+        work->descriptor.reduce_op = LS_REDUCE_OP_USER;
+        memcpy(work->descriptor.op_name, args->made.name, sizeof args->made.name);
+    }
     const bool v = ls__operation_is_v(args->operation);
     const bool only_messages =
         work->algorithm != NULL && (work->algorithm->memories & LS__IN_STAGED) == 0;
@@ -454,17 +499,30 @@ ls_status ls__collective_start(ls_group *group, const ls__collective *args, ls_w
     LS__OPTIONS(ls_collective_options, options, args->options);
     ls_group *const handle = group;
     group = ls__turns_group(handle, is_letter(args->operation));
-    const ls_status sound = check(what, group, args, &options);
+    ls__collective call = *args;
+    if (is_made(args->op)) { /* the user may free it from now on */
+        call.made = ls__operator_of(comm, args->op);
+    }
+    const ls_status sound = check(what, group, &call, &options);
     if (sound < 0) {
         return ls__fail_at_site(sound);
     }
     if (blocking) {
         LS_TRY(ls__work_may_wait(what));
     }
+    if (ls__operation_reduces(args->operation) && args->op == LS_PREMUL_SUM) {
+        LS_TRY(ls__premultiply(group, &call, options.factor));
+    }
     ls__turns_pass(handle, is_letter(args->operation));
     ls_work *made = NULL;
     bool ready = false;
-    LS_TRY(submit(group, args, &options, work == NULL && !blocking, &made, &ready));
+    status = submit(group, &call, &options, work == NULL && !blocking, &made, &ready);
+    if (status != LS_OK) {
+        if (call.pack != NULL && made == NULL) {
+            ls__pack_give(call.pack);
+        }
+        return status;
+    }
     if (blocking) {
         if (ready) { /* for a driver that sleeps */
             ls__ring(comm, comm->runtime->local_rank);

@@ -34,6 +34,12 @@
 
 #include "comm/descriptor.h"
 #include "comm/program/program.h"
+#include "kernel/reduce/reduce.h"
+
+typedef struct ls__operator { /* of the user's */
+    ls__reduce_user user;     /* fn NULL: there is none */
+    char name[LS__OP_NAME_MAX];
+} ls__operator;
 
 typedef struct ls__collective {
     ls__operation operation;
@@ -46,11 +52,13 @@ typedef struct ls__collective {
     /* v-variants: elements and places of the blocks of INPUT [0] and OUTPUT [1]; borrowed for the
      * call. Offsets NULL: one after the other. */
     const int64_t *counts[2], *offsets[2];
-    int tag;        /* of send and recv */
-    bool own_tag;   /* send and recv: the library's own tag, which no user's letter has */
-    int32_t mark;   /* not of letters: what else ranks must agree on; 0: nothing */
-    uint8_t tuner;  /* ls__tuner_part; 0: the user's */
-    bool monitored; /* barrier: names all who have not come; its mark is 1 */
+    int tag;               /* of send and recv */
+    bool own_tag;          /* send and recv: the library's own tag, which no user's letter has */
+    int32_t mark;          /* not of letters: what else ranks must agree on; 0: nothing */
+    ls__operator made;     /* a copy of the user's, if `op` is one */
+    struct ls__pack *pack; /* the operation gives it back at its end; NULL: none */
+    uint8_t tuner;         /* ls__tuner_part; 0: the user's */
+    bool monitored;        /* barrier: names all who have not come; its mark is 1 */
     const ls_collective_options *options; /* borrowed for the call; NULL: defaults */
     void (*done)(void *arg, ls_status status);
     void *arg;

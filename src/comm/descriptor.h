@@ -6,14 +6,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define LS__DESCRIPTOR_VERSION 2
-#define LS__TAG_MAX 96  /* text kept of a tag, for reports */
-#define LS__FILE_MAX 64 /* tail kept of a call site's file name */
+#define LS__DESCRIPTOR_VERSION 3
+#define LS__TAG_MAX 96     /* text kept of a tag, for reports */
+#define LS__OP_NAME_MAX 24 /* of a user's operator, ended by 0 */
+#define LS__FILE_MAX 64    /* tail kept of a call site's file name */
 
 typedef struct ls__descriptor {
     uint16_t version;
     uint8_t operation; /* ls__operation */
-    uint8_t reduce_op; /* ls_reduce_op; 0xff where none */
+    uint8_t reduce_op; /* ls_reduce_op, of the user's LS_REDUCE_OP_USER; 0xff where none */
     uint8_t dtype;     /* ls_dtype */
     uint8_t algorithm; /* 1 + index in the registry of the one asked for by name; 0: chosen */
     uint8_t memory;    /* ls__memory */
@@ -31,7 +32,8 @@ typedef struct ls__descriptor {
                                its private memory; not compared */
     uint64_t counts_hash;   /* v-variants in which all ranks give all counts; else 0 */
     uint64_t counts_weight; /* sum of (i + 1) * counts[i]: tells which one differs (counts.c) */
-    int32_t line;           /* call site; compared only with LOCKSTEP_CHECK=strict */
+    char op_name[LS__OP_NAME_MAX]; /* of a user's operator; else "" */
+    int32_t line;                  /* call site; compared only with LOCKSTEP_CHECK=strict */
     int32_t pid;
     char file[LS__FILE_MAX];
     char text[LS__TAG_MAX]; /* the tag itself */

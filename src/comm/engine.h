@@ -114,8 +114,10 @@ struct ls_work {
      * NULL. `count` is the longest one. */
     int64_t *count_of[2], *offset_of[2];
     ls_dtype dtype;
-    ls_reduce_op op; /* AVG has become SUM with a divisor */
+    ls_reduce_op op; /* AVG has become SUM with a divisor, PREMUL_SUM and the user's SUM */
+    ls__reduce_user user;
     double divisor;
+    struct ls__pack *pack; /* holds the input, premultiplied; NULL: there is none */
     uint64_t queued_ns, started_ns, deadline_ns;
     uint64_t gone_seen_ns; /* token: since when its peer is gone; Note [Leaving] in failure.c */
     uint64_t flight;       /* number of its record */
@@ -145,6 +147,8 @@ typedef struct ls__small_kind {
 } ls__small_kind;
 #define LS__SMALL_KINDS_LOG 3
 #define LS__SMALL_KINDS (1 << LS__SMALL_KINDS_LOG)
+
+#define LS__OPERATORS_MAX (LS_REDUCE_OP_USER_LAST - LS_REDUCE_OP_USER + 1)
 
 typedef struct ls__member {
     int world_rank;
@@ -224,9 +228,10 @@ struct ls__comm {
     ls__transport *transport;
     ls__far *far; /* NULL: all ranks share memory */
     ls_group *world;
-    bool may_spin;      /* ranks of this host do not outnumber its cores */
-    int channels;       /* of a new group */
-    bool can_peek;      /* const: reads private memory of every rank of this host (peek.h) */
+    bool may_spin; /* ranks of this host do not outnumber its cores */
+    int channels;  /* of a new group */
+    bool can_peek; /* const: reads private memory of every rank of this host (peek.h) */
+    ls__operator operators[LS__OPERATORS_MAX]; /* lock */
     bool strict;        /* LOCKSTEP_CHECK=strict: call sites are compared too */
     int forced;         /* ls__way, for tests; 0: none */
     ls__rules rules;    /* const */
@@ -478,7 +483,18 @@ void ls__turns_free(ls_group *handle);
 
 /* ---- many.c ------------------------------------------------------------------------------- */
 
+typedef struct ls__pack ls__pack; /* memory of a group for an operation, registered if possible */
 void ls__packs_free(ls_group *group);
+ls__pack *ls__pack_take(ls_group *group, size_t bytes, int room); /* NULL: no memory */
+void *ls__pack_memory(const ls__pack *p);
+void ls__pack_give(ls__pack *p); /* any thread, without the lock */
+
+/* ---- operators.c -------------------------------------------------------------------------- */
+
+/* A copy of the user's operator of this value; its function is NULL where there is none. */
+ls__operator ls__operator_of(ls__comm *comm, ls_reduce_op op);
+/* Multiplies the input of a PREMUL_SUM: in place, or into a pack, which `args` uses then. */
+ls_status ls__premultiply(ls_group *group, ls__collective *args, double factor);
 
 /* ---- group.c ------------------------------------------------------------------------------ */
 

@@ -174,6 +174,7 @@ static ls__result run_reduce(ls_group *group, ls__run *run, const ls__step *step
                                   .dtype = work->dtype,
                                   .op = work->op,
                                   .divisor = exec->divide_last || partial ? 0 : work->divisor,
+                                  .user = work->user,
                                   .src_wide = wide ? src_wide : NULL,
                                   .dst_wide = partial,
                                   .table = group->comm->kernels});

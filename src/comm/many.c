@@ -8,7 +8,7 @@
 #include "base/size.h"
 #include "comm/engine.h"
 
-typedef struct pack {
+struct ls__pack {
     ls__list link; /* in group->packs while it is not in use */
     ls_group *group;
     size_t bytes; /* of the memory behind the lists */
@@ -18,16 +18,16 @@ typedef struct pack {
     unsigned char *memory;
     void **buf;   /* [room] */
     size_t *part; /* [room] bytes of each */
-} pack;
+};
 
 /* ---- packs -------------------------------------------------------------------------------- */
 
 static size_t head_bytes(int room)
 {
-    return sizeof(pack) + (size_t)room * (sizeof(void *) + sizeof(size_t));
+    return sizeof(ls__pack) + (size_t)room * (sizeof(void *) + sizeof(size_t));
 }
 
-static void pack_free(ls__comm *comm, pack *p, bool hold)
+static void pack_free(ls__comm *comm, ls__pack *p, bool hold)
 {
     const ls__env *env = comm->env;
     if (p->heap) {
@@ -38,14 +38,14 @@ static void pack_free(ls__comm *comm, pack *p, bool hold)
     env->release(env, p, head_bytes(p->room));
 }
 
-static pack *pack_new(ls_group *group, size_t bytes, int room)
+static ls__pack *pack_new(ls_group *group, size_t bytes, int room)
 {
     ls__comm *comm = group->comm;
-    pack *p = comm->env->allocate(comm->env, head_bytes(room));
+    ls__pack *p = comm->env->allocate(comm->env, head_bytes(room));
     if (p == NULL) {
         return NULL;
     }
-    *p = (pack){.group = group, .bytes = bytes, .room = room};
+    *p = (ls__pack){.group = group, .bytes = bytes, .room = room};
     p->buf = (void **)(p + 1);
     p->part = (size_t *)(void *)(p->buf + room);
     void *memory = NULL;
@@ -59,13 +59,13 @@ static pack *pack_new(ls_group *group, size_t bytes, int room)
 }
 
 /* One that is large enough; else, in *small, one that may make place for a larger. */
-static pack *pack_find(ls_group *group, size_t bytes, int room, pack **small)
+static ls__pack *pack_find(ls_group *group, size_t bytes, int room, ls__pack **small)
 {
     ls__comm *comm = group->comm;
-    pack *found = NULL;
+    ls__pack *found = NULL;
     ls__lock_take(&comm->lock, comm->env);
     LS__LIST_EACH (at, &group->packs) {
-        pack *p = LS__LIST_ITEM(at, pack, link);
+        ls__pack *p = LS__LIST_ITEM(at, ls__pack, link);
         if (found == NULL && p->bytes >= bytes && p->room >= room) {
             found = p;
         } else {
@@ -88,10 +88,10 @@ static size_t grown(size_t n)
     return room < n ? n : room;
 }
 
-static pack *pack_take(ls_group *group, size_t bytes, int room)
+ls__pack *ls__pack_take(ls_group *group, size_t bytes, int room)
 {
-    pack *small = NULL;
-    pack *p = pack_find(group, bytes, room, &small);
+    ls__pack *small = NULL;
+    ls__pack *p = pack_find(group, bytes, room, &small);
     if (p != NULL) {
         return p;
     }
@@ -103,7 +103,7 @@ static pack *pack_take(ls_group *group, size_t bytes, int room)
     return entries > INT32_MAX ? NULL : pack_new(group, grown(bytes), (int)entries);
 }
 
-static void pack_give(pack *p)
+void ls__pack_give(ls__pack *p)
 {
     ls__comm *comm = p->group->comm;
     ls__lock_take(&comm->lock, comm->env);
@@ -111,17 +111,22 @@ static void pack_give(pack *p)
     ls__unlock(&comm->lock, comm->env);
 }
 
+void *ls__pack_memory(const ls__pack *p)
+{
+    return p->memory;
+}
+
 void ls__packs_free(ls_group *group)
 {
     for (ls__list *at = ls__list_pop_front(&group->packs); at != NULL;
          at = ls__list_pop_front(&group->packs)) {
-        pack_free(group->comm, LS__LIST_ITEM(at, pack, link), true);
+        pack_free(group->comm, LS__LIST_ITEM(at, ls__pack, link), true);
     }
 }
 
 /* ---- moving ------------------------------------------------------------------------------- */
 
-static void pack_in(pack *p)
+static void pack_in(ls__pack *p)
 {
     unsigned char *to = p->memory;
     for (int i = 0; i < p->count; i++) {
@@ -135,7 +140,7 @@ static void pack_in(pack *p)
 /* The operation has ended; on the engine's side. */
 static void pack_out(void *arg, ls_status status)
 {
-    pack *p = arg;
+    ls__pack *p = arg;
     const unsigned char *from = p->memory;
     for (int i = 0; status == LS_OK && i < p->count; i++) {
         if (p->part[i] > 0) {
@@ -143,7 +148,7 @@ static void pack_out(void *arg, ls_status status)
         }
         from += p->part[i];
     }
-    pack_give(p);
+    ls__pack_give(p);
 }
 
 /* ---- the calls ---------------------------------------------------------------------------- */
@@ -202,7 +207,7 @@ static ls_status start_packed(const char *what, ls_group *group, const list *l,
                               ls__collective *args, ls_work **work)
 {
     const size_t element = ls_dtype_size(args->dtype);
-    pack *p = pack_take(group, (size_t)l->total * element, l->n);
+    ls__pack *p = ls__pack_take(group, (size_t)l->total * element, l->n);
     if (p == NULL) {
         return no_memory(what, group);
     }
@@ -219,7 +224,7 @@ static ls_status start_packed(const char *what, ls_group *group, const list *l,
     ls_work *made = NULL;
     const ls_status status = ls__collective_start(group, args, &made);
     if (status != LS_OK) {
-        pack_give(p);
+        ls__pack_give(p);
         return status;
     }
     if (work != NULL) {

@@ -51,10 +51,12 @@ bool ls__descriptor_equal(const ls__comm *comm, const ls__descriptor *a, const l
 {
     return LS__PLANTED(COMPARISON) ||
            (a->version == b->version && a->operation == b->operation &&
-            a->reduce_op == b->reduce_op && a->dtype == b->dtype && a->algorithm == b->algorithm &&
-            a->forced == b->forced && a->generation == b->generation && a->group == b->group &&
-            a->sequence == b->sequence && same_counts(a, b) && a->root == b->root &&
-            a->tag == b->tag && a->tag_hash == b->tag_hash &&
+            a->reduce_op == b->reduce_op &&
+            strncmp(a->op_name, b->op_name, sizeof a->op_name) == 0 && a->dtype == b->dtype &&
+            a->algorithm == b->algorithm && a->forced == b->forced &&
+            a->generation == b->generation && a->group == b->group && a->sequence == b->sequence &&
+            same_counts(a, b) && a->root == b->root && a->tag == b->tag &&
+            a->tag_hash == b->tag_hash &&
             memcmp(&a->divisor, &b->divisor, sizeof a->divisor) == 0 &&
             (!comm->strict || same_site(a, b)));
 }
@@ -100,6 +102,9 @@ static void add_shape(char *out, size_t bytes, const ls__descriptor *d)
     add(out, bytes, " %s[%lld]", ls_dtype_name((ls_dtype)d->dtype), (long long)d->count);
     if (is_reduction(d)) {
         add(out, bytes, " %s", ls_reduce_op_name((ls_reduce_op)d->reduce_op));
+        if (d->op_name[0] != '\0') {
+            add(out, bytes, " \"%.*s\"", LS__OP_NAME_MAX - 1, d->op_name);
+        }
     }
     if (ls__operation_has_root((ls__operation)d->operation)) {
         add(out, bytes, " %s root %d", towards_root(d), (int)d->root);
@@ -148,7 +153,7 @@ static const char *remedy(const ls__descriptor *a, const ls__descriptor *b)
         return ls__operation_is_v((ls__operation)a->operation) ? "give every rank the same counts"
                                                                : "give every rank the same count";
     }
-    if (a->reduce_op != b->reduce_op) {
+    if (a->reduce_op != b->reduce_op || strncmp(a->op_name, b->op_name, sizeof a->op_name) != 0) {
         return "give every rank the same reduce-op";
     }
     if (a->root != b->root) {

@@ -247,8 +247,16 @@ static bool receive_piece(ls_group *group, const ls__run *run, ls__stream *strea
     } else if (message->bytes > 0) {
         const ls_dtype dtype =
             run->program->wide ? ls__reduce_accumulator(work->dtype) : work->dtype;
-        ls__reduce_into(to + stream->moved, payload, (int64_t)(message->bytes / element), dtype,
-                        work->op);
+        void *const dst = to + stream->moved;
+        ls__reduce(&(ls__reduce_args){.dst = &dst,
+                                      .dst_count = 1,
+                                      .src = (const void *const[]){dst, payload},
+                                      .src_count = 2,
+                                      .count = (int64_t)(message->bytes / element),
+                                      .dtype = dtype,
+                                      .op = work->op,
+                                      .user = work->user,
+                                      .table = group->comm->kernels});
     }
     stream->moved += message->bytes;
     if (stream->moved == message->total) {

@@ -98,6 +98,9 @@ void ls__work_end(ls_work *work, ls_status status)
         ls__work_survived(comm, work->queued_ns);
     }
     ls__flight_close(comm, work, status, comm->env->now_ns(comm->env));
+    if (work->pack != NULL) {
+        ls__pack_give(work->pack);
+    }
     if (work->done != NULL) {
         call_back(work->done, work->arg, status);
     }

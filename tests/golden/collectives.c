@@ -8,6 +8,15 @@ static float buf[16];
 #define SUM(group, b, count, dtype, op, ...)                                                       \
     ls_all_reduce(group, b, count, dtype, op, LS_OPTIONS(ls_collective_options, __VA_ARGS__), NULL)
 
+static void golden_operator(void *into, const void *right, int64_t count, ls_dtype dtype, void *arg)
+{
+    (void)into;
+    (void)right;
+    (void)count;
+    (void)dtype;
+    (void)arg;
+}
+
 GOLDEN(arguments_of_operations)
 {
     char text[16];
@@ -17,7 +26,7 @@ GOLDEN(arguments_of_operations)
     SHOW(ls_all_reduce(ls_world(), buf, 4, (ls_dtype)42, LS_SUM, NULL, NULL));
     SHOW(ls_all_reduce(ls_world(), buf, 4, LS_FLOAT32, (ls_reduce_op)42, NULL, NULL));
     SHOW(ls_all_reduce(ls_world(), buf, 4, LS_FLOAT32, LS_BAND, NULL, NULL));
-    SHOW(ls_all_reduce(ls_world(), buf, 4, LS_INT32, LS_AVG, NULL, NULL));
+    SHOW(ls_all_reduce(ls_world(), buf, 4, LS_BOOL, LS_AVG, NULL, NULL));
     SHOW(SUM(ls_world(), buf, 4, LS_FLOAT32, LS_MAX, .divisor = 3));
     SHOW(SUM(ls_world(), buf, 4, LS_FLOAT32, LS_SUM, .algorithm = "butterfly"));
     SHOW(SUM(ls_world(), buf, 4, LS_FLOAT32, LS_SUM, .timeout_ms = -5));
@@ -32,6 +41,17 @@ GOLDEN(arguments_of_operations)
     SHOW(ls_work_abort(NULL, "why"));
     SHOW(ls_work_on_done(NULL, NULL, NULL));
     SHOW(ls_stop_agree(ls_world(), NULL));
+    ls_reduce_op op = LS_SUM;
+    SHOW(ls_reduce_op_new(NULL, NULL, "x", &op));
+    SHOW(ls_reduce_op_new(golden_operator, NULL, "", &op));
+    SHOW(ls_reduce_op_new(golden_operator, NULL, "x", NULL));
+    SHOW(ls_reduce_op_free(LS_SUM));
+    for (int i = 0; i < 64; i++) {
+        MUST(ls_reduce_op_new(golden_operator, NULL, "one of many", &op));
+    }
+    SHOW(ls_reduce_op_new(golden_operator, NULL, "x", &op));
+    SHOW(SUM(ls_world(), buf, 4, LS_FLOAT32, op, .algorithm = "ring"));
+    SHOW(SUM(ls_world(), buf, 4, LS_INT32, LS_PREMUL_SUM, .factor = 0.5));
     SHOW(ls_group_set_channels(NULL, 1));
     SHOW(ls_group_set_channels(ls_world(), 5));
     SHOW(ls_group_tuning(NULL, text, sizeof text));

@@ -53,7 +53,15 @@
     COMBINE(name##_max, type, x > y ? x : y)                                                       \
     COMBINE(name##_band, type, (wide)x &(wide)y)                                                   \
     COMBINE(name##_bor, type, (wide)x | (wide)y)                                                   \
-    COMBINE(name##_bxor, type, (wide)x ^ (wide)y)
+    COMBINE(name##_bxor, type, (wide)x ^ (wide)y)                                                  \
+    static void name##_scale(void *accumulator, int64_t count, const ls__reduce_scale *scale)      \
+    {                                                                                              \
+        type *x = accumulator;                                                                     \
+        const int64_t divisor = (int64_t)scale->divisor;                                           \
+        for (int64_t i = 0; i < count; i++) {                                                      \
+            x[i] = (type)(x[i] / divisor);                                                         \
+        }                                                                                          \
+    }
 
 COMBINE_FLOAT(float32, float)
 COMBINE_FLOAT(float64, double)
@@ -162,7 +170,7 @@ FUSED_SUM(8)
     }
 #define LOOPS_INTEGER(name, type)                                                                  \
     {                                                                                              \
-        .size = sizeof(type), .accumulator_size = sizeof(type),                                    \
+        .size = sizeof(type), .accumulator_size = sizeof(type), .scale = name##_scale,             \
         .combine = {OPS_FLOAT(name), OPS_BITS(name)},                                              \
     }
 

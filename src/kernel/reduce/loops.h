@@ -24,7 +24,7 @@ typedef struct ls__reduce_loops {
     size_t accumulator_size;
     void (*widen)(void *accumulator, const void *src, int64_t count);
     void (*narrow)(void *dst, const void *accumulator, int64_t count);
-    void (*scale)(void *accumulator, int64_t count, const ls__reduce_scale *scale); /* floats */
+    void (*scale)(void *accumulator, int64_t count, const ls__reduce_scale *scale); /* NULL: bool */
     void (*combine[LS_REDUCE_OP_COUNT])(void *dst, const void *a, const void *b, int64_t count);
 } ls__reduce_loops;
 

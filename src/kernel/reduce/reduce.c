@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "kernel/reduce/half.h"
 #include "kernel/reduce/loops.h"
 
 #define BLOCK 256    /* elements; 12 blocks of 8-byte elements are 24 KiB */
@@ -49,7 +50,7 @@ bool ls__reduce_supported(ls_dtype dtype, ls_reduce_op op)
         return false;
     }
     const ls__reduce_loops *loops = &ls__reduce_table_base.dtype[dtype];
-    return op == LS_AVG ? loops->scale != NULL : loops->combine[op] != NULL;
+    return op == LS_AVG || op == LS_PREMUL_SUM ? loops->scale != NULL : loops->combine[op] != NULL;
 }
 
 ls_dtype ls__reduce_accumulator(ls_dtype dtype)
@@ -108,8 +109,16 @@ static void combine_top(tree *t)
 {
     t->depth--;
     const int level = t->depth - 1;
-    t->loops->combine[t->args->op](t->memory[level], t->stack[level].value,
-                                   t->stack[level + 1].value, t->count);
+    const void *left = t->stack[level].value, *right = t->stack[level + 1].value;
+    if (t->args->user.fn == NULL) {
+        t->loops->combine[t->args->op](t->memory[level], left, right, t->count);
+    } else {
+        if (left != t->memory[level]) {
+            memcpy(t->memory[level], left, (size_t)t->count * t->loops->accumulator_size);
+        }
+        t->args->user.fn(t->memory[level], right, t->count, ls__reduce_accumulator(t->args->dtype),
+                         t->args->user.arg);
+    }
     t->stack[level].value = t->memory[level];
     t->stack[level].leaves += t->stack[level + 1].leaves;
 }
@@ -183,7 +192,8 @@ static void reduce_blocks(const ls__reduce_args *args, const ls__reduce_loops *l
 
 void ls__reduce(const ls__reduce_args *args)
 {
-    LS_ASSERT(args->op != LS_AVG && ls__reduce_supported(args->dtype, args->op));
+    LS_ASSERT(args->op != LS_AVG && args->op != LS_PREMUL_SUM &&
+              ls__reduce_supported(args->dtype, args->op));
     LS_ASSERT(args->src_count >= 1 && args->src_count <= LS__REDUCE_OPERANDS_MAX);
     LS_ASSERT(args->divisor == 0.0 || ls__reduce_supported(args->dtype, LS_AVG));
     const ls__reduce_table *table = args->table ? args->table : ls__reduce_table_get();
@@ -192,7 +202,7 @@ void ls__reduce(const ls__reduce_args *args)
     const bool alike = loops->widen == NULL || is_wide(args, 0) == args->dst_wide;
     if (args->src_count == 1 && args->divisor == 0.0 && alike) {
         copy_all(args, args->dst_wide ? loops->accumulator_size : loops->size);
-    } else if (args->dtype == LS_FLOAT32 && args->op == LS_SUM &&
+    } else if (args->dtype == LS_FLOAT32 && args->op == LS_SUM && args->user.fn == NULL &&
                args->src_count <= LS__REDUCE_FUSED_MAX && args->src_count > 1) {
         table->sum_float32[args->src_count](args, &scale);
     } else {
@@ -222,4 +232,51 @@ void ls__divide(void *x, int64_t count, ls_dtype dtype, double divisor)
                                   .dtype = dtype,
                                   .op = LS_SUM,
                                   .divisor = divisor});
+}
+
+/* ---- premultiplying ----------------------------------------------------------------------- */
+
+#define SCALE(type, expression)                                                                    \
+    do {                                                                                           \
+        type *out = to;                                                                            \
+        const type *in = from;                                                                     \
+        for (int64_t i = 0; i < count; i++) {                                                      \
+            out[i] = (type)(expression);                                                           \
+        }                                                                                          \
+    } while (0)
+
+void ls__scale(void *to, const void *from, int64_t count, ls_dtype dtype, double factor)
+{
+    const float single = (float)factor;
+    const uint64_t whole = dtype >= LS_INT8 ? (uint64_t)(int64_t)factor : 0; /* wraps */
+    LS_ASSERT(dtype != LS_BOOL);
+    switch (dtype) {
+    case LS_FLOAT32:
+        SCALE(float, (double)in[i] * factor);
+        break;
+    case LS_FLOAT64:
+        SCALE(double, in[i] * factor);
+        break;
+    case LS_FLOAT16:
+        SCALE(uint16_t, ls__float16_round(ls__float16_widen(in[i]) * single));
+        break;
+    case LS_BFLOAT16:
+        SCALE(uint16_t, ls__bfloat16_round(ls__bfloat16_widen(in[i]) * single));
+        break;
+    case LS_INT8:
+        SCALE(int8_t, (uint64_t)in[i] * whole);
+        break;
+    case LS_UINT8:
+        SCALE(uint8_t, (uint64_t)in[i] * whole);
+        break;
+    case LS_INT32:
+        SCALE(int32_t, (uint64_t)in[i] * whole);
+        break;
+    case LS_INT64:
+        SCALE(int64_t, (uint64_t)in[i] * whole);
+        break;
+    case LS_BOOL:
+    case LS_DTYPE_COUNT:
+        break;
+    }
 }

@@ -22,10 +22,15 @@ const ls__reduce_table *ls__reduce_table_get(void);
 const ls__reduce_table *ls__reduce_table_of(ls__isa isa);
 
 /* dst[d][i] = op-tree over s of src[s][i], for all d in [0,dst_count), i in [0,count); divided once
- * by `divisor` when it is not 0 (floats only; AVG must be given as SUM with a divisor). dst[d] may
+ * by `divisor` when it is not 0 (not bool; AVG must be given as SUM with a divisor). dst[d] may
  * equal any src[s]; other overlaps are not allowed. dtype/op must pass ls__reduce_supported.
  * Operands marked wide hold elements of ls__reduce_accumulator(dtype) instead of dtype: partial
  * sums that are to be rounded later. A wide and a narrow operand may not overlap. */
+typedef struct ls__reduce_user { /* an operator of the user's */
+    ls_reduce_fn fn;             /* NULL: none */
+    void *arg;
+} ls__reduce_user;
+
 typedef struct ls__reduce_args {
     void *const *dst;
     int dst_count;
@@ -35,23 +40,28 @@ typedef struct ls__reduce_args {
     ls_dtype dtype;
     ls_reduce_op op;
     double divisor;
+    ls__reduce_user user;          /* in place of `op`, which is LS_SUM then; no divisor */
     const bool *src_wide;          /* [src_count]; NULL: none is */
     bool dst_wide;                 /* all destinations */
     const ls__reduce_table *table; /* NULL: looked up by this call, which costs some 100 ns */
 } ls__reduce_args;
 void ls__reduce(const ls__reduce_args *args);
 
-/* dst = op(dst, src): RECV_REDUCE's loop. */
+/* dst = op(dst, src). */
 void ls__reduce_into(void *dst, const void *src, int64_t count, ls_dtype dtype, ls_reduce_op op);
 
-/* x[i] /= divisor, in the dtype (16-bit floats through float32). */
+/* x[i] /= divisor, in the dtype (16-bit floats through float32, integers towards zero). */
 void ls__divide(void *x, int64_t count, ls_dtype dtype, double divisor);
+
+/* to[i] = from[i] * factor, rounded once to the dtype; integers wrap, and need a whole factor below
+ * 2^63. Not of bool. `to` may be `from`. */
+void ls__scale(void *to, const void *from, int64_t count, ls_dtype dtype, double factor);
 
 /* What dtype is combined in: float32 for 16-bit floats, otherwise the dtype itself. */
 ls_dtype ls__reduce_accumulator(ls_dtype dtype);
 
-/* Whether (dtype, op) is a meaningful pair: AVG and divisors need floats, bit operators integers.
- */
+/* Whether (dtype, op) is a meaningful pair: AVG, PREMUL_SUM and divisors need numbers, bit
+ * operators integers. */
 bool ls__reduce_supported(ls_dtype dtype, ls_reduce_op op);
 
 #endif

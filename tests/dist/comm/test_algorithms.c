@@ -523,7 +523,7 @@ DIST_TEST(wrong_arguments_are_named, 2)
     CHECK_STATUS(ls_scatter(g, NULL, x, 1, LS_FLOAT32, ls_rank(), NULL, NULL), LS_ERR_INVALID);
     CHECK_CONTAINS(ls_error_message(), "the buffer is NULL");
     CHECK_STATUS(ls_scatter(g, x, NULL, 1, LS_FLOAT32, 0, NULL, NULL), LS_ERR_INVALID);
-    CHECK_STATUS(ls_reduce(g, x, x, 4, LS_INT32, LS_AVG, 0, NULL, NULL), LS_ERR_INVALID);
+    CHECK_STATUS(ls_reduce(g, x, x, 4, LS_BOOL, LS_AVG, 0, NULL, NULL), LS_ERR_INVALID);
     CHECK_OK(ls_barrier(g, NULL, NULL));
 }
 

@@ -80,7 +80,13 @@ static int combined(const shape *s, int ranks, int64_t i)
                  : s->op == LS_BXOR  ? (result ^ v)
                                      : result + v;
     }
-    return s->op == LS_AVG ? result / ranks : s->dtype == LS_BOOL ? result != 0 : result;
+    if (s->op == LS_AVG) { /* of sums that wrap */
+        return (s->dtype == LS_INT8    ? (int8_t)result
+                : s->dtype == LS_UINT8 ? (uint8_t)result
+                                       : result) /
+               ranks;
+    }
+    return s->dtype == LS_BOOL ? result != 0 : result;
 }
 
 /* What stands at out[i], which is in block `block` of the result where it has blocks. */

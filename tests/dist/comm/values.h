@@ -90,6 +90,7 @@ static inline int reduced_of(int n, int64_t i, ls_dtype dtype, ls_reduce_op op)
         const int v = value_of(r, i, dtype, op);
         switch (op) {
         case LS_SUM:
+        case LS_PREMUL_SUM: /* by 1 */
         case LS_AVG:
             result += v;
             break;
@@ -112,10 +113,17 @@ static inline int reduced_of(int n, int64_t i, ls_dtype dtype, ls_reduce_op op)
             result ^= v;
             break;
         case LS_REDUCE_OP_COUNT:
+        case LS_REDUCE_OP_USER:
             break;
         }
     }
-    return op == LS_AVG ? result / n : dtype == LS_BOOL ? result != 0 : result;
+    if (op == LS_AVG) { /* of sums that wrap */
+        return (dtype == LS_INT8    ? (int8_t)result
+                : dtype == LS_UINT8 ? (uint8_t)result
+                                    : result) /
+               n;
+    }
+    return dtype == LS_BOOL ? result != 0 : result;
 }
 
 #endif

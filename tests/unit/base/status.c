@@ -77,7 +77,9 @@ TEST(every_reduce_op_has_its_pinned_number_and_name)
 {
     static const char *const names[] = {"sum", "product", "min", "max",
                                         "avg", "band",    "bor", "bxor"};
-    CHECK_INT(LS_REDUCE_OP_COUNT, 8);
+    CHECK_INT(LS_PREMUL_SUM, 8);
+    CHECK_INT(LS_REDUCE_OP_COUNT, 9);
+    CHECK_INT(LS_REDUCE_OP_USER, 64);
     for (int i = 0; i < 8; i++) {
         CHECK(strcmp(ls_reduce_op_name((ls_reduce_op)i), names[i]) == 0);
     }

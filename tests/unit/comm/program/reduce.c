@@ -161,7 +161,8 @@ TEST(every_type_and_operator_equals_the_recursive_definition)
     for (int dtype = 0; dtype < LS_DTYPE_COUNT; dtype++) {
         fill(&b, (ls_dtype)dtype);
         for (int op = 0; op < LS_REDUCE_OP_COUNT; op++) {
-            if (op == LS_AVG || !ls__reduce_supported((ls_dtype)dtype, (ls_reduce_op)op)) {
+            if (op == LS_AVG || op == LS_PREMUL_SUM ||
+                !ls__reduce_supported((ls_dtype)dtype, (ls_reduce_op)op)) {
                 continue;
             }
             for (size_t s = 0; s < SOURCES; s++) {
@@ -340,7 +341,9 @@ TEST(meaningless_pairs_are_not_supported)
 {
     CHECK(ls__reduce_supported(LS_FLOAT32, LS_AVG));
     CHECK(ls__reduce_supported(LS_BFLOAT16, LS_AVG));
-    CHECK(!ls__reduce_supported(LS_INT32, LS_AVG));
+    CHECK(ls__reduce_supported(LS_INT32, LS_AVG));
+    CHECK(ls__reduce_supported(LS_INT8, LS_PREMUL_SUM));
+    CHECK(!ls__reduce_supported(LS_BOOL, LS_PREMUL_SUM));
     CHECK(!ls__reduce_supported(LS_FLOAT32, LS_BAND));
     CHECK(!ls__reduce_supported(LS_FLOAT16, LS_BXOR));
     CHECK(ls__reduce_supported(LS_BOOL, LS_SUM));
