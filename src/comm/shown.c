@@ -13,7 +13,12 @@
  *     else                    in slices through STAGE                               (STAGED)
  *
  * OUTPUT may lie anywhere. The longest block of all tables says how many slices there are. Where
- * only the two ends of a block know its length, the reader compares before it reads. */
+ * only the two ends of a block know its length, the reader compares before it reads.
+ *
+ * Measured in turns with messages, 2 ranks on a busy machine: 0.3-0.8 of their time from 256 KB in
+ * registered memory, 0.8 packed; packing against the last fence: 2.3 and 3.2 us at 2 KB, equal at
+ * 16 KB. A gather_v or scatter_v of few bytes takes 1.2 times as long, since all meet; by messages
+ * who sends runs ahead. */
 #include <string.h>
 
 #include "base/size.h"
