@@ -241,14 +241,14 @@ def milliseconds(seconds):
     return max(1, int(seconds * 1000))
 
 
-def make_options(tag=None, timeout_ms=0, algorithm=None, divisor=0.0):
+def make_options(tag=None, timeout_ms=0, algorithm=None, divisor=0.0, factor=1.0):
     """A pointer to options for a call, or None for the defaults."""
-    if tag is None and timeout_ms == 0 and algorithm is None and divisor == 0.0:
+    if (tag, timeout_ms, algorithm, divisor, factor) == (None, 0, None, 0.0, 1.0):
         return None
     return ctypes.pointer(Options(
         size=ctypes.sizeof(Options), tag=tag.encode() if tag is not None else None,
         timeout_ms=timeout_ms, algorithm=algorithm.encode() if algorithm is not None else None,
-        divisor=divisor))
+        divisor=divisor, factor=factor))
 
 
 # ---- works --------------------------------------------------------------------------------------
@@ -493,7 +493,8 @@ def world():
 
 DTYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 3, "int8": 4, "uint8": 5,
           "int32": 6, "int64": 7, "bool": 8}
-OPERATORS = {"sum": 0, "product": 1, "min": 2, "max": 3, "avg": 4, "band": 5, "bor": 6, "bxor": 7}
+OPERATORS = {"sum": 0, "product": 1, "min": 2, "max": 3, "avg": 4, "band": 5, "bor": 6, "bxor": 7,
+             "premul_sum": 8}
 BYTES = DTYPES["uint8"]
 
 

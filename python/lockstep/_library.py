@@ -24,7 +24,8 @@ class Options(ctypes.Structure):
 
     _fields_ = [("size", ctypes.c_size_t), ("tag", ctypes.c_char_p),
                 ("timeout_ms", ctypes.c_int64), ("stream", ctypes.c_void_p),
-                ("divisor", ctypes.c_double), ("algorithm", ctypes.c_char_p)]
+                ("divisor", ctypes.c_double), ("algorithm", ctypes.c_char_p),
+                ("factor", ctypes.c_double)]
 
 
 class InitOptions(ctypes.Structure):

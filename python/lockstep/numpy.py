@@ -67,11 +67,11 @@ def _at(array):
 
 
 def _options(common):
-    unknown = set(common) - {"tag", "timeout", "algorithm"}
+    unknown = set(common) - {"tag", "timeout", "algorithm", "factor"}
     if unknown:
         raise TypeError(f"unexpected arguments {', '.join(sorted(unknown))}")
     return _core.make_options(common.get("tag"), _core.milliseconds(common.get("timeout")),
-                              common.get("algorithm"))
+                              common.get("algorithm"), factor=common.get("factor", 1.0))
 
 
 def _of(group):

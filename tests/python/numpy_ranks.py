@@ -65,6 +65,15 @@ def all_reduce_in_place_for_every_operator_and_dtype():
 
 
 @case
+def premultiplied_sums():
+    factor = 0.5 * (rank() + 1)
+    expected = sum(0.5 * (r + 1) * mine(of=r) for r in range(size()))
+    assert (ln.all_reduce(mine(), "premul_sum", factor=factor) == expected).all()
+    assert (ln.reduce_scatter(numpy.tile(mine(), size()), "premul_sum", factor=factor)
+            == expected).all()
+
+
+@case
 def all_reduce_into_another_array_leaves_the_first():
     array, out = mine(), numpy.zeros(5, "float32")
     before = array.copy()

@@ -146,6 +146,20 @@ def every_reduction_knows_every_operator():
 
 
 @case
+def premultiplied_sums():
+    if not NEW:
+        return
+    factor = 0.5 * (rank() + 1)
+    expected = sum(mine(4, of=r) * 0.5 * (r + 1) for r in range(size()))
+    tensor = mine(4)
+    dist.all_reduce(tensor, dist._make_nccl_premul_sum(factor))
+    assert torch.equal(tensor, expected)
+    out = torch.zeros(4)
+    scatter_one(out, mine(4).repeat(size()), dist._make_nccl_premul_sum(factor))
+    assert torch.equal(out, expected)
+
+
+@case
 def every_operation_takes_tensors_that_are_not_contiguous():
     def strided(tensor):  # of the same shape and values, every second element of a larger one
         wide = torch.zeros(tuple(tensor.shape) + (2,), dtype=tensor.dtype)

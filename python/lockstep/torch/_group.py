@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from .. import _core
 from .._core import library, make_error
-from ._tensors import (DTYPES, OPERATORS, Outputs, as_list, both, check_tensor, count_is,
+from ._tensors import (DTYPES, OPERATORS, Outputs, as_list, both, check_tensor, count_is, factor_of,
                        in_place, in_place_output, joined, moved, only_one, operator_of, sizes_fit,
                        splits, summed)
 from ._work import Completer, Work, seconds_of
@@ -51,6 +51,9 @@ class ProcessGroup(dist.ProcessGroup):
         asked = seconds_of(getattr(opts, "timeout", None))
         # PyTorch fills in its own default, half an hour, where the caller gave nothing.
         seconds = self._timeout if asked in (None, _UNSET) else asked
+        factor = factor_of(opts)
+        if factor != 1.0:
+            return _core.make_options(timeout_ms=_core.milliseconds(seconds), factor=factor)
         if seconds not in self._made_options:
             self._made_options[seconds] = _core.make_options(timeout_ms=_core.milliseconds(seconds))
         return self._made_options[seconds]

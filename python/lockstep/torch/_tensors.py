@@ -8,7 +8,8 @@ from .._core import make_error
 
 DTYPES = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3, torch.int8: 4,
            torch.uint8: 5, torch.int32: 6, torch.int64: 7, torch.bool: 8}
-OPERATORS = {"SUM": 0, "PRODUCT": 1, "MIN": 2, "MAX": 3, "AVG": 4, "BAND": 5, "BOR": 6, "BXOR": 7}
+OPERATORS = {"SUM": 0, "PRODUCT": 1, "MIN": 2, "MAX": 3, "AVG": 4, "BAND": 5, "BOR": 6, "BXOR": 7,
+             "PREMUL_SUM": 8}
 
 
 # ---- memory -------------------------------------------------------------------------------------
@@ -40,9 +41,9 @@ def summed(what, tensor, opts):
     operator = operator_of(what, opts)
     if not tensor.is_complex():
         return tensor.numel(), number_of(what, tensor), operator
-    if operator not in (OPERATORS["SUM"], OPERATORS["AVG"]):
+    if operator not in (OPERATORS["SUM"], OPERATORS["AVG"], OPERATORS["PREMUL_SUM"]):
         raise make_error(-1, f"{what}: {opts.reduceOp} of {tensor.dtype}; complex numbers can be "
-                             "added up (SUM, AVG)")
+                             "added up (SUM, AVG, PREMUL_SUM)")
     return 2 * tensor.numel(), DTYPES[tensor.real.dtype], operator
 
 
@@ -57,9 +58,20 @@ def moved(tensor):
 def operator_of(what, opts):
     op = opts.reduceOp if opts is not None else dist.ReduceOp.SUM
     for name, number in OPERATORS.items():
-        if op == getattr(dist.ReduceOp, name):
+        if op == getattr(dist.ReduceOp, name, None):
             return number
     raise make_error(-1, f"{what}: {op} is none of {', '.join(OPERATORS)}")
+
+
+def factor_of(opts):
+    """Of PREMUL_SUM; 1 without."""
+    op = getattr(opts, "reduceOp", None)
+    if op is None or op == dist.ReduceOp.SUM or op != getattr(dist.ReduceOp, "PREMUL_SUM", None):
+        return 1.0
+    if not hasattr(op, "factor"):
+        raise make_error(-9, "PREMUL_SUM: this PyTorch does not tell its factor; multiply before a "
+                             "SUM, or use PyTorch 2")
+    return float(op.factor.item() if isinstance(op.factor, torch.Tensor) else op.factor)
 
 
 def adjacent(tensors):
