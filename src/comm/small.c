@@ -54,8 +54,8 @@ static bool is_default(const ls_collective_options *given)
 
 static bool is_plain(const ls_group *group, const ls__collective *args)
 {
-    return (args->options == NULL || is_default(args->options)) && args->mark == 0 &&
-           !args->monitored && !group->has_far && group->turns == NULL &&
+    return group->comm->forced == 0 && (args->options == NULL || is_default(args->options)) &&
+           args->mark == 0 && !args->monitored && !group->has_far && group->turns == NULL &&
            (unsigned)args->dtype < LS_DTYPE_COUNT && (unsigned)args->op < LS_REDUCE_OP_COUNT &&
            args->root >= 0 && (uint64_t)args->count <= LS__SMALL_BYTES &&
            (args->count == 0 || (args->input != NULL && args->output != NULL)) &&

@@ -18,9 +18,9 @@
 #include "comm/far.h"
 #include "comm/tune/cache.h"
 
-#define TIMES 3          /* each is timed so often */
 #define LONGEST_NS 200e6 /* no class that is expected to take longer */
 #define HOPELESS 3.0     /* so much slower than the best one: not timed at larger sizes */
+static const int times[LS__TUNE_CLASSES] = {7, 5, 3}; /* how often each is timed, in turns */
 #define TIMINGS (LS__TUNE_CLASSES * LS__TUNE_TIMED_MAX)
 #define BUFFER_BYTES ((size_t)ls__tune_bytes[LS__TUNE_CLASSES - 1])
 
@@ -203,7 +203,7 @@ static double look_ahead(ls__tuning *t, int class)
     }
     for (int i = 0; i < t->timings.count; i++) {
         t->hopeless[i] = t->hopeless[i] || (class > 0 && ns[i] > HOPELESS * least);
-        total += t->hopeless[i] ? 0 : ns[i] * TIMES;
+        total += t->hopeless[i] ? 0 : ns[i] * times[class + 1];
     }
     return class == 0 ? total : total * (double)(ls__tune_bytes[class + 1] / ls__tune_bytes[class]);
 }
@@ -265,7 +265,7 @@ static ls_status queue_timed(ls__tuning *t, int index)
 
 static ls_status queue_class(ls__tuning *t, int class)
 {
-    for (int i = 0; i < TIMES * t->timings.count; i++) {
+    for (int i = 0; i < times[class] * t->timings.count; i++) {
         LS_TRY(queue_timed(t, class * LS__TUNE_TIMED_MAX + i % t->timings.count));
     }
     double *ns = &t->ns[class * LS__TUNE_TIMED_MAX];

@@ -62,7 +62,7 @@ TEST(wrong_arguments_are_refused_in_words)
     CHECK_STATUS(ls_all_reduce(w, x, 4, (ls_dtype)77, LS_SUM, NULL, NULL), LS_ERR_INVALID);
     CHECK_STATUS(ls_all_reduce(w, x, 4, LS_FLOAT32, (ls_reduce_op)9, NULL, NULL), LS_ERR_INVALID);
     CHECK_STATUS(ls_all_reduce(w, x, 4, LS_FLOAT32, LS_BXOR, NULL, NULL), LS_ERR_INVALID);
-    CHECK_STATUS(ls_all_reduce(w, n, 4, LS_INT32, LS_AVG, NULL, NULL), LS_ERR_INVALID);
+    CHECK_STATUS(ls_all_reduce(w, n, 4, LS_BOOL, LS_AVG, NULL, NULL), LS_ERR_INVALID);
     CHECK_STATUS(ls_all_reduce(w, n, 4, LS_INT32, LS_SUM,
                                LS_OPTIONS(ls_collective_options, .divisor = 2), NULL),
                  LS_ERR_INVALID);

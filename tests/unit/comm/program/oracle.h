@@ -203,6 +203,9 @@ static inline element divide(element e, ls_dtype dtype, double divisor)
     if (dtype == LS_FLOAT64) {
         return (element){.d = e.d / divisor};
     }
+    if (!is_float(dtype)) {
+        return (element){.i = e.i / (int64_t)divisor};
+    }
     return (element){.f = e.f / (float)divisor};
 }
 
