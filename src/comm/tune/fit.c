@@ -9,7 +9,7 @@
 
 #define ROUNDS 2000
 
-const int64_t ls__tune_bytes[LS__TUNE_CLASSES] = {1 << 10, 32 << 10, 1 << 20};
+const int64_t ls__tune_bytes[LS__TUNE_CLASSES] = {1 << 10, 32 << 10, 1 << 20, 4 << 20};
 
 double ls__tune_ns(const ls__figures *figures, const ls__counts *counts, double bytes)
 {

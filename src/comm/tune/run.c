@@ -5,7 +5,7 @@
  *
  * All are queued in one go, since the user may have queued more behind; those that turn out not to
  * be needed are skipped, by all ranks alike. All name an algorithm of messages: data that travels
- * with the announcement would leave before it is there. A rank takes the least of its times of an
+ * with the announcement would leave before it is there. A rank takes the median of its times of an
  * operation, the group the greatest of these.
  */
 #include "comm/tune/run.h"
@@ -18,9 +18,10 @@
 #include "comm/far.h"
 #include "comm/tune/cache.h"
 
-#define LONGEST_NS 200e6 /* no class that is expected to take longer */
+#define LONGEST_NS 300e6 /* no class that is expected to take longer */
 #define HOPELESS 3.0     /* so much slower than the best one: not timed at larger sizes */
-static const int times[LS__TUNE_CLASSES] = {7, 5, 3}; /* how often each is timed, in turns */
+#define TIMES_MAX 7
+static const int times[LS__TUNE_CLASSES] = {7, 5, 5, 3}; /* how often each is timed, in turns */
 #define TIMINGS (LS__TUNE_CLASSES * LS__TUNE_TIMED_MAX)
 #define BUFFER_BYTES ((size_t)ls__tune_bytes[LS__TUNE_CLASSES - 1])
 
@@ -43,7 +44,9 @@ struct ls__tuning {
     bool stopped;   /* token: all is timed, or what is left would take too long */
     uint64_t began_ns;
     ls__timings timings;
-    double ns[TIMINGS]; /* by class, then algorithm: this rank's least, then everybody's greatest */
+    double sample[TIMINGS][TIMES_MAX]; /* this rank's, sorted */
+    int samples[TIMINGS];
+    double ns[TIMINGS]; /* by class, then algorithm: this rank's median, then the longest of all */
     bool hopeless[LS__TUNE_TIMED_MAX];
     slot slots[TIMINGS + LS__TUNE_CLASSES];
     float *buffer; /* of the largest class */
@@ -164,6 +167,17 @@ static bool needed(const slot *s)
            (s->index >= TIMINGS || !t->hopeless[s->index % LS__TUNE_TIMED_MAX]);
 }
 
+static void note_sample(ls__tuning *t, int index, double ns)
+{
+    double *sorted = t->sample[index];
+    int at = t->samples[index]++;
+    for (; at > 0 && sorted[at - 1] > ns; at--) {
+        sorted[at] = sorted[at - 1];
+    }
+    sorted[at] = ns;
+    t->ns[index] = sorted[t->samples[index] / 2];
+}
+
 static void timed(void *arg, ls_status status)
 {
     const slot *s = arg;
@@ -173,9 +187,7 @@ static void timed(void *arg, ls_status status)
     }
     const uint64_t at = now(t);
     const double ns = (double)(at - t->began_ns);
-    if (t->ns[s->index] == 0 || ns < t->ns[s->index]) {
-        t->ns[s->index] = ns > 1 ? ns : 1;
-    }
+    note_sample(t, s->index, ns > 1 ? ns : 1);
     t->began_ns = at;
 }
 

@@ -21,7 +21,7 @@
  * with more ranks than cores pays for what all of its ranks do and not for what one does: hence
  * `work` and `share`. Counts come from the programs themselves (D1), so a new algorithm is chosen
  * from without a line here. Figures are never negative. All programs of all_reduce are timed at
- * three sizes; where the model is off there, its prediction around that size is corrected by as
+ * four sizes; where the model is off there, its prediction around that size is corrected by as
  * much (ls__tune_excess).
  *
  * Note [Deciding]
@@ -72,7 +72,7 @@ ls_status ls__tune_count(const ls__algorithm *algorithm, const ls__layout *layou
 
 /* ---- fit.c -------------------------------------------------------------------------------- */
 
-#define LS__TUNE_CLASSES 3 /* sizes at which all_reduce is timed */
+#define LS__TUNE_CLASSES 4 /* sizes at which all_reduce is timed */
 #define LS__TUNE_TIMED_MAX 12
 extern const int64_t ls__tune_bytes[LS__TUNE_CLASSES];
 

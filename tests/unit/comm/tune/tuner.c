@@ -175,6 +175,7 @@ TEST(what_the_model_misses_is_corrected_where_it_was_timed)
     for (int t = 0; t < timings.count; t++) { /* large direct ones are three times as slow here */
         if (strcmp(timings.of[t].algorithm->name, "direct") == 0) {
             timings.of[t].ns[2] *= 3;
+            timings.of[t].ns[3] *= 3;
         }
     }
     CHECK_OK(ls__tune_decide(&layout, &timings, ls__env_posix(), &table));
@@ -211,7 +212,8 @@ TEST(a_line_of_the_file_gives_its_times_and_layout)
     ls__timings timings;
     ls__layout read;
     CHECK_OK(ls__timings_init(&timings, &layout, ls__env_posix()));
-    CHECK(ls__tune_read_times("direct 1000 2000 3000\tnew_one 1 2 3\troot 5 0 7", &timings));
+    CHECK(
+        ls__tune_read_times("direct 1000 2000 3000 4000\tnew_one 1 2 3 4\troot 5 0 7 0", &timings));
     for (int t = 0; t < timings.count; t++) {
         const char *name = timings.of[t].algorithm->name;
         const bool direct = strcmp(name, "direct") == 0, root = strcmp(name, "root") == 0;
@@ -222,8 +224,8 @@ TEST(a_line_of_the_file_gives_its_times_and_layout)
     CHECK(!ls__tune_read_times("", &timings));
     CHECK(!ls__tune_read_times("nonsense", &timings));
     CHECK(!ls__tune_read_times("direct x", &timings));
-    CHECK(!ls__tune_read_times("direct -5 1 1", &timings));
-    CHECK(!ls__tune_read_times("direct nan 1 1", &timings));
+    CHECK(!ls__tune_read_times("direct -5 1 1 1", &timings));
+    CHECK(!ls__tune_read_times("direct nan 1 1 1", &timings));
     CHECK(ls__tune_key_layout("from a, 2 cores, tls, 1 channels, hosts 0,1,1", &read));
     CHECK(read.size == 3 && read.host[0] == 0 && read.host[2] == 1);
     CHECK(!ls__tune_key_layout("from a", &read));
