@@ -4,6 +4,7 @@
  *     command.c    the processes          parse.c   flags
  *     row.c        one size: samples      report.c  columns as of nccl-tests, JSON
  *     operation.c  what can be timed      data.c    operands, and what must come out
+ *     blocks.c     a block for each rank
  *     floor.c      which of floor_loop.c's variants runs
  *     which.c      the algorithm that ran
  *     forms.c      closed forms           page.c    docs/algorithms.md, counted
@@ -26,10 +27,16 @@
 
 /* ---- operations ---------------------------------------------------------------------------- */
 
+typedef struct ls__bench_blocks {
+    int64_t counts[LS__BENCH_RANKS_MAX], offsets[LS__BENCH_RANKS_MAX]; /* elements */
+    int64_t total;
+} ls__bench_blocks;
+
 typedef struct ls__bench_call { /* what an operation is called with */
     ls_group *group;
     void *in, *out; /* `in` is not used by operations in place */
-    int64_t count;
+    int64_t count;  /* of this rank's block */
+    ls__bench_blocks blocks;
     ls_dtype dtype;
     ls_reduce_op op;
     const ls_collective_options *options;
@@ -38,7 +45,7 @@ typedef struct ls__bench_call { /* what an operation is called with */
 typedef enum ls__bench_shape { /* elements of a buffer */
                                LS__BENCH_NONE,
                                LS__BENCH_COUNT,
-                               LS__BENCH_BLOCKS, /* count for every rank */
+                               LS__BENCH_BLOCKS, /* a block for every rank */
 } ls__bench_shape;
 
 typedef enum ls__bench_result { /* what `out` must hold */
@@ -57,7 +64,7 @@ typedef struct ls__bench_operation {
     ls__operation operation;
     ls__bench_shape in, out; /* without `in`: in place */
     ls__bench_result result;
-    bool reduces, at_root;           /* at_root: rank 0 alone has the result */
+    bool reduces, at_root, uneven;   /* at_root: rank 0 alone has the result */
     double (*bus_factor)(int ranks); /* nccl-tests' busbw = algbw times this */
     ls_status (*call)(const ls__bench_call *call);
 } ls__bench_operation;
@@ -94,8 +101,13 @@ typedef struct ls__bench_options {
 /* Fills `options`; 0, or an exit status after it printed why (or the help: *done). */
 int ls__bench_parse(int argc, char **argv, ls__bench_options *options, bool *done);
 
-/* Elements each rank calls the operation with for a buffer of so many bytes; 0: too few bytes. */
+/* Elements each rank calls the operation with for a buffer of so many bytes, uneven blocks all
+ * together; 0: too few bytes. */
 int64_t ls__bench_count(const ls__bench_options *options, int64_t bytes);
+
+/* The blocks of `rank`'s buffer; count is ls__bench_count's. */
+void ls__bench_blocks_of(const ls__bench_options *options, int rank, int64_t count,
+                         ls__bench_blocks *out);
 
 /* The floor is that of sums of float32 in shared memory. */
 bool ls__bench_has_floor(const ls__bench_options *options);

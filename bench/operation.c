@@ -81,27 +81,68 @@ static ls_status barrier(const ls__bench_call *c)
     return ls_barrier(c->group, c->options, NULL);
 }
 
+static ls_status all_gather_v(const ls__bench_call *c)
+{
+    return ls_all_gather_v(c->group, c->in, c->count, c->out, c->blocks.counts, c->blocks.offsets,
+                           c->dtype, c->options, NULL);
+}
+
+static ls_status reduce_scatter_v(const ls__bench_call *c)
+{
+    return ls_reduce_scatter_v(c->group, c->in, c->out, c->blocks.counts, c->blocks.offsets,
+                               c->dtype, c->op, c->options, NULL);
+}
+
+static ls_status gather_v(const ls__bench_call *c)
+{
+    return ls_gather_v(c->group, c->in, c->count, c->out, c->blocks.counts, c->blocks.offsets,
+                       c->dtype, 0, c->options, NULL);
+}
+
+static ls_status scatter_v(const ls__bench_call *c)
+{
+    return ls_scatter_v(c->group, c->in, c->blocks.counts, c->blocks.offsets, c->out, c->count,
+                        c->dtype, 0, c->options, NULL);
+}
+
+static ls_status all_to_all_v(const ls__bench_call *c)
+{
+    const ls__bench_blocks *blocks = &c->blocks; /* what goes to a rank is as long as what comes */
+    return ls_all_to_all_v(c->group, c->in, blocks->counts, blocks->offsets, c->out, blocks->counts,
+                           blocks->offsets, c->dtype, c->options, NULL);
+}
+
 static const ls__bench_operation table[] = {
     {"all-reduce", LS__OP_ALL_REDUCE, LS__BENCH_NONE, LS__BENCH_COUNT, LS__BENCH_SUM, true, false,
-     twice_the_others, all_reduce},
+     false, twice_the_others, all_reduce},
     {"all-gather", LS__OP_ALL_GATHER, LS__BENCH_COUNT, LS__BENCH_BLOCKS, LS__BENCH_ALL, false,
-     false, the_others, all_gather},
+     false, false, the_others, all_gather},
     {"reduce-scatter", LS__OP_REDUCE_SCATTER, LS__BENCH_BLOCKS, LS__BENCH_COUNT,
-     LS__BENCH_SUM_BLOCK, true, false, the_others, reduce_scatter},
+     LS__BENCH_SUM_BLOCK, true, false, false, the_others, reduce_scatter},
     {"broadcast", LS__OP_BROADCAST, LS__BENCH_NONE, LS__BENCH_COUNT, LS__BENCH_ROOT, false, false,
-     once, broadcast},
+     false, once, broadcast},
     {"all-to-all", LS__OP_ALL_TO_ALL, LS__BENCH_BLOCKS, LS__BENCH_BLOCKS, LS__BENCH_TRANSPOSED,
-     false, false, the_others, all_to_all},
-    {"sendrecv", LS__OP_SEND, LS__BENCH_COUNT, LS__BENCH_COUNT, LS__BENCH_LEFT, false, false, once,
-     sendrecv},
-    {"reduce", LS__OP_REDUCE, LS__BENCH_COUNT, LS__BENCH_COUNT, LS__BENCH_SUM, true, true, once,
-     reduce},
-    {"gather", LS__OP_GATHER, LS__BENCH_COUNT, LS__BENCH_BLOCKS, LS__BENCH_ALL, false, true,
+     false, false, false, the_others, all_to_all},
+    {"sendrecv", LS__OP_SEND, LS__BENCH_COUNT, LS__BENCH_COUNT, LS__BENCH_LEFT, false, false, false,
+     once, sendrecv},
+    {"reduce", LS__OP_REDUCE, LS__BENCH_COUNT, LS__BENCH_COUNT, LS__BENCH_SUM, true, true, false,
+     once, reduce},
+    {"gather", LS__OP_GATHER, LS__BENCH_COUNT, LS__BENCH_BLOCKS, LS__BENCH_ALL, false, true, false,
      the_others, gather},
     {"scatter", LS__OP_SCATTER, LS__BENCH_BLOCKS, LS__BENCH_COUNT, LS__BENCH_ROOT_BLOCK, false,
-     false, the_others, scatter},
+     false, false, the_others, scatter},
     {"barrier", LS__OP_BARRIER, LS__BENCH_NONE, LS__BENCH_NONE, LS__BENCH_NOTHING, false, false,
-     once, barrier},
+     false, once, barrier},
+    {"all-gather-v", LS__OP_ALL_GATHER_V, LS__BENCH_COUNT, LS__BENCH_BLOCKS, LS__BENCH_ALL, false,
+     false, true, the_others, all_gather_v},
+    {"reduce-scatter-v", LS__OP_REDUCE_SCATTER_V, LS__BENCH_BLOCKS, LS__BENCH_COUNT,
+     LS__BENCH_SUM_BLOCK, true, false, true, the_others, reduce_scatter_v},
+    {"gather-v", LS__OP_GATHER_V, LS__BENCH_COUNT, LS__BENCH_BLOCKS, LS__BENCH_ALL, false, true,
+     true, the_others, gather_v},
+    {"scatter-v", LS__OP_SCATTER_V, LS__BENCH_BLOCKS, LS__BENCH_COUNT, LS__BENCH_ROOT_BLOCK, false,
+     false, true, the_others, scatter_v},
+    {"all-to-all-v", LS__OP_ALL_TO_ALL_V, LS__BENCH_BLOCKS, LS__BENCH_BLOCKS, LS__BENCH_TRANSPOSED,
+     false, false, true, the_others, all_to_all_v},
 };
 enum { OPERATIONS = sizeof table / sizeof *table };
 
@@ -140,8 +181,8 @@ int64_t ls__bench_count(const ls__bench_options *options, int64_t bytes)
     if (o->out == LS__BENCH_NONE) {
         return 0;
     }
-    const bool blocks = o->in == LS__BENCH_BLOCKS || o->out == LS__BENCH_BLOCKS;
-    return bytes / (int64_t)ls_dtype_size(options->dtype) / (blocks ? options->ranks : 1);
+    const bool even = (o->in == LS__BENCH_BLOCKS || o->out == LS__BENCH_BLOCKS) && !o->uneven;
+    return bytes / (int64_t)ls_dtype_size(options->dtype) / (even ? options->ranks : 1);
 }
 
 bool ls__bench_has_floor(const ls__bench_options *options)

@@ -22,6 +22,7 @@ typedef struct sampler {
     ls_collective_options collective;
     ls__bench_call call;
     int rank, ranks, calls;
+    int64_t count; /* ls__bench_count's */
     int64_t in_count, out_count;
     float *stream[LS__BENCH_RANKS_MAX]; /* the floor's: this rank's chunk of everyone's stream */
     int64_t chunk;                      /* elements of that chunk */
@@ -40,19 +41,23 @@ static void prepare(const sampler *s)
         ls__bench_fill(s->data, s->rank, s->call.in, s->in_count);
     }
     if (s->call.out != NULL) { /* in place, or something else than the result */
+        const bool in_place = s->options->operation->in == LS__BENCH_NONE;
         const int next = (s->rank + 1) % s->ranks;
-        ls__bench_fill(s->data, s->call.in != NULL ? next : s->rank, s->call.out, s->out_count);
+        ls__bench_fill(s->data, in_place ? s->rank : next, s->call.out, s->out_count);
     }
 }
 
-/* Blocks of every rank's operand: the whole of it from its begin, or from `first` on. */
-static int64_t wrong_blocks(const sampler *s, int64_t first)
+/* Blocks of every rank's operand: its first elements, or what it has for this rank. */
+static int64_t wrong_blocks(const sampler *s, bool for_me)
 {
-    const size_t block = (size_t)s->call.count * ls_dtype_size(s->call.dtype);
+    const ls__bench_blocks *blocks = &s->call.blocks;
     int64_t wrong = 0;
     for (int r = 0; r < s->ranks; r++) {
-        const char *out = (const char *)s->call.out + (size_t)r * block;
-        wrong += ls__bench_wrong(s->data, r, first, out, s->call.count);
+        ls__bench_blocks theirs = {.total = 0};
+        ls__bench_blocks_of(s->options, r, s->count, &theirs);
+        const size_t at = (size_t)blocks->offsets[r] * ls_dtype_size(s->call.dtype);
+        wrong += ls__bench_wrong(s->data, r, for_me ? theirs.offsets[s->rank] : 0,
+                                 (const char *)s->call.out + at, blocks->counts[r]);
     }
     return wrong;
 }
@@ -60,7 +65,7 @@ static int64_t wrong_blocks(const sampler *s, int64_t first)
 static int64_t count_wrong(const sampler *s)
 {
     const ls__bench_operation *operation = s->options->operation;
-    const int64_t count = s->call.count, own = count * s->rank;
+    const int64_t count = s->call.count, own = s->call.blocks.offsets[s->rank];
     const void *out = s->call.out;
     if (operation->at_root && s->rank != 0) {
         return 0;
@@ -71,13 +76,13 @@ static int64_t count_wrong(const sampler *s)
     case LS__BENCH_SUM_BLOCK:
         return ls__bench_wrong(s->data, LS__BENCH_REDUCED, own, out, count);
     case LS__BENCH_ALL:
-        return wrong_blocks(s, 0);
+        return wrong_blocks(s, false);
     case LS__BENCH_ROOT:
         return ls__bench_wrong(s->data, 0, 0, out, count);
     case LS__BENCH_ROOT_BLOCK:
         return ls__bench_wrong(s->data, 0, own, out, count);
     case LS__BENCH_TRANSPOSED:
-        return wrong_blocks(s, own);
+        return wrong_blocks(s, true);
     case LS__BENCH_LEFT:
         return ls__bench_wrong(s->data, (s->rank + s->ranks - 1) % s->ranks, 0, out, count);
     case LS__BENCH_NOTHING:
@@ -191,7 +196,7 @@ static int64_t elements(const sampler *s, ls__bench_shape shape)
     case LS__BENCH_COUNT:
         return s->call.count;
     case LS__BENCH_BLOCKS:
-        return s->call.count * s->ranks;
+        return s->call.blocks.total;
     case LS__BENCH_NONE:
         break;
     }
@@ -237,11 +242,11 @@ ls_status ls__bench_measure(ls_group *group, const ls__bench_options *options, i
                  .rank = ls_group_rank(group),
                  .ranks = ls_group_size(group),
                  .collective = *LS_OPTIONS(ls_collective_options, .algorithm = options->algorithm),
-                 .call = {.group = group,
-                          .count = ls__bench_count(options, bytes),
-                          .dtype = options->dtype,
-                          .op = options->op}};
+                 .count = ls__bench_count(options, bytes),
+                 .call = {.group = group, .dtype = options->dtype, .op = options->op}};
     s.call.options = &s.collective;
+    ls__bench_blocks_of(options, s.rank, s.count, &s.call.blocks);
+    s.call.count = s.call.blocks.counts[s.rank];
     s.in_count = elements(&s, options->operation->in);
     s.out_count = elements(&s, options->operation->out);
     row->count = s.in_count > s.out_count ? s.in_count : s.out_count;

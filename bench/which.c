@@ -32,6 +32,9 @@ const char *ls__bench_which(const ls__bench_options *options, const ls__bench_ro
     int count = 0;
     const ls__algorithm *const *algorithms = ls__algorithms(&count);
     const ls__operation operation = options->operation->operation;
+    if (options->operation->uneven) { /* all move every block once, straight to its place */
+        return ls__algorithm_find(operation, "direct")->name;
+    }
     for (int a = 0; a < count && row->bytes > 0; a++) {
         for (int memory = LS__MEMORY_MESSAGES; memory <= LS__MEMORY_STAGED; memory++) {
             ls__program_cost cost;

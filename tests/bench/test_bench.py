@@ -24,7 +24,8 @@ from session import Gone, Session
 
 SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-bench-")
 OPERATIONS = ["all-reduce", "all-gather", "reduce-scatter", "broadcast", "all-to-all", "sendrecv",
-              "reduce", "gather", "scatter", "barrier"]
+              "reduce", "gather", "scatter", "barrier", "all-gather-v", "reduce-scatter-v", "gather-v",
+              "scatter-v", "all-to-all-v"]
 KEYS = {"name", "bytes", "count", "ranks", "dtype", "op", "buffers", "algorithm", "transport", "time_ms",
         "spread", "algbw", "busbw", "wrong", "samples", "calls", "machine"}
 
