@@ -25,7 +25,7 @@ TEST_SETTING(tune, "LOCKSTEP_TUNE", "off") /* what is counted here is the operat
 #define ROOM ((size_t)18 << 20)
 #define PERIOD 15 /* of the values along a buffer */
 #define GUARD 64
-#define OPS 8
+#define OPS 10 /* those of the enum, and one of the user's, which keeps the order of ranks */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SANITIZED true /* the long form would take hours, and has the same code paths */
 #else
@@ -64,21 +64,70 @@ static int contribution(const shape *s, int rank, int64_t i)
     if (s->op == LS_PRODUCT) {
         return rank == j % 3 ? 2 : 1;
     }
+    if (s->op == LS_REDUCE_OP_USER) {
+        return 5 + (7 * rank + j) % 20;
+    }
+    if (s->op == LS_PREMUL_SUM) { /* not 0: of a negative factor it is -0 */
+        return rank % 4 + j % 5 + 1;
+    }
     return s->op == LS_AVG ? 2 * rank + j % 5 + 1 : rank % 4 + j % 5; /* 16 of them: at most 112 */
+}
+
+/* Of a premultiplied sum. */
+static int factor(const shape *s, int rank)
+{
+    return s->op == LS_PREMUL_SUM ? rank % 4 - 1 : 1;
+}
+
+/* 5 a + b, a from 1 to 4 and b from 0 to 4, is the map x -> a x + b modulo 5: first the left map,
+ * then the right one. The order counts. Bools are just the left one. */
+static int then(ls_dtype dtype, int left, int right)
+{
+    const int a = left / 5 * (right / 5) % 5, b = (left % 5 * (right / 5) + right) % 5;
+    return dtype == LS_BOOL ? left : 5 * a + b;
+}
+
+#define COMPOSE(type)                                                                              \
+    for (int64_t i = 0; i < count; i++) {                                                          \
+        const int left = (int)((type *)into)[i], next = (int)((const type *)right)[i];             \
+        ((type *)into)[i] = (type)then(dtype, left, next);                                         \
+    }
+
+static void compose(void *into, const void *right, int64_t count, ls_dtype dtype, void *arg)
+{
+    (void)arg;
+    switch (dtype) {
+    case LS_FLOAT32: /* and those of 16 bits */
+        COMPOSE(float)
+        break;
+    case LS_FLOAT64:
+        COMPOSE(double)
+        break;
+    case LS_INT32:
+        COMPOSE(int32_t)
+        break;
+    case LS_INT64:
+        COMPOSE(int64_t)
+        break;
+    default:
+        COMPOSE(uint8_t)
+        break;
+    }
 }
 
 static int combined(const shape *s, int ranks, int64_t i)
 {
-    int result = contribution(s, 0, i);
+    int result = factor(s, 0) * contribution(s, 0, i);
     for (int r = 1; r < ranks; r++) {
-        const int v = contribution(s, r, i);
-        result = s->op == LS_PRODUCT ? result * v
-                 : s->op == LS_MIN   ? (v < result ? v : result)
-                 : s->op == LS_MAX   ? (v > result ? v : result)
-                 : s->op == LS_BAND  ? (result & v)
-                 : s->op == LS_BOR   ? (result | v)
-                 : s->op == LS_BXOR  ? (result ^ v)
-                                     : result + v;
+        const int v = factor(s, r) * contribution(s, r, i);
+        result = s->op == LS_REDUCE_OP_USER ? then(s->dtype, result, v)
+                 : s->op == LS_PRODUCT      ? result * v
+                 : s->op == LS_MIN          ? (v < result ? v : result)
+                 : s->op == LS_MAX          ? (v > result ? v : result)
+                 : s->op == LS_BAND         ? (result & v)
+                 : s->op == LS_BOR          ? (result | v)
+                 : s->op == LS_BXOR         ? (result ^ v)
+                                            : result + v;
     }
     if (s->op == LS_AVG) { /* of sums that wrap */
         return (s->dtype == LS_INT8    ? (int8_t)result
@@ -168,8 +217,8 @@ static ls_status call_v(const shape *s, void *in, void *out, const ls_collective
 
 static ls_status call(const shape *s, void *in, void *out)
 {
-    const ls_collective_options *o =
-        LS_OPTIONS(ls_collective_options, .algorithm = s->algorithm->name);
+    const ls_collective_options *o = LS_OPTIONS(
+        ls_collective_options, .algorithm = s->algorithm->name, .factor = factor(s, s->rank));
     const ls_dtype t = s->dtype;
     if (ls__operation_is_v(s->operation)) {
         return call_v(s, in, out, o);
@@ -208,8 +257,9 @@ static bool is_here(const world *w, const ls__algorithm *algorithm)
 static bool is_meant(const shape *s)
 {
     const bool part = s->op == LS_AVG && ls__operation_scans(s->operation);
-    return ls__operation_reduces(s->operation) ? ls__reduce_supported(s->dtype, s->op) && !part
-                                               : s->op == LS_SUM;
+    const bool can = s->op == LS_REDUCE_OP_USER ? s->algorithm->exact
+                                                : ls__reduce_supported(s->dtype, s->op) && !part;
+    return ls__operation_reduces(s->operation) ? can : s->op == LS_SUM;
 }
 
 /* In place: where input and output lie on each other. */
@@ -269,6 +319,7 @@ static void check_shape(const world *w, const shape *s)
 
 static void open_world(world *w)
 {
+    ls_reduce_op made;
     for (int i = 0; i < 2; i++) {
         void *at = NULL;
         CHECK_OK(ls_group_alloc(ls_world(), ROOM, &at));
@@ -276,6 +327,8 @@ static void open_world(world *w)
         *(i == 0 ? &w->in[0] : &w->out[0]) = malloc(ROOM);
     }
     CHECK(w->in[0] != NULL && w->out[0] != NULL);
+    CHECK_OK(ls_reduce_op_new(compose, NULL, "compose", &made));
+    CHECK_INT(made, LS_REDUCE_OP_USER);
     w->quick = getenv("TEST_LONG") == NULL || SANITIZED;
 }
 
@@ -286,6 +339,7 @@ static void close_world(world *w)
     free(w->out[0]);
     CHECK_OK(ls_group_dealloc(ls_world(), w->in[1]));
     CHECK_OK(ls_group_dealloc(ls_world(), w->out[1]));
+    CHECK_OK(ls_reduce_op_free(LS_REDUCE_OP_USER));
 }
 
 /* Runs `body` in groups of n ranks, on the members. */
@@ -327,7 +381,7 @@ static void check_levels(const world *w, const ls__algorithm *algorithm, int siz
                .group = w->group[bits & 1],
                .n = w->n,
                .dtype = (ls_dtype)dtype,
-               .op = (ls_reduce_op)op,
+               .op = op == OPS - 1 ? LS_REDUCE_OP_USER : (ls_reduce_op)op,
                .in_place = (bits & 2) != 0,
                .registered = (bits & 4) != 0};
     const bool blocks =

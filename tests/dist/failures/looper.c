@@ -3,9 +3,10 @@
  *
  *     looper OPERATION ALGORITHM WRONG
  *
- * Values are small whole numbers, so that every association of a sum gives the same. WRONG is the
- * rank that gives another count after a while (-1: none). It prints "PID n", and "READY" when all
- * ranks have come through once. */
+ * Values are small whole numbers, so that every association of a sum gives the same. What reduces
+ * is in turn a sum, a premultiplied one and, where the order of ranks is kept, an operator of the
+ * user's. WRONG is the rank that gives another count after a while (-1: none). It prints "PID n",
+ * and "READY" when all ranks have come through once. */
 #include <lockstep/comm.h>
 
 #include <stdio.h>
@@ -21,19 +22,48 @@
 
 static float in[(MOST + RANKS) * RANKS], out[(MOST + RANKS) * RANKS];
 static int rank, size;
+static ls_reduce_op composing, op; /* op: of this round */
+
+/* ---- values ------------------------------------------------------------------------------- */
+
+/* 5 a + b, a from 1 to 4 and b from 0 to 4, is the map x -> a x + b modulo 5. */
+static float then(float left, float right)
+{
+    const int l = (int)left, r = (int)right;
+    return (float)(l / 5 * (r / 5) % 5 * 5 + (l % 5 * (r / 5) + r) % 5);
+}
+
+/* First the left map, then the right one: associative, and the order counts. */
+static void compose(void *into, const void *right, int64_t count, ls_dtype dtype, void *arg)
+{
+    (void)dtype;
+    (void)arg;
+    for (int64_t i = 0; i < count; i++) {
+        ((float *)into)[i] = then(((float *)into)[i], ((const float *)right)[i]);
+    }
+}
+
+static int factor(int r)
+{
+    return r % 4 - 1;
+}
 
 /* Of rank r at element i of round k. */
 static float value(int r, int64_t i, int64_t k)
 {
-    return (float)((r * 7 + i * 3 + k) % 101);
+    const int64_t mixed = r * 7 + i * 3 + k;
+    return (float)(op == composing ? 5 + mixed % 20 : mixed % 101);
 }
 
 /* Over the first `ranks`. */
-static float sum(int ranks, int64_t i, int64_t k)
+static float combined(int ranks, int64_t i, int64_t k)
 {
-    float total = 0;
+    float total = op == composing ? 5 : 0; /* x -> x; nothing */
     for (int r = 0; r < ranks; r++) {
-        total += value(r, i, k);
+        const float v = value(r, i, k);
+        total = op == composing       ? then(total, v)
+                : op == LS_PREMUL_SUM ? total + (float)factor(r) * v
+                                      : total + v;
     }
     return total;
 }
@@ -72,7 +102,7 @@ static ls_status call_v(ls__operation operation, const ls_collective_options *o,
     case LS__OP_ALL_GATHER_V:
         return ls_all_gather_v(w, in, own, out, counts, NULL, t, o, NULL);
     case LS__OP_REDUCE_SCATTER_V:
-        return ls_reduce_scatter_v(w, in, out, counts, NULL, t, LS_SUM, o, NULL);
+        return ls_reduce_scatter_v(w, in, out, counts, NULL, t, op, o, NULL);
     case LS__OP_GATHER_V:
         return ls_gather_v(w, in, own, out, counts, NULL, t, root, o, NULL);
     default:
@@ -101,7 +131,7 @@ static bool wanted_v(ls__operation operation, int64_t count, int root, int64_t k
         return i < offset(rank, size, false, count) &&
                (operation == LS__OP_ALL_GATHER_V || rank == root);
     case LS__OP_REDUCE_SCATTER_V:
-        *x = sum(size, own + i, k);
+        *x = combined(size, own + i, k);
         return i < length(rank, 0, count);
     default:
         *x = value(root, own + i, k);
@@ -113,7 +143,8 @@ static bool wanted_v(ls__operation operation, int64_t count, int root, int64_t k
 
 static ls_status call(ls__operation operation, const char *algorithm, int64_t count, int root)
 {
-    const ls_collective_options o = {.size = sizeof o, .algorithm = algorithm};
+    const ls_collective_options o = {
+        .size = sizeof o, .algorithm = algorithm, .factor = factor(rank)};
     ls_group *w = ls_world();
     if (ls__operation_is_v(operation)) {
         return call_v(operation, &o, count, root);
@@ -121,16 +152,16 @@ static ls_status call(ls__operation operation, const char *algorithm, int64_t co
     switch (operation) {
     case LS__OP_ALL_REDUCE:
         memcpy(out, in, (size_t)count * sizeof *in);
-        return ls_all_reduce(w, out, count, LS_FLOAT32, LS_SUM, &o, NULL);
+        return ls_all_reduce(w, out, count, LS_FLOAT32, op, &o, NULL);
     case LS__OP_REDUCE_SCATTER:
-        return ls_reduce_scatter(w, in, out, count, LS_FLOAT32, LS_SUM, &o, NULL);
+        return ls_reduce_scatter(w, in, out, count, LS_FLOAT32, op, &o, NULL);
     case LS__OP_ALL_GATHER:
         return ls_all_gather(w, in, out, count, LS_FLOAT32, &o, NULL);
     case LS__OP_BROADCAST:
         memcpy(out, in, (size_t)count * sizeof *in);
         return ls_broadcast(w, out, count, LS_FLOAT32, root, &o, NULL);
     case LS__OP_REDUCE:
-        return ls_reduce(w, in, out, count, LS_FLOAT32, LS_SUM, root, &o, NULL);
+        return ls_reduce(w, in, out, count, LS_FLOAT32, op, root, &o, NULL);
     case LS__OP_GATHER:
         return ls_gather(w, in, out, count, LS_FLOAT32, root, &o, NULL);
     case LS__OP_SCATTER:
@@ -140,9 +171,9 @@ static ls_status call(ls__operation operation, const char *algorithm, int64_t co
     case LS__OP_ALL_TO_ALL:
         return ls_all_to_all(w, in, out, count, LS_FLOAT32, &o, NULL);
     case LS__OP_SCAN:
-        return ls_scan(w, in, out, count, LS_FLOAT32, LS_SUM, &o, NULL);
+        return ls_scan(w, in, out, count, LS_FLOAT32, op, &o, NULL);
     case LS__OP_EXSCAN:
-        return ls_exscan(w, in, out, count, LS_FLOAT32, LS_SUM, &o, NULL);
+        return ls_exscan(w, in, out, count, LS_FLOAT32, op, &o, NULL);
     default:
         fprintf(stderr, "looper: no such operation\n");
         exit(9);
@@ -155,10 +186,10 @@ static bool wanted(ls__operation operation, int64_t count, int root, int64_t k, 
     switch (operation) {
     case LS__OP_ALL_REDUCE:
     case LS__OP_REDUCE:
-        *x = sum(size, i, k);
+        *x = combined(size, i, k);
         return i < count && (operation == LS__OP_ALL_REDUCE || rank == root);
     case LS__OP_REDUCE_SCATTER:
-        *x = sum(size, rank * count + i, k);
+        *x = combined(size, rank * count + i, k);
         return i < count;
     case LS__OP_ALL_GATHER:
     case LS__OP_GATHER:
@@ -175,11 +206,21 @@ static bool wanted(ls__operation operation, int64_t count, int root, int64_t k, 
         return i < count * size;
     case LS__OP_SCAN:
     case LS__OP_EXSCAN:
-        *x = sum(operation == LS__OP_SCAN ? rank + 1 : rank, i, k);
+        *x = combined(operation == LS__OP_SCAN ? rank + 1 : rank, i, k);
         return i < count && (operation == LS__OP_SCAN || rank > 0);
     default:
         return false;
     }
+}
+
+/* Of round k: which, at the round in which a rank is wrong, depends on who it is. */
+static ls_reduce_op op_of(ls__operation operation, const char *algorithm, int64_t k, int who)
+{
+    const bool reduces = ls__operation_reduces(operation);
+    const ls__algorithm *found = ls__algorithm_find(operation, algorithm);
+    const bool exact = found != NULL && found->exact;
+    const ls_reduce_op ops[] = {LS_SUM, LS_PREMUL_SUM, exact ? composing : LS_SUM};
+    return reduces ? ops[(k + k / 6 + who + 1) % 3] : LS_SUM; /* and other counts with each */
 }
 
 static void go_round(ls__operation operation, const char *algorithm, int64_t k, bool wrong)
@@ -217,7 +258,9 @@ int main(int argc, char **argv)
     rank = ls_rank();
     size = ls_world_size();
     const ls__operation operation = (ls__operation)atoi(argv[1]);
+    LS_CHECK(ls_reduce_op_new(compose, NULL, "compose", &composing));
     for (int64_t k = 0;; k++) {
+        op = op_of(operation, argv[2], k, atoi(argv[3]));
         go_round(operation, argv[2], k, rank == atoi(argv[3]) && k == WRONG_ROUND);
         if (k == 6) {
             fprintf(stderr, "READY\n");

@@ -175,6 +175,45 @@ static void unequal(int64_t k, bool wrong)
     }
 }
 
+/* The last of two that is something: associative, and the order counts. */
+static void last_of(void *into, const void *right, int64_t count, ls_dtype dtype, void *arg)
+{
+    int32_t *left = into;
+    const int32_t *next = right;
+    (void)dtype;
+    (void)arg;
+    for (int64_t i = 0; i < count; i++) {
+        left[i] = next[i] != 0 ? next[i] : left[i];
+    }
+}
+
+/* An operator of the user's that is freed while it is used, and a premultiplied sum. */
+static void operators(int64_t k, bool wrong)
+{
+    static int32_t x[1000], y[1000];
+    const ls_collective_options *o = LS_OPTIONS(ls_collective_options, .factor = rank + 1);
+    const int root = (int)(k % size);
+    int32_t z = (int32_t)k, sum = 0;
+    ls_reduce_op op;
+    ls_work *work[3];
+    for (int i = 0; i < 1000; i++) {
+        x[i] = i % size >= rank ? rank + 1 : 0;
+    }
+    LS_CHECK(ls_reduce_op_new(last_of, NULL, wrong ? "other" : "last of", &op));
+    LS_CHECK(ls_scan(group, x, y, 1000, LS_INT32, op, NULL, &work[0]));
+    LS_CHECK(ls_work_wait(work[0]));
+    LS_CHECK(ls_all_reduce(copies[0], x, 1000, LS_INT32, op, NULL, &work[1]));
+    LS_CHECK(ls_reduce(copies[1], &z, &sum, 1, LS_INT32, LS_PREMUL_SUM, root, o, &work[2]));
+    LS_CHECK(ls_reduce_op_free(op));
+    LS_CHECK(ls_work_wait(work[2]));
+    LS_CHECK(ls_work_wait(work[1]));
+    for (int i = 0; i < 1000; i++) {
+        const int last = i % size;
+        expect(x[i] == last + 1 && y[i] == (last < rank ? last : rank) + 1, "order", k);
+    }
+    expect(rank != root || sum == (int32_t)k * size * (size + 1) / 2, "premultiplied sum", k);
+}
+
 static _Atomic int chained;
 static int32_t chain_value[2];
 
@@ -256,8 +295,8 @@ typedef struct use {
 
 static const use uses[] = {{"many", many},           {"objects", objects}, {"letters", letters},
                            {"watched", watched},     {"split", split},     {"in_turn", in_turn},
-                           {"in_flight", in_flight}, {"unequal", unequal}, {"callbacks", callbacks},
-                           {"threads", threads}};
+                           {"in_flight", in_flight}, {"unequal", unequal}, {"operators", operators},
+                           {"callbacks", callbacks}, {"threads", threads}};
 
 int main(int argc, char **argv)
 {

@@ -1,8 +1,8 @@
 /* What comm.h has beside the algorithms, under fire: objects, lists of many, letters from anybody,
- * groups that are made and split, groups in turn, several operations in flight, callbacks, threads.
- * At a random moment a rank is killed, stopped for good or calls something else, over each
- * transport. All who say something of it say the same, and nothing is left. With TEST_LONG=1 each
- * of them many times; otherwise a few, in turn by the seed. */
+ * groups that are made and split, groups in turn, several operations in flight, operators of the
+ * user's, callbacks, threads. At a random moment a rank is killed, stopped for good or calls
+ * something else, over each transport. All who say something of it say the same, and nothing is
+ * left. With TEST_LONG=1 each of them many times; otherwise a few, in turn by the seed. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,11 +23,11 @@ typedef struct use {
     const char *mismatch; /* in all that is said of one */
 } use;
 
-static const use uses[] = {{"many", " disagrees: "},      {"objects", " disagrees: "},
-                           {"letters", " disagree: "},    {"watched", " disagrees: "},
-                           {"split", " names the group"}, {"in_turn", " disagrees: "},
-                           {"in_flight", " disagrees: "}, {"unequal", " disagrees: "},
-                           {"callbacks", " disagrees: "}, {"threads", " disagrees: "}};
+static const use uses[] = {
+    {"many", " disagrees: "},      {"objects", " disagrees: "},   {"letters", " disagree: "},
+    {"watched", " disagrees: "},   {"split", " names the group"}, {"in_turn", " disagrees: "},
+    {"in_flight", " disagrees: "}, {"unequal", " disagrees: "},   {"operators", " disagrees: "},
+    {"callbacks", " disagrees: "}, {"threads", " disagrees: "}};
 enum { USES = sizeof uses / sizeof *uses };
 
 static const char *const transports[] = {"", "0,1,0,1,0,1", "0,1,2,3,4,5"}; /* hosts of the ranks */
