@@ -132,6 +132,11 @@ typedef struct ls_collective_options {
 LS_API ls_status ls_reduce_op_new(ls_reduce_fn fn, void *arg, const char *name, ls_reduce_op *out);
 LS_API ls_status ls_reduce_op_free(ls_reduce_op op);
 
+/* Within an operator's `fn` alone: it cannot do this. The group of its operation fails on every
+ * member with LS_ERR_ABORTED, the operator's name and `why` (copied), and nothing that was made of
+ * `into` is anybody's result; `fn` still has to return. LS_ERR_STATE elsewhere. */
+LS_API ls_status ls_reduce_op_fail(const char *why);
+
 /* buf[count] becomes the reduction over ranks, in place (MPI_Allreduce, ncclAllReduce). */
 LS_API ls_status ls_all_reduce(ls_group *group, void *buf, int64_t count, ls_dtype dtype,
                                ls_reduce_op op, const ls_collective_options *options,

@@ -68,7 +68,17 @@ def make_error(status, text):
 
 
 def raise_last(status):
-    raise make_error(status, library().ls_error_message().decode("utf-8", "replace"))
+    text = library().ls_error_message().decode("utf-8", "replace")
+    raise make_error(status, text) from next(
+        (failures.pop(known) for known in list(failures) if status == -7 and known in text), None)
+
+
+failures = {}  # text: what an operator of the user's has raised here, until that is told
+
+
+def note_failure(text, error):
+    if len(failures) < 16:
+        failures.setdefault(text, error)
 
 
 # ---- calls and threads --------------------------------------------------------------------------
@@ -85,16 +95,32 @@ class _State:
 
 
 state = _State()
+combining = set()  # threads that run an operator of the user's, inside the library
+_later = []        # calls that had to wait until they do not
 
 
 def call(function, *arguments):
     """Calls a function of the library on whatever thread; raises on an error."""
+    if combining and threading.get_ident() in combining:
+        raise make_error(-8, "an operator of the user's must not call lockstep: it runs on the "
+                             "thread that moves all operations on")
+    while _later:
+        _later.pop()()
     if threading.get_ident() == state.owner:
         status = function(*arguments)
         if status < 0:
             raise_last(status)
         return status
     return _call_attached(function, arguments)
+
+
+def now_or_later(function, *arguments):
+    """For what the collection of garbage calls, which may run within an operator."""
+    if threading.get_ident() not in combining:
+        call(function, *arguments)
+        return
+    runtime = state.runtime
+    _later.append(lambda: state.runtime == runtime and call(function, *arguments))
 
 
 def _call_attached(function, arguments):
@@ -429,6 +455,13 @@ class Group:
         before_waiting()
         call(library().ls_group_set_channels, self.handle, channels)
 
+    def tuning(self):
+        """Which algorithms operations use by size: {"all_reduce": "0-64Ki:root,64Ki-:direct", ...};
+        empty where nothing was measured, as on one host."""
+        text = ctypes.create_string_buffer(1 << 14)
+        call(library().ls_group_tuning, self.handle, text, len(text))
+        return dict(line.split(maxsplit=1) for line in text.value.decode().splitlines())
+
     def free(self):
         """Frees the group; every rank of it calls this."""
         if self._handle is not None and self._owned and state.runtime is not None:
@@ -499,7 +532,9 @@ BYTES = DTYPES["uint8"]
 
 
 def operator(name):
+    """The number of one of OPERATORS, or of a lockstep.numpy.Operator."""
     try:
-        return OPERATORS[name]
-    except (KeyError, TypeError):
-        raise make_error(-1, f"operator {name!r}; there are {', '.join(OPERATORS)}") from None
+        return OPERATORS[name] if isinstance(name, str) else name.number
+    except (KeyError, AttributeError):
+        raise make_error(-1, f"operator {name!r}; there are {', '.join(OPERATORS)}, and "
+                             "lockstep.numpy.Operator makes one of a function") from None

@@ -17,12 +17,13 @@ import numpy
 
 from . import _core
 from ._core import library, make_error
+from ._operators import Operator
 
 _OPERATIONS = ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "gather",
                "scatter", "all_to_all", "all_gather_v", "reduce_scatter_v", "gather_v", "scatter_v",
                "all_to_all_v", "scan", "exscan", "all_reduce_many", "broadcast_many", "send", "recv",
                "recv_any", "barrier", "empty")
-__all__ = list(_OPERATIONS)
+__all__ = [*_OPERATIONS, "Operator"]
 
 
 # ---- arrays -------------------------------------------------------------------------------------
@@ -90,7 +91,7 @@ def all_reduce(array, op="sum", out=None, group=None, async_op=False, **common):
         array = out
     return _core.run(library().ls_all_reduce,
                      (group.handle, _at(array), array.size, _dtype("all_reduce", array),
-                      _core.operator(op)), _options(common), array, array, async_op)
+                      _core.operator(op)), _options(common), (array, op), array, async_op)
 
 
 def reduce(array, op="sum", out=None, root=0, group=None, async_op=False, **common):
@@ -103,7 +104,7 @@ def reduce(array, op="sum", out=None, root=0, group=None, async_op=False, **comm
     return _core.run(library().ls_reduce,
                      (group.handle, _at(array), _at(out) if here else None, array.size,
                       _dtype("reduce", array), _core.operator(op), root),
-                     _options(common), (array, out), out if here else None, async_op)
+                     _options(common), (array, out, op), out if here else None, async_op)
 
 
 def broadcast(array, root=0, group=None, async_op=False, **common):
@@ -133,7 +134,7 @@ def reduce_scatter(array, op="sum", out=None, group=None, async_op=False, **comm
     out = _same("reduce_scatter", array, out, _row("reduce_scatter", array, group))
     return _core.run(library().ls_reduce_scatter,
                      (group.handle, _at(array), _at(out), out.size, _dtype("reduce_scatter", array),
-                      _core.operator(op)), _options(common), (array, out), out, async_op)
+                      _core.operator(op)), _options(common), (array, out, op), out, async_op)
 
 
 def _row(what, array, group):
@@ -201,7 +202,7 @@ def _scan(what, function, array, op, out, group, async_op, common):
     _check(what, array, writable=out is None)
     out = array if out is None else _same(what, array, out, array.shape)
     return _core.run(function, (group.handle, _at(array), _at(out), array.size, _dtype(what, array),
-                                _core.operator(op)), _options(common), (array, out), out, async_op)
+                                _core.operator(op)), _options(common), (array, out, op), out, async_op)
 
 
 # ---- unequal parts ------------------------------------------------------------------------------
@@ -244,7 +245,7 @@ def reduce_scatter_v(array, counts, op="sum", out=None, group=None, async_op=Fal
     out = _same(what, array, out, (int(counts[group.rank]),) + shape)
     return _core.run(library().ls_reduce_scatter_v,
                      (group.handle, _at(array), _at(out), numbers, None, _dtype(what, array),
-                      _core.operator(op)), _options(common), (array, out), out, async_op)
+                      _core.operator(op)), _options(common), (array, out, op), out, async_op)
 
 
 def gather_v(array, counts=None, out=None, root=0, group=None, async_op=False, **common):
@@ -317,7 +318,7 @@ def all_reduce_many(arrays, op="sum", group=None, async_op=False, **common):
     group = _of(group)
     return _core.run(library().ls_all_reduce_many,
                      (group.handle, *_many("all_reduce_many", arrays, True), _core.operator(op)),
-                     _options(common), list(arrays), arrays, async_op)
+                     _options(common), (list(arrays), op), arrays, async_op)
 
 
 def broadcast_many(arrays, root=0, group=None, async_op=False, **common):
@@ -373,7 +374,7 @@ def barrier(group=None, timeout=None, async_op=False):
 
 def _give_back(runtime, group, address):
     if _core.state.runtime == runtime:
-        _core.call(library().ls_group_dealloc, group, address)
+        _core.now_or_later(library().ls_group_dealloc, group, address)
 
 
 def empty(shape, dtype="float32", group=None):

@@ -49,6 +49,8 @@ struct ls_runtime {
     } layer[LS__LAYER_COUNT];
 };
 
+#define LS__REFUSAL_MAX 512 /* bytes of a reason */
+
 typedef struct ls__thread {
     ls_runtime *runtime; /* NULL: not attached */
     ls_status status;    /* of the last failing call */
@@ -59,6 +61,7 @@ typedef struct ls__thread {
                        */
     bool in_callback; /* an operation's end has called the user: nothing may wait */
     bool no_grad;     /* autograd's mode of this thread */
+    char *refusal;    /* while an operator of the user's runs: why it cannot; "": it can */
     void *scope;      /* tensor's innermost scope of this thread */
     char message[LS__MESSAGE_MAX];
 } ls__thread;

@@ -48,6 +48,7 @@ struct ls__exec {
     ls_work *work;    /* first of the group's queue */
     int met;          /* members that have announced it */
     bool divide_last; /* the program reduces in several steps: divide at the end */
+    uint64_t refused; /* the operation whose operator said that it cannot; 0: none */
     bool begun;       /* the first slice: an operation of no elements has one, too */
     int64_t next;     /* start of the first slice not begun */
     int64_t slice;    /* elements of a full slice */
@@ -70,6 +71,10 @@ static inline bool ls__step_waits(const ls__run *run, const ls__step *step)
 
 /* exec_step.c: a bounded piece of the lane's current step. */
 ls__result ls__step_run(ls_group *group, ls__run *run, const ls__step *step, ls__lane *lane);
+
+/* operators.c: ls__reduce for the operation in progress. false: the user's operator failed, and so
+ * does the group; what is at `dst` must not be used. */
+bool ls__exec_reduce(ls_group *group, const ls__reduce_args *args);
 
 /* Whether a result takes more than one reducing step: then it is divided at the end. */
 bool ls__reduces_in_steps(const ls__program *program);

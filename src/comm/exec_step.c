@@ -198,7 +198,7 @@ static ls__result run_reduce(ls_group *group, ls__run *run, const ls__step *step
             return LS__BLOCKED;
         }
     }
-    ls__reduce(&(ls__reduce_args){.dst = exec->dst,
+    const ls__reduce_args args = {.dst = exec->dst,
                                   .dst_count = step->dst_count,
                                   .src = exec->src,
                                   .src_count = step->src_count,
@@ -209,7 +209,10 @@ static ls__result run_reduce(ls_group *group, ls__run *run, const ls__step *step
                                   .user = work->user,
                                   .src_wide = wide ? src_wide : NULL,
                                   .dst_wide = partial,
-                                  .table = group->comm->kernels});
+                                  .table = group->comm->kernels};
+    if (!ls__exec_reduce(group, &args)) {
+        return LS__BLOCKED;
+    }
     return piece_done(lane, count, piece);
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "comm/engine.h"
+#include "comm/exec.h"
 
 /* ---- the user's --------------------------------------------------------------------------- */
 
@@ -79,6 +80,55 @@ ls_status ls_reduce_op_free(ls_reduce_op op)
         return ls__fail_at_site(LS_ERR_INVALID);
     }
     return LS_OK;
+}
+
+ls_status ls_reduce_op_fail(const char *why)
+{
+    if (ls__self.refusal == NULL) {
+        (void)ls__fail(LS_ERR_STATE, "ls_reduce_op_fail: no operator runs on this thread; call it "
+                                     "within the function that ls_reduce_op_new was given");
+        return ls__fail_at_site(LS_ERR_STATE);
+    }
+    if (ls__self.refusal[0] == '\0') { /* the first cause counts */
+        snprintf(ls__self.refusal, LS__REFUSAL_MAX, "%s",
+                 why != NULL && why[0] != '\0' ? why : "no reason was given");
+    }
+    return LS_OK;
+}
+
+static void tell_refusal(ls_group *group, const char *why)
+{
+    char text[LS__FAILURE_MAX], operation[256];
+    const ls__descriptor *descriptor = &group->exec->work->descriptor;
+    ls__operation_text(group, descriptor, operation, sizeof operation);
+    snprintf(text, sizeof text, "%s: the operator \"%s\" failed on rank %d: %s", operation,
+             descriptor->op_name, group->comm->runtime->rank, why);
+    ls__group_cause(group, LS_ERR_ABORTED, text);
+}
+
+bool ls__exec_reduce(ls_group *group, const ls__reduce_args *args)
+{
+    ls__exec *exec = group->exec;
+    const uint64_t sequence = exec->work->descriptor.sequence;
+    if (args->user.fn == NULL) {
+        ls__reduce(args);
+        return true;
+    }
+    if (exec->refused == sequence) { /* until the group's failure is seen */
+        return false;
+    }
+    char why[LS__REFUSAL_MAX] = "";
+    const bool within = ls__self.in_callback; /* it must not wait, either */
+    ls__self.in_callback = true;
+    ls__self.refusal = why;
+    ls__reduce(args);
+    ls__self.refusal = NULL;
+    ls__self.in_callback = within;
+    if (why[0] != '\0') {
+        exec->refused = sequence;
+        tell_refusal(group, why);
+    }
+    return why[0] == '\0';
 }
 
 /* ---- premultiplied sums ------------------------------------------------------------------- */

@@ -248,7 +248,7 @@ static bool receive_piece(ls_group *group, const ls__run *run, ls__stream *strea
         const ls_dtype dtype =
             run->program->wide ? ls__reduce_accumulator(work->dtype) : work->dtype;
         void *const dst = to + stream->moved;
-        ls__reduce(&(ls__reduce_args){.dst = &dst,
+        const ls__reduce_args args = {.dst = &dst,
                                       .dst_count = 1,
                                       .src = (const void *const[]){dst, payload},
                                       .src_count = 2,
@@ -256,7 +256,10 @@ static bool receive_piece(ls_group *group, const ls__run *run, ls__stream *strea
                                       .dtype = dtype,
                                       .op = work->op,
                                       .user = work->user,
-                                      .table = group->comm->kernels});
+                                      .table = group->comm->kernels};
+        if (!ls__exec_reduce(group, &args)) {
+            return false;
+        }
     }
     stream->moved += message->bytes;
     if (stream->moved == message->total) {

@@ -46,6 +46,7 @@ GOLDEN(arguments_of_operations)
     SHOW(ls_reduce_op_new(golden_operator, NULL, "", &op));
     SHOW(ls_reduce_op_new(golden_operator, NULL, "x", NULL));
     SHOW(ls_reduce_op_free(LS_SUM));
+    SHOW(ls_reduce_op_fail("why"));
     for (int i = 0; i < 64; i++) {
         MUST(ls_reduce_op_new(golden_operator, NULL, "one of many", &op));
     }
@@ -190,6 +191,28 @@ GOLDEN_RANKS(parts_of_one_color_with_two_names, 2)
     SHOW(ls_group_split(ls_world(), 0, 0, ls_rank() == 0 ? "left" : "right", &g));
     SHOW(ls_group_new_among(ls_world(), (const int[]){0, 1}, 2, ls_rank() == 0 ? "left" : "right",
                             &g));
+}
+
+static void picky(void *into, const void *right, int64_t count, ls_dtype dtype, void *arg)
+{
+    (void)into;
+    (void)right;
+    (void)count;
+    (void)dtype;
+    (void)arg;
+    if (ls_rank() == 1) {
+        MUST(ls_reduce_op_fail("it takes no zeros"));
+    }
+}
+
+GOLDEN_RANKS(an_operator_of_the_user_fails, 2)
+{
+    ls_reduce_op op = LS_SUM;
+    ls_group *group = NULL;
+    MUST(ls_reduce_op_new(picky, NULL, "picky", &op));
+    MUST(ls_group_new(ls_world(), NULL, 0, "tried", &group));
+    SHOW(ls_reduce(group, buf, buf, 4, LS_FLOAT32, op, 1, NULL, NULL));
+    SHOW(ls_barrier(group, NULL, NULL));
 }
 
 /* ---- ranks that do not do the same ---------------------------------------------------------- */

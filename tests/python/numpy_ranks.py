@@ -1,19 +1,21 @@
 """What every rank checks of lockstep.numpy. Expected values are computed here from formulas of the
 ranks, never from what the library returned."""
 
+import os
 import pathlib
 import sys
 
 import numpy
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent)]
-from cases import case, raises, run
+from cases import case, only, raises, run
 
 import lockstep
 import lockstep.numpy as ln
 import lockstep.objects as lo
 
 DTYPES = ["float32", "float64", "float16", "int8", "uint8", "int32", "int64"]
+SEVERAL = range(2, 100)  # numbers of ranks
 
 
 def rank():
@@ -36,7 +38,6 @@ def all_of(dtype="float32", count=5):
 
 @case
 def the_world_is_that_of_the_launcher():
-    import os
     assert lockstep.is_initialized()
     assert (rank(), size()) == (int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
     assert lockstep.local_rank() == int(os.environ["LOCAL_RANK"])
@@ -71,6 +72,113 @@ def premultiplied_sums():
     assert (ln.all_reduce(mine(), "premul_sum", factor=factor) == expected).all()
     assert (ln.reduce_scatter(numpy.tile(mine(), size()), "premul_sum", factor=factor)
             == expected).all()
+
+
+def affine(left, right):
+    """x -> ax + b is a pair of numbers; after each other, in an order that matters."""
+    left, right = left.reshape(-1, 2), right.reshape(-1, 2)
+    return numpy.stack([left[:, 0] * right[:, 0], left[:, 1] * right[:, 0] + right[:, 1]], 1).ravel()
+
+
+@case
+def operators_of_the_users_are_applied_in_the_order_of_ranks():
+    first = ln.Operator(lambda left, right: left, "first")
+    for op, expected in ((first, mine(of=0)), (ln.Operator(numpy.maximum), mine(of=size() - 1))):
+        assert (ln.all_reduce(mine(), op) == expected).all(), op
+        array = mine()
+        ln.reduce(array, op, root=size() - 1)
+        assert rank() != size() - 1 or (array == expected).all()
+        assert (ln.reduce_scatter(numpy.tile(mine(), size()), op) == expected).all()
+        assert (ln.reduce_scatter_v(numpy.tile(mine(), size()), [5] * size(), op) == expected).all()
+        assert (ln.scan(mine(), op) == (expected if op is first else mine())).all()
+        arrays = ln.all_reduce_many([mine(), mine(count=100)], op)
+        assert (arrays[0] == expected).all()
+        assert (ln.all_reduce(mine(), op, async_op=True).wait() == expected).all()
+    op = ln.Operator(affine)
+    pairs = [numpy.tile(numpy.array([r + 2, r + 1], "int64"), 3000) for r in range(size())]
+    expected = pairs[0]
+    for r in range(1, size()):
+        expected = affine(expected, pairs[r])
+    assert (ln.all_reduce(pairs[rank()].copy(), op, algorithm="direct") == expected).all()
+
+
+@case
+def operators_of_the_users_know_every_dtype():
+    seen = set()
+    def larger(left, right):
+        seen.add(left.dtype.name)
+        assert left.flags.writeable and not right.flags.writeable and left.shape == right.shape
+        left[:] = numpy.maximum(left, right)
+        return left
+    op = ln.Operator(larger)
+    for dtype in DTYPES + ["bool"]:
+        expected = numpy.max([mine(dtype, 3000, r) for r in range(size())], axis=0)
+        assert (ln.all_reduce(mine(dtype, 3000), op) == expected).all(), dtype
+    assert seen <= set(DTYPES) | {"bool"} and "float16" not in seen  # these come as float32
+    assert size() == 1 or "int64" in set().union(*lo.all_gather(seen))  # on one rank at least
+    for _ in range(200):  # at most 64 at a time: those that are dropped are freed
+        assert ln.all_reduce(mine(), ln.Operator(numpy.minimum))[0] == 1
+    work = ln.all_reduce(mine(count=3000), ln.Operator(numpy.minimum), async_op=True)  # kept by it
+    assert (work.wait() == mine(count=3000, of=0)).all()
+
+
+@only(SEVERAL)
+def an_exception_in_an_operator_is_an_error_on_every_rank():
+    last = size() - 1
+    def picky(left, right):
+        if rank() == last:
+            raise ArithmeticError("no number is good enough")
+        return left
+    def nothing(left, right):
+        numpy.add(left, right)
+    def one(left, right):
+        return numpy.max(left)
+    def calls(left, right):
+        return ln.all_reduce(numpy.ones(3)) if rank() == last else left
+    def leaves(left, right):
+        sys.exit("nobody leaves from here")
+    for function, words in ((picky, f"failed on rank {last}: ArithmeticError: no number is good"),
+                            (nothing, "it returned None"), (one, "it returned shape ()"),
+                            (calls, "must not call lockstep"), (leaves, "nobody leaves")):
+        op, group = ln.Operator(function), lockstep.world().new()
+        causes = []
+        def attempt():
+            try:  # direct: every rank combines a part of it
+                ln.all_reduce(mine(count=5000), op, group=group, algorithm="direct")
+                group.barrier()
+            except lockstep.Error as error:
+                causes.append(error.__cause__)
+                raise
+        raises(lockstep.AbortedError, attempt, f'the operator "{function.__name__}" failed on rank',
+               words)
+        if function is picky:
+            assert isinstance(causes[0], ArithmeticError if rank() == last else type(None)), causes
+    assert ln.all_reduce(numpy.array(1)) == size()
+
+
+@case
+def what_is_no_operator_is_refused_in_words():
+    raises(lockstep.InvalidError, lambda: ln.Operator(3), "int is no function")
+    raises(lockstep.InvalidError, lambda: ln.Operator(numpy.add, "x" * 24), "1 to 23 bytes")
+    raises(lockstep.InvalidError, lambda: ln.all_reduce(mine(), numpy.add), "ufunc 'add'", "Operator")
+    op = ln.Operator(numpy.add)
+    op.free()
+    op.free()
+    raises(lockstep.Error, lambda: ln.all_reduce(mine(), op), "'add' was freed")
+
+
+@case
+def a_group_tells_how_it_is_tuned():
+    group = lockstep.world().new()
+    for _ in range(12):
+        ln.all_reduce(mine(), group=group)
+    tuning = group.tuning()
+    far = "LOCKSTEP_HOSTS" in os.environ
+    if far and size() > 1:
+        assert tuning["all_reduce"].startswith("0-") and "direct" in tuning["all_to_all"], tuning
+    else:
+        assert tuning == {}
+    group.free()
 
 
 @case

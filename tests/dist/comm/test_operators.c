@@ -436,6 +436,68 @@ DIST_TEST(operators_are_compared_by_name, 2)
     CHECK_CONTAINS(ls_error_message(), "reduce-op");
 }
 
+/* `larger`, which on rank 2 says that it cannot: whatever it has written there is nobody's. */
+static void reluctant(void *into, const void *right, int64_t count, ls_dtype dtype, void *arg)
+{
+    unsigned *calls = arg;
+    if (ls_rank() != 2) {
+        unsigned seen = 0;
+        larger(into, right, count, dtype, &seen);
+        return;
+    }
+    (*calls)++;
+    memset(into, 0x7f, (size_t)count * ls_dtype_size(dtype));
+    CHECK_OK(ls_reduce_op_fail("rank 2 does not like it"));
+    CHECK_OK(ls_reduce_op_fail("a second cause"));
+    CHECK_STATUS(ls_barrier(ls_world(), NULL, NULL), LS_ERR_STATE); /* it must not wait */
+}
+
+static void check_reluctance(ls_reduce_op op, const unsigned *calls, int64_t count,
+                             const char *algorithm)
+{
+    static int32_t x[MOST];
+    ls_group *group = NULL;
+    const unsigned before = *calls;
+    CHECK_OK(ls_group_new(ls_world(), NULL, 0, "tried", &group));
+    for (int64_t i = 0; i < count; i++) {
+        x[i] = ls_rank() + (int32_t)(i % 7);
+    }
+    const ls_status status =
+        ls_all_reduce(group, x, count, LS_INT32, op,
+                      LS_OPTIONS(ls_collective_options, .algorithm = algorithm), NULL);
+    CHECK(status == LS_OK || status == LS_ERR_ABORTED);
+    for (int64_t i = 0; i < count && status == LS_OK; i++) { /* then it did not need rank 2's */
+        CHECK_INT(x[i], ls_world_size() - 1 + (int32_t)(i % 7));
+    }
+    uint32_t called = *calls > before;
+    CHECK_OK(ls_all_reduce(ls_world(), &called, 1, LS_INT32, LS_MAX, NULL, NULL));
+    CHECK(called || count < MOST); /* of few elements rank 2 may have none to combine */
+    if (!called) {
+        CHECK_OK(status);
+        return;
+    }
+    CHECK_STATUS(ls_barrier(group, NULL, NULL), LS_ERR_ABORTED);
+    CHECK_CONTAINS(ls_error_message(), "the operator \"reluctant\" failed on rank 2: "
+                                       "rank 2 does not like it");
+}
+
+DIST_TEST(an_operator_that_cannot_fails_its_group_on_every_rank, 4)
+{
+    static const char *const algorithms[] = {NULL, "direct", "recursive_doubling",
+                                             "halving_doubling", "tree_stages"};
+    unsigned calls = 0;
+    ls_reduce_op op;
+    CHECK_OK(ls_reduce_op_new(reluctant, &calls, "reluctant", &op));
+    CHECK_STATUS(ls_reduce_op_fail("not within one"), LS_ERR_STATE);
+    for (int a = 0; a < (int)(sizeof algorithms / sizeof *algorithms); a++) {
+        for (int k = 1; k < COUNTS; k++) {
+            check_reluctance(op, &calls, counts[k] < 4 ? 4 : counts[k], algorithms[a]);
+        }
+    }
+    CHECK_OK(ls_reduce_op_free(op));
+    CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
+}
+
 DIST_TEST(what_is_no_operator_is_refused, 2)
 {
     unsigned seen = 0;
