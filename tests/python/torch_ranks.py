@@ -41,9 +41,23 @@ def begin():
     dist.init_process_group(os.environ.get("TEST_BACKEND", "lockstep"))
 
 
+left = []  # (group, what makes its address another one on each rank), until the end
+
+
 def end():
+    names, failed, free = {group._ls.name for group, _ in left}, [], lockstep.Group.free
+
+    def noted(group):
+        try:
+            free(group)
+        except lockstep.Error:
+            failed.append(group.name)
+            raise
+    lockstep.Group.free = noted
     dist.destroy_process_group()
+    lockstep.Group.free = free
     assert not dist.is_initialized()
+    assert not names & set(failed), failed  # freed in another order than on other ranks
 
 
 # ---- the group ----------------------------------------------------------------------------------
@@ -387,6 +401,12 @@ def new_groups_of_some_ranks():
     assert tensor.item() == first
     dist.destroy_process_group(own)
     raises((RuntimeError, ValueError), lambda: dist.all_reduce(tensor, group=own))
+
+
+@case
+def groups_that_are_left_are_freed_in_one_order():
+    for _ in range(20):  # by destroy_process_group, at the end
+        left.append((dist.new_group(), [bytes(8 * b) for b in os.urandom(os.urandom(1)[0])]))
 
 
 @only(range(4, 100))

@@ -54,7 +54,7 @@ def _destroy(theirs, group, given):
     """Before PyTorch 2 a group is not told that it is destroyed."""
     from ._group import _living
     groups = [given] if group is not None else sorted(
-        _living, key=lambda g: g is given)  # the default group leaves the world: last
+        _living.values(), key=lambda g: g is given)  # the default group leaves the world: last
     theirs(group)
     for each in groups:
         each.shutdown()

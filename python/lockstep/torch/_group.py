@@ -8,6 +8,7 @@ PyTorch knows two generations of names for some operations; both are here.
 """
 
 import ctypes
+import itertools
 import weakref
 
 import torch
@@ -43,7 +44,8 @@ class ProcessGroup(dist.ProcessGroup):
         self._kept = {}  # in order
         self._batch, self._made_options = None, {}
         self._name, self._text = group.name, "undefined"
-        _living.add(self)
+        self._number = next(_numbers)
+        _living[self._number] = self
 
     # ---- starting operations ----
 
@@ -455,7 +457,7 @@ class ProcessGroup(dist.ProcessGroup):
         if self._ls is None:
             return
         group, self._ls = self._ls, _Gone(self._ls)
-        _living.discard(self)
+        _living.pop(self._number, None)
         self._completer.stop()
         self._kept.clear()
         if _core.is_initialized():
@@ -464,7 +466,7 @@ class ProcessGroup(dist.ProcessGroup):
             except _core.Error:
                 pass  # it failed before, which its operations have said, or ranks left without this
             if self._leave:
-                for other in list(_living):
+                for other in list(_living.values()):
                     other.shutdown()
                 _core.finalize()
 
@@ -498,6 +500,8 @@ def _small_and_alike(tensors):
         sum(t.numel() * t.element_size() for t in tensors) <= _PACKED_MAX * len(tensors))
 
 
-_living = weakref.WeakSet()
+# In the order in which they were made, which their members have in common: freeing one waits for
+# the others.
+_living, _numbers = weakref.WeakValueDictionary(), itertools.count()
 _UNSET = (torch._C._distributed_c10d._DEFAULT_PG_TIMEOUT.total_seconds()
           if hasattr(torch._C._distributed_c10d, "_DEFAULT_PG_TIMEOUT") else 1800.0)
