@@ -26,9 +26,9 @@ static const ls__setting table[] = {
     {"LOCKSTEP_THREADS", "cores / local ranks", "compute threads of a rank"},
     {"LOCKSTEP_ISA", "the best found", "kernel variant: v4 (AVX-512), v3 (AVX2 and FMA) or base"},
     {"LOCKSTEP_CHECK", "", "strict: further checks of operations and buffers, slower"},
-    {"LOCKSTEP_READ_PEERS", "off",
-     "on: two ranks of a host read each other's private buffers of 3 to 48 MiB where they lie; "
-     "faster if these have huge pages"},
+    {"LOCKSTEP_READ_PEERS", "auto",
+     "whether two ranks of a host read each other's private buffers where they lie: off, auto "
+     "(where that is faster) or on (also all_reduce of 3 to 10 MiB: faster with huge pages)"},
     {"LOCKSTEP_HEAP_RESERVE", "64", "address space of the shared heap of a rank, in GiB"},
     {"LOCKSTEP_TCP_CONNECTIONS", "2", "connections between two ranks of different hosts"},
     {"LOCKSTEP_CHANNELS", "1",
@@ -206,6 +206,11 @@ int ls__settings_check(void)
     const char *check = ls__setting_get("LOCKSTEP_CHECK");
     if (check != NULL && strcmp(check, "strict") != 0) {
         LS__WARN("LOCKSTEP_CHECK=%s is ignored; the only check to ask for is strict", check);
+    }
+    const char *read = ls__setting_get("LOCKSTEP_READ_PEERS");
+    if (read != NULL && strcmp(read, "off") != 0 && strcmp(read, "on") != 0 &&
+        strcmp(read, "auto") != 0) {
+        LS__WARN("LOCKSTEP_READ_PEERS=%s is ignored; there is off, auto and on", read);
     }
     bool level_known = true;
     (void)ls__log_level_setting(&level_known);

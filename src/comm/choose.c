@@ -117,21 +117,38 @@ static bool all_are(const ls_group *group, uint64_t sequence, bool registered)
 }
 
 /* Note [When reading pays]
- * CPU time a rank of an all_reduce in private buffers, reading over staging (below 1: reading is
- * faster), on 2 cores with 2 MiB of second-level cache each:
+ * Time of operations in private buffers of two ranks, reading over staging (below 1: reading is
+ * faster), on 2 cores with 2 MiB of second-level cache each, 4 KiB pages, medians of 15 to 41; the
+ * bytes are those of the larger buffer, and what is read was written just before | long ago:
  *
- *     MB                   1     2     4     10    30    100
- *     2 ranks, huge pages  1.6   1.2   0.8   0.8   0.8   1.2
- *     4 ranks, huge pages  1.3   1.0   0.95  0.9   1.3   1.4
- *     2 ranks, 4 KiB             -     1.3   1.9   1.5
+ *                      256 KiB      512 KiB      1 MiB        2 MiB        4 MiB        10 MiB 30
+ * MiB broadcast        0.65 0.45    1.05 0.48    0.79 0.63    1.55 1.03    1.0  0.93    0.94 0.89
+ * 1.03 1.13 all_gather       1.2  0.67    1.15 0.50    1.16 0.62    0.93 0.71    0.85 0.82    0.86
+ * 0.81    1.1  0.95 reduce_scatter   1.1  0.76    1.06 0.71    1.16 0.73    0.91 0.80    0.81 0.83
+ * 0.77 0.85    0.95 1.05
+ *     all_reduce       1.6  2.4     1.6  2.6     1.2  2.7     1.27 1.7     1.0  1.0     1.0  1.0
+ * 1.1  1.4
  *
- * The kernel looks up every page, so it pays with huge ones only; with memory kept busy by others
- * it loses there, too (1.1 and 1.2 at 10 and 30 MB). What memory a user brings cannot be seen at
- * little cost, so reading has to be asked for. It then wants buffers so large that its calls do not
- * count, and all of them together so small that the last cache has what is read a second time. */
-#define READ_FROM_BYTES ((int64_t)3 << 20)
-#define READ_TO_BYTES ((int64_t)96 << 20) /* of all ranks together */
+ * An all_reduce reads twice, and what it reads second was written by the peer just then, which the
+ * kernel's copy is slow at; with huge pages it comes to 0.95 at 10 MB. What memory a user brings
+ * cannot be seen at little cost, so there reading has to be asked for. Four ranks: 0.9 to 1.1, and
+ * broadcast 1.3 to 2.0: all read from one. */
+#define READ_TO_BYTES ((int64_t)10 << 20)  /* of a block, or of the whole */
+#define READ_FROM_BYTES ((int64_t)3 << 20) /* where it is asked for */
 #define READ_RANKS_MAX 2
+
+static bool reading_pays(ls__operation operation, int64_t bytes)
+{
+    switch (operation) {
+    case LS__OP_BROADCAST:
+        return (bytes >= 128 << 10 && bytes <= 5 << 18) || bytes >= 4 << 20;
+    case LS__OP_ALL_GATHER:
+    case LS__OP_REDUCE_SCATTER:
+        return bytes >= 128 << 10; /* of a block */
+    default:
+        return false;
+    }
+}
 
 bool ls__choose_reading(const ls_group *group, ls__operation operation,
                         const ls__algorithm *algorithm, int64_t bytes)
@@ -144,8 +161,9 @@ bool ls__choose_reading(const ls_group *group, ls__operation operation,
         return false;
     }
     return forced != 0 ? forced == LS__WAY_READABLE
-                       : group->size <= READ_RANKS_MAX && bytes >= READ_FROM_BYTES &&
-                             bytes <= READ_TO_BYTES / group->size;
+                       : group->size <= READ_RANKS_MAX && bytes <= READ_TO_BYTES &&
+                             (reading_pays(operation, bytes) ||
+                              (group->comm->peek_more && bytes >= READ_FROM_BYTES));
 }
 
 ls__way ls__choose_way(const ls_group *group, const ls_work *work)

@@ -1,5 +1,5 @@
-/* Private buffers that peers read where they lie (comm/peek.h): asked for, refused, unreadable, and
- * a peer that ends while it is read. */
+/* Private buffers that peers read where they lie (comm/peek.h): by itself, asked for, refused,
+ * unreadable, and a peer that ends while it is read. */
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -65,6 +65,37 @@ DIST_TEST(two_ranks_that_want_it_read_each_others_buffers, 2)
     CHECK(sums_are_right(x) != ls_world()->has_far);
     find_out("on");
     CHECK(!sums_are_right(x));
+    free(x);
+}
+
+/* Returns whether it was staged. */
+static bool gathered_right(float *x, int64_t block)
+{
+    ls_group *world = ls_world();
+    const int n = ls_world_size();
+    const uint64_t slices = world->slices;
+    for (int64_t i = 0; i < block; i++) {
+        x[i] = value_of(ls_rank(), i);
+    }
+    float *all = malloc((size_t)(block * n) * sizeof *all);
+    CHECK(all != NULL);
+    CHECK_OK(ls_all_gather(world, x, all, block, LS_FLOAT32, NULL, NULL));
+    for (int64_t i = 0; i < block * n; i++) {
+        CHECK(all[i] == value_of((int)(i / block), i % block));
+    }
+    free(all);
+    return world->slices != slices;
+}
+
+DIST_TEST(blocks_are_read_by_themselves_and_sums_when_asked_for, 2)
+{
+    float *x = buffer();
+    find_out("auto");
+    CHECK(!gathered_right(x, 32768)); /* 128 KiB of each */
+    CHECK(gathered_right(x, 32767) != ls_world()->has_far);
+    CHECK(sums_are_right(x) != ls_world()->has_far);
+    find_out("off");
+    CHECK(gathered_right(x, 32768) != ls_world()->has_far);
     free(x);
 }
 
