@@ -159,7 +159,7 @@ test_output test_run(const char *command, int deadline_seconds)
     int output = memfd_create("command output", MFD_CLOEXEC);
     pid_t pid = start_shell(command, output);
     int status = 0;
-    if (process_wait(pid, deadline_seconds * 1000, &status)) {
+    if (process_wait(pid, deadline_seconds * 1000 * TEST_SLOWER, &status)) {
         out.status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
     } else {
         kill(-pid, SIGKILL);

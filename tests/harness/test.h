@@ -21,7 +21,12 @@
 
 #include <lockstep/runtime.h>
 
-#define TEST_DEADLINE_SECONDS 60
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define TEST_SLOWER 5 /* what runs under a sanitizer has that much more time */
+#else
+#define TEST_SLOWER 1
+#endif
+#define TEST_DEADLINE_SECONDS (60 * TEST_SLOWER)
 
 typedef struct test_case {
     const char *name;
@@ -41,7 +46,8 @@ uint64_t test_seed(void);
 const char *test_build_path(const char *relative);
 const char *test_source_path(const char *relative);
 
-/* What a command printed and how it ended; run by /bin/sh -c with a deadline. Free output. */
+/* What a command printed and how it ended; run by /bin/sh -c with a deadline, times
+ * TEST_SLOWER. Free output. */
 typedef struct test_output {
     int status; /* exit code, or 128+signal; 124: the deadline passed */
     char *text; /* stdout and stderr together */

@@ -86,7 +86,9 @@ DIST_TEST(a_connection_that_is_reset_is_named_by_all, 3)
     CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
     const double begin = ls_time();
     if (ls_rank() == 1) {
+        ls__token_take(comm_now());
         (void)shutdown(ls__link_fd(connection_to(2, 0)->link), SHUT_RDWR);
+        ls__token_release(comm_now());
     }
     ls_status status = LS_OK;
     while (status == LS_OK) {
