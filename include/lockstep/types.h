@@ -67,8 +67,7 @@ typedef enum ls_reduce_op {
 /* into[i] = into[i] op right[i], i in [0,count): one element at a time, `into` of lower ranks than
  * `right`. Associative; it need not be commutative (MPI_User_function). Elements are of `dtype`;
  * 16-bit floats come as float32. Called on whatever thread moves the operation on, often on pieces
- * of it; it must not call this library, but for
- * ls_reduce_op_fail. `arg` is the user's. */
+ * of it; of this library it may call ls_reduce_op_fail alone. `arg` is the user's. */
 typedef void (*ls_reduce_fn)(void *into, const void *right, int64_t count, ls_dtype dtype,
                              void *arg);
 

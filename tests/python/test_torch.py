@@ -36,8 +36,12 @@ def tests_with(python, version):
              f" ({label}, 3 ranks over tcp)")
     tests_of(Job("torch_train.py", python, 2, **QUIET), f" ({label}, 2 ranks)")
     tests_of(Job("torch_options.py", python, 2, **QUIET), f" ({label}, 2 ranks)")
+    tests_of(Job("torch_futures.py", python, 2, **QUIET), f" ({label}, 2 ranks)")
     if LONG:
         tests_of(Job("torch_options.py", python, 4, **QUIET), f" ({label}, 4 ranks)")
+        tests_of(Job("torch_futures.py", python, 4, **QUIET), f" ({label}, 4 ranks)")
+        tests_of(Job("torch_futures.py", python, 3, by_environment, LOCKSTEP_HOSTS="64", **QUIET),
+                 f" ({label}, 3 ranks, env://, over tcp)")
         tests_of(Job("torch_contract.py", python, 1, **QUIET), f" ({label}, 1 rank)")
         tests_of(Job("torch_contract.py", python, 4, by_environment, **QUIET),
                  f" ({label}, 4 ranks, env://)")
@@ -53,7 +57,8 @@ def tests_with(python, version):
         tests_of(Job("torch_train.py", python, 3, by_environment, LOCKSTEP_HOSTS="64", **QUIET),
                  f" ({label}, 3 ranks, env://, over tcp)")
         if major(version) >= 2:  # Debian's 1.13 crashes in its torchrun
-            for script in ("torch_ranks.py", "torch_contract.py", "torch_train.py"):
+            for script in ("torch_ranks.py", "torch_contract.py", "torch_train.py",
+                           "torch_options.py", "torch_futures.py"):
                 tests_of(Job(script, python, 2, by_torchrun, **QUIET),
                          f" ({script}, {label}, 2 ranks, torchrun)")
 
