@@ -113,6 +113,10 @@ struct ls__env {
     void (*wake)(const ls__env *env, _Atomic uint32_t *word, int count);
     void (*yield)(const ls__env *env);
     int (*cores)(const ls__env *env); /* this process may use */
+    int (*core)(const ls__env *env);  /* the calling thread runs on; -1: not known */
+    /* Moves the calling thread to a core that it may use and that is none of taken[count]; from
+     * there it may go on, as before. False: there is none. */
+    bool (*leave_core)(const ls__env *env, const int *taken, int count);
 
     /* descriptors and files */
     int (*poll)(const ls__env *env, ls__env_poll *items, int count, uint64_t deadline_ns);

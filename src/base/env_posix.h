@@ -18,6 +18,8 @@ int ls__posix_park(const ls__env *env, _Atomic uint32_t *word, uint32_t expected
                    uint64_t deadline_ns);
 void ls__posix_wake(const ls__env *env, _Atomic uint32_t *word, int count);
 void ls__posix_yield(const ls__env *env);
+int ls__posix_core(const ls__env *env);
+bool ls__posix_leave_core(const ls__env *env, const int *taken, int count);
 int ls__posix_cores(const ls__env *env);
 
 /* file: descriptors, files, shared memory */

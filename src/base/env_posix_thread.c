@@ -171,3 +171,40 @@ int ls__posix_cores(const ls__env *env LS__UNUSED)
     CPU_FREE(set);
     return cores > 0 ? cores : 1;
 }
+
+int ls__posix_core(const ls__env *env LS__UNUSED)
+{
+    return sched_getcpu();
+}
+
+static bool is_among(const int *taken, int count, int core)
+{
+    for (int i = 0; i < count; i++) {
+        if (taken[i] == core) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool ls__posix_leave_core(const ls__env *env LS__UNUSED, const int *taken, int count)
+{
+    cpu_set_t *all = CPU_ALLOC(CORES_MAX), *one = CPU_ALLOC(CORES_MAX);
+    const size_t bytes = CPU_ALLOC_SIZE(CORES_MAX);
+    bool moved = false;
+    if (all != NULL && one != NULL && sched_getaffinity(0, bytes, all) == 0) {
+        for (int core = 0; core < CORES_MAX && !moved; core++) {
+            if (CPU_ISSET_S((size_t)core, bytes, all) && !is_among(taken, count, core)) {
+                CPU_ZERO_S(bytes, one);
+                CPU_SET_S((size_t)core, bytes, one);
+                moved = sched_setaffinity(0, bytes, one) == 0;
+            }
+        }
+        if (moved) {
+            (void)sched_setaffinity(0, bytes, all); /* of cores it had: cannot fail */
+        }
+    }
+    CPU_FREE(all);
+    CPU_FREE(one);
+    return moved;
+}

@@ -11,6 +11,7 @@
  * one core took 40 us for 4 bytes with a fixed spin of 20 us, and 3 us with a learned one. When it
  * has learned not to spin at all it tries again in one of TRY_EVERY waits.
  */
+#include "comm/apart.h"
 #include "comm/far.h"
 #include "comm/letters.h"
 
@@ -190,6 +191,10 @@ bool ls__patience_left(ls__comm *comm, ls__patience *p)
     if (p->looks >= YIELDS) {
         p->yielded = true;
         env->yield(env);
+        if (atomic_fetch_add_explicit(&comm->yields, 1, memory_order_relaxed) % LS__APART_YIELDS ==
+            LS__APART_YIELDS - 1) {
+            ls__apart_look(comm);
+        }
     } else {
         LS__PAUSE();
     }

@@ -228,9 +228,11 @@ struct ls__comm {
     ls__transport *transport;
     ls__far *far; /* NULL: all ranks share memory */
     ls_group *world;
-    bool may_spin;  /* ranks of this host do not outnumber its cores */
-    int channels;   /* of a new group */
-    bool can_peek;  /* const: reads private memory of every rank of this host (peek.h) */
+    bool may_spin;             /* ranks of this host do not outnumber its cores */
+    int channels;              /* of a new group */
+    _Atomic uint32_t yields;   /* relaxed, apart.h */
+    _Atomic uint64_t moved_ns; /* relaxed; this rank last moved to another core, or tried to */
+    bool can_peek;             /* const: reads private memory of every rank of this host (peek.h) */
     bool peek_more; /* const: it was asked for, so also where it pays with huge pages only */
     ls__operator operators[LS__OPERATORS_MAX]; /* lock */
     bool strict;        /* LOCKSTEP_CHECK=strict: call sites are compared too */

@@ -50,6 +50,17 @@ static int cores(const ls__env *env LS__UNUSED)
     return ls__sim->host[ls__sim_current()->host].cores;
 }
 
+static int core(const ls__env *env LS__UNUSED)
+{
+    return -1; /* time does not depend on it */
+}
+
+static bool leave_core(const ls__env *env LS__UNUSED, const int *taken LS__UNUSED,
+                       int count LS__UNUSED)
+{
+    return false;
+}
+
 /* ---- threads ------------------------------------------------------------------------------- */
 
 static int thread_start(const ls__env *env LS__UNUSED, const char *name LS__UNUSED,
@@ -412,6 +423,8 @@ const ls__env ls__sim_env = {
     .wake = wake,
     .yield = yield,
     .cores = cores,
+    .core = core,
+    .leave_core = leave_core,
     .poll = ls__sim_env_poll,
     .read = env_read,
     .write = env_write,
