@@ -147,10 +147,10 @@ static int64_t bind_reduce(ls__exec *exec, const ls__run *run, const ls__step *s
     return count;
 }
 
-/* Elements that the bounce buffer takes of each source. */
+/* Elements that the bounce buffer takes of each source, of which one is this rank's own. */
 static int64_t bounce_of(const ls__step *step, size_t element)
 {
-    const size_t room = LS__PEEK_BOUNCE_BYTES / (size_t)step->src_count;
+    const size_t room = LS__PEEK_BOUNCE_BYTES / (size_t)(step->src_count - 1);
     return (int64_t)(room / LS__CACHE_LINE * LS__CACHE_LINE / element);
 }
 
@@ -161,14 +161,15 @@ static bool fetch(ls_group *group, const ls__run *run, const ls__step *step, int
     ls__exec *exec = group->exec;
     const size_t element = exec->work->element;
     const size_t room = (size_t)bounce_of(step, element) * element;
+    unsigned char *to = exec->scratch;
     for (int i = 0; i < step->src_count; i++) {
         const ls__ref ref = run->program->refs[step->first_src + i];
-        unsigned char *to = exec->scratch + (size_t)i * room;
         if (is_remote(group, ref)) {
             if (!ls__peek_read(group, ref.rank, exec->src[i], to, (size_t)piece * element)) {
                 return false;
             }
             exec->src[i] = to;
+            to += room;
         }
     }
     return true;
