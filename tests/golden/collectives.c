@@ -211,7 +211,8 @@ GOLDEN_RANKS(an_operator_of_the_user_fails, 2)
     ls_group *group = NULL;
     MUST(ls_reduce_op_new(picky, NULL, "picky", &op));
     MUST(ls_group_new(ls_world(), NULL, 0, "tried", &group));
-    SHOW(ls_reduce(group, buf, buf, 4, LS_FLOAT32, op, 1, NULL, NULL));
+    /* rank 0 may be back before the root has combined anything */
+    (void)ls_reduce(group, buf, buf, 4, LS_FLOAT32, op, 1, NULL, NULL);
     SHOW(ls_barrier(group, NULL, NULL));
 }
 
