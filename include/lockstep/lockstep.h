@@ -8,6 +8,7 @@
 #include <lockstep/comm.h>
 #include <lockstep/data.h>
 #include <lockstep/ddp.h>
+#include <lockstep/memory.h>
 #include <lockstep/nn.h>
 #include <lockstep/optim.h>
 #include <lockstep/random.h>

@@ -48,8 +48,29 @@ static void release_cached(ls__tensors *tensors)
             void *block = tensors->free_blocks[i];
             tensors->free_blocks[i] = *(void **)block;
             tensors->env.table.release(&tensors->env.table, block, class_bytes(i));
+            tensors->memory.reserved -= (int64_t)class_bytes(i);
         }
     }
+}
+
+static void raise_to(int64_t *peak, int64_t now)
+{
+    *peak = now > *peak ? now : *peak;
+}
+
+/* Under lock. */
+static void *block_from_system(ls__tensors *tensors, size_t bytes)
+{
+    void *block = tensors->env.table.allocate(&tensors->env.table, bytes);
+    if (block == NULL) {
+        release_cached(tensors);
+        block = tensors->env.table.allocate(&tensors->env.table, bytes);
+    }
+    if (block != NULL) {
+        tensors->memory.reserved += (int64_t)bytes;
+        raise_to(&tensors->memory.reserved_peak, tensors->memory.reserved);
+    }
+    return block;
 }
 
 /* Under lock. */
@@ -58,14 +79,26 @@ static void *block_get(ls__tensors *tensors, uint16_t size_class, size_t bytes)
     void *block = tensors->free_blocks[size_class];
     if (block != NULL) {
         tensors->free_blocks[size_class] = *(void **)block;
-        return block;
+    } else {
+        block = block_from_system(tensors, bytes);
     }
-    block = tensors->env.table.allocate(&tensors->env.table, bytes);
-    if (block == NULL) {
-        release_cached(tensors);
-        block = tensors->env.table.allocate(&tensors->env.table, bytes);
+    if (block != NULL) {
+        tensors->memory.blocks++;
+        tensors->memory.allocated += (int64_t)bytes;
+        raise_to(&tensors->memory.allocated_peak, tensors->memory.allocated);
     }
     return block;
+}
+
+/* Under lock. Borrowed memory is the caller's. */
+static void block_put(ls__tensors *tensors, void *block, uint16_t size_class)
+{
+    if (size_class != LS__STORAGE_BORROWED) {
+        *(void **)block = tensors->free_blocks[size_class];
+        tensors->free_blocks[size_class] = block;
+        tensors->memory.blocks--;
+        tensors->memory.allocated -= (int64_t)class_bytes(size_class);
+    }
 }
 
 /* Under lock. */
@@ -157,10 +190,7 @@ ls_status ls__storage_move(ls__storage *storage, void *memory)
         if (data != storage->data && storage->bytes > 0) {
             memcpy(data, storage->data, storage->bytes);
         }
-        if (storage->size_class != LS__STORAGE_BORROWED) {
-            *(void **)storage->data = tensors->free_blocks[storage->size_class];
-            tensors->free_blocks[storage->size_class] = storage->data;
-        }
+        block_put(tensors, storage->data, storage->size_class);
         storage->data = data;
         storage->size_class = size_class;
     }
@@ -185,13 +215,17 @@ void ls__storage_unref(ls__storage *storage)
     }
     ls__tensors *tensors = storage->owner;
     pthread_mutex_lock(&tensors->lock);
-    if (storage->size_class != LS__STORAGE_BORROWED) {
-        *(void **)storage->data = tensors->free_blocks[storage->size_class];
-        tensors->free_blocks[storage->size_class] = storage->data;
-    }
+    block_put(tensors, storage->data, storage->size_class);
     storage->data = NULL;
     storage->next = tensors->free_headers;
     tensors->free_headers = storage;
+    pthread_mutex_unlock(&tensors->lock);
+}
+
+void ls__storages_release_cached(ls__tensors *tensors)
+{
+    pthread_mutex_lock(&tensors->lock);
+    release_cached(tensors);
     pthread_mutex_unlock(&tensors->lock);
 }
 

@@ -16,6 +16,7 @@
 #ifndef LS_TENSOR_TENSOR_H
 #define LS_TENSOR_TENSOR_H
 
+#include <lockstep/memory.h>
 #include <lockstep/tensor.h>
 
 #include <pthread.h>
@@ -50,6 +51,7 @@ ls__storage *ls__storage_new(ls__tensors *tensors, size_t bytes);
 /* A header over memory of the caller's. */
 ls__storage *ls__storage_borrow(ls__tensors *tensors, void *data, size_t bytes);
 void ls__storage_unref(ls__storage *storage); /* NULL is allowed */
+void ls__storages_release_cached(ls__tensors *tensors);
 /* Moves the elements to `memory`, which is then borrowed (NULL: to a block of its own again). All
  * tensors that share the storage follow. Nobody may be using the elements meanwhile. */
 ls_status ls__storage_move(ls__storage *storage, void *memory);
@@ -184,6 +186,7 @@ struct ls__tensors {
     ls__storage *free_headers;
     struct ls__header_slab *header_slabs;
     void *free_blocks[LS__SIZE_CLASSES]; /* each block's first word points at the next */
+    ls_memory memory;                    /* what of them is in use */
     ls__list scopes;
     ls_scope *free_scopes; /* linked by parent */
 };

@@ -1,0 +1,43 @@
+/* What the allocator of storage.c counts, for users. */
+#include <lockstep/memory.h>
+
+#include "tensor/tensor.h"
+
+ls_status ls_memory_stats(ls_memory *out)
+{
+    if (out == NULL) {
+        return ls__fail(LS_ERR_INVALID, "ls_memory_stats: out is NULL; give an ls_memory");
+    }
+    *out = (ls_memory){0};
+    ls__tensors *tensors = ls__tensors_get("ls_memory_stats");
+    if (tensors == NULL) {
+        return ls__self.status;
+    }
+    pthread_mutex_lock(&tensors->lock);
+    *out = tensors->memory;
+    pthread_mutex_unlock(&tensors->lock);
+    return LS_OK;
+}
+
+ls_status ls_memory_reset_peaks(void)
+{
+    ls__tensors *tensors = ls__tensors_get("ls_memory_reset_peaks");
+    if (tensors == NULL) {
+        return ls__self.status;
+    }
+    pthread_mutex_lock(&tensors->lock);
+    tensors->memory.allocated_peak = tensors->memory.allocated;
+    tensors->memory.reserved_peak = tensors->memory.reserved;
+    pthread_mutex_unlock(&tensors->lock);
+    return LS_OK;
+}
+
+ls_status ls_memory_release_cached(void)
+{
+    ls__tensors *tensors = ls__tensors_get("ls_memory_release_cached");
+    if (tensors == NULL) {
+        return ls__self.status;
+    }
+    ls__storages_release_cached(tensors);
+    return LS_OK;
+}
