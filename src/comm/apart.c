@@ -4,7 +4,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 
-#define EVERY_NS UINT64_C(10000000) /* moves of a rank are this far apart */
+#define EVERY_NS UINT64_C(1000000) /* moves of a rank are this far apart */
 
 /* Threads that run or want to, on this host; -1: not known. */
 static int running(const ls__env *env)

@@ -18,10 +18,11 @@
 #include "comm/far.h"
 #include "comm/tune/cache.h"
 
-#define LONGEST_NS 300e6 /* no class that is expected to take longer */
+#define LONGEST_NS 300e6 /* that a class may be expected to take */
 #define HOPELESS 3.0     /* so much slower than the best one: not timed at larger sizes */
 #define TIMES_MAX 7
-static const int times[LS__TUNE_CLASSES] = {7, 5, 5, 3}; /* how often each is timed, in turns */
+static const int times[LS__TUNE_CLASSES] = {7, 5, 5, 3}; /* how often each is timed, at most */
+#define LEFT_MIN 2                                       /* programs worth timing */
 #define TIMINGS (LS__TUNE_CLASSES * LS__TUNE_TIMED_MAX)
 #define BUFFER_BYTES ((size_t)ls__tune_bytes[LS__TUNE_CLASSES - 1])
 
@@ -48,6 +49,7 @@ struct ls__tuning {
     int samples[TIMINGS];
     double ns[TIMINGS]; /* by class, then algorithm: this rank's median, then the longest of all */
     bool hopeless[LS__TUNE_TIMED_MAX];
+    int turns; /* of the class under way: less than `times` where links are slow */
     slot slots[TIMINGS + LS__TUNE_CLASSES];
     float *buffer; /* of the largest class */
 };
@@ -141,6 +143,7 @@ static void table_came(void *arg, ls_status status)
         return;
     }
     t->measuring = t->wire.known == 0;
+    t->turns = times[0];
     if (!t->measuring) {
         adopt(t, 0);
         release_buffer(t);
@@ -164,7 +167,8 @@ static bool needed(const slot *s)
 {
     const ls__tuning *t = s->tuning;
     return t->measuring && !t->stopped &&
-           (s->index >= TIMINGS || !t->hopeless[s->index % LS__TUNE_TIMED_MAX]);
+           (s->index >= TIMINGS ||
+            (!t->hopeless[s->index % LS__TUNE_TIMED_MAX] && t->samples[s->index] < t->turns));
 }
 
 static void note_sample(ls__tuning *t, int index, double ns)
@@ -204,20 +208,50 @@ static void conclude(ls__tuning *t)
     ls__tune_keep(comm, &t->layout, &t->timings);
 }
 
-/* Notes who is too slow to be timed again; returns what the next class will take. Small operations
- * mostly wait, the others mostly carry bytes. */
-static double look_ahead(ls__tuning *t, int class)
+/* The slowest that may still be left out; -1: none. Never the one that puts least on a link: where
+ * bytes are few they may hide in buffers on the way, and larger sizes show what they cost. */
+static int slowest(const ls__tuning *t, const double *ns)
+{
+    int thrifty = 0, found = -1;
+    for (int i = 1; i < t->timings.count; i++) {
+        thrifty = t->timings.of[i].counts.of[LS__COST_LINK] <
+                          t->timings.of[thrifty].counts.of[LS__COST_LINK]
+                      ? i
+                      : thrifty;
+    }
+    for (int i = 0; i < t->timings.count; i++) {
+        const bool may = !t->hopeless[i] && i != thrifty;
+        found = may && (found < 0 || ns[i] > ns[found]) ? i : found;
+    }
+    return found;
+}
+
+/* Notes who is not timed at the next class: who is too slow, and if that is not enough to keep
+ * within LONGEST_NS, the slowest of the others. Returns how often the rest is timed; 0: no more.
+ * Small operations mostly wait, the others mostly carry bytes. */
+static int turns_ahead(ls__tuning *t, int class)
 {
     const double *ns = &t->ns[class * LS__TUNE_TIMED_MAX];
-    double least = 0, total = 0;
+    const double grows =
+        class == 0 ? 1 : (double)(ls__tune_bytes[class + 1] / ls__tune_bytes[class]);
+    double least = 0, once = 0;
+    int left = 0;
     for (int i = 0; i < t->timings.count; i++) {
         least = ns[i] > 0 && (least == 0 || ns[i] < least) ? ns[i] : least;
     }
     for (int i = 0; i < t->timings.count; i++) {
         t->hopeless[i] = t->hopeless[i] || (class > 0 && ns[i] > HOPELESS * least);
-        total += t->hopeless[i] ? 0 : ns[i] * times[class + 1];
+        once += t->hopeless[i] ? 0 : ns[i] * grows;
+        left += t->hopeless[i] ? 0 : 1;
     }
-    return class == 0 ? total : total * (double)(ls__tune_bytes[class + 1] / ls__tune_bytes[class]);
+    for (int i = slowest(t, ns); once > LONGEST_NS && left > LEFT_MIN && i >= 0;
+         i = slowest(t, ns)) {
+        t->hopeless[i] = true;
+        once -= ns[i] * grows;
+        left--;
+    }
+    const double turns = once > 0 ? LONGEST_NS / once : times[class + 1];
+    return turns < times[class + 1] ? (int)turns : times[class + 1];
 }
 
 /* The longest times of a class are known to all: all go on alike. */
@@ -229,7 +263,8 @@ static void class_came(void *arg, ls_status status)
     if (status != LS_OK || !needed(s)) {
         return;
     }
-    t->stopped = class + 1 == LS__TUNE_CLASSES || look_ahead(t, class) > LONGEST_NS;
+    t->turns = class + 1 < LS__TUNE_CLASSES ? turns_ahead(t, class) : 0;
+    t->stopped = t->turns == 0;
     if (t->stopped && t->group->rank == 0) {
         conclude(t);
     }
