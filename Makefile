@@ -13,13 +13,13 @@ DATA      ?= /usr/share/common-licenses
 ARGS      ?=
 C_FILES    = $(shell git ls-files -c -o --exclude-standard '*.c' '*.h')
 
-.PHONY: all help build test test-long demo bench bench-network compare-collectives compare-torch-backend install clean format tidy sanitize fuzz
+.PHONY: all help build test test-long demo bench bench-network compare-collectives compare-torch-backend compare-training install clean format tidy sanitize fuzz
 
 all: build
 
 help:
 	@echo "make build | test | test-long | demo | bench | bench-network |" \
-	    "compare-collectives | compare-torch-backend | install | clean | format | tidy | sanitize | fuzz"
+	    "compare-collectives | compare-torch-backend | compare-training | install | clean | format | tidy | sanitize | fuzz"
 
 $(BUILD)/build.ninja:
 	meson setup $(BUILD) --buildtype=$(BUILDTYPE) --prefix=$(PREFIX) --libdir=$(LIBDIR)
@@ -55,6 +55,11 @@ compare-collectives: build
 compare-torch-backend: build
 	bench/compare_torch_backend.py --build $(BUILD) $(if $(PYTHON),--python $(PYTHON)) \
 	    $(if $(RANKS),--ranks $(RANKS)) $(ARGS)
+
+# A training step in one process beside PyTorch eager; installs PyTorch where there is none.
+compare-training: build
+	ninja -C $(BUILD) bench/contender_training
+	bench/compare_training.py --build $(BUILD) $(if $(PYTHON),--python $(PYTHON)) $(ARGS)
 
 # Two hosts (network namespaces) at 1 Gbit/s: needs root, ip, tc.
 bench-network: build

@@ -171,4 +171,23 @@ def the_scripts_are_sound():
         compile(script.read_text(), script, "exec")
 
 
+@test
+def the_training_contender_learns_what_it_is_asked_for():
+    job = subprocess.run([BUILD / "bench/contender_training", "gpt-tiny"], input="3\n40\n", text=True,
+                         capture_output=True, timeout=60)
+    ready, first, last = job.stdout.splitlines()
+    first, last = json.loads(first), json.loads(last)
+    block = 2 * 64 + 32 * 96 + 96 + 32 * 32 + 32 + 32 * 128 + 128 + 128 * 32 + 32
+    assert ready == f"ready {64 * 32 + 16 * 32 + 2 * block + 64 + 32 * 64} parameters", ready
+    assert job.returncode == 0, job.stderr
+    assert [len(first["ms"]), len(last["ms"])] == [3, 40]
+    assert last["loss"] < first["loss"] < 4.3 and last["peak_mb"] > 0, (first, last)  # log 64 = 4.16
+
+
+@test
+def a_training_contender_of_no_known_model_says_so():
+    job = subprocess.run([BUILD / "bench/contender_training", "alexnet"], text=True, capture_output=True)
+    assert job.returncode == 2 and "no model 'alexnet'" in job.stderr, job
+
+
 run()
