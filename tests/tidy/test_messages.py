@@ -25,6 +25,7 @@ SILENT_FILES = (
     "bench/network.c",    # speaks to its script
     "bench/cost_table.c", "bench/forms.c", "bench/page.c",  # tables; tests/docs/test_algorithms.py reads them
     "bench/peers/",       # programs that answer compare.py
+    "bench/training/",    # a program that answers compare_training.py
 )
 TOKEN = re.compile(r'''/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|[A-Za-z_]\w*|\S''',
                    re.DOTALL)
