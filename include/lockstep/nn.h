@@ -92,6 +92,11 @@ LS_API ls_module *ls_layer_norm_new(int64_t dim, const ls_layer_norm_options *op
 LS_API ls_module *ls_dropout_new(double p); /* identity in evaluation */
 LS_API ls_module *ls_relu_new(void);
 LS_API ls_module *ls_gelu_new(ls_gelu_kind kind);
+/* x [B,T,in] -> [B,T,hidden]: `layers` of long short-term memory, each from a state of zeros and
+ * over the one before (torch.nn.LSTM with batch_first). weight_ih_l0 [4 hidden,in], weight_hh_l0 [4
+ * hidden,hidden], bias_ih_l0, bias_hh_l0 [4 hidden], _l1 …: U(-1/sqrt(hidden), 1/sqrt(hidden)). To
+ * carry a state on, use ls_lstm. */
+LS_API ls_module *ls_lstm_new(int64_t in, int64_t hidden, int layers);
 /* Runs children in order; takes them. A NULL child is reported by ls_module_status. */
 LS_API ls_module *ls_sequential_new(ls_module **children, int count);
 

@@ -150,6 +150,10 @@ LS_API ls_tensor *ls_layer_norm(ls_tensor *x, ls_tensor *weight, ls_tensor *bias
 LS_API ls_tensor *ls_embedding(ls_tensor *weight, ls_tensor *index);
 /* q, k, v [B,H,T,D] -> [B,H,T,D]: softmax(q k^T / sqrt(D)) v, causal: token t sees 0…t. */
 LS_API ls_tensor *ls_attention(ls_tensor *q, ls_tensor *k, ls_tensor *v, bool causal);
+/* Long short-term memory (Hochreiter & Schmidhuber 1997) over a sequence, gates in the order i, f,
+ * g, o: gates [T,B,4H] (x W_ih^T + b_ih + b_hh of all steps), weight [4H,H] (W_hh), state [2,B,H]
+ * (h and c before the first step; NULL: zeros) -> [T+1,B,H]: h of every step, then the last c. */
+LS_API ls_tensor *ls_lstm(ls_tensor *gates, ls_tensor *weight, ls_tensor *state);
 LS_API ls_tensor *ls_mse_loss(ls_tensor *x, ls_tensor *y); /* mean of squares -> scalar */
 /* logits [..,C], target [..] int32 or int64 in [0,C) -> mean negative log-likelihood, a scalar;
  * over no rows NaN, as every mean (a rank without samples: ls_backward_weighted, weight 0). */
@@ -199,6 +203,7 @@ LS_API ls_tensor *ls_argmax(ls_tensor *a, int dim); /* int64; outside the graph 
 #define ls_layer_norm(...) LS_AT(ls_layer_norm(__VA_ARGS__))
 #define ls_embedding(...) LS_AT(ls_embedding(__VA_ARGS__))
 #define ls_attention(...) LS_AT(ls_attention(__VA_ARGS__))
+#define ls_lstm(...) LS_AT(ls_lstm(__VA_ARGS__))
 #define ls_mse_loss(...) LS_AT(ls_mse_loss(__VA_ARGS__))
 #define ls_cross_entropy(...) LS_AT(ls_cross_entropy(__VA_ARGS__))
 #define ls_argmax(...) LS_AT(ls_argmax(__VA_ARGS__))

@@ -152,6 +152,15 @@ typedef struct ls__kernels {
     void (*attention)(const ls__attention *a, ls_stream *stream);
     void (*attention_backward)(const ls__attention *a, ls_stream *stream);
     size_t (*attention_workspace)(const ls__attention *a, bool backward);
+    /* One step of an LSTM. gates [rows,4n]: i, f, g, o before their functions, and after them on
+     * return; h and c_next [rows,n] out; c [rows,n] from the step before, NULL: zeros */
+    void (*lstm_step)(float *gates, float *h, float *c_next, const float *c, int64_t rows,
+                      int64_t n, ls_stream *stream);
+    /* dgates [rows,4n] from dh, the gates as lstm_step left them, c_next and c; dc [rows,n] is the
+     * gradient of c_next, and that of c on return */
+    void (*lstm_step_backward)(float *dgates, float *dc, const float *dh, const float *gates,
+                               const float *c_next, const float *c, int64_t rows, int64_t n,
+                               ls_stream *stream);
     /* mean nll over rows: returns it (NaN for 0 rows); dlogits = (softmax - onehot)/rows when
      * dlogits is not NULL (may equal logits). target has index_bytes 4 or 8, validated already */
     double (*cross_entropy)(float *dlogits, const float *logits, const void *target,

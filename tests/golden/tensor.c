@@ -23,6 +23,9 @@ GOLDEN(shapes_that_do_not_fit)
     SHOW_TENSOR(ls_layer_norm(f32(LS_SHAPE(4, 0)), NULL, NULL, 1e-5));
     SHOW_TENSOR(ls_mse_loss(a, v));
     SHOW_TENSOR(ls_attention(c, c, c, true));
+    SHOW_TENSOR(ls_lstm(c, a, NULL));
+    SHOW_TENSOR(ls_lstm(c, f32(LS_SHAPE(16, 4)), NULL));
+    SHOW_TENSOR(ls_lstm(f32(LS_SHAPE(5, 2, 16)), f32(LS_SHAPE(16, 4)), f32(LS_SHAPE(2, 4))));
     SHOW_TENSOR(ls_softmax(ls_full(LS_SCALAR, LS_FLOAT32, 1), 0));
     SHOW_TENSOR(ls_mean_dim(f32(LS_SHAPE(2, 0)), 1, false));
     SHOW_TENSOR(ls_argmax(f32(LS_SHAPE(2, 0)), 1));

@@ -141,6 +141,24 @@ static ls_tensor *attention_fused(ls_tensor **in)
     return ls_reshape(o, LS_SHAPE(s.dim[0], s.dim[1], -1));
 }
 
+static ls_tensor *lstm(ls_tensor **in)
+{
+    return ls_lstm(in[0], in[1], in[2]);
+}
+
+static ls_tensor *lstm_from_zeros(ls_tensor **in)
+{
+    return ls_lstm(in[0], in[1], NULL);
+}
+
+/* The same weight and gates twice, with the state carried on. */
+static ls_tensor *lstm_carried(ls_tensor **in)
+{
+    int64_t time = ls_size(in[0], 0);
+    ls_tensor *first = ls_lstm(in[0], in[1], NULL);
+    return ls_lstm(in[0], in[1], ls_slice(first, 0, time - 1, time + 1));
+}
+
 static ls_tensor *embedding(ls_tensor **in)
 {
     static const int64_t index[] = {2, 0, 2, 1, 2, 0};
@@ -279,6 +297,11 @@ static void add_others(op_table *table)
          {S(1, 1, 1, 1), S(1, 1, 1, 1), S(1, 1, 1, 1)}},
         {"attention_of_itself", attention_of_itself, false, 1, {S(1, 2, 3, 4)}},
         {"attention_fused", attention_fused, false, 1, {S(2, 3, 12)}},
+        {"lstm", lstm, false, 3, {S(3, 2, 8), S(8, 2), S(2, 2, 2)}},
+        {"lstm", lstm, false, 3, {S(1, 1, 4), S(4, 1), S(2, 1, 1)}},
+        {"lstm_from_zeros", lstm_from_zeros, false, 2, {S(4, 1, 12), S(12, 3)}},
+        {"lstm_from_zeros", lstm_from_zeros, false, 2, {S(1, 2, 4), S(4, 1)}},
+        {"lstm_carried", lstm_carried, false, 2, {S(2, 2, 8), S(8, 2)}},
         {"cross_entropy", cross_entropy, false, 1, {S(3, 5)}},
         {"cross_entropy", cross_entropy, false, 1, {S(2, 3, 7)}},
         {"cross_entropy_scaled", cross_entropy_scaled, false, 1, {S(3, 5)}},

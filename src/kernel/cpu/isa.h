@@ -97,6 +97,13 @@ void LS__K(attention)(const ls__attention *a, ls_stream *stream);
 void LS__K(attention_backward)(const ls__attention *a, ls_stream *stream);
 size_t LS__K(attention_workspace)(const ls__attention *a, bool backward);
 
+/* lstm.c */
+void LS__K(lstm_step)(float *gates, float *h, float *c_next, const float *c, int64_t rows,
+                      int64_t n, ls_stream *stream);
+void LS__K(lstm_step_backward)(float *dgates, float *dc, const float *dh, const float *gates,
+                               const float *c_next, const float *c, int64_t rows, int64_t n,
+                               ls_stream *stream);
+
 /* loss.c */
 double LS__K(cross_entropy)(float *dlogits, const float *logits, const void *target,
                             size_t index_bytes, int64_t rows, int64_t n, ls_stream *stream);

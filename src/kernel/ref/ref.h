@@ -63,6 +63,13 @@ void ls__ref_attention(const ls__attention *a, ls_stream *stream);
 void ls__ref_attention_backward(const ls__attention *a, ls_stream *stream);
 size_t ls__ref_attention_workspace(const ls__attention *a, bool backward);
 
+/* lstm.c */
+void ls__ref_lstm_step(float *gates, float *h, float *c_next, const float *c, int64_t rows,
+                       int64_t n, ls_stream *stream);
+void ls__ref_lstm_step_backward(float *dgates, float *dc, const float *dh, const float *gates,
+                                const float *c_next, const float *c, int64_t rows, int64_t n,
+                                ls_stream *stream);
+
 /* loss.c */
 double ls__ref_cross_entropy(float *dlogits, const float *logits, const void *target,
                              size_t index_bytes, int64_t rows, int64_t n, ls_stream *stream);

@@ -31,6 +31,8 @@ const ls__kernels *ls__kernels_ref(void)
         .attention = ls__ref_attention,
         .attention_backward = ls__ref_attention_backward,
         .attention_workspace = ls__ref_attention_workspace,
+        .lstm_step = ls__ref_lstm_step,
+        .lstm_step_backward = ls__ref_lstm_step_backward,
         .cross_entropy = ls__ref_cross_entropy,
         .dropout = ls__ref_dropout,
         .random_uniform = ls__ref_random_uniform,

@@ -228,6 +228,33 @@ static int64_t cross_entropy(const ls__kernels *k, const inputs *in, float *out)
     return 2 * count + 3;
 }
 
+/* With and without a c before. */
+static int64_t lstm(const ls__kernels *k, const inputs *in, float *out)
+{
+    int64_t rows = in->rows, n = in->n, count = rows * n;
+    for (int i = 0; i < 2; i++, out += 6 * count) {
+        memcpy(out, in->x, (size_t)(4 * count) * sizeof *out);
+        k->lstm_step(out, out + 4 * count, out + 5 * count, i == 0 ? in->y : NULL, rows, n, NULL);
+    }
+    return 12 * count;
+}
+
+static int64_t lstm_backward(const ls__kernels *k, const inputs *in, float *out)
+{
+    int64_t rows = in->rows, n = in->n, count = rows * n;
+    float *gates = allocate((size_t)count * 16), *h = allocate((size_t)count * 4);
+    float *c_next = allocate((size_t)count * 4);
+    for (int i = 0; i < 2; i++, out += 5 * count) {
+        const float *c = i == 0 ? in->y : NULL;
+        memcpy(gates, in->x, (size_t)count * 16);
+        memcpy(out + 4 * count, in->z, (size_t)count * 4);
+        ls__kernels_ref()->lstm_step(gates, h, c_next, c, rows, n, NULL);
+        k->lstm_step_backward(out, out + 4 * count, in->w, gates, c_next, c, rows, n, NULL);
+    }
+    free(gates), free(h), free(c_next);
+    return 10 * count;
+}
+
 static int64_t dropout(const ls__kernels *k, const inputs *in, float *out)
 {
     const double probabilities[] = {0.0, 0.1, 0.5, 1.0};
@@ -316,6 +343,8 @@ static const sweep_case cases[] = {
     {"layer_norm_backward", layer_norm_backward, 4e-6, 1e-6},
     {"embedding", embedding, 2e-6, 2e-6},
     {"cross_entropy", cross_entropy, 4e-6, 1e-9},
+    {"lstm", lstm, 4e-6, 1e-6},
+    {"lstm_backward", lstm_backward, 4e-6, 1e-6},
     {"dropout", dropout, 1e-6, 2e-7}, /* a fused multiply-add with beta */
     {"random", random_values, 0, 0},
     {"adamw", adamw, 4e-6, 1e-7},

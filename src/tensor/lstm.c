@@ -1,0 +1,246 @@
+/* Long short-term memory over a whole sequence: the weight is used once for every step of time, and
+ * one node stands for all of them.
+ *
+ *     gates [T,B,4H] = x W_ih^T + b, one product for all steps, is the caller's (ls_linear)
+ *     step t:  a_t = gates_t + h_{t-1} W^T,  (h_t, c_t) = cell(a_t, c_{t-1})
+ *
+ * Backward goes through time from the end with one product a step, and makes dW with a single one
+ * over all steps at once. The output holds the last c behind the hs, so that a state can be carried
+ * on; everything a caller sees of it are views. */
+#include "tensor/op.h"
+
+enum { SAVED_GATES, SAVED_CELLS, SAVED_W, SAVED_OUT, SAVED_STATE };
+enum { EDGE_GATES, EDGE_W, EDGE_STATE };
+
+typedef struct lstm_context {
+    int64_t time, batch, n; /* T, B, H */
+} lstm_context;
+
+/* One step's elements of a [T,B,H]. */
+static int64_t step_of(const lstm_context *c)
+{
+    return c->batch * c->n;
+}
+
+/* out [B,m] += a [B,k] b [k,m], or b^T stored [m,k] */
+static void add_product(const ls__kernels *k, float *out, const float *a, const float *b,
+                        const lstm_context *c, bool to_gates)
+{
+    int64_t m = to_gates ? 4 * c->n : c->n, inner = to_gates ? c->n : 4 * c->n;
+    ls__gemm g = {.trans_b = to_gates,
+                  .m = c->batch,
+                  .n = m,
+                  .k = inner,
+                  .a = a,
+                  .lda = inner,
+                  .b = b,
+                  .ldb = c->n,
+                  .c = out,
+                  .ldc = m,
+                  .beta = 1.0f};
+    k->gemm(&g, NULL);
+}
+
+/* ---- backward ----------------------------------------------------------------------------- */
+
+/* dW = da^T h + beta dW over `rows` rows of both. */
+static void add_weight(ls__rule *r, const lstm_context *c, const float *da, const float *h,
+                       int64_t rows, float beta)
+{
+    ls__gemm g = {.trans_a = true,
+                  .m = 4 * c->n,
+                  .n = c->n,
+                  .k = rows,
+                  .a = da,
+                  .lda = 4 * c->n,
+                  .b = h,
+                  .ldb = c->n,
+                  .c = r->in[EDGE_W].data,
+                  .ldc = c->n,
+                  .beta = beta};
+    r->k->gemm(&g, NULL);
+}
+
+static void backward_weight(ls__rule *r, const lstm_context *c, const float *da)
+{
+    const float *state = r->saved[SAVED_STATE], *out = r->saved[SAVED_OUT];
+    int64_t later = (c->time - 1) * c->batch; /* rows behind a step of this sequence */
+    float beta = r->in[EDGE_W].beta;
+    if (later > 0) {
+        add_weight(r, c, da + 4 * step_of(c), out, later, beta);
+        beta = 1.0f;
+    }
+    if (state != NULL && c->time > 0 && c->batch > 0) {
+        add_weight(r, c, da, state, c->batch, beta);
+    } else if (beta == 0.0f) { /* nothing came before any step */
+        r->k->fill(r->in[EDGE_W].data, 4 * c->n * c->n, 0.0f, NULL);
+    }
+}
+
+/* Fills da [T,B,4H]; dc [B,H] becomes the gradient of the first c. */
+static void backward_time(ls__rule *r, const lstm_context *c, float *da, float *dc, float *dh)
+{
+    const float *gates = r->saved[SAVED_GATES], *cells = r->saved[SAVED_CELLS];
+    const float *state = r->saved[SAVED_STATE];
+    int64_t step = step_of(c);
+    r->k->axpby(dc, r->dy + c->time * step, step, 1.0f, 0.0f, NULL);
+    for (int64_t t = c->time - 1; t >= 0; t--) {
+        const float *before = t > 0 ? cells + (t - 1) * step : state != NULL ? state + step : NULL;
+        r->k->axpby(dh, r->dy + t * step, step, 1.0f, 0.0f, NULL);
+        if (t < c->time - 1) {
+            add_product(r->k, dh, da + (t + 1) * 4 * step, r->saved[SAVED_W], c, false);
+        }
+        r->k->lstm_step_backward(da + t * 4 * step, dc, dh, gates + t * 4 * step, cells + t * step,
+                                 before, c->batch, c->n, NULL);
+    }
+}
+
+static void backward_state(ls__rule *r, const lstm_context *c, const float *da, const float *dc)
+{
+    const ls__gradient *d = &r->in[EDGE_STATE];
+    int64_t step = step_of(c);
+    if (d->beta == 0.0f) {
+        r->k->fill(d->data, step, 0.0f, NULL);
+    }
+    if (c->time > 0) {
+        add_product(r->k, d->data, da, r->saved[SAVED_W], c, false);
+    }
+    r->k->axpby(d->data + step, dc, step, 1.0f, d->beta, NULL);
+}
+
+static ls_status lstm_backward(ls__rule *r)
+{
+    const lstm_context *c = r->node->context;
+    const ls__gradient *dgates = &r->in[EDGE_GATES];
+    int64_t step = step_of(c), all = c->time * 4 * step;
+    ls__storage *work = ls__storage_new(r->tensors, (size_t)(all + 2 * step) * sizeof(float) + 64);
+    if (work == NULL) {
+        return ls__self.status;
+    }
+    float *dc = (float *)(void *)work->data, *dh = dc + step, *da = dh + step;
+    if (dgates->data != NULL && dgates->beta == 0.0f) {
+        da = dgates->data;
+    }
+    if (step > 0) {
+        backward_time(r, c, da, dc, dh);
+    }
+    if (dgates->data != NULL && da != dgates->data) {
+        r->k->axpby(dgates->data, da, all, 1.0f, dgates->beta, NULL);
+    }
+    if (r->in[EDGE_W].data != NULL) {
+        backward_weight(r, c, da);
+    }
+    if (r->in[EDGE_STATE].data != NULL && step > 0) {
+        backward_state(r, c, da, dc);
+    }
+    ls__storage_unref(work);
+    return LS_OK;
+}
+
+static const ls__op lstm_op = {.name = "lstm", .backward = lstm_backward, .accumulates = true};
+
+/* ---- forward ------------------------------------------------------------------------------ */
+
+static bool lstm_shapes(ls__call *call)
+{
+    const ls__record *gates = call->in[EDGE_GATES], *w = call->in[EDGE_W];
+    const ls__record *state = call->in[EDGE_STATE];
+    if (w->ndim != 2 || w->dim[1] < 1 || w->dim[0] / 4 != w->dim[1] || w->dim[0] % 4 != 0) {
+        (void)ls__call_fail(
+            call, LS_ERR_INVALID,
+            "weight %s: it must be [4H,H] with H at least 1, the four gates of each "
+            "of H cells",
+            ls__record_print(w).text);
+        return false;
+    }
+    if (gates->ndim != 3 || gates->dim[2] != w->dim[0] || gates->dim[0] == INT64_MAX) {
+        (void)ls__call_fail(
+            call, LS_ERR_INVALID, "gates %s with weight %s: they must be [time,batch,%lld]",
+            ls__record_print(gates).text, ls__record_print(w).text, (long long)w->dim[0]);
+        return false;
+    }
+    if (state != NULL && (state->ndim != 3 || state->dim[0] != 2 ||
+                          state->dim[1] != gates->dim[1] || state->dim[2] != w->dim[1])) {
+        (void)ls__call_fail(call, LS_ERR_INVALID,
+                            "gates %s with state %s: it must be [2,%lld,%lld], the h and c before "
+                            "the first step",
+                            ls__record_print(gates).text, ls__record_print(state).text,
+                            (long long)gates->dim[1], (long long)w->dim[1]);
+        return false;
+    }
+    return true;
+}
+
+typedef struct lstm_memory {
+    ls__dense gates, w, state; /* inputs */
+    ls__dense acts, cells;     /* [T,B,4H] gates behind their functions, [T,B,H] */
+} lstm_memory;
+
+static void forward(const ls__kernels *k, const lstm_context *c, const lstm_memory *m, float *out)
+{
+    float *acts = m->acts.data, *cells = m->cells.data;
+    const float *h = m->state.data, *cell = h != NULL ? h + step_of(c) : NULL;
+    int64_t step = step_of(c);
+    if (step == 0) {
+        return;
+    }
+    k->axpby(acts, m->gates.data, c->time * 4 * step, 1.0f, 0.0f, NULL);
+    for (int64_t t = 0; t < c->time; t++) {
+        if (h != NULL) {
+            add_product(k, acts + t * 4 * step, h, m->w.data, c, true);
+        }
+        k->lstm_step(acts + t * 4 * step, out + t * step, cells + t * step, cell, c->batch, c->n,
+                     NULL);
+        h = out + t * step;
+        cell = cells + t * step;
+    }
+    if (cell != NULL) {
+        k->axpby(out + c->time * step, cell, step, 1.0f, 0.0f, NULL);
+    } else {
+        k->fill(out, step, 0.0f, NULL); /* no step and no state */
+    }
+}
+
+static void save(ls__node *node, const lstm_context *c, const lstm_memory *m, const ls__record *out)
+{
+    ls__dense result = ls__dense_of_output(out);
+    *(lstm_context *)node->context = *c;
+    ls__node_save(node, SAVED_GATES, &m->acts);
+    ls__node_save(node, SAVED_CELLS, &m->cells);
+    ls__node_save(node, SAVED_W, &m->w);
+    ls__node_save(node, SAVED_OUT, &result);
+    ls__node_save(node, SAVED_STATE, &m->state);
+    ls__dense_drop(&result);
+}
+
+ls_tensor *ls_lstm(ls_tensor *gates, ls_tensor *weight, ls_tensor *state)
+{
+    ls__call call;
+    if (!ls__call_begin_optional(&call, "lstm", 3, (ls_tensor *[]){gates, weight, state},
+                                 1u << EDGE_STATE) ||
+        !ls__call_float32(&call) || !lstm_shapes(&call)) {
+        return call.failed;
+    }
+    const ls__record *in = call.in[EDGE_GATES];
+    lstm_context c = {.time = in->dim[0], .batch = in->dim[1], .n = in->dim[2] / 4};
+    size_t bytes = (size_t)in->numel * sizeof(float);
+    lstm_memory m = {.gates = ls__call_dense(&call, EDGE_GATES)};
+    m.w = ls__call_dense(&call, EDGE_W);
+    m.state = ls__call_dense(&call, EDGE_STATE);
+    m.acts = ls__call_memory(&call, bytes);
+    m.cells = ls__call_memory(&call, bytes / 4);
+    ls__record *out = ls__call_output(&call, LS_SHAPE(c.time + 1, c.batch, c.n), LS_FLOAT32);
+    if (out != NULL) {
+        forward(call.k, &c, &m, (float *)(void *)ls__record_data(out));
+    }
+    ls__node *node = ls__call_record(&call, &lstm_op, out, sizeof c);
+    if (node != NULL) {
+        save(node, &c, &m, out);
+    }
+    ls__dense_drop(&m.gates);
+    ls__dense_drop(&m.w);
+    ls__dense_drop(&m.state);
+    ls__dense_drop(&m.acts);
+    ls__dense_drop(&m.cells);
+    return ls__call_finish(&call, out);
+}

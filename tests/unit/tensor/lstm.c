@@ -1,0 +1,202 @@
+/* ls_lstm against the same cell written with elementwise operations: values, gradients, a state
+ * that is carried on, and sequences of nothing. */
+#include <math.h>
+
+#include <lockstep/nn.h>
+
+#include "local.h"
+
+enum { T = 4, B = 3, H = 5 };
+
+static float number(int64_t i)
+{
+    return sinf(0.7f * (float)i + 0.1f * (float)(i % 11));
+}
+
+static ls_tensor *numbers(ls_shape shape, int64_t from)
+{
+    ls_tensor *t = ls_empty(shape, LS_FLOAT32);
+    float *x = ls_data(t);
+    for (int64_t i = 0; i < ls_numel(t); i++) {
+        x[i] = number(from + i);
+    }
+    return ls_set_requires_grad(t, true);
+}
+
+static ls_tensor *gate(ls_tensor *all, int i)
+{
+    return ls_slice(all, 1, i * H, (i + 1) * H);
+}
+
+static ls_tensor *at_step(ls_tensor *x, int64_t t) /* [T,..] -> [B,..] */
+{
+    return ls_reshape(ls_slice(x, 0, t, t + 1), LS_SHAPE(ls_size(x, 1), -1));
+}
+
+typedef struct run {
+    ls_tensor *gates, *weight, *state; /* leaves */
+    ls_tensor *h[T], *c;
+} run;
+
+static run run_new(void)
+{
+    return (run){.gates = numbers(LS_SHAPE(T, B, 4 * H), 0),
+                 .weight = numbers(LS_SHAPE(4 * H, H), 1000),
+                 .state = numbers(LS_SHAPE(2, B, H), 2000)};
+}
+
+/* The published formulas, an operation each. */
+static run by_parts(void)
+{
+    run r = run_new();
+    ls_tensor *h = at_step(r.state, 0), *c = at_step(r.state, 1);
+    for (int t = 0; t < T; t++) {
+        ls_tensor *a = ls_add(at_step(r.gates, t), ls_linear(h, r.weight, NULL));
+        ls_tensor *kept = ls_mul(ls_sigmoid(gate(a, 1)), c);
+        c = ls_add(kept, ls_mul(ls_sigmoid(gate(a, 0)), ls_tanh(gate(a, 2))));
+        h = ls_mul(ls_sigmoid(gate(a, 3)), ls_tanh(c));
+        r.h[t] = h;
+    }
+    r.c = c;
+    return r;
+}
+
+/* `first` steps, then the others from the state they left. */
+static run by_lstm(int64_t first)
+{
+    run r = run_new();
+    ls_tensor *state = r.state;
+    const int64_t bound[] = {0, first, T};
+    for (int part = 0; part < 2; part++) {
+        int64_t steps = bound[part + 1] - bound[part];
+        ls_tensor *gates = ls_slice(r.gates, 0, bound[part], bound[part + 1]);
+        ls_tensor *out = ls_lstm(gates, r.weight, state);
+        CHECK_OK(ls_tensor_status(out));
+        CHECK_INT(ls_size(out, 0), steps + 1);
+        for (int64_t t = 0; t < steps; t++) {
+            r.h[bound[part] + t] = at_step(out, t);
+        }
+        r.c = at_step(out, steps);
+        if (steps > 0) { /* the last h and the c behind it */
+            state = ls_slice(out, 0, steps - 1, steps + 1);
+        }
+    }
+    return r;
+}
+
+static void backward(const run *r)
+{
+    ls_tensor *sum = ls_sum(ls_mul(r->c, ls_detach(numbers(LS_SHAPE(B, H), 3000))));
+    for (int t = 0; t < T; t++) {
+        ls_tensor *weights = ls_detach(numbers(LS_SHAPE(B, H), 4000 + 100 * t));
+        sum = ls_add(sum, ls_sum(ls_mul(r->h[t], weights)));
+    }
+    CHECK_OK(ls_backward(sum));
+}
+
+static void check_same(ls_tensor *got, ls_tensor *want)
+{
+    float a[T * B * 4 * H], b[T * B * 4 * H];
+    CHECK(got != NULL && want != NULL);
+    size_t bytes = (size_t)ls_numel(want) * sizeof(float);
+    CHECK_OK(ls_copy_out(got, a, bytes));
+    CHECK_OK(ls_copy_out(want, b, bytes));
+    for (int64_t i = 0; i < ls_numel(want); i++) {
+        CHECK_NEAR(a[i], b[i], 4e-6); /* sums of at most 20 terms below 2 */
+    }
+}
+
+static void check_runs(const run *got, const run *want)
+{
+    backward(got);
+    backward(want);
+    check_same(got->c, want->c);
+    for (int t = 0; t < T; t++) {
+        check_same(got->h[t], want->h[t]);
+    }
+    check_same(ls_grad(got->gates), ls_grad(want->gates));
+    check_same(ls_grad(got->weight), ls_grad(want->weight));
+    check_same(ls_grad(got->state), ls_grad(want->state));
+}
+
+LOCAL_TEST(a_sequence_equals_its_formulas_one_operation_each)
+{
+    run got = by_lstm(T), want = by_parts();
+    check_runs(&got, &want);
+}
+
+LOCAL_TEST(a_state_that_is_carried_on_gives_the_same_as_one_sequence)
+{
+    for (int64_t first = 1; first < T; first++) {
+        run got = by_lstm(first), want = by_parts();
+        check_runs(&got, &want);
+    }
+}
+
+LOCAL_TEST(no_state_is_a_state_of_zeros)
+{
+    run a = run_new(), b = run_new();
+    ls_tensor *zeros = ls_zeros(LS_SHAPE(2, B, H), LS_FLOAT32);
+    ls_tensor *got = ls_lstm(a.gates, a.weight, NULL), *want = ls_lstm(b.gates, b.weight, zeros);
+    ls_tensor *factors = ls_detach(numbers(LS_SHAPE(T + 1, B, H), 3000));
+    CHECK_OK(ls_backward(ls_sum(ls_mul(got, factors))));
+    CHECK_OK(ls_backward(ls_sum(ls_mul(want, factors))));
+    for (int t = 0; t <= T; t++) {
+        check_same(at_step(got, t), at_step(want, t));
+    }
+    check_same(ls_grad(a.gates), ls_grad(b.gates));
+    check_same(ls_grad(a.weight), ls_grad(b.weight));
+}
+
+/* Gradients add up over uses, whatever was there before. */
+LOCAL_TEST(gradients_of_two_uses_add_up)
+{
+    run a = run_new(), b = run_new();
+    ls_tensor *one = ls_lstm(a.gates, a.weight, a.state),
+              *two = ls_lstm(b.gates, b.weight, b.state);
+    CHECK_OK(ls_backward(ls_add(ls_sum(one), ls_sum(ls_lstm(a.gates, a.weight, a.state)))));
+    CHECK_OK(ls_backward(ls_scale(ls_sum(two), 2.0)));
+    check_same(ls_grad(a.gates), ls_grad(b.gates));
+    check_same(ls_grad(a.weight), ls_grad(b.weight));
+    check_same(ls_grad(a.state), ls_grad(b.state));
+}
+
+LOCAL_TEST(no_steps_hand_the_state_on_and_no_rows_give_zero_gradients)
+{
+    run r = run_new();
+    ls_tensor *out = ls_lstm(ls_slice(r.gates, 0, 0, 0), r.weight, r.state);
+    check_same(at_step(out, 0), at_step(r.state, 1));
+    CHECK_OK(ls_backward(ls_sum(out)));
+    check_same(ls_grad(r.weight), ls_zeros(LS_SHAPE(4 * H, H), LS_FLOAT32));
+    const float *state = ls_data(ls_grad(r.state));
+    for (int64_t i = 0; i < 2 * B * H; i++) { /* of h nothing is used, of c each once */
+        CHECK_NEAR(state[i], i < B * H ? 0.0 : 1.0, 0.0);
+    }
+    run none = run_new();
+    out = ls_lstm(ls_slice(none.gates, 1, 0, 0), none.weight, NULL);
+    CHECK_INT(ls_numel(out), 0);
+    CHECK_OK(ls_backward(ls_sum(out)));
+    check_same(ls_grad(none.weight), ls_zeros(LS_SHAPE(4 * H, H), LS_FLOAT32));
+}
+
+LOCAL_TEST(a_module_has_the_names_and_shapes_of_pytorch)
+{
+    static const char *const names[] = {"weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0",
+                                        "weight_ih_l1", "weight_hh_l1", "bias_ih_l1", "bias_hh_l1"};
+    ls_module *net = ls_lstm_new(3, H, 2);
+    CHECK(net != NULL);
+    ls_param params[8];
+    CHECK_INT(ls_module_params(net, params, 8), 8);
+    for (int i = 0; i < 8; i++) {
+        CHECK_STR(params[i].name, names[i]);
+        CHECK_INT(ls_size(params[i].value, 0), 4 * H);
+    }
+    CHECK_INT(ls_size(params[0].value, 1), 3);
+    CHECK_INT(ls_size(params[4].value, 1), H);
+    ls_tensor *y = ls_forward(net, numbers(LS_SHAPE(B, T, 3), 0));
+    CHECK_OK(ls_tensor_status(y));
+    CHECK(ls_size(y, 0) == B && ls_size(y, 1) == T && ls_size(y, 2) == H);
+    ls_module_free(net);
+}
+
+TEST_MAIN
