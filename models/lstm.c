@@ -1,0 +1,57 @@
+/* A language model of long short-term memory, written with public headers only.
+ *
+ *     tokens [B,T] -> embedding -> cells x layers, over time -> linear -> logits [B,T,V]
+ */
+#include "lstm.h"
+
+typedef struct lstm {
+    ls_module base;
+    ls_module *encoder, *rnn, *decoder, *drop;
+} lstm;
+
+static ls_tensor *lstm_forward(ls_module *m, ls_tensor *x) /* [B,T] -> [B,T,V] */
+{
+    lstm *self = (lstm *)m;
+    ls_tensor *h = ls_forward(self->drop, ls_forward(self->encoder, x));
+    h = ls_forward(self->drop, ls_forward(self->rnn, h));
+    return ls_forward(self->decoder, h);
+}
+
+static const ls_module_class lstm_class = {"lstm", lstm_forward, NULL, NULL};
+
+/* Uniform in ±0.1, as the example begins. */
+static void begin_near_zero(ls_module *layer)
+{
+    ls_param params[2]; /* weight, bias */
+    int count = layer ? ls_module_params(layer, params, 2) : 0;
+    for (int i = 0; i < count; i++) { /* cannot fail: the layer just did the same */
+        (void)(i == 0 ? ls_init_uniform(params[i].value, -0.1, 0.1)
+                      : ls_init_constant(params[i].value, 0.0));
+    }
+}
+
+static void build(lstm *self, const lstm_options *o)
+{
+    ls_module *m = &self->base;
+    self->encoder = ls_module_add(m, "encoder", ls_embedding_new(o->vocab, o->dim));
+    begin_near_zero(self->encoder);
+    self->drop = ls_module_add(m, "drop", ls_dropout_new(o->dropout));
+    self->rnn = ls_module_add(m, "rnn", ls_lstm_new(o->dim, o->hidden, o->layers));
+    self->decoder = ls_module_add(m, "decoder", ls_linear_new(o->hidden, o->vocab, NULL));
+    begin_near_zero(self->decoder);
+}
+
+ls_module *lstm_new(const lstm_options *options)
+{
+    const lstm_options *o = options ? options : LS_OPTIONS(lstm_options, .size = sizeof *o);
+    lstm *self = ls_module_new(sizeof *self, &lstm_class);
+    if (!self) {
+        return NULL;
+    }
+    build(self, o);
+    if (ls_module_status(&self->base) < 0) {
+        ls_module_free(&self->base);
+        return NULL;
+    }
+    return &self->base;
+}
