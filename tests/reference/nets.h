@@ -1,0 +1,9 @@
+/* The nets that are trained beside PyTorch. */
+#ifndef NETS_H
+#define NETS_H
+
+#include "reference.h"
+
+extern const reference_net mlp_net, gpt_net, lstm_net;
+
+#endif
