@@ -45,8 +45,13 @@ LS_API ls_status ls_optim_state(ls_optim *optim, const char *prefix,
                                 const ls_state_visitor *visitor);
 
 /* Learning rate as a pure function of the step: linear warm-up from 0 to `lr` over `warmup` steps
- * (step 0 uses lr/warmup), then constant, or a half cosine down to `min_lr` at step `total`. */
-typedef enum ls_schedule_kind { LS_SCHEDULE_CONSTANT = 0, LS_SCHEDULE_COSINE = 1 } ls_schedule_kind;
+ * (step 0 uses lr/warmup), then constant, or a half cosine or a straight line down to `min_lr` at
+ * step `total`. */
+typedef enum ls_schedule_kind {
+    LS_SCHEDULE_CONSTANT = 0,
+    LS_SCHEDULE_COSINE = 1,
+    LS_SCHEDULE_LINEAR = 2
+} ls_schedule_kind;
 typedef struct ls_schedule {
     ls_schedule_kind kind;
     double lr, min_lr;

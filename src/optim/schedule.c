@@ -20,5 +20,7 @@ double ls_schedule_lr(const ls_schedule *schedule, int64_t step)
     }
     double progress =
         (double)(step - schedule->warmup) / (double)(schedule->total - schedule->warmup);
-    return schedule->min_lr + 0.5 * (schedule->lr - schedule->min_lr) * (1.0 + cos(PI * progress));
+    double left =
+        schedule->kind == LS_SCHEDULE_LINEAR ? 1.0 - progress : 0.5 * (1.0 + cos(PI * progress));
+    return schedule->min_lr + (schedule->lr - schedule->min_lr) * left;
 }

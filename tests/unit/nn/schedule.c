@@ -27,6 +27,16 @@ TEST(half_a_cosine_falls_to_the_floor_at_the_end)
     CHECK(fabs(ls_schedule_lr(&s, 99) - 0.2) < 1e-15);
 }
 
+TEST(a_straight_line_falls_to_the_floor_at_the_end)
+{
+    const ls_schedule s = {
+        .kind = LS_SCHEDULE_LINEAR, .lr = 1.0, .min_lr = 0.2, .warmup = 2, .total = 10};
+    const double expected[] = {0.5, 1.0, 1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.2};
+    for (int i = 0; i < 12; i++) {
+        CHECK(fabs(ls_schedule_lr(&s, i) - expected[i]) < 1e-15);
+    }
+}
+
 TEST(schedules_without_room_do_not_divide_by_zero)
 {
     const ls_schedule none = {.kind = LS_SCHEDULE_COSINE, .lr = 1.0, .min_lr = 0.1};
