@@ -109,8 +109,9 @@ TEST(too_few_descriptors_are_told_with_the_remedy)
 
 TEST(examples_refuse_flags_they_do_not_have)
 {
-    static const char *const names[] = {"01_hello_all_reduce", "02_mlp_ddp", "03_gpt_text",
-                                        "04_bring_your_own_backward", "05_gradient_accumulation"};
+    static const char *const names[] = {
+        "01_hello_all_reduce",      "02_mlp_ddp", "03_gpt_text", "04_bring_your_own_backward",
+        "05_gradient_accumulation", "train_gpt",  "train_image"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char text[256];
         snprintf(text, sizeof text, "$E/%s --stepz 3", names[i]);

@@ -1,0 +1,135 @@
+/* Trains a GPT on text or tokens, on all ranks.
+ *
+ *     build/lockstep run -n 4 build/examples/train_gpt --data book.txt --steps 2000
+ *     … --layers 6 --dim 384 --heads 6 --context 256 --dropout 0.1 --accum 4
+ *     … --save run7 --every 100 --resume run7 --eval-every 100 --log run7.jsonl --tensorboard runs
+ *
+ * Text is learned byte by byte, and the last tenth of each file is held out. 03_gpt_text.c is the
+ * same with less to choose and more to look at.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <lockstep/lockstep.h>
+
+#include "common.h"
+#include "gpt.h"
+#include "judge.h"
+#include "trainer.h"
+
+#define JUDGE_BATCH 16
+#define BYTE_VALUES 256
+
+typedef struct settings {
+    const char *model, *data;
+    int64_t context, layers, dim, heads, eval_windows;
+    double dropout, init_std;
+    trainer_options train;
+} settings;
+
+typedef struct tokens {
+    ls_dataset *train;
+    ls_dataset *held_out;
+    int64_t vocab;
+    int64_t windows; /* of what is held out, to judge by */
+} tokens;
+
+static const char *const models[] = {"gpt", NULL};
+
+static settings read_flags(int argc, char **argv)
+{
+    settings s = {.model = "gpt",
+                  .context = 128,
+                  .layers = 4,
+                  .dim = 128,
+                  .heads = 4,
+                  .eval_windows = 1000,
+                  .init_std = 0.02,
+                  .train = {TRAINER_DEFAULTS.steps = 2000, .batch = 8, .lr = 1e-3, .beta2 = 0.95,
+                            .weight_decay = 0.1, .clip = 1.0}};
+    const flag flags[] = {
+        {"model", FLAG_TEXT, &s.model, 0, 0, "gpt, of the shape below"},
+        {"data", FLAG_TEXT, &s.data, 0, 0, "a file, or a folder of files, to learn from"},
+        {"context", FLAG_COUNT, &s.context, 1, 1e5, "tokens of a window, which is a sample"},
+        {"layers", FLAG_COUNT, &s.layers, 1, 1000, "transformer blocks"},
+        {"dim", FLAG_COUNT, &s.dim, 1, 1e5, "width; a multiple of --heads"},
+        {"heads", FLAG_COUNT, &s.heads, 1, 1e4, "attention heads"},
+        {"dropout", FLAG_NUMBER, &s.dropout, 0, 0.99, "probability"},
+        {"init-std", FLAG_NUMBER, &s.init_std, 0, 1e3, "of the first weights; 0: PyTorch's"},
+        {"eval-windows", FLAG_COUNT, &s.eval_windows, 1, 1e12, "most held-out windows judged"},
+    };
+    trainer_read_flags("Trains a GPT on text or tokens, on all ranks.", flags,
+                       (int)(sizeof flags / sizeof flags[0]), &s.train, argc, argv);
+    (void)trainer_choice("model", s.model, models);
+    if (!s.data) {
+        give_up(EXIT_USAGE, "--data is missing: name a file or a folder of text");
+    }
+    if (s.dim % s.heads) {
+        give_up(EXIT_USAGE, "--dim %lld is not a multiple of --heads %lld", (long long)s.dim,
+                (long long)s.heads);
+    }
+    return s;
+}
+
+static tokens open_tokens(const settings *s)
+{
+    tokens t = {.vocab = BYTE_VALUES, .windows = s->eval_windows};
+    /* stride 1: a window may start at any token. What is judged is cut into windows once. */
+    trainer_must(ls_text_new(
+        s->data, LS_OPTIONS(ls_text_options, .context = s->context, .stride = 1), &t.train));
+    trainer_must(ls_text_new(
+        s->data, LS_OPTIONS(ls_text_options, .context = s->context, .part = LS_TEXT_HELD_OUT),
+        &t.held_out));
+    return t;
+}
+
+static ls_module *make_model(const settings *s, const tokens *t)
+{
+    return gpt_new(LS_OPTIONS(gpt_options, .layers = (int)s->layers, .heads = (int)s->heads,
+                              .dim = s->dim, .context = s->context, .vocab = t->vocab,
+                              .dropout = s->dropout, .init_std = s->init_std));
+}
+
+static int evaluate(void *arg, ls_module *net, score *out)
+{
+    const tokens *t = arg;
+    verdict v;
+    LS_CHECK(judge(net, t->held_out, t->windows, JUDGE_BATCH, &v));
+    out[0] = (score){"held-out loss", v.loss, false};
+    out[1] = (score){"held-out accuracy", v.right, true};
+    return 2;
+}
+
+static void introduce(const settings *s, const tokens *t, ls_module *net)
+{
+    (void)printf("%s: %lld windows of %lld tokens to learn from, %lld held out; vocabulary %lld\n",
+                 s->data, (long long)t->train->count, (long long)s->context,
+                 (long long)t->held_out->count, (long long)t->vocab);
+    (void)printf("%s: %lld parameters; %d rank%s x %lld windows x %lld\n", s->model,
+                 (long long)ls_module_numel(net), ls_world_size(), ls_world_size() == 1 ? "" : "s",
+                 (long long)s->train.batch, (long long)s->train.accum);
+    (void)fflush(stdout);
+}
+
+int main(int argc, char **argv)
+{
+    settings s = read_flags(argc, argv);
+    trainer_init(&s.train);
+    tokens data = open_tokens(&s);
+    trainer *t = trainer_new(&s.train, &(trainer_task){.arg = &data,
+                                                       .net = make_model(&s, &data),
+                                                       .data = data.train,
+                                                       .unit = "tokens",
+                                                       .units = s.context,
+                                                       .evaluate = evaluate});
+    if (ls_rank() == 0) {
+        introduce(&s, &data, trainer_net(t));
+    }
+    trainer_train(t);
+    int status = trainer_end(t, NULL);
+    ls_dataset_free(data.train);
+    ls_dataset_free(data.held_out);
+    LS_CHECK(ls_finalize());
+    return status;
+}

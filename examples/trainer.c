@@ -1,0 +1,439 @@
+/* See trainer.h. One step:
+ *
+ *     for each micro-batch: forward, loss / accum, backward     only the last backward communicates
+ *     clip, learning rate of the step, optimizer, gradients become absent
+ *     records, checkpoint, live line, and every now and then an evaluation
+ *
+ * A signal (Ctrl-C, SIGTERM) ends training on all ranks after the same step, with a checkpoint, the
+ * same summary and status 0; a second one ends the program.
+ */
+#include "trainer.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SHOW_SECONDS 0.25 /* between two updates of the live line */
+#define ITEMS 4
+
+/* What a rank measured since the last report; averaged over the ranks it is the same on all, so
+ * all agree on when the next one is due. */
+typedef struct measure {
+    double loss, seconds, exposed; /* means of a step */
+} measure;
+
+typedef struct report {
+    live line;
+    measure sum;             /* of the steps since the last report, this rank's */
+    int64_t steps;           /* how many those are */
+    int64_t done;            /* steps so far, those before a resume too */
+    int64_t due;             /* step after which the next report is made */
+    double exposed, seconds; /* of all steps so far, mean over the ranks */
+} report;
+
+struct trainer {
+    const trainer_options *set;
+    trainer_task task;
+    ls_sampler *sampler;
+    ls_loader *loader;
+    ls_module *net; /* wrapped */
+    ls_optim *optim;
+    ls_schedule schedule;
+    ls_checkpoint *checkpoint; /* with --save */
+    ls_checkpoint_item items[ITEMS];
+    int64_t start; /* steps done when this run began; 0 without --resume */
+    records records;
+    report report;
+    double seconds; /* of training, evaluations included */
+    score scores[SCORES_MAX];
+    int score_count; /* of the last evaluation */
+    int identical;   /* replicas at the end, and what they are */
+    uint64_t hash;
+};
+
+/* ---- setting up --------------------------------------------------------------------------- */
+
+void trainer_init(const trainer_options *options)
+{
+    trainer_must(ls_init(
+        LS_OPTIONS(ls_init_options, .seed = (uint64_t)options->seed, .graceful_stop = true)));
+}
+
+static void open_loader(trainer *t)
+{
+    const trainer_options *s = t->set;
+    trainer_must(ls_sampler_new(t->task.data->count,
+                                LS_OPTIONS(ls_sampler_options, .batch = s->batch, .drop_last = true,
+                                           .seed = (uint64_t)s->seed),
+                                &t->sampler));
+    trainer_must(ls_loader_new(t->task.data, t->sampler, NULL, &t->loader));
+}
+
+static ls_optim *make_optim(const trainer *t)
+{
+    const trainer_options *s = t->set;
+    if (strcmp(s->optim, "sgd") == 0) {
+        return ls_sgd_new(t->net, LS_OPTIONS(ls_sgd_options, .lr = s->lr, .momentum = s->momentum,
+                                             .weight_decay = s->weight_decay));
+    }
+    return ls_adamw_new(t->net, LS_OPTIONS(ls_adamw_options, .lr = s->lr, .beta2 = s->beta2,
+                                           .weight_decay = s->weight_decay));
+}
+
+static void wrap(trainer *t)
+{
+    const trainer_options *s = t->set;
+    LS_CHECK(ls_module_status(t->task.net));
+    t->net = ls_ddp_new(t->task.net, ls_world(),
+                        LS_OPTIONS(ls_ddp_options, .bucket_bytes = s->bucket_bytes));
+    LS_CHECK(ls_module_status(t->net));
+    t->optim = make_optim(t);
+    if (!t->optim) {
+        give_up(EXIT_FAILURE, "%s", ls_error_message());
+    }
+    ls_schedule_kind kind = strcmp(s->schedule, "constant") == 0 ? LS_SCHEDULE_CONSTANT
+                            : strcmp(s->schedule, "linear") == 0 ? LS_SCHEDULE_LINEAR
+                                                                 : LS_SCHEDULE_COSINE;
+    t->schedule = (ls_schedule){kind, s->lr, s->min_lr, s->warmup, s->steps};
+}
+
+/* ---- checkpoints -------------------------------------------------------------------------- */
+
+/* Where --save and --resume name one folder an empty one is no mistake: so the same command line
+ * starts a job and restarts it. Elsewhere it is a slip of the finger, and nothing is made there. */
+static void resume(trainer *t)
+{
+    ls_checkpoint *from = t->checkpoint;
+    if (!from) {
+        trainer_must(ls_checkpoint_open(t->set->resume, ls_world(),
+                                        LS_OPTIONS(ls_checkpoint_options, .load_only = true),
+                                        &from));
+    }
+    ls_status status = ls_checkpoint_load(from, t->items, ITEMS, &t->start);
+    if (status == LS_ERR_NOT_FOUND && from != t->checkpoint) {
+        give_up(EXIT_FAILURE, "--resume: %s; without --resume training starts anew",
+                ls_error_message());
+    }
+    if (status != LS_ERR_NOT_FOUND) {
+        trainer_must(status);
+    }
+    if (from != t->checkpoint) {
+        trainer_must(ls_checkpoint_close(from));
+    }
+    if (ls_rank() == 0) {
+        (void)printf("%s: %s at step %lld\n", t->set->resume,
+                     status == LS_OK ? "going on" : "nothing to go on from, starting",
+                     (long long)t->start);
+    }
+}
+
+static void open_checkpoints(trainer *t)
+{
+    const ls_checkpoint_item items[ITEMS] = {
+        LS_ITEM("model", ls_ddp_module(t->net)), LS_ITEM("optim", t->optim),
+        LS_ITEM("loader", t->loader), LS_ITEM("random", ls_runtime_current())};
+    for (int i = 0; i < ITEMS; i++) {
+        t->items[i] = items[i];
+    }
+    const trainer_options *s = t->set;
+    const bool same = s->save && s->resume && strcmp(s->save, s->resume) == 0;
+    if (same) {
+        trainer_must(ls_checkpoint_open(s->save, ls_world(), NULL, &t->checkpoint));
+    }
+    if (s->resume) {
+        resume(t);
+    }
+    if (s->save && !same) {
+        trainer_must(ls_checkpoint_open(s->save, ls_world(), NULL, &t->checkpoint));
+    }
+}
+
+/* `step` steps are done; `last`: no more follow. */
+static void save(trainer *t, int64_t step, bool last)
+{
+    if (t->checkpoint && (last || step % t->set->every == 0)) {
+        trainer_must(ls_checkpoint_save(t->checkpoint, step, t->items, ITEMS));
+    }
+}
+
+trainer *trainer_new(const trainer_options *options, const trainer_task *task)
+{
+    trainer *t = calloc(1, sizeof *t);
+    if (!t) {
+        give_up(EXIT_FAILURE, "no memory to train");
+    }
+    t->set = options;
+    t->task = *task;
+    open_loader(t);
+    wrap(t);
+    open_checkpoints(t);
+    records_open(&t->records, options->log, options->tensorboard, options->log_losses, t->start);
+    return t;
+}
+
+ls_module *trainer_net(const trainer *t)
+{
+    return ls_ddp_module(t->net);
+}
+
+/* ---- one step ----------------------------------------------------------------------------- */
+
+static void next_batch(trainer *t, ls_batch *batch)
+{
+    while (!ls_loader_next(t->loader, batch)) {
+        LS_CHECK(ls_loader_status(t->loader)); /* else an epoch ended: the next one follows */
+    }
+}
+
+static ls_tensor *loss_of(const trainer *t, const ls_batch *batch)
+{
+    return t->task.loss ? t->task.loss(t->task.arg, t->net, batch)
+                        : ls_cross_entropy(ls_forward(t->net, batch->x), batch->y);
+}
+
+/* Returns this rank's mean loss over the step's micro-batches; *norm: the gradient's. */
+static double train_step(trainer *t, int64_t step, double *norm)
+{
+    const trainer_options *s = t->set;
+    double loss = 0.0;
+    for (int64_t k = 0; k < s->accum; k++) {
+        ls_batch batch;
+        double part = 0.0;
+        next_batch(t, &batch);
+        LS_CHECK(ls_ddp_set_sync(t->net, k == s->accum - 1)); /* only the last one communicates */
+        LS_SCOPE
+        {
+            ls_tensor *mean = loss_of(t, &batch);
+            LS_CHECK(ls_backward(ls_scale(mean, 1.0 / (double)s->accum)));
+            LS_CHECK(ls_item(mean, &part));
+        }
+        loss += part / (double)s->accum;
+    }
+    *norm = -1.0;
+    if (s->clip > 0.0) {
+        LS_CHECK(ls_clip_grad_norm(t->net, s->clip, norm));
+    }
+    ls_optim_set_lr(t->optim, ls_schedule_lr(&t->schedule, step));
+    LS_CHECK(ls_optim_step(t->optim));
+    ls_optim_zero_grad(t->optim);
+    return loss;
+}
+
+static double exposed_seconds(const trainer *t)
+{
+    ls_reducer_stats stats = {.size = sizeof stats};
+    LS_CHECK(ls_ddp_stats(t->net, &stats));
+    return stats.exposed_seconds;
+}
+
+/* ---- reporting ---------------------------------------------------------------------------- */
+
+/* Tokens or images of a step of all ranks. */
+static double units_of_step(const trainer *t)
+{
+    return (double)(t->set->batch * t->set->accum * t->task.units * ls_world_size());
+}
+
+/* Means over the ranks; collective. */
+static measure average(const measure *mine, const char *tag)
+{
+    double values[3] = {mine->loss, mine->seconds, mine->exposed};
+    LS_CHECK(ls_all_reduce(ls_world(), values, 3, LS_FLOAT64, LS_AVG,
+                           LS_OPTIONS(ls_collective_options, .tag = tag), NULL));
+    return (measure){values[0], values[1], values[2]};
+}
+
+/* "870", "12k", "3.21M" */
+static const char *amount(double value, char *out, size_t bytes)
+{
+    bool many = value >= 1e6, some = value >= 1e4;
+    (void)snprintf(out, bytes, "%.*f%s", many ? 2 : 0,
+                   value * (many   ? 1e-6
+                            : some ? 1e-3
+                                   : 1.0),
+                   many   ? "M"
+                   : some ? "k"
+                          : "");
+    return out;
+}
+
+/* At most 80 columns with the launcher's prefix: a line that wraps cannot be updated in place. */
+static void show(trainer *t, const measure *mean, int64_t step)
+{
+    char left[32], speed[32];
+    report *r = &t->report;
+    int64_t steps = t->set->steps;
+    double exposed_ms = mean->exposed * 1e3;
+    double seconds_left = r->seconds / (double)(step - t->start) * (double)(steps - step);
+    live_show(&r->line, step == steps,
+              "step %lld/%lld loss %.3f lr %.2g %s %s/s exposed %.*fms %.0f%% ETA %s",
+              (long long)step, (long long)steps, mean->loss, ls_optim_lr(t->optim),
+              amount(units_of_step(t) / mean->seconds, speed, sizeof speed), t->task.unit,
+              exposed_ms < 10.0 ? 1 : 0, exposed_ms, 100.0 * mean->exposed / mean->seconds,
+              duration(seconds_left, left, sizeof left));
+}
+
+/* `step` steps are done. Collective when a report is due, which all ranks find out alike. */
+static void report_step(trainer *t, int64_t step)
+{
+    report *r = &t->report;
+    if (step != r->due && step != t->set->steps) {
+        return;
+    }
+    double n = (double)r->steps;
+    const measure mine = {r->sum.loss / n, r->sum.seconds / n, r->sum.exposed / n};
+    const measure mean = average(&mine, "report");
+    r->seconds += mean.seconds * n;
+    r->exposed += mean.exposed * n;
+    if (ls_rank() == 0) {
+        show(t, &mean, step);
+    }
+    double ahead = SHOW_SECONDS / fmax(mean.seconds, 1e-6);
+    r->due = step + 1 + (int64_t)fmin(ahead, 1e6);
+    r->sum = (measure){0};
+    r->steps = 0;
+}
+
+static void record_step(trainer *t, int64_t step, const measure *mine, double norm)
+{
+    if (!t->records.wanted) {
+        return;
+    }
+    const measure mean = average(mine, "records");
+    records_step(&t->records, &(record){.step = step,
+                                        .loss = mean.loss,
+                                        .lr = ls_optim_lr(t->optim),
+                                        .grad_norm = norm,
+                                        .seconds = mean.seconds,
+                                        .exposed = mean.exposed,
+                                        .per_second = units_of_step(t) / mean.seconds,
+                                        .unit = t->task.unit});
+}
+
+/* ---- evaluation --------------------------------------------------------------------------- */
+
+/* `step` steps are done. What a resumed run evaluates at its start the run before has recorded. */
+static void evaluate(trainer *t, int64_t step, bool keep)
+{
+    t->score_count = t->task.evaluate(t->task.arg, trainer_net(t), t->scores);
+    if (keep && ls_rank() == 0) {
+        records_scores(&t->records, step, t->scores, t->score_count);
+    }
+}
+
+/* "held-out loss 2.345, …" on rank 0, without an end of the line. */
+static void print_scores(const trainer *t)
+{
+    for (int i = 0; i < t->score_count; i++) {
+        const score *s = &t->scores[i];
+        (void)printf("%s%s %.*f%s", i == 0 ? "" : ", ", s->name, s->percent ? 2 : 3,
+                     s->percent ? 100.0 * s->value : s->value, s->percent ? " %" : "");
+    }
+}
+
+static void evaluate_between(trainer *t, int64_t step)
+{
+    evaluate(t, step, true);
+    live_end(&t->report.line);
+    if (ls_rank() == 0) {
+        (void)printf("step %lld: ", (long long)step);
+        print_scores(t);
+        (void)printf("\n");
+        (void)fflush(stdout);
+    }
+}
+
+static void evaluate_before(trainer *t)
+{
+    evaluate(t, t->start, t->start == 0);
+    if (ls_rank() == 0) {
+        (void)printf("before training: ");
+        print_scores(t);
+        (void)printf("\n");
+        (void)fflush(stdout);
+    }
+}
+
+/* ---- training and the summary ------------------------------------------------------------- */
+
+/* Returns whether it was asked to stop, on all ranks after the same step. */
+static bool one_step(trainer *t, int64_t step)
+{
+    report *r = &t->report;
+    double before = ls_time(), norm;
+    double loss = train_step(t, step, &norm);
+    const measure mine = {loss, ls_time() - before, exposed_seconds(t)};
+    r->sum.loss += mine.loss;
+    r->sum.seconds += mine.seconds;
+    r->sum.exposed += mine.exposed;
+    r->steps++;
+    record_step(t, step + 1, &mine, norm);
+    bool stop = ls_stop_requested();
+    save(t, step + 1, stop || step + 1 == t->set->steps);
+    report_step(t, step + 1);
+    r->done = step + 1;
+    return stop;
+}
+
+static void run_steps(trainer *t)
+{
+    const trainer_options *s = t->set;
+    report *r = &t->report;
+    live_start(&r->line);
+    r->due = t->start + 1;
+    r->done = t->start;
+    while (r->done < s->steps && !one_step(t, r->done)) {
+        if (s->eval_every && r->done % s->eval_every == 0 && r->done < s->steps) {
+            evaluate_between(t, r->done);
+        }
+    }
+    live_end(&r->line);
+    if (r->done < s->steps && ls_rank() == 0) {
+        (void)printf("stopped after step %lld of %lld, as a signal asked\n", (long long)r->done,
+                     (long long)s->steps);
+    }
+}
+
+void trainer_train(trainer *t)
+{
+    evaluate_before(t);
+    double started = ls_time();
+    run_steps(t);
+    t->seconds = ls_time() - started;
+    evaluate(t, t->report.done, t->report.done > t->start);
+    LS_CHECK(ls_replicas_identical(t->net, ls_world(), &t->identical, &t->hash));
+}
+
+static void print_summary(const trainer *t, const char *note)
+{
+    char took[32], all[32], speed[32];
+    const report *r = &t->report;
+    double units = (double)(r->done - t->start) * units_of_step(t);
+    (void)printf("trained %lld steps, %s %s, in %s: %s %s/s, exposed communication %.1f %% of the "
+                 "time\n",
+                 (long long)(r->done - t->start), amount(units, all, sizeof all), t->task.unit,
+                 duration(t->seconds, took, sizeof took),
+                 amount(units / t->seconds, speed, sizeof speed), t->task.unit,
+                 100.0 * r->exposed / fmax(r->seconds, 1e-9));
+    print_scores(t);
+    (void)printf("%s%s\n", note ? " " : "", note ? note : "");
+    (void)printf("replicas identical: %d of %d (hash %016llx)\n", t->identical, ls_world_size(),
+                 (unsigned long long)t->hash);
+}
+
+int trainer_end(trainer *t, const char *note)
+{
+    bool good = t->identical == ls_world_size();
+    if (ls_rank() == 0) {
+        print_summary(t, note);
+    }
+    records_close(&t->records);
+    trainer_must(ls_checkpoint_close(t->checkpoint));
+    ls_optim_free(t->optim);
+    ls_module_free(t->net);
+    ls_loader_free(t->loader);
+    ls_sampler_free(t->sampler);
+    free(t);
+    return good ? EXIT_SUCCESS : EXIT_FAILURE;
+}

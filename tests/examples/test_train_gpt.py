@@ -1,0 +1,85 @@
+"""examples/train_gpt: it learns text, alike on any number of ranks, and goes on to the bit."""
+
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
+from tap import BUILD, command, run, test
+
+SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-train-gpt-")
+FOLDER = pathlib.Path(SCRATCH.name)
+WORDS = ["the ", "a ", "rank ", "bucket ", "sends ", "waits ", "for ", "every ", "gradient.\n", "sum, "]
+SMALL = ("--layers", 1, "--dim", 32, "--heads", 2, "--context", 32)
+
+
+def text():
+    """Sentences from a small grammar, the same every time."""
+    path, state = FOLDER / "text", 12345
+    if not path.exists():
+        words = []
+        for _ in range(3000):
+            state = (state * 1664525 + 1013904223) % 2**32
+            words.append(WORDS[(state >> 16) % 10])
+        path.write_text("".join(words))
+    return path
+
+
+def train(ranks, *flags):
+    launcher = [BUILD / "lockstep", "run", "-n", ranks] if ranks else []
+    return command(*launcher, BUILD / "examples/train_gpt", "--data", text(), *SMALL, *flags, cwd=FOLDER)
+
+
+def held_out(printed):
+    return [float(x) for x in re.findall(r"held-out loss (\d\.\d+)", printed)]
+
+
+def hash_of(printed):
+    return re.search(r"replicas identical: (\d+) of \1 \(hash (\w+)\)", printed).group(2)
+
+
+@test
+def it_learns_text_alike_on_one_and_two_ranks():
+    one = train(0, "--steps", 60, "--batch", 8, "--lr", 5e-3, "--dropout", 0.1, "--log", "one.jsonl")
+    two = train(2, "--steps", 60, "--batch", 4, "--lr", 5e-3, "--dropout", 0.1, "--log", "two.jsonl")
+    assert held_out(one)[0] > 5 and held_out(one)[-1] < 2.7, one
+    assert abs(held_out(one)[-1] - held_out(two)[-1]) < 0.002, two
+    logs = [[json.loads(line) for line in open(FOLDER / name)] for name in ("one.jsonl", "two.jsonl")]
+    assert len(logs[0]) == len(logs[1]) == 60 + 2
+    for a, b in zip(*logs):
+        if "loss" in a:
+            assert abs(a["loss"] - b["loss"]) < 1e-4 * a["loss"], (a, b)
+            assert a["tokens_per_second"] > 0
+
+
+@test
+def a_resumed_run_ends_with_the_same_bits():
+    flags = ("--steps", 9, "--batch", 2, "--dropout", 0.2, "--eval-windows", 10, "--save", "save", "--every", 3)
+    whole = train(2, *flags)
+    shutil.rmtree(FOLDER / "save" / "step-00000009")
+    rest = train(2, *flags, "--resume", "save")
+    assert "going on at step 6\n" in rest
+    assert hash_of(rest) == hash_of(whole) and held_out(rest)[-1] == held_out(whole)[-1]
+
+
+@test
+def wrong_flags_and_unusable_text_are_refused_in_words():
+    (FOLDER / "short").write_text("too short")
+    for status, words, *flags in (
+            (2, "--data is missing"),
+            (2, '--model is "bert"; it takes gpt', "--data", text(), "--model", "bert"),
+            (2, "--dim 30 is not a multiple of --heads 4", "--data", text(), "--dim", 30),
+            (2, "--dtype bf16 is not there yet", "--data", text(), "--dtype", "bf16"),
+            (1, '"nowhere" does not exist', "--data", "nowhere"),
+            (1, "shorter than a window", "--data", "short")):
+        done = subprocess.run([BUILD / "examples/train_gpt", *map(str, flags)], cwd=FOLDER, text=True,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              timeout=60)
+        assert words in done.stdout and done.returncode == status, (flags, done.returncode, done.stdout)
+
+
+run()

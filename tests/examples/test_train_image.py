@@ -1,0 +1,234 @@
+"""examples/train_image: what it learns, what it writes, that it goes on to the bit, and what it refuses."""
+
+import json
+import math
+import pathlib
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent / "harness"), str(HERE)]
+import event_file
+from tap import BUILD, command, run, test
+
+SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-train-image-")
+FOLDER = pathlib.Path(SCRATCH.name)
+SIDE, CLASSES = 6, 4
+STEPS, EVERY = 12, 4
+TIMES = ("seconds", "exposed_seconds", "images_per_second")
+
+
+def write_set(name, count, state):
+    """Noise, and one bright quarter of the image, which is the class."""
+    pixels, labels = bytearray(), bytearray()
+    for i in range(count):
+        label = i * 7 % CLASSES
+        for y in range(SIDE):
+            for x in range(SIDE):
+                state = (state * 1664525 + 1013904223) % 2**32
+                bright = (y >= SIDE // 2) * 2 + (x >= SIDE // 2) == label
+                pixels.append((state >> 25) + (100 if bright else 0))
+        labels.append(label)
+    (FOLDER / "data" / f"{name}-images.idx").write_bytes(
+        struct.pack(">HBBIII", 0, 8, 3, count, SIDE, SIDE) + pixels)
+    (FOLDER / "data" / f"{name}-labels.idx").write_bytes(struct.pack(">HBBI", 0, 8, 1, count) + labels)
+
+
+def data():
+    if not (FOLDER / "data").exists():
+        (FOLDER / "data").mkdir()
+        write_set("train", 200, 1)
+        write_set("test", 50, 2)
+    return FOLDER / "data"
+
+
+def train(ranks, *flags):
+    """What the program prints."""
+    launcher = [BUILD / "lockstep", "run", "-n", ranks] if ranks else []
+    return command(*launcher, BUILD / "examples/train_image", "--data", data(), "--classes", CLASSES,
+                   "--hidden", 16, *flags, cwd=FOLDER)
+
+
+def hash_of(text):
+    return re.search(r"replicas identical: (\d+) of \1 \(hash (\w+)\)", text).group(2)
+
+
+def whole():
+    """A run with everything that is written; made once. Returns its folder and what it printed."""
+    folder = FOLDER / "whole"
+    if not folder.exists():
+        folder.mkdir()
+        text = train(2, "--steps", STEPS, "--batch", 4, "--accum", 2, "--clip", 0.5, "--eval-every", EVERY,
+                     "--save", folder / "save", "--every", EVERY, "--log", folder / "log.jsonl",
+                     "--tensorboard", folder / "board", "--log-losses", folder / "losses")
+        (folder / "printed").write_text(text)
+    return folder, (folder / "printed").read_text()
+
+
+def log_of(folder):
+    lines = (folder / "log.jsonl").read_text().split("\n")
+    assert lines.pop() == "", "the last line has its end"
+    return [json.loads(line) for line in lines]
+
+
+def without_times(lines):
+    return [{name: value for name, value in line.items() if name not in TIMES} for line in lines]
+
+
+@test
+def the_perceptron_learns_on_one_and_on_three_ranks():
+    for ranks in (0, 3):
+        text = train(ranks, "--steps", 60, "--batch", 12 if ranks == 0 else 4, "--lr", 0.2)
+        before, after = [float(x) for x in re.findall(r"test loss (\d\.\d+)", text)]
+        accuracy = [float(x) for x in re.findall(r"test accuracy (\d+\.\d+) %", text)][-1]
+        assert before > 1.0 and after < 0.5 and accuracy > 90.0, text
+
+
+@test
+def every_optimizer_and_schedule_trains():
+    for flags in (("--optim", "adamw", "--lr", 0.01), ("--optim", "sgd", "--momentum", 0)):
+        for schedule in ("constant", "linear", "cosine"):
+            text = train(0, "--steps", 30, *flags, "--schedule", schedule)
+            before, after = [float(x) for x in re.findall(r"test loss (\d\.\d+)", text)]
+            assert after < before, text
+
+
+@test
+def rates_follow_the_schedule():
+    train(0, "--steps", 10, "--lr", 0.5, "--min-lr", 0.1, "--warmup", 2, "--schedule", "linear", "--log",
+          "rates.jsonl")
+    rates = [line["lr"] for line in map(json.loads, open(FOLDER / "rates.jsonl")) if "lr" in line]
+    want = [0.25, 0.5] + [0.5 - 0.05 * i for i in range(8)]
+    assert all(math.isclose(a, b) for a, b in zip(rates, want)) and len(rates) == 10, rates
+
+
+@test
+def micro_batches_on_two_ranks_give_the_losses_of_one_process():
+    folder, _ = whole()
+    train(0, "--steps", STEPS, "--batch", 16, "--clip", 0.5, "--log-losses", "one")
+    for ours, other in zip((folder / "losses").read_text().splitlines(), open(FOLDER / "one")):
+        a, b = float(ours.split()[1]), float(other.split()[1])
+        assert abs(a - b) < 1e-5 * b, (ours, other)
+
+
+@test
+def every_line_of_the_log_is_json_and_steps_stand_in_order():
+    folder, _ = whole()
+    lines = log_of(folder)
+    steps = [line for line in lines if "loss" in line]
+    evaluations = [line for line in lines if "test_loss" in line]
+    assert len(steps) + len(evaluations) == len(lines)
+    assert [line["step"] for line in steps] == list(range(1, STEPS + 1))
+    assert [line["step"] for line in evaluations] == list(range(0, STEPS + 1, EVERY))
+    assert [line["step"] for line in lines] == sorted(line["step"] for line in lines)
+    for line in steps:
+        assert {"loss", "lr", "grad_norm", *TIMES} < set(line), line
+        assert line["seconds"] > 0 and line["images_per_second"] > 0
+    losses = [line.split()[1] for line in (folder / "losses").read_text().splitlines()]
+    assert [float(loss) for loss in losses] == [line["loss"] for line in steps]
+
+
+@test
+def tensorboard_shows_what_the_log_has():
+    folder, _ = whole()
+    shown, wanted = event_file.scalars_of_folder(folder / "board"), {}
+    for line in log_of(folder):
+        group = "train" if "loss" in line else "eval"
+        for name, value in line.items():
+            if name != "step":
+                wanted.setdefault(f"{group}/{name}", {})[line["step"]] = value
+    assert shown.keys() == wanted.keys(), (shown.keys(), wanted.keys())
+    for tag, steps in wanted.items():
+        assert shown[tag].keys() == steps.keys(), tag
+        assert all(math.isclose(shown[tag][s], steps[s], rel_tol=1e-6) for s in steps), tag
+
+
+@test
+def events_carry_the_time_of_day():
+    folder, _ = whole()
+    for path in (folder / "board").iterdir():
+        times = [event["wall_time"] for event in event_file.events(path)]
+        assert times == sorted(times) and abs(times[0] - time.time()) < 3600, times
+
+
+@test
+def the_reader_of_event_files_sees_damage():
+    assert event_file.crc32c(b"123456789") == 0xE3069283
+    folder, _ = whole()
+    good = next((folder / "board").iterdir()).read_bytes()
+    for at in (0, 9, 14, 30, len(good) - 1):
+        bad = bytearray(good)
+        bad[at] ^= 1
+        try:
+            list(event_file.records(bytes(bad)))
+        except (AssertionError, struct.error):
+            continue
+        raise AssertionError(f"byte {at} may be anything")
+
+
+@test
+def a_resumed_run_ends_with_the_same_bits_and_files():
+    folder, text = whole()
+    again = FOLDER / "again"
+    shutil.copytree(folder, again)
+    shutil.rmtree(again / "save" / f"step-{STEPS:08}")
+    rest = train(2, "--steps", STEPS, "--batch", 4, "--accum", 2, "--clip", 0.5, "--eval-every", EVERY,
+                 "--save", again / "save", "--resume", again / "save", "--every", EVERY, "--log",
+                 again / "log.jsonl", "--tensorboard", again / "board", "--log-losses", again / "losses")
+    assert f"going on at step {STEPS - EVERY}\n" in rest
+    assert hash_of(rest) == hash_of(text)
+    for name in ("losses", f"save/step-{STEPS:08}/scalars.json"):
+        assert (again / name).read_bytes() == (folder / name).read_bytes(), name
+    for path in (folder / "save" / f"step-{STEPS:08}").glob("*.safetensors"):
+        assert path.read_bytes() == (again / path.relative_to(folder)).read_bytes(), path.name
+    assert without_times(log_of(again)) == without_times(log_of(folder))
+    assert len(list((again / "board").iterdir())) == 2
+    whole_board, board = (event_file.scalars_of_folder(f / "board") for f in (folder, again))
+    for tag in whole_board:
+        if not tag.endswith(TIMES):
+            assert board[tag] == whole_board[tag], tag
+
+
+def refused(ranks, status, words, *flags):
+    launcher = [BUILD / "lockstep", "run", "-n", str(ranks)] if ranks else []
+    done = subprocess.run([*launcher, BUILD / "examples/train_image", *map(str, flags)], cwd=FOLDER, text=True,
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          timeout=60)
+    assert words in done.stdout, (flags, done.stdout)
+    assert done.returncode == status, (flags, done.returncode)
+
+
+@test
+def wrong_flags_are_refused_in_words():
+    here = ("--data", data())
+    refused(0, 2, "--data is missing")
+    refused(0, 2, '--optim is "adam"; it takes sgd or adamw', *here, "--optim", "adam")
+    refused(0, 2, '--schedule is "step"; it takes constant, linear or cosine', *here, "--schedule", "step")
+    refused(0, 2, "--dtype bf16 is not there yet", *here, "--dtype", "bf16")
+    refused(0, 2, '--dtype is "float8"', *here, "--dtype", "float8")
+    refused(0, 2, '--model is "perceptron"; it takes mlp', *here, "--model", "perceptron")
+    refused(0, 2, "--momentum is 2; it must be in 0 to 1", *here, "--momentum", 2)
+    refused(0, 2, "unknown flag --steppes", *here, "--steppes", 3)
+    refused(2, 2, '--optim is "adam"', *here, "--optim", "adam")
+
+
+@test
+def unusable_data_and_files_are_answered_in_words():
+    (FOLDER / "empty").mkdir()
+    (FOLDER / "plain").write_text("not a folder\n")
+    one = ("--data", data(), "--steps", 1)
+    for ranks in (0, 2):
+        refused(ranks, 1, '--data: "empty" holds neither', "--data", "empty")
+        refused(ranks, 1, '--data: "nowhere" holds neither', "--data", "nowhere")
+        refused(ranks, 1, "samples are less than one step", *one, "--batch", 1000)
+        refused(ranks, 1, "give values in [0,2)", *one, "--classes", 2)
+        refused(ranks, 1, '--tensorboard: "plain/board" cannot be made', *one, "--tensorboard", "plain/board")
+        refused(ranks, 1, '--log: "empty" cannot be written', *one, "--log", "empty")
+
+
+run()
