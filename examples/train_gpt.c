@@ -1,4 +1,4 @@
-/* Trains a GPT on text or tokens, on all ranks.
+/* Trains a GPT, or an LSTM, on text or tokens, on all ranks.
  *
  *     build/lockstep run -n 4 build/examples/train_gpt --data book.txt --steps 2000
  *     … --layers 6 --dim 384 --heads 6 --context 256 --dropout 0.1 --accum 4
@@ -16,6 +16,7 @@
 #include "common.h"
 #include "gpt.h"
 #include "judge.h"
+#include "lstm.h"
 #include "trainer.h"
 
 #define JUDGE_BATCH 16
@@ -35,7 +36,7 @@ typedef struct tokens {
     int64_t windows; /* of what is held out, to judge by */
 } tokens;
 
-static const char *const models[] = {"gpt", NULL};
+static const char *const models[] = {"gpt", "lstm", NULL};
 
 static settings read_flags(int argc, char **argv)
 {
@@ -49,10 +50,10 @@ static settings read_flags(int argc, char **argv)
                   .train = {TRAINER_DEFAULTS.steps = 2000, .batch = 8, .lr = 1e-3, .beta2 = 0.95,
                             .weight_decay = 0.1, .clip = 1.0}};
     const flag flags[] = {
-        {"model", FLAG_TEXT, &s.model, 0, 0, "gpt, of the shape below"},
+        {"model", FLAG_TEXT, &s.model, 0, 0, "gpt or lstm, of the shape below"},
         {"data", FLAG_TEXT, &s.data, 0, 0, "a file, or a folder of files, to learn from"},
         {"context", FLAG_COUNT, &s.context, 1, 1e5, "tokens of a window, which is a sample"},
-        {"layers", FLAG_COUNT, &s.layers, 1, 1000, "transformer blocks"},
+        {"layers", FLAG_COUNT, &s.layers, 1, 1000, "transformer blocks, or layers of an LSTM"},
         {"dim", FLAG_COUNT, &s.dim, 1, 1e5, "width; a multiple of --heads"},
         {"heads", FLAG_COUNT, &s.heads, 1, 1e4, "attention heads"},
         {"dropout", FLAG_NUMBER, &s.dropout, 0, 0.99, "probability"},
@@ -86,6 +87,10 @@ static tokens open_tokens(const settings *s)
 
 static ls_module *make_model(const settings *s, const tokens *t)
 {
+    if (strcmp(s->model, "lstm") == 0) {
+        return lstm_new(LS_OPTIONS(lstm_options, .layers = (int)s->layers, .dim = s->dim,
+                                   .hidden = s->dim, .vocab = t->vocab, .dropout = s->dropout));
+    }
     return gpt_new(LS_OPTIONS(gpt_options, .layers = (int)s->layers, .heads = (int)s->heads,
                               .dim = s->dim, .context = s->context, .vocab = t->vocab,
                               .dropout = s->dropout, .init_std = s->init_std));

@@ -57,6 +57,14 @@ def it_learns_text_alike_on_one_and_two_ranks():
 
 
 @test
+def an_lstm_learns_text_alike_on_one_and_two_ranks():
+    flags = ("--model", "lstm", "--steps", 60, "--lr", 1e-2, "--schedule", "constant", "--batch")
+    one, two = train(0, *flags, 8), train(2, *flags, 4)
+    assert held_out(one)[0] > 5 and held_out(one)[-1] < 3.0, one
+    assert abs(held_out(one)[-1] - held_out(two)[-1]) < 0.002, two
+
+
+@test
 def a_resumed_run_ends_with_the_same_bits():
     flags = ("--steps", 9, "--batch", 2, "--dropout", 0.2, "--eval-windows", 10, "--save", "save", "--every", 3)
     whole = train(2, *flags)
@@ -71,7 +79,7 @@ def wrong_flags_and_unusable_text_are_refused_in_words():
     (FOLDER / "short").write_text("too short")
     for status, words, *flags in (
             (2, "--data is missing"),
-            (2, '--model is "bert"; it takes gpt', "--data", text(), "--model", "bert"),
+            (2, '--model is "bert"; it takes gpt or lstm', "--data", text(), "--model", "bert"),
             (2, "--dim 30 is not a multiple of --heads 4", "--data", text(), "--dim", 30),
             (2, "--dtype bf16 is not there yet", "--data", text(), "--dtype", "bf16"),
             (1, '"nowhere" does not exist', "--data", "nowhere"),
