@@ -125,5 +125,7 @@ def scalars_of_folder(folder):
                     for step in [s for s in steps if s >= event["step"]]:
                         del steps[step]
             for tag, value in event.get("scalars", {}).items():
-                shown.setdefault(tag, {})[event["step"]] = value
+                steps = shown.setdefault(tag, {})
+                assert event["step"] not in steps, f"{tag} of step {event['step']} stands twice"
+                steps[event["step"]] = value
     return shown

@@ -194,6 +194,20 @@ def a_resumed_run_ends_with_the_same_bits_and_files():
             assert board[tag] == whole_board[tag], tag
 
 
+@test
+def a_resumed_run_that_ends_earlier_leaves_nothing_of_later_steps():
+    folder, _ = whole()
+    less, steps = FOLDER / "less", STEPS - 2
+    shutil.copytree(folder, less)
+    shutil.rmtree(less / "save" / f"step-{STEPS:08}")
+    train(2, "--steps", steps, "--batch", 4, "--accum", 2, "--resume", less / "save", "--log",
+          less / "log.jsonl", "--tensorboard", less / "board", "--log-losses", less / "losses")
+    want = list(range(1, steps + 1))
+    assert sorted(event_file.scalars_of_folder(less / "board")["train/loss"]) == want
+    assert [line["step"] for line in log_of(less) if "loss" in line] == want
+    assert [int(line.split()[0]) for line in (less / "losses").read_text().splitlines()] == want
+
+
 def refused(ranks, status, words, *flags):
     launcher = [BUILD / "lockstep", "run", "-n", str(ranks)] if ranks else []
     done = subprocess.run([*launcher, BUILD / "examples/train_image", *map(str, flags)], cwd=FOLDER, text=True,
