@@ -16,6 +16,7 @@ typedef struct block {
     ls_module base;
     ls_module *norm1, *qkv, *proj, *norm2, *up, *down, *drop;
     int64_t heads;
+    bool recompute;
 } block;
 
 /* Part i of qkv [B,T,3C] as heads [B,H,T,D]: views only. */
@@ -36,14 +37,20 @@ static ls_tensor *attend(block *self, ls_tensor *x) /* [B,T,C] -> [B,T,C] */
     return ls_forward(self->proj, joined);
 }
 
-static ls_tensor *block_forward(ls_module *m, ls_tensor *x) /* [B,T,C] -> [B,T,C] */
+static ls_tensor *block_body(ls_tensor *x, void *block_of) /* [B,T,C] -> [B,T,C] */
 {
-    block *self = (block *)m;
+    block *self = block_of;
     ls_tensor *attended = attend(self, ls_forward(self->norm1, x));
     x = ls_add(x, ls_forward(self->drop, attended));
     ls_tensor *wide = ls_forward(self->up, ls_forward(self->norm2, x));
     ls_tensor *narrow = ls_forward(self->down, ls_gelu(wide, LS_GELU_ERF));
     return ls_add(x, ls_forward(self->drop, narrow));
+}
+
+static ls_tensor *block_forward(ls_module *m, ls_tensor *x)
+{
+    block *self = (block *)m;
+    return self->recompute ? ls_recompute_call(block_body, x, self) : block_body(x, self);
 }
 
 static const ls_module_class block_class = {"block", block_forward, NULL, NULL};
@@ -75,6 +82,7 @@ static ls_module *block_new(const gpt_options *o)
     int64_t c = o->dim;
     double std = o->init_std, residual = std / sqrt(2.0 * o->layers);
     self->heads = o->heads;
+    self->recompute = o->recompute;
     self->norm1 = ls_module_add(m, "norm1", ls_layer_norm_new(c, NULL));
     self->qkv = ls_module_add(m, "qkv", linear(c, 3 * c, true, std));
     self->proj = ls_module_add(m, "proj", linear(c, c, true, residual));

@@ -14,6 +14,7 @@ typedef struct gpt_options {
     double dropout;
     double init_std; /* GPT-2's N(0, std), residual projections N(0, std/sqrt(2 layers)), biases 0;
                         0: PyTorch's default initialisation */
+    bool recompute;  /* blocks keep their input only and run again in backward */
 } gpt_options;
 #define LS_DEFAULTS_gpt_options                                                                    \
     .layers = 4, .heads = 4, .dim = 128, .context = 64, .vocab = 256, .init_std = 0.02,

@@ -48,6 +48,30 @@ static inline void ls_grad_mode_cleanup_(const ls_grad_mode_ *mode)
          ls_mode_.once; ls_mode_.once = false)
 #endif
 
+/* Activation recomputation (torch.utils.checkpoint; Chen et al., "Training Deep Nets with Sublinear
+ * Memory Cost", 2016). Returns fn(x, arg), of which only x and the result are kept: what fn made on
+ * the way is freed at once, and fn runs again when backward comes here, which then goes through the
+ * fresh graph and frees it. Costs fn's forward pass a second time. ls_recompute (nn.h) does it with
+ * a module.
+ *
+ * Gradients are equal to the last bit to those of fn(x, arg) itself. What fn led to (parameters, x,
+ * other tensors that require gradients) is found from its first graph, before that is freed, and
+ * counted when ls_backward plans; the second graph leads to the same places, and is run in between
+ * where the first would have been. So gradients are added in the same order, and data-parallel
+ * parameters are ready once, in the same order, too: shared ones, unused ones and micro-batches
+ * need no setting. Calls may be nested. Random operations draw what they drew first.
+ *
+ * fn must do the same both times, arg and the tensors fn takes from elsewhere must live and stay as
+ * they are until ls_backward, and tensors made by fn die when it returns, as in an LS_SCOPE (what
+ * it ls_keeps stays). Errors of ls_backward: LS_ERR_STATE when x or a parameter was changed in
+ * place meanwhile, or when fn drew other random numbers, used other parameters or gave another
+ * shape. Without gradients (LS_NO_GRAD) it is a plain call. */
+typedef ls_tensor *(*ls_recompute_fn)(ls_tensor *x, void *arg);
+LS_API ls_tensor *ls_recompute_call(ls_recompute_fn fn, ls_tensor *x, void *arg);
+/* Whether a function runs again just now: what it counts (running statistics) is counted already.
+ */
+LS_API bool ls_recomputing(void);
+
 /* Numeric gradient check: compares the gradients of sum(fn(inputs) * r), r a fixed random tensor,
  * with central differences evaluated in float64 steps. Returns LS_ERR_MISMATCH naming the worst
  * element when |a-n| > atol + rtol*|n|. */
@@ -62,6 +86,7 @@ LS_API ls_status ls_gradcheck(ls_gradcheck_fn fn, ls_tensor **inputs, int count,
 
 #if !defined(LS_NO_SITES)
 #define ls_set_requires_grad(...) LS_AT(ls_set_requires_grad(__VA_ARGS__))
+#define ls_recompute_call(...) LS_AT(ls_recompute_call(__VA_ARGS__))
 #define ls_backward(...) LS_AT(ls_backward(__VA_ARGS__))
 #define ls_backward_weighted(...) LS_AT(ls_backward_weighted(__VA_ARGS__))
 #endif

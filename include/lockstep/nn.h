@@ -50,6 +50,11 @@ LS_API ls_tensor *ls_module_add_param(ls_module *module, const char *name, ls_te
 LS_API ls_tensor *ls_module_add_buffer(ls_module *module, const char *name, ls_tensor *value);
 
 LS_API ls_tensor *ls_forward(ls_module *module, ls_tensor *x);
+/* ls_forward(module, x), whose activations are not kept but computed again in backward: less memory
+ * for the time of a second forward pass. Bit-equal gradients; see ls_recompute_call in autograd.h.
+ * Put it around the blocks of a deep network, say, not around the whole: what one piece needs is
+ * there in full while backward is within it. ls_module_train only after ls_backward. */
+LS_API ls_tensor *ls_recompute(ls_module *module, ls_tensor *x);
 LS_API void ls_module_train(ls_module *module, bool training); /* recursive; new modules train */
 
 typedef struct ls_param {
@@ -113,6 +118,7 @@ LS_API ls_status ls_clip_grad_norm(ls_module *module, double max_norm, double *n
 
 #if !defined(LS_NO_SITES)
 #define ls_forward(...) LS_AT(ls_forward(__VA_ARGS__))
+#define ls_recompute(...) LS_AT(ls_recompute(__VA_ARGS__))
 #endif
 
 #ifdef __cplusplus

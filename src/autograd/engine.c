@@ -8,8 +8,9 @@
  *           reached is ready
  *   end     observers finish (buckets are reduced); the graph is released as it is walked
  *
- * Creation numbers make the order a plain max-heap: an input is always older than what uses it. So
- * nothing is recursive, and the order of work, and of every addition, is the same in every run. */
+ * An input is always older than what uses it, so walk.c finds the order by creation numbers alone.
+ * Nothing is recursive but what users nest themselves (recompute.c), and the order of work, and of
+ * every addition, is the same in every run. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,115 +20,27 @@
 #include "base/assert.h"
 #include "tensor/shape.h"
 
-#define PILE_FIRST 256
-
-/* ---- a pile of nodes, also used as a heap ------------------------------------------------- */
-
-ls_status ls__pile_push(ls__pile *pile, ls__tensors *tensors, ls__node *node)
-{
-    if (pile->count == pile->room) {
-        int64_t room = pile->room > 0 ? 2 * pile->room : PILE_FIRST;
-        ls__storage *memory = ls__storage_new(tensors, (size_t)room * sizeof(ls__node *));
-        if (memory == NULL) {
-            return ls__self.status;
-        }
-        if (pile->count > 0) {
-            memcpy(memory->data, pile->at, (size_t)pile->count * sizeof(ls__node *));
-        }
-        ls__storage_unref(pile->memory);
-        pile->memory = memory;
-        pile->at = memory->data;
-        pile->room = room;
-    }
-    pile->at[pile->count++] = node;
-    return LS_OK;
-}
-
-static void swap(ls__pile *heap, int64_t i, int64_t j)
-{
-    ls__node *node = heap->at[i];
-    heap->at[i] = heap->at[j];
-    heap->at[j] = node;
-}
-
-static ls_status heap_push(ls__pile *heap, ls__tensors *tensors, ls__node *node)
-{
-    LS_TRY(ls__pile_push(heap, tensors, node));
-    for (int64_t i = heap->count - 1; i > 0; i = (i - 1) / 2) {
-        if (heap->at[i]->number < heap->at[(i - 1) / 2]->number) {
-            break;
-        }
-        swap(heap, i, (i - 1) / 2);
-    }
-    return LS_OK;
-}
-
-static ls__node *heap_pop(ls__pile *heap)
-{
-    ls__node *top = heap->at[0];
-    heap->at[0] = heap->at[--heap->count];
-    for (int64_t i = 0;;) {
-        int64_t child = 2 * i + 1;
-        if (child >= heap->count) {
-            return top;
-        }
-        if (child + 1 < heap->count && heap->at[child + 1]->number > heap->at[child]->number) {
-            child++;
-        }
-        if (heap->at[child]->number < heap->at[i]->number) {
-            return top;
-        }
-        swap(heap, i, child);
-        i = child;
-    }
-}
-
 /* ---- plan --------------------------------------------------------------------------------- */
-
-static ls_status fail_released(const ls__pass *pass, const ls__node *node)
-{
-    return ls__fail(LS_ERR_STATE,
-                    "%s: the graph of this loss (%s, made at %s:%d) was released by an earlier "
-                    "backward through it; run the forward pass again for each ls_backward, or add "
-                    "the losses up and call it once",
-                    pass->name, node->op->name, node->file != NULL ? node->file : "?", node->line);
-}
-
-/* An edge leads to `to`: counts it, and puts an operation met for the first time on the heap. */
-static ls_status reach(ls__pass *pass, ls__pile *heap, ls__node *to)
-{
-    bool first = to->pass != pass->number;
-    to->pass = pass->number;
-    if (ls__node_is_leaf(to)) {
-        to->pending = first ? 1 : to->pending + 1;
-        return first ? ls__observers_reached(pass, ls__leaf_of(to)) : LS_OK;
-    }
-    if (to->released) {
-        return fail_released(pass, to);
-    }
-    return first ? heap_push(heap, pass->tensors, to) : LS_OK;
-}
 
 static ls_status plan(ls__pass *pass)
 {
-    ls__pile heap = {0};
-    ls_status status = reach(pass, &heap, pass->root.to);
-    while (status == LS_OK && heap.count > 0) {
-        ls__node *node = heap_pop(&heap);
-        status = ls__pile_push(&pass->order, pass->tensors, node);
-        for (int i = 0; i < LS__EDGES_MAX && status == LS_OK; i++) {
-            if (node->edge[i].to != NULL) {
-                status = reach(pass, &heap, node->edge[i].to);
-            }
-        }
+    ls__walk walk = {.name = pass->name,
+                     .tensors = pass->tensors,
+                     .number = pass->number,
+                     .count = LS__COUNT_ANEW};
+    ls_status status = ls__walk_run(&walk, pass->root.to);
+    for (int64_t i = 0; i < walk.outside.count && status == LS_OK; i++) {
+        status = ls__observers_reached(pass, ls__leaf_of(walk.outside.at[i]));
     }
-    ls__storage_unref(heap.memory);
+    pass->order = walk.order;
+    walk.order = (ls__pile){0};
+    ls__walk_fini(&walk);
     return status;
 }
 
 /* ---- run ---------------------------------------------------------------------------------- */
 
-static ls_status fail_changed(const ls__pass *pass, const ls__node *node, const ls__saved *saved)
+ls_status ls__fail_changed(const ls__pass *pass, const ls__node *node, const ls__saved *saved)
 {
     char what[160];
     const ls__leaf *leaf = saved->leaf != NULL ? ls__leaf_of(saved->leaf) : NULL;
@@ -158,7 +71,7 @@ static ls_status resolve_saved(const ls__pass *pass, const ls__node *node, ls__r
             continue;
         }
         if (ls__storage_version(storage) != saved->version) {
-            return fail_changed(pass, node, saved);
+            return ls__fail_changed(pass, node, saved);
         }
         rule->saved[i] = (const char *)storage->data + saved->offset;
     }
@@ -217,6 +130,10 @@ static ls_status skip_node(ls__pass *pass, const ls__node *node)
     for (int i = 0; i < LS__EDGES_MAX; i++) {
         LS_TRY(skip_edge(pass, node->edge[i].to));
     }
+    const ls__links *links = ls__links_of(node);
+    for (int64_t i = 0; links != NULL && i < links->count; i++) {
+        LS_TRY(skip_edge(pass, links->at[i].node));
+    }
     return LS_OK;
 }
 
@@ -247,16 +164,23 @@ static ls_status seed(ls__pass *pass)
     return status == LS_OK ? ls__arrived(pass, pass->root.to) : status;
 }
 
-static ls_status run(ls__pass *pass)
+ls_status ls__pass_run(ls__pass *pass, const ls__pile *order)
 {
-    LS_TRY(seed(pass));
-    for (int64_t i = 0; i < pass->order.count; i++) {
-        ls__node *node = pass->order.at[i];
+    for (int64_t i = 0; i < order->count; i++) {
+        ls__node *node = order->at[i];
         (void)ls__activity_enter(LS__PHASE_BACKWARD, detail_of(node));
-        LS_TRY(pass->weight != 0.0 ? run_node(pass, node) : skip_node(pass, node));
+        LS_TRY(pass->weight == 0.0          ? skip_node(pass, node)
+               : ls__links_of(node) != NULL ? ls__recompute_run(pass, node)
+                                            : run_node(pass, node));
         ls__node_release(node);
     }
     return LS_OK;
+}
+
+static ls_status run(ls__pass *pass)
+{
+    LS_TRY(seed(pass));
+    return ls__pass_run(pass, &pass->order);
 }
 
 /* ---- the whole pass ----------------------------------------------------------------------- */

@@ -1,4 +1,5 @@
-/* One backward pass: what engine.c plans and runs, accumulate.c adds up and observers.c reports. */
+/* One backward pass: what walk.c finds, engine.c runs, accumulate.c adds up, observers.c reports
+ * and recompute.c puts in between. */
 #ifndef LS_AUTOGRAD_PASS_H
 #define LS_AUTOGRAD_PASS_H
 
@@ -40,6 +41,53 @@ typedef struct ls__pass {
     ls__watch watch[LS__OBSERVERS_MAX];
     int watched;
 } ls__pass;
+
+/* engine.c: runs the nodes of `order`, whose gradients are there or will be */
+ls_status ls__pass_run(ls__pass *pass, const ls__pile *order);
+ls_status ls__fail_changed(const ls__pass *pass, const ls__node *node, const ls__saved *saved);
+
+/* walk.c */
+typedef enum ls__count { /* of the accumulations of leaves: */
+                         LS__COUNT_NOT,
+                         LS__COUNT_ANEW,
+                         LS__COUNT_ON, /* on top of what was counted */
+} ls__count;
+
+typedef struct ls__walk {
+    const char *name; /* of the public call */
+    ls__tensors *tensors;
+    uint64_t number; /* marks what it meets; no other walk has it */
+    uint64_t border; /* nodes made up to here are outside; 0: only leaves are */
+    ls__count count;
+    ls__pile order;   /* the operations inside, latest first */
+    ls__pile outside; /* leaves and older nodes, each once */
+    ls__pile heap;
+} ls__walk;
+
+ls_status ls__walk_run(ls__walk *walk, ls__node *root);
+void ls__walk_fini(ls__walk *walk);
+
+/* recompute.c: a node that stands for a piece of graph which is not kept has links, not edges */
+typedef struct ls__link {
+    ls__node *node;   /* a leaf, holding a reference, or an operation */
+    uint32_t version; /* of a leaf's numbers */
+} ls__link;
+
+typedef struct ls__links { /* everything outside that the piece leads to, each once */
+    int64_t count;
+    ls__link at[];
+} ls__links;
+
+extern const ls__op ls__recompute_op;
+enum { LS__RECOMPUTE_X, LS__RECOMPUTE_LINKS }; /* what its node saves */
+
+static inline const ls__links *ls__links_of(const ls__node *node) /* NULL: any other node */
+{
+    return node->op == &ls__recompute_op ? node->saved[LS__RECOMPUTE_LINKS].storage->data : NULL;
+}
+
+/* Makes the piece anew and runs backward through it. */
+ls_status ls__recompute_run(ls__pass *pass, ls__node *node);
 
 /* observers.c */
 ls_status ls__observers_reached(ls__pass *pass, ls__leaf *leaf); /* while planning */

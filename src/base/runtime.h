@@ -49,6 +49,13 @@ struct ls_runtime {
     } layer[LS__LAYER_COUNT];
 };
 
+/* Where random operations stand: what ls_step_begin sets, and each operation moves on. */
+typedef struct ls__draws {
+    uint64_t seed, step;
+    int64_t sample_offset;
+    uint64_t calls; /* as calls_in_step */
+} ls__draws;
+
 #define LS__REFUSAL_MAX 512 /* bytes of a reason */
 
 typedef struct ls__thread {
@@ -61,8 +68,10 @@ typedef struct ls__thread {
                        */
     bool in_callback; /* an operation's end has called the user: nothing may wait */
     bool no_grad;     /* autograd's mode of this thread */
-    char *refusal;    /* while an operator of the user's runs: why it cannot; "": it can */
-    void *scope;      /* tensor's innermost scope of this thread */
+    ls__draws *replay; /* a forward pass runs again for its gradients (ls_recompute): it draws what
+                          it drew then, and what it counts is counted already; NULL: none does */
+    char *refusal;     /* while an operator of the user's runs: why it cannot; "": it can */
+    void *scope;       /* tensor's innermost scope of this thread */
     char message[LS__MESSAGE_MAX];
 } ls__thread;
 

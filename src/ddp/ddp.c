@@ -67,7 +67,8 @@ static ddp *ddp_of_observer(ls__observer *observer)
 static ls_tensor *ddp_forward(ls_module *self, ls_tensor *x)
 {
     ddp *d = (ddp *)self;
-    d->observer.armed = d->observer.armed || !ls__self.no_grad;
+    bool counts = !ls__self.no_grad && ls__self.replay == NULL; /* a replay is of this backward */
+    d->observer.armed = d->observer.armed || counts;
     return ls_forward(d->inner, x);
 }
 

@@ -36,3 +36,13 @@ ls_tensor *ls_forward(ls_module *module, ls_tensor *x)
     ls__activity_leave(former);
     return y;
 }
+
+static ls_tensor *forward_of(ls_tensor *x, void *module)
+{
+    return ls_forward(module, x);
+}
+
+ls_tensor *ls_recompute(ls_module *module, ls_tensor *x)
+{
+    return ls_recompute_call(forward_of, x, module);
+}

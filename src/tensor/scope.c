@@ -81,11 +81,16 @@ void *ls__scope_alloc(ls__tensors *tensors, size_t bytes)
     return memory;
 }
 
-static void scope_clear(ls_scope *scope)
+void ls__scope_forget(ls_scope *scope)
 {
     while (!ls__list_empty(&scope->records)) {
         ls__record_free(scope->tensors, LS__LIST_ITEM(scope->records.next, ls__record, link));
     }
+}
+
+static void scope_clear(ls_scope *scope)
+{
+    ls__scope_forget(scope);
     for (ls__node *node = scope->nodes; node != NULL; node = node->next) {
         ls__node_release(node);
     }

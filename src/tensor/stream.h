@@ -15,18 +15,34 @@ typedef struct ls__stream {
     uint64_t seed, id, first;
 } ls__stream;
 
+/* Where this thread's random operations stand; `passed` of them go by. */
+static inline ls__draws ls__draws_take(ls_runtime *runtime, uint64_t passed)
+{
+    ls__draws *replay = ls__self.replay;
+    if (replay != NULL) {
+        ls__draws now = *replay;
+        replay->calls += passed;
+        return now;
+    }
+    /* Relaxed: threads that draw at once get numbers of their own, in whatever order. */
+    return (ls__draws){.seed = runtime->seed,
+                       .step = runtime->step,
+                       .sample_offset = runtime->sample_offset,
+                       .calls =
+                           __atomic_fetch_add(&runtime->calls_in_step, passed, __ATOMIC_RELAXED)};
+}
+
 /* Bits 62-63 of the id tell uses apart, from each other and from parameters' initial values. */
 static inline ls__stream ls__stream_next(ls_runtime *runtime, ls__stream_use use,
                                          const ls__record *shape)
 {
     int64_t samples = shape->ndim > 0 ? shape->dim[0] : 1;
     int64_t per_sample = samples > 0 ? shape->numel / samples : 0;
-    /* Relaxed: threads that draw at once get numbers of their own, in whatever order. */
-    uint64_t call = __atomic_fetch_add(&runtime->calls_in_step, 1, __ATOMIC_RELAXED);
-    return (ls__stream){.seed = runtime->seed,
-                        .id = (uint64_t)use << 62 | (runtime->step << 20 & ~(UINT64_C(3) << 62)) |
-                              (call & 0xfffff),
-                        .first = (uint64_t)runtime->sample_offset * (uint64_t)per_sample};
+    ls__draws now = ls__draws_take(runtime, 1);
+    return (ls__stream){.seed = now.seed,
+                        .id = (uint64_t)use << 62 | (now.step << 20 & ~(UINT64_C(3) << 62)) |
+                              (now.calls & 0xfffff),
+                        .first = (uint64_t)now.sample_offset * (uint64_t)per_sample};
 }
 
 #endif

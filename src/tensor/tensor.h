@@ -153,6 +153,8 @@ struct ls_scope {
 ls_scope *ls__scope_current(ls__tensors *tensors);
 /* Zeroed memory that lives as long as the innermost scope. */
 void *ls__scope_alloc(ls__tensors *tensors, size_t bytes);
+/* Frees the tensors of `scope` now; what its graph has saved of them stays until that goes. */
+void ls__scope_forget(ls_scope *scope);
 
 /* ---- the pools of a runtime --------------------------------------------------------------- */
 

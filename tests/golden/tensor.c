@@ -152,6 +152,31 @@ GOLDEN(changed_in_place_after_the_forward_pass)
     SHOW(ls_backward(loss));
 }
 
+enum { OTHER_SHAPE, OTHER_DRAWS, OTHER_TENSORS };
+
+/* Does something else from the second time on. */
+static ls_tensor *recomputed(ls_tensor *x, void *change)
+{
+    ls_tensor *y = ls_relu(x);
+    if (!ls_recomputing()) {
+        return y;
+    }
+    int how = *(const int *)change;
+    return how == OTHER_SHAPE   ? ls_slice(y, 0, 0, 1)
+           : how == OTHER_DRAWS ? ls_dropout(y, 0.5)
+                                : ls_relu(ls_detach(x));
+}
+
+GOLDEN(a_recomputation_that_does_something_else)
+{
+    ls_tensor *x = leaf();
+    SHOW_TENSOR(ls_recompute_call(NULL, x, NULL));
+    for (int change = OTHER_SHAPE; change <= OTHER_TENSORS; change++) {
+        ls_tensor *loss = ls_sum(ls_recompute_call(recomputed, x, &change));
+        SHOW(ls_backward(loss));
+    }
+}
+
 GOLDEN(what_can_require_gradients)
 {
     ls_tensor *p = leaf();

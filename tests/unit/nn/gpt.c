@@ -52,10 +52,11 @@ static const double expected[STEPS][2] = {
     {2.40605593, 0.192705542},  {2.39114356, 0.150255322},  {2.40640163, 0.150843278},
     {2.39226604, 0.0836959258}, {2.40467715, 0.0897677317}, {2.39571118, 0.0930341184}};
 
-static ls_module *make(void)
+static ls_module *make(bool recompute)
 {
-    ls_module *net = gpt_new(LS_OPTIONS(gpt_options, .layers = 2, .heads = 2, .dim = 8,
-                                        .context = CONTEXT, .vocab = VOCAB));
+    ls_module *net =
+        gpt_new(LS_OPTIONS(gpt_options, .layers = 2, .heads = 2, .dim = 8, .context = CONTEXT,
+                           .vocab = VOCAB, .recompute = recompute));
     CHECK(net != NULL);
     ls_param params[PARAMS_MAX];
     static float values[NUMEL_MAX];
@@ -82,10 +83,10 @@ static void make_batch(int step, int32_t x[BATCH * CONTEXT], int64_t y[BATCH * C
     }
 }
 
-TEST(a_gpt_learns_as_the_same_network_in_pytorch)
+static void learn_as_pytorch(bool recompute)
 {
     CHECK(ls_init(NULL) == LS_OK);
-    ls_module *net = make();
+    ls_module *net = make(recompute);
     ls_optim *optim =
         ls_adamw_new(net, LS_OPTIONS(ls_adamw_options, .lr = 0.02, .weight_decay = 0.1));
     for (int step = 0; step < STEPS; step++) {
@@ -114,6 +115,16 @@ TEST(a_gpt_learns_as_the_same_network_in_pytorch)
     ls_optim_free(optim);
     ls_module_free(net);
     CHECK(ls_finalize() == LS_OK);
+}
+
+TEST(a_gpt_learns_as_the_same_network_in_pytorch)
+{
+    learn_as_pytorch(false);
+}
+
+TEST(a_gpt_whose_blocks_are_recomputed_learns_as_the_same_network_in_pytorch)
+{
+    learn_as_pytorch(true);
 }
 
 TEST(a_gpt_that_cannot_be_built_says_why)

@@ -1,0 +1,149 @@
+/* Walking a graph: from a node to everything it came from, latest first.
+ *
+ * Creation numbers make the order a plain max-heap: an input is always older than what uses it. A
+ * walk ends at leaves, and at nodes that were there before its border: those are outside, met but
+ * not entered (recompute.c asks what a piece of the graph leads to). */
+#include <string.h>
+
+#include "autograd/pass.h"
+
+#define PILE_FIRST 256
+
+/* ---- a pile of nodes, also used as a heap ------------------------------------------------- */
+
+ls_status ls__pile_push(ls__pile *pile, ls__tensors *tensors, ls__node *node)
+{
+    if (pile->count == pile->room) {
+        int64_t room = pile->room > 0 ? 2 * pile->room : PILE_FIRST;
+        ls__storage *memory = ls__storage_new(tensors, (size_t)room * sizeof(ls__node *));
+        if (memory == NULL) {
+            return ls__self.status;
+        }
+        if (pile->count > 0) {
+            memcpy(memory->data, pile->at, (size_t)pile->count * sizeof(ls__node *));
+        }
+        ls__storage_unref(pile->memory);
+        pile->memory = memory;
+        pile->at = memory->data;
+        pile->room = room;
+    }
+    pile->at[pile->count++] = node;
+    return LS_OK;
+}
+
+static void swap(ls__pile *heap, int64_t i, int64_t j)
+{
+    ls__node *node = heap->at[i];
+    heap->at[i] = heap->at[j];
+    heap->at[j] = node;
+}
+
+static ls_status heap_push(ls__pile *heap, ls__tensors *tensors, ls__node *node)
+{
+    LS_TRY(ls__pile_push(heap, tensors, node));
+    for (int64_t i = heap->count - 1; i > 0; i = (i - 1) / 2) {
+        if (heap->at[i]->number < heap->at[(i - 1) / 2]->number) {
+            break;
+        }
+        swap(heap, i, (i - 1) / 2);
+    }
+    return LS_OK;
+}
+
+static ls__node *heap_pop(ls__pile *heap)
+{
+    ls__node *top = heap->at[0];
+    heap->at[0] = heap->at[--heap->count];
+    for (int64_t i = 0;;) {
+        int64_t child = 2 * i + 1;
+        if (child >= heap->count) {
+            return top;
+        }
+        if (child + 1 < heap->count && heap->at[child + 1]->number > heap->at[child]->number) {
+            child++;
+        }
+        if (heap->at[child]->number < heap->at[i]->number) {
+            return top;
+        }
+        swap(heap, i, child);
+        i = child;
+    }
+}
+
+/* ---- the walk ----------------------------------------------------------------------------- */
+
+static ls_status fail_released(const ls__walk *walk, const ls__node *node)
+{
+    return ls__fail(LS_ERR_STATE,
+                    "%s: the graph of this loss (%s, made at %s:%d) was released by an earlier "
+                    "backward through it; run the forward pass again for each ls_backward, or add "
+                    "the losses up and call it once",
+                    walk->name, node->op->name, node->file != NULL ? node->file : "?", node->line);
+}
+
+static void count_leaf(const ls__walk *walk, ls__node *leaf, bool first)
+{
+    switch (walk->count) {
+    case LS__COUNT_NOT:
+        return;
+    case LS__COUNT_ANEW:
+        leaf->pending = first ? 1 : leaf->pending + 1;
+        return;
+    case LS__COUNT_ON:
+        leaf->pending++;
+        return;
+    }
+}
+
+/* An edge leads to `to`: counts it, and notes what is met for the first time. */
+static ls_status reach(ls__walk *walk, ls__node *to)
+{
+    bool leaf = ls__node_is_leaf(to);
+    if (leaf && walk->border > 0 && to->number > walk->border) {
+        return LS_OK; /* made within: nobody outside will ever see its gradient */
+    }
+    bool first = to->pass != walk->number;
+    to->pass = walk->number;
+    if (leaf) {
+        count_leaf(walk, to, first);
+    }
+    if (leaf || to->number <= walk->border) {
+        return first ? ls__pile_push(&walk->outside, walk->tensors, to) : LS_OK;
+    }
+    if (to->released) {
+        return fail_released(walk, to);
+    }
+    return first ? heap_push(&walk->heap, walk->tensors, to) : LS_OK;
+}
+
+static ls_status reach_inputs(ls__walk *walk, const ls__node *node)
+{
+    for (int i = 0; i < LS__EDGES_MAX; i++) {
+        if (node->edge[i].to != NULL) {
+            LS_TRY(reach(walk, node->edge[i].to));
+        }
+    }
+    const ls__links *links = ls__links_of(node);
+    for (int64_t i = 0; links != NULL && i < links->count; i++) {
+        LS_TRY(reach(walk, links->at[i].node));
+    }
+    return LS_OK;
+}
+
+ls_status ls__walk_run(ls__walk *walk, ls__node *root)
+{
+    ls_status status = reach(walk, root);
+    while (status == LS_OK && walk->heap.count > 0) {
+        ls__node *node = heap_pop(&walk->heap);
+        status = ls__pile_push(&walk->order, walk->tensors, node);
+        status = status == LS_OK ? reach_inputs(walk, node) : status;
+    }
+    return status;
+}
+
+void ls__walk_fini(ls__walk *walk)
+{
+    ls__storage_unref(walk->heap.memory);
+    ls__storage_unref(walk->order.memory);
+    ls__storage_unref(walk->outside.memory);
+}
