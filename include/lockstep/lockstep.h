@@ -18,6 +18,7 @@
 #include <lockstep/status.h>
 #include <lockstep/store.h>
 #include <lockstep/tensor.h>
+#include <lockstep/tokenizer.h>
 #include <lockstep/types.h>
 #include <lockstep/version.h>
 

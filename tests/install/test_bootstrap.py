@@ -78,7 +78,7 @@ def libraries_that_are_missing_or_too_old_are_installed():
     machine.program("pkg-config", 'case "$*" in *"libcrypto >= 1.1.0"*) exit 1;; esac')
     assert machine.bootstrap()[2].rstrip().endswith("--no-install-recommends libssl-dev")
     machine.program("pkg-config", "exit 1")
-    assert machine.bootstrap()[2].rstrip().endswith("libjansson-dev libssl-dev")
+    assert machine.bootstrap()[2].rstrip().endswith("libjansson-dev libssl-dev libpcre2-dev")
 
 
 @test

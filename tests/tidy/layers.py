@@ -16,6 +16,7 @@ ARROWS = {
     "nn": ["autograd"],
     "optim": ["nn"],  # an optimizer is made for a module
     "data": ["autograd"],
+    "tokenizer": ["base", "data/file.h"],  # whole files
     "dist": ["autograd", "comm"],
     "ddp": ["nn", "optim", "dist", "reduce"],
     "checkpoint": ["comm"],  # it sees state visitors and groups only
@@ -30,6 +31,7 @@ ARROWS = {
 
 # First part of a library's header -> the files (or folders) that may include it: its wrappers.
 LIBRARIES = {
+    "pcre2.h": ["tokenizer/split_pcre2.c"],
     "openssl": ["base/digest.c", "comm/link"],  # hashes; TLS
 }
 
@@ -38,7 +40,7 @@ HEADERS = {
     "types.h": "base", "status.h": "base", "runtime.h": "base", "random.h": "base",
     "version.h": "base", "state.h": "base", "comm.h": "comm", "store.h": "comm/store",
     "checkpoint.h": "checkpoint", "reducer.h": "reduce", "tensor.h": "tensor", "memory.h": "tensor", "autograd.h": "autograd", "nn.h": "nn",
-    "optim.h": "optim", "data.h": "data", "ddp.h": "ddp",
+    "optim.h": "optim", "data.h": "data", "ddp.h": "ddp", "tokenizer.h": "tokenizer",
 }
 
 

@@ -1,0 +1,45 @@
+/* Where a long text may be cut, so that its parts can be encoded beside each other. */
+#include <string.h>
+
+#include "tokenizer/tokenizer.h"
+
+static bool is_letter(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+/* Whether an added token stands across `at`. */
+static bool in_added(const ls_tokenizer *t, const char *text, size_t bytes, size_t at)
+{
+    for (int i = 0; i < t->added_count; i++) {
+        const ls__added *a = &t->added[i];
+        for (size_t before = 1; before < a->bytes && before <= at; before++) {
+            if (a->bytes <= bytes - (at - before) &&
+                memcmp(text + at - before, a->text, a->bytes) == 0) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+size_t ls__tokenizer_cut(const ls_tokenizer *t, const char *text, size_t bytes, size_t from,
+                         size_t last)
+{
+    if (from == 0 || from >= bytes || t->bytes_only) {
+        return from < bytes ? from : bytes;
+    }
+    for (size_t at = from; at < bytes && at < last; at++) {
+        if (is_letter(text[at - 1]) && (text[at] == ' ' || text[at] == '\n') &&
+            !in_added(t, text, bytes, at)) {
+            return at;
+        }
+    }
+    if (last >= bytes) {
+        return bytes; /* the rest is not worth a token more */
+    }
+    for (int i = 0; i < 3 && from < bytes && (text[from] & 0xc0) == 0x80; i++) {
+        from++; /* to the next character */
+    }
+    return from;
+}

@@ -1,0 +1,318 @@
+/* From a text to its tokens, from the outside in:
+ *
+ *     Hi<|endoftext|>there, you\xff!
+ *     Hi │ <|endoftext|> │ there, you\xff!        special tokens
+ *                          there, you │ \xff │ !  stretches of UTF-8, and bytes that are none
+ *                          there │ , │  you       words, where the expression cuts
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/size.h"
+#include "tokenizer/tokenizer.h"
+
+#define IDS_MIN ((int64_t)256)
+
+/* ---- the encoder -------------------------------------------------------------------------- */
+
+static ls_status no_memory(size_t bytes)
+{
+    return ls__fail(LS_ERR_MEMORY, "tokenizer: no memory for the tokens of %zu bytes", bytes);
+}
+
+ls_status ls__encoder_init(ls__encoder *e, const ls_tokenizer *t)
+{
+    *e = (ls__encoder){.t = t};
+    if (t->split) {
+        e->match = ls__split_match_new(t->split);
+    }
+    return !t->split || e->match ? LS_OK : no_memory(0);
+}
+
+void ls__encoder_fini(ls__encoder *e)
+{
+    ls__split_match_free(e->match);
+    free(e->symbols);
+    free(e->heap);
+    free(e->padded);
+    free(e->ids);
+    *e = (ls__encoder){0};
+}
+
+ls_status ls__encoder_put(ls__encoder *e, int32_t id)
+{
+    if (e->count == e->capacity) {
+        int64_t capacity = e->capacity > 0 ? 2 * e->capacity : IDS_MIN;
+        int32_t *grown = realloc(e->ids, (size_t)capacity * sizeof *grown);
+        if (!grown) {
+            return no_memory((size_t)e->count);
+        }
+        e->ids = grown;
+        e->capacity = capacity;
+    }
+    e->ids[e->count++] = id;
+    return LS_OK;
+}
+
+/* ---- UTF-8 -------------------------------------------------------------------------------- */
+
+static bool goes_on(const unsigned char *at, size_t bytes)
+{
+    for (size_t i = 1; i < bytes; i++) {
+        if ((at[i] & 0xc0) != 0x80) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Bytes of the character that begins here (RFC 3629: the shortest form, no surrogates, nothing
+ * above U+10FFFF); 0: none does. */
+static size_t character(const unsigned char *at, size_t room)
+{
+    size_t bytes = *at < 0x80                  ? 1
+                   : *at >= 0xc2 && *at < 0xe0 ? 2
+                   : *at >= 0xe0 && *at < 0xf0 ? 3
+                   : *at >= 0xf0 && *at < 0xf5 ? 4
+                                               : 0;
+    if (bytes == 0 || bytes > room || !goes_on(at, bytes)) {
+        return 0;
+    }
+    bool wrong = (at[0] == 0xe0 && at[1] < 0xa0) || (at[0] == 0xed && at[1] > 0x9f) ||
+                 (at[0] == 0xf0 && at[1] < 0x90) || (at[0] == 0xf4 && at[1] > 0x8f);
+    return wrong ? 0 : bytes;
+}
+
+/* The end of the stretch that is UTF-8, or is not, as the first byte. */
+static size_t stretch(const char *text, size_t from, size_t bytes, bool *valid)
+{
+    const unsigned char *at = (const unsigned char *)text;
+    size_t length = character(at + from, bytes - from);
+    *valid = length > 0;
+    while (from < bytes && (length > 0) == *valid) {
+        from += *valid ? length : 1;
+        length = from < bytes ? character(at + from, bytes - from) : 0;
+    }
+    return from;
+}
+
+/* ---- words -------------------------------------------------------------------------------- */
+
+static ls_status encode_stretch(ls__encoder *e, const char *text, size_t bytes, size_t skew)
+{
+    size_t from = 0;
+    while (from < bytes) {
+        size_t begin, end;
+        LS_TRY(ls__split_find(e->t->split, e->match, text, bytes, from, skew + e->offset, &begin,
+                              &end));
+        if (begin > from) { /* what no match covers is a word, too */
+            LS_TRY(ls__encoder_word(e, text + from, begin - from, skew + from));
+        }
+        if (end > begin) {
+            LS_TRY(ls__encoder_word(e, text + begin, end - begin, skew + begin));
+        }
+        from = end;
+    }
+    return LS_OK;
+}
+
+static ls_status encode_stretches(ls__encoder *e, const char *text, size_t bytes, size_t skew)
+{
+    if (!e->t->split) {
+        return bytes > 0 ? ls__encoder_word(e, text, bytes, skew) : LS_OK;
+    }
+    for (size_t from = 0, end; from < bytes; from = end) {
+        bool valid;
+        end = stretch(text, from, bytes, &valid);
+        LS_TRY(valid ? encode_stretch(e, text + from, end - from, skew + from)
+                     : ls__encoder_word(e, text + from, end - from, skew + from));
+    }
+    return LS_OK;
+}
+
+static ls_status encode_padded(ls__encoder *e, const char *text, size_t bytes, size_t skew)
+{
+    if (bytes + 1 > e->padded_room) {
+        char *grown = realloc(e->padded, bytes + 1);
+        if (!grown) {
+            return no_memory(bytes);
+        }
+        e->padded = grown;
+        e->padded_room = bytes + 1;
+    }
+    e->padded[0] = ' ';
+    memcpy(e->padded + 1, text, bytes);
+    return encode_stretches(e, e->padded, bytes + 1, skew - 1);
+}
+
+static ls_status encode_plain(ls__encoder *e, const char *text, size_t bytes, size_t skew)
+{
+    bool cut = skew == 0 && !e->begins;
+    return e->t->prefix_space && bytes > 0 && text[0] != ' ' && !cut
+               ? encode_padded(e, text, bytes, skew)
+               : encode_stretches(e, text, bytes, skew);
+}
+
+/* ---- special tokens ----------------------------------------------------------------------- */
+
+/* The longest added token of this sort that begins at `at`; NULL: none. */
+static const ls__added *added_at(const ls_tokenizer *t, bool second, const char *at, size_t room)
+{
+    unsigned char first = (unsigned char)*at;
+    for (int i = t->added_from[first]; i < t->added_from[first + 1]; i++) {
+        const ls__added *a = &t->added[i];
+        if (a->second == second && a->bytes <= room && memcmp(a->text, at, a->bytes) == 0) {
+            return a;
+        }
+    }
+    return NULL;
+}
+
+/* The leftmost at or after `from`; *begin is its place, or `bytes` and NULL. */
+static const ls__added *next_added(const ls_tokenizer *t, bool second, const char *text,
+                                   size_t bytes, size_t from, size_t *begin)
+{
+    for (*begin = from; t->added_count > 0 && *begin < bytes; ++*begin) {
+        const ls__added *found = added_at(t, second, text + *begin, bytes - *begin);
+        if (found) {
+            return found;
+        }
+    }
+    *begin = bytes;
+    return NULL;
+}
+
+/* What the tokens of the first sort left, cut by those of the second. */
+static ls_status encode_second(ls__encoder *e, const char *text, size_t bytes, size_t skew)
+{
+    for (size_t from = 0; from < bytes;) {
+        size_t begin;
+        const ls__added *added = next_added(e->t, true, text, bytes, from, &begin);
+        LS_TRY(encode_plain(e, text + from, begin - from, skew + from));
+        from = begin;
+        if (added) {
+            LS_TRY(ls__encoder_put(e, added->id));
+            from += added->bytes;
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status encode_bytes(ls__encoder *e, const char *text, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++) {
+        LS_TRY(ls__encoder_put(e, (unsigned char)text[i]));
+    }
+    return LS_OK;
+}
+
+ls_status ls__encoder_run(ls__encoder *e, const char *text, size_t bytes, bool begins)
+{
+    e->count = 0;
+    e->begins = begins;
+    if (e->t->bytes_only) {
+        return encode_bytes(e, text, bytes);
+    }
+    for (size_t from = 0; from < bytes;) {
+        size_t begin;
+        const ls__added *added = next_added(e->t, false, text, bytes, from, &begin);
+        LS_TRY(encode_second(e, text + from, begin - from, from));
+        from = begin;
+        if (added) {
+            LS_TRY(ls__encoder_put(e, added->id));
+            from += added->bytes;
+        }
+    }
+    return LS_OK;
+}
+
+/* ---- public ------------------------------------------------------------------------------- */
+
+static ls_status check_arguments(const char *what, const void *tokenizer, const void *given,
+                                 bool given_needed)
+{
+    if (!tokenizer) {
+        return ls__fail(LS_ERR_INVALID, "%s: the tokenizer is NULL", what);
+    }
+    return given || !given_needed ? LS_OK
+                                  : ls__fail(LS_ERR_INVALID, "%s: what is given is NULL", what);
+}
+
+ls_status ls_tokenizer_encode(const ls_tokenizer *t, const char *text, size_t bytes, int32_t **ids,
+                              int64_t *count)
+{
+    ls__encoder e;
+    *ids = NULL;
+    *count = 0;
+    LS_TRY(check_arguments("ls_tokenizer_encode", t, text, bytes > 0));
+    ls_status status = ls__encoder_init(&e, t);
+    if (status == LS_OK) {
+        status = ls__encoder_run(&e, text, bytes, true);
+    }
+    if (status == LS_OK && !e.ids) { /* no tokens: something to free all the same */
+        e.ids = malloc(sizeof *e.ids);
+        status = e.ids ? LS_OK : no_memory(bytes);
+    }
+    if (status == LS_OK) {
+        *ids = e.ids;
+        *count = e.count;
+        e.ids = NULL;
+    }
+    ls__encoder_fini(&e);
+    return status;
+}
+
+/* The text of an id, and its length; NULL: there is none. */
+static const char *text_of(const ls_tokenizer *t, int32_t id, size_t *bytes)
+{
+    const ls__token *token = ls__vocab_get(&t->vocab, id);
+    const ls__added *added = token && token->added > 0 ? &t->added[token->added - 1] : NULL;
+    *bytes = added ? added->bytes : token ? token->bytes : 0;
+    return added ? added->text : token ? token->text : NULL;
+}
+
+static ls_status measure(const ls_tokenizer *t, const int32_t *ids, int64_t count, size_t *bytes)
+{
+    *bytes = 1; /* the 0 behind */
+    for (int64_t i = 0; i < count; i++) {
+        size_t length;
+        if (!text_of(t, ids[i], &length)) {
+            return ls__fail(LS_ERR_INVALID,
+                            "ls_tokenizer_decode: token %lld of %lld is %d, which the vocabulary "
+                            "of %lld does not have",
+                            (long long)i, (long long)count, ids[i], (long long)t->vocab.count);
+        }
+        if (!ls__add_size(*bytes, length, bytes) || *bytes > PTRDIFF_MAX) {
+            return ls__fail(LS_ERR_LIMIT,
+                            "ls_tokenizer_decode: the text of %lld tokens is too large",
+                            (long long)count);
+        }
+    }
+    return LS_OK;
+}
+
+ls_status ls_tokenizer_decode(const ls_tokenizer *t, const int32_t *ids, int64_t count, char **text,
+                              size_t *bytes)
+{
+    size_t room, at = 0;
+    *text = NULL;
+    *bytes = 0;
+    LS_TRY(check_arguments("ls_tokenizer_decode", t, ids, count > 0));
+    LS_TRY(measure(t, ids, count, &room));
+    char *out = malloc(room);
+    if (!out) {
+        return ls__fail(LS_ERR_MEMORY, "ls_tokenizer_decode: no memory for %zu bytes of text",
+                        room);
+    }
+    for (int64_t i = 0; i < count; i++) {
+        size_t length;
+        const char *piece = text_of(t, ids[i], &length);
+        memcpy(out + at, piece, length);
+        at += length;
+    }
+    out[at] = '\0';
+    *text = out;
+    *bytes = at;
+    return LS_OK;
+}

@@ -1,0 +1,172 @@
+/* Merging the bytes of one word.
+ *
+ *     l o w e r      the pair of the lowest rank, of equal ones the leftmost, becomes one token,
+ *     l o w er       until no pair has a rank
+ *     lo w er
+ *
+ * Looking through the word for that pair again and again is quadratic, which a short word does not
+ * mind and a long one does. Long words have their pairs in a heap; a merge makes two new pairs at
+ * most, and a pair that has changed since it was noted is passed over when its turn comes, so a
+ * word of n bytes takes n log n. A pair's merged text lies between fixed ends, so what was noted
+ * is still true exactly if both sides still merge into the same token. Both ways give the same.
+ */
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "tokenizer/tokenizer.h"
+
+#define SHORT_WORD 24 /* most words; a scan of so many pairs costs less than a heap */
+
+static int32_t next_id(const ls__encoder *e, const ls__symbol *symbol)
+{
+    return symbol->after >= 0 ? e->symbols[symbol->after].id : -1;
+}
+
+/* What the symbol and the next merge into; NULL: nothing. */
+static const ls__merge *merge_at(const ls__encoder *e, int32_t at)
+{
+    int32_t right = next_id(e, &e->symbols[at]);
+    return right >= 0 ? ls__merges_find(&e->t->merges, ls__pair(e->symbols[at].id, right)) : NULL;
+}
+
+/* The symbol takes in the next. */
+static void join(ls__encoder *e, int32_t at, int32_t id)
+{
+    ls__symbol *left = &e->symbols[at], *right = &e->symbols[left->after];
+    left->id = id;
+    left->after = right->after;
+    right->id = -1;
+    if (left->after >= 0) {
+        e->symbols[left->after].before = at;
+    }
+}
+
+/* ---- long words --------------------------------------------------------------------------- */
+
+static bool is_before(const ls__candidate *a, const ls__candidate *b)
+{
+    return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;
+}
+
+static void note(ls__encoder *e, int32_t at)
+{
+    const ls__merge *merge = merge_at(e, at);
+    if (!merge) {
+        return;
+    }
+    ls__candidate new = {merge->rank, at, merge->id};
+    size_t i = e->heap_count++;
+    for (; i > 0 && is_before(&new, &e->heap[(i - 1) / 2]); i = (i - 1) / 2) {
+        e->heap[i] = e->heap[(i - 1) / 2];
+    }
+    e->heap[i] = new;
+}
+
+static ls__candidate take_first(ls__encoder *e)
+{
+    ls__candidate first = e->heap[0], last = e->heap[--e->heap_count];
+    size_t i = 0;
+    for (size_t child = 1; child < e->heap_count; child = 2 * i + 1) {
+        child += child + 1 < e->heap_count && is_before(&e->heap[child + 1], &e->heap[child]);
+        if (!is_before(&e->heap[child], &last)) {
+            break;
+        }
+        e->heap[i] = e->heap[child];
+        i = child;
+    }
+    e->heap[i] = last;
+    return first;
+}
+
+static void merge_long(ls__encoder *e, int32_t count)
+{
+    e->heap_count = 0;
+    for (int32_t at = 0; at + 1 < count; at++) {
+        note(e, at);
+    }
+    while (e->heap_count > 0) {
+        ls__candidate best = take_first(e);
+        const ls__merge *merge = e->symbols[best.at].id >= 0 ? merge_at(e, best.at) : NULL;
+        if (!merge || merge->id != best.id) {
+            continue;
+        }
+        join(e, best.at, best.id);
+        if (e->symbols[best.at].before >= 0) {
+            note(e, e->symbols[best.at].before);
+        }
+        note(e, best.at);
+    }
+}
+
+/* ---- short words -------------------------------------------------------------------------- */
+
+static void merge_short(ls__encoder *e)
+{
+    for (;;) {
+        const ls__merge *best = NULL;
+        int32_t place = -1;
+        for (int32_t at = 0; at >= 0; at = e->symbols[at].after) {
+            const ls__merge *merge = merge_at(e, at);
+            if (merge && (!best || merge->rank < best->rank)) {
+                best = merge;
+                place = at;
+            }
+        }
+        if (!best) {
+            return;
+        }
+        join(e, place, best->id);
+    }
+}
+
+/* ---- words -------------------------------------------------------------------------------- */
+
+static ls_status reserve(ls__encoder *e, size_t bytes, size_t offset)
+{
+    if (bytes <= e->room) {
+        return LS_OK;
+    }
+    if (bytes > LS__WORD_BYTES_MAX) {
+        return ls__fail(LS_ERR_LIMIT,
+                        "tokenizer: a word of %zu bytes at byte %zu; at most %zu are possible",
+                        bytes, e->offset + offset, LS__WORD_BYTES_MAX);
+    }
+    size_t room = bytes < 256 ? 256 : bytes + bytes / 4;
+    free(e->symbols);
+    free(e->heap);
+    e->symbols = malloc(room * sizeof *e->symbols);
+    e->heap = malloc(2 * room * sizeof *e->heap);
+    e->room = e->symbols && e->heap ? room : 0;
+    return e->room > 0
+               ? LS_OK
+               : ls__fail(LS_ERR_MEMORY, "tokenizer: no memory for a word of %zu bytes", bytes);
+}
+
+ls_status ls__encoder_word(ls__encoder *e, const char *word, size_t bytes, size_t offset)
+{
+    int32_t whole = e->t->whole_words ? ls__vocab_find(&e->t->vocab, word, bytes) : -1;
+    if (whole >= 0) {
+        return ls__encoder_put(e, whole);
+    }
+    LS_TRY(reserve(e, bytes, offset));
+    int32_t count = (int32_t)bytes;
+    for (int32_t i = 0; i < count; i++) {
+        int32_t id = e->t->byte_id[(unsigned char)word[i]];
+        if (id < 0) {
+            return ls__fail(LS_ERR_INVALID,
+                            "tokenizer: byte 0x%02x at offset %zu of the text has no token in the "
+                            "vocabulary; use one with all 256 bytes",
+                            (unsigned char)word[i], e->offset + offset + (size_t)i);
+        }
+        e->symbols[i] = (ls__symbol){id, i - 1, i + 1 < count ? i + 1 : -1};
+    }
+    if (count > SHORT_WORD) {
+        merge_long(e, count);
+    } else {
+        merge_short(e);
+    }
+    for (int32_t at = 0; at >= 0; at = e->symbols[at].after) {
+        LS_TRY(ls__encoder_put(e, e->symbols[at].id));
+    }
+    return LS_OK;
+}

@@ -1,0 +1,168 @@
+/* Opening a tokenizer: which files a path means, then what encoding needs beyond their tables. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/runtime.h"
+#include "data/file.h"
+#include "tokenizer/tokenizer.h"
+
+#define PATH_BYTES 4096
+
+/* ---- the object --------------------------------------------------------------------------- */
+
+static ls_tokenizer *tokenizer_new(const ls__env *env)
+{
+    ls_tokenizer *t = calloc(1, sizeof *t);
+    if (t) {
+        t->env = env;
+        t->unknown_id = -1;
+        ls__vocab_init(&t->vocab, env);
+    }
+    return t;
+}
+
+void ls_tokenizer_free(ls_tokenizer *t)
+{
+    if (t) {
+        ls__split_free(t->split);
+        ls__vocab_fini(&t->vocab);
+        ls__merges_fini(&t->merges);
+        free(t->added);
+        free(t);
+    }
+}
+
+int64_t ls_tokenizer_count(const ls_tokenizer *t)
+{
+    return t ? t->vocab.count : 0;
+}
+
+int32_t ls_tokenizer_id(const ls_tokenizer *t, const char *token)
+{
+    size_t bytes = token ? strlen(token) : 0;
+    for (int i = 0; t && token && i < t->added_count; i++) {
+        if (t->added[i].bytes == bytes && memcmp(t->added[i].text, token, bytes) == 0) {
+            return t->added[i].id;
+        }
+    }
+    return t && token ? ls__vocab_find(&t->vocab, token, bytes) : -1;
+}
+
+/* ---- what encoding needs ------------------------------------------------------------------ */
+
+/* By first byte, and of one first byte the longest first. */
+static int by_start(const void *a, const void *b)
+{
+    const ls__added *x = a, *y = b;
+    int first = (unsigned char)x->text[0] - (unsigned char)y->text[0];
+    return first != 0 ? first : (x->bytes < y->bytes) - (x->bytes > y->bytes);
+}
+
+static void finish(ls_tokenizer *t)
+{
+    for (int byte = 0; byte < 256; byte++) {
+        char text = (char)byte;
+        int32_t id = ls__vocab_find(&t->vocab, &text, 1);
+        t->byte_id[byte] = id >= 0 ? id : t->unknown_id;
+    }
+    if (t->added_count > 1) {
+        qsort(t->added, (size_t)t->added_count, sizeof *t->added, by_start);
+    }
+    for (int i = 0; i < t->added_count; i++) {
+        t->vocab.tokens[t->added[i].id].added = i + 1;
+        t->added_from[(unsigned char)t->added[i].text[0] + 1]++;
+    }
+    for (int byte = 0; byte < 256; byte++) { /* from counts to places */
+        t->added_from[byte + 1] += t->added_from[byte];
+    }
+}
+
+/* ---- which files -------------------------------------------------------------------------- */
+
+static ls_status read_bytes(ls_tokenizer *t)
+{
+    for (int byte = 0; byte < 256; byte++) {
+        char text = (char)byte;
+        if (!ls__vocab_add(&t->vocab, byte, &text, 1, true)) {
+            return ls__fail(LS_ERR_MEMORY, "tokenizer: no memory for 256 tokens");
+        }
+    }
+    t->bytes_only = true;
+    return LS_OK;
+}
+
+/* FOLDER/name; whether it is there. */
+static bool find(const ls__env *env, const char *folder, const char *name, char *path)
+{
+    ls__env_stat stat;
+    (void)snprintf(path, PATH_BYTES, "%s/%s", folder, name);
+    return env->stat(env, path, true, &stat) == 0;
+}
+
+static ls_status read_folder(ls_tokenizer *t, const char *folder, char **expression)
+{
+    char path[PATH_BYTES], merges[PATH_BYTES];
+    if (strlen(folder) > PATH_BYTES - 20) {
+        return ls__fail(LS_ERR_INVALID,
+                        "tokenizer: the path has %zu bytes; at most %d are possible",
+                        strlen(folder), PATH_BYTES - 20);
+    }
+    if (find(t->env, folder, "tokenizer.json", path)) {
+        return ls__tokenizer_read_json(t, path, expression);
+    }
+    bool vocab = find(t->env, folder, "vocab.json", path);
+    if (!find(t->env, folder, "merges.txt", merges) || !vocab) {
+        return ls__fail(LS_ERR_NOT_FOUND,
+                        "tokenizer: \"%s\" holds no tokenizer.json, and %s; name a folder with "
+                        "one, or with vocab.json and merges.txt",
+                        folder, vocab ? "vocab.json without merges.txt" : "no vocab.json");
+    }
+    LS_TRY(ls__tokenizer_read_pair(t, path, merges));
+    *expression = strdup(LS__GPT2_EXPRESSION);
+    return *expression ? LS_OK : ls__fail(LS_ERR_MEMORY, "tokenizer: no memory for an expression");
+}
+
+static ls_status read_path(ls_tokenizer *t, const char *path)
+{
+    ls__env_stat stat;
+    char *expression = NULL;
+    if (strcmp(path, "bytes") == 0) {
+        return read_bytes(t);
+    }
+    LS_TRY(ls__file_stat(t->env, "tokenizer", path, &stat));
+    LS_TRY(stat.kind == LS__ENV_FOLDER ? read_folder(t, path, &expression)
+                                       : ls__tokenizer_read_json(t, path, &expression));
+    ls_status status = expression ? ls__split_new(expression, path, &t->split) : LS_OK;
+    free(expression);
+    return status;
+}
+
+ls_status ls__tokenizer_open(const ls__env *env, const char *path, ls_tokenizer **out)
+{
+    *out = NULL;
+    if (!path || !*path) {
+        return ls__fail(LS_ERR_INVALID,
+                        "tokenizer: no path given; name a tokenizer.json, a folder that holds one, "
+                        "or \"bytes\"");
+    }
+    ls_tokenizer *t = tokenizer_new(env);
+    if (!t) {
+        return ls__fail(LS_ERR_MEMORY, "tokenizer: no memory for a tokenizer");
+    }
+    ls_status status = read_path(t, path);
+    if (status < 0) {
+        ls_tokenizer_free(t);
+        return status;
+    }
+    finish(t);
+    *out = t;
+    return LS_OK;
+}
+
+ls_status ls_tokenizer_open(const char *path, ls_tokenizer **out)
+{
+    *out = NULL;
+    ls_runtime *runtime = ls__runtime_get("ls_tokenizer_open");
+    return runtime ? ls__tokenizer_open(runtime->env, path, out) : ls__self.status;
+}

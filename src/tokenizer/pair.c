@@ -1,0 +1,124 @@
+/* GPT-2's own two files: vocab.json, an object of tokens and their ids, and merges.txt.
+ *
+ *     #version: 0.2        such lines are skipped
+ *     Ġ t                  a line a merge, the first of the lowest rank; one space between the two
+ *     Ġ a
+ */
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "tokenizer/read.h"
+
+#define END_OF_TEXT "<|endoftext|>"
+
+/* ---- vocab.json --------------------------------------------------------------------------- */
+
+ls_status ls__read_vocab(ls_tokenizer *t, const char *path, const json_t *vocab)
+{
+    const char *token;
+    json_t *id;
+    char where[LS__WHERE_MAX];
+    (void)snprintf(where, sizeof where, "\"%.*s\"", LS__PATH_SHOWN, path);
+    if (!json_is_object(vocab) || json_object_size(vocab) == 0) {
+        return ls__fail(LS_ERR_FORMAT,
+                        "tokenizer: %s: the vocabulary is no object of tokens and their ids",
+                        where);
+    }
+    json_object_foreach((json_t *)vocab, token, id)
+    {
+        if (!json_is_integer(id)) {
+            return ls__fail(LS_ERR_FORMAT,
+                            "tokenizer: %s: the id of token \"%.60s\" is no whole number", where,
+                            token);
+        }
+        LS_TRY(ls__tokenizer_add_token(t, where, token, json_integer_value(id)));
+    }
+    return LS_OK;
+}
+
+static ls_status read_vocab_file(ls_tokenizer *t, const char *path)
+{
+    json_t *root = NULL;
+    LS_TRY(ls__read_json(t->env, path, &root));
+    ls_status status = ls__read_vocab(t, path, root);
+    json_decref(root);
+    return status;
+}
+
+/* ---- merges.txt --------------------------------------------------------------------------- */
+
+/* Cuts the line at its one space; NULL: it has none or several, or an empty side. */
+static char *cut_line(char *line)
+{
+    char *space = strchr(line, ' ');
+    if (!space || space == line || space[1] == '\0' || strchr(space + 1, ' ') != NULL) {
+        return NULL;
+    }
+    *space = '\0';
+    return space + 1;
+}
+
+static ls_status read_line(ls_tokenizer *t, const char *path, char *line, long number,
+                           size_t offset, int64_t *rank)
+{
+    char where[LS__WHERE_MAX];
+    size_t length = strlen(line);
+    if (length > 0 && line[length - 1] == '\r') {
+        line[length - 1] = '\0';
+    }
+    if (strncmp(line, "#version", 8) == 0) {
+        return LS_OK;
+    }
+    (void)snprintf(where, sizeof where, "\"%.*s\", line %ld (byte %zu)", LS__PATH_SHOWN, path,
+                   number, offset);
+    char *right = cut_line(line);
+    if (!right) {
+        return ls__fail(LS_ERR_FORMAT,
+                        "tokenizer: %s: \"%.60s\" is not two tokens with a space between", where,
+                        line);
+    }
+    return ls__tokenizer_add_merge(t, where, line, right, (*rank)++);
+}
+
+/* `text` ends with a 0 that is not counted. */
+static ls_status read_merges(ls_tokenizer *t, const char *path, char *text, size_t bytes)
+{
+    int64_t rank = 0;
+    long number = 0;
+    for (size_t at = 0; at < bytes;) {
+        char *end = memchr(text + at, '\n', bytes - at);
+        size_t next = end ? (size_t)(end - text) + 1 : bytes;
+        if (end) {
+            *end = '\0';
+        }
+        number++;
+        LS_TRY(read_line(t, path, text + at, number, at, &rank));
+        at = next;
+    }
+    return LS_OK;
+}
+
+static ls_status read_merges_file(ls_tokenizer *t, const char *path)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    LS_TRY(ls__read_text(t->env, path, &text, &bytes));
+    const char *zero = memchr(text, '\0', bytes);
+    ls_status status =
+        zero ? ls__fail(LS_ERR_FORMAT, "tokenizer: \"%s\", byte %zu: a zero; is it a text file?",
+                        path, (size_t)(zero - text))
+             : read_merges(t, path, text, bytes);
+    free(text);
+    return status;
+}
+
+ls_status ls__tokenizer_read_pair(ls_tokenizer *t, const char *vocab_path, const char *merges_path)
+{
+    LS_TRY(read_vocab_file(t, vocab_path));
+    LS_TRY(read_merges_file(t, merges_path));
+    int32_t end = ls__vocab_find(&t->vocab, END_OF_TEXT, sizeof END_OF_TEXT - 1);
+    return end < 0 ? LS_OK : ls__tokenizer_add_special(t, "merges.txt", END_OF_TEXT, end, false);
+}

@@ -1,0 +1,205 @@
+/* Regular expressions that cut a text into words: PCRE2, the only file that calls it.
+ *
+ * Vocabularies come with expressions for Oniguruma (`tokenizers`) or Python's regex. Where the same
+ * text means something else to PCRE2 it is rewritten: \s is the property White_Space there, and one
+ * character more (U+180E) here. What cannot be rewritten, sets within sets, is refused.
+ */
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "tokenizer/split.h"
+
+#define SPACE "\\p{Z}\\t-\\r\\x{85}"
+#define REASON_BYTES 160
+
+struct ls__split {
+    pcre2_code *code;
+};
+
+struct ls__split_match {
+    pcre2_match_data *data;
+};
+
+/* ---- rewriting ---------------------------------------------------------------------------- */
+
+typedef struct rewriting {
+    const char *at; /* what is left to read */
+    char *to;       /* where the next piece goes; there is room for any */
+    bool in_set;    /* between [ and ] */
+} rewriting;
+
+static void put(rewriting *w, const char *piece, size_t bytes)
+{
+    memcpy(w->to, piece, bytes);
+    w->to += bytes;
+}
+
+#define PUT(w, literal) put(w, literal, sizeof(literal) - 1)
+
+static void put_escape(rewriting *w)
+{
+    if (w->at[1] == 's' && w->in_set) {
+        PUT(w, SPACE);
+    } else if (w->at[1] == 's') {
+        PUT(w, "[" SPACE "]");
+    } else if (w->at[1] == 'S' && !w->in_set) {
+        PUT(w, "[^" SPACE "]");
+    } else {
+        put(w, w->at, w->at[1] != '\0' ? 2 : 1);
+    }
+    w->at += w->at[1] != '\0' ? 2 : 1;
+}
+
+/* "[", "[^", and a "]" right behind them, which is no end. */
+static void begin_set(rewriting *w)
+{
+    size_t bytes = w->at[1] == '^' ? 2 : 1;
+    bytes += w->at[bytes] == ']';
+    put(w, w->at, bytes);
+    w->at += bytes;
+    w->in_set = true;
+}
+
+/* False: a set within a set, or an intersection. */
+static bool rewrite(rewriting *w)
+{
+    while (*w->at != '\0') {
+        if (*w->at == '\\') {
+            put_escape(w);
+        } else if (w->in_set && (*w->at == '[' || (w->at[0] == '&' && w->at[1] == '&'))) {
+            return false;
+        } else if (!w->in_set && *w->at == '[') {
+            begin_set(w);
+        } else {
+            w->in_set = w->in_set && *w->at != ']';
+            put(w, w->at++, 1);
+        }
+    }
+    *w->to = '\0';
+    return true;
+}
+
+/* ---- compiling ---------------------------------------------------------------------------- */
+
+static ls_status compile(const char *expression, const char *path, pcre2_code **code)
+{
+    int error = 0;
+    PCRE2_SIZE at = 0;
+    PCRE2_UCHAR reason[REASON_BYTES] = "";
+    *code = pcre2_compile((PCRE2_SPTR)expression, PCRE2_ZERO_TERMINATED,
+                          PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &at, NULL);
+    if (!*code && error == PCRE2_ERROR_HEAP_FAILED) {
+        return ls__fail(LS_ERR_MEMORY, "tokenizer: \"%s\": no memory for its expression", path);
+    }
+    if (!*code) {
+        (void)pcre2_get_error_message(error, reason, sizeof reason);
+        return ls__fail(LS_ERR_FORMAT,
+                        "tokenizer: \"%s\": its splitting expression is none: %s, at byte %zu of "
+                        "%.300s",
+                        path, (const char *)reason, (size_t)at, expression);
+    }
+    (void)pcre2_jit_compile(*code, PCRE2_JIT_COMPLETE); /* without, it is slower and the same */
+    return LS_OK;
+}
+
+ls_status ls__split_new(const char *expression, const char *path, ls__split **out)
+{
+    *out = NULL;
+    size_t longest = sizeof "[^" SPACE "]";
+    char *rewritten = malloc(strlen(expression) * longest / 2 + longest);
+    ls__split *split = calloc(1, sizeof *split);
+    rewriting w = {.at = expression, .to = rewritten};
+    ls_status status = LS_OK;
+    if (!rewritten || !split) {
+        status = ls__fail(LS_ERR_MEMORY, "tokenizer: \"%s\": no memory for its expression", path);
+    } else if (!rewrite(&w)) {
+        status = ls__fail(LS_ERR_UNSUPPORTED,
+                          "tokenizer: \"%s\": its splitting expression has a set within a set, "
+                          "which is not supported: %.300s",
+                          path, expression);
+    } else {
+        status = compile(rewritten, path, &split->code);
+    }
+    free(rewritten);
+    if (status < 0) {
+        free(split);
+        return status;
+    }
+    *out = split;
+    return LS_OK;
+}
+
+void ls__split_free(ls__split *split)
+{
+    if (split) {
+        pcre2_code_free(split->code);
+        free(split);
+    }
+}
+
+/* ---- matching ----------------------------------------------------------------------------- */
+
+ls__split_match *ls__split_match_new(const ls__split *split)
+{
+    ls__split_match *match = malloc(sizeof *match);
+    if (match) {
+        match->data = pcre2_match_data_create_from_pattern(split->code, NULL);
+    }
+    if (match && !match->data) {
+        free(match);
+        match = NULL;
+    }
+    return match;
+}
+
+void ls__split_match_free(ls__split_match *match)
+{
+    if (match) {
+        pcre2_match_data_free(match->data);
+        free(match);
+    }
+}
+
+static int find(const ls__split *split, ls__split_match *match, const char *text, size_t bytes,
+                size_t from)
+{
+    int found = pcre2_match(split->code, (PCRE2_SPTR)text, bytes, from, PCRE2_NO_UTF_CHECK,
+                            match->data, NULL);
+    if (found == PCRE2_ERROR_JIT_STACKLIMIT) { /* the interpreter has the heap */
+        found = pcre2_match(split->code, (PCRE2_SPTR)text, bytes, from,
+                            PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, match->data, NULL);
+    }
+    return found;
+}
+
+ls_status ls__split_find(const ls__split *split, ls__split_match *match, const char *text,
+                         size_t bytes, size_t from, size_t skew, size_t *begin, size_t *end)
+{
+    const PCRE2_SIZE *place = pcre2_get_ovector_pointer(match->data);
+    *begin = *end = bytes;
+    while (from < bytes) {
+        int found = find(split, match, text, bytes, from);
+        if (found == PCRE2_ERROR_NOMATCH) {
+            return LS_OK;
+        }
+        if (found < 0) {
+            PCRE2_UCHAR reason[REASON_BYTES] = "";
+            (void)pcre2_get_error_message(found, reason, sizeof reason);
+            return ls__fail(LS_ERR_LIMIT,
+                            "tokenizer: the splitting expression gives up at byte %zu: %s",
+                            from + skew, (const char *)reason);
+        }
+        if (place[1] > place[0]) {
+            *begin = place[0];
+            *end = place[1];
+            return LS_OK;
+        }
+        for (from = place[0] + 1; from < bytes && (text[from] & 0xc0) == 0x80; from++) {
+            /* to the next character */
+        }
+    }
+    return LS_OK;
+}

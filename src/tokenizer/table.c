@@ -1,0 +1,157 @@
+/* What a vocabulary, a list of merges and one of special tokens may say, a row at a time. Whoever
+ * reads a file calls these and gives the words that begin a message: the file and the place in it.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "tokenizer/tokenizer.h"
+
+#define SHOWN_MAX 60 /* bytes of a token in a message */
+
+static ls_status no_memory(const char *where)
+{
+    return ls__fail(LS_ERR_MEMORY, "tokenizer: %s: no memory to read it", where);
+}
+
+static ls_status check_id(const char *where, const char *token, int64_t id)
+{
+    if (id < 0 || id >= LS__TOKEN_IDS_MAX) {
+        return ls__fail(id < 0 ? LS_ERR_FORMAT : LS_ERR_LIMIT,
+                        "tokenizer: %s: token \"%.*s\" has id %lld; ids from 0 to %lld are "
+                        "possible",
+                        where, SHOWN_MAX, token, (long long)id, (long long)LS__TOKEN_IDS_MAX - 1);
+    }
+    if (*token == '\0') {
+        return ls__fail(LS_ERR_FORMAT, "tokenizer: %s: token %lld is empty", where, (long long)id);
+    }
+    return LS_OK;
+}
+
+/* The bytes of a token of the file; *raw, to be freed. False: no memory. */
+static bool raw_of(const char *token, char **raw, size_t *bytes, bool *of_alphabet)
+{
+    size_t length = strlen(token);
+    *raw = malloc(length + 1);
+    *of_alphabet = *raw != NULL && ls__alphabet_read(token, *raw, bytes);
+    if (*raw != NULL && !*of_alphabet) {
+        memcpy(*raw, token, length);
+        *bytes = length;
+    }
+    return *raw != NULL;
+}
+
+ls_status ls__tokenizer_add_token(ls_tokenizer *t, const char *where, const char *token, int64_t id)
+{
+    char *raw = NULL;
+    size_t bytes = 0;
+    bool of_alphabet = false;
+    LS_TRY(check_id(where, token, id));
+    if (ls__vocab_get(&t->vocab, id) != NULL) {
+        return ls__fail(LS_ERR_FORMAT,
+                        "tokenizer: %s: token \"%.*s\" has id %lld, which another token has; is "
+                        "the file damaged?",
+                        where, SHOWN_MAX, token, (long long)id);
+    }
+    bool done = raw_of(token, &raw, &bytes, &of_alphabet) &&
+                ls__vocab_add(&t->vocab, (int32_t)id, raw, bytes, of_alphabet);
+    free(raw);
+    return done ? LS_OK : no_memory(where);
+}
+
+/* ---- merges ------------------------------------------------------------------------------- */
+
+static ls_status unknown_token(const char *where, const char *token)
+{
+    return ls__fail(LS_ERR_FORMAT,
+                    "tokenizer: %s: \"%.*s\" is no token of the vocabulary; do the two belong "
+                    "together?",
+                    where, SHOWN_MAX, token);
+}
+
+/* `both` has room for left and right one after the other. */
+static ls_status add_merge(ls_tokenizer *t, const char *where, const char *left, const char *right,
+                           int64_t rank, char *both)
+{
+    size_t left_bytes = 0, right_bytes = 0;
+    int32_t left_id = -1, right_id = -1, id = -1;
+    if (ls__alphabet_read(left, both, &left_bytes)) {
+        left_id = ls__vocab_find(&t->vocab, both, left_bytes);
+    }
+    if (left_id >= 0 && ls__alphabet_read(right, both + left_bytes, &right_bytes)) {
+        right_id = ls__vocab_find(&t->vocab, both + left_bytes, right_bytes);
+        id = ls__vocab_find(&t->vocab, both, left_bytes + right_bytes);
+    }
+    if (left_id < 0 || right_id < 0) {
+        return unknown_token(where, left_id < 0 ? left : right);
+    }
+    if (id < 0) {
+        return ls__fail(LS_ERR_FORMAT,
+                        "tokenizer: %s: \"%.*s\" and \"%.*s\" merge into no token of the "
+                        "vocabulary; do the two belong together?",
+                        where, SHOWN_MAX, left, SHOWN_MAX, right);
+    }
+    bool done = ls__merges_set(&t->merges, ls__pair(left_id, right_id), (uint32_t)rank, id);
+    return done ? LS_OK : no_memory(where);
+}
+
+ls_status ls__tokenizer_add_merge(ls_tokenizer *t, const char *where, const char *left,
+                                  const char *right, int64_t rank)
+{
+    if (rank > UINT32_MAX) {
+        return ls__fail(LS_ERR_LIMIT, "tokenizer: %s: more than 2^32 merges", where);
+    }
+    char *both = malloc(strlen(left) + strlen(right) + 1);
+    if (!both) {
+        return no_memory(where);
+    }
+    ls_status status = add_merge(t, where, left, right, rank, both);
+    free(both);
+    return status;
+}
+
+/* ---- special tokens ----------------------------------------------------------------------- */
+
+/* Whether the vocabulary, where it has either, gives this text this id. */
+static ls_status check_special(ls_tokenizer *t, const char *where, const char *text, int64_t id)
+{
+    char *raw = NULL;
+    size_t bytes = 0;
+    bool of_alphabet = false;
+    if (!raw_of(text, &raw, &bytes, &of_alphabet)) {
+        return no_memory(where);
+    }
+    const ls__token *there = ls__vocab_get(&t->vocab, id);
+    int32_t other = of_alphabet ? ls__vocab_find(&t->vocab, raw, bytes) : -1;
+    bool alike = there == NULL || (there->bytes == bytes && memcmp(there->text, raw, bytes) == 0);
+    free(raw);
+    if (!alike || (other >= 0 && other != id)) {
+        return ls__fail(LS_ERR_FORMAT,
+                        "tokenizer: %s: \"%.*s\" has id %lld, in the vocabulary %s; is the file "
+                        "damaged?",
+                        where, SHOWN_MAX, text, (long long)id,
+                        alike ? "it has another" : "another token has it");
+    }
+    return LS_OK;
+}
+
+ls_status ls__tokenizer_add_special(ls_tokenizer *t, const char *where, const char *text,
+                                    int64_t id, bool second)
+{
+    size_t bytes = strlen(text);
+    LS_TRY(check_id(where, text, id));
+    LS_TRY(check_special(t, where, text, id));
+    if (!ls__vocab_get(&t->vocab, id) &&
+        !ls__vocab_add(&t->vocab, (int32_t)id, text, bytes, false)) {
+        return no_memory(where);
+    }
+    ls__added *grown = realloc(t->added, ((size_t)t->added_count + 1) * sizeof *grown);
+    char *copy = ls__arena_alloc(&t->vocab.arena, bytes + 1);
+    t->added = grown != NULL ? grown : t->added;
+    if (!grown || !copy) {
+        return no_memory(where);
+    }
+    memcpy(copy, text, bytes);
+    t->added[t->added_count++] = (ls__added){copy, bytes, (int32_t)id, second};
+    return LS_OK;
+}

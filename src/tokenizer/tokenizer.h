@@ -1,0 +1,164 @@
+/* What the files of src/tokenizer share.
+ *
+ *     open.c     which files; json.c, pair.c read them, row by row (table.c), into the tables of
+ * vocab.c encode.c   text ─▶ special tokens cut out ─▶ stretches of UTF-8 ─▶ words (split.h)
+ *     merge.c    the bytes of one word ─▶ its tokens
+ *
+ * A vocabulary file writes tokens in the byte-level alphabet: each byte is one printable character
+ * (alphabet.c). In memory a token is its bytes. A tokenizer does not change once it is open; what
+ * changes while a text is encoded stands in an ls__encoder, one a thread.
+ */
+#ifndef LS_TOKENIZER_TOKENIZER_H
+#define LS_TOKENIZER_TOKENIZER_H
+
+#include <lockstep/tokenizer.h>
+
+#include "base/arena.h"
+#include "base/env.h"
+#include "tokenizer/split.h"
+
+#define LS__TOKEN_IDS_MAX ((int64_t)1 << 22) /* the largest vocabularies have 2^18 */
+#define LS__WORD_BYTES_MAX ((size_t)1 << 30) /* places in a word are int32 */
+
+/* ---- vocab.c ------------------------------------------------------------------------------ */
+
+typedef struct ls__token {
+    const char *text; /* in the arena; NULL: no token has this id */
+    uint32_t bytes;
+    int32_t added; /* 1 + its place in the tokenizer's `added`, whose text counts; 0: none */
+} ls__token;
+
+typedef struct ls__vocab {
+    ls__arena arena;
+    ls__token *tokens; /* [count], by id */
+    int64_t count, capacity;
+    int32_t *slots; /* open addressing by text: id + 1, 0: free */
+    size_t slot_count, used;
+} ls__vocab;
+
+void ls__vocab_init(ls__vocab *vocab, const ls__env *env);
+void ls__vocab_fini(ls__vocab *vocab);
+/* Gives an id that has none a text, a copy. `listed`: ls__vocab_find finds it; no two such are the
+ * same. False: no memory. 0 <= id < LS__TOKEN_IDS_MAX, bytes < 2^32. */
+bool ls__vocab_add(ls__vocab *vocab, int32_t id, const char *text, size_t bytes, bool listed);
+const ls__token *ls__vocab_get(const ls__vocab *vocab, int64_t id);             /* NULL: none */
+int32_t ls__vocab_find(const ls__vocab *vocab, const char *text, size_t bytes); /* -1: none */
+
+typedef struct ls__merge {
+    uint64_t pair; /* ls__pair(left, right); LS__NO_PAIR: a free slot */
+    uint32_t rank; /* lower ones first */
+    int32_t id;    /* of what becomes of them */
+} ls__merge;
+
+typedef struct ls__merges {
+    ls__merge *slots; /* open addressing by pair */
+    size_t slot_count, used;
+} ls__merges;
+
+#define LS__NO_PAIR UINT64_MAX
+
+static inline uint64_t ls__pair(int32_t left, int32_t right)
+{
+    return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
+}
+
+void ls__merges_fini(ls__merges *merges);
+/* A pair that is there already gets the new rank. False: no memory. */
+bool ls__merges_set(ls__merges *merges, uint64_t pair, uint32_t rank, int32_t id);
+const ls__merge *ls__merges_find(const ls__merges *merges, uint64_t pair); /* NULL: none */
+
+/* ---- alphabet.c --------------------------------------------------------------------------- */
+
+/* The bytes that `text` stands for, into `out` of at least strlen(text) bytes. False: it holds a
+ * character that is none of the alphabet. */
+bool ls__alphabet_read(const char *text, char *out, size_t *bytes);
+
+/* ---- the tokenizer ------------------------------------------------------------------------ */
+
+/* Tokens that are found in the text before anything else. There are two sorts, the second of which
+ * is looked for in what the first left (`normalized` in tokenizer.json). */
+typedef struct ls__added {
+    const char *text;
+    size_t bytes;
+    int32_t id;
+    bool second;
+} ls__added;
+
+struct ls_tokenizer {
+    const ls__env *env;
+    bool bytes_only;   /* "bytes": no table below is used but `vocab`, for decoding */
+    bool prefix_space; /* a text begins with a space, its own or one more */
+    bool whole_words;  /* a word that is a token is not merged (`ignore_merges`) */
+    ls__vocab vocab;
+    ls__merges merges;
+    int32_t byte_id[256]; /* of a byte alone; -1: none */
+    int32_t unknown_id;   /* of bytes that have none themselves; -1: they are errors */
+    ls__added *added;     /* by first byte, and of one first byte the longest first */
+    int added_count;
+    int added_from[257]; /* those that begin with byte b: added_from[b] to added_from[b + 1] */
+    ls__split *split;    /* NULL: a text is one word */
+};
+
+/* ls_tokenizer_open without a runtime. */
+ls_status ls__tokenizer_open(const ls__env *env, const char *path, ls_tokenizer **out);
+/* json.c, pair.c: what a file holds, into *t; the caller finishes and frees it. The expression that
+ * splits is left to the caller, too: *expression is NULL for none, else to be freed. */
+ls_status ls__tokenizer_read_json(ls_tokenizer *t, const char *path, char **expression);
+ls_status ls__tokenizer_read_pair(ls_tokenizer *t, const char *vocab_path, const char *merges_path);
+/* table.c: one row of a vocabulary, of the merges, of special tokens; `where` begins the message.
+ */
+ls_status ls__tokenizer_add_token(ls_tokenizer *t, const char *where, const char *token,
+                                  int64_t id);
+ls_status ls__tokenizer_add_merge(ls_tokenizer *t, const char *where, const char *left,
+                                  const char *right, int64_t rank);
+ls_status ls__tokenizer_add_special(ls_tokenizer *t, const char *where, const char *text,
+                                    int64_t id, bool second);
+
+#define LS__GPT2_EXPRESSION                                                                        \
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+
+/* ---- encode.c, merge.c -------------------------------------------------------------------- */
+
+typedef struct ls__symbol { /* of a word: a token that may yet be merged with its neighbour */
+    int32_t id;             /* -1: it has been merged into the one before */
+    int32_t before, after;  /* -1: none */
+} ls__symbol;
+
+typedef struct ls__candidate { /* a pair that could be merged, when it was noted */
+    uint32_t rank;
+    int32_t at; /* the left symbol */
+    int32_t id; /* of both */
+} ls__candidate;
+
+typedef struct ls__encoder {
+    const ls_tokenizer *t;
+    ls__split_match *match;
+    ls__symbol *symbols;     /* [room] */
+    ls__candidate *heap;     /* [2 * room]: the least first */
+    size_t room, heap_count; /* the largest word so far needed so many */
+    char *padded;            /* a text with a space before it */
+    size_t padded_room;
+    size_t offset; /* of the text in a larger one, for messages; set by the caller */
+    bool begins;   /* of the text that is encoded now */
+    int32_t *ids;  /* the result */
+    int64_t count, capacity;
+} ls__encoder;
+
+ls_status ls__encoder_init(ls__encoder *encoder, const ls_tokenizer *t);
+void ls__encoder_fini(ls__encoder *encoder);
+/* The tokens of a text into encoder->ids [encoder->count], which stay until the next call.
+ * `begins`: nothing stands before it; else it was cut by ls__tokenizer_cut. */
+ls_status ls__encoder_run(ls__encoder *encoder, const char *text, size_t bytes, bool begins);
+/* Adds the tokens of a word of at least one byte; `offset` is its place in the text. */
+ls_status ls__encoder_word(ls__encoder *encoder, const char *word, size_t bytes, size_t offset);
+ls_status ls__encoder_put(ls__encoder *encoder, int32_t id);
+
+/* Where a text may be cut, so that its parts have the tokens of the whole: behind an ASCII letter
+ * and before a space or newline, which no expression in use joins, and not within an added token.
+ * The first such place from `from` on, which is above 0; where there is none before `last`, the
+ * first between two characters from `from` on, which may cost a token more. `bytes` where
+ * the text ends before `last`. */
+size_t ls__tokenizer_cut(const ls_tokenizer *t, const char *text, size_t bytes, size_t from,
+                         size_t last);
+
+#endif

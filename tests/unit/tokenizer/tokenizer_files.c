@@ -1,0 +1,230 @@
+/* The files of a tokenizer: what is read, and that every bad one is answered in words. */
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common.h"
+#include "tokenizer/tokenizer.h"
+
+static char folder[64];
+
+static const char *at(const char *name)
+{
+    static char path[4][160];
+    static int next;
+    char *out = path[next++ % 4];
+    (void)snprintf(out, sizeof path[0], "%s/%s", folder, name);
+    return out;
+}
+
+static void write_file(const char *name, const char *text, size_t bytes)
+{
+    FILE *f = fopen(at(name), "wb");
+    CHECK(f != NULL);
+    CHECK(fwrite(text, 1, bytes, f) == bytes);
+    CHECK(fclose(f) == 0);
+}
+
+static void start(void)
+{
+    CHECK(ls_init(NULL) == LS_OK);
+    (void)snprintf(folder, sizeof folder, "%s", "/tmp/lockstep-tokenizer-XXXXXX");
+    CHECK(mkdtemp(folder) != NULL);
+}
+
+static void end(void)
+{
+    char command[128];
+    (void)snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    test_output out = test_run(command, 10);
+    CHECK_INT(out.status, 0);
+    free(out.text);
+    CHECK(ls_finalize() == LS_OK);
+}
+
+/* A tokenizer.json of this model and what stands beside it. */
+static ls_status open_json(const char *model, const char *beside)
+{
+    char text[4096];
+    ls_tokenizer *t = NULL;
+    int bytes = snprintf(text, sizeof text, "{%s\"model\":{%s}}", beside, model);
+    write_file("tokenizer.json", text, (size_t)bytes);
+    ls_status status = ls_tokenizer_open(at("tokenizer.json"), &t);
+    ls_tokenizer_free(t);
+    return status;
+}
+
+static void check_json(const char *model, const char *beside, ls_status want, const char *word)
+{
+    CHECK_STATUS(open_json(model, beside), want);
+    if (want < 0) {
+        CHECK_CONTAINS(ls_error_message(), word);
+        CHECK_CONTAINS(ls_error_message(), "tokenizer.json");
+    }
+}
+
+static ls_status open_pair(const char *vocab, const char *merges)
+{
+    ls_tokenizer *t = NULL;
+    (void)unlink(at("tokenizer.json"));
+    write_file("vocab.json", vocab, strlen(vocab));
+    write_file("merges.txt", merges, strlen(merges));
+    ls_status status = ls_tokenizer_open(folder, &t);
+    ls_tokenizer_free(t);
+    return status;
+}
+
+static void check_pair(const char *vocab, const char *merges, ls_status want, const char *word)
+{
+    CHECK_STATUS(open_pair(vocab, merges), want);
+    CHECK_CONTAINS(ls_error_message(), word);
+}
+
+#define WHOLE "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"use_regex\":false},"
+#define AB "\"vocab\":{\"a\":0,\"b\":1,\"ab\":2}"
+#define GOOD AB ",\"merges\":[\"a b\"]"
+
+TEST(good_files_are_read_in_both_forms_of_merges)
+{
+    start();
+    check_json("\"type\":\"BPE\"," GOOD, WHOLE, LS_OK, "");
+    check_json(AB ",\"merges\":[[\"a\",\"b\"]]", WHOLE "\"normalizer\":null,", LS_OK, "");
+    check_json("\"unk_token\":\"\",\"dropout\":null," GOOD, WHOLE, LS_OK, "");
+    check_json(GOOD, "\"added_tokens\":[{\"id\":9,\"content\":\"<x y>\"}]," WHOLE, LS_OK, "");
+    end();
+}
+
+TEST(what_would_change_ids_and_is_not_read_is_refused)
+{
+    start();
+    check_json("\"type\":\"Unigram\"", WHOLE, LS_ERR_UNSUPPORTED, "Unigram");
+    check_json("\"dropout\":0.1," GOOD, WHOLE, LS_ERR_UNSUPPORTED, "dropout");
+    check_json("\"byte_fallback\":true," GOOD, WHOLE, LS_ERR_UNSUPPORTED, "byte_fallback");
+    check_json("\"end_of_word_suffix\":\"</w>\"," GOOD, WHOLE, LS_ERR_UNSUPPORTED, "end_of_word");
+    check_json(GOOD, "\"normalizer\":{\"type\":\"NFC\"}," WHOLE, LS_ERR_UNSUPPORTED, "NFC");
+    check_json(GOOD, "", LS_ERR_UNSUPPORTED, "pre_tokenizer");
+    check_json(GOOD, "\"pre_tokenizer\":{\"type\":\"Whitespace\"},", LS_ERR_UNSUPPORTED,
+               "ByteLevel");
+    check_json(GOOD, WHOLE "\"added_tokens\":[{\"id\":9,\"content\":\"<mask>\",\"lstrip\":true}],",
+               LS_ERR_UNSUPPORTED, "lstrip");
+    end();
+}
+
+TEST(malformed_files_are_refused_with_file_and_place)
+{
+    start();
+    check_json("\"vocab\":[],\"merges\":[]", WHOLE, LS_ERR_FORMAT, "vocabulary");
+    check_json("\"vocab\":{\"a\":\"b\"},\"merges\":[]", WHOLE, LS_ERR_FORMAT, "\"a\"");
+    check_json("\"vocab\":{\"a\":-1},\"merges\":[]", WHOLE, LS_ERR_FORMAT, "-1");
+    check_json("\"vocab\":{\"a\":99999999999},\"merges\":[]", WHOLE, LS_ERR_LIMIT, "99999999999");
+    check_json("\"vocab\":{\"a\":0,\"b\":0},\"merges\":[]", WHOLE, LS_ERR_FORMAT, "another token");
+    check_json("\"vocab\":{\"\":0},\"merges\":[]", WHOLE, LS_ERR_FORMAT, "empty");
+    check_json(AB, WHOLE, LS_ERR_FORMAT, "merges");
+    check_json(AB ",\"merges\":[\"a b\",\"a\"]", WHOLE, LS_ERR_FORMAT, "merge 1");
+    check_json(AB ",\"merges\":[\"a  b\"]", WHOLE, LS_ERR_FORMAT, "merge 0");
+    check_json(AB ",\"merges\":[\"a c\"]", WHOLE, LS_ERR_FORMAT, "\"c\" is no token");
+    check_json(AB ",\"merges\":[\"b a\"]", WHOLE, LS_ERR_FORMAT, "merge into no token");
+    check_json(GOOD, WHOLE "\"added_tokens\":[{\"id\":1,\"content\":\"c\"}],", LS_ERR_FORMAT,
+               "another token has it");
+    check_json(GOOD, WHOLE "\"added_tokens\":[{\"id\":7,\"content\":\"a\"}],", LS_ERR_FORMAT,
+               "it has another");
+    check_json("}", WHOLE, LS_ERR_FORMAT, "line 1");
+    check_pair("{\"a\":0,\"b\":1,\"ab\":2}", "#version: 0.2\na b\na\n", LS_ERR_FORMAT,
+               "line 3 (byte 18)");
+    check_pair("{\"a\":0,\"b\":1,\"ab\":2}", "a b c\n", LS_ERR_FORMAT, "line 1 (byte 0)");
+    check_pair("{\"a\":0", "a b\n", LS_ERR_FORMAT, "vocab.json");
+    check_pair("", "a b\n", LS_ERR_FORMAT, "empty");
+    end();
+}
+
+TEST(missing_files_are_told)
+{
+    ls_tokenizer *t = NULL;
+    start();
+    CHECK_STATUS(ls_tokenizer_open(NULL, &t), LS_ERR_INVALID);
+    CHECK_STATUS(ls_tokenizer_open("", &t), LS_ERR_INVALID);
+    CHECK_STATUS(ls_tokenizer_open(at("none"), &t), LS_ERR_NOT_FOUND);
+    CHECK_STATUS(ls_tokenizer_open(folder, &t), LS_ERR_NOT_FOUND);
+    CHECK_CONTAINS(ls_error_message(), "no vocab.json");
+    write_file("vocab.json", "{}", 2);
+    CHECK_STATUS(ls_tokenizer_open(folder, &t), LS_ERR_NOT_FOUND);
+    CHECK_CONTAINS(ls_error_message(), "vocab.json without merges.txt");
+    CHECK(t == NULL);
+    end();
+}
+
+TEST(bytes_without_a_token_are_errors_or_the_unknown_token)
+{
+    tokens got = {0};
+    start();
+    CHECK_OK(open_json(GOOD, WHOLE));
+    ls_tokenizer *t = open_path(at("tokenizer.json"));
+    CHECK_STATUS(ls_tokenizer_encode(t, "aabxb", 5, &got.ids, &got.count), LS_ERR_INVALID);
+    CHECK_CONTAINS(ls_error_message(), "byte 0x78 at offset 3");
+    CHECK(got.ids == NULL);
+    ls_tokenizer_free(t);
+    CHECK_OK(open_json("\"unk_token\":\"?\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"?\":3},"
+                       "\"merges\":[\"a b\"]",
+                       WHOLE));
+    t = open_path(at("tokenizer.json"));
+    got = encode(t, "aabxb", 5);
+    CHECK_INT(got.count, 4);
+    CHECK(got.ids[0] == 0 && got.ids[1] == 2 && got.ids[2] == 3 && got.ids[3] == 1);
+    free(got.ids);
+    ls_tokenizer_free(t);
+    end();
+}
+
+TEST(expressions_that_are_none_or_cannot_be_had_are_refused)
+{
+    start();
+    static const char split[] = "\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":["
+                                "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"%s\"},\"behavior\":"
+                                "\"%s\",\"invert\":false},"
+                                "{\"type\":\"ByteLevel\",\"use_regex\":false}]},";
+    static const char *const tried[][3] = {{"(a", "Isolated", "splitting expression"},
+                                           {"[a[b]]", "Isolated", "expression"},
+                                           {"[a&&b]", "Isolated", "expression"},
+                                           {"a", "Removed", "pre_tokenizer"}};
+    for (int i = 0; i < 4; i++) {
+        char beside[512];
+        (void)snprintf(beside, sizeof beside, split, tried[i][0], tried[i][1]);
+        CHECK(open_json(GOOD, beside) < 0);
+        if (!strstr(ls_error_message(), "has no PCRE2")) {
+            CHECK_CONTAINS(ls_error_message(), tried[i][2]);
+        }
+    }
+    end();
+}
+
+/* Each byte of a good file in turn something else, and the file cut there: an error or not, but no
+ * crash, and what is opened can encode. */
+TEST(damaged_files_do_no_harm)
+{
+    static char text[1 << 16];
+    start();
+    FILE *file = fopen(fixture("one_word/tokenizer.json"), "rb");
+    CHECK(file != NULL);
+    size_t bytes = fread(text, 1, sizeof text, file);
+    (void)fclose(file);
+    CHECK(bytes > 1000 && bytes < sizeof text);
+    uint32_t state = (uint32_t)test_seed();
+    for (int round = 0; round < 200; round++) {
+        ls_tokenizer *t = NULL;
+        size_t place = draw(&state, (uint32_t)(round % 2 ? bytes : 600));
+        char before = text[place];
+        text[place] = "0-9\"{}[],:\\\xff"[draw(&state, 12)];
+        write_file("tokenizer.json", text, round % 3 ? bytes : place);
+        text[place] = before;
+        if (ls_tokenizer_open(at("tokenizer.json"), &t) == LS_OK) {
+            tokens got = {0};
+            (void)ls_tokenizer_encode(t, text, 200, &got.ids, &got.count);
+            free(got.ids);
+        } else {
+            CHECK_CONTAINS(ls_error_message(), "tokenizer");
+        }
+        ls_tokenizer_free(t);
+    }
+    end();
+}
+
+TEST_MAIN
