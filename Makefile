@@ -99,7 +99,7 @@ sanitize: build-asan/build.ninja build-tsan/build.ninja
 	    tests/run --build build-tsan --programs-only && exit $$asan
 
 # Parsers of files under libFuzzer, SECONDS each; what they find is left in build-fuzz.
-FUZZERS = safetensors manifest handshake
+FUZZERS = safetensors manifest handshake npy shard cifar
 SECONDS ?= 60
 build-fuzz/build.ninja:
 	CC=clang-14 meson setup build-fuzz --buildtype=debugoptimized -Db_sanitize=address,undefined \

@@ -1,4 +1,5 @@
-/* Data: datasets, a distributed sampler, and a loader that prefetches on a thread of its own.
+/* Data: datasets, what changes their images, a distributed sampler, and a loader that prefetches on
+ * a thread of its own and feeds the ranks in one of three ways.
  *
  * A dataset is a table of samples x and targets y of fixed shape. The sampler decides which global
  * sample a rank reads at which position, from (seed, epoch) by a counter-based permutation: any
@@ -24,6 +25,9 @@ struct ls_dataset {
     /* Writes sample `index`; called from the loader's thread; must not touch other state. */
     ls_status (*get)(ls_dataset *self, int64_t index, void *x, void *y);
     void (*free)(ls_dataset *self);
+    /* NULL, or the sample as this epoch sees it; the loader calls it instead of `get`. Equal
+     * arguments give equal samples, so that any rank, and a run that was resumed, sees the same. */
+    ls_status (*get_in_epoch)(ls_dataset *self, int64_t epoch, int64_t index, void *x, void *y);
 };
 LS_API void ls_dataset_free(ls_dataset *dataset); /* NULL is allowed */
 
@@ -51,9 +55,62 @@ LS_API const uint8_t *ls_text_file(const ls_dataset *text, int i, int64_t *bytes
 /* MNIST's IDX files: images [N,..] uint8 -> x float32 in [0,1] flattened to [D], labels [N] uint8
  * -> y int32 scalar. Sizes are checked against the files before memory is taken. */
 LS_API ls_status ls_idx_new(const char *images, const char *labels, ls_dataset **out);
+/* The same with the images' shape kept: [N,H,W] -> x [1,H,W], [N,C,H,W] -> x [C,H,W]. */
+LS_API ls_status ls_idx_images_new(const char *images, const char *labels, ls_dataset **out);
+
+/* CIFAR-10's binary version: a folder with data_batch_1.bin to data_batch_5.bin (train) and
+ * test_batch.bin (else), or one such file, whatever `train` says. x float32 [3,32,32] in [0,1],
+ * red, green, blue; y int32 scalar, 0 … 9. Every label is looked at. */
+LS_API ls_status ls_cifar10_new(const char *folder_or_file, bool train, ls_dataset **out);
+
+/* Arrays of numpy.save, x [N,..] and y [N,..], of float16, float32, float64, int8, uint8, int32,
+ * int64 or bool, which they keep: little-endian and in C order, of versions 1.0 to 3.0. Others are
+ * refused by name (LS_ERR_UNSUPPORTED). Files are mapped, so they may be larger than memory, and
+ * must not be cut meanwhile. */
+LS_API ls_status ls_npy_new(const char *x, const char *y, ls_dataset **out);
+
+/* Files of tokens ("shards"): nanoGPT's .bin (uint16, no header) and llm.c's (magic 20240520:
+ * uint16, 20240801: uint32), told apart by their first bytes. A sample is a window of context + 1
+ * tokens that never crosses a shard: x int32 [context], y int32 [context], the same shifted by one.
+ * `path` is a shard or a folder, of which all *.bin are taken (recursive, sorted by name, symbolic
+ * links skipped). Shards are mapped. */
+typedef struct ls_tokens_options {
+    size_t size;
+    int64_t context;  /* tokens of a sample; default 128 */
+    int64_t stride;   /* distance between the starts of samples; 0: context, as llm.c */
+    const char *part; /* of a folder: only shards whose names hold this ("train", "val"); NULL: all,
+                         unless there are some of each of these two */
+    int64_t vocab; /* a token that is not below it is LS_ERR_FORMAT when read; 0: any below 2^31 */
+} ls_tokens_options;
+#define LS_DEFAULTS_ls_tokens_options .context = 128,
+LS_API ls_status ls_tokens_new(const char *path, const ls_tokens_options *options,
+                               ls_dataset **out);
 
 /* Tensors in memory: x [N,..] float32 or int32, y [N,..]; both kept. */
 LS_API ls_status ls_tensor_dataset_new(ls_tensor *x, ls_tensor *y, ls_dataset **out);
+
+/* Images [C,H,W] of float32, changed in this order (torchvision's RandomCrop, RandomHorizontalFlip,
+ * Normalize): shifted by at most crop_padding pixels each way, with zeros where nothing is;
+ * mirrored every other time; (x - mean) / std of each channel. What is drawn depends on (seed,
+ * epoch, index) alone (He et al. 2016, section 4.2). Targets stay as they are. Takes `images`, also
+ * when it fails. */
+typedef struct ls_transform_options {
+    size_t size;
+    int64_t crop_padding;     /* default 0: no shift */
+    bool flip;                /* default false */
+    const double *mean, *std; /* [channels], copied; NULL: 0 and 1 */
+    int channels;             /* of mean and std: the images' */
+    uint64_t seed;            /* default 0 */
+} ls_transform_options;
+#define LS_DEFAULTS_ls_transform_options
+LS_API ls_status ls_transform_new(ls_dataset *images, const ls_transform_options *options,
+                                  ls_dataset **out);
+
+/* For data that only rank 0 can read (LS_FEED_SCATTER). Collective over the world: rank 0 gives its
+ * data set, and *out is that; elsewhere `dataset` is ignored and *out new, of the same count,
+ * shapes and dtypes, without samples: its `get` is LS_ERR_STATE. With NULL on rank 0
+ * LS_ERR_INVALID on all ranks. */
+LS_API ls_status ls_dataset_share(ls_dataset *dataset, ls_dataset **out);
 
 /* ---- sampler ------------------------------------------------------------------------------ */
 
@@ -80,9 +137,24 @@ LS_API int64_t ls_sampler_get(const ls_sampler *sampler, int64_t epoch, int64_t 
 /* ---- loader ------------------------------------------------------------------------------- */
 
 typedef struct ls_loader ls_loader;
+
+/* How the ranks come by their samples. Steps, batch sizes and positions are the same for all three.
+ *   SPLIT    each reads its part of the order that the sampler gives to all; an epoch is every
+ *            sample once.
+ *   SHARED   each has the whole data set and reads it in a shuffle of its own: no sample twice on a
+ *            rank in an epoch, but the same ones on several. The sampler must shuffle.
+ *   SCATTER  rank 0 reads, in the order of SPLIT, and sends each rank its part (ls_scatter_v):
+ *            the same batches to the bit, from data that only rank 0 has. ls_loader_new, _next,
+ *            _seek and _free are then collective over the world; an error of rank 0's reading
+ *            reaches all, and ends the loader.
+ * (One batch for all ranks, as tensor parallelism wants it: SPLIT, and a sampler with .rank = 0,
+ * .world_size = 1.) */
+typedef enum ls_feed { LS_FEED_SPLIT = 0, LS_FEED_SHARED = 1, LS_FEED_SCATTER = 2 } ls_feed;
+
 typedef struct ls_loader_options {
     size_t size;
     int prefetch; /* batches read ahead; default 2, 0: read when asked */
+    ls_feed feed; /* default LS_FEED_SPLIT */
 } ls_loader_options;
 #define LS_DEFAULTS_ls_loader_options .prefetch = 2,
 

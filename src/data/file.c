@@ -1,5 +1,6 @@
-/* Reading whole files. The size that stat tells is only the first guess of the buffer: a file may
- * grow or shrink while it is read, so reading goes on until the end and the buffer doubles. */
+/* Reading and mapping whole files. The size that stat tells is only the first guess of the buffer:
+ * a file may grow or shrink while it is read, so reading goes on until the end and the buffer
+ * doubles. */
 #include "data/file.h"
 
 #include <errno.h>
@@ -70,15 +71,22 @@ static ls_status fill(const ls__env *env, const char *what, const char *path, in
     return LS_OK;
 }
 
+static ls_status stat_regular(const ls__env *env, const char *what, const char *path,
+                              ls__env_stat *stat)
+{
+    LS_TRY(ls__file_stat(env, what, path, stat));
+    if (stat->kind != LS__ENV_FILE) {
+        return ls__fail(LS_ERR_INVALID, "%s: \"%s\" is not a regular file; name one", what, path);
+    }
+    return LS_OK;
+}
+
 ls_status ls__file_read(const ls__env *env, const char *what, const char *path, size_t bytes_max,
                         ls__file *out)
 {
     *out = (ls__file){0};
     ls__env_stat stat;
-    LS_TRY(ls__file_stat(env, what, path, &stat));
-    if (stat.kind != LS__ENV_FILE) {
-        return ls__fail(LS_ERR_INVALID, "%s: \"%s\" is not a regular file; name one", what, path);
-    }
+    LS_TRY(stat_regular(env, what, path, &stat));
     /* One byte more than the size, so that the read that finds the end needs no larger buffer. */
     size_t guess = (size_t)stat.bytes < bytes_max ? (size_t)stat.bytes + 1 : bytes_max;
     int fd = env->open(env, path, O_RDONLY | O_CLOEXEC, 0);
@@ -96,9 +104,26 @@ ls_status ls__file_read(const ls__env *env, const char *what, const char *path, 
     return status;
 }
 
+ls_status ls__file_map(const ls__env *env, const char *what, const char *path, ls__file *out)
+{
+    *out = (ls__file){.mapped = true};
+    ls__env_stat stat;
+    LS_TRY(stat_regular(env, what, path, &stat));
+    void *memory = NULL;
+    int error = env->map_file(env, path, &memory, &out->bytes);
+    if (error < 0) {
+        *out = (ls__file){0};
+        return ls__file_fail(error, what, path);
+    }
+    out->data = memory;
+    return LS_OK;
+}
+
 void ls__file_release(const ls__env *env, ls__file *file)
 {
-    if (file->data) {
+    if (file->mapped) {
+        env->unmap_file(env, file->data, file->bytes);
+    } else if (file->data) {
         env->release(env, file->data, file->capacity);
     }
     *file = (ls__file){0};

@@ -1,5 +1,6 @@
-/* Whole files into memory through the env table, and nothing else: data sets are small enough to be
- * read once and shared by every epoch. */
+/* Whole files in memory through the env table, and nothing else. What is read once and shared by
+ * every epoch is read; what may be larger than memory (token shards, arrays) is mapped, so that all
+ * ranks of a host share its pages. */
 #ifndef LS_DATA_FILE_H
 #define LS_DATA_FILE_H
 
@@ -10,6 +11,7 @@ typedef struct ls__file {
     uint8_t *data;
     size_t bytes;
     size_t capacity; /* what was allocated */
+    bool mapped;     /* the file's own pages: not to be written */
 } ls__file;
 
 /* What lies at `path`, links followed. LS_ERR_NOT_FOUND and LS_ERR_SYSTEM name `what` and the path.
@@ -19,6 +21,9 @@ ls_status ls__file_stat(const ls__env *env, const char *what, const char *path, 
 /* Reads the first `bytes_max` bytes, or all. The file is *out's until ls__file_release. */
 ls_status ls__file_read(const ls__env *env, const char *what, const char *path, size_t bytes_max,
                         ls__file *out);
+/* Maps a regular file, whole; of an empty one `data` is NULL. It must not be cut while it is used.
+ */
+ls_status ls__file_map(const ls__env *env, const char *what, const char *path, ls__file *out);
 void ls__file_release(const ls__env *env, ls__file *file);
 
 /* ls__fail with "what: path: text" for a negative errno of the table. */

@@ -56,20 +56,21 @@ static ls_status parse_header(const char *path, const ls__file *head, idx_file *
     }
     if (at[2] != IDX_UINT8) {
         return ls__fail(LS_ERR_UNSUPPORTED,
-                        "IDX: \"%s\" has element type 0x%02x; only 0x08, "
-                        "unsigned bytes, is read",
+                        "IDX: \"%s\" has element type 0x%02x at offset 2; only 0x08, unsigned "
+                        "bytes, is read",
                         path, at[2]);
     }
     if (at[3] < 1 || at[3] > LS_DIMS_MAX) {
-        return ls__fail(LS_ERR_FORMAT, "IDX: \"%s\" claims %d dimensions; 1…%d are possible", path,
+        return ls__fail(LS_ERR_FORMAT,
+                        "IDX: \"%s\" claims %d dimensions at offset 3; 1…%d are possible", path,
                         at[3], LS_DIMS_MAX);
     }
     out->ndim = at[3];
     out->header_bytes = 4 + 4 * (int64_t)out->ndim;
     if ((int64_t)head->bytes < out->header_bytes) {
         return ls__fail(LS_ERR_FORMAT,
-                        "IDX: \"%s\" ends after %zu bytes, within its header of "
-                        "%lld; the file is truncated",
+                        "IDX: \"%s\" ends at offset %zu, within its header of %lld bytes; the "
+                        "file is truncated",
                         path, head->bytes, (long long)out->header_bytes);
     }
     for (int i = 0; i < out->ndim; i++) {
@@ -98,9 +99,10 @@ static ls_status check_size(const char *path, int64_t file_bytes, idx_file *out)
     }
     if (claimed + out->header_bytes != file_bytes) {
         return ls__fail(LS_ERR_FORMAT,
-                        "IDX: the header of \"%s\" claims %lld bytes of data, the "
-                        "file has %lld after it; it is truncated or damaged",
-                        path, (long long)claimed, (long long)(file_bytes - out->header_bytes));
+                        "IDX: the header of \"%s\" claims %lld bytes of data, the file has %lld "
+                        "from offset %lld on; it is truncated or damaged",
+                        path, (long long)claimed, (long long)(file_bytes - out->header_bytes),
+                        (long long)out->header_bytes);
     }
     if (claimed == 0) {
         return ls__fail(LS_ERR_INVALID,
@@ -171,10 +173,25 @@ static ls_status load(idx *d, const char *images, const char *labels)
     return LS_OK;
 }
 
-ls_status ls_idx_new(const char *images, const char *labels, ls_dataset **out)
+/* [N,H,W] -> [1,H,W], [N,C,H,W] -> [C,H,W] */
+static ls_status image_shape(const char *path, const idx_file *images, ls_shape *out)
+{
+    if (images->ndim != 3 && images->ndim != 4) {
+        return ls__fail(LS_ERR_FORMAT,
+                        "IDX: \"%s\" has %d dimensions; images have 3, [N,H,W], or 4, [N,C,H,W] "
+                        "(ls_idx_new takes any as rows)",
+                        path, images->ndim);
+    }
+    const int64_t channels = images->ndim == 4 ? images->dim[1] : 1;
+    *out = LS_SHAPE(channels, images->dim[images->ndim - 2], images->dim[images->ndim - 1]);
+    return LS_OK;
+}
+
+static ls_status open_pair(const char *what, const char *images, const char *labels, bool shaped,
+                           ls_dataset **out)
 {
     *out = NULL;
-    ls_runtime *runtime = ls__runtime_get("ls_idx_new");
+    ls_runtime *runtime = ls__runtime_get(what);
     if (!runtime) {
         return ls__self.status;
     }
@@ -187,12 +204,15 @@ ls_status ls_idx_new(const char *images, const char *labels, ls_dataset **out)
     }
     d->env = runtime->env;
     ls_status status = load(d, images, labels);
+    d->base.x_shape = LS_SHAPE(d->images.each);
+    if (status == LS_OK && shaped) {
+        status = image_shape(images, &d->images, &d->base.x_shape);
+    }
     if (status < 0) {
         idx_free(&d->base);
         return status;
     }
     d->base.count = d->images.dim[0];
-    d->base.x_shape = LS_SHAPE(d->images.each);
     d->base.y_shape = LS_SCALAR;
     d->base.x_dtype = LS_FLOAT32;
     d->base.y_dtype = LS_INT32;
@@ -200,4 +220,14 @@ ls_status ls_idx_new(const char *images, const char *labels, ls_dataset **out)
     d->base.free = idx_free;
     *out = &d->base;
     return LS_OK;
+}
+
+ls_status ls_idx_new(const char *images, const char *labels, ls_dataset **out)
+{
+    return open_pair("ls_idx_new", images, labels, false, out);
+}
+
+ls_status ls_idx_images_new(const char *images, const char *labels, ls_dataset **out)
+{
+    return open_pair("ls_idx_images_new", images, labels, true, out);
 }

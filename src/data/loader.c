@@ -7,7 +7,8 @@
  * (epoch, position) on its own (Note [Positions] in sampler.h); the user's side walks the same
  * sequence and so knows which slot is which. Both counters only grow; each side sleeps on its own
  * event word. A seek stops the reader, moves the position and starts it again. With prefetch 0
- * there is no thread and one slot.
+ * there is no thread and one slot. Where rank 0 feeds all, its slots hold the samples of all ranks,
+ * and the others have one slot and no reader (scatter.h).
  *
  * Memory is taken once. A batch's tensors are views of its slot, made once for the full size; only
  * the shorter batch at an epoch's end gets views of its own.
@@ -22,7 +23,9 @@
 #include "base/options.h"
 #include "base/runtime.h"
 #include "base/size.h"
+#include "data/dataset.h"
 #include "data/sampler.h"
+#include "data/scatter.h"
 #include "tensor/tensor.h"
 
 #define PREFETCH_MAX 1024
@@ -39,12 +42,15 @@ struct ls_loader {
     ls_sampler *sampler;
     ls_runtime *runtime;
     const ls__env *env;
+    ls_feed feed;
+    ls__scatter *scatter; /* NULL: this rank reads what it gets */
     int64_t batch;
+    int64_t room;            /* samples a slot has place for */
     size_t x_bytes, y_bytes; /* of one sample */
 
     slot *slots;
     int slot_count;
-    int64_t *indices; /* [batch] Sync: owned by the reader while it runs */
+    int64_t *indices; /* [room] Sync: owned by the reader while it runs */
 
     int64_t epoch, position;    /* of the next batch; without a step there, the end is due */
     int64_t batches;            /* handed out so far: see Note [Numbers of batches] */
@@ -88,12 +94,17 @@ static void next_position(const ls_loader *l, int64_t *epoch, int64_t *position)
 
 static void read_batch(ls_loader *l, slot *at, int64_t epoch, int64_t position)
 {
-    ls__sampler_span span = ls__sampler_span_at(l->sampler, position);
+    const ls__sampler_span span = ls__sampler_span_at(l->sampler, position);
+    /* Rank 0 reads for all: the blocks of the ranks follow each other. */
+    const int64_t count = l->scatter ? span.global : span.count;
+    const ls__sampler_order order =
+        l->feed == LS_FEED_SHARED ? LS__SAMPLER_OWN : LS__SAMPLER_COMMON;
     at->status = LS_OK;
-    ls__sampler_read(l->sampler, epoch, &span, l->indices);
-    for (int64_t i = 0; i < span.count; i++) {
-        at->status = l->dataset->get(l->dataset, l->indices[i], at->x + (size_t)i * l->x_bytes,
-                                     at->y + (size_t)i * l->y_bytes);
+    ls__sampler_read(l->sampler, order, epoch, span.first, count, l->indices);
+    for (int64_t i = 0; i < count; i++) {
+        at->status =
+            ls__dataset_get(l->dataset, epoch, l->indices[i], at->x + (size_t)i * l->x_bytes,
+                            at->y + (size_t)i * l->y_bytes);
         if (at->status < 0) {
             (void)snprintf(at->message, sizeof at->message, "loader: epoch %lld, step %lld: %s",
                            (long long)epoch, (long long)step_at(l, position), ls_error_message());
@@ -199,7 +210,7 @@ static ls_status wait_filled(ls_loader *l, uint32_t freed)
 }
 
 /* The slot of the batch at (l->epoch, l->position), read or awaited. */
-static ls_status take_slot(ls_loader *l, slot **out)
+static ls_status read_slot(ls_loader *l, slot **out)
 {
     uint32_t freed = 0;
     if (l->threaded) {
@@ -217,6 +228,25 @@ static ls_status take_slot(ls_loader *l, slot **out)
     }
     *out = at;
     return LS_OK;
+}
+
+/* The same, with this rank's samples in it. */
+static ls_status take_slot(ls_loader *l, slot **out)
+{
+    if (!l->scatter) {
+        return read_slot(l, out);
+    }
+    *out = &l->slots[0];
+    if (ls__scatter_root(l->scatter)) {
+        ls_status status = read_slot(l, out);
+        if (status < 0) {
+            char message[LS__MESSAGE_MAX];
+            memcpy(message, ls__self.message, sizeof message);
+            ls__scatter_abort(l->scatter, message);
+            return ls__fail_again(status, message);
+        }
+    }
+    return ls__scatter_run(l->scatter, l->position, (*out)->x, (*out)->y);
 }
 
 /* What the user held goes back to the reader, and will be another batch: a graph that saved it is
@@ -426,19 +456,38 @@ static ls_status sample_bytes(const char *name, ls_shape shape, ls_dtype dtype, 
     return LS_OK;
 }
 
+static bool make_memory(const ls_loader *l, size_t bytes, uint8_t **out)
+{
+    if (l->scatter) {
+        return ls__scatter_alloc(l->scatter, bytes ? bytes : 1, out) == LS_OK;
+    }
+    *out = calloc(1, bytes ? bytes : 1);
+    return *out != NULL;
+}
+
+static void free_memory(const ls_loader *l, uint8_t *memory)
+{
+    if (l->scatter) {
+        ls__scatter_dealloc(l->scatter, memory);
+    } else {
+        free(memory);
+    }
+}
+
 static ls_status make_slots(ls_loader *l)
 {
     const ls_dataset *d = l->dataset;
     size_t x_all = 0, y_all = 0;
-    LS_TRY(sample_bytes("x", d->x_shape, d->x_dtype, l->batch, &l->x_bytes, &x_all));
-    LS_TRY(sample_bytes("y", d->y_shape, d->y_dtype, l->batch, &l->y_bytes, &y_all));
+    LS_TRY(sample_bytes("x", d->x_shape, d->x_dtype, l->room, &l->x_bytes, &x_all));
+    LS_TRY(sample_bytes("y", d->y_shape, d->y_dtype, l->room, &l->y_bytes, &y_all));
+    if (l->feed == LS_FEED_SCATTER) {
+        LS_TRY(ls__scatter_new(d, l->sampler, &l->scatter));
+    }
     l->slots = calloc((size_t)l->slot_count, sizeof *l->slots);
-    l->indices = calloc((size_t)l->batch, sizeof *l->indices);
+    l->indices = calloc((size_t)l->room, sizeof *l->indices);
     bool have = l->slots && l->indices;
     for (int i = 0; have && i < l->slot_count; i++) {
-        l->slots[i].x = calloc(1, x_all ? x_all : 1);
-        l->slots[i].y = calloc(1, y_all ? y_all : 1);
-        have = l->slots[i].x && l->slots[i].y;
+        have = make_memory(l, x_all, &l->slots[i].x) && make_memory(l, y_all, &l->slots[i].y);
     }
     if (!have) {
         return ls__fail(LS_ERR_MEMORY, "loader: no memory for %d batches of %zu bytes",
@@ -446,6 +495,22 @@ static ls_status make_slots(ls_loader *l)
     }
     for (int i = 0; i < l->slot_count; i++) {
         LS_TRY(view(l, &l->slots[i], l->batch, &l->slots[i].x_full, &l->slots[i].y_full));
+    }
+    return LS_OK;
+}
+
+static ls_status check_feed(ls_feed feed, const ls_sampler *sampler)
+{
+    if (feed != LS_FEED_SPLIT && feed != LS_FEED_SHARED && feed != LS_FEED_SCATTER) {
+        return ls__fail(LS_ERR_INVALID,
+                        "loader: feed %d is none; give LS_FEED_SPLIT, LS_FEED_SHARED or "
+                        "LS_FEED_SCATTER",
+                        (int)feed);
+    }
+    if (feed == LS_FEED_SHARED && !ls__sampler_shuffles(sampler)) {
+        return ls__fail(LS_ERR_INVALID,
+                        "loader: LS_FEED_SHARED gives each rank a shuffle of its own, but the "
+                        "sampler does not shuffle; make it with .shuffle = true");
     }
     return LS_OK;
 }
@@ -468,21 +533,30 @@ ls_status ls_loader_new(ls_dataset *dataset, ls_sampler *sampler, const ls_loade
         return ls__fail(LS_ERR_INVALID, "loader: prefetch is %d; it must be in 0…%d",
                         given.prefetch, PREFETCH_MAX);
     }
+    LS_TRY(check_feed(given.feed, sampler));
     ls_loader *l = calloc(1, sizeof *l);
     if (!l) {
         return ls__fail(LS_ERR_MEMORY, "loader: no memory");
     }
+    const bool scatter = given.feed == LS_FEED_SCATTER, fed = scatter && ls_rank() != 0;
     l->dataset = dataset;
     l->sampler = sampler;
     l->runtime = runtime;
     l->env = runtime->env;
+    l->feed = given.feed;
     l->batch = ls__sampler_batch(sampler);
-    l->threaded = given.prefetch > 0;
-    l->slot_count = given.prefetch + 1;
+    l->room = scatter && !fed ? ls__sampler_global_batch(sampler) : l->batch;
+    l->threaded = given.prefetch > 0 && !fed;
+    l->slot_count = fed ? 1 : given.prefetch + 1;
     ls_status status = make_slots(l);
     if (status < 0) {
+        char message[LS__MESSAGE_MAX];
+        memcpy(message, ls__self.message, sizeof message);
+        if (l->scatter) {
+            ls__scatter_abort(l->scatter, message);
+        }
         ls_loader_free(l);
-        return status;
+        return ls__fail_again(status, message);
     }
     *out = l;
     return LS_OK;
@@ -498,10 +572,11 @@ void ls_loader_free(ls_loader *l)
     for (int i = 0; l->slots && i < l->slot_count; i++) {
         ls_free(l->slots[i].x_full);
         ls_free(l->slots[i].y_full);
-        free(l->slots[i].x);
-        free(l->slots[i].y);
+        free_memory(l, l->slots[i].x);
+        free_memory(l, l->slots[i].y);
     }
     free(l->slots);
     free(l->indices);
+    ls__scatter_free(l->scatter);
     free(l);
 }

@@ -32,35 +32,46 @@ struct ls_sampler {
     int half_bits;
 };
 
-static uint32_t feistel_round(const ls_sampler *s, uint64_t epoch, uint32_t round, uint32_t half)
+/* One permutation: `stream` 0 is the common one, r + 1 rank r's own. */
+typedef struct shuffle {
+    const ls_sampler *sampler;
+    uint64_t epoch;
+    uint32_t stream;
+} shuffle;
+
+static uint32_t feistel_round(const shuffle *p, uint32_t round, uint32_t half)
 {
-    const uint32_t counter[4] = {half, round, (uint32_t)epoch, (uint32_t)(epoch >> 32)};
+    const ls_sampler *s = p->sampler;
+    const uint32_t counter[4] = {half, round | p->stream << 8, (uint32_t)p->epoch,
+                                 (uint32_t)(p->epoch >> 32)};
     const uint32_t key[2] = {(uint32_t)s->seed, (uint32_t)(s->seed >> 32)};
     uint32_t out[4];
     ls_philox4x32(counter, key, out);
     return out[0] & (uint32_t)(((uint64_t)1 << s->half_bits) - 1);
 }
 
-static uint64_t encrypt(const ls_sampler *s, uint64_t epoch, uint64_t value)
+static uint64_t encrypt(const shuffle *p, uint64_t value)
 {
-    uint32_t left = (uint32_t)(value >> s->half_bits);
-    uint32_t right = (uint32_t)(value & (((uint64_t)1 << s->half_bits) - 1));
+    const int half_bits = p->sampler->half_bits;
+    uint32_t left = (uint32_t)(value >> half_bits);
+    uint32_t right = (uint32_t)(value & (((uint64_t)1 << half_bits) - 1));
     for (uint32_t round = 0; round < FEISTEL_ROUNDS; round++) {
-        uint32_t mixed = left ^ feistel_round(s, epoch, round, right);
+        uint32_t mixed = left ^ feistel_round(p, round, right);
         left = right;
         right = mixed;
     }
-    return ((uint64_t)left << s->half_bits) | right;
+    return ((uint64_t)left << half_bits) | right;
 }
 
-static int64_t sample_at(const ls_sampler *s, int64_t epoch, int64_t position)
+static int64_t sample_at(const shuffle *p, int64_t position)
 {
+    const ls_sampler *s = p->sampler;
     if (!s->shuffle || s->count == 1) {
         return position;
     }
     uint64_t value = (uint64_t)position;
     do {
-        value = encrypt(s, (uint64_t)epoch, value);
+        value = encrypt(p, value);
     } while (value >= (uint64_t)s->count);
     return (int64_t)value;
 }
@@ -164,6 +175,21 @@ int64_t ls__sampler_batch(const ls_sampler *sampler)
     return sampler->batch;
 }
 
+int ls__sampler_rank(const ls_sampler *sampler)
+{
+    return sampler->rank;
+}
+
+int ls__sampler_ranks(const ls_sampler *sampler)
+{
+    return sampler->world_size;
+}
+
+bool ls__sampler_shuffles(const ls_sampler *sampler)
+{
+    return sampler->shuffle;
+}
+
 uint64_t ls__sampler_seed(const ls_sampler *sampler)
 {
     return sampler->seed;
@@ -176,7 +202,7 @@ void ls__sampler_set_seed(ls_sampler *sampler, uint64_t seed)
 
 /* A full step gives every rank `batch`. The last one is shared as evenly as it can be: the first
  * ranks get one sample more. */
-ls__sampler_span ls__sampler_span_at(const ls_sampler *s, int64_t position)
+ls__sampler_span ls__sampler_span_of(const ls_sampler *s, int64_t position, int rank)
 {
     int64_t left = s->count - position;
     int64_t global = left < s->global_batch ? left : s->global_batch;
@@ -184,18 +210,26 @@ ls__sampler_span ls__sampler_span_at(const ls_sampler *s, int64_t position)
         return (ls__sampler_span){.first = position};
     }
     int64_t share = global / s->world_size, more = global % s->world_size;
-    int64_t offset = s->rank * share + (s->rank < more ? s->rank : more);
+    int64_t offset = rank * share + (rank < more ? rank : more);
     return (ls__sampler_span){.first = position + offset,
-                              .count = share + (s->rank < more ? 1 : 0),
+                              .count = share + (rank < more ? 1 : 0),
                               .global = global,
                               .offset = offset};
 }
 
-void ls__sampler_read(const ls_sampler *sampler, int64_t epoch, const ls__sampler_span *span,
-                      int64_t *indices)
+ls__sampler_span ls__sampler_span_at(const ls_sampler *s, int64_t position)
 {
-    for (int64_t i = 0; i < span->count; i++) {
-        indices[i] = sample_at(sampler, epoch, span->first + i);
+    return ls__sampler_span_of(s, position, s->rank);
+}
+
+void ls__sampler_read(const ls_sampler *sampler, ls__sampler_order order, int64_t epoch,
+                      int64_t first, int64_t count, int64_t *indices)
+{
+    const shuffle p = {.sampler = sampler,
+                       .epoch = (uint64_t)epoch,
+                       .stream = order == LS__SAMPLER_OWN ? (uint32_t)sampler->rank + 1 : 0};
+    for (int64_t i = 0; i < count; i++) {
+        indices[i] = sample_at(&p, first + i);
     }
 }
 
@@ -205,6 +239,6 @@ int64_t ls_sampler_get(const ls_sampler *sampler, int64_t epoch, int64_t step, i
         return 0;
     }
     ls__sampler_span span = ls__sampler_span_at(sampler, step * sampler->global_batch);
-    ls__sampler_read(sampler, epoch, &span, indices);
+    ls__sampler_read(sampler, LS__SAMPLER_COMMON, epoch, span.first, span.count, indices);
     return span.count;
 }

@@ -19,12 +19,22 @@ typedef struct ls__sampler_span {
  * of the epoch is cut into steps from there on. */
 /* The step that begins at `position`; `global` is 0 when the epoch has no step left there. */
 ls__sampler_span ls__sampler_span_at(const ls_sampler *sampler, int64_t position);
-/* This rank's samples of that step. */
-void ls__sampler_read(const ls_sampler *sampler, int64_t epoch, const ls__sampler_span *span,
-                      int64_t *indices);
+/* The same for another rank. */
+ls__sampler_span ls__sampler_span_of(const ls_sampler *sampler, int64_t position, int rank);
+
+typedef enum ls__sampler_order {
+    LS__SAMPLER_COMMON = 0, /* the order of samples that all ranks walk through together */
+    LS__SAMPLER_OWN = 1     /* this rank's own shuffle of all samples, at the same positions */
+} ls__sampler_order;
+/* The samples at positions first … first + count - 1. */
+void ls__sampler_read(const ls_sampler *sampler, ls__sampler_order order, int64_t epoch,
+                      int64_t first, int64_t count, int64_t *indices);
 int64_t ls__sampler_count(const ls_sampler *sampler);
 int64_t ls__sampler_global_batch(const ls_sampler *sampler);
 int64_t ls__sampler_batch(const ls_sampler *sampler);
+int ls__sampler_rank(const ls_sampler *sampler);
+int ls__sampler_ranks(const ls_sampler *sampler);
+bool ls__sampler_shuffles(const ls_sampler *sampler);
 uint64_t ls__sampler_seed(const ls_sampler *sampler);
 void ls__sampler_set_seed(ls_sampler *sampler, uint64_t seed);
 

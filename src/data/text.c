@@ -4,9 +4,7 @@
  *     sample   [x0 x1 … x(T-1)] xT        x = window[0…T), y = window[1…T]
  *                    [x0 x1 … x(T-1)] xT      starts are `stride` apart
  *
- * A window never crosses a file, so no sample joins two unrelated texts. Only the asked part of
- * each file is kept in memory. A sample's number is found by bisection over the files' first
- * samples.
+ * A window never crosses a file. Only the asked part of each file is used.
  */
 #include <lockstep/data.h>
 
@@ -15,136 +13,25 @@
 
 #include "base/options.h"
 #include "base/runtime.h"
-#include "base/size.h"
 #include "data/file.h"
-
-#define TEXT_FILES_MAX (1 << 20) /* bounds what a mistyped path such as "/" can cost */
+#include "data/paths.h"
+#include "data/windows.h"
 
 typedef struct text_file {
     char *path;
     ls__file file;
     const uint8_t *part; /* within file.data */
     int64_t bytes;       /* of the part */
-    int64_t first;       /* number of its first sample */
 } text_file;
 
 typedef struct text {
     ls_dataset base;
     const ls__env *env;
     text_file *files;
-    int count, capacity;
+    int64_t *first; /* [count] number of each file's first sample */
+    int count;
     int64_t context, stride, bytes;
 } text;
-
-/* ---- finding the files -------------------------------------------------------------------- */
-
-typedef struct path_list {
-    char **path;
-    int count, capacity;
-} path_list;
-
-static void paths_free(path_list *list)
-{
-    for (int i = 0; i < list->count; i++) {
-        free(list->path[i]);
-    }
-    free(list->path);
-    *list = (path_list){0};
-}
-
-/* Takes `path`. */
-static ls_status paths_add(path_list *list, char *path)
-{
-    if (!path) {
-        return ls__fail(LS_ERR_MEMORY, "text: no memory for a path");
-    }
-    if (list->count == TEXT_FILES_MAX) {
-        ls_status status = ls__fail(LS_ERR_LIMIT,
-                                    "text: more than %d files or folders at \"%s\"; name a folder "
-                                    "that holds only the data",
-                                    TEXT_FILES_MAX, path);
-        free(path);
-        return status;
-    }
-    if (list->count == list->capacity) {
-        int capacity = list->capacity ? 2 * list->capacity : 16;
-        char **grown = realloc(list->path, (size_t)capacity * sizeof *grown);
-        if (!grown) {
-            free(path);
-            return ls__fail(LS_ERR_MEMORY, "text: no memory for %d paths", capacity);
-        }
-        list->path = grown;
-        list->capacity = capacity;
-    }
-    list->path[list->count++] = path;
-    return LS_OK;
-}
-
-static char *join(const char *folder, const char *name)
-{
-    size_t folder_length = strlen(folder), name_length = strlen(name);
-    while (folder_length > 1 && folder[folder_length - 1] == '/') {
-        folder_length--;
-    }
-    char *path = malloc(folder_length + name_length + 2);
-    if (path) {
-        memcpy(path, folder, folder_length);
-        path[folder_length] = '/';
-        memcpy(path + folder_length + 1, name, name_length + 1);
-    }
-    return path;
-}
-
-typedef struct listing {
-    const ls__env *env;
-    const char *folder;
-    path_list *files, *folders;
-    ls_status status; /* of the entry that stopped the listing */
-} listing;
-
-static int list_entry(void *arg, const char *name)
-{
-    listing *at = arg;
-    char *path = join(at->folder, name);
-    ls__env_stat stat;
-    int error = path ? at->env->stat(at->env, path, false, &stat) : 0;
-    if (error < 0) {
-        at->status = ls__file_fail(error, "text", path);
-        free(path);
-        return 1;
-    }
-    if (path && stat.kind != LS__ENV_FILE && stat.kind != LS__ENV_FOLDER) {
-        free(path); /* links, sockets, devices */
-        return 0;
-    }
-    bool folder = path && stat.kind == LS__ENV_FOLDER;
-    at->status = paths_add(folder ? at->folders : at->files, path);
-    return at->status < 0;
-}
-
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-/* All regular files below `root`, sorted. Folders wait in a list: no recursion. */
-static ls_status find_files(const ls__env *env, const char *root, path_list *files)
-{
-    path_list folders = {0};
-    ls_status status = paths_add(&folders, strdup(root));
-    for (int i = 0; status == LS_OK && i < folders.count; i++) {
-        listing at = {env, folders.path[i], files, &folders, LS_OK};
-        int error = env->list(env, folders.path[i], list_entry, &at);
-        status = error < 0 ? ls__file_fail(error, "text", folders.path[i]) : at.status;
-    }
-    paths_free(&folders);
-    if (status == LS_OK && files->count > 1) {
-        qsort(files->path, (size_t)files->count, sizeof *files->path, by_name);
-    }
-    return status;
-}
-
-/* ---- the data set ------------------------------------------------------------------------- */
 
 static void text_free(ls_dataset *self)
 {
@@ -154,21 +41,8 @@ static void text_free(ls_dataset *self)
         free(t->files[i].path);
     }
     free(t->files);
+    free(t->first);
     free(t);
-}
-
-static const text_file *file_of_sample(const text *t, int64_t index)
-{
-    int low = 0, high = t->count - 1; /* the last file whose first sample is <= index */
-    while (low < high) {
-        int middle = low + (high - low + 1) / 2;
-        if (t->files[middle].first <= index) {
-            low = middle;
-        } else {
-            high = middle - 1;
-        }
-    }
-    return &t->files[low];
 }
 
 static ls_status text_get(ls_dataset *self, int64_t index, void *x, void *y)
@@ -178,19 +52,14 @@ static ls_status text_get(ls_dataset *self, int64_t index, void *x, void *y)
         return ls__fail(LS_ERR_INVALID, "text: sample %lld asked, there are %lld; count from 0",
                         (long long)index, (long long)t->base.count);
     }
-    const text_file *file = file_of_sample(t, index);
-    const uint8_t *window = file->part + (index - file->first) * t->stride;
+    const int file = ls__windows_file(t->first, t->count, index);
+    const uint8_t *window = t->files[file].part + (index - t->first[file]) * t->stride;
     int32_t *tokens = x, *targets = y;
     for (int64_t i = 0; i < t->context; i++) {
         tokens[i] = window[i];
         targets[i] = window[i + 1];
     }
     return LS_OK;
-}
-
-static int64_t samples_in(const text *t, int64_t bytes)
-{
-    return bytes > t->context ? (bytes - t->context - 1) / t->stride + 1 : 0;
 }
 
 /* Reads one file and keeps the asked part of it. Takes *path. */
@@ -205,10 +74,9 @@ static ls_status add_file(text *t, char **path, const ls_text_options *options)
     file->bytes = training ? all - held_out : held_out;
     file->path = *path;
     *path = NULL;
-    file->first = t->base.count;
-    t->count++;
+    t->first[t->count++] = t->base.count;
     t->bytes += file->bytes;
-    t->base.count += samples_in(t, file->bytes);
+    t->base.count += ls__windows_in(file->bytes, t->context, t->stride);
     return LS_OK;
 }
 
@@ -261,21 +129,24 @@ static ls_status check_options(const char *path, const ls_text_options *options)
 
 static ls_status load(text *t, const char *path, const ls_text_options *options)
 {
-    path_list files = {0};
+    ls__paths files = {0};
     ls__env_stat stat;
     ls_status status = ls__file_stat(t->env, "text", path, &stat);
     if (status == LS_OK) {
-        status = stat.kind == LS__ENV_FOLDER ? find_files(t->env, path, &files)
-                                             : paths_add(&files, strdup(path));
+        status = stat.kind == LS__ENV_FOLDER ? ls__paths_find(t->env, "text", path, &files)
+                                             : ls__paths_add(&files, "text", strdup(path));
     }
     if (status == LS_OK) {
         t->files = calloc((size_t)files.count + 1, sizeof *t->files);
-        status = t->files ? LS_OK : ls__fail(LS_ERR_MEMORY, "text: no memory for the file table");
+        t->first = calloc((size_t)files.count + 1, sizeof *t->first);
+        status = t->files && t->first
+                     ? LS_OK
+                     : ls__fail(LS_ERR_MEMORY, "text: no memory for the file table");
     }
     for (int i = 0; status == LS_OK && i < files.count; i++) {
         status = add_file(t, &files.path[i], options);
     }
-    paths_free(&files);
+    ls__paths_free(&files);
     if (status == LS_OK && t->base.count == 0) {
         status = no_samples(t, path, options);
     }

@@ -88,6 +88,21 @@ TEST(malformed_handshakes_are_refused_and_good_ones_accepted)
     replay("handshake", fuzz_handshake, 12);
 }
 
+TEST(malformed_npy_files_are_refused_and_good_ones_accepted)
+{
+    replay("npy", fuzz_npy, 20);
+}
+
+TEST(malformed_token_shards_are_refused_and_good_ones_accepted)
+{
+    replay("shard", fuzz_shard, 12);
+}
+
+TEST(malformed_cifar_10_files_are_refused_and_good_ones_accepted)
+{
+    replay("cifar", fuzz_cifar, 6);
+}
+
 TEST(a_header_above_64_mib_is_refused_though_the_file_holds_it)
 {
     const size_t length = ((size_t)64 << 20) + 1;

@@ -21,4 +21,9 @@ bool fuzz_manifest(const uint8_t *data, size_t bytes);
  * odd) and how the rest is cut. Nonces and the secret are fixed, so that a good proof exists. */
 bool fuzz_handshake(const uint8_t *data, size_t bytes);
 
+/* Files of data sets: .npy, token shards, CIFAR-10. */
+bool fuzz_npy(const uint8_t *data, size_t bytes);
+bool fuzz_shard(const uint8_t *data, size_t bytes);
+bool fuzz_cifar(const uint8_t *data, size_t bytes);
+
 #endif

@@ -100,19 +100,28 @@ void *__libc_calloc(size_t count, size_t bytes);
 void *__libc_realloc(void *memory, size_t bytes);
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+static bool malloc_fails(void)
+{
+    if (!due(GOLDEN_MALLOC)) {
+        return false;
+    }
+    errno = ENOMEM;
+    return true;
+}
+
 void *malloc(size_t bytes)
 {
-    return due(GOLDEN_MALLOC) ? NULL : __libc_malloc(bytes);
+    return malloc_fails() ? NULL : __libc_malloc(bytes);
 }
 
 void *calloc(size_t count, size_t bytes)
 {
-    return due(GOLDEN_MALLOC) ? NULL : __libc_calloc(count, bytes);
+    return malloc_fails() ? NULL : __libc_calloc(count, bytes);
 }
 
 void *realloc(void *memory, size_t bytes)
 {
-    return due(GOLDEN_MALLOC) ? NULL : __libc_realloc(memory, bytes);
+    return malloc_fails() ? NULL : __libc_realloc(memory, bytes);
 }
 #endif
 

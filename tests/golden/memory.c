@@ -1,5 +1,7 @@
 /* Memory that cannot be had: each allocation of a scenario fails in turn, until it succeeds
  * untouched; the texts that came are shown once each, in the order they came first. */
+#include <sys/stat.h>
+
 #include "golden.h"
 
 #include "comm/init.h"
@@ -74,7 +76,7 @@ GOLDEN_BARE(of_modules_and_optimizers)
     golden_fail_each(GOLDEN_MALLOC, use_modules);
 }
 
-static const char *files[2]; /* made before memory gets scarce */
+static const char *files[3]; /* made before memory gets scarce */
 
 static ls_status use_data(void)
 {
@@ -106,6 +108,68 @@ GOLDEN_BARE(of_data)
     golden_fail_each(GOLDEN_MALLOC, use_data);
     golden_fail_each(GOLDEN_SYSTEM, use_data);
     golden_fail_each(GOLDEN_FILES, use_data);
+}
+
+/* Folders of images and of tokens, and a pair of arrays that is scattered. */
+static ls_status use_files(void)
+{
+    ls_dataset *d = NULL, *shown = NULL;
+    ls_sampler *s = NULL;
+    ls_loader *l = NULL;
+    ls_batch batch;
+    ls_status status = ls_cifar10_new(files[0], false, &d);
+    ls_dataset_free(d);
+    d = NULL;
+    if (status == LS_OK) {
+        status = ls_tokens_new(files[1], LS_OPTIONS(ls_tokens_options, .context = 2), &d);
+        ls_dataset_free(d);
+        d = NULL;
+    }
+    if (status == LS_OK) {
+        status = ls_npy_new(files[2], files[2], &d);
+    }
+    if (status == LS_OK) {
+        status = ls_transform_new(d, NULL, &shown); /* takes d */
+    }
+    if (status == LS_OK) {
+        status = ls_sampler_new(shown->count, NULL, &s);
+    }
+    if (status == LS_OK) {
+        status = ls_loader_new(
+            shown, s, LS_OPTIONS(ls_loader_options, .feed = LS_FEED_SCATTER, .prefetch = 0), &l);
+    }
+    if (status == LS_OK && !ls_loader_next(l, &batch)) {
+        status = ls_loader_status(l);
+    }
+    ls_loader_free(l);
+    ls_sampler_free(s);
+    ls_dataset_free(shown);
+    return status;
+}
+
+GOLDEN_BARE(of_files_of_data)
+{
+    static const char header[] = "\x93NUMPY\x01\0\x3c\0{'descr': '<f4', 'fortran_order': False, "
+                                 "'shape': (1,1,1,2)}";
+    static char array[10 + 60 + 8];
+    static const unsigned char image[3073];
+    char images[300], folder[300];
+    memset(array, ' ', 70);
+    memcpy(array, header, sizeof header - 1);
+    (void)snprintf(images, sizeof images, "%s/images", golden_folder());
+    (void)snprintf(folder, sizeof folder, "%s/shards", golden_folder());
+    if (mkdir(images, 0700) != 0 || mkdir(folder, 0700) != 0) {
+        exit(3);
+    }
+    (void)golden_file("images/test_batch.bin", image, sizeof image);
+    (void)golden_file("shards/a.bin", "12345678", 8);
+    files[0] = images;
+    files[1] = folder;
+    files[2] = golden_file("array", array, sizeof array);
+    golden_fail_each(GOLDEN_MEMORY, use_files);
+    golden_fail_each(GOLDEN_MALLOC, use_files);
+    golden_fail_each(GOLDEN_SYSTEM, use_files);
+    golden_fail_each(GOLDEN_FILES, use_files);
 }
 
 static ls_status use_other_data(void)

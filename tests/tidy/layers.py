@@ -15,7 +15,7 @@ ARROWS = {
     "autograd": ["tensor"],
     "nn": ["autograd"],
     "optim": ["nn"],  # an optimizer is made for a module
-    "data": ["autograd"],
+    "data": ["autograd", "comm"],  # rank 0 may feed the others
     "tokenizer": ["base", "data/file.h"],  # whole files
     "dist": ["autograd", "comm"],
     "ddp": ["nn", "optim", "dist", "reduce"],

@@ -1,0 +1,162 @@
+/* CIFAR-10 as a data set: one file, or the five training files or the test file of its folder. */
+#include "data/cifar.h"
+
+#include <lockstep/data.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/runtime.h"
+#include "data/file.h"
+#include "data/paths.h"
+
+#define CLASSES 10
+#define TRAINING_FILES 5
+
+typedef struct cifar {
+    ls_dataset base;
+    const ls__env *env;
+    ls__file file[TRAINING_FILES];
+    int64_t first[TRAINING_FILES + 1]; /* number of each file's first image; then of all */
+    int files;
+} cifar;
+
+static const char *other_format(const uint8_t *data, size_t bytes)
+{
+    if (bytes >= 2 && data[0] == 0x1f && data[1] == 0x8b) {
+        return "it is compressed: unpack it first";
+    }
+    if (bytes >= 2 && data[0] == 0x80 && data[1] >= 2 && data[1] <= 5) {
+        return "it is the version for Python: take the binary version";
+    }
+    return "it is damaged or another format";
+}
+
+ls_status ls__cifar_check(const uint8_t *data, size_t bytes, const char *path, int64_t *count)
+{
+    if (bytes == 0) {
+        return ls__fail(LS_ERR_INVALID, "CIFAR-10: \"%s\" is empty; name a file of images", path);
+    }
+    for (size_t at = 0; at < bytes; at += LS__CIFAR_RECORD) {
+        if (data[at] >= CLASSES) {
+            return ls__fail(LS_ERR_FORMAT,
+                            "CIFAR-10: \"%s\" has label %d at offset %zu, labels are 0 to 9; %s",
+                            path, data[at], at, other_format(data, bytes));
+        }
+    }
+    const size_t cut = bytes % LS__CIFAR_RECORD;
+    if (cut != 0) {
+        return ls__fail(LS_ERR_FORMAT,
+                        "CIFAR-10: \"%s\" ends with %zu bytes at offset %zu, an image has %d; it "
+                        "is truncated",
+                        path, cut, bytes - cut, LS__CIFAR_RECORD);
+    }
+    *count = (int64_t)(bytes / LS__CIFAR_RECORD);
+    return LS_OK;
+}
+
+static void cifar_free(ls_dataset *self)
+{
+    cifar *d = (cifar *)self;
+    for (int i = 0; i < d->files; i++) {
+        ls__file_release(d->env, &d->file[i]);
+    }
+    free(d);
+}
+
+static ls_status cifar_get(ls_dataset *self, int64_t index, void *x, void *y)
+{
+    const cifar *d = (const cifar *)self;
+    if (index < 0 || index >= d->base.count) {
+        return ls__fail(LS_ERR_INVALID, "CIFAR-10: sample %lld asked, there are %lld; count from 0",
+                        (long long)index, (long long)d->base.count);
+    }
+    int file = 0;
+    while (index >= d->first[file + 1]) {
+        file++;
+    }
+    const uint8_t *record = d->file[file].data + (index - d->first[file]) * LS__CIFAR_RECORD;
+    float *pixels = x;
+    *(int32_t *)y = record[0];
+    for (int i = 0; i < LS__CIFAR_PIXELS; i++) {
+        pixels[i] = (float)record[1 + i] / 255.0f;
+    }
+    return LS_OK;
+}
+
+static ls_status add_file(cifar *d, const char *path)
+{
+    int64_t count = 0;
+    LS_TRY(ls__file_map(d->env, "CIFAR-10", path, &d->file[d->files]));
+    d->files++;
+    LS_TRY(ls__cifar_check(d->file[d->files - 1].data, d->file[d->files - 1].bytes, path, &count));
+    d->first[d->files] = d->first[d->files - 1] + count;
+    return LS_OK;
+}
+
+static ls_status add_from(cifar *d, const char *folder, const char *name)
+{
+    char *path = ls__paths_join(folder, name);
+    if (!path) {
+        return ls__fail(LS_ERR_MEMORY, "CIFAR-10: no memory for a path");
+    }
+    ls_status status = add_file(d, path);
+    free(path);
+    return status == LS_ERR_NOT_FOUND
+               ? ls__fail_within(status,
+                                 "CIFAR-10: \"%s\" should hold data_batch_1.bin to "
+                                 "data_batch_5.bin and test_batch.bin",
+                                 folder)
+               : status;
+}
+
+static ls_status load(cifar *d, const char *path, bool train)
+{
+    ls__env_stat stat;
+    LS_TRY(ls__file_stat(d->env, "CIFAR-10", path, &stat));
+    if (stat.kind != LS__ENV_FOLDER) {
+        return add_file(d, path);
+    }
+    if (!train) {
+        return add_from(d, path, "test_batch.bin");
+    }
+    for (int i = 1; i <= TRAINING_FILES; i++) {
+        char name[32];
+        (void)snprintf(name, sizeof name, "data_batch_%d.bin", i);
+        LS_TRY(add_from(d, path, name));
+    }
+    return LS_OK;
+}
+
+ls_status ls_cifar10_new(const char *folder_or_file, bool train, ls_dataset **out)
+{
+    *out = NULL;
+    ls_runtime *runtime = ls__runtime_get("ls_cifar10_new");
+    if (!runtime) {
+        return ls__self.status;
+    }
+    if (!folder_or_file || !*folder_or_file) {
+        return ls__fail(LS_ERR_INVALID, "CIFAR-10: no path given; name its folder or one file");
+    }
+    cifar *d = calloc(1, sizeof *d);
+    if (!d) {
+        return ls__fail(LS_ERR_MEMORY, "CIFAR-10: no memory for a data set");
+    }
+    d->env = runtime->env;
+    d->base.x_shape = LS_SHAPE(3, 32, 32);
+    d->base.y_shape = LS_SCALAR;
+    d->base.x_dtype = LS_FLOAT32;
+    d->base.y_dtype = LS_INT32;
+    d->base.get = cifar_get;
+    d->base.free = cifar_free;
+    ls_status status = load(d, folder_or_file, train);
+    if (status < 0) {
+        cifar_free(&d->base);
+        return status;
+    }
+    d->base.count = d->first[d->files];
+    *out = &d->base;
+    return LS_OK;
+}

@@ -1,0 +1,116 @@
+/* Two .npy files as a data set: row i of x and of y is sample i. The files are mapped, so they may
+ * be larger than memory; elements keep the type they have there. */
+#include <lockstep/data.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/runtime.h"
+#include "data/file.h"
+#include "data/npy.h"
+
+typedef struct array {
+    ls__file file;
+    ls__npy header;
+    size_t row_bytes;
+} array;
+
+typedef struct npy {
+    ls_dataset base;
+    const ls__env *env;
+    array x, y;
+} npy;
+
+static void npy_free(ls_dataset *self)
+{
+    npy *d = (npy *)self;
+    ls__file_release(d->env, &d->x.file);
+    ls__file_release(d->env, &d->y.file);
+    free(d);
+}
+
+static void copy_row(const array *a, int64_t index, void *out)
+{
+    memcpy(out, a->file.data + a->header.begin + (size_t)index * a->row_bytes, a->row_bytes);
+}
+
+static ls_status npy_get(ls_dataset *self, int64_t index, void *x, void *y)
+{
+    const npy *d = (const npy *)self;
+    if (index < 0 || index >= d->base.count) {
+        return ls__fail(LS_ERR_INVALID, "npy: sample %lld asked, there are %lld; count from 0",
+                        (long long)index, (long long)d->base.count);
+    }
+    copy_row(&d->x, index, x);
+    copy_row(&d->y, index, y);
+    return LS_OK;
+}
+
+static ls_status open_array(const ls__env *env, const char *path, array *a)
+{
+    LS_TRY(ls__file_map(env, "npy", path, &a->file));
+    LS_TRY(ls__npy_parse(a->file.data, a->file.bytes, path, &a->header));
+    if (a->header.ndim == 0) {
+        return ls__fail(LS_ERR_INVALID,
+                        "npy: \"%s\" holds a single number; the first dimension must count the "
+                        "samples",
+                        path);
+    }
+    if (a->header.count == 0) {
+        return ls__fail(LS_ERR_INVALID, "npy: \"%s\" holds no elements; name another file", path);
+    }
+    a->row_bytes = (size_t)(a->header.count / a->header.dim[0]) * ls_dtype_size(a->header.dtype);
+    return LS_OK;
+}
+
+static ls_shape row_shape(const ls__npy *header)
+{
+    ls_shape shape = {.ndim = header->ndim - 1};
+    memcpy(shape.dim, header->dim + 1, (size_t)shape.ndim * sizeof shape.dim[0]);
+    return shape;
+}
+
+static ls_status load(npy *d, const char *x, const char *y)
+{
+    LS_TRY(open_array(d->env, x, &d->x));
+    LS_TRY(open_array(d->env, y, &d->y));
+    if (d->x.header.dim[0] != d->y.header.dim[0]) {
+        return ls__fail(LS_ERR_INVALID,
+                        "npy: \"%s\" has %lld samples and \"%s\" %lld; they belong to different "
+                        "sets",
+                        x, (long long)d->x.header.dim[0], y, (long long)d->y.header.dim[0]);
+    }
+    d->base.count = d->x.header.dim[0];
+    d->base.x_shape = row_shape(&d->x.header);
+    d->base.y_shape = row_shape(&d->y.header);
+    d->base.x_dtype = d->x.header.dtype;
+    d->base.y_dtype = d->y.header.dtype;
+    return LS_OK;
+}
+
+ls_status ls_npy_new(const char *x, const char *y, ls_dataset **out)
+{
+    *out = NULL;
+    ls_runtime *runtime = ls__runtime_get("ls_npy_new");
+    if (!runtime) {
+        return ls__self.status;
+    }
+    if (!x || !*x || !y || !*y) {
+        return ls__fail(LS_ERR_INVALID, "npy: name both a file of x and one of y");
+    }
+    npy *d = calloc(1, sizeof *d);
+    if (!d) {
+        return ls__fail(LS_ERR_MEMORY, "npy: no memory for a data set");
+    }
+    d->env = runtime->env;
+    d->base.get = npy_get;
+    d->base.free = npy_free;
+    ls_status status = load(d, x, y);
+    if (status < 0) {
+        npy_free(&d->base);
+        return status;
+    }
+    *out = &d->base;
+    return LS_OK;
+}

@@ -1,0 +1,115 @@
+/* Finding files: folders wait in a list, so there is no recursion over what a user's disk holds. */
+#include "data/paths.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "data/file.h"
+
+#define PATHS_MAX (1 << 20) /* bounds what a mistyped path such as "/" can cost */
+
+void ls__paths_free(ls__paths *list)
+{
+    for (int i = 0; i < list->count; i++) {
+        free(list->path[i]);
+    }
+    free(list->path);
+    *list = (ls__paths){0};
+}
+
+ls_status ls__paths_add(ls__paths *list, const char *what, char *path)
+{
+    if (!path) {
+        return ls__fail(LS_ERR_MEMORY, "%s: no memory for a path", what);
+    }
+    if (list->count == PATHS_MAX) {
+        ls_status status = ls__fail(LS_ERR_LIMIT,
+                                    "%s: more than %d files or folders at \"%s\"; name a folder "
+                                    "that holds only the data",
+                                    what, PATHS_MAX, path);
+        free(path);
+        return status;
+    }
+    if (list->count == list->capacity) {
+        int capacity = list->capacity ? 2 * list->capacity : 16;
+        char **grown = realloc(list->path, (size_t)capacity * sizeof *grown);
+        if (!grown) {
+            free(path);
+            return ls__fail(LS_ERR_MEMORY, "%s: no memory for %d paths", what, capacity);
+        }
+        list->path = grown;
+        list->capacity = capacity;
+    }
+    list->path[list->count++] = path;
+    return LS_OK;
+}
+
+char *ls__paths_join(const char *folder, const char *name)
+{
+    size_t folder_length = strlen(folder), name_length = strlen(name);
+    while (folder_length > 1 && folder[folder_length - 1] == '/') {
+        folder_length--;
+    }
+    char *path = malloc(folder_length + name_length + 2);
+    if (path) {
+        memcpy(path, folder, folder_length);
+        path[folder_length] = '/';
+        memcpy(path + folder_length + 1, name, name_length + 1);
+    }
+    return path;
+}
+
+const char *ls__paths_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+typedef struct listing {
+    const ls__env *env;
+    const char *what, *folder;
+    ls__paths *files, *folders;
+    ls_status status; /* of the entry that stopped the listing */
+} listing;
+
+static int list_entry(void *arg, const char *name)
+{
+    listing *at = arg;
+    char *path = ls__paths_join(at->folder, name);
+    ls__env_stat stat;
+    int error = path ? at->env->stat(at->env, path, false, &stat) : 0;
+    if (error < 0) {
+        at->status = ls__file_fail(error, at->what, path);
+        free(path);
+        return 1;
+    }
+    if (path && stat.kind != LS__ENV_FILE && stat.kind != LS__ENV_FOLDER) {
+        free(path); /* links, sockets, devices */
+        return 0;
+    }
+    bool folder = path && stat.kind == LS__ENV_FOLDER;
+    at->status = ls__paths_add(folder ? at->folders : at->files, at->what, path);
+    return at->status < 0;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+ls_status ls__paths_find(const ls__env *env, const char *what, const char *root, ls__paths *files)
+{
+    ls__paths folders = {0};
+    ls_status status = ls__paths_add(&folders, what, strdup(root));
+    for (int i = 0; status == LS_OK && i < folders.count; i++) {
+        listing at = {env, what, folders.path[i], files, &folders, LS_OK};
+        int error = env->list(env, folders.path[i], list_entry, &at);
+        status = error < 0 ? ls__file_fail(error, what, folders.path[i]) : at.status;
+    }
+    ls__paths_free(&folders);
+    if (status == LS_OK && files->count > 1) {
+        qsort(files->path, (size_t)files->count, sizeof *files->path, by_name);
+    }
+    return status;
+}

@@ -1,0 +1,246 @@
+/* Rank 0 reads for all; see scatter.h. Blocks are bytes, so that one path serves every dtype; what
+ * the bytes mean was compared when the loader was made. */
+#include "data/scatter.h"
+
+#include <lockstep/comm.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/runtime.h"
+#include "data/sampler.h"
+#include "tensor/shape.h"
+
+struct ls__scatter {
+    ls_group *group;
+    const ls_sampler *sampler;
+    int rank, ranks;
+    bool failed;
+    size_t x_bytes, y_bytes;   /* of one sample */
+    int64_t *counts, *offsets; /* [ranks] of bytes */
+};
+
+typedef struct description { /* sent as it is */
+    int64_t count, batch;
+    ls_shape x_shape, y_shape;
+    int32_t x_dtype, y_dtype;
+} description;
+
+static void describe(const ls_dataset *d, int64_t batch, description *out)
+{
+    memset(out, 0, sizeof *out); /* it is compared as bytes */
+    out->count = d->count;
+    out->batch = batch;
+    out->x_shape.ndim = d->x_shape.ndim;
+    out->y_shape.ndim = d->y_shape.ndim;
+    memcpy(out->x_shape.dim, d->x_shape.dim, (size_t)d->x_shape.ndim * sizeof d->x_shape.dim[0]);
+    memcpy(out->y_shape.dim, d->y_shape.dim, (size_t)d->y_shape.ndim * sizeof d->y_shape.dim[0]);
+    out->x_dtype = (int32_t)d->x_dtype;
+    out->y_dtype = (int32_t)d->y_dtype;
+}
+
+static ls_status fail_differs(int rank, const description *other, const description *root)
+{
+    return ls__fail(LS_ERR_MISMATCH,
+                    "loader: rank %d expects %lld samples in batches of %lld, x %s %s and y %s %s; "
+                    "rank 0 scatters %lld in batches of %lld, x %s %s and y %s %s: give all ranks "
+                    "the same, or share rank 0's with ls_dataset_share",
+                    rank, (long long)other->count, (long long)other->batch,
+                    ls_dtype_name((ls_dtype)other->x_dtype), ls__shape_print(other->x_shape).text,
+                    ls_dtype_name((ls_dtype)other->y_dtype), ls__shape_print(other->y_shape).text,
+                    (long long)root->count, (long long)root->batch,
+                    ls_dtype_name((ls_dtype)root->x_dtype), ls__shape_print(root->x_shape).text,
+                    ls_dtype_name((ls_dtype)root->y_dtype), ls__shape_print(root->y_shape).text);
+}
+
+static ls_status compare(ls__scatter *s, const ls_dataset *dataset)
+{
+    description mine, *all = calloc((size_t)s->ranks, sizeof *all);
+    if (!all) {
+        return ls__fail(LS_ERR_MEMORY, "loader: no memory to compare %d ranks", s->ranks);
+    }
+    describe(dataset, ls__sampler_batch(s->sampler), &mine);
+    ls_status status = ls_all_gather(s->group, &mine, all, (int64_t)sizeof mine, LS_UINT8,
+                                     LS_OPTIONS(ls_collective_options, .tag = "loader"), NULL);
+    for (int r = 1; status == LS_OK && r < s->ranks; r++) {
+        if (memcmp(&all[r], &all[0], sizeof all[0]) != 0) {
+            status = fail_differs(r, &all[r], &all[0]);
+        }
+    }
+    free(all);
+    return status;
+}
+
+static ls_status check_sampler(const ls_sampler *sampler)
+{
+    if (ls__sampler_ranks(sampler) != ls_world_size() || ls__sampler_rank(sampler) != ls_rank()) {
+        return ls__fail(LS_ERR_INVALID,
+                        "loader: rank 0 scatters over this job, where this is rank %d of %d, but "
+                        "the sampler is for rank %d of %d; leave both out of its options",
+                        ls_rank(), ls_world_size(), ls__sampler_rank(sampler),
+                        ls__sampler_ranks(sampler));
+    }
+    return LS_OK;
+}
+
+/* The loader has checked that both fit. */
+static size_t bytes_of(ls_shape shape, ls_dtype dtype)
+{
+    int64_t count = 1;
+    return ls__shape_numel(shape, &count) ? (size_t)count * ls_dtype_size(dtype) : 0;
+}
+
+ls_status ls__scatter_new(const ls_dataset *dataset, const ls_sampler *sampler, ls__scatter **out)
+{
+    LS_TRY(check_sampler(sampler));
+    ls__scatter *s = calloc(1, sizeof *s);
+    if (!s) {
+        return ls__fail(LS_ERR_MEMORY, "loader: no memory");
+    }
+    s->sampler = sampler;
+    s->rank = ls_rank();
+    s->ranks = ls_world_size();
+    s->x_bytes = bytes_of(dataset->x_shape, dataset->x_dtype);
+    s->y_bytes = bytes_of(dataset->y_shape, dataset->y_dtype);
+    s->counts = calloc(2 * (size_t)s->ranks, sizeof *s->counts);
+    ls_status status = s->counts
+                           ? ls_group_new(ls_world(), NULL, 0, "loader", &s->group)
+                           : ls__fail(LS_ERR_MEMORY, "loader: no memory for %d ranks", s->ranks);
+    if (status == LS_OK) {
+        s->offsets = s->counts + s->ranks;
+        status = compare(s, dataset);
+        s->failed = status < 0 && status != LS_ERR_MISMATCH; /* which all ranks have */
+    }
+    if (status < 0) {
+        char message[LS__MESSAGE_MAX];
+        memcpy(message, ls__self.message, sizeof message);
+        ls__scatter_free(s);
+        return ls__fail_again(status, message);
+    }
+    *out = s;
+    return LS_OK;
+}
+
+void ls__scatter_free(ls__scatter *s)
+{
+    if (!s) {
+        return;
+    }
+    if (s->failed) { /* others may not come to free it */
+        (void)ls_group_abort(s->group, "its loader has failed");
+    }
+    (void)ls_group_free(s->group);
+    free(s->counts);
+    free(s);
+}
+
+bool ls__scatter_root(const ls__scatter *s)
+{
+    return s->rank == 0;
+}
+
+ls_status ls__scatter_alloc(ls__scatter *s, size_t bytes, uint8_t **out)
+{
+    void *memory = NULL;
+    LS_TRY(ls_group_alloc(s->group, bytes, &memory));
+    *out = memory;
+    return LS_OK;
+}
+
+void ls__scatter_dealloc(ls__scatter *s, uint8_t *memory)
+{
+    (void)ls_group_dealloc(s->group, memory);
+}
+
+static ls_status scatter(ls__scatter *s, int64_t position, size_t sample_bytes, const char *tag,
+                         uint8_t *memory)
+{
+    for (int r = 0; r < s->ranks; r++) {
+        const ls__sampler_span span = ls__sampler_span_of(s->sampler, position, r);
+        s->counts[r] = span.count * (int64_t)sample_bytes;
+        s->offsets[r] = span.offset * (int64_t)sample_bytes;
+    }
+    const bool root = ls__scatter_root(s);
+    return ls_scatter_v(s->group, root ? memory : NULL, root ? s->counts : NULL,
+                        root ? s->offsets : NULL, memory, s->counts[s->rank], LS_UINT8, 0,
+                        LS_OPTIONS(ls_collective_options, .tag = tag), NULL);
+}
+
+ls_status ls__scatter_run(ls__scatter *s, int64_t position, uint8_t *x, uint8_t *y)
+{
+    ls_status status = scatter(s, position, s->x_bytes, "loader: x", x);
+    if (status == LS_OK) {
+        status = scatter(s, position, s->y_bytes, "loader: y", y);
+    }
+    s->failed = s->failed || status < 0;
+    return status;
+}
+
+void ls__scatter_abort(ls__scatter *s, const char *why)
+{
+    s->failed = true;
+    (void)ls_group_abort(s->group, why);
+}
+
+/* ---- a data set that another rank has ------------------------------------------------------- */
+
+static ls_status absent_get(ls_dataset *self, int64_t index, void *x, void *y)
+{
+    (void)self;
+    (void)x;
+    (void)y;
+    return ls__fail(LS_ERR_STATE,
+                    "shared data set: sample %lld asked, but rank 0 has the samples; make the "
+                    "loader with .feed = LS_FEED_SCATTER on all ranks",
+                    (long long)index);
+}
+
+static void absent_free(ls_dataset *self)
+{
+    free(self);
+}
+
+static ls_status make_absent(const description *d, ls_dataset **out)
+{
+    *out = calloc(1, sizeof **out);
+    if (!*out) {
+        return ls__fail(LS_ERR_MEMORY, "shared data set: no memory");
+    }
+    **out = (ls_dataset){.count = d->count,
+                         .x_shape = d->x_shape,
+                         .y_shape = d->y_shape,
+                         .x_dtype = (ls_dtype)d->x_dtype,
+                         .y_dtype = (ls_dtype)d->y_dtype,
+                         .get = absent_get,
+                         .free = absent_free};
+    return LS_OK;
+}
+
+ls_status ls_dataset_share(ls_dataset *dataset, ls_dataset **out)
+{
+    ls_dataset *mine = dataset;
+    *out = NULL;
+    if (!ls__runtime_get("ls_dataset_share")) {
+        return ls__self.status;
+    }
+    description d;
+    int64_t numel = 0;
+    memset(&d, 0, sizeof d);
+    d.count = -1;
+    if (ls_rank() == 0 && mine && ls__shape_numel(mine->x_shape, &numel) &&
+        ls__shape_numel(mine->y_shape, &numel)) {
+        describe(mine, 0, &d);
+    }
+    LS_TRY(ls_broadcast(ls_world(), &d, (int64_t)sizeof d, LS_UINT8, 0,
+                        LS_OPTIONS(ls_collective_options, .tag = "shared data set"), NULL));
+    if (d.count < 0) {
+        return ls__fail(LS_ERR_INVALID,
+                        "shared data set: rank 0 has none to share; see what its constructor "
+                        "returned there");
+    }
+    if (ls_rank() == 0) {
+        *out = mine;
+        return LS_OK;
+    }
+    return make_absent(&d, out);
+}

@@ -1,0 +1,105 @@
+/* Files of tokens: the formats of shard.h told apart, and everything a header claims compared with
+ * the file's size. Files that are something else and have a magic are refused by name: as raw
+ * tokens they would be accepted and teach nonsense. */
+#include "data/shard.h"
+
+#include <string.h>
+
+#include "base/error.h"
+#include "data/bytes.h"
+
+typedef struct form { /* one that llm.c writes */
+    uint32_t magic, version;
+    int token_bytes;
+} form;
+
+static const form forms[] = {{20240520, 1, 2}, {20240801, 7, 4}};
+
+typedef struct other {
+    const char *magic;
+    size_t bytes;
+    const char *what;
+} other;
+
+/* The numbers 20240326, -27, -28 and 20240522, little-endian, are llm.c's for other files. */
+static const other others[] = {
+    {"\x93NUMPY", 6, "an array of NumPy; write it as raw uint16 with array.tofile(path)"},
+    {"PK\x03\x04", 4, "a ZIP archive; unpack it first"},
+    {"\x1f\x8b\x08\x00", 4, "compressed; run gunzip first"},
+    {"\x1f\x8b\x08\x08", 4, "compressed; run gunzip first"},
+    {"\xc6\xd7\x34\x01", 4, "the weights of a model of llm.c"},
+    {"\xc7\xd7\x34\x01", 4, "numbers of llm.c to test against"},
+    {"\xc8\xd7\x34\x01", 4, "a tokenizer of llm.c"},
+    {"\x8a\xd8\x34\x01", 4, "an evaluation of llm.c, whose tokens are no stream"},
+};
+
+static ls_status check_other(const uint8_t *data, size_t bytes, const char *path)
+{
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        const other *o = &others[i];
+        if (bytes >= o->bytes && memcmp(data, o->magic, o->bytes) == 0) {
+            return ls__fail(LS_ERR_FORMAT,
+                            "tokens: \"%s\" begins with %02x %02x %02x %02x: it is %s", path,
+                            data[0], data[1], data[2], data[3], o->what);
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status parse_raw(size_t bytes, const char *path, ls__shard *out)
+{
+    if (bytes % 2 != 0) {
+        return ls__fail(LS_ERR_FORMAT,
+                        "tokens: \"%s\" begins with no magic of llm.c, so its tokens are 2 bytes "
+                        "each, but the last, at offset %zu, has one; it is truncated or another "
+                        "format",
+                        path, bytes - 1);
+    }
+    *out = (ls__shard){.token_bytes = 2, .begin = 0, .count = (int64_t)(bytes / 2)};
+    return LS_OK;
+}
+
+static ls_status parse_form(const form *f, const uint8_t *data, size_t bytes, const char *path,
+                            ls__shard *out)
+{
+    if (bytes < LS__SHARD_HEADER) {
+        return ls__fail(LS_ERR_FORMAT,
+                        "tokens: \"%s\" ends at offset %zu, within its header of %d bytes; it is "
+                        "truncated",
+                        path, bytes, LS__SHARD_HEADER);
+    }
+    const uint32_t version = ls__little_32(data + 4), count = ls__little_32(data + 8);
+    if (version != f->version) {
+        return ls__fail(LS_ERR_UNSUPPORTED,
+                        "tokens: \"%s\" has version %u at offset 4; of files with magic %u "
+                        "version %u is read",
+                        path, version, f->magic, f->version);
+    }
+    const uint64_t claimed = (uint64_t)count * (uint64_t)f->token_bytes;
+    if (claimed != bytes - LS__SHARD_HEADER) {
+        return ls__fail(LS_ERR_FORMAT,
+                        "tokens: \"%s\" claims %u tokens at offset 8, %llu bytes, and has %zu from "
+                        "offset %d on; it is truncated or damaged",
+                        path, count, (unsigned long long)claimed, bytes - LS__SHARD_HEADER,
+                        LS__SHARD_HEADER);
+    }
+    if (count == 0) {
+        return ls__fail(LS_ERR_INVALID, "tokens: \"%s\" holds no tokens; name another file", path);
+    }
+    *out = (ls__shard){.token_bytes = f->token_bytes, .begin = LS__SHARD_HEADER, .count = count};
+    return LS_OK;
+}
+
+ls_status ls__shard_parse(const uint8_t *data, size_t bytes, const char *path, ls__shard *out)
+{
+    if (bytes == 0) {
+        return ls__fail(LS_ERR_INVALID, "tokens: \"%s\" is empty; name a file of tokens", path);
+    }
+    LS_TRY(check_other(data, bytes, path));
+    for (size_t i = 0; bytes >= 4 && i < sizeof forms / sizeof forms[0]; i++) {
+        if (ls__little_32(data) == forms[i].magic) {
+            return parse_form(&forms[i], data, bytes, path, out);
+        }
+    }
+    return parse_raw(bytes, path, out);
+}

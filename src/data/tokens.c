@@ -1,0 +1,261 @@
+/* Files of tokens as a data set: windows of context + 1 tokens, in one shard or many.
+ *
+ *     shard    [header] t0 t1 t2 …
+ *     sample   [x0 x1 … x(T-1)] xT        x = window[0…T), y = window[1…T]
+ *
+ * Shards are mapped: they may be larger than memory, and the ranks of a host share their pages.
+ * Tokens are looked at when their sample is read, not before.
+ */
+#include <lockstep/data.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/options.h"
+#include "base/runtime.h"
+#include "data/bytes.h"
+#include "data/file.h"
+#include "data/paths.h"
+#include "data/shard.h"
+#include "data/windows.h"
+
+typedef struct token_file {
+    char *path;
+    ls__file file;
+    ls__shard shard;
+} token_file;
+
+typedef struct tokens {
+    ls_dataset base;
+    const ls__env *env;
+    token_file *files;
+    int64_t *first; /* [count] number of each file's first sample */
+    int count;
+    int64_t context, stride;
+    uint32_t limit; /* tokens are below it */
+} tokens;
+
+static void tokens_free(ls_dataset *self)
+{
+    tokens *t = (tokens *)self;
+    for (int i = 0; i < t->count; i++) {
+        ls__file_release(t->env, &t->files[i].file);
+        free(t->files[i].path);
+    }
+    free(t->files);
+    free(t->first);
+    free(t);
+}
+
+/* ---- samples ------------------------------------------------------------------------------ */
+
+static uint32_t token_at(const uint8_t *window, int token_bytes, int64_t i)
+{
+    return token_bytes == 2 ? ls__little_16(window + 2 * i) : ls__little_32(window + 4 * i);
+}
+
+/* Writes context + 1 tokens as x and y; returns the largest. */
+static uint32_t read_window(const uint8_t *window, int token_bytes, int64_t context, int32_t *x,
+                            int32_t *y)
+{
+    uint32_t largest = 0;
+    for (int64_t i = 0; i < context; i++) {
+        const uint32_t token = token_at(window, token_bytes, i);
+        largest = token > largest ? token : largest;
+        x[i] = (int32_t)token;
+    }
+    const uint32_t last = token_at(window, token_bytes, context);
+    memcpy(y, x + 1, (size_t)(context - 1) * sizeof *y);
+    y[context - 1] = (int32_t)last;
+    return last > largest ? last : largest;
+}
+
+static ls_status fail_token(const tokens *t, const token_file *file, const uint8_t *window)
+{
+    int64_t i = 0;
+    while (i < t->context && token_at(window, file->shard.token_bytes, i) < t->limit) {
+        i++;
+    }
+    const uint8_t *at = window + i * file->shard.token_bytes;
+    return ls__fail(LS_ERR_FORMAT,
+                    "tokens: \"%s\" has token %u at offset %lld, but tokens are below %u; is it "
+                    "the vocabulary that the file was written with?",
+                    file->path, token_at(at, file->shard.token_bytes, 0),
+                    (long long)(at - file->file.data), t->limit);
+}
+
+static ls_status tokens_get(ls_dataset *self, int64_t index, void *x, void *y)
+{
+    const tokens *t = (const tokens *)self;
+    if (index < 0 || index >= t->base.count) {
+        return ls__fail(LS_ERR_INVALID, "tokens: sample %lld asked, there are %lld; count from 0",
+                        (long long)index, (long long)t->base.count);
+    }
+    const int number = ls__windows_file(t->first, t->count, index);
+    const token_file *file = &t->files[number];
+    const int64_t start = (index - t->first[number]) * t->stride;
+    const uint8_t *window = file->file.data + file->shard.begin + start * file->shard.token_bytes;
+    const uint32_t largest = read_window(window, file->shard.token_bytes, t->context, x, y);
+    return largest < t->limit ? LS_OK : fail_token(t, file, window);
+}
+
+/* ---- opening ------------------------------------------------------------------------------ */
+
+/* Takes *path. */
+static ls_status add_file(tokens *t, char **path)
+{
+    token_file *file = &t->files[t->count];
+    LS_TRY(ls__file_map(t->env, "tokens", *path, &file->file));
+    file->path = *path;
+    *path = NULL;
+    t->first[t->count++] = t->base.count;
+    LS_TRY(ls__shard_parse(file->file.data, file->file.bytes, file->path, &file->shard));
+    t->base.count += ls__windows_in(file->shard.count, t->context, t->stride);
+    return LS_OK;
+}
+
+static bool has_part(const char *path, const char *part)
+{
+    const char *name = ls__paths_name(path);
+    const size_t length = strlen(name);
+    return length > 4 && strcmp(name + length - 4, ".bin") == 0 &&
+           (part == NULL || strstr(name, part) != NULL);
+}
+
+/* A shard of a folder whose name holds `part`; NULL: there is none. */
+static const char *shard_of(const ls__paths *files, const char *part)
+{
+    for (int i = 0; i < files->count; i++) {
+        if (has_part(files->path[i], part)) {
+            return files->path[i];
+        }
+    }
+    return NULL;
+}
+
+/* Keeps the shards of `part`. Without one they must not be of several: who learns from all files of
+ * a folder learns the validation text, too. */
+static ls_status choose(const char *folder, const char *part, ls__paths *files)
+{
+    const char *train = shard_of(files, "train"), *val = shard_of(files, "val");
+    if (part == NULL && train != NULL && val != NULL) {
+        return ls__fail(LS_ERR_INVALID,
+                        "tokens: \"%s\" holds text to learn from and to validate with (\"%s\", "
+                        "\"%s\"); choose by .part = \"train\" or \"val\"",
+                        folder, ls__paths_name(train), ls__paths_name(val));
+    }
+    int kept = 0;
+    for (int i = 0; i < files->count; i++) {
+        if (has_part(files->path[i], part)) {
+            char *path = files->path[i];
+            files->path[i] = files->path[kept];
+            files->path[kept++] = path;
+        }
+    }
+    if (kept == 0) {
+        return ls__fail(
+            LS_ERR_NOT_FOUND,
+            "tokens: \"%s\" holds no shard named %s%s*.bin; name a folder of shards, or "
+            "one shard",
+            folder, part != NULL ? "*" : "", part != NULL ? part : "");
+    }
+    for (int i = kept; i < files->count; i++) {
+        free(files->path[i]);
+    }
+    files->count = kept;
+    return LS_OK;
+}
+
+static ls_status find_shards(const tokens *t, const char *path, const char *part, ls__paths *files)
+{
+    ls__env_stat stat;
+    LS_TRY(ls__file_stat(t->env, "tokens", path, &stat));
+    if (stat.kind != LS__ENV_FOLDER) {
+        return ls__paths_add(files, "tokens", strdup(path));
+    }
+    LS_TRY(ls__paths_find(t->env, "tokens", path, files));
+    return choose(path, part, files);
+}
+
+static ls_status no_samples(const tokens *t)
+{
+    const token_file *longest = &t->files[0];
+    for (int i = 1; i < t->count; i++) {
+        longest = t->files[i].shard.count > longest->shard.count ? &t->files[i] : longest;
+    }
+    return ls__fail(LS_ERR_INVALID,
+                    "tokens: every shard is shorter than a window: the longest, \"%s\", has %lld "
+                    "tokens, a window of context %lld needs %lld; give more tokens or a smaller "
+                    "context",
+                    longest->path, (long long)longest->shard.count, (long long)t->context,
+                    (long long)t->context + 1);
+}
+
+static ls_status load(tokens *t, const char *path, const char *part)
+{
+    ls__paths files = {0};
+    ls_status status = find_shards(t, path, part, &files);
+    if (status == LS_OK) {
+        t->files = calloc((size_t)files.count, sizeof *t->files);
+        t->first = calloc((size_t)files.count, sizeof *t->first);
+        status = t->files && t->first
+                     ? LS_OK
+                     : ls__fail(LS_ERR_MEMORY, "tokens: no memory for a table of %d shards",
+                                files.count);
+    }
+    for (int i = 0; status == LS_OK && i < files.count; i++) {
+        status = add_file(t, &files.path[i]);
+    }
+    ls__paths_free(&files);
+    return status == LS_OK && t->base.count == 0 ? no_samples(t) : status;
+}
+
+static ls_status check_options(const char *path, const ls_tokens_options *options)
+{
+    if (!path || !*path) {
+        return ls__fail(LS_ERR_INVALID,
+                        "tokens: no path given; name a shard or a folder of shards");
+    }
+    if (options->context < 1 || options->context > INT32_MAX || options->stride < 0) {
+        return ls__fail(LS_ERR_INVALID,
+                        "tokens: context %lld and stride %lld given; context must be in 1…%d and "
+                        "stride at least 0",
+                        (long long)options->context, (long long)options->stride, INT32_MAX);
+    }
+    if (options->vocab < 0 || options->vocab > (int64_t)INT32_MAX + 1) {
+        return ls__fail(LS_ERR_INVALID,
+                        "tokens: a vocabulary of %lld tokens given; give 1…2147483648, or 0",
+                        (long long)options->vocab);
+    }
+    return LS_OK;
+}
+
+ls_status ls_tokens_new(const char *path, const ls_tokens_options *options, ls_dataset **out)
+{
+    *out = NULL;
+    LS__OPTIONS(ls_tokens_options, given, options);
+    ls_runtime *runtime = ls__runtime_get("ls_tokens_new");
+    if (!runtime) {
+        return ls__self.status;
+    }
+    LS_TRY(check_options(path, &given));
+    tokens *t = calloc(1, sizeof *t);
+    if (!t) {
+        return ls__fail(LS_ERR_MEMORY, "tokens: no memory for a data set");
+    }
+    t->env = runtime->env;
+    t->context = given.context;
+    t->stride = given.stride ? given.stride : given.context;
+    t->limit = given.vocab ? (uint32_t)given.vocab : (uint32_t)INT32_MAX + 1;
+    t->base.x_shape = t->base.y_shape = LS_SHAPE(t->context);
+    t->base.x_dtype = t->base.y_dtype = LS_INT32;
+    t->base.get = tokens_get;
+    t->base.free = tokens_free;
+    ls_status status = load(t, path, given.part);
+    if (status < 0) {
+        tokens_free(&t->base);
+        return status;
+    }
+    *out = &t->base;
+    return LS_OK;
+}

@@ -1,0 +1,212 @@
+/* Images changed on their way: shifted, mirrored, normalised.
+ *
+ *     padded      0 0 0 0 0 0        a window of the image's own size, at a place drawn in
+ *     by one      0 a b c d 0        0 … 2 * padding down and to the right, is what is shown
+ *                 0 e f g h 0
+ *                 0 0 0 0 0 0        (He et al. 2016, section 4.2; RandomCrop of torchvision)
+ *
+ * What is drawn is one block of Philox at (seed; epoch, index), so a sample looks the same
+ * whichever rank reads it, in whatever order, before or after a restart, and otherwise in the next
+ * epoch. The image is changed where it lies: nothing is stored, so any thread may read.
+ */
+#include <lockstep/data.h>
+#include <lockstep/random.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/options.h"
+#include "base/runtime.h"
+#include "data/dataset.h"
+#include "tensor/shape.h"
+
+#define STREAM 0x7472616eu /* keeps these numbers apart from the sampler's of the same seed */
+#define PADDING_MAX (1 << 20)
+
+typedef struct transform {
+    ls_dataset base;
+    ls_dataset *images;
+    int64_t channels, height, width, padding;
+    bool flip, normalise;
+    uint64_t seed;
+    float scale[]; /* [2*channels] mean, then deviation, of each channel */
+} transform;
+
+typedef struct draw {
+    int64_t down, right; /* the window's place from the image's own */
+    bool flip;
+} draw;
+
+static void transform_free(ls_dataset *self)
+{
+    transform *t = (transform *)self;
+    ls_dataset_free(t->images);
+    free(t);
+}
+
+/* Uniform in -padding … padding. */
+static int64_t place(uint32_t random, int64_t padding)
+{
+    return (int64_t)(((uint64_t)random * (uint64_t)(2 * padding + 1)) >> 32) - padding;
+}
+
+static draw draw_for(const transform *t, int64_t epoch, int64_t index)
+{
+    const uint32_t counter[4] = {(uint32_t)index, (uint32_t)((uint64_t)index >> 32),
+                                 (uint32_t)epoch, (uint32_t)((uint64_t)epoch >> 32)};
+    const uint32_t key[2] = {(uint32_t)t->seed, (uint32_t)(t->seed >> 32) ^ STREAM};
+    uint32_t out[4];
+    ls_philox4x32(counter, key, out);
+    return (draw){.down = place(out[0], t->padding),
+                  .right = place(out[1], t->padding),
+                  .flip = t->flip && out[2] >> 31 != 0};
+}
+
+/* row[i] becomes from[i + right], 0 where that is outside. They may be the same row. */
+static void shift_row(float *row, const float *from, int64_t width, int64_t right)
+{
+    const int64_t out = right < 0 ? -right : right;
+    const int64_t kept = out < width ? width - out : 0;
+    float *to = right < 0 ? row + width - kept : row;
+    if (kept > 0) {
+        memmove(to, right < 0 ? from : from + right, (size_t)kept * sizeof *row);
+    }
+    memset(right < 0 ? row : row + kept, 0, (size_t)(width - kept) * sizeof *row);
+}
+
+/* Rows are written in the order in which none is overwritten before it is read. */
+static void shift_plane(float *plane, int64_t height, int64_t width, const draw *d)
+{
+    for (int64_t k = 0; k < height; k++) {
+        const int64_t i = d->down < 0 ? height - 1 - k : k, from = i + d->down;
+        if (from >= 0 && from < height) {
+            shift_row(plane + i * width, plane + from * width, width, d->right);
+        } else {
+            memset(plane + i * width, 0, (size_t)width * sizeof *plane);
+        }
+    }
+}
+
+static void flip_plane(float *plane, int64_t height, int64_t width)
+{
+    for (int64_t i = 0; i < height; i++) {
+        float *row = plane + i * width;
+        for (int64_t k = 0; k < width / 2; k++) {
+            const float left = row[k];
+            row[k] = row[width - 1 - k];
+            row[width - 1 - k] = left;
+        }
+    }
+}
+
+static void normalise_plane(float *plane, int64_t pixels, float mean, float deviation)
+{
+    for (int64_t i = 0; i < pixels; i++) {
+        plane[i] = (plane[i] - mean) / deviation;
+    }
+}
+
+static ls_status transform_get_in_epoch(ls_dataset *self, int64_t epoch, int64_t index, void *x,
+                                        void *y)
+{
+    const transform *t = (const transform *)self;
+    LS_TRY(ls__dataset_get(t->images, epoch, index, x, y));
+    const draw d = draw_for(t, epoch, index);
+    const int64_t pixels = t->height * t->width;
+    for (int64_t c = 0; c < t->channels; c++) {
+        float *plane = (float *)x + c * pixels;
+        if (d.down != 0 || d.right != 0) {
+            shift_plane(plane, t->height, t->width, &d);
+        }
+        if (d.flip) {
+            flip_plane(plane, t->height, t->width);
+        }
+        if (t->normalise) {
+            normalise_plane(plane, pixels, t->scale[c], t->scale[t->channels + c]);
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status transform_get(ls_dataset *self, int64_t index, void *x, void *y)
+{
+    return transform_get_in_epoch(self, 0, index, x, y);
+}
+
+static ls_status check(const ls_dataset *images, const ls_transform_options *o)
+{
+    const ls_shape shape = images->x_shape;
+    int64_t numel = 0;
+    if (images->x_dtype != LS_FLOAT32 || shape.ndim != 3 || !ls__shape_numel(shape, &numel)) {
+        return ls__fail(LS_ERR_INVALID,
+                        "transform: samples are %s %s; it takes images, float32 [C,H,W] "
+                        "(ls_idx_images_new keeps the shape)",
+                        ls_dtype_name(images->x_dtype), ls__shape_print(shape).text);
+    }
+    if (o->crop_padding < 0 || o->crop_padding > PADDING_MAX) {
+        return ls__fail(LS_ERR_INVALID, "transform: crop_padding is %lld; give 0…%d",
+                        (long long)o->crop_padding, PADDING_MAX);
+    }
+    if ((o->mean || o->std) && o->channels != shape.dim[0]) {
+        return ls__fail(LS_ERR_INVALID,
+                        "transform: mean and std are given for %d channels, the images have %lld; "
+                        "give one number each",
+                        o->channels, (long long)shape.dim[0]);
+    }
+    for (int c = 0; o->std && c < o->channels; c++) {
+        if (!((float)o->std[c] > 0.0f)) {
+            return ls__fail(LS_ERR_INVALID,
+                            "transform: std[%d] is %g; it divides, so it must be above 0", c,
+                            o->std[c]);
+        }
+    }
+    return LS_OK;
+}
+
+static transform *make(ls_dataset *images, const ls_transform_options *o)
+{
+    const int64_t channels = images->x_shape.dim[0];
+    transform *t = calloc(1, sizeof *t + 2 * (size_t)channels * sizeof t->scale[0]);
+    if (!t) {
+        return NULL;
+    }
+    t->base = *images;
+    t->base.get = transform_get;
+    t->base.get_in_epoch = transform_get_in_epoch;
+    t->base.free = transform_free;
+    t->images = images;
+    t->channels = channels;
+    t->height = images->x_shape.dim[1];
+    t->width = images->x_shape.dim[2];
+    t->padding = o->crop_padding;
+    t->flip = o->flip;
+    t->normalise = o->mean || o->std;
+    t->seed = o->seed;
+    for (int64_t c = 0; c < channels; c++) {
+        t->scale[c] = o->mean ? (float)o->mean[c] : 0.0f;
+        t->scale[channels + c] = o->std ? (float)o->std[c] : 1.0f;
+    }
+    return t;
+}
+
+ls_status ls_transform_new(ls_dataset *images, const ls_transform_options *options,
+                           ls_dataset **out)
+{
+    *out = NULL;
+    LS__OPTIONS(ls_transform_options, given, options);
+    if (!images) {
+        return ls__fail(LS_ERR_INVALID,
+                        "transform: the data set is NULL; check what its constructor returned");
+    }
+    ls_status status = check(images, &given);
+    transform *t = status == LS_OK ? make(images, &given) : NULL;
+    if (status == LS_OK && !t) {
+        status = ls__fail(LS_ERR_MEMORY, "transform: no memory");
+    }
+    if (status < 0) {
+        ls_dataset_free(images);
+        return status;
+    }
+    *out = &t->base;
+    return LS_OK;
+}

@@ -1,0 +1,467 @@
+/* CIFAR-10, .npy and token shards: what a good file gives, and that every bad one is refused with
+ * its name and the place in it. */
+#include "test.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <lockstep/data.h>
+
+static char folder[64];
+
+static const char *at(const char *name)
+{
+    static char path[4][160];
+    static int next;
+    char *out = path[next++ % 4];
+    (void)snprintf(out, sizeof path[0], "%s/%s", folder, name);
+    return out;
+}
+
+static const char *write_file(const char *name, const void *data, size_t bytes)
+{
+    const char *path = at(name);
+    FILE *f = fopen(path, "wb");
+    CHECK(f != NULL);
+    CHECK(fwrite(data, 1, bytes, f) == bytes);
+    CHECK(fclose(f) == 0);
+    return path;
+}
+
+static void start(void)
+{
+    CHECK_OK(ls_init(NULL));
+    (void)snprintf(folder, sizeof folder, "%s", "/tmp/lockstep-data-XXXXXX");
+    CHECK(mkdtemp(folder) != NULL);
+}
+
+static void end(void)
+{
+    char command[128];
+    (void)snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    test_output out = test_run(command, 10);
+    CHECK_INT(out.status, 0);
+    free(out.text);
+    CHECK_OK(ls_finalize());
+}
+
+/* The call failed with `status` and the message holds both words. */
+static void check_refused(ls_status got, ls_status status, const char *word, const char *other)
+{
+    const char *text = ls_error_message();
+    if (got != status || !strstr(text, word) || !strstr(text, other)) {
+        test_fail(__FILE__, __LINE__, "%s instead of %s with \"%s\" and \"%s\": %s",
+                  ls_status_name(got), ls_status_name(status), word, other, text);
+    }
+}
+
+/* ---- CIFAR-10 ------------------------------------------------------------------------------- */
+
+enum { PIXELS = 3072, RECORD = 3073 };
+
+/* Image k of file f: label (f + k) % 10, and pixels that tell both. */
+static uint8_t pixel(int f, int k, int i)
+{
+    return (uint8_t)(i * 7 + k * 31 + f * 101);
+}
+
+static const char *write_cifar(const char *name, int f, int images)
+{
+    uint8_t *bytes = malloc((size_t)images * RECORD);
+    CHECK(bytes != NULL);
+    for (int k = 0; k < images; k++) {
+        bytes[k * RECORD] = (uint8_t)((f + k) % 10);
+        for (int i = 0; i < PIXELS; i++) {
+            bytes[k * RECORD + 1 + i] = pixel(f, k, i);
+        }
+    }
+    const char *path = write_file(name, bytes, (size_t)images * RECORD);
+    free(bytes);
+    return path;
+}
+
+static void check_cifar(ls_dataset *d, int64_t index, int f, int k)
+{
+    static float x[PIXELS];
+    int32_t y;
+    CHECK_OK(d->get(d, index, x, &y));
+    CHECK_INT(y, (f + k) % 10);
+    for (int i = 0; i < PIXELS; i++) {
+        CHECK(x[i] == (float)pixel(f, k, i) / 255.0f);
+    }
+}
+
+TEST(cifar_10_is_read_from_its_folder_and_from_one_file)
+{
+    start();
+    char name[32];
+    for (int f = 1; f <= 5; f++) {
+        (void)snprintf(name, sizeof name, "data_batch_%d.bin", f);
+        (void)write_cifar(name, f, f == 3 ? 4 : 2);
+    }
+    (void)write_cifar("test_batch.bin", 6, 3);
+    ls_dataset *train = NULL, *test = NULL, *one = NULL;
+    CHECK_OK(ls_cifar10_new(folder, true, &train));
+    CHECK_OK(ls_cifar10_new(folder, false, &test));
+    CHECK_OK(ls_cifar10_new(at("data_batch_3.bin"), false, &one));
+    CHECK_INT(train->count, 12);
+    CHECK_INT(test->count, 3);
+    CHECK_INT(one->count, 4);
+    CHECK_INT(train->x_shape.ndim, 3);
+    CHECK(train->x_shape.dim[0] == 3 && train->x_shape.dim[1] == 32 && train->x_shape.dim[2] == 32);
+    CHECK(train->y_shape.ndim == 0 && train->y_dtype == LS_INT32);
+    static const int file_of[] = {1, 1, 2, 2, 3, 3, 3, 3, 4, 4, 5, 5};
+    static const int image_of[] = {0, 1, 0, 1, 0, 1, 2, 3, 0, 1, 0, 1};
+    for (int64_t i = 0; i < 12; i++) {
+        check_cifar(train, i, file_of[i], image_of[i]);
+    }
+    check_cifar(test, 2, 6, 2);
+    check_cifar(one, 3, 3, 3);
+    check_refused(train->get(train, 12, NULL, NULL), LS_ERR_INVALID, "12 asked", "12");
+    check_refused(train->get(train, -1, NULL, NULL), LS_ERR_INVALID, "-1 asked", "12");
+    ls_dataset_free(train);
+    ls_dataset_free(test);
+    ls_dataset_free(one);
+    end();
+}
+
+TEST(bad_cifar_10_files_are_refused_with_name_and_offset)
+{
+    start();
+    ls_dataset *d = NULL;
+    uint8_t bytes[2 * RECORD] = {0};
+    check_refused(ls_cifar10_new(at("none"), true, &d), LS_ERR_NOT_FOUND, "none", "exist");
+    check_refused(ls_cifar10_new("", true, &d), LS_ERR_INVALID, "no path", "");
+    check_refused(ls_cifar10_new("/dev/null", true, &d), LS_ERR_INVALID, "/dev/null", "regular");
+    check_refused(ls_cifar10_new(write_file("empty", "", 0), true, &d), LS_ERR_INVALID, "empty\"",
+                  "is empty");
+    check_refused(ls_cifar10_new(write_file("cut", bytes, 2 * RECORD - 5), true, &d), LS_ERR_FORMAT,
+                  "cut\"", "3068 bytes at offset 3073");
+    check_refused(ls_cifar10_new(write_file("one", bytes, 1), true, &d), LS_ERR_FORMAT, "one\"",
+                  "offset 0");
+    bytes[RECORD] = 10;
+    check_refused(ls_cifar10_new(write_file("label", bytes, 2 * RECORD), true, &d), LS_ERR_FORMAT,
+                  "label\"", "label 10 at offset 3073");
+    check_refused(ls_cifar10_new(write_file("gz", "\x1f\x8b\x08", 3), true, &d), LS_ERR_FORMAT,
+                  "gz\"", "compressed");
+    check_refused(ls_cifar10_new(write_file("pickle", "\x80\x02}", 3), true, &d), LS_ERR_FORMAT,
+                  "pickle\"", "Python");
+    for (int f = 1; f <= 4; f++) {
+        char name[32];
+        (void)snprintf(name, sizeof name, "data_batch_%d.bin", f);
+        (void)write_cifar(name, f, 1);
+    }
+    check_refused(ls_cifar10_new(folder, true, &d), LS_ERR_NOT_FOUND, "data_batch_5.bin\" does",
+                  "test_batch.bin");
+    check_refused(ls_cifar10_new(folder, false, &d), LS_ERR_NOT_FOUND, "test_batch.bin\" does", "");
+    CHECK(d == NULL);
+    end();
+}
+
+/* ---- .npy ----------------------------------------------------------------------------------- */
+
+/* A file of version `major` with this header, padded to 64 bytes as NumPy does, and `bytes` bytes
+ * of data 0, 1, 2, … */
+static const char *write_npy(const char *name, int major, const char *header, size_t bytes)
+{
+    uint8_t file[1024] = {0x93, 'N', 'U', 'M', 'P', 'Y', (uint8_t)major, 0};
+    const size_t prefix = major == 1 ? 10 : 12, text = strlen(header);
+    const size_t length = (prefix + text + 1 + 63) / 64 * 64 - prefix;
+    CHECK(prefix + length + bytes <= sizeof file);
+    file[8] = (uint8_t)length;
+    file[9] = (uint8_t)(length >> 8);
+    memcpy(file + prefix, header, text);
+    memset(file + prefix + text, ' ', length - text - 1);
+    file[prefix + length - 1] = '\n';
+    for (size_t i = 0; i < bytes; i++) {
+        file[prefix + length + i] = (uint8_t)i;
+    }
+    return write_file(name, file, prefix + length + bytes);
+}
+
+#define HEADER(descr, order, shape)                                                                \
+    "{'descr': '" descr "', 'fortran_order': " order ", 'shape': " shape ", }"
+
+/* As numpy.save(path, numpy.array([[1, 2], [3, 4.5]], 'float32')) wrote it. */
+static const uint8_t of_numpy[] =
+    "\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'fortran_order': False, 'shape': (2, 2), }"
+    "                                                          \n"
+    "\x00\x00\x80\x3f\x00\x00\x00\x40\x00\x00\x40\x40\x00\x00\x90\x40";
+
+TEST(a_file_that_numpy_wrote_gives_its_numbers)
+{
+    start();
+    CHECK_INT(sizeof of_numpy - 1, 128 + 16);
+    ls_dataset *d = NULL;
+    CHECK_OK(ls_npy_new(write_file("x", of_numpy, sizeof of_numpy - 1),
+                        write_npy("y", 1, HEADER("<i8", "False", "(2,)"), 16), &d));
+    float x[2];
+    int64_t y;
+    CHECK_INT(d->count, 2);
+    CHECK(d->x_dtype == LS_FLOAT32 && d->x_shape.ndim == 1 && d->x_shape.dim[0] == 2);
+    CHECK(d->y_dtype == LS_INT64 && d->y_shape.ndim == 0);
+    CHECK_OK(d->get(d, 1, x, &y));
+    CHECK(x[0] == 3.0f && x[1] == 4.5f && y == 0x0f0e0d0c0b0a0908);
+    CHECK_OK(d->get(d, 0, x, &y));
+    CHECK(x[0] == 1.0f && x[1] == 2.0f && y == 0x0706050403020100);
+    check_refused(d->get(d, 2, x, &y), LS_ERR_INVALID, "2 asked", "there are 2");
+    ls_dataset_free(d);
+    end();
+}
+
+TEST(arrays_of_every_type_and_version_are_read)
+{
+    start();
+    static const struct {
+        const char *header;
+        ls_dtype dtype;
+        size_t bytes;
+        int ndim;
+    } cases[] = {
+        {HEADER("<f4", "False", "(2, 3)"), LS_FLOAT32, 24, 2},
+        {HEADER("<f8", "False", "(2, 3)"), LS_FLOAT64, 48, 2},
+        {HEADER("<f2", "False", "(2,)"), LS_FLOAT16, 4, 1},
+        {HEADER("|i1", "False", "(2, 1, 3)"), LS_INT8, 6, 3},
+        {HEADER("|u1", "False", "(2, 2, 2, 2, 1, 1, 1, 1)"), LS_UINT8, 16, 8},
+        {HEADER("<i4", "False", "(2, 3,)"), LS_INT32, 24, 2},
+        {HEADER("<i8", "False", "(2, 3)"), LS_INT64, 48, 2},
+        {HEADER("|b1", "False", "(2,)"), LS_BOOL, 2, 1},
+        {"{\"shape\":(2,),\"descr\":\"<i4\",\"fortran_order\":False}", LS_INT32, 8, 1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        for (int major = 1; major <= 3; major++) {
+            ls_dataset *d = NULL;
+            const char *x = write_npy("x", major, cases[i].header, cases[i].bytes);
+            CHECK_OK(ls_npy_new(x, x, &d));
+            CHECK_INT(d->count, 2);
+            CHECK_INT(d->x_dtype, cases[i].dtype);
+            CHECK_INT(d->x_shape.ndim, cases[i].ndim - 1);
+            uint8_t row[64], same[64];
+            CHECK_OK(d->get(d, 1, row, same));
+            for (size_t k = 0; k < cases[i].bytes / 2; k++) {
+                CHECK_INT(row[k], cases[i].bytes / 2 + k);
+                CHECK_INT(same[k], row[k]);
+            }
+            ls_dataset_free(d);
+        }
+    }
+    end();
+}
+
+static void check_bad_npy(const char *header, size_t bytes, ls_status status, const char *word)
+{
+    ls_dataset *d = NULL;
+    check_refused(ls_npy_new(write_npy("bad", 1, header, bytes), at("good"), &d), status, "bad\"",
+                  word);
+    CHECK(d == NULL);
+}
+
+TEST(bad_npy_files_are_refused_with_name_and_offset)
+{
+    start();
+    ls_dataset *d = NULL;
+    const char *good = write_npy("good", 1, HEADER("<f4", "False", "(2,)"), 8);
+    check_refused(ls_npy_new(NULL, good, &d), LS_ERR_INVALID, "name both", "");
+    check_refused(ls_npy_new(at("none"), good, &d), LS_ERR_NOT_FOUND, "none", "exist");
+    check_refused(ls_npy_new(folder, good, &d), LS_ERR_INVALID, folder, "regular");
+    for (size_t cut = 0; cut < 128; cut++) {
+        check_refused(ls_npy_new(write_file("bad", of_numpy, cut), good, &d), LS_ERR_FORMAT,
+                      "bad\"", cut < 10 ? "at least 10" : "within its header of 128");
+    }
+    check_refused(ls_npy_new(write_file("bad", of_numpy, 143), good, &d), LS_ERR_FORMAT, "bad\"",
+                  "16 bytes of elements, the file has 15 from offset 128");
+    check_refused(ls_npy_new(write_file("bad", "PK\x03\x04 and the rest", 16), good, &d),
+                  LS_ERR_FORMAT, "bad\"", ".npz");
+    check_refused(ls_npy_new(write_file("bad", "hello, I am text", 16), good, &d), LS_ERR_FORMAT,
+                  "68 65 6c 6c", "another format");
+    check_refused(ls_npy_new(write_npy("bad", 4, HEADER("<f4", "False", "(2,)"), 8), good, &d),
+                  LS_ERR_UNSUPPORTED, "4.0", "offset 6");
+    check_bad_npy(HEADER("<f4", "True", "(2, 2)"), 16, LS_ERR_UNSUPPORTED, "Fortran order");
+    check_bad_npy(HEADER(">f4", "False", "(2,)"), 8, LS_ERR_UNSUPPORTED, "big-endian");
+    check_bad_npy(HEADER("<u2", "False", "(2,)"), 4, LS_ERR_UNSUPPORTED, "'<u2' (offset 20)");
+    check_bad_npy(HEADER("|O", "False", "(2,)"), 4, LS_ERR_UNSUPPORTED, "'|O'");
+    check_bad_npy("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2,), }", 8,
+                  LS_ERR_UNSUPPORTED, "records");
+    check_bad_npy(HEADER("<f4", "False", "(1, 1, 1, 1, 1, 1, 1, 1, 1)"), 4, LS_ERR_UNSUPPORTED,
+                  "more than 8");
+    check_bad_npy(HEADER("<f4", "False", "(3,)"), 8, LS_ERR_FORMAT, "12 bytes");
+    check_bad_npy(HEADER("<f4", "False", "(2)"), 8, LS_ERR_FORMAT, "a comma expected at offset");
+    check_bad_npy(HEADER("<f4", "False", "(-2,)"), 8, LS_ERR_FORMAT, "a dimension");
+    check_bad_npy(HEADER("<f4", "0", "(2,)"), 8, LS_ERR_FORMAT, "True or False");
+    check_bad_npy(HEADER("<f4", "False", "2"), 8, LS_ERR_FORMAT, "a shape");
+    check_bad_npy(HEADER("<f4", "False", "(99999999999999999999,)"), 8, LS_ERR_FORMAT, "2^63");
+    check_bad_npy(HEADER("<f4", "False", "(4294967296, 4294967296)"), 8, LS_ERR_FORMAT, "overflow");
+    check_bad_npy(HEADER("<f4", "False", "(4611686018427387904,)"), 8, LS_ERR_FORMAT, "overflow");
+    check_bad_npy(HEADER("<f4", "False", "(2,)") "}", 8, LS_ERR_FORMAT, "the end of the header");
+    check_bad_npy("{'descr': '<f4', 'shape': (2,), }", 8, LS_ERR_FORMAT, "'fortran_order'");
+    check_bad_npy("{'descr': '<f4', 'descr': '<f4', }", 8, LS_ERR_FORMAT, "one each");
+    check_bad_npy("{'descr': '<f4", 8, LS_ERR_FORMAT, "the type of elements");
+    check_bad_npy("import os", 8, LS_ERR_FORMAT, "a dictionary");
+    check_bad_npy(HEADER("|b1", "False", "(3,)"), 3, LS_ERR_FORMAT, "bool 2 at offset 130");
+    check_bad_npy(HEADER("<f4", "False", "()"), 4, LS_ERR_INVALID, "a single number");
+    check_bad_npy(HEADER("<f4", "False", "(0, 3)"), 0, LS_ERR_INVALID, "no elements");
+    check_bad_npy(HEADER("<f4", "False", "(3, 1)"), 12, LS_ERR_INVALID, "3 samples");
+    end();
+}
+
+/* ---- tokens --------------------------------------------------------------------------------- */
+
+/* Token i of file f, of `bytes` bytes. */
+static uint32_t token(int f, int i, int bytes)
+{
+    const uint32_t t = (uint32_t)(f * 1000 + i * 3);
+    return bytes == 2 ? t : t + 70000;
+}
+
+/* magic 0: nanoGPT's form */
+static const char *write_shard(const char *name, uint32_t magic, uint32_t version, int f, int count)
+{
+    static uint8_t file[1024 + 4 * 1000];
+    const int bytes = magic == 20240801 ? 4 : 2;
+    uint32_t head[3] = {magic, version, (uint32_t)count};
+    size_t length = magic ? 1024 : 0;
+    memset(file, 0, sizeof file);
+    memcpy(file, head, magic ? sizeof head : 0); /* this machine is little-endian */
+    for (int i = 0; i < count; i++) {
+        const uint32_t t = token(f, i, bytes);
+        memcpy(file + length, &t, (size_t)bytes);
+        length += (size_t)bytes;
+    }
+    return write_file(name, file, length);
+}
+
+static ls_dataset *open_tokens(const char *path, int64_t context, int64_t stride, const char *part)
+{
+    ls_dataset *d = NULL;
+    CHECK_OK(ls_tokens_new(
+        path, LS_OPTIONS(ls_tokens_options, .context = context, .stride = stride, .part = part),
+        &d));
+    return d;
+}
+
+static void check_window(ls_dataset *d, int64_t index, int f, int start_at, int bytes)
+{
+    int32_t x[5], y[5];
+    CHECK_OK(d->get(d, index, x, y));
+    for (int i = 0; i < 5; i++) {
+        CHECK_INT(x[i], token(f, start_at + i, bytes));
+        CHECK_INT(y[i], token(f, start_at + i + 1, bytes));
+    }
+}
+
+TEST(shards_of_nanogpt_and_llm_c_are_told_apart_by_their_magic)
+{
+    start();
+    static const uint32_t magic[] = {0, 20240520, 20240801}, version[] = {0, 1, 7};
+    for (int m = 0; m < 3; m++) {
+        ls_dataset *d = open_tokens(write_shard("s.bin", magic[m], version[m], 4, 100), 5, 0, NULL);
+        const int bytes = m == 2 ? 4 : 2;
+        CHECK_INT(d->count, 19); /* 5 * 19 + 1 <= 100 < 5 * 20 + 1 */
+        CHECK(d->x_dtype == LS_INT32 && d->x_shape.ndim == 1 && d->x_shape.dim[0] == 5);
+        check_window(d, 0, 4, 0, bytes);
+        check_window(d, 18, 4, 90, bytes);
+        check_refused(d->get(d, 19, NULL, NULL), LS_ERR_INVALID, "19 asked", "there are 19");
+        ls_dataset_free(d);
+    }
+    end();
+}
+
+TEST(windows_of_tokens_never_cross_a_shard)
+{
+    start();
+    CHECK(mkdir(at("d"), 0700) == 0);
+    (void)write_shard("d/x_train_000002.bin", 20240801, 7, 2, 9);
+    (void)write_shard("d/x_train_000001.bin", 0, 0, 1, 13);
+    (void)write_shard("d/x_train_000003.bin", 20240520, 1, 3, 5); /* no window */
+    (void)write_shard("d/x_train_000004.bin", 20240520, 1, 4, 6);
+    (void)write_shard("d/x_val_000000.bin", 20240520, 1, 5, 7);
+    (void)write_file("d/meta_train.pkl", "\x80\x04", 2);
+    ls_dataset *d = open_tokens(at("d"), 5, 3, "train");
+    CHECK_INT(d->count, 3 + 2 + 0 + 1);
+    static const int file_of[] = {1, 1, 1, 2, 2, 4}, start_of[] = {0, 3, 6, 0, 3, 0};
+    for (int64_t i = 0; i < 6; i++) {
+        check_window(d, i, file_of[i], start_of[i], file_of[i] == 2 ? 4 : 2);
+    }
+    ls_dataset_free(d);
+    d = open_tokens(at("d"), 5, 1, "val");
+    CHECK_INT(d->count, 2);
+    check_window(d, 1, 5, 1, 2);
+    ls_dataset_free(d);
+    ls_dataset *none = NULL;
+    check_refused(ls_tokens_new(at("d"), NULL, &none), LS_ERR_INVALID, "validate", ".part");
+    check_refused(ls_tokens_new(at("d"), LS_OPTIONS(ls_tokens_options, .part = "test"), &none),
+                  LS_ERR_NOT_FOUND, "d\"", "*test*.bin");
+    end();
+}
+
+static void check_bad_tokens(const char *path, const char *name, ls_status status, const char *word)
+{
+    ls_dataset *d = NULL;
+    check_refused(ls_tokens_new(path, NULL, &d), status, name, word);
+    CHECK(d == NULL);
+}
+
+TEST(bad_shards_are_refused_with_name_and_offset)
+{
+    start();
+    uint8_t file[1024 + 20] = {0x88, 0xd8, 0x34, 0x01, 1, 0, 0, 0, 10};
+    check_bad_tokens(at("none"), "none", LS_ERR_NOT_FOUND, "exist");
+    check_bad_tokens("", "", LS_ERR_INVALID, "no path");
+    check_bad_tokens(write_file("empty", "", 0), "empty\"", LS_ERR_INVALID, "is empty");
+    check_bad_tokens(write_file("odd", "abc", 3), "odd\"", LS_ERR_FORMAT, "offset 2");
+    check_bad_tokens(write_file("short", "abcd", 4), "short\"", LS_ERR_INVALID, "has 2 tokens");
+    check_bad_tokens(write_file("head", file, 4), "head\"", LS_ERR_FORMAT, "ends at offset 4");
+    check_bad_tokens(write_file("head", file, 1023), "head\"", LS_ERR_FORMAT, "offset 1023");
+    check_bad_tokens(write_file("cut", file, 1024 + 19), "cut\"", LS_ERR_FORMAT,
+                     "20 bytes, and has 19 from offset 1024");
+    check_bad_tokens(write_file("more", file, 1024), "more\"", LS_ERR_FORMAT, "has 0");
+    file[4] = 2;
+    check_bad_tokens(write_file("version", file, 1044), "version\"", LS_ERR_UNSUPPORTED,
+                     "version 2 at offset 4");
+    file[4] = 1;
+    file[8] = 0;
+    check_bad_tokens(write_file("no", file, 1024), "no\"", LS_ERR_INVALID, "no tokens");
+    file[0] = 0x8a;
+    check_bad_tokens(write_file("eval", file, 1044), "eval\"", LS_ERR_FORMAT, "evaluation");
+    file[0] = 0xc6;
+    file[1] = 0xd7;
+    check_bad_tokens(write_file("model", file, 1044), "model\"", LS_ERR_FORMAT, "weights");
+    check_bad_tokens(write_file("x.npy", of_numpy, 144), "x.npy\"", LS_ERR_FORMAT, "NumPy");
+    check_bad_tokens(write_file("x.zip", "PK\x03\x04 abc", 8), "x.zip\"", LS_ERR_FORMAT, "ZIP");
+    check_bad_tokens(write_file("x.gz", "\x1f\x8b\x08\x00 abc", 8), "x.gz\"", LS_ERR_FORMAT,
+                     "gunzip");
+    CHECK(mkdir(at("folder"), 0700) == 0);
+    check_bad_tokens(at("folder"), "folder\"", LS_ERR_NOT_FOUND, "no shard");
+    end();
+}
+
+TEST(a_token_outside_of_the_vocabulary_is_named_with_its_place)
+{
+    start();
+    ls_dataset *d = NULL;
+    int32_t x[5], y[5];
+    const char *path = write_shard("s.bin", 20240520, 1, 0, 100); /* tokens 0, 3, … 297 */
+    CHECK_OK(ls_tokens_new(path, LS_OPTIONS(ls_tokens_options, .context = 5, .vocab = 31), &d));
+    CHECK_OK(d->get(d, 1, x, y)); /* up to token 10, 30 */
+    check_refused(d->get(d, 2, x, y), LS_ERR_FORMAT, "s.bin\" has token 33 at offset 1046",
+                  "below 31");
+    ls_dataset_free(d);
+    uint8_t file[1024 + 8] = {0xa1, 0xd9, 0x34, 0x01, 7, 0, 0, 0, 2};
+    memset(file + 1028, 0xff, 4);
+    CHECK_OK(ls_tokens_new(write_file("large", file, sizeof file),
+                           LS_OPTIONS(ls_tokens_options, .context = 1), &d));
+    check_refused(d->get(d, 0, x, y), LS_ERR_FORMAT, "token 4294967295 at offset 1028",
+                  "below 2147483648");
+    ls_dataset_free(d);
+    d = NULL;
+    check_refused(ls_tokens_new(path, LS_OPTIONS(ls_tokens_options, .vocab = -1), &d),
+                  LS_ERR_INVALID, "-1", "");
+    check_refused(ls_tokens_new(path, LS_OPTIONS(ls_tokens_options, .context = 0), &d),
+                  LS_ERR_INVALID, "context 0", "");
+    end();
+}
+
+TEST_MAIN
