@@ -94,6 +94,42 @@ LS_API ls_status ls_checkpoint_load(ls_checkpoint *checkpoint, const ls_checkpoi
 /* Waits for the writing to end, then frees, whatever it returns. Collective; NULL is allowed. */
 LS_API ls_status ls_checkpoint_close(ls_checkpoint *checkpoint);
 
+/* ---- weights of other programs: safetensors -------------------------------------------------
+ *
+ * A file of named tensors as Hugging Face's libraries write and read them (format: README of
+ * huggingface/safetensors). `path` is such a file, the index of a model in several files
+ * (*.json, its "weight_map" says which tensor lies where), or a folder with model.safetensors or
+ * model.safetensors.index.json. Only tensors are looked at; scalars of the items stay as they are.
+ * Neither call is collective: each rank reads for itself, and one rank writes. */
+
+typedef struct ls_safetensors_options {
+    size_t size;
+    const char *prefix; /* stands in front of every name in the file and not here, with its dot:
+                           "model."; other names of the file are not looked at; default none */
+    bool
+        strict; /* a name that only one side has is an error; else it is left alone; default true */
+    /* The number-th (from 0) other name under which a file may hold `name`, if it does not hold
+     * `name` itself; false: there are no more. `prefix` is put before it. NULL: none. */
+    bool (*other_name)(void *arg, const char *name, int number, char *out, size_t bytes);
+    /* Asked for every name that only one side has, although `strict`: may it be? NULL: no. */
+    bool (*allow)(void *arg, const char *name, bool in_file);
+    void *arg;
+} ls_safetensors_options;
+#define LS_DEFAULTS_ls_safetensors_options .strict = true,
+
+/* Loads tensors by name into what the items show (of a module: ls_module_load_safetensors in
+ * lockstep.h). Shapes must be equal; float16, bfloat16 and float64 become float32 where this side
+ * has that, other types must be equal. LS_ERR_MISMATCH lists what is missing, unexpected or of
+ * another shape; LS_ERR_FORMAT, LS_ERR_NOT_FOUND name the file. Nothing is changed on an error. */
+LS_API ls_status ls_safetensors_load(const char *path, const ls_checkpoint_item *items, int count,
+                                     const ls_safetensors_options *options);
+
+/* Writes all tensors of the items into one file, which appears under its name when it is whole; of
+ * the options only `prefix` is used. A tensor of which this rank shows a slice is
+ * LS_ERR_UNSUPPORTED: save a checkpoint. */
+LS_API ls_status ls_safetensors_save(const char *path, const ls_checkpoint_item *items, int count,
+                                     const ls_safetensors_options *options);
+
 /* The random state as an item: seed, parameters initialised so far, and the number of the step and
  * of the random operations in it. (Where the rank's samples lie in the step is not saved: the
  * loader sets it with each batch; a hand-written loop, with ls_step_begin.) */

@@ -49,6 +49,21 @@ static inline ls_status ls_item_runtime_(void *r, const char *prefix, const ls_s
                           : ls_item_loader_, ls_runtime *                                          \
                           : ls_item_runtime_)                                                      \
     }
+
+/* Weights that other programs wrote, by name into a module, and the reverse: safetensors files, as
+ * ls_safetensors_load and ls_safetensors_save (checkpoint.h) say. With DDP every rank loads. */
+static inline ls_status ls_module_load_safetensors(ls_module *module, const char *path,
+                                                   const ls_safetensors_options *options)
+{
+    const ls_checkpoint_item item = {"", module, ls_item_module_};
+    return ls_safetensors_load(path, &item, 1, options);
+}
+static inline ls_status ls_module_save_safetensors(ls_module *module, const char *path,
+                                                   const ls_safetensors_options *options)
+{
+    const ls_checkpoint_item item = {"", module, ls_item_module_};
+    return ls_safetensors_save(path, &item, 1, options);
+}
 #endif
 
 #endif

@@ -47,6 +47,10 @@ LS_API const char *ls_status_name(ls_status status);
  * what was found and what to do. Valid until the thread's next call into the library. */
 LS_API const char *ls_error_message(void);
 
+/* For modules and state of your own: sets that message and returns `status`, an error. A
+ * constructor that returns NULL after it has words in ls_error_message as the library's have. */
+LS_API ls_status ls_fail(ls_status status, const char *format, ...) LS_PRINTF(2, 3);
+
 /* Prints "rank R: file:line: expression: message" to stderr and ends the process with status 1 when
  * `status` is an error. For programs and examples; the library itself never exits. */
 LS_API void ls_check_failed(ls_status status, const char *file, int line, const char *expression);

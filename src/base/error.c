@@ -80,6 +80,17 @@ ls_status ls__fail(ls_status status, const char *format, ...)
     return status;
 }
 
+ls_status ls_fail(ls_status status, const char *format, ...)
+{
+    draft d = {.used = 0};
+    va_list args;
+    va_start(args, format);
+    draft_add_list(&d, format, args);
+    va_end(args);
+    keep(status, d.text);
+    return status;
+}
+
 ls_status ls__fail_errno(const char *format, ...)
 {
     int number = errno;

@@ -1,0 +1,307 @@
+/* Loading by name. First every name is looked for, under its own name and then under the others
+ * that the caller knows for it, and all that does not fit is listed; only when nothing forbids it
+ * are bytes copied, so an error changes nothing.
+ *
+ *     walk 1: table of what the items show     -> pair: a tensor of the files, or none
+ *     what no pair took                        -> unexpected
+ *     walk 2: pair by pair into the live memory, widened where the file is narrower
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/options.h"
+#include "checkpoint/shape.h"
+#include "checkpoint/weights.h"
+#include "kernel/reduce/half.h"
+
+#define NAME_MAX_BYTES 4096
+#define OTHER_NAMES_MAX 64 /* of one tensor: a callback that never ends is a mistake, not a hang   \
+                            */
+
+/* ---- lists of names for a message --------------------------------------------------------- */
+
+#define LIST_TEXT 480 /* three of them and the sentence around them fit a message */
+
+typedef struct names {
+    int count, listed;
+    size_t used;
+    char text[LIST_TEXT];
+} names;
+
+static void names_add(names *list, const char *name, const char *more)
+{
+    char one[LIST_TEXT];
+    int length = snprintf(one, sizeof one, "%s%.120s%s", list->listed ? ", " : "", name, more);
+    list->count++;
+    if (list->listed == list->count - 1 && length > 0 && (size_t)length < sizeof one &&
+        list->used + (size_t)length < sizeof list->text) {
+        memcpy(list->text + list->used, one, (size_t)length + 1);
+        list->used += (size_t)length;
+        list->listed++;
+    }
+}
+
+/* "; 2 are not in the file: a, b", or nothing. */
+static void names_say(const names *list, const char *what, char *out, size_t bytes)
+{
+    char rest[32] = "";
+    if (list->count > list->listed) {
+        (void)snprintf(rest, sizeof rest, " and %d more", list->count - list->listed);
+    }
+    out[0] = '\0';
+    if (list->count > 0) {
+        (void)snprintf(out, bytes, "; %d %s: %s%s", list->count, what, list->text, rest);
+    }
+}
+
+/* ---- pairing ------------------------------------------------------------------------------ */
+
+typedef struct pair {             /* of one entry of the table */
+    const ls__safetensor *tensor; /* NULL: the files have none */
+    const uint8_t *bytes;
+} pair;
+
+typedef struct loading {
+    ls_safetensors_options set;
+    ls__weights files;
+    ls__table table;
+    pair *pairs; /* [table.count], in the order of the walk */
+    names missing, unexpected, misshapen;
+    int at; /* in walk 2 */
+} loading;
+
+/* The bytes of a float32 can be made of them. */
+static bool widens(ls_dtype there, ls_dtype here)
+{
+    return here == LS_FLOAT32 &&
+           (there == LS_FLOAT16 || there == LS_BFLOAT16 || there == LS_FLOAT64);
+}
+
+static const ls__safetensor *find(const loading *l, const char *name, pair *out, bool **used)
+{
+    char full[NAME_MAX_BYTES];
+    int length = snprintf(full, sizeof full, "%s%s", l->set.prefix ? l->set.prefix : "", name);
+    bool fits = length >= 0 && (size_t)length < sizeof full;
+    return fits ? ls__weights_find(&l->files, full, &out->bytes, used) : NULL;
+}
+
+static void check_fit(loading *l, const ls__saved_entry *e, const ls__safetensor *there)
+{
+    char text[2 * LS__SHAPE_TEXT + 64], a[LS__SHAPE_TEXT], b[LS__SHAPE_TEXT];
+    const ls_state_tensor *here = &e->tensor;
+    bool same = there->ndim == here->ndim &&
+                memcmp(there->dim, here->global, (size_t)here->ndim * sizeof here->global[0]) == 0;
+    if (!same || (there->dtype != here->dtype && !widens(there->dtype, here->dtype))) {
+        (void)snprintf(text, sizeof text, " is %s %s there and %s %s here",
+                       ls_dtype_name(there->dtype), ls__shape_text(there->dim, there->ndim, a),
+                       ls_dtype_name(here->dtype), ls__shape_text(here->global, here->ndim, b));
+        names_add(&l->misshapen, e->name, text);
+    }
+}
+
+static bool may_be(const loading *l, const char *name, bool in_file)
+{
+    return !l->set.strict || (l->set.allow && l->set.allow(l->set.arg, name, in_file));
+}
+
+static ls_status pair_entry(loading *l, const ls__saved_entry *e, pair *out)
+{
+    char other[NAME_MAX_BYTES];
+    bool *used = NULL;
+    if (!ls__tensor_is_whole(&e->tensor)) {
+        return ls__fail(LS_ERR_UNSUPPORTED,
+                        "ls_safetensors_load: of \"%.200s\" this rank shows a slice; load before "
+                        "the model is sharded, or use a checkpoint",
+                        e->name);
+    }
+    out->tensor = find(l, e->name, out, &used);
+    for (int i = 0; !out->tensor && l->set.other_name && i < OTHER_NAMES_MAX; i++) {
+        if (!l->set.other_name(l->set.arg, e->name, i, other, sizeof other)) {
+            break;
+        }
+        out->tensor = find(l, other, out, &used);
+    }
+    if (out->tensor) {
+        *used = true;
+        check_fit(l, e, out->tensor);
+    } else if (!may_be(l, e->name, false)) {
+        names_add(&l->missing, e->name, "");
+    }
+    return LS_OK;
+}
+
+static void note_unused(loading *l)
+{
+    const char *prefix = l->set.prefix ? l->set.prefix : "";
+    for (int i = 0; i < l->files.count; i++) {
+        const ls__weights_file *file = &l->files.files[i];
+        for (int k = 0; k < file->header.count; k++) {
+            const char *name = file->header.list[k].name;
+            if (!file->used[k] && strncmp(name, prefix, strlen(prefix)) == 0 &&
+                !may_be(l, name, true)) {
+                names_add(&l->unexpected, name, "");
+            }
+        }
+    }
+}
+
+/* Even without `strict` a file of another model altogether is a mistake. */
+static ls_status check_any(const loading *l, const char *path)
+{
+    const char *here = NULL, *there = NULL;
+    for (int i = 0; i < l->table.count; i++) {
+        if (l->pairs[i].tensor) {
+            return LS_OK;
+        }
+        here = here || l->table.list[i].type != LS__ENTRY_TENSOR ? here : l->table.list[i].name;
+    }
+    for (int i = 0; !there && i < l->files.count; i++) {
+        there = l->files.files[i].header.count ? l->files.files[i].header.list[0].name : NULL;
+    }
+    return here ? ls__fail(LS_ERR_MISMATCH,
+                           "ls_safetensors_load: \"%.200s\" has no name of this model: one there "
+                           "is \"%.120s\", one here \"%.120s\"; see other_name and prefix",
+                           path, there ? there : "", here)
+                : LS_OK;
+}
+
+static ls_status say_what_differs(const loading *l, const char *path)
+{
+    char missing[LIST_TEXT + 64], unexpected[LIST_TEXT + 64], misshapen[LIST_TEXT + 64];
+    names_say(&l->missing, "not in the file", missing, sizeof missing);
+    names_say(&l->unexpected, "only in the file", unexpected, sizeof unexpected);
+    names_say(&l->misshapen, "of another shape or dtype", misshapen, sizeof misshapen);
+    if (!missing[0] && !unexpected[0] && !misshapen[0]) {
+        return check_any(l, path);
+    }
+    return ls__fail(LS_ERR_MISMATCH,
+                    "ls_safetensors_load: \"%.200s\" is not of this model%s%s%s; build the model "
+                    "that it was saved from%s",
+                    path, missing, unexpected, misshapen,
+                    misshapen[0] ? "" : ", or give strict = false to load what both have");
+}
+
+static ls_status pair_all(loading *l, const char *path)
+{
+    l->pairs = calloc((size_t)l->table.count + 1, sizeof *l->pairs);
+    if (!l->pairs) {
+        return ls__fail(LS_ERR_MEMORY, "ls_safetensors_load: no memory for %d names",
+                        l->table.count);
+    }
+    for (int i = 0; i < l->table.count; i++) {
+        if (l->table.list[i].type == LS__ENTRY_TENSOR) {
+            LS_TRY(pair_entry(l, &l->table.list[i], &l->pairs[i]));
+        }
+    }
+    note_unused(l);
+    return say_what_differs(l, path);
+}
+
+/* ---- copying ------------------------------------------------------------------------------ */
+
+/* The file's bytes lie anywhere: nothing says that its header has a length that aligns them. */
+static void widen(float *to, const uint8_t *from, ls_dtype dtype, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        uint16_t half;
+        double wide;
+        switch (dtype) {
+        case LS_FLOAT16:
+            memcpy(&half, from + i * sizeof half, sizeof half);
+            to[i] = ls__float16_widen(half);
+            break;
+        case LS_BFLOAT16:
+            memcpy(&half, from + i * sizeof half, sizeof half);
+            to[i] = ls__bfloat16_widen(half);
+            break;
+        default:
+            memcpy(&wide, from + i * sizeof wide, sizeof wide);
+            to[i] = (float)wide;
+        }
+    }
+}
+
+static ls_status changed(const char *name)
+{
+    return ls__fail(LS_ERR_INVALID,
+                    "ls_safetensors_load: \"%.200s\" was not shown a moment ago; a state function "
+                    "must show the same each time",
+                    name);
+}
+
+/* The entry of the walk's next step, if it is what was shown before. */
+static const ls__saved_entry *next_entry(loading *l, const char *name, ls__entry_type type)
+{
+    int at = l->at++;
+    const ls__saved_entry *e = at < l->table.count ? &l->table.list[at] : NULL;
+    return e && e->type == type && strcmp(e->name, name) == 0 ? e : NULL;
+}
+
+static ls_status apply_tensor(void *self, const char *name, const ls_state_tensor *tensor)
+{
+    loading *l = self;
+    const ls__saved_entry *e = next_entry(l, name, LS__ENTRY_TENSOR);
+    size_t bytes;
+    if (!e || e->tensor.dtype != tensor->dtype ||
+        !ls__shape_bytes(tensor->local, tensor->ndim, tensor->dtype, &bytes) || bytes != e->bytes) {
+        return changed(name);
+    }
+    const pair *from = &l->pairs[e - l->table.list];
+    if (!from->tensor || bytes == 0) {
+        return LS_OK;
+    }
+    if (from->tensor->dtype == tensor->dtype) {
+        memcpy(tensor->data, from->bytes, bytes);
+    } else {
+        widen(tensor->data, from->bytes, from->tensor->dtype, bytes / sizeof(float));
+    }
+    return LS_OK;
+}
+
+static ls_status skip_int64(void *self, const char *name, int64_t *value)
+{
+    (void)value;
+    return next_entry(self, name, LS__ENTRY_INT64) ? LS_OK : changed(name);
+}
+
+static ls_status skip_float64(void *self, const char *name, double *value)
+{
+    (void)value;
+    return next_entry(self, name, LS__ENTRY_FLOAT64) ? LS_OK : changed(name);
+}
+
+/* ---- the call ----------------------------------------------------------------------------- */
+
+static ls_status load(loading *l, const ls__env *env, const char *path,
+                      const ls_checkpoint_item *items, int count)
+{
+    const ls_state_visitor visitor = {
+        .self = l, .tensor = apply_tensor, .int64 = skip_int64, .float64 = skip_float64};
+    LS_TRY(ls__weights_open(env, path, &l->files));
+    LS_TRY(ls__table_collect(&l->table, items, count));
+    LS_TRY(pair_all(l, path));
+    return ls__items_visit(items, count, &visitor);
+}
+
+ls_status ls_safetensors_load(const char *path, const ls_checkpoint_item *items, int count,
+                              const ls_safetensors_options *options)
+{
+    LS__OPTIONS(ls_safetensors_options, given, options);
+    ls_runtime *runtime = ls__runtime_get("ls_safetensors_load");
+    if (!runtime) {
+        return ls__self.status;
+    }
+    loading *l = calloc(1, sizeof *l);
+    if (!l) {
+        return ls__fail(LS_ERR_MEMORY, "ls_safetensors_load: no memory");
+    }
+    l->set = given;
+    ls__table_init(&l->table, runtime->env);
+    ls_status status = load(l, runtime->env, path, items, count);
+    ls__table_fini(&l->table);
+    ls__weights_close(&l->files);
+    free(l->pairs);
+    free(l);
+    return status;
+}

@@ -1,0 +1,221 @@
+/* Opening: a path is a file, an index of files, or a folder with one of the two under the name that
+ * Hugging Face's libraries give it. An index is
+ *     {"metadata": {..}, "weight_map": {"h.0.attn.weight": "model-00001-of-00002.safetensors", ..}}
+ * and as little trusted as the files: it names files of its own folder only, each of which must
+ * hold what it says.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "checkpoint/weights.h"
+
+static ls_status no_memory(const char *path)
+{
+    return ls__fail(LS_ERR_MEMORY, "safetensors: no memory to open \"%s\"", path);
+}
+
+static ls_status open_file(ls__weights *w, const char *name, const char *path)
+{
+    ls__weights_file *file = &w->files[w->count];
+    const ls__env *env = w->arena.env;
+    *file = (ls__weights_file){.name = name};
+    int error = env->map_file(env, path, &file->mapped, &file->bytes);
+    if (error < 0) {
+        return ls__file_failed("cannot read", path, error);
+    }
+    w->count++; /* from here on it is closed with the others */
+    LS_TRY(ls__safetensors_parse(file->mapped ? file->mapped : "", file->bytes, path, &w->arena,
+                                 &file->header));
+    file->used = ls__arena_alloc(&w->arena, (size_t)file->header.count + 1);
+    return file->used ? LS_OK : no_memory(path);
+}
+
+static ls_status open_single(ls__weights *w, const char *path)
+{
+    w->files = ls__arena_alloc(&w->arena, sizeof *w->files);
+    return w->files ? open_file(w, "", path) : no_memory(path);
+}
+
+/* ---- an index ----------------------------------------------------------------------------- */
+
+static bool is_plain_name(const char *name)
+{
+    return name && name[0] != '\0' && name[0] != '.' && !strchr(name, '/') &&
+           strlen(name) < LS__CHECKPOINT_PATH_MAX - LS__CHECKPOINT_FOLDER_MAX;
+}
+
+static ls__weights_file *file_named(const ls__weights *w, const char *name)
+{
+    for (int i = 0; i < w->count; i++) {
+        if (strcmp(w->files[i].name, name) == 0) {
+            return &w->files[i];
+        }
+    }
+    return NULL;
+}
+
+static ls_status open_listed(ls__weights *w, const char *index, const char *name)
+{
+    char path[LS__CHECKPOINT_PATH_MAX];
+    const char *slash = strrchr(index, '/');
+    if (w->count == LS__WEIGHTS_FILES_MAX) {
+        return ls__fail(LS_ERR_LIMIT, "\"%s\": its weight_map names more than %d files", index,
+                        LS__WEIGHTS_FILES_MAX);
+    }
+    size_t bytes = strlen(name) + 1;
+    char *kept = ls__arena_alloc(&w->arena, bytes);
+    if (!kept) {
+        return no_memory(index);
+    }
+    (void)snprintf(path, sizeof path, "%.*s%s", slash ? (int)(slash - index) + 1 : 0, index, name);
+    return open_file(w, memcpy(kept, name, bytes), path);
+}
+
+/* Every file once, and each tensor in the file that the index says. */
+static ls_status open_all(ls__weights *w, const char *index, json_t *map)
+{
+    const char *tensor;
+    json_t *value;
+    json_object_foreach(map, tensor, value)
+    {
+        const char *name = json_string_value(value);
+        if (!is_plain_name(name)) {
+            return ls__fail(LS_ERR_FORMAT,
+                            "\"%s\": weight_map of \"%.80s\" is no name of a file beside it", index,
+                            tensor);
+        }
+        if (!file_named(w, name)) {
+            LS_TRY(open_listed(w, index, name));
+        }
+    }
+    json_object_foreach(map, tensor, value)
+    {
+        const ls__weights_file *file = file_named(w, json_string_value(value));
+        if (!ls__safetensors_find(&file->header, tensor)) {
+            return ls__fail(LS_ERR_FORMAT,
+                            "\"%s\": it says that \"%.80s\" is in \"%s\", which has no such tensor",
+                            index, tensor, file->name);
+        }
+    }
+    return LS_OK;
+}
+
+/* A name in two files has no meaning. */
+static ls_status check_once(const ls__weights *w, const char *index)
+{
+    for (int i = 0; i < w->count; i++) {
+        for (int k = 0; k < w->files[i].header.count; k++) {
+            const char *name = w->files[i].header.list[k].name;
+            for (int other = 0; other < i; other++) {
+                if (ls__safetensors_find(&w->files[other].header, name)) {
+                    return ls__fail(LS_ERR_FORMAT, "\"%s\": \"%.80s\" is in \"%s\" and in \"%s\"",
+                                    index, name, w->files[other].name, w->files[i].name);
+                }
+            }
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status open_index(ls__weights *w, const char *path)
+{
+    const ls__env *env = w->arena.env;
+    void *text = NULL;
+    size_t bytes = 0;
+    json_error_t error = {.text = "it is empty"};
+    w->files = ls__arena_alloc(&w->arena, LS__WEIGHTS_FILES_MAX * sizeof *w->files);
+    if (!w->files) {
+        return no_memory(path);
+    }
+    int failed = env->map_file(env, path, &text, &bytes);
+    if (failed < 0) {
+        return ls__file_failed("cannot read", path, failed);
+    }
+    json_t *root = text ? json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error) : NULL;
+    json_t *map = json_object_get(root, "weight_map");
+    ls_status status = LS_OK;
+    if (!root) {
+        status = ls__fail(LS_ERR_FORMAT, "\"%s\" is no JSON: %s", path, error.text);
+    } else if (!json_is_object(map)) {
+        status =
+            ls__fail(LS_ERR_FORMAT, "\"%s\" has no object \"weight_map\", as an index has", path);
+    }
+    env->unmap_file(env, text, bytes);
+    if (status == LS_OK) {
+        status = open_all(w, path, map);
+    }
+    json_decref(root);
+    return status == LS_OK ? check_once(w, path) : status;
+}
+
+/* ---- what a path is ----------------------------------------------------------------------- */
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t length = strlen(text), tail = strlen(end);
+    return length >= tail && strcmp(text + length - tail, end) == 0;
+}
+
+static ls_status open_folder(ls__weights *w, const char *folder)
+{
+    const ls__env *env = w->arena.env;
+    ls__env_stat found;
+    char path[LS__CHECKPOINT_PATH_MAX];
+    ls__path_join(path, folder, LS__WEIGHTS_NAME);
+    if (env->stat(env, path, true, &found) == 0) {
+        return open_single(w, path);
+    }
+    ls__path_join(path, folder, LS__WEIGHTS_INDEX_NAME);
+    if (env->stat(env, path, true, &found) == 0) {
+        return open_index(w, path);
+    }
+    return ls__fail(LS_ERR_NOT_FOUND,
+                    "\"%s\" is a folder with neither " LS__WEIGHTS_NAME
+                    " nor " LS__WEIGHTS_INDEX_NAME "; give the file",
+                    folder);
+}
+
+ls_status ls__weights_open(const ls__env *env, const char *path, ls__weights *out)
+{
+    ls__env_stat found;
+    *out = (ls__weights){0};
+    ls__arena_init(&out->arena, env, LS__CHECKPOINT_ARENA_CHUNK);
+    if (!path || path[0] == '\0' || strlen(path) >= LS__CHECKPOINT_FOLDER_MAX) {
+        return ls__fail(LS_ERR_INVALID, "safetensors: a path of 1 to %d bytes is needed",
+                        LS__CHECKPOINT_FOLDER_MAX - 1);
+    }
+    int error = env->stat(env, path, true, &found);
+    if (error < 0) {
+        return ls__file_failed("cannot read", path, error);
+    }
+    if (found.kind == LS__ENV_FOLDER) {
+        return open_folder(out, path);
+    }
+    return ends_with(path, ".json") ? open_index(out, path) : open_single(out, path);
+}
+
+void ls__weights_close(ls__weights *w)
+{
+    const ls__env *env = w->arena.env;
+    for (int i = 0; i < w->count; i++) {
+        env->unmap_file(env, w->files[i].mapped, w->files[i].bytes);
+    }
+    ls__arena_fini(&w->arena);
+    *w = (ls__weights){0};
+}
+
+const ls__safetensor *ls__weights_find(const ls__weights *w, const char *name,
+                                       const uint8_t **bytes, bool **used)
+{
+    for (int i = 0; i < w->count; i++) {
+        const ls__weights_file *file = &w->files[i];
+        const ls__safetensor *found = ls__safetensors_find(&file->header, name);
+        if (found) {
+            *bytes = (const uint8_t *)file->mapped + found->begin;
+            *used = &file->used[found - file->header.list];
+            return found;
+        }
+    }
+    return NULL;
+}

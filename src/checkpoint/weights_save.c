@@ -1,0 +1,229 @@
+/* Saving as one safetensors file, for other programs. The bytes go from the live tensors straight
+ * to the disk, in walks over the items: one for the header, then one for each element size, since
+ * tensors lie in the order of their element sizes (each then begins at a multiple of its own).
+ *
+ * __metadata__ says {"format": "pt"}: that the tensors are as PyTorch's are, row by row. Hugging
+ * Face's libraries refuse a file that says no format.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/options.h"
+#include "base/size.h"
+#include "checkpoint/shape.h"
+#include "checkpoint/weights.h"
+
+#define NAME_MAX_BYTES 4096
+
+typedef struct saving {
+    const ls__env *env;
+    ls__table table;
+    const char *path;
+    char temporary[LS__CHECKPOINT_PATH_MAX];
+    int fd;
+    size_t element; /* bytes of those this walk writes */
+    int at;         /* in this walk */
+} saving;
+
+/* ---- the header --------------------------------------------------------------------------- */
+
+static ls_status add_tensor(json_t *header, const ls__saved_entry *e, const char *prefix,
+                            size_t *at)
+{
+    char name[NAME_MAX_BYTES];
+    const ls_state_tensor *t = &e->tensor;
+    ls__safetensor saved = {.name = name, .dtype = t->dtype, .ndim = t->ndim};
+    int length = snprintf(name, sizeof name, "%s%s", prefix, e->name);
+    memcpy(saved.dim, t->global, sizeof saved.dim);
+    if (!ls__tensor_is_whole(t)) {
+        return ls__fail(LS_ERR_UNSUPPORTED,
+                        "ls_safetensors_save: of \"%.200s\" this rank shows a slice; save a "
+                        "checkpoint",
+                        e->name);
+    }
+    if (length < 0 || (size_t)length >= sizeof name) {
+        return ls__fail(LS_ERR_LIMIT, "ls_safetensors_save: \"%.80s…\" has more than %d bytes",
+                        e->name, NAME_MAX_BYTES - 1);
+    }
+    if (!ls__safetensors_add(header, &saved, *at, e->bytes)) {
+        return ls__fail(LS_ERR_MEMORY,
+                        "ls_safetensors_save: no memory for the header, or \"%.200s\" is no UTF-8",
+                        e->name);
+    }
+    if (!ls__add_size(*at, e->bytes, at)) {
+        return ls__fail(LS_ERR_LIMIT, "ls_safetensors_save: the tensors are too large");
+    }
+    return LS_OK;
+}
+
+static ls_status add_all(const saving *s, json_t *header, const char *prefix)
+{
+    size_t at = 0;
+    for (size_t element = 8; element > 0; element /= 2) {
+        for (int i = 0; i < s->table.count; i++) {
+            const ls__saved_entry *e = &s->table.list[i];
+            if (e->type == LS__ENTRY_TENSOR && ls_dtype_size(e->tensor.dtype) == element) {
+                LS_TRY(add_tensor(header, e, prefix, &at));
+            }
+        }
+    }
+    return LS_OK;
+}
+
+/* ---- writing ------------------------------------------------------------------------------ */
+
+static ls_status write_all(const saving *s, const void *from, size_t bytes)
+{
+    const uint8_t *at = from;
+    while (bytes > 0) {
+        ssize_t put = s->env->write(s->env, s->fd, at, bytes);
+        if (put <= 0) {
+            return ls__file_failed("cannot write", s->temporary, put < 0 ? (int)put : -EIO);
+        }
+        at += put;
+        bytes -= (size_t)put;
+    }
+    return LS_OK;
+}
+
+static ls_status write_header(const saving *s, const json_t *header)
+{
+    const size_t prefix = ls__safetensors_prefix(header);
+    if (prefix > LS__SAFETENSORS_HEADER_MAX) {
+        return ls__fail(LS_ERR_LIMIT,
+                        "ls_safetensors_save: a header of %zu bytes; at most %zu are allowed",
+                        prefix, LS__SAFETENSORS_HEADER_MAX);
+    }
+    uint8_t *bytes = s->env->allocate(s->env, prefix);
+    if (!bytes) {
+        return ls__fail(LS_ERR_MEMORY, "ls_safetensors_save: no memory for the header");
+    }
+    ls__safetensors_write(header, bytes, prefix);
+    ls_status status = write_all(s, bytes, prefix);
+    s->env->release(s->env, bytes, prefix);
+    return status;
+}
+
+static const ls__saved_entry *next_entry(saving *s, const char *name, ls__entry_type type)
+{
+    int at = s->at++;
+    const ls__saved_entry *e = at < s->table.count ? &s->table.list[at] : NULL;
+    return e && e->type == type && strcmp(e->name, name) == 0 ? e : NULL;
+}
+
+static ls_status changed(const char *name)
+{
+    return ls__fail(LS_ERR_INVALID,
+                    "ls_safetensors_save: \"%.200s\" was not shown a moment ago; a state function "
+                    "must show the same each time",
+                    name);
+}
+
+static ls_status write_tensor(void *self, const char *name, const ls_state_tensor *tensor)
+{
+    saving *s = self;
+    const ls__saved_entry *e = next_entry(s, name, LS__ENTRY_TENSOR);
+    size_t bytes;
+    if (!e || e->tensor.dtype != tensor->dtype ||
+        !ls__shape_bytes(tensor->local, tensor->ndim, tensor->dtype, &bytes) || bytes != e->bytes) {
+        return changed(name);
+    }
+    return ls_dtype_size(tensor->dtype) == s->element ? write_all(s, tensor->data, bytes) : LS_OK;
+}
+
+static ls_status skip_int64(void *self, const char *name, int64_t *value)
+{
+    (void)value;
+    return next_entry(self, name, LS__ENTRY_INT64) ? LS_OK : changed(name);
+}
+
+static ls_status skip_float64(void *self, const char *name, double *value)
+{
+    (void)value;
+    return next_entry(self, name, LS__ENTRY_FLOAT64) ? LS_OK : changed(name);
+}
+
+static ls_status write_tensors(saving *s, const ls_checkpoint_item *items, int count)
+{
+    const ls_state_visitor visitor = {
+        .self = s, .tensor = write_tensor, .int64 = skip_int64, .float64 = skip_float64};
+    for (s->element = 8; s->element > 0; s->element /= 2) {
+        s->at = 0;
+        LS_TRY(ls__items_visit(items, count, &visitor));
+    }
+    return LS_OK;
+}
+
+/* ---- the file ----------------------------------------------------------------------------- */
+
+/* The folder of a path, "." without one. */
+static void folder_of(const char *path, char out[LS__CHECKPOINT_PATH_MAX])
+{
+    const char *slash = strrchr(path, '/');
+    int length = slash ? (int)(slash - path) + (slash == path) : 1;
+    (void)snprintf(out, LS__CHECKPOINT_PATH_MAX, "%.*s", length, slash ? path : ".");
+}
+
+/* Durable first, then the name. */
+static ls_status publish(saving *s, ls_status status)
+{
+    const ls__env *env = s->env;
+    char folder[LS__CHECKPOINT_PATH_MAX];
+    int synced = status == LS_OK ? env->fsync(env, s->fd) : 0;
+    int closed = env->close(env, s->fd);
+    if (status == LS_OK && (synced < 0 || closed < 0)) {
+        status =
+            ls__file_failed("cannot bring to the disk", s->temporary, synced < 0 ? synced : closed);
+    }
+    if (status == LS_OK) {
+        int renamed = env->rename(env, s->temporary, s->path);
+        status = renamed < 0 ? ls__file_failed("cannot make", s->path, renamed) : LS_OK;
+    }
+    if (status < 0) {
+        (void)env->remove_file(env, s->temporary);
+        return status;
+    }
+    folder_of(s->path, folder);
+    return ls__file_sync_folder(env, folder);
+}
+
+static ls_status save(saving *s, const ls_checkpoint_item *items, int count, json_t *header,
+                      const char *prefix)
+{
+    LS_TRY(ls__table_collect(&s->table, items, count));
+    LS_TRY(add_all(s, header, prefix));
+    (void)snprintf(s->temporary, sizeof s->temporary, "%s.%d.part", s->path,
+                   (int)s->env->pid(s->env));
+    s->fd = s->env->open(s->env, s->temporary, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    if (s->fd < 0) {
+        return ls__file_failed("cannot make", s->temporary, s->fd);
+    }
+    ls_status status = write_header(s, header);
+    return publish(s, status == LS_OK ? write_tensors(s, items, count) : status);
+}
+
+ls_status ls_safetensors_save(const char *path, const ls_checkpoint_item *items, int count,
+                              const ls_safetensors_options *options)
+{
+    LS__OPTIONS(ls_safetensors_options, given, options);
+    ls_runtime *runtime = ls__runtime_get("ls_safetensors_save");
+    if (!runtime) {
+        return ls__self.status;
+    }
+    if (!path || path[0] == '\0' || strlen(path) >= LS__CHECKPOINT_FOLDER_MAX) {
+        return ls__fail(LS_ERR_INVALID, "ls_safetensors_save: a path of 1 to %d bytes is needed",
+                        LS__CHECKPOINT_FOLDER_MAX - 1);
+    }
+    saving s = {.env = runtime->env, .path = path};
+    ls__table_init(&s.table, runtime->env);
+    json_t *header = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
+    ls_status status =
+        header ? save(&s, items, count, header, given.prefix ? given.prefix : "")
+               : ls__fail(LS_ERR_MEMORY, "ls_safetensors_save: no memory for the header");
+    json_decref(header);
+    ls__table_fini(&s.table);
+    return status;
+}
