@@ -34,6 +34,7 @@ VARIES = [
     (re.compile(r"(?:\.\./)+(?=tests/)"), ""),
     (re.compile(r"\.\.\.(?=[\w/]*/tests/golden/)[\w/]*/(?=tests/golden)"), ""),
     (re.compile(r"(\.[ch]):\d+"), r"\1:<line>"),
+    (re.compile(r"(\.safetensors\.)\d+(\.part)"), r"\1<pid>\2"),
     (re.compile(r"(\.tmp-\w+-\d+-)[0-9a-f]{16}"), r"\1<number>"),
     (re.compile(r"(kill -CONT|\bpid) \d+"), r"\1 <pid>"),
     (re.compile(r"(layout [\d.]+?|board of )\d[\d.]*"), r"\1<bytes>"),

@@ -1,0 +1,265 @@
+/* BERT with its masked language model head, written with public headers only.
+ *
+ *     tokens [B,T] -> embeddings, norm -> layer x layers -> dense, GELU, norm -> times word
+ *     embeddings^T + bias -> logits [B,T,V]
+ *
+ *     layer:  x = norm(x + dense(attention(x)))
+ *             x = norm(x + dense(gelu(dense(x))))
+ *
+ * The tree of modules is that of the names; where a name is only a container, its parent calls what
+ * is in it.
+ */
+#include "bert.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- pieces ------------------------------------------------------------------------------- */
+
+static ls_module *container(ls_module *parent, const char *name)
+{
+    return ls_module_add(parent, name, ls_sequential_new(NULL, 0));
+}
+
+static ls_module *linear(int64_t in, int64_t out, const bert_options *o)
+{
+    ls_module *layer = ls_linear_new(in, out, NULL);
+    ls_param params[2]; /* weight, bias */
+    if (layer && ls_module_params(layer, params, 2) == 2) {
+        (void)ls_init_normal(params[0].value, 0.0, o->init_std); /* cannot fail: was just done */
+        (void)ls_init_constant(params[1].value, 0.0);
+    }
+    return layer;
+}
+
+static ls_module *norm(const bert_options *o)
+{
+    return ls_layer_norm_new(o->dim, LS_OPTIONS(ls_layer_norm_options, .eps = o->eps));
+}
+
+/* An embedding; *weight, unless NULL, is its weight [count,C]. */
+static ls_module *embedding(int64_t count, const bert_options *o, ls_tensor **weight)
+{
+    ls_module *layer = ls_embedding_new(count, o->dim);
+    ls_param made = {0};
+    if (layer && ls_module_params(layer, &made, 1) == 1) {
+        (void)ls_init_normal(made.value, 0.0, o->init_std);
+    }
+    if (weight) {
+        *weight = made.value;
+    }
+    return layer;
+}
+
+/* ---- embeddings --------------------------------------------------------------------------- */
+
+typedef struct embeddings {
+    ls_module base;
+    ls_module *words, *norm, *drop;
+    ls_module *types;
+    ls_tensor *word, *position, *type; /* weights */
+} embeddings;
+
+static ls_tensor *embeddings_forward(ls_module *m, ls_tensor *x) /* [B,T] | [B,2,T] -> [B,T,C] */
+{
+    embeddings *self = (embeddings *)m;
+    int64_t tokens = ls_size(x, -1);
+    ls_tensor *where = ls_slice(self->position, 0, 0, tokens); /* [T,C] */
+    ls_tensor *y, *type;
+    if (ls_ndim(x) == 3) {
+        ls_shape plane = LS_SHAPE(ls_size(x, 0), tokens);
+        y = ls_forward(self->words, ls_reshape(ls_slice(x, 1, 0, 1), plane));
+        type = ls_forward(self->types, ls_reshape(ls_slice(x, 1, 1, 2), plane));
+    } else {
+        y = ls_forward(self->words, x);
+        type = ls_slice(self->type, 0, 0, 1); /* [1,C] */
+    }
+    y = ls_add(ls_add(y, type), where);
+    return ls_forward(self->drop, ls_forward(self->norm, y));
+}
+
+static const ls_module_class embeddings_class = {"embeddings", embeddings_forward, NULL, NULL};
+
+static embeddings *embeddings_new(const bert_options *o)
+{
+    embeddings *self = ls_module_new(sizeof *self, &embeddings_class);
+    if (!self) {
+        return NULL;
+    }
+    ls_module *m = &self->base;
+    self->words = ls_module_add(m, "word_embeddings", embedding(o->vocab, o, &self->word));
+    (void)ls_module_add(m, "position_embeddings", embedding(o->context, o, &self->position));
+    self->types = ls_module_add(m, "token_type_embeddings", embedding(o->types, o, &self->type));
+    self->norm = ls_module_add(m, "LayerNorm", norm(o));
+    self->drop = ls_module_add(m, "drop", ls_dropout_new(o->dropout));
+    return self; /* its status is its parent's */
+}
+
+/* ---- one layer ---------------------------------------------------------------------------- */
+
+typedef struct layer {
+    ls_module base;
+    ls_module *query, *key, *value, *joined, *norm1, *up, *down, *norm2, *drop;
+    int64_t heads;
+} layer;
+
+/* [B,T,C] -> [B,H,T,D]: a view. */
+static ls_tensor *heads_of(ls_tensor *x, int64_t heads)
+{
+    int64_t b = ls_size(x, 0), t = ls_size(x, 1), c = ls_size(x, 2);
+    return ls_transpose(ls_reshape(x, LS_SHAPE(b, t, heads, c / heads)), 1, 2);
+}
+
+static ls_tensor *attend(layer *self, ls_tensor *x) /* [B,T,C] -> [B,T,C] */
+{
+    ls_tensor *seen = ls_attention(heads_of(ls_forward(self->query, x), self->heads),
+                                   heads_of(ls_forward(self->key, x), self->heads),
+                                   heads_of(ls_forward(self->value, x), self->heads), false);
+    return ls_forward(self->joined, ls_reshape(ls_transpose(seen, 1, 2), ls_shape_of(x)));
+}
+
+static ls_tensor *layer_forward(ls_module *m, ls_tensor *x) /* [B,T,C] -> [B,T,C] */
+{
+    layer *self = (layer *)m;
+    ls_tensor *attended = ls_forward(self->drop, attend(self, x));
+    x = ls_forward(self->norm1, ls_add(attended, x));
+    ls_tensor *wide = ls_gelu(ls_forward(self->up, x), LS_GELU_ERF);
+    ls_tensor *thought = ls_forward(self->drop, ls_forward(self->down, wide));
+    return ls_forward(self->norm2, ls_add(thought, x));
+}
+
+static const ls_module_class layer_class = {"layer", layer_forward, NULL, NULL};
+
+static ls_module *layer_new(const bert_options *o)
+{
+    layer *self = ls_module_new(sizeof *self, &layer_class);
+    if (!self) {
+        return NULL;
+    }
+    ls_module *attention = container(&self->base, "attention");
+    ls_module *own = container(attention, "self");
+    self->heads = o->heads;
+    self->query = ls_module_add(own, "query", linear(o->dim, o->dim, o));
+    self->key = ls_module_add(own, "key", linear(o->dim, o->dim, o));
+    self->value = ls_module_add(own, "value", linear(o->dim, o->dim, o));
+    ls_module *attended = container(attention, "output");
+    self->joined = ls_module_add(attended, "dense", linear(o->dim, o->dim, o));
+    self->norm1 = ls_module_add(attended, "LayerNorm", norm(o));
+    ls_module *intermediate = container(&self->base, "intermediate");
+    self->up = ls_module_add(intermediate, "dense", linear(o->dim, o->wide, o));
+    ls_module *output = container(&self->base, "output");
+    self->down = ls_module_add(output, "dense", linear(o->wide, o->dim, o));
+    self->norm2 = ls_module_add(output, "LayerNorm", norm(o));
+    self->drop = ls_module_add(&self->base, "drop", ls_dropout_new(o->dropout));
+    return &self->base;
+}
+
+/* ---- the model ---------------------------------------------------------------------------- */
+
+typedef struct bert {
+    ls_module base;
+    ls_module *embeddings, *layers, *dense, *norm;
+    ls_tensor *words, *bias; /* [V,C], [V]: the decoder */
+} bert;
+
+static ls_tensor *bert_forward(ls_module *m, ls_tensor *x) /* [B,T] | [B,2,T] -> [B,T,V] */
+{
+    bert *self = (bert *)m;
+    ls_tensor *y = ls_forward(self->layers, ls_forward(self->embeddings, x));
+    y = ls_forward(self->norm, ls_gelu(ls_forward(self->dense, y), LS_GELU_ERF));
+    return ls_linear(y, self->words, self->bias);
+}
+
+static const ls_module_class bert_class = {"bert", bert_forward, NULL, NULL};
+
+static void build(bert *self, const bert_options *o)
+{
+    ls_module *body = container(&self->base, "bert");
+    embeddings *first = embeddings_new(o);
+    self->embeddings = ls_module_add(body, "embeddings", first ? &first->base : NULL);
+    self->words = self->embeddings ? first->word : NULL;
+    self->layers = container(container(body, "encoder"), "layer");
+    for (int i = 0; self->layers && i < o->layers; i++) {
+        char name[16];
+        (void)snprintf(name, sizeof name, "%d", i);
+        (void)ls_module_add(self->layers, name, layer_new(o));
+    }
+    ls_module *predictions = container(container(&self->base, "cls"), "predictions");
+    self->bias = ls_module_add_param(predictions, "bias", ls_zeros(LS_SHAPE(o->vocab), LS_FLOAT32));
+    ls_module *transform = container(predictions, "transform");
+    self->dense = ls_module_add(transform, "dense", linear(o->dim, o->dim, o));
+    self->norm = ls_module_add(transform, "LayerNorm", norm(o));
+}
+
+ls_module *bert_new(const bert_options *options)
+{
+    const bert_options *o = options ? options : LS_OPTIONS(bert_options, .size = sizeof *o);
+    if (o->heads < 1 || o->layers < 1 || o->dim % o->heads != 0) {
+        (void)ls_fail(LS_ERR_INVALID,
+                      "bert: %d layers, %d heads, dim %lld; there must be one of each, and dim a "
+                      "multiple of heads",
+                      o->layers, o->heads, (long long)o->dim);
+        return NULL;
+    }
+    bert *self = ls_module_new(sizeof *self, &bert_class);
+    if (!self) {
+        return NULL;
+    }
+    build(self, o);
+    if (ls_module_status(&self->base) < 0) {
+        ls_module_free(&self->base);
+        return NULL;
+    }
+    return &self->base;
+}
+
+/* ---- weights that people have ------------------------------------------------------------- */
+
+static bool begins_with(const char *text, const char *begin)
+{
+    return strncmp(text, begin, strlen(begin)) == 0;
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t length = strlen(text), tail = strlen(end);
+    return length >= tail && strcmp(text + length - tail, end) == 0;
+}
+
+/* Files made from the first TensorFlow checkpoints call a norm's weight gamma and its bias beta;
+ * files of BertModel have no "bert." in front: 1 is the first, 2 the second, 3 both. */
+static bool older_name(void *arg, const char *name, int number, char *out, size_t bytes)
+{
+    (void)arg;
+    const char *from = NULL, *to = NULL;
+    int kind = number + 1;
+    if (kind > 3) {
+        return false;
+    }
+    if ((kind & 1) && ends_with(name, "LayerNorm.weight")) {
+        from = "weight", to = "gamma";
+    } else if ((kind & 1) && ends_with(name, "LayerNorm.bias")) {
+        from = "bias", to = "beta";
+    }
+    const char *shown = (kind & 2) && begins_with(name, "bert.") ? name + strlen("bert.") : name;
+    int kept = (int)(strlen(shown) - (from ? strlen(from) : 0));
+    return (size_t)snprintf(out, bytes, "%.*s%s", kept, shown, to ? to : "") < bytes;
+}
+
+/* Heads of other tasks, positions as a tensor, and the decoder, which is other parameters a second
+ * time. */
+static bool is_no_weight(void *arg, const char *name, bool in_file)
+{
+    (void)arg;
+    return in_file && (begins_with(name, "bert.pooler.") || begins_with(name, "pooler.") ||
+                       begins_with(name, "cls.seq_relationship.") ||
+                       begins_with(name, "cls.predictions.decoder.") ||
+                       ends_with(name, "embeddings.position_ids"));
+}
+
+ls_status bert_load(ls_module *model, const char *path)
+{
+    return ls_module_load_safetensors(
+        model, path,
+        LS_OPTIONS(ls_safetensors_options, .other_name = older_name, .allow = is_no_weight));
+}

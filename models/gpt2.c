@@ -1,0 +1,391 @@
+/* GPT-2, written with public headers only.
+ *
+ *     tokens [B,T] -> wte + wpe -> h.0 … h.N -> ln_f -> times wte^T -> logits [B,T,V]
+ *
+ *     h.i:  x = x + attn(ln_1(x))         attn: c_attn, heads, causal attention, c_proj
+ *           x = x + mlp(ln_2(x))          mlp:  c_fc, GELU (tanh form), c_proj
+ */
+#include "gpt2.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What a constructor returns: the module, or NULL with its first error set. */
+static ls_module *finished(ls_module *m)
+{
+    if (m && ls_module_status(m) < 0) {
+        ls_module_free(m);
+        return NULL;
+    }
+    return m;
+}
+
+/* ---- Conv1D: a linear layer whose weight lies the other way round --------------------------- */
+
+typedef struct conv1d {
+    ls_module base;
+    ls_tensor *weight, *bias; /* [in,out], [out] */
+} conv1d;
+
+static ls_tensor *conv1d_forward(ls_module *m, ls_tensor *x) /* [..,in] -> [..,out] */
+{
+    conv1d *self = (conv1d *)m;
+    return ls_add(ls_matmul(x, self->weight), self->bias);
+}
+
+static const ls_module_class conv1d_class = {"Conv1D", conv1d_forward, NULL, NULL};
+
+static ls_module *conv1d_new(int64_t in, int64_t out, double std)
+{
+    conv1d *self = ls_module_new(sizeof *self, &conv1d_class);
+    if (!self) {
+        return NULL;
+    }
+    ls_module *m = &self->base;
+    self->weight = ls_module_add_param(m, "weight", ls_empty(LS_SHAPE(in, out), LS_FLOAT32));
+    self->bias = ls_module_add_param(m, "bias", ls_zeros(LS_SHAPE(out), LS_FLOAT32));
+    (void)ls_init_normal(self->weight, 0.0, std); /* fails only as the parameter did */
+    return finished(m);
+}
+
+/* ---- one block ---------------------------------------------------------------------------- */
+
+typedef struct attention {
+    ls_module base;
+    ls_module *c_attn, *c_proj;
+    int64_t heads;
+} attention;
+
+/* Part i of [B,T,3C] as heads [B,H,T,D]: views only. */
+static ls_tensor *heads_of(ls_tensor *qkv, int i, int64_t heads)
+{
+    int64_t b = ls_size(qkv, 0), t = ls_size(qkv, 1), c = ls_size(qkv, 2) / 3;
+    ls_tensor *part = ls_slice(qkv, 2, i * c, (i + 1) * c);
+    return ls_transpose(ls_reshape(part, LS_SHAPE(b, t, heads, c / heads)), 1, 2);
+}
+
+static ls_tensor *attention_forward(ls_module *m, ls_tensor *x) /* [B,T,C] -> [B,T,C] */
+{
+    attention *self = (attention *)m;
+    ls_tensor *qkv = ls_forward(self->c_attn, x);
+    ls_tensor *seen = ls_attention(heads_of(qkv, 0, self->heads), heads_of(qkv, 1, self->heads),
+                                   heads_of(qkv, 2, self->heads), true);
+    return ls_forward(self->c_proj, ls_reshape(ls_transpose(seen, 1, 2), ls_shape_of(x)));
+}
+
+static const ls_module_class attention_class = {"attn", attention_forward, NULL, NULL};
+
+typedef struct mlp {
+    ls_module base;
+    ls_module *c_fc, *c_proj;
+} mlp;
+
+static ls_tensor *mlp_forward(ls_module *m, ls_tensor *x) /* [B,T,C] -> [B,T,C] */
+{
+    mlp *self = (mlp *)m;
+    return ls_forward(self->c_proj, ls_gelu(ls_forward(self->c_fc, x), LS_GELU_TANH));
+}
+
+static const ls_module_class mlp_class = {"mlp", mlp_forward, NULL, NULL};
+
+typedef struct block {
+    ls_module base;
+    ls_module *ln_1, *attn, *ln_2, *mlp, *drop;
+} block;
+
+static ls_tensor *block_forward(ls_module *m, ls_tensor *x) /* [B,T,C] -> [B,T,C] */
+{
+    block *self = (block *)m;
+    ls_tensor *attended = ls_forward(self->attn, ls_forward(self->ln_1, x));
+    x = ls_add(x, ls_forward(self->drop, attended));
+    ls_tensor *thought = ls_forward(self->mlp, ls_forward(self->ln_2, x));
+    return ls_add(x, ls_forward(self->drop, thought));
+}
+
+static const ls_module_class block_class = {"block", block_forward, NULL, NULL};
+
+static ls_module *attention_new(const gpt2_options *o, double residual)
+{
+    attention *self = ls_module_new(sizeof *self, &attention_class);
+    if (!self) {
+        return NULL;
+    }
+    self->heads = o->heads;
+    self->c_attn =
+        ls_module_add(&self->base, "c_attn", conv1d_new(o->dim, 3 * o->dim, o->init_std));
+    self->c_proj = ls_module_add(&self->base, "c_proj", conv1d_new(o->dim, o->dim, residual));
+    return &self->base; /* its status is its parent's */
+}
+
+static ls_module *mlp_new(const gpt2_options *o, double residual)
+{
+    mlp *self = ls_module_new(sizeof *self, &mlp_class);
+    if (!self) {
+        return NULL;
+    }
+    self->c_fc = ls_module_add(&self->base, "c_fc", conv1d_new(o->dim, 4 * o->dim, o->init_std));
+    self->c_proj = ls_module_add(&self->base, "c_proj", conv1d_new(4 * o->dim, o->dim, residual));
+    return &self->base;
+}
+
+static ls_module *norm_new(const gpt2_options *o)
+{
+    return ls_layer_norm_new(o->dim, LS_OPTIONS(ls_layer_norm_options, .eps = o->eps));
+}
+
+static ls_module *block_new(const gpt2_options *o)
+{
+    block *self = ls_module_new(sizeof *self, &block_class);
+    if (!self) {
+        return NULL;
+    }
+    ls_module *m = &self->base;
+    double residual = o->init_std / sqrt(2.0 * o->layers);
+    self->ln_1 = ls_module_add(m, "ln_1", norm_new(o));
+    self->attn = ls_module_add(m, "attn", attention_new(o, residual));
+    self->ln_2 = ls_module_add(m, "ln_2", norm_new(o));
+    self->mlp = ls_module_add(m, "mlp", mlp_new(o, residual));
+    self->drop = ls_module_add(m, "drop", ls_dropout_new(o->dropout));
+    return m;
+}
+
+/* ---- the model ---------------------------------------------------------------------------- */
+
+typedef struct gpt2 {
+    ls_module base;
+    ls_module *wte, *h, *ln_f, *drop;
+    ls_tensor *tokens, *positions; /* [V,C], the head as well; [context,C] */
+} gpt2;
+
+static ls_tensor *gpt2_forward(ls_module *m, ls_tensor *x) /* [B,T] -> [B,T,V] */
+{
+    gpt2 *self = (gpt2 *)m;
+    ls_tensor *where = ls_slice(self->positions, 0, 0, ls_size(x, -1)); /* [T,C] */
+    ls_tensor *y = ls_add(ls_forward(self->wte, x), where);
+    y = ls_forward(self->h, ls_forward(self->drop, y));
+    return ls_linear(ls_forward(self->ln_f, y), self->tokens, NULL);
+}
+
+static const ls_module_class gpt2_class = {"gpt2", gpt2_forward, NULL, NULL};
+
+/* The weight of an embedding that was just made, N(0, std); NULL when it was not. */
+static ls_tensor *weight_of(ls_module *embedding, double std)
+{
+    ls_param weight = {0};
+    if (embedding && ls_module_params(embedding, &weight, 1) == 1) {
+        (void)ls_init_normal(weight.value, 0.0, std);
+    }
+    return weight.value;
+}
+
+static void build(gpt2 *self, const gpt2_options *o)
+{
+    /* A container: its name is a part of the parameters' names. */
+    ls_module *t = ls_module_add(&self->base, "transformer", ls_sequential_new(NULL, 0));
+    self->wte = ls_module_add(t, "wte", ls_embedding_new(o->vocab, o->dim));
+    self->tokens = weight_of(self->wte, o->init_std);
+    ls_module *wpe = ls_module_add(t, "wpe", ls_embedding_new(o->context, o->dim));
+    self->positions = weight_of(wpe, o->init_std);
+    self->drop = ls_module_add(t, "drop", ls_dropout_new(o->dropout));
+    self->h = ls_module_add(t, "h", ls_sequential_new(NULL, 0));
+    for (int i = 0; self->h && i < o->layers; i++) {
+        char name[16];
+        (void)snprintf(name, sizeof name, "%d", i);
+        (void)ls_module_add(self->h, name, block_new(o));
+    }
+    self->ln_f = ls_module_add(t, "ln_f", norm_new(o));
+}
+
+/* ---- the published sizes ------------------------------------------------------------------ */
+
+static const struct {
+    const char *name;
+    int layers, heads;
+    int64_t dim;
+} variants[] = {{"gpt2", 12, 12, 768},
+                {"gpt2-medium", 24, 16, 1024},
+                {"gpt2-large", 36, 20, 1280},
+                {"gpt2-xl", 48, 25, 1600}};
+
+enum { VARIANTS = sizeof variants / sizeof variants[0] };
+
+/* `given` with the variant's shape filled in; false: there is no such variant. */
+static bool resolve(const gpt2_options *given, gpt2_options *o)
+{
+    *o = given ? *given : *LS_OPTIONS(gpt2_options, .size = sizeof *o);
+    for (int i = 0; o->variant && i < VARIANTS; i++) {
+        if (strcmp(o->variant, variants[i].name) == 0) {
+            o->layers = variants[i].layers;
+            o->heads = variants[i].heads;
+            o->dim = variants[i].dim;
+            return true;
+        }
+    }
+    return !o->variant;
+}
+
+static ls_status check(const gpt2_options *given, gpt2_options *o)
+{
+    if (!resolve(given, o)) {
+        return ls_fail(LS_ERR_INVALID,
+                       "gpt2: there is no variant \"%s\"; give gpt2, gpt2-medium, gpt2-large or "
+                       "gpt2-xl",
+                       o->variant);
+    }
+    if (o->heads < 1 || o->layers < 1 || o->dim % o->heads != 0) {
+        return ls_fail(LS_ERR_INVALID,
+                       "gpt2: %d layers, %d heads, dim %lld; there must be one of each, and dim a "
+                       "multiple of heads",
+                       o->layers, o->heads, (long long)o->dim);
+    }
+    return LS_OK;
+}
+
+ls_module *gpt2_new(const gpt2_options *options)
+{
+    gpt2_options o;
+    if (check(options, &o) < 0) {
+        return NULL;
+    }
+    gpt2 *self = ls_module_new(sizeof *self, &gpt2_class);
+    if (!self) {
+        return NULL;
+    }
+    build(self, &o);
+    return finished(&self->base);
+}
+
+/* ---- what it takes ------------------------------------------------------------------------ */
+
+/* The parameters of a block, and of the rest: name, shape (0: one dimension). */
+typedef struct row {
+    const char *name;
+    int64_t dim[2];
+} row;
+
+enum { BLOCK_ROWS = 12, OTHER_ROWS = 4 };
+
+static void rows_of(const gpt2_options *o, row in_block[BLOCK_ROWS], row others[OTHER_ROWS])
+{
+    const int64_t c = o->dim;
+    const row of_block[BLOCK_ROWS] = {{"ln_1.weight", {c, 0}},
+                                      {"ln_1.bias", {c, 0}},
+                                      {"attn.c_attn.weight", {c, 3 * c}},
+                                      {"attn.c_attn.bias", {3 * c, 0}},
+                                      {"attn.c_proj.weight", {c, c}},
+                                      {"attn.c_proj.bias", {c, 0}},
+                                      {"ln_2.weight", {c, 0}},
+                                      {"ln_2.bias", {c, 0}},
+                                      {"mlp.c_fc.weight", {c, 4 * c}},
+                                      {"mlp.c_fc.bias", {4 * c, 0}},
+                                      {"mlp.c_proj.weight", {4 * c, c}},
+                                      {"mlp.c_proj.bias", {c, 0}}};
+    const row of_others[OTHER_ROWS] = {{"wte.weight", {o->vocab, c}},
+                                       {"wpe.weight", {o->context, c}},
+                                       {"ln_f.weight", {c, 0}},
+                                       {"ln_f.bias", {c, 0}}};
+    memcpy(in_block, of_block, sizeof of_block);
+    memcpy(others, of_others, sizeof of_others);
+}
+
+static int64_t elements(const row *r)
+{
+    return r->dim[0] * (r->dim[1] ? r->dim[1] : 1);
+}
+
+gpt2_memory gpt2_memory_of(const gpt2_options *options, int64_t batch, int64_t tokens)
+{
+    gpt2_options o;
+    gpt2_memory sum = {0};
+    row in_block[BLOCK_ROWS], others[OTHER_ROWS];
+    if (!resolve(options, &o)) {
+        return sum;
+    }
+    rows_of(&o, in_block, others);
+    for (int i = 0; i < BLOCK_ROWS; i++) {
+        sum.parameters += o.layers * elements(&in_block[i]);
+    }
+    for (int i = 0; i < OTHER_ROWS; i++) {
+        sum.parameters += elements(&others[i]);
+    }
+    const int64_t bytes = sizeof(float);
+    sum.parameter_bytes = sum.gradient_bytes = bytes * sum.parameters;
+    /* Per token: a block makes some 30 C of results (norms 2, c_attn 6, heads 2, projections 6,
+     * c_fc and GELU 12, sums 2), the head logits and their gradient. */
+    sum.activation_bytes = bytes * batch * tokens * (30 * o.dim * o.layers + 2 * o.vocab);
+    sum.total_bytes = sum.parameter_bytes + sum.gradient_bytes + sum.activation_bytes;
+    return sum;
+}
+
+static void print_row(FILE *out, const char *prefix, const row *r, int64_t times)
+{
+    char name[64], shape[48];
+    (void)snprintf(name, sizeof name, "%s%s", prefix, r->name);
+    if (r->dim[1]) {
+        (void)snprintf(shape, sizeof shape, "[%lld,%lld]", (long long)r->dim[0],
+                       (long long)r->dim[1]);
+    } else {
+        (void)snprintf(shape, sizeof shape, "[%lld]", (long long)r->dim[0]);
+    }
+    (void)fprintf(out, "%-44s %-14s %12lld", name, shape, (long long)elements(r));
+    (void)(times > 1 ? fprintf(out, " x %lld\n", (long long)times) : fprintf(out, "\n"));
+}
+
+void gpt2_describe(const gpt2_options *options, FILE *out)
+{
+    gpt2_options o;
+    row in_block[BLOCK_ROWS], others[OTHER_ROWS];
+    if (!resolve(options, &o)) {
+        return;
+    }
+    rows_of(&o, in_block, others);
+    for (int i = 0; i < 2; i++) {
+        print_row(out, "transformer.", &others[i], 1);
+    }
+    char prefix[40];
+    (void)snprintf(prefix, sizeof prefix, "transformer.h.{0..%d}.", o.layers - 1);
+    for (int i = 0; i < BLOCK_ROWS; i++) {
+        print_row(out, prefix, &in_block[i], o.layers);
+    }
+    for (int i = 2; i < OTHER_ROWS; i++) {
+        print_row(out, "transformer.", &others[i], 1);
+    }
+    gpt2_memory sum = gpt2_memory_of(&o, 1, o.context);
+    (void)fprintf(out, "%-44s %-14s %12lld\n", "sum (the head is wte.weight)", "",
+                  (long long)sum.parameters);
+}
+
+/* ---- weights that people have ------------------------------------------------------------- */
+
+static const char container[] = "transformer.";
+
+/* The hub's files hold GPT2Model, without the head's class around it. */
+static bool name_on_the_hub(void *arg, const char *name, int number, char *out, size_t bytes)
+{
+    (void)arg;
+    size_t skip = strlen(container);
+    return number == 0 && strncmp(name, container, skip) == 0 &&
+           (size_t)snprintf(out, bytes, "%s", name + skip) < bytes;
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t length = strlen(text), tail = strlen(end);
+    return length >= tail && strcmp(text + length - tail, end) == 0;
+}
+
+/* The causal mask as a tensor, and the head, which is the token embedding a second time. */
+static bool is_no_weight(void *arg, const char *name, bool in_file)
+{
+    (void)arg;
+    return in_file && (ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias") ||
+                       strcmp(name, "lm_head.weight") == 0);
+}
+
+ls_status gpt2_load(ls_module *model, const char *path)
+{
+    return ls_module_load_safetensors(
+        model, path,
+        LS_OPTIONS(ls_safetensors_options, .other_name = name_on_the_hub, .allow = is_no_weight));
+}

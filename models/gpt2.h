@@ -1,0 +1,55 @@
+/* GPT-2 (Radford et al. 2019, "Language Models are Unsupervised Multitask Learners") in its
+ * published sizes, with the names and layouts of Hugging Face's GPT2LMHeadModel, so that weights
+ * go both ways:
+ *
+ *     transformer.wte.weight [V,C]   transformer.wpe.weight [T,C]
+ *     transformer.h.N.ln_1.weight, .bias [C]       transformer.h.N.ln_2 …
+ *     transformer.h.N.attn.c_attn.weight [C,3C]    (Conv1D: [in,out]), .bias [3C]
+ *     transformer.h.N.attn.c_proj, .mlp.c_fc [C,4C], .mlp.c_proj [4C,C]
+ *     transformer.ln_f               the head is transformer.wte.weight
+ */
+#ifndef MODELS_GPT2_H
+#define MODELS_GPT2_H
+
+#include <stdio.h>
+
+#include <lockstep/lockstep.h>
+
+typedef struct gpt2_options {
+    size_t size;
+    const char *variant; /* "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl": layers, heads and dim
+                            are theirs; NULL: as below */
+    int layers, heads;
+    int64_t dim; /* a multiple of heads */
+    int64_t context, vocab;
+    double dropout;  /* of embeddings and of what each half of a block adds; theirs was 0.1 */
+    double init_std; /* N(0, std), what is added to the residual N(0, std/sqrt(2 layers)) */
+    double eps;      /* of the layer norms */
+} gpt2_options;
+#define LS_DEFAULTS_gpt2_options                                                                   \
+    .layers = 12, .heads = 12, .dim = 768, .context = 1024, .vocab = 50257, .init_std = 0.02,      \
+    .eps = 1e-5,
+
+/* x [B,T] int32 or int64 tokens, T <= context -> logits [B,T,vocab]. NULL with ls_error_message on
+ * failure. */
+ls_module *gpt2_new(const gpt2_options *options);
+
+/* What a model of this shape takes, before anything is allocated. */
+typedef struct gpt2_memory {
+    int64_t parameters;      /* elements; the head is the token embedding and counts once */
+    int64_t parameter_bytes; /* float32 */
+    int64_t gradient_bytes;
+    int64_t activation_bytes; /* estimate: results kept from forward to backward */
+    int64_t total_bytes;      /* one SGD step without momentum */
+} gpt2_memory;
+/* For `batch` sequences of `tokens`. All zero for a variant that does not exist. */
+gpt2_memory gpt2_memory_of(const gpt2_options *options, int64_t batch, int64_t tokens);
+
+/* Prints each parameter's name, shape and size, the layers' once, and the sum. */
+void gpt2_describe(const gpt2_options *options, FILE *out);
+
+/* Loads a file, index or folder as transformers saves it, or as the hub holds GPT-2: there names
+ * have no "transformer." in front, and the causal mask is stored beside the weights. */
+ls_status gpt2_load(ls_module *model, const char *path);
+
+#endif
