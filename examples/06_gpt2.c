@@ -105,7 +105,9 @@ int main(int argc, char **argv)
     }
     LS_CHECK(ls_init(NULL));
     ls_module *net = gpt2_new(shape);
-    LS_CHECK(ls_module_status(net));
+    if (!net) {
+        give_up(1, "%s", ls_error_message());
+    }
     if (init) {
         LS_CHECK(gpt2_load(net, init));
     }

@@ -16,8 +16,9 @@
 #include "kernel/reduce/half.h"
 
 #define NAME_MAX_BYTES 4096
-#define OTHER_NAMES_MAX 64 /* of one tensor: a callback that never ends is a mistake, not a hang   \
-                            */
+#define OTHER_NAMES_MAX                                                                            \
+    64 /* of one tensor: a callback that never ends is a mistake, not a hang                       \
+        */
 
 /* ---- lists of names for a message --------------------------------------------------------- */
 

@@ -171,8 +171,8 @@ static ls_status open_folder(ls__weights *w, const char *folder)
         return open_index(w, path);
     }
     return ls__fail(LS_ERR_NOT_FOUND,
-                    "\"%s\" is a folder with neither " LS__WEIGHTS_NAME
-                    " nor " LS__WEIGHTS_INDEX_NAME "; give the file",
+                    "\"%s\" is a folder with neither model.safetensors nor "
+                    "model.safetensors.index.json; give the file",
                     folder);
 }
 

@@ -61,7 +61,9 @@ static void end(void)
 {
     char command[128];
     (void)snprintf(command, sizeof command, "rm -r %s", folder);
-    CHECK_INT(system(command), 0);
+    test_output removed = test_run(command, 10);
+    CHECK_INT(removed.status, 0);
+    free(removed.text);
     CHECK_OK(ls_runtime_attach(NULL));
 }
 
