@@ -77,6 +77,8 @@ static void attention(const bench *b)
 {
     int64_t d = b->dim / b->heads, t = b->context, row = 3 * b->dim;
     ls__attention a = {.batch = b->rows / t, .heads = b->heads, .time = t, .dim = d};
+    a.kv_heads = b->heads;
+    a.keys = t;
     a.q = b->x;
     a.k = b->x + b->dim;
     a.v = b->x + 2 * b->dim;

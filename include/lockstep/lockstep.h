@@ -10,6 +10,7 @@
 #include <lockstep/ddp.h>
 #include <lockstep/memory.h>
 #include <lockstep/nn.h>
+#include <lockstep/ops.h>
 #include <lockstep/optim.h>
 #include <lockstep/random.h>
 #include <lockstep/reducer.h>

@@ -94,6 +94,8 @@ typedef struct ls_layer_norm_options {
 #define LS_DEFAULTS_ls_layer_norm_options .eps = 1e-5, .affine = true,
 LS_API ls_module *ls_layer_norm_new(int64_t dim, const ls_layer_norm_options *options);
 
+/* weight [dim] of ones (torch.nn.RMSNorm, with eps given). */
+LS_API ls_module *ls_rms_norm_new(int64_t dim, double eps);
 LS_API ls_module *ls_dropout_new(double p); /* identity in evaluation */
 LS_API ls_module *ls_relu_new(void);
 LS_API ls_module *ls_gelu_new(ls_gelu_kind kind);

@@ -11,7 +11,8 @@
  * ls_backward, ls_tensor_status and data access report it.
  *
  * Shapes stand in comments as [B,T,C]. Elementwise operations broadcast as NumPy and PyTorch do:
- * shapes align at the right, a dimension of 1 repeats. Layouts are row-major by default.
+ * shapes align at the right, a dimension of 1 repeats. Layouts are row-major by default. More
+ * operations stand in ops.h.
  */
 #ifndef LOCKSTEP_TENSOR_H
 #define LOCKSTEP_TENSOR_H

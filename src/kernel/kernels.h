@@ -23,16 +23,21 @@ typedef struct ls__gemm { /* C[m,n] = op(A)[m,k] op(B)[k,n] + beta C, row-major;
     float beta;
 } ls__gemm;
 
-typedef struct ls__attention { /* q,k,v,o [B*H,T,D] with row stride and head stride in elements */
-    int64_t batch, heads, time, dim;
+typedef struct ls__attention { /* q, o [B,H,T,D]; k, v [B,G,S,D], head h reads those of h G/H */
+    int64_t batch, heads, kv_heads, time, keys, dim; /* B, H, G, T, S, D */
     /* element (b,h,t,d) of X lies at x + b*X_b + h*X_h + t*X_t + d */
     const float *q, *k, *v;
     int64_t q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t;
     float *o; /* forward out, backward in */
     int64_t o_b, o_h, o_t;
-    float *lse; /* [B,H,T] log-sum-exp: forward out, backward in */
-    bool causal;
+    float *lse;  /* [B,H,T] log-sum-exp: forward out, backward in; infinite for a row of no keys */
+    bool causal; /* query t sees keys 0 … t + S - T */
     float scale;
+    const float *mask; /* added to the scores; NULL: none. Element (b,h,t,s) at b*m_b + … + s */
+    int64_t m_b, m_h, m_t;
+    /* weight (b,h,t,s) is dropped as `dropout` below drops element ((b H + h) T + t) S + s */
+    double dropout;
+    uint64_t seed, stream_id, first;
     void *workspace; /* ls__kernels.attention_workspace bytes, forward too; aligned to 64 */
     /* backward; d_o NULL: forward */
     const float *d_o;    /* strides of o */
@@ -49,8 +54,17 @@ typedef enum ls__unary {
     LS__UNARY_RELU,
     LS__UNARY_GELU_ERF,
     LS__UNARY_GELU_TANH,
+    LS__UNARY_ABS,
+    LS__UNARY_SILU,
     LS__UNARY_COUNT
 } ls__unary;
+
+/* Functions of an element and two numbers p and q. */
+typedef enum ls__map {
+    LS__MAP_POW,   /* x^p */
+    LS__MAP_CLAMP, /* min(max(x, p), q) */
+    LS__MAP_COUNT
+} ls__map;
 
 typedef enum ls__binary {
     LS__BINARY_ADD,
@@ -65,6 +79,38 @@ typedef struct ls__strided { /* an elementwise operand: strides in elements, 0 w
                               */
     int64_t stride[LS__KERNEL_DIMS_MAX];
 } ls__strided;
+
+typedef struct ls__pick { /* elements along one dimension, chosen by an index of its own shape */
+    int ndim, dim;        /* ndim >= 1 */
+    const int64_t *shape; /* of the index */
+    const void *index;    /* row-major, index_bytes 4 or 8 (signed), validated already */
+    size_t index_bytes;
+    const float *from;
+    float *to;
+    ls__strided from_strides, to_strides;
+} ls__pick;
+
+typedef struct ls__rotary { /* x and y [B,H,T,D]; see ref/rotary.c */
+    int64_t batch, heads, time, dim;
+    const float *x;
+    int64_t x_b, x_h, x_t; /* strides; that of the last dimension is 1 */
+    float *y;              /* row-major */
+    int64_t first;         /* position of t = 0 */
+    double base;
+    bool back; /* turns the other way: the gradient */
+    float beta;
+    void *workspace; /* rotary_workspace bytes */
+} ls__rotary;
+
+typedef struct ls__cross_entropy { /* of logits [rows,n] against class indices */
+    float *dlogits;                /* NULL: not wanted; may be logits */
+    const float *logits;
+    const void *target; /* index_bytes 4 or 8; in [0,n) or `ignore` */
+    size_t index_bytes;
+    int64_t rows, n;
+    double smoothing;
+    int64_t ignore; /* rows with this target count for nothing */
+} ls__cross_entropy;
 
 typedef struct ls__adamw_args {
     int64_t count;
@@ -107,6 +153,15 @@ typedef struct ls__kernels {
      * the others x only; the one not read may be NULL. */
     void (*unary_backward)(ls__unary op, float *dx, const float *dy, const float *x, const float *y,
                            int64_t count, float beta, ls_stream *stream);
+    /* the same for functions with two numbers; `arg` is {p, q} */
+    void (*map)(ls__map op, const double *arg, float *out, const float *a, int64_t count,
+                ls_stream *stream);
+    void (*map_backward)(ls__map op, const double *arg, float *dx, const float *dy, const float *x,
+                         int64_t count, float beta, ls_stream *stream);
+    /* out = c ? a : b, out contiguous over shape[ndim], the others strided; c bytes, 0 is false */
+    void (*where)(float *out, const uint8_t *c, ls__strided c_strides, const float *a,
+                  ls__strided a_strides, const float *b, ls__strided b_strides, int ndim,
+                  const int64_t *shape, ls_stream *stream);
     /* out contiguous over shape[ndim]; a and b strided (broadcast: stride 0); out may be a
      * contiguous a or b */
     void (*binary)(ls__binary op, float *out, const float *a, ls__strided a_strides, const float *b,
@@ -125,6 +180,24 @@ typedef struct ls__kernels {
     /* out = the sum of x over the dims where keep[d] is 0; x contiguous [shape], out contiguous */
     void (*sum_dims)(float *out, const float *x, int ndim, const int64_t *shape,
                      const uint8_t *keep, float beta, ls_stream *stream);
+    /* to[i] = from[i'] for all i of the index, i' = i with i'[dim] = index[i] */
+    void (*pick)(const ls__pick *args, ls_stream *stream);
+    /* to[i'] += from[i], in order of i */
+    void (*put_add)(const ls__pick *args, ls_stream *stream);
+
+    /* Along the middle of [outer,n,inner]. cumsum: reverse sums from the end; float64 inside. */
+    void (*cumsum)(float *out, const float *x, int64_t outer, int64_t n, int64_t inner,
+                   bool reverse, float beta, ls_stream *stream);
+    /* the largest (or least) and the place of the first such; NaN is one. out may be NULL; n >= 1
+     */
+    void (*extreme)(float *out, int64_t *index, const float *x, int64_t outer, int64_t n,
+                    int64_t inner, bool least, ls_stream *stream);
+    /* out[rows] = sum (x - mean)^2 / divisor over n >= 1; mean [rows] out, too */
+    void (*variance)(float *out, float *mean, const float *x, int64_t rows, int64_t n,
+                     double divisor, ls_stream *stream);
+    void (*variance_backward)(float *dx, const float *dy, const float *x, const float *mean,
+                              int64_t rows, int64_t n, double divisor, float beta,
+                              ls_stream *stream);
 
     /* over the last dimension, [rows,n] */
     void (*softmax)(float *out, const float *x, int64_t rows, int64_t n, bool log,
@@ -141,6 +214,13 @@ typedef struct ls__kernels {
                                 const float *rstd, const float *w, int64_t rows, int64_t n,
                                 void *workspace, ls_stream *stream);
     size_t (*layer_norm_workspace)(int64_t rows, int64_t n);
+    /* y = x*rstd*w, rstd = 1/sqrt(mean(x^2) + eps); w may be NULL; rstd [rows] out */
+    void (*rms_norm)(float *y, float *rstd, const float *x, const float *w, int64_t rows, int64_t n,
+                     float eps, ls_stream *stream);
+    /* as layer_norm_backward, and its workspace */
+    void (*rms_norm_backward)(float *dx, float beta_x, float *dw, float beta_w, const float *dy,
+                              const float *x, const float *rstd, const float *w, int64_t rows,
+                              int64_t n, void *workspace, ls_stream *stream);
     /* out[count,dim] = weight[index[i]]; index has index_bytes 4 or 8 (signed), validated already
      */
     void (*embedding)(float *out, const float *weight, const void *index, size_t index_bytes,
@@ -161,10 +241,18 @@ typedef struct ls__kernels {
     void (*lstm_step_backward)(float *dgates, float *dc, const float *dh, const float *gates,
                                const float *c_next, const float *c, int64_t rows, int64_t n,
                                ls_stream *stream);
+    void (*rotary)(const ls__rotary *args, ls_stream *stream);
+    size_t (*rotary_workspace)(const ls__rotary *args);
     /* mean nll over rows: returns it (NaN for 0 rows); dlogits = (softmax - onehot)/rows when
      * dlogits is not NULL (may equal logits). target has index_bytes 4 or 8, validated already */
     double (*cross_entropy)(float *dlogits, const float *logits, const void *target,
                             size_t index_bytes, int64_t rows, int64_t n, ls_stream *stream);
+    /* the same with label smoothing and rows that do not count: the mean is over those that do */
+    double (*cross_entropy_with)(const ls__cross_entropy *args, ls_stream *stream);
+    /* mean of -x[i,target_i]; args as above, with logits x log-probabilities, no smoothing */
+    double (*nll)(const ls__cross_entropy *args, ls_stream *stream);
+    /* mean of log(1 + exp(x)) - x y; dx = (sigmoid(x) - y)/count where not NULL, may be x */
+    double (*bce)(float *dx, const float *x, const float *y, int64_t count, ls_stream *stream);
     /* out[i] = (keep(i) ? a[i]/(1-p) : 0) + beta out[i], out may be a. With e = first+i, element i
      * is kept when its 32-bit word w (word e%4 of Philox block e/4) satisfies w >= p*2^32; block b
      * has counter (b low, b high, stream low, stream high) and key (seed low, seed high) */

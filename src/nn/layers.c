@@ -4,6 +4,8 @@
 #include <math.h>
 #include <stdio.h>
 
+#include <lockstep/ops.h>
+
 #include "base/options.h"
 #include "nn/module.h"
 #include "tensor/tensor.h"
@@ -136,6 +138,37 @@ ls_module *ls_layer_norm_new(int64_t dim, const ls_layer_norm_options *options)
         note(&self->base, ls_init_constant(self->weight, 1.0));
         note(&self->base, ls_init_constant(self->bias, 0.0));
     }
+    return finished(&self->base);
+}
+
+/* ---- root mean square norm ---------------------------------------------------------------- */
+
+typedef struct rms_norm {
+    ls_module base;
+    ls_tensor *weight;
+    double eps;
+} rms_norm;
+
+static ls_tensor *rms_norm_forward(ls_module *m, ls_tensor *x) /* [..,dim] -> [..,dim] */
+{
+    rms_norm *self = (rms_norm *)m;
+    return ls_rms_norm(x, self->weight, self->eps);
+}
+
+static const ls_module_class rms_norm_class = {"RMSNorm", rms_norm_forward, NULL, NULL};
+
+ls_module *ls_rms_norm_new(int64_t dim, double eps)
+{
+    if (!positive("RMSNorm", "dim", dim)) {
+        return NULL;
+    }
+    rms_norm *self = ls_module_new(sizeof *self, &rms_norm_class);
+    if (!self) {
+        return NULL;
+    }
+    self->eps = eps;
+    self->weight = add_new(&self->base, "weight", LS_SHAPE(dim));
+    note(&self->base, ls_init_constant(self->weight, 1.0));
     return finished(&self->base);
 }
 

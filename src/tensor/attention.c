@@ -10,9 +10,13 @@
 #include <math.h>
 #include <string.h>
 
-#include "tensor/op.h"
+#include <lockstep/ops.h>
 
-enum { SAVED_Q, SAVED_K, SAVED_V, SAVED_O, SAVED_LSE };
+#include "base/options.h"
+#include "tensor/op.h"
+#include "tensor/stream.h"
+
+enum { SAVED_Q, SAVED_K, SAVED_V, SAVED_O, SAVED_LSE, SAVED_MASK };
 
 typedef struct attention_context {
     ls__attention args; /* geometry only; pointers are filled in when it runs */
@@ -48,27 +52,29 @@ static operand operand_of(ls__call *call, int i, bool copy)
     return o;
 }
 
-/* Whether two equally strided views `delta` elements apart share none. Inner dims span a block;
- * both blocks must fit within the stride of the next dim outwards. */
-static bool apart(const ls__record *a, int64_t delta)
+/* Whether two equally strided views, b `delta` elements behind a, share none. Inner dims span a
+ * block in each; both blocks must fit within the stride of the next dim outwards. */
+static bool apart(const ls__record *a, const ls__record *b, int64_t delta)
 {
-    int64_t span = 1;
+    int64_t span_a = 1, span_b = 1;
     bool used[LS_DIMS_MAX] = {false};
     for (int n = 0; n <= a->ndim; n++) {
         int inner = -1; /* the smallest stride not yet used */
         for (int d = 0; d < a->ndim; d++) {
-            if (!used[d] && a->dim[d] > 1 && (inner < 0 || a->stride[d] < a->stride[inner])) {
+            bool spans = !used[d] && (a->dim[d] > 1 || b->dim[d] > 1);
+            if (spans && (inner < 0 || a->stride[d] < a->stride[inner])) {
                 inner = d;
             }
         }
-        if (span <= delta && (inner < 0 || delta + span <= a->stride[inner])) {
+        if (span_a <= delta && (inner < 0 || delta + span_b <= a->stride[inner])) {
             return true;
         }
         if (inner < 0) {
             return false;
         }
         used[inner] = true;
-        span += (a->dim[inner] - 1) * a->stride[inner];
+        span_a += (a->dim[inner] - 1) * a->stride[inner];
+        span_b += (b->dim[inner] - 1) * a->stride[inner];
     }
     return false;
 }
@@ -79,8 +85,11 @@ static bool disjoint(const ls__record *a, const ls__record *b)
     if (a->node == NULL || a->node != b->node) {
         return true;
     }
-    int64_t delta = a->offset > b->offset ? a->offset - b->offset : b->offset - a->offset;
-    return memcmp(a->stride, b->stride, sizeof a->stride) == 0 && apart(a, delta);
+    if (memcmp(a->stride, b->stride, sizeof a->stride) != 0) {
+        return false;
+    }
+    return a->offset < b->offset ? apart(a, b, b->offset - a->offset)
+                                 : apart(b, a, a->offset - b->offset);
 }
 
 static ls__attention arguments(const attention_context *c, ls__rule *r)
@@ -91,6 +100,7 @@ static ls__attention arguments(const attention_context *c, ls__rule *r)
     a.v = r->saved[SAVED_V];
     a.o = (float *)(uintptr_t)r->saved[SAVED_O]; /* read only in backward */
     a.lse = (float *)(uintptr_t)r->saved[SAVED_LSE];
+    a.mask = r->saved[SAVED_MASK];
     a.d_o = r->dy;
     return a;
 }
@@ -108,22 +118,30 @@ static int64_t span_of(const attention_context *c, int i)
     int64_t b = i == 0 ? a->q_b : i == 1 ? a->k_b : a->v_b;
     int64_t h = i == 0 ? a->q_h : i == 1 ? a->k_h : a->v_h;
     int64_t t = i == 0 ? a->q_t : i == 1 ? a->k_t : a->v_t;
-    return (a->batch - 1) * b + (a->heads - 1) * h + (a->time - 1) * t + a->dim;
+    int64_t heads = i == 0 ? a->heads : a->kv_heads, time = i == 0 ? a->time : a->keys;
+    return (a->batch - 1) * b + (heads - 1) * h + (time - 1) * t + a->dim;
+}
+
+/* Without queries or without keys there is nothing to compute. */
+static bool is_empty(const ls__attention *a)
+{
+    return a->batch * a->heads * a->time * a->dim == 0 || a->keys == 0;
 }
 
 static ls_status attention_backward(ls__rule *r)
 {
     const attention_context *c = r->node->context;
+    bool empty = is_empty(&c->args);
     int64_t spare = 0;
     for (int i = 0; i < 3; i++) {
         bool wanted = c->edge[i] >= 0 && r->in[c->edge[i]].data != NULL;
-        int64_t span = wanted ? 0 : span_of(c, i);
+        int64_t span = wanted || empty ? 0 : span_of(c, i);
         spare = span > spare ? span : spare;
-        if (r->in[i].data != NULL && c->fill[i]) {
+        if (r->in[i].data != NULL && (c->fill[i] || empty)) {
             r->k->fill(r->in[i].data, c->numel[i], 0.0f, NULL);
         }
     }
-    if (r->node->numel == 0) { /* empty views, maybe of something that is not */
+    if (empty) { /* maybe views of something that is not */
         return LS_OK;
     }
     ls__attention a = arguments(c, r);
@@ -145,19 +163,6 @@ static ls_status attention_backward(ls__rule *r)
 }
 
 static const ls__op attention_op = {.name = "attention", .backward = attention_backward};
-
-static bool attention_shapes(ls__call *call)
-{
-    const ls__record *q = call->in[0];
-    if (q->ndim == 4 && ls__shape_equal(q, call->in[1]) && ls__shape_equal(q, call->in[2])) {
-        return true;
-    }
-    (void)ls__call_fail(call, LS_ERR_INVALID,
-                        "q %s, k %s, v %s; all three must be [batch,heads,time,dim], alike",
-                        ls__record_print(q).text, ls__record_print(call->in[1]).text,
-                        ls__record_print(call->in[2]).text);
-    return false;
-}
 
 /* Replaces the three edges that ls__call_record made by whole-base ones where the kernel wrote in
  * place, merging those to the same base. */
@@ -191,11 +196,14 @@ static void merge_edges(const ls__call *call, ls__node *node, const operand o[3]
     }
 }
 
-static void geometry(ls__attention *a, const ls__record *q, const operand o[3], bool causal)
+static void geometry(ls__attention *a, const ls__call *call, const operand o[3])
 {
+    const ls__record *q = call->in[0], *k = call->in[1];
     *a = (ls__attention){.batch = q->dim[0],
                          .heads = q->dim[1],
+                         .kv_heads = k->dim[1],
                          .time = q->dim[2],
+                         .keys = k->dim[2],
                          .dim = q->dim[3],
                          .q = o[0].held.data,
                          .k = o[1].held.data,
@@ -211,13 +219,38 @@ static void geometry(ls__attention *a, const ls__record *q, const operand o[3], 
                          .v_t = o[2].t,
                          .o_b = q->dim[2] * q->dim[1] * q->dim[3],
                          .o_h = q->dim[3],
-                         .o_t = q->dim[1] * q->dim[3],
-                         .causal = causal,
-                         .scale = (float)(1.0 / sqrt((double)q->dim[3]))};
+                         .o_t = q->dim[1] * q->dim[3]};
+}
+
+/* What an attention is asked for, beyond its operands. */
+typedef struct request {
+    bool causal;
+    double dropout, scale;
+    ls__dense mask; /* storage NULL: none */
+    ls__strided mask_strides;
+} request;
+
+static void apply(ls__attention *a, const ls__call *call, const request *asked)
+{
+    a->causal = asked->causal;
+    a->scale = (float)(asked->scale != 0.0 ? asked->scale : 1.0 / sqrt((double)a->dim));
+    a->mask = asked->mask.data;
+    a->m_b = asked->mask_strides.stride[0];
+    a->m_h = asked->mask_strides.stride[1];
+    a->m_t = asked->mask_strides.stride[2];
+    if (asked->dropout > 0.0) {
+        ls__record weights = {.ndim = 4, .dim = {a->batch, a->heads, a->time, a->keys}};
+        weights.numel = ls__shape_product(&weights, 0, 4);
+        ls__stream stream = ls__stream_next(call->tensors->runtime, LS__STREAM_DROPOUT, &weights);
+        a->dropout = asked->dropout;
+        a->seed = stream.seed;
+        a->stream_id = stream.id;
+        a->first = stream.first;
+    }
 }
 
 static void record(ls__call *call, const ls__attention *a, const operand o[3], ls__record *out,
-                   const ls__dense *lse)
+                   const ls__dense *lse, const ls__dense *mask)
 {
     ls__node *node = ls__call_record(call, &attention_op, out, sizeof(attention_context));
     if (node == NULL) {
@@ -233,40 +266,151 @@ static void record(ls__call *call, const ls__attention *a, const operand o[3], l
     ls__node_save(node, SAVED_O, &result);
     ls__dense_drop(&result);
     ls__node_save(node, SAVED_LSE, lse);
+    ls__node_save(node, SAVED_MASK, mask);
 }
 
-ls_tensor *ls_attention(ls_tensor *q, ls_tensor *k, ls_tensor *v, bool causal)
+/* The operands are checked, the request is valid. Drops asked->mask. */
+static ls_tensor *attend(ls__call *call, request *asked)
 {
-    ls__call call;
-    if (!ls__call_begin(&call, "attention", 3, (ls_tensor *[]){q, k, v}) ||
-        !ls__call_float32(&call) || !attention_shapes(&call)) {
-        return call.failed;
-    }
-    const ls__record *in = call.in[0];
-    bool copy =
-        !disjoint(in, call.in[1]) || !disjoint(in, call.in[2]) || !disjoint(call.in[1], call.in[2]);
+    const ls__record *in = call->in[0];
+    bool copy = !disjoint(in, call->in[1]) || !disjoint(in, call->in[2]) ||
+                !disjoint(call->in[1], call->in[2]);
     operand o[3];
     for (int i = 0; i < 3; i++) {
-        o[i] = operand_of(&call, i, copy && call.grad);
+        o[i] = operand_of(call, i, copy && call->grad);
     }
     ls_shape laid_out = {4, {in->dim[0], in->dim[2], in->dim[1], in->dim[3]}};
     int64_t rows = in->dim[0] * in->dim[1] * in->dim[2];
-    ls__dense lse = ls__call_memory(&call, (size_t)rows * sizeof(float));
+    ls__dense lse = ls__call_memory(call, (size_t)rows * sizeof(float));
     ls__attention a;
-    geometry(&a, in, o, causal);
-    ls__dense work = ls__call_memory(&call, call.k->attention_workspace(&a, false) + 64);
-    ls__record *out = ls__call_output(&call, laid_out, LS_FLOAT32);
-    if (out != NULL && out->numel > 0) {
+    geometry(&a, call, o);
+    apply(&a, call, asked);
+    ls__dense work = ls__call_memory(call, call->k->attention_workspace(&a, false) + 64);
+    ls__record *out = ls__call_output(call, laid_out, LS_FLOAT32);
+    if (out != NULL && !is_empty(&a)) {
         a.o = (float *)(void *)ls__record_data(out);
         a.lse = lse.data;
         a.workspace = work.data;
-        call.k->attention(&a, NULL);
+        call->k->attention(&a, NULL);
+    } else if (out != NULL) {
+        call->k->fill((float *)(void *)ls__record_data(out), out->numel, 0.0f, NULL);
     }
-    record(&call, &a, o, out, &lse);
+    record(call, &a, o, out, &lse, &asked->mask);
     for (int i = 0; i < 3; i++) {
         ls__dense_drop(&o[i].held);
     }
     ls__dense_drop(&lse);
     ls__dense_drop(&work);
-    return ls_transpose(ls__call_finish(&call, out), 1, 2);
+    ls__dense_drop(&asked->mask);
+    return ls_transpose(ls__call_finish(call, out), 1, 2);
+}
+
+ls_tensor *ls_attention(ls_tensor *q, ls_tensor *k, ls_tensor *v, bool causal)
+{
+    ls__call call;
+    if (!ls__call_begin(&call, attention_op.name, 3, (ls_tensor *[]){q, k, v}) ||
+        !ls__call_float32(&call)) {
+        return call.failed;
+    }
+    const ls__record *in = call.in[0];
+    if (in->ndim != 4 || !ls__shape_equal(in, call.in[1]) || !ls__shape_equal(in, call.in[2])) {
+        return ls__call_fail(&call, LS_ERR_INVALID,
+                             "q %s, k %s, v %s; all three must be [batch,heads,time,dim], alike",
+                             ls__record_print(in).text, ls__record_print(call.in[1]).text,
+                             ls__record_print(call.in[2]).text);
+    }
+    request asked = {.causal = causal};
+    return attend(&call, &asked);
+}
+
+/* ---- with options ------------------------------------------------------------------------- */
+
+static bool shapes_fit(ls__call *call, bool causal)
+{
+    const ls__record *q = call->in[0], *k = call->in[1];
+    bool fits = q->ndim == 4 && k->ndim == 4 && ls__shape_equal(k, call->in[2]) &&
+                q->dim[0] == k->dim[0] && q->dim[3] == k->dim[3] &&
+                (k->dim[1] > 0 ? q->dim[1] % k->dim[1] == 0 : q->dim[1] == 0);
+    if (!fits) {
+        (void)ls__call_fail(call, LS_ERR_INVALID,
+                            "q %s, k %s, v %s; q must be [B,H,T,D], k and v [B,G,S,D] with H a "
+                            "multiple of G",
+                            ls__record_print(q).text, ls__record_print(k).text,
+                            ls__record_print(call->in[2]).text);
+        return false;
+    }
+    if (causal && k->dim[2] < q->dim[2]) {
+        (void)ls__call_fail(call, LS_ERR_INVALID,
+                            "causal with %lld queries and %lld keys: the last query sees the last "
+                            "key, so there must be at least as many keys",
+                            (long long)q->dim[2], (long long)k->dim[2]);
+        return false;
+    }
+    return true;
+}
+
+static bool numbers_fit(ls__call *call, const ls_attention_options *o)
+{
+    if (!(o->dropout >= 0.0 && o->dropout <= 1.0)) {
+        (void)ls__call_fail(call, LS_ERR_INVALID, "dropout is %g; it is a probability in 0…1",
+                            o->dropout);
+        return false;
+    }
+    if (!isfinite(o->scale)) {
+        (void)ls__call_fail(call, LS_ERR_INVALID,
+                            "scale is %g; give a finite one, or 0 for 1/sqrt(D)", o->scale);
+        return false;
+    }
+    return true;
+}
+
+/* Seen as [B,H,T,S]; its rows lie in order. */
+static bool read_mask(ls__call *call, ls_tensor *mask, request *asked)
+{
+    ls__call one;
+    const ls__record *q = call->in[0], *k = call->in[1];
+    ls_shape seen = {4, {q->dim[0], q->dim[1], q->dim[2], k->dim[2]}}, both;
+    if (!ls__call_begin(&one, call->name, 1, &mask)) {
+        call->failed = one.failed;
+        return false;
+    }
+    ls__record in = *one.in[0];
+    bool fits = in.dtype == LS_FLOAT32 && in.ndim >= 1 && in.dim[in.ndim - 1] == seen.dim[3] &&
+                ls__shape_broadcast(ls__record_shape(&in), seen, &both) && both.ndim == 4 &&
+                memcmp(both.dim, seen.dim, 4 * sizeof(int64_t)) == 0;
+    if (!fits || one.grad) {
+        (void)ls__call_fail(call, LS_ERR_INVALID,
+                            "mask %s of %s%s; it must be float32, broadcast to %s with all keys in "
+                            "its last dimension, and gets no gradient (add it to the scores of an "
+                            "attention made of ls_matmul and ls_softmax)",
+                            ls__record_print(&in).text, ls_dtype_name((ls_dtype)in.dtype),
+                            one.grad ? " that requires gradients" : "", ls__shape_print(seen).text);
+        return false;
+    }
+    bool rows_lie = in.stride[in.ndim - 1] == 1 || in.dim[in.ndim - 1] == 1;
+    asked->mask = rows_lie ? ls__dense_of_output(&in) : ls__call_dense(&one, 0);
+    for (int64_t d = in.ndim - 1, stride = 1; !rows_lie && d >= 0; d--) {
+        in.stride[d] = stride;
+        stride *= in.dim[d];
+    }
+    asked->mask_strides = ls__shape_expand(&in, seen);
+    call->failed = one.failed;
+    return one.failed == NULL;
+}
+
+ls_tensor *ls_attention_with(ls_tensor *q, ls_tensor *k, ls_tensor *v,
+                             const ls_attention_options *options)
+{
+    ls__call call;
+    LS__OPTIONS(ls_attention_options, given, options);
+    if (!ls__call_begin(&call, "attention_with", 3, (ls_tensor *[]){q, k, v}) ||
+        !ls__call_float32(&call) || !shapes_fit(&call, given.causal) ||
+        !numbers_fit(&call, &given)) {
+        return call.failed;
+    }
+    request asked = {.causal = given.causal, .dropout = given.dropout, .scale = given.scale};
+    if (given.mask != NULL && !read_mask(&call, given.mask, &asked)) {
+        return call.failed;
+    }
+    return attend(&call, &asked);
 }

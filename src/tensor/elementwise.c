@@ -1,6 +1,8 @@
 /* Functions of one tensor, element by element, and their derivatives. */
 #include <math.h>
 
+#include <lockstep/ops.h>
+
 #include "tensor/op.h"
 #include "tensor/stream.h"
 
@@ -31,7 +33,8 @@ static const ls__op unary_ops[LS__UNARY_COUNT] = {
     UNARY(LS__UNARY_LOG, "log"),        UNARY(LS__UNARY_SQRT, "sqrt"),
     UNARY(LS__UNARY_TANH, "tanh"),      UNARY(LS__UNARY_SIGMOID, "sigmoid"),
     UNARY(LS__UNARY_RELU, "relu"),      UNARY(LS__UNARY_GELU_ERF, "gelu"),
-    UNARY(LS__UNARY_GELU_TANH, "gelu"),
+    UNARY(LS__UNARY_GELU_TANH, "gelu"), UNARY(LS__UNARY_ABS, "abs"),
+    UNARY(LS__UNARY_SILU, "silu"),
 #undef UNARY
 };
 
@@ -115,6 +118,16 @@ ls_tensor *ls_gelu(ls_tensor *a, ls_gelu_kind kind)
     return unary(kind == LS_GELU_TANH ? LS__UNARY_GELU_TANH : LS__UNARY_GELU_ERF, a);
 }
 
+ls_tensor *ls_abs(ls_tensor *a)
+{
+    return unary(LS__UNARY_ABS, a);
+}
+
+ls_tensor *ls_silu(ls_tensor *a)
+{
+    return unary(LS__UNARY_SILU, a);
+}
+
 /* ---- with a number ------------------------------------------------------------------------ */
 
 typedef struct scale_context {
@@ -165,6 +178,60 @@ ls_tensor *ls_add_scalar(ls_tensor *a, double value)
     (void)ls__call_record(&call, &add_scalar_op, out, 0);
     ls__dense_drop(&x);
     return ls__call_finish(&call, out);
+}
+
+/* ---- with two numbers --------------------------------------------------------------------- */
+
+typedef struct map_context {
+    ls__map op;
+    double arg[2];
+} map_context;
+
+static ls_status map_backward(ls__rule *r)
+{
+    const map_context *c = r->node->context;
+    r->k->map_backward(c->op, c->arg, r->in[0].data, r->dy, r->saved[UNARY_X], r->node->numel,
+                       r->in[0].beta, NULL);
+    return LS_OK;
+}
+
+static const ls__op map_ops[LS__MAP_COUNT] = {
+    [LS__MAP_POW] = {.name = "pow_scalar", .backward = map_backward, .accumulates = true},
+    [LS__MAP_CLAMP] = {.name = "clamp", .backward = map_backward, .accumulates = true},
+};
+
+static ls_tensor *map(ls_tensor *a, map_context c)
+{
+    ls__call call;
+    if (!ls__call_begin(&call, map_ops[c.op].name, 1, &a) || !ls__call_float32(&call)) {
+        return call.failed;
+    }
+    if (isnan(c.arg[0]) || isnan(c.arg[1])) {
+        return ls__call_fail(&call, LS_ERR_INVALID,
+                             "the argument is not a number; give one (INFINITY: no limit)");
+    }
+    ls__dense x = ls__call_dense(&call, 0);
+    ls__record *out = ls__call_output(&call, ls__record_shape(call.in[0]), LS_FLOAT32);
+    if (out != NULL) {
+        call.k->map(c.op, c.arg, floats(out), x.data, out->numel, NULL);
+    }
+    ls__node *node = ls__call_record(&call, &map_ops[c.op], out, sizeof c);
+    if (node != NULL) {
+        *(map_context *)node->context = c;
+        ls__node_save(node, UNARY_X, &x);
+    }
+    ls__dense_drop(&x);
+    return ls__call_finish(&call, out);
+}
+
+ls_tensor *ls_pow_scalar(ls_tensor *a, double exponent)
+{
+    return map(a, (map_context){LS__MAP_POW, {exponent, 0.0}});
+}
+
+ls_tensor *ls_clamp(ls_tensor *a, double low, double high)
+{
+    return map(a, (map_context){LS__MAP_CLAMP, {low, high}});
 }
 
 /* ---- dropout ------------------------------------------------------------------------------ */

@@ -1,7 +1,10 @@
-/* Losses: mean squared error and cross-entropy.
+/* Losses: mean squared error, binary and other cross-entropy, negative log-likelihood.
  *
  * The mean over nothing is NaN and its gradients are zero, as in PyTorch: at the end of an epoch a
  * rank may hold no sample, and still takes part in the backward pass (ls_backward_weighted). */
+#include <lockstep/ops.h>
+
+#include "base/options.h"
 #include "tensor/indices.h"
 
 /* ---- mean squared error ------------------------------------------------------------------- */
@@ -56,7 +59,60 @@ ls_tensor *ls_mse_loss(ls_tensor *x, ls_tensor *y)
     return ls__call_finish(&call, out);
 }
 
-/* ---- cross-entropy ------------------------------------------------------------------------ */
+/* ---- binary cross-entropy ----------------------------------------------------------------- */
+
+enum { SAVED_DX, SAVED_X };
+
+static ls_status bce_backward(ls__rule *r)
+{
+    const mse_context *c = r->node->context;
+    if (r->in[0].data != NULL) {
+        r->k->axpby(r->in[0].data, r->saved[SAVED_DX], c->numel, r->dy[0], r->in[0].beta, NULL);
+    }
+    if (r->in[1].data != NULL) {
+        r->k->axpby(r->in[1].data, r->saved[SAVED_X], c->numel,
+                    (float)(-(double)r->dy[0] / (double)c->numel), r->in[1].beta, NULL);
+    }
+    return LS_OK;
+}
+
+static const ls__op bce_op = {
+    .name = "bce_with_logits", .backward = bce_backward, .accumulates = true};
+
+ls_tensor *ls_bce_with_logits(ls_tensor *logits, ls_tensor *target)
+{
+    ls__call call;
+    if (!ls__call_begin(&call, "bce_with_logits", 2, (ls_tensor *[]){logits, target}) ||
+        !ls__call_float32(&call)) {
+        return call.failed;
+    }
+    const ls__record *a = call.in[0], *b = call.in[1];
+    if (!ls__shape_equal(a, b)) {
+        return ls__call_fail(&call, LS_ERR_INVALID, "%s against %s; both must have the same shape",
+                             ls__record_print(a).text, ls__record_print(b).text);
+    }
+    ls__dense x = ls__call_dense(&call, 0), y = ls__call_dense(&call, 1), dx = {0};
+    if (call.grad) {
+        dx = ls__call_memory(&call, (size_t)a->numel * sizeof(float));
+    }
+    ls__record *out = ls__call_output(&call, (ls_shape){0}, LS_FLOAT32);
+    if (out != NULL) {
+        *(float *)(void *)ls__record_data(out) =
+            (float)call.k->bce(dx.data, x.data, y.data, a->numel, NULL);
+    }
+    ls__node *node = ls__call_record(&call, &bce_op, out, sizeof(mse_context));
+    if (node != NULL) {
+        ((mse_context *)node->context)->numel = a->numel;
+        ls__node_save(node, SAVED_DX, &dx);
+        ls__node_save(node->edge[1].to != NULL ? node : NULL, SAVED_X, &x);
+    }
+    ls__dense_drop(&x);
+    ls__dense_drop(&y);
+    ls__dense_drop(&dx);
+    return ls__call_finish(&call, out);
+}
+
+/* ---- against class indices ---------------------------------------------------------------- */
 
 /* The forward pass has softmax(logits) at hand, so it computes the gradient at once; backward only
  * scales it, or hands it on when dy is 1. */
@@ -83,8 +139,22 @@ static ls_status cross_entropy_backward(ls__rule *r)
     return LS_OK;
 }
 
-static const ls__op cross_entropy_op = {
-    .name = "cross_entropy", .backward = cross_entropy_backward, .gives = true};
+#define CLASS_LOSS(text)                                                                           \
+    {                                                                                              \
+        .name = (text), .backward = cross_entropy_backward, .gives = true                          \
+    }
+static const ls__op cross_entropy_op = CLASS_LOSS("cross_entropy");
+static const ls__op cross_entropy_with_op = CLASS_LOSS("cross_entropy_with");
+static const ls__op nll_op = CLASS_LOSS("nll_loss");
+#undef CLASS_LOSS
+
+typedef struct class_loss {
+    const ls__op *op;
+    double (*run)(const ls__cross_entropy *args, ls_stream *stream);
+    double smoothing;
+    bool ignores; /* `ignore` is allowed among the targets */
+    int64_t ignore;
+} class_loss;
 
 static bool cross_entropy_shapes(ls__call *call)
 {
@@ -103,30 +173,50 @@ static bool cross_entropy_shapes(ls__call *call)
     return fits;
 }
 
-ls_tensor *ls_cross_entropy(ls_tensor *logits, ls_tensor *target)
+static bool targets_valid(ls__call *call, const class_loss *loss, const ls__dense *y, int64_t n)
 {
-    ls__call call;
-    if (!ls__call_begin(&call, "cross_entropy", 2, (ls_tensor *[]){logits, target}) ||
-        !ls__call_index(&call, EDGE_TARGET) || !cross_entropy_shapes(&call)) {
-        return call.failed;
+    const ls__record *target = call->in[EDGE_TARGET];
+    bool wide = target->dtype == LS_INT64;
+    if (!loss->ignores) {
+        return ls__call_indices(call, EDGE_TARGET, y, n);
     }
-    const ls__record *in = call.in[EDGE_LOGITS], *wanted = call.in[EDGE_TARGET];
-    int64_t n = in->dim[in->ndim - 1];
-    ls__dense x = ls__call_dense(&call, EDGE_LOGITS), y = ls__call_dense(&call, EDGE_TARGET);
+    for (int64_t i = 0; y->data != NULL && i < target->numel; i++) {
+        int64_t at = wide ? ((const int64_t *)y->data)[i] : ((const int32_t *)y->data)[i];
+        if (at != loss->ignore && (at < 0 || at >= n)) {
+            (void)ls__call_fail(call, LS_ERR_INVALID,
+                                "element %lld of target %s is %lld; give values in [0,%lld), or "
+                                "%lld for what does not count",
+                                (long long)i, ls__record_print(target).text, (long long)at,
+                                (long long)n, (long long)loss->ignore);
+            return false;
+        }
+    }
+    return call->failed == NULL;
+}
+
+static ls_tensor *class_loss_of(ls__call *call, const class_loss *loss)
+{
+    const ls__record *in = call->in[EDGE_LOGITS], *wanted = call->in[EDGE_TARGET];
+    ls__cross_entropy args = {.rows = wanted->numel, .n = in->dim[in->ndim - 1]};
+    ls__dense x = ls__call_dense(call, EDGE_LOGITS), y = ls__call_dense(call, EDGE_TARGET);
     ls__dense dx = {0};
     ls__record *out = NULL;
-    if (ls__call_indices(&call, EDGE_TARGET, &y, n)) {
-        if (call.grad) {
-            dx = ls__call_memory(&call, (size_t)in->numel * sizeof(float));
+    if (targets_valid(call, loss, &y, args.n)) {
+        if (call->grad) {
+            dx = ls__call_memory(call, (size_t)in->numel * sizeof(float));
         }
-        out = ls__call_output(&call, (ls_shape){0}, LS_FLOAT32);
+        out = ls__call_output(call, (ls_shape){0}, LS_FLOAT32);
     }
     if (out != NULL) {
-        *(float *)(void *)ls__record_data(out) = (float)call.k->cross_entropy(
-            dx.data, x.data, y.data, ls_dtype_size((ls_dtype)wanted->dtype), wanted->numel, n,
-            NULL);
+        args.dlogits = dx.data;
+        args.logits = x.data;
+        args.target = y.data;
+        args.index_bytes = ls_dtype_size((ls_dtype)wanted->dtype);
+        args.smoothing = loss->smoothing;
+        args.ignore = loss->ignore;
+        *(float *)(void *)ls__record_data(out) = (float)loss->run(&args, NULL);
     }
-    ls__node *node = ls__call_record(&call, &cross_entropy_op, out, sizeof(cross_entropy_context));
+    ls__node *node = ls__call_record(call, loss->op, out, sizeof(cross_entropy_context));
     if (node != NULL) {
         ((cross_entropy_context *)node->context)->numel = in->numel;
         ls__node_save(node, SAVED_DLOGITS, &dx);
@@ -134,5 +224,50 @@ ls_tensor *ls_cross_entropy(ls_tensor *logits, ls_tensor *target)
     ls__dense_drop(&x);
     ls__dense_drop(&y);
     ls__dense_drop(&dx);
-    return ls__call_finish(&call, out);
+    return ls__call_finish(call, out);
+}
+
+static bool class_loss_begin(ls__call *call, const ls__op *op, ls_tensor *logits, ls_tensor *target)
+{
+    return ls__call_begin(call, op->name, 2, (ls_tensor *[]){logits, target}) &&
+           ls__call_index(call, EDGE_TARGET) && cross_entropy_shapes(call);
+}
+
+ls_tensor *ls_cross_entropy(ls_tensor *logits, ls_tensor *target)
+{
+    ls__call call;
+    if (!class_loss_begin(&call, &cross_entropy_op, logits, target)) {
+        return call.failed;
+    }
+    class_loss loss = {&cross_entropy_op, call.k->cross_entropy_with, 0.0, false, -1};
+    return class_loss_of(&call, &loss);
+}
+
+ls_tensor *ls_cross_entropy_with(ls_tensor *logits, ls_tensor *target,
+                                 const ls_cross_entropy_options *options)
+{
+    ls__call call;
+    LS__OPTIONS(ls_cross_entropy_options, given, options);
+    if (!class_loss_begin(&call, &cross_entropy_with_op, logits, target)) {
+        return call.failed;
+    }
+    if (!(given.label_smoothing >= 0.0 && given.label_smoothing <= 1.0)) {
+        return ls__call_fail(&call, LS_ERR_INVALID, "label_smoothing is %g; it is a share in 0…1",
+                             given.label_smoothing);
+    }
+    class_loss loss = {&cross_entropy_with_op, call.k->cross_entropy_with, given.label_smoothing,
+                       true, given.ignore_index};
+    return class_loss_of(&call, &loss);
+}
+
+#define NLL_IGNORE (-100) /* torch.nn.functional.nll_loss' default */
+
+ls_tensor *ls_nll_loss(ls_tensor *log_probs, ls_tensor *target)
+{
+    ls__call call;
+    if (!class_loss_begin(&call, &nll_op, log_probs, target)) {
+        return call.failed;
+    }
+    class_loss loss = {&nll_op, call.k->nll, 0.0, true, NLL_IGNORE};
+    return class_loss_of(&call, &loss);
 }

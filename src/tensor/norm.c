@@ -1,4 +1,7 @@
-/* Layer normalisation over the last dimension (Ba, Kiros & Hinton 2016). */
+/* Normalisations over the last dimension: layer norm (Ba, Kiros & Hinton 2016) and root mean square
+ * norm (Zhang & Sennrich 2019). */
+#include <lockstep/ops.h>
+
 #include "tensor/op.h"
 
 enum { SAVED_X, SAVED_W, SAVED_MEAN, SAVED_RSTD };
@@ -42,7 +45,7 @@ static bool norm_shapes(ls__call *call)
                             ls__record_print(x).text);
         return false;
     }
-    for (int i = EDGE_W; i <= EDGE_B; i++) {
+    for (int i = EDGE_W; i < call->count; i++) {
         const ls__record *p = call->in[i];
         if (p != NULL && (p->ndim != 1 || p->dim[0] != x->dim[x->ndim - 1])) {
             (void)ls__call_fail(call, LS_ERR_INVALID,
@@ -88,6 +91,55 @@ ls_tensor *ls_layer_norm(ls_tensor *x, ls_tensor *weight, ls_tensor *bias, doubl
     ls__dense_drop(&dw);
     ls__dense_drop(&db);
     ls__dense_drop(&mean);
+    ls__dense_drop(&rstd);
+    return ls__call_finish(&call, out);
+}
+
+/* ---- root mean square --------------------------------------------------------------------- */
+
+static ls_status rms_norm_backward(ls__rule *r)
+{
+    const norm_context *c = r->node->context;
+    ls__storage *work = ls__storage_new(r->tensors, r->k->layer_norm_workspace(c->rows, c->n) + 64);
+    if (work == NULL) {
+        return ls__self.status;
+    }
+    r->k->rms_norm_backward(r->in[EDGE_X].data, r->in[EDGE_X].beta, r->in[EDGE_W].data,
+                            r->in[EDGE_W].beta, r->dy, r->saved[SAVED_X], r->saved[SAVED_RSTD],
+                            r->saved[SAVED_W], c->rows, c->n, work->data, NULL);
+    ls__storage_unref(work);
+    return LS_OK;
+}
+
+static const ls__op rms_norm_op = {
+    .name = "rms_norm", .backward = rms_norm_backward, .accumulates = true};
+
+ls_tensor *ls_rms_norm(ls_tensor *x, ls_tensor *weight, double eps)
+{
+    ls__call call;
+    if (!ls__call_begin_optional(&call, "rms_norm", 2, (ls_tensor *[]){x, weight}, 1u << EDGE_W) ||
+        !ls__call_float32(&call) || !norm_shapes(&call)) {
+        return call.failed;
+    }
+    const ls__record *in = call.in[EDGE_X];
+    norm_context c = {.n = in->dim[in->ndim - 1]};
+    c.rows = in->numel / c.n;
+    ls__dense dx = ls__call_dense(&call, EDGE_X), dw = ls__call_dense(&call, EDGE_W);
+    ls__dense rstd = ls__call_memory(&call, (size_t)c.rows * sizeof(float));
+    ls__record *out = ls__call_output(&call, ls__record_shape(in), LS_FLOAT32);
+    if (out != NULL) {
+        call.k->rms_norm((float *)(void *)ls__record_data(out), rstd.data, dx.data, dw.data, c.rows,
+                         c.n, (float)eps, NULL);
+    }
+    ls__node *node = ls__call_record(&call, &rms_norm_op, out, sizeof c);
+    if (node != NULL) {
+        *(norm_context *)node->context = c;
+        ls__node_save(node, SAVED_X, &dx);
+        ls__node_save(node, SAVED_W, &dw);
+        ls__node_save(node, SAVED_RSTD, &rstd);
+    }
+    ls__dense_drop(&dx);
+    ls__dense_drop(&dw);
     ls__dense_drop(&rstd);
     return ls__call_finish(&call, out);
 }

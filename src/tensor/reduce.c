@@ -1,5 +1,9 @@
-/* Sums and means, over everything or one dimension, and argmax. */
-#include "tensor/convert.h"
+/* Sums, means and variances, over everything or some dimensions. */
+#include <string.h>
+
+#include <lockstep/ops.h>
+
+#include "base/assert.h"
 #include "tensor/op.h"
 
 /* ---- over everything ---------------------------------------------------------------------- */
@@ -51,23 +55,23 @@ ls_tensor *ls_mean(ls_tensor *a)
     return total(&mean_op, a, true);
 }
 
-/* ---- over one dimension ------------------------------------------------------------------- */
+/* ---- over some dimensions ----------------------------------------------------------------- */
 
-typedef struct dim_context {
+typedef struct dims_context {
     ls_shape in;
-    int dim;
+    uint8_t keep[LS_DIMS_MAX];
     float factor;
-} dim_context;
+} dims_context;
 
-/* dx repeats dy (scaled) along the dimension. */
-static ls_status dim_backward(ls__rule *r)
+/* dx repeats dy (scaled) along the dimensions summed over. */
+static ls_status dims_backward(ls__rule *r)
 {
-    const dim_context *c = r->node->context;
+    const dims_context *c = r->node->context;
     ls__strided strides = {{0}};
     int64_t stride = 1;
     for (int d = c->in.ndim - 1; d >= 0; d--) {
-        strides.stride[d] = d == c->dim ? 0 : stride;
-        stride *= d == c->dim ? 1 : c->in.dim[d];
+        strides.stride[d] = c->keep[d] ? stride : 0;
+        stride *= c->keep[d] ? c->in.dim[d] : 1;
     }
     const float *dy = r->dy;
     ls__storage *scaled = NULL;
@@ -84,54 +88,103 @@ static ls_status dim_backward(ls__rule *r)
     return LS_OK;
 }
 
-static const ls__op sum_dim_op = {.name = "sum_dim", .backward = dim_backward};
-static const ls__op mean_dim_op = {.name = "mean_dim", .backward = dim_backward};
+static const ls__op sum_dim_op = {.name = "sum_dim", .backward = dims_backward};
+static const ls__op mean_dim_op = {.name = "mean_dim", .backward = dims_backward};
+static const ls__op sum_dims_op = {.name = "sum_dims", .backward = dims_backward};
+static const ls__op mean_dims_op = {.name = "mean_dims", .backward = dims_backward};
 
-static ls_shape without_dim(const ls__record *in, int dim, bool keepdim)
+static ls_shape without_dims(const ls__record *in, const uint8_t *keep, bool keepdim)
 {
     ls_shape shape = {0};
     for (int d = 0; d < in->ndim; d++) {
-        if (d != dim || keepdim) {
-            shape.dim[shape.ndim++] = d == dim ? 1 : in->dim[d];
+        if (keep[d] || keepdim) {
+            shape.dim[shape.ndim++] = keep[d] ? in->dim[d] : 1;
         }
     }
     return shape;
+}
+
+static void keep_but(uint8_t *keep, int dim)
+{
+    for (int d = 0; d < LS_DIMS_MAX; d++) {
+        keep[d] = d != dim;
+    }
+}
+
+/* Elements that one result is made of. */
+static int64_t terms_of(const ls__record *in, const uint8_t *keep)
+{
+    int64_t terms = 1;
+    for (int d = 0; d < in->ndim; d++) {
+        terms *= keep[d] ? 1 : in->dim[d];
+    }
+    return terms;
+}
+
+/* `keep`: 0 for the dimensions in `dims`, or for all when it names none. */
+static bool read_dims(ls__call *call, ls_shape dims, uint8_t *keep)
+{
+    const ls__record *in = call->in[0];
+    bool valid = dims.ndim >= 0 && dims.ndim <= in->ndim;
+    for (int d = 0; d < LS_DIMS_MAX; d++) {
+        keep[d] = dims.ndim != 0;
+    }
+    for (int i = 0; valid && i < dims.ndim; i++) {
+        int64_t d = dims.dim[i] < 0 ? dims.dim[i] + in->ndim : dims.dim[i];
+        valid = d >= 0 && d < in->ndim && keep[d];
+        if (valid) {
+            keep[d] = 0;
+        }
+    }
+    if (!valid) {
+        (void)ls__call_fail(
+            call, LS_ERR_INVALID, "dimensions %s of %s; give each at most once, from %d to %d",
+            ls__shape_print(dims).text, ls__record_print(in).text, -in->ndim, in->ndim - 1);
+    }
+    return valid;
+}
+
+/* The frame of them all, once `keep` is known; a mean has at least one term. */
+static ls_tensor *over(ls__call *call, const ls__op *op, const uint8_t *keep, bool keepdim,
+                       bool mean)
+{
+    const ls__record *in = call->in[0];
+    float factor = mean ? (float)(1.0 / (double)terms_of(in, keep)) : 1.0f;
+    ls__dense x = ls__call_dense(call, 0);
+    ls__record *out = ls__call_output(call, without_dims(in, keep, keepdim), LS_FLOAT32);
+    if (out != NULL && out->numel > 0) {
+        float *to = (float *)(void *)ls__record_data(out);
+        call->k->sum_dims(to, x.data, in->ndim, in->dim, keep, 0.0f, NULL);
+        for (int64_t i = 0; mean && i < out->numel; i++) {
+            to[i] *= factor;
+        }
+    }
+    ls__node *node = ls__call_record(call, op, out, sizeof(dims_context));
+    if (node != NULL) {
+        dims_context *c = node->context;
+        *c = (dims_context){.in = ls__record_shape(in), .factor = factor};
+        memcpy(c->keep, keep, sizeof c->keep);
+    }
+    ls__dense_drop(&x);
+    return ls__call_finish(call, out);
 }
 
 static ls_tensor *over_dim(const ls__op *op, ls_tensor *a, int dim, bool keepdim, bool mean)
 {
     ls__call call;
     int at;
+    uint8_t keep[LS_DIMS_MAX];
     if (!ls__call_begin(&call, op->name, 1, &a) || !ls__call_float32(&call) ||
         !ls__call_dim(&call, dim, &at)) {
         return call.failed;
     }
-    const ls__record *in = call.in[0];
-    if (mean && in->dim[at] == 0) {
+    if (mean && call.in[0]->dim[at] == 0) {
         return ls__call_fail(&call, LS_ERR_INVALID,
                              "dimension %d of %s is empty, so it has no mean; give it elements",
-                             dim, ls__record_print(in).text);
+                             dim, ls__record_print(call.in[0]).text);
     }
-    uint8_t keep[LS_DIMS_MAX];
-    for (int d = 0; d < LS_DIMS_MAX; d++) {
-        keep[d] = d != at;
-    }
-    float factor = mean ? (float)(1.0 / (double)in->dim[at]) : 1.0f;
-    ls__dense x = ls__call_dense(&call, 0);
-    ls__record *out = ls__call_output(&call, without_dim(in, at, keepdim), LS_FLOAT32);
-    if (out != NULL && out->numel > 0) {
-        float *to = (float *)(void *)ls__record_data(out);
-        call.k->sum_dims(to, x.data, in->ndim, in->dim, keep, 0.0f, NULL);
-        for (int64_t i = 0; mean && i < out->numel; i++) {
-            to[i] *= factor;
-        }
-    }
-    ls__node *node = ls__call_record(&call, op, out, sizeof(dim_context));
-    if (node != NULL) {
-        *(dim_context *)node->context = (dim_context){ls__record_shape(in), at, factor};
-    }
-    ls__dense_drop(&x);
-    return ls__call_finish(&call, out);
+    keep_but(keep, at);
+    return over(&call, op, keep, keepdim, mean);
 }
 
 ls_tensor *ls_sum_dim(ls_tensor *a, int dim, bool keepdim)
@@ -144,45 +197,112 @@ ls_tensor *ls_mean_dim(ls_tensor *a, int dim, bool keepdim)
     return over_dim(&mean_dim_op, a, dim, keepdim, true);
 }
 
-/* ---- argmax ------------------------------------------------------------------------------- */
-
-/* The first of equal ones; NaN counts as largest, as in PyTorch. */
-static int64_t largest(const float *x, int64_t count, int64_t stride)
+/* What the operations over several dimensions begin with. `least`: terms a result must have. */
+static bool begin_dims(ls__call *call, const char *name, ls_tensor *a, ls_shape dims, int64_t least,
+                       uint8_t *keep)
 {
-    int64_t best = 0;
-    for (int64_t i = 1; i < count; i++) {
-        float at = x[i * stride], most = x[best * stride];
-        if (most != most) {
-            break;
-        }
-        if (at > most || at != at) {
-            best = i;
-        }
+    if (!ls__call_begin(call, name, 1, &a) || !ls__call_float32(call) ||
+        !read_dims(call, dims, keep)) {
+        return false;
     }
-    return best;
+    if (terms_of(call->in[0], keep) < least) {
+        (void)ls__call_fail(call, LS_ERR_INVALID,
+                            "dimensions %s of %s hold no elements; give them some",
+                            ls__shape_print(dims).text, ls__record_print(call->in[0]).text);
+        return false;
+    }
+    return true;
 }
 
-ls_tensor *ls_argmax(ls_tensor *a, int dim)
+ls_tensor *ls_sum_dims(ls_tensor *a, ls_shape dims, bool keepdim)
 {
     ls__call call;
-    int at;
-    if (!ls__call_begin(&call, "argmax", 1, &a) || !ls__call_float32(&call) ||
-        !ls__call_dim(&call, dim, &at)) {
+    uint8_t keep[LS_DIMS_MAX];
+    return begin_dims(&call, sum_dims_op.name, a, dims, 0, keep)
+               ? over(&call, &sum_dims_op, keep, keepdim, false)
+               : call.failed;
+}
+
+ls_tensor *ls_mean_dims(ls_tensor *a, ls_shape dims, bool keepdim)
+{
+    ls__call call;
+    uint8_t keep[LS_DIMS_MAX];
+    return begin_dims(&call, mean_dims_op.name, a, dims, 1, keep)
+               ? over(&call, &mean_dims_op, keep, keepdim, true)
+               : call.failed;
+}
+
+/* ---- variance ----------------------------------------------------------------------------- */
+
+enum { SAVED_X, SAVED_MEAN };
+
+typedef struct var_context {
+    int64_t rows, n;
+    double divisor;
+} var_context;
+
+static ls_status var_backward(ls__rule *r)
+{
+    const var_context *c = r->node->context;
+    r->k->variance_backward(r->in[0].data, r->dy, r->saved[SAVED_X], r->saved[SAVED_MEAN], c->rows,
+                            c->n, c->divisor, r->in[0].beta, NULL);
+    return LS_OK;
+}
+
+static const ls__op var_op = {.name = "var_dims", .backward = var_backward, .accumulates = true};
+
+/* Of rows: x [..,n] -> `shape`. */
+static ls_tensor *var_last(ls_tensor *x, bool unbiased, ls_shape shape)
+{
+    ls__call call;
+    if (!ls__call_begin(&call, var_op.name, 1, &x)) {
         return call.failed;
     }
     const ls__record *in = call.in[0];
-    if (in->dim[at] == 0) {
-        return ls__call_fail(&call, LS_ERR_INVALID,
-                             "dimension %d of %s is empty, so it has no largest; give it elements",
-                             dim, ls__record_print(in).text);
+    var_context c = {.n = in->dim[in->ndim - 1]};
+    c.rows = ls__shape_product(in, 0, in->ndim - 1);
+    c.divisor = (double)(unbiased ? c.n - 1 : c.n);
+    ls__dense dense = ls__call_dense(&call, 0);
+    ls__dense mean = ls__call_memory(&call, (size_t)c.rows * sizeof(float));
+    ls__record *out = ls__call_output(&call, shape, LS_FLOAT32);
+    if (out != NULL) {
+        call.k->variance((float *)(void *)ls__record_data(out), mean.data, dense.data, c.rows, c.n,
+                         c.divisor, NULL);
     }
-    ls__dense x = ls__call_dense(&call, 0);
-    ls__record *out = ls__call_output(&call, without_dim(in, at, false), LS_INT64);
-    int64_t inner = ls__shape_product(in, at + 1, in->ndim), count = in->dim[at];
-    for (int64_t i = 0; out != NULL && i < out->numel; i++) {
-        const float *first = (const float *)x.data + i / inner * inner * count + i % inner;
-        ((int64_t *)(void *)ls__record_data(out))[i] = largest(first, count, inner);
+    ls__node *node = ls__call_record(&call, &var_op, out, sizeof c);
+    if (node != NULL) {
+        *(var_context *)node->context = c;
+        ls__node_save(node, SAVED_X, &dense);
+        ls__node_save(node, SAVED_MEAN, &mean);
     }
-    ls__dense_drop(&x);
+    ls__dense_drop(&dense);
+    ls__dense_drop(&mean);
     return ls__call_finish(&call, out);
+}
+
+/* The dimensions are brought to the end by a view, which costs a copy when they are not there. */
+ls_tensor *ls_var_dims(ls_tensor *a, ls_shape dims, bool unbiased, bool keepdim)
+{
+    ls__call call;
+    uint8_t keep[LS_DIMS_MAX];
+    if (!begin_dims(&call, var_op.name, a, dims, 1, keep)) {
+        return call.failed;
+    }
+    const ls__record *in = call.in[0];
+    ls_shape order = {.ndim = in->ndim}, rows = {.ndim = 0};
+    for (int d = 0; d < in->ndim; d++) {
+        if (keep[d]) {
+            order.dim[rows.ndim] = d;
+            rows.dim[rows.ndim++] = in->dim[d];
+        }
+    }
+    for (int d = 0, to = rows.ndim; d < in->ndim; d++) {
+        if (!keep[d]) {
+            order.dim[to++] = d;
+        }
+    }
+    ls_shape shape = without_dims(in, keep, keepdim), flat = rows;
+    LS_ASSERT(flat.ndim < LS_DIMS_MAX); /* at least one is not kept */
+    flat.dim[flat.ndim++] = terms_of(in, keep);
+    return var_last(ls_reshape(ls_permute(a, order), flat), unbiased, shape);
 }

@@ -6,8 +6,10 @@
  *          |####|####|    |    |  tile 1    once a head, so that both matrix products of a tile run
  *          |####|####|####|    |  tile 2    on rows as they lie. Backward recomputes P from lse.
  *
- * Heads are shared among threads; a head's arithmetic does not depend on who computes it. Threads
- * own a slot of the workspace each, SLOTS at most.
+ * With more keys than queries the causal edge ends at the last key. Heads that share keys and
+ * values (a group) are one task, so that their sums dk and dv have one owner. Tasks are shared
+ * among threads; a head's arithmetic does not depend on who computes it. Threads own a slot of the
+ * workspace each, SLOTS at most.
  */
 #include <string.h>
 
@@ -19,36 +21,47 @@
 #define PARALLEL_MIN_WORK (1 << 18) /* score elements times dim */
 
 typedef struct head { /* one (batch, head) and a slot of the workspace */
-    const float *q, *k, *v, *d_o;
+    int64_t index;    /* b H + h */
+    const float *q, *k, *v, *d_o, *mask;
     float *o, *lse, *dq, *dk, *dv;
-    int64_t stride;              /* of rows of the following: time rounded up */
-    float *keys, *values;        /* [dim,stride]: scale k^T and v^T, zero beyond time */
+    int64_t stride;              /* of rows of the following: keys rounded up */
+    float *keys, *values;        /* [dim,stride]: scale k^T and v^T, zero beyond the keys */
     float *scores, *score_grads; /* [TILE,stride] */
+    float *keep;                 /* [stride]: what dropout multiplies a row with, in backward */
 } head;
 
 static int64_t row_stride(const ls__attention *a)
 {
-    return (a->time + TILE - 1) / TILE * TILE;
+    return (a->keys + TILE - 1) / TILE * TILE;
 }
 
 static int64_t slot_floats(const ls__attention *a, bool backward)
 {
-    return row_stride(a) * (a->dim + TILE) * (backward ? 2 : 1);
+    return row_stride(a) * ((a->dim + TILE) * (backward ? 2 : 1) + (backward ? 1 : 0));
+}
+
+static int64_t groups_of(const ls__attention *a)
+{
+    return a->batch * a->kv_heads;
 }
 
 size_t LS__K(attention_workspace)(const ls__attention *a, bool backward)
 {
-    int64_t slots = ls__min(SLOTS, a->batch * a->heads);
+    int64_t slots = ls__min(SLOTS, groups_of(a));
     return (size_t)slots * (size_t)slot_floats(a, backward) * sizeof(float);
 }
 
-static head head_of(const ls__attention *a, int64_t index, bool backward)
+/* Head `member` of a group. */
+static head head_of(const ls__attention *a, int64_t group, int64_t member, bool backward)
 {
-    int64_t b = index / a->heads, h = index % a->heads;
-    int64_t at_q = b * a->q_b + h * a->q_h, at_k = b * a->k_b + h * a->k_h;
-    int64_t at_v = b * a->v_b + h * a->v_h, at_o = b * a->o_b + h * a->o_h;
+    int64_t b = group / a->kv_heads, g = group % a->kv_heads;
+    int64_t h = g * (a->heads / a->kv_heads) + member;
+    int64_t at_q = b * a->q_b + h * a->q_h, at_k = b * a->k_b + g * a->k_h;
+    int64_t at_v = b * a->v_b + g * a->v_h, at_o = b * a->o_b + h * a->o_h;
     head out = {.q = a->q + at_q, .k = a->k + at_k, .v = a->v + at_v, .o = a->o + at_o};
-    out.lse = a->lse + index * a->time;
+    out.index = b * a->heads + h;
+    out.lse = a->lse + out.index * a->time;
+    out.mask = a->mask != NULL ? a->mask + b * a->m_b + h * a->m_h : NULL;
     out.stride = row_stride(a);
     out.keys = (float *)a->workspace + ls__thread_index() * slot_floats(a, backward);
     out.scores = out.keys + a->dim * out.stride;
@@ -59,17 +72,18 @@ static head head_of(const ls__attention *a, int64_t index, bool backward)
         out.dv = a->dv + at_v;
         out.values = out.scores + TILE * out.stride;
         out.score_grads = out.values + a->dim * out.stride;
+        out.keep = out.score_grads + TILE * out.stride;
     }
     return out;
 }
 
-/* out[dim,stride] = factor x^T, zero beyond time. Blocks of lines, so that each line read is used
- * while it is near. */
+/* out[dim,stride] = factor x^T, zero beyond the keys. Blocks of lines, so that each line read is
+ * used while it is near. */
 static void transpose(float *restrict out, const float *x, int64_t x_t, const ls__attention *a,
                       int64_t stride, float factor)
 {
-    for (int64_t t0 = 0; t0 < a->time; t0 += LS__LANES) {
-        int64_t count = ls__min(LS__LANES, a->time - t0);
+    for (int64_t t0 = 0; t0 < a->keys; t0 += LS__LANES) {
+        int64_t count = ls__min(LS__LANES, a->keys - t0);
         for (int64_t d = 0; d < a->dim; d++) {
             const float *from = x + t0 * x_t + d;
             float *to = out + d * stride + t0;
@@ -79,7 +93,7 @@ static void transpose(float *restrict out, const float *x, int64_t x_t, const ls
         }
     }
     for (int64_t d = 0; d < a->dim; d++) {
-        memset(out + d * stride + a->time, 0, (size_t)(stride - a->time) * sizeof(float));
+        memset(out + d * stride + a->keys, 0, (size_t)(stride - a->keys) * sizeof(float));
     }
 }
 
@@ -97,15 +111,16 @@ static void product(bool trans_a, int64_t m, int64_t n, int64_t k, const float *
     LS__K(gemm_builtin)(&g);
 }
 
+static int64_t keys_of_row(const ls__attention *a, int64_t row)
+{
+    return a->causal ? row + 1 + a->keys - a->time : a->keys;
+}
+
 /* Keys a tile that starts at query `first` may see, rounded up: columns beyond hold zero scores. */
 static int64_t keys_of(const ls__attention *a, const head *h, int64_t first)
 {
-    return a->causal ? ls__min(h->stride, first + TILE) : h->stride;
-}
-
-static int64_t keys_of_row(const ls__attention *a, int64_t row)
-{
-    return a->causal ? row + 1 : a->time;
+    int64_t last = keys_of_row(a, first + TILE - 1);
+    return ls__min(h->stride, (last + TILE - 1) / TILE * TILE);
 }
 
 /* Rows end anywhere, vectors do not: [n, end of the vector) gets `value`, the rest up to width 0.
@@ -122,11 +137,29 @@ LS__INLINE int64_t pad_row(float *row, int64_t n, int64_t width, float value)
     return end;
 }
 
+/* Adds the mask to the n scores of row i. */
+static void add_mask(const ls__attention *a, const head *h, int64_t i, float *row, int64_t n)
+{
+    const float *mask = h->mask + i * a->m_t;
+#pragma omp simd
+    for (int64_t j = 0; j < n; j++) {
+        row[j] += mask[j];
+    }
+}
+
+/* Drops weights of row i, n of them; in and out may be one. */
+static void drop_row(const ls__attention *a, const head *h, int64_t i, float *row, int64_t n)
+{
+    uint64_t at = a->first + (uint64_t)((h->index * a->time + i) * a->keys);
+    LS__K(dropout)(row, row, n, at, a->dropout, a->seed, a->stream_id, 0.0f, NULL);
+}
+
 /* row = exp(row - max) for the first n, 0 for the rest; returns max and sum. */
 static float exp_row(float *row, int64_t n, int64_t width, float *out_max)
 {
     int64_t end = pad_row(row, n, width, -INFINITY);
     float max = ls__row_max(row, end), sum = 0.0f;
+    max = max == -INFINITY ? 0.0f : max; /* no key is seen: all become 0 */
 #pragma omp simd reduction(+ : sum)
     for (int64_t j = 0; j < end; j++) {
         row[j] = ls__exp(row[j] - max);
@@ -143,12 +176,20 @@ static void forward_tile(const ls__attention *a, const head *h, int64_t first)
     product(false, rows, nk, a->dim, h->q + first * a->q_t, a->q_t, h->keys, h->stride, h->scores,
             h->stride, 0.0f);
     for (int64_t i = 0; i < rows; i++) {
-        float max;
-        float sum = exp_row(h->scores + i * h->stride, keys_of_row(a, first + i), nk, &max);
-        h->lse[first + i] = max + logf(sum);
-        scale[i] = 1.0f / sum;
+        float max, *row = h->scores + i * h->stride;
+        int64_t n = keys_of_row(a, first + i);
+        if (h->mask != NULL) {
+            add_mask(a, h, first + i, row, n);
+        }
+        float sum = exp_row(row, n, nk, &max);
+        bool seen = sum != 0.0f;
+        h->lse[first + i] = seen ? max + logf(sum) : INFINITY;
+        scale[i] = seen ? 1.0f / sum : 0.0f;
+        if (a->dropout > 0.0) {
+            drop_row(a, h, first + i, row, n);
+        }
     }
-    product(false, rows, a->dim, ls__min(nk, a->time), h->scores, h->stride, h->v, a->v_t,
+    product(false, rows, a->dim, ls__min(nk, a->keys), h->scores, h->stride, h->v, a->v_t,
             h->o + first * a->o_t, a->o_t, 0.0f);
     for (int64_t i = 0; i < rows; i++) {
         float *o = h->o + (first + i) * a->o_t;
@@ -161,30 +202,49 @@ static void forward_tile(const ls__attention *a, const head *h, int64_t first)
 
 static bool is_parallel(const ls__attention *a)
 {
-    return a->batch * a->heads * a->time * a->time * a->dim >= PARALLEL_MIN_WORK;
+    return a->batch * a->heads * a->time * a->keys * a->dim >= PARALLEL_MIN_WORK;
 }
 
 static int team_of(const ls__attention *a)
 {
-    int64_t most = ls__min(SLOTS, a->batch * a->heads);
+    int64_t most = ls__min(SLOTS, groups_of(a));
     return is_parallel(a) ? (int)ls__min(most, ls__threads_own()) : 1;
 }
 
 void LS__K(attention)(const ls__attention *a, ls_stream *stream)
 {
     (void)stream;
-    int64_t heads = a->batch * a->heads;
-    if (heads <= 0 || a->time <= 0) {
+    if (groups_of(a) <= 0 || a->time <= 0 || a->keys <= 0) {
         return;
     }
     LS__UNUSED int team = team_of(a);
 #pragma omp parallel for schedule(static) num_threads(team)
-    for (int64_t i = 0; i < heads; i++) {
-        head h = head_of(a, i, false);
-        transpose(h.keys, h.k, a->k_t, a, h.stride, a->scale);
-        for (int64_t first = 0; first < a->time; first += TILE) {
-            forward_tile(a, &h, first);
+    for (int64_t i = 0; i < groups_of(a); i++) {
+        for (int64_t member = 0; member < a->heads / a->kv_heads; member++) {
+            head h = head_of(a, i, member, false);
+            if (member == 0) {
+                transpose(h.keys, h.k, a->k_t, a, h.stride, a->scale);
+            }
+            for (int64_t first = 0; first < a->time; first += TILE) {
+                forward_tile(a, &h, first);
+            }
         }
+    }
+}
+
+/* The same with dropout: p is P, ds dropped(P)'s gradient; they become dropped(P) and scale dS. */
+static void gradient_row_dropped(const ls__attention *a, const head *h, int64_t i, float *p,
+                                 float *ds, int64_t n, float delta)
+{
+    float scale = a->scale, *keep = h->keep;
+    for (int64_t j = 0; j < n; j++) {
+        keep[j] = 1.0f;
+    }
+    drop_row(a, h, i, keep, n);
+#pragma omp simd
+    for (int64_t j = 0; j < n; j++) {
+        ds[j] = scale * p[j] * (ds[j] * keep[j] - delta);
+        p[j] *= keep[j];
     }
 }
 
@@ -192,6 +252,7 @@ void LS__K(attention)(const ls__attention *a, ls_stream *stream)
 static void gradient_row(const ls__attention *a, const head *h, int64_t first, int64_t i,
                          int64_t nk)
 {
+    int64_t n = keys_of_row(a, first + i);
     const float *o = h->o + (first + i) * a->o_t, *d_o = h->d_o + (first + i) * a->o_t;
     float *p = h->scores + i * h->stride, *ds = h->score_grads + i * h->stride;
     float lse = h->lse[first + i], delta = 0.0f, scale = a->scale;
@@ -199,8 +260,20 @@ static void gradient_row(const ls__attention *a, const head *h, int64_t first, i
     for (int64_t d = 0; d < a->dim; d++) {
         delta += o[d] * d_o[d];
     }
-    int64_t end = pad_row(p, keys_of_row(a, first + i), nk, -INFINITY);
-    pad_row(ds, keys_of_row(a, first + i), nk, delta);
+    if (h->mask != NULL) {
+        add_mask(a, h, first + i, p, n);
+    }
+    int64_t end = pad_row(p, n, nk, -INFINITY);
+    pad_row(ds, n, nk, delta);
+    if (a->dropout > 0.0) {
+#pragma omp simd
+        for (int64_t j = 0; j < end; j++) {
+            p[j] = ls__exp(p[j] - lse);
+        }
+        gradient_row_dropped(a, h, first + i, p, ds, n, delta);
+        pad_row(ds, n, nk, 0.0f);
+        return;
+    }
 #pragma omp simd
     for (int64_t j = 0; j < end; j++) {
         p[j] = ls__exp(p[j] - lse);
@@ -218,7 +291,7 @@ static void backward_tile(const ls__attention *a, const head *h, int64_t first)
     for (int64_t i = 0; i < rows; i++) {
         gradient_row(a, h, first, i, nk);
     }
-    int64_t keys = ls__min(nk, a->time);
+    int64_t keys = ls__min(nk, a->keys);
     product(true, keys, a->dim, rows, h->scores, h->stride, d_o, a->o_t, h->dv, a->v_t, 1.0f);
     product(true, keys, a->dim, rows, h->score_grads, h->stride, q, a->q_t, h->dk, a->k_t, 1.0f);
     product(false, rows, a->dim, keys, h->score_grads, h->stride, h->k, a->k_t,
@@ -227,7 +300,7 @@ static void backward_tile(const ls__attention *a, const head *h, int64_t first)
 
 static void clear_rows(float *x, int64_t stride, const ls__attention *a)
 {
-    for (int64_t t = 0; t < a->time; t++) {
+    for (int64_t t = 0; t < a->keys; t++) {
         for (int64_t d = 0; d < a->dim; d++) {
             x[t * stride + d] = 0.0f;
         }
@@ -237,20 +310,23 @@ static void clear_rows(float *x, int64_t stride, const ls__attention *a)
 void LS__K(attention_backward)(const ls__attention *a, ls_stream *stream)
 {
     (void)stream;
-    int64_t heads = a->batch * a->heads;
-    if (heads <= 0 || a->time <= 0) {
+    if (groups_of(a) <= 0 || a->time <= 0 || a->keys <= 0) {
         return;
     }
     LS__UNUSED int team = team_of(a);
 #pragma omp parallel for schedule(static) num_threads(team)
-    for (int64_t i = 0; i < heads; i++) {
-        head h = head_of(a, i, true);
-        transpose(h.keys, h.k, a->k_t, a, h.stride, a->scale);
-        transpose(h.values, h.v, a->v_t, a, h.stride, 1.0f);
-        clear_rows(h.dk, a->k_t, a);
-        clear_rows(h.dv, a->v_t, a);
-        for (int64_t first = 0; first < a->time; first += TILE) {
-            backward_tile(a, &h, first);
+    for (int64_t i = 0; i < groups_of(a); i++) {
+        for (int64_t member = 0; member < a->heads / a->kv_heads; member++) {
+            head h = head_of(a, i, member, true);
+            if (member == 0) {
+                transpose(h.keys, h.k, a->k_t, a, h.stride, a->scale);
+                transpose(h.values, h.v, a->v_t, a, h.stride, 1.0f);
+                clear_rows(h.dk, a->k_t, a);
+                clear_rows(h.dv, a->v_t, a);
+            }
+            for (int64_t first = 0; first < a->time; first += TILE) {
+                backward_tile(a, &h, first);
+            }
         }
     }
 }

@@ -107,6 +107,9 @@ void LS__K(lstm_step_backward)(float *dgates, float *dc, const float *dh, const 
 /* loss.c */
 double LS__K(cross_entropy)(float *dlogits, const float *logits, const void *target,
                             size_t index_bytes, int64_t rows, int64_t n, ls_stream *stream);
+double LS__K(cross_entropy_with)(const ls__cross_entropy *args, ls_stream *stream);
+double LS__K(nll)(const ls__cross_entropy *args, ls_stream *stream);
+double LS__K(bce)(float *dx, const float *x, const float *y, int64_t count, ls_stream *stream);
 
 /* dropout.c */
 void LS__K(dropout)(float *out, const float *a, int64_t count, uint64_t first, double p,
@@ -115,5 +118,40 @@ void LS__K(dropout)(float *out, const float *a, int64_t count, uint64_t first, d
 /* optim.c */
 void LS__K(adamw)(const ls__adamw_args *args, ls_stream *stream);
 void LS__K(sgd)(const ls__sgd_args *args, ls_stream *stream);
+
+/* map.c */
+void LS__K(map)(ls__map op, const double *arg, float *out, const float *a, int64_t count,
+                ls_stream *stream);
+void LS__K(map_backward)(ls__map op, const double *arg, float *dx, const float *dy, const float *x,
+                         int64_t count, float beta, ls_stream *stream);
+
+/* pick.c */
+void LS__K(where)(float *out, const uint8_t *c, ls__strided c_strides, const float *a,
+                  ls__strided a_strides, const float *b, ls__strided b_strides, int ndim,
+                  const int64_t *shape, ls_stream *stream);
+void LS__K(pick)(const ls__pick *args, ls_stream *stream);
+void LS__K(put_add)(const ls__pick *args, ls_stream *stream);
+
+/* along.c */
+void LS__K(cumsum)(float *out, const float *x, int64_t outer, int64_t n, int64_t inner,
+                   bool reverse, float beta, ls_stream *stream);
+void LS__K(extreme)(float *out, int64_t *index, const float *x, int64_t outer, int64_t n,
+                    int64_t inner, bool least, ls_stream *stream);
+void LS__K(variance)(float *out, float *mean, const float *x, int64_t rows, int64_t n,
+                     double divisor, ls_stream *stream);
+void LS__K(variance_backward)(float *dx, const float *dy, const float *x, const float *mean,
+                              int64_t rows, int64_t n, double divisor, float beta,
+                              ls_stream *stream);
+
+/* rms_norm.c */
+void LS__K(rms_norm)(float *y, float *rstd, const float *x, const float *w, int64_t rows, int64_t n,
+                     float eps, ls_stream *stream);
+void LS__K(rms_norm_backward)(float *dx, float beta_x, float *dw, float beta_w, const float *dy,
+                              const float *x, const float *rstd, const float *w, int64_t rows,
+                              int64_t n, void *workspace, ls_stream *stream);
+
+/* rotary.c */
+void LS__K(rotary)(const ls__rotary *args, ls_stream *stream);
+size_t LS__K(rotary_workspace)(const ls__rotary *args);
 
 #endif

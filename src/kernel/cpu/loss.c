@@ -1,19 +1,39 @@
-/* Softmax and cross-entropy in one pass over the logits, forward and gradient together. */
+/* Losses in one pass over the logits, forward and gradient together; formulas in ref/loss.c. */
 #include "kernel/cpu/vmath.h"
 
 #define LOSS_BLOCKS 64 /* of rows; their sums are added in order */
 
-/* nll of one row; dx = (softmax - onehot) * scale where wanted, dx may be x. */
-LS__INLINE double loss_row(float *dx, const float *x, int64_t target, int64_t n, float scale)
+typedef struct row_rule {
+    float scale;      /* of the gradient: 1/rows that count */
+    float own, share; /* of the target: 1 - smoothing; of every class: smoothing/n */
+    double smoothing;
+} row_rule;
+
+static double mean_shifted(const float *x, int64_t n, float max)
+{
+    double sum = 0.0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t j = 0; j < n; j++) {
+        sum += (double)(x[j] - max);
+    }
+    return sum / (double)n;
+}
+
+/* Loss of one row; dx = (softmax - shares) * scale where wanted, dx may be x. */
+LS__INLINE double loss_row(float *dx, const float *x, int64_t target, int64_t n,
+                           const row_rule *rule)
 {
     float max = ls__row_max(x, n), sum = 0.0f;
-    float shifted = x[target] - max; /* before dx, which may be x */
+    double shifted = (double)(x[target] - max); /* before dx, which may be x */
+    if (rule->smoothing > 0.0) {
+        shifted = (1.0 - rule->smoothing) * shifted + rule->smoothing * mean_shifted(x, n, max);
+    }
     if (dx == NULL) {
 #pragma omp simd reduction(+ : sum)
         for (int64_t j = 0; j < n; j++) {
             sum += ls__exp(x[j] - max);
         }
-        return log((double)sum) - (double)shifted;
+        return log((double)sum) - shifted;
     }
 #pragma omp simd reduction(+ : sum)
     for (int64_t j = 0; j < n; j++) {
@@ -21,33 +41,126 @@ LS__INLINE double loss_row(float *dx, const float *x, int64_t target, int64_t n,
         dx[j] = e;
         sum += e;
     }
-    float factor = scale / sum;
+    float factor = rule->scale / sum, share = rule->share * rule->scale;
 #pragma omp simd
     for (int64_t j = 0; j < n; j++) {
-        dx[j] *= factor;
+        dx[j] = dx[j] * factor - share;
     }
-    dx[target] -= scale;
-    return log((double)sum) - (double)shifted;
+    dx[target] -= rule->own * rule->scale;
+    return log((double)sum) - shifted;
+}
+
+LS__INLINE int64_t target_at(const ls__cross_entropy *a, int64_t i)
+{
+    return a->index_bytes == 4 ? ((const int32_t *)a->target)[i] : ((const int64_t *)a->target)[i];
+}
+
+static int64_t counted(const ls__cross_entropy *a)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < a->rows; i++) {
+        count += target_at(a, i) != a->ignore;
+    }
+    return count;
+}
+
+static void clear(float *x, int64_t n)
+{
+    for (int64_t j = 0; x != NULL && j < n; j++) {
+        x[j] = 0.0f;
+    }
+}
+
+/* The sum of one block's rows. */
+static double block_loss(const ls__cross_entropy *a, int64_t from, int64_t end,
+                         const row_rule *rule)
+{
+    double sum = 0.0;
+    for (int64_t i = from; i < end; i++) {
+        int64_t target = target_at(a, i);
+        float *dx = a->dlogits != NULL ? a->dlogits + i * a->n : NULL;
+        if (target == a->ignore) {
+            clear(dx, a->n);
+        } else {
+            sum += loss_row(dx, a->logits + i * a->n, target, a->n, rule);
+        }
+    }
+    return sum;
+}
+
+double LS__K(cross_entropy_with)(const ls__cross_entropy *a, ls_stream *stream)
+{
+    (void)stream;
+    double partial[LOSS_BLOCKS], sum = 0.0;
+    int64_t blocks = ls__min(LOSS_BLOCKS, a->rows), count = counted(a);
+    row_rule rule = {.scale = 1.0f / (float)count, .own = (float)(1.0 - a->smoothing)};
+    rule.share = (float)(a->smoothing / (double)a->n);
+    rule.smoothing = a->smoothing;
+    LS__PARALLEL_FOR(a->rows * a->n >= LS__PARALLEL_MIN, int64_t b = 0, b < blocks, b++, {
+        partial[b] = block_loss(a, a->rows * b / blocks, a->rows * (b + 1) / blocks, &rule);
+    })
+    for (int64_t b = 0; b < blocks; b++) {
+        sum += partial[b];
+    }
+    return sum / (double)count; /* NaN for no rows, as a mean is */
 }
 
 double LS__K(cross_entropy)(float *dlogits, const float *logits, const void *target,
                             size_t index_bytes, int64_t rows, int64_t n, ls_stream *stream)
 {
+    ls__cross_entropy a = {.dlogits = dlogits, .logits = logits, .target = target};
+    a.index_bytes = index_bytes, a.rows = rows, a.n = n, a.ignore = -1;
+    return LS__K(cross_entropy_with)(&a, stream);
+}
+
+double LS__K(nll)(const ls__cross_entropy *a, ls_stream *stream)
+{
+    int64_t count = counted(a);
+    float slope = (float)(-1.0 / (double)count);
+    double sum = 0.0;
+    if (a->dlogits != NULL) {
+        LS__K(fill)(a->dlogits, a->rows * a->n, 0.0f, stream);
+    }
+    for (int64_t i = 0; i < a->rows; i++) {
+        int64_t at = i * a->n + target_at(a, i);
+        if (target_at(a, i) == a->ignore) {
+            continue;
+        }
+        sum -= (double)a->logits[at];
+        if (a->dlogits != NULL) {
+            a->dlogits[at] = slope;
+        }
+    }
+    return sum / (double)count;
+}
+
+static double bce_block(float *dx, const float *x, const float *y, int64_t count, float scale)
+{
+    double sum = 0.0;
+    for (int64_t i = 0; i < count; i++) {
+        float at = x[i], share = y[i];
+        float above = at < 0.0f ? 0.0f : at; /* keeps NaN */
+        sum += (double)(above - at * share + log1pf(expf(-fabsf(at))));
+        if (dx != NULL) {
+            dx[i] = (ls__sigmoid(at) - share) * scale;
+        }
+    }
+    return sum;
+}
+
+double LS__K(bce)(float *dx, const float *x, const float *y, int64_t count, ls_stream *stream)
+{
     (void)stream;
     double partial[LOSS_BLOCKS], sum = 0.0;
-    int64_t blocks = ls__min(LOSS_BLOCKS, rows);
-    float scale = 1.0f / (float)rows;
-    LS__PARALLEL_FOR(rows * n >= LS__PARALLEL_MIN, int64_t b = 0, b < blocks, b++, {
-        partial[b] = 0.0;
-        for (int64_t i = rows * b / blocks; i < rows * (b + 1) / blocks; i++) {
-            int64_t t =
-                index_bytes == 4 ? ((const int32_t *)target)[i] : ((const int64_t *)target)[i];
-            partial[b] +=
-                loss_row(dlogits != NULL ? dlogits + i * n : NULL, logits + i * n, t, n, scale);
-        }
+    int64_t blocks = ls__min(LOSS_BLOCKS, (count + LS__BLOCK - 1) / LS__BLOCK);
+    float scale = 1.0f / (float)count;
+    LS__PARALLEL_FOR(count >= LS__PARALLEL_MIN, int64_t b = 0, b < blocks, b++, {
+        int64_t from = count * b / blocks, end = count * (b + 1) / blocks;
+        partial[b] =
+            bce_block(dx != NULL ? dx + from : NULL, x + from, y + from, end - from, scale);
     })
     for (int64_t b = 0; b < blocks; b++) {
         sum += partial[b];
     }
-    return sum / (double)rows;
+    return sum / (double)count;
 }

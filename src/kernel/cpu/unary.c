@@ -23,6 +23,10 @@ LS__INLINE float value(const ls__unary op, float x)
         return ls__gelu_erf(x);
     case LS__UNARY_GELU_TANH:
         return ls__gelu_tanh(x);
+    case LS__UNARY_ABS:
+        return fabsf(x);
+    case LS__UNARY_SILU:
+        return x * ls__sigmoid(x);
     case LS__UNARY_COUNT:
         break;
     }
@@ -51,6 +55,10 @@ LS__INLINE float gradient(const ls__unary op, float dy, float z)
         return dy * ls__gelu_erf_derivative(z);
     case LS__UNARY_GELU_TANH:
         return dy * ls__gelu_tanh_derivative(z);
+    case LS__UNARY_ABS:
+        return dy * ((z > 0.0f ? 1.0f : 0.0f) - (z < 0.0f ? 1.0f : 0.0f));
+    case LS__UNARY_SILU:
+        return dy * ls__silu_derivative(z);
     case LS__UNARY_COUNT:
         break;
     }
@@ -101,7 +109,9 @@ LS__INLINE void backward(const ls__unary op, float *dx, const float *dy, const f
     CASE(LS__UNARY_SIGMOID, loop, __VA_ARGS__)                                                     \
     CASE(LS__UNARY_RELU, loop, __VA_ARGS__)                                                        \
     CASE(LS__UNARY_GELU_ERF, loop, __VA_ARGS__)                                                    \
-    CASE(LS__UNARY_GELU_TANH, loop, __VA_ARGS__)
+    CASE(LS__UNARY_GELU_TANH, loop, __VA_ARGS__)                                                   \
+    CASE(LS__UNARY_ABS, loop, __VA_ARGS__)                                                         \
+    CASE(LS__UNARY_SILU, loop, __VA_ARGS__)
 
 static void forward_block(ls__unary op, float *out, const float *a, int64_t count)
 {

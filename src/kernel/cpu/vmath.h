@@ -83,6 +83,13 @@ LS__INLINE float ls__sigmoid(float x)
     return 1.0f / (1.0f + ls__exp(-x));
 }
 
+/* of x sigmoid(x) */
+LS__INLINE float ls__silu_derivative(float x)
+{
+    float s = ls__sigmoid(x);
+    return s + x * s * (1.0f - s);
+}
+
 /* The normal distribution: density is exp(-x^2/2), returned with Phi(x), which near 0 and in the
  * lower tail is accurate relative to itself.
  * Phi(-a) = exp(-a^2/2) t P(t) with t = 1/(1 + 0.35 a), 3.2e-8 relative for a in 0...14. */

@@ -1,24 +1,32 @@
-/* Scaled dot-product attention of one head at a time (Vaswani et al. 2017, section 3.2.1):
+/* Scaled dot-product attention of one head at a time (Vaswani et al. 2017, section 3.2.1); several
+ * heads may share keys and values (Ainslie et al. 2023):
  *
- *   S = scale q k^T, masked where causal and j > i;  P = softmax(S) by row;  o = P v
- *   lse_i = log sum_j exp(S_ij), from which backward recomputes P = exp(S - lse)
- *   dv = P^T do;  dP = do v^T;  dS = P (dP - rowsum(do o));  dq = scale dS k;  dk = scale dS^T q
+ *   S = scale q k^T + mask, -infinity where causal and j > i + S - T;  P = softmax(S) by row
+ *   P' = dropout(P);  o = P' v;  lse_i = log sum_j exp(S_ij), so that P = exp(S - lse) in backward
+ *   dv = P'^T do;  dP = dropout(do v^T);  dS = P (dP - rowsum(do o));  dq = scale dS k;
+ *   dk = scale dS^T q
+ *
+ * A row that sees no key has P = 0, hence o = 0.
  */
 #include <math.h>
 
 #include "kernel/ref/ref.h"
 
-typedef struct head { /* one (batch, head): [T,D] with row strides */
-    const float *q, *k, *v, *d_o;
+typedef struct head { /* one (batch, head): [T,D] and [S,D] with row strides */
+    int64_t index;    /* b H + h */
+    const float *q, *k, *v, *d_o, *mask;
     float *o, *lse, *dq, *dk, *dv;
 } head;
 
 static head head_of(const ls__attention *a, int64_t b, int64_t h)
 {
-    int64_t at_q = b * a->q_b + h * a->q_h, at_k = b * a->k_b + h * a->k_h;
-    int64_t at_v = b * a->v_b + h * a->v_h, at_o = b * a->o_b + h * a->o_h;
+    int64_t g = h / (a->heads / a->kv_heads);
+    int64_t at_q = b * a->q_b + h * a->q_h, at_k = b * a->k_b + g * a->k_h;
+    int64_t at_v = b * a->v_b + g * a->v_h, at_o = b * a->o_b + h * a->o_h;
     head out = {.q = a->q + at_q, .k = a->k + at_k, .v = a->v + at_v, .o = a->o + at_o};
-    out.lse = a->lse + (b * a->heads + h) * a->time;
+    out.index = b * a->heads + h;
+    out.lse = a->lse + out.index * a->time;
+    out.mask = a->mask != NULL ? a->mask + b * a->m_b + h * a->m_h : NULL;
     if (a->d_o != NULL) {
         out.d_o = a->d_o + at_o;
         out.dq = a->dq + at_q;
@@ -39,30 +47,51 @@ static double dot(const float *x, const float *y, int64_t n)
 
 static int64_t columns(const ls__attention *a, int64_t row)
 {
-    return a->causal ? row + 1 : a->time;
+    return a->causal ? row + 1 + a->keys - a->time : a->keys;
 }
 
-/* p[j] = P of row i; needs T float64. */
+static double score(const ls__attention *a, const head *h, int64_t i, int64_t j)
+{
+    double s = (double)a->scale * dot(h->q + i * a->q_t, h->k + j * a->k_t, a->dim);
+    return s + (h->mask != NULL ? (double)h->mask[i * a->m_t + j] : 0.0);
+}
+
+/* What dropout multiplies weight (i,j) with. */
+static double kept(const ls__attention *a, const head *h, int64_t i, int64_t j)
+{
+    float one = 1.0f;
+    if (a->dropout > 0.0) {
+        uint64_t at = a->first + (uint64_t)((h->index * a->time + i) * a->keys + j);
+        ls__ref_dropout(&one, &one, 1, at, a->dropout, a->seed, a->stream_id, 0.0f, NULL);
+    }
+    return (double)one;
+}
+
+/* p[j] = P of row i, dropped; needs S float64. */
 static void forward_row(const ls__attention *a, const head *h, int64_t i, double *p)
 {
     int64_t n = columns(a, i);
     double max = -INFINITY, sum = 0.0;
     for (int64_t j = 0; j < n; j++) {
-        p[j] = (double)a->scale * dot(h->q + i * a->q_t, h->k + j * a->k_t, a->dim);
+        p[j] = score(a, h, i, j);
         max = p[j] > max ? p[j] : max;
     }
+    max = max == -INFINITY ? 0.0 : max;
     for (int64_t j = 0; j < n; j++) {
         p[j] = exp(p[j] - max);
         sum += p[j];
     }
+    for (int64_t j = 0; j < n; j++) {
+        p[j] = sum == 0.0 ? 0.0 : p[j] / sum * kept(a, h, i, j);
+    }
     for (int64_t d = 0; d < a->dim; d++) {
         double o = 0.0;
         for (int64_t j = 0; j < n; j++) {
-            o += p[j] / sum * (double)h->v[j * a->v_t + d];
+            o += p[j] * (double)h->v[j * a->v_t + d];
         }
         h->o[i * a->o_t + d] = (float)o;
     }
-    h->lse[i] = (float)(max + log(sum));
+    h->lse[i] = sum == 0.0 ? INFINITY : (float)(max + log(sum));
 }
 
 void ls__ref_attention(const ls__attention *a, ls_stream *stream)
@@ -78,58 +107,85 @@ void ls__ref_attention(const ls__attention *a, ls_stream *stream)
     }
 }
 
-/* p[i,j] = P and ds[i,j] = scale dS, zero where masked. */
+/* p[i,j] = P dropped and ds[i,j] = scale dS, zero where masked. */
 static void backward_scores(const ls__attention *a, const head *h, double *p, double *ds)
 {
-    int64_t time = a->time;
-    for (int64_t i = 0; i < time; i++) {
+    int64_t keys = a->keys;
+    for (int64_t i = 0; i < a->time; i++) {
         const float *d_o = h->d_o + i * a->o_t;
         double delta = dot(d_o, h->o + i * a->o_t, a->dim);
-        for (int64_t j = 0; j < time; j++) {
-            p[i * time + j] = ds[i * time + j] = 0.0;
+        for (int64_t j = 0; j < keys; j++) {
+            p[i * keys + j] = ds[i * keys + j] = 0.0;
             if (j < columns(a, i)) {
-                double s = (double)a->scale * dot(h->q + i * a->q_t, h->k + j * a->k_t, a->dim);
-                double dp = dot(d_o, h->v + j * a->v_t, a->dim);
-                p[i * time + j] = exp(s - (double)h->lse[i]);
-                ds[i * time + j] = (double)a->scale * p[i * time + j] * (dp - delta);
+                double weight = exp(score(a, h, i, j) - (double)h->lse[i]);
+                double keep = kept(a, h, i, j);
+                double dp = dot(d_o, h->v + j * a->v_t, a->dim) * keep;
+                p[i * keys + j] = weight * keep;
+                ds[i * keys + j] = (double)a->scale * weight * (dp - delta);
             }
         }
     }
 }
 
-static void backward_head(const ls__attention *a, const head *h, double *p, double *ds)
+static void backward_queries(const ls__attention *a, const head *h, const double *ds)
 {
-    int64_t time = a->time;
-    backward_scores(a, h, p, ds);
-    for (int64_t i = 0; i < time; i++) {
+    for (int64_t i = 0; i < a->time; i++) {
         for (int64_t d = 0; d < a->dim; d++) {
-            double dq = 0.0, dk = 0.0, dv = 0.0;
-            for (int64_t j = 0; j < time; j++) {
-                dq += ds[i * time + j] * (double)h->k[j * a->k_t + d];
-                dk += ds[j * time + i] * (double)h->q[j * a->q_t + d];
-                dv += p[j * time + i] * (double)h->d_o[j * a->o_t + d];
+            double dq = 0.0;
+            for (int64_t j = 0; j < a->keys; j++) {
+                dq += ds[i * a->keys + j] * (double)h->k[j * a->k_t + d];
             }
             h->dq[i * a->q_t + d] = (float)dq;
-            h->dk[i * a->k_t + d] = (float)dk;
-            h->dv[i * a->v_t + d] = (float)dv;
         }
+    }
+}
+
+/* dk and dv of key j, element d, from one head. */
+static void add_key(const ls__attention *a, const head *h, const double *p, const double *ds,
+                    int64_t j, int64_t d, double *dk, double *dv)
+{
+    for (int64_t i = 0; i < a->time; i++) {
+        *dk += ds[i * a->keys + j] * (double)h->q[i * a->q_t + d];
+        *dv += p[i * a->keys + j] * (double)h->d_o[i * a->o_t + d];
+    }
+}
+
+/* All heads that share keys and values, `h` the first of them. */
+static void backward_group(const ls__attention *a, int64_t b, int64_t h)
+{
+    int64_t group = a->heads / a->kv_heads, size = a->time * a->keys;
+    double *p = a->workspace, *ds = p + group * size;
+    head first = head_of(a, b, h);
+    for (int64_t g = 0; g < group; g++) {
+        head one = head_of(a, b, h + g);
+        backward_scores(a, &one, p + g * size, ds + g * size);
+        backward_queries(a, &one, ds + g * size);
+    }
+    for (int64_t at = 0; at < a->keys * a->dim; at++) {
+        int64_t j = at / a->dim, d = at % a->dim;
+        double dk = 0.0, dv = 0.0;
+        for (int64_t g = 0; g < group; g++) {
+            head one = head_of(a, b, h + g);
+            add_key(a, &one, p + g * size, ds + g * size, j, d, &dk, &dv);
+        }
+        first.dk[j * a->k_t + d] = (float)dk;
+        first.dv[j * a->v_t + d] = (float)dv;
     }
 }
 
 void ls__ref_attention_backward(const ls__attention *a, ls_stream *stream)
 {
     (void)stream;
-    double *p = a->workspace, *ds = p + a->time * a->time;
     for (int64_t b = 0; b < a->batch; b++) {
-        for (int64_t h = 0; h < a->heads; h++) {
-            head one = head_of(a, b, h);
-            backward_head(a, &one, p, ds);
+        for (int64_t h = 0; h < a->heads; h += a->heads / a->kv_heads) {
+            backward_group(a, b, h);
         }
     }
 }
 
 size_t ls__ref_attention_workspace(const ls__attention *a, bool backward)
 {
-    size_t time = (size_t)a->time;
-    return (backward ? 2 * time * time : time) * sizeof(double);
+    size_t time = (size_t)a->time, keys = (size_t)a->keys;
+    size_t group = a->kv_heads > 0 ? (size_t)(a->heads / a->kv_heads) : 1;
+    return (backward ? 2 * group * time * keys : keys) * sizeof(double);
 }

@@ -34,6 +34,10 @@ static double unary(ls__unary op, double x)
         return 0.5 * x * (1.0 + erf(x * SQRT_HALF));
     case LS__UNARY_GELU_TANH:
         return 0.5 * x * (1.0 + gelu_tanh_inner(x));
+    case LS__UNARY_ABS:
+        return fabs(x);
+    case LS__UNARY_SILU:
+        return x / (1.0 + exp(-x));
     case LS__UNARY_COUNT:
         break;
     }
@@ -65,6 +69,12 @@ static double derivative(ls__unary op, double x, double y)
         double inner = SQRT_TWO_OVER_PI * (1.0 + 3.0 * GELU_CUBIC * x * x);
         return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * inner;
     }
+    case LS__UNARY_ABS:
+        return (double)((x > 0.0) - (x < 0.0));
+    case LS__UNARY_SILU: {
+        double sigmoid = 1.0 / (1.0 + exp(-x));
+        return sigmoid * (1.0 + x * (1.0 - sigmoid));
+    }
     case LS__UNARY_COUNT:
         break;
     }
@@ -86,6 +96,34 @@ void ls__ref_unary_backward(ls__unary op, float *dx, const float *dy, const floa
     for (int64_t i = 0; i < count; i++) {
         double xi = x != NULL ? (double)x[i] : 0.0, yi = y != NULL ? (double)y[i] : 0.0;
         ls__ref_store(&dx[i], (double)dy[i] * derivative(op, xi, yi), beta);
+    }
+}
+
+void ls__ref_map(ls__map op, const double *arg, float *out, const float *a, int64_t count,
+                 ls_stream *stream)
+{
+    (void)stream;
+    for (int64_t i = 0; i < count; i++) {
+        double x = (double)a[i];
+        if (op == LS__MAP_POW) {
+            out[i] = (float)pow(x, arg[0]);
+        } else { /* written so that NaN stays */
+            double above = x < arg[0] ? arg[0] : x;
+            out[i] = (float)(above > arg[1] ? arg[1] : above);
+        }
+    }
+}
+
+void ls__ref_map_backward(ls__map op, const double *arg, float *dx, const float *dy, const float *x,
+                          int64_t count, float beta, ls_stream *stream)
+{
+    (void)stream;
+    for (int64_t i = 0; i < count; i++) {
+        double at = (double)x[i], slope = at >= arg[0] && at <= arg[1] ? 1.0 : 0.0;
+        if (op == LS__MAP_POW) {
+            slope = arg[0] == 0.0 ? 0.0 : arg[0] * pow(at, arg[0] - 1.0);
+        }
+        ls__ref_store(&dx[i], (double)dy[i] * slope, beta);
     }
 }
 

@@ -1,33 +1,98 @@
-/* Cross-entropy of logits against class indices: nll_i = log sum_j exp(x_ij) - x_i,target. */
+/* Losses, float64 inside, over the rows (or elements) that count:
+ *
+ *   nll            mean of -x_i,target
+ *   cross-entropy  of logits: nll of log softmax x; with smoothing e (Szegedy et al. 2016, section
+ * 7) the target's share is 1 - e + e/n and every other class' e/n binary         mean of log(1 +
+ * exp(x)) - x y, as max(x,0) - x y + log(1 + exp(-|x|))
+ */
 #include <math.h>
 
 #include "kernel/ref/ref.h"
 
-static double row_loss(float *dx, const float *x, int64_t target, int64_t rows, int64_t n)
+/* Rows that count. */
+static int64_t counted(const ls__cross_entropy *a)
 {
-    double max = -INFINITY, sum = 0.0;
-    for (int64_t j = 0; j < n; j++) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < a->rows; i++) {
+        count += ls__ref_index(a->target, a->index_bytes, i) != a->ignore;
+    }
+    return count;
+}
+
+static double row_loss(const ls__cross_entropy *a, float *dx, const float *x, int64_t target,
+                       int64_t count)
+{
+    double max = -INFINITY, sum = 0.0, mean = 0.0, e = a->smoothing;
+    for (int64_t j = 0; j < a->n; j++) {
         max = (double)x[j] > max ? (double)x[j] : max;
     }
-    for (int64_t j = 0; j < n; j++) {
+    for (int64_t j = 0; j < a->n; j++) {
         sum += exp((double)x[j] - max);
+        mean += (double)x[j] / (double)a->n;
     }
-    double nll = max + log(sum) - (double)x[target]; /* before dx, which may be x */
-    for (int64_t j = 0; dx != NULL && j < n; j++) {
-        double p = exp((double)x[j] - max) / sum;
-        dx[j] = (float)((p - (j == target ? 1.0 : 0.0)) / (double)rows);
+    double log_sum = max + log(sum); /* before dx, which may be x */
+    double loss = (1.0 - e) * (log_sum - (double)x[target]);
+    loss += e > 0.0 ? e * (log_sum - mean) : 0.0; /* mean may be infinite */
+    for (int64_t j = 0; dx != NULL && j < a->n; j++) {
+        double share = (j == target ? 1.0 - e : 0.0) + e / (double)a->n;
+        dx[j] = (float)((exp((double)x[j] - max) / sum - share) / (double)count);
     }
-    return nll;
+    return loss;
+}
+
+double ls__ref_cross_entropy_with(const ls__cross_entropy *a, ls_stream *stream)
+{
+    (void)stream;
+    int64_t count = counted(a);
+    double sum = 0.0;
+    for (int64_t i = 0; i < a->rows; i++) {
+        float *dx = a->dlogits != NULL ? a->dlogits + i * a->n : NULL;
+        int64_t target = ls__ref_index(a->target, a->index_bytes, i);
+        if (target != a->ignore) {
+            sum += row_loss(a, dx, a->logits + i * a->n, target, count);
+            continue;
+        }
+        for (int64_t j = 0; dx != NULL && j < a->n; j++) {
+            dx[j] = 0.0f;
+        }
+    }
+    return sum / (double)count; /* NaN for no rows, as a mean is */
 }
 
 double ls__ref_cross_entropy(float *dlogits, const float *logits, const void *target,
                              size_t index_bytes, int64_t rows, int64_t n, ls_stream *stream)
 {
+    ls__cross_entropy a = {.dlogits = dlogits, .logits = logits, .target = target};
+    a.index_bytes = index_bytes, a.rows = rows, a.n = n, a.ignore = -1;
+    return ls__ref_cross_entropy_with(&a, stream);
+}
+
+double ls__ref_nll(const ls__cross_entropy *a, ls_stream *stream)
+{
+    (void)stream;
+    int64_t count = counted(a);
+    double sum = 0.0;
+    for (int64_t i = 0; i < a->rows; i++) {
+        int64_t target = ls__ref_index(a->target, a->index_bytes, i);
+        sum -= target != a->ignore ? (double)a->logits[i * a->n + target] : 0.0;
+        for (int64_t j = 0; a->dlogits != NULL && j < a->n; j++) {
+            bool wanted = target != a->ignore && j == target;
+            a->dlogits[i * a->n + j] = wanted ? (float)(-1.0 / (double)count) : 0.0f;
+        }
+    }
+    return sum / (double)count;
+}
+
+double ls__ref_bce(float *dx, const float *x, const float *y, int64_t count, ls_stream *stream)
+{
     (void)stream;
     double sum = 0.0;
-    for (int64_t i = 0; i < rows; i++) {
-        float *dx = dlogits != NULL ? dlogits + i * n : NULL;
-        sum += row_loss(dx, logits + i * n, ls__ref_index(target, index_bytes, i), rows, n);
+    for (int64_t i = 0; i < count; i++) {
+        double at = (double)x[i], share = (double)y[i];
+        sum += (at < 0.0 ? 0.0 : at) - at * share + log1p(exp(-fabs(at)));
+        if (dx != NULL) {
+            dx[i] = (float)((1.0 / (1.0 + exp(-at)) - share) / (double)count);
+        }
     }
-    return sum / (double)rows; /* NaN for no rows, as a mean is */
+    return sum / (double)count;
 }

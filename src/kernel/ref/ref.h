@@ -26,6 +26,10 @@ void ls__ref_sum_dims(float *out, const float *x, int ndim, const int64_t *shape
 void ls__ref_unary(ls__unary op, float *out, const float *a, int64_t count, ls_stream *stream);
 void ls__ref_unary_backward(ls__unary op, float *dx, const float *dy, const float *x,
                             const float *y, int64_t count, float beta, ls_stream *stream);
+void ls__ref_map(ls__map op, const double *arg, float *out, const float *a, int64_t count,
+                 ls_stream *stream);
+void ls__ref_map_backward(ls__map op, const double *arg, float *dx, const float *dy, const float *x,
+                          int64_t count, float beta, ls_stream *stream);
 void ls__ref_binary(ls__binary op, float *out, const float *a, ls__strided a_strides,
                     const float *b, ls__strided b_strides, int ndim, const int64_t *shape,
                     ls_stream *stream);
@@ -73,6 +77,9 @@ void ls__ref_lstm_step_backward(float *dgates, float *dc, const float *dh, const
 /* loss.c */
 double ls__ref_cross_entropy(float *dlogits, const float *logits, const void *target,
                              size_t index_bytes, int64_t rows, int64_t n, ls_stream *stream);
+double ls__ref_cross_entropy_with(const ls__cross_entropy *args, ls_stream *stream);
+double ls__ref_nll(const ls__cross_entropy *args, ls_stream *stream);
+double ls__ref_bce(float *dx, const float *x, const float *y, int64_t count, ls_stream *stream);
 
 /* random.c */
 void ls__ref_dropout(float *out, const float *a, int64_t count, uint64_t first, double p,
@@ -85,6 +92,35 @@ void ls__ref_random_normal(float *out, int64_t count, uint64_t first, double mea
 /* optim.c */
 void ls__ref_adamw(const ls__adamw_args *args, ls_stream *stream);
 void ls__ref_sgd(const ls__sgd_args *args, ls_stream *stream);
+
+/* pick.c */
+void ls__ref_where(float *out, const uint8_t *c, ls__strided c_strides, const float *a,
+                   ls__strided a_strides, const float *b, ls__strided b_strides, int ndim,
+                   const int64_t *shape, ls_stream *stream);
+void ls__ref_pick(const ls__pick *args, ls_stream *stream);
+void ls__ref_put_add(const ls__pick *args, ls_stream *stream);
+
+/* along.c */
+void ls__ref_cumsum(float *out, const float *x, int64_t outer, int64_t n, int64_t inner,
+                    bool reverse, float beta, ls_stream *stream);
+void ls__ref_extreme(float *out, int64_t *index, const float *x, int64_t outer, int64_t n,
+                     int64_t inner, bool least, ls_stream *stream);
+void ls__ref_variance(float *out, float *mean, const float *x, int64_t rows, int64_t n,
+                      double divisor, ls_stream *stream);
+void ls__ref_variance_backward(float *dx, const float *dy, const float *x, const float *mean,
+                               int64_t rows, int64_t n, double divisor, float beta,
+                               ls_stream *stream);
+
+/* rms_norm.c */
+void ls__ref_rms_norm(float *y, float *rstd, const float *x, const float *w, int64_t rows,
+                      int64_t n, float eps, ls_stream *stream);
+void ls__ref_rms_norm_backward(float *dx, float beta_x, float *dw, float beta_w, const float *dy,
+                               const float *x, const float *rstd, const float *w, int64_t rows,
+                               int64_t n, void *workspace, ls_stream *stream);
+
+/* rotary.c */
+void ls__ref_rotary(const ls__rotary *args, ls_stream *stream);
+size_t ls__ref_rotary_workspace(const ls__rotary *args);
 
 /* Stores value + beta * *out, where beta 0 does not read *out (it may hold anything). */
 static inline void ls__ref_store(float *out, double value, float beta)

@@ -214,7 +214,8 @@ TEST(gradient_of_cross_entropy)
 
 static ls__attention attention_of(const float *qkv, float *o, float *lse, void *workspace)
 {
-    ls__attention a = {.batch = 1, .heads = HEADS, .time = TIME, .dim = DIM};
+    ls__attention a = {.batch = 1, .heads = HEADS, .kv_heads = HEADS, .time = TIME, .dim = DIM};
+    a.keys = TIME;
     a.q = qkv, a.k = qkv + QKV / 3, a.v = qkv + 2 * QKV / 3;
     a.q_h = a.k_h = a.v_h = a.o_h = TIME * DIM;
     a.q_t = a.k_t = a.v_t = a.o_t = DIM;
@@ -257,7 +258,8 @@ TEST(attention_by_hand)
     const float qkv[] = {1, 0, 0, 2, 0, 0, /**/ 0, 1, 1, 0, 1, 1, /**/ 3, 4, 5, 5, 6, 7};
     float o[6], lse[2];
     double workspace[2];
-    ls__attention a = {.batch = 1, .heads = 1, .time = 2, .dim = 3, .causal = true, .scale = 1.0f};
+    ls__attention a = {.batch = 1, .heads = 1, .kv_heads = 1, .time = 2, .keys = 2, .dim = 3};
+    a.causal = true, a.scale = 1.0f;
     a.q = qkv, a.k = qkv + 6, a.v = qkv + 12;
     a.q_t = a.k_t = a.v_t = a.o_t = 3;
     a.o = o, a.lse = lse, a.workspace = workspace;

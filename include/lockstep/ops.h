@@ -1,0 +1,125 @@
+/* More operations on tensors: joining and picking, sums over any dimensions, and what networks of
+ * today are made of. Rules, poison and layouts are those of tensor.h; names, parameters and results
+ * are PyTorch's where a comment says nothing else. Float32 unless said; gradients through all
+ * float32 arguments unless said.
+ */
+#ifndef LOCKSTEP_OPS_H
+#define LOCKSTEP_OPS_H
+
+#include <lockstep/tensor.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- elementwise -------------------------------------------------------------------------- */
+
+LS_API ls_tensor *ls_abs(ls_tensor *a);  /* gradient 0 at 0 */
+LS_API ls_tensor *ls_silu(ls_tensor *a); /* a sigmoid(a) */
+LS_API ls_tensor *ls_pow_scalar(ls_tensor *a, double exponent);
+/* min(max(a, low), high); -INFINITY or INFINITY: no limit. The gradient passes from low to high,
+ * both included. */
+LS_API ls_tensor *ls_clamp(ls_tensor *a, double low, double high);
+/* condition (bool) ? a : b, element by element; the three broadcast. */
+LS_API ls_tensor *ls_where(ls_tensor *condition, ls_tensor *a, ls_tensor *b);
+
+/* ---- joining and picking ------------------------------------------------------------------ */
+
+/* [..,n1,..] and [..,n2,..] … -> [..,n1+n2+…,..] along `dim` (torch.cat); of any one type. */
+LS_API ls_tensor *ls_concat(ls_tensor *const *tensors, int count, int dim);
+/* out[i] = the next sizes[i] elements of `a` along `dim`, views; the sizes add up to the dimension.
+ * After an error all of `out` are poisoned. */
+LS_API ls_status ls_split(ls_tensor *a, int dim, const int64_t *sizes, int count, ls_tensor **out);
+/* out[i,j,k] = a[index[i,j,k],j,k] for dim 0, and so on (torch.gather). index: int32 or int64, as
+ * many dimensions as `a`, none longer than that of `a` but `dim`; an index outside is an error
+ * naming it. */
+LS_API ls_tensor *ls_gather_dim(ls_tensor *a, int dim, ls_tensor *index);
+/* A copy of `a` with out[index[i,j,k],j,k] += src[i,j,k] for dim 0, and so on; sums are in the
+ * order of src. index as above, and no dimension longer than that of src. */
+LS_API ls_tensor *ls_scatter_add(ls_tensor *a, int dim, ls_tensor *index, ls_tensor *src);
+/* a[..,n,..], index [m] int32 or int64 -> [..,m,..]. */
+LS_API ls_tensor *ls_index_select(ls_tensor *a, int dim, ls_tensor *index);
+
+/* ---- along and over dimensions ------------------------------------------------------------ */
+
+LS_API ls_tensor *ls_cumsum(ls_tensor *a, int dim);
+/* Over the dimensions named in `dims`, LS_SHAPE(0, -1) say; LS_SCALAR: over all. A mean or variance
+ * over no elements is an error. */
+LS_API ls_tensor *ls_sum_dims(ls_tensor *a, ls_shape dims, bool keepdim);
+LS_API ls_tensor *ls_mean_dims(ls_tensor *a, ls_shape dims, bool keepdim);
+/* unbiased: divides by n - 1. */
+LS_API ls_tensor *ls_var_dims(ls_tensor *a, ls_shape dims, bool unbiased, bool keepdim);
+/* The largest, or smallest; NaN counts as such. The gradient goes to the first of equal ones. */
+LS_API ls_tensor *ls_max_dim(ls_tensor *a, int dim, bool keepdim);
+LS_API ls_tensor *ls_min_dim(ls_tensor *a, int dim, bool keepdim);
+
+/* ---- transformers ------------------------------------------------------------------------- */
+
+/* x / sqrt(mean(x^2) + eps) weight over the last dimension (Zhang & Sennrich 2019); x [..,C],
+ * weight [C] or NULL. */
+LS_API ls_tensor *ls_rms_norm(ls_tensor *x, ls_tensor *weight, double eps);
+/* Rotary position embedding (Su et al. 2021) in the form of GPT-NeoX and Llama: of x [B,H,T,D], D
+ * even, the pair (x_d, x_{d+D/2}) is turned by (first + t) base^(-2d/D). `first` is the position of
+ * t = 0. */
+LS_API ls_tensor *ls_rotary(ls_tensor *x, int64_t first, double base);
+
+typedef struct ls_attention_options {
+    size_t size;
+    bool causal;     /* query t of T sees the keys 0 … t + S - T: the last query sees all */
+    ls_tensor *mask; /* NULL, or what is added to the scores: float32, broadcasts to [B,H,T,S], its
+                        last dimension S; -INFINITY hides a key. Takes no gradient. */
+    double dropout;  /* of the weights, as ls_dropout; leave it 0 in evaluation */
+    double scale;    /* of q k^T; 0: 1/sqrt(D) */
+} ls_attention_options;
+#define LS_DEFAULTS_ls_attention_options
+/* q [B,H,T,D], k and v [B,G,S,D] -> [B,H,T,D]; H is a multiple of G, head h reads k and v of h G/H
+ * (torch's scaled_dot_product_attention with enable_gqa; grouped queries: Ainslie et al. 2023). A
+ * query that sees no key gets 0. */
+LS_API ls_tensor *ls_attention_with(ls_tensor *q, ls_tensor *k, ls_tensor *v,
+                                    const ls_attention_options *options);
+
+/* ---- losses: means -> a scalar, NaN over nothing ------------------------------------------ */
+
+typedef struct ls_cross_entropy_options {
+    size_t size;
+    double label_smoothing; /* in [0,1]: this share of the target is spread over all classes */
+    int64_t ignore_index;   /* rows with this target count for nothing */
+} ls_cross_entropy_options;
+#define LS_DEFAULTS_ls_cross_entropy_options .ignore_index = -100,
+/* As ls_cross_entropy: logits [..,C], target [..]. */
+LS_API ls_tensor *ls_cross_entropy_with(ls_tensor *logits, ls_tensor *target,
+                                        const ls_cross_entropy_options *options);
+/* log_probs [..,C], target [..] int32 or int64 in [0,C), or -100 for rows that do not count. */
+LS_API ls_tensor *ls_nll_loss(ls_tensor *log_probs, ls_tensor *target);
+/* Binary cross-entropy of sigmoid(logits) against target in [0,1]; shapes alike. */
+LS_API ls_tensor *ls_bce_with_logits(ls_tensor *logits, ls_tensor *target);
+
+#if !defined(LS_NO_SITES)
+#define ls_abs(...) LS_AT(ls_abs(__VA_ARGS__))
+#define ls_silu(...) LS_AT(ls_silu(__VA_ARGS__))
+#define ls_pow_scalar(...) LS_AT(ls_pow_scalar(__VA_ARGS__))
+#define ls_clamp(...) LS_AT(ls_clamp(__VA_ARGS__))
+#define ls_where(...) LS_AT(ls_where(__VA_ARGS__))
+#define ls_concat(...) LS_AT(ls_concat(__VA_ARGS__))
+#define ls_split(...) LS_AT(ls_split(__VA_ARGS__))
+#define ls_gather_dim(...) LS_AT(ls_gather_dim(__VA_ARGS__))
+#define ls_scatter_add(...) LS_AT(ls_scatter_add(__VA_ARGS__))
+#define ls_index_select(...) LS_AT(ls_index_select(__VA_ARGS__))
+#define ls_cumsum(...) LS_AT(ls_cumsum(__VA_ARGS__))
+#define ls_sum_dims(...) LS_AT(ls_sum_dims(__VA_ARGS__))
+#define ls_mean_dims(...) LS_AT(ls_mean_dims(__VA_ARGS__))
+#define ls_var_dims(...) LS_AT(ls_var_dims(__VA_ARGS__))
+#define ls_max_dim(...) LS_AT(ls_max_dim(__VA_ARGS__))
+#define ls_min_dim(...) LS_AT(ls_min_dim(__VA_ARGS__))
+#define ls_rms_norm(...) LS_AT(ls_rms_norm(__VA_ARGS__))
+#define ls_rotary(...) LS_AT(ls_rotary(__VA_ARGS__))
+#define ls_attention_with(...) LS_AT(ls_attention_with(__VA_ARGS__))
+#define ls_cross_entropy_with(...) LS_AT(ls_cross_entropy_with(__VA_ARGS__))
+#define ls_nll_loss(...) LS_AT(ls_nll_loss(__VA_ARGS__))
+#define ls_bce_with_logits(...) LS_AT(ls_bce_with_logits(__VA_ARGS__))
+#endif
+
+#ifdef __cplusplus
+}
+#endif
+#endif

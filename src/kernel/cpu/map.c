@@ -1,0 +1,88 @@
+/* Functions of an element and two numbers: powers and limits. */
+#include "kernel/cpu/vmath.h"
+
+/* x^2 is what powers are mostly used for; others go through libm, which compilers do not vectorise.
+ */
+static void power(float *out, const float *a, int64_t count, float exponent)
+{
+    if (exponent == 2.0f) {
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++) {
+            out[i] = a[i] * a[i];
+        }
+        return;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        out[i] = powf(a[i], exponent);
+    }
+}
+
+static void limit(float *out, const float *a, int64_t count, float low, float high)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++) {
+        float x = a[i] < low ? low : a[i]; /* written so that NaN stays */
+        out[i] = x > high ? high : x;
+    }
+}
+
+void LS__K(map)(ls__map op, const double *arg, float *out, const float *a, int64_t count,
+                ls_stream *stream)
+{
+    (void)stream;
+    float p = (float)arg[0], q = (float)arg[1];
+    LS__PARALLEL_FOR(count >= LS__PARALLEL_MIN, int64_t i = 0, i < count, i += LS__BLOCK, {
+        int64_t n = ls__min(LS__BLOCK, count - i);
+        if (op == LS__MAP_POW) {
+            power(out + i, a + i, n, p);
+        } else {
+            limit(out + i, a + i, n, p, q);
+        }
+    })
+}
+
+LS__INLINE float add(float value, float beta, const float *to)
+{
+    return beta == 0.0f ? value : value + beta * *to;
+}
+
+static void power_backward(float *dx, const float *dy, const float *x, int64_t count,
+                           float exponent, float beta)
+{
+    if (exponent == 2.0f) {
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++) {
+            dx[i] = add(dy[i] * (2.0f * x[i]), beta, dx + i);
+        }
+        return;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        float slope = exponent == 0.0f ? 0.0f : exponent * powf(x[i], exponent - 1.0f);
+        dx[i] = add(dy[i] * slope, beta, dx + i);
+    }
+}
+
+static void limit_backward(float *dx, const float *dy, const float *x, int64_t count, float low,
+                           float high, float beta)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++) {
+        float passed = x[i] >= low && x[i] <= high ? dy[i] : 0.0f;
+        dx[i] = add(passed, beta, dx + i);
+    }
+}
+
+void LS__K(map_backward)(ls__map op, const double *arg, float *dx, const float *dy, const float *x,
+                         int64_t count, float beta, ls_stream *stream)
+{
+    (void)stream;
+    float p = (float)arg[0], q = (float)arg[1];
+    LS__PARALLEL_FOR(count >= LS__PARALLEL_MIN, int64_t i = 0, i < count, i += LS__BLOCK, {
+        int64_t n = ls__min(LS__BLOCK, count - i);
+        if (op == LS__MAP_POW) {
+            power_backward(dx + i, dy + i, x + i, n, p, beta);
+        } else {
+            limit_backward(dx + i, dy + i, x + i, n, p, q, beta);
+        }
+    })
+}

@@ -1,0 +1,155 @@
+/* Along one dimension: running sums, extremes and where they are. */
+#include <lockstep/ops.h>
+
+#include "tensor/op.h"
+
+typedef struct along_context { /* x is [outer,n,inner] */
+    int64_t outer, n, inner;
+} along_context;
+
+static along_context along_of(const ls__record *in, int at)
+{
+    return (along_context){.outer = ls__shape_product(in, 0, at),
+                           .n = in->dim[at],
+                           .inner = ls__shape_product(in, at + 1, in->ndim)};
+}
+
+static ls_shape without_dim(const ls__record *in, int dim, bool keepdim)
+{
+    ls_shape shape = {0};
+    for (int d = 0; d < in->ndim; d++) {
+        if (d != dim || keepdim) {
+            shape.dim[shape.ndim++] = d == dim ? 1 : in->dim[d];
+        }
+    }
+    return shape;
+}
+
+/* ---- running sums ------------------------------------------------------------------------- */
+
+static ls_status cumsum_backward(ls__rule *r)
+{
+    const along_context *c = r->node->context;
+    r->k->cumsum(r->in[0].data, r->dy, c->outer, c->n, c->inner, true, r->in[0].beta, NULL);
+    return LS_OK;
+}
+
+static const ls__op cumsum_op = {
+    .name = "cumsum", .backward = cumsum_backward, .accumulates = true};
+
+ls_tensor *ls_cumsum(ls_tensor *a, int dim)
+{
+    ls__call call;
+    int at;
+    if (!ls__call_begin(&call, cumsum_op.name, 1, &a) || !ls__call_float32(&call) ||
+        !ls__call_dim(&call, dim, &at)) {
+        return call.failed;
+    }
+    along_context c = along_of(call.in[0], at);
+    ls__dense x = ls__call_dense(&call, 0);
+    ls__record *out = ls__call_output(&call, ls__record_shape(call.in[0]), LS_FLOAT32);
+    if (out != NULL) {
+        call.k->cumsum((float *)(void *)ls__record_data(out), x.data, c.outer, c.n, c.inner, false,
+                       0.0f, NULL);
+    }
+    ls__node *node = ls__call_record(&call, &cumsum_op, out, sizeof c);
+    if (node != NULL) {
+        *(along_context *)node->context = c;
+    }
+    ls__dense_drop(&x);
+    return ls__call_finish(&call, out);
+}
+
+/* ---- extremes ----------------------------------------------------------------------------- */
+
+enum { SAVED_INDEX };
+
+static ls_status extreme_backward(ls__rule *r)
+{
+    const along_context *c = r->node->context;
+    const int64_t shape[3] = {c->outer, 1, c->inner};
+    if (r->in[0].beta == 0.0f) {
+        r->k->fill(r->in[0].data, c->outer * c->n * c->inner, 0.0f, NULL);
+    }
+    ls__pick args = {.ndim = 3, .dim = 1, .shape = shape};
+    args.index = r->saved[SAVED_INDEX];
+    args.index_bytes = sizeof(int64_t);
+    args.from = r->dy;
+    args.from_strides = (ls__strided){{c->inner, c->inner, 1}};
+    args.to = r->in[0].data;
+    args.to_strides = (ls__strided){{c->n * c->inner, c->inner, 1}};
+    r->k->put_add(&args, NULL);
+    return LS_OK;
+}
+
+static const ls__op max_op = {.name = "max_dim", .backward = extreme_backward, .accumulates = true};
+static const ls__op min_op = {.name = "min_dim", .backward = extreme_backward, .accumulates = true};
+
+static ls_tensor *extreme(const ls__op *op, ls_tensor *a, int dim, bool keepdim, bool least)
+{
+    ls__call call;
+    int at;
+    if (!ls__call_begin(&call, op->name, 1, &a) || !ls__call_float32(&call) ||
+        !ls__call_dim(&call, dim, &at)) {
+        return call.failed;
+    }
+    const ls__record *in = call.in[0];
+    if (in->dim[at] == 0) {
+        return ls__call_fail(&call, LS_ERR_INVALID,
+                             "dimension %d of %s is empty, so it has no extreme; give it elements",
+                             dim, ls__record_print(in).text);
+    }
+    along_context c = along_of(in, at);
+    ls__dense x = ls__call_dense(&call, 0);
+    ls__record *out = ls__call_output(&call, without_dim(in, at, keepdim), LS_FLOAT32);
+    ls__dense index = ls__call_memory(&call, (size_t)(c.outer * c.inner) * sizeof(int64_t));
+    if (call.failed == NULL) {
+        call.k->extreme((float *)(void *)ls__record_data(out), index.data, x.data, c.outer, c.n,
+                        c.inner, least, NULL);
+    }
+    ls__node *node = ls__call_record(&call, op, out, sizeof c);
+    if (node != NULL) {
+        *(along_context *)node->context = c;
+        ls__node_save(node, SAVED_INDEX, &index);
+    }
+    ls__dense_drop(&x);
+    ls__dense_drop(&index);
+    return ls__call_finish(&call, out);
+}
+
+ls_tensor *ls_max_dim(ls_tensor *a, int dim, bool keepdim)
+{
+    return extreme(&max_op, a, dim, keepdim, false);
+}
+
+ls_tensor *ls_min_dim(ls_tensor *a, int dim, bool keepdim)
+{
+    return extreme(&min_op, a, dim, keepdim, true);
+}
+
+/* ---- argmax ------------------------------------------------------------------------------- */
+
+ls_tensor *ls_argmax(ls_tensor *a, int dim)
+{
+    ls__call call;
+    int at;
+    if (!ls__call_begin(&call, "argmax", 1, &a) || !ls__call_float32(&call) ||
+        !ls__call_dim(&call, dim, &at)) {
+        return call.failed;
+    }
+    const ls__record *in = call.in[0];
+    if (in->dim[at] == 0) {
+        return ls__call_fail(&call, LS_ERR_INVALID,
+                             "dimension %d of %s is empty, so it has no largest; give it elements",
+                             dim, ls__record_print(in).text);
+    }
+    along_context c = along_of(in, at);
+    ls__dense x = ls__call_dense(&call, 0);
+    ls__record *out = ls__call_output(&call, without_dim(in, at, false), LS_INT64);
+    if (out != NULL) {
+        call.k->extreme(NULL, (int64_t *)(void *)ls__record_data(out), x.data, c.outer, c.n,
+                        c.inner, false, NULL);
+    }
+    ls__dense_drop(&x);
+    return ls__call_finish(&call, out);
+}

@@ -1,0 +1,286 @@
+/* Elements and slices chosen by index. Indices are checked before a kernel follows them. */
+#include <lockstep/ops.h>
+
+#include "tensor/indices.h"
+
+/* ---- element by element: gather_dim, scatter_add ------------------------------------------ */
+
+enum { EDGE_A, EDGE_INDEX, EDGE_SRC };
+enum { SAVED_INDEX };
+
+typedef struct pick_context {
+    int ndim, dim;
+    int64_t shape[LS_DIMS_MAX]; /* of the index */
+    size_t index_bytes;
+    ls__strided indexed, plain; /* of a, and of what has the index' shape; row-major */
+    int64_t a_numel, plain_numel;
+} pick_context;
+
+static ls__strided dense_strides(const ls__record *in)
+{
+    ls__strided out = {{0}};
+    int64_t stride = 1;
+    for (int d = in->ndim - 1; d >= 0; d--) {
+        out.stride[d] = stride;
+        stride *= in->dim[d];
+    }
+    return out;
+}
+
+static void context_fill(pick_context *c, const ls__record *a, const ls__record *index,
+                         const ls__record *plain, int dim)
+{
+    c->ndim = index->ndim;
+    c->dim = dim;
+    for (int d = 0; d < index->ndim; d++) {
+        c->shape[d] = index->dim[d];
+    }
+    c->index_bytes = ls_dtype_size((ls_dtype)index->dtype);
+    c->indexed = dense_strides(a);
+    c->plain = dense_strides(plain);
+    c->a_numel = a->numel;
+    c->plain_numel = plain->numel;
+}
+
+static ls__pick arguments(const pick_context *c, const void *index)
+{
+    return (ls__pick){.ndim = c->ndim,
+                      .dim = c->dim,
+                      .shape = c->shape,
+                      .index = index,
+                      .index_bytes = c->index_bytes};
+}
+
+static void pick(const ls__kernels *k, const pick_context *c, const void *index, float *to,
+                 const float *from)
+{
+    ls__pick args = arguments(c, index);
+    args.from = from;
+    args.from_strides = c->indexed;
+    args.to = to;
+    args.to_strides = c->plain;
+    k->pick(&args, NULL);
+}
+
+static void put_add(const ls__kernels *k, const pick_context *c, const void *index, float *to,
+                    const float *from)
+{
+    ls__pick args = arguments(c, index);
+    args.from = from;
+    args.from_strides = c->plain;
+    args.to = to;
+    args.to_strides = c->indexed;
+    k->put_add(&args, NULL);
+}
+
+static ls_status gather_backward(ls__rule *r)
+{
+    const pick_context *c = r->node->context;
+    if (r->in[EDGE_A].beta == 0.0f) {
+        r->k->fill(r->in[EDGE_A].data, c->a_numel, 0.0f, NULL);
+    }
+    put_add(r->k, c, r->saved[SAVED_INDEX], r->in[EDGE_A].data, r->dy);
+    return LS_OK;
+}
+
+/* dy reaches a as it is; elements of src that no index uses get nothing. */
+static ls_status scatter_backward(ls__rule *r)
+{
+    const pick_context *c = r->node->context;
+    if (r->in[EDGE_SRC].data != NULL) {
+        r->k->fill(r->in[EDGE_SRC].data, c->plain_numel, 0.0f, NULL);
+        pick(r->k, c, r->saved[SAVED_INDEX], r->in[EDGE_SRC].data, r->dy);
+    }
+    return LS_OK;
+}
+
+static const ls__op gather_op = {
+    .name = "gather_dim", .backward = gather_backward, .accumulates = true};
+static const ls__op scatter_op = {
+    .name = "scatter_add", .backward = scatter_backward, .passes = 1u << EDGE_A};
+
+/* Dimension, types and shapes of a and index; `src` is checked by its caller. */
+static bool picks(ls__call *call, int dim, int *at)
+{
+    const ls__record *a = call->in[EDGE_A], *index = call->in[EDGE_INDEX];
+    if (a->dtype != LS_FLOAT32) {
+        (void)ls__call_fail(call, LS_ERR_INVALID,
+                            "argument 1 is %s %s; it takes float32: convert with ls_cast",
+                            ls_dtype_name((ls_dtype)a->dtype), ls__record_print(a).text);
+        return false;
+    }
+    if (!ls__call_dim(call, dim, at) || !ls__call_index(call, EDGE_INDEX)) {
+        return false;
+    }
+    bool fits = index->ndim == a->ndim;
+    for (int d = 0; fits && d < a->ndim; d++) {
+        fits = d == *at || index->dim[d] <= a->dim[d];
+    }
+    if (!fits) {
+        (void)ls__call_fail(call, LS_ERR_INVALID,
+                            "%s by index %s along dimension %d: the index must have as many "
+                            "dimensions, and none longer but that one",
+                            ls__record_print(a).text, ls__record_print(index).text, *at);
+    }
+    return fits;
+}
+
+ls_tensor *ls_gather_dim(ls_tensor *a, int dim, ls_tensor *index)
+{
+    ls__call call;
+    int at;
+    if (!ls__call_begin(&call, "gather_dim", 2, (ls_tensor *[]){a, index}) ||
+        !picks(&call, dim, &at)) {
+        return call.failed;
+    }
+    const ls__record *in = call.in[EDGE_A], *ids = call.in[EDGE_INDEX];
+    ls__dense from = ls__call_dense(&call, EDGE_A), chosen = ls__call_dense(&call, EDGE_INDEX);
+    ls__record *out = NULL;
+    pick_context c = {0};
+    if (ls__call_indices(&call, EDGE_INDEX, &chosen, in->dim[at])) {
+        out = ls__call_output(&call, ls__record_shape(ids), LS_FLOAT32);
+    }
+    if (out != NULL) {
+        context_fill(&c, in, ids, out, at);
+        pick(call.k, &c, chosen.data, (float *)(void *)ls__record_data(out), from.data);
+    }
+    ls__node *node = ls__call_record(&call, &gather_op, out, sizeof c);
+    if (node != NULL) {
+        *(pick_context *)node->context = c;
+        ls__node_save(node, SAVED_INDEX, &chosen);
+    }
+    ls__dense_drop(&from);
+    ls__dense_drop(&chosen);
+    return ls__call_finish(&call, out);
+}
+
+static bool adds(ls__call *call)
+{
+    const ls__record *index = call->in[EDGE_INDEX], *src = call->in[EDGE_SRC];
+    bool fits = src->dtype == LS_FLOAT32 && src->ndim == index->ndim;
+    for (int d = 0; fits && d < index->ndim; d++) {
+        fits = index->dim[d] <= src->dim[d];
+    }
+    if (!fits) {
+        (void)ls__call_fail(call, LS_ERR_INVALID,
+                            "src %s of %s by index %s: src must be float32 with as many dimensions "
+                            "as the index, none shorter",
+                            ls__record_print(src).text, ls_dtype_name((ls_dtype)src->dtype),
+                            ls__record_print(index).text);
+    }
+    return fits;
+}
+
+static ls__record *scatter(ls__call *call, pick_context *c, int at, const ls__dense *chosen)
+{
+    const ls__record *in = call->in[EDGE_A], *src = call->in[EDGE_SRC];
+    ls__dense added = ls__call_dense(call, EDGE_SRC);
+    ls__record *out = ls__call_output(call, ls__record_shape(in), LS_FLOAT32);
+    if (out != NULL) {
+        float *to = (float *)(void *)ls__record_data(out);
+        call->k->gather(to, ls__record_data(in), ls__record_strided(in), in->ndim, in->dim,
+                        sizeof(float), NULL);
+        context_fill(c, in, call->in[EDGE_INDEX], src, at);
+        put_add(call->k, c, chosen->data, to, added.data);
+    }
+    ls__dense_drop(&added);
+    return out;
+}
+
+ls_tensor *ls_scatter_add(ls_tensor *a, int dim, ls_tensor *index, ls_tensor *src)
+{
+    ls__call call;
+    int at;
+    if (!ls__call_begin(&call, "scatter_add", 3, (ls_tensor *[]){a, index, src}) ||
+        !picks(&call, dim, &at) || !adds(&call)) {
+        return call.failed;
+    }
+    ls__dense chosen = ls__call_dense(&call, EDGE_INDEX);
+    ls__record *out = NULL;
+    pick_context c = {0};
+    if (ls__call_indices(&call, EDGE_INDEX, &chosen, call.in[EDGE_A]->dim[at])) {
+        out = scatter(&call, &c, at, &chosen);
+    }
+    ls__node *node = ls__call_record(&call, &scatter_op, out, sizeof c);
+    if (node != NULL) {
+        *(pick_context *)node->context = c;
+        ls__node_save(node, SAVED_INDEX, &chosen);
+    }
+    ls__dense_drop(&chosen);
+    return ls__call_finish(&call, out);
+}
+
+/* ---- whole slices: index_select ----------------------------------------------------------- */
+
+/* [outer,n,inner] by index [count] -> [outer,count,inner]: an embedding for each of outer. */
+typedef struct select_context {
+    int64_t outer, n, inner, count;
+    size_t index_bytes;
+} select_context;
+
+static ls_status select_backward(ls__rule *r)
+{
+    const select_context *c = r->node->context;
+    float *da = r->in[EDGE_A].data;
+    if (r->in[EDGE_A].beta == 0.0f) {
+        r->k->fill(da, c->outer * c->n * c->inner, 0.0f, NULL);
+    }
+    for (int64_t i = 0; i < c->outer; i++) {
+        r->k->embedding_backward(da + i * c->n * c->inner, r->dy + i * c->count * c->inner,
+                                 r->saved[SAVED_INDEX], c->index_bytes, c->count, c->inner, c->n,
+                                 NULL);
+    }
+    return LS_OK;
+}
+
+static const ls__op select_op = {
+    .name = "index_select", .backward = select_backward, .accumulates = true};
+
+static ls__record *selected(ls__call *call, const select_context *c, int at, const ls__dense *from,
+                            const ls__dense *chosen)
+{
+    ls_shape shape = ls__record_shape(call->in[EDGE_A]);
+    shape.dim[at] = c->count;
+    if (!ls__call_indices(call, EDGE_INDEX, chosen, c->n)) {
+        return NULL;
+    }
+    ls__record *out = ls__call_output(call, shape, LS_FLOAT32);
+    for (int64_t i = 0; out != NULL && i < c->outer; i++) {
+        call->k->embedding((float *)(void *)ls__record_data(out) + i * c->count * c->inner,
+                           (const float *)from->data + i * c->n * c->inner, chosen->data,
+                           c->index_bytes, c->count, c->inner, NULL);
+    }
+    return out;
+}
+
+ls_tensor *ls_index_select(ls_tensor *a, int dim, ls_tensor *index)
+{
+    ls__call call;
+    int at;
+    if (!ls__call_begin(&call, "index_select", 2, (ls_tensor *[]){a, index}) ||
+        !ls__call_index(&call, EDGE_INDEX) || !ls__call_dim(&call, dim, &at)) {
+        return call.failed;
+    }
+    const ls__record *in = call.in[EDGE_A], *ids = call.in[EDGE_INDEX];
+    if (in->dtype != LS_FLOAT32 || ids->ndim != 1) {
+        return ls__call_fail(&call, LS_ERR_INVALID,
+                             "%s of %s by index %s; it takes float32 and an index of one dimension",
+                             ls__record_print(in).text, ls_dtype_name((ls_dtype)in->dtype),
+                             ls__record_print(ids).text);
+    }
+    select_context c = {.outer = ls__shape_product(in, 0, at),
+                        .n = in->dim[at],
+                        .inner = ls__shape_product(in, at + 1, in->ndim),
+                        .count = ids->numel,
+                        .index_bytes = ls_dtype_size((ls_dtype)ids->dtype)};
+    ls__dense from = ls__call_dense(&call, EDGE_A), chosen = ls__call_dense(&call, EDGE_INDEX);
+    ls__record *out = selected(&call, &c, at, &from, &chosen);
+    ls__node *node = ls__call_record(&call, &select_op, out, sizeof c);
+    if (node != NULL) {
+        *(select_context *)node->context = c;
+        ls__node_save(node, SAVED_INDEX, &chosen);
+    }
+    ls__dense_drop(&from);
+    ls__dense_drop(&chosen);
+    return ls__call_finish(&call, out);
+}

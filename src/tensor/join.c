@@ -1,0 +1,184 @@
+/* Tensors joined along a dimension, and cut again (into views).
+ *
+ * Note [A chain of nodes]
+ * A node has a few edges, a concatenation any number of inputs. So it is recorded as a chain, two
+ * inputs a node, whose third edge leads to the node before and passes dy on untouched:
+ *
+ *      t0 t1   t2 t3   t4
+ *       \|      \|      |
+ *      node <- node <- node <- result      no copy is made between them
+ */
+#include <lockstep/ops.h>
+
+#include "tensor/op.h"
+
+#define INPUTS_PER_NODE 2
+enum { EDGE_BEFORE = INPUTS_PER_NODE };
+
+typedef struct concat_context {
+    int64_t outer, row;                                  /* the result is [outer,row] */
+    int64_t at[INPUTS_PER_NODE], width[INPUTS_PER_NODE]; /* an input is the columns from `at` on */
+} concat_context;
+
+static ls_status concat_backward(ls__rule *r)
+{
+    const concat_context *c = r->node->context;
+    for (int i = 0; i < INPUTS_PER_NODE; i++) {
+        int64_t shape[2] = {c->outer, c->width[i]};
+        if (r->in[i].data != NULL && c->outer * c->width[i] > 0) {
+            r->k->gather(r->in[i].data, r->dy + c->at[i], (ls__strided){{c->row, 1}}, 2, shape,
+                         sizeof(float), NULL);
+        }
+    }
+    return LS_OK;
+}
+
+static const ls__op concat_op = {
+    .name = "concat", .backward = concat_backward, .passes = 1u << EDGE_BEFORE};
+
+/* Adds tensor `record` to the sum of shapes; all but `dim` must agree. */
+static bool joins(ls__call *call, ls_shape *shape, ls_dtype dtype, const ls__record *record, int i,
+                  int dim)
+{
+    bool fits = record->ndim == shape->ndim && record->dtype == dtype;
+    for (int d = 0; fits && d < shape->ndim; d++) {
+        fits = d == dim || record->dim[d] == shape->dim[d];
+    }
+    if (!fits) {
+        (void)ls__call_fail(call, LS_ERR_INVALID,
+                            "tensor %d is %s %s, those before make %s %s; all must have one type "
+                            "and agree in every dimension but %d",
+                            i, ls_dtype_name((ls_dtype)record->dtype),
+                            ls__record_print(record).text, ls_dtype_name(dtype),
+                            ls__shape_print(*shape).text, dim);
+        return false;
+    }
+    shape->dim[dim] += record->dim[dim];
+    return true;
+}
+
+/* The result's shape; checks every tensor. */
+static bool joined_shape(ls__call *call, ls_tensor *const *tensors, int count, int dim, int *at,
+                         ls_shape *shape)
+{
+    if (!ls__call_begin(call, "concat", 1, tensors) || !ls__call_dim(call, dim, at)) {
+        return false;
+    }
+    ls_dtype dtype = (ls_dtype)call->in[0]->dtype;
+    *shape = ls__record_shape(call->in[0]);
+    for (int i = 1; i < count; i++) {
+        ls__call one;
+        if (!ls__call_begin(&one, "concat", 1, &tensors[i])) {
+            call->failed = one.failed;
+            return false;
+        }
+        if (!joins(call, shape, dtype, one.in[0], i, *at)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Copies one tensor to its columns of the result. */
+static void copy_in(ls__call *one, int input, ls__record *out, const concat_context *c, int slot)
+{
+    size_t element = ls_dtype_size((ls_dtype)out->dtype);
+    int64_t shape[2] = {c->outer, c->width[slot]};
+    ls__dense from = ls__call_dense(one, input);
+    if (from.data != NULL && c->outer * c->width[slot] > 0) {
+        char *to = ls__record_data(out) + (size_t)c->at[slot] * element;
+        one->k->scatter(to, (ls__strided){{c->row, 1}}, from.data, 2, shape, element, 0.0f, NULL);
+    }
+    ls__dense_drop(&from);
+}
+
+/* Copies tensors [first,first+count) and records their node of the chain. Returns the columns done,
+ * negative after a failure. */
+static int64_t add_link(ls__call *call, ls_tensor *const *tensors, int count, ls__record *out,
+                        int dim, int64_t done)
+{
+    ls__call one;
+    ls_tensor *in[INPUTS_PER_NODE + 1] = {tensors[0], count > 1 ? tensors[1] : NULL, NULL};
+    concat_context c = {.outer = ls__shape_product(out, 0, dim)};
+    c.row = ls__shape_product(out, dim, out->ndim);
+    if (!ls__call_begin_optional(&one, "concat", INPUTS_PER_NODE, in, 2)) {
+        call->failed = one.failed;
+        return -1;
+    }
+    for (int i = 0; i < count; i++) {
+        c.at[i] = done;
+        c.width[i] = ls__shape_product(one.in[i], dim, one.in[i]->ndim);
+        done += c.width[i];
+        copy_in(&one, i, out, &c, i);
+    }
+    if (one.grad && out->dtype == LS_FLOAT32) {
+        one.in[EDGE_BEFORE] = out; /* its node so far */
+        one.count = INPUTS_PER_NODE + 1;
+        ls__node *node = ls__call_record(&one, &concat_op, out, sizeof c);
+        if (node != NULL) {
+            *(concat_context *)node->context = c;
+        }
+    }
+    call->failed = one.failed;
+    return one.failed == NULL ? done : -1;
+}
+
+ls_tensor *ls_concat(ls_tensor *const *tensors, int count, int dim)
+{
+    ls__call call;
+    ls_shape shape;
+    int at;
+    if (count < 1 || tensors == NULL) {
+        if (!ls__call_begin(&call, "concat", 0, NULL)) {
+            return call.failed;
+        }
+        return ls__call_fail(&call, LS_ERR_INVALID, "%d tensors; give at least one", count);
+    }
+    if (!joined_shape(&call, tensors, count, dim, &at, &shape)) {
+        return call.failed;
+    }
+    ls__record *out = ls__call_output(&call, shape, (ls_dtype)call.in[0]->dtype);
+    int64_t done = out != NULL ? 0 : -1;
+    for (int i = 0; i < count && done >= 0; i += INPUTS_PER_NODE) {
+        int some = count - i < INPUTS_PER_NODE ? count - i : INPUTS_PER_NODE;
+        done = add_link(&call, tensors + i, some, out, at, done);
+    }
+    return ls__call_finish(&call, out);
+}
+
+/* ---- split -------------------------------------------------------------------------------- */
+
+static bool sizes_fit(const ls__record *a, int dim, const int64_t *sizes, int count)
+{
+    int64_t rest = a->dim[dim];
+    bool fits = count >= 1 && sizes != NULL;
+    for (int i = 0; fits && i < count; i++) {
+        fits = sizes[i] >= 0 && sizes[i] <= rest;
+        rest -= fits ? sizes[i] : 0;
+    }
+    return fits && rest == 0;
+}
+
+ls_status ls_split(ls_tensor *a, int dim, const int64_t *sizes, int count, ls_tensor **out)
+{
+    ls__call call;
+    int at = 0;
+    int64_t start = 0;
+    bool ok = ls__call_begin(&call, "split", 1, &a) && ls__call_dim(&call, dim, &at);
+    if (ok && !sizes_fit(call.in[0], at, sizes, count)) {
+        (void)ls__call_fail(&call, LS_ERR_INVALID,
+                            "%s along dimension %d into %d: give sizes >= 0 that add up to %lld",
+                            ls__record_print(call.in[0]).text, at, count,
+                            (long long)call.in[0]->dim[at]);
+        ok = false;
+    }
+    for (int i = 0; i < count; i++) {
+        out[i] = ok ? ls_slice(a, at, start, start + sizes[i]) : call.failed;
+        start += ok ? sizes[i] : 0;
+        if (ok && ls_tensor_status(out[i]) < 0) {
+            call.failed = out[i];
+            ok = false;
+        }
+    }
+    return ok ? LS_OK : ls_tensor_status(call.failed);
+}

@@ -1,0 +1,103 @@
+/* Rotary position embedding (Su et al. 2021). Nothing is saved: its gradient is the rotation back.
+ */
+#include <math.h>
+
+#include <lockstep/ops.h>
+
+#include "tensor/op.h"
+
+typedef struct rotary_context {
+    ls__rotary args; /* of the gradient: row-major, back; pointers are filled in when it runs */
+} rotary_context;
+
+static ls_status rotary_backward(ls__rule *r)
+{
+    const rotary_context *c = r->node->context;
+    ls__rotary args = c->args;
+    ls__storage *work = ls__storage_new(r->tensors, r->k->rotary_workspace(&args) + 64);
+    if (work == NULL) {
+        return ls__self.status;
+    }
+    args.x = r->dy;
+    args.y = r->in[0].data;
+    args.beta = r->in[0].beta;
+    args.workspace = work->data;
+    r->k->rotary(&args, NULL);
+    ls__storage_unref(work);
+    return LS_OK;
+}
+
+static const ls__op rotary_op = {
+    .name = "rotary", .backward = rotary_backward, .accumulates = true};
+
+static bool rotary_valid(ls__call *call, int64_t first, double base)
+{
+    const ls__record *in = call->in[0];
+    if (in->ndim != 4 || in->dim[3] % 2 != 0) {
+        (void)ls__call_fail(call, LS_ERR_INVALID,
+                            "x %s; it must be [batch,heads,time,dim], dim even",
+                            ls__record_print(in).text);
+        return false;
+    }
+    if (first < 0 || !(base > 1.0) || !isfinite(base)) {
+        (void)ls__call_fail(call, LS_ERR_INVALID,
+                            "first %lld and base %g; the first position must be >= 0, the base > 1 "
+                            "(10000 is usual)",
+                            (long long)first, base);
+        return false;
+    }
+    return true;
+}
+
+static void row_major(ls__rotary *args)
+{
+    args->x_t = args->dim;
+    args->x_h = args->time * args->x_t;
+    args->x_b = args->heads * args->x_h;
+}
+
+/* x is read where it lies, as long as its last dimension is in order. */
+static ls__dense operand(ls__call *call, ls__rotary *args)
+{
+    const ls__record *in = call->in[0];
+    if (in->stride[3] != 1) {
+        row_major(args);
+        return ls__call_dense(call, 0);
+    }
+    args->x_b = in->stride[0];
+    args->x_h = in->stride[1];
+    args->x_t = in->stride[2];
+    return ls__dense_of_output(in);
+}
+
+ls_tensor *ls_rotary(ls_tensor *x, int64_t first, double base)
+{
+    ls__call call;
+    if (!ls__call_begin(&call, "rotary", 1, &x) || !ls__call_float32(&call) ||
+        !rotary_valid(&call, first, base)) {
+        return call.failed;
+    }
+    const ls__record *in = call.in[0];
+    ls__rotary args = {.batch = in->dim[0], .heads = in->dim[1], .time = in->dim[2]};
+    args.dim = in->dim[3];
+    args.first = first;
+    args.base = base;
+    ls__dense from = operand(&call, &args);
+    ls__dense work = ls__call_memory(&call, call.k->rotary_workspace(&args) + 64);
+    ls__record *out = ls__call_output(&call, ls__record_shape(in), LS_FLOAT32);
+    if (out != NULL && out->numel > 0) {
+        args.x = from.data;
+        args.y = (float *)(void *)ls__record_data(out);
+        args.workspace = work.data;
+        call.k->rotary(&args, NULL);
+    }
+    ls__node *node = ls__call_record(&call, &rotary_op, out, sizeof(rotary_context));
+    if (node != NULL) {
+        row_major(&args);
+        args.back = true;
+        ((rotary_context *)node->context)->args = args;
+    }
+    ls__dense_drop(&from);
+    ls__dense_drop(&work);
+    return ls__call_finish(&call, out);
+}

@@ -1,0 +1,81 @@
+/* Mistakes with the operations of ops.h. */
+#include "golden.h"
+
+#include <math.h>
+
+#define f32(...) ls_zeros(LS_SHAPE(__VA_ARGS__), LS_FLOAT32)
+
+GOLDEN(choosing_by_conditions)
+{
+    ls_tensor *a = f32(4, 3), *c = ls_zeros(LS_SHAPE(4, 3), LS_BOOL);
+    SHOW_TENSOR(ls_where(a, a, a));
+    SHOW_TENSOR(ls_where(c, a, f32(2)));
+    SHOW_TENSOR(ls_clamp(a, NAN, 1.0));
+    SHOW_TENSOR(ls_pow_scalar(c, 2.0));
+}
+
+GOLDEN(joining_and_cutting)
+{
+    const int64_t sizes[] = {1, 3};
+    ls_tensor *a = f32(4, 3), *out[2], *all[] = {a, a, f32(4, 2), ls_cast(a, LS_INT32)};
+    SHOW_TENSOR(ls_concat(all, 0, 0));
+    SHOW_TENSOR(ls_concat(all, 3, 0));
+    SHOW_TENSOR(ls_concat(all + 2, 2, 1));
+    SHOW_TENSOR(ls_concat(all, 2, 2));
+    SHOW(ls_split(a, 1, sizes, 2, out));
+    SHOW_TENSOR(ls_relu(out[1]));
+    SHOW(ls_split(a, 0, sizes, 2, out));
+}
+
+GOLDEN(picking_by_index)
+{
+    const int64_t index[] = {0, 3, 4, -1};
+    ls_tensor *a = f32(4, 3), *i = ls_from_data(index, LS_SHAPE(2, 2), LS_INT64);
+    ls_tensor *j = ls_zeros(LS_SHAPE(2, 2), LS_INT32);
+    SHOW_TENSOR(ls_gather_dim(a, 0, i));
+    SHOW_TENSOR(ls_gather_dim(a, 0, a));
+    SHOW_TENSOR(ls_gather_dim(j, 0, j));
+    SHOW_TENSOR(ls_gather_dim(f32(4, 1), 0, j));
+    SHOW_TENSOR(ls_scatter_add(a, 0, j, f32(2, 1)));
+    SHOW_TENSOR(ls_index_select(a, 0, j));
+    SHOW_TENSOR(ls_index_select(a, 0, ls_reshape(i, LS_SHAPE(-1))));
+}
+
+GOLDEN(sums_over_dimensions)
+{
+    ls_tensor *a = f32(4, 3), *none = f32(2, 0);
+    SHOW_TENSOR(ls_sum_dims(a, LS_SHAPE(0, -2), false));
+    SHOW_TENSOR(ls_mean_dims(a, LS_SHAPE(2), false));
+    SHOW_TENSOR(ls_mean_dims(none, LS_SHAPE(1), false));
+    SHOW_TENSOR(ls_var_dims(none, LS_SCALAR, true, false));
+    SHOW_TENSOR(ls_max_dim(none, 1, false));
+    SHOW_TENSOR(ls_cumsum(a, 5));
+}
+
+GOLDEN(parts_of_transformers)
+{
+    ls_tensor *q = f32(2, 4, 3, 6), *k = f32(2, 3, 3, 6), *v = f32(2, 2, 2, 6), *m = f32(3, 2);
+    SHOW_TENSOR(ls_rms_norm(q, f32(4), 1e-5));
+    SHOW_NULL(ls_rms_norm_new(0, 1e-5));
+    SHOW_TENSOR(ls_rotary(f32(2, 3, 5), 0, 10000.0));
+    SHOW_TENSOR(ls_rotary(f32(1, 2, 3, 5), 0, 10000.0));
+    SHOW_TENSOR(ls_rotary(q, -1, 10000.0));
+    SHOW_TENSOR(ls_attention_with(q, k, k, NULL));
+    SHOW_TENSOR(ls_attention_with(q, v, v, LS_OPTIONS(ls_attention_options, .causal = true)));
+    SHOW_TENSOR(ls_attention_with(q, v, v, LS_OPTIONS(ls_attention_options, .dropout = 2.0)));
+    SHOW_TENSOR(ls_attention_with(q, v, v, LS_OPTIONS(ls_attention_options, .scale = INFINITY)));
+    SHOW_TENSOR(ls_attention_with(q, v, v, LS_OPTIONS(ls_attention_options, .mask = q)));
+    ls_set_requires_grad(m, true);
+    SHOW_TENSOR(ls_attention_with(q, v, v, LS_OPTIONS(ls_attention_options, .mask = m)));
+}
+
+GOLDEN(targets_and_shares)
+{
+    const int64_t index[] = {0, 3, -100, -1};
+    ls_tensor *x = f32(4, 5), *t = ls_from_data(index, LS_SHAPE(4), LS_INT64);
+    SHOW_TENSOR(ls_cross_entropy_with(x, t, NULL));
+    SHOW_TENSOR(
+        ls_cross_entropy_with(x, t, LS_OPTIONS(ls_cross_entropy_options, .label_smoothing = 1.5)));
+    SHOW_TENSOR(ls_nll_loss(x, x));
+    SHOW_TENSOR(ls_bce_with_logits(x, f32(5)));
+}

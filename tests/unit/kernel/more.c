@@ -1,0 +1,254 @@
+/* The kernels of ops.h: fast against plain, each variant this processor runs, and one thread
+ * against two and three to the bit. Outputs start as NaN where beta is 0. Tolerances as in sweep.c:
+ * plain kernels round once from float64, fast ones sum up to n terms in float32. */
+#include "kernel_test.h"
+
+#define CAPACITY (1 << 20)
+
+typedef struct inputs {
+    int64_t rows, n;
+    float beta;
+    float *x, *y, *w; /* CAPACITY random floats each */
+    int64_t *index;   /* rows * n of them, each below 7 */
+    int32_t *index32; /* the same */
+    void *workspace;
+} inputs;
+
+typedef int64_t (*run_fn)(const ls__kernels *k, const inputs *in, float *out);
+
+static int64_t maps(const ls__kernels *k, const inputs *in, float *out)
+{
+    const double arg[][2] = {{2, 0}, {0.7, 0}, {0, 0}, {-0.25, 0.5}, {-INFINITY, 0.1}};
+    int64_t count = in->rows * in->n, at = 0;
+    for (int i = 0; i < 5; i++, at += 2 * count) {
+        ls__map op = i < 3 ? LS__MAP_POW : LS__MAP_CLAMP;
+        const float *x = i == 1 ? in->w : in->x; /* w is positive */
+        k->map(op, arg[i], out + at, x, count, NULL);
+        k->map_backward(op, arg[i], out + at + count, in->y, x, count, in->beta, NULL);
+    }
+    return at;
+}
+
+static int64_t where(const ls__kernels *k, const inputs *in, float *out)
+{
+    int64_t rows = in->rows, n = in->n, shape[3] = {rows, 1, n}, at = 0;
+    uint8_t *c = allocate((size_t)(rows * n));
+    for (int64_t i = 0; i < rows * n; i++) {
+        c[i] = in->x[i] < 0.3f ? 2 : 0;
+    }
+    const ls__strided layouts[] = {{{n, n, 1}}, {{0, 0, 1}}, {{1, 0, 0}}, {{0}}, {{1, 7, rows}}};
+    for (int l = 0; l < 5; l++, at += rows * n) {
+        k->where(out + at, c, layouts[l], in->x, layouts[l * 2 % 5], in->y, layouts[l * 3 % 5], 3,
+                 shape, NULL);
+    }
+    k->where(out + at, c, layouts[0], in->x, layouts[0], in->y, layouts[0], 0, shape, NULL);
+    free(c);
+    return at + 1;
+}
+
+/* [rows,n] chosen along the last, then the first, of [7 or rows, n or 7]. */
+static int64_t picks(const ls__kernels *k, const inputs *in, float *out)
+{
+    int64_t rows = in->rows, n = in->n, shape[2] = {rows, n}, at = 0;
+    for (int dim = 0; dim < 2; dim++) {
+        int64_t wide = dim == 1 ? 7 : n, all = (dim == 1 ? rows : 7) * wide;
+        ls__pick p = {.ndim = 2, .dim = dim, .shape = shape};
+        p.index = dim == 1 ? (const void *)in->index : (const void *)in->index32;
+        p.index_bytes = dim == 1 ? 8 : 4;
+        p.from = in->x, p.from_strides = (ls__strided){{wide, 1}};
+        p.to = out + at, p.to_strides = (ls__strided){{1, rows}}; /* transposed */
+        k->pick(&p, NULL);
+        at += rows * n;
+        for (int64_t i = 0; i < all; i++) {
+            out[at + i] = in->w[i];
+        }
+        p.from = in->y, p.from_strides = (ls__strided){{n, 1}};
+        p.to = out + at, p.to_strides = (ls__strided){{wide, 1}};
+        k->put_add(&p, NULL);
+        at += all;
+    }
+    return at;
+}
+
+static int64_t along(const ls__kernels *k, const inputs *in, float *out)
+{
+    int64_t count = in->rows * in->n, at = 0;
+    int64_t *index = allocate((size_t)count * 8);
+    const int64_t cut[][3] = {{in->rows, in->n, 1}, {1, in->rows, in->n}, {in->rows, 1, in->n}};
+    for (int c = 0; c < 3; c++) {
+        int64_t outer = cut[c][0], n = cut[c][1], inner = cut[c][2];
+        k->cumsum(out + at, in->x, outer, n, inner, c == 1, in->beta, NULL);
+        at += count;
+        for (int least = 0; least < 2; least++) {
+            k->extreme(out + at, index, in->x, outer, n, inner, least != 0, NULL);
+            at += outer * inner;
+            for (int64_t i = 0; i < outer * inner; i++) {
+                out[at++] = (float)index[i];
+            }
+        }
+    }
+    free(index);
+    return at;
+}
+
+static int64_t variances(const ls__kernels *k, const inputs *in, float *out)
+{
+    int64_t rows = in->rows, n = in->n;
+    double divisor = n > 1 ? (double)n - 1.0 : 1.0;
+    k->variance(out, out + rows, in->x, rows, n, divisor, NULL);
+    k->variance_backward(out + 2 * rows, in->y, in->x, in->w, rows, n, divisor, in->beta, NULL);
+    return 2 * rows + rows * n;
+}
+
+static int64_t rms_norms(const ls__kernels *k, const inputs *in, float *out)
+{
+    int64_t rows = in->rows, n = in->n, count = rows * n, at = 0;
+    void *workspace = allocate(k->layer_norm_workspace(rows, n));
+    for (int weighted = 0; weighted < 2; weighted++) {
+        const float *w = weighted ? in->w : NULL;
+        k->rms_norm(out + at, out + at + count, in->x, w, rows, n, 0.1f, NULL);
+        at += count + rows;
+        k->rms_norm_backward(out + at, in->beta, out + at + count, in->beta, in->y, in->x, in->w, w,
+                             rows, n, workspace, NULL);
+        at += count + n;
+    }
+    k->rms_norm_backward(NULL, 0.0f, out + at, in->beta, in->y, in->x, in->w, NULL, rows, n,
+                         workspace, NULL);
+    free(workspace);
+    return at + n;
+}
+
+/* [2,3,T,D] within [T,3,2,D]; positions far beyond what the table is restarted for. */
+static int64_t rotaries(const ls__kernels *k, const inputs *in, float *out)
+{
+    int64_t dim = 2 * (1 + in->n % 40), time = 1 + in->rows * in->n / 6 / dim;
+    ls__rotary r = {.batch = 2, .heads = 3, .time = time, .dim = dim, .x = in->x, .y = out};
+    r.x_b = dim, r.x_h = 2 * dim, r.x_t = 6 * dim;
+    r.first = 1 + in->rows % 3 * 5000, r.base = 10000.0;
+    r.back = in->rows % 2 == 0, r.beta = in->beta;
+    r.workspace = allocate(k->rotary_workspace(&r));
+    k->rotary(&r, NULL);
+    free(r.workspace);
+    return 6 * time * dim;
+}
+
+static int64_t losses(const ls__kernels *k, const inputs *in, float *out)
+{
+    int64_t rows = in->rows, n = in->n, count = rows * n;
+    int64_t *target = allocate((size_t)rows * 8);
+    for (int64_t i = 0; i < rows; i++) {
+        target[i] = i % 5 == 3 ? -100 : i * 7919 % n;
+    }
+    ls__cross_entropy a = {.logits = in->x, .target = target, .index_bytes = 8, .rows = rows};
+    a.n = n, a.smoothing = 0.1, a.ignore = -100, a.dlogits = out;
+    out[count] = (float)k->cross_entropy_with(&a, NULL);
+    a.dlogits = NULL, a.smoothing = 1.0;
+    out[count + 1] = (float)k->cross_entropy_with(&a, NULL);
+    a.dlogits = out + count + 2;
+    out[2 * count + 2] = (float)k->nll(&a, NULL);
+    float *rest = out + 2 * count + 3;
+    memcpy(rest, in->x, (size_t)count * 4); /* in place */
+    rest[count] = (float)k->bce(rest, rest, in->w, count, NULL);
+    rest[count + 1] = (float)k->bce(NULL, in->x, in->w, count, NULL);
+    free(target);
+    return 3 * count + 5;
+}
+
+typedef struct more_case {
+    const char *name;
+    run_fn run;
+    double rtol, atol; /* atol is multiplied by sqrt(the longest sum) */
+} more_case;
+
+static const more_case cases[] = {
+    {"map", maps, 4e-6, 2e-7},
+    {"where", where, 0, 0},
+    {"pick, put_add", picks, 2e-6, 1e-6},
+    {"cumsum, extreme", along, 1e-6, 1e-6},
+    {"variance", variances, 2e-6, 2e-7},
+    {"rms_norm", rms_norms, 4e-6, 1e-6},
+    {"rotary", rotaries, 1e-6, 4e-7},
+    {"losses", losses, 4e-6, 2e-7},
+};
+
+static const int64_t shapes[][2] = {{1, 1},   {3, 17},  {17, 3},   {1, 1023}, {64, 1},
+                                    {65, 64}, {33, 96}, {700, 96}, {17, 4097}};
+
+static int64_t run_case(const more_case *c, const ls__kernels *k, const inputs *in, float *out,
+                        int threads)
+{
+    ls__kernels_set_threads(threads);
+    for (int64_t i = 0; i < CAPACITY; i++) {
+        out[i] = in->beta == 0.0f ? NAN : 0.5f - (float)(i % 7) * 0.1f;
+    }
+    return c->run(k, in, out);
+}
+
+static void compare(const more_case *c, const inputs *in, float *want, float *got, float *again)
+{
+    int64_t count = run_case(c, ls__kernels_ref(), in, want, 1);
+    double longest = sqrt((double)(in->rows > in->n ? in->rows : in->n));
+    CHECK(count <= CAPACITY);
+    for (int isa = 0; isa < LS__ISA_COUNT; isa++) {
+        const ls__kernels *k = variant(isa);
+        if (k == NULL) {
+            continue;
+        }
+        char what[128];
+        snprintf(what, sizeof what, "%s of %s [%lld,%lld] beta %g", c->name, k->name,
+                 (long long)in->rows, (long long)in->n, (double)in->beta);
+        CHECK_INT(run_case(c, k, in, got, 1), count);
+        check_close(what, got, want, count, c->rtol, c->atol * longest);
+        for (int threads = 2; threads <= 3 && in->rows * in->n >= 60000; threads++) {
+            run_case(c, k, in, again, threads);
+            check_same_bits(what, again, got, count);
+        }
+    }
+}
+
+TEST(fast_kernels_of_more_operations_agree_with_the_plain_twin_whatever_the_threads)
+{
+    float *want = allocate(CAPACITY * 4), *got = allocate(CAPACITY * 4);
+    float *again = allocate(CAPACITY * 4);
+    inputs in = {.x = random_floats(CAPACITY, 1), .y = random_floats(CAPACITY, 2)};
+    in.w = random_floats(CAPACITY, 3);
+    in.index = allocate(CAPACITY * 8);
+    in.index32 = allocate(CAPACITY * 4);
+    for (int64_t i = 0; i < CAPACITY; i++) {
+        in.w[i] = fabsf(in.w[i]) + 0.01f;
+        in.index[i] = i * i % 7;
+        in.index32[i] = (int32_t)(i * i % 7);
+    }
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        in.rows = shapes[s][0], in.n = shapes[s][1];
+        for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+            for (int beta = 0; beta < 2; beta++) {
+                in.beta = (float)beta;
+                compare(&cases[c], &in, want, got, again);
+            }
+        }
+    }
+    free(want), free(got), free(again);
+    free(in.x), free(in.y), free(in.w), free(in.index), free(in.index32);
+}
+
+TEST(extremes_find_nan_and_the_first_of_equal_ones)
+{
+    const float x[] = {1, 5, 5, -2, -2, NAN, 7, NAN};
+    for (int isa = 0; isa <= LS__ISA_COUNT; isa++) {
+        const ls__kernels *k = isa == LS__ISA_COUNT ? ls__kernels_ref() : variant(isa);
+        if (k == NULL) {
+            continue;
+        }
+        float value[2];
+        int64_t at[2];
+        k->extreme(value, at, x, 1, 5, 1, false, NULL);
+        CHECK(value[0] == 5.0f && at[0] == 1);
+        k->extreme(value, at, x, 1, 5, 1, true, NULL);
+        CHECK(value[0] == -2.0f && at[0] == 3);
+        k->extreme(value, at, x, 1, 4, 2, true, NULL); /* columns {1,5,-2,7}, {5,-2,NaN,NaN} */
+        CHECK(value[0] == -2.0f && at[0] == 2 && isnan(value[1]) && at[1] == 2);
+    }
+}
+
+TEST_MAIN

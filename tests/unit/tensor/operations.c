@@ -1,0 +1,235 @@
+/* What the gradient checks do not see of ops.h: other types, views, poison, tensors without
+ * elements, memory of a steady loop. */
+#include <math.h>
+#include <string.h>
+
+#include <lockstep/ops.h>
+#include <lockstep/random.h>
+
+#include "local.h"
+
+static ls_tensor *counting(ls_shape shape)
+{
+    ls_tensor *t = ls_empty(shape, LS_FLOAT32);
+    float *x = ls_data(t);
+    for (int64_t i = 0; i < ls_numel(t); i++) {
+        x[i] = (float)i;
+    }
+    return t;
+}
+
+LOCAL_TEST(tensors_of_any_type_are_joined)
+{
+    const ls_dtype types[] = {LS_BOOL, LS_FLOAT16, LS_INT32, LS_INT64, LS_FLOAT64};
+    for (int i = 0; i < 5; i++) {
+        ls_tensor *a = ls_cast(counting(LS_SHAPE(2, 3)), types[i]);
+        ls_tensor *b = ls_transpose(ls_cast(counting(LS_SHAPE(1, 2)), types[i]), 0, 1);
+        ls_tensor *joined = ls_concat((ls_tensor *[]){a, b, ls_slice(a, 1, 0, 0)}, 3, 1);
+        float got[8];
+        const float want[] = {0, 1, 2, 0, 3, 4, 5, 1}, truth[] = {0, 1, 1, 0, 1, 1, 1, 1};
+        CHECK(ls_dtype_of(joined) == types[i]);
+        CHECK_OK(ls_copy_out(ls_cast(joined, LS_FLOAT32), got, sizeof got));
+        CHECK(memcmp(got, types[i] == LS_BOOL ? truth : want, sizeof got) == 0);
+    }
+}
+
+LOCAL_TEST(split_gives_views)
+{
+    const int64_t sizes[] = {1, 2};
+    ls_tensor *a = counting(LS_SHAPE(2, 3)), *part[2];
+    CHECK_OK(ls_split(a, 1, sizes, 2, part));
+    ((float *)ls_data(a))[4] = 50.0f;
+    float got[4];
+    CHECK_OK(ls_copy_out(part[1], got, sizeof got));
+    CHECK(got[0] == 1.0f && got[1] == 2.0f && got[2] == 50.0f && got[3] == 5.0f);
+    CHECK_STATUS(ls_split(a, 1, sizes, 1, part), LS_ERR_INVALID);
+    CHECK_STATUS(ls_tensor_status(part[0]), LS_ERR_INVALID);
+}
+
+LOCAL_TEST(poison_is_passed_on_with_its_first_error)
+{
+    ls_tensor *bad = ls_matmul(counting(LS_SHAPE(4, 3)), counting(LS_SHAPE(5, 2)));
+    ls_tensor *x = counting(LS_SHAPE(4, 3)), *i = ls_zeros(LS_SHAPE(4, 3), LS_INT64), *part[2];
+    ls_tensor *c = ls_zeros(LS_SHAPE(4, 3), LS_BOOL), *q = counting(LS_SHAPE(1, 1, 2, 2));
+    const int64_t sizes[] = {1, 2};
+    ls_tensor *all[] = {
+        ls_abs(bad),
+        ls_silu(bad),
+        ls_pow_scalar(bad, 2),
+        ls_clamp(bad, 0, 1),
+        ls_where(c, x, bad),
+        ls_where(bad, x, x),
+        ls_concat((ls_tensor *[]){x, bad}, 2, 0),
+        ls_concat((ls_tensor *[]){bad, x}, 2, 0),
+        ls_gather_dim(bad, 0, i),
+        ls_gather_dim(x, 0, bad),
+        ls_scatter_add(x, 0, i, bad),
+        ls_index_select(x, 0, bad),
+        ls_cumsum(bad, 0),
+        ls_sum_dims(bad, LS_SCALAR, false),
+        ls_mean_dims(bad, LS_SCALAR, false),
+        ls_var_dims(bad, LS_SCALAR, true, false),
+        ls_max_dim(bad, 0, false),
+        ls_min_dim(bad, 0, false),
+        ls_rms_norm(x, bad, 1e-5),
+        ls_rotary(bad, 0, 10000.0),
+        ls_attention_with(q, bad, q, NULL),
+        ls_attention_with(q, q, q, LS_OPTIONS(ls_attention_options, .mask = bad)),
+        ls_nll_loss(x, bad),
+        ls_bce_with_logits(bad, x),
+        ls_cross_entropy_with(bad, i, NULL),
+    };
+    for (size_t n = 0; n < sizeof all / sizeof all[0]; n++) {
+        CHECK_STATUS(ls_tensor_status(all[n]), LS_ERR_INVALID);
+        CHECK_CONTAINS(ls_error_message(), "matmul: [4,3] x [5,2]");
+    }
+    CHECK_STATUS(ls_split(bad, 1, sizes, 2, part), LS_ERR_INVALID);
+    CHECK_CONTAINS(ls_error_message(), "matmul: [4,3] x [5,2]");
+}
+
+/* ---- nothing ------------------------------------------------------------------------------ */
+
+static void check_zero_gradient(ls_tensor *y, ls_tensor *param)
+{
+    CHECK_OK(ls_backward(ls_sum(y)));
+    CHECK(ls_grad(param) != NULL);
+    const float *g = ls_data(ls_grad(param));
+    for (int64_t i = 0; i < ls_numel(param); i++) {
+        CHECK_NEAR(g[i], 0.0, 0.0);
+    }
+}
+
+LOCAL_TEST(tensors_without_elements_have_results_and_zero_gradients)
+{
+    ls_tensor *x = ls_set_requires_grad(counting(LS_SHAPE(2, 2, 3, 4)), true);
+    ls_tensor *none = ls_slice(x, 2, 1, 1); /* [2,2,0,4] */
+    ls_tensor *no_index = ls_zeros(LS_SHAPE(2, 2, 0, 4), LS_INT64),
+              *flat = ls_zeros(LS_SHAPE(0), LS_INT32);
+    check_zero_gradient(ls_silu(none), x);
+    check_zero_gradient(ls_clamp(none, 0, 1), x);
+    check_zero_gradient(ls_where(ls_zeros(LS_SHAPE(4), LS_BOOL), none, none), x);
+    check_zero_gradient(ls_concat((ls_tensor *[]){none, none}, 2, 0), x);
+    check_zero_gradient(ls_gather_dim(x, 2, no_index), x);
+    check_zero_gradient(ls_gather_dim(none, 2, no_index), x);
+    check_zero_gradient(ls_index_select(x, 1, flat), x);
+    check_zero_gradient(ls_cumsum(none, 1), x);
+    check_zero_gradient(ls_sum_dims(none, LS_SHAPE(2, 3), false), x);
+    check_zero_gradient(ls_mean_dims(none, LS_SHAPE(0, 3), false), x);
+    check_zero_gradient(ls_var_dims(none, LS_SHAPE(1), true, true), x);
+    check_zero_gradient(ls_max_dim(none, 0, false), x);
+    check_zero_gradient(ls_rms_norm(none, NULL, 1e-5), x);
+    check_zero_gradient(ls_rotary(none, 0, 10000.0), x);
+    check_zero_gradient(ls_attention_with(none, x, x, NULL), x);
+    check_zero_gradient(ls_attention_with(x, none, none, NULL), x);
+}
+
+LOCAL_TEST(losses_over_no_rows_that_count_are_nan_with_zero_gradients)
+{
+    const int64_t ignored[] = {-100, -100};
+    ls_tensor *w = ls_set_requires_grad(counting(LS_SHAPE(3, 4)), true);
+    ls_tensor *x = ls_matmul(counting(LS_SHAPE(2, 3)), w);
+    ls_tensor *t = ls_from_data(ignored, LS_SHAPE(2), LS_INT64);
+    ls_tensor *none = ls_slice(x, 0, 0, 0), *no_target = ls_slice(t, 0, 0, 0);
+    ls_tensor *losses[] = {ls_cross_entropy_with(x, t, NULL), ls_nll_loss(x, t),
+                           ls_cross_entropy_with(none, no_target, NULL),
+                           ls_nll_loss(none, no_target), ls_bce_with_logits(none, ls_detach(none))};
+    ls_tensor *sum = losses[0];
+    for (int i = 0; i < 5; i++) {
+        double value = 0.0;
+        CHECK_OK(ls_item(losses[i], &value));
+        CHECK(isnan(value));
+        sum = i > 0 ? ls_add(sum, losses[i]) : sum;
+    }
+    check_zero_gradient(sum, w);
+}
+
+/* ---- attention ---------------------------------------------------------------------------- */
+
+static void check_same(ls_tensor *a, ls_tensor *b, double tolerance)
+{
+    float x[512], y[512];
+    CHECK_INT(ls_numel(a), ls_numel(b));
+    CHECK_OK(ls_copy_out(a, x, (size_t)ls_numel(a) * sizeof(float)));
+    CHECK_OK(ls_copy_out(b, y, (size_t)ls_numel(b) * sizeof(float)));
+    for (int64_t i = 0; i < ls_numel(a); i++) {
+        CHECK_NEAR(x[i], y[i], tolerance);
+    }
+}
+
+/* softmax(scale q k^T + mask) v of products and softmax. */
+static ls_tensor *composed(ls_tensor *q, ls_tensor *k, ls_tensor *v, ls_tensor *mask, double scale)
+{
+    ls_tensor *scores = ls_scale(ls_matmul(q, ls_transpose(k, -1, -2)), scale);
+    return ls_matmul(ls_softmax(ls_add(scores, mask), -1), v);
+}
+
+LOCAL_TEST(attention_with_options_is_what_products_and_softmax_give)
+{
+    ls_step_begin((ls_step_context){1, 0});
+    ls_tensor *q = ls_randn(LS_SHAPE(2, 4, 3, 8)), *k = ls_randn(LS_SHAPE(2, 2, 5, 8));
+    ls_tensor *v = ls_randn(LS_SHAPE(2, 2, 5, 8)), *mask = ls_randn(LS_SHAPE(4, 3, 5));
+    const int64_t twice[] = {0, 0, 1, 1};
+    ls_tensor *index = ls_from_data(twice, LS_SHAPE(4), LS_INT64);
+    ls_tensor *o = ls_attention_with(q, k, v, LS_OPTIONS(ls_attention_options, .mask = mask));
+    ls_tensor *want = composed(q, ls_index_select(k, 1, index), ls_index_select(v, 1, index), mask,
+                               1.0 / sqrt(8.0));
+    check_same(o, want, 2e-6);
+    ls_tensor *edge = ls_empty(LS_SHAPE(3, 5), LS_FLOAT32); /* query t sees keys 0 … t + 2 */
+    for (int i = 0; i < 15; i++) {
+        ((float *)ls_data(edge))[i] = i % 5 > i / 5 + 2 ? -INFINITY : 0.0f;
+    }
+    check_same(ls_attention_with(q, k, v, LS_OPTIONS(ls_attention_options, .causal = true)),
+               ls_attention_with(q, k, v, LS_OPTIONS(ls_attention_options, .mask = edge)), 0.0);
+    check_same(ls_attention_with(k, k, v, LS_OPTIONS(ls_attention_options, .causal = true)),
+               ls_attention(k, k, v, true), 0.0);
+}
+
+LOCAL_TEST(dropout_of_attention_keeps_the_mean_and_repeats_with_the_step)
+{
+    ls_tensor *q = ls_zeros(LS_SHAPE(1, 2, 50, 4), LS_FLOAT32);
+    ls_tensor *v = ls_ones(LS_SHAPE(1, 2, 200, 4), LS_FLOAT32), *o[2];
+    for (int i = 0; i < 2; i++) {
+        ls_step_begin((ls_step_context){3, 0});
+        o[i] = ls_attention_with(q, v, v, LS_OPTIONS(ls_attention_options, .dropout = 0.25));
+    }
+    double mean = 0.0; /* of 20000 weights: sqrt(0.25/0.75/20000) = 0.004 */
+    check_same(o[0], o[1], 0.0);
+    CHECK_OK(ls_item(ls_mean(o[0]), &mean));
+    CHECK_NEAR(mean, 1.0, 0.02);
+    CHECK_OK(
+        ls_item(ls_max_dim(ls_var_dims(o[0], LS_SHAPE(0, 1, 2), true, true), -1, false), &mean));
+    CHECK(mean > 0.0);
+}
+
+/* ---- memory ------------------------------------------------------------------------------- */
+
+static void one_step(ls_tensor *w)
+{
+    LS_SCOPE
+    {
+        const int64_t sizes[] = {2, 2};
+        const int32_t target[] = {0, -100, 1};
+        ls_tensor *part[2], *x = ls_rms_norm(ls_silu(w), NULL, 1e-5);
+        CHECK_OK(ls_split(x, -1, sizes, 2, part));
+        x = ls_concat((ls_tensor *[]){part[1], part[0], ls_exp(part[1])}, 3, -1);
+        x = ls_where(ls_ones(LS_SHAPE(6), LS_BOOL), ls_cumsum(x, 0), x);
+        ls_tensor *q = ls_rotary(ls_reshape(x, LS_SHAPE(1, 1, 3, 6)), 0, 10000.0);
+        q = ls_attention_with(q, q, q, LS_OPTIONS(ls_attention_options, .dropout = 0.1));
+        q = ls_add(ls_reshape(q, LS_SHAPE(3, 6)), ls_var_dims(x, LS_SHAPE(1), true, true));
+        ls_tensor *t = ls_from_data(target, LS_SHAPE(3), LS_INT32);
+        CHECK_OK(ls_backward(ls_cross_entropy_with(q, t, NULL)));
+    }
+}
+
+LOCAL_TEST(a_steady_loop_allocates_nothing)
+{
+    ls_tensor *w = ls_set_requires_grad(counting(LS_SHAPE(3, 4)), true);
+    uint64_t before = 0;
+    for (int i = 0; i < 6; i++) {
+        before = i == 3 ? ls__tensor_allocations(ls_runtime_current()) : before;
+        one_step(w);
+    }
+    CHECK_INT(ls__tensor_allocations(ls_runtime_current()) - before, 0);
+}
+
+TEST_MAIN
