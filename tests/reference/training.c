@@ -35,7 +35,7 @@ static ls_optim *optim_new(const char *name, ls_module *net)
 {
     if (strcmp(name, "sgd") == 0) {
         return ls_sgd_new(
-            net, LS_OPTIONS(ls_sgd_options, .lr = 0.05, .momentum = 0.9, .weight_decay = 1e-3));
+            net, LS_OPTIONS(ls_sgd_options, .lr = 0.02, .momentum = 0.9, .weight_decay = 1e-3));
     }
     return ls_adamw_new(net, LS_OPTIONS(ls_adamw_options, .lr = 3e-3));
 }
@@ -180,5 +180,6 @@ static void train_both(const reference_net *of)
 TRAINS(mlp)
 TRAINS(gpt)
 TRAINS(lstm)
+TRAINS(bert)
 
 TEST_MAIN
