@@ -7,6 +7,7 @@ two are installed into a throwaway environment, and the models have their publis
 
 import functools
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -109,6 +110,8 @@ def both_ways(kind, python, size, batch, tokens):
     command(BUILD / "tests/unit/nn/foreign", kind, *sizes, batch, tokens, folder / "model",
             folder / "inputs.safetensors", folder / "logits.safetensors",
             folder / "saved/model.safetensors")
+    for path in folder.glob("model/*config.json"):  # what else a folder of transformers has
+        shutil.copy(path, folder / "saved")
     out = script(python, SECOND, kind, size, batch, tokens, folder)
     for what in ("ours against theirs", "theirs after our save"):
         assert distance(out, what) <= 1e-4, out
