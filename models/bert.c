@@ -60,7 +60,7 @@ typedef struct embeddings {
     ls_tensor *word, *position, *type; /* weights */
 } embeddings;
 
-static ls_tensor *embeddings_forward(ls_module *m, ls_tensor *x) /* [B,T] | [B,2,T] -> [B,T,C] */
+static ls_tensor *embeddings_forward(ls_module *m, ls_tensor *x) /* [B,T] | [B,P,T] -> [B,T,C] */
 {
     embeddings *self = (embeddings *)m;
     int64_t tokens = ls_size(x, -1);
@@ -101,6 +101,8 @@ typedef struct layer {
     ls_module base;
     ls_module *query, *key, *value, *joined, *norm1, *up, *down, *norm2, *drop;
     int64_t heads;
+    double dropout;
+    ls_tensor *const *mask; /* the model's, during its forward */
 } layer;
 
 /* [B,T,C] -> [B,H,T,D]: a view. */
@@ -112,9 +114,12 @@ static ls_tensor *heads_of(ls_tensor *x, int64_t heads)
 
 static ls_tensor *attend(layer *self, ls_tensor *x) /* [B,T,C] -> [B,T,C] */
 {
-    ls_tensor *seen = ls_attention(heads_of(ls_forward(self->query, x), self->heads),
-                                   heads_of(ls_forward(self->key, x), self->heads),
-                                   heads_of(ls_forward(self->value, x), self->heads), false);
+    ls_tensor *seen =
+        ls_attention_with(heads_of(ls_forward(self->query, x), self->heads),
+                          heads_of(ls_forward(self->key, x), self->heads),
+                          heads_of(ls_forward(self->value, x), self->heads),
+                          LS_OPTIONS(ls_attention_options, .mask = *self->mask,
+                                     .dropout = self->base.training ? self->dropout : 0.0));
     return ls_forward(self->joined, ls_reshape(ls_transpose(seen, 1, 2), ls_shape_of(x)));
 }
 
@@ -130,7 +135,7 @@ static ls_tensor *layer_forward(ls_module *m, ls_tensor *x) /* [B,T,C] -> [B,T,C
 
 static const ls_module_class layer_class = {"layer", layer_forward, NULL, NULL};
 
-static ls_module *layer_new(const bert_options *o)
+static ls_module *layer_new(const bert_options *o, ls_tensor *const *mask)
 {
     layer *self = ls_module_new(sizeof *self, &layer_class);
     if (!self) {
@@ -139,6 +144,8 @@ static ls_module *layer_new(const bert_options *o)
     ls_module *attention = container(&self->base, "attention");
     ls_module *own = container(attention, "self");
     self->heads = o->heads;
+    self->dropout = o->dropout;
+    self->mask = mask;
     self->query = ls_module_add(own, "query", linear(o->dim, o->dim, o));
     self->key = ls_module_add(own, "key", linear(o->dim, o->dim, o));
     self->value = ls_module_add(own, "value", linear(o->dim, o->dim, o));
@@ -160,12 +167,25 @@ typedef struct bert {
     ls_module base;
     ls_module *embeddings, *layers, *dense, *norm;
     ls_tensor *words, *bias; /* [V,C], [V]: the decoder */
+    ls_tensor *mask;         /* [B,1,1,T], added to scores; during a forward, NULL: none */
 } bert;
 
-static ls_tensor *bert_forward(ls_module *m, ls_tensor *x) /* [B,T] | [B,2,T] -> [B,T,V] */
+#define HIDDEN 1e30 /* beside any score; not infinite, which times 0 is no number */
+
+/* Plane 2 of x, 1 or 0, as what is added to the scores of its keys. */
+static ls_tensor *mask_of(ls_tensor *x) /* [B,3,T] -> [B,1,1,T] */
+{
+    ls_tensor *there = ls_cast(ls_slice(x, 1, 2, 3), LS_FLOAT32);
+    ls_tensor *mask = ls_scale(ls_add_scalar(there, -1.0), HIDDEN);
+    return ls_reshape(mask, LS_SHAPE(ls_size(x, 0), 1, 1, ls_size(x, 2)));
+}
+
+static ls_tensor *bert_forward(ls_module *m, ls_tensor *x) /* [B,T] | [B,P,T] -> [B,T,V] */
 {
     bert *self = (bert *)m;
+    self->mask = ls_ndim(x) == 3 && ls_size(x, 1) == 3 ? mask_of(x) : NULL;
     ls_tensor *y = ls_forward(self->layers, ls_forward(self->embeddings, x));
+    self->mask = NULL; /* it dies with the scope */
     y = ls_forward(self->norm, ls_gelu(ls_forward(self->dense, y), LS_GELU_ERF));
     return ls_linear(y, self->words, self->bias);
 }
@@ -182,7 +202,7 @@ static void build(bert *self, const bert_options *o)
     for (int i = 0; self->layers && i < o->layers; i++) {
         char name[16];
         (void)snprintf(name, sizeof name, "%d", i);
-        (void)ls_module_add(self->layers, name, layer_new(o));
+        (void)ls_module_add(self->layers, name, layer_new(o, &self->mask));
     }
     ls_module *predictions = container(container(&self->base, "cls"), "predictions");
     self->bias = ls_module_add_param(predictions, "bias", ls_zeros(LS_SHAPE(o->vocab), LS_FLOAT32));
@@ -211,6 +231,11 @@ ls_module *bert_new(const bert_options *options)
         return NULL;
     }
     return &self->base;
+}
+
+ls_tensor *bert_loss(ls_tensor *logits, ls_tensor *labels)
+{
+    return ls_cross_entropy_with(logits, labels, NULL);
 }
 
 /* ---- weights that people have ------------------------------------------------------------- */

@@ -20,7 +20,8 @@ typedef struct bert_options { /* the defaults are BERT base */
     int64_t dim;  /* a multiple of heads */
     int64_t wide; /* of the feed-forward layers */
     int64_t context, vocab, types;
-    double dropout; /* of embeddings and of what each half of a layer adds; theirs was 0.1 */
+    double dropout; /* of embeddings, of what each half of a layer adds, and of the attention's
+                       weights; theirs was 0.1 */
     double init_std;
     double eps; /* of the layer norms */
 } bert_options;
@@ -28,9 +29,16 @@ typedef struct bert_options { /* the defaults are BERT base */
     .layers = 12, .heads = 12, .dim = 768, .wide = 3072, .context = 512, .vocab = 30522,           \
     .types = 2, .init_std = 0.02, .eps = 1e-12,
 
-/* x [B,T] tokens, or [B,2,T]: tokens and their types (which of two sentences; else all 0); int32 or
- * int64, T <= context -> logits [B,T,vocab]. NULL with ls_error_message on failure. */
+/* x -> logits [B,T,vocab]; x int32 or int64, T <= context:
+ *     [B,T]     tokens
+ *     [B,2,T]   tokens, and their types: which of two sentences (else all 0)
+ *     [B,3,T]   and which tokens are there: 1, or 0 for padding, which no token then sees
+ * NULL with ls_error_message on failure. */
 ls_module *bert_new(const bert_options *options);
+
+/* Cross-entropy over the masked tokens: labels [B,T] hold the token that was there, and -100 where
+ * nothing is asked. */
+ls_tensor *bert_loss(ls_tensor *logits, ls_tensor *labels);
 
 /* Loads a file, index or folder as transformers saves it, or as the hub holds BERT: with
  * LayerNorm.gamma and .beta, a pooler and a next-sentence head that this model has not. */

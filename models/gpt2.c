@@ -55,6 +55,7 @@ typedef struct attention {
     ls_module base;
     ls_module *c_attn, *c_proj;
     int64_t heads;
+    double dropout;
 } attention;
 
 /* Part i of [B,T,3C] as heads [B,H,T,D]: views only. */
@@ -69,8 +70,10 @@ static ls_tensor *attention_forward(ls_module *m, ls_tensor *x) /* [B,T,C] -> [B
 {
     attention *self = (attention *)m;
     ls_tensor *qkv = ls_forward(self->c_attn, x);
-    ls_tensor *seen = ls_attention(heads_of(qkv, 0, self->heads), heads_of(qkv, 1, self->heads),
-                                   heads_of(qkv, 2, self->heads), true);
+    ls_tensor *seen = ls_attention_with(
+        heads_of(qkv, 0, self->heads), heads_of(qkv, 1, self->heads), heads_of(qkv, 2, self->heads),
+        LS_OPTIONS(ls_attention_options, .causal = true,
+                   .dropout = m->training ? self->dropout : 0.0));
     return ls_forward(self->c_proj, ls_reshape(ls_transpose(seen, 1, 2), ls_shape_of(x)));
 }
 
@@ -112,6 +115,7 @@ static ls_module *attention_new(const gpt2_options *o, double residual)
         return NULL;
     }
     self->heads = o->heads;
+    self->dropout = o->dropout;
     self->c_attn =
         ls_module_add(&self->base, "c_attn", conv1d_new(o->dim, 3 * o->dim, o->init_std));
     self->c_proj = ls_module_add(&self->base, "c_proj", conv1d_new(o->dim, o->dim, residual));

@@ -22,7 +22,8 @@ typedef struct gpt2_options {
     int layers, heads;
     int64_t dim; /* a multiple of heads */
     int64_t context, vocab;
-    double dropout;  /* of embeddings and of what each half of a block adds; theirs was 0.1 */
+    double dropout;  /* of embeddings, of what each half of a block adds, and of the attention's
+                        weights; theirs was 0.1 */
     double init_std; /* N(0, std), what is added to the residual N(0, std/sqrt(2 layers)) */
     double eps;      /* of the layer norms */
 } gpt2_options;

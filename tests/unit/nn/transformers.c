@@ -13,7 +13,7 @@
 #include "checkpoint/safetensors.h"
 #include "gpt2.h"
 
-enum { BATCH = 2, TOKENS = 7, VOCAB = 13, DIM = 8, PLANES_MAX = 2 };
+enum { BATCH = 2, TOKENS = 7, VOCAB = 13, DIM = 8, PLANES_MAX = 3 };
 
 #define TOLERANCE 1e-5 /* float32 on both sides, logits of a few units */
 
@@ -83,7 +83,7 @@ static void check_results(ls_module *net, const char *name, int planes, const ch
         ls_tensor *labels = ls_from_memory(want.labels, LS_SHAPE(BATCH, TOKENS), LS_INT64);
         ls_tensor *logits = ls_forward(net, ids);
         check_near(logits, want.logits, BATCH * TOKENS * VOCAB);
-        ls_tensor *loss = ls_cross_entropy(logits, labels);
+        ls_tensor *loss = bert_loss(logits, labels); /* cross-entropy but for -100 */
         check_near(loss, &want.loss, 1);
         CHECK_OK(ls_backward(loss));
     }
@@ -179,6 +179,40 @@ TEST(bert_computes_what_transformers_computes_and_saves_what_it_saved)
     check_results(net, "bert_logits", 2, BERT_WORDS);
     check_saved(net, file_of("bert"));
     ls_module_free(net);
+    CHECK_OK(ls_finalize());
+}
+
+TEST(padding_is_not_seen_and_only_masked_tokens_count)
+{
+    CHECK_OK(ls_init(NULL));
+    ls_module *net = small_bert();
+    CHECK_OK(bert_load(net, file_of("bert")));
+    check_results(net, "bert_masked_logits", 3, BERT_WORDS);
+    ls_module_free(net);
+    CHECK_OK(ls_finalize());
+}
+
+/* With dropout a training forward differs from one in evaluation, and that from none not at all. */
+TEST(dropout_is_for_training)
+{
+    const int64_t ids[TOKENS] = {3, 1, 4, 1, 5, 9, 2};
+    static float results[3][TOKENS * VOCAB];
+    CHECK_OK(ls_init(NULL));
+    for (int i = 0; i < 3; i++) {
+        CHECK_OK(ls_manual_seed(5));
+        ls_module *net =
+            gpt2_new(LS_OPTIONS(gpt2_options, .layers = 2, .heads = 2, .dim = DIM,
+                                .context = TOKENS, .vocab = VOCAB, .dropout = i == 2 ? 0.0 : 0.5));
+        ls_module_train(net, i == 0);
+        LS_SCOPE
+        {
+            ls_tensor *x = ls_from_data(ids, LS_SHAPE(1, TOKENS), LS_INT64);
+            CHECK_OK(ls_copy_out(ls_forward(net, x), results[i], sizeof results[i]));
+        }
+        ls_module_free(net);
+    }
+    CHECK(memcmp(results[0], results[1], sizeof results[0]) != 0);
+    CHECK(memcmp(results[1], results[2], sizeof results[1]) == 0);
     CHECK_OK(ls_finalize());
 }
 
