@@ -1,0 +1,194 @@
+/* A vision transformer, written with public headers only.
+ *
+ *     image [B,3,H,W] -> patches [B,S-1,3pp] -> conv_proj -> class token in front, positions ->
+ *     encoder layers -> norm -> the class token's row -> head -> logits [B,classes]
+ *
+ *     layer:  x = x + attention(ln_1(x))
+ *             x = x + mlp(ln_2(x))
+ *
+ * Patches do not overlap, so the convolution is a matrix product over them.
+ */
+#include "vit.h"
+
+#include <math.h>
+#include <stdio.h>
+
+static ls_module *container(ls_module *parent, const char *name)
+{
+    return ls_module_add(parent, name, ls_sequential_new(NULL, 0));
+}
+
+static ls_tensor *parameter(ls_module *m, const char *name, ls_shape shape, double std)
+{
+    ls_tensor *made = ls_module_add_param(m, name, ls_zeros(shape, LS_FLOAT32));
+    if (std > 0.0) {
+        (void)ls_init_normal(made, 0.0, std); /* fails only as the parameter did */
+    }
+    return made;
+}
+
+/* U(-bound, bound) of the weight as it should be for its fans, bias 0 or nearly (torchvision's). */
+static ls_module *linear(int64_t in, int64_t out, double bound, double bias_std)
+{
+    ls_module *layer = ls_linear_new(in, out, NULL);
+    ls_param params[2]; /* weight, bias */
+    if (layer && ls_module_params(layer, params, 2) == 2) {
+        (void)ls_init_uniform(params[0].value, -bound, bound);
+        (void)ls_init_normal(params[1].value, 0.0, bias_std);
+    }
+    return layer;
+}
+
+static ls_module *norm(const vit_options *o)
+{
+    return ls_layer_norm_new(o->dim, LS_OPTIONS(ls_layer_norm_options, .eps = 1e-6));
+}
+
+/* ---- one layer ---------------------------------------------------------------------------- */
+
+typedef struct layer {
+    ls_module base;
+    ls_module *ln_1, *out_proj, *ln_2, *mlp, *drop;
+    ls_tensor *in_weight, *in_bias; /* [3C,C], [3C] */
+    int64_t heads;
+} layer;
+
+/* Part i of [B,S,3C] as heads [B,H,S,D]: views only. */
+static ls_tensor *heads_of(ls_tensor *qkv, int i, int64_t heads)
+{
+    int64_t b = ls_size(qkv, 0), s = ls_size(qkv, 1), c = ls_size(qkv, 2) / 3;
+    ls_tensor *part = ls_slice(qkv, 2, i * c, (i + 1) * c);
+    return ls_transpose(ls_reshape(part, LS_SHAPE(b, s, heads, c / heads)), 1, 2);
+}
+
+static ls_tensor *attend(layer *self, ls_tensor *x) /* [B,S,C] -> [B,S,C] */
+{
+    ls_tensor *qkv = ls_linear(x, self->in_weight, self->in_bias);
+    ls_tensor *seen = ls_attention(heads_of(qkv, 0, self->heads), heads_of(qkv, 1, self->heads),
+                                   heads_of(qkv, 2, self->heads), false);
+    return ls_forward(self->out_proj, ls_reshape(ls_transpose(seen, 1, 2), ls_shape_of(x)));
+}
+
+static ls_tensor *layer_forward(ls_module *m, ls_tensor *x) /* [B,S,C] -> [B,S,C] */
+{
+    layer *self = (layer *)m;
+    ls_tensor *attended = attend(self, ls_forward(self->ln_1, x));
+    x = ls_add(x, ls_forward(self->drop, attended));
+    return ls_add(x, ls_forward(self->mlp, ls_forward(self->ln_2, x)));
+}
+
+static const ls_module_class layer_class = {"encoder_layer", layer_forward, NULL, NULL};
+
+static double xavier(int64_t in, int64_t out)
+{
+    return sqrt(6.0 / (double)(in + out));
+}
+
+static ls_module *layer_new(const vit_options *o)
+{
+    layer *self = ls_module_new(sizeof *self, &layer_class);
+    if (!self) {
+        return NULL;
+    }
+    ls_module *m = &self->base;
+    const int64_t c = o->dim;
+    const double bound = xavier(c, o->wide);
+    self->heads = o->heads;
+    self->ln_1 = ls_module_add(m, "ln_1", norm(o));
+    ls_module *attention = container(m, "self_attention");
+    self->in_weight =
+        ls_module_add_param(attention, "in_proj_weight", ls_zeros(LS_SHAPE(3 * c, c), LS_FLOAT32));
+    (void)ls_init_uniform(self->in_weight, -xavier(c, 3 * c), xavier(c, 3 * c));
+    self->in_bias = parameter(attention, "in_proj_bias", LS_SHAPE(3 * c), 0.0);
+    self->out_proj = ls_module_add(attention, "out_proj", linear(c, c, 1.0 / sqrt((double)c), 0.0));
+    self->ln_2 = ls_module_add(m, "ln_2", norm(o));
+    ls_module *steps[] = {linear(c, o->wide, bound, 1e-6), ls_gelu_new(LS_GELU_ERF),
+                          ls_dropout_new(o->dropout), linear(o->wide, c, bound, 1e-6),
+                          ls_dropout_new(o->dropout)};
+    self->mlp = ls_module_add(m, "mlp", ls_sequential_new(steps, 5)); /* "0" … "4" */
+    self->drop = ls_module_add(m, "drop", ls_dropout_new(o->dropout));
+    return m; /* its status is its parent's */
+}
+
+/* ---- the model ---------------------------------------------------------------------------- */
+
+typedef struct vit {
+    ls_module base;
+    ls_module *drop, *layers, *ln, *head;
+    ls_tensor *class_token, *proj_weight, *proj_bias, *positions;
+    int64_t patch;
+} vit;
+
+/* [B,P,H,W] -> [B, H/p W/p, P p p]: each row a patch, in the order of the kernel's weights. */
+static ls_tensor *patches_of(ls_tensor *x, int64_t p)
+{
+    int64_t b = ls_size(x, 0), planes = ls_size(x, 1);
+    int64_t rows = ls_size(x, 2) / p, columns = ls_size(x, 3) / p;
+    ls_tensor *cut = ls_reshape(x, LS_SHAPE(b, planes, rows, p, columns, p));
+    ls_tensor *patches = ls_permute(cut, LS_SHAPE(0, 2, 4, 1, 3, 5));
+    return ls_reshape(patches, LS_SHAPE(b, rows * columns, planes * p * p));
+}
+
+static ls_tensor *vit_forward(ls_module *m, ls_tensor *x) /* [B,P,H,W] -> [B,classes] */
+{
+    vit *self = (vit *)m;
+    int64_t b = ls_size(x, 0), c = ls_size(self->class_token, 2);
+    ls_tensor *kernel = ls_reshape(self->proj_weight, LS_SHAPE(c, -1));
+    ls_tensor *patches = ls_linear(patches_of(x, self->patch), kernel, self->proj_bias);
+    ls_tensor *first = ls_add(self->class_token, ls_zeros(LS_SHAPE(b, 1, 1), LS_FLOAT32));
+    ls_tensor *y = ls_concat((ls_tensor *[]){first, patches}, 2, 1); /* [B,S,C] */
+    y = ls_forward(self->drop, ls_add(y, self->positions));
+    y = ls_forward(self->ln, ls_forward(self->layers, y));
+    return ls_forward(self->head, ls_reshape(ls_slice(y, 1, 0, 1), LS_SHAPE(b, c)));
+}
+
+static const ls_module_class vit_class = {"vit", vit_forward, NULL, NULL};
+
+static void build(vit *self, const vit_options *o)
+{
+    ls_module *m = &self->base;
+    const int64_t c = o->dim, across = o->image / o->patch, fan = o->channels * o->patch * o->patch;
+    self->patch = o->patch;
+    self->class_token = parameter(m, "class_token", LS_SHAPE(1, 1, c), 0.0);
+    ls_module *proj = container(m, "conv_proj");
+    self->proj_weight = parameter(proj, "weight", LS_SHAPE(c, o->channels, o->patch, o->patch),
+                                  1.0 / sqrt((double)fan));
+    self->proj_bias = parameter(proj, "bias", LS_SHAPE(c), 0.0);
+    ls_module *encoder = container(m, "encoder");
+    self->positions =
+        parameter(encoder, "pos_embedding", LS_SHAPE(1, across * across + 1, c), 0.02);
+    self->drop = ls_module_add(encoder, "dropout", ls_dropout_new(o->dropout));
+    self->layers = container(encoder, "layers");
+    for (int i = 0; self->layers && i < o->layers; i++) {
+        char name[40];
+        (void)snprintf(name, sizeof name, "encoder_layer_%d", i);
+        (void)ls_module_add(self->layers, name, layer_new(o));
+    }
+    self->ln = ls_module_add(encoder, "ln", norm(o));
+    /* Zero at the start, as torchvision has it: an untrained model is undecided. */
+    self->head = ls_module_add(container(m, "heads"), "head", linear(c, o->classes, 0.0, 0.0));
+}
+
+ls_module *vit_new(const vit_options *options)
+{
+    const vit_options *o = options ? options : LS_OPTIONS(vit_options, .size = sizeof *o);
+    if (o->heads < 1 || o->layers < 1 || o->dim % o->heads != 0 || o->patch < 1 ||
+        o->image % o->patch != 0) {
+        (void)ls_fail(LS_ERR_INVALID,
+                      "vit: %d layers, %d heads, dim %lld, image %lld, patch %lld; there must be "
+                      "one of each, dim a multiple of heads and image of patch",
+                      o->layers, o->heads, (long long)o->dim, (long long)o->image,
+                      (long long)o->patch);
+        return NULL;
+    }
+    vit *self = ls_module_new(sizeof *self, &vit_class);
+    if (!self) {
+        return NULL;
+    }
+    build(self, o);
+    if (ls_module_status(&self->base) < 0) {
+        ls_module_free(&self->base);
+        return NULL;
+    }
+    return &self->base;
+}
