@@ -4,8 +4,10 @@
  *     … --layers 6 --dim 384 --heads 6 --context 256 --dropout 0.1 --accum 4
  *     … --save run7 --every 100 --resume run7 --eval-every 100 --log run7.jsonl --tensorboard runs
  *
- * Text is learned byte by byte, and the last tenth of each file is held out. 03_gpt_text.c is the
- * same with less to choose and more to look at.
+ * Text is learned byte by byte, and the last tenth of each file is held out. With --format tokens
+ * --data is a shard of tokens or a folder of them, as nanoGPT and llm.c write them, and what is
+ * held out is --held-out, or the folder's shards whose names hold "val". 03_gpt_text.c is the same
+ * with less to choose and more to look at.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,10 +23,11 @@
 
 #define JUDGE_BATCH 16
 #define BYTE_VALUES 256
+#define GPT2_TOKENS 50257
 
 typedef struct settings {
-    const char *model, *data;
-    int64_t context, layers, dim, heads, eval_windows;
+    const char *model, *data, *format, *held_out;
+    int64_t vocab, context, layers, dim, heads, eval_windows;
     double dropout, init_std;
     trainer_options train;
 } settings;
@@ -37,10 +40,13 @@ typedef struct tokens {
 } tokens;
 
 static const char *const models[] = {"gpt", "lstm", NULL};
+enum { TEXT, TOKENS };
+static const char *const formats[] = {"text", "tokens", NULL};
 
 static settings read_flags(int argc, char **argv)
 {
     settings s = {.model = "gpt",
+                  .format = "text",
                   .context = 128,
                   .layers = 4,
                   .dim = 128,
@@ -52,6 +58,9 @@ static settings read_flags(int argc, char **argv)
     const flag flags[] = {
         {"model", FLAG_TEXT, &s.model, 0, 0, "gpt or lstm, of the shape below"},
         {"data", FLAG_TEXT, &s.data, 0, 0, "a file, or a folder of files, to learn from"},
+        {"format", FLAG_TEXT, &s.format, 0, 0, "of --data: text, or tokens of nanoGPT or llm.c"},
+        {"held-out", FLAG_TEXT, &s.held_out, 0, 0, "tokens to judge by; text holds out a tenth"},
+        {"vocab", FLAG_COUNT, &s.vocab, 0, 1e8, "tokens there are; 0: 256 for text, else 50257"},
         {"context", FLAG_COUNT, &s.context, 1, 1e5, "tokens of a window, which is a sample"},
         {"layers", FLAG_COUNT, &s.layers, 1, 1000, "transformer blocks, or layers of an LSTM"},
         {"dim", FLAG_COUNT, &s.dim, 1, 1e5, "width; a multiple of --heads"},
@@ -63,19 +72,44 @@ static settings read_flags(int argc, char **argv)
     trainer_read_flags("Trains a GPT on text or tokens, on all ranks.", flags,
                        (int)(sizeof flags / sizeof flags[0]), &s.train, argc, argv);
     (void)trainer_choice("model", s.model, models);
+    int format = trainer_choice("format", s.format, formats);
     if (!s.data) {
-        give_up(EXIT_USAGE, "--data is missing: name a file or a folder of text");
+        give_up(EXIT_USAGE, "--data is missing: name a file or a folder of text or tokens");
     }
     if (s.dim % s.heads) {
         give_up(EXIT_USAGE, "--dim %lld is not a multiple of --heads %lld", (long long)s.dim,
                 (long long)s.heads);
     }
+    if (format == TEXT && s.held_out) {
+        give_up(EXIT_USAGE, "--held-out is for --format tokens; of text a tenth is held out");
+    }
+    if (format == TEXT && s.vocab && s.vocab < BYTE_VALUES) {
+        give_up(EXIT_USAGE, "--vocab is %lld; text has 256, one for each byte", (long long)s.vocab);
+    }
+    s.vocab = s.vocab ? s.vocab : format == TEXT ? BYTE_VALUES : GPT2_TOKENS;
     return s;
+}
+
+static ls_dataset *open_shards(const settings *s, const char *path, int64_t stride,
+                               const char *part)
+{
+    ls_dataset *data = NULL;
+    trainer_must(ls_tokens_new(path,
+                               LS_OPTIONS(ls_tokens_options, .context = s->context,
+                                          .stride = stride, .part = part, .vocab = s->vocab),
+                               &data));
+    return data;
 }
 
 static tokens open_tokens(const settings *s)
 {
-    tokens t = {.vocab = BYTE_VALUES, .windows = s->eval_windows};
+    tokens t = {.vocab = s->vocab, .windows = s->eval_windows};
+    if (strcmp(s->format, formats[TOKENS]) == 0) {
+        t.train = open_shards(s, s->data, 1, s->held_out ? NULL : "train");
+        t.held_out =
+            s->held_out ? open_shards(s, s->held_out, 0, NULL) : open_shards(s, s->data, 0, "val");
+        return t;
+    }
     /* stride 1: a window may start at any token. What is judged is cut into windows once. */
     trainer_must(ls_text_new(
         s->data, LS_OPTIONS(ls_text_options, .context = s->context, .stride = 1), &t.train));

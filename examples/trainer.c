@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "buffers.h"
+
 #define SHOW_SECONDS 0.25 /* between two updates of the live line */
 #define ITEMS 4
 
@@ -60,6 +62,13 @@ void trainer_init(const trainer_options *options)
         LS_OPTIONS(ls_init_options, .seed = (uint64_t)options->seed, .graceful_stop = true)));
 }
 
+static ls_feed feed_of(const trainer_options *s)
+{
+    return strcmp(s->feed, "shared") == 0    ? LS_FEED_SHARED
+           : strcmp(s->feed, "scatter") == 0 ? LS_FEED_SCATTER
+                                             : LS_FEED_SPLIT;
+}
+
 static void open_loader(trainer *t)
 {
     const trainer_options *s = t->set;
@@ -67,7 +76,8 @@ static void open_loader(trainer *t)
                                 LS_OPTIONS(ls_sampler_options, .batch = s->batch, .drop_last = true,
                                            .seed = (uint64_t)s->seed),
                                 &t->sampler));
-    trainer_must(ls_loader_new(t->task.data, t->sampler, NULL, &t->loader));
+    trainer_must(ls_loader_new(t->task.data, t->sampler,
+                               LS_OPTIONS(ls_loader_options, .feed = feed_of(s)), &t->loader));
 }
 
 static ls_optim *make_optim(const trainer *t)
@@ -81,10 +91,21 @@ static ls_optim *make_optim(const trainer *t)
                                            .weight_decay = s->weight_decay));
 }
 
+/* Each rank reads the weights for itself. */
+static void load_weights(const trainer *t)
+{
+    const char *path = t->set->init;
+    if (path) {
+        trainer_must(t->task.load ? t->task.load(t->task.net, path)
+                                  : ls_module_load_safetensors(t->task.net, path, NULL));
+    }
+}
+
 static void wrap(trainer *t)
 {
     const trainer_options *s = t->set;
     LS_CHECK(ls_module_status(t->task.net));
+    load_weights(t);
     t->net = ls_ddp_new(t->task.net, ls_world(),
                         LS_OPTIONS(ls_ddp_options, .bucket_bytes = s->bucket_bytes));
     LS_CHECK(ls_module_status(t->net));
@@ -153,6 +174,7 @@ static void open_checkpoints(trainer *t)
 static void save(trainer *t, int64_t step, bool last)
 {
     if (t->checkpoint && (last || step % t->set->every == 0)) {
+        LS_CHECK(buffers_share(trainer_net(t)));
         trainer_must(ls_checkpoint_save(t->checkpoint, step, t->items, ITEMS));
     }
 }
@@ -316,6 +338,7 @@ static void record_step(trainer *t, int64_t step, const measure *mine, double no
 /* `step` steps are done. What a resumed run evaluates at its start the run before has recorded. */
 static void evaluate(trainer *t, int64_t step, bool keep)
 {
+    LS_CHECK(buffers_share(trainer_net(t)));
     t->score_count = t->task.evaluate(t->task.arg, trainer_net(t), t->scores);
     if (keep && ls_rank() == 0) {
         records_scores(&t->records, step, t->scores, t->score_count);
@@ -403,6 +426,9 @@ void trainer_train(trainer *t)
     t->seconds = ls_time() - started;
     evaluate(t, t->report.done, t->report.done > t->start);
     LS_CHECK(ls_replicas_identical(t->net, ls_world(), &t->identical, &t->hash));
+    if (t->set->export_to && ls_rank() == 0) {
+        trainer_must(ls_module_save_safetensors(trainer_net(t), t->set->export_to, NULL));
+    }
 }
 
 static void print_summary(const trainer *t, const char *note)

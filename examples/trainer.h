@@ -22,17 +22,18 @@
 
 /* ---- flags -------------------------------------------------------------------------------- */
 
-/* A field is the flag of that name, with - for _. */
+/* A field is the flag of that name, with - for _ (export_to: --export). */
 typedef struct trainer_options {
     int64_t steps, batch, accum, warmup, seed, bucket_bytes, eval_every, every;
     double lr, min_lr, momentum, beta2, weight_decay, clip;
-    const char *schedule, *optim, *dtype;
-    const char *save, *resume, *log, *tensorboard, *log_losses;
+    const char *schedule, *optim, *dtype, *feed;
+    const char *init, *export_to, *save, *resume, *log, *tensorboard, *log_losses;
 } trainer_options;
 /* What no program gives up on its own; the others are its own to choose. */
 #define TRAINER_DEFAULTS                                                                           \
     .accum = 1, .warmup = -1, .bucket_bytes = 25 << 20, .every = 200, .min_lr = -1.0,              \
-    .momentum = 0.9, .beta2 = 0.999, .schedule = "cosine", .optim = "adamw", .dtype = "float32",
+    .momentum = 0.9, .beta2 = 0.999, .schedule = "cosine", .optim = "adamw", .dtype = "float32",   \
+    .feed = "split",
 
 /* The program's own flags, and the trainer's behind them; see flags_parse. */
 void trainer_read_flags(const char *what, const flag *own, int count, trainer_options *options,
@@ -53,6 +54,8 @@ typedef struct trainer_task {
                          whole batch on every rank are left out */
     const char *unit; /* "tokens", "images": what speed is counted in */
     int64_t units;    /* of a sample */
+    /* Loads --init's weights into the plain module. NULL: ls_module_load_safetensors. */
+    ls_status (*load)(ls_module *net, const char *path);
     /* The mean loss of a batch, a scalar. NULL: the cross-entropy of net(x) and y. */
     ls_tensor *(*loss)(void *arg, ls_module *net, const ls_batch *batch);
     /* Judges the plain module, in training mode before and after; all ranks, all with the same

@@ -10,6 +10,7 @@
 
 static const char *const schedules[] = {"constant", "linear", "cosine", NULL};
 static const char *const optims[] = {"sgd", "adamw", NULL};
+static const char *const feeds[] = {"split", "shared", "scatter", NULL};
 static const char *const dtypes[] = {"float32", "bf16", NULL};
 
 void trainer_must(ls_status status)
@@ -38,6 +39,7 @@ static void check(trainer_options *o)
 {
     (void)trainer_choice("schedule", o->schedule, schedules);
     (void)trainer_choice("optim", o->optim, optims);
+    (void)trainer_choice("feed", o->feed, feeds);
     if (trainer_choice("dtype", o->dtype, dtypes) != 0) {
         give_up(EXIT_USAGE, "--dtype bf16 is not there yet: training is in float32; leave --dtype "
                             "away or give float32");
@@ -65,7 +67,11 @@ void trainer_read_flags(const char *what, const flag *own, int count, trainer_op
         {"dtype", FLAG_TEXT, &o->dtype, 0, 0, "of training: float32"},
         {"seed", FLAG_COUNT, &o->seed, 0, 9e15, "of weights, order, dropout and sample"},
         {"bucket-bytes", FLAG_COUNT, &o->bucket_bytes, 0, 1e12, "of a gradient bucket"},
+        {"feed", FLAG_TEXT, &o->feed, 0, 0,
+         "split: an epoch among the ranks; shared: each has all; scatter: rank 0 reads"},
         {"eval-every", FLAG_COUNT, &o->eval_every, 0, 1e12, "steps between evaluations; 0: none"},
+        {"init", FLAG_TEXT, &o->init, 0, 0, "safetensors file of weights to begin with"},
+        {"export", FLAG_TEXT, &o->export_to, 0, 0, "safetensors file for the weights at the end"},
         {"save", FLAG_TEXT, &o->save, 0, 0, "folder for checkpoints; the two newest are kept"},
         {"every", FLAG_COUNT, &o->every, 1, 1e12, "steps between checkpoints"},
         {"resume", FLAG_TEXT, &o->resume, 0, 0,

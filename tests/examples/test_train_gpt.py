@@ -4,6 +4,7 @@ import json
 import pathlib
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -74,6 +75,27 @@ def a_resumed_run_ends_with_the_same_bits():
     assert hash_of(rest) == hash_of(whole) and held_out(rest)[-1] == held_out(whole)[-1]
 
 
+def shard(path, tokens):
+    """As llm.c writes them: a header of 256 int32, then uint16."""
+    head = struct.pack("<3i", 20240520, 1, len(tokens)).ljust(1024, b"\0")
+    path.write_bytes(head + struct.pack(f"<{len(tokens)}H", *tokens))
+
+
+@test
+def token_shards_are_learned_and_others_judge():
+    (FOLDER / "shards").mkdir()
+    bytes_of_text = list(text().read_bytes())
+    shard(FOLDER / "shards" / "words_train_000000.bin", bytes_of_text[:9000])
+    shard(FOLDER / "shards" / "words_val_000000.bin", bytes_of_text[9000:11000])
+    (FOLDER / "plain.bin").write_bytes(struct.pack("<2000H", *bytes_of_text[9000:11000]))
+    flags = ("--format", "tokens", "--vocab", 128, "--steps", 40, "--batch", 4, "--lr", 5e-3)
+    folder = train(2, "--data", "shards", *flags)
+    files = train(2, "--data", "shards/words_train_000000.bin", "--held-out", "plain.bin", *flags)
+    for printed in (folder, files):
+        assert "vocabulary 128" in printed and held_out(printed)[0] > 4.5 and held_out(printed)[-1] < 3, printed
+    assert held_out(folder) == held_out(files)
+
+
 @test
 def wrong_flags_and_unusable_text_are_refused_in_words():
     (FOLDER / "short").write_text("too short")
@@ -81,6 +103,10 @@ def wrong_flags_and_unusable_text_are_refused_in_words():
             (2, "--data is missing"),
             (2, '--model is "bert"; it takes gpt or lstm', "--data", text(), "--model", "bert"),
             (2, "--dim 30 is not a multiple of --heads 4", "--data", text(), "--dim", 30),
+            (2, "--held-out is for --format tokens", "--data", text(), "--held-out", text()),
+            (2, "--vocab is 99; text has 256", "--data", text(), "--vocab", 99),
+            (2, '--format is "words"; it takes text or tokens', "--data", text(), "--format", "words"),
+            (1, '"nowhere"', "--data", "nowhere", "--format", "tokens"),
             (2, "--dtype bf16 is not there yet", "--data", text(), "--dtype", "bf16"),
             (1, '"nowhere" does not exist', "--data", "nowhere"),
             (1, "shorter than a window", "--data", "short")):

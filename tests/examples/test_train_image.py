@@ -98,6 +98,47 @@ def every_optimizer_and_schedule_trains():
             assert after < before, text
 
 
+def float_file(path, shape, values, kind="<f4"):
+    """A .npy file, version 1.0."""
+    head = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {tuple(shape)}, }}".ljust(117) + "\n"
+    packed = struct.pack(f"<{len(values)}{'f' if kind == '<f4' else 'q'}", *values)
+    path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head.encode() + packed)
+
+
+@test
+def cifar_and_arrays_are_found_by_the_names_of_their_files():
+    cifar, arrays = FOLDER / "cifar", FOLDER / "arrays"
+    cifar.mkdir(), arrays.mkdir()
+    image = lambda i: bytes((i * 41 + j * 7 + (90 if i % 3 == j % 3 else 0)) % 256 for j in range(3072))
+    for name in [f"data_batch_{i}.bin" for i in range(1, 6)] + ["test_batch.bin"]:
+        (cifar / name).write_bytes(b"".join(bytes([i % 3]) + image(i) for i in range(8)))
+    for name, count in (("train", 24), ("test", 9)):
+        labels = [i % 3 for i in range(count)]
+        values = [0.1 * (j % 5) + (label == j % 3) for label in labels for j in range(2 * 3 * 4)]
+        float_file(arrays / f"x_{name}.npy", (count, 2, 3, 4), values)
+        float_file(arrays / f"y_{name}.npy", (count,), labels, "<i8")
+    changed = ("--crop-padding", 2, "--flip", 1, "--normalise", "cifar10")
+    for folder, words, flags in ((cifar, "CIFAR-10, 40 images [3,32,32] to learn from, 8 to be judged by", changed),
+                                 (arrays, ".npy, 24 images [2,3,4] to learn from, 9 to be judged by", ())):
+        text = train(2, "--data", folder, "--steps", 4, "--batch", 4, "--lr", 0.001, *flags)
+        assert words in text and "replicas identical: 2 of 2" in text, text
+
+
+@test
+def rank_0_may_read_for_all_and_the_bits_are_the_same():
+    flags = ("--steps", 8, "--batch", 4)
+    split, scatter, shared = (hash_of(train(2, *flags, "--feed", feed)) for feed in ("split", "scatter", "shared"))
+    assert split == scatter != shared
+
+
+@test
+def exported_weights_are_those_to_begin_with():
+    first = train(0, "--steps", 20, "--export", "end.safetensors")
+    again = train(2, "--steps", 1, "--batch", 8, "--init", "end.safetensors")
+    losses = lambda text: re.findall(r"test loss (\d\.\d+)", text)
+    assert losses(again)[0] == losses(first)[-1] != losses(first)[0]
+
+
 @test
 def rates_follow_the_schedule():
     train(0, "--steps", 10, "--lr", 0.5, "--min-lr", 0.1, "--warmup", 2, "--schedule", "linear", "--log",
@@ -224,6 +265,8 @@ def wrong_flags_are_refused_in_words():
     refused(0, 2, '--optim is "adam"; it takes sgd or adamw', *here, "--optim", "adam")
     refused(0, 2, '--schedule is "step"; it takes constant, linear or cosine', *here, "--schedule", "step")
     refused(0, 2, "--dtype bf16 is not there yet", *here, "--dtype", "bf16")
+    refused(0, 2, '--feed is "all"; it takes split, shared or scatter', *here, "--feed", "all")
+    refused(0, 2, '--normalise is "grey"', *here, "--normalise", "grey")
     refused(0, 2, '--dtype is "float8"', *here, "--dtype", "float8")
     refused(0, 2, '--model is "perceptron"; it takes mlp', *here, "--model", "perceptron")
     refused(0, 2, "--momentum is 2; it must be in 0 to 1", *here, "--momentum", 2)
@@ -237,11 +280,12 @@ def unusable_data_and_files_are_answered_in_words():
     (FOLDER / "plain").write_text("not a folder\n")
     one = ("--data", data(), "--steps", 1)
     for ranks in (0, 2):
-        refused(ranks, 1, '--data: "empty" holds neither', "--data", "empty")
-        refused(ranks, 1, '--data: "nowhere" holds neither', "--data", "nowhere")
+        refused(ranks, 1, '--data: "empty" holds none of', "--data", "empty")
+        refused(ranks, 1, '--data: "nowhere" holds none of', "--data", "nowhere")
         refused(ranks, 1, "samples are less than one step", *one, "--batch", 1000)
         refused(ranks, 1, "give values in [0,2)", *one, "--classes", 2)
         refused(ranks, 1, '--tensorboard: "plain/board" cannot be made', *one, "--tensorboard", "plain/board")
+        refused(ranks, 1, 'cannot read "nowhere"', *one, "--init", "nowhere")
         refused(ranks, 1, '--log: "empty" cannot be written', *one, "--log", "empty")
 
 
