@@ -17,6 +17,7 @@
 
 #include "common.h"
 #include "gpt.h"
+#include "gpt2.h"
 #include "judge.h"
 #include "lstm.h"
 #include "trainer.h"
@@ -39,7 +40,9 @@ typedef struct tokens {
     int64_t windows; /* of what is held out, to judge by */
 } tokens;
 
-static const char *const models[] = {"gpt", "lstm", NULL};
+static const char *const models[] = {"gpt",        "lstm",    "gpt2", "gpt2-medium",
+                                     "gpt2-large", "gpt2-xl", NULL};
+#define GPT2 2 /* this and what follows are published sizes */
 enum { TEXT, TOKENS };
 static const char *const formats[] = {"text", "tokens", NULL};
 
@@ -56,7 +59,8 @@ static settings read_flags(int argc, char **argv)
                   .train = {TRAINER_DEFAULTS.steps = 2000, .batch = 8, .lr = 1e-3, .beta2 = 0.95,
                             .weight_decay = 0.1, .clip = 1.0}};
     const flag flags[] = {
-        {"model", FLAG_TEXT, &s.model, 0, 0, "gpt or lstm, of the shape below"},
+        {"model", FLAG_TEXT, &s.model, 0, 0,
+         "gpt or lstm, of the shape below, or gpt2, gpt2-medium, gpt2-large, gpt2-xl"},
         {"data", FLAG_TEXT, &s.data, 0, 0, "a file, or a folder of files, to learn from"},
         {"format", FLAG_TEXT, &s.format, 0, 0, "of --data: text, or tokens of nanoGPT or llm.c"},
         {"held-out", FLAG_TEXT, &s.held_out, 0, 0, "tokens to judge by; text holds out a tenth"},
@@ -119,11 +123,20 @@ static tokens open_tokens(const settings *s)
     return t;
 }
 
+static bool is_gpt2(const settings *s)
+{
+    return trainer_choice("model", s->model, models) >= GPT2;
+}
+
 static ls_module *make_model(const settings *s, const tokens *t)
 {
     if (strcmp(s->model, "lstm") == 0) {
         return lstm_new(LS_OPTIONS(lstm_options, .layers = (int)s->layers, .dim = s->dim,
                                    .hidden = s->dim, .vocab = t->vocab, .dropout = s->dropout));
+    }
+    if (is_gpt2(s)) {
+        return gpt2_new(LS_OPTIONS(gpt2_options, .variant = s->model, .context = s->context,
+                                   .vocab = t->vocab, .dropout = s->dropout));
     }
     return gpt_new(LS_OPTIONS(gpt_options, .layers = (int)s->layers, .heads = (int)s->heads,
                               .dim = s->dim, .context = s->context, .vocab = t->vocab,
@@ -161,6 +174,7 @@ int main(int argc, char **argv)
                                                        .data = data.train,
                                                        .unit = "tokens",
                                                        .units = s.context,
+                                                       .load = is_gpt2(&s) ? gpt2_load : NULL,
                                                        .evaluate = evaluate});
     if (ls_rank() == 0) {
         introduce(&s, &data, trainer_net(t));

@@ -101,7 +101,7 @@ def wrong_flags_and_unusable_text_are_refused_in_words():
     (FOLDER / "short").write_text("too short")
     for status, words, *flags in (
             (2, "--data is missing"),
-            (2, '--model is "bert"; it takes gpt or lstm', "--data", text(), "--model", "bert"),
+            (2, '--model is "bert"; it takes gpt, lstm, gpt2', "--data", text(), "--model", "bert"),
             (2, "--dim 30 is not a multiple of --heads 4", "--data", text(), "--dim", 30),
             (2, "--held-out is for --format tokens", "--data", text(), "--held-out", text()),
             (2, "--vocab is 99; text has 256", "--data", text(), "--vocab", 99),
