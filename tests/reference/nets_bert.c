@@ -13,7 +13,7 @@ static ls_module *bert_make(void)
                                .context = CONTEXT, .vocab = VOCAB, .types = 2));
 }
 
-static ls_tensor *bert_loss(ls_module *net, int64_t first, int64_t count)
+static ls_tensor *hidden_loss(ls_module *net, int64_t first, int64_t count)
 {
     int32_t x[BATCH * CONTEXT], place[BATCH * CONTEXT], token[BATCH * CONTEXT];
     int64_t hidden = 0;
@@ -35,4 +35,4 @@ static ls_tensor *bert_loss(ls_module *net, int64_t first, int64_t count)
     return ls_cross_entropy(said, ls_from_data(token, LS_SHAPE(hidden), LS_INT32));
 }
 
-const reference_net bert_net = {.name = "bert", .make = bert_make, .loss = bert_loss};
+const reference_net bert_net = {.name = "bert", .make = bert_make, .loss = hidden_loss};
