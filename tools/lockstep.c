@@ -16,6 +16,7 @@ static const char usage[] =
     "usage: lockstep COMMAND ...\n"
     "\n"
     "  run -n N [--max-restarts R] PROGRAM ARGS ...   train with N workers on this host\n"
+    "  data tokens TEXT ... --tokenizer T --out DIR   make shards of tokens from text\n"
     "  env                                            which world a program here would join, and "
     "why\n"
     "  secret FILE                                    make the secret that several hosts share\n"
@@ -46,10 +47,10 @@ typedef struct command {
 static int cmd_help(int argc, char **argv);
 
 static const command commands[] = {
-    {"run", cmd_run},         {"bench", cmd_bench},       {"info", cmd_info},
-    {"secret", cmd_secret},   {"env", cmd_env},           {"sim-test", cmd_sim_test},
-    {"version", cmd_version}, {"--version", cmd_version}, {"help", cmd_help},
-    {"--help", cmd_help},     {"-h", cmd_help},
+    {"run", cmd_run},           {"bench", cmd_bench},     {"info", cmd_info},
+    {"secret", cmd_secret},     {"data", cmd_data},       {"env", cmd_env},
+    {"sim-test", cmd_sim_test}, {"version", cmd_version}, {"--version", cmd_version},
+    {"help", cmd_help},         {"--help", cmd_help},     {"-h", cmd_help},
 };
 
 #define COMMAND_COUNT ((int)(sizeof commands / sizeof *commands))
@@ -87,8 +88,8 @@ static int cmd_help(int argc, char **argv)
     if (argc > 1 && about == NULL) {
         return unknown(argv[1]);
     }
-    if (about != NULL &&
-        (about->run == cmd_run || about->run == cmd_bench || about->run == cmd_sim_test)) {
+    if (about != NULL && (about->run == cmd_run || about->run == cmd_bench ||
+                          about->run == cmd_data || about->run == cmd_sim_test)) {
         return about->run(2, (char *[]){argv[1], flag, NULL});
     }
     fputs(usage, stdout);

@@ -1,0 +1,57 @@
+/* `lockstep data tokens`: what its parts share. cmd_data.c reads the command line, data_tokens.c
+ * encodes on several threads, data_shards.c writes. */
+#ifndef TOOLS_DATA_H
+#define TOOLS_DATA_H
+
+#include "base/env.h"
+#include <lockstep/status.h>
+
+typedef struct tokens_job {
+    const ls__env *env;
+    char *const *texts; /* files and folders */
+    int text_count;
+    const char *tokenizer, *folder;
+    const char *begin; /* the token before each file; NULL: <|endoftext|> where there is one */
+    int64_t shard_tokens;
+    int threads;
+    bool force;
+    /* Told a few times a second, and at the end; may be NULL. */
+    void (*progress)(void *arg, int64_t bytes_done, int64_t bytes_all, int64_t tokens);
+    void *arg;
+} tokens_job;
+
+typedef struct tokens_made {
+    int files, shards;
+    int64_t bytes, tokens;
+} tokens_made;
+
+ls_status tokens_make(const tokens_job *job, tokens_made *out);
+
+/* ---- shards ------------------------------------------------------------------------------- */
+
+#define SHARD_TOKENS_MAX INT32_MAX /* llm.c's header has an int32 */
+
+/* Files of llm.c's form, FOLDER/tokens_000000.bin and so on, each full but the last. They have
+ * another name until all are there, so a folder never holds a part of them. */
+typedef struct shards {
+    const ls__env *env;
+    const char *folder;
+    int lock, fd;    /* -1: none; the lock is the folder's */
+    int token_bytes; /* 2, or 4 for more than 2^16 tokens */
+    int64_t limit;   /* tokens of a full one */
+    int64_t held;    /* tokens of the one being written */
+    int count;       /* with the one being written */
+    bool force;
+    uint8_t *buffer;
+    size_t used;
+} shards;
+
+/* Makes the folder. LS_ERR_STATE: it holds shards and `force` is not set. */
+ls_status shards_begin(shards *s, const ls__env *env, const char *folder, int token_bytes,
+                       int64_t limit, bool force);
+ls_status shards_add(shards *s, const int32_t *ids, int64_t count);
+/* Gives all their names; with `force` shards that were there before are removed first. */
+ls_status shards_end(shards *s);
+void shards_free(shards *s); /* what has no name yet is removed */
+
+#endif

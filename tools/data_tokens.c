@@ -1,0 +1,319 @@
+/* Texts to shards of tokens, on several threads.
+ *
+ *     files, cut into chunks        threads                   this one, in order
+ *     │0│1│2│3│  │4│  │5│6│  ─▶  take the next chunk  ─▶  slot  ─▶ shards
+ *
+ * Where a chunk begins depends on the text alone (ls__tokenizer_cut), and chunks are written in
+ * their order, so the shards do not depend on the number of threads. There are a few slots more
+ * than threads: whoever is far ahead waits. A slot's two words say which chunk may come into it and
+ * which is there. Sync: `turn` is stored with release by the writer when it has read the slot,
+ * `done` by a thread when it has filled it; each loads the other's with acquire.
+ */
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "data/file.h"
+#include "data/paths.h"
+#include "tokenizer/tokenizer.h"
+#include "tools/data.h"
+
+#define CHUNK_BYTES ((int64_t)1 << 20)
+#define THREADS_MAX 256
+#define CHUNKS_MAX (UINT32_MAX - 2 * THREADS_MAX)
+#define STOPPED UINT32_MAX /* of `turn`: the job has ended */
+#define PROGRESS_MS 200
+#define WAIT_MS 1000 /* then it looks again, whoever should have woken it */
+#define WHAT "data tokens"
+
+typedef struct slot {
+    _Atomic uint32_t turn; /* the chunk that may come */
+    _Atomic uint32_t done; /* 1 + the chunk that is here */
+    ls__encoder encoder;   /* whose result is the chunk's tokens */
+    int64_t bytes;         /* of text */
+    ls_status status;
+    char message[LS__MESSAGE_MAX];
+} slot;
+
+typedef struct source {
+    const char *path;
+    int64_t bytes;
+    uint32_t first; /* its first chunk */
+} source;
+
+typedef struct maker {
+    const tokens_job *job;
+    const ls__env *env;
+    ls_tokenizer *tokenizer;
+    int32_t begin; /* -1: none */
+    ls__paths paths;
+    source *sources; /* [count]: files that are not empty */
+    int count;
+    uint32_t chunks;
+    int64_t bytes;
+    _Atomic uint32_t next; /* the chunk that the next thread takes. Sync: relaxed */
+    slot *slots;           /* [2 * threads] */
+    uint32_t slot_count;
+    ls__env_thread *threads[THREADS_MAX];
+    int thread_count;
+    shards shards;
+} maker;
+
+/* ---- what there is ------------------------------------------------------------------------ */
+
+static ls_status add_text(maker *m, const char *path)
+{
+    ls__env_stat stat;
+    LS_TRY(ls__file_stat(m->env, WHAT, path, &stat));
+    return stat.kind == LS__ENV_FOLDER ? ls__paths_find(m->env, WHAT, path, &m->paths)
+                                       : ls__paths_add(&m->paths, WHAT, strdup(path));
+}
+
+static ls_status add_source(maker *m, const char *path)
+{
+    ls__env_stat stat;
+    LS_TRY(ls__file_stat(m->env, WHAT, path, &stat));
+    if (stat.kind != LS__ENV_FILE) {
+        return ls__fail(LS_ERR_INVALID, WHAT ": \"%s\" is neither a file nor a folder", path);
+    }
+    int64_t chunks = (stat.bytes + CHUNK_BYTES - 1) / CHUNK_BYTES;
+    if (chunks > (int64_t)CHUNKS_MAX - m->chunks) {
+        return ls__fail(LS_ERR_LIMIT, WHAT ": too much text; give fewer files at a time");
+    }
+    if (chunks > 0) {
+        m->sources[m->count++] = (source){path, stat.bytes, m->chunks};
+        m->chunks += (uint32_t)chunks;
+        m->bytes += stat.bytes;
+    }
+    return LS_OK;
+}
+
+static ls_status find_sources(maker *m)
+{
+    for (int i = 0; i < m->job->text_count; i++) {
+        LS_TRY(add_text(m, m->job->texts[i]));
+    }
+    m->sources = calloc((size_t)m->paths.count + 1, sizeof *m->sources);
+    if (!m->sources) {
+        return ls__fail(LS_ERR_MEMORY, WHAT ": no memory for %d files", m->paths.count);
+    }
+    for (int i = 0; i < m->paths.count; i++) {
+        LS_TRY(add_source(m, m->paths.path[i]));
+    }
+    return m->count > 0
+               ? LS_OK
+               : ls__fail(LS_ERR_INVALID,
+                          WHAT ": \"%s\"%s: there is no text; name files that are not "
+                               "empty",
+                          m->job->texts[0], m->job->text_count > 1 ? " and the others" : "");
+}
+
+static const source *source_of(const maker *m, uint32_t chunk)
+{
+    int low = 0, high = m->count - 1; /* the last whose first chunk is not behind this one */
+    while (low < high) {
+        int middle = low + (high - low + 1) / 2;
+        if (m->sources[middle].first <= chunk) {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    return &m->sources[low];
+}
+
+/* The token that stands before each file. */
+static ls_status find_begin(maker *m)
+{
+    const char *asked = m->job->begin;
+    m->begin = -1;
+    if (!asked || strcmp(asked, "none") != 0) {
+        m->begin = ls_tokenizer_id(m->tokenizer, asked ? asked : "<|endoftext|>");
+    }
+    return asked && strcmp(asked, "none") != 0 && m->begin < 0
+               ? ls__fail(LS_ERR_NOT_FOUND,
+                          WHAT ": --begin \"%s\" is no token of \"%s\"; give one that is, or none",
+                          asked, m->job->tokenizer)
+               : LS_OK;
+}
+
+/* ---- encoding ----------------------------------------------------------------------------- */
+
+static ls_status encode_chunk(maker *m, slot *s, const source *from, const ls__file *file,
+                              uint32_t chunk)
+{
+    const char *text = (const char *)file->data;
+    size_t bytes = file->bytes, nominal = (size_t)CHUNK_BYTES * (chunk - from->first);
+    if ((int64_t)bytes != from->bytes) {
+        return ls__fail(LS_ERR_STATE,
+                        "it had %lld bytes and has %zu now; is it still being written?",
+                        (long long)from->bytes, bytes);
+    }
+    size_t step = (size_t)CHUNK_BYTES;
+    size_t begin = ls__tokenizer_cut(m->tokenizer, text, bytes, nominal, nominal + step);
+    size_t end = ls__tokenizer_cut(m->tokenizer, text, bytes, nominal + step, nominal + 2 * step);
+    s->bytes = (int64_t)(end - begin);
+    s->encoder.offset = begin;
+    return ls__encoder_run(&s->encoder, text + begin, end - begin, begin == 0);
+}
+
+static void fill(maker *m, slot *s, uint32_t chunk)
+{
+    ls__file file;
+    const source *from = source_of(m, chunk);
+    s->status = ls__file_map(m->env, WHAT, from->path, &file);
+    if (s->status == LS_OK) {
+        s->status = encode_chunk(m, s, from, &file, chunk);
+        if (s->status < 0) {
+            s->status = ls__fail_within(s->status, WHAT ": \"%s\"", from->path);
+        }
+        ls__file_release(m->env, &file);
+    }
+    if (s->status < 0) {
+        (void)snprintf(s->message, sizeof s->message, "%s", ls_error_message());
+    }
+}
+
+static void work(void *arg)
+{
+    maker *m = arg;
+    const ls__env *env = m->env;
+    for (;;) {
+        uint32_t turn, chunk = atomic_fetch_add_explicit(&m->next, 1, memory_order_relaxed);
+        if (chunk >= m->chunks) {
+            return;
+        }
+        slot *s = &m->slots[chunk % m->slot_count];
+        while ((turn = atomic_load_explicit(&s->turn, memory_order_acquire)) != chunk) {
+            if (turn == STOPPED) {
+                return;
+            }
+            (void)env->park(env, &s->turn, turn, ls__deadline_after(env, WAIT_MS));
+        }
+        fill(m, s, chunk);
+        atomic_store_explicit(&s->done, chunk + 1, memory_order_release);
+        env->wake(env, &s->done, 1);
+    }
+}
+
+static ls_status start(maker *m)
+{
+    int wanted = m->job->threads < THREADS_MAX ? m->job->threads : THREADS_MAX;
+    m->slot_count = 2 * (uint32_t)wanted;
+    m->slots = calloc(m->slot_count, sizeof *m->slots);
+    if (!m->slots) {
+        return ls__fail(LS_ERR_MEMORY, WHAT ": no memory for %d threads", wanted);
+    }
+    for (uint32_t i = 0; i < m->slot_count; i++) {
+        atomic_store_explicit(&m->slots[i].turn, i, memory_order_relaxed);
+        LS_TRY(ls__encoder_init(&m->slots[i].encoder, m->tokenizer));
+    }
+    for (; m->thread_count < wanted; m->thread_count++) {
+        int error =
+            m->env->thread_start(m->env, "ls-tokens", work, m, &m->threads[m->thread_count]);
+        if (error < 0) {
+            return ls__fail(LS_ERR_SYSTEM, WHAT ": a thread: %s", strerror(-error));
+        }
+    }
+    return LS_OK;
+}
+
+static void stop(maker *m)
+{
+    for (uint32_t i = 0; m->slots && i < m->slot_count; i++) {
+        atomic_store_explicit(&m->slots[i].turn, STOPPED, memory_order_release);
+        m->env->wake(m->env, &m->slots[i].turn, 1);
+    }
+    for (int i = 0; i < m->thread_count; i++) {
+        m->env->thread_join(m->env, m->threads[i]);
+    }
+}
+
+/* ---- writing ------------------------------------------------------------------------------ */
+
+static void tell(const maker *m, const tokens_made *made)
+{
+    if (m->job->progress) {
+        m->job->progress(m->job->arg, made->bytes, m->bytes, made->tokens);
+    }
+}
+
+static ls_status write_chunk(maker *m, const slot *s, uint32_t chunk, tokens_made *made)
+{
+    bool first = source_of(m, chunk)->first == chunk;
+    if (s->status < 0) {
+        return ls__fail_again(s->status, s->message);
+    }
+    if (first && m->begin >= 0) {
+        LS_TRY(shards_add(&m->shards, &m->begin, 1));
+        made->tokens++;
+    }
+    made->files += first;
+    made->bytes += s->bytes;
+    made->tokens += s->encoder.count;
+    return shards_add(&m->shards, s->encoder.ids, s->encoder.count);
+}
+
+static ls_status write_all(maker *m, tokens_made *made)
+{
+    const ls__env *env = m->env;
+    for (uint32_t chunk = 0; chunk < m->chunks; chunk++) {
+        uint32_t done;
+        slot *s = &m->slots[chunk % m->slot_count];
+        tell(m, made);
+        while ((done = atomic_load_explicit(&s->done, memory_order_acquire)) != chunk + 1) {
+            (void)env->park(env, &s->done, done, ls__deadline_after(env, PROGRESS_MS));
+            tell(m, made);
+        }
+        LS_TRY(write_chunk(m, s, chunk, made));
+        atomic_store_explicit(&s->turn, chunk + m->slot_count, memory_order_release);
+        env->wake(env, &s->turn, 1);
+    }
+    tell(m, made);
+    LS_TRY(shards_end(&m->shards));
+    made->shards = m->shards.count;
+    return LS_OK;
+}
+
+static ls_status make(maker *m, tokens_made *made)
+{
+    LS_TRY(ls__tokenizer_open(m->env, m->job->tokenizer, &m->tokenizer));
+    LS_TRY(find_begin(m));
+    LS_TRY(find_sources(m));
+    LS_TRY(shards_begin(&m->shards, m->env, m->job->folder,
+                        ls_tokenizer_count(m->tokenizer) > 1 << 16 ? 4 : 2, m->job->shard_tokens,
+                        m->job->force));
+    LS_TRY(start(m));
+    return write_all(m, made);
+}
+
+static void maker_free(maker *m)
+{
+    stop(m);
+    for (uint32_t i = 0; m->slots && i < m->slot_count; i++) {
+        ls__encoder_fini(&m->slots[i].encoder);
+    }
+    free(m->slots);
+    free(m->sources);
+    ls__paths_free(&m->paths);
+    shards_free(&m->shards);
+    ls_tokenizer_free(m->tokenizer);
+    free(m);
+}
+
+ls_status tokens_make(const tokens_job *job, tokens_made *out)
+{
+    *out = (tokens_made){0};
+    maker *m = calloc(1, sizeof *m);
+    if (!m) {
+        return ls__fail(LS_ERR_MEMORY, WHAT ": no memory");
+    }
+    m->job = job;
+    m->env = m->shards.env = job->env;
+    m->shards.fd = m->shards.lock = -1;
+    ls_status status = make(m, out);
+    maker_free(m);
+    return status;
+}
