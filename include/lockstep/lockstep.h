@@ -22,6 +22,7 @@
 #include <lockstep/tokenizer.h>
 #include <lockstep/types.h>
 #include <lockstep/version.h>
+#include <lockstep/vision.h>
 
 /* LS_ITEM("model", net): an ls_checkpoint_item of a module, optimizer, loader or runtime. */
 #ifndef __cplusplus

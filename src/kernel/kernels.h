@@ -44,6 +44,89 @@ typedef struct ls__attention { /* q, o [B,H,T,D]; k, v [B,G,S,D], head h reads t
     float *dq, *dk, *dv; /* strides of q, k, v; beta 0 */
 } ls__attention;
 
+/* ---- images: x [N,C,H,W] (LS__NCHW) or [N,H,W,C] (LS__NHWC) --------------------------------- */
+
+typedef enum ls__image_layout { LS__NCHW, LS__NHWC } ls__image_layout;
+
+typedef struct ls__image { /* strides in elements */
+    int64_t n, c, h, w;
+} ls__image;
+
+static inline ls__image ls__image_strides(ls__image_layout layout, int64_t channels, int64_t height,
+                                          int64_t width)
+{
+    return layout == LS__NCHW
+               ? (ls__image){channels * height * width, height * width, width, 1}
+               : (ls__image){height * width * channels, 1, width * channels, channels};
+}
+
+typedef struct ls__conv2d {  /* x [N,in,H,W], w [out,in/groups,kh,kw], y [N,out,H',W'] */
+    ls__image_layout layout; /* of x and y; w is row-major in either */
+    int64_t batch, in, height, width, groups;
+    int64_t out, out_height, out_width;
+    int64_t kernel[2], stride[2], padding[2], dilation[2];
+} ls__conv2d;
+
+typedef enum ls__conv2d_pass {
+    LS__CONV2D_FORWARD,    /* out = y from x, w, b; beta 0 */
+    LS__CONV2D_BACKWARD_X, /* out = dx from dy, w */
+    LS__CONV2D_BACKWARD_W, /* out = dw from dy, x */
+} ls__conv2d_pass;
+
+typedef struct ls__conv2d_data {
+    const float *x, *w, *dy; /* what the pass does not read may be NULL */
+    const float *b;          /* [out]; NULL: none */
+    float *out;
+    float beta;
+    void *workspace; /* conv2d_workspace bytes, aligned to 64 */
+} ls__conv2d_data;
+
+typedef struct ls__pool2d { /* x [N,C,H,W] -> y [N,C,H',W'] */
+    ls__image_layout layout;
+    int64_t batch, channels, height, width, out_height, out_width;
+    int64_t kernel[2], stride[2], padding[2];
+    bool adaptive;          /* output i covers [floor(i H/H'), ceil((i+1) H/H')); no kernel */
+    bool count_include_pad; /* averages divide by the window, not by what of it lies within x */
+} ls__pool2d;
+
+/* Positions [from,end) that output i covers along axis 0 (height) or 1, and beyond the edges too
+ * how many there are with the padding: what an average divides by. */
+typedef struct ls__window {
+    int64_t from, end, padded;
+} ls__window;
+
+static inline ls__window ls__pool2d_window(const ls__pool2d *p, int axis, int64_t i)
+{
+    int64_t size = axis == 0 ? p->height : p->width;
+    int64_t outs = axis == 0 ? p->out_height : p->out_width;
+    ls__window w;
+    if (p->adaptive) {
+        w.from = i * size / outs;
+        w.end = ((i + 1) * size + outs - 1) / outs;
+        w.padded = w.end - w.from;
+        return w;
+    }
+    int64_t from = i * p->stride[axis] - p->padding[axis], end = from + p->kernel[axis];
+    int64_t limit = size + p->padding[axis];
+    w.padded = (end < limit ? end : limit) - from;
+    w.from = from > 0 ? from : 0;
+    w.end = end < size ? end : size;
+    return w;
+}
+
+typedef struct ls__batch_norm { /* x [N,C,pixels] or [N,pixels,C] */
+    ls__image_layout layout;
+    int64_t batch, channels, pixels;
+    const float *x, *mean, *rstd; /* mean, rstd [C] */
+    const float *w, *b;           /* [C]; NULL: 1, 0 */
+    float *y;                     /* forward out */
+    /* backward */
+    const float *dy;
+    bool training;       /* mean and rstd came from x, so dx sees them move */
+    float *dx, *dw, *db; /* each NULL where not wanted */
+    float beta_x, beta_w, beta_b;
+} ls__batch_norm;
+
 typedef enum ls__unary {
     LS__UNARY_NEG,
     LS__UNARY_EXP,
@@ -262,6 +345,29 @@ typedef struct ls__kernels {
                            uint64_t seed, uint64_t stream_id, ls_stream *stream);
     void (*random_normal)(float *out, int64_t count, uint64_t first, double mean, double std,
                           uint64_t seed, uint64_t stream_id, ls_stream *stream);
+
+    /* One pass of a convolution. No size is 0. */
+    void (*conv2d)(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d,
+                   ls_stream *stream);
+    size_t (*conv2d_workspace)(const ls__conv2d *c, ls__conv2d_pass pass);
+    /* y the largest of each window (NaN where one is), index where it stands in its plane (row *
+     * width + column), the first of equals; index may be NULL */
+    void (*max_pool2d)(const ls__pool2d *p, float *y, int32_t *index, const float *x,
+                       ls_stream *stream);
+    void (*max_pool2d_backward)(const ls__pool2d *p, float *dx, float beta, const float *dy,
+                                const int32_t *index, ls_stream *stream);
+    void (*avg_pool2d)(const ls__pool2d *p, float *y, const float *x, ls_stream *stream);
+    void (*avg_pool2d_backward)(const ls__pool2d *p, float *dx, float beta, const float *dy,
+                                ls_stream *stream);
+    /* mean and biased variance of each channel of n->x; n->batch * n->pixels > 0 */
+    void (*batch_norm_stats)(const ls__batch_norm *n, float *mean, float *variance,
+                             ls_stream *stream);
+    /* rstd[i] = 1 / sqrt(variance[i] + eps); may be in place */
+    void (*batch_norm_rstd)(float *rstd, const float *variance, int64_t channels, double eps,
+                            ls_stream *stream);
+    /* y = (x-mean)*rstd*w + b */
+    void (*batch_norm)(const ls__batch_norm *n, ls_stream *stream);
+    void (*batch_norm_backward)(const ls__batch_norm *n, ls_stream *stream);
 
     void (*adamw)(const ls__adamw_args *args, ls_stream *stream);
     void (*sgd)(const ls__sgd_args *args, ls_stream *stream);

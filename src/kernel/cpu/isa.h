@@ -115,6 +115,29 @@ double LS__K(bce)(float *dx, const float *x, const float *y, int64_t count, ls_s
 void LS__K(dropout)(float *out, const float *a, int64_t count, uint64_t first, double p,
                     uint64_t seed, uint64_t stream_id, float beta, ls_stream *stream);
 
+/* conv.c */
+void LS__K(conv2d)(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d,
+                   ls_stream *stream);
+size_t LS__K(conv2d_workspace)(const ls__conv2d *c, ls__conv2d_pass pass);
+void LS__K(conv2d_builtin)(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d);
+
+/* pool.c */
+void LS__K(max_pool2d)(const ls__pool2d *p, float *y, int32_t *index, const float *x,
+                       ls_stream *stream);
+void LS__K(max_pool2d_backward)(const ls__pool2d *p, float *dx, float beta, const float *dy,
+                                const int32_t *index, ls_stream *stream);
+void LS__K(avg_pool2d)(const ls__pool2d *p, float *y, const float *x, ls_stream *stream);
+void LS__K(avg_pool2d_backward)(const ls__pool2d *p, float *dx, float beta, const float *dy,
+                                ls_stream *stream);
+
+/* batch_norm.c */
+void LS__K(batch_norm_stats)(const ls__batch_norm *n, float *mean, float *variance,
+                             ls_stream *stream);
+void LS__K(batch_norm_rstd)(float *rstd, const float *variance, int64_t channels, double eps,
+                            ls_stream *stream);
+void LS__K(batch_norm)(const ls__batch_norm *n, ls_stream *stream);
+void LS__K(batch_norm_backward)(const ls__batch_norm *n, ls_stream *stream);
+
 /* optim.c */
 void LS__K(adamw)(const ls__adamw_args *args, ls_stream *stream);
 void LS__K(sgd)(const ls__sgd_args *args, ls_stream *stream);

@@ -57,8 +57,20 @@ static const ls__kernels kernels = {
     .dropout = LS__K(dropout),
     .random_uniform = ls__ref_random_uniform,
     .random_normal = ls__ref_random_normal,
+    .conv2d = LS__K(conv2d),
+    .conv2d_workspace = LS__K(conv2d_workspace),
+    .max_pool2d = LS__K(max_pool2d),
+    .max_pool2d_backward = LS__K(max_pool2d_backward),
+    .avg_pool2d = LS__K(avg_pool2d),
+    .avg_pool2d_backward = LS__K(avg_pool2d_backward),
+    .batch_norm_stats = LS__K(batch_norm_stats),
+    .batch_norm_rstd = LS__K(batch_norm_rstd),
+    .batch_norm = LS__K(batch_norm),
+    .batch_norm_backward = LS__K(batch_norm_backward),
     .adamw = LS__K(adamw),
     .sgd = LS__K(sgd),
 };
 
-const ls__variant LS__K(variant) = {.kernels = &kernels, .gemm_builtin = LS__K(gemm_builtin)};
+const ls__variant LS__K(variant) = {.kernels = &kernels,
+                                    .gemm_builtin = LS__K(gemm_builtin),
+                                    .conv2d_builtin = LS__K(conv2d_builtin)};

@@ -6,6 +6,10 @@
 
 /* Computes g on the calling thread alone; false: not available, nothing was done. */
 bool ls__onednn_gemm(const ls__gemm *g);
+/* onednn_conv.c, for oneDNN 2, or onednn_conv_absent.c. The same bits for any number of threads;
+ * false: not available, nothing was done. */
+bool ls__onednn_conv2d(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d);
+size_t ls__onednn_conv2d_workspace(const ls__conv2d *c, ls__conv2d_pass pass);
 const char *ls__onednn_name(void); /* "oneDNN 2.6.3", or NULL */
 
 #endif

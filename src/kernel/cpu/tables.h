@@ -8,6 +8,7 @@
 typedef struct ls__variant { /* what one instruction set offers */
     const ls__kernels *kernels;
     void (*gemm_builtin)(const ls__gemm *g); /* what `gemm` is without oneDNN; for tests */
+    void (*conv2d_builtin)(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d);
 } ls__variant;
 
 extern const ls__variant ls__base_variant, ls__v3_variant, ls__v4_variant;

@@ -89,6 +89,28 @@ void ls__ref_random_uniform(float *out, int64_t count, uint64_t first, double lo
 void ls__ref_random_normal(float *out, int64_t count, uint64_t first, double mean, double std,
                            uint64_t seed, uint64_t stream_id, ls_stream *stream);
 
+/* conv.c */
+void ls__ref_conv2d(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d,
+                    ls_stream *stream);
+size_t ls__ref_conv2d_workspace(const ls__conv2d *c, ls__conv2d_pass pass);
+
+/* pool.c */
+void ls__ref_max_pool2d(const ls__pool2d *p, float *y, int32_t *index, const float *x,
+                        ls_stream *stream);
+void ls__ref_max_pool2d_backward(const ls__pool2d *p, float *dx, float beta, const float *dy,
+                                 const int32_t *index, ls_stream *stream);
+void ls__ref_avg_pool2d(const ls__pool2d *p, float *y, const float *x, ls_stream *stream);
+void ls__ref_avg_pool2d_backward(const ls__pool2d *p, float *dx, float beta, const float *dy,
+                                 ls_stream *stream);
+
+/* batch_norm.c */
+void ls__ref_batch_norm_stats(const ls__batch_norm *n, float *mean, float *variance,
+                              ls_stream *stream);
+void ls__ref_batch_norm_rstd(float *rstd, const float *variance, int64_t channels, double eps,
+                             ls_stream *stream);
+void ls__ref_batch_norm(const ls__batch_norm *n, ls_stream *stream);
+void ls__ref_batch_norm_backward(const ls__batch_norm *n, ls_stream *stream);
+
 /* optim.c */
 void ls__ref_adamw(const ls__adamw_args *args, ls_stream *stream);
 void ls__ref_sgd(const ls__sgd_args *args, ls_stream *stream);

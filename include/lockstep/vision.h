@@ -1,0 +1,64 @@
+/* Operations on images: convolution, pooling, batch normalisation.
+ *
+ * Images are [N,C,H,W]: batch, channels, height, width, float32. Semantics, names and defaults are
+ * PyTorch's (torch.nn.functional); pairs are {height, width}. Operations return poisoned tensors on
+ * failure, never NULL (tensor.h). The layers are in nn.h.
+ */
+#ifndef LOCKSTEP_VISION_H
+#define LOCKSTEP_VISION_H
+
+#include <lockstep/tensor.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ls_conv2d_options {
+    size_t size;
+    int64_t stride[2], padding[2], dilation[2]; /* padding with zeros, on both sides */
+    int64_t groups;                             /* divides C and O */
+} ls_conv2d_options;
+#define LS_DEFAULTS_ls_conv2d_options .stride = {1, 1}, .dilation = {1, 1}, .groups = 1,
+/* x [N,C,H,W], weight [O,C/groups,kh,kw], bias [O] or NULL -> [N,O,H',W'] with H' = (H + 2 padding
+ * - dilation (kh - 1) - 1) / stride + 1, rounded down, W' likewise (torch.nn.functional.conv2d; a
+ * cross-correlation). */
+LS_API ls_tensor *ls_conv2d(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
+                            const ls_conv2d_options *options);
+
+typedef struct ls_pool2d_options {
+    size_t size;
+    int64_t kernel[2], stride[2]; /* stride 0: the kernel's size */
+    int64_t padding[2];           /* at most half the kernel */
+    bool count_include_pad;       /* of averages: padding counts as elements of value 0 */
+} ls_pool2d_options;
+#define LS_DEFAULTS_ls_pool2d_options .count_include_pad = true,
+/* [N,C,H,W] -> [N,C,H',W'], H' = (H + 2 padding - kernel) / stride + 1, rounded down. The largest
+ * of each window; NaN where one is. Gradients flow to the first of equals. */
+LS_API ls_tensor *ls_max_pool2d(ls_tensor *x, const ls_pool2d_options *options);
+LS_API ls_tensor *ls_avg_pool2d(ls_tensor *x, const ls_pool2d_options *options);
+/* [N,C,H,W] -> [N,C,height,width]: output i averages rows floor(i H/height) to ceil((i+1)
+ * H/height), columns likewise (torch.nn.functional.adaptive_avg_pool2d). */
+LS_API ls_tensor *ls_adaptive_avg_pool2d(ls_tensor *x, int64_t height, int64_t width);
+
+/* Batch normalisation (Ioffe & Szegedy 2015): x [N,C,..] -> the same shape, each channel with mean
+ * 0 and variance 1 over all else, then weight [C] and bias [C] (NULL: none). running_mean and
+ * running_var [C] are contiguous float32 outside the graph. In training the batch's own statistics
+ * are used (at least 2 elements a channel; an empty batch passes through), and the running ones, if
+ * given, become (1 - momentum) running + momentum batch, with the unbiased variance. In evaluation
+ * the running ones are used. */
+LS_API ls_tensor *ls_batch_norm(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
+                                ls_tensor *running_mean, ls_tensor *running_var, bool training,
+                                double momentum, double eps);
+
+#if !defined(LS_NO_SITES)
+#define ls_conv2d(...) LS_AT(ls_conv2d(__VA_ARGS__))
+#define ls_max_pool2d(...) LS_AT(ls_max_pool2d(__VA_ARGS__))
+#define ls_avg_pool2d(...) LS_AT(ls_avg_pool2d(__VA_ARGS__))
+#define ls_adaptive_avg_pool2d(...) LS_AT(ls_adaptive_avg_pool2d(__VA_ARGS__))
+#define ls_batch_norm(...) LS_AT(ls_batch_norm(__VA_ARGS__))
+#endif
+
+#ifdef __cplusplus
+}
+#endif
+#endif

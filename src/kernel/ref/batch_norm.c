@@ -1,0 +1,95 @@
+/* Batch normalisation (Ioffe & Szegedy 2015), for each channel over the M = N pixels elements of
+ * it:
+ *
+ *     mean = sum x / M, variance = sum (x - mean)^2 / M, h = (x - mean) rstd, y = h w + b
+ *     gradient: g = dy w; dw = sum dy h; db = sum dy
+ *       training:   dx = rstd (g - mean(g) - h mean(g h))
+ *       evaluation: dx = rstd g, because mean and rstd do not depend on x
+ */
+#include <math.h>
+
+#include "kernel/ref/ref.h"
+
+static int64_t place(const ls__batch_norm *n, int64_t channel, int64_t i)
+{
+    ls__image s = ls__image_strides(n->layout, n->channels, 1, n->pixels);
+    return i / n->pixels * s.n + channel * s.c + i % n->pixels * s.w;
+}
+
+void ls__ref_batch_norm_stats(const ls__batch_norm *n, float *mean, float *variance,
+                              ls_stream *stream)
+{
+    (void)stream;
+    int64_t count = n->batch * n->pixels;
+    for (int64_t c = 0; c < n->channels; c++) {
+        double m = 0.0, v = 0.0;
+        for (int64_t i = 0; i < count; i++) {
+            m += (double)n->x[place(n, c, i)] / (double)count;
+        }
+        for (int64_t i = 0; i < count; i++) {
+            double d = (double)n->x[place(n, c, i)] - m;
+            v += d * d / (double)count;
+        }
+        mean[c] = (float)m;
+        variance[c] = (float)v;
+    }
+}
+
+void ls__ref_batch_norm_rstd(float *rstd, const float *variance, int64_t channels, double eps,
+                             ls_stream *stream)
+{
+    (void)stream;
+    for (int64_t c = 0; c < channels; c++) {
+        rstd[c] = (float)(1.0 / sqrt((double)variance[c] + eps));
+    }
+}
+
+void ls__ref_batch_norm(const ls__batch_norm *n, ls_stream *stream)
+{
+    (void)stream;
+    for (int64_t c = 0; c < n->channels; c++) {
+        double w = n->w != NULL ? (double)n->w[c] : 1.0, b = n->b != NULL ? (double)n->b[c] : 0.0;
+        for (int64_t i = 0; i < n->batch * n->pixels; i++) {
+            int64_t at = place(n, c, i);
+            double h = ((double)n->x[at] - (double)n->mean[c]) * (double)n->rstd[c];
+            n->y[at] = (float)(h * w + b);
+        }
+    }
+}
+
+static void backward_x(const ls__batch_norm *n, int64_t c, double sum_dy, double sum_dyh)
+{
+    int64_t count = n->batch * n->pixels;
+    double w = n->w != NULL ? (double)n->w[c] : 1.0, rstd = (double)n->rstd[c];
+    for (int64_t i = 0; i < count; i++) {
+        int64_t at = place(n, c, i);
+        double h = ((double)n->x[at] - (double)n->mean[c]) * rstd, g = (double)n->dy[at];
+        if (n->training) {
+            g -= (sum_dy + h * sum_dyh) / (double)count;
+        }
+        ls__ref_store(&n->dx[at], w * rstd * g, n->beta_x);
+    }
+}
+
+void ls__ref_batch_norm_backward(const ls__batch_norm *n, ls_stream *stream)
+{
+    (void)stream;
+    for (int64_t c = 0; c < n->channels; c++) {
+        double sum_dy = 0.0, sum_dyh = 0.0;
+        for (int64_t i = 0; i < n->batch * n->pixels; i++) {
+            int64_t at = place(n, c, i);
+            sum_dy += (double)n->dy[at];
+            sum_dyh +=
+                (double)n->dy[at] * ((double)n->x[at] - (double)n->mean[c]) * (double)n->rstd[c];
+        }
+        if (n->dw != NULL) {
+            ls__ref_store(&n->dw[c], sum_dyh, n->beta_w);
+        }
+        if (n->db != NULL) {
+            ls__ref_store(&n->db[c], sum_dy, n->beta_b);
+        }
+        if (n->dx != NULL) {
+            backward_x(n, c, sum_dy, sum_dyh);
+        }
+    }
+}

@@ -1,0 +1,147 @@
+/* Convolution over images, as PyTorch defines it (a cross-correlation). With r = i sh - ph + p dh
+ * and s = j sw - pw + q dw, over the channels c of output o's group:
+ *
+ *     y[n,o,i,j]  = b[o] + sum over c, p, q of x[n,c,r,s] w[o,c,p,q]         x is 0 outside
+ *     dx[n,c,r,s] = sum over o, p, q and the (i,j) that meet (r,s) of dy[n,o,i,j] w[o,c,p,q]
+ *     dw[o,c,p,q] = sum over n, i, j of dy[n,o,i,j] x[n,c,r,s]
+ */
+#include "kernel/ref/ref.h"
+
+typedef struct place { /* an image, a channel and a pixel */
+    int64_t n, c, h, w;
+} place;
+
+static double image_at(const float *x, ls__image s, place at)
+{
+    return (double)x[at.n * s.n + at.c * s.c + at.h * s.h + at.w * s.w];
+}
+
+static double weight_at(const ls__conv2d *c, const float *w, int64_t out, int64_t in, int64_t p,
+                        int64_t q)
+{
+    return (double)w[((out * (c->in / c->groups) + in) * c->kernel[0] + p) * c->kernel[1] + q];
+}
+
+/* x at the pixel that tap (p,q) of output (i,j) meets; 0 outside. `out.c` is the channel of x. */
+static double x_under(const ls__conv2d *c, const float *x, place out, int64_t p, int64_t q)
+{
+    ls__image s = ls__image_strides(c->layout, c->in, c->height, c->width);
+    place at = {out.n, out.c, out.h * c->stride[0] - c->padding[0] + p * c->dilation[0],
+                out.w * c->stride[1] - c->padding[1] + q * c->dilation[1]};
+    bool inside = at.h >= 0 && at.h < c->height && at.w >= 0 && at.w < c->width;
+    return inside ? image_at(x, s, at) : 0.0;
+}
+
+static double forward_at(const ls__conv2d *c, const ls__conv2d_data *d, place out)
+{
+    int64_t per_group = c->in / c->groups, first = out.c / (c->out / c->groups) * per_group;
+    double sum = d->b != NULL ? (double)d->b[out.c] : 0.0;
+    for (int64_t in = 0; in < per_group; in++) {
+        for (int64_t p = 0; p < c->kernel[0]; p++) {
+            for (int64_t q = 0; q < c->kernel[1]; q++) {
+                place at = {out.n, first + in, out.h, out.w};
+                sum += x_under(c, d->x, at, p, q) * weight_at(c, d->w, out.c, in, p, q);
+            }
+        }
+    }
+    return sum;
+}
+
+/* The output along `axis` whose tap `tap` meets position `at`, or -1. */
+static int64_t output_of(const ls__conv2d *c, int axis, int64_t at, int64_t tap)
+{
+    int64_t from = at + c->padding[axis] - tap * c->dilation[axis];
+    int64_t outs = axis == 0 ? c->out_height : c->out_width;
+    bool meets = from >= 0 && from % c->stride[axis] == 0 && from / c->stride[axis] < outs;
+    return meets ? from / c->stride[axis] : -1;
+}
+
+static double backward_x_at(const ls__conv2d *c, const ls__conv2d_data *d, place in)
+{
+    int64_t per_group = c->out / c->groups, group = in.c / (c->in / c->groups);
+    ls__image s = ls__image_strides(c->layout, c->out, c->out_height, c->out_width);
+    double sum = 0.0;
+    for (int64_t out = group * per_group; out < (group + 1) * per_group; out++) {
+        for (int64_t p = 0; p < c->kernel[0]; p++) {
+            for (int64_t q = 0; q < c->kernel[1]; q++) {
+                int64_t i = output_of(c, 0, in.h, p), j = output_of(c, 1, in.w, q);
+                if (i >= 0 && j >= 0) {
+                    sum += image_at(d->dy, s, (place){in.n, out, i, j}) *
+                           weight_at(c, d->w, out, in.c % (c->in / c->groups), p, q);
+                }
+            }
+        }
+    }
+    return sum;
+}
+
+static double backward_w_at(const ls__conv2d *c, const ls__conv2d_data *d, int64_t out, int64_t in,
+                            int64_t p, int64_t q)
+{
+    ls__image s = ls__image_strides(c->layout, c->out, c->out_height, c->out_width);
+    int64_t channel = out / (c->out / c->groups) * (c->in / c->groups) + in;
+    double sum = 0.0;
+    for (int64_t n = 0; n < c->batch; n++) {
+        for (int64_t i = 0; i < c->out_height; i++) {
+            for (int64_t j = 0; j < c->out_width; j++) {
+                sum += image_at(d->dy, s, (place){n, out, i, j}) *
+                       x_under(c, d->x, (place){n, channel, i, j}, p, q);
+            }
+        }
+    }
+    return sum;
+}
+
+typedef double (*pixel_fn)(const ls__conv2d *c, const ls__conv2d_data *d, place at);
+
+static void each_pixel(const ls__conv2d *c, const ls__conv2d_data *d, place shape, pixel_fn value)
+{
+    ls__image s = ls__image_strides(c->layout, shape.c, shape.h, shape.w);
+    for (int64_t n = 0; n < shape.n; n++) {
+        for (int64_t ch = 0; ch < shape.c; ch++) {
+            for (int64_t i = 0; i < shape.h; i++) {
+                for (int64_t j = 0; j < shape.w; j++) {
+                    ls__ref_store(&d->out[n * s.n + ch * s.c + i * s.h + j * s.w],
+                                  value(c, d, (place){n, ch, i, j}), d->beta);
+                }
+            }
+        }
+    }
+}
+
+static void each_weight(const ls__conv2d *c, const ls__conv2d_data *d)
+{
+    float *dw = d->out;
+    for (int64_t out = 0; out < c->out; out++) {
+        for (int64_t in = 0; in < c->in / c->groups; in++) {
+            for (int64_t p = 0; p < c->kernel[0]; p++) {
+                for (int64_t q = 0; q < c->kernel[1]; q++) {
+                    ls__ref_store(dw++, backward_w_at(c, d, out, in, p, q), d->beta);
+                }
+            }
+        }
+    }
+}
+
+void ls__ref_conv2d(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d,
+                    ls_stream *stream)
+{
+    (void)stream;
+    switch (pass) {
+    case LS__CONV2D_FORWARD:
+        each_pixel(c, d, (place){c->batch, c->out, c->out_height, c->out_width}, forward_at);
+        break;
+    case LS__CONV2D_BACKWARD_X:
+        each_pixel(c, d, (place){c->batch, c->in, c->height, c->width}, backward_x_at);
+        break;
+    case LS__CONV2D_BACKWARD_W:
+        each_weight(c, d);
+        break;
+    }
+}
+
+size_t ls__ref_conv2d_workspace(const ls__conv2d *c, ls__conv2d_pass pass)
+{
+    (void)c, (void)pass;
+    return 0;
+}

@@ -1,0 +1,218 @@
+/* Batch normalisation; formulas in kernel/ref/batch_norm.c. The running statistics are buffers of
+ * the caller's, changed in place in training; the gradient rule keeps the mean and deviation it
+ * needs by itself, so a later forward does not disturb it. */
+#include <lockstep/vision.h>
+
+#include "tensor/op.h"
+
+enum { SAVED_X, SAVED_W, SAVED_MEAN, SAVED_RSTD };
+enum { EDGE_X, EDGE_W, EDGE_B };
+
+typedef struct norm_context {
+    int64_t batch, channels, pixels;
+    bool training;
+} norm_context;
+
+static ls__batch_norm shape_of(const norm_context *c)
+{
+    return (ls__batch_norm){.layout = LS__NCHW,
+                            .batch = c->batch,
+                            .channels = c->channels,
+                            .pixels = c->pixels,
+                            .training = c->training};
+}
+
+static ls_status batch_norm_backward(ls__rule *r)
+{
+    const norm_context *c = r->node->context;
+    ls__batch_norm n = shape_of(c);
+    if (c->batch * c->pixels == 0) {
+        for (int i = EDGE_W; i <= EDGE_B; i++) {
+            if (r->in[i].data != NULL && r->in[i].beta == 0.0f && c->channels > 0) {
+                r->k->fill(r->in[i].data, c->channels, 0.0f, NULL);
+            }
+        }
+        return LS_OK;
+    }
+    n.x = r->saved[SAVED_X];
+    n.w = r->saved[SAVED_W];
+    n.mean = r->saved[SAVED_MEAN];
+    n.rstd = r->saved[SAVED_RSTD];
+    n.dy = r->dy;
+    n.dx = r->in[EDGE_X].data;
+    n.dw = r->in[EDGE_W].data;
+    n.db = r->in[EDGE_B].data;
+    n.beta_x = r->in[EDGE_X].beta;
+    n.beta_w = r->in[EDGE_W].beta;
+    n.beta_b = r->in[EDGE_B].beta;
+    r->k->batch_norm_backward(&n, NULL);
+    return LS_OK;
+}
+
+static const ls__op batch_norm_op = {
+    .name = "batch_norm", .backward = batch_norm_backward, .accumulates = true};
+
+/* ---- checks ------------------------------------------------------------------------------- */
+
+static bool norm_shapes(ls__call *call)
+{
+    const ls__record *x = call->in[EDGE_X];
+    if (x->ndim < 2) {
+        (void)ls__call_fail(call, LS_ERR_INVALID, "x %s; it must be [N,C] or [N,C,..]",
+                            ls__record_print(x).text);
+        return false;
+    }
+    for (int i = EDGE_W; i <= EDGE_B; i++) {
+        const ls__record *p = call->in[i];
+        if (p != NULL && (p->ndim != 1 || p->dim[0] != x->dim[1])) {
+            (void)ls__call_fail(call, LS_ERR_INVALID,
+                                "x %s with %s %s: it must be [%lld], the channels of x",
+                                ls__record_print(x).text, i == EDGE_W ? "weight" : "bias",
+                                ls__record_print(p).text, (long long)x->dim[1]);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The record of a running statistic, which is written in place; NULL after a failure, too. */
+static ls__record *running_of(ls__call *call, const char *name, ls_tensor *t)
+{
+    if (t == NULL || call->failed != NULL) {
+        return NULL;
+    }
+    ls__record *r = ls__record_sound(call->tensors, t, call->name);
+    const ls__record *x = call->in[EDGE_X];
+    if (r == NULL) {
+        call->failed = ls__poison(call->tensors);
+        return NULL;
+    }
+    if (r->dtype != LS_FLOAT32 || r->ndim != 1 || r->dim[0] != x->dim[1] || r->node != NULL ||
+        !ls__record_contiguous(r)) {
+        (void)ls__call_fail(call, LS_ERR_INVALID,
+                            "x %s with %s %s of %s; it must be contiguous float32 [%lld] that "
+                            "requires no gradient",
+                            ls__record_print(x).text, name, ls__record_print(r).text,
+                            ls_dtype_name((ls_dtype)r->dtype), (long long)x->dim[1]);
+        return NULL;
+    }
+    return r;
+}
+
+static bool norm_arguments(ls__call *call, const norm_context *c, bool has_mean, bool has_var,
+                           double momentum)
+{
+    if (call->failed != NULL) {
+        return false;
+    }
+    if (!c->training && (!has_mean || !has_var)) {
+        (void)ls__call_fail(call, LS_ERR_INVALID,
+                            "evaluation without running_mean and running_var; give both, or train");
+    } else if (c->training && c->batch * c->pixels == 1) {
+        (void)ls__call_fail(call, LS_ERR_INVALID,
+                            "x %s has one element a channel; training needs two at least, their "
+                            "variance is what it divides by",
+                            ls__record_print(call->in[EDGE_X]).text);
+    } else if (!(momentum >= 0.0 && momentum <= 1.0)) {
+        (void)ls__call_fail(call, LS_ERR_INVALID, "momentum %g; give 0 to 1", momentum);
+    }
+    return call->failed == NULL;
+}
+
+/* ---- the operation ------------------------------------------------------------------------ */
+
+typedef struct running {
+    ls_tensor *handle[2];
+    ls__record *record[2]; /* mean, variance; NULL: not kept */
+    double momentum;
+} running;
+
+static float *data_of(const ls__record *record)
+{
+    return (float *)(void *)ls__record_data(record);
+}
+
+/* running = (1 - momentum) running + momentum batch, the variance unbiased. */
+static void update(const ls__call *call, const norm_context *c, const running *stats,
+                   const float *mean, const float *variance)
+{
+    double count = (double)(c->batch * c->pixels), momentum = stats->momentum;
+    const float *batch[2] = {mean, variance};
+    const double share[2] = {momentum, momentum * count / (count - 1.0)};
+    for (int i = 0; i < 2; i++) {
+        if (stats->record[i] != NULL) {
+            call->k->axpby(data_of(stats->record[i]), batch[i], c->channels, (float)share[i],
+                           (float)(1.0 - momentum), NULL);
+            ls__tensor_changed(stats->handle[i]);
+        }
+    }
+}
+
+static void forward(const ls__call *call, const norm_context *c, const running *stats,
+                    ls__batch_norm *n, float *mean, float *rstd, double eps)
+{
+    if (c->training) {
+        call->k->batch_norm_stats(n, mean, rstd, NULL);
+        update(call, c, stats, mean, rstd);
+        call->k->batch_norm_rstd(rstd, rstd, c->channels, eps, NULL);
+    } else {
+        call->k->axpby(mean, data_of(stats->record[0]), c->channels, 1.0f, 0.0f, NULL);
+        call->k->batch_norm_rstd(rstd, data_of(stats->record[1]), c->channels, eps, NULL);
+    }
+    n->mean = mean;
+    n->rstd = rstd;
+    call->k->batch_norm(n, NULL);
+}
+
+static ls_tensor *normalise(ls__call *call, const norm_context *c, const running *stats, double eps)
+{
+    ls__batch_norm n = shape_of(c);
+    ls__dense x = ls__call_dense(call, EDGE_X), w = ls__call_dense(call, EDGE_W);
+    ls__dense b = ls__call_dense(call, EDGE_B);
+    ls__dense mean = ls__call_memory(call, (size_t)c->channels * sizeof(float));
+    ls__dense rstd = ls__call_memory(call, (size_t)c->channels * sizeof(float));
+    ls__record *out = ls__call_output(call, ls__record_shape(call->in[EDGE_X]), LS_FLOAT32);
+    if (out != NULL && out->numel > 0) {
+        n.x = x.data;
+        n.w = w.data;
+        n.b = b.data;
+        n.y = data_of(out);
+        forward(call, c, stats, &n, mean.data, rstd.data, eps);
+    }
+    ls__node *node = ls__call_record(call, &batch_norm_op, out, sizeof *c);
+    if (node != NULL) {
+        *(norm_context *)node->context = *c;
+        ls__node_save(node, SAVED_X, &x);
+        ls__node_save(node, SAVED_W, &w);
+        ls__node_save(node, SAVED_MEAN, &mean);
+        ls__node_save(node, SAVED_RSTD, &rstd);
+    }
+    ls__dense_drop(&x);
+    ls__dense_drop(&w);
+    ls__dense_drop(&b);
+    ls__dense_drop(&mean);
+    ls__dense_drop(&rstd);
+    return ls__call_finish(call, out);
+}
+
+ls_tensor *ls_batch_norm(ls_tensor *x, ls_tensor *weight, ls_tensor *bias, ls_tensor *running_mean,
+                         ls_tensor *running_var, bool training, double momentum, double eps)
+{
+    ls__call call;
+    unsigned optional = 1u << EDGE_W | 1u << EDGE_B;
+    if (!ls__call_begin_optional(&call, "batch_norm", 3, (ls_tensor *[]){x, weight, bias},
+                                 optional) ||
+        !ls__call_float32(&call) || !norm_shapes(&call)) {
+        return call.failed;
+    }
+    const ls__record *in = call.in[EDGE_X];
+    norm_context c = {.batch = in->dim[0], .channels = in->dim[1], .training = training};
+    c.pixels = ls__shape_product(in, 2, in->ndim);
+    running stats = {.handle = {running_mean, running_var}, .momentum = momentum};
+    stats.record[0] = running_of(&call, "running_mean", running_mean);
+    stats.record[1] = running_of(&call, "running_var", running_var);
+    if (!norm_arguments(&call, &c, running_mean != NULL, running_var != NULL, momentum)) {
+        return call.failed;
+    }
+    return normalise(&call, &c, &stats, eps);
+}

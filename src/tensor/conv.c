@@ -1,0 +1,191 @@
+/* Convolution over images: shapes here, the work in the kernel. The gradient of the bias is the sum
+ * over all but the channels. */
+#include <lockstep/vision.h>
+
+#include "base/options.h"
+#include "tensor/op.h"
+
+enum { SAVED_X, SAVED_W };
+enum { EDGE_X, EDGE_W, EDGE_B };
+
+#define EXTENT_MAX ((int64_t)1 << 30) /* of sizes along one axis: their products are exact */
+
+/* One pass with workspace of its own. */
+static ls_status run(ls__tensors *tensors, const ls__kernels *k, const ls__conv2d *c,
+                     ls__conv2d_pass pass, ls__conv2d_data *d)
+{
+    ls__storage *work = ls__storage_new(tensors, k->conv2d_workspace(c, pass) + 64);
+    if (work == NULL) {
+        return ls__self.status;
+    }
+    d->workspace = work->data;
+    k->conv2d(c, pass, d, NULL);
+    ls__storage_unref(work);
+    return LS_OK;
+}
+
+static void backward_empty(ls__rule *r, const ls__conv2d *c)
+{
+    const int64_t numel[] = {0, c->out * (c->in / c->groups) * c->kernel[0] * c->kernel[1], c->out};
+    for (int i = 0; i < 3; i++) {
+        if (r->in[i].data != NULL && r->in[i].beta == 0.0f && numel[i] > 0) {
+            r->k->fill(r->in[i].data, numel[i], 0.0f, NULL);
+        }
+    }
+}
+
+static ls_status conv2d_backward(ls__rule *r)
+{
+    const ls__conv2d *c = r->node->context;
+    const ls__gradient *dx = &r->in[EDGE_X], *dw = &r->in[EDGE_W], *db = &r->in[EDGE_B];
+    if (c->batch == 0) {
+        backward_empty(r, c);
+        return LS_OK;
+    }
+    if (db->data != NULL) {
+        const int64_t shape[3] = {c->batch, c->out, c->out_height * c->out_width};
+        const uint8_t keep[3] = {0, 1, 0};
+        r->k->sum_dims(db->data, r->dy, 3, shape, keep, db->beta, NULL);
+    }
+    if (dw->data != NULL) {
+        ls__conv2d_data d = {
+            .x = r->saved[SAVED_X], .dy = r->dy, .out = dw->data, .beta = dw->beta};
+        LS_TRY(run(r->tensors, r->k, c, LS__CONV2D_BACKWARD_W, &d));
+    }
+    if (dx->data != NULL) {
+        ls__conv2d_data d = {
+            .w = r->saved[SAVED_W], .dy = r->dy, .out = dx->data, .beta = dx->beta};
+        LS_TRY(run(r->tensors, r->k, c, LS__CONV2D_BACKWARD_X, &d));
+    }
+    return LS_OK;
+}
+
+static const ls__op conv2d_op = {
+    .name = "conv2d", .backward = conv2d_backward, .accumulates = true};
+
+/* ---- shapes ------------------------------------------------------------------------------- */
+
+static bool check_options(ls__call *call, const ls_conv2d_options *o)
+{
+    for (int i = 0; i < 2; i++) {
+        if (o->stride[i] < 1 || o->dilation[i] < 1 || o->padding[i] < 0 ||
+            o->stride[i] > EXTENT_MAX || o->dilation[i] > EXTENT_MAX ||
+            o->padding[i] > EXTENT_MAX) {
+            (void)ls__call_fail(call, LS_ERR_INVALID,
+                                "stride %lld, padding %lld, dilation %lld along the %s; give at "
+                                "least 1, 0 and 1, and at most %lld",
+                                (long long)o->stride[i], (long long)o->padding[i],
+                                (long long)o->dilation[i], i == 0 ? "height" : "width",
+                                (long long)EXTENT_MAX);
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool check_shapes(ls__call *call, const ls_conv2d_options *o)
+{
+    const ls__record *x = call->in[EDGE_X], *w = call->in[EDGE_W], *b = call->in[EDGE_B];
+    if (x->ndim != 4 || w->ndim != 4) {
+        (void)ls__call_fail(call, LS_ERR_INVALID,
+                            "x %s with weight %s; x must be [N,C,H,W], the weight "
+                            "[O,C/groups,kh,kw]",
+                            ls__record_print(x).text, ls__record_print(w).text);
+        return false;
+    }
+    if (o->groups < 1 || w->dim[0] < 1 || w->dim[1] < 1 || w->dim[0] % o->groups != 0 ||
+        x->dim[1] % o->groups != 0 || x->dim[1] / o->groups != w->dim[1]) {
+        (void)ls__call_fail(call, LS_ERR_INVALID,
+                            "x %s with weight %s in %lld groups; the groups must divide the %lld "
+                            "channels of x and the %lld outputs, and the weight's second dimension "
+                            "be the channels of a group",
+                            ls__record_print(x).text, ls__record_print(w).text,
+                            (long long)o->groups, (long long)x->dim[1], (long long)w->dim[0]);
+        return false;
+    }
+    if (b != NULL && (b->ndim != 1 || b->dim[0] != w->dim[0])) {
+        (void)ls__call_fail(call, LS_ERR_INVALID,
+                            "bias %s with weight %s: the bias must be [%lld], one for each output",
+                            ls__record_print(b).text, ls__record_print(w).text,
+                            (long long)w->dim[0]);
+        return false;
+    }
+    return true;
+}
+
+/* Outputs along an axis; false when the window does not fit into the padded image. */
+static bool outputs(ls__call *call, const ls__conv2d *c, int axis, int64_t size, int64_t *out)
+{
+    int64_t kernel = c->kernel[axis];
+    bool sane = kernel >= 1 && kernel <= EXTENT_MAX && size >= 0 && size <= EXTENT_MAX;
+    int64_t window = sane ? c->dilation[axis] * (kernel - 1) + 1 : 0;
+    if (!sane || size + 2 * c->padding[axis] < window) {
+        (void)ls__call_fail(call, LS_ERR_INVALID,
+                            "x %s with weight %s: a window of %lld elements, %lld apart, does not "
+                            "fit into a %s of %lld with padding %lld",
+                            ls__record_print(call->in[EDGE_X]).text,
+                            ls__record_print(call->in[EDGE_W]).text, (long long)kernel,
+                            (long long)c->dilation[axis], axis == 0 ? "height" : "width",
+                            (long long)size, (long long)c->padding[axis]);
+        return false;
+    }
+    *out = (size + 2 * c->padding[axis] - window) / c->stride[axis] + 1;
+    return true;
+}
+
+static bool describe(ls__call *call, const ls_conv2d_options *o, ls__conv2d *c)
+{
+    if (!check_options(call, o) || !check_shapes(call, o)) {
+        return false;
+    }
+    const ls__record *x = call->in[EDGE_X], *w = call->in[EDGE_W];
+    *c = (ls__conv2d){.layout = LS__NCHW,
+                      .batch = x->dim[0],
+                      .in = x->dim[1],
+                      .height = x->dim[2],
+                      .width = x->dim[3],
+                      .groups = o->groups,
+                      .out = w->dim[0]};
+    for (int i = 0; i < 2; i++) {
+        c->kernel[i] = w->dim[2 + i];
+        c->stride[i] = o->stride[i];
+        c->padding[i] = o->padding[i];
+        c->dilation[i] = o->dilation[i];
+    }
+    return outputs(call, c, 0, c->height, &c->out_height) &&
+           outputs(call, c, 1, c->width, &c->out_width);
+}
+
+ls_tensor *ls_conv2d(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
+                     const ls_conv2d_options *options)
+{
+    LS__OPTIONS(ls_conv2d_options, o, options);
+    ls__call call;
+    ls__conv2d c;
+    if (!ls__call_begin_optional(&call, "conv2d", 3, (ls_tensor *[]){x, weight, bias},
+                                 1u << EDGE_B) ||
+        !ls__call_float32(&call) || !describe(&call, &o, &c)) {
+        return call.failed;
+    }
+    ls__dense dx = ls__call_dense(&call, EDGE_X), dw = ls__call_dense(&call, EDGE_W);
+    ls__dense db = ls__call_dense(&call, EDGE_B);
+    ls_shape shape = LS_SHAPE(c.batch, c.out, c.out_height, c.out_width);
+    ls__record *out = ls__call_output(&call, shape, LS_FLOAT32);
+    if (out != NULL && c.batch > 0) {
+        ls__conv2d_data d = {.x = dx.data, .w = dw.data, .b = db.data};
+        d.out = (float *)(void *)ls__record_data(out);
+        if (run(call.tensors, call.k, &c, LS__CONV2D_FORWARD, &d) < 0) {
+            call.failed = ls__poison(call.tensors);
+        }
+    }
+    ls__node *node = ls__call_record(&call, &conv2d_op, out, sizeof c);
+    if (node != NULL) {
+        *(ls__conv2d *)node->context = c;
+        ls__node_save(node->edge[EDGE_W].to != NULL ? node : NULL, SAVED_X, &dx);
+        ls__node_save(node->edge[EDGE_X].to != NULL ? node : NULL, SAVED_W, &dw);
+    }
+    ls__dense_drop(&dx);
+    ls__dense_drop(&dw);
+    ls__dense_drop(&db);
+    return ls__call_finish(&call, out);
+}

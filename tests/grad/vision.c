@@ -1,0 +1,396 @@
+/* Operations on images: gradients against central differences for whole, transposed and sliced
+ * inputs, on both kernel tables; values and gradients beside PyTorch's; running statistics. */
+#include <math.h>
+#include <string.h>
+
+#include <lockstep/random.h>
+#include <lockstep/vision.h>
+
+#include "../unit/tensor/local.h"
+
+typedef enum layout { WHOLE, TRANSPOSED, SLICED, LAYOUTS } layout;
+
+typedef ls_tensor *(*op_fn)(ls_tensor **in);
+
+typedef struct op_case {
+    const char *name;
+    op_fn fn;
+    int count;
+    ls_shape shape[3];
+} op_case;
+
+#define OP(name, expression)                                                                       \
+    static ls_tensor *name(ls_tensor **in)                                                         \
+    {                                                                                              \
+        return expression;                                                                         \
+    }
+#define CONV(...) LS_OPTIONS(ls_conv2d_options, __VA_ARGS__)
+#define POOL(...) LS_OPTIONS(ls_pool2d_options, __VA_ARGS__)
+
+OP(conv, ls_conv2d(in[0], in[1], in[2], NULL))
+OP(conv_plain, ls_conv2d(in[0], in[1], NULL, CONV(.stride = {2, 1}, .padding = {1, 2})))
+OP(conv_dilated, ls_conv2d(in[0], in[1], in[2], CONV(.dilation = {2, 1}, .padding = {1, 1})))
+OP(conv_groups, ls_conv2d(in[0], in[1], in[2], CONV(.groups = 2, .padding = {1, 0})))
+OP(conv_twice, ls_conv2d(ls_conv2d(in[0], in[1], NULL, CONV(.padding = {1, 1})), in[1], NULL,
+                         CONV(.padding = {1, 1})))
+OP(max_pool, ls_max_pool2d(in[0], POOL(.kernel = {3, 2}, .stride = {2, 1}, .padding = {1, 1})))
+OP(avg_pool, ls_avg_pool2d(in[0], POOL(.kernel = {3, 2}, .stride = {2, 1}, .padding = {1, 1})))
+OP(avg_pool_within,
+   ls_avg_pool2d(in[0], POOL(.kernel = {2, 3}, .padding = {1, 1}, .count_include_pad = false)))
+OP(adaptive, ls_adaptive_avg_pool2d(in[0], 2, 3))
+OP(pooled_twice, ls_add(ls_max_pool2d(in[0], POOL(.kernel = {2, 2})),
+                        ls_avg_pool2d(in[0], POOL(.kernel = {2, 2}))))
+OP(norm, ls_batch_norm(in[0], in[1], in[2], NULL, NULL, true, 0.1, 1e-3))
+OP(norm_plain, ls_batch_norm(in[0], NULL, NULL, NULL, NULL, true, 0.1, 1e-3))
+OP(norm_twice, ls_batch_norm(ls_batch_norm(in[0], in[1], NULL, NULL, NULL, true, 0.1, 1e-3), in[1],
+                             in[2], NULL, NULL, true, 0.1, 1e-3))
+
+static ls_tensor *norm_evaluation(ls_tensor **in)
+{
+    static const float mean[] = {0.1f, -0.2f, 0.3f}, var[] = {0.5f, 1.0f, 2.0f};
+    return ls_batch_norm(in[0], in[1], in[2], ls_from_data(mean, LS_SHAPE(3), LS_FLOAT32),
+                         ls_from_data(var, LS_SHAPE(3), LS_FLOAT32), false, 0.1, 1e-3);
+}
+
+#define S(...) LS_SHAPE(__VA_ARGS__)
+static const op_case *cases(int *count)
+{
+    static op_case all[32];
+    const op_case rows[] = {
+        {"conv", conv, 3, {S(2, 3, 4, 5), S(2, 3, 2, 3), S(2)}},
+        {"conv", conv, 3, {S(1, 1, 1, 1), S(1, 1, 1, 1), S(1)}},
+        {"conv", conv, 3, {S(2, 3, 3, 3), S(4, 3, 1, 1), S(4)}},
+        {"conv_plain", conv_plain, 2, {S(2, 2, 5, 3), S(3, 2, 3, 3)}},
+        {"conv_dilated", conv_dilated, 3, {S(1, 2, 5, 4), S(2, 2, 2, 3), S(2)}},
+        {"conv_groups", conv_groups, 3, {S(2, 4, 3, 4), S(6, 2, 3, 2), S(6)}},
+        {"conv_twice", conv_twice, 2, {S(1, 2, 3, 4), S(2, 2, 3, 3)}},
+        {"max_pool", max_pool, 1, {S(2, 2, 5, 4)}},
+        {"avg_pool", avg_pool, 1, {S(2, 2, 5, 4)}},
+        {"avg_pool_within", avg_pool_within, 1, {S(1, 2, 4, 5)}},
+        {"adaptive", adaptive, 1, {S(2, 2, 5, 4)}},
+        {"adaptive", adaptive, 1, {S(1, 2, 1, 2)}},
+        {"pooled_twice", pooled_twice, 1, {S(2, 1, 4, 4)}},
+        {"norm", norm, 3, {S(3, 2, 2, 3), S(2), S(2)}},
+        {"norm", norm, 3, {S(5, 3), S(3), S(3)}},
+        {"norm_plain", norm_plain, 1, {S(4, 3, 2)}},
+        {"norm_twice", norm_twice, 3, {S(3, 2, 2, 2), S(2), S(2)}},
+        {"norm_evaluation", norm_evaluation, 3, {S(2, 3, 2, 2), S(3), S(3)}},
+    };
+    memcpy(all, rows, sizeof rows);
+    *count = (int)(sizeof rows / sizeof rows[0]);
+    return all;
+}
+
+typedef struct sweep {
+    const op_case *c;
+    layout of[3];
+} sweep;
+
+static ls_tensor *as_view(ls_tensor *leaf, layout of)
+{
+    if (of == TRANSPOSED && ls_ndim(leaf) > 1) {
+        return ls_transpose(leaf, -1, -2);
+    }
+    return of == SLICED ? ls_slice(leaf, -1, 1, ls_size(leaf, -1) - 1) : leaf;
+}
+
+/* All different, further apart than the steps of the differences: which is larger stays. */
+static void set_apart(ls_tensor *leaf)
+{
+    float *x = ls_data(leaf);
+    int64_t numel = ls_numel(leaf);
+    for (int64_t i = 0; i < numel; i++) {
+        x[i] = 0.06f * (float)((37 * i + 11) % numel - numel / 2);
+    }
+}
+
+static ls_tensor *leaf_new(ls_shape shape, layout of, uint64_t stream)
+{
+    int n = shape.ndim;
+    if (of == TRANSPOSED && n > 1) {
+        int64_t last = shape.dim[n - 1];
+        shape.dim[n - 1] = shape.dim[n - 2];
+        shape.dim[n - 2] = last;
+    }
+    shape.dim[n - 1] += of == SLICED ? 2 : 0;
+    ls_tensor *leaf = ls_empty(shape, LS_FLOAT32);
+    float *x = ls_data(leaf);
+    for (int64_t i = 0; i < ls_numel(leaf); i++) {
+        float u = ls_random_uniform(1, stream, (uint64_t)i);
+        x[i] = ls_random_uniform(1, stream + 1000, (uint64_t)i) < 0.5f ? 0.2f + u : -0.2f - u;
+    }
+    return ls_set_requires_grad(leaf, true);
+}
+
+static ls_tensor *run_case(ls_tensor **leaves, void *arg)
+{
+    const sweep *s = arg;
+    ls_tensor *in[3] = {NULL, NULL, NULL};
+    for (int i = 0; i < s->c->count; i++) {
+        in[i] = as_view(leaves[i], s->of[i]);
+    }
+    return s->c->fn(in);
+}
+
+static void check_case(const op_case *c, int variant)
+{
+    sweep s = {.c = c};
+    LS_SCOPE
+    {
+        ls_tensor *leaves[3];
+        for (int i = 0; i < c->count; i++) {
+            s.of[i] = variant < LAYOUTS ? (layout)variant : (layout)((i + 1) % LAYOUTS);
+            leaves[i] = leaf_new(c->shape[i], s.of[i], (uint64_t)i);
+            if (c->fn == max_pool || c->fn == pooled_twice) {
+                set_apart(leaves[i]);
+            }
+        }
+        if (ls_gradcheck(run_case, leaves, c->count, &s, NULL) != LS_OK) {
+            test_fail(__FILE__, __LINE__, "%s, case %s, layout %d: %s",
+                      ls__tensors_get("")->kernels->name, c->name, variant, ls_error_message());
+        }
+    }
+}
+
+static void check_all(const ls__kernels *kernels)
+{
+    int count;
+    const op_case *all = cases(&count);
+    CHECK_OK(ls__tensor_use_kernels(kernels));
+    for (int i = 0; i < count; i++) {
+        for (int variant = 0; variant <= LAYOUTS; variant++) {
+            check_case(&all[i], variant);
+        }
+    }
+}
+
+LOCAL_TEST(plain_kernels_gradients_match_differences)
+{
+    check_all(ls__kernels_ref());
+}
+
+LOCAL_TEST(fast_kernels_gradients_match_differences)
+{
+    check_all(ls__kernels_cpu());
+}
+
+/* ---- beside PyTorch ----------------------------------------------------------------------- */
+
+/* Printed by PyTorch 2.13 for the lines above each block, run after
+ *     import math, torch; from torch.nn.functional import *
+ *     def p(name, t): print(name, ["%.8g" % v for v in t.detach().flatten().tolist()])
+ *     def f(shape, b): return torch.tensor([math.sin(b * i + 1) for i in range(
+ *         math.prod(shape))]).reshape(shape).requires_grad_()
+ *     def back(y): (y * f(y.shape, 0.9).detach()).sum().backward() */
+static void check_near(const char *what, ls_tensor *t, const float *want, int64_t count)
+{
+    float got[64];
+    CHECK_OK(ls_tensor_status(t));
+    CHECK_INT(ls_numel(t), count);
+    CHECK_OK(ls_copy_out(t, got, (size_t)count * sizeof(float)));
+    for (int64_t i = 0; i < count; i++) {
+        if (!(fabs((double)got[i] - (double)want[i]) <= 3e-6 * (1.0 + fabs((double)want[i])))) {
+            test_fail(__FILE__, __LINE__, "%s: element %lld is %.9g, PyTorch has %.9g", what,
+                      (long long)i, (double)got[i], (double)want[i]);
+        }
+    }
+}
+
+#define CHECK_VALUES(t, ...)                                                                       \
+    check_near(#t, t, (const float[]){__VA_ARGS__},                                                \
+               (int64_t)(sizeof((const float[]){__VA_ARGS__}) / sizeof(float)))
+
+static ls_tensor *sines(ls_shape shape, double b)
+{
+    ls_tensor *t = ls_empty(shape, LS_FLOAT32);
+    for (int64_t i = 0; i < ls_numel(t); i++) {
+        ((float *)ls_data(t))[i] = (float)sin(b * (double)i + 1.0);
+    }
+    return ls_set_requires_grad(t, true);
+}
+
+static void back(ls_tensor *y)
+{
+    CHECK_OK(ls_backward(ls_sum(ls_mul(y, ls_detach(sines(ls_shape_of(y), 0.9))))));
+}
+
+/* x = f((1, 2, 4, 3), 0.7); w = f((4, 1, 2, 2), 1.3); b = f((4,), 0.4)
+ * y = conv2d(x, w, b, stride=(2, 1), padding=(1, 0), dilation=(1, 2), groups=2)
+ * back(y); p("y", y); p("dx", x.grad); p("dw", w.grad); p("db", b.grad) */
+LOCAL_TEST(convolution_agrees_with_torch)
+{
+    ls_tensor *x = sines(LS_SHAPE(1, 2, 4, 3), 0.7), *w = sines(LS_SHAPE(4, 1, 2, 2), 1.3);
+    ls_tensor *b = sines(LS_SHAPE(4), 0.4);
+    ls_tensor *y = ls_conv2d(
+        x, w, b, CONV(.stride = {2, 1}, .padding = {1, 0}, .dilation = {1, 2}, .groups = 2));
+    CHECK_INT(ls_size(y, 2), 3);
+    back(y);
+    CHECK_VALUES(y, -0.19450772f, 0.23238271f, 2.0514684f, 1.0554284f, -0.64641148f, 1.5366526f,
+                 0.60921311f, 2.9313934f, 0.83541787f, -0.1608243f, 2.1668077f, 1.6024978f);
+    CHECK_VALUES(ls_grad(x), -0.68227834f, 0, -0.49552035f, 0.87884921f, 0, -0.22642127f,
+                 -0.99998409f, 0, -0.30856794f, 0.34050572f, 0, -0.41199437f, 0.22500573f, 0,
+                 0.36432654f, -0.35839063f, 0, 0.5556801f, 0.65567821f, 0, -0.20489375f,
+                 -0.090040572f, 0, 0.93478155f);
+    CHECK_VALUES(ls_grad(w), 0.32423395f, -0.70295f, -0.12793988f, 0.86319429f, -0.64133567f,
+                 0.50361139f, 0.43203929f, -0.66746068f, -0.73702538f, -0.64724374f, 0.73355019f,
+                 0.4387013f, 0.46833763f, 0.80142093f, -0.45949635f, -0.66678548f);
+    CHECK_VALUES(ls_grad(b), 2.1227591f, -2.2290673f, 1.9077164f, -1.2203591f);
+}
+
+/* x = f((1, 1, 5, 4), 0.7); y = max_pool2d(x, 3, 2, 1) and so on; back(y); p("y", y);
+ * p("dx", x.grad) */
+LOCAL_TEST(pooling_agrees_with_torch)
+{
+    ls_shape shape = LS_SHAPE(1, 1, 5, 4);
+    ls_tensor *x = sines(shape, 0.7);
+    ls_tensor *y = ls_max_pool2d(x, POOL(.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}));
+    back(y);
+    CHECK_VALUES(y, 0.99166483f, 0.99166483f, 0.85043663f, 0.98935825f, 0.32747445f, 0.98677194f);
+    CHECK_VALUES(ls_grad(x), 0, 1.787771f, 0, 0, 0, 0, 0, 0, 0, 0.33498815f, -0.52983612f, 0, 0, 0,
+                 0, 0, 0, -0.99369103f, 0, -0.7055403f);
+    x = sines(shape, 0.7);
+    y = ls_avg_pool2d(x, POOL(.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}));
+    back(y);
+    CHECK_VALUES(y, 0.027083091f, -0.058461413f, -0.11418948f, -0.2459507f, -0.070116669f,
+                 -0.034227889f);
+    CHECK_VALUES(ls_grad(x), 0.09349677f, 0.19864123f, 0.10514446f, 0.10514446f, 0.13071768f,
+                 0.17699146f, 0.046273775f, 0.046273775f, 0.037220906f, -0.021649774f,
+                 -0.058870681f, -0.058870681f, -0.073189214f, -0.21045326f, -0.13726404f,
+                 -0.13726404f, -0.11041012f, -0.18880349f, -0.07839337f, -0.07839337f);
+    x = sines(shape, 0.7);
+    y = ls_avg_pool2d(
+        x, POOL(.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}, .count_include_pad = false));
+    back(y);
+    CHECK_VALUES(y, 0.060936958f, -0.087692119f, -0.17128421f, -0.2459507f, -0.1577625f,
+                 -0.051341832f);
+    CHECK_VALUES(ls_grad(x), 0.21036774f, 0.36808443f, 0.15771668f, 0.15771668f, 0.26619911f,
+                 0.36504513f, 0.098845996f, 0.098845996f, 0.055831358f, -0.0030393228f,
+                 -0.058870681f, -0.058870681f, -0.1925914f, -0.36905211f, -0.17646073f,
+                 -0.17646073f, -0.24842276f, -0.36601281f, -0.11759005f, -0.11759005f);
+    x = sines(shape, 0.7);
+    y = ls_adaptive_avg_pool2d(x, 3, 2);
+    back(y);
+    CHECK_VALUES(y, 0.060936958f, -0.13507187f, -0.17128421f, -0.24356538f, -0.1577625f,
+                 -0.0026136488f);
+    CHECK_VALUES(ls_grad(x), 0.21036774f, 0.21036774f, 0.23657502f, 0.23657502f, 0.26619911f,
+                 0.26619911f, 0.148269f, 0.148269f, 0.055831358f, 0.055831358f, -0.088306017f,
+                 -0.088306017f, -0.1925914f, -0.1925914f, -0.26469108f, -0.26469108f, -0.24842276f,
+                 -0.24842276f, -0.17638507f, -0.17638507f);
+}
+
+/* x = f((2, 2, 1, 3), 0.7); w = f((2,), 0.4); b = f((2,), 2)
+ * m = torch.tensor([0.5, -0.5]); v = torch.tensor([2.0, 0.25])
+ * for training in (True, False):
+ *     x.grad = w.grad = b.grad = None; y = batch_norm(x, m, v, w, b, training, 0.3, 1e-3)
+ *     back(y); p("y", y); p("dx", x.grad); p("dw", w.grad); p("db", b.grad); p("m", m); p("v", v)
+ */
+LOCAL_TEST(batch_norm_agrees_with_torch)
+{
+    const float m0[] = {0.5f, -0.5f}, v0[] = {2.0f, 0.25f};
+    ls_tensor *m = ls_from_data(m0, LS_SHAPE(2), LS_FLOAT32);
+    ls_tensor *v = ls_from_data(v0, LS_SHAPE(2), LS_FLOAT32);
+    ls_tensor *x = sines(LS_SHAPE(2, 2, 1, 3), 0.7), *w = sines(LS_SHAPE(2), 0.4);
+    ls_tensor *b = sines(LS_SHAPE(2), 2.0);
+    ls_tensor *y = ls_batch_norm(x, w, b, m, v, true, 0.3, 1e-3);
+    back(y);
+    CHECK_VALUES(y, 1.561789f, 1.747997f, 1.3559753f, -0.014474701f, -0.8791849f, -1.3630873f,
+                 -0.57674652f, 0.055020247f, 0.9047907f, 1.055903f, 1.2397411f, 0.807823f);
+    CHECK_VALUES(ls_grad(x), 0.029274218f, 0.11241148f, -0.54689634f, 0.10162687f, -0.27886221f,
+                 0.23303458f, -0.33166561f, 0.41931748f, 0.31755909f, 0.93620151f, -0.2555927f,
+                 -0.73640823f);
+    CHECK_VALUES(ls_grad(w), 1.0241275f, 1.2057018f);
+    CHECK_VALUES(ls_grad(b), 4.0304756f, -3.4494264f);
+    CHECK_VALUES(m, 0.42814046f, -0.30225214f);
+    CHECK_VALUES(v, 1.5654796f, 0.37427643f);
+    x = sines(LS_SHAPE(2, 2, 1, 3), 0.7), w = sines(LS_SHAPE(2), 0.4);
+    b = sines(LS_SHAPE(2), 2.0);
+    y = ls_batch_norm(x, w, b, m, v, false, 0.3, 1e-3);
+    back(y);
+    CHECK_VALUES(y, 1.1193618f, 1.2203403f, 1.0077512f, 0.69422323f, -0.35692415f, -0.94515914f,
+                 -0.040342178f, 0.3022579f, 0.76307893f, 1.9953812f, 2.2188561f, 1.6938137f);
+    CHECK_VALUES(ls_grad(x), 0.56573874f, 0.63621753f, 0.22521961f, -0.85231549f, -1.598491f,
+                 -1.1349602f, 0.078358494f, 0.5717665f, 0.63247299f, 0.51331431f, -0.87513405f,
+                 -1.6012983f);
+    CHECK_VALUES(ls_grad(w), 0.015420791f, -1.1324641f);
+    CHECK_VALUES(ls_grad(b), 4.0304756f, -3.4494264f);
+    CHECK_VALUES(m, 0.42814046f, -0.30225214f);
+    CHECK_VALUES(v, 1.5654796f, 0.37427643f);
+}
+
+/* ---- nothing, and poison ------------------------------------------------------------------ */
+
+static void check_zero_gradient(ls_tensor *y, ls_tensor *leaf)
+{
+    CHECK_OK(ls_backward(ls_sum(y)));
+    const float *g = ls_data(ls_grad(leaf));
+    for (int64_t i = 0; i < ls_numel(leaf); i++) {
+        CHECK_NEAR(g[i], 0.0, 0.0);
+    }
+}
+
+LOCAL_TEST(no_images_give_zero_gradients)
+{
+    ls_tensor *none = ls_ones(LS_SHAPE(0, 3, 4, 4), LS_FLOAT32);
+    ls_tensor *w = leaf_new(LS_SHAPE(2, 3, 3, 3), WHOLE, 1), *b = leaf_new(LS_SHAPE(2), WHOLE, 2);
+    ls_tensor *scale = leaf_new(LS_SHAPE(3), WHOLE, 3);
+    ls_tensor *mean = ls_zeros(LS_SHAPE(3), LS_FLOAT32), *var = ls_ones(LS_SHAPE(3), LS_FLOAT32);
+    check_zero_gradient(ls_conv2d(none, w, b, NULL), w);
+    check_zero_gradient(ls_conv2d(none, w, b, NULL), b);
+    check_zero_gradient(ls_batch_norm(none, scale, scale, mean, var, true, 0.1, 1e-5), scale);
+    CHECK_NEAR(((float *)ls_data(mean))[0], 0.0, 0.0); /* nothing was seen */
+    CHECK_NEAR(((float *)ls_data(var))[2], 1.0, 0.0);
+    ls_tensor *x = leaf_new(LS_SHAPE(2, 3, 4, 4), WHOLE, 4), *part = ls_slice(x, 0, 1, 1);
+    check_zero_gradient(ls_max_pool2d(part, POOL(.kernel = {2, 2})), x);
+    check_zero_gradient(ls_adaptive_avg_pool2d(part, 1, 1), x);
+    check_zero_gradient(ls_conv2d(part, w, NULL, NULL), x);
+}
+
+LOCAL_TEST(poison_is_passed_on)
+{
+    ls_tensor *x = ls_ones(LS_SHAPE(2, 3, 4, 4), LS_FLOAT32);
+    ls_tensor *bad = ls_reshape(x, LS_SHAPE(5, -1)), *c = ls_ones(LS_SHAPE(3), LS_FLOAT32);
+    ls_tensor *all[] = {ls_conv2d(bad, x, NULL, NULL),
+                        ls_conv2d(x, x, bad, NULL),
+                        ls_max_pool2d(bad, NULL),
+                        ls_avg_pool2d(bad, NULL),
+                        ls_adaptive_avg_pool2d(bad, 1, 1),
+                        ls_batch_norm(bad, c, c, c, c, true, 0.1, 1e-5),
+                        ls_batch_norm(x, c, c, c, bad, true, 0.1, 1e-5)};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        CHECK_STATUS(ls_tensor_status(all[i]), LS_ERR_INVALID);
+        CHECK_CONTAINS(ls_error_message(), "reshape");
+    }
+}
+
+/* ---- a steady loop ------------------------------------------------------------------------ */
+
+static void conv_step(ls_tensor **w, ls_tensor *x, ls_tensor *mean, ls_tensor *var)
+{
+    LS_SCOPE
+    {
+        ls_tensor *h = ls_conv2d(x, w[0], w[1], CONV(.padding = {1, 1}));
+        h = ls_relu(ls_batch_norm(h, w[1], w[2], mean, var, true, 0.1, 1e-5));
+        h = ls_max_pool2d(h, POOL(.kernel = {2, 2}));
+        h = ls_add(ls_avg_pool2d(h, POOL(.kernel = {2, 2})), ls_adaptive_avg_pool2d(h, 2, 2));
+        CHECK_OK(ls_backward(ls_mean(h)));
+    }
+}
+
+LOCAL_TEST(steady_convolutional_loop_allocates_nothing)
+{
+    ls_tensor *w[3] = {leaf_new(LS_SHAPE(16, 3, 3, 3), WHOLE, 1), leaf_new(LS_SHAPE(16), WHOLE, 2),
+                       leaf_new(LS_SHAPE(16), WHOLE, 3)};
+    ls_tensor *x = ls_rand(LS_SHAPE(4, 3, 8, 8));
+    ls_tensor *mean = ls_zeros(LS_SHAPE(16), LS_FLOAT32), *var = ls_ones(LS_SHAPE(16), LS_FLOAT32);
+    conv_step(w, x, mean, var);
+    conv_step(w, x, mean, var);
+    uint64_t before = ls__tensor_allocations(ls_runtime_current());
+    int64_t alive = ls__tensor_alive();
+    for (int i = 0; i < 20; i++) {
+        conv_step(w, x, mean, var);
+    }
+    CHECK_INT(ls__tensor_allocations(ls_runtime_current()) - before, 0);
+    CHECK_INT(ls__tensor_alive(), alive);
+}
+
+TEST_MAIN
