@@ -104,14 +104,36 @@ LS_API ls_module *ls_gelu_new(ls_gelu_kind kind);
  * hidden,hidden], bias_ih_l0, bias_hh_l0 [4 hidden], _l1 …: U(-1/sqrt(hidden), 1/sqrt(hidden)). To
  * carry a state on, use ls_lstm. */
 LS_API ls_module *ls_lstm_new(int64_t in, int64_t hidden, int layers);
+LS_API ls_module *ls_flatten_new(void); /* [N,..] -> [N,D] */
 /* Runs children in order; takes them. A NULL child is reported by ls_module_status. */
 LS_API ls_module *ls_sequential_new(ls_module **children, int count);
+
+/* ---- layers of images [N,C,H,W], see vision.h ---------------------------------------------- */
+
+typedef struct ls_conv2d_layer_options {
+    size_t size;
+    int64_t stride, padding, dilation, groups; /* of both axes */
+    bool bias;
+} ls_conv2d_layer_options;
+#define LS_DEFAULTS_ls_conv2d_layer_options .stride = 1, .dilation = 1, .groups = 1, .bias = true,
+/* weight [out,in/groups,kernel,kernel], bias [out]: U(-b, b), b = 1/sqrt(in/groups * kernel^2). */
+LS_API ls_module *ls_conv2d_new(int64_t in, int64_t out, int64_t kernel,
+                                const ls_conv2d_layer_options *options);
+/* Parameters weight (1), bias (0) [channels]; buffers running_mean (0), running_var (1) [channels],
+ * num_batches_tracked (int64, a scalar). PyTorch's defaults are eps 1e-5, momentum 0.1. */
+LS_API ls_module *ls_batch_norm2d_new(int64_t channels, double eps, double momentum);
+LS_API ls_module *ls_max_pool2d_new(int64_t kernel, int64_t stride, int64_t padding);
+LS_API ls_module *ls_avg_pool2d_new(int64_t kernel, int64_t stride, int64_t padding);
+LS_API ls_module *ls_adaptive_avg_pool2d_new(int64_t height, int64_t width);
 
 /* ---- initialisation: in place; value streams are keyed by (seed, parameters made so far) --- */
 
 LS_API ls_status ls_init_uniform(ls_tensor *t, double low, double high);
 LS_API ls_status ls_init_normal(ls_tensor *t, double mean, double std);
 LS_API ls_status ls_init_constant(ls_tensor *t, double value);
+/* N(0, 2/fan), for what a ReLU follows (He et al. 2015): fan is the inputs of an output of a weight
+ * [out,in,..], or with fan_out the outputs of an input. */
+LS_API ls_status ls_init_kaiming_normal(ls_tensor *weight, bool fan_out);
 
 /* Scales all gradients so that their global 2-norm is at most max_norm (torch's clip_grad_norm_);
  * `norm` (may be NULL) gets the norm before. A NaN or infinite norm is LS_ERR_INVALID and changes

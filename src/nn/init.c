@@ -4,7 +4,9 @@
  */
 #include <lockstep/nn.h>
 
-#include "tensor/tensor.h"
+#include <math.h>
+
+#include "tensor/shape.h"
 
 /* Keeps these streams apart from those of dropout and ls_rand, whose numbers have bit 62 or 63. */
 #define PARAM_STREAMS ((uint64_t)0x7061726d << 24) /* "parm" */
@@ -61,4 +63,18 @@ ls_status ls_init_constant(ls_tensor *t, double value)
     LS_TRY(prepare("ls_init_constant", t, &at));
     at.tensors->kernels->fill(at.data, at.count, (float)value, NULL);
     return LS_OK;
+}
+
+ls_status ls_init_kaiming_normal(ls_tensor *weight, bool fan_out)
+{
+    LS_TRY(ls_tensor_status(weight));
+    ls_shape shape = ls_shape_of(weight);
+    int64_t numel = ls_numel(weight), side = fan_out ? 1 : 0; /* the other side of the weight */
+    if (shape.ndim < 2 || numel == 0) {
+        return ls__fail(LS_ERR_INVALID,
+                        "ls_init_kaiming_normal: the weight is %s; it must be [out,in,..] with "
+                        "elements",
+                        ls__shape_print(shape).text);
+    }
+    return ls_init_normal(weight, 0.0, sqrt(2.0 / (double)(numel / shape.dim[side])));
 }

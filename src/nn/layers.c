@@ -7,40 +7,8 @@
 #include <lockstep/ops.h>
 
 #include "base/options.h"
-#include "nn/module.h"
+#include "nn/layer.h"
 #include "tensor/tensor.h"
-
-/* What a constructor returns: the module, or NULL with its first error set. */
-static ls_module *finished(ls_module *module)
-{
-    if (module && ls_module_status(module) < 0) {
-        ls_module_free(module);
-        return NULL;
-    }
-    return module;
-}
-
-static void note(ls_module *module, ls_status status)
-{
-    if (status < 0) {
-        ls__module_fail(module, status);
-    }
-}
-
-static bool positive(const char *layer, const char *name, int64_t value)
-{
-    if (value < 1) {
-        (void)ls__fail(LS_ERR_INVALID, "%s: %s is %lld; it must be at least 1", layer, name,
-                       (long long)value);
-    }
-    return value >= 1;
-}
-
-/* A new tensor that lives on as a parameter. */
-static ls_tensor *add_new(ls_module *module, const char *name, ls_shape shape)
-{
-    return ls_module_add_param(module, name, ls_empty(shape, LS_FLOAT32));
-}
 
 /* ---- linear ------------------------------------------------------------------------------- */
 
@@ -60,7 +28,7 @@ static const ls_module_class linear_class = {"Linear", linear_forward, NULL, NUL
 ls_module *ls_linear_new(int64_t in, int64_t out, const ls_linear_options *options)
 {
     LS__OPTIONS(ls_linear_options, given, options);
-    if (!positive("Linear", "in", in) || !positive("Linear", "out", out)) {
+    if (!ls__layer_positive("Linear", "in", in) || !ls__layer_positive("Linear", "out", out)) {
         return NULL;
     }
     linear *self = ls_module_new(sizeof *self, &linear_class);
@@ -68,13 +36,13 @@ ls_module *ls_linear_new(int64_t in, int64_t out, const ls_linear_options *optio
         return NULL;
     }
     double bound = 1.0 / sqrt((double)in);
-    self->weight = add_new(&self->base, "weight", LS_SHAPE(out, in));
-    note(&self->base, ls_init_uniform(self->weight, -bound, bound));
+    self->weight = ls__layer_param(&self->base, "weight", LS_SHAPE(out, in));
+    ls__layer_note(&self->base, ls_init_uniform(self->weight, -bound, bound));
     if (given.bias) {
-        self->bias = add_new(&self->base, "bias", LS_SHAPE(out));
-        note(&self->base, ls_init_uniform(self->bias, -bound, bound));
+        self->bias = ls__layer_param(&self->base, "bias", LS_SHAPE(out));
+        ls__layer_note(&self->base, ls_init_uniform(self->bias, -bound, bound));
     }
-    return finished(&self->base);
+    return ls__layer_finished(&self->base);
 }
 
 /* ---- embedding ---------------------------------------------------------------------------- */
@@ -93,16 +61,17 @@ static const ls_module_class embedding_class = {"Embedding", embedding_forward, 
 
 ls_module *ls_embedding_new(int64_t count, int64_t dim)
 {
-    if (!positive("Embedding", "count", count) || !positive("Embedding", "dim", dim)) {
+    if (!ls__layer_positive("Embedding", "count", count) ||
+        !ls__layer_positive("Embedding", "dim", dim)) {
         return NULL;
     }
     embedding *self = ls_module_new(sizeof *self, &embedding_class);
     if (!self) {
         return NULL;
     }
-    self->weight = add_new(&self->base, "weight", LS_SHAPE(count, dim));
-    note(&self->base, ls_init_normal(self->weight, 0.0, 1.0));
-    return finished(&self->base);
+    self->weight = ls__layer_param(&self->base, "weight", LS_SHAPE(count, dim));
+    ls__layer_note(&self->base, ls_init_normal(self->weight, 0.0, 1.0));
+    return ls__layer_finished(&self->base);
 }
 
 /* ---- layer norm --------------------------------------------------------------------------- */
@@ -124,7 +93,7 @@ static const ls_module_class layer_norm_class = {"LayerNorm", layer_norm_forward
 ls_module *ls_layer_norm_new(int64_t dim, const ls_layer_norm_options *options)
 {
     LS__OPTIONS(ls_layer_norm_options, given, options);
-    if (!positive("LayerNorm", "dim", dim)) {
+    if (!ls__layer_positive("LayerNorm", "dim", dim)) {
         return NULL;
     }
     layer_norm *self = ls_module_new(sizeof *self, &layer_norm_class);
@@ -133,12 +102,12 @@ ls_module *ls_layer_norm_new(int64_t dim, const ls_layer_norm_options *options)
     }
     self->eps = given.eps;
     if (given.affine) {
-        self->weight = add_new(&self->base, "weight", LS_SHAPE(dim));
-        self->bias = add_new(&self->base, "bias", LS_SHAPE(dim));
-        note(&self->base, ls_init_constant(self->weight, 1.0));
-        note(&self->base, ls_init_constant(self->bias, 0.0));
+        self->weight = ls__layer_param(&self->base, "weight", LS_SHAPE(dim));
+        self->bias = ls__layer_param(&self->base, "bias", LS_SHAPE(dim));
+        ls__layer_note(&self->base, ls_init_constant(self->weight, 1.0));
+        ls__layer_note(&self->base, ls_init_constant(self->bias, 0.0));
     }
-    return finished(&self->base);
+    return ls__layer_finished(&self->base);
 }
 
 /* ---- root mean square norm ---------------------------------------------------------------- */
@@ -159,7 +128,7 @@ static const ls_module_class rms_norm_class = {"RMSNorm", rms_norm_forward, NULL
 
 ls_module *ls_rms_norm_new(int64_t dim, double eps)
 {
-    if (!positive("RMSNorm", "dim", dim)) {
+    if (!ls__layer_positive("RMSNorm", "dim", dim)) {
         return NULL;
     }
     rms_norm *self = ls_module_new(sizeof *self, &rms_norm_class);
@@ -167,9 +136,9 @@ ls_module *ls_rms_norm_new(int64_t dim, double eps)
         return NULL;
     }
     self->eps = eps;
-    self->weight = add_new(&self->base, "weight", LS_SHAPE(dim));
-    note(&self->base, ls_init_constant(self->weight, 1.0));
-    return finished(&self->base);
+    self->weight = ls__layer_param(&self->base, "weight", LS_SHAPE(dim));
+    ls__layer_note(&self->base, ls_init_constant(self->weight, 1.0));
+    return ls__layer_finished(&self->base);
 }
 
 /* ---- dropout ------------------------------------------------------------------------------ */

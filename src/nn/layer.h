@@ -1,0 +1,40 @@
+/* What the constructors of layers share. */
+#ifndef LS_NN_LAYER_H
+#define LS_NN_LAYER_H
+
+#include "base/error.h"
+#include "nn/module.h"
+
+/* What a constructor returns: the module, or NULL with its first error set. */
+static inline ls_module *ls__layer_finished(ls_module *module)
+{
+    if (module && ls_module_status(module) < 0) {
+        ls_module_free(module);
+        return NULL;
+    }
+    return module;
+}
+
+static inline void ls__layer_note(ls_module *module, ls_status status)
+{
+    if (status < 0) {
+        ls__module_fail(module, status);
+    }
+}
+
+static inline bool ls__layer_positive(const char *layer, const char *name, int64_t value)
+{
+    if (value < 1) {
+        (void)ls__fail(LS_ERR_INVALID, "%s: %s is %lld; it must be at least 1", layer, name,
+                       (long long)value);
+    }
+    return value >= 1;
+}
+
+/* A new tensor that lives on as a parameter. */
+static inline ls_tensor *ls__layer_param(ls_module *module, const char *name, ls_shape shape)
+{
+    return ls_module_add_param(module, name, ls_empty(shape, LS_FLOAT32));
+}
+
+#endif

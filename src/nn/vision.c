@@ -1,0 +1,208 @@
+/* The layers of images: parameters, names, shapes and initial distributions as in PyTorch. */
+#include <lockstep/vision.h>
+
+#include <math.h>
+
+#include "base/options.h"
+#include "nn/layer.h"
+#include "tensor/tensor.h"
+
+/* ---- convolution -------------------------------------------------------------------------- */
+
+typedef struct conv2d {
+    ls_module base;
+    ls_tensor *weight, *bias;
+    ls_conv2d_options options;
+} conv2d;
+
+static ls_tensor *conv2d_forward(ls_module *m, ls_tensor *x) /* [N,C,H,W] -> [N,O,H',W'] */
+{
+    conv2d *self = (conv2d *)m;
+    return ls_conv2d(x, self->weight, self->bias, &self->options);
+}
+
+static const ls_module_class conv2d_class = {"Conv2d", conv2d_forward, NULL, NULL};
+
+static bool conv2d_fits(int64_t in, int64_t out, int64_t kernel, const ls_conv2d_layer_options *o)
+{
+    if (!ls__layer_positive("Conv2d", "in", in) || !ls__layer_positive("Conv2d", "out", out) ||
+        !ls__layer_positive("Conv2d", "kernel", kernel) ||
+        !ls__layer_positive("Conv2d", "groups", o->groups)) {
+        return false;
+    }
+    if (in % o->groups != 0 || out % o->groups != 0) {
+        (void)ls__fail(LS_ERR_INVALID,
+                       "Conv2d: %lld groups of %lld inputs and %lld outputs; the groups must "
+                       "divide both",
+                       (long long)o->groups, (long long)in, (long long)out);
+        return false;
+    }
+    return true;
+}
+
+ls_module *ls_conv2d_new(int64_t in, int64_t out, int64_t kernel,
+                         const ls_conv2d_layer_options *options)
+{
+    LS__OPTIONS(ls_conv2d_layer_options, given, options);
+    if (!conv2d_fits(in, out, kernel, &given)) {
+        return NULL;
+    }
+    conv2d *self = ls_module_new(sizeof *self, &conv2d_class);
+    if (!self) {
+        return NULL;
+    }
+    self->options = (ls_conv2d_options){.size = sizeof self->options,
+                                        .stride = {given.stride, given.stride},
+                                        .padding = {given.padding, given.padding},
+                                        .dilation = {given.dilation, given.dilation},
+                                        .groups = given.groups};
+    int64_t per_group = in / given.groups;
+    /* kaiming_uniform(a = sqrt(5)) */
+    double bound = 1.0 / sqrt((double)per_group * (double)kernel * (double)kernel);
+    self->weight = ls__layer_param(&self->base, "weight", LS_SHAPE(out, per_group, kernel, kernel));
+    ls__layer_note(&self->base, ls_init_uniform(self->weight, -bound, bound));
+    if (given.bias) {
+        self->bias = ls__layer_param(&self->base, "bias", LS_SHAPE(out));
+        ls__layer_note(&self->base, ls_init_uniform(self->bias, -bound, bound));
+    }
+    return ls__layer_finished(&self->base);
+}
+
+/* ---- batch norm --------------------------------------------------------------------------- */
+
+typedef struct batch_norm {
+    ls_module base;
+    ls_tensor *weight, *bias, *mean, *var, *batches;
+    double eps, momentum;
+} batch_norm;
+
+static ls_tensor *batch_norm_forward(ls_module *m, ls_tensor *x) /* [N,C,H,W], same */
+{
+    batch_norm *self = (batch_norm *)m;
+    int64_t *batches = m->training ? ls_data(self->batches) : NULL;
+    if (batches) {
+        ++*batches;
+        ls__tensor_changed(self->batches);
+    }
+    return ls_batch_norm(x, self->weight, self->bias, self->mean, self->var, m->training,
+                         self->momentum, self->eps);
+}
+
+static const ls_module_class batch_norm_class = {"BatchNorm2d", batch_norm_forward, NULL, NULL};
+
+ls_module *ls_batch_norm2d_new(int64_t channels, double eps, double momentum)
+{
+    if (!ls__layer_positive("BatchNorm2d", "channels", channels)) {
+        return NULL;
+    }
+    if (!(eps > 0.0) || !(momentum >= 0.0 && momentum <= 1.0)) {
+        (void)ls__fail(LS_ERR_INVALID,
+                       "BatchNorm2d: eps %g, momentum %g; eps must be above 0, the momentum 0 to 1",
+                       eps, momentum);
+        return NULL;
+    }
+    batch_norm *self = ls_module_new(sizeof *self, &batch_norm_class);
+    if (!self) {
+        return NULL;
+    }
+    ls_module *m = &self->base;
+    ls_shape shape = LS_SHAPE(channels);
+    self->eps = eps;
+    self->momentum = momentum;
+    self->weight = ls_module_add_param(m, "weight", ls_ones(shape, LS_FLOAT32));
+    self->bias = ls_module_add_param(m, "bias", ls_zeros(shape, LS_FLOAT32));
+    self->mean = ls_module_add_buffer(m, "running_mean", ls_zeros(shape, LS_FLOAT32));
+    self->var = ls_module_add_buffer(m, "running_var", ls_ones(shape, LS_FLOAT32));
+    self->batches = ls_module_add_buffer(m, "num_batches_tracked", ls_zeros(LS_SCALAR, LS_INT64));
+    return ls__layer_finished(m);
+}
+
+/* ---- pooling ------------------------------------------------------------------------------ */
+
+typedef struct pool2d {
+    ls_module base;
+    ls_pool2d_options options;
+    int64_t height, width; /* adaptive */
+} pool2d;
+
+static ls_tensor *max_pool2d_forward(ls_module *m, ls_tensor *x)
+{
+    return ls_max_pool2d(x, &((pool2d *)m)->options);
+}
+
+static ls_tensor *avg_pool2d_forward(ls_module *m, ls_tensor *x)
+{
+    return ls_avg_pool2d(x, &((pool2d *)m)->options);
+}
+
+static ls_tensor *adaptive_forward(ls_module *m, ls_tensor *x)
+{
+    return ls_adaptive_avg_pool2d(x, ((pool2d *)m)->height, ((pool2d *)m)->width);
+}
+
+static const ls_module_class max_class = {"MaxPool2d", max_pool2d_forward, NULL, NULL};
+static const ls_module_class avg_class = {"AvgPool2d", avg_pool2d_forward, NULL, NULL};
+static const ls_module_class adaptive_class = {"AdaptiveAvgPool2d", adaptive_forward, NULL, NULL};
+
+static ls_module *pool_new(const ls_module_class *cls, int64_t kernel, int64_t stride,
+                           int64_t padding)
+{
+    if (!ls__layer_positive(cls->name, "kernel", kernel)) {
+        return NULL;
+    }
+    pool2d *self = ls_module_new(sizeof *self, cls);
+    if (!self) {
+        return NULL;
+    }
+    self->options = (ls_pool2d_options){.size = sizeof self->options,
+                                        .kernel = {kernel, kernel},
+                                        .stride = {stride, stride},
+                                        .padding = {padding, padding},
+                                        .count_include_pad = true};
+    return &self->base;
+}
+
+ls_module *ls_max_pool2d_new(int64_t kernel, int64_t stride, int64_t padding)
+{
+    return pool_new(&max_class, kernel, stride, padding);
+}
+
+ls_module *ls_avg_pool2d_new(int64_t kernel, int64_t stride, int64_t padding)
+{
+    return pool_new(&avg_class, kernel, stride, padding);
+}
+
+ls_module *ls_adaptive_avg_pool2d_new(int64_t height, int64_t width)
+{
+    if (!ls__layer_positive("AdaptiveAvgPool2d", "height", height) ||
+        !ls__layer_positive("AdaptiveAvgPool2d", "width", width)) {
+        return NULL;
+    }
+    pool2d *self = ls_module_new(sizeof *self, &adaptive_class);
+    if (!self) {
+        return NULL;
+    }
+    self->height = height;
+    self->width = width;
+    return &self->base;
+}
+
+/* ---- flatten ------------------------------------------------------------------------------ */
+
+static ls_tensor *flatten_forward(ls_module *m, ls_tensor *x) /* [N,..] -> [N,D] */
+{
+    (void)m;
+    ls_shape shape = ls_shape_of(x);
+    int64_t rest = 1;
+    for (int d = 1; d < shape.ndim; d++) {
+        rest *= shape.dim[d];
+    }
+    return shape.ndim > 0 ? ls_reshape(x, LS_SHAPE(shape.dim[0], rest)) : x;
+}
+
+static const ls_module_class flatten_class = {"Flatten", flatten_forward, NULL, NULL};
+
+ls_module *ls_flatten_new(void)
+{
+    return ls_module_new(sizeof(ls_module), &flatten_class);
+}

@@ -1,0 +1,50 @@
+/* Mistakes with images: convolution, pooling, batch norm and their layers. */
+#include "golden.h"
+
+#define f32(...) ls_zeros(LS_SHAPE(__VA_ARGS__), LS_FLOAT32)
+#define CONV(...) LS_OPTIONS(ls_conv2d_options, __VA_ARGS__)
+#define POOL(...) LS_OPTIONS(ls_pool2d_options, __VA_ARGS__)
+
+GOLDEN(convolution)
+{
+    ls_tensor *x = f32(2, 4, 5, 6), *w = f32(8, 4, 3, 3);
+    SHOW_TENSOR(ls_conv2d(f32(4, 5, 6), w, NULL, NULL));
+    SHOW_TENSOR(ls_conv2d(x, f32(8, 3, 3, 3), NULL, NULL));
+    SHOW_TENSOR(ls_conv2d(x, f32(8, 2, 3, 3), NULL, CONV(.groups = 3)));
+    SHOW_TENSOR(ls_conv2d(x, w, f32(4), NULL));
+    SHOW_TENSOR(ls_conv2d(x, w, NULL, CONV(.stride = {1, 0})));
+    SHOW_TENSOR(ls_conv2d(x, w, NULL, CONV(.dilation = {1, 3})));
+    SHOW_TENSOR(ls_conv2d(x, f32(8, 4, 0, 3), NULL, NULL));
+    SHOW_TENSOR(ls_conv2d(ls_zeros(LS_SHAPE(2, 4, 5, 6), LS_INT32), w, NULL, NULL));
+}
+
+GOLDEN(pooling)
+{
+    ls_tensor *x = f32(2, 4, 5, 6);
+    SHOW_TENSOR(ls_max_pool2d(x, NULL));
+    SHOW_TENSOR(ls_max_pool2d(x, POOL(.kernel = {6, 2})));
+    SHOW_TENSOR(ls_avg_pool2d(x, POOL(.kernel = {2, 2}, .padding = {0, 2})));
+    SHOW_TENSOR(ls_avg_pool2d(f32(4, 5), POOL(.kernel = {2, 2})));
+    SHOW_TENSOR(ls_adaptive_avg_pool2d(f32(2, 4, 0, 6), 1, 1));
+    SHOW_TENSOR(ls_adaptive_avg_pool2d(x, 0, 1));
+}
+
+GOLDEN(batch_norm)
+{
+    ls_tensor *x = f32(2, 4, 5, 6), *c = f32(4), *d = f32(5);
+    SHOW_TENSOR(ls_batch_norm(c, NULL, NULL, NULL, NULL, true, 0.1, 1e-5));
+    SHOW_TENSOR(ls_batch_norm(x, d, c, NULL, NULL, true, 0.1, 1e-5));
+    SHOW_TENSOR(ls_batch_norm(x, c, c, c, d, true, 0.1, 1e-5));
+    SHOW_TENSOR(ls_batch_norm(x, c, c, c, NULL, false, 0.1, 1e-5));
+    SHOW_TENSOR(ls_batch_norm(f32(1, 4), c, c, NULL, NULL, true, 0.1, 1e-5));
+    SHOW_TENSOR(ls_batch_norm(x, c, c, NULL, NULL, true, 1.5, 1e-5));
+}
+
+GOLDEN(layers_of_images)
+{
+    SHOW_NULL(ls_conv2d_new(3, 0, 3, NULL));
+    SHOW_NULL(ls_conv2d_new(6, 8, 3, LS_OPTIONS(ls_conv2d_layer_options, .groups = 4)));
+    SHOW_NULL(ls_batch_norm2d_new(4, 0.0, 0.1));
+    SHOW_NULL(ls_max_pool2d_new(0, 1, 0));
+    SHOW(ls_init_kaiming_normal(f32(4), true));
+}
