@@ -1,0 +1,76 @@
+/* AlexNet, written with public headers only: two runs of layers with pooling and a reshape between.
+ * The names of parameters are torchvision's ("features.0.weight", "classifier.6.bias"). */
+#include "alexnet.h"
+
+#define COUNT(list) ((int)(sizeof(list) / sizeof((list)[0])))
+
+typedef struct alexnet {
+    ls_module base;
+    ls_module *features, *avgpool, *classifier;
+} alexnet;
+
+static ls_tensor *alexnet_forward(ls_module *m, ls_tensor *x) /* [N,3,H,W] -> [N,classes] */
+{
+    alexnet *self = (alexnet *)m;
+    x = ls_forward(self->avgpool, ls_forward(self->features, x)); /* [N,256,6,6] */
+    return ls_forward(self->classifier, ls_reshape(x, LS_SHAPE(ls_size(x, 0), 256 * 6 * 6)));
+}
+
+static const ls_module_class alexnet_class = {"alexnet", alexnet_forward, NULL, NULL};
+
+static ls_module *conv(int64_t in, int64_t out, int64_t kernel, int64_t stride, int64_t padding)
+{
+    return ls_conv2d_new(in, out, kernel,
+                         LS_OPTIONS(ls_conv2d_layer_options, .stride = stride, .padding = padding));
+}
+
+static ls_module *features_new(void)
+{
+    ls_module *layers[] = {
+        conv(3, 64, 11, 4, 2),
+        ls_relu_new(),
+        ls_max_pool2d_new(3, 2, 0),
+        conv(64, 192, 5, 1, 2),
+        ls_relu_new(),
+        ls_max_pool2d_new(3, 2, 0),
+        conv(192, 384, 3, 1, 1),
+        ls_relu_new(),
+        conv(384, 256, 3, 1, 1),
+        ls_relu_new(),
+        conv(256, 256, 3, 1, 1),
+        ls_relu_new(),
+        ls_max_pool2d_new(3, 2, 0),
+    };
+    return ls_sequential_new(layers, COUNT(layers));
+}
+
+static ls_module *classifier_new(int64_t classes, double dropout)
+{
+    ls_module *layers[] = {
+        ls_dropout_new(dropout),
+        ls_linear_new(256 * 6 * 6, 4096, NULL),
+        ls_relu_new(),
+        ls_dropout_new(dropout),
+        ls_linear_new(4096, 4096, NULL),
+        ls_relu_new(),
+        ls_linear_new(4096, classes, NULL),
+    };
+    return ls_sequential_new(layers, COUNT(layers));
+}
+
+ls_module *alexnet_new(int64_t classes, double dropout)
+{
+    alexnet *self = ls_module_new(sizeof *self, &alexnet_class);
+    if (!self) {
+        return NULL;
+    }
+    ls_module *m = &self->base;
+    self->features = ls_module_add(m, "features", features_new());
+    self->avgpool = ls_module_add(m, "avgpool", ls_adaptive_avg_pool2d_new(6, 6));
+    self->classifier = ls_module_add(m, "classifier", classifier_new(classes, dropout));
+    if (ls_module_status(m) < 0) {
+        ls_module_free(m);
+        return NULL;
+    }
+    return m;
+}

@@ -1,0 +1,12 @@
+/* AlexNet in one column (Krizhevsky 2014), as torchvision builds and names it: five convolutions,
+ * three linear layers, 61 million parameters. */
+#ifndef MODELS_ALEXNET_H
+#define MODELS_ALEXNET_H
+
+#include <lockstep/lockstep.h>
+
+/* x [N,3,H,W], H and W at least 63 -> logits [N,classes]; torchvision's dropout is 0.5. NULL with
+ * ls_error_message on failure. */
+ls_module *alexnet_new(int64_t classes, double dropout);
+
+#endif
