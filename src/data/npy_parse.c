@@ -290,7 +290,7 @@ static ls_status check_bools(const cursor *c, const ls__npy *array)
 
 ls_status ls__npy_parse(const uint8_t *data, size_t bytes, const char *path, ls__npy *out)
 {
-    cursor c;
+    cursor c = {0};
     *out = (ls__npy){0};
     LS_TRY(parse_prefix(data, bytes, path, &c));
     LS_TRY(parse_dictionary(&c, out));
