@@ -4,6 +4,6 @@
 
 #include "reference.h"
 
-extern const reference_net mlp_net, gpt_net, lstm_net, bert_net;
+extern const reference_net mlp_net, gpt_net, lstm_net, bert_net, cnn_net, resnet_net;
 
 #endif

@@ -181,5 +181,7 @@ TRAINS(mlp)
 TRAINS(gpt)
 TRAINS(lstm)
 TRAINS(bert)
+TRAINS(cnn)
+TRAINS(resnet)
 
 TEST_MAIN
