@@ -13,13 +13,16 @@
 
 #include <lockstep/lockstep.h>
 
+#include "alexnet.h"
 #include "common.h"
 #include "image_data.h"
 #include "judge.h"
 #include "mlp.h"
+#include "resnet.h"
 #include "trainer.h"
 
-#define JUDGE_BATCH 256
+#define JUDGE_BATCH 64
+#define SMALL_IMAGE 64 /* narrower ones get the stem made for CIFAR */
 
 typedef struct settings {
     const char *model;
@@ -28,7 +31,8 @@ typedef struct settings {
     trainer_options train;
 } settings;
 
-static const char *const models[] = {"mlp", NULL};
+enum { MLP, ALEXNET, RESNET18, RESNET50, RESNET152 };
+static const char *const models[] = {"mlp", "alexnet", "resnet18", "resnet50", "resnet152", NULL};
 
 static settings read_flags(int argc, char **argv)
 {
@@ -38,7 +42,7 @@ static settings read_flags(int argc, char **argv)
                   .images = {.normalise = "none"},
                   .train = {TRAINER_DEFAULTS.steps = 1000, .batch = 32, .lr = 0.1, .optim = "sgd"}};
     const flag flags[] = {
-        {"model", FLAG_TEXT, &s.model, 0, 0, "mlp"},
+        {"model", FLAG_TEXT, &s.model, 0, 0, "mlp, alexnet, resnet18, resnet50, resnet152"},
         {"data", FLAG_TEXT, &s.images.folder, 0, 0, "folder of images: IDX, CIFAR-10 or .npy"},
         {"crop-padding", FLAG_COUNT, &s.images.crop_padding, 0, 1e4, "random shift, in pixels"},
         {"flip", FLAG_COUNT, &s.images.flip, 0, 1, "1: mirror every other training image"},
@@ -86,7 +90,20 @@ static ls_module *flat_new(ls_module *inner)
 
 static ls_module *make_model(const settings *s, const image_data *data)
 {
-    return flat_new(mlp_new(data->channels * data->height * data->width, s->hidden, s->classes));
+    bool small = data->width < SMALL_IMAGE;
+    switch (trainer_choice("model", s->model, models)) {
+    case MLP:
+        return flat_new(
+            mlp_new(data->channels * data->height * data->width, s->hidden, s->classes));
+    case ALEXNET:
+        return alexnet_new(s->classes, 0.5);
+    case RESNET18:
+        return resnet_new(18, s->classes, small);
+    case RESNET50:
+        return resnet_new(50, s->classes, small);
+    default:
+        return resnet_new(152, s->classes, small);
+    }
 }
 
 static int evaluate(void *arg, ls_module *net, score *out)

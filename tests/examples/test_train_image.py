@@ -125,6 +125,15 @@ def cifar_and_arrays_are_found_by_the_names_of_their_files():
 
 
 @test
+def a_residual_network_trains_and_its_running_statistics_are_rank_0s():
+    folder = FOLDER / "cifar"
+    flags = ("--data", folder, "--model", "resnet18", "--batch", 2, "--steps", 2, "--lr", 0.01, "--export", "res")
+    text = train(2, *flags)
+    assert "resnet18: 11" in text and "replicas identical: 2 of 2" in text, text
+    assert b'"layer1.0.bn1.running_mean"' in (FOLDER / "res").read_bytes()[:100000]
+
+
+@test
 def rank_0_may_read_for_all_and_the_bits_are_the_same():
     flags = ("--steps", 8, "--batch", 4)
     split, scatter, shared = (hash_of(train(2, *flags, "--feed", feed)) for feed in ("split", "scatter", "shared"))
@@ -268,7 +277,7 @@ def wrong_flags_are_refused_in_words():
     refused(0, 2, '--feed is "all"; it takes split, shared or scatter', *here, "--feed", "all")
     refused(0, 2, '--normalise is "grey"', *here, "--normalise", "grey")
     refused(0, 2, '--dtype is "float8"', *here, "--dtype", "float8")
-    refused(0, 2, '--model is "perceptron"; it takes mlp', *here, "--model", "perceptron")
+    refused(0, 2, '--model is "perceptron"; it takes mlp, alexnet', *here, "--model", "perceptron")
     refused(0, 2, "--momentum is 2; it must be in 0 to 1", *here, "--momentum", 2)
     refused(0, 2, "unknown flag --steppes", *here, "--steppes", 3)
     refused(2, 2, '--optim is "adam"', *here, "--optim", "adam")
