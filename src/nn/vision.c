@@ -79,7 +79,7 @@ typedef struct batch_norm {
 static ls_tensor *batch_norm_forward(ls_module *m, ls_tensor *x) /* [N,C,H,W], same */
 {
     batch_norm *self = (batch_norm *)m;
-    int64_t *batches = m->training ? ls_data(self->batches) : NULL;
+    int64_t *batches = m->training && !ls_recomputing() ? ls_data(self->batches) : NULL;
     if (batches) {
         ++*batches;
         ls__tensor_changed(self->batches);

@@ -132,7 +132,8 @@ static float *data_of(const ls__record *record)
     return (float *)(void *)ls__record_data(record);
 }
 
-/* running = (1 - momentum) running + momentum batch, the variance unbiased. */
+/* running = (1 - momentum) running + momentum batch, the variance unbiased; once a batch, also
+ * where its forward pass runs again for its gradients. */
 static void update(const ls__call *call, const norm_context *c, const running *stats,
                    const float *mean, const float *variance)
 {
@@ -140,7 +141,7 @@ static void update(const ls__call *call, const norm_context *c, const running *s
     const float *batch[2] = {mean, variance};
     const double share[2] = {momentum, momentum * count / (count - 1.0)};
     for (int i = 0; i < 2; i++) {
-        if (stats->record[i] != NULL) {
+        if (stats->record[i] != NULL && ls__self.replay == NULL) {
             call->k->axpby(data_of(stats->record[i]), batch[i], c->channels, (float)share[i],
                            (float)(1.0 - momentum), NULL);
             ls__tensor_changed(stats->handle[i]);

@@ -149,6 +149,37 @@ TEST(batch_norm_keeps_running_statistics)
     CHECK_OK(ls_finalize());
 }
 
+/* Hash of what batch norm is after two batches, its running statistics included. */
+static uint64_t norm_after(bool recompute)
+{
+    ls_module *norm = ls_batch_norm2d_new(3, 1e-5, 0.1);
+    CHECK_OK(ls_module_status(norm));
+    const uint64_t before = ls_module_hash(norm);
+    for (int step = 1; step <= 2; step++) {
+        LS_SCOPE
+        {
+            float values[24];
+            for (int i = 0; i < 24; i++) {
+                values[i] = sinf((float)(i * step));
+            }
+            ls_tensor *x = ls_from_data(values, LS_SHAPE(2, 3, 2, 2), LS_FLOAT32);
+            ls_tensor *y = recompute ? ls_recompute(norm, x) : ls_forward(norm, x);
+            CHECK_OK(ls_backward(ls_sum(ls_mul(y, y))));
+        }
+    }
+    const uint64_t after = ls_module_hash(norm);
+    CHECK(after != before);
+    ls_module_free(norm);
+    return after;
+}
+
+TEST(a_batch_that_is_recomputed_counts_once)
+{
+    CHECK_OK(ls_init(NULL));
+    CHECK(norm_after(true) == norm_after(false));
+    CHECK_OK(ls_finalize());
+}
+
 TEST(layers_of_images_have_the_shapes_of_pytorch)
 {
     CHECK_OK(ls_init(NULL));
