@@ -160,16 +160,23 @@ void ls__posix_yield(const ls__env *env LS__UNUSED)
     (void)sched_yield();
 }
 
+/* On the stack: ranks look for cores in steady state, where nothing is allocated. */
+typedef struct cores {
+    unsigned long bits[CORES_MAX / 8 / sizeof(unsigned long)];
+} cores;
+
+static cpu_set_t *set_of(cores *c)
+{
+    return (cpu_set_t *)(void *)c;
+}
+
 int ls__posix_cores(const ls__env *env LS__UNUSED)
 {
-    cpu_set_t *set = CPU_ALLOC(CORES_MAX);
-    size_t bytes = CPU_ALLOC_SIZE(CORES_MAX);
-    int cores = 0;
-    if (set != NULL && sched_getaffinity(0, bytes, set) == 0) {
-        cores = CPU_COUNT_S(bytes, set);
-    }
-    CPU_FREE(set);
-    return cores > 0 ? cores : 1;
+    cores mine;
+    const int count = sched_getaffinity(0, sizeof mine, set_of(&mine)) == 0
+                          ? CPU_COUNT_S(sizeof mine, set_of(&mine))
+                          : 0;
+    return count > 0 ? count : 1;
 }
 
 int ls__posix_core(const ls__env *env LS__UNUSED)
@@ -189,22 +196,20 @@ static bool is_among(const int *taken, int count, int core)
 
 bool ls__posix_leave_core(const ls__env *env LS__UNUSED, const int *taken, int count)
 {
-    cpu_set_t *all = CPU_ALLOC(CORES_MAX), *one = CPU_ALLOC(CORES_MAX);
-    const size_t bytes = CPU_ALLOC_SIZE(CORES_MAX);
-    bool moved = false;
-    if (all != NULL && one != NULL && sched_getaffinity(0, bytes, all) == 0) {
-        for (int core = 0; core < CORES_MAX && !moved; core++) {
-            if (CPU_ISSET_S((size_t)core, bytes, all) && !is_among(taken, count, core)) {
-                CPU_ZERO_S(bytes, one);
-                CPU_SET_S((size_t)core, bytes, one);
-                moved = sched_setaffinity(0, bytes, one) == 0;
+    cores mine;
+    if (sched_getaffinity(0, sizeof mine, set_of(&mine)) != 0) {
+        return false;
+    }
+    for (int core = 0; core < CORES_MAX; core++) {
+        if (CPU_ISSET_S((size_t)core, sizeof mine, set_of(&mine)) &&
+            !is_among(taken, count, core)) {
+            cores one = {{0}};
+            CPU_SET_S((size_t)core, sizeof one, set_of(&one));
+            if (sched_setaffinity(0, sizeof one, set_of(&one)) == 0) {
+                (void)sched_setaffinity(0, sizeof mine, set_of(&mine)); /* as it was: cannot fail */
+                return true;
             }
         }
-        if (moved) {
-            (void)sched_setaffinity(0, bytes, all); /* of cores it had: cannot fail */
-        }
     }
-    CPU_FREE(all);
-    CPU_FREE(one);
-    return moved;
+    return false;
 }
