@@ -189,6 +189,14 @@ ls_status ls__table_hash(const ls__table *t, uint64_t *word)
     return LS_OK;
 }
 
+const ls__saved_entry *ls__table_next(const ls__table *table, int *at, const char *name,
+                                      ls__entry_type type)
+{
+    const ls__saved_entry *e = *at < table->count ? &table->list[*at] : NULL;
+    ++*at;
+    return e && e->type == type && strcmp(e->name, name) == 0 ? e : NULL;
+}
+
 /* ---- the copy ----------------------------------------------------------------------------- */
 
 typedef struct copier {
@@ -205,17 +213,10 @@ static ls_status changed(const char *name)
                     name);
 }
 
-static const ls__saved_entry *next_entry(copier *c, const char *name, ls__entry_type type)
-{
-    const ls__saved_entry *e = c->at < c->table->count ? &c->table->list[c->at] : NULL;
-    c->at++;
-    return e && e->type == type && strcmp(e->name, name) == 0 ? e : NULL;
-}
-
 static ls_status copy_tensor(void *self, const char *name, const ls_state_tensor *tensor)
 {
     copier *c = self;
-    const ls__saved_entry *e = next_entry(c, name, LS__ENTRY_TENSOR);
+    const ls__saved_entry *e = ls__table_next(c->table, &c->at, name, LS__ENTRY_TENSOR);
     size_t bytes;
     if (!e || e->tensor.ndim != tensor->ndim ||
         !ls__shape_bytes(tensor->local, tensor->ndim, tensor->dtype, &bytes) || bytes != e->bytes) {
@@ -229,14 +230,16 @@ static ls_status copy_tensor(void *self, const char *name, const ls_state_tensor
 
 static ls_status skip_int64(void *self, const char *name, int64_t *value)
 {
+    copier *c = self;
     (void)value;
-    return next_entry(self, name, LS__ENTRY_INT64) ? LS_OK : changed(name);
+    return ls__table_next(c->table, &c->at, name, LS__ENTRY_INT64) ? LS_OK : changed(name);
 }
 
 static ls_status skip_float64(void *self, const char *name, double *value)
 {
+    copier *c = self;
     (void)value;
-    return next_entry(self, name, LS__ENTRY_FLOAT64) ? LS_OK : changed(name);
+    return ls__table_next(c->table, &c->at, name, LS__ENTRY_FLOAT64) ? LS_OK : changed(name);
 }
 
 ls_status ls__table_copy(ls__table *table, const ls_checkpoint_item *items, int count,

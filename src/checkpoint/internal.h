@@ -63,6 +63,10 @@ void ls__table_init(ls__table *table, const ls__env *env);
 void ls__table_fini(ls__table *table);
 /* Walks the items; LS_ERR_INVALID when two have one name. */
 ls_status ls__table_collect(ls__table *table, const ls_checkpoint_item *items, int count);
+/* Of a second walk, which has come to `at`: the entry, if it is what was shown before, else NULL.
+ */
+const ls__saved_entry *ls__table_next(const ls__table *table, int *at, const char *name,
+                                      ls__entry_type type);
 ls_status ls__table_add(ls__table *table, const ls__saved_entry *entry); /* copies the name */
 /* Names, types, shapes and scalars; equal on all ranks of replicated state. */
 ls_status ls__table_hash(const ls__table *table, uint64_t *hash);

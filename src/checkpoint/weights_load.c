@@ -231,18 +231,10 @@ static ls_status changed(const char *name)
                     name);
 }
 
-/* The entry of the walk's next step, if it is what was shown before. */
-static const ls__saved_entry *next_entry(loading *l, const char *name, ls__entry_type type)
-{
-    int at = l->at++;
-    const ls__saved_entry *e = at < l->table.count ? &l->table.list[at] : NULL;
-    return e && e->type == type && strcmp(e->name, name) == 0 ? e : NULL;
-}
-
 static ls_status apply_tensor(void *self, const char *name, const ls_state_tensor *tensor)
 {
     loading *l = self;
-    const ls__saved_entry *e = next_entry(l, name, LS__ENTRY_TENSOR);
+    const ls__saved_entry *e = ls__table_next(&l->table, &l->at, name, LS__ENTRY_TENSOR);
     size_t bytes;
     if (!e || e->tensor.dtype != tensor->dtype ||
         !ls__shape_bytes(tensor->local, tensor->ndim, tensor->dtype, &bytes) || bytes != e->bytes) {
@@ -262,14 +254,16 @@ static ls_status apply_tensor(void *self, const char *name, const ls_state_tenso
 
 static ls_status skip_int64(void *self, const char *name, int64_t *value)
 {
+    loading *l = self;
     (void)value;
-    return next_entry(self, name, LS__ENTRY_INT64) ? LS_OK : changed(name);
+    return ls__table_next(&l->table, &l->at, name, LS__ENTRY_INT64) ? LS_OK : changed(name);
 }
 
 static ls_status skip_float64(void *self, const char *name, double *value)
 {
+    loading *l = self;
     (void)value;
-    return next_entry(self, name, LS__ENTRY_FLOAT64) ? LS_OK : changed(name);
+    return ls__table_next(&l->table, &l->at, name, LS__ENTRY_FLOAT64) ? LS_OK : changed(name);
 }
 
 /* ---- the call ----------------------------------------------------------------------------- */

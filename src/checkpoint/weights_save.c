@@ -107,13 +107,6 @@ static ls_status write_header(const saving *s, const json_t *header)
     return status;
 }
 
-static const ls__saved_entry *next_entry(saving *s, const char *name, ls__entry_type type)
-{
-    int at = s->at++;
-    const ls__saved_entry *e = at < s->table.count ? &s->table.list[at] : NULL;
-    return e && e->type == type && strcmp(e->name, name) == 0 ? e : NULL;
-}
-
 static ls_status changed(const char *name)
 {
     return ls__fail(LS_ERR_INVALID,
@@ -125,7 +118,7 @@ static ls_status changed(const char *name)
 static ls_status write_tensor(void *self, const char *name, const ls_state_tensor *tensor)
 {
     saving *s = self;
-    const ls__saved_entry *e = next_entry(s, name, LS__ENTRY_TENSOR);
+    const ls__saved_entry *e = ls__table_next(&s->table, &s->at, name, LS__ENTRY_TENSOR);
     size_t bytes;
     if (!e || e->tensor.dtype != tensor->dtype ||
         !ls__shape_bytes(tensor->local, tensor->ndim, tensor->dtype, &bytes) || bytes != e->bytes) {
@@ -136,14 +129,16 @@ static ls_status write_tensor(void *self, const char *name, const ls_state_tenso
 
 static ls_status skip_int64(void *self, const char *name, int64_t *value)
 {
+    saving *s = self;
     (void)value;
-    return next_entry(self, name, LS__ENTRY_INT64) ? LS_OK : changed(name);
+    return ls__table_next(&s->table, &s->at, name, LS__ENTRY_INT64) ? LS_OK : changed(name);
 }
 
 static ls_status skip_float64(void *self, const char *name, double *value)
 {
+    saving *s = self;
     (void)value;
-    return next_entry(self, name, LS__ENTRY_FLOAT64) ? LS_OK : changed(name);
+    return ls__table_next(&s->table, &s->at, name, LS__ENTRY_FLOAT64) ? LS_OK : changed(name);
 }
 
 static ls_status write_tensors(saving *s, const ls_checkpoint_item *items, int count)

@@ -1,4 +1,5 @@
 /* Text and IDX files: what a good one gives, and that every bad one is answered in words. */
+#include "scratch.h"
 #include "test.h"
 
 #include <stdio.h>
@@ -9,39 +10,15 @@
 
 #include <lockstep/data.h>
 
-static char folder[64];
-
-static const char *at(const char *name)
-{
-    static char path[4][160];
-    static int next;
-    char *out = path[next++ % 4];
-    (void)snprintf(out, sizeof path[0], "%s/%s", folder, name);
-    return out;
-}
-
-static void write_file(const char *name, const void *data, size_t bytes)
-{
-    FILE *f = fopen(at(name), "wb");
-    CHECK(f != NULL);
-    CHECK(fwrite(data, 1, bytes, f) == bytes);
-    CHECK(fclose(f) == 0);
-}
-
 static void start(void)
 {
     CHECK(ls_init(NULL) == LS_OK);
-    (void)snprintf(folder, sizeof folder, "%s", "/tmp/lockstep-data-XXXXXX");
-    CHECK(mkdtemp(folder) != NULL);
+    scratch_begin();
 }
 
 static void end(void)
 {
-    char command[128];
-    (void)snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    test_output out = test_run(command, 10);
-    CHECK_INT(out.status, 0);
-    free(out.text);
+    scratch_end();
     CHECK(ls_finalize() == LS_OK);
 }
 
@@ -61,8 +38,8 @@ static ls_dataset *text(const char *name, int64_t context, int64_t stride, ls_te
 {
     ls_dataset *made = NULL;
     ls_status status = ls_text_new(
-        at(name), LS_OPTIONS(ls_text_options, .context = context, .stride = stride, .part = part),
-        &made);
+        scratch_at(name),
+        LS_OPTIONS(ls_text_options, .context = context, .stride = stride, .part = part), &made);
     if (status < 0) {
         test_fail(__FILE__, __LINE__, "%s", ls_error_message());
     }
@@ -76,12 +53,12 @@ TEST(windows_of_text_never_cross_a_file_and_skip_links)
     for (int i = 0; i < 100; i++) {
         bytes[i] = (uint8_t)(i + 100);
     }
-    CHECK(mkdir(at("d"), 0700) == 0 && mkdir(at("d/sub"), 0700) == 0);
-    write_file("d/b", bytes, 40);         /* 36 + 4 */
-    write_file("d/a", bytes + 40, 10);    /* 9 + 1 */
-    write_file("d/sub/c", bytes + 50, 5); /* 5 + 0 */
-    write_file("d/empty", bytes, 0);
-    CHECK(symlink(at("d/a"), at("d/link")) == 0);
+    CHECK(mkdir(scratch_at("d"), 0700) == 0 && mkdir(scratch_at("d/sub"), 0700) == 0);
+    scratch_write("d/b", bytes, 40);         /* 36 + 4 */
+    scratch_write("d/a", bytes + 40, 10);    /* 9 + 1 */
+    scratch_write("d/sub/c", bytes + 50, 5); /* 5 + 0 */
+    scratch_write("d/empty", bytes, 0);
+    CHECK(symlink(scratch_at("d/a"), scratch_at("d/link")) == 0);
 
     ls_dataset *train = text("d", 4, 3, LS_TEXT_TRAIN);
     CHECK_INT(ls_text_files(train), 4);
@@ -117,7 +94,7 @@ TEST(one_file_is_cut_where_the_header_says)
     start();
     static uint8_t bytes[1023];
     memset(bytes, 'x', sizeof bytes);
-    write_file("f", bytes, sizeof bytes);
+    scratch_write("f", bytes, sizeof bytes);
     ls_dataset *train = text("f", 16, 1, LS_TEXT_TRAIN);
     CHECK_INT(ls_text_bytes(train), 1023 - 102);
     CHECK_INT(train->count, 1023 - 102 - 16);
@@ -134,26 +111,30 @@ TEST(bad_text_is_refused_by_name)
 {
     start();
     ls_dataset *d = NULL;
-    check_refused(ls_text_new(at("none"), NULL, &d), LS_ERR_NOT_FOUND, "none", "does not exist");
+    check_refused(ls_text_new(scratch_at("none"), NULL, &d), LS_ERR_NOT_FOUND, "none",
+                  "does not exist");
     check_refused(ls_text_new("", NULL, &d), LS_ERR_INVALID, "path", "");
     check_refused(ls_text_new("/dev/null", NULL, &d), LS_ERR_INVALID, "/dev/null", "regular");
-    write_file("empty", "", 0);
-    check_refused(ls_text_new(at("empty"), NULL, &d), LS_ERR_INVALID, "empty\"", "is empty");
-    write_file("short", "hello", 5);
-    check_refused(ls_text_new(at("short"), NULL, &d), LS_ERR_INVALID, "short\"", "129");
-    CHECK(mkdir(at("folder"), 0700) == 0);
-    check_refused(ls_text_new(at("folder"), NULL, &d), LS_ERR_INVALID, "folder\"", "no regular");
-    write_file("folder/tiny", "ab", 2);
-    write_file("folder/less", "a", 1);
-    check_refused(ls_text_new(at("folder"), NULL, &d), LS_ERR_INVALID, "tiny\"", "shorter");
-    check_refused(ls_text_new(at("short"), LS_OPTIONS(ls_text_options, .context = 0), &d),
+    scratch_write("empty", "", 0);
+    check_refused(ls_text_new(scratch_at("empty"), NULL, &d), LS_ERR_INVALID, "empty\"",
+                  "is empty");
+    scratch_write("short", "hello", 5);
+    check_refused(ls_text_new(scratch_at("short"), NULL, &d), LS_ERR_INVALID, "short\"", "129");
+    CHECK(mkdir(scratch_at("folder"), 0700) == 0);
+    check_refused(ls_text_new(scratch_at("folder"), NULL, &d), LS_ERR_INVALID, "folder\"",
+                  "no regular");
+    scratch_write("folder/tiny", "ab", 2);
+    scratch_write("folder/less", "a", 1);
+    check_refused(ls_text_new(scratch_at("folder"), NULL, &d), LS_ERR_INVALID, "tiny\"", "shorter");
+    check_refused(ls_text_new(scratch_at("short"), LS_OPTIONS(ls_text_options, .context = 0), &d),
                   LS_ERR_INVALID, "context 0", "");
-    check_refused(ls_text_new(at("short"), LS_OPTIONS(ls_text_options, .held_out = 1.5), &d),
-                  LS_ERR_INVALID, "held_out", "1.5");
+    check_refused(
+        ls_text_new(scratch_at("short"), LS_OPTIONS(ls_text_options, .held_out = 1.5), &d),
+        LS_ERR_INVALID, "held_out", "1.5");
     CHECK(d == NULL);
     if (geteuid() != 0) { /* root reads everything */
-        CHECK(chmod(at("folder/tiny"), 0) == 0);
-        check_refused(ls_text_new(at("folder"), NULL, &d), LS_ERR_SYSTEM, "tiny", "denied");
+        CHECK(chmod(scratch_at("folder/tiny"), 0) == 0);
+        check_refused(ls_text_new(scratch_at("folder"), NULL, &d), LS_ERR_SYSTEM, "tiny", "denied");
     }
     end();
 }
@@ -168,7 +149,7 @@ static void write_idx(const char *name, const uint8_t *head, size_t head_bytes, 
     for (size_t i = 0; i < data_bytes; i++) {
         file[head_bytes + i] = (uint8_t)(i * 7);
     }
-    write_file(name, file, head_bytes + data_bytes);
+    scratch_write(name, file, head_bytes + data_bytes);
 }
 
 static const uint8_t images_head[] = {0, 0, 8, 3, 0, 0, 0, 5, 0, 0, 0, 2, 0, 0, 0, 3};
@@ -180,7 +161,7 @@ TEST(idx_files_give_scaled_pixels_and_labels)
     write_idx("images", images_head, 16, 30);
     write_idx("labels", labels_head, 8, 5);
     ls_dataset *d = NULL;
-    CHECK(ls_idx_new(at("images"), at("labels"), &d) == LS_OK);
+    CHECK(ls_idx_new(scratch_at("images"), scratch_at("labels"), &d) == LS_OK);
     CHECK_INT(d->count, 5);
     CHECK_INT(d->x_shape.ndim, 1);
     CHECK_INT(d->x_shape.dim[0], 6);
@@ -208,7 +189,7 @@ static void check_bad_images(const uint8_t *head, size_t head_bytes, size_t data
 {
     ls_dataset *d = NULL;
     write_idx("bad", head, head_bytes, data_bytes);
-    check_refused(ls_idx_new(at("bad"), at("labels"), &d), status, "bad\"", word);
+    check_refused(ls_idx_new(scratch_at("bad"), scratch_at("labels"), &d), status, "bad\"", word);
     CHECK(d == NULL);
 }
 
@@ -220,10 +201,13 @@ TEST(malformed_idx_files_are_refused_in_words)
     ls_dataset *d = NULL;
     write_idx("images", images_head, 16, 30);
     write_idx("labels", labels_head, 8, 5);
-    check_refused(ls_idx_new(at("none"), at("labels"), &d), LS_ERR_NOT_FOUND, "none", "exist");
-    check_refused(ls_idx_new(at("images"), at("gone"), &d), LS_ERR_NOT_FOUND, "gone", "exist");
-    check_refused(ls_idx_new(at("images"), NULL, &d), LS_ERR_INVALID, "labels", "");
-    check_refused(ls_idx_new(folder, at("labels"), &d), LS_ERR_INVALID, folder, "regular");
+    check_refused(ls_idx_new(scratch_at("none"), scratch_at("labels"), &d), LS_ERR_NOT_FOUND,
+                  "none", "exist");
+    check_refused(ls_idx_new(scratch_at("images"), scratch_at("gone"), &d), LS_ERR_NOT_FOUND,
+                  "gone", "exist");
+    check_refused(ls_idx_new(scratch_at("images"), NULL, &d), LS_ERR_INVALID, "labels", "");
+    check_refused(ls_idx_new(scratch_folder(), scratch_at("labels"), &d), LS_ERR_INVALID,
+                  scratch_folder(), "regular");
     check_bad_images(images_head, 0, 0, LS_ERR_FORMAT, "0 bytes");
     for (size_t cut = 4; cut < 16; cut++) { /* within the header */
         check_bad_images(images_head, cut, 0, LS_ERR_FORMAT, "truncated");
@@ -242,7 +226,8 @@ TEST(malformed_idx_files_are_refused_in_words)
     check_bad_images(BYTES(0, 0, 8, 1, 0, 0, 0, 0), 0, LS_ERR_INVALID, "no data");
     check_bad_images(BYTES(0, 0, 8, 2, 0, 0, 0, 5, 0, 0, 0, 0), 0, LS_ERR_INVALID, "no data");
     check_bad_images(BYTES(0, 0, 8, 2, 0, 0, 0, 4, 0, 0, 0, 1), 4, LS_ERR_INVALID, "4 images");
-    check_refused(ls_idx_new(at("labels"), at("images"), &d), LS_ERR_FORMAT, "images\"", "swapped");
+    check_refused(ls_idx_new(scratch_at("labels"), scratch_at("images"), &d), LS_ERR_FORMAT,
+                  "images\"", "swapped");
     end();
 }
 

@@ -1,5 +1,6 @@
 /* CIFAR-10, .npy and token shards: what a good file gives, and that every bad one is refused with
  * its name and the place in it. */
+#include "scratch.h"
 #include "test.h"
 
 #include <stdio.h>
@@ -10,41 +11,15 @@
 
 #include <lockstep/data.h>
 
-static char folder[64];
-
-static const char *at(const char *name)
-{
-    static char path[4][160];
-    static int next;
-    char *out = path[next++ % 4];
-    (void)snprintf(out, sizeof path[0], "%s/%s", folder, name);
-    return out;
-}
-
-static const char *write_file(const char *name, const void *data, size_t bytes)
-{
-    const char *path = at(name);
-    FILE *f = fopen(path, "wb");
-    CHECK(f != NULL);
-    CHECK(fwrite(data, 1, bytes, f) == bytes);
-    CHECK(fclose(f) == 0);
-    return path;
-}
-
 static void start(void)
 {
     CHECK_OK(ls_init(NULL));
-    (void)snprintf(folder, sizeof folder, "%s", "/tmp/lockstep-data-XXXXXX");
-    CHECK(mkdtemp(folder) != NULL);
+    scratch_begin();
 }
 
 static void end(void)
 {
-    char command[128];
-    (void)snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    test_output out = test_run(command, 10);
-    CHECK_INT(out.status, 0);
-    free(out.text);
+    scratch_end();
     CHECK_OK(ls_finalize());
 }
 
@@ -78,7 +53,7 @@ static const char *write_cifar(const char *name, int f, int images)
             bytes[k * RECORD + 1 + i] = pixel(f, k, i);
         }
     }
-    const char *path = write_file(name, bytes, (size_t)images * RECORD);
+    const char *path = scratch_write(name, bytes, (size_t)images * RECORD);
     free(bytes);
     return path;
 }
@@ -104,9 +79,9 @@ TEST(cifar_10_is_read_from_its_folder_and_from_one_file)
     }
     (void)write_cifar("test_batch.bin", 6, 3);
     ls_dataset *train = NULL, *test = NULL, *one = NULL;
-    CHECK_OK(ls_cifar10_new(folder, true, &train));
-    CHECK_OK(ls_cifar10_new(folder, false, &test));
-    CHECK_OK(ls_cifar10_new(at("data_batch_3.bin"), false, &one));
+    CHECK_OK(ls_cifar10_new(scratch_folder(), true, &train));
+    CHECK_OK(ls_cifar10_new(scratch_folder(), false, &test));
+    CHECK_OK(ls_cifar10_new(scratch_at("data_batch_3.bin"), false, &one));
     CHECK_INT(train->count, 12);
     CHECK_INT(test->count, 3);
     CHECK_INT(one->count, 4);
@@ -133,30 +108,31 @@ TEST(bad_cifar_10_files_are_refused_with_name_and_offset)
     start();
     ls_dataset *d = NULL;
     uint8_t bytes[2 * RECORD] = {0};
-    check_refused(ls_cifar10_new(at("none"), true, &d), LS_ERR_NOT_FOUND, "none", "exist");
+    check_refused(ls_cifar10_new(scratch_at("none"), true, &d), LS_ERR_NOT_FOUND, "none", "exist");
     check_refused(ls_cifar10_new("", true, &d), LS_ERR_INVALID, "no path", "");
     check_refused(ls_cifar10_new("/dev/null", true, &d), LS_ERR_INVALID, "/dev/null", "regular");
-    check_refused(ls_cifar10_new(write_file("empty", "", 0), true, &d), LS_ERR_INVALID, "empty\"",
-                  "is empty");
-    check_refused(ls_cifar10_new(write_file("cut", bytes, 2 * RECORD - 5), true, &d), LS_ERR_FORMAT,
-                  "cut\"", "3068 bytes at offset 3073");
-    check_refused(ls_cifar10_new(write_file("one", bytes, 1), true, &d), LS_ERR_FORMAT, "one\"",
+    check_refused(ls_cifar10_new(scratch_write("empty", "", 0), true, &d), LS_ERR_INVALID,
+                  "empty\"", "is empty");
+    check_refused(ls_cifar10_new(scratch_write("cut", bytes, 2 * RECORD - 5), true, &d),
+                  LS_ERR_FORMAT, "cut\"", "3068 bytes at offset 3073");
+    check_refused(ls_cifar10_new(scratch_write("one", bytes, 1), true, &d), LS_ERR_FORMAT, "one\"",
                   "offset 0");
     bytes[RECORD] = 10;
-    check_refused(ls_cifar10_new(write_file("label", bytes, 2 * RECORD), true, &d), LS_ERR_FORMAT,
-                  "label\"", "label 10 at offset 3073");
-    check_refused(ls_cifar10_new(write_file("gz", "\x1f\x8b\x08", 3), true, &d), LS_ERR_FORMAT,
+    check_refused(ls_cifar10_new(scratch_write("label", bytes, 2 * RECORD), true, &d),
+                  LS_ERR_FORMAT, "label\"", "label 10 at offset 3073");
+    check_refused(ls_cifar10_new(scratch_write("gz", "\x1f\x8b\x08", 3), true, &d), LS_ERR_FORMAT,
                   "gz\"", "compressed");
-    check_refused(ls_cifar10_new(write_file("pickle", "\x80\x02}", 3), true, &d), LS_ERR_FORMAT,
+    check_refused(ls_cifar10_new(scratch_write("pickle", "\x80\x02}", 3), true, &d), LS_ERR_FORMAT,
                   "pickle\"", "Python");
     for (int f = 1; f <= 4; f++) {
         char name[32];
         (void)snprintf(name, sizeof name, "data_batch_%d.bin", f);
         (void)write_cifar(name, f, 1);
     }
-    check_refused(ls_cifar10_new(folder, true, &d), LS_ERR_NOT_FOUND, "data_batch_5.bin\" does",
-                  "test_batch.bin");
-    check_refused(ls_cifar10_new(folder, false, &d), LS_ERR_NOT_FOUND, "test_batch.bin\" does", "");
+    check_refused(ls_cifar10_new(scratch_folder(), true, &d), LS_ERR_NOT_FOUND,
+                  "data_batch_5.bin\" does", "test_batch.bin");
+    check_refused(ls_cifar10_new(scratch_folder(), false, &d), LS_ERR_NOT_FOUND,
+                  "test_batch.bin\" does", "");
     CHECK(d == NULL);
     end();
 }
@@ -179,7 +155,7 @@ static const char *write_npy(const char *name, int major, const char *header, si
     for (size_t i = 0; i < bytes; i++) {
         file[prefix + length + i] = (uint8_t)i;
     }
-    return write_file(name, file, prefix + length + bytes);
+    return scratch_write(name, file, prefix + length + bytes);
 }
 
 #define HEADER(descr, order, shape)                                                                \
@@ -196,7 +172,7 @@ TEST(a_file_that_numpy_wrote_gives_its_numbers)
     start();
     CHECK_INT(sizeof of_numpy - 1, 128 + 16);
     ls_dataset *d = NULL;
-    CHECK_OK(ls_npy_new(write_file("x", of_numpy, sizeof of_numpy - 1),
+    CHECK_OK(ls_npy_new(scratch_write("x", of_numpy, sizeof of_numpy - 1),
                         write_npy("y", 1, HEADER("<i8", "False", "(2,)"), 16), &d));
     float x[2];
     int64_t y;
@@ -254,8 +230,8 @@ TEST(arrays_of_every_type_and_version_are_read)
 static void check_bad_npy(const char *header, size_t bytes, ls_status status, const char *word)
 {
     ls_dataset *d = NULL;
-    check_refused(ls_npy_new(write_npy("bad", 1, header, bytes), at("good"), &d), status, "bad\"",
-                  word);
+    check_refused(ls_npy_new(write_npy("bad", 1, header, bytes), scratch_at("good"), &d), status,
+                  "bad\"", word);
     CHECK(d == NULL);
 }
 
@@ -265,17 +241,18 @@ TEST(bad_npy_files_are_refused_with_name_and_offset)
     ls_dataset *d = NULL;
     const char *good = write_npy("good", 1, HEADER("<f4", "False", "(2,)"), 8);
     check_refused(ls_npy_new(NULL, good, &d), LS_ERR_INVALID, "name both", "");
-    check_refused(ls_npy_new(at("none"), good, &d), LS_ERR_NOT_FOUND, "none", "exist");
-    check_refused(ls_npy_new(folder, good, &d), LS_ERR_INVALID, folder, "regular");
+    check_refused(ls_npy_new(scratch_at("none"), good, &d), LS_ERR_NOT_FOUND, "none", "exist");
+    check_refused(ls_npy_new(scratch_folder(), good, &d), LS_ERR_INVALID, scratch_folder(),
+                  "regular");
     for (size_t cut = 0; cut < 128; cut++) {
-        check_refused(ls_npy_new(write_file("bad", of_numpy, cut), good, &d), LS_ERR_FORMAT,
+        check_refused(ls_npy_new(scratch_write("bad", of_numpy, cut), good, &d), LS_ERR_FORMAT,
                       "bad\"", cut < 10 ? "at least 10" : "within its header of 128");
     }
-    check_refused(ls_npy_new(write_file("bad", of_numpy, 143), good, &d), LS_ERR_FORMAT, "bad\"",
+    check_refused(ls_npy_new(scratch_write("bad", of_numpy, 143), good, &d), LS_ERR_FORMAT, "bad\"",
                   "16 bytes of elements, the file has 15 from offset 128");
-    check_refused(ls_npy_new(write_file("bad", "PK\x03\x04 and the rest", 16), good, &d),
+    check_refused(ls_npy_new(scratch_write("bad", "PK\x03\x04 and the rest", 16), good, &d),
                   LS_ERR_FORMAT, "bad\"", ".npz");
-    check_refused(ls_npy_new(write_file("bad", "hello, I am text", 16), good, &d), LS_ERR_FORMAT,
+    check_refused(ls_npy_new(scratch_write("bad", "hello, I am text", 16), good, &d), LS_ERR_FORMAT,
                   "68 65 6c 6c", "another format");
     check_refused(ls_npy_new(write_npy("bad", 4, HEADER("<f4", "False", "(2,)"), 8), good, &d),
                   LS_ERR_UNSUPPORTED, "4.0", "offset 6");
@@ -330,7 +307,7 @@ static const char *write_shard(const char *name, uint32_t magic, uint32_t versio
         memcpy(file + length, &t, (size_t)bytes);
         length += (size_t)bytes;
     }
-    return write_file(name, file, length);
+    return scratch_write(name, file, length);
 }
 
 static ls_dataset *open_tokens(const char *path, int64_t context, int64_t stride, const char *part)
@@ -372,28 +349,29 @@ TEST(shards_of_nanogpt_and_llm_c_are_told_apart_by_their_magic)
 TEST(windows_of_tokens_never_cross_a_shard)
 {
     start();
-    CHECK(mkdir(at("d"), 0700) == 0);
+    CHECK(mkdir(scratch_at("d"), 0700) == 0);
     (void)write_shard("d/x_train_000002.bin", 20240801, 7, 2, 9);
     (void)write_shard("d/x_train_000001.bin", 0, 0, 1, 13);
     (void)write_shard("d/x_train_000003.bin", 20240520, 1, 3, 5); /* no window */
     (void)write_shard("d/x_train_000004.bin", 20240520, 1, 4, 6);
     (void)write_shard("d/x_val_000000.bin", 20240520, 1, 5, 7);
-    (void)write_file("d/meta_train.pkl", "\x80\x04", 2);
-    ls_dataset *d = open_tokens(at("d"), 5, 3, "train");
+    (void)scratch_write("d/meta_train.pkl", "\x80\x04", 2);
+    ls_dataset *d = open_tokens(scratch_at("d"), 5, 3, "train");
     CHECK_INT(d->count, 3 + 2 + 0 + 1);
     static const int file_of[] = {1, 1, 1, 2, 2, 4}, start_of[] = {0, 3, 6, 0, 3, 0};
     for (int64_t i = 0; i < 6; i++) {
         check_window(d, i, file_of[i], start_of[i], file_of[i] == 2 ? 4 : 2);
     }
     ls_dataset_free(d);
-    d = open_tokens(at("d"), 5, 1, "val");
+    d = open_tokens(scratch_at("d"), 5, 1, "val");
     CHECK_INT(d->count, 2);
     check_window(d, 1, 5, 1, 2);
     ls_dataset_free(d);
     ls_dataset *none = NULL;
-    check_refused(ls_tokens_new(at("d"), NULL, &none), LS_ERR_INVALID, "validate", ".part");
-    check_refused(ls_tokens_new(at("d"), LS_OPTIONS(ls_tokens_options, .part = "test"), &none),
-                  LS_ERR_NOT_FOUND, "d\"", "*test*.bin");
+    check_refused(ls_tokens_new(scratch_at("d"), NULL, &none), LS_ERR_INVALID, "validate", ".part");
+    check_refused(
+        ls_tokens_new(scratch_at("d"), LS_OPTIONS(ls_tokens_options, .part = "test"), &none),
+        LS_ERR_NOT_FOUND, "d\"", "*test*.bin");
     end();
 }
 
@@ -408,33 +386,33 @@ TEST(bad_shards_are_refused_with_name_and_offset)
 {
     start();
     uint8_t file[1024 + 20] = {0x88, 0xd8, 0x34, 0x01, 1, 0, 0, 0, 10};
-    check_bad_tokens(at("none"), "none", LS_ERR_NOT_FOUND, "exist");
+    check_bad_tokens(scratch_at("none"), "none", LS_ERR_NOT_FOUND, "exist");
     check_bad_tokens("", "", LS_ERR_INVALID, "no path");
-    check_bad_tokens(write_file("empty", "", 0), "empty\"", LS_ERR_INVALID, "is empty");
-    check_bad_tokens(write_file("odd", "abc", 3), "odd\"", LS_ERR_FORMAT, "offset 2");
-    check_bad_tokens(write_file("short", "abcd", 4), "short\"", LS_ERR_INVALID, "has 2 tokens");
-    check_bad_tokens(write_file("head", file, 4), "head\"", LS_ERR_FORMAT, "ends at offset 4");
-    check_bad_tokens(write_file("head", file, 1023), "head\"", LS_ERR_FORMAT, "offset 1023");
-    check_bad_tokens(write_file("cut", file, 1024 + 19), "cut\"", LS_ERR_FORMAT,
+    check_bad_tokens(scratch_write("empty", "", 0), "empty\"", LS_ERR_INVALID, "is empty");
+    check_bad_tokens(scratch_write("odd", "abc", 3), "odd\"", LS_ERR_FORMAT, "offset 2");
+    check_bad_tokens(scratch_write("short", "abcd", 4), "short\"", LS_ERR_INVALID, "has 2 tokens");
+    check_bad_tokens(scratch_write("head", file, 4), "head\"", LS_ERR_FORMAT, "ends at offset 4");
+    check_bad_tokens(scratch_write("head", file, 1023), "head\"", LS_ERR_FORMAT, "offset 1023");
+    check_bad_tokens(scratch_write("cut", file, 1024 + 19), "cut\"", LS_ERR_FORMAT,
                      "20 bytes, and has 19 from offset 1024");
-    check_bad_tokens(write_file("more", file, 1024), "more\"", LS_ERR_FORMAT, "has 0");
+    check_bad_tokens(scratch_write("more", file, 1024), "more\"", LS_ERR_FORMAT, "has 0");
     file[4] = 2;
-    check_bad_tokens(write_file("version", file, 1044), "version\"", LS_ERR_UNSUPPORTED,
+    check_bad_tokens(scratch_write("version", file, 1044), "version\"", LS_ERR_UNSUPPORTED,
                      "version 2 at offset 4");
     file[4] = 1;
     file[8] = 0;
-    check_bad_tokens(write_file("no", file, 1024), "no\"", LS_ERR_INVALID, "no tokens");
+    check_bad_tokens(scratch_write("no", file, 1024), "no\"", LS_ERR_INVALID, "no tokens");
     file[0] = 0x8a;
-    check_bad_tokens(write_file("eval", file, 1044), "eval\"", LS_ERR_FORMAT, "evaluation");
+    check_bad_tokens(scratch_write("eval", file, 1044), "eval\"", LS_ERR_FORMAT, "evaluation");
     file[0] = 0xc6;
     file[1] = 0xd7;
-    check_bad_tokens(write_file("model", file, 1044), "model\"", LS_ERR_FORMAT, "weights");
-    check_bad_tokens(write_file("x.npy", of_numpy, 144), "x.npy\"", LS_ERR_FORMAT, "NumPy");
-    check_bad_tokens(write_file("x.zip", "PK\x03\x04 abc", 8), "x.zip\"", LS_ERR_FORMAT, "ZIP");
-    check_bad_tokens(write_file("x.gz", "\x1f\x8b\x08\x00 abc", 8), "x.gz\"", LS_ERR_FORMAT,
+    check_bad_tokens(scratch_write("model", file, 1044), "model\"", LS_ERR_FORMAT, "weights");
+    check_bad_tokens(scratch_write("x.npy", of_numpy, 144), "x.npy\"", LS_ERR_FORMAT, "NumPy");
+    check_bad_tokens(scratch_write("x.zip", "PK\x03\x04 abc", 8), "x.zip\"", LS_ERR_FORMAT, "ZIP");
+    check_bad_tokens(scratch_write("x.gz", "\x1f\x8b\x08\x00 abc", 8), "x.gz\"", LS_ERR_FORMAT,
                      "gunzip");
-    CHECK(mkdir(at("folder"), 0700) == 0);
-    check_bad_tokens(at("folder"), "folder\"", LS_ERR_NOT_FOUND, "no shard");
+    CHECK(mkdir(scratch_at("folder"), 0700) == 0);
+    check_bad_tokens(scratch_at("folder"), "folder\"", LS_ERR_NOT_FOUND, "no shard");
     end();
 }
 
@@ -451,7 +429,7 @@ TEST(a_token_outside_of_the_vocabulary_is_named_with_its_place)
     ls_dataset_free(d);
     uint8_t file[1024 + 8] = {0xa1, 0xd9, 0x34, 0x01, 7, 0, 0, 0, 2};
     memset(file + 1028, 0xff, 4);
-    CHECK_OK(ls_tokens_new(write_file("large", file, sizeof file),
+    CHECK_OK(ls_tokens_new(scratch_write("large", file, sizeof file),
                            LS_OPTIONS(ls_tokens_options, .context = 1), &d));
     check_refused(d->get(d, 0, x, y), LS_ERR_FORMAT, "token 4294967295 at offset 1028",
                   "below 2147483648");

@@ -3,41 +3,18 @@
 #include <unistd.h>
 
 #include "common.h"
+#include "scratch.h"
 #include "tokenizer/tokenizer.h"
-
-static char folder[64];
-
-static const char *at(const char *name)
-{
-    static char path[4][160];
-    static int next;
-    char *out = path[next++ % 4];
-    (void)snprintf(out, sizeof path[0], "%s/%s", folder, name);
-    return out;
-}
-
-static void write_file(const char *name, const char *text, size_t bytes)
-{
-    FILE *f = fopen(at(name), "wb");
-    CHECK(f != NULL);
-    CHECK(fwrite(text, 1, bytes, f) == bytes);
-    CHECK(fclose(f) == 0);
-}
 
 static void start(void)
 {
     CHECK(ls_init(NULL) == LS_OK);
-    (void)snprintf(folder, sizeof folder, "%s", "/tmp/lockstep-tokenizer-XXXXXX");
-    CHECK(mkdtemp(folder) != NULL);
+    scratch_begin();
 }
 
 static void end(void)
 {
-    char command[128];
-    (void)snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    test_output out = test_run(command, 10);
-    CHECK_INT(out.status, 0);
-    free(out.text);
+    scratch_end();
     CHECK(ls_finalize() == LS_OK);
 }
 
@@ -47,8 +24,8 @@ static ls_status open_json(const char *model, const char *beside)
     char text[4096];
     ls_tokenizer *t = NULL;
     int bytes = snprintf(text, sizeof text, "{%s\"model\":{%s}}", beside, model);
-    write_file("tokenizer.json", text, (size_t)bytes);
-    ls_status status = ls_tokenizer_open(at("tokenizer.json"), &t);
+    scratch_write("tokenizer.json", text, (size_t)bytes);
+    ls_status status = ls_tokenizer_open(scratch_at("tokenizer.json"), &t);
     ls_tokenizer_free(t);
     return status;
 }
@@ -65,10 +42,10 @@ static void check_json(const char *model, const char *beside, ls_status want, co
 static ls_status open_pair(const char *vocab, const char *merges)
 {
     ls_tokenizer *t = NULL;
-    (void)unlink(at("tokenizer.json"));
-    write_file("vocab.json", vocab, strlen(vocab));
-    write_file("merges.txt", merges, strlen(merges));
-    ls_status status = ls_tokenizer_open(folder, &t);
+    (void)unlink(scratch_at("tokenizer.json"));
+    scratch_write("vocab.json", vocab, strlen(vocab));
+    scratch_write("merges.txt", merges, strlen(merges));
+    ls_status status = ls_tokenizer_open(scratch_folder(), &t);
     ls_tokenizer_free(t);
     return status;
 }
@@ -142,11 +119,11 @@ TEST(missing_files_are_told)
     start();
     CHECK_STATUS(ls_tokenizer_open(NULL, &t), LS_ERR_INVALID);
     CHECK_STATUS(ls_tokenizer_open("", &t), LS_ERR_INVALID);
-    CHECK_STATUS(ls_tokenizer_open(at("none"), &t), LS_ERR_NOT_FOUND);
-    CHECK_STATUS(ls_tokenizer_open(folder, &t), LS_ERR_NOT_FOUND);
+    CHECK_STATUS(ls_tokenizer_open(scratch_at("none"), &t), LS_ERR_NOT_FOUND);
+    CHECK_STATUS(ls_tokenizer_open(scratch_folder(), &t), LS_ERR_NOT_FOUND);
     CHECK_CONTAINS(ls_error_message(), "no vocab.json");
-    write_file("vocab.json", "{}", 2);
-    CHECK_STATUS(ls_tokenizer_open(folder, &t), LS_ERR_NOT_FOUND);
+    scratch_write("vocab.json", "{}", 2);
+    CHECK_STATUS(ls_tokenizer_open(scratch_folder(), &t), LS_ERR_NOT_FOUND);
     CHECK_CONTAINS(ls_error_message(), "vocab.json without merges.txt");
     CHECK(t == NULL);
     end();
@@ -157,7 +134,7 @@ TEST(bytes_without_a_token_are_errors_or_the_unknown_token)
     tokens got = {0};
     start();
     CHECK_OK(open_json(GOOD, WHOLE));
-    ls_tokenizer *t = open_path(at("tokenizer.json"));
+    ls_tokenizer *t = open_path(scratch_at("tokenizer.json"));
     CHECK_STATUS(ls_tokenizer_encode(t, "aabxb", 5, &got.ids, &got.count), LS_ERR_INVALID);
     CHECK_CONTAINS(ls_error_message(), "byte 0x78 at offset 3");
     CHECK(got.ids == NULL);
@@ -165,7 +142,7 @@ TEST(bytes_without_a_token_are_errors_or_the_unknown_token)
     CHECK_OK(open_json("\"unk_token\":\"?\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"?\":3},"
                        "\"merges\":[\"a b\"]",
                        WHOLE));
-    t = open_path(at("tokenizer.json"));
+    t = open_path(scratch_at("tokenizer.json"));
     got = encode(t, "aabxb", 5);
     CHECK_INT(got.count, 4);
     CHECK(got.ids[0] == 0 && got.ids[1] == 2 && got.ids[2] == 3 && got.ids[3] == 1);
@@ -213,9 +190,9 @@ TEST(damaged_files_do_no_harm)
         size_t place = draw(&state, (uint32_t)(round % 2 ? bytes : 600));
         char before = text[place];
         text[place] = "0-9\"{}[],:\\\xff"[draw(&state, 12)];
-        write_file("tokenizer.json", text, round % 3 ? bytes : place);
+        scratch_write("tokenizer.json", text, round % 3 ? bytes : place);
         text[place] = before;
-        if (ls_tokenizer_open(at("tokenizer.json"), &t) == LS_OK) {
+        if (ls_tokenizer_open(scratch_at("tokenizer.json"), &t) == LS_OK) {
             tokens got = {0};
             (void)ls_tokenizer_encode(t, text, 200, &got.ids, &got.count);
             free(got.ids);
