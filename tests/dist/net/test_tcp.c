@@ -84,7 +84,7 @@ DIST_TEST(a_connection_that_is_reset_is_named_by_all, 3)
     ls_group *group = NULL;
     CHECK_OK(ls_group_new(ls_world(), NULL, 0, "trio", &group));
     const double begin = ls_time();
-    ls_status status = ls_barrier(ls_world(), NULL, NULL); /* rank 2 may still be in it at the cut */
+    ls_status status = ls_barrier(ls_world(), NULL, NULL); /* the cut may find rank 2 in it */
     if (ls_rank() == 1) {
         CHECK_OK(status);
         ls__token_take(comm_now());
