@@ -17,24 +17,34 @@ typedef struct block {
     ls_module *norm1, *qkv, *proj, *norm2, *up, *down, *drop;
     int64_t heads;
     bool recompute;
+    kv_cache *const *cache; /* the model's, during gpt_forward_cached */
 } block;
 
-/* Part i of qkv [B,T,3C] as heads [B,H,T,D]: views only. */
-static ls_tensor *heads_of(ls_tensor *qkv, int i, int64_t heads)
+/* Part i of [B,T,3C]: a view. */
+static ls_tensor *part_of(ls_tensor *qkv, int i)
 {
-    int64_t b = ls_size(qkv, 0), t = ls_size(qkv, 1), c = ls_size(qkv, 2) / 3;
-    ls_tensor *part = ls_slice(qkv, 2, i * c, (i + 1) * c);
-    return ls_transpose(ls_reshape(part, LS_SHAPE(b, t, heads, c / heads)), 1, 2);
+    int64_t c = ls_size(qkv, 2) / 3;
+    return ls_slice(qkv, 2, i * c, (i + 1) * c);
+}
+
+/* [B,T,C] as heads [B,H,T,D]: a view. */
+static ls_tensor *heads_of(ls_tensor *x, int64_t heads)
+{
+    int64_t b = ls_size(x, 0), t = ls_size(x, 1), c = ls_size(x, 2);
+    return ls_transpose(ls_reshape(x, LS_SHAPE(b, t, heads, c / heads)), 1, 2);
 }
 
 static ls_tensor *attend(block *self, ls_tensor *x) /* [B,T,C] -> [B,T,C] */
 {
-    int64_t b = ls_size(x, 0), t = ls_size(x, 1), c = ls_size(x, 2);
     ls_tensor *qkv = ls_forward(self->qkv, x);
-    ls_tensor *seen = ls_attention(heads_of(qkv, 0, self->heads), heads_of(qkv, 1, self->heads),
-                                   heads_of(qkv, 2, self->heads), true);
-    ls_tensor *joined = ls_reshape(ls_transpose(seen, 1, 2), LS_SHAPE(b, t, c));
-    return ls_forward(self->proj, joined);
+    ls_tensor *keys = part_of(qkv, 1), *values = part_of(qkv, 2);
+    if (*self->cache) {
+        kv_cache_extend(*self->cache, &keys, &values);
+    }
+    ls_tensor *seen = ls_attention_with(heads_of(part_of(qkv, 0), self->heads),
+                                        heads_of(keys, self->heads), heads_of(values, self->heads),
+                                        LS_OPTIONS(ls_attention_options, .causal = true));
+    return ls_forward(self->proj, ls_reshape(ls_transpose(seen, 1, 2), ls_shape_of(x)));
 }
 
 static ls_tensor *block_body(ls_tensor *x, void *block_of) /* [B,T,C] -> [B,T,C] */
@@ -72,7 +82,7 @@ static ls_module *linear(int64_t in, int64_t out, bool bias, double std)
     return layer;
 }
 
-static ls_module *block_new(const gpt_options *o)
+static ls_module *block_new(const gpt_options *o, kv_cache *const *cache)
 {
     block *self = ls_module_new(sizeof *self, &block_class);
     if (!self) {
@@ -83,6 +93,7 @@ static ls_module *block_new(const gpt_options *o)
     double std = o->init_std, residual = std / sqrt(2.0 * o->layers);
     self->heads = o->heads;
     self->recompute = o->recompute;
+    self->cache = cache;
     self->norm1 = ls_module_add(m, "norm1", ls_layer_norm_new(c, NULL));
     self->qkv = ls_module_add(m, "qkv", linear(c, 3 * c, true, std));
     self->proj = ls_module_add(m, "proj", linear(c, c, true, residual));
@@ -99,15 +110,22 @@ typedef struct gpt {
     ls_module base;
     ls_module *tokens, *blocks, *norm, *head, *drop;
     ls_tensor *positions; /* [context,C] */
+    kv_cache *cache;      /* during gpt_forward_cached; else NULL */
+    int layers;
 } gpt;
+
+/* What the blocks make of tokens whose first stands at position `first`: [B,T] -> [B,T,C]. */
+static ls_tensor *gpt_body(gpt *self, ls_tensor *x, int64_t first)
+{
+    ls_tensor *where = ls_slice(self->positions, 0, first, first + ls_size(x, -1)); /* [T,C] */
+    ls_tensor *h = ls_add(ls_forward(self->tokens, x), where);
+    return ls_forward(self->blocks, ls_forward(self->drop, h));
+}
 
 static ls_tensor *gpt_forward(ls_module *m, ls_tensor *x) /* [B,T] -> [B,T,V] */
 {
     gpt *self = (gpt *)m;
-    ls_tensor *where = ls_slice(self->positions, 0, 0, ls_size(x, -1)); /* [T,C] */
-    ls_tensor *h = ls_add(ls_forward(self->tokens, x), where);
-    h = ls_forward(self->blocks, ls_forward(self->drop, h));
-    return ls_forward(self->head, ls_forward(self->norm, h));
+    return ls_forward(self->head, ls_forward(self->norm, gpt_body(self, x, 0)));
 }
 
 static const ls_module_class gpt_class = {"gpt", gpt_forward, NULL, NULL};
@@ -133,10 +151,11 @@ static void build(gpt *self, const gpt_options *o)
     (void)ls_init_normal(self->positions, 0.0, std > 0.0 ? std : 1.0);
     self->drop = ls_module_add(m, "drop", ls_dropout_new(o->dropout));
     self->blocks = ls_module_add(m, "blocks", ls_sequential_new(NULL, 0));
+    self->layers = o->layers;
     for (int i = 0; self->blocks && i < o->layers; i++) {
         char name[16];
         (void)snprintf(name, sizeof name, "%d", i);
-        (void)ls_module_add(self->blocks, name, block_new(o));
+        (void)ls_module_add(self->blocks, name, block_new(o, &self->cache));
     }
     self->norm = ls_module_add(m, "norm", ls_layer_norm_new(o->dim, NULL));
     /* Small, so that an untrained model is undecided: its loss starts at log(vocab). */
@@ -156,4 +175,44 @@ ls_module *gpt_new(const gpt_options *options)
         return NULL;
     }
     return &self->base;
+}
+
+/* ---- reading on --------------------------------------------------------------------------- */
+
+static ls_status check_plain(const ls_module *m)
+{
+    return m->cls == &gpt_class ? LS_OK
+                                : ls_fail(LS_ERR_INVALID,
+                                          "gpt: the module is a %s; a cache is for the plain "
+                                          "model of gpt_new",
+                                          m->cls->name);
+}
+
+kv_cache *gpt_cache_new(ls_module *m, int64_t batch)
+{
+    const gpt *self = (gpt *)m;
+    return check_plain(m) < 0 ? NULL
+                              : kv_cache_new(self->layers, batch, ls_size(self->positions, 0),
+                                             ls_size(self->positions, 1));
+}
+
+ls_status gpt_forward_cached(ls_module *m, kv_cache *cache, ls_tensor *x, int64_t last,
+                             ls_tensor **logits)
+{
+    gpt *self = (gpt *)m;
+    LS_TRY(check_plain(m));
+    LS_TRY(kv_cache_check(m, x, last));
+    int64_t tokens = ls_size(x, 1);
+    LS_TRY(kv_cache_begin(cache, ls_size(x, 0), tokens));
+    LS_NO_GRAD
+    {
+        self->cache = cache;
+        ls_tensor *y = gpt_body(self, x, kv_cache_length(cache));
+        self->cache = NULL;
+        *logits =
+            ls_forward(self->head, ls_forward(self->norm, ls_slice(y, 1, tokens - last, tokens)));
+    }
+    LS_TRY(ls_tensor_status(*logits));
+    kv_cache_commit(cache);
+    return LS_OK;
 }

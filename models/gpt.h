@@ -5,6 +5,8 @@
 
 #include <lockstep/lockstep.h>
 
+#include "kv_cache.h"
+
 typedef struct gpt_options {
     size_t size;
     int layers, heads;
@@ -22,5 +24,10 @@ typedef struct gpt_options {
 /* x [B,T] int32 or int64 tokens, T <= context -> logits [B,T,vocab]. NULL with ls_error_message on
  * failure. */
 ls_module *gpt_new(const gpt_options *options);
+
+/* Reading a text token by token; as gpt2_cache_new and gpt2_forward_cached in gpt2.h. */
+kv_cache *gpt_cache_new(ls_module *model, int64_t batch);
+ls_status gpt_forward_cached(ls_module *model, kv_cache *cache, ls_tensor *x, int64_t last,
+                             ls_tensor **logits);
 
 #endif

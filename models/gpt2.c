@@ -56,24 +56,35 @@ typedef struct attention {
     ls_module *c_attn, *c_proj;
     int64_t heads;
     double dropout;
+    kv_cache *const *cache; /* the model's, during gpt2_forward_cached */
 } attention;
 
-/* Part i of [B,T,3C] as heads [B,H,T,D]: views only. */
-static ls_tensor *heads_of(ls_tensor *qkv, int i, int64_t heads)
+/* Part i of [B,T,3C]: a view. */
+static ls_tensor *part_of(ls_tensor *qkv, int i)
 {
-    int64_t b = ls_size(qkv, 0), t = ls_size(qkv, 1), c = ls_size(qkv, 2) / 3;
-    ls_tensor *part = ls_slice(qkv, 2, i * c, (i + 1) * c);
-    return ls_transpose(ls_reshape(part, LS_SHAPE(b, t, heads, c / heads)), 1, 2);
+    int64_t c = ls_size(qkv, 2) / 3;
+    return ls_slice(qkv, 2, i * c, (i + 1) * c);
+}
+
+/* [B,T,C] as heads [B,H,T,D]: a view. */
+static ls_tensor *heads_of(ls_tensor *x, int64_t heads)
+{
+    int64_t b = ls_size(x, 0), t = ls_size(x, 1), c = ls_size(x, 2);
+    return ls_transpose(ls_reshape(x, LS_SHAPE(b, t, heads, c / heads)), 1, 2);
 }
 
 static ls_tensor *attention_forward(ls_module *m, ls_tensor *x) /* [B,T,C] -> [B,T,C] */
 {
     attention *self = (attention *)m;
     ls_tensor *qkv = ls_forward(self->c_attn, x);
-    ls_tensor *seen = ls_attention_with(
-        heads_of(qkv, 0, self->heads), heads_of(qkv, 1, self->heads), heads_of(qkv, 2, self->heads),
-        LS_OPTIONS(ls_attention_options, .causal = true,
-                   .dropout = m->training ? self->dropout : 0.0));
+    ls_tensor *keys = part_of(qkv, 1), *values = part_of(qkv, 2);
+    if (*self->cache) {
+        kv_cache_extend(*self->cache, &keys, &values);
+    }
+    ls_tensor *seen = ls_attention_with(heads_of(part_of(qkv, 0), self->heads),
+                                        heads_of(keys, self->heads), heads_of(values, self->heads),
+                                        LS_OPTIONS(ls_attention_options, .causal = true,
+                                                   .dropout = m->training ? self->dropout : 0.0));
     return ls_forward(self->c_proj, ls_reshape(ls_transpose(seen, 1, 2), ls_shape_of(x)));
 }
 
@@ -108,7 +119,7 @@ static ls_tensor *block_forward(ls_module *m, ls_tensor *x) /* [B,T,C] -> [B,T,C
 
 static const ls_module_class block_class = {"block", block_forward, NULL, NULL};
 
-static ls_module *attention_new(const gpt2_options *o, double residual)
+static ls_module *attention_new(const gpt2_options *o, double residual, kv_cache *const *cache)
 {
     attention *self = ls_module_new(sizeof *self, &attention_class);
     if (!self) {
@@ -116,6 +127,7 @@ static ls_module *attention_new(const gpt2_options *o, double residual)
     }
     self->heads = o->heads;
     self->dropout = o->dropout;
+    self->cache = cache;
     self->c_attn =
         ls_module_add(&self->base, "c_attn", conv1d_new(o->dim, 3 * o->dim, o->init_std));
     self->c_proj = ls_module_add(&self->base, "c_proj", conv1d_new(o->dim, o->dim, residual));
@@ -138,7 +150,7 @@ static ls_module *norm_new(const gpt2_options *o)
     return ls_layer_norm_new(o->dim, LS_OPTIONS(ls_layer_norm_options, .eps = o->eps));
 }
 
-static ls_module *block_new(const gpt2_options *o)
+static ls_module *block_new(const gpt2_options *o, kv_cache *const *cache)
 {
     block *self = ls_module_new(sizeof *self, &block_class);
     if (!self) {
@@ -147,7 +159,7 @@ static ls_module *block_new(const gpt2_options *o)
     ls_module *m = &self->base;
     double residual = o->init_std / sqrt(2.0 * o->layers);
     self->ln_1 = ls_module_add(m, "ln_1", norm_new(o));
-    self->attn = ls_module_add(m, "attn", attention_new(o, residual));
+    self->attn = ls_module_add(m, "attn", attention_new(o, residual, cache));
     self->ln_2 = ls_module_add(m, "ln_2", norm_new(o));
     self->mlp = ls_module_add(m, "mlp", mlp_new(o, residual));
     self->drop = ls_module_add(m, "drop", ls_dropout_new(o->dropout));
@@ -160,15 +172,27 @@ typedef struct gpt2 {
     ls_module base;
     ls_module *wte, *h, *ln_f, *drop;
     ls_tensor *tokens, *positions; /* [V,C], the head as well; [context,C] */
+    kv_cache *cache;               /* during gpt2_forward_cached; else NULL */
+    int layers;
 } gpt2;
+
+/* What the blocks make of tokens whose first stands at position `first`: [B,T] -> [B,T,C]. */
+static ls_tensor *gpt2_body(gpt2 *self, ls_tensor *x, int64_t first)
+{
+    ls_tensor *where = ls_slice(self->positions, 0, first, first + ls_size(x, -1)); /* [T,C] */
+    ls_tensor *y = ls_add(ls_forward(self->wte, x), where);
+    return ls_forward(self->h, ls_forward(self->drop, y));
+}
+
+static ls_tensor *gpt2_head(gpt2 *self, ls_tensor *y) /* [B,T,C] -> [B,T,V] */
+{
+    return ls_linear(ls_forward(self->ln_f, y), self->tokens, NULL);
+}
 
 static ls_tensor *gpt2_forward(ls_module *m, ls_tensor *x) /* [B,T] -> [B,T,V] */
 {
     gpt2 *self = (gpt2 *)m;
-    ls_tensor *where = ls_slice(self->positions, 0, 0, ls_size(x, -1)); /* [T,C] */
-    ls_tensor *y = ls_add(ls_forward(self->wte, x), where);
-    y = ls_forward(self->h, ls_forward(self->drop, y));
-    return ls_linear(ls_forward(self->ln_f, y), self->tokens, NULL);
+    return gpt2_head(self, gpt2_body(self, x, 0));
 }
 
 static const ls_module_class gpt2_class = {"gpt2", gpt2_forward, NULL, NULL};
@@ -193,12 +217,52 @@ static void build(gpt2 *self, const gpt2_options *o)
     self->positions = weight_of(wpe, o->init_std);
     self->drop = ls_module_add(t, "drop", ls_dropout_new(o->dropout));
     self->h = ls_module_add(t, "h", ls_sequential_new(NULL, 0));
+    self->layers = o->layers;
     for (int i = 0; self->h && i < o->layers; i++) {
         char name[16];
         (void)snprintf(name, sizeof name, "%d", i);
-        (void)ls_module_add(self->h, name, block_new(o));
+        (void)ls_module_add(self->h, name, block_new(o, &self->cache));
     }
     self->ln_f = ls_module_add(t, "ln_f", norm_new(o));
+}
+
+/* ---- reading on --------------------------------------------------------------------------- */
+
+static ls_status check_plain(const ls_module *m)
+{
+    return m->cls == &gpt2_class ? LS_OK
+                                 : ls_fail(LS_ERR_INVALID,
+                                           "gpt2: the module is a %s; a cache is for the plain "
+                                           "model of gpt2_new",
+                                           m->cls->name);
+}
+
+kv_cache *gpt2_cache_new(ls_module *m, int64_t batch)
+{
+    const gpt2 *self = (gpt2 *)m;
+    return check_plain(m) < 0 ? NULL
+                              : kv_cache_new(self->layers, batch, ls_size(self->positions, 0),
+                                             ls_size(self->positions, 1));
+}
+
+ls_status gpt2_forward_cached(ls_module *m, kv_cache *cache, ls_tensor *x, int64_t last,
+                              ls_tensor **logits)
+{
+    gpt2 *self = (gpt2 *)m;
+    LS_TRY(check_plain(m));
+    LS_TRY(kv_cache_check(m, x, last));
+    int64_t tokens = ls_size(x, 1);
+    LS_TRY(kv_cache_begin(cache, ls_size(x, 0), tokens));
+    LS_NO_GRAD
+    {
+        self->cache = cache;
+        ls_tensor *y = gpt2_body(self, x, kv_cache_length(cache));
+        self->cache = NULL;
+        *logits = gpt2_head(self, ls_slice(y, 1, tokens - last, tokens));
+    }
+    LS_TRY(ls_tensor_status(*logits));
+    kv_cache_commit(cache);
+    return LS_OK;
 }
 
 /* ---- the published sizes ------------------------------------------------------------------ */

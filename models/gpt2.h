@@ -15,6 +15,8 @@
 
 #include <lockstep/lockstep.h>
 
+#include "kv_cache.h"
+
 typedef struct gpt2_options {
     size_t size;
     const char *variant; /* "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl": layers, heads and dim
@@ -34,6 +36,14 @@ typedef struct gpt2_options {
 /* x [B,T] int32 or int64 tokens, T <= context -> logits [B,T,vocab]. NULL with ls_error_message on
  * failure. */
 ls_module *gpt2_new(const gpt2_options *options);
+
+/* For `batch` texts; kv_cache_free it. NULL with ls_error_message on failure. */
+kv_cache *gpt2_cache_new(ls_module *model, int64_t batch);
+/* Reads on: x [B,T], the tokens that follow those in the cache -> *logits [B,last,vocab] of the
+ * last `last` of them, in the caller's scope; without a graph. Of the plain model, in evaluation.
+ * On an error the cache is as it was: LS_ERR_LIMIT when the context is full. */
+ls_status gpt2_forward_cached(ls_module *model, kv_cache *cache, ls_tensor *x, int64_t last,
+                              ls_tensor **logits);
 
 /* What a model of this shape takes, before anything is allocated. */
 typedef struct gpt2_memory {

@@ -1,0 +1,133 @@
+/* See kv_cache.h. A layer's keys are one tensor [B,context,dim], filled from the front:
+ *
+ *     text b:  |k0 k1 … k(length-1)|k(length) … new|           |      what attention reads is a
+ *               ---------------- the view ---------              view; nothing is ever moved
+ */
+#include "kv_cache.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct pair {
+    ls_tensor *keys, *values; /* kept; [B,context,dim] */
+} pair;
+
+struct kv_cache {
+    int layers;
+    int64_t batch, context, dim;
+    int64_t length;  /* tokens read */
+    int64_t reading; /* tokens of the forward pass that has begun */
+    int layer;       /* whose turn it is in it */
+    pair of[];
+};
+
+kv_cache *kv_cache_new(int layers, int64_t batch, int64_t context, int64_t dim)
+{
+    if (layers < 1 || batch < 1 || context < 1 || dim < 1) {
+        (void)ls_fail(LS_ERR_INVALID,
+                      "kv_cache: %d layers, %lld texts, context %lld, dim %lld; there must be one "
+                      "of each",
+                      layers, (long long)batch, (long long)context, (long long)dim);
+        return NULL;
+    }
+    kv_cache *c = calloc(1, sizeof *c + (size_t)layers * sizeof c->of[0]);
+    if (!c) {
+        (void)ls_fail(LS_ERR_MEMORY, "kv_cache: no memory for %d layers", layers);
+        return NULL;
+    }
+    c->batch = batch;
+    c->context = context;
+    c->dim = dim;
+    for (; c->layers < layers; c->layers++) {
+        pair *p = &c->of[c->layers];
+        p->keys = ls_keep(ls_empty(LS_SHAPE(batch, context, dim), LS_FLOAT32));
+        p->values = ls_keep(ls_empty(LS_SHAPE(batch, context, dim), LS_FLOAT32));
+        if (ls_tensor_status(p->keys) < 0 || ls_tensor_status(p->values) < 0) {
+            c->layers++;
+            kv_cache_free(c);
+            return NULL;
+        }
+    }
+    return c;
+}
+
+void kv_cache_free(kv_cache *c)
+{
+    for (int i = 0; c && i < c->layers; i++) {
+        ls_free(c->of[i].keys);
+        ls_free(c->of[i].values);
+    }
+    free(c);
+}
+
+int64_t kv_cache_length(const kv_cache *c)
+{
+    return c->length;
+}
+
+void kv_cache_cut(kv_cache *c, int64_t length)
+{
+    c->length = length < 0 ? 0 : length < c->length ? length : c->length;
+}
+
+ls_status kv_cache_check(const ls_module *model, ls_tensor *x, int64_t last)
+{
+    LS_TRY(ls_tensor_status(x));
+    if (ls_ndim(x) != 2 || last < 1 || last > ls_size(x, 1)) {
+        return ls_fail(LS_ERR_INVALID,
+                       "%s: the last %lld logits of tokens of %d dimensions are asked for; give "
+                       "[B,T] and a number in 1…T",
+                       model->cls->name, (long long)last, ls_ndim(x));
+    }
+    if (model->training) {
+        return ls_fail(LS_ERR_STATE,
+                       "%s: a cache is for a model in evaluation; call ls_module_train(model, "
+                       "false)",
+                       model->cls->name);
+    }
+    return LS_OK;
+}
+
+ls_status kv_cache_begin(kv_cache *c, int64_t batch, int64_t tokens)
+{
+    if (batch != c->batch) {
+        return ls_fail(LS_ERR_INVALID, "kv_cache: %lld texts are given, the cache is for %lld",
+                       (long long)batch, (long long)c->batch);
+    }
+    if (tokens < 1 || tokens > c->context - c->length) {
+        return ls_fail(LS_ERR_LIMIT,
+                       "kv_cache: %lld tokens are read and %lld more are given; the context is "
+                       "%lld: cut the cache and read again what shall be remembered",
+                       (long long)c->length, (long long)tokens, (long long)c->context);
+    }
+    c->reading = tokens;
+    c->layer = 0;
+    return LS_OK;
+}
+
+/* Puts the new rows [B,T,dim] behind those in `room`; returns all. */
+static ls_tensor *append(const kv_cache *c, ls_tensor *room, ls_tensor *rows)
+{
+    float *base = ls_data(room);
+    size_t bytes = (size_t)(c->reading * c->dim) * sizeof *base;
+    for (int64_t b = 0; b < c->batch; b++) {
+        float *to = base + (b * c->context + c->length) * c->dim;
+        if (ls_copy_out(ls_slice(rows, 0, b, b + 1), to, bytes) < 0) {
+            return rows; /* what it carries is carried on */
+        }
+    }
+    return ls_slice(room, 1, 0, c->length + c->reading);
+}
+
+void kv_cache_extend(kv_cache *c, ls_tensor **keys, ls_tensor **values)
+{
+    pair *p = &c->of[c->layer++];
+    *keys = append(c, p->keys, *keys);
+    *values = append(c, p->values, *values);
+}
+
+void kv_cache_commit(kv_cache *c)
+{
+    c->length += c->reading;
+    c->reading = 0;
+}
