@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/half.h"
 #include "bench.h"
-#include "kernel/reduce/half.h"
 
 #define PERIOD 16381 /* elements; a prime */
 

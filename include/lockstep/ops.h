@@ -1,7 +1,7 @@
 /* More operations on tensors: joining and picking, sums over any dimensions, and what networks of
  * today are made of. Rules, poison and layouts are those of tensor.h; names, parameters and results
- * are PyTorch's where a comment says nothing else. Float32 unless said; gradients through all
- * float32 arguments unless said.
+ * are PyTorch's where a comment says nothing else. Float32 or bfloat16 unless said, with gradients
+ * through all such arguments.
  */
 #ifndef LOCKSTEP_OPS_H
 #define LOCKSTEP_OPS_H

@@ -13,6 +13,11 @@
  * Shapes stand in comments as [B,T,C]. Elementwise operations broadcast as NumPy and PyTorch do:
  * shapes align at the right, a dimension of 1 repeats. Layouts are row-major by default. More
  * operations stand in ops.h.
+ *
+ * Types. Every operation that takes float32 takes bfloat16, too: it computes in float32 and rounds
+ * its result once, to nearest even. The result is bfloat16 where all inputs are, else float32
+ * (PyTorch's promotion), but norms give the type of x, embeddings that of the weight, losses
+ * float32. A gradient has the type of its tensor. Parameters of modules are float32.
  */
 #ifndef LOCKSTEP_TENSOR_H
 #define LOCKSTEP_TENSOR_H
@@ -107,10 +112,10 @@ LS_API ls_tensor *ls_contiguous(ls_tensor *t); /* t itself when it is already */
 LS_API ls_tensor *ls_clone(ls_tensor *t);
 LS_API ls_tensor *ls_detach(ls_tensor *t); /* same storage, outside the graph */
 /* Floats round to nearest even; to integers they are cut towards zero and saturate. Gradients pass
- * through float32 only: a cast to another type leaves the graph. */
+ * between float32 and bfloat16; a cast to or from another type leaves the graph. */
 LS_API ls_tensor *ls_cast(ls_tensor *t, ls_dtype dtype);
 
-/* ---- elementwise, broadcasting; float32 --------------------------------------------------- */
+/* ---- elementwise, broadcasting ------------------------------------------------------------ */
 
 typedef enum ls_gelu_kind { LS_GELU_ERF = 0, LS_GELU_TANH = 1 } ls_gelu_kind;
 

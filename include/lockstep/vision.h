@@ -1,6 +1,6 @@
 /* Operations on images: convolution, pooling, batch normalisation.
  *
- * Images are [N,C,H,W]: batch, channels, height, width, float32. Semantics, names and defaults are
+ * Images are [N,C,H,W]: batch, channels, height, width. Semantics, names and defaults are
  * PyTorch's (torch.nn.functional); pairs are {height, width}. Operations return poisoned tensors on
  * failure, never NULL (tensor.h). The layers are in nn.h.
  */

@@ -5,11 +5,13 @@
  * first gradient comes; one that arrives ready-made (dy passed on) is shared, not copied, until
  * something must be added to it. The order of additions is that of the nodes, so it is the same in
  * every run. */
+#include <string.h>
+
 #include "autograd/pass.h"
 
 static size_t gradient_bytes(const ls__node *node)
 {
-    return (size_t)node->numel * sizeof(float);
+    return (size_t)node->numel * ls_dtype_size((ls_dtype)node->dtype);
 }
 
 static bool present(ls__node *to)
@@ -17,8 +19,30 @@ static bool present(ls__node *to)
     return ls__node_is_leaf(to) ? ls__leaf_of(to)->present : to->grad != NULL;
 }
 
+/* to = from + (adds ? to : 0), both of one type */
+static void add(const ls__kernels *k, ls_dtype dtype, void *to, const void *from, int64_t numel,
+                bool adds)
+{
+    if (dtype == LS_FLOAT32) {
+        k->axpby(to, from, numel, 1.0f, adds ? 1.0f : 0.0f, NULL);
+    } else if (adds) {
+        k->bfloat16_add(to, from, numel, NULL);
+    } else {
+        k->gather(to, from, (ls__strided){{1}}, 1, &numel, ls_dtype_size(dtype), NULL);
+    }
+}
+
+static void zero(const ls__kernels *k, const ls__node *to, void *memory)
+{
+    if (to->dtype == LS_FLOAT32) {
+        k->fill(memory, to->numel, 0.0f, NULL);
+    } else {
+        memset(memory, 0, gradient_bytes(to));
+    }
+}
+
 /* The memory of to's gradient, made if there is none, and ours alone. NULL without memory. */
-static float *gradient_memory(ls__pass *pass, ls__node *to)
+static void *gradient_memory(ls__pass *pass, ls__node *to)
 {
     ls__storage **slot = ls__node_is_leaf(to) ? &ls__leaf_of(to)->grad : &to->grad;
     if (*slot == NULL) {
@@ -28,7 +52,8 @@ static float *gradient_memory(ls__pass *pass, ls__node *to)
         if (own == NULL) {
             return NULL;
         }
-        pass->tensors->kernels->axpby(own->data, (*slot)->data, to->numel, 1.0f, 0.0f, NULL);
+        add(pass->tensors->kernels, (ls_dtype)to->dtype, own->data, (*slot)->data, to->numel,
+            false);
         ls__storage_unref(*slot);
         *slot = own;
     }
@@ -49,11 +74,11 @@ static ls_status accumulate_whole(ls__pass *pass, ls__node *to, ls__storage *fro
         to->grad = ls__storage_ref(from);
         return LS_OK;
     }
-    float *memory = gradient_memory(pass, to);
+    void *memory = gradient_memory(pass, to);
     if (memory == NULL) {
         return ls__self.status;
     }
-    pass->tensors->kernels->axpby(memory, from->data, to->numel, 1.0f, adds ? 1.0f : 0.0f, NULL);
+    add(pass->tensors->kernels, (ls_dtype)to->dtype, memory, from->data, to->numel, adds);
     mark_present(to);
     return LS_OK;
 }
@@ -63,16 +88,17 @@ static ls_status accumulate_view(ls__pass *pass, ls__node *to, const ls__geometr
 {
     const ls__kernels *k = pass->tensors->kernels;
     bool adds = present(to);
-    float *memory = gradient_memory(pass, to);
+    char *memory = gradient_memory(pass, to);
     if (memory == NULL) {
         return ls__self.status;
     }
     if (!adds && view->numel < to->numel) {
-        k->fill(memory, to->numel, 0.0f, NULL);
+        zero(k, to, memory);
     }
     if (view->numel > 0) {
-        k->scatter(memory + view->offset, view->stride, from->data, view->ndim, view->dim,
-                   sizeof(float), adds ? 1.0f : 0.0f, NULL);
+        size_t element = ls_dtype_size((ls_dtype)to->dtype);
+        k->scatter(memory + view->offset * (int64_t)element, view->stride, from->data, view->ndim,
+                   view->dim, element, adds ? 1.0f : 0.0f, NULL);
     }
     mark_present(to);
     return LS_OK;
@@ -107,18 +133,38 @@ ls_status ls__target_open(ls__pass *pass, const ls__node *node, int i, ls__rule 
     bool adds = present(edge->to);
     bool direct =
         edge->geometry == NULL && !shares_target(node, i) && (!adds || node->op->accumulates);
+    rule->in[i].dtype = (ls_dtype)edge->to->dtype;
     if (direct) {
         rule->in[i].data = gradient_memory(pass, edge->to);
         rule->in[i].beta = adds ? 1.0f : 0.0f;
         return rule->in[i].data != NULL ? LS_OK : ls__self.status;
     }
     int64_t numel = edge->geometry != NULL ? edge->geometry->numel : edge->to->numel;
-    out->aside = ls__storage_new(pass->tensors, (size_t)numel * sizeof(float));
+    out->aside = ls__storage_new(pass->tensors, (size_t)numel * ls_dtype_size(rule->in[i].dtype));
     if (out->aside == NULL) {
         return ls__self.status;
     }
     rule->in[i].data = out->aside->data;
     return LS_OK;
+}
+
+/* dy as it is, or as the tensor behind the edge has it: a sum of bfloat16 and float32 is float32,
+ * and the gradient of its one operand bfloat16. */
+static ls_status pass_on(ls__pass *pass, const ls__node *node, const ls__edge *edge,
+                         ls__storage *dy)
+{
+    if (edge->to->dtype == node->dtype) {
+        return ls__accumulate(pass, edge, dy);
+    }
+    ls_dtype dtype = (ls_dtype)edge->to->dtype;
+    ls__storage *cast = ls__storage_new(pass->tensors, (size_t)node->numel * ls_dtype_size(dtype));
+    if (cast == NULL) {
+        return ls__self.status;
+    }
+    ls__cast_gradient(pass->tensors->kernels, cast->data, dtype, dy->data, node->numel, 0.0f);
+    ls_status status = ls__accumulate(pass, edge, cast);
+    ls__storage_unref(cast);
+    return status;
 }
 
 ls_status ls__target_close(ls__pass *pass, const ls__node *node, int i, ls__rule *rule,
@@ -130,7 +176,7 @@ ls_status ls__target_close(ls__pass *pass, const ls__node *node, int i, ls__rule
         return LS_OK;
     }
     if (node->op->passes >> i & 1) {
-        status = ls__accumulate(pass, edge, dy);
+        status = pass_on(pass, node, edge, dy);
     } else if (rule->in[i].give != NULL) {
         status = ls__accumulate(pass, edge, rule->in[i].give);
     } else if (target->aside != NULL) {
@@ -156,7 +202,7 @@ ls_status ls__leaf_grad_zero(ls__tensors *tensors, ls__leaf *leaf)
             return ls__self.status;
         }
     }
-    tensors->kernels->fill(leaf->grad->data, leaf->node.numel, 0.0f, NULL);
+    zero(tensors->kernels, &leaf->node, leaf->grad->data);
     leaf->present = true;
     return LS_OK;
 }

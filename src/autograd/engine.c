@@ -18,6 +18,7 @@
 #include "autograd/pass.h"
 #include "base/activity.h"
 #include "base/assert.h"
+#include "base/half.h"
 #include "tensor/shape.h"
 
 /* ---- plan --------------------------------------------------------------------------------- */
@@ -158,7 +159,12 @@ static ls_status seed(ls__pass *pass)
     if (one == NULL) {
         return ls__self.status;
     }
-    *(float *)one->data = (float)pass->weight;
+    const float weight = (float)pass->weight;
+    if (pass->root.to->dtype == LS_FLOAT32) {
+        *(float *)one->data = weight;
+    } else {
+        ls__cast_gradient(pass->tensors->kernels, one->data, LS_BFLOAT16, &weight, 1, 0.0f);
+    }
     ls_status status = ls__accumulate(pass, &pass->root, one);
     ls__storage_unref(one);
     return status == LS_OK ? ls__arrived(pass, pass->root.to) : status;
@@ -206,6 +212,13 @@ static ls_status check_loss(ls__pass *pass, const ls_tensor *loss)
     if (!(pass->weight >= 0.0) || !isfinite(pass->weight)) {
         return ls__fail(LS_ERR_INVALID, "%s: weight %g; give a finite number >= 0", pass->name,
                         pass->weight);
+    }
+    if (record->dtype != LS_FLOAT32 &&
+        (double)ls__bfloat16_widen(ls__bfloat16_round((float)pass->weight)) != pass->weight) {
+        return ls__fail(LS_ERR_INVALID,
+                        "%s: weight %g of a loss in %s, which would round it; ls_cast the loss to "
+                        "float32",
+                        pass->name, pass->weight, ls_dtype_name((ls_dtype)record->dtype));
     }
     return ls__edge_to(pass->tensors, record, &pass->root) ? LS_OK : ls__self.status;
 }

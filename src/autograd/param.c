@@ -41,10 +41,11 @@ ls_tensor *ls_set_requires_grad(ls_tensor *t, bool requires_grad)
         forget_leaf(record);
         return t;
     }
-    if (record->dtype != LS_FLOAT32 || !ls__record_contiguous(record)) {
+    bool carries = record->dtype == LS_FLOAT32 || record->dtype == LS_BFLOAT16;
+    if (!carries || !ls__record_contiguous(record)) {
         return ls__call_fail(&call, LS_ERR_INVALID,
-                             "%s of %s%s; only contiguous float32 tensors carry gradients "
-                             "(ls_cast, ls_contiguous)",
+                             "%s of %s%s; only contiguous float32 and bfloat16 tensors carry "
+                             "gradients (ls_cast, ls_contiguous)",
                              ls__record_print(record).text, ls_dtype_name((ls_dtype)record->dtype),
                              ls__record_contiguous(record) ? "" : ", not contiguous");
     }
@@ -86,7 +87,8 @@ static bool make_grad_record(ls__tensors *tensors, ls__leaf *leaf)
     if (record == NULL) {
         return false;
     }
-    LS__UNUSED bool is_shape = ls__record_set_shape(record, leaf->shape, LS_FLOAT32, "grad");
+    LS__UNUSED bool is_shape =
+        ls__record_set_shape(record, leaf->shape, (ls_dtype)leaf->node.dtype, "grad");
     record->storage = ls__storage_ref(leaf->grad);
     record->flags |= LS__RECORD_OWNED;
     ls__record_keep(tensors, record);
@@ -146,7 +148,7 @@ ls_status ls__param_bind_grad(ls_tensor *param, void *memory)
     if (leaf == NULL) {
         return ls__self.status;
     }
-    size_t bytes = (size_t)leaf->node.numel * sizeof(float);
+    size_t bytes = (size_t)leaf->node.numel * ls_dtype_size((ls_dtype)leaf->node.dtype);
     ls__storage *bound = memory != NULL ? ls__storage_borrow(tensors, memory, bytes)
                                         : ls__storage_new(tensors, bytes);
     if (bound == NULL) {
@@ -187,7 +189,8 @@ ls_status ls__param_set_grad_present(ls_tensor *param, bool present)
         return ls__self.status;
     }
     if (present && leaf->grad == NULL) {
-        leaf->grad = ls__storage_new(tensors, (size_t)leaf->node.numel * sizeof(float));
+        leaf->grad = ls__storage_new(tensors, (size_t)leaf->node.numel *
+                                                  ls_dtype_size((ls_dtype)leaf->node.dtype));
         if (leaf->grad == NULL) {
             return ls__self.status;
         }

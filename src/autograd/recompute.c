@@ -28,6 +28,7 @@ typedef struct result { /* what came out: a view, it may be, of what an operatio
     int64_t stride[LS_DIMS_MAX];
     int64_t offset;                  /* in storage */
     int64_t base_numel, base_offset; /* of the operation's output */
+    int dtype;
 } result;
 
 typedef struct piece { /* the node's context */
@@ -61,7 +62,8 @@ static result result_of(const ls__record *y)
     result r = {.shape = ls__record_shape(y),
                 .offset = y->offset,
                 .base_numel = y->node->numel,
-                .base_offset = y->node->offset};
+                .base_offset = y->node->offset,
+                .dtype = y->dtype};
     memcpy(r.stride, y->stride, sizeof r.stride);
     return r;
 }
@@ -273,8 +275,8 @@ static bool same_result(const ls__record *y, const result *r)
     const result now = result_of(y);
     size_t bytes = (size_t)r->shape.ndim * sizeof r->stride[0];
     return now.shape.ndim == r->shape.ndim && now.offset == r->offset &&
-           now.base_numel == r->base_numel && now.base_offset == r->base_offset &&
-           memcmp(now.shape.dim, r->shape.dim, bytes) == 0 &&
+           now.base_numel == r->base_numel && now.dtype == r->dtype &&
+           now.base_offset == r->base_offset && memcmp(now.shape.dim, r->shape.dim, bytes) == 0 &&
            memcmp(now.stride, r->stride, bytes) == 0;
 }
 
@@ -315,7 +317,7 @@ static ls_status make_graph(ls__pass *pass, ls__node *node, ls_scope *scope, ls_
         return fail_differs(pass, node, "used other parameters or tensors");
     }
     if (!same_result(y, &p->y)) {
-        return fail_differs(pass, node, "gave another shape");
+        return fail_differs(pass, node, "gave another shape or type");
     }
     LS_TRY(ls__walk_run(walk, y->node));
     LS_TRY(settle_links(pass, node, walk));

@@ -10,10 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/half.h"
 #include "base/options.h"
 #include "checkpoint/shape.h"
 #include "checkpoint/weights.h"
-#include "kernel/reduce/half.h"
 
 #define NAME_MAX_BYTES 4096
 #define OTHER_NAMES_MAX                                                                            \

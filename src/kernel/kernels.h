@@ -11,6 +11,8 @@
 
 #include <lockstep/types.h>
 
+typedef uint16_t ls__bfloat16; /* the upper half of a float32 */
+
 typedef struct ls__gemm { /* C[m,n] = op(A)[m,k] op(B)[k,n] + beta C, row-major; ld = row stride */
     bool trans_a, trans_b;
     int64_t m, n, k;
@@ -255,11 +257,18 @@ typedef struct ls__kernels {
     void (*add_scalar)(float *out, const float *a, int64_t count, float value, ls_stream *stream);
     void (*fill)(float *out, int64_t count, float value, ls_stream *stream);
     /* strided gather/scatter of elements of `bytes` 1, 2, 4, 8: contiguous out <- strided in, and
-     * back (accumulate float32 when beta is 1) */
+     * back (when beta is 1 accumulate: float32, or bfloat16 where bytes is 2) */
     void (*gather)(void *out, const void *in, ls__strided in_strides, int ndim,
                    const int64_t *shape, size_t bytes, ls_stream *stream);
     void (*scatter)(void *out, ls__strided out_strides, const void *in, int ndim,
                     const int64_t *shape, size_t bytes, float beta, ls_stream *stream);
+    /* out = in + beta out, each element rounded once; and the sum of two bfloat16 */
+    void (*bfloat16_widen)(float *out, const ls__bfloat16 *in, int64_t count, float beta,
+                           ls_stream *stream);
+    void (*bfloat16_narrow)(ls__bfloat16 *out, const float *in, int64_t count, float beta,
+                            ls_stream *stream);
+    void (*bfloat16_add)(ls__bfloat16 *out, const ls__bfloat16 *in, int64_t count,
+                         ls_stream *stream);
     /* out = the sum of x over the dims where keep[d] is 0; x contiguous [shape], out contiguous */
     void (*sum_dims)(float *out, const float *x, int ndim, const int64_t *shape,
                      const uint8_t *keep, float beta, ls_stream *stream);

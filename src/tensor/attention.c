@@ -370,7 +370,7 @@ static bool read_mask(ls__call *call, ls_tensor *mask, request *asked)
     ls__call one;
     const ls__record *q = call->in[0], *k = call->in[1];
     ls_shape seen = {4, {q->dim[0], q->dim[1], q->dim[2], k->dim[2]}}, both;
-    if (!ls__call_begin(&one, call->name, 1, &mask)) {
+    if (!ls__call_begin(&one, call->name, 1, &mask) || !ls__call_floats(&one, 1)) {
         call->failed = one.failed;
         return false;
     }
@@ -379,12 +379,13 @@ static bool read_mask(ls__call *call, ls_tensor *mask, request *asked)
                 ls__shape_broadcast(ls__record_shape(&in), seen, &both) && both.ndim == 4 &&
                 memcmp(both.dim, seen.dim, 4 * sizeof(int64_t)) == 0;
     if (!fits || one.grad) {
-        (void)ls__call_fail(call, LS_ERR_INVALID,
-                            "mask %s of %s%s; it must be float32, broadcast to %s with all keys in "
-                            "its last dimension, and gets no gradient (add it to the scores of an "
-                            "attention made of ls_matmul and ls_softmax)",
-                            ls__record_print(&in).text, ls_dtype_name((ls_dtype)in.dtype),
-                            one.grad ? " that requires gradients" : "", ls__shape_print(seen).text);
+        (void)ls__call_fail(
+            call, LS_ERR_INVALID,
+            "mask %s of %s%s; it must be float32 or bfloat16, broadcast to %s with all "
+            "keys in its last dimension, and gets no gradient (add it to the scores of an "
+            "attention made of ls_matmul and ls_softmax)",
+            ls__record_print(&in).text, ls_dtype_name((ls_dtype)in.dtype),
+            one.grad ? " that requires gradients" : "", ls__shape_print(seen).text);
         return false;
     }
     bool rows_lie = in.stride[in.ndim - 1] == 1 || in.dim[in.ndim - 1] == 1;

@@ -207,6 +207,7 @@ ls_tensor *ls_batch_norm(ls_tensor *x, ls_tensor *weight, ls_tensor *bias, ls_te
         return call.failed;
     }
     const ls__record *in = call.in[EDGE_X];
+    call.narrow = call.halves >> EDGE_X & 1u; /* the type of x */
     norm_context c = {.batch = in->dim[0], .channels = in->dim[1], .training = training};
     c.pixels = ls__shape_product(in, 2, in->ndim);
     running stats = {.handle = {running_mean, running_var}, .momentum = momentum};

@@ -1,7 +1,73 @@
-/* Changing the element type. Only float32 carries gradients in this release, so a cast to another
- * type leaves the graph. */
+/* Changing the element type. float32 and bfloat16 carry gradients, so a cast between them is an
+ * operation like others; one to or from another type leaves the graph. */
 #include "tensor/convert.h"
 #include "tensor/op.h"
+
+typedef struct cast_context {
+    int64_t numel;
+} cast_context;
+
+static bool carries(ls_dtype dtype)
+{
+    return dtype == LS_FLOAT32 || dtype == LS_BFLOAT16;
+}
+
+void ls__cast_gradient(const ls__kernels *k, void *to, ls_dtype to_dtype, const void *from,
+                       int64_t numel, float beta)
+{
+    if (to_dtype == LS_FLOAT32) {
+        k->bfloat16_widen(to, from, numel, beta, NULL);
+    } else {
+        k->bfloat16_narrow(to, from, numel, beta, NULL);
+    }
+}
+
+static ls_status cast_backward(ls__rule *r)
+{
+    const cast_context *c = r->node->context;
+    ls__cast_gradient(r->k, r->in[0].data, r->in[0].dtype, r->dy, c->numel, r->in[0].beta);
+    return LS_OK;
+}
+
+static const ls__op cast_op = {.name = "cast", .backward = cast_backward, .accumulates = true};
+
+static void convert(const ls__kernels *k, ls__record *out, const ls__dense *from, ls_dtype dtype)
+{
+    ls_dtype to = (ls_dtype)out->dtype;
+    if (carries(to) && carries(dtype)) {
+        ls__cast_gradient(k, ls__record_data(out), to, from->data, out->numel, 0.0f);
+    } else {
+        ls__convert(ls__record_data(out), to, from->data, dtype, out->numel);
+    }
+}
+
+ls__record *ls__call_cast(ls__call *call, ls__record *in, ls_dtype dtype)
+{
+    ls__call one = {.name = call->name,
+                    .tensors = call->tensors,
+                    .k = call->k,
+                    .in = {in},
+                    .count = 1,
+                    .grad = in->node != NULL && !ls__self.no_grad};
+    ls__dense from = ls__call_dense(&one, 0);
+    ls__record *out = ls__call_output(&one, ls__record_shape(in), dtype);
+    if (out != NULL) {
+        convert(one.k, out, &from, (ls_dtype)in->dtype);
+    }
+    if (carries(dtype) && carries((ls_dtype)in->dtype)) {
+        ls__node *node = ls__call_record(&one, &cast_op, out, sizeof(cast_context));
+        if (node != NULL) {
+            ((cast_context *)node->context)->numel = out->numel;
+        }
+    }
+    ls__dense_drop(&from);
+    if (one.failed != NULL && out != NULL) {
+        ls__record_free(one.tensors, out);
+        out = NULL;
+    }
+    call->failed = one.failed;
+    return out;
+}
 
 ls_tensor *ls_cast(ls_tensor *t, ls_dtype dtype)
 {
@@ -9,15 +75,9 @@ ls_tensor *ls_cast(ls_tensor *t, ls_dtype dtype)
     if (!ls__call_begin(&call, "cast", 1, &t)) {
         return call.failed;
     }
-    const ls__record *in = call.in[0];
+    ls__record *in = call.in[0];
     if (in->dtype == dtype) {
         return ls__call_finish(&call, ls__call_view(&call, in));
     }
-    ls__dense from = ls__call_dense(&call, 0);
-    ls__record *out = ls__call_output(&call, ls__record_shape(in), dtype);
-    if (out != NULL) {
-        ls__convert(ls__record_data(out), dtype, from.data, (ls_dtype)in->dtype, in->numel);
-    }
-    ls__dense_drop(&from);
-    return ls__call_finish(&call, out);
+    return ls__call_finish(&call, ls__call_cast(&call, in, dtype));
 }

@@ -66,7 +66,7 @@ ls_tensor *ls_embedding(ls_tensor *weight, ls_tensor *index)
 {
     ls__call call;
     if (!ls__call_begin(&call, "embedding", 2, (ls_tensor *[]){weight, index}) ||
-        !ls__call_index(&call, EDGE_INDEX)) {
+        !ls__call_floats(&call, 1u << EDGE_W) || !ls__call_index(&call, EDGE_INDEX)) {
         return call.failed;
     }
     const ls__record *w = call.in[EDGE_W], *ids = call.in[EDGE_INDEX];
@@ -76,10 +76,12 @@ ls_tensor *ls_embedding(ls_tensor *weight, ls_tensor *index)
                              ls__record_print(ids).text, LS_DIMS_MAX);
     }
     if (w->dtype != LS_FLOAT32 || w->ndim != 2) {
-        return ls__call_fail(&call, LS_ERR_INVALID,
-                             "weight %s of %s with index %s; the weight must be float32 [V,C]",
-                             ls__record_print(w).text, ls_dtype_name((ls_dtype)w->dtype),
-                             ls__record_print(ids).text);
+        return ls__call_fail(
+            &call, LS_ERR_INVALID,
+            "weight %s of %s with index %s; the weight must be float32 or bfloat16 "
+            "[V,C]",
+            ls__record_print(w).text, ls_dtype_name((ls_dtype)w->dtype),
+            ls__record_print(ids).text);
     }
     embedding_context c = {.count = ids->numel,
                            .dim = w->dim[1],

@@ -29,6 +29,7 @@ ls_status ls__leaf_new(ls__tensors *tensors, ls__record *record)
     leaf->node.number =
         atomic_fetch_add_explicit(&tensors->nodes_made, 1, memory_order_relaxed) + 1;
     leaf->node.numel = record->numel;
+    leaf->node.dtype = record->dtype;
     leaf->node.offset = record->offset;
     leaf->node.file = record->file;
     leaf->node.line = record->line;

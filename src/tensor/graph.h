@@ -18,6 +18,12 @@
  * A rule gets dy and, for each input that wants one, memory and a beta: 0 overwrite, 1 accumulate.
  * An op that cannot accumulate says so and always gets beta 0. For an op whose gradient is dy
  * itself (`passes`), the engine hands dy on and calls no rule.
+ *
+ * Note [Types of gradients]
+ * A gradient has the type of its tensor: float32, or bfloat16. Most rules see float32 only, because
+ * ls__call_float32 put casts around their operation (op.h, Note [bfloat16]); a rule of an operation
+ * that takes bfloat16 itself looks at node->dtype for dy and at in[i].dtype, and casts the
+ * pointers.
  */
 #ifndef LS_TENSOR_GRAPH_H
 #define LS_TENSOR_GRAPH_H
@@ -50,6 +56,7 @@ typedef struct ls__saved { /* what a rule will read */
 typedef struct ls__gradient { /* of one input, as its rule sees it */
     float *data;              /* NULL: not wanted */
     float beta;
+    ls_dtype dtype;    /* of what lies at data */
     ls__storage *give; /* out, op->gives: the gradient itself; takes the reference */
 } ls__gradient;
 
@@ -57,7 +64,7 @@ typedef struct ls__rule { /* one call of a gradient rule */
     const ls__node *node;
     ls__tensors *tensors;
     const ls__kernels *k;
-    const float *dy; /* row-major, of the node's output */
+    const float *dy; /* row-major, of the node's output and its dtype */
     ls__gradient in[LS__EDGES_MAX];
     const void *saved[LS__SAVED_MAX];
 } ls__rule;
@@ -80,6 +87,7 @@ struct ls__node {
     const char *file;
     int line;
     bool released;  /* backward went through it */
+    uint8_t dtype;  /* of the output, and so of its gradient */
     ls__node *next; /* of its scope */
     /* the engine's, during a backward pass */
     uint64_t pass;     /* the pass that reached it last */
@@ -128,6 +136,9 @@ static inline void ls__node_unref(ls__node *node)
 
 /* Makes `record` a leaf. */
 ls_status ls__leaf_new(ls__tensors *tensors, ls__record *record);
+/* to = from + beta to between bfloat16 and float32, whichever of them `to_dtype` is (cast.c). */
+void ls__cast_gradient(const ls__kernels *k, void *to, ls_dtype to_dtype, const void *from,
+                       int64_t numel, float beta);
 /* Drops what a node saved and its edges; it can never be walked again. */
 void ls__node_release(ls__node *node);
 /* The edge that leads to where `record`'s gradient flows; `to` is NULL when nowhere. False without

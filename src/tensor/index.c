@@ -105,7 +105,8 @@ static bool picks(ls__call *call, int dim, int *at)
     const ls__record *a = call->in[EDGE_A], *index = call->in[EDGE_INDEX];
     if (a->dtype != LS_FLOAT32) {
         (void)ls__call_fail(call, LS_ERR_INVALID,
-                            "argument 1 is %s %s; it takes float32: convert with ls_cast",
+                            "argument 1 is %s %s; it takes float32 or bfloat16: convert with "
+                            "ls_cast",
                             ls_dtype_name((ls_dtype)a->dtype), ls__record_print(a).text);
         return false;
     }
@@ -130,7 +131,7 @@ ls_tensor *ls_gather_dim(ls_tensor *a, int dim, ls_tensor *index)
     ls__call call;
     int at;
     if (!ls__call_begin(&call, "gather_dim", 2, (ls_tensor *[]){a, index}) ||
-        !picks(&call, dim, &at)) {
+        !ls__call_floats(&call, 1u << EDGE_A) || !picks(&call, dim, &at)) {
         return call.failed;
     }
     const ls__record *in = call.in[EDGE_A], *ids = call.in[EDGE_INDEX];
@@ -162,11 +163,12 @@ static bool adds(ls__call *call)
         fits = index->dim[d] <= src->dim[d];
     }
     if (!fits) {
-        (void)ls__call_fail(call, LS_ERR_INVALID,
-                            "src %s of %s by index %s: src must be float32 with as many dimensions "
-                            "as the index, none shorter",
-                            ls__record_print(src).text, ls_dtype_name((ls_dtype)src->dtype),
-                            ls__record_print(index).text);
+        (void)ls__call_fail(
+            call, LS_ERR_INVALID,
+            "src %s of %s by index %s: src must be float32 or bfloat16 with as many "
+            "dimensions as the index, none shorter",
+            ls__record_print(src).text, ls_dtype_name((ls_dtype)src->dtype),
+            ls__record_print(index).text);
     }
     return fits;
 }
@@ -192,7 +194,8 @@ ls_tensor *ls_scatter_add(ls_tensor *a, int dim, ls_tensor *index, ls_tensor *sr
     ls__call call;
     int at;
     if (!ls__call_begin(&call, "scatter_add", 3, (ls_tensor *[]){a, index, src}) ||
-        !picks(&call, dim, &at) || !adds(&call)) {
+        !ls__call_floats(&call, 1u << EDGE_A | 1u << EDGE_SRC) || !picks(&call, dim, &at) ||
+        !adds(&call)) {
         return call.failed;
     }
     ls__dense chosen = ls__call_dense(&call, EDGE_INDEX);
@@ -258,15 +261,18 @@ ls_tensor *ls_index_select(ls_tensor *a, int dim, ls_tensor *index)
     ls__call call;
     int at;
     if (!ls__call_begin(&call, "index_select", 2, (ls_tensor *[]){a, index}) ||
-        !ls__call_index(&call, EDGE_INDEX) || !ls__call_dim(&call, dim, &at)) {
+        !ls__call_floats(&call, 1u << EDGE_A) || !ls__call_index(&call, EDGE_INDEX) ||
+        !ls__call_dim(&call, dim, &at)) {
         return call.failed;
     }
     const ls__record *in = call.in[EDGE_A], *ids = call.in[EDGE_INDEX];
     if (in->dtype != LS_FLOAT32 || ids->ndim != 1) {
-        return ls__call_fail(&call, LS_ERR_INVALID,
-                             "%s of %s by index %s; it takes float32 and an index of one dimension",
-                             ls__record_print(in).text, ls_dtype_name((ls_dtype)in->dtype),
-                             ls__record_print(ids).text);
+        return ls__call_fail(
+            &call, LS_ERR_INVALID,
+            "%s of %s by index %s; it takes float32 or bfloat16 and an index of one "
+            "dimension",
+            ls__record_print(in).text, ls_dtype_name((ls_dtype)in->dtype),
+            ls__record_print(ids).text);
     }
     select_context c = {.outer = ls__shape_product(in, 0, at),
                         .n = in->dim[at],

@@ -23,11 +23,13 @@ typedef struct concat_context {
 static ls_status concat_backward(ls__rule *r)
 {
     const concat_context *c = r->node->context;
+    const char *dy = (const char *)r->dy;
+    size_t element = ls_dtype_size((ls_dtype)r->node->dtype);
     for (int i = 0; i < INPUTS_PER_NODE; i++) {
         int64_t shape[2] = {c->outer, c->width[i]};
         if (r->in[i].data != NULL && c->outer * c->width[i] > 0) {
-            r->k->gather(r->in[i].data, r->dy + c->at[i], (ls__strided){{c->row, 1}}, 2, shape,
-                         sizeof(float), NULL);
+            r->k->gather(r->in[i].data, dy + c->at[i] * (int64_t)element,
+                         (ls__strided){{c->row, 1}}, 2, shape, element, NULL);
         }
     }
     return LS_OK;
@@ -111,7 +113,7 @@ static int64_t add_link(ls__call *call, ls_tensor *const *tensors, int count, ls
         done += c.width[i];
         copy_in(&one, i, out, &c, i);
     }
-    if (one.grad && out->dtype == LS_FLOAT32) {
+    if (one.grad) {                /* of float32 or bfloat16, then */
         one.in[EDGE_BEFORE] = out; /* its node so far */
         one.count = INPUTS_PER_NODE + 1;
         ls__node *node = ls__call_record(&one, &concat_op, out, sizeof c);

@@ -36,6 +36,7 @@ ls_tensor *ls_mse_loss(ls_tensor *x, ls_tensor *y)
     if (!ls__call_begin(&call, "mse_loss", 2, (ls_tensor *[]){x, y}) || !ls__call_float32(&call)) {
         return call.failed;
     }
+    call.narrow = false; /* a loss is float32 whatever it is made of */
     const ls__record *a = call.in[0], *b = call.in[1];
     if (!ls__shape_equal(a, b)) {
         return ls__call_fail(&call, LS_ERR_INVALID, "%s against %s; both must have the same shape",
@@ -86,6 +87,7 @@ ls_tensor *ls_bce_with_logits(ls_tensor *logits, ls_tensor *target)
         !ls__call_float32(&call)) {
         return call.failed;
     }
+    call.narrow = false;
     const ls__record *a = call.in[0], *b = call.in[1];
     if (!ls__shape_equal(a, b)) {
         return ls__call_fail(&call, LS_ERR_INVALID, "%s against %s; both must have the same shape",
@@ -165,8 +167,8 @@ static bool cross_entropy_shapes(ls__call *call)
     }
     if (!fits) {
         (void)ls__call_fail(call, LS_ERR_INVALID,
-                            "logits %s of %s with target %s; logits must be float32 [..,C] "
-                            "and the target the same without the last dimension",
+                            "logits %s of %s with target %s; logits must be float32 or bfloat16 "
+                            "[..,C] and the target the same without the last dimension",
                             ls__record_print(x).text, ls_dtype_name((ls_dtype)x->dtype),
                             ls__record_print(y).text);
     }
@@ -197,6 +199,7 @@ static bool targets_valid(ls__call *call, const class_loss *loss, const ls__dens
 static ls_tensor *class_loss_of(ls__call *call, const class_loss *loss)
 {
     const ls__record *in = call->in[EDGE_LOGITS], *wanted = call->in[EDGE_TARGET];
+    call->narrow = false;
     ls__cross_entropy args = {.rows = wanted->numel, .n = in->dim[in->ndim - 1]};
     ls__dense x = ls__call_dense(call, EDGE_LOGITS), y = ls__call_dense(call, EDGE_TARGET);
     ls__dense dx = {0};
@@ -230,7 +233,8 @@ static ls_tensor *class_loss_of(ls__call *call, const class_loss *loss)
 static bool class_loss_begin(ls__call *call, const ls__op *op, ls_tensor *logits, ls_tensor *target)
 {
     return ls__call_begin(call, op->name, 2, (ls_tensor *[]){logits, target}) &&
-           ls__call_index(call, EDGE_TARGET) && cross_entropy_shapes(call);
+           ls__call_floats(call, 1u << EDGE_LOGITS) && ls__call_index(call, EDGE_TARGET) &&
+           cross_entropy_shapes(call);
 }
 
 ls_tensor *ls_cross_entropy(ls_tensor *logits, ls_tensor *target)

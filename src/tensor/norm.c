@@ -68,6 +68,7 @@ ls_tensor *ls_layer_norm(ls_tensor *x, ls_tensor *weight, ls_tensor *bias, doubl
         return call.failed;
     }
     const ls__record *in = call.in[EDGE_X];
+    call.narrow = call.halves >> EDGE_X & 1u; /* the type of x */
     norm_context c = {.n = in->dim[in->ndim - 1]};
     c.rows = in->numel / c.n;
     ls__dense dx = ls__call_dense(&call, EDGE_X), dw = ls__call_dense(&call, EDGE_W);
@@ -122,6 +123,7 @@ ls_tensor *ls_rms_norm(ls_tensor *x, ls_tensor *weight, double eps)
         return call.failed;
     }
     const ls__record *in = call.in[EDGE_X];
+    call.narrow = call.halves >> EDGE_X & 1u; /* the type of x */
     norm_context c = {.n = in->dim[in->ndim - 1]};
     c.rows = in->numel / c.n;
     ls__dense dx = ls__call_dense(&call, EDGE_X), dw = ls__call_dense(&call, EDGE_W);

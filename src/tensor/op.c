@@ -64,12 +64,37 @@ static void call_failed(ls__call *call)
     }
 }
 
+bool ls__call_floats(ls__call *call, unsigned which)
+{
+    unsigned given = 0;
+    for (int i = 0; i < call->count; i++) {
+        if (call->in[i] == NULL || !(which >> i & 1u)) {
+            continue;
+        }
+        given |= 1u << i;
+        if (call->in[i]->dtype == LS_BFLOAT16) {
+            call->widened[i] = ls__call_cast(call, call->in[i], LS_FLOAT32);
+            if (call->widened[i] == NULL) {
+                return false;
+            }
+            call->in[i] = call->widened[i];
+            call->halves |= 1u << i;
+        }
+    }
+    call->narrow = given != 0 && call->halves == given;
+    return true;
+}
+
 bool ls__call_float32(ls__call *call)
 {
+    if (!ls__call_floats(call, ~0u)) {
+        return false;
+    }
     for (int i = 0; i < call->count; i++) {
         if (call->in[i] != NULL && call->in[i]->dtype != LS_FLOAT32) {
             (void)ls__call_fail(call, LS_ERR_INVALID,
-                                "argument %d is %s %s; it takes float32: convert with ls_cast",
+                                "argument %d is %s %s; it takes float32 or bfloat16: convert "
+                                "with ls_cast",
                                 i + 1, ls_dtype_name((ls_dtype)call->in[i]->dtype),
                                 ls__record_print(call->in[i]).text);
             return false;
@@ -165,6 +190,7 @@ ls__node *ls__call_record(ls__call *call, const ls__op *op, ls__record *out, siz
     node->number =
         atomic_fetch_add_explicit(&call->tensors->nodes_made, 1, memory_order_relaxed) + 1;
     node->numel = out->numel;
+    node->dtype = out->dtype;
     node->offset = out->offset;
     node->file = out->file;
     node->line = out->line;
@@ -183,6 +209,16 @@ ls__node *ls__call_record(ls__call *call, const ls__op *op, ls__record *out, siz
 
 ls_tensor *ls__call_finish(ls__call *call, ls__record *out)
 {
+    if (call->narrow && call->failed == NULL && out->dtype == LS_FLOAT32) {
+        ls__record *wide = out;
+        out = ls__call_cast(call, wide, LS_BFLOAT16);
+        ls__record_free(call->tensors, wide);
+    }
+    for (int i = 0; i < call->count; i++) {
+        if (call->widened[i] != NULL) {
+            ls__record_free(call->tensors, call->widened[i]);
+        }
+    }
     if (call->failed != NULL && out != NULL) {
         ls__record_free(call->tensors, out);
     }

@@ -10,6 +10,20 @@
  *     return ls__call_finish(&call, out);
  *
  * After a failure `failed` holds the poisoned result and every further step does nothing.
+ *
+ * Note [bfloat16]
+ * Arithmetic is float32, and each result is rounded once. So an operation whose kernel reads
+ * float32 takes bfloat16 by three steps of the frame: ls__call_floats (ls__call_float32) replaces a
+ * bfloat16 input by a float32 copy, the operation does what it does, ls__call_finish narrows the
+ * result. Both are casts in the graph, so its rule sees float32 only and gradients have the types
+ * of their tensors. `narrow` says whether the result is bfloat16: where all inputs were
+ * (PyTorch's promotion), unless the operation decides otherwise before it finishes:
+ *
+ *     call.narrow = false;            a loss
+ *     call.narrow = call.halves & 1;  a norm: the type of input 0
+ *
+ * An operation with kernels for bfloat16 does not call ls__call_floats for them, makes its output
+ * with the dtype it has, and its rule minds the types (graph.h, Note [Types of gradients]).
  */
 #ifndef LS_TENSOR_OP_H
 #define LS_TENSOR_OP_H
@@ -26,6 +40,9 @@ typedef struct ls__call {
     ls__record *in[LS__INPUTS_MAX]; /* NULL: an optional input that was not given */
     int count;
     bool grad; /* a node is due: grad mode is on and an input requires gradients */
+    ls__record *widened[LS__INPUTS_MAX]; /* in[i] where it is a float32 copy; dies in the end */
+    unsigned halves;                     /* bit i: input i came as bfloat16 and was widened */
+    bool narrow;                         /* the result is to be bfloat16 */
     ls_tensor *failed;
 } ls__call;
 
@@ -36,8 +53,14 @@ bool ls__call_begin_optional(ls__call *call, const char *name, int count, ls_ten
 /* Poisons the result: "FILE:LINE: name: …". Returns it. */
 ls_tensor *ls__call_fail(ls__call *call, ls_status status, const char *format, ...)
     LS__PRINTF(3, 4);
-/* All inputs must be float32. */
+/* Inputs of `which` (bit i) that are bfloat16 become float32, in call->in; the others are left as
+ * they are. See Note [bfloat16]. */
+bool ls__call_floats(ls__call *call, unsigned which);
+/* All inputs must be float32, or bfloat16, which become so. */
 bool ls__call_float32(ls__call *call);
+/* The elements of `in` as a new record of another type, row-major, with a cast in the graph where
+ * both types carry gradients (float32, bfloat16). NULL after a failure. */
+ls__record *ls__call_cast(ls__call *call, ls__record *in, ls_dtype dtype);
 /* Input i must be an index: int32 or int64. */
 bool ls__call_index(ls__call *call, int i);
 bool ls__call_dim(ls__call *call, int dim, int *out); /* of input 0 */

@@ -201,8 +201,7 @@ ls_tensor *ls_mean_dim(ls_tensor *a, int dim, bool keepdim)
 static bool begin_dims(ls__call *call, const char *name, ls_tensor *a, ls_shape dims, int64_t least,
                        uint8_t *keep)
 {
-    if (!ls__call_begin(call, name, 1, &a) || !ls__call_float32(call) ||
-        !read_dims(call, dims, keep)) {
+    if (!ls__call_begin(call, name, 1, &a) || !read_dims(call, dims, keep)) {
         return false;
     }
     if (terms_of(call->in[0], keep) < least) {
@@ -218,7 +217,7 @@ ls_tensor *ls_sum_dims(ls_tensor *a, ls_shape dims, bool keepdim)
 {
     ls__call call;
     uint8_t keep[LS_DIMS_MAX];
-    return begin_dims(&call, sum_dims_op.name, a, dims, 0, keep)
+    return begin_dims(&call, sum_dims_op.name, a, dims, 0, keep) && ls__call_float32(&call)
                ? over(&call, &sum_dims_op, keep, keepdim, false)
                : call.failed;
 }
@@ -227,7 +226,7 @@ ls_tensor *ls_mean_dims(ls_tensor *a, ls_shape dims, bool keepdim)
 {
     ls__call call;
     uint8_t keep[LS_DIMS_MAX];
-    return begin_dims(&call, mean_dims_op.name, a, dims, 1, keep)
+    return begin_dims(&call, mean_dims_op.name, a, dims, 1, keep) && ls__call_float32(&call)
                ? over(&call, &mean_dims_op, keep, keepdim, true)
                : call.failed;
 }
@@ -255,7 +254,7 @@ static const ls__op var_op = {.name = "var_dims", .backward = var_backward, .acc
 static ls_tensor *var_last(ls_tensor *x, bool unbiased, ls_shape shape)
 {
     ls__call call;
-    if (!ls__call_begin(&call, var_op.name, 1, &x)) {
+    if (!ls__call_begin(&call, var_op.name, 1, &x) || !ls__call_float32(&call)) {
         return call.failed;
     }
     const ls__record *in = call.in[0];

@@ -27,7 +27,7 @@ static const ls__op log_softmax_op = {
 static ls_tensor *along_last(const ls__op *op, ls_tensor *a, bool log)
 {
     ls__call call;
-    if (!ls__call_begin(&call, op->name, 1, &a)) {
+    if (!ls__call_begin(&call, op->name, 1, &a) || !ls__call_float32(&call)) {
         return call.failed;
     }
     const ls__record *in = call.in[0];
@@ -53,8 +53,7 @@ static ls_tensor *softmax(const ls__op *op, ls_tensor *a, int dim, bool log)
 {
     ls__call call;
     int at;
-    if (!ls__call_begin(&call, op->name, 1, &a) || !ls__call_float32(&call) ||
-        !ls__call_dim(&call, dim, &at)) {
+    if (!ls__call_begin(&call, op->name, 1, &a) || !ls__call_dim(&call, dim, &at)) {
         return call.failed;
     }
     if (at == call.in[0]->ndim - 1) {

@@ -68,7 +68,7 @@ static bool where_types(ls__call *call)
     }
     (void)ls__call_fail(call, LS_ERR_INVALID,
                         "condition %s of %s, a of %s, b of %s; the condition must be bool, a and b "
-                        "float32: convert with ls_cast",
+                        "float32 or bfloat16: convert with ls_cast",
                         ls__record_print(c).text, ls_dtype_name((ls_dtype)c->dtype),
                         ls_dtype_name((ls_dtype)a->dtype), ls_dtype_name((ls_dtype)b->dtype));
     return false;
@@ -109,7 +109,8 @@ ls_tensor *ls_where(ls_tensor *condition, ls_tensor *a, ls_tensor *b)
     ls__call call;
     ls_shape shape;
     if (!ls__call_begin(&call, "where", 3, (ls_tensor *[]){condition, a, b}) ||
-        !where_types(&call) || !where_shape(&call, &shape)) {
+        !ls__call_floats(&call, 1u << EDGE_A | 1u << EDGE_B) || !where_types(&call) ||
+        !where_shape(&call, &shape)) {
         return call.failed;
     }
     const ls__record *x = call.in[EDGE_A], *y = call.in[EDGE_B];

@@ -120,6 +120,7 @@ GOLDEN(losses_that_have_no_gradient)
     SHOW(ls_backward(ls_relu(p)));
     SHOW(ls_backward(ls_mean(f32(LS_SHAPE(2)))));
     SHOW(ls_backward_weighted(ls_mean(p), -1.0));
+    SHOW(ls_backward_weighted(ls_cast(ls_mean(p), LS_BFLOAT16), 257.0));
     LS_NO_GRAD
     {
         SHOW(ls_backward(ls_mean(p)));

@@ -70,7 +70,7 @@ static ls_tensor *where_column(ls_tensor **in)
 
 static ls_tensor *concat_five(ls_tensor **in)
 {
-    ls_tensor *fixed = ls_ones(S(2, 1, 3), LS_FLOAT32);
+    ls_tensor *fixed = ls_ones(S(2, 1, 3), ls_dtype_of(in[0]));
     ls_tensor *all[] = {in[0], fixed, in[1], ls_exp(in[2]), in[0]};
     return ls_concat(all, 5, 1);
 }

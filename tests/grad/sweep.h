@@ -2,10 +2,14 @@
  *
  * An operation is given its inputs as views of leaves: whole ones, transposed ones (the leaf has
  * its last two dims swapped), slices of larger ones, and a different layout for each input. The
- * leaf's gradient is what is checked, so the path through the view is too. */
+ * leaf's gradient is what is checked, so the path through the view is too.
+ *
+ * Then the same with bfloat16 leaves, against float32 ones that hold the same numbers: results and
+ * gradients agree within the roundings of a few operations. */
 #ifndef TEST_GRAD_SWEEP_H
 #define TEST_GRAD_SWEEP_H
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -117,6 +121,72 @@ static inline void check_case(const op_case *c, int variant)
     }
 }
 
+/* What a case gives, with dtype leaves of numbers that bfloat16 has: the result, then each leaf's
+ * gradient of sum(result * r), as float32. */
+static inline int run_typed(sweep *s, ls_dtype dtype, ls_tensor *out[4])
+{
+    ls_tensor *leaves[3];
+    for (int i = 0; i < s->c->count; i++) {
+        ls_tensor *x = leaf_new(leaf_shape(s->c->shape[i], s->of[i]), s->c->positive, (uint64_t)i);
+        ls_tensor *half = ls_cast(ls_detach(x), LS_BFLOAT16);
+        leaves[i] = ls_set_requires_grad(ls_cast(half, dtype), true);
+    }
+    ls__tensors_get("")->runtime->calls_in_step = 0; /* dropout's */
+    ls_tensor *y = ls_cast(run_case(leaves, s), LS_FLOAT32);
+    ls_tensor *r = ls_detach(leaf_new(ls_shape_of(y), false, 77));
+    CHECK_OK(ls_backward(ls_sum(ls_mul(y, r))));
+    out[0] = y;
+    for (int i = 0; i < s->c->count; i++) {
+        ls_tensor *grad = ls_grad(leaves[i]);
+        CHECK(grad == NULL || ls_dtype_of(grad) == dtype);
+        out[1 + i] = grad != NULL ? ls_cast(grad, LS_FLOAT32) : NULL;
+    }
+    return 1 + s->c->count;
+}
+
+/* Each operation rounds to 8 bits, and a case has up to four of them. */
+#define HALF_TOLERANCE (4 * 0x1p-8)
+
+static inline void check_near(const sweep *s, int part, ls_tensor *half, ls_tensor *full)
+{
+    if (half == NULL || full == NULL) {
+        CHECK(half == full);
+        return;
+    }
+    const float *got = ls_data(ls_contiguous(half)), *want = ls_data(ls_contiguous(full));
+    double largest = 1.0; /* terms may cancel */
+    CHECK(got != NULL && want != NULL);
+    for (int64_t i = 0; i < ls_numel(full); i++) {
+        largest = fmax(largest, fabs((double)want[i]));
+    }
+    for (int64_t i = 0; i < ls_numel(full); i++) {
+        if (!(fabs((double)got[i] - (double)want[i]) <= HALF_TOLERANCE * largest)) {
+            test_fail(__FILE__, __LINE__,
+                      "%s, case %s of %d dims in bfloat16, part %d, element %lld: %.6g, in float32 "
+                      "%.6g (of %.6g)",
+                      ls__tensors_get("")->kernels->name, s->c->name, s->c->shape[0].ndim, part,
+                      (long long)i, (double)got[i], (double)want[i], largest);
+        }
+    }
+}
+
+static inline void check_half(const op_case *c, int variant)
+{
+    sweep s = {.c = c};
+    LS_SCOPE
+    {
+        ls_tensor *half[4], *full[4];
+        for (int i = 0; i < c->count; i++) {
+            s.of[i] = variant < LAYOUTS ? (layout)variant : (layout)((i + 1) % LAYOUTS);
+        }
+        int parts = run_typed(&s, LS_BFLOAT16, half);
+        (void)run_typed(&s, LS_FLOAT32, full);
+        for (int i = 0; i < parts; i++) {
+            check_near(&s, i, half[i], full[i]);
+        }
+    }
+}
+
 static inline void check_cases(const ls__kernels *kernels, const op_case *all, int count)
 {
     ls_runtime runtime;
@@ -125,6 +195,7 @@ static inline void check_cases(const ls__kernels *kernels, const op_case *all, i
     for (int i = 0; i < count; i++) {
         for (int variant = 0; variant <= LAYOUTS; variant++) {
             check_case(&all[i], variant);
+            check_half(&all[i], variant);
         }
     }
     local_end(&runtime);

@@ -1,6 +1,7 @@
 /* Moving elements: strided to contiguous and back, and rows picked by an index. */
 #include <string.h>
 
+#include "base/half.h"
 #include "kernel/cpu/walk.h"
 
 static const ls__strided no_strides; /* of the operand a walk does not use */
@@ -65,6 +66,21 @@ static void add_row(float *out, int64_t so, const float *in, int64_t count, floa
     }
 }
 
+static void add_half_row(ls__bfloat16 *out, int64_t so, const ls__bfloat16 *in, int64_t count)
+{
+    if (so == 1) {
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++) {
+            out[i] = ls__bfloat16_round(ls__bfloat16_widen(out[i]) + ls__bfloat16_widen(in[i]));
+        }
+    } else {
+        for (int64_t i = 0; i < count; i++) {
+            ls__bfloat16 *to = &out[i * so];
+            *to = ls__bfloat16_round(ls__bfloat16_widen(*to) + ls__bfloat16_widen(in[i]));
+        }
+    }
+}
+
 void LS__K(gather)(void *out, const void *in, ls__strided in_strides, int ndim,
                    const int64_t *shape, size_t bytes, ls_stream *stream)
 {
@@ -89,7 +105,10 @@ void LS__K(scatter)(void *out, ls__strided out_strides, const void *in, int ndim
         int64_t at, unused;
         ls__walk_row(&w, i, &at, &unused);
         const char *from = (const char *)in + i * w.width * step;
-        if (beta != 0.0f) {
+        if (beta != 0.0f && bytes == sizeof(ls__bfloat16)) {
+            add_half_row((ls__bfloat16 *)out + at, so, (const ls__bfloat16 *)(const void *)from,
+                         w.width);
+        } else if (beta != 0.0f) {
             add_row((float *)out + at, so, (const float *)in + i * w.width, w.width, beta);
         } else {
             copy_row((char *)out + at * step, so, from, 1, w.width, bytes);

@@ -7,7 +7,7 @@
  */
 #include <stdint.h>
 
-#include "kernel/reduce/half.h"
+#include "base/half.h"
 #include "kernel/reduce/loops.h"
 
 #define COMBINE(name, type, expression)                                                            \

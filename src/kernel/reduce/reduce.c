@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "kernel/reduce/half.h"
+#include "base/half.h"
 #include "kernel/reduce/loops.h"
 
 #define BLOCK 256    /* elements; 12 blocks of 8-byte elements are 24 KiB */

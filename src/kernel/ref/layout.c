@@ -24,7 +24,9 @@ void ls__ref_scatter(void *out, ls__strided out_strides, const void *in, int ndi
     int64_t at[LS__KERNEL_DIMS_MAX] = {0};
     for (int64_t i = 0; i < count; i++) {
         int64_t to = ls__ref_offset(at, out_strides, ndim);
-        if (beta != 0.0f) { /* float32 only */
+        if (beta != 0.0f && bytes == sizeof(ls__bfloat16)) {
+            ls__ref_bfloat16_add((ls__bfloat16 *)out + to, (const ls__bfloat16 *)in + i, 1, NULL);
+        } else if (beta != 0.0f) { /* float32 */
             ((float *)out)[to] = beta * ((float *)out)[to] + ((const float *)in)[i];
         } else {
             memcpy((char *)out + to * (int64_t)bytes, (const char *)in + i * (int64_t)bytes, bytes);

@@ -49,6 +49,14 @@ void ls__ref_embedding_backward(float *dweight, const float *dy, const void *ind
                                 size_t index_bytes, int64_t count, int64_t dim, int64_t vocab,
                                 ls_stream *stream);
 
+/* bfloat16.c */
+void ls__ref_bfloat16_widen(float *out, const ls__bfloat16 *in, int64_t count, float beta,
+                            ls_stream *stream);
+void ls__ref_bfloat16_narrow(ls__bfloat16 *out, const float *in, int64_t count, float beta,
+                             ls_stream *stream);
+void ls__ref_bfloat16_add(ls__bfloat16 *out, const ls__bfloat16 *in, int64_t count,
+                          ls_stream *stream);
+
 /* norm.c */
 void ls__ref_softmax(float *out, const float *x, int64_t rows, int64_t n, bool log,
                      ls_stream *stream);

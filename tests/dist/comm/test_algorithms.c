@@ -9,8 +9,8 @@
 
 #include <lockstep/comm.h>
 
+#include "base/half.h"
 #include "comm/engine.h"
-#include "kernel/reduce/half.h"
 #include "values.h"
 
 #define ROOM ((size_t)8 << 20)

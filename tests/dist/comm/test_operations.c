@@ -6,9 +6,9 @@
 
 #include <lockstep/comm.h>
 
+#include "base/half.h"
 #include "comm/engine.h"
 #include "in_groups.h"
-#include "kernel/reduce/half.h"
 #include "values.h"
 
 /* ---- values ------------------------------------------------------------------------------- */

@@ -83,10 +83,10 @@ LOCAL_TEST(type_and_index_mistakes_name_the_element)
     EXPECT(ls_cross_entropy(x, i), LS_ERR_INVALID,
            "cross_entropy: element 2 of argument 2 [2,2] is 9; give values in [0,4)");
     EXPECT(ls_cross_entropy(w, i), LS_ERR_INVALID,
-           "cross_entropy: logits [5,3] of float32 with target [2,2]; logits must be float32 "
-           "[..,C] and the target the same without the last dimension");
+           "cross_entropy: logits [5,3] of float32 with target [2,2]; logits must be float32 or "
+           "bfloat16 [..,C] and the target the same without the last dimension");
     EXPECT(ls_relu(i), LS_ERR_INVALID,
-           "relu: argument 1 is int64 [2,2]; it takes float32: convert with ls_cast");
+           "relu: argument 1 is int64 [2,2]; it takes float32 or bfloat16: convert with ls_cast");
     EXPECT(ls_dropout(x, 1.5), LS_ERR_INVALID, "dropout: p is 1.5; it is a probability in 0…1");
     EXPECT(ls_gelu(x, (ls_gelu_kind)9), LS_ERR_INVALID,
            "gelu: kind 9; give LS_GELU_ERF or LS_GELU_TANH");
@@ -96,8 +96,8 @@ LOCAL_TEST(type_and_index_mistakes_name_the_element)
            "embedding: index [1,1,1,1,1,1,2,2]: the result has one dimension more, and 8 is the "
            "most");
     EXPECT(ls_set_requires_grad(i, true), LS_ERR_INVALID,
-           "set_requires_grad: [2,2] of int64; only contiguous float32 tensors carry gradients "
-           "(ls_cast, ls_contiguous)");
+           "set_requires_grad: [2,2] of int64; only contiguous float32 and bfloat16 tensors carry "
+           "gradients (ls_cast, ls_contiguous)");
 }
 
 LOCAL_TEST(a_tensor_that_does_not_fit_names_its_operation_and_shape)

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernel/reduce/half.h"
+#include "base/half.h"
 #include "kernel/reduce/reduce.h"
 #include "oracle.h"
 #include "test.h"

@@ -1,8 +1,8 @@
 /* float16 and bfloat16 to float32 and back, in integer arithmetic without branches: the compiler
  * vectorises it, and the bits are the same on every instruction set. Rounding is to nearest even;
  * a NaN stays a NaN (made quiet), with its sign and the upper bits of its payload. */
-#ifndef LS_KERNEL_REDUCE_HALF_H
-#define LS_KERNEL_REDUCE_HALF_H
+#ifndef LS_BASE_HALF_H
+#define LS_BASE_HALF_H
 
 #include <stdint.h>
 #include <string.h>

@@ -1,0 +1,31 @@
+/* bfloat16 from and to float32: the upper half of a float32, rounded to nearest even. */
+#include "base/half.h"
+#include "kernel/ref/ref.h"
+
+void ls__ref_bfloat16_widen(float *out, const ls__bfloat16 *in, int64_t count, float beta,
+                            ls_stream *stream)
+{
+    (void)stream;
+    for (int64_t i = 0; i < count; i++) {
+        ls__ref_store(&out[i], (double)ls__bfloat16_widen(in[i]), beta);
+    }
+}
+
+void ls__ref_bfloat16_narrow(ls__bfloat16 *out, const float *in, int64_t count, float beta,
+                             ls_stream *stream)
+{
+    (void)stream;
+    for (int64_t i = 0; i < count; i++) {
+        float before = beta == 0.0f ? 0.0f : ls__bfloat16_widen(out[i]);
+        out[i] = ls__bfloat16_round(beta == 0.0f ? in[i] : in[i] + before);
+    }
+}
+
+void ls__ref_bfloat16_add(ls__bfloat16 *out, const ls__bfloat16 *in, int64_t count,
+                          ls_stream *stream)
+{
+    (void)stream;
+    for (int64_t i = 0; i < count; i++) {
+        out[i] = ls__bfloat16_round(ls__bfloat16_widen(out[i]) + ls__bfloat16_widen(in[i]));
+    }
+}
