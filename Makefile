@@ -3,6 +3,7 @@
 #   DATA=PATH N=4 ARGS=…            what `make demo` trains on, with how many workers, further flags
 #   RANKS=2,4 SIZES=1M,10M          of `make compare-collectives`; without them everything, 12 minutes
 #   PYTHON=                         an interpreter with torch, for gloo; else the system's
+#   PYTHON_OLD=, ROW=mlp,gpt        of `make compare-training`: a second one, some rows
 #   PREFIX=/usr/local LIBDIR=lib    where `make install` puts it (below DESTDIR, if set)
 
 BUILD     ?= build
@@ -59,7 +60,8 @@ compare-torch-backend: build
 # A training step in one process beside PyTorch eager; installs PyTorch where there is none.
 compare-training: build
 	ninja -C $(BUILD) bench/contender_training
-	bench/compare_training.py --build $(BUILD) $(if $(PYTHON),--python $(PYTHON)) $(ARGS)
+	bench/compare_training.py --build $(BUILD) $(if $(PYTHON),--python $(PYTHON)) \
+	    $(if $(PYTHON_OLD),--old $(PYTHON_OLD)) $(if $(ROW),--rows $(ROW)) $(ARGS)
 
 # Two hosts (network namespaces) at 1 Gbit/s: needs root, ip, tc.
 bench-network: build

@@ -1,30 +1,48 @@
 #!/usr/bin/env python3
 """A training step in one process beside PyTorch eager, in turns in one run: forward, loss, backward and
-AdamW of the same model over the same batch, float32. All contenders of a row are alive, those whose
-turn it is not are asleep. A turn counts with the median of its steps; the ratio, the peer's time by
-ours, is made within each pair of turns that follow each other; median and quartiles are printed, with
-the CPU time of a step and the most memory a process had (torch's own libraries included).
+update of the same network from the same weights over the same batch (formulas: nets.c). All contenders
+of a row are alive, those whose turn it is not are asleep. A turn counts with the median of its steps;
+the ratio, the peer's time by ours, is made within each pair of turns that follow each other; median and
+quartiles are printed, with the CPU time of a step and the most memory a process had while it trained
+(its libraries included). Contenders whose first losses differ are not compared. Image networks run in
+PyTorch in both memory formats, of which the faster counts.
 
-    bench/compare_training.py --build build [--python PYTHON]... [--models mlp,gpt] [--threads 1,2]
+    bench/compare_training.py --build build [--python PYTHON] [--old PYTHON] [--rows mlp,gpt] [--threads 1,2]
 
---python: interpreters that have torch; without it what is found: a virtual environment below the
-build, into which PyTorch for the CPU is installed if there is none, and /usr/bin/python3.
+--python: an interpreter that has torch; without it a virtual environment below the build, into which
+PyTorch for the CPU is installed if there is none. --old: a second one; it is skipped where it has none.
 """
 
 import argparse
 import json
 import os
 import pathlib
+import resource
 import statistics
 import subprocess
 import sys
+import time
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
 INDEX = "https://download.pytorch.org/whl/cpu"
-STEPS_MS = 400  # a turn takes about as long, and three steps at least
-NAMES = {"mlp": "MLP 784-512-512-10, batch 64",
-         "gpt": "GPT 6 layers, d 384, T 256, V 8192, batch 8",
-         "gpt-tiny": "GPT 2 layers, d 32, T 16, V 64, batch 2"}
+STEPS_MS = 400  # a turn takes about as long, and one step at least
+FIRST = 3  # steps whose losses are compared; they warm up, too
+# What the losses of three steps may differ by, relatively: sums are made in other orders.
+TOLERANCE = {"float32": (1e-4, 1e-3, 2e-3), "bfloat16": (2e-2, 4e-2, 8e-2)}
+# name: network of nets.c, batch, dtype, title
+ROWS = {
+    "mlp": ("mlp", 64, "float32", "MLP 784-512-512-10, batch 64"),
+    "gpt": ("gpt", 8, "float32", "GPT 6 layers, d 384, T 256, V 8192, batch 8"),
+    "gpt-bf16": ("gpt", 8, "bfloat16", "the same, bfloat16"),
+    "gpt2": ("gpt2", 1, "float32", "GPT-2 small, T 512, batch 1"),
+    "bert": ("bert", 2, "float32", "BERT base, s 128, batch 2"),
+    "resnet18-cifar": ("resnet18-cifar", 32, "float32", "ResNet-18, CIFAR stem, batch 32"),
+    "resnet18": ("resnet18", 8, "float32", "ResNet-18, 224 x 224, batch 8"),
+    "resnet50": ("resnet50", 4, "float32", "ResNet-50, 224 x 224, batch 4"),
+}
+TINY = {"mlp-tiny": ("mlp-tiny", 4, "float32", "MLP 12-8-8-4, batch 4"),
+        "gpt-tiny": ("gpt-tiny", 2, "float32", "GPT 2 layers, d 32, T 16, V 64, batch 2")}
+STARTS = {"gpt": 3, "resnet50": 3}  # of these rows PyTorch is started as often, too
 
 
 def version_of(python):
@@ -33,31 +51,45 @@ def version_of(python):
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def find_pythons(build):
-    venv = build / "torch-venv"
-    if not (venv / "bin/python").exists():
-        print(f"installing PyTorch for the CPU into {venv}", flush=True)
-        subprocess.run([sys.executable, "-m", "venv", venv], check=True)
-        subprocess.run([venv / "bin/pip", "install", "-q", "numpy", "torch", "--extra-index-url",
-                        INDEX], check=True)
-    return [p for p in (str(venv / "bin/python"), "/usr/bin/python3") if version_of(p)]
+def find_peers(options):
+    """Interpreters with the versions of their torch."""
+    python = options.python
+    if python is None:
+        venv = options.build / "torch-venv"
+        python = str(venv / "bin/python")
+        if not pathlib.Path(python).exists():
+            print(f"installing PyTorch for the CPU into {venv}", flush=True)
+            subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+            subprocess.run([venv / "bin/pip", "install", "-q", "numpy", "torch", "--extra-index-url",
+                            INDEX], check=True)
+    peers = {p: version_of(p) for p in dict.fromkeys((python, options.old)) if p}
+    for p, version in peers.items():
+        if version is None:
+            print(f"skipped: {p} has no torch", flush=True)
+    return {p: version for p, version in peers.items() if version}
+
+
+# ---- contenders -------------------------------------------------------------------------------
+
+class Refused(Exception):
+    """A contender cannot do this row."""
 
 
 class Contender:
     def __init__(self, name, command, threads):
         env = dict(os.environ, OMP_NUM_THREADS=str(threads), LOCKSTEP_THREADS=str(threads),
                    OPENBLAS_CORETYPE="SkylakeX", PYTHONWARNINGS="ignore")
-        self.name, self.turns, self.last = name, [], None
+        self.name, self.turns, self.cpu = name, [], []
+        begin = time.perf_counter()
         self.process = subprocess.Popen(command, env=env, text=True, stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE)
         self.parameters = int(self.line().split()[1])
-        self.last = self.ask(3)
-        self.steps = min(500, max(3, round(STEPS_MS / statistics.median(self.last["ms"]))))
+        self.start_ms = (time.perf_counter() - begin) * 1e3
 
     def line(self):
         line = self.process.stdout.readline()
         if not line:
-            sys.exit(f"{self.name}: ended with {self.process.wait()}")
+            raise Refused(f"{self.name}: ended with {self.process.wait()}")
         return line
 
     def ask(self, steps):
@@ -65,68 +97,192 @@ class Contender:
         self.process.stdin.flush()
         return json.loads(self.line())
 
+    def warm_up(self):
+        answer = self.ask(FIRST)
+        self.losses, self.ms = answer["losses"], min(answer["ms"])
+        self.steps = min(500, max(1, round(STEPS_MS / self.ms)))
+
     def turn(self):
-        self.last = self.ask(self.steps)
-        self.turns.append(statistics.median(self.last["ms"]))
+        answer = self.ask(self.steps)
+        self.turns.append(statistics.median(answer["ms"]))
+        self.cpu.append(answer["cpu_ms"])
+        self.peak_mb = answer["peak_mb"]
 
     def end(self):
         self.process.stdin.close()
         self.process.wait()
 
 
-def measure(model, threads, pythons, options):
-    ours = Contender("Lockstep", [options.build / "bench/contender_training", model], threads)
-    peers = [Contender(f"PyTorch {version_of(p)}",
-                       [p, SOURCE / "bench/training/contender_torch.py", model, str(threads)], threads)
-             for p in pythons]
-    for peer in peers:
-        if peer.parameters != ours.parameters:
-            sys.exit(f"{model}: {peer.parameters} parameters, ours has {ours.parameters}")
-    for _ in range(options.turns):
-        for contender in (ours, *peers):
-            contender.turn()
-    for peer in peers:
-        ratios = [p / o for p, o in zip(peer.turns, ours.turns)]
-        low, middle, high = statistics.quantiles(ratios, n=4)
-        yield {"name": f"{NAMES[model]}, {threads} threads" if threads > 1
-               else f"{NAMES[model]}, 1 thread", "peer": peer.name,
-               "ours_ms": round(statistics.median(ours.turns), 4),
-               "peer_ms": round(statistics.median(peer.turns), 4), "ratio": round(middle, 3),
-               "spread": [round(low, 3), round(high, 3)],
-               "ours_cpu_ms": round(ours.last["cpu_ms"], 4),
-               "peer_cpu_ms": round(peer.last["cpu_ms"], 4),
-               "ours_peak_mb": ours.last["peak_mb"], "peer_peak_mb": round(peer.last["peak_mb"], 1),
-               "turns": len(ratios)}
-    for contender in (ours, *peers):
+def command_of(options, row, start, python=None, threads=None, layout=()):
+    name, batch, dtype, _ = row
+    if python is None:
+        return [str(options.build / "bench/contender_training"), name, str(batch), dtype, start]
+    return [python, str(SOURCE / "bench/training/contender_torch.py"), name, str(batch), dtype, start,
+            str(threads), *layout]
+
+
+def launch(options, row, threads, peers):
+    """Ours, and those of each peer (the faster will count)."""
+    ours = Contender("Lockstep", command_of(options, row, "formula"), threads)
+    layouts = ((), ("channels_last",)) if row[0].startswith("resnet") else ((),)
+    others = []
+    for python, version in peers.items():
+        group = []
+        for layout in layouts:
+            name = f"PyTorch {version}" + (", NHWC" if layout else "")
+            command = command_of(options, row, "formula", python, threads, layout)
+            try:
+                group.append(Contender(name, command, threads))
+                group[-1].warm_up()
+            except Refused as refused:
+                group = [c for c in group if c.process.poll() is None]
+                print(f"skipped: {row[3]}: {refused}", flush=True)
+        others += [group] if group else []
+    ours.warm_up()
+    return ours, others
+
+
+def differing(row, ours, peer):
+    """Why the two do not compute the same; None: they do."""
+    if peer.parameters != ours.parameters:
+        return f"{peer.name} has {peer.parameters} parameters, Lockstep {ours.parameters}"
+    for mine, theirs, tolerance in zip(ours.losses, peer.losses, TOLERANCE[row[2]]):
+        if not abs(mine - theirs) <= tolerance * abs(theirs):
+            return f"the losses of the first steps are {peer.losses} with {peer.name}, {ours.losses} with Lockstep"
+    return None
+
+
+# ---- rows -------------------------------------------------------------------------------------
+
+def row_of(row, threads, ours, peer):
+    ratios = [p / o for p, o in zip(peer.turns, ours.turns)]
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    return {"name": f"{row[3]}, {threads} thread{'s' if threads > 1 else ''}", "peer": peer.name,
+            "ours_ms": round(statistics.median(ours.turns), 4),
+            "peer_ms": round(statistics.median(peer.turns), 4), "ratio": round(middle, 3),
+            "spread": [round(low, 3), round(high, 3)],
+            "ours_cpu_ms": round(statistics.median(ours.cpu), 4),
+            "peer_cpu_ms": round(statistics.median(peer.cpu), 4),
+            "ours_peak_mb": round(ours.peak_mb, 1), "peer_peak_mb": round(peer.peak_mb, 1),
+            "loss": ours.losses[0], "peer_loss": peer.losses[0], "turns": len(ratios)}
+
+
+def measure(options, row, threads, peers):
+    """Rows, and what kept contenders from being compared."""
+    ours, groups = launch(options, row, threads, peers)
+    problems = [why for group in groups for peer in group if (why := differing(row, ours, peer))]
+    all_of_them = [ours, *(peer for group in groups for peer in group)]
+    rows = []
+    if not problems:
+        round_s = sum(c.steps * c.ms for c in all_of_them) / 1e3
+        for _ in range(min(options.turns, max(3, round(options.seconds / round_s)))):
+            for contender in all_of_them:
+                contender.turn()
+        for group in groups:
+            rows.append(row_of(row, threads, ours, min(group, key=lambda c: statistics.median(c.turns))))
+    for contender in all_of_them:
         contender.end()
+    return rows, [f"{row[3]}: not compared: {why}" for why in problems]
 
 
-def main():
+def start_of(options, row, times, python=None):
+    """Milliseconds from exec to the first step, with the model's own initialisation."""
+    found = []
+    for _ in range(times):
+        contender = Contender("start", command_of(options, row, "own", python, 2), 2)
+        found.append(contender.start_ms)
+        contender.end()
+    return found
+
+
+def starts(options, names, peers):
+    for name in names:
+        row = ROWS.get(name) or TINY[name]
+        ours = start_of(options, row, 5)
+        for python, version in peers.items() if name in STARTS else ():
+            theirs = start_of(options, row, STARTS[name], python)
+            ratios = sorted(t / statistics.median(ours) for t in theirs)
+            yield {"name": f"exec to the first step: {row[3]}", "peer": f"PyTorch {version}",
+                   "ours_ms": round(statistics.median(ours), 1),
+                   "peer_ms": round(statistics.median(theirs), 1),
+                   "ratio": round(statistics.median(ratios), 2),
+                   "spread": [round(ratios[0], 2), round(ratios[-1], 2)]}
+        if name not in STARTS or not peers:
+            yield {"name": f"exec to the first step: {row[3]}", "peer": "", "peer_ms": None,
+                   "ours_ms": round(statistics.median(ours), 1), "ratio": None,
+                   "spread": [round(min(ours), 1), round(max(ours), 1)]}
+
+
+# ---- what is printed --------------------------------------------------------------------------
+
+HEAD = ("| a training step | Lockstep ms | peer ms | peer | ratio | quartiles | CPU ms, ours / peer "
+        "| peak MB, ours / peer |\n|---|---|---|---|---|---|---|---|")
+START_HEAD = "| from exec to the first step | Lockstep ms | peer ms | peer |\n|---|---|---|---|"
+
+
+def line_of(r):
+    return (f"| {r['name']} | {r['ours_ms']:.2f} | {r['peer_ms']:.2f} | {r['peer']} | {r['ratio']:.2f} | "
+            f"{r['spread'][0]:.2f}-{r['spread'][1]:.2f} | {r['ours_cpu_ms']:.1f} / {r['peer_cpu_ms']:.1f} | "
+            f"{r['ours_peak_mb']:.0f} / {r['peer_peak_mb']:.0f} |")
+
+
+def start_line_of(r):
+    peer = f"{r['peer_ms']:.0f} | {r['peer']}" if r["peer"] else "| "
+    return f"| {r['name'].split(': ')[1]} | {r['ours_ms']:.0f} | {peer} |"
+
+
+def busy_seconds():
+    """Of all processors, of everybody; and of this process and its children that have ended."""
+    user, nice, system = map(int, open("/proc/stat").readline().split()[1:4])
+    own = sum(t for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+              for t in resource.getrusage(who)[:2])
+    return (user + nice + system) / os.sysconf("SC_CLK_TCK"), own
+
+
+def parse():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=pathlib.Path, default=SOURCE / "build")
-    parser.add_argument("--python", action="append", help="may be given several times")
-    parser.add_argument("--models", default="mlp,gpt")
+    parser.add_argument("--python")
+    parser.add_argument("--old", default="/usr/bin/python3")
+    parser.add_argument("--rows", default=",".join(ROWS), help=", ".join(ROWS | TINY))
     parser.add_argument("--threads", default="1,2")
-    parser.add_argument("--turns", type=int, default=11)
+    parser.add_argument("--turns", type=int, default=11, help="at most, of each contender")
+    parser.add_argument("--seconds", type=float, default=25, help="for the turns of a row")
+    parser.add_argument("--no-starts", action="store_true")
     options = parser.parse_args()
-    options.build = options.build.resolve()
-    pythons = options.python or find_pythons(options.build)
-    unknown = [m for m in options.models.split(",") if m not in NAMES]
+    options.build, options.rows = options.build.resolve(), options.rows.split(",")
+    unknown = [row for row in options.rows if row not in ROWS | TINY]
     if unknown:
-        parser.error(f"--models: there is no {unknown[0]}; there are {', '.join(NAMES)}")
-    print("| a training step | Lockstep ms | peer ms | peer | ratio | quartiles | CPU ms, ours / peer "
-          "| peak MB, ours / peer |\n|---|---|---|---|---|---|---|---|", flush=True)
-    rows = []
-    for model in options.models.split(","):
+        parser.error(f"--rows: there is no {unknown[0]}; there are {', '.join(ROWS)}")
+    return options
+
+
+def main():
+    options = parse()
+    peers = find_peers(options)
+    (busy, own), begin, rows, problems = busy_seconds(), time.time(), [], []
+    print(HEAD, flush=True)
+    for name in options.rows:
         for threads in map(int, options.threads.split(",")):
-            for r in measure(model, threads, pythons, options):
-                rows.append(r)
-                print(f"| {r['name']} | {r['ours_ms']:.2f} | {r['peer_ms']:.2f} | {r['peer']} | "
-                      f"{r['ratio']:.2f} | {r['spread'][0]:.2f}-{r['spread'][1]:.2f} | "
-                      f"{r['ours_cpu_ms']:.2f} / {r['peer_cpu_ms']:.2f} | "
-                      f"{r['ours_peak_mb']:.0f} / {r['peer_peak_mb']:.0f} |", flush=True)
+            try:
+                found, why = measure(options, (ROWS | TINY)[name], threads, peers)
+            except Refused as refused:
+                found, why = [], [f"{name}: {refused}"]
+            rows, problems = rows + found, problems + why
+            for text in [line_of(r) for r in found] + why:
+                print(text, flush=True)
+    if not options.no_starts:
+        print("\n" + START_HEAD, flush=True)
+        for r in starts(options, options.rows, peers):
+            rows.append(r)
+            print(start_line_of(r), flush=True)
     (options.build / "compare-training.json").write_text(json.dumps(rows, indent=1) + "\n")
+    (busy_after, own_after), seconds = busy_seconds(), time.time() - begin
+    others = (busy_after - busy - (own_after - own)) / seconds
+    print(f"\n{seconds / 60:.0f} minutes; other programs kept {others:.2f} processors busy", flush=True)
+    sys.exit("\n".join(problems) if problems else 0)
 
 
-main()
+if __name__ == "__main__":
+    main()

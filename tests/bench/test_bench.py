@@ -16,9 +16,10 @@ sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
 from tap import BUILD, SOURCE, Skip, command, none_of, run, test
 
 PEERS = SOURCE / "bench/peers"
-sys.path.insert(0, str(PEERS))
+sys.path[:0] = [str(PEERS), str(PEERS.parent)]
 sys.dont_write_bytecode = True
 import compare
+import compare_training
 import table
 from session import Gone, Session
 
@@ -167,27 +168,69 @@ def the_contender_compiles_with_mpich():
 @test
 def the_scripts_are_sound():
     command("sh", "-n", PEERS / "prepare")
-    for script in sorted(PEERS.glob("*.py")):
+    for script in sorted(PEERS.parent.glob("**/*.py")):
         compile(script.read_text(), script, "exec")
+
+
+TRAINING = BUILD / "bench/contender_training"
 
 
 @test
 def the_training_contender_learns_what_it_is_asked_for():
-    job = subprocess.run([BUILD / "bench/contender_training", "gpt-tiny"], input="3\n40\n", text=True,
+    job = subprocess.run([TRAINING, "gpt-tiny", "2", "float32", "own"], input="3\n40\n", text=True,
                          capture_output=True, timeout=60)
     ready, first, last = job.stdout.splitlines()
     first, last = json.loads(first), json.loads(last)
     block = 2 * 64 + 32 * 96 + 96 + 32 * 32 + 32 + 32 * 128 + 128 + 128 * 32 + 32
     assert ready == f"ready {64 * 32 + 16 * 32 + 2 * block + 64 + 32 * 64} parameters", ready
     assert job.returncode == 0, job.stderr
-    assert [len(first["ms"]), len(last["ms"])] == [3, 40]
-    assert last["loss"] < first["loss"] < 4.3 and last["peak_mb"] > 0, (first, last)  # log 64 = 4.16
+    assert [len(first["ms"]), len(last["losses"])] == [3, 40]
+    assert last["losses"][-1] < first["losses"][0] < 4.3, (first, last)  # log 64 = 4.16
+    assert last["peak_mb"] > 0, last
+
+
+@test
+def weights_and_batches_by_the_formula_have_the_loss_that_pytorch_found():
+    """What training/contender_torch.py printed for the first three steps, with PyTorch 2.13."""
+    for name, batch, losses in (("mlp-tiny", 4, (1.4269524812698364, 1.4264235496520996, 1.4258952140808105)),
+                                ("gpt-tiny", 4, (4.59282922744751, 4.565664291381836, 4.538661003112793))):
+        job = subprocess.run([TRAINING, name, str(batch), "float32", "formula"], input="3\n", text=True,
+                             capture_output=True, timeout=60)
+        found = json.loads(job.stdout.splitlines()[1])["losses"]
+        assert all(abs(a - b) < 1e-4 * b for a, b in zip(found, losses)), (name, found, losses)
 
 
 @test
 def a_training_contender_of_no_known_model_says_so():
-    job = subprocess.run([BUILD / "bench/contender_training", "alexnet"], text=True, capture_output=True)
-    assert job.returncode == 2 and "no model 'alexnet'" in job.stderr, job
+    job = subprocess.run([TRAINING, "perceptron", "2", "float32", "own"], text=True, capture_output=True)
+    assert job.returncode == 2 and "no network 'perceptron'" in job.stderr, job
+
+
+class TrainedContender:
+    def __init__(self, name, ms, losses=(2.0, 1.0, 0.5)):
+        self.name, self.turns, self.cpu, self.peak_mb, self.losses = name, ms, ms, 100.0, losses
+        self.parameters = 7
+
+
+@test
+def training_is_compared_in_pairs_of_turns():
+    row = compare_training.ROWS["gpt"]
+    found = compare_training.row_of(row, 2, TrainedContender("Lockstep", [1.0, 2.0, 4.0]),
+                                    TrainedContender("PyTorch 2", [3.0, 4.0, 4.0]))
+    assert (found["ratio"], found["ours_ms"], found["peer_ms"]) == (2.0, 2.0, 4.0), found
+    assert {"name", "peer", "ours_ms", "peer_ms", "ratio", "spread"} <= set(found)
+    assert compare_training.line_of(found).count("|") == compare_training.HEAD.splitlines()[1].count("|")
+
+
+@test
+def contenders_with_other_losses_or_parameters_are_not_compared():
+    row, ours = compare_training.ROWS["gpt"], TrainedContender("Lockstep", [1.0])
+    assert compare_training.differing(row, ours, TrainedContender("peer", [1.0], (2.0001, 1.0, 0.5))) is None
+    for losses in ((2.001, 1.0, 0.5), (2.0, 1.0, 0.502), (2.0, float("nan"), 0.5)):
+        assert "losses" in compare_training.differing(row, ours, TrainedContender("peer", [1.0], losses))
+    other = TrainedContender("peer", [1.0])
+    other.parameters = 8
+    assert "8 parameters" in compare_training.differing(row, ours, other)
 
 
 run()
