@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "base/compiler.h"
+#include "kernel/cpu/transpose.h"
 #include "kernel/cpu/vmath.h"
 
 #define TILE 32 /* queries; also what row strides of the workspace are rounded up to */
@@ -77,21 +78,11 @@ static head head_of(const ls__attention *a, int64_t group, int64_t member, bool 
     return out;
 }
 
-/* out[dim,stride] = factor x^T, zero beyond the keys. Blocks of lines, so that each line read is
- * used while it is near. */
+/* out[dim,stride] = factor x^T, zero beyond the keys. */
 static void transpose(float *restrict out, const float *x, int64_t x_t, const ls__attention *a,
                       int64_t stride, float factor)
 {
-    for (int64_t t0 = 0; t0 < a->keys; t0 += LS__LANES) {
-        int64_t count = ls__min(LS__LANES, a->keys - t0);
-        for (int64_t d = 0; d < a->dim; d++) {
-            const float *from = x + t0 * x_t + d;
-            float *to = out + d * stride + t0;
-            for (int64_t t = 0; t < count; t++) {
-                to[t] = factor * from[t * x_t];
-            }
-        }
-    }
+    ls__transpose(out, stride, x, x_t, a->keys, a->dim, factor);
     for (int64_t d = 0; d < a->dim; d++) {
         memset(out + d * stride + a->keys, 0, (size_t)(stride - a->keys) * sizeof(float));
     }

@@ -118,6 +118,7 @@ TEST(a_split_product_agrees_with_the_plain_twin)
     for (int trans = 0; trans < 4; trans++) {
         check_all(1030, 260, 130, trans, 1.0f, 1);
         check_all(257, 1100, 125, trans, 0.0f, 0);
+        check_all(300, 420, 333, trans, 1.0f, 2); /* pieces of A along k, too */
     }
 }
 
