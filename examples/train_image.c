@@ -14,6 +14,7 @@
 #include <lockstep/lockstep.h>
 
 #include "alexnet.h"
+#include "cnn.h"
 #include "common.h"
 #include "image_data.h"
 #include "judge.h"
@@ -31,8 +32,9 @@ typedef struct settings {
     trainer_options train;
 } settings;
 
-enum { MLP, ALEXNET, RESNET18, RESNET50, RESNET152 };
-static const char *const models[] = {"mlp", "alexnet", "resnet18", "resnet50", "resnet152", NULL};
+enum { MLP, CNN, ALEXNET, RESNET18, RESNET50, RESNET152 };
+static const char *const models[] = {"mlp",      "cnn",       "alexnet", "resnet18",
+                                     "resnet50", "resnet152", NULL};
 
 static settings read_flags(int argc, char **argv)
 {
@@ -42,7 +44,7 @@ static settings read_flags(int argc, char **argv)
                   .images = {.normalise = "none"},
                   .train = {TRAINER_DEFAULTS.steps = 1000, .batch = 32, .lr = 0.1, .optim = "sgd"}};
     const flag flags[] = {
-        {"model", FLAG_TEXT, &s.model, 0, 0, "mlp, alexnet, resnet18, resnet50, resnet152"},
+        {"model", FLAG_TEXT, &s.model, 0, 0, "mlp, cnn, alexnet, resnet18, resnet50, resnet152"},
         {"data", FLAG_TEXT, &s.images.folder, 0, 0, "folder of images: IDX, CIFAR-10 or .npy"},
         {"crop-padding", FLAG_COUNT, &s.images.crop_padding, 0, 1e4, "random shift, in pixels"},
         {"flip", FLAG_COUNT, &s.images.flip, 0, 1, "1: mirror every other training image"},
@@ -95,6 +97,8 @@ static ls_module *make_model(const settings *s, const image_data *data)
     case MLP:
         return flat_new(
             mlp_new(data->channels * data->height * data->width, s->hidden, s->classes));
+    case CNN:
+        return cnn_new(data->channels, s->classes);
     case ALEXNET:
         return alexnet_new(s->classes, 0.5);
     case RESNET18:

@@ -277,7 +277,7 @@ def wrong_flags_are_refused_in_words():
     refused(0, 2, '--feed is "all"; it takes split, shared or scatter', *here, "--feed", "all")
     refused(0, 2, '--normalise is "grey"', *here, "--normalise", "grey")
     refused(0, 2, '--dtype is "float8"', *here, "--dtype", "float8")
-    refused(0, 2, '--model is "perceptron"; it takes mlp, alexnet', *here, "--model", "perceptron")
+    refused(0, 2, '--model is "perceptron"; it takes mlp, cnn, alexnet', *here, "--model", "perceptron")
     refused(0, 2, "--momentum is 2; it must be in 0 to 1", *here, "--momentum", 2)
     refused(0, 2, "unknown flag --steppes", *here, "--steppes", 3)
     refused(2, 2, '--optim is "adam"', *here, "--optim", "adam")

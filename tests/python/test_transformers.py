@@ -50,7 +50,7 @@ with torch.no_grad():
     logits = model(input_ids=ids, **more).logits
 planes = torch.stack([ids, types], 1) if more else ids
 model.save_pretrained(folder / "model", max_shard_size="300MB" if large else "60KB")
-safetensors.torch.save_file({"input_ids": planes.contiguous(), "logits": logits.contiguous()},
+safetensors.torch.save_file({"inputs": planes.contiguous(), "logits": logits.contiguous()},
                             folder / "inputs.safetensors")
 print("sizes", *sizes)
 """
@@ -61,7 +61,7 @@ print("ours against theirs", (ours - given["logits"]).abs().max().item())
 loaded, told = make.from_pretrained(folder / "saved", config=config, output_loading_info=True)
 assert not told["unexpected_keys"] and not told["mismatched_keys"], told
 assert not told["missing_keys"], told
-planes = given["input_ids"]
+planes = given["inputs"]
 with torch.no_grad():
     again = (loaded.eval()(input_ids=planes) if kind == "gpt2" else
              loaded.eval()(input_ids=planes[:, 0], token_type_ids=planes[:, 1])).logits
@@ -107,9 +107,8 @@ def both_ways(kind, python, size, batch, tokens):
     out = script(python, FIRST, kind, size, batch, tokens, folder)
     sizes = next(line for line in out.splitlines() if line.startswith("sizes ")).split()[1:]
     assert len(list((folder / "model").glob("*.safetensors"))) > 1, "one file; several were asked for"
-    command(BUILD / "tests/unit/nn/foreign", kind, *sizes, batch, tokens, folder / "model",
-            folder / "inputs.safetensors", folder / "logits.safetensors",
-            folder / "saved/model.safetensors")
+    command(BUILD / "tests/unit/nn/foreign", kind, folder / "model", folder / "inputs.safetensors",
+            folder / "logits.safetensors", folder / "saved/model.safetensors", batch, tokens, *sizes)
     for path in folder.glob("model/*config.json"):  # what else a folder of transformers has
         shutil.copy(path, folder / "saved")
     out = script(python, SECOND, kind, size, batch, tokens, folder)

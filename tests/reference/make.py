@@ -5,7 +5,7 @@
 
 NET.safetensors holds, for SGD with momentum and for AdamW, the losses of all steps (float64) and the
 gradients of the first and the last step (rounded to float32 once). Weights and batches are no random
-numbers but the formula below, which formula.c has too; every weight is a float32, so that both sides
+numbers but those of formula.py, which formula.c has too; every weight is a float32, so that both sides
 start from the same. `ranks` workers see equal shares of each batch. That shows only where a share's
 own statistics enter, in batch norm; such nets have numbers for each count of ranks.
 
@@ -23,6 +23,8 @@ import sys
 import torch
 import torch.nn.functional as F
 
+from formula import value, whole
+
 STEPS, BATCH, BATCHES = 50, 12, 4  # step s trains on batch s % BATCHES of BATCH samples
 RANKS = (1, 2, 3, 4)
 OPTIMIZERS = {
@@ -33,26 +35,7 @@ KINK = 2e-6
 nearest_kink = math.inf
 
 
-# ---- the formula ------------------------------------------------------------------------------
-
-def bits(name, i):
-    """24 bits of element i of `name`: FNV-1a of the name, then the mixing steps of lowbias32."""
-    x = 2166136261
-    for byte in name.encode():
-        x = (x ^ byte) * 16777619 & 0xffffffff
-    x = x + i * 0x9e3779b9 & 0xffffffff
-    x = (x ^ x >> 16) * 0x7feb352d & 0xffffffff
-    x = (x ^ x >> 15) * 0x846ca68b & 0xffffffff
-    return (x ^ x >> 16) >> 8
-
-
-def value(name, i):
-    return bits(name, i) / 2.0**23 - 1.0  # [-1,1)
-
-
-def whole(name, i, below):
-    return bits(name, i) * below >> 24  # 0...below-1
-
+# ---- weights and batches -----------------------------------------------------------------------
 
 def parameter(name, shape):
     """Matrices and filters by their fan-in, scales of norms around 1, biases around 0."""

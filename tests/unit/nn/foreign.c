@@ -1,16 +1,21 @@
-/* A program for tests/python/test_transformers.py: loads a model and tokens from safetensors files,
- * writes the logits into one, and the model into another.
+/* A program for tests/python/test_transformers.py and test_torchvision.py: loads a model and its
+ * input from safetensors files, writes the logits into one, and the model into another.
  *
- *     foreign gpt2|bert LAYERS HEADS DIM CONTEXT VOCAB BATCH TOKENS MODEL INPUTS LOGITS SAVED
+ *     foreign gpt2|bert MODEL INPUTS LOGITS SAVED BATCH TOKENS LAYERS HEADS DIM CONTEXT VOCAB
+ *     foreign resnetN|alexnet|vit MODEL INPUTS LOGITS SAVED BATCH SIDE CLASSES
  *
- * INPUTS holds input_ids, int64 [BATCH,TOKENS]; of bert [BATCH,2,TOKENS], the types behind them.
+ * INPUTS holds "inputs": int64 [BATCH,TOKENS]; of bert [BATCH,2,TOKENS], the types behind the
+ * tokens; or images, float32 [BATCH,3,SIDE,SIDE].
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "alexnet.h"
 #include "bert.h"
 #include "gpt2.h"
+#include "resnet.h"
+#include "vit.h"
 
 typedef struct named {
     const char *name;
@@ -34,52 +39,80 @@ static ls_status show(void *object, const char *prefix, const ls_state_visitor *
 enum {
     PROGRAM,
     KIND,
+    MODEL,
+    INPUTS,
+    LOGITS,
+    SAVED,
+    BATCH,
+    TOKENS,
     LAYERS,
     HEADS,
     DIM,
     CONTEXT,
-    VOCAB,
-    BATCH,
-    TOKENS,
-    MODEL,
-    INPUTS,
-    LOGITS,
-    SAVED
+    VOCAB
 };
+enum { SIDE = TOKENS, CLASSES = LAYERS }; /* of images */
+
+typedef struct foreign {
+    ls_module *net;
+    ls_status (*load)(ls_module *net, const char *path);
+    ls_shape shape; /* of the inputs */
+    ls_dtype dtype;
+} foreign;
+
+static ls_status load_plain(ls_module *net, const char *path)
+{
+    return ls_module_load_safetensors(net, path, NULL);
+}
+
+static foreign make(const char *kind, const int64_t *n)
+{
+    if (strcmp(kind, "gpt2") == 0) {
+        return (foreign){
+            gpt2_new(LS_OPTIONS(gpt2_options, .layers = (int)n[LAYERS], .heads = (int)n[HEADS],
+                                .dim = n[DIM], .context = n[CONTEXT], .vocab = n[VOCAB])),
+            gpt2_load, LS_SHAPE(n[BATCH], n[TOKENS]), LS_INT64};
+    }
+    if (strcmp(kind, "bert") == 0) {
+        return (foreign){
+            bert_new(LS_OPTIONS(bert_options, .layers = (int)n[LAYERS], .heads = (int)n[HEADS],
+                                .dim = n[DIM], .wide = 4 * n[DIM], .context = n[CONTEXT],
+                                .vocab = n[VOCAB])),
+            bert_load, LS_SHAPE(n[BATCH], 2, n[TOKENS]), LS_INT64};
+    }
+    ls_module *net =
+        strcmp(kind, "alexnet") == 0 ? alexnet_new(n[CLASSES], 0.5)
+        : strcmp(kind, "vit") == 0
+            ? vit_new(LS_OPTIONS(vit_options, .image = n[SIDE], .classes = n[CLASSES]))
+            : resnet_new((int)strtol(kind + strlen("resnet"), NULL, 10), n[CLASSES], false);
+    return (foreign){net, load_plain, LS_SHAPE(n[BATCH], 3, n[SIDE], n[SIDE]), LS_FLOAT32};
+}
 
 int main(int argc, char **argv)
 {
-    int64_t n[TOKENS + 1] = {0};
-    if (argc != SAVED + 1) {
+    int64_t n[VOCAB + 1] = {0};
+    if (argc <= CLASSES || argc > VOCAB + 1) {
         return 2;
     }
-    for (int i = LAYERS; i <= TOKENS; i++) {
+    for (int i = BATCH; i < argc; i++) {
         n[i] = strtoll(argv[i], NULL, 10);
     }
     LS_CHECK(ls_init(NULL));
-    bool is_bert = strcmp(argv[KIND], "bert") == 0;
-    ls_module *net =
-        is_bert
-            ? bert_new(LS_OPTIONS(bert_options, .layers = (int)n[LAYERS], .heads = (int)n[HEADS],
-                                  .dim = n[DIM], .wide = 4 * n[DIM], .context = n[CONTEXT],
-                                  .vocab = n[VOCAB]))
-            : gpt2_new(LS_OPTIONS(gpt2_options, .layers = (int)n[LAYERS], .heads = (int)n[HEADS],
-                                  .dim = n[DIM], .context = n[CONTEXT], .vocab = n[VOCAB]));
-    LS_CHECK(ls_module_status(net));
-    LS_CHECK(is_bert ? bert_load(net, argv[MODEL]) : gpt2_load(net, argv[MODEL]));
-    ls_module_train(net, false);
-    LS_SCOPE
+    foreign f = make(argv[KIND], n);
+    LS_CHECK(ls_module_status(f.net));
+    LS_CHECK(f.load(f.net, argv[MODEL]));
+    ls_module_train(f.net, false);
+    LS_NO_GRAD LS_SCOPE
     {
-        ls_tensor *ids = ls_zeros(
-            is_bert ? LS_SHAPE(n[BATCH], 2, n[TOKENS]) : LS_SHAPE(n[BATCH], n[TOKENS]), LS_INT64);
-        LS_CHECK(ls_safetensors_load(argv[INPUTS], ITEM("input_ids", ids),
+        ls_tensor *inputs = ls_zeros(f.shape, f.dtype);
+        LS_CHECK(ls_safetensors_load(argv[INPUTS], ITEM("inputs", inputs),
                                      LS_OPTIONS(ls_safetensors_options, .strict = false)));
-        ls_tensor *logits = ls_forward(net, ids);
+        ls_tensor *logits = ls_forward(f.net, inputs);
         LS_CHECK(ls_tensor_status(logits));
         LS_CHECK(ls_safetensors_save(argv[LOGITS], ITEM("logits", logits), NULL));
     }
-    LS_CHECK(ls_module_save_safetensors(net, argv[SAVED], NULL));
-    ls_module_free(net);
+    LS_CHECK(ls_module_save_safetensors(f.net, argv[SAVED], NULL));
+    ls_module_free(f.net);
     LS_CHECK(ls_finalize());
     return 0;
 }
