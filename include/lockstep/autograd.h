@@ -4,6 +4,10 @@
  * Before the first gradient is computed the engine counts how many accumulations each parameter
  * will receive, so "final" is exact: shared weights, several forwards and unused parameters need no
  * setting (DESIGN D7). A parameter's gradient is absent until reached; absent differs from zero.
+ *
+ * Memory is given back as backward passes: what operations saved, and the tensors that modules made
+ * for themselves, on the way to what the outermost ls_forward returned. A module that lets others
+ * look at such a tensor after ls_backward returns it, or keeps a copy (ls_clone of ls_detach).
  */
 #ifndef LOCKSTEP_AUTOGRAD_H
 #define LOCKSTEP_AUTOGRAD_H

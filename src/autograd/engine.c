@@ -8,6 +8,9 @@
  *           reached is ready
  *   end     observers finish (buckets are reduced); the graph is released as it is walked
  *
+ * Memory is given back as the walk goes: what a node saved, and what a module made for itself on
+ * the way to its result (Note [Within modules]). Tensors that the user may still look at stay.
+ *
  * An input is always older than what uses it, so walk.c finds the order by creation numbers alone.
  * Nothing is recursive but what users nest themselves (recompute.c), and the order of work, and of
  * every addition, is the same in every run. */
@@ -37,6 +40,56 @@ static ls_status plan(ls__pass *pass)
     walk.order = (ls__pile){0};
     ls__walk_fini(&walk);
     return status;
+}
+
+/* ---- memory ------------------------------------------------------------------------------- */
+
+/* Note [Within modules]
+ * A scope holds every tensor until it is left, for anybody may still use a handle. In a language
+ * that counts references the activations of a module would be held by the graph alone once its
+ * forward returned. So tensors made while a module's forward runs are marked, but for what the
+ * outermost module returns; when backward has come to the operation that made one, everything that
+ * used it is done, and its elements are freed. Its handle then reports that. Whoever calls
+ * ls_backward from inside a forward is still in the middle of it, so then nothing goes early. */
+
+static const char freed_text[] =
+    "a tensor made by a module for itself was freed when ls_backward had passed it; let the module "
+    "return it, or take a copy before (ls_clone of ls_detach)";
+
+/* Links the tensors that may go to the nodes that made them. */
+static ls_status find_within(ls__pass *pass)
+{
+    if (ls__self.modules > 0) {
+        return LS_OK;
+    }
+    pass->freed = ls__storage_new(pass->tensors, sizeof freed_text);
+    if (pass->freed == NULL) {
+        return ls__self.status;
+    }
+    memcpy(pass->freed->data, freed_text, sizeof freed_text);
+    for (ls_scope *scope = ls__self.scope; scope != NULL; scope = scope->parent) {
+        LS__LIST_EACH (at, &scope->records) {
+            ls__record *record = LS__LIST_ITEM(at, ls__record, link);
+            ls__node *node = record->flags & LS__RECORD_WITHIN ? record->node : NULL;
+            if (node != NULL && !ls__node_is_leaf(node) && node->pass == pass->number) {
+                record->peer = node->within;
+                node->within = record;
+            }
+        }
+    }
+    return LS_OK;
+}
+
+static void free_within(ls__pass *pass, ls__node *node)
+{
+    while (node->within != NULL) {
+        ls__record *record = node->within;
+        node->within = record->peer;
+        record->peer = NULL;
+        if (record->node == node) { /* not freed meanwhile, by a function that runs again */
+            ls__record_hollow(record, pass->freed);
+        }
+    }
 }
 
 /* ---- run ---------------------------------------------------------------------------------- */
@@ -175,6 +228,7 @@ ls_status ls__pass_run(ls__pass *pass, const ls__pile *order)
     for (int64_t i = 0; i < order->count; i++) {
         ls__node *node = order->at[i];
         (void)ls__activity_enter(LS__PHASE_BACKWARD, detail_of(node));
+        free_within(pass, node);
         LS_TRY(pass->weight == 0.0          ? skip_node(pass, node)
                : ls__links_of(node) != NULL ? ls__recompute_run(pass, node)
                                             : run_node(pass, node));
@@ -228,6 +282,7 @@ static void drop_gradients(ls__pass *pass)
     for (int64_t i = 0; i < pass->order.count; i++) {
         ls__storage_unref(pass->order.at[i]->grad);
         pass->order.at[i]->grad = NULL;
+        pass->order.at[i]->within = NULL;
     }
 }
 
@@ -243,6 +298,7 @@ static ls_status backward(const char *name, ls_tensor *loss, bool weighted, doub
     ls__phase former = ls__activity_enter(LS__PHASE_BACKWARD, "");
     ls_status status = check_loss(&pass, loss);
     status = status == LS_OK ? plan(&pass) : status;
+    status = status == LS_OK ? find_within(&pass) : status;
     if (status < 0) { /* the caller's mistake, at this line */
         (void)ls__fail_at_site(status);
     }
@@ -256,6 +312,7 @@ static ls_status backward(const char *name, ls_tensor *loss, bool weighted, doub
     ls__observers_drop(&pass);
     ls__node_unref(pass.root.to);
     ls__storage_unref(pass.order.memory);
+    ls__storage_unref(pass.freed);
     ls__activity_leave(former);
     return status;
 }

@@ -36,8 +36,9 @@ typedef struct ls__pass {
     uint64_t number;
     bool weighted;
     double weight;
-    ls__edge root;  /* where the loss' own gradient goes */
-    ls__pile order; /* every reached operation, latest first */
+    ls__edge root;      /* where the loss' own gradient goes */
+    ls__pile order;     /* every reached operation, latest first */
+    ls__storage *freed; /* what tensors say that were freed on the way; NULL: none is */
     ls__watch watch[LS__OBSERVERS_MAX];
     int watched;
 } ls__pass;

@@ -70,6 +70,7 @@ typedef struct ls__thread {
     bool no_grad;     /* autograd's mode of this thread */
     ls__draws *replay; /* a forward pass runs again for its gradients (ls_recompute): it draws what
                           it drew then, and what it counts is counted already; NULL: none does */
+    int modules;       /* forward passes of modules under way, one within the other */
     char *refusal;     /* while an operator of the user's runs: why it cannot; "": it can */
     void *scope;       /* tensor's innermost scope of this thread */
     char message[LS__MESSAGE_MAX];

@@ -29,7 +29,11 @@ ls_tensor *ls_forward(ls_module *module, ls_tensor *x)
     ls__phase former = ls__activity_enter(LS__PHASE_FORWARD, ls__module_name(module));
     const char *file = ls__self.file;
     int line = ls__self.line;
+    ls__self.modules++;
     ls_tensor *y = module->cls->forward(module, x);
+    if (--ls__self.modules == 0) {
+        ls__tensor_give_out(y);
+    }
     /* What stands around this call in an expression is blamed on its line, not the module's. */
     ls__self.file = file;
     ls__self.line = line;

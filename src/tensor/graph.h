@@ -90,9 +90,10 @@ struct ls__node {
     uint8_t dtype;  /* of the output, and so of its gradient */
     ls__node *next; /* of its scope */
     /* the engine's, during a backward pass */
-    uint64_t pass;     /* the pass that reached it last */
-    int32_t pending;   /* accumulations still to come */
-    ls__storage *grad; /* row-major, from offset 0; a leaf's is in ls__leaf */
+    uint64_t pass;      /* the pass that reached it last */
+    int32_t pending;    /* accumulations still to come */
+    ls__storage *grad;  /* row-major, from offset 0; a leaf's is in ls__leaf */
+    ls__record *within; /* tensors over its output that a module made for itself; linked by peer */
 };
 
 typedef struct ls__leaf {

@@ -204,7 +204,7 @@ ls__record *ls__record_new(ls__tensors *tensors)
     uint8_t generation = record->generation;
     memset(record, 0, sizeof *record);
     record->generation = generation;
-    record->flags = LS__RECORD_LIVE;
+    record->flags = LS__RECORD_LIVE | (ls__self.modules > 0 ? LS__RECORD_WITHIN : 0);
     record->file = ls__self.file != NULL && ls__self.file[0] != '\0' ? ls__self.file : NULL;
     record->line = ls__self.line;
     record->scope = scope;
@@ -229,6 +229,23 @@ ls__record *ls__record_alias(ls__tensors *tensors, const ls__record *of)
     record->storage = ls__storage_ref(of->storage);
     record->node = ls__node_ref(of->node);
     return record;
+}
+
+void ls__tensor_give_out(ls_tensor *t)
+{
+    ls__tensors *tensors = t != NULL ? ls__tensors_get("forward") : NULL;
+    ls__record *record = tensors != NULL ? ls__record_of(tensors, t, "forward", 0) : NULL;
+    if (record != NULL && (record->flags & LS__RECORD_WITHIN)) { /* a fixed one is not written */
+        record->flags &= (uint8_t)~LS__RECORD_WITHIN;
+    }
+}
+
+void ls__record_hollow(ls__record *record, ls__storage *text)
+{
+    ls__storage_unref(record->storage);
+    record->storage = ls__storage_ref(text);
+    record->status = LS_ERR_STATE;
+    record->node = NULL; /* of its scope: not counted */
 }
 
 static void unlink_record(ls__tensors *tensors, ls__record *record)

@@ -80,18 +80,20 @@ enum ls__device { LS__DEVICE_HOST = 0 };
 
 enum ls__record_flag {
     LS__RECORD_LIVE = 1,
-    LS__RECORD_LEAF = 2,  /* requires gradients itself: node is its leaf, owned */
-    LS__RECORD_OWNED = 4, /* belongs to the library (a gradient's view): ls_free leaves it alone */
+    LS__RECORD_LEAF = 2,   /* requires gradients itself: node is its leaf, owned */
+    LS__RECORD_OWNED = 4,  /* belongs to the library (a gradient's view): ls_free leaves it alone */
+    LS__RECORD_WITHIN = 8, /* made by a module for itself: backward frees it on its way */
 };
 
 typedef struct ls__record {
     int64_t dim[LS_DIMS_MAX], stride[LS_DIMS_MAX]; /* strides in elements */
     int64_t offset, numel;                         /* of the first element, in elements */
     ls__storage *storage;                          /* of a poisoned tensor: its message */
-    ls__node *node;   /* where its gradient flows to; NULL: outside the graph */
-    ls_scope *scope;  /* NULL: kept */
-    ls__list link;    /* in its scope, among the kept or among the free */
-    const char *file; /* where it was made; NULL: unknown */
+    ls__node *node;          /* where its gradient flows to; NULL: outside the graph */
+    ls_scope *scope;         /* NULL: kept */
+    ls__list link;           /* in its scope, among the kept or among the free */
+    struct ls__record *peer; /* during a backward pass: another one of the same node */
+    const char *file;        /* where it was made; NULL: unknown */
     int32_t line;
     int16_t status; /* ls_status; negative: poisoned */
     uint8_t generation, ndim, dtype, device, flags;
@@ -120,6 +122,11 @@ void ls__record_keep(ls__tensors *tensors, ls__record *record); /* out of its sc
 /* Shape, row-major strides, dtype. False, with a message after `what`, when it is no shape. */
 bool ls__record_set_shape(ls__record *record, ls_shape shape, ls_dtype dtype, const char *what);
 
+/* What a module returns is its caller's, no longer its own. */
+void ls__tensor_give_out(ls_tensor *t);
+/* Frees the elements of a tensor in a scope: from now on it is poisoned with `text`, which is
+ * shared. */
+void ls__record_hollow(ls__record *record, ls__storage *text);
 /* A poisoned tensor that carries this thread's last error. */
 ls_tensor *ls__poison(ls__tensors *tensors);
 /* The same when there is no runtime, or no memory for a record. */

@@ -79,6 +79,24 @@ GOLDEN(running_a_module)
     SHOW_TENSOR(ls_forward(m, x));
 }
 
+static ls_tensor *within; /* what a module made on the way to its result */
+
+static ls_tensor *show_off(ls_module *self, ls_tensor *x)
+{
+    (void)self;
+    within = ls_exp(x);
+    return ls_relu(within);
+}
+
+GOLDEN(looking_into_a_module_after_backward)
+{
+    static const ls_module_class open_class = {"open", show_off, NULL, NULL};
+    ls_tensor *x = ls_set_requires_grad(ls_ones(LS_SHAPE(2, 3), LS_FLOAT32), true);
+    ls_tensor *loss = ls_mean(ls_forward(ls_module_new(sizeof(ls_module), &open_class), x));
+    SHOW(ls_backward(loss));
+    SHOW_TENSOR(within);
+}
+
 GOLDEN(freeing_a_part)
 {
     ls_module *owner = plain(), *part = plain();
