@@ -558,6 +558,9 @@ ls_status ls_loader_new(ls_dataset *dataset, ls_sampler *sampler, const ls_loade
         ls_loader_free(l);
         return ls__fail_again(status, message);
     }
+    if (given.feed == LS_FEED_SHARED && ls__sampler_of_job(sampler)) {
+        ls__fact_note("a loader with LS_FEED_SHARED");
+    }
     *out = l;
     return LS_OK;
 }

@@ -142,12 +142,17 @@ ls_status ls_sampler_new(int64_t count, const ls_sampler_options *options, ls_sa
         return ls__fail(LS_ERR_MEMORY, "sampler: no memory");
     }
     **out = made;
-    if (made.world_size > 1 && made.world_size == ls_world_size() && made.rank == ls_rank()) {
+    if (ls__sampler_of_job(&made)) {
         ls__fact_note("a sampler of %lld samples, batch %lld, seed %llu%s%s", (long long)made.count,
                       (long long)made.batch, (unsigned long long)made.seed,
                       made.shuffle ? ", shuffled" : "", made.drop_last ? ", drop_last" : "");
     }
     return LS_OK;
+}
+
+bool ls__sampler_of_job(const ls_sampler *s)
+{
+    return s->world_size > 1 && s->world_size == ls_world_size() && s->rank == ls_rank();
 }
 
 void ls_sampler_free(ls_sampler *sampler)

@@ -32,6 +32,8 @@ void ls__sampler_read(const ls_sampler *sampler, ls__sampler_order order, int64_
 int64_t ls__sampler_count(const ls_sampler *sampler);
 int64_t ls__sampler_global_batch(const ls_sampler *sampler);
 int64_t ls__sampler_batch(const ls_sampler *sampler);
+/* Whether it shares samples out among the ranks of this job, of which there are several. */
+bool ls__sampler_of_job(const ls_sampler *sampler);
 int ls__sampler_rank(const ls_sampler *sampler);
 int ls__sampler_ranks(const ls_sampler *sampler);
 bool ls__sampler_shuffles(const ls_sampler *sampler);

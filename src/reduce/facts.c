@@ -40,12 +40,12 @@ static ls_status name_fact(const ls_reducer *r, const own_facts *all, int rank, 
     char site[80], other[80];
     put_site(ours, site, sizeof site);
     put_site(theirs, other, sizeof other);
-    return ls__fail(LS_ERR_MISMATCH,
-                    "reducer \"%s\": the ranks are set up differently: rank 0 made %.*s%s, rank %d "
-                    "made %.*s%s; make the same samplers and optimizers on every rank, in the same "
-                    "order",
-                    r->name, LS__FACT_TEXT, ours->text, site, rank, LS__FACT_TEXT, theirs->text,
-                    other);
+    return ls__fail(
+        LS_ERR_MISMATCH,
+        "reducer \"%s\": the ranks are set up differently: rank 0 made %.*s%s, rank %d "
+        "made %.*s%s; make the same samplers, loaders and optimizers on every rank, in the same "
+        "order",
+        r->name, LS__FACT_TEXT, ours->text, site, rank, LS__FACT_TEXT, theirs->text, other);
 }
 
 static ls_status compare(const ls_reducer *r, const own_facts *all)

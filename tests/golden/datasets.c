@@ -278,3 +278,16 @@ GOLDEN_RANKS(ranks_that_expect_other_samples, 2)
     SHOW(ls_loader_new(d, sampler(-1, true), LS_OPTIONS(ls_loader_options, .feed = LS_FEED_SCATTER),
                        &l));
 }
+
+GOLDEN_RANKS(ranks_that_are_fed_in_other_ways, 2)
+{
+    ls_loader *l = NULL;
+    ls_module *net = ls_ddp_new(ls_linear_new(2, 1, NULL), ls_world(), NULL);
+    MUST(ls_loader_new(
+        numbers(2), sampler(-1, true),
+        LS_OPTIONS(ls_loader_options, .feed = ls_rank() == 0 ? LS_FEED_SPLIT : LS_FEED_SHARED),
+        &l));
+    SHOW(ls_backward(ls_mean(ls_forward(net, ls_ones(LS_SHAPE(2, 2), LS_FLOAT32)))));
+    ls_loader_free(l);
+    ls_module_free(net);
+}
