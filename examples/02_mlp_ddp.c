@@ -53,13 +53,6 @@ static settings read_flags(int argc, char **argv)
     return s;
 }
 
-static void must(ls_status status)
-{
-    if (status < 0) {
-        give_up(EXIT_FAILURE, "%s", ls_error_message());
-    }
-}
-
 /* One pass over the training images; returns the global mean loss. */
 static double train_epoch(ls_module *net, ls_optim *optim, ls_loader *loader)
 {

@@ -70,10 +70,10 @@ static text open_text(const settings *s)
 {
     text t = {.context = s->context};
     /* stride 1: a window may start at any byte, so an epoch holds every window once. */
-    trainer_must(ls_text_new(
-        s->data, LS_OPTIONS(ls_text_options, .context = s->context, .stride = 1), &t.train));
-    trainer_must(ls_text_new(
-        s->data, LS_OPTIONS(ls_text_options, .context = 1, .part = LS_TEXT_HELD_OUT), &t.held_out));
+    must(ls_text_new(s->data, LS_OPTIONS(ls_text_options, .context = s->context, .stride = 1),
+                     &t.train));
+    must(ls_text_new(s->data, LS_OPTIONS(ls_text_options, .context = 1, .part = LS_TEXT_HELD_OUT),
+                     &t.held_out));
     return t;
 }
 

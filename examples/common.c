@@ -41,6 +41,13 @@ void give_up(int code, const char *format, ...)
     exit(code);
 }
 
+void must(ls_status status)
+{
+    if (status < 0) {
+        give_up(EXIT_FAILURE, "%s", ls_error_message());
+    }
+}
+
 /* ---- flags -------------------------------------------------------------------------------- */
 
 static void print_value(const flag *f)
@@ -55,17 +62,20 @@ static void print_value(const flag *f)
     case FLAG_NUMBER:
         (void)printf("%g", *(double *)f->value);
         break;
+    case FLAG_SWITCH:
+        (void)printf("off");
+        break;
     }
 }
 
 static _Noreturn void print_help(const char *what, const flag *flags, int count)
 {
-    static const char *const shown[] = {"TEXT", "N", "X"};
+    static const char *const shown[] = {" TEXT", " N", " X", ""};
     if (speaks_first()) {
         (void)printf("%s\n%s", what, count > 0 ? "\n" : "");
     }
     for (int i = 0; speaks_first() && i < count; i++) {
-        int used = printf("  --%s %s", flags[i].name, shown[flags[i].kind]);
+        int used = printf("  --%s%s", flags[i].name, shown[flags[i].kind]);
         (void)printf("%*s%s (default ", used < 24 ? 24 - used : 1, "", flags[i].help);
         print_value(&flags[i]);
         (void)printf(")\n");
@@ -119,6 +129,13 @@ void flags_parse(const char *what, const flag *flags, int count, int argc, char 
         if (!f) {
             give_up(EXIT_USAGE, "unknown flag --%.*s; --help lists them", (int)length, name);
         }
+        if (f->kind == FLAG_SWITCH) {
+            if (equals) {
+                give_up(EXIT_USAGE, "--%s is a switch; it takes no value", f->name);
+            }
+            *(bool *)f->value = true;
+            continue;
+        }
         if (!equals && i + 1 == argc) {
             give_up(EXIT_USAGE, "--%s needs a value", f->name);
         }
@@ -129,6 +146,21 @@ void flags_parse(const char *what, const flag *flags, int count, int argc, char 
             set_number(f, text);
         }
     }
+}
+
+int flag_choice(const char *name, const char *value, const char *const *words)
+{
+    char all[256] = "";
+    size_t used = 0;
+    for (int i = 0; words[i]; i++) {
+        if (strcmp(value, words[i]) == 0) {
+            return i;
+        }
+        const char *between = i == 0 ? "" : words[i + 1] ? ", " : " or ";
+        used += (size_t)snprintf(all + used, sizeof all - used, "%s%s", between, words[i]);
+        used = used < sizeof all ? used : sizeof all - 1;
+    }
+    give_up(EXIT_USAGE, "--%s is \"%s\"; it takes %s", name, value, all);
 }
 
 /* ---- the live line ------------------------------------------------------------------------ */

@@ -6,16 +6,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include <lockstep/types.h>
+#include <lockstep/status.h>
 
 #define EXIT_USAGE 2
 
 /* ---- flags -------------------------------------------------------------------------------- */
 
 typedef enum flag_kind {
-    FLAG_TEXT,  /* const char ** */
-    FLAG_COUNT, /* int64_t * */
-    FLAG_NUMBER /* double * */
+    FLAG_TEXT,   /* const char ** */
+    FLAG_COUNT,  /* int64_t * */
+    FLAG_NUMBER, /* double * */
+    FLAG_SWITCH  /* bool *: --greedy, without a value */
 } flag_kind;
 
 typedef struct flag {
@@ -30,8 +31,14 @@ typedef struct flag {
  * is explained and ends it with EXIT_USAGE. */
 void flags_parse(const char *what, const flag *flags, int count, int argc, char **argv);
 
+/* Which of the words, NULL behind the last, --`name` is; another one ends the program. */
+int flag_choice(const char *name, const char *value, const char *const *words);
+
 /* Says why on stderr and ends the program. When all ranks have the same to say, rank 0 says it. */
 _Noreturn void give_up(int code, const char *format, ...) LS_PRINTF(2, 3);
+/* Gives up with the words of the library, without a source line: the user's data is at fault, not
+ * the program. */
+void must(ls_status status);
 
 /* ---- the live line ------------------------------------------------------------------------ */
 

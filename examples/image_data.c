@@ -48,7 +48,7 @@ static ls_dataset *open_pair(const char *folder, opener open, const char *const 
     ls_dataset *data = NULL;
     if (holds(folder, names[0], x)) {
         (void)holds(folder, names[1], y);
-        trainer_must(open(x, y, &data));
+        must(open(x, y, &data));
     }
     return data;
 }
@@ -58,7 +58,7 @@ static ls_dataset *open_cifar(const char *folder, bool train)
     char path[PATH_BYTES];
     ls_dataset *data = NULL;
     if (holds(folder, cifar_names[train ? 0 : 1], path)) {
-        trainer_must(ls_cifar10_new(folder, train, &data));
+        must(ls_cifar10_new(folder, train, &data));
     }
     return data;
 }
@@ -100,14 +100,13 @@ static const normalisation numbers[] = {
 
 static ls_dataset *change(ls_dataset *images, const image_options *o, bool train)
 {
-    const normalisation *n =
-        &numbers[trainer_choice("normalise", o->normalise, image_normalisations)];
+    const normalisation *n = &numbers[flag_choice("normalise", o->normalise, image_normalisations)];
     bool augment = train && (o->crop_padding > 0 || o->flip);
     if (!images || (n->channels == 0 && !augment)) {
         return images;
     }
     ls_dataset *changed = NULL;
-    trainer_must(ls_transform_new(
+    must(ls_transform_new(
         images,
         LS_OPTIONS(ls_transform_options, .crop_padding = train ? o->crop_padding : 0,
                    .flip = train && o->flip, .mean = n->channels ? n->mean : NULL,

@@ -16,7 +16,7 @@
 #include <lockstep/lockstep.h>
 
 #include "common.h"
-#include "gpt.h"
+#include "decoder.h"
 #include "gpt2.h"
 #include "judge.h"
 #include "lstm.h"
@@ -27,70 +27,59 @@
 #define GPT2_TOKENS 50257
 
 typedef struct settings {
-    const char *model, *data, *format, *held_out;
-    int64_t vocab, context, layers, dim, heads, eval_windows;
-    double dropout, init_std;
+    const char *data, *format, *held_out;
+    int64_t eval_windows;
+    decoder_shape shape;
     trainer_options train;
 } settings;
 
 typedef struct tokens {
     ls_dataset *train;
     ls_dataset *held_out;
-    int64_t vocab;
     int64_t windows; /* of what is held out, to judge by */
 } tokens;
 
 static const char *const models[] = {"gpt",        "lstm",    "gpt2", "gpt2-medium",
                                      "gpt2-large", "gpt2-xl", NULL};
-#define GPT2 2 /* this and what follows are published sizes */
 enum { TEXT, TOKENS };
 static const char *const formats[] = {"text", "tokens", NULL};
 
 static settings read_flags(int argc, char **argv)
 {
-    settings s = {.model = "gpt",
-                  .format = "text",
-                  .context = 128,
-                  .layers = 4,
-                  .dim = 128,
-                  .heads = 4,
+    settings s = {.format = "text",
                   .eval_windows = 1000,
-                  .init_std = 0.02,
+                  .shape = {DECODER_DEFAULTS},
                   .train = {TRAINER_DEFAULTS.steps = 2000, .batch = 8, .lr = 1e-3, .beta2 = 0.95,
                             .weight_decay = 0.1, .clip = 1.0}};
     const flag flags[] = {
-        {"model", FLAG_TEXT, &s.model, 0, 0,
+        {"model", FLAG_TEXT, &s.shape.model, 0, 0,
          "gpt or lstm, of the shape below, or gpt2, gpt2-medium, gpt2-large, gpt2-xl"},
         {"data", FLAG_TEXT, &s.data, 0, 0, "a file, or a folder of files, to learn from"},
         {"format", FLAG_TEXT, &s.format, 0, 0, "of --data: text, or tokens of nanoGPT or llm.c"},
         {"held-out", FLAG_TEXT, &s.held_out, 0, 0, "tokens to judge by; text holds out a tenth"},
-        {"vocab", FLAG_COUNT, &s.vocab, 0, 1e8, "tokens there are; 0: 256 for text, else 50257"},
-        {"context", FLAG_COUNT, &s.context, 1, 1e5, "tokens of a window, which is a sample"},
-        {"layers", FLAG_COUNT, &s.layers, 1, 1000, "transformer blocks, or layers of an LSTM"},
-        {"dim", FLAG_COUNT, &s.dim, 1, 1e5, "width; a multiple of --heads"},
-        {"heads", FLAG_COUNT, &s.heads, 1, 1e4, "attention heads"},
-        {"dropout", FLAG_NUMBER, &s.dropout, 0, 0.99, "probability"},
-        {"init-std", FLAG_NUMBER, &s.init_std, 0, 1e3, "of the first weights; 0: PyTorch's"},
+        {"vocab", FLAG_COUNT, &s.shape.vocab, 0, 1e8,
+         "tokens there are; 0: 256 for text, else 50257"},
+        {"dropout", FLAG_NUMBER, &s.shape.dropout, 0, 0.99, "probability"},
+        {"init-std", FLAG_NUMBER, &s.shape.init_std, 0, 1e3, "of the first weights; 0: PyTorch's"},
         {"eval-windows", FLAG_COUNT, &s.eval_windows, 1, 1e12, "most held-out windows judged"},
+        DECODER_FLAGS(s.shape),
     };
     trainer_read_flags("Trains a GPT on text or tokens, on all ranks.", flags,
                        (int)(sizeof flags / sizeof flags[0]), &s.train, argc, argv);
-    (void)trainer_choice("model", s.model, models);
-    int format = trainer_choice("format", s.format, formats);
+    (void)flag_choice("model", s.shape.model, models);
+    int format = flag_choice("format", s.format, formats);
     if (!s.data) {
         give_up(EXIT_USAGE, "--data is missing: name a file or a folder of text or tokens");
     }
-    if (s.dim % s.heads) {
-        give_up(EXIT_USAGE, "--dim %lld is not a multiple of --heads %lld", (long long)s.dim,
-                (long long)s.heads);
-    }
+    decoder_check(&s.shape);
     if (format == TEXT && s.held_out) {
         give_up(EXIT_USAGE, "--held-out is for --format tokens; of text a tenth is held out");
     }
-    if (format == TEXT && s.vocab && s.vocab < BYTE_VALUES) {
-        give_up(EXIT_USAGE, "--vocab is %lld; text has 256, one for each byte", (long long)s.vocab);
+    if (format == TEXT && s.shape.vocab && s.shape.vocab < BYTE_VALUES) {
+        give_up(EXIT_USAGE, "--vocab is %lld; text has 256, one for each byte",
+                (long long)s.shape.vocab);
     }
-    s.vocab = s.vocab ? s.vocab : format == TEXT ? BYTE_VALUES : GPT2_TOKENS;
+    s.shape.vocab = s.shape.vocab ? s.shape.vocab : format == TEXT ? BYTE_VALUES : GPT2_TOKENS;
     return s;
 }
 
@@ -98,16 +87,16 @@ static ls_dataset *open_shards(const settings *s, const char *path, int64_t stri
                                const char *part)
 {
     ls_dataset *data = NULL;
-    trainer_must(ls_tokens_new(path,
-                               LS_OPTIONS(ls_tokens_options, .context = s->context,
-                                          .stride = stride, .part = part, .vocab = s->vocab),
-                               &data));
+    must(ls_tokens_new(path,
+                       LS_OPTIONS(ls_tokens_options, .context = s->shape.context, .stride = stride,
+                                  .part = part, .vocab = s->shape.vocab),
+                       &data));
     return data;
 }
 
 static tokens open_tokens(const settings *s)
 {
-    tokens t = {.vocab = s->vocab, .windows = s->eval_windows};
+    tokens t = {.windows = s->eval_windows};
     if (strcmp(s->format, formats[TOKENS]) == 0) {
         t.train = open_shards(s, s->data, 1, s->held_out ? NULL : "train");
         t.held_out =
@@ -115,32 +104,22 @@ static tokens open_tokens(const settings *s)
         return t;
     }
     /* stride 1: a window may start at any token. What is judged is cut into windows once. */
-    trainer_must(ls_text_new(
-        s->data, LS_OPTIONS(ls_text_options, .context = s->context, .stride = 1), &t.train));
-    trainer_must(ls_text_new(
-        s->data, LS_OPTIONS(ls_text_options, .context = s->context, .part = LS_TEXT_HELD_OUT),
+    must(ls_text_new(s->data, LS_OPTIONS(ls_text_options, .context = s->shape.context, .stride = 1),
+                     &t.train));
+    must(ls_text_new(
+        s->data, LS_OPTIONS(ls_text_options, .context = s->shape.context, .part = LS_TEXT_HELD_OUT),
         &t.held_out));
     return t;
 }
 
-static bool is_gpt2(const settings *s)
+static ls_module *make_model(const settings *s)
 {
-    return trainer_choice("model", s->model, models) >= GPT2;
-}
-
-static ls_module *make_model(const settings *s, const tokens *t)
-{
-    if (strcmp(s->model, "lstm") == 0) {
-        return lstm_new(LS_OPTIONS(lstm_options, .layers = (int)s->layers, .dim = s->dim,
-                                   .hidden = s->dim, .vocab = t->vocab, .dropout = s->dropout));
+    const decoder_shape *m = &s->shape;
+    if (strcmp(m->model, "lstm") == 0) {
+        return lstm_new(LS_OPTIONS(lstm_options, .layers = (int)m->layers, .dim = m->dim,
+                                   .hidden = m->dim, .vocab = m->vocab, .dropout = m->dropout));
     }
-    if (is_gpt2(s)) {
-        return gpt2_new(LS_OPTIONS(gpt2_options, .variant = s->model, .context = s->context,
-                                   .vocab = t->vocab, .dropout = s->dropout));
-    }
-    return gpt_new(LS_OPTIONS(gpt_options, .layers = (int)s->layers, .heads = (int)s->heads,
-                              .dim = s->dim, .context = s->context, .vocab = t->vocab,
-                              .dropout = s->dropout, .init_std = s->init_std));
+    return decoder_new(m);
 }
 
 static int evaluate(void *arg, ls_module *net, score *out)
@@ -156,9 +135,9 @@ static int evaluate(void *arg, ls_module *net, score *out)
 static void introduce(const settings *s, const tokens *t, ls_module *net)
 {
     (void)printf("%s: %lld windows of %lld tokens to learn from, %lld held out; vocabulary %lld\n",
-                 s->data, (long long)t->train->count, (long long)s->context,
-                 (long long)t->held_out->count, (long long)t->vocab);
-    (void)printf("%s: %lld parameters; %d rank%s x %lld windows x %lld\n", s->model,
+                 s->data, (long long)t->train->count, (long long)s->shape.context,
+                 (long long)t->held_out->count, (long long)s->shape.vocab);
+    (void)printf("%s: %lld parameters; %d rank%s x %lld windows x %lld\n", s->shape.model,
                  (long long)ls_module_numel(net), ls_world_size(), ls_world_size() == 1 ? "" : "s",
                  (long long)s->train.batch, (long long)s->train.accum);
     (void)fflush(stdout);
@@ -169,13 +148,14 @@ int main(int argc, char **argv)
     settings s = read_flags(argc, argv);
     trainer_init(&s.train);
     tokens data = open_tokens(&s);
-    trainer *t = trainer_new(&s.train, &(trainer_task){.arg = &data,
-                                                       .net = make_model(&s, &data),
-                                                       .data = data.train,
-                                                       .unit = "tokens",
-                                                       .units = s.context,
-                                                       .load = is_gpt2(&s) ? gpt2_load : NULL,
-                                                       .evaluate = evaluate});
+    trainer *t = trainer_new(
+        &s.train, &(trainer_task){.arg = &data,
+                                  .net = make_model(&s),
+                                  .data = data.train,
+                                  .unit = "tokens",
+                                  .units = s.shape.context,
+                                  .load = decoder_is_gpt2(s.shape.model) ? gpt2_load : NULL,
+                                  .evaluate = evaluate});
     if (ls_rank() == 0) {
         introduce(&s, &data, trainer_net(t));
     }

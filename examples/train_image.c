@@ -58,8 +58,8 @@ static settings read_flags(int argc, char **argv)
         give_up(EXIT_USAGE, "--data is missing: name a folder with images; "
                             "scripts/make_digits_idx.py makes one");
     }
-    (void)trainer_choice("model", s.model, models);
-    (void)trainer_choice("normalise", s.images.normalise, image_normalisations);
+    (void)flag_choice("model", s.model, models);
+    (void)flag_choice("normalise", s.images.normalise, image_normalisations);
     s.images.seed = (uint64_t)s.train.seed;
     return s;
 }
@@ -93,7 +93,7 @@ static ls_module *flat_new(ls_module *inner)
 static ls_module *make_model(const settings *s, const image_data *data)
 {
     bool small = data->width < SMALL_IMAGE;
-    switch (trainer_choice("model", s->model, models)) {
+    switch (flag_choice("model", s->model, models)) {
     case MLP:
         return flat_new(
             mlp_new(data->channels * data->height * data->width, s->hidden, s->classes));

@@ -58,7 +58,7 @@ struct trainer {
 
 void trainer_init(const trainer_options *options)
 {
-    trainer_must(ls_init(
+    must(ls_init(
         LS_OPTIONS(ls_init_options, .seed = (uint64_t)options->seed, .graceful_stop = true)));
 }
 
@@ -72,12 +72,12 @@ static ls_feed feed_of(const trainer_options *s)
 static void open_loader(trainer *t)
 {
     const trainer_options *s = t->set;
-    trainer_must(ls_sampler_new(t->task.data->count,
-                                LS_OPTIONS(ls_sampler_options, .batch = s->batch, .drop_last = true,
-                                           .seed = (uint64_t)s->seed),
-                                &t->sampler));
-    trainer_must(ls_loader_new(t->task.data, t->sampler,
-                               LS_OPTIONS(ls_loader_options, .feed = feed_of(s)), &t->loader));
+    must(ls_sampler_new(t->task.data->count,
+                        LS_OPTIONS(ls_sampler_options, .batch = s->batch, .drop_last = true,
+                                   .seed = (uint64_t)s->seed),
+                        &t->sampler));
+    must(ls_loader_new(t->task.data, t->sampler, LS_OPTIONS(ls_loader_options, .feed = feed_of(s)),
+                       &t->loader));
 }
 
 static ls_optim *make_optim(const trainer *t)
@@ -96,8 +96,8 @@ static void load_weights(const trainer *t)
 {
     const char *path = t->set->init;
     if (path) {
-        trainer_must(t->task.load ? t->task.load(t->task.net, path)
-                                  : ls_module_load_safetensors(t->task.net, path, NULL));
+        must(t->task.load ? t->task.load(t->task.net, path)
+                          : ls_module_load_safetensors(t->task.net, path, NULL));
     }
 }
 
@@ -127,9 +127,8 @@ static void resume(trainer *t)
 {
     ls_checkpoint *from = t->checkpoint;
     if (!from) {
-        trainer_must(ls_checkpoint_open(t->set->resume, ls_world(),
-                                        LS_OPTIONS(ls_checkpoint_options, .load_only = true),
-                                        &from));
+        must(ls_checkpoint_open(t->set->resume, ls_world(),
+                                LS_OPTIONS(ls_checkpoint_options, .load_only = true), &from));
     }
     ls_status status = ls_checkpoint_load(from, t->items, ITEMS, &t->start);
     if (status == LS_ERR_NOT_FOUND && from != t->checkpoint) {
@@ -137,10 +136,10 @@ static void resume(trainer *t)
                 ls_error_message());
     }
     if (status != LS_ERR_NOT_FOUND) {
-        trainer_must(status);
+        must(status);
     }
     if (from != t->checkpoint) {
-        trainer_must(ls_checkpoint_close(from));
+        must(ls_checkpoint_close(from));
     }
     if (ls_rank() == 0) {
         (void)printf("%s: %s at step %lld\n", t->set->resume,
@@ -160,13 +159,13 @@ static void open_checkpoints(trainer *t)
     const trainer_options *s = t->set;
     const bool same = s->save && s->resume && strcmp(s->save, s->resume) == 0;
     if (same) {
-        trainer_must(ls_checkpoint_open(s->save, ls_world(), NULL, &t->checkpoint));
+        must(ls_checkpoint_open(s->save, ls_world(), NULL, &t->checkpoint));
     }
     if (s->resume) {
         resume(t);
     }
     if (s->save && !same) {
-        trainer_must(ls_checkpoint_open(s->save, ls_world(), NULL, &t->checkpoint));
+        must(ls_checkpoint_open(s->save, ls_world(), NULL, &t->checkpoint));
     }
 }
 
@@ -175,7 +174,7 @@ static void save(trainer *t, int64_t step, bool last)
 {
     if (t->checkpoint && (last || step % t->set->every == 0)) {
         LS_CHECK(buffers_share(trainer_net(t)));
-        trainer_must(ls_checkpoint_save(t->checkpoint, step, t->items, ITEMS));
+        must(ls_checkpoint_save(t->checkpoint, step, t->items, ITEMS));
     }
 }
 
@@ -427,7 +426,7 @@ void trainer_train(trainer *t)
     evaluate(t, t->report.done, t->report.done > t->start);
     LS_CHECK(ls_replicas_identical(t->net, ls_world(), &t->identical, &t->hash));
     if (t->set->export_to && ls_rank() == 0) {
-        trainer_must(ls_module_save_safetensors(trainer_net(t), t->set->export_to, NULL));
+        must(ls_module_save_safetensors(trainer_net(t), t->set->export_to, NULL));
     }
 }
 
@@ -455,7 +454,7 @@ int trainer_end(trainer *t, const char *note)
         print_summary(t, note);
     }
     records_close(&t->records);
-    trainer_must(ls_checkpoint_close(t->checkpoint));
+    must(ls_checkpoint_close(t->checkpoint));
     ls_optim_free(t->optim);
     ls_module_free(t->net);
     ls_loader_free(t->loader);

@@ -39,12 +39,6 @@ typedef struct trainer_options {
 void trainer_read_flags(const char *what, const flag *own, int count, trainer_options *options,
                         int argc, char **argv);
 
-/* Which of the words, NULL behind the last, --`name` is; another one ends the program. */
-int trainer_choice(const char *name, const char *value, const char *const *words);
-
-/* Words of the library, without a source line: the user's data is at fault, not the program. */
-void trainer_must(ls_status status);
-
 /* ---- training ----------------------------------------------------------------------------- */
 
 typedef struct trainer_task {

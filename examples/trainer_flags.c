@@ -13,34 +13,12 @@ static const char *const optims[] = {"sgd", "adamw", NULL};
 static const char *const feeds[] = {"split", "shared", "scatter", NULL};
 static const char *const dtypes[] = {"float32", "bf16", NULL};
 
-void trainer_must(ls_status status)
-{
-    if (status < 0) {
-        give_up(EXIT_FAILURE, "%s", ls_error_message());
-    }
-}
-
-int trainer_choice(const char *name, const char *value, const char *const *words)
-{
-    char all[256] = "";
-    size_t used = 0;
-    for (int i = 0; words[i]; i++) {
-        if (strcmp(value, words[i]) == 0) {
-            return i;
-        }
-        const char *between = i == 0 ? "" : words[i + 1] ? ", " : " or ";
-        used += (size_t)snprintf(all + used, sizeof all - used, "%s%s", between, words[i]);
-        used = used < sizeof all ? used : sizeof all - 1;
-    }
-    give_up(EXIT_USAGE, "--%s is \"%s\"; it takes %s", name, value, all);
-}
-
 static void check(trainer_options *o)
 {
-    (void)trainer_choice("schedule", o->schedule, schedules);
-    (void)trainer_choice("optim", o->optim, optims);
-    (void)trainer_choice("feed", o->feed, feeds);
-    if (trainer_choice("dtype", o->dtype, dtypes) != 0) {
+    (void)flag_choice("schedule", o->schedule, schedules);
+    (void)flag_choice("optim", o->optim, optims);
+    (void)flag_choice("feed", o->feed, feeds);
+    if (flag_choice("dtype", o->dtype, dtypes) != 0) {
         give_up(EXIT_USAGE, "--dtype bf16 is not there yet: training is in float32; leave --dtype "
                             "away or give float32");
     }

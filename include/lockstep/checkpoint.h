@@ -61,6 +61,8 @@ typedef struct ls_checkpoint_options {
     bool load_only;     /* nothing is made in the folder, not even a lock: ls_checkpoint_save is
                            refused, and a folder that does not exist is LS_ERR_NOT_FOUND; default
                            false */
+    bool partial;       /* ls_checkpoint_load takes what the items show and leaves the rest of the
+                           checkpoint alone: the model without its optimizer; default false */
 } ls_checkpoint_options;
 #define LS_DEFAULTS_ls_checkpoint_options .keep = 2, .async = true, .timeout_ms = 3600000,
 

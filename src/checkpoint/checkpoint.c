@@ -341,7 +341,8 @@ static ls_status load_from(ls_checkpoint *c, const ls__reading *reading, int64_t
     char name[64], folder[LS__CHECKPOINT_PATH_MAX];
     ls__step_name(name, "", step);
     ls__path_join(folder, c->folder, name);
-    LS_TRY(ls__checkpoint_agree(c, ls__restore_check(reading, items, count, folder), NULL, 0));
+    ls_status fits = ls__restore_check(reading, items, count, c->set.partial, folder);
+    LS_TRY(ls__checkpoint_agree(c, fits, NULL, 0));
     ls_status status = ls__restore_apply(reading, items, count);
     if (status < 0) {
         (void)ls__fail_within(status, "checkpoint: \"%s\" is loaded in part only, do not train on",

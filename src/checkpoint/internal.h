@@ -183,8 +183,9 @@ typedef struct ls__reading {
 ls_status ls__reading_open(const ls_checkpoint *c, int64_t step, ls__reading *out);
 void ls__reading_close(const ls_checkpoint *c, ls__reading *reading);
 
+/* partial: what the checkpoint has and the items have not is all right. */
 ls_status ls__restore_check(const ls__reading *from, const ls_checkpoint_item *items, int count,
-                            const char *what);
+                            bool partial, const char *what);
 ls_status ls__restore_apply(const ls__reading *from, const ls_checkpoint_item *items, int count);
 
 #endif

@@ -399,6 +399,33 @@ TEST(what_differs_is_named_and_nothing_is_loaded)
     CHECK_OK(ls_finalize());
 }
 
+/* What is left out stays as it was, what is there comes, and what is missing is still named. */
+TEST(a_part_of_a_checkpoint_is_loaded_where_that_is_asked_for)
+{
+    char folder[64];
+    other o = {.rename = "weight"};
+    small expected;
+    int64_t step = -1;
+    CHECK_OK(ls_init(NULL));
+    CHECK_OK(ls_checkpoint_close(open_two(folder)));
+    ls_checkpoint *c = NULL;
+    CHECK_OK(ls_checkpoint_open(
+        folder, ls_world(), LS_OPTIONS(ls_checkpoint_options, .load_only = true, .partial = true),
+        &c));
+    const ls_checkpoint_item item = {.prefix = "", .object = &o, .state = other_state};
+    small_fill(&o.base, 50);
+    small_fill(&expected, 2);
+    memcpy(expected.weight, o.base.weight, sizeof expected.weight);
+    CHECK_OK(ls_checkpoint_load(c, &item, 1, &step));
+    CHECK_INT(step, 2);
+    CHECK(memcmp(&o.base, &expected, sizeof expected) == 0);
+    expect_mismatch(c, (other){.rename = "bias", .with = "bios"},
+                    "this program has the tensor \"bios\", the checkpoint has not");
+    CHECK_OK(ls_checkpoint_close(c));
+    small_remove(folder);
+    CHECK_OK(ls_finalize());
+}
+
 TEST(two_items_of_one_name_are_refused_and_infinities_come_back)
 {
     char folder[64];
