@@ -246,8 +246,8 @@ int main(int argc, char **argv)
     (void)fputs("\n", stdout);
     (void)fflush(stdout);
     (void)fprintf(stderr, "%s%lld tokens, %.1f tokens/s\n",
-                  ls_stop_requested() ? "stopped, as a signal asked, after " : "",
-                  (long long)written, (double)written / (seconds > 0.0 ? seconds : 1.0));
+                  ls_stop_requested() ? "stopped by a signal; " : "", (long long)written,
+                  (double)written / (seconds > 0.0 ? seconds : 1.0));
     kv_cache_free(w.cache);
     ls_module_free(w.net);
     ls_tokenizer_free(w.tokenizer);
