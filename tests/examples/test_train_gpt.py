@@ -96,6 +96,26 @@ def token_shards_are_learned_and_others_judge():
     assert held_out(folder) == held_out(files)
 
 
+def read_as_llm_c_does(path):
+    """Tokens of a shard, with the checks of llm.c's data loader."""
+    raw = path.read_bytes()
+    magic, version, count = struct.unpack("<3i", raw[:12])
+    wide = magic == 20240801
+    assert (magic, version) in ((20240520, 1), (20240801, 7)) and len(raw) == 1024 + count * (4 if wide else 2)
+    return list(struct.unpack(f"<{count}{'I' if wide else 'H'}", raw[1024:]))
+
+
+@test
+def shards_of_lockstep_data_are_read_by_a_twin_of_llm_cs_loader():
+    printed = command(BUILD / "lockstep", "data", "tokens", text(), text(), "--tokenizer", "bytes", "--out", "made",
+                      "--shard-tokens", 7000, "-j", 3, cwd=FOLDER)
+    found = [token for path in sorted((FOLDER / "made").iterdir()) for token in read_as_llm_c_does(path)]
+    assert found == 2 * list(text().read_bytes()), printed
+    trained = train(0, "--data", "made/tokens_000000.bin", "--held-out", "made/tokens_000001.bin", "--format", "tokens",
+                    "--vocab", 256, "--steps", 2, "--eval-windows", 10)
+    assert "6968 windows of 32 tokens to learn from, 218 held out" in trained, trained
+
+
 @test
 def wrong_flags_and_unusable_text_are_refused_in_words():
     (FOLDER / "short").write_text("too short")

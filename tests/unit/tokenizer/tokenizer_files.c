@@ -173,26 +173,35 @@ TEST(expressions_that_are_none_or_cannot_be_had_are_refused)
     end();
 }
 
-/* Each byte of a good file in turn something else, and the file cut there: an error or not, but no
- * crash, and what is opened can encode. */
-TEST(damaged_files_do_no_harm)
+/* ---- damage ------------------------------------------------------------------------------- */
+
+#define FILE_MAX ((size_t)1 << 16)
+
+static size_t read_fixture(const char *name, char *text)
 {
-    static char text[1 << 16];
-    start();
-    FILE *file = fopen(fixture("one_word/tokenizer.json"), "rb");
+    FILE *file = fopen(fixture(name), "rb");
     CHECK(file != NULL);
-    size_t bytes = fread(text, 1, sizeof text, file);
+    size_t bytes = fread(text, 1, FILE_MAX, file);
     (void)fclose(file);
-    CHECK(bytes > 1000 && bytes < sizeof text);
+    CHECK(bytes > 1000 && bytes < FILE_MAX);
+    return bytes;
+}
+
+/* A byte of a good file is something else, most often one with a meaning, or the file ends there:
+ * an error that names a file or not, but no crash, and what is opened can encode. */
+static void damage(const char *name, const char *path, const char *open)
+{
+    static char text[FILE_MAX];
+    size_t bytes = read_fixture(name, text);
     uint32_t state = (uint32_t)test_seed();
     for (int round = 0; round < 200; round++) {
         ls_tokenizer *t = NULL;
         size_t place = draw(&state, (uint32_t)(round % 2 ? bytes : 600));
         char before = text[place];
-        text[place] = "0-9\"{}[],:\\\xff"[draw(&state, 12)];
-        scratch_write("tokenizer.json", text, round % 3 ? bytes : place);
+        text[place] = "0-9\"{}[],:\\\xff \n"[draw(&state, 14)];
+        scratch_write(path, text, round % 3 ? bytes : place);
         text[place] = before;
-        if (ls_tokenizer_open(scratch_at("tokenizer.json"), &t) == LS_OK) {
+        if (ls_tokenizer_open(open, &t) == LS_OK) {
             tokens got = {0};
             (void)ls_tokenizer_encode(t, text, 200, &got.ids, &got.count);
             free(got.ids);
@@ -201,6 +210,18 @@ TEST(damaged_files_do_no_harm)
         }
         ls_tokenizer_free(t);
     }
+    scratch_write(path, text, bytes);
+}
+
+TEST(damaged_files_do_no_harm)
+{
+    static char text[FILE_MAX];
+    start();
+    damage("one_word/tokenizer.json", "tokenizer.json", scratch_at("tokenizer.json"));
+    CHECK(remove(scratch_at("tokenizer.json")) == 0);
+    scratch_write("merges.txt", text, read_fixture("gpt2/merges.txt", text));
+    damage("gpt2/vocab.json", "vocab.json", scratch_folder());
+    damage("gpt2/merges.txt", "merges.txt", scratch_folder());
     end();
 }
 
