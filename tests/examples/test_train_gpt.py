@@ -117,6 +117,20 @@ def shards_of_lockstep_data_are_read_by_a_twin_of_llm_cs_loader():
 
 
 @test
+def ids_above_65535_take_four_bytes():
+    (FOLDER / "wide.json").write_text(json.dumps({
+        "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]},
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
+        "added_tokens": [{"id": 70000, "content": "<z>"}]}))
+    (FOLDER / "wide.txt").write_text("ab<z>ba" * 40)
+    command(BUILD / "lockstep", "data", "tokens", "wide.txt", "--tokenizer", "wide.json", "--out", "wide", cwd=FOLDER)
+    assert read_as_llm_c_does(FOLDER / "wide/tokens_000000.bin") == [2, 70000, 1, 0] * 40
+    trained = train(0, "--data", "wide/tokens_000000.bin", "--held-out", "wide/tokens_000000.bin", "--format", "tokens",
+                    "--vocab", 70001, "--dim", 4, "--steps", 1, "--batch", 1)
+    assert "128 windows of 32 tokens to learn from" in trained, trained
+
+
+@test
 def wrong_flags_and_unusable_text_are_refused_in_words():
     (FOLDER / "short").write_text("too short")
     for status, words, *flags in (

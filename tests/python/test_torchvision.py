@@ -6,6 +6,7 @@ images as large as ImageNet's; those have torchvision's count of parameters, too
 """
 
 import pathlib
+import re
 import sys
 import tempfile
 
@@ -17,7 +18,7 @@ SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-torchvision-")
 FOLDER = pathlib.Path(SCRATCH.name)
 
 THEIRS = """
-import pathlib, sys, torch, safetensors.torch as st
+import numpy, pathlib, sys, torch, safetensors.torch as st
 try:
     import torchvision
 except RuntimeError:  # its compiled part is for another PyTorch (with CUDA, say); models need none of that
@@ -46,6 +47,12 @@ with torch.no_grad():
 st.save_file(model.state_dict(), folder / "model.safetensors")
 st.save_file({"inputs": images, "logits": logits}, folder / "inputs.safetensors")
 print("parameters", sum(p.numel() for p in model.parameters()))
+if kind == "resnet18":  # as a data set of .npy, and the loss on it
+    labels = torch.arange(batch) % classes
+    for part in ("train", "test"):
+        numpy.save(folder / f"x_{part}.npy", images.numpy())
+        numpy.save(folder / f"y_{part}.npy", labels.numpy())
+    print("loss", torch.nn.functional.cross_entropy(logits, labels).item())
 """
 SECOND = THEIRS + """
 given, ours = st.load_file(folder / "inputs.safetensors"), st.load_file(folder / "logits.safetensors")["logits"]
@@ -75,15 +82,25 @@ def both_ways(kind, batch, side, classes, parameters):
     python, folder = python_with_all(), FOLDER / kind
     folder.mkdir()
     sizes = [batch, side, classes]
-    out = command(python, "-W", "ignore", "-c", FIRST, kind, *sizes, folder)
-    assert number(out, "parameters") == parameters, out
+    first = command(python, "-W", "ignore", "-c", FIRST, kind, *sizes, folder)
+    assert number(first, "parameters") == parameters, first
     command(BUILD / "tests/unit/nn/foreign", kind,
             *(folder / f"{name}.safetensors" for name in ("model", "inputs", "logits", "saved")), *sizes)
     out = command(python, "-W", "ignore", "-c", SECOND, kind, *sizes, folder)
     for what in ("ours against theirs", "theirs after our save"):
         assert number(out, what) <= 1e-4, out
+    if kind == "resnet18":
+        starts_from(folder, classes, number(first, "loss"))
     for path in folder.iterdir():
         path.unlink()
+
+
+def starts_from(folder, classes, loss):
+    """A user's way: --init of the training program."""
+    said = command(BUILD / "examples/train_image", "--model", "resnet18", "--classes", classes, "--data", folder,
+                   "--init", folder / "model.safetensors", "--steps", 1, "--batch", 1)
+    before = float(re.search(r"before training: test loss (\d+\.\d+)", said).group(1))
+    assert abs(before - loss) <= 1e-3, (said, loss)
 
 
 def large(kind, parameters):
