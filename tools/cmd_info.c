@@ -55,8 +55,8 @@ static void print_machine(void)
     processor_name(processor, sizeof processor);
     printf("processor          %s\n", processor);
     printf("cores              %d\n", env->cores(env));
-    printf("kernels            %s (the processor has %s)\n", ls__isa_name(ls__cpu_isa()),
-           ls__isa_name(ls__cpu_best()));
+    printf("kernels            %s (the processor has %s)\n", ls__cpu_name(ls__cpu_level()),
+           ls__cpu_name(ls__cpu_best_level()));
     printf("matrix products    %s\n", ls__kernels_gemm_name());
     printf("transports         shm (ranks of one host)\n");
 }

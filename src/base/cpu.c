@@ -1,14 +1,23 @@
 /* CPU features, asked of the compiler's run-time support, which also asks the operating system
- * whether it saves the wide registers. */
+ * whether it saves the wide registers. Tiles it does not know: those are asked of the processor. */
 #include "base/cpu.h"
 
 #include <stdbool.h>
 #include <string.h>
 
-#include "base/log.h"
+#include "base/error.h"
 #include "base/settings.h"
+#include "base/suggest.h"
 
 #if defined(__x86_64__)
+#include <cpuid.h>
+
+#define FEATURES_LEAF 7
+#define STATE_LEAF 13
+#define AMX_BF16 (1u << 22)
+#define AMX_TILE (1u << 24)
+#define TILE_STATE (3u << 17) /* tile configuration and data: what the system saves */
+
 static bool has_v3(void)
 {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
@@ -22,6 +31,14 @@ static bool has_v4(void)
            __builtin_cpu_supports("avx512vl");
 }
 
+static bool has_tiles(void)
+{
+    unsigned a, b, c, d, saved;
+    return __get_cpuid_count(FEATURES_LEAF, 0, &a, &b, &c, &d) && (d & AMX_BF16) != 0 &&
+           (d & AMX_TILE) != 0 && __get_cpuid_count(STATE_LEAF, 0, &saved, &b, &c, &d) &&
+           (saved & TILE_STATE) == TILE_STATE;
+}
+
 ls__isa ls__cpu_best(void)
 {
     __builtin_cpu_init();
@@ -31,45 +48,111 @@ ls__isa ls__cpu_best(void)
     return has_v3() ? LS__ISA_V3 : LS__ISA_BASE;
 }
 #else
+static bool has_tiles(void)
+{
+    return false;
+}
+
 ls__isa ls__cpu_best(void)
 {
     return LS__ISA_BASE;
 }
 #endif
 
-static const char *const names[LS__ISA_COUNT] = {"base", "v3", "v4"};
+static const char *const names[LS__CPU_COUNT] = {"ref", "base", "avx2", "avx512", "amx"};
+
+const char *ls__cpu_name(ls__cpu level)
+{
+    unsigned row = (unsigned)level;
+    return row < LS__CPU_COUNT ? names[row] : "invalid";
+}
 
 const char *ls__isa_name(ls__isa isa)
 {
     unsigned row = (unsigned)isa;
-    return row < LS__ISA_COUNT ? names[row] : "invalid";
+    return row < LS__ISA_COUNT ? names[LS__CPU_BASE + row] : "invalid";
+}
+
+ls__cpu ls__cpu_best_level(void)
+{
+    ls__isa best = ls__cpu_best();
+    return best == LS__ISA_V4 && has_tiles() ? LS__CPU_AMX : (ls__cpu)(LS__CPU_BASE + best);
+}
+
+/* LOCKSTEP_CPU's row among the names; LS__CPU_COUNT where it is none of them. */
+static ls__cpu row_of(const char *asked)
+{
+    int row = 0;
+    while (row < LS__CPU_COUNT && strcmp(asked, names[row]) != 0) {
+        row++;
+    }
+    return (ls__cpu)row;
+}
+
+ls__cpu ls__cpu_level(void)
+{
+    const ls__cpu best = ls__cpu_best_level();
+    const char *asked = ls__setting_get("LOCKSTEP_CPU");
+    if (asked == NULL) {
+        return best;
+    }
+    const ls__cpu level = row_of(asked);
+    return level < best ? level : best;
 }
 
 ls__isa ls__cpu_isa(void)
 {
-    const ls__isa best = ls__cpu_best();
-    const char *asked = ls__setting_get("LOCKSTEP_ISA");
-    for (int i = 0; asked != NULL && i < (int)best; i++) {
-        if (strcmp(asked, names[i]) == 0) {
-            return (ls__isa)i;
-        }
+    switch (ls__cpu_level()) {
+    case LS__CPU_AMX:
+    case LS__CPU_AVX512:
+        return LS__ISA_V4;
+    case LS__CPU_AVX2:
+        return LS__ISA_V3;
+    case LS__CPU_REF:
+    case LS__CPU_BASE:
+    case LS__CPU_COUNT:
+        break;
     }
-    return best;
+    return LS__ISA_BASE;
 }
 
-void ls__cpu_check(void)
+bool ls__cpu_strict(void)
 {
-    const ls__isa best = ls__cpu_best();
-    const char *asked = ls__setting_get("LOCKSTEP_ISA");
-    if (asked == NULL || strcmp(asked, names[ls__cpu_isa()]) == 0) {
-        return;
+    const char *asked = ls__setting_get("LOCKSTEP_DETERMINISTIC");
+    return asked != NULL && strcmp(asked, "strict") == 0;
+}
+
+static ls_status check_level(void)
+{
+    const char *asked = ls__setting_get("LOCKSTEP_CPU");
+    if (asked == NULL) {
+        return LS_OK;
     }
-    for (int i = 0; i < LS__ISA_COUNT; i++) {
-        if (strcmp(asked, names[i]) == 0) {
-            LS__WARN("LOCKSTEP_ISA=%s: this processor offers no more than %s, which is used", asked,
-                     names[best]);
-            return;
-        }
+    const ls__cpu level = row_of(asked), best = ls__cpu_best_level();
+    if (level == LS__CPU_COUNT) {
+        const char *near = ls__suggest(asked, names, LS__CPU_COUNT);
+        return ls__fail(LS_ERR_INVALID,
+                        "LOCKSTEP_CPU=%s is none of ref, base, avx2, avx512, amx%s%s%s", asked,
+                        near != NULL ? "; did you mean " : "", near != NULL ? near : "",
+                        near != NULL ? "?" : "; unset it for the best of this processor");
     }
-    LS__WARN("LOCKSTEP_ISA=%s is none of base, v3, v4; %s is used", asked, names[best]);
+    if (level > best) {
+        return ls__fail(LS_ERR_UNSUPPORTED,
+                        "LOCKSTEP_CPU=%s: this processor offers no more than %s; ask for that, or "
+                        "unset it",
+                        asked, names[best]);
+    }
+    return LS_OK;
+}
+
+ls_status ls__cpu_check(void)
+{
+    const char *asked = ls__setting_get("LOCKSTEP_DETERMINISTIC");
+    if (asked != NULL && !ls__cpu_strict()) {
+        return ls__fail(LS_ERR_INVALID,
+                        "LOCKSTEP_DETERMINISTIC=%s is not strict, the only value; unset it where "
+                        "equal bits for a fixed number of threads will do",
+                        asked);
+    }
+    return check_level();
 }

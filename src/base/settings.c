@@ -24,7 +24,11 @@ static const ls__setting table[] = {
     {"LOCKSTEP_DEBUG", "warn", "what is logged: error, warn, info or debug"},
     {"LOCKSTEP_TIMEOUT", "300", "deadline of an operation that gives none, in seconds"},
     {"LOCKSTEP_THREADS", "cores / local ranks", "compute threads of a rank"},
-    {"LOCKSTEP_ISA", "the best found", "kernel variant: v4 (AVX-512), v3 (AVX2 and FMA) or base"},
+    {"LOCKSTEP_CPU", "the best found",
+     "kernels: ref (plain loops), base (any processor), avx2 (and FMA), avx512, or amx (and "
+     "products of bfloat16 in tiles)"},
+    {"LOCKSTEP_DETERMINISTIC", "",
+     "strict: equal bits for any number of threads; else for a fixed number"},
     {"LOCKSTEP_CHECK", "", "strict: further checks of operations and buffers, slower"},
     {"LOCKSTEP_READ_PEERS", "auto",
      "whether two ranks of a host read each other's private buffers where they lie: off, auto "

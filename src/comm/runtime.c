@@ -94,8 +94,9 @@ void ls__comm_config(const ls__comm *comm, char *out, size_t bytes)
                  modes[comm->tune], comm->rules.hash);
     }
     snprintf(out, bytes,
-             "lockstep %s, isa=%s, check=%s, channels=%d, layout %d.%d.%zu.%zu%s%.60s%s",
-             ls_version(), ls__isa_name(ls__cpu_isa()), comm->strict ? "strict" : "default",
+             "lockstep %s, cpu=%s%s, check=%s, channels=%d, layout %d.%d.%zu.%zu%s%.60s%s",
+             ls_version(), ls__cpu_name(ls__cpu_level()),
+             ls__cpu_strict() ? ", deterministic=strict" : "", comm->strict ? "strict" : "default",
              comm->channels, LS__HEAP_VERSION, LS__DESCRIPTOR_VERSION, sizeof(ls__control),
              sizeof(ls__heap_header), hosts != NULL ? ", LOCKSTEP_HOSTS=" : "",
              hosts != NULL ? hosts : "", rules);
@@ -211,9 +212,9 @@ static ls_status open_comm(ls__comm *comm, int threads)
     comm->runtime->threads = threads_of(comm->env, threads, comm->boot.local_size);
     if (comm->runtime->rank == 0) { /* one speaks for all: the launcher gives all the same */
         (void)ls__settings_check();
-        ls__cpu_check();
     }
     (void)ls__activity_enter(LS__PHASE_START, NULL);
+    LS_TRY(ls__cpu_check());
     LS_TRY(ls__rules_read(&comm->rules));
     LS_TRY(ls__tune_mode_read(&comm->tune));
     LS_TRY(open_heap(comm));
@@ -363,7 +364,7 @@ static ls_status start(ls_runtime *runtime, const ls_init_options *options)
     LS__INFO(
         "lockstep %s: rank %d of %d, process %d, %d compute thread%s, %s kernels, deadline %g s",
         LS_VERSION, runtime->rank, runtime->world_size, runtime->pid, runtime->threads,
-        runtime->threads == 1 ? "" : "s", ls__isa_name(ls__cpu_isa()),
+        runtime->threads == 1 ? "" : "s", ls__cpu_name(ls__cpu_level()),
         (double)runtime->timeout_ms * 1e-3);
     return LS_OK;
 }

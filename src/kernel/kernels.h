@@ -335,11 +335,8 @@ typedef struct ls__kernels {
                                ls_stream *stream);
     void (*rotary)(const ls__rotary *args, ls_stream *stream);
     size_t (*rotary_workspace)(const ls__rotary *args);
-    /* mean nll over rows: returns it (NaN for 0 rows); dlogits = (softmax - onehot)/rows when
-     * dlogits is not NULL (may equal logits). target has index_bytes 4 or 8, validated already */
-    double (*cross_entropy)(float *dlogits, const float *logits, const void *target,
-                            size_t index_bytes, int64_t rows, int64_t n, ls_stream *stream);
-    /* the same with label smoothing and rows that do not count: the mean is over those that do */
+    /* mean nll of the rows that count: returns it (NaN where none does); dlogits = (softmax -
+     * target)/their number where not NULL. Targets are validated already */
     double (*cross_entropy_with)(const ls__cross_entropy *args, ls_stream *stream);
     /* mean of -x[i,target_i]; args as above, with logits x log-probabilities, no smoothing */
     double (*nll)(const ls__cross_entropy *args, ls_stream *stream);
@@ -383,8 +380,9 @@ typedef struct ls__kernels {
 } ls__kernels;
 
 const ls__kernels *ls__kernels_ref(void); /* plain loops: the oracle */
-/* Fast, for the best instruction set here or LOCKSTEP_ISA's; matrix products through oneDNN where
- * built with it. Reads the environment: call it once and keep the answer. */
+/* Fast, for the best instruction set here or LOCKSTEP_CPU's, which binds oneDNN, too; matrix
+ * products through oneDNN where built with it. LOCKSTEP_CPU=ref: the plain ones. Reads the
+ * environment: call it once, before any kernel, and keep the answer. */
 const ls__kernels *ls__kernels_cpu(void);
 
 /* Threads the fast kernels may use for calls from the calling thread. */

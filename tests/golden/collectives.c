@@ -380,9 +380,19 @@ GOLDEN_BARE(settings_that_are_misspelt)
     (void)setenv("LOCKSTEP_CHECK", "everything", 1);
     (void)setenv("LOCKSTEP_READ_PEERS", "often", 1);
     (void)setenv("LOCKSTEP_DEBUG", "loud", 1);
-    (void)setenv("LOCKSTEP_ISA", "v99", 1);
     MUST(ls_init(NULL));
     (void)ls_finalize();
+}
+
+GOLDEN_BARE(kernels_that_do_not_exist)
+{
+    (void)setenv("LOCKSTEP_CPU", "avx51", 1);
+    SHOW(ls_init(NULL));
+    (void)setenv("LOCKSTEP_CPU", "everything", 1);
+    SHOW(ls_init(NULL));
+    (void)setenv("LOCKSTEP_CPU", "base", 1);
+    (void)setenv("LOCKSTEP_DETERMINISTIC", "very", 1);
+    SHOW(ls_init(NULL));
 }
 
 static int answer(void *arg)

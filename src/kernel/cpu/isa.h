@@ -113,8 +113,6 @@ void LS__K(lstm_step_backward)(float *dgates, float *dc, const float *dh, const 
                                ls_stream *stream);
 
 /* loss.c */
-double LS__K(cross_entropy)(float *dlogits, const float *logits, const void *target,
-                            size_t index_bytes, int64_t rows, int64_t n, ls_stream *stream);
 double LS__K(cross_entropy_with)(const ls__cross_entropy *args, ls_stream *stream);
 double LS__K(nll)(const ls__cross_entropy *args, ls_stream *stream);
 double LS__K(bce)(float *dx, const float *x, const float *y, int64_t count, ls_stream *stream);

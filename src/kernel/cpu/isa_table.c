@@ -53,7 +53,6 @@ static const ls__kernels kernels = {
     .lstm_step_backward = LS__K(lstm_step_backward),
     .rotary = LS__K(rotary),
     .rotary_workspace = LS__K(rotary_workspace),
-    .cross_entropy = LS__K(cross_entropy),
     .cross_entropy_with = LS__K(cross_entropy_with),
     .nll = LS__K(nll),
     .bce = LS__K(bce),

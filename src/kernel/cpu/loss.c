@@ -105,14 +105,6 @@ double LS__K(cross_entropy_with)(const ls__cross_entropy *a, ls_stream *stream)
     return sum / (double)count; /* NaN for no rows, as a mean is */
 }
 
-double LS__K(cross_entropy)(float *dlogits, const float *logits, const void *target,
-                            size_t index_bytes, int64_t rows, int64_t n, ls_stream *stream)
-{
-    ls__cross_entropy a = {.dlogits = dlogits, .logits = logits, .target = target};
-    a.index_bytes = index_bytes, a.rows = rows, a.n = n, a.ignore = -1;
-    return LS__K(cross_entropy_with)(&a, stream);
-}
-
 double LS__K(nll)(const ls__cross_entropy *a, ls_stream *stream)
 {
     int64_t count = counted(a);

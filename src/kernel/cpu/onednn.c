@@ -6,6 +6,7 @@
  */
 #include <oneapi/dnnl/dnnl.h>
 
+#include "base/log.h"
 #include "kernel/cpu/onednn.h"
 #include "kernel/cpu/threads.h"
 
@@ -25,6 +26,18 @@ bool ls__onednn_gemm(const ls__gemm *g)
         ls__threads_set(threads);
     }
     return status == dnnl_success;
+}
+
+void ls__onednn_limit(ls__cpu level)
+{
+    static const dnnl_cpu_isa_t most[LS__CPU_COUNT] = {
+        dnnl_cpu_isa_sse41, dnnl_cpu_isa_sse41, dnnl_cpu_isa_avx2, dnnl_cpu_isa_avx512_core_bf16,
+        dnnl_cpu_isa_avx512_core_amx};
+    if (dnnl_set_max_cpu_isa(most[level]) != dnnl_success &&
+        (dnnl_get_effective_cpu_isa() & ~most[level]) != 0) {
+        LS__WARN("LOCKSTEP_CPU=%s: oneDNN had been used before and keeps to what it has chosen",
+                 ls__cpu_name(level));
+    }
 }
 
 const char *ls__onednn_name(void)

@@ -2,6 +2,7 @@
 #ifndef LS_KERNEL_CPU_ONEDNN_H
 #define LS_KERNEL_CPU_ONEDNN_H
 
+#include "base/cpu.h"
 #include "kernel/kernels.h"
 
 /* Computes g on the calling thread alone; false: not available, nothing was done. */
@@ -10,6 +11,9 @@ bool ls__onednn_gemm(const ls__gemm *g);
  * false: not available, nothing was done. */
 bool ls__onednn_conv2d(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d);
 size_t ls__onednn_conv2d_workspace(const ls__conv2d *c, ls__conv2d_pass pass);
+/* Instructions above `level` are not used from now on. To be called before all others; what a
+ * program did with oneDNN on its own before that is noticed and warned of. */
+void ls__onednn_limit(ls__cpu level);
 const char *ls__onednn_name(void); /* "oneDNN 2.6.3", or NULL */
 
 #endif

@@ -7,6 +7,11 @@ bool ls__onednn_gemm(const ls__gemm *g)
     return false;
 }
 
+void ls__onednn_limit(ls__cpu level)
+{
+    (void)level;
+}
+
 const char *ls__onednn_name(void)
 {
     return NULL;

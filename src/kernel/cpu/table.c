@@ -5,6 +5,13 @@
 
 const ls__kernels *ls__kernels_cpu(void)
 {
+    const ls__cpu level = ls__cpu_level();
+    if (level == LS__CPU_REF) {
+        return ls__kernels_ref();
+    }
+    if (level < ls__cpu_best_level()) {
+        ls__onednn_limit(level);
+    }
     const ls__variant *variant = ls__variant_of_isa(ls__cpu_isa());
     return variant != NULL ? variant->kernels : ls__base_variant.kernels;
 }

@@ -59,14 +59,6 @@ double ls__ref_cross_entropy_with(const ls__cross_entropy *a, ls_stream *stream)
     return sum / (double)count; /* NaN for no rows, as a mean is */
 }
 
-double ls__ref_cross_entropy(float *dlogits, const float *logits, const void *target,
-                             size_t index_bytes, int64_t rows, int64_t n, ls_stream *stream)
-{
-    ls__cross_entropy a = {.dlogits = dlogits, .logits = logits, .target = target};
-    a.index_bytes = index_bytes, a.rows = rows, a.n = n, a.ignore = -1;
-    return ls__ref_cross_entropy_with(&a, stream);
-}
-
 double ls__ref_nll(const ls__cross_entropy *a, ls_stream *stream)
 {
     (void)stream;

@@ -49,7 +49,6 @@ const ls__kernels *ls__kernels_ref(void)
         .lstm_step_backward = ls__ref_lstm_step_backward,
         .rotary = ls__ref_rotary,
         .rotary_workspace = ls__ref_rotary_workspace,
-        .cross_entropy = ls__ref_cross_entropy,
         .cross_entropy_with = ls__ref_cross_entropy_with,
         .nll = ls__ref_nll,
         .bce = ls__ref_bce,

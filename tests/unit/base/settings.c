@@ -154,22 +154,49 @@ TEST(a_log_line_carries_the_rank_and_a_long_one_still_ends)
     CHECK_CONTAINS(text, "\n# [rank 3] warning: after\n");
 }
 
-TEST(helper_isa)
+TEST(helper_cpu)
 {
-    ls__cpu_check();
-    printf("isa=%s best=%s\n", ls__isa_name(ls__cpu_isa()), ls__isa_name(ls__cpu_best()));
+    ls_status status = ls__cpu_check();
+    printf("cpu=%s of %s, variant %s%s: %s\n", ls__cpu_name(ls__cpu_level()),
+           ls__cpu_name(ls__cpu_best_level()), ls__isa_name(ls__cpu_isa()),
+           ls__cpu_strict() ? ", strict" : "", status == LS_OK ? "ok" : ls_error_message());
 }
 
-TEST(the_kernel_variant_is_the_best_unless_the_user_asks_for_less)
+TEST(the_kernels_are_the_best_unless_the_user_asks_for_less)
 {
-    const char *best = ls__isa_name(ls__cpu_best());
-    char want[32];
-    snprintf(want, sizeof want, "isa=%s", best);
-    CHECK_CONTAINS(run_helper("-u LOCKSTEP_ISA", "isa"), want);
-    CHECK_CONTAINS(run_helper("LOCKSTEP_ISA=base", "isa"), "isa=base");
-    char *text = run_helper("LOCKSTEP_ISA=avx9", "isa");
-    CHECK_CONTAINS(text, want);
-    CHECK_CONTAINS(text, "LOCKSTEP_ISA=avx9 is none of base, v3, v4");
+    const char *best = ls__cpu_name(ls__cpu_best_level());
+    char want[64];
+    snprintf(want, sizeof want, "cpu=%s of %s, variant %s: ok", best, best,
+             ls__isa_name(ls__cpu_best()));
+    CHECK_CONTAINS(run_helper("-u LOCKSTEP_CPU", "cpu"), want);
+    CHECK_CONTAINS(run_helper("LOCKSTEP_CPU=base", "cpu"), "variant base: ok");
+    char *text = run_helper("LOCKSTEP_CPU=ref", "cpu");
+    CHECK_CONTAINS(text, "cpu=ref of ");
+    CHECK_CONTAINS(text, "variant base: ok");
+    for (int level = LS__CPU_BASE; level < LS__CPU_COUNT; level++) {
+        char setting[64];
+        const char *name = ls__cpu_name((ls__cpu)level);
+        snprintf(setting, sizeof setting, "LOCKSTEP_CPU=%s", name);
+        snprintf(want, sizeof want, "cpu=%s of %s", name, best);
+        bool there = level <= (int)ls__cpu_best_level();
+        CHECK_CONTAINS(run_helper(setting, "cpu"), there ? want : "offers no more than");
+    }
+}
+
+TEST(kernels_nobody_knows_are_refused_with_the_nearest_name)
+{
+    char *text = run_helper("LOCKSTEP_CPU=avx9", "cpu");
+    CHECK_CONTAINS(text, "LOCKSTEP_CPU=avx9 is none of ref, base, avx2, avx512, amx; did you mean "
+                         "avx2?");
+    text = run_helper("LOCKSTEP_CPU=everything", "cpu");
+    CHECK_CONTAINS(text, "amx; unset it for the best");
+}
+
+TEST(results_for_any_number_of_threads_are_asked_for_with_one_word)
+{
+    CHECK_CONTAINS(run_helper("LOCKSTEP_DETERMINISTIC=strict", "cpu"), ", strict: ok");
+    CHECK_CONTAINS(run_helper("LOCKSTEP_DETERMINISTIC=1", "cpu"),
+                   "LOCKSTEP_DETERMINISTIC=1 is not strict, the only value");
 }
 
 TEST_MAIN

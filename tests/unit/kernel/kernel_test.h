@@ -19,6 +19,15 @@ static inline const ls__kernels *variant(int isa)
     return found != NULL && isa <= (int)ls__cpu_best() ? found->kernels : NULL;
 }
 
+/* Mean cross-entropy without smoothing, over all rows. */
+static inline double cross_entropy_of(const ls__kernels *k, float *dlogits, const float *logits,
+                                      const void *target, size_t index_bytes, int64_t rows,
+                                      int64_t n)
+{
+    const ls__cross_entropy a = {dlogits, logits, target, index_bytes, rows, n, 0.0, -1};
+    return k->cross_entropy_with(&a, NULL);
+}
+
 static inline void *allocate(size_t bytes)
 {
     void *out = aligned_alloc(64, (bytes + 64) / 64 * 64);
