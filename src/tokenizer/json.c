@@ -68,7 +68,8 @@ static ls_status read_merge(const reader *r, const json_t *merge, size_t rank)
     (void)snprintf(where, sizeof where, "\"%.*s\", merge %zu", LS__PATH_SHOWN, r->path, rank);
     const char *whole = json_string_value(merge);
     const char *left = json_string_value(json_array_get(merge, 0));
-    const char *right = json_string_value(json_array_get(merge, 1));
+    const char *right =
+        json_array_size(merge) > 2 ? NULL : json_string_value(json_array_get(merge, 1));
     const char *space = whole ? strchr(whole, ' ') : NULL;
     char *copy = NULL;
     if (space) {

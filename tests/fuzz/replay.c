@@ -103,6 +103,21 @@ TEST(malformed_cifar_10_files_are_refused_and_good_ones_accepted)
     replay("cifar", fuzz_cifar, 6);
 }
 
+TEST(malformed_idx_files_are_refused_and_good_ones_accepted)
+{
+    replay("idx", fuzz_idx, 12);
+}
+
+TEST(malformed_tokenizers_are_refused_and_good_ones_accepted)
+{
+    replay("tokenizer", fuzz_tokenizer, 20);
+}
+
+TEST(malformed_vocabularies_and_merges_are_refused_and_good_ones_accepted)
+{
+    replay("merges", fuzz_merges, 12);
+}
+
 TEST(a_header_above_64_mib_is_refused_though_the_file_holds_it)
 {
     const size_t length = ((size_t)64 << 20) + 1;

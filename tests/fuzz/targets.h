@@ -21,9 +21,14 @@ bool fuzz_manifest(const uint8_t *data, size_t bytes);
  * odd) and how the rest is cut. Nonces and the secret are fixed, so that a good proof exists. */
 bool fuzz_handshake(const uint8_t *data, size_t bytes);
 
-/* Files of data sets: .npy, token shards, CIFAR-10. */
+/* Files of data sets: .npy, token shards, CIFAR-10, IDX. */
 bool fuzz_npy(const uint8_t *data, size_t bytes);
 bool fuzz_shard(const uint8_t *data, size_t bytes);
 bool fuzz_cifar(const uint8_t *data, size_t bytes);
+bool fuzz_idx(const uint8_t *data, size_t bytes); /* of images [N,H,W] or [N,C,H,W] */
+
+/* A tokenizer.json; and vocab.json, a form feed, merges.txt. */
+bool fuzz_tokenizer(const uint8_t *data, size_t bytes);
+bool fuzz_merges(const uint8_t *data, size_t bytes);
 
 #endif
