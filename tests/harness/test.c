@@ -23,6 +23,7 @@
 #include "processes.h"
 
 #define ORPHAN_GRACE_MS 2000
+#define TIMES_TRIES 3
 
 /* Written by a test or a rank of it, read by the program. */
 typedef struct report {
@@ -34,6 +35,7 @@ static struct {
     test_case *first, **last;
     report *report;
     uint64_t seed;
+    bool times; /* see TEST_OF_TIMES */
 } tests;
 
 void test_register(test_case *test)
@@ -43,6 +45,11 @@ void test_register(test_case *test)
     }
     *tests.last = test;
     tests.last = &test->next;
+}
+
+void test_of_times(void)
+{
+    tests.times = getenv("TEST_TIMES") == NULL && getenv("TEST_LONG") == NULL;
 }
 
 void test_fail(const char *file, int line, const char *format, ...)
@@ -75,6 +82,13 @@ bool test_was_skipped(void)
 uint64_t test_seed(void)
 {
     return tests.seed;
+}
+
+double test_within(double promised)
+{
+    const double others = 25.0; /* below a test's own deadline */
+    return getenv("TEST_TIMES") != NULL ? promised * TEST_SLOWER
+                                        : (promised + others) * TEST_SLOWER;
 }
 
 bool test_contains(const char *text, const char *part)
@@ -165,13 +179,29 @@ static void run_test(const test_case *test, int output, char *why, size_t room)
     explain(why, room, status, orphans);
 }
 
+/* Runs it, again where that is allowed and it failed; returns what the last try printed. */
+static int try_test(const test_case *test, char *why, size_t room)
+{
+    int output = -1;
+    for (int tries = tests.times ? TIMES_TRIES : 1; tries > 0; tries--) {
+        why[0] = '\0';
+        output = memfd_create("test output", MFD_CLOEXEC);
+        tests.report->skipped = 0;
+        run_test(test, output, why, room);
+        if (why[0] == '\0' || tries == 1) {
+            break;
+        }
+        printf("# AGAIN %s: %s\n", test->name, why);
+        show_output(output);
+    }
+    return output;
+}
+
 static bool run_and_print(const test_case *test, int number)
 {
     char why[128] = "";
-    int output = memfd_create("test output", MFD_CLOEXEC);
-    tests.report->skipped = 0;
     double begin = process_seconds();
-    run_test(test, output, why, sizeof why);
+    int output = try_test(test, why, sizeof why);
     bool skipped = why[0] == '\0' && tests.report->skipped != 0;
     printf("%s %d - %s", why[0] == '\0' ? "ok" : "not ok", number, test->name);
     if (skipped) {

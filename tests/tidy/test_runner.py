@@ -56,6 +56,13 @@ def a_failure_is_counted_and_shown():
 
 
 @test
+def what_had_to_be_run_again_is_listed():
+    status, output = run_programs("echo 1..1; echo '# AGAIN i: exit status 1'; echo 'ok 1 - i'")
+    assert status == 0 and last_line(output) == "1 passed, 0 failed, 0 skipped", output
+    assert "run again tests/program0: i: exit status 1" in output.splitlines()[-2], output
+
+
+@test
 def a_program_that_crashes_before_its_plan_is_done_fails():
     status, output = run_programs(CRASHING)
     assert status == 1 and last_line(output) == "1 passed, 1 failed, 0 skipped", output

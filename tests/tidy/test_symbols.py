@@ -1,5 +1,6 @@
 """What the built library exports and calls: the headers' functions, and no system behind the env."""
 
+import functools
 import pathlib
 import re
 import sys
@@ -48,10 +49,15 @@ def declared():
     return names
 
 
+@functools.lru_cache(None)
 def objects():
     """(object, what it needs) of the library; comm/store/client.c is called comm_store_client."""
-    for path in sorted(pathlib.Path(f"{library()}.p").glob("*.c.o")):
-        yield path.name.removesuffix(".c.o"), symbols_of("--undefined-only", path)
+    paths = sorted(pathlib.Path(f"{library()}.p").glob("*.c.o"))
+    needs = {path.name: set() for path in paths}
+    for line in command("nm", "-A", "--undefined-only", *paths).splitlines():
+        path, symbol = line.rsplit(":", 1)[0], line.split()[-1]
+        needs[pathlib.Path(path).name].add(symbol.split("@")[0])
+    return [(name.removesuffix(".c.o"), symbols) for name, symbols in needs.items()]
 
 
 @test

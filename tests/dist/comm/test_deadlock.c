@@ -10,6 +10,8 @@
 
 #include "comm/engine.h"
 
+TEST_OF_TIMES
+
 static ls_group *group_of(const int *ranks, int count, const char *name)
 {
     ls_group *group = NULL;
@@ -44,7 +46,7 @@ static void same_text(const char *text, int ranks)
 static void told_in_time(ls_status status, double begin)
 {
     CHECK_STATUS(status, LS_ERR_MISMATCH);
-    CHECK(ls_time() - begin < 3);
+    CHECK(ls_time() - begin < test_within(3));
     CHECK_CONTAINS(ls_error_message(), "deadlock: rank 0 waits in ");
     CHECK_CONTAINS(ls_error_message(), "; call the operations of all groups in the same order");
 }

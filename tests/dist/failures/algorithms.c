@@ -11,6 +11,8 @@
 #include "job.h"
 #include "processes.h"
 
+TEST_OF_TIMES
+
 #define SHORT_RUNS 6
 #define LONG_KILLS 12 /* of each algorithm; stops and mismatches: 2 and 4 */
 

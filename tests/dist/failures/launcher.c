@@ -10,6 +10,8 @@
 #include "job.h"
 #include "processes.h"
 
+TEST_OF_TIMES
+
 #define RANKS 4
 
 /* ---- running -------------------------------------------------------------------------------- */

@@ -14,6 +14,8 @@
 #include "job.h"
 #include "processes.h"
 
+TEST_OF_TIMES
+
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SANITIZED 6.0
 #else
@@ -158,6 +160,12 @@ static const char *cause_of(const job *j, int *line)
     return "";
 }
 
+/* What is promised within `seconds`, here and now. */
+static double within(double seconds)
+{
+    return getenv("TEST_TIMES") != NULL ? seconds * SLOWER : test_within(seconds);
+}
+
 static void check_cause(const cell *c, const job *j, const char *cause)
 {
     char who[64], words[128];
@@ -209,14 +217,14 @@ static void check_death(const cell *c, const job *j)
     check_cause(c, j, cause);
     /* Ranks that compute do not end by themselves. */
     const double ending = is_at(c, "compute") ? 0.4 : 0.0;
-    if (j->came[line] - j->struck > (REPORT_SECONDS + ending) * SLOWER) {
+    if (j->came[line] - j->struck > within(REPORT_SECONDS + ending)) {
         complain(c, j, "the launcher's report came late");
     }
     if (is_at(c, "survived") && !job_says(j, "lockstep: note: ")) {
         complain(c, j, "the failure that was survived is not mentioned");
     }
     if (survivors_report(c)) {
-        check_survivors(c, j, cause, REPORT_SECONDS * SLOWER);
+        check_survivors(c, j, cause, within(REPORT_SECONDS));
     }
 }
 
@@ -240,7 +248,7 @@ static void check_stop(const cell *c, const job *j)
             continue;
         }
         int line = find_naming(c, j, r);
-        if (line < 0 || j->came[line] - j->struck > NAME_SECONDS) {
+        if (line < 0 || j->came[line] - j->struck > within(NAME_SECONDS)) {
             complain(c, j, "the stopped rank is not named by all in time");
         }
     }
@@ -251,7 +259,7 @@ static void check_stop(const cell *c, const job *j)
     const char *cause = cause_of(j, &line);
     char name[32];
     snprintf(name, sizeof name, "rank %d", c->victim);
-    if (strstr(cause, name) == NULL || j->ended - j->struck > (TIMEOUT_SECONDS + 2.5) * SLOWER) {
+    if (strstr(cause, name) == NULL || j->ended - j->struck > within(TIMEOUT_SECONDS + 2.5)) {
         complain(c, j, "the deadline's report names another rank, or came late");
     }
 }
@@ -265,7 +273,7 @@ static void check_oom(const cell *c, const job *j)
     if (j->status == 0 || strstr(cause, name) == NULL) {
         complain(c, j, "the report does not name the rank that lacks memory");
     }
-    if (j->came[line] - j->struck > 1.0 * SLOWER) {
+    if (j->came[line] - j->struck > within(1.0)) {
         complain(c, j, "the report came late");
     }
 }

@@ -12,6 +12,8 @@
 #include "job.h"
 #include "processes.h"
 
+TEST_OF_TIMES
+
 #define SHORT_RUNS 8
 #define TIMEOUT_SECONDS 3 /* what peers of a stopped rank wait, on a quiet machine */
 

@@ -13,6 +13,8 @@
 
 #include "test.h"
 
+TEST_OF_TIMES
+
 #define SECONDS 50
 
 static void need_namespaces(void)

@@ -6,6 +6,8 @@
 
 #include "test.h"
 
+TEST_OF_TIMES
+
 #define SECONDS 40
 
 /* Runs a shell script in a new folder. `nodes M COMMAND…` runs COMMAND (behind `lockstep run`,

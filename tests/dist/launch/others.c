@@ -7,6 +7,8 @@
 
 #include "test.h"
 
+TEST_OF_TIMES
+
 #define SECONDS 40
 
 /* $M: the member; $E: the examples; $L: the command. `ranks N COMMAND…` sets torchrun's variables

@@ -14,6 +14,8 @@
 #include "comm/transport/tcp_wire.h"
 #include "test.h"
 
+TEST_OF_TIMES
+
 __attribute__((constructor)) static void on_hosts_of_their_own(void)
 {
     setenv("LOCKSTEP_HOSTS", "64", 1);
@@ -73,7 +75,7 @@ TEST(frames_keep_their_order_over_1_3_and_8_connections)
 /* Both ends name the same pair, within the second that a launcher is given to know better. */
 static void check_named(double begin, const char *why)
 {
-    CHECK(ls_time() - begin < 3);
+    CHECK(ls_time() - begin < test_within(3));
     CHECK_CONTAINS(ls_error_message(), "the connection between rank ");
     CHECK_CONTAINS(ls_error_message(), why);
 }
@@ -190,7 +192,7 @@ DIST_TEST(the_thread_comes_back_when_a_driver_has_left, 2)
     const ls__env *env = comm->env;
     int soon = 0;
     CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 100 && soon < 3; i++) { /* a busy machine may be late many times */
         ls__token_take(comm);
         while (atomic_load(&comm->thread_away) == 0) {
             ls__far_ring(comm, ls_rank());
@@ -204,7 +206,7 @@ DIST_TEST(the_thread_comes_back_when_a_driver_has_left, 2)
         }
         soon += ls_time() - begin < 0.05;
     }
-    CHECK(soon >= 3); /* the machine may be busy now and then; without a call it is a tenth */
+    CHECK(soon >= 3); /* without a call it is a tenth of a second each time */
     CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
 }
 

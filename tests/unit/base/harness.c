@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "test.h"
@@ -64,6 +65,34 @@ TEST(helper_leaves_a_process)
     if (fork() == 0) {
         pause();
     }
+}
+
+static int *tries; /* of helper_fails_at_first, shared by the processes that are its tries */
+
+__attribute__((constructor)) static void count_tries(void)
+{
+    tries = mmap(NULL, sizeof *tries, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (getenv("HELPER_OF_TIMES") != NULL) {
+        test_of_times();
+    }
+}
+
+TEST(helper_fails_at_first)
+{
+    CHECK_INT(++*tries, 3);
+}
+
+TEST(a_test_of_times_is_run_again_and_says_so)
+{
+    CHECK(unsetenv("TEST_LONG") == 0 && unsetenv("TEST_TIMES") == 0);
+    CHECK_CONTAINS(tap_of("fails_at_first", 1), "not ok 1 - helper_fails_at_first\n");
+    CHECK(setenv("HELPER_OF_TIMES", "1", 1) == 0);
+    const char *tap = tap_of("fails_at_first", 0);
+    CHECK_CONTAINS(tap, "# AGAIN helper_fails_at_first: exit status 1\n");
+    CHECK_CONTAINS(tap, "got 2, want 3\n");
+    CHECK_CONTAINS(tap, "\nok 1 - helper_fails_at_first\n");
+    CHECK(setenv("TEST_LONG", "1", 1) == 0);
+    CHECK_CONTAINS(tap_of("fails_at_first", 1), "not ok 1 - helper_fails_at_first\n");
 }
 
 TEST(a_passing_test_is_ok)
