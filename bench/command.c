@@ -114,6 +114,9 @@ int cmd_bench(int argc, char **argv)
     if (argc > 1 && strcmp(argv[1], "protections") == 0) {
         return ls__bench_protections(argc - 2, argv + 2);
     }
+    if (argc > 1 && strcmp(argv[1], "step") == 0) {
+        return ls__bench_step(argc - 2, argv + 2);
+    }
     const int status = ls__bench_parse(argc - 1, argv + 1, &options, &done);
     if (status != 0 || done) {
         return status;

@@ -16,6 +16,7 @@ static const char help[] =
     "       lockstep bench algorithms          docs/algorithms.md: all algorithms, counted\n"
     "       lockstep bench tuner [--json FILE] what is chosen beside the best, at all sizes\n"
     "       lockstep bench protections [-n N]  what is added to a bare loop over the same memory\n"
+    "       lockstep bench step --model NAME   training steps in one process, by operation\n"
     "\n"
     "Times one operation on ranks of this host, size after size, and checks every result.\n"
     "OPERATION: all-reduce, all-gather, reduce-scatter, broadcast, all-to-all, sendrecv (a\n"

@@ -22,6 +22,7 @@
 #include "base/activity.h"
 #include "base/assert.h"
 #include "base/half.h"
+#include "tensor/meter.h"
 #include "tensor/shape.h"
 
 /* ---- plan --------------------------------------------------------------------------------- */
@@ -228,10 +229,15 @@ ls_status ls__pass_run(ls__pass *pass, const ls__pile *order)
     for (int64_t i = 0; i < order->count; i++) {
         ls__node *node = order->at[i];
         (void)ls__activity_enter(LS__PHASE_BACKWARD, detail_of(node));
+        ls__meter *meter = ls__self.meter;
+        const ls__metered metered = meter != NULL ? ls__meter_enter(meter) : (ls__metered){0};
         free_within(pass, node);
         LS_TRY(pass->weight == 0.0          ? skip_node(pass, node)
                : ls__links_of(node) != NULL ? ls__recompute_run(pass, node)
                                             : run_node(pass, node));
+        if (LS__UNLIKELY(meter != NULL)) {
+            meter->backward(meter, node, ls__meter_leave(meter, &metered));
+        }
         ls__node_release(node);
     }
     return LS_OK;

@@ -73,6 +73,7 @@ typedef struct ls__thread {
     int modules;       /* forward passes of modules under way, one within the other */
     char *refusal;     /* while an operator of the user's runs: why it cannot; "": it can */
     void *scope;       /* tensor's innermost scope of this thread */
+    struct ls__meter *meter; /* is told of each operation (tensor/meter.h); NULL: none */
     char message[LS__MESSAGE_MAX];
 } ls__thread;
 

@@ -17,6 +17,10 @@ bool ls__call_begin_optional(ls__call *call, const char *name, int count, ls_ten
         return false;
     }
     call->k = call->tensors->kernels;
+    call->meter = ls__self.meter;
+    if (LS__UNLIKELY(call->meter != NULL)) {
+        call->metered = ls__meter_enter(call->meter);
+    }
     for (int i = 0; i < count; i++) {
         if (inputs[i] == NULL && (optional >> i & 1u)) {
             continue;
@@ -189,6 +193,7 @@ ls__node *ls__call_record(ls__call *call, const ls__op *op, ls__record *out, siz
     node->context = context;
     node->number =
         atomic_fetch_add_explicit(&call->tensors->nodes_made, 1, memory_order_relaxed) + 1;
+    call->node = node->number;
     node->numel = out->numel;
     node->dtype = out->dtype;
     node->offset = out->offset;
@@ -213,6 +218,9 @@ ls_tensor *ls__call_finish(ls__call *call, ls__record *out)
         ls__record *wide = out;
         out = ls__call_cast(call, wide, LS_BFLOAT16);
         ls__record_free(call->tensors, wide);
+    }
+    if (LS__UNLIKELY(call->meter != NULL) && call->failed == NULL) {
+        call->meter->forward(call->meter, call, out, ls__meter_leave(call->meter, &call->metered));
     }
     for (int i = 0; i < call->count; i++) {
         if (call->widened[i] != NULL) {

@@ -29,6 +29,7 @@
 #define LS_TENSOR_OP_H
 
 #include "tensor/graph.h"
+#include "tensor/meter.h"
 #include "tensor/shape.h"
 
 #define LS__INPUTS_MAX 3
@@ -44,6 +45,9 @@ typedef struct ls__call {
     unsigned halves;                     /* bit i: input i came as bfloat16 and was widened */
     bool narrow;                         /* the result is to be bfloat16 */
     ls_tensor *failed;
+    uint64_t node;    /* number of its node; 0: none */
+    ls__meter *meter; /* NULL: nobody looks */
+    ls__metered metered;
 } ls__call;
 
 /* `optional` inputs (bit i) may be NULL. */

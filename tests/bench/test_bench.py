@@ -206,6 +206,61 @@ def a_training_contender_of_no_known_model_says_so():
     assert job.returncode == 2 and "no network 'perceptron'" in job.stderr, job
 
 
+def step(*arguments):
+    path = pathlib.Path(SCRATCH.name) / "step.json"
+    output = command(BUILD / "lockstep", "bench", "step", *arguments, "--steps", "3", "--json", path)
+    return output, json.loads(path.read_text())
+
+
+def work_of(found):
+    return {(row["operation"], row["pass"]): (row["calls"], row["flops"]) for row in found["rows"]}
+
+
+@test
+def a_profile_counts_the_work_of_a_small_perceptron():
+    output, found = step("--model", "mlp-tiny", "--profile", "--threads", "1")
+    weights = 12 * 8 + 8 * 8 + 8 * 4  # the first input wants no gradient
+    assert work_of(found) == {
+        ("linear", "forward"): (3, 2 * 4 * weights), ("linear", "backward"): (3, 2 * 4 * (2 * weights - 12 * 8)),
+        ("relu", "forward"): (2, 0), ("relu", "backward"): (2, 0), ("cross_entropy", "forward"): (1, 0),
+        ("cross_entropy", "backward"): (1, 0), ("AdamW", "update"): (1, 0), ("zero_grad", "update"): (1, 0),
+        ("between operations", ""): (1 / 3, 0)}, found
+    moved = {(row["operation"], row["pass"]): row["bytes"] for row in found["rows"]}
+    assert moved["relu", "forward"] == 4 * 2 * (4 * 8 + 4 * 8), moved
+    assert moved["relu", "backward"] == 4 * 3 * (4 * 8 + 4 * 8), moved
+    assert moved["linear", "forward"] == 4 * (4 * (12 + 8 + 8 + 8 + 8 + 4) + weights + 20), moved
+    assert output.count("\n") == 3 + len(found["rows"]) + 2 and "GB/s" in output, output
+
+
+@test
+def a_profile_counts_the_products_of_a_small_gpt():
+    _, found = step("--model", "gpt-tiny", "--profile")
+    work, rows, blocks = work_of(found), 2 * 16, 2
+    weights = blocks * (32 * 96 + 32 * 32 + 2 * 32 * 128) + 32 * 64
+    attention = blocks * 4 * rows * 32 * 16
+    assert work["linear", "forward"] == (4 * blocks + 1, 2 * rows * weights), work
+    assert work["linear", "backward"] == (4 * blocks + 1, 4 * rows * weights), work
+    assert work["attention", "forward"] == (blocks, attention), work
+    assert work["attention", "backward"] == (blocks, 2.5 * attention), work
+    for operation, calls in (("layer_norm", 2 * blocks + 1), ("gelu", blocks), ("embedding", 1)):
+        assert work[operation, "forward"][0] == work[operation, "backward"][0] == calls, (operation, work)
+
+
+@test
+def the_operations_of_a_profile_add_up_to_the_step():
+    for model in ("mlp-tiny", "gpt-tiny"):
+        _, found = step("--model", model, "--profile")
+        assert all(row["ms"] >= 0 for row in found["rows"]), found
+        assert abs(sum(row["ms"] for row in found["rows"]) - found["mean_ms"]) < 1e-5, found
+
+
+@test
+def a_step_without_a_profile_has_no_rows():
+    output, found = step("--model", "mlp-tiny", "--batch", "7")
+    assert found["rows"] == [] and found["batch"] == 7 and found["allocations"] == 0, found
+    assert output.count("\n") == 2 and " ms a step" in output, output
+
+
 class TrainedContender:
     def __init__(self, name, ms, losses=(2.0, 1.0, 0.5)):
         self.name, self.turns, self.cpu, self.peak_mb, self.losses = name, ms, ms, 100.0, losses

@@ -1,0 +1,42 @@
+/* Where the time of training steps goes, by operation: a meter (tensor/meter.h) that adds up. */
+#ifndef LS_BENCH_PROFILE_H
+#define LS_BENCH_PROFILE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "tensor/meter.h"
+
+#define LS__PROFILE_ROWS_MAX 128
+
+typedef struct ls__profile_row {
+    char operation[32];
+    const char *pass; /* "forward", "backward", "update", "" */
+    int64_t calls;
+    uint64_t ns;
+    double flops; /* of products; a multiply-add is two; causal attention counts whole */
+    double bytes; /* of operands and results: the least that must be moved */
+} ls__profile_row;
+
+typedef struct ls__profile {
+    ls__meter meter;
+    ls__profile_row row[LS__PROFILE_ROWS_MAX]; /* the last takes what finds no place */
+    int rows;
+    uint64_t ns; /* of all rows */
+    /* flops of the forward pass, by number of the node since `first_node`, for the backward one */
+    double *flops_of_node;
+    int64_t nodes;
+    uint64_t first_node;
+} ls__profile;
+
+/* Meters this thread until ls__profile_stop. False: there is no memory. */
+bool ls__profile_start(ls__profile *profile, const ls__env *env);
+void ls__profile_stop(ls__profile *profile);
+/* A step begins: the nodes of the one before are gone. */
+void ls__profile_step(ls__profile *profile);
+void ls__profile_add(ls__profile *profile, const char *operation, const char *pass, uint64_t ns,
+                     double flops, double bytes);
+/* Longest first. */
+void ls__profile_sort(ls__profile *profile);
+
+#endif

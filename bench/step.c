@@ -1,0 +1,340 @@
+/* `lockstep bench step`: how long a training step of a network of models/ takes in one process, and
+ * with --profile by which operations. The rows add up to the whole: what no operation accounts for
+ * (allocation, scopes, the plan of backward, the caller) is a row of its own. */
+#include <errno.h>
+#include <jansson.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/compiler.h"
+#include "base/runtime.h"
+#include "bench.h"
+#include "nets.h"
+#include "peak.h"
+#include "profile.h"
+#include "tensor/tensor.h"
+
+#define STEPS_MAX 10000
+#define WARMUPS 2
+
+typedef struct asked {
+    const net *net;
+    bool bfloat16, profile;
+    int threads, batch, steps; /* 0: as is usual */
+    const char *json;
+} asked;
+
+typedef struct measured {
+    double ms[STEPS_MAX];                 /* of a step */
+    double total_ms;                      /* of all */
+    double loss, parameters, flops, copy; /* the last two: the machine's peak a second */
+    uint64_t allocations;                 /* from the system, in all steps */
+    ls_memory memory;
+    ls__profile profile;
+} measured;
+
+static const char help[] =
+    "usage: lockstep bench step --model NAME [options]\n"
+    "\n"
+    "Times training steps (forward, loss, backward, update) in one process, on a batch that is\n"
+    "the same each time. Models, with the batch they have unless another is given:\n"
+    "\n";
+static const char flags_help[] =
+    "\n"
+    "      --batch N      samples of a step\n"
+    "      --dtype D      float32\n"
+    "      --threads N    compute threads (default: one a core)\n"
+    "      --steps N      timed steps (default 10), after 2 others\n"
+    "      --profile      time, calls and work of each operation, forward and backward\n"
+    "      --json FILE    also write what was measured to FILE\n"
+    "  -h, --help         this text\n"
+    "\n"
+    "GF/s counts the multiply-adds of products as two operations each (causal attention as if\n"
+    "every key were seen); GB/s the bytes of operands and results, the least that must be moved.\n"
+    "\"of peak\" is the share of what this machine did just before on as many threads: of float32\n"
+    "multiply-adds for products, of a copy larger than the caches for the rest, which goes beyond\n"
+    "100 % where data are still in the cache.\n";
+
+/* ---- what is asked for -------------------------------------------------------------------- */
+
+static int complain(const char *format, ...) LS__PRINTF(1, 2);
+static int complain(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    fputs("lockstep bench step: ", stderr);
+    vfprintf(stderr, format, args);
+    fputs("; see lockstep bench step --help\n", stderr);
+    va_end(args);
+    return 2;
+}
+
+static void print_help(void)
+{
+    fputs(help, stdout);
+    for (int i = 0; net_at(i) != NULL; i++) {
+        printf("  %-15s %s (%lld)\n", net_at(i)->name, net_at(i)->about,
+               (long long)net_at(i)->batch);
+    }
+    fputs(flags_help, stdout);
+}
+
+static int parse_count(const char *flag, const char *text, int most, int *out)
+{
+    char *end = NULL;
+    errno = 0;
+    const long number = strtol(text, &end, 10);
+    if (end == text || *end != '\0' || errno != 0 || number < 1 || number > most) {
+        return complain("%s: '%s' is no number from 1 to %d", flag, text, most);
+    }
+    *out = (int)number;
+    return 0;
+}
+
+static int parse_value(const char *flag, const char *value, asked *a)
+{
+    if (strcmp(flag, "--model") == 0) {
+        a->net = net_find(value);
+        return a->net != NULL ? 0 : complain("--model: there is no '%s'", value);
+    }
+    if (strcmp(flag, "--dtype") == 0) {
+        return strcmp(value, "float32") == 0
+                   ? 0
+                   : complain("--dtype: '%s' is no type of a step", value);
+    }
+    if (strcmp(flag, "--json") == 0) {
+        a->json = value;
+        return 0;
+    }
+    return strcmp(flag, "--threads") == 0 ? parse_count(flag, value, 256, &a->threads)
+           : strcmp(flag, "--batch") == 0 ? parse_count(flag, value, 1 << 20, &a->batch)
+           : strcmp(flag, "--steps") == 0 ? parse_count(flag, value, STEPS_MAX, &a->steps)
+                                          : complain("unknown option '%s'", flag);
+}
+
+static int parse(int argc, char **argv, asked *a)
+{
+    int status = 0;
+    for (int i = 0; i < argc && status == 0; i++) {
+        if (strcmp(argv[i], "--profile") == 0) {
+            a->profile = true;
+        } else if (argv[i][0] != '-') {
+            status = complain("'%s' is no option", argv[i]);
+        } else {
+            status = i + 1 < argc ? parse_value(argv[i], argv[i + 1], a)
+                                  : complain("%s: what? a value is missing", argv[i]);
+            i++;
+        }
+    }
+    if (status == 0 && a->net == NULL) {
+        status = complain("say which model: --model NAME");
+    }
+    a->batch = a->batch == 0 && a->net != NULL ? (int)a->net->batch : a->batch;
+    a->steps = a->steps == 0 ? 10 : a->steps;
+    return status;
+}
+
+/* ---- measuring ---------------------------------------------------------------------------- */
+
+static double ms_since(const ls__env *env, uint64_t begin_ns)
+{
+    return (double)(env->now_ns(env) - begin_ns) * 1e-6;
+}
+
+/* Bytes that an update reads and writes: gradient, parameter, and their state. */
+static double update_bytes(const net_run *run, double parameters)
+{
+    return parameters * (double)sizeof(float) * (run->net->sgd ? 5.0 : 7.0);
+}
+
+static ls_status profiled_step(net_run *run, measured *m)
+{
+    const ls__env *env = m->profile.meter.env;
+    const char *update = run->net->sgd ? "SGD" : "AdamW";
+    ls_status status = LS_OK;
+    ls__profile_step(&m->profile);
+    LS_SCOPE
+    {
+        const uint64_t begin = env->now_ns(env);
+        ls_optim_zero_grad(run->optim);
+        const uint64_t cleared = env->now_ns(env);
+        ls__profile_add(&m->profile, "zero_grad", "update", cleared - begin, 0.0, 0.0);
+        ls_tensor *of = net_loss(run);
+        status = ls_backward(of);
+        const uint64_t walked = env->now_ns(env);
+        status = status < 0 ? status : ls_optim_step(run->optim);
+        ls__profile_add(&m->profile, update, "update", env->now_ns(env) - walked, 0.0,
+                        update_bytes(run, m->parameters));
+        status = status < 0 ? status : ls_item(of, &m->loss);
+    }
+    return status;
+}
+
+static ls_status run_steps(const asked *a, net_run *run, measured *m)
+{
+    const ls_runtime *runtime = ls__self.runtime;
+    const ls__env *env = runtime->env;
+    for (int i = 0; i < WARMUPS; i++) {
+        LS_TRY(net_step(run, &m->loss));
+    }
+    LS_TRY(ls_memory_reset_peaks());
+    if (a->profile && !ls__profile_start(&m->profile, env)) {
+        return ls_fail(LS_ERR_MEMORY, "bench step: no memory for a profile");
+    }
+    const uint64_t before = ls__tensor_allocations(ls__self.runtime);
+    ls_status status = LS_OK;
+    for (int i = 0; i < a->steps && status >= 0; i++) {
+        const uint64_t begin = env->now_ns(env);
+        status = a->profile ? profiled_step(run, m) : net_step(run, &m->loss);
+        m->ms[i] = ms_since(env, begin);
+        m->total_ms += m->ms[i];
+    }
+    m->allocations = ls__tensor_allocations(ls__self.runtime) - before;
+    if (a->profile) {
+        ls__profile_stop(&m->profile);
+        const double rest = m->total_ms * 1e6 - (double)m->profile.ns;
+        ls__profile_add(&m->profile, "between operations", "", rest > 0.0 ? (uint64_t)rest : 0, 0.0,
+                        0.0);
+        ls__profile_sort(&m->profile);
+    }
+    return status < 0 ? status : ls_memory_stats(&m->memory);
+}
+
+/* ---- what is printed ---------------------------------------------------------------------- */
+
+static int by_time(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y ? 1 : 0;
+}
+
+static double share_of_peak(const ls__profile_row *row, const measured *m)
+{
+    const double s = (double)row->ns * 1e-9;
+    const double work = row->flops > 0.0 ? row->flops : row->bytes;
+    const double peak = row->flops > 0.0 ? m->flops : m->copy;
+    return s > 0.0 && peak > 0.0 ? work / s / peak : 0.0;
+}
+
+static void print_number(double number, int width)
+{
+    if (number > 0.0) {
+        printf(" %*.1f", width, number);
+    } else {
+        printf(" %*s", width, "-");
+    }
+}
+
+static void print_row(const ls__profile_row *row, const measured *m, int steps)
+{
+    const double ns = (double)row->ns;
+    printf("%-20s %-9s", row->operation, row->pass);
+    print_number(row->pass[0] != '\0' ? (double)row->calls / steps : 0.0, 7);
+    printf(" %10.3f %5.1f %%", ns * 1e-6 / steps, 100.0 * ns * 1e-6 / m->total_ms);
+    print_number(ns > 0.0 ? row->flops / ns : 0.0, 8);
+    print_number(ns > 0.0 ? row->bytes / ns : 0.0, 7);
+    print_number(100.0 * share_of_peak(row, m), 6);
+    puts(share_of_peak(row, m) > 0.0 ? " %" : "");
+}
+
+static void print_profile(const asked *a, measured *m)
+{
+    double flops = 0.0;
+    printf("# peak: %.1f GF/s of float32 multiply-adds, %.1f GB/s read and written by a copy\n",
+           m->flops * 1e-9, m->copy * 1e-9);
+    printf("%-20s %-9s %7s %10s %7s %8s %7s %8s\n", "# operation", "pass", "calls", "ms", "share",
+           "GF/s", "GB/s", "of peak");
+    for (int i = 0; i < m->profile.rows; i++) {
+        const ls__profile_row *row = &m->profile.row[i];
+        print_row(row, m, a->steps);
+        flops += row->flops;
+    }
+    const ls__profile_row all = {
+        .operation = "total", .pass = "", .flops = flops, .ns = (uint64_t)(m->total_ms * 1e6)};
+    print_row(&all, m, a->steps);
+}
+
+static void print_all(const asked *a, measured *m)
+{
+    qsort(m->ms, (size_t)a->steps, sizeof *m->ms, by_time);
+    printf("# %s: %s, batch %d, %s, %.1f million parameters, %d thread%s, %d steps\n", a->net->name,
+           a->net->about, a->batch, a->bfloat16 ? "bfloat16" : "float32", m->parameters * 1e-6,
+           ls__self.runtime->threads, ls__self.runtime->threads == 1 ? "" : "s", a->steps);
+    if (a->profile) {
+        print_profile(a, m);
+    }
+    printf("%.3f ms a step (quartiles %.3f to %.3f), loss %.4f, %.1f MB of tensors at most, %llu "
+           "allocations from the system\n",
+           m->ms[a->steps / 2], m->ms[a->steps / 4], m->ms[(3 * a->steps - 1) / 4], m->loss,
+           (double)m->memory.allocated_peak * 1e-6, (unsigned long long)m->allocations);
+}
+
+static bool write_json(const asked *a, const measured *m)
+{
+    json_t *rows = json_array();
+    for (int i = 0; i < m->profile.rows; i++) {
+        const ls__profile_row *row = &m->profile.row[i];
+        json_array_append_new(
+            rows, json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:f}", "operation", row->operation,
+                            "pass", row->pass, "calls", (double)row->calls / a->steps, "ms",
+                            (double)row->ns * 1e-6 / a->steps, "flops", row->flops / a->steps,
+                            "bytes", row->bytes / a->steps, "of_peak", share_of_peak(row, m)));
+    }
+    json_t *all = json_pack(
+        "{s:s, s:i, s:s, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:o}", "model", a->net->name,
+        "batch", a->batch, "dtype", a->bfloat16 ? "bfloat16" : "float32", "threads",
+        ls__self.runtime->threads, "steps", a->steps, "median_ms", m->ms[a->steps / 2], "mean_ms",
+        m->total_ms / a->steps, "loss", m->loss, "peak_flops", m->flops, "peak_copy", m->copy,
+        "allocations", (json_int_t)m->allocations, "allocated_peak",
+        (json_int_t)m->memory.allocated_peak, "rows", rows);
+    const bool written = all != NULL && json_dump_file(all, a->json, JSON_INDENT(1)) == 0;
+    json_decref(all);
+    if (!written) {
+        fprintf(stderr, "lockstep bench step: cannot write to %s\n", a->json);
+    }
+    return written;
+}
+
+static ls_status measure(const asked *a, measured *m)
+{
+    net_run run = {0};
+    ls_status status = net_open(&run, a->net, a->batch, true);
+    run.bfloat16 = a->bfloat16;
+    m->parameters = status < 0 ? 0.0 : (double)ls_module_numel(run.model);
+    if (status >= 0 && a->profile) {
+        m->flops = ls__bench_peak_flops(ls__self.runtime->threads);
+        m->copy = ls__bench_peak_copy(ls__self.runtime->threads);
+    }
+    status = status < 0 ? status : run_steps(a, &run, m);
+    net_close(&run);
+    return status;
+}
+
+int ls__bench_step(int argc, char **argv)
+{
+    asked a = {0};
+    for (int i = 0; i < argc; i++) {
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            print_help();
+            return 0;
+        }
+    }
+    int failed = parse(argc, argv, &a);
+    measured *m = failed == 0 ? calloc(1, sizeof *m) : NULL;
+    if (m == NULL) {
+        return failed != 0 ? failed : complain("no memory for %d steps", a.steps);
+    }
+    if (ls_init(LS_OPTIONS(ls_init_options, .threads = a.threads)) < 0 || measure(&a, m) < 0) {
+        fprintf(stderr, "lockstep bench step: %s\n", ls_error_message());
+        failed = 1;
+    } else {
+        print_all(&a, m);
+        failed = a.json != NULL && !write_json(&a, m);
+    }
+    free(m);
+    LS_CHECK(ls_finalize());
+    return failed;
+}
