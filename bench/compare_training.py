@@ -158,6 +158,7 @@ def row_of(row, threads, ours, peer):
     ratios = [p / o for p, o in zip(peer.turns, ours.turns)]
     low, middle, high = statistics.quantiles(ratios, n=4)
     return {"name": f"{row[3]}, {threads} thread{'s' if threads > 1 else ''}", "peer": peer.name,
+            "net": row[3], "threads": threads,
             "ours_ms": round(statistics.median(ours.turns), 4),
             "peer_ms": round(statistics.median(peer.turns), 4), "ratio": round(middle, 3),
             "spread": [round(low, 3), round(high, 3)],
@@ -231,6 +232,11 @@ def start_line_of(r):
     return f"| {r['name'].split(': ')[1]} | {r['ours_ms']:.0f} | {peer} |"
 
 
+def processor():
+    with open("/proc/cpuinfo") as file:
+        return next((line.split(":")[1].strip() for line in file if line.startswith("model name")), "?")
+
+
 def busy_seconds():
     """Of all processors, of everybody; and of this process and its children that have ended."""
     user, nice, system = map(int, open("/proc/stat").readline().split()[1:4])
@@ -277,9 +283,12 @@ def main():
         for r in starts(options, options.rows, peers):
             rows.append(r)
             print(start_line_of(r), flush=True)
-    (options.build / "compare-training.json").write_text(json.dumps(rows, indent=1) + "\n")
     (busy_after, own_after), seconds = busy_seconds(), time.time() - begin
-    others = (busy_after - busy - (own_after - own)) / seconds
+    others = max(0.0, (busy_after - busy - (own_after - own)) / seconds)
+    about = {"date": time.strftime("%Y-%m-%d"), "processor": processor(), "cores": os.cpu_count(),
+             "others_cores": round(others, 2), "minutes": round(seconds / 60)}
+    (options.build / "compare-training.json").write_text(
+        json.dumps([{**row, "conditions": about} for row in rows], indent=1) + "\n")
     print(f"\n{seconds / 60:.0f} minutes; other programs kept {others:.2f} processors busy", flush=True)
     sys.exit("\n".join(problems) if problems else 0)
 

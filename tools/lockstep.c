@@ -20,7 +20,7 @@ static const char usage[] =
     "  env                                            which world a program here would join, and "
     "why\n"
     "  secret FILE                                    make the secret that several hosts share\n"
-    "  bench NAME ...                                 measure (all-reduce, broadcast ...)\n"
+    "  bench NAME ...                                 measure (all-reduce, broadcast ... step)\n"
     "  sim-test --seeds A-B                           run the library on simulated hosts\n"
     "  info [--tuning]                                build, processor, settings; algorithms in "
     "use\n"

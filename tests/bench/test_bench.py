@@ -4,6 +4,7 @@ Nothing here looks at a time: benchmarks print, tests decide on what was compute
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import pathlib
@@ -88,6 +89,14 @@ def given_sizes_or_ranks_shorten_the_comparison():
     short = compare.parse(["--ranks", "2", "--sizes", "1M", "--python", "python3"])
     assert short.parts == ["all_reduce"] and compare.cells(short) == [("all_reduce", 10**6)]
     assert short.json == "build/compare-collectives.json"
+
+
+def load(path):
+    """A second module that is called table."""
+    spec = importlib.util.spec_from_file_location("training_table", PEERS.parent / path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 class FieldOfNumbers:
@@ -275,6 +284,23 @@ def training_is_compared_in_pairs_of_turns():
     assert (found["ratio"], found["ours_ms"], found["peer_ms"]) == (2.0, 2.0, 4.0), found
     assert {"name", "peer", "ours_ms", "peer_ms", "ratio", "spread"} <= set(found)
     assert compare_training.line_of(found).count("|") == compare_training.HEAD.splitlines()[1].count("|")
+
+
+@test
+def rows_of_training_become_two_tables():
+    pages = load("training/table.py")
+    rows = [{"name": f"{net}, {threads} threads", "net": net, "threads": threads, "peer": peer, "ours_ms": 10.0,
+             "peer_ms": 12.5, "ratio": 1.25, "spread": [1.2, 1.3], "ours_cpu_ms": 10.0, "peer_cpu_ms": 12.0,
+             "ours_peak_mb": 100.0, "peer_peak_mb": 300.0,
+             "conditions": {"date": "D", "processor": "P", "cores": 2, "others_cores": 0.9, "minutes": 3}}
+            for net in ("MLP", "GPT") for threads in (1, 2) for peer in ("PyTorch 2", "PyTorch 1")]
+    rows.append({"name": "exec to the first step: GPT", "peer": "", "ours_ms": 42.0, "conditions": {}})
+    short, long = pages.short_page(rows), pages.long_page(rows)
+    assert "| GPT | 10.00 | 12.50 | 1.25 | 10.00 | 12.50 | 1.25 | 100 / 300 |" in short, short
+    assert short.count("\n| ") == 4 and "PyTorch 1" not in short and "not on a quiet machine" in short, short
+    assert long.count("1.20 to 1.30") == 8 and "| GPT | 42 |  |  |" in long, long
+    for name in ("README.md", "docs/performance.md"):
+        assert pages.put_into((SOURCE / name).read_text(), "new\n").count("new\n") > 0
 
 
 @test
