@@ -40,7 +40,7 @@ static const char help[] =
     "usage: lockstep bench step --model NAME [options]\n"
     "\n"
     "Times training steps (forward, loss, backward, update) in one process, on a batch that is\n"
-    "the same each time. Models, with the batch they have unless another is given:\n"
+    "the same each time. Models, with the batch they have unless --batch says another:\n"
     "\n";
 static const char flags_help[] =
     "\n"
@@ -76,7 +76,7 @@ static void print_help(void)
 {
     fputs(help, stdout);
     for (int i = 0; net_at(i) != NULL; i++) {
-        printf("  %-15s %s (%lld)\n", net_at(i)->name, net_at(i)->about,
+        printf("  %-15s %s, batch %lld\n", net_at(i)->name, net_at(i)->about,
                (long long)net_at(i)->batch);
     }
     fputs(flags_help, stdout);
@@ -260,9 +260,10 @@ static void print_profile(const asked *a, measured *m)
 static void print_all(const asked *a, measured *m)
 {
     qsort(m->ms, (size_t)a->steps, sizeof *m->ms, by_time);
-    printf("# %s: %s, batch %d, %s, %.1f million parameters, %d thread%s, %d steps\n", a->net->name,
-           a->net->about, a->batch, a->bfloat16 ? "bfloat16" : "float32", m->parameters * 1e-6,
-           ls__self.runtime->threads, ls__self.runtime->threads == 1 ? "" : "s", a->steps);
+    printf("# %s: %s, batch %d, %s, %.1f million parameters, %d thread%s, %d step%s\n",
+           a->net->name, a->net->about, a->batch, a->bfloat16 ? "bfloat16" : "float32",
+           m->parameters * 1e-6, ls__self.runtime->threads,
+           ls__self.runtime->threads == 1 ? "" : "s", a->steps, a->steps == 1 ? "" : "s");
     if (a->profile) {
         print_profile(a, m);
     }
@@ -313,6 +314,17 @@ static ls_status measure(const asked *a, measured *m)
     return status;
 }
 
+/* Told before the steps, not after them. */
+static bool can_write(const char *path)
+{
+    FILE *file = path != NULL ? fopen(path, "a") : NULL;
+    if (path != NULL && file == NULL) {
+        fprintf(stderr, "lockstep bench step: cannot write to %s\n", path);
+        return false;
+    }
+    return file == NULL || fclose(file) == 0;
+}
+
 int ls__bench_step(int argc, char **argv)
 {
     asked a = {0};
@@ -323,6 +335,7 @@ int ls__bench_step(int argc, char **argv)
         }
     }
     int failed = parse(argc, argv, &a);
+    failed = failed == 0 && !can_write(a.json) ? 1 : failed;
     measured *m = failed == 0 ? calloc(1, sizeof *m) : NULL;
     if (m == NULL) {
         return failed != 0 ? failed : complain("no memory for %d steps", a.steps);
