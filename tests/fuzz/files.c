@@ -1,5 +1,5 @@
 /* Readers that open files themselves: tokenizers and IDX pairs. The input is written into a folder
- * of this process, in memory where there is /dev/shm; what is opened is used. */
+ * of this process; what is opened is used. */
 #include <lockstep/data.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,8 +38,7 @@ static void make_folder(void)
     static pid_t owner;
     if (owner != getpid()) {
         owner = getpid();
-        (void)snprintf(folder, sizeof folder, "%s/lockstep-fuzz-XXXXXX",
-                       access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
+        (void)snprintf(folder, sizeof folder, "/tmp/lockstep-fuzz-XXXXXX");
         LS_ASSERT(mkdtemp(folder) != NULL);
         (void)atexit(remove_folder);
     }

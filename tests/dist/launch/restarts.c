@@ -120,11 +120,12 @@ TEST(the_run_keeps_its_number_and_each_attempt_its_logs)
 TEST(nothing_of_the_former_attempt_is_left_when_the_next_begins)
 {
     /* rank 1 leaves a process in a session of its own, which the second attempt looks for */
-    check("ls /dev/shm > before\n"
+    check("ls /dev/shm | grep lockstep > before\n"
           "$L run -n 2 --max-restarts 1 sh -c 'if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then "
           "[ $RANK = 0 ] && sleep 60; setsid sh -c \"trap \\\"\\\" TERM; echo \\$\\$ > far; sleep "
           "60\" & until [ -s far ]; do sleep 0.01; done; exit 3; fi; kill -0 $(cat far) && exit 4; "
-          "echo clean'; s=$?\nls /dev/shm > after; cmp before after || exit 98; exit $s",
+          "echo clean'; s=$?\nls /dev/shm | grep lockstep > after; cmp before after || exit 98; "
+          "exit $s",
           0, 1, "[1] clean\n");
 }
 

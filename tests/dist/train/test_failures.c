@@ -18,12 +18,13 @@ static double now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static int entries(const char *folder)
+/* Those whose name holds `part`. */
+static int entries(const char *folder, const char *part)
 {
     DIR *dir = opendir(folder);
     int count = 0;
-    while (dir && readdir(dir)) {
-        count++;
+    for (const struct dirent *e; dir && (e = readdir(dir));) {
+        count += strstr(e->d_name, part) != NULL;
     }
     if (dir) {
         closedir(dir);
@@ -57,13 +58,13 @@ static ending run_victim(const char *place, int rank, int ranks)
     snprintf(victim, sizeof victim, "%s", test_build_path("tests/dist/train/victim"));
     snprintf(command, sizeof command, "TMPDIR=%s exec %s run -n %d %s %s %d %s", folder,
              test_build_path("lockstep"), ranks, victim, place, rank, folder);
-    int shm = entries("/dev/shm");
+    int shm = entries("/dev/shm", "lockstep");
     ending e = {.out = test_run(command, 40)};
     double end = now();
     const char *dying = strstr(e.out.text, "DYING ");
     e.seconds = dying ? end - atof(dying + 6) : -1.0;
-    CHECK_INT(entries("/dev/shm"), shm);
-    CHECK_INT(entries(folder), 2); /* "." and ".." */
+    CHECK_INT(entries("/dev/shm", "lockstep"), shm);
+    CHECK_INT(entries(folder, ""), 2); /* "." and ".." */
     CHECK_INT(rmdir(folder), 0);
     CHECK_INT(running(folder), 0);
     return e;
