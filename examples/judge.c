@@ -31,14 +31,16 @@ static ls_shape batched(const ls_shape *one, int64_t n)
     return shape;
 }
 
-/* Right answers of logits [n,..,classes] for y [n,..], int32 or int64. */
-static ls_status count_right(ls_tensor *logits, ls_tensor *y, double *right)
+/* Answers that are asked for, and right ones, of logits [n,..,classes] for y [n,..], int32 or
+ * int64. */
+static ls_status count_right(ls_tensor *logits, ls_tensor *y, double *asked, double *right)
 {
     ls_tensor *best = ls_argmax(logits, -1), *target = ls_cast(y, LS_INT64);
     LS_TRY(ls_tensor_status(best));
     LS_TRY(ls_tensor_status(target));
     const int64_t *guess = ls_data(best), *truth = ls_data(target);
     for (int64_t i = 0; i < ls_numel(best); i++) {
+        *asked += truth[i] != JUDGE_NOTHING ? 1.0 : 0.0;
         *right += guess[i] == truth[i] ? 1.0 : 0.0;
     }
     return LS_OK;
@@ -48,19 +50,18 @@ static ls_status judge_batch(ls_module *net, const ls_dataset *data, const room 
                              sums *out)
 {
     ls_status status = LS_OK;
-    int64_t answers = n * elements(&data->y_shape);
     LS_NO_GRAD LS_SCOPE
     {
-        double mean = 0.0;
+        double mean = 0.0, asked = 0.0;
         ls_tensor *x = ls_from_memory(b->x, batched(&data->x_shape, n), data->x_dtype);
         ls_tensor *y = ls_from_memory(b->y, batched(&data->y_shape, n), data->y_dtype);
         ls_tensor *logits = ls_forward(net, x);
-        status = ls_item(ls_cross_entropy(logits, y), &mean);
+        status = ls_item(ls_cross_entropy_with(logits, y, NULL), &mean);
         if (status == LS_OK) {
-            status = count_right(logits, y, &out->right);
+            status = count_right(logits, y, &asked, &out->right);
         }
-        out->loss += mean * (double)answers;
-        out->answers += (double)answers;
+        out->loss += asked > 0.0 ? mean * asked : 0.0; /* the mean of nothing is no number */
+        out->answers += asked;
     }
     return status;
 }

@@ -1,0 +1,15 @@
+/* Text files as tokens of any tokenizer, in memory. For much text make shards once, by `lockstep
+ * data tokens`. */
+#ifndef EXAMPLES_TOKEN_TEXT_H
+#define EXAMPLES_TOKEN_TEXT_H
+
+#include <lockstep/lockstep.h>
+#include <lockstep/tokenizer.h>
+
+/* Encodes the files of `text` (ls_text_new), of which a sample is a window of context + 1 tokens
+ * that never crosses a file, `stride` apart: x int32 [context], y the same shifted by one. Borrows
+ * both for the call. LS_ERR_INVALID when every file is shorter than a window. */
+ls_status token_text_new(const ls_dataset *text, const ls_tokenizer *tokenizer, int64_t context,
+                         int64_t stride, ls_dataset **out);
+
+#endif
