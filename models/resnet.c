@@ -47,10 +47,12 @@ static ls_tensor *block_forward(ls_module *m, ls_tensor *x) /* [N,C,H,W] -> [N,C
 {
     block *self = (block *)m;
     ls_tensor *y = x;
-    for (int i = 0; i < self->count; i++) {
-        y = ls_forward(self->norm[i], ls_forward(self->conv[i], i > 0 ? ls_relu(y) : y));
+    int last = self->count - 1;
+    for (int i = 0; i < last; i++) {
+        y = ls_batch_norm2d_relu(self->norm[i], ls_forward(self->conv[i], y), NULL);
     }
-    return ls_relu(ls_add(y, self->downsample ? ls_forward(self->downsample, x) : x));
+    return ls_batch_norm2d_relu(self->norm[last], ls_forward(self->conv[last], y),
+                                self->downsample ? ls_forward(self->downsample, x) : x);
 }
 
 static const ls_module_class block_class = {"block", block_forward, NULL, NULL};
@@ -97,7 +99,7 @@ typedef struct resnet {
 static ls_tensor *resnet_forward(ls_module *m, ls_tensor *x) /* [N,3,H,W] -> [N,classes] */
 {
     resnet *self = (resnet *)m;
-    x = ls_relu(ls_forward(self->bn1, ls_forward(self->conv1, x)));
+    x = ls_batch_norm2d_relu(self->bn1, ls_forward(self->conv1, x), NULL);
     x = self->maxpool ? ls_forward(self->maxpool, x) : x;
     for (int i = 0; i < 4; i++) {
         x = ls_forward(self->layer[i], x);

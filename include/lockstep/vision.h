@@ -3,6 +3,10 @@
  * Images are [N,C,H,W]: batch, channels, height, width. Semantics, names and defaults are
  * PyTorch's (torch.nn.functional); pairs are {height, width}. Operations return poisoned tensors on
  * failure, never NULL (tensor.h). The layers are in nn.h.
+ *
+ * Results may lie in memory with their channels last ([N,H,W,C], as torch.channels_last does),
+ * which is what convolutions are fast in; the shape is [N,C,H,W] all the same. Operations take
+ * either. ls_data wants row-major elements: ls_data(ls_contiguous(t)), or ls_copy_out.
  */
 #ifndef LOCKSTEP_VISION_H
 #define LOCKSTEP_VISION_H
@@ -50,12 +54,27 @@ LS_API ls_tensor *ls_batch_norm(ls_tensor *x, ls_tensor *weight, ls_tensor *bias
                                 ls_tensor *running_mean, ls_tensor *running_var, bool training,
                                 double momentum, double eps);
 
+typedef struct ls_batch_norm_options {
+    size_t size;
+    ls_tensor *running_mean, *running_var; /* as above */
+    bool training;
+    double momentum, eps;
+    ls_tensor *residual; /* of x's shape, added to the result; NULL: none */
+    bool relu;           /* of the result, with the residual in it */
+} ls_batch_norm_options;
+#define LS_DEFAULTS_ls_batch_norm_options .momentum = 0.1, .eps = 1e-5,
+/* The same with what often follows in one pass over memory: relu(batch_norm(x) + residual), the end
+ * of a residual block (He et al. 2016). Gradients are those of the operations one by one. */
+LS_API ls_tensor *ls_batch_norm_with(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
+                                     const ls_batch_norm_options *options);
+
 #if !defined(LS_NO_SITES)
 #define ls_conv2d(...) LS_AT(ls_conv2d(__VA_ARGS__))
 #define ls_max_pool2d(...) LS_AT(ls_max_pool2d(__VA_ARGS__))
 #define ls_avg_pool2d(...) LS_AT(ls_avg_pool2d(__VA_ARGS__))
 #define ls_adaptive_avg_pool2d(...) LS_AT(ls_adaptive_avg_pool2d(__VA_ARGS__))
 #define ls_batch_norm(...) LS_AT(ls_batch_norm(__VA_ARGS__))
+#define ls_batch_norm_with(...) LS_AT(ls_batch_norm_with(__VA_ARGS__))
 #endif
 
 #ifdef __cplusplus

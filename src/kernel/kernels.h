@@ -2,7 +2,8 @@
  * twin that every fast kernel is tested against, cpu/ the fast one.
  *
  * Contract of every entry: float32 unless said, row-major contiguous unless strides are given; the
- * caller passes output and workspace; nothing allocates, blocks, or reads a global; `stream` is
+ * caller passes output and workspace; nothing allocates (but a plan, for a shape not seen before),
+ * blocks, or reads a global; `stream` is
  * NULL (host) in this release. Outputs may not overlap inputs unless said. `beta` is 0 (overwrite)
  * or 1 (accumulate into the output). Results do not depend on the number of threads.
  */
@@ -10,6 +11,8 @@
 #define LS_KERNEL_KERNELS_H
 
 #include <lockstep/types.h>
+
+#include "base/env.h"
 
 typedef uint16_t ls__bfloat16; /* the upper half of a float32 */
 
@@ -62,8 +65,13 @@ static inline ls__image ls__image_strides(ls__image_layout layout, int64_t chann
                : (ls__image){height * width * channels, 1, width * channels, channels};
 }
 
-typedef struct ls__conv2d {  /* x [N,in,H,W], w [out,in/groups,kh,kw], y [N,out,H',W'] */
-    ls__image_layout layout; /* of x and y; w is row-major in either */
+/* What is made once for each shape of a convolution and kept; a table per runtime, for any number
+ * of threads. NULL without memory. Ends before `env` does. */
+typedef struct ls__plans ls__plans;
+ls__plans *ls__plans_new(const ls__env *env);
+void ls__plans_free(ls__plans *plans); /* NULL is allowed */
+
+typedef struct ls__conv2d { /* x [N,H,W,in], w [out,in/groups,kh,kw], y [N,H',W',out] */
     int64_t batch, in, height, width, groups;
     int64_t out, out_height, out_width;
     int64_t kernel[2], stride[2], padding[2], dilation[2];
@@ -80,7 +88,8 @@ typedef struct ls__conv2d_data {
     const float *b;          /* [out]; NULL: none */
     float *out;
     float beta;
-    void *workspace; /* conv2d_workspace bytes, aligned to 64 */
+    ls__plans *plans; /* NULL: nothing is kept */
+    void *workspace;  /* conv2d_workspace bytes, aligned to 64 */
 } ls__conv2d_data;
 
 typedef struct ls__pool2d { /* x [N,C,H,W] -> y [N,C,H',W'] */
@@ -121,12 +130,16 @@ typedef struct ls__batch_norm { /* x [N,C,pixels] or [N,pixels,C] */
     int64_t batch, channels, pixels;
     const float *x, *mean, *rstd; /* mean, rstd [C] */
     const float *w, *b;           /* [C]; NULL: 1, 0 */
+    const float *residual;        /* forward: as x, added; NULL: none */
+    bool relu;                    /* of all that; it keeps NaN */
     float *y;                     /* forward out */
+    void *workspace; /* batch_norm_workspace bytes, aligned to 64; for statistics, too */
     /* backward */
     const float *dy;
-    bool training;       /* mean and rstd came from x, so dx sees them move */
-    float *dx, *dw, *db; /* each NULL where not wanted */
-    float beta_x, beta_w, beta_b;
+    const float *out;                /* with relu: y */
+    bool training;                   /* mean and rstd came from x, so dx sees them move */
+    float *dx, *dw, *db, *dresidual; /* each NULL where not wanted */
+    float beta_x, beta_w, beta_b, beta_residual;
 } ls__batch_norm;
 
 typedef enum ls__unary {
@@ -355,7 +368,8 @@ typedef struct ls__kernels {
     /* One pass of a convolution. No size is 0. */
     void (*conv2d)(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d,
                    ls_stream *stream);
-    size_t (*conv2d_workspace)(const ls__conv2d *c, ls__conv2d_pass pass);
+    /* for these b, beta and plans */
+    size_t (*conv2d_workspace)(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d);
     /* y the largest of each window (NaN where one is), index where it stands in its plane (row *
      * width + column), the first of equals; index may be NULL */
     void (*max_pool2d)(const ls__pool2d *p, float *y, int32_t *index, const float *x,
@@ -371,9 +385,10 @@ typedef struct ls__kernels {
     /* rstd[i] = 1 / sqrt(variance[i] + eps); may be in place */
     void (*batch_norm_rstd)(float *rstd, const float *variance, int64_t channels, double eps,
                             ls_stream *stream);
-    /* y = (x-mean)*rstd*w + b */
+    /* y = (x-mean)*rstd*w + b, + residual, relu */
     void (*batch_norm)(const ls__batch_norm *n, ls_stream *stream);
     void (*batch_norm_backward)(const ls__batch_norm *n, ls_stream *stream);
+    size_t (*batch_norm_workspace)(const ls__batch_norm *n); /* by its shape alone */
 
     void (*adamw)(const ls__adamw_args *args, ls_stream *stream);
     void (*sgd)(const ls__sgd_args *args, ls_stream *stream);

@@ -74,6 +74,8 @@ typedef struct batch_norm {
     ls_module base;
     ls_tensor *weight, *bias, *mean, *var, *batches;
     double eps, momentum;
+    ls_tensor *residual; /* of the call that runs */
+    bool relu;
 } batch_norm;
 
 static ls_tensor *batch_norm_forward(ls_module *m, ls_tensor *x) /* [N,C,H,W], same */
@@ -84,8 +86,11 @@ static ls_tensor *batch_norm_forward(ls_module *m, ls_tensor *x) /* [N,C,H,W], s
         ++*batches;
         ls__tensor_changed(self->batches);
     }
-    return ls_batch_norm(x, self->weight, self->bias, self->mean, self->var, m->training,
-                         self->momentum, self->eps);
+    return ls_batch_norm_with(x, self->weight, self->bias,
+                              LS_OPTIONS(ls_batch_norm_options, .running_mean = self->mean,
+                                         .running_var = self->var, .training = m->training,
+                                         .momentum = self->momentum, .eps = self->eps,
+                                         .residual = self->residual, .relu = self->relu));
 }
 
 static const ls_module_class batch_norm_class = {"BatchNorm2d", batch_norm_forward, NULL, NULL};
@@ -115,6 +120,30 @@ ls_module *ls_batch_norm2d_new(int64_t channels, double eps, double momentum)
     self->var = ls_module_add_buffer(m, "running_var", ls_ones(shape, LS_FLOAT32));
     self->batches = ls_module_add_buffer(m, "num_batches_tracked", ls_zeros(LS_SCALAR, LS_INT64));
     return ls__layer_finished(m);
+}
+
+ls_tensor *ls_batch_norm2d_relu(ls_module *layer, ls_tensor *x, ls_tensor *residual)
+{
+    if (layer && layer->cls != &batch_norm_class) {
+        ls_status status = ls__fail(LS_ERR_INVALID,
+                                    "batch_norm2d_relu: the module is a %s; give what "
+                                    "ls_batch_norm2d_new made",
+                                    layer->cls->name);
+        (void)ls__fail_at_site(status);
+        ls__tensors *tensors = ls__tensors_get("batch_norm2d_relu");
+        return tensors ? ls__poison(tensors) : ls__poison_fixed(status);
+    }
+    batch_norm *self = (batch_norm *)layer;
+    if (self) {
+        self->residual = residual;
+        self->relu = true;
+    }
+    ls_tensor *y = ls_forward(layer, x);
+    if (self) {
+        self->residual = NULL;
+        self->relu = false;
+    }
+    return y;
 }
 
 /* ---- pooling ------------------------------------------------------------------------------ */

@@ -1,25 +1,29 @@
 /* Batch normalisation; formulas in kernel/ref/batch_norm.c. The running statistics are buffers of
  * the caller's, changed in place in training; the gradient rule keeps the mean and deviation it
- * needs by itself, so a later forward does not disturb it. */
+ * needs by itself, so a later forward does not disturb it. A residual that is added and ReLU are
+ * part of the operation: the elements pass through memory once. */
 #include <lockstep/vision.h>
 
+#include "base/options.h"
 #include "tensor/op.h"
 
-enum { SAVED_X, SAVED_W, SAVED_MEAN, SAVED_RSTD };
-enum { EDGE_X, EDGE_W, EDGE_B };
+enum { SAVED_X, SAVED_W, SAVED_MEAN, SAVED_RSTD, SAVED_Y };
+enum { EDGE_X, EDGE_W, EDGE_B, EDGE_R };
 
 typedef struct norm_context {
+    ls__image_layout layout;
     int64_t batch, channels, pixels;
-    bool training;
+    bool training, relu;
 } norm_context;
 
 static ls__batch_norm shape_of(const norm_context *c)
 {
-    return (ls__batch_norm){.layout = LS__NCHW,
+    return (ls__batch_norm){.layout = c->layout,
                             .batch = c->batch,
                             .channels = c->channels,
                             .pixels = c->pixels,
-                            .training = c->training};
+                            .training = c->training,
+                            .relu = c->relu};
 }
 
 static ls_status batch_norm_backward(ls__rule *r)
@@ -45,7 +49,16 @@ static ls_status batch_norm_backward(ls__rule *r)
     n.beta_x = r->in[EDGE_X].beta;
     n.beta_w = r->in[EDGE_W].beta;
     n.beta_b = r->in[EDGE_B].beta;
+    n.dresidual = r->in[EDGE_R].data;
+    n.beta_residual = r->in[EDGE_R].beta;
+    n.out = r->saved[SAVED_Y];
+    ls__storage *work = ls__storage_new(r->tensors, r->k->batch_norm_workspace(&n));
+    if (work == NULL) {
+        return ls__self.status;
+    }
+    n.workspace = work->data;
     r->k->batch_norm_backward(&n, NULL);
+    ls__storage_unref(work);
     return LS_OK;
 }
 
@@ -71,6 +84,12 @@ static bool norm_shapes(ls__call *call)
                                 ls__record_print(p).text, (long long)x->dim[1]);
             return false;
         }
+    }
+    const ls__record *residual = call->in[EDGE_R];
+    if (residual != NULL && !ls__shape_equal(x, residual)) {
+        (void)ls__call_fail(call, LS_ERR_INVALID, "x %s with residual %s; give the same shape",
+                            ls__record_print(x).text, ls__record_print(residual).text);
+        return false;
     }
     return true;
 }
@@ -165,56 +184,90 @@ static void forward(const ls__call *call, const norm_context *c, const running *
     call->k->batch_norm(n, NULL);
 }
 
+static void save(ls__node *node, const norm_context *c, const ls__record *out,
+                 const ls__dense saved[SAVED_Y])
+{
+    if (node == NULL) {
+        return;
+    }
+    *(norm_context *)node->context = *c;
+    for (int i = 0; i < SAVED_Y; i++) {
+        ls__node_save(node, i, &saved[i]);
+    }
+    if (c->relu) {
+        ls__dense y = ls__dense_of_output(out);
+        ls__node_save(node, SAVED_Y, &y);
+        ls__dense_drop(&y);
+    }
+}
+
 static ls_tensor *normalise(ls__call *call, const norm_context *c, const running *stats, double eps)
 {
     ls__batch_norm n = shape_of(c);
-    ls__dense x = ls__call_dense(call, EDGE_X), w = ls__call_dense(call, EDGE_W);
-    ls__dense b = ls__call_dense(call, EDGE_B);
-    ls__dense mean = ls__call_memory(call, (size_t)c->channels * sizeof(float));
-    ls__dense rstd = ls__call_memory(call, (size_t)c->channels * sizeof(float));
+    if (c->layout == LS__NHWC) {
+        ls__call_see_channels_last(call, EDGE_X);
+    }
+    if (c->layout == LS__NHWC && call->in[EDGE_R] != NULL) {
+        ls__call_see_channels_last(call, EDGE_R);
+    }
+    ls__dense saved[SAVED_Y] = {ls__call_dense(call, EDGE_X), ls__call_dense(call, EDGE_W)};
+    ls__dense b = ls__call_dense(call, EDGE_B), residual = ls__call_dense(call, EDGE_R);
+    saved[SAVED_MEAN] = ls__call_memory(call, (size_t)c->channels * sizeof(float));
+    saved[SAVED_RSTD] = ls__call_memory(call, (size_t)c->channels * sizeof(float));
+    ls__dense work = ls__call_memory(call, call->k->batch_norm_workspace(&n));
     ls__record *out = ls__call_output(call, ls__record_shape(call->in[EDGE_X]), LS_FLOAT32);
     if (out != NULL && out->numel > 0) {
-        n.x = x.data;
-        n.w = w.data;
+        n.x = saved[SAVED_X].data;
+        n.w = saved[SAVED_W].data;
         n.b = b.data;
+        n.residual = residual.data;
         n.y = data_of(out);
-        forward(call, c, stats, &n, mean.data, rstd.data, eps);
+        n.workspace = work.data;
+        forward(call, c, stats, &n, saved[SAVED_MEAN].data, saved[SAVED_RSTD].data, eps);
     }
-    ls__node *node = ls__call_record(call, &batch_norm_op, out, sizeof *c);
-    if (node != NULL) {
-        *(norm_context *)node->context = *c;
-        ls__node_save(node, SAVED_X, &x);
-        ls__node_save(node, SAVED_W, &w);
-        ls__node_save(node, SAVED_MEAN, &mean);
-        ls__node_save(node, SAVED_RSTD, &rstd);
+    save(ls__call_record(call, &batch_norm_op, out, sizeof *c), c, out, saved);
+    for (int i = 0; i < SAVED_Y; i++) {
+        ls__dense_drop(&saved[i]);
     }
-    ls__dense_drop(&x);
-    ls__dense_drop(&w);
     ls__dense_drop(&b);
-    ls__dense_drop(&mean);
-    ls__dense_drop(&rstd);
+    ls__dense_drop(&residual);
+    ls__dense_drop(&work);
     return ls__call_finish(call, out);
 }
 
-ls_tensor *ls_batch_norm(ls_tensor *x, ls_tensor *weight, ls_tensor *bias, ls_tensor *running_mean,
-                         ls_tensor *running_var, bool training, double momentum, double eps)
+ls_tensor *ls_batch_norm_with(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
+                              const ls_batch_norm_options *options)
 {
+    LS__OPTIONS(ls_batch_norm_options, o, options);
     ls__call call;
-    unsigned optional = 1u << EDGE_W | 1u << EDGE_B;
-    if (!ls__call_begin_optional(&call, "batch_norm", 3, (ls_tensor *[]){x, weight, bias},
-                                 optional) ||
+    unsigned optional = 1u << EDGE_W | 1u << EDGE_B | 1u << EDGE_R;
+    if (!ls__call_begin_optional(&call, "batch_norm", 4,
+                                 (ls_tensor *[]){x, weight, bias, o.residual}, optional) ||
         !ls__call_float32(&call) || !norm_shapes(&call)) {
         return call.failed;
     }
     const ls__record *in = call.in[EDGE_X];
     call.narrow = call.halves >> EDGE_X & 1u; /* the type of x */
-    norm_context c = {.batch = in->dim[0], .channels = in->dim[1], .training = training};
+    norm_context c = {.layout = ls__record_channels_last(in) ? LS__NHWC : LS__NCHW,
+                      .batch = in->dim[0],
+                      .channels = in->dim[1],
+                      .training = o.training,
+                      .relu = o.relu};
     c.pixels = ls__shape_product(in, 2, in->ndim);
-    running stats = {.handle = {running_mean, running_var}, .momentum = momentum};
-    stats.record[0] = running_of(&call, "running_mean", running_mean);
-    stats.record[1] = running_of(&call, "running_var", running_var);
-    if (!norm_arguments(&call, &c, running_mean != NULL, running_var != NULL, momentum)) {
+    running stats = {.handle = {o.running_mean, o.running_var}, .momentum = o.momentum};
+    stats.record[0] = running_of(&call, "running_mean", o.running_mean);
+    stats.record[1] = running_of(&call, "running_var", o.running_var);
+    if (!norm_arguments(&call, &c, o.running_mean != NULL, o.running_var != NULL, o.momentum)) {
         return call.failed;
     }
-    return normalise(&call, &c, &stats, eps);
+    return normalise(&call, &c, &stats, o.eps);
+}
+
+ls_tensor *ls_batch_norm(ls_tensor *x, ls_tensor *weight, ls_tensor *bias, ls_tensor *running_mean,
+                         ls_tensor *running_var, bool training, double momentum, double eps)
+{
+    return ls_batch_norm_with(x, weight, bias,
+                              LS_OPTIONS(ls_batch_norm_options, .running_mean = running_mean,
+                                         .running_var = running_var, .training = training,
+                                         .momentum = momentum, .eps = eps));
 }

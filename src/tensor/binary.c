@@ -167,6 +167,7 @@ static ls_tensor *binary(const char *name, ls__binary op, ls_tensor *a, ls_tenso
     if (!ls__call_begin(&call, name, 2, (ls_tensor *[]){a, b}) || !ls__call_float32(&call)) {
         return call.failed;
     }
+    ls__call_as_stored(&call);
     const ls__record *x = call.in[0], *y = call.in[1];
     ls_shape shape;
     if (!ls__shape_broadcast(ls__record_shape(x), ls__record_shape(y), &shape)) {

@@ -49,8 +49,9 @@ ls__record *ls__call_cast(ls__call *call, ls__record *in, ls_dtype dtype)
                     .in = {in},
                     .count = 1,
                     .grad = in->node != NULL && !ls__self.no_grad};
+    ls__call_as_stored(&one);
     ls__dense from = ls__call_dense(&one, 0);
-    ls__record *out = ls__call_output(&one, ls__record_shape(in), dtype);
+    ls__record *out = ls__call_output(&one, ls__record_shape(one.in[0]), dtype);
     if (out != NULL) {
         convert(one.k, out, &from, (ls_dtype)in->dtype);
     }
@@ -64,6 +65,9 @@ ls__record *ls__call_cast(ls__call *call, ls__record *in, ls_dtype dtype)
     if (one.failed != NULL && out != NULL) {
         ls__record_free(one.tensors, out);
         out = NULL;
+    }
+    if (out != NULL && one.channels_last) {
+        ls__record_see_channels_first(out);
     }
     call->failed = one.failed;
     return out;

@@ -14,7 +14,8 @@ enum { EDGE_X, EDGE_W, EDGE_B };
 static ls_status run(ls__tensors *tensors, const ls__kernels *k, const ls__conv2d *c,
                      ls__conv2d_pass pass, ls__conv2d_data *d)
 {
-    ls__storage *work = ls__storage_new(tensors, k->conv2d_workspace(c, pass) + 64);
+    d->plans = tensors->plans;
+    ls__storage *work = ls__storage_new(tensors, k->conv2d_workspace(c, pass, d) + 64);
     if (work == NULL) {
         return ls__self.status;
     }
@@ -43,9 +44,8 @@ static ls_status conv2d_backward(ls__rule *r)
         return LS_OK;
     }
     if (db->data != NULL) {
-        const int64_t shape[3] = {c->batch, c->out, c->out_height * c->out_width};
-        const uint8_t keep[3] = {0, 1, 0};
-        r->k->sum_dims(db->data, r->dy, 3, shape, keep, db->beta, NULL);
+        r->k->sum_rows(db->data, r->dy, c->batch * c->out_height * c->out_width, c->out, db->beta,
+                       NULL);
     }
     if (dw->data != NULL) {
         ls__conv2d_data d = {
@@ -139,8 +139,7 @@ static bool describe(ls__call *call, const ls_conv2d_options *o, ls__conv2d *c)
         return false;
     }
     const ls__record *x = call->in[EDGE_X], *w = call->in[EDGE_W];
-    *c = (ls__conv2d){.layout = LS__NCHW,
-                      .batch = x->dim[0],
+    *c = (ls__conv2d){.batch = x->dim[0],
                       .in = x->dim[1],
                       .height = x->dim[2],
                       .width = x->dim[3],
@@ -167,9 +166,10 @@ ls_tensor *ls_conv2d(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
         !ls__call_float32(&call) || !describe(&call, &o, &c)) {
         return call.failed;
     }
+    ls__call_see_channels_last(&call, EDGE_X);
     ls__dense dx = ls__call_dense(&call, EDGE_X), dw = ls__call_dense(&call, EDGE_W);
     ls__dense db = ls__call_dense(&call, EDGE_B);
-    ls_shape shape = LS_SHAPE(c.batch, c.out, c.out_height, c.out_width);
+    ls_shape shape = LS_SHAPE(c.batch, c.out_height, c.out_width, c.out);
     ls__record *out = ls__call_output(&call, shape, LS_FLOAT32);
     if (out != NULL && c.batch > 0) {
         ls__conv2d_data d = {.x = dx.data, .w = dw.data, .b = db.data};

@@ -51,6 +51,7 @@ static ls_tensor *unary(ls__unary op, ls_tensor *a)
     if (!ls__call_begin(&call, unary_ops[op].name, 1, &a) || !ls__call_float32(&call)) {
         return call.failed;
     }
+    ls__call_as_stored(&call);
     ls__dense x = ls__call_dense(&call, 0);
     ls__record *out = ls__call_output(&call, ls__record_shape(call.in[0]), LS_FLOAT32);
     if (out != NULL) {
@@ -149,6 +150,7 @@ ls_tensor *ls_scale(ls_tensor *a, double factor)
     if (!ls__call_begin(&call, "scale", 1, &a) || !ls__call_float32(&call)) {
         return call.failed;
     }
+    ls__call_as_stored(&call);
     ls__dense x = ls__call_dense(&call, 0);
     ls__record *out = ls__call_output(&call, ls__record_shape(call.in[0]), LS_FLOAT32);
     if (out != NULL) {
@@ -170,6 +172,7 @@ ls_tensor *ls_add_scalar(ls_tensor *a, double value)
     if (!ls__call_begin(&call, "add_scalar", 1, &a) || !ls__call_float32(&call)) {
         return call.failed;
     }
+    ls__call_as_stored(&call);
     ls__dense x = ls__call_dense(&call, 0);
     ls__record *out = ls__call_output(&call, ls__record_shape(call.in[0]), LS_FLOAT32);
     if (out != NULL) {
@@ -210,6 +213,7 @@ static ls_tensor *map(ls_tensor *a, map_context c)
         return ls__call_fail(&call, LS_ERR_INVALID,
                              "the argument is not a number; give one (INFINITY: no limit)");
     }
+    ls__call_as_stored(&call);
     ls__dense x = ls__call_dense(&call, 0);
     ls__record *out = ls__call_output(&call, ls__record_shape(call.in[0]), LS_FLOAT32);
     if (out != NULL) {

@@ -30,7 +30,7 @@
 
 #include "tensor/tensor.h"
 
-#define LS__EDGES_MAX 3
+#define LS__EDGES_MAX 4
 #define LS__SAVED_MAX 6
 
 typedef struct ls__geometry { /* which elements of the base a view stands for */

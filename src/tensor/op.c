@@ -230,7 +230,32 @@ ls_tensor *ls__call_finish(ls__call *call, ls__record *out)
     if (call->failed != NULL && out != NULL) {
         ls__record_free(call->tensors, out);
     }
+    if (call->failed == NULL && call->channels_last) {
+        ls__record_see_channels_first(out);
+    }
     return call->failed != NULL ? call->failed : ls__handle(out);
+}
+
+/* ---- images, see Note [Channels last] ------------------------------------------------------ */
+
+void ls__call_see_channels_last(ls__call *call, int i)
+{
+    call->seen[i] = *call->in[i];
+    call->in[i] = &call->seen[i];
+    ls__record_see_channels_last(&call->seen[i]);
+    call->channels_last = true;
+}
+
+void ls__call_as_stored(ls__call *call)
+{
+    for (int i = 0; i < call->count; i++) {
+        if (!ls__record_channels_last(call->in[i]) || !ls__shape_equal(call->in[0], call->in[i])) {
+            return;
+        }
+    }
+    for (int i = 0; i < call->count; i++) {
+        ls__call_see_channels_last(call, i);
+    }
 }
 
 /* ---- row-major operands ------------------------------------------------------------------- */

@@ -32,7 +32,7 @@
 #include "tensor/meter.h"
 #include "tensor/shape.h"
 
-#define LS__INPUTS_MAX 3
+#define LS__INPUTS_MAX 4
 
 typedef struct ls__call {
     const char *name;
@@ -40,6 +40,8 @@ typedef struct ls__call {
     const ls__kernels *k;
     ls__record *in[LS__INPUTS_MAX]; /* NULL: an optional input that was not given */
     int count;
+    ls__record seen[LS__INPUTS_MAX]; /* in[i] in another order of dimensions, where asked for */
+    bool channels_last;              /* the output is made as [N,H,W,C], too */
     bool grad; /* a node is due: grad mode is on and an input requires gradients */
     ls__record *widened[LS__INPUTS_MAX]; /* in[i] where it is a float32 copy; dies in the end */
     unsigned halves;                     /* bit i: input i came as bfloat16 and was widened */
@@ -77,6 +79,20 @@ ls__record *ls__call_view(ls__call *call, const ls__record *of);
 ls__node *ls__call_record(ls__call *call, const ls__op *op, ls__record *out, size_t context_bytes);
 /* The handle of `out`; after a failure frees it and returns the poison. */
 ls_tensor *ls__call_finish(ls__call *call, ls__record *out);
+
+/* Note [Channels last]
+ * To the user images are [N,C,H,W]; what operations on images make lies in memory as [N,H,W,C], the
+ * order their kernels are fast in, as a view whose strides say so. Inside, such an operation sees
+ * its input as the row-major [N,H,W,C] that it is, makes an output of that shape, and
+ * ls__call_finish turns it back into a view [N,C,H,W]. So gradients lie the same way (a base's lies
+ * as the base), nothing is copied from layer to layer, and operations that know nothing of it take
+ * the view as they take any: row-major copies in, gradients scattered back. */
+
+/* Sees input i, [N,C,H,W], as [N,H,W,C] from now on (a copy, where it does not lie so). */
+void ls__call_see_channels_last(ls__call *call, int i);
+/* For operations that go element by element: sees all inputs so, if they are images of one shape
+ * that lie so. */
+void ls__call_as_stored(ls__call *call);
 
 /* Row-major elements of an input: its own when it is contiguous, else a copy. */
 typedef struct ls__dense {

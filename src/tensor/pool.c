@@ -55,7 +55,7 @@ static bool check_image(ls__call *call)
 
 static ls__pool2d image_of(const ls__record *x)
 {
-    return (ls__pool2d){.layout = LS__NCHW,
+    return (ls__pool2d){.layout = ls__record_channels_last(x) ? LS__NHWC : LS__NCHW,
                         .batch = x->dim[0],
                         .channels = x->dim[1],
                         .height = x->dim[2],
@@ -97,10 +97,20 @@ static bool describe(ls__call *call, const ls_pool2d_options *o, ls__pool2d *p)
 
 /* ---- operations --------------------------------------------------------------------------- */
 
+static ls__dense input(ls__call *call, const ls__pool2d *p)
+{
+    if (p->layout == LS__NHWC) {
+        ls__call_see_channels_last(call, 0);
+    }
+    return ls__call_dense(call, 0);
+}
+
 static ls__record *output(ls__call *call, const ls__pool2d *p)
 {
-    return ls__call_output(call, LS_SHAPE(p->batch, p->channels, p->out_height, p->out_width),
-                           LS_FLOAT32);
+    ls_shape shape = p->layout == LS__NHWC
+                         ? LS_SHAPE(p->batch, p->out_height, p->out_width, p->channels)
+                         : LS_SHAPE(p->batch, p->channels, p->out_height, p->out_width);
+    return ls__call_output(call, shape, LS_FLOAT32);
 }
 
 ls_tensor *ls_max_pool2d(ls_tensor *x, const ls_pool2d_options *options)
@@ -112,7 +122,7 @@ ls_tensor *ls_max_pool2d(ls_tensor *x, const ls_pool2d_options *options)
         !describe(&call, &o, &p)) {
         return call.failed;
     }
-    ls__dense from = ls__call_dense(&call, 0), index = {0};
+    ls__dense from = input(&call, &p), index = {0};
     ls__record *out = output(&call, &p);
     if (out != NULL && call.grad) {
         index = ls__call_memory(&call, (size_t)out->numel * sizeof(int32_t));
@@ -132,7 +142,7 @@ ls_tensor *ls_max_pool2d(ls_tensor *x, const ls_pool2d_options *options)
 
 static ls_tensor *average(ls__call *call, const ls__op *op, const ls__pool2d *p)
 {
-    ls__dense from = ls__call_dense(call, 0);
+    ls__dense from = input(call, p);
     ls__record *out = output(call, p);
     if (call->failed == NULL && out->numel > 0) {
         call->k->avg_pool2d(p, (float *)(void *)ls__record_data(out), from.data, NULL);

@@ -188,3 +188,35 @@ int64_t ls__shape_product(const ls__record *record, int from, int to)
     }
     return product;
 }
+
+/* ---- images ------------------------------------------------------------------------------- */
+
+/* Dim d becomes what dim from[d] was. */
+static void reorder(ls__record *record, const int from[4])
+{
+    const ls__record old = *record;
+    for (int d = 0; d < 4; d++) {
+        record->dim[d] = old.dim[from[d]];
+        record->stride[d] = old.stride[from[d]];
+    }
+}
+
+void ls__record_see_channels_last(ls__record *record)
+{
+    reorder(record, (const int[]){0, 2, 3, 1});
+}
+
+void ls__record_see_channels_first(ls__record *record)
+{
+    reorder(record, (const int[]){0, 3, 1, 2});
+}
+
+bool ls__record_channels_last(const ls__record *record)
+{
+    if (record->ndim != 4 || ls__record_contiguous(record)) {
+        return false;
+    }
+    ls__record seen = *record;
+    ls__record_see_channels_last(&seen);
+    return ls__record_contiguous(&seen);
+}

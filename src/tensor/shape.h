@@ -31,4 +31,10 @@ bool ls__shape_dim(const ls__record *record, int dim, int *out);
 /* Product of dims [from, to). */
 int64_t ls__shape_product(const ls__record *record, int from, int to);
 
+/* Images: the elements of [N,C,H,W] seen as [N,H,W,C], and back. */
+void ls__record_see_channels_last(ls__record *record);
+void ls__record_see_channels_first(ls__record *record);
+/* Whether the images lie in memory as [N,H,W,C] does in row-major order, and not as [N,C,H,W]. */
+bool ls__record_channels_last(const ls__record *record);
+
 #endif

@@ -29,6 +29,7 @@ static void tensors_free(ls_runtime *runtime, void *data)
     ls__scopes_fini(tensors);
     ls__storages_fini(tensors);
     ls__records_fini(tensors);
+    ls__plans_free(tensors->plans);
     pthread_mutex_destroy(&tensors->lock);
     runtime->env->release(runtime->env, tensors, sizeof *tensors);
     ls__self.scope = NULL;
@@ -45,6 +46,7 @@ static ls__tensors *tensors_new(ls_runtime *runtime)
     tensors->env = (ls__counted_env){.table = *runtime->env, .real = runtime->env};
     tensors->env.table.allocate = counted_allocate;
     tensors->env.table.release = counted_release;
+    tensors->plans = ls__plans_new(&tensors->env.table);
     pthread_mutex_init(&tensors->lock, NULL);
     ls__list_init(&tensors->free_records);
     ls__list_init(&tensors->kept);
@@ -72,6 +74,7 @@ ls__tensors *ls__tensors_get(const char *what)
     }
     if (!__atomic_compare_exchange_n(slot, &expected, made, false, __ATOMIC_ACQ_REL,
                                      __ATOMIC_ACQUIRE)) {
+        ls__plans_free(made->plans);
         pthread_mutex_destroy(&made->lock);
         runtime->env->release(runtime->env, made, sizeof *made);
         return expected;

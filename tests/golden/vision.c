@@ -38,6 +38,8 @@ GOLDEN(batch_norm)
     SHOW_TENSOR(ls_batch_norm(x, c, c, c, NULL, false, 0.1, 1e-5));
     SHOW_TENSOR(ls_batch_norm(f32(1, 4), c, c, NULL, NULL, true, 0.1, 1e-5));
     SHOW_TENSOR(ls_batch_norm(x, c, c, NULL, NULL, true, 1.5, 1e-5));
+    SHOW_TENSOR(ls_batch_norm_with(x, c, c, LS_OPTIONS(ls_batch_norm_options, .residual = c)));
+    SHOW_TENSOR(ls_batch_norm2d_relu(ls_relu_new(), x, NULL));
 }
 
 GOLDEN(layers_of_images)

@@ -8,7 +8,7 @@
 
 #include "../unit/tensor/local.h"
 
-typedef enum layout { WHOLE, TRANSPOSED, SLICED, LAYOUTS } layout;
+typedef enum layout { WHOLE, TRANSPOSED, SLICED, CHANNELS_LAST, LAYOUTS } layout;
 
 typedef ls_tensor *(*op_fn)(ls_tensor **in);
 
@@ -16,7 +16,7 @@ typedef struct op_case {
     const char *name;
     op_fn fn;
     int count;
-    ls_shape shape[3];
+    ls_shape shape[4];
 } op_case;
 
 #define OP(name, expression)                                                                       \
@@ -44,6 +44,18 @@ OP(norm, ls_batch_norm(in[0], in[1], in[2], NULL, NULL, true, 0.1, 1e-3))
 OP(norm_plain, ls_batch_norm(in[0], NULL, NULL, NULL, NULL, true, 0.1, 1e-3))
 OP(norm_twice, ls_batch_norm(ls_batch_norm(in[0], in[1], NULL, NULL, NULL, true, 0.1, 1e-3), in[1],
                              in[2], NULL, NULL, true, 0.1, 1e-3))
+
+#define NORM(...) LS_OPTIONS(ls_batch_norm_options, .eps = 1e-3, .training = true, __VA_ARGS__)
+OP(norm_relu, ls_batch_norm_with(in[0], in[1], in[2], NORM(.relu = true)))
+OP(norm_residual, ls_batch_norm_with(in[0], in[1], in[2], NORM(.residual = in[3])))
+OP(norm_all, ls_batch_norm_with(in[0], in[1], in[2], NORM(.residual = in[3], .relu = true)))
+OP(norm_itself, ls_batch_norm_with(in[0], in[1], in[2], NORM(.residual = in[0])))
+/* What a residual block does: two users of one gradient, in the layout of convolutions. */
+OP(block,
+   ls_batch_norm_with(ls_conv2d(in[0], in[1], NULL, CONV(.padding = {1, 1})), in[2], in[3],
+                      NORM(.residual = ls_conv2d(in[0], in[1], NULL, CONV(.padding = {1, 1})))))
+OP(mixed, ls_mul(ls_sigmoid(ls_add(ls_scale(ls_conv2d(in[0], in[1], NULL, NULL), 2.0), in[2])),
+                 ls_conv2d(in[0], in[1], NULL, NULL)))
 
 static ls_tensor *norm_evaluation(ls_tensor **in)
 {
@@ -74,6 +86,12 @@ static const op_case *cases(int *count)
         {"norm", norm, 3, {S(5, 3), S(3), S(3)}},
         {"norm_plain", norm_plain, 1, {S(4, 3, 2)}},
         {"norm_twice", norm_twice, 3, {S(3, 2, 2, 2), S(2), S(2)}},
+        {"norm_relu", norm_relu, 3, {S(3, 2, 2, 3), S(2), S(2)}},
+        {"norm_residual", norm_residual, 4, {S(3, 2, 2, 3), S(2), S(2), S(3, 2, 2, 3)}},
+        {"norm_all", norm_all, 4, {S(3, 2, 2, 3), S(2), S(2), S(3, 2, 2, 3)}},
+        {"norm_itself", norm_itself, 3, {S(3, 2, 2, 3), S(2), S(2)}},
+        {"block", block, 4, {S(2, 2, 2, 3), S(2, 2, 3, 3), S(2), S(2)}},
+        {"mixed", mixed, 3, {S(1, 2, 2, 3), S(2, 2, 1, 1), S(1, 2, 2, 3)}},
         {"norm_evaluation", norm_evaluation, 3, {S(2, 3, 2, 2), S(3), S(3)}},
     };
     memcpy(all, rows, sizeof rows);
@@ -83,13 +101,16 @@ static const op_case *cases(int *count)
 
 typedef struct sweep {
     const op_case *c;
-    layout of[3];
+    layout of[4];
 } sweep;
 
 static ls_tensor *as_view(ls_tensor *leaf, layout of)
 {
     if (of == TRANSPOSED && ls_ndim(leaf) > 1) {
         return ls_transpose(leaf, -1, -2);
+    }
+    if (of == CHANNELS_LAST && ls_ndim(leaf) == 4) {
+        return ls_permute(leaf, LS_SHAPE(0, 3, 1, 2));
     }
     return of == SLICED ? ls_slice(leaf, -1, 1, ls_size(leaf, -1) - 1) : leaf;
 }
@@ -112,6 +133,9 @@ static ls_tensor *leaf_new(ls_shape shape, layout of, uint64_t stream)
         shape.dim[n - 1] = shape.dim[n - 2];
         shape.dim[n - 2] = last;
     }
+    if (of == CHANNELS_LAST && n == 4) {
+        shape = LS_SHAPE(shape.dim[0], shape.dim[2], shape.dim[3], shape.dim[1]);
+    }
     shape.dim[n - 1] += of == SLICED ? 2 : 0;
     ls_tensor *leaf = ls_empty(shape, LS_FLOAT32);
     float *x = ls_data(leaf);
@@ -125,7 +149,7 @@ static ls_tensor *leaf_new(ls_shape shape, layout of, uint64_t stream)
 static ls_tensor *run_case(ls_tensor **leaves, void *arg)
 {
     const sweep *s = arg;
-    ls_tensor *in[3] = {NULL, NULL, NULL};
+    ls_tensor *in[4] = {NULL};
     for (int i = 0; i < s->c->count; i++) {
         in[i] = as_view(leaves[i], s->of[i]);
     }
@@ -137,7 +161,7 @@ static void check_case(const op_case *c, int variant)
     sweep s = {.c = c};
     LS_SCOPE
     {
-        ls_tensor *leaves[3];
+        ls_tensor *leaves[4];
         for (int i = 0; i < c->count; i++) {
             s.of[i] = variant < LAYOUTS ? (layout)variant : (layout)((i + 1) % LAYOUTS);
             leaves[i] = leaf_new(c->shape[i], s.of[i], (uint64_t)i);

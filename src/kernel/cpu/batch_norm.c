@@ -1,21 +1,19 @@
-/* Batch normalisation, a channel a task; formulas in ref/batch_norm.c. A channel is N runs of
- * `pixels` elements that lie `step` apart: 1 in NCHW, so that the runs are vectors. Sums are made
- * in float32 within BLOCK elements and in float64 beyond, so their error does not grow with the
- * batch. */
+/* Batch normalisation, a channel a task; formulas in ref/batch_norm.c. In [N,C,pixels] a channel is
+ * N runs of `pixels` elements; [N,pixels,C] is batch_norm_last.c's. Sums are made in float32 within
+ * BLOCK elements and in float64 beyond, so their error does not grow with the batch. */
 #include <math.h>
 
-#include "kernel/cpu/isa.h"
+#include "kernel/cpu/batch_norm_last.h"
 
 #define BLOCK 2048
 
 typedef struct runs { /* of one channel */
-    int64_t count, pixels, stride, step, first;
+    int64_t count, pixels, stride, first;
 } runs;
 
 static runs runs_of(const ls__batch_norm *n, int64_t channel)
 {
-    ls__image s = ls__image_strides(n->layout, n->channels, 1, n->pixels);
-    return (runs){n->batch, n->pixels, s.n, s.w, channel * s.c};
+    return (runs){n->batch, n->pixels, n->channels * n->pixels, channel * n->pixels};
 }
 
 static bool is_parallel(const ls__batch_norm *n)
@@ -23,47 +21,41 @@ static bool is_parallel(const ls__batch_norm *n)
     return n->batch * n->channels * n->pixels >= LS__PARALLEL_MIN;
 }
 
+size_t LS__K(batch_norm_workspace)(const ls__batch_norm *n)
+{
+    return n->layout == LS__NHWC ? LS__K(norm_last_workspace)(n) : 0;
+}
+
 /* ---- mean and variance -------------------------------------------------------------------- */
 
-LS__INLINE float sum_block(const float *x, int64_t count, int64_t step)
+LS__INLINE float sum_block(const float *x, int64_t count)
 {
     float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
     for (int64_t i = 0; i < count; i++) {
-        sum += x[i * step];
+        sum += x[i];
     }
     return sum;
 }
 
-LS__INLINE float squares_block(const float *x, int64_t count, int64_t step, float mean)
+LS__INLINE float squares_block(const float *x, int64_t count, float mean)
 {
     float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
     for (int64_t i = 0; i < count; i++) {
-        sum += (x[i * step] - mean) * (x[i * step] - mean);
+        sum += (x[i] - mean) * (x[i] - mean);
     }
     return sum;
 }
 
-LS__INLINE double sum_runs(const float *x, const runs *r, const int64_t step)
+static double sum_runs(const float *x, const runs *r, bool squares, float mean)
 {
     double sum = 0.0;
     for (int64_t n = 0; n < r->count; n++) {
         for (int64_t i = 0; i < r->pixels; i += BLOCK) {
-            sum += (double)sum_block(x + r->first + n * r->stride + i * step,
-                                     ls__min(BLOCK, r->pixels - i), step);
-        }
-    }
-    return sum;
-}
-
-LS__INLINE double squares_runs(const float *x, const runs *r, const int64_t step, float mean)
-{
-    double sum = 0.0;
-    for (int64_t n = 0; n < r->count; n++) {
-        for (int64_t i = 0; i < r->pixels; i += BLOCK) {
-            sum += (double)squares_block(x + r->first + n * r->stride + i * step,
-                                         ls__min(BLOCK, r->pixels - i), step, mean);
+            const float *at = x + r->first + n * r->stride + i;
+            int64_t count = ls__min(BLOCK, r->pixels - i);
+            sum += (double)(squares ? squares_block(at, count, mean) : sum_block(at, count));
         }
     }
     return sum;
@@ -73,15 +65,15 @@ void LS__K(batch_norm_stats)(const ls__batch_norm *n, float *mean, float *varian
                              ls_stream *stream)
 {
     (void)stream;
+    if (n->layout == LS__NHWC) {
+        LS__K(norm_last_stats)(n, mean, variance);
+        return;
+    }
     double count = (double)(n->batch * n->pixels);
     LS__PARALLEL_FOR(is_parallel(n), int64_t c = 0, c < n->channels, c++, {
         runs r = runs_of(n, c);
-        double sum = r.step == 1 ? sum_runs(n->x, &r, 1) : sum_runs(n->x, &r, r.step);
-        float m = (float)(sum / count);
-        double squares =
-            r.step == 1 ? squares_runs(n->x, &r, 1, m) : squares_runs(n->x, &r, r.step, m);
-        mean[c] = m;
-        variance[c] = (float)(squares / count);
+        mean[c] = (float)(sum_runs(n->x, &r, false, 0.0f) / count);
+        variance[c] = (float)(sum_runs(n->x, &r, true, mean[c]) / count);
     })
 }
 
@@ -96,12 +88,15 @@ void LS__K(batch_norm_rstd)(float *rstd, const float *variance, int64_t channels
 
 /* ---- forward ------------------------------------------------------------------------------ */
 
-LS__INLINE void normalise_run(float *y, const float *x, int64_t count, int64_t step, float mean,
-                              float scale, float shift)
+/* `added` may be NULL. */
+LS__INLINE void normalise_run(float *y, const float *x, const float *added, int64_t count,
+                              float mean, float scale, float shift, const bool relu)
 {
 #pragma omp simd
     for (int64_t i = 0; i < count; i++) {
-        y[i * step] = (x[i * step] - mean) * scale + shift;
+        float v = (x[i] - mean) * scale + shift;
+        v = added != NULL ? v + added[i] : v;
+        y[i] = relu && v < 0.0f ? 0.0f : v;
     }
 }
 
@@ -112,10 +107,11 @@ static void normalise(const ls__batch_norm *n, int64_t c)
     float shift = n->b != NULL ? n->b[c] : 0.0f;
     for (int64_t i = 0; i < r.count; i++) {
         int64_t at = r.first + i * r.stride;
-        if (r.step == 1) {
-            normalise_run(n->y + at, n->x + at, r.pixels, 1, n->mean[c], scale, shift);
+        const float *added = n->residual != NULL ? n->residual + at : NULL;
+        if (n->relu) {
+            normalise_run(n->y + at, n->x + at, added, r.pixels, n->mean[c], scale, shift, true);
         } else {
-            normalise_run(n->y + at, n->x + at, r.pixels, r.step, n->mean[c], scale, shift);
+            normalise_run(n->y + at, n->x + at, added, r.pixels, n->mean[c], scale, shift, false);
         }
     }
 }
@@ -123,52 +119,66 @@ static void normalise(const ls__batch_norm *n, int64_t c)
 void LS__K(batch_norm)(const ls__batch_norm *n, ls_stream *stream)
 {
     (void)stream;
+    if (n->layout == LS__NHWC) {
+        LS__K(norm_last)(n);
+        return;
+    }
     LS__PARALLEL_FOR(is_parallel(n), int64_t c = 0, c < n->channels, c++, { normalise(n, c); })
 }
 
 /* ---- backward ----------------------------------------------------------------------------- */
 
 typedef struct sums {
-    double dy, dyx; /* sum dy, sum dy (x - mean) */
+    double dy, dyx; /* sum g, sum g (x - mean), g the gradient before the activation */
 } sums;
 
-LS__INLINE void add_block(sums *s, const float *dy, const float *x, int64_t count, int64_t step,
-                          float mean)
+LS__INLINE float before(float dy, float y, const bool relu)
+{
+    return relu && y <= 0.0f ? 0.0f : dy;
+}
+
+LS__INLINE void add_block(sums *s, const float *dy, const float *x, const float *y, int64_t count,
+                          float mean, const bool relu)
 {
     float sum = 0.0f, product = 0.0f;
 #pragma omp simd reduction(+ : sum, product)
     for (int64_t i = 0; i < count; i++) {
-        sum += dy[i * step];
-        product += dy[i * step] * (x[i * step] - mean);
+        float g = before(dy[i], y[i], relu);
+        sum += g;
+        product += g * (x[i] - mean);
     }
     s->dy += (double)sum;
     s->dyx += (double)product;
 }
 
-LS__INLINE sums sums_of(const ls__batch_norm *n, const runs *r, const int64_t step, float mean)
+static sums sums_of(const ls__batch_norm *n, const runs *r, float mean)
 {
     sums s = {0.0, 0.0};
     for (int64_t k = 0; k < r->count; k++) {
         for (int64_t i = 0; i < r->pixels; i += BLOCK) {
-            int64_t at = r->first + k * r->stride + i * step;
-            add_block(&s, n->dy + at, n->x + at, ls__min(BLOCK, r->pixels - i), step, mean);
+            int64_t at = r->first + k * r->stride + i, count = ls__min(BLOCK, r->pixels - i);
+            if (n->relu) {
+                add_block(&s, n->dy + at, n->x + at, n->out + at, count, mean, true);
+            } else {
+                add_block(&s, n->dy + at, n->x + at, n->x + at, count, mean, false);
+            }
         }
     }
     return s;
 }
 
-typedef struct line { /* dx = a dy + b (x - mean) + c */
+typedef struct line { /* dx = a g + b (x - mean) + c */
     float a, b, c, mean, beta;
 } line;
 
-LS__INLINE void backward_run(float *dx, const float *dy, const float *x, int64_t count,
-                             int64_t step, const line *l)
+LS__INLINE void backward_run(float *dx, const float *dy, const float *x, const float *y,
+                             int64_t count, const line *l, const bool relu)
 {
     float a = l->a, b = l->b, c = l->c, mean = l->mean, beta = l->beta;
 #pragma omp simd
     for (int64_t i = 0; i < count; i++) {
-        float d = a * dy[i * step] + (b * (x[i * step] - mean) + c);
-        dx[i * step] = beta == 0.0f ? d : d + beta * dx[i * step];
+        float d = a * before(dy[i], y[i], relu) + (b * (x[i] - mean) + c);
+        dx[i] = beta == 0.0f ? d : d + beta * dx[i];
     }
 }
 
@@ -176,10 +186,21 @@ static void backward_x(const ls__batch_norm *n, const runs *r, const line *l)
 {
     for (int64_t i = 0; i < r->count; i++) {
         int64_t at = r->first + i * r->stride;
-        if (r->step == 1) {
-            backward_run(n->dx + at, n->dy + at, n->x + at, r->pixels, 1, l);
+        if (n->relu) {
+            backward_run(n->dx + at, n->dy + at, n->x + at, n->out + at, r->pixels, l, true);
         } else {
-            backward_run(n->dx + at, n->dy + at, n->x + at, r->pixels, r->step, l);
+            backward_run(n->dx + at, n->dy + at, n->x + at, n->x + at, r->pixels, l, false);
+        }
+    }
+}
+
+static void backward_residual(const ls__batch_norm *n, const runs *r)
+{
+    for (int64_t i = 0; i < r->count; i++) {
+        int64_t at = r->first + i * r->stride;
+        for (int64_t k = at; k < at + r->pixels; k++) {
+            float d = n->relu && n->out[k] <= 0.0f ? 0.0f : n->dy[k];
+            n->dresidual[k] = n->beta_residual == 0.0f ? d : d + n->dresidual[k];
         }
     }
 }
@@ -196,7 +217,7 @@ static void backward(const ls__batch_norm *n, int64_t c)
     double rstd = (double)n->rstd[c], count = (double)(n->batch * n->pixels);
     sums s = {0.0, 0.0};
     if (n->dw != NULL || n->db != NULL || n->training) {
-        s = r.step == 1 ? sums_of(n, &r, 1, mean) : sums_of(n, &r, r.step, mean);
+        s = sums_of(n, &r, mean);
     }
     if (n->dw != NULL) {
         store(&n->dw[c], s.dyx * rstd, n->beta_w);
@@ -213,10 +234,17 @@ static void backward(const ls__batch_norm *n, int64_t c)
         }
         backward_x(n, &r, &l);
     }
+    if (n->dresidual != NULL) {
+        backward_residual(n, &r);
+    }
 }
 
 void LS__K(batch_norm_backward)(const ls__batch_norm *n, ls_stream *stream)
 {
     (void)stream;
+    if (n->layout == LS__NHWC) {
+        LS__K(norm_last_backward)(n);
+        return;
+    }
     LS__PARALLEL_FOR(is_parallel(n), int64_t c = 0, c < n->channels, c++, { backward(n, c); })
 }

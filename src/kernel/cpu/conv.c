@@ -1,230 +1,336 @@
-/* Convolutions: oneDNN's, or the built-in one, which is a matrix product per image and group.
+/* Convolutions: oneDNN's, or the built-in one, which is a matrix product per group.
  *
- * The pixels that meet tap (p,q) of channel c are one row of a matrix `col` [K,P], K = channels of
- * the group x taps, P = output pixels (Chellapilla, Puri & Simard 2006):
+ * What output pixel i sees, tap by tap and there channel by channel, is row i of a matrix `col`
+ * [R,K], R = pixels of some images, K = taps x channels of the group (Chellapilla, Puri & Simard
+ * 2006); w' [O,K] is w with its channels last:
  *
- *     y  [O,P] = w [O,K] col [K,P]       dcol [K,P] = w^T dy, added back to dx row by row
- *     dw [O,K] = dy [O,P] col^T          (images in order, so the sum has one order)
+ *     y  [R,O] = col [R,K] w'^T          dcol [R,K] = dy [R,O] w', added back to dx row by row
+ *     dw' [O,K] = dy^T col               (images in order, so the sum has one order)
  *
- * In NHWC y and dy are [P,O], so the products stand the other way round.
+ * Of a 1 x 1 window that moves by one, x itself is col and w itself w'. The built-in one is also
+ * the better one where oneDNN would go through large weights once for a few pixels.
  */
 #include <string.h>
 
 #include "kernel/cpu/onednn.h"
 #include "kernel/cpu/taps.h"
 
-typedef struct part { /* one image, one group */
+#define COL_MAX (1 << 21) /* elements of col at most, unless an image has more */
+#define FEW_PIXELS 64
+#define LARGE_WEIGHT (1 << 20)
+
+typedef struct part { /* some images, one group */
     const ls__conv2d *c;
-    int64_t in, out;      /* channels of the group */
-    int64_t taps, pixels; /* K, P */
-    ls__image x, y;       /* strides */
-    int64_t from_x, from_y, from_w, group;
-    float *col; /* [K,P] */
+    int64_t in, out;       /* channels of the group */
+    int64_t taps, depth;   /* of a window; K */
+    int64_t pixels;        /* of one output image */
+    int64_t images, group; /* of this part */
+    const float *x, *dy;   /* of its first image and channel */
+    float *dx, *y;
+    float *col, *weight; /* [R,K]; w' of all groups */
 } part;
 
-static part part_of(const ls__conv2d *c, int64_t image, int64_t group, void *workspace)
+static int64_t weights_of(const ls__conv2d *c)
 {
-    part p = {.c = c, .in = c->in / c->groups, .out = c->out / c->groups, .group = group};
-    p.taps = p.in * c->kernel[0] * c->kernel[1];
-    p.pixels = c->out_height * c->out_width;
-    p.x = ls__image_strides(c->layout, c->in, c->height, c->width);
-    p.y = ls__image_strides(c->layout, c->out, c->out_height, c->out_width);
-    p.from_x = image * p.x.n + group * p.in * p.x.c;
-    p.from_y = image * p.y.n + group * p.out * p.y.c;
-    p.from_w = group * p.out * p.taps;
-    p.col = workspace;
-    return p;
+    return c->out * (c->in / c->groups) * c->kernel[0] * c->kernel[1];
 }
 
-/* The image itself is `col` where each output pixel sees just its own. */
 static bool is_pointwise(const ls__conv2d *c)
 {
-    return c->layout == LS__NCHW && c->kernel[0] == 1 && c->kernel[1] == 1 && c->stride[0] == 1 &&
-           c->stride[1] == 1 && c->padding[0] == 0 && c->padding[1] == 0;
+    return c->kernel[0] == 1 && c->kernel[1] == 1 && c->stride[0] == 1 && c->stride[1] == 1 &&
+           c->padding[0] == 0 && c->padding[1] == 0 && c->groups == 1;
 }
 
-typedef struct tap {           /* row k of col */
-    int64_t channel, row, col; /* of x: channel of the group; offsets of output (0,0)'s pixel */
-    int64_t from, end;         /* outputs of a row that lie within the image */
-} tap;
-
-static tap tap_of(const part *p, int64_t k)
+static int64_t images_of_part(const ls__conv2d *c)
 {
-    const ls__conv2d *c = p->c;
-    tap t = {.channel = k / (c->kernel[0] * c->kernel[1])};
-    t.row = k / c->kernel[1] % c->kernel[0] * c->dilation[0] - c->padding[0];
-    t.col = k % c->kernel[1] * c->dilation[1] - c->padding[1];
-    ls__outputs_within(c->width, c->out_width, c->stride[1], t.col, &t.from, &t.end);
-    return t;
+    int64_t taps = c->kernel[0] * c->kernel[1] * (c->in / c->groups);
+    int64_t one = c->out_height * c->out_width * taps;
+    return is_pointwise(c) || one > COL_MAX ? (is_pointwise(c) ? c->batch : 1)
+                                            : ls__min(c->batch, COL_MAX / one);
 }
 
-static void fill_row(const part *p, const float *x, int64_t k)
+/* ---- col ---------------------------------------------------------------------------------- */
+
+typedef struct window { /* rows and columns of taps that lie within the image */
+    int64_t row, col;   /* of x: where tap (0,0) stands */
+    int64_t from[2], end[2];
+} window;
+
+static int64_t first_within(int64_t at, int64_t step)
+{
+    return at >= 0 ? 0 : (-at + step - 1) / step;
+}
+
+static window window_of(const ls__conv2d *c, int64_t pixel)
+{
+    window w = {.row = pixel / c->out_width * c->stride[0] - c->padding[0],
+                .col = pixel % c->out_width * c->stride[1] - c->padding[1]};
+    const int64_t at[2] = {w.row, w.col}, size[2] = {c->height, c->width};
+    for (int i = 0; i < 2; i++) {
+        int64_t fit = size[i] > at[i] ? (size[i] - at[i] - 1) / c->dilation[i] + 1 : 0;
+        w.end[i] = ls__min(c->kernel[i], fit);
+        w.from[i] = ls__min(first_within(at[i], c->dilation[i]), w.end[i]);
+    }
+    return w;
+}
+
+/* Taps of a row whose pixels and channels follow each other in x are one run. */
+static void fill_taps(const part *p, float *to, const float *x, int64_t taps)
 {
     const ls__conv2d *c = p->c;
-    tap t = tap_of(p, k);
-    int64_t step = c->stride[1] * p->x.w;
-    for (int64_t i = 0; i < c->out_height; i++) {
-        float *to = p->col + k * p->pixels + i * c->out_width;
-        int64_t row = i * c->stride[0] + t.row;
-        bool inside = row >= 0 && row < c->height;
-        int64_t from = inside ? t.from : c->out_width, end = inside ? t.end : c->out_width;
-        const float *at = x + t.channel * p->x.c + row * p->x.h + t.col * p->x.w;
-        memset(to, 0, (size_t)from * sizeof *to);
-        for (int64_t j = from; j < end; j++) {
-            to[j] = at[j * step];
-        }
-        memset(to + end, 0, (size_t)(c->out_width - end) * sizeof *to);
+    if (c->dilation[1] == 1 && c->groups == 1) {
+        memcpy(to, x, (size_t)(taps * p->in) * sizeof *to);
+        return;
+    }
+    for (int64_t q = 0; q < taps; q++) {
+        memcpy(to + q * p->in, x + q * c->dilation[1] * c->in, (size_t)p->in * sizeof *to);
     }
 }
 
-static void add_row(const part *p, float *dx, int64_t k)
+static void fill_row(const part *p, int64_t i)
 {
     const ls__conv2d *c = p->c;
-    tap t = tap_of(p, k);
-    int64_t step = c->stride[1] * p->x.w;
-    for (int64_t i = 0; i < c->out_height; i++) {
-        const float *from = p->col + k * p->pixels + i * c->out_width;
-        int64_t row = i * c->stride[0] + t.row;
-        if (row < 0 || row >= c->height) {
+    const float *x = p->x + i / p->pixels * c->height * c->width * c->in;
+    float *to = p->col + i * p->depth;
+    window w = window_of(c, i % p->pixels);
+    int64_t width = c->kernel[1] * p->in, before = w.from[1] * p->in, end = w.end[1] * p->in;
+    for (int64_t r = 0; r < c->kernel[0]; r++, to += width) {
+        if (r < w.from[0] || r >= w.end[0] || before == end) {
+            memset(to, 0, (size_t)width * sizeof *to);
             continue;
         }
-        float *at = dx + t.channel * p->x.c + row * p->x.h + t.col * p->x.w;
-        for (int64_t j = t.from; j < t.end; j++) {
-            at[j * step] += from[j];
+        int64_t row = w.row + r * c->dilation[0], col = w.col + w.from[1] * c->dilation[1];
+        memset(to, 0, (size_t)before * sizeof *to);
+        fill_taps(p, to + before, x + (row * c->width + col) * c->in, w.end[1] - w.from[1]);
+        memset(to + end, 0, (size_t)(width - end) * sizeof *to);
+    }
+}
+
+static void add_row(const part *p, int64_t i)
+{
+    const ls__conv2d *c = p->c;
+    float *dx = p->dx + i / p->pixels * c->height * c->width * c->in;
+    window w = window_of(c, i % p->pixels);
+    for (int64_t r = w.from[0]; r < w.end[0]; r++) {
+        const float *from = p->col + i * p->depth + r * c->kernel[1] * p->in;
+        int64_t row = w.row + r * c->dilation[0];
+        for (int64_t q = w.from[1]; q < w.end[1]; q++) {
+            float *to = dx + (row * c->width + w.col + q * c->dilation[1]) * c->in;
+#pragma omp simd
+            for (int64_t k = 0; k < p->in; k++) {
+                to[k] += from[q * p->in + k];
+            }
         }
     }
 }
 
-static void fill_col(const part *p, const float *x)
+static void fill_col(const part *p)
 {
-    LS__PARALLEL_FOR(p->taps * p->pixels >= LS__PARALLEL_MIN, int64_t k = 0, k < p->taps, k++,
-                     { fill_row(p, x, k); })
+    int64_t rows = p->images * p->pixels;
+    LS__PARALLEL_FOR(rows * p->depth >= LS__PARALLEL_MIN, int64_t i = 0, i < rows, i++,
+                     { fill_row(p, i); })
 }
 
-/* Rows of one channel meet the same pixels, so a channel is one task. */
-static void add_col(const part *p, float *dx)
+static void add_col(const part *p) /* windows overlap, so an image is one task */
 {
-    int64_t taps = p->c->kernel[0] * p->c->kernel[1];
-    LS__PARALLEL_FOR(p->taps * p->pixels >= LS__PARALLEL_MIN, int64_t ch = 0, ch < p->in, ch++, {
-        for (int64_t k = ch * taps; k < (ch + 1) * taps; k++) {
-            add_row(p, dx, k);
+    LS__PARALLEL_FOR(p->images * p->pixels * p->depth >= LS__PARALLEL_MIN, int64_t n = 0,
+                     n < p->images, n++, {
+                         for (int64_t i = 0; i < p->pixels; i++) {
+                             add_row(p, n * p->pixels + i);
+                         }
+                     })
+}
+
+/* ---- w' ----------------------------------------------------------------------------------- */
+
+static void pack_weight(const ls__conv2d *c, float *to, const float *w)
+{
+    int64_t in = c->in / c->groups, taps = c->kernel[0] * c->kernel[1];
+    LS__PARALLEL_FOR(weights_of(c) >= LS__PARALLEL_MIN, int64_t o = 0, o < c->out, o++, {
+        for (int64_t k = 0; k < taps; k++) {
+            for (int64_t i = 0; i < in; i++) {
+                to[(o * taps + k) * in + i] = w[(o * in + i) * taps + k];
+            }
         }
     })
 }
 
-static void forward(const part *p, const ls__conv2d_data *d)
+static void unpack_weight(const ls__conv2d *c, float *w, const float *from, float beta)
 {
-    const float *x = d->x + p->from_x;
-    bool direct = is_pointwise(p->c), nchw = p->c->layout == LS__NCHW;
-    ls__gemm g = {.m = p->out, .n = p->pixels, .k = p->taps, .c = d->out + p->from_y};
-    if (!direct) {
-        fill_col(p, x);
-    }
-    g.a = d->w + p->from_w, g.lda = p->taps;
-    g.b = direct ? x : p->col, g.ldb = p->pixels;
-    g.ldc = p->pixels;
-    if (!nchw) { /* y^T = col^T w^T */
-        g = (ls__gemm){true,      true, p->pixels, p->out, p->taps, p->col,
-                       p->pixels, g.a,  p->taps,   g.c,    p->y.w,  0.0f};
-    }
-    LS__K(gemm)(&g, NULL);
-}
-
-static void backward_x(const part *p, const ls__conv2d_data *d)
-{
-    bool direct = is_pointwise(p->c), nchw = p->c->layout == LS__NCHW;
-    float *dx = d->out + p->from_x;
-    ls__gemm g = {.trans_a = true,
-                  .trans_b = !nchw,
-                  .m = p->taps,
-                  .n = p->pixels,
-                  .k = p->out,
-                  .a = d->w + p->from_w,
-                  .lda = p->taps,
-                  .b = d->dy + p->from_y,
-                  .ldb = nchw ? p->pixels : p->y.w,
-                  .c = direct ? dx : p->col,
-                  .ldc = p->pixels,
-                  .beta = direct ? d->beta : 0.0f};
-    LS__K(gemm)(&g, NULL);
-    if (!direct) {
-        add_col(p, dx);
-    }
-}
-
-static void backward_w(const part *p, const ls__conv2d_data *d, bool first)
-{
-    const float *x = d->x + p->from_x;
-    bool direct = is_pointwise(p->c), nchw = p->c->layout == LS__NCHW;
-    if (!direct) {
-        fill_col(p, x);
-    }
-    ls__gemm g = {.trans_a = !nchw,
-                  .trans_b = true,
-                  .m = p->out,
-                  .n = p->taps,
-                  .k = p->pixels,
-                  .a = d->dy + p->from_y,
-                  .lda = nchw ? p->pixels : p->y.w,
-                  .b = direct ? x : p->col,
-                  .ldb = p->pixels,
-                  .c = d->out + p->from_w,
-                  .ldc = p->taps,
-                  .beta = first ? d->beta : 1.0f};
-    LS__K(gemm)(&g, NULL);
-}
-
-static void add_bias(const ls__conv2d *c, float *y, const float *b)
-{
-    int64_t pixels = c->out_height * c->out_width;
-    if (c->layout == LS__NHWC) {
-        LS__K(add_rows)(y, b, c->batch * pixels, c->out, NULL);
-        return;
-    }
-    for (int64_t i = 0; i < c->batch * c->out; i++) {
-        for (int64_t j = 0; j < pixels; j++) {
-            y[i * pixels + j] += b[i % c->out];
+    int64_t in = c->in / c->groups, taps = c->kernel[0] * c->kernel[1];
+    LS__PARALLEL_FOR(weights_of(c) >= LS__PARALLEL_MIN, int64_t o = 0, o < c->out, o++, {
+        for (int64_t i = 0; i < in; i++) {
+            for (int64_t k = 0; k < taps; k++) {
+                float value = from[(o * taps + k) * in + i], *to = &w[(o * in + i) * taps + k];
+                *to = beta == 0.0f ? value : value + beta * *to;
+            }
         }
+    })
+}
+
+/* ---- a part ------------------------------------------------------------------------------- */
+
+static void forward(const part *p)
+{
+    bool direct = is_pointwise(p->c);
+    if (!direct) {
+        fill_col(p);
+    }
+    LS__K(gemm)
+    (&(ls__gemm){.trans_b = true,
+                 .m = p->images * p->pixels,
+                 .n = p->out,
+                 .k = p->depth,
+                 .a = direct ? p->x : p->col,
+                 .lda = p->depth,
+                 .b = p->weight + p->group * p->out * p->depth,
+                 .ldb = p->depth,
+                 .c = p->y,
+                 .ldc = p->c->out},
+     NULL);
+}
+
+static void backward_x(const part *p, float beta)
+{
+    bool direct = is_pointwise(p->c);
+    LS__K(gemm)
+    (&(ls__gemm){.m = p->images * p->pixels,
+                 .n = p->depth,
+                 .k = p->out,
+                 .a = p->dy,
+                 .lda = p->c->out,
+                 .b = p->weight + p->group * p->out * p->depth,
+                 .ldb = p->depth,
+                 .c = direct ? p->dx : p->col,
+                 .ldc = p->depth,
+                 .beta = direct ? beta : 0.0f},
+     NULL);
+    if (!direct) {
+        add_col(p);
+    }
+}
+
+static void backward_w(const part *p, float beta)
+{
+    bool direct = is_pointwise(p->c);
+    if (!direct) {
+        fill_col(p);
+    }
+    LS__K(gemm)
+    (&(ls__gemm){.trans_a = true,
+                 .m = p->out,
+                 .n = p->depth,
+                 .k = p->images * p->pixels,
+                 .a = p->dy,
+                 .lda = p->c->out,
+                 .b = direct ? p->x : p->col,
+                 .ldb = p->depth,
+                 .c = p->weight + p->group * p->out * p->depth,
+                 .ldc = p->depth,
+                 .beta = beta},
+     NULL);
+}
+
+/* ---- all ---------------------------------------------------------------------------------- */
+
+static size_t col_bytes(const ls__conv2d *c)
+{
+    int64_t depth = c->kernel[0] * c->kernel[1] * (c->in / c->groups);
+    int64_t count = images_of_part(c) * c->out_height * c->out_width * depth;
+    return is_pointwise(c) ? 0 : (size_t)((count + 15) / 16 * 16) * sizeof(float);
+}
+
+static size_t builtin_workspace(const ls__conv2d *c)
+{
+    return col_bytes(c) + (is_pointwise(c) ? 0 : (size_t)weights_of(c) * sizeof(float));
+}
+
+static part part_of(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d,
+                    int64_t image, int64_t group)
+{
+    part p = {.c = c, .in = c->in / c->groups, .out = c->out / c->groups, .group = group};
+    p.taps = c->kernel[0] * c->kernel[1];
+    p.depth = p.taps * p.in;
+    p.pixels = c->out_height * c->out_width;
+    p.images = ls__min(images_of_part(c), c->batch - image);
+    int64_t at_x = image * c->height * c->width * c->in + group * p.in;
+    int64_t at_y = image * p.pixels * c->out + group * p.out;
+    p.x = d->x != NULL ? d->x + at_x : NULL;
+    p.dy = d->dy != NULL ? d->dy + at_y : NULL;
+    p.dx = pass == LS__CONV2D_BACKWARD_X ? d->out + at_x : NULL;
+    p.y = pass == LS__CONV2D_FORWARD ? d->out + at_y : NULL;
+    p.col = d->workspace;
+    return p;
+}
+
+static void prepare(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d,
+                    float *weight)
+{
+    if (pass != LS__CONV2D_BACKWARD_W && !is_pointwise(c)) {
+        pack_weight(c, weight, d->w);
+    }
+    if (pass == LS__CONV2D_BACKWARD_X && d->beta == 0.0f && !is_pointwise(c)) {
+        LS__K(fill)(d->out, c->batch * c->in * c->height * c->width, 0.0f, NULL);
+    }
+}
+
+static void run_part(const part *p, ls__conv2d_pass pass, float beta)
+{
+    switch (pass) {
+    case LS__CONV2D_FORWARD:
+        forward(p);
+        break;
+    case LS__CONV2D_BACKWARD_X:
+        backward_x(p, beta);
+        break;
+    case LS__CONV2D_BACKWARD_W:
+        backward_w(p, beta);
+        break;
     }
 }
 
 void LS__K(conv2d_builtin)(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d)
 {
-    if (pass == LS__CONV2D_BACKWARD_X && d->beta == 0.0f && !is_pointwise(c)) {
-        LS__K(fill)(d->out, c->batch * c->in * c->height * c->width, 0.0f, NULL);
-    }
-    for (int64_t i = 0; i < c->batch * c->groups; i++) {
-        part p = part_of(c, i / c->groups, i % c->groups, d->workspace);
-        switch (pass) {
-        case LS__CONV2D_FORWARD:
-            forward(&p, d);
-            break;
-        case LS__CONV2D_BACKWARD_X:
-            backward_x(&p, d);
-            break;
-        case LS__CONV2D_BACKWARD_W:
-            backward_w(&p, d, i < c->groups);
-            break;
+    bool direct = is_pointwise(c), to_w = pass == LS__CONV2D_BACKWARD_W;
+    float *given = to_w ? d->out : (float *)(uintptr_t)d->w; /* only read unless it is the output */
+    float *weight = direct ? given : (float *)d->workspace + col_bytes(c) / sizeof(float);
+    int64_t step = images_of_part(c);
+    prepare(c, pass, d, weight);
+    for (int64_t image = 0; image < c->batch; image += step) {
+        for (int64_t group = 0; group < c->groups; group++) {
+            part p = part_of(c, pass, d, image, group);
+            p.weight = weight;
+            run_part(&p, pass, to_w && image > 0 ? 1.0f : direct ? d->beta : 0.0f);
         }
     }
-    if (pass == LS__CONV2D_FORWARD && d->b != NULL) {
-        add_bias(c, d->out, d->b);
+    if (to_w && !direct) {
+        unpack_weight(c, d->out, weight, d->beta);
     }
+    if (pass == LS__CONV2D_FORWARD && d->b != NULL) {
+        LS__K(add_rows)(d->out, d->b, c->batch * c->out_height * c->out_width, c->out, NULL);
+    }
+}
+
+/* The shape alone decides. */
+static bool prefers_builtin(const ls__conv2d *c, ls__conv2d_pass pass)
+{
+    return is_pointwise(c) ||
+           (pass == LS__CONV2D_BACKWARD_W && c->groups == 1 &&
+            c->out_height * c->out_width <= FEW_PIXELS && weights_of(c) >= LARGE_WEIGHT);
 }
 
 void LS__K(conv2d)(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d,
                    ls_stream *stream)
 {
     (void)stream;
-    if (!ls__onednn_conv2d(c, pass, d)) {
+    if (prefers_builtin(c, pass) || !ls__onednn_conv2d(c, pass, d)) {
         LS__K(conv2d_builtin)(c, pass, d);
     }
 }
 
-size_t LS__K(conv2d_workspace)(const ls__conv2d *c, ls__conv2d_pass pass)
+size_t LS__K(conv2d_workspace)(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d)
 {
-    part p = part_of(c, 0, 0, NULL);
-    size_t builtin = is_pointwise(c) ? 0 : (size_t)(p.taps * p.pixels) * sizeof(float);
-    size_t onednn = ls__onednn_conv2d_workspace(c, pass);
-    return onednn > builtin ? onednn : builtin;
+    size_t builtin = builtin_workspace(c);
+    size_t onednn = prefers_builtin(c, pass) ? 0 : ls__onednn_conv2d_workspace(c, pass, d);
+    return onednn > builtin ? onednn : builtin; /* should it refuse to run */
 }

@@ -124,7 +124,7 @@ void LS__K(dropout)(float *out, const float *a, int64_t count, uint64_t first, d
 /* conv.c */
 void LS__K(conv2d)(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d,
                    ls_stream *stream);
-size_t LS__K(conv2d_workspace)(const ls__conv2d *c, ls__conv2d_pass pass);
+size_t LS__K(conv2d_workspace)(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d);
 void LS__K(conv2d_builtin)(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d);
 
 /* pool.c */
@@ -143,6 +143,7 @@ void LS__K(batch_norm_rstd)(float *rstd, const float *variance, int64_t channels
                             ls_stream *stream);
 void LS__K(batch_norm)(const ls__batch_norm *n, ls_stream *stream);
 void LS__K(batch_norm_backward)(const ls__batch_norm *n, ls_stream *stream);
+size_t LS__K(batch_norm_workspace)(const ls__batch_norm *n);
 
 /* optim.c */
 void LS__K(adamw)(const ls__adamw_args *args, ls_stream *stream);

@@ -69,6 +69,7 @@ static const ls__kernels kernels = {
     .batch_norm_rstd = LS__K(batch_norm_rstd),
     .batch_norm = LS__K(batch_norm),
     .batch_norm_backward = LS__K(batch_norm_backward),
+    .batch_norm_workspace = LS__K(batch_norm_workspace),
     .adamw = LS__K(adamw),
     .sgd = LS__K(sgd),
 };

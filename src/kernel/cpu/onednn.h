@@ -10,7 +10,8 @@ bool ls__onednn_gemm(const ls__gemm *g);
 /* onednn_conv.c, for oneDNN 2, or onednn_conv_absent.c. The same bits for any number of threads;
  * false: not available, nothing was done. */
 bool ls__onednn_conv2d(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d);
-size_t ls__onednn_conv2d_workspace(const ls__conv2d *c, ls__conv2d_pass pass);
+size_t ls__onednn_conv2d_workspace(const ls__conv2d *c, ls__conv2d_pass pass,
+                                   const ls__conv2d_data *d);
 /* Instructions above `level` are not used from now on. To be called before all others; what a
  * program did with oneDNN on its own before that is noticed and warned of. */
 void ls__onednn_limit(ls__cpu level);

@@ -1,32 +1,37 @@
 /* Convolutions through oneDNN 2.
  *
- * Its kernels want blocked layouts, so images and weights are brought there and back by its own
- * reorders, a part of the work at a time:
+ * Images come with their channels last, which most of its kernels take as they are. Weights go into
+ * a blocked layout and back by its own reorders, images only where its kernels for channels last
+ * are slow, a part of the work at a time:
  *
- *     x [part] --reorder--> x' --+
- *                                +--convolution--> y' --reorder--> y [part]
- *     w -----once, reorder--> w'-+
+ *     x [part] --(reorder)--> x' --+
+ *                                  +--convolution--> y' --(reorder)--> y [part]
+ *     w ------once, reorder--> w'--+
  *
  * Note [Parts]
- * Forward and backward to x are cut into parts along the batch, backward to w along the output
- * channels; how, the shape alone decides. Each part runs on one thread with a primitive made for
- * one thread, so the bits do not depend on the number of threads (made for several, oneDNN 2.6.3
- * sums weight gradients in another order), and copies of a part stay in the cache.
+ * Forward and backward to x are cut into parts along the batch. Backward to w is cut along the
+ * batch, too, each part with a sum of its own, and these are added up in order; where the weights
+ * are large, along the output channels instead. How, the shape alone decides. Each part runs on one
+ * thread with a primitive made for one thread, so the bits do not depend on the number of threads
+ * (made for several, oneDNN 2.6.3 sums weight gradients in another order).
  *
- * Primitives come from oneDNN's own cache, keyed by shape, layout and threads: some microseconds
- * each after the first time. Scratch memory is the caller's.
+ * All that is made for a shape is a plan, kept in the runtime's table (plans.h). Scratch memory is
+ * the caller's.
  */
 #include <oneapi/dnnl/dnnl.h>
 
 #include "base/assert.h"
 #include "base/size.h"
 #include "kernel/cpu/onednn.h"
+#include "kernel/cpu/plans.h"
 #include "kernel/cpu/threads.h"
 
 #define PART_WORK (1 << 24) /* multiply-adds of a part at least: some 0.3 ms */
 #define PARTS_MAX 8
-#define PART_CHANNELS 32 /* a multiple of the widest block of channels, 16 */
-#define SLOTS_MAX 64     /* threads that run parts */
+#define PART_CHANNELS 32      /* a multiple of the widest block of channels, 16 */
+#define PART_WEIGHT (1 << 18) /* elements of a weight that each part has a sum of */
+#define SLOTS_MAX 64          /* threads that run parts */
+#define FEW_PIXELS 64 /* of an output: below, forward is faster in blocks, reorders included */
 #define ALIGN 64
 
 enum { X, W, Y, OPERANDS };
@@ -38,7 +43,20 @@ typedef struct operand {
     size_t copy_bytes;                /* of one in the wanted layout; 0 without a reorder */
 } operand;
 
+typedef struct slot { /* what one thread needs to run a part */
+    dnnl_stream_t stream;
+    dnnl_memory_t given[OPERANDS], wanted[OPERANDS], bias, scratch;
+} slot;
+
+typedef struct request { /* what a plan is made for */
+    ls__conv2d conv;
+    ls__conv2d_pass pass;
+    bool biased, adds;
+    int threads;
+} request;
+
 typedef struct plan {
+    request of;
     ls__conv2d part;
     int64_t parts;
     int output; /* which operand */
@@ -47,7 +65,11 @@ typedef struct plan {
     dnnl_primitive_t convolution;
     dnnl_memory_desc_t bias, scratch;
     operand operand[OPERANDS];
+    bool summed;      /* each part has a whole output of its own */
+    size_t sum_bytes; /* of one */
     size_t shared_bytes, slot_bytes;
+    int slots;
+    slot slot[SLOTS_MAX];
 } plan;
 
 static int output_of(ls__conv2d_pass pass)
@@ -63,11 +85,15 @@ static int output_of(ls__conv2d_pass pass)
     return W;
 }
 
+static int64_t weights_of(const ls__conv2d *c)
+{
+    return c->out * (c->in / c->groups) * c->kernel[0] * c->kernel[1];
+}
+
 /* Images of a part: a divisor of the batch. */
 static int64_t images_of_part(const ls__conv2d *c)
 {
-    int64_t work =
-        c->out * c->out_height * c->out_width * (c->in / c->groups) * c->kernel[0] * c->kernel[1];
+    int64_t work = weights_of(c) * c->out_height * c->out_width;
     int64_t images = (PART_WORK + work - 1) / work;
     int64_t fewest = (c->batch + PARTS_MAX - 1) / PARTS_MAX;
     images = images < fewest ? fewest : images;
@@ -99,7 +125,7 @@ static bool is_ok(dnnl_status_t status)
 static bool describe_image(dnnl_memory_desc_t *out, const ls__conv2d *c, int64_t channels,
                            int64_t all, int64_t height, int64_t width)
 {
-    ls__image s = ls__image_strides(c->layout, all, height, width);
+    ls__image s = ls__image_strides(LS__NHWC, all, height, width);
     const dnnl_dims_t dims = {c->batch, channels, height, width};
     const dnnl_dims_t strides = {s.n, s.c, s.h, s.w};
     return is_ok(dnnl_memory_desc_init_by_strides(out, 4, dims, dnnl_f32, strides));
@@ -116,7 +142,7 @@ static bool describe_weight(dnnl_memory_desc_t *out, const ls__conv2d *c)
     return is_ok(dnnl_memory_desc_init_by_tag(out, 5, dims, dnnl_f32, dnnl_abcde));
 }
 
-/* NHWC stays as it is, where it is whole; anything else oneDNN may choose. */
+/* The caller's layout is kept, or oneDNN may choose. */
 static bool describe_wanted(operand *o, bool keep)
 {
     if (keep) {
@@ -127,43 +153,46 @@ static bool describe_wanted(operand *o, bool keep)
                                               dnnl_format_tag_any));
 }
 
-static bool describe(plan *p, const ls__conv2d *whole)
+static bool describe(plan *p)
 {
     const ls__conv2d *c = &p->part;
     const dnnl_dims_t channels = {c->out};
     operand *o = p->operand;
-    bool nhwc = c->layout == LS__NHWC;
+    int64_t all = p->of.conv.out;
+    bool blocks = p->of.pass == LS__CONV2D_FORWARD && c->out_height * c->out_width <= FEW_PIXELS;
     return describe_image(&o[X].given, c, c->in, c->in, c->height, c->width) &&
            describe_weight(&o[W].given, c) &&
-           describe_image(&o[Y].given, c, c->out, whole->out, c->out_height, c->out_width) &&
-           describe_wanted(&o[X], nhwc) && describe_wanted(&o[W], false) &&
-           describe_wanted(&o[Y], nhwc && c->out == whole->out) &&
+           describe_image(&o[Y].given, c, c->out, all, c->out_height, c->out_width) &&
+           describe_wanted(&o[X], !blocks) && describe_wanted(&o[W], false) &&
+           describe_wanted(&o[Y], !blocks && c->out == all) &&
            is_ok(dnnl_memory_desc_init_by_tag(&p->bias, 1, channels, dnnl_f32, dnnl_a));
 }
 
 /* Cuts the work; see Note [Parts]. */
-static void cut(plan *p, const ls__conv2d *whole, ls__conv2d_pass pass)
+static void cut(plan *p)
 {
     ls__conv2d *c = &p->part;
-    *c = *whole;
-    p->output = output_of(pass);
-    ls__image x = ls__image_strides(c->layout, c->in, c->height, c->width);
-    ls__image y = ls__image_strides(c->layout, c->out, c->out_height, c->out_width);
-    if (pass == LS__CONV2D_BACKWARD_W) {
-        c->out = channels_of_part(whole);
-        p->parts = whole->out / c->out;
-        p->operand[W].stride = c->out * (c->in / c->groups) * c->kernel[0] * c->kernel[1];
+    *c = p->of.conv;
+    p->output = output_of(p->of.pass);
+    ls__image x = ls__image_strides(LS__NHWC, c->in, c->height, c->width);
+    ls__image y = ls__image_strides(LS__NHWC, c->out, c->out_height, c->out_width);
+    bool to_w = p->of.pass == LS__CONV2D_BACKWARD_W;
+    int64_t images = images_of_part(c), channels = channels_of_part(c);
+    if (to_w && (weights_of(c) > PART_WEIGHT || c->batch / images < c->out / channels)) {
+        p->parts = c->out / channels;
+        c->out = channels;
+        p->operand[W].stride = weights_of(c);
         p->operand[Y].stride = c->out * y.c;
     } else {
-        c->batch = images_of_part(whole);
-        p->parts = whole->batch / c->batch;
+        p->parts = c->batch / images;
+        c->batch = images;
         p->operand[X].stride = c->batch * x.n;
         p->operand[Y].stride = c->batch * y.n;
+        p->summed = to_w && p->parts > 1;
     }
 }
 
-static bool describe_pass(dnnl_convolution_desc_t *out, const plan *p, ls__conv2d_pass pass,
-                          bool biased)
+static bool describe_pass(dnnl_convolution_desc_t *out, const plan *p, ls__conv2d_pass pass)
 {
     const ls__conv2d *c = &p->part;
     const operand *o = p->operand;
@@ -174,7 +203,7 @@ static bool describe_pass(dnnl_convolution_desc_t *out, const plan *p, ls__conv2
     case LS__CONV2D_FORWARD:
         return is_ok(dnnl_dilated_convolution_forward_desc_init(
             out, dnnl_forward_training, dnnl_convolution_direct, &o[X].wanted, &o[W].wanted,
-            biased ? &p->bias : NULL, &o[Y].wanted, strides, dilation, padding, padding));
+            p->of.biased ? &p->bias : NULL, &o[Y].wanted, strides, dilation, padding, padding));
     case LS__CONV2D_BACKWARD_X:
         return is_ok(dnnl_dilated_convolution_backward_data_desc_init(
             out, dnnl_convolution_direct, &o[X].wanted, &o[W].wanted, &o[Y].wanted, strides,
@@ -188,18 +217,18 @@ static bool describe_pass(dnnl_convolution_desc_t *out, const plan *p, ls__conv2
 }
 
 /* The primitive; backward ones are chosen with a forward one as a hint. */
-static bool make_convolution(plan *p, ls__conv2d_pass pass, bool biased)
+static bool make_convolution(plan *p)
 {
     dnnl_convolution_desc_t forward, own;
     dnnl_primitive_desc_t hint = NULL;
     dnnl_primitive_attr_t attributes = NULL;
-    bool backward = pass != LS__CONV2D_FORWARD;
+    bool backward = p->of.pass != LS__CONV2D_FORWARD;
     bool made =
         is_ok(dnnl_primitive_attr_create(&attributes)) &&
         is_ok(dnnl_primitive_attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user)) &&
-        describe_pass(&own, p, pass, biased);
+        describe_pass(&own, p, p->of.pass);
     if (made && backward) {
-        made = describe_pass(&forward, p, LS__CONV2D_FORWARD, false) &&
+        made = describe_pass(&forward, p, LS__CONV2D_FORWARD) &&
                is_ok(dnnl_primitive_desc_create(&hint, &forward, attributes, p->engine, NULL));
     }
     made = made &&
@@ -226,19 +255,19 @@ static bool add_sum(dnnl_primitive_attr_t attributes)
     return added;
 }
 
-static bool make_reorder(plan *p, int i, float beta)
+static bool make_reorder(plan *p, int i)
 {
     operand *o = &p->operand[i];
     bool back = i == p->output;
     const dnnl_memory_desc_t *from = back ? &o->wanted : &o->given;
     const dnnl_memory_desc_t *to = back ? &o->given : &o->wanted;
-    if (dnnl_memory_desc_equal(from, to) && (!back || beta == 0.0f)) {
+    bool adds = back && p->of.adds;
+    if (dnnl_memory_desc_equal(from, to) && !adds && !(back && p->summed)) {
         return true;
     }
     dnnl_primitive_attr_t attributes = NULL;
     dnnl_primitive_desc_t description = NULL;
-    bool made = is_ok(dnnl_primitive_attr_create(&attributes)) &&
-                (!back || beta == 0.0f || add_sum(attributes)) &&
+    bool made = is_ok(dnnl_primitive_attr_create(&attributes)) && (!adds || add_sum(attributes)) &&
                 is_ok(dnnl_reorder_primitive_desc_create(&description, from, p->engine, to,
                                                          p->engine, attributes)) &&
                 is_ok(dnnl_primitive_create(&o->reorder, description));
@@ -252,24 +281,41 @@ static bool make_reorder(plan *p, int i, float beta)
     return made;
 }
 
-static bool is_gradient(const plan *p, ls__conv2d_pass pass, int i)
+static bool is_gradient(const plan *p, int i)
 {
-    return pass != LS__CONV2D_FORWARD && (i == Y || i == p->output);
+    return p->of.pass != LS__CONV2D_FORWARD && (i == Y || i == p->output);
 }
 
 /* The layout oneDNN chose for operand i. */
-static const dnnl_memory_desc_t *chosen(const plan *p, ls__conv2d_pass pass, int i)
+static const dnnl_memory_desc_t *chosen(const plan *p, int i)
 {
     static const dnnl_query_t read[OPERANDS] = {dnnl_query_src_md, dnnl_query_weights_md,
                                                 dnnl_query_dst_md};
     static const dnnl_query_t gradient[OPERANDS] = {
         dnnl_query_diff_src_md, dnnl_query_diff_weights_md, dnnl_query_diff_dst_md};
-    dnnl_query_t what = is_gradient(p, pass, i) ? gradient[i] : read[i];
+    dnnl_query_t what = is_gradient(p, i) ? gradient[i] : read[i];
     return dnnl_primitive_desc_query_md(p->description, what, 0);
 }
 
-static void plan_free(plan *p)
+static void slot_fini(slot *s)
 {
+    for (int i = 0; i < OPERANDS; i++) {
+        (void)dnnl_memory_destroy(s->given[i]); /* NULL is allowed */
+        (void)dnnl_memory_destroy(s->wanted[i]);
+    }
+    (void)dnnl_memory_destroy(s->bias);
+    (void)dnnl_memory_destroy(s->scratch);
+    if (s->stream != NULL) {
+        (void)dnnl_stream_destroy(s->stream);
+    }
+}
+
+static void plan_fini(void *of)
+{
+    plan *p = of;
+    for (int i = 0; i < p->slots; i++) {
+        slot_fini(&p->slot[i]);
+    }
     for (int i = 0; i < OPERANDS; i++) {
         if (p->operand[i].reorder != NULL) {
             (void)dnnl_primitive_destroy(p->operand[i].reorder);
@@ -286,94 +332,129 @@ static void plan_free(plan *p)
     }
 }
 
-static bool plan_make(plan *p, const ls__conv2d *c, ls__conv2d_pass pass, bool biased, float beta)
+static bool memory_new(const plan *p, dnnl_memory_t *out, const dnnl_memory_desc_t *d)
 {
-    int threads = ls__threads_own();
-    cut(p, c, pass);
-    ls__threads_set(1); /* for one thread, whatever the caller has */
-    bool made = is_ok(dnnl_engine_create(&p->engine, dnnl_cpu, 0)) && describe(p, c) &&
-                make_convolution(p, pass, biased);
-    ls__threads_set(threads);
-    if (!made) {
-        return false;
+    return is_ok(dnnl_memory_create(out, d, p->engine, DNNL_MEMORY_NONE));
+}
+
+static bool slot_make(const plan *p, slot *s)
+{
+    bool made = is_ok(dnnl_stream_create(&s->stream, p->engine, dnnl_stream_default_flags));
+    for (int i = 0; made && i < OPERANDS; i++) {
+        made = memory_new(p, &s->given[i], &p->operand[i].given) &&
+               memory_new(p, &s->wanted[i], &p->operand[i].wanted);
     }
-    p->scratch = *dnnl_primitive_desc_query_md(p->description, dnnl_query_scratchpad_md, 0);
-    p->slot_bytes = ls__round_up(dnnl_memory_desc_get_size(&p->scratch), ALIGN);
+    return made && memory_new(p, &s->scratch, &p->scratch) &&
+           (!p->of.biased || memory_new(p, &s->bias, &p->bias));
+}
+
+/* Primitives are made for one thread, but those that bring what all parts share. */
+static bool make_primitives(plan *p)
+{
+    int threads = p->of.threads;
+    ls__threads_set(1);
+    bool made =
+        is_ok(dnnl_engine_create(&p->engine, dnnl_cpu, 0)) && describe(p) && make_convolution(p);
+    if (made) {
+        p->scratch = *dnnl_primitive_desc_query_md(p->description, dnnl_query_scratchpad_md, 0);
+        p->slot_bytes = ls__round_up(dnnl_memory_desc_get_size(&p->scratch), ALIGN);
+    }
     for (int i = 0; made && i < OPERANDS; i++) {
         operand *o = &p->operand[i];
-        o->wanted = *chosen(p, pass, i);
+        o->wanted = *chosen(p, i);
         ls__threads_set(o->stride == 0 ? threads : 1);
-        made = make_reorder(p, i, beta);
-        *(o->stride == 0 ? &p->shared_bytes : &p->slot_bytes) += o->copy_bytes;
+        made = make_reorder(p, i);
+        if (i == W && p->summed) {
+            p->sum_bytes = o->copy_bytes;
+            p->shared_bytes += o->copy_bytes * (size_t)p->parts;
+        } else {
+            *(o->stride == 0 ? &p->shared_bytes : &p->slot_bytes) += o->copy_bytes;
+        }
     }
     ls__threads_set(threads);
     return made;
 }
 
-static bool plan_new(plan *p, const ls__conv2d *c, ls__conv2d_pass pass, bool biased, float beta)
+static bool plan_make(void *of, const void *arg)
 {
-    *p = (plan){.parts = 1};
-    bool made = plan_make(p, c, pass, biased, beta);
+    plan *p = of;
+    *p = (plan){.of = *(const request *)arg, .parts = 1};
+    cut(p);
+    bool made = make_primitives(p);
+    int slots = p->parts > 1 && p->of.threads <= SLOTS_MAX ? p->of.threads : 1;
+    while (made && p->slots < slots) {
+        made = slot_make(p, &p->slot[p->slots++]);
+    }
     if (!made) {
-        plan_free(p);
+        plan_fini(p);
     }
     return made;
+}
+
+static const ls__plan_kind kind = {sizeof(plan), plan_make, plan_fini};
+
+static request request_of(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d)
+{
+    return (request){*c, pass, d->b != NULL, d->beta != 0.0f, ls__threads_own()};
+}
+
+static ls__plan_key key_of(const request *r)
+{
+    const ls__conv2d *c = &r->conv;
+    return (ls__plan_key){{c->batch, c->in, c->height, c->width, c->groups, c->out, c->kernel[0],
+                           c->kernel[1], c->stride[0], c->stride[1], c->padding[0], c->padding[1],
+                           c->dilation[0], c->dilation[1], r->pass, r->biased, r->adds,
+                           r->threads}};
+}
+
+/* The plan: of the table, or made into `own` where there is no table or it cannot give one now.
+ * NULL: oneDNN has none. */
+static plan *plan_take(ls__plans *plans, const request *r, plan *own)
+{
+    ls__plan_key key = key_of(r);
+    plan *p = plans != NULL ? ls__plans_take(plans, &key, &kind, r) : NULL;
+    return p != NULL ? p : plan_make(own, r) ? own : NULL;
+}
+
+static void plan_give(ls__plans *plans, plan *p, plan *own)
+{
+    if (p == own) {
+        plan_fini(p);
+    } else {
+        ls__plans_give(plans, p);
+    }
 }
 
 /* ---- running ------------------------------------------------------------------------------ */
 
-typedef struct slot { /* what one thread needs to run a part */
-    dnnl_stream_t stream;
-    dnnl_memory_t given[OPERANDS], wanted[OPERANDS], bias, scratch;
-} slot;
-
 typedef struct job {
     const plan *p;
-    ls__conv2d_pass pass;
     float *base[OPERANDS]; /* the caller's memory; what is only read is not written through it */
-    float *bias;
-    int slots;
-    slot slot[SLOTS_MAX];
+    char *shared, *own;    /* workspace: of all parts, of a slot each */
 } job;
 
-static int slots_of(const plan *p)
+static void set(dnnl_memory_t memory, void *data)
 {
-    int threads = ls__threads_own();
-    return p->parts > 1 && threads <= SLOTS_MAX ? threads : 1;
+    (void)dnnl_memory_set_data_handle(memory, data);
 }
 
-static void slot_free(slot *s)
-{
-    for (int i = 0; i < OPERANDS; i++) {
-        (void)dnnl_memory_destroy(s->given[i]); /* NULL is allowed */
-        (void)dnnl_memory_destroy(s->wanted[i]);
-    }
-    (void)dnnl_memory_destroy(s->bias);
-    (void)dnnl_memory_destroy(s->scratch);
-    if (s->stream != NULL) {
-        (void)dnnl_stream_destroy(s->stream);
-    }
-}
-
-static bool memory_new(const plan *p, dnnl_memory_t *out, const dnnl_memory_desc_t *d, void *data)
-{
-    return is_ok(dnnl_memory_create(out, d, p->engine, data));
-}
-
-static bool slot_new(const job *j, slot *s, char *shared, char *own)
+static void slot_point(const job *j, int index, float *bias)
 {
     const plan *p = j->p;
-    bool made = is_ok(dnnl_stream_create(&s->stream, p->engine, dnnl_stream_default_flags));
-    for (int i = 0; made && i < OPERANDS; i++) {
+    const slot *s = &p->slot[index];
+    char *shared = j->shared, *own = j->own + (size_t)index * p->slot_bytes;
+    for (int i = 0; i < OPERANDS; i++) {
         const operand *o = &p->operand[i];
-        char **from = o->stride == 0 ? &shared : &own;
-        made = memory_new(p, &s->given[i], &o->given, j->base[i]) &&
-               memory_new(p, &s->wanted[i], &o->wanted,
-                          o->reorder != NULL ? (void *)*from : (void *)j->base[i]);
-        *from += o->copy_bytes;
+        bool all = o->stride == 0;
+        set(s->given[i], j->base[i]);
+        set(s->wanted[i], o->reorder == NULL ? (void *)j->base[i] : (void *)(all ? shared : own));
+        *(all ? &shared : &own) +=
+            i == W && p->summed ? p->sum_bytes * (size_t)p->parts : o->copy_bytes;
     }
-    return made && memory_new(p, &s->scratch, &p->scratch, own) &&
-           (j->bias == NULL || memory_new(p, &s->bias, &p->bias, j->bias));
+    set(s->scratch, own);
+    if (bias != NULL) {
+        set(s->bias, bias);
+    }
 }
 
 /* Cannot fail once primitive and memory are there: nothing is allocated. */
@@ -402,7 +483,7 @@ static void convolve(const job *j, const slot *s)
     dnnl_exec_arg_t arguments[OPERANDS + 2];
     int count = 0;
     for (int i = 0; i < OPERANDS; i++) {
-        const int *name = is_gradient(j->p, j->pass, i) ? gradient : read;
+        const int *name = is_gradient(j->p, i) ? gradient : read;
         arguments[count++] = (dnnl_exec_arg_t){name[i], s->wanted[i]};
     }
     arguments[count++] = (dnnl_exec_arg_t){DNNL_ARG_SCRATCHPAD, s->scratch};
@@ -421,70 +502,94 @@ static void run_part(const job *j, const slot *s, int64_t at)
         if (o->stride == 0) {
             continue;
         }
-        (void)dnnl_memory_set_data_handle(s->given[i], data);
+        set(s->given[i], data);
         if (o->reorder == NULL) {
-            (void)dnnl_memory_set_data_handle(s->wanted[i], data);
+            set(s->wanted[i], data);
         } else if (i != p->output) {
             reorder(j, s, i);
         }
     }
+    if (p->summed) {
+        set(s->wanted[W], j->shared + (size_t)at * p->sum_bytes);
+    }
     convolve(j, s);
-    if (p->operand[p->output].reorder != NULL) {
+    if (p->operand[p->output].stride != 0 && p->operand[p->output].reorder != NULL) {
         reorder(j, s, p->output);
     }
+}
+
+/* The sums of all parts into that of the first, in order. */
+static void add_parts(const job *j)
+{
+    const plan *p = j->p;
+    int64_t count = (int64_t)(p->sum_bytes / sizeof(float)), block = 4096;
+    float *sum = (float *)(void *)j->shared;
+    LS__PARALLEL_FOR(count >= LS__PARALLEL_MIN, int64_t from = 0, from < count, from += block, {
+        int64_t end = from + block < count ? from + block : count;
+        for (int64_t part = 1; part < p->parts; part++) {
+            for (int64_t i = from; i < end; i++) {
+                sum[i] += sum[part * count + i];
+            }
+        }
+    })
 }
 
 static void run(const job *j)
 {
     const plan *p = j->p;
+    const operand *out = &p->operand[p->output];
     for (int i = 0; i < OPERANDS; i++) {
-        if (p->operand[i].stride == 0 && p->operand[i].reorder != NULL) {
-            reorder(j, &j->slot[0], i);
+        if (i != p->output && p->operand[i].stride == 0 && p->operand[i].reorder != NULL) {
+            reorder(j, &p->slot[0], i);
         }
     }
-    LS__PARALLEL_FOR(j->slots > 1, int64_t at = 0, at < p->parts, at++, {
+    LS__PARALLEL_FOR(p->slots > 1, int64_t at = 0, at < p->parts, at++, {
         int threads = ls__threads_own();
         ls__threads_set(1);
-        run_part(j, &j->slot[j->slots > 1 ? ls__thread_index() : 0], at);
+        run_part(j, &p->slot[p->slots > 1 ? ls__thread_index() : 0], at);
         ls__threads_set(threads);
     })
+    if (p->summed) {
+        add_parts(j);
+        set(p->slot[0].wanted[W], j->shared);
+    }
+    if (out->stride == 0 && out->reorder != NULL) {
+        reorder(j, &p->slot[0], p->output);
+    }
 }
 
 bool ls__onednn_conv2d(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d)
 {
-    plan p;
-    if (!plan_new(&p, c, pass, d->b != NULL, d->beta)) {
+    plan own;
+    request r = request_of(c, pass, d);
+    plan *p = plan_take(d->plans, &r, &own);
+    if (p == NULL) {
         return false;
     }
-    job j = {.p = &p, .pass = pass, .slots = slots_of(&p), .bias = (float *)(uintptr_t)d->b};
+    job j = {.p = p, .shared = d->workspace, .own = (char *)d->workspace + p->shared_bytes};
     const float *base[OPERANDS] = {d->x, d->w, pass == LS__CONV2D_FORWARD ? d->out : d->dy};
-    base[p.output] = d->out;
+    base[p->output] = d->out;
     for (int i = 0; i < OPERANDS; i++) {
         j.base[i] = (float *)(uintptr_t)base[i]; /* oneDNN's interface knows no const */
     }
-    char *shared = d->workspace, *own = shared + p.shared_bytes;
-    bool made = true;
-    for (int i = 0; made && i < j.slots; i++) {
-        made = slot_new(&j, &j.slot[i], shared, own + (size_t)i * p.slot_bytes);
+    for (int i = 0; i < p->slots; i++) {
+        slot_point(&j, i, (float *)(uintptr_t)d->b);
     }
-    if (made) {
-        run(&j);
-    }
-    for (int i = 0; i < j.slots; i++) {
-        slot_free(&j.slot[i]);
-    }
-    plan_free(&p);
-    return made;
+    run(&j);
+    plan_give(d->plans, p, &own);
+    return true;
 }
 
-/* With beta 1: then there are all the copies that there can be. */
-size_t ls__onednn_conv2d_workspace(const ls__conv2d *c, ls__conv2d_pass pass)
+size_t ls__onednn_conv2d_workspace(const ls__conv2d *c, ls__conv2d_pass pass,
+                                   const ls__conv2d_data *d)
 {
-    plan p;
-    if (!plan_new(&p, c, pass, pass == LS__CONV2D_FORWARD, 1.0f)) {
+    plan own;
+    request r = request_of(c, pass, d);
+    plan *p = plan_take(d->plans, &r, &own);
+    if (p == NULL) {
         return 0;
     }
-    size_t bytes = p.shared_bytes + (size_t)slots_of(&p) * p.slot_bytes;
-    plan_free(&p);
+    size_t bytes = p->shared_bytes + (size_t)p->slots * p->slot_bytes;
+    plan_give(d->plans, p, &own);
     return bytes;
 }

@@ -7,8 +7,9 @@ bool ls__onednn_conv2d(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv
     return false;
 }
 
-size_t ls__onednn_conv2d_workspace(const ls__conv2d *c, ls__conv2d_pass pass)
+size_t ls__onednn_conv2d_workspace(const ls__conv2d *c, ls__conv2d_pass pass,
+                                   const ls__conv2d_data *d)
 {
-    (void)c, (void)pass;
+    (void)c, (void)pass, (void)d;
     return 0;
 }

@@ -5,6 +5,9 @@
  *     gradient: g = dy w; dw = sum dy h; db = sum dy
  *       training:   dx = rstd (g - mean(g) - h mean(g h))
  *       evaluation: dx = rstd g, because mean and rstd do not depend on x
+ *
+ * A residual is added to y, and all that may go through relu; then dy is 0 where y <= 0, before
+ * anything else, and the residual's gradient is that.
  */
 #include <math.h>
 
@@ -52,9 +55,16 @@ void ls__ref_batch_norm(const ls__batch_norm *n, ls_stream *stream)
         for (int64_t i = 0; i < n->batch * n->pixels; i++) {
             int64_t at = place(n, c, i);
             double h = ((double)n->x[at] - (double)n->mean[c]) * (double)n->rstd[c];
-            n->y[at] = (float)(h * w + b);
+            double y = h * w + b + (n->residual != NULL ? (double)n->residual[at] : 0.0);
+            n->y[at] = n->relu && y < 0.0 ? 0.0f : (float)y;
         }
     }
+}
+
+/* dy before the activation. */
+static double dy_at(const ls__batch_norm *n, int64_t at)
+{
+    return n->relu && n->out[at] <= 0.0f ? 0.0 : (double)n->dy[at];
 }
 
 static void backward_x(const ls__batch_norm *n, int64_t c, double sum_dy, double sum_dyh)
@@ -63,7 +73,7 @@ static void backward_x(const ls__batch_norm *n, int64_t c, double sum_dy, double
     double w = n->w != NULL ? (double)n->w[c] : 1.0, rstd = (double)n->rstd[c];
     for (int64_t i = 0; i < count; i++) {
         int64_t at = place(n, c, i);
-        double h = ((double)n->x[at] - (double)n->mean[c]) * rstd, g = (double)n->dy[at];
+        double h = ((double)n->x[at] - (double)n->mean[c]) * rstd, g = dy_at(n, at);
         if (n->training) {
             g -= (sum_dy + h * sum_dyh) / (double)count;
         }
@@ -78,9 +88,8 @@ void ls__ref_batch_norm_backward(const ls__batch_norm *n, ls_stream *stream)
         double sum_dy = 0.0, sum_dyh = 0.0;
         for (int64_t i = 0; i < n->batch * n->pixels; i++) {
             int64_t at = place(n, c, i);
-            sum_dy += (double)n->dy[at];
-            sum_dyh +=
-                (double)n->dy[at] * ((double)n->x[at] - (double)n->mean[c]) * (double)n->rstd[c];
+            sum_dy += dy_at(n, at);
+            sum_dyh += dy_at(n, at) * ((double)n->x[at] - (double)n->mean[c]) * (double)n->rstd[c];
         }
         if (n->dw != NULL) {
             ls__ref_store(&n->dw[c], sum_dyh, n->beta_w);
@@ -92,4 +101,13 @@ void ls__ref_batch_norm_backward(const ls__batch_norm *n, ls_stream *stream)
             backward_x(n, c, sum_dy, sum_dyh);
         }
     }
+    for (int64_t i = 0; n->dresidual != NULL && i < n->batch * n->channels * n->pixels; i++) {
+        ls__ref_store(&n->dresidual[i], dy_at(n, i), n->beta_residual);
+    }
+}
+
+size_t ls__ref_batch_norm_workspace(const ls__batch_norm *n)
+{
+    (void)n;
+    return 0;
 }

@@ -25,7 +25,7 @@ static double weight_at(const ls__conv2d *c, const float *w, int64_t out, int64_
 /* x at the pixel that tap (p,q) of output (i,j) meets; 0 outside. `out.c` is the channel of x. */
 static double x_under(const ls__conv2d *c, const float *x, place out, int64_t p, int64_t q)
 {
-    ls__image s = ls__image_strides(c->layout, c->in, c->height, c->width);
+    ls__image s = ls__image_strides(LS__NHWC, c->in, c->height, c->width);
     place at = {out.n, out.c, out.h * c->stride[0] - c->padding[0] + p * c->dilation[0],
                 out.w * c->stride[1] - c->padding[1] + q * c->dilation[1]};
     bool inside = at.h >= 0 && at.h < c->height && at.w >= 0 && at.w < c->width;
@@ -59,7 +59,7 @@ static int64_t output_of(const ls__conv2d *c, int axis, int64_t at, int64_t tap)
 static double backward_x_at(const ls__conv2d *c, const ls__conv2d_data *d, place in)
 {
     int64_t per_group = c->out / c->groups, group = in.c / (c->in / c->groups);
-    ls__image s = ls__image_strides(c->layout, c->out, c->out_height, c->out_width);
+    ls__image s = ls__image_strides(LS__NHWC, c->out, c->out_height, c->out_width);
     double sum = 0.0;
     for (int64_t out = group * per_group; out < (group + 1) * per_group; out++) {
         for (int64_t p = 0; p < c->kernel[0]; p++) {
@@ -78,7 +78,7 @@ static double backward_x_at(const ls__conv2d *c, const ls__conv2d_data *d, place
 static double backward_w_at(const ls__conv2d *c, const ls__conv2d_data *d, int64_t out, int64_t in,
                             int64_t p, int64_t q)
 {
-    ls__image s = ls__image_strides(c->layout, c->out, c->out_height, c->out_width);
+    ls__image s = ls__image_strides(LS__NHWC, c->out, c->out_height, c->out_width);
     int64_t channel = out / (c->out / c->groups) * (c->in / c->groups) + in;
     double sum = 0.0;
     for (int64_t n = 0; n < c->batch; n++) {
@@ -96,7 +96,7 @@ typedef double (*pixel_fn)(const ls__conv2d *c, const ls__conv2d_data *d, place 
 
 static void each_pixel(const ls__conv2d *c, const ls__conv2d_data *d, place shape, pixel_fn value)
 {
-    ls__image s = ls__image_strides(c->layout, shape.c, shape.h, shape.w);
+    ls__image s = ls__image_strides(LS__NHWC, shape.c, shape.h, shape.w);
     for (int64_t n = 0; n < shape.n; n++) {
         for (int64_t ch = 0; ch < shape.c; ch++) {
             for (int64_t i = 0; i < shape.h; i++) {
@@ -140,8 +140,8 @@ void ls__ref_conv2d(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_
     }
 }
 
-size_t ls__ref_conv2d_workspace(const ls__conv2d *c, ls__conv2d_pass pass)
+size_t ls__ref_conv2d_workspace(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d)
 {
-    (void)c, (void)pass;
+    (void)c, (void)pass, (void)d;
     return 0;
 }

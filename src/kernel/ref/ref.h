@@ -98,7 +98,8 @@ void ls__ref_random_normal(float *out, int64_t count, uint64_t first, double mea
 /* conv.c */
 void ls__ref_conv2d(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d,
                     ls_stream *stream);
-size_t ls__ref_conv2d_workspace(const ls__conv2d *c, ls__conv2d_pass pass);
+size_t ls__ref_conv2d_workspace(const ls__conv2d *c, ls__conv2d_pass pass,
+                                const ls__conv2d_data *d);
 
 /* pool.c */
 void ls__ref_max_pool2d(const ls__pool2d *p, float *y, int32_t *index, const float *x,
@@ -116,6 +117,7 @@ void ls__ref_batch_norm_rstd(float *rstd, const float *variance, int64_t channel
                              ls_stream *stream);
 void ls__ref_batch_norm(const ls__batch_norm *n, ls_stream *stream);
 void ls__ref_batch_norm_backward(const ls__batch_norm *n, ls_stream *stream);
+size_t ls__ref_batch_norm_workspace(const ls__batch_norm *n);
 
 /* optim.c */
 void ls__ref_adamw(const ls__adamw_args *args, ls_stream *stream);

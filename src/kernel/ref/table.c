@@ -65,6 +65,7 @@ const ls__kernels *ls__kernels_ref(void)
         .batch_norm_rstd = ls__ref_batch_norm_rstd,
         .batch_norm = ls__ref_batch_norm,
         .batch_norm_backward = ls__ref_batch_norm_backward,
+        .batch_norm_workspace = ls__ref_batch_norm_workspace,
         .adamw = ls__ref_adamw,
         .sgd = ls__ref_sgd,
     };

@@ -1,0 +1,335 @@
+/* Batch normalisation of images with their channels last: a matrix [R,C], R = N pixels, whose
+ * columns are normalised. The lanes of a vector are channels.
+ *
+ *     rows   | part 0 | part 1 | …     a task each; how many, the shape alone decides
+ *     part   | 32 rows | 32 rows | …   summed in float32, by TILE channels: they stay in the cache
+ *
+ * Beyond 32 rows sums are float64. Statistics are made in one pass over memory: a block's mean and
+ * sum of squares about it are merged into those before it (Chan, Golub & LeVeque 1983).
+ */
+#include "kernel/cpu/batch_norm_last.h"
+
+#define TILE 256
+#define ROWS 32
+#define PARTS_MAX 32
+#define PART_MIN 16384 /* elements */
+
+typedef struct grid {
+    int64_t rows, channels, parts;
+    bool parallel;
+} grid;
+
+static grid grid_of(const ls__batch_norm *n)
+{
+    grid g = {.rows = n->batch * n->pixels, .channels = n->channels};
+    int64_t count = g.rows * g.channels;
+    g.parts = ls__min(PARTS_MAX, ls__min((g.rows + ROWS - 1) / ROWS, count / PART_MIN + 1));
+    g.parallel = count >= LS__PARALLEL_MIN;
+    return g;
+}
+
+static int64_t part_from(const grid *g, int64_t part)
+{
+    return g->rows * part / g->parts;
+}
+
+/* In the workspace: two float64 a channel for each part, then up to four float32 a channel. */
+static double *of_part(const ls__batch_norm *n, const grid *g, int64_t part)
+{
+    return (double *)n->workspace + part * 2 * g->channels;
+}
+
+static float *of_channels(const ls__batch_norm *n, const grid *g, int which)
+{
+    return (float *)(void *)of_part(n, g, g->parts) + which * g->channels;
+}
+
+size_t LS__K(norm_last_workspace)(const ls__batch_norm *n)
+{
+    grid g = grid_of(n);
+    return (size_t)(g.parts * 2 * g.channels) * sizeof(double) +
+           (size_t)(4 * g.channels) * sizeof(float);
+}
+
+/* ---- mean and variance -------------------------------------------------------------------- */
+
+typedef struct moments {
+    double mean[TILE], squares[TILE]; /* squares about the mean */
+    int64_t count;
+} moments;
+
+/* Elements are seen less the block's first row, so that large ones keep their digits. */
+LS__INLINE void add_block(moments *m, const float *x, int64_t rows, int64_t stride,
+                          const int64_t width)
+{
+    float sum[TILE], square[TILE];
+    for (int64_t c = 0; c < width; c++) {
+        sum[c] = square[c] = 0.0f;
+    }
+    for (int64_t r = 0; r < rows; r++) {
+#pragma omp simd
+        for (int64_t c = 0; c < width; c++) {
+            sum[c] += x[r * stride + c] - x[c];
+        }
+    }
+#pragma omp simd
+    for (int64_t c = 0; c < width; c++) {
+        sum[c] /= (float)rows;
+    }
+    for (int64_t r = 0; r < rows; r++) {
+#pragma omp simd
+        for (int64_t c = 0; c < width; c++) {
+            float d = x[r * stride + c] - x[c] - sum[c];
+            square[c] += d * d;
+        }
+    }
+    double all = (double)(m->count + rows), share = (double)rows / all;
+    double weight = (double)m->count * share;
+#pragma omp simd
+    for (int64_t c = 0; c < width; c++) {
+        double off = (double)x[c] + (double)sum[c] - m->mean[c];
+        m->mean[c] += off * share;
+        m->squares[c] += (double)square[c] + off * off * weight;
+    }
+    m->count += rows;
+}
+
+static void part_stats(const ls__batch_norm *n, const grid *g, int64_t part)
+{
+    int64_t from = part_from(g, part), end = part_from(g, part + 1);
+    double *out = of_part(n, g, part);
+    for (int64_t first = 0; first < g->channels; first += TILE) {
+        int64_t width = ls__min(TILE, g->channels - first);
+        moments m;
+        m.count = 0;
+        for (int64_t c = 0; c < width; c++) {
+            m.mean[c] = m.squares[c] = 0.0;
+        }
+        for (int64_t r = from; r < end; r += ROWS) {
+            const float *x = n->x + r * g->channels + first;
+            int64_t rows = ls__min(ROWS, end - r);
+            if (width == 64) {
+                add_block(&m, x, rows, g->channels, 64);
+            } else {
+                add_block(&m, x, rows, g->channels, width);
+            }
+        }
+        for (int64_t c = 0; c < width; c++) {
+            out[first + c] = m.mean[c];
+            out[g->channels + first + c] = m.squares[c];
+        }
+    }
+}
+
+void LS__K(norm_last_stats)(const ls__batch_norm *n, float *mean, float *variance)
+{
+    grid g = grid_of(n);
+    LS__PARALLEL_FOR(g.parallel, int64_t part = 0, part < g.parts, part++,
+                     { part_stats(n, &g, part); })
+    for (int64_t c = 0; c < g.channels; c++) {
+        double m = 0.0, squares = 0.0;
+        for (int64_t part = 0; part < g.parts; part++) {
+            const double *of = of_part(n, &g, part);
+            double before = (double)part_from(&g, part), all = (double)part_from(&g, part + 1);
+            double off = of[c] - m, share = (all - before) / all;
+            m += off * share;
+            squares += of[g.channels + c] + off * off * before * share;
+        }
+        mean[c] = (float)m;
+        variance[c] = (float)(squares / (double)g.rows);
+    }
+}
+
+/* ---- forward ------------------------------------------------------------------------------ */
+
+typedef struct line { /* y = x scale + shift; of a channel each */
+    const float *scale, *shift;
+} line;
+
+LS__INLINE void forward_rows(const ls__batch_norm *n, const line *l, int64_t from, int64_t end,
+                             const int64_t channels, const bool residual, const bool relu)
+{
+    const float *scale = l->scale, *shift = l->shift, *mean = n->mean;
+    for (int64_t r = from; r < end; r++) {
+        const float *x = n->x + r * channels, *added = residual ? n->residual + r * channels : x;
+        float *y = n->y + r * channels;
+#pragma omp simd
+        for (int64_t c = 0; c < channels; c++) {
+            float v = (x[c] - mean[c]) * scale[c] + shift[c];
+            v = residual ? v + added[c] : v;
+            y[c] = relu && v < 0.0f ? 0.0f : v;
+        }
+    }
+}
+
+static void forward_part(const ls__batch_norm *n, const line *l, const grid *g, int64_t part)
+{
+    int64_t from = part_from(g, part), end = part_from(g, part + 1), channels = g->channels;
+    if (n->residual != NULL && n->relu) {
+        forward_rows(n, l, from, end, channels, true, true);
+    } else if (n->residual != NULL) {
+        forward_rows(n, l, from, end, channels, true, false);
+    } else if (n->relu && channels == 64) {
+        forward_rows(n, l, from, end, 64, false, true);
+    } else if (n->relu) {
+        forward_rows(n, l, from, end, channels, false, true);
+    } else {
+        forward_rows(n, l, from, end, channels, false, false);
+    }
+}
+
+void LS__K(norm_last)(const ls__batch_norm *n)
+{
+    grid g = grid_of(n);
+    float *scale = of_channels(n, &g, 0), *shift = of_channels(n, &g, 1);
+    for (int64_t c = 0; c < g.channels; c++) {
+        scale[c] = n->rstd[c] * (n->w != NULL ? n->w[c] : 1.0f);
+        shift[c] = n->b != NULL ? n->b[c] : 0.0f;
+    }
+    line l = {scale, shift};
+    LS__PARALLEL_FOR(g.parallel, int64_t part = 0, part < g.parts, part++,
+                     { forward_part(n, &l, &g, part); })
+}
+
+/* ---- backward ----------------------------------------------------------------------------- */
+
+/* The gradient before the activation goes to `kept` where that is not NULL. */
+LS__INLINE void sum_rows(const ls__batch_norm *n, double *dy_sum, double *dyx_sum, float *kept,
+                         int64_t at, int64_t rows, int64_t stride, int64_t width, int64_t first,
+                         const bool relu)
+{
+    float sum[TILE], product[TILE];
+    const float *mean = n->mean + first;
+    for (int64_t c = 0; c < width; c++) {
+        sum[c] = product[c] = 0.0f;
+    }
+    for (int64_t r = 0; r < rows; r++, at += stride) {
+        const float *dy = n->dy + at, *x = n->x + at, *y = relu ? n->out + at : x;
+#pragma omp simd
+        for (int64_t c = 0; c < width; c++) {
+            float g = relu && y[c] <= 0.0f ? 0.0f : dy[c];
+            sum[c] += g;
+            product[c] += g * (x[c] - mean[c]);
+        }
+        for (int64_t c = 0; kept != NULL && c < width; c++) {
+            kept[at + c] = relu && y[c] <= 0.0f ? 0.0f : dy[c];
+        }
+    }
+#pragma omp simd
+    for (int64_t c = 0; c < width; c++) {
+        dy_sum[c] += (double)sum[c];
+        dyx_sum[c] += (double)product[c];
+    }
+}
+
+static void sum_part(const ls__batch_norm *n, const grid *g, float *kept, int64_t part)
+{
+    int64_t from = part_from(g, part), end = part_from(g, part + 1);
+    double *out = of_part(n, g, part);
+    for (int64_t c = 0; c < 2 * g->channels; c++) {
+        out[c] = 0.0;
+    }
+    for (int64_t first = 0; first < g->channels; first += TILE) {
+        int64_t width = ls__min(TILE, g->channels - first);
+        double *dy = out + first, *dyx = out + g->channels + first;
+        for (int64_t r = from; r < end; r += ROWS) {
+            int64_t rows = ls__min(ROWS, end - r), at = r * g->channels + first;
+            if (n->relu) {
+                sum_rows(n, dy, dyx, kept, at, rows, g->channels, width, first, true);
+            } else {
+                sum_rows(n, dy, dyx, kept, at, rows, g->channels, width, first, false);
+            }
+        }
+    }
+}
+
+/* dx = a dy + b (x - mean) + c. */
+LS__INLINE void x_rows(const ls__batch_norm *n, const grid *g, const float *dy, int64_t from,
+                       int64_t end, const bool relu, const bool adds)
+{
+    const float *a = of_channels(n, g, 0), *b = of_channels(n, g, 1), *c0 = of_channels(n, g, 2);
+    const float *mean = n->mean;
+    for (int64_t r = from; r < end; r++) {
+        int64_t at = r * g->channels;
+        const float *d = dy + at, *x = n->x + at, *y = relu ? n->out + at : x;
+        float *dx = n->dx + at;
+#pragma omp simd
+        for (int64_t c = 0; c < g->channels; c++) {
+            float v = relu && y[c] <= 0.0f ? 0.0f : d[c];
+            v = a[c] * v + (b[c] * (x[c] - mean[c]) + c0[c]);
+            dx[c] = adds ? v + dx[c] : v;
+        }
+    }
+}
+
+static void x_part(const ls__batch_norm *n, const grid *g, const float *dy, bool relu, int64_t part)
+{
+    int64_t from = part_from(g, part), end = part_from(g, part + 1);
+    if (relu && n->beta_x != 0.0f) {
+        x_rows(n, g, dy, from, end, true, true);
+    } else if (relu) {
+        x_rows(n, g, dy, from, end, true, false);
+    } else if (n->beta_x != 0.0f) {
+        x_rows(n, g, dy, from, end, false, true);
+    } else {
+        x_rows(n, g, dy, from, end, false, false);
+    }
+}
+
+static void residual_part(const ls__batch_norm *n, const grid *g, int64_t part)
+{
+    int64_t end = part_from(g, part + 1) * g->channels;
+    for (int64_t i = part_from(g, part) * g->channels; i < end; i++) {
+        float d = n->relu && n->out[i] <= 0.0f ? 0.0f : n->dy[i];
+        n->dresidual[i] = n->beta_residual == 0.0f ? d : d + n->dresidual[i];
+    }
+}
+
+static void store(float *out, double value, float beta)
+{
+    *out = (float)(beta == 0.0f ? value : value + (double)beta * (double)*out);
+}
+
+/* The sums of all parts, in order, to dw, db and the lines of x_rows. */
+static void finish_channels(const ls__batch_norm *n, const grid *g, bool summed)
+{
+    float *a = of_channels(n, g, 0), *b = of_channels(n, g, 1), *c0 = of_channels(n, g, 2);
+    for (int64_t c = 0; c < g->channels; c++) {
+        double rstd = (double)n->rstd[c], count = (double)g->rows, dy = 0.0, dyx = 0.0;
+        for (int64_t part = 0; summed && part < g->parts; part++) {
+            dy += of_part(n, g, part)[c];
+            dyx += of_part(n, g, part)[g->channels + c];
+        }
+        double factor = rstd * (n->w != NULL ? (double)n->w[c] : 1.0);
+        a[c] = (float)factor;
+        b[c] = n->training ? (float)(-factor * rstd * rstd * dyx / count) : 0.0f;
+        c0[c] = n->training ? (float)(-factor * dy / count) : 0.0f;
+        if (n->dw != NULL) {
+            store(&n->dw[c], dyx * rstd, n->beta_w);
+        }
+        if (n->db != NULL) {
+            store(&n->db[c], dy, n->beta_b);
+        }
+    }
+}
+
+void LS__K(norm_last_backward)(const ls__batch_norm *n)
+{
+    grid g = grid_of(n);
+    bool summed = n->dw != NULL || n->db != NULL || n->training;
+    float *kept = summed && n->beta_residual == 0.0f ? n->dresidual : NULL;
+    if (summed) {
+        LS__PARALLEL_FOR(g.parallel, int64_t part = 0, part < g.parts, part++,
+                         { sum_part(n, &g, kept, part); })
+    }
+    finish_channels(n, &g, summed);
+    bool relu = n->relu && kept == NULL;
+    if (n->dx != NULL) {
+        LS__PARALLEL_FOR(g.parallel, int64_t part = 0, part < g.parts, part++,
+                         { x_part(n, &g, kept != NULL ? kept : n->dy, relu, part); })
+    }
+    if (n->dresidual != NULL && kept == NULL) {
+        LS__PARALLEL_FOR(g.parallel, int64_t part = 0, part < g.parts, part++,
+                         { residual_part(n, &g, part); })
+    }
+}

@@ -1,0 +1,142 @@
+/* The table of plans; see plans.h. Chains by hash, and a stamp of the last use in each entry. */
+#include "kernel/cpu/plans.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#include "base/env.h"
+
+#define PLANS_MAX 512 /* ResNet-152 needs some 100; one takes some 10 KB and what oneDNN makes */
+#define CHAINS 256    /* a power of two */
+
+typedef struct entry entry;
+struct entry {
+    entry *next;
+    ls__plan_key key;
+    const ls__plan_kind *kind;
+    uint64_t used;
+    bool taken;
+    _Alignas(64) unsigned char plan[];
+};
+
+struct ls__plans {
+    const ls__env *env;
+    pthread_mutex_t lock; /* of everything below */
+    entry *chain[CHAINS];
+    int count;
+    uint64_t now;
+};
+
+ls__plans *ls__plans_new(const ls__env *env)
+{
+    ls__plans *plans = env->allocate(env, sizeof *plans);
+    if (plans != NULL) {
+        memset(plans, 0, sizeof *plans);
+        plans->env = env;
+        (void)pthread_mutex_init(&plans->lock, NULL);
+    }
+    return plans;
+}
+
+static void entry_free(const ls__plans *plans, entry *e)
+{
+    e->kind->fini(e->plan);
+    plans->env->release(plans->env, e, sizeof *e + e->kind->bytes);
+}
+
+void ls__plans_free(ls__plans *plans)
+{
+    if (plans == NULL) {
+        return;
+    }
+    for (int i = 0; i < CHAINS; i++) {
+        for (entry *e = plans->chain[i], *next; e != NULL; e = next) {
+            next = e->next;
+            entry_free(plans, e);
+        }
+    }
+    (void)pthread_mutex_destroy(&plans->lock);
+    plans->env->release(plans->env, plans, sizeof *plans);
+}
+
+/* FNV-1a over words. */
+static entry **chain_of(ls__plans *plans, const ls__plan_key *key)
+{
+    uint64_t hash = 14695981039346656037u;
+    for (int i = 0; i < LS__PLAN_KEY; i++) {
+        hash = (hash ^ (uint64_t)key->at[i]) * 1099511628211u;
+    }
+    return &plans->chain[(hash ^ hash >> 32) % CHAINS];
+}
+
+static entry *find(ls__plans *plans, const ls__plan_key *key)
+{
+    entry *e = *chain_of(plans, key);
+    while (e != NULL && memcmp(&e->key, key, sizeof *key) != 0) {
+        e = e->next;
+    }
+    return e;
+}
+
+/* Frees the one used longest ago, where there are too many. */
+static void make_room(ls__plans *plans)
+{
+    entry **oldest = NULL;
+    for (int i = 0; plans->count >= PLANS_MAX && i < CHAINS; i++) {
+        for (entry **at = &plans->chain[i]; *at != NULL; at = &(*at)->next) {
+            if (!(*at)->taken && (oldest == NULL || (*at)->used < (*oldest)->used)) {
+                oldest = at;
+            }
+        }
+    }
+    if (oldest != NULL) {
+        entry *e = *oldest;
+        *oldest = e->next;
+        entry_free(plans, e);
+        plans->count--;
+    }
+}
+
+static entry *add(ls__plans *plans, const ls__plan_key *key, const ls__plan_kind *kind,
+                  const void *arg)
+{
+    make_room(plans);
+    entry *e = plans->env->allocate(plans->env, sizeof *e + kind->bytes);
+    if (e == NULL) {
+        return NULL;
+    }
+    memset(e, 0, sizeof *e + kind->bytes);
+    e->key = *key;
+    e->kind = kind;
+    if (!kind->make(e->plan, arg)) {
+        plans->env->release(plans->env, e, sizeof *e + kind->bytes);
+        return NULL;
+    }
+    entry **chain = chain_of(plans, key);
+    e->next = *chain;
+    *chain = e;
+    plans->count++;
+    return e;
+}
+
+void *ls__plans_take(ls__plans *plans, const ls__plan_key *key, const ls__plan_kind *kind,
+                     const void *arg)
+{
+    (void)pthread_mutex_lock(&plans->lock);
+    entry *e = find(plans, key);
+    e = e == NULL ? add(plans, key, kind, arg) : e->taken ? NULL : e;
+    if (e != NULL) {
+        e->taken = true;
+        e->used = ++plans->now;
+    }
+    (void)pthread_mutex_unlock(&plans->lock);
+    return e != NULL ? e->plan : NULL;
+}
+
+void ls__plans_give(ls__plans *plans, void *plan)
+{
+    entry *e = (entry *)(void *)((unsigned char *)plan - offsetof(entry, plan));
+    (void)pthread_mutex_lock(&plans->lock);
+    e->taken = false;
+    (void)pthread_mutex_unlock(&plans->lock);
+}
