@@ -126,7 +126,7 @@ static int evaluate(void *arg, ls_module *net, score *out)
 {
     const tokens *t = arg;
     verdict v;
-    LS_CHECK(judge(net, t->held_out, t->windows, JUDGE_BATCH, &v));
+    must(judge(net, t->held_out, t->windows, JUDGE_BATCH, &v));
     out[0] = (score){"held-out loss", v.loss, false};
     out[1] = (score){"held-out accuracy", v.right, true};
     return 2;

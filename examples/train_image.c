@@ -115,7 +115,7 @@ static int evaluate(void *arg, ls_module *net, score *out)
     const image_data *data = arg;
     ls_dataset *judged = data->test ? data->test : data->train;
     verdict v;
-    LS_CHECK(judge(net, judged, judged->count, JUDGE_BATCH, &v));
+    must(judge(net, judged, judged->count, JUDGE_BATCH, &v));
     out[0] = (score){data->test ? "test loss" : "training loss", v.loss, false};
     out[1] = (score){data->test ? "test accuracy" : "training accuracy", v.right, true};
     return 2;

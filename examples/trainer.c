@@ -203,7 +203,7 @@ ls_module *trainer_net(const trainer *t)
 static void next_batch(trainer *t, ls_batch *batch)
 {
     while (!ls_loader_next(t->loader, batch)) {
-        LS_CHECK(ls_loader_status(t->loader)); /* else an epoch ended: the next one follows */
+        must(ls_loader_status(t->loader)); /* else an epoch ended: the next one follows */
     }
 }
 

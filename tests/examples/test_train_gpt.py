@@ -133,6 +133,7 @@ def ids_above_65535_take_four_bytes():
 @test
 def wrong_flags_and_unusable_text_are_refused_in_words():
     (FOLDER / "short").write_text("too short")
+    (FOLDER / "words.bin").write_bytes(b"\xff\xff" * 2000)
     for status, words, *flags in (
             (2, "--data is missing"),
             (2, '--model is "bert"; it takes gpt, lstm, gpt2', "--data", text(), "--model", "bert"),
@@ -142,6 +143,8 @@ def wrong_flags_and_unusable_text_are_refused_in_words():
             (2, '--format is "words"; it takes text or tokens', "--data", text(), "--format", "words"),
             (1, '"nowhere"', "--data", "nowhere", "--format", "tokens"),
             (2, "--dtype bf16 is not there yet", "--data", text(), "--dtype", "bf16"),
+            (1, 'error: tokens: "words.bin" has token 65535 at offset 0', "--data", "words.bin", "--format", "tokens",
+             "--held-out", "words.bin", *SMALL),
             (1, '"nowhere" does not exist', "--data", "nowhere"),
             (1, "shorter than a window", "--data", "short")):
         done = subprocess.run([BUILD / "examples/train_gpt", *map(str, flags)], cwd=FOLDER, text=True,
