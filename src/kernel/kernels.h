@@ -16,6 +16,11 @@
 
 typedef uint16_t ls__bfloat16; /* the upper half of a float32 */
 
+typedef struct ls__real { /* numbers of one of two types */
+    void *at;             /* not written where the entry only reads */
+    bool half;            /* bfloat16, else float32 */
+} ls__real;
+
 typedef struct ls__gemm { /* C[m,n] = op(A)[m,k] op(B)[k,n] + beta C, row-major; ld = row stride */
     bool trans_a, trans_b;
     int64_t m, n, k;
@@ -200,6 +205,8 @@ typedef struct ls__rotary { /* x and y [B,H,T,D]; see ref/rotary.c */
     void *workspace; /* rotary_workspace bytes */
 } ls__rotary;
 
+#define LS__HALF_LOGITS_MAX 65536 /* a row is widened on the stack: 256 KiB */
+
 typedef struct ls__cross_entropy { /* of logits [rows,n] against class indices */
     float *dlogits;                /* NULL: not wanted; may be logits */
     const float *logits;
@@ -285,6 +292,20 @@ typedef struct ls__kernels {
     /* out = the sum of x over the dims where keep[d] is 0; x contiguous [shape], out contiguous */
     void (*sum_dims)(float *out, const float *x, int ndim, const int64_t *shape,
                      const uint8_t *keep, float beta, ls_stream *stream);
+    /* As their namesakes without _bf16: widened by blocks, float32 inside, each result rounded
+     * once. */
+    void (*unary_bf16)(ls__unary op, ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count,
+                       ls_stream *stream);
+    void (*unary_backward_bf16)(ls__unary op, ls__bfloat16 *dx, const ls__bfloat16 *dy,
+                                const ls__bfloat16 *x, const ls__bfloat16 *y, int64_t count,
+                                float beta, ls_stream *stream);
+    /* out[i] = op(a[i], b[i]), each of either type; out may be an a or b of its type */
+    void (*binary_bf16)(ls__binary op, ls__real out, ls__real a, ls__real b, int64_t count,
+                        ls_stream *stream);
+    void (*axpby_bf16)(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count, float alpha,
+                       float beta, ls_stream *stream);
+    void (*sum_rows_bf16)(float *out, const ls__bfloat16 *x, int64_t rows, int64_t n, float beta,
+                          ls_stream *stream);
     /* to[i] = from[i'] for all i of the index, i' = i with i'[dim] = index[i] */
     void (*pick)(const ls__pick *args, ls_stream *stream);
     /* to[i'] += from[i], in order of i */
@@ -351,6 +372,9 @@ typedef struct ls__kernels {
     /* mean nll of the rows that count: returns it (NaN where none does); dlogits = (softmax -
      * target)/their number where not NULL. Targets are validated already */
     double (*cross_entropy_with)(const ls__cross_entropy *args, ls_stream *stream);
+    /* the same of bfloat16; those of args are not read. args->n <= LS__HALF_LOGITS_MAX */
+    double (*cross_entropy_bf16)(ls__bfloat16 *dlogits, const ls__bfloat16 *logits,
+                                 const ls__cross_entropy *args, ls_stream *stream);
     /* mean of -x[i,target_i]; args as above, with logits x log-probabilities, no smoothing */
     double (*nll)(const ls__cross_entropy *args, ls_stream *stream);
     /* mean of log(1 + exp(x)) - x y; dx = (sigmoid(x) - y)/count where not NULL, may be x */
@@ -360,6 +384,9 @@ typedef struct ls__kernels {
      * has counter (b low, b high, stream low, stream high) and key (seed low, seed high) */
     void (*dropout)(float *out, const float *a, int64_t count, uint64_t first, double p,
                     uint64_t seed, uint64_t stream_id, float beta, ls_stream *stream);
+    void (*dropout_bf16)(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count, uint64_t first,
+                         double p, uint64_t seed, uint64_t stream_id, float beta,
+                         ls_stream *stream);
     void (*random_uniform)(float *out, int64_t count, uint64_t first, double low, double high,
                            uint64_t seed, uint64_t stream_id, ls_stream *stream);
     void (*random_normal)(float *out, int64_t count, uint64_t first, double mean, double std,

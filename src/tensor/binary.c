@@ -161,10 +161,45 @@ static void save_operands(ls__call *call, ls__node *node, ls__binary op)
     }
 }
 
+/* A sum of two whole operands of which one or both are bfloat16: no copies, and its gradient is dy
+ * itself, in the type of each (the engine's pass_on). */
+static bool adds_halves(const ls__call *call, ls__binary op)
+{
+    const ls__record *x = call->in[0], *y = call->in[1];
+    bool floats = (x->dtype == LS_FLOAT32 || x->dtype == LS_BFLOAT16) &&
+                  (y->dtype == LS_FLOAT32 || y->dtype == LS_BFLOAT16);
+    return op == LS__BINARY_ADD && floats && x->dtype + y->dtype != 2 * LS_FLOAT32 &&
+           ls__shape_equal(x, y) && ls__record_contiguous(x) && ls__record_contiguous(y);
+}
+
+static ls__real real_of(const ls__record *record)
+{
+    return (ls__real){.at = ls__record_data(record), .half = record->dtype == LS_BFLOAT16};
+}
+
+static ls_tensor *add_halves(ls__call *call)
+{
+    const ls__record *x = call->in[0], *y = call->in[1];
+    bool narrow = x->dtype == LS_BFLOAT16 && y->dtype == LS_BFLOAT16;
+    ls__record *out = ls__call_output(call, ls__record_shape(x), narrow ? LS_BFLOAT16 : LS_FLOAT32);
+    if (out != NULL) {
+        call->k->binary_bf16(LS__BINARY_ADD, real_of(out), real_of(x), real_of(y), out->numel,
+                             NULL);
+    }
+    (void)ls__call_record(call, &add_ops[3], out, 0);
+    return ls__call_finish(call, out);
+}
+
 static ls_tensor *binary(const char *name, ls__binary op, ls_tensor *a, ls_tensor *b)
 {
     ls__call call;
-    if (!ls__call_begin(&call, name, 2, (ls_tensor *[]){a, b}) || !ls__call_float32(&call)) {
+    if (!ls__call_begin(&call, name, 2, (ls_tensor *[]){a, b})) {
+        return call.failed;
+    }
+    if (adds_halves(&call, op)) {
+        return add_halves(&call);
+    }
+    if (!ls__call_float32(&call)) {
         return call.failed;
     }
     ls__call_as_stored(&call);

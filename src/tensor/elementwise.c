@@ -22,6 +22,12 @@ typedef struct unary_context {
 static ls_status unary_backward(ls__rule *r)
 {
     const unary_context *context = r->node->context;
+    if (r->node->dtype == LS_BFLOAT16) {
+        r->k->unary_backward_bf16(context->op, (void *)r->in[0].data, (const void *)r->dy,
+                                  r->saved[UNARY_X], r->saved[UNARY_Y], r->node->numel,
+                                  r->in[0].beta, NULL);
+        return LS_OK;
+    }
     r->k->unary_backward(context->op, r->in[0].data, r->dy, r->saved[UNARY_X], r->saved[UNARY_Y],
                          r->node->numel, r->in[0].beta, NULL);
     return LS_OK;
@@ -48,13 +54,20 @@ static bool derivative_of_y(ls__unary op)
 static ls_tensor *unary(ls__unary op, ls_tensor *a)
 {
     ls__call call;
-    if (!ls__call_begin(&call, unary_ops[op].name, 1, &a) || !ls__call_float32(&call)) {
+    if (!ls__call_begin(&call, unary_ops[op].name, 1, &a)) {
+        return call.failed;
+    }
+    const bool half = call.in[0]->dtype == LS_BFLOAT16;
+    if (!half && !ls__call_float32(&call)) {
         return call.failed;
     }
     ls__call_as_stored(&call);
     ls__dense x = ls__call_dense(&call, 0);
-    ls__record *out = ls__call_output(&call, ls__record_shape(call.in[0]), LS_FLOAT32);
-    if (out != NULL) {
+    ls__record *out =
+        ls__call_output(&call, ls__record_shape(call.in[0]), half ? LS_BFLOAT16 : LS_FLOAT32);
+    if (out != NULL && half) {
+        call.k->unary_bf16(op, (void *)ls__record_data(out), x.data, out->numel, NULL);
+    } else if (out != NULL) {
         call.k->unary(op, floats(out), x.data, out->numel, NULL);
     }
     ls__node *node = ls__call_record(&call, &unary_ops[op], out, sizeof(unary_context));

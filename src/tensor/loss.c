@@ -123,6 +123,7 @@ enum { EDGE_LOGITS, EDGE_TARGET };
 
 typedef struct cross_entropy_context {
     int64_t numel;
+    bool half; /* logits and their gradient are bfloat16 */
 } cross_entropy_context;
 
 static ls_status cross_entropy_backward(ls__rule *r)
@@ -133,9 +134,14 @@ static ls_status cross_entropy_backward(ls__rule *r)
         r->in[0].give = ls__storage_ref(dlogits);
         return LS_OK;
     }
-    r->in[0].give = ls__storage_new(r->tensors, (size_t)c->numel * sizeof(float));
+    size_t element = c->half ? sizeof(ls__bfloat16) : sizeof(float);
+    r->in[0].give = ls__storage_new(r->tensors, (size_t)c->numel * element);
     if (r->in[0].give == NULL) {
         return ls__self.status;
+    }
+    if (c->half) {
+        r->k->axpby_bf16(r->in[0].give->data, dlogits->data, c->numel, r->dy[0], 0.0f, NULL);
+        return LS_OK;
     }
     r->k->axpby(r->in[0].give->data, dlogits->data, c->numel, r->dy[0], 0.0f, NULL);
     return LS_OK;
@@ -161,7 +167,7 @@ typedef struct class_loss {
 static bool cross_entropy_shapes(ls__call *call)
 {
     const ls__record *x = call->in[EDGE_LOGITS], *y = call->in[EDGE_TARGET];
-    bool fits = x->dtype == LS_FLOAT32 && x->ndim == y->ndim + 1;
+    bool fits = (x->dtype == LS_FLOAT32 || x->dtype == LS_BFLOAT16) && x->ndim == y->ndim + 1;
     for (int d = 0; fits && d < y->ndim; d++) {
         fits = x->dim[d] == y->dim[d];
     }
@@ -199,6 +205,7 @@ static bool targets_valid(ls__call *call, const class_loss *loss, const ls__dens
 static ls_tensor *class_loss_of(ls__call *call, const class_loss *loss)
 {
     const ls__record *in = call->in[EDGE_LOGITS], *wanted = call->in[EDGE_TARGET];
+    const bool half = in->dtype == LS_BFLOAT16;
     call->narrow = false;
     ls__cross_entropy args = {.rows = wanted->numel, .n = in->dim[in->ndim - 1]};
     ls__dense x = ls__call_dense(call, EDGE_LOGITS), y = ls__call_dense(call, EDGE_TARGET);
@@ -206,22 +213,24 @@ static ls_tensor *class_loss_of(ls__call *call, const class_loss *loss)
     ls__record *out = NULL;
     if (targets_valid(call, loss, &y, args.n)) {
         if (call->grad) {
-            dx = ls__call_memory(call, (size_t)in->numel * sizeof(float));
+            dx = ls__call_memory(call, (size_t)in->numel * ls_dtype_size((ls_dtype)in->dtype));
         }
         out = ls__call_output(call, (ls_shape){0}, LS_FLOAT32);
     }
     if (out != NULL) {
-        args.dlogits = dx.data;
-        args.logits = x.data;
+        args.dlogits = half ? NULL : dx.data;
+        args.logits = half ? NULL : x.data;
         args.target = y.data;
         args.index_bytes = ls_dtype_size((ls_dtype)wanted->dtype);
         args.smoothing = loss->smoothing;
         args.ignore = loss->ignore;
-        *(float *)(void *)ls__record_data(out) = (float)loss->run(&args, NULL);
+        *(float *)(void *)ls__record_data(out) =
+            (float)(half ? call->k->cross_entropy_bf16(dx.data, x.data, &args, NULL)
+                         : loss->run(&args, NULL));
     }
     ls__node *node = ls__call_record(call, loss->op, out, sizeof(cross_entropy_context));
     if (node != NULL) {
-        ((cross_entropy_context *)node->context)->numel = in->numel;
+        *(cross_entropy_context *)node->context = (cross_entropy_context){in->numel, half};
         ls__node_save(node, SAVED_DLOGITS, &dx);
     }
     ls__dense_drop(&x);
@@ -230,11 +239,19 @@ static ls_tensor *class_loss_of(ls__call *call, const class_loss *loss)
     return ls__call_finish(call, out);
 }
 
+/* Whether the kernel reads these logits as they are: bfloat16, and a row fits its buffer. */
+static bool reads_halves(const ls__call *call, const ls__op *op)
+{
+    const ls__record *x = call->in[EDGE_LOGITS];
+    return op != &nll_op && x->dtype == LS_BFLOAT16 && x->ndim > 0 &&
+           x->dim[x->ndim - 1] <= LS__HALF_LOGITS_MAX;
+}
+
 static bool class_loss_begin(ls__call *call, const ls__op *op, ls_tensor *logits, ls_tensor *target)
 {
     return ls__call_begin(call, op->name, 2, (ls_tensor *[]){logits, target}) &&
-           ls__call_floats(call, 1u << EDGE_LOGITS) && ls__call_index(call, EDGE_TARGET) &&
-           cross_entropy_shapes(call);
+           (reads_halves(call, op) || ls__call_floats(call, 1u << EDGE_LOGITS)) &&
+           ls__call_index(call, EDGE_TARGET) && cross_entropy_shapes(call);
 }
 
 ls_tensor *ls_cross_entropy(ls_tensor *logits, ls_tensor *target)

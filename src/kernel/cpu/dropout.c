@@ -1,5 +1,6 @@
 /* Dropout: Philox4x32-10, a vector of counters at once; the same words as ls_philox4x32
  * (base/random.c cites the paper), so the same elements are kept whoever computes them. */
+#include "kernel/cpu/halves.h"
 #include "kernel/cpu/wide.h"
 
 #define PHILOX_M0 0xD2511F53u
@@ -86,18 +87,51 @@ static void range(float *out, const float *a, int64_t count, uint64_t first, con
     }
 }
 
+static keep_rule rule_of(double p, float beta)
+{
+    double limit = p * 4294967296.0;
+    uint64_t threshold = (uint64_t)limit;
+    threshold += (double)threshold < limit; /* the least word w with w >= limit */
+    return (keep_rule){.threshold = (uint32_t)threshold,
+                       .nothing = threshold > UINT32_MAX,
+                       .scale = (float)(1.0 / (1.0 - p)),
+                       .beta = beta};
+}
+
 void LS__K(dropout)(float *out, const float *a, int64_t count, uint64_t first, double p,
                     uint64_t seed, uint64_t stream_id, float beta, ls_stream *stream)
 {
     (void)stream;
     stream_key key = {seed, stream_id};
-    double limit = p * 4294967296.0;
-    uint64_t threshold = (uint64_t)limit;
-    threshold += (double)threshold < limit; /* the least word w with w >= limit */
-    keep_rule rule = {.threshold = (uint32_t)threshold, .nothing = threshold > UINT32_MAX};
-    rule.scale = (float)(1.0 / (1.0 - p));
-    rule.beta = beta;
+    keep_rule rule = rule_of(p, beta);
     LS__PARALLEL_FOR(count >= LS__PARALLEL_MIN, int64_t i = 0, i < count, i += LS__BLOCK, {
         range(out + i, a + i, ls__min(LS__BLOCK, count - i), first + (uint64_t)i, &key, rule);
+    })
+}
+
+static void range_halves(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count, uint64_t first,
+                         const stream_key *key, keep_rule rule)
+{
+    _Alignas(64) float kept[LS__HALF_BLOCK], x[LS__HALF_BLOCK];
+    for (int64_t i = 0; i < count; i += LS__HALF_BLOCK) {
+        int64_t n = ls__min(LS__HALF_BLOCK, count - i);
+        ls__halves_widen(x, a + i, n);
+        if (rule.beta != 0.0f) {
+            ls__halves_widen(kept, out + i, n);
+        }
+        range(kept, x, n, first + (uint64_t)i, key, rule);
+        ls__halves_narrow(out + i, kept, n);
+    }
+}
+
+void LS__K(dropout_bf16)(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count, uint64_t first,
+                         double p, uint64_t seed, uint64_t stream_id, float beta, ls_stream *stream)
+{
+    (void)stream;
+    stream_key key = {seed, stream_id};
+    keep_rule rule = rule_of(p, beta);
+    LS__PARALLEL_FOR(count >= LS__PARALLEL_MIN, int64_t i = 0, i < count, i += LS__BLOCK, {
+        range_halves(out + i, a + i, ls__min(LS__BLOCK, count - i), first + (uint64_t)i, &key,
+                     rule);
     })
 }

@@ -1,4 +1,5 @@
 /* Arithmetic of two operands with broadcasting, and the simple one-pass loops. */
+#include "kernel/cpu/halves.h"
 #include "kernel/cpu/walk.h"
 
 LS__INLINE float apply(const ls__binary op, float a, float b)
@@ -130,4 +131,48 @@ void LS__K(fill)(float *out, int64_t count, float value, ls_stream *stream)
     (void)stream;
     LS__PARALLEL_FOR(count >= LS__PARALLEL_MIN, int64_t i = 0, i < count, i += LS__BLOCK,
                      { fill_block(out + i, ls__min(LS__BLOCK, count - i), value); })
+}
+
+/* ---- bfloat16 ----------------------------------------------------------------------------- */
+
+static void row_real(ls__binary op, ls__real out, ls__real a, ls__real b, int64_t from, int64_t end)
+{
+    _Alignas(64) float wide_out[LS__HALF_BLOCK], wide_a[LS__HALF_BLOCK], wide_b[LS__HALF_BLOCK];
+    for (int64_t i = from; i < end; i += LS__HALF_BLOCK) {
+        int64_t n = ls__min(LS__HALF_BLOCK, end - i);
+        const float *x = ls__real_read(wide_a, a, i, n), *y = ls__real_read(wide_b, b, i, n);
+        row(op, ls__real_write(wide_out, out, i), x, 1, y, 1, n);
+        ls__real_written(wide_out, out, i, n);
+    }
+}
+
+void LS__K(binary_bf16)(ls__binary op, ls__real out, ls__real a, ls__real b, int64_t count,
+                        ls_stream *stream)
+{
+    (void)stream;
+    LS__PARALLEL_FOR(count >= LS__PARALLEL_MIN, int64_t i = 0, i < count, i += LS__BLOCK,
+                     { row_real(op, out, a, b, i, i + ls__min(LS__BLOCK, count - i)); })
+}
+
+static void axpby_halves(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count, float alpha,
+                         float beta)
+{
+    _Alignas(64) float sum[LS__HALF_BLOCK], x[LS__HALF_BLOCK];
+    for (int64_t i = 0; i < count; i += LS__HALF_BLOCK) {
+        int64_t n = ls__min(LS__HALF_BLOCK, count - i);
+        ls__halves_widen(x, a + i, n);
+        if (beta != 0.0f) {
+            ls__halves_widen(sum, out + i, n);
+        }
+        axpby_block(sum, x, n, alpha, beta);
+        ls__halves_narrow(out + i, sum, n);
+    }
+}
+
+void LS__K(axpby_bf16)(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count, float alpha,
+                       float beta, ls_stream *stream)
+{
+    (void)stream;
+    LS__PARALLEL_FOR(count >= LS__PARALLEL_MIN, int64_t i = 0, i < count, i += LS__BLOCK,
+                     { axpby_halves(out + i, a + i, ls__min(LS__BLOCK, count - i), alpha, beta); })
 }

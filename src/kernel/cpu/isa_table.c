@@ -1,5 +1,6 @@
 /* The table of this instruction set. Random initial values come from the plain loops: they are
  * drawn once and must be equal to ls_random_uniform and ls_random_normal to the bit. */
+#include "kernel/cpu/halves.h"
 #include "kernel/cpu/isa.h"
 #include "kernel/cpu/tables.h"
 #include "kernel/ref/ref.h"
@@ -30,6 +31,11 @@ static const ls__kernels kernels = {
     .bfloat16_widen = LS__K(bfloat16_widen),
     .bfloat16_narrow = LS__K(bfloat16_narrow),
     .bfloat16_add = LS__K(bfloat16_add),
+    .unary_bf16 = LS__K(unary_bf16),
+    .unary_backward_bf16 = LS__K(unary_backward_bf16),
+    .binary_bf16 = LS__K(binary_bf16),
+    .axpby_bf16 = LS__K(axpby_bf16),
+    .sum_rows_bf16 = LS__K(sum_rows_bf16),
     .pick = LS__K(pick),
     .put_add = LS__K(put_add),
     .sum_dims = LS__K(sum_dims),
@@ -54,9 +60,11 @@ static const ls__kernels kernels = {
     .rotary = LS__K(rotary),
     .rotary_workspace = LS__K(rotary_workspace),
     .cross_entropy_with = LS__K(cross_entropy_with),
+    .cross_entropy_bf16 = LS__K(cross_entropy_bf16),
     .nll = LS__K(nll),
     .bce = LS__K(bce),
     .dropout = LS__K(dropout),
+    .dropout_bf16 = LS__K(dropout_bf16),
     .random_uniform = ls__ref_random_uniform,
     .random_normal = ls__ref_random_normal,
     .conv2d = LS__K(conv2d),

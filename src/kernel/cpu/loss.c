@@ -1,4 +1,5 @@
 /* Losses in one pass over the logits, forward and gradient together; formulas in ref/loss.c. */
+#include "kernel/cpu/halves.h"
 #include "kernel/cpu/vmath.h"
 
 #define LOSS_BLOCKS 64 /* of rows; their sums are added in order */
@@ -64,45 +65,89 @@ static int64_t counted(const ls__cross_entropy *a)
     return count;
 }
 
-static void clear(float *x, int64_t n)
+/* A row of bfloat16: the float32 row runs in place, in a buffer. */
+static double loss_row_half(ls__bfloat16 *dx, const ls__bfloat16 *x, int64_t target, int64_t n,
+                            const row_rule *rule)
 {
-    for (int64_t j = 0; x != NULL && j < n; j++) {
-        x[j] = 0.0f;
+    _Alignas(64) float wide[LS__HALF_LOGITS_MAX];
+    ls__halves_widen(wide, x, n);
+    double loss = loss_row(dx != NULL ? wide : NULL, wide, target, n, rule);
+    if (dx != NULL) {
+        ls__halves_narrow(dx, wide, n);
+    }
+    return loss;
+}
+
+typedef struct loss_rows { /* logits and dlogits are those of `args` or, of bfloat16, these */
+    const ls__cross_entropy *args;
+    const ls__bfloat16 *halves;
+    ls__bfloat16 *half_gradients;
+} loss_rows;
+
+static double loss_at(const loss_rows *r, int64_t i, int64_t target, const row_rule *rule)
+{
+    const ls__cross_entropy *a = r->args;
+    if (r->halves == NULL) {
+        float *dx = a->dlogits != NULL ? a->dlogits + i * a->n : NULL;
+        return loss_row(dx, a->logits + i * a->n, target, a->n, rule);
+    }
+    ls__bfloat16 *dx = r->half_gradients != NULL ? r->half_gradients + i * a->n : NULL;
+    return loss_row_half(dx, r->halves + i * a->n, target, a->n, rule);
+}
+
+static void clear_at(const loss_rows *r, int64_t i)
+{
+    const size_t n = (size_t)r->args->n;
+    if (r->half_gradients != NULL) {
+        memset(r->half_gradients + i * r->args->n, 0, n * sizeof(ls__bfloat16));
+    } else if (r->halves == NULL && r->args->dlogits != NULL) {
+        memset(r->args->dlogits + i * r->args->n, 0, n * sizeof(float));
     }
 }
 
 /* The sum of one block's rows. */
-static double block_loss(const ls__cross_entropy *a, int64_t from, int64_t end,
-                         const row_rule *rule)
+static double block_loss(const loss_rows *r, int64_t from, int64_t end, const row_rule *rule)
 {
     double sum = 0.0;
     for (int64_t i = from; i < end; i++) {
-        int64_t target = target_at(a, i);
-        float *dx = a->dlogits != NULL ? a->dlogits + i * a->n : NULL;
-        if (target == a->ignore) {
-            clear(dx, a->n);
+        int64_t target = target_at(r->args, i);
+        if (target == r->args->ignore) {
+            clear_at(r, i);
         } else {
-            sum += loss_row(dx, a->logits + i * a->n, target, a->n, rule);
+            sum += loss_at(r, i, target, rule);
         }
     }
     return sum;
 }
 
-double LS__K(cross_entropy_with)(const ls__cross_entropy *a, ls_stream *stream)
+static double mean_loss(const loss_rows *r)
 {
-    (void)stream;
+    const ls__cross_entropy *a = r->args;
     double partial[LOSS_BLOCKS], sum = 0.0;
     int64_t blocks = ls__min(LOSS_BLOCKS, a->rows), count = counted(a);
     row_rule rule = {.scale = 1.0f / (float)count, .own = (float)(1.0 - a->smoothing)};
     rule.share = (float)(a->smoothing / (double)a->n);
     rule.smoothing = a->smoothing;
     LS__PARALLEL_FOR(a->rows * a->n >= LS__PARALLEL_MIN, int64_t b = 0, b < blocks, b++, {
-        partial[b] = block_loss(a, a->rows * b / blocks, a->rows * (b + 1) / blocks, &rule);
+        partial[b] = block_loss(r, a->rows * b / blocks, a->rows * (b + 1) / blocks, &rule);
     })
     for (int64_t b = 0; b < blocks; b++) {
         sum += partial[b];
     }
     return sum / (double)count; /* NaN for no rows, as a mean is */
+}
+
+double LS__K(cross_entropy_with)(const ls__cross_entropy *a, ls_stream *stream)
+{
+    (void)stream;
+    return mean_loss(&(loss_rows){.args = a});
+}
+
+double LS__K(cross_entropy_bf16)(ls__bfloat16 *dlogits, const ls__bfloat16 *logits,
+                                 const ls__cross_entropy *args, ls_stream *stream)
+{
+    (void)stream;
+    return mean_loss(&(loss_rows){args, logits, dlogits});
 }
 
 double LS__K(nll)(const ls__cross_entropy *a, ls_stream *stream)

@@ -5,7 +5,7 @@
  */
 #include <string.h>
 
-#include "kernel/cpu/isa.h"
+#include "kernel/cpu/halves.h"
 
 #define SUM_BLOCKS 64
 #define LEAF_ROWS 16
@@ -87,14 +87,30 @@ LS__INLINE void sum_leaf(float *restrict acc, const float *x, int64_t rows, int6
     }
 }
 
+/* The same of rows that lie from element `at` on, of either type. */
+static void leaf_of(float *restrict acc, ls__real x, int64_t at, int64_t rows, int64_t n,
+                    int64_t width)
+{
+    _Alignas(64) float wide[LEAF_ROWS * TILE];
+    if (!x.half) {
+        sum_leaf(acc, (const float *)x.at + at, rows, n, width);
+        return;
+    }
+    for (int64_t i = 0; i < rows; i++) {
+        ls__halves_widen(wide + i * TILE, (const ls__bfloat16 *)x.at + at + i * n, width);
+    }
+    sum_leaf(acc, wide, rows, TILE, width);
+}
+
 /* Columns [0,width): leaf number `leaf` joins as many finished subtrees as it has trailing ones. */
-static void sum_tile(float *out, const float *x, int64_t rows, int64_t n, int64_t width, float beta)
+static void sum_tile(float *out, ls__real x, int64_t at, int64_t rows, int64_t n, int64_t width,
+                     float beta)
 {
     float stack[LEVELS][TILE];
     int depth = 0;
     int64_t leaf = 0;
     for (int64_t i = 0; i < rows; i += LEAF_ROWS, leaf++) {
-        sum_leaf(stack[depth++], x + i * n, ls__min(LEAF_ROWS, rows - i), n, width);
+        leaf_of(stack[depth++], x, at + i * n, ls__min(LEAF_ROWS, rows - i), n, width);
         for (int64_t bits = leaf; (bits & 1) != 0; bits >>= 1, depth--) {
             add_into(stack[depth - 2], stack[depth - 1], width);
         }
@@ -108,12 +124,24 @@ static void sum_tile(float *out, const float *x, int64_t rows, int64_t n, int64_
     }
 }
 
+static void sum_real(float *out, ls__real x, int64_t rows, int64_t n, float beta)
+{
+    LS__PARALLEL_FOR(rows * n >= LS__PARALLEL_MIN, int64_t j = 0, j < n, j += TILE,
+                     { sum_tile(out + j, x, j, rows, n, ls__min(TILE, n - j), beta); })
+}
+
 void LS__K(sum_rows)(float *out, const float *x, int64_t rows, int64_t n, float beta,
                      ls_stream *stream)
 {
     (void)stream;
-    LS__PARALLEL_FOR(rows * n >= LS__PARALLEL_MIN, int64_t j = 0, j < n, j += TILE,
-                     { sum_tile(out + j, x + j, rows, n, ls__min(TILE, n - j), beta); })
+    sum_real(out, (ls__real){.at = (void *)(uintptr_t)x}, rows, n, beta);
+}
+
+void LS__K(sum_rows_bf16)(float *out, const ls__bfloat16 *x, int64_t rows, int64_t n, float beta,
+                          ls_stream *stream)
+{
+    (void)stream;
+    sum_real(out, (ls__real){.at = (void *)(uintptr_t)x, .half = true}, rows, n, beta);
 }
 
 void LS__K(sum_cols)(float *out, const float *x, int64_t rows, int64_t n, float beta,

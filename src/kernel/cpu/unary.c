@@ -1,5 +1,6 @@
 /* Functions of one element, and their gradients. `op` is a constant where the loops are inlined, so
  * each case becomes one vector loop. */
+#include "kernel/cpu/halves.h"
 #include "kernel/cpu/vmath.h"
 
 LS__INLINE float value(const ls__unary op, float x)
@@ -146,5 +147,51 @@ void LS__K(unary_backward)(ls__unary op, float *dx, const float *dy, const float
     const float *z = reads_output(op) ? y : op == LS__UNARY_NEG ? dy : x;
     LS__PARALLEL_FOR(count >= LS__PARALLEL_MIN, int64_t i = 0, i < count, i += LS__BLOCK, {
         backward_block(op, dx + i, dy + i, z + i, ls__min(LS__BLOCK, count - i), beta);
+    })
+}
+
+static void forward_halves(ls__unary op, ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count)
+{
+    _Alignas(64) float x[LS__HALF_BLOCK];
+    for (int64_t i = 0; i < count; i += LS__HALF_BLOCK) {
+        int64_t n = ls__min(LS__HALF_BLOCK, count - i);
+        ls__halves_widen(x, a + i, n);
+        forward_block(op, x, x, n);
+        ls__halves_narrow(out + i, x, n);
+    }
+}
+
+void LS__K(unary_bf16)(ls__unary op, ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count,
+                       ls_stream *stream)
+{
+    (void)stream;
+    LS__PARALLEL_FOR(count >= LS__PARALLEL_MIN, int64_t i = 0, i < count, i += LS__BLOCK,
+                     { forward_halves(op, out + i, a + i, ls__min(LS__BLOCK, count - i)); })
+}
+
+static void backward_halves(ls__unary op, ls__bfloat16 *dx, const ls__bfloat16 *dy,
+                            const ls__bfloat16 *z, int64_t count, float beta)
+{
+    _Alignas(64) float wide_dx[LS__HALF_BLOCK], wide_dy[LS__HALF_BLOCK], wide_z[LS__HALF_BLOCK];
+    for (int64_t i = 0; i < count; i += LS__HALF_BLOCK) {
+        int64_t n = ls__min(LS__HALF_BLOCK, count - i);
+        ls__halves_widen(wide_dy, dy + i, n);
+        ls__halves_widen(wide_z, z + i, n);
+        if (beta != 0.0f) {
+            ls__halves_widen(wide_dx, dx + i, n);
+        }
+        backward_block(op, wide_dx, wide_dy, wide_z, n, beta);
+        ls__halves_narrow(dx + i, wide_dx, n);
+    }
+}
+
+void LS__K(unary_backward_bf16)(ls__unary op, ls__bfloat16 *dx, const ls__bfloat16 *dy,
+                                const ls__bfloat16 *x, const ls__bfloat16 *y, int64_t count,
+                                float beta, ls_stream *stream)
+{
+    (void)stream;
+    const ls__bfloat16 *z = reads_output(op) ? y : op == LS__UNARY_NEG ? dy : x;
+    LS__PARALLEL_FOR(count >= LS__PARALLEL_MIN, int64_t i = 0, i < count, i += LS__BLOCK, {
+        backward_halves(op, dx + i, dy + i, z + i, ls__min(LS__BLOCK, count - i), beta);
     })
 }

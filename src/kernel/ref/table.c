@@ -1,4 +1,5 @@
 /* The table of plain kernels. */
+#include "kernel/ref/halves.h"
 #include "kernel/ref/ref.h"
 
 const ls__kernels *ls__kernels_ref(void)
@@ -26,6 +27,13 @@ const ls__kernels *ls__kernels_ref(void)
         .bfloat16_widen = ls__ref_bfloat16_widen,
         .bfloat16_narrow = ls__ref_bfloat16_narrow,
         .bfloat16_add = ls__ref_bfloat16_add,
+        .unary_bf16 = ls__ref_unary_bf16,
+        .unary_backward_bf16 = ls__ref_unary_backward_bf16,
+        .binary_bf16 = ls__ref_binary_bf16,
+        .axpby_bf16 = ls__ref_axpby_bf16,
+        .sum_rows_bf16 = ls__ref_sum_rows_bf16,
+        .cross_entropy_bf16 = ls__ref_cross_entropy_bf16,
+        .dropout_bf16 = ls__ref_dropout_bf16,
         .pick = ls__ref_pick,
         .put_add = ls__ref_put_add,
         .sum_dims = ls__ref_sum_dims,

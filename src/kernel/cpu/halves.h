@@ -1,0 +1,71 @@
+/* bfloat16 in kernels whose loops are float32: a block is widened into a buffer on the stack, the
+ * float32 loop runs on it, the result is narrowed. The buffer stays in the first-level cache, so
+ * what is bound by memory gains what the smaller elements save, and no loop is written twice. */
+#ifndef LS_KERNEL_CPU_HALVES_H
+#define LS_KERNEL_CPU_HALVES_H
+
+#include "base/half.h"
+#include "kernel/cpu/isa.h"
+
+#define LS__HALF_BLOCK 2048 /* elements of such a buffer: 8 KiB, several fit in the cache */
+
+LS__INLINE void ls__halves_widen(float *restrict out, const ls__bfloat16 *restrict in,
+                                 int64_t count)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++) {
+        out[i] = ls__bfloat16_widen(in[i]);
+    }
+}
+
+LS__INLINE void ls__halves_narrow(ls__bfloat16 *restrict out, const float *restrict in,
+                                  int64_t count)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++) {
+        out[i] = ls__bfloat16_round(in[i]);
+    }
+}
+
+/* `count` numbers from element `at` on: where they are if they are float32, else in the buffer. */
+LS__INLINE const float *ls__real_read(float *buffer, ls__real x, int64_t at, int64_t count)
+{
+    if (!x.half) {
+        return (const float *)x.at + at;
+    }
+    ls__halves_widen(buffer, (const ls__bfloat16 *)x.at + at, count);
+    return buffer;
+}
+
+/* Where `count` numbers are to be written from; ls__real_written ends it. */
+LS__INLINE float *ls__real_write(float *buffer, ls__real x, int64_t at)
+{
+    return x.half ? buffer : (float *)x.at + at;
+}
+
+LS__INLINE void ls__real_written(const float *buffer, ls__real x, int64_t at, int64_t count)
+{
+    if (x.half) {
+        ls__halves_narrow((ls__bfloat16 *)x.at + at, buffer, count);
+    }
+}
+
+/* What the table offers for bfloat16, each beside its float32 twin. */
+void LS__K(unary_bf16)(ls__unary op, ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count,
+                       ls_stream *stream);
+void LS__K(unary_backward_bf16)(ls__unary op, ls__bfloat16 *dx, const ls__bfloat16 *dy,
+                                const ls__bfloat16 *x, const ls__bfloat16 *y, int64_t count,
+                                float beta, ls_stream *stream);
+void LS__K(binary_bf16)(ls__binary op, ls__real out, ls__real a, ls__real b, int64_t count,
+                        ls_stream *stream);
+void LS__K(axpby_bf16)(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count, float alpha,
+                       float beta, ls_stream *stream);
+void LS__K(sum_rows_bf16)(float *out, const ls__bfloat16 *x, int64_t rows, int64_t n, float beta,
+                          ls_stream *stream);
+double LS__K(cross_entropy_bf16)(ls__bfloat16 *dlogits, const ls__bfloat16 *logits,
+                                 const ls__cross_entropy *args, ls_stream *stream);
+void LS__K(dropout_bf16)(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count, uint64_t first,
+                         double p, uint64_t seed, uint64_t stream_id, float beta,
+                         ls_stream *stream);
+
+#endif

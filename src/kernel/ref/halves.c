@@ -1,0 +1,116 @@
+/* The plain twins of what takes bfloat16: each element or row is widened, goes through the float32
+ * twin, and is rounded once. */
+#include "kernel/ref/halves.h"
+#include "base/half.h"
+#include "kernel/ref/ref.h"
+
+static float read_real(ls__real x, int64_t i)
+{
+    return x.half ? ls__bfloat16_widen(((const ls__bfloat16 *)x.at)[i]) : ((const float *)x.at)[i];
+}
+
+static void write_real(ls__real x, int64_t i, float value)
+{
+    if (x.half) {
+        ((ls__bfloat16 *)x.at)[i] = ls__bfloat16_round(value);
+    } else {
+        ((float *)x.at)[i] = value;
+    }
+}
+
+void ls__ref_unary_bf16(ls__unary op, ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count,
+                        ls_stream *stream)
+{
+    for (int64_t i = 0; i < count; i++) {
+        float x = ls__bfloat16_widen(a[i]), y;
+        ls__ref_unary(op, &y, &x, 1, stream);
+        out[i] = ls__bfloat16_round(y);
+    }
+}
+
+void ls__ref_unary_backward_bf16(ls__unary op, ls__bfloat16 *dx, const ls__bfloat16 *dy,
+                                 const ls__bfloat16 *x, const ls__bfloat16 *y, int64_t count,
+                                 float beta, ls_stream *stream)
+{
+    for (int64_t i = 0; i < count; i++) {
+        float g = ls__bfloat16_widen(dy[i]), out = beta != 0.0f ? ls__bfloat16_widen(dx[i]) : 0.0f;
+        float at_x = x != NULL ? ls__bfloat16_widen(x[i]) : 0.0f;
+        float at_y = y != NULL ? ls__bfloat16_widen(y[i]) : 0.0f;
+        ls__ref_unary_backward(op, &out, &g, &at_x, &at_y, 1, beta, stream);
+        dx[i] = ls__bfloat16_round(out);
+    }
+}
+
+void ls__ref_binary_bf16(ls__binary op, ls__real out, ls__real a, ls__real b, int64_t count,
+                         ls_stream *stream)
+{
+    const int64_t one = 1;
+    const ls__strided stride = {{1}};
+    for (int64_t i = 0; i < count; i++) {
+        float x = read_real(a, i), y = read_real(b, i), z;
+        ls__ref_binary(op, &z, &x, stride, &y, stride, 1, &one, stream);
+        write_real(out, i, z);
+    }
+}
+
+void ls__ref_axpby_bf16(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count, float alpha,
+                        float beta, ls_stream *stream)
+{
+    for (int64_t i = 0; i < count; i++) {
+        float x = ls__bfloat16_widen(a[i]), y = beta != 0.0f ? ls__bfloat16_widen(out[i]) : 0.0f;
+        ls__ref_axpby(&y, &x, 1, alpha, beta, stream);
+        out[i] = ls__bfloat16_round(y);
+    }
+}
+
+void ls__ref_sum_rows_bf16(float *out, const ls__bfloat16 *x, int64_t rows, int64_t n, float beta,
+                           ls_stream *stream)
+{
+    (void)stream;
+    for (int64_t j = 0; j < n; j++) {
+        double sum = 0.0;
+        for (int64_t i = 0; i < rows; i++) {
+            sum += (double)ls__bfloat16_widen(x[i * n + j]);
+        }
+        ls__ref_store(&out[j], sum, beta);
+    }
+}
+
+double ls__ref_cross_entropy_bf16(ls__bfloat16 *dlogits, const ls__bfloat16 *logits,
+                                  const ls__cross_entropy *args, ls_stream *stream)
+{
+    float row[LS__HALF_LOGITS_MAX];
+    int64_t count = 0, n = args->n;
+    double sum = 0.0;
+    for (int64_t i = 0; i < args->rows; i++) {
+        count += ls__ref_index(args->target, args->index_bytes, i) != args->ignore;
+    }
+    for (int64_t i = 0; i < args->rows; i++) {
+        int64_t target = ls__ref_index(args->target, args->index_bytes, i);
+        bool counts = target != args->ignore;
+        for (int64_t j = 0; j < n; j++) {
+            row[j] = ls__bfloat16_widen(logits[i * n + j]);
+        }
+        ls__cross_entropy one = *args;
+        one.target = &target, one.index_bytes = sizeof target, one.rows = 1;
+        one.logits = row, one.dlogits = row;
+        double loss = ls__ref_cross_entropy_with(&one, stream);
+        sum += counts ? loss : 0.0;
+        for (int64_t j = 0; dlogits != NULL && j < n; j++) {
+            double d = counts ? (double)row[j] / (double)count : 0.0;
+            dlogits[i * n + j] = ls__bfloat16_round((float)d);
+        }
+    }
+    return sum / (double)count;
+}
+
+void ls__ref_dropout_bf16(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count, uint64_t first,
+                          double p, uint64_t seed, uint64_t stream_id, float beta,
+                          ls_stream *stream)
+{
+    for (int64_t i = 0; i < count; i++) {
+        float x = ls__bfloat16_widen(a[i]), y = beta != 0.0f ? ls__bfloat16_widen(out[i]) : 0.0f;
+        ls__ref_dropout(&y, &x, 1, first + (uint64_t)i, p, seed, stream_id, beta, stream);
+        out[i] = ls__bfloat16_round(y);
+    }
+}

@@ -1,0 +1,24 @@
+/* The plain twins of what takes bfloat16 (halves.c). */
+#ifndef LS_KERNEL_REF_HALVES_H
+#define LS_KERNEL_REF_HALVES_H
+
+#include "kernel/kernels.h"
+
+void ls__ref_unary_bf16(ls__unary op, ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count,
+                        ls_stream *stream);
+void ls__ref_unary_backward_bf16(ls__unary op, ls__bfloat16 *dx, const ls__bfloat16 *dy,
+                                 const ls__bfloat16 *x, const ls__bfloat16 *y, int64_t count,
+                                 float beta, ls_stream *stream);
+void ls__ref_binary_bf16(ls__binary op, ls__real out, ls__real a, ls__real b, int64_t count,
+                         ls_stream *stream);
+void ls__ref_axpby_bf16(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count, float alpha,
+                        float beta, ls_stream *stream);
+void ls__ref_sum_rows_bf16(float *out, const ls__bfloat16 *x, int64_t rows, int64_t n, float beta,
+                           ls_stream *stream);
+double ls__ref_cross_entropy_bf16(ls__bfloat16 *dlogits, const ls__bfloat16 *logits,
+                                  const ls__cross_entropy *args, ls_stream *stream);
+void ls__ref_dropout_bf16(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count, uint64_t first,
+                          double p, uint64_t seed, uint64_t stream_id, float beta,
+                          ls_stream *stream);
+
+#endif

@@ -1,0 +1,187 @@
+/* Kernels on bfloat16 against their plain twins: the same float32 function, rounded once. The two
+ * may land on either side of a rounding, so they agree to one place of bfloat16. */
+#include "base/half.h"
+#include "kernel_test.h"
+
+#define COUNT 70001  /* several tasks and blocks, and a rest */
+#define PLACE 0.0079 /* of a bfloat16 relative to itself: 2^-7 */
+
+static ls__bfloat16 *random_halves(int64_t count, uint64_t seed, float scale, float shift)
+{
+    ls__bfloat16 *out = allocate((size_t)count * 2);
+    uint64_t state = test_seed() * 1000003u + seed;
+    for (int64_t i = 0; i < count; i++) {
+        out[i] = ls__bfloat16_round(random_next(&state) * scale + shift);
+    }
+    return out;
+}
+
+static void check_halves(const char *what, const ls__bfloat16 *got, const ls__bfloat16 *want,
+                         int64_t count, double atol)
+{
+    for (int64_t i = 0; i < count; i++) {
+        float g = ls__bfloat16_widen(got[i]), w = ls__bfloat16_widen(want[i]);
+        check_close(what, &g, &w, 1, PLACE, atol);
+    }
+}
+
+typedef struct sides { /* what the plain twin and the fast kernel write, alike before */
+    ls__bfloat16 *want, *got;
+} sides;
+
+static sides sides_new(int64_t count)
+{
+    sides s = {random_halves(count, 9, 1.0f, 0.0f), allocate((size_t)count * 2)};
+    memcpy(s.got, s.want, (size_t)count * 2);
+    return s;
+}
+
+static void sides_free(sides *s)
+{
+    free(s->want), free(s->got);
+}
+
+static void unary_once(const ls__kernels *k, ls__unary op, int64_t count, float beta)
+{
+    const bool positive = op == LS__UNARY_LOG || op == LS__UNARY_SQRT;
+    ls__bfloat16 *x = random_halves(count, 1, positive ? 1.0f : 4.0f, positive ? 2.0f : 0.0f);
+    ls__bfloat16 *dy = random_halves(count, 2, 1.0f, 0.0f);
+    sides y = sides_new(count), dx = sides_new(count);
+    char what[64];
+    snprintf(what, sizeof what, "%s unary %d of %lld", k->name, (int)op, (long long)count);
+    ls__kernels_ref()->unary_bf16(op, y.want, x, count, NULL);
+    k->unary_bf16(op, y.got, x, count, NULL);
+    check_halves(what, y.got, y.want, count, 1e-30);
+    ls__kernels_ref()->unary_backward_bf16(op, dx.want, dy, x, y.want, count, beta, NULL);
+    k->unary_backward_bf16(op, dx.got, dy, x, y.want, count, beta, NULL);
+    check_halves(what, dx.got, dx.want, count, 1e-6);
+    sides_free(&y), sides_free(&dx);
+    free(x), free(dy);
+}
+
+TEST(functions_of_bfloat16_agree_with_the_plain_twin)
+{
+    const int64_t counts[] = {1, 17, 2049};
+    for (int isa = 0; isa < LS__ISA_COUNT; isa++) {
+        for (int op = 0; variant(isa) != NULL && op < LS__UNARY_COUNT; op++) {
+            for (int i = 0; i < 6; i++) {
+                unary_once(variant(isa), (ls__unary)op, counts[i % 3], (float)(i / 3));
+            }
+        }
+    }
+    ls__kernels_set_threads(3);
+    unary_once(ls__kernels_cpu(), LS__UNARY_GELU_ERF, COUNT, 0.0f);
+    ls__kernels_set_threads(1);
+}
+
+/* All eight pairings of types; results of float32 must have the twin's bits. */
+static void binary_once(const ls__kernels *k, ls__binary op, int64_t count, unsigned types)
+{
+    float *wide[2] = {random_floats(count, 1), random_floats(count, 2)};
+    ls__bfloat16 *half[2] = {random_halves(count, 3, 1.0f, 3.0f),
+                             random_halves(count, 4, 1.0f, 3.0f)};
+    float *want = allocate((size_t)count * 4), *got = allocate((size_t)count * 4);
+    sides out = sides_new(count);
+    ls__real in[2];
+    for (int i = 0; i < 2; i++) {
+        in[i].half = (types >> i & 1) != 0;
+        in[i].at = in[i].half ? (void *)half[i] : (void *)wide[i];
+    }
+    bool narrow = (types >> 2 & 1) != 0;
+    ls__real to = {narrow ? (void *)out.want : (void *)want, narrow};
+    ls__kernels_ref()->binary_bf16(op, to, in[0], in[1], count, NULL);
+    to.at = narrow ? (void *)out.got : (void *)got;
+    k->binary_bf16(op, to, in[0], in[1], count, NULL);
+    if (narrow) {
+        check_halves(k->name, out.got, out.want, count, 0.0);
+    } else {
+        check_close(k->name, got, want, count, 1e-6, 1e-7);
+    }
+    sides_free(&out);
+    free(wide[0]), free(wide[1]), free(half[0]), free(half[1]), free(want), free(got);
+}
+
+TEST(operands_of_either_type_agree_with_the_plain_twin)
+{
+    for (int isa = 0; isa < LS__ISA_COUNT; isa++) {
+        for (unsigned i = 0; variant(isa) != NULL && i < 8 * LS__BINARY_COUNT; i++) {
+            binary_once(variant(isa), (ls__binary)(i / 8), 2051, i % 8);
+        }
+    }
+    for (int threads = 1; threads <= 3; threads++) {
+        ls__kernels_set_threads(threads);
+        binary_once(ls__kernels_cpu(), LS__BINARY_ADD, COUNT, 2);
+    }
+    ls__kernels_set_threads(1);
+}
+
+TEST(scaled_sums_and_dropout_of_bfloat16_agree_with_the_plain_twin)
+{
+    ls__bfloat16 *a = random_halves(COUNT, 1, 1.0f, 0.0f);
+    for (int i = 0; i < LS__ISA_COUNT * 2; i++) {
+        const ls__kernels *k = variant(i / 2), *ref = ls__kernels_ref();
+        const float beta = (float)(i % 2);
+        sides sum = sides_new(COUNT), kept = sides_new(COUNT);
+        if (k != NULL) {
+            ref->axpby_bf16(sum.want, a, COUNT, -1.5f, beta, NULL);
+            k->axpby_bf16(sum.got, a, COUNT, -1.5f, beta, NULL);
+            check_halves(k->name, sum.got, sum.want, COUNT, 1e-7);
+            ref->dropout_bf16(kept.want, a, COUNT, 3, 0.25, 5, 6, beta, NULL);
+            k->dropout_bf16(kept.got, a, COUNT, 3, 0.25, 5, 6, beta, NULL);
+            check_halves(k->name, kept.got, kept.want, COUNT, 1e-7);
+        }
+        sides_free(&sum), sides_free(&kept);
+    }
+    free(a);
+}
+
+TEST(sums_over_rows_of_bfloat16_agree_with_the_plain_twin)
+{
+    const int64_t shapes[][2] = {{1, 1}, {17, 5}, {16, 256}, {100, 700}, {513, 300}};
+    for (int i = 0; i < LS__ISA_COUNT * 10; i++) {
+        const ls__kernels *k = variant(i / 10);
+        int64_t rows = shapes[i % 5][0], n = shapes[i % 5][1];
+        float beta = (float)(i / 5 % 2);
+        if (k == NULL) {
+            continue;
+        }
+        ls__bfloat16 *x = random_halves(rows * n, 1, 1.0f, 0.0f);
+        float *want = random_floats(n, 2), *got = random_floats(n, 2);
+        ls__kernels_ref()->sum_rows_bf16(want, x, rows, n, beta, NULL);
+        k->sum_rows_bf16(got, x, rows, n, beta, NULL);
+        check_close(k->name, got, want, n, 1e-5, 1e-5);
+        free(x), free(want), free(got);
+    }
+}
+
+static void cross_entropy_once(const ls__kernels *k, int64_t rows, int64_t n, double smoothing)
+{
+    ls__bfloat16 *x = random_halves(rows * n, 1, 5.0f, 0.0f);
+    int32_t *target = allocate((size_t)rows * 4);
+    for (int64_t i = 0; i < rows; i++) {
+        target[i] = i % 5 == 3 ? -100 : (int32_t)(i * 7 % n);
+    }
+    ls__cross_entropy args = {.target = target, .index_bytes = 4, .rows = rows, .n = n};
+    args.smoothing = smoothing, args.ignore = -100;
+    sides dx = sides_new(rows * n);
+    double want = ls__kernels_ref()->cross_entropy_bf16(dx.want, x, &args, NULL);
+    double got = k->cross_entropy_bf16(dx.got, x, &args, NULL);
+    check_halves(k->name, dx.got, dx.want, rows * n, 1e-8);
+    CHECK(fabs(got - want) <= 1e-5 * want);
+    CHECK(fabs(k->cross_entropy_bf16(NULL, x, &args, NULL) - want) <= 1e-5 * want);
+    sides_free(&dx);
+    free(x), free(target);
+}
+
+TEST(losses_of_bfloat16_logits_agree_with_the_plain_twin)
+{
+    for (int isa = 0; isa < LS__ISA_COUNT; isa++) {
+        for (int i = 0; variant(isa) != NULL && i < 6; i++) {
+            cross_entropy_once(variant(isa), i < 4 ? 1 + i : 100, i < 4 ? 1 + 9 * i : 700,
+                               i % 2 * 0.1);
+        }
+    }
+    cross_entropy_once(ls__kernels_cpu(), 3, LS__HALF_LOGITS_MAX, 0.0);
+}
+
+TEST_MAIN
