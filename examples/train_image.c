@@ -66,39 +66,44 @@ static settings read_flags(int argc, char **argv)
 
 /* ---- the task ----------------------------------------------------------------------------- */
 
-/* A perceptron takes an image as a row of numbers. */
-typedef struct flat {
+/* A network behind another view of the images; its parameters keep their names. */
+typedef struct view {
     ls_module base;
     ls_module *inner;
-} flat;
+} view;
 
 static ls_tensor *flat_forward(ls_module *m, ls_tensor *x) /* [B,C,H,W] -> inner of [B,CHW] */
 {
     ls_shape shape = ls_shape_of(x);
     int64_t values = shape.dim[1] * shape.dim[2] * shape.dim[3];
-    return ls_forward(((flat *)m)->inner, ls_reshape(x, LS_SHAPE(shape.dim[0], values)));
+    return ls_forward(((view *)m)->inner, ls_reshape(x, LS_SHAPE(shape.dim[0], values)));
 }
 
+/* A perceptron takes an image as a row of numbers. */
 static const ls_module_class flat_class = {"flat", flat_forward, NULL, NULL};
 
-static ls_module *flat_new(ls_module *inner)
+static ls_tensor *coloured_forward(ls_module *m, ls_tensor *x) /* [B,1,H,W] -> inner of [B,3,H,W] */
 {
-    flat *self = ls_module_new(sizeof *self, &flat_class);
+    return ls_forward(((view *)m)->inner, ls_concat((ls_tensor *[]){x, x, x}, 3, 1));
+}
+
+/* What wants colours takes a grey image as three equal ones. */
+static const ls_module_class coloured_class = {"coloured", coloured_forward, NULL, NULL};
+
+static ls_module *view_new(const ls_module_class *class, ls_module *inner)
+{
+    view *self = ls_module_new(sizeof *self, class);
     if (self) {
         self->inner = ls_module_add(&self->base, "", inner);
     }
     return self ? &self->base : NULL;
 }
 
-static ls_module *make_model(const settings *s, const image_data *data)
+/* Those of the papers, for images of three colours. */
+static ls_module *make_published(const settings *s, const image_data *data)
 {
     bool small = data->width < SMALL_IMAGE;
     switch (flag_choice("model", s->model, models)) {
-    case MLP:
-        return flat_new(
-            mlp_new(data->channels * data->height * data->width, s->hidden, s->classes));
-    case CNN:
-        return cnn_new(data->channels, s->classes);
     case ALEXNET:
         return alexnet_new(s->classes, 0.5);
     case RESNET18:
@@ -108,6 +113,20 @@ static ls_module *make_model(const settings *s, const image_data *data)
     default:
         return resnet_new(152, s->classes, small);
     }
+}
+
+static ls_module *make_model(const settings *s, const image_data *data)
+{
+    int model = flag_choice("model", s->model, models);
+    if (model == MLP) {
+        int64_t values = data->channels * data->height * data->width;
+        return view_new(&flat_class, mlp_new(values, s->hidden, s->classes));
+    }
+    if (model == CNN) {
+        return cnn_new(data->channels, s->classes);
+    }
+    ls_module *net = make_published(s, data);
+    return data->channels == 1 ? view_new(&coloured_class, net) : net;
 }
 
 static int evaluate(void *arg, ls_module *net, score *out)

@@ -1,9 +1,15 @@
-"""The README's two listings: they compile, run, and differ by the one line that makes them DDP."""
+"""The README's two listings: they compile, run, and differ by the one line that makes them DDP. And its
+commands for models and programs: they run."""
 
 import difflib
+import json
+import math
 import os
 import pathlib
 import re
+import shutil
+import struct
+import subprocess
 import sys
 import tempfile
 
@@ -53,6 +59,67 @@ def the_ddp_listing_compiles_and_runs_on_two_ranks():
     if not launcher.exists():
         raise Skip("the build has no lockstep command yet")
     command(launcher, "run", "-n", "2", program)
+
+
+SHELL = re.compile(r"^## Models and programs\n.*?^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def idx(path, magic, shape, values):
+    path.write_bytes(struct.pack(f">{1 + len(shape)}i", magic, *shape) + bytes(values))
+
+
+def safetensors(path, shapes):
+    """float32 zeros, but for ones where a norm's weight is."""
+    head, data = {}, b""
+    for name, shape in shapes.items():
+        one = re.search(r"ln_\w\.weight", name) is not None
+        values = struct.pack("<f", one) * math.prod(shape)
+        head[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(values)]}
+        data += values
+    text = json.dumps(head).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def digits(folder):
+    folder.mkdir()
+    for part, count in (("train", 100), ("t10k", 10)):
+        idx(folder / f"{part}-images-idx3-ubyte", 0x803, (count, 8, 8), (i % 256 for i in range(64 * count)))
+        idx(folder / f"{part}-labels-idx1-ubyte", 0x801, (count,), (i % 10 for i in range(count)))
+
+
+def gpt2(folder):
+    """As transformers saves one of a layer, with the vocabulary of the tests."""
+    shutil.copytree(SOURCE / "tests/unit/tokenizer/fixture/gpt2", folder)
+    vocab, c = 1 + max(json.loads((folder / "vocab.json").read_text()).values()), 4
+    (folder / "config.json").write_text(json.dumps(dict(model_type="gpt2", n_layer=1, n_head=2, n_embd=c, n_positions=16,
+                                                        vocab_size=vocab)))
+    layers = {"attn.c_attn": (c, 3 * c), "attn.c_proj": (c, c), "mlp.c_fc": (c, 4 * c), "mlp.c_proj": (4 * c, c),
+              "ln_1": (c,), "ln_2": (c,)}
+    shapes = {"wte.weight": (vocab, c), "wpe.weight": (16, c), "ln_f.weight": (c,), "ln_f.bias": (c,)}
+    for name, shape in layers.items():
+        shapes.update({f"h.0.{name}.weight": shape, f"h.0.{name}.bias": shape[-1:]})
+    safetensors(folder / "model.safetensors", {f"transformer.{name}": shape for name, shape in shapes.items()})
+
+
+@test
+def the_commands_for_models_and_programs_run():
+    found = SHELL.search((SOURCE / "README.md").read_text())
+    assert found, "README.md has no commands below \"Models and programs\""
+    if not pathlib.Path("/usr/share/common-licenses/GPL-3").exists():
+        raise Skip("no /usr/share/common-licenses/GPL-3 to learn from")
+    folder = pathlib.Path(SCRATCH.name) / "programs"
+    folder.mkdir()
+    (folder / "build").symlink_to(BUILD)
+    digits(folder / "digits")
+    gpt2(folder / "gpt2")
+    # Two steps and a small evaluation are enough to see that a command is one.
+    text = re.sub(r"--steps \d+", "--steps 2", found.group(1))
+    text = re.sub(r"(train_(?:gpt|bert) )", r"\1--eval-windows 4 ", text)
+    done = subprocess.run(["sh", "-e", "-u", "-c", text], cwd=folder, text=True, stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=240)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("replicas identical") == found.group(1).count("/train_"), done.stdout
+    assert "You may" in done.stdout and "The answer is" in done.stdout, done.stdout
 
 
 run()
