@@ -41,6 +41,7 @@ typedef struct ls__attention { /* q, o [B,H,T,D]; k, v [B,G,S,D], head h reads t
     float *o; /* forward out, backward in */
     int64_t o_b, o_h, o_t;
     float *lse;  /* [B,H,T] log-sum-exp: forward out, backward in; infinite for a row of no keys */
+    bool half;   /* q, k, v, o, d_o, dq, dk, dv point to bfloat16; float32 inside, rounded once */
     bool causal; /* query t sees keys 0 … t + S - T */
     float scale;
     const float *mask; /* added to the scores; NULL: none. Element (b,h,t,s) at b*m_b + … + s */

@@ -105,11 +105,28 @@ static ls__attention arguments(const attention_context *c, ls__rule *r)
     return a;
 }
 
+static size_t element_of(const ls__attention *a)
+{
+    return a->half ? sizeof(ls__bfloat16) : sizeof(float);
+}
+
+static void zero(const ls__kernels *k, const ls__attention *a, void *x, int64_t numel)
+{
+    if (a->half) {
+        memset(x, 0, (size_t)numel * sizeof(ls__bfloat16));
+    } else {
+        k->fill(x, numel, 0.0f, NULL);
+    }
+}
+
 /* Where operand i's gradient is written; scratch when nobody wants it. */
-static float *gradient_at(const attention_context *c, ls__rule *r, int i, float *scratch)
+static void *gradient_at(const attention_context *c, ls__rule *r, int i, void *scratch)
 {
     const ls__gradient *to = c->edge[i] >= 0 ? &r->in[c->edge[i]] : NULL;
-    return to != NULL && to->data != NULL ? to->data + c->at[i] : scratch;
+    if (to == NULL || to->data == NULL) {
+        return scratch;
+    }
+    return (char *)to->data + c->at[i] * (int64_t)element_of(&c->args);
 }
 
 static int64_t span_of(const attention_context *c, int i)
@@ -138,7 +155,7 @@ static ls_status attention_backward(ls__rule *r)
         int64_t span = wanted || empty ? 0 : span_of(c, i);
         spare = span > spare ? span : spare;
         if (r->in[i].data != NULL && (c->fill[i] || empty)) {
-            r->k->fill(r->in[i].data, c->numel[i], 0.0f, NULL);
+            zero(r->k, &c->args, r->in[i].data, c->numel[i]);
         }
     }
     if (empty) { /* maybe views of something that is not */
@@ -146,7 +163,7 @@ static ls_status attention_backward(ls__rule *r)
     }
     ls__attention a = arguments(c, r);
     ls__storage *work = ls__storage_new(r->tensors, r->k->attention_workspace(&a, true) + 64);
-    ls__storage *scratch = ls__storage_new(r->tensors, (size_t)spare * sizeof(float));
+    ls__storage *scratch = ls__storage_new(r->tensors, (size_t)spare * element_of(&a));
     ls_status status = LS_OK;
     if (work != NULL && scratch != NULL) {
         a.workspace = work->data;
@@ -285,15 +302,16 @@ static ls_tensor *attend(ls__call *call, request *asked)
     ls__attention a;
     geometry(&a, call, o);
     apply(&a, call, asked);
+    a.half = in->dtype == LS_BFLOAT16;
     ls__dense work = ls__call_memory(call, call->k->attention_workspace(&a, false) + 64);
-    ls__record *out = ls__call_output(call, laid_out, LS_FLOAT32);
+    ls__record *out = ls__call_output(call, laid_out, (ls_dtype)in->dtype);
     if (out != NULL && !is_empty(&a)) {
         a.o = (float *)(void *)ls__record_data(out);
         a.lse = lse.data;
         a.workspace = work.data;
         call->k->attention(&a, NULL);
     } else if (out != NULL) {
-        call->k->fill((float *)(void *)ls__record_data(out), out->numel, 0.0f, NULL);
+        zero(call->k, &a, ls__record_data(out), out->numel);
     }
     record(call, &a, o, out, &lse, &asked->mask);
     for (int i = 0; i < 3; i++) {
@@ -305,11 +323,21 @@ static ls_tensor *attend(ls__call *call, request *asked)
     return ls_transpose(ls__call_finish(call, out), 1, 2);
 }
 
+/* All bfloat16 as they are, else float32. */
+static bool operands_fit(ls__call *call)
+{
+    bool halves = true;
+    for (int i = 0; i < 3; i++) {
+        halves = halves && call->in[i]->dtype == LS_BFLOAT16;
+    }
+    return halves || ls__call_float32(call);
+}
+
 ls_tensor *ls_attention(ls_tensor *q, ls_tensor *k, ls_tensor *v, bool causal)
 {
     ls__call call;
     if (!ls__call_begin(&call, attention_op.name, 3, (ls_tensor *[]){q, k, v}) ||
-        !ls__call_float32(&call)) {
+        !operands_fit(&call)) {
         return call.failed;
     }
     const ls__record *in = call.in[0];
@@ -405,8 +433,7 @@ ls_tensor *ls_attention_with(ls_tensor *q, ls_tensor *k, ls_tensor *v,
     ls__call call;
     LS__OPTIONS(ls_attention_options, given, options);
     if (!ls__call_begin(&call, "attention_with", 3, (ls_tensor *[]){q, k, v}) ||
-        !ls__call_float32(&call) || !shapes_fit(&call, given.causal) ||
-        !numbers_fit(&call, &given)) {
+        !operands_fit(&call) || !shapes_fit(&call, given.causal) || !numbers_fit(&call, &given)) {
         return call.failed;
     }
     request asked = {.causal = given.causal, .dropout = given.dropout, .scale = given.scale};

@@ -6,6 +6,9 @@
  *          |####|####|    |    |  tile 1    once a head, so that both matrix products of a tile run
  *          |####|####|####|    |  tile 2    on rows as they lie. Backward recomputes P from lse.
  *
+ * bfloat16 is widened a head at a time into the slot, where the head lies row-major, and what came
+ * out is narrowed: the rest sees float32 only.
+ *
  * With more keys than queries the causal edge ends at the last key. Heads that share keys and
  * values (a group) are one task, so that their sums dk and dv have one owner. Tasks are shared
  * among threads; a head's arithmetic does not depend on who computes it. Threads own a slot of the
@@ -14,6 +17,7 @@
 #include <string.h>
 
 #include "base/compiler.h"
+#include "kernel/cpu/halves.h"
 #include "kernel/cpu/transpose.h"
 #include "kernel/cpu/vmath.h"
 
@@ -46,10 +50,22 @@ static int64_t groups_of(const ls__attention *a)
     return a->batch * a->kv_heads;
 }
 
+/* A head in float32, [T,D] and [S,D]: q, o, k, v and in backward as many gradients. */
+static int64_t wide_floats(const ls__attention *a, bool backward)
+{
+    int64_t count = 2 * (a->time + a->keys) * a->dim * (backward ? 2 : 1);
+    return a->half ? (count + TILE - 1) / TILE * TILE : 0;
+}
+
+static int64_t slots_of(const ls__attention *a)
+{
+    return ls__min(SLOTS, groups_of(a));
+}
+
 size_t LS__K(attention_workspace)(const ls__attention *a, bool backward)
 {
-    int64_t slots = ls__min(SLOTS, groups_of(a));
-    return (size_t)slots * (size_t)slot_floats(a, backward) * sizeof(float);
+    int64_t floats = slot_floats(a, backward) + wide_floats(a, backward);
+    return (size_t)slots_of(a) * (size_t)floats * sizeof(float);
 }
 
 /* Head `member` of a group. */
@@ -202,6 +218,131 @@ static int team_of(const ls__attention *a)
     return is_parallel(a) ? (int)ls__min(most, ls__threads_own()) : 1;
 }
 
+/* ---- bfloat16 ----------------------------------------------------------------------------- */
+
+typedef struct wide { /* a head of this thread in float32, row-major */
+    float *q, *o, *k, *v, *d_o, *dq, *dk, *dv;
+} wide;
+
+static wide wide_of(const ls__attention *a, bool backward)
+{
+    int64_t of_q = a->time * a->dim, of_k = a->keys * a->dim;
+    float *at = (float *)a->workspace + slots_of(a) * slot_floats(a, backward) +
+                ls__thread_index() * wide_floats(a, backward);
+    wide w = {.q = at, .o = at + of_q, .k = at + 2 * of_q, .v = at + 2 * of_q + of_k};
+    at += 2 * (of_q + of_k);
+    if (backward) {
+        w.d_o = at;
+        w.dq = at + of_q;
+        w.dk = at + 2 * of_q;
+        w.dv = at + 2 * of_q + of_k;
+    }
+    return w;
+}
+
+/* The attention of that head alone: all heads lie in the same place. */
+static ls__attention attention_of(const ls__attention *a, const wide *w)
+{
+    ls__attention one = *a;
+    one.q = w->q, one.k = w->k, one.v = w->v, one.o = w->o;
+    one.d_o = w->d_o, one.dq = w->dq, one.dk = w->dk, one.dv = w->dv;
+    one.q_b = one.q_h = one.k_b = one.k_h = one.v_b = one.v_h = one.o_b = one.o_h = 0;
+    one.q_t = one.k_t = one.v_t = one.o_t = a->dim;
+    return one;
+}
+
+static void widen_rows(float *out, const void *x, int64_t at, int64_t x_t, int64_t rows,
+                       int64_t dim)
+{
+    for (int64_t t = 0; t < rows; t++) {
+        ls__halves_widen(out + t * dim, (const ls__bfloat16 *)x + at + t * x_t, dim);
+    }
+}
+
+static void narrow_rows(void *out, int64_t at, int64_t out_t, const float *x, int64_t rows,
+                        int64_t dim)
+{
+    for (int64_t t = 0; t < rows; t++) {
+        ls__halves_narrow((ls__bfloat16 *)out + at + t * out_t, x + t * dim, dim);
+    }
+}
+
+typedef struct place { /* where a head's elements begin */
+    int64_t q, k, v, o;
+} place;
+
+static place place_of(const ls__attention *a, int64_t group, int64_t member)
+{
+    int64_t b = group / a->kv_heads, g = group % a->kv_heads;
+    int64_t h = g * (a->heads / a->kv_heads) + member;
+    return (place){.q = b * a->q_b + h * a->q_h,
+                   .k = b * a->k_b + g * a->k_h,
+                   .v = b * a->v_b + g * a->v_h,
+                   .o = b * a->o_b + h * a->o_h};
+}
+
+static void widen_head(const ls__attention *a, const wide *w, int64_t group, int64_t member)
+{
+    place at = place_of(a, group, member);
+    widen_rows(w->q, a->q, at.q, a->q_t, a->time, a->dim);
+    if (member == 0) {
+        widen_rows(w->k, a->k, at.k, a->k_t, a->keys, a->dim);
+        widen_rows(w->v, a->v, at.v, a->v_t, a->keys, a->dim);
+    }
+    if (w->d_o != NULL) {
+        widen_rows(w->o, a->o, at.o, a->o_t, a->time, a->dim);
+        widen_rows(w->d_o, a->d_o, at.o, a->o_t, a->time, a->dim);
+    }
+}
+
+static void narrow_head(const ls__attention *a, const wide *w, int64_t group, int64_t member)
+{
+    place at = place_of(a, group, member);
+    if (w->d_o == NULL) {
+        narrow_rows(a->o, at.o, a->o_t, w->o, a->time, a->dim);
+        return;
+    }
+    narrow_rows(a->dq, at.q, a->q_t, w->dq, a->time, a->dim);
+    if (member == a->heads / a->kv_heads - 1) {
+        narrow_rows(a->dk, at.k, a->k_t, w->dk, a->keys, a->dim);
+        narrow_rows(a->dv, at.v, a->v_t, w->dv, a->keys, a->dim);
+    }
+}
+
+/* ---- forward ------------------------------------------------------------------------------ */
+
+static void forward_head(const ls__attention *a, int64_t group, int64_t member)
+{
+    head h = head_of(a, group, member, false);
+    if (member == 0) {
+        transpose(h.keys, h.k, a->k_t, a, h.stride, a->scale);
+    }
+    for (int64_t first = 0; first < a->time; first += TILE) {
+        forward_tile(a, &h, first);
+    }
+}
+
+/* All heads of a group, by either of the two. */
+static void run_group(const ls__attention *a, int64_t group, bool backward,
+                      void (*run)(const ls__attention *a, int64_t group, int64_t member))
+{
+    wide w = {0};
+    ls__attention one = *a;
+    if (a->half) {
+        w = wide_of(a, backward);
+        one = attention_of(a, &w);
+    }
+    for (int64_t member = 0; member < a->heads / a->kv_heads; member++) {
+        if (a->half) {
+            widen_head(a, &w, group, member);
+        }
+        run(&one, group, member);
+        if (a->half) {
+            narrow_head(a, &w, group, member);
+        }
+    }
+}
+
 void LS__K(attention)(const ls__attention *a, ls_stream *stream)
 {
     (void)stream;
@@ -211,17 +352,11 @@ void LS__K(attention)(const ls__attention *a, ls_stream *stream)
     LS__UNUSED int team = team_of(a);
 #pragma omp parallel for schedule(static) num_threads(team)
     for (int64_t i = 0; i < groups_of(a); i++) {
-        for (int64_t member = 0; member < a->heads / a->kv_heads; member++) {
-            head h = head_of(a, i, member, false);
-            if (member == 0) {
-                transpose(h.keys, h.k, a->k_t, a, h.stride, a->scale);
-            }
-            for (int64_t first = 0; first < a->time; first += TILE) {
-                forward_tile(a, &h, first);
-            }
-        }
+        run_group(a, i, false, forward_head);
     }
 }
+
+/* ---- backward ----------------------------------------------------------------------------- */
 
 /* The same with dropout: p is P, ds dropped(P)'s gradient; they become dropped(P) and scale dS. */
 static void gradient_row_dropped(const ls__attention *a, const head *h, int64_t i, float *p,
@@ -298,6 +433,20 @@ static void clear_rows(float *x, int64_t stride, const ls__attention *a)
     }
 }
 
+static void backward_head(const ls__attention *a, int64_t group, int64_t member)
+{
+    head h = head_of(a, group, member, true);
+    if (member == 0) {
+        transpose(h.keys, h.k, a->k_t, a, h.stride, a->scale);
+        transpose(h.values, h.v, a->v_t, a, h.stride, 1.0f);
+        clear_rows(h.dk, a->k_t, a);
+        clear_rows(h.dv, a->v_t, a);
+    }
+    for (int64_t first = 0; first < a->time; first += TILE) {
+        backward_tile(a, &h, first);
+    }
+}
+
 void LS__K(attention_backward)(const ls__attention *a, ls_stream *stream)
 {
     (void)stream;
@@ -307,17 +456,6 @@ void LS__K(attention_backward)(const ls__attention *a, ls_stream *stream)
     LS__UNUSED int team = team_of(a);
 #pragma omp parallel for schedule(static) num_threads(team)
     for (int64_t i = 0; i < groups_of(a); i++) {
-        for (int64_t member = 0; member < a->heads / a->kv_heads; member++) {
-            head h = head_of(a, i, member, true);
-            if (member == 0) {
-                transpose(h.keys, h.k, a->k_t, a, h.stride, a->scale);
-                transpose(h.values, h.v, a->v_t, a, h.stride, 1.0f);
-                clear_rows(h.dk, a->k_t, a);
-                clear_rows(h.dv, a->v_t, a);
-            }
-            for (int64_t first = 0; first < a->time; first += TILE) {
-                backward_tile(a, &h, first);
-            }
-        }
+        run_group(a, i, true, backward_head);
     }
 }

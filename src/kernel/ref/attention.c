@@ -10,6 +10,7 @@
  */
 #include <math.h>
 
+#include "base/half.h"
 #include "kernel/ref/ref.h"
 
 typedef struct head { /* one (batch, head): [T,D] and [S,D] with row strides */
@@ -94,9 +95,81 @@ static void forward_row(const ls__attention *a, const head *h, int64_t i, double
     h->lse[i] = sum == 0.0 ? INFINITY : (float)(max + log(sum));
 }
 
+/* Of bfloat16: q, k, v … once more in workspace, as float32 and row-major. */
+enum { Q, O, D_O, DQ, K, V, DK, DV, PARTS };
+
+static int64_t part_numel(const ls__attention *a, int part)
+{
+    return a->batch * a->dim * (part < K ? a->heads * a->time : a->kv_heads * a->keys);
+}
+
+/* What the float32 loops need. */
+static size_t loop_bytes(const ls__attention *a, bool backward)
+{
+    size_t time = (size_t)a->time, keys = (size_t)a->keys;
+    size_t group = a->kv_heads > 0 ? (size_t)(a->heads / a->kv_heads) : 1;
+    return (backward ? 2 * group * time * keys : keys) * sizeof(double);
+}
+
+static ls__attention widened(const ls__attention *a, float *part[PARTS])
+{
+    ls__attention w = *a;
+    float *at = (float *)a->workspace + loop_bytes(a, a->d_o != NULL) / sizeof(float);
+    for (int i = 0; i < PARTS; at += part_numel(a, i), i++) {
+        part[i] = at;
+    }
+    w.half = false;
+    w.q = part[Q], w.k = part[K], w.v = part[V], w.o = part[O], w.dq = part[DQ];
+    w.d_o = a->d_o != NULL ? part[D_O] : NULL, w.dk = part[DK], w.dv = part[DV];
+    w.q_t = w.k_t = w.v_t = w.o_t = a->dim;
+    w.q_h = w.o_h = a->time * a->dim, w.q_b = w.o_b = a->heads * w.q_h;
+    w.k_h = w.v_h = a->keys * a->dim, w.k_b = w.v_b = a->kv_heads * w.k_h;
+    return w;
+}
+
+/* Between bfloat16 with strides and a part. */
+static void convert(const ls__attention *a, int part, const void *half, int64_t s_b, int64_t s_h,
+                    int64_t s_t, float *wide, bool narrow)
+{
+    int64_t heads = part < K ? a->heads : a->kv_heads, time = part < K ? a->time : a->keys;
+    for (int64_t i = 0; i < part_numel(a, part); i++) {
+        int64_t d = i % a->dim, t = i / a->dim % time, h = i / a->dim / time % heads;
+        int64_t at = i / a->dim / time / heads * s_b + h * s_h + t * s_t + d;
+        ls__bfloat16 *of = (ls__bfloat16 *)(uintptr_t)half + at;
+        if (narrow) {
+            *of = ls__bfloat16_round(wide[i]);
+        } else {
+            wide[i] = ls__bfloat16_widen(*of);
+        }
+    }
+}
+
+static void run_half(const ls__attention *a, ls_stream *stream)
+{
+    float *part[PARTS];
+    ls__attention w = widened(a, part);
+    convert(a, Q, a->q, a->q_b, a->q_h, a->q_t, part[Q], false);
+    convert(a, K, a->k, a->k_b, a->k_h, a->k_t, part[K], false);
+    convert(a, V, a->v, a->v_b, a->v_h, a->v_t, part[V], false);
+    if (a->d_o == NULL) {
+        ls__ref_attention(&w, stream);
+        convert(a, O, a->o, a->o_b, a->o_h, a->o_t, part[O], true);
+        return;
+    }
+    convert(a, O, a->o, a->o_b, a->o_h, a->o_t, part[O], false);
+    convert(a, D_O, a->d_o, a->o_b, a->o_h, a->o_t, part[D_O], false);
+    ls__ref_attention_backward(&w, stream);
+    convert(a, DQ, a->dq, a->q_b, a->q_h, a->q_t, part[DQ], true);
+    convert(a, DK, a->dk, a->k_b, a->k_h, a->k_t, part[DK], true);
+    convert(a, DV, a->dv, a->v_b, a->v_h, a->v_t, part[DV], true);
+}
+
 void ls__ref_attention(const ls__attention *a, ls_stream *stream)
 {
-    (void)stream;
+    if (a->half) {
+        run_half(a, stream);
+        return;
+    }
     for (int64_t b = 0; b < a->batch; b++) {
         for (int64_t h = 0; h < a->heads; h++) {
             head one = head_of(a, b, h);
@@ -175,7 +248,10 @@ static void backward_group(const ls__attention *a, int64_t b, int64_t h)
 
 void ls__ref_attention_backward(const ls__attention *a, ls_stream *stream)
 {
-    (void)stream;
+    if (a->half) {
+        run_half(a, stream);
+        return;
+    }
     for (int64_t b = 0; b < a->batch; b++) {
         for (int64_t h = 0; h < a->heads; h += a->heads / a->kv_heads) {
             backward_group(a, b, h);
@@ -185,7 +261,9 @@ void ls__ref_attention_backward(const ls__attention *a, ls_stream *stream)
 
 size_t ls__ref_attention_workspace(const ls__attention *a, bool backward)
 {
-    size_t time = (size_t)a->time, keys = (size_t)a->keys;
-    size_t group = a->kv_heads > 0 ? (size_t)(a->heads / a->kv_heads) : 1;
-    return (backward ? 2 * group * time * keys : keys) * sizeof(double);
+    int64_t halves = 0;
+    for (int i = 0; a->half && i < PARTS; i++) {
+        halves += part_numel(a, i);
+    }
+    return loop_bytes(a, backward) + (size_t)halves * sizeof(float);
 }

@@ -184,4 +184,73 @@ TEST(losses_of_bfloat16_logits_agree_with_the_plain_twin)
     cross_entropy_once(ls__kernels_cpu(), 3, LS__HALF_LOGITS_MAX, 0.0);
 }
 
+/* q, k and v beside each other in rows of one tensor, as a fused projection leaves them. */
+typedef struct attention_case {
+    ls__attention a;
+    ls__bfloat16 *x, *d_o, *o, *dx;
+    float *lse;
+    void *workspace;
+    int64_t row, rows;
+} attention_case;
+
+static attention_case attention_new(const ls__kernels *k, int64_t heads, int64_t kv_heads,
+                                    int64_t time, int64_t dim)
+{
+    const int64_t batch = 2;
+    attention_case c = {.row = (heads + 2 * kv_heads) * dim, .rows = batch * time};
+    ls__attention *a = &c.a;
+    *a = (ls__attention){.batch = batch, .heads = heads, .kv_heads = kv_heads, .half = true};
+    a->time = a->keys = time, a->dim = dim, a->causal = true, a->scale = 0.3f;
+    a->q_b = a->k_b = a->v_b = time * c.row;
+    a->q_t = a->k_t = a->v_t = c.row;
+    a->q_h = a->k_h = a->v_h = a->o_h = dim;
+    a->o_b = time * heads * dim, a->o_t = heads * dim;
+    c.x = random_halves(c.rows * c.row, 1, 1.0f, 0.0f);
+    c.d_o = random_halves(c.rows * heads * dim, 2, 1.0f, 0.0f);
+    c.o = random_halves(c.rows * heads * dim, 3, 1.0f, 0.0f);
+    c.dx = random_halves(c.rows * c.row, 4, 1.0f, 0.0f);
+    c.lse = random_floats(c.rows * heads, 5);
+    a->q = (void *)c.x, a->k = (void *)(c.x + heads * dim);
+    a->v = (void *)(c.x + (heads + kv_heads) * dim);
+    a->o = (void *)c.o, a->lse = c.lse;
+    c.workspace = allocate(k->attention_workspace(a, true) + k->attention_workspace(a, false));
+    a->workspace = c.workspace;
+    return c;
+}
+
+static void attention_run(const ls__kernels *k, attention_case *c)
+{
+    ls__attention *a = &c->a;
+    k->attention(a, NULL);
+    a->d_o = (void *)c->d_o, a->dq = (void *)c->dx;
+    a->dk = (void *)(c->dx + a->heads * a->dim);
+    a->dv = (void *)(c->dx + (a->heads + a->kv_heads) * a->dim);
+    k->attention_backward(a, NULL);
+}
+
+static void attention_free(attention_case *c)
+{
+    free(c->x), free(c->d_o), free(c->o), free(c->dx), free(c->lse), free(c->workspace);
+}
+
+TEST(attention_of_bfloat16_agrees_with_the_plain_twin)
+{
+    const int64_t shapes[][4] = {{1, 1, 1, 1}, {4, 2, 37, 5}, {3, 3, 64, 16}, {2, 1, 33, 24}};
+    for (int i = 0; i < LS__ISA_COUNT * 4; i++) {
+        const ls__kernels *k = variant(i / 4), *ref = ls__kernels_ref();
+        const int64_t *s = shapes[i % 4];
+        if (k == NULL) {
+            continue;
+        }
+        attention_case want = attention_new(ref, s[0], s[1], s[2], s[3]);
+        attention_case got = attention_new(k, s[0], s[1], s[2], s[3]);
+        attention_run(ref, &want);
+        attention_run(k, &got);
+        check_close(k->name, got.lse, want.lse, want.rows * s[0], 1e-5, 1e-5);
+        check_halves(k->name, got.o, want.o, want.rows * s[0] * s[3], 1e-3);
+        check_halves(k->name, got.dx, want.dx, want.rows * want.row, 2e-2);
+        attention_free(&want), attention_free(&got);
+    }
+}
+
 TEST_MAIN
