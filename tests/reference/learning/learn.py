@@ -4,8 +4,9 @@
     learn.py --digits FOLDER [CASE...]     numbers.json beside it; FOLDER is scripts/make_digits_idx.py's
     learn.py --digits FOLDER --print CASE  only prints, to be held beside what is stored
 
-float32, one thread. Several workers are shares of each batch: their gradients are averaged, batch norm
-takes each share's own statistics, and the running ones are worker 0's, as DistributedDataParallel has it.
+float32, or bfloat16 by autocast; one thread. Several workers are shares of each batch: their gradients are
+averaged, batch norm takes each share's own statistics, and the running ones are worker 0's, as
+DistributedDataParallel has it.
 """
 
 import argparse
@@ -118,12 +119,17 @@ def optimizer(case, net):
     return torch.optim.AdamW(net.parameters(), lr=case.lr, betas=(0.9, 0.95), weight_decay=case.weight_decay)
 
 
-def step_of_all(net, x, y, ranks):
+def precision(case):
+    return torch.autocast("cpu", torch.bfloat16, enabled=case.dtype == "bf16")
+
+
+def step_of_all(case, net, x, y, ranks):
     """The mean loss of the shares, with gradients."""
     losses = []
     for rank, (share, wanted) in enumerate(zip(x.chunk(ranks), y.chunk(ranks))):
         before = {name: b.clone() for name, b in net.named_buffers()}
-        loss = F.cross_entropy(net(share), wanted)
+        with precision(case):
+            loss = F.cross_entropy(net(share), wanted)
         (loss / ranks).backward()
         losses.append(loss.item())
         if rank > 0:
@@ -133,9 +139,10 @@ def step_of_all(net, x, y, ranks):
 
 
 @torch.no_grad()
-def judged(net, x, y):
+def judged(case, net, x, y):
     net.eval()
-    logits = net(x)
+    with precision(case):
+        logits = net(x).float()
     net.train()
     return F.cross_entropy(logits, y).item(), (logits.argmax(1) == y).float().mean().item()
 
@@ -147,13 +154,13 @@ def learn(case, seed, ranks, digits):
     for step in range(case.steps):
         chosen = torch.tensor(lessons.batch_of(step, len(x), case.batch, seed))
         optim.zero_grad()
-        losses.append(step_of_all(net, x[chosen], y[chosen], ranks))
+        losses.append(step_of_all(case, net, x[chosen], y[chosen], ranks))
         if case.clip:
             nn.utils.clip_grad_norm_(net.parameters(), case.clip)
         for group in optim.param_groups:
             group["lr"] = case.lr_of(step)
         optim.step()
-    return lessons.summary(losses, *judged(net, *test))
+    return lessons.summary(losses, *judged(case, net, *test))
 
 
 def main():

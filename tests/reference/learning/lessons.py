@@ -26,16 +26,17 @@ class Case:
     """Numbers are the flags of that name; `batch` is of all ranks together."""
 
     def __init__(self, program, model, shapes, *, optim, steps, batch, lr, schedule, warmup, clip=0.0,
-                 weight_decay=0.0, more=()):
+                 weight_decay=0.0, dtype="float32", more=()):
         self.program, self.model, self.shapes = program, model, shapes
         self.optim, self.steps, self.batch, self.lr, self.clip = optim, steps, batch, lr, clip
-        self.schedule, self.warmup, self.weight_decay, self.more = schedule, warmup, weight_decay, more
+        self.schedule, self.warmup, self.weight_decay = schedule, warmup, weight_decay
+        self.dtype, self.more = dtype, more
 
     def flags(self, data, seed, ranks):
         return ["--model", self.model, "--data", data, "--seed", seed, "--steps", self.steps,
                 "--batch", self.batch // ranks, "--optim", self.optim, "--lr", self.lr, "--clip", self.clip,
                 "--schedule", self.schedule, "--min-lr", 0, "--warmup", self.warmup,
-                "--weight-decay", self.weight_decay, *self.more]
+                "--weight-decay", self.weight_decay, "--dtype", self.dtype, *self.more]
 
     def lr_of(self, step):
         if step < self.warmup:
@@ -63,9 +64,9 @@ def gpt_shapes(layers, dim, context, vocab=256):  # models/gpt.c
     return shapes | norm("norm", dim) | linear("head", vocab, dim, bias=False)
 
 
-def gpt(layers, heads, dim, context, steps):
+def gpt(layers, heads, dim, context, steps, dtype="float32"):
     return Case("train_gpt", "gpt", gpt_shapes(layers, dim, context), optim="adamw", steps=steps, batch=8, lr=5e-3,
-                schedule="cosine", warmup=steps // 10, clip=1.0, weight_decay=0.1,
+                schedule="cosine", warmup=steps // 10, clip=1.0, weight_decay=0.1, dtype=dtype,
                 more=("--layers", layers, "--heads", heads, "--dim", dim, "--context", context, "--beta2", 0.95))
 
 
@@ -80,6 +81,7 @@ DIGITS = {
 }
 TEXTS = {
     "short gpt": gpt(1, 2, 32, 32, steps=100),
+    "short gpt in bf16": gpt(1, 2, 32, 32, steps=100, dtype="bf16"),
     "gpt": gpt(2, 4, 64, 64, steps=400),
 }
 CASES = DIGITS | TEXTS
