@@ -7,6 +7,7 @@
 
 #include "targets.h"
 #include "test.h"
+#include "tokenizer/split.h"
 
 #define INPUT_MAX (1 << 20)
 
@@ -32,10 +33,11 @@ static bool try(bool (*target)(const uint8_t *, size_t), const uint8_t *data, si
     return accepted;
 }
 
-static void damage(bool (*target)(const uint8_t *, size_t), uint8_t *data, size_t bytes)
+/* Fewer `rounds` where the target writes files. */
+static void damage(bool (*target)(const uint8_t *, size_t), uint8_t *data, size_t bytes, int rounds)
 {
     uint32_t random = 12345;
-    for (int round = 0; bytes > 0 && round < 300; round++) {
+    for (int round = 0; bytes > 0 && round < rounds; round++) {
         random = random * 1664525u + 1013904223u;
         size_t at = (random >> 4) % bytes;
         uint8_t before = data[at];
@@ -45,7 +47,8 @@ static void damage(bool (*target)(const uint8_t *, size_t), uint8_t *data, size_
     }
 }
 
-static void replay(const char *name, bool (*target)(const uint8_t *, size_t), int at_least)
+static void replay(const char *name, bool (*target)(const uint8_t *, size_t), int at_least,
+                   int rounds)
 {
     char folder[512], path[1024];
     int good = 0, bad = 0;
@@ -66,7 +69,7 @@ static void replay(const char *name, bool (*target)(const uint8_t *, size_t), in
         }
         good += accepted;
         bad += !accepted;
-        damage(target, data, bytes);
+        damage(target, data, bytes, rounds);
         free(data);
     }
     (void)closedir(list);
@@ -75,47 +78,52 @@ static void replay(const char *name, bool (*target)(const uint8_t *, size_t), in
 
 TEST(malformed_safetensors_files_are_refused_and_good_ones_accepted)
 {
-    replay("safetensors", fuzz_safetensors, 20);
+    replay("safetensors", fuzz_safetensors, 20, 300);
 }
 
 TEST(malformed_manifests_are_refused_and_good_ones_accepted)
 {
-    replay("manifest", fuzz_manifest, 20);
+    replay("manifest", fuzz_manifest, 20, 300);
 }
 
 TEST(malformed_handshakes_are_refused_and_good_ones_accepted)
 {
-    replay("handshake", fuzz_handshake, 12);
+    replay("handshake", fuzz_handshake, 12, 300);
 }
 
 TEST(malformed_npy_files_are_refused_and_good_ones_accepted)
 {
-    replay("npy", fuzz_npy, 20);
+    replay("npy", fuzz_npy, 20, 300);
 }
 
 TEST(malformed_token_shards_are_refused_and_good_ones_accepted)
 {
-    replay("shard", fuzz_shard, 12);
+    replay("shard", fuzz_shard, 12, 300);
 }
 
 TEST(malformed_cifar_10_files_are_refused_and_good_ones_accepted)
 {
-    replay("cifar", fuzz_cifar, 6);
+    replay("cifar", fuzz_cifar, 6, 300);
 }
 
 TEST(malformed_idx_files_are_refused_and_good_ones_accepted)
 {
-    replay("idx", fuzz_idx, 12);
+    replay("idx", fuzz_idx, 12, 40);
 }
 
 TEST(malformed_tokenizers_are_refused_and_good_ones_accepted)
 {
-    replay("tokenizer", fuzz_tokenizer, 20);
+    replay("tokenizer", fuzz_tokenizer, 20, 40);
 }
 
 TEST(malformed_vocabularies_and_merges_are_refused_and_good_ones_accepted)
 {
-    replay("merges", fuzz_merges, 12);
+    ls__split *split = NULL;
+    if (ls__split_new("a", "a test", &split) == LS_ERR_UNSUPPORTED) {
+        SKIP("this build has no PCRE2, and so no vocabulary is good");
+    }
+    ls__split_free(split);
+    replay("merges", fuzz_merges, 12, 40);
 }
 
 TEST(a_header_above_64_mib_is_refused_though_the_file_holds_it)

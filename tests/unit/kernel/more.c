@@ -1,20 +1,8 @@
 /* The kernels of ops.h: fast against plain, each variant this processor runs, and one thread
- * against two and three to the bit. Outputs start as NaN where beta is 0. Tolerances as in sweep.c:
- * plain kernels round once from float64, fast ones sum up to n terms in float32. */
-#include "kernel_test.h"
-
-#define CAPACITY (1 << 20)
-
-typedef struct inputs {
-    int64_t rows, n;
-    float beta;
-    float *x, *y, *w; /* CAPACITY random floats each */
-    int64_t *index;   /* rows * n of them, each below 7 */
-    int32_t *index32; /* the same */
-    void *workspace;
-} inputs;
-
-typedef int64_t (*run_fn)(const ls__kernels *k, const inputs *in, float *out);
+ * against two and three to the bit. Tolerances as in sweep.c: plain kernels round once from
+ * float64, fast ones sum up to n terms in float32. Of the inputs, w is positive and index holds
+ * rows * n numbers below 7. */
+#include "sweep.h"
 
 static int64_t maps(const ls__kernels *k, const inputs *in, float *out)
 {
@@ -154,13 +142,7 @@ static int64_t losses(const ls__kernels *k, const inputs *in, float *out)
     return 3 * count + 5;
 }
 
-typedef struct more_case {
-    const char *name;
-    run_fn run;
-    double rtol, atol; /* atol is multiplied by sqrt(the longest sum) */
-} more_case;
-
-static const more_case cases[] = {
+static const sweep_case cases[] = {
     {"map", maps, 4e-6, 2e-7},
     {"where", where, 0, 0},
     {"pick, put_add", picks, 2e-6, 1e-6},
@@ -174,51 +156,20 @@ static const more_case cases[] = {
 static const int64_t shapes[][2] = {{1, 1},   {3, 17},  {17, 3},   {1, 1023}, {64, 1},
                                     {65, 64}, {33, 96}, {700, 96}, {17, 4097}};
 
-static int64_t run_case(const more_case *c, const ls__kernels *k, const inputs *in, float *out,
-                        int threads)
-{
-    ls__kernels_set_threads(threads);
-    for (int64_t i = 0; i < CAPACITY; i++) {
-        out[i] = in->beta == 0.0f ? NAN : 0.5f - (float)(i % 7) * 0.1f;
-    }
-    return c->run(k, in, out);
-}
-
-static void compare(const more_case *c, const inputs *in, float *want, float *got, float *again)
-{
-    int64_t count = run_case(c, ls__kernels_ref(), in, want, 1);
-    double longest = sqrt((double)(in->rows > in->n ? in->rows : in->n));
-    CHECK(count <= CAPACITY);
-    for (int isa = 0; isa < LS__ISA_COUNT; isa++) {
-        const ls__kernels *k = variant(isa);
-        if (k == NULL) {
-            continue;
-        }
-        char what[128];
-        snprintf(what, sizeof what, "%s of %s [%lld,%lld] beta %g", c->name, k->name,
-                 (long long)in->rows, (long long)in->n, (double)in->beta);
-        CHECK_INT(run_case(c, k, in, got, 1), count);
-        check_close(what, got, want, count, c->rtol, c->atol * longest);
-        for (int threads = 2; threads <= 3 && in->rows * in->n >= 60000; threads++) {
-            run_case(c, k, in, again, threads);
-            check_same_bits(what, again, got, count);
-        }
-    }
-}
-
 TEST(fast_kernels_of_more_operations_agree_with_the_plain_twin_whatever_the_threads)
 {
     float *want = allocate(CAPACITY * 4), *got = allocate(CAPACITY * 4);
     float *again = allocate(CAPACITY * 4);
-    inputs in = {.x = random_floats(CAPACITY, 1), .y = random_floats(CAPACITY, 2)};
-    in.w = random_floats(CAPACITY, 3);
-    in.index = allocate(CAPACITY * 8);
-    in.index32 = allocate(CAPACITY * 4);
+    float *x = random_floats(CAPACITY, 1), *y = random_floats(CAPACITY, 2);
+    float *w = random_floats(CAPACITY, 3);
+    int64_t *index = allocate(CAPACITY * 8);
+    int32_t *index32 = allocate(CAPACITY * 4);
     for (int64_t i = 0; i < CAPACITY; i++) {
-        in.w[i] = fabsf(in.w[i]) + 0.01f;
-        in.index[i] = i * i % 7;
-        in.index32[i] = (int32_t)(i * i % 7);
+        w[i] = fabsf(w[i]) + 0.01f;
+        index[i] = i * i % 7;
+        index32[i] = (int32_t)(i * i % 7);
     }
+    inputs in = {.x = x, .y = y, .w = w, .index = index, .index32 = index32};
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         in.rows = shapes[s][0], in.n = shapes[s][1];
         for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
@@ -229,7 +180,7 @@ TEST(fast_kernels_of_more_operations_agree_with_the_plain_twin_whatever_the_thre
         }
     }
     free(want), free(got), free(again);
-    free(in.x), free(in.y), free(in.w), free(in.index), free(in.index32);
+    free(x), free(y), free(w), free(index), free(index32);
 }
 
 TEST(extremes_find_nan_and_the_first_of_equal_ones)
