@@ -14,8 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "buffers.h"
-
 #define SHOW_SECONDS 0.25 /* between two updates of the live line */
 #define ITEMS 4
 
@@ -173,7 +171,6 @@ static void open_checkpoints(trainer *t)
 static void save(trainer *t, int64_t step, bool last)
 {
     if (t->checkpoint && (last || step % t->set->every == 0)) {
-        LS_CHECK(buffers_share(trainer_net(t)));
         must(ls_checkpoint_save(t->checkpoint, step, t->items, ITEMS));
     }
 }
@@ -337,7 +334,6 @@ static void record_step(trainer *t, int64_t step, const measure *mine, double no
 /* `step` steps are done. What a resumed run evaluates at its start the run before has recorded. */
 static void evaluate(trainer *t, int64_t step, bool keep)
 {
-    LS_CHECK(buffers_share(trainer_net(t)));
     t->score_count = t->task.evaluate(t->task.arg, trainer_net(t), t->scores);
     if (keep && ls_rank() == 0) {
         records_scores(&t->records, step, t->scores, t->score_count);

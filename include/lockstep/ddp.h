@@ -8,6 +8,11 @@
  * bucket, while it is still running. Reading weights and evaluating need no wrapper and no
  * collective.
  *
+ * Buffers (running statistics of batch norm) follow each rank's own batches in a forward pass; a
+ * backward that synchronises makes them rank 0's everywhere, in one broadcast that runs beside it.
+ * PyTorch broadcasts them before the next forward pass, so the values are the same; here they are
+ * also equal on all ranks when the model is judged or saved after a step.
+ *
  * Gradients and parameters move once, in the first synchronised backward, into memory laid out in
  * the order in which gradients become ready: do not hold an ls_data pointer of a parameter across
  * it.
@@ -26,8 +31,11 @@ typedef struct ls_ddp_options {
     size_t size;
     int64_t bucket_bytes;       /* default 25 MiB; see ls_reducer_options */
     int64_t first_bucket_bytes; /* default 1 MiB */
+    bool broadcast_buffers;     /* default true; false: after the first time they are each rank's
+                                   own. The same on all ranks */
 } ls_ddp_options;
-#define LS_DEFAULTS_ls_ddp_options .bucket_bytes = 25 << 20, .first_bucket_bytes = 1 << 20,
+#define LS_DEFAULTS_ls_ddp_options                                                                 \
+    .bucket_bytes = 25 << 20, .first_bucket_bytes = 1 << 20, .broadcast_buffers = true,
 
 /* Collective. Takes `module`: free the returned one only. NULL with ls_error_message on failure
  * (LS_ERR_MISMATCH names the parameter that differs and both sides; LS_ERR_STATE: it is wrapped

@@ -1,9 +1,11 @@
 /* DistributedDataParallel: a module around a module, a reducer, and the observer that joins them.
  *
  *   ls_forward(ddp, x)   ──▶ forward of the wrapped module; arms the observer
- *   ls_backward(loss)    ──▶ observer.begin   ls__reducer_begin: who takes part, with what weight
+ *   ls_backward(loss)    ──▶ observer.begin   rank 0's buffers set out (buffers.c), then
+ *                                             ls__reducer_begin: who takes part, with what weight
  *                            observer.ready   a gradient is final: its bucket may go
- *                            observer.end     ls_reducer_wait: all buckets are averages
+ *                            observer.end     ls_reducer_wait: all buckets are averages; buffers
+ * are rank 0's
  *
  * Gradients are bound to bucket memory from the start, so nothing is copied on the way (DESIGN D6).
  * After the first synchronised backward the buckets are laid out anew in the order in which
@@ -13,11 +15,13 @@
 #include <string.h>
 
 #include <lockstep/ddp.h>
+#include <lockstep/memory.h>
 
 #include "autograd/engine.h"
 #include "base/options.h"
 #include "base/runtime.h"
 #include "base/size.h"
+#include "ddp/buffers.h"
 #include "nn/module.h"
 #include "reduce/reducer.h"
 #include "tensor/shape.h"
@@ -40,6 +44,7 @@ typedef struct ddp {
     char **values; /* [value_buckets] the parameters' memory, laid out as the gradients' */
     int value_buckets;
     size_t values_bytes;
+    ls__buffers buffers;
     bool synchronising; /* the backward under way does */
     enum { GRADS_USABLE, GRADS_LOCAL, GRADS_FAILED } grads;
 } ddp;
@@ -105,6 +110,9 @@ static ls_status on_begin(ls__observer *self, const ls__backward_info *info)
     d->synchronising = d->sync;
     d->observer.armed = false;
     d->grads = d->sync ? GRADS_FAILED : GRADS_LOCAL; /* until end says otherwise */
+    if (d->sync) { /* before buckets, which may be launched from now on in any thread */
+        LS_TRY(ls__buffers_start(&d->buffers));
+    }
     return ls__reducer_begin(d->reducer,
                              LS_OPTIONS(ls_reducer_begin_options, .local = !d->sync,
                                         .used = info->used, .weighted = info->weighted,
@@ -123,7 +131,23 @@ static void move_grad(void *arg, int param, void *memory)
     (void)ls__param_bind_grad(d->params[param].value, memory);
 }
 
-/* Gives the parameters memory in the layout of their gradients, registered like theirs. */
+static ls_status move_values_of(ddp *d, int bucket)
+{
+    for (int i = 0; i < d->param_count; i++) {
+        ls__place place = ls__reducer_place(d->reducer, i);
+        if (place.bucket == bucket) {
+            ls_status status =
+                ls__param_bind_value(d->params[i].value, d->values[bucket] + place.offset);
+            if (status < 0 && status != LS_ERR_UNSUPPORTED) {
+                return status;
+            }
+        }
+    }
+    return LS_OK;
+}
+
+/* Gives the parameters memory in the layout of their gradients, registered like theirs. What they
+ * leave is returned to the system bucket by bucket, so a model never lies in memory twice. */
 static ls_status move_values(ddp *d)
 {
     const ls__env *env = d->runtime->env;
@@ -133,19 +157,13 @@ static ls_status move_values(ddp *d)
     if (!d->values) {
         return ls__fail(LS_ERR_MEMORY, "ddp: no memory for a table of %d buckets", buckets);
     }
-    for (d->value_buckets = 0; d->value_buckets < buckets; d->value_buckets++) {
+    for (int b = 0; b < buckets; b++) {
         void *memory = NULL;
-        LS_TRY(ls_group_alloc(d->group, ls__reducer_bucket_bytes(d->reducer, d->value_buckets),
-                              &memory));
-        d->values[d->value_buckets] = memory;
-    }
-    for (int i = 0; i < d->param_count; i++) {
-        ls__place place = ls__reducer_place(d->reducer, i);
-        ls_status status =
-            ls__param_bind_value(d->params[i].value, d->values[place.bucket] + place.offset);
-        if (status < 0 && status != LS_ERR_UNSUPPORTED) {
-            return status;
-        }
+        LS_TRY(ls_group_alloc(d->group, ls__reducer_bucket_bytes(d->reducer, b), &memory));
+        d->values[b] = memory;
+        d->value_buckets++;
+        LS_TRY(move_values_of(d, b));
+        LS_TRY(ls_memory_release_cached());
     }
     return LS_OK;
 }
@@ -164,6 +182,18 @@ static void free_values(ddp *d)
     }
 }
 
+/* In the order in which gradients became ready; a world of one has nobody to be early for. There
+ * are two layouts for a while, so what activations leave behind goes first. */
+static ls_status lay_out(ddp *d)
+{
+    if (ls_group_size(d->group) == 1) {
+        return LS_OK;
+    }
+    LS_TRY(ls_memory_release_cached());
+    LS_TRY(ls__reducer_replan(d->reducer, move_grad, d));
+    return move_values(d);
+}
+
 static ls_status on_end(ls__observer *self)
 {
     ddp *d = ddp_of_observer(self);
@@ -171,6 +201,7 @@ static ls_status on_end(ls__observer *self)
         return LS_OK;
     }
     LS_TRY(ls_reducer_wait(d->reducer));
+    LS_TRY(ls__buffers_finish(&d->buffers));
     for (int i = 0; i < d->param_count; i++) {
         if (ls_reducer_used(d->reducer, i)) {
             LS_TRY(ls__param_set_grad_present(d->params[i].value, true));
@@ -178,8 +209,7 @@ static ls_status on_end(ls__observer *self)
     }
     if (!d->planned) {
         d->planned = true;
-        LS_TRY(ls__reducer_replan(d->reducer, move_grad, d));
-        LS_TRY(move_values(d));
+        LS_TRY(lay_out(d));
     }
     d->grads = GRADS_USABLE;
     return LS_OK;
@@ -193,6 +223,7 @@ static void on_abort(ls__observer *self, ls_status status, const char *message)
     if (d->sync) { /* the peers must hear of it instead of waiting for our gradients */
         ls__reducer_abort(d->reducer, status, message);
     }
+    (void)ls__buffers_finish(&d->buffers); /* on its way or not, the group has failed */
 }
 
 static ls_status on_usable(ls__observer *self)
@@ -357,6 +388,10 @@ static ls_status set_up(ddp *d, const ls_ddp_options *options)
     LS_TRY(list_params(d));
     LS_TRY(make_reducer(d, options));
     LS_TRY(broadcast_state(d->inner, d->group));
+    if (options->broadcast_buffers && ls_group_size(d->group) > 1) {
+        LS_TRY(ls__buffers_init(&d->buffers, d->runtime->env, d->inner,
+                                ls__reducer_group(d->reducer)));
+    }
     return observe(d);
 }
 
@@ -373,6 +408,7 @@ static void tear_down(ddp *d)
         ls__observer_remove(&d->observer);
         d->observing = false;
     }
+    ls__buffers_fini(&d->buffers);
     (void)ls_reducer_free(d->reducer);
     d->reducer = NULL;
     if (d->params) {

@@ -28,6 +28,11 @@ void ls__reducer_set_overwrites(ls_reducer *r)
     r->overwrites = true;
 }
 
+ls_group *ls__reducer_group(const ls_reducer *r)
+{
+    return r->group;
+}
+
 void ls__reducer_abort(ls_reducer *r, ls_status status, const char *message)
 {
     char text[LS__MESSAGE_MAX];

@@ -33,6 +33,10 @@ size_t ls__reducer_bucket_bytes(const ls_reducer *r, int bucket);
 ls_status ls__reducer_replan(ls_reducer *r, void (*moved)(void *arg, int param, void *memory),
                              void *arg);
 
+/* The group of its operations, a duplicate of the user's, whose order of operations is the
+ * reducer's: buckets may be launched from ls__reducer_begin to ls_reducer_wait. */
+ls_group *ls__reducer_group(const ls_reducer *r);
+
 /* Fails the reducer's group on all ranks with this cause. */
 void ls__reducer_abort(ls_reducer *r, ls_status status, const char *message);
 

@@ -50,3 +50,11 @@ GOLDEN(layers_of_images)
     SHOW_NULL(ls_max_pool2d_new(0, 1, 0));
     SHOW(ls_init_kaiming_normal(f32(4), true));
 }
+
+GOLDEN_RANKS(one_rank_would_keep_its_own_running_statistics, 2)
+{
+    const ls_ddp_options *options = LS_OPTIONS(ls_ddp_options, .broadcast_buffers = ls_rank() == 0);
+    ls_module *net = ls_ddp_new(ls_batch_norm2d_new(2, 1e-5, 0.1), ls_world(), options);
+    SHOW(ls_backward(ls_mean(ls_forward(net, ls_ones(LS_SHAPE(2, 2), LS_FLOAT32)))));
+    ls_module_free(net);
+}

@@ -64,6 +64,10 @@ static void begin(training *t, const reference_net *of, const numbers *n, const 
 
 static void end(training *t)
 {
+    int identical = 0;
+    uint64_t hash = 0;
+    CHECK_OK(ls_replicas_identical(t->net, ls_world(), &identical, &hash)); /* statistics, too */
+    CHECK_INT(identical, ls_world_size());
     free(t->params);
     ls_optim_free(t->optim);
     ls_module_free(t->net);

@@ -1,0 +1,114 @@
+/* Rank 0's buffers on every rank, in one broadcast a step.
+ *
+ *   forward ──▶ backward ─────────────────────────────▶ step ──▶ judge, save, next forward
+ *               begin: pack, start the broadcast   end: wait, unpack
+ *
+ * PyTorch's DDP broadcasts before a forward pass whose predecessor was to synchronise. Here it is
+ * that predecessor's backward pass: buffers are final when it begins, so the broadcast runs beside
+ * it, and no forward pass comes between the two moments. Rank 0's own buffers are never written, so
+ * all follow the same values as in PyTorch; and what is judged or saved after a step is equal on
+ * all ranks without asking. Micro-batches that do not synchronise leave buffers alone, as there.
+ *
+ * Only bytes that differ are written: a constant (a mask, say) that another graph has saved stays
+ * as that graph saw it. */
+#include "ddp/buffers.h"
+
+#include <string.h>
+
+#include "base/runtime.h"
+#include "nn/module.h"
+#include "tensor/tensor.h"
+
+#define ALIGNMENT 16
+
+static size_t bytes_of(const ls_tensor *buffer)
+{
+    return (size_t)ls_numel(buffer) * ls_dtype_size(ls_dtype_of(buffer));
+}
+
+static size_t rounded(size_t bytes)
+{
+    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+ls_status ls__buffers_init(ls__buffers *b, const ls__env *env, ls_module *module, ls_group *group)
+{
+    int items = 0;
+    const ls__module_item *item = ls__module_items(module, &items);
+    *b = (ls__buffers){.env = env, .group = group};
+    if (!item) {
+        return ls__self.status;
+    }
+    b->list_bytes = ((size_t)items + 1) * sizeof *b->list;
+    b->list = env->allocate(env, b->list_bytes);
+    if (!b->list) {
+        return ls__fail(LS_ERR_MEMORY, "no memory for a table of %d buffers", items);
+    }
+    for (int i = 0; i < items; i++) {
+        if (item[i].buffer && ls_numel(item[i].value) > 0) {
+            b->list[b->count++] = item[i].value;
+            b->bytes += rounded(bytes_of(item[i].value));
+        }
+    }
+    void *memory = NULL;
+    if (b->count > 0) {
+        LS_TRY(ls_group_alloc(group, b->bytes, &memory));
+    }
+    b->flat = memory;
+    return LS_OK;
+}
+
+void ls__buffers_fini(ls__buffers *b)
+{
+    (void)ls__buffers_finish(b);
+    if (b->flat) {
+        (void)ls_group_dealloc(b->group, b->flat);
+    }
+    if (b->list) {
+        b->env->release(b->env, b->list, b->list_bytes);
+    }
+    *b = (ls__buffers){0};
+}
+
+ls_status ls__buffers_start(ls__buffers *b)
+{
+    char *at = b->flat;
+    if (b->count == 0) {
+        return LS_OK;
+    }
+    for (int i = 0; i < b->count && ls_group_rank(b->group) == 0; i++) {
+        const void *data = ls_data(b->list[i]);
+        if (!data) {
+            return ls__self.status;
+        }
+        memcpy(at, data, bytes_of(b->list[i]));
+        at += rounded(bytes_of(b->list[i]));
+    }
+    return ls_broadcast(b->group, b->flat, (int64_t)b->bytes, LS_UINT8, 0,
+                        LS_OPTIONS(ls_collective_options, .tag = "buffers of the module"),
+                        &b->work);
+}
+
+ls_status ls__buffers_finish(ls__buffers *b)
+{
+    const char *at = b->flat;
+    if (!b->work) {
+        return LS_OK;
+    }
+    ls_status status = ls_work_wait(b->work);
+    b->work = NULL;
+    LS_TRY(status);
+    for (int i = 0; i < b->count && ls_group_rank(b->group) != 0; i++) {
+        size_t bytes = bytes_of(b->list[i]);
+        void *data = ls_data(b->list[i]);
+        if (!data) {
+            return ls__self.status;
+        }
+        if (memcmp(data, at, bytes) != 0) {
+            memcpy(data, at, bytes);
+            ls__tensor_changed(b->list[i]);
+        }
+        at += rounded(bytes);
+    }
+    return LS_OK;
+}
