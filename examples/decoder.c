@@ -9,7 +9,6 @@
 #include <jansson.h>
 
 #include "gpt.h"
-#include "gpt2.h"
 
 /* ---- shape -------------------------------------------------------------------------------- */
 
@@ -90,10 +89,10 @@ bool decoder_read_config(const char *folder, decoder_shape *shape)
 
 /* ---- the model ---------------------------------------------------------------------------- */
 
-static ls_module *gpt2_of(const decoder_shape *s)
+gpt2_options decoder_gpt2_options(const decoder_shape *s)
 {
-    gpt2_options o =
-        *LS_OPTIONS(gpt2_options, .context = s->context, .vocab = s->vocab, .dropout = s->dropout);
+    gpt2_options o = *LS_OPTIONS(gpt2_options, .context = s->context, .vocab = s->vocab,
+                                 .dropout = s->dropout, .recompute = s->recompute);
     if (s->exact) {
         o.layers = (int)s->layers;
         o.heads = (int)s->heads;
@@ -102,17 +101,19 @@ static ls_module *gpt2_of(const decoder_shape *s)
         o.variant = s->model;
     }
     o.eps = s->eps > 0.0 ? s->eps : o.eps;
-    return gpt2_new(&o);
+    return o;
 }
 
 ls_module *decoder_new(const decoder_shape *s)
 {
     if (decoder_is_gpt2(s->model)) {
-        return gpt2_of(s);
+        const gpt2_options o = decoder_gpt2_options(s);
+        return gpt2_new(&o);
     }
     return gpt_new(LS_OPTIONS(gpt_options, .layers = (int)s->layers, .heads = (int)s->heads,
                               .dim = s->dim, .context = s->context, .vocab = s->vocab,
-                              .dropout = s->dropout, .init_std = s->init_std));
+                              .dropout = s->dropout, .init_std = s->init_std,
+                              .recompute = s->recompute));
 }
 
 ls_status decoder_load(ls_module *net, const decoder_shape *s, const char *path)

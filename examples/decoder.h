@@ -6,7 +6,7 @@
 #include <lockstep/lockstep.h>
 
 #include "common.h"
-#include "kv_cache.h"
+#include "gpt2.h"
 
 typedef struct decoder_shape {
     const char *model; /* "gpt", of the shape below, or "gpt2", "gpt2-medium" … */
@@ -14,6 +14,7 @@ typedef struct decoder_shape {
     int64_t vocab, context, layers, dim, heads;
     double dropout, init_std;
     double eps; /* of the norms of GPT-2; 0: theirs */
+    bool recompute;
 } decoder_shape;
 #define DECODER_DEFAULTS                                                                           \
     .model = "gpt", .context = 128, .layers = 4, .dim = 128, .heads = 4, .init_std = 0.02
@@ -30,6 +31,7 @@ typedef struct decoder_shape {
 void decoder_check(const decoder_shape *shape); /* a mistake ends the program */
 
 bool decoder_is_gpt2(const char *model); /* gpt2 and its larger sizes */
+gpt2_options decoder_gpt2_options(const decoder_shape *shape);
 
 /* The shape of GPT-2 in FOLDER/config.json as transformers writes it; false: there is no such file.
  * Another model's, or one this GPT-2 does not compute, ends the program. */

@@ -36,6 +36,7 @@ typedef struct settings {
     const char *mask_token, *cls_token, *sep_token;
     int64_t vocab, context, layers, dim, heads, wide, eval_windows;
     double dropout, share;
+    bool recompute;
     trainer_options train;
 } settings;
 
@@ -99,6 +100,8 @@ static settings read_flags(int argc, char **argv)
         {"mask-token", FLAG_TEXT, &s.mask_token, 0, 0, "its text or number; none: as it is found"},
         {"cls-token", FLAG_TEXT, &s.cls_token, 0, 0, "as --mask-token; -1: windows without it"},
         {"sep-token", FLAG_TEXT, &s.sep_token, 0, 0, "as --cls-token"},
+        {"recompute", FLAG_SWITCH, &s.recompute, 0, 0,
+         "layers keep their input only and run again in backward"},
         {"eval-windows", FLAG_COUNT, &s.eval_windows, 1, 1e12, "most held-out windows judged"},
     };
     trainer_read_flags("Trains a BERT to say which tokens were masked, on all ranks.", flags,
@@ -234,13 +237,14 @@ static corpus open_corpus(const settings *s)
 static ls_module *make_model(const settings *s, const corpus *c)
 {
     if (strcmp(s->model, "bert-base") == 0) {
-        return bert_new(
-            LS_OPTIONS(bert_options, .vocab = c->vocab, .dropout = s->dropout,
-                       .context = s->context > BERT_POSITIONS ? s->context : BERT_POSITIONS));
+        return bert_new(LS_OPTIONS(
+            bert_options, .vocab = c->vocab, .dropout = s->dropout, .recompute = s->recompute,
+            .context = s->context > BERT_POSITIONS ? s->context : BERT_POSITIONS));
     }
     return bert_new(LS_OPTIONS(bert_options, .layers = (int)s->layers, .heads = (int)s->heads,
                                .dim = s->dim, .wide = s->wide ? s->wide : 4 * s->dim,
-                               .context = s->context, .vocab = c->vocab, .dropout = s->dropout));
+                               .context = s->context, .vocab = c->vocab, .dropout = s->dropout,
+                               .recompute = s->recompute));
 }
 
 static ls_tensor *loss_of(void *arg, ls_module *net, const ls_batch *batch)

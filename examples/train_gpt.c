@@ -20,6 +20,7 @@
 #include "gpt2.h"
 #include "judge.h"
 #include "lstm.h"
+#include "memory_check.h"
 #include "trainer.h"
 
 #define JUDGE_BATCH 16
@@ -37,6 +38,7 @@ typedef struct tokens {
     ls_dataset *train;
     ls_dataset *held_out;
     int64_t windows; /* of what is held out, to judge by */
+    int64_t judged;  /* windows at a time */
 } tokens;
 
 static const char *const models[] = {"gpt",        "lstm",    "gpt2", "gpt2-medium",
@@ -61,6 +63,8 @@ static settings read_flags(int argc, char **argv)
          "tokens there are; 0: 256 for text, else 50257"},
         {"dropout", FLAG_NUMBER, &s.shape.dropout, 0, 0.99, "probability"},
         {"init-std", FLAG_NUMBER, &s.shape.init_std, 0, 1e3, "of the first weights; 0: PyTorch's"},
+        {"recompute", FLAG_SWITCH, &s.shape.recompute, 0, 0,
+         "blocks keep their input only and run again in backward; not of an lstm"},
         {"eval-windows", FLAG_COUNT, &s.eval_windows, 1, 1e12, "most held-out windows judged"},
         DECODER_FLAGS(s.shape),
     };
@@ -72,6 +76,9 @@ static settings read_flags(int argc, char **argv)
         give_up(EXIT_USAGE, "--data is missing: name a file or a folder of text or tokens");
     }
     decoder_check(&s.shape);
+    if (s.shape.recompute && strcmp(s.shape.model, "lstm") == 0) {
+        give_up(EXIT_USAGE, "--recompute is for the models of blocks; an lstm has none");
+    }
     if (format == TEXT && s.held_out) {
         give_up(EXIT_USAGE, "--held-out is for --format tokens; of text a tenth is held out");
     }
@@ -96,7 +103,7 @@ static ls_dataset *open_shards(const settings *s, const char *path, int64_t stri
 
 static tokens open_tokens(const settings *s)
 {
-    tokens t = {.windows = s->eval_windows};
+    tokens t = {.windows = s->eval_windows, .judged = JUDGE_BATCH};
     if (strcmp(s->format, formats[TOKENS]) == 0) {
         t.train = open_shards(s, s->data, 1, s->held_out ? NULL : "train");
         t.held_out =
@@ -126,7 +133,7 @@ static int evaluate(void *arg, ls_module *net, score *out)
 {
     const tokens *t = arg;
     verdict v;
-    must(judge(net, t->held_out, t->windows, JUDGE_BATCH, &v));
+    must(judge(net, t->held_out, t->windows, t->judged, &v));
     out[0] = (score){"held-out loss", v.loss, false};
     out[1] = (score){"held-out accuracy", v.right, true};
     return 2;
@@ -148,6 +155,10 @@ int main(int argc, char **argv)
     settings s = read_flags(argc, argv);
     trainer_init(&s.train);
     tokens data = open_tokens(&s);
+    if (decoder_is_gpt2(s.shape.model)) {
+        memory_check(&s.shape, &s.train);
+        data.judged = s.train.batch < JUDGE_BATCH ? s.train.batch : JUDGE_BATCH;
+    }
     trainer *t = trainer_new(
         &s.train, &(trainer_task){.arg = &data,
                                   .net = make_model(&s),

@@ -102,8 +102,14 @@ typedef struct layer {
     ls_module *query, *key, *value, *joined, *norm1, *up, *down, *norm2, *drop;
     int64_t heads;
     double dropout;
+    bool recompute;
     ls_tensor *const *mask; /* the model's, during its forward */
 } layer;
+
+typedef struct layer_call { /* what a layer needs to run again when the model's forward is over */
+    layer *self;
+    ls_tensor *mask; /* NULL: none */
+} layer_call;
 
 /* [B,T,C] -> [B,H,T,D]: a view. */
 static ls_tensor *heads_of(ls_tensor *x, int64_t heads)
@@ -112,25 +118,34 @@ static ls_tensor *heads_of(ls_tensor *x, int64_t heads)
     return ls_transpose(ls_reshape(x, LS_SHAPE(b, t, heads, c / heads)), 1, 2);
 }
 
-static ls_tensor *attend(layer *self, ls_tensor *x) /* [B,T,C] -> [B,T,C] */
+static ls_tensor *attend(layer *self, ls_tensor *x, ls_tensor *mask) /* [B,T,C] -> [B,T,C] */
 {
     ls_tensor *seen =
         ls_attention_with(heads_of(ls_forward(self->query, x), self->heads),
                           heads_of(ls_forward(self->key, x), self->heads),
                           heads_of(ls_forward(self->value, x), self->heads),
-                          LS_OPTIONS(ls_attention_options, .mask = *self->mask,
+                          LS_OPTIONS(ls_attention_options, .mask = mask,
                                      .dropout = self->base.training ? self->dropout : 0.0));
     return ls_forward(self->joined, ls_reshape(ls_transpose(seen, 1, 2), ls_shape_of(x)));
 }
 
-static ls_tensor *layer_forward(ls_module *m, ls_tensor *x) /* [B,T,C] -> [B,T,C] */
+static ls_tensor *layer_body(ls_tensor *x, void *call_of) /* [B,T,C] -> [B,T,C] */
 {
-    layer *self = (layer *)m;
-    ls_tensor *attended = ls_forward(self->drop, attend(self, x));
+    const layer_call *call = call_of;
+    layer *self = call->self;
+    ls_tensor *attended = ls_forward(self->drop, attend(self, x, call->mask));
     x = ls_forward(self->norm1, ls_add(attended, x));
     ls_tensor *wide = ls_gelu(ls_forward(self->up, x), LS_GELU_ERF);
     ls_tensor *thought = ls_forward(self->drop, ls_forward(self->down, wide));
     return ls_forward(self->norm2, ls_add(thought, x));
+}
+
+static ls_tensor *layer_forward(ls_module *m, ls_tensor *x)
+{
+    layer *self = (layer *)m;
+    layer_call call = {self, *self->mask};
+    return self->recompute ? ls_recompute_with(layer_body, x, &call, sizeof call)
+                           : layer_body(x, &call);
 }
 
 static const ls_module_class layer_class = {"layer", layer_forward, NULL, NULL};
@@ -145,6 +160,7 @@ static ls_module *layer_new(const bert_options *o, ls_tensor *const *mask)
     ls_module *own = container(attention, "self");
     self->heads = o->heads;
     self->dropout = o->dropout;
+    self->recompute = o->recompute;
     self->mask = mask;
     self->query = ls_module_add(own, "query", linear(o->dim, o->dim, o));
     self->key = ls_module_add(own, "key", linear(o->dim, o->dim, o));
@@ -185,7 +201,7 @@ static ls_tensor *bert_forward(ls_module *m, ls_tensor *x) /* [B,T] | [B,P,T] ->
     bert *self = (bert *)m;
     self->mask = ls_ndim(x) == 3 && ls_size(x, 1) == 3 ? mask_of(x) : NULL;
     ls_tensor *y = ls_forward(self->layers, ls_forward(self->embeddings, x));
-    self->mask = NULL; /* it dies with the scope */
+    self->mask = NULL; /* it dies with the scope; a layer that runs again has its own handle */
     y = ls_forward(self->norm, ls_gelu(ls_forward(self->dense, y), LS_GELU_ERF));
     return ls_linear(y, self->words, self->bias);
 }

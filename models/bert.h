@@ -23,7 +23,8 @@ typedef struct bert_options { /* the defaults are BERT base */
     double dropout; /* of embeddings, of what each half of a layer adds, and of the attention's
                        weights; theirs was 0.1 */
     double init_std;
-    double eps; /* of the layer norms */
+    double eps;     /* of the layer norms */
+    bool recompute; /* layers keep their input only and run again in backward */
 } bert_options;
 #define LS_DEFAULTS_bert_options                                                                   \
     .layers = 12, .heads = 12, .dim = 768, .wide = 3072, .context = 512, .vocab = 30522,           \

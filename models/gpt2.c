@@ -106,15 +106,22 @@ static const ls_module_class mlp_class = {"mlp", mlp_forward, NULL, NULL};
 typedef struct block {
     ls_module base;
     ls_module *ln_1, *attn, *ln_2, *mlp, *drop;
+    bool recompute;
 } block;
 
-static ls_tensor *block_forward(ls_module *m, ls_tensor *x) /* [B,T,C] -> [B,T,C] */
+static ls_tensor *block_body(ls_tensor *x, void *block_of) /* [B,T,C] -> [B,T,C] */
 {
-    block *self = (block *)m;
+    block *self = block_of;
     ls_tensor *attended = ls_forward(self->attn, ls_forward(self->ln_1, x));
     x = ls_add(x, ls_forward(self->drop, attended));
     ls_tensor *thought = ls_forward(self->mlp, ls_forward(self->ln_2, x));
     return ls_add(x, ls_forward(self->drop, thought));
+}
+
+static ls_tensor *block_forward(ls_module *m, ls_tensor *x)
+{
+    block *self = (block *)m;
+    return self->recompute ? ls_recompute_call(block_body, x, self) : block_body(x, self);
 }
 
 static const ls_module_class block_class = {"block", block_forward, NULL, NULL};
@@ -158,6 +165,7 @@ static ls_module *block_new(const gpt2_options *o, kv_cache *const *cache)
     }
     ls_module *m = &self->base;
     double residual = o->init_std / sqrt(2.0 * o->layers);
+    self->recompute = o->recompute;
     self->ln_1 = ls_module_add(m, "ln_1", norm_new(o));
     self->attn = ls_module_add(m, "attn", attention_new(o, residual, cache));
     self->ln_2 = ls_module_add(m, "ln_2", norm_new(o));
@@ -380,8 +388,10 @@ gpt2_memory gpt2_memory_of(const gpt2_options *options, int64_t batch, int64_t t
     const int64_t bytes = sizeof(float);
     sum.parameter_bytes = sum.gradient_bytes = bytes * sum.parameters;
     /* Per token: a block makes some 30 C of results (norms 2, c_attn 6, heads 2, projections 6,
-     * c_fc and GELU 12, sums 2), the head logits and their gradient. */
-    sum.activation_bytes = bytes * batch * tokens * (30 * o.dim * o.layers + 2 * o.vocab);
+     * c_fc and GELU 12, sums 2), or keeps its input while one at a time is there in full; the head
+     * logits and their gradient. */
+    const int64_t blocks = o.recompute ? 30 * o.dim + o.dim * o.layers : 30 * o.dim * o.layers;
+    sum.activation_bytes = bytes * batch * tokens * (blocks + 2 * o.vocab);
     sum.total_bytes = sum.parameter_bytes + sum.gradient_bytes + sum.activation_bytes;
     return sum;
 }

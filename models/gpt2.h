@@ -28,6 +28,7 @@ typedef struct gpt2_options {
                         weights; theirs was 0.1 */
     double init_std; /* N(0, std), what is added to the residual N(0, std/sqrt(2 layers)) */
     double eps;      /* of the layer norms */
+    bool recompute;  /* blocks keep their input only and run again in backward */
 } gpt2_options;
 #define LS_DEFAULTS_gpt2_options                                                                   \
     .layers = 12, .heads = 12, .dim = 768, .context = 1024, .vocab = 50257, .init_std = 0.02,      \

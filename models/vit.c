@@ -51,6 +51,7 @@ typedef struct layer {
     ls_module *ln_1, *out_proj, *ln_2, *mlp, *drop;
     ls_tensor *in_weight, *in_bias; /* [3C,C], [3C] */
     int64_t heads;
+    bool recompute;
 } layer;
 
 /* Part i of [B,S,3C] as heads [B,H,S,D]: views only. */
@@ -69,12 +70,18 @@ static ls_tensor *attend(layer *self, ls_tensor *x) /* [B,S,C] -> [B,S,C] */
     return ls_forward(self->out_proj, ls_reshape(ls_transpose(seen, 1, 2), ls_shape_of(x)));
 }
 
-static ls_tensor *layer_forward(ls_module *m, ls_tensor *x) /* [B,S,C] -> [B,S,C] */
+static ls_tensor *layer_body(ls_tensor *x, void *layer_of) /* [B,S,C] -> [B,S,C] */
 {
-    layer *self = (layer *)m;
+    layer *self = layer_of;
     ls_tensor *attended = attend(self, ls_forward(self->ln_1, x));
     x = ls_add(x, ls_forward(self->drop, attended));
     return ls_add(x, ls_forward(self->mlp, ls_forward(self->ln_2, x)));
+}
+
+static ls_tensor *layer_forward(ls_module *m, ls_tensor *x)
+{
+    layer *self = (layer *)m;
+    return self->recompute ? ls_recompute_call(layer_body, x, self) : layer_body(x, self);
 }
 
 static const ls_module_class layer_class = {"encoder_layer", layer_forward, NULL, NULL};
@@ -94,6 +101,7 @@ static ls_module *layer_new(const vit_options *o)
     const int64_t c = o->dim;
     const double bound = xavier(c, o->wide);
     self->heads = o->heads;
+    self->recompute = o->recompute;
     self->ln_1 = ls_module_add(m, "ln_1", norm(o));
     ls_module *attention = container(m, "self_attention");
     self->in_weight =

@@ -20,6 +20,7 @@ typedef struct vit_options { /* the defaults are vit_b_16 */
     int64_t image, patch; /* edges in pixels; image is a multiple of patch */
     int64_t channels, classes;
     double dropout;
+    bool recompute; /* layers keep their input only and run again in backward */
 } vit_options;
 #define LS_DEFAULTS_vit_options                                                                    \
     .layers = 12, .heads = 12, .dim = 768, .wide = 3072, .image = 224, .patch = 16, .channels = 3, \

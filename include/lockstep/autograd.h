@@ -69,9 +69,13 @@ static inline void ls_grad_mode_cleanup_(const ls_grad_mode_ *mode)
  * they are until ls_backward, and tensors made by fn die when it returns, as in an LS_SCOPE (what
  * it ls_keeps stays). Errors of ls_backward: LS_ERR_STATE when x or a parameter was changed in
  * place meanwhile, or when fn drew other random numbers, used other parameters or gave another
- * shape. Without gradients (LS_NO_GRAD) it is a plain call. */
+ * shape. Without gradients (LS_NO_GRAD) it runs once, and what it made on the way is freed, too. */
 typedef ls_tensor *(*ls_recompute_fn)(ls_tensor *x, void *arg);
 LS_API ls_tensor *ls_recompute_call(ls_recompute_fn fn, ls_tensor *x, void *arg);
+/* The same with a copy of arg[bytes], which fn gets both times: for what belongs to this one call,
+ * such as the mask of a batch. */
+LS_API ls_tensor *ls_recompute_with(ls_recompute_fn fn, ls_tensor *x, const void *arg,
+                                    size_t bytes);
 /* Whether a function runs again just now: what it counts (running statistics) is counted already.
  */
 LS_API bool ls_recomputing(void);
@@ -91,6 +95,7 @@ LS_API ls_status ls_gradcheck(ls_gradcheck_fn fn, ls_tensor **inputs, int count,
 #if !defined(LS_NO_SITES)
 #define ls_set_requires_grad(...) LS_AT(ls_set_requires_grad(__VA_ARGS__))
 #define ls_recompute_call(...) LS_AT(ls_recompute_call(__VA_ARGS__))
+#define ls_recompute_with(...) LS_AT(ls_recompute_with(__VA_ARGS__))
 #define ls_backward(...) LS_AT(ls_backward(__VA_ARGS__))
 #define ls_backward_weighted(...) LS_AT(ls_backward_weighted(__VA_ARGS__))
 #endif

@@ -24,6 +24,11 @@ LS_API ls_status ls_memory_stats(ls_memory *out);
 LS_API ls_status ls_memory_reset_peaks(void);    /* the peaks become what is now */
 LS_API ls_status ls_memory_release_cached(void); /* to the system; reserved becomes allocated */
 
+/* Bytes that this host can still give to this process: what the system calls available, or what is
+ * left of a control group's limit (a container's) where that is less; swap does not count. Never
+ * more than LOCKSTEP_MEMORY allows. -1: the system does not say. */
+LS_API int64_t ls_memory_available(void);
+
 #ifdef __cplusplus
 }
 #endif

@@ -184,9 +184,6 @@ ls_tensor *ls_recompute_call(ls_recompute_fn fn, ls_tensor *x, void *arg)
     if (fn == NULL) {
         return ls__call_fail(&call, LS_ERR_INVALID, "the function is NULL; give the one to run");
     }
-    if (ls__self.no_grad) {
-        return fn(x, arg);
-    }
     const char *file = ls__self.file;
     int line = ls__self.line;
     ls_runtime *runtime = call.tensors->runtime;
@@ -212,6 +209,20 @@ ls_tensor *ls_recompute_call(ls_recompute_fn fn, ls_tensor *x, void *arg)
     ls__storage_unref(saved.storage);
     drop_outcome(&out);
     return ls__call_finish(&call, y);
+}
+
+ls_tensor *ls_recompute_with(ls_recompute_fn fn, ls_tensor *x, const void *arg, size_t bytes)
+{
+    ls__tensors *tensors = ls__tensors_get("recompute");
+    if (tensors == NULL) {
+        return ls__poison_fixed(ls__self.status);
+    }
+    void *copy = ls__scope_alloc(tensors, bytes); /* lives as long as the node */
+    if (copy == NULL) {
+        return ls__poison(tensors);
+    }
+    memcpy(copy, arg, bytes);
+    return ls_recompute_call(fn, x, copy);
 }
 
 bool ls_recomputing(void)

@@ -29,6 +29,8 @@ static const ls__setting table[] = {
      "products of bfloat16 in tiles)"},
     {"LOCKSTEP_DETERMINISTIC", "",
      "strict: equal bits for any number of threads; else for a fixed number"},
+    {"LOCKSTEP_MEMORY", "what there is",
+     "memory that programs which ask first take for granted, at most, in MiB"},
     {"LOCKSTEP_CHECK", "", "strict: further checks of operations and buffers, slower"},
     {"LOCKSTEP_READ_PEERS", "auto",
      "whether two ranks of a host read each other's private buffers where they lie: off, auto "

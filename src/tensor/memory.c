@@ -1,6 +1,7 @@
 /* What the allocator of storage.c counts, for users. */
 #include <lockstep/memory.h>
 
+#include "base/memory.h"
 #include "tensor/tensor.h"
 
 ls_status ls_memory_stats(ls_memory *out)
@@ -40,4 +41,10 @@ ls_status ls_memory_release_cached(void)
     }
     ls__storages_release_cached(tensors);
     return LS_OK;
+}
+
+int64_t ls_memory_available(void)
+{
+    const ls__tensors *tensors = ls__tensors_get("ls_memory_available");
+    return tensors != NULL ? ls__memory_available(tensors->env.real) : -1;
 }

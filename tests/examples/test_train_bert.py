@@ -78,6 +78,12 @@ def micro_batches_give_the_losses_of_one_batch():
 
 
 @test
+def recomputed_layers_end_with_the_same_bits():
+    flags = ("--steps", 6, "--batch", 2, "--dropout", 0.2, "--eval-windows", 10)
+    assert hash_of(train(2, *flags)) == hash_of(train(2, *flags, "--recompute"))
+
+
+@test
 def a_resumed_run_ends_with_the_same_bits():
     flags = ("--steps", 9, "--batch", 2, "--dropout", 0.2, "--eval-windows", 10, "--save", "save", "--every", 3)
     whole = train(2, *flags)

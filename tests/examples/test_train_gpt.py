@@ -1,6 +1,7 @@
 """examples/train_gpt: it learns text, alike on any number of ranks, and goes on to the bit."""
 
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -128,6 +129,24 @@ def ids_above_65535_take_four_bytes():
     trained = train(0, "--data", "wide/tokens_000000.bin", "--held-out", "wide/tokens_000000.bin", "--format", "tokens",
                     "--vocab", 70001, "--dim", 4, "--steps", 1, "--batch", 1)
     assert "128 windows of 32 tokens to learn from" in trained, trained
+
+
+@test
+def recomputed_blocks_end_with_the_same_bits():
+    flags = ("--steps", 6, "--batch", 2, "--dropout", 0.2, "--eval-windows", 10, "--layers", 3)
+    assert hash_of(train(2, *flags)) == hash_of(train(2, *flags, "--recompute"))
+
+
+@test
+def what_does_not_fit_into_memory_is_refused_with_the_sum_before_it_is_allocated():
+    flags = ("--model", "gpt2-xl", "--optim", "sgd", "--momentum", 0, "--batch", 1, "--context", 1024)
+    command = [BUILD / "lockstep", "run", "-n", 2, BUILD / "examples/train_gpt", "--data", text(), *flags]
+    done = subprocess.run(list(map(str, command)), cwd=FOLDER, text=True, env=dict(os.environ, LOCKSTEP_MEMORY="30000"),
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
+    assert done.returncode != 0 and "before training" not in done.stdout, done.stdout
+    # 1,477,609,600 parameters of 256 tokens, their gradients, 30 x 1600 x 48 + 512 results of 1024 tokens
+    assert "1477609600" in done.stdout and "5.91 + gradients 5.91 + optimizer 0.00 + activations 9.44" in done.stdout
+    assert "takes 21.26 GB on each of 2 ranks of this host" in done.stdout, done.stdout
 
 
 @test
