@@ -20,6 +20,8 @@
  */
 #include <oneapi/dnnl/dnnl.h>
 
+#include <string.h>
+
 #include "base/assert.h"
 #include "base/size.h"
 #include "kernel/cpu/onednn.h"
@@ -159,12 +161,13 @@ static bool describe(plan *p)
     const dnnl_dims_t channels = {c->out};
     operand *o = p->operand;
     int64_t all = p->of.conv.out;
-    bool blocks = p->of.pass == LS__CONV2D_FORWARD && c->out_height * c->out_width <= FEW_PIXELS;
+    bool blocks = c->out != all || /* and no kernel takes one image this way, the other that */
+                  (p->of.pass == LS__CONV2D_FORWARD && c->out_height * c->out_width <= FEW_PIXELS);
     return describe_image(&o[X].given, c, c->in, c->in, c->height, c->width) &&
            describe_weight(&o[W].given, c) &&
            describe_image(&o[Y].given, c, c->out, all, c->out_height, c->out_width) &&
            describe_wanted(&o[X], !blocks) && describe_wanted(&o[W], false) &&
-           describe_wanted(&o[Y], !blocks && c->out == all) &&
+           describe_wanted(&o[Y], !blocks) &&
            is_ok(dnnl_memory_desc_init_by_tag(&p->bias, 1, channels, dnnl_f32, dnnl_a));
 }
 
@@ -216,6 +219,15 @@ static bool describe_pass(dnnl_convolution_desc_t *out, const plan *p, ls__conv2
         dilation, padding, padding));
 }
 
+/* oneDNN's plain loops take any layout and a hundred times as long. */
+static bool is_fast(dnnl_primitive_desc_t description)
+{
+    const char *name = NULL;
+    return is_ok(dnnl_primitive_desc_query(description, dnnl_query_impl_info_str, 0,
+                                           (void *)&name)) &&
+           strncmp(name, "ref", 3) != 0;
+}
+
 /* The primitive; backward ones are chosen with a forward one as a hint. */
 static bool make_convolution(plan *p)
 {
@@ -233,7 +245,7 @@ static bool make_convolution(plan *p)
     }
     made = made &&
            is_ok(dnnl_primitive_desc_create(&p->description, &own, attributes, p->engine, hint)) &&
-           is_ok(dnnl_primitive_create(&p->convolution, p->description));
+           is_fast(p->description) && is_ok(dnnl_primitive_create(&p->convolution, p->description));
     if (hint != NULL) {
         (void)dnnl_primitive_desc_destroy(hint);
     }
