@@ -33,6 +33,22 @@ typedef struct ls__gemm { /* C[m,n] = op(A)[m,k] op(B)[k,n] + beta C, row-major;
     float beta;
 } ls__gemm;
 
+typedef struct ls__gemm_bf16 { /* C = op(A) op(B) + bias + beta C for each matrix of a batch */
+    bool trans_a, trans_b;
+    int64_t m, n, k;
+    const ls__bfloat16 *a;
+    int64_t lda;
+    const ls__bfloat16 *b;
+    int64_t ldb;
+    void *c; /* summed in float32, rounded once */
+    int64_t ldc;
+    bool half;         /* C is bfloat16, else float32 */
+    const float *bias; /* [n], added to every row; NULL: none */
+    float beta;
+    int64_t batch, stride_a, stride_b, stride_c; /* matrix i at a + i*stride_a ...; batch >= 1 */
+    void *workspace;                             /* gemm_bf16_workspace bytes, aligned to 64 */
+} ls__gemm_bf16;
+
 typedef struct ls__attention { /* q, o [B,H,T,D]; k, v [B,G,S,D], head h reads those of h G/H */
     int64_t batch, heads, kv_heads, time, keys, dim; /* B, H, G, T, S, D */
     /* element (b,h,t,d) of X lies at x + b*X_b + h*X_h + t*X_t + d */
@@ -242,6 +258,8 @@ typedef struct ls__kernels {
     /* batch of equal shape: matrix i at a + i*stride_a … */
     void (*gemm_batch)(const ls__gemm *g, int64_t batch, int64_t stride_a, int64_t stride_b,
                        int64_t stride_c, ls_stream *stream);
+    void (*gemm_bf16)(const ls__gemm_bf16 *g, ls_stream *stream);
+    size_t (*gemm_bf16_workspace)(const ls__gemm_bf16 *g);
     /* y[rows,n] += bias[n] */
     void (*add_rows)(float *y, const float *bias, int64_t rows, int64_t n, ls_stream *stream);
     /* out[n] = sum over rows of x[rows,n] + beta out; rows in order of a fixed tree */

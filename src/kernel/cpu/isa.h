@@ -44,6 +44,11 @@ void LS__K(gemm_batch)(const ls__gemm *g, int64_t batch, int64_t stride_a, int64
 /* gemm_builtin.c: on the calling thread alone. */
 void LS__K(gemm_builtin)(const ls__gemm *g);
 
+/* gemm_bf16.c, gemm_bf16_builtin.c: one matrix, on the calling thread alone */
+void LS__K(gemm_bf16)(const ls__gemm_bf16 *g, ls_stream *stream);
+size_t LS__K(gemm_bf16_workspace)(const ls__gemm_bf16 *g);
+void LS__K(gemm_bf16_builtin)(const ls__gemm_bf16 *g);
+
 /* reduce.c */
 void LS__K(add_rows)(float *y, const float *bias, int64_t rows, int64_t n, ls_stream *stream);
 void LS__K(sum_rows)(float *out, const float *x, int64_t rows, int64_t n, float beta,

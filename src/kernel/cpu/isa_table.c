@@ -12,6 +12,8 @@ static const ls__kernels kernels = {
     .name = "cpu " TEXT(LS__ISA),
     .gemm = LS__K(gemm),
     .gemm_batch = LS__K(gemm_batch),
+    .gemm_bf16 = LS__K(gemm_bf16),
+    .gemm_bf16_workspace = LS__K(gemm_bf16_workspace),
     .add_rows = LS__K(add_rows),
     .sum_rows = LS__K(sum_rows),
     .sum_cols = LS__K(sum_cols),
@@ -84,4 +86,5 @@ static const ls__kernels kernels = {
 
 const ls__variant LS__K(variant) = {.kernels = &kernels,
                                     .gemm_builtin = LS__K(gemm_builtin),
+                                    .gemm_bf16_builtin = LS__K(gemm_bf16_builtin),
                                     .conv2d_builtin = LS__K(conv2d_builtin)};

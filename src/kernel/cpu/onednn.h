@@ -15,6 +15,9 @@ size_t ls__onednn_conv2d_workspace(const ls__conv2d *c, ls__conv2d_pass pass,
 /* Instructions above `level` are not used from now on. To be called before all others; what a
  * program did with oneDNN on its own before that is noticed and warned of. */
 void ls__onednn_limit(ls__cpu level);
+/* onednn_bf16.c, for oneDNN 2, or onednn_bf16_absent.c: likewise. */
+bool ls__onednn_gemm_bf16(const ls__gemm_bf16 *g);
+size_t ls__onednn_gemm_bf16_workspace(const ls__gemm_bf16 *g);
 const char *ls__onednn_name(void); /* "oneDNN 2.6.3", or NULL */
 
 #endif

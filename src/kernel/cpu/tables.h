@@ -8,6 +8,7 @@
 typedef struct ls__variant { /* what one instruction set offers */
     const ls__kernels *kernels;
     void (*gemm_builtin)(const ls__gemm *g); /* what `gemm` is without oneDNN; for tests */
+    void (*gemm_bf16_builtin)(const ls__gemm_bf16 *g);
     void (*conv2d_builtin)(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d);
 } ls__variant;
 

@@ -1,4 +1,5 @@
 /* Matrix product: C[i,j] = sum over p of op(A)[i,p] op(B)[p,j] + beta C[i,j]. */
+#include "base/half.h"
 #include "kernel/ref/ref.h"
 
 static double element(const float *x, int64_t ld, bool trans, int64_t row, int64_t col)
@@ -31,4 +32,50 @@ void ls__ref_gemm_batch(const ls__gemm *g, int64_t batch, int64_t stride_a, int6
         one.c = g->c + i * stride_c;
         ls__ref_gemm(&one, stream);
     }
+}
+
+static double half_element(const ls__bfloat16 *x, int64_t ld, bool trans, int64_t row, int64_t col)
+{
+    return (double)ls__bfloat16_widen(trans ? x[col * ld + row] : x[row * ld + col]);
+}
+
+static void half_store(const ls__gemm_bf16 *g, int64_t at, double value)
+{
+    float *full = (float *)g->c + at;
+    ls__bfloat16 *half = (ls__bfloat16 *)g->c + at;
+    if (!g->half) {
+        ls__ref_store(full, value, g->beta);
+    } else {
+        double before = g->beta == 0.0f ? 0.0 : (double)g->beta * (double)ls__bfloat16_widen(*half);
+        *half = ls__bfloat16_round((float)(value + before));
+    }
+}
+
+/* Element [i,j] of matrix `at` of the batch. */
+static double half_product(const ls__gemm_bf16 *g, int64_t at, int64_t i, int64_t j)
+{
+    double sum = g->bias != NULL ? (double)g->bias[j] : 0.0;
+    for (int64_t p = 0; p < g->k; p++) {
+        sum += half_element(g->a + at * g->stride_a, g->lda, g->trans_a, i, p) *
+               half_element(g->b + at * g->stride_b, g->ldb, g->trans_b, p, j);
+    }
+    return sum;
+}
+
+void ls__ref_gemm_bf16(const ls__gemm_bf16 *g, ls_stream *stream)
+{
+    (void)stream;
+    for (int64_t at = 0; at < g->batch; at++) {
+        for (int64_t i = 0; i < g->m; i++) {
+            for (int64_t j = 0; j < g->n; j++) {
+                half_store(g, at * g->stride_c + i * g->ldc + j, half_product(g, at, i, j));
+            }
+        }
+    }
+}
+
+size_t ls__ref_gemm_bf16_workspace(const ls__gemm_bf16 *g)
+{
+    (void)g;
+    return 0;
 }

@@ -10,6 +10,8 @@
 void ls__ref_gemm(const ls__gemm *g, ls_stream *stream);
 void ls__ref_gemm_batch(const ls__gemm *g, int64_t batch, int64_t stride_a, int64_t stride_b,
                         int64_t stride_c, ls_stream *stream);
+void ls__ref_gemm_bf16(const ls__gemm_bf16 *g, ls_stream *stream);
+size_t ls__ref_gemm_bf16_workspace(const ls__gemm_bf16 *g);
 
 /* reduce.c */
 void ls__ref_add_rows(float *y, const float *bias, int64_t rows, int64_t n, ls_stream *stream);

@@ -1,0 +1,277 @@
+/* Products of bfloat16 matrices through oneDNN 2, which has kernels for processors with bfloat16
+ * instructions, AMX best of all.
+ *
+ * A plan is one primitive for the shape of a part, made for one thread, and what each thread needs
+ * to run it; the work is cut by shape (gemm_cut.h), so the bits do not depend on the number of
+ * threads. The last part of a cut may be shorter and has a plan of its own. Scratch memory is the
+ * caller's.
+ */
+#include <oneapi/dnnl/dnnl.h>
+
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/size.h"
+#include "kernel/cpu/gemm_cut.h"
+#include "kernel/cpu/onednn.h"
+#include "kernel/cpu/threads.h"
+
+#define SLOTS_MAX 64 /* threads that run parts */
+#define ALIGN 64
+
+enum { A, B, C, BIAS, SCRATCH, MEMORIES };
+
+typedef struct plan {
+    dnnl_engine_t engine;
+    dnnl_primitive_desc_t description;
+    dnnl_primitive_t product;
+    dnnl_memory_desc_t layout[MEMORIES];
+    bool biased;
+    size_t scratch_bytes;
+    int slots;
+    struct { /* of one thread */
+        dnnl_stream_t stream;
+        dnnl_memory_t memory[MEMORIES];
+    } slot[SLOTS_MAX];
+} plan;
+
+typedef struct request {
+    ls__gemm_bf16 part;
+    int slots;
+} request;
+
+static bool is_ok(dnnl_status_t status)
+{
+    return status == dnnl_success;
+}
+
+/* ---- making ------------------------------------------------------------------------------- */
+
+static bool describe_matrix(dnnl_memory_desc_t *out, int64_t rows, int64_t cols, int64_t ld,
+                            bool trans, dnnl_data_type_t type)
+{
+    const dnnl_dims_t dims = {rows, cols}, strides = {trans ? 1 : ld, trans ? ld : 1};
+    return is_ok(dnnl_memory_desc_init_by_strides(out, 2, dims, type, strides));
+}
+
+static bool describe(plan *p, const ls__gemm_bf16 *g)
+{
+    dnnl_memory_desc_t *of = p->layout;
+    return describe_matrix(&of[A], g->m, g->k, g->lda, g->trans_a, dnnl_bf16) &&
+           describe_matrix(&of[B], g->k, g->n, g->ldb, g->trans_b, dnnl_bf16) &&
+           describe_matrix(&of[C], g->m, g->n, g->ldc, false, g->half ? dnnl_bf16 : dnnl_f32) &&
+           describe_matrix(&of[BIAS], 1, g->n, g->n, false, dnnl_f32);
+}
+
+static bool describe_extras(dnnl_primitive_attr_t attributes, bool adds)
+{
+    dnnl_post_ops_t sum = NULL;
+    bool made =
+        is_ok(dnnl_primitive_attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user));
+    if (made && adds) {
+        made = is_ok(dnnl_post_ops_create(&sum)) && is_ok(dnnl_post_ops_append_sum(sum, 1.0f)) &&
+               is_ok(dnnl_primitive_attr_set_post_ops(attributes, sum));
+    }
+    if (sum != NULL) {
+        (void)dnnl_post_ops_destroy(sum);
+    }
+    return made;
+}
+
+/* oneDNN takes any processor, but on some by a loop that is slower than the built-in product. */
+static bool is_fast(dnnl_primitive_desc_t description)
+{
+    const char *name = NULL;
+    return is_ok(dnnl_primitive_desc_query(description, dnnl_query_impl_info_str, 0, &name)) &&
+           strncmp(name, "brg", 3) == 0;
+}
+
+static bool make_product(plan *p, const ls__gemm_bf16 *g)
+{
+    dnnl_matmul_desc_t wanted;
+    dnnl_primitive_attr_t attributes = NULL;
+    bool made =
+        is_ok(dnnl_matmul_desc_init(&wanted, &p->layout[A], &p->layout[B],
+                                    p->biased ? &p->layout[BIAS] : NULL, &p->layout[C])) &&
+        is_ok(dnnl_primitive_attr_create(&attributes)) &&
+        describe_extras(attributes, g->beta != 0.0f) &&
+        is_ok(dnnl_primitive_desc_create(&p->description, &wanted, attributes, p->engine, NULL)) &&
+        is_fast(p->description) && is_ok(dnnl_primitive_create(&p->product, p->description));
+    if (attributes != NULL) {
+        (void)dnnl_primitive_attr_destroy(attributes);
+    }
+    return made;
+}
+
+static bool make_slot(plan *p, int at)
+{
+    bool made =
+        is_ok(dnnl_stream_create(&p->slot[at].stream, p->engine, dnnl_stream_default_flags));
+    for (int i = 0; made && i < MEMORIES; i++) {
+        made = is_ok(
+            dnnl_memory_create(&p->slot[at].memory[i], &p->layout[i], p->engine, DNNL_MEMORY_NONE));
+    }
+    return made;
+}
+
+static void plan_fini(void *memory)
+{
+    plan *p = memory;
+    for (int i = 0; i < p->slots; i++) {
+        for (int m = 0; m < MEMORIES; m++) {
+            (void)dnnl_memory_destroy(p->slot[i].memory[m]); /* NULL is allowed */
+        }
+        if (p->slot[i].stream != NULL) {
+            (void)dnnl_stream_destroy(p->slot[i].stream);
+        }
+    }
+    if (p->product != NULL) {
+        (void)dnnl_primitive_destroy(p->product);
+    }
+    if (p->description != NULL) {
+        (void)dnnl_primitive_desc_destroy(p->description);
+    }
+    if (p->engine != NULL) {
+        (void)dnnl_engine_destroy(p->engine);
+    }
+}
+
+/* In zeroed memory. */
+static bool plan_make(void *memory, const void *argument)
+{
+    plan *p = memory;
+    const request *r = argument;
+    int threads = ls__threads_own();
+    p->biased = r->part.bias != NULL;
+    p->slots = r->slots;
+    ls__threads_set(1); /* for one thread, whatever the caller has */
+    bool made = is_ok(dnnl_engine_create(&p->engine, dnnl_cpu, 0)) && describe(p, &r->part) &&
+                make_product(p, &r->part);
+    ls__threads_set(threads);
+    if (made) {
+        p->layout[SCRATCH] =
+            *dnnl_primitive_desc_query_md(p->description, dnnl_query_scratchpad_md, 0);
+        p->scratch_bytes = ls__round_up(dnnl_memory_desc_get_size(&p->layout[SCRATCH]), ALIGN);
+    }
+    for (int i = 0; made && i < p->slots; i++) {
+        made = make_slot(p, i);
+    }
+    if (!made) {
+        plan_fini(p);
+    }
+    return made;
+}
+
+/* ---- running ------------------------------------------------------------------------------ */
+
+typedef struct job {
+    const ls__gemm_bf16 *g;
+    ls__gemm_cut cut;
+    int64_t pieces;
+    int slots;
+    plan *of[2]; /* of a part, and of the rest; the second is NULL where there is none */
+} job;
+
+static request request_of(const job *j, int64_t piece)
+{
+    return (request){.part = ls__gemm_piece(j->g, &j->cut, piece), .slots = j->slots};
+}
+
+static bool has_rest(const job *j)
+{
+    return ls__gemm_cut_is_rest(&j->cut, j->cut.parts - 1);
+}
+
+static job job_of(const ls__gemm_bf16 *g)
+{
+    job j = {.g = g, .cut = ls__gemm_cut_of(g)};
+    int threads = ls__threads_own();
+    j.pieces = j.cut.parts * g->batch;
+    bool many = j.pieces > 1 && g->m * g->n * g->k * g->batch >= LS__CUT_WORK;
+    j.slots = many && threads <= SLOTS_MAX ? threads : 1;
+    return j;
+}
+
+static bool begin(job *j, plan own[2])
+{
+    memset(own, 0, 2 * sizeof *own);
+    for (int i = 0; i < 1 + has_rest(j); i++) {
+        request r = request_of(j, i == 0 ? 0 : j->cut.parts - 1);
+        if (!plan_make(&own[i], &r)) {
+            return false;
+        }
+        j->of[i] = &own[i];
+    }
+    return true;
+}
+
+static void end(job *j)
+{
+    for (int i = 0; i < 2; i++) {
+        if (j->of[i] != NULL) {
+            plan_fini(j->of[i]);
+        }
+    }
+}
+
+static size_t slot_bytes(const job *j)
+{
+    size_t first = j->of[0]->scratch_bytes;
+    size_t rest = j->of[1] != NULL ? j->of[1]->scratch_bytes : 0;
+    return first > rest ? first : rest;
+}
+
+/* oneDNN's interface knows no const. */
+static void point(dnnl_memory_t memory, const void *data)
+{
+    (void)dnnl_memory_set_data_handle(memory, (void *)(uintptr_t)data);
+}
+
+static void run_piece(const job *j, int64_t at, int slot)
+{
+    const plan *p = j->of[ls__gemm_cut_is_rest(&j->cut, at % j->cut.parts) ? 1 : 0];
+    ls__gemm_bf16 g = ls__gemm_piece(j->g, &j->cut, at);
+    const dnnl_memory_t *memory = p->slot[slot].memory;
+    const dnnl_exec_arg_t arguments[] = {{DNNL_ARG_SRC, memory[A]},
+                                         {DNNL_ARG_WEIGHTS, memory[B]},
+                                         {DNNL_ARG_DST, memory[C]},
+                                         {DNNL_ARG_SCRATCHPAD, memory[SCRATCH]},
+                                         {DNNL_ARG_BIAS, memory[BIAS]}};
+    point(memory[A], g.a);
+    point(memory[B], g.b);
+    point(memory[C], g.c);
+    point(memory[BIAS], g.bias);
+    point(memory[SCRATCH], (const char *)j->g->workspace + (size_t)slot * slot_bytes(j));
+    /* Cannot fail once primitive and memory are there. */
+    dnnl_status_t status =
+        dnnl_primitive_execute(p->product, p->slot[slot].stream, p->biased ? 5 : 4, arguments);
+    LS_ASSERT(is_ok(status));
+    (void)dnnl_stream_wait(p->slot[slot].stream);
+}
+
+bool ls__onednn_gemm_bf16(const ls__gemm_bf16 *g)
+{
+    plan own[2];
+    job j = job_of(g);
+    bool made = begin(&j, own);
+    if (made) {
+        LS__PARALLEL_FOR(j.slots > 1, int64_t at = 0, at < j.pieces, at++, {
+            int threads = ls__threads_own();
+            ls__threads_set(1);
+            run_piece(&j, at, j.slots > 1 ? ls__thread_index() : 0);
+            ls__threads_set(threads);
+        })
+    }
+    end(&j);
+    return made;
+}
+
+size_t ls__onednn_gemm_bf16_workspace(const ls__gemm_bf16 *g)
+{
+    plan own[2];
+    job j = job_of(g);
+    bool made = begin(&j, own);
+    size_t bytes = made ? (size_t)j.slots * slot_bytes(&j) : 0;
+    end(&j);
+    return bytes;
+}
