@@ -84,6 +84,30 @@ LS_API ls_tensor *ls_from_memory(void *data, ls_shape shape, ls_dtype dtype);
 LS_API ls_tensor *ls_rand(ls_shape shape);
 LS_API ls_tensor *ls_randn(ls_shape shape);
 
+/* ---- mixed precision ---------------------------------------------------------------------- */
+
+/* LS_AUTOCAST(true) { … } (torch.autocast("cpu", torch.bfloat16)): inside, products (ls_linear,
+ * ls_matmul, ls_attention, ls_lstm, ls_conv2d) take float32 tensors as bfloat16 and give bfloat16;
+ * softmax and losses give float32, all else follows the types it is given. Parameters stay float32
+ * and get float32 gradients, so they are the master weights, and gradients need no scaling, for
+ * bfloat16 has the range of float32. Put the forward pass inside; ls_backward follows what was
+ * recorded, ls_recompute runs again as it ran first. Of this thread; scopes nest, and false
+ * inside switches it off. */
+LS_API bool ls_autocast_set(bool enabled); /* returns the former mode */
+#if defined(__GNUC__)
+typedef struct ls_autocast_mode_ {
+    bool before, once;
+} ls_autocast_mode_;
+static inline void ls_autocast_cleanup_(const ls_autocast_mode_ *mode)
+{
+    (void)ls_autocast_set(mode->before);
+}
+#define LS_AUTOCAST(enabled)                                                                       \
+    for (ls_autocast_mode_ ls_autocast_here_                                                       \
+         __attribute__((cleanup(ls_autocast_cleanup_))) = {ls_autocast_set(enabled), true};        \
+         ls_autocast_here_.once; ls_autocast_here_.once = false)
+#endif
+
 /* ---- looking ------------------------------------------------------------------------------ */
 
 LS_API ls_status ls_tensor_status(const ls_tensor *t); /* LS_OK, or the poison's first error */

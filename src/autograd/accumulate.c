@@ -5,9 +5,8 @@
  * first gradient comes; one that arrives ready-made (dy passed on) is shared, not copied, until
  * something must be added to it. The order of additions is that of the nodes, so it is the same in
  * every run. */
-#include <string.h>
-
 #include "autograd/pass.h"
+#include "tensor/half.h"
 
 static size_t gradient_bytes(const ls__node *node)
 {
@@ -29,15 +28,6 @@ static void add(const ls__kernels *k, ls_dtype dtype, void *to, const void *from
         k->bfloat16_add(to, from, numel, NULL);
     } else {
         k->gather(to, from, (ls__strided){{1}}, 1, &numel, ls_dtype_size(dtype), NULL);
-    }
-}
-
-static void zero(const ls__kernels *k, const ls__node *to, void *memory)
-{
-    if (to->dtype == LS_FLOAT32) {
-        k->fill(memory, to->numel, 0.0f, NULL);
-    } else {
-        memset(memory, 0, gradient_bytes(to));
     }
 }
 
@@ -93,7 +83,7 @@ static ls_status accumulate_view(ls__pass *pass, ls__node *to, const ls__geometr
         return ls__self.status;
     }
     if (!adds && view->numel < to->numel) {
-        zero(k, to, memory);
+        ls__fill_zero(k, memory, (ls_dtype)to->dtype, to->numel);
     }
     if (view->numel > 0) {
         size_t element = ls_dtype_size((ls_dtype)to->dtype);
@@ -202,7 +192,7 @@ ls_status ls__leaf_grad_zero(ls__tensors *tensors, ls__leaf *leaf)
             return ls__self.status;
         }
     }
-    zero(tensors->kernels, &leaf->node, leaf->grad->data);
+    ls__fill_zero(tensors->kernels, leaf->grad->data, (ls_dtype)leaf->node.dtype, leaf->node.numel);
     leaf->present = true;
     return LS_OK;
 }

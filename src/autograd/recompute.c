@@ -38,6 +38,7 @@ typedef struct piece { /* the node's context */
     result y;
     ls__draws draws; /* where random operations stood before the first run */
     uint64_t drawn;  /* operations that drew */
+    bool autocast;
 } piece;
 
 const ls__op ls__recompute_op = {.name = "recompute"}; /* the engine knows it; it has no rule */
@@ -187,7 +188,11 @@ ls_tensor *ls_recompute_call(ls_recompute_fn fn, ls_tensor *x, void *arg)
     const char *file = ls__self.file;
     int line = ls__self.line;
     ls_runtime *runtime = call.tensors->runtime;
-    piece p = {.fn = fn, .arg = arg, .x = *call.in[0], .draws = ls__draws_take(runtime, 0)};
+    piece p = {.fn = fn,
+               .arg = arg,
+               .x = *call.in[0],
+               .draws = ls__draws_take(runtime, 0),
+               .autocast = ls__self.autocast};
     ls__saved saved = {.storage = ls__storage_ref(p.x.storage),
                        .version = ls__storage_version(p.x.storage),
                        .argument = 1};
@@ -263,18 +268,20 @@ static ls__record *call_again(ls__pass *pass, const ls__node *node, ls__draws *d
 {
     const piece *p = node->context;
     const ls__thread *self = &ls__self;
-    bool no_grad = self->no_grad;
+    bool no_grad = self->no_grad, autocast = self->autocast;
     ls__draws *replay = self->replay;
     const char *file = self->file;
     int line = self->line;
     *draws = p->draws;
     ls__self.no_grad = false;
+    ls__self.autocast = p->autocast;
     ls__self.replay = draws;
     ls__self.file = node->file;
     ls__self.line = node->line;
     ls__record *x = ls__record_alias(pass->tensors, &p->x);
     ls__record *y = x != NULL ? call_function(pass->tensors, p->fn, ls__handle(x), p->arg) : NULL;
     ls__self.no_grad = no_grad;
+    ls__self.autocast = autocast;
     ls__self.replay = replay;
     ls__self.file = file;
     ls__self.line = line;

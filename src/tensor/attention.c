@@ -13,7 +13,7 @@
 #include <lockstep/ops.h>
 
 #include "base/options.h"
-#include "tensor/op.h"
+#include "tensor/half.h"
 #include "tensor/stream.h"
 
 enum { SAVED_Q, SAVED_K, SAVED_V, SAVED_O, SAVED_LSE, SAVED_MASK };
@@ -337,7 +337,7 @@ ls_tensor *ls_attention(ls_tensor *q, ls_tensor *k, ls_tensor *v, bool causal)
 {
     ls__call call;
     if (!ls__call_begin(&call, attention_op.name, 3, (ls_tensor *[]){q, k, v}) ||
-        !operands_fit(&call)) {
+        !ls__call_autocast(&call) || !operands_fit(&call)) {
         return call.failed;
     }
     const ls__record *in = call.in[0];
@@ -433,7 +433,8 @@ ls_tensor *ls_attention_with(ls_tensor *q, ls_tensor *k, ls_tensor *v,
     ls__call call;
     LS__OPTIONS(ls_attention_options, given, options);
     if (!ls__call_begin(&call, "attention_with", 3, (ls_tensor *[]){q, k, v}) ||
-        !operands_fit(&call) || !shapes_fit(&call, given.causal) || !numbers_fit(&call, &given)) {
+        !ls__call_autocast(&call) || !operands_fit(&call) || !shapes_fit(&call, given.causal) ||
+        !numbers_fit(&call, &given)) {
         return call.failed;
     }
     request asked = {.causal = given.causal, .dropout = given.dropout, .scale = given.scale};

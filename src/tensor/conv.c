@@ -3,7 +3,7 @@
 #include <lockstep/vision.h>
 
 #include "base/options.h"
-#include "tensor/op.h"
+#include "tensor/half.h"
 
 enum { SAVED_X, SAVED_W };
 enum { EDGE_X, EDGE_W, EDGE_B };
@@ -163,7 +163,7 @@ ls_tensor *ls_conv2d(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
     ls__conv2d c;
     if (!ls__call_begin_optional(&call, "conv2d", 3, (ls_tensor *[]){x, weight, bias},
                                  1u << EDGE_B) ||
-        !ls__call_float32(&call) || !describe(&call, &o, &c)) {
+        !ls__call_autocast(&call) || !ls__call_float32(&call) || !describe(&call, &o, &c)) {
         return call.failed;
     }
     ls__call_see_channels_last(&call, EDGE_X);

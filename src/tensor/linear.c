@@ -1,32 +1,80 @@
 /* y = x W^T + b over all leading dimensions at once. dW and db go straight to where the parameters'
- * gradients live (a bucket): no temporary. */
-#include "tensor/op.h"
+ * gradients live (a bucket): no temporary.
+ *
+ * Among bfloat16 tensors, and under autocast, the products are of bfloat16 matrices. Autocast's
+ * casts are no nodes of the graph: this rule reads the rounded x and W and writes the gradients in
+ * the types of the tensors themselves, so that of a float32 weight is not rounded on the way. */
+#include "tensor/half.h"
 
 enum { SAVED_X, SAVED_W };
 enum { EDGE_X, EDGE_W, EDGE_B };
 
 typedef struct linear_context {
     int64_t rows, in, out;
+    bool half; /* x, W and dY are bfloat16 to the products */
 } linear_context;
 
-static void backward_x(ls__rule *r, const linear_context *c)
+#define WIDEN_ELEMENTS 32768 /* 128 KiB of float32 */
+
+static const ls__bfloat16 *dy_half(const ls__rule *r)
 {
-    ls__gemm g = {.m = c->rows, /* dX = dY W */
+    return (const ls__bfloat16 *)(const void *)r->dy;
+}
+
+/* Into a gradient of either type. */
+static ls_status product(ls__rule *r, const ls__gradient *to, ls__gemm_bf16 *g)
+{
+    g->c = to->data;
+    g->half = to->dtype == LS_BFLOAT16;
+    g->beta = to->beta;
+    g->batch = 1;
+    return ls__gemm_half(r->tensors, r->k, g);
+}
+
+static ls_status backward_x(ls__rule *r, const linear_context *c)
+{
+    const ls__gradient *dx = &r->in[EDGE_X];
+    if (c->half) {
+        return product(r, dx,
+                       &(ls__gemm_bf16){.m = c->rows, /* dX = dY W */
+                                        .n = c->in,
+                                        .k = c->out,
+                                        .a = dy_half(r),
+                                        .lda = c->out,
+                                        .b = r->saved[SAVED_W],
+                                        .ldb = c->in,
+                                        .ldc = c->in});
+    }
+    ls__gemm g = {.m = c->rows,
                   .n = c->in,
                   .k = c->out,
                   .a = r->dy,
                   .lda = c->out,
                   .b = r->saved[SAVED_W],
                   .ldb = c->in,
-                  .c = r->in[EDGE_X].data,
+                  .c = dx->data,
                   .ldc = c->in,
-                  .beta = r->in[EDGE_X].beta};
+                  .beta = dx->beta};
     r->k->gemm(&g, NULL);
+    return LS_OK;
 }
 
-static void backward_w(ls__rule *r, const linear_context *c)
+static ls_status backward_w(ls__rule *r, const linear_context *c)
 {
-    ls__gemm g = {.trans_a = true, /* dW = dY^T X */
+    const ls__gradient *dw = &r->in[EDGE_W];
+    if (c->half) {
+        return product(r, dw,
+                       &(ls__gemm_bf16){.trans_a = true, /* dW = dY^T X */
+                                        .m = c->out,
+                                        .n = c->in,
+                                        .k = c->rows,
+                                        .a = dy_half(r),
+                                        .lda = c->out,
+                                        .b = r->saved[SAVED_X],
+                                        .ldb = c->in,
+                                        .ldc = c->in});
+    }
+    ls__gemm g = {.trans_a = true,
                   .m = c->out,
                   .n = c->in,
                   .k = c->rows,
@@ -34,10 +82,43 @@ static void backward_w(ls__rule *r, const linear_context *c)
                   .lda = c->out,
                   .b = r->saved[SAVED_X],
                   .ldb = c->in,
-                  .c = r->in[EDGE_W].data,
+                  .c = dw->data,
                   .ldc = c->in,
-                  .beta = r->in[EDGE_W].beta};
+                  .beta = dw->beta};
     r->k->gemm(&g, NULL);
+    return LS_OK;
+}
+
+/* db of bfloat16 rows: widened by blocks, which the shape alone decides. */
+static ls_status backward_b_half(ls__rule *r, const linear_context *c)
+{
+    const ls__gradient *db = &r->in[EDGE_B];
+    int64_t most = WIDEN_ELEMENTS / c->out, block = most < 1 ? 1 : most;
+    bool full = db->dtype == LS_FLOAT32;
+    ls__storage *work = ls__storage_new(r->tensors, (size_t)((block + 1) * c->out) * sizeof(float));
+    if (work == NULL) {
+        return ls__self.status;
+    }
+    float *rows = work->data, *sum = full ? db->data : rows + block * c->out;
+    for (int64_t at = 0; at < c->rows; at += block) {
+        int64_t count = c->rows - at < block ? c->rows - at : block;
+        r->k->bfloat16_widen(rows, dy_half(r) + at * c->out, count * c->out, 0.0f, NULL);
+        r->k->sum_rows(sum, rows, count, c->out, at > 0 ? 1.0f : full ? db->beta : 0.0f, NULL);
+    }
+    if (!full) {
+        r->k->bfloat16_narrow((ls__bfloat16 *)(void *)db->data, sum, c->out, db->beta, NULL);
+    }
+    ls__storage_unref(work);
+    return LS_OK;
+}
+
+static ls_status backward_b(ls__rule *r, const linear_context *c)
+{
+    if (c->half) {
+        return backward_b_half(r, c);
+    }
+    r->k->sum_rows(r->in[EDGE_B].data, r->dy, c->rows, c->out, r->in[EDGE_B].beta, NULL);
+    return LS_OK;
 }
 
 /* Sums over nothing: kernels need not know. */
@@ -46,7 +127,7 @@ static void backward_empty(ls__rule *r, const linear_context *c)
     const int64_t numel[] = {c->rows * c->in, c->out * c->in, c->out};
     for (int i = 0; i < 3; i++) {
         if (r->in[i].data != NULL && r->in[i].beta == 0.0f && numel[i] > 0) {
-            r->k->fill(r->in[i].data, numel[i], 0.0f, NULL);
+            ls__fill_zero(r->k, r->in[i].data, r->in[i].dtype, numel[i]);
         }
     }
 }
@@ -59,13 +140,13 @@ static ls_status linear_backward(ls__rule *r)
         return LS_OK;
     }
     if (r->in[EDGE_B].data != NULL) {
-        r->k->sum_rows(r->in[EDGE_B].data, r->dy, c->rows, c->out, r->in[EDGE_B].beta, NULL);
+        LS_TRY(backward_b(r, c));
     }
     if (r->in[EDGE_W].data != NULL && c->in > 0) {
-        backward_w(r, c);
+        LS_TRY(backward_w(r, c));
     }
     if (r->in[EDGE_X].data != NULL && c->in > 0) {
-        backward_x(r, c);
+        LS_TRY(backward_x(r, c));
     }
     return LS_OK;
 }
@@ -122,32 +203,71 @@ static void forward(const ls__call *call, const linear_context *c, const ls__den
     }
 }
 
+static void forward_half(ls__call *call, const linear_context *c, const ls__dense *x,
+                         const ls__dense *w, const ls__dense *b, ls__record *out)
+{
+    ls__gemm_bf16 g = {.trans_b = true,
+                       .m = c->rows,
+                       .n = c->out,
+                       .k = c->in,
+                       .a = x->data,
+                       .lda = c->in,
+                       .b = w->data,
+                       .ldb = c->in,
+                       .c = ls__record_data(out),
+                       .ldc = c->out,
+                       .half = true,
+                       .bias = b->data,
+                       .batch = 1};
+    if (ls__gemm_half(call->tensors, call->k, &g) != LS_OK) {
+        call->failed = ls__poison(call->tensors);
+    }
+}
+
+/* The operands as the products read them. */
+typedef struct operands {
+    ls__dense x, w, b;
+} operands;
+
+static ls__record *computed(ls__call *call, const linear_context *c, ls_shape shape,
+                            const operands *o)
+{
+    ls__record *out = ls__call_output(call, shape, c->half ? LS_BFLOAT16 : LS_FLOAT32);
+    if (out != NULL && c->half) {
+        forward_half(call, c, &o->x, &o->w, &o->b, out);
+    } else if (out != NULL) {
+        forward(call, c, &o->x, &o->w, &o->b, out);
+    }
+    return out;
+}
+
 ls_tensor *ls_linear(ls_tensor *x, ls_tensor *weight, ls_tensor *bias)
 {
     ls__call call;
     ls_shape shape;
     if (!ls__call_begin_optional(&call, "linear", 3, (ls_tensor *[]){x, weight, bias},
-                                 1u << EDGE_B) ||
-        !ls__call_float32(&call) || !linear_shape(&call, &shape)) {
+                                 1u << EDGE_B)) {
         return call.failed;
     }
-    const ls__record *w = call.in[EDGE_W];
-    linear_context c = {.in = w->dim[1], .out = w->dim[0]};
-    c.rows = ls__shape_product(call.in[EDGE_X], 0, call.in[EDGE_X]->ndim - 1);
-    ls__dense dx = ls__call_dense(&call, EDGE_X), dw = ls__call_dense(&call, EDGE_W);
-    ls__dense db = ls__call_dense(&call, EDGE_B);
-    ls__record *out = ls__call_output(&call, shape, LS_FLOAT32);
-    if (out != NULL) {
-        forward(&call, &c, &dx, &dw, &db, out);
+    linear_context c = {.half = ls__call_is_half(&call)};
+    if ((!c.half && !ls__call_float32(&call)) || !linear_shape(&call, &shape)) {
+        return call.failed;
     }
+    c.in = call.in[EDGE_W]->dim[1];
+    c.out = call.in[EDGE_W]->dim[0];
+    c.rows = ls__shape_product(call.in[EDGE_X], 0, call.in[EDGE_X]->ndim - 1);
+    operands o = {.x = c.half ? ls__call_half(&call, EDGE_X) : ls__call_dense(&call, EDGE_X),
+                  .w = c.half ? ls__call_half(&call, EDGE_W) : ls__call_dense(&call, EDGE_W),
+                  .b = ls__call_full(&call, EDGE_B)};
+    ls__record *out = computed(&call, &c, shape, &o);
     ls__node *node = ls__call_record(&call, &linear_op, out, sizeof c);
     if (node != NULL) {
         *(linear_context *)node->context = c;
-        ls__node_save(node->edge[EDGE_W].to != NULL ? node : NULL, SAVED_X, &dx);
-        ls__node_save(node->edge[EDGE_X].to != NULL ? node : NULL, SAVED_W, &dw);
+        ls__node_save(node->edge[EDGE_W].to != NULL ? node : NULL, SAVED_X, &o.x);
+        ls__node_save(node->edge[EDGE_X].to != NULL ? node : NULL, SAVED_W, &o.w);
     }
-    ls__dense_drop(&dx);
-    ls__dense_drop(&dw);
-    ls__dense_drop(&db);
+    ls__dense_drop(&o.x);
+    ls__dense_drop(&o.w);
+    ls__dense_drop(&o.b);
     return ls__call_finish(&call, out);
 }

@@ -7,7 +7,7 @@
  * Backward goes through time from the end with one product a step, and makes dW with a single one
  * over all steps at once. The output holds the last c behind the hs, so that a state can be carried
  * on; everything a caller sees of it are views. */
-#include "tensor/op.h"
+#include "tensor/half.h"
 
 enum { SAVED_GATES, SAVED_CELLS, SAVED_W, SAVED_OUT, SAVED_STATE };
 enum { EDGE_GATES, EDGE_W, EDGE_STATE };
@@ -218,7 +218,7 @@ ls_tensor *ls_lstm(ls_tensor *gates, ls_tensor *weight, ls_tensor *state)
     ls__call call;
     if (!ls__call_begin_optional(&call, "lstm", 3, (ls_tensor *[]){gates, weight, state},
                                  1u << EDGE_STATE) ||
-        !ls__call_float32(&call) || !lstm_shapes(&call)) {
+        !ls__call_autocast(&call) || !ls__call_float32(&call) || !lstm_shapes(&call)) {
         return call.failed;
     }
     const ls__record *in = call.in[EDGE_GATES];

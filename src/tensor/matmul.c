@@ -2,10 +2,14 @@
  *
  * Matrices whose rows or columns lie dense are read where they are (a transposed view costs
  * nothing); others are copied first. A batch of matrices times one matrix is folded into a single
- * product, as is the gradient of that one matrix: rows of all the batch at once. */
+ * product, as is the gradient of that one matrix: rows of all the batch at once.
+ *
+ * Among bfloat16 tensors, and under autocast, the products are of bfloat16 matrices; the rule
+ * writes gradients in the types of the tensors, see linear.c. Offsets are in elements of either
+ * type. */
 #include <string.h>
 
-#include "tensor/op.h"
+#include "tensor/half.h"
 
 enum { SAVED_A, SAVED_B };
 
@@ -22,6 +26,7 @@ typedef struct matmul_context {
     int batch_dims;
     int64_t batch_dim[LS_DIMS_MAX], batch;
     bool folded; /* b is one matrix and a's rows form one */
+    bool half;   /* a, b and dy are bfloat16 to the products */
 } matmul_context;
 
 static const float *floats_at(const void *data)
@@ -55,12 +60,13 @@ static ls__dense operand(ls__call *call, int i, const matmul_context *c, matrix 
     m->cols = in->dim[in->ndim - 1];
     const int64_t *stride = in->stride;
     int64_t copied[LS_DIMS_MAX];
-    if (dense_matrix(in, m)) {
+    bool rounded = c->half && in->dtype == LS_FLOAT32;
+    if (!rounded && dense_matrix(in, m)) {
         held = ls__dense_of_output(in);
         held.leaf = in->node != NULL && ls__node_is_leaf(in->node) ? in->node : NULL;
         held.argument = i + 1;
     } else {
-        held = ls__call_dense(call, i);
+        held = rounded ? ls__call_half(call, i) : ls__call_dense(call, i);
         m->trans = false;
         m->ld = m->cols;
         int64_t next = 1;
@@ -104,9 +110,52 @@ static bool repeats(const matmul_context *c, const matrix *m)
 /* ---- running over the batch --------------------------------------------------------------- */
 
 typedef struct operands { /* C = op(A) op(B) for every matrix of the batch */
-    ls__gemm gemm;        /* of the first */
+    ls__gemm gemm;        /* of the first; pointers to what `half` and `half_c` say */
+    bool half, half_c;    /* A and B, and C, are bfloat16 */
     const int64_t *stride_a, *stride_b, *stride_c;
 } operands;
+
+typedef struct steps { /* between matrices of a batch, in elements */
+    int64_t batch, a, b, c;
+} steps;
+
+static ls_status multiply_half(ls__tensors *tensors, const ls__kernels *k, const operands *o,
+                               const steps *s)
+{
+    const ls__gemm *g = &o->gemm;
+    return ls__gemm_half(tensors, k,
+                         &(ls__gemm_bf16){.trans_a = g->trans_a,
+                                          .trans_b = g->trans_b,
+                                          .m = g->m,
+                                          .n = g->n,
+                                          .k = g->k,
+                                          .a = (const ls__bfloat16 *)(const void *)g->a,
+                                          .lda = g->lda,
+                                          .b = (const ls__bfloat16 *)(const void *)g->b,
+                                          .ldb = g->ldb,
+                                          .c = g->c,
+                                          .ldc = g->ldc,
+                                          .half = o->half_c,
+                                          .beta = g->beta,
+                                          .batch = s->batch,
+                                          .stride_a = s->a,
+                                          .stride_b = s->b,
+                                          .stride_c = s->c});
+}
+
+static ls_status multiply(ls__tensors *tensors, const ls__kernels *k, const operands *o,
+                          const steps *s)
+{
+    if (o->half) {
+        return multiply_half(tensors, k, o, s);
+    }
+    if (s->batch == 1) {
+        k->gemm(&o->gemm, NULL);
+    } else {
+        k->gemm_batch(&o->gemm, s->batch, s->a, s->b, s->c, NULL);
+    }
+    return LS_OK;
+}
 
 /* The step between matrices when one stride serves the whole batch; false otherwise. */
 static bool single_stride(const matmul_context *c, const int64_t *stride, int64_t *out)
@@ -151,23 +200,33 @@ static bool first_of_sum(const matmul_context *c, const int64_t *stride, int64_t
     return first;
 }
 
-static void run(const ls__kernels *k, const matmul_context *c, const operands *o)
+static void *moved(const void *data, int64_t elements, bool half)
 {
-    int64_t a, b, out;
-    bool plain = single_stride(c, o->stride_a, &a) && single_stride(c, o->stride_b, &b) &&
-                 single_stride(c, o->stride_c, &out);
-    if (plain && (out != 0 || c->batch == 1)) {
-        k->gemm_batch(&o->gemm, c->batch, a, b, out, NULL);
-        return;
+    return (char *)(uintptr_t)data + elements * (half ? 2 : 4);
+}
+
+static ls_status run(ls__tensors *tensors, const ls__kernels *k, const matmul_context *c,
+                     const operands *o)
+{
+    steps s = {.batch = c->batch};
+    const steps single = {.batch = 1};
+    if (c->folded) {
+        return multiply(tensors, k, o, &single);
+    }
+    bool plain = single_stride(c, o->stride_a, &s.a) && single_stride(c, o->stride_b, &s.b) &&
+                 single_stride(c, o->stride_c, &s.c);
+    if (plain && (s.c != 0 || c->batch == 1)) {
+        return multiply(tensors, k, o, &s);
     }
     for (int64_t i = 0; i < c->batch; i++) { /* in order: sums over the batch are reproducible */
-        ls__gemm one = o->gemm;
-        one.a += batch_offset(c, o->stride_a, i);
-        one.b += batch_offset(c, o->stride_b, i);
-        one.c += batch_offset(c, o->stride_c, i);
-        one.beta = first_of_sum(c, o->stride_c, i) ? o->gemm.beta : 1.0f;
-        k->gemm(&one, NULL);
+        operands one = *o;
+        one.gemm.a = moved(o->gemm.a, batch_offset(c, o->stride_a, i), o->half);
+        one.gemm.b = moved(o->gemm.b, batch_offset(c, o->stride_b, i), o->half);
+        one.gemm.c = moved(o->gemm.c, batch_offset(c, o->stride_c, i), o->half_c);
+        one.gemm.beta = first_of_sum(c, o->stride_c, i) ? o->gemm.beta : 1.0f;
+        LS_TRY(multiply(tensors, k, &one, &single));
     }
+    return LS_OK;
 }
 
 /* Strides of row-major matrices of rows x cols, repeating where `like` does. */
@@ -198,7 +257,7 @@ static bool empty_product(ls__rule *r, int i, int64_t numel)
     const matmul_context *c = r->node->context;
     bool empty = numel == 0 || r->node->numel == 0 || c->a.cols == 0;
     if (empty && numel > 0 && r->in[i].beta == 0.0f) {
-        r->k->fill(r->in[i].data, numel, 0.0f, NULL);
+        ls__fill_zero(r->k, r->in[i].data, r->in[i].dtype, numel);
     }
     return empty;
 }
@@ -212,13 +271,39 @@ static int64_t operand_numel(const matmul_context *c, const matrix *m)
     return numel;
 }
 
+/* Runs `o` into the gradient of input i, which `like` describes. One that is bfloat16 and a sum
+ * over the batch is summed in float32 first. */
+static ls_status run_into(ls__rule *r, int i, const matrix *like, operands *o)
+{
+    const matmul_context *c = r->node->context;
+    int64_t numel = operand_numel(c, like);
+    o->half = c->half;
+    o->half_c = r->in[i].dtype == LS_BFLOAT16;
+    o->gemm.c = r->in[i].data;
+    o->gemm.beta = r->in[i].beta;
+    if (!o->half_c || c->folded || numel == c->batch * like->rows * like->cols) {
+        return run(r->tensors, r->k, c, o);
+    }
+    ls__storage *sum = ls__storage_new(r->tensors, (size_t)numel * sizeof(float));
+    if (sum == NULL) {
+        return ls__self.status;
+    }
+    o->half_c = false;
+    o->gemm.c = sum->data;
+    o->gemm.beta = 0.0f;
+    ls_status status = run(r->tensors, r->k, c, o);
+    ls__cast_gradient(r->k, r->in[i].data, LS_BFLOAT16, sum->data, numel, r->in[i].beta);
+    ls__storage_unref(sum);
+    return status;
+}
+
 /* dA = dC op(B)^T */
-static void backward_a(ls__rule *r)
+static ls_status backward_a(ls__rule *r)
 {
     const matmul_context *c = r->node->context;
     int64_t stride_a[LS_DIMS_MAX], stride_c[LS_DIMS_MAX];
     if (empty_product(r, 0, operand_numel(c, &c->a))) {
-        return;
+        return LS_OK;
     }
     dense_batch(c, &c->a, stride_a);
     output_batch(c, stride_c);
@@ -230,26 +315,20 @@ static void backward_a(ls__rule *r)
                            .lda = c->b.cols,
                            .b = floats_at(r->saved[SAVED_B]),
                            .ldb = c->b.ld,
-                           .c = r->in[0].data,
-                           .ldc = c->a.cols,
-                           .beta = r->in[0].beta},
+                           .ldc = c->a.cols},
                   .stride_a = stride_c,
                   .stride_b = c->b.stride,
                   .stride_c = stride_a};
-    if (c->folded) {
-        r->k->gemm(&o.gemm, NULL);
-    } else {
-        run(r->k, c, &o);
-    }
+    return run_into(r, 0, &c->a, &o);
 }
 
 /* dB = op(A)^T dC */
-static void backward_b(ls__rule *r)
+static ls_status backward_b(ls__rule *r)
 {
     const matmul_context *c = r->node->context;
     int64_t stride_b[LS_DIMS_MAX], stride_c[LS_DIMS_MAX];
     if (empty_product(r, 1, operand_numel(c, &c->b))) {
-        return;
+        return LS_OK;
     }
     dense_batch(c, &c->b, stride_b);
     output_batch(c, stride_c);
@@ -261,26 +340,20 @@ static void backward_b(ls__rule *r)
                            .lda = c->a.ld,
                            .b = r->dy,
                            .ldb = c->b.cols,
-                           .c = r->in[1].data,
-                           .ldc = c->b.cols,
-                           .beta = r->in[1].beta},
+                           .ldc = c->b.cols},
                   .stride_a = c->a.stride,
                   .stride_b = stride_c,
                   .stride_c = stride_b};
-    if (c->folded) {
-        r->k->gemm(&o.gemm, NULL);
-    } else {
-        run(r->k, c, &o);
-    }
+    return run_into(r, 1, &c->b, &o);
 }
 
 static ls_status matmul_backward(ls__rule *r)
 {
     if (r->in[0].data != NULL) {
-        backward_a(r);
+        LS_TRY(backward_a(r));
     }
     if (r->in[1].data != NULL) {
-        backward_b(r);
+        LS_TRY(backward_b(r));
     }
     return LS_OK;
 }
@@ -327,17 +400,16 @@ static bool matmul_shape(ls__call *call, ls_shape *shape)
     return true;
 }
 
-static void forward(const ls__call *call, matmul_context *c, const ls__dense *a, const ls__dense *b,
-                    ls__record *out)
+static ls_status forward(const ls__call *call, matmul_context *c, const ls__dense *a,
+                         const ls__dense *b, ls__record *out)
 {
     int64_t stride_c[LS_DIMS_MAX];
-    float *to = (float *)(void *)ls__record_data(out);
     if (out->numel == 0) {
-        return;
+        return LS_OK;
     }
     if (c->a.cols == 0) {
-        call->k->fill(to, out->numel, 0.0f, NULL);
-        return;
+        ls__fill_zero(call->k, ls__record_data(out), (ls_dtype)out->dtype, out->numel);
+        return LS_OK;
     }
     output_batch(c, stride_c);
     operands o = {.gemm = {.trans_a = c->a.trans,
@@ -349,21 +421,19 @@ static void forward(const ls__call *call, matmul_context *c, const ls__dense *a,
                            .lda = c->a.ld,
                            .b = floats_at(b->data),
                            .ldb = c->b.ld,
-                           .c = to,
+                           .c = (float *)(void *)ls__record_data(out),
                            .ldc = c->b.cols},
+                  .half = c->half,
+                  .half_c = c->half,
                   .stride_a = c->a.stride,
                   .stride_b = c->b.stride,
                   .stride_c = stride_c};
-    if (c->folded) {
-        call->k->gemm(&o.gemm, NULL);
-    } else {
-        run(call->k, c, &o);
-    }
+    return run(call->tensors, call->k, c, &o);
 }
 
-static void context_fill(matmul_context *c, ls_shape shape)
+static void context_fill(matmul_context *c, ls_shape shape, bool half)
 {
-    *c = (matmul_context){.batch_dims = shape.ndim - 2, .batch = 1};
+    *c = (matmul_context){.batch_dims = shape.ndim - 2, .batch = 1, .half = half};
     for (int d = 0; d < c->batch_dims; d++) {
         c->batch_dim[d] = shape.dim[d];
         c->batch *= shape.dim[d];
@@ -375,16 +445,19 @@ ls_tensor *ls_matmul(ls_tensor *a, ls_tensor *b)
     ls__call call;
     ls_shape shape;
     matmul_context c;
-    if (!ls__call_begin(&call, "matmul", 2, (ls_tensor *[]){a, b}) || !ls__call_float32(&call) ||
-        !matmul_shape(&call, &shape)) {
+    if (!ls__call_begin(&call, "matmul", 2, (ls_tensor *[]){a, b})) {
         return call.failed;
     }
-    context_fill(&c, shape);
+    bool half = ls__call_is_half(&call);
+    if ((!half && !ls__call_float32(&call)) || !matmul_shape(&call, &shape)) {
+        return call.failed;
+    }
+    context_fill(&c, shape, half);
     ls__dense x = operand(&call, 0, &c, &c.a), y = operand(&call, 1, &c, &c.b);
     c.folded = repeats(&c, &c.b) && rows_continue(&c, &c.a);
-    ls__record *out = ls__call_output(&call, shape, LS_FLOAT32);
-    if (out != NULL) {
-        forward(&call, &c, &x, &y, out);
+    ls__record *out = ls__call_output(&call, shape, half ? LS_BFLOAT16 : LS_FLOAT32);
+    if (out != NULL && forward(&call, &c, &x, &y, out) != LS_OK) {
+        call.failed = ls__poison(call.tensors);
     }
     ls__node *node = ls__call_record(&call, &matmul_op, out, sizeof c);
     if (node != NULL) {

@@ -77,8 +77,12 @@ bool ls__call_floats(ls__call *call, unsigned which)
         }
         given |= 1u << i;
         if (call->in[i]->dtype == LS_BFLOAT16) {
-            call->widened[i] = ls__call_cast(call, call->in[i], LS_FLOAT32);
-            if (call->widened[i] == NULL) {
+            ls__record *wide = ls__call_cast(call, call->in[i], LS_FLOAT32);
+            if (call->widened[i] != NULL) { /* autocast's */
+                ls__record_free(call->tensors, call->widened[i]);
+            }
+            call->widened[i] = wide;
+            if (wide == NULL) {
                 return false;
             }
             call->in[i] = call->widened[i];

@@ -43,7 +43,7 @@ typedef struct ls__call {
     ls__record seen[LS__INPUTS_MAX]; /* in[i] in another order of dimensions, where asked for */
     bool channels_last;              /* the output is made as [N,H,W,C], too */
     bool grad; /* a node is due: grad mode is on and an input requires gradients */
-    ls__record *widened[LS__INPUTS_MAX]; /* in[i] where it is a float32 copy; dies in the end */
+    ls__record *widened[LS__INPUTS_MAX]; /* in[i] where it is a cast copy; dies in the end */
     unsigned halves;                     /* bit i: input i came as bfloat16 and was widened */
     bool narrow;                         /* the result is to be bfloat16 */
     ls_tensor *failed;

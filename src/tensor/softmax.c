@@ -30,6 +30,7 @@ static ls_tensor *along_last(const ls__op *op, ls_tensor *a, bool log)
     if (!ls__call_begin(&call, op->name, 1, &a) || !ls__call_float32(&call)) {
         return call.failed;
     }
+    call.narrow = call.narrow && !ls__self.autocast; /* which gives float32 here */
     const ls__record *in = call.in[0];
     softmax_context c = {.n = in->dim[in->ndim - 1], .log = log};
     c.rows = ls__shape_product(in, 0, in->ndim - 1);

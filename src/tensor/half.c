@@ -1,0 +1,87 @@
+/* Autocast's switch, and operands of bfloat16 kernels; see half.h. */
+#include "tensor/half.h"
+
+#include <string.h>
+
+bool ls_autocast_set(bool enabled)
+{
+    bool before = ls__self.autocast;
+    ls__self.autocast = enabled;
+    return before;
+}
+
+bool ls__call_is_half(const ls__call *call)
+{
+    bool all = true;
+    for (int i = 0; i < call->count; i++) {
+        const ls__record *in = call->in[i];
+        if (in != NULL && in->dtype != LS_BFLOAT16) {
+            all = false;
+        }
+        if (in != NULL && in->dtype != LS_BFLOAT16 && in->dtype != LS_FLOAT32) {
+            return false;
+        }
+    }
+    return all || ls__self.autocast;
+}
+
+bool ls__call_autocast(ls__call *call)
+{
+    for (int i = 0; i < call->count; i++) {
+        if (call->in[i] != NULL && call->in[i]->dtype == LS_FLOAT32 && ls__self.autocast) {
+            call->widened[i] = ls__call_cast(call, call->in[i], LS_BFLOAT16);
+            if (call->widened[i] == NULL) {
+                return false;
+            }
+            call->in[i] = call->widened[i];
+        }
+    }
+    return true;
+}
+
+static ls__dense converted(ls__call *call, int i, ls_dtype dtype)
+{
+    ls__dense own = ls__call_dense(call, i);
+    if (call->failed != NULL || call->in[i] == NULL || call->in[i]->dtype == dtype) {
+        return own;
+    }
+    int64_t numel = call->in[i]->numel;
+    ls__dense copy = ls__call_memory(call, (size_t)numel * ls_dtype_size(dtype));
+    if (copy.storage != NULL) {
+        ls__cast_gradient(call->k, copy.data, dtype, own.data, numel, 0.0f);
+    }
+    ls__dense_drop(&own);
+    return copy;
+}
+
+ls__dense ls__call_half(ls__call *call, int i)
+{
+    return converted(call, i, LS_BFLOAT16);
+}
+
+ls__dense ls__call_full(ls__call *call, int i)
+{
+    return converted(call, i, LS_FLOAT32);
+}
+
+ls_status ls__gemm_half(ls__tensors *tensors, const ls__kernels *k, ls__gemm_bf16 *g)
+{
+    size_t bytes = k->gemm_bf16_workspace(g);
+    ls__storage *work = bytes > 0 ? ls__storage_new(tensors, bytes) : NULL;
+    if (bytes > 0 && work == NULL) {
+        return ls__self.status;
+    }
+    g->workspace = work != NULL ? work->data : NULL;
+    k->gemm_bf16(g, NULL);
+    ls__storage_unref(work);
+    return LS_OK;
+}
+
+void ls__fill_zero(const ls__kernels *k, void *data, ls_dtype dtype, int64_t numel)
+{
+    if (dtype == LS_FLOAT32) {
+        k->fill(data, numel, 0.0f, NULL);
+    } else {
+        memset(data, 0, (size_t)numel * ls_dtype_size(dtype));
+    }
+}
