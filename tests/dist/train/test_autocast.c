@@ -1,0 +1,100 @@
+/* A network trained under autocast: replicas stay equal to the last bit, parameters, gradients and
+ * optimizer remain float32, and it learns what it learns in float32. */
+#include <math.h>
+#include <string.h>
+
+#include <lockstep/lockstep.h>
+
+#include "gpt.h"
+#include "test.h"
+
+enum { STEPS = 20, BATCH = 4, CONTEXT = 16, VOCAB = 17, PARAMS_MAX = 64 };
+
+/* Losses from 2.8 on downwards; both runs see the same batches. */
+#define LOSS_TOLERANCE 0.01
+
+static double step_loss(ls_module *net, int step, bool autocast)
+{
+    int32_t x[BATCH * CONTEXT], y[BATCH * CONTEXT];
+    double value = NAN;
+    for (int i = 0; i < BATCH * CONTEXT; i++) {
+        int at = i + ls_rank() * 31 + step * 7;
+        x[i] = (at * at / 2) % VOCAB;
+        y[i] = ((at + 1) * (at + 1) / 2) % VOCAB;
+    }
+    LS_SCOPE
+    {
+        ls_tensor *loss = NULL;
+        LS_AUTOCAST(autocast)
+        {
+            ls_tensor *in = ls_from_memory(x, LS_SHAPE(BATCH, CONTEXT), LS_INT32);
+            ls_tensor *out = ls_from_memory(y, LS_SHAPE(BATCH, CONTEXT), LS_INT32);
+            loss = ls_cross_entropy(ls_forward(net, in), out);
+        }
+        CHECK_OK(ls_backward(loss));
+        CHECK_OK(ls_item(loss, &value));
+    }
+    return value;
+}
+
+static void check_float32(ls_module *net)
+{
+    ls_param params[PARAMS_MAX];
+    int count = ls_module_params(net, params, PARAMS_MAX);
+    CHECK(count > 0 && count <= PARAMS_MAX);
+    for (int i = 0; i < count; i++) {
+        CHECK(ls_dtype_of(params[i].value) == LS_FLOAT32);
+        CHECK(ls_dtype_of(ls_grad(params[i].value)) == LS_FLOAT32);
+    }
+}
+
+static void train(bool autocast, double losses[STEPS])
+{
+    int identical = 0;
+    uint64_t hash = 0;
+    CHECK_OK(ls_manual_seed(4));
+    ls_module *net = gpt_new(LS_OPTIONS(gpt_options, .layers = 2, .heads = 2, .dim = 32,
+                                        .context = CONTEXT, .vocab = VOCAB));
+    CHECK(net != NULL);
+    net = ls_ddp_new(net, ls_world(), NULL);
+    ls_optim *optim = ls_adamw_new(net, LS_OPTIONS(ls_adamw_options, .lr = 0.003));
+    for (int step = 0; step < STEPS; step++) {
+        losses[step] = step_loss(net, step, autocast);
+        check_float32(net);
+        CHECK_OK(ls_optim_step(optim));
+        ls_optim_zero_grad(optim);
+    }
+    CHECK_OK(ls_replicas_identical(net, ls_world(), &identical, &hash));
+    CHECK_INT(identical, ls_world_size());
+    ls_optim_free(optim);
+    ls_module_free(net);
+}
+
+static void train_both(void)
+{
+    double full[STEPS], half[STEPS];
+    train(false, full);
+    train(true, half);
+    bool differs = false;
+    for (int step = 0; step < STEPS; step++) {
+        differs = differs || half[step] != full[step];
+        if (!(fabs(half[step] - full[step]) < LOSS_TOLERANCE)) {
+            test_fail(__FILE__, __LINE__, "step %d: loss %g under autocast, %g in float32", step,
+                      half[step], full[step]);
+        }
+    }
+    CHECK(differs);
+    CHECK(half[STEPS - 1] < 0.95 * half[0]);
+}
+
+DIST_TEST(a_gpt_under_autocast_learns_as_in_float32, 1)
+{
+    train_both();
+}
+
+DIST_TEST(two_replicas_under_autocast_stay_equal_to_the_last_bit, 2)
+{
+    train_both();
+}
+
+TEST_MAIN
