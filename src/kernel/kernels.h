@@ -21,6 +21,12 @@ typedef struct ls__real { /* numbers of one of two types */
     bool half;            /* bfloat16, else float32 */
 } ls__real;
 
+/* What is made once for each shape of a convolution or product and kept; a table per runtime, for
+ * any number of threads. NULL without memory. Ends before `env` does. */
+typedef struct ls__plans ls__plans;
+ls__plans *ls__plans_new(const ls__env *env);
+void ls__plans_free(ls__plans *plans); /* NULL is allowed */
+
 typedef struct ls__gemm { /* C[m,n] = op(A)[m,k] op(B)[k,n] + beta C, row-major; ld = row stride */
     bool trans_a, trans_b;
     int64_t m, n, k;
@@ -46,7 +52,8 @@ typedef struct ls__gemm_bf16 { /* C = op(A) op(B) + bias + beta C for each matri
     const float *bias; /* [n], added to every row; NULL: none */
     float beta;
     int64_t batch, stride_a, stride_b, stride_c; /* matrix i at a + i*stride_a ...; batch >= 1 */
-    void *workspace;                             /* gemm_bf16_workspace bytes, aligned to 64 */
+    ls__plans *plans;                            /* NULL: nothing is kept */
+    void *workspace; /* gemm_bf16_workspace bytes, for these plans; aligned to 64 */
 } ls__gemm_bf16;
 
 typedef struct ls__attention { /* q, o [B,H,T,D]; k, v [B,G,S,D], head h reads those of h G/H */
@@ -86,12 +93,6 @@ static inline ls__image ls__image_strides(ls__image_layout layout, int64_t chann
                ? (ls__image){channels * height * width, height * width, width, 1}
                : (ls__image){height * width * channels, 1, width * channels, channels};
 }
-
-/* What is made once for each shape of a convolution and kept; a table per runtime, for any number
- * of threads. NULL without memory. Ends before `env` does. */
-typedef struct ls__plans ls__plans;
-ls__plans *ls__plans_new(const ls__env *env);
-void ls__plans_free(ls__plans *plans); /* NULL is allowed */
 
 typedef struct ls__conv2d { /* x [N,H,W,in], w [out,in/groups,kh,kw], y [N,H',W',out] */
     int64_t batch, in, height, width, groups;

@@ -66,6 +66,7 @@ ls__dense ls__call_full(ls__call *call, int i)
 
 ls_status ls__gemm_half(ls__tensors *tensors, const ls__kernels *k, ls__gemm_bf16 *g)
 {
+    g->plans = tensors->plans;
     size_t bytes = k->gemm_bf16_workspace(g);
     ls__storage *work = bytes > 0 ? ls__storage_new(tensors, bytes) : NULL;
     if (bytes > 0 && work == NULL) {

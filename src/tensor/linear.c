@@ -14,8 +14,6 @@ typedef struct linear_context {
     bool half; /* x, W and dY are bfloat16 to the products */
 } linear_context;
 
-#define WIDEN_ELEMENTS 32768 /* 128 KiB of float32 */
-
 static const ls__bfloat16 *dy_half(const ls__rule *r)
 {
     return (const ls__bfloat16 *)(const void *)r->dy;
@@ -89,26 +87,21 @@ static ls_status backward_w(ls__rule *r, const linear_context *c)
     return LS_OK;
 }
 
-/* db of bfloat16 rows: widened by blocks, which the shape alone decides. */
+/* db of bfloat16 rows, summed in float32. */
 static ls_status backward_b_half(ls__rule *r, const linear_context *c)
 {
     const ls__gradient *db = &r->in[EDGE_B];
-    int64_t most = WIDEN_ELEMENTS / c->out, block = most < 1 ? 1 : most;
-    bool full = db->dtype == LS_FLOAT32;
-    ls__storage *work = ls__storage_new(r->tensors, (size_t)((block + 1) * c->out) * sizeof(float));
-    if (work == NULL) {
+    if (db->dtype == LS_FLOAT32) {
+        r->k->sum_rows_bf16(db->data, dy_half(r), c->rows, c->out, db->beta, NULL);
+        return LS_OK;
+    }
+    ls__storage *sum = ls__storage_new(r->tensors, (size_t)c->out * sizeof(float));
+    if (sum == NULL) {
         return ls__self.status;
     }
-    float *rows = work->data, *sum = full ? db->data : rows + block * c->out;
-    for (int64_t at = 0; at < c->rows; at += block) {
-        int64_t count = c->rows - at < block ? c->rows - at : block;
-        r->k->bfloat16_widen(rows, dy_half(r) + at * c->out, count * c->out, 0.0f, NULL);
-        r->k->sum_rows(sum, rows, count, c->out, at > 0 ? 1.0f : full ? db->beta : 0.0f, NULL);
-    }
-    if (!full) {
-        r->k->bfloat16_narrow((ls__bfloat16 *)(void *)db->data, sum, c->out, db->beta, NULL);
-    }
-    ls__storage_unref(work);
+    r->k->sum_rows_bf16(sum->data, dy_half(r), c->rows, c->out, 0.0f, NULL);
+    ls__cast_gradient(r->k, db->data, LS_BFLOAT16, sum->data, c->out, db->beta);
+    ls__storage_unref(sum);
     return LS_OK;
 }
 

@@ -14,6 +14,7 @@
 #include "base/size.h"
 #include "kernel/cpu/gemm_cut.h"
 #include "kernel/cpu/onednn.h"
+#include "kernel/cpu/plans.h"
 #include "kernel/cpu/threads.h"
 
 #define SLOTS_MAX 64 /* threads that run parts */
@@ -169,7 +170,8 @@ typedef struct job {
     ls__gemm_cut cut;
     int64_t pieces;
     int slots;
-    plan *of[2]; /* of a part, and of the rest; the second is NULL where there is none */
+    plan *of[2];  /* of a part, and of the rest; the second is NULL where there is none */
+    plan *own[2]; /* memory for those that the table does not give */
 } job;
 
 static request request_of(const job *j, int64_t piece)
@@ -182,9 +184,9 @@ static bool has_rest(const job *j)
     return ls__gemm_cut_is_rest(&j->cut, j->cut.parts - 1);
 }
 
-static job job_of(const ls__gemm_bf16 *g)
+static job job_of(const ls__gemm_bf16 *g, plan own[2])
 {
-    job j = {.g = g, .cut = ls__gemm_cut_of(g)};
+    job j = {.g = g, .cut = ls__gemm_cut_of(g), .own = {&own[0], &own[1]}};
     int threads = ls__threads_own();
     j.pieces = j.cut.parts * g->batch;
     bool many = j.pieces > 1 && g->m * g->n * g->k * g->batch >= LS__CUT_WORK;
@@ -192,15 +194,46 @@ static job job_of(const ls__gemm_bf16 *g)
     return j;
 }
 
-static bool begin(job *j, plan own[2])
+static const ls__plan_kind kind = {sizeof(plan), plan_make, plan_fini};
+
+static ls__plan_key key_of(const request *r)
 {
-    memset(own, 0, 2 * sizeof *own);
+    const ls__gemm_bf16 *g = &r->part;
+    int flags = g->trans_a | g->trans_b << 1 | g->half << 2 | (g->bias != NULL) << 3 |
+                (g->beta != 0.0f) << 4;
+    ls__plan_key key = {{g->m, g->n, g->k, g->lda, g->ldb, g->ldc, flags, r->slots}};
+    key.at[LS__PLAN_KEY - 1] = LS__PLAN_GEMM_BF16;
+    return key;
+}
+
+static plan *take(ls__plans *plans, const request *r, plan *own)
+{
+    ls__plan_key key = key_of(r);
+    plan *p = plans != NULL ? ls__plans_take(plans, &key, &kind, r) : NULL;
+    if (p != NULL) {
+        return p;
+    }
+    memset(own, 0, sizeof *own);
+    return plan_make(own, r) ? own : NULL;
+}
+
+static void give(ls__plans *plans, plan *p, const plan *own)
+{
+    if (p == own) {
+        plan_fini(p);
+    } else if (p != NULL) {
+        ls__plans_give(plans, p);
+    }
+}
+
+static bool begin(job *j)
+{
     for (int i = 0; i < 1 + has_rest(j); i++) {
         request r = request_of(j, i == 0 ? 0 : j->cut.parts - 1);
-        if (!plan_make(&own[i], &r)) {
+        j->of[i] = take(j->g->plans, &r, j->own[i]);
+        if (j->of[i] == NULL) {
             return false;
         }
-        j->of[i] = &own[i];
     }
     return true;
 }
@@ -209,7 +242,7 @@ static void end(job *j)
 {
     for (int i = 0; i < 2; i++) {
         if (j->of[i] != NULL) {
-            plan_fini(j->of[i]);
+            give(j->g->plans, j->of[i], j->own[i]);
         }
     }
 }
@@ -252,8 +285,8 @@ static void run_piece(const job *j, int64_t at, int slot)
 bool ls__onednn_gemm_bf16(const ls__gemm_bf16 *g)
 {
     plan own[2];
-    job j = job_of(g);
-    bool made = begin(&j, own);
+    job j = job_of(g, own);
+    bool made = begin(&j);
     if (made) {
         LS__PARALLEL_FOR(j.slots > 1, int64_t at = 0, at < j.pieces, at++, {
             int threads = ls__threads_own();
@@ -269,8 +302,8 @@ bool ls__onednn_gemm_bf16(const ls__gemm_bf16 *g)
 size_t ls__onednn_gemm_bf16_workspace(const ls__gemm_bf16 *g)
 {
     plan own[2];
-    job j = job_of(g);
-    bool made = begin(&j, own);
+    job j = job_of(g, own);
+    bool made = begin(&j);
     size_t bytes = made ? (size_t)j.slots * slot_bytes(&j) : 0;
     end(&j);
     return bytes;

@@ -11,6 +11,9 @@
 
 #define LS__PLAN_KEY 24
 
+/* Keys of convolutions end with 0, others with what they are. */
+enum { LS__PLAN_CONV2D, LS__PLAN_GEMM_BF16 };
+
 typedef struct ls__plan_key { /* equal keys, equal plans; unused ones are 0 */
     int64_t at[LS__PLAN_KEY];
 } ls__plan_key;

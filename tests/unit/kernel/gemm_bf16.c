@@ -143,12 +143,15 @@ TEST(products_of_bfloat16_agree_for_every_transposition_and_odd_shapes)
 /* Cut along rows and columns, with and without a rest, and batches that threads share. */
 TEST(products_of_bfloat16_do_not_depend_on_the_number_of_threads)
 {
+    ls__plans *plans = ls__plans_new(ls__env_posix());
+    CHECK(plans != NULL);
     const int64_t sizes[][4] = {{1100, 200, 320, 1}, {130, 1536, 384, 1}, {1024, 64, 1030, 1},
                                 {256, 256, 130, 9},  {96, 256, 4096, 1},  {129, 1, 640, 3}};
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
         for (int kind = 0; kind < 8; kind++) {
             product p = product_new(sizes[s], kind & 3, sizes[s][3], 3);
             p.g.half = (kind & 4) != 0;
+            p.g.plans = s % 2 == 0 ? plans : NULL;
             for (int threads = 1; threads <= 4; threads++) {
                 ls__kernels_set_threads(threads);
                 run(&p, ls__kernels_cpu(), threads == 1 ? p.want : p.c);
@@ -159,6 +162,7 @@ TEST(products_of_bfloat16_do_not_depend_on_the_number_of_threads)
         }
     }
     ls__kernels_set_threads(1);
+    ls__plans_free(plans);
 }
 
 TEST(a_cut_product_of_bfloat16_agrees_with_the_plain_twin)
