@@ -7,7 +7,7 @@
 #include <lockstep/checkpoint.h>
 
 #include "base/runtime.h"
-#include "test.h"
+#include "scratch.h"
 
 /* ---- a state of four tensors and a scalar --------------------------------------------------- */
 
@@ -47,23 +47,16 @@ static const state filled = {.a = {{1, 2, 3}, {4, 5, 6}},
 
 /* ---- files ---------------------------------------------------------------------------------- */
 
-static char folder[64];
-
 static void begin(ls_runtime *runtime)
 {
-    (void)snprintf(folder, sizeof folder, "/tmp/lockstep-weights-XXXXXX");
-    CHECK(mkdtemp(folder) != NULL);
+    scratch_begin();
     ls__runtime_init(runtime, ls__env_posix());
     CHECK_OK(ls_runtime_attach(runtime));
 }
 
 static void end(void)
 {
-    char command[128];
-    (void)snprintf(command, sizeof command, "rm -r %s", folder);
-    test_output removed = test_run(command, 10);
-    CHECK_INT(removed.status, 0);
-    free(removed.text);
+    scratch_end();
     CHECK_OK(ls_runtime_attach(NULL));
 }
 
@@ -78,23 +71,6 @@ static void end(void)
     }                                                                                              \
     static void name##_body(void)
 
-static const char *path_of(const char *name)
-{
-    static char paths[4][128];
-    static int next;
-    char *path = paths[next++ % 4];
-    (void)snprintf(path, sizeof paths[0], "%s/%s", folder, name);
-    return path;
-}
-
-static const char *write_bytes(const char *name, const void *data, size_t bytes)
-{
-    const char *path = path_of(name);
-    FILE *file = fopen(path, "wb");
-    CHECK(file != NULL && fwrite(data, 1, bytes, file) == bytes && fclose(file) == 0);
-    return path;
-}
-
 /* `json` has an odd length on purpose: the data then lies unaligned, which the format allows. */
 static const char *write_tensors(const char *name, const char *json, const void *data, size_t bytes)
 {
@@ -105,7 +81,7 @@ static const char *write_tensors(const char *name, const char *json, const void 
     memcpy(file, &length, 8);
     memcpy(file + 8, json, strlen(json));
     memcpy(file + 8 + length, data, bytes);
-    return write_bytes(name, file, (size_t)(8 + length + bytes));
+    return scratch_write(name, file, (size_t)(8 + length + bytes));
 }
 
 #define ENTRY(name, dtype, shape, from, to)                                                        \
@@ -196,19 +172,20 @@ WEIGHTS_TEST(an_index_leads_to_several_files)
         "\"net.b\":\"model-00002-of-00002.safetensors\","
         "\"scalar\":\"model-00002-of-00002.safetensors\"}}";
     write_two_files();
-    const char *path = write_bytes("model.safetensors.index.json", index, sizeof index - 1);
+    const char *path = scratch_write("model.safetensors.index.json", index, sizeof index - 1);
     state s = {.count = 1}, t = {.count = 2};
     CHECK_OK(ls_safetensors_load(path, ITEM(&s), NULL));
     check_filled(&s, 1);
-    CHECK_OK(ls_safetensors_load(folder, ITEM(&t), NULL)); /* a folder leads to its index */
+    CHECK_OK(
+        ls_safetensors_load(scratch_folder(), ITEM(&t), NULL)); /* a folder leads to its index */
     check_filled(&t, 2);
 }
 
 WEIGHTS_TEST(a_folder_leads_to_its_only_file)
 {
     state s = {.count = 3};
-    CHECK(rename(whole_file(), path_of("model.safetensors")) == 0);
-    CHECK_OK(ls_safetensors_load(folder, ITEM(&s), NULL));
+    CHECK(rename(whole_file(), scratch_at("model.safetensors")) == 0);
+    CHECK_OK(ls_safetensors_load(scratch_folder(), ITEM(&s), NULL));
     check_filled(&s, 3);
 }
 
@@ -328,9 +305,9 @@ WEIGHTS_TEST(what_is_saved_is_what_the_format_says)
     state s = filled;
     uint8_t file[1024];
     uint64_t length;
-    CHECK_OK(ls_safetensors_save(path_of("saved.safetensors"), ITEM(&s),
+    CHECK_OK(ls_safetensors_save(scratch_at("saved.safetensors"), ITEM(&s),
                                  LS_OPTIONS(ls_safetensors_options, .prefix = "x.")));
-    FILE *in = fopen(path_of("saved.safetensors"), "rb");
+    FILE *in = fopen(scratch_at("saved.safetensors"), "rb");
     CHECK(in != NULL);
     size_t bytes = fread(file, 1, sizeof file, in);
     (void)fclose(in);
@@ -352,12 +329,12 @@ WEIGHTS_TEST(what_is_saved_is_what_the_format_says)
 WEIGHTS_TEST(a_file_is_replaced_as_a_whole)
 {
     state s = filled, t = {.count = 7};
-    const char *path = write_bytes("saved.safetensors", "old", 3);
+    const char *path = scratch_write("saved.safetensors", "old", 3);
     CHECK_OK(ls_safetensors_save(path, ITEM(&s), NULL));
     CHECK_OK(ls_safetensors_load(path, ITEM(&t), NULL));
     check_filled(&t, 7);
     char command[128];
-    (void)snprintf(command, sizeof command, "ls %s", folder);
+    (void)snprintf(command, sizeof command, "ls %s", scratch_folder());
     test_output listed = test_run(command, 10);
     CHECK_STR(listed.text, "saved.safetensors\n");
     free(listed.text);

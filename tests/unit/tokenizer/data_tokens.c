@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "common.h"
+#include "scratch.h"
 #include "script.h"
 
 /* ---- reading shards ----------------------------------------------------------------------- */
@@ -63,44 +64,30 @@ static tokens shards_of(const char *folder, int count)
     return all;
 }
 
-static char folder[64];
-
-static const char *make_folder(void)
-{
-    (void)snprintf(folder, sizeof folder, "%s", "/tmp/lockstep-shards-XXXXXX");
-    CHECK(mkdtemp(folder) != NULL);
-    return folder;
-}
-
 /* $F is the folder, $T the fixtures. */
 static void run(const char *text, int status, const char *part)
 {
     char whole[4096];
-    (void)snprintf(whole, sizeof whole, "F=%s; T=%s; %s", folder, fixture(""), text);
+    (void)snprintf(whole, sizeof whole, "F=%s; T=%s; %s", scratch_folder(), fixture(""), text);
     check_script(whole, status, part);
-}
-
-static void remove_folder(void)
-{
-    run("rm -rf $F", 0, "");
 }
 
 /* ---- what is written ---------------------------------------------------------------------- */
 
 TEST(bytes_of_files_follow_each_other_in_shards)
 {
-    make_folder();
+    scratch_begin();
     run("printf hello > a; printf world! > b; : > c; $L data tokens a b c --tokenizer bytes --out "
         "$F "
         "--shard-tokens 4",
         0, "11 bytes of 2 files: 11 tokens in 3 shards, ");
-    tokens got = shards_of(folder, 3);
+    tokens got = shards_of(scratch_folder(), 3);
     CHECK_INT(got.count, 11);
     for (int i = 0; i < 11; i++) {
         CHECK_INT(got.ids[i], "helloworld!"[i]);
     }
     free(got.ids);
-    remove_folder();
+    scratch_end();
 }
 
 /* More than a few chunks, of lines as texts have them; a folder of files in the order of names. */
@@ -110,7 +97,7 @@ TEST(shards_hold_what_encoding_gives_for_any_number_of_threads)
     size_t bytes;
     CHECK(ls_init(NULL) == LS_OK);
     ls_tokenizer *t = open_path(fixture("gpt2"));
-    make_folder();
+    scratch_begin();
     run("mkdir $F/text $F/text/sub; i=0; while [ $i -lt 300 ]; do cat $T/../../../../LICENSE; "
         "echo \"line $i\"; i=$((i+1)); done > $F/text/b; echo one more > $F/text/sub/c; echo first "
         "> "
@@ -123,13 +110,13 @@ TEST(shards_hold_what_encoding_gives_for_any_number_of_threads)
                        "--shard-tokens 500000",
                        threads);
         run(command, 0, "of 3 files");
-        (void)snprintf(path, sizeof path, "%s/text/b", folder);
+        (void)snprintf(path, sizeof path, "%s/text/b", scratch_folder());
         uint8_t *text = read_all(path, &bytes);
         CHECK(bytes > (size_t)3 << 20);
         tokens want = encode(t, (const char *)text, bytes), first = encode(t, "first\n", 6);
         tokens last = encode(t, "one more\n", 9);
         int64_t count = 3 + first.count + want.count + last.count;
-        (void)snprintf(path, sizeof path, "%s/out", folder);
+        (void)snprintf(path, sizeof path, "%s/out", scratch_folder());
         tokens got = shards_of(path, (int)((count + 499999) / 500000));
         int32_t begin = ls_tokenizer_id(t, "<|endoftext|>");
         CHECK_INT(got.count, count);
@@ -145,16 +132,16 @@ TEST(shards_hold_what_encoding_gives_for_any_number_of_threads)
         free(text);
     }
     ls_tokenizer_free(t);
-    remove_folder();
+    scratch_end();
     CHECK(ls_finalize() == LS_OK);
 }
 
 TEST(the_token_before_each_file_is_the_users_choice)
 {
-    make_folder();
+    scratch_begin();
     run("printf ab > a; $L data tokens a a --tokenizer bytes --out $F --begin z", 0,
         "4 bytes of 2 files: 6 tokens in 1 shard, ");
-    tokens got = shards_of(folder, 1);
+    tokens got = shards_of(scratch_folder(), 1);
     CHECK_INT(got.count, 6);
     CHECK(got.ids[0] == 'z' && got.ids[1] == 'a' && got.ids[3] == 'z' && got.ids[5] == 'b');
     free(got.ids);
@@ -162,14 +149,14 @@ TEST(the_token_before_each_file_is_the_users_choice)
         " 2 tokens");
     run("printf ab > a; $L data tokens a --tokenizer bytes --out $F/3 --begin word", 1,
         "\"word\" is no token");
-    remove_folder();
+    scratch_end();
 }
 
 /* ---- what is there already ---------------------------------------------------------------- */
 
 TEST(shards_that_are_there_are_not_written_over)
 {
-    make_folder();
+    scratch_begin();
     run("printf old > a; $L data tokens a --tokenizer bytes --out $F --shard-tokens 1; cp -r $F "
         "kept; "
         "printf news > a; $L data tokens a --tokenizer bytes --out $F; s=$?; cmp "
@@ -178,16 +165,16 @@ TEST(shards_that_are_there_are_not_written_over)
         1, "holds tokens_000000.bin already");
     run("printf new > a; $L data tokens a --tokenizer bytes --out $F --force; ls $F", 0,
         "in 1 shard");
-    tokens got = shards_of(folder, 1); /* the other two of the old ones are gone */
+    tokens got = shards_of(scratch_folder(), 1); /* the other two of the old ones are gone */
     CHECK_INT(got.count, 3);
     CHECK_INT(got.ids[0], 'n');
     free(got.ids);
-    remove_folder();
+    scratch_end();
 }
 
 TEST(a_run_that_fails_leaves_what_was_there_and_nothing_of_its_own)
 {
-    make_folder();
+    scratch_begin();
     run("printf old > a; printf '\\377' > b; $L data tokens a --tokenizer bytes --out $F; "
         "printf '{\"model\":{\"vocab\":{\"o\":0,\"l\":1,\"d\":2},\"merges\":[]},\"pre_tokenizer\":"
         "{\"type\":\"ByteLevel\",\"use_regex\":false}}' > t.json; "
@@ -203,28 +190,28 @@ TEST(a_run_that_fails_leaves_what_was_there_and_nothing_of_its_own)
         "--out "
         "$F --force && echo left: $(ls -A $F)",
         0, "left: tokens_000000.bin\n");
-    remove_folder();
+    scratch_end();
 }
 
 TEST(two_runs_do_not_write_into_one_folder)
 {
-    make_folder();
+    scratch_begin();
     run("command -v flock > $F/at || { echo another process writes shards; exit 1; }; printf a > "
         "a; "
         "flock $F $L data tokens a --tokenizer bytes --out $F",
         1, "another process writes shards");
-    remove_folder();
+    scratch_end();
 }
 
 TEST(texts_that_cannot_be_had_are_told)
 {
-    make_folder();
+    scratch_begin();
     run("$L data tokens nothing --tokenizer bytes --out $F", 1, "\"nothing\" does not exist");
     run(": > a; mkdir d; $L data tokens a d --tokenizer bytes --out $F", 1, "there is no text");
     run("echo a > a; $L data tokens a --tokenizer bytes --out $F/no/where", 1, "cannot make");
     run("echo a > a; $L data tokens a --tokenizer bytes --out a", 1, "\"a\"");
     run("echo a > a; $L data tokens a --tokenizer no/where --out $F", 1, "no/where");
-    remove_folder();
+    scratch_end();
 }
 
 TEST_MAIN
