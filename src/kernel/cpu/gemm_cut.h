@@ -1,9 +1,11 @@
 /* How a product of bfloat16 matrices is cut among threads: by its shape alone, because the bits of
  * a library may change with the size of a part.
  *
- * Every matrix of the batch is cut along the longer side of C into parts; a part and its operands
- * are a product of their own. Parts are larger than those of float32 (gemm.c), because a unit of
- * matrices is some five times as fast while packing the other operand again costs what it did. */
+ * Every matrix of the batch is cut along the rows of C into parts, for then C and A, unless it is
+ * transposed, stay dense (onednn_bf16.c, Note [Two kernels]); along the columns where there are few
+ * rows. A part and its operands are a product of their own. Parts are larger than those of float32
+ * (gemm.c), because a unit of matrices is some five times as fast while packing the other operand
+ * again costs what it did. */
 #ifndef LS_KERNEL_CPU_GEMM_CUT_H
 #define LS_KERNEL_CPU_GEMM_CUT_H
 
@@ -20,7 +22,8 @@ typedef struct ls__gemm_cut {
 
 static inline ls__gemm_cut ls__gemm_cut_of(const ls__gemm_bf16 *g)
 {
-    ls__gemm_cut cut = {.rows = g->m >= g->n, .side = g->m >= g->n ? g->m : g->n};
+    ls__gemm_cut cut = {.rows = g->m >= g->n || g->m >= 2 * LS__CUT_MIN};
+    cut.side = cut.rows ? g->m : g->n;
     cut.step = cut.side / 8 / 64 * 64;
     cut.step = cut.step < LS__CUT_MIN ? LS__CUT_MIN : cut.step;
     cut.step = cut.step > LS__CUT_MAX ? LS__CUT_MAX : cut.step;
