@@ -223,6 +223,7 @@ typedef struct ls__rotary { /* x and y [B,H,T,D]; see ref/rotary.c */
     void *workspace; /* rotary_workspace bytes */
 } ls__rotary;
 
+#define LS__HALF_ROW_MAX 8192     /* a row of softmax or a norm of bfloat16, widened on the stack */
 #define LS__HALF_LOGITS_MAX 65536 /* a row is widened on the stack: 256 KiB */
 
 typedef struct ls__cross_entropy { /* of logits [rows,n] against class indices */
@@ -367,6 +368,18 @@ typedef struct ls__kernels {
     void (*rms_norm_backward)(float *dx, float beta_x, float *dw, float beta_w, const float *dy,
                               const float *x, const float *rstd, const float *w, int64_t rows,
                               int64_t n, void *workspace, ls_stream *stream);
+    /* the same of bfloat16; w, b, mean, rstd, dw, db float32. n <= LS__HALF_ROW_MAX */
+    void (*softmax_bf16)(ls__bfloat16 *out, const ls__bfloat16 *x, int64_t rows, int64_t n,
+                         bool log, ls_stream *stream);
+    void (*softmax_backward_bf16)(ls__bfloat16 *dx, const ls__bfloat16 *dy, const ls__bfloat16 *y,
+                                  int64_t rows, int64_t n, bool log, float beta, ls_stream *stream);
+    void (*layer_norm_bf16)(ls__bfloat16 *y, float *mean, float *rstd, const ls__bfloat16 *x,
+                            const float *w, const float *b, int64_t rows, int64_t n, float eps,
+                            ls_stream *stream);
+    void (*layer_norm_backward_bf16)(ls__bfloat16 *dx, float beta_x, float *dw, float *db,
+                                     float beta_w, const ls__bfloat16 *dy, const ls__bfloat16 *x,
+                                     const float *mean, const float *rstd, const float *w,
+                                     int64_t rows, int64_t n, void *workspace, ls_stream *stream);
     /* out[count,dim] = weight[index[i]]; index has index_bytes 4 or 8 (signed), validated already
      */
     void (*embedding)(float *out, const float *weight, const void *index, size_t index_bytes,

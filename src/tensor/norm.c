@@ -23,6 +23,17 @@ static ls_status layer_norm_backward(ls__rule *r)
     if (work == NULL) {
         return ls__self.status;
     }
+    if (r->node->dtype == LS_BFLOAT16) {
+        r->k->layer_norm_backward_bf16(
+            (void *)dx->data, dx->beta, dw->data, split ? NULL : db->data, beta_w,
+            (const void *)r->dy, r->saved[SAVED_X], r->saved[SAVED_MEAN], r->saved[SAVED_RSTD],
+            r->saved[SAVED_W], c->rows, c->n, work->data, NULL);
+        if (split) {
+            r->k->sum_rows_bf16(db->data, (const void *)r->dy, c->rows, c->n, db->beta, NULL);
+        }
+        ls__storage_unref(work);
+        return LS_OK;
+    }
     r->k->layer_norm_backward(dx->data, dx->beta, dw->data, split ? NULL : db->data, beta_w, r->dy,
                               r->saved[SAVED_X], r->saved[SAVED_MEAN], r->saved[SAVED_RSTD],
                               r->saved[SAVED_W], c->rows, c->n, work->data, NULL);
@@ -58,16 +69,28 @@ static bool norm_shapes(ls__call *call)
     return true;
 }
 
+/* x of bfloat16 as it is, where a row fits the kernel's buffer and the parameters are float32. */
+static bool reads_half(const ls__call *call)
+{
+    const ls__record *x = call->in[EDGE_X];
+    bool fits = x->dtype == LS_BFLOAT16 && x->ndim > 0 && x->dim[x->ndim - 1] <= LS__HALF_ROW_MAX;
+    for (int i = EDGE_W; i < call->count; i++) {
+        fits = fits && (call->in[i] == NULL || call->in[i]->dtype == LS_FLOAT32);
+    }
+    return fits;
+}
+
 ls_tensor *ls_layer_norm(ls_tensor *x, ls_tensor *weight, ls_tensor *bias, double eps)
 {
     ls__call call;
     unsigned optional = 1u << EDGE_W | 1u << EDGE_B;
     if (!ls__call_begin_optional(&call, "layer_norm", 3, (ls_tensor *[]){x, weight, bias},
                                  optional) ||
-        !ls__call_float32(&call) || !norm_shapes(&call)) {
+        !(reads_half(&call) || ls__call_float32(&call)) || !norm_shapes(&call)) {
         return call.failed;
     }
     const ls__record *in = call.in[EDGE_X];
+    const bool half = in->dtype == LS_BFLOAT16;
     call.narrow = call.halves >> EDGE_X & 1u; /* the type of x */
     norm_context c = {.n = in->dim[in->ndim - 1]};
     c.rows = in->numel / c.n;
@@ -75,8 +98,11 @@ ls_tensor *ls_layer_norm(ls_tensor *x, ls_tensor *weight, ls_tensor *bias, doubl
     ls__dense db = ls__call_dense(&call, EDGE_B);
     ls__dense mean = ls__call_memory(&call, (size_t)c.rows * sizeof(float));
     ls__dense rstd = ls__call_memory(&call, (size_t)c.rows * sizeof(float));
-    ls__record *out = ls__call_output(&call, ls__record_shape(in), LS_FLOAT32);
-    if (out != NULL) {
+    ls__record *out = ls__call_output(&call, ls__record_shape(in), (ls_dtype)in->dtype);
+    if (out != NULL && half) {
+        call.k->layer_norm_bf16((void *)ls__record_data(out), mean.data, rstd.data, dx.data,
+                                dw.data, db.data, c.rows, c.n, (float)eps, NULL);
+    } else if (out != NULL) {
         call.k->layer_norm((float *)(void *)ls__record_data(out), mean.data, rstd.data, dx.data,
                            dw.data, db.data, c.rows, c.n, (float)eps, NULL);
     }

@@ -12,7 +12,10 @@ typedef struct softmax_context {
 static ls_status softmax_backward(ls__rule *r)
 {
     const softmax_context *c = r->node->context;
-    if (r->node->numel > 0) {
+    if (r->node->numel > 0 && r->node->dtype == LS_BFLOAT16) {
+        r->k->softmax_backward_bf16((void *)r->in[0].data, (const void *)r->dy, r->saved[SAVED_Y],
+                                    c->rows, c->n, c->log, r->in[0].beta, NULL);
+    } else if (r->node->numel > 0) {
         r->k->softmax_backward(r->in[0].data, r->dy, r->saved[SAVED_Y], c->rows, c->n, c->log,
                                r->in[0].beta, NULL);
     }
@@ -24,10 +27,20 @@ static const ls__op softmax_op = {
 static const ls__op log_softmax_op = {
     .name = "log_softmax", .backward = softmax_backward, .accumulates = true};
 
+/* bfloat16 as it is, where a row fits the kernel's buffer. */
+static bool reads_half(const ls__record *in)
+{
+    return in->dtype == LS_BFLOAT16 && in->ndim > 0 && in->dim[in->ndim - 1] <= LS__HALF_ROW_MAX;
+}
+
 static ls_tensor *along_last(const ls__op *op, ls_tensor *a, bool log)
 {
     ls__call call;
-    if (!ls__call_begin(&call, op->name, 1, &a) || !ls__call_float32(&call)) {
+    if (!ls__call_begin(&call, op->name, 1, &a)) {
+        return call.failed;
+    }
+    const bool half = reads_half(call.in[0]);
+    if (!half && !ls__call_float32(&call)) {
         return call.failed;
     }
     call.narrow = call.narrow && !ls__self.autocast; /* which gives float32 here */
@@ -35,8 +48,10 @@ static ls_tensor *along_last(const ls__op *op, ls_tensor *a, bool log)
     softmax_context c = {.n = in->dim[in->ndim - 1], .log = log};
     c.rows = ls__shape_product(in, 0, in->ndim - 1);
     ls__dense x = ls__call_dense(&call, 0);
-    ls__record *out = ls__call_output(&call, ls__record_shape(in), LS_FLOAT32);
-    if (out != NULL && out->numel > 0) {
+    ls__record *out = ls__call_output(&call, ls__record_shape(in), (ls_dtype)in->dtype);
+    if (out != NULL && out->numel > 0 && half) {
+        call.k->softmax_bf16((void *)ls__record_data(out), x.data, c.rows, c.n, log, NULL);
+    } else if (out != NULL && out->numel > 0) {
         call.k->softmax((float *)(void *)ls__record_data(out), x.data, c.rows, c.n, log, NULL);
     }
     ls__node *node = ls__call_record(&call, op, out, sizeof c);

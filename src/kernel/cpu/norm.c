@@ -1,5 +1,6 @@
 /* Softmax and layer norm over the last dimension; formulas in ref/norm.c. Each row is read into the
  * first-level cache once and passed over there. */
+#include "kernel/cpu/halves.h"
 #include "kernel/cpu/vmath.h"
 
 #define NORM_BLOCKS 16 /* of rows, for the sums of layer_norm_backward */
@@ -35,17 +36,42 @@ static void log_softmax_row(float *out, const float *x, int64_t n)
     }
 }
 
+static ls__real real_of(const void *at, bool half)
+{
+    return (ls__real){.at = (void *)(uintptr_t)at, .half = half};
+}
+
+static void softmax_at(ls__real out, ls__real x, int64_t at, int64_t n, bool log)
+{
+    _Alignas(64) float wide[LS__HALF_ROW_MAX];
+    const float *from = ls__real_read(wide, x, at, n);
+    float *to = ls__real_write(wide, out, at);
+    if (log) {
+        log_softmax_row(to, from, n);
+    } else {
+        softmax_row(to, from, n);
+    }
+    ls__real_written(wide, out, at, n);
+}
+
+static void softmax_rows(ls__real out, ls__real x, int64_t rows, int64_t n, bool log)
+{
+    LS__PARALLEL_FOR(rows * n >= LS__PARALLEL_MIN, int64_t i = 0, i < rows, i++,
+                     { softmax_at(out, x, i * n, n, log); })
+}
+
 void LS__K(softmax)(float *out, const float *x, int64_t rows, int64_t n, bool log,
                     ls_stream *stream)
 {
     (void)stream;
-    LS__PARALLEL_FOR(rows * n >= LS__PARALLEL_MIN, int64_t i = 0, i < rows, i++, {
-        if (log) {
-            log_softmax_row(out + i * n, x + i * n, n);
-        } else {
-            softmax_row(out + i * n, x + i * n, n);
-        }
-    })
+    softmax_rows(real_of(out, false), real_of(x, false), rows, n, log);
+}
+
+void LS__K(softmax_bf16)(ls__bfloat16 *out, const ls__bfloat16 *x, int64_t rows, int64_t n,
+                         bool log, ls_stream *stream)
+{
+    (void)stream;
+    softmax_rows(real_of(out, true), real_of(x, true), rows, n, log);
 }
 
 LS__INLINE void softmax_backward_row(float *dx, const float *dy, const float *y, int64_t n,
@@ -63,17 +89,54 @@ LS__INLINE void softmax_backward_row(float *dx, const float *dy, const float *y,
     }
 }
 
+typedef struct gradients { /* of rows of either type */
+    ls__real dx, dy, of;   /* of: y or x */
+    float beta;
+} gradients;
+
+/* dx as it is, where it is added to. */
+LS__INLINE float *gradient_write(float *buffer, const gradients *g, int64_t at, int64_t n)
+{
+    if (g->beta != 0.0f) {
+        (void)ls__real_read(buffer, g->dx, at, n);
+    }
+    return ls__real_write(buffer, g->dx, at);
+}
+
+static void softmax_backward_at(const gradients *g, int64_t at, int64_t n, bool log)
+{
+    _Alignas(64) float wide[3][LS__HALF_ROW_MAX];
+    float *dx = gradient_write(wide[0], g, at, n);
+    const float *dy = ls__real_read(wide[1], g->dy, at, n);
+    const float *y = ls__real_read(wide[2], g->of, at, n);
+    if (log) {
+        softmax_backward_row(dx, dy, y, n, true, g->beta);
+    } else {
+        softmax_backward_row(dx, dy, y, n, false, g->beta);
+    }
+    ls__real_written(wide[0], g->dx, at, n);
+}
+
+static void softmax_backward_rows(const gradients *g, int64_t rows, int64_t n, bool log)
+{
+    LS__PARALLEL_FOR(rows * n >= LS__PARALLEL_MIN, int64_t i = 0, i < rows, i++,
+                     { softmax_backward_at(g, i * n, n, log); })
+}
+
 void LS__K(softmax_backward)(float *dx, const float *dy, const float *y, int64_t rows, int64_t n,
                              bool log, float beta, ls_stream *stream)
 {
     (void)stream;
-    LS__PARALLEL_FOR(rows * n >= LS__PARALLEL_MIN, int64_t i = 0, i < rows, i++, {
-        if (log) {
-            softmax_backward_row(dx + i * n, dy + i * n, y + i * n, n, true, beta);
-        } else {
-            softmax_backward_row(dx + i * n, dy + i * n, y + i * n, n, false, beta);
-        }
-    })
+    gradients g = {real_of(dx, false), real_of(dy, false), real_of(y, false), beta};
+    softmax_backward_rows(&g, rows, n, log);
+}
+
+void LS__K(softmax_backward_bf16)(ls__bfloat16 *dx, const ls__bfloat16 *dy, const ls__bfloat16 *y,
+                                  int64_t rows, int64_t n, bool log, float beta, ls_stream *stream)
+{
+    (void)stream;
+    gradients g = {real_of(dx, true), real_of(dy, true), real_of(y, true), beta};
+    softmax_backward_rows(&g, rows, n, log);
 }
 
 /* y = h w + b, with w and b where given. */
@@ -115,12 +178,45 @@ static void layer_norm_row(float *y, float *mean, float *rstd, const float *x, c
     *rstd = r;
 }
 
+typedef struct norm_forward { /* y and x of either type */
+    ls__real y, x;
+    float *mean, *rstd;
+    const float *w, *b;
+    int64_t rows, n;
+    float eps;
+} norm_forward;
+
+static void layer_norm_at(const norm_forward *f, int64_t i)
+{
+    _Alignas(64) float wide[LS__HALF_ROW_MAX];
+    int64_t n = f->n, at = i * n;
+    const float *x = ls__real_read(wide, f->x, at, n);
+    float *y = ls__real_write(wide, f->y, at);
+    layer_norm_row(y, f->mean + i, f->rstd + i, x, f->w, f->b, n, f->eps);
+    ls__real_written(wide, f->y, at, n);
+}
+
+static void layer_norm_rows(const norm_forward *f)
+{
+    LS__PARALLEL_FOR(f->rows * f->n >= LS__PARALLEL_MIN, int64_t i = 0, i < f->rows, i++,
+                     { layer_norm_at(f, i); })
+}
+
 void LS__K(layer_norm)(float *y, float *mean, float *rstd, const float *x, const float *w,
                        const float *b, int64_t rows, int64_t n, float eps, ls_stream *stream)
 {
     (void)stream;
-    LS__PARALLEL_FOR(rows * n >= LS__PARALLEL_MIN, int64_t i = 0, i < rows, i++,
-                     { layer_norm_row(y + i * n, mean + i, rstd + i, x + i * n, w, b, n, eps); })
+    layer_norm_rows(
+        &(norm_forward){real_of(y, false), real_of(x, false), mean, rstd, w, b, rows, n, eps});
+}
+
+void LS__K(layer_norm_bf16)(ls__bfloat16 *y, float *mean, float *rstd, const ls__bfloat16 *x,
+                            const float *w, const float *b, int64_t rows, int64_t n, float eps,
+                            ls_stream *stream)
+{
+    (void)stream;
+    layer_norm_rows(
+        &(norm_forward){real_of(y, true), real_of(x, true), mean, rstd, w, b, rows, n, eps});
 }
 
 /* dx of one row; `weighted` says whether w is there. */
@@ -166,11 +262,30 @@ size_t LS__K(layer_norm_workspace)(int64_t rows, int64_t n)
 }
 
 typedef struct norm_args {
-    float *dx;
-    float beta;
-    const float *dy, *x, *mean, *rstd, *w;
+    gradients g; /* dx.at NULL: not wanted */
+    const float *mean, *rstd, *w;
     int64_t n;
 } norm_args;
+
+/* Row i: dx, and what it adds to dw and db. */
+static void backward_at(const norm_args *a, int64_t i, float *dw, float *db)
+{
+    _Alignas(64) float wide[3][LS__HALF_ROW_MAX];
+    int64_t n = a->n, at = i * n;
+    const float *dy = ls__real_read(wide[1], a->g.dy, at, n);
+    const float *x = ls__real_read(wide[2], a->g.of, at, n);
+    add_weights(dw, db, dy, x, n, a->mean[i], a->rstd[i]);
+    if (a->g.dx.at == NULL) {
+        return;
+    }
+    float *dx = gradient_write(wide[0], &a->g, at, n);
+    if (a->w != NULL) {
+        backward_row(dx, a->g.beta, dy, x, a->w, true, n, a->mean[i], a->rstd[i]);
+    } else {
+        backward_row(dx, a->g.beta, dy, x, NULL, false, n, a->mean[i], a->rstd[i]);
+    }
+    ls__real_written(wide[0], a->g.dx, at, n);
+}
 
 /* Rows [from,end): dx, and the block's own sums for dw and db. */
 static void backward_rows(const norm_args *a, int64_t from, int64_t end, float *dw, float *db)
@@ -180,26 +295,17 @@ static void backward_rows(const norm_args *a, int64_t from, int64_t end, float *
         dw[j] = db[j] = 0.0f;
     }
     for (int64_t i = from; i < end; i++) {
-        const float *dy = a->dy + i * n, *x = a->x + i * n;
-        add_weights(dw, db, dy, x, n, a->mean[i], a->rstd[i]);
-        if (a->dx != NULL && a->w != NULL) {
-            backward_row(a->dx + i * n, a->beta, dy, x, a->w, true, n, a->mean[i], a->rstd[i]);
-        } else if (a->dx != NULL) {
-            backward_row(a->dx + i * n, a->beta, dy, x, NULL, false, n, a->mean[i], a->rstd[i]);
-        }
+        backward_at(a, i, dw, db);
     }
 }
 
-void LS__K(layer_norm_backward)(float *dx, float beta_x, float *dw, float *db, float beta_w,
-                                const float *dy, const float *x, const float *mean,
-                                const float *rstd, const float *w, int64_t rows, int64_t n,
-                                void *workspace, ls_stream *stream)
+static void norm_backward(const norm_args *args, float *dw, float *db, float beta_w, int64_t rows,
+                          void *workspace, ls_stream *stream)
 {
-    norm_args args = {dx, beta_x, dy, x, mean, rstd, w, n};
-    int64_t blocks = norm_blocks(rows);
+    int64_t blocks = norm_blocks(rows), n = args->n;
     float *block_dw = workspace, *block_db = block_dw + blocks * n;
     LS__PARALLEL_FOR(rows * n >= LS__PARALLEL_MIN, int64_t i = 0, i < blocks, i++, {
-        backward_rows(&args, rows * i / blocks, rows * (i + 1) / blocks, block_dw + i * n,
+        backward_rows(args, rows * i / blocks, rows * (i + 1) / blocks, block_dw + i * n,
                       block_db + i * n);
     })
     if (dw != NULL) {
@@ -208,4 +314,22 @@ void LS__K(layer_norm_backward)(float *dx, float beta_x, float *dw, float *db, f
     if (db != NULL) {
         LS__K(sum_rows)(db, block_db, blocks, n, beta_w, stream);
     }
+}
+
+void LS__K(layer_norm_backward)(float *dx, float beta_x, float *dw, float *db, float beta_w,
+                                const float *dy, const float *x, const float *mean,
+                                const float *rstd, const float *w, int64_t rows, int64_t n,
+                                void *workspace, ls_stream *stream)
+{
+    gradients g = {real_of(dx, false), real_of(dy, false), real_of(x, false), beta_x};
+    norm_backward(&(norm_args){g, mean, rstd, w, n}, dw, db, beta_w, rows, workspace, stream);
+}
+
+void LS__K(layer_norm_backward_bf16)(ls__bfloat16 *dx, float beta_x, float *dw, float *db,
+                                     float beta_w, const ls__bfloat16 *dy, const ls__bfloat16 *x,
+                                     const float *mean, const float *rstd, const float *w,
+                                     int64_t rows, int64_t n, void *workspace, ls_stream *stream)
+{
+    gradients g = {real_of(dx, true), real_of(dy, true), real_of(x, true), beta_x};
+    norm_backward(&(norm_args){g, mean, rstd, w, n}, dw, db, beta_w, rows, workspace, stream);
 }

@@ -114,3 +114,76 @@ void ls__ref_dropout_bf16(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t coun
         out[i] = ls__bfloat16_round(y);
     }
 }
+
+static void widen_row(float *out, const ls__bfloat16 *x, int64_t n)
+{
+    for (int64_t j = 0; j < n; j++) {
+        out[j] = ls__bfloat16_widen(x[j]);
+    }
+}
+
+static void narrow_row(ls__bfloat16 *out, const float *x, int64_t n)
+{
+    for (int64_t j = 0; j < n; j++) {
+        out[j] = ls__bfloat16_round(x[j]);
+    }
+}
+
+void ls__ref_softmax_bf16(ls__bfloat16 *out, const ls__bfloat16 *x, int64_t rows, int64_t n,
+                          bool log, ls_stream *stream)
+{
+    float row[LS__HALF_ROW_MAX], y[LS__HALF_ROW_MAX];
+    for (int64_t i = 0; i < rows; i++) {
+        widen_row(row, x + i * n, n);
+        ls__ref_softmax(y, row, 1, n, log, stream);
+        narrow_row(out + i * n, y, n);
+    }
+}
+
+void ls__ref_softmax_backward_bf16(ls__bfloat16 *dx, const ls__bfloat16 *dy, const ls__bfloat16 *y,
+                                   int64_t rows, int64_t n, bool log, float beta, ls_stream *stream)
+{
+    float wide_dx[LS__HALF_ROW_MAX], wide_dy[LS__HALF_ROW_MAX], wide_y[LS__HALF_ROW_MAX];
+    for (int64_t i = 0; i < rows; i++) {
+        if (beta != 0.0f) {
+            widen_row(wide_dx, dx + i * n, n);
+        }
+        widen_row(wide_dy, dy + i * n, n);
+        widen_row(wide_y, y + i * n, n);
+        ls__ref_softmax_backward(wide_dx, wide_dy, wide_y, 1, n, log, beta, stream);
+        narrow_row(dx + i * n, wide_dx, n);
+    }
+}
+
+void ls__ref_layer_norm_bf16(ls__bfloat16 *y, float *mean, float *rstd, const ls__bfloat16 *x,
+                             const float *w, const float *b, int64_t rows, int64_t n, float eps,
+                             ls_stream *stream)
+{
+    float wide_y[LS__HALF_ROW_MAX], wide_x[LS__HALF_ROW_MAX];
+    for (int64_t i = 0; i < rows; i++) {
+        widen_row(wide_x, x + i * n, n);
+        ls__ref_layer_norm(wide_y, mean + i, rstd + i, wide_x, w, b, 1, n, eps, stream);
+        narrow_row(y + i * n, wide_y, n);
+    }
+}
+
+void ls__ref_layer_norm_backward_bf16(ls__bfloat16 *dx, float beta_x, float *dw, float *db,
+                                      float beta_w, const ls__bfloat16 *dy, const ls__bfloat16 *x,
+                                      const float *mean, const float *rstd, const float *w,
+                                      int64_t rows, int64_t n, void *workspace, ls_stream *stream)
+{
+    float wide_dx[LS__HALF_ROW_MAX], wide_dy[LS__HALF_ROW_MAX], wide_x[LS__HALF_ROW_MAX];
+    for (int64_t i = 0; i < rows; i++) {
+        float *to = dx != NULL ? wide_dx : NULL;
+        if (dx != NULL && beta_x != 0.0f) {
+            widen_row(wide_dx, dx + i * n, n);
+        }
+        widen_row(wide_dy, dy + i * n, n);
+        widen_row(wide_x, x + i * n, n);
+        ls__ref_layer_norm_backward(to, beta_x, dw, db, i == 0 ? beta_w : 1.0f, wide_dy, wide_x,
+                                    mean + i, rstd + i, w, 1, n, workspace, stream);
+        if (dx != NULL) {
+            narrow_row(dx + i * n, wide_dx, n);
+        }
+    }
+}

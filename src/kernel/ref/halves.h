@@ -20,5 +20,17 @@ double ls__ref_cross_entropy_bf16(ls__bfloat16 *dlogits, const ls__bfloat16 *log
 void ls__ref_dropout_bf16(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count, uint64_t first,
                           double p, uint64_t seed, uint64_t stream_id, float beta,
                           ls_stream *stream);
+void ls__ref_softmax_bf16(ls__bfloat16 *out, const ls__bfloat16 *x, int64_t rows, int64_t n,
+                          bool log, ls_stream *stream);
+void ls__ref_softmax_backward_bf16(ls__bfloat16 *dx, const ls__bfloat16 *dy, const ls__bfloat16 *y,
+                                   int64_t rows, int64_t n, bool log, float beta,
+                                   ls_stream *stream);
+void ls__ref_layer_norm_bf16(ls__bfloat16 *y, float *mean, float *rstd, const ls__bfloat16 *x,
+                             const float *w, const float *b, int64_t rows, int64_t n, float eps,
+                             ls_stream *stream);
+void ls__ref_layer_norm_backward_bf16(ls__bfloat16 *dx, float beta_x, float *dw, float *db,
+                                      float beta_w, const ls__bfloat16 *dy, const ls__bfloat16 *x,
+                                      const float *mean, const float *rstd, const float *w,
+                                      int64_t rows, int64_t n, void *workspace, ls_stream *stream);
 
 #endif

@@ -184,6 +184,59 @@ TEST(losses_of_bfloat16_logits_agree_with_the_plain_twin)
     cross_entropy_once(ls__kernels_cpu(), 3, LS__HALF_LOGITS_MAX, 0.0);
 }
 
+static void softmax_once(const ls__kernels *k, int64_t rows, int64_t n, bool log, float beta)
+{
+    const ls__kernels *ref = ls__kernels_ref();
+    ls__bfloat16 *x = random_halves(rows * n, 1, 4.0f, 0.0f);
+    ls__bfloat16 *dy = random_halves(rows * n, 2, 1.0f, 0.0f);
+    sides y = sides_new(rows * n), dx = sides_new(rows * n);
+    ref->softmax_bf16(y.want, x, rows, n, log, NULL);
+    k->softmax_bf16(y.got, x, rows, n, log, NULL);
+    check_halves(k->name, y.got, y.want, rows * n, 1e-30);
+    ref->softmax_backward_bf16(dx.want, dy, y.want, rows, n, log, beta, NULL);
+    k->softmax_backward_bf16(dx.got, dy, y.want, rows, n, log, beta, NULL);
+    check_halves(k->name, dx.got, dx.want, rows * n, 1e-5);
+    sides_free(&y), sides_free(&dx);
+    free(x), free(dy);
+}
+
+static void layer_norm_once(const ls__kernels *k, int64_t rows, int64_t n, int kind)
+{
+    const ls__kernels *ref = ls__kernels_ref();
+    const float beta = (float)(kind & 1);
+    ls__bfloat16 *x = random_halves(rows * n, 1, 2.0f, 1.0f);
+    ls__bfloat16 *dy = random_halves(rows * n, 2, 1.0f, 0.0f);
+    float *w = (kind & 2) != 0 ? random_floats(n, 3) : NULL, *mean = random_floats(rows, 4);
+    float *rstd = random_floats(rows, 5), *want = random_floats(2 * n, 6);
+    float *got = random_floats(2 * n, 6);
+    void *workspace = allocate(k->layer_norm_workspace(rows, n));
+    sides y = sides_new(rows * n), dx = sides_new(rows * n);
+    ref->layer_norm_bf16(y.want, mean, rstd, x, w, w, rows, n, 1e-5f, NULL);
+    k->layer_norm_bf16(y.got, mean, rstd, x, w, w, rows, n, 1e-5f, NULL);
+    check_halves(k->name, y.got, y.want, rows * n, 1e-5);
+    ref->layer_norm_backward_bf16(dx.want, beta, want, want + n, beta, dy, x, mean, rstd, w, rows,
+                                  n, workspace, NULL);
+    k->layer_norm_backward_bf16(dx.got, beta, got, got + n, beta, dy, x, mean, rstd, w, rows, n,
+                                workspace, NULL);
+    check_halves(k->name, dx.got, dx.want, rows * n, 1e-4);
+    check_close(k->name, got, want, 2 * n, 1e-4, 1e-4);
+    sides_free(&y), sides_free(&dx);
+    free(x), free(dy), free(w), free(mean), free(rstd), free(want), free(got), free(workspace);
+}
+
+TEST(rows_of_bfloat16_are_normalised_as_by_the_plain_twin)
+{
+    const int64_t shapes[][2] = {{1, 1}, {3, 17}, {40, 257}, {1, LS__HALF_ROW_MAX}};
+    for (int i = 0; i < LS__ISA_COUNT * 16; i++) {
+        const ls__kernels *k = variant(i / 16);
+        const int64_t *s = shapes[i / 4 % 4];
+        if (k != NULL) {
+            softmax_once(k, s[0], s[1], (i & 1) != 0, (float)(i >> 1 & 1));
+            layer_norm_once(k, s[0] + 1, s[1] == 1 ? 2 : s[1], i % 4);
+        }
+    }
+}
+
 /* q, k and v beside each other in rows of one tensor, as a fused projection leaves them. */
 typedef struct attention_case {
     ls__attention a;
