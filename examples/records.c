@@ -1,7 +1,7 @@
 /* See records.h. --log is JSON Lines: an object a line, each with its step first; an evaluation has
  * a line of its own. JSON has no word for what is not finite: it is null there.
  *
- *     {"step": 3, "loss": 2.81, "lr": 0.002, "grad_norm": 1.1, "seconds": 0.011, …}
+ *     {"step": 3, "dtype": "float32", "loss": 2.81, "lr": 0.002, "grad_norm": 1.1, …}
  *     {"step": 3, "held_out_loss": 2.79}
  */
 #include "records.h"
@@ -76,10 +76,15 @@ static int numbers_of(const record *s, number out[STEP_NUMBERS])
     return count;
 }
 
-static void write_line(step_log *log, int64_t step, const number *numbers, int count)
+/* dtype: NULL where there is none to tell. */
+static void write_line(step_log *log, int64_t step, const char *dtype, const number *numbers,
+                       int count)
 {
     char line[LINE_BYTES] = "", text[NUMBER_BYTES];
     size_t used = 0;
+    if (dtype) {
+        used = (size_t)snprintf(line, sizeof line, ", \"dtype\": \"%s\"", dtype);
+    }
     for (int i = 0; i < count && used < sizeof line; i++) {
         used += (size_t)snprintf(line + used, sizeof line - used, ", \"%s\": %s", numbers[i].name,
                                  json_number(numbers[i].value, text));
@@ -102,7 +107,7 @@ void records_step(records *r, const record *step)
 {
     number numbers[STEP_NUMBERS];
     int count = numbers_of(step, numbers);
-    write_line(&r->json, step->step, numbers, count);
+    write_line(&r->json, step->step, step->dtype, numbers, count);
     step_log_add(&r->losses, "%lld %.9g", (long long)step->step, step->loss);
     show_board(r->board, "train", step->step, numbers, count);
 }
@@ -116,7 +121,7 @@ void records_scores(records *r, int64_t step, const score *scores, int count)
         plain_name(scores[i].name, numbers[i].name, sizeof numbers[i].name);
         numbers[i].value = scores[i].value;
     }
-    write_line(&r->json, step, numbers, count);
+    write_line(&r->json, step, NULL, numbers, count);
     show_board(r->board, "eval", step, numbers, count);
 }
 

@@ -25,6 +25,7 @@ typedef struct record {
     double seconds, exposed; /* of the step; of it, waiting for communication */
     double per_second;       /* units of all ranks */
     const char *unit;        /* "tokens" */
+    const char *dtype;       /* of training: "float32", "bf16" */
 } record;
 
 /* Only rank 0 holds files. */

@@ -204,10 +204,22 @@ static void next_batch(trainer *t, ls_batch *batch)
     }
 }
 
+static bool in_bf16(const trainer *t)
+{
+    return strcmp(t->set->dtype, "bf16") == 0;
+}
+
+/* With bf16 products are taken in bfloat16; parameters, and what is made of their gradients, stay
+ * float32. */
 static ls_tensor *loss_of(const trainer *t, const ls_batch *batch)
 {
-    return t->task.loss ? t->task.loss(t->task.arg, t->net, batch)
-                        : ls_cross_entropy(ls_forward(t->net, batch->x), batch->y);
+    ls_tensor *loss = NULL;
+    LS_AUTOCAST(in_bf16(t))
+    {
+        loss = t->task.loss ? t->task.loss(t->task.arg, t->net, batch)
+                            : ls_cross_entropy(ls_forward(t->net, batch->x), batch->y);
+    }
+    return loss;
 }
 
 /* Returns this rank's mean loss over the step's micro-batches; *norm: the gradient's. */
@@ -326,7 +338,8 @@ static void record_step(trainer *t, int64_t step, const measure *mine, double no
                                         .seconds = mean.seconds,
                                         .exposed = mean.exposed,
                                         .per_second = units_of_step(t) / mean.seconds,
-                                        .unit = t->task.unit});
+                                        .unit = t->task.unit,
+                                        .dtype = t->set->dtype});
 }
 
 /* ---- evaluation --------------------------------------------------------------------------- */
@@ -334,7 +347,10 @@ static void record_step(trainer *t, int64_t step, const measure *mine, double no
 /* `step` steps are done. What a resumed run evaluates at its start the run before has recorded. */
 static void evaluate(trainer *t, int64_t step, bool keep)
 {
-    t->score_count = t->task.evaluate(t->task.arg, trainer_net(t), t->scores);
+    LS_AUTOCAST(in_bf16(t))
+    {
+        t->score_count = t->task.evaluate(t->task.arg, trainer_net(t), t->scores);
+    }
     if (keep && ls_rank() == 0) {
         records_scores(&t->records, step, t->scores, t->score_count);
     }
@@ -431,12 +447,13 @@ static void print_summary(const trainer *t, const char *note)
     char took[32], all[32], speed[32];
     const report *r = &t->report;
     double units = (double)(r->done - t->start) * units_of_step(t);
-    (void)printf("trained %lld steps, %s %s, in %s: %s %s/s, exposed communication %.1f %% of the "
-                 "time\n",
-                 (long long)(r->done - t->start), amount(units, all, sizeof all), t->task.unit,
-                 duration(t->seconds, took, sizeof took),
-                 amount(units / t->seconds, speed, sizeof speed), t->task.unit,
-                 100.0 * r->exposed / fmax(r->seconds, 1e-9));
+    (void)printf(
+        "trained %lld steps in %s, %s %s, in %s: %s %s/s, exposed communication %.1f %% of "
+        "the time\n",
+        (long long)(r->done - t->start), t->set->dtype, amount(units, all, sizeof all),
+        t->task.unit, duration(t->seconds, took, sizeof took),
+        amount(units / t->seconds, speed, sizeof speed), t->task.unit,
+        100.0 * r->exposed / fmax(r->seconds, 1e-9));
     print_scores(t);
     (void)printf("%s%s\n", note ? " " : "", note ? note : "");
     (void)printf("replicas identical: %d of %d (hash %016llx)\n", t->identical, ls_world_size(),

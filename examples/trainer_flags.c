@@ -18,10 +18,7 @@ static void check(trainer_options *o)
     (void)flag_choice("schedule", o->schedule, schedules);
     (void)flag_choice("optim", o->optim, optims);
     (void)flag_choice("feed", o->feed, feeds);
-    if (flag_choice("dtype", o->dtype, dtypes) != 0) {
-        give_up(EXIT_USAGE, "--dtype bf16 is not there yet: training is in float32; leave --dtype "
-                            "away or give float32");
-    }
+    (void)flag_choice("dtype", o->dtype, dtypes);
     o->warmup = o->warmup < 0 ? (o->steps * 8 + 99) / 100 : o->warmup;
     o->min_lr = o->min_lr < 0.0 ? o->lr / 10.0 : o->min_lr;
 }
@@ -42,7 +39,8 @@ void trainer_read_flags(const char *what, const flag *own, int count, trainer_op
         {"beta2", FLAG_NUMBER, &o->beta2, 0, 0.999999999, "adamw's second-moment decay"},
         {"weight-decay", FLAG_NUMBER, &o->weight_decay, 0, 1e3, "pull of the weights to zero"},
         {"clip", FLAG_NUMBER, &o->clip, 0, 1e9, "largest gradient norm; 0: none"},
-        {"dtype", FLAG_TEXT, &o->dtype, 0, 0, "of training: float32"},
+        {"dtype", FLAG_TEXT, &o->dtype, 0, 0,
+         "float32, or bf16: products in bfloat16, weights in float32"},
         {"seed", FLAG_COUNT, &o->seed, 0, 9e15, "of weights, order, dropout and sample"},
         {"bucket-bytes", FLAG_COUNT, &o->bucket_bytes, 0, 1e12, "of a gradient bucket"},
         {"feed", FLAG_TEXT, &o->feed, 0, 0,

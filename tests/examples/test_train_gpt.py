@@ -161,7 +161,7 @@ def wrong_flags_and_unusable_text_are_refused_in_words():
             (2, "--vocab is 99; text has 256", "--data", text(), "--vocab", 99),
             (2, '--format is "words"; it takes text or tokens', "--data", text(), "--format", "words"),
             (1, '"nowhere"', "--data", "nowhere", "--format", "tokens"),
-            (2, "--dtype bf16 is not there yet", "--data", text(), "--dtype", "bf16"),
+            (2, '--dtype is "half"; it takes float32 or bf16', "--data", text(), "--dtype", "half"),
             (1, 'error: tokens: "words.bin" has token 65535 at offset 0', "--data", "words.bin", "--format", "tokens",
              "--held-out", "words.bin", *SMALL),
             (1, '"nowhere" does not exist', "--data", "nowhere"),
