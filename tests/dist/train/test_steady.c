@@ -202,6 +202,12 @@ DIST_TEST(a_training_step_of_four_workers_allocates_nothing, 4)
     steady_state(make_net(), make_data());
 }
 
+DIST_TEST(nor_does_one_under_autocast, 2)
+{
+    (void)ls_autocast_set(true);
+    steady_state(make_net(), make_data());
+}
+
 DIST_TEST(a_training_step_over_images_allocates_nothing, 1)
 {
     steady_state(make_image_net(), make_images());
