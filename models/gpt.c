@@ -213,6 +213,5 @@ ls_status gpt_forward_cached(ls_module *m, kv_cache *cache, ls_tensor *x, int64_
             ls_forward(self->head, ls_forward(self->norm, ls_slice(y, 1, tokens - last, tokens)));
     }
     LS_TRY(ls_tensor_status(*logits));
-    kv_cache_commit(cache);
-    return LS_OK;
+    return kv_cache_commit(cache);
 }

@@ -269,8 +269,7 @@ ls_status gpt2_forward_cached(ls_module *m, kv_cache *cache, ls_tensor *x, int64
         *logits = gpt2_head(self, ls_slice(y, 1, tokens - last, tokens));
     }
     LS_TRY(ls_tensor_status(*logits));
-    kv_cache_commit(cache);
-    return LS_OK;
+    return kv_cache_commit(cache);
 }
 
 /* ---- the published sizes ------------------------------------------------------------------ */

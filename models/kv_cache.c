@@ -15,9 +15,10 @@ typedef struct pair {
 struct kv_cache {
     int layers;
     int64_t batch, context, dim;
-    int64_t length;  /* tokens read */
-    int64_t reading; /* tokens of the forward pass that has begun */
-    int layer;       /* whose turn it is in it */
+    int64_t length;   /* tokens read */
+    int64_t reading;  /* tokens of the forward pass that has begun */
+    int layer;        /* whose turn it is in it */
+    ls_status status; /* of it */
     pair of[];
 };
 
@@ -102,19 +103,21 @@ ls_status kv_cache_begin(kv_cache *c, int64_t batch, int64_t tokens)
     }
     c->reading = tokens;
     c->layer = 0;
+    c->status = LS_OK;
     return LS_OK;
 }
 
 /* Puts the new rows [B,T,dim] behind those in `room`; returns all. */
-static ls_tensor *append(const kv_cache *c, ls_tensor *room, ls_tensor *rows)
+static ls_tensor *append(kv_cache *c, ls_tensor *room, ls_tensor *rows)
 {
     float *base = ls_data(room);
+    if (ls_dtype_of(rows) == LS_BFLOAT16) { /* under autocast; attention rounds it again */
+        rows = ls_cast(rows, LS_FLOAT32);
+    }
     size_t bytes = (size_t)(c->reading * c->dim) * sizeof *base;
     for (int64_t b = 0; b < c->batch; b++) {
         float *to = base + (b * c->context + c->length) * c->dim;
-        if (ls_copy_out(ls_slice(rows, 0, b, b + 1), to, bytes) < 0) {
-            return rows; /* what it carries is carried on */
-        }
+        c->status = c->status < 0 ? c->status : ls_copy_out(ls_slice(rows, 0, b, b + 1), to, bytes);
     }
     return ls_slice(room, 1, 0, c->length + c->reading);
 }
@@ -126,8 +129,10 @@ void kv_cache_extend(kv_cache *c, ls_tensor **keys, ls_tensor **values)
     *values = append(c, p->values, *values);
 }
 
-void kv_cache_commit(kv_cache *c)
+ls_status kv_cache_commit(kv_cache *c)
 {
+    LS_TRY(c->status);
     c->length += c->reading;
     c->reading = 0;
+    return LS_OK;
 }

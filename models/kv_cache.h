@@ -29,9 +29,9 @@ ls_status kv_cache_check(const ls_module *model, ls_tensor *x, int64_t last);
  * LS_ERR_INVALID for another batch. */
 ls_status kv_cache_begin(kv_cache *cache, int64_t batch, int64_t tokens);
 /* Each layer once, in the order of the layers: takes what the new tokens made, [B,T,dim], and gives
- * back a view of all there is, [B,length+T,dim]. What is poisoned stays as it is. */
+ * back a view of all there is, [B,length+T,dim], in float32. */
 void kv_cache_extend(kv_cache *cache, ls_tensor **keys, ls_tensor **values);
-/* After it: the tokens count as read. */
-void kv_cache_commit(kv_cache *cache);
+/* After it: the tokens count as read, unless something was wrong with what the layers gave. */
+ls_status kv_cache_commit(kv_cache *cache);
 
 #endif

@@ -58,7 +58,8 @@ static void read_whole(ls_module *net, int32_t *tokens, int64_t length, float *l
     LS_NO_GRAD LS_SCOPE
     {
         ls_tensor *y = ls_forward(net, ls_from_memory(tokens, LS_SHAPE(BATCH, length), LS_INT32));
-        CHECK_OK(ls_copy_out(y, logits, (size_t)(BATCH * length * VOCAB) * sizeof *logits));
+        CHECK_OK(ls_copy_out(ls_cast(y, LS_FLOAT32), logits,
+                             (size_t)(BATCH * length * VOCAB) * sizeof *logits));
     }
 }
 
@@ -162,6 +163,37 @@ TEST(a_cache_that_was_cut_reads_on_from_there)
         read_piece(k, net, cache, tokens, whole, (const int64_t[]){5, CONTEXT, CONTEXT});
         kv_cache_cut(cache, 0);
         read_piece(k, net, cache, tokens, whole, (const int64_t[]){0, 4, CONTEXT});
+        kv_cache_free(cache);
+        ls_module_free(net);
+    }
+    CHECK_OK(ls_finalize());
+}
+
+/* Both ways round to 8 bits at the same places but for the order of sums. */
+TEST(a_cache_under_autocast_has_the_logits_of_autocast)
+{
+    CHECK_OK(ls_init(NULL));
+    for (int i = 0; i < 2; i++) {
+        ls_module *net = evaluated(&kinds[i]);
+        static float whole[BATCH * CONTEXT * VOCAB], got[VOCAB];
+        int32_t tokens[BATCH * CONTEXT];
+        fill(tokens, CONTEXT);
+        kv_cache *cache = kinds[i].cache(net, 1);
+        LS_AUTOCAST(true)
+        {
+            read_whole(net, tokens, CONTEXT, whole);
+            for (int t = 0; t < CONTEXT; t++) {
+                LS_SCOPE
+                {
+                    ls_tensor *x = ls_from_memory(tokens + t, LS_SHAPE(1, 1), LS_INT32), *y = NULL;
+                    CHECK_OK(kinds[i].read(net, cache, x, 1, &y));
+                    CHECK_OK(ls_copy_out(ls_cast(y, LS_FLOAT32), got, sizeof got));
+                }
+                for (int v = 0; v < VOCAB; v++) {
+                    CHECK_NEAR(got[v], whole[t * VOCAB + v], 0.05);
+                }
+            }
+        }
         kv_cache_free(cache);
         ls_module_free(net);
     }
