@@ -21,6 +21,7 @@ typedef struct ls_conv2d_options {
     size_t size;
     int64_t stride[2], padding[2], dilation[2]; /* padding with zeros, on both sides */
     int64_t groups;                             /* divides C and O */
+    bool relu;                                  /* of the result; what comes before is not kept */
 } ls_conv2d_options;
 #define LS_DEFAULTS_ls_conv2d_options .stride = {1, 1}, .dilation = {1, 1}, .groups = 1,
 /* x [N,C,H,W], weight [O,C/groups,kh,kw], bias [O] or NULL -> [N,O,H',W'] with H' = (H + 2 padding

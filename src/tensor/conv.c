@@ -5,7 +5,7 @@
 #include "base/options.h"
 #include "tensor/half.h"
 
-enum { SAVED_X, SAVED_W };
+enum { SAVED_X, SAVED_W, SAVED_Y };
 enum { EDGE_X, EDGE_W, EDGE_B };
 
 #define EXTENT_MAX ((int64_t)1 << 30) /* of sizes along one axis: their products are exact */
@@ -25,6 +25,16 @@ static ls_status run(ls__tensors *tensors, const ls__kernels *k, const ls__conv2
     return LS_OK;
 }
 
+typedef struct conv_context {
+    ls__conv2d shape;
+    bool relu;
+} conv_context;
+
+static int64_t outputs_numel(const ls__conv2d *c)
+{
+    return c->batch * c->out_height * c->out_width * c->out;
+}
+
 static void backward_empty(ls__rule *r, const ls__conv2d *c)
 {
     const int64_t numel[] = {0, c->out * (c->in / c->groups) * c->kernel[0] * c->kernel[1], c->out};
@@ -35,29 +45,46 @@ static void backward_empty(ls__rule *r, const ls__conv2d *c)
     }
 }
 
+static ls_status backward(ls__rule *r, const ls__conv2d *c, const float *dy)
+{
+    const ls__gradient *dx = &r->in[EDGE_X], *dw = &r->in[EDGE_W], *db = &r->in[EDGE_B];
+    if (db->data != NULL) {
+        r->k->sum_rows(db->data, dy, c->batch * c->out_height * c->out_width, c->out, db->beta,
+                       NULL);
+    }
+    if (dw->data != NULL) {
+        ls__conv2d_data d = {.x = r->saved[SAVED_X], .dy = dy, .out = dw->data, .beta = dw->beta};
+        LS_TRY(run(r->tensors, r->k, c, LS__CONV2D_BACKWARD_W, &d));
+    }
+    if (dx->data != NULL) {
+        ls__conv2d_data d = {.w = r->saved[SAVED_W], .dy = dy, .out = dx->data, .beta = dx->beta};
+        LS_TRY(run(r->tensors, r->k, c, LS__CONV2D_BACKWARD_X, &d));
+    }
+    return LS_OK;
+}
+
 static ls_status conv2d_backward(ls__rule *r)
 {
-    const ls__conv2d *c = r->node->context;
-    const ls__gradient *dx = &r->in[EDGE_X], *dw = &r->in[EDGE_W], *db = &r->in[EDGE_B];
+    const conv_context *context = r->node->context;
+    const ls__conv2d *c = &context->shape;
     if (c->batch == 0) {
         backward_empty(r, c);
         return LS_OK;
     }
-    if (db->data != NULL) {
-        r->k->sum_rows(db->data, r->dy, c->batch * c->out_height * c->out_width, c->out, db->beta,
-                       NULL);
+    if (!context->relu) {
+        return backward(r, c, r->dy);
     }
-    if (dw->data != NULL) {
-        ls__conv2d_data d = {
-            .x = r->saved[SAVED_X], .dy = r->dy, .out = dw->data, .beta = dw->beta};
-        LS_TRY(run(r->tensors, r->k, c, LS__CONV2D_BACKWARD_W, &d));
+    int64_t count = outputs_numel(c);
+    ls__storage *cut = ls__storage_new(r->tensors, (size_t)count * sizeof(float));
+    if (cut == NULL) {
+        return ls__self.status;
     }
-    if (dx->data != NULL) {
-        ls__conv2d_data d = {
-            .w = r->saved[SAVED_W], .dy = r->dy, .out = dx->data, .beta = dx->beta};
-        LS_TRY(run(r->tensors, r->k, c, LS__CONV2D_BACKWARD_X, &d));
-    }
-    return LS_OK;
+    /* y is 0 where its argument was not above 0, so it says as much as that. */
+    r->k->unary_backward(LS__UNARY_RELU, cut->data, r->dy, r->saved[SAVED_Y], NULL, count, 0.0f,
+                         NULL);
+    ls_status status = backward(r, c, cut->data);
+    ls__storage_unref(cut);
+    return status;
 }
 
 static const ls__op conv2d_op = {
@@ -155,6 +182,15 @@ static bool describe(ls__call *call, const ls_conv2d_options *o, ls__conv2d *c)
            outputs(call, c, 1, c->width, &c->out_width);
 }
 
+static void save_output(ls__node *node, const ls__record *out)
+{
+    if (node != NULL) {
+        ls__dense y = ls__dense_of_output(out);
+        ls__node_save(node, SAVED_Y, &y);
+        ls__dense_drop(&y);
+    }
+}
+
 ls_tensor *ls_conv2d(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
                      const ls_conv2d_options *options)
 {
@@ -176,14 +212,17 @@ ls_tensor *ls_conv2d(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
         d.out = (float *)(void *)ls__record_data(out);
         if (run(call.tensors, call.k, &c, LS__CONV2D_FORWARD, &d) < 0) {
             call.failed = ls__poison(call.tensors);
+        } else if (o.relu) {
+            call.k->unary(LS__UNARY_RELU, d.out, d.out, outputs_numel(&c), NULL);
         }
     }
-    ls__node *node = ls__call_record(&call, &conv2d_op, out, sizeof c);
+    ls__node *node = ls__call_record(&call, &conv2d_op, out, sizeof(conv_context));
     if (node != NULL) {
-        *(ls__conv2d *)node->context = c;
+        *(conv_context *)node->context = (conv_context){c, o.relu};
         ls__node_save(node->edge[EDGE_W].to != NULL ? node : NULL, SAVED_X, &dx);
         ls__node_save(node->edge[EDGE_X].to != NULL ? node : NULL, SAVED_W, &dw);
     }
+    save_output(o.relu ? node : NULL, out);
     ls__dense_drop(&dx);
     ls__dense_drop(&dw);
     ls__dense_drop(&db);

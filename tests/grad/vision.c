@@ -417,4 +417,33 @@ LOCAL_TEST(steady_convolutional_loop_allocates_nothing)
     CHECK_INT(ls__tensor_alive(), alive);
 }
 
+/* Those of the two one after the other, which are tested by differences: at a kink none are. */
+LOCAL_TEST(relu_within_a_convolution_changes_no_bit)
+{
+    LS_SCOPE
+    {
+        float got[2][4][120] = {{{0}}};
+        for (int fused = 0; fused < 2; fused++) {
+            ls_tensor *x = leaf_new(LS_SHAPE(2, 3, 4, 5), CHANNELS_LAST, 1);
+            ls_tensor *w = leaf_new(LS_SHAPE(2, 3, 3, 2), WHOLE, 2);
+            ls_tensor *b = leaf_new(LS_SHAPE(2), WHOLE, 3);
+            ls_tensor *seen = as_view(x, CHANNELS_LAST);
+            ls_tensor *y = fused ? ls_conv2d(seen, w, b, CONV(.relu = true))
+                                 : ls_relu(ls_conv2d(seen, w, b, NULL));
+            CHECK_OK(ls_backward(ls_sum(ls_mul(y, y))));
+            ls_tensor *all[] = {y, ls_grad(x), ls_grad(w), ls_grad(b)};
+            for (int i = 0; i < 4; i++) {
+                CHECK_OK(
+                    ls_copy_out(all[i], got[fused][i], (size_t)ls_numel(all[i]) * sizeof(float)));
+            }
+        }
+        CHECK(memcmp(got[0], got[1], sizeof got[0]) == 0);
+        int cut = 0;
+        for (int i = 0; i < 32; i++) {
+            cut += got[0][0][i] == 0.0f;
+        }
+        CHECK(cut > 2 && cut < 30);
+    }
+}
+
 TEST_MAIN
