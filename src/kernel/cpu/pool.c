@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernel/cpu/pool_last.h"
 #include "kernel/cpu/taps.h"
 
 typedef struct planes {
@@ -109,6 +110,10 @@ void LS__K(max_pool2d)(const ls__pool2d *p, float *y, int32_t *index, const floa
                        ls_stream *stream)
 {
     (void)stream;
+    if (p->layout == LS__NHWC) {
+        LS__K(max_last)(p, y, index, x);
+        return;
+    }
     planes all = planes_of(p);
     LS__PARALLEL_FOR(all.parallel, int64_t i = 0, i < all.count, i++, {
         int64_t at = plane_at(p, all.y, i);
@@ -131,11 +136,8 @@ static void max_plane_backward(const planes *all, float *dx, const float *dy, co
     const ls__pool2d *p = all->p;
     for (int64_t i = 0; i < p->out_height; i++) {
         for (int64_t j = 0; j < p->out_width; j++) {
-            int64_t at = i * all->y.h + j * all->y.w, place = index[at];
-            if (p->layout != LS__NCHW) { /* there a plane's elements do not follow each other */
-                place = place / p->width * all->x.h + place % p->width * all->x.w;
-            }
-            dx[place] += dy[at];
+            int64_t at = i * all->y.h + j * all->y.w;
+            dx[index[at]] += dy[at];
         }
     }
 }
@@ -144,6 +146,10 @@ void LS__K(max_pool2d_backward)(const ls__pool2d *p, float *dx, float beta, cons
                                 const int32_t *index, ls_stream *stream)
 {
     (void)stream;
+    if (p->layout == LS__NHWC) {
+        LS__K(max_last_backward)(p, dx, beta, dy, index);
+        return;
+    }
     planes all = planes_of(p);
     LS__PARALLEL_FOR(all.parallel, int64_t i = 0, i < all.count, i++, {
         int64_t at = plane_at(p, all.y, i);
