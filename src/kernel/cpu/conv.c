@@ -30,11 +30,6 @@ typedef struct part { /* some images, one group */
     float *col, *weight; /* [R,K]; w' of all groups */
 } part;
 
-static int64_t weights_of(const ls__conv2d *c)
-{
-    return c->out * (c->in / c->groups) * c->kernel[0] * c->kernel[1];
-}
-
 static bool is_pointwise(const ls__conv2d *c)
 {
     return c->kernel[0] == 1 && c->kernel[1] == 1 && c->stride[0] == 1 && c->stride[1] == 1 &&
@@ -146,7 +141,7 @@ static void add_col(const part *p) /* windows overlap, so an image is one task *
 static void pack_weight(const ls__conv2d *c, float *to, const float *w)
 {
     int64_t in = c->in / c->groups, taps = c->kernel[0] * c->kernel[1];
-    LS__PARALLEL_FOR(weights_of(c) >= LS__PARALLEL_MIN, int64_t o = 0, o < c->out, o++, {
+    LS__PARALLEL_FOR(ls__conv2d_weights(c) >= LS__PARALLEL_MIN, int64_t o = 0, o < c->out, o++, {
         for (int64_t k = 0; k < taps; k++) {
             for (int64_t i = 0; i < in; i++) {
                 to[(o * taps + k) * in + i] = w[(o * in + i) * taps + k];
@@ -158,7 +153,7 @@ static void pack_weight(const ls__conv2d *c, float *to, const float *w)
 static void unpack_weight(const ls__conv2d *c, float *w, const float *from, float beta)
 {
     int64_t in = c->in / c->groups, taps = c->kernel[0] * c->kernel[1];
-    LS__PARALLEL_FOR(weights_of(c) >= LS__PARALLEL_MIN, int64_t o = 0, o < c->out, o++, {
+    LS__PARALLEL_FOR(ls__conv2d_weights(c) >= LS__PARALLEL_MIN, int64_t o = 0, o < c->out, o++, {
         for (int64_t i = 0; i < in; i++) {
             for (int64_t k = 0; k < taps; k++) {
                 float value = from[(o * taps + k) * in + i], *to = &w[(o * in + i) * taps + k];
@@ -242,7 +237,7 @@ static size_t col_bytes(const ls__conv2d *c)
 
 static size_t builtin_workspace(const ls__conv2d *c)
 {
-    return col_bytes(c) + (is_pointwise(c) ? 0 : (size_t)weights_of(c) * sizeof(float));
+    return col_bytes(c) + (is_pointwise(c) ? 0 : (size_t)ls__conv2d_weights(c) * sizeof(float));
 }
 
 static part part_of(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d,
@@ -316,7 +311,7 @@ static bool prefers_builtin(const ls__conv2d *c, ls__conv2d_pass pass)
 {
     return is_pointwise(c) ||
            (pass == LS__CONV2D_BACKWARD_W && c->groups == 1 &&
-            c->out_height * c->out_width <= FEW_PIXELS && weights_of(c) >= LARGE_WEIGHT);
+            c->out_height * c->out_width <= FEW_PIXELS && ls__conv2d_weights(c) >= LARGE_WEIGHT);
 }
 
 void LS__K(conv2d)(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d,

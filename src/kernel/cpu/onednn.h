@@ -7,6 +7,11 @@
 
 /* Computes g on the calling thread alone; false: not available, nothing was done. */
 bool ls__onednn_gemm(const ls__gemm *g);
+static inline int64_t ls__conv2d_weights(const ls__conv2d *c) /* elements */
+{
+    return c->out * (c->in / c->groups) * c->kernel[0] * c->kernel[1];
+}
+
 /* onednn_conv.c, for oneDNN 2, or onednn_conv_absent.c. The same bits for any number of threads;
  * false: not available, nothing was done. */
 bool ls__onednn_conv2d(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d);

@@ -15,8 +15,7 @@
  * thread with a primitive made for one thread, so the bits do not depend on the number of threads
  * (made for several, oneDNN 2.6.3 sums weight gradients in another order).
  *
- * All that is made for a shape is a plan, kept in the runtime's table (plans.h). Scratch memory is
- * the caller's.
+ * All that is made for a shape is a plan, kept in the runtime's table (plans.h).
  */
 #include <oneapi/dnnl/dnnl.h>
 
@@ -87,15 +86,10 @@ static int output_of(ls__conv2d_pass pass)
     return W;
 }
 
-static int64_t weights_of(const ls__conv2d *c)
-{
-    return c->out * (c->in / c->groups) * c->kernel[0] * c->kernel[1];
-}
-
 /* Images of a part: a divisor of the batch. */
 static int64_t images_of_part(const ls__conv2d *c)
 {
-    int64_t work = weights_of(c) * c->out_height * c->out_width;
+    int64_t work = ls__conv2d_weights(c) * c->out_height * c->out_width;
     int64_t images = (PART_WORK + work - 1) / work;
     int64_t fewest = (c->batch + PARTS_MAX - 1) / PARTS_MAX;
     images = images < fewest ? fewest : images;
@@ -181,10 +175,10 @@ static void cut(plan *p)
     ls__image y = ls__image_strides(LS__NHWC, c->out, c->out_height, c->out_width);
     bool to_w = p->of.pass == LS__CONV2D_BACKWARD_W;
     int64_t images = images_of_part(c), channels = channels_of_part(c);
-    if (to_w && (weights_of(c) > PART_WEIGHT || c->batch / images < c->out / channels)) {
+    if (to_w && (ls__conv2d_weights(c) > PART_WEIGHT || c->batch / images < c->out / channels)) {
         p->parts = c->out / channels;
         c->out = channels;
-        p->operand[W].stride = weights_of(c);
+        p->operand[W].stride = ls__conv2d_weights(c);
         p->operand[Y].stride = c->out * y.c;
     } else {
         p->parts = c->batch / images;
@@ -333,9 +327,7 @@ static void plan_fini(void *of)
             (void)dnnl_primitive_destroy(p->operand[i].reorder);
         }
     }
-    if (p->convolution != NULL) {
-        (void)dnnl_primitive_destroy(p->convolution);
-    }
+    (void)dnnl_primitive_destroy(p->convolution);
     if (p->description != NULL) {
         (void)dnnl_primitive_desc_destroy(p->description);
     }
