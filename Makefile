@@ -14,13 +14,13 @@ DATA      ?= /usr/share/common-licenses
 ARGS      ?=
 C_FILES    = $(shell git ls-files -c -o --exclude-standard '*.c' '*.h')
 
-.PHONY: all help build test test-long demo bench bench-network compare-collectives compare-torch-backend compare-training install clean format tidy sanitize fuzz
+.PHONY: all help build test test-long demo bench bench-network compare-collectives compare-torch-backend compare-training install clean format tidy sanitize variants fuzz
 
 all: build
 
 help:
 	@echo "make build | test | test-long | demo | bench | bench-network |" \
-	    "compare-collectives | compare-torch-backend | compare-training | install | clean | format | tidy | sanitize | fuzz"
+	    "compare-collectives | compare-torch-backend | compare-training | install | clean | format | tidy | sanitize | variants | fuzz"
 
 $(BUILD)/build.ninja:
 	meson setup $(BUILD) --buildtype=$(BUILDTYPE) --prefix=$(PREFIX) --libdir=$(LIBDIR)
@@ -31,10 +31,11 @@ build: $(BUILD)/build.ninja
 test: build
 	tests/run --build $(BUILD)
 
-# Also what is random, slow or violent, and the sanitizer builds. Times are held to what is promised
+# Also what is random, slow or violent, and other builds: sanitizers, variants. Times are held to what is promised
 # (TEST_TIMES), so the machine should have no other work.
 test-long: build
 	TEST_SEED=random TEST_LONG=1 TEST_TIMES=1 tests/run --build $(BUILD)
+	$(MAKE) variants
 	TEST_SEED=random $(MAKE) sanitize TEST_LONG=1
 
 # Trains a small GPT on the text in DATA with N workers.
@@ -77,7 +78,7 @@ install: build
 	@[ -n "$(DESTDIR)" ] || ldconfig 2>/dev/null || true # so that the library is found at once
 
 clean:
-	rm -rf build build-asan build-tsan build-fuzz
+	rm -rf build build-asan build-tsan build-fuzz build-plain build-clang
 
 format:
 	clang-format-14 -i $(C_FILES)
@@ -90,6 +91,19 @@ build-asan/build.ninja:
 
 build-tsan/build.ninja:
 	meson setup build-tsan --buildtype=debugoptimized -Db_sanitize=thread
+
+build-plain/build.ninja:
+	meson setup build-plain -Donednn=disabled -Dpcre2=disabled
+
+build-clang/build.ninja:
+	CC=clang-14 meson setup build-clang
+
+# The same tests without oneDNN and PCRE2, and by another compiler.
+variants: build-plain/build.ninja build-clang/build.ninja
+	ninja -C build-plain
+	ninja -C build-clang
+	plain=0; tests/run --build build-plain || plain=1; \
+	    tests/run --build build-clang && exit $$plain
 
 # A rank that crashes dies of its signal and at once, as without a sanitizer.
 sanitize: export UBSAN_OPTIONS = halt_on_error=1:print_stacktrace=1
