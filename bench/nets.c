@@ -252,7 +252,7 @@ static ls_tensor *make_y(const net *n, int64_t batch)
 
 static ls_optim *make_optim(const net *n, ls_module *model)
 {
-    return n->sgd ? ls_sgd_new(model, LS_OPTIONS(ls_sgd_options, .lr = 1e-3, .momentum = 0.9))
+    return n->sgd ? ls_sgd_new(model, LS_OPTIONS(ls_sgd_options, .lr = 2e-5, .momentum = 0.9))
                   : ls_adamw_new(model, LS_OPTIONS(ls_adamw_options, .lr = 1e-4));
 }
 
@@ -284,9 +284,14 @@ void net_close(net_run *run)
 
 ls_tensor *net_loss(const net_run *run)
 {
-    ls_tensor *logits = ls_forward(run->model, run->x);
-    return run->net->input == NET_MASKED ? ls_cross_entropy_with(logits, run->y, NULL)
-                                         : ls_cross_entropy(logits, run->y);
+    ls_tensor *loss = NULL;
+    LS_AUTOCAST(run->bfloat16)
+    {
+        ls_tensor *logits = ls_forward(run->model, run->x);
+        loss = run->net->input == NET_MASKED ? ls_cross_entropy_with(logits, run->y, NULL)
+                                             : ls_cross_entropy(logits, run->y);
+    }
+    return loss;
 }
 
 ls_status net_step(net_run *run, double *loss)

@@ -47,6 +47,12 @@ static double multiply_add(runner *self)
     }
 }
 
+static double multiply_tiles(runner *self)
+{
+    (void)self;
+    return ls__bench_peak_amx(ROUNDS / 4);
+}
+
 static double copy(runner *self)
 {
     memcpy(self->to, self->from, COPY_BYTES);
@@ -95,14 +101,25 @@ static int capped(int threads)
     return threads < 1 ? 1 : threads > THREADS_MAX ? THREADS_MAX : threads;
 }
 
-double ls__bench_peak_flops(int threads)
+static double in_registers(double (*work)(runner *self), int threads)
 {
     runner runners[THREADS_MAX] = {{0}};
     threads = capped(threads);
     for (int i = 0; i < threads; i++) {
-        runners[i].work = multiply_add;
+        runners[i].work = work;
     }
     return together(runners, threads);
+}
+
+double ls__bench_peak_flops(int threads)
+{
+    return in_registers(multiply_add, threads);
+}
+
+double ls__bench_peak_tiles(int threads)
+{
+    const bool here = ls__cpu_best_level() == LS__CPU_AMX && ls__bench_amx_allowed();
+    return here ? in_registers(multiply_tiles, threads) : 0.0;
 }
 
 double ls__bench_peak_copy(int threads)

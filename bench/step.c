@@ -31,6 +31,7 @@ typedef struct measured {
     double ms[STEPS_MAX];                 /* of a step */
     double total_ms;                      /* of all */
     double loss, parameters, flops, copy; /* the last two: the machine's peak a second */
+    bool tiles;                           /* it is of products of bfloat16 tiles */
     uint64_t allocations;                 /* from the system, in all steps */
     ls_memory memory;
     ls__profile profile;
@@ -45,7 +46,8 @@ static const char help[] =
 static const char flags_help[] =
     "\n"
     "      --batch N      samples of a step\n"
-    "      --dtype D      float32\n"
+    "      --dtype D      float32 (default), or bfloat16: products in bfloat16, weights in\n"
+    "                     float32\n"
     "      --threads N    compute threads (default: one a core)\n"
     "      --steps N      timed steps (default 10), after 2 others\n"
     "      --profile      time, calls and work of each operation, forward and backward\n"
@@ -54,9 +56,11 @@ static const char flags_help[] =
     "\n"
     "GF/s counts the multiply-adds of products as two operations each (causal attention as if\n"
     "every key were seen); GB/s the bytes of operands and results, the least that must be moved.\n"
-    "\"of peak\" is the share of what this machine did just before on as many threads: of float32\n"
-    "multiply-adds for products, of a copy larger than the caches for the rest, which goes beyond\n"
-    "100 % where data are still in the cache.\n";
+    "\"of peak\" is the share of what this machine did just before on as many threads: for\n"
+    "products of multiply-adds in registers (float32; bfloat16 in tiles where there are some), "
+    "for\n"
+    "the rest of a copy larger than the caches, which goes beyond 100 % where data are still in\n"
+    "the cache.\n";
 
 /* ---- what is asked for -------------------------------------------------------------------- */
 
@@ -101,9 +105,10 @@ static int parse_value(const char *flag, const char *value, asked *a)
         return a->net != NULL ? 0 : complain("--model: there is no '%s'", value);
     }
     if (strcmp(flag, "--dtype") == 0) {
-        return strcmp(value, "float32") == 0
+        a->bfloat16 = strcmp(value, "bfloat16") == 0 || strcmp(value, "bf16") == 0;
+        return a->bfloat16 || strcmp(value, "float32") == 0
                    ? 0
-                   : complain("--dtype: '%s' is no type of a step", value);
+                   : complain("--dtype: '%s' is neither float32 nor bfloat16", value);
     }
     if (strcmp(flag, "--json") == 0) {
         a->json = value;
@@ -243,8 +248,8 @@ static void print_row(const ls__profile_row *row, const measured *m, int steps)
 static void print_profile(const asked *a, measured *m)
 {
     double flops = 0.0;
-    printf("# peak: %.1f GF/s of float32 multiply-adds, %.1f GB/s read and written by a copy\n",
-           m->flops * 1e-9, m->copy * 1e-9);
+    printf("# peak: %.1f GF/s of %s, %.1f GB/s read and written by a copy\n", m->flops * 1e-9,
+           m->tiles ? "bfloat16 tiles" : "float32 multiply-adds", m->copy * 1e-9);
     printf("%-20s %-9s %7s %10s %7s %8s %7s %8s\n", "# operation", "pass", "calls", "ms", "share",
            "GF/s", "GB/s", "of peak");
     for (int i = 0; i < m->profile.rows; i++) {
@@ -306,7 +311,9 @@ static ls_status measure(const asked *a, measured *m)
     run.bfloat16 = a->bfloat16;
     m->parameters = status < 0 ? 0.0 : (double)ls_module_numel(run.model);
     if (status >= 0 && a->profile) {
-        m->flops = ls__bench_peak_flops(ls__self.runtime->threads);
+        m->flops = a->bfloat16 ? ls__bench_peak_tiles(ls__self.runtime->threads) : 0.0;
+        m->tiles = m->flops > 0.0;
+        m->flops = m->tiles ? m->flops : ls__bench_peak_flops(ls__self.runtime->threads);
         m->copy = ls__bench_peak_copy(ls__self.runtime->threads);
     }
     status = status < 0 ? status : run_steps(a, &run, m);

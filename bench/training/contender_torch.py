@@ -306,7 +306,7 @@ def build(name, formula, channels_last):
     if hasattr(net, "buffers"):
         net.buffers()
     if net.sgd:
-        return net, torch.optim.SGD(net.p.values(), lr=1e-3, momentum=0.9)
+        return net, torch.optim.SGD(net.p.values(), lr=2e-5, momentum=0.9)
     return net, torch.optim.AdamW(net.p.values(), lr=1e-4)
 
 

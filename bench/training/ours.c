@@ -104,9 +104,6 @@ int main(int argc, char **argv)
     if (n == NULL || batch < 1) {
         return wrong(n == NULL ? "no network" : "no batch", argv[n == NULL ? 1 : 2]);
     }
-    if (bfloat16) {
-        return wrong("not yet:", argv[3]);
-    }
     net_run run;
     must(ls_init(NULL));
     must(net_open(&run, n, batch, strcmp(argv[4], "formula") == 0));
