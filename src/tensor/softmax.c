@@ -27,10 +27,11 @@ static const ls__op softmax_op = {
 static const ls__op log_softmax_op = {
     .name = "log_softmax", .backward = softmax_backward, .accumulates = true};
 
-/* bfloat16 as it is, where a row fits the kernel's buffer. */
+/* bfloat16 as it is, where a row fits the kernel's buffer; autocast wants float32 out of it. */
 static bool reads_half(const ls__record *in)
 {
-    return in->dtype == LS_BFLOAT16 && in->ndim > 0 && in->dim[in->ndim - 1] <= LS__HALF_ROW_MAX;
+    return in->dtype == LS_BFLOAT16 && !ls__self.autocast && in->ndim > 0 &&
+           in->dim[in->ndim - 1] <= LS__HALF_ROW_MAX;
 }
 
 static ls_tensor *along_last(const ls__op *op, ls_tensor *a, bool log)
