@@ -177,9 +177,16 @@ def measure(options, row, threads, peers):
     if not problems:
         round_s = sum(c.steps * c.ms for c in all_of_them) / 1e3
         for _ in range(min(options.turns, max(3, round(options.seconds / round_s)))):
-            for contender in all_of_them:
-                contender.turn()
-        for group in groups:
+            for contender in list(all_of_them):
+                try:
+                    contender.turn()
+                except (Refused, OSError) as ended:
+                    if contender is ours:
+                        raise Refused(str(ended))
+                    print(f"skipped: {row[3]}: {ended}", flush=True)
+                    all_of_them.remove(contender)
+                    groups = [[c for c in group if c is not contender] for group in groups]
+        for group in filter(None, groups):
             rows.append(row_of(row, threads, ours, min(group, key=lambda c: statistics.median(c.turns))))
     for contender in all_of_them:
         contender.end()
