@@ -45,10 +45,18 @@ TINY = {"mlp-tiny": ("mlp-tiny", 4, "float32", "MLP 12-8-8-4, batch 4"),
 STARTS = {"gpt": 3, "resnet50": 3}  # of these rows PyTorch is started as often, too
 
 
-def version_of(python):
-    done = subprocess.run([python, "-c", "import torch; print(torch.__version__)"], text=True,
-                          capture_output=True, cwd="/")
-    return done.stdout.strip() if done.returncode == 0 else None
+LOOK = """import torch
+torch.ones(64, 64) @ torch.ones(64, 64)
+maps = open("/proc/self/maps").read()
+print(torch.__version__, "reference" if "/blas/libblas.so" in maps else "fast")"""
+
+
+def look_at(python):
+    """(version of its torch, whether it multiplies with the reference BLAS, which is no peer);
+    (None, False) without torch."""
+    done = subprocess.run([python, "-c", LOOK], text=True, capture_output=True, cwd="/")
+    version, blas = done.stdout.split() if done.returncode == 0 else (None, "")
+    return version, blas == "reference"
 
 
 def find_peers(options):
@@ -62,11 +70,17 @@ def find_peers(options):
             subprocess.run([sys.executable, "-m", "venv", venv], check=True)
             subprocess.run([venv / "bin/pip", "install", "-q", "numpy", "torch", "--extra-index-url",
                             INDEX], check=True)
-    peers = {p: version_of(p) for p in dict.fromkeys((python, options.old)) if p}
-    for p, version in peers.items():
+    peers = {}
+    for p in dict.fromkeys(p for p in (python, options.old) if p):
+        version, slow = look_at(p)
         if version is None:
             print(f"skipped: {p} has no torch", flush=True)
-    return {p: version for p, version in peers.items() if version}
+        elif slow:
+            print(f"skipped: the torch of {p} multiplies with the reference BLAS; install "
+                  "libopenblas0", flush=True)
+        else:
+            peers[p] = version
+    return peers
 
 
 # ---- contenders -------------------------------------------------------------------------------
