@@ -395,12 +395,14 @@ LOCAL_TEST(what_makes_no_graph_needs_none)
     CHECK(!ls_requires_grad(ls_recompute_call(constant, x, NULL)));
     CHECK_OK(ls_backward(ls_add(ls_sum(y), ls_sum(ls_mul(z, z)))));
     CHECK_NEAR(*(float *)ls_data(ls_grad(x)), 5.0, 0.0);
+    ls_module *gelu = ls_gelu_new(LS_GELU_ERF);
     LS_NO_GRAD
     {
-        y = ls_recompute(ls_gelu_new(LS_GELU_ERF), x);
+        y = ls_recompute(gelu, x);
     }
     CHECK(!ls_requires_grad(y));
     CHECK_OK(ls_tensor_status(y));
+    ls_module_free(gelu);
 }
 
 /* ---- memory ------------------------------------------------------------------------------- */
