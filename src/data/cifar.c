@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/runtime.h"
+#include "data/dataset.h"
 #include "data/file.h"
 #include "data/paths.h"
 
@@ -69,10 +70,7 @@ static void cifar_free(ls_dataset *self)
 static ls_status cifar_get(ls_dataset *self, int64_t index, void *x, void *y)
 {
     const cifar *d = (const cifar *)self;
-    if (index < 0 || index >= d->base.count) {
-        return ls__fail(LS_ERR_INVALID, "CIFAR-10: sample %lld asked, there are %lld; count from 0",
-                        (long long)index, (long long)d->base.count);
-    }
+    LS_TRY(ls__dataset_check(self, "CIFAR-10", index));
     int file = 0;
     while (index >= d->first[file + 1]) {
         file++;

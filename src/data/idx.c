@@ -12,6 +12,7 @@
 
 #include "base/runtime.h"
 #include "base/size.h"
+#include "data/dataset.h"
 #include "data/file.h"
 
 #define IDX_UINT8 0x08
@@ -141,10 +142,7 @@ static void idx_free(ls_dataset *self)
 static ls_status idx_get(ls_dataset *self, int64_t index, void *x, void *y)
 {
     const idx *d = (const idx *)self;
-    if (index < 0 || index >= d->base.count) {
-        return ls__fail(LS_ERR_INVALID, "IDX: sample %lld asked, there are %lld; count from 0",
-                        (long long)index, (long long)d->base.count);
-    }
+    LS_TRY(ls__dataset_check(self, "IDX", index));
     const uint8_t *image = d->images.file.data + d->images.header_bytes + index * d->images.each;
     float *pixels = x;
     for (int64_t i = 0; i < d->images.each; i++) {

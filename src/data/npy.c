@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/runtime.h"
+#include "data/dataset.h"
 #include "data/file.h"
 #include "data/npy.h"
 
@@ -38,10 +39,7 @@ static void copy_row(const array *a, int64_t index, void *out)
 static ls_status npy_get(ls_dataset *self, int64_t index, void *x, void *y)
 {
     const npy *d = (const npy *)self;
-    if (index < 0 || index >= d->base.count) {
-        return ls__fail(LS_ERR_INVALID, "npy: sample %lld asked, there are %lld; count from 0",
-                        (long long)index, (long long)d->base.count);
-    }
+    LS_TRY(ls__dataset_check(self, "npy", index));
     copy_row(&d->x, index, x);
     copy_row(&d->y, index, y);
     return LS_OK;

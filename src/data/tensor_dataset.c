@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/size.h"
+#include "data/dataset.h"
 
 typedef struct tensor_dataset {
     ls_dataset base;
@@ -27,11 +28,7 @@ static void tensor_dataset_free(ls_dataset *self)
 static ls_status tensor_dataset_get(ls_dataset *self, int64_t index, void *x, void *y)
 {
     const tensor_dataset *d = (const tensor_dataset *)self;
-    if (index < 0 || index >= d->base.count) {
-        return ls__fail(LS_ERR_INVALID,
-                        "tensor data set: sample %lld asked, there are %lld; count from 0",
-                        (long long)index, (long long)d->base.count);
-    }
+    LS_TRY(ls__dataset_check(self, "tensor data set", index));
     memcpy(x, d->x_data + (size_t)index * d->x_bytes, d->x_bytes);
     memcpy(y, d->y_data + (size_t)index * d->y_bytes, d->y_bytes);
     return LS_OK;

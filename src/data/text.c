@@ -13,6 +13,7 @@
 
 #include "base/options.h"
 #include "base/runtime.h"
+#include "data/dataset.h"
 #include "data/file.h"
 #include "data/paths.h"
 #include "data/windows.h"
@@ -28,9 +29,9 @@ typedef struct text {
     ls_dataset base;
     const ls__env *env;
     text_file *files;
-    int64_t *first; /* [count] number of each file's first sample */
+    ls__windows windows;
     int count;
-    int64_t context, stride, bytes;
+    int64_t bytes;
 } text;
 
 static void text_free(ls_dataset *self)
@@ -41,21 +42,19 @@ static void text_free(ls_dataset *self)
         free(t->files[i].path);
     }
     free(t->files);
-    free(t->first);
+    ls__windows_fini(&t->windows);
     free(t);
 }
 
 static ls_status text_get(ls_dataset *self, int64_t index, void *x, void *y)
 {
     const text *t = (const text *)self;
-    if (index < 0 || index >= t->base.count) {
-        return ls__fail(LS_ERR_INVALID, "text: sample %lld asked, there are %lld; count from 0",
-                        (long long)index, (long long)t->base.count);
-    }
-    const int file = ls__windows_file(t->first, t->count, index);
-    const uint8_t *window = t->files[file].part + (index - t->first[file]) * t->stride;
+    LS_TRY(ls__dataset_check(self, "text", index));
+    int file = 0;
+    const int64_t start = ls__windows_find(&t->windows, index, &file);
+    const uint8_t *window = t->files[file].part + start;
     int32_t *tokens = x, *targets = y;
-    for (int64_t i = 0; i < t->context; i++) {
+    for (int64_t i = 0; i < t->windows.context; i++) {
         tokens[i] = window[i];
         targets[i] = window[i + 1];
     }
@@ -74,9 +73,9 @@ static ls_status add_file(text *t, char **path, const ls_text_options *options)
     file->bytes = training ? all - held_out : held_out;
     file->path = *path;
     *path = NULL;
-    t->first[t->count++] = t->base.count;
+    t->count++;
     t->bytes += file->bytes;
-    t->base.count += ls__windows_in(file->bytes, t->context, t->stride);
+    ls__windows_add(&t->windows, file->bytes);
     return LS_OK;
 }
 
@@ -101,20 +100,17 @@ static ls_status no_samples(const text *t, const char *path, const ls_text_optio
                     "\"%s\", has %lld bytes, a window of context %lld needs %lld; give more text "
                     "or a smaller context",
                     options->part == LS_TEXT_TRAIN ? "training" : "held-out", longest->path,
-                    (long long)longest->bytes, (long long)t->context, (long long)t->context + 1);
+                    (long long)longest->bytes, (long long)t->windows.context,
+                    (long long)t->windows.context + 1);
 }
 
-static ls_status check_options(const char *path, const ls_text_options *options)
+static ls_status check_options(const char *path, const ls_text_options *options,
+                               ls__windows *windows)
 {
     if (!path || !*path) {
         return ls__fail(LS_ERR_INVALID, "text: no path given; name a file or a folder");
     }
-    if (options->context < 1 || options->context > INT32_MAX || options->stride < 0) {
-        return ls__fail(LS_ERR_INVALID,
-                        "text: context %lld and stride %lld given; context must be in 1…%d and "
-                        "stride at least 0",
-                        (long long)options->context, (long long)options->stride, INT32_MAX);
-    }
+    LS_TRY(ls__windows_init(windows, "text", options->context, options->stride));
     if (!(options->held_out >= 0.0 && options->held_out <= 1.0)) {
         return ls__fail(LS_ERR_INVALID, "text: held_out is %g; it is a share in 0…1",
                         options->held_out);
@@ -138,8 +134,7 @@ static ls_status load(text *t, const char *path, const ls_text_options *options)
     }
     if (status == LS_OK) {
         t->files = calloc((size_t)files.count + 1, sizeof *t->files);
-        t->first = calloc((size_t)files.count + 1, sizeof *t->first);
-        status = t->files && t->first
+        status = t->files && ls__windows_reserve(&t->windows, files.count)
                      ? LS_OK
                      : ls__fail(LS_ERR_MEMORY, "text: no memory for the file table");
     }
@@ -147,6 +142,7 @@ static ls_status load(text *t, const char *path, const ls_text_options *options)
         status = add_file(t, &files.path[i], options);
     }
     ls__paths_free(&files);
+    ls__windows_describe(&t->windows, &t->base);
     if (status == LS_OK && t->base.count == 0) {
         status = no_samples(t, path, options);
     }
@@ -161,16 +157,14 @@ ls_status ls_text_new(const char *path, const ls_text_options *options, ls_datas
     if (!runtime) {
         return ls__self.status;
     }
-    LS_TRY(check_options(path, &given));
+    ls__windows windows = {0};
+    LS_TRY(check_options(path, &given, &windows));
     text *t = calloc(1, sizeof *t);
     if (!t) {
         return ls__fail(LS_ERR_MEMORY, "text: no memory for a data set");
     }
     t->env = runtime->env;
-    t->context = given.context;
-    t->stride = given.stride ? given.stride : given.context;
-    t->base.x_shape = t->base.y_shape = LS_SHAPE(t->context);
-    t->base.x_dtype = t->base.y_dtype = LS_INT32;
+    t->windows = windows;
     t->base.get = text_get;
     t->base.free = text_free;
     ls_status status = load(t, path, &given);

@@ -14,6 +14,7 @@
 #include "base/options.h"
 #include "base/runtime.h"
 #include "data/bytes.h"
+#include "data/dataset.h"
 #include "data/file.h"
 #include "data/paths.h"
 #include "data/shard.h"
@@ -29,9 +30,8 @@ typedef struct tokens {
     ls_dataset base;
     const ls__env *env;
     token_file *files;
-    int64_t *first; /* [count] number of each file's first sample */
+    ls__windows windows;
     int count;
-    int64_t context, stride;
     uint32_t limit; /* tokens are below it */
 } tokens;
 
@@ -43,7 +43,7 @@ static void tokens_free(ls_dataset *self)
         free(t->files[i].path);
     }
     free(t->files);
-    free(t->first);
+    ls__windows_fini(&t->windows);
     free(t);
 }
 
@@ -73,7 +73,7 @@ static uint32_t read_window(const uint8_t *window, int token_bytes, int64_t cont
 static ls_status fail_token(const tokens *t, const token_file *file, const uint8_t *window)
 {
     int64_t i = 0;
-    while (i < t->context && token_at(window, file->shard.token_bytes, i) < t->limit) {
+    while (i < t->windows.context && token_at(window, file->shard.token_bytes, i) < t->limit) {
         i++;
     }
     const uint8_t *at = window + i * file->shard.token_bytes;
@@ -87,15 +87,12 @@ static ls_status fail_token(const tokens *t, const token_file *file, const uint8
 static ls_status tokens_get(ls_dataset *self, int64_t index, void *x, void *y)
 {
     const tokens *t = (const tokens *)self;
-    if (index < 0 || index >= t->base.count) {
-        return ls__fail(LS_ERR_INVALID, "tokens: sample %lld asked, there are %lld; count from 0",
-                        (long long)index, (long long)t->base.count);
-    }
-    const int number = ls__windows_file(t->first, t->count, index);
+    LS_TRY(ls__dataset_check(self, "tokens", index));
+    int number = 0;
+    const int64_t start = ls__windows_find(&t->windows, index, &number);
     const token_file *file = &t->files[number];
-    const int64_t start = (index - t->first[number]) * t->stride;
     const uint8_t *window = file->file.data + file->shard.begin + start * file->shard.token_bytes;
-    const uint32_t largest = read_window(window, file->shard.token_bytes, t->context, x, y);
+    const uint32_t largest = read_window(window, file->shard.token_bytes, t->windows.context, x, y);
     return largest < t->limit ? LS_OK : fail_token(t, file, window);
 }
 
@@ -108,9 +105,9 @@ static ls_status add_file(tokens *t, char **path)
     LS_TRY(ls__file_map(t->env, "tokens", *path, &file->file));
     file->path = *path;
     *path = NULL;
-    t->first[t->count++] = t->base.count;
+    t->count++; /* to be released, whatever it holds */
     LS_TRY(ls__shard_parse(file->file.data, file->file.bytes, file->path, &file->shard));
-    t->base.count += ls__windows_in(file->shard.count, t->context, t->stride);
+    ls__windows_add(&t->windows, file->shard.count);
     return LS_OK;
 }
 
@@ -187,8 +184,8 @@ static ls_status no_samples(const tokens *t)
                     "tokens: every shard is shorter than a window: the longest, \"%s\", has %lld "
                     "tokens, a window of context %lld needs %lld; give more tokens or a smaller "
                     "context",
-                    longest->path, (long long)longest->shard.count, (long long)t->context,
-                    (long long)t->context + 1);
+                    longest->path, (long long)longest->shard.count, (long long)t->windows.context,
+                    (long long)t->windows.context + 1);
 }
 
 static ls_status load(tokens *t, const char *path, const char *part)
@@ -197,8 +194,7 @@ static ls_status load(tokens *t, const char *path, const char *part)
     ls_status status = find_shards(t, path, part, &files);
     if (status == LS_OK) {
         t->files = calloc((size_t)files.count, sizeof *t->files);
-        t->first = calloc((size_t)files.count, sizeof *t->first);
-        status = t->files && t->first
+        status = t->files && ls__windows_reserve(&t->windows, files.count)
                      ? LS_OK
                      : ls__fail(LS_ERR_MEMORY, "tokens: no memory for a table of %d shards",
                                 files.count);
@@ -207,21 +203,18 @@ static ls_status load(tokens *t, const char *path, const char *part)
         status = add_file(t, &files.path[i]);
     }
     ls__paths_free(&files);
+    ls__windows_describe(&t->windows, &t->base);
     return status == LS_OK && t->base.count == 0 ? no_samples(t) : status;
 }
 
-static ls_status check_options(const char *path, const ls_tokens_options *options)
+static ls_status check_options(const char *path, const ls_tokens_options *options,
+                               ls__windows *windows)
 {
     if (!path || !*path) {
         return ls__fail(LS_ERR_INVALID,
                         "tokens: no path given; name a shard or a folder of shards");
     }
-    if (options->context < 1 || options->context > INT32_MAX || options->stride < 0) {
-        return ls__fail(LS_ERR_INVALID,
-                        "tokens: context %lld and stride %lld given; context must be in 1…%d and "
-                        "stride at least 0",
-                        (long long)options->context, (long long)options->stride, INT32_MAX);
-    }
+    LS_TRY(ls__windows_init(windows, "tokens", options->context, options->stride));
     if (options->vocab < 0 || options->vocab > (int64_t)INT32_MAX + 1) {
         return ls__fail(LS_ERR_INVALID,
                         "tokens: a vocabulary of %lld tokens given; give 1…2147483648, or 0",
@@ -238,17 +231,15 @@ ls_status ls_tokens_new(const char *path, const ls_tokens_options *options, ls_d
     if (!runtime) {
         return ls__self.status;
     }
-    LS_TRY(check_options(path, &given));
+    ls__windows windows = {0};
+    LS_TRY(check_options(path, &given, &windows));
     tokens *t = calloc(1, sizeof *t);
     if (!t) {
         return ls__fail(LS_ERR_MEMORY, "tokens: no memory for a data set");
     }
     t->env = runtime->env;
-    t->context = given.context;
-    t->stride = given.stride ? given.stride : given.context;
+    t->windows = windows;
     t->limit = given.vocab ? (uint32_t)given.vocab : (uint32_t)INT32_MAX + 1;
-    t->base.x_shape = t->base.y_shape = LS_SHAPE(t->context);
-    t->base.x_dtype = t->base.y_dtype = LS_INT32;
     t->base.get = tokens_get;
     t->base.free = tokens_free;
     ls_status status = load(t, path, given.part);

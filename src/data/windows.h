@@ -3,27 +3,26 @@
 #ifndef LS_DATA_WINDOWS_H
 #define LS_DATA_WINDOWS_H
 
-#include <stdint.h>
+#include <lockstep/data.h>
 
-static inline int64_t ls__windows_in(int64_t items, int64_t context, int64_t stride)
-{
-    return items > context ? (items - context - 1) / stride + 1 : 0;
-}
+typedef struct ls__windows {
+    int64_t context, stride;
+    int64_t *first; /* [files] number of each file's first sample */
+    int files;
+    int64_t count; /* samples of all files */
+} ls__windows;
 
-/* The file of sample `index` >= 0, where first[i] is the number of file i's first sample: the last
- * one that begins at or before it. Files without samples never are. */
-static inline int ls__windows_file(const int64_t *first, int files, int64_t index)
-{
-    int low = 0, high = files - 1;
-    while (low < high) {
-        int middle = low + (high - low + 1) / 2;
-        if (first[middle] <= index) {
-            low = middle;
-        } else {
-            high = middle - 1;
-        }
-    }
-    return low;
-}
+/* Options of a data set of windows, stride 0 for the context; `what` begins the message. */
+ls_status ls__windows_init(ls__windows *w, const char *what, int64_t context, int64_t stride);
+bool ls__windows_reserve(ls__windows *w, int files); /* false: no memory */
+void ls__windows_fini(ls__windows *w);
+
+/* The next file, of `items`. */
+void ls__windows_add(ls__windows *w, int64_t items);
+/* The item in its file where sample `index`, one there is, begins. */
+int64_t ls__windows_find(const ls__windows *w, int64_t index, int *file);
+
+/* Sets what a data set of windows gives: context numbers as x and as y, int32. */
+void ls__windows_describe(const ls__windows *w, ls_dataset *d);
 
 #endif
