@@ -274,10 +274,7 @@ static void introduce(const settings *s, const corpus *c, ls_module *net)
                  (long long)tokens);
     (void)printf("vocabulary %lld: [MASK] %lld, [CLS] %lld, [SEP] %lld\n", (long long)c->vocab,
                  (long long)m->mask, (long long)m->first, (long long)m->last);
-    (void)printf("%s: %lld parameters; %d rank%s x %lld windows x %lld\n", s->model,
-                 (long long)ls_module_numel(net), ls_world_size(), ls_world_size() == 1 ? "" : "s",
-                 (long long)s->train.batch, (long long)s->train.accum);
-    (void)fflush(stdout);
+    trainer_introduce(&s->train, s->model, net, "windows");
 }
 
 int main(int argc, char **argv)

@@ -144,10 +144,7 @@ static void introduce(const settings *s, const tokens *t, ls_module *net)
     (void)printf("%s: %lld windows of %lld tokens to learn from, %lld held out; vocabulary %lld\n",
                  s->data, (long long)t->train->count, (long long)s->shape.context,
                  (long long)t->held_out->count, (long long)s->shape.vocab);
-    (void)printf("%s: %lld parameters; %d rank%s x %lld windows x %lld\n", s->shape.model,
-                 (long long)ls_module_numel(net), ls_world_size(), ls_world_size() == 1 ? "" : "s",
-                 (long long)s->train.batch, (long long)s->train.accum);
-    (void)fflush(stdout);
+    trainer_introduce(&s->train, s->shape.model, net, "windows");
 }
 
 int main(int argc, char **argv)

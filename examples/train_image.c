@@ -146,10 +146,7 @@ static void introduce(const settings *s, const image_data *data, ls_module *net)
                  s->images.folder, data->format, (long long)data->train->count,
                  (long long)data->channels, (long long)data->height, (long long)data->width,
                  (long long)(data->test ? data->test->count : 0));
-    (void)printf("%s: %lld parameters; %d rank%s x %lld images x %lld\n", s->model,
-                 (long long)ls_module_numel(net), ls_world_size(), ls_world_size() == 1 ? "" : "s",
-                 (long long)s->train.batch, (long long)s->train.accum);
-    (void)fflush(stdout);
+    trainer_introduce(&s->train, s->model, net, "images");
 }
 
 int main(int argc, char **argv)

@@ -195,6 +195,15 @@ ls_module *trainer_net(const trainer *t)
     return ls_ddp_module(t->net);
 }
 
+void trainer_introduce(const trainer_options *options, const char *model, ls_module *net,
+                       const char *units)
+{
+    (void)printf("%s: %lld parameters; %d rank%s x %lld %s x %lld\n", model,
+                 (long long)ls_module_numel(net), ls_world_size(), ls_world_size() == 1 ? "" : "s",
+                 (long long)options->batch, units, (long long)options->accum);
+    (void)fflush(stdout);
+}
+
 /* ---- one step ----------------------------------------------------------------------------- */
 
 static void next_batch(trainer *t, ls_batch *batch)

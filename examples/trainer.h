@@ -67,6 +67,11 @@ trainer *trainer_new(const trainer_options *options, const trainer_task *task);
 
 ls_module *trainer_net(const trainer *t); /* the plain module; borrowed */
 
+/* Prints what is trained and by how many: "resnet18: … parameters; 2 ranks x 32 images x 1", the
+ * samples of a batch in `units` and the batches of a step. For rank 0. */
+void trainer_introduce(const trainer_options *options, const char *model, ls_module *net,
+                       const char *units);
+
 /* Trains to the last step or until a signal asks to stop, then evaluates. */
 void trainer_train(trainer *t);
 

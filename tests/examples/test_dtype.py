@@ -2,14 +2,15 @@
 
 import json
 import pathlib
-import re
 import shutil
 import struct
 import sys
 import tempfile
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
-from tap import BUILD, command, run, test
+from tap import run, test
+import training
+from training import hash_of, judged
 
 SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-dtype-")
 FOLDER = pathlib.Path(SCRATCH.name)
@@ -45,16 +46,7 @@ PROGRAMS = {
 
 
 def train(program, ranks, dtype, *flags):
-    launcher = [BUILD / "lockstep", "run", "-n", ranks] if ranks else []
-    return command(*launcher, BUILD / "examples" / program, *PROGRAMS[program](), "--dtype", dtype, *flags, cwd=FOLDER)
-
-
-def judged(printed):
-    return [float(x) for x in re.findall(r"(?:held-out|test) loss (\d+\.\d+)", printed)]
-
-
-def hash_of(printed):
-    return re.search(r"replicas identical: (\d+) of \1 \(hash (\w+)\)", printed).group(2)
+    return training.train(program, ranks, *PROGRAMS[program](), "--dtype", dtype, *flags, cwd=FOLDER)
 
 
 def dtypes_in(path):

@@ -11,10 +11,11 @@ import tempfile
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
 from tap import BUILD, SOURCE, command, run, test
+import training
+from training import SMALL, hash_of, judged
 
 SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-train-bert-")
 FOLDER = pathlib.Path(SCRATCH.name)
-SMALL = ("--layers", 1, "--dim", 32, "--heads", 2, "--context", 32)
 GPT2 = SOURCE / "tests/unit/tokenizer/fixture/gpt2"
 
 
@@ -26,16 +27,7 @@ def text():
 
 
 def train(ranks, *flags):
-    launcher = [BUILD / "lockstep", "run", "-n", ranks] if ranks else []
-    return command(*launcher, BUILD / "examples/train_bert", "--data", text(), *SMALL, *flags, cwd=FOLDER)
-
-
-def held_out(printed):
-    return [float(x) for x in re.findall(r"held-out loss (\d+\.\d+)", printed)]
-
-
-def hash_of(printed):
-    return re.search(r"replicas identical: (\d+) of \1 \(hash (\w+)\)", printed).group(2)
+    return training.train("train_bert", ranks, "--data", text(), *SMALL, *flags, cwd=FOLDER)
 
 
 def losses(name):
@@ -46,7 +38,7 @@ def losses(name):
 def what_is_masked_is_learned():
     printed = train(2, "--steps", 150, "--batch", 8, "--lr", 1e-2, "--eval-every", 100, "--log", "log.jsonl",
                     "--tensorboard", "board")
-    first, middle, last = held_out(printed)
+    first, middle, last = judged(printed)
     assert first > 5 and last < 1.5 and middle < first, printed
     assert "5 of 30 are asked for" in printed  # 15 % of 30, rounded
     assert "vocabulary 259: [MASK] 256, [CLS] 257, [SEP] 258\n" in printed
@@ -90,14 +82,14 @@ def a_resumed_run_ends_with_the_same_bits():
     shutil.rmtree(FOLDER / "save" / "step-00000009")
     rest = train(2, *flags, "--resume", "save")
     assert "going on at step 6\n" in rest
-    assert hash_of(rest) == hash_of(whole) and held_out(rest)[-1] == held_out(whole)[-1]
+    assert hash_of(rest) == hash_of(whole) and judged(rest)[-1] == judged(whole)[-1]
 
 
 @test
 def exported_weights_are_those_to_begin_with():
     first = train(0, "--steps", 3, "--batch", 2, "--export", "weights.safetensors")
     then = train(0, "--steps", 1, "--batch", 2, "--init", "weights.safetensors", "--lr", 0)
-    assert held_out(then)[0] == held_out(first)[-1], (first, then)
+    assert judged(then)[0] == judged(first)[-1], (first, then)
     head = (FOLDER / "weights.safetensors").read_bytes()
     names = json.loads(head[8:8 + struct.unpack("<Q", head[:8])[0]])
     assert "bert.encoder.layer.0.attention.self.query.weight" in names
@@ -111,7 +103,7 @@ def words_of_a_tokenizer_and_shards_are_learned_alike():
     vocabulary, mask, first, last = map(int, re.search(
         r"vocabulary (\d+): \[MASK\] (\d+), \[CLS\] (\d+), \[SEP\] (\d+)", printed).groups())
     assert (mask, first, vocabulary) == (vocabulary - 2, vocabulary - 1, mask + 2) and last < mask, printed
-    assert held_out(printed)[-1] < held_out(printed)[0], printed
+    assert judged(printed)[-1] < judged(printed)[0], printed
     command(BUILD / "lockstep", "data", "tokens", text(), "--tokenizer", GPT2, "--out", "shards", cwd=FOLDER)
     shards = train(0, "--data", "shards", "--held-out", "shards", "--format", "tokens", "--vocab", mask, "--steps", 2,
                    "--batch", 2, "--cls-token", -1, "--sep-token", -1, "--eval-windows", 5)

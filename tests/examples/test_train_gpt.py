@@ -3,7 +3,6 @@
 import json
 import os
 import pathlib
-import re
 import shutil
 import struct
 import subprocess
@@ -12,11 +11,12 @@ import tempfile
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
 from tap import BUILD, command, run, test
+import training
+from training import SMALL, hash_of, judged
 
 SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-train-gpt-")
 FOLDER = pathlib.Path(SCRATCH.name)
 WORDS = ["the ", "a ", "rank ", "bucket ", "sends ", "waits ", "for ", "every ", "gradient.\n", "sum, "]
-SMALL = ("--layers", 1, "--dim", 32, "--heads", 2, "--context", 32)
 
 
 def text():
@@ -32,24 +32,15 @@ def text():
 
 
 def train(ranks, *flags):
-    launcher = [BUILD / "lockstep", "run", "-n", ranks] if ranks else []
-    return command(*launcher, BUILD / "examples/train_gpt", "--data", text(), *SMALL, *flags, cwd=FOLDER)
-
-
-def held_out(printed):
-    return [float(x) for x in re.findall(r"held-out loss (\d\.\d+)", printed)]
-
-
-def hash_of(printed):
-    return re.search(r"replicas identical: (\d+) of \1 \(hash (\w+)\)", printed).group(2)
+    return training.train("train_gpt", ranks, "--data", text(), *SMALL, *flags, cwd=FOLDER)
 
 
 @test
 def it_learns_text_alike_on_one_and_two_ranks():
     one = train(0, "--steps", 60, "--batch", 8, "--lr", 5e-3, "--dropout", 0.1, "--log", "one.jsonl")
     two = train(2, "--steps", 60, "--batch", 4, "--lr", 5e-3, "--dropout", 0.1, "--log", "two.jsonl")
-    assert held_out(one)[0] > 5 and held_out(one)[-1] < 2.7, one
-    assert abs(held_out(one)[-1] - held_out(two)[-1]) < 0.002, two
+    assert judged(one)[0] > 5 and judged(one)[-1] < 2.7, one
+    assert abs(judged(one)[-1] - judged(two)[-1]) < 0.002, two
     logs = [[json.loads(line) for line in open(FOLDER / name)] for name in ("one.jsonl", "two.jsonl")]
     assert len(logs[0]) == len(logs[1]) == 60 + 2
     for a, b in zip(*logs):
@@ -62,8 +53,8 @@ def it_learns_text_alike_on_one_and_two_ranks():
 def an_lstm_learns_text_alike_on_one_and_two_ranks():
     flags = ("--model", "lstm", "--steps", 60, "--lr", 1e-2, "--schedule", "constant", "--batch")
     one, two = train(0, *flags, 8), train(2, *flags, 4)
-    assert held_out(one)[0] > 5 and held_out(one)[-1] < 3.0, one
-    assert abs(held_out(one)[-1] - held_out(two)[-1]) < 0.002, two
+    assert judged(one)[0] > 5 and judged(one)[-1] < 3.0, one
+    assert abs(judged(one)[-1] - judged(two)[-1]) < 0.002, two
 
 
 @test
@@ -73,7 +64,7 @@ def a_resumed_run_ends_with_the_same_bits():
     shutil.rmtree(FOLDER / "save" / "step-00000009")
     rest = train(2, *flags, "--resume", "save")
     assert "going on at step 6\n" in rest
-    assert hash_of(rest) == hash_of(whole) and held_out(rest)[-1] == held_out(whole)[-1]
+    assert hash_of(rest) == hash_of(whole) and judged(rest)[-1] == judged(whole)[-1]
 
 
 def shard(path, tokens):
@@ -93,8 +84,8 @@ def token_shards_are_learned_and_others_judge():
     folder = train(2, "--data", "shards", *flags)
     files = train(2, "--data", "shards/words_train_000000.bin", "--held-out", "plain.bin", *flags)
     for printed in (folder, files):
-        assert "vocabulary 128" in printed and held_out(printed)[0] > 4.5 and held_out(printed)[-1] < 3, printed
-    assert held_out(folder) == held_out(files)
+        assert "vocabulary 128" in printed and judged(printed)[0] > 4.5 and judged(printed)[-1] < 3, printed
+    assert judged(folder) == judged(files)
 
 
 def read_as_llm_c_does(path):

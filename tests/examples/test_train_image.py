@@ -14,7 +14,9 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "harness"), str(HERE)]
 import event_file
-from tap import BUILD, command, run, test
+from tap import BUILD, run, test
+import training
+from training import hash_of
 
 SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-train-image-")
 FOLDER = pathlib.Path(SCRATCH.name)
@@ -49,13 +51,8 @@ def data():
 
 def train(ranks, *flags):
     """What the program prints."""
-    launcher = [BUILD / "lockstep", "run", "-n", ranks] if ranks else []
-    return command(*launcher, BUILD / "examples/train_image", "--data", data(), "--classes", CLASSES,
-                   "--hidden", 16, *flags, cwd=FOLDER)
-
-
-def hash_of(text):
-    return re.search(r"replicas identical: (\d+) of \1 \(hash (\w+)\)", text).group(2)
+    return training.train("train_image", ranks, "--data", data(), "--classes", CLASSES,
+                          "--hidden", 16, *flags, cwd=FOLDER)
 
 
 def whole():
