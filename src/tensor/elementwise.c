@@ -259,11 +259,21 @@ typedef struct dropout_context {
     double p;
 } dropout_context;
 
+static void drop(const ls__kernels *k, bool half, void *out, const void *a, int64_t count,
+                 const dropout_context *c, float beta)
+{
+    const ls__stream *s = &c->stream;
+    if (half) {
+        k->dropout_bf16(out, a, count, s->first, c->p, s->seed, s->id, beta, NULL);
+    } else {
+        k->dropout(out, a, count, s->first, c->p, s->seed, s->id, beta, NULL);
+    }
+}
+
 static ls_status dropout_backward(ls__rule *r)
 {
-    const dropout_context *c = r->node->context;
-    r->k->dropout(r->in[0].data, r->dy, r->node->numel, c->stream.first, c->p, c->stream.seed,
-                  c->stream.id, r->in[0].beta, NULL);
+    drop(r->k, r->node->dtype == LS_BFLOAT16, r->in[0].data, r->dy, r->node->numel,
+         r->node->context, r->in[0].beta);
     return LS_OK;
 }
 
@@ -273,22 +283,27 @@ static const ls__op dropout_op = {
 ls_tensor *ls_dropout(ls_tensor *a, double p)
 {
     ls__call call;
-    if (!ls__call_begin(&call, "dropout", 1, &a) || !ls__call_float32(&call)) {
+    if (!ls__call_begin(&call, "dropout", 1, &a)) {
+        return call.failed;
+    }
+    const bool half = call.in[0]->dtype == LS_BFLOAT16;
+    if (!half && !ls__call_float32(&call)) {
         return call.failed;
     }
     if (!(p >= 0.0 && p <= 1.0)) {
         return ls__call_fail(&call, LS_ERR_INVALID, "p is %g; it is a probability in 0…1", p);
     }
-    ls__stream stream = ls__stream_next(call.tensors->runtime, LS__STREAM_DROPOUT, call.in[0]);
+    const dropout_context c = {
+        ls__stream_next(call.tensors->runtime, LS__STREAM_DROPOUT, call.in[0]), p};
     ls__dense x = ls__call_dense(&call, 0);
-    ls__record *out = ls__call_output(&call, ls__record_shape(call.in[0]), LS_FLOAT32);
+    ls__record *out =
+        ls__call_output(&call, ls__record_shape(call.in[0]), half ? LS_BFLOAT16 : LS_FLOAT32);
     if (out != NULL) {
-        call.k->dropout(floats(out), x.data, out->numel, stream.first, p, stream.seed, stream.id,
-                        0.0f, NULL);
+        drop(call.k, half, ls__record_data(out), x.data, out->numel, &c, 0.0f);
     }
-    ls__node *node = ls__call_record(&call, &dropout_op, out, sizeof(dropout_context));
+    ls__node *node = ls__call_record(&call, &dropout_op, out, sizeof c);
     if (node != NULL) {
-        *(dropout_context *)node->context = (dropout_context){stream, p};
+        *(dropout_context *)node->context = c;
     }
     ls__dense_drop(&x);
     return ls__call_finish(&call, out);
