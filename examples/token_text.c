@@ -4,16 +4,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct part { /* a file */
+typedef struct text_file {
     int32_t *ids;
     int64_t first; /* number of its first sample */
-} part;
+} text_file;
 
 typedef struct token_text {
     ls_dataset base;
     int64_t context, stride;
     int files;
-    part file[];
+    text_file file[];
 } token_text;
 
 static void token_text_free(ls_dataset *self)
@@ -26,7 +26,7 @@ static void token_text_free(ls_dataset *self)
 }
 
 /* The last file whose first sample is not behind `index`. */
-static const part *file_of(const token_text *t, int64_t index)
+static const text_file *file_of(const token_text *t, int64_t index)
 {
     int low = 0, high = t->files - 1;
     while (low < high) {
@@ -40,7 +40,7 @@ static const part *file_of(const token_text *t, int64_t index)
 static ls_status token_text_get(ls_dataset *self, int64_t index, void *x, void *y)
 {
     const token_text *t = (const token_text *)self;
-    const part *f = file_of(t, index);
+    const text_file *f = file_of(t, index);
     const int32_t *window = f->ids + (index - f->first) * t->stride;
     memcpy(x, window, (size_t)t->context * sizeof *window);
     memcpy(y, window + 1, (size_t)t->context * sizeof *window);
@@ -52,7 +52,7 @@ static ls_status encode(token_text *t, const ls_dataset *text, const ls_tokenize
     int64_t longest = 0;
     for (; t->files < ls_text_files(text); t->files++) {
         int64_t bytes, count;
-        part *f = &t->file[t->files];
+        text_file *f = &t->file[t->files];
         const uint8_t *from = ls_text_file(text, t->files, &bytes);
         f->first = t->base.count;
         LS_TRY(ls_tokenizer_encode(tokenizer, (const char *)from, (size_t)bytes, &f->ids, &count));
@@ -92,4 +92,24 @@ ls_status token_text_new(const ls_dataset *text, const ls_tokenizer *tokenizer, 
     }
     *out = &t->base;
     return LS_OK;
+}
+
+ls_status text_windows_new(const char *path, const ls_tokenizer *tokenizer, int64_t context,
+                           ls_text_part part, ls_dataset **out)
+{
+    ls_text_options o = *LS_OPTIONS(ls_text_options, .context = context, .part = part);
+    o.stride = part == LS_TEXT_HELD_OUT ? context : 1;
+    if (!tokenizer) {
+        return ls_text_new(path, &o, out);
+    }
+    ls_dataset *text = NULL;
+    const int64_t stride = o.stride;
+    o.context = o.stride = 1; /* files alone are wanted, however short */
+    *out = NULL;
+    ls_status status = ls_text_new(path, &o, &text);
+    if (status >= 0) {
+        status = token_text_new(text, tokenizer, context, stride, out);
+        ls_dataset_free(text);
+    }
+    return status;
 }

@@ -12,4 +12,9 @@
 ls_status token_text_new(const ls_dataset *text, const ls_tokenizer *tokenizer, int64_t context,
                          int64_t stride, ls_dataset **out);
 
+/* Windows of a part of the text below `path`, a file or a folder. Those to learn from may start at
+ * any token, those of LS_TEXT_HELD_OUT follow each other. `tokenizer` NULL: a byte is a token. */
+ls_status text_windows_new(const char *path, const ls_tokenizer *tokenizer, int64_t context,
+                           ls_text_part part, ls_dataset **out);
+
 #endif

@@ -166,25 +166,6 @@ static void find_specials(const settings *s, const ls_tokenizer *tokenizer, corp
 
 /* ---- data --------------------------------------------------------------------------------- */
 
-/* Windows of a part of the text. A window may start at any token; what is judged is cut once. */
-static ls_dataset *open_text(const settings *s, const ls_tokenizer *tokenizer, int64_t context,
-                             ls_text_part part)
-{
-    ls_dataset *text = NULL, *windows = NULL;
-    bool judged = part == LS_TEXT_HELD_OUT;
-    ls_text_options o = *LS_OPTIONS(ls_text_options, .context = context, .part = part);
-    o.stride = judged ? context : 1;
-    if (!s->tokenizer) {
-        must(ls_text_new(s->data, &o, &windows));
-        return windows;
-    }
-    o.context = 1; /* files alone are wanted, however short */
-    must(ls_text_new(s->data, &o, &text));
-    must(token_text_new(text, tokenizer, context, judged ? context : 1, &windows));
-    ls_dataset_free(text);
-    return windows;
-}
-
 static ls_dataset *open_shards(const settings *s, const corpus *c, int64_t context, bool judged)
 {
     ls_dataset *data = NULL;
@@ -201,11 +182,13 @@ static ls_dataset *open_part(const settings *s, const corpus *c, const ls_tokeni
                              bool judged)
 {
     const int64_t context = s->context - (c->masking.first >= 0) - (c->masking.last >= 0);
-    ls_dataset *windows =
-        strcmp(s->format, "tokens") == 0
-            ? open_shards(s, c, context, judged)
-            : open_text(s, tokenizer, context, judged ? LS_TEXT_HELD_OUT : LS_TEXT_TRAIN);
-    ls_dataset *masked = NULL;
+    ls_dataset *windows = NULL, *masked = NULL;
+    if (strcmp(s->format, "tokens") == 0) {
+        windows = open_shards(s, c, context, judged);
+    } else {
+        must(text_windows_new(s->data, s->tokenizer ? tokenizer : NULL, context,
+                              judged ? LS_TEXT_HELD_OUT : LS_TEXT_TRAIN, &windows));
+    }
     must(masked_tokens_new(windows, &c->masking, &masked));
     return masked;
 }

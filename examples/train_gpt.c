@@ -4,7 +4,10 @@
  *     … --layers 6 --dim 384 --heads 6 --context 256 --dropout 0.1 --accum 4
  *     … --save run7 --every 100 --resume run7 --eval-every 100 --log run7.jsonl --tensorboard runs
  *
- * Text is learned byte by byte, and the last tenth of each file is held out. With --format tokens
+ *     … --model gpt2 --tokenizer gpt2 --init gpt2        with a folder of Hugging Face's
+ *
+ * Text is learned byte by byte, or through --tokenizer, and the last tenth of each file is held
+ * out. With --format tokens
  * --data is a shard of tokens or a folder of them, as nanoGPT and llm.c write them, and what is
  * held out is --held-out, or the folder's shards whose names hold "val". 03_gpt_text.c is the same
  * with less to choose and more to look at.
@@ -14,6 +17,7 @@
 #include <string.h>
 
 #include <lockstep/lockstep.h>
+#include <lockstep/tokenizer.h>
 
 #include "common.h"
 #include "decoder.h"
@@ -21,14 +25,14 @@
 #include "judge.h"
 #include "lstm.h"
 #include "memory_check.h"
+#include "token_text.h"
 #include "trainer.h"
 
 #define JUDGE_BATCH 16
-#define BYTE_VALUES 256
 #define GPT2_TOKENS 50257
 
 typedef struct settings {
-    const char *data, *format, *held_out;
+    const char *data, *format, *tokenizer, *held_out;
     int64_t eval_windows;
     decoder_shape shape;
     trainer_options train;
@@ -58,9 +62,11 @@ static settings read_flags(int argc, char **argv)
          "gpt or lstm, of the shape below, or gpt2, gpt2-medium, gpt2-large, gpt2-xl"},
         {"data", FLAG_TEXT, &s.data, 0, 0, "a file, or a folder of files, to learn from"},
         {"format", FLAG_TEXT, &s.format, 0, 0, "of --data: text, or tokens of nanoGPT or llm.c"},
+        {"tokenizer", FLAG_TEXT, &s.tokenizer, 0, 0,
+         "of the text: a folder or file of byte-pair encoding; none: bytes"},
         {"held-out", FLAG_TEXT, &s.held_out, 0, 0, "tokens to judge by; text holds out a tenth"},
         {"vocab", FLAG_COUNT, &s.shape.vocab, 0, 1e8,
-         "tokens there are; 0: 256 for text, else 50257"},
+         "tokens there are; 0: the tokenizer's, of shards 50257"},
         {"dropout", FLAG_NUMBER, &s.shape.dropout, 0, 0.99, "probability"},
         {"init-std", FLAG_NUMBER, &s.shape.init_std, 0, 1e3, "of the first weights; 0: PyTorch's"},
         {"recompute", FLAG_SWITCH, &s.shape.recompute, 0, 0,
@@ -82,11 +88,9 @@ static settings read_flags(int argc, char **argv)
     if (format == TEXT && s.held_out) {
         give_up(EXIT_USAGE, "--held-out is for --format tokens; of text a tenth is held out");
     }
-    if (format == TEXT && s.shape.vocab && s.shape.vocab < BYTE_VALUES) {
-        give_up(EXIT_USAGE, "--vocab is %lld; text has 256, one for each byte",
-                (long long)s.shape.vocab);
+    if (format == TOKENS && s.tokenizer) {
+        give_up(EXIT_USAGE, "--tokenizer is for --format text; shards hold tokens");
     }
-    s.shape.vocab = s.shape.vocab ? s.shape.vocab : format == TEXT ? BYTE_VALUES : GPT2_TOKENS;
     return s;
 }
 
@@ -101,21 +105,34 @@ static ls_dataset *open_shards(const settings *s, const char *path, int64_t stri
     return data;
 }
 
-static tokens open_tokens(const settings *s)
+/* The parts of the text, and the vocabulary where none was given. */
+static void open_text(settings *s, tokens *t)
+{
+    ls_tokenizer *tokenizer = NULL;
+    must(ls_tokenizer_open(s->tokenizer ? s->tokenizer : "bytes", &tokenizer));
+    const int64_t known = ls_tokenizer_count(tokenizer);
+    s->shape.vocab = s->shape.vocab ? s->shape.vocab : known;
+    if (s->shape.vocab < known) {
+        give_up(EXIT_USAGE, "--vocab is %lld; the tokenizer has %lld tokens",
+                (long long)s->shape.vocab, (long long)known);
+    }
+    const ls_tokenizer *used = s->tokenizer ? tokenizer : NULL;
+    must(text_windows_new(s->data, used, s->shape.context, LS_TEXT_TRAIN, &t->train));
+    must(text_windows_new(s->data, used, s->shape.context, LS_TEXT_HELD_OUT, &t->held_out));
+    ls_tokenizer_free(tokenizer);
+}
+
+static tokens open_tokens(settings *s)
 {
     tokens t = {.windows = s->eval_windows, .judged = JUDGE_BATCH};
-    if (strcmp(s->format, formats[TOKENS]) == 0) {
-        t.train = open_shards(s, s->data, 1, s->held_out ? NULL : "train");
-        t.held_out =
-            s->held_out ? open_shards(s, s->held_out, 0, NULL) : open_shards(s, s->data, 0, "val");
+    if (strcmp(s->format, formats[TEXT]) == 0) {
+        open_text(s, &t);
         return t;
     }
-    /* stride 1: a window may start at any token. What is judged is cut into windows once. */
-    must(ls_text_new(s->data, LS_OPTIONS(ls_text_options, .context = s->shape.context, .stride = 1),
-                     &t.train));
-    must(ls_text_new(
-        s->data, LS_OPTIONS(ls_text_options, .context = s->shape.context, .part = LS_TEXT_HELD_OUT),
-        &t.held_out));
+    s->shape.vocab = s->shape.vocab ? s->shape.vocab : GPT2_TOKENS;
+    t.train = open_shards(s, s->data, 1, s->held_out ? NULL : "train");
+    t.held_out =
+        s->held_out ? open_shards(s, s->held_out, 0, NULL) : open_shards(s, s->data, 0, "val");
     return t;
 }
 

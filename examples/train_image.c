@@ -21,6 +21,7 @@
 #include "mlp.h"
 #include "resnet.h"
 #include "trainer.h"
+#include "vit.h"
 
 #define JUDGE_BATCH 64
 #define SMALL_IMAGE 64 /* narrower ones get the stem made for CIFAR */
@@ -28,29 +29,39 @@
 typedef struct settings {
     const char *model;
     int64_t hidden, classes;
+    int64_t patch, layers, dim, heads; /* of a vit */
     image_options images;
     trainer_options train;
 } settings;
 
-enum { MLP, CNN, ALEXNET, RESNET18, RESNET50, RESNET152 };
-static const char *const models[] = {"mlp",      "cnn",       "alexnet", "resnet18",
-                                     "resnet50", "resnet152", NULL};
+enum { MLP, CNN, VIT, ALEXNET, RESNET18, RESNET50, RESNET152, VIT_B_16 };
+static const char *const models[] = {"mlp",      "cnn",       "vit",      "alexnet", "resnet18",
+                                     "resnet50", "resnet152", "vit_b_16", NULL};
 
 static settings read_flags(int argc, char **argv)
 {
     settings s = {.model = "mlp",
                   .hidden = 256,
                   .classes = 10,
+                  .patch = 4,
+                  .layers = 6,
+                  .dim = 192,
+                  .heads = 3,
                   .images = {.normalise = "none"},
                   .train = {TRAINER_DEFAULTS.steps = 1000, .batch = 32, .lr = 0.1, .optim = "sgd"}};
     const flag flags[] = {
-        {"model", FLAG_TEXT, &s.model, 0, 0, "mlp, cnn, alexnet, resnet18, resnet50, resnet152"},
+        {"model", FLAG_TEXT, &s.model, 0, 0,
+         "mlp, cnn, vit, alexnet, resnet18, resnet50, resnet152, vit_b_16"},
         {"data", FLAG_TEXT, &s.images.folder, 0, 0, "folder of images: IDX, CIFAR-10 or .npy"},
         {"crop-padding", FLAG_COUNT, &s.images.crop_padding, 0, 1e4, "random shift, in pixels"},
         {"flip", FLAG_COUNT, &s.images.flip, 0, 1, "1: mirror every other training image"},
         {"normalise", FLAG_TEXT, &s.images.normalise, 0, 0, "none, mnist, cifar10 or imagenet"},
         {"classes", FLAG_COUNT, &s.classes, 2, 1e6, "labels are 0 to this minus one"},
         {"hidden", FLAG_COUNT, &s.hidden, 1, 1e6, "units of mlp's hidden layer"},
+        {"patch", FLAG_COUNT, &s.patch, 1, 1e4, "edge of vit's patches, in pixels"},
+        {"layers", FLAG_COUNT, &s.layers, 1, 1000, "of vit"},
+        {"dim", FLAG_COUNT, &s.dim, 1, 1e5, "width of vit; a multiple of --heads"},
+        {"heads", FLAG_COUNT, &s.heads, 1, 1e4, "attention heads of vit"},
     };
     trainer_read_flags("Trains a classifier of images, on all ranks.", flags,
                        (int)(sizeof flags / sizeof flags[0]), &s.train, argc, argv);
@@ -110,8 +121,10 @@ static ls_module *make_published(const settings *s, const image_data *data)
         return resnet_new(18, s->classes, small);
     case RESNET50:
         return resnet_new(50, s->classes, small);
-    default:
+    case RESNET152:
         return resnet_new(152, s->classes, small);
+    default:
+        return vit_new(LS_OPTIONS(vit_options, .image = data->width, .classes = s->classes));
     }
 }
 
@@ -124,6 +137,16 @@ static ls_module *make_model(const settings *s, const image_data *data)
     }
     if (model == CNN) {
         return cnn_new(data->channels, s->classes);
+    }
+    if (data->height != data->width && (model == VIT || model == VIT_B_16)) {
+        give_up(EXIT_FAILURE, "%s: the images are %lld x %lld; --model %s takes square ones",
+                s->images.folder, (long long)data->height, (long long)data->width, s->model);
+    }
+    if (model == VIT) {
+        return vit_new(LS_OPTIONS(vit_options, .layers = (int)s->layers, .heads = (int)s->heads,
+                                  .dim = s->dim, .wide = 4 * s->dim, .image = data->width,
+                                  .patch = s->patch, .channels = data->channels,
+                                  .classes = s->classes));
     }
     ls_module *net = make_published(s, data);
     return data->channels == 1 ? view_new(&coloured_class, net) : net;

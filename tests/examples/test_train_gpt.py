@@ -1,8 +1,10 @@
 """examples/train_gpt: it learns text, alike on any number of ranks, and goes on to the bit."""
 
 import json
+import math
 import os
 import pathlib
+import re
 import shutil
 import struct
 import subprocess
@@ -10,12 +12,13 @@ import sys
 import tempfile
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
-from tap import BUILD, command, run, test
+from tap import BUILD, SOURCE, command, run, test
 import training
 from training import SMALL, hash_of, judged
 
 SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-train-gpt-")
 FOLDER = pathlib.Path(SCRATCH.name)
+GPT2 = SOURCE / "tests/unit/tokenizer/fixture/gpt2"
 WORDS = ["the ", "a ", "rank ", "bucket ", "sends ", "waits ", "for ", "every ", "gradient.\n", "sum, "]
 
 
@@ -141,6 +144,27 @@ def what_does_not_fit_into_memory_is_refused_with_the_sum_before_it_is_allocated
 
 
 @test
+def text_through_a_tokenizer_is_learned_as_the_shards_made_of_it():
+    flags = ("--steps", 10, "--batch", 4, "--lr", 5e-3, "--eval-windows", 20, "--log-losses")
+    printed = train(0, "--tokenizer", GPT2, "--save", "words", *flags, "text.losses")
+    vocabulary = int(re.search(r"vocabulary (\d+)", printed).group(1))
+    assert judged(printed)[-1] < judged(printed)[0] < math.log(vocabulary) + 0.2, printed
+    whole = text().read_bytes()
+    held_out = int(len(whole) * 0.1)
+    for name, part in (("first", whole[:-held_out]), ("last", whole[-held_out:])):
+        (FOLDER / name).write_bytes(part)
+        command(BUILD / "lockstep", "data", "tokens", name, "--tokenizer", GPT2, "--begin", "none", "--out",
+                f"of-{name}", cwd=FOLDER)
+    shards = train(0, "--data", "of-first/tokens_000000.bin", "--held-out", "of-last/tokens_000000.bin", "--format",
+                   "tokens", "--vocab", vocabulary, *flags, "shards.losses")
+    assert (FOLDER / "shards.losses").read_text() == (FOLDER / "text.losses").read_text()
+    assert judged(shards) == judged(printed)
+    written = command(BUILD / "examples/generate", "--checkpoint", "words", "--tokenizer", GPT2, *SMALL, "--prompt", "the",
+                      "--tokens", 5, "--greedy", cwd=FOLDER)
+    assert written.startswith("the"), written
+
+
+@test
 def wrong_flags_and_unusable_text_are_refused_in_words():
     (FOLDER / "short").write_text("too short")
     (FOLDER / "words.bin").write_bytes(b"\xff\xff" * 2000)
@@ -149,7 +173,10 @@ def wrong_flags_and_unusable_text_are_refused_in_words():
             (2, '--model is "bert"; it takes gpt, lstm, gpt2', "--data", text(), "--model", "bert"),
             (2, "--dim 30 is not a multiple of --heads 4", "--data", text(), "--dim", 30),
             (2, "--held-out is for --format tokens", "--data", text(), "--held-out", text()),
-            (2, "--vocab is 99; text has 256", "--data", text(), "--vocab", 99),
+            (2, "--vocab is 99; the tokenizer has 256 tokens", "--data", text(), "--vocab", 99),
+            (2, "--tokenizer is for --format text", "--data", text(), "--tokenizer", GPT2, "--format", "tokens"),
+            (1, '"nowhere"', "--data", text(), "--tokenizer", "nowhere"),
+            (1, "the longest has 6 tokens, a window of context 128 needs 129", "--data", "short", "--tokenizer", GPT2),
             (2, '--format is "words"; it takes text or tokens', "--data", text(), "--format", "words"),
             (1, '"nowhere"', "--data", "nowhere", "--format", "tokens"),
             (2, '--dtype is "half"; it takes float32 or bf16', "--data", text(), "--dtype", "half"),

@@ -16,7 +16,7 @@ sys.path[:0] = [str(HERE.parent / "harness"), str(HERE)]
 import event_file
 from tap import BUILD, run, test
 import training
-from training import hash_of
+from training import hash_of, judged
 
 SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-train-image-")
 FOLDER = pathlib.Path(SCRATCH.name)
@@ -128,6 +128,17 @@ def a_residual_network_trains_and_its_running_statistics_are_rank_0s():
     text = train(2, *flags)
     assert "resnet18: 11" in text and "replicas identical: 2 of 2" in text, text
     assert b'"layer1.0.bn1.running_mean"' in (FOLDER / "res").read_bytes()[:100000]
+
+
+@test
+def a_vision_transformer_learns_alike_on_one_and_two_ranks():
+    flags = ("--model", "vit", "--patch", 3, "--layers", 1, "--dim", 32, "--heads", 2, "--optim", "adamw", "--lr", 8e-3,
+             "--beta2", 0.95, "--clip", 1, "--steps", 200, "--log-losses")
+    one = train(0, *flags, "vit.1", "--batch", 16)
+    train(2, *flags, "vit.2", "--batch", 8)
+    assert judged(one)[0] > 1.3 and judged(one)[-1] < 0.8, one
+    losses = [[float(line.split()[1]) for line in open(FOLDER / name)] for name in ("vit.1", "vit.2")]
+    assert all(math.isclose(a, b, rel_tol=1e-4) for a, b in zip(losses[0][:50], losses[1][:50])), losses
 
 
 @test
@@ -273,7 +284,7 @@ def wrong_flags_are_refused_in_words():
     refused(0, 2, '--feed is "all"; it takes split, shared or scatter', *here, "--feed", "all")
     refused(0, 2, '--normalise is "grey"', *here, "--normalise", "grey")
     refused(0, 2, '--dtype is "float8"', *here, "--dtype", "float8")
-    refused(0, 2, '--model is "perceptron"; it takes mlp, cnn, alexnet', *here, "--model", "perceptron")
+    refused(0, 2, '--model is "perceptron"; it takes mlp, cnn, vit, alexnet', *here, "--model", "perceptron")
     refused(0, 2, "--momentum is 2; it must be in 0 to 1", *here, "--momentum", 2)
     refused(0, 2, "unknown flag --steppes", *here, "--steppes", 3)
     refused(2, 2, '--optim is "adam"', *here, "--optim", "adam")
@@ -290,6 +301,8 @@ def unusable_data_and_files_are_answered_in_words():
         refused(ranks, 1, "samples are less than one step", *one, "--batch", 1000)
         refused(ranks, 1, "give values in [0,2)", *one, "--classes", 2)
         refused(ranks, 1, '--tensorboard: "plain/board" cannot be made', *one, "--tensorboard", "plain/board")
+        refused(ranks, 1, "image 6, patch 4; there must be", *one, "--model", "vit")
+        refused(ranks, 1, "the images are 3 x 4; --model vit takes square ones", "--data", "arrays", "--model", "vit")
         refused(ranks, 1, 'cannot read "nowhere"', *one, "--init", "nowhere")
         refused(ranks, 1, '--log: "empty" cannot be written', *one, "--log", "empty")
 
