@@ -117,10 +117,6 @@ def more_text_is_learned_as_pytorch_learns_it():
 def text_is_learned_in_bf16_as_pytorch_learns_it():
     if not LONG:
         raise Skip("TEST_LONG=1")
-    refused = subprocess.run([BUILD / "examples/train_gpt", "--data", lessons.TEXT, "--dtype", "bf16", "--steps", "1"],
-                             text=True, capture_output=True)
-    if "--dtype bf16 is not there yet" in refused.stderr:
-        raise Skip("train_gpt trains in float32 only")
     compare("short gpt in bf16", lessons.TEXT)
 
 
