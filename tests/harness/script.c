@@ -8,17 +8,25 @@
 #define SECONDS 30
 #define SCRIPT_BYTES 8192
 
-test_output script(const char *text)
+test_output script_with(const char *definitions, const char *text, int seconds)
 {
-    char command[SCRIPT_BYTES + 4096], examples[2048];
+    char command[SCRIPT_BYTES + 8192], examples[2048], member[2048], worker[2048];
     snprintf(examples, sizeof examples, "%s", test_build_path("examples"));
+    snprintf(member, sizeof member, "%s", test_build_path("tests/dist/launch/member"));
+    snprintf(worker, sizeof worker, "%s", test_build_path("tests/dist/launch/worker"));
     snprintf(command, sizeof command,
-             "L=%s; E=%s; D=$(mktemp -d); trap 'rm -rf $D' EXIT; export L E D; cd $D\n"
+             "L=%s; E=%s; M=%s; W=%s; D=$(mktemp -d); trap 'rm -rf $D' EXIT; export L E M W D\n"
+             "cd $D; umask 077\n"
              "until_file() { until [ -s $1 ]; do sleep 0.01; done; }\n"
              "until_gone() { for p in \"$@\"; do while kill -0 $p 2>/dev/null; do sleep 0.01; "
-             "done; done; }\n%s",
-             test_build_path("lockstep"), examples, text);
-    return test_run(command, SECONDS);
+             "done; done; }\n%s\n%s",
+             test_build_path("lockstep"), examples, member, worker, definitions, text);
+    return test_run(command, seconds);
+}
+
+test_output script(const char *text)
+{
+    return script_with("", text, SECONDS);
 }
 
 void check_script(const char *text, int status, const char *part)
@@ -39,4 +47,14 @@ int count_of(const char *text, const char *part)
         count++;
     }
     return count;
+}
+
+void check_count(test_output (*run)(const char *text), const char *text, const char *part,
+                 int times)
+{
+    test_output got = run(text);
+    if (count_of(got.text, part) != times) {
+        test_fail(__FILE__, __LINE__, "%s\nwant %d times \"%s\": %s", text, times, part, got.text);
+    }
+    free(got.text);
 }

@@ -8,10 +8,18 @@
  * the examples. `until_file F` waits for F to hold something, `until_gone PID …` for processes. */
 test_output script(const char *text);
 
+/* The same behind `definitions` of shell functions and variables, with more time. $M and $W are the
+ * member and the worker of tests/dist/launch. */
+test_output script_with(const char *definitions, const char *text, int seconds);
+
 /* Its status is `status` and its output contains `part`. */
 void check_script(const char *text, int status, const char *part);
 
 /* How often `part` stands in `text`. */
 int count_of(const char *text, const char *part);
+
+/* `part` stands `times` in what run(text) prints. */
+void check_count(test_output (*run)(const char *text), const char *text, const char *part,
+                 int times);
 
 #endif

@@ -1,75 +1,52 @@
 /* Every algorithm of the registry under fire: at a random moment a rank is killed, stopped for good
  * or gives another count, over every transport. All others say the same of it, and nothing is left.
  * With TEST_LONG=1 every algorithm many times; otherwise a few of them, in turn by the seed. */
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "comm/program/program.h"
-#include "job.h"
-#include "processes.h"
+#include "strike.h"
 
 TEST_OF_TIMES
 
 #define SHORT_RUNS 6
 #define LONG_KILLS 12 /* of each algorithm; stops and mismatches: 2 and 4 */
 
-typedef enum way { KILL, STOP, MISMATCH, WAYS } way;
-
 typedef struct run {
     const ls__algorithm *algorithm;
-    way how;
-    int ranks, victim, after_ms, ready;
+    strike strike;
     bool far;
 } run;
 
 static uint64_t dice;
 
-static int draw(int below)
-{
-    dice = dice * 6364136223846793005u + 1442695040888963407u;
-    return (int)((dice >> 33) % (uint64_t)below);
-}
-
-static void strike(job *j, const char *line)
-{
-    run *r = j->arg;
-    r->ready += strstr(line, "READY") != NULL;
-    if (r->how == MISMATCH || r->ready != r->ranks || j->struck != 0.0) {
-        return;
-    }
-    usleep((useconds_t)r->after_ms * 1000u);
-    j->struck = process_seconds();
-    kill(j->pid[r->victim], r->how == KILL ? SIGKILL : SIGSTOP);
-}
-
 static void complain(const run *r, const job *j, const char *what)
 {
-    static const char *const ways[WAYS] = {"killed", "stopped", "wrong"};
     char why[320];
     snprintf(why, sizeof why, "%s %s, rank %d of %d %s%s: %s",
-             ls__operation_name(r->algorithm->operation), r->algorithm->name, r->victim, r->ranks,
-             ways[r->how], r->far ? ", tcp" : "", what);
+             ls__operation_name(r->algorithm->operation), r->algorithm->name, r->strike.victim,
+             r->strike.ranks, way_names[r->strike.how], r->far ? ", tcp" : "", what);
     job_fail(j, why);
 }
 
 static void judge(const run *r, const job *j)
 {
     char who[64], has[64];
-    snprintf(who, sizeof who, "rank %d (host ", r->victim);
-    snprintf(has, sizeof has, "rank %d has ", r->victim);
+    snprintf(who, sizeof who, "rank %d (host ", r->strike.victim);
+    snprintf(has, sizeof has, "rank %d has ", r->strike.victim);
     if (job_says(j, "WRONG")) {
         complain(r, j, "a result is wrong");
     }
-    if (r->how == KILL && (j->status != 137 || !job_all_say(j, " was killed by signal ", who))) {
+    if (r->strike.how == KILL &&
+        (j->status != 137 || !job_all_say(j, " was killed by signal ", who))) {
         complain(r, j, "the killed rank is not named");
     }
-    if (r->how == STOP && (j->status != 1 || !job_all_say(j, " did not finish within ", who))) {
+    if (r->strike.how == STOP &&
+        (j->status != 1 || !job_all_say(j, " did not finish within ", who))) {
         complain(r, j, "the stopped rank is not named");
     }
-    if (r->how == MISMATCH && (j->status != 1 || !job_all_say(j, " disagrees", has))) {
+    if (r->strike.how == MISMATCH && (j->status != 1 || !job_all_say(j, " disagrees", has))) {
         complain(r, j, "the mismatch is not named");
     }
 }
@@ -78,19 +55,19 @@ static void run_one(const ls__algorithm *algorithm, way how, bool far)
 {
     static const char *const near_to[] = {"LOCKSTEP_TIMEOUT=3", NULL};
     static const char *const far_off[] = {"LOCKSTEP_TIMEOUT=3", "LOCKSTEP_HOSTS=0,1,0,1,0,1", NULL};
-    run r = {.algorithm = algorithm, .how = how, .far = far};
-    r.ranks = 2 + draw(5);
-    r.victim = draw(r.ranks);
-    r.after_ms = draw(80);
+    run r = {.algorithm = algorithm, .strike = strike_draw(&dice, how), .far = far};
     char command[1024], program[1024], ranks[8], operation[8], wrong[8];
     snprintf(command, sizeof command, "%s", test_build_path("lockstep"));
     snprintf(program, sizeof program, "%s", test_build_path("tests/dist/failures/looper"));
-    snprintf(ranks, sizeof ranks, "%d", r.ranks);
+    snprintf(ranks, sizeof ranks, "%d", r.strike.ranks);
     snprintf(operation, sizeof operation, "%d", (int)algorithm->operation);
-    snprintf(wrong, sizeof wrong, "%d", how == MISMATCH ? r.victim : -1);
+    snprintf(wrong, sizeof wrong, "%d", how == MISMATCH ? r.strike.victim : -1);
     const char *argv[] = {command,   "run",           "-n",  ranks, program,
                           operation, algorithm->name, wrong, NULL};
-    job j = {.settings = far ? far_off : near_to, .deadline = 30, .on_line = strike, .arg = &r};
+    job j = {.settings = far ? far_off : near_to,
+             .deadline = 30,
+             .on_line = strike_on_line,
+             .arg = &r.strike};
     job_run(&j, argv);
     judge(&r, &j);
     job_free(&j);
@@ -130,7 +107,7 @@ TEST_OF(a_fault_in_any_algorithm_is_named_by_all_and_no_result_is_wrong, 0, 3000
         runs += run_all(all[a]);
     }
     for (int i = 0; getenv("TEST_LONG") == NULL && runs < SHORT_RUNS && i < 100; i++) {
-        const ls__algorithm *a = all[draw(count)];
+        const ls__algorithm *a = all[draw(&dice, count)];
         const way how = i % 3 == 2 ? MISMATCH : KILL;
         if (can(a, how)) {
             run_one(a, how, i % 2 == 1 && runs_far(a));

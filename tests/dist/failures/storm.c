@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "job.h"
 #include "processes.h"
+#include "strike.h"
 
 TEST_OF_TIMES
 
@@ -23,23 +23,18 @@ typedef struct storm {
     bool done;
 } storm;
 
-static int draw(storm *s, int below)
-{
-    s->state = s->state * 6364136223846793005u + 1442695040888963407u;
-    return (int)((s->state >> 33) % (uint64_t)below);
-}
-
 static void plan_run(storm *s)
 {
-    s->ranks = 2 + draw(s, 5);
-    s->first = draw(s, s->ranks);
-    s->second = draw(s, 2) == 0 ? (s->first + 1 + draw(s, s->ranks - 1)) % s->ranks : -1;
-    s->after_ms = draw(s, 120);
-    s->gap_ms = draw(s, 50);
+    s->ranks = 2 + draw(&s->state, 5);
+    s->first = draw(&s->state, s->ranks);
+    s->second =
+        draw(&s->state, 2) == 0 ? (s->first + 1 + draw(&s->state, s->ranks - 1)) % s->ranks : -1;
+    s->after_ms = draw(&s->state, 120);
+    s->gap_ms = draw(&s->state, 50);
     s->done = false;
 }
 
-static void strike(job *j, const char *line)
+static void strike_twice(job *j, const char *line)
 {
     storm *s = j->arg;
     (void)line;
@@ -91,8 +86,10 @@ static void run_one(storm *s, int number)
     snprintf(ranks, sizeof ranks, "%d", s->ranks);
     const char *argv[] = {command, "run",     "-n", ranks,   program,
                           "none",  "forever", "0",  "saved", NULL};
-    job j = {
-        .settings = number % 2 == 0 ? one : hosts, .deadline = 30, .on_line = strike, .arg = s};
+    job j = {.settings = number % 2 == 0 ? one : hosts,
+             .deadline = 30,
+             .on_line = strike_twice,
+             .arg = s};
     job_run(&j, argv);
     /* Who is killed first may get a core last. */
     const bool both = s->second >= 0 && (s->gap_ms < BOTH_MS || process_load() > 1.0);

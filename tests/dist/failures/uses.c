@@ -3,21 +3,18 @@
  * user's, callbacks, threads. At a random moment a rank is killed, stopped for good or calls
  * something else, over each transport. All who say something of it say the same, and nothing is
  * left. With TEST_LONG=1 each of them many times; otherwise a few, in turn by the seed. */
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "job.h"
 #include "processes.h"
+#include "strike.h"
 
 TEST_OF_TIMES
 
 #define SHORT_RUNS 8
 #define TIMEOUT_SECONDS 3 /* what peers of a stopped rank wait, on a quiet machine */
 
-typedef enum way { KILL, STOP, MISMATCH, WAYS } way;
 static const int times[WAYS] = {10, 2, 3}; /* of each, use and transport, in the long form */
 
 typedef struct use {
@@ -37,65 +34,48 @@ enum { TRANSPORTS = sizeof transports / sizeof *transports };
 
 typedef struct run {
     const use *use;
-    way how;
-    int transport, ranks, victim, after_ms, ready;
+    int transport;
+    strike strike;
 } run;
 
 static uint64_t dice;
 
-static int draw(int below)
-{
-    dice = dice * 6364136223846793005u + 1442695040888963407u;
-    return (int)((dice >> 33) % (uint64_t)below);
-}
-
-static void strike(job *j, const char *line)
-{
-    run *r = j->arg;
-    r->ready += strstr(line, "READY") != NULL;
-    if (r->how == MISMATCH || r->ready != r->ranks || j->struck != 0.0) {
-        return;
-    }
-    usleep((useconds_t)r->after_ms * 1000u);
-    j->struck = process_seconds();
-    kill(j->pid[r->victim], r->how == KILL ? SIGKILL : SIGSTOP);
-}
-
 static void judge(const run *r, const job *j)
 {
-    static const char *const ways[WAYS] = {"killed", "stopped", "wrong"};
     const char *const parts[WAYS] = {" was killed by signal ", " within ", r->use->mismatch};
     static const int codes[WAYS] = {137, 1, 1};
     char who[64], why[320];
-    snprintf(who, sizeof who, r->how == MISMATCH ? "rank %d " : "rank %d (host ", r->victim);
+    snprintf(who, sizeof who, r->strike.how == MISMATCH ? "rank %d " : "rank %d (host ",
+             r->strike.victim);
     const bool wrong = job_says(j, "WRONG");
-    if (wrong || j->status != codes[r->how] || !job_all_say(j, parts[r->how], who)) {
-        snprintf(why, sizeof why, "%s, rank %d of %d %s, hosts \"%s\": %s", r->use->name, r->victim,
-                 r->ranks, ways[r->how], transports[r->transport],
-                 wrong                        ? "a result is wrong"
-                 : j->status != codes[r->how] ? "another status than expected"
-                                              : "it is not named by all");
+    if (wrong || j->status != codes[r->strike.how] || !job_all_say(j, parts[r->strike.how], who)) {
+        snprintf(why, sizeof why, "%s, rank %d of %d %s, hosts \"%s\": %s", r->use->name,
+                 r->strike.victim, r->strike.ranks, way_names[r->strike.how],
+                 transports[r->transport],
+                 wrong                               ? "a result is wrong"
+                 : j->status != codes[r->strike.how] ? "another status than expected"
+                                                     : "it is not named by all");
         job_fail(j, why);
     }
 }
 
 static void run_one(const use *u, way how, int transport)
 {
-    run r = {.use = u, .how = how, .transport = transport};
-    r.ranks = 2 + draw(5);
-    r.victim = draw(r.ranks);
-    r.after_ms = draw(80);
+    run r = {.use = u, .strike = strike_draw(&dice, how), .transport = transport};
     char command[1024], program[1024], ranks[8], wrong[8], timeout[64], hosts[64];
     const int seconds = how == STOP ? (int)(TIMEOUT_SECONDS * process_load()) : 60;
     snprintf(command, sizeof command, "%s", test_build_path("lockstep"));
     snprintf(program, sizeof program, "%s", test_build_path("tests/dist/failures/mixer"));
-    snprintf(ranks, sizeof ranks, "%d", r.ranks);
-    snprintf(wrong, sizeof wrong, "%d", how == MISMATCH ? r.victim : -1);
+    snprintf(ranks, sizeof ranks, "%d", r.strike.ranks);
+    snprintf(wrong, sizeof wrong, "%d", how == MISMATCH ? r.strike.victim : -1);
     snprintf(timeout, sizeof timeout, "LOCKSTEP_TIMEOUT=%d", seconds);
     snprintf(hosts, sizeof hosts, "LOCKSTEP_HOSTS=%s", transports[transport]);
     const char *argv[] = {command, "run", "-n", ranks, program, u->name, wrong, NULL};
     const char *const settings[] = {timeout, transport > 0 ? hosts : NULL, NULL};
-    job j = {.settings = settings, .deadline = seconds + 30, .on_line = strike, .arg = &r};
+    job j = {.settings = settings,
+             .deadline = seconds + 30,
+             .on_line = strike_on_line,
+             .arg = &r.strike};
     job_run(&j, argv);
     judge(&r, &j);
     job_free(&j);
@@ -121,7 +101,7 @@ TEST_OF(a_fault_in_any_use_is_named_by_all_and_no_result_is_wrong, 0, 3000)
     for (int u = 0; getenv("TEST_LONG") != NULL && u < USES; u++) {
         runs += run_all(&uses[u]);
     }
-    const int first = draw(USES);
+    const int first = draw(&dice, USES);
     for (int i = 0; getenv("TEST_LONG") == NULL && i < SHORT_RUNS; i++, runs++) {
         run_one(&uses[(first + i) % USES], i % 3 == 2 ? MISMATCH : KILL, (i + first) % TRANSPORTS);
     }

@@ -8,16 +8,6 @@
 
 TEST_OF_TIMES
 
-static void check_count(const char *text, const char *part, int want)
-{
-    test_output got = script(text);
-    if (count_of(got.text, part) != want) {
-        test_fail(__FILE__, __LINE__, "%s\n\"%s\" %d times, want %d: %s", text, part,
-                  count_of(got.text, part), want, got.text);
-    }
-    free(got.text);
-}
-
 /* ---- streams --------------------------------------------------------------------------------- */
 
 TEST(a_program_started_with_closed_streams_keeps_them_out_of_shared_memory)
@@ -37,11 +27,11 @@ TEST(an_unknown_variable_is_told_by_the_command_and_by_one_rank)
 {
     static const char warning[] =
         "warning: unknown variable LOCKSTEP_TIMOUT is ignored; did you mean LOCKSTEP_TIMEOUT?\n";
-    check_count("LOCKSTEP_TIMOUT=5 $L run -n 4 $E/01_hello_all_reduce", warning, 2);
-    check_count("LOCKSTEP_TIMOUT=5 $L run -n 4 $E/01_hello_all_reduce",
+    check_count(script, "LOCKSTEP_TIMOUT=5 $L run -n 4 $E/01_hello_all_reduce", warning, 2);
+    check_count(script, "LOCKSTEP_TIMOUT=5 $L run -n 4 $E/01_hello_all_reduce",
                 "[0] [rank 0] warning: unknown variable", 1);
-    check_count("LOCKSTEP_TIMOUT=5 $E/01_hello_all_reduce", warning, 1);
-    check_count("LOCKSTEP_CHECK=all $E/01_hello_all_reduce",
+    check_count(script, "LOCKSTEP_TIMOUT=5 $E/01_hello_all_reduce", warning, 1);
+    check_count(script, "LOCKSTEP_CHECK=all $E/01_hello_all_reduce",
                 "warning: LOCKSTEP_CHECK=all is ignored; the only check to ask for is strict\n", 1);
 }
 
@@ -138,10 +128,10 @@ TEST(a_mistake_that_all_ranks_find_is_told_by_the_first)
         char text[256], line[256];
         snprintf(text, sizeof text, "$L run -n 4 $E/03_gpt_text %s", wrong[i]);
         snprintf(line, sizeof line, "[0] %s\n", words[i]);
-        check_count(text, line, 1);
+        check_count(script, text, line, 1);
         snprintf(line, sizeof line, "lockstep:   | %s\n", words[i]);
-        check_count(text, line, 1);
-        check_count(text, words[i], 2);
+        check_count(script, text, line, 1);
+        check_count(script, text, words[i], 2);
     }
 }
 

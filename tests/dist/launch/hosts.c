@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "test.h"
+#include "script.h"
 
 TEST_OF_TIMES
 
@@ -31,16 +31,13 @@ static void need_namespaces(void)
 
 /* `on K COMMAND…` runs on host K; `nodes COMMAND…` runs `lockstep run` with it on both, by the
  * secret file s; `hosts COMMAND…` 2 ranks on each with torchrun's variables. */
-static test_output script(const char *text)
+static test_output hosts_script(const char *text)
 {
-    char command[8192], member[1024], worker[1024];
+    char piped[4096];
     need_namespaces();
-    snprintf(member, sizeof member, "%s", test_build_path("tests/dist/launch/member"));
-    snprintf(worker, sizeof worker, "%s", test_build_path("tests/dist/launch/worker"));
-    snprintf(
-        command, sizeof command,
-        "M=%s; W=%s; L=%s; N=ls$$; export M W L; D=$(mktemp -d)\n"
-        "trap 'ip netns del ${N}h0; ip netns del ${N}h1; rm -rf $D' EXIT; cd $D; umask 077\n"
+    snprintf(piped, sizeof piped, "{\n%s\n} 2>&1 | cat", text);
+    return script_with(
+        "N=ls$$; export N; trap 'ip netns del ${N}h0; ip netns del ${N}h1; rm -rf $D' EXIT\n"
         "for k in 0 1; do ip netns add ${N}h$k; ip -n ${N}h$k link set lo up; done\n"
         "for i in 0 1; do ip -n ${N}h0 link add a$i type veth peer name b$i netns ${N}h1\n"
         "  ip -n ${N}h0 addr add 10.99.$((i+1)).1/24 dev a$i; ip -n ${N}h0 link set a$i up\n"
@@ -50,35 +47,19 @@ static test_output script(const char *text)
         "node() { k=$1; shift; on $k $L run --nnodes 2 --node-rank $k --rendezvous $R $FLAGS -n 2 "
         "\"$@\" >out.$k 2>&1; echo \"status of node $k: $?\" >>out.$k; }\n"
         "nodes() { node 1 \"$@\" & node 0 \"$@\"; wait; cat out.0 out.1; }\n"
-        "hosts() { for r in 0 1 2 3; do on $((r/2)) env RANK=$r WORLD_SIZE=4 LOCAL_RANK=$((r%%2)) "
-        "LOCAL_WORLD_SIZE=2 MASTER_ADDR=10.99.1.1 MASTER_PORT=5000 \"$@\" & done; wait; }\n"
-        "until_file() { until [ -s $1 ]; do sleep 0.01; done; }\n"
-        "{\n%s\n} 2>&1 | cat",
-        member, worker, test_build_path("lockstep"), text);
-    return test_run(command, SECONDS);
-}
-
-static int count_of(const char *text, const char *part)
-{
-    int count = 0;
-    for (const char *at = strstr(text, part); at != NULL; at = strstr(at + 1, part)) {
-        count++;
-    }
-    return count;
+        "hosts() { for r in 0 1 2 3; do on $((r/2)) env RANK=$r WORLD_SIZE=4 LOCAL_RANK=$((r%2)) "
+        "LOCAL_WORLD_SIZE=2 MASTER_ADDR=10.99.1.1 MASTER_PORT=5000 \"$@\" & done; wait; }",
+        piped, SECONDS);
 }
 
 static void check(const char *text, const char *part, int times)
 {
-    test_output got = script(text);
-    if (count_of(got.text, part) != times) {
-        test_fail(__FILE__, __LINE__, "%s\nwant %d times \"%s\": %s", text, times, part, got.text);
-    }
-    free(got.text);
+    check_count(hosts_script, text, part, times);
 }
 
 TEST(two_hosts_train_over_encrypted_links)
 {
-    test_output got = script("nodes $W train 5");
+    test_output got = hosts_script("nodes $W train 5");
     CHECK_INT(count_of(got.text, "ended after step 5 of 5"), 4);
     CHECK_INT(count_of(got.text, "between nodes: TLS 1.3"), 2);
     CHECK_INT(count_of(got.text, ": 0\n"), 2);
@@ -131,8 +112,8 @@ TEST(a_rendezvous_that_nobody_answers_at_is_named)
 
 TEST(a_network_that_is_cut_is_named_on_both_sides)
 {
-    test_output got = script("nodes $M hold & until_file up.0; until_file up.3\n"
-                             "ip -n ${N}h0 link set a0 down; wait");
+    test_output got = hosts_script("nodes $M hold & until_file up.0; until_file up.3\n"
+                                   "ip -n ${N}h0 link set a0 down; wait");
     CHECK_INT(count_of(got.text, "is lost"), 2);
     CHECK_INT(count_of(got.text, "lockstep: node 1 (host"), 1);
     CHECK_INT(count_of(got.text, "lockstep: node 0 (host"), 1);

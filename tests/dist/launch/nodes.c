@@ -4,48 +4,29 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "test.h"
+#include "script.h"
 
 TEST_OF_TIMES
 
 #define SECONDS 40
 
-/* Runs a shell script in a new folder. `nodes M COMMAND…` runs COMMAND (behind `lockstep run`,
- * ending in the program) as nodes 0 … M-1 and prints each one's output and status; $L is the
- * command, $M the member, $R a rendezvous that is free. */
-static test_output script(const char *text)
+/* `nodes M COMMAND…` runs COMMAND (behind `lockstep run`, ending in the program) as nodes 0 … M-1
+ * and prints each one's output and status; $R is a rendezvous that is free. */
+static test_output nodes_script(const char *text)
 {
-    char command[8192], member[1024];
-    snprintf(member, sizeof member, "%s", test_build_path("tests/dist/launch/member"));
-    snprintf(command, sizeof command,
-             "L=%s; M=%s; D=$(mktemp -d); trap 'rm -rf $D' EXIT; cd $D; umask 077\n"
-             "R=127.0.0.1:$($M port); FLAGS=\n"
-             "until_file() { until [ -s $1 ]; do sleep 0.01; done; }\n"
-             "node() { m=$1; k=$2; shift 2\n"
-             "  $L run --nnodes $m --node-rank $k --rendezvous $R $FLAGS \"$@\" >out.$k 2>&1\n"
-             "  echo \"status of node $k: $?\" >>out.$k; }\n"
-             "nodes() { m=$1; shift; for k in $(seq 1 $((m-1))); do node $m $k \"$@\" & done\n"
-             "  node $m 0 \"$@\"; wait; cat out.*; }\n%s",
-             test_build_path("lockstep"), member, text);
-    return test_run(command, SECONDS);
-}
-
-static int count_of(const char *text, const char *part)
-{
-    int count = 0;
-    for (const char *at = strstr(text, part); at != NULL; at = strstr(at + 1, part)) {
-        count++;
-    }
-    return count;
+    return script_with(
+        "R=127.0.0.1:$($M port); FLAGS=\n"
+        "node() { m=$1; k=$2; shift 2\n"
+        "  $L run --nnodes $m --node-rank $k --rendezvous $R $FLAGS \"$@\" >out.$k 2>&1\n"
+        "  echo \"status of node $k: $?\" >>out.$k; }\n"
+        "nodes() { m=$1; shift; for k in $(seq 1 $((m-1))); do node $m $k \"$@\" & done\n"
+        "  node $m 0 \"$@\"; wait; cat out.*; }",
+        text, SECONDS);
 }
 
 static void check(const char *text, const char *part, int times)
 {
-    test_output got = script(text);
-    if (count_of(got.text, part) != times) {
-        test_fail(__FILE__, __LINE__, "%s\nwant %d times \"%s\": %s", text, times, part, got.text);
-    }
-    free(got.text);
+    check_count(nodes_script, text, part, times);
 }
 
 /* ---- together ------------------------------------------------------------------------------- */
@@ -79,7 +60,7 @@ TEST(ranks_of_all_nodes_find_torchruns_variables)
         "[3] RANK=3\n",           "[3] LOCAL_RANK=1\n",      "[3] WORLD_SIZE=4\n",
         "[3] LOCAL_WORLD_SIZE=2", "[3] GROUP_RANK=1\n",      "[3] GROUP_WORLD_SIZE=2\n",
         "[3] ROLE_RANK=3\n",      "[3] ROLE_WORLD_SIZE=4\n", "[3] MASTER_ADDR=127.0.0.1\n"};
-    test_output got = script("nodes 2 -n 2 env");
+    test_output got = nodes_script("nodes 2 -n 2 env");
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         CHECK_CONTAINS(got.text, wanted[i]);
     }
@@ -106,7 +87,7 @@ TEST(logs_are_named_by_the_rank_of_the_world)
 static void check_verdict(const char *text, int nodes, int status, const char *cause)
 {
     char line[64], report[512];
-    test_output got = script(text);
+    test_output got = nodes_script(text);
     for (int k = 0; k < nodes; k++) {
         snprintf(line, sizeof line, "status of node %d: %d\n", k, status);
         CHECK_CONTAINS(got.text, line);
@@ -129,7 +110,7 @@ TEST(a_rank_that_dies_anywhere_is_named_everywhere)
 
 TEST(survivors_on_all_nodes_read_the_verdict)
 {
-    test_output got = script("nodes 3 -n 2 $M die 3 kill");
+    test_output got = nodes_script("nodes 3 -n 2 $M die 3 kill");
     CHECK_INT(count_of(got.text, "LS_ERR_PEER after"), 3);
     CHECK_INT(count_of(got.text, ": verdict after"), 2);
     CHECK_INT(count_of(got.text, "was killed by signal 9 (SIGKILL) while"), 5 + 3);
@@ -139,8 +120,9 @@ TEST(survivors_on_all_nodes_read_the_verdict)
 
 TEST(the_last_lines_of_another_nodes_rank_reach_node_0)
 {
-    test_output got = script("nodes 2 -n 1 sh -c '[ $RANK = 1 ] && { echo all is lost; exit 5; }; "
-                             "sleep 30'; echo; echo NODE0; cat out.0");
+    test_output got =
+        nodes_script("nodes 2 -n 1 sh -c '[ $RANK = 1 ] && { echo all is lost; exit 5; }; "
+                     "sleep 30'; echo; echo NODE0; cat out.0");
     const char *first = strstr(got.text, "NODE0");
     CHECK(first != NULL);
     CHECK_CONTAINS(first, "last lines of rank 1:");

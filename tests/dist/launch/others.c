@@ -5,54 +5,34 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "test.h"
+#include "script.h"
 
 TEST_OF_TIMES
 
 #define SECONDS 40
 
-/* $M: the member; $E: the examples; $L: the command. `ranks N COMMAND…` sets torchrun's variables
- * by hand for N processes; `srun_ranks` those of srun for 2 hosts of 2. */
-static test_output script(const char *text)
+/* `ranks N COMMAND…` sets torchrun's variables by hand for N processes, `hosts COMMAND…` for 2
+ * hosts of 2. */
+static test_output others_script(const char *text)
 {
-    char command[8192], member[1024], examples[1024], worker[1024];
-    snprintf(member, sizeof member, "%s", test_build_path("tests/dist/launch/member"));
-    snprintf(worker, sizeof worker, "%s", test_build_path("tests/dist/launch/worker"));
-    snprintf(examples, sizeof examples, "%s", test_build_path("examples"));
-    snprintf(command, sizeof command,
-             "M=%s; E=%s; W=%s; L=%s; export M E W L\n"
-             "D=$(mktemp -d); trap 'rm -rf $D' EXIT; cd $D; umask 077; P=$($M port)\n"
-             "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1\n"
-             "rank() { r=$1; n=$2; shift 2; RANK=$r WORLD_SIZE=$n MASTER_ADDR=127.0.0.1 "
-             "MASTER_PORT=$P \"$@\"; }\n"
-             "ranks() { n=$1; shift; for r in $(seq 1 $((n-1))); do rank $r $n \"$@\" & done\n"
-             "  rank 0 $n \"$@\"; wait; }\n"
-             "hosts() { for r in 0 1 2 3; do RANK=$r WORLD_SIZE=4 LOCAL_RANK=$((r/2)) "
-             "LOCAL_WORLD_SIZE=2 GROUP_RANK=$((r%%2)) MASTER_ADDR=127.0.0.1 "
-             "MASTER_PORT=$P \"$@\" & done; wait; }\n"
-             "until_file() { until [ -s $1 ]; do sleep 0.01; done; }\n"
-             /* by a pipe: not every system lets several processes write to one file at once */
-             "{\n%s\n} 2>&1 | cat",
-             member, examples, worker, test_build_path("lockstep"), text);
-    return test_run(command, SECONDS);
-}
-
-static int count_of(const char *text, const char *part)
-{
-    int count = 0;
-    for (const char *at = strstr(text, part); at != NULL; at = strstr(at + 1, part)) {
-        count++;
-    }
-    return count;
+    char piped[4096];
+    /* by a pipe: not every system lets several processes write to one file at once */
+    snprintf(piped, sizeof piped, "{\n%s\n} 2>&1 | cat", text);
+    return script_with(
+        "P=$($M port); export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1\n"
+        "rank() { r=$1; n=$2; shift 2; RANK=$r WORLD_SIZE=$n MASTER_ADDR=127.0.0.1 "
+        "MASTER_PORT=$P \"$@\"; }\n"
+        "ranks() { n=$1; shift; for r in $(seq 1 $((n-1))); do rank $r $n \"$@\" & done\n"
+        "  rank 0 $n \"$@\"; wait; }\n"
+        "hosts() { for r in 0 1 2 3; do RANK=$r WORLD_SIZE=4 LOCAL_RANK=$((r/2)) "
+        "LOCAL_WORLD_SIZE=2 GROUP_RANK=$((r%2)) MASTER_ADDR=127.0.0.1 "
+        "MASTER_PORT=$P \"$@\" & done; wait; }",
+        piped, SECONDS);
 }
 
 static void check(const char *text, const char *part, int times)
 {
-    test_output got = script(text);
-    if (count_of(got.text, part) != times) {
-        test_fail(__FILE__, __LINE__, "%s\nwant %d times \"%s\": %s", text, times, part, got.text);
-    }
-    free(got.text);
+    check_count(others_script, text, part, times);
 }
 
 static bool have(const char *program)

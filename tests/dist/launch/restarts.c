@@ -4,37 +4,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "test.h"
+#include "script.h"
 
 TEST_OF_TIMES
 
 #define SECONDS 40
 
-/* Runs a shell script in a new folder; $L is the command, $W the worker. */
-static test_output script(const char *text)
-{
-    char command[8192], worker[1024];
-    snprintf(worker, sizeof worker, "%s", test_build_path("tests/dist/launch/worker"));
-    snprintf(command, sizeof command,
-             "L=%s; W=%s; D=$(mktemp -d); trap 'rm -rf $D' EXIT; cd $D\n"
-             "until_file() { until [ -s $1 ]; do sleep 0.01; done; }\n%s",
-             test_build_path("lockstep"), worker, text);
-    return test_run(command, SECONDS);
-}
-
-static int count_of(const char *text, const char *part)
-{
-    int count = 0;
-    for (const char *at = strstr(text, part); at != NULL; at = strstr(at + 1, part)) {
-        count++;
-    }
-    return count;
-}
-
 /* Runs, and wants this status, so many restarts, and `last` among the output. */
 static void check(const char *text, int status, int restarts, const char *last)
 {
-    test_output got = script(text);
+    test_output got = script_with("", text, SECONDS);
     if (got.status != status || count_of(got.text, "lockstep: restart ") != restarts) {
         test_fail(__FILE__, __LINE__, "%s\nstatus %d, want %d; want %d restarts: %s", text,
                   got.status, status, restarts, got.text);
@@ -55,7 +34,7 @@ TEST(what_fails_once_is_started_again_and_comes_through)
 
 TEST(without_the_flag_nothing_is_started_again)
 {
-    test_output got = script("$L run -n 2 sh -c 'exit 7'");
+    test_output got = script_with("", "$L run -n 2 sh -c 'exit 7'", SECONDS);
     CHECK_INT(got.status, 7);
     CHECK_INT(count_of(got.text, "restart"), 0);
     free(got.text);
@@ -102,15 +81,15 @@ TEST(what_cannot_work_is_not_tried_again)
 
 TEST(the_run_keeps_its_number_and_each_attempt_its_logs)
 {
-    test_output got =
-        script("mkdir -p l/attempt_0/7; echo old > l/attempt_0/7/kept\n"
-               "$L run -n 2 --max-restarts 3 --log-dir l sh -c 'echo $TORCHELASTIC_RUN_ID; echo "
-               "$TORCHELASTIC_RESTART_COUNT $$ >&2; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || exit "
-               "3' >/dev/null 2>&1; echo status $?\n"
-               "cd l; cat attempt_0/0/stdout.log attempt_1/1/stdout.log | uniq | wc -l\n"
-               "cat attempt_1/1/stderr.log; ls; cat attempt_0/7/kept\n"
-               "p=$(sed 's/1 //' attempt_1/1/stderr.log); tr -d ' \\n' < pids.json | grep -o "
-               "\"\\\"rank\\\":1,\\\"pid\\\":$p,\\\"host\\\":\\\"[^\\\"]*\\\",\\\"attempt\\\":1\"");
+    test_output got = script_with(
+        "", "mkdir -p l/attempt_0/7; echo old > l/attempt_0/7/kept\n"
+            "$L run -n 2 --max-restarts 3 --log-dir l sh -c 'echo $TORCHELASTIC_RUN_ID; echo "
+            "$TORCHELASTIC_RESTART_COUNT $$ >&2; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || exit "
+            "3' >/dev/null 2>&1; echo status $?\n"
+            "cd l; cat attempt_0/0/stdout.log attempt_1/1/stdout.log | uniq | wc -l\n"
+            "cat attempt_1/1/stderr.log; ls; cat attempt_0/7/kept\n"
+            "p=$(sed 's/1 //' attempt_1/1/stderr.log, SECONDS); tr -d ' \\n' < pids.json | grep -o "
+            "\"\\\"rank\\\":1,\\\"pid\\\":$p,\\\"host\\\":\\\"[^\\\"]*\\\",\\\"attempt\\\":1\"");
     CHECK_CONTAINS(got.text, "status 0\n1\n1 ");
     CHECK_CONTAINS(got.text, "attempt_0\nattempt_1\npids.json\nold\n");
     CHECK_CONTAINS(got.text, "\"attempt\":1");

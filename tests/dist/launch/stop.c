@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "test.h"
+#include "script.h"
 
 TEST_OF_TIMES
 
@@ -12,18 +12,13 @@ TEST_OF_TIMES
 #define FOR_EVER "1000000"
 #define RANKS_MAX 4
 
-/* Runs a shell script in a new folder; $L is the command, $W the worker, $G the GPT example. */
-static test_output script(const char *text)
+/* $G is the GPT example, $T a text. */
+static test_output stop_script(const char *text)
 {
-    char command[8192], worker[1024], gpt[1024], data[1024];
-    snprintf(worker, sizeof worker, "%s", test_build_path("tests/dist/launch/worker"));
-    snprintf(gpt, sizeof gpt, "%s", test_build_path("examples/03_gpt_text"));
-    snprintf(data, sizeof data, "%s", test_source_path("LICENSE"));
-    snprintf(command, sizeof command,
-             "L=%s; W=%s; G=%s; T=%s; D=$(mktemp -d); trap 'rm -rf $D' EXIT; cd $D\n"
-             "until_file() { until [ -s $1 ]; do sleep 0.01; done; }\n%s",
-             test_build_path("lockstep"), worker, gpt, data, text);
-    return test_run(command, SECONDS);
+    char definitions[2048];
+    snprintf(definitions, sizeof definitions, "G=$E/03_gpt_text; T=%s",
+             test_source_path("LICENSE"));
+    return script_with(definitions, text, SECONDS);
 }
 
 /* "ended after step 12 of … with HASH": the same from all `ranks`. */
@@ -52,7 +47,7 @@ static void check_stop(const char *command, const char *signal, int ranks)
              "r=0; while [ $r -lt %d ]; do until_file up$r; r=$((r+1)); done\n"
              "kill -%s $p; wait $p",
              command, ranks, signal);
-    test_output got = script(text);
+    test_output got = stop_script(text);
     if (got.status != 0) {
         test_fail(__FILE__, __LINE__, "%s, %s: status %d: %s", command, signal, got.status,
                   got.text);
@@ -86,8 +81,8 @@ TEST(alone_with_or_without_a_launcher_a_signal_ends_training_well)
 
 TEST(the_launcher_says_what_it_was_asked)
 {
-    test_output got = script("$L run -n 2 $W train " FOR_EVER " & p=$!\n"
-                             "until_file up0; until_file up1; kill -TERM $p; wait $p");
+    test_output got = stop_script("$L run -n 2 $W train " FOR_EVER " & p=$!\n"
+                                  "until_file up0; until_file up1; kill -TERM $p; wait $p");
     CHECK_INT(got.status, 0);
     CHECK_CONTAINS(got.text, "lockstep: asked to stop: the ranks finish their step; the same once "
                              "more stops them now\n");
@@ -98,15 +93,15 @@ TEST(the_launcher_says_what_it_was_asked)
 /* As a batch system does, which signals each process of a job. */
 TEST(a_signal_to_one_rank_is_a_wish_of_all)
 {
-    test_output got = script("$L run -n 3 $W train " FOR_EVER " & p=$!\n"
-                             "for r in 0 1 2; do until_file up$r; done\n"
-                             "kill -TERM $(cat up2); wait $p");
+    test_output got = stop_script("$L run -n 3 $W train " FOR_EVER " & p=$!\n"
+                                  "for r in 0 1 2; do until_file up$r; done\n"
+                                  "kill -TERM $(cat up2); wait $p");
     CHECK_INT(got.status, 0);
     check_same_end(got.text, 3);
     free(got.text);
-    got = script("$L run -n 2 $W train " FOR_EVER " & p=$!\n"
-                 "for r in 0 1; do until_file up$r; done\n"
-                 "kill -TERM $(cat up0 up1) $(cat /proc/$p/task/$p/children) $p; wait $p");
+    got = stop_script("$L run -n 2 $W train " FOR_EVER " & p=$!\n"
+                      "for r in 0 1; do until_file up$r; done\n"
+                      "kill -TERM $(cat up0 up1) $(cat /proc/$p/task/$p/children) $p; wait $p");
     CHECK_INT(got.status, 0);
     check_same_end(got.text, 2);
     free(got.text);
@@ -114,8 +109,8 @@ TEST(a_signal_to_one_rank_is_a_wish_of_all)
 
 TEST(a_program_that_did_not_ask_for_it_gets_the_signal)
 {
-    test_output got = script("$L run -n 2 $W plain " FOR_EVER " & p=$!\n"
-                             "until_file up0; until_file up1; kill -TERM $p; wait $p");
+    test_output got = stop_script("$L run -n 2 $W plain " FOR_EVER " & p=$!\n"
+                                  "until_file up0; until_file up1; kill -TERM $p; wait $p");
     CHECK_INT(got.status, 143);
     CHECK_CONTAINS(got.text, "lockstep: the job was stopped by signal 15 (SIGTERM)\n");
     CHECK(strstr(got.text, "ended after") == NULL);
@@ -130,18 +125,18 @@ static int took_ms(const char *text)
 
 TEST(the_second_signal_ends_all_within_a_second)
 {
-    test_output got = script("$L run -n 3 --max-restarts 3 $W deaf " FOR_EVER " & p=$!\n"
-                             "for r in 0 1 2; do until_file up$r; done\n"
-                             "kill -TERM $p; sleep 0.5; kill -0 $p || exit 99\n"
-                             "b=$(date +%s%N); kill -TERM $p; wait $p; s=$?; e=$(date +%s%N)\n"
-                             "echo took $(((e-b)/1000000)) ms; exit $s");
+    test_output got = stop_script("$L run -n 3 --max-restarts 3 $W deaf " FOR_EVER " & p=$!\n"
+                                  "for r in 0 1 2; do until_file up$r; done\n"
+                                  "kill -TERM $p; sleep 0.5; kill -0 $p || exit 99\n"
+                                  "b=$(date +%s%N); kill -TERM $p; wait $p; s=$?; e=$(date +%s%N)\n"
+                                  "echo took $(((e-b)/1000000)) ms; exit $s");
     CHECK_INT(got.status, 143);
     CHECK_CONTAINS(got.text, "second signal 15 (SIGTERM)");
     CHECK_CONTAINS(got.text, "lockstep: not restarted: asked to stop (SIGTERM)\n");
     CHECK(took_ms(got.text) < 1000 * test_within(1));
     free(got.text);
-    got = script("$W deaf " FOR_EVER " & p=$!\nuntil_file up0; kill -TERM $p; sleep 0.2\n"
-                 "kill -0 $p || exit 99; kill -TERM $p; wait $p");
+    got = stop_script("$W deaf " FOR_EVER " & p=$!\nuntil_file up0; kill -TERM $p; sleep 0.2\n"
+                      "kill -0 $p || exit 99; kill -TERM $p; wait $p");
     CHECK_INT(got.status, 143);
     free(got.text);
 }
@@ -149,10 +144,11 @@ TEST(the_second_signal_ends_all_within_a_second)
 /* While the launcher starts its agent, and the agent the ranks: the signal falls anywhere. */
 TEST(a_wish_to_stop_in_the_first_moments_is_heeded)
 {
-    test_output got = script("i=0; while [ $i -lt 60 ]; do $L run -n 2 sleep 20 2>>err & p=$!\n"
-                             "sleep 0.00$((i / 10))$((i % 10)); kill -TERM $p; wait $p; s=$?\n"
-                             "[ $s = 143 ] || { echo status $s; cat err; exit 9; }\n"
-                             "i=$((i + 1)); done; cat err");
+    test_output got =
+        stop_script("i=0; while [ $i -lt 60 ]; do $L run -n 2 sleep 20 2>>err & p=$!\n"
+                    "sleep 0.00$((i / 10))$((i % 10)); kill -TERM $p; wait $p; s=$?\n"
+                    "[ $s = 143 ] || { echo status $s; cat err; exit 9; }\n"
+                    "i=$((i + 1)); done; cat err");
     CHECK_INT(got.status, 0);
     CHECK(strstr(got.text, "agent") == NULL);
     free(got.text);
@@ -160,10 +156,10 @@ TEST(a_wish_to_stop_in_the_first_moments_is_heeded)
 
 TEST(the_gpt_example_stops_with_its_summary_and_equal_replicas)
 {
-    test_output got = script("$L run -n 2 --log-dir l $G --data $T --steps 1000000 --sample 0 "
-                             "--context 16 --dim 16 --layers 1 & p=$!\n"
-                             "until grep -qs 'step 1/' l/0/stdout.log; do sleep 0.02; done\n"
-                             "kill -TERM $p; wait $p");
+    test_output got = stop_script("$L run -n 2 --log-dir l $G --data $T --steps 1000000 --sample 0 "
+                                  "--context 16 --dim 16 --layers 1 & p=$!\n"
+                                  "until grep -qs 'step 1/' l/0/stdout.log; do sleep 0.02; done\n"
+                                  "kill -TERM $p; wait $p");
     CHECK_INT(got.status, 0);
     CHECK_CONTAINS(got.text, " of 1000000, as a signal asked\n");
     CHECK_CONTAINS(got.text, "replicas identical: 2 of 2");
@@ -183,7 +179,7 @@ TEST(the_gpt_example_stops_with_its_summary_and_equal_replicas)
 
 TEST(a_stopped_job_goes_on_from_the_step_it_stopped_at)
 {
-    test_output got = script(
+    test_output got = stop_script(
         "$L run -n 2 " TRAIN "--log-losses whole >/dev/null || exit 90\n"
         "$L run -n 2 --log-dir l " TRAIN "--log-losses a --save s --every 1000000 & p=$!\n"
         "until grep -qs 'step 1/' l/0/stdout.log; do sleep 0.01; done\n"
@@ -200,14 +196,14 @@ TEST(a_stopped_job_goes_on_from_the_step_it_stopped_at)
 
 TEST(a_job_whose_rank_is_killed_goes_on_from_its_checkpoint)
 {
-    test_output got =
-        script("$L run -n 2 " TRAIN "--log-losses whole >/dev/null || exit 90\n"
-               "$L run -n 2 --max-restarts 1 --log-dir l " TRAIN
-               "--log-losses b --save s --every 20 --resume s & p=$!\n"
-               "until grep -qs 'step 1/' l/attempt_0/0/stdout.log && ls s/* >/dev/null 2>&1; do "
-               "sleep 0.01; done\n"
-               "kill -9 $(sed -n 's/.*\"pid\": \\([0-9]*\\).*/\\1/p' l/pids.json | tail -n 1)\n"
-               "wait $p || exit 91; cmp whole b");
+    test_output got = stop_script(
+        "$L run -n 2 " TRAIN "--log-losses whole >/dev/null || exit 90\n"
+        "$L run -n 2 --max-restarts 1 --log-dir l " TRAIN
+        "--log-losses b --save s --every 20 --resume s & p=$!\n"
+        "until grep -qs 'step 1/' l/attempt_0/0/stdout.log && ls s/* >/dev/null 2>&1; do "
+        "sleep 0.01; done\n"
+        "kill -9 $(sed -n 's/.*\"pid\": \\([0-9]*\\).*/\\1/p' l/pids.json | tail -n 1)\n"
+        "wait $p || exit 91; cmp whole b");
     CHECK_INT(got.status, 0);
     CHECK_CONTAINS(got.text, "lockstep: restart 1 of 1, at once\n");
     CHECK_CONTAINS(got.text, "replicas identical: 2 of 2");

@@ -7,7 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "test.h"
+#include "script.h"
 
 TEST_OF_TIMES
 
@@ -70,16 +70,6 @@ static ending run_victim(const char *place, int rank, int ranks)
     return e;
 }
 
-/* How often `part` occurs in `text`. */
-static int occurrences(const char *text, const char *part)
-{
-    int count = 0;
-    for (const char *at = text; (at = strstr(at, part)) != NULL; at += strlen(part)) {
-        count++;
-    }
-    return count;
-}
-
 static void check_death(const char *place, const char *cause, const char *doing)
 {
     ending e = run_victim(place, 2, 4);
@@ -132,7 +122,7 @@ TEST(all_ranks_give_the_same_report)
 {
     ending e = run_victim("collective", 2, 4);
     /* each of the three survivors, and the launcher */
-    CHECK(occurrences(e.out.text, "was killed by signal 9 (SIGKILL)") >= 4);
+    CHECK(count_of(e.out.text, "was killed by signal 9 (SIGKILL)") >= 4);
     free(e.out.text);
 }
 
