@@ -82,14 +82,16 @@ TEST(what_cannot_work_is_not_tried_again)
 TEST(the_run_keeps_its_number_and_each_attempt_its_logs)
 {
     test_output got = script_with(
-        "", "mkdir -p l/attempt_0/7; echo old > l/attempt_0/7/kept\n"
-            "$L run -n 2 --max-restarts 3 --log-dir l sh -c 'echo $TORCHELASTIC_RUN_ID; echo "
-            "$TORCHELASTIC_RESTART_COUNT $$ >&2; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || exit "
-            "3' >/dev/null 2>&1; echo status $?\n"
-            "cd l; cat attempt_0/0/stdout.log attempt_1/1/stdout.log | uniq | wc -l\n"
-            "cat attempt_1/1/stderr.log; ls; cat attempt_0/7/kept\n"
-            "p=$(sed 's/1 //' attempt_1/1/stderr.log, SECONDS); tr -d ' \\n' < pids.json | grep -o "
-            "\"\\\"rank\\\":1,\\\"pid\\\":$p,\\\"host\\\":\\\"[^\\\"]*\\\",\\\"attempt\\\":1\"");
+        "",
+        "mkdir -p l/attempt_0/7; echo old > l/attempt_0/7/kept\n"
+        "$L run -n 2 --max-restarts 3 --log-dir l sh -c 'echo $TORCHELASTIC_RUN_ID; echo "
+        "$TORCHELASTIC_RESTART_COUNT $$ >&2; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || exit "
+        "3' >/dev/null 2>&1; echo status $?\n"
+        "cd l; cat attempt_0/0/stdout.log attempt_1/1/stdout.log | uniq | wc -l\n"
+        "cat attempt_1/1/stderr.log; ls; cat attempt_0/7/kept\n"
+        "p=$(sed 's/1 //' attempt_1/1/stderr.log); tr -d ' \\n' < pids.json | grep -o "
+        "\"\\\"rank\\\":1,\\\"pid\\\":$p,\\\"host\\\":\\\"[^\\\"]*\\\",\\\"attempt\\\":1\"",
+        SECONDS);
     CHECK_CONTAINS(got.text, "status 0\n1\n1 ");
     CHECK_CONTAINS(got.text, "attempt_0\nattempt_1\npids.json\nold\n");
     CHECK_CONTAINS(got.text, "\"attempt\":1");
