@@ -66,7 +66,7 @@ static void mark(const ls_state_tensor *t, const ls__part *part, uint8_t *seen, 
 /* Plans for each rank; the largest share over the even one. */
 static double plan_all(void (*fill)(ls__table *), int size)
 {
-    ls__table table[RANKS_MAX];
+    ls__table table[RANKS_MAX] = {0};
     size_t load[RANKS_MAX] = {0}, total = 0, most = 0;
     for (int r = 0; r < size; r++) {
         ls__table_init(&table[r], ls__env_posix());
