@@ -18,20 +18,22 @@ typedef ls_status (*opener)(const char *x, const char *y, ls_dataset **out);
 
 typedef struct layout {
     const char *format;
-    opener open;
+    opener open, open_labels;       /* the second as x and as y */
     const char *train[2], *test[2]; /* names of images and labels */
 } layout;
 
 static const layout layouts[] = {
     {"IDX",
      ls_idx_images_new,
+     ls_idx_new,
      {"train-images-idx3-ubyte", "train-labels-idx1-ubyte"},
      {"t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"}},
     {"IDX",
      ls_idx_images_new,
+     ls_idx_new,
      {"train-images.idx", "train-labels.idx"},
      {"test-images.idx", "test-labels.idx"}},
-    {".npy", ls_npy_new, {"x_train.npy", "y_train.npy"}, {"x_test.npy", "y_test.npy"}},
+    {".npy", ls_npy_new, ls_npy_new, {"x_train.npy", "y_train.npy"}, {"x_test.npy", "y_test.npy"}},
 };
 #define LAYOUTS (sizeof layouts / sizeof *layouts)
 static const char *const cifar_names[] = {"data_batch_1.bin", "test_batch.bin"};
@@ -42,13 +44,41 @@ static bool holds(const char *folder, const char *name, char path[PATH_BYTES])
     return access(path, F_OK) == 0;
 }
 
-static ls_dataset *open_pair(const char *folder, opener open, const char *const names[2])
+/* So a wrong one is told with its place and before the first step, not in some epoch without. */
+static void check_labels(const char *path, opener open, int64_t classes)
+{
+    ls_dataset *labels = NULL;
+    must(open(path, path, &labels)); /* no image is read for it */
+    if (labels->y_shape.ndim > 0 || (labels->y_dtype != LS_INT32 && labels->y_dtype != LS_INT64)) {
+        give_up(EXIT_FAILURE,
+                "--data: \"%s\" holds %s of %d dimensions; labels are [N], int32 or int64", path,
+                ls_dtype_name(labels->y_dtype), labels->y_shape.ndim + 1);
+    }
+    for (int64_t i = 0; i < labels->count; i++) {
+        int64_t same, wide = 0;
+        int32_t narrow = 0;
+        bool is_wide = labels->y_dtype == LS_INT64;
+        must(labels->get(labels, i, &same, is_wide ? (void *)&wide : &narrow));
+        int64_t label = is_wide ? wide : narrow;
+        if (label < 0 || label >= classes) {
+            give_up(EXIT_FAILURE,
+                    "--data: \"%s\": label %lld, counted from 0, is %lld; with --classes %lld "
+                    "labels are 0 to %lld",
+                    path, (long long)i, (long long)label, (long long)classes,
+                    (long long)classes - 1);
+        }
+    }
+    ls_dataset_free(labels);
+}
+
+static ls_dataset *open_pair(const image_options *o, const layout *l, const char *const names[2])
 {
     char x[PATH_BYTES], y[PATH_BYTES];
     ls_dataset *data = NULL;
-    if (holds(folder, names[0], x)) {
-        (void)holds(folder, names[1], y);
-        must(open(x, y, &data));
+    if (holds(o->folder, names[0], x)) {
+        (void)holds(o->folder, names[1], y);
+        must(l->open(x, y, &data));
+        check_labels(y, l->open_labels, o->classes);
     }
     return data;
 }
@@ -63,21 +93,22 @@ static ls_dataset *open_cifar(const char *folder, bool train)
     return data;
 }
 
-static image_data open_folder(const char *folder)
+static image_data open_folder(const image_options *o)
 {
-    image_data found = {
-        .format = "CIFAR-10", .train = open_cifar(folder, true), .test = open_cifar(folder, false)};
+    image_data found = {.format = "CIFAR-10",
+                        .train = open_cifar(o->folder, true),
+                        .test = open_cifar(o->folder, false)};
     for (size_t i = 0; i < LAYOUTS && !found.train; i++) {
         const layout *l = &layouts[i];
         found = (image_data){.format = l->format,
-                             .train = open_pair(folder, l->open, l->train),
-                             .test = open_pair(folder, l->open, l->test)};
+                             .train = open_pair(o, l, l->train),
+                             .test = open_pair(o, l, l->test)};
     }
     if (!found.train) {
         give_up(EXIT_FAILURE,
                 "--data: \"%s\" holds none of %s, %s, %s and %s; name a folder with "
                 "images, unpacked",
-                folder, layouts[0].train[0], layouts[1].train[0], layouts[2].train[0],
+                o->folder, layouts[0].train[0], layouts[1].train[0], layouts[2].train[0],
                 cifar_names[0]);
     }
     return found;
@@ -120,14 +151,30 @@ static bool are_images(const ls_dataset *data)
     return data->x_shape.ndim == 3 && data->x_dtype == LS_FLOAT32;
 }
 
+/* The perceptron that learned from some cannot judge the others. */
+static void check_alike(const char *folder, const ls_shape *learn, const ls_shape *judge)
+{
+    if (memcmp(learn->dim, judge->dim, 3 * sizeof learn->dim[0]) != 0) {
+        give_up(
+            EXIT_FAILURE,
+            "--data: images of \"%s\" to learn from are [%lld,%lld,%lld], those to be judged by "
+            "[%lld,%lld,%lld]; they belong to different sets",
+            folder, (long long)learn->dim[0], (long long)learn->dim[1], (long long)learn->dim[2],
+            (long long)judge->dim[0], (long long)judge->dim[1], (long long)judge->dim[2]);
+    }
+}
+
 image_data image_data_open(const image_options *options)
 {
-    image_data data = open_folder(options->folder);
+    image_data data = open_folder(options);
     if (!are_images(data.train) || (data.test && !are_images(data.test))) {
         give_up(EXIT_FAILURE,
                 "--data: samples of \"%s\" are no images; each must be float32 of 3 "
                 "dimensions: channels, height, width",
                 options->folder);
+    }
+    if (data.test) {
+        check_alike(options->folder, &data.train->x_shape, &data.test->x_shape);
     }
     const int64_t *dim = data.train->x_shape.dim;
     data.channels = dim[0];

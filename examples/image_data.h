@@ -8,6 +8,7 @@ typedef struct image_options {
     const char *folder;
     const char *normalise; /* a row of image_normalisations */
     int64_t crop_padding;  /* training images are shifted by up to so many pixels; 0: not */
+    int64_t classes;       /* labels are below it */
     int64_t flip;          /* not 0: every other training image is mirrored */
     uint64_t seed;
 } image_options;
@@ -26,7 +27,7 @@ typedef struct image_data {
  *     IDX        train-images-idx3-ubyte … as MNIST is spread, or train-images.idx …
  *     CIFAR-10   data_batch_1.bin …
  *     .npy       x_train.npy and y_train.npy, x_test.npy and y_test.npy: float32 [N,C,H,W], int64
- * Ends the program with words when it cannot. */
+ * Labels are looked at, all of them. Ends the program with words when it cannot. */
 image_data image_data_open(const image_options *options);
 void image_data_close(image_data *data);
 

@@ -71,6 +71,7 @@ static settings read_flags(int argc, char **argv)
     }
     (void)flag_choice("model", s.model, models);
     (void)flag_choice("normalise", s.images.normalise, image_normalisations);
+    s.images.classes = s.classes;
     s.images.seed = (uint64_t)s.train.seed;
     return s;
 }

@@ -10,6 +10,12 @@
 
 #define LENGTH_BYTES 8
 
+/* What messages and checks need to know of a file: where its tensors are. */
+typedef struct data {
+    const char *what;
+    size_t begin, bytes; /* begin: in the file */
+} data;
+
 /* ---- reading ------------------------------------------------------------------------------ */
 
 static ls_status check_metadata(const json_t *metadata, const char *what)
@@ -38,35 +44,47 @@ static bool read_offset(const json_t *array, size_t i, size_t *out)
     return true;
 }
 
-static ls_status read_tensor(const json_t *entry, const char *what, size_t data_bytes,
-                             ls__safetensor *t)
+/* Sets begin and end, from the end of the header. */
+static ls_status read_place(const json_t *offsets, const data *d, size_t bytes, ls__safetensor *t)
+{
+    if (json_array_size(offsets) != 2 || !read_offset(offsets, 0, &t->begin) ||
+        !read_offset(offsets, 1, &t->end)) {
+        return ls__fail(LS_ERR_FORMAT, "%s: data_offsets of \"%.80s\" are not two counts of bytes",
+                        d->what, t->name);
+    }
+    if (t->begin > t->end || t->end > d->bytes) {
+        return ls__fail(LS_ERR_FORMAT,
+                        "%s: \"%.80s\" is to be bytes %zu to %zu of its data, of which there are "
+                        "%zu from offset %zu on; it is truncated or damaged",
+                        d->what, t->name, t->begin, t->end, d->bytes, d->begin);
+    }
+    if (t->end - t->begin != bytes) {
+        return ls__fail(LS_ERR_FORMAT,
+                        "%s: \"%.80s\" at offset %zu has %zu bytes where its shape asks for %zu",
+                        d->what, t->name, d->begin + t->begin, t->end - t->begin, bytes);
+    }
+    return LS_OK;
+}
+
+static ls_status read_tensor(const json_t *entry, const data *d, ls__safetensor *t)
 {
     const json_t *offsets = json_object_get(entry, "data_offsets");
     size_t bytes = 0;
     if (!json_is_object(entry) || json_object_size(entry) != 3) {
         return ls__fail(LS_ERR_FORMAT, "%s: \"%.80s\" has not just dtype, shape and data_offsets",
-                        what, t->name);
+                        d->what, t->name);
     }
     if (!ls__shape_dtype_find(json_string_value(json_object_get(entry, "dtype")), &t->dtype)) {
-        return ls__fail(LS_ERR_FORMAT, "%s: \"%.80s\" has an unknown dtype", what, t->name);
+        return ls__fail(LS_ERR_FORMAT, "%s: \"%.80s\" has an unknown dtype", d->what, t->name);
     }
     if (!ls__shape_read(json_object_get(entry, "shape"), t->dim, &t->ndim) ||
         !ls__shape_bytes(t->dim, t->ndim, t->dtype, &bytes)) {
         return ls__fail(LS_ERR_FORMAT,
                         "%s: the shape of \"%.80s\" is not at most %d dims from 0 on, of a size "
                         "that can be",
-                        what, t->name, LS_DIMS_MAX);
+                        d->what, t->name, LS_DIMS_MAX);
     }
-    if (json_array_size(offsets) != 2 || !read_offset(offsets, 0, &t->begin) ||
-        !read_offset(offsets, 1, &t->end) || t->begin > t->end || t->end > data_bytes) {
-        return ls__fail(LS_ERR_FORMAT, "%s: \"%.80s\" lies outside of the file's %zu bytes of data",
-                        what, t->name, data_bytes);
-    }
-    if (t->end - t->begin != bytes) {
-        return ls__fail(LS_ERR_FORMAT, "%s: \"%.80s\" has %zu bytes where its shape asks for %zu",
-                        what, t->name, t->end - t->begin, bytes);
-    }
-    return LS_OK;
+    return read_place(offsets, d, bytes, t);
 }
 
 static int by_place(const void *a, const void *b)
@@ -85,21 +103,22 @@ static int by_name(const void *a, const void *b)
 }
 
 /* Sorted by place, each begins where the one before ended, and the last ends with the file. */
-static ls_status check_places(ls__safetensors *f, const char *what, size_t data_bytes)
+static ls_status check_places(ls__safetensors *f, const data *d)
 {
     size_t at = 0;
     qsort(f->list, (size_t)f->count, sizeof *f->list, by_place);
     for (int i = 0; i < f->count; i++) {
         if (f->list[i].begin != at) {
-            return ls__fail(LS_ERR_FORMAT, "%s: \"%.80s\" %s", what, f->list[i].name,
+            return ls__fail(LS_ERR_FORMAT, "%s: \"%.80s\" at offset %zu %s", d->what,
+                            f->list[i].name, d->begin + f->list[i].begin,
                             f->list[i].begin < at ? "overlaps another tensor"
                                                   : "leaves a hole before it");
         }
         at = f->list[i].end;
     }
-    if (at != data_bytes) {
-        return ls__fail(LS_ERR_FORMAT, "%s: %zu bytes behind the last tensor", what,
-                        data_bytes - at);
+    if (at != d->bytes) {
+        return ls__fail(LS_ERR_FORMAT, "%s: %zu bytes behind the last tensor, from offset %zu on",
+                        d->what, d->bytes - at, d->begin + at);
     }
     return LS_OK;
 }
@@ -111,34 +130,34 @@ static const char *copy_text(ls__arena *arena, const char *text)
     return copy ? memcpy(copy, text, bytes) : NULL;
 }
 
-static ls_status read_entries(const json_t *root, const char *what, size_t data_bytes,
-                              ls__arena *arena, ls__safetensors *out)
+static ls_status read_entries(const json_t *root, const data *d, ls__arena *arena,
+                              ls__safetensors *out)
 {
     const char *key;
     json_t *entry;
     size_t room;
     if (!json_is_object(root)) {
-        return ls__fail(LS_ERR_FORMAT, "%s: the header is no JSON object", what);
+        return ls__fail(LS_ERR_FORMAT, "%s: the header is no JSON object", d->what);
     }
     if (!ls__mul_size(json_object_size(root) + 1, sizeof *out->list, &room) ||
         !(out->list = ls__arena_alloc(arena, room))) {
-        return ls__fail(LS_ERR_MEMORY, "%s: no memory for %zu tensors", what,
+        return ls__fail(LS_ERR_MEMORY, "%s: no memory for %zu tensors", d->what,
                         json_object_size(root));
     }
     json_object_foreach((json_t *)(uintptr_t)root, key, entry)
     {
         if (strcmp(key, "__metadata__") == 0) {
-            LS_TRY(check_metadata(entry, what));
+            LS_TRY(check_metadata(entry, d->what));
             continue;
         }
         ls__safetensor *t = &out->list[out->count++];
         t->name = copy_text(arena, key);
         if (!t->name) {
-            return ls__fail(LS_ERR_MEMORY, "%s: no memory for its names", what);
+            return ls__fail(LS_ERR_MEMORY, "%s: no memory for its names", d->what);
         }
-        LS_TRY(read_tensor(entry, what, data_bytes, t));
+        LS_TRY(read_tensor(entry, d, t));
     }
-    return check_places(out, what, data_bytes);
+    return check_places(out, d);
 }
 
 static size_t load_length(const uint8_t *at)
@@ -155,25 +174,32 @@ ls_status ls__safetensors_parse(const void *file, size_t bytes, const char *what
 {
     *out = (ls__safetensors){0};
     if (bytes < LENGTH_BYTES) {
-        return ls__fail(LS_ERR_FORMAT, "%s: %zu bytes are no safetensors file", what, bytes);
+        return ls__fail(LS_ERR_FORMAT,
+                        "%s: it ends at offset %zu, within the %d bytes that say how long its "
+                        "header is; it is truncated or no safetensors file",
+                        what, bytes, LENGTH_BYTES);
     }
     const size_t length = load_length(file);
     if (length > LS__SAFETENSORS_HEADER_MAX || length > bytes - LENGTH_BYTES) {
         return ls__fail(LS_ERR_FORMAT,
-                        "%s: a header of %zu bytes in a file of %zu; at most %zu are allowed", what,
-                        length, bytes, LS__SAFETENSORS_HEADER_MAX);
+                        "%s: offset 0 claims a header of %zu bytes in a file of %zu, and at most "
+                        "%zu are allowed; it is truncated or no safetensors file",
+                        what, length, bytes, LS__SAFETENSORS_HEADER_MAX);
     }
     const char *text = (const char *)file + LENGTH_BYTES;
     if (length == 0 || text[0] != '{') {
-        return ls__fail(LS_ERR_FORMAT, "%s: the header does not begin with \"{\"", what);
+        return ls__fail(LS_ERR_FORMAT, "%s: the header, at offset %d, does not begin with \"{\"",
+                        what, LENGTH_BYTES);
     }
     json_error_t error;
     json_t *root = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);
     if (!root) {
-        return ls__fail(LS_ERR_FORMAT, "%s: the header is no JSON: %s", what, error.text);
+        return ls__fail(LS_ERR_FORMAT, "%s: the header is no JSON at offset %d: %s", what,
+                        LENGTH_BYTES + error.position, error.text);
     }
     const size_t begin = LENGTH_BYTES + length;
-    ls_status status = read_entries(root, what, bytes - begin, arena, out);
+    const data d = {what, begin, bytes - begin};
+    ls_status status = read_entries(root, &d, arena, out);
     json_decref(root);
     for (int i = 0; i < out->count; i++) {
         out->list[i].begin += begin;

@@ -87,15 +87,16 @@ static ls_status check_size(const char *path, int64_t file_bytes, idx_file *out)
     for (int i = 1; i < out->ndim; i++) {
         if (!ls__mul_int64(out->each, out->dim[i], &out->each)) {
             return ls__fail(LS_ERR_FORMAT,
-                            "IDX: the dimensions that \"%s\" claims overflow; the "
-                            "file is damaged",
+                            "IDX: the dimensions that \"%s\" claims at offset 4 overflow; it "
+                            "is damaged",
                             path);
         }
     }
     if (!ls__mul_int64(out->each, out->dim[0], &claimed) ||
         claimed > INT64_MAX - out->header_bytes) {
         return ls__fail(LS_ERR_FORMAT,
-                        "IDX: the dimensions that \"%s\" claims overflow; the file is damaged",
+                        "IDX: the dimensions that \"%s\" claims at offset 4 overflow; it is "
+                        "damaged",
                         path);
     }
     if (claimed + out->header_bytes != file_bytes) {
@@ -107,7 +108,8 @@ static ls_status check_size(const char *path, int64_t file_bytes, idx_file *out)
     }
     if (claimed == 0) {
         return ls__fail(LS_ERR_INVALID,
-                        "IDX: \"%s\" holds no data (%lld samples of %lld bytes); name another file",
+                        "IDX: \"%s\" holds no data (offset 4: %lld samples of %lld bytes); name "
+                        "another file",
                         path, (long long)out->dim[0], (long long)out->each);
     }
     return LS_OK;
@@ -158,13 +160,13 @@ static ls_status load(idx *d, const char *images, const char *labels)
     LS_TRY(idx_open(d->env, labels, &d->labels));
     if (d->labels.ndim != 1) {
         return ls__fail(LS_ERR_FORMAT,
-                        "IDX: \"%s\" has %d dimensions, labels have 1; were the "
+                        "IDX: \"%s\" has %d dimensions at offset 3, labels have 1; were the "
                         "two files swapped?",
                         labels, d->labels.ndim);
     }
     if (d->images.dim[0] != d->labels.dim[0]) {
         return ls__fail(LS_ERR_INVALID,
-                        "IDX: \"%s\" has %lld images and \"%s\" %lld labels; they "
+                        "IDX: \"%s\" has %lld images and \"%s\" %lld labels (offset 4); they "
                         "belong to different sets",
                         images, (long long)d->images.dim[0], labels, (long long)d->labels.dim[0]);
     }
@@ -176,8 +178,8 @@ static ls_status image_shape(const char *path, const idx_file *images, ls_shape 
 {
     if (images->ndim != 3 && images->ndim != 4) {
         return ls__fail(LS_ERR_FORMAT,
-                        "IDX: \"%s\" has %d dimensions; images have 3, [N,H,W], or 4, [N,C,H,W] "
-                        "(ls_idx_new takes any as rows)",
+                        "IDX: \"%s\" has %d dimensions at offset 3; images have 3, [N,H,W], or 4, "
+                        "[N,C,H,W] (ls_idx_new takes any as rows)",
                         path, images->ndim);
     }
     const int64_t channels = images->ndim == 4 ? images->dim[1] : 1;

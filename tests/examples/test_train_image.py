@@ -290,6 +290,30 @@ def wrong_flags_are_refused_in_words():
     refused(2, 2, '--optim is "adam"', *here, "--optim", "adam")
 
 
+def arrays(name, labels, side):
+    """A folder of three images to learn from with these labels and kind, and one to be judged by of another side."""
+    (FOLDER / name).mkdir()
+    float_file(FOLDER / name / "x_train.npy", (3, 1, 2, 2), [0.0] * 12)
+    float_file(FOLDER / name / "y_train.npy", (3,), *labels)
+    float_file(FOLDER / name / "x_test.npy", (1, 1, side, side), [0.0] * side * side)
+    float_file(FOLDER / name / "y_test.npy", (1,), [0], "<i8")
+    return "--data", name, "--batch", 1
+
+
+@test
+def images_and_labels_that_do_not_belong_together_are_told_before_the_first_step():
+    long = [0, 1, 1 << 40], "<i8"
+    for words, *flags in (
+            ('"wide/y_train.npy": label 2, counted from 0, is 1099511627776; with --classes 10 labels are 0 to 9',
+             *arrays("wide", long, 2)),
+            ('"negative/y_train.npy": label 1, counted from 0, is -3; with', *arrays("negative", ([9, -3, 0], "<i8"), 2)),
+            ('"float/y_train.npy" holds float32 of 1 dimensions; labels are [N], int32 or int64',
+             *arrays("float", ([1.0, 2.0, 3.0], "<f4"), 2)),
+            ('images of "sides" to learn from are [1,2,2], those to be judged by [1,3,3]; they belong to different sets',
+             *arrays("sides", ([0, 1, 2], "<i8"), 3))):
+        refused(0, 1, words, *flags)
+
+
 @test
 def unusable_data_and_files_are_answered_in_words():
     (FOLDER / "empty").mkdir()
@@ -299,7 +323,7 @@ def unusable_data_and_files_are_answered_in_words():
         refused(ranks, 1, '--data: "empty" holds none of', "--data", "empty")
         refused(ranks, 1, '--data: "nowhere" holds none of', "--data", "nowhere")
         refused(ranks, 1, "samples are less than one step", *one, "--batch", 1000)
-        refused(ranks, 1, "give values in [0,2)", *one, "--classes", 2)
+        refused(ranks, 1, "with --classes 2 labels are 0 to 1", *one, "--classes", 2)
         refused(ranks, 1, '--tensorboard: "plain/board" cannot be made', *one, "--tensorboard", "plain/board")
         refused(ranks, 1, "image 6, patch 4; there must be", *one, "--model", "vit")
         refused(ranks, 1, "the images are 3 x 4; --model vit takes square ones", "--data", "arrays", "--model", "vit")

@@ -306,6 +306,7 @@ GOLDEN(safetensors_files)
     show_safetensors("dtype", "{\"w\":{\"dtype\":\"F7\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4);
     show_safetensors("shape", TENSOR("[-1]", "0", "4"), 4);
     show_safetensors("outside", TENSOR("[2]", "0", "8"), 4);
+    show_safetensors("no place", TENSOR("[2]", "-8", "0"), 4);
     show_safetensors("size", TENSOR("[2]", "0", "4"), 4);
     show_safetensors("hole", TENSOR("[1]", "4", "8"), 8);
     show_safetensors("behind", TENSOR("[1]", "0", "4"), 8);

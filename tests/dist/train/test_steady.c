@@ -13,8 +13,8 @@
 
 static _Atomic long allocations;
 
-/* Between hosts the choice of programs is measured behind the first operations, and what comes of it
- * is written down once, at a moment that nobody can know: after a few steps or after many. */
+/* Between hosts the choice of programs is measured behind the first operations, and what comes of
+ * it is written down once, at a moment that nobody can know: after a few steps or after many. */
 __attribute__((constructor)) static void without_tuning(void)
 {
     setenv("LOCKSTEP_TUNE", "off", 1);
