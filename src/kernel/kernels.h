@@ -107,9 +107,12 @@ typedef enum ls__conv2d_pass {
 } ls__conv2d_pass;
 
 typedef struct ls__conv2d_data {
-    const float *x, *w, *dy; /* what the pass does not read may be NULL */
-    const float *b;          /* [out]; NULL: none */
-    float *out;
+    const void *x, *w, *dy; /* what the pass does not read may be NULL */
+    const float *b;         /* [out]; NULL: none */
+    bool relu;              /* forward: of the result; it keeps NaN */
+    void *out;
+    bool half;     /* x, w, dy are bfloat16; sums are float32 */
+    bool half_out; /* out is bfloat16, rounded once; needs `half` */
     float beta;
     ls__plans *plans; /* NULL: nothing is kept */
     void *workspace;  /* conv2d_workspace bytes, aligned to 64 */
@@ -425,10 +428,10 @@ typedef struct ls__kernels {
     void (*random_normal)(float *out, int64_t count, uint64_t first, double mean, double std,
                           uint64_t seed, uint64_t stream_id, ls_stream *stream);
 
-    /* One pass of a convolution. No size is 0. */
+    /* One pass of a convolution, of float32 or bfloat16. No size is 0. */
     void (*conv2d)(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d,
                    ls_stream *stream);
-    /* for these b, beta and plans */
+    /* for these b, beta, relu, types and plans */
     size_t (*conv2d_workspace)(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d);
     /* y the largest of each window (NaN where one is), index where it stands in its plane (row *
      * width + column), the first of equals; index may be NULL */

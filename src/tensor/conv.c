@@ -208,12 +208,10 @@ ls_tensor *ls_conv2d(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
     ls_shape shape = LS_SHAPE(c.batch, c.out_height, c.out_width, c.out);
     ls__record *out = ls__call_output(&call, shape, LS_FLOAT32);
     if (out != NULL && c.batch > 0) {
-        ls__conv2d_data d = {.x = dx.data, .w = dw.data, .b = db.data};
-        d.out = (float *)(void *)ls__record_data(out);
+        ls__conv2d_data d = {.x = dx.data, .w = dw.data, .b = db.data, .relu = o.relu};
+        d.out = ls__record_data(out);
         if (run(call.tensors, call.k, &c, LS__CONV2D_FORWARD, &d) < 0) {
             call.failed = ls__poison(call.tensors);
-        } else if (o.relu) {
-            call.k->unary(LS__UNARY_RELU, d.out, d.out, outputs_numel(&c), NULL);
         }
     }
     ls__node *node = ls__call_record(&call, &conv2d_op, out, sizeof(conv_context));

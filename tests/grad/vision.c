@@ -238,6 +238,12 @@ static void back(ls_tensor *y)
     CHECK_OK(ls_backward(ls_sum(ls_mul(y, ls_detach(sines(ls_shape_of(y), 0.9))))));
 }
 
+/* x as it is, in the other order in memory. */
+static ls_tensor *stored_channels_last(ls_tensor *x)
+{
+    return ls_permute(ls_contiguous(ls_permute(x, LS_SHAPE(0, 2, 3, 1))), LS_SHAPE(0, 3, 1, 2));
+}
+
 /* x = f((1, 2, 4, 3), 0.7); w = f((4, 1, 2, 2), 1.3); b = f((4,), 0.4)
  * y = conv2d(x, w, b, stride=(2, 1), padding=(1, 0), dilation=(1, 2), groups=2)
  * back(y); p("y", y); p("dx", x.grad); p("dw", w.grad); p("db", b.grad) */
@@ -259,6 +265,92 @@ LOCAL_TEST(convolution_agrees_with_torch)
                  0.50361139f, 0.43203929f, -0.66746068f, -0.73702538f, -0.64724374f, 0.73355019f,
                  0.4387013f, 0.46833763f, 0.80142093f, -0.45949635f, -0.66678548f);
     CHECK_VALUES(ls_grad(b), 2.1227591f, -2.2290673f, 1.9077164f, -1.2203591f);
+}
+
+/* for groups, bias in ((2, True), (1, False)):
+ *     x = f((1, 2, 4, 3), 0.7); w = f((4, 2 // groups, 2, 2), 1.3)
+ *     b = f((4,), 0.4) if bias else None
+ *     y = relu(conv2d(x, w, b, stride=(2, 1), padding=(1, 0), dilation=(1, 2), groups=groups))
+ *     back(y); p("y", y); p("dx", x.grad); p("dw", w.grad); bias and p("db", b.grad) */
+LOCAL_TEST(convolution_with_relu_agrees_with_torch)
+{
+    ls_conv2d_options o =
+        *CONV(.stride = {2, 1}, .padding = {1, 0}, .dilation = {1, 2}, .groups = 2, .relu = true);
+    ls_tensor *x = sines(LS_SHAPE(1, 2, 4, 3), 0.7), *w = sines(LS_SHAPE(4, 1, 2, 2), 1.3);
+    ls_tensor *b = sines(LS_SHAPE(4), 0.4), *y = ls_conv2d(x, w, b, &o);
+    back(y);
+    CHECK_VALUES(y, 0, 0.23238271f, 2.0514684f, 1.0554284f, 0, 1.5366526f, 0.60921311f, 2.9313934f,
+                 0.83541787f, 0, 2.1668077f, 1.6024978f);
+    CHECK_VALUES(ls_grad(x), -0.30991024f, 0, 0.33118498f, 0.79628402f, 0, 0.70566088f,
+                 -0.41875714f, 0, -0.92969501f, 0.34050572f, 0, -0.41199437f, 0.1154545f, 0,
+                 0.046239797f, -0.35839063f, 0, 0.5556801f, 0.65567821f, 0, -0.20489375f,
+                 -0.090040572f, 0, 0.93478155f);
+    CHECK_VALUES(ls_grad(w), 0.32423395f, -0.70295f, -0.83601326f, 0.29481161f, -0.60001731f,
+                 -0.4677515f, -0.4458417f, -0.35788479f, -0.73702538f, -0.64724374f, 0.73355019f,
+                 0.4387013f, 0.46833763f, 0.80142093f, -0.46740216f, -0.35377035f);
+    CHECK_VALUES(ls_grad(b), 1.2812883f, -1.2353764f, 1.9077164f, -1.5394573f);
+    o.groups = 1;
+    x = sines(LS_SHAPE(1, 2, 4, 3), 0.7), w = sines(LS_SHAPE(4, 2, 2, 2), 1.3);
+    y = ls_conv2d(x, w, NULL, &o);
+    back(y);
+    CHECK_VALUES(y, 0, 0, 0.28628275f, 0.13223028f, 0.43829101f, 0.10049942f, 0.25997439f, 0, 0, 0,
+                 0, 0.34721085f);
+    CHECK_VALUES(ls_grad(x), -0.60282046f, 0, -0.14758302f, 0.9135285f, 0, -0.13239148f,
+                 -0.98435766f, 0, -0.39423755f, 0.2275594f, 0, -0.71136254f, -0.29496568f, 0,
+                 -0.58565497f, 0.77344149f, 0, 0.80802697f, -0.34114894f, 0, -0.99054086f,
+                 0.81465161f, 0, 0.049825944f);
+    CHECK_VALUES(ls_grad(w), 0.28488618f, 0.22208683f, 0, 0, 0.0026675721f, -0.3296501f, 0, 0,
+                 -0.64133567f, 0.50361139f, 0.43203929f, -0.66746068f, 0.86431062f, 0.36888906f,
+                 -0.86686826f, -0.12644976f, 0, 0, 0.098072767f, 0.078724697f, 0, 0, 0.0028875561f,
+                 -0.11432733f, -0.84655547f, -0.65994358f, 0, 0, -0.0079268413f, 0.97957397f, 0, 0);
+}
+
+/* x = f((2, 2, 1, 3), 0.7); w = f((2,), 0.4); b = f((2,), 2); r = f((2, 2, 1, 3), 1.9)
+ * m = torch.tensor([0.5, -0.5]); v = torch.tensor([2.0, 0.25])
+ * for training in (True, False):
+ *     x.grad = w.grad = b.grad = r.grad = None
+ *     y = relu(batch_norm(x, m, v, w, b, training, 0.3, 1e-3) + r); back(y); p("y", y)
+ *     p("dx", x.grad); p("dw", w.grad); p("db", b.grad); p("dr", r.grad) */
+LOCAL_TEST(batch_norm_with_residual_and_relu_agrees_with_torch)
+{
+    const float m0[] = {0.5f, -0.5f}, v0[] = {2.0f, 0.25f};
+    const float want[2][5][12] = {
+        {{2.40326f, 1.9872464f, 0.35981065f, 0.39037523f, 0, 0, 0, 1.0417922f, 0.43236873f,
+          0.3745892f, 2.1526864f, 0.89884543f},
+         {0.018611787f, 0.092767179f, -0.54763126f, -0.34647629f, 0.18047366f, 0.082992375f,
+          -0.38367012f, 0.4813351f, 0.33858743f, 0.99256366f, -0.11258815f, -0.79696518f},
+         {1.2205598f, -0.9000845f},
+         {3.9139264f, -1.7501953f},
+         {0.84147096f, 0.94630009f, 0.33498815f, -0.52983612f, 0, 0, 0, 0.85043663f, 0.94073057f,
+          0.31909835f, -0.54402113f, -0.99543625f}},
+        {{1.9608327f, 1.4595896f, 0.011586607f, 1.0990732f, 0.37747297f, 0, 0, 1.2890298f,
+          0.29065695f, 1.3140675f, 3.1318014f, 1.7848361f},
+         {0.56573874f, 0.63621753f, 0.22521961f, -0.85231549f, -1.598491f, 0, 0, 0.5717665f,
+          0.63247299f, 0.51331431f, -0.87513405f, -1.6012983f},
+         {0.13755763f, -1.9101939f},
+         {3.9139264f, -2.7438862f},
+         {0.84147096f, 0.94630009f, 0.33498815f, -0.52983612f, -0.99369103f, 0, 0, 0.85043663f,
+          0.94073057f, 0.31909835f, -0.54402113f, -0.99543625f}},
+    };
+    ls_tensor *m = ls_from_data(m0, LS_SHAPE(2), LS_FLOAT32);
+    ls_tensor *v = ls_from_data(v0, LS_SHAPE(2), LS_FLOAT32);
+    for (int last = 0; last < 2; last++) { /* and with the channels last in memory */
+        for (int pass = 0; pass < 2; pass++) {
+            ls_tensor *x = sines(LS_SHAPE(2, 2, 1, 3), 0.7), *w = sines(LS_SHAPE(2), 0.4);
+            ls_tensor *b = sines(LS_SHAPE(2), 2.0), *r = sines(LS_SHAPE(2, 2, 1, 3), 1.9);
+            ls_tensor *seen = last ? stored_channels_last(x) : x;
+            ls_tensor *y = ls_batch_norm_with(seen, w, b,
+                                              LS_OPTIONS(ls_batch_norm_options, .running_mean = m,
+                                                         .running_var = v, .training = pass == 0,
+                                                         .momentum = last ? 0.0 : 0.3, .eps = 1e-3,
+                                                         .residual = r, .relu = true));
+            back(y);
+            ls_tensor *got[] = {y, ls_grad(x), ls_grad(w), ls_grad(b), ls_grad(r)};
+            for (int i = 0; i < 5; i++) {
+                check_near("batch norm, residual, relu", got[i], want[pass][i], ls_numel(got[i]));
+            }
+        }
+    }
 }
 
 /* x = f((1, 1, 5, 4), 0.7); y = max_pool2d(x, 3, 2, 1) and so on; back(y); p("y", y);

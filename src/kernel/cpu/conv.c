@@ -12,10 +12,12 @@
  */
 #include <string.h>
 
+#include "kernel/cpu/halves.h"
 #include "kernel/cpu/onednn.h"
 #include "kernel/cpu/taps.h"
 
 #define COL_MAX (1 << 21) /* elements of col at most, unless an image has more */
+#define OUT_MAX (1 << 19) /* of y, where something follows in the same pass: they stay near */
 #define FEW_PIXELS 64
 #define LARGE_WEIGHT (1 << 20)
 
@@ -36,12 +38,22 @@ static bool is_pointwise(const ls__conv2d *c)
            c->padding[0] == 0 && c->padding[1] == 0 && c->groups == 1;
 }
 
-static int64_t images_of_part(const ls__conv2d *c)
+static bool is_fused(ls__conv2d_pass pass, const ls__conv2d_data *d)
+{
+    return pass == LS__CONV2D_FORWARD && (d->b != NULL || d->relu);
+}
+
+static int64_t images_within(const ls__conv2d *c, int64_t max, int64_t one)
+{
+    return one > max ? 1 : ls__min(c->batch, max / one);
+}
+
+static int64_t images_of_part(const ls__conv2d *c, bool fused)
 {
     int64_t taps = c->kernel[0] * c->kernel[1] * (c->in / c->groups);
-    int64_t one = c->out_height * c->out_width * taps;
-    return is_pointwise(c) || one > COL_MAX ? (is_pointwise(c) ? c->batch : 1)
-                                            : ls__min(c->batch, COL_MAX / one);
+    int64_t pixels = c->out_height * c->out_width;
+    int64_t images = is_pointwise(c) ? c->batch : images_within(c, COL_MAX, pixels * taps);
+    return fused ? ls__min(images, images_within(c, OUT_MAX, pixels * c->out)) : images;
 }
 
 /* ---- col ---------------------------------------------------------------------------------- */
@@ -226,12 +238,34 @@ static void backward_w(const part *p, float beta)
      NULL);
 }
 
+/* Bias and ReLU on rows of y that were just made. */
+LS__INLINE void finish_row(float *y, const float *b, int64_t n, const bool relu)
+{
+#pragma omp simd
+    for (int64_t o = 0; o < n; o++) {
+        float v = b != NULL ? y[o] + b[o] : y[o];
+        y[o] = relu && v < 0.0f ? 0.0f : v; /* keeps NaN */
+    }
+}
+
+static void finish(const ls__conv2d *c, const ls__conv2d_data *d, float *y, int64_t rows)
+{
+    int64_t n = c->out;
+    LS__PARALLEL_FOR(rows * n >= LS__PARALLEL_MIN, int64_t i = 0, i < rows, i++, {
+        if (d->relu) {
+            finish_row(y + i * n, d->b, n, true);
+        } else {
+            finish_row(y + i * n, d->b, n, false);
+        }
+    })
+}
+
 /* ---- all ---------------------------------------------------------------------------------- */
 
 static size_t col_bytes(const ls__conv2d *c)
 {
     int64_t depth = c->kernel[0] * c->kernel[1] * (c->in / c->groups);
-    int64_t count = images_of_part(c) * c->out_height * c->out_width * depth;
+    int64_t count = images_of_part(c, false) * c->out_height * c->out_width * depth;
     return is_pointwise(c) ? 0 : (size_t)((count + 15) / 16 * 16) * sizeof(float);
 }
 
@@ -247,13 +281,13 @@ static part part_of(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_
     p.taps = c->kernel[0] * c->kernel[1];
     p.depth = p.taps * p.in;
     p.pixels = c->out_height * c->out_width;
-    p.images = ls__min(images_of_part(c), c->batch - image);
+    p.images = ls__min(images_of_part(c, is_fused(pass, d)), c->batch - image);
     int64_t at_x = image * c->height * c->width * c->in + group * p.in;
     int64_t at_y = image * p.pixels * c->out + group * p.out;
-    p.x = d->x != NULL ? d->x + at_x : NULL;
-    p.dy = d->dy != NULL ? d->dy + at_y : NULL;
-    p.dx = pass == LS__CONV2D_BACKWARD_X ? d->out + at_x : NULL;
-    p.y = pass == LS__CONV2D_FORWARD ? d->out + at_y : NULL;
+    p.x = d->x != NULL ? (const float *)d->x + at_x : NULL;
+    p.dy = d->dy != NULL ? (const float *)d->dy + at_y : NULL;
+    p.dx = pass == LS__CONV2D_BACKWARD_X ? (float *)d->out + at_x : NULL;
+    p.y = pass == LS__CONV2D_FORWARD ? (float *)d->out + at_y : NULL;
     p.col = d->workspace;
     return p;
 }
@@ -287,9 +321,11 @@ static void run_part(const part *p, ls__conv2d_pass pass, float beta)
 void LS__K(conv2d_builtin)(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d)
 {
     bool direct = is_pointwise(c), to_w = pass == LS__CONV2D_BACKWARD_W;
-    float *given = to_w ? d->out : (float *)(uintptr_t)d->w; /* only read unless it is the output */
+    /* only read unless it is the output */
+    float *given = to_w ? d->out : (void *)(uintptr_t)d->w;
     float *weight = direct ? given : (float *)d->workspace + col_bytes(c) / sizeof(float);
-    int64_t step = images_of_part(c);
+    const bool fused = is_fused(pass, d);
+    int64_t step = images_of_part(c, fused), pixels = c->out_height * c->out_width;
     prepare(c, pass, d, weight);
     for (int64_t image = 0; image < c->batch; image += step) {
         for (int64_t group = 0; group < c->groups; group++) {
@@ -297,12 +333,13 @@ void LS__K(conv2d_builtin)(const ls__conv2d *c, ls__conv2d_pass pass, const ls__
             p.weight = weight;
             run_part(&p, pass, to_w && image > 0 ? 1.0f : direct ? d->beta : 0.0f);
         }
+        if (fused) {
+            finish(c, d, (float *)d->out + image * pixels * c->out,
+                   ls__min(step, c->batch - image) * pixels);
+        }
     }
     if (to_w && !direct) {
         unpack_weight(c, d->out, weight, d->beta);
-    }
-    if (pass == LS__CONV2D_FORWARD && d->b != NULL) {
-        LS__K(add_rows)(d->out, d->b, c->batch * c->out_height * c->out_width, c->out, NULL);
     }
 }
 
@@ -314,17 +351,36 @@ static bool prefers_builtin(const ls__conv2d *c, ls__conv2d_pass pass)
             c->out_height * c->out_width <= FEW_PIXELS && ls__conv2d_weights(c) >= LARGE_WEIGHT);
 }
 
+/* One part, in the cache, on the calling thread. */
+static void relu_part(void *y, int64_t count, bool half)
+{
+    if (half) {
+        LS__K(unary_bf16)(LS__UNARY_RELU, y, y, count, NULL);
+    } else {
+        LS__K(unary)(LS__UNARY_RELU, y, y, count, NULL);
+    }
+}
+
 void LS__K(conv2d)(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d,
                    ls_stream *stream)
 {
-    (void)stream;
-    if (prefers_builtin(c, pass) || !ls__onednn_conv2d(c, pass, d)) {
+    if (d->half) {
+        if (!ls__onednn_conv2d(c, pass, d, relu_part)) {
+            LS__K(conv2d_widened)(c, pass, d, stream);
+        }
+        return;
+    }
+    if (prefers_builtin(c, pass) || !ls__onednn_conv2d(c, pass, d, relu_part)) {
         LS__K(conv2d_builtin)(c, pass, d);
     }
 }
 
 size_t LS__K(conv2d_workspace)(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d)
 {
+    if (d->half) {
+        size_t direct = ls__onednn_conv2d_workspace(c, pass, d);
+        return direct > 0 ? direct : LS__K(conv2d_widened_workspace)(c, pass, d);
+    }
     size_t builtin = builtin_workspace(c);
     size_t onednn = prefers_builtin(c, pass) ? 0 : ls__onednn_conv2d_workspace(c, pass, d);
     return onednn > builtin ? onednn : builtin; /* should it refuse to run */

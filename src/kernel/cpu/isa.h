@@ -131,6 +131,11 @@ void LS__K(conv2d)(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_d
                    ls_stream *stream);
 size_t LS__K(conv2d_workspace)(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d);
 void LS__K(conv2d_builtin)(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d);
+/* conv_widened.c: of bfloat16, where no library has kernels for it */
+void LS__K(conv2d_widened)(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d,
+                           ls_stream *stream);
+size_t LS__K(conv2d_widened_workspace)(const ls__conv2d *c, ls__conv2d_pass pass,
+                                       const ls__conv2d_data *d);
 
 /* pool.c */
 void LS__K(max_pool2d)(const ls__pool2d *p, float *y, int32_t *index, const float *x,

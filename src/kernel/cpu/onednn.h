@@ -13,8 +13,9 @@ static inline int64_t ls__conv2d_weights(const ls__conv2d *c) /* elements */
 }
 
 /* onednn_conv.c, for oneDNN 2, or onednn_conv_absent.c. The same bits for any number of threads;
- * false: not available, nothing was done. */
-bool ls__onednn_conv2d(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d);
+ * false: not available, nothing was done. `relu` runs on one thread, in place, where d->relu. */
+bool ls__onednn_conv2d(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d,
+                       void (*relu)(void *y, int64_t count, bool half));
 size_t ls__onednn_conv2d_workspace(const ls__conv2d *c, ls__conv2d_pass pass,
                                    const ls__conv2d_data *d);
 /* Instructions above `level` are not used from now on. To be called before all others; what a

@@ -11,25 +11,28 @@ typedef struct place { /* an image, a channel and a pixel */
     int64_t n, c, h, w;
 } place;
 
-static double image_at(const float *x, ls__image s, place at)
+/* Of x or dy. */
+static double image_at(const ls__conv2d_data *d, const void *x, ls__image s, place at)
 {
-    return (double)x[at.n * s.n + at.c * s.c + at.h * s.h + at.w * s.w];
+    return ls__ref_read(x, d->half, at.n * s.n + at.c * s.c + at.h * s.h + at.w * s.w);
 }
 
-static double weight_at(const ls__conv2d *c, const float *w, int64_t out, int64_t in, int64_t p,
-                        int64_t q)
+static double weight_at(const ls__conv2d *c, const ls__conv2d_data *d, int64_t out, int64_t in,
+                        int64_t p, int64_t q)
 {
-    return (double)w[((out * (c->in / c->groups) + in) * c->kernel[0] + p) * c->kernel[1] + q];
+    int64_t at = ((out * (c->in / c->groups) + in) * c->kernel[0] + p) * c->kernel[1] + q;
+    return ls__ref_read(d->w, d->half, at);
 }
 
 /* x at the pixel that tap (p,q) of output (i,j) meets; 0 outside. `out.c` is the channel of x. */
-static double x_under(const ls__conv2d *c, const float *x, place out, int64_t p, int64_t q)
+static double x_under(const ls__conv2d *c, const ls__conv2d_data *d, place out, int64_t p,
+                      int64_t q)
 {
     ls__image s = ls__image_strides(LS__NHWC, c->in, c->height, c->width);
     place at = {out.n, out.c, out.h * c->stride[0] - c->padding[0] + p * c->dilation[0],
                 out.w * c->stride[1] - c->padding[1] + q * c->dilation[1]};
     bool inside = at.h >= 0 && at.h < c->height && at.w >= 0 && at.w < c->width;
-    return inside ? image_at(x, s, at) : 0.0;
+    return inside ? image_at(d, d->x, s, at) : 0.0;
 }
 
 static double forward_at(const ls__conv2d *c, const ls__conv2d_data *d, place out)
@@ -40,11 +43,11 @@ static double forward_at(const ls__conv2d *c, const ls__conv2d_data *d, place ou
         for (int64_t p = 0; p < c->kernel[0]; p++) {
             for (int64_t q = 0; q < c->kernel[1]; q++) {
                 place at = {out.n, first + in, out.h, out.w};
-                sum += x_under(c, d->x, at, p, q) * weight_at(c, d->w, out.c, in, p, q);
+                sum += x_under(c, d, at, p, q) * weight_at(c, d, out.c, in, p, q);
             }
         }
     }
-    return sum;
+    return d->relu && sum < 0.0 ? 0.0 : sum;
 }
 
 /* The output along `axis` whose tap `tap` meets position `at`, or -1. */
@@ -66,8 +69,8 @@ static double backward_x_at(const ls__conv2d *c, const ls__conv2d_data *d, place
             for (int64_t q = 0; q < c->kernel[1]; q++) {
                 int64_t i = output_of(c, 0, in.h, p), j = output_of(c, 1, in.w, q);
                 if (i >= 0 && j >= 0) {
-                    sum += image_at(d->dy, s, (place){in.n, out, i, j}) *
-                           weight_at(c, d->w, out, in.c % (c->in / c->groups), p, q);
+                    sum += image_at(d, d->dy, s, (place){in.n, out, i, j}) *
+                           weight_at(c, d, out, in.c % (c->in / c->groups), p, q);
                 }
             }
         }
@@ -84,8 +87,8 @@ static double backward_w_at(const ls__conv2d *c, const ls__conv2d_data *d, int64
     for (int64_t n = 0; n < c->batch; n++) {
         for (int64_t i = 0; i < c->out_height; i++) {
             for (int64_t j = 0; j < c->out_width; j++) {
-                sum += image_at(d->dy, s, (place){n, out, i, j}) *
-                       x_under(c, d->x, (place){n, channel, i, j}, p, q);
+                sum += image_at(d, d->dy, s, (place){n, out, i, j}) *
+                       x_under(c, d, (place){n, channel, i, j}, p, q);
             }
         }
     }
@@ -101,7 +104,7 @@ static void each_pixel(const ls__conv2d *c, const ls__conv2d_data *d, place shap
         for (int64_t ch = 0; ch < shape.c; ch++) {
             for (int64_t i = 0; i < shape.h; i++) {
                 for (int64_t j = 0; j < shape.w; j++) {
-                    ls__ref_store(&d->out[n * s.n + ch * s.c + i * s.h + j * s.w],
+                    ls__ref_write(d->out, d->half_out, n * s.n + ch * s.c + i * s.h + j * s.w,
                                   value(c, d, (place){n, ch, i, j}), d->beta);
                 }
             }
@@ -111,12 +114,13 @@ static void each_pixel(const ls__conv2d *c, const ls__conv2d_data *d, place shap
 
 static void each_weight(const ls__conv2d *c, const ls__conv2d_data *d)
 {
-    float *dw = d->out;
+    int64_t at = 0;
     for (int64_t out = 0; out < c->out; out++) {
         for (int64_t in = 0; in < c->in / c->groups; in++) {
             for (int64_t p = 0; p < c->kernel[0]; p++) {
                 for (int64_t q = 0; q < c->kernel[1]; q++) {
-                    ls__ref_store(dw++, backward_w_at(c, d, out, in, p, q), d->beta);
+                    ls__ref_write(d->out, d->half_out, at++, backward_w_at(c, d, out, in, p, q),
+                                  d->beta);
                 }
             }
         }

@@ -4,6 +4,7 @@
 #ifndef LS_KERNEL_REF_H
 #define LS_KERNEL_REF_H
 
+#include "base/half.h"
 #include "kernel/kernels.h"
 
 /* gemm.c */
@@ -158,6 +159,25 @@ size_t ls__ref_rotary_workspace(const ls__rotary *args);
 static inline void ls__ref_store(float *out, double value, float beta)
 {
     *out = (float)(beta == 0.0f ? value : value + (double)beta * (double)*out);
+}
+
+/* Element `at` of float32, or of bfloat16. */
+static inline double ls__ref_read(const void *x, bool half, int64_t at)
+{
+    return (double)(half ? ls__bfloat16_widen(((const ls__bfloat16 *)x)[at])
+                         : ((const float *)x)[at]);
+}
+
+/* Like ls__ref_store, and rounded once. */
+static inline void ls__ref_write(void *out, bool half, int64_t at, double value, float beta)
+{
+    float to = beta == 0.0f ? 0.0f : (float)ls__ref_read(out, half, at);
+    ls__ref_store(&to, value, beta);
+    if (half) {
+        ((ls__bfloat16 *)out)[at] = ls__bfloat16_round(to);
+    } else {
+        ((float *)out)[at] = to;
+    }
 }
 
 static inline int64_t ls__ref_index(const void *index, size_t index_bytes, int64_t i)

@@ -102,6 +102,7 @@ static float *run_conv(const ls__kernels *k, const ls__variant *builtin, const l
 {
     ls__conv2d_data d = in->data;
     d.b = pass == LS__CONV2D_FORWARD && c->batch % 2 == 0 ? d.b : NULL;
+    d.relu = d.relu && pass == LS__CONV2D_FORWARD;
     d.beta = beta;
     size_t bytes = k->conv2d_workspace(c, pass, &d);
     unsigned char *work = allocate(bytes + CANARY);
@@ -160,15 +161,17 @@ static void check_pass(const conv_case *t, ls__conv2d_pass pass, ls__plans *plan
     ls__conv2d c = conv_of(t);
     conv_inputs in = conv_inputs_new(&c);
     in.data.plans = plans;
-    for (int beta = 0; beta < (pass == LS__CONV2D_FORWARD ? 1 : 2); beta++) {
+    for (int variation = 0; variation < 2; variation++) { /* with ReLU; adding to what is there */
         char what[160];
+        float beta = pass == LS__CONV2D_FORWARD ? 0.0f : (float)variation;
+        in.data.relu = variation == 1;
         snprintf(what, sizeof what,
                  "pass %d of [%lld,%lld,%lld,%lld], %lld outputs, "
-                 "beta %d",
+                 "variation %d",
                  (int)pass, (long long)t->n, (long long)t->c, (long long)t->h, (long long)t->w,
-                 (long long)t->o, beta);
-        float *want = run_conv(ls__kernels_ref(), NULL, &c, pass, &in, (float)beta);
-        check_conv(what, &c, pass, &in, (float)beta, want);
+                 (long long)t->o, variation);
+        float *want = run_conv(ls__kernels_ref(), NULL, &c, pass, &in, beta);
+        check_conv(what, &c, pass, &in, beta, want);
         free(want);
     }
     conv_inputs_free(&in);
@@ -184,6 +187,29 @@ TEST(convolutions_agree_with_the_plain_twin_whatever_the_threads_and_plans)
         }
     }
     ls__plans_free(plans);
+}
+
+/* A post-op of a library may lose it, and a training that has failed would go on. */
+TEST(relu_after_a_convolution_keeps_nan)
+{
+    const conv_case shapes[] = {{2, 16, 8, 8, 32, 1, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
+                                {2, 16, 8, 8, 32, 1, {1, 1}, {1, 1}, {0, 0}, {1, 1}}};
+    for (int isa = 0; isa <= LS__ISA_COUNT + 1; isa++) {
+        const ls__kernels *k = isa < LS__ISA_COUNT    ? variant(isa)
+                               : isa == LS__ISA_COUNT ? ls__kernels_cpu()
+                                                      : ls__kernels_ref();
+        for (int i = 0; k != NULL && i < 2; i++) {
+            ls__conv2d c = conv_of(&shapes[i]);
+            conv_inputs in = conv_inputs_new(&c);
+            ((float *)(uintptr_t)in.data.b)[3] = NAN;
+            ((float *)(uintptr_t)in.data.b)[4] = -100.0f;
+            in.data.relu = true;
+            float *y = run_conv(k, NULL, &c, LS__CONV2D_FORWARD, &in, 0.0f);
+            CHECK(isnan(y[3]) && y[4] == 0.0f && y[in.y - 28] == 0.0f && isnan(y[in.y - 29]));
+            free(y);
+            conv_inputs_free(&in);
+        }
+    }
 }
 
 /* A 2 x 2 image, a 2 x 2 kernel, padding 1: each output by hand. */
