@@ -120,6 +120,7 @@ typedef struct ls__conv2d_data {
 
 typedef struct ls__pool2d { /* x [N,C,H,W] -> y [N,C,H',W'] */
     ls__image_layout layout;
+    bool half; /* x, y, dx, dy point to bfloat16; with LS__NHWC only */
     int64_t batch, channels, height, width, out_height, out_width;
     int64_t kernel[2], stride[2], padding[2];
     bool adaptive;          /* output i covers [floor(i H/H'), ceil((i+1) H/H')); no kernel */
@@ -153,6 +154,7 @@ static inline ls__window ls__pool2d_window(const ls__pool2d *p, int axis, int64_
 
 typedef struct ls__batch_norm { /* x [N,C,pixels] or [N,pixels,C] */
     ls__image_layout layout;
+    bool half; /* what has x's shape points to bfloat16; with LS__NHWC only */
     int64_t batch, channels, pixels;
     const float *x, *mean, *rstd; /* mean, rstd [C] */
     const float *w, *b;           /* [C]; NULL: 1, 0 */

@@ -1,5 +1,5 @@
 /* Convolution over images: shapes here, the work in the kernel. The gradient of the bias is the sum
- * over all but the channels. */
+ * over all but the channels. Among bfloat16 tensors, and under autocast, as linear.c says. */
 #include <lockstep/vision.h>
 
 #include "base/options.h"
@@ -28,11 +28,12 @@ static ls_status run(ls__tensors *tensors, const ls__kernels *k, const ls__conv2
 typedef struct conv_context {
     ls__conv2d shape;
     bool relu;
+    bool half; /* x, w, y and dy are bfloat16 to the kernels */
 } conv_context;
 
-static int64_t outputs_numel(const ls__conv2d *c)
+static int64_t pixels_of(const ls__conv2d *c) /* of y, in all images */
 {
-    return c->batch * c->out_height * c->out_width * c->out;
+    return c->batch * c->out_height * c->out_width;
 }
 
 static void backward_empty(ls__rule *r, const ls__conv2d *c)
@@ -40,25 +41,38 @@ static void backward_empty(ls__rule *r, const ls__conv2d *c)
     const int64_t numel[] = {0, c->out * (c->in / c->groups) * c->kernel[0] * c->kernel[1], c->out};
     for (int i = 0; i < 3; i++) {
         if (r->in[i].data != NULL && r->in[i].beta == 0.0f && numel[i] > 0) {
-            r->k->fill(r->in[i].data, numel[i], 0.0f, NULL);
+            ls__fill_zero(r->k, r->in[i].data, r->in[i].dtype, numel[i]);
         }
     }
 }
 
-static ls_status backward(ls__rule *r, const ls__conv2d *c, const float *dy)
+/* Into a gradient of either type. */
+static ls_status run_into(ls__rule *r, const conv_context *context, ls__conv2d_pass pass,
+                          const ls__gradient *to, ls__conv2d_data *d)
+{
+    d->out = to->data;
+    d->beta = to->beta;
+    d->half = context->half;
+    d->half_out = to->dtype == LS_BFLOAT16;
+    return run(r->tensors, r->k, &context->shape, pass, d);
+}
+
+static ls_status backward(ls__rule *r, const conv_context *context, const void *dy)
 {
     const ls__gradient *dx = &r->in[EDGE_X], *dw = &r->in[EDGE_W], *db = &r->in[EDGE_B];
-    if (db->data != NULL) {
-        r->k->sum_rows(db->data, dy, c->batch * c->out_height * c->out_width, c->out, db->beta,
-                       NULL);
+    const ls__conv2d *c = &context->shape;
+    if (db->data != NULL && context->half) {
+        LS_TRY(ls__sum_rows_half(r, db, dy, pixels_of(c), c->out));
+    } else if (db->data != NULL) {
+        r->k->sum_rows(db->data, dy, pixels_of(c), c->out, db->beta, NULL);
     }
     if (dw->data != NULL) {
-        ls__conv2d_data d = {.x = r->saved[SAVED_X], .dy = dy, .out = dw->data, .beta = dw->beta};
-        LS_TRY(run(r->tensors, r->k, c, LS__CONV2D_BACKWARD_W, &d));
+        ls__conv2d_data d = {.x = r->saved[SAVED_X], .dy = dy};
+        LS_TRY(run_into(r, context, LS__CONV2D_BACKWARD_W, dw, &d));
     }
     if (dx->data != NULL) {
-        ls__conv2d_data d = {.w = r->saved[SAVED_W], .dy = dy, .out = dx->data, .beta = dx->beta};
-        LS_TRY(run(r->tensors, r->k, c, LS__CONV2D_BACKWARD_X, &d));
+        ls__conv2d_data d = {.w = r->saved[SAVED_W], .dy = dy};
+        LS_TRY(run_into(r, context, LS__CONV2D_BACKWARD_X, dx, &d));
     }
     return LS_OK;
 }
@@ -72,17 +86,23 @@ static ls_status conv2d_backward(ls__rule *r)
         return LS_OK;
     }
     if (!context->relu) {
-        return backward(r, c, r->dy);
+        return backward(r, context, r->dy);
     }
-    int64_t count = outputs_numel(c);
-    ls__storage *cut = ls__storage_new(r->tensors, (size_t)count * sizeof(float));
+    int64_t count = pixels_of(c) * c->out;
+    size_t bytes = (size_t)count * (context->half ? sizeof(ls__bfloat16) : sizeof(float));
+    ls__storage *cut = ls__storage_new(r->tensors, bytes);
     if (cut == NULL) {
         return ls__self.status;
     }
     /* y is 0 where its argument was not above 0, so it says as much as that. */
-    r->k->unary_backward(LS__UNARY_RELU, cut->data, r->dy, r->saved[SAVED_Y], NULL, count, 0.0f,
-                         NULL);
-    ls_status status = backward(r, c, cut->data);
+    if (context->half) {
+        r->k->unary_backward_bf16(LS__UNARY_RELU, cut->data, (const void *)r->dy, r->saved[SAVED_Y],
+                                  NULL, count, 0.0f, NULL);
+    } else {
+        r->k->unary_backward(LS__UNARY_RELU, cut->data, r->dy, r->saved[SAVED_Y], NULL, count, 0.0f,
+                             NULL);
+    }
+    ls_status status = backward(r, context, cut->data);
     ls__storage_unref(cut);
     return status;
 }
@@ -182,9 +202,50 @@ static bool describe(ls__call *call, const ls_conv2d_options *o, ls__conv2d *c)
            outputs(call, c, 1, c->width, &c->out_width);
 }
 
-static void save_output(ls__node *node, const ls__record *out)
+/* What the kernel reads. */
+typedef struct operands {
+    ls__dense x, w, b;
+} operands;
+
+static operands operands_of(ls__call *call, bool half)
 {
-    if (node != NULL) {
+    ls__call_see_channels_last(call, EDGE_X);
+    return (operands){.x = half ? ls__call_half(call, EDGE_X) : ls__call_dense(call, EDGE_X),
+                      .w = half ? ls__call_half(call, EDGE_W) : ls__call_dense(call, EDGE_W),
+                      .b = half ? ls__call_full(call, EDGE_B) : ls__call_dense(call, EDGE_B)};
+}
+
+static ls__record *computed(ls__call *call, const conv_context *context, const operands *o)
+{
+    const ls__conv2d *c = &context->shape;
+    ls_shape shape = LS_SHAPE(c->batch, c->out_height, c->out_width, c->out);
+    ls__record *out = ls__call_output(call, shape, context->half ? LS_BFLOAT16 : LS_FLOAT32);
+    if (out == NULL || c->batch == 0) {
+        return out;
+    }
+    ls__conv2d_data d = {.x = o->x.data,
+                         .w = o->w.data,
+                         .b = o->b.data,
+                         .relu = context->relu,
+                         .out = ls__record_data(out),
+                         .half = context->half,
+                         .half_out = context->half};
+    if (run(call->tensors, call->k, c, LS__CONV2D_FORWARD, &d) < 0) {
+        call->failed = ls__poison(call->tensors);
+    }
+    return out;
+}
+
+static void save(ls__node *node, const conv_context *context, const operands *o,
+                 const ls__record *out)
+{
+    if (node == NULL) {
+        return;
+    }
+    *(conv_context *)node->context = *context;
+    ls__node_save(node->edge[EDGE_W].to != NULL ? node : NULL, SAVED_X, &o->x);
+    ls__node_save(node->edge[EDGE_X].to != NULL ? node : NULL, SAVED_W, &o->w);
+    if (context->relu) {
         ls__dense y = ls__dense_of_output(out);
         ls__node_save(node, SAVED_Y, &y);
         ls__dense_drop(&y);
@@ -196,33 +257,19 @@ ls_tensor *ls_conv2d(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
 {
     LS__OPTIONS(ls_conv2d_options, o, options);
     ls__call call;
-    ls__conv2d c;
     if (!ls__call_begin_optional(&call, "conv2d", 3, (ls_tensor *[]){x, weight, bias},
-                                 1u << EDGE_B) ||
-        !ls__call_autocast(&call) || !ls__call_float32(&call) || !describe(&call, &o, &c)) {
+                                 1u << EDGE_B)) {
         return call.failed;
     }
-    ls__call_see_channels_last(&call, EDGE_X);
-    ls__dense dx = ls__call_dense(&call, EDGE_X), dw = ls__call_dense(&call, EDGE_W);
-    ls__dense db = ls__call_dense(&call, EDGE_B);
-    ls_shape shape = LS_SHAPE(c.batch, c.out_height, c.out_width, c.out);
-    ls__record *out = ls__call_output(&call, shape, LS_FLOAT32);
-    if (out != NULL && c.batch > 0) {
-        ls__conv2d_data d = {.x = dx.data, .w = dw.data, .b = db.data, .relu = o.relu};
-        d.out = ls__record_data(out);
-        if (run(call.tensors, call.k, &c, LS__CONV2D_FORWARD, &d) < 0) {
-            call.failed = ls__poison(call.tensors);
-        }
+    conv_context context = {.relu = o.relu, .half = ls__call_is_half(&call)};
+    if ((!context.half && !ls__call_float32(&call)) || !describe(&call, &o, &context.shape)) {
+        return call.failed;
     }
-    ls__node *node = ls__call_record(&call, &conv2d_op, out, sizeof(conv_context));
-    if (node != NULL) {
-        *(conv_context *)node->context = (conv_context){c, o.relu};
-        ls__node_save(node->edge[EDGE_W].to != NULL ? node : NULL, SAVED_X, &dx);
-        ls__node_save(node->edge[EDGE_X].to != NULL ? node : NULL, SAVED_W, &dw);
-    }
-    save_output(o.relu ? node : NULL, out);
-    ls__dense_drop(&dx);
-    ls__dense_drop(&dw);
-    ls__dense_drop(&db);
+    operands in = operands_of(&call, context.half);
+    ls__record *out = computed(&call, &context, &in);
+    save(ls__call_record(&call, &conv2d_op, out, sizeof context), &context, &in, out);
+    ls__dense_drop(&in.x);
+    ls__dense_drop(&in.w);
+    ls__dense_drop(&in.b);
     return ls__call_finish(&call, out);
 }

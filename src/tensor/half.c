@@ -78,6 +78,23 @@ ls_status ls__gemm_half(ls__tensors *tensors, const ls__kernels *k, ls__gemm_bf1
     return LS_OK;
 }
 
+ls_status ls__sum_rows_half(ls__rule *r, const ls__gradient *to, const void *x, int64_t rows,
+                            int64_t n)
+{
+    if (to->dtype == LS_FLOAT32) {
+        r->k->sum_rows_bf16(to->data, x, rows, n, to->beta, NULL);
+        return LS_OK;
+    }
+    ls__storage *sum = ls__storage_new(r->tensors, (size_t)n * sizeof(float));
+    if (sum == NULL) {
+        return ls__self.status;
+    }
+    r->k->sum_rows_bf16(sum->data, x, rows, n, 0.0f, NULL);
+    ls__cast_gradient(r->k, to->data, LS_BFLOAT16, sum->data, n, to->beta);
+    ls__storage_unref(sum);
+    return LS_OK;
+}
+
 void ls__fill_zero(const ls__kernels *k, void *data, ls_dtype dtype, int64_t numel)
 {
     if (dtype == LS_FLOAT32) {

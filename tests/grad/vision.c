@@ -305,6 +305,44 @@ LOCAL_TEST(convolution_with_relu_agrees_with_torch)
                  -0.11432733f, -0.84655547f, -0.65994358f, 0, 0, -0.0079268413f, 0.97957397f, 0, 0);
 }
 
+/* def h(t): return t.detach().bfloat16().requires_grad_()
+ * x = h(f((1, 2, 4, 3), 0.7)); w = h(f((4, 1, 2, 2), 1.3)); b = h(f((4,), 0.4))
+ * y = relu(conv2d(x, w, b, stride=(2, 1), padding=(1, 0), dilation=(1, 2), groups=2))
+ * (y.float() * f(y.shape, 0.9).detach()).sum().backward()
+ * p("y", y); p("dx", x.grad); p("dw", w.grad); p("db", b.grad) */
+LOCAL_TEST(convolution_of_bfloat16_agrees_with_torch)
+{
+    const float want[4][24] = {
+        {0, 0.22949219f, 2.046875f, 1.0546875f, 0, 1.5390625f, 0.609375f, 2.921875f, 0.8359375f, 0,
+         2.15625f, 1.6015625f},
+        {-0.31054688f, 0, 0.33203125f,  0.79296875f,  0, 0.70703125f,  -0.41992188f, 0, -0.9296875f,
+         0.34179688f,  0, -0.41210938f, 0.11572266f,  0, 0.046386719f, -0.359375f,   0, 0.5546875f,
+         0.66015625f,  0, -0.203125f,   -0.08984375f, 0, 0.93359375f},
+        {0.32617188f, -0.69921875f, -0.8359375f, 0.29492188f, -0.6015625f, -0.46875f, -0.4453125f,
+         -0.359375f, -0.73828125f, -0.6484375f, 0.734375f, 0.4375f, 0.46679688f, 0.80078125f,
+         -0.46679688f, -0.3515625f},
+        {1.28125f, -1.234375f, 1.90625f, -1.5390625f}};
+    ls_tensor *in[] = {sines(LS_SHAPE(1, 2, 4, 3), 0.7), sines(LS_SHAPE(4, 1, 2, 2), 1.3),
+                       sines(LS_SHAPE(4), 0.4)};
+    for (int i = 0; i < 3; i++) {
+        in[i] = ls_set_requires_grad(ls_detach(ls_cast(in[i], LS_BFLOAT16)), true);
+    }
+    ls_tensor *y = ls_conv2d(
+        in[0], in[1], in[2],
+        CONV(.stride = {2, 1}, .padding = {1, 0}, .dilation = {1, 2}, .groups = 2, .relu = true));
+    back(ls_cast(y, LS_FLOAT32));
+    ls_tensor *got[] = {y, ls_grad(in[0]), ls_grad(in[1]), ls_grad(in[2])};
+    for (int i = 0; i < 4; i++) {
+        float values[24];
+        CHECK(ls_dtype_of(got[i]) == LS_BFLOAT16);
+        CHECK_OK(ls_copy_out(ls_cast(got[i], LS_FLOAT32), values,
+                             (size_t)ls_numel(got[i]) * sizeof(float)));
+        for (int64_t k = 0; k < ls_numel(got[i]); k++) { /* one place apart: a rounding's side */
+            CHECK_NEAR(values[k], want[i][k], 0x1p-7 * (fabs((double)want[i][k]) + 0.1));
+        }
+    }
+}
+
 /* x = f((2, 2, 1, 3), 0.7); w = f((2,), 0.4); b = f((2,), 2); r = f((2, 2, 1, 3), 1.9)
  * m = torch.tensor([0.5, -0.5]); v = torch.tensor([2.0, 0.25])
  * for training in (True, False):

@@ -4,10 +4,13 @@
  *     rows   | part 0 | part 1 | …     a task each; how many, the shape alone decides
  *     part   | 32 rows | 32 rows | …   summed in float32, by TILE channels: they stay in the cache
  *
+ * Elements of bfloat16 are widened as they are read, and rounded as they are written.
+ *
  * Beyond 32 rows sums are float64. Statistics are made in one pass over memory: a block's mean and
  * sum of squares about it are merged into those before it (Chan, Golub & LeVeque 1983).
  */
 #include "kernel/cpu/batch_norm_last.h"
+#include "base/half.h"
 
 #define TILE 256
 #define ROWS 32
@@ -51,6 +54,21 @@ size_t LS__K(norm_last_workspace)(const ls__batch_norm *n)
            (size_t)(4 * g.channels) * sizeof(float);
 }
 
+/* Element i of images of either type. */
+LS__INLINE float get(const float *x, int64_t i, const bool half)
+{
+    return half ? ls__bfloat16_widen(((const ls__bfloat16 *)(const void *)x)[i]) : x[i];
+}
+
+LS__INLINE void put(float *x, int64_t i, float value, const bool half)
+{
+    if (half) {
+        ((ls__bfloat16 *)(void *)x)[i] = ls__bfloat16_round(value);
+    } else {
+        x[i] = value;
+    }
+}
+
 /* ---- mean and variance -------------------------------------------------------------------- */
 
 typedef struct moments {
@@ -58,18 +76,20 @@ typedef struct moments {
     int64_t count;
 } moments;
 
-/* Elements are seen less the block's first row, so that large ones keep their digits. */
-LS__INLINE void add_block(moments *m, const float *x, int64_t rows, int64_t stride,
-                          const int64_t width)
+/* Rows from element `at` of x on. Elements are seen less the block's first row, so that large ones
+ * keep their digits. */
+LS__INLINE void add_block(moments *m, const float *x, int64_t at, int64_t rows, int64_t stride,
+                          const int64_t width, const bool half)
 {
-    float sum[TILE], square[TILE];
+    float first[TILE], sum[TILE], square[TILE];
     for (int64_t c = 0; c < width; c++) {
+        first[c] = get(x, at + c, half);
         sum[c] = square[c] = 0.0f;
     }
     for (int64_t r = 0; r < rows; r++) {
 #pragma omp simd
         for (int64_t c = 0; c < width; c++) {
-            sum[c] += x[r * stride + c] - x[c];
+            sum[c] += get(x, at + r * stride + c, half) - first[c];
         }
     }
 #pragma omp simd
@@ -79,7 +99,7 @@ LS__INLINE void add_block(moments *m, const float *x, int64_t rows, int64_t stri
     for (int64_t r = 0; r < rows; r++) {
 #pragma omp simd
         for (int64_t c = 0; c < width; c++) {
-            float d = x[r * stride + c] - x[c] - sum[c];
+            float d = get(x, at + r * stride + c, half) - first[c] - sum[c];
             square[c] += d * d;
         }
     }
@@ -87,16 +107,25 @@ LS__INLINE void add_block(moments *m, const float *x, int64_t rows, int64_t stri
     double weight = (double)m->count * share;
 #pragma omp simd
     for (int64_t c = 0; c < width; c++) {
-        double off = (double)x[c] + (double)sum[c] - m->mean[c];
+        double off = (double)first[c] + (double)sum[c] - m->mean[c];
         m->mean[c] += off * share;
         m->squares[c] += (double)square[c] + off * off * weight;
     }
     m->count += rows;
 }
 
+LS__INLINE void add_rows(const ls__batch_norm *n, const grid *g, moments *m, int64_t part,
+                         int64_t first, const int64_t width, const bool half)
+{
+    int64_t end = part_from(g, part + 1);
+    for (int64_t r = part_from(g, part); r < end; r += ROWS) {
+        add_block(m, n->x, r * g->channels + first, ls__min(ROWS, end - r), g->channels, width,
+                  half);
+    }
+}
+
 static void part_stats(const ls__batch_norm *n, const grid *g, int64_t part)
 {
-    int64_t from = part_from(g, part), end = part_from(g, part + 1);
     double *out = of_part(n, g, part);
     for (int64_t first = 0; first < g->channels; first += TILE) {
         int64_t width = ls__min(TILE, g->channels - first);
@@ -105,14 +134,12 @@ static void part_stats(const ls__batch_norm *n, const grid *g, int64_t part)
         for (int64_t c = 0; c < width; c++) {
             m.mean[c] = m.squares[c] = 0.0;
         }
-        for (int64_t r = from; r < end; r += ROWS) {
-            const float *x = n->x + r * g->channels + first;
-            int64_t rows = ls__min(ROWS, end - r);
-            if (width == 64) {
-                add_block(&m, x, rows, g->channels, 64);
-            } else {
-                add_block(&m, x, rows, g->channels, width);
-            }
+        if (n->half) {
+            add_rows(n, g, &m, part, first, width, true);
+        } else if (width == 64) {
+            add_rows(n, g, &m, part, first, 64, false);
+        } else {
+            add_rows(n, g, &m, part, first, width, false);
         }
         for (int64_t c = 0; c < width; c++) {
             out[first + c] = m.mean[c];
@@ -147,34 +174,35 @@ typedef struct line { /* y = x scale + shift; of a channel each */
 } line;
 
 LS__INLINE void forward_rows(const ls__batch_norm *n, const line *l, int64_t from, int64_t end,
-                             const int64_t channels, const bool residual, const bool relu)
+                             const int64_t channels, const bool residual, const bool relu,
+                             const bool half)
 {
     const float *scale = l->scale, *shift = l->shift, *mean = n->mean;
     for (int64_t r = from; r < end; r++) {
-        const float *x = n->x + r * channels, *added = residual ? n->residual + r * channels : x;
-        float *y = n->y + r * channels;
+        int64_t at = r * channels;
 #pragma omp simd
         for (int64_t c = 0; c < channels; c++) {
-            float v = (x[c] - mean[c]) * scale[c] + shift[c];
-            v = residual ? v + added[c] : v;
-            y[c] = relu && v < 0.0f ? 0.0f : v;
+            float v = (get(n->x, at + c, half) - mean[c]) * scale[c] + shift[c];
+            v = residual ? v + get(n->residual, at + c, half) : v;
+            put(n->y, at + c, relu && v < 0.0f ? 0.0f : v, half);
         }
     }
 }
 
-static void forward_part(const ls__batch_norm *n, const line *l, const grid *g, int64_t part)
+LS__INLINE void forward_part(const ls__batch_norm *n, const line *l, const grid *g, int64_t part,
+                             const bool half)
 {
     int64_t from = part_from(g, part), end = part_from(g, part + 1), channels = g->channels;
     if (n->residual != NULL && n->relu) {
-        forward_rows(n, l, from, end, channels, true, true);
+        forward_rows(n, l, from, end, channels, true, true, half);
     } else if (n->residual != NULL) {
-        forward_rows(n, l, from, end, channels, true, false);
+        forward_rows(n, l, from, end, channels, true, false, half);
     } else if (n->relu && channels == 64) {
-        forward_rows(n, l, from, end, 64, false, true);
+        forward_rows(n, l, from, end, 64, false, true, half);
     } else if (n->relu) {
-        forward_rows(n, l, from, end, channels, false, true);
+        forward_rows(n, l, from, end, channels, false, true, half);
     } else {
-        forward_rows(n, l, from, end, channels, false, false);
+        forward_rows(n, l, from, end, channels, false, false, half);
     }
 }
 
@@ -187,8 +215,13 @@ void LS__K(norm_last)(const ls__batch_norm *n)
         shift[c] = n->b != NULL ? n->b[c] : 0.0f;
     }
     line l = {scale, shift};
-    LS__PARALLEL_FOR(g.parallel, int64_t part = 0, part < g.parts, part++,
-                     { forward_part(n, &l, &g, part); })
+    LS__PARALLEL_FOR(g.parallel, int64_t part = 0, part < g.parts, part++, {
+        if (n->half) {
+            forward_part(n, &l, &g, part, true);
+        } else {
+            forward_part(n, &l, &g, part, false);
+        }
+    })
 }
 
 /* ---- backward ----------------------------------------------------------------------------- */
@@ -196,7 +229,7 @@ void LS__K(norm_last)(const ls__batch_norm *n)
 /* The gradient before the activation goes to `kept` where that is not NULL. */
 LS__INLINE void sum_rows(const ls__batch_norm *n, double *dy_sum, double *dyx_sum, float *kept,
                          int64_t at, int64_t rows, int64_t stride, int64_t width, int64_t first,
-                         const bool relu)
+                         const bool relu, const bool half)
 {
     float sum[TILE], product[TILE];
     const float *mean = n->mean + first;
@@ -204,15 +237,17 @@ LS__INLINE void sum_rows(const ls__batch_norm *n, double *dy_sum, double *dyx_su
         sum[c] = product[c] = 0.0f;
     }
     for (int64_t r = 0; r < rows; r++, at += stride) {
-        const float *dy = n->dy + at, *x = n->x + at, *y = relu ? n->out + at : x;
+        const float *y = relu ? n->out : n->x;
 #pragma omp simd
         for (int64_t c = 0; c < width; c++) {
-            float g = relu && y[c] <= 0.0f ? 0.0f : dy[c];
+            float dy = get(n->dy, at + c, half);
+            float g = relu && get(y, at + c, half) <= 0.0f ? 0.0f : dy;
             sum[c] += g;
-            product[c] += g * (x[c] - mean[c]);
+            product[c] += g * (get(n->x, at + c, half) - mean[c]);
         }
         for (int64_t c = 0; kept != NULL && c < width; c++) {
-            kept[at + c] = relu && y[c] <= 0.0f ? 0.0f : dy[c];
+            float dy = get(n->dy, at + c, half);
+            put(kept, at + c, relu && get(y, at + c, half) <= 0.0f ? 0.0f : dy, half);
         }
     }
 #pragma omp simd
@@ -222,7 +257,8 @@ LS__INLINE void sum_rows(const ls__batch_norm *n, double *dy_sum, double *dyx_su
     }
 }
 
-static void sum_part(const ls__batch_norm *n, const grid *g, float *kept, int64_t part)
+LS__INLINE void sum_part(const ls__batch_norm *n, const grid *g, float *kept, int64_t part,
+                         const bool half)
 {
     int64_t from = part_from(g, part), end = part_from(g, part + 1);
     double *out = of_part(n, g, part);
@@ -235,9 +271,9 @@ static void sum_part(const ls__batch_norm *n, const grid *g, float *kept, int64_
         for (int64_t r = from; r < end; r += ROWS) {
             int64_t rows = ls__min(ROWS, end - r), at = r * g->channels + first;
             if (n->relu) {
-                sum_rows(n, dy, dyx, kept, at, rows, g->channels, width, first, true);
+                sum_rows(n, dy, dyx, kept, at, rows, g->channels, width, first, true, half);
             } else {
-                sum_rows(n, dy, dyx, kept, at, rows, g->channels, width, first, false);
+                sum_rows(n, dy, dyx, kept, at, rows, g->channels, width, first, false, half);
             }
         }
     }
@@ -245,43 +281,44 @@ static void sum_part(const ls__batch_norm *n, const grid *g, float *kept, int64_
 
 /* dx = a dy + b (x - mean) + c. */
 LS__INLINE void x_rows(const ls__batch_norm *n, const grid *g, const float *dy, int64_t from,
-                       int64_t end, const bool relu, const bool adds)
+                       int64_t end, const bool relu, const bool adds, const bool half)
 {
     const float *a = of_channels(n, g, 0), *b = of_channels(n, g, 1), *c0 = of_channels(n, g, 2);
-    const float *mean = n->mean;
+    const float *mean = n->mean, *y = relu ? n->out : n->x;
     for (int64_t r = from; r < end; r++) {
         int64_t at = r * g->channels;
-        const float *d = dy + at, *x = n->x + at, *y = relu ? n->out + at : x;
-        float *dx = n->dx + at;
 #pragma omp simd
         for (int64_t c = 0; c < g->channels; c++) {
-            float v = relu && y[c] <= 0.0f ? 0.0f : d[c];
-            v = a[c] * v + (b[c] * (x[c] - mean[c]) + c0[c]);
-            dx[c] = adds ? v + dx[c] : v;
+            float v = get(dy, at + c, half), x = get(n->x, at + c, half);
+            v = relu && get(y, at + c, half) <= 0.0f ? 0.0f : v;
+            v = a[c] * v + (b[c] * (x - mean[c]) + c0[c]);
+            put(n->dx, at + c, adds ? v + get(n->dx, at + c, half) : v, half);
         }
     }
 }
 
-static void x_part(const ls__batch_norm *n, const grid *g, const float *dy, bool relu, int64_t part)
+LS__INLINE void x_part(const ls__batch_norm *n, const grid *g, const float *dy, bool relu,
+                       int64_t part, const bool half)
 {
     int64_t from = part_from(g, part), end = part_from(g, part + 1);
     if (relu && n->beta_x != 0.0f) {
-        x_rows(n, g, dy, from, end, true, true);
+        x_rows(n, g, dy, from, end, true, true, half);
     } else if (relu) {
-        x_rows(n, g, dy, from, end, true, false);
+        x_rows(n, g, dy, from, end, true, false, half);
     } else if (n->beta_x != 0.0f) {
-        x_rows(n, g, dy, from, end, false, true);
+        x_rows(n, g, dy, from, end, false, true, half);
     } else {
-        x_rows(n, g, dy, from, end, false, false);
+        x_rows(n, g, dy, from, end, false, false, half);
     }
 }
 
-static void residual_part(const ls__batch_norm *n, const grid *g, int64_t part)
+LS__INLINE void residual_part(const ls__batch_norm *n, const grid *g, int64_t part, const bool half)
 {
     int64_t end = part_from(g, part + 1) * g->channels;
     for (int64_t i = part_from(g, part) * g->channels; i < end; i++) {
-        float d = n->relu && n->out[i] <= 0.0f ? 0.0f : n->dy[i];
-        n->dresidual[i] = n->beta_residual == 0.0f ? d : d + n->dresidual[i];
+        float d = n->relu && get(n->out, i, half) <= 0.0f ? 0.0f : get(n->dy, i, half);
+        d = n->beta_residual == 0.0f ? d : d + get(n->dresidual, i, half);
+        put(n->dresidual, i, d, half);
     }
 }
 
@@ -313,23 +350,32 @@ static void finish_channels(const ls__batch_norm *n, const grid *g, bool summed)
     }
 }
 
-void LS__K(norm_last_backward)(const ls__batch_norm *n)
+LS__INLINE void backward(const ls__batch_norm *n, const bool half)
 {
     grid g = grid_of(n);
     bool summed = n->dw != NULL || n->db != NULL || n->training;
     float *kept = summed && n->beta_residual == 0.0f ? n->dresidual : NULL;
     if (summed) {
         LS__PARALLEL_FOR(g.parallel, int64_t part = 0, part < g.parts, part++,
-                         { sum_part(n, &g, kept, part); })
+                         { sum_part(n, &g, kept, part, half); })
     }
     finish_channels(n, &g, summed);
     bool relu = n->relu && kept == NULL;
     if (n->dx != NULL) {
         LS__PARALLEL_FOR(g.parallel, int64_t part = 0, part < g.parts, part++,
-                         { x_part(n, &g, kept != NULL ? kept : n->dy, relu, part); })
+                         { x_part(n, &g, kept != NULL ? kept : n->dy, relu, part, half); })
     }
     if (n->dresidual != NULL && kept == NULL) {
         LS__PARALLEL_FOR(g.parallel, int64_t part = 0, part < g.parts, part++,
-                         { residual_part(n, &g, part); })
+                         { residual_part(n, &g, part, half); })
+    }
+}
+
+void LS__K(norm_last_backward)(const ls__batch_norm *n)
+{
+    if (n->half) {
+        backward(n, true);
+    } else {
+        backward(n, false);
     }
 }

@@ -91,4 +91,6 @@ static const ls__kernels kernels = {
 const ls__variant LS__K(variant) = {.kernels = &kernels,
                                     .gemm_builtin = LS__K(gemm_builtin),
                                     .gemm_bf16_builtin = LS__K(gemm_bf16_builtin),
-                                    .conv2d_builtin = LS__K(conv2d_builtin)};
+                                    .conv2d_builtin = LS__K(conv2d_builtin),
+                                    .conv2d_widened = LS__K(conv2d_widened),
+                                    .conv2d_widened_workspace = LS__K(conv2d_widened_workspace)};

@@ -10,6 +10,10 @@ typedef struct ls__variant { /* what one instruction set offers */
     void (*gemm_builtin)(const ls__gemm *g); /* what `gemm` is without oneDNN; for tests */
     void (*gemm_bf16_builtin)(const ls__gemm_bf16 *g);
     void (*conv2d_builtin)(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d);
+    void (*conv2d_widened)(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d,
+                           ls_stream *stream);
+    size_t (*conv2d_widened_workspace)(const ls__conv2d *c, ls__conv2d_pass pass,
+                                       const ls__conv2d_data *d);
 } ls__variant;
 
 extern const ls__variant ls__base_variant, ls__v3_variant, ls__v4_variant;

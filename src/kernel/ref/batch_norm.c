@@ -19,6 +19,11 @@ static int64_t place(const ls__batch_norm *n, int64_t channel, int64_t i)
     return i / n->pixels * s.n + channel * s.c + i % n->pixels * s.w;
 }
 
+static double get(const ls__batch_norm *n, const float *x, int64_t at)
+{
+    return ls__ref_read(x, n->half, at);
+}
+
 void ls__ref_batch_norm_stats(const ls__batch_norm *n, float *mean, float *variance,
                               ls_stream *stream)
 {
@@ -27,10 +32,10 @@ void ls__ref_batch_norm_stats(const ls__batch_norm *n, float *mean, float *varia
     for (int64_t c = 0; c < n->channels; c++) {
         double m = 0.0, v = 0.0;
         for (int64_t i = 0; i < count; i++) {
-            m += (double)n->x[place(n, c, i)] / (double)count;
+            m += get(n, n->x, place(n, c, i)) / (double)count;
         }
         for (int64_t i = 0; i < count; i++) {
-            double d = (double)n->x[place(n, c, i)] - m;
+            double d = get(n, n->x, place(n, c, i)) - m;
             v += d * d / (double)count;
         }
         mean[c] = (float)m;
@@ -54,9 +59,9 @@ void ls__ref_batch_norm(const ls__batch_norm *n, ls_stream *stream)
         double w = n->w != NULL ? (double)n->w[c] : 1.0, b = n->b != NULL ? (double)n->b[c] : 0.0;
         for (int64_t i = 0; i < n->batch * n->pixels; i++) {
             int64_t at = place(n, c, i);
-            double h = ((double)n->x[at] - (double)n->mean[c]) * (double)n->rstd[c];
-            double y = h * w + b + (n->residual != NULL ? (double)n->residual[at] : 0.0);
-            n->y[at] = n->relu && y < 0.0 ? 0.0f : (float)y;
+            double h = (get(n, n->x, at) - (double)n->mean[c]) * (double)n->rstd[c];
+            double y = h * w + b + (n->residual != NULL ? get(n, n->residual, at) : 0.0);
+            ls__ref_write(n->y, n->half, at, n->relu && y < 0.0 ? 0.0 : y, 0.0f);
         }
     }
 }
@@ -64,7 +69,7 @@ void ls__ref_batch_norm(const ls__batch_norm *n, ls_stream *stream)
 /* dy before the activation. */
 static double dy_at(const ls__batch_norm *n, int64_t at)
 {
-    return n->relu && n->out[at] <= 0.0f ? 0.0 : (double)n->dy[at];
+    return n->relu && get(n, n->out, at) <= 0.0 ? 0.0 : get(n, n->dy, at);
 }
 
 static void backward_x(const ls__batch_norm *n, int64_t c, double sum_dy, double sum_dyh)
@@ -73,11 +78,11 @@ static void backward_x(const ls__batch_norm *n, int64_t c, double sum_dy, double
     double w = n->w != NULL ? (double)n->w[c] : 1.0, rstd = (double)n->rstd[c];
     for (int64_t i = 0; i < count; i++) {
         int64_t at = place(n, c, i);
-        double h = ((double)n->x[at] - (double)n->mean[c]) * rstd, g = dy_at(n, at);
+        double h = (get(n, n->x, at) - (double)n->mean[c]) * rstd, g = dy_at(n, at);
         if (n->training) {
             g -= (sum_dy + h * sum_dyh) / (double)count;
         }
-        ls__ref_store(&n->dx[at], w * rstd * g, n->beta_x);
+        ls__ref_write(n->dx, n->half, at, w * rstd * g, n->beta_x);
     }
 }
 
@@ -89,7 +94,7 @@ void ls__ref_batch_norm_backward(const ls__batch_norm *n, ls_stream *stream)
         for (int64_t i = 0; i < n->batch * n->pixels; i++) {
             int64_t at = place(n, c, i);
             sum_dy += dy_at(n, at);
-            sum_dyh += dy_at(n, at) * ((double)n->x[at] - (double)n->mean[c]) * (double)n->rstd[c];
+            sum_dyh += dy_at(n, at) * (get(n, n->x, at) - (double)n->mean[c]) * (double)n->rstd[c];
         }
         if (n->dw != NULL) {
             ls__ref_store(&n->dw[c], sum_dyh, n->beta_w);
@@ -102,7 +107,7 @@ void ls__ref_batch_norm_backward(const ls__batch_norm *n, ls_stream *stream)
         }
     }
     for (int64_t i = 0; n->dresidual != NULL && i < n->batch * n->channels * n->pixels; i++) {
-        ls__ref_store(&n->dresidual[i], dy_at(n, i), n->beta_residual);
+        ls__ref_write(n->dresidual, n->half, i, dy_at(n, i), n->beta_residual);
     }
 }
 
