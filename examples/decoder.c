@@ -27,10 +27,13 @@ bool decoder_is_gpt2(const char *model)
 
 /* ---- config.json -------------------------------------------------------------------------- */
 
+#define COUNT_MAX (1 << 24) /* tokens of a vocabulary are the most there is to count */
+
 static int64_t count_in(const json_t *config, const char *name, const char *path)
 {
     const json_t *value = json_object_get(config, name);
-    if (!json_is_integer(value) || json_integer_value(value) < 1) {
+    if (!json_is_integer(value) || json_integer_value(value) < 1 ||
+        json_integer_value(value) > COUNT_MAX) {
         give_up(EXIT_FAILURE, "\"%s\": \"%s\" is missing or no count; is it a GPT-2's?", path,
                 name);
     }
@@ -104,9 +107,28 @@ gpt2_options decoder_gpt2_options(const decoder_shape *s)
     return o;
 }
 
+/* Asked before a number is drawn: memory that is not there is given out all the same, and taken
+ * back with the whole process. */
+static void check_size(const decoder_shape *s)
+{
+    const double c = (double)s->dim, tokens = (double)(s->vocab + s->context);
+    const double bytes = (12.0 * (double)s->layers * c * c + tokens * c) * (double)sizeof(float);
+    const int64_t left = ls_memory_available();
+    if (left >= 0 && bytes > (double)left) {
+        give_up(EXIT_FAILURE,
+                "a GPT-2 of %lld layers, width %lld and %lld tokens, as config.json says, takes "
+                "%.2f GB, and %.2f GB of memory are left; is it damaged?",
+                (long long)s->layers, (long long)s->dim, (long long)s->vocab, bytes * 1e-9,
+                (double)left * 1e-9);
+    }
+}
+
 ls_module *decoder_new(const decoder_shape *s)
 {
     if (decoder_is_gpt2(s->model)) {
+        if (s->exact) {
+            check_size(s);
+        }
         const gpt2_options o = decoder_gpt2_options(s);
         return gpt2_new(&o);
     }

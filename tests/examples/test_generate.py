@@ -1,6 +1,7 @@
 """examples/generate: it writes what transformers writes, and the same for the same seed; past the
 context, in whole characters, to a stop token or a signal."""
 
+import json
 import os
 import pathlib
 import re
@@ -173,6 +174,10 @@ def what_cannot_be_is_refused_in_words():
     (FOLDER / "torn/config.json").write_text('{"model_type": ')
     (FOLDER / "relu").mkdir(exist_ok=True)
     (FOLDER / "relu/config.json").write_text('{"model_type": "gpt2", "activation_function": "relu"}')
+    for name, width in (("wide", 10**7), ("wider", 10**12)):
+        (FOLDER / name).mkdir(exist_ok=True)
+        (FOLDER / name / "config.json").write_text(json.dumps(dict(
+            model_type="gpt2", n_layer=1, n_head=2, n_embd=width, n_positions=16, vocab_size=256)))
     for status, words, *flags in (
             (2, "give --weights or --checkpoint"),
             (2, "give --weights or --checkpoint", "--weights", "a", "--checkpoint", "b"),
@@ -187,6 +192,8 @@ def what_cannot_be_is_refused_in_words():
             (1, '"model_type" is "bert"; what can be read is "gpt2"', "--weights", "bert"),
             (1, '"activation_function" is "relu"', "--weights", "relu"),
             (1, "torn/config.json\", line 1", "--weights", "torn"),
+            (1, "1 layers, width 10000000 and 256 tokens, as config.json says, takes", "--weights", "wide", "--tokenizer", "bytes"),
+            (1, '"n_embd" is missing or no count', "--weights", "wider", "--tokenizer", "bytes"),
             (1, "the prompt has token 122, the model has 100 tokens", "--weights", "run.safetensors", *SHAPE, "--vocab",
              100, "--prompt", "z")):
         done = generate(*flags, status=status)
