@@ -79,6 +79,7 @@ LS_API uint64_t ls_module_hash(ls_module *module);
 typedef struct ls_linear_options {
     size_t size;
     bool bias;
+    ls_activation activation; /* of the result, in one pass; see ls_linear_with */
 } ls_linear_options;
 #define LS_DEFAULTS_ls_linear_options .bias = true,
 /* weight [out,in], bias [out]: U(-1/sqrt(in), 1/sqrt(in)). */

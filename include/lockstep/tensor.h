@@ -167,6 +167,19 @@ LS_API ls_tensor *ls_dropout(ls_tensor *a, double p);
 LS_API ls_tensor *ls_matmul(ls_tensor *a, ls_tensor *b);
 /* x [..,I], weight [O,I], bias [O] or NULL -> [..,O] (torch.nn.functional.linear). */
 LS_API ls_tensor *ls_linear(ls_tensor *x, ls_tensor *weight, ls_tensor *bias);
+typedef enum ls_activation {
+    LS_ACTIVATION_NONE = 0,
+    LS_ACTIVATION_RELU,
+    LS_ACTIVATION_GELU,      /* LS_GELU_ERF */
+    LS_ACTIVATION_GELU_TANH, /* LS_GELU_TANH */
+    LS_ACTIVATION_SILU,
+    LS_ACTIVATION_TANH
+} ls_activation;
+/* activation(ls_linear(x, weight, bias)) with bias and function in one pass over the product, and
+ * one for the gradient of both. The numbers are those of the operations one by one. Outside a
+ * graph, and for ReLU and tanh, what the function is of is not kept. */
+LS_API ls_tensor *ls_linear_with(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
+                                 ls_activation activation);
 LS_API ls_tensor *ls_sum(ls_tensor *a);  /* -> scalar */
 LS_API ls_tensor *ls_mean(ls_tensor *a); /* -> scalar; over nothing NaN, with zero gradients */
 LS_API ls_tensor *ls_sum_dim(ls_tensor *a, int dim, bool keepdim);
@@ -224,6 +237,7 @@ LS_API ls_tensor *ls_argmax(ls_tensor *a, int dim); /* int64; outside the graph 
 #define ls_dropout(...) LS_AT(ls_dropout(__VA_ARGS__))
 #define ls_matmul(...) LS_AT(ls_matmul(__VA_ARGS__))
 #define ls_linear(...) LS_AT(ls_linear(__VA_ARGS__))
+#define ls_linear_with(...) LS_AT(ls_linear_with(__VA_ARGS__))
 #define ls_sum(...) LS_AT(ls_sum(__VA_ARGS__))
 #define ls_mean(...) LS_AT(ls_mean(__VA_ARGS__))
 #define ls_sum_dim(...) LS_AT(ls_sum_dim(__VA_ARGS__))

@@ -27,6 +27,28 @@ typedef struct ls__plans ls__plans;
 ls__plans *ls__plans_new(const ls__env *env);
 void ls__plans_free(ls__plans *plans); /* NULL is allowed */
 
+typedef enum ls__unary {
+    LS__UNARY_NEG,
+    LS__UNARY_EXP,
+    LS__UNARY_LOG,
+    LS__UNARY_SQRT,
+    LS__UNARY_TANH,
+    LS__UNARY_SIGMOID,
+    LS__UNARY_RELU,
+    LS__UNARY_GELU_ERF,
+    LS__UNARY_GELU_TANH,
+    LS__UNARY_ABS,
+    LS__UNARY_SILU,
+    LS__UNARY_COUNT
+} ls__unary;
+
+/* What becomes of a product once its sums are complete. */
+typedef struct ls__activation {
+    bool on;
+    ls__unary op; /* of what C holds, in its type */
+    void *out;    /* as C lies; NULL: it takes the place of C */
+} ls__activation;
+
 typedef struct ls__gemm { /* C[m,n] = op(A)[m,k] op(B)[k,n] + beta C, row-major; ld = row stride */
     bool trans_a, trans_b;
     int64_t m, n, k;
@@ -37,6 +59,8 @@ typedef struct ls__gemm { /* C[m,n] = op(A)[m,k] op(B)[k,n] + beta C, row-major;
     float *c;
     int64_t ldc;
     float beta;
+    const float *bias; /* [n], added to every row; NULL: none. Not in a batch, nor is: */
+    ls__activation then;
 } ls__gemm;
 
 typedef struct ls__gemm_bf16 { /* C = op(A) op(B) + bias + beta C for each matrix of a batch */
@@ -51,6 +75,7 @@ typedef struct ls__gemm_bf16 { /* C = op(A) op(B) + bias + beta C for each matri
     bool half;         /* C is bfloat16, else float32 */
     const float *bias; /* [n], added to every row; NULL: none */
     float beta;
+    ls__activation then;                         /* with batch 1 */
     int64_t batch, stride_a, stride_b, stride_c; /* matrix i at a + i*stride_a ...; batch >= 1 */
     ls__plans *plans;                            /* NULL: nothing is kept */
     void *workspace; /* gemm_bf16_workspace bytes, for these plans; aligned to 64 */
@@ -170,20 +195,18 @@ typedef struct ls__batch_norm { /* x [N,C,pixels] or [N,pixels,C] */
     float beta_x, beta_w, beta_b, beta_residual;
 } ls__batch_norm;
 
-typedef enum ls__unary {
-    LS__UNARY_NEG,
-    LS__UNARY_EXP,
-    LS__UNARY_LOG,
-    LS__UNARY_SQRT,
-    LS__UNARY_TANH,
-    LS__UNARY_SIGMOID,
-    LS__UNARY_RELU,
-    LS__UNARY_GELU_ERF,
-    LS__UNARY_GELU_TANH,
-    LS__UNARY_ABS,
-    LS__UNARY_SILU,
-    LS__UNARY_COUNT
-} ls__unary;
+/* dz = dy op'(z), and db[n] = its sum over the rows + beta db; see ls__kernels.unary_backward and
+ * sum_rows, one after the other. */
+typedef struct ls__activation_grad {
+    ls__unary op;
+    bool half; /* dz, dy, x and y are bfloat16 */
+    void *dz;  /* [rows,n]; may be dy */
+    const void *dy, *x, *y;
+    int64_t rows, n;
+    float *db; /* NULL: not wanted */
+    float beta;
+    void *workspace; /* activation_backward_workspace bytes, by all but it; aligned to 64 */
+} ls__activation_grad;
 
 /* Functions of an element and two numbers p and q. */
 typedef enum ls__map {
@@ -284,6 +307,8 @@ typedef struct ls__kernels {
      * the others x only; the one not read may be NULL. */
     void (*unary_backward)(ls__unary op, float *dx, const float *dy, const float *x, const float *y,
                            int64_t count, float beta, ls_stream *stream);
+    void (*activation_backward)(const ls__activation_grad *g, ls_stream *stream);
+    size_t (*activation_backward_workspace)(const ls__activation_grad *g);
     /* the same for functions with two numbers; `arg` is {p, q} */
     void (*map)(ls__map op, const double *arg, float *out, const float *a, int64_t count,
                 ls_stream *stream);

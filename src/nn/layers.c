@@ -15,12 +15,13 @@
 typedef struct linear {
     ls_module base;
     ls_tensor *weight, *bias;
+    ls_activation activation;
 } linear;
 
 static ls_tensor *linear_forward(ls_module *m, ls_tensor *x) /* [..,in] -> [..,out] */
 {
     linear *self = (linear *)m;
-    return ls_linear(x, self->weight, self->bias);
+    return ls_linear_with(x, self->weight, self->bias, self->activation);
 }
 
 static const ls_module_class linear_class = {"Linear", linear_forward, NULL, NULL};
@@ -31,11 +32,19 @@ ls_module *ls_linear_new(int64_t in, int64_t out, const ls_linear_options *optio
     if (!ls__layer_positive("Linear", "in", in) || !ls__layer_positive("Linear", "out", out)) {
         return NULL;
     }
+    if (given.activation < LS_ACTIVATION_NONE || given.activation > LS_ACTIVATION_TANH) {
+        (void)ls__fail(LS_ERR_INVALID,
+                       "Linear: activation %d; give one of ls_activation, LS_ACTIVATION_NONE to "
+                       "LS_ACTIVATION_TANH",
+                       (int)given.activation);
+        return NULL;
+    }
     linear *self = ls_module_new(sizeof *self, &linear_class);
     if (!self) {
         return NULL;
     }
     double bound = 1.0 / sqrt((double)in);
+    self->activation = given.activation;
     self->weight = ls__layer_param(&self->base, "weight", LS_SHAPE(out, in));
     ls__layer_note(&self->base, ls_init_uniform(self->weight, -bound, bound));
     if (given.bias) {

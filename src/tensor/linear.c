@@ -1,18 +1,31 @@
-/* y = x W^T + b over all leading dimensions at once. dW and db go straight to where the parameters'
- * gradients live (a bucket): no temporary.
+/* y = f(x W^T + b) over all leading dimensions at once. dW and db go straight to where the
+ * parameters' gradients live (a bucket): no temporary.
+ *
+ * A weight that is the transpose of a matrix [in,out] is read as it lies, and dW written so.
  *
  * Among bfloat16 tensors, and under autocast, the products are of bfloat16 matrices. Autocast's
  * casts are no nodes of the graph: this rule reads the rounded x and W and writes the gradients in
  * the types of the tensors themselves, so that of a float32 weight is not rounded on the way. */
 #include "tensor/half.h"
 
-enum { SAVED_X, SAVED_W };
+enum { SAVED_X, SAVED_W, SAVED_Z };
 enum { EDGE_X, EDGE_W, EDGE_B };
 
 typedef struct linear_context {
     int64_t rows, in, out;
-    bool half; /* x, W and dY are bfloat16 to the products */
+    bool half;   /* x, W and dY are bfloat16 to the products */
+    bool turned; /* W lies as [in,out] */
+    ls_activation activation;
 } linear_context;
+
+/* What each activation is, under which name, and whether its derivative is one of its result. */
+typedef struct kind {
+    ls__unary op;
+    ls__op node;
+    bool of_result;
+} kind;
+
+static const kind kinds[LS_ACTIVATION_TANH + 1];
 
 static const ls__bfloat16 *dy_half(const ls__rule *r)
 {
@@ -34,22 +47,24 @@ static ls_status backward_x(ls__rule *r, const linear_context *c)
     const ls__gradient *dx = &r->in[EDGE_X];
     if (c->half) {
         return product(r, dx,
-                       &(ls__gemm_bf16){.m = c->rows, /* dX = dY W */
+                       &(ls__gemm_bf16){.trans_b = c->turned, /* dX = dY W */
+                                        .m = c->rows,
                                         .n = c->in,
                                         .k = c->out,
                                         .a = dy_half(r),
                                         .lda = c->out,
                                         .b = r->saved[SAVED_W],
-                                        .ldb = c->in,
+                                        .ldb = c->turned ? c->out : c->in,
                                         .ldc = c->in});
     }
-    ls__gemm g = {.m = c->rows,
+    ls__gemm g = {.trans_b = c->turned,
+                  .m = c->rows,
                   .n = c->in,
                   .k = c->out,
                   .a = r->dy,
                   .lda = c->out,
                   .b = r->saved[SAVED_W],
-                  .ldb = c->in,
+                  .ldb = c->turned ? c->out : c->in,
                   .c = dx->data,
                   .ldc = c->in,
                   .beta = dx->beta};
@@ -57,61 +72,96 @@ static ls_status backward_x(ls__rule *r, const linear_context *c)
     return LS_OK;
 }
 
+/* dW = dY^T X, or dW^T = X^T dY. */
 static ls_status backward_w(ls__rule *r, const linear_context *c)
 {
     const ls__gradient *dw = &r->in[EDGE_W];
+    const void *x = r->saved[SAVED_X];
+    int64_t m = c->turned ? c->in : c->out, n = c->turned ? c->out : c->in;
     if (c->half) {
         return product(r, dw,
-                       &(ls__gemm_bf16){.trans_a = true, /* dW = dY^T X */
-                                        .m = c->out,
-                                        .n = c->in,
+                       &(ls__gemm_bf16){.trans_a = true,
+                                        .m = m,
+                                        .n = n,
                                         .k = c->rows,
-                                        .a = dy_half(r),
-                                        .lda = c->out,
-                                        .b = r->saved[SAVED_X],
-                                        .ldb = c->in,
-                                        .ldc = c->in});
+                                        .a = c->turned ? x : dy_half(r),
+                                        .lda = m,
+                                        .b = c->turned ? dy_half(r) : x,
+                                        .ldb = n,
+                                        .ldc = n});
     }
     ls__gemm g = {.trans_a = true,
-                  .m = c->out,
-                  .n = c->in,
+                  .m = m,
+                  .n = n,
                   .k = c->rows,
-                  .a = r->dy,
-                  .lda = c->out,
-                  .b = r->saved[SAVED_X],
-                  .ldb = c->in,
+                  .a = c->turned ? x : r->dy,
+                  .lda = m,
+                  .b = c->turned ? r->dy : x,
+                  .ldb = n,
                   .c = dw->data,
-                  .ldc = c->in,
+                  .ldc = n,
                   .beta = dw->beta};
     r->k->gemm(&g, NULL);
     return LS_OK;
 }
 
-/* db of bfloat16 rows, summed in float32. */
-static ls_status backward_b_half(ls__rule *r, const linear_context *c)
+/* ---- bias and activation ------------------------------------------------------------------ */
+
+/* dZ, and db in float32 where wanted. */
+static ls_status bend(const ls__rule *r, const linear_context *c, void *dz, float *db, float beta)
+{
+    const void *z = r->saved[SAVED_Z];
+    ls__activation_grad g = {.op = kinds[c->activation].op,
+                             .half = c->half,
+                             .dz = dz,
+                             .dy = r->dy,
+                             .x = z,
+                             .y = z,
+                             .rows = c->rows,
+                             .n = c->out,
+                             .db = db,
+                             .beta = beta};
+    ls__storage *work = ls__storage_new(r->tensors, r->k->activation_backward_workspace(&g));
+    if (work == NULL) {
+        return ls__self.status;
+    }
+    g.workspace = work->data;
+    r->k->activation_backward(&g, NULL);
+    ls__storage_unref(work);
+    return LS_OK;
+}
+
+/* db in float32, from dY; and dZ before it, where there is an activation. */
+static ls_status sum_dy(const ls__rule *r, const linear_context *c, void *dz, float *db, float beta)
+{
+    if (dz != NULL) {
+        return bend(r, c, dz, db, beta);
+    }
+    if (db != NULL && c->half) {
+        r->k->sum_rows_bf16(db, dy_half(r), c->rows, c->out, beta, NULL);
+    } else if (db != NULL) {
+        r->k->sum_rows(db, r->dy, c->rows, c->out, beta, NULL);
+    }
+    return LS_OK;
+}
+
+/* A bfloat16 bias has its gradient summed in float32 first. */
+static ls_status backward_b(ls__rule *r, const linear_context *c, void *dz)
 {
     const ls__gradient *db = &r->in[EDGE_B];
-    if (db->dtype == LS_FLOAT32) {
-        r->k->sum_rows_bf16(db->data, dy_half(r), c->rows, c->out, db->beta, NULL);
-        return LS_OK;
+    if (db->data == NULL || db->dtype == LS_FLOAT32) {
+        return sum_dy(r, c, dz, db->data, db->beta);
     }
     ls__storage *sum = ls__storage_new(r->tensors, (size_t)c->out * sizeof(float));
     if (sum == NULL) {
         return ls__self.status;
     }
-    r->k->sum_rows_bf16(sum->data, dy_half(r), c->rows, c->out, 0.0f, NULL);
-    ls__cast_gradient(r->k, db->data, LS_BFLOAT16, sum->data, c->out, db->beta);
-    ls__storage_unref(sum);
-    return LS_OK;
-}
-
-static ls_status backward_b(ls__rule *r, const linear_context *c)
-{
-    if (c->half) {
-        return backward_b_half(r, c);
+    ls_status status = sum_dy(r, c, dz, sum->data, 0.0f);
+    if (status == LS_OK) {
+        ls__cast_gradient(r->k, db->data, LS_BFLOAT16, sum->data, c->out, db->beta);
     }
-    r->k->sum_rows(r->in[EDGE_B].data, r->dy, c->rows, c->out, r->in[EDGE_B].beta, NULL);
-    return LS_OK;
+    ls__storage_unref(sum);
+    return status;
 }
 
 /* Sums over nothing: kernels need not know. */
@@ -125,16 +175,8 @@ static void backward_empty(ls__rule *r, const linear_context *c)
     }
 }
 
-static ls_status linear_backward(ls__rule *r)
+static ls_status backward_products(ls__rule *r, const linear_context *c)
 {
-    const linear_context *c = r->node->context;
-    if (c->rows == 0 || c->out == 0) {
-        backward_empty(r, c);
-        return LS_OK;
-    }
-    if (r->in[EDGE_B].data != NULL) {
-        LS_TRY(backward_b(r, c));
-    }
     if (r->in[EDGE_W].data != NULL && c->in > 0) {
         LS_TRY(backward_w(r, c));
     }
@@ -144,8 +186,44 @@ static ls_status linear_backward(ls__rule *r)
     return LS_OK;
 }
 
-static const ls__op linear_op = {
-    .name = "linear", .backward = linear_backward, .accumulates = true};
+static ls_status linear_backward(ls__rule *r)
+{
+    const linear_context *c = r->node->context;
+    if (c->rows == 0 || c->out == 0) {
+        backward_empty(r, c);
+        return LS_OK;
+    }
+    if (c->activation == LS_ACTIVATION_NONE) {
+        LS_TRY(backward_b(r, c, NULL));
+        return backward_products(r, c);
+    }
+    size_t element = c->half ? sizeof(ls__bfloat16) : sizeof(float);
+    ls__storage *dz = ls__storage_new(r->tensors, (size_t)(c->rows * c->out) * element);
+    if (dz == NULL) {
+        return ls__self.status;
+    }
+    ls_status status = backward_b(r, c, dz->data);
+    r->dy = dz->data;
+    status = status == LS_OK ? backward_products(r, c) : status;
+    ls__storage_unref(dz);
+    return status;
+}
+
+#define KIND(number, function, text, result)                                                       \
+    [number] = {.op = (function),                                                                  \
+                .node = {.name = (text), .backward = linear_backward, .accumulates = true},        \
+                .of_result = (result)}
+static const kind kinds[LS_ACTIVATION_TANH + 1] = {
+    KIND(LS_ACTIVATION_NONE, LS__UNARY_COUNT, "linear", false),
+    KIND(LS_ACTIVATION_RELU, LS__UNARY_RELU, "linear_relu", true),
+    KIND(LS_ACTIVATION_GELU, LS__UNARY_GELU_ERF, "linear_gelu", false),
+    KIND(LS_ACTIVATION_GELU_TANH, LS__UNARY_GELU_TANH, "linear_gelu", false),
+    KIND(LS_ACTIVATION_SILU, LS__UNARY_SILU, "linear_silu", false),
+    KIND(LS_ACTIVATION_TANH, LS__UNARY_TANH, "linear_tanh", true),
+};
+#undef KIND
+
+/* ---- forward ------------------------------------------------------------------------------ */
 
 static bool linear_shape(ls__call *call, ls_shape *shape)
 {
@@ -169,98 +247,153 @@ static bool linear_shape(ls__call *call, ls_shape *shape)
     return true;
 }
 
-static void forward(const ls__call *call, const linear_context *c, const ls__dense *x,
-                    const ls__dense *w, const ls__dense *b, ls__record *out)
+/* The operands as the products read them, and what they give. */
+typedef struct operands {
+    ls__dense x, w, b;
+    ls__dense z; /* before the activation, where backward will read it; else nothing */
+    void *out;
+} operands;
+
+/* Where the product goes, and what follows it. */
+static ls__activation then_of(const linear_context *c, const operands *o)
 {
-    float *to = (float *)(void *)ls__record_data(out);
-    ls__gemm g = {.trans_b = true,
-                  .m = c->rows,
-                  .n = c->out,
-                  .k = c->in,
-                  .a = x->data,
-                  .lda = c->in,
-                  .b = w->data,
-                  .ldb = c->in,
-                  .c = to,
-                  .ldc = c->out};
-    if (out->numel == 0) {
-        return;
-    }
-    if (c->in > 0) {
-        call->k->gemm(&g, NULL);
-    } else {
-        call->k->fill(to, out->numel, 0.0f, NULL);
-    }
-    if (b->data != NULL) {
-        call->k->add_rows(to, b->data, c->rows, c->out, NULL);
-    }
+    return (ls__activation){.on = c->activation != LS_ACTIVATION_NONE,
+                            .op = kinds[c->activation].op,
+                            .out = o->z.data != NULL ? o->out : NULL};
 }
 
-static void forward_half(ls__call *call, const linear_context *c, const ls__dense *x,
-                         const ls__dense *w, const ls__dense *b, ls__record *out)
+static void forward(const ls__call *call, const linear_context *c, const operands *o)
 {
-    ls__gemm_bf16 g = {.trans_b = true,
+    const ls__gemm g = {.trans_b = !c->turned,
+                        .m = c->rows,
+                        .n = c->out,
+                        .k = c->in,
+                        .a = o->x.data,
+                        .lda = c->in,
+                        .b = o->w.data,
+                        .ldb = c->turned ? c->out : c->in,
+                        .c = o->z.data != NULL ? o->z.data : o->out,
+                        .ldc = c->out,
+                        .bias = o->b.data,
+                        .then = then_of(c, o)};
+    call->k->gemm(&g, NULL);
+}
+
+static void forward_half(ls__call *call, const linear_context *c, const operands *o)
+{
+    ls__gemm_bf16 g = {.trans_b = !c->turned,
                        .m = c->rows,
                        .n = c->out,
                        .k = c->in,
-                       .a = x->data,
+                       .a = o->x.data,
                        .lda = c->in,
-                       .b = w->data,
-                       .ldb = c->in,
-                       .c = ls__record_data(out),
+                       .b = o->w.data,
+                       .ldb = c->turned ? c->out : c->in,
+                       .c = o->z.data != NULL ? o->z.data : o->out,
                        .ldc = c->out,
                        .half = true,
-                       .bias = b->data,
+                       .bias = o->b.data,
+                       .then = then_of(c, o),
                        .batch = 1};
     if (ls__gemm_half(call->tensors, call->k, &g) != LS_OK) {
         call->failed = ls__poison(call->tensors);
     }
 }
 
-/* The operands as the products read them. */
-typedef struct operands {
-    ls__dense x, w, b;
-} operands;
-
-static ls__record *computed(ls__call *call, const linear_context *c, ls_shape shape,
-                            const operands *o)
+static ls__record *computed(ls__call *call, const linear_context *c, ls_shape shape, operands *o)
 {
     ls__record *out = ls__call_output(call, shape, c->half ? LS_BFLOAT16 : LS_FLOAT32);
-    if (out != NULL && c->half) {
-        forward_half(call, c, &o->x, &o->w, &o->b, out);
-    } else if (out != NULL) {
-        forward(call, c, &o->x, &o->w, &o->b, out);
+    if (out == NULL || out->numel == 0) {
+        return out;
+    }
+    o->out = ls__record_data(out);
+    if (call->grad && c->activation != LS_ACTIVATION_NONE && !kinds[c->activation].of_result) {
+        o->z = ls__call_memory(call, (size_t)out->numel * ls_dtype_size((ls_dtype)out->dtype));
+    }
+    if (call->failed == NULL && c->half) {
+        forward_half(call, c, o);
+    } else if (call->failed == NULL) {
+        forward(call, c, o);
     }
     return out;
 }
 
-ls_tensor *ls_linear(ls_tensor *x, ls_tensor *weight, ls_tensor *bias)
+static void record(ls__call *call, const linear_context *c, ls__record *out, operands *o)
+{
+    ls__node *node = ls__call_record(call, &kinds[c->activation].node, out, sizeof *c);
+    if (node == NULL) {
+        return;
+    }
+    *(linear_context *)node->context = *c;
+    ls__node_save(node->edge[EDGE_W].to != NULL ? node : NULL, SAVED_X, &o->x);
+    ls__node_save(node->edge[EDGE_X].to != NULL ? node : NULL, SAVED_W, &o->w);
+    if (kinds[c->activation].of_result) {
+        o->z = ls__dense_of_output(out);
+    }
+    ls__node_save(node, SAVED_Z, &o->z);
+}
+
+/* Sees a weight that is a transposed matrix as that matrix. */
+static bool see_turned(ls__call *call)
+{
+    ls__record *w = call->in[EDGE_W];
+    if (w->ndim != 2 || w->stride[0] != 1 || w->stride[1] != w->dim[0] || w->dim[0] == 1 ||
+        w->dim[1] == 1) {
+        return false;
+    }
+    ls__record *seen = &call->seen[EDGE_W];
+    *seen = *w;
+    seen->dim[0] = w->dim[1], seen->dim[1] = w->dim[0];
+    seen->stride[0] = w->stride[1], seen->stride[1] = w->stride[0];
+    call->in[EDGE_W] = seen;
+    return true;
+}
+
+static bool begin(ls__call *call, linear_context *c, ls_shape *shape)
+{
+    if ((unsigned)c->activation >= sizeof kinds / sizeof *kinds) {
+        (void)ls__call_fail(call, LS_ERR_INVALID,
+                            "activation %d; give one of ls_activation, LS_ACTIVATION_NONE to "
+                            "LS_ACTIVATION_TANH",
+                            (int)c->activation);
+        return false;
+    }
+    c->half = ls__call_is_half(call);
+    if ((!c->half && !ls__call_float32(call)) || !linear_shape(call, shape)) {
+        return false;
+    }
+    c->in = call->in[EDGE_W]->dim[1];
+    c->out = call->in[EDGE_W]->dim[0];
+    c->rows = ls__shape_product(call->in[EDGE_X], 0, call->in[EDGE_X]->ndim - 1);
+    c->turned = see_turned(call);
+    return true;
+}
+
+ls_tensor *ls_linear_with(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
+                          ls_activation activation)
 {
     ls__call call;
     ls_shape shape;
-    if (!ls__call_begin_optional(&call, "linear", 3, (ls_tensor *[]){x, weight, bias},
-                                 1u << EDGE_B)) {
+    linear_context c = {.activation = activation};
+    bool known = (unsigned)activation < sizeof kinds / sizeof *kinds;
+    const char *name = known ? kinds[activation].node.name : "linear";
+    if (!ls__call_begin_optional(&call, name, 3, (ls_tensor *[]){x, weight, bias}, 1u << EDGE_B) ||
+        !begin(&call, &c, &shape)) {
         return call.failed;
     }
-    linear_context c = {.half = ls__call_is_half(&call)};
-    if ((!c.half && !ls__call_float32(&call)) || !linear_shape(&call, &shape)) {
-        return call.failed;
-    }
-    c.in = call.in[EDGE_W]->dim[1];
-    c.out = call.in[EDGE_W]->dim[0];
-    c.rows = ls__shape_product(call.in[EDGE_X], 0, call.in[EDGE_X]->ndim - 1);
     operands o = {.x = c.half ? ls__call_half(&call, EDGE_X) : ls__call_dense(&call, EDGE_X),
                   .w = c.half ? ls__call_half(&call, EDGE_W) : ls__call_dense(&call, EDGE_W),
                   .b = ls__call_full(&call, EDGE_B)};
     ls__record *out = computed(&call, &c, shape, &o);
-    ls__node *node = ls__call_record(&call, &linear_op, out, sizeof c);
-    if (node != NULL) {
-        *(linear_context *)node->context = c;
-        ls__node_save(node->edge[EDGE_W].to != NULL ? node : NULL, SAVED_X, &o.x);
-        ls__node_save(node->edge[EDGE_X].to != NULL ? node : NULL, SAVED_W, &o.w);
-    }
+    record(&call, &c, out, &o);
     ls__dense_drop(&o.x);
     ls__dense_drop(&o.w);
     ls__dense_drop(&o.b);
+    ls__dense_drop(&o.z);
     return ls__call_finish(&call, out);
+}
+
+ls_tensor *ls_linear(ls_tensor *x, ls_tensor *weight, ls_tensor *bias)
+{
+    return ls_linear_with(x, weight, bias, LS_ACTIVATION_NONE);
 }

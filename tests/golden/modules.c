@@ -62,6 +62,7 @@ GOLDEN(nesting_too_deep)
 GOLDEN(layers)
 {
     SHOW_NULL(ls_linear_new(0, 10, NULL));
+    SHOW_NULL(ls_linear_new(4, 10, LS_OPTIONS(ls_linear_options, .activation = (ls_activation)9)));
     SHOW_NULL(ls_lstm_new(8, 0, 2));
     SHOW_NULL(ls_embedding_new(10, -1));
     SHOW_NULL(ls_dropout_new(2.0));

@@ -54,6 +54,7 @@ GOLDEN(types_and_indices)
     SHOW_TENSOR(ls_add(x, i));
     SHOW_TENSOR(ls_dropout(x, 1.5));
     SHOW_TENSOR(ls_gelu(x, (ls_gelu_kind)9));
+    SHOW_TENSOR(ls_linear_with(x, x, NULL, (ls_activation)9));
 }
 
 GOLDEN(memory_that_is_given)

@@ -65,6 +65,20 @@ static ls_tensor *linear(ls_tensor **in)
     return ls_linear(in[0], in[1], in[2]);
 }
 
+#define LINEAR_WITH(name, activation)                                                              \
+    static ls_tensor *name(ls_tensor **in)                                                         \
+    {                                                                                              \
+        return ls_linear_with(in[0], in[1], in[2], LS_ACTIVATION_##activation);                    \
+    }
+LINEAR_WITH(linear_relu, RELU)
+LINEAR_WITH(linear_gelu, GELU)
+LINEAR_WITH(linear_gelu_tanh, GELU_TANH)
+LINEAR_WITH(linear_silu, SILU)
+LINEAR_WITH(linear_tanh, TANH)
+BINARY(linear_gelu_plain, ls_linear_with(x, y, NULL, LS_ACTIVATION_GELU))
+BINARY(linear_silu_twice,
+       ls_linear_with(ls_linear_with(x, y, NULL, LS_ACTIVATION_SILU), y, NULL, LS_ACTIVATION_TANH))
+
 /* The weight twice, the bias once: their first gradients come at different times. */
 static ls_tensor *norm_shared_weight(ls_tensor **in)
 {
@@ -244,6 +258,13 @@ static void add_others(op_table *table)
         {"linear", linear, false, 3, {S(2, 3, 4), S(5, 4), S(5)}},
         {"linear", linear, false, 3, {S(4), S(1, 4), S(1)}},
         {"linear_plain", linear_plain, false, 2, {S(3, 4), S(2, 4)}},
+        {"linear_relu", linear_relu, true, 3, {S(2, 3, 4), S(5, 4), S(5)}},
+        {"linear_gelu", linear_gelu, false, 3, {S(2, 3, 4), S(5, 4), S(5)}},
+        {"linear_gelu_tanh", linear_gelu_tanh, false, 3, {S(3, 4), S(5, 4), S(5)}},
+        {"linear_silu", linear_silu, false, 3, {S(4), S(1, 4), S(1)}},
+        {"linear_tanh", linear_tanh, false, 3, {S(3, 4), S(2, 4), S(2)}},
+        {"linear_gelu_plain", linear_gelu_plain, false, 2, {S(3, 4), S(5, 4)}},
+        {"linear_silu_twice", linear_silu_twice, false, 2, {S(3, 4), S(4, 4)}},
         {"mse", mse, false, 2, {S(3, 4), S(3, 4)}},
         {"layer_norm", layer_norm, false, 3, {S(2, 3, 5), S(5), S(5)}},
         {"layer_norm_weight", layer_norm_weight, false, 2, {S(3, 4), S(4)}},

@@ -31,6 +31,31 @@ static void run(const ls__gemm *g)
     }
 }
 
+static void finish_row(const ls__gemm *g, int64_t i)
+{
+    float *c = g->c + i * g->ldc;
+    float *out = g->then.out != NULL ? (float *)g->then.out + i * g->ldc : c;
+    if (g->then.on && g->bias != NULL) {
+        LS__K(unary_biased_block)(g->then.op, c, out, g->bias, g->n);
+    } else if (g->then.on) {
+        LS__K(unary_block)(g->then.op, out, c, g->n);
+    } else {
+#pragma omp simd
+        for (int64_t j = 0; j < g->n; j++) {
+            c[j] += g->bias[j];
+        }
+    }
+}
+
+/* Bias and activation of a complete part. */
+static void finish(const ls__gemm *g, bool parallel)
+{
+    if (g->bias != NULL || g->then.on) {
+        LS__PARALLEL_FOR(parallel && g->m * g->n >= LS__PARALLEL_MIN, int64_t i = 0, i < g->m, i++,
+                         { finish_row(g, i); })
+    }
+}
+
 static void scale(const ls__gemm *g) /* k = 0: the product is zero */
 {
     for (int64_t i = 0; g->beta == 0.0f && i < g->m; i++) {
@@ -71,14 +96,16 @@ static bool is_split(const ls__gemm *g)
 static ls__gemm part_of(const ls__gemm *g, bool rows, int64_t from, int64_t count)
 {
     ls__gemm part = *g;
+    int64_t at = rows ? from * g->ldc : from;
+    part.c += at;
+    part.then.out = g->then.out != NULL ? (float *)g->then.out + at : NULL;
     if (rows) {
         part.m = count;
         part.a += g->trans_a ? from : from * g->lda;
-        part.c += from * g->ldc;
     } else {
         part.n = count;
         part.b += g->trans_b ? from * g->ldb : from;
-        part.c += from;
+        part.bias = g->bias != NULL ? g->bias + from : NULL;
     }
     return part;
 }
@@ -100,6 +127,7 @@ static void run_split(const ls__gemm *g)
         } else {
             run(&part);
         }
+        finish(&part, false);
     })
 }
 
@@ -109,13 +137,16 @@ void LS__K(gemm)(const ls__gemm *g, ls_stream *stream)
     if (g->m <= 0 || g->n <= 0) {
         return;
     }
-    if (g->k <= 0) {
-        scale(g);
-    } else if (is_split(g)) {
+    if (g->k > 0 && is_split(g)) {
         run_split(g);
-    } else {
-        run(g);
+        return;
     }
+    if (g->k > 0) {
+        run(g);
+    } else {
+        scale(g);
+    }
+    finish(g, true);
 }
 
 void LS__K(gemm_batch)(const ls__gemm *g, int64_t batch, int64_t stride_a, int64_t stride_b,

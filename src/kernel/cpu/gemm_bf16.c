@@ -1,6 +1,7 @@
 /* Products of bfloat16 matrices: through oneDNN, where it has a kernel for this processor, or the
  * built-in one. */
 #include "kernel/cpu/gemm_cut.h"
+#include "kernel/cpu/halves.h"
 #include "kernel/cpu/isa.h"
 #include "kernel/cpu/onednn.h"
 
@@ -12,12 +13,28 @@ static bool is_builtin(const ls__gemm_bf16 *g)
     return g->k <= 0 || g->m * g->n * g->k <= BUILTIN_MAX;
 }
 
-void LS__K(gemm_bf16)(const ls__gemm_bf16 *g, ls_stream *stream)
+static void finish_row(const ls__gemm_bf16 *g, int64_t i)
 {
-    (void)stream;
-    if (g->m <= 0 || g->n <= 0 || g->batch <= 0 || (!is_builtin(g) && ls__onednn_gemm_bf16(g))) {
-        return;
+    int64_t at = i * g->ldc * (int64_t)(g->half ? sizeof(ls__bfloat16) : sizeof(float));
+    void *c = (char *)g->c + at, *out = g->then.out != NULL ? (char *)g->then.out + at : c;
+    if (g->half) {
+        LS__K(unary_block_bf16)(g->then.op, out, c, g->n);
+    } else {
+        LS__K(unary_block)(g->then.op, out, c, g->n);
     }
+}
+
+/* Not after each part: what the function reads and writes would push the other operand, which the
+ * next part reads again, out of the cache (2048 x 1536 x 384 with GELU: 12.2 ms so, 11.2 this way;
+ * float32 products take long enough for it not to matter). */
+static void finish(const ls__gemm_bf16 *g)
+{
+    LS__PARALLEL_FOR(g->m * g->n >= LS__PARALLEL_MIN, int64_t i = 0, i < g->m, i++,
+                     { finish_row(g, i); })
+}
+
+static void run_builtin(const ls__gemm_bf16 *g)
+{
     ls__gemm_cut cut = ls__gemm_cut_of(g);
     int64_t pieces = cut.parts * g->batch;
     bool parallel = pieces > 1 && g->m * g->n * g->k * g->batch >= LS__CUT_WORK;
@@ -25,6 +42,20 @@ void LS__K(gemm_bf16)(const ls__gemm_bf16 *g, ls_stream *stream)
         ls__gemm_bf16 piece = ls__gemm_piece(g, &cut, i);
         LS__K(gemm_bf16_builtin)(&piece);
     })
+}
+
+void LS__K(gemm_bf16)(const ls__gemm_bf16 *g, ls_stream *stream)
+{
+    (void)stream;
+    if (g->m <= 0 || g->n <= 0 || g->batch <= 0) {
+        return;
+    }
+    if (is_builtin(g) || !ls__onednn_gemm_bf16(g)) {
+        run_builtin(g);
+    }
+    if (g->then.on) {
+        finish(g);
+    }
 }
 
 size_t LS__K(gemm_bf16_workspace)(const ls__gemm_bf16 *g)

@@ -56,6 +56,9 @@ void LS__K(unary_bf16)(ls__unary op, ls__bfloat16 *out, const ls__bfloat16 *a, i
 void LS__K(unary_backward_bf16)(ls__unary op, ls__bfloat16 *dx, const ls__bfloat16 *dy,
                                 const ls__bfloat16 *x, const ls__bfloat16 *y, int64_t count,
                                 float beta, ls_stream *stream);
+void LS__K(unary_block_bf16)(ls__unary op, ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count);
+void LS__K(unary_backward_block_bf16)(ls__unary op, ls__bfloat16 *dx, const ls__bfloat16 *dy,
+                                      const ls__bfloat16 *z, int64_t count, float beta);
 void LS__K(binary_bf16)(ls__binary op, ls__real out, ls__real a, ls__real b, int64_t count,
                         ls_stream *stream);
 void LS__K(axpby_bf16)(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count, float alpha,

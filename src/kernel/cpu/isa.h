@@ -57,6 +57,8 @@ void LS__K(sum_cols)(float *out, const float *x, int64_t rows, int64_t n, float 
                      ls_stream *stream);
 double LS__K(sum)(const float *x, int64_t count);
 double LS__K(sum_squares)(const float *x, int64_t count);
+void LS__K(activation_backward)(const ls__activation_grad *g, ls_stream *stream);
+size_t LS__K(activation_backward_workspace)(const ls__activation_grad *g);
 void LS__K(sum_dims)(float *out, const float *x, int ndim, const int64_t *shape,
                      const uint8_t *keep, float beta, ls_stream *stream);
 
@@ -64,6 +66,21 @@ void LS__K(sum_dims)(float *out, const float *x, int ndim, const int64_t *shape,
 void LS__K(unary)(ls__unary op, float *out, const float *a, int64_t count, ls_stream *stream);
 void LS__K(unary_backward)(ls__unary op, float *dx, const float *dy, const float *x, const float *y,
                            int64_t count, float beta, ls_stream *stream);
+
+/* the same on the calling thread; z as ls__unary_reads has it */
+void LS__K(unary_block)(ls__unary op, float *out, const float *a, int64_t count);
+/* c += bias, out = op(c); out may be c */
+void LS__K(unary_biased_block)(ls__unary op, float *c, float *out, const float *bias,
+                               int64_t count);
+void LS__K(unary_backward_block)(ls__unary op, float *dx, const float *dy, const float *z,
+                                 int64_t count, float beta);
+/* Which of three a derivative is written in. */
+LS__INLINE const void *ls__unary_reads(ls__unary op, const void *dy, const void *x, const void *y)
+{
+    bool output = op == LS__UNARY_EXP || op == LS__UNARY_SQRT || op == LS__UNARY_TANH ||
+                  op == LS__UNARY_SIGMOID;
+    return output ? y : op == LS__UNARY_NEG ? dy : x;
+}
 
 /* elementwise.c */
 void LS__K(binary)(ls__binary op, float *out, const float *a, ls__strided a_strides, const float *b,

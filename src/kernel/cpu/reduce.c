@@ -9,8 +9,10 @@
 
 #define SUM_BLOCKS 64
 #define LEAF_ROWS 16
-#define TILE 256  /* columns of one task of sum_rows */
-#define LEVELS 40 /* of the tree: 2^40 leaves */
+#define TILE 256                 /* columns of one task of sum_rows */
+#define LEVELS 40                /* of the tree: 2^40 leaves */
+#define CHUNK_BYTES (256 * 1024) /* of three matrices that lie beside each other in the L2 */
+#define CHUNK_ROWS_MAX (64 * LEAF_ROWS)
 
 LS__INLINE void add_into(float *out, const float *x, int64_t width)
 {
@@ -102,15 +104,24 @@ static void leaf_of(float *restrict acc, ls__real x, int64_t at, int64_t rows, i
     sum_leaf(acc, wide, rows, TILE, width);
 }
 
-/* Columns [0,width): leaf number `leaf` joins as many finished subtrees as it has trailing ones. */
-static void sum_tile(float *out, ls__real x, int64_t at, int64_t rows, int64_t n, int64_t width,
-                     float beta)
+/* What sum_tile adds up. */
+typedef struct matrix {
+    ls__real x; /* [rows,n] */
+    int64_t rows, n;
+    int64_t leaf; /* rows of a leaf */
+} matrix;
+
+/* Columns [at,at+width): leaf number `leaf` joins as many finished subtrees as it has trailing
+ * ones. */
+static void sum_tile(float *out, const matrix *m, int64_t at, int64_t width, float beta)
 {
+    const int64_t rows = m->rows, n = m->n;
     float stack[LEVELS][TILE];
     int depth = 0;
     int64_t leaf = 0;
-    for (int64_t i = 0; i < rows; i += LEAF_ROWS, leaf++) {
-        leaf_of(stack[depth++], x, at + i * n, ls__min(LEAF_ROWS, rows - i), n, width);
+    for (int64_t i = 0; i < rows; i += m->leaf, leaf++) {
+        int64_t count = ls__min(m->leaf, rows - i);
+        leaf_of(stack[depth++], m->x, at + i * n, count, n, width);
         for (int64_t bits = leaf; (bits & 1) != 0; bits >>= 1, depth--) {
             add_into(stack[depth - 2], stack[depth - 1], width);
         }
@@ -124,24 +135,83 @@ static void sum_tile(float *out, ls__real x, int64_t at, int64_t rows, int64_t n
     }
 }
 
-static void sum_real(float *out, ls__real x, int64_t rows, int64_t n, float beta)
+static void sum_matrix(float *out, const matrix *m, float beta)
 {
-    LS__PARALLEL_FOR(rows * n >= LS__PARALLEL_MIN, int64_t j = 0, j < n, j += TILE,
-                     { sum_tile(out + j, x, j, rows, n, ls__min(TILE, n - j), beta); })
+    LS__PARALLEL_FOR(m->rows * m->n >= LS__PARALLEL_MIN, int64_t j = 0, j < m->n, j += TILE,
+                     { sum_tile(out + j, m, j, ls__min(TILE, m->n - j), beta); })
 }
 
 void LS__K(sum_rows)(float *out, const float *x, int64_t rows, int64_t n, float beta,
                      ls_stream *stream)
 {
     (void)stream;
-    sum_real(out, (ls__real){.at = (void *)(uintptr_t)x}, rows, n, beta);
+    const matrix m = {{.at = (void *)(uintptr_t)x}, rows, n, LEAF_ROWS};
+    sum_matrix(out, &m, beta);
 }
 
 void LS__K(sum_rows_bf16)(float *out, const ls__bfloat16 *x, int64_t rows, int64_t n, float beta,
                           ls_stream *stream)
 {
     (void)stream;
-    sum_real(out, (ls__real){.at = (void *)(uintptr_t)x, .half = true}, rows, n, beta);
+    const matrix m = {{.at = (void *)(uintptr_t)x, .half = true}, rows, n, LEAF_ROWS};
+    sum_matrix(out, &m, beta);
+}
+
+/* ---- the gradient of an activation -------------------------------------------------------- */
+
+/* Rows are taken in chunks that stay in the cache between the two halves of the work. A chunk is
+ * 2^k leaves, hence a subtree of sum_rows' tree; its sum is a row of the workspace. */
+static int64_t chunk_rows(const ls__activation_grad *g)
+{
+    int64_t bytes = g->n * (int64_t)(g->half ? sizeof(ls__bfloat16) : sizeof(float));
+    int64_t rows = LEAF_ROWS;
+    while (rows < CHUNK_ROWS_MAX && 2 * rows * bytes <= CHUNK_BYTES) {
+        rows *= 2;
+    }
+    return rows;
+}
+
+static int64_t chunks_of(const ls__activation_grad *g)
+{
+    int64_t step = chunk_rows(g);
+    return (g->rows + step - 1) / step;
+}
+
+size_t LS__K(activation_backward_workspace)(const ls__activation_grad *g)
+{
+    return g->db != NULL ? (size_t)(chunks_of(g) * g->n) * sizeof(float) : 0;
+}
+
+static void make_chunk(const ls__activation_grad *g, int64_t from, int64_t rows)
+{
+    const void *z = ls__unary_reads(g->op, g->dy, g->x, g->y);
+    int64_t at = from * g->n, count = rows * g->n;
+    if (g->half) {
+        LS__K(unary_backward_block_bf16)
+        (g->op, (ls__bfloat16 *)g->dz + at, (const ls__bfloat16 *)g->dy + at,
+         (const ls__bfloat16 *)z + at, count, 0.0f);
+    } else {
+        LS__K(unary_backward_block)
+        (g->op, (float *)g->dz + at, (const float *)g->dy + at, (const float *)z + at, count, 0.0f);
+    }
+}
+
+void LS__K(activation_backward)(const ls__activation_grad *g, ls_stream *stream)
+{
+    const int64_t step = chunk_rows(g), chunks = chunks_of(g);
+    float *sums = g->workspace;
+    (void)stream;
+    LS__PARALLEL_FOR(g->rows * g->n >= LS__PARALLEL_MIN, int64_t i = 0, i < chunks, i++, {
+        matrix m = {{g->dz, g->half}, ls__min(step, g->rows - i * step), g->n, LEAF_ROWS};
+        make_chunk(g, i * step, m.rows);
+        for (int64_t j = 0; g->db != NULL && j < g->n; j += TILE) {
+            sum_tile(sums + i * g->n + j, &m, i * step * g->n + j, ls__min(TILE, g->n - j), 0.0f);
+        }
+    })
+    if (g->db != NULL) {
+        const matrix m = {{sums, false}, chunks, g->n, 1};
+        sum_matrix(g->db, &m, g->beta);
+    }
 }
 
 void LS__K(sum_cols)(float *out, const float *x, int64_t rows, int64_t n, float beta,

@@ -66,12 +66,6 @@ LS__INLINE float gradient(const ls__unary op, float dy, float z)
     return 0.0f;
 }
 
-static bool reads_output(ls__unary op)
-{
-    return op == LS__UNARY_EXP || op == LS__UNARY_SQRT || op == LS__UNARY_TANH ||
-           op == LS__UNARY_SIGMOID;
-}
-
 LS__INLINE void forward(const ls__unary op, float *out, const float *a, int64_t count)
 {
 #pragma omp simd
@@ -114,7 +108,7 @@ LS__INLINE void backward(const ls__unary op, float *dx, const float *dy, const f
     CASE(LS__UNARY_ABS, loop, __VA_ARGS__)                                                         \
     CASE(LS__UNARY_SILU, loop, __VA_ARGS__)
 
-static void forward_block(ls__unary op, float *out, const float *a, int64_t count)
+void LS__K(unary_block)(ls__unary op, float *out, const float *a, int64_t count)
 {
     switch (op) {
         EACH(forward, out, a, count)
@@ -123,8 +117,8 @@ static void forward_block(ls__unary op, float *out, const float *a, int64_t coun
     }
 }
 
-static void backward_block(ls__unary op, float *dx, const float *dy, const float *z, int64_t count,
-                           float beta)
+void LS__K(unary_backward_block)(ls__unary op, float *dx, const float *dy, const float *z,
+                                 int64_t count, float beta)
 {
     switch (op) {
         EACH(backward, dx, dy, z, count, beta)
@@ -136,28 +130,58 @@ static void backward_block(ls__unary op, float *dx, const float *dy, const float
 void LS__K(unary)(ls__unary op, float *out, const float *a, int64_t count, ls_stream *stream)
 {
     (void)stream;
-    LS__PARALLEL_FOR(count >= LS__PARALLEL_MIN, int64_t i = 0, i < count, i += LS__BLOCK,
-                     { forward_block(op, out + i, a + i, ls__min(LS__BLOCK, count - i)); })
+    LS__PARALLEL_FOR(count >= LS__PARALLEL_MIN, int64_t i = 0, i < count, i += LS__BLOCK, {
+        LS__K(unary_block)(op, out + i, a + i, ls__min(LS__BLOCK, count - i));
+    })
 }
 
 void LS__K(unary_backward)(ls__unary op, float *dx, const float *dy, const float *x, const float *y,
                            int64_t count, float beta, ls_stream *stream)
 {
     (void)stream;
-    const float *z = reads_output(op) ? y : op == LS__UNARY_NEG ? dy : x;
+    const float *z = ls__unary_reads(op, dy, x, y);
     LS__PARALLEL_FOR(count >= LS__PARALLEL_MIN, int64_t i = 0, i < count, i += LS__BLOCK, {
-        backward_block(op, dx + i, dy + i, z + i, ls__min(LS__BLOCK, count - i), beta);
+        LS__K(unary_backward_block)(op, dx + i, dy + i, z + i, ls__min(LS__BLOCK, count - i), beta);
     })
 }
 
-static void forward_halves(ls__unary op, ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count)
+/* c += bias, out = op(c); out may be c. */
+LS__INLINE void biased(const ls__unary op, float *c, float *out, const float *bias, int64_t count)
 {
-    _Alignas(64) float x[LS__HALF_BLOCK];
-    for (int64_t i = 0; i < count; i += LS__HALF_BLOCK) {
-        int64_t n = ls__min(LS__HALF_BLOCK, count - i);
-        ls__halves_widen(x, a + i, n);
-        forward_block(op, x, x, n);
-        ls__halves_narrow(out + i, x, n);
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++) {
+        float z = c[i] + bias[i];
+        c[i] = z;
+        out[i] = value(op, z);
+    }
+}
+
+void LS__K(unary_biased_block)(ls__unary op, float *c, float *out, const float *bias, int64_t count)
+{
+    switch (op) {
+        EACH(biased, c, out, bias, count)
+    case LS__UNARY_COUNT:
+        break;
+    }
+}
+
+/* ---- bfloat16 ----------------------------------------------------------------------------- */
+
+LS__INLINE void forward_halves(const ls__unary op, ls__bfloat16 *out, const ls__bfloat16 *a,
+                               int64_t count)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++) {
+        out[i] = ls__bfloat16_round(value(op, ls__bfloat16_widen(a[i])));
+    }
+}
+
+void LS__K(unary_block_bf16)(ls__unary op, ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count)
+{
+    switch (op) {
+        EACH(forward_halves, out, a, count)
+    case LS__UNARY_COUNT:
+        break;
     }
 }
 
@@ -165,23 +189,36 @@ void LS__K(unary_bf16)(ls__unary op, ls__bfloat16 *out, const ls__bfloat16 *a, i
                        ls_stream *stream)
 {
     (void)stream;
-    LS__PARALLEL_FOR(count >= LS__PARALLEL_MIN, int64_t i = 0, i < count, i += LS__BLOCK,
-                     { forward_halves(op, out + i, a + i, ls__min(LS__BLOCK, count - i)); })
+    LS__PARALLEL_FOR(count >= LS__PARALLEL_MIN, int64_t i = 0, i < count, i += LS__BLOCK, {
+        LS__K(unary_block_bf16)(op, out + i, a + i, ls__min(LS__BLOCK, count - i));
+    })
 }
 
-static void backward_halves(ls__unary op, ls__bfloat16 *dx, const ls__bfloat16 *dy,
-                            const ls__bfloat16 *z, int64_t count, float beta)
+LS__INLINE void backward_halves(const ls__unary op, ls__bfloat16 *dx, const ls__bfloat16 *dy,
+                                const ls__bfloat16 *z, int64_t count, float beta)
 {
-    _Alignas(64) float wide_dx[LS__HALF_BLOCK], wide_dy[LS__HALF_BLOCK], wide_z[LS__HALF_BLOCK];
-    for (int64_t i = 0; i < count; i += LS__HALF_BLOCK) {
-        int64_t n = ls__min(LS__HALF_BLOCK, count - i);
-        ls__halves_widen(wide_dy, dy + i, n);
-        ls__halves_widen(wide_z, z + i, n);
-        if (beta != 0.0f) {
-            ls__halves_widen(wide_dx, dx + i, n);
+    if (beta == 0.0f) {
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++) {
+            dx[i] = ls__bfloat16_round(
+                gradient(op, ls__bfloat16_widen(dy[i]), ls__bfloat16_widen(z[i])));
         }
-        backward_block(op, wide_dx, wide_dy, wide_z, n, beta);
-        ls__halves_narrow(dx + i, wide_dx, n);
+    } else {
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++) {
+            float d = gradient(op, ls__bfloat16_widen(dy[i]), ls__bfloat16_widen(z[i]));
+            dx[i] = ls__bfloat16_round(d + beta * ls__bfloat16_widen(dx[i]));
+        }
+    }
+}
+
+void LS__K(unary_backward_block_bf16)(ls__unary op, ls__bfloat16 *dx, const ls__bfloat16 *dy,
+                                      const ls__bfloat16 *z, int64_t count, float beta)
+{
+    switch (op) {
+        EACH(backward_halves, dx, dy, z, count, beta)
+    case LS__UNARY_COUNT:
+        break;
     }
 }
 
@@ -190,8 +227,9 @@ void LS__K(unary_backward_bf16)(ls__unary op, ls__bfloat16 *dx, const ls__bfloat
                                 float beta, ls_stream *stream)
 {
     (void)stream;
-    const ls__bfloat16 *z = reads_output(op) ? y : op == LS__UNARY_NEG ? dy : x;
+    const ls__bfloat16 *z = ls__unary_reads(op, dy, x, y);
     LS__PARALLEL_FOR(count >= LS__PARALLEL_MIN, int64_t i = 0, i < count, i += LS__BLOCK, {
-        backward_halves(op, dx + i, dy + i, z + i, ls__min(LS__BLOCK, count - i), beta);
+        LS__K(unary_backward_block_bf16)
+        (op, dx + i, dy + i, z + i, ls__min(LS__BLOCK, count - i), beta);
     })
 }

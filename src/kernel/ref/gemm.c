@@ -1,5 +1,7 @@
-/* Matrix product: C[i,j] = sum over p of op(A)[i,p] op(B)[p,j] + beta C[i,j]. */
+/* Matrix product: C[i,j] = sum over p of op(A)[i,p] op(B)[p,j] + bias[j] + beta C[i,j], and a
+ * function of that. */
 #include "base/half.h"
+#include "kernel/ref/halves.h"
 #include "kernel/ref/ref.h"
 
 static double element(const float *x, int64_t ld, bool trans, int64_t row, int64_t col)
@@ -9,7 +11,6 @@ static double element(const float *x, int64_t ld, bool trans, int64_t row, int64
 
 void ls__ref_gemm(const ls__gemm *g, ls_stream *stream)
 {
-    (void)stream;
     for (int64_t i = 0; i < g->m; i++) {
         for (int64_t j = 0; j < g->n; j++) {
             double sum = 0.0;
@@ -17,7 +18,11 @@ void ls__ref_gemm(const ls__gemm *g, ls_stream *stream)
                 sum += element(g->a, g->lda, g->trans_a, i, p) *
                        element(g->b, g->ldb, g->trans_b, p, j);
             }
-            ls__ref_store(&g->c[i * g->ldc + j], sum, g->beta);
+            float *c = &g->c[i * g->ldc + j], *out = g->then.out;
+            ls__ref_store(c, sum + (g->bias != NULL ? (double)g->bias[j] : 0.0), g->beta);
+            if (g->then.on) {
+                ls__ref_unary(g->then.op, out != NULL ? &out[i * g->ldc + j] : c, c, 1, stream);
+            }
         }
     }
 }
@@ -51,6 +56,18 @@ static void half_store(const ls__gemm_bf16 *g, int64_t at, double value)
     }
 }
 
+static void half_activate(const ls__gemm_bf16 *g, int64_t at, ls_stream *stream)
+{
+    const ls__activation *then = &g->then;
+    void *out = then->out != NULL ? then->out : g->c;
+    if (then->on && g->half) {
+        ls__ref_unary_bf16(then->op, (ls__bfloat16 *)out + at, (ls__bfloat16 *)g->c + at, 1,
+                           stream);
+    } else if (then->on) {
+        ls__ref_unary(then->op, (float *)out + at, (float *)g->c + at, 1, stream);
+    }
+}
+
 /* Element [i,j] of matrix `at` of the batch. */
 static double half_product(const ls__gemm_bf16 *g, int64_t at, int64_t i, int64_t j)
 {
@@ -64,11 +81,11 @@ static double half_product(const ls__gemm_bf16 *g, int64_t at, int64_t i, int64_
 
 void ls__ref_gemm_bf16(const ls__gemm_bf16 *g, ls_stream *stream)
 {
-    (void)stream;
     for (int64_t at = 0; at < g->batch; at++) {
         for (int64_t i = 0; i < g->m; i++) {
             for (int64_t j = 0; j < g->n; j++) {
                 half_store(g, at * g->stride_c + i * g->ldc + j, half_product(g, at, i, j));
+                half_activate(g, at * g->stride_c + i * g->ldc + j, stream);
             }
         }
     }

@@ -76,6 +76,27 @@ void ls__ref_sum_rows_bf16(float *out, const ls__bfloat16 *x, int64_t rows, int6
     }
 }
 
+void ls__ref_activation_backward(const ls__activation_grad *g, ls_stream *stream)
+{
+    int64_t count = g->rows * g->n;
+    if (g->half) {
+        ls__ref_unary_backward_bf16(g->op, g->dz, g->dy, g->x, g->y, count, 0.0f, stream);
+    } else {
+        ls__ref_unary_backward(g->op, g->dz, g->dy, g->x, g->y, count, 0.0f, stream);
+    }
+    if (g->db != NULL && g->half) {
+        ls__ref_sum_rows_bf16(g->db, g->dz, g->rows, g->n, g->beta, stream);
+    } else if (g->db != NULL) {
+        ls__ref_sum_rows(g->db, g->dz, g->rows, g->n, g->beta, stream);
+    }
+}
+
+size_t ls__ref_activation_backward_workspace(const ls__activation_grad *g)
+{
+    (void)g;
+    return 0;
+}
+
 double ls__ref_cross_entropy_bf16(ls__bfloat16 *dlogits, const ls__bfloat16 *logits,
                                   const ls__cross_entropy *args, ls_stream *stream)
 {

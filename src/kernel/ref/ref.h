@@ -29,6 +29,8 @@ void ls__ref_sum_dims(float *out, const float *x, int ndim, const int64_t *shape
 void ls__ref_unary(ls__unary op, float *out, const float *a, int64_t count, ls_stream *stream);
 void ls__ref_unary_backward(ls__unary op, float *dx, const float *dy, const float *x,
                             const float *y, int64_t count, float beta, ls_stream *stream);
+void ls__ref_activation_backward(const ls__activation_grad *g, ls_stream *stream);
+size_t ls__ref_activation_backward_workspace(const ls__activation_grad *g);
 void ls__ref_map(ls__map op, const double *arg, float *out, const float *a, int64_t count,
                  ls_stream *stream);
 void ls__ref_map_backward(ls__map op, const double *arg, float *dx, const float *dy, const float *x,
