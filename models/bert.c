@@ -21,9 +21,10 @@ static ls_module *container(ls_module *parent, const char *name)
     return ls_module_add(parent, name, ls_sequential_new(NULL, 0));
 }
 
-static ls_module *linear(int64_t in, int64_t out, const bert_options *o)
+static ls_module *linear(int64_t in, int64_t out, ls_activation activation, const bert_options *o)
 {
-    ls_module *layer = ls_linear_new(in, out, NULL);
+    ls_module *layer =
+        ls_linear_new(in, out, LS_OPTIONS(ls_linear_options, .activation = activation));
     ls_param params[2]; /* weight, bias */
     if (layer && ls_module_params(layer, params, 2) == 2) {
         (void)ls_init_normal(params[0].value, 0.0, o->init_std); /* cannot fail: was just done */
@@ -135,7 +136,7 @@ static ls_tensor *layer_body(ls_tensor *x, void *call_of) /* [B,T,C] -> [B,T,C] 
     layer *self = call->self;
     ls_tensor *attended = ls_forward(self->drop, attend(self, x, call->mask));
     x = ls_forward(self->norm1, ls_add(attended, x));
-    ls_tensor *wide = ls_gelu(ls_forward(self->up, x), LS_GELU_ERF);
+    ls_tensor *wide = ls_forward(self->up, x); /* with its GELU */
     ls_tensor *thought = ls_forward(self->drop, ls_forward(self->down, wide));
     return ls_forward(self->norm2, ls_add(thought, x));
 }
@@ -162,16 +163,16 @@ static ls_module *layer_new(const bert_options *o, ls_tensor *const *mask)
     self->dropout = o->dropout;
     self->recompute = o->recompute;
     self->mask = mask;
-    self->query = ls_module_add(own, "query", linear(o->dim, o->dim, o));
-    self->key = ls_module_add(own, "key", linear(o->dim, o->dim, o));
-    self->value = ls_module_add(own, "value", linear(o->dim, o->dim, o));
+    self->query = ls_module_add(own, "query", linear(o->dim, o->dim, LS_ACTIVATION_NONE, o));
+    self->key = ls_module_add(own, "key", linear(o->dim, o->dim, LS_ACTIVATION_NONE, o));
+    self->value = ls_module_add(own, "value", linear(o->dim, o->dim, LS_ACTIVATION_NONE, o));
     ls_module *attended = container(attention, "output");
-    self->joined = ls_module_add(attended, "dense", linear(o->dim, o->dim, o));
+    self->joined = ls_module_add(attended, "dense", linear(o->dim, o->dim, LS_ACTIVATION_NONE, o));
     self->norm1 = ls_module_add(attended, "LayerNorm", norm(o));
     ls_module *intermediate = container(&self->base, "intermediate");
-    self->up = ls_module_add(intermediate, "dense", linear(o->dim, o->wide, o));
+    self->up = ls_module_add(intermediate, "dense", linear(o->dim, o->wide, LS_ACTIVATION_GELU, o));
     ls_module *output = container(&self->base, "output");
-    self->down = ls_module_add(output, "dense", linear(o->wide, o->dim, o));
+    self->down = ls_module_add(output, "dense", linear(o->wide, o->dim, LS_ACTIVATION_NONE, o));
     self->norm2 = ls_module_add(output, "LayerNorm", norm(o));
     self->drop = ls_module_add(&self->base, "drop", ls_dropout_new(o->dropout));
     return &self->base;
@@ -202,7 +203,7 @@ static ls_tensor *bert_forward(ls_module *m, ls_tensor *x) /* [B,T] | [B,P,T] ->
     self->mask = ls_ndim(x) == 3 && ls_size(x, 1) == 3 ? mask_of(x) : NULL;
     ls_tensor *y = ls_forward(self->layers, ls_forward(self->embeddings, x));
     self->mask = NULL; /* it dies with the scope; a layer that runs again has its own handle */
-    y = ls_forward(self->norm, ls_gelu(ls_forward(self->dense, y), LS_GELU_ERF));
+    y = ls_forward(self->norm, ls_forward(self->dense, y));
     return ls_linear(y, self->words, self->bias);
 }
 
@@ -223,7 +224,7 @@ static void build(bert *self, const bert_options *o)
     ls_module *predictions = container(container(&self->base, "cls"), "predictions");
     self->bias = ls_module_add_param(predictions, "bias", ls_zeros(LS_SHAPE(o->vocab), LS_FLOAT32));
     ls_module *transform = container(predictions, "transform");
-    self->dense = ls_module_add(transform, "dense", linear(o->dim, o->dim, o));
+    self->dense = ls_module_add(transform, "dense", linear(o->dim, o->dim, LS_ACTIVATION_GELU, o));
     self->norm = ls_module_add(transform, "LayerNorm", norm(o));
 }
 

@@ -53,7 +53,7 @@ static ls_tensor *block_body(ls_tensor *x, void *block_of) /* [B,T,C] -> [B,T,C]
     ls_tensor *attended = attend(self, ls_forward(self->norm1, x));
     x = ls_add(x, ls_forward(self->drop, attended));
     ls_tensor *wide = ls_forward(self->up, ls_forward(self->norm2, x));
-    ls_tensor *narrow = ls_forward(self->down, ls_gelu(wide, LS_GELU_ERF));
+    ls_tensor *narrow = ls_forward(self->down, wide);
     return ls_add(x, ls_forward(self->drop, narrow));
 }
 
@@ -66,9 +66,9 @@ static ls_tensor *block_forward(ls_module *m, ls_tensor *x)
 static const ls_module_class block_class = {"block", block_forward, NULL, NULL};
 
 /* A linear layer with GPT-2's initialisation; `std` 0 leaves PyTorch's. */
-static ls_module *linear(int64_t in, int64_t out, bool bias, double std)
+static ls_module *linear(int64_t in, int64_t out, const ls_linear_options *options, double std)
 {
-    ls_module *layer = ls_linear_new(in, out, LS_OPTIONS(ls_linear_options, .bias = bias));
+    ls_module *layer = ls_linear_new(in, out, options);
     ls_param params[2];
     if (!layer || std == 0.0) {
         return layer;
@@ -95,11 +95,13 @@ static ls_module *block_new(const gpt_options *o, kv_cache *const *cache)
     self->recompute = o->recompute;
     self->cache = cache;
     self->norm1 = ls_module_add(m, "norm1", ls_layer_norm_new(c, NULL));
-    self->qkv = ls_module_add(m, "qkv", linear(c, 3 * c, true, std));
-    self->proj = ls_module_add(m, "proj", linear(c, c, true, residual));
+    self->qkv = ls_module_add(m, "qkv", linear(c, 3 * c, NULL, std));
+    self->proj = ls_module_add(m, "proj", linear(c, c, NULL, residual));
     self->norm2 = ls_module_add(m, "norm2", ls_layer_norm_new(c, NULL));
-    self->up = ls_module_add(m, "up", linear(c, 4 * c, true, std));
-    self->down = ls_module_add(m, "down", linear(4 * c, c, true, residual));
+    self->up = ls_module_add(
+        m, "up",
+        linear(c, 4 * c, LS_OPTIONS(ls_linear_options, .activation = LS_ACTIVATION_GELU), std));
+    self->down = ls_module_add(m, "down", linear(4 * c, c, NULL, residual));
     self->drop = ls_module_add(m, "drop", ls_dropout_new(o->dropout));
     return m; /* its status is its parent's */
 }
@@ -159,7 +161,9 @@ static void build(gpt *self, const gpt_options *o)
     }
     self->norm = ls_module_add(m, "norm", ls_layer_norm_new(o->dim, NULL));
     /* Small, so that an untrained model is undecided: its loss starts at log(vocab). */
-    self->head = ls_module_add(m, "head", linear(o->dim, o->vocab, false, std / 4.0));
+    self->head = ls_module_add(
+        m, "head",
+        linear(o->dim, o->vocab, LS_OPTIONS(ls_linear_options, .bias = false), std / 4.0));
 }
 
 ls_module *gpt_new(const gpt_options *options)

@@ -26,23 +26,25 @@ static ls_module *finished(ls_module *m)
 typedef struct conv1d {
     ls_module base;
     ls_tensor *weight, *bias; /* [in,out], [out] */
+    ls_activation activation;
 } conv1d;
 
 static ls_tensor *conv1d_forward(ls_module *m, ls_tensor *x) /* [..,in] -> [..,out] */
 {
     conv1d *self = (conv1d *)m;
-    return ls_add(ls_matmul(x, self->weight), self->bias);
+    return ls_linear_with(x, ls_transpose(self->weight, 0, 1), self->bias, self->activation);
 }
 
 static const ls_module_class conv1d_class = {"Conv1D", conv1d_forward, NULL, NULL};
 
-static ls_module *conv1d_new(int64_t in, int64_t out, double std)
+static ls_module *conv1d_new(int64_t in, int64_t out, ls_activation activation, double std)
 {
     conv1d *self = ls_module_new(sizeof *self, &conv1d_class);
     if (!self) {
         return NULL;
     }
     ls_module *m = &self->base;
+    self->activation = activation;
     self->weight = ls_module_add_param(m, "weight", ls_empty(LS_SHAPE(in, out), LS_FLOAT32));
     self->bias = ls_module_add_param(m, "bias", ls_zeros(LS_SHAPE(out), LS_FLOAT32));
     (void)ls_init_normal(self->weight, 0.0, std); /* fails only as the parameter did */
@@ -98,7 +100,7 @@ typedef struct mlp {
 static ls_tensor *mlp_forward(ls_module *m, ls_tensor *x) /* [B,T,C] -> [B,T,C] */
 {
     mlp *self = (mlp *)m;
-    return ls_forward(self->c_proj, ls_gelu(ls_forward(self->c_fc, x), LS_GELU_TANH));
+    return ls_forward(self->c_proj, ls_forward(self->c_fc, x));
 }
 
 static const ls_module_class mlp_class = {"mlp", mlp_forward, NULL, NULL};
@@ -135,9 +137,10 @@ static ls_module *attention_new(const gpt2_options *o, double residual, kv_cache
     self->heads = o->heads;
     self->dropout = o->dropout;
     self->cache = cache;
-    self->c_attn =
-        ls_module_add(&self->base, "c_attn", conv1d_new(o->dim, 3 * o->dim, o->init_std));
-    self->c_proj = ls_module_add(&self->base, "c_proj", conv1d_new(o->dim, o->dim, residual));
+    self->c_attn = ls_module_add(&self->base, "c_attn",
+                                 conv1d_new(o->dim, 3 * o->dim, LS_ACTIVATION_NONE, o->init_std));
+    self->c_proj = ls_module_add(&self->base, "c_proj",
+                                 conv1d_new(o->dim, o->dim, LS_ACTIVATION_NONE, residual));
     return &self->base; /* its status is its parent's */
 }
 
@@ -147,8 +150,10 @@ static ls_module *mlp_new(const gpt2_options *o, double residual)
     if (!self) {
         return NULL;
     }
-    self->c_fc = ls_module_add(&self->base, "c_fc", conv1d_new(o->dim, 4 * o->dim, o->init_std));
-    self->c_proj = ls_module_add(&self->base, "c_proj", conv1d_new(4 * o->dim, o->dim, residual));
+    self->c_fc = ls_module_add(
+        &self->base, "c_fc", conv1d_new(o->dim, 4 * o->dim, LS_ACTIVATION_GELU_TANH, o->init_std));
+    self->c_proj = ls_module_add(&self->base, "c_proj",
+                                 conv1d_new(4 * o->dim, o->dim, LS_ACTIVATION_NONE, residual));
     return &self->base;
 }
 

@@ -10,7 +10,7 @@ typedef struct mlp {
 static ls_tensor *mlp_forward(ls_module *m, ls_tensor *x) /* [B,in] -> [B,out] */
 {
     mlp *self = (mlp *)m;
-    return ls_forward(self->fc2, ls_relu(ls_forward(self->fc1, x)));
+    return ls_forward(self->fc2, ls_forward(self->fc1, x));
 }
 
 static const ls_module_class mlp_class = {"mlp", mlp_forward, NULL, NULL};
@@ -21,7 +21,9 @@ ls_module *mlp_new(int64_t in, int64_t hidden, int64_t out)
     if (!self) {
         return NULL;
     }
-    self->fc1 = ls_module_add(&self->base, "fc1", ls_linear_new(in, hidden, NULL));
+    self->fc1 = ls_module_add(
+        &self->base, "fc1",
+        ls_linear_new(in, hidden, LS_OPTIONS(ls_linear_options, .activation = LS_ACTIVATION_RELU)));
     self->fc2 = ls_module_add(&self->base, "fc2", ls_linear_new(hidden, out, NULL));
     if (ls_module_status(&self->base) < 0) {
         ls_module_free(&self->base);

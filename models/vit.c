@@ -28,9 +28,11 @@ static ls_tensor *parameter(ls_module *m, const char *name, ls_shape shape, doub
 }
 
 /* U(-bound, bound) of the weight as it should be for its fans, bias 0 or nearly (torchvision's). */
-static ls_module *linear(int64_t in, int64_t out, double bound, double bias_std)
+static ls_module *linear(int64_t in, int64_t out, ls_activation activation, double bound,
+                         double bias_std)
 {
-    ls_module *layer = ls_linear_new(in, out, NULL);
+    ls_module *layer =
+        ls_linear_new(in, out, LS_OPTIONS(ls_linear_options, .activation = activation));
     ls_param params[2]; /* weight, bias */
     if (layer && ls_module_params(layer, params, 2) == 2) {
         (void)ls_init_uniform(params[0].value, -bound, bound);
@@ -108,10 +110,13 @@ static ls_module *layer_new(const vit_options *o)
         ls_module_add_param(attention, "in_proj_weight", ls_zeros(LS_SHAPE(3 * c, c), LS_FLOAT32));
     (void)ls_init_uniform(self->in_weight, -xavier(c, 3 * c), xavier(c, 3 * c));
     self->in_bias = parameter(attention, "in_proj_bias", LS_SHAPE(3 * c), 0.0);
-    self->out_proj = ls_module_add(attention, "out_proj", linear(c, c, 1.0 / sqrt((double)c), 0.0));
+    self->out_proj = ls_module_add(attention, "out_proj",
+                                   linear(c, c, LS_ACTIVATION_NONE, 1.0 / sqrt((double)c), 0.0));
     self->ln_2 = ls_module_add(m, "ln_2", norm(o));
-    ls_module *steps[] = {linear(c, o->wide, bound, 1e-6), ls_gelu_new(LS_GELU_ERF),
-                          ls_dropout_new(o->dropout), linear(o->wide, c, bound, 1e-6),
+    ls_module *steps[] = {linear(c, o->wide, LS_ACTIVATION_GELU, bound, 1e-6),
+                          ls_dropout_new(0.0), /* where torchvision has GELU */
+                          ls_dropout_new(o->dropout),
+                          linear(o->wide, c, LS_ACTIVATION_NONE, bound, 1e-6),
                           ls_dropout_new(o->dropout)};
     self->mlp = ls_module_add(m, "mlp", ls_sequential_new(steps, 5)); /* "0" … "4" */
     self->drop = ls_module_add(m, "drop", ls_dropout_new(o->dropout));
@@ -174,7 +179,8 @@ static void build(vit *self, const vit_options *o)
     }
     self->ln = ls_module_add(encoder, "ln", norm(o));
     /* Zero at the start, as torchvision has it: an untrained model is undecided. */
-    self->head = ls_module_add(container(m, "heads"), "head", linear(c, o->classes, 0.0, 0.0));
+    self->head = ls_module_add(container(m, "heads"), "head",
+                               linear(c, o->classes, LS_ACTIVATION_NONE, 0.0, 0.0));
 }
 
 ls_module *vit_new(const vit_options *options)

@@ -228,16 +228,15 @@ def work_of(found):
 @test
 def a_profile_counts_the_work_of_a_small_perceptron():
     output, found = step("--model", "mlp-tiny", "--profile", "--threads", "1")
-    weights = 12 * 8 + 8 * 8 + 8 * 4  # the first input wants no gradient
+    wide, last = 12 * 8 + 8 * 8, 8 * 4  # the first input wants no gradient
     assert work_of(found) == {
-        ("linear", "forward"): (3, 2 * 4 * weights), ("linear", "backward"): (3, 2 * 4 * (2 * weights - 12 * 8)),
-        ("relu", "forward"): (2, 0), ("relu", "backward"): (2, 0), ("cross_entropy", "forward"): (1, 0),
-        ("cross_entropy", "backward"): (1, 0), ("AdamW", "update"): (1, 0), ("zero_grad", "update"): (1, 0),
+        ("linear_relu", "forward"): (2, 2 * 4 * wide), ("linear_relu", "backward"): (2, 2 * 4 * (2 * wide - 12 * 8)),
+        ("linear", "forward"): (1, 2 * 4 * last), ("linear", "backward"): (1, 2 * 4 * 2 * last),
+        ("cross_entropy", "forward"): (1, 0), ("cross_entropy", "backward"): (1, 0), ("AdamW", "update"): (1, 0), ("zero_grad", "update"): (1, 0),
         ("between operations", ""): (1 / 3, 0)}, found
     moved = {(row["operation"], row["pass"]): row["bytes"] for row in found["rows"]}
-    assert moved["relu", "forward"] == 4 * 2 * (4 * 8 + 4 * 8), moved
-    assert moved["relu", "backward"] == 4 * 3 * (4 * 8 + 4 * 8), moved
-    assert moved["linear", "forward"] == 4 * (4 * (12 + 8 + 8 + 8 + 8 + 4) + weights + 20), moved
+    assert moved["linear_relu", "forward"] == 4 * (4 * (12 + 8 + 8 + 8) + wide + 16), moved
+    assert moved["linear", "forward"] == 4 * (4 * (8 + 4) + last + 4), moved
     assert output.count("\n") == 3 + len(found["rows"]) + 2 and "GB/s" in output, output
 
 
@@ -247,11 +246,14 @@ def a_profile_counts_the_products_of_a_small_gpt():
     work, rows, blocks = work_of(found), 2 * 16, 2
     weights = blocks * (32 * 96 + 32 * 32 + 2 * 32 * 128) + 32 * 64
     attention = blocks * 4 * rows * 32 * 16
-    assert work["linear", "forward"] == (4 * blocks + 1, 2 * rows * weights), work
-    assert work["linear", "backward"] == (4 * blocks + 1, 4 * rows * weights), work
+    up = blocks * 32 * 128
+    assert work["linear", "forward"] == (3 * blocks + 1, 2 * rows * (weights - up)), work
+    assert work["linear", "backward"] == (3 * blocks + 1, 4 * rows * (weights - up)), work
+    assert work["linear_gelu", "forward"] == (blocks, 2 * rows * up), work
+    assert work["linear_gelu", "backward"] == (blocks, 4 * rows * up), work
     assert work["attention", "forward"] == (blocks, attention), work
     assert work["attention", "backward"] == (blocks, 2.5 * attention), work
-    for operation, calls in (("layer_norm", 2 * blocks + 1), ("gelu", blocks), ("embedding", 1)):
+    for operation, calls in (("layer_norm", 2 * blocks + 1), ("embedding", 1)):
         assert work[operation, "forward"][0] == work[operation, "backward"][0] == calls, (operation, work)
 
 
