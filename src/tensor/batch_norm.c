@@ -13,12 +13,13 @@ enum { EDGE_X, EDGE_W, EDGE_B, EDGE_R };
 typedef struct norm_context {
     ls__image_layout layout;
     int64_t batch, channels, pixels;
-    bool training, relu;
+    bool training, relu, half;
 } norm_context;
 
 static ls__batch_norm shape_of(const norm_context *c)
 {
     return (ls__batch_norm){.layout = c->layout,
+                            .half = c->half,
                             .batch = c->batch,
                             .channels = c->channels,
                             .pixels = c->pixels,
@@ -201,6 +202,18 @@ static void save(ls__node *node, const norm_context *c, const ls__record *out,
     }
 }
 
+/* x and the residual are read as bfloat16 where the channels lie last and all else is float32. */
+static bool reads_half(const ls__call *call)
+{
+    const ls__record *x = call->in[EDGE_X], *residual = call->in[EDGE_R];
+    bool fits = x->dtype == LS_BFLOAT16 && ls__record_channels_last(x) &&
+                (residual == NULL || residual->dtype == LS_BFLOAT16);
+    for (int i = EDGE_W; i <= EDGE_B; i++) {
+        fits = fits && (call->in[i] == NULL || call->in[i]->dtype == LS_FLOAT32);
+    }
+    return fits;
+}
+
 static ls_tensor *normalise(ls__call *call, const norm_context *c, const running *stats, double eps)
 {
     ls__batch_norm n = shape_of(c);
@@ -215,7 +228,8 @@ static ls_tensor *normalise(ls__call *call, const norm_context *c, const running
     saved[SAVED_MEAN] = ls__call_memory(call, (size_t)c->channels * sizeof(float));
     saved[SAVED_RSTD] = ls__call_memory(call, (size_t)c->channels * sizeof(float));
     ls__dense work = ls__call_memory(call, call->k->batch_norm_workspace(&n));
-    ls__record *out = ls__call_output(call, ls__record_shape(call->in[EDGE_X]), LS_FLOAT32);
+    ls__record *out = ls__call_output(call, ls__record_shape(call->in[EDGE_X]),
+                                      c->half ? LS_BFLOAT16 : LS_FLOAT32);
     if (out != NULL && out->numel > 0) {
         n.x = saved[SAVED_X].data;
         n.w = saved[SAVED_W].data;
@@ -243,7 +257,7 @@ ls_tensor *ls_batch_norm_with(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
     unsigned optional = 1u << EDGE_W | 1u << EDGE_B | 1u << EDGE_R;
     if (!ls__call_begin_optional(&call, "batch_norm", 4,
                                  (ls_tensor *[]){x, weight, bias, o.residual}, optional) ||
-        !ls__call_float32(&call) || !norm_shapes(&call)) {
+        !(reads_half(&call) || ls__call_float32(&call)) || !norm_shapes(&call)) {
         return call.failed;
     }
     const ls__record *in = call.in[EDGE_X];
@@ -252,7 +266,8 @@ ls_tensor *ls_batch_norm_with(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
                       .batch = in->dim[0],
                       .channels = in->dim[1],
                       .training = o.training,
-                      .relu = o.relu};
+                      .relu = o.relu,
+                      .half = in->dtype == LS_BFLOAT16};
     c.pixels = ls__shape_product(in, 2, in->ndim);
     running stats = {.handle = {o.running_mean, o.running_var}, .momentum = o.momentum};
     stats.record[0] = running_of(&call, "running_mean", o.running_mean);

@@ -39,6 +39,13 @@ static const ls__op adaptive_op = {
 
 /* ---- shapes ------------------------------------------------------------------------------- */
 
+/* bfloat16 goes to the kernel as it is where the channels lie last. */
+static bool take_input(ls__call *call)
+{
+    const ls__record *x = call->in[0];
+    return (x->dtype == LS_BFLOAT16 && ls__record_channels_last(x)) || ls__call_float32(call);
+}
+
 /* Positions within a plane are int32 in the kernels. */
 static bool check_image(ls__call *call)
 {
@@ -56,6 +63,7 @@ static bool check_image(ls__call *call)
 static ls__pool2d image_of(const ls__record *x)
 {
     return (ls__pool2d){.layout = ls__record_channels_last(x) ? LS__NHWC : LS__NCHW,
+                        .half = x->dtype == LS_BFLOAT16,
                         .batch = x->dim[0],
                         .channels = x->dim[1],
                         .height = x->dim[2],
@@ -110,7 +118,7 @@ static ls__record *output(ls__call *call, const ls__pool2d *p)
     ls_shape shape = p->layout == LS__NHWC
                          ? LS_SHAPE(p->batch, p->out_height, p->out_width, p->channels)
                          : LS_SHAPE(p->batch, p->channels, p->out_height, p->out_width);
-    return ls__call_output(call, shape, LS_FLOAT32);
+    return ls__call_output(call, shape, p->half ? LS_BFLOAT16 : LS_FLOAT32);
 }
 
 ls_tensor *ls_max_pool2d(ls_tensor *x, const ls_pool2d_options *options)
@@ -118,7 +126,7 @@ ls_tensor *ls_max_pool2d(ls_tensor *x, const ls_pool2d_options *options)
     LS__OPTIONS(ls_pool2d_options, o, options);
     ls__call call;
     ls__pool2d p;
-    if (!ls__call_begin(&call, max_op.name, 1, &x) || !ls__call_float32(&call) ||
+    if (!ls__call_begin(&call, max_op.name, 1, &x) || !take_input(&call) ||
         !describe(&call, &o, &p)) {
         return call.failed;
     }
@@ -128,7 +136,7 @@ ls_tensor *ls_max_pool2d(ls_tensor *x, const ls_pool2d_options *options)
         index = ls__call_memory(&call, (size_t)out->numel * sizeof(int32_t));
     }
     if (call.failed == NULL && out->numel > 0) {
-        call.k->max_pool2d(&p, (float *)(void *)ls__record_data(out), index.data, from.data, NULL);
+        call.k->max_pool2d(&p, (void *)ls__record_data(out), index.data, from.data, NULL);
     }
     ls__node *node = ls__call_record(&call, &max_op, out, sizeof p);
     if (node != NULL) {
@@ -145,7 +153,7 @@ static ls_tensor *average(ls__call *call, const ls__op *op, const ls__pool2d *p)
     ls__dense from = input(call, p);
     ls__record *out = output(call, p);
     if (call->failed == NULL && out->numel > 0) {
-        call->k->avg_pool2d(p, (float *)(void *)ls__record_data(out), from.data, NULL);
+        call->k->avg_pool2d(p, (void *)ls__record_data(out), from.data, NULL);
     }
     ls__node *node = ls__call_record(call, op, out, sizeof *p);
     if (node != NULL) {
@@ -160,7 +168,7 @@ ls_tensor *ls_avg_pool2d(ls_tensor *x, const ls_pool2d_options *options)
     LS__OPTIONS(ls_pool2d_options, o, options);
     ls__call call;
     ls__pool2d p;
-    if (!ls__call_begin(&call, avg_op.name, 1, &x) || !ls__call_float32(&call) ||
+    if (!ls__call_begin(&call, avg_op.name, 1, &x) || !take_input(&call) ||
         !describe(&call, &o, &p)) {
         return call.failed;
     }
@@ -170,7 +178,7 @@ ls_tensor *ls_avg_pool2d(ls_tensor *x, const ls_pool2d_options *options)
 ls_tensor *ls_adaptive_avg_pool2d(ls_tensor *x, int64_t height, int64_t width)
 {
     ls__call call;
-    if (!ls__call_begin(&call, adaptive_op.name, 1, &x) || !ls__call_float32(&call) ||
+    if (!ls__call_begin(&call, adaptive_op.name, 1, &x) || !take_input(&call) ||
         !check_image(&call)) {
         return call.failed;
     }

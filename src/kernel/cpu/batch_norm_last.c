@@ -10,7 +10,7 @@
  * sum of squares about it are merged into those before it (Chan, Golub & LeVeque 1983).
  */
 #include "kernel/cpu/batch_norm_last.h"
-#include "base/half.h"
+#include "kernel/cpu/halves.h"
 
 #define TILE 256
 #define ROWS 32
@@ -54,21 +54,6 @@ size_t LS__K(norm_last_workspace)(const ls__batch_norm *n)
            (size_t)(4 * g.channels) * sizeof(float);
 }
 
-/* Element i of images of either type. */
-LS__INLINE float get(const float *x, int64_t i, const bool half)
-{
-    return half ? ls__bfloat16_widen(((const ls__bfloat16 *)(const void *)x)[i]) : x[i];
-}
-
-LS__INLINE void put(float *x, int64_t i, float value, const bool half)
-{
-    if (half) {
-        ((ls__bfloat16 *)(void *)x)[i] = ls__bfloat16_round(value);
-    } else {
-        x[i] = value;
-    }
-}
-
 /* ---- mean and variance -------------------------------------------------------------------- */
 
 typedef struct moments {
@@ -83,13 +68,13 @@ LS__INLINE void add_block(moments *m, const float *x, int64_t at, int64_t rows, 
 {
     float first[TILE], sum[TILE], square[TILE];
     for (int64_t c = 0; c < width; c++) {
-        first[c] = get(x, at + c, half);
+        first[c] = ls__get(x, at + c, half);
         sum[c] = square[c] = 0.0f;
     }
     for (int64_t r = 0; r < rows; r++) {
 #pragma omp simd
         for (int64_t c = 0; c < width; c++) {
-            sum[c] += get(x, at + r * stride + c, half) - first[c];
+            sum[c] += ls__get(x, at + r * stride + c, half) - first[c];
         }
     }
 #pragma omp simd
@@ -99,7 +84,7 @@ LS__INLINE void add_block(moments *m, const float *x, int64_t at, int64_t rows, 
     for (int64_t r = 0; r < rows; r++) {
 #pragma omp simd
         for (int64_t c = 0; c < width; c++) {
-            float d = get(x, at + r * stride + c, half) - first[c] - sum[c];
+            float d = ls__get(x, at + r * stride + c, half) - first[c] - sum[c];
             square[c] += d * d;
         }
     }
@@ -178,13 +163,15 @@ LS__INLINE void forward_rows(const ls__batch_norm *n, const line *l, int64_t fro
                              const bool half)
 {
     const float *scale = l->scale, *shift = l->shift, *mean = n->mean;
+    const float *x = n->x, *added = n->residual;
+    float *y = n->y; /* not through n, which it might overwrite for all the compiler knows */
     for (int64_t r = from; r < end; r++) {
         int64_t at = r * channels;
 #pragma omp simd
         for (int64_t c = 0; c < channels; c++) {
-            float v = (get(n->x, at + c, half) - mean[c]) * scale[c] + shift[c];
-            v = residual ? v + get(n->residual, at + c, half) : v;
-            put(n->y, at + c, relu && v < 0.0f ? 0.0f : v, half);
+            float v = (ls__get(x, at + c, half) - mean[c]) * scale[c] + shift[c];
+            v = residual ? v + ls__get(added, at + c, half) : v;
+            ls__put(y, at + c, relu && v < 0.0f ? 0.0f : v, half);
         }
     }
 }
@@ -232,22 +219,24 @@ LS__INLINE void sum_rows(const ls__batch_norm *n, double *dy_sum, double *dyx_su
                          const bool relu, const bool half)
 {
     float sum[TILE], product[TILE];
-    const float *mean = n->mean + first;
+    const float *mean = n->mean + first, *dy = n->dy, *x = n->x, *y = relu ? n->out : n->x;
     for (int64_t c = 0; c < width; c++) {
         sum[c] = product[c] = 0.0f;
     }
     for (int64_t r = 0; r < rows; r++, at += stride) {
-        const float *y = relu ? n->out : n->x;
 #pragma omp simd
         for (int64_t c = 0; c < width; c++) {
-            float dy = get(n->dy, at + c, half);
-            float g = relu && get(y, at + c, half) <= 0.0f ? 0.0f : dy;
+            float d = ls__get(dy, at + c, half);
+            float g = relu && ls__get(y, at + c, half) <= 0.0f ? 0.0f : d;
             sum[c] += g;
-            product[c] += g * (get(n->x, at + c, half) - mean[c]);
+            product[c] += g * (ls__get(x, at + c, half) - mean[c]);
         }
-        for (int64_t c = 0; kept != NULL && c < width; c++) {
-            float dy = get(n->dy, at + c, half);
-            put(kept, at + c, relu && get(y, at + c, half) <= 0.0f ? 0.0f : dy, half);
+        if (kept != NULL) {
+#pragma omp simd
+            for (int64_t c = 0; c < width; c++) {
+                float d = ls__get(dy, at + c, half);
+                ls__put(kept, at + c, relu && ls__get(y, at + c, half) <= 0.0f ? 0.0f : d, half);
+            }
         }
     }
 #pragma omp simd
@@ -284,15 +273,17 @@ LS__INLINE void x_rows(const ls__batch_norm *n, const grid *g, const float *dy, 
                        int64_t end, const bool relu, const bool adds, const bool half)
 {
     const float *a = of_channels(n, g, 0), *b = of_channels(n, g, 1), *c0 = of_channels(n, g, 2);
-    const float *mean = n->mean, *y = relu ? n->out : n->x;
+    const float *mean = n->mean, *given = n->x, *y = relu ? n->out : n->x;
+    float *dx = n->dx;
+    int64_t channels = g->channels;
     for (int64_t r = from; r < end; r++) {
-        int64_t at = r * g->channels;
+        int64_t at = r * channels;
 #pragma omp simd
-        for (int64_t c = 0; c < g->channels; c++) {
-            float v = get(dy, at + c, half), x = get(n->x, at + c, half);
-            v = relu && get(y, at + c, half) <= 0.0f ? 0.0f : v;
+        for (int64_t c = 0; c < channels; c++) {
+            float v = ls__get(dy, at + c, half), x = ls__get(given, at + c, half);
+            v = relu && ls__get(y, at + c, half) <= 0.0f ? 0.0f : v;
             v = a[c] * v + (b[c] * (x - mean[c]) + c0[c]);
-            put(n->dx, at + c, adds ? v + get(n->dx, at + c, half) : v, half);
+            ls__put(dx, at + c, adds ? v + ls__get(dx, at + c, half) : v, half);
         }
     }
 }
@@ -316,9 +307,9 @@ LS__INLINE void residual_part(const ls__batch_norm *n, const grid *g, int64_t pa
 {
     int64_t end = part_from(g, part + 1) * g->channels;
     for (int64_t i = part_from(g, part) * g->channels; i < end; i++) {
-        float d = n->relu && get(n->out, i, half) <= 0.0f ? 0.0f : get(n->dy, i, half);
-        d = n->beta_residual == 0.0f ? d : d + get(n->dresidual, i, half);
-        put(n->dresidual, i, d, half);
+        float d = n->relu && ls__get(n->out, i, half) <= 0.0f ? 0.0f : ls__get(n->dy, i, half);
+        d = n->beta_residual == 0.0f ? d : d + ls__get(n->dresidual, i, half);
+        ls__put(n->dresidual, i, d, half);
     }
 }
 

@@ -50,6 +50,21 @@ LS__INLINE void ls__real_written(const float *buffer, ls__real x, int64_t at, in
     }
 }
 
+/* Element i of numbers of either type, for loops that are made for both. */
+LS__INLINE float ls__get(const float *x, int64_t i, const bool half)
+{
+    return half ? ls__bfloat16_widen(((const ls__bfloat16 *)(const void *)x)[i]) : x[i];
+}
+
+LS__INLINE void ls__put(float *x, int64_t i, float value, const bool half)
+{
+    if (half) {
+        ((ls__bfloat16 *)(void *)x)[i] = ls__bfloat16_round(value);
+    } else {
+        x[i] = value;
+    }
+}
+
 /* What the table offers for bfloat16, each beside its float32 twin. */
 void LS__K(unary_bf16)(ls__unary op, ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count,
                        ls_stream *stream);

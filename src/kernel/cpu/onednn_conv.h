@@ -34,6 +34,7 @@ typedef struct ls__conv_request { /* what a plan is made for */
 
 typedef struct ls__conv_plan {
     ls__conv_request of;
+    bool none; /* oneDNN has none */
     ls__conv2d part;
     int64_t parts;
     int output; /* which operand */

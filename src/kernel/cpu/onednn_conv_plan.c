@@ -157,28 +157,28 @@ static void cut(plan *p)
     }
 }
 
-static bool describe_pass(dnnl_convolution_desc_t *out, const plan *p, ls__conv2d_pass pass)
+static bool describe_pass(dnnl_convolution_desc_t *out, const plan *p, ls__conv2d_pass pass,
+                          const dnnl_memory_desc_t of[OPERANDS])
 {
     const ls__conv2d *c = &p->part;
-    const operand *o = p->operand;
     const dnnl_dims_t strides = {c->stride[0], c->stride[1]};
     const dnnl_dims_t dilation = {c->dilation[0] - 1, c->dilation[1] - 1}; /* gaps */
     const dnnl_dims_t padding = {c->padding[0], c->padding[1]};
     switch (pass) {
     case LS__CONV2D_FORWARD:
         return is_ok(dnnl_dilated_convolution_forward_desc_init(
-            out, dnnl_forward_training, dnnl_convolution_direct, &o[X].wanted, &o[W].wanted,
-            p->of.biased ? &p->bias : NULL, &o[Y].wanted, strides, dilation, padding, padding));
+            out, dnnl_forward_training, dnnl_convolution_direct, &of[X], &of[W],
+            p->of.biased ? &p->bias : NULL, &of[Y], strides, dilation, padding, padding));
     case LS__CONV2D_BACKWARD_X:
         return is_ok(dnnl_dilated_convolution_backward_data_desc_init(
-            out, dnnl_convolution_direct, &o[X].wanted, &o[W].wanted, &o[Y].wanted, strides,
-            dilation, padding, padding));
+            out, dnnl_convolution_direct, &of[X], &of[W], &of[Y], strides, dilation, padding,
+            padding));
     case LS__CONV2D_BACKWARD_W:
         break;
     }
     return is_ok(dnnl_dilated_convolution_backward_weights_desc_init(
-        out, dnnl_convolution_direct, &o[X].wanted, &o[W].wanted, NULL, &o[Y].wanted, strides,
-        dilation, padding, padding));
+        out, dnnl_convolution_direct, &of[X], &of[W], NULL, &of[Y], strides, dilation, padding,
+        padding));
 }
 
 /* oneDNN's plain loops take any layout and a hundred times as long. Without bfloat16 instructions
@@ -192,19 +192,25 @@ static bool is_fast(const plan *p, dnnl_primitive_desc_t description)
            strncmp(name, "ref", 3) != 0;
 }
 
-/* The primitive; backward ones are chosen with a forward one as a hint. */
+/* The primitive; backward ones are chosen with a forward one as a hint, of the types that one has.
+ */
 static bool make_convolution(plan *p)
 {
     dnnl_convolution_desc_t forward, own;
+    dnnl_memory_desc_t layout[OPERANDS];
+    for (int i = 0; i < OPERANDS; i++) {
+        layout[i] = p->operand[i].wanted;
+    }
     dnnl_primitive_desc_t hint = NULL;
     dnnl_primitive_attr_t attributes = NULL;
     bool backward = p->of.pass != LS__CONV2D_FORWARD;
     bool made =
         is_ok(dnnl_primitive_attr_create(&attributes)) &&
         is_ok(dnnl_primitive_attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user)) &&
-        describe_pass(&own, p, p->of.pass);
+        describe_pass(&own, p, p->of.pass, layout);
+    layout[p->output].data_type = p->of.half ? dnnl_bf16 : dnnl_f32;
     if (made && backward) {
-        made = describe_pass(&forward, p, LS__CONV2D_FORWARD) &&
+        made = describe_pass(&forward, p, LS__CONV2D_FORWARD, layout) &&
                is_ok(dnnl_primitive_desc_create(&hint, &forward, attributes, p->engine, NULL));
     }
     made = made &&
@@ -357,8 +363,9 @@ static bool plan_make(void *of, const void *arg)
     }
     if (!made) {
         plan_fini(p);
+        *p = (plan){.none = true};
     }
-    return made;
+    return true; /* that there is none is kept, too: to find out takes milliseconds */
 }
 
 static const ls__plan_kind kind = {sizeof(plan), plan_make, plan_fini};
@@ -377,7 +384,15 @@ plan *ls__conv_plan_take(ls__plans *plans, const request *r, plan *own)
 {
     ls__plan_key key = key_of(r);
     plan *p = plans != NULL ? ls__plans_take(plans, &key, &kind, r) : NULL;
-    return p != NULL ? p : plan_make(own, r) ? own : NULL;
+    if (p == NULL) {
+        p = own;
+        (void)plan_make(own, r);
+    }
+    if (p->none) {
+        ls__conv_plan_give(plans, p, own);
+        return NULL;
+    }
+    return p;
 }
 
 void ls__conv_plan_give(ls__plans *plans, plan *p, const plan *own)

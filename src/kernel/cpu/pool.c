@@ -199,6 +199,10 @@ static void avg_plane(const planes *all, float *y, const float *x)
 void LS__K(avg_pool2d)(const ls__pool2d *p, float *y, const float *x, ls_stream *stream)
 {
     (void)stream;
+    if (p->layout == LS__NHWC) {
+        LS__K(avg_last)(p, y, x);
+        return;
+    }
     planes all = planes_of(p);
     LS__PARALLEL_FOR(all.parallel, int64_t i = 0, i < all.count, i++,
                      { avg_plane(&all, y + plane_at(p, all.y, i), x + plane_at(p, all.x, i)); })
@@ -236,6 +240,10 @@ void LS__K(avg_pool2d_backward)(const ls__pool2d *p, float *dx, float beta, cons
                                 ls_stream *stream)
 {
     (void)stream;
+    if (p->layout == LS__NHWC) {
+        LS__K(avg_last_backward)(p, dx, beta, dy);
+        return;
+    }
     planes all = planes_of(p);
     LS__PARALLEL_FOR(all.parallel, int64_t i = 0, i < all.count, i++, {
         float *to = dx + plane_at(p, all.x, i);

@@ -7,5 +7,7 @@
 void LS__K(max_last)(const ls__pool2d *p, float *y, int32_t *index, const float *x);
 void LS__K(max_last_backward)(const ls__pool2d *p, float *dx, float beta, const float *dy,
                               const int32_t *index);
+void LS__K(avg_last)(const ls__pool2d *p, float *y, const float *x);
+void LS__K(avg_last_backward)(const ls__pool2d *p, float *dx, float beta, const float *dy);
 
 #endif

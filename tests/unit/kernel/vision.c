@@ -1,6 +1,7 @@
 /* The kernels of images over shapes, layouts and beta: the fast tables against the plain twin, each
  * variant this processor runs, one thread against two and three to the bit, and nothing written
  * beyond the workspace. Convolutions are conv.c's. */
+#include "base/half.h"
 #include "kernel_test.h"
 
 #define CANARY 64
@@ -18,6 +19,41 @@ static float *filled(int64_t count, float value)
 static float *output_before(int64_t count, float beta)
 {
     return filled(count, beta == 0.0f ? NAN : 0.5f);
+}
+
+/* Numbers that bfloat16 has, so that either type can be given the same. */
+static float *random_rounded(int64_t count, uint64_t seed)
+{
+    float *x = random_floats(count, seed);
+    for (int64_t i = 0; i < count; i++) {
+        x[i] = ls__bfloat16_widen(ls__bfloat16_round(x[i]));
+    }
+    return x;
+}
+
+/* In place, in the memory of floats; and back. */
+static void make_halves(float *x, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        ((ls__bfloat16 *)(void *)x)[i] = ls__bfloat16_round(x[i]);
+    }
+}
+
+static void make_floats(float *x, int64_t count)
+{
+    for (int64_t i = count - 1; i >= 0; i--) {
+        x[i] = ls__bfloat16_widen(((const ls__bfloat16 *)(const void *)x)[i]);
+    }
+}
+
+static float *copied(const float *x, int64_t count, bool half)
+{
+    float *out = allocate((size_t)count * sizeof *out);
+    memcpy(out, x, (size_t)count * sizeof *out);
+    if (half) {
+        make_halves(out, count);
+    }
+    return out;
 }
 
 /* ---- pooling ------------------------------------------------------------------------------ */
@@ -87,14 +123,18 @@ typedef struct pooled {
     int32_t *index;
 } pooled;
 
-static pooled run_pool(const ls__kernels *k, const ls__pool2d *p, bool max, const float *x,
-                       const float *dy, float beta)
+static pooled run_pool(const ls__kernels *k, const ls__pool2d *p, bool max, const float *wide_x,
+                       const float *wide_dy, float beta)
 {
     int64_t ins = p->batch * p->channels * p->height * p->width;
     int64_t outs = p->batch * p->channels * p->out_height * p->out_width;
+    float *x = copied(wide_x, ins, p->half), *dy = copied(wide_dy, outs, p->half);
     pooled out = {output_before(outs, 0.0f), output_before(ins, beta), NULL};
     out.index = allocate((size_t)outs * sizeof *out.index);
     memset(out.index, 0xff, (size_t)outs * sizeof *out.index);
+    if (p->half) {
+        make_halves(out.y, outs), make_halves(out.dx, ins);
+    }
     if (max) {
         k->max_pool2d(p, out.y, NULL, x, NULL);
         k->max_pool2d(p, out.y, out.index, x, NULL);
@@ -103,6 +143,10 @@ static pooled run_pool(const ls__kernels *k, const ls__pool2d *p, bool max, cons
         k->avg_pool2d(p, out.y, x, NULL);
         k->avg_pool2d_backward(p, out.dx, beta, dy, NULL);
     }
+    if (p->half) {
+        make_floats(out.y, outs), make_floats(out.dx, ins);
+    }
+    free(x), free(dy);
     return out;
 }
 
@@ -123,23 +167,46 @@ static float *images_with_ties(int64_t count)
     return x;
 }
 
-static void check_pool(const ls__pool2d *p, bool max, const float *x, float beta)
+typedef struct pool_check {
+    const float *x, *dy;
+    float beta;
+    bool max;
+    const pooled *want;
+} pool_check;
+
+static void compare_pool(const ls__kernels *k, const ls__pool2d *p, const pool_check *c)
 {
     int64_t ins = p->batch * p->channels * p->height * p->width;
     int64_t outs = p->batch * p->channels * p->out_height * p->out_width;
-    float *dy = random_floats(outs, 6);
+    double rtol = p->half ? 0x1p-8 : 1e-5;
+    pooled got = run_pool(k, p, c->max, c->x, c->dy, c->beta);
+    check_close("pooled", got.y, c->want->y, outs, rtol, c->max ? 0.0 : 3e-6);
+    check_close("pool gradient", got.dx, c->want->dx, ins, rtol, 3e-6);
+    CHECK(!c->max || memcmp(got.index, c->want->index, (size_t)outs * 4) == 0);
+    pooled_free(&got);
+}
+
+/* Also of bfloat16, which has these numbers, in the layout that kernels take it in. */
+static void check_pool(const ls__pool2d *p, bool max, const float *x, float beta)
+{
+    ls__pool2d half = *p;
+    half.half = true;
+    float *dy = random_rounded(p->batch * p->channels * p->out_height * p->out_width, 6);
     pooled want = run_pool(ls__kernels_ref(), p, max, x, dy, beta);
+    const pool_check check = {x, dy, beta, max, &want};
     for (int isa = 0; isa < LS__ISA_COUNT; isa++) {
         for (int threads = 1; variant(isa) != NULL && threads <= 3; threads++) {
             ls__kernels_set_threads(threads);
-            pooled got = run_pool(variant(isa), p, max, x, dy, beta);
-            check_close("pooled", got.y, want.y, outs, 1e-5, max ? 0.0 : 3e-6);
-            check_close("pool gradient", got.dx, want.dx, ins, 1e-5, 3e-6);
-            CHECK(!max || memcmp(got.index, want.index, (size_t)outs * 4) == 0);
-            pooled_free(&got);
+            compare_pool(variant(isa), p, &check);
+            if (p->layout == LS__NHWC) {
+                compare_pool(variant(isa), &half, &check);
+            }
         }
     }
     ls__kernels_set_threads(1);
+    if (p->layout == LS__NHWC) {
+        compare_pool(ls__kernels_ref(), &half, &check);
+    }
     pooled_free(&want);
     free(dy);
 }
@@ -150,7 +217,7 @@ TEST(pooling_agrees_with_the_plain_twin)
         for (int variation = 0; variation < 4; variation++) {
             ls__pool2d p = pool_of(&pool_cases[i], variation % 2 == 0 ? LS__NCHW : LS__NHWC);
             int64_t ins = p.batch * p.channels * p.height * p.width;
-            float *x = random_floats(ins, 7), *ties = images_with_ties(ins);
+            float *x = random_rounded(ins, 7), *ties = images_with_ties(ins);
             float beta = variation < 2 ? 0.0f : 1.0f;
             check_pool(&p, false, x, beta);
             if (!p.adaptive) {
@@ -173,6 +240,14 @@ static normed run_norm(const ls__kernels *k, ls__batch_norm n, const float *wb)
     int64_t c = n.channels, numel = n.batch * c * n.pixels;
     normed out = {filled(3 * c, NAN), filled(numel, NAN), output_before(numel, n.beta_x),
                   output_before(2 * c, n.beta_w), output_before(numel, n.beta_residual)};
+    float *x = copied(n.x, numel, n.half), *dy = copied(n.dy, numel, n.half);
+    float *cut = copied(n.out, numel, n.half);
+    float *residual = n.residual != NULL ? copied(n.residual, numel, n.half) : NULL;
+    float *of_type[] = {out.y, out.dx, out.dr};
+    for (int i = 0; n.half && i < 3; i++) {
+        make_halves(of_type[i], numel);
+    }
+    n.x = x, n.dy = dy, n.out = cut, n.residual = residual;
     size_t bytes = k->batch_norm_workspace(&n);
     unsigned char *work = allocate(bytes + CANARY);
     memset(work, 0xff, bytes + CANARY); /* NaN */
@@ -193,7 +268,10 @@ static normed run_norm(const ls__kernels *k, ls__batch_norm n, const float *wb)
     for (int i = 0; i < CANARY; i++) {
         CHECK_INT(work[bytes + (size_t)i], 0xff);
     }
-    free(work);
+    for (int i = 0; n.half && i < 3; i++) {
+        make_floats(of_type[i], numel);
+    }
+    free(work), free(x), free(dy), free(cut), free(residual);
     return out;
 }
 
@@ -202,34 +280,58 @@ static void normed_free(normed *n)
     free(n->stats), free(n->y), free(n->dx), free(n->dwb), free(n->dr);
 }
 
-static void check_norm(const ls__batch_norm *n, const float *wb)
+static void compare_norm(const ls__batch_norm *n, const normed *got, const normed *want)
 {
     int64_t c = n->channels, count = n->batch * n->pixels;
-    double atol = 4e-6 * sqrt((double)count);
-    normed want = run_norm(ls__kernels_ref(), *n, wb);
-    for (int isa = 0; isa < LS__ISA_COUNT; isa++) {
-        if (variant(isa) == NULL) {
-            continue;
-        }
-        ls__kernels_set_threads(1);
-        normed one = run_norm(variant(isa), *n, wb);
-        ls__kernels_set_threads(3);
-        normed got = run_norm(variant(isa), *n, wb);
-        check_close("statistics", got.stats, want.stats, 3 * c, 1e-5, 1e-6);
-        check_close("normalised", got.y, want.y, c * count, 1e-5, 2e-5);
-        check_close("gradient of x", got.dx, want.dx, c * count, 1e-4, 1e-4);
-        check_close("gradient of weights", got.dwb, want.dwb, 2 * c, 1e-5, atol * 32);
-        if (n->residual != NULL) {
-            check_close("gradient of the residual", got.dr, want.dr, c * count, 1e-6, 1e-6);
-            check_same_bits("gradient of the residual, threads", got.dr, one.dr, c * count);
-        }
-        check_same_bits("normalised, threads", got.y, one.y, c * count);
-        check_same_bits("gradient, threads", got.dx, one.dx, c * count);
-        check_same_bits("gradient of weights, threads", got.dwb, one.dwb, 2 * c);
-        normed_free(&one);
-        normed_free(&got);
+    double atol = 4e-6 * sqrt((double)count), rtol = n->half ? 0x1p-8 : 0.0;
+    check_close("statistics", got->stats, want->stats, 3 * c, 1e-5, 1e-6);
+    check_close("normalised", got->y, want->y, c * count, 1e-5 + rtol, 2e-5);
+    check_close("gradient of x", got->dx, want->dx, c * count, 1e-4 + rtol, 1e-4);
+    check_close("gradient of weights", got->dwb, want->dwb, 2 * c, 1e-5, atol * 32);
+    if (n->residual != NULL) {
+        check_close("gradient of the residual", got->dr, want->dr, c * count, 1e-6 + rtol, 1e-6);
     }
+}
+
+static void check_variant(const ls__kernels *k, const ls__batch_norm *n, const float *wb,
+                          const normed *want)
+{
+    int64_t c = n->channels, count = n->batch * n->pixels;
     ls__kernels_set_threads(1);
+    normed one = run_norm(k, *n, wb);
+    ls__kernels_set_threads(3);
+    normed got = run_norm(k, *n, wb);
+    compare_norm(n, &got, want);
+    if (n->residual != NULL) {
+        check_same_bits("gradient of the residual, threads", got.dr, one.dr, c * count);
+    }
+    check_same_bits("normalised, threads", got.y, one.y, c * count);
+    check_same_bits("gradient, threads", got.dx, one.dx, c * count);
+    check_same_bits("gradient of weights, threads", got.dwb, one.dwb, 2 * c);
+    normed_free(&one);
+    normed_free(&got);
+    ls__kernels_set_threads(1);
+}
+
+/* Also of bfloat16, which has these numbers, in the layout that kernels take it in. */
+static void check_norm(const ls__batch_norm *n, const float *wb)
+{
+    normed want = run_norm(ls__kernels_ref(), *n, wb);
+    ls__batch_norm half = *n;
+    half.half = true;
+    for (int isa = 0; isa < LS__ISA_COUNT; isa++) {
+        if (variant(isa) != NULL) {
+            check_variant(variant(isa), n, wb, &want);
+        }
+        if (variant(isa) != NULL && n->layout == LS__NHWC) {
+            check_variant(variant(isa), &half, wb, &want);
+        }
+    }
+    if (n->layout == LS__NHWC) {
+        normed plain = run_norm(ls__kernels_ref(), half, wb);
+        compare_norm(&half, &plain, &want);
+        normed_free(&plain);
+    }
     normed_free(&want);
 }
 
@@ -241,11 +343,11 @@ TEST(batch_norm_agrees_with_the_plain_twin)
         for (int variation = 0; variation < 64; variation++) {
             ls__batch_norm n = {
                 .batch = shapes[i][0], .channels = shapes[i][1], .pixels = shapes[i][2]};
-            float *x = random_floats(n.batch * n.channels * n.pixels, 8);
-            float *dy = random_floats(n.batch * n.channels * n.pixels, 9);
-            float *wb = random_floats(2 * n.channels, 10);
-            float *residual = random_floats(n.batch * n.channels * n.pixels, 11);
-            float *out = random_floats(n.batch * n.channels * n.pixels, 12);
+            float *x = random_rounded(n.batch * n.channels * n.pixels, 8);
+            float *dy = random_rounded(n.batch * n.channels * n.pixels, 9);
+            float *wb = random_rounded(2 * n.channels, 10);
+            float *residual = random_rounded(n.batch * n.channels * n.pixels, 11);
+            float *out = random_rounded(n.batch * n.channels * n.pixels, 12);
             out[0] = 0.0f;
             n.x = x;
             n.dy = dy;

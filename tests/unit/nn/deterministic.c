@@ -19,6 +19,7 @@ typedef struct network {
     ls_tensor *(*input)(void);
     int64_t outputs; /* classes of the last dimension */
     int64_t targets;
+    bool autocast;
 } network;
 
 static ls_module *conv(int64_t in, int64_t out, int64_t stride, int64_t groups)
@@ -73,9 +74,10 @@ static ls_module *make_lstm(void)
 }
 
 static const network networks[] = {
-    {"images", make_images, images, CLASSES, BATCH},
-    {"gpt", make_gpt, tokens, VOCAB, BATCH *CONTEXT},
-    {"lstm", make_lstm, tokens, VOCAB, BATCH *CONTEXT},
+    {"images", make_images, images, CLASSES, BATCH, false},
+    {"images in bfloat16", make_images, images, CLASSES, BATCH, true},
+    {"gpt", make_gpt, tokens, VOCAB, BATCH *CONTEXT, false},
+    {"lstm", make_lstm, tokens, VOCAB, BATCH *CONTEXT, false},
 };
 
 static void step(const network *n, ls_module *net, ls_optim *optim)
@@ -87,7 +89,11 @@ static void step(const network *n, ls_module *net, ls_optim *optim)
         for (int64_t i = 0; i < n->targets; i++) {
             target[i] = i % n->outputs;
         }
-        ls_tensor *logits = ls_forward(net, n->input());
+        ls_tensor *logits = NULL;
+        LS_AUTOCAST(n->autocast)
+        {
+            logits = ls_forward(net, n->input());
+        }
         logits = ls_reshape(logits, LS_SHAPE(n->targets, n->outputs));
         CHECK_OK(ls_backward(ls_cross_entropy(logits, y)));
         CHECK_OK(ls_clip_grad_norm(net, 1.0, NULL));
