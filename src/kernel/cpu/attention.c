@@ -7,7 +7,8 @@
  *          |####|####|####|    |  tile 2    on rows as they lie. Backward recomputes P from lse.
  *
  * bfloat16 is widened a head at a time into the slot, where the head lies row-major, and what came
- * out is narrowed: the rest sees float32 only.
+ * out is narrowed: the rest sees float32 only. Where the processor has matrix tiles, products are
+ * of bfloat16 instead (attention_tiles.c).
  *
  * With more keys than queries the causal edge ends at the last key. Heads that share keys and
  * values (a group) are one task, so that their sums dk and dv have one owner. Tasks are shared
@@ -17,12 +18,12 @@
 #include <string.h>
 
 #include "base/compiler.h"
+#include "kernel/cpu/attention_rows.h"
 #include "kernel/cpu/halves.h"
 #include "kernel/cpu/transpose.h"
-#include "kernel/cpu/vmath.h"
 
 #define TILE 32 /* queries; also what row strides of the workspace are rounded up to */
-#define SLOTS 16
+#define SLOTS LS__ATTENTION_SLOTS
 #define PARALLEL_MIN_WORK (1 << 18) /* score elements times dim */
 
 typedef struct head { /* one (batch, head) and a slot of the workspace */
@@ -64,6 +65,9 @@ static int64_t slots_of(const ls__attention *a)
 
 size_t LS__K(attention_workspace)(const ls__attention *a, bool backward)
 {
+    if (LS__K(attention_is_tiled)(a)) {
+        return LS__K(attention_tiles_workspace)(a, backward);
+    }
     int64_t floats = slot_floats(a, backward) + wide_floats(a, backward);
     return (size_t)slots_of(a) * (size_t)floats * sizeof(float);
 }
@@ -118,62 +122,16 @@ static void product(bool trans_a, int64_t m, int64_t n, int64_t k, const float *
     LS__K(gemm_builtin)(&g);
 }
 
-static int64_t keys_of_row(const ls__attention *a, int64_t row)
-{
-    return a->causal ? row + 1 + a->keys - a->time : a->keys;
-}
-
 /* Keys a tile that starts at query `first` may see, rounded up: columns beyond hold zero scores. */
 static int64_t keys_of(const ls__attention *a, const head *h, int64_t first)
 {
-    int64_t last = keys_of_row(a, first + TILE - 1);
+    int64_t last = ls__row_keys(a, first + TILE - 1);
     return ls__min(h->stride, (last + TILE - 1) / TILE * TILE);
 }
 
-/* Rows end anywhere, vectors do not: [n, end of the vector) gets `value`, the rest up to width 0.
- * Returns the rounded end; the row's loops then need no scalar remainder. */
-LS__INLINE int64_t pad_row(float *row, int64_t n, int64_t width, float value)
+static ls__row row_of(const head *h, int64_t i, int64_t width)
 {
-    int64_t end = (n + LS__LANES - 1) / LS__LANES * LS__LANES;
-    for (int64_t j = n; j < end; j++) {
-        row[j] = value;
-    }
-    for (int64_t j = end; j < width; j += LS__LANES) {
-        ls__store(row + j, (ls__vec){0.0f});
-    }
-    return end;
-}
-
-/* Adds the mask to the n scores of row i. */
-static void add_mask(const ls__attention *a, const head *h, int64_t i, float *row, int64_t n)
-{
-    const float *mask = h->mask + i * a->m_t;
-#pragma omp simd
-    for (int64_t j = 0; j < n; j++) {
-        row[j] += mask[j];
-    }
-}
-
-/* Drops weights of row i, n of them; in and out may be one. */
-static void drop_row(const ls__attention *a, const head *h, int64_t i, float *row, int64_t n)
-{
-    uint64_t at = a->first + (uint64_t)((h->index * a->time + i) * a->keys);
-    LS__K(dropout)(row, row, n, at, a->dropout, a->seed, a->stream_id, 0.0f, NULL);
-}
-
-/* row = exp(row - max) for the first n, 0 for the rest; returns max and sum. */
-static float exp_row(float *row, int64_t n, int64_t width, float *out_max)
-{
-    int64_t end = pad_row(row, n, width, -INFINITY);
-    float max = ls__row_max(row, end), sum = 0.0f;
-    max = max == -INFINITY ? 0.0f : max; /* no key is seen: all become 0 */
-#pragma omp simd reduction(+ : sum)
-    for (int64_t j = 0; j < end; j++) {
-        row[j] = ls__exp(row[j] - max);
-        sum += row[j];
-    }
-    *out_max = max;
-    return sum;
+    return (ls__row){h->index, i, width, h->mask, h->keep};
 }
 
 static void forward_tile(const ls__attention *a, const head *h, int64_t first)
@@ -183,18 +141,8 @@ static void forward_tile(const ls__attention *a, const head *h, int64_t first)
     product(false, rows, nk, a->dim, h->q + first * a->q_t, a->q_t, h->keys, h->stride, h->scores,
             h->stride, 0.0f);
     for (int64_t i = 0; i < rows; i++) {
-        float max, *row = h->scores + i * h->stride;
-        int64_t n = keys_of_row(a, first + i);
-        if (h->mask != NULL) {
-            add_mask(a, h, first + i, row, n);
-        }
-        float sum = exp_row(row, n, nk, &max);
-        bool seen = sum != 0.0f;
-        h->lse[first + i] = seen ? max + logf(sum) : INFINITY;
-        scale[i] = seen ? 1.0f / sum : 0.0f;
-        if (a->dropout > 0.0) {
-            drop_row(a, h, first + i, row, n);
-        }
+        const ls__row row = row_of(h, first + i, nk);
+        scale[i] = ls__row_softmax(a, &row, h->scores + i * h->stride, &h->lse[first + i]);
     }
     product(false, rows, a->dim, ls__min(nk, a->keys), h->scores, h->stride, h->v, a->v_t,
             h->o + first * a->o_t, a->o_t, 0.0f);
@@ -349,62 +297,33 @@ void LS__K(attention)(const ls__attention *a, ls_stream *stream)
     if (groups_of(a) <= 0 || a->time <= 0 || a->keys <= 0) {
         return;
     }
+    const bool tiled = LS__K(attention_is_tiled)(a);
     LS__UNUSED int team = team_of(a);
 #pragma omp parallel for schedule(static) num_threads(team)
     for (int64_t i = 0; i < groups_of(a); i++) {
-        run_group(a, i, false, forward_head);
+        if (tiled) {
+            LS__K(attention_tiles_group)(a, i, false);
+        } else {
+            run_group(a, i, false, forward_head);
+        }
     }
 }
 
 /* ---- backward ----------------------------------------------------------------------------- */
 
-/* The same with dropout: p is P, ds dropped(P)'s gradient; they become dropped(P) and scale dS. */
-static void gradient_row_dropped(const ls__attention *a, const head *h, int64_t i, float *p,
-                                 float *ds, int64_t n, float delta)
-{
-    float scale = a->scale, *keep = h->keep;
-    for (int64_t j = 0; j < n; j++) {
-        keep[j] = 1.0f;
-    }
-    drop_row(a, h, i, keep, n);
-#pragma omp simd
-    for (int64_t j = 0; j < n; j++) {
-        ds[j] = scale * p[j] * (ds[j] * keep[j] - delta);
-        p[j] *= keep[j];
-    }
-}
-
 /* Scores become P, score gradients become scale dS, by rows. */
 static void gradient_row(const ls__attention *a, const head *h, int64_t first, int64_t i,
                          int64_t nk)
 {
-    int64_t n = keys_of_row(a, first + i);
     const float *o = h->o + (first + i) * a->o_t, *d_o = h->d_o + (first + i) * a->o_t;
-    float *p = h->scores + i * h->stride, *ds = h->score_grads + i * h->stride;
-    float lse = h->lse[first + i], delta = 0.0f, scale = a->scale;
+    const ls__row row = row_of(h, first + i, nk);
+    float delta = 0.0f;
 #pragma omp simd reduction(+ : delta)
     for (int64_t d = 0; d < a->dim; d++) {
         delta += o[d] * d_o[d];
     }
-    if (h->mask != NULL) {
-        add_mask(a, h, first + i, p, n);
-    }
-    int64_t end = pad_row(p, n, nk, -INFINITY);
-    pad_row(ds, n, nk, delta);
-    if (a->dropout > 0.0) {
-#pragma omp simd
-        for (int64_t j = 0; j < end; j++) {
-            p[j] = ls__exp(p[j] - lse);
-        }
-        gradient_row_dropped(a, h, first + i, p, ds, n, delta);
-        pad_row(ds, n, nk, 0.0f);
-        return;
-    }
-#pragma omp simd
-    for (int64_t j = 0; j < end; j++) {
-        p[j] = ls__exp(p[j] - lse);
-        ds[j] = scale * p[j] * (ds[j] - delta);
-    }
+    ls__row_gradient(a, &row, h->scores + i * h->stride, h->score_grads + i * h->stride,
+                     h->lse[first + i], delta);
 }
 
 static void backward_tile(const ls__attention *a, const head *h, int64_t first)
@@ -453,9 +372,14 @@ void LS__K(attention_backward)(const ls__attention *a, ls_stream *stream)
     if (groups_of(a) <= 0 || a->time <= 0 || a->keys <= 0) {
         return;
     }
+    const bool tiled = LS__K(attention_is_tiled)(a);
     LS__UNUSED int team = team_of(a);
 #pragma omp parallel for schedule(static) num_threads(team)
     for (int64_t i = 0; i < groups_of(a); i++) {
-        run_group(a, i, true, backward_head);
+        if (tiled) {
+            LS__K(attention_tiles_group)(a, i, true);
+        } else {
+            run_group(a, i, true, backward_head);
+        }
     }
 }

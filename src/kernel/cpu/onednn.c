@@ -40,6 +40,13 @@ void ls__onednn_limit(ls__cpu level)
     }
 }
 
+/* oneDNN asks the system for the tiles before it says that it has them. */
+bool ls__onednn_has_tiles(void)
+{
+    const unsigned tiles = dnnl_cpu_isa_avx512_core_amx;
+    return ((unsigned)dnnl_get_effective_cpu_isa() & tiles) == tiles;
+}
+
 const char *ls__onednn_name(void)
 {
     return "oneDNN " TEXT(DNNL_VERSION_MAJOR) "." TEXT(DNNL_VERSION_MINOR) "." TEXT(

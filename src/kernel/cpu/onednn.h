@@ -24,6 +24,8 @@ void ls__onednn_limit(ls__cpu level);
 /* onednn_bf16.c, for oneDNN 2, or onednn_bf16_absent.c: likewise. */
 bool ls__onednn_gemm_bf16(const ls__gemm_bf16 *g);
 size_t ls__onednn_gemm_bf16_workspace(const ls__gemm_bf16 *g);
+/* Whether it may use matrix tiles of bfloat16; then the process may, too. */
+bool ls__onednn_has_tiles(void);
 const char *ls__onednn_name(void); /* "oneDNN 2.6.3", or NULL */
 
 #endif

@@ -12,6 +12,11 @@ void ls__onednn_limit(ls__cpu level)
     (void)level;
 }
 
+bool ls__onednn_has_tiles(void)
+{
+    return false;
+}
+
 const char *ls__onednn_name(void)
 {
     return NULL;

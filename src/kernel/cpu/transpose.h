@@ -22,12 +22,9 @@ LS__INLINE __m512 ls__pairs_high(__m512 a, __m512 b)
 
 /* Within each quarter of the rows: q[4g + i] holds columns i, i + 4, i + 8, i + 12 of rows 4g…4g+3.
  */
-LS__INLINE void ls__transpose_quarter(__m512 *q, const float *x, int64_t x_row, __m512 factor)
+LS__INLINE void ls__transpose_quarter(__m512 *q, const __m512 row[4])
 {
-    __m512 a = _mm512_mul_ps(factor, _mm512_loadu_ps(x));
-    __m512 b = _mm512_mul_ps(factor, _mm512_loadu_ps(x + x_row));
-    __m512 c = _mm512_mul_ps(factor, _mm512_loadu_ps(x + 2 * x_row));
-    __m512 d = _mm512_mul_ps(factor, _mm512_loadu_ps(x + 3 * x_row));
+    __m512 a = row[0], b = row[1], c = row[2], d = row[3];
     __m512 ab = _mm512_unpacklo_ps(a, b), cd = _mm512_unpacklo_ps(c, d);
     q[0] = ls__pairs_low(ab, cd);
     q[1] = ls__pairs_high(ab, cd);
@@ -36,12 +33,11 @@ LS__INLINE void ls__transpose_quarter(__m512 *q, const float *x, int64_t x_row, 
     q[3] = ls__pairs_high(ab, cd);
 }
 
-LS__INLINE void ls__transpose_block(float *out, int64_t out_row, const float *x, int64_t x_row,
-                                    float factor)
+LS__INLINE void ls__transpose_rows(float *out, int64_t out_row, const __m512 row[16])
 {
     __m512 q[16];
     for (int g = 0; g < 4; g++) {
-        ls__transpose_quarter(q + 4 * g, x + 4 * g * x_row, x_row, _mm512_set1_ps(factor));
+        ls__transpose_quarter(q + 4 * g, row + 4 * g);
     }
     for (int i = 0; i < 4; i++) {
         __m512 even_low = _mm512_shuffle_f32x4(q[i], q[4 + i], 0x88);
@@ -52,6 +48,31 @@ LS__INLINE void ls__transpose_block(float *out, int64_t out_row, const float *x,
         _mm512_storeu_ps(out + (i + 4) * out_row, _mm512_shuffle_f32x4(odd_low, odd_high, 0x88));
         _mm512_storeu_ps(out + (i + 8) * out_row, _mm512_shuffle_f32x4(even_low, even_high, 0xdd));
         _mm512_storeu_ps(out + (i + 12) * out_row, _mm512_shuffle_f32x4(odd_low, odd_high, 0xdd));
+    }
+}
+
+LS__INLINE void ls__transpose_block(float *out, int64_t out_row, const float *x, int64_t x_row,
+                                    float factor)
+{
+    __m512 row[16];
+    for (int i = 0; i < 16; i++) {
+        row[i] = _mm512_mul_ps(_mm512_set1_ps(factor), _mm512_loadu_ps(x + i * x_row));
+    }
+    ls__transpose_rows(out, out_row, row);
+}
+
+/* The same of 32 bits that are no numbers; sizes are multiples of 16. */
+LS__INLINE void ls__transpose_bits(uint32_t *out, int64_t out_row, const void *x, int64_t x_row,
+                                   int64_t rows, int64_t columns)
+{
+    for (int64_t i = 0; i < rows; i += 16) {
+        for (int64_t j = 0; j < columns; j += 16) {
+            __m512 row[16];
+            for (int r = 0; r < 16; r++) {
+                row[r] = _mm512_loadu_ps((const uint32_t *)x + (i + r) * x_row + j);
+            }
+            ls__transpose_rows((float *)(void *)(out + j * out_row + i), out_row, row);
+        }
     }
 }
 #else

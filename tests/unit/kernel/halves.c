@@ -286,24 +286,64 @@ static void attention_free(attention_case *c)
     free(c->x), free(c->d_o), free(c->o), free(c->dx), free(c->lse), free(c->workspace);
 }
 
+/* Bits of `kind`: not causal, masked, dropped, fewer queries than keys. */
+static void attention_vary(attention_case *c, int kind, const float *mask)
+{
+    ls__attention *a = &c->a;
+    a->causal = (kind & 1) == 0;
+    a->mask = (kind & 2) != 0 ? mask : NULL;
+    a->m_h = a->keys;
+    a->dropout = (kind & 4) != 0 ? 0.25 : 0.0, a->seed = 5, a->stream_id = 77, a->first = 1001;
+    a->time -= (kind & 8) != 0 ? a->time / 4 : 0;
+}
+
+static void attention_once(const ls__kernels *k, const int64_t *s, int kind)
+{
+    const ls__kernels *ref = ls__kernels_ref();
+    attention_case want = attention_new(ref, s[0], s[1], s[2], s[3]);
+    attention_case got = attention_new(k, s[0], s[1], s[2], s[3]);
+    float *mask = random_floats(s[0] * s[2], 6); /* [1,H,1,S] */
+    for (int64_t i = 0; i < s[0] * s[2]; i++) {
+        mask[i] = i < s[2] || i % 3 == 1 ? -INFINITY : mask[i]; /* head 0 sees nothing */
+    }
+    attention_vary(&want, kind, mask);
+    attention_vary(&got, kind, mask);
+    attention_run(ref, &want);
+    attention_run(k, &got);
+    check_close(k->name, got.lse, want.lse, want.rows * s[0], 1e-5, 1e-5);
+    check_halves(k->name, got.o, want.o, want.rows * s[0] * s[3], 4e-3);
+    check_halves(k->name, got.dx, want.dx, want.rows * want.row, 2e-2);
+    attention_free(&want), attention_free(&got);
+    free(mask);
+}
+
 TEST(attention_of_bfloat16_agrees_with_the_plain_twin)
 {
-    const int64_t shapes[][4] = {{1, 1, 1, 1}, {4, 2, 37, 5}, {3, 3, 64, 16}, {2, 1, 33, 24}};
-    for (int i = 0; i < LS__ISA_COUNT * 4; i++) {
-        const ls__kernels *k = variant(i / 4), *ref = ls__kernels_ref();
-        const int64_t *s = shapes[i % 4];
-        if (k == NULL) {
-            continue;
+    const int64_t shapes[][4] = {{1, 1, 1, 1},   {4, 2, 37, 5},  {3, 3, 64, 16},
+                                 {2, 1, 33, 24}, {2, 2, 90, 64}, {4, 1, 49, 33}};
+    for (int i = 0; i < LS__ISA_COUNT * 6 * 16; i++) {
+        const ls__kernels *k = variant(i / 96);
+        if (k != NULL) {
+            attention_once(k, shapes[i / 16 % 6], i % 16);
         }
-        attention_case want = attention_new(ref, s[0], s[1], s[2], s[3]);
-        attention_case got = attention_new(k, s[0], s[1], s[2], s[3]);
-        attention_run(ref, &want);
-        attention_run(k, &got);
-        check_close(k->name, got.lse, want.lse, want.rows * s[0], 1e-5, 1e-5);
-        check_halves(k->name, got.o, want.o, want.rows * s[0] * s[3], 1e-3);
-        check_halves(k->name, got.dx, want.dx, want.rows * want.row, 2e-2);
-        attention_free(&want), attention_free(&got);
     }
+}
+
+TEST(attention_of_bfloat16_does_not_depend_on_the_number_of_threads)
+{
+    const ls__kernels *k = ls__kernels_cpu();
+    attention_case want = attention_new(k, 4, 2, 70, 40);
+    attention_run(k, &want);
+    for (int threads = 2; threads <= 5; threads++) {
+        attention_case got = attention_new(k, 4, 2, 70, 40);
+        ls__kernels_set_threads(threads);
+        attention_run(k, &got);
+        CHECK(memcmp(got.o, want.o, (size_t)(want.rows * 4 * 40) * 2) == 0);
+        CHECK(memcmp(got.dx, want.dx, (size_t)(want.rows * want.row) * 2) == 0);
+        attention_free(&got);
+    }
+    ls__kernels_set_threads(1);
+    attention_free(&want);
 }
 
 TEST_MAIN
