@@ -130,15 +130,23 @@ static ls_tensor *attend(layer *self, ls_tensor *x, ls_tensor *mask) /* [B,T,C] 
     return ls_forward(self->joined, ls_reshape(ls_transpose(seen, 1, 2), ls_shape_of(x)));
 }
 
+/* norm(x + part). No gradient needs the part, which is therefore not held until backward. */
+static ls_tensor *joined(ls_module *norm, ls_tensor *part, ls_tensor *x)
+{
+    ls_tensor *sum = ls_add(part, x);
+    ls_free(part);
+    return ls_forward(norm, sum);
+}
+
 static ls_tensor *layer_body(ls_tensor *x, void *call_of) /* [B,T,C] -> [B,T,C] */
 {
     const layer_call *call = call_of;
     layer *self = call->self;
     ls_tensor *attended = ls_forward(self->drop, attend(self, x, call->mask));
-    x = ls_forward(self->norm1, ls_add(attended, x));
+    x = joined(self->norm1, attended, x);
     ls_tensor *wide = ls_forward(self->up, x); /* with its GELU */
     ls_tensor *thought = ls_forward(self->drop, ls_forward(self->down, wide));
-    return ls_forward(self->norm2, ls_add(thought, x));
+    return joined(self->norm2, thought, x);
 }
 
 static ls_tensor *layer_forward(ls_module *m, ls_tensor *x)

@@ -47,14 +47,22 @@ static ls_tensor *attend(block *self, ls_tensor *x) /* [B,T,C] -> [B,T,C] */
     return ls_forward(self->proj, ls_reshape(ls_transpose(seen, 1, 2), ls_shape_of(x)));
 }
 
+/* x + part. No gradient needs the part, which is therefore not held until backward. */
+static ls_tensor *added(ls_tensor *x, ls_tensor *part)
+{
+    ls_tensor *sum = ls_add(x, part);
+    ls_free(part);
+    return sum;
+}
+
 static ls_tensor *block_body(ls_tensor *x, void *block_of) /* [B,T,C] -> [B,T,C] */
 {
     block *self = block_of;
     ls_tensor *attended = attend(self, ls_forward(self->norm1, x));
-    x = ls_add(x, ls_forward(self->drop, attended));
+    x = added(x, ls_forward(self->drop, attended));
     ls_tensor *wide = ls_forward(self->up, ls_forward(self->norm2, x));
     ls_tensor *narrow = ls_forward(self->down, wide);
-    return ls_add(x, ls_forward(self->drop, narrow));
+    return added(x, ls_forward(self->drop, narrow));
 }
 
 static ls_tensor *block_forward(ls_module *m, ls_tensor *x)

@@ -21,6 +21,14 @@ static ls_module *finished(ls_module *m)
     return m;
 }
 
+/* x + part. No gradient needs the part, which is therefore not held until backward. */
+static ls_tensor *added(ls_tensor *x, ls_tensor *part)
+{
+    ls_tensor *sum = ls_add(part, x);
+    ls_free(part);
+    return sum;
+}
+
 /* ---- Conv1D: a linear layer whose weight lies the other way round --------------------------- */
 
 typedef struct conv1d {
@@ -115,9 +123,9 @@ static ls_tensor *block_body(ls_tensor *x, void *block_of) /* [B,T,C] -> [B,T,C]
 {
     block *self = block_of;
     ls_tensor *attended = ls_forward(self->attn, ls_forward(self->ln_1, x));
-    x = ls_add(x, ls_forward(self->drop, attended));
+    x = added(x, ls_forward(self->drop, attended));
     ls_tensor *thought = ls_forward(self->mlp, ls_forward(self->ln_2, x));
-    return ls_add(x, ls_forward(self->drop, thought));
+    return added(x, ls_forward(self->drop, thought));
 }
 
 static ls_tensor *block_forward(ls_module *m, ls_tensor *x)
@@ -391,10 +399,11 @@ gpt2_memory gpt2_memory_of(const gpt2_options *options, int64_t batch, int64_t t
     }
     const int64_t bytes = sizeof(float);
     sum.parameter_bytes = sum.gradient_bytes = bytes * sum.parameters;
-    /* Per token: a block makes some 30 C of results (norms 2, c_attn 6, heads 2, projections 6,
-     * c_fc and GELU 12, sums 2), or keeps its input while one at a time is there in full; the head
-     * logits and their gradient. */
-    const int64_t blocks = o.recompute ? 30 * o.dim + o.dim * o.layers : 30 * o.dim * o.layers;
+    /* Per token: a block keeps 16 C of results (norms 2, c_attn 3, heads 1, c_fc and GELU 8, sums
+     * 2), or its input while one at a time is there in full; backward has gradients of 8 C at a
+     * time; the head makes logits and their gradient. */
+    const int64_t kept = o.recompute ? 16 * o.dim + o.dim * o.layers : 16 * o.dim * o.layers;
+    const int64_t blocks = kept + 8 * o.dim;
     sum.activation_bytes = bytes * batch * tokens * (blocks + 2 * o.vocab);
     sum.total_bytes = sum.parameter_bytes + sum.gradient_bytes + sum.activation_bytes;
     return sum;

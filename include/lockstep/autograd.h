@@ -34,7 +34,9 @@ LS_API ls_status ls_backward_weighted(ls_tensor *loss, double weight);
 LS_API ls_tensor *ls_set_requires_grad(ls_tensor *t,
                                        bool requires_grad); /* leaves only; returns t */
 LS_API bool ls_requires_grad(const ls_tensor *t);
-LS_API ls_tensor *ls_grad(ls_tensor *t); /* borrowed view; NULL while absent */
+/* Borrowed view, until the gradient becomes absent (ls_optim_zero_grad), when its memory goes back
+ * to the allocator; NULL while absent. */
+LS_API ls_tensor *ls_grad(ls_tensor *t);
 
 /* LS_NO_GRAD { … } records no graph inside. */
 LS_API bool ls_grad_mode_set(bool enabled); /* returns the former mode of this thread */

@@ -38,7 +38,9 @@ LS_API ls_optim *ls_adamw_new(ls_module *module, const ls_adamw_options *options
 LS_API void ls_optim_free(ls_optim *optim);
 
 LS_API ls_status ls_optim_step(ls_optim *optim);
-LS_API void ls_optim_zero_grad(ls_optim *optim); /* gradients become absent */
+/* Gradients become absent: the next backward overwrites them. Memory of theirs that is no bucket's
+ * serves others meanwhile; what ls_grad returned is no longer valid (LS_ERR_STALE). */
+LS_API void ls_optim_zero_grad(ls_optim *optim);
 LS_API void ls_optim_set_lr(ls_optim *optim, double lr);
 LS_API double ls_optim_lr(const ls_optim *optim);
 LS_API ls_status ls_optim_state(ls_optim *optim, const char *prefix,

@@ -181,6 +181,20 @@ ls_status ls__param_bind_value(ls_tensor *param, void *memory)
     return ls__storage_move(record->storage, memory);
 }
 
+/* Memory that is the gradient's alone is of use to others while there is none. */
+static void let_go(ls__tensors *tensors, ls__leaf *leaf)
+{
+    if (leaf->grad == NULL || leaf->grad->size_class == LS__STORAGE_BORROWED) {
+        return;
+    }
+    if (leaf->grad_record != NULL) {
+        ls__record_free(tensors, leaf->grad_record);
+        leaf->grad_record = NULL;
+    }
+    ls__storage_unref(leaf->grad);
+    leaf->grad = NULL;
+}
+
 ls_status ls__param_set_grad_present(ls_tensor *param, bool present)
 {
     ls__tensors *tensors;
@@ -197,6 +211,9 @@ ls_status ls__param_set_grad_present(ls_tensor *param, bool present)
         memset(leaf->grad->data, 0, leaf->grad->bytes);
     }
     leaf->present = present;
+    if (!present) {
+        let_go(tensors, leaf);
+    }
     return LS_OK;
 }
 

@@ -50,6 +50,7 @@ static ls__tensors *tensors_new(ls_runtime *runtime)
     pthread_mutex_init(&tensors->lock, NULL);
     ls__list_init(&tensors->free_records);
     ls__list_init(&tensors->kept);
+    ls__regions_init(&tensors->regions, &tensors->env.table);
     ls__list_init(&tensors->scopes);
     ls__kernels_set_threads(runtime->threads);
     return tensors;

@@ -1,8 +1,9 @@
 /* Storages: counted memory from a caching allocator.
  *
- * Blocks come in size classes, four to a power of two (at most a quarter is wasted), and go back to
- * their class's list, newest first, so a loop of equal steps finds warm memory and asks the system
- * for nothing. When the system refuses, all cached blocks are given back and it is asked again. */
+ * Small blocks come in size classes, four to a power of two (at most a quarter is wasted), and go
+ * back to their class's list, newest first, so a loop of equal steps finds warm memory and asks the
+ * system for nothing. Large ones are pieces of regions (regions.h), whose memory serves blocks of
+ * all sizes. When the system refuses, what is cached is given back and it is asked again. */
 #include "tensor/tensor.h"
 
 #include <string.h>
@@ -12,12 +13,19 @@
 #define BLOCK_MIN 256u
 #define BLOCK_MIN_LOG 8
 #define BLOCK_MAX ((size_t)1 << 47)
+#define CLASS_LARGE (UINT16_MAX - 1) /* a piece of a region */
 #define HEADERS_A_SLAB 255
 
 struct ls__header_slab {
     struct ls__header_slab *next;
     ls__storage header[HEADERS_A_SLAB];
 };
+
+typedef struct block {
+    void *data;
+    ls__piece *piece; /* whose data it is; NULL: it is of a class */
+    uint16_t size_class;
+} block;
 
 /* The class of `bytes` and, rounded up, its size. False when there is none so large. */
 static bool class_of(size_t bytes, uint16_t *size_class, size_t *rounded)
@@ -26,12 +34,18 @@ static bool class_of(size_t bytes, uint16_t *size_class, size_t *rounded)
     if (bytes > BLOCK_MAX) {
         return false;
     }
+    if (bytes >= LS__LARGE_BYTES) {
+        *size_class = CLASS_LARGE;
+        *rounded = bytes;
+        return true;
+    }
     int log = 63 - __builtin_clzll((unsigned long long)bytes);
     int step = log - 2;
     size_t quarters = (bytes + ((size_t)1 << step) - 1) >> step; /* 4 … 8 */
     *size_class = (uint16_t)(4 * (log - BLOCK_MIN_LOG) + (int)quarters - 4);
     *rounded = quarters << step;
-    return *size_class < LS__SIZE_CLASSES;
+    LS_ASSERT(*size_class < LS__SIZE_CLASSES);
+    return true;
 }
 
 static size_t class_bytes(int size_class)
@@ -41,64 +55,98 @@ static size_t class_bytes(int size_class)
 }
 
 /* Under lock. */
+static void count_reserved(ls__tensors *tensors, int64_t small_bytes)
+{
+    ls_memory *m = &tensors->memory;
+    tensors->small_reserved += small_bytes;
+    m->reserved = tensors->small_reserved + tensors->regions.reserved;
+    m->reserved_peak = m->reserved > m->reserved_peak ? m->reserved : m->reserved_peak;
+}
+
+/* Under lock. */
+static void count_block(ls__tensors *tensors, int64_t bytes)
+{
+    ls_memory *m = &tensors->memory;
+    m->blocks += bytes > 0 ? 1 : -1;
+    m->allocated += bytes;
+    m->allocated_peak = m->allocated > m->allocated_peak ? m->allocated : m->allocated_peak;
+}
+
+/* Under lock. */
 static void release_cached(ls__tensors *tensors)
 {
     for (int i = 0; i < LS__SIZE_CLASSES; i++) {
         while (tensors->free_blocks[i] != NULL) {
-            void *block = tensors->free_blocks[i];
-            tensors->free_blocks[i] = *(void **)block;
-            tensors->env.table.release(&tensors->env.table, block, class_bytes(i));
-            tensors->memory.reserved -= (int64_t)class_bytes(i);
+            void *cached = tensors->free_blocks[i];
+            tensors->free_blocks[i] = *(void **)cached;
+            tensors->env.table.release(&tensors->env.table, cached, class_bytes(i));
+            tensors->small_reserved -= (int64_t)class_bytes(i);
         }
     }
-}
-
-static void raise_to(int64_t *peak, int64_t now)
-{
-    *peak = now > *peak ? now : *peak;
+    ls__regions_release_unused(&tensors->regions);
+    count_reserved(tensors, 0);
 }
 
 /* Under lock. */
-static void *block_from_system(ls__tensors *tensors, size_t bytes)
+static void *small_from_system(ls__tensors *tensors, size_t bytes)
 {
-    void *block = tensors->env.table.allocate(&tensors->env.table, bytes);
-    if (block == NULL) {
+    void *data = tensors->env.table.allocate(&tensors->env.table, bytes);
+    if (data == NULL) {
         release_cached(tensors);
-        block = tensors->env.table.allocate(&tensors->env.table, bytes);
+        data = tensors->env.table.allocate(&tensors->env.table, bytes);
     }
-    if (block != NULL) {
-        tensors->memory.reserved += (int64_t)bytes;
-        raise_to(&tensors->memory.reserved_peak, tensors->memory.reserved);
-    }
-    return block;
+    count_reserved(tensors, data != NULL ? (int64_t)bytes : 0);
+    return data;
 }
 
 /* Under lock. */
-static void *block_get(ls__tensors *tensors, uint16_t size_class, size_t bytes)
+static ls__piece *piece_get(ls__tensors *tensors, size_t bytes)
 {
-    void *block = tensors->free_blocks[size_class];
-    if (block != NULL) {
-        tensors->free_blocks[size_class] = *(void **)block;
+    ls__piece *piece = ls__piece_get(&tensors->regions, bytes);
+    if (piece == NULL) {
+        release_cached(tensors);
+        piece = ls__piece_get(&tensors->regions, bytes);
+    }
+    count_reserved(tensors, 0);
+    return piece;
+}
+
+/* Under lock. No data: memory is out. */
+static block block_get(ls__tensors *tensors, uint16_t size_class, size_t bytes)
+{
+    block b = {.size_class = size_class};
+    if (size_class == CLASS_LARGE) {
+        b.piece = piece_get(tensors, bytes);
+        b.data = b.piece != NULL ? b.piece->data : NULL;
+        bytes = b.piece != NULL ? b.piece->bytes : 0;
+    } else if (tensors->free_blocks[size_class] != NULL) {
+        b.data = tensors->free_blocks[size_class];
+        tensors->free_blocks[size_class] = *(void **)b.data;
     } else {
-        block = block_from_system(tensors, bytes);
+        b.data = small_from_system(tensors, bytes);
     }
-    if (block != NULL) {
-        tensors->memory.blocks++;
-        tensors->memory.allocated += (int64_t)bytes;
-        raise_to(&tensors->memory.allocated_peak, tensors->memory.allocated);
+    if (b.data != NULL) {
+        count_block(tensors, (int64_t)bytes);
     }
-    return block;
+    return b;
 }
 
 /* Under lock. Borrowed memory is the caller's. */
-static void block_put(ls__tensors *tensors, void *block, uint16_t size_class)
+static void block_put(ls__tensors *tensors, const block *b)
 {
-    if (size_class != LS__STORAGE_BORROWED) {
-        *(void **)block = tensors->free_blocks[size_class];
-        tensors->free_blocks[size_class] = block;
-        tensors->memory.blocks--;
-        tensors->memory.allocated -= (int64_t)class_bytes(size_class);
+    if (b->size_class == CLASS_LARGE) {
+        count_block(tensors, -(int64_t)b->piece->bytes);
+        ls__piece_put(&tensors->regions, b->piece);
+    } else if (b->size_class != LS__STORAGE_BORROWED) {
+        *(void **)b->data = tensors->free_blocks[b->size_class];
+        tensors->free_blocks[b->size_class] = b->data;
+        count_block(tensors, -(int64_t)class_bytes(b->size_class));
     }
+}
+
+static block block_of(const ls__storage *storage)
+{
+    return (block){storage->data, storage->piece, storage->size_class};
 }
 
 /* Under lock. */
@@ -122,13 +170,13 @@ static ls__storage *header_get(ls__tensors *tensors)
     return storage;
 }
 
-static void header_init(ls__tensors *tensors, ls__storage *storage, void *data, size_t bytes,
-                        uint16_t size_class)
+static void header_init(ls__tensors *tensors, ls__storage *storage, const block *b, size_t bytes)
 {
-    storage->data = data;
+    storage->data = b->data;
+    storage->piece = b->piece;
+    storage->size_class = b->size_class;
     storage->bytes = bytes;
     storage->owner = tensors;
-    storage->size_class = size_class;
     storage->fini = NULL;
     storage->next = NULL;
     atomic_store_explicit(&storage->version, 0, memory_order_relaxed);
@@ -139,13 +187,13 @@ ls__storage *ls__storage_new(ls__tensors *tensors, size_t bytes)
 {
     uint16_t size_class = 0;
     size_t rounded = 0;
-    void *data = NULL;
+    block b = {0};
     ls__storage *storage = NULL;
     if (class_of(bytes, &size_class, &rounded)) {
         pthread_mutex_lock(&tensors->lock);
         storage = header_get(tensors);
-        data = storage != NULL ? block_get(tensors, size_class, rounded) : NULL;
-        if (storage != NULL && data == NULL) {
+        b = storage != NULL ? block_get(tensors, size_class, rounded) : b;
+        if (storage != NULL && b.data == NULL) {
             storage->next = tensors->free_headers;
             tensors->free_headers = storage;
             storage = NULL;
@@ -159,7 +207,7 @@ ls__storage *ls__storage_new(ls__tensors *tensors, size_t bytes)
                        bytes);
         return NULL;
     }
-    header_init(tensors, storage, data, bytes, size_class);
+    header_init(tensors, storage, &b, bytes);
     return storage;
 }
 
@@ -172,31 +220,35 @@ ls__storage *ls__storage_borrow(ls__tensors *tensors, void *data, size_t bytes)
         (void)ls__fail(LS_ERR_MEMORY, "a tensor over your memory: its header could not be had");
         return NULL;
     }
-    header_init(tensors, storage, data, bytes, LS__STORAGE_BORROWED);
+    header_init(tensors, storage, &(block){data, NULL, LS__STORAGE_BORROWED}, bytes);
     return storage;
 }
 
 ls_status ls__storage_move(ls__storage *storage, void *memory)
 {
     ls__tensors *tensors = storage->owner;
-    uint16_t size_class = LS__STORAGE_BORROWED;
+    uint16_t size_class = 0;
     size_t rounded = 0;
     if (memory == NULL && !class_of(storage->bytes, &size_class, &rounded)) {
         return ls__fail(LS_ERR_MEMORY, "moving a tensor of %zu bytes", storage->bytes);
     }
     pthread_mutex_lock(&tensors->lock);
-    void *data = memory != NULL ? memory : block_get(tensors, size_class, rounded);
-    if (data != NULL) {
-        if (data != storage->data && storage->bytes > 0) {
-            memcpy(data, storage->data, storage->bytes);
+    const block from = block_of(storage);
+    const block to = memory != NULL ? (block){memory, NULL, LS__STORAGE_BORROWED}
+                                    : block_get(tensors, size_class, rounded);
+    if (to.data != NULL) {
+        if (to.data != from.data && storage->bytes > 0) {
+            memcpy(to.data, from.data, storage->bytes);
         }
-        block_put(tensors, storage->data, storage->size_class);
-        storage->data = data;
-        storage->size_class = size_class;
+        block_put(tensors, &from);
+        storage->data = to.data;
+        storage->piece = to.piece;
+        storage->size_class = to.size_class;
     }
     pthread_mutex_unlock(&tensors->lock);
-    return data != NULL ? LS_OK
-                        : ls__fail(LS_ERR_MEMORY, "moving a tensor of %zu bytes", storage->bytes);
+    return to.data != NULL
+               ? LS_OK
+               : ls__fail(LS_ERR_MEMORY, "moving a tensor of %zu bytes", storage->bytes);
 }
 
 void ls__storage_unref(ls__storage *storage)
@@ -214,8 +266,9 @@ void ls__storage_unref(ls__storage *storage)
         storage->fini(storage);
     }
     ls__tensors *tensors = storage->owner;
+    const block b = block_of(storage);
     pthread_mutex_lock(&tensors->lock);
-    block_put(tensors, storage->data, storage->size_class);
+    block_put(tensors, &b);
     storage->data = NULL;
     storage->next = tensors->free_headers;
     tensors->free_headers = storage;
@@ -237,11 +290,12 @@ void ls__storages_fini(ls__tensors *tensors)
         tensors->header_slabs = slab->next;
         for (int i = 0; i < HEADERS_A_SLAB; i++) {
             ls__storage *storage = &slab->header[i];
-            if (storage->data != NULL && storage->size_class != LS__STORAGE_BORROWED) {
+            if (storage->data != NULL && storage->size_class < LS__SIZE_CLASSES) {
                 tensors->env.table.release(&tensors->env.table, storage->data,
                                            class_bytes(storage->size_class));
             }
         }
         tensors->env.table.release(&tensors->env.table, slab, sizeof *slab);
     }
+    ls__regions_fini(&tensors->regions);
 }

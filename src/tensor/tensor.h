@@ -26,6 +26,7 @@
 #include "base/list.h"
 #include "base/runtime.h"
 #include "kernel/kernels.h"
+#include "tensor/regions.h"
 
 typedef struct ls__tensors ls__tensors;
 typedef struct ls__storage ls__storage;
@@ -38,7 +39,8 @@ struct ls__storage {
     _Atomic uint32_t version; /* Sync: atomic; raised by every change in place */
     uint16_t size_class;      /* of the block; LS__STORAGE_BORROWED: the caller's memory */
     void *data;
-    size_t bytes; /* asked for */
+    ls__piece *piece; /* whose data it is; NULL: it is no large block */
+    size_t bytes;     /* asked for */
     ls__tensors *owner;
     void (*fini)(ls__storage *storage); /* before the block is given back; NULL: nothing */
     ls__storage *next;                  /* in the list of free headers */
@@ -165,8 +167,8 @@ void ls__scope_forget(ls_scope *scope);
 
 /* ---- the pools of a runtime --------------------------------------------------------------- */
 
-#define LS__SIZE_CLASSES 160 /* 4 a power of two, from 256 bytes to 2^47 */
-#define LS__SLABS_MAX 24     /* each twice as large as the one before */
+#define LS__SIZE_CLASSES 37 /* 4 a power of two, from 256 bytes to LS__LARGE_BYTES */
+#define LS__SLABS_MAX 24    /* each twice as large as the one before */
 
 /* What env->allocate is asked for on behalf of tensors, counted. First member: its own table. */
 typedef struct ls__counted_env {
@@ -196,6 +198,8 @@ struct ls__tensors {
     ls__storage *free_headers;
     struct ls__header_slab *header_slabs;
     void *free_blocks[LS__SIZE_CLASSES]; /* each block's first word points at the next */
+    ls__regions regions;                 /* large blocks */
+    int64_t small_reserved;              /* bytes of blocks of classes */
     ls_memory memory;                    /* what of them is in use */
     ls__list scopes;
     ls_scope *free_scopes; /* linked by parent */

@@ -1,0 +1,219 @@
+/* See regions.h. All of it under the lock of the tensors' pools. */
+#include "tensor/regions.h"
+
+#include "base/assert.h"
+#include "base/size.h"
+
+#define GRANULE 4096 /* pieces begin and end on pages: equal offsets within one do not collide */
+#define REGION_MIN ((size_t)2 << 20)
+#define REGION_MAX ((size_t)64 << 20) /* but for a single block that is larger */
+#define GROWTH 8 /* a new region is an eighth of what there is: little is asked for in vain */
+#define HEADERS_A_SLAB 127
+
+struct ls__region {
+    ls__list link;
+    ls__list pieces; /* by address */
+    void *memory;
+    size_t bytes;
+};
+
+struct ls__piece_slab {
+    struct ls__piece_slab *next;
+    ls__piece piece[HEADERS_A_SLAB];
+};
+
+void ls__regions_init(ls__regions *r, const ls__env *env)
+{
+    *r = (ls__regions){.env = env};
+    ls__list_init(&r->regions);
+    ls__list_init(&r->unused);
+    for (int b = 0; b < LS__PIECE_BINS; b++) {
+        ls__list_init(&r->bin[b]);
+    }
+}
+
+/* ---- headers ------------------------------------------------------------------------------ */
+
+static ls__piece *header_get(ls__regions *r)
+{
+    if (ls__list_empty(&r->unused)) {
+        struct ls__piece_slab *slab = r->env->allocate(r->env, sizeof *slab);
+        if (slab == NULL) {
+            return NULL;
+        }
+        slab->next = r->slabs;
+        r->slabs = slab;
+        for (int i = 0; i < HEADERS_A_SLAB; i++) {
+            ls__list_push_back(&r->unused, &slab->piece[i].link);
+        }
+    }
+    return LS__LIST_ITEM(ls__list_pop_front(&r->unused), ls__piece, link);
+}
+
+static void header_put(ls__regions *r, ls__piece *piece)
+{
+    ls__list_push_front(&r->unused, &piece->link);
+}
+
+/* ---- free pieces -------------------------------------------------------------------------- */
+
+static int bin_of(size_t bytes)
+{
+    int log = 63 - __builtin_clzll((unsigned long long)bytes);
+    return log < LS__PIECE_BINS ? log : LS__PIECE_BINS - 1;
+}
+
+static void set_free(ls__regions *r, ls__piece *piece)
+{
+    piece->free = true;
+    ls__list_push_front(&r->bin[bin_of(piece->bytes)], &piece->link);
+}
+
+static ls__piece *tightest_in(ls__list *bin, size_t bytes)
+{
+    ls__piece *best = NULL;
+    LS__LIST_EACH (at, bin) {
+        ls__piece *piece = LS__LIST_ITEM(at, ls__piece, link);
+        if (piece->bytes >= bytes && (best == NULL || piece->bytes < best->bytes)) {
+            best = piece;
+        }
+    }
+    return best;
+}
+
+static ls__piece *tightest(ls__regions *r, size_t bytes)
+{
+    ls__piece *best = NULL;
+    for (int b = bin_of(bytes); b < LS__PIECE_BINS && best == NULL; b++) {
+        best = tightest_in(&r->bin[b], bytes);
+    }
+    return best;
+}
+
+/* Takes `next`, which lies behind `piece`, into it. */
+static void join(ls__regions *r, ls__piece *piece, ls__piece *next)
+{
+    LS_ASSERT(piece->data + piece->bytes == next->data);
+    piece->bytes += next->bytes;
+    ls__list_remove(&next->beside);
+    header_put(r, next);
+}
+
+/* Cuts off what `piece` has beyond `bytes`. Without memory for its header it stays part of it. */
+static void cut(ls__regions *r, ls__piece *piece, size_t bytes)
+{
+    ls__piece *rest = piece->bytes > bytes ? header_get(r) : NULL;
+    if (rest != NULL) {
+        *rest = (ls__piece){
+            .region = piece->region, .data = piece->data + bytes, .bytes = piece->bytes - bytes};
+        ls__list_insert_between(&piece->beside, piece->beside.next, &rest->beside);
+        piece->bytes = bytes;
+        set_free(r, rest);
+    }
+}
+
+/* ---- regions ------------------------------------------------------------------------------ */
+
+static size_t region_bytes(const ls__regions *r, size_t bytes)
+{
+    size_t growth = ls__round_up((size_t)r->reserved / GROWTH, REGION_MIN);
+    growth = growth < REGION_MIN ? REGION_MIN : growth > REGION_MAX ? REGION_MAX : growth;
+    return bytes > growth ? bytes : growth;
+}
+
+/* A free piece that is a whole new region. */
+static ls__piece *region_new(ls__regions *r, size_t bytes)
+{
+    ls__region *region = r->env->allocate(r->env, sizeof *region);
+    ls__piece *piece = region != NULL ? header_get(r) : NULL;
+    void *memory = piece != NULL ? r->env->allocate(r->env, bytes) : NULL;
+    if (memory == NULL) {
+        if (piece != NULL) {
+            header_put(r, piece);
+        }
+        if (region != NULL) {
+            r->env->release(r->env, region, sizeof *region);
+        }
+        return NULL;
+    }
+    *region = (ls__region){.memory = memory, .bytes = bytes};
+    *piece = (ls__piece){.region = region, .data = memory, .bytes = bytes};
+    ls__list_init(&region->pieces);
+    ls__list_push_back(&region->pieces, &piece->beside);
+    ls__list_push_back(&r->regions, &region->link);
+    set_free(r, piece);
+    r->reserved += (int64_t)bytes;
+    return piece;
+}
+
+static void region_free(ls__regions *r, ls__region *region)
+{
+    r->reserved -= (int64_t)region->bytes;
+    ls__list_remove(&region->link);
+    r->env->release(r->env, region->memory, region->bytes);
+    r->env->release(r->env, region, sizeof *region);
+}
+
+void ls__regions_release_unused(ls__regions *r)
+{
+    LS__LIST_EACH (at, &r->regions) {
+        ls__region *region = LS__LIST_ITEM(at, ls__region, link);
+        ls__piece *first = LS__LIST_ITEM(region->pieces.next, ls__piece, beside);
+        if (first->free && first->bytes == region->bytes) {
+            ls__list_remove(&first->link);
+            header_put(r, first);
+            region_free(r, region);
+        }
+    }
+}
+
+void ls__regions_fini(ls__regions *r)
+{
+    LS__LIST_EACH (at, &r->regions) {
+        region_free(r, LS__LIST_ITEM(at, ls__region, link));
+    }
+    while (r->slabs != NULL) {
+        struct ls__piece_slab *slab = r->slabs;
+        r->slabs = slab->next;
+        r->env->release(r->env, slab, sizeof *slab);
+    }
+}
+
+/* ---- pieces ------------------------------------------------------------------------------- */
+
+ls__piece *ls__piece_get(ls__regions *r, size_t bytes)
+{
+    bytes = ls__round_up(bytes, GRANULE);
+    ls__piece *piece = tightest(r, bytes);
+    if (piece == NULL) {
+        piece = region_new(r, region_bytes(r, bytes));
+    }
+    if (piece == NULL) { /* the system refuses: without what nobody uses, and no more than asked */
+        ls__regions_release_unused(r);
+        piece = region_new(r, bytes);
+    }
+    if (piece != NULL) {
+        ls__list_remove(&piece->link);
+        piece->free = false;
+        cut(r, piece, bytes);
+    }
+    return piece;
+}
+
+void ls__piece_put(ls__regions *r, ls__piece *piece)
+{
+    const ls__list *end = &piece->region->pieces;
+    ls__piece *next = LS__LIST_ITEM(piece->beside.next, ls__piece, beside);
+    ls__piece *before = LS__LIST_ITEM(piece->beside.prev, ls__piece, beside);
+    LS_ASSERT(!piece->free);
+    if (piece->beside.next != end && next->free) {
+        ls__list_remove(&next->link);
+        join(r, piece, next);
+    }
+    if (piece->beside.prev != end && before->free) {
+        ls__list_remove(&before->link);
+        join(r, before, piece);
+        piece = before;
+    }
+    set_free(r, piece);
+}

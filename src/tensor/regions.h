@@ -1,0 +1,49 @@
+/* Large blocks: pieces of regions.
+ *
+ * A region is one range from the system. It is cut into pieces, free or in use, that lie side by
+ * side; a free piece next to one that becomes free is joined with it. So gradients, which nobody
+ * has between ls_optim_zero_grad and backward, and activations, which go as backward passes, take
+ * turns in the same memory though they are of different sizes. The tightest free piece is taken,
+ * of equals the one freed last: a loop of equal steps finds everything where it was in the step
+ * before and asks the system for nothing. */
+#ifndef LS_TENSOR_REGIONS_H
+#define LS_TENSOR_REGIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/env.h"
+#include "base/list.h"
+
+#define LS__LARGE_BYTES ((size_t)128 << 10) /* from here on blocks are pieces */
+#define LS__PIECE_BINS 48
+
+typedef struct ls__region ls__region;
+
+typedef struct ls__piece {
+    ls__list beside; /* in its region, by address */
+    ls__list link;   /* in a bin, while it is free; among the unused headers */
+    ls__region *region;
+    char *data;
+    size_t bytes;
+    bool free;
+} ls__piece;
+
+typedef struct ls__regions {
+    const ls__env *env;
+    ls__list regions;
+    ls__list bin[LS__PIECE_BINS]; /* free pieces of 2^b … 2^(b+1) - 1 bytes, the last freed first */
+    ls__list unused;              /* headers of pieces */
+    struct ls__piece_slab *slabs;
+    int64_t reserved; /* bytes of all regions */
+} ls__regions;
+
+void ls__regions_init(ls__regions *r, const ls__env *env);
+void ls__regions_fini(ls__regions *r); /* whatever is still in use */
+/* At least `bytes`, uninitialised, beginning on a cache line. NULL: memory is out. */
+ls__piece *ls__piece_get(ls__regions *r, size_t bytes);
+void ls__piece_put(ls__regions *r, ls__piece *piece);
+/* Gives regions back in which nothing is in use. */
+void ls__regions_release_unused(ls__regions *r);
+
+#endif
