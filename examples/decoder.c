@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <jansson.h>
@@ -61,12 +62,23 @@ static void expect_switch(const json_t *config, const char *name, bool wanted, c
     }
 }
 
-bool decoder_read_config(const char *folder, decoder_shape *shape)
+/* config.json in the folder `weights`, or beside the file `weights`. False: there is none. */
+static bool config_of(const char *weights, char *path, size_t bytes)
+{
+    struct stat found;
+    const char *slash = strrchr(weights, '/');
+    bool folder = stat(weights, &found) == 0 && S_ISDIR(found.st_mode);
+    int prefix = folder ? (int)strlen(weights) : slash ? (int)(slash - weights) : 0;
+    const char *between = folder || slash ? "/" : "";
+    int length = snprintf(path, bytes, "%.*s%sconfig.json", prefix, weights, between);
+    return length > 0 && (size_t)length < bytes && access(path, F_OK) == 0;
+}
+
+bool decoder_read_config(const char *weights, decoder_shape *shape)
 {
     char path[1024];
     json_error_t error;
-    int length = snprintf(path, sizeof path, "%s/config.json", folder);
-    if (length < 0 || (size_t)length >= sizeof path || access(path, F_OK) != 0) {
+    if (!config_of(weights, path, sizeof path)) {
         return false;
     }
     json_t *config = json_load_file(path, 0, &error);
@@ -83,7 +95,7 @@ bool decoder_read_config(const char *folder, decoder_shape *shape)
     shape->layers = count_in(config, "n_layer", path);
     shape->heads = count_in(config, "n_head", path);
     shape->dim = count_in(config, "n_embd", path);
-    shape->context = count_in(config, "n_positions", path);
+    shape->positions = count_in(config, "n_positions", path);
     shape->vocab = count_in(config, "vocab_size", path);
     shape->eps = json_number_value(json_object_get(config, "layer_norm_epsilon"));
     json_decref(config);
@@ -94,8 +106,9 @@ bool decoder_read_config(const char *folder, decoder_shape *shape)
 
 gpt2_options decoder_gpt2_options(const decoder_shape *s)
 {
-    gpt2_options o = *LS_OPTIONS(gpt2_options, .context = s->context, .vocab = s->vocab,
-                                 .dropout = s->dropout, .recompute = s->recompute);
+    gpt2_options o =
+        *LS_OPTIONS(gpt2_options, .context = s->positions ? s->positions : s->context,
+                    .vocab = s->vocab, .dropout = s->dropout, .recompute = s->recompute);
     if (s->exact) {
         o.layers = (int)s->layers;
         o.heads = (int)s->heads;

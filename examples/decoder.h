@@ -12,6 +12,7 @@ typedef struct decoder_shape {
     const char *model; /* "gpt", of the shape below, or "gpt2", "gpt2-medium" … */
     bool exact;        /* "gpt2" is of the shape below, too */
     int64_t vocab, context, layers, dim, heads;
+    int64_t positions; /* that GPT-2 knows; 0: context */
     double dropout, init_std;
     double eps; /* of the norms of GPT-2; 0: theirs */
     bool recompute;
@@ -33,9 +34,10 @@ void decoder_check(const decoder_shape *shape); /* a mistake ends the program */
 bool decoder_is_gpt2(const char *model); /* gpt2 and its larger sizes */
 gpt2_options decoder_gpt2_options(const decoder_shape *shape);
 
-/* The shape of GPT-2 in FOLDER/config.json as transformers writes it; false: there is no such file.
+/* The shape of GPT-2, but for `context`, from the config.json that transformers writes into the
+ * folder of the weights, which are that folder or a file in it; false: there is no such file.
  * Another model's, or one this GPT-2 does not compute, ends the program. */
-bool decoder_read_config(const char *folder, decoder_shape *shape);
+bool decoder_read_config(const char *weights, decoder_shape *shape);
 
 ls_module *decoder_new(const decoder_shape *shape);
 ls_status decoder_load(ls_module *net, const decoder_shape *shape, const char *path);

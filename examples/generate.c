@@ -78,7 +78,9 @@ static settings read_flags(int argc, char **argv)
     if (s.greedy) {
         s.sampling.temperature = 0.0;
     }
-    if (!(s.weights && decoder_read_config(s.weights, &s.shape))) {
+    if (s.weights && decoder_read_config(s.weights, &s.shape)) {
+        s.shape.context = s.shape.positions;
+    } else {
         static const char *const models[] = {"gpt",        "gpt2",    "gpt2-medium",
                                              "gpt2-large", "gpt2-xl", NULL};
         (void)flag_choice("model", s.shape.model, models);

@@ -59,7 +59,7 @@ static settings read_flags(int argc, char **argv)
                             .weight_decay = 0.1, .clip = 1.0}};
     const flag flags[] = {
         {"model", FLAG_TEXT, &s.shape.model, 0, 0,
-         "gpt or lstm, of the shape below, or gpt2, gpt2-medium, gpt2-large, gpt2-xl"},
+         "gpt or lstm, of the shape below, or gpt2 … gpt2-xl; config.json beside --init says it"},
         {"data", FLAG_TEXT, &s.data, 0, 0, "a file, or a folder of files, to learn from"},
         {"format", FLAG_TEXT, &s.format, 0, 0, "of --data: text, or tokens of nanoGPT or llm.c"},
         {"tokenizer", FLAG_TEXT, &s.tokenizer, 0, 0,
@@ -82,6 +82,11 @@ static settings read_flags(int argc, char **argv)
         give_up(EXIT_USAGE, "--data is missing: name a file or a folder of text or tokens");
     }
     decoder_check(&s.shape);
+    if (s.train.init && decoder_read_config(s.train.init, &s.shape) &&
+        s.shape.context > s.shape.positions) {
+        give_up(EXIT_USAGE, "--context is %lld, the model of --init knows %lld positions",
+                (long long)s.shape.context, (long long)s.shape.positions);
+    }
     if (s.shape.recompute && strcmp(s.shape.model, "lstm") == 0) {
         give_up(EXIT_USAGE, "--recompute is for the models of blocks; an lstm has none");
     }

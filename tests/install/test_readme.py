@@ -2,18 +2,16 @@
 commands for models and programs: they run."""
 
 import difflib
-import json
-import math
 import os
 import pathlib
 import re
-import shutil
 import struct
 import subprocess
 import sys
 import tempfile
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
+from gpt2_folder import gpt2
 from tap import BUILD, SOURCE, Skip, command, run, test
 
 FENCE = re.compile(r"^```c\n/\* (\w+\.c) \*/\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -68,37 +66,11 @@ def idx(path, magic, shape, values):
     path.write_bytes(struct.pack(f">{1 + len(shape)}i", magic, *shape) + bytes(values))
 
 
-def safetensors(path, shapes):
-    """float32 zeros, but for ones where a norm's weight is."""
-    head, data = {}, b""
-    for name, shape in shapes.items():
-        one = re.search(r"ln_\w\.weight", name) is not None
-        values = struct.pack("<f", one) * math.prod(shape)
-        head[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(values)]}
-        data += values
-    text = json.dumps(head).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
-
-
 def digits(folder):
     folder.mkdir()
     for part, count in (("train", 100), ("t10k", 10)):
         idx(folder / f"{part}-images-idx3-ubyte", 0x803, (count, 8, 8), (i % 256 for i in range(64 * count)))
         idx(folder / f"{part}-labels-idx1-ubyte", 0x801, (count,), (i % 10 for i in range(count)))
-
-
-def gpt2(folder):
-    """As transformers saves one of a layer, with the vocabulary of the tests."""
-    shutil.copytree(SOURCE / "tests/unit/tokenizer/fixture/gpt2", folder)
-    vocab, c = 1 + max(json.loads((folder / "vocab.json").read_text()).values()), 4
-    (folder / "config.json").write_text(json.dumps(dict(model_type="gpt2", n_layer=1, n_head=2, n_embd=c, n_positions=16,
-                                                        vocab_size=vocab)))
-    layers = {"attn.c_attn": (c, 3 * c), "attn.c_proj": (c, c), "mlp.c_fc": (c, 4 * c), "mlp.c_proj": (4 * c, c),
-              "ln_1": (c,), "ln_2": (c,)}
-    shapes = {"wte.weight": (vocab, c), "wpe.weight": (16, c), "ln_f.weight": (c,), "ln_f.bias": (c,)}
-    for name, shape in layers.items():
-        shapes.update({f"h.0.{name}.weight": shape, f"h.0.{name}.bias": shape[-1:]})
-    safetensors(folder / "model.safetensors", {f"transformer.{name}": shape for name, shape in shapes.items()})
 
 
 @test
