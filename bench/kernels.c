@@ -116,6 +116,7 @@ static void activations(const bench *b)
     TIME(b, "tanh", 0, k->unary(LS__UNARY_TANH, b->out, b->x, n, NULL));
     TIME(b, "relu", 0, k->unary(LS__UNARY_RELU, b->out, b->x, n, NULL));
     TIME(b, "dropout [rows,4dim]", 0, k->dropout(b->out, b->x, n, 0, 0.1, 1, 2, 0.0f, NULL));
+    TIME(b, "random normal [rows,4dim]", 0, k->random_normal(b->out, n, 0, 0.0, 1.0, 1, 2, NULL));
     TIME(b, "bias [rows,4dim]", 0, k->add_rows(b->out, b->w, rows, 4 * dim, NULL));
     TIME(b, "bias gradient [rows,4dim]", 0, k->sum_rows(b->out, b->x, rows, 4 * dim, 0, NULL));
     ls__strided flat = {{dim, 1}};

@@ -10,7 +10,7 @@
  */
 #include <lockstep/random.h>
 
-#include <math.h>
+#include "base/normal.h"
 
 #define ROUNDS 10
 #define MULTIPLIER_0 0xD2511F53u
@@ -60,14 +60,12 @@ float ls_random_uniform(uint64_t seed, uint64_t stream, uint64_t index)
     return unit(bits[index % 4]);
 }
 
-/* Box & Muller 1958: numbers 2k and 2k+1 are the cosine and sine of one pair of uniforms. In
- * double, so that rounding to float32 hides small differences between mathematics libraries. */
 float ls_random_normal(uint64_t seed, uint64_t stream, uint64_t index)
 {
     uint32_t bits[4];
     block(seed, stream, index, bits);
     const uint32_t *pair = &bits[index % 4 / 2 * 2];
-    double radius = sqrt(-2.0 * log(((double)pair[0] + 1.0) * 0x1p-32)); /* of (0,1] */
-    double angle = 6.283185307179586476925 * ((double)pair[1] * 0x1p-32);
-    return (float)(radius * (index % 2 == 0 ? cos(angle) : sin(angle)));
+    float even, odd;
+    ls__normal_pair(pair[0], pair[1], &even, &odd);
+    return index % 2 == 0 ? even : odd;
 }

@@ -143,6 +143,12 @@ double LS__K(bce)(float *dx, const float *x, const float *y, int64_t count, ls_s
 void LS__K(dropout)(float *out, const float *a, int64_t count, uint64_t first, double p,
                     uint64_t seed, uint64_t stream_id, float beta, ls_stream *stream);
 
+/* random.c */
+void LS__K(random_uniform)(float *out, int64_t count, uint64_t first, double low, double high,
+                           uint64_t seed, uint64_t stream_id, ls_stream *stream);
+void LS__K(random_normal)(float *out, int64_t count, uint64_t first, double mean, double std,
+                          uint64_t seed, uint64_t stream_id, ls_stream *stream);
+
 /* conv.c */
 void LS__K(conv2d)(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d,
                    ls_stream *stream);

@@ -1,9 +1,7 @@
-/* The table of this instruction set. Random initial values come from the plain loops: they are
- * drawn once and must be equal to ls_random_uniform and ls_random_normal to the bit. */
+/* The table of this instruction set. */
 #include "kernel/cpu/halves.h"
 #include "kernel/cpu/isa.h"
 #include "kernel/cpu/tables.h"
-#include "kernel/ref/ref.h"
 
 #define TEXT_(x) #x
 #define TEXT(x) TEXT_(x)
@@ -73,8 +71,8 @@ static const ls__kernels kernels = {
     .bce = LS__K(bce),
     .dropout = LS__K(dropout),
     .dropout_bf16 = LS__K(dropout_bf16),
-    .random_uniform = ls__ref_random_uniform,
-    .random_normal = ls__ref_random_normal,
+    .random_uniform = LS__K(random_uniform),
+    .random_normal = LS__K(random_normal),
     .conv2d = LS__K(conv2d),
     .conv2d_workspace = LS__K(conv2d_workspace),
     .max_pool2d = LS__K(max_pool2d),

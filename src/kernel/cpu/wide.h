@@ -11,6 +11,8 @@
 
 #define LS__WIDE_LANES (LS__LANES / 2)
 typedef uint64_t ls__wide __attribute__((vector_size(LS__VEC_BYTES)));
+/* The same over an array of 32-bit words, anywhere */
+typedef uint64_t ls__wide_words __attribute__((vector_size(LS__VEC_BYTES), aligned(4), may_alias));
 
 /* The lower halves of a and b, multiplied. */
 LS__INLINE ls__wide ls__wide_multiply(ls__wide a, ls__wide b)

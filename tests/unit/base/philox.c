@@ -2,7 +2,9 @@
 #include <lockstep/random.h>
 
 #include <math.h>
+#include <stdlib.h>
 
+#include "base/normal.h"
 #include "test.h"
 
 typedef struct vector {
@@ -76,6 +78,76 @@ TEST(normal_has_mean_zero_variance_one_and_no_correlation_within_a_pair)
     CHECK_NEAR(squares / count, 1.0, 6 * sqrt(2.0 / count));
     CHECK_NEAR(fourth / count, 3.0, 6 * sqrt(96.0 / count)); /* a bell, not just the moments */
     CHECK_NEAR(products / (count / 2), 0.0, 6 / sqrt(count / 2));
+}
+
+/* The pair of two words against Box & Muller's formula in long double. */
+static void check_pair(uint32_t first, uint32_t second)
+{
+    const long double tau = 6.283185307179586476925286766559L;
+    float even, odd;
+    ls__normal_pair(first, second, &even, &odd);
+    const long double radius = sqrtl(-2.0L * logl(((long double)first + 1.0L) * 0x1p-32L));
+    const long double angle = tau * ((long double)second * 0x1p-32L);
+    /* at whole quarter turns the oracle's zeros are none */
+    const bool turns = (second & 0x3fffffffu) == 0;
+    const double want_even = turns && second >> 30 & 1u ? 0.0 : (double)(radius * cosl(angle));
+    const double want_odd = turns && !(second >> 30 & 1u) ? 0.0 : (double)(radius * sinl(angle));
+    CHECK_NEAR(even, want_even, 4e-7 * fabs(want_even));
+    CHECK_NEAR(odd, want_odd, 4e-7 * fabs(want_odd));
+}
+
+TEST(normals_are_what_their_words_mean_within_4e_7_of_themselves)
+{
+    static const uint32_t edges[] = {0, 0x3fffffff, 0x7fffffff, 0xb504f333, 0xffffffff};
+    for (size_t e = 0; e < sizeof edges / sizeof *edges; e++) {
+        for (uint32_t i = 0; i < 400; i++) { /* the tail; near u = 1; where powers of two change */
+            check_pair(edges[e] + i - 200, 0x9e3779b9u * i);
+        }
+    }
+    for (uint32_t i = 0; i < 8 * 400; i++) { /* near the eighths of a turn */
+        check_pair(0x85ebca6bu * i, (i / 400 << 29) + i % 400 - 200);
+    }
+    uint64_t state = test_seed();
+    for (int i = 0; i < 100000; i++) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        check_pair((uint32_t)(state >> 32) >> i % 32, (uint32_t)(state >> 8));
+    }
+    float even, odd; /* the largest there is, and the smallest */
+    ls__normal_pair(0, 0, &even, &odd);
+    CHECK_NEAR(even, sqrt(64.0 * log(2.0)), 3e-6);
+    ls__normal_pair(UINT32_MAX, 0x12345678, &even, &odd);
+    CHECK(even == 0.0f && odd == 0.0f);
+}
+
+static int in_order(const void *a, const void *b)
+{
+    const float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+/* Kolmogorov & Smirnov: the largest distance from the distribution, times the root of the count, is
+ * above 3.5 with a chance of 5e-11. */
+TEST(normals_are_distributed_as_they_should_be_tails_included)
+{
+    enum { COUNT = 1 << 18 };
+    float *x = malloc(COUNT * sizeof *x);
+    CHECK(x != NULL);
+    for (int i = 0; i < COUNT; i++) {
+        x[i] = ls_random_normal(test_seed(), 11, (uint64_t)i);
+    }
+    qsort(x, COUNT, sizeof *x, in_order);
+    double farthest = 0.0;
+    int beyond_3 = 0;
+    for (int i = 0; i < COUNT; i++) {
+        const double below = 0.5 * erfc((double)x[i] * -0.70710678118654752440);
+        farthest = fmax(
+            farthest, fmax(fabs(below - (double)i / COUNT), fabs(below - (double)(i + 1) / COUNT)));
+        beyond_3 += fabsf(x[i]) > 3.0f;
+    }
+    CHECK(farthest * sqrt(COUNT) < 3.5);
+    const double expected = COUNT * 2.6997960632601869e-3;
+    CHECK_NEAR(beyond_3, expected, 6 * sqrt(expected));
+    free(x);
 }
 
 TEST(streams_and_seeds_differ)
