@@ -104,7 +104,11 @@ int main(int argc, char **argv)
                 model, (double)sum.total_bytes / GIB, memory);
     }
     LS_CHECK(ls_init(NULL));
-    ls_module *net = gpt2_new(shape);
+    ls_module *net = NULL;
+    LS_SKIP_INIT(init != NULL)
+    {
+        net = gpt2_new(shape);
+    }
     if (!net) {
         give_up(1, "%s", ls_error_message());
     }

@@ -121,7 +121,10 @@ static void load_checkpoint(const writer *w)
 static void open_model(writer *w)
 {
     const decoder_shape *shape = &w->set->shape;
-    w->net = decoder_new(shape);
+    LS_SKIP_INIT(true) /* all of it is loaded */
+    {
+        w->net = decoder_new(shape);
+    }
     w->candidates = calloc((size_t)w->vocab, sizeof *w->candidates);
     if (!w->net || !w->candidates) {
         give_up(EXIT_FAILURE, "%s", w->net ? "no memory" : ls_error_message());

@@ -265,7 +265,11 @@ int main(int argc, char **argv)
     settings s = read_flags(argc, argv);
     trainer_init(&s.train);
     corpus data = open_corpus(&s);
-    ls_module *net = make_model(&s, &data);
+    ls_module *net = NULL;
+    LS_SKIP_INIT(s.train.init != NULL)
+    {
+        net = make_model(&s, &data);
+    }
     trainer *t = trainer_new(&s.train, &(trainer_task){.arg = &data,
                                                        .net = net,
                                                        .data = data.train,

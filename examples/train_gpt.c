@@ -148,7 +148,12 @@ static ls_module *make_model(const settings *s)
         return lstm_new(LS_OPTIONS(lstm_options, .layers = (int)m->layers, .dim = m->dim,
                                    .hidden = m->dim, .vocab = m->vocab, .dropout = m->dropout));
     }
-    return decoder_new(m);
+    ls_module *net = NULL;
+    LS_SKIP_INIT(s->train.init != NULL)
+    {
+        net = decoder_new(m);
+    }
+    return net;
 }
 
 static int evaluate(void *arg, ls_module *net, score *out)

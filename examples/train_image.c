@@ -178,7 +178,11 @@ int main(int argc, char **argv)
     settings s = read_flags(argc, argv);
     trainer_init(&s.train);
     image_data data = image_data_open(&s.images);
-    ls_module *net = make_model(&s, &data);
+    ls_module *net = NULL;
+    LS_SKIP_INIT(s.train.init != NULL)
+    {
+        net = make_model(&s, &data);
+    }
     trainer *t = trainer_new(&s.train, &(trainer_task){.arg = &data,
                                                        .net = net,
                                                        .data = data.train,

@@ -23,9 +23,12 @@ static ls_module *container(ls_module *parent, const char *name)
 
 static ls_module *linear(int64_t in, int64_t out, ls_activation activation, const bert_options *o)
 {
-    ls_module *layer =
-        ls_linear_new(in, out, LS_OPTIONS(ls_linear_options, .activation = activation));
+    ls_module *layer = NULL;
     ls_param params[2]; /* weight, bias */
+    LS_SKIP_INIT(true)
+    {
+        layer = ls_linear_new(in, out, LS_OPTIONS(ls_linear_options, .activation = activation));
+    }
     if (layer && ls_module_params(layer, params, 2) == 2) {
         (void)ls_init_normal(params[0].value, 0.0, o->init_std); /* cannot fail: was just done */
         (void)ls_init_constant(params[1].value, 0.0);
@@ -41,8 +44,12 @@ static ls_module *norm(const bert_options *o)
 /* An embedding; *weight, unless NULL, is its weight [count,C]. */
 static ls_module *embedding(int64_t count, const bert_options *o, ls_tensor **weight)
 {
-    ls_module *layer = ls_embedding_new(count, o->dim);
+    ls_module *layer = NULL;
     ls_param made = {0};
+    LS_SKIP_INIT(true)
+    {
+        layer = ls_embedding_new(count, o->dim);
+    }
     if (layer && ls_module_params(layer, &made, 1) == 1) {
         (void)ls_init_normal(made.value, 0.0, o->init_std);
     }

@@ -76,9 +76,13 @@ static const ls_module_class block_class = {"block", block_forward, NULL, NULL};
 /* A linear layer with GPT-2's initialisation; `std` 0 leaves PyTorch's. */
 static ls_module *linear(int64_t in, int64_t out, const ls_linear_options *options, double std)
 {
-    ls_module *layer = ls_linear_new(in, out, options);
+    ls_module *layer = NULL;
     ls_param params[2];
-    if (!layer || std == 0.0) {
+    LS_SKIP_INIT(std > 0.0)
+    {
+        layer = ls_linear_new(in, out, options);
+    }
+    if (!layer || !(std > 0.0)) {
         return layer;
     }
     int count = ls_module_params(layer, params, 2); /* weight, bias */
@@ -142,8 +146,12 @@ static const ls_module_class gpt_class = {"gpt", gpt_forward, NULL, NULL};
 
 static ls_module *embedding(int64_t count, int64_t dim, double std)
 {
-    ls_module *layer = ls_embedding_new(count, dim);
+    ls_module *layer = NULL;
     ls_param weight;
+    LS_SKIP_INIT(std > 0.0)
+    {
+        layer = ls_embedding_new(count, dim);
+    }
     if (layer && std > 0.0) {
         (void)ls_module_params(layer, &weight, 1);
         (void)ls_init_normal(weight.value, 0.0, std); /* cannot fail: the layer just did the same */

@@ -218,24 +218,29 @@ static ls_tensor *gpt2_forward(ls_module *m, ls_tensor *x) /* [B,T] -> [B,T,V] *
 
 static const ls_module_class gpt2_class = {"gpt2", gpt2_forward, NULL, NULL};
 
-/* The weight of an embedding that was just made, N(0, std); NULL when it was not. */
-static ls_tensor *weight_of(ls_module *embedding, double std)
+/* *weight: N(0, std); NULL when it could not be made. */
+static ls_module *embedding_new(int64_t count, int64_t dim, double std, ls_tensor **weight)
 {
-    ls_param weight = {0};
-    if (embedding && ls_module_params(embedding, &weight, 1) == 1) {
-        (void)ls_init_normal(weight.value, 0.0, std);
+    ls_module *m = NULL;
+    ls_param made = {0};
+    LS_SKIP_INIT(true)
+    {
+        m = ls_embedding_new(count, dim);
     }
-    return weight.value;
+    if (m && ls_module_params(m, &made, 1) == 1) {
+        (void)ls_init_normal(made.value, 0.0, std);
+    }
+    *weight = made.value;
+    return m;
 }
 
 static void build(gpt2 *self, const gpt2_options *o)
 {
     /* A container: its name is a part of the parameters' names. */
     ls_module *t = ls_module_add(&self->base, "transformer", ls_sequential_new(NULL, 0));
-    self->wte = ls_module_add(t, "wte", ls_embedding_new(o->vocab, o->dim));
-    self->tokens = weight_of(self->wte, o->init_std);
-    ls_module *wpe = ls_module_add(t, "wpe", ls_embedding_new(o->context, o->dim));
-    self->positions = weight_of(wpe, o->init_std);
+    const double std = o->init_std;
+    self->wte = ls_module_add(t, "wte", embedding_new(o->vocab, o->dim, std, &self->tokens));
+    (void)ls_module_add(t, "wpe", embedding_new(o->context, o->dim, std, &self->positions));
     self->drop = ls_module_add(t, "drop", ls_dropout_new(o->dropout));
     self->h = ls_module_add(t, "h", ls_sequential_new(NULL, 0));
     self->layers = o->layers;

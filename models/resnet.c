@@ -17,10 +17,14 @@
 /* No bias: a batch norm follows, which has one. Initialised for ReLU by the outputs of an input. */
 static ls_module *conv(int64_t in, int64_t out, int64_t kernel, int64_t stride)
 {
-    ls_module *layer = ls_conv2d_new(in, out, kernel,
-                                     LS_OPTIONS(ls_conv2d_layer_options, .stride = stride,
-                                                .padding = kernel / 2, .bias = false));
+    ls_module *layer = NULL;
     ls_param weight;
+    LS_SKIP_INIT(true)
+    {
+        layer = ls_conv2d_new(in, out, kernel,
+                              LS_OPTIONS(ls_conv2d_layer_options, .stride = stride,
+                                         .padding = kernel / 2, .bias = false));
+    }
     if (layer && ls_module_params(layer, &weight, 1) == 1 &&
         ls_init_kaiming_normal(weight.value, true) < 0) {
         ls_module_free(layer);

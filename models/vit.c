@@ -20,8 +20,10 @@ static ls_module *container(ls_module *parent, const char *name)
 
 static ls_tensor *parameter(ls_module *m, const char *name, ls_shape shape, double std)
 {
-    ls_tensor *made = ls_module_add_param(m, name, ls_zeros(shape, LS_FLOAT32));
-    if (std > 0.0) {
+    const bool zero = !(std > 0.0);
+    ls_tensor *made = ls_module_add_param(
+        m, name, zero ? ls_zeros(shape, LS_FLOAT32) : ls_empty(shape, LS_FLOAT32));
+    if (!zero) {
         (void)ls_init_normal(made, 0.0, std); /* fails only as the parameter did */
     }
     return made;
@@ -31,9 +33,12 @@ static ls_tensor *parameter(ls_module *m, const char *name, ls_shape shape, doub
 static ls_module *linear(int64_t in, int64_t out, ls_activation activation, double bound,
                          double bias_std)
 {
-    ls_module *layer =
-        ls_linear_new(in, out, LS_OPTIONS(ls_linear_options, .activation = activation));
+    ls_module *layer = NULL;
     ls_param params[2]; /* weight, bias */
+    LS_SKIP_INIT(true)
+    {
+        layer = ls_linear_new(in, out, LS_OPTIONS(ls_linear_options, .activation = activation));
+    }
     if (layer && ls_module_params(layer, params, 2) == 2) {
         (void)ls_init_uniform(params[0].value, -bound, bound);
         (void)ls_init_normal(params[1].value, 0.0, bias_std);
@@ -107,7 +112,7 @@ static ls_module *layer_new(const vit_options *o)
     self->ln_1 = ls_module_add(m, "ln_1", norm(o));
     ls_module *attention = container(m, "self_attention");
     self->in_weight =
-        ls_module_add_param(attention, "in_proj_weight", ls_zeros(LS_SHAPE(3 * c, c), LS_FLOAT32));
+        ls_module_add_param(attention, "in_proj_weight", ls_empty(LS_SHAPE(3 * c, c), LS_FLOAT32));
     (void)ls_init_uniform(self->in_weight, -xavier(c, 3 * c), xavier(c, 3 * c));
     self->in_bias = parameter(attention, "in_proj_bias", LS_SHAPE(3 * c), 0.0);
     self->out_proj = ls_module_add(attention, "out_proj",

@@ -139,6 +139,34 @@ LS_API ls_status ls_init_constant(ls_tensor *t, double value);
  * [out,in,..], or with fan_out the outputs of an input. */
 LS_API ls_status ls_init_kaiming_normal(ls_tensor *weight, bool fan_out);
 
+/* LS_SKIP_INIT(true) { … } (torch.nn.utils.skip_init): inside, layers are made, but no random
+ * values are drawn for them (ls_init_uniform and _normal leave a tensor as it is: anything, where
+ * it is ls_empty's). For layers whose values follow, from a model's own initialisation or a file:
+ *     LS_SKIP_INIT(path != NULL) { net = gpt2_new(NULL); }
+ * Drawing is most of the time it takes to make a large model. Constants are set as ever, and the
+ * streams count on: what is drawn behind it is what it would be without. Of this thread; scopes
+ * nest, and false leaves it as it is around them. */
+LS_API bool ls_skip_init_set(bool skip); /* returns the former mode */
+#if defined(__GNUC__)
+typedef struct ls_skip_init_ {
+    bool before, once;
+} ls_skip_init_;
+static inline ls_skip_init_ ls_skip_init_enter_(bool skip)
+{
+    ls_skip_init_ mode = {ls_skip_init_set(true), true};
+    (void)ls_skip_init_set(mode.before || skip);
+    return mode;
+}
+static inline void ls_skip_init_cleanup_(const ls_skip_init_ *mode)
+{
+    (void)ls_skip_init_set(mode->before);
+}
+#define LS_SKIP_INIT(skip)                                                                         \
+    for (ls_skip_init_ ls_skip_init_here_                                                          \
+         __attribute__((cleanup(ls_skip_init_cleanup_))) = ls_skip_init_enter_(skip);              \
+         ls_skip_init_here_.once; ls_skip_init_here_.once = false)
+#endif
+
 /* Scales all gradients so that their global 2-norm is at most max_norm (torch's clip_grad_norm_);
  * `norm` (may be NULL) gets the norm before. A NaN or infinite norm is LS_ERR_INVALID and changes
  * nothing. */

@@ -69,6 +69,7 @@ typedef struct ls__thread {
     bool in_callback; /* an operation's end has called the user: nothing may wait */
     bool no_grad;     /* autograd's mode of this thread */
     bool autocast;    /* products of float32 are made in bfloat16 */
+    bool skip_init;   /* initial values are not drawn (nn.h) */
     ls__draws *replay; /* a forward pass runs again for its gradients (ls_recompute): it draws what
                           it drew then, and what it counts is counted already; NULL: none does */
     int modules;       /* forward passes of modules under way, one within the other */
