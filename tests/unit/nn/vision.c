@@ -250,10 +250,6 @@ TEST(resnets_have_the_parameters_of_torchvision)
 
 TEST(the_largest_networks_have_the_parameters_of_torchvision)
 {
-    if (getenv("TEST_LONG") == NULL) {
-        test_skip("120 million numbers are drawn: TEST_LONG=1");
-        return;
-    }
     CHECK_OK(ls_init(NULL));
     check_resnet(152, 1000, false, 60192808, 467);
     ls_module *net = alexnet_new(1000, 0.5);
