@@ -25,7 +25,8 @@ LS_API ls_tensor *ls_where(ls_tensor *condition, ls_tensor *a, ls_tensor *b);
 
 /* ---- joining and picking ------------------------------------------------------------------ */
 
-/* [..,n1,..] and [..,n2,..] … -> [..,n1+n2+…,..] along `dim` (torch.cat); of any one type. */
+/* [..,n1,..] and [..,n2,..] … -> [..,n1+n2+…,..] along `dim` (torch.cat); of any one type, or of
+ * float32 and bfloat16, which make float32. */
 LS_API ls_tensor *ls_concat(ls_tensor *const *tensors, int count, int dim);
 /* out[i] = the next sizes[i] elements of `a` along `dim`, views; the sizes add up to the dimension.
  * After an error all of `out` are poisoned. */

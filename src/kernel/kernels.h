@@ -399,6 +399,12 @@ typedef struct ls__kernels {
                               const float *x, const float *rstd, const float *w, int64_t rows,
                               int64_t n, void *workspace, ls_stream *stream);
     /* the same of bfloat16; w, b, mean, rstd, dw, db float32. n <= LS__HALF_ROW_MAX */
+    void (*rms_norm_bf16)(ls__bfloat16 *y, float *rstd, const ls__bfloat16 *x, const float *w,
+                          int64_t rows, int64_t n, float eps, ls_stream *stream);
+    void (*rms_norm_backward_bf16)(ls__bfloat16 *dx, float beta_x, float *dw, float beta_w,
+                                   const ls__bfloat16 *dy, const ls__bfloat16 *x, const float *rstd,
+                                   const float *w, int64_t rows, int64_t n, void *workspace,
+                                   ls_stream *stream);
     void (*softmax_bf16)(ls__bfloat16 *out, const ls__bfloat16 *x, int64_t rows, int64_t n,
                          bool log, ls_stream *stream);
     void (*softmax_backward_bf16)(ls__bfloat16 *dx, const ls__bfloat16 *dy, const ls__bfloat16 *y,

@@ -161,32 +161,155 @@ static void save_operands(ls__call *call, ls__node *node, ls__binary op)
     }
 }
 
-/* A sum of two whole operands of which one or both are bfloat16: no copies, and its gradient is dy
- * itself, in the type of each (the engine's pass_on). */
-static bool adds_halves(const ls__call *call, ls__binary op)
-{
-    const ls__record *x = call->in[0], *y = call->in[1];
-    bool floats = (x->dtype == LS_FLOAT32 || x->dtype == LS_BFLOAT16) &&
-                  (y->dtype == LS_FLOAT32 || y->dtype == LS_BFLOAT16);
-    return op == LS__BINARY_ADD && floats && x->dtype + y->dtype != 2 * LS_FLOAT32 &&
-           ls__shape_equal(x, y) && ls__record_contiguous(x) && ls__record_contiguous(y);
-}
+/* ---- bfloat16 ----------------------------------------------------------------------------- */
+
+/* Sums and products in which one or both operands are bfloat16 make no copies where the operands
+ * lie dense and one is whole: the other is that, too, or repeats over leading dimensions. */
+
+#define HALF_PART_MIN 64 /* elements that repeat: below, a call for each costs more than copies */
+
+typedef struct half_context {
+    ls__binary op;
+    int64_t numel[2]; /* of the operands */
+    ls_dtype dtype[2];
+} half_context;
 
 static ls__real real_of(const ls__record *record)
 {
     return (ls__real){.at = ls__record_data(record), .half = record->dtype == LS_BFLOAT16};
 }
 
-static ls_tensor *add_halves(ls__call *call)
+static ls__real moved(ls__real x, int64_t elements)
+{
+    return (ls__real){(char *)x.at + elements * (x.half ? 2 : 4), x.half};
+}
+
+/* out = op(a, b), each repeating as often as it must. */
+static void apply_halves(const ls__kernels *k, ls__binary op, ls__real out, ls__real a,
+                         const int64_t numel[2], ls__real b, int64_t count)
+{
+    int64_t part = numel[0] < numel[1] ? numel[0] : numel[1];
+    for (int64_t at = 0; at < count; at += part) {
+        ls__real x = numel[0] == count ? moved(a, at) : a;
+        ls__real y = numel[1] == count ? moved(b, at) : b;
+        k->binary_bf16(op, moved(out, at), x, y, part, NULL);
+    }
+}
+
+/* The gradient of operand i, which repeats: the sum of `from` over its repetitions. */
+static ls_status sum_repeats(ls__rule *r, int i, ls__real from)
+{
+    const half_context *c = r->node->context;
+    const ls__gradient *to = &r->in[i];
+    int64_t n = c->numel[i], rows = r->node->numel / n;
+    ls__storage *sum = ls__storage_new(r->tensors, (size_t)n * sizeof(float));
+    if (sum == NULL) {
+        return ls__self.status;
+    }
+    float *out = to->dtype == LS_FLOAT32 ? to->data : sum->data;
+    if (from.half) {
+        r->k->sum_rows_bf16(out, from.at, rows, n, 0.0f, NULL);
+    } else {
+        r->k->sum_rows(out, from.at, rows, n, 0.0f, NULL);
+    }
+    if (to->dtype == LS_BFLOAT16) {
+        ls__cast_gradient(r->k, to->data, LS_BFLOAT16, sum->data, n, 0.0f);
+    }
+    ls__storage_unref(sum);
+    return LS_OK;
+}
+
+static ls_status half_product_backward(ls__rule *r, int i, ls__real dy)
+{
+    const half_context *c = r->node->context;
+    const int64_t count = r->node->numel, numel[2] = {count, c->numel[1 - i]};
+    ls__real other = {(void *)(uintptr_t)r->saved[1 - i], c->dtype[1 - i] == LS_BFLOAT16};
+    if (c->numel[i] == count) {
+        ls__real to = {r->in[i].data, r->in[i].dtype == LS_BFLOAT16};
+        apply_halves(r->k, LS__BINARY_MUL, to, dy, numel, other, count);
+        return LS_OK;
+    }
+    ls__storage *all = ls__storage_new(r->tensors, (size_t)count * sizeof(float));
+    if (all == NULL) {
+        return ls__self.status;
+    }
+    ls__real to = {all->data, false};
+    apply_halves(r->k, LS__BINARY_MUL, to, dy, numel, other, count);
+    ls_status status = sum_repeats(r, i, to);
+    ls__storage_unref(all);
+    return status;
+}
+
+static ls_status half_backward(ls__rule *r)
+{
+    const half_context *c = r->node->context;
+    ls__real dy = {(void *)(uintptr_t)r->dy, r->node->dtype == LS_BFLOAT16};
+    for (int i = 0; i < 2; i++) {
+        if (r->in[i].data != NULL) {
+            LS_TRY(c->op == LS__BINARY_MUL ? half_product_backward(r, i, dy)
+                                           : sum_repeats(r, i, dy));
+        }
+    }
+    return LS_OK;
+}
+
+static const ls__op half_adds[4] = {{.name = "add", .backward = half_backward},
+                                    {.name = "add", .backward = half_backward, .passes = 1},
+                                    {.name = "add", .backward = half_backward, .passes = 2},
+                                    {.name = "add", .backward = half_backward, .passes = 3}};
+static const ls__op half_mul = {.name = "mul", .backward = half_backward};
+
+static bool is_float(const ls__record *x)
+{
+    return x->dtype == LS_FLOAT32 || x->dtype == LS_BFLOAT16;
+}
+
+/* Whether x is the last dimensions of `whole`, all but leading ones of 1. */
+static bool is_end_of(const ls__record *x, const ls__record *whole)
+{
+    int skip = 0;
+    while (skip < x->ndim && x->dim[skip] == 1) {
+        skip++;
+    }
+    bool fits = x->ndim <= whole->ndim;
+    for (int d = skip; fits && d < x->ndim; d++) {
+        fits = x->dim[d] == whole->dim[d + whole->ndim - x->ndim];
+    }
+    return fits;
+}
+
+static bool takes_halves(const ls__call *call, ls__binary op)
+{
+    const ls__record *x = call->in[0], *y = call->in[1];
+    bool known = op == LS__BINARY_ADD || op == LS__BINARY_MUL;
+    if (!known || !is_float(x) || !is_float(y) || x->dtype + y->dtype == 2 * LS_FLOAT32 ||
+        x->numel == 0 || y->numel == 0 || !ls__record_contiguous(x) || !ls__record_contiguous(y)) {
+        return false;
+    }
+    const ls__record *whole = x->numel >= y->numel ? x : y, *part = whole == x ? y : x;
+    return ls__shape_equal(x, y) || (part->numel >= HALF_PART_MIN && is_end_of(part, whole));
+}
+
+static ls_tensor *binary_halves(ls__call *call, ls__binary op)
 {
     const ls__record *x = call->in[0], *y = call->in[1];
     bool narrow = x->dtype == LS_BFLOAT16 && y->dtype == LS_BFLOAT16;
-    ls__record *out = ls__call_output(call, ls__record_shape(x), narrow ? LS_BFLOAT16 : LS_FLOAT32);
-    if (out != NULL) {
-        call->k->binary_bf16(LS__BINARY_ADD, real_of(out), real_of(x), real_of(y), out->numel,
-                             NULL);
+    half_context c = {op, {x->numel, y->numel}, {(ls_dtype)x->dtype, (ls_dtype)y->dtype}};
+    ls__record *out = ls__call_output(call, ls__record_shape(x->numel >= y->numel ? x : y),
+                                      narrow ? LS_BFLOAT16 : LS_FLOAT32);
+    if (out == NULL) {
+        return ls__call_finish(call, out);
     }
-    (void)ls__call_record(call, &add_ops[3], out, 0);
+    apply_halves(call->k, op, real_of(out), real_of(x), c.numel, real_of(y), out->numel);
+    unsigned whole = (x->numel == out->numel ? 1u : 0u) | (y->numel == out->numel ? 2u : 0u);
+    ls__node *node =
+        ls__call_record(call, op == LS__BINARY_MUL ? &half_mul : &half_adds[whole], out, sizeof c);
+    if (node != NULL) {
+        *(half_context *)node->context = c;
+        if (op == LS__BINARY_MUL) {
+            save_operands(call, node, op);
+        }
+    }
     return ls__call_finish(call, out);
 }
 
@@ -196,8 +319,8 @@ static ls_tensor *binary(const char *name, ls__binary op, ls_tensor *a, ls_tenso
     if (!ls__call_begin(&call, name, 2, (ls_tensor *[]){a, b})) {
         return call.failed;
     }
-    if (adds_halves(&call, op)) {
-        return add_halves(&call);
+    if (takes_halves(&call, op)) {
+        return binary_halves(&call, op);
     }
     if (!ls__call_float32(&call)) {
         return call.failed;

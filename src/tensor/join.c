@@ -38,11 +38,18 @@ static ls_status concat_backward(ls__rule *r)
 static const ls__op concat_op = {
     .name = "concat", .backward = concat_backward, .passes = 1u << EDGE_BEFORE};
 
-/* Adds tensor `record` to the sum of shapes; all but `dim` must agree. */
-static bool joins(ls__call *call, ls_shape *shape, ls_dtype dtype, const ls__record *record, int i,
+static bool is_float(ls_dtype dtype)
+{
+    return dtype == LS_FLOAT32 || dtype == LS_BFLOAT16;
+}
+
+/* Adds tensor `record` to the sum of shapes; all but `dim` must agree. float32 with bfloat16 make
+ * float32. */
+static bool joins(ls__call *call, ls_shape *shape, ls_dtype *dtype, const ls__record *record, int i,
                   int dim)
 {
-    bool fits = record->ndim == shape->ndim && record->dtype == dtype;
+    bool promoted = is_float(*dtype) && is_float((ls_dtype)record->dtype);
+    bool fits = record->ndim == shape->ndim && (record->dtype == *dtype || promoted);
     for (int d = 0; fits && d < shape->ndim; d++) {
         fits = d == dim || record->dim[d] == shape->dim[d];
     }
@@ -51,22 +58,23 @@ static bool joins(ls__call *call, ls_shape *shape, ls_dtype dtype, const ls__rec
                             "tensor %d is %s %s, those before make %s %s; all must have one type "
                             "and agree in every dimension but %d",
                             i, ls_dtype_name((ls_dtype)record->dtype),
-                            ls__record_print(record).text, ls_dtype_name(dtype),
+                            ls__record_print(record).text, ls_dtype_name(*dtype),
                             ls__shape_print(*shape).text, dim);
         return false;
     }
     shape->dim[dim] += record->dim[dim];
+    *dtype = record->dtype == LS_FLOAT32 ? LS_FLOAT32 : *dtype;
     return true;
 }
 
-/* The result's shape; checks every tensor. */
+/* The result's shape and type; checks every tensor. */
 static bool joined_shape(ls__call *call, ls_tensor *const *tensors, int count, int dim, int *at,
-                         ls_shape *shape)
+                         ls_shape *shape, ls_dtype *dtype)
 {
     if (!ls__call_begin(call, "concat", 1, tensors) || !ls__call_dim(call, dim, at)) {
         return false;
     }
-    ls_dtype dtype = (ls_dtype)call->in[0]->dtype;
+    *dtype = (ls_dtype)call->in[0]->dtype;
     *shape = ls__record_shape(call->in[0]);
     for (int i = 1; i < count; i++) {
         ls__call one;
@@ -94,13 +102,20 @@ static void copy_in(ls__call *one, int input, ls__record *out, const concat_cont
     ls__dense_drop(&from);
 }
 
+static ls_tensor *typed(ls_tensor *t, ls_dtype dtype)
+{
+    return ls_dtype_of(t) == dtype ? t : ls_cast(t, dtype);
+}
+
 /* Copies tensors [first,first+count) and records their node of the chain. Returns the columns done,
  * negative after a failure. */
 static int64_t add_link(ls__call *call, ls_tensor *const *tensors, int count, ls__record *out,
                         int dim, int64_t done)
 {
     ls__call one;
-    ls_tensor *in[INPUTS_PER_NODE + 1] = {tensors[0], count > 1 ? tensors[1] : NULL, NULL};
+    const ls_dtype dtype = (ls_dtype)out->dtype;
+    ls_tensor *in[INPUTS_PER_NODE + 1] = {typed(tensors[0], dtype),
+                                          count > 1 ? typed(tensors[1], dtype) : NULL, NULL};
     concat_context c = {.outer = ls__shape_product(out, 0, dim)};
     c.row = ls__shape_product(out, dim, out->ndim);
     if (!ls__call_begin_optional(&one, "concat", INPUTS_PER_NODE, in, 2)) {
@@ -129,6 +144,7 @@ ls_tensor *ls_concat(ls_tensor *const *tensors, int count, int dim)
 {
     ls__call call;
     ls_shape shape;
+    ls_dtype dtype;
     int at;
     if (count < 1 || tensors == NULL) {
         if (!ls__call_begin(&call, "concat", 0, NULL)) {
@@ -136,10 +152,10 @@ ls_tensor *ls_concat(ls_tensor *const *tensors, int count, int dim)
         }
         return ls__call_fail(&call, LS_ERR_INVALID, "%d tensors; give at least one", count);
     }
-    if (!joined_shape(&call, tensors, count, dim, &at, &shape)) {
+    if (!joined_shape(&call, tensors, count, dim, &at, &shape, &dtype)) {
         return call.failed;
     }
-    ls__record *out = ls__call_output(&call, shape, (ls_dtype)call.in[0]->dtype);
+    ls__record *out = ls__call_output(&call, shape, dtype);
     int64_t done = out != NULL ? 0 : -1;
     for (int i = 0; i < count && done >= 0; i += INPUTS_PER_NODE) {
         int some = count - i < INPUTS_PER_NODE ? count - i : INPUTS_PER_NODE;

@@ -131,6 +131,14 @@ static ls_status rms_norm_backward(ls__rule *r)
     if (work == NULL) {
         return ls__self.status;
     }
+    if (r->node->dtype == LS_BFLOAT16) {
+        r->k->rms_norm_backward_bf16((void *)r->in[EDGE_X].data, r->in[EDGE_X].beta,
+                                     r->in[EDGE_W].data, r->in[EDGE_W].beta, (const void *)r->dy,
+                                     r->saved[SAVED_X], r->saved[SAVED_RSTD], r->saved[SAVED_W],
+                                     c->rows, c->n, work->data, NULL);
+        ls__storage_unref(work);
+        return LS_OK;
+    }
     r->k->rms_norm_backward(r->in[EDGE_X].data, r->in[EDGE_X].beta, r->in[EDGE_W].data,
                             r->in[EDGE_W].beta, r->dy, r->saved[SAVED_X], r->saved[SAVED_RSTD],
                             r->saved[SAVED_W], c->rows, c->n, work->data, NULL);
@@ -145,7 +153,7 @@ ls_tensor *ls_rms_norm(ls_tensor *x, ls_tensor *weight, double eps)
 {
     ls__call call;
     if (!ls__call_begin_optional(&call, "rms_norm", 2, (ls_tensor *[]){x, weight}, 1u << EDGE_W) ||
-        !ls__call_float32(&call) || !norm_shapes(&call)) {
+        !(reads_half(&call) || ls__call_float32(&call)) || !norm_shapes(&call)) {
         return call.failed;
     }
     const ls__record *in = call.in[EDGE_X];
@@ -154,8 +162,11 @@ ls_tensor *ls_rms_norm(ls_tensor *x, ls_tensor *weight, double eps)
     c.rows = in->numel / c.n;
     ls__dense dx = ls__call_dense(&call, EDGE_X), dw = ls__call_dense(&call, EDGE_W);
     ls__dense rstd = ls__call_memory(&call, (size_t)c.rows * sizeof(float));
-    ls__record *out = ls__call_output(&call, ls__record_shape(in), LS_FLOAT32);
-    if (out != NULL) {
+    ls__record *out = ls__call_output(&call, ls__record_shape(in), (ls_dtype)in->dtype);
+    if (out != NULL && in->dtype == LS_BFLOAT16) {
+        call.k->rms_norm_bf16((void *)ls__record_data(out), rstd.data, dx.data, dw.data, c.rows,
+                              c.n, (float)eps, NULL);
+    } else if (out != NULL) {
         call.k->rms_norm((float *)(void *)ls__record_data(out), rstd.data, dx.data, dw.data, c.rows,
                          c.n, (float)eps, NULL);
     }

@@ -1,8 +1,9 @@
 /* Root mean square normalisation; formulas in ref/rms_norm.c. Rows are cut into blocks by shape
  * alone, each with its own sum for dw, as in layer norm (norm.c), whose workspace it shares. */
 #include <math.h>
+#include <string.h>
 
-#include "kernel/cpu/isa.h"
+#include "kernel/cpu/halves.h"
 
 #define NORM_BLOCKS 16
 #define NORM_BLOCK_ROWS 32
@@ -33,12 +34,46 @@ static void rms_norm_row(float *y, float *rstd, const float *x, const float *w, 
     }
 }
 
+static ls__real real_of(const void *at, bool half)
+{
+    return (ls__real){(void *)(uintptr_t)at, half};
+}
+
+typedef struct norm_forward { /* y and x of either type */
+    ls__real y, x;
+    float *rstd;
+    const float *w;
+    int64_t rows, n;
+    float eps;
+} norm_forward;
+
+static void rms_norm_at(const norm_forward *f, int64_t i)
+{
+    _Alignas(64) float wide[LS__HALF_ROW_MAX];
+    int64_t n = f->n, at = i * n;
+    const float *x = ls__real_read(wide, f->x, at, n);
+    rms_norm_row(ls__real_write(wide, f->y, at), f->rstd + i, x, f->w, n, f->eps);
+    ls__real_written(wide, f->y, at, n);
+}
+
+static void rms_norm_rows(const norm_forward *f)
+{
+    LS__PARALLEL_FOR(f->rows * f->n >= LS__PARALLEL_MIN, int64_t i = 0, i < f->rows, i++,
+                     { rms_norm_at(f, i); })
+}
+
 void LS__K(rms_norm)(float *y, float *rstd, const float *x, const float *w, int64_t rows, int64_t n,
                      float eps, ls_stream *stream)
 {
     (void)stream;
-    LS__PARALLEL_FOR(rows * n >= LS__PARALLEL_MIN, int64_t i = 0, i < rows, i++,
-                     { rms_norm_row(y + i * n, rstd + i, x + i * n, w, n, eps); })
+    rms_norm_rows(&(norm_forward){real_of(y, false), real_of(x, false), rstd, w, rows, n, eps});
+}
+
+void LS__K(rms_norm_bf16)(ls__bfloat16 *y, float *rstd, const ls__bfloat16 *x, const float *w,
+                          int64_t rows, int64_t n, float eps, ls_stream *stream)
+{
+    (void)stream;
+    rms_norm_rows(&(norm_forward){real_of(y, true), real_of(x, true), rstd, w, rows, n, eps});
 }
 
 LS__INLINE void backward_row(float *dx, float beta, const float *dy, const float *x, const float *w,
@@ -65,28 +100,53 @@ static void add_weights(float *restrict dw, const float *dy, const float *x, int
     }
 }
 
-typedef struct norm_args {
-    float *dx;
+typedef struct norm_args { /* dx, dy and x of either type */
+    ls__real dx, dy, x;
     float beta;
-    const float *dy, *x, *rstd, *w;
+    const float *rstd, *w;
     int64_t n;
 } norm_args;
+
+static void backward_at(const norm_args *a, int64_t i, float *dw)
+{
+    _Alignas(64) float wide_dx[LS__HALF_ROW_MAX], wide_dy[LS__HALF_ROW_MAX];
+    _Alignas(64) float wide_x[LS__HALF_ROW_MAX];
+    const int64_t n = a->n, at = i * n;
+    const float *dy = ls__real_read(wide_dy, a->dy, at, n), *x = ls__real_read(wide_x, a->x, at, n);
+    add_weights(dw, dy, x, n, a->rstd[i]);
+    if (a->dx.at == NULL) {
+        return;
+    }
+    float *dx = ls__real_write(wide_dx, a->dx, at);
+    if (a->dx.half && a->beta != 0.0f) {
+        ls__halves_widen(wide_dx, (const ls__bfloat16 *)a->dx.at + at, n);
+    }
+    if (a->w != NULL) {
+        backward_row(dx, a->beta, dy, x, a->w, true, n, a->rstd[i]);
+    } else {
+        backward_row(dx, a->beta, dy, x, NULL, false, n, a->rstd[i]);
+    }
+    ls__real_written(wide_dx, a->dx, at, n);
+}
 
 /* Rows [from,end): dx, and the block's own sum for dw. */
 static void backward_rows(const norm_args *a, int64_t from, int64_t end, float *dw)
 {
-    int64_t n = a->n;
-    for (int64_t j = 0; j < n; j++) {
-        dw[j] = 0.0f;
-    }
+    memset(dw, 0, (size_t)a->n * sizeof *dw);
     for (int64_t i = from; i < end; i++) {
-        const float *dy = a->dy + i * n, *x = a->x + i * n;
-        add_weights(dw, dy, x, n, a->rstd[i]);
-        if (a->dx != NULL && a->w != NULL) {
-            backward_row(a->dx + i * n, a->beta, dy, x, a->w, true, n, a->rstd[i]);
-        } else if (a->dx != NULL) {
-            backward_row(a->dx + i * n, a->beta, dy, x, NULL, false, n, a->rstd[i]);
-        }
+        backward_at(a, i, dw);
+    }
+}
+
+static void norm_backward(const norm_args *args, float *dw, float beta_w, int64_t rows, float *sums)
+{
+    const int64_t n = args->n;
+    int64_t blocks = ls__min(NORM_BLOCKS, (rows + NORM_BLOCK_ROWS - 1) / NORM_BLOCK_ROWS);
+    LS__PARALLEL_FOR(rows * n >= LS__PARALLEL_MIN, int64_t i = 0, i < blocks, i++, {
+        backward_rows(args, rows * i / blocks, rows * (i + 1) / blocks, sums + i * n);
+    })
+    if (dw != NULL) {
+        LS__K(sum_rows)(dw, sums, blocks, n, beta_w, NULL);
     }
 }
 
@@ -94,13 +154,19 @@ void LS__K(rms_norm_backward)(float *dx, float beta_x, float *dw, float beta_w, 
                               const float *x, const float *rstd, const float *w, int64_t rows,
                               int64_t n, void *workspace, ls_stream *stream)
 {
-    norm_args args = {dx, beta_x, dy, x, rstd, w, n};
-    int64_t blocks = ls__min(NORM_BLOCKS, (rows + NORM_BLOCK_ROWS - 1) / NORM_BLOCK_ROWS);
-    float *sums = workspace;
-    LS__PARALLEL_FOR(rows * n >= LS__PARALLEL_MIN, int64_t i = 0, i < blocks, i++, {
-        backward_rows(&args, rows * i / blocks, rows * (i + 1) / blocks, sums + i * n);
-    })
-    if (dw != NULL) {
-        LS__K(sum_rows)(dw, sums, blocks, n, beta_w, stream);
-    }
+    (void)stream;
+    norm_backward(
+        &(norm_args){real_of(dx, false), real_of(dy, false), real_of(x, false), beta_x, rstd, w, n},
+        dw, beta_w, rows, workspace);
+}
+
+void LS__K(rms_norm_backward_bf16)(ls__bfloat16 *dx, float beta_x, float *dw, float beta_w,
+                                   const ls__bfloat16 *dy, const ls__bfloat16 *x, const float *rstd,
+                                   const float *w, int64_t rows, int64_t n, void *workspace,
+                                   ls_stream *stream)
+{
+    (void)stream;
+    norm_backward(
+        &(norm_args){real_of(dx, true), real_of(dy, true), real_of(x, true), beta_x, rstd, w, n},
+        dw, beta_w, rows, workspace);
 }

@@ -208,3 +208,34 @@ void ls__ref_layer_norm_backward_bf16(ls__bfloat16 *dx, float beta_x, float *dw,
         }
     }
 }
+
+void ls__ref_rms_norm_bf16(ls__bfloat16 *y, float *rstd, const ls__bfloat16 *x, const float *w,
+                           int64_t rows, int64_t n, float eps, ls_stream *stream)
+{
+    float wide_y[LS__HALF_ROW_MAX], wide_x[LS__HALF_ROW_MAX];
+    for (int64_t i = 0; i < rows; i++) {
+        widen_row(wide_x, x + i * n, n);
+        ls__ref_rms_norm(wide_y, rstd + i, wide_x, w, 1, n, eps, stream);
+        narrow_row(y + i * n, wide_y, n);
+    }
+}
+
+void ls__ref_rms_norm_backward_bf16(ls__bfloat16 *dx, float beta_x, float *dw, float beta_w,
+                                    const ls__bfloat16 *dy, const ls__bfloat16 *x,
+                                    const float *rstd, const float *w, int64_t rows, int64_t n,
+                                    void *workspace, ls_stream *stream)
+{
+    float wide_dx[LS__HALF_ROW_MAX], wide_dy[LS__HALF_ROW_MAX], wide_x[LS__HALF_ROW_MAX];
+    for (int64_t i = 0; i < rows; i++) {
+        if (dx != NULL && beta_x != 0.0f) {
+            widen_row(wide_dx, dx + i * n, n);
+        }
+        widen_row(wide_dy, dy + i * n, n);
+        widen_row(wide_x, x + i * n, n);
+        ls__ref_rms_norm_backward(dx != NULL ? wide_dx : NULL, beta_x, dw, i == 0 ? beta_w : 1.0f,
+                                  wide_dy, wide_x, rstd + i, w, 1, n, workspace, stream);
+        if (dx != NULL) {
+            narrow_row(dx + i * n, wide_dx, n);
+        }
+    }
+}

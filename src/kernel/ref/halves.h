@@ -32,5 +32,11 @@ void ls__ref_layer_norm_backward_bf16(ls__bfloat16 *dx, float beta_x, float *dw,
                                       float beta_w, const ls__bfloat16 *dy, const ls__bfloat16 *x,
                                       const float *mean, const float *rstd, const float *w,
                                       int64_t rows, int64_t n, void *workspace, ls_stream *stream);
+void ls__ref_rms_norm_bf16(ls__bfloat16 *y, float *rstd, const ls__bfloat16 *x, const float *w,
+                           int64_t rows, int64_t n, float eps, ls_stream *stream);
+void ls__ref_rms_norm_backward_bf16(ls__bfloat16 *dx, float beta_x, float *dw, float beta_w,
+                                    const ls__bfloat16 *dy, const ls__bfloat16 *x,
+                                    const float *rstd, const float *w, int64_t rows, int64_t n,
+                                    void *workspace, ls_stream *stream);
 
 #endif

@@ -224,6 +224,31 @@ static void layer_norm_once(const ls__kernels *k, int64_t rows, int64_t n, int k
     free(x), free(dy), free(w), free(mean), free(rstd), free(want), free(got), free(workspace);
 }
 
+static void rms_norm_once(const ls__kernels *k, int64_t rows, int64_t n, int kind)
+{
+    const ls__kernels *ref = ls__kernels_ref();
+    const float beta = (float)(kind & 1);
+    ls__bfloat16 *x = random_halves(rows * n, 1, 2.0f, 1.0f);
+    ls__bfloat16 *dy = random_halves(rows * n, 2, 1.0f, 0.0f);
+    float *w = (kind & 2) != 0 ? random_floats(n, 3) : NULL, *rstd = random_floats(2 * rows, 4);
+    float *want = random_floats(n, 6), *got = random_floats(n, 6);
+    void *workspace = allocate(k->layer_norm_workspace(rows, n));
+    sides y = sides_new(rows * n), dx = sides_new(rows * n);
+    ref->rms_norm_bf16(y.want, rstd, x, w, rows, n, 1e-5f, NULL);
+    k->rms_norm_bf16(y.got, rstd + rows, x, w, rows, n, 1e-5f, NULL);
+    check_halves(k->name, y.got, y.want, rows * n, 1e-5);
+    check_close(k->name, rstd + rows, rstd, rows, 1e-5, 0.0);
+    ref->rms_norm_backward_bf16(dx.want, beta, want, beta, dy, x, rstd, w, rows, n, workspace,
+                                NULL);
+    k->rms_norm_backward_bf16(dx.got, beta, got, beta, dy, x, rstd, w, rows, n, workspace, NULL);
+    check_halves(k->name, dx.got, dx.want, rows * n, 1e-4);
+    check_close(k->name, got, want, n, 1e-4, 1e-4);
+    k->rms_norm_backward_bf16(NULL, 0.0f, got, 0.0f, dy, x, rstd, w, rows, n, workspace, NULL);
+    k->rms_norm_backward_bf16(dx.got, 0.0f, NULL, 0.0f, dy, x, rstd, w, rows, n, workspace, NULL);
+    sides_free(&y), sides_free(&dx);
+    free(x), free(dy), free(w), free(rstd), free(want), free(got), free(workspace);
+}
+
 TEST(rows_of_bfloat16_are_normalised_as_by_the_plain_twin)
 {
     const int64_t shapes[][2] = {{1, 1}, {3, 17}, {40, 257}, {1, LS__HALF_ROW_MAX}};
@@ -233,6 +258,7 @@ TEST(rows_of_bfloat16_are_normalised_as_by_the_plain_twin)
         if (k != NULL) {
             softmax_once(k, s[0], s[1], (i & 1) != 0, (float)(i >> 1 & 1));
             layer_norm_once(k, s[0] + 1, s[1] == 1 ? 2 : s[1], i % 4);
+            rms_norm_once(k, s[0], s[1], i % 4);
         }
     }
 }

@@ -57,6 +57,10 @@ LOCAL_TEST(types_are_promoted_as_pytorch_does)
     GIVES(LS_BFLOAT16, ls_linear(half(S(2, 3)), half(S(4, 3)), NULL));
     GIVES(LS_FLOAT32, ls_linear(half(S(2, 3)), half(S(4, 3)), f32(S(4))));
     GIVES(LS_BFLOAT16, ls_sum(half(S(2, 3))));
+    GIVES(LS_BFLOAT16, ls_concat((ls_tensor *[]){half(S(2, 3)), half(S(1, 3))}, 2, 0));
+    GIVES(LS_FLOAT32, ls_concat((ls_tensor *[]){half(S(2, 3)), f32(S(1, 3))}, 2, 0));
+    GIVES(LS_BFLOAT16, ls_rms_norm(half(S(2, 3)), f32(S(3)), 1e-5));
+    GIVES(LS_FLOAT32, ls_mul(half(S(2, 70)), f32(S(70))));
     GIVES(LS_BFLOAT16, ls_var_dims(half(S(2, 3)), S(0), true, false));
     GIVES(LS_BFLOAT16, ls_max_dim(half(S(2, 3)), 0, false));
     GIVES(LS_INT64, ls_argmax(half(S(2, 3)), 0));
@@ -254,6 +258,62 @@ LOCAL_TEST(a_float32_weight_gets_a_gradient_that_was_not_rounded)
         double most = 1.0;
         CHECK_OK(ls_item(off, &most));
         CHECK_NEAR(most, 0.0, 1e-5); /* sums of 40 products in another order */
+    }
+}
+
+/* Numbers that bfloat16 has, whose sums and products it has, too. */
+static ls_tensor *small(ls_shape shape, ls_dtype dtype, int64_t salt)
+{
+    ls_tensor *t = ls_empty(shape, LS_FLOAT32);
+    float *x = ls_data(t);
+    for (int64_t i = 0; i < ls_numel(t); i++) {
+        x[i] = (float)((i * 5 + salt) % 7 - 3);
+    }
+    return ls_set_requires_grad(ls_cast(t, dtype), true);
+}
+
+/* Result, then the gradients, as float32. */
+static void mixed(int op, ls_dtype a, ls_dtype b, const ls_shape shape[2], ls_tensor *out[3])
+{
+    ls_tensor *x = small(shape[0], a, 1), *y = small(shape[1], b, 2);
+    ls_tensor *z = op == 0   ? ls_add(x, y)
+                   : op == 1 ? ls_mul(x, y)
+                             : ls_concat((ls_tensor *[]){x, y, x}, 3, 0);
+    ls_tensor *r = ls_detach(small(ls_shape_of(z), LS_FLOAT32, 3));
+    CHECK_OK(ls_backward(ls_sum(ls_mul(ls_cast(z, LS_FLOAT32), r))));
+    GIVES(a == LS_BFLOAT16 && b == LS_BFLOAT16 ? LS_BFLOAT16 : LS_FLOAT32, z);
+    GIVES(a, ls_grad(x));
+    GIVES(b, ls_grad(y));
+    out[0] = ls_cast(z, LS_FLOAT32);
+    out[1] = ls_cast(ls_grad(x), LS_FLOAT32), out[2] = ls_cast(ls_grad(y), LS_FLOAT32);
+}
+
+LOCAL_TEST(mixed_types_give_what_float32_gives_and_gradients_of_their_own_types)
+{
+    const ls_shape shapes[][2] = {{S(3, 2, 70), S(3, 2, 70)}, {S(3, 2, 70), S(70)},
+                                  {S(2, 70), S(3, 2, 70)},    {S(3, 2, 70), S(1, 1, 70)},
+                                  {S(3, 2, 70), S(2, 1)},     {S(4, 5), S(5)}};
+    for (int i = 0; i < 3 * 6 * 3; i++) {
+        const ls_shape *shape = shapes[i / 3 % 6];
+        const int types = i % 3 + 1, op = i / 18;
+        if (op == 2 && i / 3 % 6 != 0) {
+            continue;
+        }
+        LS_SCOPE
+        {
+            ls_tensor *got[3], *want[3];
+            mixed(op, types & 1 ? LS_BFLOAT16 : LS_FLOAT32, types & 2 ? LS_BFLOAT16 : LS_FLOAT32,
+                  shape, got);
+            mixed(op, LS_FLOAT32, LS_FLOAT32, shape, want);
+            for (int part = 0; part < 3; part++) {
+                const float *g = ls_data(ls_contiguous(got[part]));
+                const float *w = ls_data(ls_contiguous(want[part]));
+                CHECK_INT(ls_numel(got[part]), ls_numel(want[part]));
+                for (int64_t at = 0; at < ls_numel(want[part]); at++) {
+                    CHECK_NEAR(g[at], w[at], 0.0);
+                }
+            }
+        }
     }
 }
 
