@@ -4,6 +4,9 @@
  *     gates [T,B,4H] = x W_ih^T + b, one product for all steps, is the caller's (ls_linear)
  *     step t:  a_t = gates_t + h_{t-1} W^T,  (h_t, c_t) = cell(a_t, c_{t-1})
  *
+ * Where everything came as bfloat16, under autocast say, the products are of bfloat16 matrices: W
+ * is rounded once for all steps, h and da before each; sums, gates and cells are float32.
+ *
  * Backward goes through time from the end with one product a step, and makes dW with a single one
  * over all steps at once. The output holds the last c behind the hs, so that a state can be carried
  * on; everything a caller sees of it are views. */
@@ -14,6 +17,7 @@ enum { EDGE_GATES, EDGE_W, EDGE_STATE };
 
 typedef struct lstm_context {
     int64_t time, batch, n; /* T, B, H */
+    bool half;              /* products are of bfloat16; so is W as it is saved */
 } lstm_context;
 
 /* One step's elements of a [T,B,H]. */
@@ -22,9 +26,34 @@ static int64_t step_of(const lstm_context *c)
     return c->batch * c->n;
 }
 
-/* out [B,m] += a [B,k] b [k,m], or b^T stored [m,k] */
-static void add_product(const ls__kernels *k, float *out, const float *a, const float *b,
-                        const lstm_context *c, bool to_gates)
+/* What products need: `rounded` takes a left side as bfloat16. */
+typedef struct lstm_tools {
+    ls__tensors *tensors;
+    const ls__kernels *k;
+    ls__bfloat16 *rounded;
+} lstm_tools;
+
+static ls_status add_half_product(const lstm_tools *with, const ls__gemm *g)
+{
+    with->k->bfloat16_narrow(with->rounded, g->a, g->m * g->k, 0.0f, NULL);
+    ls__gemm_bf16 half = {.trans_b = g->trans_b,
+                          .m = g->m,
+                          .n = g->n,
+                          .k = g->k,
+                          .a = with->rounded,
+                          .lda = g->lda,
+                          .b = (const ls__bfloat16 *)(const void *)g->b,
+                          .ldb = g->ldb,
+                          .c = g->c,
+                          .ldc = g->ldc,
+                          .beta = g->beta,
+                          .batch = 1};
+    return ls__gemm_half(with->tensors, with->k, &half);
+}
+
+/* out [B,m] += a [B,k] W with W [k,m], or W^T stored [m,k] */
+static ls_status add_product(const lstm_tools *with, float *out, const float *a, const void *w,
+                             const lstm_context *c, bool to_gates)
 {
     int64_t m = to_gates ? 4 * c->n : c->n, inner = to_gates ? c->n : 4 * c->n;
     ls__gemm g = {.trans_b = to_gates,
@@ -33,20 +62,56 @@ static void add_product(const ls__kernels *k, float *out, const float *a, const 
                   .k = inner,
                   .a = a,
                   .lda = inner,
-                  .b = b,
+                  .b = w,
                   .ldb = c->n,
                   .c = out,
                   .ldc = m,
                   .beta = 1.0f};
-    k->gemm(&g, NULL);
+    if (c->half) {
+        return add_half_product(with, &g);
+    }
+    with->k->gemm(&g, NULL);
+    return LS_OK;
 }
 
 /* ---- backward ----------------------------------------------------------------------------- */
 
 /* dW = da^T h + beta dW over `rows` rows of both. */
-static void add_weight(ls__rule *r, const lstm_context *c, const float *da, const float *h,
-                       int64_t rows, float beta)
+static ls_status add_half_weight(ls__rule *r, const lstm_context *c, const float *da,
+                                 const float *h, int64_t rows, float beta)
 {
+    const int64_t wide = 4 * c->n;
+    ls__storage *memory =
+        ls__storage_new(r->tensors, (size_t)(rows * (wide + c->n)) * sizeof(ls__bfloat16));
+    if (memory == NULL) {
+        return ls__self.status;
+    }
+    ls__bfloat16 *a = memory->data, *b = a + rows * wide;
+    r->k->bfloat16_narrow(a, da, rows * wide, 0.0f, NULL);
+    r->k->bfloat16_narrow(b, h, rows * c->n, 0.0f, NULL);
+    ls__gemm_bf16 g = {.trans_a = true,
+                       .m = wide,
+                       .n = c->n,
+                       .k = rows,
+                       .a = a,
+                       .lda = wide,
+                       .b = b,
+                       .ldb = c->n,
+                       .c = r->in[EDGE_W].data,
+                       .ldc = c->n,
+                       .beta = beta,
+                       .batch = 1};
+    ls_status status = ls__gemm_half(r->tensors, r->k, &g);
+    ls__storage_unref(memory);
+    return status;
+}
+
+static ls_status add_weight(ls__rule *r, const lstm_context *c, const float *da, const float *h,
+                            int64_t rows, float beta)
+{
+    if (c->half) {
+        return add_half_weight(r, c, da, h, rows, beta);
+    }
     ls__gemm g = {.trans_a = true,
                   .m = 4 * c->n,
                   .n = c->n,
@@ -59,26 +124,30 @@ static void add_weight(ls__rule *r, const lstm_context *c, const float *da, cons
                   .ldc = c->n,
                   .beta = beta};
     r->k->gemm(&g, NULL);
+    return LS_OK;
 }
 
-static void backward_weight(ls__rule *r, const lstm_context *c, const float *da)
+static ls_status backward_weight(ls__rule *r, const lstm_context *c, const float *da)
 {
     const float *state = r->saved[SAVED_STATE], *out = r->saved[SAVED_OUT];
     int64_t later = (c->time - 1) * c->batch; /* rows behind a step of this sequence */
     float beta = r->in[EDGE_W].beta;
     if (later > 0) {
-        add_weight(r, c, da + 4 * step_of(c), out, later, beta);
+        LS_TRY(add_weight(r, c, da + 4 * step_of(c), out, later, beta));
         beta = 1.0f;
     }
     if (state != NULL && c->time > 0 && c->batch > 0) {
-        add_weight(r, c, da, state, c->batch, beta);
-    } else if (beta == 0.0f) { /* nothing came before any step */
+        return add_weight(r, c, da, state, c->batch, beta);
+    }
+    if (beta == 0.0f) { /* nothing came before any step */
         r->k->fill(r->in[EDGE_W].data, 4 * c->n * c->n, 0.0f, NULL);
     }
+    return LS_OK;
 }
 
 /* Fills da [T,B,4H]; dc [B,H] becomes the gradient of the first c. */
-static void backward_time(ls__rule *r, const lstm_context *c, float *da, float *dc, float *dh)
+static ls_status backward_time(ls__rule *r, const lstm_context *c, const lstm_tools *with,
+                               float *da, float *dc, float *dh)
 {
     const float *gates = r->saved[SAVED_GATES], *cells = r->saved[SAVED_CELLS];
     const float *state = r->saved[SAVED_STATE];
@@ -88,14 +157,16 @@ static void backward_time(ls__rule *r, const lstm_context *c, float *da, float *
         const float *before = t > 0 ? cells + (t - 1) * step : state != NULL ? state + step : NULL;
         r->k->axpby(dh, r->dy + t * step, step, 1.0f, 0.0f, NULL);
         if (t < c->time - 1) {
-            add_product(r->k, dh, da + (t + 1) * 4 * step, r->saved[SAVED_W], c, false);
+            LS_TRY(add_product(with, dh, da + (t + 1) * 4 * step, r->saved[SAVED_W], c, false));
         }
         r->k->lstm_step_backward(da + t * 4 * step, dc, dh, gates + t * 4 * step, cells + t * step,
                                  before, c->batch, c->n, NULL);
     }
+    return LS_OK;
 }
 
-static void backward_state(ls__rule *r, const lstm_context *c, const float *da, const float *dc)
+static ls_status backward_state(ls__rule *r, const lstm_context *c, const lstm_tools *with,
+                                const float *da, const float *dc)
 {
     const ls__gradient *d = &r->in[EDGE_STATE];
     int64_t step = step_of(c);
@@ -103,9 +174,29 @@ static void backward_state(ls__rule *r, const lstm_context *c, const float *da, 
         r->k->fill(d->data, step, 0.0f, NULL);
     }
     if (c->time > 0) {
-        add_product(r->k, d->data, da, r->saved[SAVED_W], c, false);
+        LS_TRY(add_product(with, d->data, da, r->saved[SAVED_W], c, false));
     }
     r->k->axpby(d->data + step, dc, step, 1.0f, d->beta, NULL);
+    return LS_OK;
+}
+
+/* With da for all steps in memory. */
+static ls_status backward_all(ls__rule *r, const lstm_context *c, const lstm_tools *with, float *da,
+                              float *dc, float *dh)
+{
+    const ls__gradient *dgates = &r->in[EDGE_GATES];
+    int64_t step = step_of(c);
+    if (step > 0) {
+        LS_TRY(backward_time(r, c, with, da, dc, dh));
+    }
+    if (dgates->data != NULL && da != dgates->data) {
+        r->k->axpby(dgates->data, da, c->time * 4 * step, 1.0f, dgates->beta, NULL);
+    }
+    if (r->in[EDGE_W].data != NULL) {
+        LS_TRY(backward_weight(r, c, da));
+    }
+    bool wanted = r->in[EDGE_STATE].data != NULL && step > 0;
+    return wanted ? backward_state(r, c, with, da, dc) : LS_OK;
 }
 
 static ls_status lstm_backward(ls__rule *r)
@@ -113,28 +204,18 @@ static ls_status lstm_backward(ls__rule *r)
     const lstm_context *c = r->node->context;
     const ls__gradient *dgates = &r->in[EDGE_GATES];
     int64_t step = step_of(c), all = c->time * 4 * step;
-    ls__storage *work = ls__storage_new(r->tensors, (size_t)(all + 2 * step) * sizeof(float) + 64);
+    ls__storage *work = ls__storage_new(r->tensors, (size_t)(all + 4 * step) * sizeof(float) + 64);
     if (work == NULL) {
         return ls__self.status;
     }
-    float *dc = (float *)(void *)work->data, *dh = dc + step, *da = dh + step;
+    float *dc = (float *)(void *)work->data, *dh = dc + step, *da = dh + 3 * step;
+    const lstm_tools with = {r->tensors, r->k, (ls__bfloat16 *)(void *)(dh + step)};
     if (dgates->data != NULL && dgates->beta == 0.0f) {
         da = dgates->data;
     }
-    if (step > 0) {
-        backward_time(r, c, da, dc, dh);
-    }
-    if (dgates->data != NULL && da != dgates->data) {
-        r->k->axpby(dgates->data, da, all, 1.0f, dgates->beta, NULL);
-    }
-    if (r->in[EDGE_W].data != NULL) {
-        backward_weight(r, c, da);
-    }
-    if (r->in[EDGE_STATE].data != NULL && step > 0) {
-        backward_state(r, c, da, dc);
-    }
+    ls_status status = backward_all(r, c, &with, da, dc, dh);
     ls__storage_unref(work);
-    return LS_OK;
+    return status;
 }
 
 static const ls__op lstm_op = {.name = "lstm", .backward = lstm_backward, .accumulates = true};
@@ -174,20 +255,24 @@ static bool lstm_shapes(ls__call *call)
 typedef struct lstm_memory {
     ls__dense gates, w, state; /* inputs */
     ls__dense acts, cells;     /* [T,B,4H] gates behind their functions, [T,B,H] */
+    ls__dense rounded;         /* [B,H] */
 } lstm_memory;
 
-static void forward(const ls__kernels *k, const lstm_context *c, const lstm_memory *m, float *out)
+static ls_status forward(const ls__call *call, const lstm_context *c, const lstm_memory *m,
+                         float *out)
 {
+    const ls__kernels *k = call->k;
+    const lstm_tools with = {call->tensors, k, m->rounded.data};
     float *acts = m->acts.data, *cells = m->cells.data;
     const float *h = m->state.data, *cell = h != NULL ? h + step_of(c) : NULL;
     int64_t step = step_of(c);
     if (step == 0) {
-        return;
+        return LS_OK;
     }
     k->axpby(acts, m->gates.data, c->time * 4 * step, 1.0f, 0.0f, NULL);
     for (int64_t t = 0; t < c->time; t++) {
         if (h != NULL) {
-            add_product(k, acts + t * 4 * step, h, m->w.data, c, true);
+            LS_TRY(add_product(&with, acts + t * 4 * step, h, m->w.data, c, true));
         }
         k->lstm_step(acts + t * 4 * step, out + t * step, cells + t * step, cell, c->batch, c->n,
                      NULL);
@@ -199,6 +284,7 @@ static void forward(const ls__kernels *k, const lstm_context *c, const lstm_memo
     } else {
         k->fill(out, step, 0.0f, NULL); /* no step and no state */
     }
+    return LS_OK;
 }
 
 static void save(ls__node *node, const lstm_context *c, const lstm_memory *m, const ls__record *out)
@@ -225,13 +311,15 @@ ls_tensor *ls_lstm(ls_tensor *gates, ls_tensor *weight, ls_tensor *state)
     lstm_context c = {.time = in->dim[0], .batch = in->dim[1], .n = in->dim[2] / 4};
     size_t bytes = (size_t)in->numel * sizeof(float);
     lstm_memory m = {.gates = ls__call_dense(&call, EDGE_GATES)};
-    m.w = ls__call_dense(&call, EDGE_W);
+    c.half = call.narrow;
+    m.w = c.half ? ls__call_half(&call, EDGE_W) : ls__call_dense(&call, EDGE_W);
+    m.rounded = ls__call_memory(&call, (size_t)step_of(&c) * sizeof(ls__bfloat16));
     m.state = ls__call_dense(&call, EDGE_STATE);
     m.acts = ls__call_memory(&call, bytes);
     m.cells = ls__call_memory(&call, bytes / 4);
     ls__record *out = ls__call_output(&call, LS_SHAPE(c.time + 1, c.batch, c.n), LS_FLOAT32);
-    if (out != NULL) {
-        forward(call.k, &c, &m, (float *)(void *)ls__record_data(out));
+    if (out != NULL && forward(&call, &c, &m, (float *)(void *)ls__record_data(out)) != LS_OK) {
+        call.failed = ls__poison(call.tensors);
     }
     ls__node *node = ls__call_record(&call, &lstm_op, out, sizeof c);
     if (node != NULL) {
@@ -242,5 +330,6 @@ ls_tensor *ls_lstm(ls_tensor *gates, ls_tensor *weight, ls_tensor *state)
     ls__dense_drop(&m.state);
     ls__dense_drop(&m.acts);
     ls__dense_drop(&m.cells);
+    ls__dense_drop(&m.rounded);
     return ls__call_finish(&call, out);
 }

@@ -161,6 +161,49 @@ LOCAL_TEST(gradients_of_two_uses_add_up)
     check_same(ls_grad(a.state), ls_grad(b.state));
 }
 
+/* A number of bfloat16 is off by 2^-9 of itself, sums of some 20 of such products by as much of
+ * their largest. */
+static void check_rounded(ls_tensor *got, ls_tensor *want, double tolerance)
+{
+    ls_tensor *wide = ls_cast(got, LS_FLOAT32), *to = ls_cast(want, LS_FLOAT32);
+    const float *g = ls_data(ls_contiguous(wide)), *w = ls_data(ls_contiguous(to));
+    CHECK(g != NULL && w != NULL);
+    CHECK_INT(ls_numel(got), ls_numel(want));
+    for (int64_t i = 0; i < ls_numel(want); i++) {
+        CHECK_NEAR(g[i], w[i], tolerance);
+    }
+}
+
+LOCAL_TEST(under_autocast_products_are_of_bfloat16_and_gradients_of_float32)
+{
+    run a = run_new(), b = by_parts();
+    ls_tensor *loss = NULL;
+    LS_AUTOCAST(true)
+    {
+        ls_tensor *out = ls_lstm(a.gates, a.weight, a.state);
+        CHECK(ls_dtype_of(out) == LS_BFLOAT16);
+        for (int t = 0; t < T; t++) {
+            a.h[t] = at_step(out, t);
+            check_rounded(a.h[t], b.h[t], 0.02);
+        }
+        a.c = at_step(out, T);
+        check_rounded(a.c, b.c, 0.04);
+        loss = ls_sum(
+            ls_mul(ls_cast(out, LS_FLOAT32), ls_detach(numbers(LS_SHAPE(T + 1, B, H), 3000))));
+    }
+    CHECK_OK(ls_backward(loss));
+    run c = run_new();
+    ls_tensor *exact = ls_lstm(c.gates, c.weight, c.state);
+    CHECK_OK(ls_backward(ls_sum(ls_mul(exact, ls_detach(numbers(LS_SHAPE(T + 1, B, H), 3000))))));
+    ls_tensor *pairs[][2] = {{ls_grad(a.gates), ls_grad(c.gates)},
+                             {ls_grad(a.weight), ls_grad(c.weight)},
+                             {ls_grad(a.state), ls_grad(c.state)}};
+    for (int i = 0; i < 3; i++) {
+        CHECK(ls_dtype_of(pairs[i][0]) == LS_FLOAT32);
+        check_rounded(pairs[i][0], pairs[i][1], 0.05);
+    }
+}
+
 LOCAL_TEST(no_steps_hand_the_state_on_and_no_rows_give_zero_gradients)
 {
     run r = run_new();
