@@ -375,6 +375,13 @@ const char *ls__group_hear(const ls_group *group);
 void ls__comm_note_told(const ls__comm *comm, ls_status status, int by, const char *text);
 /* token: if the group has a cause, takes it over and ends its works. True: it has failed. */
 bool ls__group_failed(ls_group *group);
+/* It has failed, and is told so when member 0, on another host, has answered. Until then nothing
+ * more is announced: a peer might compare it with its own before it hears of the failure. */
+static inline bool ls__group_failing(const ls_group *group)
+{
+    return group->member[0].far &&
+           atomic_load_explicit(&group->claim, memory_order_relaxed) != LS__CLAIM_NONE;
+}
 void ls__engine_check(ls__comm *comm, uint64_t now_ns); /* token: verdict, deadlines, stalls */
 bool ls__comm_look(ls__comm *comm); /* token: cheap look for verdicts and claims */
 

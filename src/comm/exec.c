@@ -466,17 +466,10 @@ static ls__result advance_once(ls_group *group)
     return LS__BLOCKED;
 }
 
-/* It has failed, and is told so when member 0, on another host, has answered. */
-static bool is_failing(const ls_group *group)
-{
-    return group->member[0].far &&
-           atomic_load_explicit(&group->claim, memory_order_relaxed) != LS__CLAIM_NONE;
-}
-
 static bool native_advance(ls_group *group)
 {
     bool moved = false;
-    if (is_failing(group)) {
+    if (ls__group_failing(group)) {
         return false;
     }
     int64_t bytes = 0; /* of the operations worked on */
@@ -490,7 +483,7 @@ static bool native_advance(ls_group *group)
         moved = true;
         ended += result == LS__COMPLETE ? 1 : 0;
         bytes += result == LS__COMPLETE || group->exec->state == LS__EXEC_RUN ? size : 0;
-        if (result == LS__COMPLETE && (is_failing(group) || ls__group_failed(group))) {
+        if (result == LS__COMPLETE && (ls__group_failing(group) || ls__group_failed(group))) {
             break;
         }
         if (bytes > LS__TURN_BYTES) {

@@ -158,7 +158,8 @@ static bool has_room(ls_group *group, const ls_work *work)
 bool ls__post_flush(ls_group *group)
 {
     bool ready = false;
-    while (group->next_post != NULL && has_room(group, group->next_post)) {
+    while (group->next_post != NULL && !ls__group_failing(group) &&
+           has_room(group, group->next_post)) {
         ls_work *work = group->next_post;
         const uint64_t sequence = work->descriptor.sequence;
         if (work->way == LS__WAY_SMALL && group->tuning != NULL &&

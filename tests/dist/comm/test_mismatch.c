@@ -308,4 +308,22 @@ TEST(other_kernels_are_named_with_both)
     every_rank_finds((difference){"LOCKSTEP_CPU", other, "cpu=", want});
 }
 
+/* The others may hear of the barrier before they hear of the abort. */
+DIST_TEST(what_a_rank_starts_behind_its_abort_is_compared_with_nothing, 3)
+{
+    static float x[100];
+    for (int i = 0; i < 20; i++) {
+        ls_group *group = NULL;
+        CHECK_OK(ls_group_new(ls_world(), NULL, 0, "trio", &group));
+        if (ls_rank() == 1) {
+            CHECK_OK(ls_group_abort(group, "the loss is poisoned"));
+            CHECK_STATUS(ls_barrier(group, NULL, NULL), LS_ERR_ABORTED);
+        } else {
+            CHECK_STATUS(ls_broadcast(group, x, 100, LS_FLOAT32, 0, NULL, NULL), LS_ERR_ABORTED);
+        }
+        CHECK_CONTAINS(ls_error_message(), "group \"trio\" was aborted by rank 1");
+        (void)ls_group_free(group);
+    }
+}
+
 TEST_MAIN
