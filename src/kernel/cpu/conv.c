@@ -361,13 +361,57 @@ static void relu_part(void *y, int64_t count, bool half)
     }
 }
 
+/* A gradient of a 1 x 1 window is a product, which needs no layout of its own. */
+static ls__gemm_bf16 product_of(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d)
+{
+    const bool to_w = pass == LS__CONV2D_BACKWARD_W;
+    int64_t pixels = c->batch * c->height * c->width;
+    return (ls__gemm_bf16){.trans_a = to_w, /* dw = dy^T x, dx = dy w */
+                           .m = to_w ? c->out : pixels,
+                           .n = c->in,
+                           .k = to_w ? pixels : c->out,
+                           .a = d->dy,
+                           .lda = c->out,
+                           .b = to_w ? d->x : d->w,
+                           .ldb = c->in,
+                           .c = d->out,
+                           .ldc = c->in,
+                           .half = d->half_out,
+                           .beta = d->beta,
+                           .batch = 1,
+                           .plans = d->plans,
+                           .workspace = d->workspace};
+}
+
+static bool is_product(const ls__conv2d *c, ls__conv2d_pass pass)
+{
+    return pass != LS__CONV2D_FORWARD && is_pointwise(c);
+}
+
+static void conv2d_half(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d)
+{
+    ls__gemm_bf16 g = product_of(c, pass, d);
+    bool done =
+        is_product(c, pass) ? ls__onednn_gemm_bf16(&g) : ls__onednn_conv2d(c, pass, d, relu_part);
+    if (!done) {
+        LS__K(conv2d_widened)(c, pass, d, NULL);
+    }
+}
+
+static size_t workspace_half(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d)
+{
+    ls__gemm_bf16 g = product_of(c, pass, d);
+    size_t direct = is_product(c, pass) ? ls__onednn_gemm_bf16_workspace(&g)
+                                        : ls__onednn_conv2d_workspace(c, pass, d);
+    return direct > 0 ? direct : LS__K(conv2d_widened_workspace)(c, pass, d);
+}
+
 void LS__K(conv2d)(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d,
                    ls_stream *stream)
 {
+    (void)stream;
     if (d->half) {
-        if (!ls__onednn_conv2d(c, pass, d, relu_part)) {
-            LS__K(conv2d_widened)(c, pass, d, stream);
-        }
+        conv2d_half(c, pass, d);
         return;
     }
     if (prefers_builtin(c, pass) || !ls__onednn_conv2d(c, pass, d, relu_part)) {
@@ -378,8 +422,7 @@ void LS__K(conv2d)(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_d
 size_t LS__K(conv2d_workspace)(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d)
 {
     if (d->half) {
-        size_t direct = ls__onednn_conv2d_workspace(c, pass, d);
-        return direct > 0 ? direct : LS__K(conv2d_widened_workspace)(c, pass, d);
+        return workspace_half(c, pass, d);
     }
     size_t builtin = builtin_workspace(c);
     size_t onednn = prefers_builtin(c, pass) ? 0 : ls__onednn_conv2d_workspace(c, pass, d);
