@@ -25,7 +25,7 @@ static void add(const ls__kernels *k, ls_dtype dtype, void *to, const void *from
     if (dtype == LS_FLOAT32) {
         k->axpby(to, from, numel, 1.0f, adds ? 1.0f : 0.0f, NULL);
     } else if (adds) {
-        k->bfloat16_add(to, from, numel, NULL);
+        k->axpby_bf16(to, from, numel, 1.0f, 1.0f, NULL);
     } else {
         k->gather(to, from, (ls__strided){{1}}, 1, &numel, ls_dtype_size(dtype), NULL);
     }

@@ -333,13 +333,11 @@ typedef struct ls__kernels {
                    const int64_t *shape, size_t bytes, ls_stream *stream);
     void (*scatter)(void *out, ls__strided out_strides, const void *in, int ndim,
                     const int64_t *shape, size_t bytes, float beta, ls_stream *stream);
-    /* out = in + beta out, each element rounded once; and the sum of two bfloat16 */
+    /* out = in + beta out, each element rounded once */
     void (*bfloat16_widen)(float *out, const ls__bfloat16 *in, int64_t count, float beta,
                            ls_stream *stream);
     void (*bfloat16_narrow)(ls__bfloat16 *out, const float *in, int64_t count, float beta,
                             ls_stream *stream);
-    void (*bfloat16_add)(ls__bfloat16 *out, const ls__bfloat16 *in, int64_t count,
-                         ls_stream *stream);
     /* out = the sum of x over the dims where keep[d] is 0; x contiguous [shape], out contiguous */
     void (*sum_dims)(float *out, const float *x, int ndim, const int64_t *shape,
                      const uint8_t *keep, float beta, ls_stream *stream);

@@ -35,11 +35,3 @@ void LS__K(bfloat16_narrow)(ls__bfloat16 *out, const float *in, int64_t count, f
         BLOCKS(count, out[i] = ls__bfloat16_round(in[i] + ls__bfloat16_widen(out[i])))
     }
 }
-
-void LS__K(bfloat16_add)(ls__bfloat16 *out, const ls__bfloat16 *in, int64_t count,
-                         ls_stream *stream)
-{
-    (void)stream;
-    BLOCKS(count,
-           out[i] = ls__bfloat16_round(ls__bfloat16_widen(out[i]) + ls__bfloat16_widen(in[i])))
-}

@@ -106,8 +106,6 @@ void LS__K(bfloat16_widen)(float *out, const ls__bfloat16 *in, int64_t count, fl
                            ls_stream *stream);
 void LS__K(bfloat16_narrow)(ls__bfloat16 *out, const float *in, int64_t count, float beta,
                             ls_stream *stream);
-void LS__K(bfloat16_add)(ls__bfloat16 *out, const ls__bfloat16 *in, int64_t count,
-                         ls_stream *stream);
 
 /* norm.c */
 void LS__K(softmax)(float *out, const float *x, int64_t rows, int64_t n, bool log,

@@ -32,7 +32,6 @@ static const ls__kernels kernels = {
     .scatter = LS__K(scatter),
     .bfloat16_widen = LS__K(bfloat16_widen),
     .bfloat16_narrow = LS__K(bfloat16_narrow),
-    .bfloat16_add = LS__K(bfloat16_add),
     .softmax_bf16 = LS__K(softmax_bf16),
     .softmax_backward_bf16 = LS__K(softmax_backward_bf16),
     .layer_norm_bf16 = LS__K(layer_norm_bf16),

@@ -20,12 +20,3 @@ void ls__ref_bfloat16_narrow(ls__bfloat16 *out, const float *in, int64_t count, 
         out[i] = ls__bfloat16_round(beta == 0.0f ? in[i] : in[i] + before);
     }
 }
-
-void ls__ref_bfloat16_add(ls__bfloat16 *out, const ls__bfloat16 *in, int64_t count,
-                          ls_stream *stream)
-{
-    (void)stream;
-    for (int64_t i = 0; i < count; i++) {
-        out[i] = ls__bfloat16_round(ls__bfloat16_widen(out[i]) + ls__bfloat16_widen(in[i]));
-    }
-}

@@ -1,6 +1,7 @@
 /* Moving elements: strided to contiguous and back, and rows picked by an index. */
 #include <string.h>
 
+#include "kernel/ref/halves.h"
 #include "kernel/ref/ref.h"
 
 void ls__ref_gather(void *out, const void *in, ls__strided in_strides, int ndim,
@@ -25,7 +26,8 @@ void ls__ref_scatter(void *out, ls__strided out_strides, const void *in, int ndi
     for (int64_t i = 0; i < count; i++) {
         int64_t to = ls__ref_offset(at, out_strides, ndim);
         if (beta != 0.0f && bytes == sizeof(ls__bfloat16)) {
-            ls__ref_bfloat16_add((ls__bfloat16 *)out + to, (const ls__bfloat16 *)in + i, 1, NULL);
+            ls__ref_axpby_bf16((ls__bfloat16 *)out + to, (const ls__bfloat16 *)in + i, 1, 1.0f,
+                               1.0f, NULL);
         } else if (beta != 0.0f) { /* float32 */
             ((float *)out)[to] = beta * ((float *)out)[to] + ((const float *)in)[i];
         } else {

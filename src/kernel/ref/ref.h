@@ -59,8 +59,6 @@ void ls__ref_bfloat16_widen(float *out, const ls__bfloat16 *in, int64_t count, f
                             ls_stream *stream);
 void ls__ref_bfloat16_narrow(ls__bfloat16 *out, const float *in, int64_t count, float beta,
                              ls_stream *stream);
-void ls__ref_bfloat16_add(ls__bfloat16 *out, const ls__bfloat16 *in, int64_t count,
-                          ls_stream *stream);
 
 /* norm.c */
 void ls__ref_softmax(float *out, const float *x, int64_t rows, int64_t n, bool log,

@@ -28,7 +28,6 @@ static const ls__kernels table = {
     .scatter = ls__ref_scatter,
     .bfloat16_widen = ls__ref_bfloat16_widen,
     .bfloat16_narrow = ls__ref_bfloat16_narrow,
-    .bfloat16_add = ls__ref_bfloat16_add,
     .softmax_bf16 = ls__ref_softmax_bf16,
     .softmax_backward_bf16 = ls__ref_softmax_backward_bf16,
     .layer_norm_bf16 = ls__ref_layer_norm_bf16,
