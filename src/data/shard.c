@@ -3,6 +3,7 @@
  * tokens they would be accepted and teach nonsense. */
 #include "data/shard.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -46,14 +47,24 @@ static ls_status check_other(const uint8_t *data, size_t bytes, const char *path
     return LS_OK;
 }
 
-static ls_status parse_raw(size_t bytes, const char *path, ls__shard *out)
+ls__shard_magic ls__shard_begins(const uint8_t *data, size_t bytes)
+{
+    ls__shard_magic m = {""};
+    for (size_t i = 0; i < 4 && i < bytes; i++) {
+        (void)snprintf(m.text + strlen(m.text), sizeof m.text - strlen(m.text), "%s%02x",
+                       i > 0 ? " " : "", data[i]);
+    }
+    return m;
+}
+
+static ls_status parse_raw(const uint8_t *data, size_t bytes, const char *path, ls__shard *out)
 {
     if (bytes % 2 != 0) {
         return ls__fail(LS_ERR_FORMAT,
-                        "tokens: \"%s\" begins with no magic of llm.c, so its tokens are 2 bytes "
-                        "each, but the last, at offset %zu, has one; it is truncated or another "
-                        "format",
-                        path, bytes - 1);
+                        "tokens: \"%s\" begins with %s at offset 0, no magic of llm.c, so its "
+                        "tokens are 2 bytes each, but the last, at offset %zu, has one; it is "
+                        "truncated or another format",
+                        path, ls__shard_begins(data, bytes).text, bytes - 1);
     }
     *out = (ls__shard){.token_bytes = 2, .begin = 0, .count = (int64_t)(bytes / 2)};
     return LS_OK;
@@ -101,5 +112,5 @@ ls_status ls__shard_parse(const uint8_t *data, size_t bytes, const char *path, l
             return parse_form(&forms[i], data, bytes, path, out);
         }
     }
-    return parse_raw(bytes, path, out);
+    return parse_raw(data, bytes, path, out);
 }

@@ -28,4 +28,10 @@ typedef struct ls__shard {
  * LS_ERR_INVALID when there are no tokens. */
 ls_status ls__shard_parse(const uint8_t *data, size_t bytes, const char *path, ls__shard *out);
 
+typedef struct ls__shard_magic {
+    char text[12];
+} ls__shard_magic;
+/* The first bytes, four at most, for messages: "9e 01 4f 20". */
+ls__shard_magic ls__shard_begins(const uint8_t *data, size_t bytes);
+
 #endif

@@ -77,6 +77,15 @@ static ls_status fail_token(const tokens *t, const token_file *file, const uint8
         i++;
     }
     const uint8_t *at = window + i * file->shard.token_bytes;
+    if (file->shard.begin == 0) { /* it may be anything */
+        return ls__fail(LS_ERR_FORMAT,
+                        "tokens: \"%s\" has token %u at offset %lld, but tokens are below %u; it "
+                        "begins with %s, no magic of llm.c, so its tokens were taken to be 2 bytes "
+                        "each: is it such a file, and of this vocabulary?",
+                        file->path, token_at(at, file->shard.token_bytes, 0),
+                        (long long)(at - file->file.data), t->limit,
+                        ls__shard_begins(file->file.data, file->file.bytes).text);
+    }
     return ls__fail(LS_ERR_FORMAT,
                     "tokens: \"%s\" has token %u at offset %lld, but tokens are below %u; is it "
                     "the vocabulary that the file was written with?",

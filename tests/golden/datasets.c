@@ -204,6 +204,10 @@ GOLDEN(tokens)
     MUST(ls_tokens_new(path, LS_OPTIONS(ls_tokens_options, .context = 2, .vocab = 9), &made));
     SHOW(made->get(made, 0, x, y));
     SHOW(made->get(made, 1, x, y));
+    const unsigned char shard[1024 + 8] = {0x88, 0xd8, 0x34, 0x01, 1, 0, 0, 0, 4, [1026] = 9};
+    path = golden_file("made.bin", shard, sizeof shard);
+    MUST(ls_tokens_new(path, LS_OPTIONS(ls_tokens_options, .context = 2, .vocab = 9), &made));
+    SHOW(made->get(made, 0, x, y));
 }
 
 /* ---- who feeds whom -------------------------------------------------------------------------- */
