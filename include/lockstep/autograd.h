@@ -48,10 +48,11 @@ static inline void ls_grad_mode_cleanup_(const ls_grad_mode_ *mode)
 {
     (void)ls_grad_mode_set(mode->before);
 }
-#define LS_NO_GRAD                                                                                 \
-    for (ls_grad_mode_ ls_mode_                                                                    \
+#define LS_NO_GRAD LS_NO_GRAD_AS_(LS_ON_LINE(ls_grad_mode_here_))
+#define LS_NO_GRAD_AS_(name)                                                                       \
+    for (ls_grad_mode_ name                                                                        \
          __attribute__((cleanup(ls_grad_mode_cleanup_))) = {ls_grad_mode_set(false), true};        \
-         ls_mode_.once; ls_mode_.once = false)
+         name.once; name.once = false)
 #endif
 
 /* Activation recomputation (torch.utils.checkpoint; Chen et al., "Training Deep Nets with Sublinear

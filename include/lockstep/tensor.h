@@ -59,9 +59,10 @@ static inline void ls_scope_cleanup_(ls_scope **scope)
         ls_scope_leave(*scope);
     }
 }
-#define LS_SCOPE                                                                                   \
-    for (ls_scope * ls_scope_here_ __attribute__((cleanup(ls_scope_cleanup_))) = ls_scope_enter(); \
-         ls_scope_here_; ls_scope_here_ = ls_scope_leave_once(ls_scope_here_))
+#define LS_SCOPE LS_SCOPE_AS_(LS_ON_LINE(ls_scope_here_))
+#define LS_SCOPE_AS_(name)                                                                         \
+    for (ls_scope * name __attribute__((cleanup(ls_scope_cleanup_))) = ls_scope_enter(); name;     \
+         name = ls_scope_leave_once(name))
 #endif
 
 /* Moves `t` out of its scope: it lives until ls_free. The graph stays behind and dies with the
@@ -102,10 +103,11 @@ static inline void ls_autocast_cleanup_(const ls_autocast_mode_ *mode)
 {
     (void)ls_autocast_set(mode->before);
 }
-#define LS_AUTOCAST(enabled)                                                                       \
-    for (ls_autocast_mode_ ls_autocast_here_                                                       \
+#define LS_AUTOCAST(enabled) LS_AUTOCAST_AS_(enabled, LS_ON_LINE(ls_autocast_here_))
+#define LS_AUTOCAST_AS_(enabled, name)                                                             \
+    for (ls_autocast_mode_ name                                                                    \
          __attribute__((cleanup(ls_autocast_cleanup_))) = {ls_autocast_set(enabled), true};        \
-         ls_autocast_here_.once; ls_autocast_here_.once = false)
+         name.once; name.once = false)
 #endif
 
 /* ---- looking ------------------------------------------------------------------------------ */

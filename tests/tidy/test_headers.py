@@ -29,6 +29,45 @@ def problems(compiler, standard):
             yield f"{header.name}: {done.stderr}"
 
 
+NESTED = """#include <lockstep/lockstep.h>
+void nested(void);
+void nested(void)
+{
+    LS_SCOPE
+    {
+        LS_NO_GRAD
+        {
+            LS_AUTOCAST(true)
+            {
+                LS_SCOPE
+                {
+                    LS_NO_GRAD
+                    {
+                        LS_AUTOCAST(false)
+                        {
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+"""
+
+
+def nested_problems():
+    for compiler in ("gcc", "clang"):
+        if shutil.which(compiler) is not None:
+            done = compile_alone(compiler, "c17", NESTED)
+            if done.returncode != 0:
+                yield f"{compiler}: {done.stderr}"
+
+
+@test
+def blocks_within_blocks_shadow_nothing():
+    none_of(nested_problems(), "gcc and clang -std=c17")
+
+
 @test
 def headers_are_self_sufficient_as_c11():
     none_of(problems("gcc", "c11"), "gcc -std=c11")
