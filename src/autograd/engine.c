@@ -151,6 +151,7 @@ static ls_status run_node(ls__pass *pass, ls__node *node)
     ls__storage *dy = node->grad;
     node->grad = NULL; /* this frame's; what passes it on takes references */
     rule.dy = dy->data;
+    rule.dy_is_free = ls__storage_sole(dy) && node->op->passes == 0;
     ls_status status = resolve_saved(pass, node, &rule);
     for (int i = 0; i < LS__EDGES_MAX && status == LS_OK; i++) {
         status = ls__target_open(pass, node, i, &rule, &target[i]);

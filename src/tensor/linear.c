@@ -198,14 +198,16 @@ static ls_status linear_backward(ls__rule *r)
         return backward_products(r, c);
     }
     size_t element = c->half ? sizeof(ls__bfloat16) : sizeof(float);
-    ls__storage *dz = ls__storage_new(r->tensors, (size_t)(c->rows * c->out) * element);
-    if (dz == NULL) {
+    ls__storage *own =
+        r->dy_is_free ? NULL : ls__storage_new(r->tensors, (size_t)(c->rows * c->out) * element);
+    if (own == NULL && !r->dy_is_free) {
         return ls__self.status;
     }
-    ls_status status = backward_b(r, c, dz->data);
-    r->dy = dz->data;
+    void *dz = own != NULL ? own->data : (void *)(uintptr_t)r->dy;
+    ls_status status = backward_b(r, c, dz);
+    r->dy = dz;
     status = status == LS_OK ? backward_products(r, c) : status;
-    ls__storage_unref(dz);
+    ls__storage_unref(own);
     return status;
 }
 

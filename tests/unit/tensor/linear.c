@@ -123,6 +123,22 @@ LOCAL_TEST(a_transposed_weight_is_read_as_it_lies)
     }
 }
 
+/* An addition hands its gradient to both sides; backward of the layer comes first. */
+LOCAL_TEST(a_gradient_that_another_operation_will_read_is_left_alone)
+{
+    ls_tensor *got[2];
+    for (int fused = 0; fused < 2; fused++) {
+        ls_tensor *p = leaf(S(9, 300), 7, LS_FLOAT32), *other = ls_exp(p);
+        ls_tensor *x = values(S(9, 20), 1), *w = leaf(S(300, 20), 2, LS_FLOAT32);
+        ls_tensor *y = fused ? ls_linear_with(x, w, NULL, LS_ACTIVATION_GELU)
+                             : function(ls_linear(x, w, NULL), LS_ACTIVATION_GELU);
+        ls_tensor *sum = ls_add(y, other);
+        CHECK_OK(ls_backward(ls_sum(ls_mul(sum, values(S(9, 300), 3)))));
+        got[fused] = ls_grad(p);
+    }
+    CHECK(memcmp(ls_data(got[0]), ls_data(got[1]), 9 * 300 * sizeof(float)) == 0);
+}
+
 static int64_t bytes_for(ls_activation activation, bool fused)
 {
     ls_memory before, after;
