@@ -20,8 +20,8 @@ static ls_module *mlp_of(int64_t in, int64_t wide, int64_t out)
     const ls_linear_options *with_relu =
         LS_OPTIONS(ls_linear_options, .activation = LS_ACTIVATION_RELU);
     /* The places between are those of the peers' ReLUs: parameters have their names. */
-    ls_module *layers[] = {ls_linear_new(in, wide, with_relu), ls_dropout_new(0.0),
-                           ls_linear_new(wide, wide, with_relu), ls_dropout_new(0.0),
+    ls_module *layers[] = {ls_linear_new(in, wide, with_relu), ls_identity_new(),
+                           ls_linear_new(wide, wide, with_relu), ls_identity_new(),
                            ls_linear_new(wide, out, NULL)};
     return ls_sequential_new(layers, 5);
 }

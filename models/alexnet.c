@@ -18,27 +18,22 @@ static ls_tensor *alexnet_forward(ls_module *m, ls_tensor *x) /* [N,3,H,W] -> [N
 
 static const ls_module_class alexnet_class = {"alexnet", alexnet_forward, NULL, NULL};
 
+/* With its ReLU. */
 static ls_module *conv(int64_t in, int64_t out, int64_t kernel, int64_t stride, int64_t padding)
 {
-    return ls_conv2d_new(in, out, kernel,
-                         LS_OPTIONS(ls_conv2d_layer_options, .stride = stride, .padding = padding));
+    return ls_conv2d_new(
+        in, out, kernel,
+        LS_OPTIONS(ls_conv2d_layer_options, .stride = stride, .padding = padding, .relu = true));
 }
 
+/* An identity stands where torchvision has a ReLU. */
 static ls_module *features_new(void)
 {
     ls_module *layers[] = {
-        conv(3, 64, 11, 4, 2),
-        ls_relu_new(),
-        ls_max_pool2d_new(3, 2, 0),
-        conv(64, 192, 5, 1, 2),
-        ls_relu_new(),
-        ls_max_pool2d_new(3, 2, 0),
-        conv(192, 384, 3, 1, 1),
-        ls_relu_new(),
-        conv(384, 256, 3, 1, 1),
-        ls_relu_new(),
-        conv(256, 256, 3, 1, 1),
-        ls_relu_new(),
+        conv(3, 64, 11, 4, 2),      ls_identity_new(),       ls_max_pool2d_new(3, 2, 0),
+        conv(64, 192, 5, 1, 2),     ls_identity_new(),       ls_max_pool2d_new(3, 2, 0),
+        conv(192, 384, 3, 1, 1),    ls_identity_new(),       conv(384, 256, 3, 1, 1),
+        ls_identity_new(),          conv(256, 256, 3, 1, 1), ls_identity_new(),
         ls_max_pool2d_new(3, 2, 0),
     };
     return ls_sequential_new(layers, COUNT(layers));
@@ -46,13 +41,15 @@ static ls_module *features_new(void)
 
 static ls_module *classifier_new(int64_t classes, double dropout)
 {
+    const ls_linear_options *with_relu =
+        LS_OPTIONS(ls_linear_options, .activation = LS_ACTIVATION_RELU);
     ls_module *layers[] = {
         ls_dropout_new(dropout),
-        ls_linear_new(256 * 6 * 6, 4096, NULL),
-        ls_relu_new(),
+        ls_linear_new(256 * 6 * 6, 4096, with_relu),
+        ls_identity_new(),
         ls_dropout_new(dropout),
-        ls_linear_new(4096, 4096, NULL),
-        ls_relu_new(),
+        ls_linear_new(4096, 4096, with_relu),
+        ls_identity_new(),
         ls_linear_new(4096, classes, NULL),
     };
     return ls_sequential_new(layers, COUNT(layers));

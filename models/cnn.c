@@ -17,8 +17,8 @@ typedef struct cnn {
 static ls_tensor *cnn_forward(ls_module *m, ls_tensor *x)
 {
     cnn *self = (cnn *)m;
-    x = ls_relu(ls_forward(self->bn1, ls_forward(self->conv1, x)));
-    x = ls_relu(ls_forward(self->bn2, ls_forward(self->conv2, x)));
+    x = ls_batch_norm2d_relu(self->bn1, ls_forward(self->conv1, x), NULL);
+    x = ls_batch_norm2d_relu(self->bn2, ls_forward(self->conv2, x), NULL);
     x = ls_adaptive_avg_pool2d(x, SIDE, SIDE);
     return ls_forward(self->fc, ls_reshape(x, LS_SHAPE(ls_size(x, 0), WIDE * SIDE * SIDE)));
 }

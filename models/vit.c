@@ -119,7 +119,7 @@ static ls_module *layer_new(const vit_options *o)
                                    linear(c, c, LS_ACTIVATION_NONE, 1.0 / sqrt((double)c), 0.0));
     self->ln_2 = ls_module_add(m, "ln_2", norm(o));
     ls_module *steps[] = {linear(c, o->wide, LS_ACTIVATION_GELU, bound, 1e-6),
-                          ls_dropout_new(0.0), /* where torchvision has GELU */
+                          ls_identity_new(), /* where torchvision has GELU */
                           ls_dropout_new(o->dropout),
                           linear(o->wide, c, LS_ACTIVATION_NONE, bound, 1e-6),
                           ls_dropout_new(o->dropout)};

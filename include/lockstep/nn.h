@@ -106,6 +106,9 @@ LS_API ls_module *ls_gelu_new(ls_gelu_kind kind);
  * carry a state on, use ls_lstm. */
 LS_API ls_module *ls_lstm_new(int64_t in, int64_t hidden, int layers);
 LS_API ls_module *ls_flatten_new(void); /* [N,..] -> [N,D] */
+/* Gives what it gets: a place in a sequence, so that the layers behind it keep their names where
+ * the one before has its activation within (torch.nn.Identity). */
+LS_API ls_module *ls_identity_new(void);
 /* Runs children in order; takes them. A NULL child is reported by ls_module_status. */
 LS_API ls_module *ls_sequential_new(ls_module **children, int count);
 
@@ -115,6 +118,7 @@ typedef struct ls_conv2d_layer_options {
     size_t size;
     int64_t stride, padding, dilation, groups; /* of both axes */
     bool bias;
+    bool relu; /* of the result, in one pass */
 } ls_conv2d_layer_options;
 #define LS_DEFAULTS_ls_conv2d_layer_options .stride = 1, .dilation = 1, .groups = 1, .bias = true,
 /* weight [out,in/groups,kernel,kernel], bias [out]: U(-b, b), b = 1/sqrt(in/groups * kernel^2). */
@@ -161,10 +165,11 @@ static inline void ls_skip_init_cleanup_(const ls_skip_init_ *mode)
 {
     (void)ls_skip_init_set(mode->before);
 }
-#define LS_SKIP_INIT(skip)                                                                         \
-    for (ls_skip_init_ ls_skip_init_here_                                                          \
+#define LS_SKIP_INIT(skip) LS_SKIP_INIT_AS_(skip, LS_ON_LINE(ls_skip_init_here_))
+#define LS_SKIP_INIT_AS_(skip, name)                                                               \
+    for (ls_skip_init_ name                                                                        \
          __attribute__((cleanup(ls_skip_init_cleanup_))) = ls_skip_init_enter_(skip);              \
-         ls_skip_init_here_.once; ls_skip_init_here_.once = false)
+         name.once; name.once = false)
 #endif
 
 /* Scales all gradients so that their global 2-norm is at most max_norm (torch's clip_grad_norm_);

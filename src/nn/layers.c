@@ -221,6 +221,21 @@ ls_module *ls_gelu_new(ls_gelu_kind kind)
     return &self->base;
 }
 
+/* ---- identity ----------------------------------------------------------------------------- */
+
+static ls_tensor *identity_forward(ls_module *m, ls_tensor *x)
+{
+    (void)m;
+    return x;
+}
+
+static const ls_module_class identity_class = {"Identity", identity_forward, NULL, NULL};
+
+ls_module *ls_identity_new(void)
+{
+    return ls_module_new(sizeof(ls_module), &identity_class);
+}
+
 /* ---- sequential --------------------------------------------------------------------------- */
 
 static ls_tensor *sequential_forward(ls_module *m, ls_tensor *x)

@@ -55,7 +55,8 @@ ls_module *ls_conv2d_new(int64_t in, int64_t out, int64_t kernel,
                                         .stride = {given.stride, given.stride},
                                         .padding = {given.padding, given.padding},
                                         .dilation = {given.dilation, given.dilation},
-                                        .groups = given.groups};
+                                        .groups = given.groups,
+                                        .relu = given.relu};
     int64_t per_group = in / given.groups;
     /* kaiming_uniform(a = sqrt(5)) */
     double bound = 1.0 / sqrt((double)per_group * (double)kernel * (double)kernel);

@@ -237,6 +237,29 @@ static void check_resnet(int depth, int64_t classes, bool cifar, int64_t numel, 
     ls_module_free(net);
 }
 
+TEST(layers_with_relu_within_are_those_with_one_behind_and_identity_holds_its_place)
+{
+    CHECK_OK(ls_init(NULL));
+    ls_module *steps[] = {
+        ls_conv2d_new(3, 4, 3, LS_OPTIONS(ls_conv2d_layer_options, .stride = 2, .relu = true)),
+        ls_identity_new(), ls_conv2d_new(4, 2, 1, NULL)};
+    ls_module *net = ls_sequential_new(steps, 3);
+    LS_SCOPE
+    {
+        ls_tensor *x = ls_randn(LS_SHAPE(2, 3, 7, 6)), *y = ls_forward(net, x);
+        const ls_conv2d_options *by_two = LS_OPTIONS(ls_conv2d_options, .stride = {2, 2});
+        ls_tensor *first =
+            ls_relu(ls_conv2d(x, tensor_of(net, "0.weight"), tensor_of(net, "0.bias"), by_two));
+        ls_tensor *want =
+            ls_conv2d(first, tensor_of(net, "2.weight"), tensor_of(net, "2.bias"), NULL);
+        CHECK_INT(ls_numel(y), 2 * 2 * 3 * 2);
+        y = ls_contiguous(y), want = ls_contiguous(want);
+        CHECK_INT(memcmp(ls_data(y), ls_data(want), (size_t)ls_numel(y) * sizeof(float)), 0);
+    }
+    ls_module_free(net);
+    CHECK_OK(ls_finalize());
+}
+
 /* Counts of torchvision's models. */
 TEST(resnets_have_the_parameters_of_torchvision)
 {
