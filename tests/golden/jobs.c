@@ -87,7 +87,7 @@ static void wait_around(void)
         const int next = (r + 1) % size;
         const int pair[2] = {r < next ? r : next, r < next ? next : r};
         ls_group *group = NULL;
-        char name[16];
+        char name[24];
         (void)snprintf(name, sizeof name, "pair %d", r);
         LS_CHECK(ls_group_new(ls_world(), pair, 2, name, &group));
         mine = r == ls_rank() ? group : mine;
