@@ -75,22 +75,19 @@ size_t LS__K(attention_workspace)(const ls__attention *a, bool backward)
 /* Head `member` of a group. */
 static head head_of(const ls__attention *a, int64_t group, int64_t member, bool backward)
 {
-    int64_t b = group / a->kv_heads, g = group % a->kv_heads;
-    int64_t h = g * (a->heads / a->kv_heads) + member;
-    int64_t at_q = b * a->q_b + h * a->q_h, at_k = b * a->k_b + g * a->k_h;
-    int64_t at_v = b * a->v_b + g * a->v_h, at_o = b * a->o_b + h * a->o_h;
-    head out = {.q = a->q + at_q, .k = a->k + at_k, .v = a->v + at_v, .o = a->o + at_o};
-    out.index = b * a->heads + h;
-    out.lse = a->lse + out.index * a->time;
-    out.mask = a->mask != NULL ? a->mask + b * a->m_b + h * a->m_h : NULL;
+    const ls__place at = ls__place_of(a, group, member);
+    head out = {.q = a->q + at.q, .k = a->k + at.k, .v = a->v + at.v, .o = a->o + at.o};
+    out.index = at.index;
+    out.lse = at.lse;
+    out.mask = at.mask;
     out.stride = row_stride(a);
     out.keys = (float *)a->workspace + ls__thread_index() * slot_floats(a, backward);
     out.scores = out.keys + a->dim * out.stride;
     if (backward) {
-        out.d_o = a->d_o + at_o;
-        out.dq = a->dq + at_q;
-        out.dk = a->dk + at_k;
-        out.dv = a->dv + at_v;
+        out.d_o = a->d_o + at.o;
+        out.dq = a->dq + at.q;
+        out.dk = a->dk + at.k;
+        out.dv = a->dv + at.v;
         out.values = out.scores + TILE * out.stride;
         out.score_grads = out.values + a->dim * out.stride;
         out.keep = out.score_grads + TILE * out.stride;
@@ -215,23 +212,9 @@ static void narrow_rows(void *out, int64_t at, int64_t out_t, const float *x, in
     }
 }
 
-typedef struct place { /* where a head's elements begin */
-    int64_t q, k, v, o;
-} place;
-
-static place place_of(const ls__attention *a, int64_t group, int64_t member)
-{
-    int64_t b = group / a->kv_heads, g = group % a->kv_heads;
-    int64_t h = g * (a->heads / a->kv_heads) + member;
-    return (place){.q = b * a->q_b + h * a->q_h,
-                   .k = b * a->k_b + g * a->k_h,
-                   .v = b * a->v_b + g * a->v_h,
-                   .o = b * a->o_b + h * a->o_h};
-}
-
 static void widen_head(const ls__attention *a, const wide *w, int64_t group, int64_t member)
 {
-    place at = place_of(a, group, member);
+    ls__place at = ls__place_of(a, group, member);
     widen_rows(w->q, a->q, at.q, a->q_t, a->time, a->dim);
     if (member == 0) {
         widen_rows(w->k, a->k, at.k, a->k_t, a->keys, a->dim);
@@ -245,7 +228,7 @@ static void widen_head(const ls__attention *a, const wide *w, int64_t group, int
 
 static void narrow_head(const ls__attention *a, const wide *w, int64_t group, int64_t member)
 {
-    place at = place_of(a, group, member);
+    ls__place at = ls__place_of(a, group, member);
     if (w->d_o == NULL) {
         narrow_rows(a->o, at.o, a->o_t, w->o, a->time, a->dim);
         return;

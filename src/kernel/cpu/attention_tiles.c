@@ -156,23 +156,19 @@ static ls__bfloat16 *halves_at(const float *x, int64_t at)
 
 static head head_of(const ls__attention *a, int64_t group, int64_t member)
 {
-    int64_t b = group / a->kv_heads, g = group % a->kv_heads;
-    int64_t h = g * (a->heads / a->kv_heads) + member;
-    int64_t at_q = b * a->q_b + h * a->q_h, at_k = b * a->k_b + g * a->k_h;
-    int64_t at_v = b * a->v_b + g * a->v_h, at_o = b * a->o_b + h * a->o_h;
-    int64_t index = b * a->heads + h;
-    return (head){.index = index,
-                  .q = halves_at(a->q, at_q),
-                  .k = halves_at(a->k, at_k),
-                  .v = halves_at(a->v, at_v),
-                  .o = halves_at(a->o, at_o),
-                  .d_o = halves_at(a->d_o, at_o),
-                  .out = halves_at(a->o, at_o),
-                  .dq = halves_at(a->dq, at_q),
-                  .dk = halves_at(a->dk, at_k),
-                  .dv = halves_at(a->dv, at_v),
-                  .mask = a->mask != NULL ? a->mask + b * a->m_b + h * a->m_h : NULL,
-                  .lse = a->lse + index * a->time};
+    const ls__place at = ls__place_of(a, group, member);
+    return (head){.index = at.index,
+                  .q = halves_at(a->q, at.q),
+                  .k = halves_at(a->k, at.k),
+                  .v = halves_at(a->v, at.v),
+                  .o = halves_at(a->o, at.o),
+                  .d_o = halves_at(a->d_o, at.o),
+                  .out = halves_at(a->o, at.o),
+                  .dq = halves_at(a->dq, at.q),
+                  .dk = halves_at(a->dk, at.k),
+                  .dv = halves_at(a->dv, at.v),
+                  .mask = at.mask,
+                  .lse = at.lse};
 }
 
 static void pack_group(const ls__attention *a, const slot *s, const head *h, bool backward)

@@ -27,6 +27,11 @@ LS__INLINE void ls__halves_narrow(ls__bfloat16 *restrict out, const float *restr
     }
 }
 
+static inline ls__real ls__real_of(const void *at, bool half)
+{
+    return (ls__real){.at = (void *)(uintptr_t)at, .half = half};
+}
+
 /* `count` numbers from element `at` on: where they are if they are float32, else in the buffer. */
 LS__INLINE const float *ls__real_read(float *buffer, ls__real x, int64_t at, int64_t count)
 {

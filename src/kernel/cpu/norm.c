@@ -36,11 +36,6 @@ static void log_softmax_row(float *out, const float *x, int64_t n)
     }
 }
 
-static ls__real real_of(const void *at, bool half)
-{
-    return (ls__real){.at = (void *)(uintptr_t)at, .half = half};
-}
-
 static void softmax_at(ls__real out, ls__real x, int64_t at, int64_t n, bool log)
 {
     _Alignas(64) float wide[LS__HALF_ROW_MAX];
@@ -64,14 +59,14 @@ void LS__K(softmax)(float *out, const float *x, int64_t rows, int64_t n, bool lo
                     ls_stream *stream)
 {
     (void)stream;
-    softmax_rows(real_of(out, false), real_of(x, false), rows, n, log);
+    softmax_rows(ls__real_of(out, false), ls__real_of(x, false), rows, n, log);
 }
 
 void LS__K(softmax_bf16)(ls__bfloat16 *out, const ls__bfloat16 *x, int64_t rows, int64_t n,
                          bool log, ls_stream *stream)
 {
     (void)stream;
-    softmax_rows(real_of(out, true), real_of(x, true), rows, n, log);
+    softmax_rows(ls__real_of(out, true), ls__real_of(x, true), rows, n, log);
 }
 
 LS__INLINE void softmax_backward_row(float *dx, const float *dy, const float *y, int64_t n,
@@ -127,7 +122,7 @@ void LS__K(softmax_backward)(float *dx, const float *dy, const float *y, int64_t
                              bool log, float beta, ls_stream *stream)
 {
     (void)stream;
-    gradients g = {real_of(dx, false), real_of(dy, false), real_of(y, false), beta};
+    gradients g = {ls__real_of(dx, false), ls__real_of(dy, false), ls__real_of(y, false), beta};
     softmax_backward_rows(&g, rows, n, log);
 }
 
@@ -135,7 +130,7 @@ void LS__K(softmax_backward_bf16)(ls__bfloat16 *dx, const ls__bfloat16 *dy, cons
                                   int64_t rows, int64_t n, bool log, float beta, ls_stream *stream)
 {
     (void)stream;
-    gradients g = {real_of(dx, true), real_of(dy, true), real_of(y, true), beta};
+    gradients g = {ls__real_of(dx, true), ls__real_of(dy, true), ls__real_of(y, true), beta};
     softmax_backward_rows(&g, rows, n, log);
 }
 
@@ -206,8 +201,8 @@ void LS__K(layer_norm)(float *y, float *mean, float *rstd, const float *x, const
                        const float *b, int64_t rows, int64_t n, float eps, ls_stream *stream)
 {
     (void)stream;
-    layer_norm_rows(
-        &(norm_forward){real_of(y, false), real_of(x, false), mean, rstd, w, b, rows, n, eps});
+    layer_norm_rows(&(norm_forward){ls__real_of(y, false), ls__real_of(x, false), mean, rstd, w, b,
+                                    rows, n, eps});
 }
 
 void LS__K(layer_norm_bf16)(ls__bfloat16 *y, float *mean, float *rstd, const ls__bfloat16 *x,
@@ -215,8 +210,8 @@ void LS__K(layer_norm_bf16)(ls__bfloat16 *y, float *mean, float *rstd, const ls_
                             ls_stream *stream)
 {
     (void)stream;
-    layer_norm_rows(
-        &(norm_forward){real_of(y, true), real_of(x, true), mean, rstd, w, b, rows, n, eps});
+    layer_norm_rows(&(norm_forward){ls__real_of(y, true), ls__real_of(x, true), mean, rstd, w, b,
+                                    rows, n, eps});
 }
 
 /* dx of one row; `weighted` says whether w is there. */
@@ -321,7 +316,7 @@ void LS__K(layer_norm_backward)(float *dx, float beta_x, float *dw, float *db, f
                                 const float *rstd, const float *w, int64_t rows, int64_t n,
                                 void *workspace, ls_stream *stream)
 {
-    gradients g = {real_of(dx, false), real_of(dy, false), real_of(x, false), beta_x};
+    gradients g = {ls__real_of(dx, false), ls__real_of(dy, false), ls__real_of(x, false), beta_x};
     norm_backward(&(norm_args){g, mean, rstd, w, n}, dw, db, beta_w, rows, workspace, stream);
 }
 
@@ -330,6 +325,6 @@ void LS__K(layer_norm_backward_bf16)(ls__bfloat16 *dx, float beta_x, float *dw, 
                                      const float *mean, const float *rstd, const float *w,
                                      int64_t rows, int64_t n, void *workspace, ls_stream *stream)
 {
-    gradients g = {real_of(dx, true), real_of(dy, true), real_of(x, true), beta_x};
+    gradients g = {ls__real_of(dx, true), ls__real_of(dy, true), ls__real_of(x, true), beta_x};
     norm_backward(&(norm_args){g, mean, rstd, w, n}, dw, db, beta_w, rows, workspace, stream);
 }

@@ -34,11 +34,6 @@ static void rms_norm_row(float *y, float *rstd, const float *x, const float *w, 
     }
 }
 
-static ls__real real_of(const void *at, bool half)
-{
-    return (ls__real){(void *)(uintptr_t)at, half};
-}
-
 typedef struct norm_forward { /* y and x of either type */
     ls__real y, x;
     float *rstd;
@@ -66,14 +61,16 @@ void LS__K(rms_norm)(float *y, float *rstd, const float *x, const float *w, int6
                      float eps, ls_stream *stream)
 {
     (void)stream;
-    rms_norm_rows(&(norm_forward){real_of(y, false), real_of(x, false), rstd, w, rows, n, eps});
+    rms_norm_rows(
+        &(norm_forward){ls__real_of(y, false), ls__real_of(x, false), rstd, w, rows, n, eps});
 }
 
 void LS__K(rms_norm_bf16)(ls__bfloat16 *y, float *rstd, const ls__bfloat16 *x, const float *w,
                           int64_t rows, int64_t n, float eps, ls_stream *stream)
 {
     (void)stream;
-    rms_norm_rows(&(norm_forward){real_of(y, true), real_of(x, true), rstd, w, rows, n, eps});
+    rms_norm_rows(
+        &(norm_forward){ls__real_of(y, true), ls__real_of(x, true), rstd, w, rows, n, eps});
 }
 
 LS__INLINE void backward_row(float *dx, float beta, const float *dy, const float *x, const float *w,
@@ -155,9 +152,9 @@ void LS__K(rms_norm_backward)(float *dx, float beta_x, float *dw, float beta_w, 
                               int64_t n, void *workspace, ls_stream *stream)
 {
     (void)stream;
-    norm_backward(
-        &(norm_args){real_of(dx, false), real_of(dy, false), real_of(x, false), beta_x, rstd, w, n},
-        dw, beta_w, rows, workspace);
+    norm_backward(&(norm_args){ls__real_of(dx, false), ls__real_of(dy, false),
+                               ls__real_of(x, false), beta_x, rstd, w, n},
+                  dw, beta_w, rows, workspace);
 }
 
 void LS__K(rms_norm_backward_bf16)(ls__bfloat16 *dx, float beta_x, float *dw, float beta_w,
@@ -166,7 +163,7 @@ void LS__K(rms_norm_backward_bf16)(ls__bfloat16 *dx, float beta_x, float *dw, fl
                                    ls_stream *stream)
 {
     (void)stream;
-    norm_backward(
-        &(norm_args){real_of(dx, true), real_of(dy, true), real_of(x, true), beta_x, rstd, w, n},
-        dw, beta_w, rows, workspace);
+    norm_backward(&(norm_args){ls__real_of(dx, true), ls__real_of(dy, true), ls__real_of(x, true),
+                               beta_x, rstd, w, n},
+                  dw, beta_w, rows, workspace);
 }
