@@ -11,26 +11,21 @@
 #include <lockstep/random.h>
 
 #include "base/normal.h"
-
-#define ROUNDS 10
-#define MULTIPLIER_0 0xD2511F53u
-#define MULTIPLIER_1 0xCD9E8D57u
-#define WEYL_0 0x9E3779B9u /* the golden ratio */
-#define WEYL_1 0xBB67AE85u /* sqrt(3) - 1 */
+#include "base/philox.h"
 
 void ls_philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4])
 {
     uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
     uint32_t k0 = key[0], k1 = key[1];
-    for (int i = 0; i < ROUNDS; i++) {
-        uint64_t p0 = (uint64_t)MULTIPLIER_0 * c0;
-        uint64_t p1 = (uint64_t)MULTIPLIER_1 * c2;
+    for (int i = 0; i < LS__PHILOX_ROUNDS; i++) {
+        uint64_t p0 = (uint64_t)LS__PHILOX_M0 * c0;
+        uint64_t p1 = (uint64_t)LS__PHILOX_M1 * c2;
         c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
         c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
         c1 = (uint32_t)p1;
         c3 = (uint32_t)p0;
-        k0 += WEYL_0;
-        k1 += WEYL_1;
+        k0 += LS__PHILOX_W0;
+        k1 += LS__PHILOX_W1;
     }
     out[0] = c0;
     out[1] = c1;

@@ -2,8 +2,8 @@
  * into workspace, float32's convolution runs on them, and the result is narrowed:
  *
  *     x, dy [some images] --widen--> float32 --conv2d--> float32 --narrow--> y, dx
- *     w     --widen, once--------------^            dw: summed over the parts in order, rounded
- * once
+ *     w        --widen, once---------------^          dw: summed over the parts in order,
+ *                                                         rounded once
  */
 #include "kernel/cpu/halves.h"
 

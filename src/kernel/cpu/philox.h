@@ -4,13 +4,9 @@
 #ifndef LS_KERNEL_CPU_PHILOX_H
 #define LS_KERNEL_CPU_PHILOX_H
 
+#include "base/philox.h"
 #include "kernel/cpu/wide.h"
 
-#define LS__PHILOX_M0 0xD2511F53u
-#define LS__PHILOX_M1 0xCD9E8D57u
-#define LS__PHILOX_W0 0x9E3779B9u
-#define LS__PHILOX_W1 0xBB67AE85u
-#define LS__PHILOX_ROUNDS 10
 #define LS__PHILOX_PAIRS 128 /* of words made at a time, of 64 blocks */
 #define LS__PHILOX_WORDS (2 * LS__PHILOX_PAIRS)
 
