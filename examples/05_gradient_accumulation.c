@@ -44,8 +44,7 @@ static void make_rows(int step, int first, int count, ls_tensor **x, ls_tensor *
 static double micro_step(ls_module *net, int step, int part, int parts)
 {
     double value = 0.0;
-    LS_SCOPE
-    {
+    LS_SCOPE {
         ls_tensor *x, *y;
         make_rows(step, part * BATCH / parts, BATCH / parts, &x, &y);
         ls_tensor *loss = ls_scale(ls_mse_loss(ls_forward(net, x), y), 1.0 / parts);

@@ -172,7 +172,8 @@ int ls__resume_main(void *plan); /* the main of a rank of the second job */
 
 /* oracle.c */
 #define LS__ORACLE_WHOLE                                                                           \
-    (1ull << 63) /* in an id: small whole numbers, any sum of which is exact                       \
+    (1ull                                                                                          \
+     << 63) /* in an id: small whole numbers, any sum of which is exact                       \
                   */
 float ls__oracle_value(uint64_t id, int rank, int64_t i);
 float ls__oracle_sum(uint64_t id, int64_t i, int ranks);

@@ -184,8 +184,7 @@ LOCAL_TEST(every_run_adds_in_the_same_order)
 {
     float first[64] = {0};
     for (int run = 0; run < 5; run++) {
-        LS_SCOPE
-        {
+        LS_SCOPE {
             ls_step_begin((ls_step_context){1, 0});
             ls_tensor *w = ls_set_requires_grad(ls_randn(LS_SHAPE(8, 8)), true);
             ls_tensor *x = ls_randn(LS_SHAPE(5, 8)), *sum = NULL;
@@ -233,8 +232,7 @@ LOCAL_TEST(gradient_is_written_where_it_is_bound)
 LOCAL_TEST(parameter_may_be_freed_before_its_graph)
 {
     ls_tensor *w = ls_keep(leaf(LS_SHAPE(2), 3));
-    LS_SCOPE
-    {
+    LS_SCOPE {
         ls_tensor *view = ls_slice(w, 0, 0, 1), *loss = ls_sum(ls_mul(w, w));
         ls_free(w);
         CHECK_OK(ls_backward(loss));
@@ -278,8 +276,7 @@ LOCAL_TEST(weight_zero_takes_part_but_adds_nothing_not_even_nan)
 LOCAL_TEST(no_grad_records_nothing)
 {
     ls_tensor *w = leaf(LS_SHAPE(2), 3), *y = NULL, *view = NULL;
-    LS_NO_GRAD
-    {
+    LS_NO_GRAD {
         y = ls_sum(ls_mul(w, w));
         view = ls_reshape(w, LS_SHAPE(1, 2));
     }
@@ -359,8 +356,7 @@ static void *work(void *arg)
     worker *w = arg;
     CHECK_OK(ls_runtime_attach(w->runtime));
     for (int i = 0; i < 100; i++) {
-        LS_SCOPE
-        {
+        LS_SCOPE {
             ls_tensor *x = leaf(LS_SHAPE(9, 7), 0.5);
             ls_tensor *y = ls_matmul(ls_gelu(x, LS_GELU_ERF), ls_transpose(x, 0, 1));
             CHECK_OK(ls_tensor_status(ls_rand(LS_SHAPE(3))));

@@ -54,8 +54,7 @@ static void run(const sizes *s, const ls__kernels *kernels, outcome *out)
                                      LS_SHAPE(1)};
     out->count = 1;
     CHECK_OK(ls__tensor_use_kernels(kernels));
-    LS_SCOPE
-    {
+    LS_SCOPE {
         ls_tensor *p[PARAMS];
         int32_t tokens[256];
         for (int64_t i = 0; i < s->batch * s->time; i++) {

@@ -105,8 +105,7 @@ static inline ls_tensor *run_case(ls_tensor **leaves, void *arg)
 static inline void check_case(const op_case *c, int variant)
 {
     sweep s = {.c = c};
-    LS_SCOPE
-    {
+    LS_SCOPE {
         ls_tensor *leaves[3];
         for (int i = 0; i < c->count; i++) {
             s.of[i] = variant < LAYOUTS ? (layout)variant : (layout)((i + 1) % LAYOUTS);
@@ -173,8 +172,7 @@ static inline void check_near(const sweep *s, int part, ls_tensor *half, ls_tens
 static inline void check_half(const op_case *c, int variant)
 {
     sweep s = {.c = c};
-    LS_SCOPE
-    {
+    LS_SCOPE {
         ls_tensor *half[4], *full[4];
         for (int i = 0; i < c->count; i++) {
             s.of[i] = variant < LAYOUTS ? (layout)variant : (layout)((i + 1) % LAYOUTS);

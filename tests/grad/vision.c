@@ -159,8 +159,7 @@ static ls_tensor *run_case(ls_tensor **leaves, void *arg)
 static void check_case(const op_case *c, int variant)
 {
     sweep s = {.c = c};
-    LS_SCOPE
-    {
+    LS_SCOPE {
         ls_tensor *leaves[4];
         for (int i = 0; i < c->count; i++) {
             s.of[i] = variant < LAYOUTS ? (layout)variant : (layout)((i + 1) % LAYOUTS);
@@ -520,8 +519,7 @@ LOCAL_TEST(poison_is_passed_on)
 
 static void conv_step(ls_tensor **w, ls_tensor *x, ls_tensor *mean, ls_tensor *var)
 {
-    LS_SCOPE
-    {
+    LS_SCOPE {
         ls_tensor *h = ls_conv2d(x, w[0], w[1], CONV(.padding = {1, 1}));
         h = ls_relu(ls_batch_norm(h, w[1], w[2], mean, var, true, 0.1, 1e-5));
         h = ls_max_pool2d(h, POOL(.kernel = {2, 2}));
@@ -550,8 +548,7 @@ LOCAL_TEST(steady_convolutional_loop_allocates_nothing)
 /* Those of the two one after the other, which are tested by differences: at a kink none are. */
 LOCAL_TEST(relu_within_a_convolution_changes_no_bit)
 {
-    LS_SCOPE
-    {
+    LS_SCOPE {
         float got[2][4][120] = {{{0}}};
         for (int fused = 0; fused < 2; fused++) {
             ls_tensor *x = leaf_new(LS_SHAPE(2, 3, 4, 5), CHANNELS_LAST, 1);

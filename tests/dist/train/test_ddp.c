@@ -64,8 +64,7 @@ static void rows(int step, int64_t first, int64_t count, ls_tensor **x, ls_tenso
 static double loss_backward(ls_module *m, int step, int64_t first, int64_t count, double weight)
 {
     double value = 0.0;
-    LS_SCOPE
-    {
+    LS_SCOPE {
         ls_tensor *x, *y;
         rows(step, first, count, &x, &y);
         ls_tensor *loss = ls_cross_entropy(ls_forward(m, x), y);
@@ -284,8 +283,7 @@ DIST_TEST(a_poisoned_loss_on_one_rank_fails_all_ranks_with_its_cause, 2)
 {
     CHECK_OK(ls_manual_seed(1));
     ls_module *ddp = ls_ddp_new(&net_new(HIDDEN)->base, ls_world(), NULL);
-    LS_SCOPE
-    {
+    LS_SCOPE {
         int64_t width = ls_rank() == 1 ? IN + 1 : IN; /* rank 1 feeds another width */
         ls_tensor *out = ls_forward(ddp, ls_ones(LS_SHAPE(4, width), LS_FLOAT32));
         ls_status status = ls_backward(ls_mean(out));
@@ -302,10 +300,8 @@ DIST_TEST(evaluating_between_steps_needs_no_collective, 2)
     net *n = net_new(HIDDEN);
     ls_module *ddp = ls_ddp_new(&n->base, ls_world(), NULL);
     if (ls_rank() == 0) { /* one rank only: nothing may wait for the other */
-        LS_NO_GRAD
-        {
-            LS_SCOPE
-            {
+        LS_NO_GRAD {
+            LS_SCOPE {
                 ls_tensor *x, *y;
                 rows(0, 0, 8, &x, &y);
                 double a, b;

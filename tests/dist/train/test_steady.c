@@ -159,8 +159,7 @@ static void train_steps(ls_module *net, ls_optim *optim, ls_loader *loader, int 
             CHECK_OK(ls_loader_status(loader));
             continue; /* the next epoch */
         }
-        LS_SCOPE
-        {
+        LS_SCOPE {
             ls_tensor *loss = ls_cross_entropy(ls_forward(net, batch.x), batch.y);
             CHECK_OK(ls_backward(loss));
         }

@@ -183,8 +183,7 @@ LOCAL_TEST(views_of_bfloat16_add_their_gradients)
 LOCAL_TEST(autocast_gives_products_in_bfloat16_and_losses_in_float32)
 {
     ls_tensor *x = f32(S(2, 4)), *w = f32(S(3, 4)), *b = f32(S(3)), *q = f32(S(1, 2, 3, 4));
-    LS_AUTOCAST(true)
-    {
+    LS_AUTOCAST (true) {
         ls_tensor *y = ls_linear(x, w, b);
         GIVES(LS_BFLOAT16, y);
         GIVES(LS_BFLOAT16, ls_matmul(x, ls_transpose(w, 0, 1)));
@@ -209,8 +208,7 @@ static void nested(const bool *modes, int count)
     if (count == 0) {
         return;
     }
-    LS_AUTOCAST(modes[0])
-    {
+    LS_AUTOCAST (modes[0]) {
         ls_dtype want = modes[0] ? LS_BFLOAT16 : LS_FLOAT32;
         GIVES(want, ls_linear(f32(S(2, 4)), f32(S(3, 4)), NULL));
         nested(modes + 1, count - 1);
@@ -223,8 +221,7 @@ LOCAL_TEST(autocast_scopes_nest)
     nested((const bool[]){true, false, true, true}, 4);
     GIVES(LS_FLOAT32, ls_linear(f32(S(2, 4)), f32(S(3, 4)), NULL));
     for (int i = 0; i < 2; i++) {
-        LS_AUTOCAST(true)
-        {
+        LS_AUTOCAST (true) {
             break;
         }
     }
@@ -238,8 +235,7 @@ LOCAL_TEST(a_float32_weight_gets_a_gradient_that_was_not_rounded)
     ls_tensor *x = f32(S(ROWS, IN)), *w = ls_set_requires_grad(f32(S(OUT, IN)), true);
     ls_tensor *b = ls_set_requires_grad(f32(S(OUT)), true), *r = half(S(ROWS, OUT));
     x = ls_set_requires_grad(x, true);
-    LS_AUTOCAST(true)
-    {
+    LS_AUTOCAST (true) {
         ls_tensor *y = ls_linear(x, w, b);
         CHECK_OK(ls_backward(ls_sum(ls_mul(ls_cast(y, LS_FLOAT32), r))));
     }
@@ -299,8 +295,7 @@ LOCAL_TEST(mixed_types_give_what_float32_gives_and_gradients_of_their_own_types)
         if (op == 2 && i / 3 % 6 != 0) {
             continue;
         }
-        LS_SCOPE
-        {
+        LS_SCOPE {
             ls_tensor *got[3], *want[3];
             mixed(op, types & 1 ? LS_BFLOAT16 : LS_FLOAT32, types & 2 ? LS_BFLOAT16 : LS_FLOAT32,
                   shape, got);
@@ -320,8 +315,7 @@ LOCAL_TEST(mixed_types_give_what_float32_gives_and_gradients_of_their_own_types)
 LOCAL_TEST(a_product_over_nothing_is_its_bias_in_bfloat16_too)
 {
     ls_tensor *b = half(S(3));
-    LS_AUTOCAST(true)
-    {
+    LS_AUTOCAST (true) {
         ls_tensor *x = ls_set_requires_grad(f32(S(0, 4)), true);
         ls_tensor *w = ls_set_requires_grad(f32(S(3, 4)), true);
         ls_tensor *y = ls_linear(x, w, f32(S(3)));
@@ -336,8 +330,7 @@ LOCAL_TEST(a_product_over_nothing_is_its_bias_in_bfloat16_too)
 
 LOCAL_TEST(poison_and_other_types_pass_through_autocast)
 {
-    LS_AUTOCAST(true)
-    {
+    LS_AUTOCAST (true) {
         ls_tensor *wrong = ls_linear(indices(S(2, 4)), f32(S(3, 4)), NULL);
         CHECK_STATUS(ls_tensor_status(wrong), LS_ERR_INVALID);
         CHECK_CONTAINS(ls_error_message(), "linear: argument 1 is int64 [2,4]");
@@ -359,8 +352,7 @@ static void gradients(bool recompute, float out[2][20])
     ls_tensor *w[] = {ls_set_requires_grad(f32(S(5, 4)), true),
                       ls_set_requires_grad(f32(S(4, 5)), true)};
     ls_tensor *y = NULL;
-    LS_AUTOCAST(true)
-    {
+    LS_AUTOCAST (true) {
         y = recompute ? ls_recompute_call(piece, x, w) : piece(x, w);
     }
     GIVES(LS_BFLOAT16, y);

@@ -205,8 +205,7 @@ LOCAL_TEST(dropout_of_attention_keeps_the_mean_and_repeats_with_the_step)
 
 static void one_step(ls_tensor *w)
 {
-    LS_SCOPE
-    {
+    LS_SCOPE {
         const int64_t sizes[] = {2, 2};
         const int32_t target[] = {0, -100, 1};
         ls_tensor *part[2], *x = ls_rms_norm(ls_silu(w), NULL, 1e-5);

@@ -23,8 +23,7 @@ LOCAL_TEST(tensors_die_with_their_scope)
 {
     ls_tensor *inside = NULL, *outside = filled(1);
     int64_t before = ls__tensor_alive();
-    LS_SCOPE
-    {
+    LS_SCOPE {
         inside = filled(2);
         CHECK_OK(ls_tensor_status(inside));
         CHECK_INT(ls__tensor_alive(), before + 1);
@@ -37,13 +36,11 @@ LOCAL_TEST(tensors_die_with_their_scope)
 LOCAL_TEST(stale_handle_is_seen_a_hundred_scopes_later)
 {
     ls_tensor *old = NULL;
-    LS_SCOPE
-    {
+    LS_SCOPE {
         old = filled(2);
     }
     for (int i = 0; i < 100; i++) {
-        LS_SCOPE
-        {
+        LS_SCOPE {
             for (int j = 0; j < 50; j++) {
                 (void)filled(i);
             }
@@ -58,16 +55,14 @@ LOCAL_TEST(handles_of_a_record_differ_in_every_use)
     enum { ROUNDS = 200, SLAB = 1024 };
     static ls_tensor *old[ROUNDS];
     for (int i = 0; i < ROUNDS; i++) {
-        LS_SCOPE
-        {
+        LS_SCOPE {
             for (int j = 0; j < SLAB; j++) {
                 ls_tensor *t = ls_empty(LS_SCALAR, LS_INT8);
                 old[i] = j == 0 ? t : old[i];
             }
         }
     }
-    LS_SCOPE
-    {
+    LS_SCOPE {
         for (int j = 0; j < 4 * SLAB; j++) { /* every record is in use again */
             CHECK_OK(ls_tensor_status(ls_empty(LS_SCALAR, LS_INT8)));
         }
@@ -90,8 +85,7 @@ LOCAL_TEST(no_pointer_is_followed_that_is_no_handle)
 
 static int leave_by_return(ls_tensor **out)
 {
-    LS_SCOPE
-    {
+    LS_SCOPE {
         *out = filled(1);
         return 1;
     }
@@ -102,15 +96,13 @@ LOCAL_TEST(scope_ends_at_break_continue_and_return)
 {
     ls_tensor *a = NULL, *b = NULL, *c = NULL;
     int turns = 0;
-    LS_SCOPE
-    {
+    LS_SCOPE {
         a = filled(1);
         break;
     }
     CHECK_STATUS(ls_tensor_status(a), LS_ERR_STALE);
     for (int i = 0; i < 2; i++) {
-        LS_SCOPE
-        {
+        LS_SCOPE {
             b = filled(1);
             turns++;
             continue;
@@ -139,8 +131,7 @@ LOCAL_TEST(leaving_a_scope_leaves_those_inside_it)
 LOCAL_TEST(kept_tensor_outlives_its_scope_until_freed)
 {
     ls_tensor *kept = NULL;
-    LS_SCOPE
-    {
+    LS_SCOPE {
         kept = ls_keep(ls_neg(filled(4)));
     }
     CHECK_NEAR(first(kept), -4, 0);
@@ -152,8 +143,7 @@ LOCAL_TEST(kept_tensor_outlives_its_scope_until_freed)
 
 LOCAL_TEST(tensor_of_a_scope_may_be_freed_early)
 {
-    LS_SCOPE
-    {
+    LS_SCOPE {
         ls_tensor *t = filled(1);
         ls_tensor *view = ls_transpose(t, 0, 1);
         ls_free(t);
@@ -165,8 +155,7 @@ LOCAL_TEST(tensor_of_a_scope_may_be_freed_early)
 LOCAL_TEST(kept_result_leaves_the_graph)
 {
     ls_tensor *x = ls_set_requires_grad(filled(1), true), *kept = NULL;
-    LS_SCOPE
-    {
+    LS_SCOPE {
         kept = ls_keep(ls_sum(x));
         CHECK(!ls_requires_grad(kept));
     }
@@ -180,8 +169,7 @@ static void *other_thread(void *arg)
     ls_tensor *shared = ((void **)arg)[1];
     CHECK_OK(ls_runtime_attach(((void **)arg)[0]));
     for (int i = 0; i < 300; i++) {
-        LS_SCOPE
-        {
+        LS_SCOPE {
             CHECK_NEAR(first(ls_neg(ls_add(shared, filled(1)))), -3, 0);
         }
     }
@@ -227,8 +215,7 @@ LOCAL_TEST(poison_passes_through_expressions_with_its_first_error)
 LOCAL_TEST(poison_may_be_kept_and_freed)
 {
     ls_tensor *bad = NULL;
-    LS_SCOPE
-    {
+    LS_SCOPE {
         bad = ls_keep(ls_matmul(filled(1), filled(2)));
     }
     CHECK_STATUS(ls_tensor_status(bad), LS_ERR_INVALID);
@@ -238,8 +225,7 @@ LOCAL_TEST(poison_may_be_kept_and_freed)
 
 TEST(without_a_runtime_results_are_poisoned)
 {
-    LS_SCOPE
-    {
+    LS_SCOPE {
         ls_tensor *t = ls_add(filled(1), filled(2));
         CHECK(t != NULL);
         CHECK_STATUS(ls_tensor_status(t), LS_ERR_STATE);
@@ -275,8 +261,7 @@ LOCAL_TEST(refused_memory_poisons_and_later_calls_work)
 
 static void mlp_step(ls_tensor **w, ls_tensor *x, ls_tensor *y, double factor)
 {
-    LS_SCOPE
-    {
+    LS_SCOPE {
         ls_tensor *h = ls_relu(ls_linear(x, w[0], w[1]));
         h = ls_dropout(ls_layer_norm(ls_gelu(h, LS_GELU_ERF), NULL, NULL, 1e-5), 0.1);
         ls_tensor *loss = ls_cross_entropy(ls_linear(h, w[2], w[3]), y);
