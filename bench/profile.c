@@ -46,7 +46,7 @@ static double product_flops(const ls__call *call, const ls__record *out)
 }
 
 /* How many products as large as the forward pass's. Attention makes its scores again. */
-static double backward_factor(const ls__node *node)
+static double backward_factor(const ls__tensor_node *node)
 {
     if (strncmp(node->op->name, "attention", 9) == 0) {
         return 2.5;
@@ -74,11 +74,11 @@ static double forward_bytes(const ls__call *call, const ls__record *out)
     return bytes;
 }
 
-static double backward_bytes(const ls__node *node)
+static double backward_bytes(const ls__tensor_node *node)
 {
     double bytes = (double)node->numel * (double)ls_dtype_size((ls_dtype)node->dtype);
     for (int i = 0; i < LS__SAVED_MAX; i++) {
-        const ls__saved *saved = &node->saved[i];
+        const ls__tensor_saved *saved = &node->saved[i];
         const ls__storage *storage =
             saved->leaf != NULL ? ls__leaf_of(saved->leaf)->value : saved->storage;
         bytes += storage != NULL ? (double)storage->bytes : 0.0;
@@ -148,7 +148,7 @@ static void forward(ls__meter *meter, const ls__call *call, const ls__record *ou
     ls__profile_add(profile, call->name, "forward", ns, flops, forward_bytes(call, out));
 }
 
-static void backward(ls__meter *meter, const ls__node *node, uint64_t ns)
+static void backward(ls__meter *meter, const ls__tensor_node *node, uint64_t ns)
 {
     ls__profile *profile = (ls__profile *)(void *)meter;
     const uint64_t at = node->number - profile->first_node;

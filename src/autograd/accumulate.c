@@ -8,12 +8,12 @@
 #include "autograd/pass.h"
 #include "tensor/half.h"
 
-static size_t gradient_bytes(const ls__node *node)
+static size_t gradient_bytes(const ls__tensor_node *node)
 {
     return (size_t)node->numel * ls_dtype_size((ls_dtype)node->dtype);
 }
 
-static bool present(ls__node *to)
+static bool present(ls__tensor_node *to)
 {
     return ls__node_is_leaf(to) ? ls__leaf_of(to)->present : to->grad != NULL;
 }
@@ -32,7 +32,7 @@ static void add(const ls__kernels *k, ls_dtype dtype, void *to, const void *from
 }
 
 /* The memory of to's gradient, made if there is none, and ours alone. NULL without memory. */
-static void *gradient_memory(ls__pass *pass, ls__node *to)
+static void *gradient_memory(ls__pass *pass, ls__tensor_node *to)
 {
     ls__storage **slot = ls__node_is_leaf(to) ? &ls__leaf_of(to)->grad : &to->grad;
     if (*slot == NULL) {
@@ -50,14 +50,14 @@ static void *gradient_memory(ls__pass *pass, ls__node *to)
     return *slot != NULL ? (*slot)->data : NULL;
 }
 
-static void mark_present(ls__node *to)
+static void mark_present(ls__tensor_node *to)
 {
     if (ls__node_is_leaf(to)) {
         ls__leaf_of(to)->present = true;
     }
 }
 
-static ls_status accumulate_whole(ls__pass *pass, ls__node *to, ls__storage *from)
+static ls_status accumulate_whole(ls__pass *pass, ls__tensor_node *to, ls__storage *from)
 {
     bool adds = present(to);
     if (!adds && !ls__node_is_leaf(to)) {
@@ -73,7 +73,7 @@ static ls_status accumulate_whole(ls__pass *pass, ls__node *to, ls__storage *fro
     return LS_OK;
 }
 
-static ls_status accumulate_view(ls__pass *pass, ls__node *to, const ls__geometry *view,
+static ls_status accumulate_view(ls__pass *pass, ls__tensor_node *to, const ls__geometry *view,
                                  ls__storage *from)
 {
     const ls__kernels *k = pass->tensors->kernels;
@@ -102,7 +102,7 @@ ls_status ls__accumulate(ls__pass *pass, const ls__edge *edge, ls__storage *from
 
 /* An earlier edge of the same node leads to the same place: the rule may fill both in any order, so
  * only one of them can be written in place. */
-static bool shares_target(const ls__node *node, int i)
+static bool shares_target(const ls__tensor_node *node, int i)
 {
     for (int j = 0; j < i; j++) {
         if (node->edge[j].to == node->edge[i].to) {
@@ -112,7 +112,7 @@ static bool shares_target(const ls__node *node, int i)
     return false;
 }
 
-ls_status ls__target_open(ls__pass *pass, const ls__node *node, int i, ls__rule *rule,
+ls_status ls__target_open(ls__pass *pass, const ls__tensor_node *node, int i, ls__tensor_rule *rule,
                           ls__target *out)
 {
     const ls__edge *edge = &node->edge[i];
@@ -140,7 +140,7 @@ ls_status ls__target_open(ls__pass *pass, const ls__node *node, int i, ls__rule 
 
 /* dy as it is, or as the tensor behind the edge has it: a sum of bfloat16 and float32 is float32,
  * and the gradient of its one operand bfloat16. */
-static ls_status pass_on(ls__pass *pass, const ls__node *node, const ls__edge *edge,
+static ls_status pass_on(ls__pass *pass, const ls__tensor_node *node, const ls__edge *edge,
                          ls__storage *dy)
 {
     if (edge->to->dtype == node->dtype) {
@@ -157,8 +157,8 @@ static ls_status pass_on(ls__pass *pass, const ls__node *node, const ls__edge *e
     return status;
 }
 
-ls_status ls__target_close(ls__pass *pass, const ls__node *node, int i, ls__rule *rule,
-                           ls__storage *dy, ls__target *target)
+ls_status ls__target_close(ls__pass *pass, const ls__tensor_node *node, int i,
+                           ls__tensor_rule *rule, ls__storage *dy, ls__target *target)
 {
     const ls__edge *edge = &node->edge[i];
     ls_status status = LS_OK;
@@ -197,7 +197,7 @@ ls_status ls__leaf_grad_zero(ls__tensors *tensors, ls__leaf *leaf)
     return LS_OK;
 }
 
-ls_status ls__arrived(ls__pass *pass, ls__node *to)
+ls_status ls__arrived(ls__pass *pass, ls__tensor_node *to)
 {
     if (!ls__node_is_leaf(to) || --to->pending > 0) {
         return LS_OK;

@@ -71,7 +71,7 @@ static ls_status find_within(ls__pass *pass)
     for (ls_scope *scope = ls__self.scope; scope != NULL; scope = scope->parent) {
         LS__LIST_EACH (at, &scope->records) {
             ls__record *record = LS__LIST_ITEM(at, ls__record, link);
-            ls__node *node = record->flags & LS__RECORD_WITHIN ? record->node : NULL;
+            ls__tensor_node *node = record->flags & LS__RECORD_WITHIN ? record->node : NULL;
             if (node != NULL && !ls__node_is_leaf(node) && node->pass == pass->number) {
                 record->peer = node->within;
                 node->within = record;
@@ -81,7 +81,7 @@ static ls_status find_within(ls__pass *pass)
     return LS_OK;
 }
 
-static void free_within(ls__pass *pass, ls__node *node)
+static void free_within(ls__pass *pass, ls__tensor_node *node)
 {
     while (node->within != NULL) {
         ls__record *record = node->within;
@@ -95,7 +95,8 @@ static void free_within(ls__pass *pass, ls__node *node)
 
 /* ---- run ---------------------------------------------------------------------------------- */
 
-ls_status ls__fail_changed(const ls__pass *pass, const ls__node *node, const ls__saved *saved)
+ls_status ls__fail_changed(const ls__pass *pass, const ls__tensor_node *node,
+                           const ls__tensor_saved *saved)
 {
     char what[160];
     const ls__leaf *leaf = saved->leaf != NULL ? ls__leaf_of(saved->leaf) : NULL;
@@ -116,10 +117,11 @@ ls_status ls__fail_changed(const ls__pass *pass, const ls__node *node, const ls_
 }
 
 /* Parameters are saved by identity: their numbers are looked up now. */
-static ls_status resolve_saved(const ls__pass *pass, const ls__node *node, ls__rule *rule)
+static ls_status resolve_saved(const ls__pass *pass, const ls__tensor_node *node,
+                               ls__tensor_rule *rule)
 {
     for (int i = 0; i < LS__SAVED_MAX; i++) {
-        const ls__saved *saved = &node->saved[i];
+        const ls__tensor_saved *saved = &node->saved[i];
         ls__storage *storage =
             saved->leaf != NULL ? ls__leaf_of(saved->leaf)->value : saved->storage;
         if (storage == NULL) {
@@ -133,7 +135,7 @@ static ls_status resolve_saved(const ls__pass *pass, const ls__node *node, ls__r
     return LS_OK;
 }
 
-static bool needs_rule(const ls__node *node)
+static bool needs_rule(const ls__tensor_node *node)
 {
     for (int i = 0; i < LS__EDGES_MAX; i++) {
         if (node->edge[i].to != NULL && !(node->op->passes >> i & 1)) {
@@ -143,9 +145,9 @@ static bool needs_rule(const ls__node *node)
     return false;
 }
 
-static ls_status run_node(ls__pass *pass, ls__node *node)
+static ls_status run_node(ls__pass *pass, ls__tensor_node *node)
 {
-    ls__rule rule = {.node = node, .tensors = pass->tensors, .k = pass->tensors->kernels};
+    ls__tensor_rule rule = {.node = node, .tensors = pass->tensors, .k = pass->tensors->kernels};
     ls__target target[LS__EDGES_MAX] = {{0}};
     LS_ASSERT(node->grad != NULL);
     ls__storage *dy = node->grad;
@@ -173,7 +175,7 @@ static ls_status run_node(ls__pass *pass, ls__node *node)
 /* Weight 0: the pass goes through the motions and computes nothing, so that no NaN of a batch that
  * does not count gets in. What an observer will read must be defined, so an absent gradient of its
  * is zero. */
-static ls_status skip_edge(ls__pass *pass, ls__node *to)
+static ls_status skip_edge(ls__pass *pass, ls__tensor_node *to)
 {
     if (to != NULL && ls__node_is_leaf(to) && ls__leaf_of(to)->observer != NULL) {
         LS_TRY(ls__leaf_grad_zero(pass->tensors, ls__leaf_of(to)));
@@ -181,7 +183,7 @@ static ls_status skip_edge(ls__pass *pass, ls__node *to)
     return to != NULL ? ls__arrived(pass, to) : LS_OK;
 }
 
-static ls_status skip_node(ls__pass *pass, const ls__node *node)
+static ls_status skip_node(ls__pass *pass, const ls__tensor_node *node)
 {
     for (int i = 0; i < LS__EDGES_MAX; i++) {
         LS_TRY(skip_edge(pass, node->edge[i].to));
@@ -194,10 +196,10 @@ static ls_status skip_node(ls__pass *pass, const ls__node *node)
 }
 
 /* "fc1.weight" when the node uses a named parameter, else "matmul". */
-static const char *detail_of(const ls__node *node)
+static const char *detail_of(const ls__tensor_node *node)
 {
     for (int i = 0; i < LS__EDGES_MAX; i++) {
-        ls__node *to = node->edge[i].to;
+        ls__tensor_node *to = node->edge[i].to;
         if (to != NULL && ls__node_is_leaf(to) && ls__leaf_of(to)->name != NULL) {
             return ls__leaf_of(to)->name;
         }
@@ -228,7 +230,7 @@ static ls_status seed(ls__pass *pass)
 ls_status ls__pass_run(ls__pass *pass, const ls__pile *order)
 {
     for (int64_t i = 0; i < order->count; i++) {
-        ls__node *node = order->at[i];
+        ls__tensor_node *node = order->at[i];
         (void)ls__activity_enter(LS__PHASE_BACKWARD, detail_of(node));
         ls__meter *meter = ls__self.meter;
         const ls__metered metered = meter != NULL ? ls__meter_enter(meter) : (ls__metered){0};

@@ -15,11 +15,11 @@ ls__autograd *ls__autograd_get(const char *what); /* NULL with the error set */
 
 typedef struct ls__pile { /* a growing array of nodes; in cached memory, so it costs no call */
     ls__storage *memory;
-    ls__node **at;
+    ls__tensor_node **at;
     int64_t count, room;
 } ls__pile;
 
-ls_status ls__pile_push(ls__pile *pile, ls__tensors *tensors, ls__node *node);
+ls_status ls__pile_push(ls__pile *pile, ls__tensors *tensors, ls__tensor_node *node);
 
 typedef struct ls__watch { /* an observer's part in this pass */
     ls__observer *observer;
@@ -45,7 +45,8 @@ typedef struct ls__pass {
 
 /* engine.c: runs the nodes of `order`, whose gradients are there or will be */
 ls_status ls__pass_run(ls__pass *pass, const ls__pile *order);
-ls_status ls__fail_changed(const ls__pass *pass, const ls__node *node, const ls__saved *saved);
+ls_status ls__fail_changed(const ls__pass *pass, const ls__tensor_node *node,
+                           const ls__tensor_saved *saved);
 
 /* walk.c */
 typedef enum ls__count { /* of the accumulations of leaves: */
@@ -65,13 +66,13 @@ typedef struct ls__walk {
     ls__pile heap;
 } ls__walk;
 
-ls_status ls__walk_run(ls__walk *walk, ls__node *root);
+ls_status ls__walk_run(ls__walk *walk, ls__tensor_node *root);
 void ls__walk_fini(ls__walk *walk);
 
 /* recompute.c: a node that stands for a piece of graph which is not kept has links, not edges */
 typedef struct ls__link {
-    ls__node *node;   /* a leaf, holding a reference, or an operation */
-    uint32_t version; /* of a leaf's numbers */
+    ls__tensor_node *node; /* a leaf, holding a reference, or an operation */
+    uint32_t version;      /* of a leaf's numbers */
 } ls__link;
 
 typedef struct ls__links { /* everything outside that the piece leads to, each once */
@@ -82,13 +83,13 @@ typedef struct ls__links { /* everything outside that the piece leads to, each o
 extern const ls__op ls__recompute_op;
 enum { LS__RECOMPUTE_X, LS__RECOMPUTE_LINKS }; /* what its node saves */
 
-static inline const ls__links *ls__links_of(const ls__node *node) /* NULL: any other node */
+static inline const ls__links *ls__links_of(const ls__tensor_node *node) /* NULL: any other node */
 {
     return node->op == &ls__recompute_op ? node->saved[LS__RECOMPUTE_LINKS].storage->data : NULL;
 }
 
 /* Makes the piece anew and runs backward through it. */
-ls_status ls__recompute_run(ls__pass *pass, ls__node *node);
+ls_status ls__recompute_run(ls__pass *pass, ls__tensor_node *node);
 
 /* observers.c */
 ls_status ls__observers_reached(ls__pass *pass, ls__leaf *leaf); /* while planning */
@@ -104,16 +105,16 @@ typedef struct ls__target { /* of one edge, while its rule runs */
     ls__storage *aside;     /* the rule writes here, close adds it up; NULL: written in place */
 } ls__target;
 
-ls_status ls__target_open(ls__pass *pass, const ls__node *node, int i, ls__rule *rule,
+ls_status ls__target_open(ls__pass *pass, const ls__tensor_node *node, int i, ls__tensor_rule *rule,
                           ls__target *out);
 /* `dy` is the node's own gradient, for edges that pass it on. Drops what the target holds. */
-ls_status ls__target_close(ls__pass *pass, const ls__node *node, int i, ls__rule *rule,
-                           ls__storage *dy, ls__target *target);
+ls_status ls__target_close(ls__pass *pass, const ls__tensor_node *node, int i,
+                           ls__tensor_rule *rule, ls__storage *dy, ls__target *target);
 /* Adds `from`, row-major at offset 0, to where `edge` leads; may keep a reference to it. */
 ls_status ls__accumulate(ls__pass *pass, const ls__edge *edge, ls__storage *from);
 /* Makes an absent gradient of a leaf present and zero. */
 ls_status ls__leaf_grad_zero(ls__tensors *tensors, ls__leaf *leaf);
 /* One accumulation of a leaf is done (or skipped): calls `ready` after the last. */
-ls_status ls__arrived(ls__pass *pass, ls__node *to);
+ls_status ls__arrived(ls__pass *pass, ls__tensor_node *to);
 
 #endif

@@ -21,7 +21,7 @@
 #include "autograd/pass.h"
 #include "base/assert.h"
 #include "tensor/op.h"
-#include "tensor/stream.h"
+#include "tensor/rng_stream.h"
 
 typedef struct result { /* what came out: a view, it may be, of what an operation made */
     ls_shape shape;
@@ -53,7 +53,7 @@ static uint64_t new_number(ls__autograd *autograd)
     return atomic_fetch_add_explicit(&autograd->passes, 1, memory_order_relaxed) + 1;
 }
 
-static bool inside(const ls__node *node, uint64_t border)
+static bool inside(const ls__tensor_node *node, uint64_t border)
 {
     return node != NULL && !ls__node_is_leaf(node) && node->number > border;
 }
@@ -95,7 +95,7 @@ static ls__storage *make_links(ls__tensors *tensors, const ls__pile *outside)
     ls__links *links = storage->data;
     links->count = outside->count;
     for (int64_t i = 0; i < outside->count; i++) {
-        ls__node *node = outside->at[i];
+        ls__tensor_node *node = outside->at[i];
         bool leaf = ls__node_is_leaf(node);
         links->at[i].node = ls__node_ref(node);
         links->at[i].version = leaf ? ls__storage_version(ls__leaf_of(node)->value) : 0;
@@ -126,7 +126,7 @@ static ls_status look_inside(ls__call *call, uint64_t border, const ls__record *
         out->links = make_links(call->tensors, &walk.outside);
         status = out->links != NULL ? LS_OK : ls__self.status;
     }
-    const ls__node *x = call->in[0]->node;
+    const ls__tensor_node *x = call->in[0]->node;
     out->x_reached = x != NULL && x->pass == walk.number;
     ls__walk_fini(&walk);
     return status;
@@ -159,11 +159,12 @@ static void drop_outcome(outcome *out)
 }
 
 /* The node of `y`; it takes the links and what is saved of x. */
-static void record_piece(ls__call *call, const piece *p, ls__record *y, ls__saved *x, outcome *out)
+static void record_piece(ls__call *call, const piece *p, ls__record *y, ls__tensor_saved *x,
+                         outcome *out)
 {
     call->grad = true;
     call->count = 0; /* links, no edges */
-    ls__node *node = ls__call_record(call, &ls__recompute_op, y, sizeof *p);
+    ls__tensor_node *node = ls__call_record(call, &ls__recompute_op, y, sizeof *p);
     if (node == NULL) {
         return;
     }
@@ -193,9 +194,9 @@ ls_tensor *ls_recompute_call(ls_recompute_fn fn, ls_tensor *x, void *arg)
                .x = *call.in[0],
                .draws = ls__draws_take(runtime, 0),
                .autocast = ls__self.autocast};
-    ls__saved saved = {.storage = ls__storage_ref(p.x.storage),
-                       .version = ls__storage_version(p.x.storage),
-                       .argument = 1};
+    ls__tensor_saved saved = {.storage = ls__storage_ref(p.x.storage),
+                              .version = ls__storage_version(p.x.storage),
+                              .argument = 1};
     outcome out = {0};
     ls_scope *scope = ls_scope_enter();
     ls_status status = run_first(&call, fn, x, arg, &out);
@@ -237,7 +238,7 @@ bool ls_recomputing(void)
 
 /* ---- the second run, in backward ---------------------------------------------------------- */
 
-static ls_status fail_differs(const ls__pass *pass, const ls__node *node, const char *how)
+static ls_status fail_differs(const ls__pass *pass, const ls__tensor_node *node, const char *how)
 {
     return ls__fail(LS_ERR_STATE,
                     "%s: recompute at %s:%d: run again for its gradients, the function %s than in "
@@ -246,25 +247,25 @@ static ls_status fail_differs(const ls__pass *pass, const ls__node *node, const 
                     pass->name, node->file != NULL ? node->file : "?", node->line, how);
 }
 
-static ls_status check_unchanged(const ls__pass *pass, const ls__node *node)
+static ls_status check_unchanged(const ls__pass *pass, const ls__tensor_node *node)
 {
-    const ls__saved *x = &node->saved[LS__RECOMPUTE_X];
+    const ls__tensor_saved *x = &node->saved[LS__RECOMPUTE_X];
     if (ls__storage_version(x->storage) != x->version) {
         return ls__fail_changed(pass, node, x);
     }
     const ls__links *links = ls__links_of(node);
     for (int64_t i = 0; i < links->count; i++) {
-        ls__node *to = links->at[i].node;
+        ls__tensor_node *to = links->at[i].node;
         if (ls__node_is_leaf(to) &&
             ls__storage_version(ls__leaf_of(to)->value) != links->at[i].version) {
-            return ls__fail_changed(pass, node, &(ls__saved){.leaf = to});
+            return ls__fail_changed(pass, node, &(ls__tensor_saved){.leaf = to});
         }
     }
     return LS_OK;
 }
 
 /* Calls the function as it was called first: its mode, its random numbers, its line. */
-static ls__record *call_again(ls__pass *pass, const ls__node *node, ls__draws *draws)
+static ls__record *call_again(ls__pass *pass, const ls__tensor_node *node, ls__draws *draws)
 {
     const piece *p = node->context;
     const ls__thread *self = &ls__self;
@@ -300,7 +301,7 @@ static bool same_result(const ls__record *y, const result *r)
 
 /* The walk met all that the links announced and nothing else: what was announced is taken back, for
  * it is counted in full now. */
-static ls_status settle_links(ls__pass *pass, ls__node *node, const ls__walk *walk)
+static ls_status settle_links(ls__pass *pass, ls__tensor_node *node, const ls__walk *walk)
 {
     const ls__links *links = ls__links_of(node);
     bool same = walk->outside.count == links->count;
@@ -317,7 +318,7 @@ static ls_status settle_links(ls__pass *pass, ls__node *node, const ls__walk *wa
 }
 
 /* Makes the second graph in `scope`; what it holds in the end is only what its rules will read. */
-static ls_status make_graph(ls__pass *pass, ls__node *node, ls_scope *scope, ls__walk *walk,
+static ls_status make_graph(ls__pass *pass, ls__tensor_node *node, ls_scope *scope, ls__walk *walk,
                             ls__edge *root)
 {
     const piece *p = node->context;
@@ -344,7 +345,7 @@ static ls_status make_graph(ls__pass *pass, ls__node *node, ls_scope *scope, ls_
     return LS_OK;
 }
 
-ls_status ls__recompute_run(ls__pass *pass, ls__node *node)
+ls_status ls__recompute_run(ls__pass *pass, ls__tensor_node *node)
 {
     LS_ASSERT(node->grad != NULL);
     ls__storage *dy = node->grad;

@@ -11,16 +11,16 @@
 
 /* ---- a pile of nodes, also used as a heap ------------------------------------------------- */
 
-ls_status ls__pile_push(ls__pile *pile, ls__tensors *tensors, ls__node *node)
+ls_status ls__pile_push(ls__pile *pile, ls__tensors *tensors, ls__tensor_node *node)
 {
     if (pile->count == pile->room) {
         int64_t room = pile->room > 0 ? 2 * pile->room : PILE_FIRST;
-        ls__storage *memory = ls__storage_new(tensors, (size_t)room * sizeof(ls__node *));
+        ls__storage *memory = ls__storage_new(tensors, (size_t)room * sizeof(ls__tensor_node *));
         if (memory == NULL) {
             return ls__self.status;
         }
         if (pile->count > 0) {
-            memcpy(memory->data, pile->at, (size_t)pile->count * sizeof(ls__node *));
+            memcpy(memory->data, pile->at, (size_t)pile->count * sizeof(ls__tensor_node *));
         }
         ls__storage_unref(pile->memory);
         pile->memory = memory;
@@ -33,12 +33,12 @@ ls_status ls__pile_push(ls__pile *pile, ls__tensors *tensors, ls__node *node)
 
 static void swap(ls__pile *heap, int64_t i, int64_t j)
 {
-    ls__node *node = heap->at[i];
+    ls__tensor_node *node = heap->at[i];
     heap->at[i] = heap->at[j];
     heap->at[j] = node;
 }
 
-static ls_status heap_push(ls__pile *heap, ls__tensors *tensors, ls__node *node)
+static ls_status heap_push(ls__pile *heap, ls__tensors *tensors, ls__tensor_node *node)
 {
     LS_TRY(ls__pile_push(heap, tensors, node));
     for (int64_t i = heap->count - 1; i > 0; i = (i - 1) / 2) {
@@ -50,9 +50,9 @@ static ls_status heap_push(ls__pile *heap, ls__tensors *tensors, ls__node *node)
     return LS_OK;
 }
 
-static ls__node *heap_pop(ls__pile *heap)
+static ls__tensor_node *heap_pop(ls__pile *heap)
 {
-    ls__node *top = heap->at[0];
+    ls__tensor_node *top = heap->at[0];
     heap->at[0] = heap->at[--heap->count];
     for (int64_t i = 0;;) {
         int64_t child = 2 * i + 1;
@@ -72,7 +72,7 @@ static ls__node *heap_pop(ls__pile *heap)
 
 /* ---- the walk ----------------------------------------------------------------------------- */
 
-static ls_status fail_released(const ls__walk *walk, const ls__node *node)
+static ls_status fail_released(const ls__walk *walk, const ls__tensor_node *node)
 {
     return ls__fail(LS_ERR_STATE,
                     "%s: the graph of this loss (%s, made at %s:%d) was released by an earlier "
@@ -81,7 +81,7 @@ static ls_status fail_released(const ls__walk *walk, const ls__node *node)
                     walk->name, node->op->name, node->file != NULL ? node->file : "?", node->line);
 }
 
-static void count_leaf(const ls__walk *walk, ls__node *leaf, bool first)
+static void count_leaf(const ls__walk *walk, ls__tensor_node *leaf, bool first)
 {
     switch (walk->count) {
     case LS__COUNT_NOT:
@@ -96,7 +96,7 @@ static void count_leaf(const ls__walk *walk, ls__node *leaf, bool first)
 }
 
 /* An edge leads to `to`: counts it, and notes what is met for the first time. */
-static ls_status reach(ls__walk *walk, ls__node *to)
+static ls_status reach(ls__walk *walk, ls__tensor_node *to)
 {
     bool leaf = ls__node_is_leaf(to);
     if (leaf && walk->border > 0 && to->number > walk->border) {
@@ -116,7 +116,7 @@ static ls_status reach(ls__walk *walk, ls__node *to)
     return first ? heap_push(&walk->heap, walk->tensors, to) : LS_OK;
 }
 
-static ls_status reach_inputs(ls__walk *walk, const ls__node *node)
+static ls_status reach_inputs(ls__walk *walk, const ls__tensor_node *node)
 {
     for (int i = 0; i < LS__EDGES_MAX; i++) {
         if (node->edge[i].to != NULL) {
@@ -130,11 +130,11 @@ static ls_status reach_inputs(ls__walk *walk, const ls__node *node)
     return LS_OK;
 }
 
-ls_status ls__walk_run(ls__walk *walk, ls__node *root)
+ls_status ls__walk_run(ls__walk *walk, ls__tensor_node *root)
 {
     ls_status status = reach(walk, root);
     while (status == LS_OK && walk->heap.count > 0) {
-        ls__node *node = heap_pop(&walk->heap);
+        ls__tensor_node *node = heap_pop(&walk->heap);
         status = ls__pile_push(&walk->order, walk->tensors, node);
         status = status == LS_OK ? reach_inputs(walk, node) : status;
     }

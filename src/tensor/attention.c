@@ -14,7 +14,7 @@
 
 #include "base/options.h"
 #include "tensor/half.h"
-#include "tensor/stream.h"
+#include "tensor/rng_stream.h"
 
 enum { SAVED_Q, SAVED_K, SAVED_V, SAVED_O, SAVED_LSE, SAVED_MASK };
 
@@ -92,7 +92,7 @@ static bool disjoint(const ls__record *a, const ls__record *b)
                                  : apart(b, a, a->offset - b->offset);
 }
 
-static ls__attention arguments(const attention_context *c, ls__rule *r)
+static ls__attention arguments(const attention_context *c, ls__tensor_rule *r)
 {
     ls__attention a = c->args;
     a.q = r->saved[SAVED_Q];
@@ -120,7 +120,7 @@ static void zero(const ls__kernels *k, const ls__attention *a, void *x, int64_t 
 }
 
 /* Where operand i's gradient is written; scratch when nobody wants it. */
-static void *gradient_at(const attention_context *c, ls__rule *r, int i, void *scratch)
+static void *gradient_at(const attention_context *c, ls__tensor_rule *r, int i, void *scratch)
 {
     const ls__gradient *to = c->edge[i] >= 0 ? &r->in[c->edge[i]] : NULL;
     if (to == NULL || to->data == NULL) {
@@ -145,7 +145,7 @@ static bool is_empty(const ls__attention *a)
     return a->batch * a->heads * a->time * a->dim == 0 || a->keys == 0;
 }
 
-static ls_status attention_backward(ls__rule *r)
+static ls_status attention_backward(ls__tensor_rule *r)
 {
     const attention_context *c = r->node->context;
     bool empty = is_empty(&c->args);
@@ -183,7 +183,7 @@ static const ls__op attention_op = {.name = "attention", .backward = attention_b
 
 /* Replaces the three edges that ls__call_record made by whole-base ones where the kernel wrote in
  * place, merging those to the same base. */
-static void merge_edges(const ls__call *call, ls__node *node, const operand o[3])
+static void merge_edges(const ls__call *call, ls__tensor_node *node, const operand o[3])
 {
     attention_context *c = node->context;
     int64_t covered[3] = {0};
@@ -258,7 +258,8 @@ static void apply(ls__attention *a, const ls__call *call, const request *asked)
     if (asked->dropout > 0.0) {
         ls__record weights = {.ndim = 4, .dim = {a->batch, a->heads, a->time, a->keys}};
         weights.numel = ls__shape_product(&weights, 0, 4);
-        ls__stream stream = ls__stream_next(call->tensors->runtime, LS__STREAM_DROPOUT, &weights);
+        ls__rng_stream stream =
+            ls__rng_stream_next(call->tensors->runtime, LS__RNG_DROPOUT, &weights);
         a->dropout = asked->dropout;
         a->seed = stream.seed;
         a->stream_id = stream.id;
@@ -269,7 +270,7 @@ static void apply(ls__attention *a, const ls__call *call, const request *asked)
 static void record(ls__call *call, const ls__attention *a, const operand o[3], ls__record *out,
                    const ls__dense *lse, const ls__dense *mask)
 {
-    ls__node *node = ls__call_record(call, &attention_op, out, sizeof(attention_context));
+    ls__tensor_node *node = ls__call_record(call, &attention_op, out, sizeof(attention_context));
     if (node == NULL) {
         return;
     }

@@ -27,7 +27,7 @@ static ls__batch_norm shape_of(const norm_context *c)
                             .relu = c->relu};
 }
 
-static ls_status batch_norm_backward(ls__rule *r)
+static ls_status batch_norm_backward(ls__tensor_rule *r)
 {
     const norm_context *c = r->node->context;
     ls__batch_norm n = shape_of(c);
@@ -185,7 +185,7 @@ static void forward(const ls__call *call, const norm_context *c, const running *
     call->k->batch_norm(n, NULL);
 }
 
-static void save(ls__node *node, const norm_context *c, const ls__record *out,
+static void save(ls__tensor_node *node, const norm_context *c, const ls__record *out,
                  const ls__dense saved[SAVED_Y])
 {
     if (node == NULL) {

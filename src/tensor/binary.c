@@ -32,7 +32,7 @@ static ls__strided dense_strides(ls_shape shape)
 
 /* to = factor * (from summed down to operand i) + beta to. A scratch of the operand's size is
  * needed when factor is not 1. */
-static ls_status sum_down(ls__rule *r, int i, const float *from, float factor)
+static ls_status sum_down(ls__tensor_rule *r, int i, const float *from, float factor)
 {
     const binary_context *c = r->node->context;
     const ls__gradient *to = &r->in[i];
@@ -58,7 +58,7 @@ static ls_status sum_down(ls__rule *r, int i, const float *from, float factor)
     return LS_OK;
 }
 
-static void times(ls__rule *r, ls__binary op, float *out, const float *dense, int i)
+static void times(ls__tensor_rule *r, ls__binary op, float *out, const float *dense, int i)
 {
     const binary_context *c = r->node->context;
     r->k->binary(op, out, dense, dense_strides(c->out), r->saved[i], c->in[i].strides, c->out.ndim,
@@ -66,7 +66,7 @@ static void times(ls__rule *r, ls__binary op, float *out, const float *dense, in
 }
 
 /* d(ab)/da = b; d(a/b)/da = 1/b; d(a/b)/db = -(a/b)/b, computed as -dy a / b / b. */
-static ls_status product_backward_one(ls__rule *r, int i, float *scratch)
+static ls_status product_backward_one(ls__tensor_rule *r, int i, float *scratch)
 {
     const binary_context *c = r->node->context;
     bool divides = c->op == LS__BINARY_DIV;
@@ -79,7 +79,7 @@ static ls_status product_backward_one(ls__rule *r, int i, float *scratch)
     return sum_down(r, i, scratch, 1.0f);
 }
 
-static ls_status product_backward(ls__rule *r)
+static ls_status product_backward(ls__tensor_rule *r)
 {
     ls__storage *scratch = ls__storage_new(r->tensors, (size_t)r->node->numel * sizeof(float));
     if (scratch == NULL) {
@@ -95,7 +95,7 @@ static ls_status product_backward(ls__rule *r)
     return status;
 }
 
-static ls_status sum_backward(ls__rule *r)
+static ls_status sum_backward(ls__tensor_rule *r)
 {
     const binary_context *c = r->node->context;
     if (r->in[0].data != NULL) {
@@ -148,7 +148,7 @@ static void context_fill(binary_context *c, ls__binary op, const ls__record *out
     }
 }
 
-static void save_operands(ls__call *call, ls__node *node, ls__binary op)
+static void save_operands(ls__call *call, ls__tensor_node *node, ls__binary op)
 {
     for (int i = 0; i < 2; i++) {
         bool needed = op == LS__BINARY_MUL ? node->edge[1 - i].to != NULL
@@ -197,7 +197,7 @@ static void apply_halves(const ls__kernels *k, ls__binary op, ls__real out, ls__
 }
 
 /* The gradient of operand i, which repeats: the sum of `from` over its repetitions. */
-static ls_status sum_repeats(ls__rule *r, int i, ls__real from)
+static ls_status sum_repeats(ls__tensor_rule *r, int i, ls__real from)
 {
     const half_context *c = r->node->context;
     const ls__gradient *to = &r->in[i];
@@ -219,7 +219,7 @@ static ls_status sum_repeats(ls__rule *r, int i, ls__real from)
     return LS_OK;
 }
 
-static ls_status half_product_backward(ls__rule *r, int i, ls__real dy)
+static ls_status half_product_backward(ls__tensor_rule *r, int i, ls__real dy)
 {
     const half_context *c = r->node->context;
     const int64_t count = r->node->numel, numel[2] = {count, c->numel[1 - i]};
@@ -240,7 +240,7 @@ static ls_status half_product_backward(ls__rule *r, int i, ls__real dy)
     return status;
 }
 
-static ls_status half_backward(ls__rule *r)
+static ls_status half_backward(ls__tensor_rule *r)
 {
     const half_context *c = r->node->context;
     ls__real dy = {(void *)(uintptr_t)r->dy, r->node->dtype == LS_BFLOAT16};
@@ -302,7 +302,7 @@ static ls_tensor *binary_halves(ls__call *call, ls__binary op)
     }
     apply_halves(call->k, op, real_of(out), real_of(x), c.numel, real_of(y), out->numel);
     unsigned whole = (x->numel == out->numel ? 1u : 0u) | (y->numel == out->numel ? 2u : 0u);
-    ls__node *node =
+    ls__tensor_node *node =
         ls__call_record(call, op == LS__BINARY_MUL ? &half_mul : &half_adds[whole], out, sizeof c);
     if (node != NULL) {
         *(half_context *)node->context = c;
@@ -343,7 +343,7 @@ static ls_tensor *binary(const char *name, ls__binary op, ls_tensor *a, ls_tenso
     }
     unsigned whole =
         out == NULL ? 0 : (x->numel == out->numel ? 1u : 0u) | (y->numel == out->numel ? 2u : 0u);
-    ls__node *node = ls__call_record(&call, op_for(op, whole), out, sizeof(binary_context));
+    ls__tensor_node *node = ls__call_record(&call, op_for(op, whole), out, sizeof(binary_context));
     if (node != NULL) {
         context_fill(node->context, op, out, &call);
         if (op == LS__BINARY_MUL || op == LS__BINARY_DIV) {

@@ -22,7 +22,7 @@ void ls__cast_gradient(const ls__kernels *k, void *to, ls_dtype to_dtype, const 
     }
 }
 
-static ls_status cast_backward(ls__rule *r)
+static ls_status cast_backward(ls__tensor_rule *r)
 {
     const cast_context *c = r->node->context;
     ls__cast_gradient(r->k, r->in[0].data, r->in[0].dtype, r->dy, c->numel, r->in[0].beta);
@@ -56,7 +56,7 @@ ls__record *ls__call_cast(ls__call *call, ls__record *in, ls_dtype dtype)
         convert(one.k, out, &from, (ls_dtype)in->dtype);
     }
     if (carries(dtype) && carries((ls_dtype)in->dtype)) {
-        ls__node *node = ls__call_record(&one, &cast_op, out, sizeof(cast_context));
+        ls__tensor_node *node = ls__call_record(&one, &cast_op, out, sizeof(cast_context));
         if (node != NULL) {
             ((cast_context *)node->context)->numel = out->numel;
         }

@@ -36,7 +36,7 @@ static int64_t pixels_of(const ls__conv2d *c) /* of y, in all images */
     return c->batch * c->out_height * c->out_width;
 }
 
-static void backward_empty(ls__rule *r, const ls__conv2d *c)
+static void backward_empty(ls__tensor_rule *r, const ls__conv2d *c)
 {
     const int64_t numel[] = {0, c->out * (c->in / c->groups) * c->kernel[0] * c->kernel[1], c->out};
     for (int i = 0; i < 3; i++) {
@@ -47,7 +47,7 @@ static void backward_empty(ls__rule *r, const ls__conv2d *c)
 }
 
 /* Into a gradient of either type. */
-static ls_status run_into(ls__rule *r, const conv_context *context, ls__conv2d_pass pass,
+static ls_status run_into(ls__tensor_rule *r, const conv_context *context, ls__conv2d_pass pass,
                           const ls__gradient *to, ls__conv2d_data *d)
 {
     d->out = to->data;
@@ -57,7 +57,7 @@ static ls_status run_into(ls__rule *r, const conv_context *context, ls__conv2d_p
     return run(r->tensors, r->k, &context->shape, pass, d);
 }
 
-static ls_status backward(ls__rule *r, const conv_context *context, const void *dy)
+static ls_status backward(ls__tensor_rule *r, const conv_context *context, const void *dy)
 {
     const ls__gradient *dx = &r->in[EDGE_X], *dw = &r->in[EDGE_W], *db = &r->in[EDGE_B];
     const ls__conv2d *c = &context->shape;
@@ -77,7 +77,7 @@ static ls_status backward(ls__rule *r, const conv_context *context, const void *
     return LS_OK;
 }
 
-static ls_status conv2d_backward(ls__rule *r)
+static ls_status conv2d_backward(ls__tensor_rule *r)
 {
     const conv_context *context = r->node->context;
     const ls__conv2d *c = &context->shape;
@@ -236,7 +236,7 @@ static ls__record *computed(ls__call *call, const conv_context *context, const o
     return out;
 }
 
-static void save(ls__node *node, const conv_context *context, const operands *o,
+static void save(ls__tensor_node *node, const conv_context *context, const operands *o,
                  const ls__record *out)
 {
     if (node == NULL) {

@@ -4,7 +4,7 @@
 #include "base/size.h"
 #include "tensor/convert.h"
 #include "tensor/op.h"
-#include "tensor/stream.h"
+#include "tensor/rng_stream.h"
 
 static ls_tensor *make(const char *name, ls_shape shape, ls_dtype dtype, ls__call *call,
                        ls__record **out)
@@ -103,7 +103,7 @@ ls_tensor *ls_rand(ls_shape shape)
     ls__record *out;
     ls_tensor *t = make("rand", shape, LS_FLOAT32, &call, &out);
     if (out != NULL) {
-        ls__stream stream = ls__stream_next(call.tensors->runtime, LS__STREAM_VALUES, out);
+        ls__rng_stream stream = ls__rng_stream_next(call.tensors->runtime, LS__RNG_VALUES, out);
         call.k->random_uniform((float *)(void *)ls__record_data(out), out->numel, stream.first, 0.0,
                                1.0, stream.seed, stream.id, NULL);
     }
@@ -116,7 +116,7 @@ ls_tensor *ls_randn(ls_shape shape)
     ls__record *out;
     ls_tensor *t = make("randn", shape, LS_FLOAT32, &call, &out);
     if (out != NULL) {
-        ls__stream stream = ls__stream_next(call.tensors->runtime, LS__STREAM_VALUES, out);
+        ls__rng_stream stream = ls__rng_stream_next(call.tensors->runtime, LS__RNG_VALUES, out);
         call.k->random_normal((float *)(void *)ls__record_data(out), out->numel, stream.first, 0.0,
                               1.0, stream.seed, stream.id, NULL);
     }

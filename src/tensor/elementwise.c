@@ -4,7 +4,7 @@
 #include <lockstep/ops.h>
 
 #include "tensor/op.h"
-#include "tensor/stream.h"
+#include "tensor/rng_stream.h"
 
 static float *floats(const ls__record *record)
 {
@@ -19,7 +19,7 @@ typedef struct unary_context {
     ls__unary op;
 } unary_context;
 
-static ls_status unary_backward(ls__rule *r)
+static ls_status unary_backward(ls__tensor_rule *r)
 {
     const unary_context *context = r->node->context;
     if (r->node->dtype == LS_BFLOAT16) {
@@ -70,7 +70,7 @@ static ls_tensor *unary(ls__unary op, ls_tensor *a)
     } else if (out != NULL) {
         call.k->unary(op, floats(out), x.data, out->numel, NULL);
     }
-    ls__node *node = ls__call_record(&call, &unary_ops[op], out, sizeof(unary_context));
+    ls__tensor_node *node = ls__call_record(&call, &unary_ops[op], out, sizeof(unary_context));
     if (node != NULL) {
         ((unary_context *)node->context)->op = op;
         if (derivative_of_y(op)) {
@@ -148,7 +148,7 @@ typedef struct scale_context {
     float factor;
 } scale_context;
 
-static ls_status scale_backward(ls__rule *r)
+static ls_status scale_backward(ls__tensor_rule *r)
 {
     const scale_context *context = r->node->context;
     r->k->axpby(r->in[0].data, r->dy, r->node->numel, context->factor, r->in[0].beta, NULL);
@@ -169,7 +169,7 @@ ls_tensor *ls_scale(ls_tensor *a, double factor)
     if (out != NULL) {
         call.k->axpby(floats(out), x.data, out->numel, (float)factor, 0.0f, NULL);
     }
-    ls__node *node = ls__call_record(&call, &scale_op, out, sizeof(scale_context));
+    ls__tensor_node *node = ls__call_record(&call, &scale_op, out, sizeof(scale_context));
     if (node != NULL) {
         ((scale_context *)node->context)->factor = (float)factor;
     }
@@ -203,7 +203,7 @@ typedef struct map_context {
     double arg[2];
 } map_context;
 
-static ls_status map_backward(ls__rule *r)
+static ls_status map_backward(ls__tensor_rule *r)
 {
     const map_context *c = r->node->context;
     r->k->map_backward(c->op, c->arg, r->in[0].data, r->dy, r->saved[UNARY_X], r->node->numel,
@@ -232,7 +232,7 @@ static ls_tensor *map(ls_tensor *a, map_context c)
     if (out != NULL) {
         call.k->map(c.op, c.arg, floats(out), x.data, out->numel, NULL);
     }
-    ls__node *node = ls__call_record(&call, &map_ops[c.op], out, sizeof c);
+    ls__tensor_node *node = ls__call_record(&call, &map_ops[c.op], out, sizeof c);
     if (node != NULL) {
         *(map_context *)node->context = c;
         ls__node_save(node, UNARY_X, &x);
@@ -255,14 +255,14 @@ ls_tensor *ls_clamp(ls_tensor *a, double low, double high)
 
 /* Nothing is saved: backward draws the same numbers again. */
 typedef struct dropout_context {
-    ls__stream stream;
+    ls__rng_stream stream;
     double p;
 } dropout_context;
 
 static void drop(const ls__kernels *k, bool half, void *out, const void *a, int64_t count,
                  const dropout_context *c, float beta)
 {
-    const ls__stream *s = &c->stream;
+    const ls__rng_stream *s = &c->stream;
     if (half) {
         k->dropout_bf16(out, a, count, s->first, c->p, s->seed, s->id, beta, NULL);
     } else {
@@ -270,7 +270,7 @@ static void drop(const ls__kernels *k, bool half, void *out, const void *a, int6
     }
 }
 
-static ls_status dropout_backward(ls__rule *r)
+static ls_status dropout_backward(ls__tensor_rule *r)
 {
     drop(r->k, r->node->dtype == LS_BFLOAT16, r->in[0].data, r->dy, r->node->numel,
          r->node->context, r->in[0].beta);
@@ -294,14 +294,14 @@ ls_tensor *ls_dropout(ls_tensor *a, double p)
         return ls__call_fail(&call, LS_ERR_INVALID, "p is %g; it is a probability in 0…1", p);
     }
     const dropout_context c = {
-        ls__stream_next(call.tensors->runtime, LS__STREAM_DROPOUT, call.in[0]), p};
+        ls__rng_stream_next(call.tensors->runtime, LS__RNG_DROPOUT, call.in[0]), p};
     ls__dense x = ls__call_dense(&call, 0);
     ls__record *out =
         ls__call_output(&call, ls__record_shape(call.in[0]), half ? LS_BFLOAT16 : LS_FLOAT32);
     if (out != NULL) {
         drop(call.k, half, ls__record_data(out), x.data, out->numel, &c, 0.0f);
     }
-    ls__node *node = ls__call_record(&call, &dropout_op, out, sizeof c);
+    ls__tensor_node *node = ls__call_record(&call, &dropout_op, out, sizeof c);
     if (node != NULL) {
         *(dropout_context *)node->context = c;
     }

@@ -31,7 +31,7 @@ bool ls__call_indices(ls__call *call, int i, const ls__dense *index, int64_t lim
     return call->failed == NULL;
 }
 
-static ls_status embedding_backward(ls__rule *r)
+static ls_status embedding_backward(ls__tensor_rule *r)
 {
     const embedding_context *c = r->node->context;
     ls__gradient *dw = &r->in[EDGE_W];
@@ -89,7 +89,7 @@ ls_tensor *ls_embedding(ls_tensor *weight, ls_tensor *index)
                            .index_bytes = ls_dtype_size((ls_dtype)ids->dtype)};
     ls__dense table = ls__call_dense(&call, EDGE_W), picked = ls__call_dense(&call, EDGE_INDEX);
     ls__record *out = lookup(&call, &c, &table, &picked);
-    ls__node *node = ls__call_record(&call, &embedding_op, out, sizeof c);
+    ls__tensor_node *node = ls__call_record(&call, &embedding_op, out, sizeof c);
     if (node != NULL) {
         *(embedding_context *)node->context = c;
         ls__node_save(node, SAVED_INDEX, &picked);

@@ -40,12 +40,12 @@ ls_status ls__leaf_new(ls__tensors *tensors, ls__record *record)
     return LS_OK;
 }
 
-void ls__node_release(ls__node *node)
+void ls__node_release(ls__tensor_node *node)
 {
     for (int i = 0; i < LS__SAVED_MAX; i++) {
         ls__storage_unref(node->saved[i].storage);
         ls__node_unref(node->saved[i].leaf);
-        node->saved[i] = (ls__saved){0};
+        node->saved[i] = (ls__tensor_saved){0};
     }
     for (int i = 0; i < LS__EDGES_MAX; i++) {
         ls__node_unref(node->edge[i].to);

@@ -41,17 +41,17 @@ typedef struct ls__geometry { /* which elements of the base a view stands for */
 } ls__geometry;
 
 typedef struct ls__edge {
-    ls__node *to;           /* NULL: the input wants no gradient */
+    ls__tensor_node *to;    /* NULL: the input wants no gradient */
     ls__geometry *geometry; /* NULL: the whole base, in order */
 } ls__edge;
 
-typedef struct ls__saved { /* what a rule will read */
-    ls__storage *storage;  /* NULL: nothing */
-    int64_t offset;        /* bytes */
+typedef struct ls__tensor_saved { /* what a rule will read */
+    ls__storage *storage;         /* NULL: nothing */
+    int64_t offset;               /* bytes */
     uint32_t version;
-    int argument;   /* from 1: which input it is; 0: a result or an intermediate */
-    ls__node *leaf; /* a parameter is saved as (identity, version); NULL: not one */
-} ls__saved;
+    int argument;          /* from 1: which input it is; 0: a result or an intermediate */
+    ls__tensor_node *leaf; /* a parameter is saved as (identity, version); NULL: not one */
+} ls__tensor_saved;
 
 typedef struct ls__gradient { /* of one input, as its rule sees it */
     float *data;              /* NULL: not wanted */
@@ -60,36 +60,36 @@ typedef struct ls__gradient { /* of one input, as its rule sees it */
     ls__storage *give; /* out, op->gives: the gradient itself; takes the reference */
 } ls__gradient;
 
-typedef struct ls__rule { /* one call of a gradient rule */
-    const ls__node *node;
+typedef struct ls__tensor_rule { /* one call of a gradient rule */
+    const ls__tensor_node *node;
     ls__tensors *tensors;
     const ls__kernels *k;
     const float *dy; /* row-major, of the node's output and its dtype */
     bool dy_is_free; /* nobody else will read dy: the rule may write over it */
     ls__gradient in[LS__EDGES_MAX];
     const void *saved[LS__SAVED_MAX];
-} ls__rule;
+} ls__tensor_rule;
 
 typedef struct ls__op {
     const char *name;
-    ls_status (*backward)(ls__rule *rule);
+    ls_status (*backward)(ls__tensor_rule *rule);
     uint8_t passes;   /* bit i: the gradient of input i is dy */
     bool accumulates; /* the rule honours beta 1 */
     bool gives;       /* the rule fills in[0].give instead of in[0].data */
 } ls__op;
 
-struct ls__node {
+struct ls__tensor_node {
     const ls__op *op;      /* NULL: a leaf */
     uint64_t number;       /* in order of creation: inputs have smaller ones */
     int64_t numel, offset; /* of the output; offset in its storage, in elements */
     ls__edge edge[LS__EDGES_MAX];
-    ls__saved saved[LS__SAVED_MAX];
+    ls__tensor_saved saved[LS__SAVED_MAX];
     void *context; /* the operation's own, in the scope's arena */
     const char *file;
     int line;
-    bool released;  /* backward went through it */
-    uint8_t dtype;  /* of the output, and so of its gradient */
-    ls__node *next; /* of its scope */
+    bool released;         /* backward went through it */
+    uint8_t dtype;         /* of the output, and so of its gradient */
+    ls__tensor_node *next; /* of its scope */
     /* the engine's, during a backward pass */
     uint64_t pass;      /* the pass that reached it last */
     int32_t pending;    /* accumulations still to come */
@@ -98,7 +98,7 @@ struct ls__node {
 };
 
 typedef struct ls__leaf {
-    ls__node node;
+    ls__tensor_node node;
     ls__storage *self;  /* this struct's own memory: its count is the leaf's */
     ls__storage *value; /* the parameter's numbers, at node.offset; borrowed: the record owns it */
     ls__storage *grad;  /* NULL: none yet */
@@ -110,18 +110,18 @@ typedef struct ls__leaf {
     const char *name; /* of the parameter; NULL: none. Borrowed from its module */
 } ls__leaf;
 
-static inline bool ls__node_is_leaf(const ls__node *node)
+static inline bool ls__node_is_leaf(const ls__tensor_node *node)
 {
     return node->op == NULL;
 }
 
-static inline ls__leaf *ls__leaf_of(ls__node *node)
+static inline ls__leaf *ls__leaf_of(ls__tensor_node *node)
 {
     return (ls__leaf *)(void *)node; /* its first member */
 }
 
 /* Leaves are counted; other nodes live as long as their scope. */
-static inline ls__node *ls__node_ref(ls__node *node)
+static inline ls__tensor_node *ls__node_ref(ls__tensor_node *node)
 {
     if (node != NULL && ls__node_is_leaf(node)) {
         ls__storage_ref(ls__leaf_of(node)->self);
@@ -129,7 +129,7 @@ static inline ls__node *ls__node_ref(ls__node *node)
     return node;
 }
 
-static inline void ls__node_unref(ls__node *node)
+static inline void ls__node_unref(ls__tensor_node *node)
 {
     if (node != NULL && ls__node_is_leaf(node)) {
         ls__storage_unref(ls__leaf_of(node)->self);
@@ -142,7 +142,7 @@ ls_status ls__leaf_new(ls__tensors *tensors, ls__record *record);
 void ls__cast_gradient(const ls__kernels *k, void *to, ls_dtype to_dtype, const void *from,
                        int64_t numel, float beta);
 /* Drops what a node saved and its edges; it can never be walked again. */
-void ls__node_release(ls__node *node);
+void ls__node_release(ls__tensor_node *node);
 /* The edge that leads to where `record`'s gradient flows; `to` is NULL when nowhere. False without
  * memory. */
 bool ls__edge_to(ls__tensors *tensors, const ls__record *record, ls__edge *out);

@@ -78,7 +78,7 @@ ls_status ls__gemm_half(ls__tensors *tensors, const ls__kernels *k, ls__gemm_bf1
     return LS_OK;
 }
 
-ls_status ls__sum_rows_half(ls__rule *r, const ls__gradient *to, const void *x, int64_t rows,
+ls_status ls__sum_rows_half(ls__tensor_rule *r, const ls__gradient *to, const void *x, int64_t rows,
                             int64_t n)
 {
     if (to->dtype == LS_FLOAT32) {

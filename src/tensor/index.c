@@ -73,7 +73,7 @@ static void put_add(const ls__kernels *k, const pick_context *c, const void *ind
     k->put_add(&args, NULL);
 }
 
-static ls_status gather_backward(ls__rule *r)
+static ls_status gather_backward(ls__tensor_rule *r)
 {
     const pick_context *c = r->node->context;
     if (r->in[EDGE_A].beta == 0.0f) {
@@ -84,7 +84,7 @@ static ls_status gather_backward(ls__rule *r)
 }
 
 /* dy reaches a as it is; elements of src that no index uses get nothing. */
-static ls_status scatter_backward(ls__rule *r)
+static ls_status scatter_backward(ls__tensor_rule *r)
 {
     const pick_context *c = r->node->context;
     if (r->in[EDGE_SRC].data != NULL) {
@@ -145,7 +145,7 @@ ls_tensor *ls_gather_dim(ls_tensor *a, int dim, ls_tensor *index)
         context_fill(&c, in, ids, out, at);
         pick(call.k, &c, chosen.data, (float *)(void *)ls__record_data(out), from.data);
     }
-    ls__node *node = ls__call_record(&call, &gather_op, out, sizeof c);
+    ls__tensor_node *node = ls__call_record(&call, &gather_op, out, sizeof c);
     if (node != NULL) {
         *(pick_context *)node->context = c;
         ls__node_save(node, SAVED_INDEX, &chosen);
@@ -204,7 +204,7 @@ ls_tensor *ls_scatter_add(ls_tensor *a, int dim, ls_tensor *index, ls_tensor *sr
     if (ls__call_indices(&call, EDGE_INDEX, &chosen, call.in[EDGE_A]->dim[at])) {
         out = scatter(&call, &c, at, &chosen);
     }
-    ls__node *node = ls__call_record(&call, &scatter_op, out, sizeof c);
+    ls__tensor_node *node = ls__call_record(&call, &scatter_op, out, sizeof c);
     if (node != NULL) {
         *(pick_context *)node->context = c;
         ls__node_save(node, SAVED_INDEX, &chosen);
@@ -221,7 +221,7 @@ typedef struct select_context {
     size_t index_bytes;
 } select_context;
 
-static ls_status select_backward(ls__rule *r)
+static ls_status select_backward(ls__tensor_rule *r)
 {
     const select_context *c = r->node->context;
     float *da = r->in[EDGE_A].data;
@@ -281,7 +281,7 @@ ls_tensor *ls_index_select(ls_tensor *a, int dim, ls_tensor *index)
                         .index_bytes = ls_dtype_size((ls_dtype)ids->dtype)};
     ls__dense from = ls__call_dense(&call, EDGE_A), chosen = ls__call_dense(&call, EDGE_INDEX);
     ls__record *out = selected(&call, &c, at, &from, &chosen);
-    ls__node *node = ls__call_record(&call, &select_op, out, sizeof c);
+    ls__tensor_node *node = ls__call_record(&call, &select_op, out, sizeof c);
     if (node != NULL) {
         *(select_context *)node->context = c;
         ls__node_save(node, SAVED_INDEX, &chosen);

@@ -27,13 +27,13 @@ typedef struct kind {
 
 static const kind kinds[LS_ACTIVATION_TANH + 1];
 
-static const ls__bfloat16 *dy_half(const ls__rule *r)
+static const ls__bfloat16 *dy_half(const ls__tensor_rule *r)
 {
     return (const ls__bfloat16 *)(const void *)r->dy;
 }
 
 /* Into a gradient of either type. */
-static ls_status product(ls__rule *r, const ls__gradient *to, ls__gemm_bf16 *g)
+static ls_status product(ls__tensor_rule *r, const ls__gradient *to, ls__gemm_bf16 *g)
 {
     g->c = to->data;
     g->half = to->dtype == LS_BFLOAT16;
@@ -42,7 +42,7 @@ static ls_status product(ls__rule *r, const ls__gradient *to, ls__gemm_bf16 *g)
     return ls__gemm_half(r->tensors, r->k, g);
 }
 
-static ls_status backward_x(ls__rule *r, const linear_context *c)
+static ls_status backward_x(ls__tensor_rule *r, const linear_context *c)
 {
     const ls__gradient *dx = &r->in[EDGE_X];
     if (c->half) {
@@ -73,7 +73,7 @@ static ls_status backward_x(ls__rule *r, const linear_context *c)
 }
 
 /* dW = dY^T X, or dW^T = X^T dY. */
-static ls_status backward_w(ls__rule *r, const linear_context *c)
+static ls_status backward_w(ls__tensor_rule *r, const linear_context *c)
 {
     const ls__gradient *dw = &r->in[EDGE_W];
     const void *x = r->saved[SAVED_X];
@@ -108,7 +108,8 @@ static ls_status backward_w(ls__rule *r, const linear_context *c)
 /* ---- bias and activation ------------------------------------------------------------------ */
 
 /* dZ, and db in float32 where wanted. */
-static ls_status bend(const ls__rule *r, const linear_context *c, void *dz, float *db, float beta)
+static ls_status bend(const ls__tensor_rule *r, const linear_context *c, void *dz, float *db,
+                      float beta)
 {
     const void *z = r->saved[SAVED_Z];
     ls__activation_grad g = {.op = kinds[c->activation].op,
@@ -132,7 +133,8 @@ static ls_status bend(const ls__rule *r, const linear_context *c, void *dz, floa
 }
 
 /* db in float32, from dY; and dZ before it, where there is an activation. */
-static ls_status sum_dy(const ls__rule *r, const linear_context *c, void *dz, float *db, float beta)
+static ls_status sum_dy(const ls__tensor_rule *r, const linear_context *c, void *dz, float *db,
+                        float beta)
 {
     if (dz != NULL) {
         return bend(r, c, dz, db, beta);
@@ -146,7 +148,7 @@ static ls_status sum_dy(const ls__rule *r, const linear_context *c, void *dz, fl
 }
 
 /* A bfloat16 bias has its gradient summed in float32 first. */
-static ls_status backward_b(ls__rule *r, const linear_context *c, void *dz)
+static ls_status backward_b(ls__tensor_rule *r, const linear_context *c, void *dz)
 {
     const ls__gradient *db = &r->in[EDGE_B];
     if (db->data == NULL || db->dtype == LS_FLOAT32) {
@@ -165,7 +167,7 @@ static ls_status backward_b(ls__rule *r, const linear_context *c, void *dz)
 }
 
 /* Sums over nothing: kernels need not know. */
-static void backward_empty(ls__rule *r, const linear_context *c)
+static void backward_empty(ls__tensor_rule *r, const linear_context *c)
 {
     const int64_t numel[] = {c->rows * c->in, c->out * c->in, c->out};
     for (int i = 0; i < 3; i++) {
@@ -175,7 +177,7 @@ static void backward_empty(ls__rule *r, const linear_context *c)
     }
 }
 
-static ls_status backward_products(ls__rule *r, const linear_context *c)
+static ls_status backward_products(ls__tensor_rule *r, const linear_context *c)
 {
     if (r->in[EDGE_W].data != NULL && c->in > 0) {
         LS_TRY(backward_w(r, c));
@@ -186,7 +188,7 @@ static ls_status backward_products(ls__rule *r, const linear_context *c)
     return LS_OK;
 }
 
-static ls_status linear_backward(ls__rule *r)
+static ls_status linear_backward(ls__tensor_rule *r)
 {
     const linear_context *c = r->node->context;
     if (c->rows == 0 || c->out == 0) {
@@ -322,7 +324,7 @@ static ls__record *computed(ls__call *call, const linear_context *c, ls_shape sh
 
 static void record(ls__call *call, const linear_context *c, ls__record *out, operands *o)
 {
-    ls__node *node = ls__call_record(call, &kinds[c->activation].node, out, sizeof *c);
+    ls__tensor_node *node = ls__call_record(call, &kinds[c->activation].node, out, sizeof *c);
     if (node == NULL) {
         return;
     }

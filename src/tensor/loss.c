@@ -15,7 +15,7 @@ typedef struct mse_context {
     int64_t numel;
 } mse_context;
 
-static ls_status mse_backward(ls__rule *r)
+static ls_status mse_backward(ls__tensor_rule *r)
 {
     const mse_context *c = r->node->context;
     float factor = (float)(2.0 * (double)r->dy[0] / (double)c->numel);
@@ -51,7 +51,7 @@ ls_tensor *ls_mse_loss(ls_tensor *x, ls_tensor *y)
         *(float *)(void *)ls__record_data(out) =
             (float)(call.k->sum_squares(difference.data, a->numel) / (double)a->numel);
     }
-    ls__node *node = ls__call_record(&call, &mse_op, out, sizeof(mse_context));
+    ls__tensor_node *node = ls__call_record(&call, &mse_op, out, sizeof(mse_context));
     if (node != NULL) {
         ((mse_context *)node->context)->numel = a->numel;
         ls__node_save(node, SAVED_DIFFERENCE, &difference);
@@ -64,7 +64,7 @@ ls_tensor *ls_mse_loss(ls_tensor *x, ls_tensor *y)
 
 enum { SAVED_DX, SAVED_X };
 
-static ls_status bce_backward(ls__rule *r)
+static ls_status bce_backward(ls__tensor_rule *r)
 {
     const mse_context *c = r->node->context;
     if (r->in[0].data != NULL) {
@@ -102,7 +102,7 @@ ls_tensor *ls_bce_with_logits(ls_tensor *logits, ls_tensor *target)
         *(float *)(void *)ls__record_data(out) =
             (float)call.k->bce(dx.data, x.data, y.data, a->numel, NULL);
     }
-    ls__node *node = ls__call_record(&call, &bce_op, out, sizeof(mse_context));
+    ls__tensor_node *node = ls__call_record(&call, &bce_op, out, sizeof(mse_context));
     if (node != NULL) {
         ((mse_context *)node->context)->numel = a->numel;
         ls__node_save(node, SAVED_DX, &dx);
@@ -126,7 +126,7 @@ typedef struct cross_entropy_context {
     bool half; /* logits and their gradient are bfloat16 */
 } cross_entropy_context;
 
-static ls_status cross_entropy_backward(ls__rule *r)
+static ls_status cross_entropy_backward(ls__tensor_rule *r)
 {
     const cross_entropy_context *c = r->node->context;
     ls__storage *dlogits = r->node->saved[SAVED_DLOGITS].storage;
@@ -228,7 +228,7 @@ static ls_tensor *class_loss_of(ls__call *call, const class_loss *loss)
             (float)(half ? call->k->cross_entropy_bf16(dx.data, x.data, &args, NULL)
                          : loss->run(&args, NULL));
     }
-    ls__node *node = ls__call_record(call, loss->op, out, sizeof(cross_entropy_context));
+    ls__tensor_node *node = ls__call_record(call, loss->op, out, sizeof(cross_entropy_context));
     if (node != NULL) {
         *(cross_entropy_context *)node->context = (cross_entropy_context){in->numel, half};
         ls__node_save(node, SAVED_DLOGITS, &dx);

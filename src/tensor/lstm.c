@@ -77,7 +77,7 @@ static ls_status add_product(const lstm_tools *with, float *out, const float *a,
 /* ---- backward ----------------------------------------------------------------------------- */
 
 /* dW = da^T h + beta dW over `rows` rows of both. */
-static ls_status add_half_weight(ls__rule *r, const lstm_context *c, const float *da,
+static ls_status add_half_weight(ls__tensor_rule *r, const lstm_context *c, const float *da,
                                  const float *h, int64_t rows, float beta)
 {
     const int64_t wide = 4 * c->n;
@@ -106,8 +106,8 @@ static ls_status add_half_weight(ls__rule *r, const lstm_context *c, const float
     return status;
 }
 
-static ls_status add_weight(ls__rule *r, const lstm_context *c, const float *da, const float *h,
-                            int64_t rows, float beta)
+static ls_status add_weight(ls__tensor_rule *r, const lstm_context *c, const float *da,
+                            const float *h, int64_t rows, float beta)
 {
     if (c->half) {
         return add_half_weight(r, c, da, h, rows, beta);
@@ -127,7 +127,7 @@ static ls_status add_weight(ls__rule *r, const lstm_context *c, const float *da,
     return LS_OK;
 }
 
-static ls_status backward_weight(ls__rule *r, const lstm_context *c, const float *da)
+static ls_status backward_weight(ls__tensor_rule *r, const lstm_context *c, const float *da)
 {
     const float *state = r->saved[SAVED_STATE], *out = r->saved[SAVED_OUT];
     int64_t later = (c->time - 1) * c->batch; /* rows behind a step of this sequence */
@@ -146,7 +146,7 @@ static ls_status backward_weight(ls__rule *r, const lstm_context *c, const float
 }
 
 /* Fills da [T,B,4H]; dc [B,H] becomes the gradient of the first c. */
-static ls_status backward_time(ls__rule *r, const lstm_context *c, const lstm_tools *with,
+static ls_status backward_time(ls__tensor_rule *r, const lstm_context *c, const lstm_tools *with,
                                float *da, float *dc, float *dh)
 {
     const float *gates = r->saved[SAVED_GATES], *cells = r->saved[SAVED_CELLS];
@@ -165,7 +165,7 @@ static ls_status backward_time(ls__rule *r, const lstm_context *c, const lstm_to
     return LS_OK;
 }
 
-static ls_status backward_state(ls__rule *r, const lstm_context *c, const lstm_tools *with,
+static ls_status backward_state(ls__tensor_rule *r, const lstm_context *c, const lstm_tools *with,
                                 const float *da, const float *dc)
 {
     const ls__gradient *d = &r->in[EDGE_STATE];
@@ -181,8 +181,8 @@ static ls_status backward_state(ls__rule *r, const lstm_context *c, const lstm_t
 }
 
 /* With da for all steps in memory. */
-static ls_status backward_all(ls__rule *r, const lstm_context *c, const lstm_tools *with, float *da,
-                              float *dc, float *dh)
+static ls_status backward_all(ls__tensor_rule *r, const lstm_context *c, const lstm_tools *with,
+                              float *da, float *dc, float *dh)
 {
     const ls__gradient *dgates = &r->in[EDGE_GATES];
     int64_t step = step_of(c);
@@ -199,7 +199,7 @@ static ls_status backward_all(ls__rule *r, const lstm_context *c, const lstm_too
     return wanted ? backward_state(r, c, with, da, dc) : LS_OK;
 }
 
-static ls_status lstm_backward(ls__rule *r)
+static ls_status lstm_backward(ls__tensor_rule *r)
 {
     const lstm_context *c = r->node->context;
     const ls__gradient *dgates = &r->in[EDGE_GATES];
@@ -287,7 +287,8 @@ static ls_status forward(const ls__call *call, const lstm_context *c, const lstm
     return LS_OK;
 }
 
-static void save(ls__node *node, const lstm_context *c, const lstm_memory *m, const ls__record *out)
+static void save(ls__tensor_node *node, const lstm_context *c, const lstm_memory *m,
+                 const ls__record *out)
 {
     ls__dense result = ls__dense_of_output(out);
     *(lstm_context *)node->context = *c;
@@ -321,7 +322,7 @@ ls_tensor *ls_lstm(ls_tensor *gates, ls_tensor *weight, ls_tensor *state)
     if (out != NULL && forward(&call, &c, &m, (float *)(void *)ls__record_data(out)) != LS_OK) {
         call.failed = ls__poison(call.tensors);
     }
-    ls__node *node = ls__call_record(&call, &lstm_op, out, sizeof c);
+    ls__tensor_node *node = ls__call_record(&call, &lstm_op, out, sizeof c);
     if (node != NULL) {
         save(node, &c, &m, out);
     }

@@ -252,7 +252,7 @@ static void output_batch(const matmul_context *c, int64_t stride[LS_DIMS_MAX])
 /* ---- gradients ---------------------------------------------------------------------------- */
 
 /* Products over nothing are zero; kernels need not know. */
-static bool empty_product(ls__rule *r, int i, int64_t numel)
+static bool empty_product(ls__tensor_rule *r, int i, int64_t numel)
 {
     const matmul_context *c = r->node->context;
     bool empty = numel == 0 || r->node->numel == 0 || c->a.cols == 0;
@@ -273,7 +273,7 @@ static int64_t operand_numel(const matmul_context *c, const matrix *m)
 
 /* Runs `o` into the gradient of input i, which `like` describes. One that is bfloat16 and a sum
  * over the batch is summed in float32 first. */
-static ls_status run_into(ls__rule *r, int i, const matrix *like, operands *o)
+static ls_status run_into(ls__tensor_rule *r, int i, const matrix *like, operands *o)
 {
     const matmul_context *c = r->node->context;
     int64_t numel = operand_numel(c, like);
@@ -298,7 +298,7 @@ static ls_status run_into(ls__rule *r, int i, const matrix *like, operands *o)
 }
 
 /* dA = dC op(B)^T */
-static ls_status backward_a(ls__rule *r)
+static ls_status backward_a(ls__tensor_rule *r)
 {
     const matmul_context *c = r->node->context;
     int64_t stride_a[LS_DIMS_MAX], stride_c[LS_DIMS_MAX];
@@ -323,7 +323,7 @@ static ls_status backward_a(ls__rule *r)
 }
 
 /* dB = op(A)^T dC */
-static ls_status backward_b(ls__rule *r)
+static ls_status backward_b(ls__tensor_rule *r)
 {
     const matmul_context *c = r->node->context;
     int64_t stride_b[LS_DIMS_MAX], stride_c[LS_DIMS_MAX];
@@ -347,7 +347,7 @@ static ls_status backward_b(ls__rule *r)
     return run_into(r, 1, &c->b, &o);
 }
 
-static ls_status matmul_backward(ls__rule *r)
+static ls_status matmul_backward(ls__tensor_rule *r)
 {
     if (r->in[0].data != NULL) {
         LS_TRY(backward_a(r));
@@ -459,7 +459,7 @@ ls_tensor *ls_matmul(ls_tensor *a, ls_tensor *b)
     if (out != NULL && forward(&call, &c, &x, &y, out) != LS_OK) {
         call.failed = ls__poison(call.tensors);
     }
-    ls__node *node = ls__call_record(&call, &matmul_op, out, sizeof c);
+    ls__tensor_node *node = ls__call_record(&call, &matmul_op, out, sizeof c);
     if (node != NULL) {
         memcpy(node->context, &c, sizeof c);
         ls__node_save(node->edge[1].to != NULL ? node : NULL, SAVED_A, &x);

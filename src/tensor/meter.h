@@ -15,14 +15,14 @@
 typedef struct ls__meter ls__meter;
 struct ls__call;
 struct ls__record;
-struct ls__node;
+struct ls__tensor_node;
 
 struct ls__meter {
     /* An operation made `out`. Its inputs may be float32 copies (op.h, Note [bfloat16]). */
     void (*forward)(ls__meter *meter, const struct ls__call *call, const struct ls__record *out,
                     uint64_t ns);
     /* A node was walked; what it saved is still there. */
-    void (*backward)(ls__meter *meter, const struct ls__node *node, uint64_t ns);
+    void (*backward)(ls__meter *meter, const struct ls__tensor_node *node, uint64_t ns);
     const ls__env *env; /* the clock's */
     uint64_t inner_ns;  /* of operations that ended, inside those that have not */
 };

@@ -13,7 +13,7 @@ typedef struct norm_context {
 
 /* dw and db share one beta in the kernel. Where they differ (a weight that is used twice with
  * another bias each time) db is summed aside. */
-static ls_status layer_norm_backward(ls__rule *r)
+static ls_status layer_norm_backward(ls__tensor_rule *r)
 {
     const norm_context *c = r->node->context;
     ls__gradient *dx = &r->in[EDGE_X], *dw = &r->in[EDGE_W], *db = &r->in[EDGE_B];
@@ -106,7 +106,7 @@ ls_tensor *ls_layer_norm(ls_tensor *x, ls_tensor *weight, ls_tensor *bias, doubl
         call.k->layer_norm((float *)(void *)ls__record_data(out), mean.data, rstd.data, dx.data,
                            dw.data, db.data, c.rows, c.n, (float)eps, NULL);
     }
-    ls__node *node = ls__call_record(&call, &layer_norm_op, out, sizeof c);
+    ls__tensor_node *node = ls__call_record(&call, &layer_norm_op, out, sizeof c);
     if (node != NULL) {
         *(norm_context *)node->context = c;
         ls__node_save(node, SAVED_X, &dx);
@@ -124,7 +124,7 @@ ls_tensor *ls_layer_norm(ls_tensor *x, ls_tensor *weight, ls_tensor *bias, doubl
 
 /* ---- root mean square --------------------------------------------------------------------- */
 
-static ls_status rms_norm_backward(ls__rule *r)
+static ls_status rms_norm_backward(ls__tensor_rule *r)
 {
     const norm_context *c = r->node->context;
     ls__storage *work = ls__storage_new(r->tensors, r->k->layer_norm_workspace(c->rows, c->n) + 64);
@@ -170,7 +170,7 @@ ls_tensor *ls_rms_norm(ls_tensor *x, ls_tensor *weight, double eps)
         call.k->rms_norm((float *)(void *)ls__record_data(out), rstd.data, dx.data, dw.data, c.rows,
                          c.n, (float)eps, NULL);
     }
-    ls__node *node = ls__call_record(&call, &rms_norm_op, out, sizeof c);
+    ls__tensor_node *node = ls__call_record(&call, &rms_norm_op, out, sizeof c);
     if (node != NULL) {
         *(norm_context *)node->context = c;
         ls__node_save(node, SAVED_X, &dx);

@@ -181,12 +181,13 @@ ls__record *ls__call_view(ls__call *call, const ls__record *of)
     return out;
 }
 
-ls__node *ls__call_record(ls__call *call, const ls__op *op, ls__record *out, size_t context_bytes)
+ls__tensor_node *ls__call_record(ls__call *call, const ls__op *op, ls__record *out,
+                                 size_t context_bytes)
 {
     if (!call->grad || call->failed != NULL || out == NULL) {
         return NULL;
     }
-    ls__node *node = ls__scope_alloc(call->tensors, sizeof *node);
+    ls__tensor_node *node = ls__scope_alloc(call->tensors, sizeof *node);
     void *context =
         node != NULL && context_bytes > 0 ? ls__scope_alloc(call->tensors, context_bytes) : NULL;
     if (node == NULL || (context_bytes > 0 && context == NULL)) {
@@ -316,12 +317,12 @@ void ls__dense_drop(ls__dense *dense)
     *dense = (ls__dense){0};
 }
 
-void ls__node_save(ls__node *node, int slot, const ls__dense *dense)
+void ls__node_save(ls__tensor_node *node, int slot, const ls__dense *dense)
 {
     if (node == NULL || dense->storage == NULL) {
         return;
     }
-    ls__saved *saved = &node->saved[slot];
+    ls__tensor_saved *saved = &node->saved[slot];
     saved->offset = dense->offset;
     saved->version = ls__storage_version(dense->storage);
     saved->argument = dense->argument;

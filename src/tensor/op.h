@@ -76,7 +76,8 @@ ls__record *ls__call_output(ls__call *call, ls_shape shape, ls_dtype dtype);
 ls__record *ls__call_view(ls__call *call, const ls__record *of);
 /* Records a node for `out` whose edges lead to the inputs, with zeroed context. NULL when no
  * gradient is wanted, or memory is out. */
-ls__node *ls__call_record(ls__call *call, const ls__op *op, ls__record *out, size_t context_bytes);
+ls__tensor_node *ls__call_record(ls__call *call, const ls__op *op, ls__record *out,
+                                 size_t context_bytes);
 /* The handle of `out`; after a failure frees it and returns the poison. */
 ls_tensor *ls__call_finish(ls__call *call, ls__record *out);
 
@@ -99,7 +100,7 @@ typedef struct ls__dense {
     ls__storage *storage; /* holds a reference; NULL: failed */
     int64_t offset;       /* bytes */
     void *data;
-    ls__node *leaf; /* its parameter, when it is (a view of) one and no copy */
+    ls__tensor_node *leaf; /* its parameter, when it is (a view of) one and no copy */
     int argument;
 } ls__dense;
 
@@ -108,6 +109,6 @@ ls__dense ls__call_memory(ls__call *call, size_t bytes); /* fresh workspace */
 ls__dense ls__dense_of_output(const ls__record *out);    /* to save a result */
 void ls__dense_drop(ls__dense *dense);
 /* Saves for the gradient rule; node NULL does nothing. */
-void ls__node_save(ls__node *node, int slot, const ls__dense *dense);
+void ls__node_save(ls__tensor_node *node, int slot, const ls__dense *dense);
 
 #endif

@@ -13,7 +13,7 @@ static int64_t numel_of(const ls__pool2d *p)
     return p->batch * p->channels * p->height * p->width;
 }
 
-static ls_status max_backward(ls__rule *r)
+static ls_status max_backward(ls__tensor_rule *r)
 {
     const ls__pool2d *p = r->node->context;
     if (numel_of(p) > 0) {
@@ -23,7 +23,7 @@ static ls_status max_backward(ls__rule *r)
     return LS_OK;
 }
 
-static ls_status avg_backward(ls__rule *r)
+static ls_status avg_backward(ls__tensor_rule *r)
 {
     const ls__pool2d *p = r->node->context;
     if (numel_of(p) > 0) {
@@ -138,7 +138,7 @@ ls_tensor *ls_max_pool2d(ls_tensor *x, const ls_pool2d_options *options)
     if (call.failed == NULL && out->numel > 0) {
         call.k->max_pool2d(&p, (void *)ls__record_data(out), index.data, from.data, NULL);
     }
-    ls__node *node = ls__call_record(&call, &max_op, out, sizeof p);
+    ls__tensor_node *node = ls__call_record(&call, &max_op, out, sizeof p);
     if (node != NULL) {
         *(ls__pool2d *)node->context = p;
         ls__node_save(node, SAVED_INDEX, &index);
@@ -155,7 +155,7 @@ static ls_tensor *average(ls__call *call, const ls__op *op, const ls__pool2d *p)
     if (call->failed == NULL && out->numel > 0) {
         call->k->avg_pool2d(p, (void *)ls__record_data(out), from.data, NULL);
     }
-    ls__node *node = ls__call_record(call, op, out, sizeof *p);
+    ls__tensor_node *node = ls__call_record(call, op, out, sizeof *p);
     if (node != NULL) {
         *(ls__pool2d *)node->context = *p;
     }

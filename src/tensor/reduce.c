@@ -13,7 +13,7 @@ typedef struct total_context {
     int64_t numel;
 } total_context;
 
-static ls_status total_backward(ls__rule *r)
+static ls_status total_backward(ls__tensor_rule *r)
 {
     const total_context *c = r->node->context;
     r->k->fill(r->in[0].data, c->numel, r->dy[0] * c->factor, NULL);
@@ -36,7 +36,7 @@ static ls_tensor *total(const ls__op *op, ls_tensor *a, bool mean)
         double sum = numel > 0 ? call.k->sum(x.data, numel) : 0.0;
         *(float *)(void *)ls__record_data(out) = (float)(mean ? sum / (double)numel : sum);
     }
-    ls__node *node = ls__call_record(&call, op, out, sizeof(total_context));
+    ls__tensor_node *node = ls__call_record(&call, op, out, sizeof(total_context));
     if (node != NULL) {
         float factor = mean ? (float)(1.0 / (double)numel) : 1.0f;
         *(total_context *)node->context = (total_context){factor, numel};
@@ -64,7 +64,7 @@ typedef struct dims_context {
 } dims_context;
 
 /* dx repeats dy (scaled) along the dimensions summed over. */
-static ls_status dims_backward(ls__rule *r)
+static ls_status dims_backward(ls__tensor_rule *r)
 {
     const dims_context *c = r->node->context;
     ls__strided strides = {{0}};
@@ -159,7 +159,7 @@ static ls_tensor *over(ls__call *call, const ls__op *op, const uint8_t *keep, bo
             to[i] *= factor;
         }
     }
-    ls__node *node = ls__call_record(call, op, out, sizeof(dims_context));
+    ls__tensor_node *node = ls__call_record(call, op, out, sizeof(dims_context));
     if (node != NULL) {
         dims_context *c = node->context;
         *c = (dims_context){.in = ls__record_shape(in), .factor = factor};
@@ -240,7 +240,7 @@ typedef struct var_context {
     double divisor;
 } var_context;
 
-static ls_status var_backward(ls__rule *r)
+static ls_status var_backward(ls__tensor_rule *r)
 {
     const var_context *c = r->node->context;
     r->k->variance_backward(r->in[0].data, r->dy, r->saved[SAVED_X], r->saved[SAVED_MEAN], c->rows,
@@ -268,7 +268,7 @@ static ls_tensor *var_last(ls_tensor *x, bool unbiased, ls_shape shape)
         call.k->variance((float *)(void *)ls__record_data(out), mean.data, dense.data, c.rows, c.n,
                          c.divisor, NULL);
     }
-    ls__node *node = ls__call_record(&call, &var_op, out, sizeof c);
+    ls__tensor_node *node = ls__call_record(&call, &var_op, out, sizeof c);
     if (node != NULL) {
         *(var_context *)node->context = c;
         ls__node_save(node, SAVED_X, &dense);

@@ -10,7 +10,7 @@ typedef struct rotary_context {
     ls__rotary args; /* of the gradient: row-major, back; pointers are filled in when it runs */
 } rotary_context;
 
-static ls_status rotary_backward(ls__rule *r)
+static ls_status rotary_backward(ls__tensor_rule *r)
 {
     const rotary_context *c = r->node->context;
     ls__rotary args = c->args;
@@ -91,7 +91,7 @@ ls_tensor *ls_rotary(ls_tensor *x, int64_t first, double base)
         args.workspace = work.data;
         call.k->rotary(&args, NULL);
     }
-    ls__node *node = ls__call_record(&call, &rotary_op, out, sizeof(rotary_context));
+    ls__tensor_node *node = ls__call_record(&call, &rotary_op, out, sizeof(rotary_context));
     if (node != NULL) {
         row_major(&args);
         args.back = true;

@@ -91,7 +91,7 @@ void ls__scope_forget(ls_scope *scope)
 static void scope_clear(ls_scope *scope)
 {
     ls__scope_forget(scope);
-    for (ls__node *node = scope->nodes; node != NULL; node = node->next) {
+    for (ls__tensor_node *node = scope->nodes; node != NULL; node = node->next) {
         ls__node_release(node);
     }
     scope->nodes = NULL;

@@ -9,7 +9,7 @@ typedef struct softmax_context {
     bool log;
 } softmax_context;
 
-static ls_status softmax_backward(ls__rule *r)
+static ls_status softmax_backward(ls__tensor_rule *r)
 {
     const softmax_context *c = r->node->context;
     if (r->node->numel > 0 && r->node->dtype == LS_BFLOAT16) {
@@ -55,7 +55,7 @@ static ls_tensor *along_last(const ls__op *op, ls_tensor *a, bool log)
     } else if (out != NULL && out->numel > 0) {
         call.k->softmax((float *)(void *)ls__record_data(out), x.data, c.rows, c.n, log, NULL);
     }
-    ls__node *node = ls__call_record(&call, op, out, sizeof c);
+    ls__tensor_node *node = ls__call_record(&call, op, out, sizeof c);
     if (node != NULL) {
         *(softmax_context *)node->context = c;
         ls__dense y = ls__dense_of_output(out);

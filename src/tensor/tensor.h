@@ -30,7 +30,7 @@
 
 typedef struct ls__tensors ls__tensors;
 typedef struct ls__storage ls__storage;
-typedef struct ls__node ls__node; /* graph.h */
+typedef struct ls__tensor_node ls__tensor_node; /* graph.h */
 
 /* ---- storage ------------------------------------------------------------------------------ */
 
@@ -91,7 +91,7 @@ typedef struct ls__record {
     int64_t dim[LS_DIMS_MAX], stride[LS_DIMS_MAX]; /* strides in elements */
     int64_t offset, numel;                         /* of the first element, in elements */
     ls__storage *storage;                          /* of a poisoned tensor: its message */
-    ls__node *node;          /* where its gradient flows to; NULL: outside the graph */
+    ls__tensor_node *node;   /* where its gradient flows to; NULL: outside the graph */
     ls_scope *scope;         /* NULL: kept */
     ls__list link;           /* in its scope, among the kept or among the free */
     struct ls__record *peer; /* during a backward pass: another one of the same node */
@@ -149,7 +149,7 @@ struct ls_scope {
     ls_scope *parent;
     ls__tensors *tensors;
     ls__list records;
-    ls__node *nodes; /* graph nodes made here; die with the scope */
+    ls__tensor_node *nodes; /* graph nodes made here; die with the scope */
     int64_t count;
     ls__arena arena;
     ls__arena_mark start;

@@ -30,7 +30,7 @@ static ls__strided dense_strides(const ls__record *in, ls_shape shape)
     return ls__shape_expand(&dense, shape);
 }
 
-static ls_status where_backward(ls__rule *r)
+static ls_status where_backward(ls__tensor_rule *r)
 {
     const where_context *c = r->node->context;
     const ls__strided nowhere = {{0}};
@@ -123,7 +123,7 @@ ls_tensor *ls_where(ls_tensor *condition, ls_tensor *a, ls_tensor *b)
                       (const float *)(void *)ls__record_data(y), ls__shape_expand(y, shape),
                       shape.ndim, shape.dim, NULL);
     }
-    ls__node *node = ls__call_record(&call, &where_op, out, sizeof(where_context));
+    ls__tensor_node *node = ls__call_record(&call, &where_op, out, sizeof(where_context));
     if (node != NULL) {
         context_fill(node->context, &call, shape);
         ls__node_save(node, SAVED_CONDITION, &c);

@@ -75,7 +75,7 @@ size_t LS__K(attention_workspace)(const ls__attention *a, bool backward)
 /* Head `member` of a group. */
 static head head_of(const ls__attention *a, int64_t group, int64_t member, bool backward)
 {
-    const ls__place at = ls__place_of(a, group, member);
+    const ls__kernel_place at = ls__place_of(a, group, member);
     head out = {.q = a->q + at.q, .k = a->k + at.k, .v = a->v + at.v, .o = a->o + at.o};
     out.index = at.index;
     out.lse = at.lse;
@@ -214,7 +214,7 @@ static void narrow_rows(void *out, int64_t at, int64_t out_t, const float *x, in
 
 static void widen_head(const ls__attention *a, const wide *w, int64_t group, int64_t member)
 {
-    ls__place at = ls__place_of(a, group, member);
+    ls__kernel_place at = ls__place_of(a, group, member);
     widen_rows(w->q, a->q, at.q, a->q_t, a->time, a->dim);
     if (member == 0) {
         widen_rows(w->k, a->k, at.k, a->k_t, a->keys, a->dim);
@@ -228,7 +228,7 @@ static void widen_head(const ls__attention *a, const wide *w, int64_t group, int
 
 static void narrow_head(const ls__attention *a, const wide *w, int64_t group, int64_t member)
 {
-    ls__place at = ls__place_of(a, group, member);
+    ls__kernel_place at = ls__place_of(a, group, member);
     if (w->d_o == NULL) {
         narrow_rows(a->o, at.o, a->o_t, w->o, a->time, a->dim);
         return;

@@ -12,26 +12,26 @@ bool LS__K(attention_is_tiled)(const ls__attention *a);
 size_t LS__K(attention_tiles_workspace)(const ls__attention *a, bool backward);
 void LS__K(attention_tiles_group)(const ls__attention *a, int64_t group, bool backward);
 
-typedef struct ls__place { /* where a head's elements begin */
-    int64_t index;         /* b H + h */
+typedef struct ls__kernel_place { /* where a head's elements begin */
+    int64_t index;                /* b H + h */
     int64_t q, k, v, o;
     const float *mask; /* of the head; NULL: none */
     float *lse;
-} ls__place;
+} ls__kernel_place;
 
 /* Head `member` of those that share keys and values. */
-static inline ls__place ls__place_of(const ls__attention *a, int64_t group, int64_t member)
+static inline ls__kernel_place ls__place_of(const ls__attention *a, int64_t group, int64_t member)
 {
     int64_t b = group / a->kv_heads, g = group % a->kv_heads;
     int64_t h = g * (a->heads / a->kv_heads) + member;
     int64_t index = b * a->heads + h;
-    return (ls__place){.index = index,
-                       .q = b * a->q_b + h * a->q_h,
-                       .k = b * a->k_b + g * a->k_h,
-                       .v = b * a->v_b + g * a->v_h,
-                       .o = b * a->o_b + h * a->o_h,
-                       .mask = a->mask != NULL ? a->mask + b * a->m_b + h * a->m_h : NULL,
-                       .lse = a->lse + index * a->time};
+    return (ls__kernel_place){.index = index,
+                              .q = b * a->q_b + h * a->q_h,
+                              .k = b * a->k_b + g * a->k_h,
+                              .v = b * a->v_b + g * a->v_h,
+                              .o = b * a->o_b + h * a->o_h,
+                              .mask = a->mask != NULL ? a->mask + b * a->m_b + h * a->m_h : NULL,
+                              .lse = a->lse + index * a->time};
 }
 
 typedef struct ls__row {

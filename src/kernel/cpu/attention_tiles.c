@@ -156,7 +156,7 @@ static ls__bfloat16 *halves_at(const float *x, int64_t at)
 
 static head head_of(const ls__attention *a, int64_t group, int64_t member)
 {
-    const ls__place at = ls__place_of(a, group, member);
+    const ls__kernel_place at = ls__place_of(a, group, member);
     return (head){.index = at.index,
                   .q = halves_at(a->q, at.q),
                   .k = halves_at(a->k, at.k),

@@ -68,7 +68,7 @@ void LS__K(binary)(ls__binary op, float *out, const float *a, ls__strided a_stri
                    ls__strided b_strides, int ndim, const int64_t *shape, ls_stream *stream)
 {
     (void)stream;
-    ls__walk w = ls__walk_of(ndim, shape, a_strides, b_strides);
+    ls__kernel_walk w = ls__walk_of(ndim, shape, a_strides, b_strides);
     int64_t sa = w.a.stride[w.ndim - 1], sb = w.b.stride[w.ndim - 1];
     int64_t pieces = (w.width + LS__BLOCK - 1) / LS__BLOCK; /* of a row */
     LS__PARALLEL_FOR(w.rows * w.width >= LS__PARALLEL_MIN, int64_t task = 0, task < w.rows * pieces,

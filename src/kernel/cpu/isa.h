@@ -186,14 +186,14 @@ void LS__K(map)(ls__map op, const double *arg, float *out, const float *a, int64
 void LS__K(map_backward)(ls__map op, const double *arg, float *dx, const float *dy, const float *x,
                          int64_t count, float beta, ls_stream *stream);
 
-/* pick.c */
+/* gather_scatter.c */
 void LS__K(where)(float *out, const uint8_t *c, ls__strided c_strides, const float *a,
                   ls__strided a_strides, const float *b, ls__strided b_strides, int ndim,
                   const int64_t *shape, ls_stream *stream);
 void LS__K(pick)(const ls__pick *args, ls_stream *stream);
 void LS__K(put_add)(const ls__pick *args, ls_stream *stream);
 
-/* along.c */
+/* cumulative.c */
 void LS__K(cumsum)(float *out, const float *x, int64_t outer, int64_t n, int64_t inner,
                    bool reverse, float beta, ls_stream *stream);
 void LS__K(extreme)(float *out, int64_t *index, const float *x, int64_t outer, int64_t n,

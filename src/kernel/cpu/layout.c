@@ -85,7 +85,7 @@ void LS__K(gather)(void *out, const void *in, ls__strided in_strides, int ndim,
                    const int64_t *shape, size_t bytes, ls_stream *stream)
 {
     (void)stream;
-    ls__walk w = ls__walk_of(ndim, shape, in_strides, no_strides);
+    ls__kernel_walk w = ls__walk_of(ndim, shape, in_strides, no_strides);
     int64_t si = w.a.stride[w.ndim - 1], step = (int64_t)bytes;
     LS__PARALLEL_FOR(w.rows * w.width >= LS__PARALLEL_MIN, int64_t i = 0, i < w.rows, i++, {
         int64_t at, unused;
@@ -99,7 +99,7 @@ void LS__K(scatter)(void *out, ls__strided out_strides, const void *in, int ndim
                     const int64_t *shape, size_t bytes, float beta, ls_stream *stream)
 {
     (void)stream;
-    ls__walk w = ls__walk_of(ndim, shape, out_strides, no_strides);
+    ls__kernel_walk w = ls__walk_of(ndim, shape, out_strides, no_strides);
     int64_t so = w.a.stride[w.ndim - 1], step = (int64_t)bytes;
     LS__PARALLEL_FOR(w.rows * w.width >= LS__PARALLEL_MIN, int64_t i = 0, i < w.rows, i++, {
         int64_t at, unused;

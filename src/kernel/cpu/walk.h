@@ -5,21 +5,22 @@
 
 #include "kernel/cpu/isa.h"
 
-typedef struct ls__walk {
+typedef struct ls__kernel_walk {
     int ndim; /* >= 1; the last dim is a row */
     int64_t shape[LS__KERNEL_DIMS_MAX];
     ls__strided a, b;
     int64_t rows, width; /* rows: product of all dims but the last */
-} ls__walk;
+} ls__kernel_walk;
 
 LS__INLINE bool ls__walk_joins(const ls__strided *s, int outer, int64_t stride, int64_t size)
 {
     return s->stride[outer] == stride * size;
 }
 
-static inline ls__walk ls__walk_of(int ndim, const int64_t *shape, ls__strided a, ls__strided b)
+static inline ls__kernel_walk ls__walk_of(int ndim, const int64_t *shape, ls__strided a,
+                                          ls__strided b)
 {
-    ls__walk w = {.ndim = 0};
+    ls__kernel_walk w = {.ndim = 0};
     for (int d = 0; d < ndim; d++) {
         if (shape[d] == 1) {
             continue;
@@ -49,7 +50,7 @@ static inline ls__walk ls__walk_of(int ndim, const int64_t *shape, ls__strided a
 }
 
 /* Offsets of row `row` in a and b. */
-LS__INLINE void ls__walk_row(const ls__walk *w, int64_t row, int64_t *at_a, int64_t *at_b)
+LS__INLINE void ls__walk_row(const ls__kernel_walk *w, int64_t row, int64_t *at_a, int64_t *at_b)
 {
     *at_a = *at_b = 0;
     for (int d = w->ndim - 2; d >= 0; d--) {

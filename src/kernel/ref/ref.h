@@ -126,14 +126,14 @@ size_t ls__ref_batch_norm_workspace(const ls__batch_norm *n);
 void ls__ref_adamw(const ls__adamw_args *args, ls_stream *stream);
 void ls__ref_sgd(const ls__sgd_args *args, ls_stream *stream);
 
-/* pick.c */
+/* gather_scatter.c */
 void ls__ref_where(float *out, const uint8_t *c, ls__strided c_strides, const float *a,
                    ls__strided a_strides, const float *b, ls__strided b_strides, int ndim,
                    const int64_t *shape, ls_stream *stream);
 void ls__ref_pick(const ls__pick *args, ls_stream *stream);
 void ls__ref_put_add(const ls__pick *args, ls_stream *stream);
 
-/* along.c */
+/* cumulative.c */
 void ls__ref_cumsum(float *out, const float *x, int64_t outer, int64_t n, int64_t inner,
                     bool reverse, float beta, ls_stream *stream);
 void ls__ref_extreme(float *out, int64_t *index, const float *x, int64_t outer, int64_t n,

@@ -27,7 +27,7 @@ static ls_shape without_dim(const ls__record *in, int dim, bool keepdim)
 
 /* ---- running sums ------------------------------------------------------------------------- */
 
-static ls_status cumsum_backward(ls__rule *r)
+static ls_status cumsum_backward(ls__tensor_rule *r)
 {
     const along_context *c = r->node->context;
     r->k->cumsum(r->in[0].data, r->dy, c->outer, c->n, c->inner, true, r->in[0].beta, NULL);
@@ -52,7 +52,7 @@ ls_tensor *ls_cumsum(ls_tensor *a, int dim)
         call.k->cumsum((float *)(void *)ls__record_data(out), x.data, c.outer, c.n, c.inner, false,
                        0.0f, NULL);
     }
-    ls__node *node = ls__call_record(&call, &cumsum_op, out, sizeof c);
+    ls__tensor_node *node = ls__call_record(&call, &cumsum_op, out, sizeof c);
     if (node != NULL) {
         *(along_context *)node->context = c;
     }
@@ -64,7 +64,7 @@ ls_tensor *ls_cumsum(ls_tensor *a, int dim)
 
 enum { SAVED_INDEX };
 
-static ls_status extreme_backward(ls__rule *r)
+static ls_status extreme_backward(ls__tensor_rule *r)
 {
     const along_context *c = r->node->context;
     const int64_t shape[3] = {c->outer, 1, c->inner};
@@ -107,7 +107,7 @@ static ls_tensor *extreme(const ls__op *op, ls_tensor *a, int dim, bool keepdim,
         call.k->extreme((float *)(void *)ls__record_data(out), index.data, x.data, c.outer, c.n,
                         c.inner, least, NULL);
     }
-    ls__node *node = ls__call_record(&call, op, out, sizeof c);
+    ls__tensor_node *node = ls__call_record(&call, op, out, sizeof c);
     if (node != NULL) {
         *(along_context *)node->context = c;
         ls__node_save(node, SAVED_INDEX, &index);

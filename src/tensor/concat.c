@@ -20,7 +20,7 @@ typedef struct concat_context {
     int64_t at[INPUTS_PER_NODE], width[INPUTS_PER_NODE]; /* an input is the columns from `at` on */
 } concat_context;
 
-static ls_status concat_backward(ls__rule *r)
+static ls_status concat_backward(ls__tensor_rule *r)
 {
     const concat_context *c = r->node->context;
     const char *dy = (const char *)r->dy;
@@ -131,7 +131,7 @@ static int64_t add_link(ls__call *call, ls_tensor *const *tensors, int count, ls
     if (one.grad) {                /* of float32 or bfloat16, then */
         one.in[EDGE_BEFORE] = out; /* its node so far */
         one.count = INPUTS_PER_NODE + 1;
-        ls__node *node = ls__call_record(&one, &concat_op, out, sizeof c);
+        ls__tensor_node *node = ls__call_record(&one, &concat_op, out, sizeof c);
         if (node != NULL) {
             *(concat_context *)node->context = c;
         }
