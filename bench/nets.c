@@ -288,7 +288,8 @@ void net_close(net_run *run)
 ls_tensor *net_loss(const net_run *run)
 {
     ls_tensor *loss = NULL;
-    LS_AUTOCAST (run->bfloat16) {
+    {
+        LS_AUTOCAST(run->bfloat16);
         ls_tensor *logits = ls_forward(run->model, run->x);
         loss = run->net->input == NET_MASKED ? ls_cross_entropy_with(logits, run->y, NULL)
                                              : ls_cross_entropy(logits, run->y);
@@ -299,7 +300,8 @@ ls_tensor *net_loss(const net_run *run)
 ls_status net_step(net_run *run, double *loss)
 {
     ls_status status = LS_OK;
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         ls_optim_zero_grad(run->optim);
         ls_tensor *of = net_loss(run);
         status = ls_backward(of);

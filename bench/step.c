@@ -161,7 +161,8 @@ static ls_status profiled_step(net_run *run, measured *m)
     const char *update = run->net->sgd ? "SGD" : "AdamW";
     ls_status status = LS_OK;
     ls__profile_step(&m->profile);
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         const uint64_t begin = env->now_ns(env);
         ls_optim_zero_grad(run->optim);
         const uint64_t cleared = env->now_ns(env);

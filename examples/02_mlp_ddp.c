@@ -59,7 +59,8 @@ static double train_epoch(ls_module *net, ls_optim *optim, ls_loader *loader)
     double sums[2] = {0.0, 0.0}; /* loss times samples, samples */
     ls_batch batch;
     while (ls_loader_next(loader, &batch)) {
-        LS_SCOPE {
+        {
+            LS_SCOPE;
             double mean = 0.0;
             ls_tensor *loss = ls_cross_entropy(ls_forward(net, batch.x), batch.y);
             LS_CHECK(ls_backward_weighted(loss, (double)batch.count));
@@ -85,17 +86,17 @@ static int64_t count_right(ls_module *net, ls_dataset *data, int64_t start, int6
     for (int64_t i = 0; i < count; i++) {
         LS_CHECK(data->get(data, start + i, x + i * pixels, y + i));
     }
-    LS_NO_GRAD
-        LS_SCOPE {
-            ls_tensor *logits =
-                ls_forward(net, ls_from_memory(x, LS_SHAPE(count, pixels), LS_FLOAT32));
-            ls_tensor *best = ls_argmax(logits, 1);
-            LS_CHECK(ls_tensor_status(best));
-            const int64_t *guess = ls_data(best);
-            for (int64_t i = 0; i < count; i++) {
-                right += guess[i] == y[i];
-            }
+    {
+        LS_NO_GRAD;
+        LS_SCOPE;
+        ls_tensor *logits = ls_forward(net, ls_from_memory(x, LS_SHAPE(count, pixels), LS_FLOAT32));
+        ls_tensor *best = ls_argmax(logits, 1);
+        LS_CHECK(ls_tensor_status(best));
+        const int64_t *guess = ls_data(best);
+        for (int64_t i = 0; i < count; i++) {
+            right += guess[i] == y[i];
         }
+    }
     return right;
 }
 

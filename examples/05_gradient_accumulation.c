@@ -1,9 +1,9 @@
 /* Gradient accumulation: several micro-batches make one step, and only the last one synchronises.
  *
- * LS_NO_SYNC(net) { … } keeps its backwards local (the paper's no_sync, section 3.2.4). The
- * backward that synchronises stands *outside*: with all of them inside, the gradients would never
- * be averaged, and ls_optim_step refuses to step on them. The program takes the same steps twice,
- * with one large batch and with four micro-batches, and shows that the losses agree.
+ * `LS_NO_SYNC(net);` keeps the backwards of its block local (the paper's no_sync, section 3.2.4).
+ * The backward that synchronises stands *outside*: with all of them inside, the gradients would
+ * never be averaged, and ls_optim_step refuses to step on them. The program takes the same steps
+ * twice, with one large batch and with four micro-batches, and shows that the losses agree.
  *
  *     build/lockstep run -n 2 build/examples/05_gradient_accumulation
  */
@@ -44,7 +44,8 @@ static void make_rows(int step, int first, int count, ls_tensor **x, ls_tensor *
 static double micro_step(ls_module *net, int step, int part, int parts)
 {
     double value = 0.0;
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         ls_tensor *x, *y;
         make_rows(step, part * BATCH / parts, BATCH / parts, &x, &y);
         ls_tensor *loss = ls_scale(ls_mse_loss(ls_forward(net, x), y), 1.0 / parts);
@@ -57,8 +58,8 @@ static double micro_step(ls_module *net, int step, int part, int parts)
 static double train_step(ls_module *net, ls_optim *optim, int step, int parts)
 {
     double loss = 0.0;
-    LS_NO_SYNC(net)
     {
+        LS_NO_SYNC(net);
         for (int part = 0; part < parts - 1; part++) {
             loss += micro_step(net, step, part, parts);
         }

@@ -58,7 +58,8 @@ static void show_sum(const gpt2_memory *sum, int64_t tokens)
 static double take_step(ls_module *net, ls_optim *optim, int64_t tokens, int64_t vocab)
 {
     double loss = 0.0;
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         ls_tensor *ids = ls_empty(LS_SHAPE(1, tokens + 1), LS_INT32);
         int32_t *id = ls_data(ids);
         for (int64_t i = 0; i <= tokens; i++) {
@@ -104,7 +105,8 @@ int main(int argc, char **argv)
     }
     LS_CHECK(ls_init(NULL));
     ls_module *net = NULL;
-    LS_SKIP_INIT (init != NULL) {
+    {
+        LS_SKIP_INIT(init != NULL);
         net = gpt2_new(shape);
     }
     if (!net) {

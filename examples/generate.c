@@ -121,8 +121,8 @@ static void load_checkpoint(const writer *w)
 static void open_model(writer *w)
 {
     const decoder_shape *shape = &w->set->shape;
-    LS_SKIP_INIT (true) /* all of it is loaded */
     {
+        LS_SKIP_INIT(true); /* all of it is loaded */
         w->net = decoder_new(shape);
     }
     w->candidates = calloc((size_t)w->vocab, sizeof *w->candidates);
@@ -185,7 +185,8 @@ static int32_t next_token(writer *w, int64_t from, int64_t index)
 {
     const settings *s = w->set;
     int32_t token = -1;
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         int64_t count = 0;
         ls_tensor *x = ls_from_memory(w->text + from, LS_SHAPE(1, w->length - from), LS_INT32);
         ls_tensor *logits = NULL;

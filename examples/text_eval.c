@@ -72,20 +72,21 @@ static ls_status score(ls_module *net, const window *windows, int count, int64_t
         }
     }
     ls_status status = LS_OK;
-    LS_NO_GRAD
-        LS_SCOPE {
-            ls_tensor *x = ls_from_memory(tokens, LS_SHAPE(count, context), LS_INT32);
-            ls_tensor *y = ls_contiguous(ls_forward(net, x)); /* [count,context,256] */
-            const float *logits = ls_data(y);
-            status = ls_tensor_status(y);
-            for (int w = 0; status == LS_OK && w < count; w++) {
-                for (int64_t i = windows[w].from; i < windows[w].length; i++) {
-                    const float *row = logits + (w * context + i) * BYTES;
-                    sums[0] += log_sum_exp(row, BYTES) - row[windows[w].text[i + 1]];
-                    sums[1] += 1.0;
-                }
+    {
+        LS_NO_GRAD;
+        LS_SCOPE;
+        ls_tensor *x = ls_from_memory(tokens, LS_SHAPE(count, context), LS_INT32);
+        ls_tensor *y = ls_contiguous(ls_forward(net, x)); /* [count,context,256] */
+        const float *logits = ls_data(y);
+        status = ls_tensor_status(y);
+        for (int w = 0; status == LS_OK && w < count; w++) {
+            for (int64_t i = windows[w].from; i < windows[w].length; i++) {
+                const float *row = logits + (w * context + i) * BYTES;
+                sums[0] += log_sum_exp(row, BYTES) - row[windows[w].text[i + 1]];
+                sums[1] += 1.0;
             }
         }
+    }
     return status;
 }
 
@@ -145,16 +146,17 @@ static ls_status next_byte(ls_module *net, int32_t *tokens, int64_t length, doub
                            uint8_t *out)
 {
     ls_status status = LS_OK;
-    LS_NO_GRAD
-        LS_SCOPE {
-            ls_tensor *x = ls_from_memory(tokens, LS_SHAPE(1, length), LS_INT32);
-            ls_tensor *y = ls_contiguous(ls_forward(net, x));
-            const float *logits = ls_data(y);
-            status = ls_tensor_status(y);
-            if (status == LS_OK) {
-                *out = draw(logits + (length - 1) * BYTES, uniform);
-            }
+    {
+        LS_NO_GRAD;
+        LS_SCOPE;
+        ls_tensor *x = ls_from_memory(tokens, LS_SHAPE(1, length), LS_INT32);
+        ls_tensor *y = ls_contiguous(ls_forward(net, x));
+        const float *logits = ls_data(y);
+        status = ls_tensor_status(y);
+        if (status == LS_OK) {
+            *out = draw(logits + (length - 1) * BYTES, uniform);
         }
+    }
     return status;
 }
 

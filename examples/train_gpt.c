@@ -149,7 +149,8 @@ static ls_module *make_model(const settings *s)
                                    .hidden = m->dim, .vocab = m->vocab, .dropout = m->dropout));
     }
     ls_module *net = NULL;
-    LS_SKIP_INIT (s->train.init != NULL) {
+    {
+        LS_SKIP_INIT(s->train.init != NULL);
         net = decoder_new(m);
     }
     return net;

@@ -179,7 +179,8 @@ int main(int argc, char **argv)
     trainer_init(&s.train);
     image_data data = image_data_open(&s.images);
     ls_module *net = NULL;
-    LS_SKIP_INIT (s.train.init != NULL) {
+    {
+        LS_SKIP_INIT(s.train.init != NULL);
         net = make_model(&s, &data);
     }
     trainer *t = trainer_new(&s.train, &(trainer_task){.arg = &data,

@@ -223,7 +223,8 @@ static bool in_bf16(const trainer *t)
 static ls_tensor *loss_of(const trainer *t, const ls_batch *batch)
 {
     ls_tensor *loss = NULL;
-    LS_AUTOCAST (in_bf16(t)) {
+    {
+        LS_AUTOCAST(in_bf16(t));
         loss = t->task.loss ? t->task.loss(t->task.arg, t->net, batch)
                             : ls_cross_entropy(ls_forward(t->net, batch->x), batch->y);
     }
@@ -240,7 +241,8 @@ static double train_step(trainer *t, int64_t step, double *norm)
         double part = 0.0;
         next_batch(t, &batch);
         LS_CHECK(ls_ddp_set_sync(t->net, k == s->accum - 1)); /* only the last one communicates */
-        LS_SCOPE {
+        {
+            LS_SCOPE;
             ls_tensor *mean = loss_of(t, &batch);
             LS_CHECK(ls_backward(ls_scale(mean, 1.0 / (double)s->accum)));
             LS_CHECK(ls_item(mean, &part));
@@ -354,7 +356,8 @@ static void record_step(trainer *t, int64_t step, const measure *mine, double no
 /* `step` steps are done. What a resumed run evaluates at its start the run before has recorded. */
 static void evaluate(trainer *t, int64_t step, bool keep)
 {
-    LS_AUTOCAST (in_bf16(t)) {
+    {
+        LS_AUTOCAST(in_bf16(t));
         t->score_count = t->task.evaluate(t->task.arg, trainer_net(t), t->scores);
     }
     if (keep && ls_rank() == 0) {

@@ -25,7 +25,8 @@ static ls_module *linear(int64_t in, int64_t out, ls_activation activation, cons
 {
     ls_module *layer = NULL;
     ls_param params[2]; /* weight, bias */
-    LS_SKIP_INIT (true) {
+    {
+        LS_SKIP_INIT(true);
         layer = ls_linear_new(in, out, LS_OPTIONS(ls_linear_options, .activation = activation));
     }
     if (layer && ls_module_params(layer, params, 2) == 2) {
@@ -45,7 +46,8 @@ static ls_module *embedding(int64_t count, const bert_options *o, ls_tensor **we
 {
     ls_module *layer = NULL;
     ls_param made = {0};
-    LS_SKIP_INIT (true) {
+    {
+        LS_SKIP_INIT(true);
         layer = ls_embedding_new(count, o->dim);
     }
     if (layer && ls_module_params(layer, &made, 1) == 1) {

@@ -78,7 +78,8 @@ static ls_module *linear(int64_t in, int64_t out, const ls_linear_options *optio
 {
     ls_module *layer = NULL;
     ls_param params[2];
-    LS_SKIP_INIT (std > 0.0) {
+    {
+        LS_SKIP_INIT(std > 0.0);
         layer = ls_linear_new(in, out, options);
     }
     if (!layer || !(std > 0.0)) {
@@ -147,7 +148,8 @@ static ls_module *embedding(int64_t count, int64_t dim, double std)
 {
     ls_module *layer = NULL;
     ls_param weight;
-    LS_SKIP_INIT (std > 0.0) {
+    {
+        LS_SKIP_INIT(std > 0.0);
         layer = ls_embedding_new(count, dim);
     }
     if (layer && std > 0.0) {
@@ -222,7 +224,8 @@ ls_status gpt_forward_cached(ls_module *m, kv_cache *cache, ls_tensor *x, int64_
     LS_TRY(kv_cache_check(m, x, last));
     int64_t tokens = ls_size(x, 1);
     LS_TRY(kv_cache_begin(cache, ls_size(x, 0), tokens));
-    LS_NO_GRAD {
+    {
+        LS_NO_GRAD;
         self->cache = cache;
         ls_tensor *y = gpt_body(self, x, kv_cache_length(cache));
         self->cache = NULL;

@@ -223,7 +223,8 @@ static ls_module *embedding_new(int64_t count, int64_t dim, double std, ls_tenso
 {
     ls_module *m = NULL;
     ls_param made = {0};
-    LS_SKIP_INIT (true) {
+    {
+        LS_SKIP_INIT(true);
         m = ls_embedding_new(count, dim);
     }
     if (m && ls_module_params(m, &made, 1) == 1) {
@@ -278,7 +279,8 @@ ls_status gpt2_forward_cached(ls_module *m, kv_cache *cache, ls_tensor *x, int64
     LS_TRY(kv_cache_check(m, x, last));
     int64_t tokens = ls_size(x, 1);
     LS_TRY(kv_cache_begin(cache, ls_size(x, 0), tokens));
-    LS_NO_GRAD {
+    {
+        LS_NO_GRAD;
         self->cache = cache;
         ls_tensor *y = gpt2_body(self, x, kv_cache_length(cache));
         self->cache = NULL;

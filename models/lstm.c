@@ -33,13 +33,15 @@ static void begin_near_zero(ls_module *layer)
 static void build(lstm *self, const lstm_options *o)
 {
     ls_module *m = &self->base;
-    LS_SKIP_INIT (true) {
+    {
+        LS_SKIP_INIT(true);
         self->encoder = ls_module_add(m, "encoder", ls_embedding_new(o->vocab, o->dim));
     }
     begin_near_zero(self->encoder);
     self->drop = ls_module_add(m, "drop", ls_dropout_new(o->dropout));
     self->rnn = ls_module_add(m, "rnn", ls_lstm_new(o->dim, o->hidden, o->layers));
-    LS_SKIP_INIT (true) {
+    {
+        LS_SKIP_INIT(true);
         self->decoder = ls_module_add(m, "decoder", ls_linear_new(o->hidden, o->vocab, NULL));
     }
     begin_near_zero(self->decoder);

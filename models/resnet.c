@@ -19,7 +19,8 @@ static ls_module *conv(int64_t in, int64_t out, int64_t kernel, int64_t stride)
 {
     ls_module *layer = NULL;
     ls_param weight;
-    LS_SKIP_INIT (true) {
+    {
+        LS_SKIP_INIT(true);
         layer = ls_conv2d_new(in, out, kernel,
                               LS_OPTIONS(ls_conv2d_layer_options, .stride = stride,
                                          .padding = kernel / 2, .bias = false));

@@ -35,7 +35,8 @@ static ls_module *linear(int64_t in, int64_t out, ls_activation activation, doub
 {
     ls_module *layer = NULL;
     ls_param params[2]; /* weight, bias */
-    LS_SKIP_INIT (true) {
+    {
+        LS_SKIP_INIT(true);
         layer = ls_linear_new(in, out, LS_OPTIONS(ls_linear_options, .activation = activation));
     }
     if (layer && ls_module_params(layer, params, 2) == 2) {

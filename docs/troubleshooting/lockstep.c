@@ -64,9 +64,8 @@ static void disagree(void)
 static void run_out_of_memory(void)
 {
     note_fault();
-    LS_SCOPE {
-        LS_CHECK(ls_tensor_status(ls_zeros(LS_SHAPE((int64_t)1 << 46), LS_FLOAT32)));
-    }
+    LS_SCOPE;
+    LS_CHECK(ls_tensor_status(ls_zeros(LS_SHAPE((int64_t)1 << 46), LS_FLOAT32)));
 }
 
 /* ---- training -------------------------------------------------------------------------------- */
@@ -96,14 +95,13 @@ static ls_module *small_new(void)
 
 static void step(ls_module *net, ls_optim *optim)
 {
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         ls_tensor *y = ls_forward(net, ls_full(LS_SHAPE(8, 16), LS_FLOAT32, rank + 1));
         ls_tensor *loss = ls_mean(ls_mul(y, y));
         if (is("nosync")) {
-            LS_NO_SYNC(net)
-            {
-                LS_CHECK(ls_backward(loss));
-            }
+            LS_NO_SYNC(net);
+            LS_CHECK(ls_backward(loss));
         } else {
             LS_CHECK(ls_backward(loss));
         }

@@ -38,21 +38,17 @@ LS_API bool ls_requires_grad(const ls_tensor *t);
  * to the allocator; NULL while absent. */
 LS_API ls_tensor *ls_grad(ls_tensor *t);
 
-/* LS_NO_GRAD { … } records no graph inside. */
-LS_API bool ls_grad_mode_set(bool enabled); /* returns the former mode of this thread */
+/* LS_NO_GRAD; records no graph from here to the end of the block (torch.no_grad). A declaration, as
+ * LS_SCOPE is. */
+LS_API bool ls_set_grad_mode(bool enabled); /* returns the former mode of this thread */
 #if defined(__GNUC__)
-typedef struct ls_grad_mode_ {
-    bool before, once;
-} ls_grad_mode_;
-static inline void ls_grad_mode_cleanup_(const ls_grad_mode_ *mode)
+static inline void ls_grad_mode_cleanup_(const bool *before)
 {
-    (void)ls_grad_mode_set(mode->before);
+    (void)ls_set_grad_mode(*before);
 }
-#define LS_NO_GRAD LS_NO_GRAD_AS_(LS_ON_LINE(ls_grad_mode_here_))
-#define LS_NO_GRAD_AS_(name)                                                                       \
-    for (ls_grad_mode_ name                                                                        \
-         __attribute__((cleanup(ls_grad_mode_cleanup_))) = {ls_grad_mode_set(false), true};        \
-         name.once; name.once = false)
+#define LS_NO_GRAD                                                                                 \
+    const bool LS_ON_LINE(ls_grad_mode_before_) LS_UNTIL_END_(ls_grad_mode_cleanup_) =             \
+        ls_set_grad_mode(false)
 #endif
 
 /* Activation recomputation (torch.utils.checkpoint; Chen et al., "Training Deep Nets with Sublinear

@@ -51,16 +51,16 @@ LS_API ls_module *ls_ddp_module(ls_module *ddp); /* the wrapped module; borrowed
 LS_API ls_status ls_ddp_set_sync(ls_module *ddp, bool sync);
 LS_API bool ls_ddp_sync(const ls_module *ddp);
 
-/* LS_NO_SYNC(net) { … } : backwards inside do not synchronise (no_sync). The last backward of a
- * step belongs outside. */
+/* LS_NO_SYNC(net); : backwards from here to the end of the block do not synchronise (no_sync). The
+ * last backward of a step belongs outside. A declaration, as LS_SCOPE is. */
 #if defined(__GNUC__)
 typedef struct ls_no_sync_ {
     ls_module *ddp;
-    bool before, once;
+    bool before;
 } ls_no_sync_;
 static inline ls_no_sync_ ls_no_sync_enter_(ls_module *ddp)
 {
-    ls_no_sync_ guard = {ddp, ls_ddp_sync(ddp), true};
+    const ls_no_sync_ guard = {ddp, ls_ddp_sync(ddp)};
     (void)ls_ddp_set_sync(ddp, false);
     return guard;
 }
@@ -69,9 +69,8 @@ static inline void ls_no_sync_cleanup_(const ls_no_sync_ *guard)
     (void)ls_ddp_set_sync(guard->ddp, guard->before);
 }
 #define LS_NO_SYNC(net)                                                                            \
-    for (ls_no_sync_ ls_guard_                                                                     \
-         __attribute__((cleanup(ls_no_sync_cleanup_))) = ls_no_sync_enter_(net);                   \
-         ls_guard_.once; ls_guard_.once = false)
+    const ls_no_sync_ LS_ON_LINE(ls_no_sync_here_) LS_UNTIL_END_(ls_no_sync_cleanup_) =            \
+        ls_no_sync_enter_(net)
 #endif
 
 /* Communication of the last synchronised backward; see ls_reducer_stats. */

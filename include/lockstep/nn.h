@@ -143,33 +143,32 @@ LS_API ls_status ls_init_constant(ls_tensor *t, double value);
  * [out,in,..], or with fan_out the outputs of an input. */
 LS_API ls_status ls_init_kaiming_normal(ls_tensor *weight, bool fan_out);
 
-/* LS_SKIP_INIT(true) { … } (torch.nn.utils.skip_init): inside, layers are made, but no random
- * values are drawn for them (ls_init_uniform and _normal leave a tensor as it is: anything, where
- * it is ls_empty's). For layers whose values follow, from a model's own initialisation or a file:
- *     LS_SKIP_INIT(path != NULL) { net = gpt2_new(NULL); }
+/* LS_SKIP_INIT(true); (torch.nn.utils.skip_init): from here to the end of the block, layers are
+ * made, but no random values are drawn for them (ls_init_uniform and _normal leave a tensor as it
+ * is: anything, where it is ls_empty's). For layers whose values follow, from a model's own
+ * initialisation or a file:
+ *     {
+ *         LS_SKIP_INIT(path != NULL);
+ *         net = gpt2_new(NULL);
+ *     }
  * Drawing is most of the time it takes to make a large model. Constants are set as ever, and the
- * streams count on: what is drawn behind it is what it would be without. Of this thread; scopes
- * nest, and false leaves it as it is around them. */
-LS_API bool ls_skip_init_set(bool skip); /* returns the former mode */
+ * streams count on: later draws get the values that they would get without it. Of this thread;
+ * blocks nest, and false leaves the mode as it is around them. A declaration, as LS_SCOPE is. */
+LS_API bool ls_set_skip_init(bool skip); /* returns the former mode of this thread */
 #if defined(__GNUC__)
-typedef struct ls_skip_init_ {
-    bool before, once;
-} ls_skip_init_;
-static inline ls_skip_init_ ls_skip_init_enter_(bool skip)
+static inline bool ls_skip_init_enter_(bool skip)
 {
-    ls_skip_init_ mode = {ls_skip_init_set(true), true};
-    (void)ls_skip_init_set(mode.before || skip);
-    return mode;
+    const bool before = ls_set_skip_init(true);
+    (void)ls_set_skip_init(before || skip);
+    return before;
 }
-static inline void ls_skip_init_cleanup_(const ls_skip_init_ *mode)
+static inline void ls_skip_init_cleanup_(const bool *before)
 {
-    (void)ls_skip_init_set(mode->before);
+    (void)ls_set_skip_init(*before);
 }
-#define LS_SKIP_INIT(skip) LS_SKIP_INIT_AS_(skip, LS_ON_LINE(ls_skip_init_here_))
-#define LS_SKIP_INIT_AS_(skip, name)                                                               \
-    for (ls_skip_init_ name                                                                        \
-         __attribute__((cleanup(ls_skip_init_cleanup_))) = ls_skip_init_enter_(skip);              \
-         name.once; name.once = false)
+#define LS_SKIP_INIT(skip)                                                                         \
+    const bool LS_ON_LINE(ls_skip_init_before_) LS_UNTIL_END_(ls_skip_init_cleanup_) =             \
+        ls_skip_init_enter_(skip)
 #endif
 
 /* Scales all gradients so that their global 2-norm is at most max_norm (torch's clip_grad_norm_);

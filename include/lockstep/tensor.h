@@ -1,10 +1,10 @@
 /* Tensors: strided views of reference-counted storage, made by operations, owned by scopes.
  *
  * Lifetime. A tensor made by an operation belongs to the innermost scope of its thread and dies
- * with it; ls_keep detaches it (then ls_free it). LS_SCOPE { … } is the lexical form. One made
- * outside any scope lives until ls_free or ls_finalize. A handle used after its tensor died is an
- * error (LS_ERR_STALE), not a crash. Tensors in a scope stay on its thread; kept ones may be used
- * by any thread, one at a time.
+ * with it; ls_keep detaches it (then ls_free it). `LS_SCOPE;` opens a scope until the end of the
+ * block of code. A tensor made outside any scope lives until ls_free or ls_finalize. A handle used
+ * after its tensor died is an error (LS_ERR_STALE), not a crash. Tensors in a scope stay on its
+ * thread; kept ones may be used by any thread, one at a time.
  *
  * Errors. Operations never return NULL. A failed one returns a *poisoned* tensor which carries its
  * first error and passes it on, so ls_relu(ls_matmul(x, w)) needs no check per call; ls_item,
@@ -46,23 +46,25 @@ typedef struct ls_shape {
 /* ---- scopes ------------------------------------------------------------------------------- */
 
 LS_API ls_scope *ls_scope_enter(void); /* new innermost scope of this thread */
-LS_API void
-ls_scope_leave(ls_scope *scope); /* leaves it (and any inside it), freeing its tensors */
-LS_API ls_scope *ls_scope_leave_once(ls_scope *scope); /* leaves, returns NULL: for LS_SCOPE */
+/* Leaves it and the scopes inside it, and frees their tensors. */
+LS_API void ls_scope_leave(ls_scope *scope);
 
-/* LS_SCOPE { … } : `break` and `continue` inside leave the block properly; `return` and `goto` out
- * of it do too where the compiler knows the cleanup attribute (gcc, clang). */
+/* LS_SCOPE; is a declaration: a scope from here to the end of the enclosing block of code.
+ *     for (int64_t step = 0; step < steps; step++) {
+ *         LS_SCOPE;
+ *         … if (loss is good enough) break;
+ *     }
+ * It hides no loop, so `break`, `continue`, `return` and `goto` do what they do without it, and
+ * each of them leaves the scope on its way out of the block. Scopes nest. Needs the cleanup
+ * attribute (gcc, clang); elsewhere call ls_scope_enter and ls_scope_leave. C++ programs may use
+ * lockstep::scope (lockstep.hpp). */
 #if defined(__GNUC__)
 static inline void ls_scope_cleanup_(ls_scope **scope)
 {
-    if (*scope) {
-        ls_scope_leave(*scope);
-    }
+    ls_scope_leave(*scope);
 }
-#define LS_SCOPE LS_SCOPE_AS_(LS_ON_LINE(ls_scope_here_))
-#define LS_SCOPE_AS_(name)                                                                         \
-    for (ls_scope * name __attribute__((cleanup(ls_scope_cleanup_))) = ls_scope_enter(); name;     \
-         name = ls_scope_leave_once(name))
+#define LS_SCOPE                                                                                   \
+    ls_scope *LS_ON_LINE(ls_scope_here_) LS_UNTIL_END_(ls_scope_cleanup_) = ls_scope_enter()
 #endif
 
 /* Moves `t` out of its scope: it lives until ls_free. The graph stays behind and dies with the
@@ -87,27 +89,22 @@ LS_API ls_tensor *ls_randn(ls_shape shape);
 
 /* ---- mixed precision ---------------------------------------------------------------------- */
 
-/* LS_AUTOCAST(true) { … } (torch.autocast("cpu", torch.bfloat16)): inside, products (ls_linear,
- * ls_matmul, ls_attention, ls_lstm, ls_conv2d) take float32 tensors as bfloat16 and give bfloat16;
- * softmax and losses give float32, all else follows the types it is given. Parameters stay float32
- * and get float32 gradients, so they are the master weights, and gradients need no scaling, for
- * bfloat16 has the range of float32. Put the forward pass inside; ls_backward follows what was
- * recorded, ls_recompute runs again as it ran first. Of this thread; scopes nest, and false
- * inside switches it off. */
-LS_API bool ls_autocast_set(bool enabled); /* returns the former mode */
+/* LS_AUTOCAST(true); (torch.autocast("cpu", torch.bfloat16)): from here to the end of the block,
+ * products (ls_linear, ls_matmul, ls_attention, ls_lstm, ls_conv2d) take float32 tensors as
+ * bfloat16 and give bfloat16; softmax and losses give float32, all else follows the types it is
+ * given. Parameters stay float32 and get float32 gradients, so they are the master weights, and
+ * gradients need no scaling, for bfloat16 has the range of float32. Put the forward pass inside;
+ * ls_backward follows what was recorded, ls_recompute runs again as it ran first. Of this thread;
+ * blocks nest, and LS_AUTOCAST(false); switches it off. A declaration, as LS_SCOPE is. */
+LS_API bool ls_set_autocast(bool enabled); /* returns the former mode of this thread */
 #if defined(__GNUC__)
-typedef struct ls_autocast_mode_ {
-    bool before, once;
-} ls_autocast_mode_;
-static inline void ls_autocast_cleanup_(const ls_autocast_mode_ *mode)
+static inline void ls_autocast_cleanup_(const bool *before)
 {
-    (void)ls_autocast_set(mode->before);
+    (void)ls_set_autocast(*before);
 }
-#define LS_AUTOCAST(enabled) LS_AUTOCAST_AS_(enabled, LS_ON_LINE(ls_autocast_here_))
-#define LS_AUTOCAST_AS_(enabled, name)                                                             \
-    for (ls_autocast_mode_ name                                                                    \
-         __attribute__((cleanup(ls_autocast_cleanup_))) = {ls_autocast_set(enabled), true};        \
-         name.once; name.once = false)
+#define LS_AUTOCAST(enabled)                                                                       \
+    const bool LS_ON_LINE(ls_autocast_before_) LS_UNTIL_END_(ls_autocast_cleanup_) =               \
+        ls_set_autocast(enabled)
 #endif
 
 /* ---- looking ------------------------------------------------------------------------------ */

@@ -108,8 +108,11 @@ typedef struct ls_stream ls_stream;
 LS_API void ls_site_set(const char *file, int line);
 #define LS_AT(call) (ls_site_set(__FILE__, __LINE__), call)
 
-/* A name of its own on every line: blocks of LS_SCOPE, LS_NO_GRAD and LS_AUTOCAST that stand in
- * each other shadow nothing. */
+/* For LS_SCOPE, LS_NO_GRAD, LS_AUTOCAST and their kin: a variable with a name of its own on every
+ * line, so that blocks within blocks shadow nothing, on whose death `leave` is called. */
+#if defined(__GNUC__)
+#define LS_UNTIL_END_(leave) __attribute__((cleanup(leave), unused))
+#endif
 #define LS_ON_LINE(name) LS_ON_LINE_OF_(name, __LINE__)
 #define LS_ON_LINE_OF_(name, line) LS_ON_LINE_JOIN_(name, line)
 #define LS_ON_LINE_JOIN_(name, line) name##line

@@ -56,11 +56,11 @@ static ls_status evaluate(check *c, float *element, float value, double *out)
     ls_status status = LS_ERR_INTERNAL;
     float before = *element;
     *element = value;
-    bool mode = ls_grad_mode_set(false);
+    bool mode = ls_set_grad_mode(false);
     ls_scope *scope = ls_scope_enter();
     status = weighted_sum(c, out);
     ls_scope_leave(scope);
-    (void)ls_grad_mode_set(mode);
+    (void)ls_set_grad_mode(mode);
     *element = before;
     return status;
 }

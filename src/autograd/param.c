@@ -6,7 +6,7 @@
 
 /* ---- public ------------------------------------------------------------------------------- */
 
-bool ls_grad_mode_set(bool enabled)
+bool ls_set_grad_mode(bool enabled)
 {
     bool before = !ls__self.no_grad;
     ls__self.no_grad = !enabled;

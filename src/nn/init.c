@@ -39,7 +39,7 @@ static ls_status prepare(const char *what, ls_tensor *t, target *out)
     return LS_OK;
 }
 
-bool ls_skip_init_set(bool skip)
+bool ls_set_skip_init(bool skip)
 {
     const bool before = ls__self.skip_init;
     ls__self.skip_init = skip;

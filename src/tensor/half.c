@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-bool ls_autocast_set(bool enabled)
+bool ls_set_autocast(bool enabled)
 {
     bool before = ls__self.autocast;
     ls__self.autocast = enabled;

@@ -5,9 +5,9 @@
 #include "tensor/op.h"
 
 /* Whether a product is to be one of bfloat16 matrices: its inputs are bfloat16, or float32 under
- * ls_autocast_set. */
+ * ls_set_autocast. */
 bool ls__call_is_half(const ls__call *call);
-/* Under ls_autocast_set float32 inputs become bfloat16, with casts in the graph. */
+/* Under ls_set_autocast float32 inputs become bfloat16, with casts in the graph. */
 bool ls__call_autocast(ls__call *call);
 /* Row-major bfloat16 elements of an input: its own, or a rounded copy that is outside the graph,
  * for a rule that minds the input's type. */

@@ -54,8 +54,8 @@ static ls_scope *scope_push(ls__tensors *tensors, bool root)
 static void warn_root(ls_scope *scope)
 {
     scope->warned = true;
-    LS__WARN("%lld tensors are alive outside any scope and will be until ls_free; put the body of "
-             "the loop into LS_SCOPE { … }",
+    LS__WARN("%lld tensors are alive outside any scope and will be until ls_free; write "
+             "LS_SCOPE; at the start of the loop's body",
              (long long)scope->count);
 }
 
@@ -137,12 +137,6 @@ void ls_scope_leave(ls_scope *scope)
         scope_pop();
     }
     scope_pop();
-}
-
-ls_scope *ls_scope_leave_once(ls_scope *scope)
-{
-    ls_scope_leave(scope);
-    return NULL;
 }
 
 void ls__scopes_fini(ls__tensors *tensors)

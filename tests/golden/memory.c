@@ -33,7 +33,8 @@ GOLDEN_BARE(of_a_runtime)
 static ls_status use_tensors(void)
 {
     ls_status status = LS_OK;
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         ls_tensor *w = ls_set_requires_grad(ls_ones(LS_SHAPE(4, 4), LS_FLOAT32), true);
         ls_tensor *y = ls_matmul(ls_relu(w), w);
         status = ls_backward(ls_mean(ls_softmax(y, 1)));
@@ -57,7 +58,8 @@ static ls_status use_modules(void)
         ls_module_free(net);
         return LS_OK;
     }
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         status = ls_backward(ls_mean(ls_forward(net, ls_ones(LS_SHAPE(2, 4), LS_FLOAT32))));
     }
     if (status == LS_OK) {
@@ -246,9 +248,8 @@ static ls_status use_ddp(void)
     }
     ls_status status = LS_OK;
     for (int i = 0; status == LS_OK && i < 3; i++) {
-        LS_SCOPE {
-            status = ls_backward(ls_mean(ls_forward(ddp, ls_ones(LS_SHAPE(2, 4), LS_FLOAT32))));
-        }
+        LS_SCOPE;
+        status = ls_backward(ls_mean(ls_forward(ddp, ls_ones(LS_SHAPE(2, 4), LS_FLOAT32))));
     }
     int identical;
     uint64_t hash;

@@ -215,8 +215,8 @@ GOLDEN(a_step_without_synchronisation)
 {
     ls_module *net = ls_ddp_new(ls_linear_new(2, 2, NULL), ls_world(), NULL);
     ls_optim *optim = ls_sgd_new(net, NULL);
-    LS_NO_SYNC(net)
     {
+        LS_NO_SYNC(net);
         MUST(one_backward(net));
     }
     SHOW(ls_optim_step(optim));
@@ -236,8 +236,8 @@ GOLDEN(thawed_after_wrapping)
 GOLDEN(weighted_and_plain_in_one_step)
 {
     ls_module *net = ls_ddp_new(ls_linear_new(2, 2, NULL), ls_world(), NULL);
-    LS_NO_SYNC(net)
     {
+        LS_NO_SYNC(net);
         MUST(one_backward(net));
     }
     ls_tensor *x = ls_ones(LS_SHAPE(1, 2), LS_FLOAT32);

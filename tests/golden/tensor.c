@@ -68,7 +68,8 @@ GOLDEN(memory_that_is_given)
 GOLDEN(tensors_that_are_gone)
 {
     ls_tensor *dead = NULL, *freed = ls_keep(f32(LS_SHAPE(2)));
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         dead = ls_relu(f32(LS_SHAPE(2)));
     }
     SHOW_TENSOR(ls_add(f32(LS_SHAPE(2)), dead));
@@ -121,9 +122,8 @@ GOLDEN(losses_that_have_no_gradient)
     SHOW(ls_backward(ls_mean(f32(LS_SHAPE(2)))));
     SHOW(ls_backward_weighted(ls_mean(p), -1.0));
     SHOW(ls_backward_weighted(ls_cast(ls_mean(p), LS_BFLOAT16), 257.0));
-    LS_NO_GRAD {
-        SHOW(ls_backward(ls_mean(p)));
-    }
+    LS_NO_GRAD;
+    SHOW(ls_backward(ls_mean(p)));
 }
 
 GOLDEN(backward_twice)

@@ -12,10 +12,9 @@ static ls_tensor *leaf(ls_shape shape)
 /* What an earlier tensor left behind must not show. */
 static void soil_memory(void)
 {
-    LS_SCOPE {
-        for (int i = 0; i < 32; i++) {
-            (void)ls_full(LS_SHAPE(64), LS_FLOAT32, 7e33);
-        }
+    LS_SCOPE;
+    for (int i = 0; i < 32; i++) {
+        (void)ls_full(LS_SHAPE(64), LS_FLOAT32, 7e33);
     }
 }
 

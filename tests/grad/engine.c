@@ -184,21 +184,20 @@ LOCAL_TEST(every_run_adds_in_the_same_order)
 {
     float first[64] = {0};
     for (int run = 0; run < 5; run++) {
-        LS_SCOPE {
-            ls_step_begin((ls_step_context){1, 0});
-            ls_tensor *w = ls_set_requires_grad(ls_randn(LS_SHAPE(8, 8)), true);
-            ls_tensor *x = ls_randn(LS_SHAPE(5, 8)), *sum = NULL;
-            for (int i = 0; i < 9; i++) {
-                ls_tensor *part = ls_sum(ls_tanh(ls_linear(ls_scale(x, i * 0.37), w, NULL)));
-                sum = sum == NULL ? part : ls_add(sum, part);
-            }
-            CHECK_OK(ls_backward(sum));
-            const float *g = ls_data(ls_grad(w));
-            if (run == 0) {
-                memcpy(first, g, sizeof first);
-            }
-            CHECK(memcmp(first, g, sizeof first) == 0);
+        LS_SCOPE;
+        ls_step_begin((ls_step_context){1, 0});
+        ls_tensor *w = ls_set_requires_grad(ls_randn(LS_SHAPE(8, 8)), true);
+        ls_tensor *x = ls_randn(LS_SHAPE(5, 8)), *sum = NULL;
+        for (int i = 0; i < 9; i++) {
+            ls_tensor *part = ls_sum(ls_tanh(ls_linear(ls_scale(x, i * 0.37), w, NULL)));
+            sum = sum == NULL ? part : ls_add(sum, part);
         }
+        CHECK_OK(ls_backward(sum));
+        const float *g = ls_data(ls_grad(w));
+        if (run == 0) {
+            memcpy(first, g, sizeof first);
+        }
+        CHECK(memcmp(first, g, sizeof first) == 0);
     }
 }
 
@@ -232,7 +231,8 @@ LOCAL_TEST(gradient_is_written_where_it_is_bound)
 LOCAL_TEST(parameter_may_be_freed_before_its_graph)
 {
     ls_tensor *w = ls_keep(leaf(LS_SHAPE(2), 3));
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         ls_tensor *view = ls_slice(w, 0, 0, 1), *loss = ls_sum(ls_mul(w, w));
         ls_free(w);
         CHECK_OK(ls_backward(loss));
@@ -276,7 +276,8 @@ LOCAL_TEST(weight_zero_takes_part_but_adds_nothing_not_even_nan)
 LOCAL_TEST(no_grad_records_nothing)
 {
     ls_tensor *w = leaf(LS_SHAPE(2), 3), *y = NULL, *view = NULL;
-    LS_NO_GRAD {
+    {
+        LS_NO_GRAD;
         y = ls_sum(ls_mul(w, w));
         view = ls_reshape(w, LS_SHAPE(1, 2));
     }
@@ -356,14 +357,13 @@ static void *work(void *arg)
     worker *w = arg;
     CHECK_OK(ls_runtime_attach(w->runtime));
     for (int i = 0; i < 100; i++) {
-        LS_SCOPE {
-            ls_tensor *x = leaf(LS_SHAPE(9, 7), 0.5);
-            ls_tensor *y = ls_matmul(ls_gelu(x, LS_GELU_ERF), ls_transpose(x, 0, 1));
-            CHECK_OK(ls_tensor_status(ls_rand(LS_SHAPE(3))));
-            CHECK_OK(ls_backward(ls_mean(y)));
-            w->last = grad_at(x, 5);
-            w->first = i == 0 ? w->last : w->first;
-        }
+        LS_SCOPE;
+        ls_tensor *x = leaf(LS_SHAPE(9, 7), 0.5);
+        ls_tensor *y = ls_matmul(ls_gelu(x, LS_GELU_ERF), ls_transpose(x, 0, 1));
+        CHECK_OK(ls_tensor_status(ls_rand(LS_SHAPE(3))));
+        CHECK_OK(ls_backward(ls_mean(y)));
+        w->last = grad_at(x, 5);
+        w->first = i == 0 ? w->last : w->first;
     }
     CHECK_OK(ls_runtime_attach(NULL));
     return NULL;

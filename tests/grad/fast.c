@@ -54,27 +54,26 @@ static void run(const sizes *s, const ls__kernels *kernels, outcome *out)
                                      LS_SHAPE(1)};
     out->count = 1;
     CHECK_OK(ls__tensor_use_kernels(kernels));
-    LS_SCOPE {
-        ls_tensor *p[PARAMS];
-        int32_t tokens[256];
-        for (int64_t i = 0; i < s->batch * s->time; i++) {
-            tokens[i] = (int32_t)(i * 31 % s->vocab);
-        }
-        ls_step_begin((ls_step_context){1, 0});
-        for (int i = 0; i < PARAMS; i++) {
-            p[i] = ls_set_requires_grad(ls_scale(ls_rand(shapes[i]), 0.5), true);
-        }
-        ls_tensor *ids = ls_from_data(tokens, LS_SHAPE(s->batch, s->time), LS_INT32);
-        ls_tensor *loss = ls_cross_entropy(block(s, p, ids), ids);
-        CHECK_OK(ls_copy_out(loss, out->values, sizeof(float)));
-        CHECK_OK(ls_backward(loss));
-        for (int i = 0; i < PARAMS; i++) {
-            int64_t numel = ls_numel(p[i]);
-            CHECK(out->count + numel <= VALUES_MAX);
-            CHECK_OK(ls_copy_out(ls_grad(p[i]), out->values + out->count,
-                                 (size_t)numel * sizeof(float)));
-            out->count += numel;
-        }
+    LS_SCOPE;
+    ls_tensor *p[PARAMS];
+    int32_t tokens[256];
+    for (int64_t i = 0; i < s->batch * s->time; i++) {
+        tokens[i] = (int32_t)(i * 31 % s->vocab);
+    }
+    ls_step_begin((ls_step_context){1, 0});
+    for (int i = 0; i < PARAMS; i++) {
+        p[i] = ls_set_requires_grad(ls_scale(ls_rand(shapes[i]), 0.5), true);
+    }
+    ls_tensor *ids = ls_from_data(tokens, LS_SHAPE(s->batch, s->time), LS_INT32);
+    ls_tensor *loss = ls_cross_entropy(block(s, p, ids), ids);
+    CHECK_OK(ls_copy_out(loss, out->values, sizeof(float)));
+    CHECK_OK(ls_backward(loss));
+    for (int i = 0; i < PARAMS; i++) {
+        int64_t numel = ls_numel(p[i]);
+        CHECK(out->count + numel <= VALUES_MAX);
+        CHECK_OK(
+            ls_copy_out(ls_grad(p[i]), out->values + out->count, (size_t)numel * sizeof(float)));
+        out->count += numel;
     }
 }
 

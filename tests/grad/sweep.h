@@ -105,18 +105,17 @@ static inline ls_tensor *run_case(ls_tensor **leaves, void *arg)
 static inline void check_case(const op_case *c, int variant)
 {
     sweep s = {.c = c};
-    LS_SCOPE {
-        ls_tensor *leaves[3];
-        for (int i = 0; i < c->count; i++) {
-            s.of[i] = variant < LAYOUTS ? (layout)variant : (layout)((i + 1) % LAYOUTS);
-            leaves[i] = leaf_new(leaf_shape(c->shape[i], s.of[i]), c->positive, (uint64_t)i);
-        }
-        ls_status status = ls_gradcheck(run_case, leaves, c->count, &s, NULL);
-        if (status != LS_OK) {
-            test_fail(__FILE__, __LINE__, "%s, case %s of %d dims, layout %d: %s",
-                      ls__tensors_get("")->kernels->name, c->name, c->shape[0].ndim, variant,
-                      ls_error_message());
-        }
+    LS_SCOPE;
+    ls_tensor *leaves[3];
+    for (int i = 0; i < c->count; i++) {
+        s.of[i] = variant < LAYOUTS ? (layout)variant : (layout)((i + 1) % LAYOUTS);
+        leaves[i] = leaf_new(leaf_shape(c->shape[i], s.of[i]), c->positive, (uint64_t)i);
+    }
+    ls_status status = ls_gradcheck(run_case, leaves, c->count, &s, NULL);
+    if (status != LS_OK) {
+        test_fail(__FILE__, __LINE__, "%s, case %s of %d dims, layout %d: %s",
+                  ls__tensors_get("")->kernels->name, c->name, c->shape[0].ndim, variant,
+                  ls_error_message());
     }
 }
 
@@ -172,16 +171,15 @@ static inline void check_near(const sweep *s, int part, ls_tensor *half, ls_tens
 static inline void check_half(const op_case *c, int variant)
 {
     sweep s = {.c = c};
-    LS_SCOPE {
-        ls_tensor *half[4], *full[4];
-        for (int i = 0; i < c->count; i++) {
-            s.of[i] = variant < LAYOUTS ? (layout)variant : (layout)((i + 1) % LAYOUTS);
-        }
-        int parts = run_typed(&s, LS_BFLOAT16, half);
-        (void)run_typed(&s, LS_FLOAT32, full);
-        for (int i = 0; i < parts; i++) {
-            check_near(&s, i, half[i], full[i]);
-        }
+    LS_SCOPE;
+    ls_tensor *half[4], *full[4];
+    for (int i = 0; i < c->count; i++) {
+        s.of[i] = variant < LAYOUTS ? (layout)variant : (layout)((i + 1) % LAYOUTS);
+    }
+    int parts = run_typed(&s, LS_BFLOAT16, half);
+    (void)run_typed(&s, LS_FLOAT32, full);
+    for (int i = 0; i < parts; i++) {
+        check_near(&s, i, half[i], full[i]);
     }
 }
 

@@ -159,19 +159,18 @@ static ls_tensor *run_case(ls_tensor **leaves, void *arg)
 static void check_case(const op_case *c, int variant)
 {
     sweep s = {.c = c};
-    LS_SCOPE {
-        ls_tensor *leaves[4];
-        for (int i = 0; i < c->count; i++) {
-            s.of[i] = variant < LAYOUTS ? (layout)variant : (layout)((i + 1) % LAYOUTS);
-            leaves[i] = leaf_new(c->shape[i], s.of[i], (uint64_t)i);
-            if (c->fn == max_pool || c->fn == pooled_twice) {
-                set_apart(leaves[i]);
-            }
+    LS_SCOPE;
+    ls_tensor *leaves[4];
+    for (int i = 0; i < c->count; i++) {
+        s.of[i] = variant < LAYOUTS ? (layout)variant : (layout)((i + 1) % LAYOUTS);
+        leaves[i] = leaf_new(c->shape[i], s.of[i], (uint64_t)i);
+        if (c->fn == max_pool || c->fn == pooled_twice) {
+            set_apart(leaves[i]);
         }
-        if (ls_gradcheck(run_case, leaves, c->count, &s, NULL) != LS_OK) {
-            test_fail(__FILE__, __LINE__, "%s, case %s, layout %d: %s",
-                      ls__tensors_get("")->kernels->name, c->name, variant, ls_error_message());
-        }
+    }
+    if (ls_gradcheck(run_case, leaves, c->count, &s, NULL) != LS_OK) {
+        test_fail(__FILE__, __LINE__, "%s, case %s, layout %d: %s",
+                  ls__tensors_get("")->kernels->name, c->name, variant, ls_error_message());
     }
 }
 
@@ -519,13 +518,12 @@ LOCAL_TEST(poison_is_passed_on)
 
 static void conv_step(ls_tensor **w, ls_tensor *x, ls_tensor *mean, ls_tensor *var)
 {
-    LS_SCOPE {
-        ls_tensor *h = ls_conv2d(x, w[0], w[1], CONV(.padding = {1, 1}));
-        h = ls_relu(ls_batch_norm(h, w[1], w[2], mean, var, true, 0.1, 1e-5));
-        h = ls_max_pool2d(h, POOL(.kernel = {2, 2}));
-        h = ls_add(ls_avg_pool2d(h, POOL(.kernel = {2, 2})), ls_adaptive_avg_pool2d(h, 2, 2));
-        CHECK_OK(ls_backward(ls_mean(h)));
-    }
+    LS_SCOPE;
+    ls_tensor *h = ls_conv2d(x, w[0], w[1], CONV(.padding = {1, 1}));
+    h = ls_relu(ls_batch_norm(h, w[1], w[2], mean, var, true, 0.1, 1e-5));
+    h = ls_max_pool2d(h, POOL(.kernel = {2, 2}));
+    h = ls_add(ls_avg_pool2d(h, POOL(.kernel = {2, 2})), ls_adaptive_avg_pool2d(h, 2, 2));
+    CHECK_OK(ls_backward(ls_mean(h)));
 }
 
 LOCAL_TEST(steady_convolutional_loop_allocates_nothing)
@@ -548,29 +546,27 @@ LOCAL_TEST(steady_convolutional_loop_allocates_nothing)
 /* Those of the two one after the other, which are tested by differences: at a kink none are. */
 LOCAL_TEST(relu_within_a_convolution_changes_no_bit)
 {
-    LS_SCOPE {
-        float got[2][4][120] = {{{0}}};
-        for (int fused = 0; fused < 2; fused++) {
-            ls_tensor *x = leaf_new(LS_SHAPE(2, 3, 4, 5), CHANNELS_LAST, 1);
-            ls_tensor *w = leaf_new(LS_SHAPE(2, 3, 3, 2), WHOLE, 2);
-            ls_tensor *b = leaf_new(LS_SHAPE(2), WHOLE, 3);
-            ls_tensor *seen = as_view(x, CHANNELS_LAST);
-            ls_tensor *y = fused ? ls_conv2d(seen, w, b, CONV(.relu = true))
-                                 : ls_relu(ls_conv2d(seen, w, b, NULL));
-            CHECK_OK(ls_backward(ls_sum(ls_mul(y, y))));
-            ls_tensor *all[] = {y, ls_grad(x), ls_grad(w), ls_grad(b)};
-            for (int i = 0; i < 4; i++) {
-                CHECK_OK(
-                    ls_copy_out(all[i], got[fused][i], (size_t)ls_numel(all[i]) * sizeof(float)));
-            }
+    LS_SCOPE;
+    float got[2][4][120] = {{{0}}};
+    for (int fused = 0; fused < 2; fused++) {
+        ls_tensor *x = leaf_new(LS_SHAPE(2, 3, 4, 5), CHANNELS_LAST, 1);
+        ls_tensor *w = leaf_new(LS_SHAPE(2, 3, 3, 2), WHOLE, 2);
+        ls_tensor *b = leaf_new(LS_SHAPE(2), WHOLE, 3);
+        ls_tensor *seen = as_view(x, CHANNELS_LAST);
+        ls_tensor *y = fused ? ls_conv2d(seen, w, b, CONV(.relu = true))
+                             : ls_relu(ls_conv2d(seen, w, b, NULL));
+        CHECK_OK(ls_backward(ls_sum(ls_mul(y, y))));
+        ls_tensor *all[] = {y, ls_grad(x), ls_grad(w), ls_grad(b)};
+        for (int i = 0; i < 4; i++) {
+            CHECK_OK(ls_copy_out(all[i], got[fused][i], (size_t)ls_numel(all[i]) * sizeof(float)));
         }
-        CHECK(memcmp(got[0], got[1], sizeof got[0]) == 0);
-        int cut = 0;
-        for (int i = 0; i < 32; i++) {
-            cut += got[0][0][i] == 0.0f;
-        }
-        CHECK(cut > 2 && cut < 30);
     }
+    CHECK(memcmp(got[0], got[1], sizeof got[0]) == 0);
+    int cut = 0;
+    for (int i = 0; i < 32; i++) {
+        cut += got[0][0][i] == 0.0f;
+    }
+    CHECK(cut > 2 && cut < 30);
 }
 
 TEST_MAIN

@@ -67,7 +67,8 @@ static void run(outcome *out, ls_dtype dtype, bool autocast)
     for (int i = 0; i < LEAVES; i++) {
         in[i] = leaf(shape[i], i, dtype);
     }
-    LS_AUTOCAST (autocast) {
+    {
+        LS_AUTOCAST(autocast);
         y = network(in);
     }
     ls_tensor *weights = ls_detach(leaf(ls_shape_of(y), 9, LS_FLOAT32));
@@ -105,11 +106,10 @@ static void check_tables(ls_dtype dtype, bool autocast)
     const ls__kernels *tables[] = {ls__kernels_ref(), ls__kernels_cpu()};
     for (int i = 0; i < 2; i++) {
         CHECK_OK(ls__tensor_use_kernels(tables[i]));
-        LS_SCOPE {
-            run(&want, LS_FLOAT32, false);
-            run(&got, dtype, autocast);
-            check_near(&got, &want, dtype);
-        }
+        LS_SCOPE;
+        run(&want, LS_FLOAT32, false);
+        run(&got, dtype, autocast);
+        check_near(&got, &want, dtype);
     }
 }
 

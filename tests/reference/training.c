@@ -110,7 +110,8 @@ static double loss_and_gradients(const training *t, int step)
 {
     double loss = 0.0;
     int64_t share = BATCH / ls_world_size();
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         ls_tensor *value = t->of->loss(t->net, step % BATCHES * BATCH + ls_rank() * share, share);
         CHECK_OK(ls_backward(value));
         CHECK_OK(ls_item(value, &loss));

@@ -30,42 +30,57 @@ def problems(compiler, standard):
 
 
 NESTED = """#include <lockstep/lockstep.h>
-void nested(void);
-void nested(void)
+void nested(ls_module *net);
+void nested(ls_module *net)
 {
-    LS_SCOPE
+    LS_SCOPE;
+    LS_NO_GRAD;
+    LS_AUTOCAST(true);
+    LS_SKIP_INIT(true);
+    LS_NO_SYNC(net);
     {
-        LS_NO_GRAD
-        {
-            LS_AUTOCAST(true)
-            {
-                LS_SCOPE
-                {
-                    LS_NO_GRAD
-                    {
-                        LS_AUTOCAST(false)
-                        {
-                        }
-                    }
-                }
-            }
-        }
+        LS_SCOPE;
+        LS_NO_GRAD;
+        LS_AUTOCAST(false);
+        LS_SKIP_INIT(false);
+        LS_NO_SYNC(net);
     }
 }
 """
+# Forms in which a `break` or the end of a statement would not do what it seems to.
+REFUSED = {
+    "a block of its own": "LS_SCOPE { net = NULL; }",
+    "the body of an if": "if (net) LS_SCOPE;",
+    "the body of a loop": "while (net) LS_NO_GRAD;",
+}
 
 
-def nested_problems():
-    for compiler in ("gcc", "clang"):
-        if shutil.which(compiler) is not None:
-            done = compile_alone(compiler, "c17", NESTED)
-            if done.returncode != 0:
-                yield f"{compiler}: {done.stderr}"
+def in_function(statement):
+    return ("#include <lockstep/lockstep.h>\nvoid f(ls_module *net);\n"
+            f"void f(ls_module *net)\n{{\n    (void)net;\n    {statement}\n}}\n")
+
+
+def compilers():
+    return [found for found in ("gcc", "clang") if shutil.which(found)]
 
 
 @test
 def blocks_within_blocks_shadow_nothing():
-    none_of(nested_problems(), "gcc and clang -std=c17")
+    for compiler in compilers():
+        for standard in ("c17", "c++17"):
+            cxx = {"gcc": "g++", "clang": "clang++"}[compiler]
+            tool = cxx if standard == "c++17" else compiler
+            done = compile_alone(tool, standard, NESTED)
+            assert done.returncode == 0, f"{tool}: {done.stderr}"
+
+
+@test
+def a_scope_is_a_declaration_and_nothing_else():
+    for compiler in compilers():
+        assert compile_alone(compiler, "c17", in_function("LS_SCOPE;")).returncode == 0
+        for name, statement in REFUSED.items():
+            done = compile_alone(compiler, "c17", in_function(statement))
+            assert done.returncode != 0, f"{compiler} accepts LS_SCOPE as {name}"
 
 
 @test

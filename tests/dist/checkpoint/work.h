@@ -109,7 +109,8 @@ static inline double work_step(work *w)
     while (!ls_loader_next(w->loader, &batch)) {
         CHECK_OK(ls_loader_status(w->loader));
     }
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         ls_tensor *mean = ls_cross_entropy(ls_forward(w->net, batch.x), batch.y);
         CHECK_OK(ls_backward(mean));
         CHECK_OK(ls_item(mean, &loss));

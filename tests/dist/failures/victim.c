@@ -274,7 +274,8 @@ static void train(ls_module *net, ls_optim *optim, ls_tensor *trap)
         strike_at("between");
         strike_survived();
         compute();
-        LS_SCOPE {
+        {
+            LS_SCOPE;
             ls_tensor *x = ls_mul(ls_randn(LS_SHAPE(BATCH, DIM)), trap);
             LS_CHECK(ls_backward(ls_mean(ls_forward(net, x))));
         }

@@ -22,9 +22,11 @@ static double step_loss(ls_module *net, int step, bool autocast)
         x[i] = (at * at / 2) % VOCAB;
         y[i] = ((at + 1) * (at + 1) / 2) % VOCAB;
     }
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         ls_tensor *loss = NULL;
-        LS_AUTOCAST (autocast) {
+        {
+            LS_AUTOCAST(autocast);
             ls_tensor *in = ls_from_memory(x, LS_SHAPE(BATCH, CONTEXT), LS_INT32);
             ls_tensor *out = ls_from_memory(y, LS_SHAPE(BATCH, CONTEXT), LS_INT32);
             loss = ls_cross_entropy(ls_forward(net, in), out);

@@ -93,10 +93,9 @@ static bool rows_equal(const row *a, const row *b)
 
 static void learn(ls_module *net, int rank, int step, int micro)
 {
-    LS_SCOPE {
-        ls_tensor *y = ls_forward(net, batch(rank, step, micro));
-        CHECK_OK(ls_backward(ls_mse_loss(y, ls_ones(ls_shape_of(y), LS_FLOAT32))));
-    }
+    LS_SCOPE;
+    ls_tensor *y = ls_forward(net, batch(rank, step, micro));
+    CHECK_OK(ls_backward(ls_mse_loss(y, ls_ones(ls_shape_of(y), LS_FLOAT32))));
 }
 
 static void copy_parameters(ls_module *from, ls_module *to)
@@ -222,7 +221,8 @@ DIST_TEST(a_constant_buffer_may_be_saved_by_another_graph, 2)
     ls_module *ddp = ls_ddp_new(&m->base, ls_world(), NULL);
     CHECK(ddp != NULL);
     for (int step = 0; step < STEPS; step++) {
-        LS_SCOPE {
+        {
+            LS_SCOPE;
             ls_tensor *a = ls_forward(ddp, ls_randn(LS_SHAPE(5, 3)));
             ls_tensor *b = ls_forward(ddp, ls_randn(LS_SHAPE(5, 3)));
             CHECK_OK(ls_backward(ls_mean(a)));
@@ -239,7 +239,8 @@ DIST_TEST(a_backward_that_fails_on_one_rank_leaves_none_waiting_for_buffers, 3)
     CHECK(ddp != NULL);
     learn(ddp, ls_rank(), 0, 0);
     CHECK_OK(ls_barrier(ls_world(), NULL, NULL)); /* else some learn of it in that one */
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         ls_tensor *y = ls_forward(ddp, batch(ls_rank(), 1, 0));
         ls_tensor *loss = ls_mean(ls_rank() == 1 ? ls_add(y, ls_ones(LS_SHAPE(7), LS_FLOAT32)) : y);
         CHECK(ls_backward(loss) < 0);

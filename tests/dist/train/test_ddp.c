@@ -64,7 +64,8 @@ static void rows(int step, int64_t first, int64_t count, ls_tensor **x, ls_tenso
 static double loss_backward(ls_module *m, int step, int64_t first, int64_t count, double weight)
 {
     double value = 0.0;
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         ls_tensor *x, *y;
         rows(step, first, count, &x, &y);
         ls_tensor *loss = ls_cross_entropy(ls_forward(m, x), y);
@@ -238,8 +239,8 @@ DIST_TEST(stepping_on_gradients_that_were_never_synchronised_is_refused, 2)
     CHECK_OK(ls_manual_seed(1));
     ls_module *ddp = ls_ddp_new(&net_new(HIDDEN)->base, ls_world(), NULL);
     ls_optim *optim = ls_sgd_new(ddp, NULL);
-    LS_NO_SYNC(ddp)
     {
+        LS_NO_SYNC(ddp);
         (void)loss_backward(ddp, 0, 0, 4, -1.0);
     }
     CHECK_STATUS(ls_optim_step(optim), LS_ERR_STATE);
@@ -283,7 +284,8 @@ DIST_TEST(a_poisoned_loss_on_one_rank_fails_all_ranks_with_its_cause, 2)
 {
     CHECK_OK(ls_manual_seed(1));
     ls_module *ddp = ls_ddp_new(&net_new(HIDDEN)->base, ls_world(), NULL);
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         int64_t width = ls_rank() == 1 ? IN + 1 : IN; /* rank 1 feeds another width */
         ls_tensor *out = ls_forward(ddp, ls_ones(LS_SHAPE(4, width), LS_FLOAT32));
         ls_status status = ls_backward(ls_mean(out));
@@ -300,16 +302,14 @@ DIST_TEST(evaluating_between_steps_needs_no_collective, 2)
     net *n = net_new(HIDDEN);
     ls_module *ddp = ls_ddp_new(&n->base, ls_world(), NULL);
     if (ls_rank() == 0) { /* one rank only: nothing may wait for the other */
-        LS_NO_GRAD {
-            LS_SCOPE {
-                ls_tensor *x, *y;
-                rows(0, 0, 8, &x, &y);
-                double a, b;
-                CHECK_OK(ls_item(ls_cross_entropy(ls_forward(ddp, x), y), &a));
-                CHECK_OK(ls_item(ls_cross_entropy(ls_forward(&n->base, x), y), &b));
-                CHECK_NEAR(a, b, 0.0);
-            }
-        }
+        LS_NO_GRAD;
+        LS_SCOPE;
+        ls_tensor *x, *y;
+        rows(0, 0, 8, &x, &y);
+        double a, b;
+        CHECK_OK(ls_item(ls_cross_entropy(ls_forward(ddp, x), y), &a));
+        CHECK_OK(ls_item(ls_cross_entropy(ls_forward(&n->base, x), y), &b));
+        CHECK_NEAR(a, b, 0.0);
     }
     (void)loss_backward(ddp, 0, 0, 4, -1.0);
     ls_module_free(ddp);

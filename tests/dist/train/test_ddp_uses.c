@@ -80,7 +80,8 @@ static ls_loader *open_loader(const job *j, ls_dataset *data, ls_sampler **sampl
 static double train_step(const job *j, ls_module *net, const ls_batch *batch)
 {
     double sums[2] = {0.0, (double)batch->count};
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         ls_tensor *loss = ls_cross_entropy(ls_forward(net, batch->x), batch->y);
         CHECK_OK(j->alone ? ls_backward(loss) : ls_backward_weighted(loss, (double)batch->count));
         CHECK_OK(ls_item(loss, &sums[0]));
@@ -158,11 +159,10 @@ DROPS(4)
 
 static void backward_of_ones(ls_module *net, double scale)
 {
-    LS_SCOPE {
-        ls_tensor *x = ls_full(LS_SHAPE(4, IN), LS_FLOAT32, 1.0 + ls_rank());
-        ls_tensor *y = ls_forward(net, x);
-        CHECK_OK(ls_backward(ls_scale(ls_mean(ls_mul(y, y)), scale)));
-    }
+    LS_SCOPE;
+    ls_tensor *x = ls_full(LS_SHAPE(4, IN), LS_FLOAT32, 1.0 + ls_rank());
+    ls_tensor *y = ls_forward(net, x);
+    CHECK_OK(ls_backward(ls_scale(ls_mean(ls_mul(y, y)), scale)));
 }
 
 DIST_TEST(frozen_parameters_are_broadcast_and_left_alone, 2)
@@ -205,7 +205,8 @@ static void thawing_is_refused(int param, bool at_first)
     ls_optim_zero_grad(optim);
     CHECK_OK(ls_tensor_status(ls_set_requires_grad(p[param].value, true)));
     CHECK_OK(ls_barrier(ls_world(), NULL, NULL)); /* whoever is first fails the group for all */
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         ls_tensor *y = ls_forward(ddp, ls_ones(LS_SHAPE(4, IN), LS_FLOAT32));
         CHECK_STATUS(ls_backward(ls_mean(y)), LS_ERR_STATE);
         CHECK_CONTAINS(ls_error_message(), "parameter 0.weight began to require gradients");
@@ -308,7 +309,8 @@ DIST_TEST(two_wrapped_modules_in_one_loss_are_both_averaged, 2)
 {
     ls_module *a = ls_ddp_new(perceptron(0.0), ls_world(), NULL);
     ls_module *b = ls_ddp_new(perceptron(0.0), ls_world(), NULL);
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         ls_tensor *x = ls_full(LS_SHAPE(4, IN), LS_FLOAT32, 1.0 + ls_rank());
         CHECK_OK(ls_backward(ls_mean(ls_mul(ls_forward(a, x), ls_forward(b, x)))));
     }
@@ -384,7 +386,8 @@ DIST_TEST(gradients_are_averaged_while_the_backward_pass_still_runs, 3)
                   .bias = p[3].value};
     CHECK_OK(ls__observer_add(&last.base));
     for (int step = 0; step < 3; step++) {
-        LS_SCOPE {
+        {
+            LS_SCOPE;
             ls_tensor *x = ls_set_requires_grad(ls_ones(LS_SHAPE(1, IN), LS_FLOAT32), true);
             CHECK_OK(ls__param_observe(x, &last.base, 0));
             CHECK_OK(ls_backward(ls_scale(ls_mean(ls_forward(ddp, x)), 1.0 + ls_rank())));

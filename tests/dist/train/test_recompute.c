@@ -48,7 +48,8 @@ static ls_module *net_new(bool recompute)
 static double micro_batch(ls_module *m, uint64_t step, int micro, bool whole)
 {
     double value = 0.0;
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         int64_t first = ((int64_t)ls_rank() * MICRO + micro) * BATCH;
         if (micro == 0) {
             ls_step_begin((ls_step_context){.step = step, .sample_offset = first});
@@ -133,7 +134,8 @@ DIST_TEST(a_recomputation_that_fails_on_one_rank_is_heard_by_all, 2)
     f->fc = ls_module_add(&f->base, "fc", ls_linear_new(WIDTH, WIDTH, NULL));
     ls_module *ddp = ls_ddp_new(&f->base, ls_world(), NULL);
     CHECK(ddp != NULL);
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         ls_tensor *y = ls_recompute(ddp, ls_ones(LS_SHAPE(BATCH, WIDTH), LS_FLOAT32));
         f->other = ls_rank() == 1;
         ls_status status = ls_backward(ls_mean(y));
@@ -148,7 +150,8 @@ DIST_TEST(a_wrapper_that_runs_again_expects_no_other_backward, 2)
     ls_module *ddp = ls_ddp_new(net_new(true), ls_world(), NULL);
     CHECK(ddp != NULL);
     (void)micro_batch(ddp, 0, 0, true);
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         ls_tensor *other = ls_set_requires_grad(ls_ones(LS_SHAPE(2), LS_FLOAT32), true);
         CHECK_OK(ls_backward(ls_sum(other)));
     }

@@ -34,7 +34,8 @@ static double loss_of(ls_module *net, int rank, int step, double share)
         x[i] = (float)sin(0.7 * at + 0.0003 * at * (at % 23));
         y[i / PIXELS] = (i / PIXELS + 2 * rank + step) % CLASSES;
     }
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         ls_tensor *images = ls_from_memory(x, LS_SHAPE(BATCH, 3, EDGE, EDGE), LS_FLOAT32);
         ls_tensor *classes = ls_from_memory(y, LS_SHAPE(BATCH), LS_INT32);
         ls_tensor *loss = ls_cross_entropy(ls_forward(net, images), classes);

@@ -42,10 +42,9 @@ static ls_status train(const setup *s, char *text, size_t bytes)
     ls_status status = LS_OK;
     for (int pass = 0; pass < s->passes && status == LS_OK; pass++) {
         ls_ddp_set_sync(net, pass == s->passes - 1);
-        LS_SCOPE {
-            ls_tensor *x = ls_ones(LS_SHAPE(2, IN), LS_FLOAT32);
-            status = ls_backward(ls_mean(ls_forward(net, x)));
-        }
+        LS_SCOPE;
+        ls_tensor *x = ls_ones(LS_SHAPE(2, IN), LS_FLOAT32);
+        status = ls_backward(ls_mean(ls_forward(net, x)));
     }
     (void)snprintf(text, bytes, "%s", ls_error_message());
     ls_optim_free(optim);
@@ -120,10 +119,9 @@ static int legal(void *arg)
     ls_module *net = ls_ddp_new(ls_linear_new(IN, 1, NULL), ls_world(), NULL);
     for (int pass = 0; pass <= ls_rank(); pass++) {
         CHECK_OK(ls_ddp_set_sync(net, pass == ls_rank()));
-        LS_SCOPE {
-            ls_tensor *x = ls_ones(LS_SHAPE(2, IN), LS_FLOAT32);
-            CHECK_OK(ls_backward_weighted(ls_mean(ls_forward(net, x)), 2));
-        }
+        LS_SCOPE;
+        ls_tensor *x = ls_ones(LS_SHAPE(2, IN), LS_FLOAT32);
+        CHECK_OK(ls_backward_weighted(ls_mean(ls_forward(net, x)), 2));
     }
     ls_module_free(net);
     ls_sampler_free(alone);

@@ -159,7 +159,8 @@ static void train_steps(ls_module *net, ls_optim *optim, ls_loader *loader, int 
             CHECK_OK(ls_loader_status(loader));
             continue; /* the next epoch */
         }
-        LS_SCOPE {
+        {
+            LS_SCOPE;
             ls_tensor *loss = ls_cross_entropy(ls_forward(net, batch.x), batch.y);
             CHECK_OK(ls_backward(loss));
         }
@@ -210,7 +211,7 @@ DIST_TEST(a_training_step_of_four_workers_allocates_nothing, 4)
 
 DIST_TEST(nor_does_one_under_autocast, 2)
 {
-    (void)ls_autocast_set(true);
+    (void)ls_set_autocast(true);
     steady_state(make_net(), make_data());
 }
 

@@ -161,7 +161,8 @@ int main(int argc, char **argv)
     LS_CHECK(ls__param_observe(trap, &observer, 0));
     for (step = 0; step < STEPS; step++) {
         leave_if_due();
-        LS_SCOPE {
+        {
+            LS_SCOPE;
             ls_tensor *x = ls_mul(ls_randn(LS_SHAPE(BATCH, DIM)), trap);
             LS_CHECK(ls_backward(ls_mean(ls_forward(ddp, x))));
         }

@@ -55,13 +55,11 @@ static void fill(int32_t tokens[BATCH * CONTEXT], int64_t length)
 /* logits[BATCH,length,VOCAB] of reading all at once. */
 static void read_whole(ls_module *net, int32_t *tokens, int64_t length, float *logits)
 {
-    LS_NO_GRAD
-        LS_SCOPE {
-            ls_tensor *y =
-                ls_forward(net, ls_from_memory(tokens, LS_SHAPE(BATCH, length), LS_INT32));
-            CHECK_OK(ls_copy_out(ls_cast(y, LS_FLOAT32), logits,
-                                 (size_t)(BATCH * length * VOCAB) * sizeof *logits));
-        }
+    LS_NO_GRAD;
+    LS_SCOPE;
+    ls_tensor *y = ls_forward(net, ls_from_memory(tokens, LS_SHAPE(BATCH, length), LS_INT32));
+    CHECK_OK(ls_copy_out(ls_cast(y, LS_FLOAT32), logits,
+                         (size_t)(BATCH * length * VOCAB) * sizeof *logits));
 }
 
 /* Tokens [from, to) of both texts, all their logits compared. */
@@ -73,7 +71,8 @@ static void read_piece(const kind *k, ls_module *net, kv_cache *cache, const int
     for (int64_t b = 0; b < BATCH; b++) {
         memcpy(piece + b * n, tokens + b * length + from, (size_t)n * sizeof *piece);
     }
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         static float got[BATCH * CONTEXT * VOCAB];
         ls_tensor *logits = NULL;
         CHECK_OK(
@@ -132,7 +131,8 @@ TEST(the_last_logits_alone_are_those_of_all)
     fill(tokens, 9);
     read_whole(net, tokens, 9, whole);
     kv_cache *cache = gpt2_cache_new(net, BATCH);
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         ls_tensor *x = ls_from_memory(tokens, LS_SHAPE(BATCH, 9), LS_INT32), *logits = NULL;
         CHECK_OK(gpt2_forward_cached(net, cache, x, 2, &logits));
         CHECK_OK(ls_copy_out(logits, got, sizeof got));
@@ -178,10 +178,12 @@ TEST(a_cache_under_autocast_has_the_logits_of_autocast)
         int32_t tokens[BATCH * CONTEXT];
         fill(tokens, CONTEXT);
         kv_cache *cache = kinds[i].cache(net, 1);
-        LS_AUTOCAST (true) {
+        {
+            LS_AUTOCAST(true);
             read_whole(net, tokens, CONTEXT, whole);
             for (int t = 0; t < CONTEXT; t++) {
-                LS_SCOPE {
+                {
+                    LS_SCOPE;
                     ls_tensor *x = ls_from_memory(tokens + t, LS_SHAPE(1, 1), LS_INT32), *y = NULL;
                     CHECK_OK(kinds[i].read(net, cache, x, 1, &y));
                     CHECK_OK(ls_copy_out(ls_cast(y, LS_FLOAT32), got, sizeof got));
@@ -207,7 +209,8 @@ TEST(what_does_not_fit_into_a_cache_is_refused_and_changes_nothing)
     CHECK_CONTAINS(ls_error_message(), "the module is a gpt2");
     CHECK(!gpt_cache_new(net, 0));
     CHECK_CONTAINS(ls_error_message(), "0 texts");
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         ls_tensor *y = NULL;
         ls_tensor *most = ls_from_memory(tokens, LS_SHAPE(1, CONTEXT - 1), LS_INT32);
         ls_tensor *two = ls_from_memory(tokens, LS_SHAPE(1, 2), LS_INT32);

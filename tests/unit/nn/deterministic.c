@@ -82,22 +82,22 @@ static const network networks[] = {
 
 static void step(const network *n, ls_module *net, ls_optim *optim)
 {
-    LS_SCOPE {
-        ls_tensor *y = ls_empty(LS_SHAPE(n->targets), LS_INT64);
-        int64_t *target = ls_data(y);
-        for (int64_t i = 0; i < n->targets; i++) {
-            target[i] = i % n->outputs;
-        }
-        ls_tensor *logits = NULL;
-        LS_AUTOCAST (n->autocast) {
-            logits = ls_forward(net, n->input());
-        }
-        logits = ls_reshape(logits, LS_SHAPE(n->targets, n->outputs));
-        CHECK_OK(ls_backward(ls_cross_entropy(logits, y)));
-        CHECK_OK(ls_clip_grad_norm(net, 1.0, NULL));
-        CHECK_OK(ls_optim_step(optim));
-        ls_optim_zero_grad(optim);
+    LS_SCOPE;
+    ls_tensor *y = ls_empty(LS_SHAPE(n->targets), LS_INT64);
+    int64_t *target = ls_data(y);
+    for (int64_t i = 0; i < n->targets; i++) {
+        target[i] = i % n->outputs;
     }
+    ls_tensor *logits = NULL;
+    {
+        LS_AUTOCAST(n->autocast);
+        logits = ls_forward(net, n->input());
+    }
+    logits = ls_reshape(logits, LS_SHAPE(n->targets, n->outputs));
+    CHECK_OK(ls_backward(ls_cross_entropy(logits, y)));
+    CHECK_OK(ls_clip_grad_norm(net, 1.0, NULL));
+    CHECK_OK(ls_optim_step(optim));
+    ls_optim_zero_grad(optim);
 }
 
 /* All parameters and running statistics after some steps on `threads` threads. */

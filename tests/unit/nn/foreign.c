@@ -102,15 +102,16 @@ int main(int argc, char **argv)
     LS_CHECK(ls_module_status(f.net));
     LS_CHECK(f.load(f.net, argv[MODEL]));
     ls_module_train(f.net, false);
-    LS_NO_GRAD
-        LS_SCOPE {
-            ls_tensor *inputs = ls_zeros(f.shape, f.dtype);
-            LS_CHECK(ls_safetensors_load(argv[INPUTS], ITEM("inputs", inputs),
-                                         LS_OPTIONS(ls_safetensors_options, .strict = false)));
-            ls_tensor *logits = ls_forward(f.net, inputs);
-            LS_CHECK(ls_tensor_status(logits));
-            LS_CHECK(ls_safetensors_save(argv[LOGITS], ITEM("logits", logits), NULL));
-        }
+    {
+        LS_NO_GRAD;
+        LS_SCOPE;
+        ls_tensor *inputs = ls_zeros(f.shape, f.dtype);
+        LS_CHECK(ls_safetensors_load(argv[INPUTS], ITEM("inputs", inputs),
+                                     LS_OPTIONS(ls_safetensors_options, .strict = false)));
+        ls_tensor *logits = ls_forward(f.net, inputs);
+        LS_CHECK(ls_tensor_status(logits));
+        LS_CHECK(ls_safetensors_save(argv[LOGITS], ITEM("logits", logits), NULL));
+    }
     LS_CHECK(ls_module_save_safetensors(f.net, argv[SAVED], NULL));
     ls_module_free(f.net);
     LS_CHECK(ls_finalize());

@@ -44,16 +44,15 @@ static void measure(int layers, double *before, double *most, double *after)
     ls_module *net = deep(layers);
     for (int round = 0; round < 2; round++) { /* the first makes the parameters' gradients */
         ls_memory start = memory();
-        LS_SCOPE {
-            ls_tensor *y = ls_forward(net, ls_ones(LS_SHAPE(MANY, WIDE), LS_FLOAT32));
-            ls_tensor *loss = ls_mean(y);
-            CHECK_OK(ls_memory_reset_peaks());
-            *before = units(memory().allocated - start.allocated);
-            CHECK_OK(ls_backward(loss));
-            *most = units(memory().allocated_peak - start.allocated);
-            *after = units(memory().allocated - start.allocated);
-            CHECK(ls_data(y) != NULL);
-        }
+        LS_SCOPE;
+        ls_tensor *y = ls_forward(net, ls_ones(LS_SHAPE(MANY, WIDE), LS_FLOAT32));
+        ls_tensor *loss = ls_mean(y);
+        CHECK_OK(ls_memory_reset_peaks());
+        *before = units(memory().allocated - start.allocated);
+        CHECK_OK(ls_backward(loss));
+        *most = units(memory().allocated_peak - start.allocated);
+        *after = units(memory().allocated - start.allocated);
+        CHECK(ls_data(y) != NULL);
     }
     ls_module_free(net);
 }
@@ -89,7 +88,8 @@ static const ls_module_class nosy_class = {"nosy", nosy_forward, NULL, NULL};
 LOCAL_TEST(what_the_user_may_look_at_stays_and_the_rest_says_what_happened)
 {
     nosy *n = ls_module_new(sizeof *n, &nosy_class);
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         ls_tensor *x = ls_set_requires_grad(ls_ones(LS_SHAPE(3), LS_FLOAT32), true);
         ls_tensor *h = ls_exp(x), *y = ls_forward(&n->base, h), *z = ls_forward(&n->base, y);
         ls_tensor *loss = ls_sum(z);
@@ -125,7 +125,8 @@ static const ls_module_class learning_class = {"learning", learning_forward, NUL
 LOCAL_TEST(a_forward_that_runs_backward_itself_keeps_what_it_is_working_with)
 {
     ls_module *m = ls_module_new(sizeof(ls_module), &learning_class);
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         CHECK_NEAR(item_of(ls_forward(m, ls_ones(LS_SHAPE(3), LS_FLOAT32))), 6.0, 0.0);
     }
     ls_module_free(m);

@@ -115,9 +115,11 @@ static void learn_as_pytorch(bool recompute, const precision *p)
         int64_t y[BATCH * CONTEXT];
         double loss = 0.0, norm = 0.0;
         make_batch(step, x, y);
-        LS_SCOPE {
+        {
+            LS_SCOPE;
             ls_tensor *mean = NULL;
-            LS_AUTOCAST (p->autocast) {
+            {
+                LS_AUTOCAST(p->autocast);
                 ls_tensor *logits =
                     ls_forward(net, ls_from_memory(x, LS_SHAPE(BATCH, CONTEXT), LS_INT32));
                 mean =

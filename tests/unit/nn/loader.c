@@ -331,7 +331,8 @@ TEST(tensors_serve_as_a_data_set)
     float x[6] = {1, 2, 3, 4, 5, 6};
     int32_t y[3] = {7, 8, 9};
     ls_dataset *d = NULL;
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         ls_tensor *tx = ls_from_data(x, LS_SHAPE(2, 3), LS_FLOAT32);
         ls_tensor *columns = ls_transpose(tx, 0, 1); /* not contiguous: [3,2] */
         CHECK(ls_tensor_dataset_new(columns, ls_from_data(y, LS_SHAPE(3), LS_INT32), &d) == LS_OK);
@@ -344,7 +345,8 @@ TEST(tensors_serve_as_a_data_set)
         CHECK(sample[0] == x[i] && sample[1] == x[3 + i] && label == 7 + i);
     }
     ls_dataset_free(d);
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         CHECK(ls_tensor_dataset_new(ls_zeros(LS_SHAPE(2, 3), LS_FLOAT32),
                                     ls_zeros(LS_SHAPE(3), LS_INT32), &d) == LS_ERR_INVALID);
         CHECK(strstr(ls_error_message(), "2 samples") != NULL);
@@ -360,7 +362,8 @@ static void check_given_back(int64_t count, int prefetch)
     ls_sampler *s = make_sampler(count, 4, 0, 1);
     ls_loader *l = make_loader(&d, s, prefetch);
     ls_module *m = ls_linear_new(2, 1, NULL);
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         ls_batch b;
         CHECK(ls_loader_next(l, &b));
         ls_tensor *loss = ls_mean(ls_forward(m, b.x));

@@ -111,7 +111,8 @@ TEST(a_failed_child_fails_its_parents_with_its_words)
     pair *outer = pair_new(&inner->base, ls_relu_new());
     CHECK(ls_module_status(&outer->base) == LS_ERR_INVALID);
     CHECK(strstr(ls_error_message(), "-4") != NULL);
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         ls_tensor *y = ls_forward(&outer->base, ls_zeros(LS_SHAPE(1, 3), LS_FLOAT32));
         CHECK(ls_tensor_status(y) == LS_ERR_INVALID);
     }
@@ -174,7 +175,8 @@ TEST(linear_computes_what_a_loop_does_and_its_first_values_are_in_range)
     for (int i = 0; i < 3 * 17; i++) {
         x[i] = sinf((float)i);
     }
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         ls_tensor *out = ls_forward(m, ls_from_data(x, LS_SHAPE(3, 17), LS_FLOAT32));
         CHECK(ls_copy_out(out, y, sizeof y) == LS_OK);
     }
@@ -278,7 +280,8 @@ TEST(dropout_is_the_identity_in_evaluation)
     start();
     ls_module *m = ls_dropout_new(0.5);
     ls_module *s = ls_sequential_new(&m, 1);
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         ls_tensor *x = ls_ones(LS_SHAPE(1000), LS_FLOAT32);
         double sum;
         ls_module_train(s, false);
@@ -301,11 +304,10 @@ static void give_gradients(ls_module *m, double first, double second)
 {
     ls_param p[2];
     CHECK_INT(ls_module_params(m, p, 2), 2);
-    LS_SCOPE {
-        ls_tensor *loss =
-            ls_add(ls_scale(ls_sum(p[0].value), first), ls_scale(ls_sum(p[1].value), second));
-        CHECK(ls_backward(loss) == LS_OK);
-    }
+    LS_SCOPE;
+    ls_tensor *loss =
+        ls_add(ls_scale(ls_sum(p[0].value), first), ls_scale(ls_sum(p[1].value), second));
+    CHECK(ls_backward(loss) == LS_OK);
 }
 
 static double grad_at(ls_module *m, int param, int64_t i)
@@ -350,7 +352,8 @@ TEST(what_stands_around_a_forward_is_blamed_on_its_own_line)
 {
     start();
     ls_module *m = ls_module_new(sizeof *m, &elsewhere_class);
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         ls_tensor *x = ls_zeros(LS_SHAPE(2, 3), LS_FLOAT32);
         ls_tensor *wrong = ls_zeros(LS_SHAPE(4, 5), LS_FLOAT32);
         ls_site_set("here.c", 10); /* what the macros do for ls_add(ls_forward(m, x), wrong) */

@@ -79,14 +79,13 @@ static void give_gradients(net *n, int step)
     for (int i = 0; i < 2; i++) {
         gb[i] = (float)cos(step + i);
     }
-    LS_SCOPE {
-        ls_tensor *loss = ls_sum(ls_mul(n->w, ls_from_data(gw, LS_SHAPE(2, 3), LS_FLOAT32)));
-        if (step % 3 != 1) {
-            ls_tensor *of_b = ls_mul(n->b, ls_from_data(gb, LS_SHAPE(2), LS_FLOAT32));
-            loss = ls_add(loss, ls_sum(of_b));
-        }
-        CHECK(ls_backward(loss) == LS_OK);
+    LS_SCOPE;
+    ls_tensor *loss = ls_sum(ls_mul(n->w, ls_from_data(gw, LS_SHAPE(2, 3), LS_FLOAT32)));
+    if (step % 3 != 1) {
+        ls_tensor *of_b = ls_mul(n->b, ls_from_data(gb, LS_SHAPE(2), LS_FLOAT32));
+        loss = ls_add(loss, ls_sum(of_b));
     }
+    CHECK(ls_backward(loss) == LS_OK);
 }
 
 static void run_steps(net *n, ls_optim *o, int from, int to)

@@ -129,19 +129,18 @@ typedef ls_tensor *(*loss_fn)(ls_module *net, ls_tensor *x, bool recompute);
 static void backward_of(loss_fn loss_of, ls_module *net, bool recompute, uint64_t step,
                         double weight, trace *out)
 {
-    LS_SCOPE {
-        ls_step_begin((ls_step_context){step, 3});
-        ls_tensor *x = ls_set_requires_grad(ls_randn(LS_SHAPE(ROWS, WIDTH)), true);
-        ls_tensor *loss = loss_of(net, x, recompute);
-        double value = 0.0;
-        CHECK_OK(weight < 0.0 ? ls_backward(loss) : ls_backward_weighted(loss, weight));
-        CHECK_OK(ls_item(loss, &value));
-        memcpy(&out->loss, &value, sizeof value);
-        if (ls_grad(x) != NULL) {
-            memcpy(out->dx, ls_data(ls_grad(x)), sizeof out->dx);
-        }
-        CHECK(ls_runtime_current()->calls_in_step < 100);
+    LS_SCOPE;
+    ls_step_begin((ls_step_context){step, 3});
+    ls_tensor *x = ls_set_requires_grad(ls_randn(LS_SHAPE(ROWS, WIDTH)), true);
+    ls_tensor *loss = loss_of(net, x, recompute);
+    double value = 0.0;
+    CHECK_OK(weight < 0.0 ? ls_backward(loss) : ls_backward_weighted(loss, weight));
+    CHECK_OK(ls_item(loss, &value));
+    memcpy(&out->loss, &value, sizeof value);
+    if (ls_grad(x) != NULL) {
+        memcpy(out->dx, ls_data(ls_grad(x)), sizeof out->dx);
     }
+    CHECK(ls_runtime_current()->calls_in_step < 100);
 }
 
 /* Two backwards onto the same gradients and, `weight` not negative, a third of that weight. */
@@ -345,7 +344,8 @@ static ls_tensor *use_captured(ls_tensor *x, void *arg)
     ls_tensor *mixed = ls_matmul(ls_mul(x, c->outer), c->weight);
     ls_tensor *turned = ls_slice(ls_transpose(c->weight, 0, 1), 0, 0, ROWS);
     mixed = ls_add(mixed, ls_mul(ls_rand(LS_SHAPE(ROWS, WIDTH)), turned));
-    LS_NO_GRAD {
+    {
+        LS_NO_GRAD;
         (void)ls_forward(c->part, mixed);
     }
     return ls_transpose(ls_slice(ls_add(ls_forward(c->part, mixed), ls_detach(c->outer)), 0, 1, 5),
@@ -394,7 +394,8 @@ LOCAL_TEST(what_makes_no_graph_needs_none)
     CHECK_OK(ls_backward(ls_add(ls_sum(y), ls_sum(ls_mul(z, z)))));
     CHECK_NEAR(*(float *)ls_data(ls_grad(x)), 5.0, 0.0);
     ls_module *gelu = ls_gelu_new(LS_GELU_ERF);
-    LS_NO_GRAD {
+    {
+        LS_NO_GRAD;
         y = ls_recompute(gelu, x);
     }
     CHECK(!ls_requires_grad(y));
@@ -421,7 +422,8 @@ static double peak_of(ls_module **layer, bool recompute)
     ls_memory before, after;
     CHECK_OK(ls_memory_reset_peaks());
     CHECK_OK(ls_memory_stats(&before));
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         CHECK_OK(ls_backward(deep_loss(layer, recompute)));
     }
     CHECK_OK(ls_memory_stats(&after));
@@ -497,29 +499,28 @@ static ls_tensor *fickle_forward(ls_tensor *x, void *arg)
 
 static void refused(int change, const char *words)
 {
-    LS_SCOPE {
-        ls_tensor *a = ls_set_requires_grad(ls_full(LS_SHAPE(2), LS_FLOAT32, 3.0), true);
-        ls_tensor *b = ls_set_requires_grad(ls_full(LS_SHAPE(2), LS_FLOAT32, 4.0), true);
-        fickle f = {0, change, a, b};
-        char want[128];
-        ls_tensor *x = ls_ones(LS_SHAPE(2), LS_FLOAT32);
-        int line = __LINE__ + 1;
-        ls_tensor *y = ls_recompute_call(fickle_forward, x, &f);
-        ls_tensor *loss = ls_sum(ls_mul(y, b));
-        ls_status status = ls_backward(loss);
-        CHECK_INT(f.calls, 2);
-        if (change == SAME) {
-            CHECK_OK(status);
-            CHECK_STATUS(ls_backward(loss), LS_ERR_STATE);
-            CHECK_CONTAINS(ls_error_message(), "was released by an earlier backward");
-        } else {
-            CHECK(status < 0);
-            CHECK_CONTAINS(ls_error_message(), words);
-            snprintf(want, sizeof want, "recompute at %s:%d", __FILE__, line);
-            CHECK(change == FAILURE || strstr(ls_error_message(), want) != NULL);
-        }
-        CHECK_OK(ls_backward(ls_sum(ls_mul(a, b)))); /* later passes are whole */
+    LS_SCOPE;
+    ls_tensor *a = ls_set_requires_grad(ls_full(LS_SHAPE(2), LS_FLOAT32, 3.0), true);
+    ls_tensor *b = ls_set_requires_grad(ls_full(LS_SHAPE(2), LS_FLOAT32, 4.0), true);
+    fickle f = {0, change, a, b};
+    char want[128];
+    ls_tensor *x = ls_ones(LS_SHAPE(2), LS_FLOAT32);
+    int line = __LINE__ + 1;
+    ls_tensor *y = ls_recompute_call(fickle_forward, x, &f);
+    ls_tensor *loss = ls_sum(ls_mul(y, b));
+    ls_status status = ls_backward(loss);
+    CHECK_INT(f.calls, 2);
+    if (change == SAME) {
+        CHECK_OK(status);
+        CHECK_STATUS(ls_backward(loss), LS_ERR_STATE);
+        CHECK_CONTAINS(ls_error_message(), "was released by an earlier backward");
+    } else {
+        CHECK(status < 0);
+        CHECK_CONTAINS(ls_error_message(), words);
+        snprintf(want, sizeof want, "recompute at %s:%d", __FILE__, line);
+        CHECK(change == FAILURE || strstr(ls_error_message(), want) != NULL);
     }
+    CHECK_OK(ls_backward(ls_sum(ls_mul(a, b)))); /* later passes are whole */
 }
 
 LOCAL_TEST(a_function_that_does_something_else_the_second_time_is_an_error)
@@ -542,7 +543,8 @@ LOCAL_TEST(a_changed_input_or_parameter_is_named)
     listener *l = calloc(1, sizeof *l);
     CHECK(l != NULL);
     listen(l, p);
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         ls_tensor *x = ls_ones(LS_SHAPE(ROWS, WIDTH), LS_FLOAT32);
         int line = __LINE__ + 1;
         ls_tensor *loss = ls_mean(ls_recompute(p, x));

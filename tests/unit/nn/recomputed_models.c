@@ -109,13 +109,12 @@ static outcome learn(const model *m, bool recompute)
         CHECK_OK(ls_memory_reset_peaks());
         CHECK_OK(ls_memory_stats(&before));
         ls_step_begin((ls_step_context){.step = (uint64_t)round});
-        LS_SCOPE {
-            ls_tensor *a = ls_forward(net, m->input(0)), *b = ls_forward(net, m->input(1));
-            ls_tensor *target = ls_ones(ls_shape_of(a), LS_FLOAT32);
-            ls_tensor *loss = ls_add(ls_mse_loss(a, target), ls_mse_loss(b, target));
-            CHECK_OK(ls_backward(loss));
-            CHECK_OK(ls_item(loss, &out.loss));
-        }
+        LS_SCOPE;
+        ls_tensor *a = ls_forward(net, m->input(0)), *b = ls_forward(net, m->input(1));
+        ls_tensor *target = ls_ones(ls_shape_of(a), LS_FLOAT32);
+        ls_tensor *loss = ls_add(ls_mse_loss(a, target), ls_mse_loss(b, target));
+        CHECK_OK(ls_backward(loss));
+        CHECK_OK(ls_item(loss, &out.loss));
     }
     CHECK_OK(ls_memory_stats(&after));
     out.peak = after.allocated_peak - before.allocated;
@@ -172,7 +171,8 @@ static void check_sum(bool recompute)
     CHECK_INT(sum.parameters, ls_module_numel(net));
     CHECK_OK(ls_memory_reset_peaks());
     CHECK_OK(ls_memory_stats(&before));
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         ls_tensor *x = ls_zeros(LS_SHAPE(4, 64), LS_INT32);
         CHECK_OK(ls_backward(ls_cross_entropy(ls_forward(net, x), x)));
     }

@@ -77,7 +77,8 @@ static void check_results(ls_module *net, const char *name, int planes, const ch
     want.planes = planes;
     CHECK_OK(
         ls_safetensors_load(file_of(name), &(const ls_checkpoint_item){"", &want, show}, 1, NULL));
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         ls_tensor *ids = ls_from_memory(want.input_ids, input_shape(planes), LS_INT64);
         ls_tensor *labels = ls_from_memory(want.labels, LS_SHAPE(BATCH, TOKENS), LS_INT64);
         ls_tensor *logits = ls_forward(net, ids);
@@ -203,7 +204,8 @@ TEST(dropout_is_for_training)
             gpt2_new(LS_OPTIONS(gpt2_options, .layers = 2, .heads = 2, .dim = DIM,
                                 .context = TOKENS, .vocab = VOCAB, .dropout = i == 2 ? 0.0 : 0.5));
         ls_module_train(net, i == 0);
-        LS_SCOPE {
+        {
+            LS_SCOPE;
             ls_tensor *x = ls_from_data(ids, LS_SHAPE(1, TOKENS), LS_INT64);
             CHECK_OK(ls_copy_out(ls_forward(net, x), results[i], sizeof results[i]));
         }
@@ -219,7 +221,8 @@ TEST(a_bert_that_is_given_tokens_alone_takes_them_as_the_first_sentence)
     int64_t ids[2 * TOKENS] = {3, 1, 4, 1, 5, 9, 2};
     CHECK_OK(ls_init(NULL));
     ls_module *net = small_bert();
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         float alone[TOKENS * VOCAB], typed[TOKENS * VOCAB];
         ls_tensor *x = ls_from_memory(ids, LS_SHAPE(1, TOKENS), LS_INT64);
         ls_tensor *planes = ls_from_memory(ids, LS_SHAPE(1, 2, TOKENS), LS_INT64);

@@ -125,7 +125,8 @@ TEST(batch_norm_keeps_running_statistics)
     const float x0[] = {1, 2, 0, 0, 3, 6, 4, 4}; /* [2,2,1,2] */
     const char *names[] = {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"};
     float got[8], once[8];
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         const seen *s = state_of(norm);
         CHECK_INT(s->count, 5);
         for (int i = 0; i < 5; i++) {
@@ -155,15 +156,14 @@ static uint64_t norm_after(bool recompute)
     CHECK_OK(ls_module_status(norm));
     const uint64_t before = ls_module_hash(norm);
     for (int step = 1; step <= 2; step++) {
-        LS_SCOPE {
-            float values[24];
-            for (int i = 0; i < 24; i++) {
-                values[i] = sinf((float)(i * step));
-            }
-            ls_tensor *x = ls_from_data(values, LS_SHAPE(2, 3, 2, 2), LS_FLOAT32);
-            ls_tensor *y = recompute ? ls_recompute(norm, x) : ls_forward(norm, x);
-            CHECK_OK(ls_backward(ls_sum(ls_mul(y, y))));
+        LS_SCOPE;
+        float values[24];
+        for (int i = 0; i < 24; i++) {
+            values[i] = sinf((float)(i * step));
         }
+        ls_tensor *x = ls_from_data(values, LS_SHAPE(2, 3, 2, 2), LS_FLOAT32);
+        ls_tensor *y = recompute ? ls_recompute(norm, x) : ls_forward(norm, x);
+        CHECK_OK(ls_backward(ls_sum(ls_mul(y, y))));
     }
     const uint64_t after = ls_module_hash(norm);
     CHECK(after != before);
@@ -195,20 +195,19 @@ TEST(layers_of_images_have_the_shapes_of_pytorch)
     CHECK_OK(ls_module_status(net));
     const int64_t channels[] = {8, 8, 8, 8, 8, 8}, sides[] = {12, 12, 12, 6, 3, 2};
     for (int64_t n = 0; n < 3; n += 2) { /* no image at all, and two */
-        LS_SCOPE {
-            ls_tensor *x = ls_rand(LS_SHAPE(n, 3, 23, 24));
-            for (int i = 0; i < 6; i++) {
-                x = ls_forward(layers[i], x);
-                CHECK_INT(ls_size(x, 0), n);
-                CHECK_INT(ls_size(x, 1), channels[i]);
-                CHECK_INT(ls_size(x, 2), sides[i]);
-            }
-            ls_tensor *y = ls_forward(layers[7], ls_forward(layers[6], x));
-            CHECK_INT(ls_ndim(y), 2);
-            CHECK_INT(ls_size(y, 0), n);
-            CHECK_INT(ls_size(y, 1), 5);
-            CHECK_OK(ls_backward(ls_sum(y)));
+        LS_SCOPE;
+        ls_tensor *x = ls_rand(LS_SHAPE(n, 3, 23, 24));
+        for (int i = 0; i < 6; i++) {
+            x = ls_forward(layers[i], x);
+            CHECK_INT(ls_size(x, 0), n);
+            CHECK_INT(ls_size(x, 1), channels[i]);
+            CHECK_INT(ls_size(x, 2), sides[i]);
         }
+        ls_tensor *y = ls_forward(layers[7], ls_forward(layers[6], x));
+        CHECK_INT(ls_ndim(y), 2);
+        CHECK_INT(ls_size(y, 0), n);
+        CHECK_INT(ls_size(y, 1), 5);
+        CHECK_OK(ls_backward(ls_sum(y)));
     }
     ls_module_free(net);
     CHECK_OK(ls_finalize());
@@ -241,7 +240,8 @@ TEST(layers_with_relu_within_are_those_with_one_behind_and_identity_holds_its_pl
         ls_conv2d_new(3, 4, 3, LS_OPTIONS(ls_conv2d_layer_options, .stride = 2, .relu = true)),
         ls_identity_new(), ls_conv2d_new(4, 2, 1, NULL)};
     ls_module *net = ls_sequential_new(steps, 3);
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         ls_tensor *x = ls_randn(LS_SHAPE(2, 3, 7, 6)), *y = ls_forward(net, x);
         const ls_conv2d_options *by_two = LS_OPTIONS(ls_conv2d_options, .stride = {2, 2});
         ls_tensor *first =
@@ -278,7 +278,8 @@ TEST(the_largest_networks_have_the_parameters_of_torchvision)
     CHECK_INT(s->count, 16);
     CHECK(strcmp(s->names[0], "features.0.weight") == 0 && has(s, "features.10.bias"));
     CHECK(has(s, "classifier.1.weight") && has(s, "classifier.6.bias"));
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         ls_module_train(net, false);
         ls_tensor *y = ls_forward(net, ls_rand(LS_SHAPE(1, 3, 63, 63)));
         CHECK_OK(ls_tensor_status(y));
@@ -362,7 +363,8 @@ static void train(const training *t)
     }
     for (int step = 0; step < STEPS; step++) {
         double loss = 0.0, norm = 0.0;
-        LS_SCOPE {
+        {
+            LS_SCOPE;
             ls_tensor *target = ls_from_memory(y, LS_SHAPE(t->batch), LS_INT32);
             ls_tensor *mean = ls_cross_entropy(ls_forward(net, images(t)), target);
             CHECK_OK(ls_backward(mean));
@@ -373,7 +375,8 @@ static void train(const training *t)
         ls_optim_zero_grad(optim);
         check_step(t, step, loss, norm);
     }
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         ls_module_train(net, false);
         ls_tensor *logits = ls_forward(net, images(t));
         CHECK_OK(ls_tensor_status(logits));

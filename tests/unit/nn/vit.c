@@ -50,7 +50,8 @@ TEST(vit_has_the_logits_of_torchvision)
     CHECK_OK(
         ls_safetensors_load(test_source_path("tests/reference/transformers/vit_logits.safetensors"),
                             &(const ls_checkpoint_item){"", &want, show}, 1, NULL));
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         ls_tensor *x = ls_from_memory(want.images, LS_SHAPE(BATCH, 3, EDGE, EDGE), LS_FLOAT32);
         ls_tensor *logits = ls_forward(net, x);
         CHECK_OK(ls_copy_out(logits, got, sizeof got));

@@ -183,7 +183,8 @@ LOCAL_TEST(views_of_bfloat16_add_their_gradients)
 LOCAL_TEST(autocast_gives_products_in_bfloat16_and_losses_in_float32)
 {
     ls_tensor *x = f32(S(2, 4)), *w = f32(S(3, 4)), *b = f32(S(3)), *q = f32(S(1, 2, 3, 4));
-    LS_AUTOCAST (true) {
+    {
+        LS_AUTOCAST(true);
         ls_tensor *y = ls_linear(x, w, b);
         GIVES(LS_BFLOAT16, y);
         GIVES(LS_BFLOAT16, ls_matmul(x, ls_transpose(w, 0, 1)));
@@ -208,12 +209,11 @@ static void nested(const bool *modes, int count)
     if (count == 0) {
         return;
     }
-    LS_AUTOCAST (modes[0]) {
-        ls_dtype want = modes[0] ? LS_BFLOAT16 : LS_FLOAT32;
-        GIVES(want, ls_linear(f32(S(2, 4)), f32(S(3, 4)), NULL));
-        nested(modes + 1, count - 1);
-        GIVES(want, ls_linear(f32(S(2, 4)), f32(S(3, 4)), NULL));
-    }
+    LS_AUTOCAST(modes[0]);
+    ls_dtype want = modes[0] ? LS_BFLOAT16 : LS_FLOAT32;
+    GIVES(want, ls_linear(f32(S(2, 4)), f32(S(3, 4)), NULL));
+    nested(modes + 1, count - 1);
+    GIVES(want, ls_linear(f32(S(2, 4)), f32(S(3, 4)), NULL));
 }
 
 LOCAL_TEST(autocast_scopes_nest)
@@ -221,11 +221,10 @@ LOCAL_TEST(autocast_scopes_nest)
     nested((const bool[]){true, false, true, true}, 4);
     GIVES(LS_FLOAT32, ls_linear(f32(S(2, 4)), f32(S(3, 4)), NULL));
     for (int i = 0; i < 2; i++) {
-        LS_AUTOCAST (true) {
-            break;
-        }
+        LS_AUTOCAST(true);
+        break;
     }
-    CHECK(!ls_autocast_set(false));
+    CHECK(!ls_set_autocast(false));
 }
 
 /* y = x W^T of rounded operands, dy rounded: then dW = dy^T x exactly, in float32. */
@@ -235,7 +234,8 @@ LOCAL_TEST(a_float32_weight_gets_a_gradient_that_was_not_rounded)
     ls_tensor *x = f32(S(ROWS, IN)), *w = ls_set_requires_grad(f32(S(OUT, IN)), true);
     ls_tensor *b = ls_set_requires_grad(f32(S(OUT)), true), *r = half(S(ROWS, OUT));
     x = ls_set_requires_grad(x, true);
-    LS_AUTOCAST (true) {
+    {
+        LS_AUTOCAST(true);
         ls_tensor *y = ls_linear(x, w, b);
         CHECK_OK(ls_backward(ls_sum(ls_mul(ls_cast(y, LS_FLOAT32), r))));
     }
@@ -295,18 +295,17 @@ LOCAL_TEST(mixed_types_give_what_float32_gives_and_gradients_of_their_own_types)
         if (op == 2 && i / 3 % 6 != 0) {
             continue;
         }
-        LS_SCOPE {
-            ls_tensor *got[3], *want[3];
-            mixed(op, types & 1 ? LS_BFLOAT16 : LS_FLOAT32, types & 2 ? LS_BFLOAT16 : LS_FLOAT32,
-                  shape, got);
-            mixed(op, LS_FLOAT32, LS_FLOAT32, shape, want);
-            for (int part = 0; part < 3; part++) {
-                const float *g = ls_data(ls_contiguous(got[part]));
-                const float *w = ls_data(ls_contiguous(want[part]));
-                CHECK_INT(ls_numel(got[part]), ls_numel(want[part]));
-                for (int64_t at = 0; at < ls_numel(want[part]); at++) {
-                    CHECK_NEAR(g[at], w[at], 0.0);
-                }
+        LS_SCOPE;
+        ls_tensor *got[3], *want[3];
+        mixed(op, types & 1 ? LS_BFLOAT16 : LS_FLOAT32, types & 2 ? LS_BFLOAT16 : LS_FLOAT32, shape,
+              got);
+        mixed(op, LS_FLOAT32, LS_FLOAT32, shape, want);
+        for (int part = 0; part < 3; part++) {
+            const float *g = ls_data(ls_contiguous(got[part]));
+            const float *w = ls_data(ls_contiguous(want[part]));
+            CHECK_INT(ls_numel(got[part]), ls_numel(want[part]));
+            for (int64_t at = 0; at < ls_numel(want[part]); at++) {
+                CHECK_NEAR(g[at], w[at], 0.0);
             }
         }
     }
@@ -315,29 +314,27 @@ LOCAL_TEST(mixed_types_give_what_float32_gives_and_gradients_of_their_own_types)
 LOCAL_TEST(a_product_over_nothing_is_its_bias_in_bfloat16_too)
 {
     ls_tensor *b = half(S(3));
-    LS_AUTOCAST (true) {
-        ls_tensor *x = ls_set_requires_grad(f32(S(0, 4)), true);
-        ls_tensor *w = ls_set_requires_grad(f32(S(3, 4)), true);
-        ls_tensor *y = ls_linear(x, w, f32(S(3)));
-        CHECK_INT(ls_numel(y), 0);
-        CHECK_OK(ls_backward(ls_sum(y)));
-        GIVES(LS_FLOAT32, ls_grad(w));
-        CHECK_NEAR(((float *)ls_data(ls_grad(w)))[11], 0.0, 0.0);
-        same_bits(ls_linear(f32(S(1, 0)), f32(S(3, 0)), b), b, __LINE__);
-        same_bits(ls_matmul(f32(S(2, 0)), f32(S(0, 3))), ls_zeros(S(2, 3), LS_BFLOAT16), __LINE__);
-    }
+    LS_AUTOCAST(true);
+    ls_tensor *x = ls_set_requires_grad(f32(S(0, 4)), true);
+    ls_tensor *w = ls_set_requires_grad(f32(S(3, 4)), true);
+    ls_tensor *y = ls_linear(x, w, f32(S(3)));
+    CHECK_INT(ls_numel(y), 0);
+    CHECK_OK(ls_backward(ls_sum(y)));
+    GIVES(LS_FLOAT32, ls_grad(w));
+    CHECK_NEAR(((float *)ls_data(ls_grad(w)))[11], 0.0, 0.0);
+    same_bits(ls_linear(f32(S(1, 0)), f32(S(3, 0)), b), b, __LINE__);
+    same_bits(ls_matmul(f32(S(2, 0)), f32(S(0, 3))), ls_zeros(S(2, 3), LS_BFLOAT16), __LINE__);
 }
 
 LOCAL_TEST(poison_and_other_types_pass_through_autocast)
 {
-    LS_AUTOCAST (true) {
-        ls_tensor *wrong = ls_linear(indices(S(2, 4)), f32(S(3, 4)), NULL);
-        CHECK_STATUS(ls_tensor_status(wrong), LS_ERR_INVALID);
-        CHECK_CONTAINS(ls_error_message(), "linear: argument 1 is int64 [2,4]");
-        CHECK_STATUS(ls_tensor_status(ls_matmul(half(S(2, 2)), wrong)), LS_ERR_INVALID);
-        CHECK_STATUS(ls_tensor_status(ls_cast(ls_relu(wrong), LS_BFLOAT16)), LS_ERR_INVALID);
-        CHECK_STATUS(ls_tensor_status(ls_matmul(half(S(2, 3)), f32(S(2, 3)))), LS_ERR_INVALID);
-    }
+    LS_AUTOCAST(true);
+    ls_tensor *wrong = ls_linear(indices(S(2, 4)), f32(S(3, 4)), NULL);
+    CHECK_STATUS(ls_tensor_status(wrong), LS_ERR_INVALID);
+    CHECK_CONTAINS(ls_error_message(), "linear: argument 1 is int64 [2,4]");
+    CHECK_STATUS(ls_tensor_status(ls_matmul(half(S(2, 2)), wrong)), LS_ERR_INVALID);
+    CHECK_STATUS(ls_tensor_status(ls_cast(ls_relu(wrong), LS_BFLOAT16)), LS_ERR_INVALID);
+    CHECK_STATUS(ls_tensor_status(ls_matmul(half(S(2, 3)), f32(S(2, 3)))), LS_ERR_INVALID);
 }
 
 static ls_tensor *piece(ls_tensor *x, void *arg)
@@ -352,7 +349,8 @@ static void gradients(bool recompute, float out[2][20])
     ls_tensor *w[] = {ls_set_requires_grad(f32(S(5, 4)), true),
                       ls_set_requires_grad(f32(S(4, 5)), true)};
     ls_tensor *y = NULL;
-    LS_AUTOCAST (true) {
+    {
+        LS_AUTOCAST(true);
         y = recompute ? ls_recompute_call(piece, x, w) : piece(x, w);
     }
     GIVES(LS_BFLOAT16, y);
@@ -368,7 +366,7 @@ LOCAL_TEST(what_is_recomputed_runs_under_the_autocast_it_ran_under_first)
     gradients(false, plain);
     gradients(true, again);
     CHECK(memcmp(plain, again, sizeof plain) == 0);
-    CHECK(!ls_autocast_set(false));
+    CHECK(!ls_set_autocast(false));
 }
 
 TEST_MAIN

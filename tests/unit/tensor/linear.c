@@ -57,7 +57,8 @@ static void run(const layer_case *c, bool fused, ls_tensor *result[4])
     ls_tensor *w = leaf(c->turned ? S(c->in, c->out) : S(c->out, c->in), 2, c->dtype);
     ls_tensor *weight = c->turned ? ls_transpose(w, 0, 1) : w, *bias = c->biased ? b : NULL;
     ls_tensor *r = ls_cast(values(S(c->rows, c->out), 4), LS_BFLOAT16);
-    LS_AUTOCAST (c->autocast) {
+    {
+        LS_AUTOCAST(c->autocast);
         result[0] = fused ? ls_linear_with(x, weight, bias, c->activation)
                           : function(ls_linear(x, ls_contiguous(weight), bias), c->activation);
         ls_tensor *loss = ls_sum(ls_mul(ls_cast(result[0], LS_FLOAT32), r));
@@ -86,13 +87,12 @@ LOCAL_TEST(a_linear_layer_with_its_activation_has_the_bits_of_the_two)
         c.autocast = i / 6 % 3 == 2;
         c.biased = (i / 18 & 1) != 0;
         c.turned = false;
-        LS_SCOPE {
-            ls_tensor *one[4], *two[4];
-            run(&c, true, one);
-            run(&c, false, two);
-            for (int part = 0; part < 4; part++) {
-                check_same(&c, part, one[part], two[part]);
-            }
+        LS_SCOPE;
+        ls_tensor *one[4], *two[4];
+        run(&c, true, one);
+        run(&c, false, two);
+        for (int part = 0; part < 4; part++) {
+            check_same(&c, part, one[part], two[part]);
         }
     }
 }
@@ -104,18 +104,17 @@ LOCAL_TEST(a_transposed_weight_is_read_as_it_lies)
         layer_case c = {.activation = (ls_activation)i, .rows = 9, .in = 33, .out = 20};
         c.turned = c.biased = true;
         c.dtype = LS_FLOAT32;
-        LS_SCOPE {
-            ls_tensor *one[4], *two[4];
-            run(&c, true, one);
-            run(&c, false, two);
-            for (int part = 0; part < 4; part++) {
-                double off = 1.0;
-                CHECK_INT(ls_size(one[part], 0), ls_size(two[part], 0));
-                ls_tensor *most =
-                    ls_max_dim(ls_reshape(ls_abs(ls_sub(one[part], two[part])), S(-1)), 0, false);
-                CHECK_OK(ls_item(most, &off));
-                CHECK_NEAR(off, 0.0, 1e-5);
-            }
+        LS_SCOPE;
+        ls_tensor *one[4], *two[4];
+        run(&c, true, one);
+        run(&c, false, two);
+        for (int part = 0; part < 4; part++) {
+            double off = 1.0;
+            CHECK_INT(ls_size(one[part], 0), ls_size(two[part], 0));
+            ls_tensor *most =
+                ls_max_dim(ls_reshape(ls_abs(ls_sub(one[part], two[part])), S(-1)), 0, false);
+            CHECK_OK(ls_item(most, &off));
+            CHECK_NEAR(off, 0.0, 1e-5);
         }
     }
 }
@@ -139,7 +138,8 @@ LOCAL_TEST(a_gradient_that_another_operation_will_read_is_left_alone)
 static int64_t bytes_for(ls_activation activation, bool fused)
 {
     ls_memory before, after;
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         ls_tensor *x = values(S(64, 8), 1), *w = leaf(S(1024, 8), 2, LS_FLOAT32);
         CHECK_OK(ls_memory_stats(&before));
         ls_tensor *y = fused ? ls_linear_with(x, w, NULL, activation)
@@ -158,9 +158,8 @@ LOCAL_TEST(only_what_backward_reads_is_kept)
     CHECK_INT(bytes_for(LS_ACTIVATION_TANH, true), result);
     CHECK_INT(bytes_for(LS_ACTIVATION_GELU, true), 2 * result);
     CHECK_INT(bytes_for(LS_ACTIVATION_SILU, true), 2 * result);
-    LS_NO_GRAD {
-        CHECK_INT(bytes_for(LS_ACTIVATION_GELU, true), result);
-    }
+    LS_NO_GRAD;
+    CHECK_INT(bytes_for(LS_ACTIVATION_GELU, true), result);
 }
 
 LOCAL_TEST(an_activation_that_is_none_is_named)
@@ -181,7 +180,8 @@ LOCAL_TEST(nothing_in_gives_nothing_out_and_zero_gradients)
 {
     for (int i = 0; i < 2; i++) {
         ls_tensor *w = leaf(S(4, 3), 1, LS_FLOAT32), *b = leaf(S(4), 2, LS_FLOAT32);
-        LS_AUTOCAST (i == 1) {
+        {
+            LS_AUTOCAST(i == 1);
             ls_tensor *y = ls_linear_with(values(S(0, 3), 3), w, b, LS_ACTIVATION_GELU);
             CHECK_INT(ls_numel(y), 0);
             CHECK_OK(ls_backward(ls_cast(ls_sum(y), LS_FLOAT32)));

@@ -178,7 +178,8 @@ LOCAL_TEST(under_autocast_products_are_of_bfloat16_and_gradients_of_float32)
 {
     run a = run_new(), b = by_parts();
     ls_tensor *loss = NULL;
-    LS_AUTOCAST (true) {
+    {
+        LS_AUTOCAST(true);
         ls_tensor *out = ls_lstm(a.gates, a.weight, a.state);
         CHECK(ls_dtype_of(out) == LS_BFLOAT16);
         for (int t = 0; t < T; t++) {

@@ -65,7 +65,8 @@ LOCAL_TEST(the_second_of_two_equal_rounds_reserves_nothing_and_peaks_are_reset)
     for (int round = 0; round < 2; round++) {
         CHECK_OK(ls_memory_reset_peaks());
         CHECK_INT(now().allocated_peak, now().allocated);
-        LS_SCOPE {
+        {
+            LS_SCOPE;
             for (int64_t i = 1; i < 20; i++) {
                 CHECK_OK(ls_tensor_status(ls_ones(LS_SHAPE(i, 1000), LS_FLOAT32)));
             }
@@ -168,7 +169,8 @@ LOCAL_TEST(gradients_hold_no_memory_while_they_are_absent)
     const ls_memory before = now();
     CHECK(optim != NULL);
     for (int step = 0; step < 2; step++) {
-        LS_SCOPE {
+        {
+            LS_SCOPE;
             CHECK_OK(ls_backward(ls_sum(w)));
         }
         ls_tensor *gradient = ls_grad(w);

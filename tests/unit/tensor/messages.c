@@ -115,7 +115,8 @@ LOCAL_TEST(dead_handles_are_told_where_they_were_made)
     ls_tensor *dead = NULL;
     int line = 0;
     char want[512];
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         dead = f32(LS_SHAPE(2));
         line = __LINE__ + 1;
         dead = ls_relu(dead);

@@ -205,19 +205,18 @@ LOCAL_TEST(dropout_of_attention_keeps_the_mean_and_repeats_with_the_step)
 
 static void one_step(ls_tensor *w)
 {
-    LS_SCOPE {
-        const int64_t sizes[] = {2, 2};
-        const int32_t target[] = {0, -100, 1};
-        ls_tensor *part[2], *x = ls_rms_norm(ls_silu(w), NULL, 1e-5);
-        CHECK_OK(ls_split(x, -1, sizes, 2, part));
-        x = ls_concat((ls_tensor *[]){part[1], part[0], ls_exp(part[1])}, 3, -1);
-        x = ls_where(ls_ones(LS_SHAPE(6), LS_BOOL), ls_cumsum(x, 0), x);
-        ls_tensor *q = ls_rotary(ls_reshape(x, LS_SHAPE(1, 1, 3, 6)), 0, 10000.0);
-        q = ls_attention_with(q, q, q, LS_OPTIONS(ls_attention_options, .dropout = 0.1));
-        q = ls_add(ls_reshape(q, LS_SHAPE(3, 6)), ls_var_dims(x, LS_SHAPE(1), true, true));
-        ls_tensor *t = ls_from_data(target, LS_SHAPE(3), LS_INT32);
-        CHECK_OK(ls_backward(ls_cross_entropy_with(q, t, NULL)));
-    }
+    LS_SCOPE;
+    const int64_t sizes[] = {2, 2};
+    const int32_t target[] = {0, -100, 1};
+    ls_tensor *part[2], *x = ls_rms_norm(ls_silu(w), NULL, 1e-5);
+    CHECK_OK(ls_split(x, -1, sizes, 2, part));
+    x = ls_concat((ls_tensor *[]){part[1], part[0], ls_exp(part[1])}, 3, -1);
+    x = ls_where(ls_ones(LS_SHAPE(6), LS_BOOL), ls_cumsum(x, 0), x);
+    ls_tensor *q = ls_rotary(ls_reshape(x, LS_SHAPE(1, 1, 3, 6)), 0, 10000.0);
+    q = ls_attention_with(q, q, q, LS_OPTIONS(ls_attention_options, .dropout = 0.1));
+    q = ls_add(ls_reshape(q, LS_SHAPE(3, 6)), ls_var_dims(x, LS_SHAPE(1), true, true));
+    ls_tensor *t = ls_from_data(target, LS_SHAPE(3), LS_INT32);
+    CHECK_OK(ls_backward(ls_cross_entropy_with(q, t, NULL)));
 }
 
 LOCAL_TEST(a_steady_loop_allocates_nothing)

@@ -23,7 +23,8 @@ LOCAL_TEST(tensors_die_with_their_scope)
 {
     ls_tensor *inside = NULL, *outside = filled(1);
     int64_t before = ls__tensor_alive();
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         inside = filled(2);
         CHECK_OK(ls_tensor_status(inside));
         CHECK_INT(ls__tensor_alive(), before + 1);
@@ -36,11 +37,13 @@ LOCAL_TEST(tensors_die_with_their_scope)
 LOCAL_TEST(stale_handle_is_seen_a_hundred_scopes_later)
 {
     ls_tensor *old = NULL;
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         old = filled(2);
     }
     for (int i = 0; i < 100; i++) {
-        LS_SCOPE {
+        {
+            LS_SCOPE;
             for (int j = 0; j < 50; j++) {
                 (void)filled(i);
             }
@@ -55,20 +58,18 @@ LOCAL_TEST(handles_of_a_record_differ_in_every_use)
     enum { ROUNDS = 200, SLAB = 1024 };
     static ls_tensor *old[ROUNDS];
     for (int i = 0; i < ROUNDS; i++) {
-        LS_SCOPE {
-            for (int j = 0; j < SLAB; j++) {
-                ls_tensor *t = ls_empty(LS_SCALAR, LS_INT8);
-                old[i] = j == 0 ? t : old[i];
-            }
+        LS_SCOPE;
+        for (int j = 0; j < SLAB; j++) {
+            ls_tensor *t = ls_empty(LS_SCALAR, LS_INT8);
+            old[i] = j == 0 ? t : old[i];
         }
     }
-    LS_SCOPE {
-        for (int j = 0; j < 4 * SLAB; j++) { /* every record is in use again */
-            CHECK_OK(ls_tensor_status(ls_empty(LS_SCALAR, LS_INT8)));
-        }
-        for (int i = 0; i < ROUNDS; i++) {
-            CHECK_STATUS(ls_tensor_status(old[i]), LS_ERR_STALE);
-        }
+    LS_SCOPE;
+    for (int j = 0; j < 4 * SLAB; j++) { /* every record is in use again */
+        CHECK_OK(ls_tensor_status(ls_empty(LS_SCALAR, LS_INT8)));
+    }
+    for (int i = 0; i < ROUNDS; i++) {
+        CHECK_STATUS(ls_tensor_status(old[i]), LS_ERR_STALE);
     }
 }
 
@@ -83,34 +84,57 @@ LOCAL_TEST(no_pointer_is_followed_that_is_no_handle)
     CHECK_STATUS(ls_tensor_status(ls_neg(NULL)), LS_ERR_INVALID);
 }
 
-static int leave_by_return(ls_tensor **out)
+static double leave_by_return(ls_tensor **out)
 {
-    LS_SCOPE {
-        *out = filled(1);
-        return 1;
-    }
-    return 0;
+    LS_SCOPE;
+    *out = filled(1);
+    return first(*out); /* read before the scope ends */
 }
 
-LOCAL_TEST(scope_ends_at_break_continue_and_return)
+/* A scope is a declaration and hides no loop: `break` leaves the program's own. */
+LOCAL_TEST(break_in_a_scope_leaves_the_loop_around_it)
 {
-    ls_tensor *a = NULL, *b = NULL, *c = NULL;
+    ls_tensor *t = NULL;
     int turns = 0;
-    LS_SCOPE {
-        a = filled(1);
-        break;
-    }
-    CHECK_STATUS(ls_tensor_status(a), LS_ERR_STALE);
-    for (int i = 0; i < 2; i++) {
-        LS_SCOPE {
-            b = filled(1);
-            turns++;
-            continue;
+    for (int i = 0; i < 5; i++) {
+        LS_SCOPE;
+        LS_NO_GRAD;
+        LS_AUTOCAST(true);
+        t = filled(1);
+        if (i == 2) {
+            break;
         }
-        CHECK_STATUS(ls_tensor_status(b), LS_ERR_STALE);
+        turns++;
     }
     CHECK_INT(turns, 2);
-    CHECK_INT(leave_by_return(&c), 1);
+    CHECK_STATUS(ls_tensor_status(t), LS_ERR_STALE);
+    CHECK(ls_set_grad_mode(true));
+    CHECK(!ls_set_autocast(false));
+}
+
+LOCAL_TEST(scope_ends_at_continue_goto_and_return)
+{
+    ls_tensor *b = NULL, *c = NULL, *d = NULL;
+    int turns = 0;
+    for (int i = 0; i < 2; i++) {
+        CHECK(i == 0 || ls_tensor_status(b) == LS_ERR_STALE);
+        LS_SCOPE;
+        b = filled(1);
+        turns++;
+        if (i >= 0) {
+            continue;
+        }
+        turns = 100;
+    }
+    CHECK_INT(turns, 2);
+    {
+        LS_SCOPE;
+        d = filled(1);
+        goto out;
+    }
+out:
+    CHECK_STATUS(ls_tensor_status(d), LS_ERR_STALE);
+    CHECK_NEAR(leave_by_return(&c), 1.0, 0.0);
     CHECK_STATUS(ls_tensor_status(c), LS_ERR_STALE);
 }
 
@@ -131,7 +155,8 @@ LOCAL_TEST(leaving_a_scope_leaves_those_inside_it)
 LOCAL_TEST(kept_tensor_outlives_its_scope_until_freed)
 {
     ls_tensor *kept = NULL;
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         kept = ls_keep(ls_neg(filled(4)));
     }
     CHECK_NEAR(first(kept), -4, 0);
@@ -143,19 +168,19 @@ LOCAL_TEST(kept_tensor_outlives_its_scope_until_freed)
 
 LOCAL_TEST(tensor_of_a_scope_may_be_freed_early)
 {
-    LS_SCOPE {
-        ls_tensor *t = filled(1);
-        ls_tensor *view = ls_transpose(t, 0, 1);
-        ls_free(t);
-        CHECK_STATUS(ls_tensor_status(t), LS_ERR_STALE);
-        CHECK_NEAR(first(view), 1, 0); /* the storage lives as long as a view */
-    }
+    LS_SCOPE;
+    ls_tensor *t = filled(1);
+    ls_tensor *view = ls_transpose(t, 0, 1);
+    ls_free(t);
+    CHECK_STATUS(ls_tensor_status(t), LS_ERR_STALE);
+    CHECK_NEAR(first(view), 1, 0); /* the storage lives as long as a view */
 }
 
 LOCAL_TEST(kept_result_leaves_the_graph)
 {
     ls_tensor *x = ls_set_requires_grad(filled(1), true), *kept = NULL;
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         kept = ls_keep(ls_sum(x));
         CHECK(!ls_requires_grad(kept));
     }
@@ -169,9 +194,8 @@ static void *other_thread(void *arg)
     ls_tensor *shared = ((void **)arg)[1];
     CHECK_OK(ls_runtime_attach(((void **)arg)[0]));
     for (int i = 0; i < 300; i++) {
-        LS_SCOPE {
-            CHECK_NEAR(first(ls_neg(ls_add(shared, filled(1)))), -3, 0);
-        }
+        LS_SCOPE;
+        CHECK_NEAR(first(ls_neg(ls_add(shared, filled(1)))), -3, 0);
     }
     CHECK_OK(ls_runtime_attach(NULL));
     return NULL;
@@ -215,7 +239,8 @@ LOCAL_TEST(poison_passes_through_expressions_with_its_first_error)
 LOCAL_TEST(poison_may_be_kept_and_freed)
 {
     ls_tensor *bad = NULL;
-    LS_SCOPE {
+    {
+        LS_SCOPE;
         bad = ls_keep(ls_matmul(filled(1), filled(2)));
     }
     CHECK_STATUS(ls_tensor_status(bad), LS_ERR_INVALID);
@@ -225,13 +250,12 @@ LOCAL_TEST(poison_may_be_kept_and_freed)
 
 TEST(without_a_runtime_results_are_poisoned)
 {
-    LS_SCOPE {
-        ls_tensor *t = ls_add(filled(1), filled(2));
-        CHECK(t != NULL);
-        CHECK_STATUS(ls_tensor_status(t), LS_ERR_STATE);
-        CHECK_CONTAINS(ls_error_message(), "ls_init");
-        ls_free(ls_keep(t));
-    }
+    LS_SCOPE;
+    ls_tensor *t = ls_add(filled(1), filled(2));
+    CHECK(t != NULL);
+    CHECK_STATUS(ls_tensor_status(t), LS_ERR_STATE);
+    CHECK_CONTAINS(ls_error_message(), "ls_init");
+    ls_free(ls_keep(t));
 }
 
 static void *no_memory(const ls__env *env, size_t bytes)
@@ -261,12 +285,11 @@ LOCAL_TEST(refused_memory_poisons_and_later_calls_work)
 
 static void mlp_step(ls_tensor **w, ls_tensor *x, ls_tensor *y, double factor)
 {
-    LS_SCOPE {
-        ls_tensor *h = ls_relu(ls_linear(x, w[0], w[1]));
-        h = ls_dropout(ls_layer_norm(ls_gelu(h, LS_GELU_ERF), NULL, NULL, 1e-5), 0.1);
-        ls_tensor *loss = ls_cross_entropy(ls_linear(h, w[2], w[3]), y);
-        CHECK_OK(ls_backward(ls_scale(loss, factor)));
-    }
+    LS_SCOPE;
+    ls_tensor *h = ls_relu(ls_linear(x, w[0], w[1]));
+    h = ls_dropout(ls_layer_norm(ls_gelu(h, LS_GELU_ERF), NULL, NULL, 1e-5), 0.1);
+    ls_tensor *loss = ls_cross_entropy(ls_linear(h, w[2], w[3]), y);
+    CHECK_OK(ls_backward(ls_scale(loss, factor)));
 }
 
 LOCAL_TEST(steady_training_loop_allocates_nothing)
