@@ -5,13 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alexnet.h"
-#include "bert.h"
-#include "gpt.h"
-#include "gpt2.h"
-#include "lstm.h"
-#include "resnet.h"
-#include "vit.h"
+#include <lockstep/models/alexnet.h>
+#include <lockstep/models/bert.h>
+#include <lockstep/models/gpt.h>
+#include <lockstep/models/gpt2.h>
+#include <lockstep/models/lstm.h>
+#include <lockstep/models/resnet.h>
+#include <lockstep/models/vit.h>
 
 /* ---- the table ---------------------------------------------------------------------------- */
 
@@ -38,8 +38,8 @@ static ls_module *mlp_tiny(void)
 
 static ls_module *gpt_of(int layers, int heads, int64_t dim, int64_t context, int64_t vocab)
 {
-    return gpt_new(LS_OPTIONS(gpt_options, .layers = layers, .heads = heads, .dim = dim,
-                              .context = context, .vocab = vocab));
+    return ls_gpt_new(LS_OPTIONS(ls_gpt_options, .layers = layers, .heads = heads, .dim = dim,
+                                 .context = context, .vocab = vocab));
 }
 
 static ls_module *gpt(void)
@@ -54,47 +54,48 @@ static ls_module *gpt_tiny(void)
 
 static ls_module *gpt2(void)
 {
-    return gpt2_new(LS_OPTIONS(gpt2_options, .variant = "gpt2"));
+    return ls_gpt2_new(LS_OPTIONS(ls_gpt2_options, .variant = "gpt2"));
 }
 
 static ls_module *gpt2_medium(void)
 {
-    return gpt2_new(LS_OPTIONS(gpt2_options, .variant = "gpt2-medium"));
+    return ls_gpt2_new(LS_OPTIONS(ls_gpt2_options, .variant = "gpt2-medium"));
 }
 
 static ls_module *bert(void)
 {
-    return bert_new(NULL);
+    return ls_bert_new(NULL);
 }
 
 static ls_module *lstm(void)
 {
-    return lstm_new(LS_OPTIONS(lstm_options, .dim = 512, .hidden = 512, .vocab = 8192));
+    return ls_lstm_model_new(
+        LS_OPTIONS(ls_lstm_model_options, .dim = 512, .hidden = 512, .vocab = 8192));
 }
 
 static ls_module *vit(void)
 {
-    return vit_new(NULL);
+    return ls_vit_new(NULL);
 }
 
 static ls_module *resnet18_cifar(void)
 {
-    return resnet_new(18, 10, true);
+    return ls_resnet_new(18, 10, true);
 }
 
 static ls_module *resnet18(void)
 {
-    return resnet_new(18, 1000, false);
+    return ls_resnet_new(18, 1000, false);
 }
 
 static ls_module *resnet50(void)
 {
-    return resnet_new(50, 1000, false);
+    return ls_resnet_new(50, 1000, false);
 }
 
 static ls_module *alexnet(void)
 {
-    return alexnet_new(1000, 0.0);
+    return ls_alexnet_new(1000, 0.0);
 }
 
 static const net nets[] = {

@@ -14,7 +14,7 @@
 #include <lockstep/lockstep.h>
 
 #include "common.h"
-#include "mlp.h"
+#include <lockstep/models/mlp.h>
 
 #define TEST_BATCH 256
 
@@ -137,7 +137,7 @@ static void run(const settings *s)
         &sampler));
     must(ls_loader_new(train, sampler, NULL, &loader));
 
-    ls_module *net = mlp_new(train->x_shape.dim[0], s->hidden, s->classes);
+    ls_module *net = ls_mlp_new(train->x_shape.dim[0], s->hidden, s->classes);
     LS_CHECK(ls_module_status(net));
     net = ls_ddp_new(net, ls_world(), NULL); /* the one line that makes it parallel */
     LS_CHECK(ls_module_status(net));

@@ -15,10 +15,10 @@
 #include <lockstep/lockstep.h>
 
 #include "common.h"
-#include "gpt.h"
 #include "text_eval.h"
 #include "trainer.h"
 #include "trigram.h"
+#include <lockstep/models/gpt.h>
 
 #define SAMPLE_MAX 100000
 
@@ -79,9 +79,9 @@ static text open_text(const settings *s)
 
 static ls_module *make_model(const settings *s)
 {
-    return gpt_new(LS_OPTIONS(gpt_options, .layers = (int)s->layers, .heads = (int)s->heads,
-                              .dim = s->dim, .context = s->context, .dropout = s->dropout,
-                              .init_std = s->init_std));
+    return ls_gpt_new(LS_OPTIONS(ls_gpt_options, .layers = (int)s->layers, .heads = (int)s->heads,
+                                 .dim = s->dim, .context = s->context, .dropout = s->dropout,
+                                 .init_std = s->init_std));
 }
 
 static int evaluate(void *arg, ls_module *net, score *out)

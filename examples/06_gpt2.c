@@ -11,7 +11,7 @@
 #include <lockstep/lockstep.h>
 
 #include "common.h"
-#include "gpt2.h"
+#include <lockstep/models/gpt2.h>
 
 #define GIB (1024.0 * 1024.0 * 1024.0)
 
@@ -45,7 +45,7 @@ static double memory_there(void)
     return (rest < machine ? rest : machine) / GIB;
 }
 
-static void show_sum(const gpt2_memory *sum, int64_t tokens)
+static void show_sum(const ls_gpt2_memory *sum, int64_t tokens)
 {
     printf("parameters   %8.2f GiB\n", (double)sum->parameter_bytes / GIB);
     printf("gradients    %8.2f GiB\n", (double)sum->gradient_bytes / GIB);
@@ -89,10 +89,10 @@ int main(int argc, char **argv)
         {"memory", FLAG_NUMBER, &memory, 0, 1e6, "GiB that may be taken; 0: what is there"}};
     flags_parse("Shows GPT-2's shapes and memory, then takes one step where that is there.", flags,
                 sizeof flags / sizeof flags[0], argc, argv);
-    const gpt2_options *shape = LS_OPTIONS(gpt2_options, .variant = model);
-    const gpt2_memory sum = gpt2_memory_of(shape, 1, tokens);
+    const ls_gpt2_options *shape = LS_OPTIONS(ls_gpt2_options, .variant = model);
+    const ls_gpt2_memory sum = ls_gpt2_memory_of(shape, 1, tokens);
     if (sum.parameters > 0) {
-        gpt2_describe(shape, stdout);
+        ls_gpt2_describe(shape, stdout);
         show_sum(&sum, tokens);
         fflush(stdout);
     }
@@ -107,13 +107,13 @@ int main(int argc, char **argv)
     ls_module *net = NULL;
     {
         LS_SKIP_INIT(init != NULL);
-        net = gpt2_new(shape);
+        net = ls_gpt2_new(shape);
     }
     if (!net) {
         give_up(1, "%s", ls_error_message());
     }
     if (init) {
-        LS_CHECK(gpt2_load(net, init));
+        LS_CHECK(ls_gpt2_load(net, init));
     }
     ls_optim *optim = ls_sgd_new(net, LS_OPTIONS(ls_sgd_options, .lr = rate));
     for (int step = 0; step < 2; step++) {

@@ -1,6 +1,6 @@
 /* AlexNet, written with public headers only: two runs of layers with pooling and a reshape between.
  * The names of parameters are torchvision's ("features.0.weight", "classifier.6.bias"). */
-#include "alexnet.h"
+#include <lockstep/models/alexnet.h>
 
 #define COUNT(list) ((int)(sizeof(list) / sizeof((list)[0])))
 
@@ -55,7 +55,7 @@ static ls_module *classifier_new(int64_t classes, double dropout)
     return ls_sequential_new(layers, COUNT(layers));
 }
 
-ls_module *alexnet_new(int64_t classes, double dropout)
+ls_module *ls_alexnet_new(int64_t classes, double dropout)
 {
     alexnet *self = ls_module_new(sizeof *self, &alexnet_class);
     if (!self) {

@@ -9,7 +9,7 @@
  * The tree of modules is that of the names; where a name is only a container, its parent calls what
  * is in it.
  */
-#include "bert.h"
+#include <lockstep/models/bert.h>
 
 #include <stdio.h>
 #include <string.h>
@@ -21,7 +21,8 @@ static ls_module *container(ls_module *parent, const char *name)
     return ls_module_add(parent, name, ls_sequential_new(NULL, 0));
 }
 
-static ls_module *linear(int64_t in, int64_t out, ls_activation activation, const bert_options *o)
+static ls_module *linear(int64_t in, int64_t out, ls_activation activation,
+                         const ls_bert_options *o)
 {
     ls_module *layer = NULL;
     ls_param params[2]; /* weight, bias */
@@ -36,13 +37,13 @@ static ls_module *linear(int64_t in, int64_t out, ls_activation activation, cons
     return layer;
 }
 
-static ls_module *norm(const bert_options *o)
+static ls_module *norm(const ls_bert_options *o)
 {
     return ls_layer_norm_new(o->dim, LS_OPTIONS(ls_layer_norm_options, .eps = o->eps));
 }
 
 /* An embedding; *weight, unless NULL, is its weight [count,C]. */
-static ls_module *embedding(int64_t count, const bert_options *o, ls_tensor **weight)
+static ls_module *embedding(int64_t count, const ls_bert_options *o, ls_tensor **weight)
 {
     ls_module *layer = NULL;
     ls_param made = {0};
@@ -88,7 +89,7 @@ static ls_tensor *embeddings_forward(ls_module *m, ls_tensor *x) /* [B,T] | [B,P
 
 static const ls_module_class embeddings_class = {"embeddings", embeddings_forward, NULL, NULL};
 
-static embeddings *embeddings_new(const bert_options *o)
+static embeddings *embeddings_new(const ls_bert_options *o)
 {
     embeddings *self = ls_module_new(sizeof *self, &embeddings_class);
     if (!self) {
@@ -166,7 +167,7 @@ static ls_tensor *layer_forward(ls_module *m, ls_tensor *x)
 
 static const ls_module_class layer_class = {"layer", layer_forward, NULL, NULL};
 
-static ls_module *layer_new(const bert_options *o, ls_tensor *const *mask)
+static ls_module *layer_new(const ls_bert_options *o, ls_tensor *const *mask)
 {
     layer *self = ls_module_new(sizeof *self, &layer_class);
     if (!self) {
@@ -224,7 +225,7 @@ static ls_tensor *bert_forward(ls_module *m, ls_tensor *x) /* [B,T] | [B,P,T] ->
 
 static const ls_module_class bert_class = {"bert", bert_forward, NULL, NULL};
 
-static void build(bert *self, const bert_options *o)
+static void build(bert *self, const ls_bert_options *o)
 {
     ls_module *body = container(&self->base, "bert");
     embeddings *first = embeddings_new(o);
@@ -243,9 +244,9 @@ static void build(bert *self, const bert_options *o)
     self->norm = ls_module_add(transform, "LayerNorm", norm(o));
 }
 
-ls_module *bert_new(const bert_options *options)
+ls_module *ls_bert_new(const ls_bert_options *options)
 {
-    const bert_options *o = options ? options : LS_OPTIONS(bert_options, .size = sizeof *o);
+    const ls_bert_options *o = options ? options : LS_OPTIONS(ls_bert_options, .size = sizeof *o);
     if (o->heads < 1 || o->layers < 1 || o->dim % o->heads != 0) {
         (void)ls_fail(LS_ERR_INVALID,
                       "bert: %d layers, %d heads, dim %lld; there must be one of each, and dim a "
@@ -265,7 +266,7 @@ ls_module *bert_new(const bert_options *options)
     return &self->base;
 }
 
-ls_tensor *bert_loss(ls_tensor *logits, ls_tensor *labels)
+ls_tensor *ls_bert_loss(ls_tensor *logits, ls_tensor *labels)
 {
     return ls_cross_entropy_with(logits, labels, NULL);
 }
@@ -314,7 +315,7 @@ static bool is_no_weight(void *arg, const char *name, bool in_file)
                        ends_with(name, "embeddings.position_ids"));
 }
 
-ls_status bert_load(ls_module *model, const char *path)
+ls_status ls_bert_load(ls_module *model, const char *path)
 {
     return ls_module_load_safetensors(
         model, path,

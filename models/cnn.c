@@ -3,7 +3,7 @@
  *     [N,C,H,W] -> conv1 3x3, 16 -> bn1 -> relu -> conv2 3x3, 32 -> bn2 -> relu
  *               -> average to 4x4 -> fc -> [N,classes]
  */
-#include "cnn.h"
+#include <lockstep/models/cnn.h>
 
 #define NARROW 16
 #define WIDE 32
@@ -31,7 +31,7 @@ static ls_module *conv(int64_t in, int64_t out)
                          LS_OPTIONS(ls_conv2d_layer_options, .padding = 1, .bias = false));
 }
 
-ls_module *cnn_new(int64_t channels, int64_t classes)
+ls_module *ls_cnn_new(int64_t channels, int64_t classes)
 {
     cnn *self = ls_module_new(sizeof *self, &cnn_class);
     if (!self) {

@@ -5,7 +5,7 @@
  *     block:  x = x + proj(attention(split(qkv(norm1(x)))))
  *             x = x + down(gelu(up(norm2(x))))
  */
-#include "gpt.h"
+#include <lockstep/models/gpt.h>
 
 #include <math.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@ typedef struct block {
     ls_module *norm1, *qkv, *proj, *norm2, *up, *down, *drop;
     int64_t heads;
     bool recompute;
-    kv_cache *const *cache; /* the model's, during gpt_forward_cached */
+    ls_kv_cache *const *cache; /* the model's, during ls_gpt_forward_cached */
 } block;
 
 /* Part i of [B,T,3C]: a view. */
@@ -39,7 +39,7 @@ static ls_tensor *attend(block *self, ls_tensor *x) /* [B,T,C] -> [B,T,C] */
     ls_tensor *qkv = ls_forward(self->qkv, x);
     ls_tensor *keys = part_of(qkv, 1), *values = part_of(qkv, 2);
     if (*self->cache) {
-        kv_cache_extend(*self->cache, &keys, &values);
+        ls_kv_cache_extend(*self->cache, &keys, &values);
     }
     ls_tensor *seen = ls_attention_with(heads_of(part_of(qkv, 0), self->heads),
                                         heads_of(keys, self->heads), heads_of(values, self->heads),
@@ -94,7 +94,7 @@ static ls_module *linear(int64_t in, int64_t out, const ls_linear_options *optio
     return layer;
 }
 
-static ls_module *block_new(const gpt_options *o, kv_cache *const *cache)
+static ls_module *block_new(const ls_gpt_options *o, ls_kv_cache *const *cache)
 {
     block *self = ls_module_new(sizeof *self, &block_class);
     if (!self) {
@@ -124,7 +124,7 @@ typedef struct gpt {
     ls_module base;
     ls_module *tokens, *blocks, *norm, *head, *drop;
     ls_tensor *positions; /* [context,C] */
-    kv_cache *cache;      /* during gpt_forward_cached; else NULL */
+    ls_kv_cache *cache;   /* during ls_gpt_forward_cached; else NULL */
     int layers;
 } gpt;
 
@@ -159,7 +159,7 @@ static ls_module *embedding(int64_t count, int64_t dim, double std)
     return layer;
 }
 
-static void build(gpt *self, const gpt_options *o)
+static void build(gpt *self, const ls_gpt_options *o)
 {
     ls_module *m = &self->base;
     double std = o->init_std;
@@ -182,9 +182,9 @@ static void build(gpt *self, const gpt_options *o)
         linear(o->dim, o->vocab, LS_OPTIONS(ls_linear_options, .bias = false), std / 4.0));
 }
 
-ls_module *gpt_new(const gpt_options *options)
+ls_module *ls_gpt_new(const ls_gpt_options *options)
 {
-    const gpt_options *o = options ? options : LS_OPTIONS(gpt_options, .size = sizeof *o);
+    const ls_gpt_options *o = options ? options : LS_OPTIONS(ls_gpt_options, .size = sizeof *o);
     gpt *self = ls_module_new(sizeof *self, &gpt_class);
     if (!self) {
         return NULL;
@@ -204,34 +204,34 @@ static ls_status check_plain(const ls_module *m)
     return m->cls == &gpt_class ? LS_OK
                                 : ls_fail(LS_ERR_INVALID,
                                           "gpt: the module is a %s; a cache is for the plain "
-                                          "model of gpt_new",
+                                          "model of ls_gpt_new",
                                           m->cls->name);
 }
 
-kv_cache *gpt_cache_new(ls_module *m, int64_t batch)
+ls_kv_cache *ls_gpt_cache_new(ls_module *m, int64_t batch)
 {
     const gpt *self = (gpt *)m;
     return check_plain(m) < 0 ? NULL
-                              : kv_cache_new(self->layers, batch, ls_size(self->positions, 0),
-                                             ls_size(self->positions, 1));
+                              : ls_kv_cache_new(self->layers, batch, ls_size(self->positions, 0),
+                                                ls_size(self->positions, 1));
 }
 
-ls_status gpt_forward_cached(ls_module *m, kv_cache *cache, ls_tensor *x, int64_t last,
-                             ls_tensor **logits)
+ls_status ls_gpt_forward_cached(ls_module *m, ls_kv_cache *cache, ls_tensor *x, int64_t last,
+                                ls_tensor **logits)
 {
     gpt *self = (gpt *)m;
     LS_TRY(check_plain(m));
-    LS_TRY(kv_cache_check(m, x, last));
+    LS_TRY(ls_kv_cache_check(m, x, last));
     int64_t tokens = ls_size(x, 1);
-    LS_TRY(kv_cache_begin(cache, ls_size(x, 0), tokens));
+    LS_TRY(ls_kv_cache_begin(cache, ls_size(x, 0), tokens));
     {
         LS_NO_GRAD;
         self->cache = cache;
-        ls_tensor *y = gpt_body(self, x, kv_cache_length(cache));
+        ls_tensor *y = gpt_body(self, x, ls_kv_cache_length(cache));
         self->cache = NULL;
         *logits =
             ls_forward(self->head, ls_forward(self->norm, ls_slice(y, 1, tokens - last, tokens)));
     }
     LS_TRY(ls_tensor_status(*logits));
-    return kv_cache_commit(cache);
+    return ls_kv_cache_commit(cache);
 }

@@ -5,7 +5,7 @@
  *     h.i:  x = x + attn(ln_1(x))         attn: c_attn, heads, causal attention, c_proj
  *           x = x + mlp(ln_2(x))          mlp:  c_fc, GELU (tanh form), c_proj
  */
-#include "gpt2.h"
+#include <lockstep/models/gpt2.h>
 
 #include <math.h>
 #include <stdlib.h>
@@ -66,7 +66,7 @@ typedef struct attention {
     ls_module *c_attn, *c_proj;
     int64_t heads;
     double dropout;
-    kv_cache *const *cache; /* the model's, during gpt2_forward_cached */
+    ls_kv_cache *const *cache; /* the model's, during ls_gpt2_forward_cached */
 } attention;
 
 /* Part i of [B,T,3C]: a view. */
@@ -89,7 +89,7 @@ static ls_tensor *attention_forward(ls_module *m, ls_tensor *x) /* [B,T,C] -> [B
     ls_tensor *qkv = ls_forward(self->c_attn, x);
     ls_tensor *keys = part_of(qkv, 1), *values = part_of(qkv, 2);
     if (*self->cache) {
-        kv_cache_extend(*self->cache, &keys, &values);
+        ls_kv_cache_extend(*self->cache, &keys, &values);
     }
     ls_tensor *seen = ls_attention_with(heads_of(part_of(qkv, 0), self->heads),
                                         heads_of(keys, self->heads), heads_of(values, self->heads),
@@ -136,7 +136,8 @@ static ls_tensor *block_forward(ls_module *m, ls_tensor *x)
 
 static const ls_module_class block_class = {"block", block_forward, NULL, NULL};
 
-static ls_module *attention_new(const gpt2_options *o, double residual, kv_cache *const *cache)
+static ls_module *attention_new(const ls_gpt2_options *o, double residual,
+                                ls_kv_cache *const *cache)
 {
     attention *self = ls_module_new(sizeof *self, &attention_class);
     if (!self) {
@@ -152,7 +153,7 @@ static ls_module *attention_new(const gpt2_options *o, double residual, kv_cache
     return &self->base; /* its status is its parent's */
 }
 
-static ls_module *mlp_new(const gpt2_options *o, double residual)
+static ls_module *ls_mlp_new(const ls_gpt2_options *o, double residual)
 {
     mlp *self = ls_module_new(sizeof *self, &mlp_class);
     if (!self) {
@@ -165,12 +166,12 @@ static ls_module *mlp_new(const gpt2_options *o, double residual)
     return &self->base;
 }
 
-static ls_module *norm_new(const gpt2_options *o)
+static ls_module *norm_new(const ls_gpt2_options *o)
 {
     return ls_layer_norm_new(o->dim, LS_OPTIONS(ls_layer_norm_options, .eps = o->eps));
 }
 
-static ls_module *block_new(const gpt2_options *o, kv_cache *const *cache)
+static ls_module *block_new(const ls_gpt2_options *o, ls_kv_cache *const *cache)
 {
     block *self = ls_module_new(sizeof *self, &block_class);
     if (!self) {
@@ -182,7 +183,7 @@ static ls_module *block_new(const gpt2_options *o, kv_cache *const *cache)
     self->ln_1 = ls_module_add(m, "ln_1", norm_new(o));
     self->attn = ls_module_add(m, "attn", attention_new(o, residual, cache));
     self->ln_2 = ls_module_add(m, "ln_2", norm_new(o));
-    self->mlp = ls_module_add(m, "mlp", mlp_new(o, residual));
+    self->mlp = ls_module_add(m, "mlp", ls_mlp_new(o, residual));
     self->drop = ls_module_add(m, "drop", ls_dropout_new(o->dropout));
     return m;
 }
@@ -193,7 +194,7 @@ typedef struct gpt2 {
     ls_module base;
     ls_module *wte, *h, *ln_f, *drop;
     ls_tensor *tokens, *positions; /* [V,C], the head as well; [context,C] */
-    kv_cache *cache;               /* during gpt2_forward_cached; else NULL */
+    ls_kv_cache *cache;            /* during ls_gpt2_forward_cached; else NULL */
     int layers;
 } gpt2;
 
@@ -234,7 +235,7 @@ static ls_module *embedding_new(int64_t count, int64_t dim, double std, ls_tenso
     return m;
 }
 
-static void build(gpt2 *self, const gpt2_options *o)
+static void build(gpt2 *self, const ls_gpt2_options *o)
 {
     /* A container: its name is a part of the parameters' names. */
     ls_module *t = ls_module_add(&self->base, "transformer", ls_sequential_new(NULL, 0));
@@ -259,35 +260,35 @@ static ls_status check_plain(const ls_module *m)
     return m->cls == &gpt2_class ? LS_OK
                                  : ls_fail(LS_ERR_INVALID,
                                            "gpt2: the module is a %s; a cache is for the plain "
-                                           "model of gpt2_new",
+                                           "model of ls_gpt2_new",
                                            m->cls->name);
 }
 
-kv_cache *gpt2_cache_new(ls_module *m, int64_t batch)
+ls_kv_cache *ls_gpt2_cache_new(ls_module *m, int64_t batch)
 {
     const gpt2 *self = (gpt2 *)m;
     return check_plain(m) < 0 ? NULL
-                              : kv_cache_new(self->layers, batch, ls_size(self->positions, 0),
-                                             ls_size(self->positions, 1));
+                              : ls_kv_cache_new(self->layers, batch, ls_size(self->positions, 0),
+                                                ls_size(self->positions, 1));
 }
 
-ls_status gpt2_forward_cached(ls_module *m, kv_cache *cache, ls_tensor *x, int64_t last,
-                              ls_tensor **logits)
+ls_status ls_gpt2_forward_cached(ls_module *m, ls_kv_cache *cache, ls_tensor *x, int64_t last,
+                                 ls_tensor **logits)
 {
     gpt2 *self = (gpt2 *)m;
     LS_TRY(check_plain(m));
-    LS_TRY(kv_cache_check(m, x, last));
+    LS_TRY(ls_kv_cache_check(m, x, last));
     int64_t tokens = ls_size(x, 1);
-    LS_TRY(kv_cache_begin(cache, ls_size(x, 0), tokens));
+    LS_TRY(ls_kv_cache_begin(cache, ls_size(x, 0), tokens));
     {
         LS_NO_GRAD;
         self->cache = cache;
-        ls_tensor *y = gpt2_body(self, x, kv_cache_length(cache));
+        ls_tensor *y = gpt2_body(self, x, ls_kv_cache_length(cache));
         self->cache = NULL;
         *logits = gpt2_head(self, ls_slice(y, 1, tokens - last, tokens));
     }
     LS_TRY(ls_tensor_status(*logits));
-    return kv_cache_commit(cache);
+    return ls_kv_cache_commit(cache);
 }
 
 /* ---- the published sizes ------------------------------------------------------------------ */
@@ -304,9 +305,9 @@ static const struct {
 enum { VARIANTS = sizeof variants / sizeof variants[0] };
 
 /* `given` with the variant's shape filled in; false: there is no such variant. */
-static bool resolve(const gpt2_options *given, gpt2_options *o)
+static bool resolve(const ls_gpt2_options *given, ls_gpt2_options *o)
 {
-    *o = given ? *given : *LS_OPTIONS(gpt2_options, .size = sizeof *o);
+    *o = given ? *given : *LS_OPTIONS(ls_gpt2_options, .size = sizeof *o);
     for (int i = 0; o->variant && i < VARIANTS; i++) {
         if (strcmp(o->variant, variants[i].name) == 0) {
             o->layers = variants[i].layers;
@@ -318,7 +319,7 @@ static bool resolve(const gpt2_options *given, gpt2_options *o)
     return !o->variant;
 }
 
-static ls_status check(const gpt2_options *given, gpt2_options *o)
+static ls_status check(const ls_gpt2_options *given, ls_gpt2_options *o)
 {
     if (!resolve(given, o)) {
         return ls_fail(LS_ERR_INVALID,
@@ -335,9 +336,9 @@ static ls_status check(const gpt2_options *given, gpt2_options *o)
     return LS_OK;
 }
 
-ls_module *gpt2_new(const gpt2_options *options)
+ls_module *ls_gpt2_new(const ls_gpt2_options *options)
 {
-    gpt2_options o;
+    ls_gpt2_options o;
     if (check(options, &o) < 0) {
         return NULL;
     }
@@ -359,7 +360,7 @@ typedef struct row {
 
 enum { BLOCK_ROWS = 12, OTHER_ROWS = 4 };
 
-static void rows_of(const gpt2_options *o, row in_block[BLOCK_ROWS], row others[OTHER_ROWS])
+static void rows_of(const ls_gpt2_options *o, row in_block[BLOCK_ROWS], row others[OTHER_ROWS])
 {
     const int64_t c = o->dim;
     const row of_block[BLOCK_ROWS] = {{"ln_1.weight", {c, 0}},
@@ -387,10 +388,10 @@ static int64_t elements(const row *r)
     return r->dim[0] * (r->dim[1] ? r->dim[1] : 1);
 }
 
-gpt2_memory gpt2_memory_of(const gpt2_options *options, int64_t batch, int64_t tokens)
+ls_gpt2_memory ls_gpt2_memory_of(const ls_gpt2_options *options, int64_t batch, int64_t tokens)
 {
-    gpt2_options o;
-    gpt2_memory sum = {0};
+    ls_gpt2_options o;
+    ls_gpt2_memory sum = {0};
     row in_block[BLOCK_ROWS], others[OTHER_ROWS];
     if (!resolve(options, &o)) {
         return sum;
@@ -428,9 +429,9 @@ static void print_row(FILE *out, const char *prefix, const row *r, int64_t times
     (void)(times > 1 ? fprintf(out, " x %lld\n", (long long)times) : fprintf(out, "\n"));
 }
 
-void gpt2_describe(const gpt2_options *options, FILE *out)
+void ls_gpt2_describe(const ls_gpt2_options *options, FILE *out)
 {
-    gpt2_options o;
+    ls_gpt2_options o;
     row in_block[BLOCK_ROWS], others[OTHER_ROWS];
     if (!resolve(options, &o)) {
         return;
@@ -447,7 +448,7 @@ void gpt2_describe(const gpt2_options *options, FILE *out)
     for (int i = 2; i < OTHER_ROWS; i++) {
         print_row(out, "transformer.", &others[i], 1);
     }
-    gpt2_memory sum = gpt2_memory_of(&o, 1, o.context);
+    ls_gpt2_memory sum = ls_gpt2_memory_of(&o, 1, o.context);
     (void)fprintf(out, "%-44s %-14s %12lld\n", "sum (the head is wte.weight)", "",
                   (long long)sum.parameters);
 }
@@ -479,7 +480,7 @@ static bool is_no_weight(void *arg, const char *name, bool in_file)
                        strcmp(name, "lm_head.weight") == 0);
 }
 
-ls_status gpt2_load(ls_module *model, const char *path)
+ls_status ls_gpt2_load(ls_module *model, const char *path)
 {
     return ls_module_load_safetensors(
         model, path,

@@ -3,7 +3,7 @@
  *     text b:  |k0 k1 … k(length-1)|k(length) … new|           |      what attention reads is a
  *               ---------------- the view ---------              view; nothing is ever moved
  */
-#include "kv_cache.h"
+#include <lockstep/models/kv_cache.h>
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@ typedef struct pair {
     ls_tensor *keys, *values; /* kept; [B,context,dim] */
 } pair;
 
-struct kv_cache {
+struct ls_kv_cache {
     int layers;
     int64_t batch, context, dim;
     int64_t length;   /* tokens read */
@@ -22,18 +22,19 @@ struct kv_cache {
     pair of[];
 };
 
-kv_cache *kv_cache_new(int layers, int64_t batch, int64_t context, int64_t dim)
+ls_kv_cache *ls_kv_cache_new(int layers, int64_t batch, int64_t context, int64_t dim)
 {
     if (layers < 1 || batch < 1 || context < 1 || dim < 1) {
-        (void)ls_fail(LS_ERR_INVALID,
-                      "kv_cache: %d layers, %lld texts, context %lld, dim %lld; there must be one "
-                      "of each",
-                      layers, (long long)batch, (long long)context, (long long)dim);
+        (void)ls_fail(
+            LS_ERR_INVALID,
+            "ls_kv_cache: %d layers, %lld texts, context %lld, dim %lld; there must be one "
+            "of each",
+            layers, (long long)batch, (long long)context, (long long)dim);
         return NULL;
     }
-    kv_cache *c = calloc(1, sizeof *c + (size_t)layers * sizeof c->of[0]);
+    ls_kv_cache *c = calloc(1, sizeof *c + (size_t)layers * sizeof c->of[0]);
     if (!c) {
-        (void)ls_fail(LS_ERR_MEMORY, "kv_cache: no memory for %d layers", layers);
+        (void)ls_fail(LS_ERR_MEMORY, "ls_kv_cache: no memory for %d layers", layers);
         return NULL;
     }
     c->batch = batch;
@@ -45,14 +46,14 @@ kv_cache *kv_cache_new(int layers, int64_t batch, int64_t context, int64_t dim)
         p->values = ls_keep(ls_empty(LS_SHAPE(batch, context, dim), LS_FLOAT32));
         if (ls_tensor_status(p->keys) < 0 || ls_tensor_status(p->values) < 0) {
             c->layers++;
-            kv_cache_free(c);
+            ls_kv_cache_free(c);
             return NULL;
         }
     }
     return c;
 }
 
-void kv_cache_free(kv_cache *c)
+void ls_kv_cache_free(ls_kv_cache *c)
 {
     for (int i = 0; c && i < c->layers; i++) {
         ls_free(c->of[i].keys);
@@ -61,17 +62,17 @@ void kv_cache_free(kv_cache *c)
     free(c);
 }
 
-int64_t kv_cache_length(const kv_cache *c)
+int64_t ls_kv_cache_length(const ls_kv_cache *c)
 {
     return c->length;
 }
 
-void kv_cache_cut(kv_cache *c, int64_t length)
+void ls_kv_cache_cut(ls_kv_cache *c, int64_t length)
 {
     c->length = length < 0 ? 0 : length < c->length ? length : c->length;
 }
 
-ls_status kv_cache_check(const ls_module *model, ls_tensor *x, int64_t last)
+ls_status ls_kv_cache_check(const ls_module *model, ls_tensor *x, int64_t last)
 {
     LS_TRY(ls_tensor_status(x));
     if (ls_ndim(x) != 2 || last < 1 || last > ls_size(x, 1)) {
@@ -89,15 +90,15 @@ ls_status kv_cache_check(const ls_module *model, ls_tensor *x, int64_t last)
     return LS_OK;
 }
 
-ls_status kv_cache_begin(kv_cache *c, int64_t batch, int64_t tokens)
+ls_status ls_kv_cache_begin(ls_kv_cache *c, int64_t batch, int64_t tokens)
 {
     if (batch != c->batch) {
-        return ls_fail(LS_ERR_INVALID, "kv_cache: %lld texts are given, the cache is for %lld",
+        return ls_fail(LS_ERR_INVALID, "ls_kv_cache: %lld texts are given, the cache is for %lld",
                        (long long)batch, (long long)c->batch);
     }
     if (tokens < 1 || tokens > c->context - c->length) {
         return ls_fail(LS_ERR_LIMIT,
-                       "kv_cache: %lld tokens are read and %lld more are given; the context is "
+                       "ls_kv_cache: %lld tokens are read and %lld more are given; the context is "
                        "%lld: cut the cache and read again what shall be remembered",
                        (long long)c->length, (long long)tokens, (long long)c->context);
     }
@@ -108,7 +109,7 @@ ls_status kv_cache_begin(kv_cache *c, int64_t batch, int64_t tokens)
 }
 
 /* Puts the new rows [B,T,dim] behind those in `room`; returns all. */
-static ls_tensor *append(kv_cache *c, ls_tensor *room, ls_tensor *rows)
+static ls_tensor *append(ls_kv_cache *c, ls_tensor *room, ls_tensor *rows)
 {
     float *base = ls_data(room);
     if (ls_dtype_of(rows) == LS_BFLOAT16) { /* under autocast; attention rounds it again */
@@ -122,14 +123,14 @@ static ls_tensor *append(kv_cache *c, ls_tensor *room, ls_tensor *rows)
     return ls_slice(room, 1, 0, c->length + c->reading);
 }
 
-void kv_cache_extend(kv_cache *c, ls_tensor **keys, ls_tensor **values)
+void ls_kv_cache_extend(ls_kv_cache *c, ls_tensor **keys, ls_tensor **values)
 {
     pair *p = &c->of[c->layer++];
     *keys = append(c, p->keys, *keys);
     *values = append(c, p->values, *values);
 }
 
-ls_status kv_cache_commit(kv_cache *c)
+ls_status ls_kv_cache_commit(ls_kv_cache *c)
 {
     LS_TRY(c->status);
     c->length += c->reading;

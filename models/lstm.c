@@ -2,7 +2,7 @@
  *
  *     tokens [B,T] -> embedding -> cells x layers, over time -> linear -> logits [B,T,V]
  */
-#include "lstm.h"
+#include <lockstep/models/lstm.h>
 
 typedef struct lstm {
     ls_module base;
@@ -30,7 +30,7 @@ static void begin_near_zero(ls_module *layer)
     }
 }
 
-static void build(lstm *self, const lstm_options *o)
+static void build(lstm *self, const ls_lstm_model_options *o)
 {
     ls_module *m = &self->base;
     {
@@ -47,9 +47,10 @@ static void build(lstm *self, const lstm_options *o)
     begin_near_zero(self->decoder);
 }
 
-ls_module *lstm_new(const lstm_options *options)
+ls_module *ls_lstm_model_new(const ls_lstm_model_options *options)
 {
-    const lstm_options *o = options ? options : LS_OPTIONS(lstm_options, .size = sizeof *o);
+    const ls_lstm_model_options *o =
+        options ? options : LS_OPTIONS(ls_lstm_model_options, .size = sizeof *o);
     lstm *self = ls_module_new(sizeof *self, &lstm_class);
     if (!self) {
         return NULL;

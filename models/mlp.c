@@ -1,6 +1,6 @@
 /* The smallest module of one's own: a struct whose first member is ls_module, a forward function, a
  * constructor with one check at its end. */
-#include "mlp.h"
+#include <lockstep/models/mlp.h>
 
 typedef struct mlp {
     ls_module base;
@@ -15,7 +15,7 @@ static ls_tensor *mlp_forward(ls_module *m, ls_tensor *x) /* [B,in] -> [B,out] *
 
 static const ls_module_class mlp_class = {"mlp", mlp_forward, NULL, NULL};
 
-ls_module *mlp_new(int64_t in, int64_t hidden, int64_t out)
+ls_module *ls_mlp_new(int64_t in, int64_t hidden, int64_t out)
 {
     mlp *self = ls_module_new(sizeof *self, &mlp_class);
     if (!self) {

@@ -8,7 +8,7 @@
  * The names of parameters are torchvision's ("layer1.0.bn1.running_mean",
  * "layer2.0.downsample.0.weight").
  */
-#include "resnet.h"
+#include <lockstep/models/resnet.h>
 
 #include <stdio.h>
 
@@ -157,7 +157,7 @@ static void build(resnet *self, const shape *s, int64_t classes, bool cifar_stem
     self->fc = ls_module_add(m, "fc", ls_linear_new(channels, classes, NULL));
 }
 
-ls_module *resnet_new(int depth, int64_t classes, bool cifar_stem)
+ls_module *ls_resnet_new(int depth, int64_t classes, bool cifar_stem)
 {
     const shape *s = NULL;
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {

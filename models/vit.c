@@ -8,7 +8,7 @@
  *
  * Patches do not overlap, so the convolution is a matrix product over them.
  */
-#include "vit.h"
+#include <lockstep/models/vit.h>
 
 #include <math.h>
 #include <stdio.h>
@@ -46,7 +46,7 @@ static ls_module *linear(int64_t in, int64_t out, ls_activation activation, doub
     return layer;
 }
 
-static ls_module *norm(const vit_options *o)
+static ls_module *norm(const ls_vit_options *o)
 {
     return ls_layer_norm_new(o->dim, LS_OPTIONS(ls_layer_norm_options, .eps = 1e-6));
 }
@@ -98,7 +98,7 @@ static double xavier(int64_t in, int64_t out)
     return sqrt(6.0 / (double)(in + out));
 }
 
-static ls_module *layer_new(const vit_options *o)
+static ls_module *layer_new(const ls_vit_options *o)
 {
     layer *self = ls_module_new(sizeof *self, &layer_class);
     if (!self) {
@@ -162,7 +162,7 @@ static ls_tensor *vit_forward(ls_module *m, ls_tensor *x) /* [B,P,H,W] -> [B,cla
 
 static const ls_module_class vit_class = {"vit", vit_forward, NULL, NULL};
 
-static void build(vit *self, const vit_options *o)
+static void build(vit *self, const ls_vit_options *o)
 {
     ls_module *m = &self->base;
     const int64_t c = o->dim, across = o->image / o->patch, fan = o->channels * o->patch * o->patch;
@@ -188,9 +188,9 @@ static void build(vit *self, const vit_options *o)
                                linear(c, o->classes, LS_ACTIVATION_NONE, 0.0, 0.0));
 }
 
-ls_module *vit_new(const vit_options *options)
+ls_module *ls_vit_new(const ls_vit_options *options)
 {
-    const vit_options *o = options ? options : LS_OPTIONS(vit_options, .size = sizeof *o);
+    const ls_vit_options *o = options ? options : LS_OPTIONS(ls_vit_options, .size = sizeof *o);
     if (o->heads < 1 || o->layers < 1 || o->dim % o->heads != 0 || o->patch < 1 ||
         o->image % o->patch != 0) {
         (void)ls_fail(LS_ERR_INVALID,

@@ -149,7 +149,7 @@ LS_API ls_status ls_init_kaiming_normal(ls_tensor *weight, bool fan_out);
  * initialisation or a file:
  *     {
  *         LS_SKIP_INIT(path != NULL);
- *         net = gpt2_new(NULL);
+ *         net = ls_gpt2_new(NULL);
  *     }
  * Drawing is most of the time it takes to make a large model. Constants are set as ever, and the
  * streams count on: later draws get the values that they would get without it. Of this thread;

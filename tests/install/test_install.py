@@ -47,8 +47,8 @@ def run_outside(program):
 @test
 def meson_installs_into_a_scratch_root():
     command("meson", "install", "-C", BUILD, "--no-rebuild", "--destdir", ROOT)
-    headers = {p.name for p in (SOURCE / "include/lockstep").glob("*.h")}
-    none_of(headers ^ {p.name for p in (prefix() / "include/lockstep").iterdir()},
+    headers = {str(p.relative_to(SOURCE)) for p in (SOURCE / "include").rglob("*.h")}
+    none_of(headers ^ {str(p.relative_to(prefix())) for p in (prefix() / "include").rglob("*.h")},
             "headers of the tree and headers installed differ")
     assert one("lockstepConfig.cmake") and one("lockstepConfigVersion.cmake")
 

@@ -1,4 +1,4 @@
-"""examples/train_image and train_gpt learn as the same script in PyTorch does: tests/reference/learning has the
+"""programs/train_image and train_gpt learn as the same script in PyTorch does: tests/reference/learning has the
 lessons, the script and what it reached. Each seed starts from the same weights and sees the same samples; with one
 worker and with four the curve, the loss and the accuracy at the end are PyTorch's within the spread of its seeds.
 
@@ -64,7 +64,7 @@ def learned(case, data, seed, ranks):
     log.unlink(missing_ok=True)
     lessons.write_start(case, seed, start)
     launcher = [BUILD / "lockstep", "run", "-n", ranks] if ranks > 1 else []
-    command(*launcher, BUILD / "examples" / case.program, *case.flags(data, seed, ranks), "--init", start,
+    command(*launcher, BUILD / "programs" / case.program, *case.flags(data, seed, ranks), "--init", start,
             "--log", log, env=environment())
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     part = "test" if case.program == "train_image" else "held_out"
@@ -152,7 +152,7 @@ assert sorted(found["train"] + found["test"]) == sorted(want)
 @test
 def the_images_of_digits_are_scikit_learns():
     command(python_with_digits(), "-c", SCIKIT, digits())
-    said = command(BUILD / "examples/train_image", "--data", digits(), "--steps", 1)
+    said = command(BUILD / "programs/train_image", "--data", digits(), "--steps", 1)
     assert "1437 images [1,8,8] to learn from, 360 to be judged by" in said, said
 
 

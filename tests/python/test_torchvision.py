@@ -97,7 +97,7 @@ def both_ways(kind, batch, side, classes, parameters):
 
 def starts_from(folder, classes, loss):
     """A user's way: --init of the training program."""
-    said = command(BUILD / "examples/train_image", "--model", "resnet18", "--classes", classes, "--data", folder,
+    said = command(BUILD / "programs/train_image", "--model", "resnet18", "--classes", classes, "--data", folder,
                    "--init", folder / "model.safetensors", "--steps", 1, "--batch", 1)
     before = float(re.search(r"before training: test loss (\d+\.\d+)", said).group(1))
     assert abs(before - loss) <= 1e-3, (said, loss)

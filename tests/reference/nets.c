@@ -1,9 +1,9 @@
 /* The nets of models/, small: sizes as in make.py. */
 #include "nets.h"
 
-#include "gpt.h"
-#include "lstm.h"
-#include "mlp.h"
+#include <lockstep/models/gpt.h>
+#include <lockstep/models/lstm.h>
+#include <lockstep/models/mlp.h>
 
 #define CONTEXT 8 /* tokens of a sequence */
 #define VOCAB 16
@@ -12,7 +12,7 @@
 
 static ls_module *mlp_make(void)
 {
-    return mlp_new(20, 48, 10);
+    return ls_mlp_new(20, 48, 10);
 }
 
 static ls_tensor *mlp_loss(ls_module *net, int64_t first, int64_t count)
@@ -41,8 +41,8 @@ static ls_tensor *next_token_loss(ls_module *net, int64_t first, int64_t count, 
 
 static ls_module *gpt_make(void)
 {
-    return gpt_new(LS_OPTIONS(gpt_options, .layers = 2, .heads = 2, .dim = 12, .context = CONTEXT,
-                              .vocab = VOCAB));
+    return ls_gpt_new(LS_OPTIONS(ls_gpt_options, .layers = 2, .heads = 2, .dim = 12,
+                                 .context = CONTEXT, .vocab = VOCAB));
 }
 
 static ls_tensor *gpt_loss(ls_module *net, int64_t first, int64_t count)
@@ -54,7 +54,8 @@ const reference_net gpt_net = {.name = "gpt", .make = gpt_make, .loss = gpt_loss
 
 static ls_module *lstm_make(void)
 {
-    return lstm_new(LS_OPTIONS(lstm_options, .layers = 2, .dim = 8, .hidden = 10, .vocab = VOCAB));
+    return ls_lstm_model_new(
+        LS_OPTIONS(ls_lstm_model_options, .layers = 2, .dim = 8, .hidden = 10, .vocab = VOCAB));
 }
 
 static ls_tensor *lstm_loss(ls_module *net, int64_t first, int64_t count)

@@ -1,7 +1,7 @@
 /* A small BERT on masked tokens: two in each sequence, so that equal shares hold equally many. */
 #include "nets.h"
 
-#include "bert.h"
+#include <lockstep/models/bert.h>
 
 #define CONTEXT 8
 #define VOCAB 16
@@ -9,8 +9,8 @@
 
 static ls_module *bert_make(void)
 {
-    return bert_new(LS_OPTIONS(bert_options, .layers = 2, .heads = 2, .dim = 12, .wide = 24,
-                               .context = CONTEXT, .vocab = VOCAB, .types = 2));
+    return ls_bert_new(LS_OPTIONS(ls_bert_options, .layers = 2, .heads = 2, .dim = 12, .wide = 24,
+                                  .context = CONTEXT, .vocab = VOCAB, .types = 2));
 }
 
 static ls_tensor *hidden_loss(ls_module *net, int64_t first, int64_t count)

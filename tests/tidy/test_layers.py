@@ -97,17 +97,16 @@ def public_headers_include_only_those_of_their_own_or_lower_layers():
 @test
 def the_umbrella_includes_every_public_header():
     names = {name for _, name in includes(SOURCE / "include/lockstep/lockstep.h")}
-    there = {f"lockstep/{p.name}" for p in c_files("include") if p.name != "lockstep.h"}
+    there = {f"lockstep/{p.name}" for p in (SOURCE / "include/lockstep").glob("*.h")} - {"lockstep/lockstep.h"}
     none_of(names ^ there, "in one and not the other")
 
 
 @test
-def models_and_examples_use_public_headers_only():
+def models_examples_and_programs_use_public_headers_only():
     problems = []
-    for path in c_files("models") + c_files("examples"):
+    for path in c_files("models") + c_files("examples") + c_files("programs"):
         for bracket, name in includes(path):
-            beside = (path.parent / name).exists() or (SOURCE / "models" / name).exists()
-            beside = beside or name.startswith("models/")
+            beside = (path.parent / name).exists() or (SOURCE / "programs" / name).exists()
             if bracket == '"' and not beside:
                 problems.append(f"{path.relative_to(SOURCE)}: {name}")
     none_of(problems, "private includes")

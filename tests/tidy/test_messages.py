@@ -12,7 +12,7 @@ import sys
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
 from tap import SOURCE, none_of, run, test
 
-FOLDERS = ("src", "tools", "bench", "examples")
+FOLDERS = ("src", "tools", "bench", "examples", "programs")
 GOLDEN = SOURCE / "tests/golden"
 # What is said to nobody (compiler directives, templates of JSON) or is no error (results on stdout).
 SILENT_CALLS = {"_Static_assert", "_Pragma", "json_pack", "sscanf", "starts", "ends", "strncmp", "printf"}

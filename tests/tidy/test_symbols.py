@@ -30,8 +30,8 @@ NEVER = {"abort", "exit", "_exit", "printf", "puts", "putchar", "fprintf", "vpri
 NEVER_EXCEPT = {"base_error", "base_env_posix_process"}
 
 
-def library():
-    found = sorted(p for p in BUILD.glob("src/liblockstep.so.*.*.*") if p.is_file())
+def library(name="src/liblockstep"):
+    found = sorted(p for p in BUILD.glob(f"{name}.so.*.*.*") if p.is_file())
     assert found, "no shared library in the build"
     return found[0]
 
@@ -41,9 +41,9 @@ def symbols_of(*nm_arguments):
     return {line.split()[-1].split("@")[0] for line in lines if line.split()}
 
 
-def declared():
+def declared(folder="include/lockstep"):
     names = set()
-    for path in (SOURCE / "include/lockstep").glob("*.h"):
+    for path in (SOURCE / folder).glob("*.h"):
         text = re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.DOTALL)
         names |= set(DECLARED.findall(text))
     return names
@@ -66,6 +66,13 @@ def exported_symbols_are_the_functions_of_the_headers():
     problems = [f"{name}: declared, not exported" for name in sorted(declared() - exported)]
     problems += [f"{name}: exported, not declared" for name in sorted(exported - declared())]
     none_of(problems, f"{len(declared())} declared, {len(exported)} exported")
+
+
+@test
+def so_are_those_of_the_models():
+    exported = symbols_of("-D", "--defined-only", library("models/liblockstep-models"))
+    none_of(exported ^ declared("include/lockstep/models"), "exported or declared, not both")
+    assert "ls_gpt2_new" in exported
 
 
 @test

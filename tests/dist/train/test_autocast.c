@@ -5,8 +5,8 @@
 
 #include <lockstep/lockstep.h>
 
-#include "gpt.h"
 #include "test.h"
+#include <lockstep/models/gpt.h>
 
 enum { STEPS = 20, BATCH = 4, CONTEXT = 16, VOCAB = 17, PARAMS_MAX = 64 };
 
@@ -53,8 +53,8 @@ static void train(bool autocast, double losses[STEPS])
     int identical = 0;
     uint64_t hash = 0;
     CHECK_OK(ls_manual_seed(4));
-    ls_module *net = gpt_new(LS_OPTIONS(gpt_options, .layers = 2, .heads = 2, .dim = 32,
-                                        .context = CONTEXT, .vocab = VOCAB));
+    ls_module *net = ls_gpt_new(LS_OPTIONS(ls_gpt_options, .layers = 2, .heads = 2, .dim = 32,
+                                           .context = CONTEXT, .vocab = VOCAB));
     CHECK(net != NULL);
     net = ls_ddp_new(net, ls_world(), NULL);
     ls_optim *optim = ls_adamw_new(net, LS_OPTIONS(ls_adamw_options, .lr = 0.003));

@@ -12,8 +12,8 @@
 
 #include <lockstep/lockstep.h>
 
-#include "resnet.h"
 #include "test.h"
+#include <lockstep/models/resnet.h>
 
 enum { RANKS_MAX = 4, STEPS = 2, BATCH = 3, EDGE = 16, CLASSES = 5, ITEMS_MAX = 160 };
 enum { PIXELS = 3 * EDGE * EDGE };
@@ -48,7 +48,7 @@ static double loss_of(ls_module *net, int rank, int step, double share)
 static ls_module *net_new(void)
 {
     CHECK_OK(ls_manual_seed(11));
-    ls_module *net = resnet_new(18, CLASSES, true);
+    ls_module *net = ls_resnet_new(18, CLASSES, true);
     CHECK(net != NULL);
     return net;
 }

@@ -7,8 +7,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "gpt.h"
-#include "gpt2.h"
+#include <lockstep/models/gpt.h>
+#include <lockstep/models/gpt2.h>
 
 enum { BATCH = 2, CONTEXT = 19, VOCAB = 23, LAYERS = 3, HEADS = 2, DIM = 12 };
 
@@ -16,26 +16,27 @@ enum { BATCH = 2, CONTEXT = 19, VOCAB = 23, LAYERS = 3, HEADS = 2, DIM = 12 };
 
 typedef struct kind {
     ls_module *(*make)(void);
-    kv_cache *(*cache)(ls_module *model, int64_t batch);
-    ls_status (*read)(ls_module *model, kv_cache *cache, ls_tensor *x, int64_t last,
+    ls_kv_cache *(*cache)(ls_module *model, int64_t batch);
+    ls_status (*read)(ls_module *model, ls_kv_cache *cache, ls_tensor *x, int64_t last,
                       ls_tensor **logits);
 } kind;
 
 static ls_module *make_gpt(void)
 {
-    return gpt_new(LS_OPTIONS(gpt_options, .layers = LAYERS, .heads = HEADS, .dim = DIM,
-                              .context = CONTEXT, .vocab = VOCAB, .dropout = 0.5, .init_std = 0.5));
+    return ls_gpt_new(LS_OPTIONS(ls_gpt_options, .layers = LAYERS, .heads = HEADS, .dim = DIM,
+                                 .context = CONTEXT, .vocab = VOCAB, .dropout = 0.5,
+                                 .init_std = 0.5));
 }
 
 static ls_module *make_gpt2(void)
 {
-    return gpt2_new(LS_OPTIONS(gpt2_options, .layers = LAYERS, .heads = HEADS, .dim = DIM,
-                               .context = CONTEXT, .vocab = VOCAB, .dropout = 0.5,
-                               .init_std = 0.3));
+    return ls_gpt2_new(LS_OPTIONS(ls_gpt2_options, .layers = LAYERS, .heads = HEADS, .dim = DIM,
+                                  .context = CONTEXT, .vocab = VOCAB, .dropout = 0.5,
+                                  .init_std = 0.3));
 }
 
-static const kind kinds[] = {{make_gpt, gpt_cache_new, gpt_forward_cached},
-                             {make_gpt2, gpt2_cache_new, gpt2_forward_cached}};
+static const kind kinds[] = {{make_gpt, ls_gpt_cache_new, ls_gpt_forward_cached},
+                             {make_gpt2, ls_gpt2_cache_new, ls_gpt2_forward_cached}};
 
 static ls_module *evaluated(const kind *k)
 {
@@ -63,7 +64,7 @@ static void read_whole(ls_module *net, int32_t *tokens, int64_t length, float *l
 }
 
 /* Tokens [from, to) of both texts, all their logits compared. */
-static void read_piece(const kind *k, ls_module *net, kv_cache *cache, const int32_t *tokens,
+static void read_piece(const kind *k, ls_module *net, ls_kv_cache *cache, const int32_t *tokens,
                        const float *whole, const int64_t at[3])
 {
     const int64_t from = at[0], to = at[1], length = at[2], n = to - from;
@@ -84,7 +85,7 @@ static void read_piece(const kind *k, ls_module *net, kv_cache *cache, const int
             CHECK_NEAR(got[i], whole[(b * length + from) * VOCAB + rest], TOLERANCE);
         }
     }
-    CHECK_INT(kv_cache_length(cache), to);
+    CHECK_INT(ls_kv_cache_length(cache), to);
 }
 
 /* A prompt of `first` tokens, then `step` at a time. */
@@ -95,7 +96,7 @@ static void read_in_pieces(const kind *k, ls_module *net, int64_t length, int64_
     int32_t tokens[BATCH * CONTEXT];
     fill(tokens, length);
     read_whole(net, tokens, length, whole);
-    kv_cache *cache = k->cache(net, BATCH);
+    ls_kv_cache *cache = k->cache(net, BATCH);
     CHECK(cache != NULL);
     for (int64_t from = 0; from < length;) {
         int64_t to = from + (from == 0 ? first : step);
@@ -103,7 +104,7 @@ static void read_in_pieces(const kind *k, ls_module *net, int64_t length, int64_
         read_piece(k, net, cache, tokens, whole, (const int64_t[]){from, to, length});
         from = to;
     }
-    kv_cache_free(cache);
+    ls_kv_cache_free(cache);
 }
 
 TEST(a_text_read_with_a_cache_has_the_logits_of_one_read_whole)
@@ -130,18 +131,18 @@ TEST(the_last_logits_alone_are_those_of_all)
     int32_t tokens[BATCH * CONTEXT];
     fill(tokens, 9);
     read_whole(net, tokens, 9, whole);
-    kv_cache *cache = gpt2_cache_new(net, BATCH);
+    ls_kv_cache *cache = ls_gpt2_cache_new(net, BATCH);
     {
         LS_SCOPE;
         ls_tensor *x = ls_from_memory(tokens, LS_SHAPE(BATCH, 9), LS_INT32), *logits = NULL;
-        CHECK_OK(gpt2_forward_cached(net, cache, x, 2, &logits));
+        CHECK_OK(ls_gpt2_forward_cached(net, cache, x, 2, &logits));
         CHECK_OK(ls_copy_out(logits, got, sizeof got));
         for (int i = 0; i < BATCH * 2 * VOCAB; i++) {
             int b = i / (2 * VOCAB), rest = i % (2 * VOCAB);
             CHECK_NEAR(got[i], whole[(b * 9 + 7) * VOCAB + rest], TOLERANCE);
         }
     }
-    kv_cache_free(cache);
+    ls_kv_cache_free(cache);
     ls_module_free(net);
     CHECK_OK(ls_finalize());
 }
@@ -156,13 +157,13 @@ TEST(a_cache_that_was_cut_reads_on_from_there)
         int32_t tokens[BATCH * CONTEXT];
         fill(tokens, CONTEXT);
         read_whole(net, tokens, CONTEXT, whole);
-        kv_cache *cache = k->cache(net, BATCH);
+        ls_kv_cache *cache = k->cache(net, BATCH);
         read_piece(k, net, cache, tokens, whole, (const int64_t[]){0, CONTEXT, CONTEXT});
-        kv_cache_cut(cache, 5);
+        ls_kv_cache_cut(cache, 5);
         read_piece(k, net, cache, tokens, whole, (const int64_t[]){5, CONTEXT, CONTEXT});
-        kv_cache_cut(cache, 0);
+        ls_kv_cache_cut(cache, 0);
         read_piece(k, net, cache, tokens, whole, (const int64_t[]){0, 4, CONTEXT});
-        kv_cache_free(cache);
+        ls_kv_cache_free(cache);
         ls_module_free(net);
     }
     CHECK_OK(ls_finalize());
@@ -177,7 +178,7 @@ TEST(a_cache_under_autocast_has_the_logits_of_autocast)
         static float whole[BATCH * CONTEXT * VOCAB], got[VOCAB];
         int32_t tokens[BATCH * CONTEXT];
         fill(tokens, CONTEXT);
-        kv_cache *cache = kinds[i].cache(net, 1);
+        ls_kv_cache *cache = kinds[i].cache(net, 1);
         {
             LS_AUTOCAST(true);
             read_whole(net, tokens, CONTEXT, whole);
@@ -193,7 +194,7 @@ TEST(a_cache_under_autocast_has_the_logits_of_autocast)
                 }
             }
         }
-        kv_cache_free(cache);
+        ls_kv_cache_free(cache);
         ls_module_free(net);
     }
     CHECK_OK(ls_finalize());
@@ -203,11 +204,11 @@ TEST(what_does_not_fit_into_a_cache_is_refused_and_changes_nothing)
 {
     CHECK_OK(ls_init(NULL));
     ls_module *net = evaluated(&kinds[0]), *other = evaluated(&kinds[1]);
-    kv_cache *cache = gpt_cache_new(net, 1);
+    ls_kv_cache *cache = ls_gpt_cache_new(net, 1);
     int32_t tokens[CONTEXT + 1] = {0}, bad[1] = {VOCAB};
-    CHECK(!gpt_cache_new(other, 1));
+    CHECK(!ls_gpt_cache_new(other, 1));
     CHECK_CONTAINS(ls_error_message(), "the module is a gpt2");
-    CHECK(!gpt_cache_new(net, 0));
+    CHECK(!ls_gpt_cache_new(net, 0));
     CHECK_CONTAINS(ls_error_message(), "0 texts");
     {
         LS_SCOPE;
@@ -215,21 +216,21 @@ TEST(what_does_not_fit_into_a_cache_is_refused_and_changes_nothing)
         ls_tensor *most = ls_from_memory(tokens, LS_SHAPE(1, CONTEXT - 1), LS_INT32);
         ls_tensor *two = ls_from_memory(tokens, LS_SHAPE(1, 2), LS_INT32);
         ls_tensor *texts = ls_from_memory(tokens, LS_SHAPE(2, 2), LS_INT32);
-        CHECK_OK(gpt_forward_cached(net, cache, most, 1, &y));
-        CHECK_INT(gpt_forward_cached(net, cache, two, 1, &y), LS_ERR_LIMIT);
+        CHECK_OK(ls_gpt_forward_cached(net, cache, most, 1, &y));
+        CHECK_INT(ls_gpt_forward_cached(net, cache, two, 1, &y), LS_ERR_LIMIT);
         CHECK_CONTAINS(ls_error_message(), "18 tokens are read and 2 more are given");
-        CHECK_INT(gpt_forward_cached(net, cache, texts, 1, &y), LS_ERR_INVALID);
-        CHECK_INT(gpt_forward_cached(net, cache, two, 3, &y), LS_ERR_INVALID);
+        CHECK_INT(ls_gpt_forward_cached(net, cache, texts, 1, &y), LS_ERR_INVALID);
+        CHECK_INT(ls_gpt_forward_cached(net, cache, two, 3, &y), LS_ERR_INVALID);
         CHECK_CONTAINS(ls_error_message(), "the last 3 logits");
         ls_tensor *outside = ls_from_memory(bad, LS_SHAPE(1, 1), LS_INT32);
-        CHECK(gpt_forward_cached(net, cache, outside, 1, &y) < 0);
-        CHECK_INT(kv_cache_length(cache), CONTEXT - 1);
+        CHECK(ls_gpt_forward_cached(net, cache, outside, 1, &y) < 0);
+        CHECK_INT(ls_kv_cache_length(cache), CONTEXT - 1);
         ls_module_train(net, true);
-        CHECK_INT(gpt_forward_cached(net, cache, two, 1, &y), LS_ERR_STATE);
+        CHECK_INT(ls_gpt_forward_cached(net, cache, two, 1, &y), LS_ERR_STATE);
         CHECK_CONTAINS(ls_error_message(), "in evaluation");
     }
-    kv_cache_free(cache);
-    kv_cache_free(NULL);
+    ls_kv_cache_free(cache);
+    ls_kv_cache_free(NULL);
     ls_module_free(net);
     ls_module_free(other);
     CHECK_OK(ls_finalize());

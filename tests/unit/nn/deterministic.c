@@ -9,7 +9,7 @@
 
 #include <lockstep/lockstep.h>
 
-#include "gpt.h"
+#include <lockstep/models/gpt.h>
 
 enum { THREADS_MAX = 3, STEPS = 3, CLASSES = 10, VOCAB = 512, BATCH = 16, CONTEXT = 64 };
 
@@ -52,8 +52,8 @@ static ls_tensor *images(void)
 
 static ls_module *make_gpt(void)
 {
-    return gpt_new(LS_OPTIONS(gpt_options, .layers = 2, .heads = 4, .dim = 128, .vocab = VOCAB,
-                              .context = CONTEXT, .dropout = 0.1));
+    return ls_gpt_new(LS_OPTIONS(ls_gpt_options, .layers = 2, .heads = 4, .dim = 128,
+                                 .vocab = VOCAB, .context = CONTEXT, .dropout = 0.1));
 }
 
 static ls_tensor *tokens(void)

@@ -11,11 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alexnet.h"
-#include "bert.h"
-#include "gpt2.h"
-#include "resnet.h"
-#include "vit.h"
+#include <lockstep/models/alexnet.h>
+#include <lockstep/models/bert.h>
+#include <lockstep/models/gpt2.h>
+#include <lockstep/models/resnet.h>
+#include <lockstep/models/vit.h>
 
 typedef struct named {
     const char *name;
@@ -68,23 +68,23 @@ static ls_status load_plain(ls_module *net, const char *path)
 static foreign make(const char *kind, const int64_t *n)
 {
     if (strcmp(kind, "gpt2") == 0) {
-        return (foreign){
-            gpt2_new(LS_OPTIONS(gpt2_options, .layers = (int)n[LAYERS], .heads = (int)n[HEADS],
-                                .dim = n[DIM], .context = n[CONTEXT], .vocab = n[VOCAB])),
-            gpt2_load, LS_SHAPE(n[BATCH], n[TOKENS]), LS_INT64};
+        return (foreign){ls_gpt2_new(LS_OPTIONS(ls_gpt2_options, .layers = (int)n[LAYERS],
+                                                .heads = (int)n[HEADS], .dim = n[DIM],
+                                                .context = n[CONTEXT], .vocab = n[VOCAB])),
+                         ls_gpt2_load, LS_SHAPE(n[BATCH], n[TOKENS]), LS_INT64};
     }
     if (strcmp(kind, "bert") == 0) {
         return (foreign){
-            bert_new(LS_OPTIONS(bert_options, .layers = (int)n[LAYERS], .heads = (int)n[HEADS],
-                                .dim = n[DIM], .wide = 4 * n[DIM], .context = n[CONTEXT],
-                                .vocab = n[VOCAB])),
-            bert_load, LS_SHAPE(n[BATCH], 2, n[TOKENS]), LS_INT64};
+            ls_bert_new(LS_OPTIONS(ls_bert_options, .layers = (int)n[LAYERS],
+                                   .heads = (int)n[HEADS], .dim = n[DIM], .wide = 4 * n[DIM],
+                                   .context = n[CONTEXT], .vocab = n[VOCAB])),
+            ls_bert_load, LS_SHAPE(n[BATCH], 2, n[TOKENS]), LS_INT64};
     }
     ls_module *net =
-        strcmp(kind, "alexnet") == 0 ? alexnet_new(n[CLASSES], 0.5)
+        strcmp(kind, "alexnet") == 0 ? ls_alexnet_new(n[CLASSES], 0.5)
         : strcmp(kind, "vit") == 0
-            ? vit_new(LS_OPTIONS(vit_options, .image = n[SIDE], .classes = n[CLASSES]))
-            : resnet_new((int)strtol(kind + strlen("resnet"), NULL, 10), n[CLASSES], false);
+            ? ls_vit_new(LS_OPTIONS(ls_vit_options, .image = n[SIDE], .classes = n[CLASSES]))
+            : ls_resnet_new((int)strtol(kind + strlen("resnet"), NULL, 10), n[CLASSES], false);
     return (foreign){net, load_plain, LS_SHAPE(n[BATCH], 3, n[SIDE], n[SIDE]), LS_FLOAT32};
 }
 

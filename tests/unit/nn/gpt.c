@@ -42,7 +42,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "gpt.h"
+#include <lockstep/models/gpt.h>
 
 enum { STEPS = 12, BATCH = 3, CONTEXT = 5, VOCAB = 11, PARAMS_MAX = 32, NUMEL_MAX = 4096 };
 
@@ -64,8 +64,8 @@ static const double expected_autocast[STEPS][2] = {
 static ls_module *make(bool recompute)
 {
     ls_module *net =
-        gpt_new(LS_OPTIONS(gpt_options, .layers = 2, .heads = 2, .dim = 8, .context = CONTEXT,
-                           .vocab = VOCAB, .recompute = recompute));
+        ls_gpt_new(LS_OPTIONS(ls_gpt_options, .layers = 2, .heads = 2, .dim = 8, .context = CONTEXT,
+                              .vocab = VOCAB, .recompute = recompute));
     CHECK(net != NULL);
     ls_param params[PARAMS_MAX];
     static float values[NUMEL_MAX];
@@ -161,9 +161,9 @@ TEST(a_gpt_under_autocast_learns_as_the_same_network_in_pytorch)
 TEST(a_gpt_that_cannot_be_built_says_why)
 {
     CHECK(ls_init(NULL) == LS_OK);
-    CHECK(!gpt_new(LS_OPTIONS(gpt_options, .dim = 0)));
+    CHECK(!ls_gpt_new(LS_OPTIONS(ls_gpt_options, .dim = 0)));
     CHECK(strstr(ls_error_message(), "dim") != NULL);
-    CHECK(!gpt_new(LS_OPTIONS(gpt_options, .dropout = 7.0)));
+    CHECK(!ls_gpt_new(LS_OPTIONS(ls_gpt_options, .dropout = 7.0)));
     CHECK(strstr(ls_error_message(), "7") != NULL);
     CHECK(ls_finalize() == LS_OK);
 }

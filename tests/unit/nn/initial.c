@@ -3,66 +3,67 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bert.h"
-#include "cnn.h"
-#include "gpt.h"
-#include "gpt2.h"
-#include "lstm.h"
-#include "mlp.h"
-#include "resnet.h"
 #include "test.h"
-#include "vit.h"
+#include <lockstep/models/bert.h>
+#include <lockstep/models/cnn.h>
+#include <lockstep/models/gpt.h>
+#include <lockstep/models/gpt2.h>
+#include <lockstep/models/lstm.h>
+#include <lockstep/models/mlp.h>
+#include <lockstep/models/resnet.h>
+#include <lockstep/models/vit.h>
 
 #define SEED 7
 
 static ls_module *mlp(void)
 {
-    return mlp_new(9, 8, 4);
+    return ls_mlp_new(9, 8, 4);
 }
 
 static ls_module *cnn(void)
 {
-    return cnn_new(3, 10);
+    return ls_cnn_new(3, 10);
 }
 
 static ls_module *gpt(void)
 {
-    return gpt_new(
-        LS_OPTIONS(gpt_options, .layers = 2, .heads = 2, .dim = 16, .context = 8, .vocab = 40));
+    return ls_gpt_new(
+        LS_OPTIONS(ls_gpt_options, .layers = 2, .heads = 2, .dim = 16, .context = 8, .vocab = 40));
 }
 
 static ls_module *gpt_as_in_pytorch(void)
 {
-    return gpt_new(LS_OPTIONS(gpt_options, .layers = 2, .heads = 2, .dim = 16, .context = 8,
-                              .vocab = 40, .init_std = 0.0));
+    return ls_gpt_new(LS_OPTIONS(ls_gpt_options, .layers = 2, .heads = 2, .dim = 16, .context = 8,
+                                 .vocab = 40, .init_std = 0.0));
 }
 
 static ls_module *gpt2(void)
 {
-    return gpt2_new(
-        LS_OPTIONS(gpt2_options, .layers = 2, .heads = 2, .dim = 16, .context = 8, .vocab = 40));
+    return ls_gpt2_new(
+        LS_OPTIONS(ls_gpt2_options, .layers = 2, .heads = 2, .dim = 16, .context = 8, .vocab = 40));
 }
 
 static ls_module *bert(void)
 {
-    return bert_new(LS_OPTIONS(bert_options, .layers = 2, .heads = 2, .dim = 16, .wide = 32,
-                               .context = 8, .vocab = 40));
+    return ls_bert_new(LS_OPTIONS(ls_bert_options, .layers = 2, .heads = 2, .dim = 16, .wide = 32,
+                                  .context = 8, .vocab = 40));
 }
 
 static ls_module *lstm(void)
 {
-    return lstm_new(LS_OPTIONS(lstm_options, .dim = 12, .hidden = 10, .vocab = 40));
+    return ls_lstm_model_new(
+        LS_OPTIONS(ls_lstm_model_options, .dim = 12, .hidden = 10, .vocab = 40));
 }
 
 static ls_module *vit(void)
 {
-    return vit_new(LS_OPTIONS(vit_options, .layers = 2, .heads = 2, .dim = 16, .wide = 32,
-                              .image = 16, .patch = 4, .classes = 10));
+    return ls_vit_new(LS_OPTIONS(ls_vit_options, .layers = 2, .heads = 2, .dim = 16, .wide = 32,
+                                 .image = 16, .patch = 4, .classes = 10));
 }
 
 static ls_module *resnet(void)
 {
-    return resnet_new(18, 10, true);
+    return ls_resnet_new(18, 10, true);
 }
 
 typedef struct network {

@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bert.h"
-#include "gpt.h"
-#include "gpt2.h"
-#include "vit.h"
+#include <lockstep/models/bert.h>
+#include <lockstep/models/gpt.h>
+#include <lockstep/models/gpt2.h>
+#include <lockstep/models/vit.h>
 
 enum { BATCH = 3, TOKENS = 6, VOCAB = 11, PARAMS_MAX = 64 };
 
@@ -26,28 +26,30 @@ typedef struct outcome {
 
 static ls_module *make_gpt(bool recompute)
 {
-    return gpt_new(LS_OPTIONS(gpt_options, .layers = 5, .heads = 2, .dim = 16, .context = TOKENS,
-                              .vocab = VOCAB, .dropout = 0.2, .recompute = recompute));
+    return ls_gpt_new(LS_OPTIONS(ls_gpt_options, .layers = 5, .heads = 2, .dim = 16,
+                                 .context = TOKENS, .vocab = VOCAB, .dropout = 0.2,
+                                 .recompute = recompute));
 }
 
 static ls_module *make_gpt2(bool recompute)
 {
-    return gpt2_new(LS_OPTIONS(gpt2_options, .layers = 5, .heads = 2, .dim = 16, .context = TOKENS,
-                               .vocab = VOCAB, .dropout = 0.2, .recompute = recompute));
+    return ls_gpt2_new(LS_OPTIONS(ls_gpt2_options, .layers = 5, .heads = 2, .dim = 16,
+                                  .context = TOKENS, .vocab = VOCAB, .dropout = 0.2,
+                                  .recompute = recompute));
 }
 
 static ls_module *make_bert(bool recompute)
 {
-    return bert_new(LS_OPTIONS(bert_options, .layers = 5, .heads = 2, .dim = 16, .wide = 64,
-                               .context = TOKENS, .vocab = VOCAB, .dropout = 0.2,
-                               .recompute = recompute));
+    return ls_bert_new(LS_OPTIONS(ls_bert_options, .layers = 5, .heads = 2, .dim = 16, .wide = 64,
+                                  .context = TOKENS, .vocab = VOCAB, .dropout = 0.2,
+                                  .recompute = recompute));
 }
 
 static ls_module *make_vit(bool recompute)
 {
-    return vit_new(LS_OPTIONS(vit_options, .layers = 5, .heads = 2, .dim = 16, .wide = 64,
-                              .image = 8, .patch = 4, .classes = VOCAB, .dropout = 0.2,
-                              .recompute = recompute));
+    return ls_vit_new(LS_OPTIONS(ls_vit_options, .layers = 5, .heads = 2, .dim = 16, .wide = 64,
+                                 .image = 8, .patch = 4, .classes = VOCAB, .dropout = 0.2,
+                                 .recompute = recompute));
 }
 
 static ls_tensor *tokens(int pass)
@@ -158,15 +160,15 @@ TEST(vit_recomputed_has_the_gradients_of_vit_kept)
     check(&vit_model);
 }
 
-/* ---- gpt2_memory_of, beside what a step really takes -------------------------------------- */
+/* ---- ls_gpt2_memory_of, beside what a step really takes -------------------------------------- */
 
 static void check_sum(bool recompute)
 {
-    const gpt2_options o = *LS_OPTIONS(gpt2_options, .layers = 6, .heads = 4, .dim = 128,
-                                       .context = 64, .vocab = 300, .recompute = recompute);
-    const gpt2_memory sum = gpt2_memory_of(&o, 4, 64);
+    const ls_gpt2_options o = *LS_OPTIONS(ls_gpt2_options, .layers = 6, .heads = 4, .dim = 128,
+                                          .context = 64, .vocab = 300, .recompute = recompute);
+    const ls_gpt2_memory sum = ls_gpt2_memory_of(&o, 4, 64);
     ls_memory before, after;
-    ls_module *net = gpt2_new(&o);
+    ls_module *net = ls_gpt2_new(&o);
     CHECK(net != NULL);
     CHECK_INT(sum.parameters, ls_module_numel(net));
     CHECK_OK(ls_memory_reset_peaks());

@@ -1,4 +1,4 @@
-/* What examples/generate draws from: the distribution against a plain twin that ranks tokens by
+/* What programs/generate draws from: the distribution against a plain twin that ranks tokens by
  * counting, and the pieces of text it writes. */
 #include "test.h"
 

@@ -9,9 +9,9 @@
 #include <unistd.h>
 
 #include "base/arena.h"
-#include "bert.h"
 #include "checkpoint/safetensors.h"
-#include "gpt2.h"
+#include <lockstep/models/bert.h>
+#include <lockstep/models/gpt2.h>
 
 enum { BATCH = 2, TOKENS = 7, VOCAB = 13, DIM = 8, PLANES_MAX = 3 };
 
@@ -83,7 +83,7 @@ static void check_results(ls_module *net, const char *name, int planes, const ch
         ls_tensor *labels = ls_from_memory(want.labels, LS_SHAPE(BATCH, TOKENS), LS_INT64);
         ls_tensor *logits = ls_forward(net, ids);
         check_near(logits, want.logits, BATCH * TOKENS * VOCAB);
-        ls_tensor *loss = bert_loss(logits, labels); /* cross-entropy but for -100 */
+        ls_tensor *loss = ls_bert_loss(logits, labels); /* cross-entropy but for -100 */
         check_near(loss, &want.loss, 1);
         CHECK_OK(ls_backward(loss));
     }
@@ -148,14 +148,14 @@ static void check_saved(ls_module *net, const char *original)
 
 static ls_module *small_gpt2(void)
 {
-    return gpt2_new(LS_OPTIONS(gpt2_options, .layers = 2, .heads = 2, .dim = 8, .context = TOKENS,
-                               .vocab = VOCAB));
+    return ls_gpt2_new(LS_OPTIONS(ls_gpt2_options, .layers = 2, .heads = 2, .dim = 8,
+                                  .context = TOKENS, .vocab = VOCAB));
 }
 
 static ls_module *small_bert(void)
 {
-    return bert_new(LS_OPTIONS(bert_options, .layers = 2, .heads = 2, .dim = 8, .wide = 20,
-                               .context = TOKENS, .vocab = VOCAB));
+    return ls_bert_new(LS_OPTIONS(ls_bert_options, .layers = 2, .heads = 2, .dim = 8, .wide = 20,
+                                  .context = TOKENS, .vocab = VOCAB));
 }
 
 TEST(gpt2_computes_what_transformers_computes_and_saves_what_it_saved)
@@ -163,7 +163,7 @@ TEST(gpt2_computes_what_transformers_computes_and_saves_what_it_saved)
     CHECK_OK(ls_init(NULL));
     ls_module *net = small_gpt2();
     CHECK(net != NULL);
-    CHECK_OK(gpt2_load(net, file_of("gpt2")));
+    CHECK_OK(ls_gpt2_load(net, file_of("gpt2")));
     check_results(net, "gpt2_logits", 1, GPT2_WORDS);
     check_saved(net, file_of("gpt2"));
     ls_module_free(net);
@@ -175,7 +175,7 @@ TEST(bert_computes_what_transformers_computes_and_saves_what_it_saved)
     CHECK_OK(ls_init(NULL));
     ls_module *net = small_bert();
     CHECK(net != NULL);
-    CHECK_OK(bert_load(net, file_of("bert")));
+    CHECK_OK(ls_bert_load(net, file_of("bert")));
     check_results(net, "bert_logits", 2, BERT_WORDS);
     check_saved(net, file_of("bert"));
     ls_module_free(net);
@@ -186,7 +186,7 @@ TEST(padding_is_not_seen_and_only_masked_tokens_count)
 {
     CHECK_OK(ls_init(NULL));
     ls_module *net = small_bert();
-    CHECK_OK(bert_load(net, file_of("bert")));
+    CHECK_OK(ls_bert_load(net, file_of("bert")));
     check_results(net, "bert_masked_logits", 3, BERT_WORDS);
     ls_module_free(net);
     CHECK_OK(ls_finalize());
@@ -200,9 +200,9 @@ TEST(dropout_is_for_training)
     CHECK_OK(ls_init(NULL));
     for (int i = 0; i < 3; i++) {
         CHECK_OK(ls_manual_seed(5));
-        ls_module *net =
-            gpt2_new(LS_OPTIONS(gpt2_options, .layers = 2, .heads = 2, .dim = DIM,
-                                .context = TOKENS, .vocab = VOCAB, .dropout = i == 2 ? 0.0 : 0.5));
+        ls_module *net = ls_gpt2_new(LS_OPTIONS(ls_gpt2_options, .layers = 2, .heads = 2,
+                                                .dim = DIM, .context = TOKENS, .vocab = VOCAB,
+                                                .dropout = i == 2 ? 0.0 : 0.5));
         ls_module_train(net, i == 0);
         {
             LS_SCOPE;
@@ -264,10 +264,10 @@ TEST(names_as_on_the_hub_are_found)
     CHECK_OK(ls_init(NULL));
     ls_module *gpt2 = small_gpt2(), *bert = small_bert();
     const char *path = renamed(file_of("gpt2"), "\"transformer.", "            \"");
-    CHECK_OK(gpt2_load(gpt2, path));
+    CHECK_OK(ls_gpt2_load(gpt2, path));
     check_results(gpt2, "gpt2_logits", 1, GPT2_WORDS);
     path = renamed(file_of("bert"), "LayerNorm.weight\"", "LayerNorm.gamma\"");
-    CHECK_OK(bert_load(bert, path));
+    CHECK_OK(ls_bert_load(bert, path));
     check_results(bert, "bert_logits", 2, BERT_WORDS);
     CHECK(unlink(path) == 0);
     ls_module_free(gpt2);
@@ -288,8 +288,8 @@ TEST(the_published_sizes_have_their_numbers_of_parameters)
                 {"gpt2-large", 774030080},
                 {"gpt2-xl", 1557611200}};
     for (int i = 0; i < 4; i++) {
-        gpt2_memory sum =
-            gpt2_memory_of(LS_OPTIONS(gpt2_options, .variant = want[i].variant), 1, 1024);
+        ls_gpt2_memory sum =
+            ls_gpt2_memory_of(LS_OPTIONS(ls_gpt2_options, .variant = want[i].variant), 1, 1024);
         CHECK_INT(sum.parameters, want[i].parameters);
         CHECK_INT(sum.parameter_bytes, 4 * want[i].parameters);
     }
@@ -299,16 +299,16 @@ TEST(the_sum_is_that_of_the_model_that_is_made)
 {
     CHECK_OK(ls_init(NULL));
     ls_module *net = small_gpt2();
-    gpt2_memory sum = gpt2_memory_of(LS_OPTIONS(gpt2_options, .layers = 2, .heads = 2, .dim = 8,
-                                                .context = TOKENS, .vocab = VOCAB),
-                                     1, 1);
+    ls_gpt2_memory sum = ls_gpt2_memory_of(LS_OPTIONS(ls_gpt2_options, .layers = 2, .heads = 2,
+                                                      .dim = 8, .context = TOKENS, .vocab = VOCAB),
+                                           1, 1);
     CHECK_INT(sum.parameters, ls_module_numel(net));
     ls_module_free(net);
-    CHECK(!gpt2_new(LS_OPTIONS(gpt2_options, .variant = "gpt3")));
+    CHECK(!ls_gpt2_new(LS_OPTIONS(ls_gpt2_options, .variant = "gpt3")));
     CHECK_CONTAINS(ls_error_message(), "\"gpt3\"");
-    CHECK(!gpt2_new(LS_OPTIONS(gpt2_options, .dim = 100)));
+    CHECK(!ls_gpt2_new(LS_OPTIONS(ls_gpt2_options, .dim = 100)));
     CHECK_CONTAINS(ls_error_message(), "100");
-    CHECK(!bert_new(LS_OPTIONS(bert_options, .heads = 7)));
+    CHECK(!ls_bert_new(LS_OPTIONS(ls_bert_options, .heads = 7)));
     CHECK_CONTAINS(ls_error_message(), "7 heads");
     CHECK_OK(ls_finalize());
 }

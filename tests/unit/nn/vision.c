@@ -9,8 +9,8 @@
 
 #include <lockstep/lockstep.h>
 
-#include "alexnet.h"
-#include "resnet.h"
+#include <lockstep/models/alexnet.h>
+#include <lockstep/models/resnet.h>
 
 #define PARAMS_MAX 512
 
@@ -217,7 +217,7 @@ TEST(layers_of_images_have_the_shapes_of_pytorch)
 
 static void check_resnet(int depth, int64_t classes, bool cifar, int64_t numel, int params)
 {
-    ls_module *net = resnet_new(depth, classes, cifar);
+    ls_module *net = ls_resnet_new(depth, classes, cifar);
     CHECK(net != NULL);
     CHECK_INT(ls_module_numel(net), numel);
     CHECK_INT(ls_module_param_count(net), params);
@@ -262,7 +262,7 @@ TEST(resnets_have_the_parameters_of_torchvision)
     CHECK_OK(ls_init(NULL));
     check_resnet(18, 1000, false, 11689512, 62);
     check_resnet(50, 1000, false, 25557032, 161);
-    CHECK(resnet_new(20, 10, true) == NULL);
+    CHECK(ls_resnet_new(20, 10, true) == NULL);
     CHECK_CONTAINS(ls_error_message(), "give 18, 34, 50, 101 or 152");
     CHECK_OK(ls_finalize());
 }
@@ -271,7 +271,7 @@ TEST(the_largest_networks_have_the_parameters_of_torchvision)
 {
     CHECK_OK(ls_init(NULL));
     check_resnet(152, 1000, false, 60192808, 467);
-    ls_module *net = alexnet_new(1000, 0.5);
+    ls_module *net = ls_alexnet_new(1000, 0.5);
     CHECK(net != NULL);
     CHECK_INT(ls_module_numel(net), 61100840);
     const seen *s = state_of(net);
@@ -354,7 +354,7 @@ static void check_step(const training *t, int step, double loss, double norm)
 
 static void train(const training *t)
 {
-    ls_module *net = resnet_new(t->depth, t->classes, t->cifar);
+    ls_module *net = ls_resnet_new(t->depth, t->classes, t->cifar);
     ls_optim *optim = ls_sgd_new(net, LS_OPTIONS(ls_sgd_options, .lr = t->lr, .momentum = 0.9));
     int32_t y[16];
     fill(net);

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-#include "vit.h"
+#include <lockstep/models/vit.h>
 
 enum { BATCH = 2, EDGE = 8, CLASSES = 5 };
 
@@ -34,8 +34,8 @@ static ls_status show(void *object, const char *prefix, const ls_state_visitor *
 
 static ls_module *small_vit(void)
 {
-    return vit_new(LS_OPTIONS(vit_options, .layers = 2, .heads = 2, .dim = 8, .wide = 20,
-                              .image = EDGE, .patch = 4, .classes = CLASSES));
+    return ls_vit_new(LS_OPTIONS(ls_vit_options, .layers = 2, .heads = 2, .dim = 8, .wide = 20,
+                                 .image = EDGE, .patch = 4, .classes = CLASSES));
 }
 
 TEST(vit_has_the_logits_of_torchvision)
@@ -73,7 +73,7 @@ TEST(vit_has_the_logits_of_torchvision)
 TEST(an_image_of_broken_patches_is_refused)
 {
     CHECK_OK(ls_init(NULL));
-    CHECK(!vit_new(LS_OPTIONS(vit_options, .image = 225)));
+    CHECK(!ls_vit_new(LS_OPTIONS(ls_vit_options, .image = 225)));
     CHECK_CONTAINS(ls_error_message(), "225");
     CHECK_OK(ls_finalize());
 }

@@ -1,0 +1,170 @@
+/* See decoder.h. */
+#include "decoder.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <jansson.h>
+
+#include <lockstep/models/gpt.h>
+
+/* ---- shape -------------------------------------------------------------------------------- */
+
+void decoder_check(const decoder_shape *shape)
+{
+    if (shape->dim % shape->heads) {
+        give_up(EXIT_USAGE, "--dim %lld is not a multiple of --heads %lld", (long long)shape->dim,
+                (long long)shape->heads);
+    }
+}
+
+bool decoder_is_gpt2(const char *model)
+{
+    return strncmp(model, "gpt2", strlen("gpt2")) == 0;
+}
+
+/* ---- config.json -------------------------------------------------------------------------- */
+
+#define COUNT_MAX (1 << 24) /* tokens of a vocabulary are the most there is to count */
+
+static int64_t count_in(const json_t *config, const char *name, const char *path)
+{
+    const json_t *value = json_object_get(config, name);
+    if (!json_is_integer(value) || json_integer_value(value) < 1 ||
+        json_integer_value(value) > COUNT_MAX) {
+        give_up(EXIT_FAILURE, "\"%s\": \"%s\" is missing or no count; is it a GPT-2's?", path,
+                name);
+    }
+    return json_integer_value(value);
+}
+
+/* `name`, unless it is missing, must be this. */
+static void expect(const json_t *config, const char *name, const char *wanted, const char *path)
+{
+    const json_t *value = json_object_get(config, name);
+    const char *found = json_string_value(value);
+    if (value && (!found || strcmp(found, wanted) != 0)) {
+        give_up(EXIT_FAILURE, "\"%s\": \"%s\" is \"%s\"; what can be read is \"%s\"", path, name,
+                found ? found : "no text", wanted);
+    }
+}
+
+/* As `expect`, of a switch. */
+static void expect_switch(const json_t *config, const char *name, bool wanted, const char *path)
+{
+    const json_t *value = json_object_get(config, name);
+    if (value && json_is_true(value) != wanted) {
+        give_up(EXIT_FAILURE, "\"%s\": \"%s\" is not %s, which this GPT-2 does not compute", path,
+                name, wanted ? "true" : "false");
+    }
+}
+
+/* config.json in the folder `weights`, or beside the file `weights`. False: there is none. */
+static bool config_of(const char *weights, char *path, size_t bytes)
+{
+    struct stat found;
+    const char *slash = strrchr(weights, '/');
+    bool folder = stat(weights, &found) == 0 && S_ISDIR(found.st_mode);
+    int prefix = folder ? (int)strlen(weights) : slash ? (int)(slash - weights) : 0;
+    const char *between = folder || slash ? "/" : "";
+    int length = snprintf(path, bytes, "%.*s%sconfig.json", prefix, weights, between);
+    return length > 0 && (size_t)length < bytes && access(path, F_OK) == 0;
+}
+
+bool decoder_read_config(const char *weights, decoder_shape *shape)
+{
+    char path[1024];
+    json_error_t error;
+    if (!config_of(weights, path, sizeof path)) {
+        return false;
+    }
+    json_t *config = json_load_file(path, 0, &error);
+    if (!config) {
+        give_up(EXIT_FAILURE, "\"%s\", line %d: %s", path, error.line, error.text);
+    }
+    expect(config, "model_type", "gpt2", path);
+    expect(config, "activation_function", "gelu_new", path);
+    expect_switch(config, "tie_word_embeddings", true, path);
+    expect_switch(config, "scale_attn_weights", true, path);
+    expect_switch(config, "scale_attn_by_inverse_layer_idx", false, path);
+    shape->model = "gpt2";
+    shape->exact = true;
+    shape->layers = count_in(config, "n_layer", path);
+    shape->heads = count_in(config, "n_head", path);
+    shape->dim = count_in(config, "n_embd", path);
+    shape->positions = count_in(config, "n_positions", path);
+    shape->vocab = count_in(config, "vocab_size", path);
+    shape->eps = json_number_value(json_object_get(config, "layer_norm_epsilon"));
+    json_decref(config);
+    return true;
+}
+
+/* ---- the model ---------------------------------------------------------------------------- */
+
+ls_gpt2_options decoder_gpt2_options(const decoder_shape *s)
+{
+    ls_gpt2_options o =
+        *LS_OPTIONS(ls_gpt2_options, .context = s->positions ? s->positions : s->context,
+                    .vocab = s->vocab, .dropout = s->dropout, .recompute = s->recompute);
+    if (s->exact) {
+        o.layers = (int)s->layers;
+        o.heads = (int)s->heads;
+        o.dim = s->dim;
+    } else {
+        o.variant = s->model;
+    }
+    o.eps = s->eps > 0.0 ? s->eps : o.eps;
+    return o;
+}
+
+/* Asked before a number is drawn: memory that is not there is given out all the same, and taken
+ * back with the whole process. */
+static void check_size(const decoder_shape *s)
+{
+    const double c = (double)s->dim, tokens = (double)(s->vocab + s->context);
+    const double bytes = (12.0 * (double)s->layers * c * c + tokens * c) * (double)sizeof(float);
+    const int64_t left = ls_memory_available();
+    if (left >= 0 && bytes > (double)left) {
+        give_up(EXIT_FAILURE,
+                "a GPT-2 of %lld layers, width %lld and %lld tokens, as config.json says, takes "
+                "%.2f GB, and %.2f GB of memory are left; is it damaged?",
+                (long long)s->layers, (long long)s->dim, (long long)s->vocab, bytes * 1e-9,
+                (double)left * 1e-9);
+    }
+}
+
+ls_module *decoder_new(const decoder_shape *s)
+{
+    if (decoder_is_gpt2(s->model)) {
+        if (s->exact) {
+            check_size(s);
+        }
+        const ls_gpt2_options o = decoder_gpt2_options(s);
+        return ls_gpt2_new(&o);
+    }
+    return ls_gpt_new(LS_OPTIONS(ls_gpt_options, .layers = (int)s->layers, .heads = (int)s->heads,
+                                 .dim = s->dim, .context = s->context, .vocab = s->vocab,
+                                 .dropout = s->dropout, .init_std = s->init_std,
+                                 .recompute = s->recompute));
+}
+
+ls_status decoder_load(ls_module *net, const decoder_shape *s, const char *path)
+{
+    return decoder_is_gpt2(s->model) ? ls_gpt2_load(net, path)
+                                     : ls_module_load_safetensors(net, path, NULL);
+}
+
+ls_kv_cache *decoder_cache_new(ls_module *net, const decoder_shape *s)
+{
+    return decoder_is_gpt2(s->model) ? ls_gpt2_cache_new(net, 1) : ls_gpt_cache_new(net, 1);
+}
+
+ls_status decoder_read(ls_module *net, const decoder_shape *s, ls_kv_cache *cache, ls_tensor *x,
+                       ls_tensor **logits)
+{
+    return decoder_is_gpt2(s->model) ? ls_gpt2_forward_cached(net, cache, x, 1, logits)
+                                     : ls_gpt_forward_cached(net, cache, x, 1, logits);
+}

@@ -1,0 +1,263 @@
+/* Writes text with a GPT-2 or a GPT of train_gpt, one token after another.
+ *
+ *     build/programs/generate --weights gpt2 --prompt "The answer is" --tokens 50 --top-p 0.9
+ *     build/programs/generate --checkpoint run7 --context 256 --prompt "GNU" --temperature 0.8
+ *
+ * --weights is a safetensors file or a folder as transformers saves it: there config.json says the
+ * shape, and the tokenizer lies beside it. Of a checkpoint (train_gpt --save), and of a file of
+ * train_gpt --export, the flags of the shape are those it was trained with.
+ *
+ * A cache of keys and values makes a token cost one token's work. When the model's context is full,
+ * it goes on with the newer half of it, which is read again: what was before is forgotten.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <lockstep/lockstep.h>
+#include <lockstep/tokenizer.h>
+
+#include "common.h"
+#include "decoder.h"
+#include "sampling.h"
+#include "utf8_stream.h"
+
+typedef struct settings {
+    const char *weights, *checkpoint, *tokenizer, *prompt, *stop;
+    int64_t tokens, seed;
+    bool greedy;
+    sampling sampling;
+    decoder_shape shape;
+} settings;
+
+typedef struct writer {
+    const settings *set;
+    ls_tokenizer *tokenizer;
+    ls_module *net;
+    ls_kv_cache *cache;
+    candidate *candidates;
+    int64_t vocab; /* tokens that can be drawn: those of the model that have a text */
+    int32_t *text; /* the prompt's tokens and what was drawn */
+    int64_t length;
+    int32_t stop; /* token that ends the text; -1: none */
+    utf8_stream out;
+} writer;
+
+/* ---- flags -------------------------------------------------------------------------------- */
+
+static settings read_flags(int argc, char **argv)
+{
+    static settings s = {.prompt = "",
+                         .tokens = 100,
+                         .sampling = {.temperature = 1.0, .top_p = 1.0},
+                         .shape = {DECODER_DEFAULTS}};
+    const flag flags[] = {
+        {"weights", FLAG_TEXT, &s.weights, 0, 0, "safetensors: a file, an index or a folder"},
+        {"checkpoint", FLAG_TEXT, &s.checkpoint, 0, 0, "or a folder of train_gpt --save"},
+        {"model", FLAG_TEXT, &s.shape.model, 0, 0,
+         "gpt or gpt2 … gpt2-xl; a folder's config.json says it for itself"},
+        {"tokenizer", FLAG_TEXT, &s.tokenizer, 0, 0,
+         "bytes, or a folder or file of byte-pair encoding; none: the weights' folder, or bytes"},
+        {"prompt", FLAG_TEXT, &s.prompt, 0, 0, "what the text begins with"},
+        {"tokens", FLAG_COUNT, &s.tokens, 0, 1e9,
+         "most tokens to write; beyond the context the newer half of it is read again"},
+        {"temperature", FLAG_NUMBER, &s.sampling.temperature, 0, 1e6, "0: as --greedy"},
+        {"top-k", FLAG_COUNT, &s.sampling.top_k, 0, 1e9, "draw among the k best; 0: all"},
+        {"top-p", FLAG_NUMBER, &s.sampling.top_p, 0, 1, "draw among the best of this probability"},
+        {"greedy", FLAG_SWITCH, &s.greedy, 0, 0, "always the most probable token"},
+        {"seed", FLAG_COUNT, &s.seed, 0, 9e15, "of what is drawn: the same seed, the same text"},
+        {"stop", FLAG_TEXT, &s.stop, 0, 0, "a token that ends the text, as <|endoftext|>"},
+        {"vocab", FLAG_COUNT, &s.shape.vocab, 0, 1e8, "tokens of the model; 0: the tokenizer's"},
+        DECODER_FLAGS(s.shape),
+    };
+    flags_parse("Writes text with a GPT-2, or a GPT of train_gpt.", flags,
+                (int)(sizeof flags / sizeof flags[0]), argc, argv);
+    if (!s.weights == !s.checkpoint) {
+        give_up(EXIT_USAGE, "give --weights or --checkpoint, one of them: what was trained");
+    }
+    if (s.greedy) {
+        s.sampling.temperature = 0.0;
+    }
+    if (s.weights && decoder_read_config(s.weights, &s.shape)) {
+        s.shape.context = s.shape.positions;
+    } else {
+        static const char *const models[] = {"gpt",        "gpt2",    "gpt2-medium",
+                                             "gpt2-large", "gpt2-xl", NULL};
+        (void)flag_choice("model", s.shape.model, models);
+        decoder_check(&s.shape);
+    }
+    return s;
+}
+
+/* ---- opening ------------------------------------------------------------------------------ */
+
+static void open_tokenizer(writer *w, settings *s)
+{
+    const char *path = s->tokenizer;
+    if (!path) {
+        path = decoder_is_gpt2(s->shape.model) && s->weights ? s->weights : "bytes";
+    }
+    if (ls_tokenizer_open(path, &w->tokenizer) < 0) {
+        give_up(EXIT_FAILURE, "%s%s", ls_error_message(),
+                s->tokenizer ? "" : "; or name another by --tokenizer");
+    }
+    int64_t texts = ls_tokenizer_count(w->tokenizer);
+    s->shape.vocab = s->shape.vocab ? s->shape.vocab : texts;
+    w->vocab = texts < s->shape.vocab ? texts : s->shape.vocab;
+}
+
+static void load_checkpoint(const writer *w)
+{
+    const ls_checkpoint_item item = LS_ITEM("model", w->net);
+    ls_checkpoint *c = NULL;
+    int64_t step;
+    must(ls_checkpoint_open(w->set->checkpoint, ls_world(),
+                            LS_OPTIONS(ls_checkpoint_options, .load_only = true, .partial = true),
+                            &c));
+    must(ls_checkpoint_load(c, &item, 1, &step));
+    must(ls_checkpoint_close(c));
+}
+
+static void open_model(writer *w)
+{
+    const decoder_shape *shape = &w->set->shape;
+    {
+        LS_SKIP_INIT(true); /* all of it is loaded */
+        w->net = decoder_new(shape);
+    }
+    w->candidates = calloc((size_t)w->vocab, sizeof *w->candidates);
+    if (!w->net || !w->candidates) {
+        give_up(EXIT_FAILURE, "%s", w->net ? "no memory" : ls_error_message());
+    }
+    ls_module_train(w->net, false);
+    if (w->set->checkpoint) {
+        load_checkpoint(w);
+    } else {
+        must(decoder_load(w->net, shape, w->set->weights));
+    }
+    w->cache = decoder_cache_new(w->net, shape);
+    if (!w->cache) {
+        give_up(EXIT_FAILURE, "%s", ls_error_message());
+    }
+}
+
+/* What stands before the first token of a text. */
+static int32_t start_of_text(const writer *w)
+{
+    int32_t end = ls_tokenizer_id(w->tokenizer, "<|endoftext|>");
+    return end >= 0 ? end : ls_tokenizer_id(w->tokenizer, "\n");
+}
+
+static void read_prompt(writer *w)
+{
+    const settings *s = w->set;
+    int32_t *ids = NULL;
+    must(ls_tokenizer_encode(w->tokenizer, s->prompt, strlen(s->prompt), &ids, &w->length));
+    w->text = calloc((size_t)(w->length + s->tokens + 1), sizeof *w->text);
+    if (!w->text) {
+        give_up(EXIT_FAILURE, "no memory for %lld tokens", (long long)s->tokens);
+    }
+    if (w->length > 0) {
+        memcpy(w->text, ids, (size_t)w->length * sizeof *ids);
+    } else if ((w->text[w->length++] = start_of_text(w)) < 0) {
+        give_up(EXIT_USAGE, "--prompt is empty and the tokenizer has no <|endoftext|> to begin "
+                            "with; give a prompt");
+    }
+    free(ids);
+    for (int64_t i = 0; i < w->length; i++) {
+        if (w->text[i] >= s->shape.vocab) {
+            give_up(EXIT_FAILURE,
+                    "the prompt has token %d, the model has %lld tokens; give the tokenizer it was "
+                    "trained with",
+                    (int)w->text[i], (long long)s->shape.vocab);
+        }
+    }
+    w->stop = s->stop ? ls_tokenizer_id(w->tokenizer, s->stop) : -1;
+    if (s->stop && w->stop < 0) {
+        give_up(EXIT_USAGE, "--stop is \"%s\", which is no token of the tokenizer", s->stop);
+    }
+}
+
+/* ---- writing ------------------------------------------------------------------------------ */
+
+/* Reads the tokens from `from` on and draws the next one, number `index` of the stream. */
+static int32_t next_token(writer *w, int64_t from, int64_t index)
+{
+    const settings *s = w->set;
+    int32_t token = -1;
+    {
+        LS_SCOPE;
+        int64_t count = 0;
+        ls_tensor *x = ls_from_memory(w->text + from, LS_SHAPE(1, w->length - from), LS_INT32);
+        ls_tensor *logits = NULL;
+        must(decoder_read(w->net, &s->shape, w->cache, x, &logits));
+        must(sampling_candidates(&s->sampling, ls_data(ls_contiguous(logits)), w->vocab,
+                                 w->candidates, &count));
+        token = sampling_draw(w->candidates, count,
+                              sampling_uniform((uint64_t)s->seed, (uint64_t)index));
+    }
+    return token;
+}
+
+static void show(writer *w, int32_t token)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    must(ls_tokenizer_decode(w->tokenizer, &token, 1, &text, &bytes));
+    utf8_write(&w->out, text, bytes);
+    free(text);
+}
+
+/* Returns how many tokens were written. */
+static int64_t write_text(writer *w)
+{
+    const settings *s = w->set;
+    const int64_t context = s->shape.context, kept = context > 1 ? context / 2 : 1;
+    int64_t from = w->length > context ? w->length - context : 0, written = 0;
+    while (written < s->tokens && !ls_stop_requested()) {
+        if (ls_kv_cache_length(w->cache) == context) {
+            ls_kv_cache_cut(w->cache, 0);
+            from = w->length - kept;
+        }
+        int32_t token = next_token(w, from, written);
+        from = w->length;
+        w->text[w->length++] = token;
+        if (token == w->stop) {
+            break;
+        }
+        show(w, token);
+        written++;
+    }
+    return written;
+}
+
+int main(int argc, char **argv)
+{
+    settings s = read_flags(argc, argv);
+    must(ls_init(LS_OPTIONS(ls_init_options, .graceful_stop = true)));
+    if (ls_world_size() > 1) {
+        give_up(EXIT_USAGE, "%d ranks were started; one writes a text: run it without lockstep run",
+                ls_world_size());
+    }
+    writer w = {.set = &s, .out = {.out = stdout}};
+    open_tokenizer(&w, &s);
+    read_prompt(&w);
+    open_model(&w);
+    utf8_write(&w.out, s.prompt, strlen(s.prompt));
+    double started = ls_time();
+    int64_t written = write_text(&w);
+    double seconds = ls_time() - started;
+    utf8_end(&w.out);
+    (void)fputs("\n", stdout);
+    (void)fflush(stdout);
+    (void)fprintf(stderr, "%s%lld tokens, %.1f tokens/s\n",
+                  ls_stop_requested() ? "stopped by a signal; " : "", (long long)written,
+                  (double)written / (seconds > 0.0 ? seconds : 1.0));
+    ls_kv_cache_free(w.cache);
+    ls_module_free(w.net);
+    ls_tokenizer_free(w.tokenizer);
+    free(w.candidates);
+    free(w.text);
+    must(ls_finalize());
+    return EXIT_SUCCESS;
+}

@@ -1,0 +1,34 @@
+/* Data sets of images by the folder they lie in. */
+#ifndef PROGRAMS_IMAGE_DATA_H
+#define PROGRAMS_IMAGE_DATA_H
+
+#include <lockstep/lockstep.h>
+
+typedef struct image_options {
+    const char *folder;
+    const char *normalise; /* a row of image_normalisations */
+    int64_t crop_padding;  /* training images are shifted by up to so many pixels; 0: not */
+    int64_t classes;       /* labels are below it */
+    int64_t flip;          /* not 0: every other training image is mirrored */
+    uint64_t seed;
+} image_options;
+
+/* "none" and names of published means and deviations, NULL behind the last. */
+extern const char *const image_normalisations[];
+
+typedef struct image_data {
+    const char *format; /* "IDX" */
+    ls_dataset *train;  /* x float32 [C,H,W], y int32 or int64 scalar */
+    ls_dataset *test;   /* the same; NULL: there are no test images */
+    int64_t channels, height, width;
+} image_data;
+
+/* Finds out what the folder holds, by the names of its files, and opens it:
+ *     IDX        train-images-idx3-ubyte … as MNIST is spread, or train-images.idx …
+ *     CIFAR-10   data_batch_1.bin …
+ *     .npy       x_train.npy and y_train.npy, x_test.npy and y_test.npy: float32 [N,C,H,W], int64
+ * Labels are looked at, all of them. Ends the program with words when it cannot. */
+image_data image_data_open(const image_options *options);
+void image_data_close(image_data *data);
+
+#endif

@@ -1,0 +1,52 @@
+/* See memory_check.h. */
+#include "memory_check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static double gigabytes(int64_t bytes)
+{
+    return (double)bytes * 1e-9;
+}
+
+/* What the optimizer keeps of each parameter: moments, each as large as it. */
+static int64_t states_of(const trainer_options *train)
+{
+    return strcmp(train->optim, "adamw") == 0 ? 2 : train->momentum > 0.0 ? 1 : 0;
+}
+
+/* The optimizer's state comes after the first backward pass and stays. Where there are several
+ * ranks, that pass ends with gradients twice in memory, while they are laid out anew. */
+static int64_t total_of(const ls_gpt2_memory *m, int64_t state)
+{
+    int64_t again = ls_world_size() > 1 ? m->gradient_bytes : 0;
+    int64_t passing = m->activation_bytes + state;
+    return m->parameter_bytes + m->gradient_bytes + (passing > again ? passing : again);
+}
+
+void memory_check(const decoder_shape *shape, const trainer_options *train)
+{
+    const ls_gpt2_options o = decoder_gpt2_options(shape);
+    const ls_gpt2_memory m = ls_gpt2_memory_of(&o, train->batch, shape->context);
+    const int64_t state = states_of(train) * m.parameter_bytes, total = total_of(&m, state);
+    const int64_t left = ls_memory_available();
+    int64_t fits = left < 0 || total <= left / ls_local_world_size();
+    if (ls_rank() == 0) {
+        ls_gpt2_describe(&o, stdout);
+        (void)printf("memory of a rank: parameters %.2f + gradients %.2f + optimizer %.2f + "
+                     "activations %.2f GB; %.2f GB at most\n",
+                     gigabytes(m.parameter_bytes), gigabytes(m.gradient_bytes), gigabytes(state),
+                     gigabytes(m.activation_bytes), gigabytes(total));
+        (void)fflush(stdout);
+    }
+    LS_CHECK(ls_all_reduce(ls_world(), &fits, 1, LS_INT64, LS_MIN,
+                           LS_OPTIONS(ls_collective_options, .tag = "memory"), NULL));
+    if (!fits) {
+        give_up(EXIT_FAILURE,
+                "--model %s takes %.2f GB on each of %d ranks of this host, of which %.2f GB are "
+                "left; take fewer ranks, a smaller --batch or --context, --recompute, or --optim "
+                "sgd --momentum 0",
+                shape->model, gigabytes(total), ls_local_world_size(), gigabytes(left));
+    }
+}

@@ -1,0 +1,200 @@
+/* Trains a classifier of images on all ranks.
+ *
+ *     scripts/make_digits_idx.py build/digits
+ *     build/lockstep run -n 4 build/programs/train_image --data build/digits --steps 500
+ *     … --optim adamw --lr 1e-3 --schedule linear --clip 1 --accum 2
+ *     … --save run7 --every 100 --resume run7 --eval-every 100 --log run7.jsonl --tensorboard runs
+ *
+ * The folder of --data holds MNIST's IDX files, CIFAR-10's binary batches, or .npy arrays, see
+ * image_data.h. Without test images the training images are judged.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <lockstep/lockstep.h>
+
+#include "common.h"
+#include "image_data.h"
+#include "judge.h"
+#include "trainer.h"
+#include <lockstep/models/alexnet.h>
+#include <lockstep/models/cnn.h>
+#include <lockstep/models/mlp.h>
+#include <lockstep/models/resnet.h>
+#include <lockstep/models/vit.h>
+
+#define JUDGE_BATCH 64
+#define SMALL_IMAGE 64 /* narrower ones get the stem made for CIFAR */
+
+typedef struct settings {
+    const char *model;
+    int64_t hidden, classes;
+    int64_t patch, layers, dim, heads; /* of a vit */
+    image_options images;
+    trainer_options train;
+} settings;
+
+enum { MLP, CNN, VIT, ALEXNET, RESNET18, RESNET50, RESNET152, VIT_B_16 };
+static const char *const models[] = {"mlp",      "cnn",       "vit",      "alexnet", "resnet18",
+                                     "resnet50", "resnet152", "vit_b_16", NULL};
+
+static settings read_flags(int argc, char **argv)
+{
+    settings s = {.model = "mlp",
+                  .hidden = 256,
+                  .classes = 10,
+                  .patch = 4,
+                  .layers = 6,
+                  .dim = 192,
+                  .heads = 3,
+                  .images = {.normalise = "none"},
+                  .train = {TRAINER_DEFAULTS.steps = 1000, .batch = 32, .lr = 0.1, .optim = "sgd"}};
+    const flag flags[] = {
+        {"model", FLAG_TEXT, &s.model, 0, 0,
+         "mlp, cnn, vit, alexnet, resnet18, resnet50, resnet152, vit_b_16"},
+        {"data", FLAG_TEXT, &s.images.folder, 0, 0, "folder of images: IDX, CIFAR-10 or .npy"},
+        {"crop-padding", FLAG_COUNT, &s.images.crop_padding, 0, 1e4, "random shift, in pixels"},
+        {"flip", FLAG_COUNT, &s.images.flip, 0, 1, "1: mirror every other training image"},
+        {"normalise", FLAG_TEXT, &s.images.normalise, 0, 0, "none, mnist, cifar10 or imagenet"},
+        {"classes", FLAG_COUNT, &s.classes, 2, 1e6, "labels are 0 to this minus one"},
+        {"hidden", FLAG_COUNT, &s.hidden, 1, 1e6, "units of mlp's hidden layer"},
+        {"patch", FLAG_COUNT, &s.patch, 1, 1e4, "edge of vit's patches, in pixels"},
+        {"layers", FLAG_COUNT, &s.layers, 1, 1000, "of vit"},
+        {"dim", FLAG_COUNT, &s.dim, 1, 1e5, "width of vit; a multiple of --heads"},
+        {"heads", FLAG_COUNT, &s.heads, 1, 1e4, "attention heads of vit"},
+    };
+    trainer_read_flags("Trains a classifier of images, on all ranks.", flags,
+                       (int)(sizeof flags / sizeof flags[0]), &s.train, argc, argv);
+    if (!s.images.folder) {
+        give_up(EXIT_USAGE, "--data is missing: name a folder with images; "
+                            "scripts/make_digits_idx.py makes one");
+    }
+    (void)flag_choice("model", s.model, models);
+    (void)flag_choice("normalise", s.images.normalise, image_normalisations);
+    s.images.classes = s.classes;
+    s.images.seed = (uint64_t)s.train.seed;
+    return s;
+}
+
+/* ---- the task ----------------------------------------------------------------------------- */
+
+/* A network behind another view of the images; its parameters keep their names. */
+typedef struct view {
+    ls_module base;
+    ls_module *inner;
+} view;
+
+static ls_tensor *flat_forward(ls_module *m, ls_tensor *x) /* [B,C,H,W] -> inner of [B,CHW] */
+{
+    ls_shape shape = ls_shape_of(x);
+    int64_t values = shape.dim[1] * shape.dim[2] * shape.dim[3];
+    return ls_forward(((view *)m)->inner, ls_reshape(x, LS_SHAPE(shape.dim[0], values)));
+}
+
+/* A perceptron takes an image as a row of numbers. */
+static const ls_module_class flat_class = {"flat", flat_forward, NULL, NULL};
+
+static ls_tensor *coloured_forward(ls_module *m, ls_tensor *x) /* [B,1,H,W] -> inner of [B,3,H,W] */
+{
+    return ls_forward(((view *)m)->inner, ls_concat((ls_tensor *[]){x, x, x}, 3, 1));
+}
+
+/* What wants colours takes a grey image as three equal ones. */
+static const ls_module_class coloured_class = {"coloured", coloured_forward, NULL, NULL};
+
+static ls_module *view_new(const ls_module_class *class, ls_module *inner)
+{
+    view *self = ls_module_new(sizeof *self, class);
+    if (self) {
+        self->inner = ls_module_add(&self->base, "", inner);
+    }
+    return self ? &self->base : NULL;
+}
+
+/* Those of the papers, for images of three colours. */
+static ls_module *make_published(const settings *s, const image_data *data)
+{
+    bool small = data->width < SMALL_IMAGE;
+    switch (flag_choice("model", s->model, models)) {
+    case ALEXNET:
+        return ls_alexnet_new(s->classes, 0.5);
+    case RESNET18:
+        return ls_resnet_new(18, s->classes, small);
+    case RESNET50:
+        return ls_resnet_new(50, s->classes, small);
+    case RESNET152:
+        return ls_resnet_new(152, s->classes, small);
+    default:
+        return ls_vit_new(LS_OPTIONS(ls_vit_options, .image = data->width, .classes = s->classes));
+    }
+}
+
+static ls_module *make_model(const settings *s, const image_data *data)
+{
+    int model = flag_choice("model", s->model, models);
+    if (model == MLP) {
+        int64_t values = data->channels * data->height * data->width;
+        return view_new(&flat_class, ls_mlp_new(values, s->hidden, s->classes));
+    }
+    if (model == CNN) {
+        return ls_cnn_new(data->channels, s->classes);
+    }
+    if (data->height != data->width && (model == VIT || model == VIT_B_16)) {
+        give_up(EXIT_FAILURE, "%s: the images are %lld x %lld; --model %s takes square ones",
+                s->images.folder, (long long)data->height, (long long)data->width, s->model);
+    }
+    if (model == VIT) {
+        return ls_vit_new(LS_OPTIONS(ls_vit_options, .layers = (int)s->layers,
+                                     .heads = (int)s->heads, .dim = s->dim, .wide = 4 * s->dim,
+                                     .image = data->width, .patch = s->patch,
+                                     .channels = data->channels, .classes = s->classes));
+    }
+    ls_module *net = make_published(s, data);
+    return data->channels == 1 ? view_new(&coloured_class, net) : net;
+}
+
+static int evaluate(void *arg, ls_module *net, score *out)
+{
+    const image_data *data = arg;
+    ls_dataset *judged = data->test ? data->test : data->train;
+    verdict v;
+    must(judge(net, judged, judged->count, JUDGE_BATCH, &v));
+    out[0] = (score){data->test ? "test loss" : "training loss", v.loss, false};
+    out[1] = (score){data->test ? "test accuracy" : "training accuracy", v.right, true};
+    return 2;
+}
+
+static void introduce(const settings *s, const image_data *data, ls_module *net)
+{
+    (void)printf("%s: %s, %lld images [%lld,%lld,%lld] to learn from, %lld to be judged by\n",
+                 s->images.folder, data->format, (long long)data->train->count,
+                 (long long)data->channels, (long long)data->height, (long long)data->width,
+                 (long long)(data->test ? data->test->count : 0));
+    trainer_introduce(&s->train, s->model, net, "images");
+}
+
+int main(int argc, char **argv)
+{
+    settings s = read_flags(argc, argv);
+    trainer_init(&s.train);
+    image_data data = image_data_open(&s.images);
+    ls_module *net = NULL;
+    {
+        LS_SKIP_INIT(s.train.init != NULL);
+        net = make_model(&s, &data);
+    }
+    trainer *t = trainer_new(&s.train, &(trainer_task){.arg = &data,
+                                                       .net = net,
+                                                       .data = data.train,
+                                                       .unit = "images",
+                                                       .units = 1,
+                                                       .evaluate = evaluate});
+    if (ls_rank() == 0) {
+        introduce(&s, &data, trainer_net(t));
+    }
+    trainer_train(t);
+    int status = trainer_end(t, NULL);
+    image_data_close(&data);
+    LS_CHECK(ls_finalize());
+    return status;
+}

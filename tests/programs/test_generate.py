@@ -1,0 +1,212 @@
+"""programs/generate: it writes what transformers writes, and the same for the same seed; past the
+context, in whole characters, to a stop token or a signal."""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent / "harness"), str(HERE.parent / "python")]
+from tap import BUILD, SOURCE, Skip, command, run, test
+from jobs import pythons_with
+
+SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-generate-")
+FOLDER = pathlib.Path(SCRATCH.name)
+SHAPE = ("--layers", 1, "--dim", 16, "--heads", 2, "--context", 16)
+TEXT = "abcdefghijklmnopqrstuvwxyz\n" * 40
+
+THEIRS = """
+import pathlib, sys, torch, transformers
+torch.set_num_threads(1)
+torch.manual_seed(5)
+folder, vocab, tokens, *prompts = sys.argv[1:]
+config = transformers.GPT2Config(n_layer=2, n_head=4, n_embd=32, n_positions=64, vocab_size=int(vocab),
+                                 layer_norm_epsilon=1e-3)
+model = transformers.GPT2LMHeadModel(config).eval()
+with torch.no_grad():
+    for name, value in model.named_parameters():
+        value.add_(0.3 * torch.randn_like(value))
+model.save_pretrained(folder)
+for prompt in prompts:
+    ids = torch.tensor([[int(i) for i in prompt.split(",")]])
+    out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=int(tokens),
+                         do_sample=False, pad_token_id=0, eos_token_id=None)
+    print("ids", *out[0, ids.shape[1]:].tolist())
+"""
+
+
+def generate(*flags, status=0, **more):
+    done = subprocess.run([BUILD / "programs/generate", *map(str, flags)], cwd=FOLDER, stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120, **more)
+    assert done.returncode == status, (flags, done.returncode, done.stdout, done.stderr)
+    done.text = done.stdout.decode("utf-8")  # strictly: never half a character
+    return done
+
+
+def trained():
+    """A byte GPT that has learned a little: flags that name its checkpoint."""
+    if not (FOLDER / "run").exists():
+        (FOLDER / "text").write_text(TEXT)
+        command(BUILD / "programs/train_gpt", "--data", "text", *SHAPE, "--steps", 150, "--batch", 8, "--lr", 1e-2,
+                "--save", "run", "--export", "run.safetensors", cwd=FOLDER)
+    return ("--checkpoint", "run", *SHAPE)
+
+
+def random_gpt(dim=16):
+    """An untrained byte GPT, of every byte about as likely."""
+    name = f"random-{dim}"
+    if not (FOLDER / name).exists():
+        (FOLDER / "text").write_text(TEXT)
+        command(BUILD / "programs/train_gpt", "--data", "text", *SHAPE, "--dim", dim, "--steps", 1, "--batch", 1, "--lr",
+                0, "--save", name, cwd=FOLDER)
+    return ("--checkpoint", name, *SHAPE, "--dim", dim)
+
+
+def python():
+    found = pythons_with("transformers", "torch", "safetensors", "numpy")
+    if not found:
+        raise Skip("no Python here has torch, transformers and safetensors")
+    return found[-1][0]
+
+
+def theirs(folder, vocab, tokens, *prompts):
+    out = command(python(), "-W", "ignore", "-c", THEIRS, FOLDER / folder, vocab, tokens,
+                  *[",".join(map(str, p)) for p in prompts])
+    return [[int(i) for i in line.split()[1:]] for line in out.splitlines() if line.startswith("ids ")]
+
+
+@test
+def greedy_bytes_are_those_of_transformers():
+    prompts = [b"a", b"the rank", "sch\u00f6n und l\u00e4nger".encode()]
+    for prompt, ids in zip(prompts, theirs("bytes", 256, 40, *map(list, prompts))):
+        ours = generate("--weights", "bytes", "--tokenizer", "bytes", "--greedy", "--tokens", 40, "--prompt", prompt.decode())
+        assert ours.text == (prompt + bytes(ids)).decode("utf-8", "replace") + "\n", (prompt, ids, ours.text)
+
+
+@test
+def greedy_words_are_those_of_transformers():
+    source = SOURCE / "tests/unit/tokenizer/fixture/gpt2"
+    reader = "import sys, tokenizers\n" \
+             "t = tokenizers.ByteLevelBPETokenizer(sys.argv[1] + '/vocab.json', sys.argv[1] + '/merges.txt')\n"
+    if pythons_with("tokenizers", "transformers") == []:
+        raise Skip("no Python here has transformers and tokenizers")
+    ids, count = command(python(), "-c", reader + "print(*t.encode('the bucket waits').ids); print(t.get_vocab_size())",
+                         source).splitlines()
+    want = theirs("words", count, 30, ids.split())[0]
+    text = command(python(), "-c", reader + "print(ascii(t.decode(list(map(int, sys.argv[2:])), skip_special_tokens=False)))",
+                   source, *ids.split(), *want)
+    for name in ("vocab.json", "merges.txt"):  # beside the weights: found by itself
+        (FOLDER / "words" / name).write_bytes((source / name).read_bytes())
+    ours = generate("--weights", "words", "--greedy", "--tokens", 30, "--prompt", "the bucket waits")
+    assert ascii(ours.text[:-1]) == text.strip(), (ascii(ours.text), text)
+
+
+@test
+def a_trained_model_writes_what_it_has_learned():
+    greedy = generate(*trained(), "--prompt", "hijk", "--greedy", "--tokens", 60).text
+    assert greedy[:-1] in TEXT and len(greedy) == 65, greedy
+    weights = generate("--weights", "run.safetensors", *SHAPE, "--prompt", "hijk", "--greedy", "--tokens", 60)
+    assert weights.text == greedy
+    assert generate(*trained(), "--prompt", "hijk", "--temperature", 0, "--tokens", 60).text == greedy
+    assert generate(*trained(), "--prompt", "hijk", "--top-k", 1, "--tokens", 60).text == greedy
+    assert generate(*trained(), "--prompt", "hijk", "--top-p", 0, "--tokens", 60).text == greedy
+
+
+@test
+def the_same_seed_gives_the_same_text():
+    flags = (*random_gpt(), "--tokens", 50, "--prompt", "a")
+    first = generate(*flags, "--seed", 3).text
+    assert generate(*flags, "--seed", 3).text == first
+    assert generate(*flags, "--seed", 4).text != first
+    assert generate(*flags, "--seed", 3, env=dict(os.environ, OMP_NUM_THREADS="1")).text == first
+
+
+@test
+def a_text_goes_on_past_the_context():
+    text = generate(*trained(), "--prompt", TEXT[:70], "--greedy", "--tokens", 100).text
+    assert len(text) == 171 and text.startswith(TEXT[:70])
+    assert text[:-1] in TEXT, text
+    assert generate(*trained(), "--prompt", "ab", "--tokens", 0).text == "ab\n"
+    one = (*SHAPE[:-2], "--context", 1)
+    (FOLDER / "text").write_text(TEXT)
+    command(BUILD / "programs/train_gpt", "--data", "text", *one, "--steps", 1, "--batch", 1, "--save", "one", cwd=FOLDER)
+    assert generate("--checkpoint", "one", *one, "--prompt", "abc", "--tokens", 9, "--stop", "\n")
+
+
+@test
+def characters_are_whole_whatever_bytes_are_drawn():
+    for seed in range(3):
+        raw = generate(*random_gpt(), "--tokens", 300, "--prompt", "\u20ac", "--seed", seed)
+        assert "\ufffd" in raw.text and raw.text.startswith("\u20ac"), raw.text
+
+
+@test
+def a_text_ends_at_the_stop_token_and_not_behind_it():
+    done = generate(*trained(), "--prompt", "hijk", "--greedy", "--tokens", 60, "--stop", "x")
+    assert done.text == "hijklmnopqrstuvw\n", done.text
+    assert re.search(rb"^12 tokens, ", done.stderr), done.stderr
+
+
+@test
+def a_signal_ends_it_after_a_whole_character_with_what_was_written():
+    flags = map(str, (*random_gpt(), "--tokens", 10**8, "--prompt", "begin"))
+    with subprocess.Popen([BUILD / "programs/generate", *flags], cwd=FOLDER, stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0) as process:
+        begun = process.stdout.read(64)  # it writes: the handler stands
+        process.send_signal(signal.SIGINT)
+        rest, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert (begun + rest).decode("utf-8").endswith("\n")
+    assert said.startswith(b"stopped by a signal; "), said
+
+
+@test
+def what_cannot_be_is_refused_in_words():
+    trained()
+    (FOLDER / "bert").mkdir(exist_ok=True)
+    (FOLDER / "bert/config.json").write_text('{"model_type": "bert"}')
+    (FOLDER / "torn").mkdir(exist_ok=True)
+    (FOLDER / "torn/config.json").write_text('{"model_type": ')
+    (FOLDER / "relu").mkdir(exist_ok=True)
+    (FOLDER / "relu/config.json").write_text('{"model_type": "gpt2", "activation_function": "relu"}')
+    for name, width in (("wide", 10**7), ("wider", 10**12)):
+        (FOLDER / name).mkdir(exist_ok=True)
+        (FOLDER / name / "config.json").write_text(json.dumps(dict(
+            model_type="gpt2", n_layer=1, n_head=2, n_embd=width, n_positions=16, vocab_size=256)))
+    for status, words, *flags in (
+            (2, "give --weights or --checkpoint"),
+            (2, "give --weights or --checkpoint", "--weights", "a", "--checkpoint", "b"),
+            (2, '--model is "lstm"; it takes gpt, gpt2', "--weights", "a", "--model", "lstm"),
+            (2, "--top-p is 2; it must be in 0 to 1", "--top-p", 2),
+            (2, "--temperature is -1", "--temperature", -1),
+            (2, "--greedy is a switch; it takes no value", "--greedy=1"),
+            (2, '--stop is "nothing", which is no token', *trained(), "--stop", "nothing"),
+            (1, '"nowhere"', "--checkpoint", "nowhere"),
+            (1, '"nowhere', "--weights", "nowhere"),
+            (1, "[256,16] in the checkpoint and float32 [256,32] here", *trained(), "--dim", 32),
+            (1, '"model_type" is "bert"; what can be read is "gpt2"', "--weights", "bert"),
+            (1, '"activation_function" is "relu"', "--weights", "relu"),
+            (1, "torn/config.json\", line 1", "--weights", "torn"),
+            (1, "1 layers, width 10000000 and 256 tokens, as config.json says, takes", "--weights", "wide", "--tokenizer", "bytes"),
+            (1, '"n_embd" is missing or no count', "--weights", "wider", "--tokenizer", "bytes"),
+            (1, "the prompt has token 122, the model has 100 tokens", "--weights", "run.safetensors", *SHAPE, "--vocab",
+             100, "--prompt", "z")):
+        done = generate(*flags, status=status)
+        assert words in done.stderr.decode(), (flags, done.stderr)
+        assert not done.stdout, done.stdout
+
+
+@test
+def several_ranks_are_refused():
+    done = subprocess.run([BUILD / "lockstep", "run", "-n", "2", BUILD / "programs/generate", *map(str, trained())],
+                          cwd=FOLDER, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, timeout=60)
+    assert done.returncode == 2 and "2 ranks were started; one writes a text" in done.stdout, done.stdout
+
+
+run()

@@ -1,0 +1,213 @@
+"""programs/train_gpt: it learns text, alike on any number of ranks, and goes on to the bit."""
+
+import json
+import math
+import os
+import pathlib
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
+from gpt2_folder import gpt2
+from tap import BUILD, SOURCE, command, run, test
+import training
+from training import SMALL, hash_of, judged
+
+SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-train-gpt-")
+FOLDER = pathlib.Path(SCRATCH.name)
+TOKENIZER = SOURCE / "tests/unit/tokenizer/fixture/one_word"  # no expression: builds without PCRE2 read it
+WORDS = ["the ", "a ", "rank ", "bucket ", "sends ", "waits ", "for ", "every ", "gradient.\n", "sum, "]
+
+
+def text():
+    """Sentences from a small grammar, the same every time."""
+    path, state = FOLDER / "text", 12345
+    if not path.exists():
+        words = []
+        for _ in range(3000):
+            state = (state * 1664525 + 1013904223) % 2**32
+            words.append(WORDS[(state >> 16) % 10])
+        path.write_text("".join(words))
+    return path
+
+
+def train(ranks, *flags):
+    return training.train("train_gpt", ranks, "--data", text(), *SMALL, *flags, cwd=FOLDER)
+
+
+@test
+def it_learns_text_alike_on_one_and_two_ranks():
+    one = train(0, "--steps", 60, "--batch", 8, "--lr", 5e-3, "--dropout", 0.1, "--log", "one.jsonl")
+    two = train(2, "--steps", 60, "--batch", 4, "--lr", 5e-3, "--dropout", 0.1, "--log", "two.jsonl")
+    assert judged(one)[0] > 5 and judged(one)[-1] < 2.7, one
+    assert abs(judged(one)[-1] - judged(two)[-1]) < 0.002, two
+    logs = [[json.loads(line) for line in open(FOLDER / name)] for name in ("one.jsonl", "two.jsonl")]
+    assert len(logs[0]) == len(logs[1]) == 60 + 2
+    for a, b in zip(*logs):
+        if "loss" in a:
+            assert abs(a["loss"] - b["loss"]) < 1e-4 * a["loss"], (a, b)
+            assert a["tokens_per_second"] > 0
+
+
+@test
+def an_lstm_learns_text_alike_on_one_and_two_ranks():
+    flags = ("--model", "lstm", "--steps", 60, "--lr", 1e-2, "--schedule", "constant", "--batch")
+    one, two = train(0, *flags, 8), train(2, *flags, 4)
+    assert judged(one)[0] > 5 and judged(one)[-1] < 3.0, one
+    assert abs(judged(one)[-1] - judged(two)[-1]) < 0.002, two
+
+
+@test
+def a_resumed_run_ends_with_the_same_bits():
+    flags = ("--steps", 9, "--batch", 2, "--dropout", 0.2, "--eval-windows", 10, "--save", "save", "--every", 3)
+    whole = train(2, *flags)
+    shutil.rmtree(FOLDER / "save" / "step-00000009")
+    rest = train(2, *flags, "--resume", "save")
+    assert "going on at step 6\n" in rest
+    assert hash_of(rest) == hash_of(whole) and judged(rest)[-1] == judged(whole)[-1]
+
+
+def shard(path, tokens):
+    """As llm.c writes them: a header of 256 int32, then uint16."""
+    head = struct.pack("<3i", 20240520, 1, len(tokens)).ljust(1024, b"\0")
+    path.write_bytes(head + struct.pack(f"<{len(tokens)}H", *tokens))
+
+
+@test
+def token_shards_are_learned_and_others_judge():
+    (FOLDER / "shards").mkdir()
+    bytes_of_text = list(text().read_bytes())
+    shard(FOLDER / "shards" / "words_train_000000.bin", bytes_of_text[:9000])
+    shard(FOLDER / "shards" / "words_val_000000.bin", bytes_of_text[9000:11000])
+    (FOLDER / "plain.bin").write_bytes(struct.pack("<2000H", *bytes_of_text[9000:11000]))
+    flags = ("--format", "tokens", "--vocab", 128, "--steps", 40, "--batch", 4, "--lr", 5e-3)
+    folder = train(2, "--data", "shards", *flags)
+    files = train(2, "--data", "shards/words_train_000000.bin", "--held-out", "plain.bin", *flags)
+    for printed in (folder, files):
+        assert "vocabulary 128" in printed and judged(printed)[0] > 4.5 and judged(printed)[-1] < 3, printed
+    assert judged(folder) == judged(files)
+
+
+def read_as_llm_c_does(path):
+    """Tokens of a shard, with the checks of llm.c's data loader."""
+    raw = path.read_bytes()
+    magic, version, count = struct.unpack("<3i", raw[:12])
+    wide = magic == 20240801
+    assert (magic, version) in ((20240520, 1), (20240801, 7)) and len(raw) == 1024 + count * (4 if wide else 2)
+    return list(struct.unpack(f"<{count}{'I' if wide else 'H'}", raw[1024:]))
+
+
+@test
+def shards_of_lockstep_data_are_read_by_a_twin_of_llm_cs_loader():
+    printed = command(BUILD / "lockstep", "data", "tokens", text(), text(), "--tokenizer", "bytes", "--out", "made",
+                      "--shard-tokens", 7000, "-j", 3, cwd=FOLDER)
+    found = [token for path in sorted((FOLDER / "made").iterdir()) for token in read_as_llm_c_does(path)]
+    assert found == 2 * list(text().read_bytes()), printed
+    trained = train(0, "--data", "made/tokens_000000.bin", "--held-out", "made/tokens_000001.bin", "--format", "tokens",
+                    "--vocab", 256, "--steps", 2, "--eval-windows", 10)
+    assert "6968 windows of 32 tokens to learn from, 218 held out" in trained, trained
+
+
+@test
+def ids_above_65535_take_four_bytes():
+    (FOLDER / "wide.json").write_text(json.dumps({
+        "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]},
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
+        "added_tokens": [{"id": 70000, "content": "<z>"}]}))
+    (FOLDER / "wide.txt").write_text("ab<z>ba" * 40)
+    command(BUILD / "lockstep", "data", "tokens", "wide.txt", "--tokenizer", "wide.json", "--out", "wide", cwd=FOLDER)
+    assert read_as_llm_c_does(FOLDER / "wide/tokens_000000.bin") == [2, 70000, 1, 0] * 40
+    trained = train(0, "--data", "wide/tokens_000000.bin", "--held-out", "wide/tokens_000000.bin", "--format", "tokens",
+                    "--vocab", 70001, "--dim", 4, "--steps", 1, "--batch", 1)
+    assert "128 windows of 32 tokens to learn from" in trained, trained
+
+
+@test
+def a_model_of_transformers_is_trained_on_by_its_own_config():
+    gpt2(FOLDER / "theirs")
+    vocab = json.loads((FOLDER / "theirs/config.json").read_text())["vocab_size"]
+    shard(FOLDER / "theirs.bin", list(range(256)) * 4)
+    flags = ("--data", "theirs.bin", "--held-out", "theirs.bin", "--format", "tokens", "--steps", 2, "--batch", 2)
+    printed = [command(BUILD / "programs/train_gpt", "--init", init, *flags, "--context", 64, cwd=FOLDER)
+               for init in ("theirs", "theirs/model.safetensors")]
+    for text_of in printed:
+        # Its embeddings are zero, so at first all tokens are as probable.
+        assert f"vocabulary {vocab}" in text_of and abs(judged(text_of)[0] - math.log(vocab)) < 1e-4, text_of
+    assert hash_of(printed[0]) == hash_of(printed[1])
+    refused = subprocess.run(list(map(str, (BUILD / "programs/train_gpt", "--init", "theirs", *flags, "--context", 129))),
+                             cwd=FOLDER, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT, timeout=60)
+    assert refused.returncode == 2, refused.stdout
+    assert "--context is 129, the model of --init knows 128 positions" in refused.stdout, refused.stdout
+
+
+@test
+def recomputed_blocks_end_with_the_same_bits():
+    flags = ("--steps", 6, "--batch", 2, "--dropout", 0.2, "--eval-windows", 10, "--layers", 3)
+    assert hash_of(train(2, *flags)) == hash_of(train(2, *flags, "--recompute"))
+
+
+@test
+def what_does_not_fit_into_memory_is_refused_with_the_sum_before_it_is_allocated():
+    flags = ("--model", "gpt2-xl", "--optim", "sgd", "--momentum", 0, "--batch", 1, "--context", 1024)
+    command = [BUILD / "lockstep", "run", "-n", 2, BUILD / "programs/train_gpt", "--data", text(), *flags]
+    done = subprocess.run(list(map(str, command)), cwd=FOLDER, text=True, env=dict(os.environ, LOCKSTEP_MEMORY="30000"),
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
+    assert done.returncode != 0 and "before training" not in done.stdout, done.stdout
+    # 1,477,609,600 parameters of 256 tokens, their gradients, 16 x 1600 x 48 + 8 x 1600 + 512 results of 1024 tokens
+    assert "1477609600" in done.stdout and "5.91 + gradients 5.91 + optimizer 0.00 + activations 5.09" in done.stdout
+    assert "takes 17.73 GB on each of 2 ranks of this host" in done.stdout, done.stdout
+
+
+@test
+def text_through_a_tokenizer_is_learned_as_the_shards_made_of_it():
+    flags = ("--steps", 10, "--batch", 4, "--lr", 5e-3, "--eval-windows", 20, "--log-losses")
+    printed = train(0, "--tokenizer", TOKENIZER, "--save", "words", *flags, "text.losses")
+    vocabulary = int(re.search(r"vocabulary (\d+)", printed).group(1))
+    assert judged(printed)[-1] < judged(printed)[0] < math.log(vocabulary) + 0.2, printed
+    whole = text().read_bytes()
+    held_out = int(len(whole) * 0.1)
+    for name, part in (("first", whole[:-held_out]), ("last", whole[-held_out:])):
+        (FOLDER / name).write_bytes(part)
+        command(BUILD / "lockstep", "data", "tokens", name, "--tokenizer", TOKENIZER, "--begin", "none", "--out",
+                f"of-{name}", cwd=FOLDER)
+    shards = train(0, "--data", "of-first/tokens_000000.bin", "--held-out", "of-last/tokens_000000.bin", "--format",
+                   "tokens", "--vocab", vocabulary, *flags, "shards.losses")
+    assert (FOLDER / "shards.losses").read_text() == (FOLDER / "text.losses").read_text()
+    assert judged(shards) == judged(printed)
+    written = command(BUILD / "programs/generate", "--checkpoint", "words", "--tokenizer", TOKENIZER, *SMALL, "--prompt",
+                      "the", "--tokens", 5, "--greedy", cwd=FOLDER)
+    assert written.startswith("the"), written
+
+
+@test
+def wrong_flags_and_unusable_text_are_refused_in_words():
+    (FOLDER / "short").write_text("too short")
+    (FOLDER / "words.bin").write_bytes(b"\xff\xff" * 2000)
+    for status, words, *flags in (
+            (2, "--data is missing"),
+            (2, '--model is "bert"; it takes gpt, lstm, gpt2', "--data", text(), "--model", "bert"),
+            (2, "--dim 30 is not a multiple of --heads 4", "--data", text(), "--dim", 30),
+            (2, "--held-out is for --format tokens", "--data", text(), "--held-out", text()),
+            (2, "--vocab is 99; the tokenizer has 256 tokens", "--data", text(), "--vocab", 99),
+            (2, "--tokenizer is for --format text", "--data", text(), "--tokenizer", TOKENIZER, "--format", "tokens"),
+            (1, '"nowhere"', "--data", text(), "--tokenizer", "nowhere"),
+            (1, "the longest has 7 tokens, a window of context 128 needs 129", "--data", "short", "--tokenizer", TOKENIZER),
+            (2, '--format is "words"; it takes text or tokens', "--data", text(), "--format", "words"),
+            (1, '"nowhere"', "--data", "nowhere", "--format", "tokens"),
+            (2, '--dtype is "half"; it takes float32 or bf16', "--data", text(), "--dtype", "half"),
+            (1, 'error: tokens: "words.bin" has token 65535 at offset 0', "--data", "words.bin", "--format", "tokens",
+             "--held-out", "words.bin", *SMALL),
+            (1, '"nowhere" does not exist', "--data", "nowhere"),
+            (1, "shorter than a window", "--data", "short")):
+        done = subprocess.run([BUILD / "programs/train_gpt", *map(str, flags)], cwd=FOLDER, text=True,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              timeout=60)
+        assert words in done.stdout and done.returncode == status, (flags, done.returncode, done.stdout)
+
+
+run()

@@ -1,0 +1,334 @@
+"""programs/train_image: what it learns, what it writes, that it goes on to the bit, and what it refuses."""
+
+import json
+import math
+import pathlib
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent / "harness"), str(HERE)]
+import event_file
+from tap import BUILD, run, test
+import training
+from training import hash_of, judged
+
+SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-train-image-")
+FOLDER = pathlib.Path(SCRATCH.name)
+SIDE, CLASSES = 6, 4
+STEPS, EVERY = 12, 4
+TIMES = ("seconds", "exposed_seconds", "images_per_second")
+
+
+def write_set(name, count, state):
+    """Noise, and one bright quarter of the image, which is the class."""
+    pixels, labels = bytearray(), bytearray()
+    for i in range(count):
+        label = i * 7 % CLASSES
+        for y in range(SIDE):
+            for x in range(SIDE):
+                state = (state * 1664525 + 1013904223) % 2**32
+                bright = (y >= SIDE // 2) * 2 + (x >= SIDE // 2) == label
+                pixels.append((state >> 25) + (100 if bright else 0))
+        labels.append(label)
+    (FOLDER / "data" / f"{name}-images.idx").write_bytes(
+        struct.pack(">HBBIII", 0, 8, 3, count, SIDE, SIDE) + pixels)
+    (FOLDER / "data" / f"{name}-labels.idx").write_bytes(struct.pack(">HBBI", 0, 8, 1, count) + labels)
+
+
+def data():
+    if not (FOLDER / "data").exists():
+        (FOLDER / "data").mkdir()
+        write_set("train", 200, 1)
+        write_set("test", 50, 2)
+    return FOLDER / "data"
+
+
+def train(ranks, *flags):
+    """What the program prints."""
+    return training.train("train_image", ranks, "--data", data(), "--classes", CLASSES,
+                          "--hidden", 16, *flags, cwd=FOLDER)
+
+
+def whole():
+    """A run with everything that is written; made once. Returns its folder and what it printed."""
+    folder = FOLDER / "whole"
+    if not folder.exists():
+        folder.mkdir()
+        text = train(2, "--steps", STEPS, "--batch", 4, "--accum", 2, "--clip", 0.5, "--eval-every", EVERY,
+                     "--save", folder / "save", "--every", EVERY, "--log", folder / "log.jsonl",
+                     "--tensorboard", folder / "board", "--log-losses", folder / "losses")
+        (folder / "printed").write_text(text)
+    return folder, (folder / "printed").read_text()
+
+
+def log_of(folder):
+    lines = (folder / "log.jsonl").read_text().split("\n")
+    assert lines.pop() == "", "the last line has its end"
+    return [json.loads(line) for line in lines]
+
+
+def without_times(lines):
+    return [{name: value for name, value in line.items() if name not in TIMES} for line in lines]
+
+
+@test
+def the_perceptron_learns_on_one_and_on_three_ranks():
+    for ranks in (0, 3):
+        text = train(ranks, "--steps", 60, "--batch", 12 if ranks == 0 else 4, "--lr", 0.2)
+        before, after = [float(x) for x in re.findall(r"test loss (\d\.\d+)", text)]
+        accuracy = [float(x) for x in re.findall(r"test accuracy (\d+\.\d+) %", text)][-1]
+        assert before > 1.0 and after < 0.5 and accuracy > 90.0, text
+
+
+@test
+def every_optimizer_and_schedule_trains():
+    for flags in (("--optim", "adamw", "--lr", 0.01), ("--optim", "sgd", "--momentum", 0)):
+        for schedule in ("constant", "linear", "cosine"):
+            text = train(0, "--steps", 30, *flags, "--schedule", schedule)
+            before, after = [float(x) for x in re.findall(r"test loss (\d\.\d+)", text)]
+            assert after < before, text
+
+
+def float_file(path, shape, values, kind="<f4"):
+    """A .npy file, version 1.0."""
+    head = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {tuple(shape)}, }}".ljust(117) + "\n"
+    packed = struct.pack(f"<{len(values)}{'f' if kind == '<f4' else 'q'}", *values)
+    path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head.encode() + packed)
+
+
+@test
+def cifar_and_arrays_are_found_by_the_names_of_their_files():
+    cifar, arrays = FOLDER / "cifar", FOLDER / "arrays"
+    cifar.mkdir(), arrays.mkdir()
+    image = lambda i: bytes((i * 41 + j * 7 + (90 if i % 3 == j % 3 else 0)) % 256 for j in range(3072))
+    for name in [f"data_batch_{i}.bin" for i in range(1, 6)] + ["test_batch.bin"]:
+        (cifar / name).write_bytes(b"".join(bytes([i % 3]) + image(i) for i in range(8)))
+    for name, count in (("train", 24), ("test", 9)):
+        labels = [i % 3 for i in range(count)]
+        values = [0.1 * (j % 5) + (label == j % 3) for label in labels for j in range(2 * 3 * 4)]
+        float_file(arrays / f"x_{name}.npy", (count, 2, 3, 4), values)
+        float_file(arrays / f"y_{name}.npy", (count,), labels, "<i8")
+    changed = ("--crop-padding", 2, "--flip", 1, "--normalise", "cifar10")
+    for folder, words, flags in ((cifar, "CIFAR-10, 40 images [3,32,32] to learn from, 8 to be judged by", changed),
+                                 (arrays, ".npy, 24 images [2,3,4] to learn from, 9 to be judged by", ())):
+        text = train(2, "--data", folder, "--steps", 4, "--batch", 4, "--lr", 0.001, *flags)
+        assert words in text and "replicas identical: 2 of 2" in text, text
+
+
+@test
+def a_residual_network_trains_and_its_running_statistics_are_rank_0s():
+    folder = FOLDER / "cifar"
+    flags = ("--data", folder, "--model", "resnet18", "--batch", 2, "--steps", 2, "--lr", 0.01, "--export", "res")
+    text = train(2, *flags)
+    assert "resnet18: 11" in text and "replicas identical: 2 of 2" in text, text
+    assert b'"layer1.0.bn1.running_mean"' in (FOLDER / "res").read_bytes()[:100000]
+
+
+@test
+def a_vision_transformer_learns_alike_on_one_and_two_ranks():
+    flags = ("--model", "vit", "--patch", 3, "--layers", 1, "--dim", 32, "--heads", 2, "--optim", "adamw", "--lr", 8e-3,
+             "--beta2", 0.95, "--clip", 1, "--steps", 200, "--log-losses")
+    one = train(0, *flags, "vit.1", "--batch", 16)
+    train(2, *flags, "vit.2", "--batch", 8)
+    assert judged(one)[0] > 1.3 and judged(one)[-1] < 0.8, one
+    losses = [[float(line.split()[1]) for line in open(FOLDER / name)] for name in ("vit.1", "vit.2")]
+    assert all(math.isclose(a, b, rel_tol=1e-4) for a, b in zip(losses[0][:50], losses[1][:50])), losses
+
+
+@test
+def rank_0_may_read_for_all_and_the_bits_are_the_same():
+    flags = ("--steps", 8, "--batch", 4)
+    split, scatter, shared = (hash_of(train(2, *flags, "--feed", feed)) for feed in ("split", "scatter", "shared"))
+    assert split == scatter != shared
+
+
+@test
+def exported_weights_are_those_to_begin_with():
+    first = train(0, "--steps", 20, "--export", "end.safetensors")
+    again = train(2, "--steps", 1, "--batch", 8, "--init", "end.safetensors")
+    losses = lambda text: re.findall(r"test loss (\d\.\d+)", text)
+    assert losses(again)[0] == losses(first)[-1] != losses(first)[0]
+
+
+@test
+def rates_follow_the_schedule():
+    train(0, "--steps", 10, "--lr", 0.5, "--min-lr", 0.1, "--warmup", 2, "--schedule", "linear", "--log",
+          "rates.jsonl")
+    rates = [line["lr"] for line in map(json.loads, open(FOLDER / "rates.jsonl")) if "lr" in line]
+    want = [0.25, 0.5] + [0.5 - 0.05 * i for i in range(8)]
+    assert all(math.isclose(a, b) for a, b in zip(rates, want)) and len(rates) == 10, rates
+
+
+@test
+def micro_batches_on_two_ranks_give_the_losses_of_one_process():
+    folder, _ = whole()
+    train(0, "--steps", STEPS, "--batch", 16, "--clip", 0.5, "--log-losses", "one")
+    for ours, other in zip((folder / "losses").read_text().splitlines(), open(FOLDER / "one")):
+        a, b = float(ours.split()[1]), float(other.split()[1])
+        assert abs(a - b) < 1e-5 * b, (ours, other)
+
+
+@test
+def every_line_of_the_log_is_json_and_steps_stand_in_order():
+    folder, _ = whole()
+    lines = log_of(folder)
+    steps = [line for line in lines if "loss" in line]
+    evaluations = [line for line in lines if "test_loss" in line]
+    assert len(steps) + len(evaluations) == len(lines)
+    assert [line["step"] for line in steps] == list(range(1, STEPS + 1))
+    assert [line["step"] for line in evaluations] == list(range(0, STEPS + 1, EVERY))
+    assert [line["step"] for line in lines] == sorted(line["step"] for line in lines)
+    for line in steps:
+        assert {"loss", "lr", "grad_norm", *TIMES} < set(line) and line["dtype"] == "float32", line
+        assert line["seconds"] > 0 and line["images_per_second"] > 0
+    losses = [line.split()[1] for line in (folder / "losses").read_text().splitlines()]
+    assert [float(loss) for loss in losses] == [line["loss"] for line in steps]
+
+
+@test
+def tensorboard_shows_what_the_log_has():
+    folder, _ = whole()
+    shown, wanted = event_file.scalars_of_folder(folder / "board"), {}
+    for line in log_of(folder):
+        group = "train" if "loss" in line else "eval"
+        for name, value in line.items():
+            if name not in ("step", "dtype"):
+                wanted.setdefault(f"{group}/{name}", {})[line["step"]] = value
+    assert shown.keys() == wanted.keys(), (shown.keys(), wanted.keys())
+    for tag, steps in wanted.items():
+        assert shown[tag].keys() == steps.keys(), tag
+        assert all(math.isclose(shown[tag][s], steps[s], rel_tol=1e-6) for s in steps), tag
+
+
+@test
+def events_carry_the_time_of_day():
+    folder, _ = whole()
+    for path in (folder / "board").iterdir():
+        times = [event["wall_time"] for event in event_file.events(path)]
+        assert times == sorted(times) and abs(times[0] - time.time()) < 3600, times
+
+
+@test
+def the_reader_of_event_files_sees_damage():
+    assert event_file.crc32c(b"123456789") == 0xE3069283
+    folder, _ = whole()
+    good = next((folder / "board").iterdir()).read_bytes()
+    for at in (0, 9, 14, 30, len(good) - 1):
+        bad = bytearray(good)
+        bad[at] ^= 1
+        try:
+            list(event_file.records(bytes(bad)))
+        except (AssertionError, struct.error):
+            continue
+        raise AssertionError(f"byte {at} may be anything")
+
+
+@test
+def a_resumed_run_ends_with_the_same_bits_and_files():
+    folder, text = whole()
+    again = FOLDER / "again"
+    shutil.copytree(folder, again)
+    shutil.rmtree(again / "save" / f"step-{STEPS:08}")
+    rest = train(2, "--steps", STEPS, "--batch", 4, "--accum", 2, "--clip", 0.5, "--eval-every", EVERY,
+                 "--save", again / "save", "--resume", again / "save", "--every", EVERY, "--log",
+                 again / "log.jsonl", "--tensorboard", again / "board", "--log-losses", again / "losses")
+    assert f"going on at step {STEPS - EVERY}\n" in rest
+    assert hash_of(rest) == hash_of(text)
+    for name in ("losses", f"save/step-{STEPS:08}/scalars.json"):
+        assert (again / name).read_bytes() == (folder / name).read_bytes(), name
+    for path in (folder / "save" / f"step-{STEPS:08}").glob("*.safetensors"):
+        assert path.read_bytes() == (again / path.relative_to(folder)).read_bytes(), path.name
+    assert without_times(log_of(again)) == without_times(log_of(folder))
+    assert len(list((again / "board").iterdir())) == 2
+    whole_board, board = (event_file.scalars_of_folder(f / "board") for f in (folder, again))
+    for tag in whole_board:
+        if not tag.endswith(TIMES):
+            assert board[tag] == whole_board[tag], tag
+
+
+@test
+def a_resumed_run_that_ends_earlier_leaves_nothing_of_later_steps():
+    folder, _ = whole()
+    less, steps = FOLDER / "less", STEPS - 2
+    shutil.copytree(folder, less)
+    shutil.rmtree(less / "save" / f"step-{STEPS:08}")
+    train(2, "--steps", steps, "--batch", 4, "--accum", 2, "--resume", less / "save", "--log",
+          less / "log.jsonl", "--tensorboard", less / "board", "--log-losses", less / "losses")
+    want = list(range(1, steps + 1))
+    assert sorted(event_file.scalars_of_folder(less / "board")["train/loss"]) == want
+    assert [line["step"] for line in log_of(less) if "loss" in line] == want
+    assert [int(line.split()[0]) for line in (less / "losses").read_text().splitlines()] == want
+
+
+def refused(ranks, status, words, *flags):
+    launcher = [BUILD / "lockstep", "run", "-n", str(ranks)] if ranks else []
+    done = subprocess.run([*launcher, BUILD / "programs/train_image", *map(str, flags)], cwd=FOLDER, text=True,
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          timeout=60)
+    assert words in done.stdout, (flags, done.stdout)
+    assert done.returncode == status, (flags, done.returncode)
+
+
+@test
+def wrong_flags_are_refused_in_words():
+    here = ("--data", data())
+    refused(0, 2, "--data is missing")
+    refused(0, 2, '--optim is "adam"; it takes sgd or adamw', *here, "--optim", "adam")
+    refused(0, 2, '--schedule is "step"; it takes constant, linear or cosine', *here, "--schedule", "step")
+    refused(0, 2, '--feed is "all"; it takes split, shared or scatter', *here, "--feed", "all")
+    refused(0, 2, '--normalise is "grey"', *here, "--normalise", "grey")
+    refused(0, 2, '--dtype is "float8"', *here, "--dtype", "float8")
+    refused(0, 2, '--model is "perceptron"; it takes mlp, cnn, vit, alexnet', *here, "--model", "perceptron")
+    refused(0, 2, "--momentum is 2; it must be in 0 to 1", *here, "--momentum", 2)
+    refused(0, 2, "unknown flag --steppes", *here, "--steppes", 3)
+    refused(2, 2, '--optim is "adam"', *here, "--optim", "adam")
+
+
+def arrays(name, labels, side):
+    """A folder of three images to learn from with these labels and kind, and one to be judged by of another side."""
+    (FOLDER / name).mkdir()
+    float_file(FOLDER / name / "x_train.npy", (3, 1, 2, 2), [0.0] * 12)
+    float_file(FOLDER / name / "y_train.npy", (3,), *labels)
+    float_file(FOLDER / name / "x_test.npy", (1, 1, side, side), [0.0] * side * side)
+    float_file(FOLDER / name / "y_test.npy", (1,), [0], "<i8")
+    return "--data", name, "--batch", 1
+
+
+@test
+def images_and_labels_that_do_not_belong_together_are_told_before_the_first_step():
+    long = [0, 1, 1 << 40], "<i8"
+    for words, *flags in (
+            ('"wide/y_train.npy": label 2, counted from 0, is 1099511627776; with --classes 10 labels are 0 to 9',
+             *arrays("wide", long, 2)),
+            ('"negative/y_train.npy": label 1, counted from 0, is -3; with', *arrays("negative", ([9, -3, 0], "<i8"), 2)),
+            ('"float/y_train.npy" holds float32 of 1 dimensions; labels are [N], int32 or int64',
+             *arrays("float", ([1.0, 2.0, 3.0], "<f4"), 2)),
+            ('images of "sides" to learn from are [1,2,2], those to be judged by [1,3,3]; they belong to different sets',
+             *arrays("sides", ([0, 1, 2], "<i8"), 3))):
+        refused(0, 1, words, *flags)
+
+
+@test
+def unusable_data_and_files_are_answered_in_words():
+    (FOLDER / "empty").mkdir()
+    (FOLDER / "plain").write_text("not a folder\n")
+    one = ("--data", data(), "--steps", 1)
+    for ranks in (0, 2):
+        refused(ranks, 1, '--data: "empty" holds none of', "--data", "empty")
+        refused(ranks, 1, '--data: "nowhere" holds none of', "--data", "nowhere")
+        refused(ranks, 1, "samples are less than one step", *one, "--batch", 1000)
+        refused(ranks, 1, "with --classes 2 labels are 0 to 1", *one, "--classes", 2)
+        refused(ranks, 1, '--tensorboard: "plain/board" cannot be made', *one, "--tensorboard", "plain/board")
+        refused(ranks, 1, "image 6, patch 4; there must be", *one, "--model", "vit")
+        refused(ranks, 1, "the images are 3 x 4; --model vit takes square ones", "--data", "arrays", "--model", "vit")
+        refused(ranks, 1, 'cannot read "nowhere"', *one, "--init", "nowhere")
+        refused(ranks, 1, '--log: "empty" cannot be written', *one, "--log", "empty")
+
+
+run()
