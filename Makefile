@@ -10,7 +10,7 @@ BUILD     ?= build
 BUILDTYPE ?= release
 PREFIX    ?= /usr/local
 LIBDIR    ?= lib
-DATA      ?= /usr/share/common-licenses
+DATA      ?= examples/data/pride_and_prejudice.txt
 ARGS      ?=
 C_FILES    = $(shell git ls-files -c -o --exclude-standard '*.c' '*.h')
 

@@ -1,6 +1,6 @@
 /* The main job: a small GPT learns text byte by byte on all ranks.
  *
- *     build/lockstep run -n 4 build/examples/03_gpt_text --data /usr/share/common-licenses
+ *     build/lockstep run -n 4 build/examples/03_gpt_text --data examples/data
  *     build/examples/03_gpt_text --data book.txt --batch 32          # one process, no launcher
  *     … --save run7 --every 100 --resume run7     # goes on where it was, however it ended
  *
@@ -23,9 +23,9 @@
 #define SAMPLE_MAX 100000
 
 typedef struct settings {
-    const char *data;
+    const char *data, *prompt;
     int64_t context, layers, dim, heads, sample;
-    double dropout, init_std;
+    double dropout, init_std, temperature;
     trainer_options train;
 } settings;
 
@@ -36,11 +36,13 @@ typedef struct text {
 
 static settings read_flags(int argc, char **argv)
 {
-    settings s = {.context = 64,
+    settings s = {.prompt = "It is a truth",
+                  .context = 64,
                   .layers = 2,
                   .dim = 64,
                   .heads = 4,
-                  .sample = 300,
+                  .sample = 400,
+                  .temperature = 0.8,
                   .init_std = 0.08,
                   .train = {TRAINER_DEFAULTS.steps = 1800, .batch = 8, .lr = 6e-3, .beta2 = 0.99,
                             .weight_decay = 0.1, .clip = 1.0}};
@@ -53,6 +55,8 @@ static settings read_flags(int argc, char **argv)
         {"dropout", FLAG_NUMBER, &s.dropout, 0, 0.99, "probability"},
         {"init-std", FLAG_NUMBER, &s.init_std, 0, 1e3, "of the first weights; 0: PyTorch's"},
         {"sample", FLAG_COUNT, &s.sample, 0, SAMPLE_MAX, "bytes to write at the end"},
+        {"prompt", FLAG_TEXT, &s.prompt, 0, 0, "what the sample starts with"},
+        {"temperature", FLAG_NUMBER, &s.temperature, 0.01, 100, "of the sample"},
     };
     trainer_read_flags("Trains a small GPT on text, byte by byte, on all ranks.", flags,
                        (int)(sizeof flags / sizeof flags[0]), &s.train, argc, argv);
@@ -109,10 +113,11 @@ static void introduce(const settings *s, const text *t, ls_module *net)
 
 static void print_sample(const settings *s, ls_module *net)
 {
+    const text_prompt prompt = {s->prompt, s->temperature, (uint64_t)s->train.seed};
     uint8_t *bytes = malloc((size_t)s->sample + 1);
     if (bytes && s->sample > 0) {
-        LS_CHECK(text_sample(net, s->context, (uint64_t)s->train.seed, bytes, s->sample));
-        (void)printf("sample:\n");
+        LS_CHECK(text_sample(net, s->context, &prompt, bytes, s->sample));
+        (void)printf("sample at temperature %g:\n%s", s->temperature, s->prompt);
         print_escaped(bytes, s->sample);
         (void)printf("\n");
     }

@@ -130,8 +130,12 @@ ls_status text_loss(ls_module *net, const ls_dataset *text, int64_t context, ls_
 
 /* ---- a sample ----------------------------------------------------------------------------- */
 
-static uint8_t draw(const float *logits, double uniform)
+/* The byte at `uniform` in [0,1) of the probability; `logits` are divided in place. */
+static uint8_t draw(float *logits, double temperature, double uniform)
 {
+    for (int b = 0; b < BYTES; b++) {
+        logits[b] = (float)(logits[b] / temperature);
+    }
     double total = log_sum_exp(logits, BYTES), below = 0.0;
     for (int b = 0; b < BYTES; b++) {
         below += exp(logits[b] - total);
@@ -142,37 +146,53 @@ static uint8_t draw(const float *logits, double uniform)
     return BYTES - 1;
 }
 
-static ls_status next_byte(ls_module *net, int32_t *tokens, int64_t length, double uniform,
-                           uint8_t *out)
+/* What the model expects after tokens[length]. */
+static ls_status next_logits(ls_module *net, int32_t *tokens, int64_t length, float out[BYTES])
 {
     ls_status status = LS_OK;
     {
         LS_NO_GRAD;
         LS_SCOPE;
         ls_tensor *x = ls_from_memory(tokens, LS_SHAPE(1, length), LS_INT32);
-        ls_tensor *y = ls_contiguous(ls_forward(net, x));
+        ls_tensor *y = ls_contiguous(ls_forward(net, x)); /* [1,length,256] */
         const float *logits = ls_data(y);
         status = ls_tensor_status(y);
         if (status == LS_OK) {
-            *out = draw(logits + (length - 1) * BYTES, uniform);
+            memcpy(out, logits + (length - 1) * BYTES, BYTES * sizeof *out);
         }
     }
     return status;
 }
 
-ls_status text_sample(ls_module *net, int64_t context, uint64_t seed, uint8_t *out, int64_t count)
+/* The last bytes of the prompt that leave room for one more; a line's start where there are none. */
+static int64_t begin(int32_t *tokens, int64_t context, const char *prompt)
+{
+    int64_t given = (int64_t)strlen(prompt), room = context > 1 ? context - 1 : 1;
+    int64_t length = given < room ? given : room;
+    for (int64_t i = 0; i < length; i++) {
+        tokens[i] = (uint8_t)prompt[given - length + i];
+    }
+    tokens[0] = length ? tokens[0] : '\n';
+    return length ? length : 1;
+}
+
+ls_status text_sample(ls_module *net, int64_t context, const text_prompt *prompt, uint8_t *out,
+                      int64_t count)
 {
     int32_t *tokens = calloc((size_t)context, sizeof *tokens);
     if (!tokens) {
         return LS_ERR_MEMORY;
     }
-    int64_t length = 1;
+    int64_t length = begin(tokens, context, prompt->text);
     ls_status status = LS_OK;
-    tokens[0] = '\n';
     ls_module_train(net, false);
     for (int64_t i = 0; status == LS_OK && i < count; i++) {
-        double uniform = ls_random_uniform(seed, 0, (uint64_t)i);
-        status = next_byte(net, tokens, length, uniform, &out[i]);
+        float logits[BYTES];
+        status = next_logits(net, tokens, length, logits);
+        if (status == LS_OK) {
+            out[i] =
+                draw(logits, prompt->temperature, ls_random_uniform(prompt->seed, 0, (uint64_t)i));
+        }
         if (length == context) {
             memmove(tokens, tokens + 1, (size_t)(context - 1) * sizeof *tokens);
             length--;

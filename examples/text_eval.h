@@ -11,7 +11,15 @@
 ls_status text_loss(ls_module *net, const ls_dataset *text, int64_t context, ls_group *group,
                     double *loss);
 
-/* Writes out[count]: bytes drawn one after another from the model, given a line's start. Local. */
-ls_status text_sample(ls_module *net, int64_t context, uint64_t seed, uint8_t *out, int64_t count);
+typedef struct text_prompt {
+    const char
+        *text; /* the sample goes on from here; of a long one the last context-1 bytes count */
+    double temperature; /* logits are divided by it: below 1 probable bytes become more probable */
+    uint64_t seed;
+} text_prompt;
+
+/* Writes out[count]: bytes drawn from the model one after another, behind the prompt. Local. */
+ls_status text_sample(ls_module *net, int64_t context, const text_prompt *prompt, uint8_t *out,
+                      int64_t count);
 
 #endif

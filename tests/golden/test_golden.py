@@ -102,7 +102,7 @@ def command_of(line):
         port = free_port()
 
         def fill(word):
-            for name, value in (("FOLDER", folder), ("BUILD", str(BUILD)), ("PORT", port)):
+            for name, value in (("FOLDER", folder), ("BUILD", str(BUILD)), ("SOURCE", str(SOURCE)), ("PORT", port)):
                 word = word.replace(f"@{name}@", value)
             return word
         words = [fill(word) for word in words[1:]]
