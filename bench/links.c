@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "comm/link/door.h"
+#include "job/link/listener.h"
 
 #define STREAM_BYTES ((size_t)1 << 28)
 #define PIECE ((size_t)1 << 17)
@@ -57,12 +57,12 @@ static void serve(ls__link *link)
     }
 }
 
-static void be_door(ls__door *door)
+static void be_door(ls__listener *door)
 {
     for (;;) {
-        ls__link *link = ls__door_next(door);
+        ls__link *link = ls__listener_next(door);
         if (link == NULL) {
-            wait_for(ls__door_fd(door), false);
+            wait_for(ls__listener_fd(door), false);
             continue;
         }
         serve(link);
@@ -131,13 +131,13 @@ int main(void)
     static const char *const names[] = {"plain", "TLS"};
     static const uint8_t secret[LS__LINK_SECRET] = {1};
     static double shake[2][HANDSHAKES], speed[2][ROUNDS];
-    ls__door *door[2];
+    ls__listener *door[2];
     pid_t child[2];
     env = ls__env_posix();
     ls__link_spec spec = {.env = env, .secret = secret, .purpose = "bench"};
     for (int m = 0; m < 2; m++) {
         spec.mode = (ls__link_mode)m;
-        if (ls__door_open(&spec, "127.0.0.1", 0, &door[m]) < 0) {
+        if (ls__listener_open(&spec, "127.0.0.1", 0, &door[m]) < 0) {
             die("listening");
         }
         child[m] = fork();
@@ -148,13 +148,13 @@ int main(void)
     for (int i = 0; i < 2 * HANDSHAKES; i++) {
         spec.mode = (ls__link_mode)(i % 2);
         const uint64_t start = env->now_ns(env);
-        ls__link *link = come_in(&spec, ls__door_port(door[i % 2]));
+        ls__link *link = come_in(&spec, ls__listener_port(door[i % 2]));
         shake[i % 2][i / 2] = seconds_since(start) * 1e6;
         ls__link_close(link);
     }
     for (int i = 0; i < 2 * ROUNDS; i++) {
         spec.mode = (ls__link_mode)(i % 2);
-        ls__link *link = come_in(&spec, ls__door_port(door[i % 2]));
+        ls__link *link = come_in(&spec, ls__listener_port(door[i % 2]));
         speed[i % 2][i / 2] = (double)STREAM_BYTES * 1e-6 / stream_seconds(link);
         ls__link_close(link);
     }

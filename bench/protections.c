@@ -12,7 +12,7 @@
 #include <time.h>
 
 #include "bench.h"
-#include "comm/engine.h"
+#include "comm/engine/engine.h"
 
 #define ROUNDS 61
 #define SAMPLE_BYTES 8000000 /* of all calls of a sample; small ones: CALLS_MAX calls */

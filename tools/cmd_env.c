@@ -4,8 +4,8 @@
 
 #include "base/env.h"
 #include "base/error.h"
-#include "comm/bootstrap/detect.h"
 #include "commands.h"
+#include "job/bootstrap/detect.h"
 
 static const char usage[] =
     "usage: lockstep env\n"

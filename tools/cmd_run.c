@@ -7,9 +7,9 @@
 
 #include "base/settings.h"
 #include "base/suggest.h"
-#include "comm/board.h"
-#include "comm/nodes/nodes.h"
 #include "commands.h"
+#include "job/board.h"
+#include "job/nodes/nodes.h"
 #include "launch/launch.h"
 
 static const char usage[] =

@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "comm/nodes/secret.h"
 #include "commands.h"
+#include "job/nodes/secret.h"
 
 static const char usage[] =
     "usage: lockstep secret FILE\n"

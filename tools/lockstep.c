@@ -21,7 +21,6 @@ static const char usage[] =
     "why\n"
     "  secret FILE                                    make the secret that several hosts share\n"
     "  bench NAME ...                                 measure (all-reduce, broadcast ... step)\n"
-    "  sim-test --seeds A-B                           run the library on simulated hosts\n"
     "  info [--tuning]                                build, processor, settings; algorithms in "
     "use\n"
     "  version                                        the version\n"
@@ -47,10 +46,9 @@ typedef struct command {
 static int cmd_help(int argc, char **argv);
 
 static const command commands[] = {
-    {"run", cmd_run},           {"bench", cmd_bench},     {"info", cmd_info},
-    {"secret", cmd_secret},     {"data", cmd_data},       {"env", cmd_env},
-    {"sim-test", cmd_sim_test}, {"version", cmd_version}, {"--version", cmd_version},
-    {"help", cmd_help},         {"--help", cmd_help},     {"-h", cmd_help},
+    {"run", cmd_run},   {"bench", cmd_bench}, {"info", cmd_info},       {"secret", cmd_secret},
+    {"data", cmd_data}, {"env", cmd_env},     {"version", cmd_version}, {"--version", cmd_version},
+    {"help", cmd_help}, {"--help", cmd_help}, {"-h", cmd_help},
 };
 
 #define COMMAND_COUNT ((int)(sizeof commands / sizeof *commands))
@@ -88,8 +86,8 @@ static int cmd_help(int argc, char **argv)
     if (argc > 1 && about == NULL) {
         return unknown(argv[1]);
     }
-    if (about != NULL && (about->run == cmd_run || about->run == cmd_bench ||
-                          about->run == cmd_data || about->run == cmd_sim_test)) {
+    if (about != NULL &&
+        (about->run == cmd_run || about->run == cmd_bench || about->run == cmd_data)) {
         return about->run(2, (char *[]){argv[1], flag, NULL});
     }
     fputs(usage, stdout);

@@ -1,5 +1,5 @@
 /* Faults that can be switched on in the simulation's build of the library, to prove that the
- * simulation finds such faults (src/sim, `lockstep sim-test --planted NAME`). Elsewhere the
+ * simulation finds such faults (tests/sim, `simulate --planted NAME`). Elsewhere the
  * condition is the constant false: no code is left of it. */
 #ifndef LS_BASE_PLANTED_H
 #define LS_BASE_PLANTED_H

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "checkpoint/internal.h"
-#include "comm/collective.h"
+#include "comm/api/collective.h"
 
 ls_collective_options ls__checkpoint_options_of(const ls_checkpoint *c, const char *tag)
 {

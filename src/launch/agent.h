@@ -2,9 +2,9 @@
 #ifndef LS_LAUNCH_AGENT_H
 #define LS_LAUNCH_AGENT_H
 
-#include "comm/board.h"
-#include "comm/nodes/nodes.h"
-#include "comm/store/store.h"
+#include "job/board.h"
+#include "job/nodes/nodes.h"
+#include "job/store/store.h"
 #include "launch/launch.h"
 #include "launch/output.h"
 #include "launch/restart.h"

@@ -13,7 +13,7 @@
 
 #include "base/log.h"
 #include "base/settings.h"
-#include "comm/nodes/secret.h"
+#include "job/nodes/secret.h"
 #include "launch/agent.h"
 
 /* ---- gathering ----------------------------------------------------------------------------- */
@@ -21,7 +21,7 @@
 static ls_status open_nodes(ls__agent *agent)
 {
     const ls__job *job = agent->job;
-    ls__place place;
+    ls__rendezvous_place place;
     LS_TRY(ls__place_parse(job->rendezvous, job->rendezvous_from, &place));
     LS_TRY(ls__place_resolve(agent->env, &place));
     if (job->secret_file != NULL) {

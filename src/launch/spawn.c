@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 #include "base/runtime.h"
-#include "comm/board.h"
+#include "job/board.h"
 #include "launch/launch.h"
 
 ls_status ls_spawn(int (*fn)(void *arg), void *arg, int n)

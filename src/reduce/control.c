@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "comm/collective.h"
+#include "comm/api/collective.h"
 #include "kernel/reduce/reduce.h"
 #include "reduce/internal.h"
 

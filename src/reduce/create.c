@@ -4,7 +4,7 @@
 
 #include "base/options.h"
 #include "base/size.h"
-#include "comm/collective.h"
+#include "comm/api/collective.h"
 #include "reduce/internal.h"
 #include "reduce/reducer.h"
 

@@ -11,7 +11,7 @@
 
 #include "base/arena.h"
 #include "base/runtime.h"
-#include "comm/lock.h"
+#include "comm/engine/lock.h"
 
 #define LS__PARAMS_MAX (1 << 20) /* parameters of one reducer: bounds the control exchange */
 #define LS__PARAM_ALIGN ((size_t)64)

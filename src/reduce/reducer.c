@@ -19,7 +19,7 @@
 #include <string.h>
 
 #include "base/options.h"
-#include "comm/collective.h"
+#include "comm/api/collective.h"
 #include "kernel/reduce/reduce.h"
 #include "reduce/internal.h"
 

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "comm/link/inside.h"
+#include "job/link/internal.h"
 #include "targets.h"
 
 #define SENT_MAX (sizeof(ls__proof_hello) + LS__PROOF_MAC)

@@ -4,7 +4,7 @@
 
 #include "golden.h"
 
-#include "comm/init.h"
+#include "comm/engine/init.h"
 
 static void fail_init(golden_fault kind)
 {

@@ -16,9 +16,8 @@ static bool is_long(void)
 static test_output sim(const char *arguments, int deadline_seconds)
 {
     char command[512];
-    snprintf(command, sizeof command,
-             "ASAN_OPTIONS=\"$ASAN_OPTIONS:detect_leaks=0\" '%s' sim-test %s",
-             test_build_path("lockstep"), arguments);
+    snprintf(command, sizeof command, "ASAN_OPTIONS=\"$ASAN_OPTIONS:detect_leaks=0\" '%s' %s",
+             test_build_path("tests/sim/simulate"), arguments);
     return test_run(command, deadline_seconds);
 }
 
@@ -26,7 +25,7 @@ static void check_good(const char *arguments, int deadline_seconds)
 {
     test_output out = sim(arguments, deadline_seconds);
     if (out.status != 0) {
-        test_fail(__FILE__, __LINE__, "lockstep sim-test %s: status %d\n%s", arguments, out.status,
+        test_fail(__FILE__, __LINE__, "simulate %s: status %d\n%s", arguments, out.status,
                   out.text);
     }
     free(out.text);

@@ -8,7 +8,8 @@ not reachable is forbidden, siblings (nn and data; tensor and comm) among it.
 ARROWS = {
     "base": [],
     "kernel/reduce": ["base"],
-    "comm": ["base", "kernel/reduce"],
+    "job": ["base"],  # membership: store, links, nodes, bootstrap, board
+    "comm": ["job", "kernel/reduce"],
     "reduce": ["comm", "kernel/reduce"],
     "kernel": ["base"],  # ref, cpu, cuda
     "tensor": ["base", "kernel"],
@@ -17,28 +18,21 @@ ARROWS = {
     "optim": ["nn"],  # an optimizer is made for a module
     "data": ["autograd", "comm"],  # rank 0 may feed the others
     "tokenizer": ["base", "data/file.h"],  # whole files
-    "dist": ["autograd", "comm"],
-    "ddp": ["nn", "optim", "dist", "reduce"],
+    "ddp": ["nn", "optim", "reduce"],
     "checkpoint": ["comm"],  # it sees state visitors and groups only
-    "schedule": ["base"],
-    "parallel": ["schedule", "nn", "optim", "ddp", "dist"],
-    "plan": ["schedule", "comm/program"],
-    # the agent: the store and what a rank leaves behind for reports
-    # the whole library below the framework, over a simulated system
-    "sim": ["reduce", "checkpoint", "launch"],
-    "launch": ["base", "comm/store", "comm/nodes", "comm/link", "comm/bootstrap", "comm/board.h", "comm/descriptor.h"],
+    "launch": ["job"],  # the agent behind `lockstep run`
 }
 
 # First part of a library's header -> the files (or folders) that may include it: its wrappers.
 LIBRARIES = {
     "pcre2.h": ["tokenizer/split_pcre2.c"],
-    "openssl": ["base/digest.c", "comm/link"],  # hashes; TLS
+    "openssl": ["base/digest.c", "job/link"],  # hashes; TLS
 }
 
 # Public header -> the folder it belongs to.
 HEADERS = {
     "types.h": "base", "status.h": "base", "runtime.h": "base", "random.h": "base",
-    "version.h": "base", "state.h": "base", "comm.h": "comm", "store.h": "comm/store",
+    "version.h": "base", "state.h": "base", "comm.h": "comm", "store.h": "job",
     "ops.h": "tensor", "vision.h": "tensor", "checkpoint.h": "checkpoint", "reducer.h": "reduce", "tensor.h": "tensor", "memory.h": "tensor", "autograd.h": "autograd", "nn.h": "nn",
     "optim.h": "optim", "data.h": "data", "ddp.h": "ddp", "tokenizer.h": "tokenizer",
 }

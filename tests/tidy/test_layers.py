@@ -75,7 +75,7 @@ def a_sibling_an_upper_layer_and_the_umbrella_are_refused():
     assert problem_of("kernel", '"', "kernel/reduce/reduce.h")
     assert problem_of("comm", '"', "kernel/reduce/reduce.h") is None
     assert problem_of("comm", '"', "kernel/kernels.h")
-    assert problem_of("launch", '"', "comm/board.h") is None
+    assert problem_of("launch", '"', "job/board.h") is None
     assert problem_of("launch", '"', "comm/program/program.h")
     assert problem_of("ddp", '"', "base/error.h") is None
 

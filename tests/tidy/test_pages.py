@@ -45,8 +45,8 @@ def files_and_folders_that_the_pages_name_exist():
 
 @test
 def the_check_sees_what_is_missing():
-    known = ["src/comm/exec.c"]
-    assert exists("exec.c", known) and exists("comm/", known) and exists("src/comm/exec.c", known)
+    known = ["src/comm/engine/exec.c"]
+    assert exists("exec.c", known) and exists("comm/", known) and exists("src/comm/engine/exec.c", known)
     assert not exists("xec.c", known) and not exists("omm/", known)
 
 

@@ -20,8 +20,8 @@ def code():
     """Sources that read or set variables: the library, the command, the examples, the package."""
     for folder in ("src", "tools", "examples", "programs", "models", "bench", "python/lockstep"):
         for path in sorted((SOURCE / folder).rglob("*.[ch]" if folder != "python/lockstep" else "*.py")):
-            if path != TABLE:
-                yield path, path.read_text()
+            text = path.read_text()
+            yield path, text[text.index("\n};"):] if path == TABLE else text  # behind the table
 
 
 @test
@@ -49,7 +49,7 @@ def every_variable_of_ours_in_the_code_stands_in_the_table():
 @test
 def the_environment_is_read_through_the_table_only():
     none_of((path.relative_to(SOURCE) for path, text in code()
-             if re.search(r"\bgetenv\s*\(", text) and path.parts[len(SOURCE.parts)] == "src"),
+             if path != TABLE and re.search(r"\bgetenv\s*\(", text) and path.parts[len(SOURCE.parts)] == "src"),
             "ls__setting_get knows the table")
 
 

@@ -11,7 +11,7 @@ from tap import BUILD, SOURCE, command, none_of, run, test
 DECLARED = re.compile(r"\bLS_API\b[^;{(]*?\b(ls_\w+)\s*\(")
 
 # What these layers must ask the env table for (DESIGN D11).
-BEHIND_ENV = ("comm_", "launch_", "reduce_", "ddp_")
+BEHIND_ENV = ("job_", "comm_", "launch_", "reduce_", "ddp_")
 SYSTEM = set("""
 poll ppoll epoll_wait epoll_create1 epoll_ctl select recv recvfrom recvmsg send sendto sendmsg
 connect accept accept4 bind listen socket socketpair getsockopt setsockopt shutdown
@@ -51,7 +51,7 @@ def declared(folder="include/lockstep"):
 
 @functools.lru_cache(None)
 def objects():
-    """(object, what it needs) of the library; comm/store/client.c is called comm_store_client."""
+    """(object, what it needs) of the library; job/store/client.c is called job_store_client."""
     paths = sorted(pathlib.Path(f"{library()}.p").glob("*.c.o"))
     needs = {path.name: set() for path in paths}
     for line in command("nm", "-A", "--undefined-only", *paths).splitlines():

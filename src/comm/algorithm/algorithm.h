@@ -1,6 +1,6 @@
 /* What the algorithm files share: their table entries, refs in short, and two shapes of traffic. */
-#ifndef LS_COMM_ALGORITHM_H
-#define LS_COMM_ALGORITHM_H
+#ifndef LS_COMM_ALGORITHM_ALGORITHM_H
+#define LS_COMM_ALGORITHM_ALGORITHM_H
 
 #include "base/error.h"
 #include "comm/program/program.h"
@@ -45,7 +45,7 @@ static inline bool ls__sees_peers(const ls__program_spec *spec)
     return spec->memory == LS__MEMORY_REGISTERED || spec->memory == LS__MEMORY_READABLE;
 }
 
-static inline ls__ref ls__ref_of(ls__buffer buffer, int rank, int chunk)
+static inline ls__ref ls__ref_of(ls__program_buffer buffer, int rank, int chunk)
 {
     return (ls__ref){.buffer = (uint8_t)buffer, .rank = (int16_t)rank, .chunk = chunk};
 }

@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "comm/algorithm/algorithm.h"
 
-static ls__ref own_block(const ls__program_spec *spec, ls__buffer buffer)
+static ls__ref own_block(const ls__program_spec *spec, ls__program_buffer buffer)
 {
     return ls__ref_of(buffer, spec->rank, spec->rank);
 }
@@ -28,7 +28,7 @@ static ls__ref recv_block(const ls__program_spec *spec, int peer)
     return ls__ref_of(LS__BUFFER_OUTPUT, spec->rank, peer);
 }
 
-static void emit_reads(ls__builder *b, const ls__program_spec *spec, ls__buffer from)
+static void emit_reads(ls__builder *b, const ls__program_spec *spec, ls__program_buffer from)
 {
     for (int k = 1; k < spec->size; k++) {
         const int p = (spec->rank + k) % spec->size;
@@ -36,7 +36,7 @@ static void emit_reads(ls__builder *b, const ls__program_spec *spec, ls__buffer 
     }
 }
 
-static void emit_copy(ls__builder *b, const ls__program_spec *spec, ls__buffer to)
+static void emit_copy(ls__builder *b, const ls__program_spec *spec, ls__program_buffer to)
 {
     (void)ls__builder_copy(b, 0, own_block(spec, to), own_block(spec, LS__BUFFER_INPUT));
 }

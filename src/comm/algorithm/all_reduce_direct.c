@@ -15,7 +15,7 @@
  */
 #include "comm/algorithm/algorithm.h"
 
-static ls__ref own(const ls__program_spec *spec, ls__buffer buffer, int chunk)
+static ls__ref own(const ls__program_spec *spec, ls__program_buffer buffer, int chunk)
 {
     return ls__ref_of(buffer, spec->rank, chunk);
 }

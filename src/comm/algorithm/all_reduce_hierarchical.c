@@ -105,7 +105,7 @@ static int chunk_of(const plan *p, int place, int host)
     return place * p->column.size + host;
 }
 
-static ls__ref user(const plan *p, ls__buffer buffer, int place, int host)
+static ls__ref user(const plan *p, ls__program_buffer buffer, int place, int host)
 {
     return ls__ref_of(buffer, p->spec->rank, chunk_of(p, place, host));
 }

@@ -49,7 +49,7 @@ static void emit_messages(ls__builder *b, const ls__program_spec *spec)
     }
 }
 
-static void emit_reads(ls__builder *b, const ls__program_spec *spec, ls__buffer from)
+static void emit_reads(ls__builder *b, const ls__program_spec *spec, ls__program_buffer from)
 {
     for (int k = 1; k < spec->size; k++) {
         const int p = (spec->rank + k) % spec->size;

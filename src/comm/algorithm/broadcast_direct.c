@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "comm/algorithm/algorithm.h"
 
-static ls__ref whole(ls__buffer buffer, int rank)
+static ls__ref whole(ls__program_buffer buffer, int rank)
 {
     return ls__ref_of(buffer, rank, 0);
 }

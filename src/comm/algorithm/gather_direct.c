@@ -9,12 +9,12 @@
  */
 #include "comm/algorithm/algorithm.h"
 
-static ls__ref block(ls__buffer buffer, int rank, int of)
+static ls__ref block(ls__program_buffer buffer, int rank, int of)
 {
     return ls__ref_of(buffer, rank, of);
 }
 
-static void emit_copy(ls__builder *b, const ls__program_spec *spec, ls__buffer to)
+static void emit_copy(ls__builder *b, const ls__program_spec *spec, ls__program_buffer to)
 {
     (void)ls__builder_copy(b, 0, block(to, spec->rank, spec->rank),
                            block(LS__BUFFER_INPUT, spec->rank, spec->rank));
@@ -24,7 +24,8 @@ static void emit_copy(ls__builder *b, const ls__program_spec *spec, ls__buffer t
 static void emit_root(ls__builder *b, const ls__program_spec *spec)
 {
     const int root = spec->root;
-    const ls__buffer from = spec->memory == LS__MEMORY_STAGED ? LS__BUFFER_STAGE : LS__BUFFER_INPUT;
+    const ls__program_buffer from =
+        spec->memory == LS__MEMORY_STAGED ? LS__BUFFER_STAGE : LS__BUFFER_INPUT;
     for (int k = 1; k < spec->size; k++) {
         const int p = (root + k) % spec->size;
         const ls__ref to = block(LS__BUFFER_OUTPUT, root, p);

@@ -22,7 +22,7 @@ static bool is_root(const ls__program_spec *spec)
     return spec->rank == spec->root;
 }
 
-static ls__ref own(const ls__program_spec *spec, ls__buffer buffer, int chunk)
+static ls__ref own(const ls__program_spec *spec, ls__program_buffer buffer, int chunk)
 {
     return ls__ref_of(buffer, spec->rank, chunk);
 }

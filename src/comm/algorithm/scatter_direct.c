@@ -27,7 +27,8 @@ static void emit_root(ls__builder *b, const ls__program_spec *spec)
 static void emit_peer(ls__builder *b, const ls__program_spec *spec)
 {
     const ls__ref to = ls__ref_of(LS__BUFFER_OUTPUT, spec->rank, spec->rank);
-    const ls__buffer from = spec->memory == LS__MEMORY_STAGED ? LS__BUFFER_STAGE : LS__BUFFER_INPUT;
+    const ls__program_buffer from =
+        spec->memory == LS__MEMORY_STAGED ? LS__BUFFER_STAGE : LS__BUFFER_INPUT;
     if (spec->memory == LS__MEMORY_MESSAGES) {
         (void)ls__builder_recv(b, 0, to, spec->root);
     } else {

@@ -9,7 +9,7 @@
 
 #include "base/arena.h"
 #include "base/error.h"
-#include "comm/program/early.h"
+#include "comm/program/eager_recv.h"
 #include "comm/program/program.h"
 
 typedef struct pending pending; /* a step, and the next one of its lane */

@@ -87,7 +87,7 @@ static void touch_as_user(ls__checker *c, int r)
             ls__cell *cell = ls__check_cell(c, ref, 0);
             const int other = ls__cell_write(&c->model, cell, t->index, t->clock);
             if (other >= 0) {
-                fail_end_race(c, r, ls__buffer_name((ls__buffer)b), chunk, other);
+                fail_end_race(c, r, ls__buffer_name((ls__program_buffer)b), chunk, other);
                 return;
             }
         }

@@ -6,8 +6,8 @@
 #include "base/arena.h"
 #include "comm/program/program.h"
 
-const char *ls__step_kind_name(ls__step_kind kind); /* "peer_reduce" … */
-const char *ls__buffer_name(ls__buffer buffer);     /* "input" … */
+const char *ls__step_kind_name(ls__step_kind kind);     /* "peer_reduce" … */
+const char *ls__buffer_name(ls__program_buffer buffer); /* "input" … */
 
 /* ---- values ------------------------------------------------------------------------------- */
 
@@ -17,15 +17,15 @@ typedef int32_t ls__value;
 
 typedef enum ls__node_kind { LS__NODE_LEAF, LS__NODE_SUM, LS__NODE_ROUND } ls__node_kind;
 
-typedef struct ls__node {
+typedef struct ls__check_node {
     int32_t kind;
     int32_t a, b;   /* LEAF: rank and place (slice * chunks + chunk); SUM: operands; ROUND: of a */
     ls__value next; /* of the same hash */
-} ls__node;
+} ls__check_node;
 
 typedef struct ls__values {
     const ls__env *env;
-    ls__node *node; /* [1, count) */
+    ls__check_node *node; /* [1, count) */
     int32_t count, room;
     ls__value *bucket; /* [buckets], a power of two */
     int32_t buckets;

@@ -40,7 +40,7 @@ ls__cell *ls__check_cell(ls__checker *c, ls__ref ref, int slice)
 {
     const int n = c->chunks;
     ls__cell *base = c->cells + (size_t)ref.rank * (size_t)c->cells_per_rank;
-    switch ((ls__buffer)ref.buffer) {
+    switch ((ls__program_buffer)ref.buffer) {
     case LS__BUFFER_INPUT:
         return base + ref.chunk;
     case LS__BUFFER_OUTPUT:
@@ -81,7 +81,7 @@ static bool ref_allowed(const ls__checker *c, const ls__check_thread *t, ls__ref
 
 static bool check_ref(ls__checker *c, const ls__check_thread *t, ls__ref ref)
 {
-    const char *name = ls__buffer_name((ls__buffer)ref.buffer);
+    const char *name = ls__buffer_name((ls__program_buffer)ref.buffer);
     if (!ref_allowed(c, t, ref)) {
         return ls__check_fail_at(c, t, "%s[%d].%d is memory which it cannot see", name, ref.rank,
                                  ref.chunk);
@@ -108,7 +108,7 @@ static bool fail_race(ls__checker *c, const ls__check_thread *t, ls__ref ref, in
         c, t,
         "race on %s[%d].%d: rank %d (lane %d) touches it too, with no fence or message "
         "between",
-        ls__buffer_name((ls__buffer)ref.buffer), ref.rank, ref.chunk, other / c->lanes,
+        ls__buffer_name((ls__program_buffer)ref.buffer), ref.rank, ref.chunk, other / c->lanes,
         other % c->lanes);
 }
 
@@ -125,7 +125,8 @@ static bool read_ref(ls__checker *c, const ls__check_thread *t, ls__ref ref, ls_
     *out = cell->value;
     if (cell->value == 0) {
         return ls__check_fail_at(c, t, "reads %s[%d].%d, where nothing was written",
-                                 ls__buffer_name((ls__buffer)ref.buffer), ref.rank, ref.chunk);
+                                 ls__buffer_name((ls__program_buffer)ref.buffer), ref.rank,
+                                 ref.chunk);
     }
     return true;
 }
@@ -137,7 +138,8 @@ static bool write_ref(ls__checker *c, const ls__check_thread *t, ls__ref ref, ls
     }
     if (ref.rank != t->rank && c->memory == LS__MEMORY_READABLE) {
         return ls__check_fail_at(c, t, "writes to %s[%d].%d of a peer, which it can only read",
-                                 ls__buffer_name((ls__buffer)ref.buffer), ref.rank, ref.chunk);
+                                 ls__buffer_name((ls__program_buffer)ref.buffer), ref.rank,
+                                 ref.chunk);
     }
     if (ref.buffer == LS__BUFFER_INPUT && !ls__check_in_place(c, ref.rank)) {
         return ls__check_fail_at(c, t, "writes to input[%d].%d, which is read-only", ref.rank,

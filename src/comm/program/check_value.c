@@ -36,7 +36,7 @@ static uint32_t hash(int32_t kind, int32_t a, int32_t b)
 
 static void link(ls__values *values, ls__value v)
 {
-    ls__node *node = &values->node[v];
+    ls__check_node *node = &values->node[v];
     ls__value *head =
         &values->bucket[hash(node->kind, node->a, node->b) & (uint32_t)(values->buckets - 1)];
     node->next = *head;
@@ -78,12 +78,12 @@ static ls__value intern(ls__values *values, int32_t kind, int32_t a, int32_t b)
     }
     ls__value v = values->bucket[hash(kind, a, b) & (uint32_t)(values->buckets - 1)];
     for (; v != 0; v = values->node[v].next) {
-        const ls__node *node = &values->node[v];
+        const ls__check_node *node = &values->node[v];
         if (node->kind == kind && node->a == a && node->b == b) {
             return v;
         }
     }
-    values->node[values->count] = (ls__node){kind, a, b, 0};
+    values->node[values->count] = (ls__check_node){kind, a, b, 0};
     link(values, values->count);
     return values->count++;
 }
@@ -137,7 +137,7 @@ int ls__value_place(const ls__values *values, ls__value value)
 ls__value ls__value_unrounded(ls__values *values, ls__value value)
 {
     for (ls__value v = 1; v <= value; v++) {
-        const ls__node node = values->node[v];
+        const ls__check_node node = values->node[v];
         ls__value plain = v;
         if (node.kind == LS__NODE_ROUND) {
             plain = values->scratch[node.a];
@@ -175,7 +175,7 @@ int ls__value_count(ls__values *values, ls__value value, int place, int size, in
     memset(uses, 0, ((size_t)value + 1) * sizeof *uses);
     uses[value] = 1;
     for (ls__value v = value; v > 0; v--) {
-        const ls__node *node = &values->node[v];
+        const ls__check_node *node = &values->node[v];
         if (uses[v] == 0) {
             continue;
         }

@@ -35,7 +35,7 @@ const char *ls__step_kind_name(ls__step_kind kind)
     return (unsigned)kind <= LS__STEP_FENCE ? names[kind] : "invalid";
 }
 
-const char *ls__buffer_name(ls__buffer buffer)
+const char *ls__buffer_name(ls__program_buffer buffer)
 {
     static const char *const names[] = {"input", "output", "stage", "scratch"};
     return (unsigned)buffer <= LS__BUFFER_SCRATCH ? names[buffer] : "invalid";
@@ -44,7 +44,7 @@ const char *ls__buffer_name(ls__buffer buffer)
 static void put_ref(text *t, const ls__program *p, const ls__ref *ref)
 {
     const int chunk = ref->buffer == LS__BUFFER_SCRATCH ? ref->chunk / p->chunks : ref->chunk;
-    put(t, "%s[%d].%d", ls__buffer_name((ls__buffer)ref->buffer), ref->rank, chunk);
+    put(t, "%s[%d].%d", ls__buffer_name((ls__program_buffer)ref->buffer), ref->rank, chunk);
 }
 
 /* The same chunk of the same buffer of every rank, in order. */
@@ -77,7 +77,7 @@ static void put_dst(text *t, const ls__program *p, const ls__step *step)
 {
     const ls__ref *refs = &p->refs[step->first_dst];
     if (is_everyone(p, refs, step->dst_count)) {
-        put(t, " %s[*].%d", ls__buffer_name((ls__buffer)refs->buffer), refs->chunk);
+        put(t, " %s[*].%d", ls__buffer_name((ls__program_buffer)refs->buffer), refs->chunk);
     } else if (step->dst_count > 0) {
         put(t, " ");
         put_refs(t, p, step->first_dst, step->dst_count, ", ");

@@ -39,127 +39,16 @@
  *   FENCE        all ranks of the group have reached fence number `fence`. Fence 0 also publishes
  * and compares descriptors: before it no byte of a peer may be read (D4).
  */
-#ifndef LS_COMM_PROGRAM_H
-#define LS_COMM_PROGRAM_H
+#ifndef LS_COMM_PROGRAM_PROGRAM_H
+#define LS_COMM_PROGRAM_PROGRAM_H
 
 #include <lockstep/comm.h>
 
 #include "base/env.h"
+#include "job/operation.h"
 
 #define LS__PROGRAM_RANKS_MAX 1024
 #define LS__PROGRAM_LANES_MAX 8
-
-typedef enum ls__operation { /* pinned: travels in descriptors */
-                             LS__OP_ALL_REDUCE = 0,
-                             LS__OP_REDUCE_SCATTER = 1,
-                             LS__OP_ALL_GATHER = 2,
-                             LS__OP_BROADCAST = 3,
-                             LS__OP_BARRIER = 4,
-                             LS__OP_SEND = 5, /* the engine's second primitive, not a program */
-                             LS__OP_RECV = 6,
-                             LS__OP_REDUCE = 7,
-                             LS__OP_GATHER = 8,
-                             LS__OP_SCATTER = 9,
-                             LS__OP_ALL_TO_ALL = 10,
-                             LS__OP_SCAN = 11,
-                             LS__OP_EXSCAN = 12,
-                             LS__OP_ALL_TO_ALL_V = 13,
-                             LS__OP_ALL_GATHER_V = 14,
-                             LS__OP_REDUCE_SCATTER_V = 15,
-                             LS__OP_GATHER_V = 16,
-                             LS__OP_SCATTER_V = 17,
-                             LS__OP_COUNT = 18
-} ls__operation;
-const char *ls__operation_name(ls__operation operation); /* "all_reduce" … */
-
-/* Of a v-variant the operation with blocks of equal length; else the operation itself. */
-static inline ls__operation ls__operation_plain(ls__operation operation)
-{
-    switch (operation) {
-    case LS__OP_ALL_TO_ALL_V:
-        return LS__OP_ALL_TO_ALL;
-    case LS__OP_ALL_GATHER_V:
-        return LS__OP_ALL_GATHER;
-    case LS__OP_REDUCE_SCATTER_V:
-        return LS__OP_REDUCE_SCATTER;
-    case LS__OP_GATHER_V:
-        return LS__OP_GATHER;
-    case LS__OP_SCATTER_V:
-        return LS__OP_SCATTER;
-    default:
-        return operation;
-    }
-}
-
-static inline bool ls__operation_is_v(ls__operation operation)
-{
-    return ls__operation_plain(operation) != operation;
-}
-
-/* A v-variant in which every rank gives the lengths of all blocks, so that they can be compared. */
-static inline bool ls__operation_counts_known(ls__operation operation)
-{
-    return operation == LS__OP_ALL_GATHER_V || operation == LS__OP_REDUCE_SCATTER_V;
-}
-
-/* Rank r's result is that of ranks 0 … r (exscan: … r-1), in the canonical tree over these. */
-static inline bool ls__operation_scans(ls__operation operation)
-{
-    return operation == LS__OP_SCAN || operation == LS__OP_EXSCAN;
-}
-
-static inline bool ls__operation_reduces(ls__operation operation)
-{
-    return operation == LS__OP_ALL_REDUCE || operation == LS__OP_REDUCE ||
-           ls__operation_plain(operation) == LS__OP_REDUCE_SCATTER ||
-           ls__operation_scans(operation);
-}
-
-/* Not the letters, which have a peer. */
-static inline bool ls__operation_has_root(ls__operation operation)
-{
-    const ls__operation plain = ls__operation_plain(operation);
-    return plain == LS__OP_BROADCAST || plain == LS__OP_REDUCE || plain == LS__OP_GATHER ||
-           plain == LS__OP_SCATTER;
-}
-
-/* Whether INPUT (else OUTPUT) consists of `size` blocks of the operation's count. */
-static inline bool ls__operation_has_blocks(ls__operation operation, bool input)
-{
-    const ls__operation plain = ls__operation_plain(operation);
-    return (input ? plain == LS__OP_REDUCE_SCATTER || plain == LS__OP_SCATTER
-                  : plain == LS__OP_ALL_GATHER || plain == LS__OP_GATHER) ||
-           plain == LS__OP_ALL_TO_ALL;
-}
-
-/* Whether one side has blocks, and INPUT (else OUTPUT) is the other: one block of its rank. */
-static inline bool ls__operation_is_short(ls__operation operation, bool input)
-{
-    return ls__operation_has_blocks(operation, !input) &&
-           !ls__operation_has_blocks(operation, input);
-}
-
-/* Whether INPUT (else OUTPUT) exists on every rank, and not on the root alone. */
-static inline bool ls__operation_on_all(ls__operation operation, bool input)
-{
-    const ls__operation plain = ls__operation_plain(operation);
-    return input ? plain != LS__OP_SCATTER
-                 : plain != LS__OP_REDUCE && plain != LS__OP_GATHER && plain != LS__OP_EXSCAN;
-}
-
-/* Whether INPUT (else OUTPUT) exists on this rank. */
-static inline bool ls__operation_uses(ls__operation operation, bool input, int rank, int root)
-{
-    return ls__operation_on_all(operation, input) ||
-           (operation == LS__OP_EXSCAN ? rank > 0 : rank == root);
-}
-
-/* Whether peers read all of a rank's INPUT while it writes OUTPUT at the same places: then what is
- * in place cannot be done there in registered memory, and is staged. */
-static inline bool ls__operation_reads_ahead(ls__operation operation)
-{
-    return ls__operation_plain(operation) == LS__OP_ALL_TO_ALL || ls__operation_scans(operation);
-}
 
 typedef enum ls__step_kind {
     LS__STEP_SEND,
@@ -172,15 +61,15 @@ typedef enum ls__step_kind {
     LS__STEP_FENCE
 } ls__step_kind;
 
-typedef enum ls__buffer {
+typedef enum ls__program_buffer {
     LS__BUFFER_INPUT,
     LS__BUFFER_OUTPUT,
     LS__BUFFER_STAGE,
     LS__BUFFER_SCRATCH
-} ls__buffer;
+} ls__program_buffer;
 
 typedef struct ls__ref {
-    uint8_t buffer; /* ls__buffer */
+    uint8_t buffer; /* ls__program_buffer */
     int16_t rank;   /* owner */
     int32_t chunk;  /* SCRATCH: slot * chunks + chunk that it holds, slots 0 … scratch_slots-1 */
 } ls__ref;

@@ -92,14 +92,3 @@ void ls__algorithm_names(ls__operation operation, char *out, size_t bytes)
         ls__text_add(&text, "none");
     }
 }
-
-const char *ls__operation_name(ls__operation operation)
-{
-    static const char *const names[LS__OP_COUNT] = {
-        "all_reduce", "reduce_scatter", "all_gather",   "broadcast",
-        "barrier",    "send",           "recv",         "reduce",
-        "gather",     "scatter",        "all_to_all",   "scan",
-        "exscan",     "all_to_all_v",   "all_gather_v", "reduce_scatter_v",
-        "gather_v",   "scatter_v"};
-    return (unsigned)operation < LS__OP_COUNT ? names[operation] : "invalid";
-}

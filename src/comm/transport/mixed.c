@@ -8,13 +8,13 @@ typedef struct mixed {
     const ls__env *env;
     ls__transport *host, *net;
     int size;
-    bool far[]; /* [size] */
+    bool remote[]; /* [size] */
 } mixed;
 
 static ls__transport *to(ls__transport *t, int peer)
 {
     mixed *self = (mixed *)t;
-    return self->far[peer] ? self->net : self->host;
+    return self->remote[peer] ? self->net : self->host;
 }
 
 static size_t mixed_payload_max(ls__transport *t, int peer)
@@ -80,7 +80,7 @@ static void mixed_close(ls__transport *t)
 }
 
 ls_status ls__mixed_transport_new(const ls__env *env, ls__transport *host, ls__transport *net,
-                                  const bool *far, int size, ls__transport **out)
+                                  const bool *remote, int size, ls__transport **out)
 {
     mixed *self = env->allocate(env, sizeof *self + (size_t)size);
     if (self == NULL) {
@@ -101,7 +101,7 @@ ls_status ls__mixed_transport_new(const ls__env *env, ls__transport *host, ls__t
                     .host = host,
                     .net = net,
                     .size = size};
-    memcpy(self->far, far, (size_t)size * sizeof *far);
+    memcpy(self->remote, remote, (size_t)size * sizeof *remote);
     *out = &self->base;
     return LS_OK;
 }

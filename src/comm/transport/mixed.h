@@ -8,6 +8,6 @@
 
 /* Takes both over, and closes them with itself. `far` [size]: who is reached by `net`. */
 ls_status ls__mixed_transport_new(const ls__env *env, ls__transport *host, ls__transport *net,
-                                  const bool *far, int size, ls__transport **out);
+                                  const bool *remote, int size, ls__transport **out);
 
 #endif

@@ -3,7 +3,7 @@
 #define LS_COMM_TRANSPORT_SHM_H
 
 #include "base/error.h"
-#include "comm/heap.h"
+#include "comm/memory/heap.h"
 #include "comm/transport/transport.h"
 
 size_t ls__shm_ring_bytes(int ranks); /* of the rings' area in each heap */

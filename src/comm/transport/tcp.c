@@ -106,7 +106,7 @@ static bool tcp_turn(ls__transport *t)
     bool moved = false;
     poll_until(tcp, 0);
     for (int r = 0; r < tcp->size; r++) {
-        for (int i = 0; tcp->far[r] && i < tcp->connections; i++) {
+        for (int i = 0; tcp->remote[r] && i < tcp->connections; i++) {
             ls__tcp_connection *c = &tcp->peer[r].connection[i];
             ls__tcp_refresh(c);
             if (c->queued > c->sent || c->held) {
@@ -121,7 +121,7 @@ static void tcp_let_go(ls__transport *t, uint32_t group)
 {
     ls__tcp *tcp = tcp_of(t);
     for (int r = 0; r < tcp->size; r++) {
-        for (int i = 0; tcp->far[r] && i < tcp->connections; i++) {
+        for (int i = 0; tcp->remote[r] && i < tcp->connections; i++) {
             ls__tcp_out_let_go(&tcp->peer[r].connection[i], group);
             ls__tcp_in_let_go(&tcp->peer[r].connection[i], group);
         }
@@ -220,8 +220,8 @@ ls_status ls__tcp_transport_new(const ls__tcp_spec *spec,
         return ls__fail(LS_ERR_MEMORY, "ls_init: no memory for connections to %d ranks",
                         spec->size);
     }
-    bool *far = (bool *)(tcp + 1);
-    memcpy(far, spec->far, (size_t)spec->size * sizeof *far);
+    bool *remote = (bool *)(tcp + 1);
+    memcpy(remote, spec->remote, (size_t)spec->size * sizeof *remote);
     *tcp = (ls__tcp){.base = {.name = "tcp",
                               .payload_max = tcp_payload_max,
                               .reserve = ls__tcp_reserve,
@@ -238,7 +238,7 @@ ls_status ls__tcp_transport_new(const ls__tcp_spec *spec,
                      .size = spec->size,
                      .connections = spec->connections,
                      .bell = -1,
-                     .far = far};
+                     .remote = remote};
     tcp->poller = env->poller_open(env);
     tcp->peer = env->allocate(env, peers);
     ls_status status = LS_OK;

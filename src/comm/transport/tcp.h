@@ -12,9 +12,9 @@
 
 #include <lockstep/store.h>
 
-#include "comm/board.h"
-#include "comm/link/link.h"
 #include "comm/transport/transport.h"
+#include "job/board.h"
+#include "job/link/link.h"
 
 #define LS__TCP_CONNECTIONS_MAX 8
 #define LS__TCP_PAYLOAD ((size_t)256 << 10)
@@ -22,7 +22,7 @@
 typedef struct ls__tcp_spec {
     ls__link_spec link;
     int rank, size;
-    const bool *far; /* [size]: reached by this transport */
+    const bool *remote; /* [size]: reached by this transport */
     uint32_t generation;
     int connections;        /* per pair */
     const char *address;    /* to listen on */

@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "comm/link/door.h"
 #include "comm/transport/tcp_wire.h"
+#include "job/link/listener.h"
 
 #define HELLO_MAGIC 0x4c534845u /* "LSHE" */
 #define CARD_MAX 512
@@ -42,7 +42,7 @@ typedef struct joining {
     ls__tcp *tcp;
     const ls__tcp_spec *spec;
     const ls__env *env;
-    ls__door *door;
+    ls__listener *door;
     int poller;
     knock *knock; /* [room] */
     int room, count;
@@ -64,7 +64,7 @@ static ls_status publish(const joining *j)
     char key[32], text[CARD_MAX];
     snprintf(key, sizeof key, "net/%d", j->spec->rank);
     const int bytes = snprintf(text, sizeof text, "%s\n%d\n%s\n%s", j->spec->address,
-                               ls__door_port(j->door), j->spec->about, j->spec->config);
+                               ls__listener_port(j->door), j->spec->about, j->spec->config);
     return ls_store_set(j->spec->store, key, text, (size_t)bytes, j->spec->timeout_ms);
 }
 
@@ -161,14 +161,14 @@ static ls_status dial_all(joining *j, void (*known)(void *arg, int peer, const c
     char text[CARD_MAX];
     card c;
     for (int r = 0; r < j->spec->size; r++) {
-        if (j->spec->far[r]) {
+        if (j->spec->remote[r]) {
             LS_TRY(read_card(j, r, text, &c));
             known(arg, r, c.about);
             j->missing += j->tcp->connections;
         }
     }
     for (int r = 0; r < j->spec->rank; r++) {
-        if (j->spec->far[r]) {
+        if (j->spec->remote[r]) {
             LS_TRY(read_card(j, r, text, &c));
             ls_status status = dial(j, r, &c);
             if (status != LS_OK) {
@@ -212,7 +212,7 @@ static ls_status say_hello(joining *j, knock *k)
 static bool is_welcome(const joining *j, const hello *h)
 {
     return h->magic == HELLO_MAGIC && h->to == j->spec->rank && h->from > j->spec->rank &&
-           h->from < j->spec->size && j->spec->far[h->from] && h->index >= 0 &&
+           h->from < j->spec->size && j->spec->remote[h->from] && h->index >= 0 &&
            h->index < j->tcp->connections && h->connections == (uint32_t)j->tcp->connections &&
            h->generation == j->spec->generation && h->job == j->spec->link.job &&
            j->tcp->peer[h->from].connection[h->index].link == NULL;
@@ -264,7 +264,8 @@ static ls_status advance(joining *j, knock *k)
 
 static ls_status let_in(joining *j)
 {
-    for (ls__link *link = ls__door_next(j->door); link != NULL; link = ls__door_next(j->door)) {
+    for (ls__link *link = ls__listener_next(j->door); link != NULL;
+         link = ls__listener_next(j->door)) {
         int at = 0;
         while (at < j->count && (j->knock[at].link != NULL || j->knock[at].again_ns != 0)) {
             at++;
@@ -285,14 +286,14 @@ static ls_status let_in(joining *j)
 static ls_status fail_missing(const joining *j)
 {
     for (int r = 0; r < j->spec->size; r++) {
-        for (int i = 0; j->spec->far[r] && i < j->tcp->connections; i++) {
+        for (int i = 0; j->spec->remote[r] && i < j->tcp->connections; i++) {
             if (j->tcp->peer[r].connection[i].link == NULL) {
                 return ls__fail(LS_ERR_TIMEOUT,
                                 "ls_init: no connection between rank %d and rank %d within %.1f s: "
                                 "this rank listens on %s port %d; is that address reachable from "
                                 "the other host (firewall, LOCKSTEP_IFNAME)?%s%s",
                                 j->spec->rank, r, (double)j->spec->timeout_ms * 1e-3,
-                                j->spec->address, ls__door_port(j->door),
+                                j->spec->address, ls__listener_port(j->door),
                                 j->refused[0] != '\0' ? " The last refusal: " : "", j->refused);
             }
         }
@@ -356,7 +357,7 @@ static ls_status run(joining *j)
             }
         }
         const uint64_t now = j->env->now_ns(j->env);
-        const uint64_t door = ls__door_deadline(j->door);
+        const uint64_t door = ls__listener_deadline(j->door);
         uint64_t look = now + LOOK_NS < door ? now + LOOK_NS : door;
         LS_TRY(knock_again(j, now, &look));
         if (j->missing > 0 && now >= j->deadline_ns) {
@@ -371,8 +372,8 @@ static ls_status run(joining *j)
 
 static ls_status open_door(joining *j)
 {
-    LS_TRY(ls__door_open(&j->spec->link, j->spec->address, 0, &j->door));
-    return watch(j, ls__door_fd(j->door));
+    LS_TRY(ls__listener_open(&j->spec->link, j->spec->address, 0, &j->door));
+    return watch(j, ls__listener_fd(j->door));
 }
 
 ls_status ls__tcp_join(ls__tcp *tcp, const ls__tcp_spec *spec,
@@ -397,7 +398,7 @@ ls_status ls__tcp_join(ls__tcp *tcp, const ls__tcp_spec *spec,
     for (int i = 0; i < j.count; i++) {
         drop(&j, &j.knock[i]);
     }
-    ls__door_close(j.door);
+    ls__listener_close(j.door);
     if (j.poller >= 0) {
         env->close(env, j.poller);
     }

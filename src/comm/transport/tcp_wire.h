@@ -72,7 +72,7 @@ typedef struct ls__tcp {
     const ls__env *env;
     int rank, size, connections;
     int poller, bell;
-    const bool *far;    /* [size], copied */
+    const bool *remote; /* [size], copied */
     ls__tcp_peer *peer; /* [size] */
 } ls__tcp;
 

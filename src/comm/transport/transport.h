@@ -12,13 +12,13 @@
  *
  * All calls are made by the holder of the progress token. None blocks. Peers are world ranks.
  */
-#ifndef LS_COMM_TRANSPORT_H
-#define LS_COMM_TRANSPORT_H
+#ifndef LS_COMM_TRANSPORT_TRANSPORT_H
+#define LS_COMM_TRANSPORT_TRANSPORT_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "comm/descriptor.h"
+#include "job/descriptor.h"
 
 typedef enum ls__message_kind {
     LS__MESSAGE_STEP = 1, /* a piece of a SEND step of a program */

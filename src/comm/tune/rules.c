@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/settings.h"
-#include "comm/collective.h"
+#include "comm/api/collective.h"
 
 #define RULE_TEXT_MAX 64
 
@@ -83,7 +83,7 @@ static bool read_size(const char *text, const char *stop, int64_t *bytes)
 }
 
 /* "FROM-BELOW:" or "FROM-:" before the name at `colon`. */
-static bool read_range(const char *text, const char *colon, ls__rule *rule)
+static bool read_range(const char *text, const char *colon, ls__tune_rule *rule)
 {
     const char *dash = memchr(text, '-', (size_t)(colon - text));
     rule->below = INT64_MAX;
@@ -101,10 +101,10 @@ static ls_status refuse_name(ls__operation operation, const char *name)
 }
 
 static ls_status refuse_overlap(const ls__rules *rules, ls__operation operation,
-                                const ls__rule *rule)
+                                const ls__tune_rule *rule)
 {
     for (int i = 0; i < rules->count[operation]; i++) {
-        const ls__rule *other = &rules->rule[operation][i];
+        const ls__tune_rule *other = &rules->rule[operation][i];
         if (rule->from < other->below && other->from < rule->below) {
             return ls__fail(LS_ERR_INVALID,
                             "%s: \"%s\" and \"%s\" are both for %lld bytes; let the sizes of one "
@@ -122,7 +122,7 @@ static ls_status read_rule(ls__rules *rules, ls__operation operation, const char
 {
     const char *colon = strchr(text, ':');
     const char *name = colon != NULL ? colon + 1 : text;
-    ls__rule rule = {.below = INT64_MAX};
+    ls__tune_rule rule = {.below = INT64_MAX};
     if (colon != NULL && !read_range(text, colon, &rule)) {
         return ls__fail(LS_ERR_INVALID,
                         "%s: \"%s\" does not begin with sizes like 0-4k: or 4k-: (k, M, G are "
@@ -177,7 +177,7 @@ ls_status ls__rules_read(ls__rules *rules)
 const ls__algorithm *ls__rules_find(const ls__rules *rules, ls__operation operation, int64_t bytes)
 {
     for (int i = 0; i < rules->count[operation]; i++) {
-        const ls__rule *rule = &rules->rule[operation][i];
+        const ls__tune_rule *rule = &rules->rule[operation][i];
         if (bytes >= rule->from && bytes < rule->below) {
             return rule->algorithm;
         }

@@ -13,14 +13,14 @@
 
 #define LS__RULES_MAX 8 /* of an operation */
 
-typedef struct ls__rule {
+typedef struct ls__tune_rule {
     int64_t from, below; /* bytes */
     const ls__algorithm *algorithm;
-} ls__rule;
+} ls__tune_rule;
 
 typedef struct ls__rules {
     int count[LS__OP_COUNT];
-    ls__rule rule[LS__OP_COUNT][LS__RULES_MAX];
+    ls__tune_rule rule[LS__OP_COUNT][LS__RULES_MAX];
     uint64_t hash; /* of all the texts; 0: there are none */
 } ls__rules;
 

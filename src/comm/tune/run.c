@@ -15,7 +15,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/options.h"
-#include "comm/far.h"
+#include "comm/remote/remote.h"
 #include "comm/tune/cache.h"
 
 #define LONGEST_NS 300e6 /* that a class may be expected to take */
@@ -63,7 +63,7 @@ static ls__layout layout_of(const ls_group *group)
     /* Hosts are numbered as they come, so that equal layouts look equal. */
     int host[LS__TUNE_RANKS_MAX];
     for (int r = 0, next = 0; r < layout.size; r++) {
-        host[r] = ls__far_host(group->comm, group->member[r].world_rank);
+        host[r] = ls__remote_host(group->comm, group->member[r].world_rank);
         layout.host[r] = -1;
         for (int s = 0; s < r && layout.host[r] < 0; s++) {
             layout.host[r] = host[s] == host[r] ? layout.host[s] : -1;
@@ -107,7 +107,7 @@ void ls__tuning_close(ls_group *group)
 
 void ls__tuning_join(ls_group *group)
 {
-    if (group->tuning != NULL && !group->has_far) {
+    if (group->tuning != NULL && !group->has_remote) {
         ls__tuning_close(group);
     }
     if (group->tuning != NULL) {
@@ -400,13 +400,13 @@ const char *ls__tuning_name(ls_group *group, ls__operation operation, int64_t by
 {
     const char *name = "(built in)";
     if (group->tuning != NULL) {
-        ls__token_take(group->comm);
+        ls__progress_take(group->comm);
         const ls__tune_table *table = &group->tuning->table;
         const ls__algorithm *found = ls__tune_find(table, operation, bytes);
         name = bytes <= table->one_shot ? "(with announcement)"
                : found != NULL          ? found->name
                                         : name;
-        ls__token_release(group->comm);
+        ls__progress_release(group->comm);
     }
     return name;
 }
@@ -425,9 +425,9 @@ ls_status ls_group_tuning(ls_group *group, char *out, size_t bytes)
     ls__text text = {.at = out, .room = bytes};
     ls__text_add(&text, "%s", "");
     if (group->tuning != NULL) {
-        ls__token_take(comm);
+        ls__progress_take(comm);
         const ls__tune_table table = group->tuning->table;
-        ls__token_release(comm);
+        ls__progress_release(comm);
         ls__tune_print(&table, &text);
     }
     return LS_OK;

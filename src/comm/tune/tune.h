@@ -33,8 +33,8 @@
  * whose data travels with the announcement follow LS__WINDOW operations later, since they are
  * announced ahead.
  */
-#ifndef LS_COMM_TUNE_H
-#define LS_COMM_TUNE_H
+#ifndef LS_COMM_TUNE_TUNE_H
+#define LS_COMM_TUNE_TUNE_H
 
 #include "base/text.h"
 #include "comm/program/program.h"

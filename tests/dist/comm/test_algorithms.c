@@ -10,7 +10,7 @@
 #include <lockstep/comm.h>
 
 #include "base/half.h"
-#include "comm/engine.h"
+#include "comm/engine/engine.h"
 #include "values.h"
 
 #define ROOM ((size_t)8 << 20)
@@ -235,7 +235,7 @@ static bool runs_here(const world *w, const ls__algorithm *algorithm)
 {
     return algorithm->operation != LS__OP_BARRIER &&
            algorithm->operation <= LS__OP_SCATTER && /* the others: test_operations.c */
-           (!w->group->has_far || (algorithm->memories & LS__IN_MESSAGES) != 0);
+           (!w->group->has_remote || (algorithm->memories & LS__IN_MESSAGES) != 0);
 }
 
 /* Every algorithm that has a name, whatever it runs in; every type of each, or of some of them with
@@ -458,12 +458,12 @@ DIST_TEST(a_named_algorithm_is_the_one_that_runs, 4)
 {
     static const struct {
         const char *name;
-        uint64_t messages, far; /* sent and received; the same where members share no memory */
+        uint64_t messages, remote; /* sent and received; the same where members share no memory */
     } rows[] = {
         {"ring", 12, 12}, {"recursive_doubling", 4, 4}, {"direct", 6, 12}, {"one_shot", 3, 0}};
     float x[64] = {0};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        if (ls_world()->has_far && rows[i].far == 0) {
+        if (ls_world()->has_remote && rows[i].remote == 0) {
             CHECK_STATUS(ls_all_reduce(ls_world(), x, 64, LS_FLOAT32, LS_SUM,
                                        LS_OPTIONS(ls_collective_options, .algorithm = rows[i].name),
                                        NULL),
@@ -476,7 +476,7 @@ DIST_TEST(a_named_algorithm_is_the_one_that_runs, 4)
                                LS_OPTIONS(ls_collective_options, .algorithm = rows[i].name), NULL));
         CHECK_OK(ls_group_counters(ls_world(), &after));
         CHECK_INT(after.messages - before.messages,
-                  ls_world()->has_far ? rows[i].far : rows[i].messages);
+                  ls_world()->has_remote ? rows[i].remote : rows[i].messages);
     }
 }
 

@@ -7,8 +7,8 @@
 
 #include <lockstep/comm.h>
 
-#include "comm/engine.h"
-#include "comm/peek.h"
+#include "comm/engine/engine.h"
+#include "comm/memory/cma.h"
 #include "kernel/reduce/reduce.h"
 #include "values.h"
 
@@ -208,7 +208,7 @@ static void every_size(const world *w, memory kind)
 static void read_peers(void)
 {
     CHECK(setenv("LOCKSTEP_READ_PEERS", "on", 1) == 0);
-    ls__peek_find_out(ls_world()->comm);
+    ls__cma_find_out(ls_world()->comm);
 }
 
 static void every_way(void)

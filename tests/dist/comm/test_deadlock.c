@@ -8,7 +8,7 @@
 #include <lockstep/comm.h>
 #include <lockstep/store.h>
 
-#include "comm/engine.h"
+#include "comm/engine/engine.h"
 
 TEST_OF_TIMES
 

@@ -14,7 +14,7 @@
 #include <lockstep/comm.h>
 #include <lockstep/store.h>
 
-#include "comm/engine.h"
+#include "comm/engine/engine.h"
 
 TEST_OF_TIMES
 
@@ -312,15 +312,15 @@ static void stuck_inside(size_t bytes, bool registered)
     void *buf = registered ? x : calloc(1, bytes);
     CHECK(buf != NULL);
     CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
-    ls__token_take(group->comm);
+    ls__progress_take(group->comm);
     if (ls_rank() != 1) {
-        ls__token_release(group->comm);
+        ls__progress_release(group->comm);
         CHECK_OK(ls_store_wait(ls_runtime_store(), registered ? "called r" : "called p", -1));
         CHECK_STATUS(ls_all_reduce(group, buf, (int64_t)(bytes / 4), LS_FLOAT32, LS_SUM,
                                    LS_OPTIONS(ls_collective_options, .timeout_ms = 400), NULL),
                      LS_ERR_TIMEOUT);
         /* What is stuck with the token cannot tell another host either. */
-        CHECK_CONTAINS(ls_error_message(), group->has_far
+        CHECK_CONTAINS(ls_error_message(), group->has_remote
                                                ? "rank 1 has "
                                                : "rank 1 has called it but not come through");
         CHECK_OK(ls_store_add(ls_runtime_store(), registered ? "r" : "p", 1, &unused, -1));
@@ -333,7 +333,7 @@ static void stuck_inside(size_t bytes, bool registered)
             env->sleep_until(env, env->now_ns(env) + 1000000);
             CHECK_OK(ls_store_add(ls_runtime_store(), registered ? "r" : "p", 0, &unused, -1));
         }
-        ls__token_release(group->comm);
+        ls__progress_release(group->comm);
         CHECK_STATUS(ls_work_wait(work), LS_ERR_TIMEOUT);
     }
     CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
@@ -530,10 +530,10 @@ DIST_TEST(memory_of_a_failed_group_waits_for_every_member, 2)
     CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
     ls__comm *comm = group->comm;
     if (ls_rank() == 1) {
-        ls__token_take(comm);
+        ls__progress_take(comm);
         CHECK_OK(ls_store_add(ls_runtime_store(), "held", 1, &unused, -1));
         CHECK_OK(ls_store_wait(ls_runtime_store(), "seen", -1));
-        ls__token_release(comm);
+        ls__progress_release(comm);
     } else {
         CHECK_OK(ls_store_wait(ls_runtime_store(), "held", -1));
         CHECK_OK(ls_group_abort(group, "test"));
@@ -544,7 +544,7 @@ DIST_TEST(memory_of_a_failed_group_waits_for_every_member, 2)
         CHECK_OK(ls_store_add(ls_runtime_store(), "seen", 1, &unused, -1));
     }
     CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
-    while (ls_rank() == 0 && ls__past_settle(comm)) { /* rank 1's engine turns soon */
+    while (ls_rank() == 0 && ls__reclaim_settle(comm)) { /* rank 1's engine turns soon */
         CHECK_OK(ls_store_add(ls_runtime_store(), "tries", 1, &unused, -1));
         CHECK(unused < 100000);
     }

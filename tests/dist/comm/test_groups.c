@@ -9,8 +9,8 @@
 #include <lockstep/comm.h>
 #include <lockstep/store.h>
 
-#include "comm/engine.h"
-#include "comm/init.h"
+#include "comm/engine/engine.h"
+#include "comm/engine/init.h"
 
 TEST_SETTING(tune, "LOCKSTEP_TUNE", "off") /* what is counted here is the operations' own */
 
@@ -480,7 +480,7 @@ DIST_TEST(counters_equal_the_cost_of_the_program, 4)
         const ls__operation operation = operations[k % 4];
         const bool blocks = k % 4 == 1 || k % 4 == 2;
         const ls__way way =
-            group->has_far ? LS__WAY_MESSAGES : (ls__way)(LS__WAY_REGISTERED + k / 4);
+            group->has_remote ? LS__WAY_MESSAGES : (ls__way)(LS__WAY_REGISTERED + k / 4);
         const counted c = {operation, way, blocks ? 4.0 : 1.0};
         group->comm->forced = (int)c.way;
         const ls_counters before = counters_now(group);

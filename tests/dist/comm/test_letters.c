@@ -7,7 +7,7 @@
 #include <lockstep/comm.h>
 #include <lockstep/store.h>
 
-#include "comm/letters.h"
+#include "comm/p2p/p2p.h"
 
 static void fill(unsigned char *p, size_t bytes, unsigned seed)
 {
@@ -155,7 +155,7 @@ DIST_TEST(letters_and_collectives_interleave, 4)
 static int notes_kept(const ls_group *group)
 {
     int count = 0;
-    const ls__stream *streams = group->letters->streams;
+    const ls__program_stream *streams = group->p2p->streams;
     for (size_t i = 0; streams != NULL && i < ls__stream_count(group); i++) {
         LS__LIST_EACH (at, &streams[i].early) {
             count++;
@@ -184,10 +184,10 @@ DIST_TEST(a_late_receiver_keeps_only_what_it_gave_credit_for, 2)
         int most = 0;
         /* rank 0's engine sends when it gets to it; from then on all that comes comes soon */
         for (int i = 0, after = 0; i < 10000000 && after<200; i++, after += most> 0) {
-            ls__token_take(world->comm);
+            ls__progress_take(world->comm);
             (void)ls__engine_turn(world->comm, true);
             most = notes_kept(world) > most ? notes_kept(world) : most;
-            ls__token_release(world->comm);
+            ls__progress_release(world->comm);
         }
         CHECK(most >= 1 && most <= LS__STREAM_CREDIT);
         CHECK_OK(ls_broadcast(world, x, COUNT, LS_UINT8, 0, NULL, NULL));

@@ -9,7 +9,7 @@
 #include <lockstep/comm.h>
 #include <lockstep/store.h>
 
-#include "comm/engine.h"
+#include "comm/engine/engine.h"
 
 enum { BUFS = 7 };
 static const int64_t counts[BUFS] = {3, 0, 1, 1000, 17, 40000, 5};

@@ -11,7 +11,7 @@
 #include <lockstep/version.h>
 
 #include "base/cpu.h"
-#include "comm/engine.h"
+#include "comm/engine/engine.h"
 
 /* This program's library: the version that it says can be another one on one rank. */
 static bool old_version_on_rank_1;
@@ -144,7 +144,7 @@ static void wait_for(attempt *a)
 static const call *may_be_done(const row *r)
 {
     const call *first = is_odd() ? r->odd : r->usual;
-    return ls_world()->has_far && first->operation == LS__OP_BROADCAST ? first : NULL;
+    return ls_world()->has_remote && first->operation == LS__OP_BROADCAST ? first : NULL;
 }
 
 static void check_row(attempt *a, const row *r)

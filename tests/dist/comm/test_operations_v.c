@@ -8,7 +8,7 @@
 
 #include <lockstep/comm.h>
 
-#include "comm/engine.h"
+#include "comm/engine/engine.h"
 #include "in_groups.h"
 #include "values.h"
 
@@ -285,7 +285,7 @@ DIST_TEST(ranks_on_one_host_exchange_unequal_blocks_without_messages, 4)
     }
     CHECK_OK(ls_group_counters(ls_world(), &c));
     CHECK_INT(c.operations, 10);
-    CHECK_INT(c.bytes_sent > 0, ls_world()->has_far);
+    CHECK_INT(c.bytes_sent > 0, ls_world()->has_remote);
     CHECK(c.bytes_received > 0);
     free(in);
     free(out);

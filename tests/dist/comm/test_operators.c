@@ -7,7 +7,7 @@
 
 #include <lockstep/comm.h>
 
-#include "comm/engine.h"
+#include "comm/engine/engine.h"
 #include "values.h"
 
 enum { MOST = 70001, RANKS_MAX = 8 };
@@ -316,7 +316,7 @@ static void every_composition(void)
                     break;
                 }
                 if (a >= 0 && (all[a]->operation != reducing[o] || !all[a]->exact ||
-                               (ls_world()->has_far && !(all[a]->memories & LS__IN_MESSAGES)))) {
+                               (ls_world()->has_remote && !(all[a]->memories & LS__IN_MESSAGES)))) {
                     continue;
                 }
                 const call c = {.operation = reducing[o],

@@ -11,7 +11,7 @@
 
 #include <lockstep/comm.h>
 
-#include "comm/peek.h"
+#include "comm/memory/cma.h"
 #include "test.h"
 
 #define COUNT 1000003 /* 4 MB: what is read by itself with 2 ranks */
@@ -26,7 +26,7 @@ static void find_out(const char *setting)
 {
     CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
     CHECK(setenv("LOCKSTEP_READ_PEERS", setting, 1) == 0);
-    ls__peek_find_out(ls_world()->comm);
+    ls__cma_find_out(ls_world()->comm);
     CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
 }
 
@@ -62,7 +62,7 @@ DIST_TEST(two_ranks_that_want_it_read_each_others_buffers, 2)
 {
     float *x = buffer();
     find_out("off");
-    CHECK(sums_are_right(x) != ls_world()->has_far);
+    CHECK(sums_are_right(x) != ls_world()->has_remote);
     find_out("on");
     CHECK(!sums_are_right(x));
     free(x);
@@ -92,17 +92,17 @@ DIST_TEST(blocks_are_read_by_themselves_and_sums_when_asked_for, 2)
     float *x = buffer();
     find_out("auto");
     CHECK(!gathered_right(x, 32768)); /* 128 KiB of each */
-    CHECK(gathered_right(x, 32767) != ls_world()->has_far);
-    CHECK(sums_are_right(x) != ls_world()->has_far);
+    CHECK(gathered_right(x, 32767) != ls_world()->has_remote);
+    CHECK(sums_are_right(x) != ls_world()->has_remote);
     find_out("off");
-    CHECK(gathered_right(x, 32768) != ls_world()->has_far);
+    CHECK(gathered_right(x, 32768) != ls_world()->has_remote);
     free(x);
 }
 
 DIST_TEST(all_stage_where_one_may_not_read_another, 3)
 {
     float *x = buffer();
-    ls_world()->comm->forced = ls_world()->has_far ? 0 : LS__WAY_READABLE;
+    ls_world()->comm->forced = ls_world()->has_remote ? 0 : LS__WAY_READABLE;
     const int64_t pid = own_header()->pid;
     find_out("on");
     CHECK(!sums_are_right(x));
@@ -110,8 +110,8 @@ DIST_TEST(all_stage_where_one_may_not_read_another, 3)
         own_header()->pid = 1;
     }
     find_out("on");
-    CHECK(ls_world()->has_far || ls_world()->comm->can_peek == (ls_rank() == 1));
-    CHECK(sums_are_right(x) != ls_world()->has_far);
+    CHECK(ls_world()->has_remote || ls_world()->comm->has_cma == (ls_rank() == 1));
+    CHECK(sums_are_right(x) != ls_world()->has_remote);
     own_header()->pid = pid;
     ls_world()->comm->forced = 0;
     free(x);
@@ -123,7 +123,7 @@ DIST_TEST(a_buffer_that_cannot_be_read_is_an_error_on_all_ranks, 3)
     ls_group *group = NULL;
     CHECK_OK(ls_group_new(ls_world(), NULL, 0, "readers", &group));
     find_out("on");
-    if (!group->has_far) {
+    if (!group->has_remote) {
         ls_world()->comm->forced = LS__WAY_READABLE;
         const int64_t pid = own_header()->pid;
         own_header()->pid = ls_rank() == 1 ? 1 : pid;
@@ -152,7 +152,7 @@ static pid_t ended(void)
 
 typedef struct death { /* shared between ranks */
     _Atomic int begun; /* rank 0 has called the operation */
-    bool far;
+    bool remote;
     char told[1024]; /* to rank 0 */
 } death;
 
@@ -163,12 +163,12 @@ static int dies_while_it_is_read(void *arg)
     CHECK_OK(ls_init(NULL));
     float *x = buffer();
     find_out("on");
-    d->far = ls_world()->has_far;
-    if (ls_rank() == 1 && !d->far) {
+    d->remote = ls_world()->has_remote;
+    if (ls_rank() == 1 && !d->remote) {
         own_header()->pid = ended();
     }
     CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
-    if (!d->far) {
+    if (!d->remote) {
         CHECK_OK(ls_all_reduce(ls_world(), x, COUNT, LS_FLOAT32, LS_SUM, NULL, &work));
         if (ls_rank() == 1) {
             while (atomic_load(&d->begun) == 0) {
@@ -189,7 +189,7 @@ TEST(a_peer_that_dies_while_it_is_read_is_reported_as_dead)
     death *d = mmap(NULL, sizeof *d, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(d != MAP_FAILED);
     const ls_status status = ls_spawn(dies_while_it_is_read, d, 2);
-    if (!d->far) {
+    if (!d->remote) {
         CHECK_STATUS(status, LS_ERR_PEER);
         CHECK_CONTAINS(d->told, "rank 1");
         CHECK_CONTAINS(d->told, "SIGKILL");

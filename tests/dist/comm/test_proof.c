@@ -17,7 +17,7 @@
 #include <lockstep/comm.h>
 
 #include "base/env.h"
-#include "comm/engine.h"
+#include "comm/engine/engine.h"
 #include "values.h"
 
 TEST_SETTING(tune, "LOCKSTEP_TUNE", "off") /* what is counted here is the operations' own */
@@ -251,7 +251,7 @@ static ls_status call(const shape *s, void *in, void *out)
 
 static bool is_here(const world *w, const ls__algorithm *algorithm)
 {
-    return !w->group[0]->has_far || (algorithm->memories & LS__IN_MESSAGES) != 0;
+    return !w->group[0]->has_remote || (algorithm->memories & LS__IN_MESSAGES) != 0;
 }
 
 static bool is_meant(const shape *s)

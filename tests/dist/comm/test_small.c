@@ -1,4 +1,4 @@
-/* Small blocking operations that are called again and again (src/comm/small.c): whoever else calls,
+/* Small blocking operations that are called again and again (src/comm/engine/fast_path.c): whoever else calls,
  * how late, in which way and however wrongly. */
 #include "test.h"
 
@@ -11,7 +11,7 @@
 #include <lockstep/comm.h>
 #include <lockstep/store.h>
 
-#include "comm/engine.h"
+#include "comm/engine/engine.h"
 #include "values.h"
 
 TEST_OF_TIMES

@@ -7,7 +7,7 @@
 #include <lockstep/comm.h>
 
 #include "base/env.h"
-#include "comm/init.h"
+#include "comm/engine/init.h"
 
 #define RANKS 3
 #define MOST ((int64_t)60000) /* elements of a block */

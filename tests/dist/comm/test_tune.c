@@ -16,7 +16,7 @@ enum { TEXT = 2048, LARGE = 30000 };
 
 static bool over_tcp(const ls_group *group)
 {
-    return group->has_far;
+    return group->has_remote;
 }
 
 /* Sums of integers as floats, of 1 to LARGE elements: exact, whatever the order. */

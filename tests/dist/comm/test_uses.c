@@ -11,7 +11,7 @@
 #include <lockstep/comm.h>
 #include <lockstep/store.h>
 
-#include "comm/letters.h"
+#include "comm/p2p/p2p.h"
 
 /* ---- letters ------------------------------------------------------------------------------ */
 
@@ -104,11 +104,11 @@ DIST_TEST(ten_thousand_letters_are_in_flight_both_ways, 2)
 static int count_warned(ls_group *group)
 {
     int warned = 0;
-    ls__token_take(group->comm);
-    LS__LIST_EACH (at, &group->letters->recvs) {
+    ls__progress_take(group->comm);
+    LS__LIST_EACH (at, &group->p2p->recvs) {
         warned += LS__LIST_ITEM(at, ls_work, link)->warned;
     }
-    ls__token_release(group->comm);
+    ls__progress_release(group->comm);
     return warned;
 }
 
@@ -335,14 +335,14 @@ DIST_TEST(more_than_memory_holds_is_refused_before_anything_is_sent, 2)
     ls_group *w = ls_world();
     const ls_dtype t = LS_FLOAT32;
     const int64_t huge = INT64_MAX / 2, most[2] = {INT64_MAX, 1}, one[2] = {1, 1}, two[2] = {2, 1};
-    const int64_t before[2] = {-1, 0}, far[2] = {0, INT64_MAX};
+    const int64_t before[2] = {-1, 0}, remote[2] = {0, INT64_MAX};
     CHECK_STATUS(ls_all_reduce(w, x, huge, t, LS_SUM, NULL, NULL), LS_ERR_INVALID);
     CHECK_STATUS(ls_all_gather(w, x, x, huge, t, NULL, NULL), LS_ERR_INVALID);
     CHECK_STATUS(ls_all_to_all(w, x, x, INT64_MAX / 7, t, NULL, NULL), LS_ERR_INVALID);
     CHECK_STATUS(ls_scan(w, x, x, -1, t, LS_SUM, NULL, NULL), LS_ERR_INVALID);
     CHECK_STATUS(ls_send(w, x, huge, t, 0, 0, NULL, NULL), LS_ERR_INVALID);
     CHECK_STATUS(ls_all_gather_v(w, x, 1, x, most, NULL, t, NULL, NULL), LS_ERR_INVALID);
-    CHECK_STATUS(ls_all_gather_v(w, x, 1, x, one, far, t, NULL, NULL), LS_ERR_INVALID);
+    CHECK_STATUS(ls_all_gather_v(w, x, 1, x, one, remote, t, NULL, NULL), LS_ERR_INVALID);
     CHECK_STATUS(ls_all_gather_v(w, x, 1, x, one, before, t, NULL, NULL), LS_ERR_INVALID);
     CHECK_STATUS(ls_all_gather_v(w, x, 3 + ls_rank(), x, two, NULL, t, NULL, NULL), LS_ERR_INVALID);
     CHECK_STATUS(ls_all_reduce_many(w, list, most, 2, t, LS_SUM, NULL, NULL), LS_ERR_INVALID);

@@ -16,7 +16,7 @@ TEST_OF_TIMES
 typedef struct run {
     const ls__algorithm *algorithm;
     strike strike;
-    bool far;
+    bool remote;
 } run;
 
 static uint64_t dice;
@@ -26,7 +26,7 @@ static void complain(const run *r, const job *j, const char *what)
     char why[320];
     snprintf(why, sizeof why, "%s %s, rank %d of %d %s%s: %s",
              ls__operation_name(r->algorithm->operation), r->algorithm->name, r->strike.victim,
-             r->strike.ranks, way_names[r->strike.how], r->far ? ", tcp" : "", what);
+             r->strike.ranks, way_names[r->strike.how], r->remote ? ", tcp" : "", what);
     job_fail(j, why);
 }
 
@@ -51,11 +51,11 @@ static void judge(const run *r, const job *j)
     }
 }
 
-static void run_one(const ls__algorithm *algorithm, way how, bool far)
+static void run_one(const ls__algorithm *algorithm, way how, bool remote)
 {
     static const char *const near_to[] = {"LOCKSTEP_TIMEOUT=3", NULL};
     static const char *const far_off[] = {"LOCKSTEP_TIMEOUT=3", "LOCKSTEP_HOSTS=0,1,0,1,0,1", NULL};
-    run r = {.algorithm = algorithm, .strike = strike_draw(&dice, how), .far = far};
+    run r = {.algorithm = algorithm, .strike = strike_draw(&dice, how), .remote = remote};
     char command[1024], program[1024], ranks[8], operation[8], wrong[8];
     snprintf(command, sizeof command, "%s", test_build_path("lockstep"));
     snprintf(program, sizeof program, "%s", test_build_path("tests/dist/failures/looper"));
@@ -64,7 +64,7 @@ static void run_one(const ls__algorithm *algorithm, way how, bool far)
     snprintf(wrong, sizeof wrong, "%d", how == MISMATCH ? r.strike.victim : -1);
     const char *argv[] = {command,   "run",           "-n",  ranks, program,
                           operation, algorithm->name, wrong, NULL};
-    job j = {.settings = far ? far_off : near_to,
+    job j = {.settings = remote ? far_off : near_to,
              .deadline = 30,
              .on_line = strike_on_line,
              .arg = &r.strike};
@@ -88,10 +88,10 @@ static int run_all(const ls__algorithm *a)
 {
     static const int times[WAYS] = {LONG_KILLS, 2, 4};
     int runs = 0;
-    for (int far = 0; far < (runs_far(a) ? 2 : 1); far++) {
+    for (int remote = 0; remote < (runs_far(a) ? 2 : 1); remote++) {
         for (int how = 0; how < WAYS; how++) {
             for (int i = 0; i < times[how] && can(a, (way)how); i++, runs++) {
-                run_one(a, (way)how, far != 0);
+                run_one(a, (way)how, remote != 0);
             }
         }
     }

@@ -231,12 +231,12 @@ static void check_death(const cell *c, const job *j)
 /* What rank r (-1: the launcher) says of the victim; over TCP it hears nothing of it. */
 static int find_naming(const cell *c, const job *j, int r)
 {
-    char who[128], far[128];
+    char who[128], remote[128];
     snprintf(who, sizeof who, "pid %d) is stopped (state T; `kill -CONT %d`",
              (int)j->pid[c->victim], (int)j->pid[c->victim]);
-    snprintf(far, sizeof far, "pid %d) has not been heard of for", (int)j->pid[c->victim]);
+    snprintf(remote, sizeof remote, "pid %d) has not been heard of for", (int)j->pid[c->victim]);
     int line = job_find(j, r, who);
-    return line < 0 && r >= 0 && c->transport->settings != NULL ? job_find(j, r, far) : line;
+    return line < 0 && r >= 0 && c->transport->settings != NULL ? job_find(j, r, remote) : line;
 }
 
 /* Named by the launcher and by all that wait, and then the deadline. */

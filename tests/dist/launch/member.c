@@ -14,8 +14,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "comm/bootstrap/bootstrap.h"
-#include "comm/store/store.h"
+#include "job/bootstrap/bootstrap.h"
+#include "job/store/store.h"
 
 #define TIMEOUT_MS 20000
 

@@ -17,9 +17,9 @@
 
 #include <lockstep/comm.h>
 
-#include "comm/link/door.h"
-#include "comm/link/inside.h"
-#include "comm/link/owner.h"
+#include "job/link/internal.h"
+#include "job/link/listener.h"
+#include "job/link/port_owner.h"
 
 #define AT_ONCE 600
 #define DOOR_CONNECTIONS 2000
@@ -181,7 +181,8 @@ static int disturb_store(const char *address, int port, int total)
         pause_ms(10);
     }
     printf("strangers: the store's process had %d descriptors more at most\n", most - before);
-    printf("strangers: within bounds: %s\n", most - before < LS__DOOR_PENDING + 24 ? "yes" : "no");
+    printf("strangers: within bounds: %s\n",
+           most - before < LS__LISTENER_PENDING + 24 ? "yes" : "no");
     leave_all();
     make("stop");
     return 0;

@@ -6,8 +6,8 @@
 #include <lockstep/comm.h>
 #include <lockstep/store.h>
 
-#include "comm/far.h"
-#include "comm/letters.h"
+#include "comm/p2p/p2p.h"
+#include "comm/remote/remote.h"
 #include "comm/transport/tcp_wire.h"
 #include "test.h"
 
@@ -58,13 +58,13 @@ DIST_TEST(slices_of_all_channels_are_under_way_at_once, 2)
         ls__comm *comm = ls_world()->comm;
         int active = 0;
         while (active < 3) {
-            ls__token_take(comm);
+            ls__progress_take(comm);
             (void)ls__engine_turn(comm, true);
             active = 0;
             for (int i = 0; i < LS__RUNS_MAX; i++) {
                 active += ls_world()->exec->run[i].active;
             }
-            ls__token_release(comm);
+            ls__progress_release(comm);
         }
         CHECK_INT(active, 3);
     }
@@ -89,13 +89,13 @@ DIST_TEST(ranks_that_give_different_channels_are_told, 3)
 
 static ls__tcp_connection *connection_to(int peer, int index)
 {
-    return &((ls__tcp *)ls_world()->comm->far->net)->peer[peer].connection[index];
+    return &((ls__tcp *)ls_world()->comm->remote->net)->peer[peer].connection[index];
 }
 
 /* Frames to `peer` whose payload is not in their slots. */
 static int frames_lent(int peer)
 {
-    const ls__tcp *tcp = (const ls__tcp *)ls_world()->comm->far->net;
+    const ls__tcp *tcp = (const ls__tcp *)ls_world()->comm->remote->net;
     int lent = 0;
     for (int i = 0; i < tcp->connections; i++) {
         const ls__tcp_connection *c = connection_to(peer, i);
@@ -117,28 +117,28 @@ DIST_TEST(what_was_lent_is_not_read_after_a_failure, 2)
     CHECK_OK(ls_group_new(ls_world(), NULL, 0, "part", &part));
     CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
     if (ls_rank() == 1) {
-        ls__token_take(comm); /* so nobody here reads */
+        ls__progress_take(comm); /* so nobody here reads */
         CHECK_OK(ls_store_wait(ls_runtime_store(), "failed", -1));
-        ls__token_release(comm);
+        ls__progress_release(comm);
     } else {
         int lent = 0, made = 0;
         for (; made < MANY && lent == 0; made++) {
-            ls__token_take(comm); /* nobody else moves it on while this thread looks */
+            ls__progress_take(comm); /* nobody else moves it on while this thread looks */
             CHECK_OK(ls_send(part, sent, sizeof sent, LS_UINT8, 1, 0, NULL, &work[made]));
             (void)ls__engine_turn(comm, true);
             lent = frames_lent(1);
-            ls__token_release(comm);
+            ls__progress_release(comm);
         }
         CHECK(lent > 0);
         CHECK_OK(ls_group_abort(part, "for the test"));
         for (int i = 0; i < made; i++) {
             CHECK(ls_work_wait(work[i]) < 0);
         }
-        ls__token_take(comm);
+        ls__progress_take(comm);
         lent = frames_lent(1);
-        ls__token_release(comm);
+        ls__progress_release(comm);
         CHECK_INT(lent, 0);
-        CHECK_INT(part->letters->lent, 0);
+        CHECK_INT(part->p2p->lent, 0);
         memset(sent, 0xff, sizeof sent); /* a frame read from here now has another checksum */
         int64_t unused = 0;
         CHECK_OK(ls_store_add(ls_runtime_store(), "failed", 1, &unused, -1));
@@ -152,7 +152,7 @@ DIST_TEST(what_was_lent_is_not_read_after_a_failure, 2)
 /* Whether part of a payload has been put where it is wanted, and the rest not. */
 static bool placed_in_part(int peer)
 {
-    const ls__tcp *tcp = (const ls__tcp *)ls_world()->comm->far->net;
+    const ls__tcp *tcp = (const ls__tcp *)ls_world()->comm->remote->net;
     bool any = false;
     for (int i = 0; i < tcp->connections; i++) {
         any = any || (connection_to(peer, i)->place != NULL && !connection_to(peer, i)->checked);
@@ -173,7 +173,7 @@ DIST_TEST(what_comes_after_a_failure_is_not_placed, 2)
     if (ls_rank() == 0) {   /* decides for itself what has failed first */
         bool found = false; /* most likely; and right in any case */
         while (!found && ls_work_test(work) == LS_IN_PROGRESS) {
-            ls__token_take(comm);
+            ls__progress_take(comm);
             (void)ls__engine_turn(comm, true);
             found = placed_in_part(1);
             if (found) {
@@ -181,7 +181,7 @@ DIST_TEST(what_comes_after_a_failure_is_not_placed, 2)
                 CHECK(ls__group_failed(part));
                 CHECK(!placed_in_part(1));
             }
-            ls__token_release(comm);
+            ls__progress_release(comm);
         }
     }
     (void)ls_work_wait(work);

@@ -10,7 +10,7 @@
 #include <lockstep/comm.h>
 #include <lockstep/store.h>
 
-#include "comm/far.h"
+#include "comm/remote/remote.h"
 #include "comm/transport/tcp_wire.h"
 #include "test.h"
 
@@ -28,7 +28,7 @@ static ls__comm *comm_now(void)
 
 static ls__tcp_connection *connection_to(int peer, int index)
 {
-    return &((ls__tcp *)comm_now()->far->net)->peer[peer].connection[index];
+    return &((ls__tcp *)comm_now()->remote->net)->peer[peer].connection[index];
 }
 
 static void sum_is_right(int64_t count)
@@ -60,7 +60,7 @@ static int sums(void *arg)
     setenv("LOCKSTEP_TCP_CONNECTIONS", arg, 1);
     CHECK_OK(ls_init(NULL));
     sums_over_connections();
-    CHECK_INT(((ls__tcp *)comm_now()->far->net)->connections, atoi(arg));
+    CHECK_INT(((ls__tcp *)comm_now()->remote->net)->connections, atoi(arg));
     CHECK_OK(ls_finalize());
     return 0;
 }
@@ -89,9 +89,9 @@ DIST_TEST(a_connection_that_is_reset_is_named_by_all, 3)
     ls_status status = ls_barrier(ls_world(), NULL, NULL); /* the cut may find rank 2 in it */
     if (ls_rank() == 1) {
         CHECK_OK(status);
-        ls__token_take(comm_now());
+        ls__progress_take(comm_now());
         (void)shutdown(ls__link_fd(connection_to(2, 0)->link), SHUT_RDWR);
-        ls__token_release(comm_now());
+        ls__progress_release(comm_now());
     }
     while (status == LS_OK) {
         status = ls_all_reduce(group, &x, 1, LS_FLOAT32, LS_MAX, NULL, NULL);
@@ -117,11 +117,11 @@ DIST_TEST(what_is_no_frame_ends_the_connection_with_words, 2)
     const double begin = ls_time();
     ls_status status = ls_barrier(ls_world(), NULL, NULL); /* rank 0 may see the bytes in it */
     if (ls_rank() == 1) {
-        ls__token_take(comm_now());
+        ls__progress_take(comm_now());
         CHECK_INT(send(ls__link_fd(connection_to(0, 0)->link),
                        "0123456789abcdef0123456789abcdef0123456789abcdef", 48, 0),
                   48);
-        ls__token_release(comm_now());
+        ls__progress_release(comm_now());
     }
     while (status == LS_OK) {
         status = ls_all_reduce(ls_world(), &x, 1, LS_FLOAT32, LS_MAX, NULL, NULL);
@@ -139,19 +139,19 @@ DIST_TEST(a_flipped_bit_is_seen, 2)
     ls_status status = ls_barrier(ls_world(), NULL, NULL);
     if (ls_rank() == 1) {
         CHECK_OK(status);
-        ls__token_take(comm);
+        ls__progress_take(comm);
         ls__transport *t = comm->transport;
         ls__message *message = t->reserve(t, 0);
         CHECK(message != NULL);
         *message = (ls__message){.kind = LS__MESSAGE_FINISHED, .bytes = 100};
         memset(message->payload, 1, 100);
-        ls__tcp_connection *c = connection_to(0, ((ls__tcp *)comm->far->net)->peer[0].reserved);
+        ls__tcp_connection *c = connection_to(0, ((ls__tcp *)comm->remote->net)->peer[0].reserved);
         atomic_store(&c->ready, 0);
         c->can_write = false; /* keeps it here */
         t->commit(t, 0);
         message->payload[50] ^= 4;
         c->can_write = true;
-        ls__token_release(comm);
+        ls__progress_release(comm);
     }
     while (status == LS_OK) {
         status = ls_all_reduce(ls_world(), &x, 1, LS_FLOAT32, LS_MAX, NULL, NULL);
@@ -193,13 +193,13 @@ DIST_TEST(the_thread_comes_back_when_a_driver_has_left, 2)
     int soon = 0;
     CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
     for (int i = 0; i < 100 && soon < 3; i++) { /* a busy machine may be late many times */
-        ls__token_take(comm);
+        ls__progress_take(comm);
         while (atomic_load(&comm->thread_away) == 0) {
-            ls__far_ring(comm, ls_rank());
+            ls__remote_ring(comm, ls_rank());
             env->sleep_until(env, env->now_ns(env) + 1000000u);
         }
         env->sleep_until(env, env->now_ns(env) + 25000000u);
-        ls__token_release(comm);
+        ls__progress_release(comm);
         const double begin = ls_time();
         while (atomic_load(&comm->thread_away) != 0) {
             env->sleep_until(env, env->now_ns(env) + 1000000u);
@@ -227,9 +227,9 @@ static void stop_for(unsigned seconds)
 /* Sends what nobody needs until frames wait that the network does not take. */
 static void fill_connections(ls__comm *comm, int peer)
 {
-    ls__tcp *tcp = (ls__tcp *)comm->far->net;
+    ls__tcp *tcp = (ls__tcp *)comm->remote->net;
     uint64_t waiting = 0;
-    ls__token_take(comm);
+    ls__progress_take(comm);
     while (waiting < LS__TCP_SLOTS) {
         ls__message *message = comm->transport->reserve(comm->transport, peer);
         CHECK(message != NULL);
@@ -242,7 +242,7 @@ static void fill_connections(ls__comm *comm, int peer)
             waiting += c->queued - c->sent;
         }
     }
-    ls__token_release(comm);
+    ls__progress_release(comm);
 }
 
 DIST_TEST(a_rank_that_leaves_waits_for_one_that_is_stopped_and_lacks_data, 2)

@@ -10,7 +10,7 @@
 #include <lockstep/status.h>
 
 #include "base/env.h"
-#include "comm/bootstrap/bootstrap.h"
+#include "job/bootstrap/bootstrap.h"
 #include "test.h"
 
 /* What a rank that dies on purpose leaves behind stays reachable: no leak to a sanitizer. */

@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "comm/bootstrap/detect.h"
+#include "job/bootstrap/detect.h"
 #include "test.h"
 
 static const char *recorded(void *arg, const char *name)

@@ -6,8 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "comm/nodes/rendezvous.h"
-#include "comm/nodes/secret.h"
+#include "job/nodes/rendezvous.h"
+#include "job/nodes/secret.h"
 #include "test.h"
 
 /* ---- HOST:PORT --------------------------------------------------------------------------------
@@ -15,7 +15,7 @@
 
 TEST(a_place_is_a_host_and_a_port)
 {
-    ls__place p;
+    ls__rendezvous_place p;
     CHECK_OK(ls__place_parse("node0:29400", "--rendezvous", &p));
     CHECK_STR(p.host, "node0");
     CHECK_INT(p.port, 29400);
@@ -29,7 +29,7 @@ TEST(what_is_no_place_is_refused_with_its_flag)
     static const char *const wrong[] = {"",        "node0",      "node0:",   ":29400",  "node0:0",
                                         "n:65536", "n:-1",       "n:1x",     "fd00::1", "[fd00::1]",
                                         "[]:5",    "[fd00::1:5", "fd00::1:5"};
-    ls__place p;
+    ls__rendezvous_place p;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         CHECK_STATUS(ls__place_parse(wrong[i], "MASTER_ADDR", &p), LS_ERR_INVALID);
         CHECK_CONTAINS(ls_error_message(), "MASTER_ADDR");
@@ -77,7 +77,7 @@ static ls__env debian(void)
 
 static int own(const ls__env *env, const char *host, char (*out)[LS__ADDRESS_MAX])
 {
-    ls__place p;
+    ls__rendezvous_place p;
     CHECK_OK(ls__place_parse(host, "--rendezvous", &p));
     CHECK_OK(ls__place_resolve(env, &p));
     return ls__place_own(env, &p, out, 4);
@@ -97,7 +97,7 @@ TEST(node_0_listens_on_the_address_that_was_named_and_no_other)
 {
     const ls__env env = debian();
     char out[4][LS__ADDRESS_MAX];
-    ls__place p;
+    ls__rendezvous_place p;
     CHECK_INT(own(&env, "10.0.0.1:4000", out), 1);
     CHECK_STR(out[0], "10.0.0.1");
     CHECK_INT(own(&env, "10.0.0.9:4000", out), 0); /* of another host */
@@ -108,7 +108,7 @@ TEST(node_0_listens_on_the_address_that_was_named_and_no_other)
 
 TEST(links_are_plain_only_where_the_place_is_named_as_the_loopback)
 {
-    ls__place p;
+    ls__rendezvous_place p;
     CHECK_OK(ls__place_parse("127.0.0.1:1", "x", &p));
     CHECK_INT(ls__place_mode(&p, false), LS__LINK_PLAIN);
     CHECK_OK(ls__place_parse("localhost:1", "x", &p));

@@ -9,7 +9,7 @@
 #include <lockstep/store.h>
 
 #include "base/runtime.h"
-#include "comm/engine.h"
+#include "comm/engine/engine.h"
 
 TEST(a_runtime_can_be_made_again_after_it_ended)
 {

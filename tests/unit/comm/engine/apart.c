@@ -1,5 +1,5 @@
 /* Who leaves a core that ranks share, and for which. */
-#include "comm/apart.h"
+#include "comm/engine/apart.h"
 
 #include "test.h"
 

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "comm/blocks.h"
+#include "comm/memory/blocks.h"
 
 enum { START = 4096, END = START + (8 << 20), LINES = (END - START) / 64, HELD = 200 };
 

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "comm/link/inside.h"
+#include "job/link/internal.h"
 #include "meet.h"
 #include "test.h"
 
@@ -286,9 +286,9 @@ TEST(tls_works_or_is_refused_with_what_to_do)
         return;
     }
     ls__link *link = NULL;
-    ls__door *door = NULL;
+    ls__listener *door = NULL;
     CHECK_STATUS(ls__link_connect(&spec, "127.0.0.1", 9, NULL, &link), LS_ERR_UNSUPPORTED);
-    CHECK_STATUS(ls__door_open(&spec, "127.0.0.1", 0, &door), LS_ERR_UNSUPPORTED);
+    CHECK_STATUS(ls__listener_open(&spec, "127.0.0.1", 0, &door), LS_ERR_UNSUPPORTED);
     CHECK_CONTAINS(ls_error_message(), "--data-plane plain");
 }
 

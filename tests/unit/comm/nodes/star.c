@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "comm/nodes/nodes.h"
+#include "job/nodes/nodes.h"
 #include "test.h"
 
 #define NODES_MAX 3
@@ -13,7 +13,7 @@ typedef struct star {
     const ls__env *env;
     int port, count;
     uint8_t secret[32];
-    ls__place place;
+    ls__rendezvous_place place;
     ls__nodes_spec spec[NODES_MAX]; /* may be changed between prepare and open_all */
     int world_rank[NODES_MAX][4];
     ls__store_server *store[NODES_MAX];

@@ -478,17 +478,17 @@ TEST(programs_print_one_step_a_line)
 TEST(builder_keeps_the_first_mistake_until_the_end)
 {
     const ls__program_spec spec = {LS__OP_ALL_REDUCE, LS__MEMORY_MESSAGES, 0, 2, 0, false, NULL};
-    const ls__ref own = {LS__BUFFER_INPUT, 0, 0}, far = {LS__BUFFER_INPUT, 1, 0};
+    const ls__ref own = {LS__BUFFER_INPUT, 0, 0}, remote = {LS__BUFFER_INPUT, 1, 0};
     ls__program *program = NULL;
     ls__builder *b = ls__builder_new(&spec, ls__env_posix(), "wrong");
     (void)ls__builder_send(b, 0, own, 0);
-    (void)ls__builder_copy(b, 0, own, far);
+    (void)ls__builder_copy(b, 0, own, remote);
     CHECK_STATUS(ls__builder_finish(b, true, &program), LS_ERR_INTERNAL);
     CHECK_CONTAINS(ls_error_message(), "exchanges a message with rank 0");
     CHECK(program == NULL);
 
     b = ls__builder_new(&spec, ls__env_posix(), "wrong");
-    (void)ls__builder_copy(b, 0, own, far);
+    (void)ls__builder_copy(b, 0, own, remote);
     CHECK_STATUS(ls__builder_finish(b, true, &program), LS_ERR_INTERNAL);
     CHECK_CONTAINS(ls_error_message(), "names memory of rank 1");
 

@@ -7,7 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "comm/store/wire.h"
+#include "job/store/wire.h"
 #include "serving.h"
 #include "test.h"
 

@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "comm/store/store.h"
+#include "job/store/store.h"
 
 typedef struct serving {
     const ls__env *env;

@@ -1,0 +1,276 @@
+/* Operations on many buffers as one: they are packed into registered memory that the group keeps,
+ * one operation runs there in place, and its end unpacks them. Buffers that lie one behind the
+ * other need no packing. A steady state allocates nothing: packs are used again. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/options.h"
+#include "base/size.h"
+#include "comm/engine/engine.h"
+
+struct ls__pack {
+    ls__list link; /* in group->packs while it is not in use */
+    ls_group *group;
+    size_t bytes; /* of the memory behind the lists */
+    int room;     /* entries of the lists */
+    int count;
+    bool heap; /* the memory is registered */
+    unsigned char *memory;
+    void **buf;   /* [room] */
+    size_t *part; /* [room] bytes of each */
+};
+
+/* ---- packs -------------------------------------------------------------------------------- */
+
+static size_t head_bytes(int room)
+{
+    return sizeof(ls__pack) + (size_t)room * (sizeof(void *) + sizeof(size_t));
+}
+
+static void pack_free(ls__comm *comm, ls__pack *p, bool hold)
+{
+    const ls__env *env = comm->env;
+    if (p->heap) {
+        (void)ls__heap_free(&comm->heap, p->memory, hold);
+    } else if (p->memory != NULL) {
+        env->release(env, p->memory, p->bytes);
+    }
+    env->release(env, p, head_bytes(p->room));
+}
+
+static ls__pack *pack_new(ls_group *group, size_t bytes, int room)
+{
+    ls__comm *comm = group->comm;
+    ls__pack *p = comm->env->allocate(comm->env, head_bytes(room));
+    if (p == NULL) {
+        return NULL;
+    }
+    *p = (ls__pack){.group = group, .bytes = bytes, .room = room};
+    p->buf = (void **)(p + 1);
+    p->part = (size_t *)(void *)(p->buf + room);
+    void *memory = NULL;
+    p->heap = ls__heap_alloc(&comm->heap, bytes, &memory) == LS_OK;
+    p->memory = p->heap ? memory : comm->env->allocate(comm->env, bytes);
+    if (p->memory == NULL) {
+        pack_free(comm, p, false);
+        return NULL;
+    }
+    return p;
+}
+
+/* One that is large enough; else, in *small, one that may make place for a larger. */
+static ls__pack *pack_find(ls_group *group, size_t bytes, int room, ls__pack **small)
+{
+    ls__comm *comm = group->comm;
+    ls__pack *found = NULL;
+    ls__lock_take(&comm->lock, comm->env);
+    LS__LIST_EACH (at, &group->packs) {
+        ls__pack *p = LS__LIST_ITEM(at, ls__pack, link);
+        if (found == NULL && p->bytes >= bytes && p->room >= room) {
+            found = p;
+        } else {
+            *small = p;
+        }
+    }
+    if (found != NULL || *small != NULL) {
+        ls__list_remove(found != NULL ? &found->link : &(*small)->link);
+    }
+    ls__unlock(&comm->lock, comm->env);
+    return found;
+}
+
+static size_t grown(size_t n)
+{
+    size_t room = 64;
+    while (room < n && room <= SIZE_MAX / 4) {
+        room *= 2;
+    }
+    return room < n ? n : room;
+}
+
+ls__pack *ls__pack_take(ls_group *group, size_t bytes, int room)
+{
+    ls__pack *small = NULL;
+    ls__pack *p = pack_find(group, bytes, room, &small);
+    if (p != NULL) {
+        return p;
+    }
+    if (small != NULL) {
+        pack_free(group->comm, small, true);
+        (void)ls__reclaim_settle(group->comm);
+    }
+    const size_t entries = grown((size_t)room);
+    return entries > INT32_MAX ? NULL : pack_new(group, grown(bytes), (int)entries);
+}
+
+void ls__pack_give(ls__pack *p)
+{
+    ls__comm *comm = p->group->comm;
+    ls__lock_take(&comm->lock, comm->env);
+    ls__list_push_front(&p->group->packs, &p->link);
+    ls__unlock(&comm->lock, comm->env);
+}
+
+void *ls__pack_memory(const ls__pack *p)
+{
+    return p->memory;
+}
+
+void ls__packs_free(ls_group *group)
+{
+    for (ls__list *at = ls__list_pop_front(&group->packs); at != NULL;
+         at = ls__list_pop_front(&group->packs)) {
+        pack_free(group->comm, LS__LIST_ITEM(at, ls__pack, link), true);
+    }
+}
+
+/* ---- moving ------------------------------------------------------------------------------- */
+
+static void pack_in(ls__pack *p)
+{
+    unsigned char *to = p->memory;
+    for (int i = 0; i < p->count; i++) {
+        if (p->part[i] > 0) {
+            memcpy(to, p->buf[i], p->part[i]);
+        }
+        to += p->part[i];
+    }
+}
+
+/* The operation has ended; on the engine's side. */
+static void pack_out(void *arg, ls_status status)
+{
+    ls__pack *p = arg;
+    const unsigned char *from = p->memory;
+    for (int i = 0; status == LS_OK && i < p->count; i++) {
+        if (p->part[i] > 0) {
+            memcpy(p->buf[i], from, p->part[i]);
+        }
+        from += p->part[i];
+    }
+    ls__pack_give(p);
+}
+
+/* ---- the calls ---------------------------------------------------------------------------- */
+
+typedef struct list { /* of buffers */
+    void *const *bufs;
+    const int64_t *counts;
+    int n;
+    int64_t total;
+    int32_t mark;
+    bool adjacent;
+} list;
+
+static ls_status check(const char *what, const ls_group *group, ls_dtype dtype, list *l)
+{
+    const size_t element = ls_dtype_size(dtype);
+    uint32_t hash = 0x811c9dc5u ^ (uint32_t)l->n;
+    size_t bytes = 0;
+    if (group == NULL || l->n < 0 || (l->n > 0 && (l->bufs == NULL || l->counts == NULL))) {
+        return ls__fail(LS_ERR_INVALID,
+                        "%s: %d buffers, and %s is NULL or their number negative; give the group "
+                        "and a list of buffers with their counts",
+                        what, l->n, group == NULL ? "the group" : "a list");
+    }
+    l->adjacent = true;
+    for (int i = 0; i < l->n; i++) {
+        const int64_t count = l->counts[i];
+        const bool fits = count >= 0 && !__builtin_add_overflow(l->total, count, &l->total) &&
+                          ls__bytes_of(l->total, element, &bytes) && bytes <= SIZE_MAX / 4;
+        if (!fits || (count > 0 && l->bufs[i] == NULL)) {
+            return ls__fail(LS_ERR_INVALID,
+                            "%s on group \"%s\": buffer %d of %d is %s with count %lld; give "
+                            "memory, and counts from 0 to what fits in memory",
+                            what, group->name, i, l->n, l->bufs[i] == NULL ? "NULL" : "given",
+                            (long long)count);
+        }
+        hash = (hash ^ (uint32_t)count ^ (uint32_t)((uint64_t)count >> 32)) * 0x01000193u;
+        l->adjacent = l->adjacent && (i == 0 || (unsigned char *)l->bufs[i - 1] +
+                                                        (size_t)l->counts[i - 1] * element ==
+                                                    l->bufs[i]);
+    }
+    l->mark = (int32_t)(hash | 1u);
+    return LS_OK;
+}
+
+static ls_status no_memory(const char *what, ls_group *group)
+{
+    char text[LS__FAILURE_MAX];
+    snprintf(text, sizeof text, "%s on group \"%s\": rank %d has no memory to pack the buffers",
+             what, group->name, group->comm->runtime->rank);
+    ls__group_fail(group, LS_ERR_MEMORY, text);
+    return ls__fail(LS_ERR_MEMORY, "%s", text);
+}
+
+static ls_status start_packed(const char *what, ls_group *group, const list *l,
+                              ls__collective *args, ls_work **work)
+{
+    const size_t element = ls_dtype_size(args->dtype);
+    ls__pack *p = ls__pack_take(group, (size_t)l->total * element, l->n);
+    if (p == NULL) {
+        return no_memory(what, group);
+    }
+    p->count = l->n;
+    for (int i = 0; i < l->n; i++) {
+        p->buf[i] = l->bufs[i];
+        p->part[i] = (size_t)l->counts[i] * element;
+    }
+    pack_in(p);
+    args->input = p->memory;
+    args->output = p->memory;
+    args->done = pack_out;
+    args->arg = p;
+    ls_work *made = NULL;
+    const ls_status status = ls__collective_start(group, args, &made);
+    if (status != LS_OK) {
+        ls__pack_give(p);
+        return status;
+    }
+    if (work != NULL) {
+        *work = made;
+        return LS_OK;
+    }
+    return ls_work_wait(made);
+}
+
+static ls_status start(const char *what, ls_group *group, list l, ls__collective args,
+                       ls_work **work)
+{
+    if (work != NULL) {
+        *work = NULL;
+    }
+    if (ls__comm_get(what) == NULL) {
+        return ls__self.status;
+    }
+    LS_TRY(check(what, group, args.dtype, &l));
+    args.count = l.total;
+    args.mark = l.mark;
+    if (!l.adjacent && ls_dtype_size(args.dtype) > 0) {
+        return start_packed(what, group, &l, &args, work);
+    }
+    args.output = l.n > 0 ? l.bufs[0] : NULL;
+    args.input = args.output;
+    return ls__collective_start(group, &args, work);
+}
+
+ls_status ls_all_reduce_many(ls_group *group, void *const *bufs, const int64_t *counts, int n,
+                             ls_dtype dtype, ls_reduce_op op, const ls_collective_options *options,
+                             ls_work **work)
+{
+    return start("ls_all_reduce_many", group, (list){.bufs = bufs, .counts = counts, .n = n},
+                 (ls__collective){
+                     .operation = LS__OP_ALL_REDUCE, .dtype = dtype, .op = op, .options = options},
+                 work);
+}
+
+ls_status ls_broadcast_many(ls_group *group, void *const *bufs, const int64_t *counts, int n,
+                            ls_dtype dtype, int root, const ls_collective_options *options,
+                            ls_work **work)
+{
+    return start(
+        "ls_broadcast_many", group, (list){.bufs = bufs, .counts = counts, .n = n},
+        (ls__collective){
+            .operation = LS__OP_BROADCAST, .dtype = dtype, .root = root, .options = options},
+        work);
+}

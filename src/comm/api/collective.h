@@ -1,0 +1,94 @@
+/* Starting an operation from inside the library: what the public calls of comm.h are made of, and
+ * what the reducer uses.
+ *
+ * One call, one record. Beside the public form it offers a callback: `done` runs exactly once when
+ * the operation has ended, on whatever thread drives the engine, with no lock of the engine held.
+ * It may start further operations on any group (so "when the control exchange is in, launch the
+ * buckets" needs no thread), but it must not wait for one, and it must be short.
+ *
+ *   work  done   effect
+ *   NULL  NULL   blocks until the operation has ended; returns its status
+ *   set   -      returns at once; *work is waited for with ls_work_wait
+ *   NULL  set    returns at once; the engine keeps the handle: `done` is the only notice
+ *
+ * A start that fails (bad arguments, a group that failed before) returns the error, never runs
+ * `done` and leaves *work NULL. `input` and `output` follow the public calls:
+ *
+ *   all_reduce, broadcast   output [count], input == output
+ *   reduce                  input [count], output [count] on the root
+ *   gather                  input [count], output [size*count] on the root
+ *   scatter                 input [size*count] on the root, output [count]
+ *   reduce_scatter          input [size*count], output [count]
+ *   all_gather              input [count], output [size*count]
+ *   all_to_all              input [size*count], output [size*count]
+ *   the v-variants          the same with counts[side][size], offsets[side][size] on the side that
+ *                           has blocks, and count of the other one
+ *   scan, exscan            input [count], output [count]; exscan: not on rank 0
+ *   send                    input [count];  recv: output [count]
+ *   barrier                 none, count 0
+ */
+#ifndef LS_COMM_API_COLLECTIVE_H
+#define LS_COMM_API_COLLECTIVE_H
+
+#include <lockstep/comm.h>
+
+#include "comm/program/program.h"
+#include "job/descriptor.h"
+#include "kernel/reduce/reduce.h"
+
+typedef struct ls__operator { /* of the user's */
+    ls__reduce_user user;     /* fn NULL: there is none */
+    char name[LS__OP_NAME_MAX];
+} ls__operator;
+
+typedef struct ls__collective {
+    ls__operation operation;
+    const void *input;
+    void *output;
+    int64_t count;
+    ls_dtype dtype;
+    ls_reduce_op op; /* reductions only */
+    int root;        /* broadcast, reduce, gather, scatter; the peer of send and recv */
+    /* v-variants: elements and places of the blocks of INPUT [0] and OUTPUT [1]; borrowed for the
+     * call. Offsets NULL: one after the other. */
+    const int64_t *counts[2], *offsets[2];
+    int tag;               /* of send and recv */
+    bool own_tag;          /* send and recv: the library's own tag, which no user's letter has */
+    int32_t mark;          /* not of letters: what else ranks must agree on; 0: nothing */
+    ls__operator made;     /* a copy of the user's, if `op` is one */
+    struct ls__pack *pack; /* the operation gives it back at its end; NULL: none */
+    uint8_t tuner;         /* ls__tuner_part; 0: the user's */
+    bool monitored;        /* barrier: names all who have not come; its mark is 1 */
+    const ls_collective_options *options; /* borrowed for the call; NULL: defaults */
+    void (*done)(void *arg, ls_status status);
+    void *arg;
+} ls__collective;
+
+/* Errors: LS_ERR_INVALID for arguments, LS_ERR_STATE / LS_ERR_FORKED without a runtime, the
+ * group's first cause when it failed before. */
+ls_status ls__collective_start(ls_group *group, const ls__collective *args, ls_work **work);
+
+/* lock; queues an operation of the library's own, checked by its caller, behind what is queued.
+ * `done` is its only notice. LS_ERR_MEMORY. */
+ls_status ls__collective_queue(ls_group *group, const ls__collective *args,
+                               const ls_collective_options *options);
+
+/* Fails the group on every member with this status and text, unless it has a first cause already.
+ */
+void ls__group_fail(ls_group *group, ls_status status, const char *text);
+/* Notes a failure that this rank found: the launcher reports it if the rank then ends. The first
+ * counts, unless the program survived it. Any thread. */
+void ls__group_tell_board(ls_group *group, ls_status status, const char *text);
+
+/* The text with which `group` failed, for the status `done` was given; "" while it has not. */
+const char *ls__group_failure(const ls_group *group);
+
+/* Parts of the call above, for small.c: what a work is about; where the user's call stands; what a
+ * rank that cannot make a handle does. */
+void ls__collective_fill(ls_group *group, const ls__collective *args,
+                         const ls_collective_options *options, ls_work *work);
+void ls__descriptor_site(ls__descriptor *d);
+ls_status ls__collective_no_memory(ls_group *group, const ls__collective *args);
+uint64_t ls__tag_hash(const char *text); /* as descriptors carry it */
+
+#endif

@@ -1,0 +1,416 @@
+/* Bytes of any length, as other languages send objects. Each operation exchanges *parts* first: the
+ * length and as many bytes as fit beside it, so short objects take one operation. What is longer
+ * follows when everybody knows for how much it needs memory: broadcasts where all want it, letters
+ * with a tag of the library's own where one does.
+ *
+ * A rank that has no memory for what comes must say so, or the others would wait for it: it fails
+ * the group. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/options.h"
+#include "base/size.h"
+#include "comm/engine/engine.h"
+
+#define HEAD_BYTES 64 /* before what the user gets; keeps its alignment */
+#define ALIGN 16
+
+typedef struct head {
+    const ls__env *env;
+    size_t bytes; /* of the whole allocation */
+} head;
+
+typedef struct part { /* travels */
+    int64_t length;   /* of the object */
+    unsigned char start[504];
+} part;
+
+typedef struct desk { /* one call */
+    const char *what;
+    ls_group *group;
+    ls_collective_options options;
+    part *part;     /* [size] */
+    ls_work **work; /* [size], NULL where nothing is under way */
+    size_t bytes;   /* of both */
+} desk;
+
+/* ---- memory ------------------------------------------------------------------------------- */
+
+_Static_assert(sizeof(head) <= HEAD_BYTES, "the head fits");
+
+static void *bytes_new(const ls__env *env, size_t bytes)
+{
+    size_t all = 0;
+    head *h = ls__add_size(bytes, HEAD_BYTES, &all) ? env->allocate(env, all) : NULL;
+    if (h == NULL) {
+        return NULL;
+    }
+    *h = (head){.env = env, .bytes = all};
+    return (unsigned char *)h + HEAD_BYTES;
+}
+
+void ls_bytes_free(void *memory)
+{
+    if (memory != NULL) {
+        head *h = (head *)(void *)((unsigned char *)memory - HEAD_BYTES);
+        h->env->release(h->env, h, h->bytes);
+    }
+}
+
+/* The peers would wait for this rank. */
+static ls_status no_memory(const desk *d)
+{
+    char text[LS__FAILURE_MAX];
+    snprintf(text, sizeof text, "%s on group \"%s\": rank %d has no memory for the bytes", d->what,
+             d->group->name, d->group->comm->runtime->rank);
+    ls__group_fail(d->group, LS_ERR_MEMORY, text);
+    return ls__fail(LS_ERR_MEMORY, "%s", text);
+}
+
+static ls_status begin(desk *d, const char *what, ls_group *group,
+                       const ls_collective_options *options)
+{
+    LS__OPTIONS(ls_collective_options, given, options);
+    const ls__env *env = group->comm->env;
+    const size_t size = (size_t)group->size;
+    given.tag = given.tag != NULL ? given.tag : what;
+    *d = (desk){.what = what, .group = group, .options = given};
+    d->bytes = size * (sizeof(part) + sizeof(ls_work *));
+    d->part = env->allocate(env, d->bytes);
+    if (d->part == NULL) {
+        return no_memory(d);
+    }
+    memset(d->part, 0, d->bytes);
+    d->work = (ls_work **)(void *)(d->part + size);
+    return LS_OK;
+}
+
+/* Waits for what is under way, whatever came before; the first error counts. */
+static ls_status settle(const desk *d, ls_status status)
+{
+    for (int r = 0; r < d->group->size; r++) {
+        const ls_status ended = d->work[r] != NULL ? ls_work_wait(d->work[r]) : LS_OK;
+        status = status == LS_OK ? ended : status;
+        d->work[r] = NULL;
+    }
+    return status;
+}
+
+static void end(desk *d)
+{
+    const ls__env *env = d->group->comm->env;
+    env->release(env, d->part, d->bytes);
+}
+
+/* ---- arguments ---------------------------------------------------------------------------- */
+
+static ls_status check(const char *what, const ls_group *group, const void *place)
+{
+    if (ls__comm_get(what) == NULL) {
+        return ls__self.status;
+    }
+    if (group == NULL || place == NULL) {
+        return ls__fail(LS_ERR_INVALID,
+                        "%s: %s is NULL; give the group and places for what comes back", what,
+                        group == NULL ? "the group" : "a place for a result");
+    }
+    return LS_OK;
+}
+
+static ls_status check_root(const char *what, const ls_group *group, int root)
+{
+    if (root < 0 || root >= group->size) {
+        return ls__fail(LS_ERR_INVALID, "%s on group \"%s\": root %d is no rank of it; use 0 to %d",
+                        what, group->name, root, group->size - 1);
+    }
+    return LS_OK;
+}
+
+static ls_status check_bytes(const char *what, const ls_group *group, const void *bytes,
+                             size_t length)
+{
+    if (bytes == NULL && length > 0) {
+        return ls__fail(LS_ERR_INVALID,
+                        "%s on group \"%s\": %zu bytes at NULL; give memory, or length 0", what,
+                        group->name, length);
+    }
+    if (length > INT64_MAX) {
+        return ls__fail(LS_ERR_INVALID,
+                        "%s on group \"%s\": %zu bytes fit into no memory; is the length negative?",
+                        what, group->name, length);
+    }
+    return LS_OK;
+}
+
+/* ---- parts -------------------------------------------------------------------------------- */
+
+static size_t in_part(size_t length)
+{
+    return length < sizeof((part *)0)->start ? length : sizeof((part *)0)->start;
+}
+
+static void put_part(part *p, const void *bytes, size_t length)
+{
+    p->length = (int64_t)length;
+    if (length > 0) {
+        memcpy(p->start, bytes, in_part(length));
+    }
+}
+
+/* From a peer: its length is what it says, and may be nonsense. */
+static size_t length_of(const part *p)
+{
+    return p->length < 0 ? SIZE_MAX : (size_t)p->length;
+}
+
+static int64_t rest_of(size_t length)
+{
+    return (int64_t)(length - in_part(length));
+}
+
+/* Starts the transfer of what did not fit into the part. Letters: `tag` of our own. */
+static ls_status move_rest(const desk *d, ls__operation operation, int peer, void *data,
+                           size_t length, ls_work **work)
+{
+    unsigned char *at = (unsigned char *)data + in_part(length);
+    if (rest_of(length) == 0) {
+        return LS_OK;
+    }
+    return ls__collective_start(d->group,
+                                &(ls__collective){.operation = operation,
+                                                  .input = operation == LS__OP_RECV ? NULL : at,
+                                                  .output = operation == LS__OP_SEND ? NULL : at,
+                                                  .count = rest_of(length),
+                                                  .dtype = LS_UINT8,
+                                                  .root = peer,
+                                                  .own_tag = operation != LS__OP_BROADCAST,
+                                                  .options = &d->options},
+                                work);
+}
+
+/* ---- broadcast ---------------------------------------------------------------------------- */
+
+static ls_status receive_broadcast(const desk *d, int root, void **bytes, size_t *length)
+{
+    const size_t comes = length_of(d->part);
+    void *data = bytes_new(d->group->comm->env, comes);
+    if (data == NULL) {
+        return no_memory(d);
+    }
+    memcpy(data, d->part->start, in_part(comes));
+    ls_status status = move_rest(d, LS__OP_BROADCAST, root, data, comes, &d->work[0]);
+    status = settle(d, status);
+    if (status != LS_OK) {
+        ls_bytes_free(data);
+        return status;
+    }
+    *bytes = data;
+    *length = comes;
+    return LS_OK;
+}
+
+ls_status ls_broadcast_bytes(ls_group *group, void **bytes, size_t *length, int root,
+                             const ls_collective_options *options)
+{
+    const char *what = "ls_broadcast_bytes";
+    LS_TRY(check(what, group, length == NULL ? NULL : bytes));
+    LS_TRY(check_root(what, group, root));
+    const bool gives = group->rank == root;
+    desk d;
+    if (gives) {
+        LS_TRY(check_bytes(what, group, *bytes, *length));
+    }
+    LS_TRY(begin(&d, what, group, options));
+    if (gives) {
+        put_part(d.part, *bytes, *length);
+    }
+    ls_status status = ls_broadcast(group, d.part, sizeof(part), LS_UINT8, root, &d.options, NULL);
+    if (status == LS_OK && gives) {
+        status = move_rest(&d, LS__OP_BROADCAST, root, *bytes, *length, &d.work[0]);
+        status = settle(&d, status);
+    } else if (status == LS_OK) {
+        status = receive_broadcast(&d, root, bytes, length);
+    }
+    end(&d);
+    return status;
+}
+
+/* ---- all_gather, gather ------------------------------------------------------------------- */
+
+/* One allocation for the list and all the bytes, with each part's start in place. */
+static ls_bytes *make_list(const desk *d)
+{
+    const size_t size = (size_t)d->group->size;
+    size_t all = ls__round_up(size * sizeof(ls_bytes), ALIGN);
+    for (size_t r = 0; r < size; r++) {
+        const size_t length = length_of(&d->part[r]);
+        if (length > SIZE_MAX - ALIGN || !ls__add_size(all, ls__round_up(length, ALIGN), &all)) {
+            return NULL;
+        }
+    }
+    ls_bytes *list = bytes_new(d->group->comm->env, all);
+    unsigned char *at = (unsigned char *)list + ls__round_up(size * sizeof(ls_bytes), ALIGN);
+    for (size_t r = 0; list != NULL && r < size; r++) {
+        list[r] = (ls_bytes){.data = at, .length = length_of(&d->part[r])};
+        memcpy(at, d->part[r].start, in_part(list[r].length));
+        at += ls__round_up(list[r].length, ALIGN);
+    }
+    return list;
+}
+
+/* `bytes` are this rank's. */
+static ls_status gather_rests(const desk *d, const void *bytes, bool all, ls_bytes *list)
+{
+    const int rank = d->group->rank;
+    ls_status status = LS_OK;
+    if (list[rank].length > 0) {
+        memcpy(list[rank].data, bytes, list[rank].length);
+    }
+    for (int r = 0; r < d->group->size && status == LS_OK; r++) {
+        if (all || r != rank) {
+            status = move_rest(d, all ? LS__OP_BROADCAST : LS__OP_RECV, r, list[r].data,
+                               list[r].length, &d->work[r]);
+        }
+    }
+    return settle(d, status);
+}
+
+static ls_status take_list(const desk *d, const void *bytes, bool all, ls_bytes **out)
+{
+    ls_bytes *list = make_list(d);
+    if (list == NULL) {
+        return no_memory(d);
+    }
+    const ls_status status = gather_rests(d, bytes, all, list);
+    if (status != LS_OK) {
+        ls_bytes_free(list);
+        return status;
+    }
+    *out = list;
+    return LS_OK;
+}
+
+ls_status ls_all_gather_bytes(ls_group *group, const void *bytes, size_t length, ls_bytes **out,
+                              const ls_collective_options *options)
+{
+    const char *what = "ls_all_gather_bytes";
+    part mine = {0};
+    desk d;
+    LS_TRY(check(what, group, out));
+    LS_TRY(check_bytes(what, group, bytes, length));
+    *out = NULL;
+    put_part(&mine, bytes, length);
+    LS_TRY(begin(&d, what, group, options));
+    ls_status status = ls_all_gather(group, &mine, d.part, sizeof mine, LS_UINT8, &d.options, NULL);
+    if (status == LS_OK) {
+        status = take_list(&d, bytes, true, out);
+    }
+    end(&d);
+    return status;
+}
+
+ls_status ls_gather_bytes(ls_group *group, const void *bytes, size_t length, int root,
+                          ls_bytes **out, const ls_collective_options *options)
+{
+    const char *what = "ls_gather_bytes";
+    part mine = {0};
+    desk d;
+    LS_TRY(check(what, group, out));
+    LS_TRY(check_root(what, group, root));
+    LS_TRY(check_bytes(what, group, bytes, length));
+    *out = NULL;
+    put_part(&mine, bytes, length);
+    LS_TRY(begin(&d, what, group, options));
+    ls_status status =
+        ls_gather(group, &mine, d.part, sizeof mine, LS_UINT8, root, &d.options, NULL);
+    if (status == LS_OK && group->rank == root) {
+        status = take_list(&d, bytes, false, out);
+    } else if (status == LS_OK) {
+        status = move_rest(&d, LS__OP_SEND, root, (void *)(uintptr_t)bytes, length, &d.work[0]);
+        status = settle(&d, status);
+    }
+    end(&d);
+    return status;
+}
+
+/* ---- scatter ------------------------------------------------------------------------------ */
+
+static ls_status check_list(const char *what, const ls_group *group, const ls_bytes *in)
+{
+    if (in == NULL) {
+        return ls__fail(LS_ERR_INVALID,
+                        "%s on group \"%s\": in is NULL on the root; give %d entries", what,
+                        group->name, group->size);
+    }
+    for (int r = 0; r < group->size; r++) {
+        LS_TRY(check_bytes(what, group, in[r].data, in[r].length));
+    }
+    return LS_OK;
+}
+
+static ls_status scatter_rests(const desk *d, const ls_bytes *in)
+{
+    ls_status status = LS_OK;
+    for (int r = 0; r < d->group->size && status == LS_OK; r++) {
+        if (r != d->group->rank) {
+            status = move_rest(d, LS__OP_SEND, r, in[r].data, in[r].length, &d->work[r]);
+        }
+    }
+    return settle(d, status);
+}
+
+/* This rank's own, on the root from `in`. */
+static ls_status take_own(const desk *d, const part *mine, const ls_bytes *in, int root,
+                          void **bytes)
+{
+    const size_t comes = length_of(mine);
+    void *data = bytes_new(d->group->comm->env, comes);
+    if (data == NULL) {
+        return no_memory(d);
+    }
+    memcpy(data, mine->start, in_part(comes));
+    ls_status status = LS_OK;
+    if (d->group->rank == root) {
+        if (rest_of(comes) > 0) {
+            memcpy((unsigned char *)data + in_part(comes),
+                   (const unsigned char *)in[root].data + in_part(comes), (size_t)rest_of(comes));
+        }
+        status = scatter_rests(d, in);
+    } else {
+        status = move_rest(d, LS__OP_RECV, root, data, comes, &d->work[0]);
+        status = settle(d, status);
+    }
+    if (status != LS_OK) {
+        ls_bytes_free(data);
+        return status;
+    }
+    *bytes = data;
+    return LS_OK;
+}
+
+ls_status ls_scatter_bytes(ls_group *group, const ls_bytes *in, int root, void **bytes,
+                           size_t *length, const ls_collective_options *options)
+{
+    const char *what = "ls_scatter_bytes";
+    part mine = {0};
+    desk d;
+    LS_TRY(check(what, group, length == NULL ? NULL : bytes));
+    LS_TRY(check_root(what, group, root));
+    if (group->rank == root) {
+        LS_TRY(check_list(what, group, in));
+    }
+    LS_TRY(begin(&d, what, group, options));
+    for (int r = 0; group->rank == root && r < group->size; r++) {
+        put_part(&d.part[r], in[r].data, in[r].length);
+    }
+    ls_status status =
+        ls_scatter(group, d.part, &mine, sizeof mine, LS_UINT8, root, &d.options, NULL);
+    if (status == LS_OK) {
+        status = take_own(&d, &mine, in, root, bytes);
+    }
+    if (status == LS_OK) {
+        *length = length_of(&mine);
+    }
+    end(&d);
+    return status;
+}

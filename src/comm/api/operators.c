@@ -1,0 +1,187 @@
+/* Operators of the user's: a table of the runtime, of which works copy what they use. And sums of
+ * what is multiplied first: that is done before the operation starts, in place where the operation
+ * is in place anyhow, else into memory that the group keeps for the next one. */
+#include <stdio.h>
+#include <string.h>
+
+#include "comm/engine/engine.h"
+#include "comm/engine/exec.h"
+
+/* ---- the user's --------------------------------------------------------------------------- */
+
+ls__operator ls__operator_of(ls__comm *comm, ls_reduce_op op)
+{
+    ls__lock_take(&comm->lock, comm->env);
+    const ls__operator found = comm->operators[op - LS_REDUCE_OP_USER];
+    ls__unlock(&comm->lock, comm->env);
+    return found;
+}
+
+ls_status ls_reduce_op_new(ls_reduce_fn fn, void *arg, const char *name, ls_reduce_op *out)
+{
+    ls__comm *comm = ls__comm_get("ls_reduce_op_new");
+    const size_t length = name != NULL ? strlen(name) : 0;
+    if (comm == NULL) {
+        return ls__self.status;
+    }
+    if (fn == NULL || out == NULL || length == 0 || length >= LS__OP_NAME_MAX) {
+        (void)ls__fail(LS_ERR_INVALID,
+                       "ls_reduce_op_new(\"%.40s\"): %s; give a function, a name of 1 to %d bytes "
+                       "and where the operator goes",
+                       name != NULL ? name : "",
+                       fn == NULL    ? "the function is NULL"
+                       : out == NULL ? "out is NULL"
+                                     : "the name is empty or too long",
+                       LS__OP_NAME_MAX - 1);
+        return ls__fail_at_site(LS_ERR_INVALID);
+    }
+    int free = -1;
+    ls__lock_take(&comm->lock, comm->env);
+    for (int i = LS__OPERATORS_MAX - 1; i >= 0; i--) {
+        free = comm->operators[i].user.fn == NULL ? i : free;
+    }
+    if (free >= 0) {
+        ls__operator *made = &comm->operators[free];
+        made->user = (ls__reduce_user){.fn = fn, .arg = arg};
+        memset(made->name, 0, sizeof made->name);
+        memcpy(made->name, name, length);
+        *out = (ls_reduce_op)(LS_REDUCE_OP_USER + free);
+    }
+    ls__unlock(&comm->lock, comm->env);
+    if (free < 0) {
+        (void)ls__fail(LS_ERR_LIMIT,
+                       "ls_reduce_op_new(\"%s\"): there are %d operators already; free some with "
+                       "ls_reduce_op_free",
+                       name, LS__OPERATORS_MAX);
+        return ls__fail_at_site(LS_ERR_LIMIT);
+    }
+    return LS_OK;
+}
+
+ls_status ls_reduce_op_free(ls_reduce_op op)
+{
+    ls__comm *comm = ls__comm_get("ls_reduce_op_free");
+    if (comm == NULL) {
+        return ls__self.status;
+    }
+    bool was = false;
+    if (op >= LS_REDUCE_OP_USER && op <= LS_REDUCE_OP_USER_LAST) {
+        ls__lock_take(&comm->lock, comm->env);
+        ls__operator *made = &comm->operators[op - LS_REDUCE_OP_USER];
+        was = made->user.fn != NULL;
+        made->user.fn = NULL;
+        ls__unlock(&comm->lock, comm->env);
+    }
+    if (!was) {
+        (void)ls__fail(LS_ERR_INVALID,
+                       "ls_reduce_op_free: %d (%s) was not made by ls_reduce_op_new, or is freed "
+                       "already",
+                       (int)op, ls_reduce_op_name(op));
+        return ls__fail_at_site(LS_ERR_INVALID);
+    }
+    return LS_OK;
+}
+
+ls_status ls_reduce_op_fail(const char *why)
+{
+    if (ls__self.refusal == NULL) {
+        (void)ls__fail(LS_ERR_STATE, "ls_reduce_op_fail: no operator runs on this thread; call it "
+                                     "within the function that ls_reduce_op_new was given");
+        return ls__fail_at_site(LS_ERR_STATE);
+    }
+    if (ls__self.refusal[0] == '\0') { /* the first cause counts */
+        snprintf(ls__self.refusal, LS__REFUSAL_MAX, "%s",
+                 why != NULL && why[0] != '\0' ? why : "no reason was given");
+    }
+    return LS_OK;
+}
+
+static void tell_refusal(ls_group *group, const char *why)
+{
+    char text[LS__FAILURE_MAX], operation[256];
+    const ls__descriptor *descriptor = &group->exec->work->descriptor;
+    ls__operation_text(group, descriptor, operation, sizeof operation);
+    snprintf(text, sizeof text, "%s: the operator \"%s\" failed on rank %d: %s", operation,
+             descriptor->op_name, group->comm->runtime->rank, why);
+    ls__group_cause(group, LS_ERR_ABORTED, text);
+}
+
+bool ls__exec_reduce(ls_group *group, const ls__reduce_args *args)
+{
+    ls__exec *exec = group->exec;
+    const uint64_t sequence = exec->work->descriptor.sequence;
+    if (args->user.fn == NULL) {
+        ls__reduce(args);
+        return true;
+    }
+    if (exec->refused == sequence) { /* until the group's failure is seen */
+        return false;
+    }
+    char why[LS__REFUSAL_MAX] = "";
+    const bool within = ls__self.in_callback; /* it must not wait, either */
+    ls__self.in_callback = true;
+    ls__self.refusal = why;
+    ls__reduce(args);
+    ls__self.refusal = NULL;
+    ls__self.in_callback = within;
+    if (why[0] != '\0') {
+        exec->refused = sequence;
+        tell_refusal(group, why);
+    }
+    return why[0] == '\0';
+}
+
+/* ---- premultiplied sums ------------------------------------------------------------------- */
+
+static int64_t elements_of(const ls_group *group, const ls__collective *args)
+{
+    int64_t end = 0;
+    if (args->counts[0] == NULL) {
+        return ls__operation_has_blocks(args->operation, true) ? args->count * group->size
+                                                               : args->count;
+    }
+    for (int r = 0; r < group->size; r++) { /* checked: they fit */
+        const int64_t from = args->offsets[0] != NULL ? args->offsets[0][r] : end;
+        end = from + args->counts[0][r] > end ? from + args->counts[0][r] : end;
+    }
+    return end;
+}
+
+/* What lies between the blocks of a v-variant is not the operation's, and not read. */
+static void scale_blocks(const ls_group *group, const ls__collective *args, unsigned char *to,
+                         double factor)
+{
+    const size_t element = ls_dtype_size(args->dtype);
+    const unsigned char *from = args->input;
+    int64_t next = 0;
+    for (int r = 0; r < group->size; r++) {
+        const int64_t at = args->offsets[0] != NULL ? args->offsets[0][r] : next;
+        ls__scale(to + (size_t)at * element, from + (size_t)at * element, args->counts[0][r],
+                  args->dtype, factor);
+        next += args->counts[0][r];
+    }
+}
+
+ls_status ls__premultiply(ls_group *group, ls__collective *args, double factor)
+{
+    const int64_t elements = elements_of(group, args);
+    if (elements == 0 || factor == 1.0 ||
+        atomic_load_explicit(&group->failed, memory_order_acquire) != 0) { /* submit() says so */
+        return LS_OK;
+    }
+    if (args->operation == LS__OP_ALL_REDUCE) { /* in place, whatever happens next */
+        ls__scale(args->output, args->input, elements, args->dtype, factor);
+        return LS_OK;
+    }
+    args->pack = ls__pack_take(group, (size_t)elements * ls_dtype_size(args->dtype), 0);
+    if (args->pack == NULL) {
+        return ls__collective_no_memory(group, args);
+    }
+    if (args->counts[0] != NULL) {
+        scale_blocks(group, args, ls__pack_memory(args->pack), factor);
+    } else {
+        ls__scale(ls__pack_memory(args->pack), args->input, elements, args->dtype, factor);
+    }
+    args->input = ls__pack_memory(args->pack);
+    return LS_OK;
+}

@@ -1,0 +1,367 @@
+/* Ranks that wait for each other in a circle: each is named with its operation, group and call
+ * site, and their groups fail, instead of waiting for a deadline.
+ *
+ *     rank 0: all_reduce on "a" ──waits for──▶ rank 1: all_reduce on "b" ──waits for──▶ rank 0
+ *
+ * Note [Why it is never wrong]
+ * A rank whose threads are all blocked publishes how many operations it has submitted (`calls`),
+ * in all and per group, and what each thread waits for. From two such records follow *facts* of
+ * this form: "rank i, having made c calls, cannot end this wait before rank j makes its (d+1)th":
+ *   - a collective: i waits for number s of a group, all members must submit it, and j with its d
+ *     calls has submitted fewer than s of that group;
+ *   - a receive: j with its d calls has no send under way that fits, and i looked at its receive
+ *     after j had published this, so none that was under way before fits either;
+ *   - a receive from any source: the same of every other member j at once, so all of them must be
+ *     stuck, each with the calls it had then;
+ *   - a send: j with its d calls holds the announcement of this very send and has no receive for
+ *     it.
+ * Facts stay true, however old the records are that they were read from. A rank is stuck if every
+ * thread of it has such a fact towards a stuck rank. The first of the stuck ranks to make another
+ * call would need another one of them to have made one before: so none ever does. Slow ranks, data
+ * under way and threads that compute make no facts. What is sent on by the engine when an operation
+ * ends (the reducer's buckets) counts as a thread that waits for that operation.
+ *
+ * What it cannot know is a thread that has not attached itself to the runtime yet; see
+ * ls_runtime_attach.
+ *
+ * A rank that has found a circle gives its wait up and publishes the circle instead for a while:
+ * those in it that are still blocked then do the same, with the same text.
+ */
+#include <string.h>
+
+#include "base/text.h"
+#include "comm/diagnose/deadlock.h"
+#include "comm/remote/remote.h"
+
+#define JUDGE_NS 1500000000u  /* after this a circle is looked for: a mismatch was found before */
+#define FREEZE_NS 2000000000u /* a record stays after its circle was found */
+#define NAMED_MAX 4           /* ranks of a circle that are named */
+
+_Static_assert(LS__BLOCKED_RANK_WORDS * 64 == LS__PROGRAM_RANKS_MAX, "a bit for each rank");
+
+static void publish(ls__comm *comm)
+{
+    ls__deadlock *d = comm->deadlock;
+    if (memcmp(&d->said, &d->next, sizeof d->said) != 0) {
+        memcpy(&d->said, &d->next, sizeof d->said);
+        ls__blocked_write(&comm->me->blocked, &d->said);
+        ls__remote_tell_blocked(comm, &d->said);
+    }
+    memcpy(&d->view[comm->runtime->rank], &d->said, sizeof d->said);
+}
+
+/* ---- facts -------------------------------------------------------------------------------- */
+
+static bool lacks_call(const ls__blocked *of, uint32_t group, uint64_t number)
+{
+    for (uint32_t i = 0; i < of->group_count; i++) {
+        if (of->group[i].group == group) {
+            return of->group[i].submitted < number;
+        }
+    }
+    return false;
+}
+
+static bool holds_note(const ls__blocked *of, int from, const ls__blocked_wait *wait)
+{
+    for (uint32_t i = 0; i < of->note_count; i++) {
+        if (of->note[i].group == wait->group && of->note[i].peer == from &&
+            of->note[i].number == wait->number) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A fact: the wait of rank i cannot end before rank j makes another call. */
+static bool waits_for(const ls__deadlock *d, int i, const ls__blocked_wait *wait, int j)
+{
+    const ls__blocked *of = &d->view[j];
+    if (of->calls == 0) {
+        return false;
+    }
+    switch ((ls__operation)wait->operation) {
+    case LS__OP_SEND:
+        return wait->peer == j && holds_note(of, i, wait);
+    case LS__OP_RECV:
+        return wait->peer == j && wait->peer_calls == of->calls;
+    default:
+        return ls__has_bit(wait->needs, j) && lacks_call(of, wait->group, wait->number);
+    }
+}
+
+/* A receive from any source waits for nobody who is not stuck: the first of them; else -1. */
+static int next_of_any(const ls__comm *comm, const ls__blocked_wait *wait)
+{
+    const ls__deadlock *d = comm->deadlock;
+    int first = -1;
+    for (int j = comm->runtime->world_size - 1; j >= 0; j--) {
+        if (ls__has_bit(wait->needs, j)) {
+            first = j;
+            if (!d->stuck[j]) {
+                return -1;
+            }
+        }
+    }
+    return wait->peer_calls == ls__deadlock_calls(d, wait, comm->runtime->world_size) ? first : -1;
+}
+
+/* The first stuck rank that it waits for; -1: none. */
+static int next_stuck(const ls__comm *comm, int i, const ls__blocked_wait *wait)
+{
+    if (ls__blocked_any(wait)) {
+        return next_of_any(comm, wait);
+    }
+    for (int j = 0; j < comm->runtime->world_size; j++) {
+        if (j != i && comm->deadlock->stuck[j] && waits_for(comm->deadlock, i, wait, j)) {
+            return j;
+        }
+    }
+    return -1;
+}
+
+static bool is_stuck(const ls__comm *comm, int i)
+{
+    const ls__blocked *b = &comm->deadlock->view[i];
+    for (uint32_t w = 0; w < b->wait_count; w++) {
+        if (next_stuck(comm, i, &b->wait[w]) < 0) {
+            return false;
+        }
+    }
+    return b->wait_count > 0;
+}
+
+/* The largest set of which each waits for another one of it. */
+static void find_stuck(ls__comm *comm)
+{
+    ls__deadlock *d = comm->deadlock;
+    bool changed = true;
+    for (int r = 0; r < comm->runtime->world_size; r++) {
+        d->stuck[r] = d->view[r].calls != 0;
+    }
+    while (changed) {
+        changed = false;
+        for (int r = 0; r < comm->runtime->world_size; r++) {
+            if (d->stuck[r] && !is_stuck(comm, r)) {
+                d->stuck[r] = false;
+                changed = true;
+            }
+        }
+    }
+}
+
+static int follow(const ls__comm *comm, int rank)
+{
+    return next_stuck(comm, rank, &comm->deadlock->view[rank].wait[0]);
+}
+
+/* The lowest rank of the circle that this one is in; -1: it only leads to one. */
+static int circle_of(const ls__comm *comm, int rank)
+{
+    int lowest = rank, at = rank;
+    for (int steps = 0; steps < comm->runtime->world_size; steps++) {
+        at = follow(comm, at);
+        if (at == rank) {
+            return lowest;
+        }
+        lowest = at < lowest ? at : lowest;
+    }
+    return -1;
+}
+
+/* ---- telling ------------------------------------------------------------------------------ */
+
+/* "rank 0 waits in all_reduce #3 (bucket 1) on group "a" at train.c:88 (host n1, pid 812)" */
+static void put_rank(const ls__comm *comm, ls__text *to, int rank, const ls__blocked_wait *w)
+{
+    const bool letter = w->peer >= 0 || ls__blocked_any(w);
+    char who[128];
+    ls__text_add(to, "rank %d waits in %s", rank,
+                 w->operation < LS__OP_COUNT ? ls__operation_name((ls__operation)w->operation)
+                                             : "an operation");
+    if (letter) {
+        ls__text_add(to, "%s with tag %d", ls__blocked_any(w) ? " from any rank" : "", (int)w->tag);
+    } else {
+        ls__text_add(to, " #%llu", (unsigned long long)w->number);
+    }
+    if (w->text[0] != '\0') {
+        ls__text_add(to, " (%.*s)", LS__TAG_MAX - 1, w->text);
+    }
+    ls__text_add(to, " on group \"%.31s\"", w->group_name);
+    if (w->file[0] != '\0') {
+        ls__text_add(to, " at %.*s:%d", LS__FILE_MAX - 1, w->file, (int)w->line);
+    }
+    ls__comm_name(comm, rank, who, sizeof who);
+    const char *place = strchr(who, '(');
+    ls__text_add(to, " %s", place != NULL ? place : "");
+}
+
+static void describe(const ls__comm *comm, int lowest, char *out, size_t bytes)
+{
+    const char *remedy = "; call the operations of all groups in the same order on all ranks, or "
+                         "start them with a work handle and wait later";
+    ls__text to = {out, bytes - strlen(remedy)};
+    int at = lowest, named = 0;
+    ls__text_add(&to, "deadlock: ");
+    do {
+        if (named < NAMED_MAX) {
+            put_rank(comm, &to, at, &comm->deadlock->view[at].wait[0]);
+            ls__text_add(&to, " for rank %d%s", follow(comm, at),
+                         follow(comm, at) == lowest ? "" : ", ");
+        }
+        named++;
+        at = follow(comm, at);
+    } while (at != lowest);
+    if (named > NAMED_MAX) {
+        ls__text_add(&to, "and %d more back to rank %d", named - NAMED_MAX, lowest);
+    }
+    ls__text end = {out + strlen(out), bytes - strlen(out)};
+    ls__text_add(&end, "%s", remedy);
+}
+
+static void fail_own_groups(ls__comm *comm, const ls__blocked *own, const char *text)
+{
+    LS__LIST_EACH (at, &comm->groups) {
+        ls_group *group = LS__LIST_ITEM(at, ls_group, link);
+        bool waits = false;
+        for (uint32_t w = 0; w < own->wait_count; w++) {
+            waits = waits || own->wait[w].group == group->id;
+        }
+        if (waits && atomic_load_explicit(&group->failed, memory_order_relaxed) == 0) {
+            ls__group_cause(group, LS_ERR_MISMATCH, text);
+            (void)ls__group_failed(group);
+        }
+    }
+}
+
+static void put_circle(const ls__comm *comm, int lowest, ls__blocked *out)
+{
+    int at = lowest;
+    do {
+        if (out->circle_count < LS__BLOCKED_CIRCLE_MAX) {
+            out->circle[out->circle_count].rank = at;
+            out->circle[out->circle_count++].calls = comm->deadlock->view[at].calls;
+        }
+        at = follow(comm, at);
+    } while (at != lowest);
+}
+
+/* Publishes the circle instead of what this rank waits for, and lets go. */
+static void give_up(ls__comm *comm, int lowest, uint64_t now_ns)
+{
+    ls__deadlock *d = comm->deadlock;
+    memset(&d->next, 0, sizeof d->next);
+    put_circle(comm, lowest, &d->next);
+    describe(comm, lowest, d->next.text, sizeof d->next.text);
+    memcpy(&d->waited, &d->said, sizeof d->said); /* publish replaces it */
+    publish(comm);
+    d->frozen_until_ns = now_ns + FREEZE_NS;
+    fail_own_groups(comm, &d->waited, d->said.text);
+}
+
+/* Another rank has found this one in a circle. */
+static bool heed_others(ls__comm *comm)
+{
+    const ls__deadlock *d = comm->deadlock;
+    for (int r = 0; r < comm->runtime->world_size; r++) {
+        for (uint32_t i = 0; i < d->view[r].circle_count; i++) {
+            if (d->view[r].circle[i].rank == comm->runtime->rank &&
+                d->view[r].circle[i].calls == d->said.calls) {
+                char text[LS__FAILURE_MAX];
+                ls__text_add(&(ls__text){text, sizeof text}, "%.*s", (int)sizeof text - 1,
+                             d->view[r].text);
+                fail_own_groups(comm, &d->said, text);
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* ---- now and then ------------------------------------------------------------------------- */
+
+static size_t bytes_of(const ls__comm *comm)
+{
+    const size_t size = (size_t)comm->runtime->world_size;
+    return sizeof(ls__deadlock) + size * (sizeof(ls__blocked) + sizeof(bool));
+}
+
+/* Whether there are sleepers, and all have slept so long. */
+static bool sleeps_since(ls__comm *comm, uint64_t now_ns, uint64_t least_ns)
+{
+    bool all = true;
+    ls__lock_take(&comm->lock, comm->env);
+    LS__LIST_EACH (at, &comm->sleepers) {
+        all = all && now_ns >= LS__LIST_ITEM(at, ls__sleeper, link)->since_ns + least_ns;
+    }
+    all = all && !ls__list_empty(&comm->sleepers);
+    ls__unlock(&comm->lock, comm->env);
+    return all;
+}
+
+static void read_all(ls__comm *comm)
+{
+    ls__deadlock *d = comm->deadlock;
+    for (int r = 0; r < comm->runtime->world_size; r++) {
+        if (!ls__blocked_read(&ls__comm_record(comm, r)->blocked, &d->view[r])) {
+            memset(&d->view[r], 0, sizeof d->view[r]);
+        }
+    }
+}
+
+static bool ready(ls__comm *comm)
+{
+    if (comm->deadlock == NULL) {
+        comm->deadlock = comm->env->allocate(comm->env, bytes_of(comm));
+        if (comm->deadlock != NULL) {
+            memset(comm->deadlock, 0, bytes_of(comm));
+            comm->deadlock->stuck = (bool *)(comm->deadlock->view + comm->runtime->world_size);
+        }
+    }
+    return comm->deadlock != NULL;
+}
+
+void ls__deadlock_check(ls__comm *comm, uint64_t now_ns)
+{
+    const bool slept = sleeps_since(comm, now_ns, LS__DEADLOCK_PUBLISH_NS);
+    if (comm->runtime->world_size == 1 || (!slept && comm->deadlock == NULL) || !ready(comm)) {
+        return;
+    }
+    ls__deadlock *d = comm->deadlock;
+    if (now_ns < d->frozen_until_ns ||
+        (!slept && d->said.calls == 0 && d->said.circle_count == 0)) {
+        return;
+    }
+    read_all(comm);
+    ls__deadlock_look(comm, now_ns, &d->next);
+    publish(comm);
+    if (d->said.calls == 0 || heed_others(comm) || !sleeps_since(comm, now_ns, JUDGE_NS)) {
+        return;
+    }
+    find_stuck(comm);
+    const int rank = comm->runtime->rank;
+    const int lowest = d->stuck[rank] ? circle_of(comm, rank) : -1;
+    if (lowest >= 0) {
+        give_up(comm, lowest, now_ns);
+    }
+}
+
+bool ls__deadlock_left(const ls__comm *comm, int world_rank, char *out, size_t bytes)
+{
+    ls__blocked left;
+    if (!ls__blocked_read(&ls__comm_record(comm, world_rank)->blocked, &left) ||
+        left.circle_count == 0) {
+        return false;
+    }
+    ls__text to = {out, bytes};
+    ls__text_add(&to, "%.*s", (int)sizeof left.text - 1, left.text);
+    return true;
+}
+
+void ls__deadlock_close(ls__comm *comm)
+{
+    if (comm->deadlock != NULL) {
+        comm->env->release(comm->env, comm->deadlock, bytes_of(comm));
+        comm->deadlock = NULL;
+    }
+}

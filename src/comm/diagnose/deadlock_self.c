@@ -1,0 +1,246 @@
+/* What this rank publishes about itself when all its threads are blocked; see deadlock.c. */
+#include <string.h>
+
+#include "comm/diagnose/deadlock.h"
+#include "comm/p2p/p2p.h"
+
+/* One number for the calls of all these ranks, of which each only grows: equal numbers, equal
+ * calls (but for once in 2^64). */
+uint64_t ls__deadlock_calls(const ls__deadlock *d, const ls__blocked_wait *wait, int world_size)
+{
+    uint64_t hash = 0;
+    for (int j = 0; j < world_size; j++) {
+        if (ls__has_bit(wait->needs, j)) {
+            hash = (hash ^ d->view[j].calls) * 0x9e3779b97f4a7c15u;
+            hash ^= hash >> 29;
+        }
+    }
+    return hash | 1;
+}
+
+static bool is_letter(const ls_work *work)
+{
+    return work->operation == LS__OP_SEND || work->operation == LS__OP_RECV;
+}
+
+/* Whether the operation cannot end here before that member has called it. In shared memory all
+ * meet at fence 0; by messages some members of a rooted operation may go ahead. */
+static bool needs_member(const ls_work *work, int member)
+{
+    const ls_group *group = work->group;
+    const bool root = work->descriptor.root == group->rank;
+    if (!group->has_remote && work->way != LS__WAY_MESSAGES) {
+        return true;
+    }
+    switch (ls__operation_plain(work->operation)) {
+    case LS__OP_BROADCAST:
+    case LS__OP_SCATTER:
+        return !root && member == work->descriptor.root;
+    case LS__OP_REDUCE:
+    case LS__OP_GATHER:
+        return root;
+    case LS__OP_SCAN:
+    case LS__OP_EXSCAN:
+        return member < group->rank;
+    default:
+        return true;
+    }
+}
+
+/* In this copy of the peer's record there is no send under way that this receive would take. */
+static bool sends_nothing(const ls__blocked *peer, const ls_work *recv)
+{
+    const ls_group *group = recv->group;
+    const int me = group->member[group->rank].world_rank;
+    bool none = peer->calls != 0 && peer->sends_cut == 0;
+    for (uint32_t i = 0; i < peer->send_count; i++) {
+        const ls__blocked_letter *send = &peer->send[i];
+        none = none &&
+               !(send->group == group->id && send->peer == me && send->tag == recv->descriptor.tag);
+    }
+    return none;
+}
+
+static bool sends_to_self(const ls_group *group, const ls__list *works, int tag)
+{
+    LS__LIST_EACH (at, works) {
+        const ls_work *work = LS__LIST_ITEM(at, ls_work, link);
+        if (work->operation == LS__OP_SEND && work->descriptor.root == group->rank &&
+            work->descriptor.tag == tag) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A receive from any source: each of the others would have to make a call. */
+static void put_any_wait(ls__comm *comm, const ls_work *work, ls__blocked_wait *to)
+{
+    const ls_group *group = work->group;
+    bool none = !sends_to_self(group, &group->mail, work->descriptor.tag) &&
+                !sends_to_self(group, &group->p2p->sends, work->descriptor.tag);
+    for (int r = 0; r < group->size; r++) {
+        if (r != group->rank) {
+            ls__set_bit(to->needs, group->member[r].world_rank);
+            none = none && sends_nothing(&comm->deadlock->view[group->member[r].world_rank], work);
+        }
+    }
+    if (none && work->stage == LS__RECV_MATCH) {
+        to->peer_calls = ls__deadlock_calls(comm->deadlock, to, comm->runtime->world_size);
+    }
+}
+
+static void put_letter_wait(ls__comm *comm, const ls_work *work, ls__blocked_wait *to)
+{
+    to->tag = work->descriptor.tag;
+    if (work->descriptor.root == LS_ANY_SOURCE) {
+        put_any_wait(comm, work, to);
+        return;
+    }
+    to->peer = work->group->member[work->descriptor.root].world_rank;
+    if (work->operation == LS__OP_SEND) {
+        to->number = work->letter;
+    } else if (work->stage == LS__RECV_MATCH) {
+        /* In this order; see Note [Why it is never wrong]. `view` was read before the token's
+         * holder looks at the receive, which only the holder changes. */
+        const ls__blocked *peer = &comm->deadlock->view[to->peer];
+        to->peer_calls = sends_nothing(peer, work) ? peer->calls : 0;
+    }
+}
+
+/* False: there is no place for it. */
+static bool put_wait(ls__comm *comm, const ls_work *work, ls__blocked *out)
+{
+    const ls_group *group = work->group;
+    const ls__descriptor *d = &work->descriptor;
+    if (out->wait_count == LS__BLOCKED_WAITS_MAX) {
+        return false;
+    }
+    ls__blocked_wait *to = &out->wait[out->wait_count++];
+    to->operation = (uint8_t)work->operation;
+    to->group = group->id;
+    to->number = d->number;
+    to->peer = -1;
+    to->line = d->line;
+    memcpy(to->group_name, group->name, sizeof to->group_name);
+    memcpy(to->file, d->file, sizeof to->file);
+    memcpy(to->text, d->text, sizeof to->text);
+    if (is_letter(work)) {
+        put_letter_wait(comm, work, to);
+        return true;
+    }
+    for (int r = 0; r < group->size; r++) {
+        if (r != group->rank && needs_member(work, r)) {
+            ls__set_bit(to->needs, group->member[r].world_rank);
+        }
+    }
+    return true;
+}
+
+/* lock. All threads of this rank that may call are blocked, and have been for a while. */
+static bool put_threads(ls__comm *comm, uint64_t now_ns, ls__blocked *out)
+{
+    uint32_t threads = 0;
+    LS__LIST_EACH (at, &comm->sleepers) {
+        const ls__sleeper *sleeper = LS__LIST_ITEM(at, ls__sleeper, link);
+        const bool waits =
+            atomic_load_explicit(&sleeper->work->status, memory_order_acquire) == LS_IN_PROGRESS;
+        if (!waits || now_ns < sleeper->since_ns + LS__DEADLOCK_PUBLISH_NS ||
+            !put_wait(comm, sleeper->work, out)) {
+            return false;
+        }
+        threads++;
+    }
+    return threads > 0 &&
+           threads == atomic_load_explicit(&comm->runtime->attached, memory_order_acquire);
+}
+
+static bool calls_on(const ls_work *work)
+{
+    return (work->done != NULL && work->tuner == 0) || /* the tuner's wake nobody */
+           atomic_load_explicit(&work->told.state, memory_order_acquire) == LS__TOLD_SET;
+}
+
+/* lock. Operations whose end makes the engine call on: the first of a collective's queue, each
+ * letter. */
+static bool put_callbacks(ls__comm *comm, const ls_group *group, ls__blocked *out)
+{
+    const ls__list *letters[] = {&group->mail, &group->p2p->sends, &group->p2p->recvs};
+    for (int i = 0; i < 3; i++) {
+        LS__LIST_EACH (at, letters[i]) {
+            const ls_work *work = LS__LIST_ITEM(at, ls_work, link);
+            if (calls_on(work) && !put_wait(comm, work, out)) {
+                return false;
+            }
+        }
+    }
+    LS__LIST_EACH (at, &group->queue) {
+        const ls_work *work = LS__LIST_ITEM(at, ls_work, link);
+        if (calls_on(work)) {
+            return put_wait(comm, work, out);
+        }
+    }
+    return true;
+}
+
+static void put_sends(const ls_group *group, const ls__list *works, ls__blocked *out)
+{
+    LS__LIST_EACH (at, works) {
+        const ls_work *work = LS__LIST_ITEM(at, ls_work, link);
+        if (work->operation == LS__OP_SEND && out->send_count < LS__BLOCKED_LETTERS_MAX) {
+            out->send[out->send_count++] =
+                (ls__blocked_letter){.group = group->id,
+                                     .peer = group->member[work->descriptor.root].world_rank,
+                                     .tag = work->descriptor.tag,
+                                     .number = work->letter};
+        } else if (work->operation == LS__OP_SEND) {
+            out->sends_cut = 1;
+        }
+    }
+}
+
+static void put_notes(const ls_group *group, ls__blocked *out)
+{
+    LS__LIST_EACH (at, &group->p2p->announced) {
+        const ls__unexpected *note = LS__LIST_ITEM(at, ls__unexpected, link);
+        if (out->note_count < LS__BLOCKED_LETTERS_MAX) {
+            out->note[out->note_count++] =
+                (ls__blocked_letter){.group = group->id,
+                                     .peer = group->member[note->from].world_rank,
+                                     .tag = note->message->descriptor.tag,
+                                     .number = note->message->letter};
+        }
+    }
+}
+
+/* lock */
+static bool put_groups(ls__comm *comm, ls__blocked *out)
+{
+    LS__LIST_EACH (at, &comm->groups) {
+        const ls_group *group = LS__LIST_ITEM(at, ls_group, link);
+        if (!put_callbacks(comm, group, out)) {
+            return false;
+        }
+        put_sends(group, &group->mail, out);
+        put_sends(group, &group->p2p->sends, out);
+        put_notes(group, out);
+        if (out->group_count < LS__BLOCKED_GROUPS_MAX) {
+            out->group[out->group_count].group = group->id;
+            out->group[out->group_count++].submitted = group->sequence - group->tuner_operations;
+        }
+    }
+    return true;
+}
+
+void ls__deadlock_look(ls__comm *comm, uint64_t now_ns, ls__blocked *out)
+{
+    memset(out, 0, sizeof *out);
+    ls__lock_take(&comm->lock, comm->env);
+    const bool blocked = put_threads(comm, now_ns, out) && put_groups(comm, out);
+    if (blocked) {
+        out->calls = 1 + atomic_load_explicit(&comm->me->flight_next, memory_order_relaxed);
+    } else {
+        memset(out, 0, sizeof *out);
+    }
+    ls__unlock(&comm->lock, comm->env);
+}

@@ -1,0 +1,245 @@
+/* Who keeps an operation waiting, and the sentences that say so: at a deadline and in warnings. */
+#include "comm/diagnose/straggler.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "comm/p2p/p2p.h"
+#include "comm/remote/remote.h"
+
+ls__life ls__life_of(const ls_group *group, int member)
+{
+    return (ls__life)atomic_load_explicit(&group->member[member].record->life,
+                                          memory_order_acquire);
+}
+
+/* "rank 2 (host …) in the backward pass …" */
+static void describe_missing(const ls_group *group, int member, char *out, size_t bytes)
+{
+    ls__comm_describe(group->comm, group->member[member].world_rank, out, bytes);
+}
+
+static uint64_t stamp_of(const ls_group *group, int member, const ls_work *work)
+{
+    return atomic_load_explicit(&ls__post_slot(group, member, work->descriptor.sequence)->stamp,
+                                memory_order_acquire);
+}
+
+static bool has_finished(const ls_group *group, int r, const ls_work *work)
+{
+    return atomic_load_explicit(&group->member[r].control->finished, memory_order_acquire) >=
+           work->descriptor.sequence;
+}
+
+bool ls__has_called(const ls_group *group, int r, const ls_work *work)
+{
+    return stamp_of(group, r, work) >= ls__stamp(work->descriptor.sequence, 1) ||
+           has_finished(group, r, work);
+}
+
+/* Whether a member has not reached a fence of the operation that this rank has reached. */
+bool ls__is_behind(const ls_group *group, int r, const ls_work *work)
+{
+    bool behind = stamp_of(group, r, work) < stamp_of(group, group->rank, work) &&
+                  !has_finished(group, r, work);
+    for (int i = 0; work->way == LS__WAY_STAGED && i < LS__SLICE_SLOTS; i++) {
+        const uint64_t own = atomic_load_explicit(&group->own->slice[i], memory_order_relaxed);
+        behind = behind || atomic_load_explicit(&group->member[r].control->slice[i],
+                                                memory_order_acquire) < own;
+    }
+    return behind;
+}
+
+/* Left, dead, silent or (at a closer look, which costs a system call) stopped: others that are
+ * missing may well wait for this one. */
+static bool is_unwell(const ls_group *group, int r, bool closely)
+{
+    const ls__comm *comm = group->comm;
+    const ls__group_member *m = &group->member[r];
+    const ls__life life = ls__life_of(group, r);
+    if (life == LS__LIFE_LEFT || life == LS__LIFE_DEAD) {
+        return true;
+    }
+    return m->remote ? comm->remote->rank[m->world_rank].silent
+                     : closely && ls__board_stopped(comm->board, comm->env, m->local);
+}
+
+/* Those that have not called it, or are behind; first those that explain the others. */
+static void add_missing(ls__straggler *m, const ls_group *group, const ls_work *work,
+                        bool all_called, bool closely)
+{
+    for (int pass = 0; pass < 2; pass++) {
+        for (int r = 0; r < group->size && m->count < LS__STRAGGLER_NAMED; r++) {
+            const bool late =
+                all_called ? ls__is_behind(group, r, work) : !ls__has_called(group, r, work);
+            if (r != group->rank && late && is_unwell(group, r, closely) == (pass == 0)) {
+                m->member[m->count++] = r;
+            }
+        }
+    }
+}
+
+/* Messages show nobody to be behind: then who is stopped or silent and has not finished it. */
+static void add_unwell(ls__straggler *m, const ls_group *group, const ls_work *work)
+{
+    for (int r = 0; r < group->size && m->count < LS__STRAGGLER_NAMED; r++) {
+        if (r != group->rank && !has_finished(group, r, work) && is_unwell(group, r, true)) {
+            m->member[m->count++] = r;
+        }
+    }
+}
+
+bool ls__takes_any(const ls_work *work)
+{
+    return ls__is_letter(work) && work->descriptor.root == LS_ANY_SOURCE;
+}
+
+/* For a collective those that have not announced it, or, when all have, those that are behind at a
+ * fence; for a letter the peer, or who might have sent it. */
+ls__straggler ls__straggler_find(const ls_group *group, const ls_work *work, bool closely)
+{
+    ls__straggler m = {.what = "has not called it"};
+    if (ls__takes_any(work)) {
+        m.what = "has sent nothing that fits";
+        for (int r = 0; r < group->size && m.count < LS__STRAGGLER_NAMED; r++) {
+            if (r != group->rank) {
+                m.member[m.count++] = r;
+            }
+        }
+        return m;
+    }
+    if (ls__is_letter(work)) {
+        m.member[m.count++] = work->descriptor.root;
+        m.what = work->stage == LS__SEND_ANNOUNCE || work->stage == LS__RECV_MATCH ||
+                         work->stage == LS__SEND_WAIT
+                     ? "has not called its side"
+                     : "has called its side but not come through";
+        return m;
+    }
+    add_missing(&m, group, work, false, closely);
+    if (m.count == 0) {
+        m.what = "has called it but not come through";
+        add_missing(&m, group, work, true, closely);
+    }
+    if (m.count == 0 && closely) {
+        add_unwell(&m, group, work);
+    }
+    return m;
+}
+
+/* A receive that waits while its peer has sent something else: the likeliest cause. */
+static void add_other_sends(const ls_group *group, const ls_work *work, char *out, size_t bytes)
+{
+    const size_t used = strlen(out);
+    LS__LIST_EACH (at, &group->p2p->announced) {
+        const ls__unexpected *note = LS__LIST_ITEM(at, ls__unexpected, link);
+        const ls__descriptor *d = &note->message->descriptor;
+        if (work->operation == LS__OP_RECV &&
+            (note->from == work->descriptor.root || ls__takes_any(work))) {
+            snprintf(out + used, bytes - used,
+                     "; this receive has tag %d, and what rank %d has sent has tag %d (%s[%lld] at "
+                     "%.*s:%d): give both sides the same tag",
+                     (int)work->descriptor.tag, group->member[note->from].world_rank, (int)d->tag,
+                     ls_dtype_name((ls_dtype)d->dtype), (long long)d->count, LS__FILE_MAX, d->file,
+                     (int)d->line);
+            return;
+        }
+    }
+}
+
+/* "rank 2 has not called it: rank 2 (host …) in the backward pass …; rank 3 …" */
+static void waiting_text(const ls_group *group, const ls_work *work, char *out, size_t bytes)
+{
+    const ls__straggler m = ls__straggler_find(group, work, true);
+    size_t used = 0;
+    snprintf(out, bytes, "all ranks have called it and come as far as this one");
+    for (int i = 0; i < m.count && used < bytes; i++) {
+        char what[512];
+        describe_missing(group, m.member[i], what, sizeof what);
+        const int n = snprintf(out + used, bytes - used, "%srank %d %s: %s", i == 0 ? "" : "; ",
+                               group->member[m.member[i]].world_rank, m.what, what);
+        used += n > 0 ? (size_t)n : 0;
+    }
+    add_other_sends(group, work, out, bytes);
+}
+
+static bool has_not_come(const ls_group *group, int r, const ls_work *work)
+{
+    return r < group->size && r != group->rank && !ls__has_called(group, r, work);
+}
+
+/* "1, 3-7, 9": world ranks of all that have not come. Returns how many. */
+static int list_missing(const ls_group *group, const ls_work *work, ls__text *to)
+{
+    int count = 0;
+    for (int r = 0; r < group->size; r++) {
+        const int first = r;
+        while (has_not_come(group, r, work) && has_not_come(group, r + 1, work) &&
+               group->member[r + 1].world_rank == group->member[r].world_rank + 1) {
+            r++;
+        }
+        if (has_not_come(group, r, work)) {
+            ls__text_add(to, "%s%d", count > 0 ? ", " : "", group->member[first].world_rank);
+            if (r > first) {
+                ls__text_add(to, "-%d", group->member[r].world_rank);
+            }
+            count += r - first + 1;
+        }
+    }
+    return count;
+}
+
+/* False: all have come. */
+static bool fail_monitored(ls_group *group, const ls_work *work, uint64_t now_ns)
+{
+    char text[LS__FAILURE_MAX], list[LS__FAILURE_MAX / 2], operation[256], who[256] = "";
+    list[0] = '\0';
+    const int count = list_missing(group, work, &(ls__text){list, sizeof list});
+    const ls__straggler m = ls__straggler_find(group, work, true);
+    if (count == 0) {
+        return false;
+    }
+    ls__operation_text(group, &work->descriptor, operation, sizeof operation);
+    if (m.count > 0) {
+        describe_missing(group, m.member[0], who, sizeof who);
+    }
+    snprintf(text, sizeof text, "monitored %s: %d of %d ranks did not come within %.1f s: %s (%s)",
+             operation, count, group->size, (double)(now_ns - work->queued_ns) * 1e-9, list, who);
+    ls__group_cause(group, LS_ERR_TIMEOUT, text);
+    return true;
+}
+
+void ls__straggler_fail(ls_group *group, const ls_work *work, uint64_t now_ns)
+{
+    if (work->monitored && fail_monitored(group, work, now_ns)) {
+        return;
+    }
+    char text[LS__FAILURE_MAX], operation[256], who[LS__FAILURE_MAX - 320];
+    ls__operation_text(group, &work->descriptor, operation, sizeof operation);
+    waiting_text(group, work, who, sizeof who);
+    snprintf(text, sizeof text, "%s did not finish within %.1f s: %s", operation,
+             (double)(now_ns - work->queued_ns) * 1e-9, who);
+    ls__group_cause(group, LS_ERR_TIMEOUT, text);
+}
+
+/* A stopped process does not come by itself: it is named early, and even after another warning. */
+bool ls__straggler_stopped(const ls_group *group, const ls_work *work)
+{
+    const ls__comm *comm = group->comm;
+    const ls__straggler m = ls__straggler_find(group, work, true);
+    const ls__group_member *first = m.count > 0 ? &group->member[m.member[0]] : NULL;
+    return first != NULL && !first->remote &&
+           ls__board_stopped(comm->board, comm->env, first->local);
+}
+
+void ls__straggler_warn(ls_group *group, ls_work *work, uint64_t now_ns)
+{
+    char operation[256], who[LS__FAILURE_MAX];
+    ls__operation_text(group, &work->descriptor, operation, sizeof operation);
+    waiting_text(group, work, who, sizeof who);
+    LS__WARN("%s has waited for %.1f s: %s", operation, (double)(now_ns - work->queued_ns) * 1e-9,
+             who);
+    work->warned = true;
+}

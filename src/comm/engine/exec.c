@@ -1,0 +1,590 @@
+/* The native backend: operations of a group in sequence order, each a program over slices.
+ *
+ *     IDLE ──first of the queue──▶ MEET ──all announced, descriptors equal──▶ RUN ──▶ IDLE
+ *
+ * Everything here belongs to the holder of the progress token, except submit and publish, which run
+ * under the submission lock and use a binding of their own.
+ *
+ * Note [Slices]
+ * A staged operation is cut into slices that take the two STAGE slots in turn, across operations.
+ * Two slices run at the same time, so that a rank copies the next one in while it waits for peers.
+ * The slot of slice g is used again by slice g+2, which therefore begins only when every member has
+ * *completed* slice g: completion is stored in the slot's counter as a last, virtual fence
+ * (SLICE_DONE). That is enough whatever the program reads or writes in its peers' STAGE.
+ */
+#include "comm/engine/exec.h"
+#include "comm/tune/run.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/planted.h"
+
+#define SLICE_SHIFT 8
+#define SLICE_DONE 0xffu /* above any fence of a program */
+#define OPERATIONS_PER_TURN 16
+
+/* ---- fences ------------------------------------------------------------------------------- */
+
+static _Atomic uint64_t *slice_word(const ls_group *group, int member, uint64_t slice)
+{
+    return &group->member[member].control->slice[slice % LS__SLICE_SLOTS];
+}
+
+static uint64_t slice_value(uint64_t slice, unsigned fences)
+{
+    return slice << SLICE_SHIFT | fences;
+}
+
+static bool slice_all_at(const ls_group *group, uint64_t slice, unsigned fences)
+{
+    for (int r = 0; r < group->size; r++) {
+        /* Sync: seq_cst, Note [Last arriver]; acquires what the member wrote before. */
+        if (atomic_load_explicit(slice_word(group, r, slice), memory_order_seq_cst) <
+            slice_value(slice, fences)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void slice_reach(ls_group *group, uint64_t slice, unsigned fences)
+{
+    atomic_store_explicit(slice_word(group, group->rank, slice), slice_value(slice, fences),
+                          memory_order_seq_cst);
+    if (slice_all_at(group, slice, fences)) {
+        ls__ring_members(group);
+    }
+}
+
+static ls__result run_fence(ls_group *group, ls__run *run, const ls__step *step, ls__lane *lane)
+{
+    const uint64_t sequence = group->exec->work->descriptor.sequence;
+    const unsigned fences = (unsigned)step->fence + 1;
+    const bool sliced = group->exec->work->way == LS__WAY_STAGED;
+    if (lane->moved == 0) {
+        lane->moved = 1;
+        if (sliced) {
+            slice_reach(group, run->slice, fences);
+        } else if (step->fence > 0) { /* 0 was reached when the operation was announced */
+            ls__post_reach(group, sequence, fences);
+        }
+    }
+    const bool all =
+        sliced ? slice_all_at(group, run->slice, fences) : ls__post_all_at(group, sequence, fences);
+    const bool left_out = LS__PLANTED(FENCE) && step->fence > 0;
+    return all || left_out ? LS__COMPLETE : LS__BLOCKED;
+}
+
+/* ---- lanes -------------------------------------------------------------------------------- */
+
+static ls__result run_step(ls_group *group, ls__run *run, const ls__step *step, ls__lane *lane)
+{
+    switch ((ls__step_kind)step->kind) {
+    case LS__STEP_FENCE:
+        return run_fence(group, run, step, lane);
+    case LS__STEP_SEND:
+        return ls__stream_send(group, run, step, lane);
+    case LS__STEP_RECV:
+    case LS__STEP_RECV_REDUCE:
+        return ls__stream_recv(group, run, step, lane);
+    default:
+        return ls__step_run(group, run, step, lane);
+    }
+}
+
+/* Moves one lane until it blocks, ends, or has done a piece of data. */
+static ls__result run_lane(ls_group *group, ls__run *run, int l)
+{
+    const ls__program *program = run->program;
+    const int steps = program->lane_start[l + 1] - program->lane_start[l];
+    ls__lane *lane = &run->lane[l];
+    bool moved = false;
+    while (lane->step < steps) {
+        const ls__step *step = &program->steps[program->lane_start[l] + lane->step];
+        const ls__result result =
+            ls__step_waits(run, step) ? LS__BLOCKED : run_step(group, run, step, lane);
+        if (result == LS__MOVED || (result == LS__BLOCKED && moved)) {
+            return LS__MOVED;
+        }
+        if (result == LS__BLOCKED) {
+            return LS__BLOCKED;
+        }
+        *lane = (ls__lane){.step = lane->step + 1};
+        moved = true;
+    }
+    return moved ? LS__MOVED : LS__COMPLETE;
+}
+
+/* COMPLETE when all lanes have ended. */
+static ls__result advance_run(ls_group *group, ls__run *run)
+{
+    bool moved = ls__stream_drain(group, run), complete = true;
+    for (int l = 0; l < run->program->lanes; l++) {
+        const ls__result result = run_lane(group, run, l);
+        moved = moved || result == LS__MOVED;
+        complete = complete && result == LS__COMPLETE;
+    }
+    return complete ? LS__COMPLETE : moved ? LS__MOVED : LS__BLOCKED;
+}
+
+/* ---- slices ------------------------------------------------------------------------------- */
+
+static bool may_begin_slice(const ls_group *group)
+{
+    const uint64_t next = group->slices + 1;
+    return next <= LS__SLICE_SLOTS || slice_all_at(group, next - LS__SLICE_SLOTS, SLICE_DONE);
+}
+
+/* The step after the program's fence 0, which the operation has reached by being announced. */
+static int step_after_fence(const ls__program *program)
+{
+    for (int s = 0; s < program->step_count; s++) {
+        if (program->steps[s].kind == LS__STEP_FENCE) {
+            return s + 1;
+        }
+    }
+    return 0;
+}
+
+/* Only the lanes there are: clearing all would cost as much as a small operation's data. */
+static void run_init(ls__run *run, const ls__program *program, uint64_t slice)
+{
+    run->active = false;
+    run->program = program;
+    run->start = 0;
+    run->count = 0;
+    run->quantum = 0;
+    run->slice = slice;
+    run->slot = 0;
+    run->lane[0] = (ls__lane){0};
+    for (int l = 1; l < program->lanes; l++) {
+        run->lane[l] = (ls__lane){0};
+    }
+}
+
+/* Whether a slice is left to begin. */
+static bool has_slice(const ls__exec *exec)
+{
+    return !exec->begun || exec->next < exec->work->count;
+}
+
+/* Begins the next slice in `run` if there is one and its slot is free. */
+static bool begin_slice(ls_group *group, ls__run *run)
+{
+    ls__exec *exec = group->exec;
+    const bool sliced = exec->work->way == LS__WAY_STAGED;
+    if (run->active || !has_slice(exec) || (sliced && !may_begin_slice(group))) {
+        return false;
+    }
+    if (exec->runs > 1 && !sliced && exec->next / exec->slice % exec->runs != run - exec->run) {
+        return false; /* channels take slices in turn: all ranks alike */
+    }
+    const int64_t left = exec->work->count - exec->next;
+    const ls__program *program = exec->work->program;
+    const int64_t count = left < exec->slice ? left : exec->slice;
+    run_init(run, program, sliced ? ++group->slices : 0);
+    run->active = true;
+    run->slot = (int)(run - exec->run);
+    run->number = ++exec->run_number;
+    run->start = exec->next;
+    run->count = count;
+    run->quantum = ls__chunk_quantum(exec->work, program, count);
+    if (exec->work->way == LS__WAY_SMALL) {
+        run->lane[0].step = step_after_fence(program);
+    }
+    exec->begun = true;
+    exec->next += count;
+    return true;
+}
+
+static bool advance_runs(ls_group *group)
+{
+    ls__exec *exec = group->exec;
+    const bool sliced = exec->work->way == LS__WAY_STAGED;
+    bool moved = false;
+    for (int i = 0; i < exec->runs; i++) {
+        ls__run *run = &exec->run[i];
+        moved = begin_slice(group, run) || moved;
+        const ls__result result = run->active ? advance_run(group, run) : LS__BLOCKED;
+        moved = moved || result != LS__BLOCKED;
+        if (result == LS__COMPLETE) {
+            run->active = false;
+            if (sliced) {
+                slice_reach(group, run->slice, SLICE_DONE);
+            }
+        }
+    }
+    return moved;
+}
+
+static bool runs_ended(const ls__exec *exec)
+{
+    bool active = has_slice(exec);
+    for (int i = 0; i < exec->runs; i++) {
+        active = active || exec->run[i].active;
+    }
+    return !active;
+}
+
+/* ---- from announced to running ------------------------------------------------------------ */
+
+/* Where everybody's buffers are, as this process sees them. */
+static void bind_buffers(const ls_group *group, ls__exec *exec)
+{
+    const ls_work *work = exec->work;
+    const uint64_t sequence = work->descriptor.sequence;
+    const bool in_place = work->way == LS__WAY_REGISTERED || work->way == LS__WAY_READABLE ||
+                          (work->way == LS__WAY_SMALL && work->shown);
+    for (int r = 0; r < group->size && in_place; r++) {
+        const ls__descriptor *d = &ls__post_slot(group, r, sequence)->descriptor;
+        const bool mapped = d->memory == LS__MEMORY_REGISTERED;
+        unsigned char *base = group->member[r].base; /* else it is an address of that process */
+        exec->input[r] = mapped ? base + d->input : (unsigned char *)(uintptr_t)d->input;
+        exec->output[r] = mapped ? base + d->output : (unsigned char *)(uintptr_t)d->output;
+    }
+    for (int r = 0; r < group->size; r++) {
+        exec->stage[r] = work->way == LS__WAY_SMALL ? ls__small_place(group, r, sequence)
+                                                    : group->member[r].control->stage[0];
+    }
+    exec->input[group->rank] = (unsigned char *)work->input;
+    exec->output[group->rank] = work->output;
+}
+
+static void fail_here(ls_group *group, ls_status status)
+{
+    char text[LS__FAILURE_MAX], operation[256];
+    ls__operation_text(group, &group->exec->work->descriptor, operation, sizeof operation);
+    snprintf(text, sizeof text, "%s cannot run on rank %d: %s", operation,
+             group->comm->runtime->rank, ls_error_message());
+    ls__group_cause(group, status, text);
+}
+
+/* The program of the operation, by what all have announced; NULL with the error set. */
+static const ls__program *find_program(ls_group *group, ls_work *work)
+{
+    ls__comm *comm = group->comm;
+    if (work->program == NULL) {
+        work->way = (uint8_t)ls__choose_way(group, work);
+        if (work->way == LS__WAY_MESSAGES) {
+            work->algorithm = ls__tuning_find(group, work);
+        }
+        ls__lock_take(&comm->lock, comm->env);
+        work->program = ls__choose_program(group, work, (ls__way)work->way);
+        ls__unlock(&comm->lock, comm->env);
+    }
+    return work->program;
+}
+
+/* Chooses the program and binds it; false: the group was failed. */
+static bool begin_run(ls_group *group)
+{
+    ls__exec *exec = group->exec;
+    ls_work *work = exec->work;
+    const ls__program *program = find_program(group, work);
+    if (program == NULL) {
+        fail_here(group, ls__self.status);
+        return false;
+    }
+    exec->slice = ls__slice_of(work, program);
+    exec->runs = ls__slices_at_once(work, program);
+    exec->scratch_element =
+        program->wide ? ls_dtype_size(ls__reduce_accumulator(work->dtype)) : work->element;
+    exec->begun = false;
+    exec->next = 0;
+    const int64_t first = work->count < exec->slice ? work->count : exec->slice;
+    if (!ls__scratch_make(group, program, ls__chunk_quantum(work, program, first))) {
+        (void)ls__fail(LS_ERR_MEMORY, "no memory to receive into");
+        fail_here(group, LS_ERR_MEMORY);
+        return false;
+    }
+    bind_buffers(group, exec);
+    exec->divide_last = work->divisor != 0 && ls__reduces_in_steps(program);
+    return true;
+}
+
+void ls__exec_publish(ls_group *group, ls_work *work, ls__line *line)
+{
+    size_t used = 0;
+    ls__exec *exec = group->publisher;
+    const ls__program *program = work->program;
+    const int steps = step_after_fence(program) - 1;
+    exec->work = work;
+    bind_buffers(group, exec);
+    line->in_line = ls__small_in_line(work);
+    exec->stage[group->rank] =
+        line->in_line ? line->data : ls__small_stage(group, group->rank, work->descriptor.sequence);
+    ls__run run;
+    run_init(&run, program, 0);
+    run.count = work->count;
+    run.quantum = ls__chunk_quantum(work, program, work->count);
+    for (int s = 0; s < steps; s++) {
+        const ls__step *step = &program->steps[s];
+        LS_ASSERT(step->kind == LS__STEP_COPY && step->dst_count == 1);
+        int64_t count = 0, same = 0;
+        unsigned char *to = ls__ref_at(exec, &run, program->refs[step->first_dst], &count);
+        const unsigned char *from = ls__ref_at(exec, &run, program->refs[step->first_src], &same);
+        if (to != from && count > 0) {
+            memcpy(to, from, (size_t)count * work->element);
+        }
+        const bool staged = program->refs[step->first_dst].buffer == LS__BUFFER_STAGE;
+        const size_t end =
+            staged ? (size_t)(to - exec->stage[group->rank]) + (size_t)count * work->element : 0;
+        used = end > used ? end : used;
+    }
+    exec->work = NULL;
+    line->one_shot = 1 + (uint32_t)used;
+}
+
+/* ---- the backend's functions -------------------------------------------------------------- */
+
+/* lock; the first of the queue becomes the operation in progress. */
+static void take_first(ls_group *group)
+{
+    ls__exec *exec = group->exec;
+    const bool none = ls__list_empty(&group->queue);
+    exec->work = none ? NULL : LS__LIST_ITEM(group->queue.next, ls_work, link);
+    exec->state = none ? LS__EXEC_IDLE : LS__EXEC_MEET;
+    exec->met = 0;
+}
+
+static bool begin(ls_group *group)
+{
+    ls__comm *comm = group->comm;
+    ls__lock_take(&comm->lock, comm->env);
+    take_first(group);
+    ls__unlock(&comm->lock, comm->env);
+    return group->exec->work != NULL;
+}
+
+static bool is_posted(ls_group *group, const ls_work *work)
+{
+    ls__comm *comm = group->comm;
+    if (atomic_load_explicit(&work->posted, memory_order_acquire)) {
+        return true;
+    }
+    ls__lock_take(&comm->lock, comm->env);
+    const bool ready = ls__post_flush(group);
+    ls__unlock(&comm->lock, comm->env);
+    if (ready) { /* this thread may leave before it is done: the engine's must know of it */
+        ls__ring(comm, comm->runtime->local_rank);
+    }
+    return atomic_load_explicit(&work->posted, memory_order_relaxed);
+}
+
+/* Whether all members have announced the operation. */
+static bool all_met(ls_group *group)
+{
+    ls__exec *exec = group->exec;
+    const ls_work *work = exec->work;
+    const uint64_t stamp = ls__stamp(work->descriptor.sequence, 1);
+    if (exec->met == 0 && !is_posted(group, work)) {
+        return false;
+    }
+    while (work->way != LS__WAY_MESSAGES && exec->met < group->size) {
+        const ls__post *post = ls__post_slot(group, exec->met, work->descriptor.sequence);
+        /* Sync: seq_cst for Note [Last arriver]; acquires the descriptor. */
+        if (atomic_load_explicit(&post->stamp, memory_order_seq_cst) < stamp) {
+            return false;
+        }
+        if (work->way == LS__WAY_SMALL && !post->line.in_line) { /* comes while they are compared */
+            LS__PREFETCH(ls__small_stage(group, exec->met, work->descriptor.sequence));
+        }
+        exec->met++;
+    }
+    return true;
+}
+
+static void finish(ls_group *group)
+{
+    ls__exec *exec = group->exec;
+    ls__comm *comm = group->comm;
+    ls_work *work = exec->work;
+    if (exec->divide_last) {
+        const int64_t count = work->count_of[1] ? work->count_of[1][group->rank] : work->count;
+        ls__divide(work->output, count, work->dtype, work->divisor);
+    }
+    ls__count(&group->operations, work->tuner == LS__TUNER_NONE ? 1 : 0);
+    ls__post_finish(group, work->descriptor.sequence);
+    ls__lock_take(&comm->lock, comm->env);
+    ls__list_remove(&work->link);
+    take_first(group);
+    ls__unlock(&comm->lock, comm->env);
+    ls__work_end(work, LS_OK);
+}
+
+/* Whether peers' own buffers were read: Note [Only reading] in peek.h. */
+static bool peers_read(const ls_work *work)
+{
+    return work->way == LS__WAY_REGISTERED || work->way == LS__WAY_READABLE;
+}
+
+/* One transition; LS__BLOCKED when nothing could be done. */
+static ls__result advance_once(ls_group *group)
+{
+    ls__exec *exec = group->exec;
+    switch (exec->state) {
+    case LS__EXEC_IDLE:
+        return begin(group) ? LS__MOVED : LS__BLOCKED;
+    case LS__EXEC_MEET:
+        if (!all_met(group)) {
+            return LS__BLOCKED;
+        }
+        if (ls__tuning_skips(group, exec->work)) {
+            exec->divide_last = false;
+            finish(group);
+            return LS__COMPLETE;
+        }
+        if (ls__group_failed(group)) { /* others announced it, and then gave up waiting for us */
+            return LS__COMPLETE;
+        }
+        if (exec->work->way != LS__WAY_MESSAGES && ls__mismatch_check(group, exec->work)) {
+            return LS__COMPLETE;
+        }
+        if (exec->work->shown && ls__v_layout_differ(group, exec->work)) {
+            return LS__COMPLETE;
+        }
+        ls__flight_start(group->comm, exec->work);
+        exec->state = LS__EXEC_RUN;
+        return begin_run(group) ? LS__MOVED : LS__COMPLETE;
+    case LS__EXEC_RUN: {
+        const bool moved = advance_runs(group);
+        if (runs_ended(exec)) {
+            if (exec->work->way == LS__WAY_MESSAGES && ls__mismatch_check(group, exec->work)) {
+                return LS__COMPLETE; /* of those whose messages this rank did not need */
+            }
+            if (peers_read(exec->work) && ls__group_failed(group)) {
+                return LS__COMPLETE; /* who gave up may have used its buffer again meanwhile */
+            }
+            finish(group);
+            return LS__COMPLETE;
+        }
+        return moved ? LS__MOVED : LS__BLOCKED;
+    }
+    }
+    return LS__BLOCKED;
+}
+
+static bool native_advance(ls_group *group)
+{
+    bool moved = false;
+    if (ls__group_failing(group)) {
+        return false;
+    }
+    int64_t bytes = 0; /* of the operations worked on */
+    for (int ended = 0; ended < OPERATIONS_PER_TURN;) {
+        const ls_work *work = group->exec->work;
+        const int64_t size = work != NULL ? work->count * (int64_t)work->element : 0;
+        const ls__result result = advance_once(group);
+        if (result == LS__BLOCKED) {
+            break;
+        }
+        moved = true;
+        ended += result == LS__COMPLETE ? 1 : 0;
+        bytes += result == LS__COMPLETE || group->exec->state == LS__EXEC_RUN ? size : 0;
+        if (result == LS__COMPLETE && (ls__group_failing(group) || ls__group_failed(group))) {
+            break;
+        }
+        if (bytes > LS__TURN_BYTES) {
+            break; /* let other groups have their turn */
+        }
+    }
+    return moved;
+}
+
+static ls_status native_prepare(ls_group *group, ls_work *work)
+{
+    if (work->way == LS__WAY_UNDECIDED && group->comm->forced == 0) {
+        LS_TRY(ls__choose_small(group, work));
+    }
+    if (work->way == LS__WAY_UNDECIDED && group->has_remote) {
+        work->way = LS__WAY_MESSAGES;
+    }
+    return LS_OK;
+}
+
+static bool native_submit(ls_group *group, ls_work *work)
+{
+    if (group->next_post == NULL) {
+        group->next_post = work;
+    }
+    const bool ready = ls__post_flush(group);
+    return ready || group->size == 1 || !atomic_load_explicit(&work->posted, memory_order_relaxed);
+}
+
+static void native_reset(ls_group *group)
+{
+    group->exec->work = NULL;
+    group->exec->state = LS__EXEC_IDLE;
+    for (int i = 0; i < LS__RUNS_MAX; i++) {
+        group->exec->run[i].active = false;
+    }
+    if (group->comm->transport->let_go != NULL) {
+        group->comm->transport->let_go(group->comm->transport, group->id);
+    }
+}
+
+/* One allocation: the struct and its five arrays of `size` pointers. */
+static size_t exec_bytes(int size)
+{
+    return sizeof(ls__exec) + 5 * (size_t)size * sizeof(void *);
+}
+
+static ls__exec *exec_new(const ls__env *env, int size)
+{
+    ls__exec *exec = env->allocate(env, exec_bytes(size));
+    if (exec != NULL) {
+        memset(exec, 0, exec_bytes(size));
+        void **at = (void **)(exec + 1);
+        exec->input = (unsigned char **)at;
+        exec->output = (unsigned char **)(at + size);
+        exec->stage = (unsigned char **)(at + 2 * size);
+        exec->dst = at + 3 * size;
+        exec->src = (const void **)(at + 4 * size);
+    }
+    return exec;
+}
+
+static void native_close(ls_group *group)
+{
+    const ls__env *env = group->comm->env;
+    ls__p2p_close(group);
+    if (group->exec != NULL && group->exec->scratch != NULL) {
+        env->release(env, group->exec->scratch, group->exec->scratch_bytes);
+    }
+    if (group->exec != NULL) {
+        env->release(env, group->exec, exec_bytes(group->size));
+    }
+    if (group->publisher != NULL) {
+        env->release(env, group->publisher, exec_bytes(group->size));
+    }
+    group->exec = NULL;
+    group->publisher = NULL;
+}
+
+static ls_status native_open(ls_group *group)
+{
+    group->exec = exec_new(group->comm->env, group->size);
+    group->publisher = exec_new(group->comm->env, group->size);
+    ls_status status = group->exec != NULL && group->publisher != NULL
+                           ? ls__p2p_open(group)
+                           : ls__fail(LS_ERR_MEMORY, "no memory for a group of %d", group->size);
+    if (status != LS_OK) {
+        native_close(group);
+    }
+    return status;
+}
+
+const ls__backend ls__backend_native = {
+    .name = "native",
+    .capabilities = LS__CAN_RUN_PROGRAMS | LS__CAN_ORDER_SUMS | LS__CAN_ABORT |
+                    LS__CAN_COMPARE_FIRST | LS__CAN_REGISTER,
+    .memory_kinds = LS__KIND_HOST,
+    .open = native_open,
+    .close = native_close,
+    .prepare = native_prepare,
+    .submit = native_submit,
+    .advance = native_advance,
+    .reset = native_reset,
+};

@@ -1,0 +1,206 @@
+/* Stamps: announcing operations and reaching fences. See Notes [Stamps] and [Last arriver] in
+ * control.h.
+ *
+ * Note [Room]
+ * A post slot (and a slot of the small stage) is written again only when all members have finished
+ * the operation that used it before. A rank that must wait for this sets wants_room, looks again,
+ * and may then sleep; a rank that finishes an operation whose number is a multiple of ROOM_EVERY
+ * looks at everybody's wants_room. Store and load are sequentially consistent on both sides, so one
+ * of the two sees the other, where the number is such a multiple (the other stores are plain ones,
+ * which take a fraction of the time). Looking only now and then is enough: who waits for operation
+ * s - 8 to be finished has itself finished s - 1, so all have announced s - 1 and will finish up to
+ * there, and among s - 8 … s - 1 there is a multiple of ROOM_EVERY, which means as much as s - 8.
+ */
+#include "base/assert.h"
+#include "base/planted.h"
+#include "comm/remote/remote.h"
+#include "comm/tune/run.h"
+
+#define ROOM_EVERY 4
+
+_Static_assert(LS__SMALL_SLOTS >= 2 * ROOM_EVERY, "the argument of Note [Room]");
+_Static_assert(LS__WINDOW >= LS__SMALL_SLOTS, "the small stage is the tighter bound");
+
+unsigned char *ls__small_stage(const ls_group *group, int member, uint64_t sequence)
+{
+    return group->member[member].control->small[sequence % LS__SMALL_SLOTS];
+}
+
+unsigned char *ls__small_place(const ls_group *group, int member, uint64_t sequence)
+{
+    ls__post *post = ls__post_slot(group, member, sequence);
+    return post->line.in_line ? post->line.data : ls__small_stage(group, member, sequence);
+}
+
+void ls__post_write(ls_group *group, const ls__descriptor *d, ls__line *line)
+{
+    ls__post *slot = ls__post_slot(group, group->rank, d->sequence);
+    const uint64_t behind =
+        d->sequence - atomic_load_explicit(&group->own->finished, memory_order_relaxed);
+    line->behind = behind < UINT16_MAX ? (uint16_t)behind : UINT16_MAX;
+    slot->descriptor = *d;
+    /* Last and in one piece: a peer that waits looks at the line all the time, and takes it away
+     * between two stores that are far from each other. */
+    slot->line = *line;
+}
+
+int ls__post_missing(const ls_group *group, uint64_t sequence, uint64_t fences)
+{
+    const uint64_t stamp = ls__stamp(sequence, fences);
+    for (int r = 0; r < group->size; r++) {
+        if (atomic_load_explicit(&ls__post_slot(group, r, sequence)->stamp, memory_order_seq_cst) <
+            stamp) {
+            return r;
+        }
+    }
+    return -1;
+}
+
+bool ls__post_all_at(const ls_group *group, uint64_t sequence, uint64_t fences)
+{
+    return ls__post_missing(group, sequence, fences) < 0;
+}
+
+void ls__ring(ls__comm *comm, int local)
+{
+    /* Sync: seq_cst, after the store that the sleeper waits for; Note [Last arriver]. */
+    if (atomic_load_explicit(&comm->board->rank[local].sleepers, memory_order_seq_cst) == 0) {
+        return;
+    }
+    if (comm->remote != NULL) {
+        ls__remote_ring(comm, local);
+    } else {
+        ls__board_ring(comm->board, comm->env, local);
+    }
+}
+
+void ls__ring_members(ls_group *group)
+{
+    for (int r = 0; r < group->size; r++) {
+        if (r != group->rank && !group->member[r].remote) {
+            ls__ring(group->comm, group->member[r].local);
+        }
+    }
+}
+
+/* Whether all members of this host are there. Those of others come by message, to each rank at a
+ * time of its own, and wake it: another rank may see them all before this one does. */
+static bool near_all_at(const ls_group *group, uint64_t sequence, uint64_t fences)
+{
+    const uint64_t stamp = ls__stamp(sequence, fences);
+    for (int r = 0; r < group->size; r++) {
+        if (!group->member[r].remote &&
+            atomic_load_explicit(&ls__post_slot(group, r, sequence)->stamp, memory_order_seq_cst) <
+                stamp) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Returns whether all members are there. */
+static bool reach(ls_group *group, uint64_t sequence, uint64_t fences)
+{
+    _Atomic uint64_t *stamp = &ls__post_slot(group, group->rank, sequence)->stamp;
+    /* Sync: seq_cst; as a release it pairs with the acquire of whoever sees the fence reached. */
+    atomic_store_explicit(stamp, ls__stamp(sequence, fences), memory_order_seq_cst);
+    const bool all = ls__post_all_at(group, sequence, fences);
+    if ((all || (group->has_remote && near_all_at(group, sequence, fences))) &&
+        !LS__PLANTED(WAKE)) {
+        ls__ring_members(group);
+    }
+    return all;
+}
+
+void ls__post_reach(ls_group *group, uint64_t sequence, uint64_t fences)
+{
+    (void)reach(group, sequence, fences);
+}
+
+static uint64_t all_finished(const ls_group *group)
+{
+    uint64_t least = UINT64_MAX;
+    for (int r = 0; r < group->size; r++) {
+        /* Sync: seq_cst for Note [Room]; pairs with the store in ls__post_finish. */
+        const uint64_t f =
+            atomic_load_explicit(&group->member[r].control->finished, memory_order_seq_cst);
+        least = f < least ? f : least;
+    }
+    return least;
+}
+
+bool ls__post_room(ls_group *group, uint64_t sequence, uint64_t ahead)
+{
+    if (sequence > group->room_until + ahead && group->room_until < group->finished_seen) {
+        group->room_until = group->finished_seen;
+    }
+    if (sequence > group->room_until + ahead) {
+        group->room_until = all_finished(group);
+    }
+    return sequence <= group->room_until + ahead || LS__PLANTED(GENERATION);
+}
+
+static bool has_room(ls_group *group, const ls_work *work)
+{
+    const bool small = work->way == LS__WAY_SMALL || work->shown;
+    const uint64_t ahead = small ? LS__SMALL_SLOTS : LS__WINDOW;
+    const uint64_t sequence = work->descriptor.sequence;
+    if (sequence <= group->room_until + ahead || LS__PLANTED(GENERATION)) {
+        return true;
+    }
+    atomic_store_explicit(&group->own->wants_room, 1, memory_order_seq_cst);
+    group->room_until = all_finished(group);
+    const bool room = sequence <= group->room_until + ahead;
+    if (room) {
+        atomic_store_explicit(&group->own->wants_room, 0, memory_order_relaxed);
+    }
+    return room;
+}
+
+bool ls__post_flush(ls_group *group)
+{
+    bool ready = false;
+    while (group->next_post != NULL && !ls__group_failing(group) &&
+           has_room(group, group->next_post)) {
+        ls_work *work = group->next_post;
+        const uint64_t sequence = work->descriptor.sequence;
+        if (work->way == LS__WAY_SMALL && group->tuning != NULL &&
+            !ls__tuning_one_shot(group, sequence, (size_t)work->count * work->element)) {
+            work->way = LS__WAY_MESSAGES;
+            work->program = NULL;
+        }
+        ls__line line = {.key = ls__descriptor_key(group->comm, &work->descriptor)};
+        if (work->shown) {
+            ls__v_layout_publish(group, work);
+        }
+        if (work->way == LS__WAY_SMALL) {
+            ls__exec_publish(group, work, &line);
+        }
+        ls__post_write(group, &work->descriptor, &line);
+        ready = reach(group, sequence, 1) || work->way == LS__WAY_MESSAGES || group->has_remote ||
+                ready;
+        /* Sync: release; pairs with the acquire in exec.c's is_posted. */
+        atomic_store_explicit(&work->posted, true, memory_order_release);
+        /* Sync: release; pairs with the acquire in far.c. */
+        atomic_store_explicit(&group->posted, sequence, memory_order_release);
+        ls__list *next = work->link.next;
+        group->next_post = next == &group->queue ? NULL : LS__LIST_ITEM(next, ls_work, link);
+    }
+    return ready;
+}
+
+void ls__post_finish(ls_group *group, uint64_t sequence)
+{
+    if (sequence % ROOM_EVERY != 0) {
+        atomic_store_explicit(&group->own->finished, sequence, memory_order_release);
+        return;
+    }
+    atomic_store_explicit(&group->own->finished, sequence, memory_order_seq_cst);
+    ls__remote_tell_finished(group);
+    for (int r = 0; r < group->size; r++) {
+        if (!group->member[r].remote && atomic_load_explicit(&group->member[r].control->wants_room,
+                                                             memory_order_seq_cst) != 0) {
+            ls__ring(group->comm, group->member[r].local);
+        }
+    }
+}

@@ -1,0 +1,55 @@
+/* Channels: how many slices of one operation over messages are under way at the same time. Each
+ * runs the same program on lanes, scratch memory and credits of its own, so a slice is reduced
+ * while another is on the wire. Which elements a slice has does not depend on it, so bits do not,
+ * either. */
+#include "comm/engine/engine.h"
+
+/* The least and the most of what members gave. */
+static ls_status range_of(ls_group *group, int channels, int32_t *least, int32_t *most)
+{
+    int32_t both[2] = {-channels, channels};
+    const ls_status status = ls__collective_start(
+        group,
+        &(ls__collective){.operation = LS__OP_ALL_REDUCE,
+                          .input = both,
+                          .output = both,
+                          .count = 2,
+                          .dtype = LS_INT32,
+                          .op = LS_MAX,
+                          .options =
+                              LS_OPTIONS(ls_collective_options, .tag = "ls_group_set_channels")},
+        NULL);
+    *least = -both[0];
+    *most = both[1];
+    return status;
+}
+
+ls_status ls_group_set_channels(ls_group *group, int channels)
+{
+    ls__comm *comm = ls__comm_get("ls_group_set_channels");
+    int32_t least = 0, most = 0;
+    if (comm == NULL) {
+        return ls__self.status;
+    }
+    if (group == NULL) {
+        (void)ls__fail(LS_ERR_INVALID, "ls_group_set_channels: the group is NULL; give one");
+        return ls__fail_at_site(LS_ERR_INVALID);
+    }
+    /* What is wrong on one rank is told on all: they would wait for it otherwise. */
+    const int sent = channels < -1                 ? -1
+                     : channels > LS__CHANNELS_MAX ? LS__CHANNELS_MAX + 1
+                                                   : channels;
+    LS_TRY(range_of(group, sent, &least, &most));
+    if (least < 1 || most > LS__CHANNELS_MAX || least != most) {
+        (void)ls__fail(
+            LS_ERR_INVALID,
+            "ls_group_set_channels of group \"%s\": this rank gives %d, and not all give "
+            "the same from 1 to %d; give every rank the same",
+            group->name, channels, LS__CHANNELS_MAX);
+        return ls__fail_at_site(LS_ERR_INVALID);
+    }
+    ls__lock_take(&comm->lock, comm->env);
+    group->channels = channels;
+    ls__unlock(&comm->lock, comm->env);
+    return LS_OK;
+}

@@ -1,0 +1,516 @@
+/* Groups: made together, numbered alike, each with a control block in every member's heap.
+ *
+ * Making one is a single all_gather over the parent: every rank contributes where its control block
+ * lies and which number it would give. The largest number is taken, so no rank ever sees two
+ * groups of one number, and the list of ranks travels in the operation's tag, so ranks that ask for
+ * different groups are told so by the usual comparison. Memory is taken before that exchange and a
+ * rank without says so in it: after it nothing can fail on one rank alone.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/options.h"
+#include "base/size.h"
+#include "comm/p2p/p2p.h"
+#include "comm/remote/remote.h"
+
+#define TAG_ROOM 4096
+
+#define SLOT_WORDS (LS__GROUP_SLOTS / 64)
+#define NO_HEAP 0 /* instead of an offset, which is a multiple of 64 */
+#define NO_MEMORY 1
+
+typedef struct offer {         /* one rank's contribution to a new group */
+    uint64_t control;          /* offset in its heap, or NO_… */
+    uint64_t next;             /* the number it would give */
+    uint64_t what;             /* hash of name and ranks; for those that make it alone */
+    uint64_t busy[SLOT_WORDS]; /* table slots of its groups that others may still look at */
+} offer;
+
+/* ---- making ------------------------------------------------------------------------------- */
+
+static ls_status check_ranks(const ls_group *parent, const int *ranks, int count)
+{
+    if (count < 1 || count > parent->size) {
+        return ls__fail(LS_ERR_INVALID,
+                        "ls_group_new: %d ranks of group \"%s\", which has %d; give 1 to %d", count,
+                        parent->name, parent->size, parent->size);
+    }
+    for (int i = 0; i < count; i++) {
+        if (ranks[i] < 0 || ranks[i] >= parent->size) {
+            return ls__fail(LS_ERR_INVALID,
+                            "ls_group_new: ranks[%d] is %d; group \"%s\" has ranks 0 to %d", i,
+                            ranks[i], parent->name, parent->size - 1);
+        }
+        for (int k = 0; k < i; k++) {
+            if (ranks[k] == ranks[i]) {
+                return ls__fail(LS_ERR_INVALID, "ls_group_new: rank %d is listed twice", ranks[i]);
+            }
+        }
+    }
+    return LS_OK;
+}
+
+/* What all must agree on, as the tag of the exchange: "new group "tp" of ranks 0,1,2". */
+static void put_tag(char *tag, size_t bytes, const char *name, const int *ranks, int count)
+{
+    size_t used = (size_t)snprintf(tag, bytes, "new group \"%s\" of ranks ", name ? name : "");
+    for (int i = 0; i < count && used < bytes; i++) {
+        used += (size_t)snprintf(tag + used, bytes - used, "%s%d", i == 0 ? "" : ",", ranks[i]);
+    }
+}
+
+static void mark_busy(offer *o, uint32_t id)
+{
+    const uint32_t slot = id % LS__GROUP_SLOTS;
+    o->busy[slot / 64] |= (uint64_t)1 << slot % 64;
+}
+
+/* lock. The world, id 0, has slot 0 to itself for as long as the job lives. */
+static void mark_alive(ls__comm *comm, offer *o)
+{
+    LS__LIST_EACH (at, &comm->groups) {
+        mark_busy(o, LS__LIST_ITEM(at, ls_group, link)->id);
+    }
+    LS__LIST_EACH (at, &comm->held) {
+        mark_busy(o, LS__LIST_ITEM(at, ls__reclaim, link)->id);
+    }
+}
+
+/* This rank's contribution; it takes part without memory, too. */
+static offer make_offer(ls__comm *comm, const ls_group *group, const char *tag, void **control)
+{
+    offer o = {.what = ls__tag_hash(tag)};
+    uint64_t offset = group != NULL ? NO_HEAP : NO_MEMORY;
+    *control = NULL;
+    (void)ls__reclaim_settle(comm);
+    if (group != NULL && ls__heap_alloc(&comm->heap, sizeof(ls__control_block), control) == LS_OK) {
+        (void)ls__heap_offset(&comm->heap, *control, sizeof(ls__control_block), &offset);
+    }
+    ls__lock_take(&comm->lock, comm->env);
+    o.control = offset;
+    o.next = comm->next_group;
+    mark_alive(comm, &o);
+    ls__unlock(&comm->lock, comm->env);
+    return o;
+}
+
+static bool is_busy(const ls_group *parent, const offer *offers, uint64_t id)
+{
+    const uint64_t slot = id % LS__GROUP_SLOTS;
+    for (int r = 0; r < parent->size; r++) {
+        if ((offers[r].busy[slot / 64] >> slot % 64 & 1) != 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The number all will use: the first from the largest proposed on whose table slot is free. */
+static ls_status agree(const ls_group *parent, const offer *offers, uint32_t *id)
+{
+    uint64_t next = 0;
+    for (int r = 0; r < parent->size; r++) {
+        next = offers[r].next > next ? offers[r].next : next;
+    }
+    for (uint64_t i = next; i < next + LS__GROUP_SLOTS && i < UINT32_MAX; i++) {
+        if (!is_busy(parent, offers, i)) {
+            *id = (uint32_t)i;
+            return LS_OK;
+        }
+    }
+    return ls__fail(LS_ERR_LIMIT,
+                    "ls_group_new: the ranks of group \"%s\" are in %d groups, the most there can "
+                    "be; free some",
+                    parent->name, LS__GROUP_SLOTS);
+}
+
+/* From now on messages for ids up to this one are for groups of the past, unless it is open: so
+ * both happen under one hold of the token. */
+static void learn_id(ls__comm *comm, uint32_t id)
+{
+    ls__lock_take(&comm->lock, comm->env);
+    comm->next_group = id + 1 > comm->next_group ? id + 1 : comm->next_group;
+    ls__unlock(&comm->lock, comm->env);
+}
+
+typedef struct plan { /* a group being made */
+    ls_group *parent;
+    const int *ranks; /* of the parent */
+    int count, rank;  /* rank: -1 outside */
+    bool among;       /* only these ranks take part */
+    const char *name;
+    offer *offers;     /* [parent->size] */
+    int *world_rank;   /* [count] */
+    uint64_t *control; /* [count] */
+} plan;
+
+/* All learn of it from the offers, and each says on the board whose doing it is. */
+static ls_status of_rank(const plan *p, int culprit, ls_status status)
+{
+    const ls__comm *comm = p->parent->comm;
+    if (culprit == comm->runtime->rank) {
+        ls__comm_tell_board(comm, status, ls_error_message());
+    } else {
+        ls__comm_note_told(comm, status, culprit, ls_error_message());
+    }
+    return status;
+}
+
+static ls_status gather_members(const plan *p)
+{
+    for (int i = 0; i < p->count; i++) {
+        const int rank = p->world_rank[i];
+        p->control[i] = p->offers[p->ranks[i]].control;
+        if (p->control[i] == NO_MEMORY) {
+            return of_rank(
+                p, rank,
+                ls__fail(LS_ERR_MEMORY, "ls_group_new: rank %d has no memory for the group", rank));
+        }
+        if (p->control[i] == NO_HEAP) {
+            return of_rank(p, rank,
+                           ls__fail(LS_ERR_MEMORY,
+                                    "ls_group_new: rank %d has no shared memory left for the "
+                                    "group; raise LOCKSTEP_HEAP_RESERVE",
+                                    rank));
+        }
+    }
+    return LS_OK;
+}
+
+/* Letters are not compared by their tags. */
+static ls_status check_what(const plan *p, const char *tag)
+{
+    for (int i = 1; i < p->count; i++) {
+        if (p->offers[p->ranks[i]].what != p->offers[p->ranks[0]].what) {
+            return ls__fail(LS_ERR_MISMATCH,
+                            "ls_group_new_among: rank %d asks for another name or other ranks than "
+                            "rank %d; this rank asks for: %.200s; give the same on each of them",
+                            p->ranks[i], p->ranks[0], tag);
+        }
+    }
+    return LS_OK;
+}
+
+/* offers[rank] of every rank that takes part. */
+static ls_status exchange(const plan *p, const offer *mine, const char *tag)
+{
+    if (p->among) {
+        memset(p->offers, 0, (size_t)p->parent->size * sizeof *p->offers);
+        p->offers[p->parent->rank] = *mine;
+        LS_TRY(ls__group_exchange_among(
+            &(ls__group_exchange){
+                .parent = p->parent, .ranks = p->ranks, .count = p->count, .tag = tag},
+            p->offers, sizeof *mine));
+        return check_what(p, tag);
+    }
+    return ls__collective_start(
+        p->parent,
+        &(ls__collective){.operation = LS__OP_ALL_GATHER,
+                          .input = mine,
+                          .output = p->offers,
+                          .count = sizeof *mine,
+                          .dtype = LS_UINT8,
+                          .options = LS_OPTIONS(ls_collective_options, .tag = tag)},
+        NULL);
+}
+
+static ls_status make(const plan *p, const char *tag, ls_group **out)
+{
+    ls__comm *comm = p->parent->comm;
+    void *control = NULL;
+    ls_group *group = NULL;
+    ls__group_spec spec = {.name = p->name,
+                           .rank = p->rank,
+                           .size = p->count,
+                           .world_rank = p->world_rank,
+                           .control = p->control};
+    for (int i = 0; i < p->count; i++) {
+        p->world_rank[i] = p->parent->member[p->ranks[i]].world_rank;
+    }
+    if (p->rank >= 0) {
+        (void)ls__group_make(comm, &spec, true, &group); /* the exchange tells of a failure */
+    }
+    const offer mine = make_offer(comm, group, tag, &control);
+    ls_status status = exchange(p, &mine, tag);
+    if (status == LS_OK) {
+        status = agree(p->parent, p->offers, &spec.id);
+        status = status == LS_OK ? gather_members(p) : status;
+        ls__progress_take(comm); /* the list of groups changes */
+        if (status != LS_ERR_LIMIT) {
+            learn_id(comm, spec.id);
+        }
+        if (status == LS_OK && p->rank >= 0) {
+            ls__group_join(group, &spec);
+            *out = group;
+        }
+        ls__progress_release(comm);
+    }
+    if (status != LS_OK) {
+        ls__group_unmake(group);
+    }
+    if (status != LS_OK && control != NULL) {
+        (void)ls__heap_free(&comm->heap, control,
+                            true); /* a peer may have got as far as using it */
+    }
+    return status;
+}
+
+static int rank_in(const int *ranks, int count, int rank)
+{
+    for (int i = 0; i < count; i++) {
+        if (ranks[i] == rank) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+ls_status ls__group_found(ls_group *parent, const ls__founding *f, ls_group **out)
+{
+    const ls__env *env = parent->comm->env;
+    const int *ranks = f->ranks;
+    const size_t size = (size_t)parent->size;
+    const size_t bytes = size * (sizeof(offer) + sizeof(uint64_t) + 2 * sizeof(int)) + TAG_ROOM;
+    unsigned char *memory = env->allocate(env, bytes);
+    if (memory == NULL) { /* the others would wait */
+        char text[LS__FAILURE_MAX];
+        snprintf(text, sizeof text, "ls_group_new on group \"%s\": rank %d has no memory for it",
+                 parent->name, parent->comm->runtime->rank);
+        ls__group_fail(parent, LS_ERR_MEMORY, text);
+        return ls__fail(LS_ERR_MEMORY, "%s", text);
+    }
+    plan p = {.parent = parent, .count = f->count, .name = f->name, .among = f->among};
+    p.offers = (offer *)(void *)memory;
+    p.control = (uint64_t *)(void *)(memory + size * sizeof(offer));
+    p.world_rank = (int *)(void *)(p.control + size);
+    int *all = p.world_rank + size;
+    char *tag = (char *)(all + size);
+    for (int r = 0; ranks == NULL && r < parent->size; r++) {
+        all[r] = r;
+    }
+    p.ranks = ranks != NULL ? ranks : all;
+    p.count = ranks != NULL ? f->count : parent->size;
+    ls_status status = f->tag != NULL ? LS_OK : check_ranks(parent, p.ranks, p.count);
+    if (status == LS_OK) {
+        p.rank = rank_in(p.ranks, p.count, parent->rank);
+        put_tag(tag, TAG_ROOM, f->name, p.ranks, p.count);
+        status = make(&p, f->tag != NULL ? f->tag : tag, out);
+    }
+    env->release(env, memory, bytes);
+    return status;
+}
+
+/* Numbers are agreed by one group at a time: two threads that make groups from different parents
+ * could be given one number. A peer that waits for this thread must hear of it. */
+ls_status ls__group_begin_making(ls_group *parent)
+{
+    ls__comm *comm = parent->comm;
+    LS_TRY(ls__work_may_wait("ls_group_new"));
+    ls__lock_take(&comm->lock, comm->env);
+    const bool busy = comm->making;
+    comm->making = true;
+    ls__unlock(&comm->lock, comm->env);
+    if (!busy) {
+        return LS_OK;
+    }
+    char text[LS__FAILURE_MAX];
+    snprintf(text, sizeof text,
+             "ls_group_new on group \"%s\": another thread of rank %d is making a group at this "
+             "moment; make groups one after the other, on all ranks in the same order",
+             parent->name, comm->runtime->rank);
+    ls__group_fail(parent, LS_ERR_STATE, text);
+    return ls__fail(LS_ERR_STATE, "%s", text);
+}
+
+void ls__group_end_making(ls__comm *comm)
+{
+    ls__lock_take(&comm->lock, comm->env);
+    comm->making = false;
+    ls__unlock(&comm->lock, comm->env);
+}
+
+ls_status ls_group_new(ls_group *parent, const int *ranks, int count, const char *name,
+                       ls_group **out)
+{
+    ls__comm *comm = ls__comm_get("ls_group_new");
+    if (comm == NULL) {
+        return ls__self.status;
+    }
+    if (parent == NULL || out == NULL) {
+        return ls__fail(LS_ERR_INVALID,
+                        "ls_group_new: %s is NULL; give the group to take ranks from and a place "
+                        "for the new one",
+                        parent == NULL ? "the parent group" : "out");
+    }
+    *out = NULL;
+    LS_TRY(ls__group_begin_making(parent));
+    const ls__founding f = {.ranks = ranks, .count = count, .name = name};
+    const ls_status status = ls__group_found(parent, &f, out);
+    ls__group_end_making(comm);
+    return status;
+}
+
+/* ---- ending ------------------------------------------------------------------------------- */
+
+ls_status ls_group_free(ls_group *group)
+{
+    if (group == NULL) {
+        return LS_OK;
+    }
+    ls__comm *comm = ls__comm_get("ls_group_free");
+    if (comm == NULL) {
+        return ls__self.status;
+    }
+    if (group == comm->world) {
+        return ls__fail(LS_ERR_INVALID,
+                        "ls_group_free: the world is freed by ls_finalize; leave it alone");
+    }
+    LS_TRY(ls__work_may_wait("ls_group_free"));
+    if (group->turns != NULL) {
+        ls__turns_free(group);
+        return LS_OK;
+    }
+    ls_status status =
+        ls_barrier(group, LS_OPTIONS(ls_collective_options, .tag = "ls_group_free"), NULL);
+    ls__engine_drain(comm, &group->pending);
+    ls__progress_take(comm);
+    ls__heap_header *header = ls__heap_header_of(&comm->heap, comm->runtime->rank);
+    ls__reclaim_add(group, LS__RECLAIM_LEFT, group->own);
+    /* Sync: release, after the last look at any peer's control block; pairs with past.c. */
+    atomic_store_explicit(&header->left[group->id % LS__GROUP_SLOTS], group->id + 1,
+                          memory_order_release);
+    if (comm->remote != NULL) { /* what this rank still has to tell of the group */
+        ls__remote_tell_finished(group);
+        (void)ls__remote_turn(comm);
+        ls__remote_tell_past(group, LS__MESSAGE_LEFT);
+    }
+    ls__group_close(group);
+    ls__progress_release(comm);
+    (void)ls__reclaim_settle(comm);
+    return status;
+}
+
+void ls__group_fail(ls_group *group, ls_status status, const char *text)
+{
+    ls__comm *comm = group->comm;
+    for (int i = 0; i < ls__turns_count(group); i++) {
+        ls__group_cause(ls__turns_at(group, i), status, text);
+    }
+    if (ls__progress_try(comm)) { /* else the one who has it will see the claim */
+        for (int i = 0; i < ls__turns_count(group); i++) {
+            (void)ls__group_failed(ls__turns_at(group, i));
+        }
+        ls__progress_release(comm);
+    }
+}
+
+ls_status ls_group_abort(ls_group *group, const char *why)
+{
+    ls__comm *comm = ls__comm_get("ls_group_abort");
+    if (comm == NULL) {
+        return ls__self.status;
+    }
+    if (group == NULL) {
+        return ls__fail(LS_ERR_INVALID,
+                        "ls_group_abort: the group is NULL; give one that this rank is in");
+    }
+    char text[LS__FAILURE_MAX];
+    snprintf(text, sizeof text, "group \"%s\" was aborted by rank %d: %s", group->name,
+             comm->runtime->rank, why != NULL ? why : "no reason was given");
+    ls__group_fail(group, LS_ERR_ABORTED, text);
+    return LS_OK;
+}
+
+ls_status ls_group_status(ls_group *group)
+{
+    ls__comm *comm = ls__comm_get("ls_group_status");
+    if (comm == NULL) {
+        return ls__self.status;
+    }
+    if (group == NULL) {
+        return ls__fail(LS_ERR_INVALID,
+                        "ls_group_status: the group is NULL; give one that this rank is in");
+    }
+    if (ls__progress_try(comm)) {
+        (void)ls__comm_look(comm);
+        ls__progress_release(comm);
+    }
+    for (int i = 0; i < ls__turns_count(group); i++) {
+        const ls_group *one = ls__turns_at(group, i);
+        const int32_t failed = atomic_load_explicit(&one->failed, memory_order_acquire);
+        if (failed != 0) {
+            return ls__fail_again((ls_status)failed, one->failure);
+        }
+    }
+    return LS_OK;
+}
+
+/* ---- asking ------------------------------------------------------------------------------- */
+
+ls_group *ls_world(void)
+{
+    ls__comm *comm = ls__comm_get("ls_world");
+    return comm != NULL ? comm->world : NULL;
+}
+
+int ls_group_rank(const ls_group *group)
+{
+    return group != NULL ? group->rank : 0;
+}
+
+int ls_group_size(const ls_group *group)
+{
+    return group != NULL ? group->size : 1;
+}
+
+const char *ls_group_name(const ls_group *group)
+{
+    return group != NULL ? group->name : "";
+}
+
+ls_status ls_group_alloc(ls_group *group, size_t bytes, void **out)
+{
+    ls__comm *comm = ls__comm_get("ls_group_alloc");
+    if (comm == NULL) {
+        return ls__self.status;
+    }
+    if (group == NULL || out == NULL) {
+        return ls__fail(LS_ERR_INVALID,
+                        "ls_group_alloc: %s is NULL; give the group whose ranks use the memory and "
+                        "a place for its address",
+                        group == NULL ? "the group" : "out");
+    }
+    *out = NULL;
+    return ls__heap_alloc(&comm->heap, bytes, out);
+}
+
+ls_status ls_group_dealloc(ls_group *group, void *memory)
+{
+    ls__comm *comm = ls__comm_get("ls_group_dealloc");
+    if (comm == NULL || memory == NULL) {
+        return comm == NULL ? ls__self.status : LS_OK;
+    }
+    (void)group; /* the heap is the rank's; a failure of any group may concern this block */
+    return ls__heap_free(&comm->heap, memory, ls__reclaim_settle(comm));
+}
+
+ls_status ls_group_counters(const ls_group *group, ls_counters *out)
+{
+    if (group == NULL || out == NULL || out->size < sizeof out->size) {
+        return ls__fail(LS_ERR_INVALID, "ls_group_counters: pass a group and a struct whose size "
+                                        "is set");
+    }
+    ls_counters now = {.size = out->size};
+    for (int i = 0; i < ls__turns_count(group); i++) {
+        const ls_group *one = ls__turns_at(group, i);
+        now.operations += atomic_load_explicit(&one->operations, memory_order_relaxed);
+        now.messages += atomic_load_explicit(&one->messages, memory_order_relaxed);
+        now.bytes_sent += atomic_load_explicit(&one->bytes_sent, memory_order_relaxed);
+        now.bytes_received += atomic_load_explicit(&one->bytes_received, memory_order_relaxed);
+        now.wait_ns += atomic_load_explicit(&one->wait_ns, memory_order_relaxed);
+    }
+    memcpy(out, &now, out->size < sizeof now ? out->size : sizeof now);
+    return LS_OK;
+}

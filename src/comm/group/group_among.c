@@ -1,0 +1,82 @@
+/* A group made by its members alone: as group.c's, but what they have to tell each other goes by
+ * letters through the first of them instead of by an all_gather over the parent. Ranks outside
+ * take no part, so groups without a common rank may get one number, which nobody sees. */
+#include <string.h>
+
+#include "base/options.h"
+#include "comm/engine/engine.h"
+
+static ls_status letter(ls_group *parent, ls__operation operation, void *bytes, size_t count,
+                        int peer, const char *tag)
+{
+    return ls__collective_start(
+        parent,
+        &(ls__collective){.operation = operation,
+                          .input = operation == LS__OP_SEND ? bytes : NULL,
+                          .output = operation == LS__OP_SEND ? NULL : bytes,
+                          .count = (int64_t)count,
+                          .dtype = LS_UINT8,
+                          .root = peer,
+                          .own_tag = true,
+                          .options = LS_OPTIONS(ls_collective_options, .tag = tag)},
+        NULL);
+}
+
+/* all[parent->size] of `bytes` each; those of ranks outside stay as they are. */
+ls_status ls__group_exchange_among(const ls__group_exchange *e, void *all, size_t bytes)
+{
+    unsigned char *to = all;
+    const int first = e->ranks[0], me = e->parent->rank;
+    const size_t everything = bytes * (size_t)e->parent->size;
+    if (me != first) {
+        LS_TRY(letter(e->parent, LS__OP_SEND, to + (size_t)me * bytes, bytes, first, e->tag));
+        return letter(e->parent, LS__OP_RECV, all, everything, first, e->tag);
+    }
+    for (int i = 1; i < e->count; i++) {
+        const int from = e->ranks[i];
+        LS_TRY(letter(e->parent, LS__OP_RECV, to + (size_t)from * bytes, bytes, from, e->tag));
+    }
+    for (int i = 1; i < e->count; i++) {
+        LS_TRY(letter(e->parent, LS__OP_SEND, all, everything, e->ranks[i], e->tag));
+    }
+    return LS_OK;
+}
+
+static bool is_among(const ls_group *parent, const int *ranks, int count)
+{
+    for (int i = 0; i < count; i++) {
+        if (ranks[i] == parent->rank) {
+            return true;
+        }
+    }
+    return false;
+}
+
+ls_status ls_group_new_among(ls_group *parent, const int *ranks, int count, const char *name,
+                             ls_group **out)
+{
+    ls__comm *comm = ls__comm_get("ls_group_new_among");
+    if (comm == NULL) {
+        return ls__self.status;
+    }
+    if (parent == NULL || ranks == NULL || out == NULL) {
+        return ls__fail(LS_ERR_INVALID,
+                        "ls_group_new_among: %s is NULL; give the group to take ranks from, its "
+                        "ranks, and a place for the new one",
+                        parent == NULL  ? "the parent group"
+                        : ranks == NULL ? "ranks"
+                                        : "out");
+    }
+    *out = NULL;
+    if (!is_among(parent, ranks, count)) {
+        return ls__fail(LS_ERR_INVALID,
+                        "ls_group_new_among: rank %d of group \"%s\" is not among the %d ranks "
+                        "given; only those call it",
+                        parent->rank, parent->name, count);
+    }
+    LS_TRY(ls__group_begin_making(parent));
+    const ls__founding f = {.ranks = ranks, .count = count, .name = name, .among = true};
+    const ls_status status = ls__group_found(parent, &f, out);
+    ls__group_end_making(comm);
+    return status;
+}

@@ -1,0 +1,175 @@
+/* A group's life on this rank: memory, members, and the engine's list. No rank waits for another
+ * here.
+ *
+ *     make (all memory) ▸ the exchange of group.c ▸ join (number, members) ▸ close ▸ forget
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "comm/tune/run.h"
+
+static size_t programs_bytes(int size)
+{
+    return ls__choose_room(size) * sizeof(ls__program *);
+}
+
+static ls_group *group_allocate(ls__comm *comm, int size)
+{
+    const ls__env *env = comm->env;
+    ls_group *group = env->allocate(env, sizeof *group);
+    ls__group_member *member = env->allocate(env, (size_t)size * sizeof *member);
+    const ls__program **programs = env->allocate(env, programs_bytes(size));
+    if (group == NULL || member == NULL || programs == NULL) {
+        if (group != NULL) {
+            env->release(env, group, sizeof *group);
+        }
+        if (member != NULL) {
+            env->release(env, member, (size_t)size * sizeof *member);
+        }
+        if (programs != NULL) {
+            env->release(env, programs, programs_bytes(size));
+        }
+        return NULL;
+    }
+    memset(group, 0, sizeof *group);
+    memset(member, 0, (size_t)size * sizeof *member);
+    memset(programs, 0, programs_bytes(size));
+    group->member = member;
+    group->programs = programs;
+    return group;
+}
+
+static void release_mirrors(ls_group *group)
+{
+    const ls__env *env = group->comm->env;
+    for (int r = 0; r < group->size; r++) {
+        if (group->member[r].mirror != NULL) {
+            env->release(env, group->member[r].mirror, sizeof(ls__control_block));
+        }
+    }
+}
+
+void ls__group_forget(ls_group *group)
+{
+    const ls__env *env = group->comm->env;
+    const size_t count = programs_bytes(group->size) / sizeof(ls__program *);
+    for (size_t i = 0; i < count; i++) {
+        ls__program_free((ls__program *)group->programs[i]);
+    }
+    release_mirrors(group);
+    ls__tuning_close(group);
+    env->release(env, group->programs, programs_bytes(group->size));
+    env->release(env, group->member, (size_t)group->size * sizeof *group->member);
+    env->release(env, group, sizeof *group);
+}
+
+/* Of far members' control blocks; the world's stand behind the heaps' headers. */
+static ls_status make_mirrors(ls_group *group, const ls__group_spec *spec)
+{
+    ls__comm *comm = group->comm;
+    for (int r = 0; r < spec->size; r++) {
+        ls__group_member *m = &group->member[r];
+        if (!comm->heap.peer[spec->world_rank[r]].remote) {
+            continue;
+        }
+        m->mirror = comm->env->allocate(comm->env, sizeof *m->mirror);
+        if (m->mirror == NULL) {
+            return ls__fail(LS_ERR_MEMORY, "no memory for a group of %d ranks", spec->size);
+        }
+        ls__control_clear(m->mirror);
+    }
+    return LS_OK;
+}
+
+ls_status ls__group_make(ls__comm *comm, const ls__group_spec *spec, bool mirrors, ls_group **out)
+{
+    ls_group *group = group_allocate(comm, spec->size);
+    if (group == NULL) {
+        return ls__fail(LS_ERR_MEMORY, "no memory for a group of %d ranks", spec->size);
+    }
+    group->comm = comm;
+    group->backend = &ls__backend_native;
+    group->rank = spec->rank;
+    group->size = spec->size;
+    group->channels = comm->channels;
+    ls__list_init(&group->queue);
+    ls__list_init(&group->mail);
+    ls__list_init(&group->packs);
+    ls_status status = mirrors ? make_mirrors(group, spec) : LS_OK;
+    if (status == LS_OK && comm->remote != NULL && spec->size > 1 && comm->tune != LS__TUNE_OFF) {
+        status = ls__tuning_open(group);
+    }
+    status = status == LS_OK ? group->backend->open(group) : status;
+    if (status != LS_OK) {
+        ls__group_forget(group);
+        return status;
+    }
+    *out = group;
+    return LS_OK;
+}
+
+void ls__group_unmake(ls_group *group)
+{
+    if (group != NULL) {
+        group->backend->close(group);
+        ls__group_forget(group);
+    }
+}
+
+static void put_name(ls_group *group, const char *name)
+{
+    if (name != NULL) {
+        snprintf(group->name, sizeof group->name, "%s", name);
+    } else {
+        snprintf(group->name, sizeof group->name, "group %u", group->id);
+    }
+}
+
+static void put_members(ls_group *group, const ls__group_spec *spec)
+{
+    ls__comm *comm = group->comm;
+    for (int r = 0; r < spec->size; r++) {
+        const int world_rank = spec->world_rank[r];
+        unsigned char *base = comm->heap.peer[world_rank].base;
+        ls__group_member *m = &group->member[r];
+        m->world_rank = world_rank;
+        m->remote = comm->heap.peer[world_rank].remote;
+        m->local = m->remote ? -1 : ls__board_local(comm->board, world_rank);
+        m->record = ls__comm_record(comm, world_rank);
+        m->base = m->remote ? NULL : base;
+        m->control =
+            m->mirror != NULL ? m->mirror : (ls__control_block *)(void *)(base + spec->control[r]);
+        group->has_remote = group->has_remote || m->remote;
+    }
+}
+
+void ls__group_join(ls_group *group, const ls__group_spec *spec)
+{
+    ls__comm *comm = group->comm;
+    group->id = spec->id;
+    put_name(group, spec->name);
+    put_members(group, spec);
+    ls__tuning_join(group);
+    group->own = group->member[group->rank].control;
+    ls__lock_take(&comm->lock, comm->env);
+    ls__list_push_back(&comm->groups, &group->link);
+    ls__unlock(&comm->lock, comm->env);
+}
+
+void ls__group_close(ls_group *group)
+{
+    ls__comm *comm = group->comm;
+    ls__packs_free(group);
+    ls__lock_take(&comm->lock, comm->env);
+    ls__list_remove(&group->link);
+    ls__unlock(&comm->lock, comm->env);
+    group->backend->close(group);
+    const ls__env *env = comm->env;
+    ls__lock_take(&comm->lock, env);
+    group->closed = true;
+    const bool last = group->handles == 0;
+    ls__unlock(&comm->lock, env);
+    if (last) {
+        ls__group_forget(group);
+    }
+}

@@ -1,0 +1,126 @@
+/* One handle over several groups of the same ranks: collective k runs on groups[k % count] (Li et
+ * al. 2020, section 3.3, round-robin process groups), so collectives that are in flight together do
+ * not wait for each other. The handle is no group of its own: the engine does not know it. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/size.h"
+#include "comm/engine/engine.h"
+
+struct ls__turns {
+    size_t bytes;
+    int count;
+    _Atomic uint64_t
+        passed; /* collectives called. Sync: relaxed; callers are ordered by the user */
+    ls_group *group[];
+};
+
+int ls__turns_count(const ls_group *group)
+{
+    return group->turns != NULL ? group->turns->count : 1;
+}
+
+ls_group *ls__turns_at(const ls_group *group, int i)
+{
+    return group->turns != NULL ? group->turns->group[i] : (ls_group *)(uintptr_t)group;
+}
+
+ls_group *ls__turns_group(ls_group *group, bool letter)
+{
+    ls__turns *turns = group->turns;
+    if (turns == NULL) {
+        return group;
+    }
+    const uint64_t passed = atomic_load_explicit(&turns->passed, memory_order_relaxed);
+    return turns->group[letter ? 0 : passed % (uint64_t)turns->count];
+}
+
+void ls__turns_pass(ls_group *group, bool letter)
+{
+    if (group->turns != NULL && !letter) {
+        atomic_fetch_add_explicit(&group->turns->passed, 1, memory_order_relaxed);
+    }
+}
+
+void ls__turns_free(ls_group *handle)
+{
+    const ls__env *env = handle->comm->env;
+    ls__packs_free(handle);
+    env->release(env, handle->turns, handle->turns->bytes);
+    env->release(env, handle, sizeof *handle);
+}
+
+static bool same_members(const ls_group *a, const ls_group *b)
+{
+    for (int r = 0; a->size == b->size && r < a->size; r++) {
+        if (a->member[r].world_rank != b->member[r].world_rank) {
+            return false;
+        }
+    }
+    return a->size == b->size;
+}
+
+static ls_status check(ls_group *const *groups, int count, ls_group **out)
+{
+    if (groups == NULL || out == NULL || count < 1) {
+        return ls__fail(LS_ERR_INVALID, "ls_group_round_robin: give at least one group, and a "
+                                        "place for the handle");
+    }
+    for (int i = 0; i < count; i++) {
+        if (groups[i] == NULL || groups[i]->turns != NULL) {
+            return ls__fail(LS_ERR_INVALID, "ls_group_round_robin: groups[%d] is %s; give groups",
+                            i, groups[i] == NULL ? "NULL" : "itself a handle over several");
+        }
+        if (!same_members(groups[0], groups[i])) {
+            return ls__fail(LS_ERR_INVALID,
+                            "ls_group_round_robin: groups \"%s\" and \"%s\" have not the same "
+                            "ranks in the same order; ls_group_new with ranks NULL makes such",
+                            groups[0]->name, groups[i]->name);
+        }
+        for (int k = 0; k < i; k++) {
+            if (groups[k] == groups[i]) {
+                return ls__fail(LS_ERR_INVALID,
+                                "ls_group_round_robin: group \"%s\" is listed twice",
+                                groups[i]->name);
+            }
+        }
+    }
+    return LS_OK;
+}
+
+ls_status ls_group_round_robin(ls_group *const *groups, int count, const char *name, ls_group **out)
+{
+    ls__comm *comm = ls__comm_get("ls_group_round_robin");
+    size_t bytes = 0;
+    if (comm == NULL) {
+        return ls__self.status;
+    }
+    LS_TRY(check(groups, count, out));
+    *out = NULL;
+    const bool fits = ls__mul_size((size_t)count, sizeof *groups, &bytes) &&
+                      ls__add_size(bytes, sizeof(ls__turns), &bytes);
+    ls_group *handle = fits ? comm->env->allocate(comm->env, sizeof *handle) : NULL;
+    ls__turns *turns = handle != NULL ? comm->env->allocate(comm->env, bytes) : NULL;
+    if (turns == NULL) {
+        if (handle != NULL) {
+            comm->env->release(comm->env, handle, sizeof *handle);
+        }
+        return ls__fail(LS_ERR_MEMORY, "ls_group_round_robin: no memory for %d groups", count);
+    }
+    memset(handle, 0, sizeof *handle);
+    memset(turns, 0, bytes);
+    turns->bytes = bytes;
+    turns->count = count;
+    memcpy(turns->group, groups, (size_t)count * sizeof *groups);
+    handle->comm = comm;
+    handle->turns = turns;
+    handle->rank = groups[0]->rank;
+    handle->size = groups[0]->size;
+    handle->has_remote = groups[0]->has_remote;
+    handle->member = groups[0]->member;
+    handle->backend = groups[0]->backend;
+    ls__list_init(&handle->packs);
+    snprintf(handle->name, sizeof handle->name, "%s", name != NULL ? name : "round robin");
+    *out = handle;
+    return LS_OK;
+}

@@ -1,0 +1,142 @@
+/* Blocks in one sorted array. Registered blocks are few (buckets, groups), so a scan that touches
+ * consecutive memory beats any tree here, and the code can be read at a glance. */
+#include "comm/memory/blocks.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/size.h"
+
+#define FIRST_ROOM 64
+
+static int make_room(ls__blocks *b)
+{
+    if (b->count + 2 <= b->room) { /* a take splits one block in up to three */
+        return 0;
+    }
+    int room = b->room == 0 ? FIRST_ROOM : 2 * b->room;
+    ls__block *grown = b->env->allocate(b->env, (size_t)room * sizeof *grown);
+    if (grown == NULL) {
+        return -ENOMEM;
+    }
+    if (b->count > 0) {
+        memcpy(grown, b->at, (size_t)b->count * sizeof *grown);
+    }
+    if (b->at != NULL) {
+        b->env->release(b->env, b->at, (size_t)b->room * sizeof *b->at);
+    }
+    b->at = grown;
+    b->room = room;
+    return 0;
+}
+
+int ls__blocks_init(ls__blocks *b, const ls__env *env, size_t start, size_t end)
+{
+    LS_ASSERT(start < end && start % LS__BLOCK_ALIGN == 0);
+    *b = (ls__blocks){.env = env, .used = start};
+    int error = make_room(b);
+    if (error == 0) {
+        b->at[b->count++] = (ls__block){.offset = start, .bytes = end - start};
+    }
+    return error;
+}
+
+void ls__blocks_fini(ls__blocks *b)
+{
+    if (b->at != NULL) {
+        b->env->release(b->env, b->at, (size_t)b->room * sizeof *b->at);
+    }
+    *b = (ls__blocks){.env = b->env};
+}
+
+static void insert_at(ls__blocks *b, int index, ls__block block)
+{
+    memmove(&b->at[index + 1], &b->at[index], (size_t)(b->count - index) * sizeof *b->at);
+    b->at[index] = block;
+    b->count++;
+}
+
+static void remove_at(ls__blocks *b, int index)
+{
+    b->count--;
+    memmove(&b->at[index], &b->at[index + 1], (size_t)(b->count - index) * sizeof *b->at);
+}
+
+static size_t align_of(size_t bytes)
+{
+    return bytes >= LS__PAGE_ALIGN_FROM ? LS__PAGE_ALIGN : LS__BLOCK_ALIGN;
+}
+
+/* The smallest free block that holds `bytes`; -1 for none. */
+static int best_fit(const ls__blocks *b, size_t bytes)
+{
+    int best = -1;
+    for (int i = 0; i < b->count; i++) {
+        const ls__block *block = &b->at[i];
+        const size_t skip = ls__round_up(block->offset, align_of(bytes)) - block->offset;
+        if (block->state == LS__BLOCK_FREE && block->bytes >= skip &&
+            block->bytes - skip >= bytes && (best < 0 || block->bytes < b->at[best].bytes)) {
+            best = i;
+        }
+    }
+    return best;
+}
+
+int ls__blocks_take(ls__blocks *b, size_t bytes, size_t *offset, size_t *dirty)
+{
+    if (bytes > SIZE_MAX / 2) {
+        return -ENOMEM;
+    }
+    bytes = ls__round_up(bytes == 0 ? 1 : bytes, LS__BLOCK_ALIGN);
+    int error = make_room(b);
+    int i = error == 0 ? best_fit(b, bytes) : -1;
+    if (i < 0) {
+        return -ENOMEM;
+    }
+    const ls__block whole = b->at[i];
+    const size_t start = ls__round_up(whole.offset, align_of(bytes));
+    const size_t end = start + bytes;
+    b->at[i] = (ls__block){.offset = start, .bytes = bytes, .state = LS__BLOCK_USED};
+    if (end < whole.offset + whole.bytes) {
+        insert_at(b, i + 1, (ls__block){.offset = end, .bytes = whole.offset + whole.bytes - end});
+    }
+    if (start > whole.offset) {
+        insert_at(b, i, (ls__block){.offset = whole.offset, .bytes = start - whole.offset});
+    }
+    *offset = start;
+    *dirty = b->used <= start ? 0 : b->used < end ? b->used - start : bytes;
+    b->used = b->used < end ? end : b->used;
+    return 0;
+}
+
+ls__block *ls__blocks_find(ls__blocks *b, size_t offset)
+{
+    int low = 0, high = b->count;
+    while (low < high) {
+        const int middle = low + (high - low) / 2;
+        if (b->at[middle].offset < offset) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    const bool found =
+        low < b->count && b->at[low].offset == offset && b->at[low].state != LS__BLOCK_FREE;
+    return found ? &b->at[low] : NULL;
+}
+
+void ls__blocks_give(ls__blocks *b, ls__block *block)
+{
+    int i = (int)(block - b->at);
+    LS_ASSERT(i >= 0 && i < b->count && block->state != LS__BLOCK_FREE);
+    block->state = LS__BLOCK_FREE;
+    if (i + 1 < b->count && b->at[i + 1].state == LS__BLOCK_FREE) {
+        b->at[i].bytes += b->at[i + 1].bytes;
+        remove_at(b, i + 1);
+    }
+    if (i > 0 && b->at[i - 1].state == LS__BLOCK_FREE) {
+        b->at[i - 1].bytes += b->at[i].bytes;
+        remove_at(b, i);
+    }
+}

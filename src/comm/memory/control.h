@@ -1,0 +1,137 @@
+/* The shared memory of ranks on one host: what stands at which offset of a rank's heap.
+ *
+ * Every byte has one writer, the heap's owner, except where a program of the engine says otherwise
+ * (a peer's chunk between two fences) and `claim`. No locks: a dead peer cannot hold anything.
+ *
+ *     heap of rank r
+ *     ┌────────┬───────────────────┬─────────────────────────┬──────────────────────────────┐
+ *     │ header │ world control     │ rings to ranks 0 … n-1  │ blocks: sub-groups' controls,│
+ *     │        │ posts and stages  │ (transport)             │ memory of ls_group_alloc     │
+ *     └────────┴───────────────────┴─────────────────────────┴──────────────────────────────┘
+ *
+ * Note [Stamps]
+ * Operation s of a group has post slot s % LS__WINDOW in every member's control block. A rank
+ * writes its descriptor there and then stores stamp = s << 24 | 1: "I am at fence 0 of s, and this
+ * is what I think s is". Each further fence k of the operation stores s << 24 | (k + 1). So stamps
+ * only grow, and "rank p has reached fence k of s" is one comparison. A slot is written again, for
+ * s + LS__WINDOW, only when every member's `finished` is at least s, so nobody still reads it.
+ *
+ * Note [One line]
+ * A cache line takes 0.1 us from core to core, which is a good part of a small operation. So what
+ * peers need of a plain one is in the line of the stamp: that it has come, what it is (the key), a
+ * few numbers of data, and how far its rank has finished, which tells who announces operations that
+ * there is room. It is written in one piece, because a peer that looks at it takes it away. The
+ * whole descriptor stands behind it, for all others and for reports, and not in the line that
+ * processors fetch along with this one.
+ *
+ * The slices of a staged operation alternate between two STAGE slots and use one counter each
+ * (`slice`), because a rank may be at fence 0 of a slice before fence 1 of the one before it.
+ *
+ * Note [Last arriver]
+ * Whoever reaches a fence stores its stamp and then looks at the stamps of all members; if all are
+ * there it rings the doorbells of those that sleep, otherwise it need not ring anybody. All these
+ * accesses are sequentially consistent, so they have one order: the poster whose store is last in
+ * it sees all others, and rings. A sleeper counts itself in `sleepers`, then reads the doorbell,
+ * then looks at the stamps once more and parks only if the doorbell still has that value. If the
+ * ringer reads sleepers == 0, that read, and with it the last stamp, precede the sleeper's look,
+ * which therefore sees the fence complete; if it reads more, it changes the doorbell, either before
+ * the sleeper read it (then the look, too, comes after the stamps) or after (then it does not
+ * sleep, or is woken). With members on other hosts, "all" are those of this one (post.c).
+ */
+#ifndef LS_COMM_MEMORY_CONTROL_H
+#define LS_COMM_MEMORY_CONTROL_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "base/compiler.h"
+#include "job/descriptor.h"
+
+#define LS__HEAP_MAGIC 0x4c534850u /* "LSHP" */
+#define LS__HEAP_VERSION 1
+#define LS__CONFIG_MAX 192
+
+#define LS__WINDOW 64         /* operations a rank may post ahead of its slowest peer */
+#define LS__FENCE_BITS 24     /* of a stamp; 16 million fences are 1 TB in slices */
+#define LS__SMALL_SLOTS 8     /* one-shot operations a rank may post ahead */
+#define LS__SMALL_BYTES 16384 /* a rank's contribution to a one-shot operation */
+#define LS__LINE_BYTES 40     /* of these, what fits beside the stamp */
+#define LS__LINE_PAIR (2 * LS__CACHE_LINE)
+#define LS__SLICE_SLOTS 2
+#define LS__SLICE_BYTES ((size_t)256 << 10) /* fits two ranks' slices in a second-level cache */
+#define LS__GROUP_SLOTS 1024                /* groups alive at a time, and their ids' distance */
+
+typedef struct ls__line {
+    uint64_t key;      /* of the descriptor: ls__descriptor_key; 0: it has none */
+    uint32_t one_shot; /* 1 + bytes that a one-shot operation publishes; 0: it is none */
+    uint16_t behind;   /* operations from `finished` to this one; UINT16_MAX: that or more */
+    uint8_t in_line;   /* what is published stands in `data`; else in the small stage */
+    LS__ALIGNED(8) unsigned char data[LS__LINE_BYTES]; /* of any dtype */
+} ls__line;
+
+/* Processors fetch lines in pairs: the stamp's has its pair for itself. No type asks for that much,
+ * since mirrors, which no peer looks at, lie anywhere; the heap's blocks give it. */
+typedef struct ls__post {
+    /* Sync: seq_cst store (small.c: release), acquire load */
+    LS__ALIGNED(LS__CACHE_LINE) _Atomic uint64_t stamp;
+    ls__line line; /* Note [One line] */
+    unsigned char apart[LS__CACHE_LINE];
+    union {
+        ls__descriptor descriptor;
+        unsigned char
+            lines[(sizeof(ls__descriptor) + LS__LINE_PAIR - 1) / LS__LINE_PAIR * LS__LINE_PAIR];
+    };
+} ls__post;
+_Static_assert((offsetof(ls__post, line) + offsetof(ls__line, data)) % 8 == 0,
+               "sums are made of what lies there");
+_Static_assert(offsetof(ls__post, line) + sizeof(ls__line) == LS__CACHE_LINE, "Note [One line]");
+_Static_assert(sizeof(ls__post) % LS__LINE_PAIR == 0, "each stamp begins a pair");
+
+/* One member's part of a group. Zeroed before any peer learns of it. */
+typedef struct ls__control_block {
+    /* Sync: release, pairs with acquire in the peers' check for room. */
+    LS__ALIGNED(LS__CACHE_LINE) _Atomic uint64_t finished; /* last operation completed, in order */
+    /* Sync: seq_cst both ways; see Note [Room] in post.c. */
+    LS__ALIGNED(LS__CACHE_LINE) _Atomic uint32_t wants_room;
+    LS__ALIGNED(LS__CACHE_LINE) _Atomic uint64_t slice[LS__SLICE_SLOTS];
+    /* Failure. Only member 0's claim counts: 0, or 1 + the member whose failure is the group's
+     * first cause (compare-and-swap). That member writes text, then failed (release). */
+    LS__ALIGNED(LS__CACHE_LINE) _Atomic uint32_t claim;
+    _Atomic uint32_t failed; /* negated ls_status */
+    int32_t failed_by;       /* whose failure it is: a rank of the world */
+    char failed_text[1024];
+    ls__post post[LS__WINDOW];
+    LS__ALIGNED(LS__CACHE_LINE) unsigned char small[LS__SMALL_SLOTS][LS__SMALL_BYTES];
+    unsigned char stage[LS__SLICE_SLOTS][LS__SLICE_BYTES];
+} ls__control_block;
+_Static_assert(offsetof(ls__control_block, post) % LS__LINE_PAIR == 0, "each stamp begins a pair");
+
+typedef struct ls__heap_header {
+    uint32_t magic, version;
+    uint64_t nonce;   /* derived from the job's number and the rank: proves whose heap this is */
+    uint64_t reserve; /* bytes of address space to map */
+    uint64_t world;   /* offset of the world's control block */
+    uint64_t rings;   /* offset of the rings */
+    int64_t pid;      /* of the owner, as it sees itself */
+    uint64_t proof;   /* address, in the owner's private memory, of a copy of the nonce (peek.h) */
+    char config[LS__CONFIG_MAX]; /* what all ranks must agree on, as text */
+    /* The newest group id of each residue that this rank has left for good / has failed and stopped
+     * touching. Sync: release, pairs with acquire before memory is used again. */
+    _Atomic uint32_t left[LS__GROUP_SLOTS];
+    _Atomic uint32_t quiet[LS__GROUP_SLOTS];
+} ls__heap_header;
+
+/* Of a member on another host, whose mirror this is: as if new. Its stages are never looked at
+ * before they are written. */
+static inline void ls__control_clear(ls__control_block *control)
+{
+    memset(control, 0, offsetof(ls__control_block, small));
+}
+
+static inline uint64_t ls__stamp(uint64_t sequence, uint64_t fences_reached)
+{
+    return sequence << LS__FENCE_BITS | fences_reached;
+}
+
+#endif

@@ -1,0 +1,279 @@
+/* Making, sharing and cutting up the heap. See heap.h. */
+#include "comm/memory/heap.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/error.h"
+#include "base/size.h"
+#include "job/store/store.h"
+
+#define RESERVE_MIN ((size_t)256 << 20)
+#define KEY_MAX 32
+
+/* splitmix64's finaliser: two ranks of one job, or two jobs, do not meet by accident. */
+static uint64_t nonce_of(uint64_t job, int rank)
+{
+    uint64_t x = job + 0x9e3779b97f4a7c15u * (uint64_t)(rank + 1);
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+static ls_status reserve_space(ls__heap *heap, size_t wanted)
+{
+    int error = -ENOMEM;
+    for (size_t reserve = wanted; reserve >= RESERVE_MIN && error != 0; reserve /= 2) {
+        void *memory = NULL;
+        error = heap->env->shm_map(heap->env, heap->fd, reserve, &memory);
+        heap->base = memory;
+        heap->reserve = reserve;
+    }
+    if (error != 0) {
+        heap->base = NULL;
+        return ls__fail(LS_ERR_MEMORY,
+                        "ls_init: %zu MiB of address space for the shared heap: %s; raise the "
+                        "limit of virtual memory (ulimit -v)",
+                        RESERVE_MIN >> 20, strerror(-error));
+    }
+    return LS_OK;
+}
+
+static ls_status grow_to(ls__heap *heap, size_t bytes)
+{
+    if (bytes <= heap->bytes) {
+        return LS_OK;
+    }
+    size_t grown = ls__round_up(bytes, LS__HEAP_STEP);
+    grown = grown < heap->reserve ? grown : heap->reserve;
+    int error = heap->env->shm_resize(heap->env, heap->fd, grown);
+    if (error != 0) {
+        return ls__fail(LS_ERR_MEMORY, "growing the shared heap from %zu to %zu MiB: %s",
+                        heap->bytes >> 20, grown >> 20, strerror(-error));
+    }
+    heap->bytes = grown;
+    return LS_OK;
+}
+
+static ls_status open_file(ls__heap *heap, const ls__heap_spec *spec)
+{
+    heap->fd = heap->env->shm_create(heap->env, "lockstep-heap", LS__HEAP_STEP);
+    if (heap->fd < 0) {
+        return ls__fail(LS_ERR_SYSTEM, "ls_init: memory file for the shared heap: %s",
+                        strerror(-heap->fd));
+    }
+    heap->bytes = LS__HEAP_STEP;
+    return reserve_space(heap, spec->reserve);
+}
+
+/* Lays out header, world control block and rings; the rest is for blocks. */
+static ls_status lay_out(ls__heap *heap, const ls__heap_spec *spec)
+{
+    const size_t world = ls__round_up(sizeof(ls__heap_header), LS__PAGE_ALIGN);
+    const size_t rings = ls__round_up(world + sizeof(ls__control_block), LS__PAGE_ALIGN);
+    const size_t start = ls__round_up(rings + spec->ring_bytes, LS__PAGE_ALIGN);
+    if (start >= heap->reserve) {
+        return ls__fail(LS_ERR_MEMORY,
+                        "ls_init: a shared heap of %zu MiB is too small for %d "
+                        "ranks; raise LOCKSTEP_HEAP_RESERVE",
+                        heap->reserve >> 20, spec->size);
+    }
+    LS_TRY(grow_to(heap, start));
+    if (ls__blocks_init(&heap->blocks, heap->env, start, heap->reserve) != 0) {
+        return ls__fail(LS_ERR_MEMORY, "ls_init: no memory for the heap's table");
+    }
+    ls__heap_header *header = (ls__heap_header *)(void *)heap->base;
+    header->magic = LS__HEAP_MAGIC;
+    header->version = LS__HEAP_VERSION;
+    header->nonce = nonce_of(spec->job, spec->rank);
+    header->pid = heap->env->pid(heap->env);
+    heap->proof = header->nonce;
+    header->proof = (uintptr_t)&heap->proof;
+    header->reserve = heap->reserve;
+    header->world = world;
+    header->rings = rings;
+    snprintf(header->config, sizeof header->config, "%s", spec->config);
+    return LS_OK;
+}
+
+ls_status ls__heap_init(ls__heap *heap, const ls__env *env, const ls__heap_spec *spec)
+{
+    *heap = (ls__heap){.env = env, .fd = -1, .rank = spec->rank, .size = spec->size};
+    const size_t bytes = (size_t)spec->size * sizeof *heap->peer;
+    heap->peer = env->allocate(env, bytes);
+    if (heap->peer == NULL) {
+        return ls__fail(LS_ERR_MEMORY, "ls_init: no memory for %d peers", spec->size);
+    }
+    memset(heap->peer, 0, bytes);
+    LS_TRY(open_file(heap, spec));
+    heap->peer[spec->rank] = (ls__heap_peer){.base = heap->base, .reserve = heap->reserve};
+    return lay_out(heap, spec);
+}
+
+/* Reads the peer's header through a mapping of its own, since that says how much to map. */
+static ls_status read_header(const ls__heap *heap, int fd, int rank, ls__heap_header *out)
+{
+    void *memory = NULL;
+    const size_t bytes = ls__round_up(sizeof *out, LS__PAGE_ALIGN);
+    int error = heap->env->shm_map(heap->env, fd, bytes, &memory);
+    if (error != 0) {
+        return ls__fail(LS_ERR_SYSTEM, "ls_init: mapping the heap of rank %d: %s", rank,
+                        strerror(-error));
+    }
+    memcpy(out, memory, offsetof(ls__heap_header, left));
+    heap->env->shm_unmap(heap->env, memory, bytes);
+    return LS_OK;
+}
+
+static ls_status check_header(const ls__heap_header *header, const ls__heap_spec *spec, int rank)
+{
+    if (header->magic != LS__HEAP_MAGIC || header->version != LS__HEAP_VERSION ||
+        header->nonce != nonce_of(spec->job, rank)) {
+        return ls__fail(LS_ERR_PEER,
+                        "ls_init: what rank %d shared is not its heap (magic %08x, version %u); do "
+                        "all ranks run the same build?",
+                        rank, header->magic, header->version);
+    }
+    if (strncmp(header->config, spec->config, sizeof header->config - 1) != 0) {
+        return ls__fail(LS_ERR_MISMATCH,
+                        "ls_init: ranks are set up differently: rank %d has \"%s\", rank %d has "
+                        "\"%.*s\"; start all ranks with the same build and LOCKSTEP_* settings",
+                        spec->rank, spec->config, rank, (int)sizeof header->config, header->config);
+    }
+    return LS_OK;
+}
+
+static ls_status map_peer(ls__heap *heap, int fd, const ls__heap_spec *spec, int rank)
+{
+    ls__heap_header header;
+    LS_TRY(read_header(heap, fd, rank, &header));
+    LS_TRY(check_header(&header, spec, rank));
+    void *memory = NULL;
+    int error = heap->env->shm_map(heap->env, fd, (size_t)header.reserve, &memory);
+    if (error != 0) {
+        return ls__fail(LS_ERR_MEMORY,
+                        "ls_init: %llu MiB of address space for the heap of rank %d: %s; lower "
+                        "LOCKSTEP_HEAP_RESERVE",
+                        (unsigned long long)header.reserve >> 20, rank, strerror(-error));
+    }
+    heap->peer[rank] = (ls__heap_peer){.base = memory, .reserve = (size_t)header.reserve};
+    return LS_OK;
+}
+
+ls_status ls__heap_join(ls__heap *heap, ls_store *store, const ls__heap_spec *spec,
+                        int64_t timeout_ms)
+{
+    bool alone = true;
+    for (int r = 0; r < spec->size; r++) {
+        alone = alone && (r == spec->rank || heap->peer[r].remote);
+    }
+    if (alone) {
+        return LS_OK;
+    }
+    char key[KEY_MAX];
+    snprintf(key, sizeof key, "heap/%d", spec->rank);
+    LS_TRY(ls__store_put_fd(store, key, heap->fd, timeout_ms));
+    for (int i = 1; i < spec->size; i++) { /* from the right neighbour on: spread over the peers */
+        const int rank = (spec->rank + i) % spec->size;
+        int fd = -1;
+        if (heap->peer[rank].remote) {
+            continue;
+        }
+        snprintf(key, sizeof key, "heap/%d", rank);
+        ls_status status = ls__store_get_fd(store, key, &fd, timeout_ms);
+        if (status != LS_OK) {
+            return ls__fail_within(status, "ls_init: waiting for rank %d", rank);
+        }
+        status = map_peer(heap, fd, spec, rank);
+        heap->env->close(heap->env, fd);
+        LS_TRY(status);
+    }
+    return LS_OK;
+}
+
+void ls__heap_fini(ls__heap *heap)
+{
+    const ls__env *env = heap->env;
+    for (int r = 0; heap->peer != NULL && r < heap->size; r++) {
+        if (heap->peer[r].base != NULL && !heap->peer[r].remote) {
+            env->shm_unmap(env, heap->peer[r].base, heap->peer[r].reserve);
+        }
+    }
+    if (heap->peer != NULL) {
+        env->release(env, heap->peer, (size_t)heap->size * sizeof *heap->peer);
+    }
+    if (heap->fd >= 0) {
+        env->close(env, heap->fd);
+    }
+    if (heap->blocks.env != NULL) {
+        ls__blocks_fini(&heap->blocks);
+    }
+    *heap = (ls__heap){.env = env, .fd = -1};
+}
+
+static ls_status take_block(ls__heap *heap, size_t bytes, size_t *offset, size_t *dirty)
+{
+    if (ls__blocks_take(&heap->blocks, bytes, offset, dirty) != 0) {
+        return ls__fail(LS_ERR_MEMORY,
+                        "%zu bytes of shared memory: the heap of %zu MiB is full; raise "
+                        "LOCKSTEP_HEAP_RESERVE or free some",
+                        bytes, heap->reserve >> 20);
+    }
+    ls_status status = grow_to(heap, *offset + bytes);
+    if (status != LS_OK) {
+        ls__blocks_give(&heap->blocks, ls__blocks_find(&heap->blocks, *offset));
+    }
+    return status;
+}
+
+ls_status ls__heap_alloc(ls__heap *heap, size_t bytes, void **out)
+{
+    size_t offset = 0, dirty = 0;
+    ls__lock_take(&heap->lock, heap->env);
+    ls_status status = take_block(heap, bytes, &offset, &dirty);
+    ls__unlock(&heap->lock, heap->env);
+    if (status == LS_OK) {
+        *out = heap->base + offset;
+        memset(*out, 0, dirty);
+    }
+    return status;
+}
+
+ls_status ls__heap_free(ls__heap *heap, void *memory, bool hold)
+{
+    uint64_t offset = 0;
+    const bool inside = ls__heap_offset(heap, memory, 0, &offset);
+    ls_status status = LS_OK;
+    ls__lock_take(&heap->lock, heap->env);
+    ls__block *block = inside ? ls__blocks_find(&heap->blocks, (size_t)offset) : NULL;
+    if (block == NULL || block->state != LS__BLOCK_USED) {
+        status = LS_ERR_INVALID;
+    } else if (hold) {
+        block->state = LS__BLOCK_QUARANTINED;
+        heap->quarantined++;
+    } else {
+        ls__blocks_give(&heap->blocks, block);
+    }
+    ls__unlock(&heap->lock, heap->env);
+    return status == LS_OK ? LS_OK
+                           : ls__fail(status,
+                                      "freeing %p: that is no block of the shared heap (or freed "
+                                      "twice); pass what ls_group_alloc returned",
+                                      memory);
+}
+
+void ls__heap_release(ls__heap *heap)
+{
+    ls__lock_take(&heap->lock, heap->env);
+    for (int i = 0; heap->quarantined > 0 && i < heap->blocks.count; i++) {
+        ls__block *block = &heap->blocks.at[i];
+        if (block->state == LS__BLOCK_QUARANTINED) {
+            ls__blocks_give(&heap->blocks, block);
+            heap->quarantined--;
+            i = -1; /* blocks have merged: begin again; this is rare and short */
+        }
+    }
+    ls__unlock(&heap->lock, heap->env);
+}

@@ -1,0 +1,130 @@
+/* When a message may be received before its turn. Steps of a lane are ordered so that programs do
+ * not deadlock where nothing is buffered, but a message that has come already need not wait for
+ * that order: it may go to its place as soon as every step before it that touches the same place is
+ * complete. For each RECV and RECV_REDUCE this finds how far each lane must have come
+ * (ls__step.need).
+ *
+ * A step is before another if it stands before it in its lane, or that one waits for it, or both by
+ * turns: `before[t][l]` is how many steps of lane l are before step t. Steps that touch the same
+ * place are always ordered one way or the other (the checker proves it). INPUT and OUTPUT may be
+ * one buffer; peers touch this rank's memory between fences, so a fence touches everything.
+ */
+#include <string.h>
+
+#include "base/error.h"
+#include "base/size.h"
+#include "comm/program/eager_recv.h"
+
+typedef int32_t before[LS__PROGRAM_LANES_MAX];
+
+static bool receives(const ls__step *step)
+{
+    return step->kind == LS__STEP_RECV || step->kind == LS__STEP_RECV_REDUCE;
+}
+
+static void raise_to(before to, const before from)
+{
+    for (int l = 0; l < LS__PROGRAM_LANES_MAX; l++) {
+        to[l] = from[l] > to[l] ? from[l] : to[l];
+    }
+}
+
+/* From the step before it in its lane and the one it waits for, which are known. */
+static void find_before(const ls__program *p, before *all, int lane, int index)
+{
+    const int at = p->lane_start[lane] + index;
+    const ls__step *step = &p->steps[at];
+    if (index > 0) {
+        memcpy(all[at], all[at - 1], sizeof all[at]);
+    } else {
+        memset(all[at], 0, sizeof all[at]);
+    }
+    all[at][lane] = index;
+    if (step->wait_lane >= 0) {
+        raise_to(all[at], all[p->lane_start[step->wait_lane] + step->wait_step]);
+        if (all[at][step->wait_lane] < step->wait_step + 1) {
+            all[at][step->wait_lane] = step->wait_step + 1;
+        }
+    }
+}
+
+/* In an order in which what a step waits for comes first; steps that wait in a circle are left as
+ * they are, for the checker to find. */
+static void find_all(const ls__program *p, before *all)
+{
+    int done[LS__PROGRAM_LANES_MAX] = {0};
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int l = 0; l < p->lanes; l++) {
+            const int steps = p->lane_start[l + 1] - p->lane_start[l];
+            while (done[l] < steps) {
+                const ls__step *step = &p->steps[p->lane_start[l] + done[l]];
+                if (step->wait_lane >= 0 && done[step->wait_lane] <= step->wait_step) {
+                    break;
+                }
+                find_before(p, all, l, done[l]++);
+                moved = true;
+            }
+        }
+    }
+}
+
+static bool same_place(const ls__program *p, ls__ref a, ls__ref b)
+{
+    const bool users = a.buffer <= LS__BUFFER_OUTPUT && b.buffer <= LS__BUFFER_OUTPUT;
+    if (a.rank != b.rank || (a.buffer != b.buffer && !users)) {
+        return false;
+    }
+    return a.buffer == LS__BUFFER_SCRATCH ? a.chunk / p->chunks == b.chunk / p->chunks
+                                          : a.chunk == b.chunk;
+}
+
+static bool touches(const ls__program *p, const ls__step *step, ls__ref place)
+{
+    bool any = step->kind == LS__STEP_FENCE;
+    for (int i = 0; i < step->dst_count && !any; i++) {
+        any = same_place(p, p->refs[step->first_dst + i], place);
+    }
+    for (int i = 0; i < step->src_count && !any; i++) {
+        any = same_place(p, p->refs[step->first_src + i], place);
+    }
+    return any;
+}
+
+static void find_need(const ls__program *p, ls__step *step, const before counts)
+{
+    const ls__ref place = p->refs[step->first_dst];
+    for (int l = 0; l < p->lanes; l++) {
+        int need = counts[l];
+        while (need > 0 && !touches(p, &p->steps[p->lane_start[l] + need - 1], place)) {
+            need--;
+        }
+        step->need[l] = need;
+    }
+}
+
+ls_status ls__program_find_early(ls__program *p)
+{
+    size_t bytes = 0;
+    bool any = false;
+    for (int i = 0; i < p->step_count; i++) {
+        any = any || receives(&p->steps[i]);
+    }
+    if (!any) {
+        return LS_OK;
+    }
+    before *all =
+        ls__bytes_of(p->step_count, sizeof *all, &bytes) ? p->env->allocate(p->env, bytes) : NULL;
+    if (all == NULL) {
+        return ls__fail(LS_ERR_MEMORY, "no memory to build a collective's program");
+    }
+    memset(all, 0, bytes);
+    find_all(p, all);
+    for (int i = 0; i < p->step_count; i++) {
+        if (receives(&p->steps[i])) {
+            find_need(p, &p->steps[i], all[i]);
+        }
+    }
+    p->env->release(p->env, all, bytes);
+    return LS_OK;
+}

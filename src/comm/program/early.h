@@ -1,9 +1,0 @@
-/* When a message may be received before its turn; see early.c. */
-#ifndef LS_COMM_PROGRAM_EARLY_H
-#define LS_COMM_PROGRAM_EARLY_H
-
-#include "comm/program/program.h"
-
-ls_status ls__program_find_early(ls__program *p); /* fills in ls__step.need */
-
-#endif

@@ -1,0 +1,564 @@
+/* What far members are told, and what they tell. See far.h. */
+#include "comm/remote/remote.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/log.h"
+#include "comm/p2p/p2p.h"
+#include "comm/transport/tcp.h"
+
+typedef struct beat { /* the payload of BEAT */
+    int32_t pid;
+    uint32_t life, phase;
+    int32_t line;
+    uint64_t age_ns; /* of the phase */
+    uint64_t updates, step;
+    char detail[LS__ACTIVITY_DETAIL_MAX];
+    char file[LS__ACTIVITY_FILE_MAX];
+    uint32_t flight_state; /* of the last operation */
+    uint32_t reserved;
+    ls__descriptor descriptor;
+    char group_name[32];
+} beat;
+
+/* ---- sending ------------------------------------------------------------------------------ */
+
+static bool put(ls__comm *comm, int peer, const ls__message *head, const void *payload)
+{
+    ls__transport *t = comm->transport;
+    ls__message *message = t->reserve(t, peer);
+    if (message == NULL) {
+        return false;
+    }
+    memcpy(message, head, sizeof *message);
+    if (head->bytes > 0 && payload != NULL) {
+        memcpy(message->payload, payload, head->bytes);
+    }
+    t->commit(t, peer);
+    return true;
+}
+
+/* Sends it now, or keeps it until there is room. False: neither could be done. */
+static bool send_to(ls__comm *comm, int peer, const ls__message *head, const void *payload)
+{
+    ls__list *waiting = &comm->remote->rank[peer].waiting;
+    if (comm->transport->broken(comm->transport, peer) != NULL) {
+        return true; /* nobody is there */
+    }
+    if (ls__list_empty(waiting) && put(comm, peer, head, payload)) {
+        return true;
+    }
+    ls__unexpected *note = ls__unexpected_keep_parts(comm, peer, head, payload);
+    if (note != NULL) {
+        ls__list_push_back(waiting, &note->link);
+    }
+    return note != NULL;
+}
+
+static bool send_waiting(ls__comm *comm, int peer)
+{
+    ls__list *waiting = &comm->remote->rank[peer].waiting;
+    bool moved = false;
+    LS__LIST_EACH (at, waiting) {
+        ls__unexpected *note = LS__LIST_ITEM(at, ls__unexpected, link);
+        if (comm->transport->broken(comm->transport, peer) == NULL &&
+            !put(comm, peer, note->message, note->message->payload)) {
+            break;
+        }
+        ls__list_remove(&note->link);
+        ls__unexpected_drop(comm, note);
+        moved = true;
+    }
+    return moved;
+}
+
+static bool to_far_members(ls_group *group, const ls__message *head, const void *payload)
+{
+    bool all = true;
+    for (int r = 0; r < group->size; r++) {
+        if (group->member[r].remote) {
+            all = send_to(group->comm, group->member[r].world_rank, head, payload) && all;
+        }
+    }
+    return all;
+}
+
+static ls__message head_of(const ls_group *group, ls__message_kind kind)
+{
+    return (ls__message){.kind = (uint32_t)kind, .group = group->id};
+}
+
+static uint64_t finished_by(const ls_group *group)
+{
+    return atomic_load_explicit(&group->own->finished, memory_order_relaxed);
+}
+
+static bool post(ls_group *group, uint64_t sequence, uint32_t bytes)
+{
+    const ls__post *slot = ls__post_slot(group, group->rank, sequence);
+    ls__message head = head_of(group, LS__MESSAGE_POST);
+    head.bytes = bytes;
+    head.total = finished_by(group);
+    head.descriptor = slot->descriptor;
+    return to_far_members(group, &head, ls__small_place(group, group->rank, sequence));
+}
+
+void ls__remote_post(ls_group *group, uint64_t sequence)
+{
+    if (group->has_remote) {
+        (void)post(group, sequence, 0);
+    }
+}
+
+/* One-shot operations that were announced since; the others tell by their messages. */
+static bool post_new(ls_group *group)
+{
+    const uint64_t posted = atomic_load_explicit(&group->posted, memory_order_acquire);
+    bool moved = false;
+    while (group->told < posted) {
+        const ls__post *slot = ls__post_slot(group, group->rank, group->told + 1);
+        if (slot->line.one_shot != 0 && !post(group, group->told + 1, slot->line.one_shot - 1)) {
+            break; /* no memory: again at the next turn */
+        }
+        group->told++;
+        moved = true;
+    }
+    return moved;
+}
+
+void ls__remote_tell_finished(ls_group *group)
+{
+    if (group->has_remote) {
+        ls__message head = head_of(group, LS__MESSAGE_FINISHED);
+        head.total = finished_by(group);
+        (void)to_far_members(group, &head, NULL);
+    }
+}
+
+void ls__remote_tell_past(ls_group *group, ls__message_kind kind)
+{
+    if (group->has_remote) {
+        const ls__message head = head_of(group, kind);
+        (void)to_far_members(group, &head, NULL);
+    }
+}
+
+/* ---- first causes ------------------------------------------------------------------------- */
+
+bool ls__remote_claim(ls_group *group, ls_status status, const char *text, int by)
+{
+    uint32_t expected = LS__CLAIM_NONE;
+    if (!atomic_compare_exchange_strong_explicit(&group->claim, &expected, LS__CLAIM_WRITING,
+                                                 memory_order_acq_rel, memory_order_relaxed)) {
+        return false;
+    }
+    group->claim_status = status;
+    group->claim_by = by;
+    group->claim_ns = group->comm->env->now_ns(group->comm->env);
+    snprintf(group->claim_text, sizeof group->claim_text, "%s", text);
+    /* Sync: releases the text to the token's holder. */
+    atomic_store_explicit(&group->claim, LS__CLAIM_READY, memory_order_seq_cst);
+    return true;
+}
+
+typedef struct cause {
+    ls_status status;
+    int by; /* rank of the world whose doing it is */
+    const char *text;
+} cause;
+
+static void put_cause(ls__message *head, const cause *c)
+{
+    head->letter = (uint64_t) - (int64_t)c->status;
+    head->offset = (uint64_t)c->by;
+    head->bytes = (uint32_t)strlen(c->text) + 1;
+}
+
+/* Tells who does not see it in shared memory: the far members, and for a claimant that is far from
+ * here the near ones, whose mirror of it has no text. */
+static bool spread(ls_group *group, int claimant, const cause *c)
+{
+    ls__message head = head_of(group, LS__MESSAGE_FAILED);
+    const bool to_near = group->member[claimant].remote;
+    bool all = true;
+    put_cause(&head, c);
+    head.lane = (uint32_t)claimant;
+    for (int r = 0; r < group->size; r++) {
+        if (r != group->rank && (group->member[r].remote || to_near)) {
+            all = send_to(group->comm, group->member[r].world_rank, &head, c->text) && all;
+        }
+    }
+    return all;
+}
+
+static bool send_claim(ls_group *group)
+{
+    ls__message head = head_of(group, LS__MESSAGE_CLAIM);
+    put_cause(&head, &(cause){group->claim_status, group->claim_by, group->claim_text});
+    return send_to(group->comm, group->member[0].world_rank, &head, group->claim_text);
+}
+
+static bool tell_failures(ls_group *group)
+{
+    /* Sync: acquires the text. */
+    if (atomic_load_explicit(&group->claim, memory_order_acquire) != LS__CLAIM_READY) {
+        return false;
+    }
+    const bool told =
+        group->member[0].remote
+            ? send_claim(group)
+            : spread(group, group->rank,
+                     &(cause){group->claim_status, group->claim_by, group->claim_text});
+    if (told) {
+        atomic_store_explicit(&group->claim, LS__CLAIM_SENT, memory_order_relaxed);
+    }
+    return told;
+}
+
+/* The first cause as a member's mirror (or the own control block) holds it. */
+static void write_cause(ls_group *group, int claimant, const cause *c)
+{
+    ls__control_block *of = group->member[claimant].control;
+    snprintf(of->failed_text, sizeof of->failed_text, "%s", c->text);
+    of->failed_by = c->by;
+    atomic_store_explicit(&of->failed, (uint32_t)-c->status, memory_order_seq_cst);
+    atomic_store_explicit(&group->member[0].control->claim, (uint32_t)claimant + 1,
+                          memory_order_seq_cst);
+}
+
+/* Status and text of CLAIM and FAILED; false: that is none. */
+static bool read_cause(const ls__message *message, cause *out)
+{
+    *out = (cause){(ls_status) - (int64_t)message->letter, (int)message->offset,
+                   (const char *)message->payload};
+    return message->bytes > 0 && message->bytes <= LS__FAILURE_MAX && out->status < 0 &&
+           out->status > -1000 && out->text[message->bytes - 1] == '\0';
+}
+
+/* This rank is member 0 and answers for the claim word. */
+static void take_claim(ls_group *group, int from, const ls__message *message)
+{
+    cause c;
+    uint32_t expected = 0;
+    if (group->rank != 0 || !group->member[from].remote || !read_cause(message, &c)) {
+        return;
+    }
+    if (atomic_compare_exchange_strong_explicit(&group->own->claim, &expected, (uint32_t)from + 1,
+                                                memory_order_seq_cst, memory_order_relaxed)) {
+        write_cause(group, from, &c);
+        (void)spread(group, from, &c);
+    }
+}
+
+static void take_failed(ls_group *group, const ls__message *message)
+{
+    cause c;
+    const uint32_t claimant = message->lane;
+    if (claimant >= (uint32_t)group->size || !read_cause(message, &c)) {
+        return;
+    }
+    if (claimant == (uint32_t)group->rank) {
+        ls__group_tell_board(group, c.status, c.text); /* granted by member 0 */
+    }
+    if (group->member[0].remote || group->member[claimant].remote) {
+        write_cause(group, (int)claimant, &c);
+    }
+}
+
+/* ---- arrivals ----------------------------------------------------------------------------- */
+
+static void raise(_Atomic uint64_t *word, uint64_t value)
+{
+    if (atomic_load_explicit(word, memory_order_relaxed) < value) {
+        atomic_store_explicit(word, value, memory_order_seq_cst);
+    }
+}
+
+static void take_post(ls_group *group, int from, const ls__message *message)
+{
+    const uint64_t sequence = message->descriptor.sequence;
+    ls__post *slot = ls__post_slot(group, from, sequence);
+    ls__control_block *mirror = group->member[from].control;
+    raise(&mirror->finished, message->total);
+    if (message->bytes > LS__REMOTE_SMALL ||
+        atomic_load_explicit(&slot->stamp, memory_order_relaxed) >= ls__stamp(sequence, 1)) {
+        return;
+    }
+    if (message->bytes > 0) {
+        memcpy(ls__small_stage(group, from, sequence), message->payload, message->bytes);
+    }
+    ls__remote_heard(group, from, message);
+    /* Who posts so late waits for somebody: it should not be for us. */
+    if (finished_by(group) >= sequence) {
+        ls__message head = head_of(group, LS__MESSAGE_FINISHED);
+        head.total = finished_by(group);
+        (void)send_to(group->comm, group->member[from].world_rank, &head, NULL);
+    }
+}
+
+void ls__remote_heard(ls_group *group, int member, const ls__message *message)
+{
+    const ls__descriptor *d = &message->descriptor;
+    ls__post *slot = ls__post_slot(group, member, d->sequence);
+    if (group->member[member].remote &&
+        atomic_load_explicit(&slot->stamp, memory_order_relaxed) < ls__stamp(d->sequence, 1)) {
+        slot->descriptor = *d;
+        slot->descriptor.memory = LS__MEMORY_STAGED; /* its offsets mean nothing here */
+        atomic_store_explicit(&slot->stamp, ls__stamp(d->sequence, 1), memory_order_seq_cst);
+        ls__mismatch_heard(group, member, d->sequence);
+    }
+}
+
+bool ls__remote_take_group(ls_group *group, int from, const ls__message *message)
+{
+    const int member = ls__member_of(group, from);
+    if (member < 0) {
+        return true;
+    }
+    switch ((ls__message_kind)message->kind) {
+    case LS__MESSAGE_POST:
+        if (group->member[member].remote) {
+            take_post(group, member, message);
+        }
+        return true;
+    case LS__MESSAGE_FINISHED:
+        if (group->member[member].remote) {
+            raise(&group->member[member].control->finished, message->total);
+        }
+        return true;
+    case LS__MESSAGE_CLAIM:
+        take_claim(group, member, message);
+        return true;
+    case LS__MESSAGE_FAILED:
+        take_failed(group, message);
+        return true;
+    default:
+        return true;
+    }
+}
+
+static void take_beat(ls__comm *comm, int from, const ls__message *message)
+{
+    ls__board_rank *record = comm->remote->rank[from].record;
+    beat b;
+    if (message->bytes != sizeof b) {
+        return;
+    }
+    memcpy(&b, message->payload, sizeof b);
+    const uint64_t now = comm->env->now_ns(comm->env);
+    ls__activity *a = &record->activity;
+    atomic_store_explicit(&record->pid, b.pid, memory_order_relaxed);
+    atomic_store_explicit(&a->phase, b.phase, memory_order_relaxed);
+    atomic_store_explicit(&a->since_ns, b.age_ns < now ? now - b.age_ns : 1, memory_order_relaxed);
+    atomic_store_explicit(&a->step, b.step, memory_order_relaxed);
+    atomic_store_explicit(&a->updates, b.updates, memory_order_relaxed);
+    memcpy(a->detail, b.detail, sizeof a->detail);
+    memcpy(a->file, b.file, sizeof a->file);
+    a->line = b.line;
+    ls__flight_record *flight = &record->flight[0];
+    flight->descriptor = b.descriptor;
+    memcpy(flight->group_name, b.group_name, sizeof flight->group_name);
+    atomic_store_explicit(&flight->state, b.flight_state, memory_order_release);
+    atomic_store_explicit(&record->flight_next, b.flight_state != LS__FLIGHT_EMPTY,
+                          memory_order_release);
+}
+
+static void take_blocked(ls__comm *comm, int from, const ls__message *message)
+{
+    ls__blocked blocked;
+    if (message->bytes == sizeof blocked) {
+        memcpy(&blocked, message->payload, sizeof blocked);
+        ls__blocked_write(&comm->remote->rank[from].record->blocked, &blocked);
+    }
+}
+
+void ls__remote_tell_blocked(ls__comm *comm, const ls__blocked *blocked)
+{
+    const ls__message head = {.kind = LS__MESSAGE_BLOCKED, .bytes = sizeof *blocked};
+    for (int r = 0; comm->remote != NULL && r < comm->runtime->world_size; r++) {
+        if (comm->remote->is[r]) {
+            (void)send_to(comm, r, &head, blocked);
+        }
+    }
+}
+
+static void take_bye(ls__comm *comm, int from)
+{
+    ls__remote_rank *rank = &comm->remote->rank[from];
+    const ls__message head = {.kind = LS__MESSAGE_BYE_SEEN};
+    (void)send_to(comm, from, &head, NULL);
+    rank->left_ns = comm->env->now_ns(comm->env);
+    atomic_store_explicit(&rank->record->life, LS__LIFE_LEFT, memory_order_release);
+}
+
+static void take_past(ls__comm *comm, int from, const ls__message *message)
+{
+    ls__heap_header *header = ls__heap_header_of(&comm->heap, from);
+    _Atomic uint32_t *table = message->kind == LS__MESSAGE_LEFT ? header->left : header->quiet;
+    atomic_store_explicit(&table[message->group % LS__GROUP_SLOTS], message->group + 1,
+                          memory_order_release);
+}
+
+bool ls__remote_take(ls__comm *comm, int from, const ls__message *message)
+{
+    if (comm->remote == NULL || !comm->remote->is[from]) {
+        return true;
+    }
+    switch ((ls__message_kind)message->kind) {
+    case LS__MESSAGE_QUIET:
+    case LS__MESSAGE_LEFT:
+        take_past(comm, from, message);
+        return true;
+    case LS__MESSAGE_BEAT:
+        take_beat(comm, from, message);
+        return true;
+    case LS__MESSAGE_BLOCKED:
+        take_blocked(comm, from, message);
+        return true;
+    case LS__MESSAGE_BYE:
+        take_bye(comm, from);
+        return true;
+    case LS__MESSAGE_BYE_SEEN:
+        comm->remote->rank[from].bye_seen = true;
+        return true;
+    default:
+        return true;
+    }
+}
+
+/* ---- turns -------------------------------------------------------------------------------- */
+
+static void fill_beat(const ls__comm *comm, uint64_t now, beat *out)
+{
+    const ls__board_rank *me = comm->me;
+    const ls__activity *a = &me->activity;
+    ls__activity_copy copy;
+    (void)ls__activity_read(a, &copy);
+    memset(out, 0, sizeof *out);
+    out->pid = comm->runtime->pid;
+    out->phase = copy.phase;
+    out->line = copy.line;
+    out->age_ns = now > copy.since_ns ? now - copy.since_ns : 0;
+    out->step = atomic_load_explicit(&a->step, memory_order_relaxed);
+    out->updates = atomic_load_explicit(&a->updates, memory_order_relaxed);
+    memcpy(out->detail, copy.detail, sizeof out->detail);
+    memcpy(out->file, copy.file, sizeof out->file);
+    const uint64_t next = atomic_load_explicit(&me->flight_next, memory_order_acquire);
+    if (next > 0) {
+        const ls__flight_record *flight = &me->flight[(next - 1) % LS__FLIGHT_MAX];
+        out->flight_state = atomic_load_explicit(&flight->state, memory_order_acquire);
+        out->descriptor = flight->descriptor;
+        memcpy(out->group_name, flight->group_name, sizeof out->group_name);
+    }
+}
+
+static void send_beats(ls__comm *comm, uint64_t now)
+{
+    beat b;
+    ls__message head = {.kind = LS__MESSAGE_BEAT, .bytes = sizeof b};
+    comm->remote->next_beat_ns = now + LS__REMOTE_BEAT_NS;
+    fill_beat(comm, now, &b);
+    for (int r = 0; r < comm->runtime->world_size; r++) {
+        /* What waits already tells as much, and a stopped peer must not collect beats. */
+        if (comm->remote->is[r] && ls__list_empty(&comm->remote->rank[r].waiting)) {
+            (void)put(comm, r, &head, &b);
+        }
+    }
+}
+
+void ls__remote_say_bye(ls__comm *comm)
+{
+    const ls__message head = {.kind = LS__MESSAGE_BYE};
+    for (int r = 0; r < comm->runtime->world_size; r++) {
+        if (comm->remote->is[r]) {
+            (void)send_to(comm, r, &head, NULL);
+        }
+    }
+}
+
+bool ls__remote_turn(ls__comm *comm)
+{
+    bool moved = comm->transport->turn(comm->transport);
+    for (int r = 0; r < comm->runtime->world_size; r++) {
+        moved = send_waiting(comm, r) || moved;
+    }
+    LS__LIST_EACH (at, &comm->groups) {
+        ls_group *group = LS__LIST_ITEM(at, ls_group, link);
+        if (group->has_remote) {
+            moved = tell_failures(group) || moved;
+            moved = (atomic_load_explicit(&group->failed, memory_order_relaxed) == 0 &&
+                     post_new(group)) ||
+                    moved;
+        }
+    }
+    return moved;
+}
+
+/* ---- now and then ------------------------------------------------------------------------- */
+
+static bool has_member(const ls_group *group, int world_rank)
+{
+    return ls__member_of(group, world_rank) >= 0;
+}
+
+/* A rank that cannot be reached any more is as good as dead for every group it is in. */
+static void give_up(ls__comm *comm, int r, const char *why)
+{
+    ls__remote_rank *rank = &comm->remote->rank[r];
+    char text[LS__FAILURE_MAX], doing[512];
+    rank->given_up = true;
+    ls__comm_describe(comm, r, doing, sizeof doing);
+    snprintf(text, sizeof text,
+             "the connection between rank %d and rank %d broke (%s), and no launcher has told why: "
+             "%s; look at that host and the network between (unconfirmed)",
+             comm->runtime->rank, r, why, doing);
+    ls__comm_tell_board(comm, LS_ERR_PEER, text);
+    LS__LIST_EACH (at, &comm->groups) {
+        ls_group *group = LS__LIST_ITEM(at, ls_group, link);
+        if (has_member(group, r) &&
+            atomic_load_explicit(&group->failed, memory_order_relaxed) == 0) {
+            ls__group_cause(group, LS_ERR_PEER, text);
+        }
+    }
+    atomic_store_explicit(&rank->record->life, LS__LIFE_DEAD, memory_order_release);
+}
+
+static void check_rank(ls__comm *comm, int r, uint64_t now_ns)
+{
+    ls__remote_rank *rank = &comm->remote->rank[r];
+    const char *broken = comm->transport->broken(comm->transport, r);
+    if (broken != NULL && rank->left_ns == 0 && !rank->given_up) {
+        rank->broken_ns = rank->broken_ns == 0 ? now_ns : rank->broken_ns;
+        if (now_ns - rank->broken_ns > LS__GRACE_NS) {
+            give_up(comm, r, broken);
+        }
+        return;
+    }
+    const uint64_t heard = ls__tcp_heard(comm->remote->net, r);
+    atomic_store_explicit(&rank->record->heartbeat_ns, heard, memory_order_relaxed);
+    const bool silent =
+        rank->left_ns == 0 && broken == NULL && now_ns > heard + LS__REMOTE_SILENT_NS;
+    if (silent && !rank->silent && atomic_load_explicit(&comm->pending, memory_order_relaxed) > 0) {
+        char what[768];
+        rank->silent = true;
+        ls__comm_describe(comm, r, what, sizeof what);
+        LS__WARN("%s", what);
+    } else if (!silent && rank->silent) {
+        LS__WARN("rank %d is heard of again", r);
+        rank->silent = false;
+    }
+}
+
+void ls__remote_check(ls__comm *comm, uint64_t now_ns)
+{
+    if (now_ns >= comm->remote->next_beat_ns) {
+        send_beats(comm, now_ns);
+    }
+    for (int r = 0; r < comm->runtime->world_size; r++) {
+        if (comm->remote->is[r]) {
+            check_rank(comm, r, now_ns);
+        }
+    }
+}

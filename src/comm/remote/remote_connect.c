@@ -1,0 +1,315 @@
+/* Becoming known to ranks on other hosts, and taking leave of them. See far.h. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/settings.h"
+#include "base/size.h"
+#include "comm/p2p/p2p.h"
+#include "comm/remote/remote.h"
+#include "comm/transport/mixed.h"
+#include "comm/transport/tcp.h"
+#include "job/store/store.h"
+
+/* ---- who is far --------------------------------------------------------------------------- */
+
+/* LOCKSTEP_HOSTS: pretended hosts, for tests: their number, or one number a rank ("0,0,1"). */
+static int pretended_host(const char *text, int rank)
+{
+    if (strchr(text, ',') == NULL) {
+        const long hosts = strtol(text, NULL, 10);
+        return hosts > 0 ? rank % (int)(hosts < 1024 ? hosts : 1024) : 0;
+    }
+    for (int i = 0; i < rank && text != NULL; i++) {
+        text = strchr(text, ',');
+        text = text != NULL ? text + 1 : NULL;
+    }
+    return text != NULL ? (int)strtol(text, NULL, 10) : 0;
+}
+
+static bool is_far(const ls__comm *comm, const char *hosts, int rank)
+{
+    return ls__board_local(comm->board, rank) < 0 ||
+           (hosts != NULL &&
+            pretended_host(hosts, rank) != pretended_host(hosts, comm->runtime->rank));
+}
+
+/* ---- mirrors ------------------------------------------------------------------------------ */
+
+static size_t header_bytes(void)
+{
+    return ls__round_up(sizeof(ls__heap_header), LS__CACHE_LINE);
+}
+
+static size_t mirror_bytes(void)
+{
+    return header_bytes() + sizeof(ls__control_block);
+}
+
+/* The board's record has more flights than a mirror ever uses. */
+static size_t record_bytes(void)
+{
+    return offsetof(ls__board_rank, flight) + sizeof(ls__flight_record);
+}
+
+static ls_status make_mirror(ls__comm *comm, int r)
+{
+    const ls__env *env = comm->env;
+    ls__remote_rank *rank = &comm->remote->rank[r];
+    rank->mirror = env->allocate(env, mirror_bytes());
+    rank->record = env->allocate(env, record_bytes());
+    if (rank->mirror == NULL || rank->record == NULL) {
+        return ls__fail(LS_ERR_MEMORY, "ls_init: no memory for what is known of rank %d", r);
+    }
+    memset(rank->record, 0, record_bytes());
+    memset(rank->mirror, 0, header_bytes());
+    ls__control_clear((ls__control_block *)(void *)(rank->mirror + header_bytes()));
+    ((ls__heap_header *)(void *)rank->mirror)->world = header_bytes();
+    atomic_store_explicit(&rank->record->life, LS__LIFE_JOINED, memory_order_relaxed);
+    snprintf(rank->host, sizeof rank->host, "unknown");
+    comm->heap.peer[r] = (ls__heap_peer){.base = rank->mirror, .remote = true};
+    return LS_OK;
+}
+
+static size_t far_bytes(int size, int local)
+{
+    return sizeof(ls__remote) + (size_t)size * (sizeof(ls__remote_rank) + sizeof(bool)) +
+           (size_t)local * sizeof(int);
+}
+
+static ls__remote *far_new(const ls__comm *comm)
+{
+    const int size = comm->runtime->world_size, local = comm->board->ranks;
+    ls__remote *remote = comm->env->allocate(comm->env, far_bytes(size, local));
+    if (remote != NULL) {
+        memset(remote, 0, far_bytes(size, local));
+        remote->rank = (ls__remote_rank *)(void *)(remote + 1);
+        remote->bell = (int *)(void *)(remote->rank + size);
+        remote->is = (bool *)(remote->bell + local);
+        for (int i = 0; i < local; i++) {
+            remote->bell[i] = -1;
+        }
+        for (int r = 0; r < size; r++) {
+            ls__list_init(&remote->rank[r].waiting);
+        }
+    }
+    return remote;
+}
+
+ls_status ls__remote_open(ls__comm *comm)
+{
+    const char *hosts = ls__setting_get("LOCKSTEP_HOSTS");
+    const int size = comm->runtime->world_size;
+    bool any = false;
+    for (int r = 0; r < size; r++) {
+        any = any || is_far(comm, hosts, r);
+    }
+    if (!any) {
+        return LS_OK;
+    }
+    comm->remote = far_new(comm);
+    if (comm->remote == NULL) {
+        return ls__fail(LS_ERR_MEMORY, "ls_init: no memory for ranks on other hosts");
+    }
+    for (int r = 0; r < size; r++) {
+        if (is_far(comm, hosts, r)) {
+            comm->remote->is[r] = true;
+            comm->remote->count++;
+            LS_TRY(make_mirror(comm, r));
+        }
+    }
+    return LS_OK;
+}
+
+/* ---- bells -------------------------------------------------------------------------------- */
+
+/* Sleepers wait in a poller here, so they are woken by an event that the ranks of a host share. */
+static ls_status share_bells(ls__comm *comm)
+{
+    const ls__env *env = comm->env;
+    ls__remote *remote = comm->remote;
+    const int own = comm->runtime->local_rank;
+    char key[32];
+    remote->bell[own] = env->event_open(env);
+    if (remote->bell[own] < 0) {
+        return ls__fail(LS_ERR_SYSTEM, "ls_init: an event to be woken by: %s",
+                        strerror(-remote->bell[own]));
+    }
+    LS_TRY(ls__tcp_watch_bell(remote->net, remote->bell[own]));
+    if (comm->board->ranks == 1) {
+        return LS_OK;
+    }
+    snprintf(key, sizeof key, "bell/%d", comm->runtime->rank);
+    LS_TRY(ls__store_put_fd(comm->boot.store, key, remote->bell[own], comm->runtime->timeout_ms));
+    for (int r = 0; r < comm->runtime->world_size; r++) {
+        const int local = ls__board_local(comm->board, r);
+        if (local >= 0 && local != own && !remote->is[r]) {
+            snprintf(key, sizeof key, "bell/%d", r);
+            LS_TRY(ls__store_get_fd(comm->boot.store, key, &remote->bell[local],
+                                    comm->runtime->timeout_ms));
+        }
+    }
+    return LS_OK;
+}
+
+void ls__remote_ring(ls__comm *comm, int local)
+{
+    ls__board_rank *rank = &comm->board->rank[local];
+    /* Sync: as ls__board_ring; the event stays set until a sleeper has seen it. */
+    atomic_fetch_add_explicit(&rank->doorbell, 1, memory_order_seq_cst);
+    if (comm->remote->bell[local] >= 0) {
+        comm->env->event_set(comm->env, comm->remote->bell[local]);
+    }
+}
+
+void ls__remote_sleep(ls__comm *comm, uint32_t bell, uint64_t deadline_ns)
+{
+    if (atomic_load_explicit(&comm->me->doorbell, memory_order_seq_cst) == bell) {
+        ls__tcp_sleep(comm->remote->net, deadline_ns);
+    }
+}
+
+/* ---- connecting --------------------------------------------------------------------------- */
+
+static int first_here(const ls__comm *comm)
+{
+    int rank = 0;
+    while (comm->remote->is[rank]) {
+        rank++;
+    }
+    return rank;
+}
+
+int ls__remote_host(const ls__comm *comm, int world_rank)
+{
+    return comm->remote->is[world_rank] ? comm->remote->rank[world_rank].first : first_here(comm);
+}
+
+static void learn(void *arg, int peer, const char *about)
+{
+    ls__remote_rank *rank = &((ls__comm *)arg)->remote->rank[peer];
+    int pid = 0;
+    if (sscanf(about, "%d %d %63s", &pid, &rank->first, rank->host) == 3) {
+        atomic_store_explicit(&rank->record->pid, pid, memory_order_relaxed);
+    }
+}
+
+ls_status ls__remote_connect(ls__comm *comm, ls__transport *host)
+{
+    const ls__boot *boot = &comm->boot;
+    const bool inside = boot->address[0] == '\0'; /* pretended hosts: nothing leaves this one */
+    char about[96], config[LS__CONFIG_MAX];
+    snprintf(about, sizeof about, "%d %d %.63s", comm->runtime->pid, first_here(comm),
+             comm->board->host);
+    ls__comm_config(comm, config, sizeof config);
+    const ls__tcp_spec spec = {
+        .link = {.env = comm->env,
+                 .secret = boot->secret,
+                 .mode = inside || boot->plain ? LS__LINK_PLAIN : LS__LINK_TLS,
+                 .purpose = "data",
+                 .job = comm->board->job},
+        .rank = comm->runtime->rank,
+        .size = comm->runtime->world_size,
+        .remote = comm->remote->is,
+        .generation = comm->board->generation,
+        .connections =
+            (int)ls__setting_int("LOCKSTEP_TCP_CONNECTIONS", 2, 1, LS__TCP_CONNECTIONS_MAX),
+        .address = inside ? "127.0.0.1" : boot->address,
+        .store = boot->store,
+        .about = about,
+        .config = config,
+        .board = comm->board,
+        .timeout_ms = comm->runtime->timeout_ms};
+    ls_status status = ls__tcp_transport_new(&spec, learn, comm, &comm->remote->net);
+    if (status == LS_OK) {
+        status = ls__mixed_transport_new(comm->env, host, comm->remote->net, comm->remote->is,
+                                         spec.size, &comm->transport);
+    }
+    if (status != LS_OK) {
+        host->close(host);
+        if (comm->remote->net != NULL) {
+            comm->remote->net->close(comm->remote->net);
+            comm->remote->net = NULL;
+        }
+        return status;
+    }
+    comm->remote->net->place = ls__message_place;
+    comm->remote->net->place_arg = comm;
+    return share_bells(comm);
+}
+
+/* ---- leaving ------------------------------------------------------------------------------ */
+
+static bool all_seen(const ls__comm *comm)
+{
+    for (int r = 0; r < comm->runtime->world_size; r++) {
+        const ls__remote_rank *rank = &comm->remote->rank[r];
+        if (comm->remote->is[r] && !rank->bye_seen &&
+            comm->transport->broken(comm->transport, r) == NULL) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* A peer that is slow, or stopped for a while, may still need what this rank has not got rid of. */
+static bool owes(const ls__comm *comm)
+{
+    bool any = ls__tcp_unsent(comm->remote->net);
+    for (int r = 0; r < comm->runtime->world_size; r++) {
+        any = any || (!ls__list_empty(&comm->remote->rank[r].waiting) &&
+                      comm->transport->broken(comm->transport, r) == NULL);
+    }
+    return any && atomic_load_explicit(&comm->board->verdict, memory_order_acquire) == 0 &&
+           atomic_load_explicit(&comm->world->failed, memory_order_relaxed) == 0;
+}
+
+void ls__remote_leave(ls__comm *comm)
+{
+    if (comm->remote == NULL || comm->transport == NULL) {
+        return;
+    }
+    const ls__env *env = comm->env;
+    const uint64_t begin = env->now_ns(env);
+    const uint64_t latest = begin + (uint64_t)comm->runtime->timeout_ms * 1000000u;
+    uint64_t deadline = begin + LS__REMOTE_BYE_NS;
+    ls__progress_take(comm);
+    LS__LIST_EACH (at, &comm->groups) {
+        ls__remote_tell_finished(LS__LIST_ITEM(at, ls_group, link));
+    }
+    (void)ls__remote_turn(comm);
+    ls__remote_say_bye(comm);
+    for (uint64_t now = begin; !all_seen(comm) && now < deadline; now = env->now_ns(env)) {
+        if (!ls__engine_turn(comm, true)) {
+            ls__tcp_sleep(comm->remote->net, now + LS__CHECK_NS / 10);
+        }
+        if (owes(comm) && now < latest) {
+            deadline = now + LS__REMOTE_BYE_NS;
+        }
+    }
+    ls__progress_release(comm);
+}
+
+void ls__remote_close(ls__comm *comm)
+{
+    ls__remote *remote = comm->remote;
+    const ls__env *env = comm->env;
+    if (remote == NULL) {
+        return;
+    }
+    for (int i = 0; i < comm->board->ranks; i++) {
+        if (remote->bell[i] >= 0) {
+            env->close(env, remote->bell[i]);
+        }
+    }
+    for (int r = 0; r < comm->runtime->world_size; r++) {
+        if (remote->rank[r].mirror != NULL) {
+            env->release(env, remote->rank[r].mirror, mirror_bytes());
+        }
+        if (remote->rank[r].record != NULL) {
+            env->release(env, remote->rank[r].record, record_bytes());
+        }
+    }
+    env->release(env, remote, far_bytes(comm->runtime->world_size, comm->board->ranks));
+    comm->remote = NULL;
+}

@@ -1,0 +1,103 @@
+/* The table of ways into a world, tried in order.
+ *
+ *     LOCKSTEP_BOOTSTRAP set      the launcher's descriptors                     launcher.c
+ *     another launcher's          met by name, on several hosts by address       join.c
+ *     nothing                     a world of one: no socket, a private board
+ */
+#include "job/bootstrap/ways.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/settings.h"
+#include "job/bootstrap/host_agent.h"
+#include "job/bootstrap/parent_watch.h"
+
+/* ---- a number of ranks, but no rank -------------------------------------------------------- */
+
+/* Half of a launcher's variables: who has them must not train alone, taking itself for the whole.
+ */
+static ls_status refuse_halves(const ls__env *env, int64_t timeout_ms, ls__boot *out)
+{
+    static const char *const halves[][2] = {{"WORLD_SIZE", "RANK"},
+                                            {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
+                                            {"PMI_SIZE", "PMI_RANK"}};
+    const char *launcher = ls__setting_get("LOCKSTEP_LAUNCHER");
+    (void)env;
+    (void)timeout_ms;
+    (void)out;
+    for (size_t i = 0; launcher == NULL && i < sizeof halves / sizeof *halves; i++) {
+        const char *size = ls__setting_get(halves[i][0]);
+        if (size != NULL && strtol(size, NULL, 10) > 1 && ls__setting_get(halves[i][1]) == NULL) {
+            return ls__fail(LS_ERR_INVALID,
+                            "ls_init: %s=%s asks for a world of several ranks, but %s is not set: "
+                            "start the program with `lockstep run -n %s PROGRAM`, or unset %s to "
+                            "run alone",
+                            halves[i][0], size, halves[i][1], size, halves[i][0]);
+        }
+    }
+    return LS_IN_PROGRESS;
+}
+
+/* ---- a world of one ------------------------------------------------------------------------ */
+
+static ls_status world_of_one(const ls__env *env, int64_t timeout_ms, ls__boot *out)
+{
+    (void)timeout_ms;
+    int fd = -1;
+    ls__board_job job = {.ranks = 1, .world_size = 1, .launcher_pid = (int)env->pid(env)};
+    char host[64] = "";
+    if (env->host_name(env, host, sizeof host) < 0) {
+        snprintf(host, sizeof host, "localhost");
+    }
+    job.host = host;
+    (void)env->random_bytes(env, &job.number, sizeof job.number);
+    LS_TRY(ls__board_new(env, &job, &fd, &out->board));
+    env->close(env, fd); /* the mapping stays */
+    out->board_private = true;
+    out->world_size = out->local_size = 1;
+    ls__board_rank *own = &out->board->rank[0];
+    atomic_store(&own->pid, (int)env->pid(env));
+    atomic_store(&own->life, LS__LIFE_JOINED);
+    ls_status status = ls__store_local(env, &out->store);
+    if (status < 0) {
+        ls__board_close(env, out->board);
+    }
+    return status;
+}
+
+/* ---- the table ----------------------------------------------------------------------------- */
+
+/* LS_IN_PROGRESS: this way does not apply. */
+typedef ls_status (*way_in)(const ls__env *env, int64_t timeout_ms, ls__boot *out);
+static const way_in ways[] = {ls__bootstrap_launcher, ls__bootstrap_others, refuse_halves,
+                              world_of_one};
+
+ls_status ls__bootstrap(const ls__env *env, int64_t timeout_ms, ls__boot *out)
+{
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        memset(out, 0, sizeof *out);
+        ls_status status = ways[i](env, timeout_ms, out);
+        if (status < 0) {
+            memset(out, 0, sizeof *out); /* what it had opened it has closed */
+        }
+        if (status != LS_IN_PROGRESS) {
+            return status;
+        }
+    }
+    return ls__fail(LS_ERR_INTERNAL, "ls_init: no way into a world applies");
+}
+
+void ls__bootstrap_close(const ls__env *env, ls__boot *boot)
+{
+    if (boot->board != NULL) {
+        atomic_store_explicit(&boot->board->rank[boot->local_rank].life, LS__LIFE_LEFT,
+                              memory_order_release);
+    }
+    ls__store_close(boot->store);
+    ls__parent_watch_end(boot->watch);
+    ls__host_agent_end(boot->steward);
+    ls__board_close(env, boot->board);
+    memset(boot, 0, sizeof *boot);
+}

@@ -1,0 +1,332 @@
+/* The rules. */
+#include "job/bootstrap/detect.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/env.h"
+#include "base/error.h"
+#include "base/settings.h"
+#include "base/suggest.h"
+
+#define JOB_PARTS 4
+#define SIZE_MAX_RANKS (1 << 20)
+/* Slurm numbers the shell of a batch job and that of an interactive one as steps, from here on. */
+#define SLURM_SPECIAL_STEPS 0xfffffff0ul
+
+typedef struct rule {
+    const char *launcher;
+    const char *rank, *size;             /* both set: the rule fits */
+    const char *local_rank, *local_size; /* may be absent */
+    const char *job[JOB_PARTS]; /* what tells the job, and this host's part of it; NULL ends */
+} rule;
+
+static const rule rules[] = {
+    {"torchrun",
+     "RANK",
+     "WORLD_SIZE",
+     "LOCAL_RANK",
+     "LOCAL_WORLD_SIZE",
+     {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "GROUP_RANK"}},
+    {"openmpi",
+     "OMPI_COMM_WORLD_RANK",
+     "OMPI_COMM_WORLD_SIZE",
+     "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE",
+     {"PMIX_NAMESPACE"}},
+    {"mvapich",
+     "MV2_COMM_WORLD_RANK",
+     "MV2_COMM_WORLD_SIZE",
+     "MV2_COMM_WORLD_LOCAL_RANK",
+     "MV2_COMM_WORLD_LOCAL_SIZE",
+     {NULL}},
+    {"hydra", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", {NULL}},
+    {"slurm",
+     "SLURM_PROCID",
+     "SLURM_STEP_NUM_TASKS",
+     "SLURM_LOCALID",
+     NULL, /* of the list of all nodes */
+     {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_NODEID"}},
+    {"flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", NULL, {"FLUX_JOB_ID"}},
+    {"jsrun",
+     "JSM_NAMESPACE_RANK",
+     "JSM_NAMESPACE_SIZE",
+     "JSM_NAMESPACE_LOCAL_RANK",
+     "JSM_NAMESPACE_LOCAL_SIZE",
+     {"JSM_NAMESPACE_ID", NULL}}};
+
+#define RULE_COUNT ((int)(sizeof rules / sizeof *rules))
+
+typedef ls__surroundings source;
+
+static const char *value_of(const source *s, const char *name)
+{
+    return name != NULL ? s->get(s->arg, name) : NULL;
+}
+
+/* ---- numbers ------------------------------------------------------------------------------- */
+
+static ls_status number_of(const source *s, const rule *r, const char *name, int low, int high,
+                           int *out)
+{
+    const char *text = value_of(s, name);
+    char *end = NULL;
+    errno = 0;
+    long value = text != NULL ? strtol(text, &end, 10) : 0;
+    if (text == NULL || end == text || *end != '\0' || errno != 0 || value < low || value > high) {
+        return ls__fail(
+            LS_ERR_INVALID,
+            "ls_init: %s=%.40s, where a number from %d to %d is expected, as %s sets it: "
+            "unset it, or choose by LOCKSTEP_LAUNCHER (none: run alone)",
+            name, text != NULL ? text : "", low, high, r->launcher);
+    }
+    *out = (int)value;
+    return LS_OK;
+}
+
+static bool is_loopback_name(const char *host)
+{
+    return strcmp(host, "localhost") == 0 || strncmp(host, "127.", 4) == 0 ||
+           strcmp(host, "::1") == 0;
+}
+
+/* Where the launcher does not say: all ranks are here if they meet here, or nowhere. */
+static void assume_local(const source *s, ls__found *out)
+{
+    const char *master = value_of(s, "MASTER_ADDR");
+    bool here =
+        value_of(s, "LOCKSTEP_RENDEZVOUS") == NULL && (master == NULL || is_loopback_name(master));
+    out->local_rank = here ? out->rank : 0;
+    out->local_size = here ? out->size : 1;
+}
+
+static ls_status read_local_size(const source *s, const rule *r, ls__found *out)
+{
+    const char *tasks = value_of(s, "SLURM_STEP_TASKS_PER_NODE");
+    const char *node = value_of(s, "SLURM_NODEID");
+    if (value_of(s, r->local_size) != NULL) {
+        return number_of(s, r, r->local_size, 1, out->size, &out->local_size);
+    }
+    if (strcmp(r->launcher, "slurm") == 0 && tasks != NULL && node != NULL) {
+        out->local_size = ls__slurm_tasks(tasks, atoi(node));
+        return out->local_size > 0
+                   ? LS_OK
+                   : ls__fail(
+                         LS_ERR_INVALID,
+                         "ls_init: SLURM_STEP_TASKS_PER_NODE=%.60s with SLURM_NODEID=%.20s does "
+                         "not say how many tasks this node has: set LOCKSTEP_LAUNCHER=none to "
+                         "run alone",
+                         tasks, node);
+    }
+    return ls__fail(
+        LS_ERR_INVALID,
+        "ls_init: %s is set but not how many ranks this host has: set RANK, WORLD_SIZE, "
+        "LOCAL_RANK and LOCAL_WORLD_SIZE for each process, or LOCKSTEP_LAUNCHER=none to "
+        "run alone",
+        r->local_rank);
+}
+
+static ls_status read_numbers(const source *s, const rule *r, ls__found *out)
+{
+    LS_TRY(number_of(s, r, r->size, 1, SIZE_MAX_RANKS, &out->size));
+    LS_TRY(number_of(s, r, r->rank, 0, out->size - 1, &out->rank));
+    if (value_of(s, r->local_rank) == NULL) {
+        assume_local(s, out);
+        return LS_OK;
+    }
+    LS_TRY(read_local_size(s, r, out));
+    return number_of(s, r, r->local_rank, 0, out->local_size - 1, &out->local_rank);
+}
+
+/* ---- the job ------------------------------------------------------------------------------- */
+
+/* What all ranks of the job have in common; where no variable is, the process that started them. */
+static void read_job(const source *s, const rule *r, ls__found *out)
+{
+    size_t used = 0;
+    bool any = false;
+    const char *restarts = value_of(s, "TORCHELASTIC_RESTART_COUNT");
+    out->attempt = restarts != NULL ? atoi(restarts) : 0;
+    for (int i = 0; i < JOB_PARTS && r->job[i] != NULL && used < sizeof out->job; i++) {
+        const char *value = value_of(s, r->job[i]);
+        any = any || (value != NULL && i < 3); /* GROUP_RANK alone tells no job */
+        int length = snprintf(out->job + used, sizeof out->job - used, "%.100s/",
+                              value != NULL ? value : "");
+        used += length > 0 ? (size_t)length : 0;
+    }
+    if (used < sizeof out->job) {
+        snprintf(out->job + used, sizeof out->job - used, "%d/%d/%d",
+                 any ? 0 : s->starter(s->arg, r->rank), out->size, out->attempt);
+    }
+}
+
+/* ---- where several hosts meet ---------------------------------------------------------------- */
+
+/* Not MASTER_PORT itself: that is the program's, and under torchrun in use. */
+static int beside(int port)
+{
+    return port + 1000 <= 65535 ? port + 1000 : port - 1000;
+}
+
+static void meet_at_master(const source *s, ls__found *out)
+{
+    const char *address = value_of(s, "MASTER_ADDR"), *port = value_of(s, "MASTER_PORT");
+    int number = port != NULL ? atoi(port) : 0;
+    if (address == NULL || number < 1 || number > 65535) {
+        return;
+    }
+    bool v6 = strchr(address, ':') != NULL;
+    snprintf(out->rendezvous, sizeof out->rendezvous, v6 ? "[%.255s]:%d" : "%.255s:%d", address,
+             beside(number));
+    snprintf(out->rendezvous_from, sizeof out->rendezvous_from, "MASTER_ADDR (MASTER_PORT %s 1000)",
+             number + 1000 <= 65535 ? "+" : "-");
+}
+
+/* A port of the job's number, but not the one that everybody's scripts make of it for MASTER_PORT.
+ */
+static void meet_at_first_node(const source *s, ls__found *out)
+{
+    const char *list = value_of(s, "SLURM_STEP_NODELIST"), *job = value_of(s, "SLURM_JOB_ID");
+    const char *step = value_of(s, "SLURM_STEP_ID");
+    char host[256];
+    if (list == NULL || job == NULL || !ls__slurm_first_host(list, host, sizeof host)) {
+        return;
+    }
+    unsigned long number = strtoul(job, NULL, 10) * 7 + strtoul(step, NULL, 10);
+    snprintf(out->rendezvous, sizeof out->rendezvous, "%s:%lu", host, 12000 + number % 8000);
+    snprintf(out->rendezvous_from, sizeof out->rendezvous_from, "SLURM_STEP_NODELIST");
+}
+
+static void read_rendezvous(const source *s, const rule *r, ls__found *out)
+{
+    const char *given = value_of(s, "LOCKSTEP_RENDEZVOUS");
+    if (given != NULL) {
+        snprintf(out->rendezvous, sizeof out->rendezvous, "%.319s", given);
+        snprintf(out->rendezvous_from, sizeof out->rendezvous_from, "LOCKSTEP_RENDEZVOUS");
+        return;
+    }
+    if (strcmp(r->launcher, "slurm") == 0) {
+        meet_at_first_node(s, out);
+    }
+    if (out->rendezvous[0] == '\0') {
+        meet_at_master(s, out);
+    }
+}
+
+/* ---- rules --------------------------------------------------------------------------------- */
+
+/* The shell of a batch job has a rank, too, but nobody beside it. */
+static bool is_slurm_step(const source *s)
+{
+    const char *step = value_of(s, "SLURM_STEP_ID");
+    char *end = NULL;
+    unsigned long number = step != NULL ? strtoul(step, &end, 10) : 0;
+    return step != NULL && end != step && number < SLURM_SPECIAL_STEPS;
+}
+
+static bool fits(const source *s, const rule *r)
+{
+    return value_of(s, r->rank) != NULL && value_of(s, r->size) != NULL &&
+           (strcmp(r->launcher, "slurm") != 0 || is_slurm_step(s));
+}
+
+static void be_alone(const source *s, ls__found *out, const char *why)
+{
+    bool shell = value_of(s, "SLURM_JOB_ID") != NULL && !is_slurm_step(s);
+    out->launcher = "none";
+    out->rank = out->local_rank = 0;
+    out->size = out->local_size = 1;
+    snprintf(out->why, sizeof out->why, "%s%s", why,
+             shell ? "; SLURM_JOB_ID is set, but this is no step of srun" : "");
+}
+
+static ls_status follow(const source *s, const rule *r, ls__found *out)
+{
+    const bool by_hand = r == &rules[0] && value_of(s, "TORCHELASTIC_RUN_ID") == NULL;
+    out->launcher = by_hand ? "environment" : r->launcher;
+    LS_TRY(read_numbers(s, r, out));
+    snprintf(out->why, sizeof out->why, "%s=%d and %s=%d are set", r->rank, out->rank, r->size,
+             out->size);
+    read_job(s, r, out);
+    if (out->local_size < out->size) {
+        read_rendezvous(s, r, out);
+    }
+    return LS_OK;
+}
+
+static ls_status by_name(const source *s, const char *name, ls__found *out)
+{
+    const char *names[RULE_COUNT + 2] = {"none", "lockstep"};
+    for (int i = 0; i < RULE_COUNT; i++) {
+        names[i + 2] = rules[i].launcher;
+        if (strcmp(rules[i].launcher, name) != 0) {
+            continue;
+        }
+        if (!fits(s, &rules[i])) {
+            return ls__fail(
+                LS_ERR_INVALID,
+                "ls_init: LOCKSTEP_LAUNCHER=%s, but %s and %s are not both set%s: unset "
+                "it, or start the program with that launcher",
+                name, rules[i].rank, rules[i].size,
+                strcmp(name, "slurm") == 0 ? " for a step of srun" : "");
+        }
+        return follow(s, &rules[i], out);
+    }
+    const char *near = ls__suggest(name, names, RULE_COUNT + 2);
+    return ls__fail(
+        LS_ERR_INVALID,
+        "ls_init: LOCKSTEP_LAUNCHER=%.40s is none of none, lockstep, torchrun, openmpi, "
+        "mvapich, hydra, slurm, flux, jsrun%s%s%s",
+        name, near != NULL ? "; did you mean " : "", near != NULL ? near : "",
+        near != NULL ? "?" : "");
+}
+
+ls_status ls__detect(const ls__surroundings *s, ls__found *out)
+{
+    const char *name = value_of(s, "LOCKSTEP_LAUNCHER");
+    memset(out, 0, sizeof *out);
+    if (name != NULL && strcmp(name, "none") == 0) {
+        be_alone(s, out, "LOCKSTEP_LAUNCHER=none");
+        return LS_OK;
+    }
+    if (name != NULL && strcmp(name, "lockstep") != 0) {
+        return by_name(s, name, out);
+    }
+    if (value_of(s, "LOCKSTEP_BOOTSTRAP") != NULL) {
+        out->launcher = "lockstep";
+        snprintf(out->why, sizeof out->why, "LOCKSTEP_BOOTSTRAP is set");
+        return LS_OK;
+    }
+    if (name != NULL) {
+        return ls__fail(LS_ERR_INVALID,
+                        "ls_init: LOCKSTEP_LAUNCHER=lockstep, but LOCKSTEP_BOOTSTRAP "
+                        "is not set: start the program with `lockstep run -n N`");
+    }
+    for (int i = 0; i < RULE_COUNT; i++) {
+        if (fits(s, &rules[i])) {
+            return follow(s, &rules[i], out);
+        }
+    }
+    be_alone(s, out, "no launcher's variables are set");
+    return LS_OK;
+}
+
+static const char *from_here(void *arg, const char *name)
+{
+    (void)arg;
+    return ls__setting_get(name);
+}
+
+static int starter_here(void *arg, const char *name)
+{
+    const ls__env *env = arg;
+    return (int)env->starter(env, name);
+}
+
+ls_status ls__detect_here(const ls__env *env, ls__found *out)
+{
+    const ls__surroundings here = {from_here, starter_here, (void *)(uintptr_t)env};
+    return ls__detect(&here, out);
+}

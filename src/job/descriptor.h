@@ -1,0 +1,53 @@
+/* What a rank believes the next operation of a group to be: published with fence 0, or at the head
+ * of every message, and compared before anything is combined (DESIGN D4). Fixed size, versioned. */
+#ifndef LS_JOB_DESCRIPTOR_H
+#define LS_JOB_DESCRIPTOR_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define LS__DESCRIPTOR_VERSION 3
+#define LS__TAG_MAX 96     /* text kept of a tag, for reports */
+#define LS__OP_NAME_MAX 24 /* of a user's operator, ended by 0 */
+#define LS__FILE_MAX 64    /* tail kept of a call site's file name */
+
+typedef struct ls__descriptor {
+    uint16_t version;
+    uint8_t operation; /* ls__operation */
+    uint8_t reduce_op; /* ls_reduce_op, of the user's LS_REDUCE_OP_USER; 0xff where none */
+    uint8_t dtype;     /* ls_dtype */
+    uint8_t algorithm; /* 1 + index in the registry of the one asked for by name; 0: chosen */
+    uint8_t memory;    /* ls__memory */
+    uint8_t forced;    /* ls__way, for tests; 0: none */
+    uint32_t generation;
+    uint32_t group;
+    uint64_t sequence; /* number of the operation in its group, from 1 */
+    uint64_t number;   /* the same without the tuner's, which users have not called */
+    int64_t count;
+    int32_t root;      /* or peer; 0 where there is none */
+    int32_t tag;       /* of send/recv; else what else must be equal (ls__collective.mark) */
+    uint64_t tag_hash; /* of options.tag */
+    double divisor;
+    uint64_t input, output; /* registered: offsets in the publisher's heap; readable: addresses in
+                               its private memory; not compared */
+    uint64_t counts_hash;   /* v-variants in which all ranks give all counts; else 0 */
+    uint64_t counts_weight; /* sum of (i + 1) * counts[i]: tells which one differs (counts.c) */
+    char op_name[LS__OP_NAME_MAX]; /* of a user's operator; else "" */
+    int32_t line;                  /* call site; compared only with LOCKSTEP_CHECK=strict */
+    int32_t pid;
+    char file[LS__FILE_MAX];
+    char text[LS__TAG_MAX]; /* the tag itself */
+} ls__descriptor;
+
+/* Fields of a plain operation in one word, without loss; 0: they do not fit. */
+static inline uint64_t ls__key_of(uint8_t operation, uint8_t reduce_op, uint8_t dtype, int32_t root,
+                                  int64_t count)
+{
+    const bool fits = operation < 64 && dtype < 64 && (uint32_t)root < 1u << 12 &&
+                      (uint64_t)count < UINT64_C(1) << 31;
+    return fits ? 1 | (uint64_t)operation << 1 | (uint64_t)dtype << 7 | (uint64_t)reduce_op << 13 |
+                      (uint64_t)(uint32_t)root << 21 | (uint64_t)count << 33
+                : 0;
+}
+
+#endif

@@ -1,0 +1,230 @@
+/* A listening port and those who have not proven themselves yet. See door.h. */
+#include "job/link/listener.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "job/link/internal.h"
+#include "job/link/port_owner.h"
+
+/* How long somebody may stay though others wait for the place. Who has said nothing is the first to
+ * go; who has greeted needs the time of an answer on a busy host; who has proved the secret needs
+ * that of TLS. Those who wait are kept by the kernel, in the order they came. */
+#define SILENT_NS 10000000u
+#define GREETED_NS 25000000u
+#define PROVEN_NS 1000000000u
+#define READY_ROOM 64
+
+_Static_assert(sizeof(ls__link) <= LS__LISTENER_BYTES, "what a stranger may cost");
+
+typedef struct pending {
+    ls__link *link; /* NULL: free */
+    uint64_t since_ns;
+} pending;
+
+struct ls__listener {
+    const ls__env *env;
+    ls__link_spec spec;
+    uint8_t secret[LS__LINK_SECRET];
+    int fd, poller, port;
+    bool more;         /* somebody may wait to be accepted, of whom nothing will be said again */
+    uint64_t again_ns; /* when to look */
+    pending pending[LS__LISTENER_PENDING];
+};
+
+static ls_status listen_failed(const ls__env *env, const char *address, int port, int error)
+{
+    if (error == -EADDRINUSE) {
+        char owner[256];
+        return ls__fail(LS_ERR_SYSTEM,
+                        "listening on %s port %d: the port is in use by %s; choose another port, "
+                        "or end that process",
+                        address, port, ls__port_owner(env, port, owner, sizeof owner));
+    }
+    if (error == -EADDRNOTAVAIL) {
+        return ls__fail(LS_ERR_SYSTEM,
+                        "listening on %s port %d: no interface of this host has that address; give "
+                        "one that it has, or choose an interface by LOCKSTEP_IFNAME",
+                        address, port);
+    }
+    return ls__fail(LS_ERR_SYSTEM, "listening on %s port %d: %s", address, port, strerror(-error));
+}
+
+ls_status ls__listener_open(const ls__link_spec *spec, const char *address, int port,
+                            ls__listener **out)
+{
+    const ls__env *env = spec->env;
+    char own[LS__ADDRESS_MAX];
+    LS_TRY(ls__link_available(spec->mode));
+    ls__listener *door = env->allocate(env, sizeof *door);
+    if (door == NULL) {
+        return ls__fail(LS_ERR_MEMORY, "no memory to listen on %s", address);
+    }
+    memset(door, 0, sizeof *door);
+    door->env = env;
+    door->spec = *spec;
+    memcpy(door->secret, spec->secret, sizeof door->secret);
+    door->spec.secret = door->secret;
+    door->fd = env->tcp_listen(env, address, port);
+    door->poller = env->poller_open(env);
+    int error = door->fd < 0 ? door->fd : door->poller < 0 ? door->poller : 0;
+    error = error == 0 ? env->poller_add(env, door->poller, door->fd, 0) : error;
+    error = error == 0 ? env->tcp_name(env, door->fd, false, own, sizeof own, &door->port) : error;
+    if (error != 0) {
+        ls__listener_close(door);
+        return listen_failed(env, address, port, error);
+    }
+    *out = door;
+    return LS_OK;
+}
+
+int ls__listener_port(const ls__listener *door)
+{
+    return door->port;
+}
+
+int ls__listener_fd(const ls__listener *door)
+{
+    return door->poller;
+}
+
+uint64_t ls__listener_deadline(const ls__listener *door)
+{
+    uint64_t first = door->more ? door->again_ns : LS__NEVER;
+    for (int i = 0; i < LS__LISTENER_PENDING; i++) {
+        const pending *p = &door->pending[i];
+        const uint64_t end = ls__time_after(p->since_ns, LS__LISTENER_MS);
+        first = p->link != NULL && end < first ? end : first;
+    }
+    return first;
+}
+
+static ls__link *let_go(ls__listener *door, pending *p)
+{
+    ls__link *link = p->link;
+    (void)door->env->poller_remove(door->env, door->poller, ls__link_fd(link));
+    p->link = NULL;
+    return link;
+}
+
+static uint64_t end_of_grace(const pending *p)
+{
+    const ls__link_state state = p->link->state;
+    return p->since_ns + (state == LS__LINK_HELLO     ? SILENT_NS
+                          : state == LS__LINK_SEALING ? PROVEN_NS
+                                                      : GREETED_NS);
+}
+
+/* A free place, or else the one whose grace ends first. */
+static pending *place_for(ls__listener *door)
+{
+    pending *best = &door->pending[0];
+    for (int i = 0; i < LS__LISTENER_PENDING; i++) {
+        pending *p = &door->pending[i];
+        if (p->link == NULL) {
+            return p;
+        }
+        best = end_of_grace(p) < end_of_grace(best) ? p : best;
+    }
+    return best;
+}
+
+/* Out of descriptors, or the network is in trouble: strangers are the first to give theirs back. */
+static void accept_failed(ls__listener *door, pending *p, int error, uint64_t now)
+{
+    door->more = error != -EAGAIN;
+    door->again_ns = now + SILENT_NS;
+    if (door->more) {
+        for (int i = 0; i < LS__LISTENER_PENDING && p->link == NULL; i++) {
+            p = door->pending[i].link != NULL ? &door->pending[i] : p;
+        }
+        if (p->link != NULL && p->link->state != LS__LINK_SEALING) {
+            ls__link_close(let_go(door, p));
+        }
+    }
+}
+
+/* Fills the places that are free or may be taken; returns whether anybody came. */
+static bool accept_all(ls__listener *door)
+{
+    const ls__env *env = door->env;
+    const uint64_t now = env->now_ns(env);
+    for (bool came = false;; came = true) {
+        pending *p = place_for(door);
+        if (p->link != NULL && end_of_grace(p) > now) {
+            door->more = true;
+            door->again_ns = end_of_grace(p);
+            return came;
+        }
+        const int fd = env->tcp_accept(env, door->fd, NULL, 0);
+        if (fd < 0) {
+            accept_failed(door, p, fd, now);
+            return came;
+        }
+        if (p->link != NULL) {
+            ls__link_close(let_go(door, p));
+        }
+        p->since_ns = now;
+        if (ls__link_accept(&door->spec, fd, &p->link) != LS_OK) {
+            p->link = NULL;
+        } else if (env->poller_add(env, door->poller, fd, 0) != 0) {
+            ls__link_close(p->link);
+            p->link = NULL;
+        }
+    }
+}
+
+/* Moves all proofs on; the first that is complete, or NULL. */
+static ls__link *drive_all(ls__listener *door)
+{
+    const uint64_t now = door->env->now_ns(door->env);
+    for (int i = 0; i < LS__LISTENER_PENDING; i++) {
+        pending *p = &door->pending[i];
+        const ls_status status = p->link != NULL ? ls__link_handshake(p->link) : LS_IN_PROGRESS;
+        if (status == LS_OK) {
+            return let_go(door, p);
+        }
+        if (p->link != NULL &&
+            (status < 0 || now >= ls__time_after(p->since_ns, LS__LISTENER_MS))) {
+            ls__link_close(let_go(door, p));
+        }
+    }
+    return NULL;
+}
+
+ls__link *ls__listener_next(ls__listener *door)
+{
+    const ls__env *env = door->env;
+    ls__env_ready ready[READY_ROOM];
+    while (env->poller_wait(env, door->poller, ready, READY_ROOM, 0) == READY_ROOM) {
+        /* who it was does not matter: all are looked at */
+    }
+    ls__link *link = drive_all(door); /* before anybody has to give way */
+    while (link == NULL && accept_all(door)) {
+        link = drive_all(door);
+    }
+    return link;
+}
+
+void ls__listener_close(ls__listener *door)
+{
+    if (door == NULL) {
+        return;
+    }
+    const ls__env *env = door->env;
+    for (int i = 0; i < LS__LISTENER_PENDING; i++) {
+        if (door->pending[i].link != NULL) {
+            ls__link_close(let_go(door, &door->pending[i]));
+        }
+    }
+    if (door->fd >= 0) {
+        env->close(env, door->fd);
+    }
+    if (door->poller >= 0) {
+        env->close(env, door->poller);
+    }
+    memset(door->secret, 0, sizeof door->secret);
+    env->release(env, door, sizeof *door);
+}

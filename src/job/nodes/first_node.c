@@ -1,0 +1,412 @@
+/* Node 0: the doors, the other nodes, what they report.
+ *
+ *     knocking ──secret──▶ peer ──HELLO──▶ known ──all there──▶ WELCOME … DONE ──▶ END
+ *                            └─ 5 s, or refused in words ─▶ gone
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "job/nodes/internal.h"
+#include "job/nodes/secret_exchange.h"
+
+#define HELLO_MS 5000
+#define FINISH_MS 2000
+#define LOST_CODE 1
+#define WARN_MS 10000
+
+/* ---- opening ------------------------------------------------------------------------------- */
+
+static ls_status not_here(const ls__nodes *n)
+{
+    char addresses[256] = "";
+    size_t used = 0;
+    for (int i = 0; i < n->place.count && used < sizeof addresses; i++) {
+        int length = snprintf(addresses + used, sizeof addresses - used, "%s%s", i > 0 ? ", " : "",
+                              n->place.address[i]);
+        used += length > 0 ? (size_t)length : 0;
+    }
+    return ls__fail(LS_ERR_INVALID,
+                    "%s %s:%d is %s, which is no address of this host (%s), and node 0 listens "
+                    "there: run node 0 on that host, or give an address of this one",
+                    n->place.from, n->place.host, n->place.port, addresses, n->host);
+}
+
+static ls_status open_door(ls__nodes *n, const char *address)
+{
+    ls__listener *door = NULL;
+    LS_TRY(ls__listener_open(&n->link_spec, address, n->place.port, &door));
+    n->door[n->doors++] = door;
+    (void)n->env->poller_add(n->env, n->poller, ls__listener_fd(door), 0);
+    return LS_OK;
+}
+
+static ls_status open_keeper(ls__nodes *n)
+{
+    int error = n->env->random_bytes(n->env, n->secret, sizeof n->secret);
+    n->keeper_fd = error < 0 ? error : ls__secret_exchange_open(n->env, n->place.port);
+    if (n->keeper_fd < 0) {
+        char owner[64];
+        ls__secret_exchange_owner(n->env, n->place.port, owner, sizeof owner);
+        return ls__fail(
+            LS_ERR_SYSTEM,
+            "%s %s:%d: another job of this user meets there%s (%s): give each job a port "
+            "of its own",
+            n->place.from, n->place.host, n->place.port, owner, strerror(-n->keeper_fd));
+    }
+    (void)n->env->poller_add(n->env, n->poller, n->keeper_fd, 0);
+    return LS_OK;
+}
+
+/* Only the place's own addresses; a name of this host may stand for several. */
+ls_status ls__first_open(ls__nodes *n)
+{
+    char own[LS__NODES_DOORS][LS__ADDRESS_MAX];
+    int count = ls__place_own(n->env, &n->place, own, LS__NODES_DOORS);
+    if (count == 0) {
+        return not_here(n);
+    }
+    if (!n->has_secret) {
+        LS_TRY(open_keeper(n));
+    }
+    for (int i = 0; i < count; i++) {
+        if (!n->has_secret && !ls__address_is_loopback(own[i])) {
+            continue;
+        }
+        ls_status status = open_door(n, own[i]);
+        if (status < 0) {
+            return ls__fail_within(status, "%s %s:%d", n->place.from, n->place.host, n->place.port);
+        }
+        if (n->own[0] == '\0' || ls__address_is_loopback(n->own)) {
+            memcpy(n->own, own[i], sizeof n->own);
+        }
+    }
+    if (n->has_interface) {
+        snprintf(n->own, sizeof n->own, "%s", n->interface.address);
+    }
+    n->warn_ns = ls__deadline_after(n->env, WARN_MS);
+    ls__gather_try(n);
+    return LS_OK;
+}
+
+static void peer_free(ls__nodes *n, ls__peer *p)
+{
+    ls__list_remove(&p->link);
+    ls__store_guest_free(p->guest);
+    ls__frames_close(&p->frames);
+    n->env->release(n->env, p, sizeof *p);
+}
+
+/* Who waits for the others is not left to find out by its own deadline. */
+static void send_home(ls__nodes *n)
+{
+    const char *why = n->error[0] != '\0' ? n->error : "node 0 ended before all nodes were there";
+    ls__first_tell(n, NULL, LS__NODE_REFUSED, json_pack("{s:s s:b}", "text", why, "again", 0));
+    ls__first_flush(n);
+}
+
+void ls__first_close(ls__nodes *n)
+{
+    if (n->state == LS__NODES_GATHERING || n->state == LS__NODES_FAILED) {
+        send_home(n);
+    }
+    LS__LIST_EACH (at, &n->peers) {
+        peer_free(n, LS__LIST_ITEM(at, ls__peer, link));
+    }
+    for (int i = 0; i < n->doors; i++) {
+        (void)n->env->poller_remove(n->env, n->poller, ls__listener_fd(n->door[i]));
+        ls__listener_close(n->door[i]);
+    }
+    n->doors = 0;
+    if (n->keeper_fd >= 0) {
+        n->env->close(n->env, n->keeper_fd);
+        n->keeper_fd = -1;
+    }
+}
+
+/* ---- telling ------------------------------------------------------------------------------- */
+
+void ls__first_tell(ls__nodes *n, const ls__peer *except, ls__node_type type, json_t *object)
+{
+    LS__LIST_EACH (at, &n->peers) {
+        ls__peer *p = LS__LIST_ITEM(at, ls__peer, link);
+        if (p->known && !p->lost && p != except) {
+            (void)ls__frames_say(&p->frames, type, json_incref(object));
+        }
+    }
+    json_decref(object);
+}
+
+void ls__nodes_give(ls__nodes *n, const ls__finding *verdict)
+{
+    if (n->first && !n->has_verdict) {
+        n->verdict = *verdict;
+        n->has_verdict = true;
+        ls__first_tell(n, NULL, LS__NODE_VERDICT, ls__finding_pack(verdict));
+    }
+}
+
+bool ls__nodes_all_done(const ls__nodes *n, const char **tail)
+{
+    LS__LIST_EACH (at, &n->peers) {
+        const ls__peer *p = LS__LIST_ITEM(at, ls__peer, link);
+        if (p->known && !p->done && !p->lost) {
+            return false;
+        }
+    }
+    *tail = n->tail;
+    return true;
+}
+
+/* END is written, and taken: the others hang up. */
+static void finish_turn(ls__nodes *n, uint64_t now)
+{
+    bool left = true;
+    LS__LIST_EACH (at, &n->peers) {
+        const ls__peer *p = LS__LIST_ITEM(at, ls__peer, link);
+        left = left && (p->lost || !p->known);
+    }
+    if (left || now >= n->finish_ns) {
+        n->state = LS__NODES_ENDED;
+    }
+}
+
+void ls__nodes_finish(ls__nodes *n, const ls__nodes_end *end)
+{
+    if (n->finishing) {
+        return;
+    }
+    n->finishing = true;
+    n->finish_ns = ls__deadline_after(n->env, FINISH_MS);
+    ls__first_tell(n, NULL, LS__NODE_END,
+                   json_pack("{s:b s:I s:s}", "again", end->again, "delay_ms",
+                             (json_int_t)end->delay_ms, "text", end->text));
+    finish_turn(n, n->env->now_ns(n->env)); /* nobody may be left, and then nothing wakes us */
+}
+
+/* ---- hearing ------------------------------------------------------------------------------- */
+
+static void take_stop(ls__nodes *n, ls__peer *p, const json_t *object)
+{
+    int signal = (int)json_integer_value(json_object_get(object, "signal"));
+    if (signal > 0 && signal < 65) {
+        n->stop = signal;
+        ls__first_tell(n, p, LS__NODE_STOP, json_pack("{s:i}", "signal", signal));
+    }
+}
+
+static void take_control(ls__nodes *n, ls__peer *p, int type, const json_t *object)
+{
+    ls__finding f;
+    switch (type) {
+    case LS__NODE_STOP:
+        take_stop(n, p, object);
+        break;
+    case LS__NODE_FOUND:
+        if (ls__finding_unpack(object, &f)) {
+            ls__nodes_note(n, &f);
+        }
+        break;
+    case LS__NODE_DONE:
+        p->done = true;
+        if (n->tail[0] == '\0') {
+            ls__node_text(object, "tail", n->tail, sizeof n->tail);
+        }
+        break;
+    default:
+        break;
+    }
+}
+
+static void take_frame(ls__nodes *n, ls__peer *p, const ls__wire_header *header,
+                       const uint8_t *payload)
+{
+    if (header->type == LS__NODE_BEAT || p->leaves) {
+        return;
+    }
+    if (header->type < LS__NODE_FIRST) {
+        p->frames.broken =
+            p->guest == NULL ||
+            !ls__store_guest_ask(p->guest, header->type, header->id, payload, header->length);
+        return;
+    }
+    json_t *object = ls__node_parse(payload, header->length);
+    if (object == NULL) {
+        p->frames.broken = true;
+    } else if (header->type == LS__NODE_HELLO && !p->known) {
+        ls__gather_hello(n, p, object);
+    } else if (p->known) {
+        take_control(n, p, header->type, object);
+    }
+    json_decref(object);
+}
+
+static void note_lost(ls__nodes *n, ls__peer *p, const char *why)
+{
+    ls__finding f = {.kind = LS__FOUND_LOST, .culprit = -1, .job_code = LOST_CODE};
+    p->lost = true;
+    ls__frames_close(&p->frames);
+    ls__store_guest_free(p->guest);
+    p->guest = NULL;
+    if (n->state == LS__NODES_GATHERING || p->done || n->finishing) {
+        return;
+    }
+    snprintf(
+        f.text, sizeof f.text,
+        "node %d (host %s, %d rank%s from %d on) is lost: %s. Its launcher was killed, the host "
+        "is down, or the network between it and node 0 (host %s) is cut",
+        p->node, p->host, p->ranks, p->ranks == 1 ? "" : "s", p->first_rank, why, n->host);
+    ls__nodes_note(n, &f);
+}
+
+/* While all are awaited one that has gone may come again. */
+static void drop(ls__nodes *n, ls__peer *p, const char *why)
+{
+    if (!p->known || n->state == LS__NODES_GATHERING) {
+        if (p->known) {
+            LS__WARN("node %d (host %s) has gone before all were there: %s", p->node, p->host, why);
+        }
+        peer_free(n, p);
+        return;
+    }
+    note_lost(n, p, why);
+}
+
+static void peer_turn(ls__nodes *n, ls__peer *p, uint64_t now)
+{
+    ls__wire_header header;
+    const uint8_t *payload = NULL;
+    ls_status status = ls__frames_turn(&p->frames);
+    bool more = true;
+    while (status == LS_OK && more) {
+        more = false;
+        while (ls__frames_next(&p->frames, &header, &payload)) {
+            take_frame(n, p, &header, payload);
+            more = true;
+        }
+        status = more ? ls__frames_turn(&p->frames) : status;
+    }
+    if (status < 0) {
+        drop(n, p, ls_error_message());
+    } else if (p->known && now > p->frames.heard_ns &&
+               now - p->frames.heard_ns > LS__NODES_SILENT_MS * 1000000ull) {
+        char why[96];
+        snprintf(why, sizeof why, "nothing was heard of it for %.1f s",
+                 (double)(now - p->frames.heard_ns) * 1e-9);
+        drop(n, p, why);
+    } else if (!p->known && now >= p->deadline_ns) { /* one that was refused hangs up itself */
+        drop(n, p, "");
+    }
+}
+
+static void let_in(ls__nodes *n, ls__link *link)
+{
+    ls__peer *p = n->env->allocate(n->env, sizeof *p);
+    if (p == NULL) {
+        ls__link_close(link);
+        return;
+    }
+    memset(p, 0, sizeof *p);
+    p->nodes = n;
+    p->node = -1;
+    p->deadline_ns = ls__deadline_after(n->env, HELLO_MS);
+    ls__frames_init(&p->frames, n->env, link, n->poller);
+    ls__list_push_back(&n->peers, &p->link);
+}
+
+/* ---- time ---------------------------------------------------------------------------------- */
+
+static void beat(ls__nodes *n, uint64_t now)
+{
+    LS__LIST_EACH (at, &n->peers) {
+        ls__peer *p = LS__LIST_ITEM(at, ls__peer, link);
+        if (p->known && !p->lost && now >= p->frames.said_ns + LS__NODES_BEAT_MS * 1000000ull) {
+            (void)ls__frames_say(&p->frames, LS__NODE_BEAT, NULL);
+        }
+    }
+}
+
+static void gather_turn(ls__nodes *n, uint64_t now)
+{
+    char missing[256];
+    ls__gather_try(n);
+    if (n->state != LS__NODES_GATHERING) {
+        return;
+    }
+    if (now >= n->deadline_ns) {
+        ls__gather_missing(n, missing, sizeof missing);
+        ls__nodes_fail(
+            n,
+            "%s did not come to %s:%d within %lld s: start the same command on all hosts, "
+            "each with its own --node-rank; LOCKSTEP_TIMEOUT gives more time",
+            missing, n->place.host, n->place.port, (long long)(n->timeout_ms / 1000));
+    } else if (now >= n->warn_ns) {
+        ls__gather_missing(n, missing, sizeof missing);
+        LS__WARN("%s %s:%d: waiting for %s", n->place.from, n->place.host, n->place.port, missing);
+        n->warn_ns = ls__deadline_after(n->env, WARN_MS);
+    }
+}
+
+void ls__first_turn(ls__nodes *n, uint64_t now)
+{
+    if (n->keeper_fd >= 0) {
+        ls__secret_exchange_turn(n->env, n->keeper_fd, n->secret);
+    }
+    for (int i = 0; i < n->doors; i++) {
+        for (ls__link *l = ls__listener_next(n->door[i]); l != NULL;
+             l = ls__listener_next(n->door[i])) {
+            let_in(n, l);
+        }
+    }
+    LS__LIST_EACH (at, &n->peers) {
+        ls__peer *p = LS__LIST_ITEM(at, ls__peer, link);
+        if (!p->lost) {
+            peer_turn(n, p, now);
+        }
+    }
+    if (n->state == LS__NODES_GATHERING) {
+        gather_turn(n, now);
+    }
+    if (n->finishing) {
+        finish_turn(n, now);
+    }
+    beat(n, now);
+}
+
+void ls__first_flush(ls__nodes *n)
+{
+    LS__LIST_EACH (at, &n->peers) {
+        ls__peer *p = LS__LIST_ITEM(at, ls__peer, link);
+        if (!p->lost && p->frames.open) {
+            ls__frames_write(&p->frames); /* what broke shows in the next turn */
+        }
+    }
+}
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+uint64_t ls__first_deadline(const ls__nodes *n)
+{
+    uint64_t at = n->finishing ? n->finish_ns : LS__NEVER;
+    if (n->state == LS__NODES_GATHERING) {
+        at = least(at, least(n->deadline_ns, n->warn_ns));
+    }
+    for (int i = 0; i < n->doors; i++) {
+        at = least(at, ls__listener_deadline(n->door[i]));
+    }
+    LS__LIST_EACH (each, &n->peers) {
+        const ls__peer *p = LS__LIST_ITEM(each, ls__peer, link);
+        if (p->known && !p->lost) {
+            at = least(at, p->frames.said_ns + LS__NODES_BEAT_MS * 1000000ull);
+            at = least(at, p->frames.heard_ns + (LS__NODES_SILENT_MS + 1) * 1000000ull);
+        } else if (!p->known) {
+            at = least(at, p->deadline_ns);
+        }
+    }
+    return at;
+}

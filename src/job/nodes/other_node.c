@@ -1,0 +1,328 @@
+/* A node that is not node 0: comes to the rendezvous, greets, and then passes on what its ranks
+ * ask.
+ *
+ *     try the place's addresses in turn, every RETRY_MS ──▶ HELLO ──▶ WELCOME or REFUSED
+ *
+ * Node 0 may start later, so "refused" is a reason to wait; a wrong secret is not.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "job/nodes/internal.h"
+#include "job/nodes/secret_exchange.h"
+
+#define PROTOCOL 1
+#define RETRY_MS 200
+#define TRY_MS 5000 /* for one address to answer */
+#define WARN_MS 10000
+#define LINGER_MS 5000
+#define REBUFFS_MAX 3 /* a door that is crowded sends away, too, but not that often */
+#define LOST_CODE 1
+
+/* ---- coming -------------------------------------------------------------------------------- */
+
+static void try_later(ls__nodes *n, const char *why)
+{
+    snprintf(n->why, sizeof n->why, "%s", why);
+    ls__frames_close(&n->frames);
+    n->tries++;
+    n->retry_ns = ls__deadline_after(n->env, RETRY_MS);
+}
+
+static const char *target(const ls__nodes *n)
+{
+    return n->place.address[n->tries % n->place.count];
+}
+
+static bool fetch_secret(ls__nodes *n)
+{
+    if (n->has_secret) {
+        return true;
+    }
+    /* Anew for each try: the node 0 of a former attempt, with another, may have answered before. */
+    ls_status status = ls__secret_exchange_fetch(n->env, n->place.port, n->secret);
+    if (status < 0) {
+        ls__nodes_fail(n, "%s", ls_error_message());
+    } else if (status == LS_IN_PROGRESS) {
+        try_later(n, "no node 0 of this user is there yet");
+    }
+    return status == LS_OK;
+}
+
+static void come(ls__nodes *n)
+{
+    char why[512];
+    ls__link *link = NULL;
+    if (!fetch_secret(n)) {
+        return;
+    }
+    const char *from = n->has_interface ? n->interface.address : NULL;
+    ls_status status = ls__link_connect(&n->link_spec, target(n), n->place.port, from, &link);
+    if (status == LS_ERR_UNSUPPORTED) {
+        ls__nodes_fail(n, "%s", ls_error_message());
+        return;
+    }
+    if (status < 0) {
+        snprintf(why, sizeof why, "%s", ls_error_message());
+        try_later(n, why);
+        return;
+    }
+    ls__frames_init(&n->frames, n->env, link, n->poller);
+    n->retry_ns = ls__deadline_after(n->env, TRY_MS);
+    n->greeted = n->reached = false;
+}
+
+ls_status ls__other_open(ls__nodes *n)
+{
+    n->warn_ns = ls__deadline_after(n->env, WARN_MS);
+    come(n);
+    return n->state == LS__NODES_FAILED ? ls__fail(LS_ERR_AUTH, "%s", n->error) : LS_OK;
+}
+
+static json_t *list_of_ranks(const ls__nodes *n)
+{
+    json_t *list = json_array();
+    for (int r = 0; r < n->ranks && n->given_world != 0; r++) {
+        json_array_append_new(list, json_integer(n->world_rank[r]));
+    }
+    return list;
+}
+
+/* Its address is the one it has come from: the way to node 0, which has proved to work. */
+static void greet(ls__nodes *n)
+{
+    char address[LS__ADDRESS_MAX] = "";
+    (void)n->env->tcp_name(n->env, ls__link_fd(n->frames.link), false, address, sizeof address,
+                           NULL);
+    (void)ls__frames_say(&n->frames, LS__NODE_HELLO,
+                         json_pack("{s:i s:s s:s s:i s:i s:i s:i s:o s:s s:s}", "protocol",
+                                   PROTOCOL, "version", n->version, "id", n->id, "nodes", n->wanted,
+                                   "node", n->node, "ranks", n->ranks, "world", n->given_world,
+                                   "world_rank", list_of_ranks(n), "host", n->host, "address",
+                                   address));
+    n->greeted = true;
+}
+
+/* ---- hearing ------------------------------------------------------------------------------- */
+
+static void ask(void *arg, const uint8_t *frame, size_t bytes)
+{
+    ls__nodes *n = arg;
+    if (!n->lost) {
+        n->frames.broken = !ls__frames_put(&n->frames, frame, bytes) || n->frames.broken;
+    }
+}
+
+static void take_welcome(ls__nodes *n, const json_t *from)
+{
+    ls__nodes_world *w = &n->world;
+    char job[20];
+    if (json_unpack((json_t *)(uintptr_t)from, "{s:i s:i s:i s:i s:i s:i}", "attempt", &w->attempt,
+                    "nodes", &w->nodes, "node", &w->node, "first_rank", &w->first_rank,
+                    "world_size", &w->world_size, "master_port", &w->master_port) != 0 ||
+        w->nodes < 2 || w->node < 1 || w->node >= w->nodes || w->first_rank < 0 ||
+        w->world_size <= n->ranks ||
+        (n->given_world == 0 && w->first_rank > w->world_size - n->ranks)) {
+        ls__nodes_fail(n, "%s %s:%d: the welcome of node 0 is not one of this version",
+                       n->place.from, n->place.host, n->place.port);
+        return;
+    }
+    ls__node_text(from, "job", job, sizeof job);
+    ls__node_text(from, "run_id", w->run_id, sizeof w->run_id);
+    ls__node_text(from, "address", w->address, sizeof w->address);
+    ls__node_text(from, "master", w->master, sizeof w->master);
+    ls__node_text(from, "host", n->first_host, sizeof n->first_host);
+    w->job = strtoull(job, NULL, 16);
+    n->node = w->node;
+    ls__store_server_set_upstream(n->store, ask, n);
+    n->state = LS__NODES_RUNNING;
+}
+
+static void take_refusal(ls__nodes *n, const json_t *from)
+{
+    char text[768];
+    ls__node_text(from, "text", text, sizeof text);
+    if (json_is_true(json_object_get(from, "again"))) {
+        try_later(n, text);
+    } else {
+        ls__nodes_fail(n, "refused by node 0 at %s:%d: %s", n->place.host, n->place.port, text);
+    }
+}
+
+static void take_end(ls__nodes *n, const json_t *from)
+{
+    n->end.again = json_is_true(json_object_get(from, "again"));
+    n->end.delay_ms = (int64_t)json_integer_value(json_object_get(from, "delay_ms"));
+    ls__node_text(from, "text", n->end.text, sizeof n->end.text);
+    n->has_end = true;
+    n->state = LS__NODES_ENDED;
+}
+
+static void take_control(ls__nodes *n, int type, const json_t *object)
+{
+    switch (type) {
+    case LS__NODE_WELCOME:
+        if (n->state == LS__NODES_GATHERING) {
+            take_welcome(n, object);
+        }
+        break;
+    case LS__NODE_REFUSED:
+        take_refusal(n, object);
+        break;
+    case LS__NODE_STOP:
+        n->stop = (int)json_integer_value(json_object_get(object, "signal"));
+        break;
+    case LS__NODE_VERDICT:
+        n->has_verdict = n->has_verdict || ls__finding_unpack(object, &n->verdict);
+        break;
+    case LS__NODE_END:
+        take_end(n, object);
+        break;
+    default:
+        break;
+    }
+}
+
+static void take_frame(ls__nodes *n, const ls__wire_header *header, const uint8_t *payload)
+{
+    if (header->type == LS__NODE_BEAT) {
+        return;
+    }
+    if (header->type == LS__WIRE_REPLY_TYPE) {
+        n->frames.broken = !ls__store_server_answer(n->store, header->id, payload, header->length);
+        return;
+    }
+    json_t *object = ls__node_parse(payload, header->length);
+    if (object != NULL) {
+        take_control(n, header->type, object);
+    }
+    json_decref(object);
+}
+
+/* ---- losing node 0 ------------------------------------------------------------------------- */
+
+static void lose(ls__nodes *n, const char *why)
+{
+    ls__finding f = {.kind = LS__FOUND_LOST, .culprit = -1, .job_code = LOST_CODE};
+    n->lost = true;
+    ls__frames_close(&n->frames);
+    snprintf(
+        f.text, sizeof f.text,
+        "node 0 (host %s) is lost, seen by node %d (host %s): %s. Its launcher was killed, the "
+        "host is down, or the network between the two is cut",
+        n->first_host, n->node, n->host, why);
+    ls__nodes_note(n, &f);
+}
+
+static void link_ended(ls__nodes *n, ls_status status, const char *why)
+{
+    char text[512];
+    snprintf(text, sizeof text, "%s", why);
+    if (n->state == LS__NODES_RUNNING) {
+        lose(n, text);
+        return;
+    }
+    n->rebuffs += n->reached && !n->frames.open;
+    if (n->state == LS__NODES_GATHERING && (status == LS_ERR_AUTH || n->rebuffs >= REBUFFS_MAX)) {
+        ls__nodes_fail(n, "%s %s:%d: %s", n->place.from, n->place.host, n->place.port, text);
+    } else if (n->state == LS__NODES_GATHERING) {
+        try_later(n, text);
+    }
+}
+
+static void listen_to(ls__nodes *n)
+{
+    ls__wire_header header;
+    const uint8_t *payload = NULL;
+    ls_status status = ls__frames_turn(&n->frames);
+    n->reached = n->reached || (status == LS_IN_PROGRESS &&
+                                n->env->tcp_connected(n->env, ls__link_fd(n->frames.link)) == 0);
+    bool more = true;
+    while (status == LS_OK && more && n->frames.link != NULL) {
+        if (!n->greeted) {
+            greet(n);
+        }
+        more = false;
+        while (n->frames.link != NULL && ls__frames_next(&n->frames, &header, &payload)) {
+            take_frame(n, &header, payload);
+            more = true;
+        }
+        status = more && n->frames.link != NULL ? ls__frames_turn(&n->frames) : status;
+    }
+    if (status < 0) {
+        link_ended(n, status, ls_error_message());
+    }
+}
+
+/* ---- time ---------------------------------------------------------------------------------- */
+
+static void gather_turn(ls__nodes *n, uint64_t now)
+{
+    /* Node 0, if it was reached, knows better what is missing: it says so first. */
+    const uint64_t more = n->greeted && n->frames.link != NULL ? LINGER_MS * 1000000ull : 0;
+    if (now >= n->deadline_ns + more) {
+        ls__nodes_fail(n,
+                       "%s %s:%d: node 0 could not be joined within %lld s: %s. Start the same "
+                       "command on node 0's host, or look whether the port is blocked between the "
+                       "two; LOCKSTEP_TIMEOUT gives more time",
+                       n->place.from, n->place.host, n->place.port,
+                       (long long)(n->timeout_ms / 1000),
+                       n->greeted && n->frames.link != NULL ? "it waits for other nodes" : n->why);
+    } else if (n->frames.link == NULL && now >= n->retry_ns) {
+        come(n);
+    } else if (n->frames.link != NULL && !n->greeted && now >= n->retry_ns) {
+        char why[192];
+        snprintf(why, sizeof why, "%s:%d does not answer (no connection within %d s)", target(n),
+                 n->place.port, TRY_MS / 1000);
+        try_later(n, why);
+    }
+    if (n->state == LS__NODES_GATHERING && now >= n->warn_ns) {
+        LS__WARN("%s %s:%d: waiting for node 0%s%s", n->place.from, n->place.host, n->place.port,
+                 n->greeted ? ", which waits for other nodes" : ": ", n->greeted ? "" : n->why);
+        n->warn_ns = ls__deadline_after(n->env, WARN_MS);
+    }
+}
+
+void ls__other_turn(ls__nodes *n, uint64_t now)
+{
+    if (n->frames.link != NULL) {
+        listen_to(n);
+    }
+    if (n->state == LS__NODES_GATHERING) {
+        gather_turn(n, now);
+    }
+    if (n->frames.link == NULL || !n->greeted) {
+        return;
+    }
+    if (now >= n->frames.said_ns + LS__NODES_BEAT_MS * 1000000ull) {
+        (void)ls__frames_say(&n->frames, LS__NODE_BEAT, NULL);
+    }
+    if (n->state == LS__NODES_RUNNING && now > n->frames.heard_ns &&
+        now - n->frames.heard_ns > LS__NODES_SILENT_MS * 1000000ull) {
+        char why[96];
+        snprintf(why, sizeof why, "nothing was heard of it for %.1f s",
+                 (double)(now - n->frames.heard_ns) * 1e-9);
+        lose(n, why);
+    }
+}
+
+uint64_t ls__other_deadline(const ls__nodes *n)
+{
+    uint64_t at = LS__NEVER;
+    if (n->state == LS__NODES_GATHERING) {
+        at = n->deadline_ns < n->warn_ns ? n->deadline_ns : n->warn_ns;
+        at = n->greeted && at == n->deadline_ns ? at + LINGER_MS * 1000000ull : at;
+        at = !n->greeted && n->retry_ns < at ? n->retry_ns : at;
+    }
+    if (n->frames.link != NULL && n->greeted) {
+        uint64_t say = n->frames.said_ns + LS__NODES_BEAT_MS * 1000000ull;
+        uint64_t hear = n->frames.heard_ns + (LS__NODES_SILENT_MS + 1) * 1000000ull;
+        at = say < at ? say : at;
+        at = n->state == LS__NODES_RUNNING && hear < at ? hear : at;
+    }
+    return at;
+}

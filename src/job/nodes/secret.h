@@ -1,0 +1,17 @@
+/* The secret's file: 64 hexadecimal digits and a newline, readable by its owner alone. */
+#ifndef LS_JOB_NODES_SECRET_H
+#define LS_JOB_NODES_SECRET_H
+
+#include <lockstep/status.h>
+
+#include "base/env.h"
+
+#define LS__SECRET_FILE_BYTES 32 /* of the secret itself */
+
+/* `from` names the flag or variable that gave the path. */
+ls_status ls__secret_read(const ls__env *env, const char *path, const char *from,
+                          uint8_t secret[LS__SECRET_FILE_BYTES]);
+/* Makes a new file; one that exists is left alone and an error. */
+ls_status ls__secret_create(const ls__env *env, const char *path);
+
+#endif

@@ -1,0 +1,135 @@
+/* What the operations of a group are, as far as all who look at one need to know: whether it has a
+ * root, blocks, a sum. One row of a table for each, one place to look.
+ *
+ * Operations travel in descriptors and stand in flight records, which the launcher reads, so they
+ * belong to the job, not to the layer that runs them.
+ */
+#ifndef LS_JOB_OPERATION_H
+#define LS_JOB_OPERATION_H
+
+#include <stdbool.h>
+
+typedef enum ls__operation { /* pinned: travels in descriptors */
+                             LS__OP_ALL_REDUCE = 0,
+                             LS__OP_REDUCE_SCATTER = 1,
+                             LS__OP_ALL_GATHER = 2,
+                             LS__OP_BROADCAST = 3,
+                             LS__OP_BARRIER = 4,
+                             LS__OP_SEND = 5, /* the engine's second primitive, not a program */
+                             LS__OP_RECV = 6,
+                             LS__OP_REDUCE = 7,
+                             LS__OP_GATHER = 8,
+                             LS__OP_SCATTER = 9,
+                             LS__OP_ALL_TO_ALL = 10,
+                             LS__OP_SCAN = 11,
+                             LS__OP_EXSCAN = 12,
+                             LS__OP_ALL_TO_ALL_V = 13,
+                             LS__OP_ALL_GATHER_V = 14,
+                             LS__OP_REDUCE_SCATTER_V = 15,
+                             LS__OP_GATHER_V = 16,
+                             LS__OP_SCATTER_V = 17,
+                             LS__OP_COUNT = 18
+} ls__operation;
+
+/* Which ranks have a buffer. */
+typedef enum ls__operation_side {
+    LS__SIDE_ALL,
+    LS__SIDE_ROOT,
+    LS__SIDE_NOT_FIRST, /* all but rank 0 (exscan) */
+} ls__operation_side;
+
+typedef struct ls__operation_traits {
+    const char *name;
+    ls__operation plain; /* of a v-variant the operation with blocks of equal length; else itself */
+    bool reduces, scans; /* scans: rank r's result is that of ranks 0 … r (exscan: … r-1) */
+    bool has_root;
+    bool in_blocks, out_blocks; /* INPUT, OUTPUT consists of `size` blocks of the count */
+    /* Every rank gives the lengths of all blocks of a v-variant, so that they can be compared. */
+    bool counts_known;
+    ls__operation_side input, output; /* which ranks have them */
+} ls__operation_traits;
+
+extern const ls__operation_traits ls__operations[LS__OP_COUNT];
+
+const char *ls__operation_name(ls__operation operation); /* "all_reduce" …; "invalid" */
+
+/* Its row; of a number that is not an operation (a peer's memory may hold anything) a barrier's. */
+static inline const ls__operation_traits *ls__operation_traits_of(ls__operation operation)
+{
+    return &ls__operations[(unsigned)operation < LS__OP_COUNT ? operation : LS__OP_BARRIER];
+}
+
+static inline ls__operation ls__operation_plain(ls__operation operation)
+{
+    return ls__operation_traits_of(operation)->plain;
+}
+
+static inline bool ls__operation_is_v(ls__operation operation)
+{
+    return ls__operation_traits_of(operation)->plain != operation;
+}
+
+static inline bool ls__operation_counts_known(ls__operation operation)
+{
+    return ls__operation_traits_of(operation)->counts_known;
+}
+
+static inline bool ls__operation_scans(ls__operation operation)
+{
+    return ls__operation_traits_of(operation)->scans;
+}
+
+static inline bool ls__operation_reduces(ls__operation operation)
+{
+    return ls__operation_traits_of(operation)->reduces;
+}
+
+/* Not send and recv, which have a peer. */
+static inline bool ls__operation_has_root(ls__operation operation)
+{
+    return ls__operation_traits_of(operation)->has_root;
+}
+
+static inline bool ls__operation_has_blocks(ls__operation operation, bool input)
+{
+    const ls__operation_traits *traits = ls__operation_traits_of(operation);
+    return input ? traits->in_blocks : traits->out_blocks;
+}
+
+/* Whether one side has blocks, and INPUT (else OUTPUT) is the other: one block of its rank. */
+static inline bool ls__operation_is_short(ls__operation operation, bool input)
+{
+    return ls__operation_has_blocks(operation, !input) &&
+           !ls__operation_has_blocks(operation, input);
+}
+
+/* Whether INPUT (else OUTPUT) exists on every rank. */
+static inline bool ls__operation_on_all(ls__operation operation, bool input)
+{
+    const ls__operation_traits *traits = ls__operation_traits_of(operation);
+    return (input ? traits->input : traits->output) == LS__SIDE_ALL;
+}
+
+/* Whether INPUT (else OUTPUT) exists on this rank. */
+static inline bool ls__operation_uses(ls__operation operation, bool input, int rank, int root)
+{
+    const ls__operation_traits *traits = ls__operation_traits_of(operation);
+    switch (input ? traits->input : traits->output) {
+    case LS__SIDE_ROOT:
+        return rank == root;
+    case LS__SIDE_NOT_FIRST:
+        return rank > 0;
+    default:
+        return true;
+    }
+}
+
+/* Whether peers read all of a rank's INPUT while it writes OUTPUT at the same places: then what is
+ * in place cannot be done there in registered memory, and is staged. */
+static inline bool ls__operation_reads_ahead(ls__operation operation)
+{
+    const ls__operation_traits *traits = ls__operation_traits_of(operation);
+    return (traits->in_blocks && traits->out_blocks) || traits->scans;
+}
+
+#endif

@@ -1,0 +1,111 @@
+/* The store of a world of one: the same table, in this process, shared by its threads. */
+#include <errno.h>
+#include <limits.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "job/store/client.h"
+
+ls_status ls__store_local(const ls__env *env, ls_store **out)
+{
+    ls_store *store;
+    LS_TRY(ls__store_new(env, &store));
+    ls_status status = ls__store_table_new(env, &store->table);
+    if (status < 0) {
+        ls__store_close(store);
+        return status;
+    }
+    store->call = ls__store_local_call;
+    *out = store;
+    return LS_OK;
+}
+
+/* A second descriptor of the same file: sent to ourselves. */
+static int duplicate(const ls__env *env, int fd)
+{
+    int pair[2], copy = -1;
+    char byte = 0;
+    int error = env->socket_pair(env, pair);
+    if (error < 0) {
+        return error;
+    }
+    ssize_t moved = env->send(env, pair[0], &byte, 1, fd);
+    moved = moved < 0 ? moved : env->recv(env, pair[1], &byte, 1, &copy);
+    env->close(env, pair[0]);
+    env->close(env, pair[1]);
+    return copy >= 0 ? copy : moved < 0 ? (int)moved : -EBADF;
+}
+
+static ls_status give_fd(ls_store *store, int fd, int *out)
+{
+    *out = duplicate(store->env, fd);
+    return *out < 0 ? ls__fail(LS_ERR_SYSTEM, "descriptor %d: %s", fd, strerror(-*out)) : LS_OK;
+}
+
+/* LS_IN_PROGRESS: the key is not there yet. */
+static ls_status look(ls_store *store, ls__store_ask *ask, ls__store_key key)
+{
+    ls_store_value value;
+    if (ask->request.type == LS__WIRE_GET_FD) {
+        int fd = ls__store_table_get_fd(store->table, key);
+        return fd < 0 ? LS_IN_PROGRESS : give_fd(store, fd, &ask->got_fd);
+    }
+    if (!ls__store_table_get(store->table, key, &value)) {
+        return LS_IN_PROGRESS;
+    }
+    ask->bytes = value.bytes;
+    if (ask->request.type == LS__WIRE_GET && value.bytes > 0 && value.bytes <= ask->capacity) {
+        memcpy(ask->value, value.data, value.bytes);
+    }
+    return LS_OK;
+}
+
+static ls_status change(ls_store *store, ls__store_ask *ask, ls__store_key key)
+{
+    const ls__wire_request *r = &ask->request;
+    ls_store_value first = {r->first, r->first_bytes}, second = {r->second, r->second_bytes};
+    bool swapped = false;
+    int fd = -1;
+    switch (r->type) {
+    case LS__WIRE_SET:
+        return ls__store_table_set(store->table, key, first);
+    case LS__WIRE_ADD:
+        return ls__store_table_add(store->table, key, r->number, &ask->number);
+    case LS__WIRE_DELETE:
+        ask->number = ls__store_table_delete(store->table, key);
+        return LS_OK;
+    case LS__WIRE_COMPARE_SET:
+        LS_TRY(ls__store_table_compare_set(store->table, key, first, second, &swapped));
+        ask->number = swapped;
+        return LS_OK;
+    case LS__WIRE_PUT_FD:
+        LS_TRY(give_fd(store, ask->put_fd, &fd));
+        return ls__store_table_put_fd(store->table, key, fd);
+    default:
+        return look(store, ask, key);
+    }
+}
+
+ls_status ls__store_local_call(ls_store *store, ls__store_ask *ask)
+{
+    const ls__env *env = store->env;
+    ls__store_key key = {ask->request.key, ask->request.key_bytes};
+    uint64_t deadline = ls__deadline_after(env, ask->timeout_ms);
+    for (bool last = false;; last = last || env->now_ns(env) >= deadline) {
+        (void)ls__store_lock(store, LS__NEVER);
+        ls_status status = change(store, ask, key);
+        uint32_t version =
+            status == LS_OK ? atomic_fetch_add(&store->version, 1) : atomic_load(&store->version);
+        ls__store_unlock(store);
+        if (status != LS_IN_PROGRESS) {
+            env->wake(env, &store->version, INT_MAX);
+            return status;
+        }
+        if (last) {
+            return ls__fail(LS_ERR_TIMEOUT,
+                            "no thread set it within the deadline, and a world of one has no other "
+                            "rank to do so");
+        }
+        (void)env->park(env, &store->version, version, deadline);
+    }
+}
