@@ -16,7 +16,8 @@ static ls_tensor *alexnet_forward(ls_module *m, ls_tensor *x) /* [N,3,H,W] -> [N
     return ls_forward(self->classifier, ls_reshape(x, LS_SHAPE(ls_size(x, 0), 256 * 6 * 6)));
 }
 
-static const ls_module_class alexnet_class = {"alexnet", alexnet_forward, NULL, NULL};
+static const ls_module_class alexnet_class =
+    LS_MODULE_CLASS(.name = "alexnet", .forward = alexnet_forward);
 
 /* With its ReLU. */
 static ls_module *conv(int64_t in, int64_t out, int64_t kernel, int64_t stride, int64_t padding)

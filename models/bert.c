@@ -69,25 +69,27 @@ typedef struct embeddings {
     ls_tensor *word, *position, *type; /* weights */
 } embeddings;
 
-static ls_tensor *embeddings_forward(ls_module *m, ls_tensor *x) /* [B,T] | [B,P,T] -> [B,T,C] */
+/* tokens [B,T], types [B,T] or NULL: all 0 -> [B,T,C] */
+static ls_status embeddings_forward(ls_module *m, ls_tensor *const *inputs, int input_count,
+                                    ls_tensor **outputs, int output_count)
 {
     embeddings *self = (embeddings *)m;
-    int64_t tokens = ls_size(x, -1);
-    ls_tensor *where = ls_slice(self->position, 0, 0, tokens); /* [T,C] */
-    ls_tensor *y, *type;
-    if (ls_ndim(x) == 3) {
-        ls_shape plane = LS_SHAPE(ls_size(x, 0), tokens);
-        y = ls_forward(self->words, ls_reshape(ls_slice(x, 1, 0, 1), plane));
-        type = ls_forward(self->types, ls_reshape(ls_slice(x, 1, 1, 2), plane));
-    } else {
-        y = ls_forward(self->words, x);
-        type = ls_slice(self->type, 0, 0, 1); /* [1,C] */
+    if (input_count != 2 || output_count != 1) {
+        return ls_fail(LS_ERR_INVALID,
+                       "embeddings: %d inputs, %d outputs; it takes tokens and "
+                       "types and gives one tensor",
+                       input_count, output_count);
     }
-    y = ls_add(ls_add(y, type), where);
-    return ls_forward(self->drop, ls_forward(self->norm, y));
+    ls_tensor *where = ls_slice(self->position, 0, 0, ls_size(inputs[0], -1)); /* [T,C] */
+    ls_tensor *type = inputs[1] != NULL ? ls_forward(self->types, inputs[1])
+                                        : ls_slice(self->type, 0, 0, 1); /* [1,C] */
+    ls_tensor *y = ls_add(ls_add(ls_forward(self->words, inputs[0]), type), where);
+    outputs[0] = ls_forward(self->drop, ls_forward(self->norm, y));
+    return LS_OK;
 }
 
-static const ls_module_class embeddings_class = {"embeddings", embeddings_forward, NULL, NULL};
+static const ls_module_class embeddings_class =
+    LS_MODULE_CLASS(.name = "embeddings", .forward_many = embeddings_forward);
 
 static embeddings *embeddings_new(const ls_bert_options *o)
 {
@@ -112,7 +114,6 @@ typedef struct layer {
     int64_t heads;
     double dropout;
     bool recompute;
-    ls_tensor *const *mask; /* the model's, during its forward */
 } layer;
 
 typedef struct layer_call { /* what a layer needs to run again when the model's forward is over */
@@ -157,17 +158,26 @@ static ls_tensor *layer_body(ls_tensor *x, void *call_of) /* [B,T,C] -> [B,T,C] 
     return joined(self->norm2, thought, x);
 }
 
-static ls_tensor *layer_forward(ls_module *m, ls_tensor *x)
+/* x [B,T,C], mask [B,1,1,T] or NULL -> [B,T,C] */
+static ls_status layer_forward(ls_module *m, ls_tensor *const *inputs, int input_count,
+                               ls_tensor **outputs, int output_count)
 {
     layer *self = (layer *)m;
-    layer_call call = {self, *self->mask};
-    return self->recompute ? ls_recompute_with(layer_body, x, &call, sizeof call)
-                           : layer_body(x, &call);
+    if (input_count != 2 || output_count != 1) {
+        return ls_fail(LS_ERR_INVALID,
+                       "layer: %d inputs, %d outputs; it takes x and a mask and gives one tensor",
+                       input_count, output_count);
+    }
+    layer_call call = {self, inputs[1]};
+    outputs[0] = self->recompute ? ls_recompute_with(layer_body, inputs[0], &call, sizeof call)
+                                 : layer_body(inputs[0], &call);
+    return LS_OK;
 }
 
-static const ls_module_class layer_class = {"layer", layer_forward, NULL, NULL};
+static const ls_module_class layer_class =
+    LS_MODULE_CLASS(.name = "layer", .forward_many = layer_forward);
 
-static ls_module *layer_new(const ls_bert_options *o, ls_tensor *const *mask)
+static ls_module *layer_new(const ls_bert_options *o)
 {
     layer *self = ls_module_new(sizeof *self, &layer_class);
     if (!self) {
@@ -178,7 +188,6 @@ static ls_module *layer_new(const ls_bert_options *o, ls_tensor *const *mask)
     self->heads = o->heads;
     self->dropout = o->dropout;
     self->recompute = o->recompute;
-    self->mask = mask;
     self->query = ls_module_add(own, "query", linear(o->dim, o->dim, LS_ACTIVATION_NONE, o));
     self->key = ls_module_add(own, "key", linear(o->dim, o->dim, LS_ACTIVATION_NONE, o));
     self->value = ls_module_add(own, "value", linear(o->dim, o->dim, LS_ACTIVATION_NONE, o));
@@ -200,30 +209,49 @@ typedef struct bert {
     ls_module base;
     ls_module *embeddings, *layers, *dense, *norm;
     ls_tensor *words, *bias; /* [V,C], [V]: the decoder */
-    ls_tensor *mask;         /* [B,1,1,T], added to scores; during a forward, NULL: none */
 } bert;
 
 #define HIDDEN 1e30 /* beside any score; not infinite, which times 0 is no number */
 
-/* Plane 2 of x, 1 or 0, as what is added to the scores of its keys. */
-static ls_tensor *mask_of(ls_tensor *x) /* [B,3,T] -> [B,1,1,T] */
+/* 1 or 0 for each token, as what is added to the scores of its key. */
+static ls_tensor *mask_of(ls_tensor *seen) /* [B,T] -> [B,1,1,T] */
 {
-    ls_tensor *there = ls_cast(ls_slice(x, 1, 2, 3), LS_FLOAT32);
-    ls_tensor *mask = ls_scale(ls_add_scalar(there, -1.0), HIDDEN);
-    return ls_reshape(mask, LS_SHAPE(ls_size(x, 0), 1, 1, ls_size(x, 2)));
+    ls_tensor *mask = ls_scale(ls_add_scalar(ls_cast(seen, LS_FLOAT32), -1.0), HIDDEN);
+    return ls_reshape(mask, LS_SHAPE(ls_size(seen, 0), 1, 1, ls_size(seen, -1)));
 }
 
-static ls_tensor *bert_forward(ls_module *m, ls_tensor *x) /* [B,T] | [B,P,T] -> [B,T,V] */
+static ls_tensor *run_layers(bert *self, ls_tensor *x, ls_tensor *mask)
+{
+    const int layers = ls_module_child_count(self->layers);
+    for (int i = 0; i < layers; i++) {
+        ls_tensor *inputs[] = {x, mask};
+        (void)ls_forward_many(ls_module_child_at(self->layers, i), inputs, 2, &x, 1);
+    }
+    return x; /* poisoned where a layer failed */
+}
+
+/* tokens [B,T], types [B,T], seen [B,T], of which the last two may be missing -> [B,T,V] */
+static ls_status bert_forward(ls_module *m, ls_tensor *const *inputs, int input_count,
+                              ls_tensor **outputs, int output_count)
 {
     bert *self = (bert *)m;
-    self->mask = ls_ndim(x) == 3 && ls_size(x, 1) == 3 ? mask_of(x) : NULL;
-    ls_tensor *y = ls_forward(self->layers, ls_forward(self->embeddings, x));
-    self->mask = NULL; /* it dies with the scope; a layer that runs again has its own handle */
+    if (input_count > 3 || output_count != 1) {
+        return ls_fail(LS_ERR_INVALID,
+                       "bert: %d inputs, %d outputs; it takes tokens, types and which tokens are "
+                       "there, and gives logits",
+                       input_count, output_count);
+    }
+    ls_tensor *const words[] = {inputs[0], input_count > 1 ? inputs[1] : NULL};
+    ls_tensor *seen = input_count > 2 ? inputs[2] : NULL, *y = NULL;
+    (void)ls_forward_many(self->embeddings, words, 2, &y, 1);
+    y = run_layers(self, y, seen != NULL ? mask_of(seen) : NULL);
     y = ls_forward(self->norm, ls_forward(self->dense, y));
-    return ls_linear(y, self->words, self->bias);
+    outputs[0] = ls_linear(y, self->words, self->bias);
+    return LS_OK;
 }
 
-static const ls_module_class bert_class = {"bert", bert_forward, NULL, NULL};
+static const ls_module_class bert_class =
+    LS_MODULE_CLASS(.name = "bert", .forward_many = bert_forward);
 
 static void build(bert *self, const ls_bert_options *o)
 {
@@ -235,7 +263,7 @@ static void build(bert *self, const ls_bert_options *o)
     for (int i = 0; self->layers && i < o->layers; i++) {
         char name[16];
         (void)snprintf(name, sizeof name, "%d", i);
-        (void)ls_module_add(self->layers, name, layer_new(o, &self->mask));
+        (void)ls_module_add(self->layers, name, layer_new(o));
     }
     ls_module *predictions = container(container(&self->base, "cls"), "predictions");
     self->bias = ls_module_add_param(predictions, "bias", ls_zeros(LS_SHAPE(o->vocab), LS_FLOAT32));

@@ -23,7 +23,7 @@ static ls_tensor *cnn_forward(ls_module *m, ls_tensor *x)
     return ls_forward(self->fc, ls_reshape(x, LS_SHAPE(ls_size(x, 0), WIDE * SIDE * SIDE)));
 }
 
-static const ls_module_class cnn_class = {"cnn", cnn_forward, NULL, NULL};
+static const ls_module_class cnn_class = LS_MODULE_CLASS(.name = "cnn", .forward = cnn_forward);
 
 static ls_module *conv(int64_t in, int64_t out)
 {

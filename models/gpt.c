@@ -71,7 +71,8 @@ static ls_tensor *block_forward(ls_module *m, ls_tensor *x)
     return self->recompute ? ls_recompute_call(block_body, x, self) : block_body(x, self);
 }
 
-static const ls_module_class block_class = {"block", block_forward, NULL, NULL};
+static const ls_module_class block_class =
+    LS_MODULE_CLASS(.name = "block", .forward = block_forward);
 
 /* A linear layer with GPT-2's initialisation; `std` 0 leaves PyTorch's. */
 static ls_module *linear(int64_t in, int64_t out, const ls_linear_options *options, double std)
@@ -142,7 +143,7 @@ static ls_tensor *gpt_forward(ls_module *m, ls_tensor *x) /* [B,T] -> [B,T,V] */
     return ls_forward(self->head, ls_forward(self->norm, gpt_body(self, x, 0)));
 }
 
-static const ls_module_class gpt_class = {"gpt", gpt_forward, NULL, NULL};
+static const ls_module_class gpt_class = LS_MODULE_CLASS(.name = "gpt", .forward = gpt_forward);
 
 static ls_module *embedding(int64_t count, int64_t dim, double std)
 {

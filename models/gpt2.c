@@ -43,7 +43,8 @@ static ls_tensor *conv1d_forward(ls_module *m, ls_tensor *x) /* [..,in] -> [..,o
     return ls_linear_with(x, ls_transpose(self->weight, 0, 1), self->bias, self->activation);
 }
 
-static const ls_module_class conv1d_class = {"Conv1D", conv1d_forward, NULL, NULL};
+static const ls_module_class conv1d_class =
+    LS_MODULE_CLASS(.name = "Conv1D", .forward = conv1d_forward);
 
 static ls_module *conv1d_new(int64_t in, int64_t out, ls_activation activation, double std)
 {
@@ -98,7 +99,8 @@ static ls_tensor *attention_forward(ls_module *m, ls_tensor *x) /* [B,T,C] -> [B
     return ls_forward(self->c_proj, ls_reshape(ls_transpose(seen, 1, 2), ls_shape_of(x)));
 }
 
-static const ls_module_class attention_class = {"attn", attention_forward, NULL, NULL};
+static const ls_module_class attention_class =
+    LS_MODULE_CLASS(.name = "attn", .forward = attention_forward);
 
 typedef struct mlp {
     ls_module base;
@@ -111,7 +113,7 @@ static ls_tensor *mlp_forward(ls_module *m, ls_tensor *x) /* [B,T,C] -> [B,T,C] 
     return ls_forward(self->c_proj, ls_forward(self->c_fc, x));
 }
 
-static const ls_module_class mlp_class = {"mlp", mlp_forward, NULL, NULL};
+static const ls_module_class mlp_class = LS_MODULE_CLASS(.name = "mlp", .forward = mlp_forward);
 
 typedef struct block {
     ls_module base;
@@ -134,7 +136,8 @@ static ls_tensor *block_forward(ls_module *m, ls_tensor *x)
     return self->recompute ? ls_recompute_call(block_body, x, self) : block_body(x, self);
 }
 
-static const ls_module_class block_class = {"block", block_forward, NULL, NULL};
+static const ls_module_class block_class =
+    LS_MODULE_CLASS(.name = "block", .forward = block_forward);
 
 static ls_module *attention_new(const ls_gpt2_options *o, double residual,
                                 ls_kv_cache *const *cache)
@@ -217,7 +220,7 @@ static ls_tensor *gpt2_forward(ls_module *m, ls_tensor *x) /* [B,T] -> [B,T,V] *
     return gpt2_head(self, gpt2_body(self, x, 0));
 }
 
-static const ls_module_class gpt2_class = {"gpt2", gpt2_forward, NULL, NULL};
+static const ls_module_class gpt2_class = LS_MODULE_CLASS(.name = "gpt2", .forward = gpt2_forward);
 
 /* *weight: N(0, std); NULL when it could not be made. */
 static ls_module *embedding_new(int64_t count, int64_t dim, double std, ls_tensor **weight)

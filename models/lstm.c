@@ -17,7 +17,7 @@ static ls_tensor *lstm_forward(ls_module *m, ls_tensor *x) /* [B,T] -> [B,T,V] *
     return ls_forward(self->decoder, h);
 }
 
-static const ls_module_class lstm_class = {"lstm", lstm_forward, NULL, NULL};
+static const ls_module_class lstm_class = LS_MODULE_CLASS(.name = "lstm", .forward = lstm_forward);
 
 /* Uniform in ±0.1, as the example begins. */
 static void begin_near_zero(ls_module *layer)

@@ -59,7 +59,8 @@ static ls_tensor *block_forward(ls_module *m, ls_tensor *x) /* [N,C,H,W] -> [N,C
                                 self->downsample ? ls_forward(self->downsample, x) : x);
 }
 
-static const ls_module_class block_class = {"block", block_forward, NULL, NULL};
+static const ls_module_class block_class =
+    LS_MODULE_CLASS(.name = "block", .forward = block_forward);
 
 static void add_conv(block *self, int64_t in, int64_t out, int64_t kernel, int64_t stride)
 {
@@ -112,7 +113,8 @@ static ls_tensor *resnet_forward(ls_module *m, ls_tensor *x) /* [N,3,H,W] -> [N,
     return ls_forward(self->fc, ls_reshape(x, LS_SHAPE(ls_size(x, 0), ls_size(x, 1))));
 }
 
-static const ls_module_class resnet_class = {"resnet", resnet_forward, NULL, NULL};
+static const ls_module_class resnet_class =
+    LS_MODULE_CLASS(.name = "resnet", .forward = resnet_forward);
 
 typedef struct shape {
     int depth;

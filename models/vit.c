@@ -91,7 +91,8 @@ static ls_tensor *layer_forward(ls_module *m, ls_tensor *x)
     return self->recompute ? ls_recompute_call(layer_body, x, self) : layer_body(x, self);
 }
 
-static const ls_module_class layer_class = {"encoder_layer", layer_forward, NULL, NULL};
+static const ls_module_class layer_class =
+    LS_MODULE_CLASS(.name = "encoder_layer", .forward = layer_forward);
 
 static double xavier(int64_t in, int64_t out)
 {
@@ -160,7 +161,7 @@ static ls_tensor *vit_forward(ls_module *m, ls_tensor *x) /* [B,P,H,W] -> [B,cla
     return ls_forward(self->head, ls_reshape(ls_slice(y, 1, 0, 1), LS_SHAPE(b, c)));
 }
 
-static const ls_module_class vit_class = {"vit", vit_forward, NULL, NULL};
+static const ls_module_class vit_class = LS_MODULE_CLASS(.name = "vit", .forward = vit_forward);
 
 static void build(vit *self, const ls_vit_options *o)
 {

@@ -92,7 +92,7 @@ static ls_tensor *flat_forward(ls_module *m, ls_tensor *x) /* [B,C,H,W] -> inner
 }
 
 /* A perceptron takes an image as a row of numbers. */
-static const ls_module_class flat_class = {"flat", flat_forward, NULL, NULL};
+static const ls_module_class flat_class = LS_MODULE_CLASS(.name = "flat", .forward = flat_forward);
 
 static ls_tensor *coloured_forward(ls_module *m, ls_tensor *x) /* [B,1,H,W] -> inner of [B,3,H,W] */
 {
@@ -100,7 +100,8 @@ static ls_tensor *coloured_forward(ls_module *m, ls_tensor *x) /* [B,1,H,W] -> i
 }
 
 /* What wants colours takes a grey image as three equal ones. */
-static const ls_module_class coloured_class = {"coloured", coloured_forward, NULL, NULL};
+static const ls_module_class coloured_class =
+    LS_MODULE_CLASS(.name = "coloured", .forward = coloured_forward);
 
 static ls_module *view_new(const ls_module_class *class, ls_module *inner)
 {

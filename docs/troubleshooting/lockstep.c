@@ -81,7 +81,8 @@ static ls_tensor *small_forward(ls_module *m, ls_tensor *x)
     x = ls_forward(self->fc2, ls_relu(ls_forward(self->fc1, x)));
     return is("unused") && rank == 1 ? x : ls_forward(self->spare, x);
 }
-static const ls_module_class small_class = {"small", small_forward, NULL, NULL};
+static const ls_module_class small_class =
+    LS_MODULE_CLASS(.name = "small", .forward = small_forward);
 
 static ls_module *small_new(void)
 {

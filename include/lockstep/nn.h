@@ -2,7 +2,7 @@
  *
  * A module of your own is a struct whose first member is ls_module:
  *     typedef struct { ls_module base; ls_module *fc1, *fc2; } mlp;
- *     static const ls_module_class mlp_class = {"mlp", mlp_forward, NULL, NULL};
+ *     static const ls_module_class mlp_class = LS_MODULE_CLASS(.name = "mlp", .forward = mlp_forward);
  *     mlp *m = ls_module_new(sizeof *m, &mlp_class);
  *     m->fc1 = ls_module_add(&m->base, "fc1", ls_linear_new(784, 256, NULL));
  * Freeing a module frees its children and parameters. Constructors that fail return NULL with
@@ -20,13 +20,27 @@ extern "C" {
 
 typedef struct ls_module ls_module;
 
+/* What a module can do. Exactly one of the two forward functions is given: `forward` where one
+ * tensor goes in and one comes out, `forward_many` for every other number. */
 typedef struct ls_module_class {
+    size_t size; /* LS_MODULE_CLASS sets it */
     const char *name;
     ls_tensor *(*forward)(ls_module *self, ls_tensor *x);
+    /* Fills outputs[output_count], or returns an error (ls_fail) when it does not take this many
+     * inputs or give this many outputs. An input that the caller leaves out is NULL. */
+    ls_status (*forward_many)(ls_module *self, ls_tensor *const *inputs, int input_count,
+                              ls_tensor **outputs, int output_count);
     void (*free)(ls_module *self); /* own resources only; NULL: none */
     /* state beyond parameters and buffers; NULL: none */
     ls_status (*state)(ls_module *self, const char *prefix, const ls_state_visitor *visitor);
 } ls_module_class;
+/* The initialiser of a class: LS_MODULE_CLASS(.name = "mlp", .forward = mlp_forward). */
+#define LS_MODULE_CLASS(...)                                                                       \
+    {                                                                                              \
+        .size = sizeof(ls_module_class), __VA_ARGS__                                               \
+    }
+
+#define LS_MODULE_TENSORS_MAX 64 /* inputs of one call, and outputs */
 
 /* Public only so that it can be the first member of yours; use the functions below. */
 struct ls_module {
@@ -36,7 +50,8 @@ struct ls_module {
     ls_status status; /* first failure while building */
 };
 
-/* Allocates `bytes` (zeroed) with an initialised base. NULL when memory is out. */
+/* Allocates `bytes` (zeroed) with an initialised base. NULL on failure: memory is out, or the class
+ * lacks its size, its name or a forward function. `cls` is borrowed while the module lives. */
 LS_API void *ls_module_new(size_t bytes, const ls_module_class *cls);
 LS_API void ls_module_free(ls_module *module); /* recursive; NULL is allowed */
 LS_API ls_status ls_module_status(const ls_module *module);
@@ -49,7 +64,25 @@ LS_API ls_module *ls_module_add(ls_module *parent, const char *name, ls_module *
 LS_API ls_tensor *ls_module_add_param(ls_module *module, const char *name, ls_tensor *value);
 LS_API ls_tensor *ls_module_add_buffer(ls_module *module, const char *name, ls_tensor *value);
 
+/* Children in order of addition: how many, and number `i` with its name (NULL when there is no such
+ * child). Borrowed. */
+LS_API int ls_module_child_count(const ls_module *module);
+LS_API ls_module *ls_module_child_at(const ls_module *module, int i);
+LS_API const char *ls_module_child_name(const ls_module *module, int i);
+/* Parts by their dotted names, as ls_param has them: ls_module_child(net, "layers.0.fc1"),
+ * ls_module_param(net, "layers.0.fc1.weight"). Names lead through a wrapper (ls_ddp_new) as without
+ * it. Borrowed; NULL with LS_ERR_INVALID, which names the first part that is missing. */
+LS_API ls_module *ls_module_child(const ls_module *module, const char *name);
+LS_API ls_tensor *ls_module_param(const ls_module *module, const char *name);
+LS_API ls_tensor *ls_module_buffer(const ls_module *module, const char *name);
+
 LS_API ls_tensor *ls_forward(ls_module *module, ls_tensor *x);
+/* The same with several inputs and outputs (1 to LS_MODULE_TENSORS_MAX of each), of either kind of
+ * class: one whose class has `forward` takes one and gives one. `outputs` is filled; after an error
+ * with poisoned tensors, so that the status may be looked at later. An output that is poisoned is
+ * an error, too. */
+LS_API ls_status ls_forward_many(ls_module *module, ls_tensor *const *inputs, int input_count,
+                                 ls_tensor **outputs, int output_count);
 /* ls_forward(module, x), whose activations are not kept but computed again in backward: less memory
  * for the time of a second forward pass. Bit-equal gradients; see ls_recompute_call in autograd.h.
  * Put it around the blocks of a deep network, say, not around the whole: what one piece needs is
@@ -178,6 +211,7 @@ LS_API ls_status ls_clip_grad_norm(ls_module *module, double max_norm, double *n
 
 #if !defined(LS_NO_SITES)
 #define ls_forward(...) LS_AT(ls_forward(__VA_ARGS__))
+#define ls_forward_many(...) LS_AT(ls_forward_many(__VA_ARGS__))
 #define ls_recompute(...) LS_AT(ls_recompute(__VA_ARGS__))
 #endif
 

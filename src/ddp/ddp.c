@@ -49,10 +49,12 @@ typedef struct ddp {
     enum { GRADS_USABLE, GRADS_LOCAL, GRADS_FAILED } grads;
 } ddp;
 
-static ls_tensor *ddp_forward(ls_module *self, ls_tensor *x);
+static ls_status ddp_forward(ls_module *self, ls_tensor *const *inputs, int input_count,
+                             ls_tensor **outputs, int output_count);
 static void ddp_free(ls_module *self);
 
-static const ls_module_class ddp_class = {"ddp", ddp_forward, ddp_free, NULL};
+static const ls_module_class ddp_class =
+    LS_MODULE_CLASS(.name = "ddp", .forward_many = ddp_forward, .free = ddp_free);
 
 static ddp *ddp_of(ls_module *module)
 {
@@ -69,12 +71,15 @@ static ddp *ddp_of_observer(ls__observer *observer)
     return LS__LIST_ITEM(observer, ddp, observer);
 }
 
-static ls_tensor *ddp_forward(ls_module *self, ls_tensor *x)
+/* Whatever the wrapped module takes and gives; a failure is in the outputs, which it poisons. */
+static ls_status ddp_forward(ls_module *self, ls_tensor *const *inputs, int input_count,
+                             ls_tensor **outputs, int output_count)
 {
     ddp *d = (ddp *)self;
-    bool counts = !ls__self.no_grad && ls__self.replay == NULL; /* a replay is of this backward */
+    const bool counts = !ls__self.no_grad && ls__self.replay == NULL; /* a replay is of backward */
     d->observer.armed = d->observer.armed || counts;
-    return ls_forward(d->inner, x);
+    (void)ls_forward_many(d->inner, inputs, input_count, outputs, output_count);
+    return LS_OK;
 }
 
 /* ---- the observer ------------------------------------------------------------------------- */

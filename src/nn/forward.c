@@ -1,44 +1,166 @@
 /* Calling a module. The rank's activity record names the innermost module, so a report on a rank
- * that died or hangs says in which layer. */
+ * that died or hangs says in which layer.
+ *
+ * Both calls go through one frame (enter, leave), and either works on either kind of class: only
+ * `call_class` knows which of the two functions the class has. */
+#include <stdio.h>
+
+#include "base/assert.h"
 #include "nn/module.h"
 #include "tensor/tensor.h"
+
+/* What stands around a call in an expression is blamed on its line, not the module's. */
+typedef struct frame {
+    ls__phase former;
+    const char *file;
+    int line;
+} frame;
+
+static frame enter(const ls_module *module)
+{
+    const frame f = {.former = ls__activity_enter(LS__PHASE_FORWARD, ls__module_name(module)),
+                     .file = ls__self.file,
+                     .line = ls__self.line};
+    ls__self.modules++;
+    return f;
+}
+
+/* What the outermost module returns is its caller's: backward does not free it (autograd's
+ * Note [Within modules]). */
+static void leave(const frame *f, ls_tensor *const *outputs, int count)
+{
+    LS_ASSERT(ls__self.modules > 0);
+    if (--ls__self.modules == 0) {
+        for (int i = 0; i < count; i++) {
+            ls__tensor_give_out(outputs[i]);
+        }
+    }
+    ls__self.file = f->file;
+    ls__self.line = f->line;
+    ls__activity_leave(f->former);
+}
 
 /* The last error may be the constructor's, or of long ago. */
 static ls_status fail_null(void)
 {
-    bool failed = ls__self.status < 0;
+    const bool failed = ls__self.status < 0;
     return ls__fail(LS_ERR_INVALID,
                     "forward: the module is NULL; check what its constructor returned%s%s%s",
                     failed ? " (the last error was: " : "", failed ? ls_error_message() : "",
                     failed ? ")" : "");
 }
 
-static ls_tensor *refuse(ls_status status)
+static ls_status check_counts(const ls_module *module, ls_tensor *const *inputs, int input_count,
+                              ls_tensor *const *outputs, int output_count)
 {
-    (void)ls__fail_at_site(status);
-    ls__tensors *tensors = ls__tensors_get("ls_forward");
-    return tensors ? ls__poison(tensors) : ls__poison_fixed(status);
+    const bool possible = inputs != NULL && outputs != NULL && input_count >= 1 &&
+                          input_count <= LS_MODULE_TENSORS_MAX && output_count >= 1 &&
+                          output_count <= LS_MODULE_TENSORS_MAX;
+    if (!possible) {
+        return ls__fail(LS_ERR_INVALID,
+                        "forward: %d inputs at %p, %d outputs at %p; give arrays of 1 to %d",
+                        input_count, (const void *)inputs, output_count, (const void *)outputs,
+                        LS_MODULE_TENSORS_MAX);
+    }
+    if (module->cls->forward != NULL && (input_count != 1 || output_count != 1)) {
+        return ls__fail(LS_ERR_INVALID,
+                        "forward: a %s takes 1 input and gives 1 output, but the call has %d and "
+                        "%d",
+                        module->cls->name, input_count, output_count);
+    }
+    return LS_OK;
+}
+
+/* An output that was left out is a mistake which would surface far away. */
+static ls_status check_outputs(const ls_module *module, ls_tensor *const *outputs, int count)
+{
+    for (int i = 0; i < count; i++) {
+        if (outputs[i] == NULL) {
+            return ls__fail(LS_ERR_INVALID,
+                            "forward: the %s gave no output %d of the %d asked for; fill all of "
+                            "them, or return an error",
+                            module->cls->name, i, count);
+        }
+    }
+    return LS_OK;
+}
+
+/* The class' own function. */
+static ls_status call_class(ls_module *module, ls_tensor *const *inputs, int input_count,
+                            ls_tensor **outputs, int output_count)
+{
+    if (module->cls->forward != NULL) {
+        outputs[0] = module->cls->forward(module, inputs[0]);
+        return LS_OK;
+    }
+    LS_TRY(module->cls->forward_many(module, inputs, input_count, outputs, output_count));
+    return check_outputs(module, outputs, output_count);
+}
+
+/* An error that a module passes on from within has its line; the outermost adds the user's. */
+static ls_status call(ls_module *module, ls_tensor *const *inputs, int input_count,
+                      ls_tensor **outputs, int output_count)
+{
+    for (int i = 0; i < output_count; i++) {
+        outputs[i] = NULL;
+    }
+    const frame f = enter(module);
+    const ls_status status = call_class(module, inputs, input_count, outputs, output_count);
+    leave(&f, outputs, status < 0 ? 0 : output_count);
+    return status < 0 && ls__self.modules == 0 ? ls__fail_at_site(status) : status;
+}
+
+/* After a failure the outputs are tensors that carry it. */
+static void poison_all(ls_tensor **outputs, int count)
+{
+    ls__tensors *tensors = ls__tensors_get("forward");
+    const ls_status status = ls__self.status;
+    for (int i = 0; i < count; i++) {
+        outputs[i] = tensors != NULL ? ls__poison(tensors) : ls__poison_fixed(status);
+    }
+}
+
+static ls_status check_module(const ls_module *module)
+{
+    const ls_status status = module != NULL ? ls_module_status(module) : fail_null();
+    return status < 0 ? ls__fail_at_site(status) : LS_OK;
 }
 
 ls_tensor *ls_forward(ls_module *module, ls_tensor *x)
 {
-    ls_status status = module ? ls_module_status(module) : fail_null();
+    ls_tensor *y = NULL;
+    ls_status status = check_module(module);
+    if (status == LS_OK) {
+        status = call(module, &x, 1, &y, 1);
+    }
     if (status < 0) {
-        return refuse(status);
+        poison_all(&y, 1);
     }
-    ls__phase former = ls__activity_enter(LS__PHASE_FORWARD, ls__module_name(module));
-    const char *file = ls__self.file;
-    int line = ls__self.line;
-    ls__self.modules++;
-    ls_tensor *y = module->cls->forward(module, x);
-    if (--ls__self.modules == 0) {
-        ls__tensor_give_out(y);
-    }
-    /* What stands around this call in an expression is blamed on its line, not the module's. */
-    ls__self.file = file;
-    ls__self.line = line;
-    ls__activity_leave(former);
     return y;
+}
+
+static ls_status forward_many(ls_module *module, ls_tensor *const *inputs, int input_count,
+                              ls_tensor **outputs, int output_count)
+{
+    LS_TRY(check_module(module));
+    const ls_status status = check_counts(module, inputs, input_count, outputs, output_count);
+    return status < 0 ? ls__fail_at_site(status)
+                      : call(module, inputs, input_count, outputs, output_count);
+}
+
+ls_status ls_forward_many(ls_module *module, ls_tensor *const *inputs, int input_count,
+                          ls_tensor **outputs, int output_count)
+{
+    const ls_status status = forward_many(module, inputs, input_count, outputs, output_count);
+    const bool room = outputs != NULL && output_count <= LS_MODULE_TENSORS_MAX;
+    if (status < 0) {
+        poison_all(outputs, room ? output_count : 0);
+        return status;
+    }
+    for (int i = 0; i < output_count; i++) {
+        LS_TRY(ls_tensor_status(outputs[i]));
+    }
+    return LS_OK;
 }
 
 static ls_tensor *forward_of(ls_tensor *x, void *module)

@@ -24,7 +24,8 @@ static ls_tensor *linear_forward(ls_module *m, ls_tensor *x) /* [..,in] -> [..,o
     return ls_linear_with(x, self->weight, self->bias, self->activation);
 }
 
-static const ls_module_class linear_class = {"Linear", linear_forward, NULL, NULL};
+static const ls_module_class linear_class =
+    LS_MODULE_CLASS(.name = "Linear", .forward = linear_forward);
 
 ls_module *ls_linear_new(int64_t in, int64_t out, const ls_linear_options *options)
 {
@@ -66,7 +67,8 @@ static ls_tensor *embedding_forward(ls_module *m, ls_tensor *index) /* [..] -> [
     return ls_embedding(((embedding *)m)->weight, index);
 }
 
-static const ls_module_class embedding_class = {"Embedding", embedding_forward, NULL, NULL};
+static const ls_module_class embedding_class =
+    LS_MODULE_CLASS(.name = "Embedding", .forward = embedding_forward);
 
 ls_module *ls_embedding_new(int64_t count, int64_t dim)
 {
@@ -97,7 +99,8 @@ static ls_tensor *layer_norm_forward(ls_module *m, ls_tensor *x) /* [..,dim] -> 
     return ls_layer_norm(x, self->weight, self->bias, self->eps);
 }
 
-static const ls_module_class layer_norm_class = {"LayerNorm", layer_norm_forward, NULL, NULL};
+static const ls_module_class layer_norm_class =
+    LS_MODULE_CLASS(.name = "LayerNorm", .forward = layer_norm_forward);
 
 ls_module *ls_layer_norm_new(int64_t dim, const ls_layer_norm_options *options)
 {
@@ -133,7 +136,8 @@ static ls_tensor *rms_norm_forward(ls_module *m, ls_tensor *x) /* [..,dim] -> [.
     return ls_rms_norm(x, self->weight, self->eps);
 }
 
-static const ls_module_class rms_norm_class = {"RMSNorm", rms_norm_forward, NULL, NULL};
+static const ls_module_class rms_norm_class =
+    LS_MODULE_CLASS(.name = "RMSNorm", .forward = rms_norm_forward);
 
 ls_module *ls_rms_norm_new(int64_t dim, double eps)
 {
@@ -163,7 +167,8 @@ static ls_tensor *dropout_forward(ls_module *m, ls_tensor *x) /* [..] -> [..] */
     return m->training && self->p > 0.0 ? ls_dropout(x, self->p) : x;
 }
 
-static const ls_module_class dropout_class = {"Dropout", dropout_forward, NULL, NULL};
+static const ls_module_class dropout_class =
+    LS_MODULE_CLASS(.name = "Dropout", .forward = dropout_forward);
 
 ls_module *ls_dropout_new(double p)
 {
@@ -187,7 +192,7 @@ static ls_tensor *relu_forward(ls_module *m, ls_tensor *x)
     return ls_relu(x);
 }
 
-static const ls_module_class relu_class = {"ReLU", relu_forward, NULL, NULL};
+static const ls_module_class relu_class = LS_MODULE_CLASS(.name = "ReLU", .forward = relu_forward);
 
 ls_module *ls_relu_new(void)
 {
@@ -204,7 +209,7 @@ static ls_tensor *gelu_forward(ls_module *m, ls_tensor *x)
     return ls_gelu(x, ((gelu *)m)->kind);
 }
 
-static const ls_module_class gelu_class = {"GELU", gelu_forward, NULL, NULL};
+static const ls_module_class gelu_class = LS_MODULE_CLASS(.name = "GELU", .forward = gelu_forward);
 
 ls_module *ls_gelu_new(ls_gelu_kind kind)
 {
@@ -229,7 +234,8 @@ static ls_tensor *identity_forward(ls_module *m, ls_tensor *x)
     return x;
 }
 
-static const ls_module_class identity_class = {"Identity", identity_forward, NULL, NULL};
+static const ls_module_class identity_class =
+    LS_MODULE_CLASS(.name = "Identity", .forward = identity_forward);
 
 ls_module *ls_identity_new(void)
 {
@@ -247,7 +253,8 @@ static ls_tensor *sequential_forward(ls_module *m, ls_tensor *x)
     return x;
 }
 
-static const ls_module_class sequential_class = {"Sequential", sequential_forward, NULL, NULL};
+static const ls_module_class sequential_class =
+    LS_MODULE_CLASS(.name = "Sequential", .forward = sequential_forward);
 
 ls_module *ls_sequential_new(ls_module **children, int count)
 {

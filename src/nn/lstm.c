@@ -31,7 +31,7 @@ static ls_tensor *lstm_forward(ls_module *m, ls_tensor *x) /* [B,T,in] -> [B,T,h
     return ls_transpose(x, 0, 1);
 }
 
-static const ls_module_class lstm_class = {"LSTM", lstm_forward, NULL, NULL};
+static const ls_module_class lstm_class = LS_MODULE_CLASS(.name = "LSTM", .forward = lstm_forward);
 
 static ls_tensor *add(lstm *self, const char *kind, int i, ls_shape shape, double bound)
 {

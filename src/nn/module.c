@@ -18,16 +18,39 @@
 
 /* ---- building ----------------------------------------------------------------------------- */
 
+/* Classes come from programs that may have been built against an older, shorter header; everything
+ * this version has is in the first one, so a class is whole or it is none. */
+static ls_status check_class(size_t bytes, const ls_module_class *cls)
+{
+    if (cls == NULL || bytes < sizeof(ls_module)) {
+        return ls__fail(LS_ERR_INVALID,
+                        "module: %zu bytes, class %p; give a class, and at least the "
+                        "sizeof(ls_module) bytes of the first member",
+                        bytes, (const void *)cls);
+    }
+    if (cls->size < sizeof *cls || cls->size > LS__CLASS_BYTES_MAX) {
+        return ls__fail(LS_ERR_INVALID,
+                        "module: the class' size is %zu; fill the class with LS_MODULE_CLASS, "
+                        "which sets it",
+                        cls->size);
+    }
+    if (cls->name == NULL || (cls->forward == NULL) == (cls->forward_many == NULL)) {
+        return ls__fail(LS_ERR_INVALID,
+                        "module \"%s\": its class must have a name, and one of forward and "
+                        "forward_many, not both",
+                        cls->name != NULL ? cls->name : "");
+    }
+    return LS_OK;
+}
+
 void *ls_module_new(size_t bytes, const ls_module_class *cls)
 {
-    if (bytes < sizeof(ls_module) || !cls || !cls->name || !cls->forward) {
-        (void)ls__fail(LS_ERR_INVALID, "module: a class with a name and a forward, and at least "
-                                       "sizeof(ls_module) bytes are needed");
+    if (check_class(bytes, cls) < 0) {
         return NULL;
     }
     ls_module *module = calloc(1, bytes);
     struct ls__module_entries *entries = calloc(1, sizeof *entries);
-    if (!module || !entries) {
+    if (module == NULL || entries == NULL) {
         free(module);
         free(entries);
         (void)ls__fail(LS_ERR_MEMORY, "module: no memory for a %s", cls->name);

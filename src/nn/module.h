@@ -4,8 +4,9 @@
 
 #include <lockstep/nn.h>
 
-#define LS__MODULE_DEPTH_MAX 64 /* bounds the recursion over nested modules */
-#define LS__MODULE_NAME_MAX 63  /* of one part; a dotted name has at most DEPTH_MAX parts */
+#define LS__MODULE_DEPTH_MAX 64  /* bounds the recursion over nested modules */
+#define LS__MODULE_NAME_MAX 63   /* of one part; a dotted name has at most DEPTH_MAX parts */
+#define LS__CLASS_BYTES_MAX 4096 /* a larger size is not one */
 
 /* One named thing of a whole tree, under its dotted name. */
 typedef struct ls__module_item {

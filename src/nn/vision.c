@@ -21,7 +21,8 @@ static ls_tensor *conv2d_forward(ls_module *m, ls_tensor *x) /* [N,C,H,W] -> [N,
     return ls_conv2d(x, self->weight, self->bias, &self->options);
 }
 
-static const ls_module_class conv2d_class = {"Conv2d", conv2d_forward, NULL, NULL};
+static const ls_module_class conv2d_class =
+    LS_MODULE_CLASS(.name = "Conv2d", .forward = conv2d_forward);
 
 static bool conv2d_fits(int64_t in, int64_t out, int64_t kernel, const ls_conv2d_layer_options *o)
 {
@@ -94,7 +95,8 @@ static ls_tensor *batch_norm_forward(ls_module *m, ls_tensor *x) /* [N,C,H,W], s
                                          .residual = self->residual, .relu = self->relu));
 }
 
-static const ls_module_class batch_norm_class = {"BatchNorm2d", batch_norm_forward, NULL, NULL};
+static const ls_module_class batch_norm_class =
+    LS_MODULE_CLASS(.name = "BatchNorm2d", .forward = batch_norm_forward);
 
 ls_module *ls_batch_norm2d_new(int64_t channels, double eps, double momentum)
 {
@@ -170,9 +172,12 @@ static ls_tensor *adaptive_forward(ls_module *m, ls_tensor *x)
     return ls_adaptive_avg_pool2d(x, ((pool2d *)m)->height, ((pool2d *)m)->width);
 }
 
-static const ls_module_class max_class = {"MaxPool2d", max_pool2d_forward, NULL, NULL};
-static const ls_module_class avg_class = {"AvgPool2d", avg_pool2d_forward, NULL, NULL};
-static const ls_module_class adaptive_class = {"AdaptiveAvgPool2d", adaptive_forward, NULL, NULL};
+static const ls_module_class max_class =
+    LS_MODULE_CLASS(.name = "MaxPool2d", .forward = max_pool2d_forward);
+static const ls_module_class avg_class =
+    LS_MODULE_CLASS(.name = "AvgPool2d", .forward = avg_pool2d_forward);
+static const ls_module_class adaptive_class =
+    LS_MODULE_CLASS(.name = "AdaptiveAvgPool2d", .forward = adaptive_forward);
 
 static ls_module *pool_new(const ls_module_class *cls, int64_t kernel, int64_t stride,
                            int64_t padding)
@@ -230,7 +235,8 @@ static ls_tensor *flatten_forward(ls_module *m, ls_tensor *x) /* [N,..] -> [N,D]
     return shape.ndim > 0 ? ls_reshape(x, LS_SHAPE(shape.dim[0], rest)) : x;
 }
 
-static const ls_module_class flatten_class = {"Flatten", flatten_forward, NULL, NULL};
+static const ls_module_class flatten_class =
+    LS_MODULE_CLASS(.name = "Flatten", .forward = flatten_forward);
 
 ls_module *ls_flatten_new(void)
 {

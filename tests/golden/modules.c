@@ -8,7 +8,7 @@ static ls_tensor *pass_on(ls_module *self, ls_tensor *x)
     (void)self;
     return x;
 }
-static const ls_module_class plain_class = {"plain", pass_on, NULL, NULL};
+static const ls_module_class plain_class = LS_MODULE_CLASS(.name = "plain", .forward = pass_on);
 
 static ls_module *plain(void)
 {
@@ -25,9 +25,12 @@ static ls_module *plain(void)
 
 GOLDEN(building_modules)
 {
-    static const ls_module_class nameless = {NULL, pass_on, NULL, NULL};
+    static const ls_module_class nameless = LS_MODULE_CLASS(.forward = pass_on);
+    static const ls_module_class sizeless = {.name = "sizeless", .forward = pass_on};
     ls_module *used = plain(), *owner = plain();
     (void)ls_module_add(owner, "used", used);
+    SHOW_NULL(ls_module_new(sizeof(ls_module), NULL));
+    SHOW_NULL(ls_module_new(sizeof(ls_module), &sizeless));
     SHOW_NULL(ls_module_new(sizeof(ls_module), &nameless));
     SHOW_BUILD(ls_module_add(m, "a.b", plain()));
     SHOW_BUILD(ls_module_add(m, "one", NULL));
@@ -80,6 +83,38 @@ GOLDEN(running_a_module)
     SHOW_TENSOR(ls_forward(m, x));
 }
 
+static ls_status give_nothing(ls_module *self, ls_tensor *const *inputs, int input_count,
+                              ls_tensor **outputs, int output_count)
+{
+    (void)self;
+    (void)inputs;
+    (void)outputs;
+    return input_count == output_count ? LS_OK
+                                       : ls_fail(LS_ERR_INVALID, "giver: %d inputs for %d outputs",
+                                                 input_count, output_count);
+}
+
+GOLDEN(running_a_module_with_many_inputs)
+{
+    static const ls_module_class giver_class =
+        LS_MODULE_CLASS(.name = "giver", .forward_many = give_nothing);
+    ls_tensor *x[2] = {ls_zeros(LS_SHAPE(2, 3), LS_FLOAT32), NULL}, *y[2];
+    ls_module *giver = ls_module_new(sizeof *giver, &giver_class);
+    SHOW(ls_forward_many(giver, x, 0, y, 1));
+    SHOW(ls_forward_many(giver, x, 2, y, 2));
+    SHOW(ls_forward_many(giver, x, 2, y, 1));
+    SHOW(ls_forward_many(plain(), x, 2, y, 1));
+}
+
+GOLDEN(parts_by_name)
+{
+    ls_module *net = ls_sequential_new((ls_module *[]){ls_linear_new(2, 3, NULL)}, 1);
+    SHOW_NULL(ls_module_child(net, NULL));
+    SHOW_NULL(ls_module_child(net, "1.fc"));
+    SHOW_NULL(ls_module_buffer(net, "0.weight"));
+    SHOW_NULL(ls_module_param(net, "0"));
+}
+
 static ls_tensor *within; /* what a module made on the way to its result */
 
 static ls_tensor *show_off(ls_module *self, ls_tensor *x)
@@ -91,7 +126,7 @@ static ls_tensor *show_off(ls_module *self, ls_tensor *x)
 
 GOLDEN(looking_into_a_module_after_backward)
 {
-    static const ls_module_class open_class = {"open", show_off, NULL, NULL};
+    static const ls_module_class open_class = LS_MODULE_CLASS(.name = "open", .forward = show_off);
     ls_tensor *x = ls_set_requires_grad(ls_ones(LS_SHAPE(2, 3), LS_FLOAT32), true);
     ls_tensor *loss = ls_mean(ls_forward(ls_module_new(sizeof(ls_module), &open_class), x));
     SHOW(ls_backward(loss));

@@ -51,7 +51,8 @@ static ls_tensor *block_forward(ls_module *m, ls_tensor *x)
     return ls_relu(ls_add(h, self->downsample ? ls_forward(self->downsample, x) : x));
 }
 
-static const ls_module_class block_class = {"block", block_forward, NULL, NULL};
+static const ls_module_class block_class =
+    LS_MODULE_CLASS(.name = "block", .forward = block_forward);
 
 static ls_module *block_new(int64_t in, int64_t out, int64_t stride)
 {
@@ -82,7 +83,8 @@ static ls_tensor *resnet_forward(ls_module *m, ls_tensor *x) /* [N,3,4,4] -> [N,
     return ls_forward(self->fc, ls_forward(self->pool, x));
 }
 
-static const ls_module_class resnet_class = {"resnet", resnet_forward, NULL, NULL};
+static const ls_module_class resnet_class =
+    LS_MODULE_CLASS(.name = "resnet", .forward = resnet_forward);
 
 static ls_module *resnet_make(void)
 {

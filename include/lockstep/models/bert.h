@@ -34,11 +34,12 @@ typedef struct ls_bert_options { /* the defaults are BERT base */
     .layers = 12, .heads = 12, .dim = 768, .wide = 3072, .context = 512, .vocab = 30522,           \
     .types = 2, .init_std = 0.02, .eps = 1e-12,
 
-/* x -> logits [B,T,vocab]; x int32 or int64, T <= context:
- *     [B,T]     tokens
- *     [B,2,T]   tokens, and their types: which of two sentences (else all 0)
- *     [B,3,T]   and which tokens are there: 1, or 0 for padding, which no token then sees
- * NULL with ls_error_message on failure. */
+/* Logits [B,T,vocab] of one to three inputs, int32 or int64 [B,T], T <= context:
+ *     tokens
+ *     types     which of two sentences a token is of; missing or NULL: all 0
+ *     seen      1, or 0 for padding, which no token then sees; missing or NULL: all 1
+ * So ls_forward(net, tokens) does, and ls_forward_many(net, (ls_tensor *[]){tokens, types, seen},
+ * 3, &logits, 1). NULL with ls_error_message on failure. */
 LS_API ls_module *ls_bert_new(const ls_bert_options *options);
 
 /* Cross-entropy over the masked tokens: labels [B,T] hold the token that was there, and -100 where

@@ -38,7 +38,8 @@ static ls_status work_state(ls_module *m, const char *prefix, const ls_state_vis
     return v->float64(v->self, name, &self->scale);
 }
 
-static const ls_module_class work_class = {"work", work_forward, NULL, work_state};
+static const ls_module_class work_class =
+    LS_MODULE_CLASS(.name = "work", .forward = work_forward, .state = work_state);
 
 typedef struct work_data {
     ls_dataset base;

@@ -151,7 +151,8 @@ static ls_tensor *fragile_forward(ls_module *m, ls_tensor *x)
     strike_at("forward");
     return ls_forward(self->fc2, h);
 }
-static const ls_module_class fragile_class = {"fragile", fragile_forward, NULL, NULL};
+static const ls_module_class fragile_class =
+    LS_MODULE_CLASS(.name = "fragile", .forward = fragile_forward);
 
 /* A leaf whose gradient is ready in the middle of backward. */
 static ls_status trap_begin(ls__observer *self, const ls__backward_info *info)

@@ -210,7 +210,8 @@ static ls_tensor *masked_forward(ls_module *m, ls_tensor *x)
     ls_tensor *y = ls_forward(self->norm, ls_forward(self->fc, x));
     return ls_mul(ls_exp(y), self->mask);
 }
-static const ls_module_class masked_class = {"masked", masked_forward, NULL, NULL};
+static const ls_module_class masked_class =
+    LS_MODULE_CLASS(.name = "masked", .forward = masked_forward);
 
 DIST_TEST(a_constant_buffer_may_be_saved_by_another_graph, 2)
 {

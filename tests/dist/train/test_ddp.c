@@ -28,7 +28,7 @@ static ls_tensor *net_forward(ls_module *m, ls_tensor *x)
     return ls_forward(self->fc2, h);
 }
 
-static const ls_module_class net_class = {"net", net_forward, NULL, NULL};
+static const ls_module_class net_class = LS_MODULE_CLASS(.name = "net", .forward = net_forward);
 
 static net *net_new(int64_t hidden)
 {

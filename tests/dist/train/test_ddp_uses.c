@@ -240,7 +240,8 @@ static ls_tensor *counting_forward(ls_module *m, ls_tensor *x)
     return ls_forward(self->inner, ls_forward(self->inner, x)); /* twice: gradients add up */
 }
 
-static const ls_module_class counting_class = {"counting", counting_forward, NULL, NULL};
+static const ls_module_class counting_class =
+    LS_MODULE_CLASS(.name = "counting", .forward = counting_forward);
 
 static ls_module *counting_new(void)
 {

@@ -27,7 +27,7 @@ static ls_tensor *net_forward(ls_module *m, ls_tensor *x)
     return ls_forward(self->head, x);
 }
 
-static const ls_module_class net_class = {"net", net_forward, NULL, NULL};
+static const ls_module_class net_class = LS_MODULE_CLASS(.name = "net", .forward = net_forward);
 
 static ls_module *net_new(bool recompute)
 {
@@ -125,7 +125,8 @@ static ls_tensor *fickle_forward(ls_module *m, ls_tensor *x)
     ls_tensor *y = ls_forward(self->fc, x);
     return self->other ? ls_dropout(y, 0.5) : y;
 }
-static const ls_module_class fickle_class = {"fickle", fickle_forward, NULL, NULL};
+static const ls_module_class fickle_class =
+    LS_MODULE_CLASS(.name = "fickle", .forward = fickle_forward);
 
 DIST_TEST(a_recomputation_that_fails_on_one_rank_is_heard_by_all, 2)
 {

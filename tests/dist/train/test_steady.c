@@ -78,7 +78,7 @@ static ls_tensor *attend(ls_module *self, ls_tensor *x)
     h = ls_transpose(ls_attention(h, h, h, true), 1, 2);
     return ls_add(x, ls_reshape(h, LS_SHAPE(BATCH, CONTEXT, DIM)));
 }
-static const ls_module_class attend_class = {"attend", attend, NULL, NULL};
+static const ls_module_class attend_class = LS_MODULE_CLASS(.name = "attend", .forward = attend);
 
 static ls_module *make_net(void)
 {
@@ -103,7 +103,8 @@ static ls_tensor *again_forward(ls_module *self, ls_tensor *x)
 {
     return ls_add(x, ls_recompute(((again *)self)->inner, x));
 }
-static const ls_module_class again_class = {"again", again_forward, NULL, NULL};
+static const ls_module_class again_class =
+    LS_MODULE_CLASS(.name = "again", .forward = again_forward);
 
 /* Convolutions, running statistics (which are broadcast), recomputation. */
 static ls_module *make_image_net(void)

@@ -88,6 +88,20 @@ static foreign make(const char *kind, const int64_t *n)
     return (foreign){net, load_plain, LS_SHAPE(n[BATCH], 3, n[SIDE], n[SIDE]), LS_FLOAT32};
 }
 
+/* Tokens and types, of a BERT, lie in one tensor of the file. */
+static ls_tensor *logits_of(const foreign *f, ls_tensor *inputs)
+{
+    if (f->dtype == LS_FLOAT32 || f->shape.ndim == 2) {
+        return ls_forward(f->net, inputs);
+    }
+    const ls_shape plane = LS_SHAPE(f->shape.dim[0], f->shape.dim[2]);
+    ls_tensor *logits = NULL;
+    ls_tensor *planes[] = {ls_reshape(ls_slice(inputs, 1, 0, 1), plane),
+                           ls_reshape(ls_slice(inputs, 1, 1, 2), plane)};
+    LS_CHECK(ls_forward_many(f->net, planes, 2, &logits, 1));
+    return logits;
+}
+
 int main(int argc, char **argv)
 {
     int64_t n[VOCAB + 1] = {0};
@@ -108,7 +122,7 @@ int main(int argc, char **argv)
         ls_tensor *inputs = ls_zeros(f.shape, f.dtype);
         LS_CHECK(ls_safetensors_load(argv[INPUTS], ITEM("inputs", inputs),
                                      LS_OPTIONS(ls_safetensors_options, .strict = false)));
-        ls_tensor *logits = ls_forward(f.net, inputs);
+        ls_tensor *logits = logits_of(&f, inputs);
         LS_CHECK(ls_tensor_status(logits));
         LS_CHECK(ls_safetensors_save(argv[LOGITS], ITEM("logits", logits), NULL));
     }

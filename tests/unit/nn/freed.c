@@ -83,7 +83,7 @@ static ls_tensor *nosy_forward(ls_module *m, ls_tensor *x)
     self->view = ls_reshape(self->own, LS_SHAPE(-1, 1));
     return ls_add(self->own, ls_tanh(x));
 }
-static const ls_module_class nosy_class = {"nosy", nosy_forward, NULL, NULL};
+static const ls_module_class nosy_class = LS_MODULE_CLASS(.name = "nosy", .forward = nosy_forward);
 
 LOCAL_TEST(what_the_user_may_look_at_stays_and_the_rest_says_what_happened)
 {
@@ -120,7 +120,8 @@ static ls_tensor *learning_forward(ls_module *m, ls_tensor *x)
     CHECK_NEAR(item_of(ls_sum(ls_grad(weight))), 3.0, 0.0);
     return loss;
 }
-static const ls_module_class learning_class = {"learning", learning_forward, NULL, NULL};
+static const ls_module_class learning_class =
+    LS_MODULE_CLASS(.name = "learning", .forward = learning_forward);
 
 LOCAL_TEST(a_forward_that_runs_backward_itself_keeps_what_it_is_working_with)
 {

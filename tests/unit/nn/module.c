@@ -29,7 +29,8 @@ static void pair_free(ls_module *m)
     }
 }
 
-static const ls_module_class pair_class = {"pair", pair_forward, pair_free, NULL};
+static const ls_module_class pair_class =
+    LS_MODULE_CLASS(.name = "pair", .forward = pair_forward, .free = pair_free);
 
 static pair *pair_new(ls_module *first, ls_module *second)
 {
@@ -346,7 +347,8 @@ static ls_tensor *elsewhere_forward(ls_module *m, ls_tensor *x)
     return ls_relu(x);
 }
 
-static const ls_module_class elsewhere_class = {"elsewhere", elsewhere_forward, NULL, NULL};
+static const ls_module_class elsewhere_class =
+    LS_MODULE_CLASS(.name = "elsewhere", .forward = elsewhere_forward);
 
 TEST(what_stands_around_a_forward_is_blamed_on_its_own_line)
 {

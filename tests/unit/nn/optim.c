@@ -54,7 +54,7 @@ static ls_tensor *net_forward(ls_module *m, ls_tensor *x)
     return x;
 }
 
-static const ls_module_class net_class = {"net", net_forward, NULL, NULL};
+static const ls_module_class net_class = LS_MODULE_CLASS(.name = "net", .forward = net_forward);
 
 static net *make_net(void)
 {

@@ -37,7 +37,7 @@ static ls_tensor *part_forward(ls_module *m, ls_tensor *x)
     return ls_add(x, ls_forward(self->drop, h));
 }
 
-static const ls_module_class part_class = {"part", part_forward, NULL, NULL};
+static const ls_module_class part_class = LS_MODULE_CLASS(.name = "part", .forward = part_forward);
 
 static ls_module *part_new(ls_module *inner, bool recompute)
 {
@@ -217,7 +217,7 @@ static ls_tensor *not_called(ls_module *m, ls_tensor *x)
     (void)m;
     return x;
 }
-static const ls_module_class chain_class = {"chain", not_called, NULL, NULL};
+static const ls_module_class chain_class = LS_MODULE_CLASS(.name = "chain", .forward = not_called);
 
 static chain *chain_new(int count)
 {

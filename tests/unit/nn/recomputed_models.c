@@ -84,6 +84,20 @@ static ls_tensor *images(int pass)
 static const model gpt_model = {make_gpt, tokens}, gpt2_model = {make_gpt2, tokens},
                    bert_model = {make_bert, planes}, vit_model = {make_vit, images};
 
+/* BERT takes its planes one by one. */
+static ls_tensor *output_of(const model *m, ls_module *net, int pass)
+{
+    ls_tensor *x = m->input(pass), *inputs[3], *y = NULL;
+    if (m != &bert_model) {
+        return ls_forward(net, x);
+    }
+    for (int i = 0; i < 3; i++) {
+        inputs[i] = ls_reshape(ls_slice(x, 1, i, i + 1), LS_SHAPE(BATCH, TOKENS));
+    }
+    CHECK_OK(ls_forward_many(net, inputs, 3, &y, 1));
+    return y;
+}
+
 static void take_gradients(ls_module *net, outcome *out)
 {
     static ls_param params[2 * PARAMS_MAX];
@@ -112,7 +126,7 @@ static outcome learn(const model *m, bool recompute)
         CHECK_OK(ls_memory_stats(&before));
         ls_step_begin((ls_step_context){.step = (uint64_t)round});
         LS_SCOPE;
-        ls_tensor *a = ls_forward(net, m->input(0)), *b = ls_forward(net, m->input(1));
+        ls_tensor *a = output_of(m, net, 0), *b = output_of(m, net, 1);
         ls_tensor *target = ls_ones(ls_shape_of(a), LS_FLOAT32);
         ls_tensor *loss = ls_add(ls_mse_loss(a, target), ls_mse_loss(b, target));
         CHECK_OK(ls_backward(loss));

@@ -69,6 +69,17 @@ static void check_near(ls_tensor *t, const float *want, int count)
     }
 }
 
+/* The planes of [BATCH,planes,TOKENS] as the inputs they are. */
+static ls_tensor *logits_of(ls_module *net, ls_tensor *ids, int planes)
+{
+    ls_tensor *inputs[PLANES_MAX] = {ids}, *logits = NULL;
+    for (int i = 0; i < planes && planes > 1; i++) {
+        inputs[i] = ls_reshape(ls_slice(ids, 1, i, i + 1), LS_SHAPE(ls_size(ids, 0), TOKENS));
+    }
+    CHECK_OK(ls_forward_many(net, inputs, planes, &logits, 1));
+    return logits;
+}
+
 /* Logits, loss, and the gradient of the word embedding: it is the head as well. */
 static void check_results(ls_module *net, const char *name, int planes, const char *embedding)
 {
@@ -81,7 +92,7 @@ static void check_results(ls_module *net, const char *name, int planes, const ch
         LS_SCOPE;
         ls_tensor *ids = ls_from_memory(want.input_ids, input_shape(planes), LS_INT64);
         ls_tensor *labels = ls_from_memory(want.labels, LS_SHAPE(BATCH, TOKENS), LS_INT64);
-        ls_tensor *logits = ls_forward(net, ids);
+        ls_tensor *logits = logits_of(net, ids, planes);
         check_near(logits, want.logits, BATCH * TOKENS * VOCAB);
         ls_tensor *loss = ls_bert_loss(logits, labels); /* cross-entropy but for -100 */
         check_near(loss, &want.loss, 1);
@@ -227,7 +238,7 @@ TEST(a_bert_that_is_given_tokens_alone_takes_them_as_the_first_sentence)
         ls_tensor *x = ls_from_memory(ids, LS_SHAPE(1, TOKENS), LS_INT64);
         ls_tensor *planes = ls_from_memory(ids, LS_SHAPE(1, 2, TOKENS), LS_INT64);
         CHECK_OK(ls_copy_out(ls_forward(net, x), alone, sizeof alone));
-        CHECK_OK(ls_copy_out(ls_forward(net, planes), typed, sizeof typed));
+        CHECK_OK(ls_copy_out(logits_of(net, planes, 2), typed, sizeof typed));
         CHECK(memcmp(alone, typed, sizeof alone) == 0);
     }
     ls_module_free(net);

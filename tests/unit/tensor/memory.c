@@ -159,7 +159,8 @@ static ls_tensor *no_forward(ls_module *m, ls_tensor *x)
     return x;
 }
 
-static const ls_module_class holder_class = {"holder", no_forward, NULL, NULL};
+static const ls_module_class holder_class =
+    LS_MODULE_CLASS(.name = "holder", .forward = no_forward);
 
 LOCAL_TEST(gradients_hold_no_memory_while_they_are_absent)
 {

@@ -1,0 +1,134 @@
+/* Parts of a module by number and by dotted name.
+ *
+ *     "layers.0.fc1.weight"     the entry "layers" of the root, its entry "0", its entry "fc1",
+ *                               whose entry "weight" is a parameter
+ *
+ * A wrapper keeps the wrapped module as a child without a name, which a search enters where it finds
+ * nothing else; so names are the same with and without the wrapper. */
+#include <string.h>
+
+#include "base/error.h"
+#include "nn/module.h"
+
+/* ---- by number ---------------------------------------------------------------------------- */
+
+static const ls__entry *child_entry(const ls_module *module, int i)
+{
+    const int entries = module != NULL ? module->entries->count : 0;
+    for (int at = 0; at < entries; at++) {
+        const ls__entry *entry = &module->entries->list[at];
+        if (entry->kind == LS__ENTRY_CHILD && i-- == 0) {
+            return entry;
+        }
+    }
+    return NULL;
+}
+
+int ls_module_child_count(const ls_module *module)
+{
+    int count = 0;
+    while (child_entry(module, count) != NULL) {
+        count++;
+    }
+    return count;
+}
+
+ls_module *ls_module_child_at(const ls_module *module, int i)
+{
+    const ls__entry *entry = i >= 0 ? child_entry(module, i) : NULL;
+    return entry != NULL ? entry->child : NULL;
+}
+
+const char *ls_module_child_name(const ls_module *module, int i)
+{
+    const ls__entry *entry = i >= 0 ? child_entry(module, i) : NULL;
+    return entry != NULL ? entry->name : NULL;
+}
+
+/* ---- by name ------------------------------------------------------------------------------ */
+
+/* The entry whose name is name[length], in `module` or in what it wraps. */
+static const ls__entry *find_entry(const ls_module *module, const char *name, size_t length)
+{
+    while (module != NULL) {
+        const ls_module *wrapped = NULL;
+        for (int i = 0; i < module->entries->count; i++) {
+            const ls__entry *entry = &module->entries->list[i];
+            if (strlen(entry->name) == length && memcmp(entry->name, name, length) == 0 &&
+                length > 0) {
+                return entry;
+            }
+            wrapped = entry->name[0] == '\0' ? entry->child : wrapped;
+        }
+        module = wrapped;
+    }
+    return NULL;
+}
+
+static const char *kind_name(ls__entry_kind kind)
+{
+    switch (kind) {
+    case LS__ENTRY_PARAM:
+        return "parameter";
+    case LS__ENTRY_BUFFER:
+        return "buffer";
+    case LS__ENTRY_CHILD:
+        break;
+    }
+    return "module";
+}
+
+static void fail_missing(const ls_module *module, const char *name, size_t length,
+                         ls__entry_kind kind, const ls__entry *other)
+{
+    (void)ls__fail(LS_ERR_INVALID,
+                   "module %s: it has no %s \"%.*s\" (asked for: \"%s\")%s%s; "
+                   "ls_module_child_name and ls_module_params list what there is",
+                   ls__module_name(module), kind_name(kind), (int)length, name, name,
+                   other != NULL ? ", but one of that name is a " : "",
+                   other != NULL ? kind_name(other->kind) : "");
+}
+
+/* Walks `name` part by part. NULL with the error set. */
+static const ls__entry *find_part(const ls_module *module, const char *name, ls__entry_kind kind)
+{
+    if (module == NULL || name == NULL) {
+        (void)ls__fail(LS_ERR_INVALID, "module %p, name %p: neither may be NULL",
+                       (const void *)module, (const void *)name);
+        return NULL;
+    }
+    const char *at = name;
+    for (;;) {
+        const size_t length = strcspn(at, ".");
+        const bool last = at[length] == '\0';
+        const ls__entry *entry = find_entry(module, at, length);
+        if (entry == NULL || entry->kind != (last ? kind : LS__ENTRY_CHILD)) {
+            const size_t shown = (size_t)(at - name) + length;
+            fail_missing(module, name, shown, last ? kind : LS__ENTRY_CHILD, entry);
+            return NULL;
+        }
+        if (last) {
+            return entry;
+        }
+        module = entry->child;
+        at += length + 1;
+    }
+}
+
+ls_module *ls_module_child(const ls_module *module, const char *name)
+{
+    const ls__entry *entry = find_part(module, name, LS__ENTRY_CHILD);
+    return entry != NULL ? entry->child : NULL;
+}
+
+ls_tensor *ls_module_param(const ls_module *module, const char *name)
+{
+    const ls__entry *entry = find_part(module, name, LS__ENTRY_PARAM);
+    return entry != NULL ? entry->tensor : NULL;
+}
+
+ls_tensor *ls_module_buffer(const ls_module *module, const char *name)
+{
+    const ls__entry *entry = find_part(module, name, LS__ENTRY_BUFFER);
+    return entry != NULL ? entry->tensor : NULL;
+}
