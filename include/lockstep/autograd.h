@@ -3,7 +3,8 @@
  * Operations on tensors that require gradients record a graph; ls_backward walks it from a scalar.
  * Before the first gradient is computed the engine counts how many accumulations each parameter
  * will receive, so "final" is exact: shared weights, several forwards and unused parameters need no
- * setting (DESIGN D7). A parameter's gradient is absent until reached; absent differs from zero.
+ * setting (docs/design.md, D7). A parameter's gradient is absent until reached; absent differs
+ * from zero.
  *
  * Memory is given back as backward passes: what operations saved, and the tensors that modules made
  * for themselves, on the way to what the outermost ls_forward returned. A module that lets others

@@ -1,4 +1,4 @@
-/* The state visitor: how everything that must survive a restart shows itself (DESIGN D16).
+/* The state visitor: how everything that must survive a restart shows itself (docs/design.md, D16).
  *
  * A stateful object has one `state` function that walks its members in a fixed order and calls the
  * visitor for each: named logical tensors (global shape and the local slice of it) and scalars. The

@@ -1,4 +1,4 @@
-/* The env table: everything the library wants from the world outside (DESIGN D11).
+/* The env table: everything the library wants from the world outside (docs/design.md, D11).
  *
  * The real table is ls__env_posix(); a simulator supplies another and so runs the same engine,
  * store, bootstrap and launcher code with N ranks in one process. No file but env_posix*.c calls

@@ -7,9 +7,9 @@
  *                            observer.end     ls_reducer_wait: all buckets are averages; buffers
  * are rank 0's
  *
- * Gradients are bound to bucket memory from the start, so nothing is copied on the way (DESIGN D6).
- * After the first synchronised backward the buckets are laid out anew in the order in which
- * gradients really became ready, before the optimizer has state (D9).
+ * Gradients are bound to bucket memory from the start, so nothing is copied on the way
+ * (docs/design.md, D6). After the first synchronised backward the buckets are laid out anew in the
+ * order in which gradients really became ready, before the optimizer has state (D9).
  */
 #include <stdio.h>
 #include <string.h>

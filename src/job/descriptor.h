@@ -1,5 +1,6 @@
-/* What a rank believes the next operation of a group to be: published with fence 0, or at the head
- * of every message, and compared before anything is combined (DESIGN D4). Fixed size, versioned. */
+/* A rank's description of the next operation of a group: published with fence 0, or at the head of
+ * every message, and compared before anything is combined (docs/design.md, D4). Fixed size,
+ * versioned. */
 #ifndef LS_JOB_DESCRIPTOR_H
 #define LS_JOB_DESCRIPTOR_H
 

@@ -65,7 +65,7 @@ static void describe_rank(const ls__agent *agent, int r, const start *s, variabl
     ls__agent_number(agent, number);
     set(v, "LOCKSTEP_JOB=%s", number);
     set(v, "LOCKSTEP_LIVE=%s", agent->output != NULL && ls__output_live(agent->output) ? "1" : "");
-    /* N ranks must not each take all cores, nor spin on them while waiting (DESIGN 6). */
+    /* N ranks must not each take all cores, nor spin on them while waiting. */
     if (ls__setting_get("OMP_NUM_THREADS") == NULL) {
         set(v, "OMP_NUM_THREADS=%d", agent->cores > n ? agent->cores / n : 1);
     }

@@ -1,9 +1,9 @@
 /* What all optimizers share: the list of parameters, lazily allocated state, the step's checks, and
  * the state visitor.
  *
- * State is taken at the first step (DESIGN D9: addresses of gradients are final by then), in one
- * piece, every tensor of it starting on a cache line. Gradients are read where they live. After the
- * first step nothing is allocated.
+ * State is taken at the first step (docs/design.md, D9: addresses of gradients are final by then),
+ * in one piece, every tensor of it starting on a cache line. Gradients are read where they live.
+ * After the first step nothing is allocated.
  */
 #include "optim/optim.h"
 

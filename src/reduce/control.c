@@ -1,7 +1,7 @@
-/* The control exchange (DESIGN D7): the one small collective with which a synchronising backward
- * begins. Each rank tells its weight, its plan's version and a bitmap of the parameters that will
- * hold something; every rank combines the parts alike. So buckets used nowhere are not sent, and a
- * parameter unused everywhere keeps its gradient absent.
+/* The control exchange (docs/design.md, D7): the one small collective with which a synchronising
+ * backward begins. Each rank tells its weight, its plan's version and a bitmap of the parameters
+ * that will hold something; every rank combines the parts alike. So buckets used nowhere are not
+ * sent, and a parameter unused everywhere keeps its gradient absent.
  */
 #include <math.h>
 #include <string.h>

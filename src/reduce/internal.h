@@ -29,7 +29,7 @@ typedef struct ls__bucket_param {
     bool used;     /* reached on some rank in the last synchronised backward */
 } ls__bucket_param;
 
-/* What a bucket's memory holds (DESIGN D8). */
+/* What a bucket's memory holds (docs/design.md, D8). */
 typedef enum ls__bucket_state {
     LS__BUCKET_EMPTY,   /* nothing that counts */
     LS__BUCKET_LOCAL,   /* this rank's sums since the last reduction */

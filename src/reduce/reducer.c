@@ -42,7 +42,7 @@ void ls__reducer_abort(ls_reducer *r, ls_status status, const char *message)
 
 /* ---- a backward begins -------------------------------------------------------------------- */
 
-/* Puts reduced gradients aside, so that the bucket collects only what is new (DESIGN D8). */
+/* Puts reduced gradients aside: the bucket collects only the new part (docs/design.md, D8). */
 static ls_status set_aside(ls_reducer *r, ls__bucket *bucket, const uint8_t *present)
 {
     const ls__env *env = r->runtime->env;

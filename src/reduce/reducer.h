@@ -28,8 +28,8 @@ int ls__reducer_buckets(const ls_reducer *r);
 size_t ls__reducer_bucket_bytes(const ls_reducer *r, int bucket);
 
 /* Lays the buckets out anew in the order in which rank 0's gradients became ready in the last
- * backward (DESIGN D9). Collective; between steps. `moved(arg, param, memory)` is called for each
- * parameter while both old and new memory exist, and must copy what it wants to keep. */
+ * backward (docs/design.md, D9). Collective; between steps. `moved(arg, param, memory)` is called
+ * for each parameter while both old and new memory exist, and must copy what it wants to keep. */
 ls_status ls__reducer_replan(ls_reducer *r, void (*moved)(void *arg, int param, void *memory),
                              void *arg);
 

@@ -18,7 +18,7 @@ float ls__oracle_value(uint64_t id, int rank, int64_t i)
     return ((float)(h & 0xffffffu) - 8388608.0f) * magnitude;
 }
 
-/* The canonical association (DESIGN D5): a tree split at the largest power of two. Without
+/* The canonical association (docs/design.md, D5): a tree split at the largest power of two. Without
  * recursion: the sums of complete subtrees wait on a stack, as the bits of a counter. */
 float ls__oracle_sum(uint64_t id, int64_t i, int ranks)
 {

@@ -1,5 +1,5 @@
 /* The simulated world: hosts, processes, threads, descriptors, a network and a clock, all in one
- * thread and all decided by a seed (DESIGN D11).
+ * thread and all decided by a seed (docs/design.md, D11).
  *
  *     process ── fibers (its threads) ── run library code, which calls the env table of env.c
  *        │                                    │

@@ -8,7 +8,8 @@ import sys
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
 from tap import SOURCE, none_of, run, test
 
-PAGES = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "STYLE.md")
+PAGES = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "STYLE.md", "SECURITY.md",
+         *(f"docs/{p.name}" for p in sorted((SOURCE / "docs").glob("*.md"))))
 # STYLE.md names files that imitate others' and come later.
 PAGES_OF_NOW = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md")
 
@@ -53,8 +54,18 @@ def the_check_sees_what_is_missing():
 @test
 def links_between_pages_lead_somewhere():
     none_of((f"{name}: {link}" for name in PAGES
-             for link in re.findall(r"\]\(([^)#:]+)\)", page(name)) if not (SOURCE / link).exists()),
-            "dead links")
+             for link in re.findall(r"\]\(([^)#:]+)\)", page(name))
+             if not ((SOURCE / name).parent / link).exists()), "dead links")
+
+
+@test
+def decisions_that_sources_cite_exist():
+    decided = set(re.findall(r"^\*\*D(\d+)\. ", page("docs/design.md"), re.MULTILINE))
+    assert len(decided) == 19, sorted(decided)
+    sources = [f for f in files() if f.endswith((".c", ".h", ".py")) and f.startswith(("src/", "include/"))]
+    cited = {(f, d) for f in sources for d in re.findall(r"docs/design\.md, D(\d+)", page(f))}
+    assert cited, "no source cites a decision"
+    none_of((f"{f}: D{d}" for f, d in sorted(cited) if d not in decided), "no such decision")
 
 
 @test

@@ -10,7 +10,7 @@ from tap import BUILD, SOURCE, command, none_of, run, test
 
 DECLARED = re.compile(r"\bLS_API\b[^;{(]*?\b(ls_\w+)\s*\(")
 
-# What these layers must ask the env table for (DESIGN D11).
+# What these layers must ask the env table for (docs/design.md, D11).
 BEHIND_ENV = ("job_", "comm_", "launch_", "reduce_", "ddp_")
 SYSTEM = set("""
 poll ppoll epoll_wait epoll_create1 epoll_ctl select recv recvfrom recvmsg send sendto sendmsg

@@ -1,6 +1,6 @@
-/* A backend carries the operations of a group (DESIGN D13). It declares what it can promise; the
- * engine refuses or reports what it cannot. This release has one, `native`, which runs programs
- * over shared memory and message transports; others (MPI, NCCL) are loaded beside it later. */
+/* A backend carries the operations of a group (docs/design.md, D13). It declares its guarantees; the
+ * engine refuses or reports an operation that needs others. This release has one backend, `native`,
+ * which runs programs over shared memory and message transports. */
 #ifndef LS_COMM_ENGINE_BACKEND_H
 #define LS_COMM_ENGINE_BACKEND_H
 

@@ -1,4 +1,4 @@
-/* The engine: one per runtime, it moves all operations of all groups (DESIGN D2).
+/* The engine: one per runtime, it moves all operations of all groups (docs/design.md, D2).
  *
  *     user threads ── submit (short lock, call order) ──▶ queue of a group ──┐
  *                                                                            ▼

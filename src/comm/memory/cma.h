@@ -4,8 +4,8 @@
  * Note [Only reading]
  * Peers' private buffers are read and never written. A rank that gives up returns the buffer to its
  * user, who may free it or use it again while a slower peer is still at work. Memory of the shared
- * heap is kept back until all peers say that they are done (DESIGN D6); of private memory that
- * cannot be asked. A late read is harmless: what it brings is thrown away, because the reader
+ * heap is kept back until all peers say that they are done (docs/design.md, D6); of private memory
+ * that cannot be asked. A late read is harmless: what it brings is thrown away, because the reader
  * cannot complete the operation. Its last fence comes after its last read; who gave up before
  * reaching that fence never does, and who gave up after it has claimed the group's failure before
  * it returned, which the reader looks at before it completes (advance_once in exec.c).

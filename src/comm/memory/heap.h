@@ -1,4 +1,4 @@
-/* The heap: memory of this rank that its peers on the host can touch in place (DESIGN D6).
+/* The heap: memory of this rank that its peers on the host can touch in place (docs/design.md, D6).
  *
  * One anonymous memory file a rank, mapped by every peer once, at ls_init. Address space is
  * reserved up front (LOCKSTEP_HEAP_RESERVE) and the file grows in steps, so mappings never move and

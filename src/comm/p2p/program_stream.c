@@ -1,6 +1,6 @@
 /* Streams: the SEND, RECV and RECV_REDUCE steps of programs over a message transport. A step's
  * chunk travels as one or more pieces, an empty chunk as one empty piece. Every piece carries the
- * sender's descriptor, and the receiver compares it before it uses a byte (DESIGN D4).
+ * sender's descriptor, and the receiver compares it before it uses a byte (docs/design.md, D4).
  *
  * Bytes are not copied on the way: a piece is lent to the transport where it lies, and its SEND is
  * complete when the transport has done with it; the transport puts what is received into its

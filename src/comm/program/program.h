@@ -1,4 +1,4 @@
-/* A collective is data (DESIGN D1).
+/* A collective is data (docs/design.md, D1).
  *
  * An algorithm is a generator: from the operation, the ranks and who shares memory it emits, for
  * one rank, a *program*: a few lanes of ordered steps over chunks. A step starts when the step

@@ -8,7 +8,7 @@
  *
  * A transport may ask, when it has a message's head only, where its payload will be wanted, and
  * put it there. What was lent to it, and where it was told to put something, it touches until the
- * message has gone or come, or until let_go: after that never (DESIGN D6).
+ * message has gone or come, or until let_go: after that never (docs/design.md, D6).
  *
  * All calls are made by the holder of the progress token. None blocks. Peers are world ranks.
  */

@@ -1,6 +1,6 @@
-/* Bootstrap: how a process finds its world (DESIGN D12). A small table of ways in, tried in order;
- * the first that applies wins: our launcher's descriptors (launcher.c), the variables of another
- * launcher (detect.c, join.c), none (a world of one).
+/* Bootstrap: how a process finds its world (docs/design.md, D12). A small table of ways in, tried
+ * in order; the first that applies wins: our launcher's descriptors (launcher.c), the variables of
+ * another launcher (detect.c, join.c), none (a world of one).
  *
  * Our launcher's way. `lockstep run` and ls_spawn give each rank, besides torchrun's variables,
  *     LOCKSTEP_BOOTSTRAP=v1:STORE_FD:BOARD_FD:SECRET_FD

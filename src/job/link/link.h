@@ -1,8 +1,8 @@
 /* A link: one authenticated stream between two processes of a job, over TCP.
  *
- * Both ends prove that they know the job's secret before any other byte is parsed (DESIGN D12). A
- * *plain* link then carries bytes as they are; a *TLS* link (1.3, the secret as pre-shared key)
- * encrypts them. What travels over a link is the business of its user: the store's frames, the
+ * Both ends prove that they know the job's secret before any other byte is parsed (docs/design.md,
+ * D12). A *plain* link then carries bytes as they are; a *TLS* link (1.3, the secret as pre-shared
+ * key) encrypts them. What travels over a link is the business of its user: the store's frames, the
  * transport's. Nothing here blocks. Not thread-safe.
  *
  *     link = ls__link_connect(…) or ls__listener_next(door)

@@ -1,4 +1,4 @@
-/* Sums over raw memory, in the canonical association (DESIGN D5).
+/* Sums over raw memory, in the canonical association (docs/design.md, D5).
  *
  * The association of n operands is a binary tree over their index: adjacent pairs first, split at
  * the largest power of two below n. tree(0,6) = ((0+1)+(2+3)) + (4+5). Every element is combined on
