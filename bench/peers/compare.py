@@ -4,7 +4,8 @@ For each number of ranks and each size every contender is asked once per round (
 alive, those whose turn it is not are asleep), in another order each round. A cell is the median of
 the rounds' medians; the ratio is the peer's time over ours, the median over the rounds, with the
 lowest and the highest. The peer of a row is the best one by its median. Rules of a sample:
-contender.h; settings: contenders.py.
+contender.h; settings: contenders.py. A new peer is a class there and a program that answers the commands of
+contender.h.
 
     compare.py [--ranks 2,4,6] [--sizes 4,64,1M] [--parts all_reduce,others,floor,launch]
                [--rounds 5] [--minutes 12] [--peers openmpi,mpich,gloo] [--untuned] [--json FILE]

@@ -1,4 +1,9 @@
-/* The only file that calls libcrypto's hashes; by EVP and HMAC(), which 1.1 and 3 both have. */
+/* The only file that calls libcrypto's hashes; by EVP and HMAC(), which 1.1 and 3 both have.
+ *
+ * Note [Why libcrypto is required]
+ * Every build must be able to check every checkpoint and to prove that it knows its job's secret.
+ * Both need a hash, and nobody should have to trust a hand-written one. Encryption of links (TLS)
+ * needs OpenSSL 3 and stays optional. */
 #include "base/digest.h"
 
 #include <limits.h>

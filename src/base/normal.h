@@ -7,6 +7,9 @@
  * is as small as 2^-32, nor in the tails (up to 6.66), nor near the zeros of cos and sin. So each
  * number is within 4e-7 of what its words mean, relative to itself; tested against float64. The
  * coefficients are minimax fits in the relative error of the whole function.
+ *
+ * A change here changes the meaning of every seed: the first weights of a model depend on no
+ * mathematics library, compiler or processor (tests/unit/nn/initial.c stores their hashes).
  */
 #ifndef LS_BASE_NORMAL_H
 #define LS_BASE_NORMAL_H

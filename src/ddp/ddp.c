@@ -4,8 +4,8 @@
  *   ls_backward(loss)    ──▶ observer.begin   rank 0's buffers set out (buffers.c), then
  *                                             ls__reducer_begin: who takes part, with what weight
  *                            observer.ready   a gradient is final: its bucket may go
- *                            observer.end     ls_reducer_wait: all buckets are averages; buffers
- * are rank 0's
+ *                            observer.end     ls_reducer_wait: all buckets are averages;
+ *                                             buffers are rank 0's
  *
  * Gradients are bound to bucket memory from the start, so nothing is copied on the way
  * (docs/design.md, D6). After the first synchronised backward the buckets are laid out anew in the
@@ -151,8 +151,13 @@ static ls_status move_values_of(ddp *d, int bucket)
     return LS_OK;
 }
 
-/* Gives the parameters memory in the layout of their gradients, registered like theirs. What they
- * leave is returned to the system bucket by bucket, so a model never lies in memory twice. */
+/* Note [One layout]
+ * Parameters get registered memory in the layout of their gradients, so that sharding can gather
+ * them in place. Optimizer state is made at the first step, in the order of the parameters'
+ * addresses, which is the same order. Parameters move bucket by bucket, and the memory they leave
+ * returns to the system, so a model never lies in memory twice; gradients do for that moment. A
+ * world of one moves nothing. A pointer from ls_data of a parameter that was taken before the first
+ * synchronised backward is invalid after it. */
 static ls_status move_values(ddp *d)
 {
     const ls__env *env = d->runtime->env;

@@ -1,5 +1,9 @@
 /* Making and freeing a reducer: copies the registration, compares it over the ranks, lays out the
- * buckets. */
+ * buckets.
+ *
+ * Note [An abort reaches one group]
+ * The reducer works in a duplicate of the user's group. A poisoned loss fails that duplicate on all
+ * ranks, and the user's own group stays usable, for example to report the failure. */
 #include <string.h>
 
 #include "base/options.h"

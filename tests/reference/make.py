@@ -13,6 +13,8 @@ Some functions have kinks (ReLU at 0, the largest of a pool at a tie), beside wh
 may take different sides, and the comparison would be one of luck. Each net reports how near it came;
 below KINK the script refuses: change the name of the inputs, which changes their values (the numbers in them
 count such changes).
+
+A new net is its shapes and its loss, here and in nets.c.
 """
 
 import json

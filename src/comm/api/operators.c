@@ -106,6 +106,9 @@ static void tell_refusal(ls_group *group, const char *why)
     ls__group_cause(group, LS_ERR_ABORTED, text);
 }
 
+/* Note [Refusals]
+ * An operator that cannot go on leaves its reason with the thread that runs it (ls_reduce_op_fail).
+ * The group fails here, before the step counts as done, so no result made of it is published. */
 bool ls__exec_reduce(ls_group *group, const ls__reduce_args *args)
 {
     ls__exec *exec = group->exec;

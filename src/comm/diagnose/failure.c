@@ -6,6 +6,12 @@
  * look at that word whenever they wait. After taking a cause over a rank ends all operations of
  * the group with it and says in its heap's `quiet` table that it touches no peer's memory for this
  * group any more; until all have said so, memory that is freed stays in quarantine.
+ *
+ * Note [Claims between hosts]
+ * A rank on another host than member 0 asks it by a message (CLAIM) and is answered with the first
+ * cause (FAILED), its own or another's. Until then the group neither continues nor ends on that
+ * rank. If member 0 does not answer within a second, the rank keeps its own text and marks it
+ * unconfirmed. A root cause from the launcher always takes precedence.
  */
 #include <stdio.h>
 #include <string.h>

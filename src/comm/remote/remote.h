@@ -16,7 +16,8 @@
  *     BEAT      what a rank is doing, twice a second; silence is what a stopped or cut-off rank is
  *               known by
  *     BYE       a rank leaves; it waits, for a moment, until its peers have seen it, so that all it
- *               sent has arrived
+ *               sent has arrived: closing a socket with unread bytes sends a reset, which overtakes
+ *               data
  *
  * A group with a far member runs its operations by messages, small ones in one shot; memory is
  * never shared across. Everything here belongs to the holder of the progress token unless said

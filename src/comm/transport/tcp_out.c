@@ -4,6 +4,12 @@
  *
  * A payload is lent until the system has taken its last byte, or until let_go copies the rest into
  * its slot: a frame of which the peer has a part must follow, or nothing after it can be read.
+ *
+ * Note [Touched twice]
+ * The sender reads a payload for the checksum and hands it to the system; on the other side the
+ * head of the frame says where the payload belongs, and the system writes it there (tcp_in.c).
+ * A SEND therefore ends when the system has taken all of it. Slices are small (1 MiB), so that sums
+ * are made in the cache. docs/performance.md has the figures.
  */
 #include <errno.h>
 #include <string.h>

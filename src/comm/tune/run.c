@@ -7,6 +7,13 @@
  * be needed are skipped, by all ranks alike. All name an algorithm of messages: data that travels
  * with the announcement would leave before it is there. A rank takes the median of its times of an
  * operation, the group the greatest of these.
+ *
+ * Note [No idle moment]
+ * A rank cannot know without asking that the others are idle, but all of them know a place in the
+ * queue, and no other operation of the group runs beside it. So the timing operations follow the
+ * user's 8th. They take 10 to 100 ms once for a layout of ranks and hosts, up to a second on slow
+ * links (a class of sizes is cut to 0.3 s: first fewer turns, then fewer programs). They have
+ * numbers of their own, so reports and counters show the user's operations only.
  */
 #include "comm/tune/run.h"
 

@@ -9,7 +9,10 @@
  *     dV^T += dT^T P                 the left side is the tile turned, the right side P in pairs;
  *     dK^T += T^T dS                 sums over the tiles stay [D,S], and are turned in the end
  *
- * Head sizes and keys are filled up to multiples of 32 with zeros. */
+ * Head sizes and keys are filled up to multiples of 32 with zeros.
+ *
+ * The products are packed in the cache and too small for a library's call. Permission to use the
+ * tiles is requested from the system by oneDNN, so a build without it does not use this file. */
 #include "kernel/cpu/attention_rows.h"
 #include "kernel/cpu/halves.h"
 #include "kernel/cpu/tiles.h"
