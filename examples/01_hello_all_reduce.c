@@ -1,7 +1,7 @@
 /* Hello: every worker has three integers; all_reduce gives every worker their sums.
  *
- *     build/lockstep run -n 4 build/examples/01_hello_all_reduce     four workers
- *     build/examples/01_hello_all_reduce                             one process, a world of one
+ *     lockstep run -n 4 ./01_hello_all_reduce     four workers
+ *     ./01_hello_all_reduce                             one process, a world of one
  *
  *     rank 0 before: [3, 7, 1]
  *     rank 1 before: [0, 2, 9]         each its own random integers from 0 to 9
@@ -14,8 +14,6 @@
 
 #include <lockstep/comm.h>
 #include <lockstep/random.h>
-
-#include "common.h"
 
 enum { COUNT = 3, SEED = 2020 };
 
@@ -52,9 +50,8 @@ static bool is_right(const int32_t *x, int ranks)
     return true;
 }
 
-int main(int argc, char **argv)
+int main(void)
 {
-    flags_parse("Sums integers over all ranks.", NULL, 0, argc, argv);
     LS_CHECK(ls_init(NULL));
     ls_group *world = ls_world();
     int32_t x[COUNT];

@@ -1,9 +1,8 @@
-/* An MLP on images of digits, on all ranks.
+/* A perceptron on images of digits, on all ranks.
  *
- *     scripts/make_digits_idx.py build/digits
- *     build/lockstep run -n 4 build/examples/02_mlp_ddp \
- *         --images build/digits/train-images.idx --labels build/digits/train-labels.idx \
- *         --test-images build/digits/test-images.idx --test-labels build/digits/test-labels.idx
+ *     scripts/make_digits_idx.py digits
+ *     lockstep run -n 4 ./02_mlp_ddp digits/train-images.idx digits/train-labels.idx \
+ *                                    digits/test-images.idx digits/test-labels.idx
  *
  * MNIST's own files work too (gunzip them first). An epoch's last batch is smaller and uneven over
  * the ranks; ls_backward_weighted keeps the averaged gradient the exact mean over its samples.
@@ -13,107 +12,78 @@
 
 #include <lockstep/lockstep.h>
 
-#include "common.h"
-#include <lockstep/models/mlp.h>
+enum { EPOCHS = 20, BATCH = 48, HIDDEN = 64, CLASSES = 10, TEST_BATCH = 256 };
 
-#define TEST_BATCH 256
-
-typedef struct settings {
-    const char *images, *labels, *test_images, *test_labels;
-    int64_t epochs, batch, hidden, classes, seed;
-    double lr, momentum;
-} settings;
-
-static settings read_flags(int argc, char **argv)
+static ls_module *make_net(int64_t pixels)
 {
-    settings s = {
-        .epochs = 20, .batch = 16, .hidden = 64, .classes = 10, .lr = 0.1, .momentum = 0.9};
-    const flag flags[] = {
-        {"images", FLAG_TEXT, &s.images, 0, 0, "IDX file of training images"},
-        {"labels", FLAG_TEXT, &s.labels, 0, 0, "IDX file of training labels"},
-        {"test-images", FLAG_TEXT, &s.test_images, 0, 0, "IDX file of test images"},
-        {"test-labels", FLAG_TEXT, &s.test_labels, 0, 0, "IDX file of test labels"},
-        {"epochs", FLAG_COUNT, &s.epochs, 1, 1e6, "passes over the training images"},
-        {"batch", FLAG_COUNT, &s.batch, 1, 1e6, "images a rank takes per step"},
-        {"hidden", FLAG_COUNT, &s.hidden, 1, 1e6, "units of the hidden layer"},
-        {"classes", FLAG_COUNT, &s.classes, 2, 256, "labels are 0 to this minus one"},
-        {"lr", FLAG_NUMBER, &s.lr, 0, 1e3, "learning rate"},
-        {"momentum", FLAG_NUMBER, &s.momentum, 0, 1, "of SGD"},
-        {"seed", FLAG_COUNT, &s.seed, 0, 9e15, "of weights and order"},
-    };
-    flags_parse("Trains a perceptron with one hidden layer on images, on all ranks.", flags,
-                (int)(sizeof flags / sizeof flags[0]), argc, argv);
-    if (!s.images || !s.labels) {
-        give_up(EXIT_USAGE, "--images and --labels are needed; scripts/make_digits_idx.py writes "
-                            "such files");
-    }
-    if (!s.test_images != !s.test_labels) {
-        give_up(EXIT_USAGE, "--test-images and --test-labels go together");
-    }
-    return s;
+    ls_module *layers[] = {ls_linear_new(pixels, HIDDEN, NULL), ls_relu_new(),
+                           ls_linear_new(HIDDEN, CLASSES, NULL)};
+    ls_module *net = ls_sequential_new(layers, 3);
+    LS_CHECK(ls_module_status(net));
+    net = ls_ddp_new(net, ls_world(), NULL); /* the one line that makes it parallel */
+    LS_CHECK(ls_module_status(net));
+    return net;
 }
 
-/* One pass over the training images; returns the global mean loss. */
+/* One pass over the training images; returns the mean loss of all ranks. */
 static double train_epoch(ls_module *net, ls_optim *optim, ls_loader *loader)
 {
     double sums[2] = {0.0, 0.0}; /* loss times samples, samples */
     ls_batch batch;
     while (ls_loader_next(loader, &batch)) {
-        {
-            LS_SCOPE;
-            double mean = 0.0;
-            ls_tensor *loss = ls_cross_entropy(ls_forward(net, batch.x), batch.y);
-            LS_CHECK(ls_backward_weighted(loss, (double)batch.count));
-            if (batch.count > 0) {
-                LS_CHECK(ls_item(loss, &mean));
-            }
-            sums[0] += mean * (double)batch.count;
-            sums[1] += (double)batch.count;
-        }
+        LS_SCOPE;
+        double mean = 0.0;
+        ls_tensor *loss = ls_cross_entropy(ls_forward(net, batch.x), batch.y);
+        LS_CHECK(ls_backward_weighted(loss, (double)batch.count));
         LS_CHECK(ls_optim_step(optim));
         ls_optim_zero_grad(optim);
+        if (batch.count > 0) {
+            LS_CHECK(ls_item(loss, &mean));
+        }
+        sums[0] += mean * (double)batch.count;
+        sums[1] += (double)batch.count;
     }
     LS_CHECK(ls_loader_status(loader));
     LS_CHECK(ls_all_reduce(ls_world(), sums, 2, LS_FLOAT64, LS_SUM, NULL, NULL));
     return sums[0] / sums[1];
 }
 
-/* Samples [start, start+count) of a data set: how many does the net get right? */
+/* How many of the samples [start, start+count) the net gets right. x and y have room for them. */
 static int64_t count_right(ls_module *net, ls_dataset *data, int64_t start, int64_t count, float *x,
                            int32_t *y)
 {
-    int64_t pixels = data->x_shape.dim[0], right = 0;
+    const int64_t pixels = data->x_shape.dim[0];
+    int64_t right = 0;
     for (int64_t i = 0; i < count; i++) {
         LS_CHECK(data->get(data, start + i, x + i * pixels, y + i));
     }
-    {
-        LS_NO_GRAD;
-        LS_SCOPE;
-        ls_tensor *logits = ls_forward(net, ls_from_memory(x, LS_SHAPE(count, pixels), LS_FLOAT32));
-        ls_tensor *best = ls_argmax(logits, 1);
-        LS_CHECK(ls_tensor_status(best));
-        const int64_t *guess = ls_data(best);
-        for (int64_t i = 0; i < count; i++) {
-            right += guess[i] == y[i];
-        }
+    LS_NO_GRAD;
+    LS_SCOPE;
+    ls_tensor *logits = ls_forward(net, ls_from_memory(x, LS_SHAPE(count, pixels), LS_FLOAT32));
+    ls_tensor *best = ls_argmax(logits, 1);
+    LS_CHECK(ls_tensor_status(best));
+    const int64_t *guess = ls_data(best);
+    for (int64_t i = 0; i < count; i++) {
+        right += guess[i] == y[i];
     }
     return right;
 }
 
-/* Share of right answers. Each rank judges its own stretch of the data; no wrapper is needed. */
+/* Share of right answers. Each rank judges its own part of the data; that needs no wrapper. */
 static double accuracy(ls_module *net, ls_dataset *data)
 {
-    int64_t ranks = ls_world_size(), rank = ls_rank();
-    int64_t start = data->count * rank / ranks, end = data->count * (rank + 1) / ranks;
+    const int64_t ranks = ls_world_size(), rank = ls_rank();
+    const int64_t end = data->count * (rank + 1) / ranks;
     int64_t right = 0;
     float *x = malloc(TEST_BATCH * (size_t)data->x_shape.dim[0] * sizeof *x);
     int32_t *y = malloc(TEST_BATCH * sizeof *y);
-    if (!x || !y) {
-        give_up(EXIT_FAILURE, "no memory for a batch of images");
+    if (x == NULL || y == NULL) {
+        fprintf(stderr, "no memory for a batch of images\n");
+        exit(1);
     }
     ls_module_train(net, false);
-    for (; start < end; start += TEST_BATCH) {
-        int64_t count = end - start < TEST_BATCH ? end - start : TEST_BATCH;
+    for (int64_t start = data->count * rank / ranks; start < end; start += TEST_BATCH) {
+        const int64_t count = end - start < TEST_BATCH ? end - start : TEST_BATCH;
         right += count_right(net, data, start, count, x, y);
     }
     ls_module_train(net, true);
@@ -123,36 +93,32 @@ static double accuracy(ls_module *net, ls_dataset *data)
     return (double)right / (double)data->count;
 }
 
-static void run(const settings *s)
+int main(int argc, char **argv)
 {
+    if (argc != 3 && argc != 5) {
+        fprintf(stderr, "usage: 02_mlp_ddp IMAGES LABELS [TEST-IMAGES TEST-LABELS]\n"
+                        "IDX files, as of MNIST; scripts/make_digits_idx.py writes some\n");
+        return 2;
+    }
+    LS_CHECK(ls_init(NULL));
     ls_dataset *train = NULL, *test = NULL;
     ls_sampler *sampler = NULL;
     ls_loader *loader = NULL;
-    must(ls_idx_new(s->images, s->labels, &train));
-    if (s->test_images) {
-        must(ls_idx_new(s->test_images, s->test_labels, &test));
-    }
-    must(ls_sampler_new(
-        train->count, LS_OPTIONS(ls_sampler_options, .batch = s->batch, .seed = (uint64_t)s->seed),
-        &sampler));
-    must(ls_loader_new(train, sampler, NULL, &loader));
+    LS_CHECK(ls_idx_new(argv[1], argv[2], &train));
+    LS_CHECK(ls_idx_new(argv[argc - 2], argv[argc - 1], &test)); /* else the training images */
+    /* The batch of all ranks is the same for any number of them, and so are the losses. */
+    LS_CHECK(ls_sampler_new(
+        train->count, LS_OPTIONS(ls_sampler_options, .batch = BATCH / ls_world_size()), &sampler));
+    LS_CHECK(ls_loader_new(train, sampler, NULL, &loader));
 
-    ls_module *net = ls_mlp_new(train->x_shape.dim[0], s->hidden, s->classes);
-    LS_CHECK(ls_module_status(net));
-    net = ls_ddp_new(net, ls_world(), NULL); /* the one line that makes it parallel */
-    LS_CHECK(ls_module_status(net));
-    ls_optim *optim =
-        ls_sgd_new(net, LS_OPTIONS(ls_sgd_options, .lr = s->lr, .momentum = s->momentum));
-    if (!optim) {
-        give_up(EXIT_FAILURE, "%s", ls_error_message());
-    }
-    for (int64_t epoch = 1; epoch <= s->epochs; epoch++) {
-        double loss = train_epoch(net, optim, loader);
-        double share = test ? accuracy(net, test) : accuracy(net, train);
+    ls_module *net = make_net(train->x_shape.dim[0]);
+    ls_optim *optim = ls_sgd_new(net, LS_OPTIONS(ls_sgd_options, .lr = 0.1, .momentum = 0.9));
+    for (int epoch = 1; epoch <= EPOCHS; epoch++) {
+        const double loss = train_epoch(net, optim, loader), right = accuracy(net, test);
         if (ls_rank() == 0) {
-            (void)printf("epoch %lld/%lld  loss %.4f  %s accuracy %.2f %%\n", (long long)epoch,
-                         (long long)s->epochs, loss, test ? "test" : "training", 100.0 * share);
-            (void)fflush(stdout);
+            printf("epoch %d/%d  loss %.4f  accuracy %.2f %%\n", epoch, EPOCHS, loss,
+                   100.0 * right);
+            fflush(stdout);
         }
     }
     ls_optim_free(optim);
@@ -161,13 +127,6 @@ static void run(const settings *s)
     ls_sampler_free(sampler);
     ls_dataset_free(train);
     ls_dataset_free(test);
-}
-
-int main(int argc, char **argv)
-{
-    settings s = read_flags(argc, argv);
-    must(ls_init(LS_OPTIONS(ls_init_options, .seed = (uint64_t)s.seed)));
-    run(&s);
     LS_CHECK(ls_finalize());
     return 0;
 }

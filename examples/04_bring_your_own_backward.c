@@ -4,8 +4,8 @@
  * added to make it data-parallel is marked with the numbers (1) to (4); nothing else changed. Each
  * rank trains on its own share of the batch; gradients are averaged while backward still runs.
  *
- *     build/examples/04_bring_your_own_backward                        one process
- *     build/lockstep run -n 4 build/examples/04_bring_your_own_backward   four workers, same losses
+ *     ./04_bring_your_own_backward                        one process
+ *     lockstep run -n 4 ./04_bring_your_own_backward   four workers, same losses
  */
 #include <math.h>
 #include <stdio.h>
@@ -14,8 +14,6 @@
 
 #include <lockstep/random.h>
 #include <lockstep/reducer.h>
-
-#include "common.h"
 
 enum { IN = 16, HIDDEN = 32, OUT = 4, BATCH = 48, STEPS = 60 }; /* BATCH: of all ranks together */
 
@@ -140,10 +138,8 @@ static void init_mlp(mlp *m)
     }
 }
 
-int main(int argc, char **argv)
+int main(void)
 {
-    flags_parse("Trains a perceptron with a backward pass written by hand, on all ranks.", NULL, 0,
-                argc, argv);
     LS_CHECK(ls_init(NULL));
     int rank = ls_rank(), world = ls_world_size();
     if (BATCH % world) {

@@ -5,14 +5,12 @@
  * never be averaged, and ls_optim_step refuses to step on them. The program takes the same steps
  * twice, with one large batch and with four micro-batches, and shows that the losses agree.
  *
- *     build/lockstep run -n 2 build/examples/05_gradient_accumulation
+ *     lockstep run -n 2 ./05_gradient_accumulation
  */
 #include <math.h>
 #include <stdio.h>
 
 #include <lockstep/lockstep.h>
-
-#include "common.h"
 
 enum { IN = 12, HIDDEN = 24, BATCH = 32, MICRO = 4, STEPS = 20 };
 
@@ -71,10 +69,8 @@ static double train_step(ls_module *net, ls_optim *optim, int step, int parts)
     return loss;
 }
 
-int main(int argc, char **argv)
+int main(void)
 {
-    flags_parse("Takes the same steps with one batch and with several micro-batches, on all ranks.",
-                NULL, 0, argc, argv);
     LS_CHECK(ls_init(NULL));
     double losses[2][STEPS];
     for (int run = 0; run < 2; run++) {

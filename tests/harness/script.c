@@ -10,17 +10,19 @@
 
 test_output script_with(const char *definitions, const char *text, int seconds)
 {
-    char command[SCRIPT_BYTES + 8192], examples[2048], member[2048], worker[2048];
+    char command[SCRIPT_BYTES + 10240], examples[2048], programs[2048], member[2048], worker[2048];
     snprintf(examples, sizeof examples, "%s", test_build_path("examples"));
+    snprintf(programs, sizeof programs, "%s", test_build_path("programs"));
     snprintf(member, sizeof member, "%s", test_build_path("tests/dist/launch/member"));
     snprintf(worker, sizeof worker, "%s", test_build_path("tests/dist/launch/worker"));
-    snprintf(command, sizeof command,
-             "L=%s; E=%s; M=%s; W=%s; D=$(mktemp -d); trap 'rm -rf $D' EXIT; export L E M W D\n"
-             "cd $D; umask 077\n"
-             "until_file() { until [ -s $1 ]; do sleep 0.01; done; }\n"
-             "until_gone() { for p in \"$@\"; do while kill -0 $p 2>/dev/null; do sleep 0.01; "
-             "done; done; }\n%s\n%s",
-             test_build_path("lockstep"), examples, member, worker, definitions, text);
+    snprintf(
+        command, sizeof command,
+        "L=%s; E=%s; P=%s; M=%s; W=%s; D=$(mktemp -d); trap 'rm -rf $D' EXIT; export L E P M W D\n"
+        "cd $D; umask 077\n"
+        "until_file() { until [ -s $1 ]; do sleep 0.01; done; }\n"
+        "until_gone() { for p in \"$@\"; do while kill -0 $p 2>/dev/null; do sleep 0.01; "
+        "done; done; }\n%s\n%s",
+        test_build_path("lockstep"), examples, programs, member, worker, definitions, text);
     return test_run(command, seconds);
 }
 

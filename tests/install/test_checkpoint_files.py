@@ -20,9 +20,9 @@ def saved():
     """The folder of a checkpoint that three ranks made; large enough to be cut."""
     folder = pathlib.Path(SCRATCH.name) / "run"
     if not folder.exists():
-        command(BUILD / "lockstep", "run", "-n", RANKS, BUILD / "examples/03_gpt_text", "--data",
+        command(BUILD / "lockstep", "run", "-n", RANKS, BUILD / "programs/train_gpt", "--data",
                 SOURCE / "LICENSE", "--steps", 2, "--batch", 2, "--context", 32, "--dim", 96,
-                "--sample", 0, "--save", folder)
+                "--layers", 2, "--save", folder)
     return folder / "step-00000002"
 
 

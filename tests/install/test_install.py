@@ -33,9 +33,9 @@ def library_folder():
     return one("liblockstep.so").parent
 
 
-def pkg_config(*arguments):
+def pkg_config(*arguments, package="lockstep"):
     where = dict(PLAIN, PKG_CONFIG_PATH=str(one("lockstep.pc").parent))
-    return command("pkg-config", f"--define-variable=prefix={prefix()}", *arguments, "lockstep",
+    return command("pkg-config", f"--define-variable=prefix={prefix()}", *arguments, package,
                    env=where)
 
 
@@ -86,6 +86,30 @@ def a_program_is_built_with_pkg_config_and_runs():
             *pkg_config("--cflags", "--libs").split())
     assert pkg_config("--modversion").strip() == "0.1.0"
     run_outside(program)
+
+
+def compile_example(source):
+    """As the page says, in a folder where nothing else of the tree is: one file, one line."""
+    folder = pathlib.Path(SCRATCH.name) / "copied-out" / source.stem
+    folder.mkdir(parents=True)
+    shutil.copy(source, folder)
+    package = "lockstep-models" if "<lockstep/models/" in source.read_text() else "lockstep"
+    flags = pkg_config("--cflags", "--libs", package=package).split()
+    command("gcc", "-Wall", "-Wextra", "-Werror", source.name, "-o", source.stem, *flags, "-lm",
+            cwd=folder)
+    return folder / source.stem
+
+
+@test
+def each_example_copied_out_compiles_against_the_installed_library():
+    examples = sorted((prefix() / "share/doc/lockstep/examples").glob("*.c"))
+    assert [p.name for p in examples] == sorted(p.name for p in (SOURCE / "examples").glob("*.c"))
+    programs = {source.stem: compile_example(source) for source in examples}
+    where = dict(PLAIN, LD_LIBRARY_PATH=str(library_folder()))
+    assert "1 of 1 ranks hold the right sums" in command(programs["01_hello_all_reduce"], env=where)
+    said = command(programs["03_gpt_text"], "--data", SOURCE / "LICENSE", "--steps", 2, "--sample-bytes",
+                   3, env=where)
+    assert "replicas identical: 1 of 1" in said, said
 
 
 @test

@@ -106,8 +106,7 @@ def models_examples_and_programs_use_public_headers_only():
     problems = []
     for path in c_files("models") + c_files("examples") + c_files("programs"):
         for bracket, name in includes(path):
-            beside = (path.parent / name).exists() or (SOURCE / "programs" / name).exists()
-            if bracket == '"' and not beside:
+            if bracket == '"' and not (path.parent / name).exists():
                 problems.append(f"{path.relative_to(SOURCE)}: {name}")
     none_of(problems, "private includes")
 

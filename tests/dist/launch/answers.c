@@ -96,20 +96,18 @@ TEST(too_few_descriptors_are_told_with_the_remedy)
                  "Too many open files; raise the limit of open files (ulimit -n)");
 }
 
-/* ---- the examples ---------------------------------------------------------------------------- */
+/* ---- examples and programs ------------------------------------------------------------------- */
 
-TEST(examples_refuse_flags_they_do_not_have)
+TEST(programs_refuse_flags_they_do_not_have)
 {
-    static const char *const names[] = {
-        "01_hello_all_reduce",      "02_mlp_ddp", "03_gpt_text", "04_bring_your_own_backward",
-        "05_gradient_accumulation", "train_gpt",  "train_image"};
+    static const char *const names[] = {"$P/train_gpt", "$P/train_bert", "$P/train_image"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char text[256];
-        snprintf(text, sizeof text, "$E/%s --stepz 3", names[i]);
+        snprintf(text, sizeof text, "%s --stepz 3", names[i]);
         check_script(text, 2, "error: unknown flag --stepz; --help lists them\n");
-        snprintf(text, sizeof text, "$E/%s stepz", names[i]);
+        snprintf(text, sizeof text, "%s stepz", names[i]);
         check_script(text, 2, "error: \"stepz\" is no flag; --help lists them\n");
-        snprintf(text, sizeof text, "$E/%s --help | head -n 1 | grep .", names[i]);
+        snprintf(text, sizeof text, "%s --help | head -n 1 | grep .", names[i]);
         check_script(text, 0, "ranks");
     }
 }
@@ -126,7 +124,7 @@ TEST(a_mistake_that_all_ranks_find_is_told_by_the_first)
         "error: text: \"/dev/null\" is not a regular file; name one"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         char text[256], line[256];
-        snprintf(text, sizeof text, "$L run -n 4 $E/03_gpt_text %s", wrong[i]);
+        snprintf(text, sizeof text, "$L run -n 4 $P/train_gpt %s", wrong[i]);
         snprintf(line, sizeof line, "[0] %s\n", words[i]);
         check_count(script, text, line, 1);
         snprintf(line, sizeof line, "lockstep:   | %s\n", words[i]);
@@ -139,27 +137,27 @@ TEST(a_rank_that_alone_finds_a_mistake_tells_it)
 {
     check_script("echo some text > some; for i in 1 2 3 4 5 6 7 8 9; do cat some some > more; "
                  "mv more some; done\n"
-                 "$L run -n 2 sh -c '[ $RANK = 0 ] || cd /; exec $E/03_gpt_text --data some'",
+                 "$L run -n 2 sh -c '[ $RANK = 0 ] || cd /; exec $P/train_gpt --data some'",
                  1, "lockstep:   | error: text: \"some\" does not exist; check the path\n");
 }
 
 TEST(more_ranks_than_the_data_feeds_are_refused)
 {
     check_script("i=0; while [ $i -lt 40 ]; do echo line $i; i=$((i+1)); done > few\n"
-                 "$L run -n 8 $E/03_gpt_text --data few --batch 100",
+                 "$L run -n 8 $P/train_gpt --data few --batch 100 --context 20",
                  1, "samples are less than one step of 8 ranks x 100");
 }
 
 TEST(another_model_on_one_rank_is_named_on_both_sides)
 {
     check_script("seq 2000 > some\n$L run -n 3 sh -c 'd=64; [ $RANK = 2 ] && d=128; "
-                 "exec $E/03_gpt_text --data some --steps 3 --dim $d'",
+                 "exec $P/train_gpt --data some --layers 2 --steps 3 --dim $d'",
                  1,
                  "the models differ at parameter 0: rank 0 has tokens.weight float32[256,64] (29 "
                  "parameters in all), rank 2 has tokens.weight float32[256,128] (29 in all); build "
                  "the same model on every rank\n");
     check_script("seq 2000 > some\n$L run -n 2 sh -c 'b=4000; [ $RANK = 1 ] && b=8000; "
-                 "exec $E/03_gpt_text --data some --steps 3 --bucket-bytes $b'",
+                 "exec $P/train_gpt --data some --steps 3 --bucket-bytes $b'",
                  1,
                  "rank 0 has bucket_bytes 4000 (the first bucket's 1048576), rank 1 has 8000 "
                  "(1048576); give every rank the same\n");

@@ -12,12 +12,11 @@ TEST_OF_TIMES
 #define FOR_EVER "1000000"
 #define RANKS_MAX 4
 
-/* $G is the GPT example, $T a text. */
+/* $G is the GPT program, $T a text. */
 static test_output stop_script(const char *text)
 {
     char definitions[2048];
-    snprintf(definitions, sizeof definitions, "G=$E/03_gpt_text; T=%s",
-             test_source_path("LICENSE"));
+    snprintf(definitions, sizeof definitions, "G=$P/train_gpt; T=%s", test_source_path("LICENSE"));
     return script_with(definitions, text, SECONDS);
 }
 
@@ -154,12 +153,13 @@ TEST(a_wish_to_stop_in_the_first_moments_is_heeded)
     free(got.text);
 }
 
-TEST(the_gpt_example_stops_with_its_summary_and_equal_replicas)
+TEST(the_gpt_program_stops_with_its_summary_and_equal_replicas)
 {
-    test_output got = stop_script("$L run -n 2 --log-dir l $G --data $T --steps 1000000 --sample 0 "
-                                  "--context 16 --dim 16 --layers 1 & p=$!\n"
-                                  "until grep -qs 'step 1/' l/0/stdout.log; do sleep 0.02; done\n"
-                                  "kill -TERM $p; wait $p");
+    test_output got =
+        stop_script("$L run -n 2 --log-dir l $G --data $T --steps 1000000 --layers 1 --heads 4 "
+                    "--context 16 --dim 16 & p=$!\n"
+                    "until grep -qs 'step 1/' l/0/stdout.log; do sleep 0.02; done\n"
+                    "kill -TERM $p; wait $p");
     CHECK_INT(got.status, 0);
     CHECK_CONTAINS(got.text, " of 1000000, as a signal asked\n");
     CHECK_CONTAINS(got.text, "replicas identical: 2 of 2");
@@ -174,8 +174,7 @@ TEST(the_gpt_example_stops_with_its_summary_and_equal_replicas)
 #endif
 
 /* The same losses to the last digit as without the stop; then the same after a killed rank. */
-#define TRAIN                                                                                      \
-    "$G --data $T --steps " STEPS " --sample 0 --context 16 --dim 16 --layers 1 --batch 2 "
+#define TRAIN "$G --data $T --steps " STEPS " --layers 1 --heads 4 --context 16 --dim 16 --batch 2 "
 
 TEST(a_stopped_job_goes_on_from_the_step_it_stopped_at)
 {

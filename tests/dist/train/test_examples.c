@@ -38,6 +38,8 @@ static void start(void)
     CHECK(mkdtemp(folder) != NULL);
     put("images", images, sizeof images);
     put("labels", labels, sizeof labels);
+    labels[8 + COUNT / 2] = 10;
+    put("wrong", labels, sizeof labels);
 }
 
 static void end(void)
@@ -75,15 +77,12 @@ static void check_says(int ranks, const char *example, const char *flags, const 
 TEST(the_perceptron_prints_the_same_on_one_two_and_four_ranks)
 {
     start();
-    test_output one = run(0, "02_mlp_ddp", "--images images --labels labels --epochs 4 --batch 16");
+    test_output one = run(0, "02_mlp_ddp", "images labels");
     CHECK_INT(one.status, 0);
-    const char *last = strstr(one.text, "epoch 4/4  loss ");
+    const char *last = strstr(one.text, "epoch 20/20  loss ");
     CHECK(last);
     for (int ranks = 2; ranks <= 4; ranks += 2) {
-        char flags[128];
-        (void)snprintf(flags, sizeof flags, "--images images --labels labels --epochs 4 --batch %d",
-                       16 / ranks);
-        check_says(ranks, "02_mlp_ddp", flags, last);
+        check_says(ranks, "02_mlp_ddp", "images labels", last);
     }
     free(one.text);
     end();
@@ -92,11 +91,36 @@ TEST(the_perceptron_prints_the_same_on_one_two_and_four_ranks)
 TEST(a_label_outside_the_classes_is_named_and_ends_all_ranks)
 {
     start();
-    test_output out = run(2, "02_mlp_ddp", "--images images --labels labels --classes 5");
+    test_output out = run(2, "02_mlp_ddp", "images wrong");
     CHECK(out.status != 0 && out.status != 124);
     CHECK_CONTAINS(out.text, "cross_entropy: element ");
-    CHECK_CONTAINS(out.text, "give values in [0,5)");
+    CHECK_CONTAINS(out.text, "give values in [0,10)");
     free(out.text);
+    end();
+}
+
+/* What `make demo` shows, short: losses, the other model's, replicas, and the prompt gone on with. */
+TEST(the_text_example_learns_judges_and_writes)
+{
+    start();
+    char many[64 * 40 + 1] = "";
+    for (int i = 0; i < 40; i++) {
+        memcpy(many + 64 * i, "all ranks sum the same gradients; all ranks take the same step. ",
+               64);
+    }
+    put("text", many, 64 * 40);
+    for (int ranks = 0; ranks <= 2; ranks += 2) {
+        test_output out = run(ranks, "03_gpt_text",
+                              "--data text --steps 40 --dim 16 --heads 2 --context 16 "
+                              "--prompt 'all ranks' --sample-bytes 20 --temperature 0.5");
+        CHECK_INT(out.status, 0);
+        CHECK_CONTAINS(out.text, "step    40/40  loss ");
+        CHECK_CONTAINS(out.text, " (trigram ");
+        CHECK_CONTAINS(out.text, ranks == 2 ? "replicas identical: 2 of 2" : "identical: 1 of 1");
+        CHECK_CONTAINS(out.text, "all ranks");
+        free(out.text);
+    }
+    check_says(0, "03_gpt_text", "--help", "--temperature");
     end();
 }
 
@@ -104,6 +128,7 @@ TEST(the_other_examples_say_that_all_ranks_agree)
 {
     start();
     for (int ranks = 0; ranks <= 3; ranks++) {
+        check_says(ranks, "00_naive_ddp", "", "relative difference of the losses");
         check_says(ranks, "04_bring_your_own_backward", "", "on every rank: yes");
         check_says(ranks, "05_gradient_accumulation", "", "largest relative difference of a step");
     }

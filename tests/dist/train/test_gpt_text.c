@@ -1,4 +1,4 @@
-/* The main job as a user starts it: `lockstep run -n N 03_gpt_text …`. Losses of every step are
+/* The main job as a user starts it: `lockstep run -n N train_gpt …`. Losses of every step are
  * compared between runs; wrong use must end with words, never with a hang. */
 #include "test.h"
 
@@ -54,9 +54,11 @@ static test_output run(int ranks, const char *flags)
         (void)snprintf(launcher, sizeof launcher, "%s run -n %d ", test_build_path("lockstep"),
                        ranks);
     }
-    (void)snprintf(command, sizeof command,
-                   "cd '%s' && %s%s --layers 2 --dim 32 --heads 2 --context 32 --sample 20 %s",
-                   folder, launcher, test_build_path("examples/03_gpt_text"), flags);
+    (void)snprintf(
+        command, sizeof command,
+        "cd '%s' && %s%s --layers 2 --dim 32 --heads 2 --context 32 --lr 6e-3 --beta2 0.99 "
+        "--init-std 0.08 --eval-windows 20 %s",
+        folder, launcher, test_build_path("programs/train_gpt"), flags);
     return test_run(command, RUN_SECONDS);
 }
 
@@ -73,7 +75,7 @@ static int system_in(const char *what)
 static void train(int ranks, const char *flags, const char *expected)
 {
     test_output out = run(ranks, flags);
-    if (out.status != 0 || !strstr(out.text, expected) || !strstr(out.text, "(trigram ")) {
+    if (out.status != 0 || !strstr(out.text, expected)) {
         test_fail(__FILE__, __LINE__, "status %d, \"%s\" wanted: %s", out.status, expected,
                   out.text);
     }
@@ -175,7 +177,6 @@ TEST(unusable_data_is_answered_in_words_on_every_number_of_ranks)
         check_refused(ranks, "--data short --context 400", 0, "shorter than a window");
         check_refused(ranks, "--data text --batch 100000", 0, "less than one step");
     }
-    check_refused(8, "--data short --context 37 --batch 1", 0, "cannot feed 8 ranks");
     end();
 }
 
