@@ -162,9 +162,9 @@ static void share_floor(sampler *s, void *shared)
 static ls_status find_algorithm(const sampler *s, ls__bench_row *row)
 {
     ls_counters before = {.size = sizeof before}, after = {.size = sizeof after};
-    LS_TRY(ls_group_counters(s->call.group, &before));
+    LS_TRY(ls_group_get_counters(s->call.group, &before));
     LS_TRY(s->options->operation->call(&s->call));
-    LS_TRY(ls_group_counters(s->call.group, &after));
+    LS_TRY(ls_group_get_counters(s->call.group, &after));
     row->algorithm =
         s->options->algorithm != NULL
             ? s->options->algorithm

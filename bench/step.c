@@ -33,7 +33,7 @@ typedef struct measured {
     double loss, parameters, flops, copy; /* the last two: the machine's peak a second */
     bool tiles;                           /* it is of products of bfloat16 tiles */
     uint64_t allocations;                 /* from the system, in all steps */
-    ls_memory memory;
+    ls_memory_stats memory;
     ls__profile profile;
 } measured;
 
@@ -205,7 +205,8 @@ static ls_status run_steps(const asked *a, net_run *run, measured *m)
                         0.0);
         ls__profile_sort(&m->profile);
     }
-    return status < 0 ? status : ls_memory_stats(&m->memory);
+    m->memory.size = sizeof m->memory;
+    return status < 0 ? status : ls_memory_get_stats(&m->memory);
 }
 
 /* ---- what is printed ---------------------------------------------------------------------- */

@@ -274,7 +274,8 @@ static void build(bert *self, const ls_bert_options *o)
 
 ls_module *ls_bert_new(const ls_bert_options *options)
 {
-    const ls_bert_options *o = options ? options : LS_OPTIONS(ls_bert_options, .size = sizeof *o);
+    LS_READ_OPTIONS(ls_bert_options, given, options, __func__, NULL);
+    const ls_bert_options *o = &given;
     if (o->heads < 1 || o->layers < 1 || o->dim % o->heads != 0) {
         (void)ls_fail(LS_ERR_INVALID,
                       "bert: %d layers, %d heads, dim %lld; there must be one of each, and dim a "

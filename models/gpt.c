@@ -185,7 +185,8 @@ static void build(gpt *self, const ls_gpt_options *o)
 
 ls_module *ls_gpt_new(const ls_gpt_options *options)
 {
-    const ls_gpt_options *o = options ? options : LS_OPTIONS(ls_gpt_options, .size = sizeof *o);
+    LS_READ_OPTIONS(ls_gpt_options, given, options, __func__, NULL);
+    const ls_gpt_options *o = &given;
     gpt *self = ls_module_new(sizeof *self, &gpt_class);
     if (!self) {
         return NULL;

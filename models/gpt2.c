@@ -307,10 +307,9 @@ static const struct {
 
 enum { VARIANTS = sizeof variants / sizeof variants[0] };
 
-/* `given` with the variant's shape filled in; false: there is no such variant. */
-static bool resolve(const ls_gpt2_options *given, ls_gpt2_options *o)
+/* Fills in the variant's shape; false: there is no such variant. */
+static bool resolve(ls_gpt2_options *o)
 {
-    *o = given ? *given : *LS_OPTIONS(ls_gpt2_options, .size = sizeof *o);
     for (int i = 0; o->variant && i < VARIANTS; i++) {
         if (strcmp(o->variant, variants[i].name) == 0) {
             o->layers = variants[i].layers;
@@ -322,9 +321,9 @@ static bool resolve(const ls_gpt2_options *given, ls_gpt2_options *o)
     return !o->variant;
 }
 
-static ls_status check(const ls_gpt2_options *given, ls_gpt2_options *o)
+static ls_status check(ls_gpt2_options *o)
 {
-    if (!resolve(given, o)) {
+    if (!resolve(o)) {
         return ls_fail(LS_ERR_INVALID,
                        "gpt2: there is no variant \"%s\"; give gpt2, gpt2-medium, gpt2-large or "
                        "gpt2-xl",
@@ -341,8 +340,8 @@ static ls_status check(const ls_gpt2_options *given, ls_gpt2_options *o)
 
 ls_module *ls_gpt2_new(const ls_gpt2_options *options)
 {
-    ls_gpt2_options o;
-    if (check(options, &o) < 0) {
+    LS_READ_OPTIONS(ls_gpt2_options, o, options, __func__, NULL);
+    if (check(&o) < 0) {
         return NULL;
     }
     gpt2 *self = ls_module_new(sizeof *self, &gpt2_class);
@@ -393,10 +392,10 @@ static int64_t elements(const row *r)
 
 ls_gpt2_memory ls_gpt2_memory_of(const ls_gpt2_options *options, int64_t batch, int64_t tokens)
 {
-    ls_gpt2_options o;
     ls_gpt2_memory sum = {0};
+    LS_READ_OPTIONS(ls_gpt2_options, o, options, __func__, sum);
     row in_block[BLOCK_ROWS], others[OTHER_ROWS];
-    if (!resolve(options, &o)) {
+    if (!resolve(&o)) {
         return sum;
     }
     rows_of(&o, in_block, others);
@@ -434,9 +433,9 @@ static void print_row(FILE *out, const char *prefix, const row *r, int64_t times
 
 void ls_gpt2_describe(const ls_gpt2_options *options, FILE *out)
 {
-    ls_gpt2_options o;
+    LS_READ_OPTIONS(ls_gpt2_options, o, options, __func__, );
     row in_block[BLOCK_ROWS], others[OTHER_ROWS];
-    if (!resolve(options, &o)) {
+    if (!resolve(&o)) {
         return;
     }
     rows_of(&o, in_block, others);

@@ -49,8 +49,8 @@ static void build(lstm *self, const ls_lstm_model_options *o)
 
 ls_module *ls_lstm_model_new(const ls_lstm_model_options *options)
 {
-    const ls_lstm_model_options *o =
-        options ? options : LS_OPTIONS(ls_lstm_model_options, .size = sizeof *o);
+    LS_READ_OPTIONS(ls_lstm_model_options, given, options, __func__, NULL);
+    const ls_lstm_model_options *o = &given;
     lstm *self = ls_module_new(sizeof *self, &lstm_class);
     if (!self) {
         return NULL;

@@ -191,7 +191,8 @@ static void build(vit *self, const ls_vit_options *o)
 
 ls_module *ls_vit_new(const ls_vit_options *options)
 {
-    const ls_vit_options *o = options ? options : LS_OPTIONS(ls_vit_options, .size = sizeof *o);
+    LS_READ_OPTIONS(ls_vit_options, given, options, __func__, NULL);
+    const ls_vit_options *o = &given;
     if (o->heads < 1 || o->layers < 1 || o->dim % o->heads != 0 || o->patch < 1 ||
         o->image % o->patch != 0) {
         (void)ls_fail(LS_ERR_INVALID,

@@ -262,7 +262,7 @@ static double train_step(trainer *t, int64_t step, double *norm)
 static double exposed_seconds(const trainer *t)
 {
     ls_reducer_stats stats = {.size = sizeof stats};
-    LS_CHECK(ls_ddp_stats(t->net, &stats));
+    LS_CHECK(ls_ddp_get_stats(t->net, &stats));
     return stats.exposed_seconds;
 }
 

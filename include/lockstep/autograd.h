@@ -89,6 +89,7 @@ typedef struct ls_gradcheck_options {
     double step, rtol, atol;
 } ls_gradcheck_options;
 #define LS_DEFAULTS_ls_gradcheck_options .step = 1e-2, .rtol = 2e-2, .atol = 2e-3,
+LS_DEFAULTS_FUNCTION(gradcheck)
 LS_API ls_status ls_gradcheck(ls_gradcheck_fn fn, ls_tensor **inputs, int count, void *arg,
                               const ls_gradcheck_options *options);
 

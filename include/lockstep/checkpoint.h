@@ -65,6 +65,7 @@ typedef struct ls_checkpoint_options {
                            checkpoint alone: the model without its optimizer; default false */
 } ls_checkpoint_options;
 #define LS_DEFAULTS_ls_checkpoint_options .keep = 2, .async = true, .timeout_ms = 3600000,
+LS_DEFAULTS_FUNCTION(checkpoint)
 
 /* Opens the folder; rank 0 makes it if it is missing, and clears away what a job that died left
  * half written. Collective. While another job writes to the folder it can be opened for loading
@@ -118,6 +119,7 @@ typedef struct ls_safetensors_options {
     void *arg;
 } ls_safetensors_options;
 #define LS_DEFAULTS_ls_safetensors_options .strict = true,
+LS_DEFAULTS_FUNCTION(safetensors)
 
 /* Loads tensors by name into what the items show (of a module: ls_module_load_safetensors in
  * lockstep.h). Shapes must be equal; float16, bfloat16 and float64 become float32 where this side

@@ -123,6 +123,7 @@ typedef struct ls_collective_options {
                       multiplies its buffer at the call; others copy their input */
 } ls_collective_options;
 #define LS_DEFAULTS_ls_collective_options .factor = 1,
+LS_DEFAULTS_FUNCTION(collective)
 
 /* *out becomes an operator of this rank that applies `fn` (MPI_Op_create), for every operation that
  * reduces and every dtype. Ranks that use it together must give it the same name, 1 to 23 bytes,
@@ -351,7 +352,7 @@ typedef struct ls_counters {
     uint64_t bytes_received; /* bytes this rank read or got from peers */
     uint64_t wait_ns;        /* time callers were blocked in waits */
 } ls_counters;
-LS_API ls_status ls_group_counters(const ls_group *group, ls_counters *out);
+LS_API ls_status ls_group_get_counters(const ls_group *group, ls_counters *out);
 
 #if !defined(LS_NO_SITES)
 #define ls_all_reduce(...) LS_AT(ls_all_reduce(__VA_ARGS__))

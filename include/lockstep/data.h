@@ -44,6 +44,7 @@ typedef struct ls_text_options {
     ls_text_part part;
 } ls_text_options;
 #define LS_DEFAULTS_ls_text_options .context = 128, .held_out = 0.1,
+LS_DEFAULTS_FUNCTION(text)
 /* Errors name the file: LS_ERR_NOT_FOUND, LS_ERR_SYSTEM (unreadable), LS_ERR_INVALID (empty, or
  * every file shorter than a window). */
 LS_API ls_status ls_text_new(const char *path, const ls_text_options *options, ls_dataset **out);
@@ -83,6 +84,7 @@ typedef struct ls_tokens_options {
     int64_t vocab; /* a token that is not below it is LS_ERR_FORMAT when read; 0: any below 2^31 */
 } ls_tokens_options;
 #define LS_DEFAULTS_ls_tokens_options .context = 128,
+LS_DEFAULTS_FUNCTION(tokens)
 LS_API ls_status ls_tokens_new(const char *path, const ls_tokens_options *options,
                                ls_dataset **out);
 
@@ -103,6 +105,7 @@ typedef struct ls_transform_options {
     uint64_t seed;            /* default 0 */
 } ls_transform_options;
 #define LS_DEFAULTS_ls_transform_options
+LS_DEFAULTS_FUNCTION(transform)
 LS_API ls_status ls_transform_new(ls_dataset *images, const ls_transform_options *options,
                                   ls_dataset **out);
 
@@ -124,6 +127,7 @@ typedef struct ls_sampler_options {
     int rank, world_size; /* default -1: the runtime's */
 } ls_sampler_options;
 #define LS_DEFAULTS_ls_sampler_options .batch = 1, .shuffle = true, .rank = -1, .world_size = -1,
+LS_DEFAULTS_FUNCTION(sampler)
 /* LS_ERR_INVALID when there are fewer samples than ranks: says both numbers. */
 LS_API ls_status ls_sampler_new(int64_t count, const ls_sampler_options *options, ls_sampler **out);
 LS_API void ls_sampler_free(ls_sampler *sampler);
@@ -157,6 +161,7 @@ typedef struct ls_loader_options {
     ls_feed feed; /* default LS_FEED_SPLIT */
 } ls_loader_options;
 #define LS_DEFAULTS_ls_loader_options .prefetch = 2,
+LS_DEFAULTS_FUNCTION(loader)
 
 typedef struct ls_batch {
     ls_tensor *x, *y;     /* [n,..]; belong to the loader, which changes them in its next call: run

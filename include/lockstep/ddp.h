@@ -36,6 +36,7 @@ typedef struct ls_ddp_options {
 } ls_ddp_options;
 #define LS_DEFAULTS_ls_ddp_options                                                                 \
     .bucket_bytes = 25 << 20, .first_bucket_bytes = 1 << 20, .broadcast_buffers = true,
+LS_DEFAULTS_FUNCTION(ddp)
 
 /* Collective. Takes `module`: free the returned one only. NULL with ls_error_message on failure
  * (LS_ERR_MISMATCH names the parameter that differs and both sides; LS_ERR_STATE: it is wrapped
@@ -74,7 +75,7 @@ static inline void ls_no_sync_cleanup_(const ls_no_sync_ *guard)
 #endif
 
 /* Communication of the last synchronised backward; see ls_reducer_stats. */
-LS_API ls_status ls_ddp_stats(const ls_module *ddp, ls_reducer_stats *out);
+LS_API ls_status ls_ddp_get_stats(const ls_module *ddp, ls_reducer_stats *out);
 
 /* Compares parameter hashes over the group: *identical is how many ranks hold the same bytes as the
  * group's rank 0, *hash that rank's. Collective. */

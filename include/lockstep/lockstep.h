@@ -51,20 +51,26 @@ static inline ls_status ls_item_runtime_(void *r, const char *prefix, const ls_s
                           : ls_item_loader_, ls_runtime *                                          \
                           : ls_item_runtime_)                                                      \
     }
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 /* Weights that other programs wrote, by name into a module, and the reverse: safetensors files, as
  * ls_safetensors_load and ls_safetensors_save (checkpoint.h) say. With DDP every rank loads. */
-static inline ls_status ls_module_load_safetensors(ls_module *module, const char *path,
-                                                   const ls_safetensors_options *options)
-{
-    const ls_checkpoint_item item = {"", module, ls_item_module_};
-    return ls_safetensors_load(path, &item, 1, options);
-}
-static inline ls_status ls_module_save_safetensors(ls_module *module, const char *path,
-                                                   const ls_safetensors_options *options)
-{
-    const ls_checkpoint_item item = {"", module, ls_item_module_};
-    return ls_safetensors_save(path, &item, 1, options);
+LS_API ls_status ls_module_load_safetensors(ls_module *module, const char *path,
+                                            const ls_safetensors_options *options);
+LS_API ls_status ls_module_save_safetensors(ls_module *module, const char *path,
+                                            const ls_safetensors_options *options);
+
+/* For bindings of other languages: fills *out, a struct of the type "ls_collective_options" say,
+ * with its defaults, as far as its size reaches, which the caller sets first. C and C++ call
+ * ls_collective_defaults(). LS_ERR_NOT_FOUND: a name that is not an option struct of these headers;
+ * LS_ERR_INVALID: an impossible size. Works before ls_init. */
+LS_API ls_status ls_options_defaults(const char *type, void *out);
+
+#ifdef __cplusplus
 }
 #endif
 

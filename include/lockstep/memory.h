@@ -14,15 +14,16 @@ extern "C" {
 #endif
 
 /* Bytes, of all threads of this process; PyTorch's memory_stats. */
-typedef struct ls_memory {
+typedef struct ls_memory_stats {
+    size_t size;                       /* set to sizeof before the call */
     int64_t allocated, allocated_peak; /* blocks in use: bytes asked for, rounded up by a quarter at
                                           most */
     int64_t reserved, reserved_peak; /* taken from the system: in use, cached, or not yet touched */
     int64_t blocks;                  /* in use, a number */
-} ls_memory;
+} ls_memory_stats;
 
 /* LS_ERR_STATE without a runtime. */
-LS_API ls_status ls_memory_stats(ls_memory *out);
+LS_API ls_status ls_memory_get_stats(ls_memory_stats *out);
 LS_API ls_status ls_memory_reset_peaks(void); /* the peaks become what is now */
 /* To the system: cached blocks, and regions in which nothing is in use. */
 LS_API ls_status ls_memory_release_cached(void);

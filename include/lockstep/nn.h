@@ -115,6 +115,7 @@ typedef struct ls_linear_options {
     ls_activation activation; /* of the result, in one pass; see ls_linear_with */
 } ls_linear_options;
 #define LS_DEFAULTS_ls_linear_options .bias = true,
+LS_DEFAULTS_FUNCTION(linear)
 /* weight [out,in], bias [out]: U(-1/sqrt(in), 1/sqrt(in)). */
 LS_API ls_module *ls_linear_new(int64_t in, int64_t out, const ls_linear_options *options);
 
@@ -126,6 +127,7 @@ typedef struct ls_layer_norm_options {
     bool affine;
 } ls_layer_norm_options;
 #define LS_DEFAULTS_ls_layer_norm_options .eps = 1e-5, .affine = true,
+LS_DEFAULTS_FUNCTION(layer_norm)
 LS_API ls_module *ls_layer_norm_new(int64_t dim, const ls_layer_norm_options *options);
 
 /* weight [dim] of ones (torch.nn.RMSNorm, with eps given). */
@@ -154,6 +156,7 @@ typedef struct ls_conv2d_layer_options {
     bool relu; /* of the result, in one pass */
 } ls_conv2d_layer_options;
 #define LS_DEFAULTS_ls_conv2d_layer_options .stride = 1, .dilation = 1, .groups = 1, .bias = true,
+LS_DEFAULTS_FUNCTION(conv2d_layer)
 /* weight [out,in/groups,kernel,kernel], bias [out]: U(-b, b), b = 1/sqrt(in/groups * kernel^2). */
 LS_API ls_module *ls_conv2d_new(int64_t in, int64_t out, int64_t kernel,
                                 const ls_conv2d_layer_options *options);

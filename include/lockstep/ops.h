@@ -73,6 +73,7 @@ typedef struct ls_attention_options {
     double scale;    /* of q k^T; 0: 1/sqrt(D) */
 } ls_attention_options;
 #define LS_DEFAULTS_ls_attention_options
+LS_DEFAULTS_FUNCTION(attention)
 /* q [B,H,T,D], k and v [B,G,S,D] -> [B,H,T,D]; H is a multiple of G, head h reads k and v of h G/H
  * (torch's scaled_dot_product_attention with enable_gqa; grouped queries: Ainslie et al. 2023). A
  * query that sees no key gets 0. */
@@ -87,6 +88,7 @@ typedef struct ls_cross_entropy_options {
     int64_t ignore_index;   /* rows with this target count for nothing */
 } ls_cross_entropy_options;
 #define LS_DEFAULTS_ls_cross_entropy_options .ignore_index = -100,
+LS_DEFAULTS_FUNCTION(cross_entropy)
 /* As ls_cross_entropy: logits [..,C], target [..]. */
 LS_API ls_tensor *ls_cross_entropy_with(ls_tensor *logits, ls_tensor *target,
                                         const ls_cross_entropy_options *options);

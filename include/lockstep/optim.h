@@ -21,6 +21,7 @@ typedef struct ls_sgd_options {
     bool nesterov;
 } ls_sgd_options;
 #define LS_DEFAULTS_ls_sgd_options .lr = 1e-3,
+LS_DEFAULTS_FUNCTION(sgd)
 
 typedef struct ls_adam_options { /* also AdamW's, whose decay is decoupled (Loshchilov & Hutter) */
     size_t size;
@@ -28,8 +29,10 @@ typedef struct ls_adam_options { /* also AdamW's, whose decay is decoupled (Losh
 } ls_adam_options;
 typedef ls_adam_options ls_adamw_options;
 #define LS_DEFAULTS_ls_adam_options .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8,
+LS_DEFAULTS_FUNCTION(adam)
 #define LS_DEFAULTS_ls_adamw_options                                                               \
     .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 1e-2,
+LS_DEFAULTS_FUNCTION(adamw)
 
 /* The module is borrowed and must outlive the optimizer. NULL with ls_error_message on failure. */
 LS_API ls_optim *ls_sgd_new(ls_module *module, const ls_sgd_options *options);

@@ -41,6 +41,7 @@ typedef struct ls_reducer_options {
     const char *name;           /* appears in reports; copied */
 } ls_reducer_options;
 #define LS_DEFAULTS_ls_reducer_options .bucket_bytes = 25 << 20, .first_bucket_bytes = 1 << 20,
+LS_DEFAULTS_FUNCTION(reducer)
 
 /* Collective: compares names, counts and dtypes on all ranks first; LS_ERR_MISMATCH names the first
  * parameter that differs, on both sides. `params` is borrowed for the call except that grad is
@@ -60,6 +61,7 @@ typedef struct ls_reducer_begin_options {
     double weight; /* with `weighted`: w of this micro-batch, in samples or tokens; >= 0 */
 } ls_reducer_begin_options;
 #define LS_DEFAULTS_ls_reducer_begin_options
+LS_DEFAULTS_FUNCTION(reducer_begin)
 
 /* Begins a backward; NULL options: one that synchronises and reaches everything. A synchronising
  * one starts a small control exchange and does not wait for it. Gradients that an earlier backward

@@ -35,6 +35,7 @@ typedef struct ls_init_options {
                            of your own and ignored signals stay. Default false */
 } ls_init_options;
 #define LS_DEFAULTS_ls_init_options
+LS_DEFAULTS_FUNCTION(init)
 
 /* Makes the runtime of this process and joins the world (MPI_Init, init_process_group). Collective.
  * Errors: LS_ERR_STATE when already initialised, LS_ERR_UNSUPPORTED when the environment asks for a

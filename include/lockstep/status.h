@@ -51,6 +51,18 @@ LS_API const char *ls_error_message(void);
  * constructor that returns NULL after it has words in ls_error_message as the library's have. */
 LS_API ls_status ls_fail(ls_status status, const char *format, ...) LS_PRINTF(2, 3);
 
+/* For constructors of your own that take options as the library's do (types.h, Note [Option
+ * structs]): `into` holds the defaults of the struct `type` in `size` bytes and is overlaid with
+ * *from, which may be NULL. LS_ERR_INVALID, in the name of `caller`, for an impossible size. */
+LS_API ls_status ls_options_read(void *into, size_t size, const void *from, const char *type,
+                                 const char *caller);
+/* Declares `type name`, read so; returns `failed` from the function on an error. */
+#define LS_READ_OPTIONS(type, name, from, caller, failed)                                          \
+    type name = *LS_OPTIONS(type, .size = sizeof(type));                                           \
+    if (ls_options_read(&name, sizeof name, from, #type, caller) != LS_OK) {                       \
+        return failed;                                                                             \
+    }
+
 /* Prints "rank R: file:line: expression: message" to stderr and ends the process with status 1 when
  * `status` is an error. For programs and examples; the library itself never exits. */
 LS_API void ls_check_failed(ls_status status, const char *file, int line, const char *expression);

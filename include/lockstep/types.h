@@ -86,11 +86,21 @@ typedef struct ls_stream ls_stream;
 
 /* Note [Option structs]
  * Options are passed by const pointer; NULL means all defaults. Fill one with
- *     LS_OPTIONS(ls_adamw_options, .lr = 3e-4)
- * The macro writes `size` and the non-zero defaults (LS_DEFAULTS_<type>) and then your fields, so
+ *     LS_OPTIONS(ls_adamw_options, .lr = 3e-4)                                 C
+ *     ls_adamw_options o = ls_adamw_defaults(); o.lr = 3e-4;                    C and C++
+ * Both write `size` and the defaults that are not zero (LS_DEFAULTS_<type>) before your fields, so
  * an explicit zero means zero, and a program built against an older header keeps working when the
- * struct grows at its end. That a later initialiser replaces a default is the purpose, hence the
- * pragma: it silences exactly that warning in files which include this header. */
+ * struct grows at its end. A struct whose `size` is 0, or a number that no struct can have (less
+ * than two words, more than 4096 bytes, not a whole number of words), is LS_ERR_INVALID: fields
+ * would be ignored in silence otherwise. Structs that the library fills take their `size` from the
+ * caller in the same way, and are filled as far as it reaches. Bindings that cannot call inline
+ * functions use ls_options_defaults (lockstep.h).
+ *
+ * In LS_OPTIONS your initialiser replaces a default, which -Woverride-init (of -Wextra) reports.
+ * The pragma switches that warning off for the rest of the file: a pragma inside the macro would
+ * need a statement expression, in which compound literals among your values (`.mean = (double[])
+ * {…}`) would die too early. A file that wants the warning uses ls_…_defaults and, after the last
+ * include, `#pragma GCC diagnostic warning "-Woverride-init"`. */
 #ifndef __cplusplus
 #if defined(__clang__)
 #pragma clang diagnostic ignored "-Winitializer-overrides"
@@ -100,6 +110,26 @@ typedef struct ls_stream ls_stream;
 #define LS_OPTIONS(type, ...)                                                                      \
     ((const type *)&(type){.size = sizeof(type), LS_DEFAULTS_##type __VA_ARGS__})
 #endif
+
+/* Defines ls_<name>_defaults() of ls_<name>_options. C++17 has designated initialisers as an
+ * extension; they stand in the order of the fields. */
+#if defined(__cplusplus) && defined(__GNUC__)
+#define LS_DEFAULTS_FUNCTION(name)                                                                 \
+    _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wpragmas\"")                 \
+        _Pragma("GCC diagnostic ignored \"-Wpedantic\"")                                           \
+            _Pragma("GCC diagnostic ignored \"-Wc++20-extensions\"")                               \
+                _Pragma("GCC diagnostic ignored \"-Wmissing-field-initializers\"")                 \
+                    LS_DEFAULTS_FUNCTION_(name) _Pragma("GCC diagnostic pop")
+#else
+#define LS_DEFAULTS_FUNCTION(name) LS_DEFAULTS_FUNCTION_(name)
+#endif
+#define LS_DEFAULTS_FUNCTION_(name)                                                                \
+    static inline ls_##name##_options ls_##name##_defaults(void)                                   \
+    {                                                                                              \
+        const ls_##name##_options defaults_ = {.size = sizeof(ls_##name##_options),                \
+                                               LS_DEFAULTS_ls_##name##_options};                   \
+        return defaults_;                                                                          \
+    }
 
 /* Note [Call sites]
  * Calls that can fail far from their cause are macros which first note the caller's file and line,

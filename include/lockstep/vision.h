@@ -24,6 +24,7 @@ typedef struct ls_conv2d_options {
     bool relu;                                  /* of the result; what comes before is not kept */
 } ls_conv2d_options;
 #define LS_DEFAULTS_ls_conv2d_options .stride = {1, 1}, .dilation = {1, 1}, .groups = 1,
+LS_DEFAULTS_FUNCTION(conv2d)
 /* x [N,C,H,W], weight [O,C/groups,kh,kw], bias [O] or NULL -> [N,O,H',W'] with H' = (H + 2 padding
  * - dilation (kh - 1) - 1) / stride + 1, rounded down, W' likewise (torch.nn.functional.conv2d; a
  * cross-correlation). */
@@ -37,6 +38,7 @@ typedef struct ls_pool2d_options {
     bool count_include_pad;       /* of averages: padding counts as elements of value 0 */
 } ls_pool2d_options;
 #define LS_DEFAULTS_ls_pool2d_options .count_include_pad = true,
+LS_DEFAULTS_FUNCTION(pool2d)
 /* [N,C,H,W] -> [N,C,H',W'], H' = (H + 2 padding - kernel) / stride + 1, rounded down. The largest
  * of each window; NaN where one is. Gradients flow to the first of equals. */
 LS_API ls_tensor *ls_max_pool2d(ls_tensor *x, const ls_pool2d_options *options);
@@ -64,6 +66,7 @@ typedef struct ls_batch_norm_options {
     bool relu;           /* of the result, with the residual in it */
 } ls_batch_norm_options;
 #define LS_DEFAULTS_ls_batch_norm_options .momentum = 0.1, .eps = 1e-5,
+LS_DEFAULTS_FUNCTION(batch_norm)
 /* The same with what often follows in one pass over memory: relu(batch_norm(x) + residual), the end
  * of a residual block (He et al. 2016). Gradients are those of the operations one by one. */
 LS_API ls_tensor *ls_batch_norm_with(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,

@@ -497,7 +497,7 @@ class Group:
     def counters(self):
         """What the engine has counted for this group: {name: number}."""
         out = Counters(size=ctypes.sizeof(Counters))
-        call(library().ls_group_counters, self.handle, ctypes.byref(out))
+        call(library().ls_group_get_counters, self.handle, ctypes.byref(out))
         return {name: getattr(out, name) for name, _ in Counters._fields_[1:]}
 
 

@@ -80,7 +80,7 @@ _FUNCTIONS = {
     "ls_group_status": (_I, (_P,)),
     "ls_group_alloc": (_I, (_P, ctypes.c_size_t, ctypes.POINTER(_P))),
     "ls_group_dealloc": (_I, (_P, _P)),
-    "ls_group_counters": (_I, (_P, ctypes.POINTER(Counters))),
+    "ls_group_get_counters": (_I, (_P, ctypes.POINTER(Counters))),
     "ls_reduce_op_new": (_I, (_P, _P, _S, ctypes.POINTER(_I))),
     "ls_reduce_op_free": (_I, (_I,)),
     "ls_reduce_op_fail": (_I, (_S,)),

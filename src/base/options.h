@@ -1,27 +1,39 @@
 /* Reading an option struct that may come from a program built against an older, shorter header:
- * what the caller's struct has replaces the defaults, what it lacks keeps them. */
+ * the caller's fields replace the defaults, fields that its struct lacks keep them. A size that no
+ * struct can have is refused in words, because all fields would be ignored without a sign. The same
+ * rules hold for structs that the library fills. */
 #ifndef LS_BASE_OPTIONS_H
 #define LS_BASE_OPTIONS_H
 
 #include <string.h>
 
-#include <lockstep/types.h>
+#include <lockstep/status.h>
 
-/* `into` holds the defaults and is at least `size` bytes; `from` may be NULL. */
-static inline void ls__options_read(void *into, size_t size, const void *from)
+#define LS__STRUCT_BYTES_MIN (2 * sizeof(size_t)) /* the size and one field, with its padding */
+#define LS__STRUCT_BYTES_MAX ((size_t)4096)       /* many times the longest one */
+
+/* The size that a caller's struct states; every such struct starts with it. */
+static inline size_t ls__struct_size(const void *of)
 {
-    size_t given = 0;
-    if (from) {
-        memcpy(&given, from, sizeof given); /* every option struct starts with its size */
-    }
-    if (given > 0) {
-        memcpy(into, from, given < size ? given : size);
-    }
+    size_t size = 0;
+    memcpy(&size, of, sizeof size);
+    return size;
 }
 
-/* type name = its defaults, overlaid with *from when that is not NULL */
-#define LS__OPTIONS(type, name, from)                                                              \
-    type name = *LS_OPTIONS(type, .size = sizeof(type));                                           \
-    ls__options_read(&name, sizeof name, from)
+/* Whether a struct of the public headers can have this size. */
+static inline bool ls__struct_size_fits(size_t size)
+{
+    return size >= LS__STRUCT_BYTES_MIN && size <= LS__STRUCT_BYTES_MAX &&
+           size % sizeof(size_t) == 0;
+}
+
+/* Fills a caller's struct from *from, of `size` bytes, as far as out->size reaches, and leaves
+ * out->size as it is. LS_ERR_INVALID for a NULL `out` and for an impossible out->size. */
+ls_status ls__struct_fill(void *out, const void *from, size_t size, const char *type,
+                          const char *caller);
+
+/* Reads the options of a public function that returns a status; or a pointer or tensor. */
+#define LS__OPTIONS(type, name, from) LS_READ_OPTIONS(type, name, from, __func__, LS_ERR_INVALID)
+#define LS__OPTIONS_OR(failed, type, name, from) LS_READ_OPTIONS(type, name, from, __func__, failed)
 
 #endif

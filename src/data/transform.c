@@ -193,12 +193,14 @@ ls_status ls_transform_new(ls_dataset *images, const ls_transform_options *optio
                            ls_dataset **out)
 {
     *out = NULL;
-    LS__OPTIONS(ls_transform_options, given, options);
-    if (!images) {
+    if (images == NULL) {
         return ls__fail(LS_ERR_INVALID,
                         "transform: the data set is NULL; check what its constructor returned");
     }
-    ls_status status = check(images, &given);
+    ls_transform_options given = ls_transform_defaults();
+    ls_status status =
+        ls_options_read(&given, sizeof given, options, "ls_transform_options", "ls_transform_new");
+    status = status == LS_OK ? check(images, &given) : status;
     transform *t = status == LS_OK ? make(images, &given) : NULL;
     if (status == LS_OK && !t) {
         status = ls__fail(LS_ERR_MEMORY, "transform: no memory");

@@ -457,7 +457,7 @@ ls_module *ls_ddp_new(ls_module *module, ls_group *group, const ls_ddp_options *
         (void)ls__fail_at_site(LS_ERR_STATE);
         return NULL;
     }
-    LS__OPTIONS(ls_ddp_options, given, options);
+    LS__OPTIONS_OR(NULL, ls_ddp_options, given, options);
     ddp *d = ls_module_new(sizeof *d, &ddp_class);
     if (!d) {
         return NULL;
@@ -505,12 +505,12 @@ bool ls_ddp_sync(const ls_module *module)
     return !d || d->sync;
 }
 
-ls_status ls_ddp_stats(const ls_module *module, ls_reducer_stats *out)
+ls_status ls_ddp_get_stats(const ls_module *module, ls_reducer_stats *out)
 {
     const ddp *d = ddp_of_const(module);
     if (!d) {
         return ls__fail(LS_ERR_INVALID,
-                        "ls_ddp_stats: the module is no ddp; give what ls_ddp_new returned");
+                        "ls_ddp_get_stats: the module is no ddp; give what ls_ddp_new returned");
     }
     return ls_reducer_get_stats(d->reducer, out);
 }

@@ -29,7 +29,7 @@ static const ls_module_class linear_class =
 
 ls_module *ls_linear_new(int64_t in, int64_t out, const ls_linear_options *options)
 {
-    LS__OPTIONS(ls_linear_options, given, options);
+    LS__OPTIONS_OR(NULL, ls_linear_options, given, options);
     if (!ls__layer_positive("Linear", "in", in) || !ls__layer_positive("Linear", "out", out)) {
         return NULL;
     }
@@ -104,7 +104,7 @@ static const ls_module_class layer_norm_class =
 
 ls_module *ls_layer_norm_new(int64_t dim, const ls_layer_norm_options *options)
 {
-    LS__OPTIONS(ls_layer_norm_options, given, options);
+    LS__OPTIONS_OR(NULL, ls_layer_norm_options, given, options);
     if (!ls__layer_positive("LayerNorm", "dim", dim)) {
         return NULL;
     }

@@ -44,7 +44,7 @@ static bool conv2d_fits(int64_t in, int64_t out, int64_t kernel, const ls_conv2d
 ls_module *ls_conv2d_new(int64_t in, int64_t out, int64_t kernel,
                          const ls_conv2d_layer_options *options)
 {
-    LS__OPTIONS(ls_conv2d_layer_options, given, options);
+    LS__OPTIONS_OR(NULL, ls_conv2d_layer_options, given, options);
     if (!conv2d_fits(in, out, kernel, &given)) {
         return NULL;
     }

@@ -70,12 +70,12 @@ static ls_optim *make(ls_module *module, const ls__optim_class *cls, const ls_ad
 
 ls_optim *ls_adam_new(ls_module *module, const ls_adam_options *options)
 {
-    LS__OPTIONS(ls_adam_options, given, options);
+    LS__OPTIONS_OR(NULL, ls_adam_options, given, options);
     return make(module, &adam_class, &given);
 }
 
 ls_optim *ls_adamw_new(ls_module *module, const ls_adamw_options *options)
 {
-    LS__OPTIONS(ls_adamw_options, given, options);
+    LS__OPTIONS_OR(NULL, ls_adamw_options, given, options);
     return make(module, &adamw_class, &given);
 }

@@ -36,7 +36,7 @@ static const ls__optim_class sgd_class = {
 
 ls_optim *ls_sgd_new(ls_module *module, const ls_sgd_options *options)
 {
-    LS__OPTIONS(ls_sgd_options, given, options);
+    LS__OPTIONS_OR(NULL, ls_sgd_options, given, options);
     if (ls__optim_check("SGD", "lr", given.lr, 0.0, INFINITY) < 0 ||
         ls__optim_check("SGD", "momentum", given.momentum, 0.0, INFINITY) < 0 ||
         ls__optim_check("SGD", "weight_decay", given.weight_decay, 0.0, INFINITY) < 0) {

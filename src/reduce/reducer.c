@@ -155,7 +155,7 @@ static void count_pending(ls_reducer *r, const uint8_t *used)
 ls_status ls__reducer_begin(ls_reducer *r, const ls_reducer_begin_options *options,
                             const uint8_t *present)
 {
-    LS__OPTIONS(ls_reducer_begin_options, given, options);
+    LS_READ_OPTIONS(ls_reducer_begin_options, given, options, "ls_reducer_begin", LS_ERR_INVALID);
     options = &given;
     LS_TRY(check_begin(r, options));
     LS_TRY(look_at_present(r, present));
@@ -532,13 +532,13 @@ bool ls_reducer_used(const ls_reducer *r, int param)
 
 ls_status ls_reducer_get_stats(const ls_reducer *r, ls_reducer_stats *out)
 {
-    if (!r || !out || out->size != sizeof *out) {
-        return ls__fail(LS_ERR_INVALID, "ls_reducer_get_stats: set out->size to sizeof *out first");
+    if (r == NULL) {
+        return ls__fail(LS_ERR_INVALID,
+                        "ls_reducer_get_stats: the reducer is NULL; give a reducer");
     }
-    *out = r->stats;
-    out->size = sizeof *out;
+    ls_reducer_stats now = r->stats;
     for (int b = 0; b < r->plan.count; b++) {
-        out->bucket_bytes += r->plan.buckets[b].bytes;
+        now.bucket_bytes += r->plan.buckets[b].bytes;
     }
-    return LS_OK;
+    return ls__struct_fill(out, &now, sizeof now, "ls_reducer_stats", "ls_reducer_get_stats");
 }

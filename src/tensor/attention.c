@@ -432,7 +432,7 @@ ls_tensor *ls_attention_with(ls_tensor *q, ls_tensor *k, ls_tensor *v,
                              const ls_attention_options *options)
 {
     ls__call call;
-    LS__OPTIONS(ls_attention_options, given, options);
+    LS__OPTIONS_OR(ls__call_refused(), ls_attention_options, given, options);
     if (!ls__call_begin(&call, "attention_with", 3, (ls_tensor *[]){q, k, v}) ||
         !ls__call_autocast(&call) || !operands_fit(&call) || !shapes_fit(&call, given.causal) ||
         !numbers_fit(&call, &given)) {

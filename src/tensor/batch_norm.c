@@ -252,7 +252,7 @@ static ls_tensor *normalise(ls__call *call, const norm_context *c, const running
 ls_tensor *ls_batch_norm_with(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
                               const ls_batch_norm_options *options)
 {
-    LS__OPTIONS(ls_batch_norm_options, o, options);
+    LS__OPTIONS_OR(ls__call_refused(), ls_batch_norm_options, o, options);
     ls__call call;
     unsigned optional = 1u << EDGE_W | 1u << EDGE_B | 1u << EDGE_R;
     if (!ls__call_begin_optional(&call, "batch_norm", 4,

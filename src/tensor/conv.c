@@ -255,7 +255,7 @@ static void save(ls__tensor_node *node, const conv_context *context, const opera
 ls_tensor *ls_conv2d(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
                      const ls_conv2d_options *options)
 {
-    LS__OPTIONS(ls_conv2d_options, o, options);
+    LS__OPTIONS_OR(ls__call_refused(), ls_conv2d_options, o, options);
     ls__call call;
     if (!ls__call_begin_optional(&call, "conv2d", 3, (ls_tensor *[]){x, weight, bias},
                                  1u << EDGE_B)) {

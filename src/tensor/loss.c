@@ -268,7 +268,7 @@ ls_tensor *ls_cross_entropy_with(ls_tensor *logits, ls_tensor *target,
                                  const ls_cross_entropy_options *options)
 {
     ls__call call;
-    LS__OPTIONS(ls_cross_entropy_options, given, options);
+    LS__OPTIONS_OR(ls__call_refused(), ls_cross_entropy_options, given, options);
     if (!class_loss_begin(&call, &cross_entropy_with_op, logits, target)) {
         return call.failed;
     }

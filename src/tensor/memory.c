@@ -2,22 +2,19 @@
 #include <lockstep/memory.h>
 
 #include "base/memory.h"
+#include "base/options.h"
 #include "tensor/tensor.h"
 
-ls_status ls_memory_stats(ls_memory *out)
+ls_status ls_memory_get_stats(ls_memory_stats *out)
 {
-    if (out == NULL) {
-        return ls__fail(LS_ERR_INVALID, "ls_memory_stats: out is NULL; give an ls_memory");
-    }
-    *out = (ls_memory){0};
-    ls__tensors *tensors = ls__tensors_get("ls_memory_stats");
+    ls__tensors *tensors = ls__tensors_get("ls_memory_get_stats");
     if (tensors == NULL) {
         return ls__self.status;
     }
     pthread_mutex_lock(&tensors->lock);
-    *out = tensors->memory;
+    const ls_memory_stats now = tensors->memory;
     pthread_mutex_unlock(&tensors->lock);
-    return LS_OK;
+    return ls__struct_fill(out, &now, sizeof now, "ls_memory_stats", "ls_memory_get_stats");
 }
 
 ls_status ls_memory_reset_peaks(void)

@@ -47,6 +47,13 @@ bool ls__call_begin(ls__call *call, const char *name, int count, ls_tensor *cons
     return ls__call_begin_optional(call, name, count, inputs, 0);
 }
 
+ls_tensor *ls__call_refused(void)
+{
+    const ls_status refused = ls__fail_at_site(ls__self.status);
+    ls__tensors *tensors = ls__tensors_get("options"); /* no runtime: that is the error then */
+    return tensors != NULL ? ls__poison(tensors) : ls__poison_fixed(refused);
+}
+
 ls_tensor *ls__call_fail(ls__call *call, ls_status status, const char *format, ...)
 {
     char text[LS__MESSAGE_MAX];

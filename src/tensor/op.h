@@ -56,6 +56,8 @@ typedef struct ls__call {
 bool ls__call_begin(ls__call *call, const char *name, int count, ls_tensor *const *inputs);
 bool ls__call_begin_optional(ls__call *call, const char *name, int count, ls_tensor *const *inputs,
                              unsigned optional);
+/* The poisoned result of an operation whose options were refused, with the error that is set. */
+ls_tensor *ls__call_refused(void);
 /* Poisons the result: "FILE:LINE: name: …". Returns it. */
 ls_tensor *ls__call_fail(ls__call *call, ls_status status, const char *format, ...)
     LS__PRINTF(3, 4);

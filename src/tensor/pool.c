@@ -123,7 +123,7 @@ static ls__record *output(ls__call *call, const ls__pool2d *p)
 
 ls_tensor *ls_max_pool2d(ls_tensor *x, const ls_pool2d_options *options)
 {
-    LS__OPTIONS(ls_pool2d_options, o, options);
+    LS__OPTIONS_OR(ls__call_refused(), ls_pool2d_options, o, options);
     ls__call call;
     ls__pool2d p;
     if (!ls__call_begin(&call, max_op.name, 1, &x) || !take_input(&call) ||
@@ -165,7 +165,7 @@ static ls_tensor *average(ls__call *call, const ls__op *op, const ls__pool2d *p)
 
 ls_tensor *ls_avg_pool2d(ls_tensor *x, const ls_pool2d_options *options)
 {
-    LS__OPTIONS(ls_pool2d_options, o, options);
+    LS__OPTIONS_OR(ls__call_refused(), ls_pool2d_options, o, options);
     ls__call call;
     ls__pool2d p;
     if (!ls__call_begin(&call, avg_op.name, 1, &x) || !take_input(&call) ||

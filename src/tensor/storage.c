@@ -57,7 +57,7 @@ static size_t class_bytes(int size_class)
 /* Under lock. */
 static void count_reserved(ls__tensors *tensors, int64_t small_bytes)
 {
-    ls_memory *m = &tensors->memory;
+    ls_memory_stats *m = &tensors->memory;
     tensors->small_reserved += small_bytes;
     m->reserved = tensors->small_reserved + tensors->regions.reserved;
     m->reserved_peak = m->reserved > m->reserved_peak ? m->reserved : m->reserved_peak;
@@ -66,7 +66,7 @@ static void count_reserved(ls__tensors *tensors, int64_t small_bytes)
 /* Under lock. */
 static void count_block(ls__tensors *tensors, int64_t bytes)
 {
-    ls_memory *m = &tensors->memory;
+    ls_memory_stats *m = &tensors->memory;
     m->blocks += bytes > 0 ? 1 : -1;
     m->allocated += bytes;
     m->allocated_peak = m->allocated > m->allocated_peak ? m->allocated : m->allocated_peak;

@@ -200,7 +200,7 @@ struct ls__tensors {
     void *free_blocks[LS__SIZE_CLASSES]; /* each block's first word points at the next */
     ls__regions regions;                 /* large blocks */
     int64_t small_reserved;              /* bytes of blocks of classes */
-    ls_memory memory;                    /* what of them is in use */
+    ls_memory_stats memory;              /* what of them is in use */
     ls__list scopes;
     ls_scope *free_scopes; /* linked by parent */
 };

@@ -172,7 +172,7 @@ GOLDEN(arguments_of_groups)
     SHOW(ls_group_free(ls_world()));
     SHOW(ls_group_abort(NULL, "why"));
     SHOW(ls_group_status(NULL));
-    SHOW(ls_group_counters(ls_world(), &counters));
+    SHOW(ls_group_get_counters(ls_world(), &counters));
     SHOW(ls_group_alloc(NULL, 64, &memory));
     SHOW(ls_group_alloc(ls_world(), 64, NULL));
     SHOW(ls_group_alloc(ls_world(), (size_t)1 << 46, &memory));

@@ -235,10 +235,26 @@ GOLDEN(wrapping)
     SHOW_NULL(ls_ddp_new(twice, ls_world(), NULL));
     SHOW_NULL(ls_ddp_new(wrapped, ls_world(), NULL));
     ls_reducer_stats stats = {.size = sizeof stats};
-    SHOW(ls_ddp_stats(owner, &stats));
+    SHOW(ls_ddp_get_stats(owner, &stats));
     stats.size = 0;
-    SHOW(ls_ddp_stats(wrapped, &stats));
+    SHOW(ls_ddp_get_stats(wrapped, &stats));
     SHOW(ls_replicas_identical(wrapped, ls_world(), NULL, NULL));
+}
+
+GOLDEN(structs_of_an_impossible_size)
+{
+    ls_module *net = plain();
+    float one = 1.0f;
+    SHOW_NULL(ls_sgd_new(net, &(ls_sgd_options){.lr = 0.5}));
+    SHOW_NULL(ls_sgd_new(net, &(ls_sgd_options){.size = 4, .lr = 0.5}));
+    SHOW_TENSOR(ls_conv2d(NULL, NULL, NULL, &(ls_conv2d_options){.groups = 2}));
+    SHOW(ls_all_reduce(ls_world(), &one, 1, LS_FLOAT32, LS_SUM,
+                       &(ls_collective_options){.timeout_ms = 1000}, NULL));
+    SHOW(ls_options_defaults("ls_sdg_options", NULL));
+    SHOW(ls_options_defaults("ls_sgd_options", NULL));
+    SHOW(ls_options_defaults("ls_sgd_options", &(ls_sgd_options){0}));
+    SHOW(ls_group_get_counters(NULL, NULL));
+    SHOW(ls_reducer_get_stats(NULL, NULL));
 }
 
 static ls_status one_backward(ls_module *net)

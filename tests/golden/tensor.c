@@ -209,8 +209,7 @@ GOLDEN_BARE(before_ls_init)
     SHOW(ls_all_reduce(ls_world(), NULL, 0, LS_FLOAT32, LS_SUM, NULL, NULL));
     SHOW(ls_finalize());
     SHOW_NULL(ls_runtime_store());
-    SHOW(ls_memory_stats(&(ls_memory){0}));
-    SHOW(ls_memory_stats(NULL));
+    SHOW(ls_memory_get_stats(&(ls_memory_stats){0}));
 }
 
 /* ---- warnings and what LOCKSTEP_DEBUG=debug tells -------------------------------------------- */

@@ -21,6 +21,8 @@ ARROWS = {
     "ddp": ["nn", "optim", "reduce"],
     "checkpoint": ["comm"],  # it sees state visitors and groups only
     "launch": ["job"],  # the agent behind `lockstep run`
+    # functions that need several of the layers above: a module's weights as a file, defaults by name
+    "umbrella": ["nn", "optim", "data", "tokenizer", "ddp", "checkpoint"],
 }
 
 # First part of a library's header -> the files (or folders) that may include it: its wrappers.
@@ -35,6 +37,7 @@ HEADERS = {
     "version.h": "base", "state.h": "base", "comm.h": "comm", "store.h": "job",
     "ops.h": "tensor", "vision.h": "tensor", "checkpoint.h": "checkpoint", "reducer.h": "reduce", "tensor.h": "tensor", "memory.h": "tensor", "autograd.h": "autograd", "nn.h": "nn",
     "optim.h": "optim", "data.h": "data", "ddp.h": "ddp", "tokenizer.h": "tokenizer",
+    "lockstep.h": "umbrella",
 }
 
 

@@ -1,6 +1,7 @@
 """Every public header compiles alone, as C11, C17 and C++17, without a warning."""
 
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -111,6 +112,47 @@ def an_incomplete_header_would_be_seen():
     for standard in LANGUAGES:
         compiler = "g++" if standard == "c++17" else "gcc"
         assert compile_alone(compiler, standard, "ls_status f(void);\n").returncode != 0
+
+
+SIZED = re.compile(r"typedef struct (ls_\w+) \{[^\n]*\n\s*size_t size;")
+FILLED = re.compile(r"typedef struct (ls_\w+) \{\s*size_t size; +/\* set to sizeof before the call")
+OPTIONS = re.compile(r"typedef (?:struct )?(?:ls_\w+_options )?ls_(\w+)_options(?: \{|;)")
+
+
+def option_structs():
+    """{name: whether it is a model's} of every ls_<name>_options."""
+    return {name: h.parent.name == "models" for h in HEADERS for name in OPTIONS.findall(h.read_text())}
+
+
+@test
+def every_option_struct_has_its_size_its_defaults_and_its_test():
+    text = "".join(h.read_text() for h in HEADERS)
+    table = (SOURCE / "tests/unit/api/options.c").read_text()
+    by_name = (SOURCE / "src/umbrella/defaults.c").read_text()
+    problems = []
+    for name, of_model in option_structs().items():
+        struct = re.search(rf"typedef struct ls_{name}_options \{{(.*?)\n", text + "\n")
+        if struct and f"ls_{name}_options" not in SIZED.findall(text):
+            problems.append(f"ls_{name}_options: its first member is not `size_t size`")
+        for form in (f"#define LS_DEFAULTS_ls_{name}_options", f"LS_DEFAULTS_FUNCTION({name})"):
+            if form not in text:
+                problems.append(f"ls_{name}_options: no {form}")
+        if (f"REFUSED({name})" if of_model else f"X({name}, ") not in table:
+            problems.append(f"ls_{name}_options: not in the tables of tests/unit/api/options.c")
+        if not of_model and f"X({name})" not in by_name:
+            problems.append(f"ls_{name}_options: not in src/umbrella/defaults.c")
+    assert len(option_structs()) > 20
+    none_of(problems, "option structs")
+
+
+@test
+def every_struct_that_the_library_fills_is_tested_too():
+    text = "".join(h.read_text() for h in HEADERS)
+    table = (SOURCE / "tests/unit/api/options.c").read_text()
+    filled = FILLED.findall(text)
+    assert len(filled) >= 3
+    none_of((n for n in filled if f"X({n.removeprefix('ls_')})" not in table),
+            "not in FILLED of tests/unit/api/options.c")
 
 
 @test

@@ -33,6 +33,7 @@ typedef struct ls_bert_options { /* the defaults are BERT base */
 #define LS_DEFAULTS_ls_bert_options                                                                \
     .layers = 12, .heads = 12, .dim = 768, .wide = 3072, .context = 512, .vocab = 30522,           \
     .types = 2, .init_std = 0.02, .eps = 1e-12,
+LS_DEFAULTS_FUNCTION(bert)
 
 /* Logits [B,T,vocab] of one to three inputs, int32 or int64 [B,T], T <= context:
  *     tokens

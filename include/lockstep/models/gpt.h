@@ -24,6 +24,7 @@ typedef struct ls_gpt_options {
 } ls_gpt_options;
 #define LS_DEFAULTS_ls_gpt_options                                                                 \
     .layers = 4, .heads = 4, .dim = 128, .context = 64, .vocab = 256, .init_std = 0.02,
+LS_DEFAULTS_FUNCTION(gpt)
 
 /* x [B,T] int32 or int64 tokens, T <= context -> logits [B,T,vocab]. NULL with ls_error_message on
  * failure. */

@@ -37,6 +37,7 @@ typedef struct ls_gpt2_options {
 #define LS_DEFAULTS_ls_gpt2_options                                                                \
     .layers = 12, .heads = 12, .dim = 768, .context = 1024, .vocab = 50257, .init_std = 0.02,      \
     .eps = 1e-5,
+LS_DEFAULTS_FUNCTION(gpt2)
 
 /* x [B,T] int32 or int64 tokens, T <= context -> logits [B,T,vocab]. NULL with ls_error_message on
  * failure. */

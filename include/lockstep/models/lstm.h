@@ -19,6 +19,7 @@ typedef struct ls_lstm_model_options {
     double dropout; /* of the embeddings and of what the cells say */
 } ls_lstm_model_options;
 #define LS_DEFAULTS_ls_lstm_model_options .layers = 2, .dim = 200, .hidden = 200, .vocab = 256,
+LS_DEFAULTS_FUNCTION(lstm_model)
 
 /* x [B,T] int32 or int64 tokens -> logits [B,T,vocab]; each sequence starts from a state of zeros.
  * NULL with ls_error_message on failure. */

@@ -29,6 +29,7 @@ typedef struct ls_vit_options { /* the defaults are vit_b_16 */
 #define LS_DEFAULTS_ls_vit_options                                                                 \
     .layers = 12, .heads = 12, .dim = 768, .wide = 3072, .image = 224, .patch = 16, .channels = 3, \
     .classes = 1000,
+LS_DEFAULTS_FUNCTION(vit)
 
 /* x [B,channels,image,image] -> logits [B,classes]. NULL with ls_error_message on failure. */
 LS_API ls_module *ls_vit_new(const ls_vit_options *options);

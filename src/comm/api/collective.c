@@ -496,7 +496,8 @@ ls_status ls__collective_start(ls_group *group, const ls__collective *args, ls_w
     if (blocking && !ls__self.in_callback && ls__small_call(group, args, &status)) {
         return status;
     }
-    LS__OPTIONS(ls_collective_options, options, args->options);
+    LS_READ_OPTIONS(ls_collective_options, options, args->options, what,
+                    ls__fail_at_site(LS_ERR_INVALID));
     ls_group *const handle = group;
     group = ls__turns_group(handle, is_letter(args->operation));
     ls__collective call = *args;

@@ -70,7 +70,7 @@ static ls_status no_memory(const desk *d)
 static ls_status begin(desk *d, const char *what, ls_group *group,
                        const ls_collective_options *options)
 {
-    LS__OPTIONS(ls_collective_options, given, options);
+    LS_READ_OPTIONS(ls_collective_options, given, options, what, LS_ERR_INVALID);
     const ls__env *env = group->comm->env;
     const size_t size = (size_t)group->size;
     given.tag = given.tag != NULL ? given.tag : what;

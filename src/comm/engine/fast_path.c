@@ -45,7 +45,10 @@ static bool is_default(const ls_collective_options *given)
 {
     const ls_collective_options defaults =
         *LS_OPTIONS(ls_collective_options, .size = sizeof defaults);
-    LS__OPTIONS(ls_collective_options, options, given);
+    if (!ls__struct_size_fits(ls__struct_size(given))) {
+        return false; /* ls__collective_start refuses it */
+    }
+    LS_READ_OPTIONS(ls_collective_options, options, given, "is_default", false);
     const bool sound = options.timeout_ms >= 0;
     options.size = defaults.size;
     options.timeout_ms = defaults.timeout_ms;
@@ -325,7 +328,7 @@ static void finish(ls_group *group, const small_run *run, const ls__collective *
 static ls_status adopt(ls_group *group, const ls__collective *args, const small_run *run)
 {
     ls__comm *comm = group->comm;
-    LS__OPTIONS(ls_collective_options, options, args->options);
+    LS_READ_OPTIONS(ls_collective_options, options, args->options, "adopt", LS_ERR_INVALID);
     ls__lock_take(&comm->lock, comm->env);
     const int32_t failed = atomic_load_explicit(&group->failed, memory_order_acquire);
     ls_work *work = failed == 0 ? ls__work_take(comm) : NULL;

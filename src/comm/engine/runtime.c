@@ -372,7 +372,7 @@ static ls_status start(ls_runtime *runtime, const ls_init_options *options)
 
 ls_status ls__init_with(const ls__env *env, const ls_init_options *given)
 {
-    LS__OPTIONS(ls_init_options, options, given);
+    LS_READ_OPTIONS(ls_init_options, options, given, "ls_init", LS_ERR_INVALID);
     if (ls__self.runtime != NULL) {
         return ls__runtime_get("ls_init") == NULL
                    ? ls__self.status

@@ -496,13 +496,12 @@ ls_status ls_group_dealloc(ls_group *group, void *memory)
     return ls__heap_free(&comm->heap, memory, ls__reclaim_settle(comm));
 }
 
-ls_status ls_group_counters(const ls_group *group, ls_counters *out)
+ls_status ls_group_get_counters(const ls_group *group, ls_counters *out)
 {
-    if (group == NULL || out == NULL || out->size < sizeof out->size) {
-        return ls__fail(LS_ERR_INVALID, "ls_group_counters: pass a group and a struct whose size "
-                                        "is set");
+    if (group == NULL) {
+        return ls__fail(LS_ERR_INVALID, "ls_group_get_counters: the group is NULL; give a group");
     }
-    ls_counters now = {.size = out->size};
+    ls_counters now = {.size = sizeof now};
     for (int i = 0; i < ls__turns_count(group); i++) {
         const ls_group *one = ls__turns_at(group, i);
         now.operations += atomic_load_explicit(&one->operations, memory_order_relaxed);
@@ -511,6 +510,5 @@ ls_status ls_group_counters(const ls_group *group, ls_counters *out)
         now.bytes_received += atomic_load_explicit(&one->bytes_received, memory_order_relaxed);
         now.wait_ns += atomic_load_explicit(&one->wait_ns, memory_order_relaxed);
     }
-    memcpy(out, &now, out->size < sizeof now ? out->size : sizeof now);
-    return LS_OK;
+    return ls__struct_fill(out, &now, sizeof now, "ls_counters", "ls_group_get_counters");
 }

@@ -471,10 +471,10 @@ DIST_TEST(a_named_algorithm_is_the_one_that_runs, 4)
             continue;
         }
         ls_counters before = {.size = sizeof before}, after = before;
-        CHECK_OK(ls_group_counters(ls_world(), &before));
+        CHECK_OK(ls_group_get_counters(ls_world(), &before));
         CHECK_OK(ls_all_reduce(ls_world(), x, 64, LS_FLOAT32, LS_SUM,
                                LS_OPTIONS(ls_collective_options, .algorithm = rows[i].name), NULL));
-        CHECK_OK(ls_group_counters(ls_world(), &after));
+        CHECK_OK(ls_group_get_counters(ls_world(), &after));
         CHECK_INT(after.messages - before.messages,
                   ls_world()->has_remote ? rows[i].remote : rows[i].messages);
     }

@@ -445,7 +445,7 @@ typedef struct counted {
 static ls_counters counters_now(ls_group *group)
 {
     ls_counters c = {.size = sizeof c};
-    CHECK_OK(ls_group_counters(group, &c));
+    CHECK_OK(ls_group_get_counters(group, &c));
     return c;
 }
 

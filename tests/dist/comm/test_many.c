@@ -85,7 +85,7 @@ DIST_TEST(many_adjacent_buffers_need_no_pack_and_few_scattered_ones_take_one_lau
 {
     int32_t x[10] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
     ls_counters before = {.size = sizeof before}, after = {.size = sizeof after};
-    CHECK_OK(ls_group_counters(ls_world(), &before));
+    CHECK_OK(ls_group_get_counters(ls_world(), &before));
     CHECK_OK(ls_all_reduce_many(ls_world(), (void *[]){x, x + 4}, (int64_t[]){4, 6}, 2, LS_INT32,
                                 LS_SUM, NULL, NULL));
     CHECK(ls__list_empty(&ls_world()->packs));
@@ -93,7 +93,7 @@ DIST_TEST(many_adjacent_buffers_need_no_pack_and_few_scattered_ones_take_one_lau
                                 LS_SUM, NULL, NULL));
     CHECK(!ls__list_empty(&ls_world()->packs));
     CHECK_OK(ls_all_reduce_many(ls_world(), NULL, NULL, 0, LS_INT32, LS_SUM, NULL, NULL));
-    CHECK_OK(ls_group_counters(ls_world(), &after));
+    CHECK_OK(ls_group_get_counters(ls_world(), &after));
     CHECK_INT(after.operations - before.operations, 3);
     for (int i = 0; i < 10; i++) {
         CHECK_INT(x[i], 4);

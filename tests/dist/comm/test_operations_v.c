@@ -283,7 +283,7 @@ DIST_TEST(ranks_on_one_host_exchange_unequal_blocks_without_messages, 4)
         CHECK_OK(
             ls_all_to_all_v(ls_world(), in, one, NULL, out, one, NULL, LS_FLOAT32, NULL, NULL));
     }
-    CHECK_OK(ls_group_counters(ls_world(), &c));
+    CHECK_OK(ls_group_get_counters(ls_world(), &c));
     CHECK_INT(c.operations, 10);
     CHECK_INT(c.bytes_sent > 0, ls_world()->has_remote);
     CHECK(c.bytes_received > 0);

@@ -498,9 +498,9 @@ static void check_counters(const world *w, shape s)
 {
     const tally t = expected(&s);
     ls_counters before = {.size = sizeof before}, after = before;
-    CHECK_OK(ls_group_counters(s.group, &before));
+    CHECK_OK(ls_group_get_counters(s.group, &before));
     CHECK_OK(call(&s, w->in[0], w->out[0]));
-    CHECK_OK(ls_group_counters(s.group, &after));
+    CHECK_OK(ls_group_get_counters(s.group, &after));
     const uint64_t messages = after.messages - before.messages;
     const uint64_t sent = after.bytes_sent - before.bytes_sent;
     const uint64_t received = after.bytes_received - before.bytes_received;

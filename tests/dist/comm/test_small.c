@@ -127,11 +127,11 @@ DIST_TEST(an_operation_is_counted_like_any_other, 3)
     enum { N = 20 };
     ls_counters before = {.size = sizeof before}, after = {.size = sizeof after};
     int32_t x[4] = {0};
-    CHECK_OK(ls_group_counters(ls_world(), &before));
+    CHECK_OK(ls_group_get_counters(ls_world(), &before));
     for (int i = 0; i < N; i++) {
         CHECK_OK(ls_all_reduce(ls_world(), x, 4, LS_INT32, LS_SUM, NULL, NULL));
     }
-    CHECK_OK(ls_group_counters(ls_world(), &after));
+    CHECK_OK(ls_group_get_counters(ls_world(), &after));
     CHECK_INT(after.operations - before.operations, N);
     CHECK_INT(after.messages - before.messages, 2 * N);
     CHECK_INT(after.bytes_received - before.bytes_received, 2 * N * (int64_t)sizeof x);

@@ -318,7 +318,7 @@ DIST_TEST(a_handle_over_several_groups_can_all_that_a_group_can, 5)
         parts_of(turns);
         objects_of(turns);
     }
-    CHECK_OK(ls_group_counters(turns, &c));
+    CHECK_OK(ls_group_get_counters(turns, &c));
     CHECK(c.operations > 30);
     CHECK_OK(ls_group_free(turns));
     for (int i = 0; i < 3; i++) {

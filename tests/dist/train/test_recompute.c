@@ -157,7 +157,7 @@ DIST_TEST(a_wrapper_that_runs_again_expects_no_other_backward, 2)
         CHECK_OK(ls_backward(ls_sum(other)));
     }
     ls_reducer_stats stats = {.size = sizeof stats};
-    CHECK_OK(ls_ddp_stats(ddp, &stats));
+    CHECK_OK(ls_ddp_get_stats(ddp, &stats));
     CHECK_INT((int64_t)stats.reductions, 1);
     ls_module_free(ddp);
 }

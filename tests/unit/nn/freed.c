@@ -8,10 +8,10 @@
 
 enum { WIDE = 64, MANY = 512, LAYERS_MAX = 16 };
 
-static ls_memory memory(void)
+static ls_memory_stats memory(void)
 {
-    ls_memory m;
-    CHECK_OK(ls_memory_stats(&m));
+    ls_memory_stats m = {.size = sizeof m};
+    CHECK_OK(ls_memory_get_stats(&m));
     return m;
 }
 
@@ -43,7 +43,7 @@ static void measure(int layers, double *before, double *most, double *after)
 {
     ls_module *net = deep(layers);
     for (int round = 0; round < 2; round++) { /* the first makes the parameters' gradients */
-        ls_memory start = memory();
+        ls_memory_stats start = memory();
         LS_SCOPE;
         ls_tensor *y = ls_forward(net, ls_ones(LS_SHAPE(MANY, WIDE), LS_FLOAT32));
         ls_tensor *loss = ls_mean(y);

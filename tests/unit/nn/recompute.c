@@ -419,14 +419,14 @@ static ls_tensor *deep_loss(ls_module **layer, bool recompute)
 /* Most memory above what was there before, in units of one activation. */
 static double peak_of(ls_module **layer, bool recompute)
 {
-    ls_memory before, after;
+    ls_memory_stats before = {.size = sizeof before}, after = before;
     CHECK_OK(ls_memory_reset_peaks());
-    CHECK_OK(ls_memory_stats(&before));
+    CHECK_OK(ls_memory_get_stats(&before));
     {
         LS_SCOPE;
         CHECK_OK(ls_backward(deep_loss(layer, recompute)));
     }
-    CHECK_OK(ls_memory_stats(&after));
+    CHECK_OK(ls_memory_get_stats(&after));
     return (double)(after.allocated_peak - before.allocated) / (MANY * WIDE * sizeof(float));
 }
 

@@ -117,13 +117,13 @@ static void take_gradients(ls_module *net, outcome *out)
 static outcome learn(const model *m, bool recompute)
 {
     outcome out = {0};
-    ls_memory before, after;
+    ls_memory_stats before = {.size = sizeof before}, after = before;
     CHECK_OK(ls_manual_seed(5));
     ls_module *net = m->make(recompute);
     CHECK(net != NULL);
     for (int round = 0; round < 2; round++) { /* gradients have their memory in the second */
         CHECK_OK(ls_memory_reset_peaks());
-        CHECK_OK(ls_memory_stats(&before));
+        CHECK_OK(ls_memory_get_stats(&before));
         ls_step_begin((ls_step_context){.step = (uint64_t)round});
         LS_SCOPE;
         ls_tensor *a = output_of(m, net, 0), *b = output_of(m, net, 1);
@@ -132,7 +132,7 @@ static outcome learn(const model *m, bool recompute)
         CHECK_OK(ls_backward(loss));
         CHECK_OK(ls_item(loss, &out.loss));
     }
-    CHECK_OK(ls_memory_stats(&after));
+    CHECK_OK(ls_memory_get_stats(&after));
     out.peak = after.allocated_peak - before.allocated;
     take_gradients(net, &out);
     ls_module_free(net);
@@ -181,18 +181,18 @@ static void check_sum(bool recompute)
     const ls_gpt2_options o = *LS_OPTIONS(ls_gpt2_options, .layers = 6, .heads = 4, .dim = 128,
                                           .context = 64, .vocab = 300, .recompute = recompute);
     const ls_gpt2_memory sum = ls_gpt2_memory_of(&o, 4, 64);
-    ls_memory before, after;
+    ls_memory_stats before = {.size = sizeof before}, after = before;
     ls_module *net = ls_gpt2_new(&o);
     CHECK(net != NULL);
     CHECK_INT(sum.parameters, ls_module_numel(net));
     CHECK_OK(ls_memory_reset_peaks());
-    CHECK_OK(ls_memory_stats(&before));
+    CHECK_OK(ls_memory_get_stats(&before));
     {
         LS_SCOPE;
         ls_tensor *x = ls_zeros(LS_SHAPE(4, 64), LS_INT32);
         CHECK_OK(ls_backward(ls_cross_entropy(ls_forward(net, x), x)));
     }
-    CHECK_OK(ls_memory_stats(&after));
+    CHECK_OK(ls_memory_get_stats(&after));
     double taken = (double)(after.allocated_peak - before.allocated);
     double told = (double)(sum.gradient_bytes + sum.activation_bytes);
     if (!(taken <= told * 1.1 && taken >= told * 0.5)) {

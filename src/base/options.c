@@ -1,0 +1,60 @@
+/* Structs whose size the caller states: options that are read, statistics that are filled. */
+#include "base/options.h"
+
+#include "base/assert.h"
+#include "base/error.h"
+
+static int name_bytes(const char *type)
+{
+    const char *end = strstr(type, "_options");
+    return (int)(end != NULL ? (size_t)(end - type) : strlen(type));
+}
+
+static ls_status refuse_options(size_t given, size_t known, const char *type, const char *caller)
+{
+    const int bytes = name_bytes(type);
+    if (given == 0) {
+        return ls__fail(LS_ERR_INVALID,
+                        "%s: options->size is 0; fill options with LS_OPTIONS(%s, …) or start "
+                        "from %.*s_defaults()",
+                        caller, type, bytes, type);
+    }
+    return ls__fail(LS_ERR_INVALID,
+                    "%s: options->size is %zu, and an %s has %zu bytes; fill options with "
+                    "LS_OPTIONS(%s, …) or start from %.*s_defaults()",
+                    caller, given, type, known, type, bytes, type);
+}
+
+ls_status ls_options_read(void *into, size_t size, const void *from, const char *type,
+                          const char *caller)
+{
+    LS_ASSERT(ls__struct_size_fits(size));
+    if (from == NULL) {
+        return LS_OK;
+    }
+    const size_t given = ls__struct_size(from);
+    if (!ls__struct_size_fits(given)) {
+        return refuse_options(given, size, type, caller);
+    }
+    memcpy(into, from, given < size ? given : size);
+    return LS_OK;
+}
+
+ls_status ls__struct_fill(void *out, const void *from, size_t size, const char *type,
+                          const char *caller)
+{
+    LS_ASSERT(ls__struct_size_fits(size));
+    if (out == NULL) {
+        return ls__fail(LS_ERR_INVALID, "%s: out is NULL; give an %s", caller, type);
+    }
+    const size_t given = ls__struct_size(out);
+    if (!ls__struct_size_fits(given)) {
+        return ls__fail(LS_ERR_INVALID,
+                        "%s: out->size is %zu, and an %s has %zu bytes; set out->size to "
+                        "sizeof(%s) before the call",
+                        caller, given, type, size, type);
+    }
+    const size_t bytes = given < size ? given : size;
+    memcpy((char *)out + sizeof given, (const char *)from + sizeof given, bytes - sizeof given);
+    return LS_OK;
+}

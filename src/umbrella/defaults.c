@@ -1,0 +1,49 @@
+/* Defaults of option structs by name, for bindings that cannot call the inline functions of the
+ * headers (types.h, Note [Option structs]). tests/tidy keeps the table complete. */
+#include <string.h>
+
+#include <lockstep/lockstep.h>
+
+#include "base/error.h"
+#include "base/options.h"
+
+#define OPTION_STRUCTS(X)                                                                          \
+    X(adam)                                                                                        \
+    X(adamw)                                                                                       \
+    X(attention)                                                                                   \
+    X(batch_norm)                                                                                  \
+    X(checkpoint)                                                                                  \
+    X(collective)                                                                                  \
+    X(conv2d)                                                                                      \
+    X(conv2d_layer)                                                                                \
+    X(cross_entropy)                                                                               \
+    X(ddp)                                                                                         \
+    X(gradcheck)                                                                                   \
+    X(init)                                                                                        \
+    X(layer_norm)                                                                                  \
+    X(linear)                                                                                      \
+    X(loader)                                                                                      \
+    X(pool2d)                                                                                      \
+    X(reducer)                                                                                     \
+    X(reducer_begin)                                                                               \
+    X(safetensors)                                                                                 \
+    X(sampler)                                                                                     \
+    X(sgd)                                                                                         \
+    X(text)                                                                                        \
+    X(tokens)                                                                                      \
+    X(transform)
+
+ls_status ls_options_defaults(const char *type, void *out)
+{
+#define FILL(name)                                                                                 \
+    if (type != NULL && strcmp(type, "ls_" #name "_options") == 0) {                               \
+        const ls_##name##_options defaults = ls_##name##_defaults();                               \
+        return ls__struct_fill(out, &defaults, sizeof defaults, type, __func__);                   \
+    }
+    OPTION_STRUCTS(FILL)
+#undef FILL
+    return ls__fail(LS_ERR_NOT_FOUND,
+                    "ls_options_defaults: '%s' is not an option struct; give a name such as "
+                    "ls_collective_options",
+                    type != NULL ? type : "(null)");
+}

@@ -1,0 +1,16 @@
+/* A module's weights as a safetensors file: the module is the only item. */
+#include <lockstep/lockstep.h>
+
+ls_status ls_module_load_safetensors(ls_module *module, const char *path,
+                                     const ls_safetensors_options *options)
+{
+    const ls_checkpoint_item item = LS_ITEM("", module);
+    return ls_safetensors_load(path, &item, 1, options);
+}
+
+ls_status ls_module_save_safetensors(ls_module *module, const char *path,
+                                     const ls_safetensors_options *options)
+{
+    const ls_checkpoint_item item = LS_ITEM("", module);
+    return ls_safetensors_save(path, &item, 1, options);
+}
