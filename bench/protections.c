@@ -12,7 +12,9 @@
 #include <time.h>
 
 #include "bench.h"
-#include "comm/engine/engine.h"
+#include "comm/comm.h"
+#include "comm/group/group.h"
+#include "comm/memory/control.h"
 
 #define ROUNDS 61
 #define SAMPLE_BYTES 8000000 /* of all calls of a sample; small ones: CALLS_MAX calls */

@@ -11,6 +11,7 @@
 #include "base/settings.h"
 #include "comm/tune/cache.h"
 #include "comm/tune/rules.h"
+#include "comm/tune/tune.h"
 #include "commands.h"
 #include "kernel/kernels.h"
 #include "tools/build_info.h"

@@ -40,6 +40,18 @@ typedef struct ls__descriptor {
     char text[LS__TAG_MAX]; /* the tag itself */
 } ls__descriptor;
 
+/* ---- describing --------------------------------------------------------------------------- */
+
+/* Of a tag, as descriptors carry it: FNV-1a. */
+static inline uint64_t ls__tag_hash(const char *text)
+{
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (; *text != '\0'; text++) {
+        hash = (hash ^ (unsigned char)*text) * 0x100000001b3u;
+    }
+    return hash;
+}
+
 /* Fields of a plain operation in one word, without loss; 0: they do not fit. */
 static inline uint64_t ls__key_of(uint8_t operation, uint8_t reduce_op, uint8_t dtype, int32_t root,
                                   int64_t count)

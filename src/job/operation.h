@@ -84,6 +84,12 @@ static inline bool ls__operation_reduces(ls__operation operation)
     return ls__operation_traits_of(operation)->reduces;
 }
 
+/* Tagged messages between two ranks: the engine's second primitive, not a program. */
+static inline bool ls__operation_is_p2p(ls__operation operation)
+{
+    return operation == LS__OP_SEND || operation == LS__OP_RECV;
+}
+
 /* Not send and recv, which have a peer. */
 static inline bool ls__operation_has_root(ls__operation operation)
 {

@@ -20,6 +20,7 @@
 
 #include "base/options.h"
 #include "comm/api/collective.h"
+#include "comm/engine/lock.h"
 #include "kernel/reduce/reduce.h"
 #include "reduce/internal.h"
 

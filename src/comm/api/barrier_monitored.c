@@ -1,7 +1,7 @@
 /* A barrier that names all who have not come: every rank hears from every other, so whoever's time
  * is over first knows the list, and its text is the first cause for all. */
 #include "base/options.h"
-#include "comm/engine/engine.h"
+#include "comm/api/collective.h"
 
 ls_status ls_monitored_barrier(ls_group *group, int64_t timeout_ms,
                                const ls_collective_options *options)

@@ -83,12 +83,26 @@ void ls__group_tell_board(ls_group *group, ls_status status, const char *text);
 /* The text with which `group` failed, for the status `done` was given; "" while it has not. */
 const char *ls__group_failure(const ls_group *group);
 
-/* Parts of the call above, for small.c: what a work is about; where the user's call stands; what a
- * rank that cannot make a handle does. */
+/* By ls_reduce_op_new. */
+static inline bool ls__reduce_op_is_user(ls_reduce_op op)
+{
+    return op >= LS_REDUCE_OP_USER && op <= LS_REDUCE_OP_USER_LAST;
+}
+
+/* collective_check.c: the arguments; `what` is the operation's name. */
+ls_status ls__collective_check(const char *what, const ls_group *group, const ls__collective *args,
+                               const ls_collective_options *options);
+/* Bytes of the input and output buffers; false when they overflow. */
+bool ls__collective_bytes(const ls_group *group, const ls__collective *args, size_t *input,
+                          size_t *output);
+/* Whether this rank's input (else output) counts: some exist on the root only. */
+bool ls__collective_uses(const ls_group *group, const ls__collective *args, bool input);
+
+/* collective_describe.c: what a work is about; where the user's call stands. */
 void ls__collective_fill(ls_group *group, const ls__collective *args,
                          const ls_collective_options *options, ls_work *work);
 void ls__descriptor_site(ls__descriptor *d);
+/* fail.c: the peers would wait for this rank: the group fails, so that they learn why. */
 ls_status ls__collective_no_memory(ls_group *group, const ls__collective *args);
-uint64_t ls__tag_hash(const char *text); /* as descriptors carry it */
 
 #endif

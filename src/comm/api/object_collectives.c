@@ -10,7 +10,8 @@
 
 #include "base/options.h"
 #include "base/size.h"
-#include "comm/engine/engine.h"
+#include "comm/api/collective.h"
+#include "comm/group/group.h"
 
 #define HEAD_BYTES 64 /* before what the user gets; keeps its alignment */
 #define ALIGN 16

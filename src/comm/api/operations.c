@@ -2,6 +2,7 @@
 #include <lockstep/comm.h>
 
 #include "comm/api/collective.h"
+#include "comm/comm.h"
 
 ls_status ls_all_reduce(ls_group *group, void *buf, int64_t count, ls_dtype dtype, ls_reduce_op op,
                         const ls_collective_options *options, ls_work **work)

@@ -4,8 +4,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "comm/engine/engine.h"
+#include "comm/api/collective.h"
+#include "comm/api/operators.h"
 #include "comm/engine/exec.h"
+#include "comm/engine/lock.h"
+#include "comm/group/group.h"
+#include "comm/memory/packs.h"
 
 /* ---- the user's --------------------------------------------------------------------------- */
 
@@ -94,44 +98,6 @@ ls_status ls_reduce_op_fail(const char *why)
                  why != NULL && why[0] != '\0' ? why : "no reason was given");
     }
     return LS_OK;
-}
-
-static void tell_refusal(ls_group *group, const char *why)
-{
-    char text[LS__FAILURE_MAX], operation[256];
-    const ls__descriptor *descriptor = &group->exec->work->descriptor;
-    ls__operation_text(group, descriptor, operation, sizeof operation);
-    snprintf(text, sizeof text, "%s: the operator \"%s\" failed on rank %d: %s", operation,
-             descriptor->op_name, group->comm->runtime->rank, why);
-    ls__group_cause(group, LS_ERR_ABORTED, text);
-}
-
-/* Note [Refusals]
- * An operator that cannot go on leaves its reason with the thread that runs it (ls_reduce_op_fail).
- * The group fails here, before the step counts as done, so no result made of it is published. */
-bool ls__exec_reduce(ls_group *group, const ls__reduce_args *args)
-{
-    ls__exec *exec = group->exec;
-    const uint64_t sequence = exec->work->descriptor.sequence;
-    if (args->user.fn == NULL) {
-        ls__reduce(args);
-        return true;
-    }
-    if (exec->refused == sequence) { /* until the group's failure is seen */
-        return false;
-    }
-    char why[LS__REFUSAL_MAX] = "";
-    const bool within = ls__self.in_callback; /* it must not wait, either */
-    ls__self.in_callback = true;
-    ls__self.refusal = why;
-    ls__reduce(args);
-    ls__self.refusal = NULL;
-    ls__self.in_callback = within;
-    if (why[0] != '\0') {
-        exec->refused = sequence;
-        tell_refusal(group, why);
-    }
-    return why[0] == '\0';
 }
 
 /* ---- premultiplied sums ------------------------------------------------------------------- */

@@ -2,7 +2,9 @@
  * lies otherwise would be overwritten while it is still read, by a peer's step or an own one, and
  * the result be wrong without a word; so it is refused. In the v-variants the blocks count, not the
  * gaps between them. */
-#include "comm/engine/engine.h"
+#include "comm/api/overlap.h"
+#include "comm/api/collective.h"
+#include "comm/group/group.h"
 
 typedef struct span {
     uintptr_t begin, end;

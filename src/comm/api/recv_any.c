@@ -1,5 +1,6 @@
 /* Receiving from whoever sends first: ls_recv with LS_ANY_SOURCE, and who it was. */
 #include "comm/engine/engine.h"
+#include "comm/group/group.h"
 
 int ls_work_source(const ls_work *work)
 {

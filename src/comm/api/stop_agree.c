@@ -2,7 +2,7 @@
 #include <lockstep/comm.h>
 
 #include "base/options.h"
-#include "comm/engine/engine.h"
+#include "comm/comm.h"
 
 ls_status ls_stop_agree(ls_group *group, bool *stop)
 {

@@ -12,7 +12,10 @@
 #include <string.h>
 
 #include "base/size.h"
+#include "comm/api/collective.h"
+#include "comm/api/v_counts.h"
 #include "comm/engine/exec.h"
+#include "comm/group/group.h"
 
 #define PAIRS_RANKS_MAX 256 /* pairs are tried for groups up to this size: 2^15 hashes of 2 KB */
 

@@ -30,7 +30,12 @@
 #include <string.h>
 
 #include "base/text.h"
+#include "comm/diagnose/cause.h"
 #include "comm/diagnose/deadlock.h"
+#include "comm/diagnose/fail.h"
+#include "comm/engine/engine.h"
+#include "comm/engine/lock.h"
+#include "comm/group/group.h"
 #include "comm/remote/remote.h"
 
 #define JUDGE_NS 1500000000u  /* after this a circle is looked for: a mismatch was found before */

@@ -2,7 +2,7 @@
 #ifndef LS_COMM_DIAGNOSE_DEADLOCK_H
 #define LS_COMM_DIAGNOSE_DEADLOCK_H
 
-#include "comm/engine/engine.h"
+#include "comm/group/group.h"
 
 #define LS__DEADLOCK_PUBLISH_NS 500000000u /* a wait so long is worth telling */
 
@@ -34,5 +34,11 @@ static inline bool ls__blocked_any(const ls__blocked_wait *wait)
 uint64_t ls__deadlock_calls(const ls__deadlock *d, const ls__blocked_wait *wait, int world_size);
 /* What this rank would publish now; all zero if a thread of it is not blocked. */
 void ls__deadlock_look(ls__comm *comm, uint64_t now_ns, ls__blocked *out);
+
+/* token: says what this rank waits for, and fails its groups if it is in a circle. */
+void ls__deadlock_check(ls__comm *comm, uint64_t now_ns);
+/* The rank has just given up in a circle, of which this is the text: why it is no longer there. */
+bool ls__deadlock_left(const ls__comm *comm, int world_rank, char *out, size_t bytes);
+void ls__deadlock_close(ls__comm *comm);
 
 #endif

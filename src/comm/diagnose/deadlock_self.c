@@ -2,6 +2,9 @@
 #include <string.h>
 
 #include "comm/diagnose/deadlock.h"
+#include "comm/engine/engine.h"
+#include "comm/engine/lock.h"
+#include "comm/group/group.h"
 #include "comm/p2p/p2p.h"
 
 /* One number for the calls of all these ranks, of which each only grows: equal numbers, equal

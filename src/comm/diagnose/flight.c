@@ -4,7 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "comm/engine/engine.h"
+#include "comm/diagnose/flight.h"
+#include "comm/group/group.h"
 
 static ls__flight_record *record_of(ls__comm *comm, uint64_t number)
 {

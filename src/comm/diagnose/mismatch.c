@@ -6,7 +6,12 @@
 #include <string.h>
 
 #include "base/planted.h"
-#include "comm/engine/engine.h"
+#include "comm/api/v_counts.h"
+#include "comm/diagnose/cause.h"
+#include "comm/diagnose/mismatch.h"
+#include "comm/engine/post.h"
+#include "comm/group/group.h"
+#include "comm/memory/control.h"
 
 #define SIDE_MAX 400
 

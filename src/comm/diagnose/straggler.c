@@ -6,6 +6,11 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "comm/diagnose/cause.h"
+#include "comm/diagnose/mismatch.h"
+#include "comm/engine/post.h"
+#include "comm/group/group.h"
+#include "comm/memory/control.h"
 #include "comm/p2p/p2p.h"
 #include "comm/remote/remote.h"
 
@@ -93,7 +98,7 @@ static void add_unwell(ls__straggler *m, const ls_group *group, const ls_work *w
 
 bool ls__takes_any(const ls_work *work)
 {
-    return ls__is_letter(work) && work->descriptor.root == LS_ANY_SOURCE;
+    return ls__is_p2p(work) && work->descriptor.root == LS_ANY_SOURCE;
 }
 
 /* For a collective those that have not announced it, or, when all have, those that are behind at a
@@ -110,7 +115,7 @@ ls__straggler ls__straggler_find(const ls_group *group, const ls_work *work, boo
         }
         return m;
     }
-    if (ls__is_letter(work)) {
+    if (ls__is_p2p(work)) {
         m.member[m.count++] = work->descriptor.root;
         m.what = work->stage == LS__SEND_ANNOUNCE || work->stage == LS__RECV_MATCH ||
                          work->stage == LS__SEND_WAIT

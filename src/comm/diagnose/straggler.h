@@ -2,7 +2,7 @@
 #ifndef LS_COMM_DIAGNOSE_STRAGGLER_H
 #define LS_COMM_DIAGNOSE_STRAGGLER_H
 
-#include "comm/engine/engine.h"
+#include "comm/group/group.h"
 
 #define LS__STRAGGLER_NAMED 3
 
@@ -13,7 +13,7 @@ typedef struct ls__straggler {
     const char *what; /* "has not …", said of each */
 } ls__straggler;
 
-static inline bool ls__is_letter(const ls_work *work)
+static inline bool ls__is_p2p(const ls_work *work)
 {
     return work->operation == LS__OP_SEND || work->operation == LS__OP_RECV;
 }

@@ -4,6 +4,8 @@
 #include <fcntl.h>
 #include <stdio.h>
 
+#include "comm/comm.h"
+
 #define EVERY_NS UINT64_C(1000000) /* moves of a rank are this far apart */
 
 /* Threads that run or want to, on this host; -1: not known. */

@@ -5,7 +5,7 @@
 #ifndef LS_COMM_ENGINE_APART_H
 #define LS_COMM_ENGINE_APART_H
 
-#include "comm/engine/engine.h"
+#include "comm/group/group.h"
 
 #define LS__APART_YIELDS 256 /* some 0.2 ms, if all of them give another rank its turn */
 

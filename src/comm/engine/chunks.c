@@ -14,7 +14,10 @@
  */
 #include "base/size.h"
 #include "comm/engine/exec.h"
+#include "comm/engine/v_layout.h"
+#include "comm/group/group.h"
 #include "comm/memory/cma.h"
+#include "comm/memory/control.h"
 
 static bool has_blocks(ls__operation operation)
 {

@@ -19,6 +19,13 @@
 
 #include "base/assert.h"
 #include "base/log.h"
+#include "comm/diagnose/check.h"
+#include "comm/diagnose/fail.h"
+#include "comm/engine/engine.h"
+#include "comm/engine/lock.h"
+#include "comm/engine/progress_lock.h"
+#include "comm/engine/wake.h"
+#include "comm/group/group.h"
 
 #define SPIN_MAX_NS 20000u
 #define SPIN_MIN_NS 500u
@@ -29,91 +36,12 @@
 #define LOOKS_PER_CLOCK 8  /* looks between two looks at the clock */
 #define SHORT_NS 10000000u /* Note [Aside] */
 
-/* Note [Aside]
- * While a caller drives, the engine's thread is away. Between ranks that share memory nothing needs
- * it when the caller leaves and nothing is pending. Connections do: what was sent may still wait
- * here for the network, and what peers send ahead must be read, or they wait. So with far ranks the
- * thread is called back, but not after every short operation: it is away for a short time first,
- * which it ends by itself, and only who leaves after that calls it. */
-enum { NOT_AWAY, SHORT_AWAY, LONG_AWAY };
-
 typedef struct patience {
     ls__backoff left;
     bool told; /* the activity record says that we are blocked */
     ls__phase former;
     ls__sleeper sleeper;
 } patience;
-
-/* ---- the token ---------------------------------------------------------------------------- */
-
-bool ls__progress_try(ls__comm *comm)
-{
-    return atomic_load_explicit(&comm->progress_lock, memory_order_relaxed) == 0 &&
-           atomic_exchange_explicit(&comm->progress_lock, 1, memory_order_acquire) == 0;
-}
-
-static void call_thread(ls__comm *comm)
-{
-    atomic_fetch_add_explicit(&comm->thread_word, 1, memory_order_seq_cst);
-    comm->env->wake(comm->env, &comm->thread_word, 1);
-}
-
-void ls__progress_release(ls__comm *comm)
-{
-    /* Sync: releases all that the token guards. Sequentially consistent with the loads below: who
-     * wants the token counts itself first and looks at it afterwards. */
-    atomic_store_explicit(&comm->progress_lock, 0, memory_order_seq_cst);
-    if (atomic_load_explicit(&comm->waiters, memory_order_seq_cst) > 0) {
-        atomic_fetch_add_explicit(&comm->waiter_word, 1, memory_order_seq_cst);
-        comm->env->wake(comm->env, &comm->waiter_word, INT32_MAX);
-        return;
-    }
-    const uint32_t away = atomic_load_explicit(&comm->thread_away, memory_order_seq_cst);
-    if (away == LONG_AWAY && comm->remote != NULL) {
-        call_thread(comm); /* Note [Aside] */
-    } else if (away != NOT_AWAY && atomic_load_explicit(&comm->pending, memory_order_seq_cst) > 0) {
-        call_thread(comm);
-    }
-}
-
-/* A while from now, but no later than `until_ns` (0: that does not matter). */
-static uint64_t sleep_end(const ls__comm *comm, uint64_t until_ns)
-{
-    const uint64_t end = comm->env->now_ns(comm->env) + LS__CHECK_NS;
-    return until_ns != 0 && until_ns < end ? until_ns : end;
-}
-
-/* Parks until the token is free or `work` (may be NULL) has ended, or for a while. */
-static void park_behind_driver(ls__comm *comm, const ls_work *work, uint64_t until_ns)
-{
-    atomic_fetch_add_explicit(&comm->waiters, 1, memory_order_seq_cst);
-    const uint32_t word = atomic_load_explicit(&comm->waiter_word, memory_order_seq_cst);
-    const bool ended =
-        work != NULL && atomic_load_explicit(&work->status, memory_order_seq_cst) != LS_IN_PROGRESS;
-    if (!ended && atomic_load_explicit(&comm->progress_lock, memory_order_seq_cst) != 0) {
-        (void)comm->env->park(comm->env, &comm->waiter_word, word, sleep_end(comm, until_ns));
-    }
-    atomic_fetch_sub_explicit(&comm->waiters, 1, memory_order_relaxed);
-}
-
-void ls__progress_take(ls__comm *comm)
-{
-    while (!ls__progress_try(comm)) {
-        ls__ring(comm, comm->runtime->local_rank); /* the driver may sleep with it */
-        park_behind_driver(comm, NULL, 0);
-    }
-}
-
-void ls__engine_notify(ls__comm *comm, bool ready)
-{
-    if (ready) {
-        ls__ring(comm, comm->runtime->local_rank);
-    }
-    if (atomic_load_explicit(&comm->progress_lock, memory_order_seq_cst) == 0 &&
-        atomic_load_explicit(&comm->thread_away, memory_order_seq_cst) != NOT_AWAY) {
-        call_thread(comm);
-    }
-}
 
 /* ---- turns -------------------------------------------------------------------------------- */
 
@@ -263,7 +191,7 @@ static void sleep_as_driver(ls__comm *comm, wish w)
     atomic_fetch_add_explicit(&me->sleepers, 1, memory_order_seq_cst);
     const uint32_t bell = atomic_load_explicit(&me->doorbell, memory_order_seq_cst);
     if (!ls__engine_turn(comm, true) && !has_come(comm, w)) {
-        park_on_bell(comm, bell, sleep_end(comm, w.until_ns));
+        park_on_bell(comm, bell, ls__sleep_end(comm, w.until_ns));
     }
     atomic_fetch_sub_explicit(&me->sleepers, 1, memory_order_relaxed);
     const uint64_t now = env->now_ns(env);
@@ -293,7 +221,7 @@ static void wait_for(ls__comm *comm, wish w, patience *p)
         } else if (!ls__backoff_left(comm, &p->left)) {
             tell_blocked(comm, p, w);
             ls__ring(comm, comm->runtime->local_rank); /* the driver may not know this work yet */
-            park_behind_driver(comm, w.work, w.until_ns);
+            ls__progress_park(comm, w.work, w.until_ns);
         }
     }
 }
@@ -328,7 +256,7 @@ static void step_aside(ls__comm *comm, bool again)
     const bool briefly = comm->remote != NULL && !again;
     const uint32_t word = atomic_load_explicit(&comm->thread_word, memory_order_seq_cst);
     /* Sync: seq_cst; pairs with ls__progress_release and ls__engine_notify. */
-    atomic_store_explicit(&comm->thread_away, briefly ? SHORT_AWAY : LONG_AWAY,
+    atomic_store_explicit(&comm->thread_away, briefly ? LS__THREAD_AWAY_SHORT : LS__THREAD_AWAY,
                           memory_order_seq_cst);
     const uint64_t now = env->now_ns(env);
     atomic_store_explicit(&comm->me->heartbeat_ns, now, memory_order_relaxed);
@@ -336,7 +264,7 @@ static void step_aside(ls__comm *comm, bool again)
         atomic_load_explicit(&comm->stop, memory_order_seq_cst) == 0) {
         (void)env->park(env, &comm->thread_word, word, now + (briefly ? SHORT_NS : LS__CHECK_NS));
     }
-    atomic_store_explicit(&comm->thread_away, NOT_AWAY, memory_order_seq_cst);
+    atomic_store_explicit(&comm->thread_away, LS__THREAD_HERE, memory_order_seq_cst);
 }
 
 static void watch(ls__comm *comm)

@@ -20,6 +20,20 @@
 
 #include "base/assert.h"
 #include "base/planted.h"
+#include "comm/diagnose/cause.h"
+#include "comm/diagnose/fail.h"
+#include "comm/diagnose/flight.h"
+#include "comm/diagnose/mismatch.h"
+#include "comm/engine/announce.h"
+#include "comm/engine/backend.h"
+#include "comm/engine/lock.h"
+#include "comm/engine/post.h"
+#include "comm/engine/select.h"
+#include "comm/engine/v_layout.h"
+#include "comm/engine/wake.h"
+#include "comm/group/group.h"
+#include "comm/memory/control.h"
+#include "comm/p2p/p2p.h"
 
 #define SLICE_SHIFT 8
 #define SLICE_DONE 0xffu /* above any fence of a program */
@@ -68,7 +82,7 @@ static ls__result run_fence(ls_group *group, ls__run *run, const ls__step *step,
         if (sliced) {
             slice_reach(group, run->slice, fences);
         } else if (step->fence > 0) { /* 0 was reached when the operation was announced */
-            ls__post_reach(group, sequence, fences);
+            (void)ls__post_reach(group, sequence, fences);
         }
     }
     const bool all =
@@ -137,33 +151,6 @@ static bool may_begin_slice(const ls_group *group)
     return next <= LS__SLICE_SLOTS || slice_all_at(group, next - LS__SLICE_SLOTS, SLICE_DONE);
 }
 
-/* The step after the program's fence 0, which the operation has reached by being announced. */
-static int step_after_fence(const ls__program *program)
-{
-    for (int s = 0; s < program->step_count; s++) {
-        if (program->steps[s].kind == LS__STEP_FENCE) {
-            return s + 1;
-        }
-    }
-    return 0;
-}
-
-/* Only the lanes there are: clearing all would cost as much as a small operation's data. */
-static void run_init(ls__run *run, const ls__program *program, uint64_t slice)
-{
-    run->active = false;
-    run->program = program;
-    run->start = 0;
-    run->count = 0;
-    run->quantum = 0;
-    run->slice = slice;
-    run->slot = 0;
-    run->lane[0] = (ls__lane){0};
-    for (int l = 1; l < program->lanes; l++) {
-        run->lane[l] = (ls__lane){0};
-    }
-}
-
 /* Whether a slice is left to begin. */
 static bool has_slice(const ls__exec *exec)
 {
@@ -184,7 +171,7 @@ static bool begin_slice(ls_group *group, ls__run *run)
     const int64_t left = exec->work->count - exec->next;
     const ls__program *program = exec->work->program;
     const int64_t count = left < exec->slice ? left : exec->slice;
-    run_init(run, program, sliced ? ++group->slices : 0);
+    ls__run_init(run, program, sliced ? ++group->slices : 0);
     run->active = true;
     run->slot = (int)(run - exec->run);
     run->number = ++exec->run_number;
@@ -192,7 +179,7 @@ static bool begin_slice(ls_group *group, ls__run *run)
     run->count = count;
     run->quantum = ls__chunk_quantum(exec->work, program, count);
     if (exec->work->way == LS__WAY_SMALL) {
-        run->lane[0].step = step_after_fence(program);
+        run->lane[0].step = ls__step_after_fence(program);
     }
     exec->begun = true;
     exec->next += count;
@@ -226,30 +213,6 @@ static bool runs_ended(const ls__exec *exec)
         active = active || exec->run[i].active;
     }
     return !active;
-}
-
-/* ---- from announced to running ------------------------------------------------------------ */
-
-/* Where everybody's buffers are, as this process sees them. */
-static void bind_buffers(const ls_group *group, ls__exec *exec)
-{
-    const ls_work *work = exec->work;
-    const uint64_t sequence = work->descriptor.sequence;
-    const bool in_place = work->way == LS__WAY_REGISTERED || work->way == LS__WAY_READABLE ||
-                          (work->way == LS__WAY_SMALL && work->shown);
-    for (int r = 0; r < group->size && in_place; r++) {
-        const ls__descriptor *d = &ls__post_slot(group, r, sequence)->descriptor;
-        const bool mapped = d->memory == LS__MEMORY_REGISTERED;
-        unsigned char *base = group->member[r].base; /* else it is an address of that process */
-        exec->input[r] = mapped ? base + d->input : (unsigned char *)(uintptr_t)d->input;
-        exec->output[r] = mapped ? base + d->output : (unsigned char *)(uintptr_t)d->output;
-    }
-    for (int r = 0; r < group->size; r++) {
-        exec->stage[r] = work->way == LS__WAY_SMALL ? ls__small_place(group, r, sequence)
-                                                    : group->member[r].control->stage[0];
-    }
-    exec->input[group->rank] = (unsigned char *)work->input;
-    exec->output[group->rank] = work->output;
 }
 
 static void fail_here(ls_group *group, ls_status status)
@@ -299,42 +262,9 @@ static bool begin_run(ls_group *group)
         fail_here(group, LS_ERR_MEMORY);
         return false;
     }
-    bind_buffers(group, exec);
+    ls__exec_bind(group, exec);
     exec->divide_last = work->divisor != 0 && ls__reduces_in_steps(program);
     return true;
-}
-
-void ls__exec_publish(ls_group *group, ls_work *work, ls__line *line)
-{
-    size_t used = 0;
-    ls__exec *exec = group->publisher;
-    const ls__program *program = work->program;
-    const int steps = step_after_fence(program) - 1;
-    exec->work = work;
-    bind_buffers(group, exec);
-    line->in_line = ls__small_in_line(work);
-    exec->stage[group->rank] =
-        line->in_line ? line->data : ls__small_stage(group, group->rank, work->descriptor.sequence);
-    ls__run run;
-    run_init(&run, program, 0);
-    run.count = work->count;
-    run.quantum = ls__chunk_quantum(work, program, work->count);
-    for (int s = 0; s < steps; s++) {
-        const ls__step *step = &program->steps[s];
-        LS_ASSERT(step->kind == LS__STEP_COPY && step->dst_count == 1);
-        int64_t count = 0, same = 0;
-        unsigned char *to = ls__ref_at(exec, &run, program->refs[step->first_dst], &count);
-        const unsigned char *from = ls__ref_at(exec, &run, program->refs[step->first_src], &same);
-        if (to != from && count > 0) {
-            memcpy(to, from, (size_t)count * work->element);
-        }
-        const bool staged = program->refs[step->first_dst].buffer == LS__BUFFER_STAGE;
-        const size_t end =
-            staged ? (size_t)(to - exec->stage[group->rank]) + (size_t)count * work->element : 0;
-        used = end > used ? end : used;
-    }
-    exec->work = NULL;
-    line->one_shot = 1 + (uint32_t)used;
 }
 
 /* ---- the backend's functions -------------------------------------------------------------- */

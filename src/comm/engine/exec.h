@@ -2,7 +2,7 @@
 #ifndef LS_COMM_ENGINE_EXEC_H
 #define LS_COMM_ENGINE_EXEC_H
 
-#include "comm/engine/engine.h"
+#include "comm/group/group.h"
 
 /* A data step yields to other groups after it has read and written this much: some 0.2 ms. */
 #define LS__PIECE_BYTES ((size_t)4 << 20)
@@ -72,14 +72,14 @@ static inline bool ls__step_waits(const ls__run *run, const ls__step *step)
 /* exec_step.c: a bounded piece of the lane's current step. */
 ls__result ls__step_run(ls_group *group, ls__run *run, const ls__step *step, ls__lane *lane);
 
-/* operators.c: ls__reduce for the operation in progress. false: the user's operator failed, and so
+/* exec_reduce.c: ls__reduce for the operation in progress. false: the user's operator failed, and so
  * does the group; what is at `dst` must not be used. */
 bool ls__exec_reduce(ls_group *group, const ls__reduce_args *args);
 
 /* Whether a result takes more than one reducing step: then it is divided at the end. */
 bool ls__reduces_in_steps(const ls__program *program);
 
-/* bind.c: cutting an operation into slices and chunks. */
+/* chunks.c: cutting an operation into slices and chunks. */
 
 /* Where a ref lies and how many elements it has in this run. */
 unsigned char *ls__ref_at(const ls__exec *exec, const ls__run *run, ls__ref ref, int64_t *count);
@@ -99,10 +99,23 @@ int64_t ls__slice_of(const ls_work *work, const ls__program *program);
 /* Memory for all slices that run at the same time; false: there is none. */
 bool ls__scratch_make(ls_group *group, const ls__program *program, int64_t quantum);
 
-/* stream.c: one step's message, in pieces that fit the transport. */
+/* p2p/program_stream.c: one step's message, in pieces that fit the transport. */
 ls__result ls__stream_send(ls_group *group, ls__run *run, const ls__step *step, ls__lane *lane);
 /* Receives what came early and may be received now; whether there was any. */
 bool ls__stream_drain(ls_group *group, ls__run *run);
 ls__result ls__stream_recv(ls_group *group, ls__run *run, const ls__step *step, ls__lane *lane);
+
+/* publish.c: binding. */
+
+/* The step after the program's fence 0, which the operation has reached by being announced. */
+int ls__step_after_fence(const ls__program *program);
+void ls__run_init(ls__run *run, const ls__program *program, uint64_t slice);
+/* Where everybody's buffers are, as this process sees them. */
+void ls__exec_bind(const ls_group *group, ls__exec *exec);
+/* Runs the steps before fence 0 of a small operation, and says in the line what they published
+ * where. lock */
+void ls__exec_publish(ls_group *group, ls_work *work, ls__line *line);
+/* Whether what a one-shot operation publishes stands beside its announcement (bind.c). */
+bool ls__small_in_line(const ls_work *work);
 
 #endif

@@ -4,6 +4,8 @@
 
 #include "base/copy.h"
 #include "comm/engine/exec.h"
+#include "comm/engine/post.h"
+#include "comm/group/group.h"
 #include "comm/memory/cma.h"
 
 static ls__result piece_done(ls__lane *lane, int64_t count, int64_t piece)

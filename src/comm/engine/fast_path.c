@@ -27,7 +27,20 @@
 
 #include "base/options.h"
 #include "base/planted.h"
+#include "comm/api/collective.h"
+#include "comm/api/overlap.h"
+#include "comm/diagnose/cause.h"
+#include "comm/diagnose/fail.h"
+#include "comm/diagnose/flight.h"
+#include "comm/diagnose/mismatch.h"
+#include "comm/engine/engine.h"
 #include "comm/engine/exec.h"
+#include "comm/engine/lock.h"
+#include "comm/engine/post.h"
+#include "comm/engine/progress_lock.h"
+#include "comm/engine/wake.h"
+#include "comm/group/group.h"
+#include "comm/memory/control.h"
 
 #define BARE_LOOKS 64 /* some 0.3 us without looking at the clock: most waits are shorter */
 #define FETCH_BYTES 1024
@@ -349,7 +362,7 @@ static ls_status adopt(ls_group *group, const ls__collective *args, const small_
     }
     ls__unlock(&comm->lock, comm->env);
     if (work != NULL) {
-        ls__post_reach(group, run->sequence, 1); /* wakes who sleeps, if all are there now */
+        (void)ls__post_reach(group, run->sequence, 1); /* wakes who sleeps, if all are there now */
         return ls_work_wait(work);
     }
     ls__flight_end(comm, run->flight, LS_ERR_STATE, run->queued_ns);

@@ -2,7 +2,7 @@
 #ifndef LS_COMM_ENGINE_FAST_PATH_H
 #define LS_COMM_ENGINE_FAST_PATH_H
 
-#include "comm/engine/engine.h"
+#include "comm/group/group.h"
 
 /* A blocking call whose arguments nobody has checked. False: nothing was done, it must go the
  * ordinary way; else it has ended with *status. */

@@ -11,8 +11,12 @@
  * s - 8 to be finished has itself finished s - 1, so all have announced s - 1 and will finish up to
  * there, and among s - 8 … s - 1 there is a multiple of ROOM_EVERY, which means as much as s - 8.
  */
+#include "comm/engine/post.h"
 #include "base/assert.h"
 #include "base/planted.h"
+#include "comm/engine/wake.h"
+#include "comm/group/group.h"
+#include "comm/memory/control.h"
 #include "comm/remote/remote.h"
 #include "comm/tune/run.h"
 
@@ -20,17 +24,6 @@
 
 _Static_assert(LS__SMALL_SLOTS >= 2 * ROOM_EVERY, "the argument of Note [Room]");
 _Static_assert(LS__WINDOW >= LS__SMALL_SLOTS, "the small stage is the tighter bound");
-
-unsigned char *ls__small_stage(const ls_group *group, int member, uint64_t sequence)
-{
-    return group->member[member].control->small[sequence % LS__SMALL_SLOTS];
-}
-
-unsigned char *ls__small_place(const ls_group *group, int member, uint64_t sequence)
-{
-    ls__post *post = ls__post_slot(group, member, sequence);
-    return post->line.in_line ? post->line.data : ls__small_stage(group, member, sequence);
-}
 
 void ls__post_write(ls_group *group, const ls__descriptor *d, ls__line *line)
 {
@@ -61,28 +54,6 @@ bool ls__post_all_at(const ls_group *group, uint64_t sequence, uint64_t fences)
     return ls__post_missing(group, sequence, fences) < 0;
 }
 
-void ls__ring(ls__comm *comm, int local)
-{
-    /* Sync: seq_cst, after the store that the sleeper waits for; Note [Last arriver]. */
-    if (atomic_load_explicit(&comm->board->rank[local].sleepers, memory_order_seq_cst) == 0) {
-        return;
-    }
-    if (comm->remote != NULL) {
-        ls__remote_ring(comm, local);
-    } else {
-        ls__board_ring(comm->board, comm->env, local);
-    }
-}
-
-void ls__ring_members(ls_group *group)
-{
-    for (int r = 0; r < group->size; r++) {
-        if (r != group->rank && !group->member[r].remote) {
-            ls__ring(group->comm, group->member[r].local);
-        }
-    }
-}
-
 /* Whether all members of this host are there. Those of others come by message, to each rank at a
  * time of its own, and wake it: another rank may see them all before this one does. */
 static bool near_all_at(const ls_group *group, uint64_t sequence, uint64_t fences)
@@ -98,8 +69,7 @@ static bool near_all_at(const ls_group *group, uint64_t sequence, uint64_t fence
     return true;
 }
 
-/* Returns whether all members are there. */
-static bool reach(ls_group *group, uint64_t sequence, uint64_t fences)
+bool ls__post_reach(ls_group *group, uint64_t sequence, uint64_t fences)
 {
     _Atomic uint64_t *stamp = &ls__post_slot(group, group->rank, sequence)->stamp;
     /* Sync: seq_cst; as a release it pairs with the acquire of whoever sees the fence reached. */
@@ -110,11 +80,6 @@ static bool reach(ls_group *group, uint64_t sequence, uint64_t fences)
         ls__ring_members(group);
     }
     return all;
-}
-
-void ls__post_reach(ls_group *group, uint64_t sequence, uint64_t fences)
-{
-    (void)reach(group, sequence, fences);
 }
 
 static uint64_t all_finished(const ls_group *group)
@@ -140,7 +105,7 @@ bool ls__post_room(ls_group *group, uint64_t sequence, uint64_t ahead)
     return sequence <= group->room_until + ahead || LS__PLANTED(GENERATION);
 }
 
-static bool has_room(ls_group *group, const ls_work *work)
+bool ls__post_has_room(ls_group *group, const ls_work *work)
 {
     const bool small = work->way == LS__WAY_SMALL || work->shown;
     const uint64_t ahead = small ? LS__SMALL_SLOTS : LS__WINDOW;
@@ -155,38 +120,6 @@ static bool has_room(ls_group *group, const ls_work *work)
         atomic_store_explicit(&group->own->wants_room, 0, memory_order_relaxed);
     }
     return room;
-}
-
-bool ls__post_flush(ls_group *group)
-{
-    bool ready = false;
-    while (group->next_post != NULL && !ls__group_failing(group) &&
-           has_room(group, group->next_post)) {
-        ls_work *work = group->next_post;
-        const uint64_t sequence = work->descriptor.sequence;
-        if (work->way == LS__WAY_SMALL && group->tuning != NULL &&
-            !ls__tuning_one_shot(group, sequence, (size_t)work->count * work->element)) {
-            work->way = LS__WAY_MESSAGES;
-            work->program = NULL;
-        }
-        ls__line line = {.key = ls__descriptor_key(group->comm, &work->descriptor)};
-        if (work->shown) {
-            ls__v_layout_publish(group, work);
-        }
-        if (work->way == LS__WAY_SMALL) {
-            ls__exec_publish(group, work, &line);
-        }
-        ls__post_write(group, &work->descriptor, &line);
-        ready = reach(group, sequence, 1) || work->way == LS__WAY_MESSAGES || group->has_remote ||
-                ready;
-        /* Sync: release; pairs with the acquire in exec.c's is_posted. */
-        atomic_store_explicit(&work->posted, true, memory_order_release);
-        /* Sync: release; pairs with the acquire in far.c. */
-        atomic_store_explicit(&group->posted, sequence, memory_order_release);
-        ls__list *next = work->link.next;
-        group->next_post = next == &group->queue ? NULL : LS__LIST_ITEM(next, ls_work, link);
-    }
-    return ready;
 }
 
 void ls__post_finish(ls_group *group, uint64_t sequence)

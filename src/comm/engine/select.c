@@ -2,9 +2,14 @@
  * operation, count and dtype, and whether each one's buffers are registered), so all decide alike
  * without a further message. Programs are generated once and kept: of those chosen here one per
  * (operation, way, root), of those asked for by name one per (algorithm, memory, root). */
+#include "comm/engine/select.h"
 #include "base/assert.h"
 #include "base/error.h"
 #include "comm/engine/exec.h"
+#include "comm/engine/post.h"
+#include "comm/engine/v_layout.h"
+#include "comm/group/group.h"
+#include "comm/memory/control.h"
 #include "comm/remote/remote.h"
 
 /* Where one_shot would be the same program, only direct exists. */
@@ -70,7 +75,7 @@ static size_t index_of(const ls_group *group, const ls_work *work, ls__way way)
 static const int *hosts_of(const ls_group *group, int *host)
 {
     for (int r = 0; r < group->size && group->has_remote; r++) {
-        host[r] = ls__remote_host(group->comm, group->member[r].world_rank);
+        host[r] = ls__comm_host_of(group->comm, group->member[r].world_rank);
     }
     return group->has_remote ? host : NULL;
 }

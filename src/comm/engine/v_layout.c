@@ -22,7 +22,13 @@
 #include <string.h>
 
 #include "base/size.h"
+#include "comm/diagnose/mismatch.h"
 #include "comm/engine/exec.h"
+#include "comm/engine/post.h"
+#include "comm/engine/v_layout.h"
+#include "comm/group/group.h"
+#include "comm/memory/control.h"
+#include "comm/memory/heap.h"
 
 typedef struct place {
     int64_t count, offset; /* of a block of INPUT, in elements */

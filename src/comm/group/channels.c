@@ -2,7 +2,9 @@
  * runs the same program on lanes, scratch memory and credits of its own, so a slice is reduced
  * while another is on the wire. Which elements a slice has does not depend on it, so bits do not,
  * either. */
-#include "comm/engine/engine.h"
+#include "comm/api/collective.h"
+#include "comm/engine/lock.h"
+#include "comm/group/group.h"
 
 /* The least and the most of what members gave. */
 static ls_status range_of(ls_group *group, int channels, int32_t *least, int32_t *most)

@@ -12,6 +12,18 @@
 #include "base/log.h"
 #include "base/options.h"
 #include "base/size.h"
+#include "comm/api/collective.h"
+#include "comm/diagnose/cause.h"
+#include "comm/diagnose/fail.h"
+#include "comm/engine/engine.h"
+#include "comm/engine/lock.h"
+#include "comm/engine/progress_lock.h"
+#include "comm/group/group.h"
+#include "comm/group/group_open.h"
+#include "comm/group/reclaim.h"
+#include "comm/group/round_robin.h"
+#include "comm/memory/control.h"
+#include "comm/memory/heap.h"
 #include "comm/p2p/p2p.h"
 #include "comm/remote/remote.h"
 
@@ -390,20 +402,6 @@ ls_status ls_group_free(ls_group *group)
     ls__progress_release(comm);
     (void)ls__reclaim_settle(comm);
     return status;
-}
-
-void ls__group_fail(ls_group *group, ls_status status, const char *text)
-{
-    ls__comm *comm = group->comm;
-    for (int i = 0; i < ls__turns_count(group); i++) {
-        ls__group_cause(ls__turns_at(group, i), status, text);
-    }
-    if (ls__progress_try(comm)) { /* else the one who has it will see the claim */
-        for (int i = 0; i < ls__turns_count(group); i++) {
-            (void)ls__group_failed(ls__turns_at(group, i));
-        }
-        ls__progress_release(comm);
-    }
 }
 
 ls_status ls_group_abort(ls_group *group, const char *why)

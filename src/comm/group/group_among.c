@@ -4,7 +4,8 @@
 #include <string.h>
 
 #include "base/options.h"
-#include "comm/engine/engine.h"
+#include "comm/api/collective.h"
+#include "comm/group/group.h"
 
 static ls_status letter(ls_group *parent, ls__operation operation, void *bytes, size_t count,
                         int peer, const char *tag)

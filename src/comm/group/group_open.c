@@ -6,6 +6,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "comm/engine/lock.h"
+#include "comm/engine/select.h"
+#include "comm/group/group.h"
+#include "comm/group/group_open.h"
+#include "comm/memory/control.h"
+#include "comm/memory/packs.h"
+#include "comm/tune/rules.h"
 #include "comm/tune/run.h"
 
 static size_t programs_bytes(int size)

@@ -5,7 +5,8 @@
 #include <string.h>
 
 #include "base/options.h"
-#include "comm/engine/engine.h"
+#include "comm/api/collective.h"
+#include "comm/group/group.h"
 
 typedef struct wish { /* of one rank; travels */
     int32_t color, key;

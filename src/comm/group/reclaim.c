@@ -4,7 +4,11 @@
  * which it has failed and stopped touching; memory is used again when all members have said so or
  * are gone. Ids grow, and no two groups alive share a slot of the tables, so "at least" is enough.
  */
-#include "comm/engine/engine.h"
+#include "comm/group/reclaim.h"
+#include "comm/engine/lock.h"
+#include "comm/group/group.h"
+#include "comm/memory/control.h"
+#include "comm/memory/heap.h"
 
 static size_t past_bytes(int size)
 {

@@ -5,7 +5,9 @@
 #include <string.h>
 
 #include "base/size.h"
-#include "comm/engine/engine.h"
+#include "comm/group/group.h"
+#include "comm/group/round_robin.h"
+#include "comm/memory/packs.h"
 
 struct ls__turns {
     size_t bytes;

@@ -7,6 +7,10 @@
 
 #include "base/log.h"
 #include "base/settings.h"
+#include "comm/diagnose/cause.h"
+#include "comm/group/group.h"
+#include "comm/memory/control.h"
+#include "comm/memory/heap.h"
 
 /* Bytes of a call: the kernel looks up all of their pages before it copies the first. 4 MB that a
  * peer has just written: 400 us so, 400 to 680 in one call; 20 % slower with 32 KiB. */

@@ -17,7 +17,7 @@
 #ifndef LS_COMM_MEMORY_CMA_H
 #define LS_COMM_MEMORY_CMA_H
 
-#include "comm/engine/engine.h"
+#include "comm/group/group.h"
 
 #define LS__CMA_BOUNCE_BYTES ((size_t)256 << 10) /* of what is read to be combined: fits in L2 */
 

@@ -8,6 +8,9 @@
 #include "base/assert.h"
 #include "base/error.h"
 #include "base/size.h"
+#include "comm/engine/lock.h"
+#include "comm/memory/blocks.h"
+#include "comm/memory/control.h"
 #include "job/store/store.h"
 
 #define RESERVE_MIN ((size_t)256 << 20)

@@ -3,6 +3,10 @@
 #include "comm/p2p/p2p.h"
 
 #include "base/size.h"
+#include "comm/diagnose/cause.h"
+#include "comm/diagnose/flight.h"
+#include "comm/engine/lock.h"
+#include "comm/group/group.h"
 #include "comm/remote/remote.h"
 
 #include <stdio.h>

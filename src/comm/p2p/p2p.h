@@ -89,13 +89,17 @@ void ls__unexpected_release(ls__comm *comm); /* frees those not in use, and orph
 /* For the transport: where the payload of a message from `from` is wanted; NULL: not known yet. */
 void *ls__message_place(void *comm, int from, const ls__message *head);
 
-/* stream.c */
+/* program_stream.c */
 size_t ls__stream_count(const ls_group *group);
 /* False: no memory. `payload` is where the transport has put it. */
 bool ls__stream_take(ls_group *group, int from, const ls__message *message, const void *payload);
 void *ls__stream_place(ls_group *group, int peer, const ls__message *head);
 void ls__stream_credit(ls_group *group, int from, const ls__message *message);
 bool ls__stream_flush(ls_group *group); /* returns credits; whether any went out */
-int ls__member_of(const ls_group *group, int world_rank); /* -1: none */
+
+/* p2p.c */
+ls_status ls__p2p_open(ls_group *group);
+void ls__p2p_close(ls_group *group);
+bool ls__p2p_turn(ls__comm *comm); /* token */
 
 #endif

@@ -10,20 +10,14 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "comm/diagnose/cause.h"
+#include "comm/diagnose/mismatch.h"
+#include "comm/engine/exec.h"
+#include "comm/group/group.h"
 #include "comm/p2p/p2p.h"
 #include "comm/remote/remote.h"
 
 #define LANES_ALL (LS__PROGRAM_LANES_MAX * LS__CHANNELS_MAX) /* of one peer */
-
-int ls__member_of(const ls_group *group, int world_rank)
-{
-    for (int r = 0; r < group->size; r++) {
-        if (group->member[r].world_rank == world_rank) {
-            return r;
-        }
-    }
-    return -1;
-}
 
 size_t ls__stream_count(const ls_group *group)
 {

@@ -3,6 +3,7 @@
 #include "comm/p2p/p2p.h"
 
 #include "base/size.h"
+#include "comm/comm.h"
 #include "comm/remote/remote.h"
 
 #include <string.h>

@@ -6,6 +6,13 @@
 
 #include "base/assert.h"
 #include "base/log.h"
+#include "comm/api/collective.h"
+#include "comm/diagnose/cause.h"
+#include "comm/diagnose/mismatch.h"
+#include "comm/engine/post.h"
+#include "comm/group/group.h"
+#include "comm/memory/control.h"
+#include "comm/memory/heap.h"
 #include "comm/p2p/p2p.h"
 #include "comm/transport/tcp.h"
 
@@ -143,24 +150,6 @@ void ls__remote_tell_past(ls_group *group, ls__message_kind kind)
         const ls__message head = head_of(group, kind);
         (void)to_far_members(group, &head, NULL);
     }
-}
-
-/* ---- first causes ------------------------------------------------------------------------- */
-
-bool ls__remote_claim(ls_group *group, ls_status status, const char *text, int by)
-{
-    uint32_t expected = LS__CLAIM_NONE;
-    if (!atomic_compare_exchange_strong_explicit(&group->claim, &expected, LS__CLAIM_WRITING,
-                                                 memory_order_acq_rel, memory_order_relaxed)) {
-        return false;
-    }
-    group->claim_status = status;
-    group->claim_by = by;
-    group->claim_ns = group->comm->env->now_ns(group->comm->env);
-    snprintf(group->claim_text, sizeof group->claim_text, "%s", text);
-    /* Sync: releases the text to the token's holder. */
-    atomic_store_explicit(&group->claim, LS__CLAIM_READY, memory_order_seq_cst);
-    return true;
 }
 
 typedef struct cause {

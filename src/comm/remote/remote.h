@@ -26,7 +26,7 @@
 #ifndef LS_COMM_REMOTE_REMOTE_H
 #define LS_COMM_REMOTE_REMOTE_H
 
-#include "comm/engine/engine.h"
+#include "comm/group/group.h"
 
 #define LS__REMOTE_SMALL ((size_t)4096) /* bytes of a one-shot contribution that is sent to each */
 #define LS__REMOTE_ANNOUNCE_NS 300000000u /* a stalled operation is posted after this */
@@ -58,8 +58,6 @@ struct ls__remote {
 ls_status ls__remote_open(ls__comm *comm);
 /* Connects, and makes comm->transport, which takes `host` over. */
 ls_status ls__remote_connect(ls__comm *comm, ls__transport *host);
-/* The lowest rank on the host of a rank, near or far: the same number on all ranks. */
-int ls__remote_host(const ls__comm *comm, int world_rank);
 void ls__remote_say_bye(ls__comm *comm);
 void ls__remote_leave(ls__comm *comm); /* says BYE; any thread without the token */
 void ls__remote_close(ls__comm *comm);
@@ -88,13 +86,7 @@ void ls__remote_post(ls_group *group, uint64_t sequence); /* an operation that h
 void ls__remote_tell_finished(ls_group *group);
 void ls__remote_tell_blocked(ls__comm *comm, const ls__blocked *blocked);
 void ls__remote_tell_past(ls_group *group, ls__message_kind kind); /* QUIET or LEFT */
-/* Any thread: member 0 is far, so the claim is to be sent. False: one was made before. */
-bool ls__remote_claim(ls_group *group, ls_status status, const char *text, int by);
 /* Silence, broken connections; now and then. */
 void ls__remote_check(ls__comm *comm, uint64_t now_ns);
-
-/* Sleeps instead of parking on the doorbell; any thread. */
-void ls__remote_sleep(ls__comm *comm, uint32_t bell, uint64_t deadline_ns);
-void ls__remote_ring(ls__comm *comm, int local); /* any thread */
 
 #endif

@@ -5,6 +5,11 @@
 
 #include "base/settings.h"
 #include "base/size.h"
+#include "comm/comm.h"
+#include "comm/engine/engine.h"
+#include "comm/engine/progress_lock.h"
+#include "comm/memory/control.h"
+#include "comm/memory/heap.h"
 #include "comm/p2p/p2p.h"
 #include "comm/remote/remote.h"
 #include "comm/transport/mixed.h"
@@ -152,39 +157,6 @@ static ls_status share_bells(ls__comm *comm)
     return LS_OK;
 }
 
-void ls__remote_ring(ls__comm *comm, int local)
-{
-    ls__board_rank *rank = &comm->board->rank[local];
-    /* Sync: as ls__board_ring; the event stays set until a sleeper has seen it. */
-    atomic_fetch_add_explicit(&rank->doorbell, 1, memory_order_seq_cst);
-    if (comm->remote->bell[local] >= 0) {
-        comm->env->event_set(comm->env, comm->remote->bell[local]);
-    }
-}
-
-void ls__remote_sleep(ls__comm *comm, uint32_t bell, uint64_t deadline_ns)
-{
-    if (atomic_load_explicit(&comm->me->doorbell, memory_order_seq_cst) == bell) {
-        ls__tcp_sleep(comm->remote->net, deadline_ns);
-    }
-}
-
-/* ---- connecting --------------------------------------------------------------------------- */
-
-static int first_here(const ls__comm *comm)
-{
-    int rank = 0;
-    while (comm->remote->is[rank]) {
-        rank++;
-    }
-    return rank;
-}
-
-int ls__remote_host(const ls__comm *comm, int world_rank)
-{
-    return comm->remote->is[world_rank] ? comm->remote->rank[world_rank].first : first_here(comm);
-}
-
 static void learn(void *arg, int peer, const char *about)
 {
     ls__remote_rank *rank = &((ls__comm *)arg)->remote->rank[peer];
@@ -199,8 +171,8 @@ ls_status ls__remote_connect(ls__comm *comm, ls__transport *host)
     const ls__boot *boot = &comm->boot;
     const bool inside = boot->address[0] == '\0'; /* pretended hosts: nothing leaves this one */
     char about[96], config[LS__CONFIG_MAX];
-    snprintf(about, sizeof about, "%d %d %.63s", comm->runtime->pid, first_here(comm),
-             comm->board->host);
+    snprintf(about, sizeof about, "%d %d %.63s", comm->runtime->pid,
+             ls__comm_host_of(comm, comm->runtime->rank), comm->board->host);
     ls__comm_config(comm, config, sizeof config);
     const ls__tcp_spec spec = {
         .link = {.env = comm->env,

@@ -10,7 +10,10 @@
 
 #include "base/log.h"
 #include "base/settings.h"
+#include "comm/comm.h"
 #include "comm/remote/remote.h"
+#include "comm/tune/rules.h"
+#include "comm/tune/tune.h"
 
 #define HEAD "lockstep tuning 1\n"
 #define FILE_BYTES_MAX ((size_t)64 << 10) /* some 300 entries; a fuller one is begun anew */

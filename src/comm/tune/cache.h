@@ -6,7 +6,7 @@
 #ifndef LS_COMM_TUNE_CACHE_H
 #define LS_COMM_TUNE_CACHE_H
 
-#include "comm/engine/engine.h"
+#include "comm/group/group.h"
 #include "comm/tune/tune.h"
 
 #define LS__TUNE_KEY_MAX 256

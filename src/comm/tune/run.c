@@ -22,8 +22,13 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/options.h"
+#include "comm/api/collective.h"
+#include "comm/engine/progress_lock.h"
+#include "comm/group/group.h"
+#include "comm/memory/control.h"
 #include "comm/remote/remote.h"
 #include "comm/tune/cache.h"
+#include "comm/tune/tune.h"
 
 #define LONGEST_NS 300e6 /* that a class may be expected to take */
 #define HOPELESS 3.0     /* so much slower than the best one: not timed at larger sizes */
@@ -70,7 +75,7 @@ static ls__layout layout_of(const ls_group *group)
     /* Hosts are numbered as they come, so that equal layouts look equal. */
     int host[LS__TUNE_RANKS_MAX];
     for (int r = 0, next = 0; r < layout.size; r++) {
-        host[r] = ls__remote_host(group->comm, group->member[r].world_rank);
+        host[r] = ls__comm_host_of(group->comm, group->member[r].world_rank);
         layout.host[r] = -1;
         for (int s = 0; s < r && layout.host[r] < 0; s++) {
             layout.host[r] = host[s] == host[r] ? layout.host[s] : -1;

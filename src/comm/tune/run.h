@@ -2,7 +2,7 @@
 #ifndef LS_COMM_TUNE_RUN_H
 #define LS_COMM_TUNE_RUN_H
 
-#include "comm/engine/engine.h"
+#include "comm/group/group.h"
 #include "comm/tune/tune.h"
 
 #define LS__TUNE_AT 8 /* operations of a group that come before; most jobs' groups have more */

@@ -10,7 +10,7 @@
 #include <lockstep/comm.h>
 
 #include "base/half.h"
-#include "comm/engine/engine.h"
+#include "comm/group/group.h"
 #include "values.h"
 
 #define ROOM ((size_t)8 << 20)

@@ -7,7 +7,7 @@
 
 #include <lockstep/comm.h>
 
-#include "comm/engine/engine.h"
+#include "comm/group/group.h"
 #include "comm/memory/cma.h"
 #include "kernel/reduce/reduce.h"
 #include "values.h"

@@ -1,5 +1,7 @@
 /* Ranks that wait for each other in a circle are named within seconds, on all of them, and slow
  * ranks are not. */
+#include "comm/comm.h"
+#include "comm/group/group.h"
 #include "test.h"
 
 #include <stdio.h>
@@ -7,8 +9,6 @@
 
 #include <lockstep/comm.h>
 #include <lockstep/store.h>
-
-#include "comm/engine/engine.h"
 
 TEST_OF_TIMES
 

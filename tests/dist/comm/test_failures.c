@@ -1,5 +1,7 @@
 /* Wrong use and deaths: nothing hangs, nothing is silently wrong, both sides are named, and all
  * ranks report the same cause. */
+#include "comm/engine/progress_lock.h"
+#include "comm/group/reclaim.h"
 #include "test.h"
 
 #include <signal.h>
@@ -13,8 +15,6 @@
 
 #include <lockstep/comm.h>
 #include <lockstep/store.h>
-
-#include "comm/engine/engine.h"
 
 TEST_OF_TIMES
 

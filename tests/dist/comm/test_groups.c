@@ -9,8 +9,11 @@
 #include <lockstep/comm.h>
 #include <lockstep/store.h>
 
-#include "comm/engine/engine.h"
+#include "comm/api/collective.h"
 #include "comm/engine/init.h"
+#include "comm/engine/select.h"
+#include "comm/group/group.h"
+#include "comm/memory/control.h"
 
 TEST_SETTING(tune, "LOCKSTEP_TUNE", "off") /* what is counted here is the operations' own */
 

@@ -7,6 +7,9 @@
 #include <lockstep/comm.h>
 #include <lockstep/store.h>
 
+#include "comm/engine/engine.h"
+#include "comm/engine/progress_lock.h"
+#include "comm/group/group.h"
 #include "comm/p2p/p2p.h"
 
 static void fill(unsigned char *p, size_t bytes, unsigned seed)

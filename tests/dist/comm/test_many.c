@@ -1,5 +1,7 @@
 /* Many buffers as one operation, handles over several groups, barriers that name who is missing,
  * and all of it from several threads at once. Compared with sums over small integers. */
+#include "comm/comm.h"
+#include "comm/group/group.h"
 #include "test.h"
 
 #include <pthread.h>
@@ -8,8 +10,6 @@
 
 #include <lockstep/comm.h>
 #include <lockstep/store.h>
-
-#include "comm/engine/engine.h"
 
 enum { BUFS = 7 };
 static const int64_t counts[BUFS] = {3, 0, 1, 1000, 17, 40000, 5};

@@ -7,7 +7,7 @@
 #include <lockstep/comm.h>
 
 #include "base/half.h"
-#include "comm/engine/engine.h"
+#include "comm/group/group.h"
 #include "in_groups.h"
 #include "values.h"
 

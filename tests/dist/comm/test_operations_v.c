@@ -8,7 +8,7 @@
 
 #include <lockstep/comm.h>
 
-#include "comm/engine/engine.h"
+#include "comm/group/group.h"
 #include "in_groups.h"
 #include "values.h"
 

@@ -7,7 +7,8 @@
 
 #include <lockstep/comm.h>
 
-#include "comm/engine/engine.h"
+#include "comm/comm.h"
+#include "comm/group/group.h"
 #include "values.h"
 
 enum { MOST = 70001, RANKS_MAX = 8 };

@@ -11,7 +11,10 @@
 
 #include <lockstep/comm.h>
 
+#include "comm/group/group.h"
 #include "comm/memory/cma.h"
+#include "comm/memory/control.h"
+#include "comm/memory/heap.h"
 #include "test.h"
 
 #define COUNT 1000003 /* 4 MB: what is read by itself with 2 ranks */

@@ -17,7 +17,7 @@
 #include <lockstep/comm.h>
 
 #include "base/env.h"
-#include "comm/engine/engine.h"
+#include "comm/group/group.h"
 #include "values.h"
 
 TEST_SETTING(tune, "LOCKSTEP_TUNE", "off") /* what is counted here is the operations' own */

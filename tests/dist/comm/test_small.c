@@ -11,7 +11,8 @@
 #include <lockstep/comm.h>
 #include <lockstep/store.h>
 
-#include "comm/engine/engine.h"
+#include "comm/group/group.h"
+#include "comm/memory/control.h"
 #include "values.h"
 
 TEST_OF_TIMES

@@ -7,6 +7,7 @@
 #include <lockstep/comm.h>
 
 #include "base/env.h"
+#include "comm/comm.h"
 #include "comm/engine/init.h"
 
 #define RANKS 3

@@ -10,6 +10,7 @@
 #include <lockstep/comm.h>
 #include <lockstep/store.h>
 
+#include "comm/group/group.h"
 #include "comm/tune/run.h"
 
 enum { TEXT = 2048, LARGE = 30000 };

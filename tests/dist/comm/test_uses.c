@@ -11,6 +11,8 @@
 #include <lockstep/comm.h>
 #include <lockstep/store.h>
 
+#include "comm/engine/progress_lock.h"
+#include "comm/group/group.h"
 #include "comm/p2p/p2p.h"
 
 /* ---- letters ------------------------------------------------------------------------------ */

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "comm/comm.h"
 #include "comm/program/program.h"
 
 #define MOST 20000

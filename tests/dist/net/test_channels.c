@@ -6,6 +6,12 @@
 #include <lockstep/comm.h>
 #include <lockstep/store.h>
 
+#include "comm/comm.h"
+#include "comm/diagnose/cause.h"
+#include "comm/diagnose/fail.h"
+#include "comm/engine/engine.h"
+#include "comm/engine/exec.h"
+#include "comm/engine/progress_lock.h"
 #include "comm/p2p/p2p.h"
 #include "comm/remote/remote.h"
 #include "comm/transport/tcp_wire.h"

@@ -10,6 +10,9 @@
 #include <lockstep/comm.h>
 #include <lockstep/store.h>
 
+#include "comm/comm.h"
+#include "comm/engine/progress_lock.h"
+#include "comm/engine/wake.h"
 #include "comm/remote/remote.h"
 #include "comm/transport/tcp_wire.h"
 #include "test.h"

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "comm/tune/cache.h"
 #include "comm/tune/rules.h"
+#include "comm/tune/tune.h"
 
 /* ---- rules -------------------------------------------------------------------------------- */
 

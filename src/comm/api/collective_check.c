@@ -1,0 +1,177 @@
+/* The arguments of an operation, before anything is numbered or announced. */
+#include "base/size.h"
+#include "comm/api/collective.h"
+#include "comm/api/overlap.h"
+#include "comm/api/v_counts.h"
+#include "comm/group/group.h"
+
+static bool is_float(ls_dtype dtype)
+{
+    return dtype <= LS_BFLOAT16;
+}
+
+/* Bytes of the input and output buffers; false when they overflow. */
+bool ls__collective_bytes(const ls_group *group, const ls__collective *args, size_t *input,
+                          size_t *output)
+{
+    const size_t element = ls_dtype_size(args->dtype);
+    int64_t all = 0;
+    if (!ls__mul_int64(args->count, group->size, &all)) {
+        return false;
+    }
+    const int64_t in = ls__operation_has_blocks(args->operation, true) ? all : args->count;
+    const int64_t out = ls__operation_has_blocks(args->operation, false) ? all : args->count;
+    return ls__bytes_of(in, element, input) && ls__bytes_of(out, element, output);
+}
+
+static ls_status check_reduction(const char *what, const ls_group *group,
+                                 const ls__collective *args, double divisor)
+{
+    const bool made = ls__reduce_op_is_user(args->op);
+    if (made ? args->made.user.fn == NULL : (unsigned)args->op >= LS_REDUCE_OP_COUNT) {
+        return ls__fail(
+            LS_ERR_INVALID,
+            "%s on group \"%s\": %d is no reduce-op; give LS_SUM, another of its enum or one of "
+            "ls_reduce_op_new",
+            what, group->name, (int)args->op);
+    }
+    if (!made && !ls__reduce_supported(args->dtype, args->op)) {
+        return ls__fail(LS_ERR_INVALID,
+                        "%s on group \"%s\": %s of %s has no meaning; averages and "
+                        "premultiplied sums need numbers, bit operators integers",
+                        what, group->name, ls_reduce_op_name(args->op), ls_dtype_name(args->dtype));
+    }
+    if (args->op == LS_AVG && ls__operation_scans(args->operation)) {
+        return ls__fail(LS_ERR_INVALID,
+                        "%s on group \"%s\": an average over all ranks of a sum over some has no "
+                        "meaning; give LS_SUM, and a divisor if you want one",
+                        what, group->name);
+    }
+    if (divisor != 0 && (args->op != LS_SUM || !is_float(args->dtype))) {
+        return ls__fail(LS_ERR_INVALID,
+                        "%s on group \"%s\": a divisor needs LS_SUM of floats, not %s of %s", what,
+                        group->name, ls_reduce_op_name(args->op), ls_dtype_name(args->dtype));
+    }
+    return LS_OK;
+}
+
+/* Whether this rank's input (else output) counts: some exist on the root only. */
+bool ls__collective_uses(const ls_group *group, const ls__collective *args, bool input)
+{
+    if (ls__operation_is_p2p(args->operation)) {
+        return (args->operation == LS__OP_SEND) == input;
+    }
+    return ls__operation_uses(args->operation, input, group->rank, args->root);
+}
+
+static ls_status check_buffers(const char *what, const ls_group *group, const ls__collective *args)
+{
+    const bool reads = ls__collective_uses(group, args, true) && args->operation != LS__OP_BARRIER;
+    const bool writes =
+        ls__collective_uses(group, args, false) && args->operation != LS__OP_BARRIER;
+    if (args->count > 0 && ((reads && args->input == NULL) || (writes && args->output == NULL))) {
+        return ls__fail(
+            LS_ERR_INVALID,
+            "%s on group \"%s\": the buffer is NULL and count %lld; give memory, or count 0", what,
+            group->name, (long long)args->count);
+    }
+    size_t input = 0, output = 0;
+    if (ls__operation_is_v(args->operation) && args->count >= 0) {
+        LS_TRY(ls__counts_check(what, group, args));
+    } else if (args->count < 0 || !ls__collective_bytes(group, args, &input, &output)) {
+        return ls__fail(LS_ERR_INVALID,
+                        "%s on group \"%s\": count is %lld; it must be from 0 to "
+                        "what fits in memory",
+                        what, group->name, (long long)args->count);
+    }
+    return reads && writes ? ls__overlap_check(what, group, args) : LS_OK;
+}
+
+static ls_status check_factor(const char *what, const ls_group *group, const ls__collective *args,
+                              double factor)
+{
+    if (args->op != LS_PREMUL_SUM || is_float(args->dtype) ||
+        (factor > -9e15 && factor < 9e15 && factor == (double)(int64_t)factor)) {
+        return LS_OK;
+    }
+    return ls__fail(LS_ERR_INVALID,
+                    "%s on group \"%s\": %s are multiplied by %g; give a whole number, or floats",
+                    what, group->name, ls_dtype_name(args->dtype), factor);
+}
+
+/* What keeps the order of ranks, which the user's operators may need. */
+static ls_status check_order(const char *what, const ls_group *group, const ls__collective *args,
+                             const char *name)
+{
+    const ls__algorithm *found = name != NULL ? ls__algorithm_find(args->operation, name) : NULL;
+    return !ls__operation_reduces(args->operation) || !ls__reduce_op_is_user(args->op) ||
+                   found == NULL || found->exact
+               ? LS_OK
+               : ls__fail(LS_ERR_UNSUPPORTED,
+                          "%s on group \"%s\": an operator of the user's is applied in the order "
+                          "of ranks, which \"%s\" does not keep; use another algorithm (NULL: "
+                          "chosen)",
+                          what, group->name, name);
+}
+
+static ls_status check_algorithm(const char *what, const ls_group *group, ls__operation operation,
+                                 const char *name)
+{
+    const ls__algorithm *found = name != NULL ? ls__algorithm_find(operation, name) : NULL;
+    if (found != NULL && group->has_remote && (found->memories & LS__IN_MESSAGES) == 0) {
+        return ls__fail(LS_ERR_UNSUPPORTED,
+                        "%s on group \"%s\": algorithm \"%s\" needs memory that all members share, "
+                        "but they are on several hosts; use another (NULL: chosen)",
+                        what, group->name, name);
+    }
+    if (name == NULL || found != NULL) {
+        return LS_OK;
+    }
+    char known[256];
+    ls__algorithm_names(operation, known, sizeof known);
+    return ls__fail(LS_ERR_INVALID,
+                    "%s on group \"%s\": there is no algorithm \"%s\"; there is %s (NULL: chosen)",
+                    what, group->name, name, known);
+}
+
+ls_status ls__collective_check(const char *what, const ls_group *group, const ls__collective *args,
+                               const ls_collective_options *options)
+{
+    if (args->operation != LS__OP_BARRIER && (unsigned)args->dtype >= LS_DTYPE_COUNT) {
+        return ls__fail(
+            LS_ERR_INVALID,
+            "%s on group \"%s\": %d is no dtype; give LS_FLOAT32 or another of its enum", what,
+            group->name, (int)args->dtype);
+    }
+    const bool rooted =
+        ls__operation_has_root(args->operation) || ls__operation_is_p2p(args->operation);
+    const bool any = args->operation == LS__OP_RECV && args->root == LS_ANY_SOURCE;
+    if (rooted && !any && (args->root < 0 || args->root >= group->size)) {
+        return ls__fail(LS_ERR_INVALID, "%s on group \"%s\": %s %d is no rank of it; use 0 to %d",
+                        what, group->name, ls__operation_is_p2p(args->operation) ? "peer" : "root",
+                        args->root, group->size - 1);
+    }
+    LS_TRY(check_buffers(what, group, args));
+    if (ls__operation_reduces(args->operation)) {
+        LS_TRY(check_reduction(what, group, args, options->divisor));
+        LS_TRY(check_factor(what, group, args, options->factor));
+    }
+    LS_TRY(check_algorithm(what, group, args->operation, options->algorithm));
+    LS_TRY(check_order(what, group, args, options->algorithm));
+    if (ls__operation_is_p2p(args->operation) && args->tag < 0) {
+        return ls__fail(LS_ERR_INVALID,
+                        "%s on group \"%s\": tag %d is negative; give one from 0 on", what,
+                        group->name, args->tag);
+    }
+    if (options->stream != NULL) {
+        return ls__fail(LS_ERR_UNSUPPORTED,
+                        "%s on group \"%s\": streams need a device; pass stream = NULL", what,
+                        group->name);
+    }
+    if (options->timeout_ms < 0) {
+        return ls__fail(LS_ERR_INVALID,
+                        "%s on group \"%s\": timeout_ms is %lld; 0 means the default", what,
+                        group->name, (long long)options->timeout_ms);
+    }
+    return LS_OK;
+}

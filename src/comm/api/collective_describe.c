@@ -1,0 +1,181 @@
+/* From arguments to a work and its descriptor: what the peers will compare. */
+#include <string.h>
+
+#include "comm/api/collective.h"
+#include "comm/api/v_counts.h"
+#include "comm/engine/select.h"
+#include "comm/engine/v_layout.h"
+#include "comm/group/group.h"
+#include "comm/memory/cma.h"
+#include "comm/memory/heap.h"
+#include "comm/tune/rules.h"
+#include "comm/tune/run.h"
+
+#define OWN_TAG (-1)
+
+/* The end of a path matters, its root does not. */
+static void put_tail(char *to, size_t room, const char *text)
+{
+    const size_t length = strlen(text);
+    const char *from = length < room ? text : text + length - (room - 1);
+    memcpy(to, from, strlen(from) + 1);
+}
+
+void ls__descriptor_site(ls__descriptor *d)
+{
+    const char *file = ls__self.file != NULL ? ls__self.file : "";
+    d->line = ls__self.line;
+    if (strcmp(d->file, file) != 0) { /* most calls are made where the last one was */
+        put_tail(d->file, sizeof d->file, file);
+    }
+}
+
+static void put_head(char *to, size_t room, const char *text)
+{
+    const size_t length = strnlen(text, room - 1);
+    memcpy(to, text, length);
+    to[length] = '\0';
+}
+
+static bool registered(const ls_group *group, const ls__collective *args, ls__descriptor *d)
+{
+    size_t input = 0, output = 0;
+    (void)ls__collective_bytes(group, args, &input, &output);
+    const ls__heap *heap = &group->comm->heap;
+    const bool in = ls__heap_offset(heap, args->input, input, &d->input);
+    const bool out = ls__heap_offset(heap, args->output, output, &d->output);
+    const bool ahead = ls__operation_reads_ahead(args->operation) && args->input == args->output;
+    return (in || !ls__collective_uses(group, args, true)) &&
+           (out || !ls__collective_uses(group, args, false)) && !ahead;
+}
+
+/* Private buffers that peers may read where they are; else they are staged. */
+static bool readable(const ls_group *group, const ls__collective *args,
+                     const ls__algorithm *algorithm, ls__descriptor *d)
+{
+    size_t input = 0, output = 0;
+    (void)ls__collective_bytes(group, args, &input, &output);
+    if (ls__operation_is_p2p(args->operation) ||
+        !ls__choose_reading(group, args->operation, algorithm,
+                            args->count * (int64_t)ls_dtype_size(args->dtype)) ||
+        (ls__collective_uses(group, args, true) &&
+         !ls__cma_can_show(group->comm, args->input, input))) {
+        return false;
+    }
+    d->input = (uintptr_t)args->input;
+    d->output = (uintptr_t)args->output;
+    return true;
+}
+
+static ls__memory memory_of(const ls_group *group, const ls__collective *args,
+                            const ls__algorithm *algorithm, ls__descriptor *d)
+{
+    return registered(group, args, d)            ? LS__MEMORY_REGISTERED
+           : readable(group, args, algorithm, d) ? LS__MEMORY_READABLE
+                                                 : LS__MEMORY_STAGED;
+}
+
+/* The algorithm asked for, by the call or else by the user's rules; NULL: to be chosen. A rule
+ * that a group cannot follow, for want of shared memory, does not count there. */
+static const ls__algorithm *asked_for(const ls_group *group, const ls__collective *args,
+                                      const char *name)
+{
+    if (name != NULL) {
+        return ls__algorithm_find(args->operation, name);
+    }
+    const ls__rules *rules = &group->comm->rules;
+    if (rules->hash == 0 || args->operation >= LS__OP_COUNT) {
+        return NULL;
+    }
+    size_t input = 0, output = 0;
+    (void)ls__collective_bytes(group, args, &input, &output);
+    const ls__algorithm *found =
+        ls__rules_find(rules, args->operation, (int64_t)(input > output ? input : output));
+    const bool can = found != NULL && (found->exact || !ls__reduce_op_is_user(args->op)) &&
+                     (!group->has_remote || (found->memories & LS__IN_MESSAGES) != 0);
+    return can ? found : NULL;
+}
+
+static void describe(ls_group *group, const ls__collective *args,
+                     const ls_collective_options *options, const ls__algorithm *algorithm,
+                     ls__descriptor *d)
+{
+    const ls__comm *comm = group->comm;
+    const bool letter = ls__operation_is_p2p(args->operation);
+    d->version = LS__DESCRIPTOR_VERSION;
+    d->operation = (uint8_t)args->operation;
+    d->reduce_op = ls__operation_reduces(args->operation) ? (uint8_t)args->op : 0xff;
+    d->op_name[0] = '\0';
+    d->dtype = (uint8_t)args->dtype;
+    d->algorithm = algorithm != NULL ? (uint8_t)(1 + ls__algorithm_index(algorithm)) : 0;
+    d->forced = (uint8_t)comm->forced;
+    d->generation = comm->board->generation;
+    d->group = group->id;
+    d->count = args->count;
+    d->root = ls__operation_has_root(args->operation) || letter ? args->root : 0;
+    d->tag = !letter ? args->mark : args->own_tag ? OWN_TAG : args->tag;
+    d->tag_hash = options->tag != NULL ? ls__tag_hash(options->tag) : 0;
+    d->divisor = options->divisor;
+    const bool v = ls__operation_is_v(args->operation); /* shown.c says where they lie */
+    d->counts_hash = 0;
+    d->counts_weight = 0;
+    d->memory = v ? LS__MEMORY_STAGED : (uint8_t)memory_of(group, args, algorithm, d);
+    d->pid = comm->runtime->pid;
+    d->file[0] = '\0';
+    ls__descriptor_site(d);
+    put_head(d->text, sizeof d->text, options->tag != NULL ? options->tag : "");
+}
+
+void ls__collective_fill(ls_group *group, const ls__collective *args,
+                         const ls_collective_options *options, ls_work *work)
+{
+    const ls__comm *comm = group->comm;
+    const int64_t timeout_ms =
+        options->timeout_ms > 0 ? options->timeout_ms : comm->runtime->timeout_ms;
+    atomic_store_explicit(&work->status, LS_IN_PROGRESS, memory_order_relaxed);
+    work->group = group;
+    work->done = args->done;
+    work->arg = args->arg;
+    work->operation = args->operation;
+    work->monitored = args->monitored;
+    work->tuner = args->tuner;
+    work->algorithm = asked_for(group, args, options->algorithm);
+    work->input = args->input;
+    work->output = args->output;
+    work->count = args->count;
+    work->element = ls_dtype_size(args->dtype);
+    work->dtype = args->dtype;
+    work->op = args->op == LS_AVG || args->op == LS_PREMUL_SUM || ls__reduce_op_is_user(args->op)
+                   ? LS_SUM
+                   : args->op;
+    work->pack = args->pack;
+    work->channels = (uint8_t)group->channels;
+    work->divisor = ls__operation_reduces(args->operation) && args->op == LS_AVG
+                        ? (double)group->size
+                        : options->divisor;
+    work->queued_ns = comm->env->now_ns(comm->env);
+    work->deadline_ns = ls__time_after(work->queued_ns, timeout_ms);
+    describe(group, args, options, work->algorithm, &work->descriptor);
+    if (ls__operation_reduces(args->operation) && ls__reduce_op_is_user(args->op)) {
+        work->user = args->made.user;
+        work->descriptor.reduce_op = LS_REDUCE_OP_USER;
+        memcpy(work->descriptor.op_name, args->made.name, sizeof args->made.name);
+    }
+    const bool v = ls__operation_is_v(args->operation);
+    const bool only_messages =
+        work->algorithm != NULL && (work->algorithm->memories & LS__IN_STAGED) == 0;
+    work->shown = v && !only_messages && ls__v_layout_can(group);
+    if (v) {
+        ls__counts_fill(group, args, work);
+    }
+    if (work->shown) {
+        ls__v_layout_describe(group, work);
+    }
+    const bool needs_messages =
+        comm->forced == LS__WAY_MESSAGES || (v && !work->shown) || only_messages;
+    const bool by_message = needs_messages && group->size > 1;
+    work->way = (by_message || (v && !work->shown)) && !ls__operation_is_p2p(args->operation)
+                    ? LS__WAY_MESSAGES
+                    : LS__WAY_UNDECIDED;
+    work->by_message = by_message || ls__operation_is_p2p(args->operation);
+}

@@ -1,0 +1,146 @@
+/* The user's handles: waiting for an operation, asking, aborting, being called back. */
+#include <stdio.h>
+
+#include "comm/api/collective.h"
+#include "comm/diagnose/cause.h"
+#include "comm/diagnose/mismatch.h"
+#include "comm/engine/engine.h"
+#include "comm/engine/lock.h"
+#include "comm/engine/progress_lock.h"
+#include "comm/group/group.h"
+#include "comm/group/group_open.h"
+
+static ls_status report(const ls_work *work, ls_status status)
+{
+    if (status < 0) {
+        return ls__fail_again(status, ls__group_hear(work->group));
+    }
+    return status;
+}
+
+/* Gives the handle back, and with the last one what is left of a group that was freed. */
+static void end_handle(ls__comm *comm, ls_work *work)
+{
+    ls_group *group = work->group;
+    ls__lock_take(&comm->lock, comm->env);
+    ls__work_give(comm, work);
+    group->handles--;
+    const bool last = group->closed && group->handles == 0;
+    ls__unlock(&comm->lock, comm->env);
+    if (last) {
+        ls__group_forget(group);
+    }
+}
+
+/* NULL with the error set: no runtime, or no handle. */
+static ls__comm *comm_of(const char *what, const ls_work *work)
+{
+    ls__comm *comm = ls__comm_get(what);
+    if (comm != NULL && work == NULL) {
+        (void)ls__fail(LS_ERR_INVALID,
+                       "%s: the handle is NULL; a call with `work` NULL has already waited", what);
+        return NULL;
+    }
+    return comm;
+}
+
+static ls_status status_of(const ls_work *work)
+{
+    return (ls_status)atomic_load_explicit(&work->status, memory_order_acquire);
+}
+
+/* One turn, if nobody drives. */
+static void nudge(ls__comm *comm, const ls_work *work)
+{
+    if (status_of(work) == LS_IN_PROGRESS && ls__progress_try(comm)) {
+        (void)ls__engine_turn(comm, true);
+        ls__progress_release(comm);
+    }
+}
+
+ls_status ls_work_wait(ls_work *work)
+{
+    ls__comm *comm = comm_of("ls_work_wait", work);
+    if (comm == NULL) {
+        return ls__self.status;
+    }
+    LS_TRY(ls__work_may_wait("ls_work_wait"));
+    ls__engine_wait(comm, work, 0);
+    const ls_status status = report(work, status_of(work));
+    end_handle(comm, work);
+    return status;
+}
+
+ls_status ls_work_wait_for(ls_work *work, int64_t timeout_ms)
+{
+    ls__comm *comm = comm_of("ls_work_wait_for", work);
+    if (comm == NULL) {
+        return ls__self.status;
+    }
+    if (timeout_ms < 0) {
+        return ls__fail(LS_ERR_INVALID,
+                        "ls_work_wait_for: timeout_ms is %lld; give 0 or more, or use "
+                        "ls_work_wait",
+                        (long long)timeout_ms);
+    }
+    LS_TRY(ls__work_may_wait("ls_work_wait_for"));
+    const uint64_t until_ns = ls__time_after(comm->env->now_ns(comm->env), timeout_ms);
+    nudge(comm, work);
+    ls__engine_wait(comm, work, until_ns);
+    if (status_of(work) == LS_IN_PROGRESS) {
+        return LS_IN_PROGRESS;
+    }
+    const ls_status status = report(work, status_of(work));
+    end_handle(comm, work);
+    return status;
+}
+
+ls_status ls_work_test(ls_work *work)
+{
+    ls__comm *comm = comm_of("ls_work_test", work);
+    if (comm == NULL) {
+        return ls__self.status;
+    }
+    nudge(comm, work);
+    return report(work, status_of(work));
+}
+
+ls_status ls_work_abort(ls_work *work, const char *why)
+{
+    ls__comm *comm = comm_of("ls_work_abort", work);
+    if (comm == NULL) {
+        return ls__self.status;
+    }
+    if (status_of(work) != LS_IN_PROGRESS) {
+        return LS_OK;
+    }
+    char text[LS__FAILURE_MAX], operation[256];
+    ls__operation_text(work->group, &work->descriptor, operation, sizeof operation);
+    snprintf(text, sizeof text, "%s was aborted by rank %d: %s", operation, comm->runtime->rank,
+             why != NULL ? why : "no reason was given");
+    ls__group_fail(work->group, LS_ERR_ABORTED, text);
+    return LS_OK;
+}
+
+ls_status ls_work_on_done(ls_work *work, void (*done)(void *arg, ls_status status), void *arg)
+{
+    if (comm_of("ls_work_on_done", work) == NULL) {
+        return ls__self.status;
+    }
+    if (done == NULL) {
+        return ls__fail(LS_ERR_INVALID, "ls_work_on_done: done is NULL; give a function");
+    }
+    ls__told *told = &work->told;
+    if (atomic_exchange_explicit(&told->asked, 1, memory_order_relaxed) != 0) {
+        return ls__fail(LS_ERR_STATE, "ls_work_on_done: this operation has a callback already; "
+                                      "call what you need from that one");
+    }
+    told->done = done;
+    told->arg = arg;
+    uint32_t none = LS__TOLD_NONE;
+    if (!atomic_compare_exchange_strong_explicit(&told->state, &none, LS__TOLD_SET,
+                                                 memory_order_acq_rel, memory_order_acquire)) {
+        ls__call_back(done, arg, told->status);
+    }
+    return LS_OK;
+}

@@ -1,0 +1,19 @@
+/* Blocks of unequal lengths: the v-variants' counts. */
+#ifndef LS_COMM_API_V_COUNTS_H
+#define LS_COMM_API_V_COUNTS_H
+
+#include "comm/group/group.h"
+
+/* Arguments of a v-variant on this rank. */
+ls_status ls__counts_check(const char *what, const ls_group *group, const ls__collective *args);
+/* lock; memory for the work's table; false: there is none. */
+bool ls__counts_room(ls__comm *comm, ls_work *work);
+/* lock; copies counts and offsets, and sets the work's and the descriptor's counts. */
+void ls__counts_fill(const ls_group *group, const ls__collective *args, ls_work *work);
+/* ": counts[2] is 7 on rank 0 and 9 on rank 1", as far as this rank can tell; or "" */
+void ls__counts_difference(const ls_group *group, const ls__descriptor *a, int rank_a,
+                           const ls__descriptor *b, int rank_b, char *out, size_t bytes);
+/* token: of the operation in progress */
+const ls__descriptor *ls__counts_descriptor(const ls_group *group);
+
+#endif

@@ -1,0 +1,122 @@
+/* Claiming: how all members of a group come to report the same first cause.
+ *
+ * Causes: the launcher's verdict (a rank died), a mismatch, a deadline, ls_group_abort, a peer that
+ * left. Whoever finds one claims the group: a compare-and-swap on one word in member 0's control
+ * block, so there is one winner, whose text everybody takes over. Claims need no message: members
+ * look at that word whenever they wait (fail.c).
+ *
+ * Note [Claims between hosts]
+ * A rank on another host than member 0 asks it by a message (CLAIM) and is answered with the first
+ * cause (FAILED), its own or another's. Until then the group neither continues nor ends on that
+ * rank. If member 0 does not answer within a second, the rank keeps its own text and marks it
+ * unconfirmed. A root cause from the launcher always takes precedence.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "comm/api/collective.h"
+#include "comm/diagnose/cause.h"
+#include "comm/engine/wake.h"
+#include "comm/group/group.h"
+#include "comm/memory/control.h"
+#include "comm/remote/remote.h"
+
+const char *ls__group_failure(const ls_group *group)
+{
+    return atomic_load_explicit(&group->failed, memory_order_acquire) != 0 ? group->failure : "";
+}
+
+/* ---- claiming ----------------------------------------------------------------------------- */
+
+void ls__comm_tell_board(const ls__comm *comm, ls_status status, const char *text)
+{
+    ls__board_rank *me = comm->me;
+    const bool free = atomic_load_explicit(&me->failed, memory_order_relaxed) == 0 ||
+                      atomic_load_explicit(&me->survived, memory_order_relaxed) != 0;
+    if (free) {
+        atomic_store_explicit(&me->failed, 0, memory_order_release);
+        atomic_store_explicit(&me->survived, 0, memory_order_relaxed);
+        atomic_store_explicit(&me->failed_ns, comm->env->now_ns(comm->env), memory_order_relaxed);
+        snprintf(me->failed_text, sizeof me->failed_text, "%s", text);
+        /* Sync: release; pairs with the acquire of the launcher. */
+        atomic_store_explicit(&me->failed, (uint32_t)-status, memory_order_release);
+    }
+}
+
+void ls__group_tell_board(ls_group *group, ls_status status, const char *text)
+{
+    if (status != LS_ERR_PEER) { /* that is what the launcher has said, or a peer that left */
+        ls__comm_tell_board(group->comm, status, text);
+    }
+}
+
+/* ---- first causes ------------------------------------------------------------------------- */
+
+bool ls__remote_claim(ls_group *group, ls_status status, const char *text, int by)
+{
+    uint32_t expected = LS__CLAIM_NONE;
+    if (!atomic_compare_exchange_strong_explicit(&group->claim, &expected, LS__CLAIM_WRITING,
+                                                 memory_order_acq_rel, memory_order_relaxed)) {
+        return false;
+    }
+    group->claim_status = status;
+    group->claim_by = by;
+    group->claim_ns = group->comm->env->now_ns(group->comm->env);
+    snprintf(group->claim_text, sizeof group->claim_text, "%s", text);
+    /* Sync: releases the text to the token's holder. */
+    atomic_store_explicit(&group->claim, LS__CLAIM_READY, memory_order_seq_cst);
+    return true;
+}
+
+void ls__group_cause(ls_group *group, ls_status status, const char *text)
+{
+    ls__group_cause_by(group, status, text, group->comm->runtime->rank);
+}
+
+void ls__group_cause_by(ls_group *group, ls_status status, const char *text, int by)
+{
+    ls__control_block *first = group->member[0].control;
+    uint32_t expected = 0;
+    if (group->member[0].remote) {
+        (void)ls__remote_claim(group, status, text, by);
+        ls__ring(group->comm, group->member[group->rank].local);
+        return;
+    }
+    /* Sync: the claim decides who writes; the text is released by `failed`. */
+    if (atomic_compare_exchange_strong_explicit(&first->claim, &expected, (uint32_t)group->rank + 1,
+                                                memory_order_seq_cst, memory_order_relaxed)) {
+        snprintf(group->own->failed_text, sizeof group->own->failed_text, "%s", text);
+        group->own->failed_by = by;
+        atomic_store_explicit(&group->own->failed, (uint32_t)-status, memory_order_seq_cst);
+        ls__group_tell_board(group, status, text);
+        if (group->has_remote) {
+            (void)ls__remote_claim(group, status, text, by);
+        }
+    }
+    ls__ring_members(group);
+    ls__ring(group->comm, group->member[group->rank].local);
+}
+
+void ls__comm_note_told(const ls__comm *comm, ls_status status, int by, const char *text)
+{
+    ls__board_rank *me = comm->me;
+    if (by == comm->runtime->rank || by < 0 || by >= comm->runtime->world_size ||
+        atomic_load_explicit(&me->told, memory_order_relaxed) != 0) {
+        return;
+    }
+    me->told_by = by;
+    snprintf(me->told_text, sizeof me->told_text, "%s", text);
+    atomic_store_explicit(&me->told_ns, comm->env->now_ns(comm->env), memory_order_relaxed);
+    /* Sync: release; pairs with the acquire of the launcher. */
+    atomic_store_explicit(&me->told, (uint32_t)-status, memory_order_release);
+}
+
+const char *ls__group_hear(const ls_group *group)
+{
+    const char *text = ls__group_failure(group);
+    const int32_t failed = atomic_load_explicit(&group->failed, memory_order_relaxed);
+    if (failed != 0) {
+        ls__comm_note_told(group->comm, (ls_status)failed, group->failed_by, text);
+    }
+    return text;
+}

@@ -1,0 +1,217 @@
+/* What a waiting driver looks for ten times a second: deadlines, stalls, members that have left or
+ * died. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/planted.h"
+#include "comm/diagnose/cause.h"
+#include "comm/diagnose/check.h"
+#include "comm/diagnose/deadlock.h"
+#include "comm/diagnose/fail.h"
+#include "comm/diagnose/mismatch.h"
+#include "comm/diagnose/straggler.h"
+#include "comm/engine/lock.h"
+#include "comm/group/group.h"
+#include "comm/p2p/p2p.h"
+#include "comm/remote/remote.h"
+
+/* ---- deadlines and stalls ----------------------------------------------------------------- */
+
+#define GONE_LEFT "left the job (ls_finalize) without calling it"
+#define GONE_DEAD "ended (unconfirmed: no word from the launcher)"
+
+/* Note [Leaving]
+ * A rank may take part in an operation and leave at once, between our look at its announcement and
+ * our look at its life. What it did before it left is visible once its leaving is (release and
+ * acquire on `life`): so a collective's stamps are looked at again after that. What it sent lies in
+ * a ring that may not have been read since; a letter is given up at the second look, before which
+ * the rings have been read. */
+static bool came_before_it_left(const ls_group *group, ls_work *work, int r, uint64_t now_ns)
+{
+    if (!ls__is_p2p(work)) {
+        return ls__has_called(group, r, work) && !ls__is_behind(group, r, work);
+    }
+    const bool first_look = work->gone_seen_ns == 0;
+    work->gone_seen_ns = now_ns;
+    return first_look;
+}
+
+/* A launcher that is stopped itself tells of no death. */
+static bool ended_untold(const ls_group *group, const ls_work *work, int r, uint64_t now_ns)
+{
+    const ls__group_member *m = &group->member[r];
+    return !m->remote && now_ns > work->queued_ns + LS__STALL_NS &&
+           ls__board_unreaped(group->comm->board, group->comm->env, m->local);
+}
+
+/* Of a death the launcher's verdict knows more: it is waited for. */
+static bool is_gone(const ls_group *group, ls_work *work, int r, uint64_t now_ns, ls__life life)
+{
+    if (life == LS__LIFE_LEFT) {
+        return !came_before_it_left(group, work, r, now_ns);
+    }
+    const bool dead = life == LS__LIFE_DEAD || ended_untold(group, work, r, now_ns);
+    if (dead && work->gone_seen_ns == 0) {
+        work->gone_seen_ns = now_ns;
+    }
+    return dead && now_ns - work->gone_seen_ns > LS__GRACE_NS;
+}
+
+static void tell_gone(ls_group *group, const ls_work *work, int r, const char *what)
+{
+    char text[LS__FAILURE_MAX], operation[256];
+    if (ls__deadlock_left(group->comm, group->member[r].world_rank, text, sizeof text)) {
+        ls__group_cause(group, LS_ERR_MISMATCH, text);
+        return;
+    }
+    ls__operation_text(group, &work->descriptor, operation, sizeof operation);
+    snprintf(text, sizeof text, "%s cannot finish: rank %d has %s", operation,
+             group->member[r].world_rank, what);
+    ls__group_cause_by(group, LS_ERR_PEER, text, group->member[r].world_rank);
+}
+
+/* A receive from any source is lost when one has died, or all others have left. */
+static bool senders_gone(ls_group *group, ls_work *work, uint64_t now_ns)
+{
+    int left = 0, last = -1;
+    for (int r = 0; r < group->size; r++) {
+        const ls__life life = ls__life_of(group, r);
+        if (r == group->rank) {
+            continue;
+        }
+        if (life == LS__LIFE_LEFT) {
+            left++;
+            last = r;
+        } else if (is_gone(group, work, r, now_ns, life)) {
+            tell_gone(group, work, r, GONE_DEAD);
+            return true;
+        }
+    }
+    if (left == 0 || left < group->size - 1 || !is_gone(group, work, last, now_ns, LS__LIFE_LEFT)) {
+        return false;
+    }
+    tell_gone(group, work, last, "left the job (ls_finalize), the last of those who could send it");
+    return true;
+}
+
+/* A member that is missing and cannot come any more. */
+static bool member_gone(ls_group *group, ls_work *work, uint64_t now_ns)
+{
+    if (ls__takes_any(work)) {
+        return senders_gone(group, work, now_ns);
+    }
+    const ls__straggler m = ls__straggler_find(group, work, false);
+    for (int i = 0; i < m.count; i++) {
+        const int r = m.member[i];
+        const ls__life life = ls__life_of(group, r);
+        if (is_gone(group, work, r, now_ns, life)) {
+            tell_gone(group, work, r, life == LS__LIFE_LEFT ? GONE_LEFT : GONE_DEAD);
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool is_late(const ls_work *work, uint64_t now_ns)
+{
+    return now_ns >= work->deadline_ns && !LS__PLANTED(DEADLINE);
+}
+
+/* True: the group was failed. `closely`: also whether to warn of it. */
+static bool check_work(ls_group *group, ls_work *work, uint64_t now_ns, bool closely)
+{
+    const uint64_t age = now_ns > work->queued_ns ? now_ns - work->queued_ns : 0;
+    if ((age > LS__REMOTE_ANNOUNCE_NS || work->monitored) && work->way == LS__WAY_MESSAGES &&
+        !work->announced) {
+        ls__remote_post(group, work->descriptor.sequence);
+        work->announced = true;
+    }
+    if (age > LS__STALL_NS && !ls__is_p2p(work) && ls__mismatch_check(group, work)) {
+        return true;
+    }
+    if (member_gone(group, work, now_ns)) {
+        return true;
+    }
+    if (is_late(work, now_ns)) {
+        ls__straggler_fail(group, work, now_ns);
+        return true;
+    }
+    if (!closely) {
+        return false;
+    }
+    if (age > LS__STALL_NS && !work->told_stopped && ls__straggler_stopped(group, work)) {
+        work->told_stopped = true;
+        ls__straggler_warn(group, work, now_ns);
+    }
+    if (age > LS__WARN_NS && !work->warned) {
+        ls__straggler_warn(group, work, now_ns);
+    }
+    return false;
+}
+
+/* Of thousands in flight only the oldest for each peer is looked at, which takes a walk through
+ * what has come and may cost a system call, and warned about, once in a while: the others wait for
+ * the same, or are the oldest soon. Their deadlines are their own. */
+static bool check_letters(ls_group *group, const ls__list *works, uint64_t now_ns)
+{
+    uint64_t seen[LS__PROGRAM_RANKS_MAX / 64 + 1] = {0};
+    ls__p2p *letters = group->p2p;
+    LS__LIST_EACH (at, works) {
+        ls_work *work = LS__LIST_ITEM(at, ls_work, link);
+        const int peer = ls__takes_any(work) ? group->size : work->descriptor.root;
+        const bool quiet = letters->warned_ns != 0 && letters->warned_ns != now_ns &&
+                           now_ns - letters->warned_ns < LS__WARN_NS;
+        const bool first = (seen[peer / 64] >> peer % 64 & 1) == 0;
+        const bool had_warned = work->warned;
+        seen[peer / 64] |= (uint64_t)1 << peer % 64;
+        if ((first || is_late(work, now_ns)) && check_work(group, work, now_ns, !quiet)) {
+            return true;
+        }
+        letters->warned_ns = work->warned && !had_warned ? now_ns : letters->warned_ns;
+    }
+    return false;
+}
+
+/* The collective in progress, or one behind it whose time is up. Only the holder of the token, who
+ * calls this, takes works out of the queue. */
+static bool check_queue(ls_group *group, uint64_t now_ns)
+{
+    ls__comm *comm = group->comm;
+    ls_work *head = NULL, *late = NULL;
+    ls__lock_take(&comm->lock, comm->env);
+    LS__LIST_EACH (at, &group->queue) {
+        ls_work *work = LS__LIST_ITEM(at, ls_work, link);
+        head = head == NULL ? work : head;
+        late = late == NULL && now_ns >= work->deadline_ns ? work : late;
+    }
+    ls__unlock(&comm->lock, comm->env);
+    return (head != NULL && check_work(group, head, now_ns, true)) ||
+           (late != NULL && check_work(group, late, now_ns, true));
+}
+
+static void check_group(ls_group *group, uint64_t now_ns)
+{
+    if (check_queue(group, now_ns) || check_letters(group, &group->p2p->sends, now_ns) ||
+        check_letters(group, &group->p2p->recvs, now_ns)) {
+        (void)ls__group_failed(group);
+    }
+}
+
+void ls__engine_check(ls__comm *comm, uint64_t now_ns)
+{
+    comm->next_check_ns = now_ns + LS__CHECK_NS;
+    /* Sync: relaxed; a time of its own, nothing else is published with it. */
+    atomic_store_explicit(&comm->me->heartbeat_ns, now_ns, memory_order_relaxed);
+    if (comm->remote != NULL) {
+        ls__remote_check(comm, now_ns);
+    }
+    (void)ls__comm_look(comm);
+    ls__deadlock_check(comm, now_ns); /* before those who found the same, and left, are missed */
+    LS__LIST_EACH (at, &comm->groups) {
+        ls_group *group = LS__LIST_ITEM(at, ls_group, link);
+        if (atomic_load_explicit(&group->pending, memory_order_acquire) > 0 &&
+            atomic_load_explicit(&group->failed, memory_order_relaxed) == 0) {
+            check_group(group, now_ns);
+        }
+    }
+}

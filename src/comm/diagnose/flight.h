@@ -1,0 +1,15 @@
+/* The flight recorder: the last operations of this rank, on the board. */
+#ifndef LS_COMM_DIAGNOSE_FLIGHT_H
+#define LS_COMM_DIAGNOSE_FLIGHT_H
+
+#include "comm/group/group.h"
+
+/* lock; the record's number */
+uint64_t ls__flight_open(ls__comm *comm, const ls_group *group, const ls__descriptor *descriptor,
+                         uint64_t queued_ns);
+/* Of a small one that has just been opened; its start is not noted. */
+void ls__flight_end(ls__comm *comm, uint64_t number, ls_status status, uint64_t now_ns);
+void ls__flight_start(ls__comm *comm, const ls_work *work);
+void ls__flight_close(ls__comm *comm, const ls_work *work, ls_status status, uint64_t now_ns);
+
+#endif

@@ -1,0 +1,43 @@
+/* Announcing queued operations, in order, as far as there is room: what a one-shot operation
+ * publishes goes with its announcement. */
+#include "comm/engine/announce.h"
+#include "comm/diagnose/fail.h"
+#include "comm/diagnose/mismatch.h"
+#include "comm/engine/exec.h"
+#include "comm/engine/post.h"
+#include "comm/engine/v_layout.h"
+#include "comm/group/group.h"
+#include "comm/memory/control.h"
+#include "comm/tune/run.h"
+
+bool ls__post_flush(ls_group *group)
+{
+    bool ready = false;
+    while (group->next_post != NULL && !ls__group_failing(group) &&
+           ls__post_has_room(group, group->next_post)) {
+        ls_work *work = group->next_post;
+        const uint64_t sequence = work->descriptor.sequence;
+        if (work->way == LS__WAY_SMALL && group->tuning != NULL &&
+            !ls__tuning_one_shot(group, sequence, (size_t)work->count * work->element)) {
+            work->way = LS__WAY_MESSAGES;
+            work->program = NULL;
+        }
+        ls__line line = {.key = ls__descriptor_key(group->comm, &work->descriptor)};
+        if (work->shown) {
+            ls__v_layout_publish(group, work);
+        }
+        if (work->way == LS__WAY_SMALL) {
+            ls__exec_publish(group, work, &line);
+        }
+        ls__post_write(group, &work->descriptor, &line);
+        ready = ls__post_reach(group, sequence, 1) || work->way == LS__WAY_MESSAGES ||
+                group->has_remote || ready;
+        /* Sync: release; pairs with the acquire in exec.c's is_posted. */
+        atomic_store_explicit(&work->posted, true, memory_order_release);
+        /* Sync: release; pairs with the acquire in far.c. */
+        atomic_store_explicit(&group->posted, sequence, memory_order_release);
+        ls__list *next = work->link.next;
+        group->next_post = next == &group->queue ? NULL : LS__LIST_ITEM(next, ls_work, link);
+    }
+    return ready;
+}

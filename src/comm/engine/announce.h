@@ -1,0 +1,11 @@
+/* Announcing queued operations. */
+#ifndef LS_COMM_ENGINE_ANNOUNCE_H
+#define LS_COMM_ENGINE_ANNOUNCE_H
+
+#include "comm/group/group.h"
+
+/* lock; announces works of the queue as far as there is room. True: of one of them all members are
+ * there, so somebody must drive it now. */
+bool ls__post_flush(ls_group *group);
+
+#endif

@@ -1,0 +1,38 @@
+/* Stamps: announcing operations and reaching fences; see Notes [Stamps] and [Last arriver] in
+ * memory/control.h. */
+#ifndef LS_COMM_ENGINE_POST_H
+#define LS_COMM_ENGINE_POST_H
+
+#include "comm/group/group.h"
+
+bool ls__post_all_at(const ls_group *group, uint64_t sequence, uint64_t fences);
+/* This rank is at the fence; whether all members are. */
+bool ls__post_reach(ls_group *group, uint64_t sequence, uint64_t fences);
+/* The first member that has not reached it; -1: all have. */
+int ls__post_missing(const ls_group *group, uint64_t sequence, uint64_t fences);
+/* lock; whether the number may be announced, with so many of its slots: Note [Room] in post.c. A
+ * rank that has no room is not rung for: it must ask by announcing. */
+bool ls__post_room(ls_group *group, uint64_t sequence, uint64_t ahead);
+void ls__post_finish(ls_group *group, uint64_t sequence); /* "finished", and wakes who wants room */
+static inline ls__post *ls__post_slot(const ls_group *group, int member, uint64_t sequence)
+{
+    return &group->member[member].control->post[sequence % LS__WINDOW];
+}
+
+static inline unsigned char *ls__small_stage(const ls_group *group, int member, uint64_t sequence)
+{
+    return group->member[member].control->small[sequence % LS__SMALL_SLOTS];
+}
+
+static inline unsigned char *ls__small_place(const ls_group *group, int member, uint64_t sequence)
+{
+    ls__post *post = ls__post_slot(group, member, sequence);
+    return post->line.in_line ? post->line.data : ls__small_stage(group, member, sequence);
+}
+
+/* Writes all that belongs to an announcement but the stamp, which must follow at once. lock */
+void ls__post_write(ls_group *group, const ls__descriptor *d, ls__line *line);
+/* lock; whether the work may be announced; if not, this rank is rung when it may. */
+bool ls__post_has_room(ls_group *group, const ls_work *work);
+
+#endif

@@ -1,0 +1,133 @@
+/* A group: its members, its queue of operations and what it keeps for them. */
+#ifndef LS_COMM_GROUP_GROUP_H
+#define LS_COMM_GROUP_GROUP_H
+
+#include "comm/comm.h"
+#include "comm/engine/backend.h"
+#include "comm/engine/work.h"
+#include "comm/memory/control.h"
+
+#define LS__GROUP_NAME_MAX 32
+
+typedef struct ls__exec ls__exec;
+typedef struct ls__p2p ls__p2p;
+typedef struct ls__turns ls__turns;   /* round_robin.c */
+typedef struct ls__tuning ls__tuning; /* tune/run.h */
+
+/* How a kind of small operation goes the short way (small.c). */
+typedef struct ls__small_plan {
+    uint64_t key; /* of the descriptor; 0: none */
+    const ls__program *program;
+    int first_step; /* of the program after its fence */
+    bool publishes, in_line;
+    int64_t count;
+    size_t bytes;
+    ls_dtype dtype;
+    ls_reduce_op op;
+    double divisor;
+} ls__small_plan;
+typedef struct ls__small_kind {
+    ls__small_plan plan;
+    ls__descriptor descriptor; /* of the last one */
+} ls__small_kind;
+#define LS__SMALL_KINDS_LOG 3
+#define LS__SMALL_KINDS (1 << LS__SMALL_KINDS_LOG)
+
+typedef struct ls__group_member {
+    int world_rank;
+    int local;   /* index on the board; -1: far */
+    bool remote; /* on another host: control and record are mirrors (far.h) */
+    ls__control_block *control;
+    ls__board_rank *record;
+    ls__control_block *mirror; /* far, and the group's own: the same, to be released; else NULL */
+    unsigned char *base;       /* of its heap, in our address space; NULL: far */
+} ls__group_member;
+
+/* A failure of a group with far members that is to be told. */
+typedef enum ls__claim_state {
+    LS__CLAIM_NONE,
+    LS__CLAIM_WRITING,
+    LS__CLAIM_READY,
+    LS__CLAIM_SENT
+} ls__claim_state;
+
+struct ls_group {
+    ls__list link; /* in comm->groups. Changed with lock and token, read with either */
+    ls__comm *comm;
+    const ls__backend *backend;
+    char name[LS__GROUP_NAME_MAX];
+    uint32_t id;
+    int rank, size;
+    bool has_remote;              /* const */
+    int channels;                 /* lock */
+    ls__group_member *member;     /* [size], const */
+    ls__control_block *own;       /* member[rank].control */
+    uint64_t sequence;            /* lock: operations submitted */
+    uint64_t tuner_operations;    /* lock: of these, the tuner's */
+    _Atomic uint64_t posted;      /* the last one announced: release under lock, acquire */
+    uint64_t told;                /* token: the last one whose announcement far members have */
+    ls__list queue;               /* lock: collectives not ended, in order */
+    ls_work *next_post;           /* lock: the first of them that is not announced; NULL: none */
+    ls__list mail;                /* lock: sends and receives that the engine has not seen yet */
+    _Atomic uint32_t mailed;      /* how many */
+    uint64_t letters_made;        /* lock: sends and receives submitted */
+    _Atomic uint32_t pending;     /* works not ended, letters too */
+    uint32_t handles;             /* lock: works that somebody will wait for */
+    bool closed;                  /* lock: freed but for this struct, which the last handle ends */
+    uint64_t room_until;          /* lock: every member has finished this one (a lower bound) */
+    uint64_t finished_seen;       /* token: every member has told that it finished this one */
+    uint64_t slices;              /* token: STAGE slices used so far */
+    ls__exec *exec;               /* token */
+    ls__exec *publisher;          /* lock: binds buffers for what is announced early */
+    ls__p2p *p2p;                 /* token */
+    ls__turns *turns;             /* const; not NULL: a handle over several groups, and no more */
+    ls__tuning *tuning;           /* const from join on; NULL: not tuned */
+    ls__list packs;               /* lock: memory of operations on many buffers, not in use */
+    const ls__program **programs; /* lock: [ls__choose_room], NULL until used */
+    ls__small_kind small[LS__SMALL_KINDS]; /* lock */
+    /* The first cause. Text first, then failed with release; readers acquire. */
+    _Atomic int32_t failed; /* 0 or an ls_status */
+    char failure[LS__FAILURE_MAX];
+    int failed_by; /* whose doing it is: a rank of the world, -1 unknown; before `failed` */
+    uint64_t claim_seen_ns; /* token: since when a claim lacks its text */
+    /* A cause of this rank's that is told to far members: ls__claim_state. Sync: see far.c. */
+    _Atomic uint32_t claim;
+    ls_status claim_status;
+    int claim_by;
+    uint64_t claim_ns;
+    char claim_text[LS__FAILURE_MAX];
+    /* Counters: written by the token's holder, read by anybody, relaxed. */
+    _Atomic uint64_t operations, messages, bytes_sent, bytes_received, wait_ns;
+};
+
+int ls__member_of(const ls_group *group, int world_rank); /* comm.c; -1: none */
+
+/* What a group is made of. Collective over the parent, between begin_making and end_making: one
+ * thread at a time. */
+typedef struct ls__founding {
+    const int *ranks; /* of the parent; NULL: all */
+    int count;
+    const char *name; /* NULL: numbered */
+    const char *tag;  /* what all ranks of the parent must agree on; NULL: name and ranks. With one
+                         the ranks may make different groups, each of its own ranks, or none */
+    bool among;       /* collective over these ranks only */
+} ls__founding;
+ls_status ls__group_found(ls_group *parent, const ls__founding *founding, ls_group **out);
+typedef struct ls__group_exchange { /* among some ranks of a group */
+    ls_group *parent;
+    const int *ranks;
+    int count;
+    const char *tag;
+} ls__group_exchange;
+ls_status ls__group_exchange_among(const ls__group_exchange *exchange, void *all, size_t bytes);
+ls_status ls__group_begin_making(ls_group *parent);
+void ls__group_end_making(ls__comm *comm);
+
+static inline void ls__count(_Atomic uint64_t *counter, uint64_t amount)
+{
+    /* One writer at a time (the token's holder), so no read-modify-write is needed. */
+    atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + amount,
+                          memory_order_relaxed);
+}
+
+#endif

@@ -1,0 +1,23 @@
+/* A group's life on this rank: made, joined, closed, forgotten. No rank waits for another here. */
+#ifndef LS_COMM_GROUP_GROUP_OPEN_H
+#define LS_COMM_GROUP_GROUP_OPEN_H
+
+#include "comm/group/group.h"
+
+typedef struct ls__group_spec {
+    const char *name;
+    uint32_t id;
+    int rank, size;
+    const int *world_rank;   /* [size] */
+    const uint64_t *control; /* [size] offsets in each member's heap */
+} ls__group_spec;
+/* All that needs memory: rank, size and world_rank of the spec. Without mirrors of its own the
+ * control blocks of far members are those that `control` says. */
+ls_status ls__group_make(ls__comm *comm, const ls__group_spec *spec, bool mirrors, ls_group **out);
+void ls__group_unmake(ls_group *group); /* of one that was not joined; NULL is allowed */
+void ls__group_join(ls_group *group, const ls__group_spec *spec); /* the engine knows it then */
+void ls__group_close(
+    ls_group *group); /* local: unlinks and frees, the struct with its last handle */
+void ls__group_forget(ls_group *group); /* frees the struct itself */
+
+#endif

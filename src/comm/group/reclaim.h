@@ -1,0 +1,25 @@
+/* Memory that a peer may still touch: deferred reclamation. */
+#ifndef LS_COMM_GROUP_RECLAIM_H
+#define LS_COMM_GROUP_RECLAIM_H
+
+#include "comm/group/group.h"
+
+typedef enum ls__reclaim_kind {
+    LS__RECLAIM_FAILED, /* until all have stopped touching memory for it: data stays in quarantine */
+    LS__RECLAIM_LEFT    /* until all have left it: then the control block is freed */
+} ls__reclaim_kind;
+typedef struct ls__reclaim {
+    ls__list link;
+    ls__reclaim_kind kind;
+    uint32_t id;
+    void *control; /* LEFT: the block to free; NULL: none */
+    int size;
+    int member[]; /* world ranks */
+} ls__reclaim;
+/* Notes the group; without memory for the note nothing that is freed is ever used again. */
+void ls__reclaim_add(ls_group *group, ls__reclaim_kind kind, void *control);
+/* Lets go of what no member touches any more. Returns whether a failed group still holds data. */
+bool ls__reclaim_settle(ls__comm *comm);
+void ls__reclaim_clear(ls__comm *comm);
+
+#endif

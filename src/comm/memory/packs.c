@@ -1,0 +1,112 @@
+/* Packs: memory that a group keeps for operations on many buffers and for premultiplied inputs,
+ * registered where the heap has room. A steady state allocates nothing: packs are used again. */
+#include "comm/memory/packs.h"
+
+#include "comm/engine/lock.h"
+#include "comm/group/group.h"
+#include "comm/group/reclaim.h"
+#include "comm/memory/heap.h"
+
+/* ---- packs -------------------------------------------------------------------------------- */
+
+static size_t head_bytes(int room)
+{
+    return sizeof(ls__pack) + (size_t)room * (sizeof(void *) + sizeof(size_t));
+}
+
+static void pack_free(ls__comm *comm, ls__pack *p, bool hold)
+{
+    const ls__env *env = comm->env;
+    if (p->heap) {
+        (void)ls__heap_free(&comm->heap, p->memory, hold);
+    } else if (p->memory != NULL) {
+        env->release(env, p->memory, p->bytes);
+    }
+    env->release(env, p, head_bytes(p->room));
+}
+
+static ls__pack *pack_new(ls_group *group, size_t bytes, int room)
+{
+    ls__comm *comm = group->comm;
+    ls__pack *p = comm->env->allocate(comm->env, head_bytes(room));
+    if (p == NULL) {
+        return NULL;
+    }
+    *p = (ls__pack){.group = group, .bytes = bytes, .room = room};
+    p->buf = (void **)(p + 1);
+    p->part = (size_t *)(void *)(p->buf + room);
+    void *memory = NULL;
+    p->heap = ls__heap_alloc(&comm->heap, bytes, &memory) == LS_OK;
+    p->memory = p->heap ? memory : comm->env->allocate(comm->env, bytes);
+    if (p->memory == NULL) {
+        pack_free(comm, p, false);
+        return NULL;
+    }
+    return p;
+}
+
+/* One that is large enough; else, in *small, one that may make place for a larger. */
+static ls__pack *pack_find(ls_group *group, size_t bytes, int room, ls__pack **small)
+{
+    ls__comm *comm = group->comm;
+    ls__pack *found = NULL;
+    ls__lock_take(&comm->lock, comm->env);
+    LS__LIST_EACH (at, &group->packs) {
+        ls__pack *p = LS__LIST_ITEM(at, ls__pack, link);
+        if (found == NULL && p->bytes >= bytes && p->room >= room) {
+            found = p;
+        } else {
+            *small = p;
+        }
+    }
+    if (found != NULL || *small != NULL) {
+        ls__list_remove(found != NULL ? &found->link : &(*small)->link);
+    }
+    ls__unlock(&comm->lock, comm->env);
+    return found;
+}
+
+static size_t grown(size_t n)
+{
+    size_t room = 64;
+    while (room < n && room <= SIZE_MAX / 4) {
+        room *= 2;
+    }
+    return room < n ? n : room;
+}
+
+ls__pack *ls__pack_take(ls_group *group, size_t bytes, int room)
+{
+    ls__pack *small = NULL;
+    ls__pack *p = pack_find(group, bytes, room, &small);
+    if (p != NULL) {
+        return p;
+    }
+    if (small != NULL) {
+        pack_free(group->comm, small, true);
+        (void)ls__reclaim_settle(group->comm);
+    }
+    const size_t entries = grown((size_t)room);
+    return entries > INT32_MAX ? NULL : pack_new(group, grown(bytes), (int)entries);
+}
+
+void ls__pack_give(ls__pack *p)
+{
+    ls__comm *comm = p->group->comm;
+    ls__lock_take(&comm->lock, comm->env);
+    ls__list_push_front(&p->group->packs, &p->link);
+    ls__unlock(&comm->lock, comm->env);
+}
+
+void *ls__pack_memory(const ls__pack *p)
+{
+    return p->memory;
+}
+
+void ls__packs_free(ls_group *group)
+{
+    for (ls__list *at = ls__list_pop_front(&group->packs); at != NULL;
+         at = ls__list_pop_front(&group->packs)) {
+        pack_free(group->comm, LS__LIST_ITEM(at, ls__pack, link), true);
+    }
+}
