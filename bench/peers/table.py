@@ -1,8 +1,11 @@
 """The rows of compare.py as tables in Markdown.
 
     table.py build/compare-collectives.json                    prints them
-    table.py build/compare-collectives.json --into README.md   writes them between the two lines
+    table.py build/compare-collectives.json --into docs/performance.md
+                                   writes them between the two lines
                                    <!-- compare-collectives --> and <!-- end of compare-collectives -->
+
+plot.py draws the README's picture from the page.
 """
 
 import argparse
@@ -99,8 +102,8 @@ def main():
     if options.into is None:
         sys.stdout.write(part)
     else:
-        readme = pathlib.Path(options.into)
-        readme.write_text(put_into(readme.read_text(), part))
+        target = pathlib.Path(options.into)
+        target.write_text(put_into(target.read_text(), part))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
-"""The README's two listings: they compile, run, and differ by the one line that makes them DDP. And its
-commands for models and programs: they run."""
+"""The README's listing and the diff that makes it data-parallel: both programs compile and run. And its commands for
+models and programs: they run."""
 
-import difflib
 import os
 import pathlib
 import re
@@ -14,17 +13,24 @@ sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
 from gpt2_folder import gpt2
 from tap import BUILD, SOURCE, Skip, command, run, test
 
-FENCE = re.compile(r"^```c\n/\* (\w+\.c) \*/\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LISTING = re.compile(r"^```c\n/\* local\.c \*/\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+DIFF = re.compile(r"^```diff\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SCRATCH = tempfile.TemporaryDirectory(prefix="lockstep-readme-")
 LIBRARY = BUILD / "src"
 
 
+def patched(text, hunk):
+    """`text` with a hunk of a diff applied, whose context must occur exactly once."""
+    before = "".join(line[1:] + "\n" for line in hunk.splitlines() if line[0] in " -")
+    after = "".join(line[1:] + "\n" for line in hunk.splitlines() if line[0] in " +")
+    assert text.count(before) == 1, before
+    return text.replace(before, after)
+
+
 def listings():
-    page = SOURCE / "README.md"
-    found = dict(FENCE.findall(page.read_text())) if page.exists() else {}
-    if not {"local.c", "ddp.c"} <= found.keys():
-        raise Skip("README.md has no listings yet (```c with /* local.c */ and /* ddp.c */)")
-    return found
+    page = (SOURCE / "README.md").read_text()
+    local, hunk = LISTING.search(page).group(1), DIFF.search(page).group(1)
+    return {"local.c": local, "ddp.c": patched(local, hunk)}
 
 
 def build(name):
@@ -36,11 +42,10 @@ def build(name):
 
 
 @test
-def the_listings_differ_by_the_one_line_that_makes_them_ddp():
-    found = listings()
-    lines = difflib.ndiff(found["local.c"].splitlines(), found["ddp.c"].splitlines())
-    changed = [line for line in lines if line[0] in "+-"]
-    assert len(changed) == 1 and changed[0].startswith("+"), "\n".join(changed)
+def the_diff_is_the_one_line_that_makes_it_ddp():
+    hunk = DIFF.search((SOURCE / "README.md").read_text()).group(1)
+    changed = [line for line in hunk.splitlines() if line[0] in "+-"]
+    assert len(changed) == 1 and changed[0].startswith("+"), hunk
     assert "ls_ddp_new" in changed[0], changed[0]
 
 

@@ -69,17 +69,16 @@ def decisions_that_sources_cite_exist():
 
 
 @test
-def the_maps_name_every_top_folder():
+def the_map_names_every_top_folder():
     folders = {f.split("/")[0] for f in files() if "/" in f and not f.startswith(".")}
-    for name in ("README.md", "ARCHITECTURE.md"):
-        none_of((f"{folder}/" for folder in sorted(folders) if f"{folder}/" not in page(name)),
-                f"not in the map of {name}")
+    none_of((f"{folder}/" for folder in sorted(folders) if f"{folder}/" not in page("ARCHITECTURE.md")),
+            "not in the map of ARCHITECTURE.md")
 
 
 @test
-def every_layer_stands_in_the_readmes_map():
+def every_layer_stands_in_the_map():
     layers = {f.split("/")[1] for f in files() if f.startswith("src/") and f.count("/") > 1}
-    none_of((f"src/{layer}/" for layer in sorted(layers) if f"src/{layer}/" not in page("README.md")),
+    none_of((f"src/{layer}/" for layer in sorted(layers) if f"src/{layer}/" not in page("ARCHITECTURE.md")),
             "not in the map")
 
 

@@ -1,0 +1,55 @@
+"""The pictures of the README are drawn from what was measured and recorded, and from nothing else."""
+
+import pathlib
+import re
+import sys
+import xml.etree.ElementTree
+
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
+from tap import SOURCE, run, test
+
+IMAGES = SOURCE / "docs/images"
+sys.path[:0] = [str(IMAGES), str(SOURCE / "bench/peers")]
+import demo
+import plot
+
+PAGE = (SOURCE / "docs/performance.md").read_text()
+
+
+def texts_of(svg):
+    return [t.text for t in xml.etree.ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
+
+
+@test
+def the_plot_is_that_of_the_table():
+    assert (IMAGES / "all_reduce.svg").read_text() == plot.picture(PAGE), \
+        "run bench/peers/plot.py docs/performance.md docs/images/all_reduce.svg"
+
+
+@test
+def the_plot_has_every_row_of_the_table_and_follows_it():
+    rows = plot.rows_of(PAGE)
+    assert len(rows) == 27 and {r[0] for r in rows} == {2, 4, 6}, rows
+    svg = plot.picture(PAGE)
+    assert svg.count("<circle") == 2 * len(rows) + len(plot.SERIES)
+    ratio = f"{rows[5][3][0]:.2f} ["
+    assert PAGE.count(f"| {ratio}") >= 1 and plot.picture(PAGE.replace(f"| {ratio}", "| 1.50 [", 1)) != svg
+
+
+@test
+def the_recording_is_that_of_the_data():
+    assert (IMAGES / "demo.svg").read_text() == demo.draw(), "run docs/images/demo.py draw"
+
+
+@test
+def the_recording_shows_a_falling_loss_a_killed_rank_and_the_report():
+    words = "\n".join(t for t in texts_of(demo.draw()) if t)
+    losses = [float(x) for x in re.findall(r"step \d+/\d+ loss ([\d.]+)", words)]
+    assert losses[0] > 5 and losses[-1] < 2, losses
+    pid = re.search(r"^\$ kill -9 (\d+)$", words, re.MULTILINE).group(1)
+    assert f"rank {demo.KILLED} (host" in words and f"pid {pid}) was killed by signal 9" in words, words
+    model, trigram = re.search(r"held-out loss ([\d.]+) \(trigram ([\d.]+)\)", words).groups()
+    assert float(model) < float(trigram) and "replicas identical: 4 of 4" in words, words
+
+
+run()
