@@ -116,11 +116,6 @@ typedef struct layer {
     bool recompute;
 } layer;
 
-typedef struct layer_call { /* what a layer needs to run again when the model's forward is over */
-    layer *self;
-    ls_tensor *mask; /* NULL: none */
-} layer_call;
-
 /* [B,T,C] -> [B,H,T,D]: a view. */
 static ls_tensor *heads_of(ls_tensor *x, int64_t heads)
 {
@@ -147,31 +142,31 @@ static ls_tensor *joined(ls_module *norm, ls_tensor *part, ls_tensor *x)
     return ls_forward(norm, sum);
 }
 
-static ls_tensor *layer_body(ls_tensor *x, void *call_of) /* [B,T,C] -> [B,T,C] */
-{
-    const layer_call *call = call_of;
-    layer *self = call->self;
-    ls_tensor *attended = ls_forward(self->drop, attend(self, x, call->mask));
-    x = joined(self->norm1, attended, x);
-    ls_tensor *wide = ls_forward(self->up, x); /* with its GELU */
-    ls_tensor *thought = ls_forward(self->drop, ls_forward(self->down, wide));
-    return joined(self->norm2, thought, x);
-}
-
 /* x [B,T,C], mask [B,1,1,T] or NULL -> [B,T,C] */
-static ls_status layer_forward(ls_module *m, ls_tensor *const *inputs, int input_count,
-                               ls_tensor **outputs, int output_count)
+static ls_status layer_body(ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
+                            int output_count, void *layer_of)
 {
-    layer *self = (layer *)m;
+    layer *self = layer_of;
     if (input_count != 2 || output_count != 1) {
         return ls_fail(LS_ERR_INVALID,
                        "layer: %d inputs, %d outputs; it takes x and a mask and gives one tensor",
                        input_count, output_count);
     }
-    layer_call call = {self, inputs[1]};
-    outputs[0] = self->recompute ? ls_recompute_with(layer_body, inputs[0], &call, sizeof call)
-                                 : layer_body(inputs[0], &call);
+    ls_tensor *attended = ls_forward(self->drop, attend(self, inputs[0], inputs[1]));
+    ls_tensor *x = joined(self->norm1, attended, inputs[0]);
+    ls_tensor *wide = ls_forward(self->up, x); /* with its GELU */
+    ls_tensor *thought = ls_forward(self->drop, ls_forward(self->down, wide));
+    outputs[0] = joined(self->norm2, thought, x);
     return LS_OK;
+}
+
+static ls_status layer_forward(ls_module *m, ls_tensor *const *inputs, int input_count,
+                               ls_tensor **outputs, int output_count)
+{
+    layer *self = (layer *)m;
+    return self->recompute ? ls_recompute_call_many(layer_body, inputs, input_count, outputs,
+                                                    output_count, self)
+                           : layer_body(inputs, input_count, outputs, output_count, self);
 }
 
 static const ls_module_class layer_class =

@@ -52,6 +52,8 @@ static inline void ls_grad_mode_cleanup_(const bool *before)
         ls_set_grad_mode(false)
 #endif
 
+#define LS_CALL_TENSORS_MAX 64 /* inputs of one call with arrays of tensors, and outputs */
+
 /* Activation recomputation (torch.utils.checkpoint; Chen et al., "Training Deep Nets with Sublinear
  * Memory Cost", 2016). Returns fn(x, arg), of which only x and the result are kept: what fn made on
  * the way is freed at once, and fn runs again when backward comes here, which then goes through the
@@ -72,10 +74,13 @@ static inline void ls_grad_mode_cleanup_(const bool *before)
  * shape. Without gradients (LS_NO_GRAD) it runs once, and what it made on the way is freed, too. */
 typedef ls_tensor *(*ls_recompute_fn)(ls_tensor *x, void *arg);
 LS_API ls_tensor *ls_recompute_call(ls_recompute_fn fn, ls_tensor *x, void *arg);
-/* The same with a copy of arg[bytes], which fn gets both times: for what belongs to this one call,
- * such as the mask of a batch. */
-LS_API ls_tensor *ls_recompute_with(ls_recompute_fn fn, ls_tensor *x, const void *arg,
-                                    size_t bytes);
+/* The same with several inputs and outputs; all inputs are kept (a mask of the batch, say). An input
+ * may be NULL. On failure the outputs are poisoned tensors. */
+typedef ls_status (*ls_recompute_many_fn)(ls_tensor *const *inputs, int input_count,
+                                          ls_tensor **outputs, int output_count, void *arg);
+LS_API ls_status ls_recompute_call_many(ls_recompute_many_fn fn, ls_tensor *const *inputs,
+                                        int input_count, ls_tensor **outputs, int output_count,
+                                        void *arg);
 /* Whether a function runs again just now: what it counts (running statistics) is counted already.
  */
 LS_API bool ls_recomputing(void);
@@ -96,7 +101,7 @@ LS_API ls_status ls_gradcheck(ls_gradcheck_fn fn, ls_tensor **inputs, int count,
 #if !defined(LS_NO_SITES)
 #define ls_set_requires_grad(...) LS_AT(ls_set_requires_grad(__VA_ARGS__))
 #define ls_recompute_call(...) LS_AT(ls_recompute_call(__VA_ARGS__))
-#define ls_recompute_with(...) LS_AT(ls_recompute_with(__VA_ARGS__))
+#define ls_recompute_call_many(...) LS_AT(ls_recompute_call_many(__VA_ARGS__))
 #define ls_backward(...) LS_AT(ls_backward(__VA_ARGS__))
 #define ls_backward_weighted(...) LS_AT(ls_backward_weighted(__VA_ARGS__))
 #endif

@@ -40,8 +40,6 @@ typedef struct ls_module_class {
         .size = sizeof(ls_module_class), __VA_ARGS__                                               \
     }
 
-#define LS_MODULE_TENSORS_MAX 64 /* inputs of one call, and outputs */
-
 /* Public only so that it can be the first member of yours; use the functions below. */
 struct ls_module {
     const ls_module_class *cls;
@@ -77,7 +75,7 @@ LS_API ls_tensor *ls_module_param(const ls_module *module, const char *name);
 LS_API ls_tensor *ls_module_buffer(const ls_module *module, const char *name);
 
 LS_API ls_tensor *ls_forward(ls_module *module, ls_tensor *x);
-/* The same with several inputs and outputs (1 to LS_MODULE_TENSORS_MAX of each), of either kind of
+/* The same with several inputs and outputs (1 to LS_CALL_TENSORS_MAX of each), of either kind of
  * class: one whose class has `forward` takes one and gives one. `outputs` is filled; after an error
  * with poisoned tensors, so that the status may be looked at later. An output that is poisoned is
  * an error, too. */
@@ -88,6 +86,9 @@ LS_API ls_status ls_forward_many(ls_module *module, ls_tensor *const *inputs, in
  * Put it around the blocks of a deep network, say, not around the whole: what one piece needs is
  * there in full while backward is within it. ls_module_train only after ls_backward. */
 LS_API ls_tensor *ls_recompute(ls_module *module, ls_tensor *x);
+/* The same of ls_forward_many. */
+LS_API ls_status ls_recompute_many(ls_module *module, ls_tensor *const *inputs, int input_count,
+                                   ls_tensor **outputs, int output_count);
 LS_API void ls_module_train(ls_module *module, bool training); /* recursive; new modules train */
 
 typedef struct ls_param {
@@ -216,6 +217,7 @@ LS_API ls_status ls_clip_grad_norm(ls_module *module, double max_norm, double *n
 #define ls_forward(...) LS_AT(ls_forward(__VA_ARGS__))
 #define ls_forward_many(...) LS_AT(ls_forward_many(__VA_ARGS__))
 #define ls_recompute(...) LS_AT(ls_recompute(__VA_ARGS__))
+#define ls_recompute_many(...) LS_AT(ls_recompute_many(__VA_ARGS__))
 #endif
 
 #ifdef __cplusplus

@@ -5,7 +5,9 @@
  * first gradient comes; one that arrives ready-made (dy passed on) is shared, not copied, until
  * something must be added to it. The order of additions is that of the nodes, so it is the same in
  * every run. */
-#include "autograd/pass.h"
+#include "autograd/accumulate.h"
+
+#include "base/assert.h"
 #include "tensor/half.h"
 
 static size_t gradient_bytes(const ls__tensor_node *node)
@@ -32,7 +34,7 @@ static void add(const ls__kernels *k, ls_dtype dtype, void *to, const void *from
 }
 
 /* The memory of to's gradient, made if there is none, and ours alone. NULL without memory. */
-static void *gradient_memory(ls__pass *pass, ls__tensor_node *to)
+static void *gradient_memory(ls__autograd_pass *pass, ls__tensor_node *to)
 {
     ls__storage **slot = ls__node_is_leaf(to) ? &ls__leaf_of(to)->grad : &to->grad;
     if (*slot == NULL) {
@@ -57,7 +59,7 @@ static void mark_present(ls__tensor_node *to)
     }
 }
 
-static ls_status accumulate_whole(ls__pass *pass, ls__tensor_node *to, ls__storage *from)
+static ls_status accumulate_whole(ls__autograd_pass *pass, ls__tensor_node *to, ls__storage *from)
 {
     bool adds = present(to);
     if (!adds && !ls__node_is_leaf(to)) {
@@ -73,8 +75,8 @@ static ls_status accumulate_whole(ls__pass *pass, ls__tensor_node *to, ls__stora
     return LS_OK;
 }
 
-static ls_status accumulate_view(ls__pass *pass, ls__tensor_node *to, const ls__geometry *view,
-                                 ls__storage *from)
+static ls_status accumulate_view(ls__autograd_pass *pass, ls__tensor_node *to,
+                                 const ls__geometry *view, ls__storage *from)
 {
     const ls__kernels *k = pass->tensors->kernels;
     bool adds = present(to);
@@ -94,7 +96,7 @@ static ls_status accumulate_view(ls__pass *pass, ls__tensor_node *to, const ls__
     return LS_OK;
 }
 
-ls_status ls__accumulate(ls__pass *pass, const ls__edge *edge, ls__storage *from)
+ls_status ls__accumulate(ls__autograd_pass *pass, const ls__edge *edge, ls__storage *from)
 {
     return edge->geometry != NULL ? accumulate_view(pass, edge->to, edge->geometry, from)
                                   : accumulate_whole(pass, edge->to, from);
@@ -112,11 +114,11 @@ static bool shares_target(const ls__tensor_node *node, int i)
     return false;
 }
 
-ls_status ls__target_open(ls__pass *pass, const ls__tensor_node *node, int i, ls__tensor_rule *rule,
-                          ls__target *out)
+ls_status ls__target_open(ls__autograd_pass *pass, const ls__tensor_node *node, int i,
+                          ls__tensor_rule *rule, ls__autograd_target *out)
 {
     const ls__edge *edge = &node->edge[i];
-    *out = (ls__target){0};
+    *out = (ls__autograd_target){0};
     if (edge->to == NULL || node->op->gives || (node->op->passes >> i & 1)) {
         return LS_OK;
     }
@@ -140,7 +142,7 @@ ls_status ls__target_open(ls__pass *pass, const ls__tensor_node *node, int i, ls
 
 /* dy as it is, or as the tensor behind the edge has it: a sum of bfloat16 and float32 is float32,
  * and the gradient of its one operand bfloat16. */
-static ls_status pass_on(ls__pass *pass, const ls__tensor_node *node, const ls__edge *edge,
+static ls_status pass_on(ls__autograd_pass *pass, const ls__tensor_node *node, const ls__edge *edge,
                          ls__storage *dy)
 {
     if (edge->to->dtype == node->dtype) {
@@ -157,8 +159,8 @@ static ls_status pass_on(ls__pass *pass, const ls__tensor_node *node, const ls__
     return status;
 }
 
-ls_status ls__target_close(ls__pass *pass, const ls__tensor_node *node, int i,
-                           ls__tensor_rule *rule, ls__storage *dy, ls__target *target)
+ls_status ls__target_close(ls__autograd_pass *pass, const ls__tensor_node *node, int i,
+                           ls__tensor_rule *rule, ls__storage *dy, ls__autograd_target *target)
 {
     const ls__edge *edge = &node->edge[i];
     ls_status status = LS_OK;
@@ -181,7 +183,8 @@ ls_status ls__target_close(ls__pass *pass, const ls__tensor_node *node, int i,
     return status == LS_OK ? ls__arrived(pass, edge->to) : status;
 }
 
-ls_status ls__leaf_grad_zero(ls__tensors *tensors, ls__leaf *leaf)
+/* Makes an absent gradient of a leaf present and zero. */
+static ls_status zero_grad_of(ls__tensors *tensors, ls__leaf *leaf)
 {
     if (leaf->present) {
         return LS_OK;
@@ -197,10 +200,23 @@ ls_status ls__leaf_grad_zero(ls__tensors *tensors, ls__leaf *leaf)
     return LS_OK;
 }
 
-ls_status ls__arrived(ls__pass *pass, ls__tensor_node *to)
+ls_status ls__accumulate_nothing(ls__autograd_pass *pass, ls__tensor_node *to)
 {
-    if (!ls__node_is_leaf(to) || --to->pending > 0) {
+    if (to == NULL) {
         return LS_OK;
     }
-    return ls__observers_ready(pass, ls__leaf_of(to));
+    if (ls__node_is_leaf(to) && ls__leaf_of(to)->observer != NULL) {
+        LS_TRY(zero_grad_of(pass->tensors, ls__leaf_of(to)));
+    }
+    return ls__arrived(pass, to);
+}
+
+ls_status ls__arrived(ls__autograd_pass *pass, ls__tensor_node *to)
+{
+    (void)pass;
+    if (!ls__node_is_leaf(to)) {
+        return LS_OK;
+    }
+    LS_ASSERT(to->pending > 0); /* counted when the pass was planned */
+    return --to->pending > 0 ? LS_OK : ls__observers_ready(ls__leaf_of(to));
 }

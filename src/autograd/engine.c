@@ -14,11 +14,14 @@
  * An input is always older than what uses it, so walk.c finds the order by creation numbers alone.
  * Nothing is recursive but what users nest themselves (recompute.c), and the order of work, and of
  * every addition, is the same in every run. */
+#include "autograd/engine.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "autograd/pass.h"
+#include "autograd/accumulate.h"
+#include "autograd/joint.h"
 #include "base/activity.h"
 #include "base/assert.h"
 #include "base/half.h"
@@ -27,18 +30,19 @@
 
 /* ---- plan --------------------------------------------------------------------------------- */
 
-static ls_status plan(ls__pass *pass)
+static ls_status plan(ls__autograd_pass *pass)
 {
-    ls__walk walk = {.name = pass->name,
-                     .tensors = pass->tensors,
-                     .number = pass->number,
-                     .count = LS__COUNT_ANEW};
-    ls_status status = ls__walk_run(&walk, pass->root.to);
+    ls__autograd_walk walk = {.name = pass->name,
+                              .tensors = pass->tensors,
+                              .number = pass->number,
+                              .count = LS__COUNT_ANEW};
+    ls_status status = ls__walk_add(&walk, pass->root.to);
+    status = status == LS_OK ? ls__walk_run(&walk) : status;
     for (int64_t i = 0; i < walk.outside.count && status == LS_OK; i++) {
         status = ls__observers_reached(pass, ls__leaf_of(walk.outside.at[i]));
     }
     pass->order = walk.order;
-    walk.order = (ls__pile){0};
+    walk.order = (ls__autograd_pile){0};
     ls__walk_fini(&walk);
     return status;
 }
@@ -58,7 +62,7 @@ static const char freed_text[] =
     "return it, or take a copy before (ls_clone of ls_detach)";
 
 /* Links the tensors that may go to the nodes that made them. */
-static ls_status find_within(ls__pass *pass)
+static ls_status find_within(ls__autograd_pass *pass)
 {
     if (ls__self.modules > 0) {
         return LS_OK;
@@ -81,7 +85,7 @@ static ls_status find_within(ls__pass *pass)
     return LS_OK;
 }
 
-static void free_within(ls__pass *pass, ls__tensor_node *node)
+static void free_within(ls__autograd_pass *pass, ls__tensor_node *node)
 {
     while (node->within != NULL) {
         ls__record *record = node->within;
@@ -95,7 +99,7 @@ static void free_within(ls__pass *pass, ls__tensor_node *node)
 
 /* ---- run ---------------------------------------------------------------------------------- */
 
-ls_status ls__fail_changed(const ls__pass *pass, const ls__tensor_node *node,
+ls_status ls__fail_changed(const ls__autograd_pass *pass, const ls__tensor_node *node,
                            const ls__tensor_saved *saved)
 {
     char what[160];
@@ -112,12 +116,12 @@ ls_status ls__fail_changed(const ls__pass *pass, const ls__tensor_node *node,
                     "%s: %s at %s:%d needs its %s as it was in the forward pass, but it was "
                     "changed in place since; change it after ls_backward, or change a copy "
                     "(ls_clone)",
-                    pass->name, node->op->name, node->file != NULL ? node->file : "?", node->line,
-                    what);
+                    pass->name, ls__node_name(node), node->file != NULL ? node->file : "?",
+                    node->line, what);
 }
 
 /* Parameters are saved by identity: their numbers are looked up now. */
-static ls_status resolve_saved(const ls__pass *pass, const ls__tensor_node *node,
+static ls_status resolve_saved(const ls__autograd_pass *pass, const ls__tensor_node *node,
                                ls__tensor_rule *rule)
 {
     for (int i = 0; i < LS__SAVED_MAX; i++) {
@@ -145,10 +149,10 @@ static bool needs_rule(const ls__tensor_node *node)
     return false;
 }
 
-static ls_status run_node(ls__pass *pass, ls__tensor_node *node)
+static ls_status run_node(ls__autograd_pass *pass, ls__tensor_node *node)
 {
     ls__tensor_rule rule = {.node = node, .tensors = pass->tensors, .k = pass->tensors->kernels};
-    ls__target target[LS__EDGES_MAX] = {{0}};
+    ls__autograd_target target[LS__EDGES_MAX] = {{0}};
     LS_ASSERT(node->grad != NULL);
     ls__storage *dy = node->grad;
     node->grad = NULL; /* this frame's; what passes it on takes references */
@@ -172,27 +176,28 @@ static ls_status run_node(ls__pass *pass, ls__tensor_node *node)
     return status;
 }
 
-/* Weight 0: the pass goes through the motions and computes nothing, so that no NaN of a batch that
- * does not count gets in. What an observer will read must be defined, so an absent gradient of its
- * is zero. */
-static ls_status skip_edge(ls__pass *pass, ls__tensor_node *to)
-{
-    if (to != NULL && ls__node_is_leaf(to) && ls__leaf_of(to)->observer != NULL) {
-        LS_TRY(ls__leaf_grad_zero(pass->tensors, ls__leaf_of(to)));
-    }
-    return to != NULL ? ls__arrived(pass, to) : LS_OK;
-}
-
-static ls_status skip_node(ls__pass *pass, const ls__tensor_node *node)
+/* Nothing flows through the node: weight 0, whose pass goes through the motions and computes nothing,
+ * so that no NaN of a batch that does not count gets in; or no gradient came, because a function
+ * gave none. */
+static ls_status skip_node(ls__autograd_pass *pass, const ls__tensor_node *node)
 {
     for (int i = 0; i < LS__EDGES_MAX; i++) {
-        LS_TRY(skip_edge(pass, node->edge[i].to));
+        LS_TRY(ls__accumulate_nothing(pass, node->edge[i].to));
     }
-    const ls__links *links = ls__links_of(node);
+    const ls__joint_links *links = ls__links_of(node);
     for (int64_t i = 0; links != NULL && i < links->count; i++) {
-        LS_TRY(skip_edge(pass, links->at[i].node));
+        LS_TRY(ls__accumulate_nothing(pass, links->at[i].edge.to));
     }
     return LS_OK;
+}
+
+static ls_status pass_node(ls__autograd_pass *pass, ls__tensor_node *node)
+{
+    const bool joint = node->op->run != NULL;
+    if (pass->weight == 0.0 || (!joint && node->grad == NULL)) {
+        return skip_node(pass, node);
+    }
+    return joint ? node->op->run(pass, node) : run_node(pass, node);
 }
 
 /* "fc1.weight" when the node uses a named parameter, else "matmul". */
@@ -204,13 +209,13 @@ static const char *detail_of(const ls__tensor_node *node)
             return ls__leaf_of(to)->name;
         }
     }
-    return node->op->name;
+    return ls__node_name(node);
 }
 
-static ls_status seed(ls__pass *pass)
+static ls_status seed(ls__autograd_pass *pass)
 {
     if (pass->weight == 0.0) {
-        return skip_edge(pass, pass->root.to);
+        return ls__accumulate_nothing(pass, pass->root.to);
     }
     ls__storage *one = ls__storage_new(pass->tensors, sizeof(float));
     if (one == NULL) {
@@ -227,7 +232,7 @@ static ls_status seed(ls__pass *pass)
     return status == LS_OK ? ls__arrived(pass, pass->root.to) : status;
 }
 
-ls_status ls__pass_run(ls__pass *pass, const ls__pile *order)
+ls_status ls__pass_run(ls__autograd_pass *pass, const ls__autograd_pile *order)
 {
     for (int64_t i = 0; i < order->count; i++) {
         ls__tensor_node *node = order->at[i];
@@ -235,9 +240,7 @@ ls_status ls__pass_run(ls__pass *pass, const ls__pile *order)
         ls__meter *meter = ls__self.meter;
         const ls__metered metered = meter != NULL ? ls__meter_enter(meter) : (ls__metered){0};
         free_within(pass, node);
-        LS_TRY(pass->weight == 0.0          ? skip_node(pass, node)
-               : ls__links_of(node) != NULL ? ls__recompute_run(pass, node)
-                                            : run_node(pass, node));
+        LS_TRY(pass_node(pass, node));
         if (LS__UNLIKELY(meter != NULL)) {
             meter->backward(meter, node, ls__meter_leave(meter, &metered));
         }
@@ -246,7 +249,7 @@ ls_status ls__pass_run(ls__pass *pass, const ls__pile *order)
     return LS_OK;
 }
 
-static ls_status run(ls__pass *pass)
+static ls_status run(ls__autograd_pass *pass)
 {
     LS_TRY(seed(pass));
     return ls__pass_run(pass, &pass->order);
@@ -254,7 +257,7 @@ static ls_status run(ls__pass *pass)
 
 /* ---- the whole pass ----------------------------------------------------------------------- */
 
-static ls_status check_loss(ls__pass *pass, const ls_tensor *loss)
+static ls_status check_loss(ls__autograd_pass *pass, const ls_tensor *loss)
 {
     const ls__record *record = ls__record_sound(pass->tensors, loss, pass->name);
     if (record == NULL) {
@@ -286,7 +289,7 @@ static ls_status check_loss(ls__pass *pass, const ls_tensor *loss)
     return ls__edge_to(pass->tensors, record, &pass->root) ? LS_OK : ls__self.status;
 }
 
-static void drop_gradients(ls__pass *pass)
+static void drop_gradients(ls__autograd_pass *pass)
 {
     for (int64_t i = 0; i < pass->order.count; i++) {
         ls__storage_unref(pass->order.at[i]->grad);
@@ -297,13 +300,13 @@ static void drop_gradients(ls__pass *pass)
 
 static ls_status backward(const char *name, ls_tensor *loss, bool weighted, double weight)
 {
-    ls__pass pass = {.name = name, .weighted = weighted, .weight = weight};
+    ls__autograd_pass pass = {.name = name, .weighted = weighted, .weight = weight};
     pass.tensors = ls__tensors_get(name);
     pass.autograd = pass.tensors != NULL ? ls__autograd_get(name) : NULL;
     if (pass.autograd == NULL) {
         return ls__self.status;
     }
-    pass.number = atomic_fetch_add_explicit(&pass.autograd->passes, 1, memory_order_relaxed) + 1;
+    pass.number = ls__autograd_number(pass.autograd);
     ls__phase former = ls__activity_enter(LS__PHASE_BACKWARD, "");
     ls_status status = check_loss(&pass, loss);
     status = status == LS_OK ? plan(&pass) : status;

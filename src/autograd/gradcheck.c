@@ -9,7 +9,7 @@
 
 #include <lockstep/random.h>
 
-#include "autograd/engine.h"
+#include "autograd/param.h"
 #include "base/options.h"
 #include "tensor/op.h"
 

@@ -1,43 +1,12 @@
 /* Observers of backward passes: who they are, and telling them how one goes. */
+#include "autograd/observers.h"
+
 #include <string.h>
 
 #include "autograd/pass.h"
 #include "base/assert.h"
 
 /* ---- the list ----------------------------------------------------------------------------- */
-
-static void autograd_free(ls_runtime *runtime, void *data)
-{
-    runtime->env->release(runtime->env, data, sizeof(ls__autograd));
-}
-
-ls__autograd *ls__autograd_get(const char *what)
-{
-    ls_runtime *runtime = ls__runtime_get(what);
-    if (runtime == NULL) {
-        return NULL;
-    }
-    void **slot = &runtime->layer[LS__LAYER_AUTOGRAD].data;
-    /* Acquire pairs with the exchange below: two threads may run their first pass at once. */
-    void *expected = __atomic_load_n(slot, __ATOMIC_ACQUIRE);
-    if (LS__LIKELY(expected != NULL)) {
-        return expected;
-    }
-    ls__autograd *made = runtime->env->allocate(runtime->env, sizeof *made);
-    if (made == NULL) {
-        (void)ls__fail(LS_ERR_MEMORY, "%s: memory could not be had", what);
-        return NULL;
-    }
-    atomic_init(&made->passes, 0);
-    ls__list_init(&made->observers);
-    if (!__atomic_compare_exchange_n(slot, &expected, made, false, __ATOMIC_ACQ_REL,
-                                     __ATOMIC_ACQUIRE)) {
-        runtime->env->release(runtime->env, made, sizeof *made);
-        return expected;
-    }
-    runtime->layer[LS__LAYER_AUTOGRAD].free = autograd_free;
-    return made;
-}
 
 ls_status ls__observer_add(ls__observer *observer)
 {
@@ -56,7 +25,7 @@ void ls__observer_remove(ls__observer *observer)
 
 /* ---- during a pass ------------------------------------------------------------------------ */
 
-static ls__watch *watch_of(ls__pass *pass, ls__observer *observer)
+static ls__autograd_watch *watch_of(ls__autograd_pass *pass, ls__observer *observer)
 {
     for (int i = 0; i < pass->watched; i++) {
         if (pass->watch[i].observer == observer) {
@@ -74,17 +43,17 @@ static ls__watch *watch_of(ls__pass *pass, ls__observer *observer)
         return NULL;
     }
     memset(used->data, 0, count);
-    ls__watch *watch = &pass->watch[pass->watched++];
-    *watch = (ls__watch){.observer = observer, .used = used};
+    ls__autograd_watch *watch = &pass->watch[pass->watched++];
+    *watch = (ls__autograd_watch){.observer = observer, .used = used};
     return watch;
 }
 
-ls_status ls__observers_reached(ls__pass *pass, ls__leaf *leaf)
+ls_status ls__observers_reached(ls__autograd_pass *pass, ls__leaf *leaf)
 {
     if (leaf->observer == NULL) {
         return LS_OK;
     }
-    ls__watch *watch = watch_of(pass, leaf->observer);
+    ls__autograd_watch *watch = watch_of(pass, leaf->observer);
     if (watch == NULL) {
         return ls__self.status;
     }
@@ -94,11 +63,11 @@ ls_status ls__observers_reached(ls__pass *pass, ls__leaf *leaf)
 }
 
 /* In the order of the list, which is the same on every rank; the pass finds leaves in another. */
-ls_status ls__observers_begin(ls__pass *pass)
+ls_status ls__observers_begin(ls__autograd_pass *pass)
 {
     LS__LIST_EACH (at, &pass->autograd->observers) {
         ls__observer *observer = LS__LIST_ITEM(at, ls__observer, link);
-        ls__watch *watch = NULL;
+        ls__autograd_watch *watch = NULL;
         for (int i = 0; i < pass->watched; i++) {
             watch = pass->watch[i].observer == observer ? &pass->watch[i] : watch;
         }
@@ -117,17 +86,16 @@ ls_status ls__observers_begin(ls__pass *pass)
     return LS_OK;
 }
 
-ls_status ls__observers_ready(ls__pass *pass, ls__leaf *leaf)
+ls_status ls__observers_ready(ls__leaf *leaf)
 {
     ls__observer *observer = leaf->observer;
-    (void)pass;
     return observer != NULL ? observer->ready(observer, leaf->observer_index) : LS_OK;
 }
 
-ls_status ls__observers_end(ls__pass *pass)
+ls_status ls__observers_end(ls__autograd_pass *pass)
 {
     for (int i = 0; i < pass->watched; i++) {
-        ls__watch *watch = &pass->watch[i];
+        ls__autograd_watch *watch = &pass->watch[i];
         if (watch->begun) {
             watch->begun = false;
             LS_TRY(watch->observer->end(watch->observer)); /* the caller tells the others */
@@ -136,7 +104,7 @@ ls_status ls__observers_end(ls__pass *pass)
     return LS_OK;
 }
 
-void ls__observers_abort(ls__pass *pass, ls_status status)
+void ls__observers_abort(ls__autograd_pass *pass, ls_status status)
 {
     char message[LS__MESSAGE_MAX]; /* an abort may fail itself and leave another text */
     memcpy(message, ls__self.message, sizeof message);
@@ -153,7 +121,7 @@ void ls__observers_abort(ls__pass *pass, ls_status status)
     (void)ls__fail_again(status, message);
 }
 
-void ls__observers_drop(ls__pass *pass)
+void ls__observers_drop(ls__autograd_pass *pass)
 {
     for (int i = 0; i < pass->watched; i++) {
         ls__storage_unref(pass->watch[i].used);

@@ -1,7 +1,7 @@
 /* Leaves: which tensors require gradients, and where those live. */
 #include <string.h>
 
-#include "autograd/engine.h"
+#include "autograd/param.h"
 #include "tensor/op.h"
 
 /* ---- public ------------------------------------------------------------------------------- */

@@ -3,15 +3,18 @@
  * Creation numbers make the order a plain max-heap: an input is always older than what uses it. A
  * walk ends at leaves, and at nodes that were there before its border: those are outside, met but
  * not entered (recompute.c asks what a piece of the graph leads to). */
+#include "autograd/walk.h"
+
 #include <string.h>
 
-#include "autograd/pass.h"
+#include "autograd/joint.h"
+#include "base/assert.h"
 
 #define PILE_FIRST 256
 
 /* ---- a pile of nodes, also used as a heap ------------------------------------------------- */
 
-ls_status ls__pile_push(ls__pile *pile, ls__tensors *tensors, ls__tensor_node *node)
+static ls_status pile_push(ls__autograd_pile *pile, ls__tensors *tensors, ls__tensor_node *node)
 {
     if (pile->count == pile->room) {
         int64_t room = pile->room > 0 ? 2 * pile->room : PILE_FIRST;
@@ -31,16 +34,16 @@ ls_status ls__pile_push(ls__pile *pile, ls__tensors *tensors, ls__tensor_node *n
     return LS_OK;
 }
 
-static void swap(ls__pile *heap, int64_t i, int64_t j)
+static void swap(ls__autograd_pile *heap, int64_t i, int64_t j)
 {
     ls__tensor_node *node = heap->at[i];
     heap->at[i] = heap->at[j];
     heap->at[j] = node;
 }
 
-static ls_status heap_push(ls__pile *heap, ls__tensors *tensors, ls__tensor_node *node)
+static ls_status heap_push(ls__autograd_pile *heap, ls__tensors *tensors, ls__tensor_node *node)
 {
-    LS_TRY(ls__pile_push(heap, tensors, node));
+    LS_TRY(pile_push(heap, tensors, node));
     for (int64_t i = heap->count - 1; i > 0; i = (i - 1) / 2) {
         if (heap->at[i]->number < heap->at[(i - 1) / 2]->number) {
             break;
@@ -50,7 +53,7 @@ static ls_status heap_push(ls__pile *heap, ls__tensors *tensors, ls__tensor_node
     return LS_OK;
 }
 
-static ls__tensor_node *heap_pop(ls__pile *heap)
+static ls__tensor_node *heap_pop(ls__autograd_pile *heap)
 {
     ls__tensor_node *top = heap->at[0];
     heap->at[0] = heap->at[--heap->count];
@@ -72,16 +75,17 @@ static ls__tensor_node *heap_pop(ls__pile *heap)
 
 /* ---- the walk ----------------------------------------------------------------------------- */
 
-static ls_status fail_released(const ls__walk *walk, const ls__tensor_node *node)
+static ls_status fail_released(const ls__autograd_walk *walk, const ls__tensor_node *node)
 {
     return ls__fail(LS_ERR_STATE,
                     "%s: the graph of this loss (%s, made at %s:%d) was released by an earlier "
                     "backward through it; run the forward pass again for each ls_backward, or add "
                     "the losses up and call it once",
-                    walk->name, node->op->name, node->file != NULL ? node->file : "?", node->line);
+                    walk->name, ls__node_name(node), node->file != NULL ? node->file : "?",
+                    node->line);
 }
 
-static void count_leaf(const ls__walk *walk, ls__tensor_node *leaf, bool first)
+static void count_leaf(const ls__autograd_walk *walk, ls__tensor_node *leaf, bool first)
 {
     switch (walk->count) {
     case LS__COUNT_NOT:
@@ -96,7 +100,7 @@ static void count_leaf(const ls__walk *walk, ls__tensor_node *leaf, bool first)
 }
 
 /* An edge leads to `to`: counts it, and notes what is met for the first time. */
-static ls_status reach(ls__walk *walk, ls__tensor_node *to)
+static ls_status reach(ls__autograd_walk *walk, ls__tensor_node *to)
 {
     bool leaf = ls__node_is_leaf(to);
     if (leaf && walk->border > 0 && to->number > walk->border) {
@@ -108,7 +112,7 @@ static ls_status reach(ls__walk *walk, ls__tensor_node *to)
         count_leaf(walk, to, first);
     }
     if (leaf || to->number <= walk->border) {
-        return first ? ls__pile_push(&walk->outside, walk->tensors, to) : LS_OK;
+        return first ? pile_push(&walk->outside, walk->tensors, to) : LS_OK;
     }
     if (to->released) {
         return fail_released(walk, to);
@@ -116,32 +120,40 @@ static ls_status reach(ls__walk *walk, ls__tensor_node *to)
     return first ? heap_push(&walk->heap, walk->tensors, to) : LS_OK;
 }
 
-static ls_status reach_inputs(ls__walk *walk, const ls__tensor_node *node)
+static ls_status reach_inputs(ls__autograd_walk *walk, const ls__tensor_node *node)
 {
     for (int i = 0; i < LS__EDGES_MAX; i++) {
         if (node->edge[i].to != NULL) {
             LS_TRY(reach(walk, node->edge[i].to));
         }
     }
-    const ls__links *links = ls__links_of(node);
+    const ls__joint_links *links = ls__links_of(node);
     for (int64_t i = 0; links != NULL && i < links->count; i++) {
-        LS_TRY(reach(walk, links->at[i].node));
+        if (links->at[i].edge.to != NULL) {
+            LS_TRY(reach(walk, links->at[i].edge.to));
+        }
     }
     return LS_OK;
 }
 
-ls_status ls__walk_run(ls__walk *walk, ls__tensor_node *root)
+ls_status ls__walk_add(ls__autograd_walk *walk, ls__tensor_node *root)
 {
-    ls_status status = reach(walk, root);
-    while (status == LS_OK && walk->heap.count > 0) {
-        ls__tensor_node *node = heap_pop(&walk->heap);
-        status = ls__pile_push(&walk->order, walk->tensors, node);
-        status = status == LS_OK ? reach_inputs(walk, node) : status;
-    }
-    return status;
+    return reach(walk, root);
 }
 
-void ls__walk_fini(ls__walk *walk)
+ls_status ls__walk_run(ls__autograd_walk *walk)
+{
+    while (walk->heap.count > 0) {
+        ls__tensor_node *node = heap_pop(&walk->heap);
+        LS_ASSERT(walk->order.count == 0 ||
+                  node->number < walk->order.at[walk->order.count - 1]->number);
+        LS_TRY(pile_push(&walk->order, walk->tensors, node));
+        LS_TRY(reach_inputs(walk, node));
+    }
+    return LS_OK;
+}
+
+void ls__walk_fini(ls__autograd_walk *walk)
 {
     ls__storage_unref(walk->heap.memory);
     ls__storage_unref(walk->order.memory);

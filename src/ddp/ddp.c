@@ -17,7 +17,7 @@
 #include <lockstep/ddp.h>
 #include <lockstep/memory.h>
 
-#include "autograd/engine.h"
+#include "autograd/param.h"
 #include "base/options.h"
 #include "base/runtime.h"
 #include "base/size.h"

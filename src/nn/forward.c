@@ -5,6 +5,7 @@
  * `call_class` knows which of the two functions the class has. */
 #include <stdio.h>
 
+#include "autograd/arrays.h"
 #include "base/assert.h"
 #include "nn/module.h"
 #include "tensor/tensor.h"
@@ -53,15 +54,7 @@ static ls_status fail_null(void)
 static ls_status check_counts(const ls_module *module, ls_tensor *const *inputs, int input_count,
                               ls_tensor *const *outputs, int output_count)
 {
-    const bool possible = inputs != NULL && outputs != NULL && input_count >= 1 &&
-                          input_count <= LS_MODULE_TENSORS_MAX && output_count >= 1 &&
-                          output_count <= LS_MODULE_TENSORS_MAX;
-    if (!possible) {
-        return ls__fail(LS_ERR_INVALID,
-                        "forward: %d inputs at %p, %d outputs at %p; give arrays of 1 to %d",
-                        input_count, (const void *)inputs, output_count, (const void *)outputs,
-                        LS_MODULE_TENSORS_MAX);
-    }
+    LS_TRY(ls__arrays_check("forward", inputs, input_count, outputs, output_count));
     if (module->cls->forward != NULL && (input_count != 1 || output_count != 1)) {
         return ls__fail(LS_ERR_INVALID,
                         "forward: a %s takes 1 input and gives 1 output, but the call has %d and "
@@ -110,16 +103,6 @@ static ls_status call(ls_module *module, ls_tensor *const *inputs, int input_cou
     return status < 0 && ls__self.modules == 0 ? ls__fail_at_site(status) : status;
 }
 
-/* After a failure the outputs are tensors that carry it. */
-static void poison_all(ls_tensor **outputs, int count)
-{
-    ls__tensors *tensors = ls__tensors_get("forward");
-    const ls_status status = ls__self.status;
-    for (int i = 0; i < count; i++) {
-        outputs[i] = tensors != NULL ? ls__poison(tensors) : ls__poison_fixed(status);
-    }
-}
-
 static ls_status check_module(const ls_module *module)
 {
     const ls_status status = module != NULL ? ls_module_status(module) : fail_null();
@@ -134,7 +117,7 @@ ls_tensor *ls_forward(ls_module *module, ls_tensor *x)
         status = call(module, &x, 1, &y, 1);
     }
     if (status < 0) {
-        poison_all(&y, 1);
+        ls__arrays_poison(&y, 1);
     }
     return y;
 }
@@ -152,9 +135,8 @@ ls_status ls_forward_many(ls_module *module, ls_tensor *const *inputs, int input
                           ls_tensor **outputs, int output_count)
 {
     const ls_status status = forward_many(module, inputs, input_count, outputs, output_count);
-    const bool room = outputs != NULL && output_count <= LS_MODULE_TENSORS_MAX;
     if (status < 0) {
-        poison_all(outputs, room ? output_count : 0);
+        ls__arrays_poison(outputs, output_count);
         return status;
     }
     for (int i = 0; i < output_count; i++) {
@@ -171,4 +153,17 @@ static ls_tensor *forward_of(ls_tensor *x, void *module)
 ls_tensor *ls_recompute(ls_module *module, ls_tensor *x)
 {
     return ls_recompute_call(forward_of, x, module);
+}
+
+static ls_status forward_many_of(ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
+                                 int output_count, void *module)
+{
+    return ls_forward_many(module, inputs, input_count, outputs, output_count);
+}
+
+ls_status ls_recompute_many(ls_module *module, ls_tensor *const *inputs, int input_count,
+                            ls_tensor **outputs, int output_count)
+{
+    return ls_recompute_call_many(forward_many_of, inputs, input_count, outputs, output_count,
+                                  module);
 }

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "autograd/engine.h"
+#include "autograd/param.h"
 #include "base/facts.h"
 #include "base/runtime.h"
 #include "base/size.h"

@@ -33,6 +33,8 @@
 #define LS__EDGES_MAX 4
 #define LS__SAVED_MAX 6
 
+typedef struct ls__autograd_pass ls__autograd_pass; /* autograd/pass.h */
+
 typedef struct ls__geometry { /* which elements of the base a view stands for */
     int ndim;
     int64_t dim[LS_DIMS_MAX];
@@ -76,6 +78,9 @@ typedef struct ls__op {
     uint8_t passes;   /* bit i: the gradient of input i is dy */
     bool accumulates; /* the rule honours beta 1 */
     bool gives;       /* the rule fills in[0].give instead of in[0].data */
+    /* Autograd's own, with any number of inputs and outputs (autograd/joint.h): called instead of a
+     * rule. NULL: every other operation. */
+    ls_status (*run)(ls__autograd_pass *pass, ls__tensor_node *node);
 } ls__op;
 
 struct ls__tensor_node {

@@ -7,7 +7,7 @@
 #include <lockstep/random.h>
 
 #include "../unit/tensor/local.h"
-#include "autograd/engine.h"
+#include "autograd/param.h"
 
 static ls_tensor *leaf(ls_shape shape, double value)
 {

@@ -22,7 +22,7 @@
 #include <lockstep/checkpoint.h>
 #include <lockstep/lockstep.h>
 
-#include "autograd/engine.h"
+#include "autograd/param.h"
 
 enum { DIM = 32, BATCH = 8, STEPS = 4, FATAL_STEP = 2, COUNT = 4096, RANKS_MAX = 8 };
 enum { ALARM_US = 60000, LATE_US = 200000, COMPUTE_SECONDS = 20 };

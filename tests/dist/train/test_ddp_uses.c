@@ -6,7 +6,7 @@
 
 #include <lockstep/lockstep.h>
 
-#include "autograd/engine.h"
+#include "autograd/param.h"
 #include "test.h"
 
 enum { IN = 6, HIDDEN = 16, OUT = 3 };

@@ -17,7 +17,7 @@
 
 #include <lockstep/lockstep.h>
 
-#include "autograd/engine.h"
+#include "autograd/param.h"
 
 enum { DIM = 64, BATCH = 16, STEPS = 400, FATAL_STEP = 5 };
 

@@ -153,6 +153,115 @@ TEST(all_outputs_outlive_backward_and_what_lay_between_does_not)
     end();
 }
 
+/* ---- recomputed --------------------------------------------------------------------------- */
+
+enum { NUMBERS = 3 * 4 + 4 + 2 * (4 * 2 + 2) + 2 * 5 * 3 };
+
+typedef struct gradients {
+    float value[NUMBERS];
+    bool present[8];
+    int count;
+} gradients;
+
+static void take(gradients *g, int slot, ls_tensor *t)
+{
+    const ls_tensor *grad = ls_grad(t);
+    g->present[slot] = grad != NULL;
+    if (grad != NULL) {
+        CHECK_OK(ls_copy_out(grad, g->value + g->count, (size_t)ls_numel(grad) * sizeof(float)));
+        g->count += (int)ls_numel(grad);
+    }
+}
+
+/* `used`: bit i, the loss depends on output i. */
+static gradients gradients_of(bool recompute, int used)
+{
+    gradients g = {.count = 0};
+    CHECK_OK(ls_manual_seed(4));
+    ls_step_begin((ls_step_context){.step = 1});
+    encoder *e = encoder_new();
+    LS_SCOPE;
+    ls_tensor *inputs[2], *out[2], *loss = ls_zeros(LS_SCALAR, LS_FLOAT32);
+    for (int i = 0; i < 2; i++) {
+        inputs[i] = ls_set_requires_grad(ls_randn(LS_SHAPE(5, 3)), true);
+    }
+    ls_tensor *through[] = {ls_tanh(inputs[0]), inputs[1]}; /* an operation and a leaf */
+    CHECK_OK((recompute ? ls_recompute_many : ls_forward_many)(&e->base, through, 2, out, 2));
+    for (int i = 0; i < 2; i++) {
+        loss = used >> i & 1 ? ls_add(loss, ls_mean(ls_mul(out[i], out[i]))) : loss;
+    }
+    CHECK_OK(ls_backward(loss));
+    ls_param params[6];
+    CHECK_INT(ls_module_params(&e->base, params, 6), 6);
+    for (int i = 0; i < 6; i++) {
+        take(&g, i, params[i].value);
+    }
+    take(&g, 6, inputs[0]);
+    take(&g, 7, inputs[1]);
+    ls_module_free(&e->base);
+    return g;
+}
+
+TEST(recomputed_with_many_inputs_and_outputs_the_gradients_are_the_same_bits)
+{
+    start();
+    for (int used = 1; used <= 3; used++) { /* of an output that nobody uses they are absent */
+        const gradients kept = gradients_of(false, used), again = gradients_of(true, used);
+        CHECK_INT(again.count, kept.count);
+        CHECK(memcmp(kept.value, again.value, (size_t)kept.count * sizeof(float)) == 0);
+        CHECK(memcmp(kept.present, again.present, sizeof kept.present) == 0);
+        CHECK(kept.present[2] == ((used & 1) != 0) && kept.present[4] == ((used & 2) != 0));
+        CHECK(kept.count > 20);
+    }
+    end();
+}
+
+static ls_status fickle(ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
+                        int output_count, void *arg)
+{
+    ls_tensor *const *weights = arg;
+    (void)input_count;
+    (void)output_count;
+    outputs[0] = ls_mul(inputs[0], weights[0]);
+    outputs[1] = ls_mul(inputs[1], weights[ls_recomputing() ? 0 : 1]);
+    return LS_OK;
+}
+
+static ls_status failing(ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
+                         int output_count, void *arg)
+{
+    (void)inputs;
+    (void)arg;
+    (void)outputs;
+    return ls_fail(LS_ERR_INVALID, "failing: %d in, %d out", input_count, output_count);
+}
+
+TEST(mistakes_of_recomputed_functions_with_many_are_told)
+{
+    start();
+    LS_SCOPE;
+    ls_tensor *x[] = {ls_ones(LS_SHAPE(2), LS_FLOAT32), ls_ones(LS_SHAPE(2), LS_FLOAT32)}, *y[2];
+    ls_tensor *weights[2];
+    for (int i = 0; i < 2; i++) {
+        weights[i] = ls_set_requires_grad(ls_ones(LS_SHAPE(2), LS_FLOAT32), true);
+    }
+    CHECK_OK(ls_recompute_call_many(fickle, x, 2, y, 2, weights));
+    CHECK_STATUS(ls_backward(ls_sum(ls_add(y[0], y[1]))), LS_ERR_STATE);
+    CHECK_CONTAINS(ls_error_message(), "used other parameters or tensors");
+    CHECK_OK(ls_recompute_call_many(fickle, x, 2, y, 2, weights));
+    CHECK_OK(ls_init_constant(x[1], 3.0));
+    CHECK_STATUS(ls_backward(ls_sum(y[0])), LS_ERR_STATE);
+    CHECK_CONTAINS(ls_error_message(), "needs its argument 2 as it was");
+    CHECK_STATUS(ls_recompute_call_many(failing, x, 2, y, 1, NULL), LS_ERR_INVALID);
+    CHECK_CONTAINS(ls_error_message(), "failing: 2 in, 1 out");
+    CHECK_STATUS(ls_tensor_status(y[0]), LS_ERR_INVALID);
+    CHECK_STATUS(ls_recompute_call_many(failing, x, 0, y, 1, NULL), LS_ERR_INVALID);
+    CHECK_STATUS(ls_recompute_call_many(NULL, x, 1, y, 1, NULL), LS_ERR_INVALID);
+    end();
+}
+
+/* ---- classes ------------------------------------------------------------------------------ */
+
 static ls_tensor *pass_on(ls_module *self, ls_tensor *x)
 {
     (void)self;

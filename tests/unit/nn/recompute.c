@@ -9,7 +9,7 @@
 
 #include <lockstep/lockstep.h>
 
-#include "autograd/engine.h"
+#include "autograd/param.h"
 
 enum { WIDTH = 12, ROWS = 7, PARAMS_MAX = 64 };
 

@@ -1,0 +1,43 @@
+/* Calls with arrays of inputs and outputs: modules, recomputed functions, functions of users. */
+#include "autograd/arrays.h"
+
+ls_status ls__arrays_check(const char *name, ls_tensor *const *inputs, int input_count,
+                           ls_tensor *const *outputs, int output_count)
+{
+    const int most = LS_CALL_TENSORS_MAX;
+    if (inputs == NULL || outputs == NULL || input_count < 1 || input_count > most ||
+        output_count < 1 || output_count > most) {
+        return ls__fail(
+            LS_ERR_INVALID, "%s: %d inputs at %p, %d outputs at %p; give arrays of 1 to %d", name,
+            input_count, (const void *)inputs, output_count, (const void *)outputs, most);
+    }
+    return LS_OK;
+}
+
+ls_status ls__arrays_input(ls__tensors *tensors, const char *name, ls_tensor *const *inputs, int i,
+                           int count, bool optional, ls__record **out)
+{
+    *out = NULL;
+    if (inputs[i] == NULL && optional) {
+        return LS_OK;
+    }
+    ls__record *record = ls__record_of(tensors, inputs[i], name, count > 1 ? i + 1 : 0);
+    if (record == NULL) {
+        return ls__fail_at_site(ls__self.status);
+    }
+    if (record->status < 0) { /* passed on with its first error */
+        return ls_tensor_status(inputs[i]);
+    }
+    *out = record;
+    return LS_OK;
+}
+
+void ls__arrays_poison(ls_tensor **outputs, int count)
+{
+    const ls_status status = ls__self.status;
+    ls__tensors *tensors = ls__tensors_get("forward");
+    const bool possible = outputs != NULL && count <= LS_CALL_TENSORS_MAX;
+    for (int i = 0; possible && i < count; i++) {
+        outputs[i] = tensors != NULL ? ls__poison(tensors) : ls__poison_fixed(status);
+    }
+}

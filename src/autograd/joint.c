@@ -1,0 +1,151 @@
+/* Joints: how an operation with several inputs and outputs stands in the graph.
+ *
+ *      x   w   b                      inputs: the joint's links, as edges but of any number
+ *       \  |  /
+ *        joint ─────── own            what the operation keeps for its backward
+ *        /   \
+ *     out 0  out 1                    one node for each output, younger than the joint
+ *
+ * An output's node hands its gradient to the joint when a pass comes to it. As the joint is older
+ * than all of them, it has every gradient it will get when its turn comes: those of outputs on which
+ * the loss does not depend are missing.
+ *
+ * A function's links hang on the joint. A recomputed piece leads to different places through each
+ * of its outputs, so its links hang on the output nodes, and a pass reaches only what it would
+ * without recomputation. */
+#include "autograd/joint.h"
+
+#include <string.h>
+
+#include "autograd/accumulate.h"
+#include "base/assert.h"
+#include "tensor/op.h"
+
+typedef struct output_context {
+    const char *name; /* the joint's */
+    ls__tensor_node *joint;
+    int index;
+} output_context;
+
+const char *ls__node_name(const ls__tensor_node *node)
+{
+    return node->op->run != NULL ? *(const char *const *)node->context : node->op->name;
+}
+
+/* ---- links -------------------------------------------------------------------------------- */
+
+static void links_fini(ls__storage *storage)
+{
+    const ls__joint_links *links = storage->data;
+    for (int64_t i = 0; i < links->count; i++) {
+        ls__node_unref(links->at[i].edge.to);
+    }
+}
+
+ls__storage *ls__links_new(ls__tensors *tensors, int64_t count)
+{
+    const size_t bytes = sizeof(ls__joint_links) + (size_t)count * sizeof(ls__joint_link);
+    ls__storage *storage = ls__storage_new(tensors, bytes);
+    if (storage == NULL) {
+        return NULL;
+    }
+    memset(storage->data, 0, bytes);
+    ((ls__joint_links *)storage->data)->count = count;
+    storage->fini = links_fini;
+    return storage;
+}
+
+/* ---- the joint and its outputs ------------------------------------------------------------ */
+
+static void outputs_fini(ls__storage *storage)
+{
+    const ls__joint_outputs *outputs = storage->data;
+    for (int i = 0; i < outputs->count; i++) {
+        ls__storage_unref(outputs->at[i].grad);
+        ls__storage_unref(outputs->at[i].links);
+    }
+}
+
+static ls__storage *outputs_new(ls__tensors *tensors, int count)
+{
+    const size_t bytes = sizeof(ls__joint_outputs) + (size_t)count * sizeof(ls__joint_output);
+    ls__storage *storage = ls__storage_new(tensors, bytes);
+    if (storage == NULL) {
+        return NULL;
+    }
+    memset(storage->data, 0, bytes);
+    ((ls__joint_outputs *)storage->data)->count = count;
+    storage->fini = outputs_fini;
+    return storage;
+}
+
+/* A node without edges; `shape` says what its output is. */
+static ls__tensor_node *node_new(ls__tensors *tensors, const ls__op *op, ls__record *shape,
+                                 size_t context_bytes)
+{
+    ls__call call = {.name = op->name, .tensors = tensors, .grad = true};
+    return ls__call_record(&call, op, shape, context_bytes);
+}
+
+ls__tensor_node *ls__joint_new(ls__tensors *tensors, const ls__op *op, int outputs,
+                               ls__storage *links, ls__storage *own, size_t context_bytes)
+{
+    LS_ASSERT(op->run != NULL && outputs > 0 && context_bytes >= sizeof(const char *));
+    ls__record shapeless = {.file = ls__self.file, .line = ls__self.line};
+    ls__storage *arriving = outputs_new(tensors, outputs);
+    ls__tensor_node *node =
+        arriving != NULL ? node_new(tensors, op, &shapeless, context_bytes) : NULL;
+    if (node == NULL) {
+        ls__storage_unref(arriving);
+        ls__storage_unref(links);
+        ls__storage_unref(own);
+        return NULL;
+    }
+    node->saved[LS__JOINT_LINKS].storage = links;
+    node->saved[LS__JOINT_OUTPUTS].storage = arriving;
+    node->saved[LS__JOINT_OWN].storage = own;
+    return node;
+}
+
+static ls_status skip_links(ls__autograd_pass *pass, const ls__joint_links *links)
+{
+    for (int64_t i = 0; links != NULL && i < links->count; i++) {
+        LS_TRY(ls__accumulate_nothing(pass, links->at[i].edge.to));
+    }
+    return LS_OK;
+}
+
+/* Hands the gradient to the joint, and the links: the joint keeps the promises they made. Without a
+ * gradient (a rule behind it had none to give) the promises end here. */
+static ls_status output_run(ls__autograd_pass *pass, ls__tensor_node *node)
+{
+    const output_context *c = node->context;
+    ls__joint_outputs *outputs = ls__joint_outputs_of(c->joint);
+    LS_ASSERT(c->index < outputs->count && outputs->at[c->index].grad == NULL);
+    if (node->grad == NULL) {
+        return skip_links(pass, ls__links_of(node));
+    }
+    outputs->at[c->index] =
+        (ls__joint_output){.grad = node->grad, .links = node->saved[LS__JOINT_LINKS].storage};
+    node->grad = NULL;
+    node->saved[LS__JOINT_LINKS].storage = NULL;
+    return LS_OK;
+}
+
+static const ls__op output_op = {.name = "output", .run = output_run};
+
+ls__tensor_node *ls__joint_add_output(ls__tensors *tensors, ls__tensor_node *joint, int i,
+                                      ls__record *record, ls__storage *links)
+{
+    LS_ASSERT(record->node == NULL && i >= 0 && i < ls__joint_outputs_of(joint)->count);
+    ls__tensor_node *node = node_new(tensors, &output_op, record, sizeof(output_context));
+    if (node == NULL) {
+        ls__storage_unref(links);
+        return NULL;
+    }
+    *(output_context *)node->context =
+        (output_context){.name = *(const char **)joint->context, .joint = joint, .index = i};
+    node->edge[0].to = joint;
+    node->saved[LS__JOINT_LINKS].storage = links;
+    return node;
+}

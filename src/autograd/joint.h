@@ -1,0 +1,58 @@
+/* Joints: nodes of the graph with any number of inputs and outputs; see joint.c. */
+#ifndef LS_AUTOGRAD_JOINT_H
+#define LS_AUTOGRAD_JOINT_H
+
+#include "autograd/pass.h"
+
+/* What the nodes of such operations save (op->run != NULL). */
+enum { LS__JOINT_LINKS, LS__JOINT_OUTPUTS, LS__JOINT_OWN };
+
+typedef struct ls__joint_link { /* as an edge, but of any number */
+    ls__edge edge;              /* holds a reference to a leaf */
+    uint32_t version;           /* of a leaf's numbers, when the link was made */
+} ls__joint_link;
+
+typedef struct ls__joint_links {
+    int64_t count;
+    ls__joint_link at[];
+} ls__joint_links;
+
+typedef struct ls__joint_output { /* as it arrives */
+    ls__storage *grad;            /* NULL: the loss does not depend on it */
+    ls__storage *links;           /* of its node; NULL: none, or no gradient came */
+} ls__joint_output;
+
+typedef struct ls__joint_outputs {
+    int count;
+    ls__joint_output at[];
+} ls__joint_outputs;
+
+static inline const ls__joint_links *ls__links_of(const ls__tensor_node *node) /* NULL: none */
+{
+    const ls__storage *links = node->op->run != NULL ? node->saved[LS__JOINT_LINKS].storage : NULL;
+    return links != NULL ? links->data : NULL;
+}
+
+static inline ls__joint_outputs *ls__joint_outputs_of(const ls__tensor_node *joint)
+{
+    return joint->saved[LS__JOINT_OUTPUTS].storage->data;
+}
+
+/* The name of the operation that made a node. A joint's is that of its context, whose first member
+ * is a `const char *`. */
+const char *ls__node_name(const ls__tensor_node *node);
+
+/* Room for `count` links, which are zero. NULL with the error set. */
+ls__storage *ls__links_new(ls__tensors *tensors, int64_t count);
+
+/* A node of `op` with so many outputs and a zeroed context, in the innermost scope. Takes `links`
+ * and `own` (NULL: none), also when it fails. NULL with the error set. */
+ls__tensor_node *ls__joint_new(ls__tensors *tensors, const ls__op *op, int outputs,
+                               ls__storage *links, ls__storage *own, size_t context_bytes);
+/* Makes `record` output i of the joint: its gradient, that of the base of numel elements at offset,
+ * goes there. Takes `links` (NULL: none): what the graph leads to through this output alone. NULL
+ * with the error set. */
+ls__tensor_node *ls__joint_add_output(ls__tensors *tensors, ls__tensor_node *joint, int i,
+                                      ls__record *record, ls__storage *links);
+
+#endif

@@ -1,0 +1,52 @@
+/* Observers of backward passes, for the layers above.
+ *
+ * An observer (DistributedDataParallel's reducer) owns some parameters: leaves whose `observer` and
+ * `observer_index` are set. ls_backward, before it computes anything, counts the accumulations
+ * every parameter will receive and calls begin once per observer that is armed or reached, with the
+ * bitmap of its parameters that will be reached; ready once per reached parameter, when its count
+ * is complete and its gradient is in place; end after the last node, whose status ls_backward
+ * returns. If the pass fails after begin, abort is called instead of end.
+ */
+#ifndef LS_AUTOGRAD_OBSERVERS_H
+#define LS_AUTOGRAD_OBSERVERS_H
+
+#include <lockstep/autograd.h>
+
+#include "base/list.h"
+#include "tensor/graph.h"
+
+typedef struct ls__observer ls__observer;
+
+typedef struct ls__backward_info {
+    const uint8_t *used; /* [param_count] */
+    bool weighted;
+    double weight;
+} ls__backward_info;
+
+struct ls__observer {
+    ls__list link; /* in the runtime's list; ls__observer_add / _remove */
+    int param_count;
+    bool armed; /* a forward went through its module: begin is due even if nothing is reached */
+    ls_status (*begin)(ls__observer *self, const ls__backward_info *info);
+    ls_status (*ready)(ls__observer *self, int index);
+    ls_status (*end)(ls__observer *self);
+    void (*abort)(ls__observer *self, ls_status status, const char *message);
+    /* Whether an optimizer may use the gradients now: LS_OK, or LS_ERR_STATE in words when they
+     * were accumulated but never synchronised or the last synchronisation failed. NULL: always. */
+    ls_status (*usable)(ls__observer *self);
+};
+
+ls_status ls__observer_add(ls__observer *observer);
+void ls__observer_remove(ls__observer *observer);
+
+/* ---- during a pass, called by the engine -------------------------------------------------- */
+
+ls_status ls__observers_reached(ls__autograd_pass *pass, ls__leaf *leaf); /* while planning */
+ls_status ls__observers_begin(ls__autograd_pass *pass);
+ls_status ls__observers_ready(ls__leaf *leaf);
+ls_status ls__observers_end(ls__autograd_pass *pass);
+/* Tells every observer that takes part, or was armed, the error of this thread. */
+void ls__observers_abort(ls__autograd_pass *pass, ls_status status);
+void ls__observers_drop(ls__autograd_pass *pass);
+
+#endif

@@ -1,0 +1,30 @@
+/* Parameters, for the layers above: who observes them, and where their numbers and gradients live.
+ */
+#ifndef LS_AUTOGRAD_PARAM_H
+#define LS_AUTOGRAD_PARAM_H
+
+#include "autograd/observers.h"
+
+/* Makes `param` number `index` of the observer (NULL: of none). */
+ls_status ls__param_observe(ls_tensor *param, ls__observer *observer, int index);
+
+/* The name reports use for `param`, "layers.0.fc1.weight". Borrowed: it must outlive the parameter,
+ * or be set anew (NULL: none). */
+ls_status ls__param_set_name(ls_tensor *param, const char *name);
+
+/* The observer `param` belongs to, or NULL. Optimizers ask its `usable` before they step. */
+ls__observer *ls__param_observer(const ls_tensor *param);
+
+/* Lets the gradient of `param` live at `memory` (numel elements of its dtype, which outlives it or
+ * is bound anew); a present gradient is copied there. NULL: autograd's own memory again. */
+ls_status ls__param_bind_grad(ls_tensor *param, void *memory);
+/* Moves the elements of `param` to `memory` (NULL: back to memory of its own); every view of it
+ * follows. LS_ERR_UNSUPPORTED, and nothing moves, for a parameter that is part of a larger tensor.
+ */
+ls_status ls__param_bind_value(ls_tensor *param, void *memory);
+/* Absent / present without touching the numbers (zero_grad; a reduced bucket of an unused
+ * parameter). */
+ls_status ls__param_set_grad_present(ls_tensor *param, bool present);
+bool ls__param_grad_present(const ls_tensor *param);
+
+#endif
