@@ -2,20 +2,21 @@
  *
  * Rules that hold for every operation below
  * - All ranks of the group call the same operations in the same order. Each call carries a
- * descriptor (operation, dtype, count, reduce-op, root, tag); ranks compare descriptors *before*
- * any number is combined, and a difference is LS_ERR_MISMATCH on every rank, naming both sides.
- * - The last argument is `ls_work **work`: NULL blocks until done; otherwise the call returns at
- * once and *work is a handle for ls_work_wait. Buffers must stay untouched until then. "Done" means
- * the result is here and no peer will touch this buffer again.
- * - A group that failed stays failed: every later call returns the first cause.
- * - Sums follow one association, a binary tree over the ranks (adjacent pairs first, split at the
- *   largest power of two), so neither size, slicing nor timing changes a bit, and every rank gets
- * the same bytes. 16-bit floats accumulate in float32 and round once. (A ring, asked for by name,
- * has an association of its own. Where several NaNs meet, all ranks get one of them, not always the
- * same one's payload by every algorithm.)
- * - count is in elements, 0 is allowed; `options` NULL means defaults.
- * - in and out lie apart, or on each other exactly as "in place" of the operation says; anything
- *   else is LS_ERR_INVALID.
+ *   descriptor (operation, dtype, count, reduce-op, root, tag). Ranks compare descriptors *before*
+ *   any number is combined; a difference is LS_ERR_MISMATCH on every rank, naming both sides.
+ * - The last argument is `ls_work **work`. With NULL the call blocks until the operation is done;
+ *   otherwise it returns at once and *work is a handle for ls_work_wait. Buffers must stay
+ *   untouched until then. "Done" means that the result is here and that no peer will touch this
+ *   buffer again.
+ * - A group that failed stays failed: every later call returns the root cause.
+ * - Sums have one order of addition, a binary tree over the ranks (adjacent pairs first, split at
+ *   the largest power of two). So neither size, slicing nor timing changes a bit, and every rank
+ *   gets the same bytes. 16-bit floats accumulate in float32 and round once. A ring, asked for by
+ *   name, has an order of its own. Where several NaNs meet, all ranks get one of them; which one's
+ *   payload depends on the algorithm.
+ * - count is in elements; 0 is allowed. `options` NULL means defaults.
+ * - in and out must not overlap, except exactly as "in place" of the operation says; anything else
+ *   is LS_ERR_INVALID.
  *
  * Sources: Patarasuk & Yuan 2009 (bandwidth-optimal all-reduce); Thakur, Rabenseifner & Gropp 2005.
  */

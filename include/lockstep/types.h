@@ -43,12 +43,11 @@ typedef enum ls_dtype {
  *
  *              sum product min max   avg   band bor bxor  premul_sum
  *   floats      x     x     x   x     x                       x
- *   integers    x     x     x   x     x     x    x   x        x     what overflows wraps
- *   bool       any   all   all any          all any odd             as PyTorch's NCCL backend has
- * it
+ *   integers    x     x     x   x     x     x    x   x        x     overflow wraps around
+ *   bool       any   all   all any          all any odd             as PyTorch's NCCL backend
  *
- * What is empty has no meaning and is LS_ERR_INVALID. Values from LS_REDUCE_OP_USER on are made by
- * ls_reduce_op_new. */
+ * An empty cell is LS_ERR_INVALID. ls_reduce_op_new makes operators with values of
+ * LS_REDUCE_OP_USER and above. */
 typedef enum ls_reduce_op {
     LS_SUM = 0,
     LS_PRODUCT = 1,

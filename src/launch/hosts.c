@@ -2,8 +2,7 @@
  *
  *     gather:  all come to node 0, which deals out the world       before there is a rank
  *     then:    verdicts and stops travel (report.c, agent.c)       comm/nodes carries them
- *     end:     DONE to node 0, END from it                         so that all end, or restart,
- * alike
+ *     end:     DONE to node 0, END from it                         all end, or restart, alike
  */
 #include <errno.h>
 #include <stdio.h>

@@ -1,7 +1,8 @@
 /* What the files of src/tokenizer share.
  *
- *     open.c     which files; json.c, pair.c read them, row by row (table.c), into the tables of
- * vocab.c encode.c   text ─▶ special tokens cut out ─▶ stretches of UTF-8 ─▶ words (split.h)
+ *     open.c     which files; json.c and pair.c read them, row by row (table.c), into the tables of
+ *                vocab.c
+ *     encode.c   text ─▶ special tokens cut out ─▶ stretches of UTF-8 ─▶ words (split.h)
  *     merge.c    the bytes of one word ─▶ its tokens
  *
  * A vocabulary file writes tokens in the byte-level alphabet: each byte is one printable character

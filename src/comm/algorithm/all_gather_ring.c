@@ -1,7 +1,7 @@
 /* all_gather "ring": every block is passed on to the right until all have it.
  *
- *     messages     copy my block ▸ for k = 1 … n-1: send a block to the right, take one from the
- * left
+ *     messages     copy my block
+ *                  for k = 1 … n-1: send a block right, receive one from the left
  *
  * Cost a rank: (n-1)/n buffers sent and received, in n-1 dependent steps (Note [Ring]).
  * Thakur, Rabenseifner & Gropp 2005, section 4.1.

@@ -4,10 +4,11 @@
  *
  *     messages     exchange chunks ▸ tree(all contributions to my chunk) ▸ exchange results
  *     registered   fence 0 ▸ every rank's OUTPUT[r] = tree(every rank's INPUT[r]) ▸ fence 1
- *     readable     fence 0 ▸ my OUTPUT[r] = tree(every rank's INPUT[r]) ▸ fence 1 ▸ read every
- * peer's own chunk of OUTPUT ▸ fence 2 staged       copy the others' chunks into my STAGE ▸ fence 0
- * ▸ my OUTPUT[r] and the others' STAGE[r] = tree ▸ fence 1 ▸ copy the others' chunks out of my
- * STAGE
+ *     readable     fence 0 ▸ my OUTPUT[r] = tree(every rank's INPUT[r])
+ *                  fence 1 ▸ read every peer's own chunk of OUTPUT ▸ fence 2
+ *     staged       copy the others' chunks into my STAGE
+ *                  fence 0 ▸ my OUTPUT[r] and the others' STAGE[r] = tree
+ *                  fence 1 ▸ copy the others' chunks out of my STAGE
  *
  * Cost a rank, in buffers: (n-1)/n sent and received twice by messages; (n-1)/n read from peers and
  * as much written to them in memory. Patarasuk & Yuan 2009 (the bound), Thakur, Rabenseifner &

@@ -1,12 +1,12 @@
 /* all_reduce "ring": chunks travel round the ring of ranks and are summed on the way; then the sums
  * travel round once more (Note [Ring]).
  *
- *     messages     for k = 1 … n-1: send a partial sum to the right, add my part to one from the
- * left for k = 1 … n-1: send a result to the right, take one from the left
+ *     messages     for k = 1 … n-1: send a partial sum right, receive one from the left, add mine
+ *                  for k = 1 … n-1: send a result right, receive one from the left
  *
  * Cost a rank: 2(n-1)/n buffers sent and received, the bound, in 2(n-1) dependent steps; of 16-bit
- * floats the first half travels as float32. Each rank talks to two neighbours only, which is what
- * one wants it for. All ranks end with the same bytes, but not with those of the canonical
+ * floats the first half travels as float32. Each rank exchanges messages with its two
+ * neighbours only, which is the reason to choose it. All ranks end with the same bytes, but not with those of the canonical
  * association (D5): it is not exact, so it runs only where it is asked for by name.
  * Patarasuk & Yuan 2009, section 3.
  */

@@ -2,8 +2,8 @@
  *
  *     messages     exchange blocks ▸ copy my own
  *     registered   fence 0 ▸ read my block of every peer's INPUT ▸ copy my own ▸ fence 1
- *     staged       copy the others' blocks into my STAGE ▸ fence 0 ▸ read mine of every peer's
- * STAGE
+ *     staged       copy the others' blocks into my STAGE
+ *                  fence 0 ▸ read mine of every peer's STAGE
  *
  * Cost a rank: (n-1)/n buffers sent and received by messages, read in memory; one step. No program
  * can move less. Staged, peers only read, so one fence is enough (Note [One fence]), and in place

@@ -1,7 +1,6 @@
 /* reduce_scatter "ring": the first half of all_reduce ring.
  *
- *     messages     for k = 1 … n-1: send a partial sum to the right, add my part to one from the
- * left
+ *     messages     for k = 1 … n-1: send a partial sum right, receive one from the left, add mine
  *
  * Cost a rank: (n-1)/n buffers sent and received, in n-1 dependent steps. Not exact (Note [Ring]).
  * Patarasuk & Yuan 2009.

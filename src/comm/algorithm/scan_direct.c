@@ -4,8 +4,8 @@
  *
  *     messages     send INPUT to all higher ranks, receive from all lower ones ▸ OUTPUT = tree
  *     registered   fence 0 ▸ OUTPUT = tree(INPUT of ranks 0 … r) ▸ fence 1
- *     staged       copy INPUT into my STAGE ▸ fence 0 ▸ OUTPUT = tree(STAGE of the lower ranks,
- * mine)
+ *     staged       copy INPUT into my STAGE
+ *                  fence 0 ▸ OUTPUT = tree(STAGE of the lower ranks, mine)
  *
  * Cost: one step. By messages rank r sends n-1-r buffers and receives r; in memory it reads r. For
  * more than a few ranks by messages recursive_doubling is better. Staged, peers only read: one

@@ -2,8 +2,8 @@
  *
  *     messages     the root sends to each peer in turn, from the next rank on
  *     registered   fence 0 ▸ every peer reads its block of the root's INPUT ▸ fence 1
- *     staged       the root copies the peers' blocks into its STAGE ▸ fence 0 ▸ every peer reads
- * its
+ *     staged       the root copies the peers' blocks into its STAGE
+ *                  fence 0 ▸ every peer reads its block
  *
  * Cost: one step; the root sends (n-1)/n of its buffer by messages, each peer reads 1/n in memory.
  * Staged, peers only read, so one fence is enough (Note [One fence]). The root's own block is

@@ -37,7 +37,7 @@
  *   PEER_READ    dst[0] (own) = src[0] of a peer
  *   PEER_REDUCE  every dst = tree(src in order); refs may be of any rank on the host
  *   FENCE        all ranks of the group have reached fence number `fence`. Fence 0 also publishes
- * and compares descriptors: before it no byte of a peer may be read (D4).
+ *                and compares descriptors: before it no byte of a peer may be read (D4).
  */
 #ifndef LS_COMM_PROGRAM_PROGRAM_H
 #define LS_COMM_PROGRAM_PROGRAM_H

@@ -1,8 +1,10 @@
 /* TLS 1.3 on a link whose ends have proved the secret; the only file that calls libssl.
  *
- *     key  = HMAC(secret, "key", purpose, job, both hellos)     a pre-shared key for this link
- * alone TLS  = that key + an ephemeral Diffie-Hellman: what was recorded stays unreadable though
- * the secret comes out later. One cipher; no certificates, tickets or early data
+ *     key  = HMAC(secret, "key", purpose, job, both hellos)   a pre-shared key of this link alone
+ *     TLS  = that key + an ephemeral Diffie-Hellman           recorded traffic stays unreadable
+ *                                                             even if the secret leaks later
+ *
+ * One cipher; no certificates, tickets or early data.
  *
  * All bytes go through the env table: libssl reads by a BIO that calls its recv, and writes into
  * `out`, from which flush sends. A record is only made when `out` has room for it, so bytes that

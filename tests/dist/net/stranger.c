@@ -1,11 +1,12 @@
 /* Strangers, and a rank that they try to disturb; run by strangers.c.
  *
- *     stranger address                  an IPv4 address of this host, not of the loopback if it has
- * one stranger rank                     steps with sums that are compared, until the file "stop" is
- *                                       there; rank 1 begins once the file "doors" is
- *     stranger store ADDRESS PORT N     N connections of all kinds to the port once somebody
- * listens, then "stop"; says how many descriptors that one had at most stranger doors ADDRESS as
- * many at every data port of a rank, then "doors"
+ *     stranger address               prints an IPv4 address of this host, if possible not loopback
+ *     stranger rank                  steps with sums that are compared, until the file "stop"
+ *                                    exists; rank 1 begins once the file "doors" exists
+ *     stranger store ADDRESS PORT N  N connections of all kinds to the port once somebody listens,
+ *                                    then makes "stop"; prints how many descriptors the listener
+ *                                    had at most
+ *     stranger doors ADDRESS         as many to every data port of a rank, then makes "doors"
  */
 #include <errno.h>
 #include <fcntl.h>
