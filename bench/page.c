@@ -11,35 +11,34 @@ static const int shown[] = {4, 6, 16};
 static const char head[] =
     "# What the algorithms cost\n"
     "\n"
-    "Counted from the programs that run, by `lockstep bench algorithms`; `UPDATE_GOLDEN=1 "
-    "tests/run\n"
-    "--only algorithms` writes this page anew, and a test compares it. Beside each count stands "
-    "the\n"
-    "closed form, and another test holds the two to each other for 1 to 16 ranks, wherever the "
+    "`lockstep bench algorithms` counts this page from the programs that run;\n"
+    "`UPDATE_GOLDEN=1 tests/run --only algorithms` writes it anew, and a test compares it. Each "
+    "count\n"
+    "stands beside its closed form. Another test compares the two for 1 to 16 ranks, wherever the "
     "form\n"
-    "says that it holds. A third one holds the engine's own counters to the count, byte for byte.\n"
+    "is valid, and a third one compares the count with the engine's own counters, byte for byte.\n"
     "\n"
-    "Bytes are in *full buffers*: the whole buffer of all_reduce, reduce, broadcast and scans; all "
-    "n\n"
-    "blocks of the others. The root is rank 0, all ranks are on one host\n"
-    "(`hierarchical` on h hosts sends 2(h-1)/h buffers out of each, all its ranks together).\n"
+    "Bytes are given in *full buffers*: the whole buffer of all_reduce, reduce, broadcast and "
+    "scans; all\n"
+    "n blocks of the others. The root is rank 0, and all ranks are on one host (`hierarchical` on "
+    "h\n"
+    "hosts sends 2(h-1)/h buffers out of each host, for all its ranks together).\n"
     "\n"
-    "- **steps**: the longest chain of messages each of which needs what the one before it "
-    "brought\n"
-    "- **rank**: the most that one rank sends, or receives\n"
-    "- **link**: the most that one rank sends to one other\n"
+    "- **steps**: the longest chain of messages in which each message needs data of the previous "
+    "one\n"
+    "- **rank**: the largest amount that one rank sends, or receives\n"
+    "- **link**: the largest amount that one rank sends to one other rank\n"
     "- **total**: all messages together\n"
-    "- **w(n)**: the most ones in a binary number below n, the longest way in a binomial tree; log "
-    "n\n"
-    "  is that to base 2, rounded up\n"
+    "- **w(n)**: the largest number of ones in a binary number below n, which is the longest path "
+    "in a\n"
+    "  binomial tree; log n is the binary logarithm, rounded up\n"
     "- **exact**: the sum has the bits of the canonical tree (adjacent ranks first, split at the\n"
-    "  largest power of two), so the choice among exact algorithms never changes a bit. All "
-    "others\n"
-    "  give the same bytes on every rank, but not those\n"
+    "  largest power of two), so the choice among exact algorithms never changes a bit. The other\n"
+    "  algorithms also give the same bytes on every rank, but not the bytes of that tree\n"
     "\n"
-    "Partial sums of 16-bit floats travel as float32, twice the bytes; they are counted as "
-    "elements.\n"
-    "\"for 2^k\" marks forms of powers of two; other numbers of ranks take a little more.\n";
+    "Partial sums of 16-bit floats travel as float32, with twice the bytes; they are counted as\n"
+    "elements. \"for 2^k\" marks formulas for powers of two; other numbers of ranks take a little "
+    "more.\n";
 
 /* A number of buffers with as many digits as it needs, at most three. */
 static void put_number(double x)
@@ -147,11 +146,12 @@ static void put_shared_memory(void)
 {
     int count = 0;
     const ls__algorithm *const *all = ls__algorithms(&count);
-    printf("\n## In shared memory\n\nRanks of one host read and write each other's memory; "
-           "`registered` is memory of\n`ls_group_alloc`, `staged` the rank's own, through slices. "
-           "For 4 ranks, the rank with most:\n\n"
-           "| operation | algorithm | memory | fences | read from peers | written to peers |\n"
-           "|---|---|---|---|---|---|\n");
+    printf(
+        "\n## In shared memory\n\nRanks of one host read and write each other's memory. "
+        "`registered` is memory of\n`ls_group_alloc`; `staged` is private memory, copied through "
+        "slices. The table shows\n4 ranks, and of these the rank with the largest amount:\n\n"
+        "| operation | algorithm | memory | fences | read from peers | written to peers |\n"
+        "|---|---|---|---|---|---|\n");
     for (int a = 0; a < count; a++) {
         for (int m = LS__MEMORY_REGISTERED; m <= LS__MEMORY_STAGED; m++) {
             if ((all[a]->memories >> m & 1u) != 0) {

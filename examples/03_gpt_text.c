@@ -276,23 +276,23 @@ static void parse(const flag *flags, int argc, char **argv)
 static settings read_flags(int argc, char **argv)
 {
     settings s = {.prompt = "It is a truth",
-                  .steps = 1800,
+                  .steps = 1600,
                   .batch = 8,
                   .context = 64,
                   .layers = 2,
-                  .dim = 64,
+                  .dim = 96,
                   .heads = 4,
                   .sample_bytes = 400,
                   .lr = 6e-3,
                   .temperature = 0.8};
     const flag flags[] = {
         {"--data", "a file or a folder of text", .text = &s.data},
-        {"--steps", "optimizer steps; default 1800", .count = &s.steps},
+        {"--steps", "optimizer steps; default 1600", .count = &s.steps},
         {"--batch", "windows that a rank takes in a step; default 8", .count = &s.batch},
         {"--lr", "highest learning rate; default 0.006", .number = &s.lr},
         {"--context", "bytes of a window; default 64", .count = &s.context},
         {"--layers", "transformer blocks; default 2", .count = &s.layers},
-        {"--dim", "width, a multiple of --heads; default 64", .count = &s.dim},
+        {"--dim", "width, a multiple of --heads; default 96", .count = &s.dim},
         {"--heads", "attention heads; default 4", .count = &s.heads},
         {"--seed", "of weights, order and sample; default 0", .count = &s.seed},
         {"--prompt", "start of the sample; default \"It is a truth\"", .text = &s.prompt},

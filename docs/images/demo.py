@@ -23,7 +23,7 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 SOURCE = HERE.parent.parent
 TEXT = "examples/data/pride_and_prejudice.txt"
-RANKS, KILLED, LINES_BEFORE = 4, 2, 6
+RANKS, KILLED, LINES_BEFORE = 4, 2, 5
 COMMAND = f"$ lockstep run -n {RANKS} build/examples/03_gpt_text --data {TEXT}"
 COLUMNS, CHARACTER, LINE, MARGIN, TITLE = 104, 7.8, 17, 14, 30
 PAUSE_MAX = 1.2  # seconds between two lines of the picture
@@ -93,7 +93,7 @@ def shortened(recorded):
     last = script[-1][0]
     script.append((last + 1.5, "command", COMMAND))
     whole = recorded["whole"]
-    steps = [i for i, (_, line) in enumerate(whole) if re.match(r"\[0\] step \d+/", line)]
+    steps = [i for i, (_, line) in enumerate(whole) if re.match(r"\[0\] step +\d+/", line)]
     script.append((last + 2.0, "dim", f"    … the same {steps[0]} lines, then"))
     for i in range(steps[0], len(whole)):
         if i in steps and i not in steps[:1] + steps[len(steps) // 2:len(steps) // 2 + 1] + steps[-1:]:
