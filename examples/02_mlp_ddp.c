@@ -104,12 +104,13 @@ int main(int argc, char **argv)
     ls_dataset *train = NULL, *test = NULL;
     ls_sampler *sampler = NULL;
     ls_loader *loader = NULL;
-    LS_CHECK(ls_idx_new(argv[1], argv[2], &train));
-    LS_CHECK(ls_idx_new(argv[argc - 2], argv[argc - 1], &test)); /* else the training images */
+    LS_CHECK(train = ls_idx_dataset_new(argv[1], argv[2]));
+    LS_CHECK(test =
+                 ls_idx_dataset_new(argv[argc - 2], argv[argc - 1])); /* else the training images */
     /* The batch of all ranks is the same for any number of them, and so are the losses. */
-    LS_CHECK(ls_sampler_new(
-        train->count, LS_OPTIONS(ls_sampler_options, .batch = BATCH / ls_world_size()), &sampler));
-    LS_CHECK(ls_loader_new(train, sampler, NULL, &loader));
+    LS_CHECK(sampler = ls_sampler_new(
+                 train->count, LS_OPTIONS(ls_sampler_options, .batch = BATCH / ls_world_size())));
+    LS_CHECK(loader = ls_loader_new(train, sampler, NULL));
 
     ls_module *net = make_net(train->x_shape.dim[0]);
     ls_optim *optim = ls_sgd_new(net, LS_OPTIONS(ls_sgd_options, .lr = 0.1, .momentum = 0.9));

@@ -320,19 +320,17 @@ int main(int argc, char **argv)
 
     /* stride 1: a window may start at any byte. */
     ls_dataset *text = NULL, *held_out = NULL;
-    LS_CHECK(
-        ls_text_new(s.data, LS_OPTIONS(ls_text_options, .context = s.context, .stride = 1), &text));
-    LS_CHECK(ls_text_new(s.data,
-                         LS_OPTIONS(ls_text_options, .context = s.context,
-                                    .stride = (s.context + 1) / 2, .part = LS_TEXT_HELD_OUT),
-                         &held_out));
+    LS_CHECK(text = ls_text_dataset_new(
+                 s.data, LS_OPTIONS(ls_text_options, .context = s.context, .stride = 1)));
+    LS_CHECK(held_out = ls_text_dataset_new(
+                 s.data, LS_OPTIONS(ls_text_options, .context = s.context,
+                                    .stride = (s.context + 1) / 2, .part = LS_TEXT_HELD_OUT)));
     ls_sampler *sampler = NULL;
     ls_loader *loader = NULL;
-    LS_CHECK(ls_sampler_new(text->count,
-                            LS_OPTIONS(ls_sampler_options, .batch = s.batch, .drop_last = true,
-                                       .seed = (uint64_t)s.seed),
-                            &sampler));
-    LS_CHECK(ls_loader_new(text, sampler, NULL, &loader));
+    LS_CHECK(sampler = ls_sampler_new(text->count,
+                                      LS_OPTIONS(ls_sampler_options, .batch = s.batch,
+                                                 .drop_last = true, .seed = (uint64_t)s.seed)));
+    LS_CHECK(loader = ls_loader_new(text, sampler, NULL));
 
     ls_module *gpt =
         ls_gpt_new(LS_OPTIONS(ls_gpt_options, .layers = (int)s.layers, .heads = (int)s.heads,

@@ -31,8 +31,8 @@ static ls_module *linear(int64_t in, int64_t out, ls_activation activation,
         layer = ls_linear_new(in, out, LS_OPTIONS(ls_linear_options, .activation = activation));
     }
     if (layer && ls_module_params(layer, params, 2) == 2) {
-        (void)ls_init_normal(params[0].value, 0.0, o->init_std); /* cannot fail: was just done */
-        (void)ls_init_constant(params[1].value, 0.0);
+        (void)ls_fill_normal(params[0].value, 0.0, o->init_std); /* cannot fail: was just done */
+        (void)ls_fill_constant(params[1].value, 0.0);
     }
     return layer;
 }
@@ -52,7 +52,7 @@ static ls_module *embedding(int64_t count, const ls_bert_options *o, ls_tensor *
         layer = ls_embedding_new(count, o->dim);
     }
     if (layer && ls_module_params(layer, &made, 1) == 1) {
-        (void)ls_init_normal(made.value, 0.0, o->init_std);
+        (void)ls_fill_normal(made.value, 0.0, o->init_std);
     }
     if (weight) {
         *weight = made.value;

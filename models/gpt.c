@@ -87,8 +87,8 @@ static ls_module *linear(int64_t in, int64_t out, const ls_linear_options *optio
         return layer;
     }
     int count = ls_module_params(layer, params, 2); /* weight, bias */
-    if (ls_init_normal(params[0].value, 0.0, std) < 0 ||
-        (count > 1 && ls_init_constant(params[1].value, 0.0) < 0)) {
+    if (ls_fill_normal(params[0].value, 0.0, std) < 0 ||
+        (count > 1 && ls_fill_constant(params[1].value, 0.0) < 0)) {
         ls_module_free(layer);
         return NULL;
     }
@@ -155,7 +155,7 @@ static ls_module *embedding(int64_t count, int64_t dim, double std)
     }
     if (layer && std > 0.0) {
         (void)ls_module_params(layer, &weight, 1);
-        (void)ls_init_normal(weight.value, 0.0, std); /* cannot fail: the layer just did the same */
+        (void)ls_fill_normal(weight.value, 0.0, std); /* cannot fail: the layer just did the same */
     }
     return layer;
 }
@@ -167,7 +167,7 @@ static void build(gpt *self, const ls_gpt_options *o)
     self->tokens = ls_module_add(m, "tokens", embedding(o->vocab, o->dim, std));
     self->positions =
         ls_module_add_param(m, "positions", ls_empty(LS_SHAPE(o->context, o->dim), LS_FLOAT32));
-    (void)ls_init_normal(self->positions, 0.0, std > 0.0 ? std : 1.0);
+    (void)ls_fill_normal(self->positions, 0.0, std > 0.0 ? std : 1.0);
     self->drop = ls_module_add(m, "drop", ls_dropout_new(o->dropout));
     self->blocks = ls_module_add(m, "blocks", ls_sequential_new(NULL, 0));
     self->layers = o->layers;

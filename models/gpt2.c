@@ -56,7 +56,7 @@ static ls_module *conv1d_new(int64_t in, int64_t out, ls_activation activation, 
     self->activation = activation;
     self->weight = ls_module_add_param(m, "weight", ls_empty(LS_SHAPE(in, out), LS_FLOAT32));
     self->bias = ls_module_add_param(m, "bias", ls_zeros(LS_SHAPE(out), LS_FLOAT32));
-    (void)ls_init_normal(self->weight, 0.0, std); /* fails only as the parameter did */
+    (void)ls_fill_normal(self->weight, 0.0, std); /* fails only as the parameter did */
     return finished(m);
 }
 
@@ -232,7 +232,7 @@ static ls_module *embedding_new(int64_t count, int64_t dim, double std, ls_tenso
         m = ls_embedding_new(count, dim);
     }
     if (m && ls_module_params(m, &made, 1) == 1) {
-        (void)ls_init_normal(made.value, 0.0, std);
+        (void)ls_fill_normal(made.value, 0.0, std);
     }
     *weight = made.value;
     return m;

@@ -25,8 +25,8 @@ static void begin_near_zero(ls_module *layer)
     ls_param params[2]; /* weight, bias */
     int count = layer ? ls_module_params(layer, params, 2) : 0;
     for (int i = 0; i < count; i++) { /* cannot fail: the layer just did the same */
-        (void)(i == 0 ? ls_init_uniform(params[i].value, -0.1, 0.1)
-                      : ls_init_constant(params[i].value, 0.0));
+        (void)(i == 0 ? ls_fill_uniform(params[i].value, -0.1, 0.1)
+                      : ls_fill_constant(params[i].value, 0.0));
     }
 }
 

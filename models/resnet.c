@@ -26,7 +26,7 @@ static ls_module *conv(int64_t in, int64_t out, int64_t kernel, int64_t stride)
                                          .padding = kernel / 2, .bias = false));
     }
     if (layer && ls_module_params(layer, &weight, 1) == 1 &&
-        ls_init_kaiming_normal(weight.value, true) < 0) {
+        ls_fill_kaiming_normal(weight.value, true) < 0) {
         ls_module_free(layer);
         return NULL;
     }

@@ -24,7 +24,7 @@ static ls_tensor *parameter(ls_module *m, const char *name, ls_shape shape, doub
     ls_tensor *made = ls_module_add_param(
         m, name, zero ? ls_zeros(shape, LS_FLOAT32) : ls_empty(shape, LS_FLOAT32));
     if (!zero) {
-        (void)ls_init_normal(made, 0.0, std); /* fails only as the parameter did */
+        (void)ls_fill_normal(made, 0.0, std); /* fails only as the parameter did */
     }
     return made;
 }
@@ -40,8 +40,8 @@ static ls_module *linear(int64_t in, int64_t out, ls_activation activation, doub
         layer = ls_linear_new(in, out, LS_OPTIONS(ls_linear_options, .activation = activation));
     }
     if (layer && ls_module_params(layer, params, 2) == 2) {
-        (void)ls_init_uniform(params[0].value, -bound, bound);
-        (void)ls_init_normal(params[1].value, 0.0, bias_std);
+        (void)ls_fill_uniform(params[0].value, -bound, bound);
+        (void)ls_fill_normal(params[1].value, 0.0, bias_std);
     }
     return layer;
 }
@@ -114,7 +114,7 @@ static ls_module *layer_new(const ls_vit_options *o)
     ls_module *attention = container(m, "self_attention");
     self->in_weight =
         ls_module_add_param(attention, "in_proj_weight", ls_empty(LS_SHAPE(3 * c, c), LS_FLOAT32));
-    (void)ls_init_uniform(self->in_weight, -xavier(c, 3 * c), xavier(c, 3 * c));
+    (void)ls_fill_uniform(self->in_weight, -xavier(c, 3 * c), xavier(c, 3 * c));
     self->in_bias = parameter(attention, "in_proj_bias", LS_SHAPE(3 * c), 0.0);
     self->out_proj = ls_module_add(attention, "out_proj",
                                    linear(c, c, LS_ACTIVATION_NONE, 1.0 / sqrt((double)c), 0.0));

@@ -97,7 +97,7 @@ static void open_tokenizer(writer *w, settings *s)
     if (!path) {
         path = decoder_is_gpt2(s->shape.model) && s->weights ? s->weights : "bytes";
     }
-    if (ls_tokenizer_open(path, &w->tokenizer) < 0) {
+    if (LS_STATUS_OF(w->tokenizer = ls_tokenizer_new(path)) < 0) {
         give_up(EXIT_FAILURE, "%s%s", ls_error_message(),
                 s->tokenizer ? "" : "; or name another by --tokenizer");
     }
@@ -111,11 +111,11 @@ static void load_checkpoint(const writer *w)
     const ls_checkpoint_item item = LS_ITEM("model", w->net);
     ls_checkpoint *c = NULL;
     int64_t step;
-    must(ls_checkpoint_open(w->set->checkpoint, ls_world(),
-                            LS_OPTIONS(ls_checkpoint_options, .load_only = true, .partial = true),
-                            &c));
+    must(ls_checkpoint_new(w->set->checkpoint, ls_world(),
+                           LS_OPTIONS(ls_checkpoint_options, .load_only = true, .partial = true),
+                           &c));
     must(ls_checkpoint_load(c, &item, 1, &step));
-    must(ls_checkpoint_close(c));
+    must(ls_checkpoint_free(c));
 }
 
 static void open_model(writer *w)
@@ -163,7 +163,7 @@ static void read_prompt(writer *w)
         give_up(EXIT_USAGE, "--prompt is empty and the tokenizer has no <|endoftext|> to begin "
                             "with; give a prompt");
     }
-    free(ids);
+    ls_bytes_free(ids);
     for (int64_t i = 0; i < w->length; i++) {
         if (w->text[i] >= s->shape.vocab) {
             give_up(EXIT_FAILURE,
@@ -205,7 +205,7 @@ static void show(writer *w, int32_t token)
     size_t bytes = 0;
     must(ls_tokenizer_decode(w->tokenizer, &token, 1, &text, &bytes));
     utf8_write(&w->out, text, bytes);
-    free(text);
+    ls_bytes_free(text);
 }
 
 /* Returns how many tokens were written. */

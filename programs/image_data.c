@@ -14,7 +14,7 @@
 
 /* ---- what folders hold -------------------------------------------------------------------- */
 
-typedef ls_status (*opener)(const char *x, const char *y, ls_dataset **out);
+typedef ls_dataset *(*opener)(const char *x, const char *y);
 
 typedef struct layout {
     const char *format;
@@ -24,16 +24,20 @@ typedef struct layout {
 
 static const layout layouts[] = {
     {"IDX",
-     ls_idx_images_new,
-     ls_idx_new,
+     ls_idx_images_dataset_new,
+     ls_idx_dataset_new,
      {"train-images-idx3-ubyte", "train-labels-idx1-ubyte"},
      {"t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"}},
     {"IDX",
-     ls_idx_images_new,
-     ls_idx_new,
+     ls_idx_images_dataset_new,
+     ls_idx_dataset_new,
      {"train-images.idx", "train-labels.idx"},
      {"test-images.idx", "test-labels.idx"}},
-    {".npy", ls_npy_new, ls_npy_new, {"x_train.npy", "y_train.npy"}, {"x_test.npy", "y_test.npy"}},
+    {".npy",
+     ls_npy_dataset_new,
+     ls_npy_dataset_new,
+     {"x_train.npy", "y_train.npy"},
+     {"x_test.npy", "y_test.npy"}},
 };
 #define LAYOUTS (sizeof layouts / sizeof *layouts)
 static const char *const cifar_names[] = {"data_batch_1.bin", "test_batch.bin"};
@@ -48,7 +52,7 @@ static bool holds(const char *folder, const char *name, char path[PATH_BYTES])
 static void check_labels(const char *path, opener open, int64_t classes)
 {
     ls_dataset *labels = NULL;
-    must(open(path, path, &labels)); /* no image is read for it */
+    must(LS_STATUS_OF(labels = open(path, path))); /* no image is read for it */
     if (labels->y_shape.ndim > 0 || (labels->y_dtype != LS_INT32 && labels->y_dtype != LS_INT64)) {
         give_up(EXIT_FAILURE,
                 "--data: \"%s\" holds %s of %d dimensions; labels are [N], int32 or int64", path,
@@ -77,7 +81,7 @@ static ls_dataset *open_pair(const image_options *o, const layout *l, const char
     ls_dataset *data = NULL;
     if (holds(o->folder, names[0], x)) {
         (void)holds(o->folder, names[1], y);
-        must(l->open(x, y, &data));
+        must(LS_STATUS_OF(data = l->open(x, y)));
         check_labels(y, l->open_labels, o->classes);
     }
     return data;
@@ -88,7 +92,7 @@ static ls_dataset *open_cifar(const char *folder, bool train)
     char path[PATH_BYTES];
     ls_dataset *data = NULL;
     if (holds(folder, cifar_names[train ? 0 : 1], path)) {
-        must(ls_cifar10_new(folder, train, &data));
+        must(LS_STATUS_OF(data = ls_cifar10_dataset_new(folder, train)));
     }
     return data;
 }
@@ -137,12 +141,12 @@ static ls_dataset *change(ls_dataset *images, const image_options *o, bool train
         return images;
     }
     ls_dataset *changed = NULL;
-    must(ls_transform_new(
-        images,
-        LS_OPTIONS(ls_transform_options, .crop_padding = train ? o->crop_padding : 0,
-                   .flip = train && o->flip, .mean = n->channels ? n->mean : NULL,
-                   .std = n->channels ? n->std : NULL, .channels = n->channels, .seed = o->seed),
-        &changed));
+    must(LS_STATUS_OF(
+        changed = ls_transform_dataset_new(
+            images, LS_OPTIONS(ls_transform_options, .crop_padding = train ? o->crop_padding : 0,
+                               .flip = train && o->flip, .mean = n->channels ? n->mean : NULL,
+                               .std = n->channels ? n->std : NULL, .channels = n->channels,
+                               .seed = o->seed))));
     return changed;
 }
 

@@ -15,7 +15,7 @@ typedef struct masking {
 
 #define MASKED_NOTHING (-100) /* label of a token that is not asked for */
 
-/* Of windows x int32 [n] (as ls_text_new and ls_tokens_new give) -> x int32 [T], y int32 [T]; T is
+/* Of windows x int32 [n] (as ls_text_dataset_new and ls_tokens_dataset_new give) -> x int32 [T], y int32 [T]; T is
  * n and a place for each of `first` and `last`. In every window the same number of tokens is asked
  * for, share * n rounded, at least one, so a mean over windows is the mean over what is asked for,
  * however windows are dealt out. y has what was there; x has the mask in 80 % of these places, a

@@ -20,7 +20,7 @@ static void token_text_free(ls_dataset *self)
 {
     token_text *t = (token_text *)self;
     for (int i = 0; i < t->files; i++) {
-        free(t->file[i].ids);
+        ls_bytes_free(t->file[i].ids);
     }
     free(t);
 }
@@ -100,13 +100,13 @@ ls_status text_windows_new(const char *path, const ls_tokenizer *tokenizer, int6
     ls_text_options o = *LS_OPTIONS(ls_text_options, .context = context, .part = part);
     o.stride = part == LS_TEXT_HELD_OUT ? context : 1;
     if (!tokenizer) {
-        return ls_text_new(path, &o, out);
+        return LS_STATUS_OF(*out = ls_text_dataset_new(path, &o));
     }
     ls_dataset *text = NULL;
     const int64_t stride = o.stride;
     o.context = o.stride = 1; /* files alone are wanted, however short */
     *out = NULL;
-    ls_status status = ls_text_new(path, &o, &text);
+    ls_status status = LS_STATUS_OF(text = ls_text_dataset_new(path, &o));
     if (status >= 0) {
         status = token_text_new(text, tokenizer, context, stride, out);
         ls_dataset_free(text);

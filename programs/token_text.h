@@ -6,7 +6,7 @@
 #include <lockstep/lockstep.h>
 #include <lockstep/tokenizer.h>
 
-/* Encodes the files of `text` (ls_text_new), of which a sample is a window of context + 1 tokens
+/* Encodes the files of `text` (ls_text_dataset_new), of which a sample is a window of context + 1 tokens
  * that never crosses a file, `stride` apart: x int32 [context], y the same shifted by one. Borrows
  * both for the call. LS_ERR_INVALID when every file is shorter than a window. */
 ls_status token_text_new(const ls_dataset *text, const ls_tokenizer *tokenizer, int64_t context,

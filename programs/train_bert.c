@@ -171,10 +171,10 @@ static ls_dataset *open_shards(const settings *s, const corpus *c, int64_t conte
     ls_dataset *data = NULL;
     const char *path = judged && s->held_out ? s->held_out : s->data;
     const char *part = s->held_out ? NULL : judged ? "val" : "train";
-    must(ls_tokens_new(path,
-                       LS_OPTIONS(ls_tokens_options, .context = context, .part = part,
-                                  .stride = judged ? context : 1, .vocab = c->masking.vocab),
-                       &data));
+    must(LS_STATUS_OF(
+        data = ls_tokens_dataset_new(path, LS_OPTIONS(ls_tokens_options, .context = context,
+                                                      .part = part, .stride = judged ? context : 1,
+                                                      .vocab = c->masking.vocab))));
     return data;
 }
 
@@ -200,7 +200,7 @@ static corpus open_corpus(const settings *s)
                 .masking = {.share = s->share, .seed = (uint64_t)s->train.seed}};
     ls_tokenizer *tokenizer = NULL;
     if (text || s->tokenizer) {
-        must(ls_tokenizer_open(s->tokenizer ? s->tokenizer : "bytes", &tokenizer));
+        must(LS_STATUS_OF(tokenizer = ls_tokenizer_new(s->tokenizer ? s->tokenizer : "bytes")));
     }
     const int64_t known = tokenizer ? ls_tokenizer_count(tokenizer) : BERT_TOKENS;
     c.masking.vocab = s->vocab ? s->vocab : known;

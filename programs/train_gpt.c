@@ -103,10 +103,10 @@ static ls_dataset *open_shards(const settings *s, const char *path, int64_t stri
                                const char *part)
 {
     ls_dataset *data = NULL;
-    must(ls_tokens_new(path,
-                       LS_OPTIONS(ls_tokens_options, .context = s->shape.context, .stride = stride,
-                                  .part = part, .vocab = s->shape.vocab),
-                       &data));
+    must(LS_STATUS_OF(
+        data = ls_tokens_dataset_new(path, LS_OPTIONS(ls_tokens_options,
+                                                      .context = s->shape.context, .stride = stride,
+                                                      .part = part, .vocab = s->shape.vocab))));
     return data;
 }
 
@@ -114,7 +114,7 @@ static ls_dataset *open_shards(const settings *s, const char *path, int64_t stri
 static void open_text(settings *s, tokens *t)
 {
     ls_tokenizer *tokenizer = NULL;
-    must(ls_tokenizer_open(s->tokenizer ? s->tokenizer : "bytes", &tokenizer));
+    must(LS_STATUS_OF(tokenizer = ls_tokenizer_new(s->tokenizer ? s->tokenizer : "bytes")));
     const int64_t known = ls_tokenizer_count(tokenizer);
     s->shape.vocab = s->shape.vocab ? s->shape.vocab : known;
     if (s->shape.vocab < known) {

@@ -70,12 +70,13 @@ static ls_feed feed_of(const trainer_options *s)
 static void open_loader(trainer *t)
 {
     const trainer_options *s = t->set;
-    must(ls_sampler_new(t->task.data->count,
-                        LS_OPTIONS(ls_sampler_options, .batch = s->batch, .drop_last = true,
-                                   .seed = (uint64_t)s->seed),
-                        &t->sampler));
-    must(ls_loader_new(t->task.data, t->sampler, LS_OPTIONS(ls_loader_options, .feed = feed_of(s)),
-                       &t->loader));
+    must(LS_STATUS_OF(
+        t->sampler = ls_sampler_new(t->task.data->count,
+                                    LS_OPTIONS(ls_sampler_options, .batch = s->batch,
+                                               .drop_last = true, .seed = (uint64_t)s->seed))));
+    must(
+        LS_STATUS_OF(t->loader = ls_loader_new(t->task.data, t->sampler,
+                                               LS_OPTIONS(ls_loader_options, .feed = feed_of(s)))));
 }
 
 static ls_optim *make_optim(const trainer *t)
@@ -125,8 +126,8 @@ static void resume(trainer *t)
 {
     ls_checkpoint *from = t->checkpoint;
     if (!from) {
-        must(ls_checkpoint_open(t->set->resume, ls_world(),
-                                LS_OPTIONS(ls_checkpoint_options, .load_only = true), &from));
+        must(ls_checkpoint_new(t->set->resume, ls_world(),
+                               LS_OPTIONS(ls_checkpoint_options, .load_only = true), &from));
     }
     ls_status status = ls_checkpoint_load(from, t->items, ITEMS, &t->start);
     if (status == LS_ERR_NOT_FOUND && from != t->checkpoint) {
@@ -137,7 +138,7 @@ static void resume(trainer *t)
         must(status);
     }
     if (from != t->checkpoint) {
-        must(ls_checkpoint_close(from));
+        must(ls_checkpoint_free(from));
     }
     if (ls_rank() == 0) {
         (void)printf("%s: %s at step %lld\n", t->set->resume,
@@ -157,13 +158,13 @@ static void open_checkpoints(trainer *t)
     const trainer_options *s = t->set;
     const bool same = s->save && s->resume && strcmp(s->save, s->resume) == 0;
     if (same) {
-        must(ls_checkpoint_open(s->save, ls_world(), NULL, &t->checkpoint));
+        must(ls_checkpoint_new(s->save, ls_world(), NULL, &t->checkpoint));
     }
     if (s->resume) {
         resume(t);
     }
     if (s->save && !same) {
-        must(ls_checkpoint_open(s->save, ls_world(), NULL, &t->checkpoint));
+        must(ls_checkpoint_new(s->save, ls_world(), NULL, &t->checkpoint));
     }
 }
 
@@ -476,7 +477,7 @@ int trainer_end(trainer *t, const char *note)
         print_summary(t, note);
     }
     records_close(&t->records);
-    must(ls_checkpoint_close(t->checkpoint));
+    must(ls_checkpoint_free(t->checkpoint));
     ls_optim_free(t->optim);
     ls_module_free(t->net);
     ls_loader_free(t->loader);

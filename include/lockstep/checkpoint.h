@@ -3,13 +3,13 @@
  *     const ls_checkpoint_item items[] = {
  *         LS_ITEM("model", ls_ddp_module(net)), LS_ITEM("optim", optim),
  *         LS_ITEM("loader", loader), LS_ITEM("random", ls_runtime_current())};
- *     LS_CHECK(ls_checkpoint_open("run7", ls_world(), NULL, &c));
+ *     LS_CHECK(ls_checkpoint_new("run7", ls_world(), NULL, &c));
  *     ls_status found = ls_checkpoint_load(c, items, 4, &step);   // LS_ERR_NOT_FOUND: from step 0
  *     for (; step < steps; step++) {
  *         … train one step …
  *         if ((step + 1) % 1000 == 0) LS_CHECK(ls_checkpoint_save(c, step + 1, items, 4));
  *     }
- *     LS_CHECK(ls_checkpoint_close(c));
+ *     LS_CHECK(ls_checkpoint_free(c));
  *
  * On the disk a checkpoint is a folder  DIR/step-00000120/  with
  *     state-00001-of-00004.safetensors …   tensors, shared out over the ranks by bytes (large ones
@@ -71,8 +71,8 @@ LS_DEFAULTS_FUNCTION(checkpoint)
  * half written. Collective. While another job writes to the folder it can be opened for loading
  * only; what load then finds may be gone a moment later, and the newer ones are taken. Errors name
  * the path. */
-LS_API ls_status ls_checkpoint_open(const char *folder, ls_group *group,
-                                    const ls_checkpoint_options *options, ls_checkpoint **out);
+LS_API ls_status ls_checkpoint_new(const char *folder, ls_group *group,
+                                   const ls_checkpoint_options *options, ls_checkpoint **out);
 
 /* Saves all items as step `step` >= 0. Collective. With `async` it returns after the copy: of
  * 1/ranks of what is replicated, into memory kept from save to save. An error of the writing is
@@ -95,7 +95,7 @@ LS_API ls_status ls_checkpoint_load(ls_checkpoint *checkpoint, const ls_checkpoi
                                     int count, int64_t *step);
 
 /* Waits for the writing to end, then frees, whatever it returns. Collective; NULL is allowed. */
-LS_API ls_status ls_checkpoint_close(ls_checkpoint *checkpoint);
+LS_API ls_status ls_checkpoint_free(ls_checkpoint *checkpoint);
 
 /* ---- weights of other programs: safetensors -------------------------------------------------
  *

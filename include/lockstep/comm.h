@@ -67,7 +67,7 @@ LS_API ls_status ls_group_set_channels(ls_group *group, int channels);
  * rank 0 decides; "" before that, and for other groups, whose choice needs no measuring. Sums keep
  * their association and so their bits. Local call. LOCKSTEP_TUNE=off does without;
  * LOCKSTEP_ALL_REDUCE=0-4k:root,4k-:direct asks for algorithms by size. */
-LS_API ls_status ls_group_tuning(ls_group *group, char *out, size_t bytes);
+LS_API ls_status ls_group_get_tuning(ls_group *group, char *out, size_t bytes);
 
 /* As ls_group_new, but collective over those ranks only, of which this must be one; others do not
  * call it (MPI_Comm_create_group; new_group with use_local_synchronization). Costs two messages a
@@ -309,9 +309,6 @@ LS_API ls_status ls_gather_bytes(ls_group *group, const void *bytes, size_t leng
 LS_API ls_status ls_scatter_bytes(ls_group *group, const ls_bytes *in, int root, void **bytes,
                                   size_t *length, const ls_collective_options *options);
 
-/* NULL is allowed; also after ls_finalize. */
-LS_API void ls_bytes_free(void *memory);
-
 /* ---- work --------------------------------------------------------------------------------- */
 
 /* Waits for the operation, returns its status and releases the handle; call once per handle. */
@@ -384,7 +381,7 @@ LS_API ls_status ls_group_get_counters(const ls_group *group, ls_counters *out);
 #define ls_all_reduce_many(...) LS_AT(ls_all_reduce_many(__VA_ARGS__))
 #define ls_broadcast_many(...) LS_AT(ls_broadcast_many(__VA_ARGS__))
 #define ls_group_split(...) LS_AT(ls_group_split(__VA_ARGS__))
-#define ls_group_tuning(...) LS_AT(ls_group_tuning(__VA_ARGS__))
+#define ls_group_get_tuning(...) LS_AT(ls_group_get_tuning(__VA_ARGS__))
 #define ls_group_set_channels(...) LS_AT(ls_group_set_channels(__VA_ARGS__))
 #define ls_broadcast_bytes(...) LS_AT(ls_broadcast_bytes(__VA_ARGS__))
 #define ls_all_gather_bytes(...) LS_AT(ls_all_gather_bytes(__VA_ARGS__))

@@ -5,6 +5,8 @@
  * sample a rank reads at which position, from (seed, epoch) by a counter-based permutation: any
  * rank can compute any other's order, nothing is stored, and the order does not depend on the rank
  * count.
+ *
+ * Constructors return NULL on failure, with ls_error_status and ls_error_message.
  */
 #ifndef LOCKSTEP_DATA_H
 #define LOCKSTEP_DATA_H
@@ -47,7 +49,7 @@ typedef struct ls_text_options {
 LS_DEFAULTS_FUNCTION(text)
 /* Errors name the file: LS_ERR_NOT_FOUND, LS_ERR_SYSTEM (unreadable), LS_ERR_INVALID (empty, or
  * every file shorter than a window). */
-LS_API ls_status ls_text_new(const char *path, const ls_text_options *options, ls_dataset **out);
+LS_API ls_dataset *ls_text_dataset_new(const char *path, const ls_text_options *options);
 LS_API int ls_text_files(const ls_dataset *text);
 LS_API int64_t ls_text_bytes(const ls_dataset *text); /* of this part */
 /* The bytes of file i of this part; borrowed. */
@@ -55,20 +57,20 @@ LS_API const uint8_t *ls_text_file(const ls_dataset *text, int i, int64_t *bytes
 
 /* MNIST's IDX files: images [N,..] uint8 -> x float32 in [0,1] flattened to [D], labels [N] uint8
  * -> y int32 scalar. Sizes are checked against the files before memory is taken. */
-LS_API ls_status ls_idx_new(const char *images, const char *labels, ls_dataset **out);
+LS_API ls_dataset *ls_idx_dataset_new(const char *images, const char *labels);
 /* The same with the images' shape kept: [N,H,W] -> x [1,H,W], [N,C,H,W] -> x [C,H,W]. */
-LS_API ls_status ls_idx_images_new(const char *images, const char *labels, ls_dataset **out);
+LS_API ls_dataset *ls_idx_images_dataset_new(const char *images, const char *labels);
 
 /* CIFAR-10's binary version: a folder with data_batch_1.bin to data_batch_5.bin (train) and
  * test_batch.bin (else), or one such file, whatever `train` says. x float32 [3,32,32] in [0,1],
  * red, green, blue; y int32 scalar, 0 … 9. Every label is looked at. */
-LS_API ls_status ls_cifar10_new(const char *folder_or_file, bool train, ls_dataset **out);
+LS_API ls_dataset *ls_cifar10_dataset_new(const char *folder_or_file, bool train);
 
 /* Arrays of numpy.save, x [N,..] and y [N,..], of float16, float32, float64, int8, uint8, int32,
  * int64 or bool, which they keep: little-endian and in C order, of versions 1.0 to 3.0. Others are
  * refused by name (LS_ERR_UNSUPPORTED). Files are mapped, so they may be larger than memory, and
  * must not be cut meanwhile. */
-LS_API ls_status ls_npy_new(const char *x, const char *y, ls_dataset **out);
+LS_API ls_dataset *ls_npy_dataset_new(const char *x, const char *y);
 
 /* Files of tokens ("shards"): nanoGPT's .bin (uint16, no header) and llm.c's (magic 20240520:
  * uint16, 20240801: uint32), told apart by their first bytes. A sample is a window of context + 1
@@ -85,11 +87,10 @@ typedef struct ls_tokens_options {
 } ls_tokens_options;
 #define LS_DEFAULTS_ls_tokens_options .context = 128,
 LS_DEFAULTS_FUNCTION(tokens)
-LS_API ls_status ls_tokens_new(const char *path, const ls_tokens_options *options,
-                               ls_dataset **out);
+LS_API ls_dataset *ls_tokens_dataset_new(const char *path, const ls_tokens_options *options);
 
 /* Tensors in memory: x [N,..] float32 or int32, y [N,..]; both kept. */
-LS_API ls_status ls_tensor_dataset_new(ls_tensor *x, ls_tensor *y, ls_dataset **out);
+LS_API ls_dataset *ls_tensor_dataset_new(ls_tensor *x, ls_tensor *y);
 
 /* Images [C,H,W] of float32, changed in this order (torchvision's RandomCrop, RandomHorizontalFlip,
  * Normalize): shifted by at most crop_padding pixels each way, with zeros where nothing is;
@@ -106,14 +107,14 @@ typedef struct ls_transform_options {
 } ls_transform_options;
 #define LS_DEFAULTS_ls_transform_options
 LS_DEFAULTS_FUNCTION(transform)
-LS_API ls_status ls_transform_new(ls_dataset *images, const ls_transform_options *options,
-                                  ls_dataset **out);
+LS_API ls_dataset *ls_transform_dataset_new(ls_dataset *images,
+                                            const ls_transform_options *options);
 
 /* For data that only rank 0 can read (LS_FEED_SCATTER). Collective over the world: rank 0 gives its
- * data set, and *out is that; elsewhere `dataset` is ignored and *out new, of the same count,
- * shapes and dtypes, without samples: its `get` is LS_ERR_STATE. With NULL on rank 0
+ * data set and gets the same one back; elsewhere `dataset` is ignored, and the result is new, of the
+ * same count, shapes and dtypes, without samples: its `get` is LS_ERR_STATE. With NULL on rank 0
  * LS_ERR_INVALID on all ranks. */
-LS_API ls_status ls_dataset_share(ls_dataset *dataset, ls_dataset **out);
+LS_API ls_dataset *ls_dataset_share(ls_dataset *dataset);
 
 /* ---- sampler ------------------------------------------------------------------------------ */
 
@@ -129,7 +130,7 @@ typedef struct ls_sampler_options {
 #define LS_DEFAULTS_ls_sampler_options .batch = 1, .shuffle = true, .rank = -1, .world_size = -1,
 LS_DEFAULTS_FUNCTION(sampler)
 /* LS_ERR_INVALID when there are fewer samples than ranks: says both numbers. */
-LS_API ls_status ls_sampler_new(int64_t count, const ls_sampler_options *options, ls_sampler **out);
+LS_API ls_sampler *ls_sampler_new(int64_t count, const ls_sampler_options *options);
 LS_API void ls_sampler_free(ls_sampler *sampler);
 LS_API int64_t ls_sampler_steps(const ls_sampler *sampler); /* per epoch; equal on all ranks */
 /* Global indices of this rank's samples at (epoch, step): writes up to batch, returns how many (0
@@ -173,8 +174,8 @@ typedef struct ls_batch {
 } ls_batch;
 
 /* Borrows dataset and sampler. */
-LS_API ls_status ls_loader_new(ls_dataset *dataset, ls_sampler *sampler,
-                               const ls_loader_options *options, ls_loader **out);
+LS_API ls_loader *ls_loader_new(ls_dataset *dataset, ls_sampler *sampler,
+                                const ls_loader_options *options);
 LS_API void ls_loader_free(ls_loader *loader);
 /* The next batch; false at the end of an epoch (the next call starts the next epoch) or on an error
  * (ls_loader_status). */

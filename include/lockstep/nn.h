@@ -173,15 +173,15 @@ LS_API ls_module *ls_adaptive_avg_pool2d_new(int64_t height, int64_t width);
 
 /* ---- initialisation: in place; value streams are keyed by (seed, parameters made so far) --- */
 
-LS_API ls_status ls_init_uniform(ls_tensor *t, double low, double high);
-LS_API ls_status ls_init_normal(ls_tensor *t, double mean, double std);
-LS_API ls_status ls_init_constant(ls_tensor *t, double value);
+LS_API ls_status ls_fill_uniform(ls_tensor *t, double low, double high);
+LS_API ls_status ls_fill_normal(ls_tensor *t, double mean, double std);
+LS_API ls_status ls_fill_constant(ls_tensor *t, double value);
 /* N(0, 2/fan), for what a ReLU follows (He et al. 2015): fan is the inputs of an output of a weight
  * [out,in,..], or with fan_out the outputs of an input. */
-LS_API ls_status ls_init_kaiming_normal(ls_tensor *weight, bool fan_out);
+LS_API ls_status ls_fill_kaiming_normal(ls_tensor *weight, bool fan_out);
 
 /* LS_SKIP_INIT(true); (torch.nn.utils.skip_init): from here to the end of the block, layers are
- * made, but no random values are drawn for them (ls_init_uniform and _normal leave a tensor as it
+ * made, but no random values are drawn for them (ls_fill_uniform and _normal leave a tensor as it
  * is: anything, where it is ls_empty's). For layers whose values follow, from a model's own
  * initialisation or a file:
  *     {

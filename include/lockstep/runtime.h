@@ -76,6 +76,19 @@ LS_API double ls_time(void);
 /* Prints one log line "[rank R] level: text" to stderr when `level` is enabled (LOCKSTEP_DEBUG). */
 LS_API void ls_log_message(ls_log_level level, const char *format, ...) LS_PRINTF(2, 3);
 
+/* From now on every log line of this process that is enabled goes to `fn` instead of stderr:
+ * `text` is the message without rank, level and newline, valid during the call. NULL: stderr again.
+ * May be called at any time, also before ls_init and by any thread; `fn` is called by whichever
+ * thread has something to say, several at a time, so it must be thread-safe, and short. When this
+ * returns, the former function is not running and will not be called again. `fn` may log, but not
+ * set the callback. */
+typedef void (*ls_log_fn)(ls_log_level level, const char *text, void *arg);
+LS_API void ls_set_log_callback(ls_log_fn fn, void *arg);
+
+/* Frees memory that a function of this library returned to its caller: objects of comm.h, the ids
+ * and texts of tokenizer.h. NULL is allowed; also after ls_finalize. */
+LS_API void ls_bytes_free(void *memory);
+
 /* Runs fn(arg) on n ranks, each a new process of this program made by fork (mp.spawn): call it
  * before ls_init; fn calls ls_init and ls_finalize itself. Blocks until all have ended. Returns
  * LS_OK when every rank returned 0, LS_ERR_PEER with the report of the first failure otherwise. */

@@ -47,6 +47,10 @@ LS_API const char *ls_status_name(ls_status status);
  * what was found and what to do. Valid until the thread's next call into the library. */
 LS_API const char *ls_error_message(void);
 
+/* Status of that call; LS_OK if none failed. A function that returned NULL or a poisoned tensor, or
+ * false, tells its reason here. */
+LS_API ls_status ls_error_status(void);
+
 /* For modules and state of your own: sets that message and returns `status`, an error. A
  * constructor that returns NULL after it has words in ls_error_message as the library's have. */
 LS_API ls_status ls_fail(ls_status status, const char *format, ...) LS_PRINTF(2, 3);
@@ -68,7 +72,7 @@ LS_API ls_status ls_options_read(void *into, size_t size, const void *from, cons
 LS_API void ls_check_failed(ls_status status, const char *file, int line, const char *expression);
 #define LS_CHECK(expression)                                                                       \
     do {                                                                                           \
-        ls_status ls_check_status_ = (expression);                                                 \
+        const ls_status ls_check_status_ = LS_STATUS_OF(expression);                               \
         if (ls_check_status_ < 0) {                                                                \
             ls_check_failed(ls_check_status_, __FILE__, __LINE__, #expression);                    \
         }                                                                                          \
@@ -77,11 +81,43 @@ LS_API void ls_check_failed(ls_status status, const char *file, int line, const 
 /* Returns the status from the current function when it is an error. */
 #define LS_TRY(expression)                                                                         \
     do {                                                                                           \
-        ls_status ls_try_status_ = (expression);                                                   \
+        const ls_status ls_try_status_ = LS_STATUS_OF(expression);                                 \
         if (ls_try_status_ < 0) {                                                                  \
             return ls_try_status_;                                                                 \
         }                                                                                          \
     } while (0)
+
+/* The status of a call, whichever of the two conventions it follows: a status is itself; a pointer
+ * that a constructor returned is LS_OK, or the reason for which it is NULL. So both work:
+ *     LS_CHECK(ls_init(NULL));
+ *     LS_CHECK(net = ls_linear_new(10, 10, NULL)); */
+static inline ls_status ls_status_of_status_(ls_status status)
+{
+    return status;
+}
+static inline ls_status ls_status_of_pointer_(const void *pointer)
+{
+    const ls_status status = pointer != NULL ? LS_OK : ls_error_status();
+    return pointer == NULL && status >= 0 ? LS_ERR_INVALID : status;
+}
+#ifndef __cplusplus
+#define LS_STATUS_OF(expression)                                                                   \
+    _Generic((expression), ls_status                                                               \
+             : ls_status_of_status_, default                                                       \
+             : ls_status_of_pointer_)(expression)
+#else
+} /* overloads */
+static inline ls_status ls_status_of_(ls_status status)
+{
+    return status;
+}
+static inline ls_status ls_status_of_(const void *pointer)
+{
+    return ls_status_of_pointer_(pointer);
+}
+extern "C" {
+#define LS_STATUS_OF(expression) ls_status_of_(expression)
+#endif
 
 #ifdef __cplusplus
 }

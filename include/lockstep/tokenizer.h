@@ -13,7 +13,7 @@
 #ifndef LOCKSTEP_TOKENIZER_H
 #define LOCKSTEP_TOKENIZER_H
 
-#include <lockstep/status.h>
+#include <lockstep/runtime.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -33,7 +33,7 @@ typedef struct ls_tokenizer ls_tokenizer;
  * LS_ERR_UNSUPPORTED (another model, normalizer or pre-tokenizer; an expression in a build without
  * PCRE2), LS_ERR_LIMIT. ls_init must have been called. Returns a new object, for any number of
  * threads at a time. */
-LS_API ls_status ls_tokenizer_open(const char *path, ls_tokenizer **out);
+LS_API ls_tokenizer *ls_tokenizer_new(const char *path);
 LS_API void ls_tokenizer_free(ls_tokenizer *tokenizer); /* NULL is allowed */
 
 /* One more than the highest id: what an embedding needs rows. */
@@ -42,7 +42,7 @@ LS_API int64_t ls_tokenizer_count(const ls_tokenizer *tokenizer);
 /* The id of the token whose text is this, special or not; -1: there is none. */
 LS_API int32_t ls_tokenizer_id(const ls_tokenizer *tokenizer, const char *token);
 
-/* The tokens of `bytes` bytes of text; free(*ids). Special tokens in the text are recognised, as
+/* The tokens of `bytes` bytes of text; ls_bytes_free(*ids). Special tokens in the text are recognised, as
  * `tokenizers` does: do not encode what a stranger wrote beside what only you may say. Cost: linear
  * in the text but for n log n within a word of n bytes. LS_ERR_INVALID: a byte that the vocabulary
  * has no token for, with its offset; LS_ERR_LIMIT: the expression gives up, or a word of more than
@@ -50,7 +50,7 @@ LS_API int32_t ls_tokenizer_id(const ls_tokenizer *tokenizer, const char *token)
 LS_API ls_status ls_tokenizer_encode(const ls_tokenizer *tokenizer, const char *text, size_t bytes,
                                      int32_t **ids, int64_t *count);
 
-/* The text of `count` tokens, special ones included; free(*text). A 0 that is not counted in *bytes
+/* The text of `count` tokens, special ones included; ls_bytes_free(*text). A 0 that is not counted in *bytes
  * stands behind it; the text itself may hold others, and need not be UTF-8 where tokens are cut.
  * LS_ERR_INVALID: an id that no token has. On errors *text is NULL. */
 LS_API ls_status ls_tokenizer_decode(const ls_tokenizer *tokenizer, const int32_t *ids,

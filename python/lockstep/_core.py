@@ -459,7 +459,7 @@ class Group:
         """Which algorithms operations use by size: {"all_reduce": "0-64Ki:root,64Ki-:direct", ...};
         empty where nothing was measured, as on one host."""
         text = ctypes.create_string_buffer(1 << 14)
-        call(library().ls_group_tuning, self.handle, text, len(text))
+        call(library().ls_group_get_tuning, self.handle, text, len(text))
         return dict(line.split(maxsplit=1) for line in text.value.decode().splitlines())
 
     def free(self):

@@ -74,7 +74,7 @@ _FUNCTIONS = {
     "ls_group_split": (_I, (_P, _I, _I, _S, ctypes.POINTER(_P))),
     "ls_group_round_robin": (_I, (ctypes.POINTER(_P), _I, _S, ctypes.POINTER(_P))),
     "ls_group_set_channels": (_I, (_P, _I)),
-    "ls_group_tuning": (_I, (_P, _S, _Z)),
+    "ls_group_get_tuning": (_I, (_P, _S, _Z)),
     "ls_group_free": (_I, (_P,)),
     "ls_group_abort": (_I, (_P, _S)),
     "ls_group_status": (_I, (_P,)),

@@ -25,6 +25,11 @@ const char *ls_status_name(ls_status status)
     return "unknown status";
 }
 
+ls_status ls_error_status(void)
+{
+    return ls__self.status;
+}
+
 const char *ls_error_message(void)
 {
     return ls__self.message;

@@ -1,10 +1,12 @@
-/* Log lines to stderr, one write each, so that lines of several ranks never mix.
+/* Log lines to the program's callback, or to stderr, one write each, so that lines of several ranks
+ * never mix.
  *
  * The level is the runtime's; a thread without a runtime reads LOCKSTEP_DEBUG (or, where that is
  * not set, TORCH_DISTRIBUTED_DEBUG) at each call, since there is nowhere to keep it.
  */
 #include "base/log.h"
 
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -58,6 +60,34 @@ ls_log_level ls__log_level_setting(bool *known)
     return level;
 }
 
+/* The program's own destination of log lines; NULL: stderr.
+ * Sync: read with the lock shared for as long as the function runs, so that a change waits. */
+static struct {
+    pthread_rwlock_t lock;
+    ls_log_fn fn;
+    void *arg;
+} callback = {.lock = PTHREAD_RWLOCK_INITIALIZER};
+
+void ls_set_log_callback(ls_log_fn fn, void *arg)
+{
+    pthread_rwlock_wrlock(&callback.lock);
+    callback.fn = fn;
+    callback.arg = arg;
+    pthread_rwlock_unlock(&callback.lock);
+}
+
+/* Whether the program took the line. */
+static bool deliver(ls_log_level level, const char *text)
+{
+    pthread_rwlock_rdlock(&callback.lock);
+    const bool taken = callback.fn != NULL;
+    if (taken) {
+        callback.fn(level, text, callback.arg);
+    }
+    pthread_rwlock_unlock(&callback.lock);
+    return taken;
+}
+
 void ls_log_message(ls_log_level level, const char *format, ...)
 {
     const ls_runtime *runtime = ls__self.runtime;
@@ -74,6 +104,9 @@ void ls_log_message(ls_log_level level, const char *format, ...)
     va_start(args, format);
     int body = vsnprintf(line + head, room, format, args);
     va_end(args);
+    if (deliver(level, line + head)) {
+        return;
+    }
     size_t length = (size_t)head;
     if (body > 0) {
         length += (size_t)body < room ? (size_t)body : room - 1;

@@ -10,6 +10,7 @@
 #include <lockstep/random.h>
 
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/assert.h"
@@ -179,4 +180,9 @@ double ls_time(void)
 {
     const ls__env *env = ls__self.runtime != NULL ? ls__self.runtime->env : ls__env_posix();
     return (double)env->now_ns(env) * 1e-9;
+}
+
+void ls_bytes_free(void *memory)
+{
+    free(memory);
 }

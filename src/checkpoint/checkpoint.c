@@ -15,15 +15,15 @@ static ls_status check_options(const char *folder, const ls_checkpoint_options *
 {
     size_t length = folder ? strlen(folder) : 0;
     if (length == 0 || length >= LS__CHECKPOINT_FOLDER_MAX) {
-        return ls__fail(LS_ERR_INVALID, "ls_checkpoint_open: a folder of 1 to %d bytes is needed",
+        return ls__fail(LS_ERR_INVALID, "ls_checkpoint_new: a folder of 1 to %d bytes is needed",
                         LS__CHECKPOINT_FOLDER_MAX - 1);
     }
     if (set->keep < 1) {
-        return ls__fail(LS_ERR_INVALID, "ls_checkpoint_open: keep is %d; it must be at least 1",
+        return ls__fail(LS_ERR_INVALID, "ls_checkpoint_new: keep is %d; it must be at least 1",
                         set->keep);
     }
     if (set->timeout_ms < 1) {
-        return ls__fail(LS_ERR_INVALID, "ls_checkpoint_open: timeout_ms is %lld; it must be > 0",
+        return ls__fail(LS_ERR_INVALID, "ls_checkpoint_new: timeout_ms is %lld; it must be > 0",
                         (long long)set->timeout_ms);
     }
     return LS_OK;
@@ -96,23 +96,23 @@ static void release(ls_checkpoint *c)
     env->release(env, c, sizeof *c);
 }
 
-ls_status ls_checkpoint_open(const char *folder, ls_group *group,
-                             const ls_checkpoint_options *options, ls_checkpoint **out)
+ls_status ls_checkpoint_new(const char *folder, ls_group *group,
+                            const ls_checkpoint_options *options, ls_checkpoint **out)
 {
     LS__OPTIONS(ls_checkpoint_options, given, options);
-    ls_runtime *runtime = ls__runtime_get("ls_checkpoint_open");
+    ls_runtime *runtime = ls__runtime_get("ls_checkpoint_new");
     *out = NULL;
     if (!runtime) {
         return ls__self.status;
     }
     if (!group) {
-        return ls__fail(LS_ERR_INVALID, "ls_checkpoint_open: the group is NULL");
+        return ls__fail(LS_ERR_INVALID, "ls_checkpoint_new: the group is NULL");
     }
     LS_TRY(check_options(folder, &given));
     ls_checkpoint *c = allocate(runtime, folder, group);
     if (!c) {
-        (void)ls_group_abort(group, "ls_checkpoint_open: no memory");
-        return ls__fail(LS_ERR_MEMORY, "ls_checkpoint_open: no memory");
+        (void)ls_group_abort(group, "ls_checkpoint_new: no memory");
+        return ls__fail(LS_ERR_MEMORY, "ls_checkpoint_new: no memory");
     }
     c->set = given;
     ls_status status = ls_group_new(group, NULL, 0, "checkpoint", &c->group);
@@ -220,7 +220,7 @@ ls_status ls_checkpoint_wait(ls_checkpoint *c)
     return ls__writer_join(c);
 }
 
-ls_status ls_checkpoint_close(ls_checkpoint *c)
+ls_status ls_checkpoint_free(ls_checkpoint *c)
 {
     if (!c) {
         return LS_OK;

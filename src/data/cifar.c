@@ -128,10 +128,9 @@ static ls_status load(cifar *d, const char *path, bool train)
     return LS_OK;
 }
 
-ls_status ls_cifar10_new(const char *folder_or_file, bool train, ls_dataset **out)
+static ls_status make(const char *folder_or_file, bool train, ls_dataset **out)
 {
-    *out = NULL;
-    ls_runtime *runtime = ls__runtime_get("ls_cifar10_new");
+    ls_runtime *runtime = ls__runtime_get("ls_cifar10_dataset_new");
     if (!runtime) {
         return ls__self.status;
     }
@@ -157,4 +156,10 @@ ls_status ls_cifar10_new(const char *folder_or_file, bool train, ls_dataset **ou
     d->base.count = d->first[d->files];
     *out = &d->base;
     return LS_OK;
+}
+
+ls_dataset *ls_cifar10_dataset_new(const char *folder_or_file, bool train)
+{
+    ls_dataset *made = NULL;
+    return make(folder_or_file, train, &made) == LS_OK ? made : NULL;
 }

@@ -179,7 +179,7 @@ static ls_status image_shape(const char *path, const idx_file *images, ls_shape 
     if (images->ndim != 3 && images->ndim != 4) {
         return ls__fail(LS_ERR_FORMAT,
                         "IDX: \"%s\" has %d dimensions at offset 3; images have 3, [N,H,W], or 4, "
-                        "[N,C,H,W] (ls_idx_new takes any as rows)",
+                        "[N,C,H,W] (ls_idx_dataset_new takes any as rows)",
                         path, images->ndim);
     }
     const int64_t channels = images->ndim == 4 ? images->dim[1] : 1;
@@ -222,12 +222,14 @@ static ls_status open_pair(const char *what, const char *images, const char *lab
     return LS_OK;
 }
 
-ls_status ls_idx_new(const char *images, const char *labels, ls_dataset **out)
+ls_dataset *ls_idx_dataset_new(const char *images, const char *labels)
 {
-    return open_pair("ls_idx_new", images, labels, false, out);
+    ls_dataset *made = NULL;
+    return open_pair(__func__, images, labels, false, &made) == LS_OK ? made : NULL;
 }
 
-ls_status ls_idx_images_new(const char *images, const char *labels, ls_dataset **out)
+ls_dataset *ls_idx_images_dataset_new(const char *images, const char *labels)
 {
-    return open_pair("ls_idx_images_new", images, labels, true, out);
+    ls_dataset *made = NULL;
+    return open_pair(__func__, images, labels, true, &made) == LS_OK ? made : NULL;
 }

@@ -515,11 +515,9 @@ static ls_status check_feed(ls_feed feed, const ls_sampler *sampler)
     return LS_OK;
 }
 
-ls_status ls_loader_new(ls_dataset *dataset, ls_sampler *sampler, const ls_loader_options *options,
-                        ls_loader **out)
+static ls_status make(ls_dataset *dataset, ls_sampler *sampler, const ls_loader_options *given,
+                      ls_loader **out)
 {
-    *out = NULL;
-    LS__OPTIONS(ls_loader_options, given, options);
     ls_runtime *runtime = ls__runtime_get("ls_loader_new");
     if (!runtime) {
         return ls__self.status;
@@ -529,25 +527,25 @@ ls_status ls_loader_new(ls_dataset *dataset, ls_sampler *sampler, const ls_loade
             LS_ERR_INVALID,
             "loader: a data set and a sampler are needed; check what their constructors returned");
     }
-    if (given.prefetch < 0 || given.prefetch > PREFETCH_MAX) {
+    if (given->prefetch < 0 || given->prefetch > PREFETCH_MAX) {
         return ls__fail(LS_ERR_INVALID, "loader: prefetch is %d; it must be in 0…%d",
-                        given.prefetch, PREFETCH_MAX);
+                        given->prefetch, PREFETCH_MAX);
     }
-    LS_TRY(check_feed(given.feed, sampler));
+    LS_TRY(check_feed(given->feed, sampler));
     ls_loader *l = calloc(1, sizeof *l);
     if (!l) {
         return ls__fail(LS_ERR_MEMORY, "loader: no memory");
     }
-    const bool scatter = given.feed == LS_FEED_SCATTER, fed = scatter && ls_rank() != 0;
+    const bool scatter = given->feed == LS_FEED_SCATTER, fed = scatter && ls_rank() != 0;
     l->dataset = dataset;
     l->sampler = sampler;
     l->runtime = runtime;
     l->env = runtime->env;
-    l->feed = given.feed;
+    l->feed = given->feed;
     l->batch = ls__sampler_batch(sampler);
     l->room = scatter && !fed ? ls__sampler_global_batch(sampler) : l->batch;
-    l->threaded = given.prefetch > 0 && !fed;
-    l->slot_count = fed ? 1 : given.prefetch + 1;
+    l->threaded = given->prefetch > 0 && !fed;
+    l->slot_count = fed ? 1 : given->prefetch + 1;
     ls_status status = make_slots(l);
     if (status < 0) {
         char message[LS__MESSAGE_MAX];
@@ -558,11 +556,18 @@ ls_status ls_loader_new(ls_dataset *dataset, ls_sampler *sampler, const ls_loade
         ls_loader_free(l);
         return ls__fail_again(status, message);
     }
-    if (given.feed == LS_FEED_SHARED && ls__sampler_of_job(sampler)) {
+    if (given->feed == LS_FEED_SHARED && ls__sampler_of_job(sampler)) {
         ls__fact_note("a loader with LS_FEED_SHARED");
     }
     *out = l;
     return LS_OK;
+}
+
+ls_loader *ls_loader_new(ls_dataset *dataset, ls_sampler *sampler, const ls_loader_options *options)
+{
+    LS__OPTIONS_OR(NULL, ls_loader_options, given, options);
+    ls_loader *made = NULL;
+    return make(dataset, sampler, &given, &made) == LS_OK ? made : NULL;
 }
 
 void ls_loader_free(ls_loader *l)

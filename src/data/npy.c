@@ -87,10 +87,9 @@ static ls_status load(npy *d, const char *x, const char *y)
     return LS_OK;
 }
 
-ls_status ls_npy_new(const char *x, const char *y, ls_dataset **out)
+static ls_status make(const char *x, const char *y, ls_dataset **out)
 {
-    *out = NULL;
-    ls_runtime *runtime = ls__runtime_get("ls_npy_new");
+    ls_runtime *runtime = ls__runtime_get("ls_npy_dataset_new");
     if (!runtime) {
         return ls__self.status;
     }
@@ -111,4 +110,10 @@ ls_status ls_npy_new(const char *x, const char *y, ls_dataset **out)
     }
     *out = &d->base;
     return LS_OK;
+}
+
+ls_dataset *ls_npy_dataset_new(const char *x, const char *y)
+{
+    ls_dataset *made = NULL;
+    return make(x, y, &made) == LS_OK ? made : NULL;
 }

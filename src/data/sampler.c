@@ -108,17 +108,15 @@ static ls_status check(int64_t count, const ls_sampler *s)
     return LS_OK;
 }
 
-ls_status ls_sampler_new(int64_t count, const ls_sampler_options *options, ls_sampler **out)
+static ls_status make(int64_t count, const ls_sampler_options *given, ls_sampler **out)
 {
-    *out = NULL;
-    LS__OPTIONS(ls_sampler_options, given, options);
     ls_sampler made = {.count = count,
-                       .batch = given.batch,
-                       .shuffle = given.shuffle,
-                       .drop_last = given.drop_last,
-                       .seed = given.seed,
-                       .rank = given.rank < 0 ? ls_rank() : given.rank,
-                       .world_size = given.world_size < 0 ? ls_world_size() : given.world_size,
+                       .batch = given->batch,
+                       .shuffle = given->shuffle,
+                       .drop_last = given->drop_last,
+                       .seed = given->seed,
+                       .rank = given->rank < 0 ? ls_rank() : given->rank,
+                       .world_size = given->world_size < 0 ? ls_world_size() : given->world_size,
                        .half_bits = half_bits_of(count)};
     LS_TRY(check(count, &made));
     if (!ls__mul_int64(made.batch, made.world_size, &made.global_batch)) {
@@ -127,7 +125,7 @@ ls_status ls_sampler_new(int64_t count, const ls_sampler_options *options, ls_sa
                         (long long)made.batch, made.world_size);
     }
     made.steps = count / made.global_batch;
-    if (!given.drop_last && count % made.global_batch) {
+    if (!given->drop_last && count % made.global_batch) {
         made.steps++;
     }
     if (made.steps == 0) {
@@ -148,6 +146,13 @@ ls_status ls_sampler_new(int64_t count, const ls_sampler_options *options, ls_sa
                       made.shuffle ? ", shuffled" : "", made.drop_last ? ", drop_last" : "");
     }
     return LS_OK;
+}
+
+ls_sampler *ls_sampler_new(int64_t count, const ls_sampler_options *options)
+{
+    LS__OPTIONS_OR(NULL, ls_sampler_options, given, options);
+    ls_sampler *made = NULL;
+    return make(count, &given, &made) == LS_OK ? made : NULL;
 }
 
 bool ls__sampler_of_job(const ls_sampler *s)

@@ -216,10 +216,8 @@ static ls_status make_absent(const description *d, ls_dataset **out)
     return LS_OK;
 }
 
-ls_status ls_dataset_share(ls_dataset *dataset, ls_dataset **out)
+static ls_status share(ls_dataset *mine, ls_dataset **out)
 {
-    ls_dataset *mine = dataset;
-    *out = NULL;
     if (!ls__runtime_get("ls_dataset_share")) {
         return ls__self.status;
     }
@@ -243,4 +241,10 @@ ls_status ls_dataset_share(ls_dataset *dataset, ls_dataset **out)
         return LS_OK;
     }
     return make_absent(&d, out);
+}
+
+ls_dataset *ls_dataset_share(ls_dataset *dataset)
+{
+    ls_dataset *shared = NULL;
+    return share(dataset, &shared) == LS_OK ? shared : NULL;
 }

@@ -81,9 +81,8 @@ static ls_status fill(tensor_dataset *d, ls_tensor *x, ls_tensor *y)
     return LS_OK;
 }
 
-ls_status ls_tensor_dataset_new(ls_tensor *x, ls_tensor *y, ls_dataset **out)
+static ls_status make(ls_tensor *x, ls_tensor *y, ls_dataset **out)
 {
-    *out = NULL;
     tensor_dataset *d = calloc(1, sizeof *d);
     if (!d) {
         return ls__fail(LS_ERR_MEMORY, "tensor data set: no memory");
@@ -97,4 +96,10 @@ ls_status ls_tensor_dataset_new(ls_tensor *x, ls_tensor *y, ls_dataset **out)
     }
     *out = &d->base;
     return LS_OK;
+}
+
+ls_dataset *ls_tensor_dataset_new(ls_tensor *x, ls_tensor *y)
+{
+    ls_dataset *made = NULL;
+    return make(x, y, &made) == LS_OK ? made : NULL;
 }

@@ -149,16 +149,14 @@ static ls_status load(text *t, const char *path, const ls_text_options *options)
     return status;
 }
 
-ls_status ls_text_new(const char *path, const ls_text_options *options, ls_dataset **out)
+static ls_status make(const char *path, const ls_text_options *given, ls_dataset **out)
 {
-    *out = NULL;
-    LS__OPTIONS(ls_text_options, given, options);
-    ls_runtime *runtime = ls__runtime_get("ls_text_new");
+    ls_runtime *runtime = ls__runtime_get("ls_text_dataset_new");
     if (!runtime) {
         return ls__self.status;
     }
     ls__windows windows = {0};
-    LS_TRY(check_options(path, &given, &windows));
+    LS_TRY(check_options(path, given, &windows));
     text *t = calloc(1, sizeof *t);
     if (!t) {
         return ls__fail(LS_ERR_MEMORY, "text: no memory for a data set");
@@ -167,13 +165,20 @@ ls_status ls_text_new(const char *path, const ls_text_options *options, ls_datas
     t->windows = windows;
     t->base.get = text_get;
     t->base.free = text_free;
-    ls_status status = load(t, path, &given);
+    ls_status status = load(t, path, given);
     if (status < 0) {
         text_free(&t->base);
         return status;
     }
     *out = &t->base;
     return LS_OK;
+}
+
+ls_dataset *ls_text_dataset_new(const char *path, const ls_text_options *options)
+{
+    LS__OPTIONS_OR(NULL, ls_text_options, given, options);
+    ls_dataset *made = NULL;
+    return make(path, &given, &made) == LS_OK ? made : NULL;
 }
 
 int ls_text_files(const ls_dataset *self)

@@ -232,30 +232,35 @@ static ls_status check_options(const char *path, const ls_tokens_options *option
     return LS_OK;
 }
 
-ls_status ls_tokens_new(const char *path, const ls_tokens_options *options, ls_dataset **out)
+static ls_status make(const char *path, const ls_tokens_options *given, ls_dataset **out)
 {
-    *out = NULL;
-    LS__OPTIONS(ls_tokens_options, given, options);
-    ls_runtime *runtime = ls__runtime_get("ls_tokens_new");
+    ls_runtime *runtime = ls__runtime_get("ls_tokens_dataset_new");
     if (!runtime) {
         return ls__self.status;
     }
     ls__windows windows = {0};
-    LS_TRY(check_options(path, &given, &windows));
+    LS_TRY(check_options(path, given, &windows));
     tokens *t = calloc(1, sizeof *t);
     if (!t) {
         return ls__fail(LS_ERR_MEMORY, "tokens: no memory for a data set");
     }
     t->env = runtime->env;
     t->windows = windows;
-    t->limit = given.vocab ? (uint32_t)given.vocab : (uint32_t)INT32_MAX + 1;
+    t->limit = given->vocab ? (uint32_t)given->vocab : (uint32_t)INT32_MAX + 1;
     t->base.get = tokens_get;
     t->base.free = tokens_free;
-    ls_status status = load(t, path, given.part);
+    ls_status status = load(t, path, given->part);
     if (status < 0) {
         tokens_free(&t->base);
         return status;
     }
     *out = &t->base;
     return LS_OK;
+}
+
+ls_dataset *ls_tokens_dataset_new(const char *path, const ls_tokens_options *options)
+{
+    LS__OPTIONS_OR(NULL, ls_tokens_options, given, options);
+    ls_dataset *made = NULL;
+    return make(path, &given, &made) == LS_OK ? made : NULL;
 }

@@ -140,7 +140,7 @@ static ls_status check(const ls_dataset *images, const ls_transform_options *o)
     if (images->x_dtype != LS_FLOAT32 || shape.ndim != 3 || !ls__shape_numel(shape, &numel)) {
         return ls__fail(LS_ERR_INVALID,
                         "transform: samples are %s %s; it takes images, float32 [C,H,W] "
-                        "(ls_idx_images_new keeps the shape)",
+                        "(ls_idx_images_dataset_new keeps the shape)",
                         ls_dtype_name(images->x_dtype), ls__shape_print(shape).text);
     }
     if (o->crop_padding < 0 || o->crop_padding > PADDING_MAX) {
@@ -189,26 +189,24 @@ static transform *make(ls_dataset *images, const ls_transform_options *o)
     return t;
 }
 
-ls_status ls_transform_new(ls_dataset *images, const ls_transform_options *options,
-                           ls_dataset **out)
+ls_dataset *ls_transform_dataset_new(ls_dataset *images, const ls_transform_options *options)
 {
-    *out = NULL;
     if (images == NULL) {
-        return ls__fail(LS_ERR_INVALID,
-                        "transform: the data set is NULL; check what its constructor returned");
+        (void)ls__fail(LS_ERR_INVALID,
+                       "transform: the data set is NULL; check what its constructor returned");
+        return NULL;
     }
     ls_transform_options given = ls_transform_defaults();
     ls_status status =
-        ls_options_read(&given, sizeof given, options, "ls_transform_options", "ls_transform_new");
+        ls_options_read(&given, sizeof given, options, "ls_transform_options", __func__);
     status = status == LS_OK ? check(images, &given) : status;
     transform *t = status == LS_OK ? make(images, &given) : NULL;
-    if (status == LS_OK && !t) {
-        status = ls__fail(LS_ERR_MEMORY, "transform: no memory");
+    if (t == NULL) {
+        if (status == LS_OK) {
+            (void)ls__fail(LS_ERR_MEMORY, "transform: no memory");
+        }
+        ls_dataset_free(images); /* it is taken, also when this fails */
+        return NULL;
     }
-    if (status < 0) {
-        ls_dataset_free(images);
-        return status;
-    }
-    *out = &t->base;
-    return LS_OK;
+    return &t->base;
 }

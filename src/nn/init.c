@@ -46,10 +46,10 @@ bool ls_set_skip_init(bool skip)
     return before;
 }
 
-ls_status ls_init_uniform(ls_tensor *t, double low, double high)
+ls_status ls_fill_uniform(ls_tensor *t, double low, double high)
 {
     target at = {0};
-    LS_TRY(prepare("ls_init_uniform", t, &at));
+    LS_TRY(prepare("ls_fill_uniform", t, &at));
     if (ls__self.skip_init) {
         return LS_OK;
     }
@@ -58,10 +58,10 @@ ls_status ls_init_uniform(ls_tensor *t, double low, double high)
     return LS_OK;
 }
 
-ls_status ls_init_normal(ls_tensor *t, double mean, double std)
+ls_status ls_fill_normal(ls_tensor *t, double mean, double std)
 {
     target at = {0};
-    LS_TRY(prepare("ls_init_normal", t, &at));
+    LS_TRY(prepare("ls_fill_normal", t, &at));
     if (ls__self.skip_init) {
         return LS_OK;
     }
@@ -70,24 +70,24 @@ ls_status ls_init_normal(ls_tensor *t, double mean, double std)
     return LS_OK;
 }
 
-ls_status ls_init_constant(ls_tensor *t, double value)
+ls_status ls_fill_constant(ls_tensor *t, double value)
 {
     target at = {0};
-    LS_TRY(prepare("ls_init_constant", t, &at));
+    LS_TRY(prepare("ls_fill_constant", t, &at));
     at.tensors->kernels->fill(at.data, at.count, (float)value, NULL);
     return LS_OK;
 }
 
-ls_status ls_init_kaiming_normal(ls_tensor *weight, bool fan_out)
+ls_status ls_fill_kaiming_normal(ls_tensor *weight, bool fan_out)
 {
     LS_TRY(ls_tensor_status(weight));
     ls_shape shape = ls_shape_of(weight);
     int64_t numel = ls_numel(weight), side = fan_out ? 1 : 0; /* the other side of the weight */
     if (shape.ndim < 2 || numel == 0) {
         return ls__fail(LS_ERR_INVALID,
-                        "ls_init_kaiming_normal: the weight is %s; it must be [out,in,..] with "
+                        "ls_fill_kaiming_normal: the weight is %s; it must be [out,in,..] with "
                         "elements",
                         ls__shape_print(shape).text);
     }
-    return ls_init_normal(weight, 0.0, sqrt(2.0 / (double)(numel / shape.dim[side])));
+    return ls_fill_normal(weight, 0.0, sqrt(2.0 / (double)(numel / shape.dim[side])));
 }

@@ -47,10 +47,10 @@ ls_module *ls_linear_new(int64_t in, int64_t out, const ls_linear_options *optio
     double bound = 1.0 / sqrt((double)in);
     self->activation = given.activation;
     self->weight = ls__layer_param(&self->base, "weight", LS_SHAPE(out, in));
-    ls__layer_note(&self->base, ls_init_uniform(self->weight, -bound, bound));
+    ls__layer_note(&self->base, ls_fill_uniform(self->weight, -bound, bound));
     if (given.bias) {
         self->bias = ls__layer_param(&self->base, "bias", LS_SHAPE(out));
-        ls__layer_note(&self->base, ls_init_uniform(self->bias, -bound, bound));
+        ls__layer_note(&self->base, ls_fill_uniform(self->bias, -bound, bound));
     }
     return ls__layer_finished(&self->base);
 }
@@ -81,7 +81,7 @@ ls_module *ls_embedding_new(int64_t count, int64_t dim)
         return NULL;
     }
     self->weight = ls__layer_param(&self->base, "weight", LS_SHAPE(count, dim));
-    ls__layer_note(&self->base, ls_init_normal(self->weight, 0.0, 1.0));
+    ls__layer_note(&self->base, ls_fill_normal(self->weight, 0.0, 1.0));
     return ls__layer_finished(&self->base);
 }
 
@@ -116,8 +116,8 @@ ls_module *ls_layer_norm_new(int64_t dim, const ls_layer_norm_options *options)
     if (given.affine) {
         self->weight = ls__layer_param(&self->base, "weight", LS_SHAPE(dim));
         self->bias = ls__layer_param(&self->base, "bias", LS_SHAPE(dim));
-        ls__layer_note(&self->base, ls_init_constant(self->weight, 1.0));
-        ls__layer_note(&self->base, ls_init_constant(self->bias, 0.0));
+        ls__layer_note(&self->base, ls_fill_constant(self->weight, 1.0));
+        ls__layer_note(&self->base, ls_fill_constant(self->bias, 0.0));
     }
     return ls__layer_finished(&self->base);
 }
@@ -150,7 +150,7 @@ ls_module *ls_rms_norm_new(int64_t dim, double eps)
     }
     self->eps = eps;
     self->weight = ls__layer_param(&self->base, "weight", LS_SHAPE(dim));
-    ls__layer_note(&self->base, ls_init_constant(self->weight, 1.0));
+    ls__layer_note(&self->base, ls_fill_constant(self->weight, 1.0));
     return ls__layer_finished(&self->base);
 }
 

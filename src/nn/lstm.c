@@ -38,7 +38,7 @@ static ls_tensor *add(lstm *self, const char *kind, int i, ls_shape shape, doubl
     char name[LS__MODULE_NAME_MAX + 1];
     (void)snprintf(name, sizeof name, "%s_l%d", kind, i);
     ls_tensor *t = ls_module_add_param(&self->base, name, ls_empty(shape, LS_FLOAT32));
-    ls_status status = ls_init_uniform(t, -bound, bound);
+    ls_status status = ls_fill_uniform(t, -bound, bound);
     if (status < 0) {
         ls__module_fail(&self->base, status);
     }

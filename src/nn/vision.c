@@ -62,10 +62,10 @@ ls_module *ls_conv2d_new(int64_t in, int64_t out, int64_t kernel,
     /* kaiming_uniform(a = sqrt(5)) */
     double bound = 1.0 / sqrt((double)per_group * (double)kernel * (double)kernel);
     self->weight = ls__layer_param(&self->base, "weight", LS_SHAPE(out, per_group, kernel, kernel));
-    ls__layer_note(&self->base, ls_init_uniform(self->weight, -bound, bound));
+    ls__layer_note(&self->base, ls_fill_uniform(self->weight, -bound, bound));
     if (given.bias) {
         self->bias = ls__layer_param(&self->base, "bias", LS_SHAPE(out));
-        ls__layer_note(&self->base, ls_init_uniform(self->bias, -bound, bound));
+        ls__layer_note(&self->base, ls_fill_uniform(self->bias, -bound, bound));
     }
     return ls__layer_finished(&self->base);
 }

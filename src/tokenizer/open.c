@@ -160,9 +160,10 @@ ls_status ls__tokenizer_open(const ls__env *env, const char *path, ls_tokenizer 
     return LS_OK;
 }
 
-ls_status ls_tokenizer_open(const char *path, ls_tokenizer **out)
+ls_tokenizer *ls_tokenizer_new(const char *path)
 {
-    *out = NULL;
-    ls_runtime *runtime = ls__runtime_get("ls_tokenizer_open");
-    return runtime ? ls__tokenizer_open(runtime->env, path, out) : ls__self.status;
+    ls_tokenizer *made = NULL;
+    const ls_runtime *runtime = ls__runtime_get(__func__);
+    const bool opened = runtime != NULL && ls__tokenizer_open(runtime->env, path, &made) == LS_OK;
+    return opened ? made : NULL;
 }

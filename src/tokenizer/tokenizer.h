@@ -100,7 +100,7 @@ struct ls_tokenizer {
     ls__split *split;    /* NULL: a text is one word */
 };
 
-/* ls_tokenizer_open without a runtime. */
+/* ls_tokenizer_new without a runtime. */
 ls_status ls__tokenizer_open(const ls__env *env, const char *path, ls_tokenizer **out);
 /* json.c, pair.c: what a file holds, into *t; the caller finishes and frees it. The expression that
  * splits is left to the caller, too: *expression is NULL for none, else to be freed. */

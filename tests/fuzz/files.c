@@ -141,7 +141,8 @@ bool fuzz_idx(const uint8_t *data, size_t bytes)
     write_labels(data, bytes);
     ls__runtime_init(&runtime, ls__env_posix());
     LS_ASSERT(ls_runtime_attach(&runtime) == LS_OK);
-    const bool accepted = ls_idx_images_new(path_of("images"), path_of("labels"), &d) == LS_OK;
+    const bool accepted =
+        LS_STATUS_OF(d = ls_idx_images_dataset_new(path_of("images"), path_of("labels"))) == LS_OK;
     LS_ASSERT(accepted == (d != NULL));
     if (accepted) {
         use_images(d);

@@ -37,8 +37,8 @@ static const ls_checkpoint_item items[] = {{"", value, show}, {"", value, show}}
 static ls_checkpoint *opened(void)
 {
     ls_checkpoint *c = NULL;
-    MUST(ls_checkpoint_open(golden_folder(), ls_world(),
-                            LS_OPTIONS(ls_checkpoint_options, .async = false), &c));
+    MUST(ls_checkpoint_new(golden_folder(), ls_world(),
+                           LS_OPTIONS(ls_checkpoint_options, .async = false), &c));
     return c;
 }
 
@@ -46,7 +46,7 @@ static void saved(int64_t step)
 {
     ls_checkpoint *c = opened();
     MUST(ls_checkpoint_save(c, step, items, 1));
-    MUST(ls_checkpoint_close(c));
+    MUST(ls_checkpoint_free(c));
 }
 
 static void show_load(const char *what)
@@ -54,7 +54,7 @@ static void show_load(const char *what)
     int64_t step;
     ls_checkpoint *c = opened();
     golden_show(what, ls_checkpoint_load(c, items, 1, &step));
-    (void)ls_checkpoint_close(c);
+    (void)ls_checkpoint_free(c);
 }
 
 /* A file of the newest checkpoint. */
@@ -69,13 +69,12 @@ GOLDEN(arguments_of_checkpoints)
 {
     int64_t step;
     ls_checkpoint *c = NULL;
-    SHOW(ls_checkpoint_open("", ls_world(), NULL, &c));
-    SHOW(ls_checkpoint_open("folder", NULL, NULL, &c));
-    SHOW(
-        ls_checkpoint_open("folder", ls_world(), LS_OPTIONS(ls_checkpoint_options, .keep = 0), &c));
-    SHOW(ls_checkpoint_open("folder", ls_world(),
-                            LS_OPTIONS(ls_checkpoint_options, .timeout_ms = 0), &c));
-    SHOW(ls_checkpoint_open("/dev/null/folder", ls_world(), NULL, &c));
+    SHOW(ls_checkpoint_new("", ls_world(), NULL, &c));
+    SHOW(ls_checkpoint_new("folder", NULL, NULL, &c));
+    SHOW(ls_checkpoint_new("folder", ls_world(), LS_OPTIONS(ls_checkpoint_options, .keep = 0), &c));
+    SHOW(ls_checkpoint_new("folder", ls_world(), LS_OPTIONS(ls_checkpoint_options, .timeout_ms = 0),
+                           &c));
+    SHOW(ls_checkpoint_new("/dev/null/folder", ls_world(), NULL, &c));
     SHOW(ls_checkpoint_save(NULL, 1, items, 1));
     SHOW(ls_checkpoint_load(NULL, items, 1, &step));
     SHOW(ls_checkpoint_wait(NULL));
@@ -84,19 +83,19 @@ GOLDEN(arguments_of_checkpoints)
     SHOW(ls_checkpoint_save(c, -1, items, 1));
     SHOW(ls_checkpoint_save(c, 1, items, 2));
     SHOW(ls_checkpoint_save(c, 1, &(const ls_checkpoint_item){.prefix = "net"}, 1));
-    (void)ls_checkpoint_close(c);
+    (void)ls_checkpoint_free(c);
 }
 
 GOLDEN(opened_for_loading_only)
 {
     ls_checkpoint *c = NULL;
-    SHOW(ls_checkpoint_open("/does/not/exist", ls_world(),
-                            LS_OPTIONS(ls_checkpoint_options, .load_only = true), &c));
+    SHOW(ls_checkpoint_new("/does/not/exist", ls_world(),
+                           LS_OPTIONS(ls_checkpoint_options, .load_only = true), &c));
     saved(5);
-    MUST(ls_checkpoint_open(golden_folder(), ls_world(),
-                            LS_OPTIONS(ls_checkpoint_options, .load_only = true), &c));
+    MUST(ls_checkpoint_new(golden_folder(), ls_world(),
+                           LS_OPTIONS(ls_checkpoint_options, .load_only = true), &c));
     SHOW(ls_checkpoint_save(c, 6, items, 1));
-    (void)ls_checkpoint_close(c);
+    (void)ls_checkpoint_free(c);
 }
 
 GOLDEN(state_that_cannot_be_saved)
@@ -110,7 +109,7 @@ GOLDEN(state_that_cannot_be_saved)
     dtype = LS_FLOAT64;
     tensor_name = "\xff\xfe";
     SHOW(ls_checkpoint_save(c, 1, items, 1));
-    (void)ls_checkpoint_close(c);
+    (void)ls_checkpoint_free(c);
 }
 
 static int walks;
@@ -138,7 +137,7 @@ GOLDEN(state_that_changes_while_it_is_saved)
     SHOW(ls_checkpoint_save(c, 1, &item, 1));
     walks = 0;
     SHOW(ls_checkpoint_save(c, 1, &other, 1));
-    (void)ls_checkpoint_close(c);
+    (void)ls_checkpoint_free(c);
 }
 
 GOLDEN(a_folder_of_another_run)
@@ -148,8 +147,8 @@ GOLDEN(a_folder_of_another_run)
     SHOW(ls_checkpoint_save(c, 5, items, 1));
     ls_checkpoint *second = opened();
     SHOW(ls_checkpoint_save(second, 10, items, 1));
-    (void)ls_checkpoint_close(second);
-    (void)ls_checkpoint_close(c);
+    (void)ls_checkpoint_free(second);
+    (void)ls_checkpoint_free(c);
 }
 
 GOLDEN(another_model_than_was_saved)
@@ -221,8 +220,8 @@ static ls_status use_files(void)
     int64_t step;
     ls_checkpoint *c = NULL;
     ls_status status =
-        ls_checkpoint_open(golden_new_folder(), ls_world(),
-                           LS_OPTIONS(ls_checkpoint_options, .async = false, .keep = 1), &c);
+        ls_checkpoint_new(golden_new_folder(), ls_world(),
+                          LS_OPTIONS(ls_checkpoint_options, .async = false, .keep = 1), &c);
     for (int i = 0; status == LS_OK && i < 3; i++) {
         status = ls_checkpoint_save(c, 1 + i / 2, items, 1);
     }
@@ -232,14 +231,14 @@ static ls_status use_files(void)
     if (status < 0) {
         golden_show_once(status);
     }
-    (void)ls_checkpoint_close(c);
+    (void)ls_checkpoint_free(c);
     return LS_OK;
 }
 
 static ls_status use_a_thread(void)
 {
     ls_checkpoint *c = NULL;
-    ls_status status = ls_checkpoint_open(golden_new_folder(), ls_world(), NULL, &c);
+    ls_status status = ls_checkpoint_new(golden_new_folder(), ls_world(), NULL, &c);
     if (status == LS_OK) {
         status = ls_checkpoint_save(c, 1, items, 1);
     }
@@ -249,7 +248,7 @@ static ls_status use_a_thread(void)
     if (status < 0) {
         golden_show_once(status);
     }
-    (void)ls_checkpoint_close(c);
+    (void)ls_checkpoint_free(c);
     return LS_OK;
 }
 

@@ -55,8 +55,8 @@ GOLDEN(arguments_of_operations)
     SHOW(SUM(ls_world(), buf, 4, LS_INT32, LS_PREMUL_SUM, .factor = 0.5));
     SHOW(ls_group_set_channels(NULL, 1));
     SHOW(ls_group_set_channels(ls_world(), 5));
-    SHOW(ls_group_tuning(NULL, text, sizeof text));
-    SHOW(ls_group_tuning(ls_world(), NULL, 0));
+    SHOW(ls_group_get_tuning(NULL, text, sizeof text));
+    SHOW(ls_group_get_tuning(ls_world(), NULL, 0));
 }
 
 GOLDEN(arguments_of_unequal_blocks)

@@ -15,13 +15,14 @@ static void show_idx(const char *what, const char *images, const char *labels)
     ls_dataset *d = NULL;
     const char *good = IDX("labels", 0, 0, 8, 1, 0, 0, 0, 2, 0, 1);
     const char *two = IDX("images", 0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 2, 1, 2, 3, 4);
-    golden_show(what, ls_idx_new(images ? images : two, labels ? labels : good, &d));
+    golden_show(
+        what, LS_STATUS_OF(d = ls_idx_dataset_new(images ? images : two, labels ? labels : good)));
 }
 
 GOLDEN(idx_files)
 {
     ls_dataset *d = NULL;
-    SHOW(ls_idx_new(NULL, "labels", &d));
+    SHOW(d = ls_idx_dataset_new(NULL, "labels"));
     show_idx("missing", "/does/not/exist", NULL);
     show_idx("a folder", "/tmp", NULL);
     show_idx("short", IDX("short", 0, 0, 8), NULL);
@@ -45,16 +46,17 @@ GOLDEN(samples_that_are_not_there)
 {
     float x[16];
     int32_t y[16];
-    MUST(ls_idx_new(IDX("images", 0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 2, 1, 2, 3, 4),
-                    IDX("labels", 0, 0, 8, 1, 0, 0, 0, 2, 0, 1), &made));
+    MUST(made = ls_idx_dataset_new(
+             IDX("images", 0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 2, 1, 2, 3, 4),
+             IDX("labels", 0, 0, 8, 1, 0, 0, 0, 2, 0, 1)));
     SHOW(made->get(made, 2, x, y));
     ls_dataset *table = NULL;
-    MUST(ls_tensor_dataset_new(ls_zeros(LS_SHAPE(3, 2), LS_FLOAT32),
-                               ls_zeros(LS_SHAPE(3), LS_INT32), &table));
+    MUST(table = ls_tensor_dataset_new(ls_zeros(LS_SHAPE(3, 2), LS_FLOAT32),
+                                       ls_zeros(LS_SHAPE(3), LS_INT32)));
     SHOW(table->get(table, -1, x, y));
     ls_dataset *text = NULL;
-    MUST(ls_text_new(golden_file("text", "abcdefghijklmnop", 16),
-                     LS_OPTIONS(ls_text_options, .context = 4, .held_out = 0), &text));
+    MUST(text = ls_text_dataset_new(golden_file("text", "abcdefghijklmnop", 16),
+                                    LS_OPTIONS(ls_text_options, .context = 4, .held_out = 0)));
     SHOW(text->get(text, 99, x, y));
 }
 
@@ -62,43 +64,44 @@ GOLDEN(tensors_as_data)
 {
     ls_dataset *d = NULL;
     ls_tensor *x = ls_zeros(LS_SHAPE(3, 2), LS_FLOAT32);
-    SHOW(ls_tensor_dataset_new(x, ls_zeros(LS_SHAPE(4), LS_INT32), &d));
-    SHOW(ls_tensor_dataset_new(x, ls_full(LS_SCALAR, LS_FLOAT32, 1), &d));
-    SHOW(ls_tensor_dataset_new(x, ls_zeros(LS_SHAPE(3, 0), LS_FLOAT32), &d));
-    SHOW(ls_tensor_dataset_new(NULL, x, &d));
+    SHOW(d = ls_tensor_dataset_new(x, ls_zeros(LS_SHAPE(4), LS_INT32)));
+    SHOW(d = ls_tensor_dataset_new(x, ls_full(LS_SCALAR, LS_FLOAT32, 1)));
+    SHOW(d = ls_tensor_dataset_new(x, ls_zeros(LS_SHAPE(3, 0), LS_FLOAT32)));
+    SHOW(d = ls_tensor_dataset_new(NULL, x));
 }
 
 GOLDEN(text_files)
 {
     ls_dataset *d = NULL;
     char folder[300];
-    SHOW(ls_text_new(NULL, NULL, &d));
-    SHOW(ls_text_new("/does/not/exist", NULL, &d));
-    SHOW(ls_text_new("/dev/null", NULL, &d));
-    SHOW(ls_text_new(golden_file("empty", "", 0), NULL, &d));
-    SHOW(ls_text_new(golden_file("short", "a few words", 11), NULL, &d));
-    SHOW(ls_text_new("x", LS_OPTIONS(ls_text_options, .context = 0), &d));
-    SHOW(ls_text_new("x", LS_OPTIONS(ls_text_options, .held_out = 2), &d));
-    SHOW(ls_text_new("x", LS_OPTIONS(ls_text_options, .part = (ls_text_part)9), &d));
+    SHOW(d = ls_text_dataset_new(NULL, NULL));
+    SHOW(d = ls_text_dataset_new("/does/not/exist", NULL));
+    SHOW(d = ls_text_dataset_new("/dev/null", NULL));
+    SHOW(d = ls_text_dataset_new(golden_file("empty", "", 0), NULL));
+    SHOW(d = ls_text_dataset_new(golden_file("short", "a few words", 11), NULL));
+    SHOW(d = ls_text_dataset_new("x", LS_OPTIONS(ls_text_options, .context = 0)));
+    SHOW(d = ls_text_dataset_new("x", LS_OPTIONS(ls_text_options, .held_out = 2)));
+    SHOW(d = ls_text_dataset_new("x", LS_OPTIONS(ls_text_options, .part = (ls_text_part)9)));
     (void)snprintf(folder, sizeof folder, "%s/nothing", golden_folder());
     if (mkdir(folder, 0700) != 0) {
         exit(3);
     }
-    golden_show("ls_text_new of an empty folder", ls_text_new(folder, NULL, &d));
+    golden_show("ls_text_dataset_new of an empty folder",
+                LS_STATUS_OF(d = ls_text_dataset_new(folder, NULL)));
     (void)rmdir(folder);
 }
 
 GOLDEN(samplers)
 {
     ls_sampler *s = NULL;
-    SHOW(ls_sampler_new(10, LS_OPTIONS(ls_sampler_options, .batch = 0), &s));
-    SHOW(ls_sampler_new(10, LS_OPTIONS(ls_sampler_options, .rank = 4, .world_size = 2), &s));
-    SHOW(ls_sampler_new(3, LS_OPTIONS(ls_sampler_options, .rank = 0, .world_size = 8), &s));
-    SHOW(ls_sampler_new(INT64_MAX, NULL, &s));
-    SHOW(ls_sampler_new(
-        (int64_t)1 << 61,
-        LS_OPTIONS(ls_sampler_options, .batch = (int64_t)1 << 62, .rank = 0, .world_size = 4), &s));
-    SHOW(ls_sampler_new(10, LS_OPTIONS(ls_sampler_options, .batch = 32, .drop_last = true), &s));
+    SHOW(s = ls_sampler_new(10, LS_OPTIONS(ls_sampler_options, .batch = 0)));
+    SHOW(s = ls_sampler_new(10, LS_OPTIONS(ls_sampler_options, .rank = 4, .world_size = 2)));
+    SHOW(s = ls_sampler_new(3, LS_OPTIONS(ls_sampler_options, .rank = 0, .world_size = 8)));
+    SHOW(s = ls_sampler_new(INT64_MAX, NULL));
+    SHOW(s = ls_sampler_new((int64_t)1 << 61,
+                            LS_OPTIONS(ls_sampler_options, .batch = (int64_t)1 << 62, .rank = 0,
+                                       .world_size = 4)));
+    SHOW(s = ls_sampler_new(10, LS_OPTIONS(ls_sampler_options, .batch = 32, .drop_last = true)));
 }
 
 /* ---- loaders --------------------------------------------------------------------------------- */
@@ -106,8 +109,8 @@ GOLDEN(samplers)
 static ls_dataset *numbers(int64_t count)
 {
     ls_dataset *d = NULL;
-    MUST(ls_tensor_dataset_new(ls_zeros(LS_SHAPE(count, 2), LS_FLOAT32),
-                               ls_zeros(LS_SHAPE(count), LS_INT32), &d));
+    MUST(d = ls_tensor_dataset_new(ls_zeros(LS_SHAPE(count, 2), LS_FLOAT32),
+                                   ls_zeros(LS_SHAPE(count), LS_INT32)));
     return d;
 }
 
@@ -115,8 +118,8 @@ static ls_loader *loader_of(ls_dataset *d)
 {
     ls_sampler *s = NULL;
     ls_loader *l = NULL;
-    MUST(ls_sampler_new(d->count, NULL, &s));
-    MUST(ls_loader_new(d, s, LS_OPTIONS(ls_loader_options, .prefetch = 0), &l));
+    MUST(s = ls_sampler_new(d->count, NULL));
+    MUST(l = ls_loader_new(d, s, LS_OPTIONS(ls_loader_options, .prefetch = 0)));
     return l;
 }
 
@@ -135,9 +138,9 @@ GOLDEN(loaders)
     ls_sampler *s = NULL;
     ls_batch batch;
     ls_dataset *d = numbers(10);
-    MUST(ls_sampler_new(10, NULL, &s));
-    SHOW(ls_loader_new(NULL, s, NULL, &l));
-    SHOW(ls_loader_new(d, s, LS_OPTIONS(ls_loader_options, .prefetch = -1), &l));
+    MUST(s = ls_sampler_new(10, NULL));
+    SHOW(l = ls_loader_new(NULL, s, NULL));
+    SHOW(l = ls_loader_new(d, s, LS_OPTIONS(ls_loader_options, .prefetch = -1)));
     printf("ls_loader_next(NULL, &batch) is %d\n    %s\n", ls_loader_next(NULL, &batch),
            ls_error_message());
     SHOW(ls_loader_seek(loader_of(d), 0, 11));
@@ -171,8 +174,8 @@ GOLDEN_BARE(a_data_set_that_is_slow)
     MUST(ls_init(LS_OPTIONS(ls_init_options, .timeout_ms = 200)));
     ls_dataset *d = numbers(10);
     d->get = get_slowly;
-    MUST(ls_sampler_new(10, NULL, &s));
-    MUST(ls_loader_new(d, s, NULL, &l));
+    MUST(s = ls_sampler_new(10, NULL));
+    MUST(l = ls_loader_new(d, s, NULL));
     (void)ls_loader_next(l, &batch);
     SHOW(ls_loader_status(l));
 }
@@ -183,8 +186,8 @@ GOLDEN(a_batch_that_is_too_large)
     ls_sampler *s = NULL;
     ls_dataset *d = numbers(10);
     d->x_shape = LS_SHAPE((int64_t)1 << 60);
-    MUST(ls_sampler_new(10, LS_OPTIONS(ls_sampler_options, .batch = 10), &s));
-    SHOW(ls_loader_new(d, s, NULL, &l));
+    MUST(s = ls_sampler_new(10, LS_OPTIONS(ls_sampler_options, .batch = 10)));
+    SHOW(l = ls_loader_new(d, s, NULL));
 }
 
 /* A position that does not fit, as a checkpoint of another run would bring. */

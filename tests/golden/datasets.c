@@ -24,7 +24,7 @@ static const char *new_folder(const char *name)
 
 static void show_cifar(const char *what, const char *path)
 {
-    golden_show(what, ls_cifar10_new(path, true, &made));
+    golden_show(what, LS_STATUS_OF(made = ls_cifar10_dataset_new(path, true)));
 }
 
 GOLDEN(cifar_10)
@@ -32,7 +32,7 @@ GOLDEN(cifar_10)
     static unsigned char images[2 * 3073];
     float x[3072];
     int32_t y;
-    SHOW(ls_cifar10_new(NULL, true, &made));
+    SHOW(made = ls_cifar10_dataset_new(NULL, true));
     show_cifar("missing", "/does/not/exist");
     show_cifar("no file", "/dev/null");
     show_cifar("empty", golden_file("empty", "", 0));
@@ -43,10 +43,12 @@ GOLDEN(cifar_10)
     show_cifar("damaged", golden_file("damaged.bin", images, sizeof images));
     images[3073] = 7;
     const char *folder = new_folder("cifar");
-    golden_show("a folder without its files", ls_cifar10_new(folder, false, &made));
+    golden_show("a folder without its files",
+                LS_STATUS_OF(made = ls_cifar10_dataset_new(folder, false)));
     (void)golden_file("cifar/data_batch_1.bin", images, sizeof images);
-    golden_show("a folder without all of them", ls_cifar10_new(folder, true, &made));
-    MUST(ls_cifar10_new(golden_file("good.bin", images, sizeof images), true, &made));
+    golden_show("a folder without all of them",
+                LS_STATUS_OF(made = ls_cifar10_dataset_new(folder, true)));
+    MUST(made = ls_cifar10_dataset_new(golden_file("good.bin", images, sizeof images), true));
     SHOW(made->get(made, 2, x, &y));
 }
 
@@ -54,7 +56,7 @@ GOLDEN(images_that_are_none)
 {
     const char *labels = FILE_OF("labels", 0, 0, 8, 1, 0, 0, 0, 2, 0, 1);
     const char *rows = FILE_OF("rows", 0, 0, 8, 2, 0, 0, 0, 2, 0, 0, 0, 1, 5, 6);
-    SHOW(ls_idx_images_new(rows, labels, &made));
+    SHOW(made = ls_idx_images_dataset_new(rows, labels));
 }
 
 GOLDEN(transforms)
@@ -63,17 +65,18 @@ GOLDEN(transforms)
     const char *labels = FILE_OF("labels", 0, 0, 8, 1, 0, 0, 0, 2, 0, 1);
     const char *images =
         FILE_OF("images", 0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 2, 1, 2, 3, 4);
-    SHOW(ls_transform_new(NULL, NULL, &made));
-    MUST(ls_idx_new(images, labels, &made));
-    SHOW(ls_transform_new(made, NULL, &made));
-    MUST(ls_idx_images_new(images, labels, &made));
-    SHOW(ls_transform_new(made, LS_OPTIONS(ls_transform_options, .crop_padding = -3), &made));
-    MUST(ls_idx_images_new(images, labels, &made));
-    SHOW(ls_transform_new(made, LS_OPTIONS(ls_transform_options, .mean = zero, .channels = 3),
-                          &made));
-    MUST(ls_idx_images_new(images, labels, &made));
-    SHOW(ls_transform_new(made, LS_OPTIONS(ls_transform_options, .std = zero, .channels = 1),
-                          &made));
+    SHOW(made = ls_transform_dataset_new(NULL, NULL));
+    MUST(made = ls_idx_dataset_new(images, labels));
+    SHOW(made = ls_transform_dataset_new(made, NULL));
+    MUST(made = ls_idx_images_dataset_new(images, labels));
+    SHOW(made =
+             ls_transform_dataset_new(made, LS_OPTIONS(ls_transform_options, .crop_padding = -3)));
+    MUST(made = ls_idx_images_dataset_new(images, labels));
+    SHOW(made = ls_transform_dataset_new(
+             made, LS_OPTIONS(ls_transform_options, .mean = zero, .channels = 3)));
+    MUST(made = ls_idx_images_dataset_new(images, labels));
+    SHOW(made = ls_transform_dataset_new(
+             made, LS_OPTIONS(ls_transform_options, .std = zero, .channels = 1)));
 }
 
 /* ---- arrays ---------------------------------------------------------------------------------- */
@@ -89,7 +92,7 @@ static const char *npy(const char *header, size_t bytes)
 static void show_npy(const char *header, size_t bytes)
 {
     const char *x = npy(header, bytes);
-    golden_show(header, ls_npy_new(x, x, &made));
+    golden_show(header, LS_STATUS_OF(made = ls_npy_dataset_new(x, x)));
 }
 
 GOLDEN(headers_of_npy_files)
@@ -124,31 +127,31 @@ GOLDEN(npy_files)
 {
     unsigned char none[144] = {0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0, 118};
     int32_t x[4], y[4];
-    SHOW(ls_npy_new("x.npy", "", &made));
-    SHOW(ls_npy_new("/does/not/exist", "y.npy", &made));
-    SHOW(ls_npy_new("/tmp", "y.npy", &made));
-    SHOW(ls_npy_new(golden_file("empty", "", 0), "y.npy", &made));
-    SHOW(ls_npy_new(golden_file("short", none, 9), "y.npy", &made));
-    SHOW(ls_npy_new(golden_file("cut", none, 100), "y.npy", &made));
-    SHOW(ls_npy_new(golden_file("a.npz", "PK\x03\x04 and so on", 14), "y.npy", &made));
-    SHOW(ls_npy_new(golden_file("text", "1, 2, 3, 4, 5", 13), "y.npy", &made));
+    SHOW(made = ls_npy_dataset_new("x.npy", ""));
+    SHOW(made = ls_npy_dataset_new("/does/not/exist", "y.npy"));
+    SHOW(made = ls_npy_dataset_new("/tmp", "y.npy"));
+    SHOW(made = ls_npy_dataset_new(golden_file("empty", "", 0), "y.npy"));
+    SHOW(made = ls_npy_dataset_new(golden_file("short", none, 9), "y.npy"));
+    SHOW(made = ls_npy_dataset_new(golden_file("cut", none, 100), "y.npy"));
+    SHOW(made = ls_npy_dataset_new(golden_file("a.npz", "PK\x03\x04 and so on", 14), "y.npy"));
+    SHOW(made = ls_npy_dataset_new(golden_file("text", "1, 2, 3, 4, 5", 13), "y.npy"));
     none[6] = 9;
-    SHOW(ls_npy_new(golden_file("version", none, 144), "y.npy", &made));
+    SHOW(made = ls_npy_dataset_new(golden_file("version", none, 144), "y.npy"));
     char bools[80] = "\x93NUMPY\x01";
     const char *header = "{'descr': '|b1', 'fortran_order': False, 'shape': (2,)}";
     bools[8] = (char)strlen(header);
     memcpy(bools + 10, header, strlen(header));
     memcpy(bools + 10 + strlen(header), "\x01\x05", 2);
-    SHOW(ls_npy_new(golden_file("bools", bools, 12 + strlen(header)), "y.npy", &made));
+    SHOW(made = ls_npy_dataset_new(golden_file("bools", bools, 12 + strlen(header)), "y.npy"));
     const char *two = npy("{'descr': '<i4', 'fortran_order': False, 'shape': (2,)}", 8);
     char path[300];
     (void)snprintf(path, sizeof path, "%s/b.npy", golden_folder());
     if (rename(two, path) != 0) {
         exit(3);
     }
-    SHOW(ls_npy_new(npy("{'descr': '<i4', 'fortran_order': False, 'shape': (3,)}", 12), path,
-                    &made));
-    MUST(ls_npy_new(path, path, &made));
+    SHOW(made = ls_npy_dataset_new(
+             npy("{'descr': '<i4', 'fortran_order': False, 'shape': (3,)}", 12), path));
+    MUST(made = ls_npy_dataset_new(path, path));
     SHOW(made->get(made, 2, x, y));
 }
 
@@ -156,7 +159,7 @@ GOLDEN(npy_files)
 
 static void show_tokens(const char *what, const char *path)
 {
-    golden_show(what, ls_tokens_new(path, NULL, &made));
+    golden_show(what, LS_STATUS_OF(made = ls_tokens_dataset_new(path, NULL)));
 }
 
 GOLDEN(shards)
@@ -188,25 +191,28 @@ GOLDEN(shards)
 GOLDEN(folders_of_shards)
 {
     const char *folder = new_folder("shards");
-    SHOW(ls_tokens_new(folder, NULL, &made));
+    SHOW(made = ls_tokens_dataset_new(folder, NULL));
     (void)golden_file("shards/train.bin", "01234567", 8);
     (void)golden_file("shards/val.bin", "01234567", 8);
-    SHOW(ls_tokens_new(folder, NULL, &made));
-    SHOW(ls_tokens_new(folder, LS_OPTIONS(ls_tokens_options, .part = "test"), &made));
+    SHOW(made = ls_tokens_dataset_new(folder, NULL));
+    SHOW(made = ls_tokens_dataset_new(folder, LS_OPTIONS(ls_tokens_options, .part = "test")));
 }
 
 GOLDEN(tokens)
 {
     int32_t x[2], y[2];
     const char *path = golden_file("shard.bin", "\x01\0\x02\0\x09\0\x03\0", 8);
-    SHOW(ls_tokens_new("x", LS_OPTIONS(ls_tokens_options, .context = 0, .stride = -1), &made));
-    SHOW(ls_tokens_new("x", LS_OPTIONS(ls_tokens_options, .vocab = -1), &made));
-    MUST(ls_tokens_new(path, LS_OPTIONS(ls_tokens_options, .context = 2, .vocab = 9), &made));
+    SHOW(made =
+             ls_tokens_dataset_new("x", LS_OPTIONS(ls_tokens_options, .context = 0, .stride = -1)));
+    SHOW(made = ls_tokens_dataset_new("x", LS_OPTIONS(ls_tokens_options, .vocab = -1)));
+    MUST(made =
+             ls_tokens_dataset_new(path, LS_OPTIONS(ls_tokens_options, .context = 2, .vocab = 9)));
     SHOW(made->get(made, 0, x, y));
     SHOW(made->get(made, 1, x, y));
     const unsigned char shard[1024 + 8] = {0x88, 0xd8, 0x34, 0x01, 1, 0, 0, 0, 4, [1026] = 9};
     path = golden_file("made.bin", shard, sizeof shard);
-    MUST(ls_tokens_new(path, LS_OPTIONS(ls_tokens_options, .context = 2, .vocab = 9), &made));
+    MUST(made =
+             ls_tokens_dataset_new(path, LS_OPTIONS(ls_tokens_options, .context = 2, .vocab = 9)));
     SHOW(made->get(made, 0, x, y));
 }
 
@@ -215,18 +221,16 @@ GOLDEN(tokens)
 static ls_dataset *numbers(int64_t columns)
 {
     ls_dataset *d = NULL;
-    MUST(ls_tensor_dataset_new(ls_zeros(LS_SHAPE(10, columns), LS_FLOAT32),
-                               ls_zeros(LS_SHAPE(10), LS_INT32), &d));
+    MUST(d = ls_tensor_dataset_new(ls_zeros(LS_SHAPE(10, columns), LS_FLOAT32),
+                                   ls_zeros(LS_SHAPE(10), LS_INT32)));
     return d;
 }
 
 static ls_sampler *sampler(int rank, bool shuffle)
 {
     ls_sampler *s = NULL;
-    MUST(ls_sampler_new(10,
-                        LS_OPTIONS(ls_sampler_options, .rank = rank,
-                                   .world_size = rank < 0 ? -1 : 2, .shuffle = shuffle),
-                        &s));
+    MUST(s = ls_sampler_new(10, LS_OPTIONS(ls_sampler_options, .rank = rank,
+                                           .world_size = rank < 0 ? -1 : 2, .shuffle = shuffle)));
     return s;
 }
 
@@ -234,17 +238,17 @@ GOLDEN(feeds)
 {
     ls_loader *l = NULL;
     ls_dataset *d = numbers(2);
-    SHOW(ls_loader_new(d, sampler(0, true), LS_OPTIONS(ls_loader_options, .feed = (ls_feed)7), &l));
-    SHOW(ls_loader_new(d, sampler(0, false), LS_OPTIONS(ls_loader_options, .feed = LS_FEED_SHARED),
-                       &l));
-    SHOW(ls_loader_new(d, sampler(1, true), LS_OPTIONS(ls_loader_options, .feed = LS_FEED_SCATTER),
-                       &l));
-    SHOW(ls_dataset_share(NULL, &d));
+    SHOW(l = ls_loader_new(d, sampler(0, true), LS_OPTIONS(ls_loader_options, .feed = (ls_feed)7)));
+    SHOW(l = ls_loader_new(d, sampler(0, false),
+                           LS_OPTIONS(ls_loader_options, .feed = LS_FEED_SHARED)));
+    SHOW(l = ls_loader_new(d, sampler(1, true),
+                           LS_OPTIONS(ls_loader_options, .feed = LS_FEED_SCATTER)));
+    SHOW(d = ls_dataset_share(NULL));
 }
 
 GOLDEN_BARE(a_data_set_shared_before_ls_init)
 {
-    SHOW(ls_dataset_share(NULL, &made));
+    SHOW(made = ls_dataset_share(NULL));
 }
 
 static ls_status give_up(ls_dataset *self, int64_t index, void *x, void *y)
@@ -261,14 +265,14 @@ GOLDEN_RANKS(data_that_rank_0_cannot_read, 2)
     ls_loader *l = NULL;
     ls_batch batch;
     ls_dataset *d = NULL;
-    MUST(ls_dataset_share(ls_rank() == 0 ? numbers(2) : NULL, &d));
+    MUST(d = ls_dataset_share(ls_rank() == 0 ? numbers(2) : NULL));
     if (ls_rank() == 0) {
         d->get = give_up;
     } else {
         SHOW(d->get(d, 3, NULL, NULL));
     }
-    MUST(ls_loader_new(d, sampler(-1, true), LS_OPTIONS(ls_loader_options, .feed = LS_FEED_SCATTER),
-                       &l));
+    MUST(l = ls_loader_new(d, sampler(-1, true),
+                           LS_OPTIONS(ls_loader_options, .feed = LS_FEED_SCATTER)));
     MUST(ls_barrier(ls_world(), NULL, NULL)); /* else rank 1 may learn of it in ls_loader_new */
     (void)ls_loader_next(l, &batch);
     SHOW(ls_loader_status(l));
@@ -279,18 +283,17 @@ GOLDEN_RANKS(ranks_that_expect_other_samples, 2)
 {
     ls_loader *l = NULL;
     ls_dataset *d = numbers(2 + ls_rank());
-    SHOW(ls_loader_new(d, sampler(-1, true), LS_OPTIONS(ls_loader_options, .feed = LS_FEED_SCATTER),
-                       &l));
+    SHOW(l = ls_loader_new(d, sampler(-1, true),
+                           LS_OPTIONS(ls_loader_options, .feed = LS_FEED_SCATTER)));
 }
 
 GOLDEN_RANKS(ranks_that_are_fed_in_other_ways, 2)
 {
     ls_loader *l = NULL;
     ls_module *net = ls_ddp_new(ls_linear_new(2, 1, NULL), ls_world(), NULL);
-    MUST(ls_loader_new(
-        numbers(2), sampler(-1, true),
-        LS_OPTIONS(ls_loader_options, .feed = ls_rank() == 0 ? LS_FEED_SPLIT : LS_FEED_SHARED),
-        &l));
+    MUST(l = ls_loader_new(numbers(2), sampler(-1, true),
+                           LS_OPTIONS(ls_loader_options,
+                                      .feed = ls_rank() == 0 ? LS_FEED_SPLIT : LS_FEED_SHARED)));
     SHOW(ls_backward(ls_mean(ls_forward(net, ls_ones(LS_SHAPE(2, 2), LS_FLOAT32)))));
     ls_loader_free(l);
     ls_module_free(net);

@@ -65,7 +65,7 @@ void golden_show_once(ls_status status); /* a text that came before is not shown
  * shows each text that comes once, in the order they come first. */
 void golden_fail_each(golden_fault kind, ls_status (*scenario)(void));
 
-#define SHOW(call) golden_show(#call, (call))
+#define SHOW(call) golden_show(#call, LS_STATUS_OF(call))
 /* A tensor's first error. */
 #define SHOW_TENSOR(call) golden_show(#call, ls_tensor_status(call))
 /* What returns NULL on failure. */
@@ -77,7 +77,7 @@ void golden_fail_each(golden_fault kind, ls_status (*scenario)(void));
     } while (0)
 #define MUST(call)                                                                                 \
     do {                                                                                           \
-        if ((call) < 0) {                                                                          \
+        if (LS_STATUS_OF(call) < 0) {                                                              \
             printf("%s failed, which is not what this case is about: %s\n", #call,                 \
                    ls_error_message());                                                            \
             exit(3);                                                                               \

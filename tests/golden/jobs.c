@@ -377,7 +377,7 @@ GOLDEN_RANKS(ranks_with_other_seeds, 2)
 GOLDEN_RANKS(ranks_with_other_samplers, 2)
 {
     ls_sampler *sampler = NULL;
-    MUST(ls_sampler_new(24, LS_OPTIONS(ls_sampler_options, .batch = odd() ? 3 : 2), &sampler));
+    MUST(sampler = ls_sampler_new(24, LS_OPTIONS(ls_sampler_options, .batch = odd() ? 3 : 2)));
     SHOW_RANKS("backward", backward(reducer(), NULL));
     ls_sampler_free(sampler);
 }
@@ -386,7 +386,7 @@ GOLDEN_RANKS(a_sampler_on_one_rank_only, 2)
 {
     ls_sampler *sampler = NULL;
     if (odd()) {
-        MUST(ls_sampler_new(24, LS_OPTIONS(ls_sampler_options, .drop_last = true), &sampler));
+        MUST(sampler = ls_sampler_new(24, LS_OPTIONS(ls_sampler_options, .drop_last = true)));
     }
     SHOW_RANKS("backward", backward(reducer(), NULL));
     ls_sampler_free(sampler);
@@ -434,8 +434,8 @@ static ls_checkpoint *opened(void)
         (void)snprintf(path, sizeof path, "%s", golden_folder());
     }
     MUST(ls_broadcast(ls_world(), path, sizeof path, LS_UINT8, 0, NULL, NULL));
-    MUST(ls_checkpoint_open(path, ls_world(), LS_OPTIONS(ls_checkpoint_options, .async = false),
-                            &c));
+    MUST(
+        ls_checkpoint_new(path, ls_world(), LS_OPTIONS(ls_checkpoint_options, .async = false), &c));
     return c;
 }
 
@@ -456,7 +456,7 @@ GOLDEN_RANKS(slices_of_other_shapes, 2)
     const ls_checkpoint_item item = {"weight", buf, show_tensor};
     ls_checkpoint *c = opened();
     SHOW_RANKS("ls_checkpoint_save", ls_checkpoint_save(c, 5, &item, 1));
-    (void)ls_checkpoint_close(c);
+    (void)ls_checkpoint_free(c);
 }
 
 GOLDEN_RANKS(checkpoints_of_other_steps, 2)
@@ -465,7 +465,7 @@ GOLDEN_RANKS(checkpoints_of_other_steps, 2)
     const ls_checkpoint_item item = {"value", &value, show_one};
     ls_checkpoint *c = opened();
     SHOW_RANKS("ls_checkpoint_save", ls_checkpoint_save(c, 5 + ls_rank(), &item, 1));
-    (void)ls_checkpoint_close(c);
+    (void)ls_checkpoint_free(c);
 }
 
 GOLDEN_RANKS(checkpoints_of_other_items, 2)
@@ -474,5 +474,5 @@ GOLDEN_RANKS(checkpoints_of_other_items, 2)
     const ls_checkpoint_item item = {"value", &value, show_one};
     ls_checkpoint *c = opened();
     SHOW_RANKS("ls_checkpoint_save", ls_checkpoint_save(c, 5, &item, 1));
-    (void)ls_checkpoint_close(c);
+    (void)ls_checkpoint_free(c);
 }

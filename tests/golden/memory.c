@@ -85,12 +85,13 @@ static ls_status use_data(void)
     ls_loader *l = NULL;
     ls_batch batch;
     ls_status status =
-        ls_text_new(files[0], LS_OPTIONS(ls_text_options, .context = 4, .held_out = 0), &d);
+        LS_STATUS_OF(d = ls_text_dataset_new(
+                         files[0], LS_OPTIONS(ls_text_options, .context = 4, .held_out = 0)));
     if (status == LS_OK) {
-        status = ls_sampler_new(d->count, NULL, &s);
+        status = LS_STATUS_OF(s = ls_sampler_new(d->count, NULL));
     }
     if (status == LS_OK) {
-        status = ls_loader_new(d, s, NULL, &l);
+        status = LS_STATUS_OF(l = ls_loader_new(d, s, NULL));
     }
     if (status == LS_OK && !ls_loader_next(l, &batch)) {
         status = ls_loader_status(l);
@@ -117,26 +118,28 @@ static ls_status use_files(void)
     ls_sampler *s = NULL;
     ls_loader *l = NULL;
     ls_batch batch;
-    ls_status status = ls_cifar10_new(files[0], false, &d);
+    ls_status status = LS_STATUS_OF(d = ls_cifar10_dataset_new(files[0], false));
     ls_dataset_free(d);
     d = NULL;
     if (status == LS_OK) {
-        status = ls_tokens_new(files[1], LS_OPTIONS(ls_tokens_options, .context = 2), &d);
+        status = LS_STATUS_OF(
+            d = ls_tokens_dataset_new(files[1], LS_OPTIONS(ls_tokens_options, .context = 2)));
         ls_dataset_free(d);
         d = NULL;
     }
     if (status == LS_OK) {
-        status = ls_npy_new(files[2], files[2], &d);
+        status = LS_STATUS_OF(d = ls_npy_dataset_new(files[2], files[2]));
     }
     if (status == LS_OK) {
-        status = ls_transform_new(d, NULL, &shown); /* takes d */
+        status = LS_STATUS_OF(shown = ls_transform_dataset_new(d, NULL)); /* takes d */
     }
     if (status == LS_OK) {
-        status = ls_sampler_new(shown->count, NULL, &s);
+        status = LS_STATUS_OF(s = ls_sampler_new(shown->count, NULL));
     }
     if (status == LS_OK) {
-        status = ls_loader_new(
-            shown, s, LS_OPTIONS(ls_loader_options, .feed = LS_FEED_SCATTER, .prefetch = 0), &l);
+        status = LS_STATUS_OF(
+            l = ls_loader_new(
+                shown, s, LS_OPTIONS(ls_loader_options, .feed = LS_FEED_SCATTER, .prefetch = 0)));
     }
     if (status == LS_OK && !ls_loader_next(l, &batch)) {
         status = ls_loader_status(l);
@@ -175,12 +178,12 @@ GOLDEN_BARE(of_files_of_data)
 static ls_status use_other_data(void)
 {
     ls_dataset *d = NULL;
-    ls_status status = ls_idx_new(files[0], files[1], &d);
+    ls_status status = LS_STATUS_OF(d = ls_idx_dataset_new(files[0], files[1]));
     ls_dataset_free(d);
     if (status == LS_OK) {
         d = NULL;
-        status = ls_tensor_dataset_new(ls_zeros(LS_SHAPE(3, 2), LS_FLOAT32),
-                                       ls_zeros(LS_SHAPE(3), LS_INT32), &d);
+        status = LS_STATUS_OF(d = ls_tensor_dataset_new(ls_zeros(LS_SHAPE(3, 2), LS_FLOAT32),
+                                                        ls_zeros(LS_SHAPE(3), LS_INT32)));
         ls_dataset_free(d);
     }
     return status;
@@ -275,8 +278,8 @@ static ls_status use_checkpoints(void)
                                         LS_ITEM("random", ls_runtime_current())};
     int64_t step;
     if (status == LS_OK) {
-        status = ls_checkpoint_open(golden_folder(), ls_world(),
-                                    LS_OPTIONS(ls_checkpoint_options, .async = false), &c);
+        status = ls_checkpoint_new(golden_folder(), ls_world(),
+                                   LS_OPTIONS(ls_checkpoint_options, .async = false), &c);
     }
     if (status == LS_OK) {
         status = ls_checkpoint_save(c, 1, items, 2);
@@ -287,7 +290,7 @@ static ls_status use_checkpoints(void)
     if (status == LS_ERR_MEMORY) {
         golden_show_once(status);
     }
-    (void)ls_checkpoint_close(c);
+    (void)ls_checkpoint_free(c);
     ls_module_free(net);
     return LS_OK;
 }

@@ -70,7 +70,7 @@ GOLDEN(layers)
     SHOW_NULL(ls_embedding_new(10, -1));
     SHOW_NULL(ls_dropout_new(2.0));
     SHOW_NULL(ls_gelu_new((ls_gelu_kind)7));
-    SHOW(ls_init_uniform(ls_zeros(LS_SHAPE(2), LS_INT32), 0, 1));
+    SHOW(ls_fill_uniform(ls_zeros(LS_SHAPE(2), LS_INT32), 0, 1));
 }
 
 GOLDEN(running_a_module)

@@ -22,7 +22,7 @@ static void show(const char *model, const char *beside)
 {
     char what[2000];
     (void)snprintf(what, sizeof what, "%s | %s", model, beside);
-    golden_show(what, ls_tokenizer_open(json(model, beside), &made));
+    golden_show(what, LS_STATUS_OF(made = ls_tokenizer_new(json(model, beside))));
 }
 
 static void show_pair(const char *vocab, const char *merges, size_t bytes)
@@ -30,24 +30,27 @@ static void show_pair(const char *vocab, const char *merges, size_t bytes)
     (void)golden_new_folder();
     (void)golden_file("vocab.json", vocab, strlen(vocab));
     (void)golden_file("merges.txt", merges, bytes);
-    golden_show(vocab, ls_tokenizer_open(golden_folder(), &made));
+    golden_show(vocab, LS_STATUS_OF(made = ls_tokenizer_new(golden_folder())));
 }
 
 GOLDEN(paths)
 {
     char path[LONG_NAME + 1];
-    SHOW(ls_tokenizer_open(NULL, &made));
-    SHOW(ls_tokenizer_open("/does/not/exist", &made));
-    SHOW(ls_tokenizer_open("/dev/null", &made));
-    golden_show("an empty folder", ls_tokenizer_open(golden_new_folder(), &made));
+    SHOW(made = ls_tokenizer_new(NULL));
+    SHOW(made = ls_tokenizer_new("/does/not/exist"));
+    SHOW(made = ls_tokenizer_new("/dev/null"));
+    golden_show("an empty folder", LS_STATUS_OF(made = ls_tokenizer_new(golden_new_folder())));
     (void)golden_file("vocab.json", "{}", 2);
-    golden_show("half of it", ls_tokenizer_open(golden_folder(), &made));
-    golden_show("an empty file", ls_tokenizer_open(golden_file("empty", "", 0), &made));
-    golden_show("a text", ls_tokenizer_open(golden_file("text", "Hello,\nyou\n", 11), &made));
-    golden_show("a vocabulary", ls_tokenizer_open(golden_file("v.json", "{\"a\":0}", 7), &made));
+    golden_show("half of it", LS_STATUS_OF(made = ls_tokenizer_new(golden_folder())));
+    golden_show("an empty file",
+                LS_STATUS_OF(made = ls_tokenizer_new(golden_file("empty", "", 0))));
+    golden_show("a text",
+                LS_STATUS_OF(made = ls_tokenizer_new(golden_file("text", "Hello,\nyou\n", 11))));
+    golden_show("a vocabulary",
+                LS_STATUS_OF(made = ls_tokenizer_new(golden_file("v.json", "{\"a\":0}", 7))));
     memset(path, '/', LONG_NAME); /* the root, written at length */
     path[LONG_NAME] = '\0';
-    golden_show("a long name", ls_tokenizer_open(path, &made));
+    golden_show("a long name", LS_STATUS_OF(made = ls_tokenizer_new(path)));
 }
 
 GOLDEN(a_file_that_is_too_large)
@@ -56,7 +59,7 @@ GOLDEN(a_file_that_is_too_large)
     if (truncate(path, ((off_t)1 << 28) + 1) != 0) {
         exit(3);
     }
-    golden_show("large.json", ls_tokenizer_open(path, &made));
+    golden_show("large.json", LS_STATUS_OF(made = ls_tokenizer_new(path)));
 }
 
 GOLDEN(vocabularies)
@@ -104,7 +107,7 @@ GOLDEN(texts_and_ids)
     char *text = NULL;
     size_t bytes = 0;
     ls_tokenizer *t = NULL;
-    MUST(ls_tokenizer_open(json(GOOD, WHOLE), &t));
+    MUST(t = ls_tokenizer_new(json(GOOD, WHOLE)));
     SHOW(ls_tokenizer_encode(t, "abac", 4, &ids, &count));
     SHOW(ls_tokenizer_encode(NULL, "a", 1, &ids, &count));
     SHOW(ls_tokenizer_encode(t, NULL, 1, &ids, &count));
@@ -114,7 +117,7 @@ GOLDEN(texts_and_ids)
 
 GOLDEN_BARE(before_init)
 {
-    SHOW(ls_tokenizer_open("bytes", &made));
+    SHOW(made = ls_tokenizer_new("bytes"));
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -128,7 +131,7 @@ static ls_status use(void)
     char *text = NULL;
     size_t bytes = 0;
     ls_tokenizer *t = NULL;
-    ls_status status = ls_tokenizer_open(used, &t);
+    ls_status status = LS_STATUS_OF(t = ls_tokenizer_new(used));
     if (status == LS_OK) {
         status = ls_tokenizer_encode(t, "abab", 4, &ids, &count);
     }

@@ -48,7 +48,7 @@ GOLDEN(layers_of_images)
     SHOW_NULL(ls_conv2d_new(6, 8, 3, LS_OPTIONS(ls_conv2d_layer_options, .groups = 4)));
     SHOW_NULL(ls_batch_norm2d_new(4, 0.0, 0.1));
     SHOW_NULL(ls_max_pool2d_new(0, 1, 0));
-    SHOW(ls_init_kaiming_normal(f32(4), true));
+    SHOW(ls_fill_kaiming_normal(f32(4), true));
 }
 
 GOLDEN_RANKS(one_rank_would_keep_its_own_running_statistics, 2)

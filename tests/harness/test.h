@@ -88,7 +88,7 @@ test_output test_run(const char *command, int deadline_seconds);
     } while (0)
 #define CHECK_OK(x)                                                                                \
     do {                                                                                           \
-        ls_status check_status_ = (x);                                                             \
+        ls_status check_status_ = LS_STATUS_OF(x);                                                 \
         if (check_status_ != LS_OK) {                                                              \
             test_fail(__FILE__, __LINE__, "%s: %s: %s", #x, ls_status_name(check_status_),         \
                       ls_error_message());                                                         \
@@ -96,7 +96,7 @@ test_output test_run(const char *command, int deadline_seconds);
     } while (0)
 #define CHECK_STATUS(x, want)                                                                      \
     do {                                                                                           \
-        ls_status check_status_ = (x);                                                             \
+        ls_status check_status_ = LS_STATUS_OF(x);                                                 \
         if (check_status_ != (want)) {                                                             \
             test_fail(__FILE__, __LINE__, "%s: got %s (%s), want %s", #x,                          \
                       ls_status_name(check_status_), ls_error_message(), ls_status_name(want));    \

@@ -47,8 +47,8 @@ def run_outside(program):
 @test
 def meson_installs_into_a_scratch_root():
     command("meson", "install", "-C", BUILD, "--no-rebuild", "--destdir", ROOT)
-    headers = {str(p.relative_to(SOURCE)) for p in (SOURCE / "include").rglob("*.h")}
-    none_of(headers ^ {str(p.relative_to(prefix())) for p in (prefix() / "include").rglob("*.h")},
+    headers = {str(p.relative_to(SOURCE)) for p in (SOURCE / "include").rglob("*.h*")}
+    none_of(headers ^ {str(p.relative_to(prefix())) for p in (prefix() / "include").rglob("*.h*")},
             "headers of the tree and headers installed differ")
     assert one("lockstepConfig.cmake") and one("lockstepConfigVersion.cmake")
 
@@ -86,6 +86,15 @@ def a_program_is_built_with_pkg_config_and_runs():
             *pkg_config("--cflags", "--libs").split())
     assert pkg_config("--modversion").strip() == "0.1.0"
     run_outside(program)
+
+
+@test
+def a_program_in_cpp_is_built_and_trains():
+    program = pathlib.Path(SCRATCH.name) / "training"
+    command("g++", "-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Werror", OUTSIDE / "training.cpp",
+            "-o", program, *pkg_config("--cflags", "--libs").split())
+    said = command(program, env=dict(PLAIN, LD_LIBRARY_PATH=str(library_folder())))
+    assert "ok 1 - a_program_in_cpp_trains" in said, said
 
 
 def compile_example(source):

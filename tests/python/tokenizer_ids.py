@@ -17,8 +17,8 @@ class Ours:
     def __init__(self, build):
         self.c = ctypes.CDLL(str(pathlib.Path(build) / "src/liblockstep.so"))
         self.c.ls_error_message.restype = ctypes.c_char_p
-        self.libc = ctypes.CDLL(None)
-        self.libc.free.argtypes = [ctypes.c_void_p]
+        self.c.ls_tokenizer_new.restype = ctypes.c_void_p
+        self.c.ls_bytes_free.argtypes = [ctypes.c_void_p]
         self.must(self.c.ls_init(None))
 
     def must(self, status):
@@ -26,16 +26,16 @@ class Ours:
             sys.exit(self.c.ls_error_message().decode())
 
     def open(self, path):
-        handle = ctypes.c_void_p()
-        self.must(self.c.ls_tokenizer_open(str(path).encode(), ctypes.byref(handle)))
-        return handle
+        handle = self.c.ls_tokenizer_new(str(path).encode())
+        self.must(0 if handle else self.c.ls_error_status())
+        return ctypes.c_void_p(handle)
 
     def encode(self, handle, data):
         ids, count = ctypes.POINTER(ctypes.c_int32)(), ctypes.c_int64()
         self.must(self.c.ls_tokenizer_encode(handle, data, ctypes.c_size_t(len(data)),
                                              ctypes.byref(ids), ctypes.byref(count)))
         out = ids[:count.value]
-        self.libc.free(ids)
+        self.c.ls_bytes_free(ids)
         return out
 
 

@@ -66,10 +66,10 @@ static void confirm(ls__saver *saver)
 ls_status ls__saver_begin(ls__saver *saver, ls__plan *plan)
 {
     *saver = (ls__saver){.plan = plan};
-    return ls_checkpoint_open(FOLDER, ls_world(),
-                              LS_OPTIONS(ls_checkpoint_options, .async = plan->save_async,
-                                         .timeout_ms = plan->timeout_ms),
-                              &saver->checkpoint);
+    return ls_checkpoint_new(FOLDER, ls_world(),
+                             LS_OPTIONS(ls_checkpoint_options, .async = plan->save_async,
+                                        .timeout_ms = plan->timeout_ms),
+                             &saver->checkpoint);
 }
 
 ls_status ls__saver_save(ls__saver *saver, int64_t step)
@@ -95,7 +95,7 @@ ls_status ls__saver_save(ls__saver *saver, int64_t step)
 
 ls_status ls__saver_end(ls__saver *saver)
 {
-    const ls_status status = ls_checkpoint_close(saver->checkpoint);
+    const ls_status status = ls_checkpoint_free(saver->checkpoint);
     saver->checkpoint = NULL;
     if (status == LS_OK) {
         confirm(saver);
@@ -138,7 +138,7 @@ int ls__resume_main(void *arg)
     }
     status = ls_checkpoint_load(saver.checkpoint, &item, 1, &step);
     look(plan, status, step, state);
-    status = ls_checkpoint_close(saver.checkpoint);
+    status = ls_checkpoint_free(saver.checkpoint);
     if (status != LS_OK || ls_finalize() != LS_OK) {
         ls__sim_stop("the second job: %s", ls_error_message());
     }

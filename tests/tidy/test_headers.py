@@ -101,6 +101,16 @@ def headers_are_self_sufficient_as_cpp17():
 
 
 @test
+def the_header_for_cpp_is_self_sufficient():
+    for standard in ("c++17", "c++20"):
+        LANGUAGES[standard] = "c++"
+        done = compile_alone("g++", standard, "#include <lockstep/lockstep.hpp>\n")
+        assert done.returncode == 0, done.stderr
+    assert len((SOURCE / "include/lockstep/lockstep.hpp").read_text().splitlines()) <= 200
+    LANGUAGES.pop("c++20")
+
+
+@test
 def headers_are_self_sufficient_for_clang():
     clang = "clang" if shutil.which("clang") else "clang-14"
     for standard in LANGUAGES:

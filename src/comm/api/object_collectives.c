@@ -6,6 +6,7 @@
  * A rank that has no memory for what comes must say so, or the others would wait for it: it fails
  * the group. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/options.h"
@@ -13,13 +14,7 @@
 #include "comm/api/collective.h"
 #include "comm/group/group.h"
 
-#define HEAD_BYTES 64 /* before what the user gets; keeps its alignment */
 #define ALIGN 16
-
-typedef struct head {
-    const ls__env *env;
-    size_t bytes; /* of the whole allocation */
-} head;
 
 typedef struct part { /* travels */
     int64_t length;   /* of the object */
@@ -37,25 +32,10 @@ typedef struct desk { /* one call */
 
 /* ---- memory ------------------------------------------------------------------------------- */
 
-_Static_assert(sizeof(head) <= HEAD_BYTES, "the head fits");
-
-static void *bytes_new(const ls__env *env, size_t bytes)
+/* For ls_bytes_free; not NULL even for no bytes, unless memory is short. */
+static void *bytes_new(size_t bytes)
 {
-    size_t all = 0;
-    head *h = ls__add_size(bytes, HEAD_BYTES, &all) ? env->allocate(env, all) : NULL;
-    if (h == NULL) {
-        return NULL;
-    }
-    *h = (head){.env = env, .bytes = all};
-    return (unsigned char *)h + HEAD_BYTES;
-}
-
-void ls_bytes_free(void *memory)
-{
-    if (memory != NULL) {
-        head *h = (head *)(void *)((unsigned char *)memory - HEAD_BYTES);
-        h->env->release(h->env, h, h->bytes);
-    }
+    return bytes <= PTRDIFF_MAX ? malloc(bytes > 0 ? bytes : 1) : NULL;
 }
 
 /* The peers would wait for this rank. */
@@ -194,7 +174,7 @@ static ls_status move_rest(const desk *d, ls__operation operation, int peer, voi
 static ls_status receive_broadcast(const desk *d, int root, void **bytes, size_t *length)
 {
     const size_t comes = length_of(d->part);
-    void *data = bytes_new(d->group->comm->env, comes);
+    void *data = bytes_new(comes);
     if (data == NULL) {
         return no_memory(d);
     }
@@ -249,7 +229,7 @@ static ls_bytes *make_list(const desk *d)
             return NULL;
         }
     }
-    ls_bytes *list = bytes_new(d->group->comm->env, all);
+    ls_bytes *list = bytes_new(all);
     unsigned char *at = (unsigned char *)list + ls__round_up(size * sizeof(ls_bytes), ALIGN);
     for (size_t r = 0; list != NULL && r < size; r++) {
         list[r] = (ls_bytes){.data = at, .length = length_of(&d->part[r])};
@@ -365,7 +345,7 @@ static ls_status take_own(const desk *d, const part *mine, const ls_bytes *in, i
                           void **bytes)
 {
     const size_t comes = length_of(mine);
-    void *data = bytes_new(d->group->comm->env, comes);
+    void *data = bytes_new(comes);
     if (data == NULL) {
         return no_memory(d);
     }

@@ -423,14 +423,15 @@ const char *ls__tuning_name(ls_group *group, ls__operation operation, int64_t by
     return name;
 }
 
-ls_status ls_group_tuning(ls_group *group, char *out, size_t bytes)
+ls_status ls_group_get_tuning(ls_group *group, char *out, size_t bytes)
 {
-    ls__comm *comm = ls__comm_get("ls_group_tuning");
+    ls__comm *comm = ls__comm_get("ls_group_get_tuning");
     if (comm == NULL) {
         return ls__self.status;
     }
     if (group == NULL || out == NULL || bytes == 0) {
-        (void)ls__fail(LS_ERR_INVALID, "ls_group_tuning: %s; give a group and memory for the text",
+        (void)ls__fail(LS_ERR_INVALID,
+                       "ls_group_get_tuning: %s; give a group and memory for the text",
                        group == NULL ? "the group is NULL" : "there is no memory for the text");
         return ls__fail_at_site(LS_ERR_INVALID);
     }

@@ -40,7 +40,7 @@ static int ranks_fail(void *arg)
         CHECK_OK(ls_all_reduce(ls_world(), &hit, 1, LS_INT32, LS_MAX, NULL, NULL));
     }
     CHECK(step > (j->victim == 0 ? 15 : 4));
-    CHECK_OK(ls_checkpoint_close(c));
+    CHECK_OK(ls_checkpoint_free(c));
     CHECK_OK(ls_finalize());
     return 0;
 }
@@ -76,7 +76,7 @@ static int ranks_apart(void *arg)
     CHECK_STATUS(ls_checkpoint_wait(c), LS_ERR_NOT_FOUND);
     CHECK_CONTAINS(ls_error_message(), "rank 1: checkpoint: rank 0 has made ");
     CHECK_CONTAINS(ls_error_message(), "that all hosts share");
-    CHECK_OK(ls_checkpoint_close(c));
+    CHECK_OK(ls_checkpoint_free(c));
     CHECK_OK(ls_finalize());
     return 0;
 }

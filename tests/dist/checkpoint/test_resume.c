@@ -35,8 +35,8 @@ static int run_part(void *arg)
     ls_checkpoint *c = NULL;
     CHECK_OK(ls_init(NULL));
     work_open(&w, p->from == 0 ? 5 : 99, p->batch);
-    CHECK_OK(ls_checkpoint_open(p->folder, ls_world(),
-                                LS_OPTIONS(ls_checkpoint_options, .async = p->async), &c));
+    CHECK_OK(ls_checkpoint_new(p->folder, ls_world(),
+                               LS_OPTIONS(ls_checkpoint_options, .async = p->async), &c));
     if (p->from > 0) {
         CHECK_OK(ls_checkpoint_load(c, w.items, WORK_ITEMS, &step));
         CHECK_INT(step, p->from);
@@ -47,7 +47,7 @@ static int run_part(void *arg)
             CHECK_OK(ls_checkpoint_save(c, step + 1, w.items, WORK_ITEMS));
         }
     }
-    CHECK_OK(ls_checkpoint_close(c));
+    CHECK_OK(ls_checkpoint_free(c));
     report(p, &w, losses, p->to - p->from);
     work_close(&w);
     CHECK_OK(ls_finalize());
@@ -119,7 +119,7 @@ static int run_change(void *arg)
     char path[512];
     CHECK_OK(ls_init(NULL));
     work_open(&w, p->first ? 5 : 99, p->batch);
-    CHECK_OK(ls_checkpoint_open(p->folder, ls_world(), NULL, &c));
+    CHECK_OK(ls_checkpoint_new(p->folder, ls_world(), NULL, &c));
     if (!p->first) {
         CHECK_OK(ls_checkpoint_load(c, w.items, WORK_ITEMS, &step));
         CHECK_INT(step, 2);
@@ -142,7 +142,7 @@ static int run_change(void *arg)
         CHECK_OK(ls_checkpoint_save(c, 2, w.items, WORK_ITEMS));
     }
     CHECK(fclose(f) == 0 && fclose(h) == 0);
-    CHECK_OK(ls_checkpoint_close(c));
+    CHECK_OK(ls_checkpoint_free(c));
     work_close(&w);
     CHECK_OK(ls_finalize());
     return 0;
@@ -237,7 +237,7 @@ static void check_every_field(void)
     work_open(&w, 5, 3);
     (void)work_step(&w);
     (void)work_step(&w);
-    CHECK_OK(ls_checkpoint_open(path, ls_world(), NULL, &c));
+    CHECK_OK(ls_checkpoint_new(path, ls_world(), NULL, &c));
     CHECK_OK(ls_checkpoint_save(c, 2, w.items, WORK_ITEMS));
     uint64_t saved = work_hash_of(w.items, WORK_ITEMS);
     int fields = flip(&w, -1, name, sizeof name), flipped = 0;
@@ -252,7 +252,7 @@ static void check_every_field(void)
         }
     }
     CHECK_INT(flipped, fields - 1);
-    CHECK_OK(ls_checkpoint_close(c));
+    CHECK_OK(ls_checkpoint_free(c));
     work_close(&w);
     if (ls_rank() == 0) {
         folder_remove(path);

@@ -60,7 +60,7 @@ static int run(void *arg)
     CHECK_OK(ls_init(NULL));
     cut_it(&s, j->cut, ls_rank(), ls_world_size());
     const ls_checkpoint_item item = {"table", &s, sliced_state};
-    CHECK_OK(ls_checkpoint_open(j->folder, ls_world(), NULL, &c));
+    CHECK_OK(ls_checkpoint_new(j->folder, ls_world(), NULL, &c));
     if (j->save) {
         for (int64_t i = 0; i < s.local[0] * s.local[1]; i++) {
             s.data[i] = value_at(&s, i);
@@ -77,7 +77,7 @@ static int run(void *arg)
             CHECK(s.data[i] == value_at(&s, i));
         }
     }
-    CHECK_OK(ls_checkpoint_close(c));
+    CHECK_OK(ls_checkpoint_free(c));
     CHECK_OK(ls_finalize());
     return 0;
 }
@@ -132,7 +132,7 @@ static int run_large(void *arg)
     int64_t step = 0;
     const ls_checkpoint_item item = {"large", data, large_state};
     CHECK_OK(ls_init(NULL));
-    CHECK_OK(ls_checkpoint_open(j->folder, ls_world(), NULL, &c));
+    CHECK_OK(ls_checkpoint_new(j->folder, ls_world(), NULL, &c));
     for (int i = 0; i < TALL * WIDE && j->save; i++) {
         data[i] = (float)i;
     }
@@ -144,7 +144,7 @@ static int run_large(void *arg)
     for (int i = 0; i < TALL * WIDE; i++) {
         CHECK(data[i] == (float)i);
     }
-    CHECK_OK(ls_checkpoint_close(c));
+    CHECK_OK(ls_checkpoint_free(c));
     CHECK_OK(ls_finalize());
     return 0;
 }
@@ -185,7 +185,7 @@ static int run_apart(void *arg)
     ls_checkpoint *c = NULL;
     small s;
     CHECK_OK(ls_init(NULL));
-    CHECK_OK(ls_checkpoint_open(folder, ls_world(), NULL, &c));
+    CHECK_OK(ls_checkpoint_new(folder, ls_world(), NULL, &c));
     CHECK_STATUS(small_save(c, ls_rank() == 2 ? 8 : 9), LS_ERR_MISMATCH);
     CHECK_CONTAINS(ls_error_message(), "rank 2 saves step 8, rank 0 step 9");
     small_fill(&s, 1);
@@ -193,7 +193,7 @@ static int run_apart(void *arg)
     CHECK_STATUS(ls_checkpoint_save(c, 1, SMALL_ITEM(&s)), LS_ERR_MISMATCH);
     CHECK_CONTAINS(ls_error_message(), "ranks 1 and 0 differ");
     CHECK_OK(small_save(c, 3));
-    CHECK_OK(ls_checkpoint_close(c));
+    CHECK_OK(ls_checkpoint_free(c));
     CHECK_OK(ls_finalize());
     return 0;
 }
@@ -213,7 +213,7 @@ static int run_busy(void *arg)
     const char *folder = arg;
     ls_checkpoint *c = NULL;
     CHECK_OK(ls_init(NULL));
-    CHECK_OK(ls_checkpoint_open(folder, ls_world(), NULL, &c));
+    CHECK_OK(ls_checkpoint_new(folder, ls_world(), NULL, &c));
     for (int64_t step = 1; step <= 10; step++) {
         CHECK_OK(small_save(c, step));
         for (int k = 0; k < 200; k++) {
@@ -222,7 +222,7 @@ static int run_busy(void *arg)
             CHECK(one == ls_world_size());
         }
     }
-    CHECK_OK(ls_checkpoint_close(c));
+    CHECK_OK(ls_checkpoint_free(c));
     CHECK_OK(ls_finalize());
     return 0;
 }

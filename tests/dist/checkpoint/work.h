@@ -75,9 +75,9 @@ static inline void work_open(work *w, uint64_t seed, int64_t batch)
                            .x_dtype = LS_FLOAT32,
                            .y_dtype = LS_INT32,
                            .get = work_get}};
-    CHECK_OK(ls_sampler_new(
-        WORK_SAMPLES, LS_OPTIONS(ls_sampler_options, .batch = batch, .seed = seed), &w->sampler));
-    CHECK_OK(ls_loader_new(&w->data.base, w->sampler, NULL, &w->loader));
+    CHECK_OK(w->sampler = ls_sampler_new(
+                 WORK_SAMPLES, LS_OPTIONS(ls_sampler_options, .batch = batch, .seed = seed)));
+    CHECK_OK(w->loader = ls_loader_new(&w->data.base, w->sampler, NULL));
     work_net *n = ls_module_new(sizeof *n, &work_class);
     n->fc1 = ls_module_add(&n->base, "fc1", ls_linear_new(WORK_IN, WORK_HIDDEN, NULL));
     n->dropout = ls_module_add(&n->base, "dropout", ls_dropout_new(0.3));

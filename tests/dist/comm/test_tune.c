@@ -40,7 +40,7 @@ static void sums(ls_group *group, int operations)
 static void same_table(ls_group *group, char *mine)
 {
     char all[8 * TEXT];
-    CHECK_OK(ls_group_tuning(group, mine, TEXT));
+    CHECK_OK(ls_group_get_tuning(group, mine, TEXT));
     CHECK_OK(ls_all_gather(group, mine, all, TEXT, LS_UINT8, NULL, NULL));
     for (int r = 0; r < ls_group_size(group); r++) {
         CHECK(strcmp(all + r * TEXT, mine) == 0);
@@ -52,7 +52,7 @@ static void tuned(int ranks)
     char text[TEXT] = "";
     CHECK_INT(ls_world_size(), ranks);
     sums(ls_world(), LS__TUNE_AT - 1);
-    CHECK_OK(ls_group_tuning(ls_world(), text, TEXT));
+    CHECK_OK(ls_group_get_tuning(ls_world(), text, TEXT));
     CHECK(strcmp(text, "") == 0);
     sums(ls_world(), 40);
     same_table(ls_world(), text);
@@ -156,7 +156,7 @@ DIST_TEST(helper_untuned, 3)
 {
     char text[TEXT] = "";
     sums(ls_world(), 40);
-    CHECK_OK(ls_group_tuning(ls_world(), text, TEXT));
+    CHECK_OK(ls_group_get_tuning(ls_world(), text, TEXT));
     CHECK(strcmp(text, "") == 0);
 }
 
@@ -164,7 +164,7 @@ DIST_TEST(helper_kept, 3)
 {
     char text[TEXT] = "";
     sums(ls_world(), 40);
-    CHECK_OK(ls_group_tuning(ls_world(), text, TEXT));
+    CHECK_OK(ls_group_get_tuning(ls_world(), text, TEXT));
     CHECK(strstr(text, "all_reduce") != NULL);
 }
 

@@ -259,11 +259,11 @@ static void save(ls_module *net)
     ls_checkpoint *checkpoint = NULL;
     const ls_checkpoint_item item = LS_ITEM("model", ls_ddp_module(net));
     const int64_t timeout_ms = how_is("stop") ? 3000 : 60000; /* it has one of its own */
-    LS_CHECK(ls_checkpoint_open(folder, ls_world(),
-                                LS_OPTIONS(ls_checkpoint_options, .timeout_ms = timeout_ms),
-                                &checkpoint));
+    LS_CHECK(ls_checkpoint_new(folder, ls_world(),
+                               LS_OPTIONS(ls_checkpoint_options, .timeout_ms = timeout_ms),
+                               &checkpoint));
     INSIDE("checkpoint", ls_checkpoint_save(checkpoint, step, &item, 1));
-    LS_CHECK(ls_checkpoint_close(checkpoint));
+    LS_CHECK(ls_checkpoint_free(checkpoint));
 }
 
 /* ---- the program --------------------------------------------------------------------------- */

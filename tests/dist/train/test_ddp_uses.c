@@ -68,11 +68,10 @@ static ls_loader *open_loader(const job *j, ls_dataset *data, ls_sampler **sampl
 {
     int ranks = j->alone ? 1 : ls_world_size();
     ls_loader *loader = NULL;
-    CHECK_OK(ls_sampler_new(j->count,
-                            LS_OPTIONS(ls_sampler_options, .batch = j->batch / ranks,
-                                       .rank = j->alone ? 0 : ls_rank(), .world_size = ranks),
-                            sampler));
-    CHECK_OK(ls_loader_new(data, *sampler, NULL, &loader));
+    CHECK_OK(*sampler = ls_sampler_new(
+                 j->count, LS_OPTIONS(ls_sampler_options, .batch = j->batch / ranks,
+                                      .rank = j->alone ? 0 : ls_rank(), .world_size = ranks)));
+    CHECK_OK(loader = ls_loader_new(data, *sampler, NULL));
     return loader;
 }
 
@@ -170,7 +169,7 @@ DIST_TEST(frozen_parameters_are_broadcast_and_left_alone, 2)
     ls_module *net = perceptron(0.0);
     ls_param p[4];
     CHECK_INT(ls_module_params(net, p, 4), 4);
-    CHECK_OK(ls_init_constant(p[0].value, 0.25 * (1 + ls_rank())));
+    CHECK_OK(ls_fill_constant(p[0].value, 0.25 * (1 + ls_rank())));
     CHECK_OK(ls_tensor_status(ls_set_requires_grad(p[0].value, false)));
     CHECK_OK(ls_tensor_status(ls_set_requires_grad(p[1].value, false)));
     ls_module *ddp = ls_ddp_new(net, ls_world(), NULL);

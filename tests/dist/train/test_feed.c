@@ -43,7 +43,7 @@ static numbers make_numbers(int64_t broken)
 static ls_sampler *make_sampler(int64_t count)
 {
     ls_sampler *s = NULL;
-    CHECK_OK(ls_sampler_new(count, LS_OPTIONS(ls_sampler_options, .batch = BATCH, .seed = 7), &s));
+    CHECK_OK(s = ls_sampler_new(count, LS_OPTIONS(ls_sampler_options, .batch = BATCH, .seed = 7)));
     return s;
 }
 
@@ -67,12 +67,13 @@ static void check_scattered(int prefetch)
 {
     numbers n = make_numbers(-1);
     ls_dataset *d = NULL;
-    CHECK_OK(ls_dataset_share(ls_rank() == 0 ? &n.base : NULL, &d));
+    CHECK_OK(d = ls_dataset_share(ls_rank() == 0 ? &n.base : NULL));
     CHECK_INT(d->count, COUNT);
     ls_sampler *s = make_sampler(d->count);
     ls_loader *l = NULL;
-    CHECK_OK(ls_loader_new(
-        d, s, LS_OPTIONS(ls_loader_options, .feed = LS_FEED_SCATTER, .prefetch = prefetch), &l));
+    CHECK_OK(
+        l = ls_loader_new(
+            d, s, LS_OPTIONS(ls_loader_options, .feed = LS_FEED_SCATTER, .prefetch = prefetch)));
     ls_batch b;
     for (int64_t epoch = 0; epoch < EPOCHS; epoch++) {
         for (int64_t step = 0; step < ls_sampler_steps(s); step++) {
@@ -118,7 +119,7 @@ DIST_TEST(what_rank_0_cannot_read_is_told_on_all_ranks, 3)
     numbers n = make_numbers(ls_rank() == 0 ? BROKEN : -1);
     ls_sampler *s = make_sampler(COUNT);
     ls_loader *l = NULL;
-    CHECK_OK(ls_loader_new(&n.base, s, LS_OPTIONS(ls_loader_options, .feed = LS_FEED_SCATTER), &l));
+    CHECK_OK(l = ls_loader_new(&n.base, s, LS_OPTIONS(ls_loader_options, .feed = LS_FEED_SCATTER)));
     CHECK_OK(ls_barrier(ls_world(), NULL, NULL)); /* else some learn of it in ls_loader_new */
     ls_batch b;
     int64_t step = 0;
@@ -143,7 +144,7 @@ DIST_TEST(ranks_that_expect_other_samples_are_named_on_all, 3)
     ls_sampler *s = make_sampler(COUNT);
     ls_loader *l = NULL;
     CHECK_STATUS(
-        ls_loader_new(&n.base, s, LS_OPTIONS(ls_loader_options, .feed = LS_FEED_SCATTER), &l),
+        l = ls_loader_new(&n.base, s, LS_OPTIONS(ls_loader_options, .feed = LS_FEED_SCATTER)),
         LS_ERR_MISMATCH);
     CHECK_CONTAINS(ls_error_message(),
                    "rank 2 expects 103 samples in batches of 4, x float32 [1,3]");
@@ -156,10 +157,10 @@ DIST_TEST(ranks_that_expect_other_samples_are_named_on_all, 3)
 DIST_TEST(a_data_set_that_rank_0_has_not_cannot_be_shared, 2)
 {
     ls_dataset *d = NULL;
-    CHECK_STATUS(ls_dataset_share(NULL, &d), LS_ERR_INVALID);
+    CHECK_STATUS(d = ls_dataset_share(NULL), LS_ERR_INVALID);
     CHECK(d == NULL);
     numbers n = make_numbers(-1);
-    CHECK_OK(ls_dataset_share(&n.base, &d));
+    CHECK_OK(d = ls_dataset_share(&n.base));
     float x[3];
     int64_t y = 0;
     if (ls_rank() == 1) {

@@ -28,12 +28,11 @@ static ls_status train(const setup *s, char *text, size_t bytes)
     CHECK_OK(ls_manual_seed(s->seed));
     ls_module *net = ls_ddp_new(ls_linear_new(IN, 1, NULL), ls_world(), NULL);
     CHECK_OK(ls_module_status(net));
-    CHECK_OK(ls_sampler_new(
-        s->samples,
-        LS_OPTIONS(ls_sampler_options, .batch = s->batch, .seed = s->order, .shuffle = s->shuffle),
-        &sampler));
+    CHECK_OK(sampler =
+                 ls_sampler_new(s->samples, LS_OPTIONS(ls_sampler_options, .batch = s->batch,
+                                                       .seed = s->order, .shuffle = s->shuffle)));
     if (s->second_sampler) {
-        CHECK_OK(ls_sampler_new(s->samples, NULL, &second));
+        CHECK_OK(second = ls_sampler_new(s->samples, NULL));
     }
     ls_optim *optim = s->sgd ? ls_sgd_new(net, LS_OPTIONS(ls_sgd_options, .lr = s->rate))
                              : ls_adamw_new(net, LS_OPTIONS(ls_adamw_options, .lr = s->rate,
@@ -112,8 +111,8 @@ static int legal(void *arg)
     (void)arg;
     CHECK_OK(ls_init(NULL));
     if (ls_rank() == 0) { /* evaluates alone */
-        CHECK_OK(ls_sampler_new(
-            7, LS_OPTIONS(ls_sampler_options, .rank = 0, .world_size = 1, .seed = 77), &alone));
+        CHECK_OK(alone = ls_sampler_new(
+                     7, LS_OPTIONS(ls_sampler_options, .rank = 0, .world_size = 1, .seed = 77)));
     }
     CHECK_OK(train(&usual, text, sizeof text));
     ls_module *net = ls_ddp_new(ls_linear_new(IN, 1, NULL), ls_world(), NULL);

@@ -134,7 +134,7 @@ static ls_dataset *make_images(void)
     ls_tensor *tx = ls_from_data(x, LS_SHAPE(64, 1, 8, 8), LS_FLOAT32);
     ls_tensor *ty = ls_from_data(y, LS_SHAPE(64), LS_INT32);
     ls_dataset *data = NULL;
-    CHECK_OK(ls_tensor_dataset_new(tx, ty, &data));
+    CHECK_OK(data = ls_tensor_dataset_new(tx, ty));
     return data;
 }
 
@@ -148,7 +148,7 @@ static ls_dataset *make_data(void)
     ls_tensor *tx = ls_from_data(x, LS_SHAPE(64, CONTEXT), LS_INT32);
     ls_tensor *ty = ls_from_data(y, LS_SHAPE(64, CONTEXT), LS_INT32);
     ls_dataset *data = NULL;
-    CHECK_OK(ls_tensor_dataset_new(tx, ty, &data));
+    CHECK_OK(data = ls_tensor_dataset_new(tx, ty));
     return data;
 }
 
@@ -183,8 +183,8 @@ static void steady_state(ls_module *net, ls_dataset *data)
     ls_memory_stats warm = {.size = sizeof warm}, later = warm;
     ls_sampler *sampler = NULL;
     ls_loader *loader = NULL;
-    CHECK_OK(ls_sampler_new(data->count, LS_OPTIONS(ls_sampler_options, .batch = BATCH), &sampler));
-    CHECK_OK(ls_loader_new(data, sampler, NULL, &loader));
+    CHECK_OK(sampler = ls_sampler_new(data->count, LS_OPTIONS(ls_sampler_options, .batch = BATCH)));
+    CHECK_OK(loader = ls_loader_new(data, sampler, NULL));
     train_steps(net, optim, loader, WARM_UP);
     long before = atomic_load(&allocations);
     CHECK(before > 0); /* the counter works */

@@ -153,8 +153,8 @@ static ls_status use_reducer_begin(const ls_reducer_begin_options *o)
 static ls_status use_checkpoint(const ls_checkpoint_options *o)
 {
     ls_checkpoint *c = NULL;
-    LS_TRY(ls_checkpoint_open(scratch_at("checkpoint"), ls_world(), o, &c));
-    return ls_checkpoint_close(c);
+    LS_TRY(ls_checkpoint_new(scratch_at("checkpoint"), ls_world(), o, &c));
+    return ls_checkpoint_free(c);
 }
 
 static ls_status use_safetensors(const ls_safetensors_options *o)
@@ -168,8 +168,9 @@ static ls_status use_safetensors(const ls_safetensors_options *o)
     return status;
 }
 
-static ls_status made_dataset(ls_status status, ls_dataset *dataset)
+static ls_status made_dataset(ls_dataset *dataset)
 {
+    const ls_status status = LS_STATUS_OF(dataset);
     ls_dataset_free(dataset);
     return status;
 }
@@ -177,28 +178,26 @@ static ls_status made_dataset(ls_status status, ls_dataset *dataset)
 static ls_status use_text(const ls_text_options *o)
 {
     static const char text[4096] = "text";
-    ls_dataset *d = NULL;
-    return made_dataset(ls_text_new(scratch_write("text", text, sizeof text), o, &d), d);
+    return made_dataset(ls_text_dataset_new(scratch_write("text", text, sizeof text), o));
 }
 
 static ls_status use_tokens(const ls_tokens_options *o)
 {
     static const uint16_t tokens[1024] = {1, 2, 3};
-    ls_dataset *d = NULL;
-    return made_dataset(ls_tokens_new(scratch_write("t.bin", tokens, sizeof tokens), o, &d), d);
+    return made_dataset(ls_tokens_dataset_new(scratch_write("t.bin", tokens, sizeof tokens), o));
 }
 
 static ls_status use_transform(const ls_transform_options *o)
 {
-    ls_dataset *images = NULL, *d = NULL;
-    CHECK_OK(ls_tensor_dataset_new(image(), ls_zeros(LS_SHAPE(2), LS_INT32), &images));
-    return made_dataset(ls_transform_new(images, o, &d), d);
+    ls_dataset *images = NULL;
+    CHECK_OK(images = ls_tensor_dataset_new(image(), ls_zeros(LS_SHAPE(2), LS_INT32)));
+    return made_dataset(ls_transform_dataset_new(images, o));
 }
 
 static ls_status use_sampler(const ls_sampler_options *o)
 {
     ls_sampler *sampler = NULL;
-    const ls_status status = ls_sampler_new(10, o, &sampler);
+    const ls_status status = LS_STATUS_OF(sampler = ls_sampler_new(10, o));
     ls_sampler_free(sampler);
     return status;
 }
@@ -208,9 +207,9 @@ static ls_status use_loader(const ls_loader_options *o)
     ls_dataset *images = NULL;
     ls_sampler *sampler = NULL;
     ls_loader *loader = NULL;
-    CHECK_OK(ls_tensor_dataset_new(image(), ls_zeros(LS_SHAPE(2), LS_INT32), &images));
-    CHECK_OK(ls_sampler_new(2, NULL, &sampler));
-    const ls_status status = ls_loader_new(images, sampler, o, &loader);
+    CHECK_OK(images = ls_tensor_dataset_new(image(), ls_zeros(LS_SHAPE(2), LS_INT32)));
+    CHECK_OK(sampler = ls_sampler_new(2, NULL));
+    const ls_status status = LS_STATUS_OF(loader = ls_loader_new(images, sampler, o));
     ls_loader_free(loader);
     ls_sampler_free(sampler);
     ls_dataset_free(images);

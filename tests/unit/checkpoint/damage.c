@@ -35,8 +35,8 @@ static ls_checkpoint *open_two(char folder[64])
 {
     ls_checkpoint *c = NULL;
     small_folder(folder);
-    CHECK_OK(ls_checkpoint_open(folder, ls_world(),
-                                LS_OPTIONS(ls_checkpoint_options, .async = false), &c));
+    CHECK_OK(ls_checkpoint_new(folder, ls_world(),
+                               LS_OPTIONS(ls_checkpoint_options, .async = false), &c));
     CHECK_OK(small_save(c, 1));
     CHECK_OK(small_save(c, 2));
     return c;
@@ -84,7 +84,7 @@ TEST(a_flipped_bit_at_any_offset_of_any_file_is_seen)
         write_all(path, bytes, length);
         expect_step(c, 2);
     }
-    CHECK_OK(ls_checkpoint_close(c));
+    CHECK_OK(ls_checkpoint_free(c));
     small_remove(folder);
     CHECK_OK(ls_finalize());
 }
@@ -107,7 +107,7 @@ TEST(a_truncation_to_any_length_and_bytes_too_many_are_seen)
         write_all(path, bytes, length);
     }
     expect_step(c, 2);
-    CHECK_OK(ls_checkpoint_close(c));
+    CHECK_OK(ls_checkpoint_free(c));
     small_remove(folder);
     CHECK_OK(ls_finalize());
 }
@@ -142,7 +142,7 @@ TEST(missing_exchanged_and_strange_files_are_seen)
         ls_checkpoint *c = open_two(folder);
         run(damages[i], folder);
         expect_step(c, 1);
-        CHECK_OK(ls_checkpoint_close(c));
+        CHECK_OK(ls_checkpoint_free(c));
         small_remove(folder);
     }
     CHECK_OK(ls_finalize());
@@ -159,7 +159,7 @@ TEST(without_a_checkpoint_or_a_whole_one_load_says_which)
     hush();
     CHECK_OK(ls_init(NULL));
     small_folder(folder);
-    CHECK_OK(ls_checkpoint_open(folder, ls_world(), NULL, &c));
+    CHECK_OK(ls_checkpoint_new(folder, ls_world(), NULL, &c));
     CHECK_INT(small_load(c, &status), -1);
     CHECK_INT(status, LS_ERR_NOT_FOUND);
     CHECK_CONTAINS(ls_error_message(), folder);
@@ -169,7 +169,7 @@ TEST(without_a_checkpoint_or_a_whole_one_load_says_which)
     CHECK_INT(small_load(c, &status), -1);
     CHECK_INT(status, LS_ERR_FORMAT);
     CHECK_CONTAINS(ls_error_message(), "scalars.json");
-    CHECK_OK(ls_checkpoint_close(c));
+    CHECK_OK(ls_checkpoint_free(c));
     small_remove(folder);
     CHECK_OK(ls_finalize());
 }
@@ -182,13 +182,13 @@ TEST(a_cut_file_is_named_with_both_sizes)
     hush();
     CHECK_OK(ls_init(NULL));
     small_folder(folder);
-    CHECK_OK(ls_checkpoint_open(folder, ls_world(), NULL, &c));
+    CHECK_OK(ls_checkpoint_new(folder, ls_world(), NULL, &c));
     CHECK_OK(small_save(c, 5));
     CHECK_OK(ls_checkpoint_wait(c));
     run("truncate -s 9 %s/step-00000005/state-00001-of-00001.safetensors", folder);
     CHECK_INT(small_load(c, &status), -1);
     CHECK_CONTAINS(ls_error_message(), "state-00001-of-00001.safetensors\" has 9 bytes; ");
-    CHECK_OK(ls_checkpoint_close(c));
+    CHECK_OK(ls_checkpoint_free(c));
     small_remove(folder);
     CHECK_OK(ls_finalize());
 }
@@ -203,7 +203,7 @@ TEST(a_checkpoint_of_the_first_format_is_said_to_be_that_and_not_damaged)
     CHECK_INT(small_load(c, &status), -1);
     CHECK_INT(status, LS_ERR_UNSUPPORTED);
     CHECK_CONTAINS(ls_error_message(), "is of format version 1");
-    CHECK_OK(ls_checkpoint_close(c));
+    CHECK_OK(ls_checkpoint_free(c));
     small_remove(folder);
     CHECK_OK(ls_finalize());
 }
@@ -215,7 +215,7 @@ TEST(the_hash_of_a_file_is_what_sha256sum_says)
     ls_checkpoint *c = open_two(folder);
     run("cd %s/step-00000002 && h=$(sha256sum <scalars.json) && grep -q ${h%%%% *} manifest.json",
         folder);
-    CHECK_OK(ls_checkpoint_close(c));
+    CHECK_OK(ls_checkpoint_free(c));
     small_remove(folder);
     CHECK_OK(ls_finalize());
 }
@@ -234,7 +234,7 @@ TEST(a_damaged_one_is_moved_aside_by_the_next_save_and_pushes_nothing_out)
     CHECK_INT(small_count(folder, "step-"), 2);
     run("echo >> %s/step-00000004/manifest.json", folder);
     expect_step(c, 2);
-    CHECK_OK(ls_checkpoint_close(c));
+    CHECK_OK(ls_checkpoint_free(c));
     small_remove(folder);
     CHECK_OK(ls_finalize());
 }
@@ -250,7 +250,7 @@ TEST(a_later_step_of_another_run_refuses_a_save_and_stays)
     expect_step(c, 2);
     CHECK_OK(small_save(c, 2)); /* the same step is replaced */
     CHECK_INT(small_count(folder, "step-"), 2);
-    CHECK_OK(ls_checkpoint_close(c));
+    CHECK_OK(ls_checkpoint_free(c));
     small_remove(folder);
     CHECK_OK(ls_finalize());
 }
@@ -263,17 +263,17 @@ TEST(while_a_job_writes_another_may_only_load_and_cleans_nothing)
     ls_checkpoint *c = open_two(folder);
     (void)snprintf(path, sizeof path, "%s/.tmp-step-00000009-1", folder);
     CHECK_INT(mkdir(path, 0777), 0);
-    CHECK_OK(ls_checkpoint_open(folder, ls_world(), NULL, &second));
+    CHECK_OK(ls_checkpoint_new(folder, ls_world(), NULL, &second));
     CHECK_INT(small_count(folder, ".tmp"), 1);
     expect_step(second, 2);
     CHECK_STATUS(small_save(second, 3), LS_ERR_STATE);
     CHECK_CONTAINS(ls_error_message(), "another job");
-    CHECK_OK(ls_checkpoint_close(second));
-    CHECK_OK(ls_checkpoint_close(c));
-    CHECK_OK(ls_checkpoint_open(folder, ls_world(), NULL, &c));
+    CHECK_OK(ls_checkpoint_free(second));
+    CHECK_OK(ls_checkpoint_free(c));
+    CHECK_OK(ls_checkpoint_new(folder, ls_world(), NULL, &c));
     small_check_tidy(folder);
     CHECK_OK(small_save(c, 3));
-    CHECK_OK(ls_checkpoint_close(c));
+    CHECK_OK(ls_checkpoint_free(c));
     small_remove(folder);
     CHECK_OK(ls_finalize());
 }
@@ -286,16 +286,16 @@ TEST(opening_to_load_makes_nothing_and_refuses_what_is_no_folder)
     const ls_checkpoint_options load_only = *LS_OPTIONS(ls_checkpoint_options, .load_only = true);
     CHECK_OK(ls_init(NULL));
     small_folder(folder);
-    CHECK_OK(ls_checkpoint_open(folder, ls_world(), &load_only, &c));
+    CHECK_OK(ls_checkpoint_new(folder, ls_world(), &load_only, &c));
     CHECK_INT(small_load(c, &status), -1);
     CHECK_INT(status, LS_ERR_NOT_FOUND);
     CHECK_INT(small_count(folder, ""), 0);
-    CHECK_OK(ls_checkpoint_close(c));
+    CHECK_OK(ls_checkpoint_free(c));
     (void)snprintf(path, sizeof path, "%s/none", folder);
-    CHECK_STATUS(ls_checkpoint_open(path, ls_world(), &load_only, &c), LS_ERR_NOT_FOUND);
+    CHECK_STATUS(ls_checkpoint_new(path, ls_world(), &load_only, &c), LS_ERR_NOT_FOUND);
     CHECK_CONTAINS(ls_error_message(), path);
     run("touch %s/none", folder);
-    CHECK_STATUS(ls_checkpoint_open(path, ls_world(), &load_only, &c), LS_ERR_SYSTEM);
+    CHECK_STATUS(ls_checkpoint_new(path, ls_world(), &load_only, &c), LS_ERR_SYSTEM);
     CHECK_CONTAINS(ls_error_message(), "Not a directory");
     small_remove(folder);
     CHECK_OK(ls_finalize());
@@ -306,17 +306,17 @@ TEST(a_replaced_step_whose_new_one_did_not_come_is_put_back)
     char folder[64];
     CHECK_OK(ls_init(NULL));
     ls_checkpoint *c = open_two(folder);
-    CHECK_OK(ls_checkpoint_close(c));
+    CHECK_OK(ls_checkpoint_free(c));
     run("cd %s && mv step-00000002 .old-step-00000002", folder);
-    CHECK_OK(ls_checkpoint_open(folder, ls_world(), NULL, &c));
+    CHECK_OK(ls_checkpoint_new(folder, ls_world(), NULL, &c));
     small_check_tidy(folder);
     expect_step(c, 2);
-    CHECK_OK(ls_checkpoint_close(c));
+    CHECK_OK(ls_checkpoint_free(c));
     run("cd %s && cp -r step-00000001 .old-step-00000002", folder);
-    CHECK_OK(ls_checkpoint_open(folder, ls_world(), NULL, &c));
+    CHECK_OK(ls_checkpoint_new(folder, ls_world(), NULL, &c));
     small_check_tidy(folder);
     expect_step(c, 2);
-    CHECK_OK(ls_checkpoint_close(c));
+    CHECK_OK(ls_checkpoint_free(c));
     small_remove(folder);
     CHECK_OK(ls_finalize());
 }
@@ -394,7 +394,7 @@ TEST(what_differs_is_named_and_nothing_is_loaded)
     expect_mismatch(c, (other){.rename = "count", .with = "counts"},
                     "this program has the scalar \"counts\"");
     expect_mismatch(c, (other){.rename = "rate"}, "the checkpoint has the scalar \"rate\"");
-    CHECK_OK(ls_checkpoint_close(c));
+    CHECK_OK(ls_checkpoint_free(c));
     small_remove(folder);
     CHECK_OK(ls_finalize());
 }
@@ -407,9 +407,9 @@ TEST(a_part_of_a_checkpoint_is_loaded_where_that_is_asked_for)
     small expected;
     int64_t step = -1;
     CHECK_OK(ls_init(NULL));
-    CHECK_OK(ls_checkpoint_close(open_two(folder)));
+    CHECK_OK(ls_checkpoint_free(open_two(folder)));
     ls_checkpoint *c = NULL;
-    CHECK_OK(ls_checkpoint_open(
+    CHECK_OK(ls_checkpoint_new(
         folder, ls_world(), LS_OPTIONS(ls_checkpoint_options, .load_only = true, .partial = true),
         &c));
     const ls_checkpoint_item item = {.prefix = "", .object = &o, .state = other_state};
@@ -421,7 +421,7 @@ TEST(a_part_of_a_checkpoint_is_loaded_where_that_is_asked_for)
     CHECK(memcmp(&o.base, &expected, sizeof expected) == 0);
     expect_mismatch(c, (other){.rename = "bias", .with = "bios"},
                     "this program has the tensor \"bios\", the checkpoint has not");
-    CHECK_OK(ls_checkpoint_close(c));
+    CHECK_OK(ls_checkpoint_free(c));
     small_remove(folder);
     CHECK_OK(ls_finalize());
 }
@@ -446,7 +446,7 @@ TEST(two_items_of_one_name_are_refused_and_infinities_come_back)
         CHECK_OK(ls_checkpoint_load(c, &two[1], 1, &step));
         CHECK(memcmp(&a, &b, sizeof a) == 0);
     }
-    CHECK_OK(ls_checkpoint_close(c));
+    CHECK_OK(ls_checkpoint_free(c));
     small_remove(folder);
     CHECK_OK(ls_finalize());
 }

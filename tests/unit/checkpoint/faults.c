@@ -13,7 +13,7 @@ static int64_t one_save(faults *f, int n, const char *folder, int64_t step, ls_s
     if (*status < 0) {
         CHECK_CONTAINS(ls_error_message(), folder);
     }
-    (void)ls_checkpoint_close(c);
+    (void)ls_checkpoint_free(c);
     return load_fresh(folder);
 }
 
@@ -41,7 +41,7 @@ static void fail_every_call(fault_kind kind, int error, bool again)
     int64_t newest = 7;
     ls_checkpoint *c = open_it(folder, false);
     CHECK_OK(small_save(c, newest));
-    CHECK_OK(ls_checkpoint_close(c));
+    CHECK_OK(ls_checkpoint_free(c));
     for (bool hit = true; hit; n++) {
         ls_status status;
         int64_t step = again ? newest : newest + 1;
@@ -97,7 +97,7 @@ TEST(the_order_is_files_manifest_folder_rename_parent)
     CHECK_CONTAINS(f.log, "make_folder open write fsync close open write fsync close "
                           "open write fsync close open fsync close stat rename open fsync close ");
     CHECK(strncmp(f.log, "list make_folder ", 17) == 0 && strlen(f.log) < 160);
-    CHECK_OK(ls_checkpoint_close(c));
+    CHECK_OK(ls_checkpoint_free(c));
     CHECK_OK(ls_finalize());
     small_remove(folder);
 }
@@ -114,12 +114,12 @@ TEST(whichever_call_of_open_and_load_fails_what_loads_is_whole)
     ls_checkpoint *c = open_it(folder, false);
     CHECK_OK(small_save(c, 1));
     CHECK_OK(small_save(c, 2));
-    CHECK_OK(ls_checkpoint_close(c));
+    CHECK_OK(ls_checkpoint_free(c));
     f.hit = true;
     for (int n = 1; f.hit; n++) {
         CHECK(n < CALLS_MAX);
         faults_arm(&f, FAULT_ERROR, EIO, n);
-        ls_status status = ls_checkpoint_open(folder, ls_world(), NULL, &c);
+        ls_status status = ls_checkpoint_new(folder, ls_world(), NULL, &c);
         int64_t step = status < 0 ? -1 : small_load(c, &status);
         f.at = 0;
         if (status < 0) {
@@ -128,7 +128,7 @@ TEST(whichever_call_of_open_and_load_fails_what_loads_is_whole)
         errors += status < 0;
         newest += step == 2;
         older += step == 1;
-        CHECK_OK(ls_checkpoint_close(c));
+        CHECK_OK(ls_checkpoint_free(c));
     }
     CHECK(errors > 2 && older > 4 && newest >= 1);
     CHECK_INT(load_fresh(folder), 2);
@@ -161,7 +161,7 @@ static void check_stop(bool async)
         CHECK_OK(small_save(c, n));
         CHECK_OK(ls_checkpoint_wait(c));
         CHECK(ls_stop_requested() == f.hit);
-        CHECK_OK(ls_checkpoint_close(c));
+        CHECK_OK(ls_checkpoint_free(c));
         f.at = 0;
         CHECK_INT(load_fresh(folder), n);
         CHECK_OK(ls_finalize());
@@ -202,8 +202,8 @@ TEST(a_load_while_another_job_saves_finds_a_whole_one)
         ls_checkpoint *writer = open_it(folder, false);
         CHECK_OK(small_save(writer, 1));
         CHECK_OK(small_save(writer, 2));
-        CHECK_OK(ls_checkpoint_open(folder, ls_world(),
-                                    LS_OPTIONS(ls_checkpoint_options, .load_only = true), &reader));
+        CHECK_OK(ls_checkpoint_new(folder, ls_world(),
+                                   LS_OPTIONS(ls_checkpoint_options, .load_only = true), &reader));
         f.hook = save_two_more;
         f.hook_arg = writer;
         faults_arm(&f, FAULT_CALL, 0, n);
@@ -215,8 +215,8 @@ TEST(a_load_while_another_job_saves_finds_a_whole_one)
         CHECK(step == 2 || step == 4);
         CHECK_STATUS(small_save(reader, 5), LS_ERR_STATE);
         CHECK_CONTAINS(ls_error_message(), "load_only");
-        CHECK_OK(ls_checkpoint_close(reader));
-        CHECK_OK(ls_checkpoint_close(writer));
+        CHECK_OK(ls_checkpoint_free(reader));
+        CHECK_OK(ls_checkpoint_free(writer));
         CHECK_OK(ls_finalize());
         small_remove(folder);
     }

@@ -11,8 +11,8 @@
 static inline ls_checkpoint *open_it(const char *folder, bool async)
 {
     ls_checkpoint *c = NULL;
-    CHECK_OK(ls_checkpoint_open(folder, ls_world(),
-                                LS_OPTIONS(ls_checkpoint_options, .async = async), &c));
+    CHECK_OK(ls_checkpoint_new(folder, ls_world(),
+                               LS_OPTIONS(ls_checkpoint_options, .async = async), &c));
     return c;
 }
 
@@ -24,7 +24,7 @@ static inline int64_t load_fresh(const char *folder)
     small_check_tidy(folder);
     int64_t step = small_load(c, &status);
     CHECK_OK(status);
-    CHECK_OK(ls_checkpoint_close(c));
+    CHECK_OK(ls_checkpoint_free(c));
     return step;
 }
 
@@ -52,11 +52,11 @@ static inline int ranks_killed(void *arg)
     if (ls_rank() == j->victim) {
         faults_arm(&f, FAULT_KILL, 0, j->n);
     }
-    ls_status status = ls_checkpoint_open(j->folder, ls_world(), NULL, &c);
+    ls_status status = ls_checkpoint_new(j->folder, ls_world(), NULL, &c);
     if (status == LS_OK) {
         (void)small_load(c, &status);
         (void)small_save(c, j->expect);
-        (void)ls_checkpoint_close(c);
+        (void)ls_checkpoint_free(c);
     }
     (void)ls_finalize();
     return f.hit;

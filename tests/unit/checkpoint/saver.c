@@ -9,9 +9,9 @@ int main(int argc, char **argv)
     }
     LS_CHECK(ls_init(NULL));
     LS_CHECK(
-        ls_checkpoint_open(argv[1], ls_world(), LS_OPTIONS(ls_checkpoint_options, .keep = 1), &c));
+        ls_checkpoint_new(argv[1], ls_world(), LS_OPTIONS(ls_checkpoint_options, .keep = 1), &c));
     LS_CHECK(small_save(c, strtoll(argv[2], NULL, 10)));
-    LS_CHECK(ls_checkpoint_close(c));
+    LS_CHECK(ls_checkpoint_free(c));
     LS_CHECK(ls_finalize());
     return 0;
 }

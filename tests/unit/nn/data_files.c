@@ -37,9 +37,9 @@ static void check_refused(ls_status got, ls_status status, const char *word, con
 static ls_dataset *text(const char *name, int64_t context, int64_t stride, ls_text_part part)
 {
     ls_dataset *made = NULL;
-    ls_status status = ls_text_new(
-        scratch_at(name),
-        LS_OPTIONS(ls_text_options, .context = context, .stride = stride, .part = part), &made);
+    ls_status status = LS_STATUS_OF(
+        made = ls_text_dataset_new(scratch_at(name), LS_OPTIONS(ls_text_options, .context = context,
+                                                                .stride = stride, .part = part)));
     if (status < 0) {
         test_fail(__FILE__, __LINE__, "%s", ls_error_message());
     }
@@ -111,30 +111,36 @@ TEST(bad_text_is_refused_by_name)
 {
     start();
     ls_dataset *d = NULL;
-    check_refused(ls_text_new(scratch_at("none"), NULL, &d), LS_ERR_NOT_FOUND, "none",
-                  "does not exist");
-    check_refused(ls_text_new("", NULL, &d), LS_ERR_INVALID, "path", "");
-    check_refused(ls_text_new("/dev/null", NULL, &d), LS_ERR_INVALID, "/dev/null", "regular");
+    check_refused(LS_STATUS_OF(d = ls_text_dataset_new(scratch_at("none"), NULL)), LS_ERR_NOT_FOUND,
+                  "none", "does not exist");
+    check_refused(LS_STATUS_OF(d = ls_text_dataset_new("", NULL)), LS_ERR_INVALID, "path", "");
+    check_refused(LS_STATUS_OF(d = ls_text_dataset_new("/dev/null", NULL)), LS_ERR_INVALID,
+                  "/dev/null", "regular");
     scratch_write("empty", "", 0);
-    check_refused(ls_text_new(scratch_at("empty"), NULL, &d), LS_ERR_INVALID, "empty\"",
-                  "is empty");
+    check_refused(LS_STATUS_OF(d = ls_text_dataset_new(scratch_at("empty"), NULL)), LS_ERR_INVALID,
+                  "empty\"", "is empty");
     scratch_write("short", "hello", 5);
-    check_refused(ls_text_new(scratch_at("short"), NULL, &d), LS_ERR_INVALID, "short\"", "129");
+    check_refused(LS_STATUS_OF(d = ls_text_dataset_new(scratch_at("short"), NULL)), LS_ERR_INVALID,
+                  "short\"", "129");
     CHECK(mkdir(scratch_at("folder"), 0700) == 0);
-    check_refused(ls_text_new(scratch_at("folder"), NULL, &d), LS_ERR_INVALID, "folder\"",
-                  "no regular");
+    check_refused(LS_STATUS_OF(d = ls_text_dataset_new(scratch_at("folder"), NULL)), LS_ERR_INVALID,
+                  "folder\"", "no regular");
     scratch_write("folder/tiny", "ab", 2);
     scratch_write("folder/less", "a", 1);
-    check_refused(ls_text_new(scratch_at("folder"), NULL, &d), LS_ERR_INVALID, "tiny\"", "shorter");
-    check_refused(ls_text_new(scratch_at("short"), LS_OPTIONS(ls_text_options, .context = 0), &d),
+    check_refused(LS_STATUS_OF(d = ls_text_dataset_new(scratch_at("folder"), NULL)), LS_ERR_INVALID,
+                  "tiny\"", "shorter");
+    check_refused(LS_STATUS_OF(d = ls_text_dataset_new(scratch_at("short"),
+                                                       LS_OPTIONS(ls_text_options, .context = 0))),
                   LS_ERR_INVALID, "context 0", "");
     check_refused(
-        ls_text_new(scratch_at("short"), LS_OPTIONS(ls_text_options, .held_out = 1.5), &d),
+        LS_STATUS_OF(d = ls_text_dataset_new(scratch_at("short"),
+                                             LS_OPTIONS(ls_text_options, .held_out = 1.5))),
         LS_ERR_INVALID, "held_out", "1.5");
     CHECK(d == NULL);
     if (geteuid() != 0) { /* root reads everything */
         CHECK(chmod(scratch_at("folder/tiny"), 0) == 0);
-        check_refused(ls_text_new(scratch_at("folder"), NULL, &d), LS_ERR_SYSTEM, "tiny", "denied");
+        check_refused(LS_STATUS_OF(d = ls_text_dataset_new(scratch_at("folder"), NULL)),
+                      LS_ERR_SYSTEM, "tiny", "denied");
     }
     end();
 }
@@ -161,7 +167,8 @@ TEST(idx_files_give_scaled_pixels_and_labels)
     write_idx("images", images_head, 16, 30);
     write_idx("labels", labels_head, 8, 5);
     ls_dataset *d = NULL;
-    CHECK(ls_idx_new(scratch_at("images"), scratch_at("labels"), &d) == LS_OK);
+    CHECK(LS_STATUS_OF(d = ls_idx_dataset_new(scratch_at("images"), scratch_at("labels"))) ==
+          LS_OK);
     CHECK_INT(d->count, 5);
     CHECK_INT(d->x_shape.ndim, 1);
     CHECK_INT(d->x_shape.dim[0], 6);
@@ -189,7 +196,8 @@ static void check_bad_images(const uint8_t *head, size_t head_bytes, size_t data
 {
     ls_dataset *d = NULL;
     write_idx("bad", head, head_bytes, data_bytes);
-    check_refused(ls_idx_new(scratch_at("bad"), scratch_at("labels"), &d), status, "bad\"", word);
+    check_refused(LS_STATUS_OF(d = ls_idx_dataset_new(scratch_at("bad"), scratch_at("labels"))),
+                  status, "bad\"", word);
     CHECK(d == NULL);
 }
 
@@ -201,13 +209,14 @@ TEST(malformed_idx_files_are_refused_in_words)
     ls_dataset *d = NULL;
     write_idx("images", images_head, 16, 30);
     write_idx("labels", labels_head, 8, 5);
-    check_refused(ls_idx_new(scratch_at("none"), scratch_at("labels"), &d), LS_ERR_NOT_FOUND,
-                  "none", "exist");
-    check_refused(ls_idx_new(scratch_at("images"), scratch_at("gone"), &d), LS_ERR_NOT_FOUND,
-                  "gone", "exist");
-    check_refused(ls_idx_new(scratch_at("images"), NULL, &d), LS_ERR_INVALID, "labels", "");
-    check_refused(ls_idx_new(scratch_folder(), scratch_at("labels"), &d), LS_ERR_INVALID,
-                  scratch_folder(), "regular");
+    check_refused(LS_STATUS_OF(d = ls_idx_dataset_new(scratch_at("none"), scratch_at("labels"))),
+                  LS_ERR_NOT_FOUND, "none", "exist");
+    check_refused(LS_STATUS_OF(d = ls_idx_dataset_new(scratch_at("images"), scratch_at("gone"))),
+                  LS_ERR_NOT_FOUND, "gone", "exist");
+    check_refused(LS_STATUS_OF(d = ls_idx_dataset_new(scratch_at("images"), NULL)), LS_ERR_INVALID,
+                  "labels", "");
+    check_refused(LS_STATUS_OF(d = ls_idx_dataset_new(scratch_folder(), scratch_at("labels"))),
+                  LS_ERR_INVALID, scratch_folder(), "regular");
     check_bad_images(images_head, 0, 0, LS_ERR_FORMAT, "0 bytes");
     for (size_t cut = 4; cut < 16; cut++) { /* within the header */
         check_bad_images(images_head, cut, 0, LS_ERR_FORMAT, "truncated");
@@ -226,8 +235,8 @@ TEST(malformed_idx_files_are_refused_in_words)
     check_bad_images(BYTES(0, 0, 8, 1, 0, 0, 0, 0), 0, LS_ERR_INVALID, "no data");
     check_bad_images(BYTES(0, 0, 8, 2, 0, 0, 0, 5, 0, 0, 0, 0), 0, LS_ERR_INVALID, "no data");
     check_bad_images(BYTES(0, 0, 8, 2, 0, 0, 0, 4, 0, 0, 0, 1), 4, LS_ERR_INVALID, "4 images");
-    check_refused(ls_idx_new(scratch_at("labels"), scratch_at("images"), &d), LS_ERR_FORMAT,
-                  "images\"", "swapped");
+    check_refused(LS_STATUS_OF(d = ls_idx_dataset_new(scratch_at("labels"), scratch_at("images"))),
+                  LS_ERR_FORMAT, "images\"", "swapped");
     end();
 }
 

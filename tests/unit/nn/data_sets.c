@@ -79,9 +79,9 @@ TEST(cifar_10_is_read_from_its_folder_and_from_one_file)
     }
     (void)write_cifar("test_batch.bin", 6, 3);
     ls_dataset *train = NULL, *test = NULL, *one = NULL;
-    CHECK_OK(ls_cifar10_new(scratch_folder(), true, &train));
-    CHECK_OK(ls_cifar10_new(scratch_folder(), false, &test));
-    CHECK_OK(ls_cifar10_new(scratch_at("data_batch_3.bin"), false, &one));
+    CHECK_OK(train = ls_cifar10_dataset_new(scratch_folder(), true));
+    CHECK_OK(test = ls_cifar10_dataset_new(scratch_folder(), false));
+    CHECK_OK(one = ls_cifar10_dataset_new(scratch_at("data_batch_3.bin"), false));
     CHECK_INT(train->count, 12);
     CHECK_INT(test->count, 3);
     CHECK_INT(one->count, 4);
@@ -108,31 +108,38 @@ TEST(bad_cifar_10_files_are_refused_with_name_and_offset)
     start();
     ls_dataset *d = NULL;
     uint8_t bytes[2 * RECORD] = {0};
-    check_refused(ls_cifar10_new(scratch_at("none"), true, &d), LS_ERR_NOT_FOUND, "none", "exist");
-    check_refused(ls_cifar10_new("", true, &d), LS_ERR_INVALID, "no path", "");
-    check_refused(ls_cifar10_new("/dev/null", true, &d), LS_ERR_INVALID, "/dev/null", "regular");
-    check_refused(ls_cifar10_new(scratch_write("empty", "", 0), true, &d), LS_ERR_INVALID,
-                  "empty\"", "is empty");
-    check_refused(ls_cifar10_new(scratch_write("cut", bytes, 2 * RECORD - 5), true, &d),
-                  LS_ERR_FORMAT, "cut\"", "3068 bytes at offset 3073");
-    check_refused(ls_cifar10_new(scratch_write("one", bytes, 1), true, &d), LS_ERR_FORMAT, "one\"",
-                  "offset 0");
+    check_refused(LS_STATUS_OF(d = ls_cifar10_dataset_new(scratch_at("none"), true)),
+                  LS_ERR_NOT_FOUND, "none", "exist");
+    check_refused(LS_STATUS_OF(d = ls_cifar10_dataset_new("", true)), LS_ERR_INVALID, "no path",
+                  "");
+    check_refused(LS_STATUS_OF(d = ls_cifar10_dataset_new("/dev/null", true)), LS_ERR_INVALID,
+                  "/dev/null", "regular");
+    check_refused(LS_STATUS_OF(d = ls_cifar10_dataset_new(scratch_write("empty", "", 0), true)),
+                  LS_ERR_INVALID, "empty\"", "is empty");
+    check_refused(
+        LS_STATUS_OF(d = ls_cifar10_dataset_new(scratch_write("cut", bytes, 2 * RECORD - 5), true)),
+        LS_ERR_FORMAT, "cut\"", "3068 bytes at offset 3073");
+    check_refused(LS_STATUS_OF(d = ls_cifar10_dataset_new(scratch_write("one", bytes, 1), true)),
+                  LS_ERR_FORMAT, "one\"", "offset 0");
     bytes[RECORD] = 10;
-    check_refused(ls_cifar10_new(scratch_write("label", bytes, 2 * RECORD), true, &d),
-                  LS_ERR_FORMAT, "label\"", "label 10 at offset 3073");
-    check_refused(ls_cifar10_new(scratch_write("gz", "\x1f\x8b\x08", 3), true, &d), LS_ERR_FORMAT,
-                  "gz\"", "compressed");
-    check_refused(ls_cifar10_new(scratch_write("pickle", "\x80\x02}", 3), true, &d), LS_ERR_FORMAT,
-                  "pickle\"", "Python");
+    check_refused(
+        LS_STATUS_OF(d = ls_cifar10_dataset_new(scratch_write("label", bytes, 2 * RECORD), true)),
+        LS_ERR_FORMAT, "label\"", "label 10 at offset 3073");
+    check_refused(
+        LS_STATUS_OF(d = ls_cifar10_dataset_new(scratch_write("gz", "\x1f\x8b\x08", 3), true)),
+        LS_ERR_FORMAT, "gz\"", "compressed");
+    check_refused(
+        LS_STATUS_OF(d = ls_cifar10_dataset_new(scratch_write("pickle", "\x80\x02}", 3), true)),
+        LS_ERR_FORMAT, "pickle\"", "Python");
     for (int f = 1; f <= 4; f++) {
         char name[32];
         (void)snprintf(name, sizeof name, "data_batch_%d.bin", f);
         (void)write_cifar(name, f, 1);
     }
-    check_refused(ls_cifar10_new(scratch_folder(), true, &d), LS_ERR_NOT_FOUND,
-                  "data_batch_5.bin\" does", "test_batch.bin");
-    check_refused(ls_cifar10_new(scratch_folder(), false, &d), LS_ERR_NOT_FOUND,
-                  "test_batch.bin\" does", "");
+    check_refused(LS_STATUS_OF(d = ls_cifar10_dataset_new(scratch_folder(), true)),
+                  LS_ERR_NOT_FOUND, "data_batch_5.bin\" does", "test_batch.bin");
+    check_refused(LS_STATUS_OF(d = ls_cifar10_dataset_new(scratch_folder(), false)),
+                  LS_ERR_NOT_FOUND, "test_batch.bin\" does", "");
     CHECK(d == NULL);
     end();
 }
@@ -172,8 +179,8 @@ TEST(a_file_that_numpy_wrote_gives_its_numbers)
     start();
     CHECK_INT(sizeof of_numpy - 1, 128 + 16);
     ls_dataset *d = NULL;
-    CHECK_OK(ls_npy_new(scratch_write("x", of_numpy, sizeof of_numpy - 1),
-                        write_npy("y", 1, HEADER("<i8", "False", "(2,)"), 16), &d));
+    CHECK_OK(d = ls_npy_dataset_new(scratch_write("x", of_numpy, sizeof of_numpy - 1),
+                                    write_npy("y", 1, HEADER("<i8", "False", "(2,)"), 16)));
     float x[2];
     int64_t y;
     CHECK_INT(d->count, 2);
@@ -211,7 +218,7 @@ TEST(arrays_of_every_type_and_version_are_read)
         for (int major = 1; major <= 3; major++) {
             ls_dataset *d = NULL;
             const char *x = write_npy("x", major, cases[i].header, cases[i].bytes);
-            CHECK_OK(ls_npy_new(x, x, &d));
+            CHECK_OK(d = ls_npy_dataset_new(x, x));
             CHECK_INT(d->count, 2);
             CHECK_INT(d->x_dtype, cases[i].dtype);
             CHECK_INT(d->x_shape.ndim, cases[i].ndim - 1);
@@ -230,8 +237,9 @@ TEST(arrays_of_every_type_and_version_are_read)
 static void check_bad_npy(const char *header, size_t bytes, ls_status status, const char *word)
 {
     ls_dataset *d = NULL;
-    check_refused(ls_npy_new(write_npy("bad", 1, header, bytes), scratch_at("good"), &d), status,
-                  "bad\"", word);
+    check_refused(LS_STATUS_OF(d = ls_npy_dataset_new(write_npy("bad", 1, header, bytes),
+                                                      scratch_at("good"))),
+                  status, "bad\"", word);
     CHECK(d == NULL);
 }
 
@@ -240,21 +248,27 @@ TEST(bad_npy_files_are_refused_with_name_and_offset)
     start();
     ls_dataset *d = NULL;
     const char *good = write_npy("good", 1, HEADER("<f4", "False", "(2,)"), 8);
-    check_refused(ls_npy_new(NULL, good, &d), LS_ERR_INVALID, "name both", "");
-    check_refused(ls_npy_new(scratch_at("none"), good, &d), LS_ERR_NOT_FOUND, "none", "exist");
-    check_refused(ls_npy_new(scratch_folder(), good, &d), LS_ERR_INVALID, scratch_folder(),
-                  "regular");
+    check_refused(LS_STATUS_OF(d = ls_npy_dataset_new(NULL, good)), LS_ERR_INVALID, "name both",
+                  "");
+    check_refused(LS_STATUS_OF(d = ls_npy_dataset_new(scratch_at("none"), good)), LS_ERR_NOT_FOUND,
+                  "none", "exist");
+    check_refused(LS_STATUS_OF(d = ls_npy_dataset_new(scratch_folder(), good)), LS_ERR_INVALID,
+                  scratch_folder(), "regular");
     for (size_t cut = 0; cut < 128; cut++) {
-        check_refused(ls_npy_new(scratch_write("bad", of_numpy, cut), good, &d), LS_ERR_FORMAT,
-                      "bad\"", cut < 10 ? "at least 10" : "within its header of 128");
+        check_refused(
+            LS_STATUS_OF(d = ls_npy_dataset_new(scratch_write("bad", of_numpy, cut), good)),
+            LS_ERR_FORMAT, "bad\"", cut < 10 ? "at least 10" : "within its header of 128");
     }
-    check_refused(ls_npy_new(scratch_write("bad", of_numpy, 143), good, &d), LS_ERR_FORMAT, "bad\"",
-                  "16 bytes of elements, the file has 15 from offset 128");
-    check_refused(ls_npy_new(scratch_write("bad", "PK\x03\x04 and the rest", 16), good, &d),
+    check_refused(LS_STATUS_OF(d = ls_npy_dataset_new(scratch_write("bad", of_numpy, 143), good)),
+                  LS_ERR_FORMAT, "bad\"", "16 bytes of elements, the file has 15 from offset 128");
+    check_refused(LS_STATUS_OF(d = ls_npy_dataset_new(
+                                   scratch_write("bad", "PK\x03\x04 and the rest", 16), good)),
                   LS_ERR_FORMAT, "bad\"", ".npz");
-    check_refused(ls_npy_new(scratch_write("bad", "hello, I am text", 16), good, &d), LS_ERR_FORMAT,
-                  "68 65 6c 6c", "another format");
-    check_refused(ls_npy_new(write_npy("bad", 4, HEADER("<f4", "False", "(2,)"), 8), good, &d),
+    check_refused(
+        LS_STATUS_OF(d = ls_npy_dataset_new(scratch_write("bad", "hello, I am text", 16), good)),
+        LS_ERR_FORMAT, "68 65 6c 6c", "another format");
+    check_refused(LS_STATUS_OF(d = ls_npy_dataset_new(
+                                   write_npy("bad", 4, HEADER("<f4", "False", "(2,)"), 8), good)),
                   LS_ERR_UNSUPPORTED, "4.0", "offset 6");
     check_bad_npy(HEADER("<f4", "True", "(2, 2)"), 16, LS_ERR_UNSUPPORTED, "Fortran order");
     check_bad_npy(HEADER(">f4", "False", "(2,)"), 8, LS_ERR_UNSUPPORTED, "big-endian");
@@ -313,9 +327,8 @@ static const char *write_shard(const char *name, uint32_t magic, uint32_t versio
 static ls_dataset *open_tokens(const char *path, int64_t context, int64_t stride, const char *part)
 {
     ls_dataset *d = NULL;
-    CHECK_OK(ls_tokens_new(
-        path, LS_OPTIONS(ls_tokens_options, .context = context, .stride = stride, .part = part),
-        &d));
+    CHECK_OK(d = ls_tokens_dataset_new(path, LS_OPTIONS(ls_tokens_options, .context = context,
+                                                        .stride = stride, .part = part)));
     return d;
 }
 
@@ -368,17 +381,18 @@ TEST(windows_of_tokens_never_cross_a_shard)
     check_window(d, 1, 5, 1, 2);
     ls_dataset_free(d);
     ls_dataset *none = NULL;
-    check_refused(ls_tokens_new(scratch_at("d"), NULL, &none), LS_ERR_INVALID, "validate", ".part");
-    check_refused(
-        ls_tokens_new(scratch_at("d"), LS_OPTIONS(ls_tokens_options, .part = "test"), &none),
-        LS_ERR_NOT_FOUND, "d\"", "*test*.bin");
+    check_refused(LS_STATUS_OF(none = ls_tokens_dataset_new(scratch_at("d"), NULL)), LS_ERR_INVALID,
+                  "validate", ".part");
+    check_refused(LS_STATUS_OF(none = ls_tokens_dataset_new(
+                                   scratch_at("d"), LS_OPTIONS(ls_tokens_options, .part = "test"))),
+                  LS_ERR_NOT_FOUND, "d\"", "*test*.bin");
     end();
 }
 
 static void check_bad_tokens(const char *path, const char *name, ls_status status, const char *word)
 {
     ls_dataset *d = NULL;
-    check_refused(ls_tokens_new(path, NULL, &d), status, name, word);
+    check_refused(LS_STATUS_OF(d = ls_tokens_dataset_new(path, NULL)), status, name, word);
     CHECK(d == NULL);
 }
 
@@ -422,23 +436,26 @@ TEST(a_token_outside_of_the_vocabulary_is_named_with_its_place)
     ls_dataset *d = NULL;
     int32_t x[5], y[5];
     const char *path = write_shard("s.bin", 20240520, 1, 0, 100); /* tokens 0, 3, … 297 */
-    CHECK_OK(ls_tokens_new(path, LS_OPTIONS(ls_tokens_options, .context = 5, .vocab = 31), &d));
+    CHECK_OK(
+        d = ls_tokens_dataset_new(path, LS_OPTIONS(ls_tokens_options, .context = 5, .vocab = 31)));
     CHECK_OK(d->get(d, 1, x, y)); /* up to token 10, 30 */
     check_refused(d->get(d, 2, x, y), LS_ERR_FORMAT, "s.bin\" has token 33 at offset 1046",
                   "below 31");
     ls_dataset_free(d);
     uint8_t file[1024 + 8] = {0xa1, 0xd9, 0x34, 0x01, 7, 0, 0, 0, 2};
     memset(file + 1028, 0xff, 4);
-    CHECK_OK(ls_tokens_new(scratch_write("large", file, sizeof file),
-                           LS_OPTIONS(ls_tokens_options, .context = 1), &d));
+    CHECK_OK(d = ls_tokens_dataset_new(scratch_write("large", file, sizeof file),
+                                       LS_OPTIONS(ls_tokens_options, .context = 1)));
     check_refused(d->get(d, 0, x, y), LS_ERR_FORMAT, "token 4294967295 at offset 1028",
                   "below 2147483648");
     ls_dataset_free(d);
     d = NULL;
-    check_refused(ls_tokens_new(path, LS_OPTIONS(ls_tokens_options, .vocab = -1), &d),
-                  LS_ERR_INVALID, "-1", "");
-    check_refused(ls_tokens_new(path, LS_OPTIONS(ls_tokens_options, .context = 0), &d),
-                  LS_ERR_INVALID, "context 0", "");
+    check_refused(
+        LS_STATUS_OF(d = ls_tokens_dataset_new(path, LS_OPTIONS(ls_tokens_options, .vocab = -1))),
+        LS_ERR_INVALID, "-1", "");
+    check_refused(
+        LS_STATUS_OF(d = ls_tokens_dataset_new(path, LS_OPTIONS(ls_tokens_options, .context = 0))),
+        LS_ERR_INVALID, "context 0", "");
     end();
 }
 

@@ -136,12 +136,12 @@ static bool is_threes(ls_tensor *t)
 static void draw_three(ls_tensor *t[3], bool skip_second)
 {
     CHECK_OK(ls_manual_seed(SEED));
-    CHECK_OK(ls_init_normal(t[0], 0.0, 1.0));
+    CHECK_OK(ls_fill_normal(t[0], 0.0, 1.0));
     {
         LS_SKIP_INIT(skip_second);
-        CHECK_OK(ls_init_uniform(t[1], 0.0, 1.0));
+        CHECK_OK(ls_fill_uniform(t[1], 0.0, 1.0));
     }
-    CHECK_OK(ls_init_normal(t[2], 0.0, 1.0));
+    CHECK_OK(ls_fill_normal(t[2], 0.0, 1.0));
 }
 
 TEST(what_is_skipped_keeps_its_values_and_what_follows_is_as_without)
@@ -164,7 +164,7 @@ TEST(what_is_skipped_keeps_its_values_and_what_follows_is_as_without)
 static void draw_unless_skipped(ls_tensor *t)
 {
     LS_SKIP_INIT(false);
-    CHECK_OK(ls_init_normal(t, 0.0, 1.0));
+    CHECK_OK(ls_fill_normal(t, 0.0, 1.0));
 }
 
 TEST(scopes_that_skip_nest_and_end_however_they_are_left)
@@ -174,14 +174,14 @@ TEST(scopes_that_skip_nest_and_end_however_they_are_left)
     {
         LS_SKIP_INIT(true);
         draw_unless_skipped(t);
-        CHECK_OK(ls_init_normal(t, 0.0, 1.0));
+        CHECK_OK(ls_fill_normal(t, 0.0, 1.0));
         CHECK(is_threes(t));
-        CHECK_STATUS(ls_init_normal(ls_zeros(LS_SHAPE(2), LS_INT32), 0.0, 1.0),
+        CHECK_STATUS(ls_fill_normal(ls_zeros(LS_SHAPE(2), LS_INT32), 0.0, 1.0),
                      LS_ERR_UNSUPPORTED); /* told all the same */
-        CHECK_OK(ls_init_constant(t, 4.0));
+        CHECK_OK(ls_fill_constant(t, 4.0));
         CHECK(*(float *)ls_data(t) == 4.0f);
     }
-    CHECK_OK(ls_init_normal(t, 0.0, 1.0));
+    CHECK_OK(ls_fill_normal(t, 0.0, 1.0));
     CHECK(*(float *)ls_data(t) != 4.0f);
     ls_free(t);
     CHECK_OK(ls_finalize());

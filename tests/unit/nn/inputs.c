@@ -249,7 +249,7 @@ TEST(mistakes_of_recomputed_functions_with_many_are_told)
     CHECK_STATUS(ls_backward(ls_sum(ls_add(y[0], y[1]))), LS_ERR_STATE);
     CHECK_CONTAINS(ls_error_message(), "used other parameters or tensors");
     CHECK_OK(ls_recompute_call_many(fickle, x, 2, y, 2, weights));
-    CHECK_OK(ls_init_constant(x[1], 3.0));
+    CHECK_OK(ls_fill_constant(x[1], 3.0));
     CHECK_STATUS(ls_backward(ls_sum(y[0])), LS_ERR_STATE);
     CHECK_CONTAINS(ls_error_message(), "needs its argument 2 as it was");
     CHECK_STATUS(ls_recompute_call_many(failing, x, 2, y, 1, NULL), LS_ERR_INVALID);

@@ -40,17 +40,17 @@ static numbers make_numbers(int64_t count)
 static ls_sampler *make_sampler(int64_t count, int64_t batch, int rank, int ranks)
 {
     ls_sampler *s = NULL;
-    CHECK(ls_sampler_new(count,
-                         LS_OPTIONS(ls_sampler_options, .batch = batch, .rank = rank,
-                                    .world_size = ranks, .seed = 5),
-                         &s) == LS_OK);
+    CHECK(LS_STATUS_OF(
+              s = ls_sampler_new(count, LS_OPTIONS(ls_sampler_options, .batch = batch, .rank = rank,
+                                                   .world_size = ranks, .seed = 5))) == LS_OK);
     return s;
 }
 
 static ls_loader *make_loader(numbers *d, ls_sampler *s, int prefetch)
 {
     ls_loader *l = NULL;
-    CHECK(ls_loader_new(&d->base, s, LS_OPTIONS(ls_loader_options, .prefetch = prefetch), &l) ==
+    CHECK(LS_STATUS_OF(l = ls_loader_new(&d->base, s,
+                                         LS_OPTIONS(ls_loader_options, .prefetch = prefetch))) ==
           LS_OK);
     return l;
 }
@@ -335,7 +335,8 @@ TEST(tensors_serve_as_a_data_set)
         LS_SCOPE;
         ls_tensor *tx = ls_from_data(x, LS_SHAPE(2, 3), LS_FLOAT32);
         ls_tensor *columns = ls_transpose(tx, 0, 1); /* not contiguous: [3,2] */
-        CHECK(ls_tensor_dataset_new(columns, ls_from_data(y, LS_SHAPE(3), LS_INT32), &d) == LS_OK);
+        CHECK(LS_STATUS_OF(d = ls_tensor_dataset_new(
+                               columns, ls_from_data(y, LS_SHAPE(3), LS_INT32))) == LS_OK);
     }
     CHECK_INT(d->count, 3);
     for (int i = 0; i < 3; i++) {
@@ -347,8 +348,9 @@ TEST(tensors_serve_as_a_data_set)
     ls_dataset_free(d);
     {
         LS_SCOPE;
-        CHECK(ls_tensor_dataset_new(ls_zeros(LS_SHAPE(2, 3), LS_FLOAT32),
-                                    ls_zeros(LS_SHAPE(3), LS_INT32), &d) == LS_ERR_INVALID);
+        CHECK(LS_STATUS_OF(d = ls_tensor_dataset_new(ls_zeros(LS_SHAPE(2, 3), LS_FLOAT32),
+                                                     ls_zeros(LS_SHAPE(3), LS_INT32))) ==
+              LS_ERR_INVALID);
         CHECK(strstr(ls_error_message(), "2 samples") != NULL);
     }
     CHECK(ls_finalize() == LS_OK);

@@ -553,7 +553,7 @@ LOCAL_TEST(a_changed_input_or_parameter_is_named)
         snprintf(want, sizeof want, "recompute at %s:%d needs its argument 1", __FILE__, line);
         CHECK_CONTAINS(ls_error_message(), want);
         loss = ls_mean(ls_recompute(p, x));
-        CHECK_OK(ls_init_constant(l->params[3].value, 0.5));
+        CHECK_OK(ls_fill_constant(l->params[3].value, 0.5));
         CHECK_STATUS(ls_backward(loss), LS_ERR_STATE);
         CHECK_CONTAINS(ls_error_message(), "needs its parameter fc.bias [12] as it was");
     }

@@ -11,10 +11,10 @@
 static ls_sampler *sampler(int64_t count, int64_t batch, int rank, int ranks, bool drop)
 {
     ls_sampler *made = NULL;
-    CHECK(ls_sampler_new(count,
-                         LS_OPTIONS(ls_sampler_options, .batch = batch, .seed = 7, .rank = rank,
-                                    .world_size = ranks, .drop_last = drop),
-                         &made) == LS_OK);
+    CHECK(LS_STATUS_OF(
+              made = ls_sampler_new(count, LS_OPTIONS(ls_sampler_options, .batch = batch, .seed = 7,
+                                                      .rank = rank, .world_size = ranks,
+                                                      .drop_last = drop))) == LS_OK);
     return made;
 }
 
@@ -101,10 +101,9 @@ TEST(epochs_and_seeds_have_different_orders_and_repeat)
     }
     CHECK(same < 20); /* of two random orders, 1 position in 1000 agrees on average */
     ls_sampler *other = NULL;
-    CHECK(ls_sampler_new(
-              1000,
-              LS_OPTIONS(ls_sampler_options, .batch = 8, .seed = 8, .rank = 0, .world_size = 1),
-              &other) == LS_OK);
+    CHECK(LS_STATUS_OF(
+              other = ls_sampler_new(1000, LS_OPTIONS(ls_sampler_options, .batch = 8, .seed = 8,
+                                                      .rank = 0, .world_size = 1))) == LS_OK);
     CHECK_INT(ls_sampler_get(other, 0, 0, b), 8);
     CHECK(memcmp(a, b, 8 * sizeof *a) != 0);
     ls_sampler_free(other);
@@ -130,10 +129,9 @@ TEST(the_order_looks_random)
 TEST(without_shuffling_the_order_is_that_of_the_data)
 {
     ls_sampler *s = NULL;
-    CHECK(ls_sampler_new(10,
-                         LS_OPTIONS(ls_sampler_options, .batch = 2, .shuffle = false, .rank = 1,
-                                    .world_size = 2),
-                         &s) == LS_OK);
+    CHECK(LS_STATUS_OF(
+              s = ls_sampler_new(10, LS_OPTIONS(ls_sampler_options, .batch = 2, .shuffle = false,
+                                                .rank = 1, .world_size = 2))) == LS_OK);
     int64_t mine[2];
     CHECK_INT(ls_sampler_get(s, 0, 1, mine), 2);
     CHECK_INT(mine[0], 6);
@@ -147,16 +145,16 @@ TEST(without_shuffling_the_order_is_that_of_the_data)
 TEST(fewer_samples_than_ranks_are_refused_with_both_numbers)
 {
     ls_sampler *s = NULL;
-    CHECK(ls_sampler_new(3, LS_OPTIONS(ls_sampler_options, .rank = 0, .world_size = 4), &s) ==
-          LS_ERR_INVALID);
+    CHECK(LS_STATUS_OF(s = ls_sampler_new(3, LS_OPTIONS(ls_sampler_options, .rank = 0,
+                                                        .world_size = 4))) == LS_ERR_INVALID);
     CHECK(s == NULL);
     CHECK(strstr(ls_error_message(), "3 samples") && strstr(ls_error_message(), "4 ranks"));
-    CHECK(ls_sampler_new(7,
-                         LS_OPTIONS(ls_sampler_options, .batch = 2, .rank = 0, .world_size = 4,
-                                    .drop_last = true),
-                         &s) == LS_ERR_INVALID);
+    CHECK(LS_STATUS_OF(s = ls_sampler_new(7, LS_OPTIONS(ls_sampler_options, .batch = 2, .rank = 0,
+                                                        .world_size = 4, .drop_last = true))) ==
+          LS_ERR_INVALID);
     CHECK(strstr(ls_error_message(), "7 samples") != NULL);
-    CHECK(ls_sampler_new(7, LS_OPTIONS(ls_sampler_options, .batch = 0), &s) == LS_ERR_INVALID);
+    CHECK(LS_STATUS_OF(s = ls_sampler_new(7, LS_OPTIONS(ls_sampler_options, .batch = 0))) ==
+          LS_ERR_INVALID);
 }
 
 TEST(large_counts_stay_within_their_range)

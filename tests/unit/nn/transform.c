@@ -53,7 +53,7 @@ static ls_dataset make_images(void)
 static ls_dataset *transformed(ls_dataset *images, const ls_transform_options *options)
 {
     ls_dataset *d = NULL;
-    CHECK_OK(ls_transform_new(images, options, &d));
+    CHECK_OK(d = ls_transform_dataset_new(images, options));
     return d;
 }
 
@@ -211,21 +211,21 @@ TEST(a_data_set_that_cannot_be_transformed_is_refused_and_freed)
     ls_dataset images = make_images(), *d = NULL;
     const double two[] = {1, 0};
     freed = 0;
-    CHECK_STATUS(ls_transform_new(NULL, NULL, &d), LS_ERR_INVALID);
+    CHECK_STATUS(d = ls_transform_dataset_new(NULL, NULL), LS_ERR_INVALID);
     CHECK_STATUS(
-        ls_transform_new(&images, LS_OPTIONS(ls_transform_options, .crop_padding = -1), &d),
+        d = ls_transform_dataset_new(&images, LS_OPTIONS(ls_transform_options, .crop_padding = -1)),
         LS_ERR_INVALID);
     CHECK_CONTAINS(ls_error_message(), "crop_padding is -1");
-    CHECK_STATUS(
-        ls_transform_new(&images, LS_OPTIONS(ls_transform_options, .mean = two, .channels = 3), &d),
-        LS_ERR_INVALID);
+    CHECK_STATUS(d = ls_transform_dataset_new(
+                     &images, LS_OPTIONS(ls_transform_options, .mean = two, .channels = 3)),
+                 LS_ERR_INVALID);
     CHECK_CONTAINS(ls_error_message(), "3 channels, the images have 2");
-    CHECK_STATUS(
-        ls_transform_new(&images, LS_OPTIONS(ls_transform_options, .std = two, .channels = 2), &d),
-        LS_ERR_INVALID);
+    CHECK_STATUS(d = ls_transform_dataset_new(
+                     &images, LS_OPTIONS(ls_transform_options, .std = two, .channels = 2)),
+                 LS_ERR_INVALID);
     CHECK_CONTAINS(ls_error_message(), "std[1] is 0");
     images.x_shape = LS_SHAPE(PIXELS);
-    CHECK_STATUS(ls_transform_new(&images, NULL, &d), LS_ERR_INVALID);
+    CHECK_STATUS(d = ls_transform_dataset_new(&images, NULL), LS_ERR_INVALID);
     CHECK_CONTAINS(ls_error_message(), "float32 [70]");
     CHECK(d == NULL && freed == 4);
 }
@@ -235,10 +235,9 @@ TEST(a_data_set_that_cannot_be_transformed_is_refused_and_freed)
 static ls_sampler *sampler_of(int rank, int ranks, bool shuffle)
 {
     ls_sampler *s = NULL;
-    CHECK_OK(ls_sampler_new(COUNT,
-                            LS_OPTIONS(ls_sampler_options, .batch = 4, .rank = rank,
-                                       .world_size = ranks, .seed = 5, .shuffle = shuffle),
-                            &s));
+    CHECK_OK(
+        s = ls_sampler_new(COUNT, LS_OPTIONS(ls_sampler_options, .batch = 4, .rank = rank,
+                                             .world_size = ranks, .seed = 5, .shuffle = shuffle)));
     return s;
 }
 
@@ -246,7 +245,7 @@ static ls_loader *loader_of(ls_dataset *d, ls_sampler *s, int prefetch, ls_feed 
 {
     ls_loader *l = NULL;
     CHECK_OK(
-        ls_loader_new(d, s, LS_OPTIONS(ls_loader_options, .prefetch = prefetch, .feed = feed), &l));
+        l = ls_loader_new(d, s, LS_OPTIONS(ls_loader_options, .prefetch = prefetch, .feed = feed)));
     return l;
 }
 
@@ -336,7 +335,7 @@ TEST(shared_data_is_shuffled_by_each_rank_for_itself)
     ls_sampler *s = sampler_of(0, 1, false);
     ls_loader *l = NULL;
     CHECK_STATUS(
-        ls_loader_new(&images, s, LS_OPTIONS(ls_loader_options, .feed = LS_FEED_SHARED), &l),
+        l = ls_loader_new(&images, s, LS_OPTIONS(ls_loader_options, .feed = LS_FEED_SHARED)),
         LS_ERR_INVALID);
     CHECK_CONTAINS(ls_error_message(), ".shuffle = true");
     ls_sampler_free(s);

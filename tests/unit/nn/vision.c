@@ -106,7 +106,7 @@ TEST(convolutions_start_as_in_pytorch)
     ls_tensor *w = tensor_of(conv, "weight");
     for (int fan_out = 0; fan_out < 2; fan_out++) {
         double squares = 0.0, std = sqrt(2.0 / (fan_out ? 90 * 9 : 6 * 9));
-        CHECK_OK(ls_init_kaiming_normal(w, fan_out));
+        CHECK_OK(ls_fill_kaiming_normal(w, fan_out));
         const float *x = ls_data(w);
         for (int64_t i = 0; i < ls_numel(w); i++) {
             squares += (double)x[i] * (double)x[i];

@@ -86,7 +86,7 @@ TEST(bytes_of_files_follow_each_other_in_shards)
     for (int i = 0; i < 11; i++) {
         CHECK_INT(got.ids[i], "helloworld!"[i]);
     }
-    free(got.ids);
+    ls_bytes_free(got.ids);
     scratch_end();
 }
 
@@ -125,10 +125,10 @@ TEST(shards_hold_what_encoding_gives_for_any_number_of_threads)
         CHECK_INT(got.ids[2 + first.count + want.count], begin);
         CHECK(memcmp(got.ids + 3 + first.count + want.count, last.ids, (size_t)last.count * 4) ==
               0);
-        free(got.ids);
-        free(want.ids);
-        free(first.ids);
-        free(last.ids);
+        ls_bytes_free(got.ids);
+        ls_bytes_free(want.ids);
+        ls_bytes_free(first.ids);
+        ls_bytes_free(last.ids);
         free(text);
     }
     ls_tokenizer_free(t);
@@ -144,7 +144,7 @@ TEST(the_token_before_each_file_is_the_users_choice)
     tokens got = shards_of(scratch_folder(), 1);
     CHECK_INT(got.count, 6);
     CHECK(got.ids[0] == 'z' && got.ids[1] == 'a' && got.ids[3] == 'z' && got.ids[5] == 'b');
-    free(got.ids);
+    ls_bytes_free(got.ids);
     run("printf ab > a; $L data tokens a --tokenizer bytes --out $F/2 --begin none", 0,
         " 2 tokens");
     run("printf ab > a; $L data tokens a --tokenizer bytes --out $F/3 --begin word", 1,
@@ -168,7 +168,7 @@ TEST(shards_that_are_there_are_not_written_over)
     tokens got = shards_of(scratch_folder(), 1); /* the other two of the old ones are gone */
     CHECK_INT(got.count, 3);
     CHECK_INT(got.ids[0], 'n');
-    free(got.ids);
+    ls_bytes_free(got.ids);
     scratch_end();
 }
 

@@ -48,7 +48,7 @@ static void check_all(const char *path, const char *name)
         const char *hex = json_string_value(json_object_get(row, "text"));
         tokens got = encode(t, text, from_hex(hex, text));
         check_ids(hex, got, json_object_get(row, name));
-        free(got.ids);
+        ls_bytes_free(got.ids);
     }
     json_decref(rows);
     ls_tokenizer_free(t);
@@ -85,10 +85,10 @@ TEST(bytes_are_their_own_tokens)
     tokens got = encode(t, "\xff\0a", 3);
     CHECK_INT(got.count, 3);
     CHECK(got.ids[0] == 255 && got.ids[1] == 0 && got.ids[2] == 'a');
-    free(got.ids);
+    ls_bytes_free(got.ids);
     got = encode(t, NULL, 0);
     CHECK(got.count == 0 && got.ids != NULL);
-    free(got.ids);
+    ls_bytes_free(got.ids);
     check_round_trip(t, "", 0);
     ls_tokenizer_free(t);
     ls_tokenizer_free(NULL);
@@ -106,10 +106,10 @@ TEST(special_tokens_have_ids_and_are_found_the_longest_first)
     CHECK_INT(got.count, 3);
     CHECK(got.ids[0] == y && got.ids[1] == x && got.ids[2] == end);
     CHECK_INT(ls_tokenizer_id(t, "<|no such|>"), -1);
-    free(got.ids);
+    ls_bytes_free(got.ids);
     got = encode(t, " the", 4);
     CHECK_INT(ls_tokenizer_id(t, " the"), got.ids[0]);
-    free(got.ids);
+    ls_bytes_free(got.ids);
     ls_tokenizer_free(t);
     CHECK(ls_finalize() == LS_OK);
 }
@@ -184,10 +184,10 @@ TEST(bytes_that_are_no_utf8_stand_apart_and_change_nothing_around)
     CHECK(memcmp(all.ids, left.ids, (size_t)left.count * 4) == 0);
     CHECK(memcmp(all.ids + left.count, bad.ids, (size_t)bad.count * 4) == 0);
     CHECK(memcmp(all.ids + left.count + bad.count, right.ids, (size_t)right.count * 4) == 0);
-    free(left.ids);
-    free(right.ids);
-    free(bad.ids);
-    free(all.ids);
+    ls_bytes_free(left.ids);
+    ls_bytes_free(right.ids);
+    ls_bytes_free(bad.ids);
+    ls_bytes_free(all.ids);
     ls_tokenizer_free(t);
     CHECK(ls_finalize() == LS_OK);
 }
@@ -274,7 +274,7 @@ TEST(short_and_long_words_merge_as_the_definition_says)
         tokens got = encode(t, word, bytes);
         CHECK_INT(got.count, count);
         CHECK(memcmp(got.ids, want, (size_t)count * sizeof *want) == 0);
-        free(got.ids);
+        ls_bytes_free(got.ids);
     }
     free(from);
     ls_tokenizer_free(t);
@@ -348,7 +348,7 @@ TEST(threads_share_a_tokenizer)
         CHECK(memcmp(readings[i].got.ids, want.ids, (size_t)want.count * 4) == 0);
         free(readings[i].got.ids);
     }
-    free(want.ids);
+    ls_bytes_free(want.ids);
     free(text);
     ls_tokenizer_free(t);
     CHECK(ls_finalize() == LS_OK);
@@ -370,7 +370,7 @@ static void check_parts(const ls_tokenizer *t, const char *text, size_t bytes, s
     }
     CHECK_INT(at, want.count);
     ls__encoder_fini(&e);
-    free(want.ids);
+    ls_bytes_free(want.ids);
 }
 
 static void check_cuts(const char *path, bool prefix)

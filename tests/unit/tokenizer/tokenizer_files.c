@@ -25,7 +25,7 @@ static ls_status open_json(const char *model, const char *beside)
     ls_tokenizer *t = NULL;
     int bytes = snprintf(text, sizeof text, "{%s\"model\":{%s}}", beside, model);
     scratch_write("tokenizer.json", text, (size_t)bytes);
-    ls_status status = ls_tokenizer_open(scratch_at("tokenizer.json"), &t);
+    ls_status status = LS_STATUS_OF(t = ls_tokenizer_new(scratch_at("tokenizer.json")));
     ls_tokenizer_free(t);
     return status;
 }
@@ -45,7 +45,7 @@ static ls_status open_pair(const char *vocab, const char *merges)
     (void)unlink(scratch_at("tokenizer.json"));
     scratch_write("vocab.json", vocab, strlen(vocab));
     scratch_write("merges.txt", merges, strlen(merges));
-    ls_status status = ls_tokenizer_open(scratch_folder(), &t);
+    ls_status status = LS_STATUS_OF(t = ls_tokenizer_new(scratch_folder()));
     ls_tokenizer_free(t);
     return status;
 }
@@ -117,13 +117,13 @@ TEST(missing_files_are_told)
 {
     ls_tokenizer *t = NULL;
     start();
-    CHECK_STATUS(ls_tokenizer_open(NULL, &t), LS_ERR_INVALID);
-    CHECK_STATUS(ls_tokenizer_open("", &t), LS_ERR_INVALID);
-    CHECK_STATUS(ls_tokenizer_open(scratch_at("none"), &t), LS_ERR_NOT_FOUND);
-    CHECK_STATUS(ls_tokenizer_open(scratch_folder(), &t), LS_ERR_NOT_FOUND);
+    CHECK_STATUS(t = ls_tokenizer_new(NULL), LS_ERR_INVALID);
+    CHECK_STATUS(t = ls_tokenizer_new(""), LS_ERR_INVALID);
+    CHECK_STATUS(t = ls_tokenizer_new(scratch_at("none")), LS_ERR_NOT_FOUND);
+    CHECK_STATUS(t = ls_tokenizer_new(scratch_folder()), LS_ERR_NOT_FOUND);
     CHECK_CONTAINS(ls_error_message(), "no vocab.json");
     scratch_write("vocab.json", "{}", 2);
-    CHECK_STATUS(ls_tokenizer_open(scratch_folder(), &t), LS_ERR_NOT_FOUND);
+    CHECK_STATUS(t = ls_tokenizer_new(scratch_folder()), LS_ERR_NOT_FOUND);
     CHECK_CONTAINS(ls_error_message(), "vocab.json without merges.txt");
     CHECK(t == NULL);
     end();
@@ -146,7 +146,7 @@ TEST(bytes_without_a_token_are_errors_or_the_unknown_token)
     got = encode(t, "aabxb", 5);
     CHECK_INT(got.count, 4);
     CHECK(got.ids[0] == 0 && got.ids[1] == 2 && got.ids[2] == 3 && got.ids[3] == 1);
-    free(got.ids);
+    ls_bytes_free(got.ids);
     ls_tokenizer_free(t);
     end();
 }
@@ -201,10 +201,10 @@ static void damage(const char *name, const char *path, const char *open)
         text[place] = "0-9\"{}[],:\\\xff \n"[draw(&state, 14)];
         scratch_write(path, text, round % 3 ? bytes : place);
         text[place] = before;
-        if (ls_tokenizer_open(open, &t) == LS_OK) {
+        if (LS_STATUS_OF(t = ls_tokenizer_new(open)) == LS_OK) {
             tokens got = {0};
             (void)ls_tokenizer_encode(t, text, 200, &got.ids, &got.count);
-            free(got.ids);
+            ls_bytes_free(got.ids);
         } else {
             CHECK_CONTAINS(ls_error_message(), "tokenizer");
         }
