@@ -98,18 +98,18 @@ void ls__board_close(const ls__env *env, ls__board *board)
     }
 }
 
-bool ls__board_give(ls__board *board, const ls__env *env, const ls__verdict *verdict)
+bool ls__board_set_cause(ls__board *board, const ls__env *env, const ls__failure_record *cause)
 {
     uint32_t none = 0;
     if (!atomic_compare_exchange_strong_explicit(&board->verdict_claim, &none, 1,
                                                  memory_order_acq_rel, memory_order_acquire)) {
         return false;
     }
-    board->culprit = verdict->culprit;
-    board->culprit_pid = verdict->pid;
-    board->culprit_signal = verdict->signal;
-    board->culprit_code = verdict->code;
-    snprintf(board->verdict_text, sizeof board->verdict_text, "%s", verdict->text);
+    board->culprit = cause->culprit;
+    board->culprit_pid = cause->pid;
+    board->culprit_signal = cause->signal;
+    board->culprit_code = cause->code;
+    snprintf(board->verdict_text, sizeof board->verdict_text, "%s", cause->text);
     /* Sync: release, after text and fields: nobody reads half a verdict. */
     atomic_store_explicit(&board->verdict, 1, memory_order_release);
     for (int r = 0; r < board->ranks; r++) {

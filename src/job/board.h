@@ -22,6 +22,7 @@
 #include "base/error.h"
 #include "job/blocked.h"
 #include "job/descriptor.h"
+#include "job/failure.h"
 
 #define LS__BOARD_MAGIC 0x4c53424fu /* "LSBO" */
 #define LS__BOARD_VERSION 6
@@ -153,12 +154,8 @@ ls_status ls__board_open(const ls__env *env, int fd, ls__board **out);
 /* Unmaps; NULL is allowed. */
 void ls__board_close(const ls__env *env, ls__board *board);
 
-/* The first failure of the job, as its ranks read it; they are woken. False: another was given. */
-typedef struct ls__verdict {
-    int culprit, pid, signal, code; /* culprit -1: no rank */
-    const char *text;
-} ls__verdict;
-bool ls__board_give(ls__board *board, const ls__env *env, const ls__verdict *verdict);
+/* The root cause, as the job's ranks read it; they are woken. False: another was published before. */
+bool ls__board_set_cause(ls__board *board, const ls__env *env, const ls__failure_record *cause);
 
 /* Whether the process of local rank r is stopped by a signal or held by a debugger. */
 bool ls__board_stopped(const ls__board *board, const ls__env *env, int r);

@@ -1,7 +1,7 @@
 /* The agent: one loop over everything that can happen to a job.
  *
- *     poll:  signals · the front's end · the ranks' ends (ends.c) · output · store
- *     then:  what came is served, ends are judged, and what outlives its time is killed
+ *     poll:  signals · the front's end · output · the host agent's (job/agent)
+ *     then:  what came is served, failures are looked at, and what outlives its time is killed
  *
  * The job is over when no rank runs, nothing that ranks started is left (orphans become the agent's
  * children), and the output is written.
@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define FIXED_ITEMS 3
+#define FIXED_ITEMS 2
 #define LINGER_MS 200      /* for output that is still in the pipes of ended ranks */
 #define ORPHAN_TERM_MS 200 /* for orphans, between SIGTERM and SIGKILL */
 #define ORPHAN_LOOK_MS 20  /* between two looks at orphans that were killed */
@@ -25,68 +25,29 @@ static const int watched[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2
 
 /* ---- setting up ----------------------------------------------------------------------------- */
 
-/* Several hosts have one in common, which is agent->secret by now. */
-static ls_status make_secret(ls__agent *agent)
+/* For the ranks: a memfd that nobody can change any more. */
+static ls_status seal_secret(ls__agent *agent)
 {
     const ls__env *env = agent->env;
-    int error =
-        agent->nodes != NULL ? 0 : env->random_bytes(env, agent->secret, sizeof agent->secret);
-    ls__store_server_set_secret(agent->store, agent->secret);
+    const size_t bytes = sizeof agent->host.secret;
+    int error = env->shm_create(env, "lockstep-secret", 0);
+    agent->secret_fd = error;
     if (error >= 0) {
-        agent->secret_fd = env->shm_create(env, "lockstep-secret", 0);
-        error = agent->secret_fd;
-    }
-    if (error >= 0) {
-        ssize_t put = env->write(env, agent->secret_fd, agent->secret, sizeof agent->secret);
-        error = put == (ssize_t)sizeof agent->secret ? env->shm_seal(env, agent->secret_fd)
-                                                     : (put < 0 ? (int)put : -EIO);
+        const ssize_t put = env->write(env, agent->secret_fd, agent->host.secret, bytes);
+        error = put == (ssize_t)bytes ? env->shm_seal(env, agent->secret_fd)
+                                      : (put < 0 ? (int)put : -EIO);
     }
     return error < 0 ? ls__fail(LS_ERR_SYSTEM, "the job's secret: %s", strerror(-error)) : LS_OK;
 }
 
-static ls_status make_board(ls__agent *agent)
+/* What torchrun's variables say of a world of one host. Of several, it comes from node 0. */
+static void lay_out(ls__agent *agent)
 {
-    const ls__env *env = agent->env;
-    const ls__nodes_world *world = &agent->world;
-    bool several = agent->nodes != NULL;
-    ls__board_job job = {.ranks = agent->job->ranks,
-                         .world_size = world->world_size,
-                         .first_rank = world->first_rank,
-                         .generation = (uint32_t)world->attempt,
-                         .number = world->job,
-                         .launcher_pid = (int)env->pid(env),
-                         .host = agent->host,
-                         .nodes = several ? world->nodes : 0,
-                         .node = several ? world->node : 0,
-                         .plain = agent->plain,
-                         .address = world->address};
-    return ls__board_new(env, &job, &agent->board_fd, &agent->board);
-}
-
-static void look_around(ls__agent *agent)
-{
-    const ls__env *env = agent->env;
-    int count = DESCRIPTORS_OTHER + DESCRIPTORS_PER_RANK * agent->job->ranks;
-    (void)env->allow_descriptors(env, count); /* what is then lacking is reported where it is */
-    if (env->host_name(env, agent->host, sizeof agent->host) < 0) {
-        snprintf(agent->host, sizeof agent->host, "localhost");
-    }
-    agent->cores = env->cores(env);
-}
-
-/* The world of one host. Of several, it comes with node 0's welcome. */
-static ls_status lay_out(ls__agent *agent)
-{
-    const ls__env *env = agent->env;
-    int port = env->free_port(env);
-    int error = env->random_bytes(env, &agent->world.job, sizeof agent->world.job);
-    agent->world.nodes = 1;
-    agent->world.attempt = agent->job->attempt;
-    agent->world.world_size = agent->job->ranks;
-    agent->world.master_port = port > 0 ? port : 0;
-    snprintf(agent->world.master, sizeof agent->world.master, "127.0.0.1");
-    snprintf(agent->world.run_id, sizeof agent->world.run_id, "%s", agent->job->run_id);
-    return error < 0 ? ls__fail(LS_ERR_SYSTEM, "the job's number: %s", strerror(-error)) : LS_OK;
+    ls__nodes_world *world = &agent->host.world;
+    const int port = agent->env->free_port(agent->env);
+    world->master_port = port > 0 ? port : 0;
+    snprintf(world->master, sizeof world->master, "127.0.0.1");
+    snprintf(world->run_id, sizeof world->run_id, "%s", agent->job->run_id);
 }
 
 /* With restarts each attempt has a folder of its own, as torchrun's. */
@@ -94,7 +55,7 @@ static ls_status open_output(ls__agent *agent)
 {
     const ls__job *job = agent->job;
     char folder[4096];
-    const ls__nodes_world *world = &agent->world;
+    const ls__nodes_world *world = &agent->host.world;
     const ls__output_spec spec = {.ranks = job->ranks,
                                   .first_rank = world->first_rank,
                                   .prefix = world->world_size > 1,
@@ -115,50 +76,42 @@ static ls_status set_up(ls__agent *agent)
 {
     const ls__env *env = agent->env;
     const ls__job *job = agent->job;
+    const int descriptors = DESCRIPTORS_OTHER + DESCRIPTORS_PER_RANK * job->ranks;
     uint64_t mask = 0;
-    agent->term_ns = agent->kill_ns = agent->linger_ns = agent->settle_ns = LS__NEVER;
-    agent->stopped_ns = LS__NEVER;
+    agent->term_ns = agent->kill_ns = agent->linger_ns = agent->stopped_ns = LS__NEVER;
     agent->signals_fd =
         env->signals_open(env, watched, (int)(sizeof watched / sizeof *watched), &mask);
     if (agent->signals_fd < 0) {
         return ls__fail(LS_ERR_SYSTEM, "watching signals: %s", strerror(-agent->signals_fd));
     }
-    int error = env->adopt_orphans(env);
+    const int error = env->adopt_orphans(env);
     if (error < 0) {
         return ls__fail(LS_ERR_SYSTEM, "becoming the reaper of orphans: %s", strerror(-error));
     }
-    agent->ends_fd = env->poller_open(env);
-    if (agent->ends_fd < 0) {
-        return ls__fail(LS_ERR_SYSTEM, "watching processes: %s", strerror(-agent->ends_fd));
-    }
-    look_around(agent);
-    agent->item_room = FIXED_ITEMS + 4 * job->ranks + 3;
+    (void)env->allow_descriptors(env, descriptors); /* a lack is reported where it shows */
+    agent->cores = env->cores(env);
+    LS_TRY(ls__host_agent_init(&agent->host, env, NULL, job->ranks, job->attempt));
+    lay_out(agent);
+    agent->item_room = FIXED_ITEMS + LS__HOST_AGENT_ITEMS + 4 * job->ranks + 2;
     agent->items = env->allocate(env, (size_t)agent->item_room * sizeof *agent->items);
-    if (agent->items == NULL) {
-        return ls__fail(LS_ERR_MEMORY, "the launcher's loop");
-    }
-    agent->reported = LS__FOUND_NONE;
-    LS_TRY(ls__store_server_new(env, agent->secret, &agent->store));
-    return lay_out(agent);
+    return agent->items != NULL ? LS_OK : ls__fail(LS_ERR_MEMORY, "the launcher's loop");
 }
 
 /* What ranks join with, once the world's layout stands. */
 static ls_status furnish(ls__agent *agent)
 {
-    LS_TRY(make_secret(agent));
-    LS_TRY(make_board(agent));
+    LS_TRY(ls__host_agent_make_board(&agent->host, NULL));
+    LS_TRY(seal_secret(agent));
     return agent->job->capture ? open_output(agent) : LS_OK;
 }
 
 static void tear_down(ls__agent *agent)
 {
-    const ls__env *env = agent->env;
-    ls__nodes_close(agent->nodes);
-    ls__store_server_free(agent->store);
+    ls__host_agent_fini(&agent->host);
     ls__output_free(agent->output);
-    ls__board_close(env, agent->board);
     if (agent->items != NULL) {
-        env->release(env, agent->items, (size_t)agent->item_room * sizeof *agent->items);
+        agent->env->release(agent->env, agent->items,
+                            (size_t)agent->item_room * sizeof *agent->items);
     }
 }
 
@@ -166,18 +119,18 @@ static void tear_down(ls__agent *agent)
 
 static void signal_groups(ls__agent *agent, int number)
 {
-    for (int r = 0; r < agent->started; r++) {
-        if (!agent->rank[r].ended) {
-            (void)agent->env->kill_group(agent->env, agent->rank[r].pid, number);
+    for (int r = 0; r < agent->host.started; r++) {
+        if (!agent->host.rank[r].ended) {
+            (void)agent->env->kill_group(agent->env, agent->host.rank[r].pid, number);
         }
     }
 }
 
 static void signal_ranks(ls__agent *agent, int number)
 {
-    for (int r = 0; r < agent->started; r++) {
-        if (!agent->rank[r].ended) {
-            (void)agent->env->kill(agent->env, agent->rank[r].pidfd, number);
+    for (int r = 0; r < agent->host.started; r++) {
+        if (!agent->host.rank[r].ended) {
+            (void)agent->env->kill(agent->env, agent->host.rank[r].pidfd, number);
         }
     }
 }
@@ -187,18 +140,18 @@ static void signal_ranks(ls__agent *agent, int number)
 static void ask_to_stop(ls__agent *agent, int number)
 {
     bool answered = false;
-    if (agent->board == NULL) {
+    if (agent->host.board == NULL) {
         ls__agent_fail(agent, 128 + number, "stopped by signal %d (%s) before all nodes were there",
                        number, ls__signal_name(number));
         return;
     }
-    atomic_store_explicit(&agent->board->stop, (uint32_t)number, memory_order_release);
-    for (int r = 0; r < agent->started; r++) {
-        ls__board_rank *place = &agent->board->rank[r];
+    atomic_store_explicit(&agent->host.board->stop, (uint32_t)number, memory_order_release);
+    for (int r = 0; r < agent->host.started; r++) {
+        ls__board_rank *place = &agent->host.board->rank[r];
         bool itself = atomic_load_explicit(&place->stops_itself, memory_order_acquire) != 0;
-        answered = answered || (itself && !agent->rank[r].ended);
-        if (!itself && !agent->rank[r].ended) {
-            (void)agent->env->kill_group(agent->env, agent->rank[r].pid, number);
+        answered = answered || (itself && !agent->host.rank[r].ended);
+        if (!itself && !agent->host.rank[r].ended) {
+            (void)agent->env->kill_group(agent->env, agent->host.rank[r].pid, number);
         }
     }
     if (answered && agent->output != NULL) {
@@ -210,20 +163,20 @@ static void ask_to_stop(ls__agent *agent, int number)
 /* The first wish to stop is the ranks' to answer; the second is not. */
 static void stop(ls__agent *agent, int number, bool ours)
 {
-    if (ours && agent->nodes != NULL) {
-        ls__nodes_stop(agent->nodes, number);
+    if (ours && agent->host.nodes != NULL) {
+        ls__nodes_stop(agent->host.nodes, number);
     }
     uint64_t now = agent->env->now_ns(agent->env);
-    if (agent->stop_signal != 0 && now < agent->stop_ns + STOP_AGAIN_MS * 1000000ull) {
+    if (agent->host.stop_signal != 0 && now < agent->stop_ns + STOP_AGAIN_MS * 1000000ull) {
         return;
     }
-    if (agent->stop_signal != 0) {
+    if (agent->host.stop_signal != 0) {
         ls__agent_fail(agent, 128 + number, "the job was killed after a second signal %d (%s)",
                        number, ls__signal_name(number));
         agent->term_ns = agent->kill_ns = now;
         return;
     }
-    agent->stop_signal = number;
+    agent->host.stop_signal = number;
     agent->stop_ns = now;
     ask_to_stop(agent, number);
 }
@@ -250,38 +203,23 @@ static void take_signals(ls__agent *agent)
 static bool reap_others(ls__agent *agent)
 {
     ls__env_exit how;
-    ls__agent_reap(agent);
+    ls__host_agent_take_ends(&agent->host);
     int rc = agent->env->wait_any(agent->env, &how);
     for (; rc == 0; rc = agent->env->wait_any(agent->env, &how)) {
-        for (int r = 0; r < agent->started; r++) {
-            if (!agent->rank[r].ended && agent->rank[r].pid == how.pid) {
-                ls__agent_note_end(agent, r, &how);
+        for (int r = 0; r < agent->host.started; r++) {
+            if (!agent->host.rank[r].ended && agent->host.rank[r].pid == how.pid) {
+                ls__host_agent_note_end(&agent->host, r, &how);
             }
         }
     }
     return rc == -EAGAIN;
 }
 
-/* Only now: the verdict describes ranks by what they were before. */
-static void mark_dead(ls__agent *agent)
-{
-    for (int r = 0; r < agent->started; r++) {
-        _Atomic uint32_t *life = &agent->board->rank[r].life;
-        uint32_t now = atomic_load_explicit(life, memory_order_relaxed);
-        if (agent->rank[r].ended && now != LS__LIFE_LEFT && now != LS__LIFE_DEAD) {
-            atomic_store_explicit(life, LS__LIFE_DEAD, memory_order_release);
-            for (int peer = 0; peer < agent->board->ranks; peer++) {
-                ls__board_ring(agent->board, agent->env, peer);
-            }
-        }
-    }
-}
-
 /* ---- time ----------------------------------------------------------------------------------- */
 
 static void end_overdue(ls__agent *agent, uint64_t now)
 {
-    if (agent->running == 0) {
+    if (agent->host.running == 0) {
         return;
     }
     if (now >= agent->kill_ns) {
@@ -310,28 +248,21 @@ static void end_orphans(ls__agent *agent, uint64_t now)
 /* ---- the loop ------------------------------------------------------------------------------- */
 
 typedef struct layout { /* where the parts' items stand */
-    int output, nodes, store, count;
+    int output, host, count;
 } layout;
 
 static layout fill_items(ls__agent *agent, uint64_t *deadline)
 {
-    layout at = {0};
+    layout at = {.output = FIXED_ITEMS, .count = FIXED_ITEMS};
     ls__env_poll *items = agent->items;
     items[0] = (ls__env_poll){.fd = agent->signals_fd, .want_read = true};
     items[1] = (ls__env_poll){.fd = agent->alone ? -1 : agent->parent_fd, .want_read = true};
-    items[2] = (ls__env_poll){.fd = agent->ends_fd, .want_read = true};
-    at.count = FIXED_ITEMS;
-    at.output = at.count;
     if (agent->output != NULL) {
         at.count += ls__output_poll(agent->output, items + at.count, agent->item_room - at.count);
     }
-    at.nodes = at.count;
-    if (agent->nodes != NULL) {
-        items[at.count++] = (ls__env_poll){.fd = ls__nodes_fd(agent->nodes), .want_read = true};
-    }
-    at.store = at.count;
-    at.count += ls__store_server_poll(agent->store, items + at.count, agent->item_room - at.count,
-                                      deadline);
+    at.host = at.count;
+    at.count +=
+        ls__host_agent_poll(&agent->host, items + at.count, agent->item_room - at.count, deadline);
     return at;
 }
 
@@ -349,11 +280,10 @@ static void be_alone(ls__agent *agent)
     agent->kill_ns = ls__deadline_after(agent->env, ORPHAN_TERM_MS);
 }
 
-/* Their link lives by beats, so they have a turn whatever has come. */
-static void nodes_turn(ls__agent *agent)
+/* A stop request that another host's user gave. */
+static void take_far_stop(ls__agent *agent)
 {
-    ls__nodes_turn(agent->nodes);
-    int number = ls__nodes_take_stop(agent->nodes);
+    const int number = agent->host.nodes != NULL ? ls__nodes_take_stop(agent->host.nodes) : 0;
     if (number != 0) {
         stop(agent, number, false);
     }
@@ -362,37 +292,26 @@ static void nodes_turn(ls__agent *agent)
 void ls__agent_turn(ls__agent *agent)
 {
     const ls__env *env = agent->env;
-    ls__env_poll *items = agent->items;
+    const ls__env_poll *items = agent->items;
     uint64_t deadline =
-        least(least(agent->kill_ns, agent->settle_ns), least(agent->term_ns, agent->linger_ns));
-    deadline = least(deadline, agent->stopped_ns);
-    layout at = fill_items(agent, &deadline);
-    if (agent->nodes != NULL) {
-        deadline = least(deadline, ls__nodes_deadline(agent->nodes));
-    }
-    (void)env->poll(env, items, at.count, deadline);
+        least(least(agent->kill_ns, agent->stopped_ns), least(agent->term_ns, agent->linger_ns));
+    const layout at = fill_items(agent, &deadline);
+    (void)env->poll(env, agent->items, at.count, deadline);
     if (items[0].can_read) {
         take_signals(agent);
     }
     if (items[1].can_read) {
         be_alone(agent);
     }
-    ls__agent_reap(agent);
     if (agent->output != NULL) {
-        ls__output_turn(agent->output, items + at.output, at.nodes - at.output);
+        ls__output_turn(agent->output, items + at.output, at.host - at.output);
     }
-    ls__store_server_turn(agent->store, items + at.store, at.count - at.store);
-    if (agent->nodes != NULL) {
-        nodes_turn(agent);
-    }
+    ls__host_agent_turn(&agent->host, items + at.host, at.count - at.host);
+    take_far_stop(agent);
     if (agent->gathering) {
         return;
     }
-    ls__agent_judge(agent);
-    mark_dead(agent);
-    if (agent->nodes != NULL) {
-        ls__nodes_flush(agent->nodes);
-    }
+    ls__agent_conclude(agent);
     if (env->now_ns(env) >= agent->stopped_ns) {
         ls__agent_look_stopped(agent);
     }
@@ -419,10 +338,10 @@ static void run(ls__agent *agent)
     while (open) {
         ls__agent_turn(agent);
         bool children = reap_others(agent);
-        if (agent->running > 0) {
+        if (agent->host.running > 0) {
             continue;
         }
-        ls__agent_judge(agent);
+        ls__agent_conclude(agent);
         uint64_t now = agent->env->now_ns(agent->env);
         end_orphans(agent, now);
         if (!children) {
@@ -459,7 +378,7 @@ void ls__agent_run(ls__agent *agent)
     if (sound) {
         ls__agent_write_pids(agent);
     }
-    agent->result->attempt = agent->world.attempt;
+    agent->result->attempt = agent->host.world.attempt;
     if (agent->items != NULL) {
         run(agent);
     }

@@ -47,19 +47,19 @@ typedef struct ls__job {
 } ls__job;
 
 /* What tells whether a failure would come again; see restart.c. */
-typedef struct ls__failure {
+typedef struct ls__job_failure {
     bool final;             /* not the ranks' doing, or the user's wish: nothing to restart */
     int status;             /* the ls_status that the culprit noted on the board; 0: none */
     int signal;             /* that killed the culprit; 0: none */
     bool before_init;       /* the culprit ended by itself and had not called ls_init */
     uint64_t step, updates; /* how far the culprit was, as in ls__activity; 0: unknown */
     char last_lines[1024];  /* of the culprit's output */
-} ls__failure;
+} ls__job_failure;
 
 typedef struct ls__job_result {
     int code;    /* 0, or that of the first failure: its exit code, or 128 + its signal */
     int culprit; /* rank of the first failure; -1: none */
-    ls__failure failure;
+    ls__job_failure failure;
     /* Several hosts: what node 0 has decided, where this is another. */
     bool told, told_again;
     int64_t told_delay_ms;

@@ -13,11 +13,11 @@
 static json_t *describe(const ls__agent *agent)
 {
     json_t *rows = json_array();
-    for (int r = 0; r < agent->started; r++) {
-        json_t *row = json_pack("{s:i, s:i, s:s}", "rank", agent->world.first_rank + r, "pid",
-                                (int)agent->rank[r].pid, "host", agent->host);
+    for (int r = 0; r < agent->host.started; r++) {
+        json_t *row = json_pack("{s:i, s:i, s:s}", "rank", agent->host.world.first_rank + r, "pid",
+                                (int)agent->host.rank[r].pid, "host", agent->host.name);
         if (agent->job->max_restarts > 0) {
-            json_object_set_new(row, "attempt", json_integer(agent->world.attempt));
+            json_object_set_new(row, "attempt", json_integer(agent->host.world.attempt));
         }
         json_array_append_new(rows, row);
     }
@@ -49,8 +49,8 @@ void ls__agent_write_pids(ls__agent *agent)
         return;
     }
     char node[16] = ""; /* hosts may share the folder */
-    if (agent->nodes != NULL) {
-        snprintf(node, sizeof node, ".node%d", agent->world.node);
+    if (agent->host.nodes != NULL) {
+        snprintf(node, sizeof node, ".node%d", agent->host.world.node);
     }
     int a = snprintf(path, sizeof path, "%s/pids%s.json", folder, node);
     int b = snprintf(temporary, sizeof temporary, "%s/pids%s.json.part", folder, node);

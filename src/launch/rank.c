@@ -44,7 +44,7 @@ static void LS__PRINTF(2, 3) set(variables *v, const char *format, ...)
 
 static void describe_rank(const ls__agent *agent, int r, const start *s, variables *v)
 {
-    const ls__nodes_world *world = &agent->world;
+    const ls__nodes_world *world = &agent->host.world;
     int n = agent->job->ranks, size = world->world_size;
     set(v, "RANK=%d", world->first_rank + r);
     set(v, "LOCAL_RANK=%d", r);
@@ -60,7 +60,7 @@ static void describe_rank(const ls__agent *agent, int r, const start *s, variabl
     set(v, "TORCHELASTIC_RESTART_COUNT=%d", world->attempt);
     set(v, "TORCHELASTIC_MAX_RESTARTS=%d", agent->job->max_restarts);
     set(v, "TORCHELASTIC_RUN_ID=%s", world->run_id);
-    set(v, "LOCKSTEP_BOOTSTRAP=v1:%d:%d:%d", s->store_fd, agent->board_fd, s->secret_fd);
+    set(v, "LOCKSTEP_BOOTSTRAP=v1:%d:%d:%d", s->store_fd, agent->host.board_fd, s->secret_fd);
     char number[LS__JOB_NUMBER_MAX];
     ls__agent_number(agent, number);
     set(v, "LOCKSTEP_JOB=%s", number);
@@ -161,7 +161,7 @@ static int open_descriptors(ls__agent *agent, start *s)
         goto fail_secret;
     }
     s->store_fd = pair[1];
-    if (ls__store_server_invite(agent->store, pair[0]) < 0) {
+    if (ls__store_server_invite(agent->host.store, pair[0]) < 0) {
         error = -ECONNREFUSED;
         goto fail_store;
     }
@@ -198,7 +198,7 @@ static int spawn_rank(ls__agent *agent, int r, start *s)
     if (environment == NULL) {
         return -ENOMEM;
     }
-    int keep[] = {s->store_fd, agent->board_fd, s->secret_fd};
+    int keep[] = {s->store_fd, agent->host.board_fd, s->secret_fd};
     ls__env_spawn spawn = {.argv = agent->job->argv,
                            .envp = environment,
                            .fn = run_function,
@@ -207,9 +207,9 @@ static int spawn_rank(ls__agent *agent, int r, start *s)
                            .stderr_fd = s->output[1][1],
                            .keep_fds = keep,
                            .keep_count = 3};
-    ls__agent_rank *rank = &agent->rank[r];
+    ls__host_agent_rank *rank = &agent->host.rank[r];
     /* Before it exists: it may reach ls_init before we are back. */
-    atomic_store_explicit(&agent->board->rank[r].life, LS__LIFE_STARTED, memory_order_release);
+    atomic_store_explicit(&agent->host.board->rank[r].life, LS__LIFE_STARTED, memory_order_release);
     int error = env->spawn(env, &spawn, &rank->pid, &rank->pidfd);
     env->release(env, environment, bytes);
     return error;
@@ -239,7 +239,7 @@ static void explain(ls__agent *agent, int r, int error)
                        strerror(-error));
     } else {
         ls__agent_fail(agent, 1, "cannot start rank %d of \"%s\": %s; %s",
-                       agent->world.first_rank + r, program, strerror(-error),
+                       agent->host.world.first_rank + r, program, strerror(-error),
                        error == -EMFILE || error == -ENFILE ? "raise the limit of open files "
                                                               "(ulimit -n), or start fewer ranks"
                                                             : "start fewer ranks");
@@ -250,7 +250,7 @@ bool ls__agent_start_rank(ls__agent *agent, int r)
 {
     const ls__env *env = agent->env;
     start s = {.fn = agent->job->fn, .arg = agent->job->arg};
-    ls__agent_rank *rank = &agent->rank[r];
+    ls__host_agent_rank *rank = &agent->host.rank[r];
     int error = open_descriptors(agent, &s);
     if (error < 0) {
         explain(agent, r, error);
@@ -267,9 +267,7 @@ bool ls__agent_start_rank(ls__agent *agent, int r)
         return false;
     }
     int none = 0; /* the rank writes it too, and then it is the program's own number */
-    (void)atomic_compare_exchange_strong(&agent->board->rank[r].pid, &none, (int)rank->pid);
-    agent->started++;
-    agent->running++;
-    ls__agent_watch_end(agent, r);
+    (void)atomic_compare_exchange_strong(&agent->host.board->rank[r].pid, &none, rank->pid);
+    ls__host_agent_watch(&agent->host, r);
     return true;
 }

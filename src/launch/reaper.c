@@ -42,7 +42,7 @@ static int guard_main(void *arg)
 
 void ls__agent_number(const ls__agent *agent, char out[LS__JOB_NUMBER_MAX])
 {
-    snprintf(out, LS__JOB_NUMBER_MAX, "%016llx.%d", (unsigned long long)agent->board->job,
+    snprintf(out, LS__JOB_NUMBER_MAX, "%016llx.%d", (unsigned long long)agent->host.board->job,
              (int)agent->env->pid(agent->env));
 }
 

@@ -103,7 +103,7 @@ static bool from_outside(int number)
 
 static bool same_failure(const ls__restarts *self, const ls__job_result *result)
 {
-    const ls__failure *now = &result->failure, *then = &self->former;
+    const ls__job_failure *now = &result->failure, *then = &self->former;
     bool step_known = now->step != 0 || now->updates != 0;
     if (!self->failed_before || result->code != self->former_code || now->step != then->step ||
         now->updates != then->updates ||
@@ -171,7 +171,7 @@ static void say_again(const ls__restarts *self, ls__restart *out, int number)
              when);
 }
 
-static void say_same(const ls__failure *failure, ls__restart *out)
+static void say_same(const ls__job_failure *failure, ls__restart *out)
 {
     char where[64] = "";
     if (failure->step != 0) {
@@ -187,7 +187,7 @@ static void say_same(const ls__failure *failure, ls__restart *out)
 /* Why a single look is enough, or NULL. */
 static const char *hopeless(const ls__job_result *result)
 {
-    const ls__failure *failure = &result->failure;
+    const ls__job_failure *failure = &result->failure;
     if (failure->final) {
         return "it is not a failure of the ranks";
     }

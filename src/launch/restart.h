@@ -11,7 +11,7 @@ typedef struct ls__restarts {
     bool failed_before;
     int former_code;
     char former_cause[1024];
-    ls__failure former;
+    ls__job_failure former;
 } ls__restarts;
 
 typedef struct ls__restart {

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "base/settings.h"
-#include "job/bootstrap/host_agent.h"
+#include "job/bootstrap/agent_thread.h"
 #include "job/bootstrap/parent_watch.h"
 
 /* ---- a number of ranks, but no rank -------------------------------------------------------- */
@@ -97,7 +97,7 @@ void ls__bootstrap_close(const ls__env *env, ls__boot *boot)
     }
     ls__store_close(boot->store);
     ls__parent_watch_end(boot->watch);
-    ls__host_agent_end(boot->steward);
+    ls__agent_thread_end(boot->agent);
     ls__board_close(env, boot->board);
     memset(boot, 0, sizeof *boot);
 }

@@ -33,7 +33,7 @@ typedef struct ls__boot {
     bool plain; /* --data-plane plain: links that leave the host are not encrypted */
     char address[LS__ADDRESS_MAX]; /* of this host, as others reach it; "": all are here */
     /* Under other launchers; owned. */
-    struct ls__host_agent *steward; /* of local rank 0 */
+    struct ls__agent_thread *agent; /* of local rank 0 */
     struct ls__parent_watch *watch; /* of the others, over it */
 } ls__boot;
 

@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "job/bootstrap/agent_thread.h"
 #include "job/bootstrap/detect.h"
-#include "job/bootstrap/host_agent.h"
 #include "job/bootstrap/local_rendezvous.h"
 #include "job/bootstrap/parent_watch.h"
 #include "job/bootstrap/ways.h"
@@ -72,7 +72,7 @@ ls_status ls__bootstrap_others(const ls__env *env, int64_t timeout_ms, ls__boot 
              found.launcher, found.rank, found.size, found.local_rank, found.local_size);
     uint64_t deadline = ls__deadline_after(env, timeout_ms);
     if (found.local_rank == 0) {
-        LS_TRY(ls__host_agent_start(env, &found, deadline, &out->steward));
+        LS_TRY(ls__agent_thread_start(env, &found, deadline, &out->agent));
     }
     ls_status status = join(env, &found, deadline, out);
     if (status < 0) {

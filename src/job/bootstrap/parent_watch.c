@@ -1,16 +1,19 @@
-/* The thread. */
+/* The thread. When the agent dies with local rank 0, this rank stands in for it: it looks for the
+ * root cause by the same logic, over the same board. */
 #include "job/bootstrap/parent_watch.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
+#include "job/agent/host_agent.h"
 
 struct ls__parent_watch {
     const ls__env *env;
     int pidfd, event_fd;
     ls__board *board;
     const char *launcher;
+    ls__host_agent stand_in; /* for the agent that died with local rank 0 */
     ls__env_thread *thread;
 };
 
@@ -19,23 +22,16 @@ static bool has_left(const ls__board *board)
     return atomic_load_explicit(&board->rank[0].life, memory_order_acquire) == LS__LIFE_LEFT;
 }
 
-/* As the steward says it of others. */
-static void say_death(const ls__parent_watch *w)
+/* All ranks of the host do this at once; the board takes the first one's root cause. */
+static void stand_in(ls__parent_watch *w, ls__env_poll *event)
 {
-    char name[128], doing[640], text[1024];
-    ls__board_name(w->board, 0, name, sizeof name);
-    ls__board_doing(w->board, w->env, 0, doing, sizeof doing);
-    snprintf(text, sizeof text,
-             "%s ended without ls_finalize while %s; its launcher (%s) knows how", name, doing,
-             w->launcher);
-    (void)ls__board_give(
-        w->board, w->env,
-        &(ls__verdict){.culprit = w->board->rank[0].world_rank,
-                       .pid = atomic_load_explicit(&w->board->rank[0].pid, memory_order_relaxed),
-                       .text = text});
-    atomic_store_explicit(&w->board->rank[0].life, LS__LIFE_DEAD, memory_order_release);
-    for (int r = 0; r < w->board->ranks; r++) {
-        ls__board_ring(w->board, w->env, r);
+    ls__host_agent *a = &w->stand_in;
+    ls__host_agent_stand_in(a, w->env, w->launcher, w->board);
+    ls__host_agent_note_end(a, 0, NULL);
+    ls__host_agent_conclude(a);
+    while (!a->has_cause && !event->can_read) {
+        (void)w->env->poll(w->env, event, 1, a->settle_ns);
+        ls__host_agent_conclude(a);
     }
 }
 
@@ -48,7 +44,7 @@ static void run(void *arg)
         (void)w->env->poll(w->env, items, 2, LS__NEVER);
     }
     if (!items[0].can_read && !has_left(w->board)) {
-        say_death(w);
+        stand_in(w, &items[0]);
     }
 }
 

@@ -1,5 +1,5 @@
-/* A rank's eye on the process that holds its host's steward: when that dies, nobody else would say
- * so on the board. A thread that sleeps until then. */
+/* Watches the process of local rank 0, which holds this host's agent, for another rank of the host.
+ * If it dies, nobody else can record the failure on the board. A thread that sleeps until then. */
 #ifndef LS_JOB_BOOTSTRAP_PARENT_WATCH_H
 #define LS_JOB_BOOTSTRAP_PARENT_WATCH_H
 

@@ -139,12 +139,12 @@ void ls__first_tell(ls__nodes *n, const ls__peer *except, ls__node_type type, js
     json_decref(object);
 }
 
-void ls__nodes_give(ls__nodes *n, const ls__finding *verdict)
+void ls__nodes_announce_cause(ls__nodes *n, const ls__failure_record *cause)
 {
-    if (n->first && !n->has_verdict) {
-        n->verdict = *verdict;
-        n->has_verdict = true;
-        ls__first_tell(n, NULL, LS__NODE_VERDICT, ls__finding_pack(verdict));
+    if (n->first && !n->has_cause) {
+        n->cause = *cause;
+        n->has_cause = true;
+        ls__first_tell(n, NULL, LS__NODE_CAUSE, ls__failure_pack(cause));
     }
 }
 
@@ -199,13 +199,13 @@ static void take_stop(ls__nodes *n, ls__peer *p, const json_t *object)
 
 static void take_control(ls__nodes *n, ls__peer *p, int type, const json_t *object)
 {
-    ls__finding f;
+    ls__failure_record f;
     switch (type) {
     case LS__NODE_STOP:
         take_stop(n, p, object);
         break;
-    case LS__NODE_FOUND:
-        if (ls__finding_unpack(object, &f)) {
+    case LS__NODE_FAILURE:
+        if (ls__failure_unpack(object, &f)) {
             ls__nodes_note(n, &f);
         }
         break;
@@ -245,7 +245,7 @@ static void take_frame(ls__nodes *n, ls__peer *p, const ls__wire_header *header,
 
 static void note_lost(ls__nodes *n, ls__peer *p, const char *why)
 {
-    ls__finding f = {.kind = LS__FOUND_LOST, .culprit = -1, .job_code = LOST_CODE};
+    ls__failure_record f = {.kind = LS__FAILURE_LOST, .culprit = -1, .job_code = LOST_CODE};
     p->lost = true;
     ls__frames_close(&p->frames);
     ls__store_guest_free(p->guest);

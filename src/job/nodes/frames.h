@@ -17,8 +17,8 @@ typedef enum ls__node_type {
     LS__NODE_REFUSED,                /* from it: why not */
     LS__NODE_BEAT,
     LS__NODE_STOP,    /* the user's wish, in any direction */
-    LS__NODE_FOUND,   /* to node 0: a failure was seen here */
-    LS__NODE_VERDICT, /* from it: the job's first failure */
+    LS__NODE_FAILURE, /* to node 0: a failure was seen here */
+    LS__NODE_CAUSE,   /* from it: the job's first failure */
     LS__NODE_DONE,    /* to node 0: nothing runs here any more */
     LS__NODE_END      /* from it: nothing runs anywhere */
 } ls__node_type;

@@ -27,7 +27,7 @@ static void LS__PRINTF(3, 4) refuse(ls__nodes *n, ls__peer *p, const char *forma
     va_end(arguments);
     LS__WARN("a node was refused: %s", text);
     (void)ls__frames_say(&p->frames, LS__NODE_REFUSED,
-                         json_pack("{s:s s:b}", "text", text, "again", n->has_verdict));
+                         json_pack("{s:s s:b}", "text", text, "again", n->has_cause));
     p->leaves = true;
     p->deadline_ns = ls__deadline_after(n->env, REFUSE_MS);
 }

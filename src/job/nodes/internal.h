@@ -48,8 +48,8 @@ struct ls__nodes {
     int poller;
 
     int stop;
-    bool has_found, has_verdict, has_end;
-    ls__finding found, verdict;
+    bool has_failure, has_cause, has_end;
+    ls__failure_record failure, cause;
     ls__nodes_end end;
     char tail[LS__NODES_TAIL];
 
@@ -78,13 +78,13 @@ struct ls__nodes {
 
 /* nodes.c */
 void ls__nodes_fail(ls__nodes *n, const char *format, ...) LS__PRINTF(2, 3);
-json_t *ls__finding_pack(const ls__finding *f);
-bool ls__finding_unpack(const json_t *from, ls__finding *out);
+json_t *ls__failure_pack(const ls__failure_record *f);
+bool ls__failure_unpack(const json_t *from, ls__failure_record *out);
 /* The object in a payload, or NULL. */
 json_t *ls__node_parse(const uint8_t *payload, size_t bytes);
 /* A text of an object, cut to fit; "" where there is none. */
 void ls__node_text(const json_t *from, const char *key, char *out, size_t bytes);
-void ls__nodes_note(ls__nodes *n, const ls__finding *f);
+void ls__nodes_note(ls__nodes *n, const ls__failure_record *f);
 
 /* first.c */
 ls_status ls__first_open(ls__nodes *n);

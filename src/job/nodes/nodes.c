@@ -187,14 +187,14 @@ int ls__nodes_take_stop(ls__nodes *n)
     return stop;
 }
 
-const ls__finding *ls__nodes_found(const ls__nodes *n)
+const ls__failure_record *ls__nodes_failure(const ls__nodes *n)
 {
-    return n->has_found ? &n->found : NULL;
+    return n->has_failure ? &n->failure : NULL;
 }
 
-const ls__finding *ls__nodes_verdict(const ls__nodes *n)
+const ls__failure_record *ls__nodes_cause(const ls__nodes *n)
 {
-    return n->has_verdict ? &n->verdict : NULL;
+    return n->has_cause ? &n->cause : NULL;
 }
 
 const ls__nodes_end *ls__nodes_end_of(const ls__nodes *n)
@@ -204,11 +204,11 @@ const ls__nodes_end *ls__nodes_end_of(const ls__nodes *n)
 
 /* ---- saying -------------------------------------------------------------------------------- */
 
-void ls__nodes_note(ls__nodes *n, const ls__finding *f)
+void ls__nodes_note(ls__nodes *n, const ls__failure_record *f)
 {
-    if (!n->has_found || f->kind < n->found.kind) {
-        n->found = *f;
-        n->has_found = true;
+    if (!n->has_failure || f->kind < n->failure.kind) {
+        n->failure = *f;
+        n->has_failure = true;
     }
 }
 
@@ -221,10 +221,10 @@ void ls__nodes_stop(ls__nodes *n, int signal)
     }
 }
 
-void ls__nodes_find(ls__nodes *n, const ls__finding *f)
+void ls__nodes_report(ls__nodes *n, const ls__failure_record *f)
 {
     if (!n->first) {
-        (void)ls__frames_say(&n->frames, LS__NODE_FOUND, ls__finding_pack(f));
+        (void)ls__frames_say(&n->frames, LS__NODE_FAILURE, ls__failure_pack(f));
     }
 }
 
@@ -260,7 +260,7 @@ static json_t *loose_text(const char *text)
     return string != NULL ? string : json_string("(its text is no UTF-8)");
 }
 
-json_t *ls__finding_pack(const ls__finding *f)
+json_t *ls__failure_pack(const ls__failure_record *f)
 {
     return json_pack("{s:i s:i s:i s:i s:i s:i s:i s:b s:b s:b s:I s:I s:o}", "kind", (int)f->kind,
                      "culprit", f->culprit, "pid", f->pid, "signal", f->signal, "code", f->code,
@@ -269,7 +269,7 @@ json_t *ls__finding_pack(const ls__finding *f)
                      (json_int_t)f->updates, "text", loose_text(f->text));
 }
 
-bool ls__finding_unpack(const json_t *from, ls__finding *out)
+bool ls__failure_unpack(const json_t *from, ls__failure_record *out)
 {
     int kind = 0, final = 0, stop = 0, before_init = 0;
     json_int_t step = 0, updates = 0;
@@ -279,10 +279,10 @@ bool ls__finding_unpack(const json_t *from, ls__finding *out)
                     &out->signal, "code", &out->code, "job_code", &out->job_code, "status",
                     &out->status, "final", &final, "stop", &stop, "before_init", &before_init,
                     "step", &step, "updates", &updates) != 0 ||
-        kind < 0 || kind >= LS__FOUND_NONE) {
+        kind < 0 || kind >= LS__FAILURE_NONE) {
         return false;
     }
-    out->kind = (ls__found_kind)kind;
+    out->kind = (ls__failure_kind)kind;
     out->final = final != 0;
     out->stop = stop != 0;
     out->before_init = before_init != 0;

@@ -1,12 +1,12 @@
 /* The nodes of a job: one process on each host, in a star around node 0.
  *
- *                      ┌──────────── node 0: the store, the layout, the verdict
+ *                      ┌──────────── node 0: the store, the layout, the root cause
  *     node 1 ── link ──┤             listens at the rendezvous, and nowhere else
  *     node 2 ── link ──┘
  *
  * A node is the launcher's agent (src/launch) or, under other launchers, a thread of a host's first
  * rank (comm/bootstrap/steward.c). Over its link go the requests of its ranks to the store, a beat
- * a second both ways, wishes to stop, failures found, and the verdict about them:
+ * heartbeat a second both ways, stop requests, failures, and the root cause among them:
  *
  *     HELLO ▸ WELCOME (the world's layout) ▸ … ▸ FOUND ▸ VERDICT ▸ DONE ▸ END
  *
@@ -17,6 +17,7 @@
 #define LS_JOB_NODES_NODES_H
 
 #include "job/board.h"
+#include "job/failure.h"
 #include "job/link/link.h"
 #include "job/nodes/rendezvous.h"
 #include "job/store/store.h"
@@ -24,32 +25,6 @@
 #define LS__NODES_MAX 128
 #define LS__NODES_BEAT_MS 1000
 #define LS__NODES_SILENT_MS 5000
-
-/* Kinds of failure: the lower explains the higher. */
-typedef enum ls__found_kind {
-    LS__FOUND_OWN,        /* of the launcher: the program cannot be started, it was killed … */
-    LS__FOUND_MISMATCH,   /* a rank's own: another shape, a poisoned loss … */
-    LS__FOUND_SIGNAL,     /* a rank was killed: nobody does that to itself */
-    LS__FOUND_LOST,       /* a whole node is not there any more */
-    LS__FOUND_WAITED,     /* a deadline, an abort, a lost peer */
-    LS__FOUND_CODE,       /* an exit code */
-    LS__FOUND_UNFINISHED, /* status 0 without ls_finalize: the others wait for it */
-    LS__FOUND_NONE
-} ls__found_kind;
-
-/* A failure, as far as one node knows it. */
-typedef struct ls__finding {
-    ls__found_kind kind;
-    int culprit; /* rank of the world; -1: none */
-    int pid, signal, code;
-    int job_code;     /* the job's exit code if this is the first failure */
-    int status;       /* ls_status that the rank noted; 0: none */
-    bool final;       /* not the ranks' doing, or the user's wish: nothing to restart */
-    bool stop;        /* the user's wish: time to save is left */
-    bool before_init; /* an exit without ls_init */
-    uint64_t step, updates;
-    char text[1024];
-} ls__finding;
 
 typedef enum ls__nodes_state {
     LS__NODES_GATHERING,
@@ -120,13 +95,13 @@ void ls__nodes_stop(ls__nodes *nodes, int signal);
 
 /* The best that was found elsewhere: at node 0 what nodes report, or that one is lost; at another
  * that node 0 is lost. NULL: nothing. */
-const ls__finding *ls__nodes_found(const ls__nodes *nodes);
-/* Reports a failure to node 0, whose verdict is the answer. */
-void ls__nodes_find(ls__nodes *nodes, const ls__finding *finding);
+const ls__failure_record *ls__nodes_failure(const ls__nodes *nodes);
+/* Reports a failure to node 0, whose answer is the root cause. */
+void ls__nodes_report(ls__nodes *nodes, const ls__failure_record *finding);
 /* At node 0: this is the job's first failure. Once. */
-void ls__nodes_give(ls__nodes *nodes, const ls__finding *verdict);
+void ls__nodes_announce_cause(ls__nodes *nodes, const ls__failure_record *cause);
 /* At the others: what node 0 said; NULL: nothing yet. */
-const ls__finding *ls__nodes_verdict(const ls__nodes *nodes);
+const ls__failure_record *ls__nodes_cause(const ls__nodes *nodes);
 
 /* Nothing of this host runs any more; `tail`: the culprit's last lines, if it ran here, or "". */
 void ls__nodes_done(ls__nodes *nodes, const char *tail);

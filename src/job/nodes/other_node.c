@@ -176,8 +176,8 @@ static void take_control(ls__nodes *n, int type, const json_t *object)
     case LS__NODE_STOP:
         n->stop = (int)json_integer_value(json_object_get(object, "signal"));
         break;
-    case LS__NODE_VERDICT:
-        n->has_verdict = n->has_verdict || ls__finding_unpack(object, &n->verdict);
+    case LS__NODE_CAUSE:
+        n->has_cause = n->has_cause || ls__failure_unpack(object, &n->cause);
         break;
     case LS__NODE_END:
         take_end(n, object);
@@ -207,7 +207,7 @@ static void take_frame(ls__nodes *n, const ls__wire_header *header, const uint8_
 
 static void lose(ls__nodes *n, const char *why)
 {
-    ls__finding f = {.kind = LS__FOUND_LOST, .culprit = -1, .job_code = LOST_CODE};
+    ls__failure_record f = {.kind = LS__FAILURE_LOST, .culprit = -1, .job_code = LOST_CODE};
     n->lost = true;
     ls__frames_close(&n->frames);
     snprintf(

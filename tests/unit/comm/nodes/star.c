@@ -180,7 +180,7 @@ TEST(a_finding_reaches_node_0_whole_and_its_verdict_all_others)
     star s;
     prepare(&s, 3);
     gather(&s);
-    ls__finding f = {.kind = LS__FOUND_SIGNAL,
+    ls__failure_record f = {.kind = LS__FAILURE_SIGNAL,
                      .culprit = 4,
                      .pid = 77,
                      .signal = 9,
@@ -190,25 +190,25 @@ TEST(a_finding_reaches_node_0_whole_and_its_verdict_all_others)
                      .updates = 11,
                      .before_init = true};
     snprintf(f.text, sizeof f.text, "rank 4 \"said\" \n\t\\ %s", "\xc3\xa9");
-    ls__nodes_find(s.nodes[2], &f);
-    for (int i = 0; i < TURNS_MAX && ls__nodes_found(s.nodes[0]) == NULL; i++) {
+    ls__nodes_report(s.nodes[2], &f);
+    for (int i = 0; i < TURNS_MAX && ls__nodes_failure(s.nodes[0]) == NULL; i++) {
         turn_all(&s);
     }
-    const ls__finding *got = ls__nodes_found(s.nodes[0]);
+    const ls__failure_record *got = ls__nodes_failure(s.nodes[0]);
     CHECK(got != NULL);
     CHECK(got->kind == f.kind && got->culprit == 4 && got->pid == 77 && got->signal == 9);
     CHECK(got->code == 0 && got->job_code == 137 && got->status == -5 && got->before_init);
     CHECK(!got->final && !got->stop && got->step == 12 && got->updates == 11);
     CHECK_STR(got->text, f.text);
-    CHECK(ls__nodes_verdict(s.nodes[1]) == NULL);
-    ls__nodes_give(s.nodes[0], got);
-    for (int i = 0; i < TURNS_MAX && (ls__nodes_verdict(s.nodes[1]) == NULL ||
-                                      ls__nodes_verdict(s.nodes[2]) == NULL);
+    CHECK(ls__nodes_cause(s.nodes[1]) == NULL);
+    ls__nodes_announce_cause(s.nodes[0], got);
+    for (int i = 0; i < TURNS_MAX && (ls__nodes_cause(s.nodes[1]) == NULL ||
+                                      ls__nodes_cause(s.nodes[2]) == NULL);
          i++) {
         turn_all(&s);
     }
-    CHECK_STR(ls__nodes_verdict(s.nodes[1])->text, f.text);
-    CHECK_INT(ls__nodes_verdict(s.nodes[2])->job_code, 137);
+    CHECK_STR(ls__nodes_cause(s.nodes[1])->text, f.text);
+    CHECK_INT(ls__nodes_cause(s.nodes[2])->job_code, 137);
     close_all(&s);
 }
 
@@ -217,23 +217,23 @@ TEST(the_better_of_two_findings_is_kept)
     star s;
     prepare(&s, 3);
     gather(&s);
-    ls__finding waited = {.kind = LS__FOUND_WAITED, .culprit = 1, .text = "waited"};
-    ls__finding killed = {.kind = LS__FOUND_SIGNAL, .culprit = 3, .text = "killed"};
-    ls__nodes_find(s.nodes[1], &waited);
-    for (int i = 0; i < TURNS_MAX && ls__nodes_found(s.nodes[0]) == NULL; i++) {
+    ls__failure_record waited = {.kind = LS__FAILURE_WAITED, .culprit = 1, .text = "waited"};
+    ls__failure_record killed = {.kind = LS__FAILURE_SIGNAL, .culprit = 3, .text = "killed"};
+    ls__nodes_report(s.nodes[1], &waited);
+    for (int i = 0; i < TURNS_MAX && ls__nodes_failure(s.nodes[0]) == NULL; i++) {
         turn_all(&s);
     }
-    CHECK_STR(ls__nodes_found(s.nodes[0])->text, "waited");
-    ls__nodes_find(s.nodes[2], &killed);
-    for (int i = 0; i < TURNS_MAX && strcmp(ls__nodes_found(s.nodes[0])->text, "killed") != 0;
+    CHECK_STR(ls__nodes_failure(s.nodes[0])->text, "waited");
+    ls__nodes_report(s.nodes[2], &killed);
+    for (int i = 0; i < TURNS_MAX && strcmp(ls__nodes_failure(s.nodes[0])->text, "killed") != 0;
          i++) {
         turn_all(&s);
     }
-    ls__nodes_find(s.nodes[1], &waited);
+    ls__nodes_report(s.nodes[1], &waited);
     for (int i = 0; i < 20; i++) {
         turn_all(&s);
     }
-    CHECK_STR(ls__nodes_found(s.nodes[0])->text, "killed");
+    CHECK_STR(ls__nodes_failure(s.nodes[0])->text, "killed");
     close_all(&s);
 }
 
@@ -295,18 +295,18 @@ TEST(a_link_that_ends_is_a_lost_node_on_both_sides)
     gather(&s);
     ls__nodes_close(s.nodes[2]);
     s.nodes[2] = NULL;
-    for (int i = 0; i < TURNS_MAX && ls__nodes_found(s.nodes[0]) == NULL; i++) {
+    for (int i = 0; i < TURNS_MAX && ls__nodes_failure(s.nodes[0]) == NULL; i++) {
         turn_all(&s);
     }
-    CHECK_INT(ls__nodes_found(s.nodes[0])->kind, LS__FOUND_LOST);
-    CHECK_CONTAINS(ls__nodes_found(s.nodes[0])->text, "node 2 (host h, 3 ranks from 3 on) is lost");
-    CHECK(ls__nodes_found(s.nodes[1]) == NULL);
+    CHECK_INT(ls__nodes_failure(s.nodes[0])->kind, LS__FAILURE_LOST);
+    CHECK_CONTAINS(ls__nodes_failure(s.nodes[0])->text, "node 2 (host h, 3 ranks from 3 on) is lost");
+    CHECK(ls__nodes_failure(s.nodes[1]) == NULL);
     ls__nodes_close(s.nodes[0]);
     s.nodes[0] = NULL;
-    for (int i = 0; i < TURNS_MAX && ls__nodes_found(s.nodes[1]) == NULL; i++) {
+    for (int i = 0; i < TURNS_MAX && ls__nodes_failure(s.nodes[1]) == NULL; i++) {
         turn_all(&s);
     }
-    CHECK_CONTAINS(ls__nodes_found(s.nodes[1])->text, "node 0 (host h) is lost, seen by node 1");
+    CHECK_CONTAINS(ls__nodes_failure(s.nodes[1])->text, "node 0 (host h) is lost, seen by node 1");
     close_all(&s);
 }
 

@@ -1,0 +1,67 @@
+/* This host among the job's others: how it comes to them, and when it may leave.
+ *
+ *     gather     all come to the first host, which deals out the world     before there is a board
+ *     then       failures and stop requests travel                         job/nodes carries them
+ *     leave      DONE to the first host, END from it                       so that all end alike
+ */
+#include <stdio.h>
+
+#include <lockstep/version.h>
+
+#include "base/assert.h"
+#include "job/agent/host_agent.h"
+#include "job/nodes/secret.h"
+
+ls_status ls__host_agent_join_hosts(ls__host_agent *a, const ls__host_agent_hosts *hosts)
+{
+    LS_ASSERT(a->nodes == NULL && a->board == NULL);
+    ls__rendezvous_place place;
+    LS_TRY(ls__place_parse(hosts->rendezvous, hosts->rendezvous_from, &place));
+    LS_TRY(ls__place_resolve(a->env, &place));
+    if (hosts->secret_file != NULL) {
+        LS_TRY(ls__secret_read(a->env, hosts->secret_file, hosts->secret_from, a->secret));
+    }
+    ls__nodes_spec spec = *hosts->nodes;
+    spec.env = a->env;
+    spec.store = a->store;
+    spec.secret = hosts->secret_file != NULL ? a->secret : NULL;
+    spec.mode = ls__place_mode(&place, hosts->plain);
+    spec.place = &place;
+    spec.ranks = a->ranks;
+    spec.host = a->name;
+    spec.version = LS_VERSION;
+    a->plain = spec.mode == LS__LINK_PLAIN;
+    a->first = spec.first;
+    return ls__nodes_open(&spec, &a->nodes);
+}
+
+/* A failure of this host may still wait for a better explanation. */
+static bool settles(const ls__host_agent *a)
+{
+    return a->settle_ns != LS__NEVER && !a->has_cause;
+}
+
+ls__host_agent_leave ls__host_agent_may_leave(ls__host_agent *a, const char *tail,
+                                              const char **other_tail)
+{
+    const ls__nodes_state state = a->nodes != NULL ? ls__nodes_state_of(a->nodes) : LS__NODES_ENDED;
+    if (state == LS__NODES_FAILED || state == LS__NODES_GATHERING ||
+        (state == LS__NODES_ENDED && (a->first || a->done))) {
+        return LS__LEAVE_OVER;
+    }
+    if (a->first) {
+        return ls__nodes_all_done(a->nodes, other_tail) && !settles(a) ? LS__LEAVE_DECIDE
+                                                                       : LS__LEAVE_WAIT;
+    }
+    const bool lost = ls__nodes_failure(a->nodes) != NULL;
+    if (a->reported != LS__FAILURE_NONE && !a->has_cause && !lost) {
+        return LS__LEAVE_WAIT; /* the root cause says whose last lines are wanted */
+    }
+    if (!a->done) {
+        a->done = true;
+        ls__nodes_done(a->nodes, tail);
+        ls__nodes_flush(a->nodes);
+    }
+    return ls__nodes_state_of(a->nodes) == LS__NODES_RUNNING && !lost ? LS__LEAVE_WAIT
+                                                                      : LS__LEAVE_OVER;
+}

@@ -1,0 +1,398 @@
+/* The root cause: which failure was the first, and what every rank and the user read about it.
+ *
+ * A failure spreads faster than it is reported: when one rank is killed the others fail too, and
+ * several ends may be found in one turn of the loop. So all of them are looked at together, and the
+ * root cause is chosen by kind, the ones that explain the others first:
+ *
+ *     a rank's own failure (another shape, a poisoned loss …)   the rank noted it on the board
+ *     killed by a signal                                        nobody does that to itself
+ *     a deadline, an abort, a lost peer                         noted on the board too
+ *     an exit code
+ *     status 0 without ls_finalize                              the others wait for it
+ *
+ * Under another launcher a status is not known. A rank that ended without ls_finalize and had noted
+ * nothing then counts as killed, and one that had as one that gave up with an exit code.
+ *
+ * A noted failure counts where it is near the end: one that the program survived for long, or that
+ * came long before a signal, did not end the job. It is mentioned in a note.
+ *
+ * A process that was killed takes a while to end, longer the more memory it has, and a peer that
+ * noticed may be faster. So a weaker explanation becomes the root cause only when no better one has
+ * come within SETTLE_MS.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/text.h"
+#include "job/agent/host_agent.h"
+
+#define SETTLE_MS 50
+#define SETTLE_DYING_MS 200 /* for a rank that was killed first and ends last */
+#define SETTLE_NODES_MS 200
+#define NEAR_MS 2000 /* an end that long after a noted failure may have another cause */
+#define UNKNOWN_CODE 1
+
+/* ---- kinds of failure ----------------------------------------------------------------------- */
+
+static ls_status noted_status(const ls__board_rank *place)
+{
+    return -(int)atomic_load_explicit(&place->failed, memory_order_acquire);
+}
+
+/* Some rank has called ls_init, which needs all of them, or come through it. */
+static bool any_joins(const ls__host_agent *a)
+{
+    for (int r = 0; r < a->started; r++) {
+        const ls__board_rank *place = &a->board->rank[r];
+        uint32_t life = atomic_load_explicit(&place->life, memory_order_acquire);
+        bool joining = atomic_load_explicit(&place->activity.since_ns, memory_order_relaxed) != 0;
+        if (!a->rank[r].ended && (life == LS__LIFE_JOINED || joining)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Of a rank that ended in a way that only another launcher knows. */
+static ls__failure_kind kind_of_unknown_end(const ls__host_agent *a, int r)
+{
+    const ls__board_rank *place = &a->board->rank[r];
+    if (a->rank[r].life == LS__LIFE_LEFT) {
+        return LS__FAILURE_NONE;
+    }
+    const bool noted = noted_status(place) != LS_OK ||
+                       atomic_load_explicit(&place->told, memory_order_acquire) != 0;
+    return noted ? LS__FAILURE_CODE : LS__FAILURE_SIGNAL;
+}
+
+static ls__failure_kind kind_of_end(const ls__host_agent *a, int r)
+{
+    const ls__host_agent_rank *rank = &a->rank[r];
+    if (!rank->ended) {
+        return LS__FAILURE_NONE;
+    }
+    if (a->launcher != NULL) {
+        return kind_of_unknown_end(a, r);
+    }
+    if (rank->exit.signal != 0) {
+        return LS__FAILURE_SIGNAL;
+    }
+    if (rank->exit.code != 0) {
+        return LS__FAILURE_CODE;
+    }
+    const bool waited_for = rank->life == LS__LIFE_STARTED && any_joins(a);
+    return rank->life == LS__LIFE_JOINED || waited_for ? LS__FAILURE_UNFINISHED : LS__FAILURE_NONE;
+}
+
+/* When the first of the ranks ended that have failed; now, if none has. SIGABRT is how a program
+ * gives up, and so no cause of its own. */
+static uint64_t first_end_ns(const ls__host_agent *a, bool *killed)
+{
+    uint64_t first = a->env->now_ns(a->env);
+    *killed = false;
+    for (int r = 0; r < a->started; r++) {
+        const ls__host_agent_rank *rank = &a->rank[r];
+        const ls__failure_kind kind = kind_of_end(a, r);
+        if (kind != LS__FAILURE_NONE) {
+            first = rank->ended_ns < first ? rank->ended_ns : first;
+            *killed = *killed || (kind == LS__FAILURE_SIGNAL && rank->exit.signal != SIGABRT);
+        }
+    }
+    return first;
+}
+
+/* Whether a rank noted a failure that is not the reason of the job's end. */
+static bool is_past(const ls__host_agent *a, const ls__board_rank *place)
+{
+    bool killed;
+    const uint64_t end_ns = first_end_ns(a, &killed);
+    const uint64_t failed_ns = atomic_load_explicit(&place->failed_ns, memory_order_relaxed);
+    const bool survived = atomic_load_explicit(&place->survived, memory_order_acquire) != 0;
+    const bool far = end_ns > failed_ns + NEAR_MS * 1000000ull;
+    return survived ? killed || far : killed && far;
+}
+
+static ls__failure_kind kind_of_status(ls_status status)
+{
+    const bool waited =
+        status == LS_ERR_PEER || status == LS_ERR_TIMEOUT || status == LS_ERR_ABORTED;
+    return waited ? LS__FAILURE_WAITED : LS__FAILURE_MISMATCH;
+}
+
+static ls__failure_kind kind_of_noted(const ls__host_agent *a, int r)
+{
+    const ls__board_rank *place = &a->board->rank[r];
+    const ls_status status = noted_status(place);
+    return status == LS_OK || is_past(a, place) ? LS__FAILURE_NONE : kind_of_status(status);
+}
+
+/* Whether a rank ended soon after it was notified of a failure that is another's doing. */
+static bool was_notified(const ls__host_agent *a, int r)
+{
+    const ls__board_rank *place = &a->board->rank[r];
+    const uint64_t told_ns = atomic_load_explicit(&place->told_ns, memory_order_relaxed);
+    return atomic_load_explicit(&place->told, memory_order_acquire) != 0 &&
+           a->rank[r].ended_ns < told_ns + NEAR_MS * 1000000ull;
+}
+
+/* ---- the root cause stands ------------------------------------------------------------------- */
+
+/* The rank still runs, or ended otherwise than well, or well after it was notified of a failure:
+ * which of these is a matter of who is faster. */
+static bool is_consequence(const ls__host_agent *a, int r)
+{
+    return !a->rank[r].ended || kind_of_end(a, r) != LS__FAILURE_NONE || was_notified(a, r) ||
+           kind_of_noted(a, r) != LS__FAILURE_NONE;
+}
+
+/* Of other hosts all ranks are counted: they run until all have ended. */
+static int count_consequences(const ls__host_agent *a, int culprit)
+{
+    const int local = culprit >= 0 ? ls__board_local(a->board, culprit) : -1;
+    int count = a->world.world_size - a->ranks;
+    count -= count > 0 && culprit >= 0 && local < 0;
+    for (int r = 0; r < a->started; r++) {
+        count += r != local && is_consequence(a, r);
+    }
+    return count;
+}
+
+/* The ranks of this host read it on the board, those that wait in the store as their answer, and
+ * the other hosts from the first one. */
+static void settle_on(ls__host_agent *a, const ls__failure_record *f)
+{
+    LS_ASSERT(!a->has_cause && f->text[0] != '\0' && f->kind != LS__FAILURE_NONE);
+    a->has_cause = true;
+    a->cause = *f;
+    a->settle_ns = LS__NEVER;
+    if (a->board != NULL) {
+        a->consequences = count_consequences(a, f->culprit);
+        (void)ls__board_set_cause(a->board, a->env, f);
+    }
+    if (a->store != NULL) {
+        ls__store_server_fail(a->store, f->text);
+    }
+    if (a->nodes != NULL && a->first) {
+        ls__nodes_announce_cause(a->nodes, f);
+    }
+}
+
+void ls__host_agent_fail(ls__host_agent *a, const ls__failure_record *f)
+{
+    if (a->has_cause) {
+        return;
+    }
+    if (a->nodes != NULL && !a->first) {
+        ls__nodes_report(a->nodes, f);
+        ls__nodes_flush(a->nodes);
+    }
+    settle_on(a, f);
+}
+
+/* ---- looking for it -------------------------------------------------------------------------- */
+
+static int code_of(const ls__env_exit *how)
+{
+    return how->signal != 0 ? 128 + how->signal : how->code != 0 ? how->code : UNKNOWN_CODE;
+}
+
+/* After the user's SIGINT or SIGTERM a rank that ends by it, or with a code, has not failed. */
+static bool is_stop(const ls__host_agent *a, int r, ls__failure_record *out)
+{
+    const ls__env_exit *how = &a->rank[r].exit;
+    if (a->stop_signal == 0 || (how->signal != 0 && how->signal != a->stop_signal)) {
+        return false;
+    }
+    *out =
+        (ls__failure_record){.kind = LS__FAILURE_OWN, .culprit = -1, .final = true, .stop = true};
+    out->job_code = how->code != 0 ? how->code : 128 + a->stop_signal;
+    snprintf(out->text, sizeof out->text, "the job was stopped by signal %d (%s)", a->stop_signal,
+             ls__signal_name(a->stop_signal));
+    return true;
+}
+
+/* Of two ends of a kind: a rank that was notified by others comes after one that was not; of two
+ * that were killed the earlier counts. A mistake that all ranks find is the first rank's, whoever
+ * is quickest. */
+static bool explains(const ls__host_agent *a, int r, int other, ls__failure_kind kind)
+{
+    if (kind == LS__FAILURE_CODE && was_notified(a, r) != was_notified(a, other)) {
+        return was_notified(a, other);
+    }
+    return kind == LS__FAILURE_SIGNAL && a->rank[r].order < a->rank[other].order;
+}
+
+/* The rank of this host whose end explains most; -1: none has failed. */
+static int worst_end(const ls__host_agent *a, ls__failure_kind *kind)
+{
+    int worst = -1;
+    *kind = LS__FAILURE_NONE;
+    for (int r = 0; r < a->started; r++) {
+        const ls__failure_kind end = kind_of_end(a, r);
+        if (end < *kind || (end == *kind && worst >= 0 && explains(a, r, worst, end))) {
+            *kind = end;
+            worst = r;
+        }
+    }
+    return worst;
+}
+
+/* Everything about a failure of rank r; `ended` is the rank whose end is the job's. */
+static void describe(const ls__host_agent *a, int r, int ended, ls__failure_kind kind,
+                     ls__failure_record *out)
+{
+    const ls__host_agent_rank *rank = &a->rank[r];
+    const ls__board_rank *place = &a->board->rank[r];
+    const bool failed = kind_of_end(a, r) != LS__FAILURE_NONE;
+    *out = (ls__failure_record){.kind = kind, .culprit = place->world_rank, .pid = rank->pid};
+    out->signal = rank->exit.signal;
+    out->code = rank->exit.code;
+    out->job_code = failed || ended < 0 ? code_of(&rank->exit) : code_of(&a->rank[ended].exit);
+    out->before_init = rank->exit.signal == 0 && rank->ended && rank->life == LS__LIFE_STARTED;
+    out->status = is_past(a, place) ? LS_OK : noted_status(place);
+    out->step = atomic_load_explicit(&place->activity.step, memory_order_relaxed);
+    out->updates = atomic_load_explicit(&place->activity.updates, memory_order_relaxed);
+    if (kind == LS__FAILURE_MISMATCH || kind == LS__FAILURE_WAITED) {
+        ls__failure_say_noted(a, r, out->text, sizeof out->text);
+    } else {
+        ls__failure_say_end(a, r, out->text, sizeof out->text);
+    }
+}
+
+/* A rank has ended with a code after a failure that is another's doing. */
+static void describe_notified(const ls__host_agent *a, int r, ls__failure_record *out)
+{
+    const ls__board_rank *place = &a->board->rank[r];
+    const ls_status status = -(int)atomic_load_explicit(&place->told, memory_order_acquire);
+    *out = (ls__failure_record){.kind = kind_of_status(status),
+                                .culprit = place->told_by,
+                                .status = status,
+                                .job_code = code_of(&a->rank[r].exit)};
+    snprintf(out->text, sizeof out->text, "rank %d failed: %.900s", place->told_by,
+             place->told_text);
+}
+
+/* The best explanation that this host has, given that something has failed, here or elsewhere. */
+static bool look_here(const ls__host_agent *a, bool failed_elsewhere, ls__failure_record *out)
+{
+    ls__failure_kind kind;
+    const int ended = worst_end(a, &kind);
+    int culprit = ended;
+    if (ended < 0 && !failed_elsewhere) {
+        return false;
+    }
+    if (ended >= 0 && is_stop(a, ended, out)) {
+        return true;
+    }
+    for (int r = 0; r < a->started; r++) {
+        const ls__failure_kind noted = kind_of_noted(a, r);
+        if (noted < kind) {
+            kind = noted;
+            culprit = r;
+        }
+    }
+    if (culprit >= 0 && kind == LS__FAILURE_CODE && was_notified(a, culprit)) {
+        describe_notified(a, culprit, out);
+    } else if (culprit >= 0) {
+        describe(a, culprit, ended, kind, out);
+    }
+    return culprit >= 0;
+}
+
+/* Weaker explanations wait for better ones; from other hosts these take longer. */
+static bool is_settled(ls__host_agent *a, ls__failure_kind kind)
+{
+    const bool alone = a->nodes == NULL;
+    const bool dying = kind == LS__FAILURE_SIGNAL && ls__host_agent_awaits_end(a);
+    if (kind <= LS__FAILURE_SIGNAL && !dying) {
+        return true;
+    }
+    if (a->settle_ns == LS__NEVER) {
+        a->settle_ns = ls__deadline_after(a->env, dying   ? SETTLE_DYING_MS
+                                                  : alone ? SETTLE_MS
+                                                          : SETTLE_NODES_MS);
+    }
+    return (alone && a->running == 0) || a->env->now_ns(a->env) >= a->settle_ns;
+}
+
+/* The first host decides; until its answer comes nothing is published here. */
+static void report_to_first(ls__host_agent *a, const ls__failure_record *f)
+{
+    if (f->kind < a->reported) {
+        a->reported = f->kind;
+        ls__nodes_report(a->nodes, f);
+    }
+}
+
+static void find_cause(ls__host_agent *a)
+{
+    ls__failure_record here;
+    const bool several = a->nodes != NULL;
+    const ls__failure_record *decided = several && !a->first ? ls__nodes_cause(a->nodes) : NULL;
+    const ls__failure_record *there = several ? ls__nodes_failure(a->nodes) : NULL;
+    if (decided != NULL) {
+        settle_on(a, decided);
+        return;
+    }
+    bool found = a->board != NULL && look_here(a, there != NULL && a->first, &here);
+    if (there != NULL && (!found || there->kind < here.kind)) {
+        here = *there;
+        found = true;
+    }
+    if (!found) {
+        return;
+    }
+    if (several && !a->first && there == NULL) {
+        report_to_first(a, &here);
+    } else if (is_settled(a, here.kind)) {
+        settle_on(a, &here);
+    }
+}
+
+/* Marks the ranks that have ended, and wakes their peers. */
+static void mark_dead(ls__host_agent *a)
+{
+    for (int r = 0; r < a->started; r++) {
+        _Atomic uint32_t *life = &a->board->rank[r].life;
+        const uint32_t now = atomic_load_explicit(life, memory_order_relaxed);
+        if (a->rank[r].ended && now != LS__LIFE_LEFT && now != LS__LIFE_DEAD) {
+            LS_ASSERT(now != LS__LIFE_EMPTY);
+            atomic_store_explicit(life, LS__LIFE_DEAD, memory_order_release);
+            for (int peer = 0; peer < a->board->ranks; peer++) {
+                ls__board_ring(a->board, a->env, peer);
+            }
+        }
+    }
+}
+
+void ls__host_agent_conclude(ls__host_agent *a)
+{
+    if (!a->has_cause) {
+        find_cause(a);
+    }
+    if (a->board != NULL) {
+        mark_dead(a); /* only now: the root cause says what a rank did before */
+    }
+    if (a->nodes != NULL) {
+        ls__nodes_flush(a->nodes);
+    }
+}
+
+/* ---- notes ----------------------------------------------------------------------------------- */
+
+void ls__host_agent_past_failure(const ls__host_agent *a, char *out, size_t bytes)
+{
+    out[0] = '\0';
+    for (int r = 0; a->board != NULL && r < a->started && out[0] == '\0'; r++) {
+        const ls__board_rank *place = &a->board->rank[r];
+        bool killed;
+        const uint64_t failed_ns = atomic_load_explicit(&place->failed_ns, memory_order_relaxed);
+        if (noted_status(place) != LS_OK && is_past(a, place)) {
+            snprintf(out, bytes, "note: %.0f s before, rank %d had failed and gone on: %.800s",
+                     (double)(first_end_ns(a, &killed) - failed_ns) * 1e-9, place->world_rank,
+                     place->failed_text);
+        }
+    }
+}

@@ -1,0 +1,50 @@
+/* Between agent_thread.c (the thread, its loop, its end) and agent_thread_gather.c (until all ranks
+ * are there). Everything belongs to the thread but `leaving`. */
+#ifndef LS_JOB_BOOTSTRAP_AGENT_THREAD_INTERNAL_H
+#define LS_JOB_BOOTSTRAP_AGENT_THREAD_INTERNAL_H
+
+#include "job/agent/host_agent.h"
+#include "job/bootstrap/agent_thread.h"
+#include "job/bootstrap/local_rendezvous.h"
+
+#define LS__NEWCOMERS_MAX 64
+#define LS__GATHER_WARN_MS 10000
+
+typedef struct ls__local_rank { /* a rank of this host, until all are there; by local rank */
+    bool came;
+    int fd; /* its stream, which then goes to the store; -1: none */
+    int world_rank;
+} ls__local_rank;
+
+typedef enum ls__agent_phase {
+    LS__AGENT_LOCAL,   /* the ranks of this host come to the local rendezvous */
+    LS__AGENT_HOSTS,   /* the hosts come to the rendezvous */
+    LS__AGENT_RUNNING, /* all are there */
+    LS__AGENT_OVER
+} ls__agent_phase;
+
+struct ls__agent_thread {
+    ls__host_agent host;
+    ls__found found;
+    uint64_t deadline_ns;
+    char name[LS__HOST_NAME_MAX]; /* of the local rendezvous */
+    ls__env_thread *thread;
+    int event_fd;             /* set with `leaving` */
+    _Atomic uint32_t leaving; /* Sync: release by the rank's thread, acquire by this one */
+    ls__agent_phase phase;
+    int listen_fd;
+    int newcomer
+        [LS__NEWCOMERS_MAX]; /* connected, and have not said which rank they are; -1: none */
+    ls__local_rank local[LS__BOARD_RANKS_MAX];
+    int came;
+    uint64_t warn_ns;  /* when to say next which ranks are waited for */
+    uint64_t leave_ns; /* after a failure: when it ends though others are still there */
+    ls__env_poll *items;
+    int item_room;
+};
+
+/* agent_thread_gather.c: one turn until all are there. The items of the last poll: newcomers', then
+ * those of the ranks that have come. */
+void ls__agent_thread_gather(ls__agent_thread *t, const ls__env_poll *newcomers);
+
+#endif
