@@ -44,7 +44,10 @@ static bool settles(const ls__host_agent *a)
 ls__host_agent_leave ls__host_agent_may_leave(ls__host_agent *a, const char *tail,
                                               const char **other_tail)
 {
-    const ls__nodes_state state = a->nodes != NULL ? ls__nodes_state_of(a->nodes) : LS__NODES_ENDED;
+    if (a->nodes == NULL) {
+        return LS__LEAVE_OVER;
+    }
+    const ls__nodes_state state = ls__nodes_state_of(a->nodes);
     if (state == LS__NODES_FAILED || state == LS__NODES_GATHERING ||
         (state == LS__NODES_ENDED && (a->first || a->done))) {
         return LS__LEAVE_OVER;

@@ -2,8 +2,9 @@
  *
  *     member port          prints a port of the loopback that is free
  *     member join          values across hosts, a counter, descriptors within a host
- *     member die R HOW     rank R ends (kill, exit, code) once all are there; the others wait in
- *                          the store or on the board, and say what the verdict is
+ *     member die R HOW     rank R ends (kill, exit, code; note: with a failure of its own on the
+ *                          board) once all are there; the others wait in the store or on the board,
+ *                          and print the root cause
  *     member hold          all meet; then a file up.RANK appears and they wait for go.RANK
  */
 #include <fcntl.h>
@@ -123,6 +124,16 @@ static double now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
+/* As a group does when it finds that ranks do not fit. */
+static void note_failure(void)
+{
+    ls__board_rank *place = &boot.board->rank[boot.local_rank];
+    snprintf(place->failed_text, sizeof place->failed_text, "planted mismatch of rank %d",
+             boot.rank);
+    atomic_store(&place->failed_ns, ls__env_posix()->now_ns(ls__env_posix()));
+    atomic_store(&place->failed, (uint32_t)-LS_ERR_MISMATCH);
+}
+
 static int die(int victim, const char *how)
 {
     meet("start");
@@ -130,6 +141,9 @@ static int die(int victim, const char *how)
         pause_ms(100);
         if (strcmp(how, "kill") == 0) {
             kill(getpid(), SIGKILL);
+        }
+        if (strcmp(how, "note") == 0) {
+            note_failure();
         }
         _exit(strcmp(how, "code") == 0 ? 7 : 0);
     }
@@ -143,7 +157,7 @@ static int die(int victim, const char *how)
         while (atomic_load(&boot.board->verdict) == 0 && now() - start < 20) {
             pause_ms(2);
         }
-        printf("rank %d: verdict after %.1f s: %s\n", boot.rank, now() - start,
+        printf("rank %d: root cause after %.1f s: %s\n", boot.rank, now() - start,
                boot.board->verdict_text);
     }
     fflush(stdout);

@@ -112,7 +112,7 @@ TEST(survivors_on_all_nodes_read_the_verdict)
 {
     test_output got = nodes_script("nodes 3 -n 2 $M die 3 kill");
     CHECK_INT(count_of(got.text, "LS_ERR_PEER after"), 3);
-    CHECK_INT(count_of(got.text, ": verdict after"), 2);
+    CHECK_INT(count_of(got.text, ": root cause after"), 2);
     CHECK_INT(count_of(got.text, "was killed by signal 9 (SIGKILL) while"), 5 + 3);
     CHECK_INT(count_of(got.text, "5 other ranks stopped because of this"), 3);
     free(got.text);

@@ -201,6 +201,15 @@ TEST(a_death_is_named_by_all_though_nobody_launched_them)
     check("ranks 4 $M die 1 exit 2>&1", "ended without ls_finalize while", 3);
 }
 
+/* The root cause is chosen and told alike, whoever started the ranks and whichever of them dies. */
+TEST(a_failure_that_a_rank_noted_reads_the_same_under_every_launcher)
+{
+    check("$L run -n 4 $M die 2 note 2>&1 | grep ' after '", ": planted mismatch of rank 2\n", 3);
+    check("ranks 4 $M die 2 note 2>&1", ": planted mismatch of rank 2\n", 3);
+    check("ranks 4 $M die 0 note 2>&1", ": planted mismatch of rank 0\n", 2);
+    check("hosts $M die 3 note 2>&1", ": planted mismatch of rank 3\n", 3);
+}
+
 TEST(local_rank_0s_death_is_named_by_the_others)
 {
     check("ranks 4 $M die 0 kill 2>&1", ": rank 0 (host", 2);

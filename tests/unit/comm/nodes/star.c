@@ -181,14 +181,14 @@ TEST(a_finding_reaches_node_0_whole_and_its_verdict_all_others)
     prepare(&s, 3);
     gather(&s);
     ls__failure_record f = {.kind = LS__FAILURE_SIGNAL,
-                     .culprit = 4,
-                     .pid = 77,
-                     .signal = 9,
-                     .job_code = 137,
-                     .status = -5,
-                     .step = 12,
-                     .updates = 11,
-                     .before_init = true};
+                            .culprit = 4,
+                            .pid = 77,
+                            .signal = 9,
+                            .job_code = 137,
+                            .status = -5,
+                            .step = 12,
+                            .updates = 11,
+                            .before_init = true};
     snprintf(f.text, sizeof f.text, "rank 4 \"said\" \n\t\\ %s", "\xc3\xa9");
     ls__nodes_report(s.nodes[2], &f);
     for (int i = 0; i < TURNS_MAX && ls__nodes_failure(s.nodes[0]) == NULL; i++) {
@@ -202,8 +202,8 @@ TEST(a_finding_reaches_node_0_whole_and_its_verdict_all_others)
     CHECK_STR(got->text, f.text);
     CHECK(ls__nodes_cause(s.nodes[1]) == NULL);
     ls__nodes_announce_cause(s.nodes[0], got);
-    for (int i = 0; i < TURNS_MAX && (ls__nodes_cause(s.nodes[1]) == NULL ||
-                                      ls__nodes_cause(s.nodes[2]) == NULL);
+    for (int i = 0; i < TURNS_MAX &&
+                    (ls__nodes_cause(s.nodes[1]) == NULL || ls__nodes_cause(s.nodes[2]) == NULL);
          i++) {
         turn_all(&s);
     }
@@ -299,7 +299,8 @@ TEST(a_link_that_ends_is_a_lost_node_on_both_sides)
         turn_all(&s);
     }
     CHECK_INT(ls__nodes_failure(s.nodes[0])->kind, LS__FAILURE_LOST);
-    CHECK_CONTAINS(ls__nodes_failure(s.nodes[0])->text, "node 2 (host h, 3 ranks from 3 on) is lost");
+    CHECK_CONTAINS(ls__nodes_failure(s.nodes[0])->text,
+                   "node 2 (host h, 3 ranks from 3 on) is lost");
     CHECK(ls__nodes_failure(s.nodes[1]) == NULL);
     ls__nodes_close(s.nodes[0]);
     s.nodes[0] = NULL;
