@@ -6,9 +6,9 @@
  * setting (docs/design.md, D7). A parameter's gradient is absent until reached; absent differs
  * from zero.
  *
- * Memory is given back as backward passes: what operations saved, and the tensors that modules made
- * for themselves, on the way to what the outermost ls_forward returned. A module that lets others
- * look at such a tensor after ls_backward returns it, or keeps a copy (ls_clone of ls_detach).
+ * Backward frees memory as it proceeds: tensors that operations saved, and intermediate tensors of
+ * modules. A module whose intermediate tensor must be readable after ls_backward returns it from
+ * its forward function, or keeps a copy (ls_clone of ls_detach).
  */
 #ifndef LOCKSTEP_AUTOGRAD_H
 #define LOCKSTEP_AUTOGRAD_H
@@ -55,34 +55,34 @@ static inline void ls_grad_mode_cleanup_(const bool *before)
 #define LS_CALL_TENSORS_MAX 64 /* inputs of one call with arrays of tensors, and outputs */
 
 /* Activation recomputation (torch.utils.checkpoint; Chen et al., "Training Deep Nets with Sublinear
- * Memory Cost", 2016). Returns fn(x, arg), of which only x and the result are kept: what fn made on
- * the way is freed at once, and fn runs again when backward comes here, which then goes through the
- * fresh graph and frees it. Costs fn's forward pass a second time. ls_recompute (nn.h) does it with
- * a module.
+ * Memory Cost", 2016). Returns fn(x, arg) and keeps only x and the result: fn's intermediate
+ * tensors are freed at once. When backward reaches this call, fn runs again, and backward goes
+ * through the new graph and frees it. Costs fn's forward pass a second time. ls_recompute (nn.h)
+ * does it with a module.
  *
- * Gradients are equal to the last bit to those of fn(x, arg) itself. What fn led to (parameters, x,
- * other tensors that require gradients) is found from its first graph, before that is freed, and
- * counted when ls_backward plans; the second graph leads to the same places, and is run in between
- * where the first would have been. So gradients are added in the same order, and data-parallel
- * parameters are ready once, in the same order, too: shared ones, unused ones and micro-batches
- * need no setting. Calls may be nested. Random operations draw what they drew first.
+ * Gradients are bitwise identical to those of fn(x, arg) itself. The tensors that fn's graph leads
+ * to (parameters, x, others that require gradients) are recorded before that graph is freed, and
+ * counted when ls_backward plans; the second graph leads to the same tensors and runs at the place
+ * of the first. So gradients are added in the same order, and data-parallel parameters become ready
+ * once, in the same order: shared and unused parameters and micro-batches need no setting. Calls
+ * may be nested. Random operations draw the same numbers again.
  *
  * fn must do the same both times, arg and the tensors fn takes from elsewhere must live and stay as
  * they are until ls_backward, and tensors made by fn die when it returns, as in an LS_SCOPE (what
  * it ls_keeps stays). Errors of ls_backward: LS_ERR_STATE when x or a parameter was changed in
  * place meanwhile, or when fn drew other random numbers, used other parameters or gave another
- * shape. Without gradients (LS_NO_GRAD) it runs once, and what it made on the way is freed, too. */
+ * shape. Without gradients (LS_NO_GRAD) fn runs once, and its intermediate tensors are freed
+ * too. */
 typedef ls_tensor *(*ls_recompute_fn)(ls_tensor *x, void *arg);
 LS_API ls_tensor *ls_recompute_call(ls_recompute_fn fn, ls_tensor *x, void *arg);
-/* The same with several inputs and outputs; all inputs are kept (a mask of the batch, say). An input
- * may be NULL. On failure the outputs are poisoned tensors. */
+/* The same with several inputs and outputs; all inputs are kept (a mask of the batch, say). An
+ * input may be NULL. On failure the outputs are poisoned tensors. */
 typedef ls_status (*ls_recompute_many_fn)(ls_tensor *const *inputs, int input_count,
                                           ls_tensor **outputs, int output_count, void *arg);
 LS_API ls_status ls_recompute_call_many(ls_recompute_many_fn fn, ls_tensor *const *inputs,
                                         int input_count, ls_tensor **outputs, int output_count,
                                         void *arg);
-/* Whether a function runs again just now: what it counts (running statistics) is counted already.
- */
+/* Whether a function is being recomputed: running statistics, for example, are updated already. */
 LS_API bool ls_recomputing(void);
 
 /* Numeric gradient check: compares the gradients of sum(fn(inputs) * r), r a fixed random tensor,

@@ -1,4 +1,5 @@
-/* Checkpoints: what a job needs to go on after it ended, written so that the old one is never lost.
+/* Checkpoints: the state that a job needs to continue after it ended, written so that the previous
+ * checkpoint is never lost.
  *
  *     const ls_checkpoint_item items[] = {
  *         LS_ITEM("model", ls_ddp_module(net)), LS_ITEM("optim", optim),
@@ -23,7 +24,8 @@
  * that exists is complete. The newest `keep` stay. Files are data only; every size is checked
  * against the file before memory is taken. DIR/lock is held by the job that writes there.
  *
- * What is saved is what the state visitors show (state.h), under logical names: no bucket, no rank.
+ * A checkpoint holds the values of the state visitors (state.h), under logical names, without
+ * buckets or ranks.
  * Save between steps, when no gradient is pending: gradients are not saved.
  * - At the same number of ranks training goes on bit for bit.
  * - At another number no sample is lost or repeated: a loader's position is (epoch, samples of the
@@ -67,10 +69,9 @@ typedef struct ls_checkpoint_options {
 #define LS_DEFAULTS_ls_checkpoint_options .keep = 2, .async = true, .timeout_ms = 3600000,
 LS_DEFAULTS_FUNCTION(checkpoint)
 
-/* Opens the folder; rank 0 makes it if it is missing, and clears away what a job that died left
- * half written. Collective. While another job writes to the folder it can be opened for loading
- * only; what load then finds may be gone a moment later, and the newer ones are taken. Errors name
- * the path. */
+/* Opens the folder; rank 0 makes it if it is missing, and removes incomplete files of a job that
+ * died. Collective. While another job writes to the folder it can be opened for loading only; if a
+ * checkpoint disappears meanwhile, load takes the newer one. Errors name the path. */
 LS_API ls_status ls_checkpoint_new(const char *folder, ls_group *group,
                                    const ls_checkpoint_options *options, ls_checkpoint **out);
 
@@ -122,9 +123,9 @@ typedef struct ls_safetensors_options {
 LS_DEFAULTS_FUNCTION(safetensors)
 
 /* Loads tensors by name into what the items show (of a module: ls_module_load_safetensors in
- * lockstep.h). Shapes must be equal; float16, bfloat16 and float64 become float32 where this side
- * has that, other types must be equal. LS_ERR_MISMATCH lists what is missing, unexpected or of
- * another shape; LS_ERR_FORMAT, LS_ERR_NOT_FOUND name the file. Nothing is changed on an error. */
+ * lockstep.h). Shapes must be equal; float16, bfloat16 and float64 are converted if this side has
+ * float32, other types must be equal. LS_ERR_MISMATCH lists tensors that are missing, unexpected or
+ * of another shape; LS_ERR_FORMAT, LS_ERR_NOT_FOUND name the file. An error changes nothing. */
 LS_API ls_status ls_safetensors_load(const char *path, const ls_checkpoint_item *items, int count,
                                      const ls_safetensors_options *options);
 

@@ -11,9 +11,9 @@
  * - A group that failed stays failed: every later call returns the root cause.
  * - Sums have one order of addition, a binary tree over the ranks (adjacent pairs first, split at
  *   the largest power of two). So neither size, slicing nor timing changes a bit, and every rank
- *   gets the same bytes. 16-bit floats accumulate in float32 and round once. A ring, asked for by
- *   name, has an order of its own. Where several NaNs meet, all ranks get one of them; which one's
- *   payload depends on the algorithm.
+ *   gets the same bytes. 16-bit floats accumulate in float32 and round once. A ring, selected by
+ *   name, has an order of its own. If several NaNs meet, all ranks get the same one of them; the
+ *   algorithm decides which.
  * - count is in elements; 0 is allowed. `options` NULL means defaults.
  * - in and out must not overlap, except exactly as "in place" of the operation says; anything else
  *   is LS_ERR_INVALID.
@@ -56,9 +56,9 @@ LS_API ls_status ls_group_new(ls_group *parent, const int *ranks, int count, con
 LS_API ls_status ls_group_split(ls_group *parent, int color, int key, const char *name,
                                 ls_group **out);
 
-/* How many parts of one operation between hosts are under way at the same time, 1 to 4, each with
- * lanes and memory of its own (a channel). Results do not change by a bit. For operations that are
- * started later; the default is 1, or LOCKSTEP_CHANNELS. Collective: all ranks give the same. */
+/* Sets how many parts (channels) of one operation between hosts are in flight at the same time, 1
+ * to 4, each with its own memory. Results do not change by a bit. Applies to operations that start
+ * later; the default is 1, or LOCKSTEP_CHANNELS. Collective: all ranks pass the same number. */
 LS_API ls_status ls_group_set_channels(ls_group *group, int channels);
 
 /* Which algorithms the group's operations use by size, a line an operation: "all_reduce
@@ -79,7 +79,7 @@ LS_API ls_status ls_group_new_among(ls_group *parent, const int *ranks, int coun
  * collective k of the handle runs on groups[k % count], so several are in flight at once without
  * waiting for each other (Li et al. 2020, section 3.3). Letters go over groups[0]; an abort reaches
  * them all. The groups are borrowed: free the handle first, with ls_group_free, when its operations
- * have ended. Local call; call it alike on all ranks. */
+ * have ended. Local call; every rank must make it with the same groups. */
 LS_API ls_status ls_group_round_robin(ls_group *const *groups, int count, const char *name,
                                       ls_group **out);
 
@@ -118,7 +118,7 @@ typedef struct ls_collective_options {
      *   reduce, gather, scatter  "binomial"
      * Ranks must agree. Sums by "ring", "double_tree" and, where hosts have different numbers of
      * ranks, "hierarchical" have the same bytes on every rank, but not those of the other
-     * algorithms; LS_ERR_INVALID names what an operation has. Costs: docs/algorithms.md. */
+     * algorithms; LS_ERR_INVALID lists the names of an operation. Costs: docs/algorithms.md. */
     const char *algorithm;
     double factor; /* PREMUL_SUM only: this rank's. Default 1, which LS_OPTIONS sets. An all_reduce
                       multiplies its buffer at the call; others copy their input */
@@ -134,9 +134,9 @@ LS_DEFAULTS_FUNCTION(collective)
 LS_API ls_status ls_reduce_op_new(ls_reduce_fn fn, void *arg, const char *name, ls_reduce_op *out);
 LS_API ls_status ls_reduce_op_free(ls_reduce_op op);
 
-/* Within an operator's `fn` alone: it cannot do this. The group of its operation fails on every
- * member with LS_ERR_ABORTED, the operator's name and `why` (copied), and nothing that was made of
- * `into` is anybody's result; `fn` still has to return. LS_ERR_STATE elsewhere. */
+/* Reports from within an operator's `fn` that it cannot combine these values. The group of the
+ * operation fails on every member with LS_ERR_ABORTED, the operator's name and `why` (copied), and
+ * no rank gets a result made from `into`; `fn` still has to return. LS_ERR_STATE outside `fn`. */
 LS_API ls_status ls_reduce_op_fail(const char *why);
 
 /* buf[count] becomes the reduction over ranks, in place (MPI_Allreduce, ncclAllReduce). */
@@ -190,7 +190,8 @@ LS_API ls_status ls_all_to_all(ls_group *group, const void *in, void *out, int64
  * NULL: blocks lie one after the other. Blocks of no elements are fine. Where every rank gives all
  * counts they are compared before a number is combined; where only the two ends of a block know its
  * length, the receiver compares before it uses a byte. A difference is LS_ERR_MISMATCH, naming the
- * entry and both sides; who had sent all it had to may hear of it with its next call. */
+ * entry and both sides; a rank whose sends had already completed may see the error on its next
+ * call. */
 
 /* MPI_Alltoallv: in_counts[j] elements from in + in_offsets[j] go to rank j, where they become
  * out_counts[rank] elements at out_offsets[rank]. All four are [size]. In place when in == out,
@@ -258,10 +259,10 @@ LS_API ls_status ls_send(ls_group *group, const void *buf, int64_t count, ls_dty
 LS_API ls_status ls_recv(ls_group *group, void *buf, int64_t count, ls_dtype dtype, int peer,
                          int tag, const ls_collective_options *options, ls_work **work);
 
-/* The first that comes with this tag, whoever sent it (MPI_ANY_SOURCE). Letters of one pair match
- * in order; of several that are there the one that came first is taken. As `peer` of ls_recv, where
- * ls_work_source then tells who it was; or blocking, with the rank in *source (NULL: not wanted).
- */
+/* Receives the first message with this tag from any rank (MPI_ANY_SOURCE). Messages of one pair
+ * match in order; of several that have arrived the earliest is taken. Pass LS_ANY_SOURCE as `peer`
+ * of ls_recv, where ls_work_source returns the sender, or make the blocking call, with the sender
+ * in *source (NULL: not wanted). */
 #define LS_ANY_SOURCE (-1)
 LS_API ls_status ls_recv_any(ls_group *group, void *buf, int64_t count, ls_dtype dtype, int tag,
                              int *source, const ls_collective_options *options);
@@ -337,11 +338,11 @@ LS_API ls_status ls_work_abort(ls_work *work, const char *why);
 LS_API ls_status ls_work_on_done(ls_work *work, void (*done)(void *arg, ls_status status),
                                  void *arg);
 
-/* ---- what happened ------------------------------------------------------------------------ */
+/* ---- statistics --------------------------------------------------------------------------- */
 
-/* Counted since the group was made, by the engine itself, what it measures of the links between
- * hosts (LOCKSTEP_TUNE) included. A message is one step that moves data
- * between two ranks; shared-memory reads and writes of a peer's buffer count as one each. */
+/* The engine's own counts since the group was made, including its measurements of links between
+ * hosts (LOCKSTEP_TUNE). A message is one step that moves data between two ranks; reads and writes
+ * of a peer's buffer in shared memory count as one each. */
 typedef struct ls_counters {
     size_t size; /* set to sizeof before the call */
     uint64_t operations;

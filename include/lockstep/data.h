@@ -1,5 +1,5 @@
-/* Data: datasets, what changes their images, a distributed sampler, and a loader that prefetches on
- * a thread of its own and feeds the ranks in one of three ways.
+/* Data: datasets, image transforms, a distributed sampler, and a loader that prefetches on a thread
+ * of its own and feeds the ranks in one of three ways.
  *
  * A dataset is a table of samples x and targets y of fixed shape. The sampler decides which global
  * sample a rank reads at which position, from (seed, epoch) by a counter-based permutation: any
@@ -63,7 +63,7 @@ LS_API ls_dataset *ls_idx_images_dataset_new(const char *images, const char *lab
 
 /* CIFAR-10's binary version: a folder with data_batch_1.bin to data_batch_5.bin (train) and
  * test_batch.bin (else), or one such file, whatever `train` says. x float32 [3,32,32] in [0,1],
- * red, green, blue; y int32 scalar, 0 … 9. Every label is looked at. */
+ * red, green, blue; y int32 scalar, 0 … 9. Labels are validated. */
 LS_API ls_dataset *ls_cifar10_dataset_new(const char *folder_or_file, bool train);
 
 /* Arrays of numpy.save, x [N,..] and y [N,..], of float16, float32, float64, int8, uint8, int32,
@@ -94,7 +94,7 @@ LS_API ls_dataset *ls_tensor_dataset_new(ls_tensor *x, ls_tensor *y);
 
 /* Images [C,H,W] of float32, changed in this order (torchvision's RandomCrop, RandomHorizontalFlip,
  * Normalize): shifted by at most crop_padding pixels each way, with zeros where nothing is;
- * mirrored every other time; (x - mean) / std of each channel. What is drawn depends on (seed,
+ * mirrored every other time; (x - mean) / std of each channel. The random choices depend on (seed,
  * epoch, index) alone (He et al. 2016, section 4.2). Targets stay as they are. Takes `images`, also
  * when it fails. */
 typedef struct ls_transform_options {
@@ -111,9 +111,9 @@ LS_API ls_dataset *ls_transform_dataset_new(ls_dataset *images,
                                             const ls_transform_options *options);
 
 /* For data that only rank 0 can read (LS_FEED_SCATTER). Collective over the world: rank 0 gives its
- * data set and gets the same one back; elsewhere `dataset` is ignored, and the result is new, of the
- * same count, shapes and dtypes, without samples: its `get` is LS_ERR_STATE. With NULL on rank 0
- * LS_ERR_INVALID on all ranks. */
+ * data set and gets the same one back; elsewhere `dataset` is ignored, and the result is new, of
+ * the same count, shapes and dtypes, without samples: its `get` is LS_ERR_STATE. With NULL on rank
+ * 0 LS_ERR_INVALID on all ranks. */
 LS_API ls_dataset *ls_dataset_share(ls_dataset *dataset);
 
 /* ---- sampler ------------------------------------------------------------------------------ */
@@ -143,7 +143,7 @@ LS_API int64_t ls_sampler_get(const ls_sampler *sampler, int64_t epoch, int64_t 
 
 typedef struct ls_loader ls_loader;
 
-/* How the ranks come by their samples. Steps, batch sizes and positions are the same for all three.
+/* How the ranks get their samples. Steps, batch sizes and positions are the same for all three.
  *   SPLIT    each reads its part of the order that the sampler gives to all; an epoch is every
  *            sample once.
  *   SHARED   each has the whole data set and reads it in a shuffle of its own: no sample twice on a
@@ -165,8 +165,8 @@ typedef struct ls_loader_options {
 LS_DEFAULTS_FUNCTION(loader)
 
 typedef struct ls_batch {
-    ls_tensor *x, *y;     /* [n,..]; belong to the loader, which changes them in its next call: run
-                             ls_backward before it, or ls_clone what must outlive it */
+    ls_tensor *x, *y;     /* [n,..]; belong to the loader, which overwrites them in its next call:
+                             run ls_backward before it, or keep an ls_clone */
     int64_t count;        /* samples; may be 0 on a rank that ran out */
     int64_t global_count; /* samples of all ranks in this step */
     int64_t epoch, step;

@@ -48,7 +48,7 @@ LS_API ls_module *ls_ddp_module(ls_module *ddp); /* the wrapped module; borrowed
 
 /* Whether the next backwards synchronise (require_backward_grad_sync); true at first. With false
  * gradients only accumulate locally; the first backward with true synchronises all of it. A module
- * that is no DDP accepts the call and ignores it, so one loop serves both. */
+ * that is not a DDP module accepts the call and ignores it, so one loop serves both. */
 LS_API ls_status ls_ddp_set_sync(ls_module *ddp, bool sync);
 LS_API bool ls_ddp_sync(const ls_module *ddp);
 

@@ -1,9 +1,9 @@
-/* Memory of tensors: what is in use, and what is kept to be used again. All of it comes from a
- * caching allocator: a block is used again when the last tensor over it died, and a loop of equal
- * steps asks the system for nothing. Blocks from 128 KiB on are pieces of larger regions, so what
- * gradients leave (ls_optim_zero_grad) serves activations and the other way round. Not counted:
- * memory of the caller's (ls_from_memory), of ls_group_alloc (gradients in buckets), and what is
- * not a tensor. */
+/* Memory of tensors: blocks in use, and blocks cached for reuse. All of it comes from a caching
+ * allocator: a block is reused when the last tensor over it has died, and a loop of equal steps
+ * requests nothing from the system. Blocks of 128 KiB or more are pieces of larger regions, so
+ * activations can use memory that gradients left (ls_optim_zero_grad), and the other way round.
+ * Not counted: the caller's memory (ls_from_memory), memory of ls_group_alloc (gradients in
+ * buckets), and memory of other objects than tensors. */
 #ifndef LOCKSTEP_MEMORY_H
 #define LOCKSTEP_MEMORY_H
 
@@ -24,13 +24,13 @@ typedef struct ls_memory_stats {
 
 /* LS_ERR_STATE without a runtime. */
 LS_API ls_status ls_memory_get_stats(ls_memory_stats *out);
-LS_API ls_status ls_memory_reset_peaks(void); /* the peaks become what is now */
-/* To the system: cached blocks, and regions in which nothing is in use. */
+LS_API ls_status ls_memory_reset_peaks(void); /* the peaks become the current values */
+/* Returns cached blocks, and regions without a block in use, to the system. */
 LS_API ls_status ls_memory_release_cached(void);
 
-/* Bytes that this host can still give to this process: what the system calls available, or what is
- * left of a control group's limit (a container's) where that is less; swap does not count. Never
- * more than LOCKSTEP_MEMORY allows. -1: the system does not say. */
+/* Bytes that this host can still give to this process: the system's available memory, or the rest
+ * of a control group's (container's) limit if that is less; swap does not count. Never more than
+ * LOCKSTEP_MEMORY allows. -1: unknown. */
 LS_API int64_t ls_memory_available(void);
 
 #ifdef __cplusplus

@@ -58,7 +58,8 @@ LS_API ls_status ls_module_status(const ls_module *module);
  */
 LS_API ls_module *ls_module_add(ls_module *parent, const char *name, ls_module *child);
 /* Takes `value` (contiguous, float32), keeps it, makes it require gradients. Returns the parameter.
- * A buffer may be of any type. What cannot be one fails the module; see ls_module_status. */
+ * A buffer may be of any type. An unsuitable tensor (NULL, wrong type, not contiguous) marks the
+ * module as failed; ls_module_status reports it. */
 LS_API ls_tensor *ls_module_add_param(ls_module *module, const char *name, ls_tensor *value);
 LS_API ls_tensor *ls_module_add_buffer(ls_module *module, const char *name, ls_tensor *value);
 
@@ -83,8 +84,8 @@ LS_API ls_status ls_forward_many(ls_module *module, ls_tensor *const *inputs, in
                                  ls_tensor **outputs, int output_count);
 /* ls_forward(module, x), whose activations are not kept but computed again in backward: less memory
  * for the time of a second forward pass. Bit-equal gradients; see ls_recompute_call in autograd.h.
- * Put it around the blocks of a deep network, say, not around the whole: what one piece needs is
- * there in full while backward is within it. ls_module_train only after ls_backward. */
+ * Use it for the blocks of a deep network, not for the whole: the activations of one piece are in
+ * memory while backward is inside it. ls_module_train only after ls_backward. */
 LS_API ls_tensor *ls_recompute(ls_module *module, ls_tensor *x);
 /* The same of ls_forward_many. */
 LS_API ls_status ls_recompute_many(ls_module *module, ls_tensor *const *inputs, int input_count,
@@ -142,8 +143,8 @@ LS_API ls_module *ls_gelu_new(ls_gelu_kind kind);
  * carry a state on, use ls_lstm. */
 LS_API ls_module *ls_lstm_new(int64_t in, int64_t hidden, int layers);
 LS_API ls_module *ls_flatten_new(void); /* [N,..] -> [N,D] */
-/* Gives what it gets: a place in a sequence, so that the layers behind it keep their names where
- * the one before has its activation within (torch.nn.Identity). */
+/* Returns its input (torch.nn.Identity): it fills a place in a sequence, so that later layers keep
+ * their names when the previous layer includes its activation. */
 LS_API ls_module *ls_identity_new(void);
 /* Runs children in order; takes them. A NULL child is reported by ls_module_status. */
 LS_API ls_module *ls_sequential_new(ls_module **children, int count);
@@ -176,8 +177,8 @@ LS_API ls_module *ls_adaptive_avg_pool2d_new(int64_t height, int64_t width);
 LS_API ls_status ls_fill_uniform(ls_tensor *t, double low, double high);
 LS_API ls_status ls_fill_normal(ls_tensor *t, double mean, double std);
 LS_API ls_status ls_fill_constant(ls_tensor *t, double value);
-/* N(0, 2/fan), for what a ReLU follows (He et al. 2015): fan is the inputs of an output of a weight
- * [out,in,..], or with fan_out the outputs of an input. */
+/* N(0, 2/fan), for layers followed by a ReLU (He et al. 2015). For a weight [out,in,..] fan is the
+ * number of inputs of an output, or with fan_out the number of outputs of an input. */
 LS_API ls_status ls_fill_kaiming_normal(ls_tensor *weight, bool fan_out);
 
 /* LS_SKIP_INIT(true); (torch.nn.utils.skip_init): from here to the end of the block, layers are
@@ -188,9 +189,10 @@ LS_API ls_status ls_fill_kaiming_normal(ls_tensor *weight, bool fan_out);
  *         LS_SKIP_INIT(path != NULL);
  *         net = ls_gpt2_new(NULL);
  *     }
- * Drawing is most of the time it takes to make a large model. Constants are set as ever, and the
- * streams count on: later draws get the values that they would get without it. Of this thread;
- * blocks nest, and false leaves the mode as it is around them. A declaration, as LS_SCOPE is. */
+ * Drawing takes most of the time in which a large model is made. Constants are still set, and the
+ * random streams advance, so later draws get the values that they would get without this mode. The
+ * mode belongs to the thread; blocks nest, and false keeps the mode of the enclosing block. A
+ * declaration, like LS_SCOPE. */
 LS_API bool ls_set_skip_init(bool skip); /* returns the former mode of this thread */
 #if defined(__GNUC__)
 static inline bool ls_skip_init_enter_(bool skip)

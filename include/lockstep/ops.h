@@ -1,7 +1,7 @@
-/* More operations on tensors: joining and picking, sums over any dimensions, and what networks of
- * today are made of. Rules, poison and layouts are those of tensor.h; names, parameters and results
- * are PyTorch's where a comment says nothing else. Float32 or bfloat16 unless said, with gradients
- * through all such arguments.
+/* More operations on tensors: joining and picking, sums over any dimensions, and the parts of
+ * transformers. Rules, poisoned tensors and layouts are those of tensor.h; names, parameters and
+ * results are PyTorch's unless a comment says otherwise. Arguments are float32 or bfloat16 unless
+ * noted, and gradients flow through all of these.
  */
 #ifndef LOCKSTEP_OPS_H
 #define LOCKSTEP_OPS_H
@@ -31,12 +31,12 @@ LS_API ls_tensor *ls_concat(ls_tensor *const *tensors, int count, int dim);
 /* out[i] = the next sizes[i] elements of `a` along `dim`, views; the sizes add up to the dimension.
  * After an error all of `out` are poisoned. */
 LS_API ls_status ls_split(ls_tensor *a, int dim, const int64_t *sizes, int count, ls_tensor **out);
-/* out[i,j,k] = a[index[i,j,k],j,k] for dim 0, and so on (torch.gather). index: int32 or int64, as
- * many dimensions as `a`, none longer than that of `a` but `dim`; an index outside is an error
- * naming it. */
+/* out[i,j,k] = a[index[i,j,k],j,k] for dim 0, and so on (torch.gather). `index` (int32 or int64)
+ * has the same number of dimensions as `a`; every dimension except `dim` must be no longer than
+ * a's. An index out of range is an error that names it. */
 LS_API ls_tensor *ls_gather_dim(ls_tensor *a, int dim, ls_tensor *index);
-/* A copy of `a` with out[index[i,j,k],j,k] += src[i,j,k] for dim 0, and so on; sums are in the
- * order of src. index as above, and no dimension longer than that of src. */
+/* A copy of `a` with out[index[i,j,k],j,k] += src[i,j,k] for dim 0, and so on, added in the order
+ * of src. `index` is as above, and no dimension of it may be longer than that of src. */
 LS_API ls_tensor *ls_scatter_add(ls_tensor *a, int dim, ls_tensor *index, ls_tensor *src);
 /* a[..,n,..], index [m] int32 or int64 -> [..,m,..]. */
 LS_API ls_tensor *ls_index_select(ls_tensor *a, int dim, ls_tensor *index);
@@ -67,8 +67,8 @@ LS_API ls_tensor *ls_rotary(ls_tensor *x, int64_t first, double base);
 typedef struct ls_attention_options {
     size_t size;
     bool causal;     /* query t of T sees the keys 0 … t + S - T: the last query sees all */
-    ls_tensor *mask; /* NULL, or what is added to the scores: float32, broadcasts to [B,H,T,S], its
-                        last dimension S; -INFINITY hides a key. Takes no gradient. */
+    ls_tensor *mask; /* NULL, or a float32 tensor that is added to the scores: broadcasts to
+                        [B,H,T,S], its last dimension is S; -INFINITY hides a key; no gradient */
     double dropout;  /* of the weights, as ls_dropout; leave it 0 in evaluation */
     double scale;    /* of q k^T; 0: 1/sqrt(D) */
 } ls_attention_options;

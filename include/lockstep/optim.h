@@ -41,8 +41,8 @@ LS_API ls_optim *ls_adamw_new(ls_module *module, const ls_adamw_options *options
 LS_API void ls_optim_free(ls_optim *optim);
 
 LS_API ls_status ls_optim_step(ls_optim *optim);
-/* Gradients become absent: the next backward overwrites them. Memory of theirs that is no bucket's
- * serves others meanwhile; what ls_grad returned is no longer valid (LS_ERR_STALE). */
+/* Gradients become absent: the next backward overwrites them. Gradient memory outside DDP buckets
+ * returns to the allocator until then; tensors from ls_grad become invalid (LS_ERR_STALE). */
 LS_API void ls_optim_zero_grad(ls_optim *optim);
 LS_API void ls_optim_set_lr(ls_optim *optim, double lr);
 LS_API double ls_optim_lr(const ls_optim *optim);

@@ -1,7 +1,7 @@
 /* Random numbers: Philox4x32-10 (Salmon et al., SC 2011), counter-based.
  *
  * A value depends on (key, counter) alone: key = (seed, stream), counter = global element index. So
- * a number does not depend on which rank or thread draws it, nor on how the work was cut.
+ * a number does not depend on the rank or thread that draws it, nor on the division of the work.
  */
 #ifndef LOCKSTEP_RANDOM_H
 #define LOCKSTEP_RANDOM_H

@@ -4,7 +4,7 @@
  * visitor for each: named logical tensors (global shape and the local slice of it) and scalars. The
  * same walk saves and loads: `data` and `value` point at the live members, a saving visitor reads
  * them, a loading one writes them. Names are joined with dots ("exp_avg.layers.0.weight"); no name
- * contains a rank, a bucket or an address, so what is saved loads on another layout.
+ * contains a rank, a bucket or an address, so a checkpoint loads on another layout.
  */
 #ifndef LOCKSTEP_STATE_H
 #define LOCKSTEP_STATE_H

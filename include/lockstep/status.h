@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-/* X(name, value, what it means) */
+/* X(name, value, meaning) */
 #define LS_STATUS_TABLE(X)                                                                         \
     X(LS_OK, 0, "success")                                                                         \
     X(LS_IN_PROGRESS, 1, "started, not finished")                                                  \
@@ -43,8 +43,8 @@ typedef enum ls_status {
 /* "LS_ERR_PEER" ...; "unknown status" for other numbers. Static storage. */
 LS_API const char *ls_status_name(ls_status status);
 
-/* Message of the last failing call of this thread; "" if none failed. The text says what was asked,
- * what was found and what to do. Valid until the thread's next call into the library. */
+/* Message of the last failing call of this thread; "" if none failed. The text names the request,
+ * the finding and the remedy. Valid until the thread's next call into the library. */
 LS_API const char *ls_error_message(void);
 
 /* Status of that call; LS_OK if none failed. A function that returned NULL or a poisoned tensor, or

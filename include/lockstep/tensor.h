@@ -175,8 +175,9 @@ typedef enum ls_activation {
     LS_ACTIVATION_TANH
 } ls_activation;
 /* activation(ls_linear(x, weight, bias)) with bias and function in one pass over the product, and
- * one for the gradient of both. The numbers are those of the operations one by one. Outside a
- * graph, and for ReLU and tanh, what the function is of is not kept. */
+ * one for the gradient of both. The numbers are those of the separate operations. The
+ * pre-activation is not stored when no graph is being recorded, nor for ReLU and tanh, whose
+ * gradients need only the output. */
 LS_API ls_tensor *ls_linear_with(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
                                  ls_activation activation);
 LS_API ls_tensor *ls_sum(ls_tensor *a);  /* -> scalar */

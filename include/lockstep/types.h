@@ -37,7 +37,7 @@ typedef enum ls_dtype {
 } ls_dtype;
 
 /* Reduction operators (MPI_Op, ncclRedOp_t). AVG divides the sum once, by the number of ranks;
- * integers towards zero, as C and NCCL do. PREMUL_SUM is the sum of what each rank gives times its
+ * integers towards zero, as C and NCCL do. PREMUL_SUM is the sum of each rank's values times its
  * own options.factor (ncclRedOpCreatePreMulSum), the products rounded to the dtype; of integers
  * the factor is a whole number.
  *
@@ -70,14 +70,14 @@ typedef enum ls_reduce_op {
 typedef void (*ls_reduce_fn)(void *into, const void *right, int64_t count, ls_dtype dtype,
                              void *arg);
 
-/* Bytes of one element; 0 for a value that is no dtype. */
+/* Bytes of one element; 0 for a value that is not a dtype. */
 LS_API size_t ls_dtype_size(ls_dtype dtype);
 
-/* "float32" ...; "invalid" for a value that is no dtype. Static storage. */
+/* "float32" ...; "invalid" for a value that is not a dtype. Static storage. */
 LS_API const char *ls_dtype_name(ls_dtype dtype);
 
-/* "sum" ...; "invalid" for a value that is no operator, "user-defined" for those that
- * are made. Static storage. */
+/* "sum" ...; "invalid" for a value that is not an operator, "user-defined" for operators of
+ * ls_reduce_op_new. Static storage. */
 LS_API const char *ls_reduce_op_name(ls_reduce_op op);
 
 /* Where a start is ordered: NULL is the host. Only the host exists in this release. */

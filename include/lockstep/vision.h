@@ -5,8 +5,8 @@
  * failure, never NULL (tensor.h). The layers are in nn.h.
  *
  * Results may lie in memory with their channels last ([N,H,W,C], as torch.channels_last does),
- * which is what convolutions are fast in; the shape is [N,C,H,W] all the same. Operations take
- * either. ls_data wants row-major elements: ls_data(ls_contiguous(t)), or ls_copy_out.
+ * in which convolutions are fast; the shape is still [N,C,H,W]. Operations take either.
+ * ls_data needs row-major elements: use ls_data(ls_contiguous(t)), or ls_copy_out.
  */
 #ifndef LOCKSTEP_VISION_H
 #define LOCKSTEP_VISION_H
@@ -21,7 +21,7 @@ typedef struct ls_conv2d_options {
     size_t size;
     int64_t stride[2], padding[2], dilation[2]; /* padding with zeros, on both sides */
     int64_t groups;                             /* divides C and O */
-    bool relu;                                  /* of the result; what comes before is not kept */
+    bool relu;                                  /* of the result; its input is not stored */
 } ls_conv2d_options;
 #define LS_DEFAULTS_ls_conv2d_options .stride = {1, 1}, .dilation = {1, 1}, .groups = 1,
 LS_DEFAULTS_FUNCTION(conv2d)
@@ -67,8 +67,8 @@ typedef struct ls_batch_norm_options {
 } ls_batch_norm_options;
 #define LS_DEFAULTS_ls_batch_norm_options .momentum = 0.1, .eps = 1e-5,
 LS_DEFAULTS_FUNCTION(batch_norm)
-/* The same with what often follows in one pass over memory: relu(batch_norm(x) + residual), the end
- * of a residual block (He et al. 2016). Gradients are those of the operations one by one. */
+/* The same, fused with the operations that often follow: relu(batch_norm(x) + residual), the end of
+ * a residual block (He et al. 2016). Gradients are those of the separate operations. */
 LS_API ls_tensor *ls_batch_norm_with(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
                                      const ls_batch_norm_options *options);
 
