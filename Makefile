@@ -14,12 +14,12 @@ DATA      ?= examples/data/pride_and_prejudice.txt
 ARGS      ?=
 C_FILES    = $(shell git ls-files -c -o --exclude-standard '*.c' '*.h')
 
-.PHONY: all help build test test-long demo bench bench-network compare-collectives compare-torch-backend compare-training install clean format tidy sanitize variants fuzz
+.PHONY: all help build test test-long demo bench bench-dev bench-network compare-collectives compare-torch-backend compare-training install clean format tidy sanitize variants fuzz
 
 all: build
 
 help:
-	@echo "make build | test | test-long | demo | bench | bench-network |" \
+	@echo "make build | test | test-long | demo | bench | bench-dev | bench-network |" \
 	    "compare-collectives | compare-torch-backend | compare-training | install | clean | format | tidy | sanitize | variants | fuzz"
 
 $(BUILD)/build.ninja:
@@ -65,10 +65,14 @@ compare-training: build
 	bench/compare_training.py --build $(BUILD) $(if $(PYTHON),--python $(PYTHON)) \
 	    $(if $(PYTHON_OLD),--old $(PYTHON_OLD)) $(if $(ROW),--rows $(ROW)) $(ARGS)
 
+# Developers' benches, build/bench/dev/: kernels, links, tuner, protections, counts of algorithms.
+bench-dev: $(BUILD)/build.ninja
+	ninja -C $(BUILD) bench-dev
+
 # Two hosts (network namespaces) at 1 Gbit/s: needs root, ip, tc.
 bench-network: build
-	ninja -C $(BUILD) bench/network
-	bench/network.sh $(BUILD) $(ARGS)
+	ninja -C $(BUILD) bench/dev/network
+	bench/dev/network.sh $(BUILD) $(ARGS)
 
 # PREFIX may be another one than the build was set up with.
 install: build

@@ -7,9 +7,10 @@
  *     blocks.c     a block for each rank
  *     floor.c      which of floor_loop.c's variants runs
  *     which.c      the algorithm that ran
- *     forms.c      closed forms           page.c    docs/algorithms.md, counted
- *     cost_table.c the lectures' table        tuner.c   is the best algorithm chosen?
  *     step.c       training steps of nets.c   profile.c their operations    peak.c the machine
+ *
+ * Developers' measurements lie in dev/: closed forms and docs/algorithms.md, the tuner, protections,
+ * kernels, links.
  */
 #ifndef LS_BENCH_H
 #define LS_BENCH_H
@@ -75,7 +76,7 @@ int ls__bench_cost_table(int argc, char **argv);
 int ls__bench_page(void);
 int ls__bench_tuner(int argc, char **argv); /* the arguments behind "tuner" */
 int ls__bench_protections(int argc, char **argv);
-int ls__bench_step(int argc, char **argv); /* the arguments behind "step" */
+int ls__bench_step(int argc, char **argv); /* argv[0] is "step" */
 /* Memory, zeroed, that ranks to be spawned and this process see alike; NULL: there is none. */
 void *ls__bench_share(size_t bytes);
 

@@ -91,10 +91,16 @@ static bool set_transport(const ls__bench_options *options)
     return setenv("LOCKSTEP_HOSTS", hosts, 1) == 0;
 }
 
-void *ls__bench_share(size_t bytes)
+void bench_print_names(void)
 {
-    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    return at != MAP_FAILED ? at : NULL;
+    char names[256];
+    ls__bench_operation_names(names, sizeof names);
+    for (const char *at = names; *at != '\0'; at++) {
+        (void)putchar(*at == ',' ? '\n' : *at);
+        at += *at == ','; /* and the blank behind it */
+    }
+    printf("\n");
+    printf("step\n");
 }
 
 /* argv[0] is "bench". */
@@ -102,22 +108,10 @@ int cmd_bench(int argc, char **argv)
 {
     ls__bench_options options;
     bool done = false;
-    if (argc > 1 && strcmp(argv[1], "cost-table") == 0) {
-        return ls__bench_cost_table(argc - 2, argv + 2);
-    }
-    if (argc == 2 && strcmp(argv[1], "algorithms") == 0) {
-        return ls__bench_page();
-    }
-    if (argc > 1 && strcmp(argv[1], "tuner") == 0) {
-        return ls__bench_tuner(argc - 2, argv + 2);
-    }
-    if (argc > 1 && strcmp(argv[1], "protections") == 0) {
-        return ls__bench_protections(argc - 2, argv + 2);
-    }
     if (argc > 1 && strcmp(argv[1], "step") == 0) {
-        return ls__bench_step(argc - 2, argv + 2);
+        return ls__bench_step(argc - 1, argv + 1);
     }
-    const int status = ls__bench_parse(argc - 1, argv + 1, &options, &done);
+    const int status = ls__bench_parse(argc, argv, &options, &done);
     if (status != 0 || done) {
         return status;
     }

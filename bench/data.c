@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "base/half.h"
 #include "bench.h"
@@ -282,4 +283,12 @@ int64_t ls__bench_wrong(const ls__bench_data *data, int rank, int64_t first, con
         at += n;
     }
     return wrong;
+}
+
+/* ---- shared by ranks ----------------------------------------------------------------------- */
+
+void *ls__bench_share(size_t bytes)
+{
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    return at != MAP_FAILED ? at : NULL;
 }

@@ -1,21 +1,19 @@
 /* `lockstep bench step`: how long a training step of a network of models/ takes in one process, and
  * with --profile by which operations. The rows add up to the whole: what no operation accounts for
  * (allocation, scopes, the plan of backward, the caller) is a row of its own. */
-#include <errno.h>
 #include <jansson.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "base/compiler.h"
 #include "base/runtime.h"
 #include "bench.h"
 #include "nets.h"
 #include "peak.h"
 #include "profile.h"
 #include "tensor/tensor.h"
+#include "tools/cli/cli.h"
 
 #define STEPS_MAX 10000
 #define WARMUPS 2
@@ -37,109 +35,95 @@ typedef struct measured {
     ls__profile profile;
 } measured;
 
-static const char help[] =
-    "usage: lockstep bench step --model NAME [options]\n"
-    "\n"
-    "Times training steps (forward, loss, backward, update) in one process, on a batch that is\n"
-    "the same each time. Models, with the batch they have unless --batch says another:\n"
-    "\n";
-static const char flags_help[] =
-    "\n"
-    "      --batch N      samples of a step\n"
-    "      --dtype D      float32 (default), or bfloat16: products in bfloat16, weights in\n"
-    "                     float32\n"
-    "      --threads N    compute threads (default: one a core)\n"
-    "      --steps N      timed steps (default 10), after 2 others\n"
-    "      --profile      time, calls and work of each operation, forward and backward\n"
-    "      --json FILE    also write what was measured to FILE\n"
-    "  -h, --help         this text\n"
+/* ---- what is asked for -------------------------------------------------------------------- */
+
+static asked given;
+static int64_t threads, batch, step_count;
+static const char *dtype;
+
+static int parse_model(const cli_command *command, const cli_option *o, const char *text)
+{
+    char names[512] = "";
+    size_t used = 0;
+    given.net = net_find(text);
+    for (int i = 0; net_at(i) != NULL && used < sizeof names; i++) {
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i > 0 ? ", " : "",
+                                 net_at(i)->name);
+    }
+    (void)o;
+    return given.net != NULL
+               ? 0
+               : cli_wrong(command, "--model: \"%s\" is not known; there is %s", text, names);
+}
+
+static const cli_option options[] = {
+    {"model", CLI_READ, .read = parse_model, .value_name = "NAME",
+     .help = "the network, see below"},
+    {"batch", CLI_COUNT, &batch, .low = 1, .high = 1 << 20, .fallback = "the model's",
+     .help = "samples of a step"},
+    {"dtype", CLI_CHOICE, &dtype, .choices = "float32|bfloat16|bf16", .value_name = "NAME",
+     .help = "bfloat16, or bf16: products in bfloat16, weights in float32"},
+    {"threads", CLI_COUNT, &threads, .low = 1, .high = 256, .fallback = "one a core",
+     .help = "compute threads"},
+    {"steps", CLI_COUNT, &step_count, .low = 1, .high = STEPS_MAX,
+     .help = "timed steps, after 2 others"},
+    {"profile", CLI_SWITCH, &given.profile,
+     .help = "time, calls and work of each operation, forward and backward"},
+    {"json", CLI_TEXT, &given.json, .value_name = "FILE",
+     .help = "also write the measurements to FILE"},
+};
+
+static const char closing[] =
     "\n"
     "GF/s counts the multiply-adds of products as two operations each (causal attention as if\n"
     "every key were seen); GB/s the bytes of operands and results, the least that must be moved.\n"
-    "\"of peak\" is the share of what this machine did just before on as many threads: for\n"
-    "products of multiply-adds in registers (float32; bfloat16 in tiles where there are some), "
-    "for\n"
-    "the rest of a copy larger than the caches, which goes beyond 100 % where data are still in\n"
-    "the cache.\n";
+    "\"of peak\" is the share of this machine's rate just before on as many threads: for products\n"
+    "that of multiply-adds in registers (float32; bfloat16 in tiles where the processor has "
+    "them),\n"
+    "for the rest that of a copy larger than the caches, so that it exceeds 100 % where data are\n"
+    "still in the cache.\n";
 
-/* ---- what is asked for -------------------------------------------------------------------- */
-
-static int complain(const char *format, ...) LS__PRINTF(1, 2);
-static int complain(const char *format, ...)
+/* The text after the options, with the list of networks. */
+static const char *describe_models(char *out, size_t bytes)
 {
-    va_list args;
-    va_start(args, format);
-    fputs("lockstep bench step: ", stderr);
-    vfprintf(stderr, format, args);
-    fputs("; see lockstep bench step --help\n", stderr);
-    va_end(args);
-    return 2;
+    size_t used = (size_t)snprintf(out, bytes, "Models, with their batch:\n");
+    for (int i = 0; net_at(i) != NULL && used < bytes; i++) {
+        used += (size_t)snprintf(out + used, bytes - used, "  %-15s %s, batch %lld\n",
+                                 net_at(i)->name, net_at(i)->about, (long long)net_at(i)->batch);
+    }
+    (void)snprintf(out + used, used < bytes ? bytes - used : 0, "%s", closing);
+    return out;
 }
 
-static void print_help(void)
-{
-    fputs(help, stdout);
-    for (int i = 0; net_at(i) != NULL; i++) {
-        printf("  %-15s %s, batch %lld\n", net_at(i)->name, net_at(i)->about,
-               (long long)net_at(i)->batch);
-    }
-    fputs(flags_help, stdout);
-}
-
-static int parse_count(const char *flag, const char *text, int most, int *out)
-{
-    char *end = NULL;
-    errno = 0;
-    const long number = strtol(text, &end, 10);
-    if (end == text || *end != '\0' || errno != 0 || number < 1 || number > most) {
-        return complain("%s: '%s' is no number from 1 to %d", flag, text, most);
-    }
-    *out = (int)number;
-    return 0;
-}
-
-static int parse_value(const char *flag, const char *value, asked *a)
-{
-    if (strcmp(flag, "--model") == 0) {
-        a->net = net_find(value);
-        return a->net != NULL ? 0 : complain("--model: there is no '%s'", value);
-    }
-    if (strcmp(flag, "--dtype") == 0) {
-        a->bfloat16 = strcmp(value, "bfloat16") == 0 || strcmp(value, "bf16") == 0;
-        return a->bfloat16 || strcmp(value, "float32") == 0
-                   ? 0
-                   : complain("--dtype: '%s' is neither float32 nor bfloat16", value);
-    }
-    if (strcmp(flag, "--json") == 0) {
-        a->json = value;
-        return 0;
-    }
-    return strcmp(flag, "--threads") == 0 ? parse_count(flag, value, 256, &a->threads)
-           : strcmp(flag, "--batch") == 0 ? parse_count(flag, value, 1 << 20, &a->batch)
-           : strcmp(flag, "--steps") == 0 ? parse_count(flag, value, STEPS_MAX, &a->steps)
-                                          : complain("unknown option '%s'", flag);
-}
-
+/* -1, or the status to end with. */
 static int parse(int argc, char **argv, asked *a)
 {
-    int status = 0;
-    for (int i = 0; i < argc && status == 0; i++) {
-        if (strcmp(argv[i], "--profile") == 0) {
-            a->profile = true;
-        } else if (argv[i][0] != '-') {
-            status = complain("'%s' is no option", argv[i]);
-        } else {
-            status = i + 1 < argc ? parse_value(argv[i], argv[i + 1], a)
-                                  : complain("%s: what? a value is missing", argv[i]);
-            i++;
-        }
+    char more[4096];
+    const cli_command command = {
+        .name = "lockstep bench step",
+        .about =
+            "Times training steps (forward, loss, backward, update) in one process, on a batch "
+            "that is the same each time.",
+        .options = options,
+        .count = (int)(sizeof options / sizeof *options),
+        .more = describe_models(more, sizeof more)};
+    given = (asked){0};
+    threads = batch = 0;
+    step_count = 10;
+    dtype = "float32";
+    const int first = cli_parse(&command, argc, argv);
+    if (first < 0) {
+        return -1 - first;
     }
-    if (status == 0 && a->net == NULL) {
-        status = complain("say which model: --model NAME");
+    if (given.net == NULL) {
+        return cli_wrong(&command, "say which model: --model NAME");
     }
-    a->batch = a->batch == 0 && a->net != NULL ? (int)a->net->batch : a->batch;
-    a->steps = a->steps == 0 ? 10 : a->steps;
-    return status;
+    given.bfloat16 = strcmp(dtype, "float32") != 0;
+    given.threads = (int)threads;
+    given.batch = batch > 0 ? (int)batch : (int)given.net->batch;
+    given.steps = (int)step_count;
+    *a = given;
+    return -1;
 }
 
 /* ---- measuring ---------------------------------------------------------------------------- */
@@ -336,17 +320,15 @@ static bool can_write(const char *path)
 int ls__bench_step(int argc, char **argv)
 {
     asked a = {0};
-    for (int i = 0; i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-            print_help();
-            return 0;
-        }
+    const int ended = parse(argc, argv, &a);
+    if (ended >= 0 || !can_write(a.json)) {
+        return ended >= 0 ? ended : 1;
     }
-    int failed = parse(argc, argv, &a);
-    failed = failed == 0 && !can_write(a.json) ? 1 : failed;
-    measured *m = failed == 0 ? calloc(1, sizeof *m) : NULL;
+    int failed = 0;
+    measured *m = calloc(1, sizeof *m);
     if (m == NULL) {
-        return failed != 0 ? failed : complain("no memory for %d steps", a.steps);
+        fprintf(stderr, "lockstep bench step: no memory for %d steps\n", a.steps);
+        return 1;
     }
     if (ls_init(LS_OPTIONS(ls_init_options, .threads = a.threads)) < 0 || measure(&a, m) < 0) {
         fprintf(stderr, "lockstep bench step: %s\n", ls_error_message());

@@ -21,12 +21,14 @@ typedef struct decoder_shape {
     .model = "gpt", .context = 128, .layers = 4, .dim = 128, .heads = 4, .init_std = 0.02
 
 /* Rows of a table of flags. */
-#define DECODER_FLAGS(s)                                                                           \
-    {"context", FLAG_COUNT, &(s).context, 1, 1e5, "tokens of a window, which is a sample"},        \
-        {"layers", FLAG_COUNT, &(s).layers, 1, 1000, "transformer blocks, or layers of an LSTM"},  \
-        {"dim", FLAG_COUNT, &(s).dim, 1, 1e5, "width; a multiple of --heads"},                     \
-    {                                                                                              \
-        "heads", FLAG_COUNT, &(s).heads, 1, 1e4, "attention heads"                                 \
+#define DECODER_FLAGS(s)                                                                             \
+    {"context", CLI_COUNT,   &(s).context,                                                           \
+     .low = 1,  .high = 1e5, .help = "tokens of a window, which is a sample"},                       \
+        {"layers", CLI_COUNT,    &(s).layers,                                                        \
+         .low = 1, .high = 1000, .help = "transformer blocks, or layers of an LSTM"},                \
+        {"dim", CLI_COUNT, &(s).dim, .low = 1, .high = 1e5, .help = "width; a multiple of --heads"}, \
+    {                                                                                                \
+        "heads", CLI_COUNT, &(s).heads, .low = 1, .high = 1e4, .help = "attention heads"             \
     }
 
 void decoder_check(const decoder_shape *shape); /* a mistake ends the program */

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <lockstep/lockstep.h>
 #include <lockstep/tokenizer.h>
@@ -43,7 +44,9 @@ typedef struct writer {
     utf8_stream out;
 } writer;
 
-/* ---- flags -------------------------------------------------------------------------------- */
+#define MODELS "gpt|gpt2|gpt2-medium|gpt2-large|gpt2-xl"
+
+/* ---- options -------------------------------------------------------------------------------- */
 
 static settings read_flags(int argc, char **argv)
 {
@@ -51,29 +54,52 @@ static settings read_flags(int argc, char **argv)
                          .tokens = 100,
                          .sampling = {.temperature = 1.0, .top_p = 1.0},
                          .shape = {DECODER_DEFAULTS}};
-    const flag flags[] = {
-        {"weights", FLAG_TEXT, &s.weights, 0, 0, "safetensors: a file, an index or a folder"},
-        {"checkpoint", FLAG_TEXT, &s.checkpoint, 0, 0, "or a folder of train_gpt --save"},
-        {"model", FLAG_TEXT, &s.shape.model, 0, 0,
-         "gpt or gpt2 … gpt2-xl; a folder's config.json says it for itself"},
-        {"tokenizer", FLAG_TEXT, &s.tokenizer, 0, 0,
-         "bytes, or a folder or file of byte-pair encoding; none: the weights' folder, or bytes"},
-        {"prompt", FLAG_TEXT, &s.prompt, 0, 0, "what the text begins with"},
-        {"tokens", FLAG_COUNT, &s.tokens, 0, 1e9,
-         "most tokens to write; beyond the context the newer half of it is read again"},
-        {"temperature", FLAG_NUMBER, &s.sampling.temperature, 0, 1e6, "0: as --greedy"},
-        {"top-k", FLAG_COUNT, &s.sampling.top_k, 0, 1e9, "draw among the k best; 0: all"},
-        {"top-p", FLAG_NUMBER, &s.sampling.top_p, 0, 1, "draw among the best of this probability"},
-        {"greedy", FLAG_SWITCH, &s.greedy, 0, 0, "always the most probable token"},
-        {"seed", FLAG_COUNT, &s.seed, 0, 9e15, "of what is drawn: the same seed, the same text"},
-        {"stop", FLAG_TEXT, &s.stop, 0, 0, "a token that ends the text, as <|endoftext|>"},
-        {"vocab", FLAG_COUNT, &s.shape.vocab, 0, 1e8, "tokens of the model; 0: the tokenizer's"},
+    const cli_option options[] = {
+        {"weights", CLI_TEXT, &s.weights, .value_name = "PATH",
+         .help = "safetensors: a file, an index or a folder"},
+        {"checkpoint", CLI_TEXT, &s.checkpoint, .value_name = "DIR",
+         .help = "or a folder of checkpoints, from `lockstep train gpt --save`"},
+        {"model", CLI_CHOICE, &s.shape.model, .choices = MODELS, .value_name = "NAME",
+         .help = "gpt, or gpt2 to gpt2-xl; read from the config.json of a folder of weights"},
+        {"tokenizer", CLI_TEXT, &s.tokenizer, .value_name = "PATH",
+         .fallback = "the folder of the weights, or bytes",
+         .help = "bytes, or a folder or file of a byte-pair encoding"},
+        {"prompt", CLI_TEXT, &s.prompt, .help = "beginning of the text"},
+        {"tokens", CLI_COUNT, &s.tokens, .low = 0, .high = 1e9,
+         .help =
+             "number of tokens to write at most; beyond the context, the newer half is read again"},
+        {"temperature", CLI_NUMBER, &s.sampling.temperature, .low = 0, .high = 1e6,
+         .help = "divides the logits; 0: as --greedy"},
+        {"top-k", CLI_COUNT, &s.sampling.top_k, .low = 0, .high = 1e9,
+         .help = "draw among the N most probable tokens; 0: all"},
+        {"top-p", CLI_NUMBER, &s.sampling.top_p, .low = 0, .high = 1,
+         .help = "draw among the most probable tokens whose probabilities add up to X"},
+        {"greedy", CLI_SWITCH, &s.greedy, .help = "always take the most probable token"},
+        {"seed", CLI_COUNT, &s.seed, .low = 0, .high = 9e15,
+         .help = "seed of the draws: the same seed writes the same text"},
+        {"stop", CLI_TEXT, &s.stop, .value_name = "TOKEN",
+         .help = "a token that ends the text, as <|endoftext|>"},
+        {"vocab", CLI_COUNT, &s.shape.vocab, .low = 0, .high = 1e8,
+         .help = "vocabulary of the model; 0: the tokenizer's"},
         DECODER_FLAGS(s.shape),
     };
-    flags_parse("Writes text with a GPT-2, or a GPT of train_gpt.", flags,
-                (int)(sizeof flags / sizeof flags[0]), argc, argv);
-    if (!s.weights == !s.checkpoint) {
-        give_up(EXIT_USAGE, "give --weights or --checkpoint, one of them: what was trained");
+    const cli_command command = {.name = "lockstep generate",
+                                 .about =
+                                     "Writes text with a GPT-2, or a GPT of `lockstep train gpt`.",
+                                 .options = options,
+                                 .count = (int)(sizeof options / sizeof options[0]),
+                                 .ranked = true};
+    read_options(&command, argc, argv);
+    if ((s.weights == NULL) == (s.checkpoint == NULL)) {
+        give_up(EXIT_USAGE,
+                "no model given: use --weights FILE-OR-FOLDER (safetensors) or --checkpoint "
+                "FOLDER (from lockstep train gpt --save)");
+    }
+    if (s.weights != NULL && access(s.weights, F_OK) != 0) {
+        give_up(EXIT_FAILURE,
+                "--weights: \"%s\" does not exist; give a safetensors file, or a folder with "
+                "config.json, model.safetensors and the tokenizer",
+                s.weights);
     }
     if (s.greedy) {
         s.sampling.temperature = 0.0;
@@ -81,9 +107,6 @@ static settings read_flags(int argc, char **argv)
     if (s.weights && decoder_read_config(s.weights, &s.shape)) {
         s.shape.context = s.shape.positions;
     } else {
-        static const char *const models[] = {"gpt",        "gpt2",    "gpt2-medium",
-                                             "gpt2-large", "gpt2-xl", NULL};
-        (void)flag_choice("model", s.shape.model, models);
         decoder_check(&s.shape);
     }
     return s;

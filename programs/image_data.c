@@ -125,7 +125,6 @@ typedef struct normalisation {
     double mean[3], std[3];
 } normalisation;
 
-const char *const image_normalisations[] = {"none", "mnist", "cifar10", "imagenet", NULL};
 static const normalisation numbers[] = {
     {0, {0.0}, {0.0}},
     {1, {0.1307}, {0.3081}},
@@ -135,7 +134,7 @@ static const normalisation numbers[] = {
 
 static ls_dataset *change(ls_dataset *images, const image_options *o, bool train)
 {
-    const normalisation *n = &numbers[flag_choice("normalise", o->normalise, image_normalisations)];
+    const normalisation *n = &numbers[cli_choice(IMAGE_NORMALISATIONS, o->normalise)];
     bool augment = train && (o->crop_padding > 0 || o->flip);
     if (!images || (n->channels == 0 && !augment)) {
         return images;

@@ -4,17 +4,19 @@
 
 #include <lockstep/lockstep.h>
 
+#define IMAGE_NORMALISATIONS "none|mnist|cifar10|imagenet"
+
+/* Names of published means and deviations. */
+#define IMAGE_NORMALISATIONS "none|mnist|cifar10|imagenet"
+
 typedef struct image_options {
     const char *folder;
-    const char *normalise; /* a row of image_normalisations */
+    const char *normalise; /* one of IMAGE_NORMALISATIONS */
     int64_t crop_padding;  /* training images are shifted by up to so many pixels; 0: not */
     int64_t classes;       /* labels are below it */
-    int64_t flip;          /* not 0: every other training image is mirrored */
+    bool flip;             /* every other training image is mirrored */
     uint64_t seed;
 } image_options;
-
-/* "none" and names of published means and deviations, NULL behind the last. */
-extern const char *const image_normalisations[];
 
 typedef struct image_data {
     const char *format; /* "IDX" */

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static double gigabytes(int64_t bytes)
+static double gibibytes(int64_t bytes)
 {
-    return (double)bytes * 1e-9;
+    return (double)bytes / (1024.0 * 1024.0 * 1024.0);
 }
 
 /* What the optimizer keeps of each parameter: moments, each as large as it. */
@@ -35,18 +35,18 @@ void memory_check(const decoder_shape *shape, const trainer_options *train)
     if (ls_rank() == 0) {
         ls_gpt2_describe(&o, stdout);
         (void)printf("memory of a rank: parameters %.2f + gradients %.2f + optimizer %.2f + "
-                     "activations %.2f GB; %.2f GB at most\n",
-                     gigabytes(m.parameter_bytes), gigabytes(m.gradient_bytes), gigabytes(state),
-                     gigabytes(m.activation_bytes), gigabytes(total));
+                     "activations %.2f GiB; %.2f GiB at most\n",
+                     gibibytes(m.parameter_bytes), gibibytes(m.gradient_bytes), gibibytes(state),
+                     gibibytes(m.activation_bytes), gibibytes(total));
         (void)fflush(stdout);
     }
     LS_CHECK(ls_all_reduce(ls_world(), &fits, 1, LS_INT64, LS_MIN,
                            LS_OPTIONS(ls_collective_options, .tag = "memory"), NULL));
     if (!fits) {
         give_up(EXIT_FAILURE,
-                "--model %s takes %.2f GB on each of %d ranks of this host, of which %.2f GB are "
+                "--model %s takes %.2f GiB on each of %d ranks of this host, of which %.2f GiB are "
                 "left; take fewer ranks, a smaller --batch or --context, --recompute, or --optim "
                 "sgd --momentum 0",
-                shape->model, gigabytes(total), ls_local_world_size(), gigabytes(left));
+                shape->model, gibibytes(total), ls_local_world_size(), gibibytes(left));
     }
 }

@@ -48,15 +48,12 @@ typedef struct corpus {
     int64_t windows; /* of what is held out, to judge by */
 } corpus;
 
-static const char *const models[] = {"bert", "bert-base", NULL};
-static const char *const formats[] = {"text", "tokens", NULL};
+#define FORMATS "text|tokens"
 
 /* ---- flags -------------------------------------------------------------------------------- */
 
 static void check(const settings *s)
 {
-    (void)flag_choice("model", s->model, models);
-    (void)flag_choice("format", s->format, formats);
     if (!s->data) {
         give_up(EXIT_USAGE, "--data is missing: name a file or a folder of text or tokens");
     }
@@ -81,31 +78,44 @@ static settings read_flags(int argc, char **argv)
                   .eval_windows = 500,
                   .train = {TRAINER_DEFAULTS.steps = 2000, .batch = 16, .lr = 1e-3,
                             .weight_decay = 0.01, .clip = 1.0}};
-    const flag flags[] = {
-        {"model", FLAG_TEXT, &s.model, 0, 0, "bert, of the shape below, or bert-base"},
-        {"data", FLAG_TEXT, &s.data, 0, 0, "a file, or a folder of files, to learn from"},
-        {"format", FLAG_TEXT, &s.format, 0, 0, "of --data: text, or tokens of nanoGPT or llm.c"},
-        {"tokenizer", FLAG_TEXT, &s.tokenizer, 0, 0,
-         "of the text: a folder or file of byte-pair encoding; none: bytes"},
-        {"held-out", FLAG_TEXT, &s.held_out, 0, 0, "tokens to judge by; text holds out a tenth"},
-        {"vocab", FLAG_COUNT, &s.vocab, 0, 1e8,
-         "tokens of the data; 0: the tokenizer's, of shards 30522"},
-        {"context", FLAG_COUNT, &s.context, 3, 1e5, "tokens of a window, [CLS] and [SEP] included"},
-        {"layers", FLAG_COUNT, &s.layers, 1, 1000, "transformer layers"},
-        {"dim", FLAG_COUNT, &s.dim, 1, 1e5, "width; a multiple of --heads"},
-        {"heads", FLAG_COUNT, &s.heads, 1, 1e4, "attention heads"},
-        {"wide", FLAG_COUNT, &s.wide, 0, 1e6, "width of the feed-forward layers; 0: 4 x --dim"},
-        {"dropout", FLAG_NUMBER, &s.dropout, 0, 0.99, "probability"},
-        {"mask-share", FLAG_NUMBER, &s.share, 0, 1, "of the tokens that are asked for"},
-        {"mask-token", FLAG_TEXT, &s.mask_token, 0, 0, "its text or number; none: as it is found"},
-        {"cls-token", FLAG_TEXT, &s.cls_token, 0, 0, "as --mask-token; -1: windows without it"},
-        {"sep-token", FLAG_TEXT, &s.sep_token, 0, 0, "as --cls-token"},
-        {"recompute", FLAG_SWITCH, &s.recompute, 0, 0,
-         "layers keep their input only and run again in backward"},
-        {"eval-windows", FLAG_COUNT, &s.eval_windows, 1, 1e12, "most held-out windows judged"},
+    const cli_option options[] = {
+        {"model", CLI_CHOICE, &s.model, .choices = "bert|bert-base",
+         .help = "bert, of the shape below, or bert-base, the published size"},
+        {"data", CLI_TEXT, &s.data, .help = "file or folder to learn from", .value_name = "PATH"},
+        {"format", CLI_CHOICE, &s.format, .choices = FORMATS,
+         .help = "format of --data: text, or token shards (nanoGPT, llm.c)"},
+        {"tokenizer", CLI_TEXT, &s.tokenizer, .value_name = "PATH", .fallback = "bytes",
+         .help = "folder or file of a byte-pair encoding for the text"},
+        {"held-out", CLI_TEXT, &s.held_out, .value_name = "PATH",
+         .help = "token shards to evaluate on; of text a tenth is held out"},
+        {"vocab", CLI_COUNT, &s.vocab, .low = 0, .high = 1e8,
+         .help = "vocabulary of the data; 0: the tokenizer's, 30522 for shards"},
+        {"context", CLI_COUNT, &s.context, .low = 3, .high = 1e5,
+         .help = "tokens of a window, [CLS] and [SEP] included"},
+        {"layers", CLI_COUNT, &s.layers, .low = 1, .high = 1000, .help = "transformer layers"},
+        {"dim", CLI_COUNT, &s.dim, .low = 1, .high = 1e5, .help = "width; a multiple of --heads"},
+        {"heads", CLI_COUNT, &s.heads, .low = 1, .high = 1e4, .help = "attention heads"},
+        {"wide", CLI_COUNT, &s.wide, .low = 0, .high = 1e6,
+         .help = "width of the feed-forward layers; 0: 4 x --dim"},
+        {"dropout", CLI_NUMBER, &s.dropout, .low = 0, .high = 0.99, .help = "dropout probability"},
+        {"mask-share", CLI_NUMBER, &s.share, .low = 0, .high = 1,
+         .help = "share of the tokens that are masked"},
+        {"mask-token", CLI_TEXT, &s.mask_token, .value_name = "TOKEN",
+         .help = "text or number of the mask token; without it, the tokenizer's [MASK]"},
+        {"cls-token", CLI_TEXT, &s.cls_token, .value_name = "TOKEN",
+         .help = "first token of a window, as --mask-token; -1: none"},
+        {"sep-token", CLI_TEXT, &s.sep_token, .value_name = "TOKEN",
+         .help = "last token of a window, as --cls-token"},
+        {"recompute", CLI_SWITCH, &s.recompute,
+         .help = "keep only the inputs of layers and run them again in backward"},
+        {"eval-windows", CLI_COUNT, &s.eval_windows, .low = 1, .high = 1e12,
+         .help = "evaluate on at most N held-out windows"},
     };
-    trainer_read_flags("Trains a BERT to say which tokens were masked, on all ranks.", flags,
-                       (int)(sizeof flags / sizeof flags[0]), &s.train, argc, argv);
+    const cli_command command = {.name = "lockstep train bert",
+                                 .about = "Trains a BERT as a masked language model, on all ranks.",
+                                 .options = options,
+                                 .count = (int)(sizeof options / sizeof options[0])};
+    trainer_read_options(&command, &s.train, argc, argv);
     check(&s);
     return s;
 }

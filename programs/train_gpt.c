@@ -45,10 +45,9 @@ typedef struct tokens {
     int64_t judged;  /* windows at a time */
 } tokens;
 
-static const char *const models[] = {"gpt",        "lstm",    "gpt2", "gpt2-medium",
-                                     "gpt2-large", "gpt2-xl", NULL};
+#define MODELS "gpt|lstm|gpt2|gpt2-medium|gpt2-large|gpt2-xl"
+#define FORMATS "text|tokens"
 enum { TEXT, TOKENS };
-static const char *const formats[] = {"text", "tokens", NULL};
 
 static settings read_flags(int argc, char **argv)
 {
@@ -57,27 +56,35 @@ static settings read_flags(int argc, char **argv)
                   .shape = {DECODER_DEFAULTS},
                   .train = {TRAINER_DEFAULTS.steps = 2000, .batch = 8, .lr = 1e-3, .beta2 = 0.95,
                             .weight_decay = 0.1, .clip = 1.0}};
-    const flag flags[] = {
-        {"model", FLAG_TEXT, &s.shape.model, 0, 0,
-         "gpt or lstm, of the shape below, or gpt2 … gpt2-xl; config.json beside --init says it"},
-        {"data", FLAG_TEXT, &s.data, 0, 0, "a file, or a folder of files, to learn from"},
-        {"format", FLAG_TEXT, &s.format, 0, 0, "of --data: text, or tokens of nanoGPT or llm.c"},
-        {"tokenizer", FLAG_TEXT, &s.tokenizer, 0, 0,
-         "of the text: a folder or file of byte-pair encoding; none: bytes"},
-        {"held-out", FLAG_TEXT, &s.held_out, 0, 0, "tokens to judge by; text holds out a tenth"},
-        {"vocab", FLAG_COUNT, &s.shape.vocab, 0, 1e8,
-         "tokens there are; 0: the tokenizer's, of shards 50257"},
-        {"dropout", FLAG_NUMBER, &s.shape.dropout, 0, 0.99, "probability"},
-        {"init-std", FLAG_NUMBER, &s.shape.init_std, 0, 1e3, "of the first weights; 0: PyTorch's"},
-        {"recompute", FLAG_SWITCH, &s.shape.recompute, 0, 0,
-         "blocks keep their input only and run again in backward; not of an lstm"},
-        {"eval-windows", FLAG_COUNT, &s.eval_windows, 1, 1e12, "most held-out windows judged"},
+    const cli_option options[] = {
+        {"model", CLI_CHOICE, &s.shape.model, .choices = MODELS, .value_name = "NAME",
+         .help = "gpt or lstm, of the shape below, or gpt2 to gpt2-xl, the published sizes (with "
+                 "--init, the shape in the config.json beside the weights)"},
+        {"data", CLI_TEXT, &s.data, .help = "file or folder to learn from", .value_name = "PATH"},
+        {"format", CLI_CHOICE, &s.format, .choices = FORMATS,
+         .help = "format of --data: text, or token shards (nanoGPT, llm.c)"},
+        {"tokenizer", CLI_TEXT, &s.tokenizer, .value_name = "PATH", .fallback = "bytes",
+         .help = "folder or file of a byte-pair encoding for the text"},
+        {"held-out", CLI_TEXT, &s.held_out, .value_name = "PATH",
+         .help = "token shards to evaluate on; of text a tenth is held out"},
+        {"vocab", CLI_COUNT, &s.shape.vocab, .low = 0, .high = 1e8,
+         .help = "size of the vocabulary; 0: the tokenizer's, 50257 for shards"},
+        {"dropout", CLI_NUMBER, &s.shape.dropout, .low = 0, .high = 0.99,
+         .help = "dropout probability"},
+        {"init-std", CLI_NUMBER, &s.shape.init_std, .low = 0, .high = 1e3,
+         .help = "standard deviation of the initial weights; 0: PyTorch's defaults"},
+        {"recompute", CLI_SWITCH, &s.shape.recompute,
+         .help = "keep only the inputs of blocks and run them again in backward; not for an lstm"},
+        {"eval-windows", CLI_COUNT, &s.eval_windows, .low = 1, .high = 1e12,
+         .help = "evaluate on at most N held-out windows"},
         DECODER_FLAGS(s.shape),
     };
-    trainer_read_flags("Trains a GPT on text or tokens, on all ranks.", flags,
-                       (int)(sizeof flags / sizeof flags[0]), &s.train, argc, argv);
-    (void)flag_choice("model", s.shape.model, models);
-    int format = flag_choice("format", s.format, formats);
+    const cli_command command = {.name = "lockstep train gpt",
+                                 .about = "Trains a GPT on text or tokens, on all ranks.",
+                                 .options = options,
+                                 .count = (int)(sizeof options / sizeof options[0])};
+    trainer_read_options(&command, &s.train, argc, argv);
+    const int format = cli_choice(FORMATS, s.format);
     if (!s.data) {
         give_up(EXIT_USAGE, "--data is missing: name a file or a folder of text or tokens");
     }
@@ -130,7 +137,7 @@ static void open_text(settings *s, tokens *t)
 static tokens open_tokens(settings *s)
 {
     tokens t = {.windows = s->eval_windows, .judged = JUDGE_BATCH};
-    if (strcmp(s->format, formats[TEXT]) == 0) {
+    if (cli_choice(FORMATS, s->format) == TEXT) {
         open_text(s, &t);
         return t;
     }
@@ -172,6 +179,11 @@ static void introduce(const settings *s, const tokens *t, ls_module *net)
     (void)printf("%s: %lld windows of %lld tokens to learn from, %lld held out; vocabulary %lld\n",
                  s->data, (long long)t->train->count, (long long)s->shape.context,
                  (long long)t->held_out->count, (long long)s->shape.vocab);
+    if (decoder_is_gpt2(s->shape.model) && s->tokenizer == NULL && s->shape.vocab < GPT2_TOKENS) {
+        (void)printf("note: without --tokenizer a token is a byte, so this is GPT-2's shape with a "
+                     "vocabulary of %lld, not its own of %d\n",
+                     (long long)s->shape.vocab, GPT2_TOKENS);
+    }
     trainer_introduce(&s->train, s->shape.model, net, "windows");
 }
 

@@ -35,8 +35,7 @@ typedef struct settings {
 } settings;
 
 enum { MLP, CNN, VIT, ALEXNET, RESNET18, RESNET50, RESNET152, VIT_B_16 };
-static const char *const models[] = {"mlp",      "cnn",       "vit",      "alexnet", "resnet18",
-                                     "resnet50", "resnet152", "vit_b_16", NULL};
+#define MODELS "mlp|cnn|vit|alexnet|resnet18|resnet50|resnet152|vit_b_16"
 
 static settings read_flags(int argc, char **argv)
 {
@@ -49,28 +48,37 @@ static settings read_flags(int argc, char **argv)
                   .heads = 3,
                   .images = {.normalise = "none"},
                   .train = {TRAINER_DEFAULTS.steps = 1000, .batch = 32, .lr = 0.1, .optim = "sgd"}};
-    const flag flags[] = {
-        {"model", FLAG_TEXT, &s.model, 0, 0,
-         "mlp, cnn, vit, alexnet, resnet18, resnet50, resnet152, vit_b_16"},
-        {"data", FLAG_TEXT, &s.images.folder, 0, 0, "folder of images: IDX, CIFAR-10 or .npy"},
-        {"crop-padding", FLAG_COUNT, &s.images.crop_padding, 0, 1e4, "random shift, in pixels"},
-        {"flip", FLAG_COUNT, &s.images.flip, 0, 1, "1: mirror every other training image"},
-        {"normalise", FLAG_TEXT, &s.images.normalise, 0, 0, "none, mnist, cifar10 or imagenet"},
-        {"classes", FLAG_COUNT, &s.classes, 2, 1e6, "labels are 0 to this minus one"},
-        {"hidden", FLAG_COUNT, &s.hidden, 1, 1e6, "units of mlp's hidden layer"},
-        {"patch", FLAG_COUNT, &s.patch, 1, 1e4, "edge of vit's patches, in pixels"},
-        {"layers", FLAG_COUNT, &s.layers, 1, 1000, "of vit"},
-        {"dim", FLAG_COUNT, &s.dim, 1, 1e5, "width of vit; a multiple of --heads"},
-        {"heads", FLAG_COUNT, &s.heads, 1, 1e4, "attention heads of vit"},
+    const cli_option options[] = {
+        {"model", CLI_CHOICE, &s.model, .choices = MODELS, .value_name = "NAME",
+         .help = "mlp, cnn, vit, alexnet, resnet18, resnet50, resnet152 or vit_b_16"},
+        {"data", CLI_TEXT, &s.images.folder, .value_name = "DIR",
+         .help = "folder of images: IDX, CIFAR-10 or .npy"},
+        {"crop-padding", CLI_COUNT, &s.images.crop_padding, .low = 0, .high = 1e4,
+         .help = "random shift, in pixels"},
+        {"flip", CLI_SWITCH, &s.images.flip, .help = "mirror every other training image"},
+        {"normalise", CLI_CHOICE, &s.images.normalise, .choices = IMAGE_NORMALISATIONS,
+         .value_name = "NAME", .help = "mean and deviation of none, mnist, cifar10 or imagenet"},
+        {"classes", CLI_COUNT, &s.classes, .low = 2, .high = 1e6,
+         .help = "number of classes: labels are 0 to N-1"},
+        {"hidden", CLI_COUNT, &s.hidden, .low = 1, .high = 1e6,
+         .help = "units of mlp's hidden layer"},
+        {"patch", CLI_COUNT, &s.patch, .low = 1, .high = 1e4,
+         .help = "edge of vit's patches, in pixels"},
+        {"layers", CLI_COUNT, &s.layers, .low = 1, .high = 1000,
+         .help = "transformer layers of vit"},
+        {"dim", CLI_COUNT, &s.dim, .low = 1, .high = 1e5,
+         .help = "width of vit; a multiple of --heads"},
+        {"heads", CLI_COUNT, &s.heads, .low = 1, .high = 1e4, .help = "attention heads of vit"},
     };
-    trainer_read_flags("Trains a classifier of images, on all ranks.", flags,
-                       (int)(sizeof flags / sizeof flags[0]), &s.train, argc, argv);
+    const cli_command command = {.name = "lockstep train image",
+                                 .about = "Trains a classifier of images, on all ranks.",
+                                 .options = options,
+                                 .count = (int)(sizeof options / sizeof options[0])};
+    trainer_read_options(&command, &s.train, argc, argv);
     if (!s.images.folder) {
         give_up(EXIT_USAGE, "--data is missing: name a folder with images; "
                             "scripts/make_digits_idx.py makes one");
     }
-    (void)flag_choice("model", s.model, models);
-    (void)flag_choice("normalise", s.images.normalise, image_normalisations);
     s.images.classes = s.classes;
     s.images.seed = (uint64_t)s.train.seed;
     return s;
@@ -116,7 +124,7 @@ static ls_module *view_new(const ls_module_class *class, ls_module *inner)
 static ls_module *make_published(const settings *s, const image_data *data)
 {
     bool small = data->width < SMALL_IMAGE;
-    switch (flag_choice("model", s->model, models)) {
+    switch (cli_choice(MODELS, s->model)) {
     case ALEXNET:
         return ls_alexnet_new(s->classes, 0.5);
     case RESNET18:
@@ -132,7 +140,7 @@ static ls_module *make_published(const settings *s, const image_data *data)
 
 static ls_module *make_model(const settings *s, const image_data *data)
 {
-    int model = flag_choice("model", s->model, models);
+    int model = cli_choice(MODELS, s->model);
     if (model == MLP) {
         int64_t values = data->channels * data->height * data->width;
         return view_new(&flat_class, ls_mlp_new(values, s->hidden, s->classes));

@@ -424,7 +424,7 @@ static void run_steps(trainer *t)
 {
     const trainer_options *s = t->set;
     report *r = &t->report;
-    live_start(&r->line);
+    live_start(&r->line, stdout);
     r->due = t->start + 1;
     r->done = t->start;
     while (r->done < s->steps && !one_step(t, r->done)) {

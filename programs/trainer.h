@@ -3,7 +3,7 @@
  * checkpoints, stopping at a signal, the live line, records.
  *
  *     trainer_options o = {TRAINER_DEFAULTS .steps = 1000, .batch = 32, .lr = 0.1};
- *     trainer_read_flags("Trains …", mine, count, &o, argc, argv);
+ *     trainer_read_options(&command, &o, argc, argv);
  *     trainer_init(&o);
  *     … open data, build a module …
  *     trainer *t = trainer_new(&o, &task);
@@ -35,9 +35,8 @@ typedef struct trainer_options {
     .momentum = 0.9, .beta2 = 0.999, .schedule = "cosine", .optim = "adamw", .dtype = "float32",   \
     .feed = "split",
 
-/* The program's own flags, and the trainer's behind them; see flags_parse. */
-void trainer_read_flags(const char *what, const flag *own, int count, trainer_options *options,
-                        int argc, char **argv);
+/* The command's own options, and the trainer's behind them; see read_options. */
+void trainer_read_options(const cli_command *own, trainer_options *options, int argc, char **argv);
 
 /* ---- training ----------------------------------------------------------------------------- */
 

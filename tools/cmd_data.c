@@ -1,240 +1,136 @@
 /* `lockstep data`: data sets made ready. */
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "base/suggest.h"
 #include "commands.h"
+#include "tools/cli/cli.h"
+#include "tools/cli/live.h"
 #include "tools/data.h"
 
-static const char usage[] =
-    "usage: lockstep data tokens TEXT ... --tokenizer T --out DIR [--begin TOKEN]\n"
-    "                            [--shard-tokens N] [-j THREADS] [--force]\n"
-    "\n"
-    "Writes the tokens of text files, and of all files below folders, as shards that llm.c reads:\n"
-    "DIR/tokens_000000.bin and so on. The shards are the same for any number of threads.\n"
-    "\n"
-    "  --tokenizer T      \"bytes\"; a tokenizer.json; or a folder that holds one, or vocab.json "
-    "and\n"
-    "                     merges.txt\n"
-    "  --out DIR          made if it is not there. Shards that are there are left alone, and "
-    "nothing\n"
-    "                     is written, unless --force is given: then they are replaced by the new "
-    "ones\n"
-    "                     when all of these are complete\n"
-    "  --begin TOKEN      stands before each file; none: nothing does. Without it <|endoftext|>, "
-    "if\n"
-    "                     the tokenizer has it\n"
-    "  --shard-tokens N   tokens of a full shard, 1 to 2147483647 (100 million)\n"
-    "  -j THREADS         1 to 256 (as many as cores)\n";
+/* ---- the command line ---------------------------------------------------------------------- */
 
-static int wrong(const char *format, const char *what)
-{
-    fputs("lockstep data: ", stderr);
-    fprintf(stderr, format, what);
-    fputs("; see lockstep data --help\n", stderr);
-    return 2;
-}
+static tokens_job job;
+static int64_t threads;
 
-/* ---- the bar ------------------------------------------------------------------------------- */
+static const cli_option options[] = {
+    {"tokenizer", CLI_TEXT, &job.tokenizer, .value_name = "PATH",
+     .help =
+         "\"bytes\"; a tokenizer.json; or a folder that holds one, or vocab.json and merges.txt"},
+    {"out", CLI_TEXT, &job.folder, .value_name = "DIR",
+     .help = "folder of the shards, made if it is missing. Existing shards are an error, unless "
+             "--force is given: then the new ones replace them once all of these are complete"},
+    {"held-out", CLI_NUMBER, &job.held_out, .low = 0, .high = 0.5, .value_name = "SHARE",
+     .help = "share of each file, at its end, for shards of their own to evaluate on: "
+             "DIR/tokens_train_000000.bin and DIR/tokens_val_000000.bin; 0: none"},
+    {"begin", CLI_TEXT, &job.begin, .value_name = "TOKEN",
+     .fallback = "<|endoftext|>, if there is one", .help = "token before each file; none: nothing"},
+    {"shard-tokens", CLI_COUNT, &job.shard_tokens, .low = 1, .high = SHARD_TOKENS_MAX,
+     .help = "tokens of a full shard", .fallback = "100 million"},
+    {"threads", CLI_COUNT, &threads, .low = 1, .high = 256, .letter = 'j',
+     .fallback = "as many as cores", .help = "threads that encode"},
+    {"force", CLI_SWITCH, &job.force, .help = "replace the shards in DIR"},
+};
+
+static const cli_command command = {
+    .name = "lockstep data tokens",
+    .about = "Writes the tokens of text files as shards that llm.c reads.",
+    .operands = "TEXT ... --tokenizer PATH --out DIR",
+    .options = options,
+    .count = (int)(sizeof options / sizeof *options),
+    .more = "TEXT is a file, or a folder whose files are all taken, those of its folders too. The\n"
+            "shards are DIR/tokens_000000.bin and so on, the same for any number of threads.\n"};
+
+/* ---- making them --------------------------------------------------------------------------- */
 
 #define BAR_CELLS 30
-#define PLAIN_NS 2000000000u
 
 typedef struct bar {
     const ls__env *env;
-    bool terminal, open; /* open: an unfinished line stands there */
-    uint64_t begun, shown;
+    uint64_t begun;
+    live line;
 } bar;
 
 static void show(void *arg, int64_t done, int64_t all, int64_t tokens)
 {
     bar *b = arg;
-    uint64_t now = b->env->now_ns(b->env);
-    double seconds = (double)(now - b->begun) / 1e9;
-    if (now - b->shown < (b->terminal ? PLAIN_NS / 10 : PLAIN_NS)) {
-        return;
-    }
+    const double seconds = (double)(b->env->now_ns(b->env) - b->begun) / 1e9;
+    const double share = all > 0 ? (double)done / (double)all : 1.0;
     char cells[BAR_CELLS + 1] = "";
-    int full = (int)((double)done / (double)all * BAR_CELLS);
     for (int i = 0; i < BAR_CELLS; i++) {
-        cells[i] = i < full ? '#' : '.';
+        cells[i] = i < (int)(share * BAR_CELLS) ? '#' : '.';
     }
-    fprintf(stderr, "%s[%s] %3d %%, %.1f of %.1f MB, %.2f M tokens, %.1f MB/s%s",
-            b->terminal ? "\r" : "", cells, (int)(100.0 * (double)done / (double)all),
-            (double)done / 1e6, (double)all / 1e6, (double)tokens / 1e6,
-            (double)done / 1e6 / seconds, b->terminal ? "  " : "\n");
-    b->open = b->terminal;
-    b->shown = now;
+    live_show(&b->line, false, "[%s] %3d %%, %.1f of %.1f MB, %.2f M tokens, %.1f MB/s", cells,
+              (int)(100.0 * share), (double)done / 1e6, (double)all / 1e6, (double)tokens / 1e6,
+              (double)done / 1e6 / seconds);
 }
 
-/* ---- the command line ---------------------------------------------------------------------- */
-
-static int parse_number(const char *flag, const char *text, int64_t high, int64_t *out)
+static int check(void)
 {
-    char *end = NULL;
-    errno = 0;
-    long long value = strtoll(text, &end, 10);
-    if (end == text || *end != '\0' || errno != 0 || value < 1 || value > high) {
-        fprintf(stderr, "lockstep data: %s %s: give 1 to %lld; see lockstep data --help\n", flag,
-                text, (long long)high);
-        return 2;
+    if (job.text_count == 0) {
+        return cli_wrong(&command, "tokens of what? name files or folders of text");
     }
-    *out = value;
-    return 0;
-}
-
-typedef enum option { TOKENIZER, OUT, BEGIN, SHARD_TOKENS, THREADS, FORCE, OPTION_COUNT } option;
-
-static const char *const flags[OPTION_COUNT] = {"--tokenizer",    "--out", "--begin",
-                                                "--shard-tokens", "-j",    "--force"};
-
-static int unknown_flag(const char *flag)
-{
-    const char *near = ls__suggest(flag, flags, OPTION_COUNT);
-    if (near == NULL) {
-        return wrong("unknown flag %s", flag);
-    }
-    fprintf(stderr, "lockstep data: unknown flag %s; did you mean %s?\n", flag, near);
-    return 2;
-}
-
-static int take(option which, const char *value, tokens_job *job)
-{
-    int64_t number = 0;
-    int status = 0;
-    switch (which) {
-    case TOKENIZER:
-        job->tokenizer = value;
-        return 0;
-    case OUT:
-        job->folder = value;
-        return 0;
-    case BEGIN:
-        job->begin = value;
-        return 0;
-    case SHARD_TOKENS:
-        return parse_number(flags[which], value, SHARD_TOKENS_MAX, &job->shard_tokens);
-    case THREADS:
-        status = parse_number(flags[which], value, 256, &number);
-        job->threads = (int)number;
-        return status;
-    default:
-        return 0;
-    }
-}
-
-/* The flag of this argument, or -1; *value is what stands behind "=". */
-static int find_flag(const char *text, const char **value)
-{
-    *value = NULL;
-    for (int i = 0; i < OPTION_COUNT; i++) {
-        size_t length = strlen(flags[i]);
-        if (strncmp(text, flags[i], length) != 0) {
-            continue;
-        }
-        if (text[length] == '=' && i != FORCE && i != THREADS) {
-            *value = text + length + 1;
-            return i;
-        }
-        if (text[length] == '\0') {
-            return i;
-        }
-    }
-    return -1;
-}
-
-/* Flags and texts in any order; texts[] has room for all. Returns 0 or the exit status. */
-static int parse(int argc, char **argv, char **texts, tokens_job *job)
-{
-    bool flags_end = false;
-    for (int i = 0; i < argc; i++) {
-        const char *value;
-        if (flags_end || argv[i][0] != '-') {
-            texts[job->text_count++] = argv[i];
-            continue;
-        }
-        if (strcmp(argv[i], "--") == 0) {
-            flags_end = true;
-            continue;
-        }
-        int flag = find_flag(argv[i], &value);
-        if (flag < 0) {
-            return unknown_flag(argv[i]);
-        }
-        if (flag == FORCE) {
-            job->force = true;
-            continue;
-        }
-        if (value == NULL && ++i >= argc) {
-            return wrong("%s needs a value", flags[flag]);
-        }
-        int status = take((option)flag, value != NULL ? value : argv[i], job);
-        if (status != 0) {
-            return status;
-        }
+    if (job.tokenizer == NULL || job.folder == NULL || job.folder[0] == '\0') {
+        return cli_wrong(&command, "%s is missing",
+                         job.tokenizer == NULL ? "--tokenizer" : "--out");
     }
     return 0;
 }
 
-static int check(const tokens_job *job)
-{
-    if (job->text_count == 0) {
-        return wrong("tokens of what? name %s", "files or folders of text");
-    }
-    if (job->tokenizer == NULL || job->folder == NULL || job->folder[0] == '\0') {
-        return wrong("%s is not given", job->tokenizer == NULL ? "--tokenizer" : "--out");
-    }
-    return 0;
-}
-
-static int make_tokens(tokens_job *job)
+/* One part of the texts; prints what was made of it. */
+static int make_part(tokens_part part, const char *name)
 {
     tokens_made made;
-    uint64_t begun = job->env->now_ns(job->env);
-    bar b = {
-        .env = job->env, .terminal = isatty(STDERR_FILENO) != 0, .begun = begun, .shown = begun};
-    job->progress = show;
-    job->arg = &b;
-    ls_status status = tokens_make(job, &made);
-    if (b.open) {
-        fputs("\n", stderr);
-    }
+    const uint64_t begun = job.env->now_ns(job.env);
+    bar b = {.env = job.env, .begun = begun};
+    live_start(&b.line, stderr);
+    b.line.shown = (double)begun / 1e9; /* nothing of what takes no time */
+    job.part = part;
+    job.progress = show;
+    job.arg = &b;
+    const ls_status status = tokens_make(&job, &made);
+    live_end(&b.line);
     if (status < 0) {
         fprintf(stderr, "lockstep: %s\n", ls_error_message());
         return 1;
     }
-    printf("%lld bytes of %d file%s: %lld tokens in %d shard%s, %s (%.2f s)\n",
+    printf("%s%lld bytes of %d file%s: %lld tokens in %d shard%s, %s (%.2f s)\n", name,
            (long long)made.bytes, made.files, made.files == 1 ? "" : "s", (long long)made.tokens,
-           made.shards, made.shards == 1 ? "" : "s", job->folder,
-           (double)(job->env->now_ns(job->env) - begun) / 1e9);
+           made.shards, made.shards == 1 ? "" : "s", job.folder,
+           (double)(job.env->now_ns(job.env) - begun) / 1e9);
     return 0;
 }
 
+static int cmd_tokens(int argc, char **argv)
+{
+    job = (tokens_job){.env = ls__env_posix(), .shard_tokens = 100000000};
+    threads = job.env->cores(job.env);
+    const int first = cli_parse(&command, argc, argv);
+    if (first < 0) {
+        return -1 - first;
+    }
+    job.texts = argv + first;
+    job.text_count = argc - first;
+    job.threads = (int)threads;
+    const int status = check();
+    if (status != 0) {
+        return status;
+    }
+    if (job.held_out == 0.0) {
+        return make_part(TOKENS_ALL, "");
+    }
+    const int train = make_part(TOKENS_TRAIN, "train: ");
+    return train != 0 ? train : make_part(TOKENS_VAL, "val: ");
+}
+
+/* `lockstep data` by itself: it has one thing to make. */
 int cmd_data(int argc, char **argv)
 {
-    const ls__env *env = ls__env_posix();
-    if (argc < 2) {
-        fputs(usage, stderr);
-        return 2;
+    if (argc > 1 && strcmp(argv[1], "tokens") == 0) {
+        return cmd_tokens(argc - 1, argv + 1);
     }
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-            fputs(usage, stdout);
-            return 0;
-        }
+    if (argc > 1 && strncmp(argv[1], "--help", 6) == 0) {
+        return cmd_tokens(argc, argv);
     }
-    if (strcmp(argv[1], "tokens") != 0) {
-        return wrong("there is no \"%s\"; there is tokens", argv[1]);
-    }
-    char **texts = calloc((size_t)argc, sizeof *texts);
-    tokens_job job = {
-        .env = env, .texts = texts, .shard_tokens = 100000000, .threads = env->cores(env)};
-    int status = texts == NULL ? 1 : parse(argc - 2, argv + 2, texts, &job);
-    status = status == 0 ? check(&job) : status;
-    status = status == 0 ? make_tokens(&job) : status;
-    free(texts);
-    return status;
+    return argc > 1 ? cli_wrong(&command, "there is no \"%s\"; there is tokens", argv[1])
+                    : cli_wrong(&command, "say what to make: lockstep data tokens");
 }

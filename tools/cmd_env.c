@@ -6,16 +6,15 @@
 #include "base/error.h"
 #include "commands.h"
 #include "job/bootstrap/detect.h"
+#include "tools/cli/cli.h"
 
-static const char usage[] =
-    "usage: lockstep env\n"
-    "\n"
-    "Says what ls_init would find in this environment: which launcher's rule fired and why, the "
-    "rank,\n"
-    "and where the hosts meet. Start it as the program would be: mpirun -n 2 lockstep env.\n"
-    "LOCKSTEP_LAUNCHER chooses a rule (none, torchrun, openmpi, mvapich, hydra, slurm, flux, "
-    "jsrun);\n"
-    "`lockstep info` lists all variables.\n";
+static const cli_command command = {
+    .name = "lockstep env",
+    .about = "Says which world a program started here would join, and why.",
+    .more = "Start it as the program would be started: mpirun -n 2 lockstep env. It names the\n"
+            "launcher that was recognised, the rank, and where the hosts meet. LOCKSTEP_LAUNCHER\n"
+            "chooses a launcher (none, torchrun, openmpi, mvapich, hydra, slurm, flux, jsrun);\n"
+            "`lockstep info --variables` lists all variables.\n"};
 
 static void print(const ls__found *found)
 {
@@ -41,10 +40,9 @@ static void print(const ls__found *found)
 int cmd_env(int argc, char **argv)
 {
     ls__found found;
-    if (argc > 1) {
-        bool help = strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0;
-        fputs(usage, help ? stdout : stderr);
-        return help ? 0 : 2;
+    const int first = cli_parse(&command, argc, argv);
+    if (first < 0) {
+        return -1 - first;
     }
     if (ls__detect_here(ls__env_posix(), &found) < 0) {
         printf("%s\n", ls_error_message());

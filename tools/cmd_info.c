@@ -2,37 +2,26 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/utsname.h>
 
 #include <lockstep/version.h>
 
 #include "base/cpu.h"
 #include "base/env.h"
+#include "base/memory.h"
 #include "base/settings.h"
 #include "comm/tune/cache.h"
 #include "comm/tune/rules.h"
 #include "comm/tune/tune.h"
 #include "commands.h"
+#include "job/board.h"
+#include "job/nodes/nodes.h"
 #include "kernel/kernels.h"
 #include "tools/build_info.h"
+#include "tools/cli/cli.h"
 
-void processor_name(char *out, size_t bytes)
-{
-    snprintf(out, bytes, "unknown");
-    FILE *file = fopen("/proc/cpuinfo", "r");
-    char line[512];
-    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
-        const char *colon = strchr(line, ':');
-        if (strncmp(line, "model name", 10) == 0 && colon != NULL) {
-            snprintf(out, bytes, "%s", colon + 1 + strspn(colon + 1, " \t"));
-            out[strcspn(out, "\n")] = '\0';
-            break;
-        }
-    }
-    if (file != NULL) {
-        fclose(file);
-    }
-}
+/* ---- the facts ----------------------------------------------------------------------------- */
 
 static void print_build(void)
 {
@@ -44,8 +33,48 @@ static void print_build(void)
     printf("compiler           gcc %s\n", __VERSION__);
 #endif
     printf("build              %s\n", BUILD_OPTIONS);
+    printf("built with         %s\n", BUILD_LIBRARIES);
     if (uname(&system) == 0) {
         printf("system             %s %s %s\n", system.sysname, system.release, system.machine);
+    }
+}
+
+/* Whether the word stands in the line of /proc/cpuinfo that lists the processor's features. */
+static bool has_feature(const char *line, const char *word)
+{
+    const size_t length = strlen(word);
+    for (const char *at = strstr(line, word); at != NULL; at = strstr(at + 1, word)) {
+        if (at[-1] == ' ' && (at[length] == ' ' || at[length] == '\n' || at[length] == '\0')) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void print_features(void)
+{
+    static const char *const names[][2] = {{"avx2", "AVX2"},
+                                           {"avx512f", "AVX-512"},
+                                           {"avx512_bf16", "AVX-512 BF16"},
+                                           {"amx_tile", "AMX"},
+                                           {"amx_bf16", "AMX BF16"}};
+    char *line = NULL;
+    size_t room = 0;
+    bool any = false;
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    while (file != NULL && getline(&line, &room, file) > 0 && strncmp(line, "flags", 5) != 0) {
+    }
+    printf("instructions       ");
+    for (size_t i = 0; line != NULL && i < sizeof names / sizeof *names; i++) {
+        if (strncmp(line, "flags", 5) == 0 && has_feature(line, names[i][0])) {
+            printf("%s%s", any ? ", " : "", names[i][1]);
+            any = true;
+        }
+    }
+    printf("%s\n", any ? "" : "none of AVX2, AVX-512, AMX");
+    free(line);
+    if (file != NULL) {
+        fclose(file);
     }
 }
 
@@ -55,24 +84,77 @@ static void print_machine(void)
     char processor[256];
     processor_name(processor, sizeof processor);
     printf("processor          %s\n", processor);
+    print_features();
     printf("cores              %d\n", env->cores(env));
     printf("kernels            %s (the processor has %s)\n", ls__cpu_name(ls__cpu_level()),
            ls__cpu_name(ls__cpu_best_level()));
-    printf("matrix products    %s\n", ls__kernels_gemm_name());
-    printf("transports         shm (ranks of one host)\n");
+    printf("matrix products    %s; of bfloat16: %s\n", ls__kernels_gemm_name(), BUILD_BFLOAT16);
+    printf("convolutions       %s\n", BUILD_CONVOLUTIONS);
+    printf("transports         shm (ranks of one host), tcp (between hosts), tls %s\n", BUILD_TLS);
 }
 
-static void print_settings(void)
+/* The choice in brackets: "always [madvise] never". */
+static void print_huge_pages(void)
 {
-    int count = 0;
+    char line[128] = "";
+    FILE *file = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "r");
+    if (file != NULL) {
+        (void)!fgets(line, sizeof line, file);
+        fclose(file);
+    }
+    const char *open = strchr(line, '[');
+    printf("huge pages         %.*s\n", open != NULL ? (int)strcspn(open + 1, "]") : 7,
+           open != NULL ? open + 1 : "unknown");
+}
+
+static void print_limit(const char *name, __rlimit_resource_t which)
+{
+    struct rlimit limit;
+    if (getrlimit(which, &limit) != 0) {
+        return;
+    }
+    if (limit.rlim_cur == RLIM_INFINITY) {
+        printf("%-18s unlimited\n", name);
+    } else {
+        printf("%-18s %llu\n", name, (unsigned long long)limit.rlim_cur);
+    }
+}
+
+static void print_limits(void)
+{
+    const int64_t left = ls__memory_available(ls__env_posix());
+    if (left >= 0) {
+        printf("memory available   %.2f GiB\n", (double)left / (double)(1 << 30));
+    }
+    print_huge_pages();
+    print_limit("open files", RLIMIT_NOFILE);
+    print_limit("address space", RLIMIT_AS);
+    printf("ranks              up to %d a host, %d hosts\n", LS__BOARD_RANKS_MAX, LS__NODES_MAX);
+}
+
+/* ---- variables ----------------------------------------------------------------------------- */
+
+/* All of them with what they mean, or only those that are set. */
+static void print_settings(bool all)
+{
+    int count = 0, set = 0;
     const ls__setting *table = ls__settings(&count);
-    printf("\nenvironment\n");
+    printf("variables          ");
     for (int i = 0; i < count; i++) {
         const char *value = getenv(table[i].name);
-        bool set = value != NULL && value[0] != '\0';
-        printf("  %-24s %s\n", table[i].name, table[i].meaning);
-        printf("  %-24s   now: %s", "", set ? value : "not set");
-        printf("%s%s\n", table[i].fallback[0] != '\0' ? "; default: " : "", table[i].fallback);
+        set += value != NULL && value[0] != '\0';
+    }
+    printf("%d of %d are set%s\n", set, count, all ? "" : "; --variables lists them");
+    for (int i = 0; i < count; i++) {
+        const char *value = getenv(table[i].name);
+        const bool is_set = value != NULL && value[0] != '\0';
+        if (all) {
+            printf("  %-24s %s\n", table[i].name, table[i].meaning);
+            printf("  %-24s   now: %s%s%s\n", "", is_set ? value : "not set",
+                   table[i].fallback[0] != '\0' ? "; default: " : "", table[i].fallback);
+        } else if (is_set && strncmp(table[i].name, "LOCKSTEP_", 9) == 0) {
+            printf("  %s=%s\n", table[i].name, value);
+        }
     }
 }
 
@@ -150,18 +232,36 @@ static int print_tuning(void)
     return 0;
 }
 
+/* ---- the command --------------------------------------------------------------------------- */
+
+static bool tuning, variables;
+
+static const cli_option options[] = {
+    {"variables", CLI_SWITCH, &variables, .help = "list all variables with meaning and default"},
+    {"tuning", CLI_SWITCH, &tuning, .help = "show the algorithms in use, and what was measured"},
+};
+
+static const cli_command command = {
+    .name = "lockstep info",
+    .about = "Shows the library, the processor, limits of this system, and settings.",
+    .options = options,
+    .count = (int)(sizeof options / sizeof *options)};
+
 int cmd_info(int argc, char **argv)
 {
-    if (argc == 2 && strcmp(argv[1], "--tuning") == 0) {
+    const int first = cli_parse(&command, argc, argv);
+    if (first < 0) {
+        return -1 - first;
+    }
+    if (tuning) {
         return print_tuning();
     }
-    if (argc > 1) {
-        fprintf(stderr, "lockstep info: takes nothing or --tuning, not \"%s\"\n", argv[1]);
-        return 2;
+    if (!variables) {
+        print_build();
+        print_machine();
+        print_limits();
     }
-    print_build();
-    print_machine();
-    print_settings();
+    print_settings(variables);
     (void)ls__settings_check();
     return 0;
 }

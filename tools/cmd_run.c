@@ -6,349 +6,220 @@
 #include <string.h>
 
 #include "base/settings.h"
-#include "base/suggest.h"
 #include "commands.h"
 #include "job/board.h"
 #include "job/nodes/nodes.h"
 #include "launch/launch.h"
+#include "tools/cli/cli.h"
 
-static const char usage[] =
-    "usage: lockstep run -n N [--log-dir DIR] [--max-restarts R] [--] PROGRAM ARGS ...\n"
-    "       lockstep run --nnodes M --node-rank K --rendezvous HOST:PORT --secret-file F -n N ...\n"
-    "\n"
-    "Starts PROGRAM N times on this host, as ranks 0 to N-1 of one world. Lines of output get the\n"
-    "rank in front, \"[2] \". When a rank fails, the others are ended and the first cause is\n"
-    "reported; the status is that rank's, 128 + the number if a signal ended it.\n"
-    "\n"
-    "  -n N             ranks, 1 to 256 (also --nproc-per-node N; auto: as many as cores)\n"
-    "  --log-dir DIR    writes DIR/RANK/stdout.log, DIR/RANK/stderr.log and DIR/pids.json; with\n"
-    "                   --max-restarts DIR/attempt_K/RANK/stdout.log ... for attempts 0, 1 ...\n"
-    "                   Files of the same name are written over, others left alone\n"
-    "  --max-restarts R after a failure all ranks are started again, up to R times (0 to 1000;\n"
-    "                   0 unless given): the first time at once, then after 1, 2, 4 ... 30 s. Not\n"
-    "                   when the same failure comes twice at the same step, ranks do not fit\n"
-    "                   together, or the program cannot be started. It is the program that\n"
-    "                   resumes, from its last checkpoint\n"
-    "  --restart-window S   only restarts of the last S seconds count towards R\n"
-    "\n"
-    "Several hosts: the same command on each, with its own --node-rank. Ranks follow each other "
-    "from\n"
-    "node 0 on; all end, stop and restart together, with one status and one cause.\n"
-    "\n"
-    "  --nnodes M       hosts, 1 to 128; they are waited for as long as LOCKSTEP_TIMEOUT says (300 "
-    "s)\n"
-    "  --node-rank K    0 to M-1; the one with 0 listens at HOST:PORT. The others may leave it "
-    "out\n"
-    "  --rendezvous HOST:PORT   of node 0 (also --rdzv-endpoint, or --master-addr and "
-    "--master-port)\n"
-    "  --secret-file F  the job's secret, the same on all hosts, made once by `lockstep secret "
-    "F`;\n"
-    "                   without one only processes of this user on this host may join\n"
-    "  --data-plane plain   links between hosts are authenticated but not encrypted (else TLS "
-    "1.3)\n"
-    "\n"
-    "torchrun's other flags are accepted, with - or _ between words, and those that only concern\n"
-    "Python have no effect: --standalone, --no-python, --rdzv-id, --rdzv-backend, --start-method "
-    "...\n"
-    "\n"
-    "The first Ctrl-C or SIGTERM asks the job to stop: ranks that initialised with .graceful_stop\n"
-    "finish their step and end by themselves, with status 0 if all went well; the others get the\n"
-    "signal. The second one kills.\n"
-    "\n"
-    "Ranks find torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK ...) in their environment, and\n"
-    "cores / N threads each unless OMP_NUM_THREADS is set. MASTER_ADDR:MASTER_PORT is for their "
-    "own\n"
-    "use; the launcher has its own ways. They read no input.\n";
-
-typedef enum option {
-    OPTION_RANKS,
-    OPTION_LOG_DIR,
-    OPTION_NODES,
-    OPTION_NODE,
-    OPTION_RENDEZVOUS,
-    OPTION_MASTER_ADDR,
-    OPTION_MASTER_PORT,
-    OPTION_SECRET,
-    OPTION_DATA_PLANE,
-    OPTION_ID,
-    OPTION_RESTARTS,
-    OPTION_WINDOW,
-    OPTION_NOTHING_VALUE, /* accepted, with a value that has no effect */
-    OPTION_VALUES,        /* those from here on have none */
-    OPTION_NOTHING,
-    OPTION_MODULE,
-    OPTION_HELP
-} option;
-
-static const struct {
-    const char *name; /* with -; _ is taken for it */
-    option meaning;
-} flags[] = {{"-n", OPTION_RANKS},
-             {"--nproc-per-node", OPTION_RANKS},
-             {"--log-dir", OPTION_LOG_DIR},
-             {"--max-restarts", OPTION_RESTARTS},
-             {"--restart-window", OPTION_WINDOW},
-             {"--nnodes", OPTION_NODES},
-             {"--node-rank", OPTION_NODE},
-             {"--rendezvous", OPTION_RENDEZVOUS},
-             {"--rdzv-endpoint", OPTION_RENDEZVOUS},
-             {"--master-addr", OPTION_MASTER_ADDR},
-             {"--master-port", OPTION_MASTER_PORT},
-             {"--secret-file", OPTION_SECRET},
-             {"--data-plane", OPTION_DATA_PLANE},
-             {"--rdzv-id", OPTION_ID},
-             {"--rdzv-backend", OPTION_NOTHING_VALUE},
-             {"--rdzv-conf", OPTION_NOTHING_VALUE},
-             {"--monitor-interval", OPTION_NOTHING_VALUE},
-             {"--start-method", OPTION_NOTHING_VALUE},
-             {"--role", OPTION_NOTHING_VALUE},
-             {"--redirects", OPTION_NOTHING_VALUE},
-             {"--tee", OPTION_NOTHING_VALUE},
-             {"--standalone", OPTION_NOTHING},
-             {"--no-python", OPTION_NOTHING},
-             {"--run-path", OPTION_MODULE},
-             {"--module", OPTION_MODULE},
-             {"-m", OPTION_MODULE},
-             {"--help", OPTION_HELP},
-             {"-h", OPTION_HELP}};
-
-#define FLAG_COUNT ((int)(sizeof flags / sizeof *flags))
-
-typedef struct asked { /* what the flags said */
+typedef struct asked { /* what the options said */
     ls__job job;
     const char *master_addr, *master_port;
     bool node_given;
     char rendezvous[320];
 } asked;
 
-static int wrong(const char *format, const char *what, const char *more)
-{
-    fputs("lockstep run: ", stderr);
-    fprintf(stderr, format, what, more);
-    fputs("; see lockstep run --help\n",
-          stderr); /* not all of it here: it would hide the mistake */
-    return 2;
-}
+static asked given;
 
-static int unknown_flag(const char *flag)
-{
-    char name[64];
-    const char *names[FLAG_COUNT];
-    snprintf(name, sizeof name, "%.*s", (int)strcspn(flag, "="), flag);
-    for (int i = 0; i < FLAG_COUNT; i++) {
-        names[i] = flags[i].name;
-    }
-    const char *near = ls__suggest(name, names, FLAG_COUNT);
-    return near != NULL ? wrong("unknown flag %s; did you mean %s?", name, near)
-                        : wrong("unknown flag %s%s", name, "");
-}
+/* ---- values -------------------------------------------------------------------------------- */
 
-/* Whether `text` begins with the flag, in either of torchrun's spellings. */
-static bool begins_with(const char *text, const char *flag)
-{
-    for (int i = 0; flag[i] != '\0'; i++) {
-        if (text[i] != flag[i] && !(flag[i] == '-' && text[i] == '_' && i > 1)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* The flag's index, or -1; *value is what stands behind "=", or behind a bare -n. */
-static int find_flag(const char *text, const char **value)
-{
-    *value = NULL;
-    for (int i = 0; i < FLAG_COUNT; i++) {
-        size_t length = strlen(flags[i].name);
-        if (!begins_with(text, flags[i].name)) {
-            continue;
-        }
-        if (text[length] == '\0') {
-            return i;
-        }
-        if (text[length] == '=' && length > 2 && flags[i].meaning < OPTION_VALUES) {
-            *value = text + length + 1;
-            return i;
-        }
-        if (i == 0 && text[length] >= '0' && text[length] <= '9') {
-            *value = text + length;
-            return i;
-        }
-    }
-    return -1;
-}
-
-/* A whole number from `low` to `high`; `range` is the message about others, with the text in it. */
-static int parse_number(const char *name, const char *text, long low, long high, const char *range,
-                        int *out)
+/* A whole number from low to high; `range` is what to say about others. */
+static int parse_number(const cli_command *command, const cli_option *o, const char *text,
+                        const char *range)
 {
     char *end = NULL;
     errno = 0;
-    long value = strtol(text, &end, 10);
-    if (end == text || *end != '\0') {
-        return wrong("%s %s is not a whole number", name, text);
+    const long value = strtol(text, &end, 10);
+    if (end == text || *end != '\0' || errno != 0 || (double)value < o->low ||
+        (double)value > o->high) {
+        return cli_wrong(command, "%s%s is \"%s\"; %s", o->letter != '\0' ? "-" : "--",
+                         o->letter != '\0' ? (const char[]){o->letter, '\0'} : o->name, text,
+                         range);
     }
-    if (errno != 0 || value < low || value > high) {
-        return wrong(range, text, "");
-    }
-    *out = (int)value;
+    *(int *)o->value = (int)value;
     return 0;
 }
 
-static int take_ranks(const char *value, ls__job *job)
+static int take_ranks(const cli_command *command, const cli_option *o, const char *text)
 {
     const ls__env *env = ls__env_posix();
-    if (strcmp(value, "auto") == 0 || strcmp(value, "cpu") == 0) {
-        int cores = env->cores(env);
-        job->ranks = cores < LS__BOARD_RANKS_MAX ? cores : LS__BOARD_RANKS_MAX;
+    if (strcmp(text, "auto") == 0 || strcmp(text, "cpu") == 0) {
+        const int cores = env->cores(env);
+        given.job.ranks = cores < LS__BOARD_RANKS_MAX ? cores : LS__BOARD_RANKS_MAX;
         return 0;
     }
-    return parse_number("-n", value, 1, LS__BOARD_RANKS_MAX,
-                        "-n %s: one host runs 1 to 256 ranks%s", &job->ranks);
+    if (strcmp(text, "gpu") == 0) {
+        return cli_wrong(command, "-n gpu: Lockstep computes on the CPU; give a number, or auto");
+    }
+    return parse_number(command, o, text, "one host runs 1 to 256 ranks");
 }
 
 /* N, or torchrun's MIN:MAX where both are the same: the number of hosts does not change. */
-static int take_nodes(const char *value, ls__job *job)
+static int take_nodes(const cli_command *command, const cli_option *o, const char *text)
 {
-    const char *colon = strchr(value, ':');
-    size_t bytes = colon != NULL ? (size_t)(colon - value) : 0;
-    if (colon != NULL && (strlen(colon + 1) != bytes || strncmp(value, colon + 1, bytes) != 0)) {
-        return wrong("--nnodes %s: the number of hosts is fixed; give one number%s", value, "");
+    const char *colon = strchr(text, ':');
+    const size_t bytes = colon != NULL ? (size_t)(colon - text) : 0;
+    if (colon != NULL && (strlen(colon + 1) != bytes || strncmp(text, colon + 1, bytes) != 0)) {
+        return cli_wrong(command, "--nnodes %s: the number of hosts is fixed; give one number",
+                         text);
     }
-    return parse_number("--nnodes", colon != NULL ? colon + 1 : value, 1, LS__NODES_MAX,
-                        "--nnodes %s: give 1 to 128 hosts%s", &job->nodes);
+    return parse_number(command, o, colon != NULL ? colon + 1 : text, "give 1 to 128 hosts");
 }
 
-static int take_data_plane(const char *value, ls__job *job)
+static int take_node(const cli_command *command, const cli_option *o, const char *text)
 {
-    job->plain = strcmp(value, "plain") == 0;
-    return job->plain || strcmp(value, "tls") == 0
+    given.node_given = true;
+    return parse_number(command, o, text, "give 0 to the number of hosts - 1");
+}
+
+static int take_restarts(const cli_command *command, const cli_option *o, const char *text)
+{
+    return parse_number(command, o, text, "give 0 to 1000 restarts");
+}
+
+static int take_window(const cli_command *command, const cli_option *o, const char *text)
+{
+    return parse_number(command, o, text, "give a number of seconds, 1 or more");
+}
+
+static int take_rendezvous(const cli_command *command, const cli_option *o, const char *text)
+{
+    (void)command;
+    given.job.rendezvous = text;
+    given.job.rendezvous_from = o->value; /* the option's name, for messages */
+    return 0;
+}
+
+static int take_data_plane(const cli_command *command, const cli_option *o, const char *text)
+{
+    given.job.plain = cli_choice(o->choices, text) == 1;
+    return given.job.plain || strcmp(text, "tls") == 0
                ? 0
-               : wrong("--data-plane %s: give tls or plain%s", value, "");
+               : cli_wrong(command, "--data-plane is \"%s\"; give tls or plain", text);
 }
 
-static int take_node(const char *value, asked *a)
+static int refuse_module(const cli_command *command, const cli_option *o, const char *text)
 {
-    a->node_given = true;
-    return parse_number("--node-rank", value, 0, LS__NODES_MAX - 1,
-                        "--node-rank %s: give 0 to the number of hosts - 1%s", &a->job.node);
+    (void)o;
+    (void)text;
+    return cli_wrong(command, "name the interpreter: lockstep run -n N python3 -m MODULE");
 }
 
-/* The value of a flag that takes one. Returns 0 or the exit status. */
-static int take(int flag, const char *value, asked *a)
-{
-    ls__job *job = &a->job;
-    switch (flags[flag].meaning) {
-    case OPTION_LOG_DIR:
-        job->log_dir = value;
-        return 0;
-    case OPTION_NODES:
-        return take_nodes(value, job);
-    case OPTION_NODE:
-        return take_node(value, a);
-    case OPTION_RENDEZVOUS:
-        job->rendezvous = value;
-        job->rendezvous_from = flags[flag].name;
-        return 0;
-    case OPTION_MASTER_ADDR:
-        a->master_addr = value;
-        return 0;
-    case OPTION_MASTER_PORT:
-        a->master_port = value;
-        return 0;
-    case OPTION_SECRET:
-        job->secret_file = value;
-        return 0;
-    case OPTION_DATA_PLANE:
-        return take_data_plane(value, job);
-    case OPTION_ID:
-        job->job_id = value;
-        return 0;
-    case OPTION_RESTARTS:
-        return parse_number("--max-restarts", value, 0, LS__RESTARTS_MAX,
-                            "--max-restarts %s: give 0 to 1000%s", &job->max_restarts);
-    case OPTION_WINDOW:
-        return parse_number("--restart-window", value, 1, INT_MAX,
-                            "--restart-window %s: give a number of seconds, from 1 on%s",
-                            &job->restart_window_s);
-    case OPTION_RANKS:
-        return take_ranks(value, job);
-    default:
-        return 0;
-    }
-}
+/* ---- the command --------------------------------------------------------------------------- */
 
-/* A flag without a value. Returns 0, or the negated exit status minus 1. */
-static int note(option meaning)
-{
-    if (meaning == OPTION_HELP) {
-        fputs(usage, stdout);
-        return -1;
-    }
-    return meaning == OPTION_MODULE
-               ? -1 - wrong("name the interpreter: lockstep run -n N python3 -m MODULE%s%s", "", "")
-               : 0;
-}
+static char rendezvous_name[] = "--rendezvous", endpoint_name[] = "--rdzv-endpoint";
 
-/* Reads flags up to the program. Returns its index, or the negated exit status minus 1. */
-static int parse(int argc, char **argv, asked *a)
-{
-    int i = 1;
-    for (; i < argc && argv[i][0] == '-'; i++) {
-        const char *value = NULL;
-        if (strcmp(argv[i], "--") == 0) {
-            i++;
-            break;
-        }
-        int flag = find_flag(argv[i], &value);
-        if (flag < 0) {
-            return -1 - unknown_flag(argv[i]);
-        }
-        if (flags[flag].meaning > OPTION_VALUES) {
-            int status = note(flags[flag].meaning);
-            if (status < 0) {
-                return status;
-            }
-            continue;
-        }
-        if (value == NULL && ++i >= argc) {
-            return -1 - wrong("%s needs a value%s", flags[flag].name, "");
-        }
-        value = value == NULL ? argv[i] : value;
-        int status = take(flag, value, a);
-        if (status != 0) {
-            return -1 - status;
-        }
-    }
-    return i;
-}
+static const cli_option options[] = {
+    {"nproc-per-node", CLI_READ, &given.job.ranks, .low = 1, .high = LS__BOARD_RANKS_MAX,
+     .letter = 'n', .read = take_ranks, .value_name = "N",
+     .help = "ranks on this host, 1 to 256; auto: as many as cores", .fallback = ""},
+    {"log-dir", CLI_TEXT, &given.job.log_dir, .value_name = "DIR",
+     .help =
+         "write DIR/RANK/stdout.log, DIR/RANK/stderr.log and DIR/pids.json; with --max-restarts "
+         "DIR/attempt_K/RANK/stdout.log and so on for attempts 0, 1, ... Files of the same name "
+         "are overwritten, others left alone"},
+    {"max-restarts", CLI_READ, &given.job.max_restarts, .low = 0, .high = LS__RESTARTS_MAX,
+     .read = take_restarts, .value_name = "R", .fallback = "0",
+     .help = "after a failure start all ranks again, up to R times: the first time at once, then "
+             "after 1, 2, 4 ... 30 s"},
+    {"restart-window", CLI_READ, &given.job.restart_window_s, .low = 1, .high = INT_MAX,
+     .read = take_window, .value_name = "S", .fallback = "",
+     .help = "only restarts of the last S seconds count towards R"},
+    {"nnodes", CLI_READ, &given.job.nodes, .low = 1, .high = LS__NODES_MAX, .read = take_nodes,
+     .value_name = "M", .fallback = "1",
+     .help = "hosts, 1 to 128; they are waited for up to LOCKSTEP_TIMEOUT (300 s)"},
+    {"node-rank", CLI_READ, &given.job.node, .low = 0, .high = LS__NODES_MAX - 1, .read = take_node,
+     .value_name = "K", .fallback = "",
+     .help = "of this host, 0 to M-1; node 0 listens at HOST:PORT. The others may leave it out"},
+    {"rendezvous", CLI_READ, rendezvous_name, .read = take_rendezvous, .value_name = "HOST:PORT",
+     .help = "address of node 0 (also --rdzv-endpoint, or --master-addr and --master-port)",
+     .fallback = ""},
+    {"secret-file", CLI_TEXT, &given.job.secret_file, .value_name = "FILE",
+     .help =
+         "the job's secret, the same on all hosts, made once by `lockstep secret FILE`; without "
+         "one only processes of this user on this host may join"},
+    {"data-plane", CLI_READ, .read = take_data_plane, .choices = "tls|plain", .fallback = "tls",
+     .help = "plain: links between hosts are authenticated but not encrypted"},
+    /* torchrun's own */
+    {"rdzv-endpoint", CLI_READ, endpoint_name, .read = take_rendezvous, .hidden = true},
+    {"master-addr", CLI_TEXT, &given.master_addr, .hidden = true},
+    {"master-port", CLI_TEXT, &given.master_port, .hidden = true},
+    {"rdzv-id", CLI_TEXT, &given.job.job_id, .hidden = true},
+    {"rdzv-backend", CLI_IGNORED, .hidden = true},
+    {"rdzv-conf", CLI_IGNORED, .hidden = true},
+    {"monitor-interval", CLI_IGNORED, .hidden = true},
+    {"start-method", CLI_IGNORED, .hidden = true},
+    {"role", CLI_IGNORED, .hidden = true},
+    {"redirects", CLI_IGNORED, .letter = 'r', .hidden = true},
+    {"tee", CLI_IGNORED, .letter = 't', .hidden = true},
+    {"local-addr", CLI_IGNORED, .hidden = true},
+    {"local-ranks-filter", CLI_IGNORED, .hidden = true},
+    {"standalone", CLI_IGNORED_SWITCH, .hidden = true},
+    {"no-python", CLI_IGNORED_SWITCH, .hidden = true},
+    {"run-path", CLI_READ, .read = refuse_module, .hidden = true},
+    {"module", CLI_READ, .letter = 'm', .read = refuse_module, .hidden = true},
+};
+
+static const cli_command command = {
+    .name = "lockstep run",
+    .about = "Starts PROGRAM N times on this host, as ranks 0 to N-1 of one world.",
+    .operands = "[--] PROGRAM ARGS ...",
+    .options = options,
+    .count = (int)(sizeof options / sizeof *options),
+    .ends = true,
+    .underscores = true,
+    .more =
+        "Lines of output get the rank in front, \"[2] \". When a rank fails, the others are ended\n"
+        "and the root cause is reported; the status is that rank's, 128 + the number if a signal\n"
+        "ended it.\n"
+        "\n"
+        "Restarts: not when the same failure comes twice at the same step, when ranks do not fit\n"
+        "together, or when the program cannot be started. The program resumes from its last\n"
+        "checkpoint by itself.\n"
+        "\n"
+        "Several hosts: give the same command on each, with its own --node-rank. Ranks are\n"
+        "numbered from node 0 on; all end, stop and restart together, with one status and one\n"
+        "root cause:\n"
+        "  lockstep run --nnodes 2 --node-rank K --rendezvous HOST:PORT --secret-file F -n 4 ...\n"
+        "\n"
+        "torchrun's other options are accepted, with - or _ between words; those that concern "
+        "only\n"
+        "Python have no effect: --standalone, --no-python, --rdzv-id, --rdzv-backend, ...\n"
+        "\n"
+        "The first Ctrl-C or SIGTERM asks the job to stop: ranks that initialised with\n"
+        ".graceful_stop finish their step and end with status 0; the others get the signal. The\n"
+        "second one kills.\n"
+        "\n"
+        "Ranks find torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK ...) in their environment,\n"
+        "and cores / N threads each unless OMP_NUM_THREADS is set. MASTER_ADDR:MASTER_PORT is for\n"
+        "their own use. They read no input.\n"};
 
 /* Several hosts: what must be there, and torchrun's two flags for one. Returns 0 or the status. */
-static int check_nodes(asked *a)
+static int check_nodes(void)
 {
-    ls__job *job = &a->job;
+    ls__job *job = &given.job;
     job->secret_file =
         job->secret_file != NULL ? job->secret_file : ls__setting_get("LOCKSTEP_SECRET_FILE");
     if (job->nodes <= 1) {
-        return a->node_given && job->node > 0
-                   ? wrong("--node-rank needs --nnodes, the number of hosts%s%s", "", "")
+        return given.node_given && job->node > 0
+                   ? cli_wrong(&command, "--node-rank needs --nnodes, the number of hosts")
                    : 0;
     }
-    if (a->node_given && job->node >= job->nodes) {
-        return wrong("--node-rank is not below --nnodes: give 0 to the number of hosts - 1%s%s", "",
-                     "");
+    if (given.node_given && job->node >= job->nodes) {
+        return cli_wrong(&command,
+                         "--node-rank is not below --nnodes: give 0 to the number of hosts - 1");
     }
-    job->node = a->node_given ? job->node : -1;
-    if (job->rendezvous == NULL && a->master_addr != NULL) {
-        snprintf(a->rendezvous, sizeof a->rendezvous, "%.255s:%.10s", a->master_addr,
-                 a->master_port != NULL ? a->master_port : "29400");
-        job->rendezvous = a->rendezvous;
+    job->node = given.node_given ? job->node : -1;
+    if (job->rendezvous == NULL && given.master_addr != NULL) {
+        snprintf(given.rendezvous, sizeof given.rendezvous, "%.255s:%.10s", given.master_addr,
+                 given.master_port != NULL ? given.master_port : "29400");
+        job->rendezvous = given.rendezvous;
         job->rendezvous_from = "--master-addr";
     }
     if (job->rendezvous == NULL) {
-        return wrong("--nnodes %s needs --rendezvous HOST:PORT: node 0's name and a port that is "
-                     "free there%s",
-                     "above 1", "");
+        return cli_wrong(&command,
+                         "--nnodes above 1 needs --rendezvous HOST:PORT: node 0's name and a port "
+                         "that is free there");
     }
     return 0;
 }
@@ -361,22 +232,22 @@ static void tell(const ls__job_result *failed)
 
 int cmd_run(int argc, char **argv)
 {
-    asked a = {.job = {.forward_signals = true, .on_restart = tell}};
-    ls__job *job = &a.job;
-    int program = parse(argc, argv, &a);
+    given = (asked){.job = {.forward_signals = true, .on_restart = tell}};
+    ls__job *job = &given.job;
+    const int program = cli_parse(&command, argc, argv);
     if (program < 0) {
         return -1 - program;
     }
     if (job->ranks == 0) {
-        return wrong("how many ranks? give -n N%s%s", "", "");
+        return cli_wrong(&command, "how many ranks? give -n N");
     }
     if (program >= argc) {
-        return wrong("which program? name it behind the flags%s%s", "", "");
+        return cli_wrong(&command, "which program? name it behind the flags");
     }
     if (job->log_dir != NULL && job->log_dir[0] == '\0') {
-        return wrong("--log-dir needs the name of a folder%s%s", "", "");
+        return cli_wrong(&command, "--log-dir needs the name of a folder");
     }
-    int status = check_nodes(&a);
+    int status = check_nodes();
     if (status != 0) {
         return status;
     }

@@ -5,27 +5,25 @@
 #include "base/error.h"
 #include "commands.h"
 #include "job/nodes/secret.h"
+#include "tools/cli/cli.h"
 
-static const char usage[] =
-    "usage: lockstep secret FILE\n"
-    "\n"
-    "Writes 32 random bytes to a new file that only its owner can read. Copy it to every host of\n"
-    "a job (scp -p) and name it there by --secret-file or LOCKSTEP_SECRET_FILE: who has it may "
-    "join,\n"
-    "nobody else.\n";
+static const cli_command command = {
+    .name = "lockstep secret",
+    .about = "Writes a new secret, 32 random bytes, to a file that only its owner can read.",
+    .operands = "FILE",
+    .more = "Copy it to every host of a job (scp -p) and name it there by --secret-file or\n"
+            "LOCKSTEP_SECRET_FILE: only processes that have it may join the job.\n"};
 
 int cmd_secret(int argc, char **argv)
 {
-    bool help = argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
-    if (argc != 2 || (argv[1][0] == '-' && !help)) {
-        fputs(usage, stderr);
-        return 2;
+    const int first = cli_parse(&command, argc, argv);
+    if (first < 0) {
+        return -1 - first;
     }
-    if (help) {
-        fputs(usage, stdout);
-        return 0;
+    if (argc - first != 1) {
+        return cli_wrong(&command, "name one file, which will be made");
     }
-    if (ls__secret_create(ls__env_posix(), argv[1]) < 0) {
+    if (ls__secret_create(ls__env_posix(), argv[first]) < 0) {
         fprintf(stderr, "lockstep secret: %s\n", ls_error_message());
         return 1;
     }

@@ -1,18 +1,27 @@
 /* The subcommands of `lockstep`, a file each. argv[0] is the subcommand's name; they return the
- * process' exit status: 2 for wrong usage. */
+ * exit status of the process: 2 for wrong usage. */
 #ifndef TOOLS_COMMANDS_H
 #define TOOLS_COMMANDS_H
 
 #include <stddef.h>
 
+int cmd_bench(int argc, char **argv);    /* bench/command.c */
+void bench_print_names(void);            /* a line each, what it can measure */
+int cmd_complete(int argc, char **argv); /* cmd_completion.c */
+int cmd_completion(int argc, char **argv);
+int cmd_data(int argc, char **argv);
 int cmd_env(int argc, char **argv);
+int cmd_generate(int argc, char **argv); /* cmd_train.c */
+int cmd_info(int argc, char **argv);
 int cmd_run(int argc, char **argv);
-int cmd_secret(int argc, char **argv); /* cmd_run.c */
-int cmd_data(int argc, char **argv);   /* cmd_data.c */
-int cmd_info(int argc, char **argv);   /* cmd_info.c */
-int cmd_bench(int argc, char **argv);  /* bench.c */
+int cmd_secret(int argc, char **argv);
+int cmd_train(int argc, char **argv);
 
-/* The processor's name as the kernel tells it, "unknown" where it does not. cmd_info.c */
+/* Runs the command that argv[0] names. lockstep.c */
+int command_run(int argc, char **argv);
+void command_print_names(void); /* a line each: name, tab, what it does */
+
+/* The processor's name as the kernel tells it, "unknown" where it does not. processor.c */
 void processor_name(char *out, size_t bytes);
 
 #endif

@@ -6,12 +6,17 @@
 #include "base/env.h"
 #include <lockstep/status.h>
 
+/* The texts, or of each file what is learned from and what is held out. */
+typedef enum tokens_part { TOKENS_ALL, TOKENS_TRAIN, TOKENS_VAL } tokens_part;
+
 typedef struct tokens_job {
     const ls__env *env;
     char *const *texts; /* files and folders */
     int text_count;
     const char *tokenizer, *folder;
     const char *begin; /* the token before each file; NULL: <|endoftext|> where there is one */
+    double held_out;   /* share of each file, at its end */
+    tokens_part part;
     int64_t shard_tokens;
     int threads;
     bool force;
@@ -31,24 +36,24 @@ ls_status tokens_make(const tokens_job *job, tokens_made *out);
 
 #define SHARD_TOKENS_MAX INT32_MAX /* llm.c's header has an int32 */
 
-/* Files of llm.c's form, FOLDER/tokens_000000.bin and so on, each full but the last. They have
+/* Files of llm.c's form, FOLDER/tokens_000000.bin and so on (tokens_train_…, tokens_val_…), each full but the last. They have
  * another name until all are there, so a folder never holds a part of them. */
 typedef struct shards {
     const ls__env *env;
-    const char *folder;
-    int lock, fd;    /* -1: none; the lock is the folder's */
-    int token_bytes; /* 2, or 4 for more than 2^16 tokens */
-    int64_t limit;   /* tokens of a full one */
-    int64_t held;    /* tokens of the one being written */
-    int count;       /* with the one being written */
+    const char *folder, *prefix; /* of the names: "tokens_" */
+    int lock, fd;                /* -1: none; the lock is the folder's */
+    int token_bytes;             /* 2, or 4 for more than 2^16 tokens */
+    int64_t limit;               /* tokens of a full one */
+    int64_t held;                /* tokens of the one being written */
+    int count;                   /* with the one being written */
     bool force;
     uint8_t *buffer;
     size_t used;
 } shards;
 
 /* Makes the folder. LS_ERR_STATE: it holds shards and `force` is not set. */
-ls_status shards_begin(shards *s, const ls__env *env, const char *folder, int token_bytes,
-                       int64_t limit, bool force);
+ls_status shards_begin(shards *s, const ls__env *env, const char *folder, const char *prefix,
+                       int token_bytes, int64_t limit, bool force);
 ls_status shards_add(shards *s, const int32_t *ids, int64_t count);
 /* Gives all their names; with `force` shards that were there before are removed first. */
 ls_status shards_end(shards *s);

@@ -15,7 +15,6 @@
 #define HEADER_BYTES 1024
 #define BUFFER_BYTES ((size_t)1 << 20)
 #define PATH_BYTES 4096
-#define PREFIX "tokens_"
 #define SUFFIX ".bin"
 #define UNNAMED ".partial"
 #define SHARDS_MAX 1000000 /* six digits */
@@ -24,7 +23,7 @@
 
 static void path_of(const shards *s, int number, const char *end, char path[PATH_BYTES])
 {
-    (void)snprintf(path, PATH_BYTES, "%s/" PREFIX "%06d" SUFFIX "%s", s->folder, number, end);
+    (void)snprintf(path, PATH_BYTES, "%s/%s%06d" SUFFIX "%s", s->folder, s->prefix, number, end);
 }
 
 static ls_status failed(const char *what, const char *path, int error)
@@ -34,11 +33,11 @@ static ls_status failed(const char *what, const char *path, int error)
 }
 
 /* The number of a shard's name that ends with `end`; -1: it is something else. */
-static int number_of(const char *name, const char *end)
+static int number_of(const char *prefix, const char *name, const char *end)
 {
-    const size_t digits_at = sizeof PREFIX - 1, digits = 6;
+    const size_t digits_at = strlen(prefix), digits = 6;
     int number = 0;
-    if (strncmp(name, PREFIX, digits_at) != 0) {
+    if (strncmp(name, prefix, digits_at) != 0) {
         return -1;
     }
     for (size_t i = 0; i < digits; i++) {
@@ -65,7 +64,7 @@ static int sweep_entry(void *arg, const char *name)
 {
     sweep *w = arg;
     char path[PATH_BYTES];
-    int number = number_of(name, w->end);
+    int number = number_of(w->s->prefix, name, w->end);
     if (number < 0) {
         return 0;
     }
@@ -107,12 +106,13 @@ static ls_status lock_folder(shards *s)
     return error < 0 ? failed("lock the folder", s->folder, error) : LS_OK;
 }
 
-ls_status shards_begin(shards *s, const ls__env *env, const char *folder, int token_bytes,
-                       int64_t limit, bool force)
+ls_status shards_begin(shards *s, const ls__env *env, const char *folder, const char *prefix,
+                       int token_bytes, int64_t limit, bool force)
 {
     int found;
     *s = (shards){.env = env,
                   .folder = folder,
+                  .prefix = prefix,
                   .lock = -1,
                   .fd = -1,
                   .token_bytes = token_bytes,
@@ -125,9 +125,9 @@ ls_status shards_begin(shards *s, const ls__env *env, const char *folder, int to
     LS_TRY(sweep_folder(s, "", false, &found));
     if (found >= 0 && !force) {
         return ls__fail(LS_ERR_STATE,
-                        "data tokens: \"%s\" holds " PREFIX "%06d" SUFFIX " already; give another "
+                        "data tokens: \"%s\" holds %s%06d" SUFFIX " already; give another "
                         "folder, or --force to replace the shards in it",
-                        folder, found);
+                        folder, prefix, found);
     }
     LS_TRY(sweep_folder(s, UNNAMED, true, &found)); /* of a run that was interrupted */
     s->buffer = malloc(BUFFER_BYTES);
@@ -200,7 +200,7 @@ static ls_status write_header(shards *s)
     ls_status status = write_all(s, fd, header, sizeof header);
     int synced = s->env->fsync(s->env, fd), closed = s->env->close(s->env, fd);
     if (status == LS_OK && (synced < 0 || closed < 0)) {
-        return failed("bring to the disk", path, synced < 0 ? synced : closed);
+        return failed("sync to disk", path, synced < 0 ? synced : closed);
     }
     return status;
 }
@@ -259,7 +259,7 @@ ls_status shards_end(shards *s)
         }
     }
     int error = env->fsync(env, s->lock);
-    return error < 0 ? failed("bring to the disk", s->folder, error) : LS_OK;
+    return error < 0 ? failed("sync to disk", s->folder, error) : LS_OK;
 }
 
 void shards_free(shards *s)

@@ -39,8 +39,9 @@ typedef struct slot {
 
 typedef struct source {
     const char *path;
-    int64_t bytes;
-    uint32_t first; /* its first chunk */
+    int64_t bytes;      /* of the file */
+    int64_t begin, end; /* in it: the part that is asked for */
+    uint32_t first;     /* its first chunk */
 } source;
 
 typedef struct maker {
@@ -71,6 +72,19 @@ static ls_status add_text(maker *m, const char *path)
                                        : ls__paths_add(&m->paths, WHAT, strdup(path));
 }
 
+/* Where the held-out part of a file begins: a place at which the tokenizer may be cut. */
+static ls_status find_cut(maker *m, const char *path, int64_t *cut)
+{
+    ls__file file;
+    LS_TRY(ls__file_map(m->env, WHAT, path, &file));
+    const size_t share = (size_t)((double)file.bytes * (1.0 - m->job->held_out));
+    const size_t nominal = share > 0 ? share : 1;
+    *cut = (int64_t)ls__tokenizer_cut(m->tokenizer, (const char *)file.data, file.bytes, nominal,
+                                      file.bytes);
+    ls__file_release(m->env, &file);
+    return LS_OK;
+}
+
 static ls_status add_source(maker *m, const char *path)
 {
     ls__env_stat stat;
@@ -78,14 +92,18 @@ static ls_status add_source(maker *m, const char *path)
     if (stat.kind != LS__ENV_FILE) {
         return ls__fail(LS_ERR_INVALID, WHAT ": \"%s\" is neither a file nor a folder", path);
     }
-    int64_t chunks = (stat.bytes + CHUNK_BYTES - 1) / CHUNK_BYTES;
+    int64_t begin = 0, end = stat.bytes;
+    if (m->job->part != TOKENS_ALL && stat.bytes > 0) {
+        LS_TRY(find_cut(m, path, m->job->part == TOKENS_VAL ? &begin : &end));
+    }
+    const int64_t chunks = (end - begin + CHUNK_BYTES - 1) / CHUNK_BYTES;
     if (chunks > (int64_t)CHUNKS_MAX - m->chunks) {
         return ls__fail(LS_ERR_LIMIT, WHAT ": too much text; give fewer files at a time");
     }
     if (chunks > 0) {
-        m->sources[m->count++] = (source){path, stat.bytes, m->chunks};
+        m->sources[m->count++] = (source){path, stat.bytes, begin, end, m->chunks};
         m->chunks += (uint32_t)chunks;
-        m->bytes += stat.bytes;
+        m->bytes += end - begin;
     }
     return LS_OK;
 }
@@ -144,19 +162,21 @@ static ls_status find_begin(maker *m)
 static ls_status encode_chunk(maker *m, slot *s, const source *from, const ls__file *file,
                               uint32_t chunk)
 {
-    const char *text = (const char *)file->data;
-    size_t bytes = file->bytes, nominal = (size_t)CHUNK_BYTES * (chunk - from->first);
-    if ((int64_t)bytes != from->bytes) {
+    const char *text = (const char *)file->data + from->begin;
+    const size_t bytes = (size_t)(from->end - from->begin);
+    const size_t nominal = (size_t)CHUNK_BYTES * (chunk - from->first);
+    if ((int64_t)file->bytes != from->bytes) {
         return ls__fail(LS_ERR_STATE,
                         "it had %lld bytes and has %zu now; is it still being written?",
-                        (long long)from->bytes, bytes);
+                        (long long)from->bytes, file->bytes);
     }
     size_t step = (size_t)CHUNK_BYTES;
     size_t begin = ls__tokenizer_cut(m->tokenizer, text, bytes, nominal, nominal + step);
     size_t end = ls__tokenizer_cut(m->tokenizer, text, bytes, nominal + step, nominal + 2 * step);
     s->bytes = (int64_t)(end - begin);
-    s->encoder.offset = begin;
-    return ls__encoder_run(&s->encoder, text + begin, end - begin, begin == 0);
+    s->encoder.offset = (size_t)from->begin + begin;
+    return ls__encoder_run(&s->encoder, text + begin, end - begin,
+                           from->begin + (int64_t)begin == 0);
 }
 
 static void fill(maker *m, slot *s, uint32_t chunk)
@@ -279,10 +299,11 @@ static ls_status write_all(maker *m, tokens_made *made)
 
 static ls_status make(maker *m, tokens_made *made)
 {
+    static const char *const prefixes[] = {"tokens_", "tokens_train_", "tokens_val_"};
     LS_TRY(ls__tokenizer_open(m->env, m->job->tokenizer, &m->tokenizer));
     LS_TRY(find_begin(m));
     LS_TRY(find_sources(m));
-    LS_TRY(shards_begin(&m->shards, m->env, m->job->folder,
+    LS_TRY(shards_begin(&m->shards, m->env, m->job->folder, prefixes[m->job->part],
                         ls_tokenizer_count(m->tokenizer) > 1 << 16 ? 4 : 2, m->job->shard_tokens,
                         m->job->force));
     LS_TRY(start(m));

@@ -8,47 +8,33 @@
 
 #include "base/suggest.h"
 #include "commands.h"
+#include "tools/cli/cli.h"
 
-/* The benchmarks are a part of their own; a build without them has the other commands. */
-#pragma weak cmd_bench
-
-static const char usage[] =
-    "usage: lockstep COMMAND ...\n"
-    "\n"
-    "  run -n N [--max-restarts R] PROGRAM ARGS ...   train with N workers on this host\n"
-    "  data tokens TEXT ... --tokenizer T --out DIR   make shards of tokens from text\n"
-    "  env                                            which world a program here would join, and "
-    "why\n"
-    "  secret FILE                                    make the secret that several hosts share\n"
-    "  bench NAME ...                                 measure (all-reduce, broadcast ... step)\n"
-    "  info [--tuning]                                build, processor, settings; algorithms in "
-    "use\n"
-    "  version                                        the version\n"
-    "  help                                           this text\n"
-    "\n"
-    "`lockstep run --help` says more about running.\n";
-
-static int cmd_version(int argc, char **argv)
-{
-    if (argc > 1) {
-        fprintf(stderr, "lockstep version: takes no arguments, not \"%s\"\n", argv[1]);
-        return 2;
-    }
-    printf("lockstep %s\n", ls_version());
-    return 0;
-}
+static int cmd_help(int argc, char **argv);
+static int cmd_version(int argc, char **argv);
 
 typedef struct command {
     const char *name;
     int (*run)(int argc, char **argv);
+    const char *about; /* NULL: another name of a command, or not for people */
 } command;
 
-static int cmd_help(int argc, char **argv);
-
 static const command commands[] = {
-    {"run", cmd_run},   {"bench", cmd_bench}, {"info", cmd_info},       {"secret", cmd_secret},
-    {"data", cmd_data}, {"env", cmd_env},     {"version", cmd_version}, {"--version", cmd_version},
-    {"help", cmd_help}, {"--help", cmd_help}, {"-h", cmd_help},
+    {"run", cmd_run, "start a program as N ranks, on one host or several"},
+    {"train", cmd_train, "train a GPT, a BERT or a classifier of images"},
+    {"generate", cmd_generate, "write text with a trained model"},
+    {"data", cmd_data, "make shards of tokens from text"},
+    {"bench", cmd_bench, "measure collectives and training steps"},
+    {"info", cmd_info, "library, processor, limits, settings"},
+    {"env", cmd_env, "which world a program here would join, and why"},
+    {"secret", cmd_secret, "make the secret that several hosts share"},
+    {"completion", cmd_completion, "print the completion of bash, zsh or fish"},
+    {"version", cmd_version, "print the version"},
+    {"help", cmd_help, "say more about a command"},
+    {"complete", cmd_complete, NULL},
+    {"--version", cmd_version, NULL},
+    {"--help", cmd_help, NULL},
+    {"-h", cmd_help, NULL},
 };
 
 #define COMMAND_COUNT ((int)(sizeof commands / sizeof *commands))
@@ -56,42 +42,104 @@ static const command commands[] = {
 static const command *find(const char *name)
 {
     for (int i = 0; i < COMMAND_COUNT; i++) {
-        if (strcmp(name, commands[i].name) == 0 && commands[i].run != NULL) {
+        if (strcmp(name, commands[i].name) == 0) {
             return &commands[i];
         }
     }
     return NULL;
 }
 
+static void print_usage(FILE *out)
+{
+    fputs("usage: lockstep COMMAND ...\n\n", out);
+    for (int i = 0; i < COMMAND_COUNT; i++) {
+        if (commands[i].about != NULL) {
+            fprintf(out, "  %-12s %s\n", commands[i].name, commands[i].about);
+        }
+    }
+    fputs("\n`lockstep help COMMAND` says more.\n", out);
+}
+
 static int unknown(const char *name)
 {
     const char *names[COMMAND_COUNT];
+    int count = 0;
     for (int i = 0; i < COMMAND_COUNT; i++) {
-        names[i] = commands[i].name;
+        if (commands[i].about != NULL) {
+            names[count++] = commands[i].name;
+        }
     }
-    const char *near = ls__suggest(name, names, COMMAND_COUNT);
+    const char *near = ls__suggest(name, names, count);
     fprintf(stderr, "lockstep: there is no command \"%s\"", name);
     if (near != NULL) {
         fprintf(stderr, "; did you mean %s?", near);
     }
-    fprintf(stderr, "\n%s", usage);
-    return 2;
+    fputs("\n", stderr);
+    print_usage(stderr);
+    return CLI_WRONG_USE;
 }
 
-/* `lockstep help run` is `lockstep run --help`. */
+int command_run(int argc, char **argv)
+{
+    const command *asked = find(argv[0]);
+    return asked != NULL ? asked->run(argc, argv) : unknown(argv[0]);
+}
+
+void command_print_names(void)
+{
+    for (int i = 0; i < COMMAND_COUNT; i++) {
+        if (commands[i].about != NULL) {
+            printf("%s\t%s\n", commands[i].name, commands[i].about);
+        }
+    }
+}
+
+static int cmd_version(int argc, char **argv)
+{
+    static const cli_command version = {.name = "lockstep version",
+                                        .about = "Prints the version of the library."};
+    const int first = cli_parse(&version, argc, argv);
+    if (first < 0) {
+        return -1 - first;
+    }
+    printf("lockstep %s\n", ls_version());
+    return 0;
+}
+
+/* The list as a page for man(1); the commands have pages of their own. */
+static void print_man(void)
+{
+    printf(".TH LOCKSTEP 1 \"\" \"lockstep %s\" \"Lockstep\"\n.SH NAME\n"
+           "lockstep \\- distributed deep\\-learning training\n.SH SYNOPSIS\n"
+           ".B lockstep\n\\fICOMMAND\\fR ...\n.SH COMMANDS\n",
+           ls_version());
+    for (int i = 0; i < COMMAND_COUNT; i++) {
+        if (commands[i].about != NULL) {
+            printf(".TP\n.B %s\n%s\n", commands[i].name, commands[i].about);
+        }
+    }
+    printf(".SH SEE ALSO\n.BR lockstep\\-run (1)\n");
+}
+
+/* `lockstep help run` is `lockstep run --help`, `lockstep help train gpt` likewise. */
 static int cmd_help(int argc, char **argv)
 {
+    char *asked[4] = {NULL};
+    int count = 0;
+    if (argc == 2 && strcmp(argv[1], "--help=man") == 0) {
+        print_man();
+        return 0;
+    }
+    for (int i = 1; i < argc && count < 2 && argv[i][0] != '-'; i++) {
+        asked[count++] = argv[i];
+    }
+    if (count == 0 || strcmp(asked[0], "help") == 0) {
+        print_usage(stdout);
+        return 0;
+    }
     static char flag[] = "--help";
-    const command *about = argc > 1 ? find(argv[1]) : NULL;
-    if (argc > 1 && about == NULL) {
-        return unknown(argv[1]);
-    }
-    if (about != NULL &&
-        (about->run == cmd_run || about->run == cmd_bench || about->run == cmd_data)) {
-        return about->run(2, (char *[]){argv[1], flag, NULL});
-    }
-    fputs(usage, stdout);
-    return 0;
+    asked[count] = flag;
+    return command_run(count + 1, asked);
 }
 
 /* Started with a standard stream closed: what goes there goes nowhere, and not into the next file
@@ -111,9 +159,8 @@ int main(int argc, char **argv)
 {
     open_standard_streams();
     if (argc < 2) {
-        fputs(usage, stderr);
-        return 2;
+        print_usage(stderr);
+        return CLI_WRONG_USE;
     }
-    const command *asked = find(argv[1]);
-    return asked != NULL ? asked->run(argc - 1, argv + 1) : unknown(argv[1]);
+    return command_run(argc - 1, argv + 1);
 }

@@ -1,4 +1,4 @@
-"""docs/algorithms.md is what `lockstep bench algorithms` counts from the programs. After a change of algorithms:
+"""docs/algorithms.md is what `build/bench/dev/measure algorithms` counts from the programs. After a change of algorithms:
 UPDATE_GOLDEN=1 tests/run --only docs/test_algorithms
 """
 
@@ -14,7 +14,7 @@ PAGE = SOURCE / "docs/algorithms.md"
 
 
 def bench(*arguments):
-    return subprocess.run([str(BUILD / "lockstep"), "bench", *arguments], text=True, capture_output=True, timeout=60)
+    return subprocess.run([str(BUILD / "bench/dev/measure"), *arguments], text=True, capture_output=True, timeout=60)
 
 
 @test

@@ -75,7 +75,7 @@ def the_installed_command_runs():
     found = [p for p in ROOT.rglob("bin/lockstep")]
     if not found:
         raise Skip("the build has no lockstep command yet")
-    output = command(found[0], "info", env=dict(PLAIN, LD_LIBRARY_PATH=str(library_folder())))
+    output = command(found[0], "info", "--variables", env=dict(PLAIN, LD_LIBRARY_PATH=str(library_folder())))
     assert "LOCKSTEP_TIMEOUT" in output, output
 
 

@@ -179,12 +179,12 @@ def what_cannot_be_is_refused_in_words():
         (FOLDER / name / "config.json").write_text(json.dumps(dict(
             model_type="gpt2", n_layer=1, n_head=2, n_embd=width, n_positions=16, vocab_size=256)))
     for status, words, *flags in (
-            (2, "give --weights or --checkpoint"),
-            (2, "give --weights or --checkpoint", "--weights", "a", "--checkpoint", "b"),
-            (2, '--model is "lstm"; it takes gpt, gpt2', "--weights", "a", "--model", "lstm"),
-            (2, "--top-p is 2; it must be in 0 to 1", "--top-p", 2),
-            (2, "--temperature is -1", "--temperature", -1),
-            (2, "--greedy is a switch; it takes no value", "--greedy=1"),
+            (2, "no model given: use --weights"),
+            (2, "no model given: use --weights", "--weights", "a", "--checkpoint", "b"),
+            (2, '--model is "lstm"; give gpt, gpt2', "--weights", "a", "--model", "lstm"),
+            (2, '--top-p is "2"; give a number from 0 to 1', "--top-p", 2),
+            (2, '--temperature is "-1"', "--temperature", -1),
+            (2, "--greedy is a switch and takes no value", "--greedy=1"),
             (2, '--stop is "nothing", which is no token', *trained(), "--stop", "nothing"),
             (1, '"nowhere"', "--checkpoint", "nowhere"),
             (1, '"nowhere', "--weights", "nowhere"),

@@ -115,11 +115,11 @@ def wrong_flags_and_unusable_text_are_refused_in_words():
     (FOLDER / "short").write_text("too short")
     for status, words, *flags in (
             (2, "--data is missing"),
-            (2, '--model is "gpt"; it takes bert or bert-base', "--data", text(), "--model", "gpt"),
+            (2, '--model is "gpt"; give bert or bert-base', "--data", text(), "--model", "gpt"),
             (2, "--dim 30 is not a multiple of --heads 4", "--data", text(), "--dim", 30),
             (2, "--held-out is for --format tokens", "--data", text(), "--held-out", text()),
             (2, "--vocab is 99; the tokenizer has 256 tokens", "--data", text(), "--vocab", 99),
-            (2, "--context is 2; it must be in 3 to 100000", "--data", text(), "--context", 2),
+            (2, '--context is "2"; give a whole number from 3 to 100000', "--data", text(), "--context", 2),
             (2, '--mask-token is "[mask]", which is no token of the tokenizer', "--data", text(), "--mask-token", "[mask]"),
             (2, '--sep-token is "x", which is no token; without a tokenizer give its number', "--data", text(),
              "--format", "tokens", "--sep-token", "x"),

@@ -159,8 +159,8 @@ def what_does_not_fit_into_memory_is_refused_with_the_sum_before_it_is_allocated
                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
     assert done.returncode != 0 and "before training" not in done.stdout, done.stdout
     # 1,477,609,600 parameters of 256 tokens, their gradients, 16 x 1600 x 48 + 8 x 1600 + 512 results of 1024 tokens
-    assert "1477609600" in done.stdout and "5.91 + gradients 5.91 + optimizer 0.00 + activations 5.09" in done.stdout
-    assert "takes 17.73 GB on each of 2 ranks of this host" in done.stdout, done.stdout
+    assert "1477609600" in done.stdout and "5.50 + gradients 5.50 + optimizer 0.00 + activations 4.74 GiB" in done.stdout
+    assert "takes 16.51 GiB on each of 2 ranks of this host" in done.stdout, done.stdout
 
 
 @test
@@ -190,16 +190,16 @@ def wrong_flags_and_unusable_text_are_refused_in_words():
     (FOLDER / "words.bin").write_bytes(b"\xff\xff" * 2000)
     for status, words, *flags in (
             (2, "--data is missing"),
-            (2, '--model is "bert"; it takes gpt, lstm, gpt2', "--data", text(), "--model", "bert"),
+            (2, '--model is "bert"; give gpt, lstm, gpt2', "--data", text(), "--model", "bert"),
             (2, "--dim 30 is not a multiple of --heads 4", "--data", text(), "--dim", 30),
             (2, "--held-out is for --format tokens", "--data", text(), "--held-out", text()),
             (2, "--vocab is 99; the tokenizer has 256 tokens", "--data", text(), "--vocab", 99),
             (2, "--tokenizer is for --format text", "--data", text(), "--tokenizer", TOKENIZER, "--format", "tokens"),
             (1, '"nowhere"', "--data", text(), "--tokenizer", "nowhere"),
             (1, "the longest has 7 tokens, a window of context 128 needs 129", "--data", "short", "--tokenizer", TOKENIZER),
-            (2, '--format is "words"; it takes text or tokens', "--data", text(), "--format", "words"),
+            (2, '--format is "words"; give text or tokens', "--data", text(), "--format", "words"),
             (1, '"nowhere"', "--data", "nowhere", "--format", "tokens"),
-            (2, '--dtype is "half"; it takes float32 or bf16', "--data", text(), "--dtype", "half"),
+            (2, '--dtype is "half"; give float32 or bf16', "--data", text(), "--dtype", "half"),
             (1, 'error: tokens: "words.bin" has token 65535 at offset 0', "--data", "words.bin", "--format", "tokens",
              "--held-out", "words.bin", *SMALL),
             (1, '"nowhere" does not exist', "--data", "nowhere"),

@@ -114,7 +114,7 @@ def cifar_and_arrays_are_found_by_the_names_of_their_files():
         values = [0.1 * (j % 5) + (label == j % 3) for label in labels for j in range(2 * 3 * 4)]
         float_file(arrays / f"x_{name}.npy", (count, 2, 3, 4), values)
         float_file(arrays / f"y_{name}.npy", (count,), labels, "<i8")
-    changed = ("--crop-padding", 2, "--flip", 1, "--normalise", "cifar10")
+    changed = ("--crop-padding", 2, "--flip", "--normalise", "cifar10")
     for folder, words, flags in ((cifar, "CIFAR-10, 40 images [3,32,32] to learn from, 8 to be judged by", changed),
                                  (arrays, ".npy, 24 images [2,3,4] to learn from, 9 to be judged by", ())):
         text = train(2, "--data", folder, "--steps", 4, "--batch", 4, "--lr", 0.001, *flags)
@@ -279,14 +279,14 @@ def refused(ranks, status, words, *flags):
 def wrong_flags_are_refused_in_words():
     here = ("--data", data())
     refused(0, 2, "--data is missing")
-    refused(0, 2, '--optim is "adam"; it takes sgd or adamw', *here, "--optim", "adam")
-    refused(0, 2, '--schedule is "step"; it takes constant, linear or cosine', *here, "--schedule", "step")
-    refused(0, 2, '--feed is "all"; it takes split, shared or scatter', *here, "--feed", "all")
+    refused(0, 2, '--optim is "adam"; give sgd or adamw', *here, "--optim", "adam")
+    refused(0, 2, '--schedule is "step"; give constant, linear or cosine', *here, "--schedule", "step")
+    refused(0, 2, '--feed is "all"; give split, shared or scatter', *here, "--feed", "all")
     refused(0, 2, '--normalise is "grey"', *here, "--normalise", "grey")
     refused(0, 2, '--dtype is "float8"', *here, "--dtype", "float8")
-    refused(0, 2, '--model is "perceptron"; it takes mlp, cnn, vit, alexnet', *here, "--model", "perceptron")
-    refused(0, 2, "--momentum is 2; it must be in 0 to 1", *here, "--momentum", 2)
-    refused(0, 2, "unknown flag --steppes", *here, "--steppes", 3)
+    refused(0, 2, '--model is "perceptron"; give mlp, cnn, vit, alexnet', *here, "--model", "perceptron")
+    refused(0, 2, '--momentum is "2"; give a number from 0 to 1', *here, "--momentum", 2)
+    refused(0, 2, "unknown option --steppes", *here, "--steppes", 3)
     refused(2, 2, '--optim is "adam"', *here, "--optim", "adam")
 
 

@@ -87,11 +87,11 @@ def make_targets_and_flags_that_the_readme_names_exist():
     makefile = (SOURCE / "Makefile").read_text()
     targets = set(re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE).group(1).split())
     none_of(set(re.findall(r"`make ([a-z-]+)`", page("README.md"))) - targets, "no such target")
-    sources = "".join((SOURCE / f).read_text() for f in files() if f.startswith(("tools/", "bench/")))
+    sources = "".join((SOURCE / f).read_text() for f in files() if f.startswith(("tools/", "bench/", "programs/")))
     flags = set(re.findall(r"^lockstep .*$", page("README.md"), re.MULTILINE))
     flags = {flag for line in flags for flag in re.findall(r"--[a-z-]+", line)}
     assert flags, "no command line found"
-    none_of((flag for flag in sorted(flags) if f'"{flag}"' not in sources), "no such flag")
+    none_of((flag for flag in sorted(flags) if f'{{"{flag[2:]}", CLI_' not in sources), "no such flag")
 
 
 run()

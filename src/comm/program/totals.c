@@ -1,5 +1,5 @@
 /* What the programs of all ranks cost together: every message is counted, with the step in which it
- * travels. docs/algorithms.md and `lockstep bench cost-table` are made of it. */
+ * travels. docs/algorithms.md and `build/bench/dev/measure cost-table` are made of it. */
 #include <string.h>
 
 #include "base/error.h"

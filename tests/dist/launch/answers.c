@@ -65,11 +65,17 @@ TEST(a_rank_that_cannot_join_claims_no_rank)
 
 TEST(help_about_a_command_is_that_commands)
 {
-    check_script("$L help run", 0, "usage: lockstep run -n N");
-    check_script("$L help bench", 0, "usage: lockstep bench OPERATION");
-    check_script("$L help info", 0, "usage: lockstep COMMAND");
+    check_script("$L help run", 0, "usage: lockstep run [options] [--] PROGRAM ARGS");
+    check_script("$L help bench", 0, "usage: lockstep bench [options] OPERATION");
+    check_script("$L help info", 0, "usage: lockstep info [options]");
+    check_script("$L help train gpt", 0, "usage: lockstep train gpt [options]");
+    check_script("$L help", 0, "usage: lockstep COMMAND");
+    check_script(
+        "for c in info version env secret data completion train generate; do $L help $c && "
+        "$L $c --help || exit 9; done",
+        0, "usage: lockstep generate");
     check_script("$L help rum", 2, "did you mean run?");
-    check_script("$L version now", 2, "lockstep version: takes no arguments, not \"now\"");
+    check_script("$L version now", 2, "lockstep version: unexpected argument \"now\"");
 }
 
 TEST(a_number_of_hosts_needs_a_place_to_meet)
@@ -100,14 +106,19 @@ TEST(too_few_descriptors_are_told_with_the_remedy)
 
 TEST(programs_refuse_flags_they_do_not_have)
 {
-    static const char *const names[] = {"$P/train_gpt", "$P/train_bert", "$P/train_image"};
+    static const char *const names[] = {"$E/03_gpt_text", "$P/train_gpt", "$P/train_bert",
+                                        "$P/train_image"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char text[256];
         snprintf(text, sizeof text, "%s --stepz 3", names[i]);
-        check_script(text, 2, "error: unknown flag --stepz; --help lists them\n");
+        check_script(text, 2,
+                     i == 0 ? "error: unknown flag --stepz; --help lists them\n"
+                            : "unknown option --stepz; did you mean --steps?; see lockstep train ");
         snprintf(text, sizeof text, "%s stepz", names[i]);
-        check_script(text, 2, "error: \"stepz\" is no flag; --help lists them\n");
-        snprintf(text, sizeof text, "%s --help | head -n 1 | grep .", names[i]);
+        check_script(text, 2,
+                     i == 0 ? "error: unknown flag stepz; --help lists them\n"
+                            : "unexpected argument \"stepz\"; see lockstep train ");
+        snprintf(text, sizeof text, "%s --help | grep ranks", names[i]);
         check_script(text, 0, "ranks");
     }
 }
@@ -120,7 +131,8 @@ TEST(a_mistake_that_all_ranks_find_is_told_by_the_first)
     static const char *const words[] = {
         "error: text: \"nowhere\" does not exist; check the path",
         "error: text: \".\" holds no regular file; name a file or a folder with files in it",
-        "error: --steps is 0; it must be in 1 to 1e+12",
+        "lockstep train gpt: --steps is \"0\"; give a whole number from 1 to 1e+12; see lockstep "
+        "train gpt --help",
         "error: text: \"/dev/null\" is not a regular file; name one"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         char text[256], line[256];

@@ -128,8 +128,8 @@ TEST(a_program_that_dies_of_the_wish_to_stop_is_not_started_again)
 
 TEST(wrong_values_are_refused)
 {
-    check("$L run -n 1 --max-restarts x true", 2, 0, "--max-restarts x is not a whole number");
-    check("$L run -n 1 --max-restarts -1 true", 2, 0, "--max-restarts -1: give 0 to 1000");
+    check("$L run -n 1 --max-restarts x true", 2, 0, "--max-restarts is \"x\"; give 0 to 1000");
+    check("$L run -n 1 --max-restarts -1 true", 2, 0, "--max-restarts is \"-1\"; give 0 to 1000");
     check("$L run -n 1 --max-restarts 1001 true", 2, 0, "give 0 to 1000");
     check("$L run -n 1 --restart-window 0 true", 2, 0, "give a number of seconds");
     check("$L run -n 1 --max-restart 1 true", 2, 0, "did you mean --max-restarts?");

@@ -156,12 +156,12 @@ TEST(wrong_flags_end_with_status_two_and_words)
     start();
     check_refused(0, "", 2, "--data is missing");
     check_refused(0, "--data", 2, "--data needs a value");
-    check_refused(0, "--data text --stepz 3", 2, "unknown flag --stepz");
+    check_refused(0, "--data text --stepz 3", 2, "unknown option --stepz; did you mean --steps?");
     check_refused(0, "--data text --steps many", 2, "--steps is \"many\"");
-    check_refused(0, "--data text --steps 0", 2, "--steps is 0");
+    check_refused(0, "--data text --steps 0", 2, "--steps is \"0\"");
     check_refused(0, "--data text --lr nan", 2, "--lr is \"nan\"");
     check_refused(0, "--data text --dim 30 --heads 4", 2, "--dim 30 is not a multiple");
-    check_refused(0, "text", 2, "\"text\" is no flag");
+    check_refused(0, "text", 2, "unexpected argument \"text\"");
     check_refused(2, "--data text --steps x", 0, "--steps is \"x\"");
     end();
 }

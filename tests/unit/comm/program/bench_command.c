@@ -27,18 +27,18 @@ static void check_refused(const char *flags, const char *words)
 TEST(wrong_flags_are_answered_in_words)
 {
     check_refused("", "say what to time");
-    check_refused("all-to-none", "'all-to-none' is not known; there is all-reduce");
-    check_refused("all-reduce -n 0", "'0' is no number from 1 to 64");
-    check_refused("all-reduce -n many", "'many' is no number");
-    check_refused("all-reduce -n", "-n needs a value");
-    check_refused("all-reduce --sizes 1M,,2M", "'' is no size");
-    check_refused("all-reduce --sizes 1X", "'1X' is no size");
-    check_refused("all-reduce --sizes -4", "'-4' is no size");
-    check_refused("all-reduce --sizes 9999999999G", "is no size");
-    check_refused("all-reduce --sizes 7", "7 is no multiple of 4 bytes");
-    check_refused("all-reduce --buffers=both", "neither 'registered' nor 'private'");
-    check_refused("all-reduce --warmup 1", "'1' is no number from 5");
-    check_refused("all-reduce --fast", "unknown option '--fast'");
+    check_refused("all-to-none", "\"all-to-none\" is not known; there is all-reduce");
+    check_refused("all-reduce -n 0", "--ranks is \"0\"; give a whole number from 1 to 64");
+    check_refused("all-reduce -n many", "--ranks is \"many\"; give a whole number");
+    check_refused("all-reduce -n", "--ranks needs a value");
+    check_refused("all-reduce --sizes 1M,,2M", "\"\" is not a size");
+    check_refused("all-reduce --sizes 1X", "\"1X\" is not a size");
+    check_refused("all-reduce --sizes -4", "\"-4\" is not a size");
+    check_refused("all-reduce --sizes 9999999999G", "is not a size");
+    check_refused("all-reduce --sizes 7", "7 is not a multiple of 4 bytes");
+    check_refused("all-reduce --buffers=both", "--buffers is \"both\"; give registered or private");
+    check_refused("all-reduce --warmup 1", "--warmup is \"1\"; give a whole number from 5");
+    check_refused("all-reduce --fast", "unknown option --fast");
     const test_output output = bench("all-reduce --json /nowhere/at/all.json");
     CHECK_INT(output.status, 1);
     CHECK_CONTAINS(output.text, "cannot write to /nowhere/at/all.json");

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "../../../../bench/forms.h"
+#include "../../../../bench/dev/forms.h"
 #include "sets.h"
 
 static void check_amount(const ls__algorithm *algorithm, int n, const char *what, double counted,

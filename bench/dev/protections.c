@@ -1,4 +1,4 @@
-/* `lockstep bench protections`: what an all_reduce costs beside moving and adding the data. Ranks
+/* `measure protections`: what an all_reduce costs beside moving and adding the data. Ranks
  * of this host do the same work twice, in turns: by the library, and by a bare loop of stamps over
  * the same memory with the same kernels, which checks no argument, compares nothing, remembers
  * nothing, looks for no failure and would wait for ever. The difference is everything that keeps
@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "bench.h"
+#include "bench/bench.h"
 #include "comm/comm.h"
 #include "comm/group/group.h"
 #include "comm/memory/control.h"
@@ -229,7 +229,7 @@ static int run_rank(void *unused)
     LS_CHECK(ls_init(NULL));
     const ls_status status = measure_all();
     if (status == LS_ERR_INTERNAL) {
-        fprintf(stderr, "lockstep bench protections: wrong results\n");
+        fprintf(stderr, "measure protections: wrong results\n");
         return 1;
     }
     LS_CHECK(status);
@@ -244,14 +244,13 @@ int ls__bench_protections(int argc, char **argv)
     const long ranks = told ? strtol(argv[1], &end, 10) : 2;
     if ((argc > 0 && !told) || (told && (end == argv[1] || *end != '\0')) || ranks < 1 ||
         ranks > LS__BENCH_RANKS_MAX) {
-        fprintf(stderr,
-                "lockstep bench protections: takes nothing, or -n and a number from 1 to %d\n",
+        fprintf(stderr, "measure protections: takes nothing, or -n and a number from 1 to %d\n",
                 LS__BENCH_RANKS_MAX);
         return 2;
     }
     (void)unsetenv("LOCKSTEP_HOSTS"); /* over shared memory */
     if (ls_spawn(run_rank, NULL, (int)ranks) < 0) {
-        fprintf(stderr, "lockstep bench protections: %s\n", ls_error_message());
+        fprintf(stderr, "measure protections: %s\n", ls_error_message());
         return 1;
     }
     return 0;

@@ -1,4 +1,4 @@
-/* `lockstep bench cost-table -n K`: the table of the lectures, counted from the programs. Time is
+/* `measure cost-table -n K`: the table of the lectures, counted from the programs. Time is
  * in steps, bandwidth in full buffers: the peak is the most that one rank has to send or receive,
  * per step and in all; the total is that of all ranks.
  */
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench.h"
+#include "bench/bench.h"
 #include "forms.h"
 
 typedef struct row {
@@ -79,7 +79,7 @@ int ls__bench_cost_table(int argc, char **argv)
     int ranks = 8;
     if (!parse(argc, argv, &ranks)) {
         fprintf(stderr,
-                "lockstep bench cost-table: give nothing, or -n and a number from 2 to %d; "
+                "measure cost-table: give nothing, or -n and a number from 2 to %d; "
                 "see lockstep bench --help\n",
                 LS__BENCH_FORM_RANKS_MAX);
         return 2;

@@ -1,8 +1,8 @@
-/* `lockstep bench algorithms`: docs/algorithms.md, counted from the programs. */
+/* `measure algorithms`: docs/algorithms.md, counted from the programs. */
 #include <stdio.h>
 #include <string.h>
 
-#include "bench.h"
+#include "bench/bench.h"
 #include "forms.h"
 
 static const int shown[] = {4, 6, 16};
@@ -11,7 +11,7 @@ static const int shown[] = {4, 6, 16};
 static const char head[] =
     "# What the algorithms cost\n"
     "\n"
-    "`lockstep bench algorithms` counts this page from the programs that run;\n"
+    "`build/bench/dev/measure algorithms` counts this page from the programs that run;\n"
     "`UPDATE_GOLDEN=1 tests/run --only algorithms` writes it anew, and a test compares it. Each "
     "count\n"
     "stands beside its closed form. Another test compares the two for 1 to 16 ranks, wherever the "

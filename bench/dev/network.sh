@@ -1,7 +1,7 @@
 #!/bin/sh
 # All-reduce between two hosts at RATE beside what the wire allows, and over the loopback:
 #
-#     bench/network.sh BUILD [RATE [SAMPLES]]       default 1gbit, 7
+#     bench/dev/network.sh BUILD [RATE [SAMPLES]]       default 1gbit, 7
 #
 # The hosts are network namespaces of this script's own, joined by a veth pair whose two ends send
 # no faster than RATE (tc tbf). Needs root, ip, tc and nsenter. Plain and TLS, 1 and 2 ranks a host.
@@ -9,7 +9,7 @@ set -eu
 build=$(cd "$1" && pwd)
 rate=${2:-1gbit}
 samples=${3:-7}
-program=$build/bench/network
+program=$build/bench/dev/network
 lockstep=$build/lockstep
 sizes=${SIZES:-"100000 1000000 10000000 100000000"}
 name=lsnet$$

@@ -1,4 +1,4 @@
-/* `lockstep bench tuner`: is what the library chooses the best of what it may choose? For every
+/* `measure tuner`: is what the library chooses the best of what it may choose? For every
  * number of ranks, transport and size the choice and all exact programs are timed in turns, in one
  * job; a cell is good when the choice takes at most 10 % longer than the best one, or no longer
  * than the two scatter. */
@@ -7,7 +7,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "bench.h"
+#include "bench/bench.h"
 #include "comm/tune/run.h"
 
 #define CANDIDATES_MAX 16
@@ -204,7 +204,7 @@ static int measure_all(job *j)
         for (int r = 0; r < RANKS; r++) {
             if ((j->tcp ? setenv("LOCKSTEP_HOSTS", "64", 1) : unsetenv("LOCKSTEP_HOSTS")) != 0 ||
                 ls_spawn(run_rank, j, all_ranks[r]) < 0) {
-                fprintf(stderr, "lockstep bench tuner: %s\n", ls_error_message());
+                fprintf(stderr, "measure tuner: %s\n", ls_error_message());
                 return 1;
             }
         }
@@ -218,16 +218,15 @@ int ls__bench_tuner(int argc, char **argv)
 {
     job j = {.tally = ls__bench_share(sizeof *j.tally)};
     if (argc != 0 && (argc != 2 || strcmp(argv[0], "--json") != 0)) {
-        fprintf(stderr, "lockstep bench tuner: takes nothing, or --json FILE; not \"%s\"\n",
-                argv[0]);
+        fprintf(stderr, "measure tuner: takes nothing, or --json FILE; not \"%s\"\n", argv[0]);
         return 2;
     }
     if (argc == 2 && (j.json = fopen(argv[1], "w")) == NULL) {
-        perror("lockstep bench tuner: --json");
+        perror("measure tuner: --json");
         return 1;
     }
     if (j.tally == NULL || setenv("LOCKSTEP_TUNE", "fresh", 0) != 0) {
-        fprintf(stderr, "lockstep bench tuner: no memory\n");
+        fprintf(stderr, "measure tuner: no memory\n");
         return 1;
     }
     if (j.json != NULL) {

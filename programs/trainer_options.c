@@ -1,0 +1,81 @@
+/* The flags that every training program has, behind its own, and what they may be. */
+#include "trainer.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define OPTIONS_MAX 64
+
+/* Defaults that follow from other options. */
+static void complete(trainer_options *o)
+{
+    o->warmup = o->warmup < 0 ? (o->steps * 8 + 99) / 100 : o->warmup;
+    o->min_lr = o->min_lr < 0.0 ? o->lr / 10.0 : o->min_lr;
+}
+
+void trainer_read_options(const cli_command *own, trainer_options *o, int argc, char **argv)
+{
+    const cli_option shared[] = {
+        {"steps", CLI_COUNT, &o->steps, .low = 1, .high = 1e12, .help = "optimizer steps"},
+        {"batch", CLI_COUNT, &o->batch, .low = 1, .high = 1e6,
+         .help = "samples that a rank takes in a step"},
+        {"accum", CLI_COUNT, &o->accum, .low = 1, .high = 1e6, .help = "micro-batches in a step"},
+        {"optim", CLI_CHOICE, &o->optim, .choices = "sgd|adamw", .help = "optimizer"},
+        {"lr", CLI_NUMBER, &o->lr, .low = 0, .high = 1e3, .help = "highest learning rate"},
+        {"schedule", CLI_CHOICE, &o->schedule, .choices = "constant|linear|cosine",
+         .value_name = "NAME",
+         .help = "learning rate over the steps: constant, or linear or cosine down to --min-lr"},
+        {"min-lr", CLI_NUMBER, &o->min_lr, .low = -1, .high = 1e3,
+         .help = "learning rate of the last step; -1: a tenth of --lr"},
+        {"warmup", CLI_COUNT, &o->warmup, .low = -1, .high = 1e12,
+         .help = "steps of warm-up; -1: 8 % of --steps"},
+        {"momentum", CLI_NUMBER, &o->momentum, .low = 0, .high = 1, .help = "momentum of sgd"},
+        {"beta2", CLI_NUMBER, &o->beta2, .low = 0, .high = 0.999999999,
+         .help = "decay of adamw's second moment"},
+        {"weight-decay", CLI_NUMBER, &o->weight_decay, .low = 0, .high = 1e3,
+         .help = "weight decay"},
+        {"clip", CLI_NUMBER, &o->clip, .low = 0, .high = 1e9,
+         .help = "largest norm of the gradient; 0: no limit"},
+        {"dtype", CLI_CHOICE, &o->dtype, .choices = "float32|bf16",
+         .help = "bf16: products in bfloat16, weights in float32"},
+        {"seed", CLI_COUNT, &o->seed, .low = 0, .high = 9e15,
+         .help = "seed of weights, order and dropout"},
+        {"bucket-bytes", CLI_COUNT, &o->bucket_bytes, .low = 0, .high = 1e12,
+         .help = "size of a gradient bucket"},
+        {"feed", CLI_CHOICE, &o->feed, .choices = "split|shared|scatter", .value_name = "NAME",
+         .help = "split: each rank reads its part of an epoch; shared: each reads all of it; "
+                 "scatter: rank 0 reads for all"},
+        {"eval-every", CLI_COUNT, &o->eval_every, .low = 0, .high = 1e12,
+         .help = "steps between evaluations; 0: none"},
+        {"init", CLI_TEXT, &o->init, .value_name = "PATH",
+         .help = "initial weights, as safetensors"},
+        {"export", CLI_TEXT, &o->export_to, .value_name = "FILE",
+         .help = "write the trained weights as safetensors"},
+        {"save", CLI_TEXT, &o->save, .value_name = "DIR",
+         .help = "folder for checkpoints; the two newest are kept"},
+        {"every", CLI_COUNT, &o->every, .low = 1, .high = 1e12,
+         .help = "steps between checkpoints"},
+        {"resume", CLI_TEXT, &o->resume, .value_name = "DIR",
+         .help = "go on from the newest checkpoint in DIR; if DIR is that of --save and empty, "
+                 "start anew"},
+        {"log", CLI_TEXT, &o->log, .value_name = "FILE",
+         .help = "write a line of JSON for each step and evaluation; --resume continues it"},
+        {"tensorboard", CLI_TEXT, &o->tensorboard, .value_name = "DIR",
+         .help = "write event files for TensorBoard"},
+        {"log-losses", CLI_TEXT, &o->log_losses, .value_name = "FILE",
+         .help = "write the mean loss of all ranks for each step; --resume continues it"},
+    };
+    cli_option all[OPTIONS_MAX];
+    cli_command command = *own;
+    const int more = (int)(sizeof shared / sizeof shared[0]);
+    assert(own->count + more <= OPTIONS_MAX);
+    memcpy(all, own->options, (size_t)own->count * sizeof *all);
+    memcpy(all + own->count, shared, sizeof shared);
+    command.options = all;
+    command.count += more;
+    command.ranked = true;
+    read_options(&command, argc, argv);
+    complete(o);
+}

@@ -1,0 +1,91 @@
+/* Command lines from one table. A command declares its options once, and from that come parsing,
+ * --help, the texts about mistakes with what was probably meant, the man page and completion:
+ *
+ *     const cli_option options[] = {{"steps", CLI_COUNT, &steps, 1, 1e6, "optimizer steps"}, …};
+ *     const cli_command command = {.name = "lockstep train gpt", .about = "Trains …",
+ *                                  .options = options, .count = 1};
+ *     int first = cli_parse(&command, argc, argv);
+ *     if (first < 0) return -1 - first;
+ *
+ * parse.c reads, help.c prints for people, man.c for man, complete.c for shells.
+ */
+#ifndef TOOLS_CLI_H
+#define TOOLS_CLI_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define CLI_WRONG_USE 2 /* exit status */
+
+typedef enum cli_kind {
+    CLI_TEXT,           /* const char ** */
+    CLI_COUNT,          /* int64_t *, from low to high */
+    CLI_NUMBER,         /* double *, from low to high */
+    CLI_SWITCH,         /* bool *, becomes true; takes no value */
+    CLI_CHOICE,         /* const char **, one of `choices` */
+    CLI_READ,           /* `read` takes the text */
+    CLI_IGNORED,        /* accepted, with a value that has no effect */
+    CLI_IGNORED_SWITCH, /* accepted, without a value */
+} cli_kind;
+
+typedef struct cli_command cli_command;
+typedef struct cli_option cli_option;
+
+struct cli_option {
+    const char *name; /* "steps": --steps N or --steps=N; NULL: only the letter */
+    cli_kind kind;
+    void *value; /* holds the default */
+    double low, high;
+    const char *help;
+    char letter;            /* 'n': -n 4 or -n4; 0: none */
+    const char *value_name; /* "DIR"; NULL: that of the kind */
+    const char *choices;    /* "sgd|adamw" */
+    const char *fallback;   /* the default in words; NULL: as `value` says, "" none */
+    bool hidden;            /* accepted, and not shown */
+    /* Of CLI_READ: 0, or an exit status after cli_wrong. */
+    int (*read)(const cli_command *command, const cli_option *option, const char *text);
+};
+
+struct cli_command {
+    const char *name;     /* "lockstep run" */
+    const char *about;    /* a sentence: "Starts …" */
+    const char *operands; /* "[--] PROGRAM ARGS ..."; NULL: takes none */
+    const char *more;     /* paragraphs after the options; may be NULL */
+    const cli_option *options;
+    int count;
+    bool ranked;      /* all ranks of a job find the same mistake: rank 0 tells it */
+    bool ends;        /* the first operand ends the options: the rest is the operand's */
+    bool underscores; /* _ serves as - within names, as torchrun has it */
+};
+
+/* Reads argv[1] to argv[argc-1]. Operands move behind the options, in their order; returns the index
+ * of the first, argc without any. Negative: the process ends with status -1 - result, after help
+ * (status 0) or a mistake that was told (status 2). */
+int cli_parse(const cli_command *command, int argc, char **argv);
+
+/* "NAME: …" on stderr; returns CLI_WRONG_USE. */
+int cli_wrong(const cli_command *command, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* Index of the choice that a value is, which cli_parse has checked. */
+int cli_choice(const char *choices, const char *value);
+
+/* Whether this process is rank 0, or in no job: known before ls_init, from RANK. */
+bool cli_speaks_first(void);
+/* Returns when rank 0 had the time to tell the mistake that all ranks share. */
+void cli_let_rank_0_speak(void);
+
+/* The value's name as help shows it: "N", "DIR", "sgd|adamw"; NULL of a switch. */
+const char *cli_value_name(const cli_option *option);
+bool cli_takes_value(const cli_option *option);
+/* The default in words, "" without one; into `out`, unless the option has words of its own. */
+const char *cli_default(const cli_option *option, char *out, size_t bytes);
+
+void cli_print_help(const cli_command *command);
+void cli_print_man(const cli_command *command);
+/* "--steps<TAB>optimizer steps" a line; behind an option with choices (`before`) those; behind one
+ * with another value nothing, so that the shell offers files. */
+void cli_print_completions(const cli_command *command, const char *before);
+
+#endif

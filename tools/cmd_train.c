@@ -1,0 +1,112 @@
+/* `lockstep train` and `lockstep generate`: programs of their own, which this one becomes.
+ *
+ *     lockstep train gpt --data book.txt                 one process
+ *     lockstep train gpt -n 4 --data book.txt            as lockstep run -n 4 lockstep train gpt …
+ *
+ * They are installed in libexec/lockstep, and lie in programs/ of a build. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/suggest.h"
+#include "commands.h"
+#include "tools/build_info.h"
+#include "tools/cli/cli.h"
+
+#define PATH_BYTES 4096
+
+static const cli_command command = {
+    .name = "lockstep train",
+    .about = "Trains a model, in one process or on all ranks of a job.",
+    .operands = "gpt|bert|image [-n N] ...",
+    .more = "  lockstep train gpt -n 4 --data book.txt     4 ranks on this host\n"
+            "  lockstep train bert --help                  its options\n"
+            "\n"
+            "With -n N the program is started by `lockstep run -n N`, which has more options, for\n"
+            "several hosts too: lockstep run -n 4 lockstep train gpt --data book.txt\n"};
+
+/* The folder of this command's file, without a "/" at the end. */
+static bool own_folder(char *out, size_t bytes)
+{
+    const ssize_t length = readlink("/proc/self/exe", out, bytes - 1);
+    if (length < 0) {
+        return false;
+    }
+    out[length] = '\0';
+    char *slash = strrchr(out, '/');
+    if (slash != NULL) {
+        *slash = '\0';
+    }
+    return slash != NULL;
+}
+
+/* Becomes `program`, with argv behind its name; returns only when that is not possible. */
+static int become(const char *program, char **argv)
+{
+    char folder[PATH_BYTES], path[2 * PATH_BYTES];
+    if (!own_folder(folder, sizeof folder)) {
+        fprintf(stderr, "lockstep: cannot read /proc/self/exe: %s\n", strerror(errno));
+        return 1;
+    }
+    for (int installed = 0; installed <= 1; installed++) {
+        snprintf(path, sizeof path,
+                 !installed ? "%s/programs/%s" : "%s/" BUILD_LIBEXEC "/lockstep/%s", folder,
+                 program);
+        if (access(path, X_OK) == 0) {
+            argv[0] = path;
+            (void)execv(path, argv);
+        }
+    }
+    fprintf(stderr, "lockstep: \"%s\" is missing; install Lockstep again\n", path);
+    return 1;
+}
+
+/* `lockstep train gpt -n 4 …` is `lockstep run -n 4 lockstep train gpt …`. */
+static int run_on_ranks(int argc, char **argv)
+{
+    static char run[] = "run", option[] = "-n", self[PATH_BYTES], train[] = "train";
+    char **all = calloc((size_t)argc + 6, sizeof *all);
+    const bool joined = argv[2][2] != '\0'; /* -n4 */
+    const int rest = joined ? 3 : 4;
+    const ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+    if (all == NULL || length < 0 || (!joined && argc < 4)) {
+        free(all);
+        return cli_wrong(&command, "-n needs a number of ranks");
+    }
+    char *const front[] = {run, option, joined ? argv[2] + 2 : argv[3], self, train, argv[1]};
+    memcpy(all, front, sizeof front);
+    memcpy(all + 6, argv + rest, (size_t)(argc - rest) * sizeof *all);
+    const int status = cmd_run(6 + argc - rest, all);
+    free(all);
+    return status;
+}
+
+int cmd_train(int argc, char **argv)
+{
+    static const char *const kinds[] = {"gpt", "bert", "image"};
+    char program[32];
+    if (argc < 2 || argv[1][0] == '-') {
+        const int first = cli_parse(&command, argc, argv);
+        return first < 0 ? -1 - first : cli_wrong(&command, "say which model: gpt, bert or image");
+    }
+    if (cli_choice("gpt|bert|image", argv[1]) < 0) {
+        const char *near = ls__suggest(argv[1], kinds, 3);
+        return near != NULL
+                   ? cli_wrong(&command, "there is no \"%s\"; did you mean %s?", argv[1], near)
+                   : cli_wrong(&command, "there is no \"%s\"; give gpt, bert or image", argv[1]);
+    }
+    if (argc > 2 && strncmp(argv[2], "-n", 2) == 0) {
+        return run_on_ranks(argc, argv);
+    }
+    snprintf(program, sizeof program, "train_%s", argv[1]);
+    return become(program, argv + 1);
+}
+
+int cmd_generate(int argc, char **argv)
+{
+    (void)argc;
+    static char name[] = "generate";
+    return become(name, argv);
+}
