@@ -50,7 +50,7 @@ static void publish(ls__comm *comm)
     if (memcmp(&d->said, &d->next, sizeof d->said) != 0) {
         memcpy(&d->said, &d->next, sizeof d->said);
         ls__blocked_write(&comm->me->blocked, &d->said);
-        ls__remote_tell_blocked(comm, &d->said);
+        ls__remote_send_blocked(comm, &d->said);
     }
     memcpy(&d->view[comm->runtime->rank], &d->said, sizeof d->said);
 }

@@ -44,7 +44,7 @@ static void say_quiet(ls_group *group)
     /* Sync: release; pairs with the acquire in let_go. */
     atomic_store_explicit(&header->quiet[group->id % LS__GROUP_SLOTS], group->id + 1,
                           memory_order_release);
-    ls__remote_tell_past(group, LS__MESSAGE_QUIET);
+    ls__remote_send_left(group, LS__MESSAGE_QUIET);
 }
 
 /* The group has `status` and `text` from now on; everything in flight ends with it. */

@@ -396,7 +396,7 @@ ls_status ls_group_free(ls_group *group)
     if (comm->remote != NULL) { /* what this rank still has to tell of the group */
         ls__remote_tell_finished(group);
         (void)ls__remote_turn(comm);
-        ls__remote_tell_past(group, LS__MESSAGE_LEFT);
+        ls__remote_send_left(group, LS__MESSAGE_LEFT);
     }
     ls__group_close(group);
     ls__progress_release(comm);

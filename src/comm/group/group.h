@@ -39,8 +39,8 @@ typedef struct ls__group_member {
     bool remote; /* on another host: control and record are mirrors (far.h) */
     ls__control_block *control;
     ls__board_rank *record;
-    ls__control_block *mirror; /* far, and the group's own: the same, to be released; else NULL */
-    unsigned char *base;       /* of its heap, in our address space; NULL: far */
+    ls__control_block *cache; /* far, and the group's own: the same, to be released; else NULL */
+    unsigned char *base;      /* of its heap, in our address space; NULL: far */
 } ls__group_member;
 
 /* A failure of a group with far members that is to be told. */
@@ -65,7 +65,7 @@ struct ls_group {
     uint64_t sequence;            /* lock: operations submitted */
     uint64_t tuner_operations;    /* lock: of these, the tuner's */
     _Atomic uint64_t posted;      /* the last one announced: release under lock, acquire */
-    uint64_t told;                /* token: the last one whose announcement far members have */
+    uint64_t remote_posted;       /* token: the last one that was announced to remote members */
     ls__list queue;               /* lock: collectives not ended, in order */
     ls_work *next_post;           /* lock: the first of them that is not announced; NULL: none */
     ls__list mail;                /* lock: sends and receives that the engine has not seen yet */

@@ -46,12 +46,12 @@ static ls_group *group_allocate(ls__comm *comm, int size)
     return group;
 }
 
-static void release_mirrors(ls_group *group)
+static void release_caches(ls_group *group)
 {
     const ls__env *env = group->comm->env;
     for (int r = 0; r < group->size; r++) {
-        if (group->member[r].mirror != NULL) {
-            env->release(env, group->member[r].mirror, sizeof(ls__control_block));
+        if (group->member[r].cache != NULL) {
+            env->release(env, group->member[r].cache, sizeof(ls__control_block));
         }
     }
 }
@@ -63,7 +63,7 @@ void ls__group_forget(ls_group *group)
     for (size_t i = 0; i < count; i++) {
         ls__program_free((ls__program *)group->programs[i]);
     }
-    release_mirrors(group);
+    release_caches(group);
     ls__tuning_close(group);
     env->release(env, group->programs, programs_bytes(group->size));
     env->release(env, group->member, (size_t)group->size * sizeof *group->member);
@@ -71,7 +71,7 @@ void ls__group_forget(ls_group *group)
 }
 
 /* Of far members' control blocks; the world's stand behind the heaps' headers. */
-static ls_status make_mirrors(ls_group *group, const ls__group_spec *spec)
+static ls_status make_caches(ls_group *group, const ls__group_spec *spec)
 {
     ls__comm *comm = group->comm;
     for (int r = 0; r < spec->size; r++) {
@@ -79,16 +79,16 @@ static ls_status make_mirrors(ls_group *group, const ls__group_spec *spec)
         if (!comm->heap.peer[spec->world_rank[r]].remote) {
             continue;
         }
-        m->mirror = comm->env->allocate(comm->env, sizeof *m->mirror);
-        if (m->mirror == NULL) {
+        m->cache = comm->env->allocate(comm->env, sizeof *m->cache);
+        if (m->cache == NULL) {
             return ls__fail(LS_ERR_MEMORY, "no memory for a group of %d ranks", spec->size);
         }
-        ls__control_clear(m->mirror);
+        ls__control_clear(m->cache);
     }
     return LS_OK;
 }
 
-ls_status ls__group_make(ls__comm *comm, const ls__group_spec *spec, bool mirrors, ls_group **out)
+ls_status ls__group_make(ls__comm *comm, const ls__group_spec *spec, bool caches, ls_group **out)
 {
     ls_group *group = group_allocate(comm, spec->size);
     if (group == NULL) {
@@ -102,7 +102,7 @@ ls_status ls__group_make(ls__comm *comm, const ls__group_spec *spec, bool mirror
     ls__list_init(&group->queue);
     ls__list_init(&group->mail);
     ls__list_init(&group->packs);
-    ls_status status = mirrors ? make_mirrors(group, spec) : LS_OK;
+    ls_status status = caches ? make_caches(group, spec) : LS_OK;
     if (status == LS_OK && comm->remote != NULL && spec->size > 1 && comm->tune != LS__TUNE_OFF) {
         status = ls__tuning_open(group);
     }
@@ -145,7 +145,7 @@ static void put_members(ls_group *group, const ls__group_spec *spec)
         m->record = ls__comm_record(comm, world_rank);
         m->base = m->remote ? NULL : base;
         m->control =
-            m->mirror != NULL ? m->mirror : (ls__control_block *)(void *)(base + spec->control[r]);
+            m->cache != NULL ? m->cache : (ls__control_block *)(void *)(base + spec->control[r]);
         group->has_remote = group->has_remote || m->remote;
     }
 }

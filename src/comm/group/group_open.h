@@ -13,7 +13,7 @@ typedef struct ls__group_spec {
 } ls__group_spec;
 /* All that needs memory: rank, size and world_rank of the spec. Without mirrors of its own the
  * control blocks of far members are those that `control` says. */
-ls_status ls__group_make(ls__comm *comm, const ls__group_spec *spec, bool mirrors, ls_group **out);
+ls_status ls__group_make(ls__comm *comm, const ls__group_spec *spec, bool caches, ls_group **out);
 void ls__group_unmake(ls_group *group); /* of one that was not joined; NULL is allowed */
 void ls__group_join(ls_group *group, const ls__group_spec *spec); /* the engine knows it then */
 void ls__group_close(

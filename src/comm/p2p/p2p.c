@@ -1,7 +1,8 @@
-/* send and recv: the protocol of letters.h. One pass looks at what arrived and then sends what has
- * room; it never waits. */
+/* send and recv: the protocol described in p2p.h. One pass takes the messages that have arrived and
+ * then sends those that have room; it never waits. */
 #include "comm/p2p/p2p.h"
 
+#include "base/assert.h"
 #include "base/size.h"
 #include "comm/diagnose/cause.h"
 #include "comm/diagnose/flight.h"
@@ -14,60 +15,66 @@
 
 #define MESSAGES_PER_PEER 64
 
+/* Bytes of payload that one message to this peer may carry. */
 static size_t payload_max(ls__comm *comm, int peer)
 {
     return comm->transport->payload_max(comm->transport, peer);
 }
 
+/* Called while a group is made; the state of messages needs memory, the streams are allocated when
+ * the first program uses messages. */
 ls_status ls__p2p_open(ls_group *group)
 {
     const ls__env *env = group->comm->env;
-    ls__p2p *letters = env->allocate(env, sizeof *letters);
+    ls__p2p *p2p = env->allocate(env, sizeof *p2p);
     ls__list *ready = env->allocate(env, (size_t)group->size * sizeof *ready);
-    if (letters == NULL || ready == NULL) {
-        if (letters != NULL) {
-            env->release(env, letters, sizeof *letters);
+    if (p2p == NULL || ready == NULL) {
+        if (p2p != NULL) {
+            env->release(env, p2p, sizeof *p2p);
         }
         return ls__fail(LS_ERR_MEMORY, "no memory for a group of %d", group->size);
     }
-    *letters = (ls__p2p){.next = 1, .ready = ready};
-    ls__list_init(&letters->sends);
-    ls__list_init(&letters->recvs);
-    ls__list_init(&letters->announced);
-    ls__list_init(&letters->owing);
-    for (int i = 0; i < LS__TAG_SHELVES; i++) {
-        ls__list_init(&letters->open[i]);
-        ls__list_init(&letters->kept[i]);
+    *p2p = (ls__p2p){.next = 1, .ready = ready};
+    ls__list_init(&p2p->sends);
+    ls__list_init(&p2p->recvs);
+    ls__list_init(&p2p->announced);
+    ls__list_init(&p2p->credits_due);
+    for (int i = 0; i < LS__TAG_BUCKETS; i++) {
+        ls__list_init(&p2p->open[i]);
+        ls__list_init(&p2p->kept[i]);
     }
     for (int r = 0; r < group->size; r++) {
         ls__list_init(&ready[r]);
     }
-    group->p2p = letters;
+    group->p2p = p2p;
     return LS_OK;
 }
 
+/* Every work of the group has ended. Unexpected messages that no receive ever matched return to the
+ * runtime's free list. */
 void ls__p2p_close(ls_group *group)
 {
-    ls__p2p *letters = group->p2p;
+    ls__p2p *p2p = group->p2p;
     const ls__env *env = group->comm->env;
-    if (letters == NULL) {
+    if (p2p == NULL) {
         return;
     }
-    ls__unexpected_drop_all(group->comm, &letters->announced);
+    ls__unexpected_drop_all(group->comm, &p2p->announced);
     const size_t streams = ls__stream_count(group);
-    for (size_t i = 0; letters->streams != NULL && i < streams; i++) {
-        ls__unexpected_drop_all(group->comm, &letters->streams[i].early);
+    for (size_t i = 0; p2p->streams != NULL && i < streams; i++) {
+        ls__unexpected_drop_all(group->comm, &p2p->streams[i].early);
     }
-    if (letters->streams != NULL) {
-        env->release(env, letters->streams, streams * sizeof *letters->streams);
+    if (p2p->streams != NULL) {
+        env->release(env, p2p->streams, streams * sizeof *p2p->streams);
     }
-    env->release(env, letters->ready, (size_t)group->size * sizeof *letters->ready);
-    env->release(env, letters, sizeof *letters);
+    env->release(env, p2p->ready, (size_t)group->size * sizeof *p2p->ready);
+    env->release(env, p2p, sizeof *p2p);
     group->p2p = NULL;
 }
 
 /* ---- both ends ---------------------------------------------------------------------------- */
 
+/* World rank of the peer, by which the transport knows it. */
 static int peer_of(const ls_work *work)
 {
     return work->group->member[work->descriptor.root].world_rank;
@@ -78,29 +85,36 @@ static size_t bytes_of(const ls_work *work)
     return (size_t)work->count * work->element;
 }
 
-/* It needs a slot of the ring to its peer. */
+/* The work needs a slot of the ring to its peer. Works of one peer keep their order, so messages
+ * with one tag cannot overtake each other. */
 static void make_ready(ls_work *work)
 {
-    ls__p2p *letters = work->group->p2p;
-    ls__list_push_back(&letters->ready[work->descriptor.root], &work->turn);
-    letters->ready_count++;
+    LS_ASSERT(ls__list_empty(&work->turn));
+    ls__p2p *p2p = work->group->p2p;
+    ls__list_push_back(&p2p->ready[work->descriptor.root], &work->turn);
+    p2p->ready_count++;
 }
 
-static void take_turn(ls_work *work)
+/* The message went out, so the next work of this peer gets its turn. */
+static void leave_ready(ls_work *work)
 {
+    LS_ASSERT(work->group->p2p->ready_count > 0 && !ls__list_empty(&work->turn));
     ls__list_remove(&work->turn);
     work->group->p2p->ready_count--;
 }
 
-static ls__list *shelf(ls__list *shelves, int32_t tag)
+/* Multiplicative hashing: tags are mostly small, consecutive numbers. */
+static ls__list *bucket_of(ls__list *buckets, int32_t tag)
 {
-    return &shelves[(uint32_t)tag * UINT32_C(0x9e3779b1) >> (32 - LS__TAG_SHELVES_LOG)];
+    return &buckets[(uint32_t)tag * UINT32_C(0x9e3779b1) >> (32 - LS__TAG_BUCKETS_LOG)];
 }
 
-static void end_letter(ls_work *work)
+/* Completes a send (its DONE has arrived) or a receive (its DONE has been sent). */
+static void end_message(ls_work *work)
 {
     ls_group *group = work->group;
     const bool sent = work->operation == LS__OP_SEND;
+    LS_ASSERT(work->stage == (sent ? LS__SEND_WAIT : LS__RECV_DONE));
     ls__list_remove(&work->link);
     ls__count(&group->operations, 1);
     ls__count(&group->messages, 1);
@@ -108,6 +122,8 @@ static void end_letter(ls_work *work)
     ls__work_end(work, LS_OK);
 }
 
+/* Reserves a slot and fills in the head. NULL while the peer has given no credit; the work stays in
+ * the ready list then. */
 static ls__message *compose(const ls_work *work, ls__message_kind kind)
 {
     ls__transport *t = work->group->comm->transport;
@@ -124,23 +140,26 @@ static ls__message *compose(const ls_work *work, ls__message_kind kind)
     return message;
 }
 
-static void send_off(const ls_work *work)
+/* Hands the composed message, which has no payload, to the transport. */
+static void commit(const ls_work *work)
 {
     ls__transport *t = work->group->comm->transport;
     t->commit(t, peer_of(work));
 }
 
-/* With the next bytes of what is sent. They stay where they are: a send ends when all is received,
- * so the transport has done with them before. */
-static void send_filled(ls__message *message, ls_work *work, size_t bytes)
+/* Commits the message with the next `bytes` of the user's buffer, which the transport reads in
+ * place: a send ends only after the receiver has all bytes, so the transport no longer needs the
+ * buffer by then. */
+static void commit_payload(ls__message *message, ls_work *work, size_t bytes)
 {
+    LS_ASSERT(bytes <= bytes_of(work) - work->moved);
     ls__transport *t = work->group->comm->transport;
     const unsigned char *from = bytes > 0 ? (const unsigned char *)work->input + work->moved : NULL;
     message->offset = work->moved;
     message->bytes = (uint32_t)bytes;
     work->moved += bytes;
     if (bytes > 0) {
-        t->lend(t, peer_of(work), from, &work->group->p2p->lent);
+        t->commit_borrowed(t, peer_of(work), from, &work->group->p2p->borrowed);
     } else {
         t->commit(t, peer_of(work));
     }
@@ -148,8 +167,12 @@ static void send_filled(ls__message *message, ls_work *work, size_t bytes)
 
 /* ---- the receiver ------------------------------------------------------------------------- */
 
+/* Puts a piece of payload where it belongs and completes the receive with the last one. False: the
+ * peer has sent something else than the announced bytes; the piece is ignored, and the deadline of
+ * the receive reports it. */
 static bool place(ls_work *work, const ls__message *message, const void *payload)
 {
+    LS_ASSERT(work->stage == LS__RECV_DATA);
     const size_t total = bytes_of(work);
     if (message->offset != work->moved || message->bytes > total - work->moved) {
         return false;
@@ -166,6 +189,7 @@ static bool place(ls_work *work, const ls__message *message, const void *payload
     return true;
 }
 
+/* One side of a mismatch: "rank 2 sends float32[100] at train.c:31". */
 static void side_text(const ls_group *group, int rank, const ls__descriptor *d, const char *verb,
                       char *out, size_t bytes)
 {
@@ -174,7 +198,8 @@ static void side_text(const ls_group *group, int rank, const ls__descriptor *d, 
              (int)d->line);
 }
 
-static void tell_letter_mismatch(const ls_work *recv, int from, const ls__descriptor *sent)
+/* Both ranks must learn of it, and a send has no other way to fail than with its group. */
+static void fail_mismatched(const ls_work *recv, int from, const ls__descriptor *sent)
 {
     ls_group *group = recv->group;
     char text[LS__FAILURE_MAX], a[256], b[256];
@@ -187,14 +212,16 @@ static void tell_letter_mismatch(const ls_work *recv, int from, const ls__descri
     ls__group_cause(group, LS_ERR_MISMATCH, text);
 }
 
-/* An announcement and a receive have met. */
+/* An announcement has met its receive. With few bytes they came along, and the receive is complete;
+ * else ACCEPT asks for them. */
 static void match(ls_work *recv, int from, const ls__message *message)
 {
+    LS_ASSERT(recv->stage == LS__RECV_MATCH);
     const ls__descriptor *sent = &message->descriptor;
-    recv->descriptor.root = from; /* whom LS_ANY_SOURCE has got */
+    recv->descriptor.root = from; /* decides LS_ANY_SOURCE */
     if (sent->count != recv->count || sent->dtype != recv->descriptor.dtype ||
         message->total != bytes_of(recv)) {
-        tell_letter_mismatch(recv, from, sent);
+        fail_mismatched(recv, from, sent);
         return;
     }
     ls__list_remove(&recv->turn);
@@ -208,41 +235,44 @@ static void match(ls_work *recv, int from, const ls__message *message)
     ls__flight_start(recv->group->comm, recv);
 }
 
+/* Whether this receive matches: its tag and its peer, or any peer. */
 static bool wants(const ls_work *recv, int from, int tag)
 {
     const bool fits = recv->descriptor.root == from || recv->descriptor.root == LS_ANY_SOURCE;
     return recv->stage == LS__RECV_MATCH && fits && recv->descriptor.tag == tag;
 }
 
-/* False: no memory to keep it, so it stays where it is for now. */
+/* Matches the oldest receive or keeps the announcement. False: no memory to keep it; it stays in
+ * the ring and is offered again. */
 static bool take_announce(ls_group *group, int from, const ls__message *message)
 {
     const int32_t tag = message->descriptor.tag;
-    LS__LIST_EACH (at, shelf(group->p2p->open, tag)) {
+    LS__LIST_EACH (at, bucket_of(group->p2p->open, tag)) {
         ls_work *recv = LS__LIST_ITEM(at, ls_work, turn);
         if (wants(recv, from, tag)) {
             match(recv, from, message);
             return true;
         }
     }
-    ls__unexpected *note = ls__unexpected_keep(group->comm, from, message);
-    if (note != NULL) {
-        ls__list_push_back(&group->p2p->announced, &note->link);
-        ls__list_push_back(shelf(group->p2p->kept, tag), &note->same);
+    ls__unexpected *kept = ls__unexpected_keep(group->comm, from, message);
+    if (kept != NULL) {
+        ls__list_push_back(&group->p2p->announced, &kept->link);
+        ls__list_push_back(bucket_of(group->p2p->kept, tag), &kept->same);
     }
-    return note != NULL;
+    return kept != NULL;
 }
 
-static void look_for_announced(ls_work *recv)
+/* The counterpart of take_announce: a new receive takes the oldest announcement that fits. */
+static void match_announced(ls_work *recv)
 {
     ls_group *group = recv->group;
-    LS__LIST_EACH (at, shelf(group->p2p->kept, recv->descriptor.tag)) {
-        ls__unexpected *note = LS__LIST_ITEM(at, ls__unexpected, same);
-        if (wants(recv, note->from, note->message->descriptor.tag)) {
-            ls__list_remove(&note->link);
-            ls__list_remove(&note->same);
-            match(recv, note->from, note->message);
-            ls__unexpected_drop(group->comm, note);
+    LS__LIST_EACH (at, bucket_of(group->p2p->kept, recv->descriptor.tag)) {
+        ls__unexpected *kept = LS__LIST_ITEM(at, ls__unexpected, same);
+        if (wants(recv, kept->from, kept->message->descriptor.tag)) {
+            ls__list_remove(&kept->link);
+            ls__list_remove(&kept->same);
+            match(recv, kept->from, kept->message);
+            ls__unexpected_drop(group->comm, kept);
             return;
         }
     }
@@ -250,20 +280,22 @@ static void look_for_announced(ls_work *recv)
 
 /* ---- arrivals ----------------------------------------------------------------------------- */
 
-static bool is_it(const ls_work *work, int from, uint64_t letter, ls__p2p_stage stage)
+/* Numbers are the sender's, so they identify a message only together with its peer. */
+static bool is_wanted(const ls_work *work, int from, uint64_t letter, ls__p2p_stage stage)
 {
     return work->letter == letter && work->descriptor.root == from && work->stage == (uint8_t)stage;
 }
 
-/* From both ends: letters are mostly taken in the order in which they were sent, or against it. */
+/* Searches from both ends: messages are mostly received in the order in which they were sent, or
+ * against it. */
 static ls_work *find(ls__list *works, int from, uint64_t letter, ls__p2p_stage stage)
 {
     ls__list *up = works->next, *down = works->prev;
     bool last = ls__list_empty(works);
     while (!last) {
         ls_work *low = LS__LIST_ITEM(up, ls_work, link), *high = LS__LIST_ITEM(down, ls_work, link);
-        if (is_it(low, from, letter, stage) || is_it(high, from, letter, stage)) {
-            return is_it(low, from, letter, stage) ? low : high;
+        if (is_wanted(low, from, letter, stage) || is_wanted(high, from, letter, stage)) {
+            return is_wanted(low, from, letter, stage) ? low : high;
         }
         last = up == down || up->next == down;
         up = up->next;
@@ -272,6 +304,8 @@ static ls_work *find(ls__list *works, int from, uint64_t letter, ls__p2p_stage s
     return NULL;
 }
 
+/* Dispatches by kind. A message that fits no work (its operation has failed, or the peer is broken)
+ * is dropped. False: no memory; it stays in the ring. */
 static bool take_for_group(ls_group *group, int world_rank, const ls__message *message,
                            const void *payload)
 {
@@ -307,7 +341,7 @@ static bool take_for_group(ls_group *group, int world_rank, const ls__message *m
     case LS__MESSAGE_DONE:
         work = find(&group->p2p->sends, from, message->letter, LS__SEND_WAIT);
         if (work != NULL) {
-            end_letter(work);
+            end_message(work);
         }
         return true;
     default:
@@ -315,6 +349,7 @@ static bool take_for_group(ls_group *group, int world_rank, const ls__message *m
     }
 }
 
+/* NULL: a group of the past, or one that this rank has not made yet. */
 static ls_group *group_by_id(ls__comm *comm, uint32_t id)
 {
     LS__LIST_EACH (at, &comm->groups) {
@@ -326,6 +361,8 @@ static ls_group *group_by_id(ls__comm *comm, uint32_t id)
     return NULL;
 }
 
+/* Only payload whose receive or step is already known is put into place; all other payload stays
+ * behind its head. */
 void *ls__message_place(void *arg, int from, const ls__message *head)
 {
     ls__comm *comm = arg;
@@ -347,8 +384,9 @@ void *ls__message_place(void *arg, int from, const ls__message *head)
                : NULL;
 }
 
-/* A peer may know a new group before this rank does; what it sends there is kept. Messages for
- * groups of the past are dropped. */
+/* A peer may know a new group before this rank does, so messages for ids from comm->next_group on
+ * are kept as orphans. Messages for groups of the past, or for a group that has failed, are
+ * dropped. False: no memory. */
 static bool take(ls__comm *comm, int from, const ls__message *message, const void *payload)
 {
     if (ls__remote_rank_kind(message->kind)) {
@@ -362,30 +400,31 @@ static bool take(ls__comm *comm, int from, const ls__message *message, const voi
     if (message->group < comm->next_group) {
         return true;
     }
-    ls__unexpected *note = ls__unexpected_keep(comm, from, message);
-    if (note != NULL) {
-        ls__list_push_back(&comm->orphans, &note->link);
+    ls__unexpected *kept = ls__unexpected_keep(comm, from, message);
+    if (kept != NULL) {
+        ls__list_push_back(&comm->orphans, &kept->link);
     }
-    return note != NULL;
+    return kept != NULL;
 }
 
+/* Delivers orphans whose group exists by now, or has gone. */
 static bool take_orphans(ls__comm *comm)
 {
     bool moved = false;
     LS__LIST_EACH (at, &comm->orphans) {
-        ls__unexpected *note = LS__LIST_ITEM(at, ls__unexpected, link);
-        if (note->message->group < comm->next_group) {
-            ls__list_remove(&note->link);
-            (void)take(comm, note->from, note->message, note->message->payload);
-            ls__unexpected_drop(comm, note);
+        ls__unexpected *kept = LS__LIST_ITEM(at, ls__unexpected, link);
+        if (kept->message->group < comm->next_group) {
+            ls__list_remove(&kept->link);
+            (void)take(comm, kept->from, kept->message, kept->message->payload);
+            ls__unexpected_drop(comm, kept);
             moved = true;
         }
     }
     return moved;
 }
 
-/* Of each peer a bounded number, beginning with another one each time: a receive from any source
- * finds them in turn, however much one of them sends. */
+/* Takes a bounded number of messages from each peer, and begins with another peer each time, so
+ * that a receive from any source is served fairly however much one of them sends. */
 static bool take_arrived(ls__comm *comm)
 {
     ls__transport *t = comm->transport;
@@ -411,24 +450,28 @@ static bool take_arrived(ls__comm *comm)
 
 /* ---- departures --------------------------------------------------------------------------- */
 
-/* Each says whether it went; what did not is stuck until there is a slot. */
+/* The push functions return whether the work has left the ready list; otherwise it waits for a
+ * slot. */
 static bool push_announce(ls_work *work)
 {
+    LS_ASSERT(work->stage == LS__SEND_ANNOUNCE && work->moved == 0);
     const size_t most = payload_max(work->group->comm, peer_of(work));
     ls__message *message = compose(work, LS__MESSAGE_ANNOUNCE);
     if (message == NULL) {
         return false;
     }
-    take_turn(work);
+    leave_ready(work);
     message->descriptor = work->descriptor;
-    send_filled(message, work, bytes_of(work) <= most ? bytes_of(work) : 0);
+    commit_payload(message, work, bytes_of(work) <= most ? bytes_of(work) : 0);
     work->stage = LS__SEND_WAIT;
     ls__flight_start(work->group->comm, work);
     return true;
 }
 
+/* Sends as many pieces as there are slots; *moved is set even if more are left. */
 static bool push_data(ls_work *work, bool *moved)
 {
+    LS_ASSERT(work->stage == LS__SEND_STREAM);
     const size_t most = payload_max(work->group->comm, peer_of(work));
     while (work->moved < bytes_of(work)) {
         ls__message *message = compose(work, LS__MESSAGE_DATA);
@@ -436,31 +479,34 @@ static bool push_data(ls_work *work, bool *moved)
             return false;
         }
         const size_t left = bytes_of(work) - work->moved;
-        send_filled(message, work, left < most ? left : most);
+        commit_payload(message, work, left < most ? left : most);
         *moved = true;
     }
-    take_turn(work);
+    leave_ready(work);
     work->stage = LS__SEND_WAIT;
     return true;
 }
 
+/* Sends ACCEPT or DONE. A receive is complete as soon as its DONE is sent. */
 static bool push_answer(ls_work *work)
 {
+    LS_ASSERT(work->stage == LS__RECV_ACCEPT || work->stage == LS__RECV_DONE);
     const bool accept = work->stage == LS__RECV_ACCEPT;
     ls__message *message = compose(work, accept ? LS__MESSAGE_ACCEPT : LS__MESSAGE_DONE);
     if (message == NULL) {
         return false;
     }
-    take_turn(work);
-    send_off(work);
+    leave_ready(work);
+    commit(work);
     if (accept) {
-        work->stage = LS__RECV_DATA; /* what is accepted has bytes */
+        work->stage = LS__RECV_DATA; /* empty messages come with their announcement */
     } else {
-        end_letter(work);
+        end_message(work);
     }
     return true;
 }
 
+/* Only works that need a slot are in a ready list, so the stage says which message comes next. */
 static bool push(ls_work *work, bool *moved)
 {
     const bool went = work->stage == LS__SEND_ANNOUNCE ? push_announce(work)
@@ -470,8 +516,9 @@ static bool push(ls_work *work, bool *moved)
     return went;
 }
 
-/* New sends and receives of the user. */
-static bool collect_mail(ls_group *group)
+/* Takes over the sends and receives that user threads have submitted. One at a time, because
+ * matching under comm->lock would delay every thread that submits. */
+static bool collect_submitted(ls_group *group)
 {
     ls__comm *comm = group->comm;
     if (atomic_load_explicit(&group->mailed, memory_order_acquire) == 0) {
@@ -495,21 +542,21 @@ static bool collect_mail(ls_group *group)
         if (send) {
             make_ready(work);
         } else {
-            ls__list_push_back(shelf(group->p2p->open, work->descriptor.tag), &work->turn);
-            look_for_announced(work);
+            ls__list_push_back(bucket_of(group->p2p->open, work->descriptor.tag), &work->turn);
+            match_announced(work);
         }
     }
 }
 
-/* A ring that is full stops only those that are for the same peer: their order is kept. */
+/* A full ring stops only works for the same peer, so their order is kept. */
 static bool push_group(ls_group *group)
 {
-    ls__p2p *letters = group->p2p;
-    bool moved = collect_mail(group);
-    for (int r = 0; r < group->size && letters->ready_count > 0; r++) {
+    ls__p2p *p2p = group->p2p;
+    bool moved = collect_submitted(group);
+    for (int r = 0; r < group->size && p2p->ready_count > 0; r++) {
         bool went = true;
-        while (went && !ls__list_empty(&letters->ready[r])) {
-            went = push(LS__LIST_ITEM(letters->ready[r].next, ls_work, turn), &moved);
+        while (went && !ls__list_empty(&p2p->ready[r])) {
+            went = push(LS__LIST_ITEM(p2p->ready[r].next, ls_work, turn), &moved);
         }
     }
     return ls__stream_flush(group) || moved;

@@ -2,10 +2,11 @@
  * chunk travels as one or more pieces, an empty chunk as one empty piece. Every piece carries the
  * sender's descriptor, and the receiver compares it before it uses a byte (docs/design.md, D4).
  *
- * Bytes are not copied on the way: a piece is lent to the transport where it lies, and its SEND is
- * complete when the transport has done with it; the transport puts what is received into its
- * place. What comes is received when its place may be touched, not only when its lane is there:
- * each stream knows of which step its next piece is, and a lane that comes to a RECV finds it done.
+ * Bytes are not copied on the way: the transport borrows a piece where it lies, and the SEND is
+ * complete when the transport has read it; on the other side the transport puts payloads straight
+ * into their places. A piece is received as soon as its place may be touched, even before its lane
+ * reaches the RECV: each stream knows to which step its next piece belongs, and a lane that comes
+ * to a RECV finds it done.
  */
 #include <string.h>
 
@@ -19,26 +20,28 @@
 
 #define LANES_ALL (LS__PROGRAM_LANES_MAX * LS__CHANNELS_MAX) /* of one peer */
 
+/* One stream for each lane of each channel of each member. */
 size_t ls__stream_count(const ls_group *group)
 {
     return (size_t)group->size * LANES_ALL;
 }
 
-/* `lane` as messages have it: channel * LS__PROGRAM_LANES_MAX + lane of the program. */
+/* `lane` as messages carry it: channel * LS__PROGRAM_LANES_MAX + lane of the program. The streams
+ * are allocated with the first use. NULL: no memory. */
 static ls__program_stream *stream_of(ls_group *group, int peer, unsigned lane)
 {
-    ls__p2p *letters = group->p2p;
-    if (letters->streams == NULL) {
+    ls__p2p *p2p = group->p2p;
+    if (p2p->streams == NULL) {
         const size_t count = ls__stream_count(group);
         const ls__env *env = group->comm->env;
-        letters->streams = env->allocate(env, count * sizeof *letters->streams);
-        for (size_t i = 0; letters->streams != NULL && i < count; i++) {
-            letters->streams[i] = (ls__program_stream){0};
-            ls__list_init(&letters->streams[i].early);
-            ls__list_init(&letters->streams[i].owing);
+        p2p->streams = env->allocate(env, count * sizeof *p2p->streams);
+        for (size_t i = 0; p2p->streams != NULL && i < count; i++) {
+            p2p->streams[i] = (ls__program_stream){0};
+            ls__list_init(&p2p->streams[i].early);
+            ls__list_init(&p2p->streams[i].due_link);
         }
     }
-    return letters->streams == NULL ? NULL : &letters->streams[(size_t)peer * LANES_ALL + lane];
+    return p2p->streams == NULL ? NULL : &p2p->streams[(size_t)peer * LANES_ALL + lane];
 }
 
 static unsigned lane_of(const ls__run *run, const ls__step *step)
@@ -46,7 +49,7 @@ static unsigned lane_of(const ls__run *run, const ls__step *step)
     return (unsigned)run->slot * LS__PROGRAM_LANES_MAX + step->lane;
 }
 
-/* The largest payload that is a whole number of elements. */
+/* A piece holds a whole number of elements, so that it can be reduced by itself. */
 static size_t payload_max(const ls_group *group, int peer, size_t element)
 {
     ls__transport *t = group->comm->transport;
@@ -54,6 +57,7 @@ static size_t payload_max(const ls_group *group, int peer, size_t element)
     return most - most % element;
 }
 
+/* Bytes of an element where this ref lies; SCRATCH may hold wider ones. */
 static size_t element_of(const ls_group *group, const ls__run *run, int32_t ref)
 {
     return ls__ref_element(group->exec, run->program->refs[ref]);
@@ -61,16 +65,20 @@ static size_t element_of(const ls_group *group, const ls__run *run, int32_t ref)
 
 /* ---- sending ------------------------------------------------------------------------------ */
 
-typedef struct parcel { /* what a SEND step sends */
+typedef struct send_data { /* of a SEND step */
     const unsigned char *from;
     size_t total, piece_max; /* bytes */
-} parcel;
+} send_data;
 
+/* Sends the bytes from `offset` on, as many as fit. Returns how many, or SIZE_MAX while the
+ * transport has no slot. The caller has checked the stream's credit. */
 static size_t send_piece(ls_group *group, const ls__run *run, const ls__step *step, size_t offset,
-                         const parcel *what)
+                         const send_data *what)
 {
+    LS_ASSERT(what->total >= offset && what->piece_max > 0);
     ls__transport *t = group->comm->transport;
     ls__program_stream *stream = stream_of(group, step->peer, lane_of(run, step));
+    LS_ASSERT(stream != NULL && stream->under_way < LS__STREAM_CREDIT);
     const int peer = group->member[step->peer].world_rank;
     ls__message *message = t->reserve(t, peer);
     if (message == NULL) {
@@ -88,19 +96,21 @@ static size_t send_piece(ls_group *group, const ls__run *run, const ls__step *st
     message->descriptor = group->exec->work->descriptor;
     stream->under_way++;
     if (bytes > 0) {
-        t->lend(t, peer, what->from + offset, &stream->lent);
+        t->commit_borrowed(t, peer, what->from + offset, &stream->borrowed);
     } else {
         t->commit(t, peer);
     }
     return bytes;
 }
 
+/* A SEND step is complete only when the transport has read its last byte, since the next step may
+ * overwrite it. An empty chunk is sent as one empty piece, so that streams stay in step. */
 ls__result ls__stream_send(ls_group *group, ls__run *run, const ls__step *step, ls__lane *lane)
 {
     ls__program_stream *stream = stream_of(group, step->peer, lane_of(run, step));
     int64_t count = 0;
     const size_t element = element_of(group, run, step->first_src);
-    parcel what = {.piece_max = payload_max(group, step->peer, element)};
+    send_data what = {.piece_max = payload_max(group, step->peer, element)};
     what.from = ls__ref_at(group->exec, run, run->program->refs[step->first_src], &count);
     what.total = (size_t)count * element;
     bool moved = false, whole = what.total > 0 && (size_t)lane->moved == what.total;
@@ -118,7 +128,7 @@ ls__result ls__stream_send(ls_group *group, ls__run *run, const ls__step *step, 
             ls__count(&group->bytes_sent, what.total);
         }
     }
-    if (whole && stream->lent == 0) {
+    if (whole && stream->borrowed == 0) {
         return LS__COMPLETE;
     }
     return moved ? LS__MOVED : LS__BLOCKED;
@@ -126,7 +136,8 @@ ls__result ls__stream_send(ls_group *group, ls__run *run, const ls__step *step, 
 
 /* ---- receiving ---------------------------------------------------------------------------- */
 
-static void tell_mismatch(ls_group *group, int peer, const ls__message *message)
+/* The descriptors differ, or the piece belongs to another place of the program. */
+static void fail_mismatched(ls_group *group, int peer, const ls__message *message)
 {
     char text[LS__FAILURE_MAX];
     const ls__descriptor *own = &group->exec->work->descriptor;
@@ -138,7 +149,8 @@ static void tell_mismatch(ls_group *group, int peer, const ls__message *message)
     ls__group_cause(group, LS_ERR_MISMATCH, text);
 }
 
-/* Of which step of `run` the next piece of the stream is; NULL: of none. */
+/* The step of `run` to which the next piece of the stream belongs; NULL: none. The search goes on
+ * from the last one, so a run looks at each of its steps once. */
 static const ls__step *next_step(const ls__run *run, ls__program_stream *stream, int peer,
                                  unsigned lane)
 {
@@ -163,7 +175,7 @@ static const ls__step *next_step(const ls__run *run, ls__program_stream *stream,
     return stream->step < 0 ? NULL : &program->steps[at];
 }
 
-/* Whether nothing before it touches the step's place any more. */
+/* Whether all steps that touch the step's place before it are complete. */
 static bool may_receive(const ls__run *run, const ls__step *step)
 {
     for (int l = 0; l < run->program->lanes; l++) {
@@ -174,9 +186,9 @@ static bool may_receive(const ls__run *run, const ls__step *step)
     return true;
 }
 
-/* The step that takes the stream's next piece now; NULL: it has to wait. */
-static const ls__step *open_step(ls_group *group, ls__program_stream *stream, int peer,
-                                 unsigned lane)
+/* The step that can take the stream's next piece now; NULL: it has to wait. */
+static const ls__step *receiving_step(ls_group *group, ls__program_stream *stream, int peer,
+                                      unsigned lane)
 {
     ls__exec *exec = group->exec;
     const ls__run *run = &exec->run[lane / LS__PROGRAM_LANES_MAX];
@@ -186,7 +198,8 @@ static const ls__step *open_step(ls_group *group, ls__program_stream *stream, in
     return step != NULL && may_receive(run, step) ? step : NULL;
 }
 
-/* Where the step's bytes go, if the message is of it and fits. */
+/* Where the step's bytes go; NULL if the message does not belong to it or exceeds its place. The
+ * transport asks before it has verified the head, so every field is checked. */
 static unsigned char *place_of(const ls_group *group, const ls__run *run,
                                const ls__program_stream *stream, const ls__step *step,
                                const ls__message *message)
@@ -205,9 +218,10 @@ static unsigned char *place_of(const ls_group *group, const ls__run *run,
     return fits && ls__descriptor_equal(group->comm, own, &message->descriptor) ? to : NULL;
 }
 
-/* v-variants: a block of another length than this rank expects; the group has failed. */
-static bool other_length(ls_group *group, const ls__run *run, const ls__step *step,
-                         const ls__message *message)
+/* v-variants: fails the group if the sender's block has another length than this rank expects.
+ * Returns whether it did. */
+static bool fail_other_length(ls_group *group, const ls__run *run, const ls__step *step,
+                              const ls__message *message)
 {
     const ls__descriptor *own = &group->exec->work->descriptor;
     const uint64_t element = element_of(group, run, step->first_dst);
@@ -222,19 +236,20 @@ static bool other_length(ls_group *group, const ls__run *run, const ls__step *st
     return other;
 }
 
-/* Uses one piece of the step; false: it does not belong here, and the group has failed. */
+/* Copies or reduces one piece. False: it does not belong here, and the group has failed. Pieces of
+ * a RECV that the transport has put into place already are not copied again. */
 static bool receive_piece(ls_group *group, const ls__run *run, ls__program_stream *stream,
                           const ls__step *step, const ls__message *message, const void *payload)
 {
     const ls_work *work = group->exec->work;
     const size_t element = element_of(group, run, step->first_dst);
     unsigned char *to = place_of(group, run, stream, step, message);
-    if (work->count_of[0] != NULL && other_length(group, run, step, message)) {
+    if (work->count_of[0] != NULL && fail_other_length(group, run, step, message)) {
         return false;
     }
     if (message->offset != stream->moved || (to == NULL && message->bytes > 0) ||
         !ls__descriptor_equal(group->comm, &work->descriptor, &message->descriptor)) {
-        tell_mismatch(group, step->peer, message);
+        fail_mismatched(group, step->peer, message);
         return false;
     }
     if (message->bytes > 0 && step->kind == LS__STEP_RECV) {
@@ -269,31 +284,33 @@ static bool receive_piece(ls_group *group, const ls__run *run, ls__program_strea
     return true;
 }
 
-static void owe_credit(ls_group *group, ls__program_stream *stream)
+/* The receiver has consumed a piece, and the sender may send another. */
+static void add_due_credit(ls_group *group, ls__program_stream *stream)
 {
-    stream->owed++;
-    /* In halves: a sender that is out of credit always gets some when half is consumed. */
-    if (stream->owed == LS__STREAM_CREDIT / 2) {
-        ls__list_push_back(&group->p2p->owing, &stream->owing);
+    stream->credits_due++;
+    /* Credits are returned in halves: a sender that has none gets some when half is consumed. */
+    if (stream->credits_due == LS__STREAM_CREDIT / 2) {
+        ls__list_push_back(&group->p2p->credits_due, &stream->due_link);
     }
 }
 
+/* Uses the kept pieces in order, as long as the program may receive them. */
 static bool drain_stream(ls_group *group, ls__program_stream *stream, int peer, unsigned lane)
 {
     bool moved = false;
     while (!ls__list_empty(&stream->early)) {
-        const ls__step *step = open_step(group, stream, peer, lane);
+        const ls__step *step = receiving_step(group, stream, peer, lane);
         if (step == NULL) {
             break;
         }
-        ls__unexpected *note =
+        ls__unexpected *kept =
             LS__LIST_ITEM(ls__list_pop_front(&stream->early), ls__unexpected, link);
         group->p2p->early--;
         const ls__run *run = &group->exec->run[lane / LS__PROGRAM_LANES_MAX];
         const bool used =
-            receive_piece(group, run, stream, step, note->message, note->message->payload);
-        ls__unexpected_drop(group->comm, note);
-        owe_credit(group, stream);
+            receive_piece(group, run, stream, step, kept->message, kept->message->payload);
+        ls__unexpected_drop(group->comm, kept);
+        add_due_credit(group, stream);
         moved = true;
         if (!used) {
             break; /* the next turn ends the operation */
@@ -302,6 +319,8 @@ static bool drain_stream(ls_group *group, ls__program_stream *stream, int peer, 
     return moved;
 }
 
+/* Called whenever a run has moved: a completed step may have made room for pieces that came early.
+ * */
 bool ls__stream_drain(ls_group *group, ls__run *run)
 {
     bool moved = false;
@@ -314,6 +333,8 @@ bool ls__stream_drain(ls_group *group, ls__run *run)
     return moved;
 }
 
+/* Pieces are received as they arrive, so a lane that reaches a RECV often finds it done: the stream
+ * is past this step then. */
 ls__result ls__stream_recv(ls_group *group, ls__run *run, const ls__step *step, ls__lane *lane)
 {
     (void)lane;
@@ -326,13 +347,15 @@ ls__result ls__stream_recv(ls_group *group, ls__run *run, const ls__step *step, 
     return next == NULL || next > step ? LS__COMPLETE : moved ? LS__MOVED : LS__BLOCKED;
 }
 
+/* Only a RECV can be placed: a piece to be reduced must not overwrite its place. Kept pieces come
+ * first. */
 void *ls__stream_place(ls_group *group, int peer, const ls__message *head)
 {
     ls__program_stream *stream = head->lane < LANES_ALL ? stream_of(group, peer, head->lane) : NULL;
     if (stream == NULL || !ls__list_empty(&stream->early)) {
         return NULL;
     }
-    const ls__step *step = open_step(group, stream, peer, head->lane);
+    const ls__step *step = receiving_step(group, stream, peer, head->lane);
     if (step == NULL || step->kind != LS__STEP_RECV) {
         return NULL;
     }
@@ -341,32 +364,33 @@ void *ls__stream_place(ls_group *group, int peer, const ls__message *head)
     return to != NULL ? to + head->offset : NULL;
 }
 
-/* Straight from the transport into its place. */
+/* Uses a piece directly from the transport. False: it has to be kept. */
 static bool take_now(ls_group *group, int peer, ls__program_stream *stream,
                      const ls__message *message, const void *payload)
 {
     const ls__step *step =
-        ls__list_empty(&stream->early) ? open_step(group, stream, peer, message->lane) : NULL;
+        ls__list_empty(&stream->early) ? receiving_step(group, stream, peer, message->lane) : NULL;
     if (step == NULL) {
         return false;
     }
-    owe_credit(group, stream);
+    add_due_credit(group, stream);
     (void)receive_piece(group, &group->exec->run[message->lane / LS__PROGRAM_LANES_MAX], stream,
                         step, message, payload);
     return true;
 }
 
+/* A piece that is not for a lane of this group is dropped; one that cannot be used yet is kept. */
 bool ls__stream_take(ls_group *group, int from, const ls__message *message, const void *payload)
 {
     const int peer = ls__member_of(group, from);
     if (peer < 0 || message->lane >= LANES_ALL) {
-        return true; /* not ours: dropped */
+        return true; /* not of this group's programs: dropped */
     }
     ls__program_stream *stream = stream_of(group, peer, message->lane);
     if (stream == NULL) {
         return false;
     }
-    if (!stream->ready) { /* now, and never again in a steady state */
+    if (!stream->ready) { /* with the first piece, and never again */
         ls__transport *t = group->comm->transport;
         ls__unexpected_prepare(group->comm, LS__STREAM_CREDIT, t->payload_max(t, from));
         stream->ready = true;
@@ -375,21 +399,22 @@ bool ls__stream_take(ls_group *group, int from, const ls__message *message, cons
     if (take_now(group, peer, stream, message, payload)) {
         return true;
     }
-    if (payload != message->payload) { /* it was placed for a step that another piece has ended */
+    if (payload != message->payload) { /* placed for a step that another piece has completed */
         if (group->exec->work != NULL) {
-            tell_mismatch(group, peer, message);
+            fail_mismatched(group, peer, message);
         }
         return true;
     }
-    ls__unexpected *note = ls__unexpected_keep_large(group->comm, from, message);
-    if (note == NULL) {
+    ls__unexpected *kept = ls__unexpected_keep_large(group->comm, from, message);
+    if (kept == NULL) {
         return false;
     }
-    ls__list_push_back(&stream->early, &note->link);
+    ls__list_push_back(&stream->early, &kept->link);
     group->p2p->early++;
     return true;
 }
 
+/* More credit than pieces under way is a peer's mistake, and ignored. */
 void ls__stream_credit(ls_group *group, int from, const ls__message *message)
 {
     const int peer = ls__member_of(group, from);
@@ -400,12 +425,13 @@ void ls__stream_credit(ls_group *group, int from, const ls__message *message)
     }
 }
 
+/* A stream without a slot stays in the list until the next turn. */
 bool ls__stream_flush(ls_group *group)
 {
     ls__transport *t = group->comm->transport;
     bool moved = false;
-    LS__LIST_EACH (at, &group->p2p->owing) {
-        ls__program_stream *stream = LS__LIST_ITEM(at, ls__program_stream, owing);
+    LS__LIST_EACH (at, &group->p2p->credits_due) {
+        ls__program_stream *stream = LS__LIST_ITEM(at, ls__program_stream, due_link);
         const size_t i = (size_t)(stream - group->p2p->streams);
         const int peer = group->member[i / LANES_ALL].world_rank;
         ls__message *message = t->reserve(t, peer);
@@ -414,9 +440,9 @@ bool ls__stream_flush(ls_group *group)
             message->lane = (uint32_t)(i % LANES_ALL);
             message->group = group->id;
             message->bytes = 0;
-            message->total = stream->owed;
-            stream->owed = 0;
-            ls__list_remove(&stream->owing);
+            message->total = stream->credits_due;
+            stream->credits_due = 0;
+            ls__list_remove(&stream->due_link);
             t->commit(t, peer);
             moved = true;
         }

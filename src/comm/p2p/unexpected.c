@@ -1,5 +1,6 @@
-/* Notes: messages that are kept until somebody wants them. Their memory is used again, so that a
- * steady state allocates nothing. */
+/* Unexpected messages (MPI's term): messages that arrive before the receive or step that will take
+ * them. They are copied out of the transport, whose slots are few. Memory of dropped ones is kept
+ * and used again, so that a steady state allocates nothing. */
 #include "comm/p2p/p2p.h"
 
 #include "base/size.h"
@@ -8,58 +9,61 @@
 
 #include <string.h>
 
-#define NOTE_ROOM_MIN ((size_t)512)
-#define NOTE_ROOM_LARGE ((size_t)16 << 10) /* from here on in steps of this */
+#define ROOM_MIN ((size_t)512)
+#define ROOM_LARGE ((size_t)16 << 10) /* larger rooms are multiples of this */
 
-/* Notes come in sizes, and one is used for its size only: so those that were made for large
- * messages are there for them. */
+/* Room is allocated in a few sizes, and memory of one size serves that size only; otherwise small
+ * messages would use up the memory that was prepared for large ones. */
 static size_t size_of(size_t needed)
 {
-    size_t room = NOTE_ROOM_MIN;
-    while (room < needed && room < NOTE_ROOM_LARGE) {
+    size_t room = ROOM_MIN;
+    while (room < needed && room < ROOM_LARGE) {
         room *= 2;
     }
-    return room < needed ? ls__round_up(needed, NOTE_ROOM_LARGE) : room;
+    return room < needed ? ls__round_up(needed, ROOM_LARGE) : room;
 }
 
-static ls__unexpected *note_find(ls__comm *comm, size_t room)
+/* Memory of a dropped message of exactly this size. */
+static ls__unexpected *find_free(ls__comm *comm, size_t room)
 {
     LS__LIST_EACH (at, &comm->notes) {
-        ls__unexpected *note = LS__LIST_ITEM(at, ls__unexpected, link);
-        if (note->room == room) {
-            ls__list_remove(&note->link);
-            return note;
+        ls__unexpected *kept = LS__LIST_ITEM(at, ls__unexpected, link);
+        if (kept->room == room) {
+            ls__list_remove(&kept->link);
+            return kept;
         }
     }
     return NULL;
 }
 
-static ls__unexpected *note_new(ls__comm *comm, size_t room)
+/* The message lies behind the struct, in the same allocation. */
+static ls__unexpected *allocate(ls__comm *comm, size_t room)
 {
-    ls__unexpected *note = comm->env->allocate(comm->env, sizeof *note + room);
-    if (note != NULL) {
-        note->room = room;
-        note->message = (ls__message *)(void *)(note + 1);
+    ls__unexpected *kept = comm->env->allocate(comm->env, sizeof *kept + room);
+    if (kept != NULL) {
+        kept->room = room;
+        kept->message = (ls__message *)(void *)(kept + 1);
     }
-    return note;
+    return kept;
 }
 
+/* Copies head and payload into free memory, or into new memory. NULL: no memory. */
 static ls__unexpected *keep(ls__comm *comm, int from, size_t room, const ls__message *head,
                             const void *payload)
 {
-    ls__unexpected *note = note_find(comm, room);
-    if (note == NULL) {
-        note = note_new(comm, room);
+    ls__unexpected *kept = find_free(comm, room);
+    if (kept == NULL) {
+        kept = allocate(comm, room);
     }
-    if (note != NULL) {
-        note->from = from;
-        ls__list_init(&note->link);
-        memcpy(note->message, head, sizeof *head);
+    if (kept != NULL) {
+        kept->from = from;
+        ls__list_init(&kept->link);
+        memcpy(kept->message, head, sizeof *head);
         if (head->bytes > 0) {
-            memcpy(note->message->payload, payload, head->bytes);
+            memcpy(kept->message->payload, payload, head->bytes);
         }
     }
-    return note;
+    return kept;
 }
 
 ls__unexpected *ls__unexpected_keep_parts(ls__comm *comm, int from, const ls__message *head,
@@ -68,6 +72,8 @@ ls__unexpected *ls__unexpected_keep_parts(ls__comm *comm, int from, const ls__me
     return keep(comm, from, size_of(sizeof *head + head->bytes), head, payload);
 }
 
+/* A stream keeps pieces of any size up to the largest, so one size serves all of them and prepared
+ * memory always fits. */
 ls__unexpected *ls__unexpected_keep_large(ls__comm *comm, int from, const ls__message *message)
 {
     const size_t room =
@@ -75,15 +81,16 @@ ls__unexpected *ls__unexpected_keep_large(ls__comm *comm, int from, const ls__me
     return keep(comm, from, room, message, message->payload);
 }
 
+/* Without memory it prepares fewer; pieces that come early then wait in the transport. */
 void ls__unexpected_prepare(ls__comm *comm, int count, size_t bytes)
 {
     for (int i = 0; i < count; i++) {
-        ls__unexpected *note = note_new(comm, size_of(sizeof(ls__message) + bytes));
-        if (note == NULL) {
+        ls__unexpected *kept = allocate(comm, size_of(sizeof(ls__message) + bytes));
+        if (kept == NULL) {
             return;
         }
-        ls__list_init(&note->link);
-        ls__unexpected_drop(comm, note);
+        ls__list_init(&kept->link);
+        ls__unexpected_drop(comm, kept);
     }
 }
 
@@ -92,9 +99,10 @@ ls__unexpected *ls__unexpected_keep(ls__comm *comm, int from, const ls__message 
     return ls__unexpected_keep_parts(comm, from, message, message->payload);
 }
 
-void ls__unexpected_drop(ls__comm *comm, ls__unexpected *note)
+/* To the front: this memory is most likely still in the cache. */
+void ls__unexpected_drop(ls__comm *comm, ls__unexpected *kept)
 {
-    ls__list_push_front(&comm->notes, &note->link);
+    ls__list_push_front(&comm->notes, &kept->link);
 }
 
 void ls__unexpected_drop_all(ls__comm *comm, ls__list *notes)
@@ -112,7 +120,7 @@ void ls__unexpected_release(ls__comm *comm)
     }
     for (ls__list *at = ls__list_pop_front(&comm->notes); at != NULL;
          at = ls__list_pop_front(&comm->notes)) {
-        ls__unexpected *note = LS__LIST_ITEM(at, ls__unexpected, link);
-        comm->env->release(comm->env, note, sizeof *note + note->room);
+        ls__unexpected *kept = LS__LIST_ITEM(at, ls__unexpected, link);
+        comm->env->release(comm->env, kept, sizeof *kept + kept->room);
     }
 }

@@ -1,4 +1,4 @@
-/* What far members are told, and what they tell. See far.h. */
+/* Messages to and from remote members; the protocol is described in remote.h. */
 #include "comm/remote/remote.h"
 
 #include <stdio.h>
@@ -32,6 +32,7 @@ typedef struct beat { /* the payload of BEAT */
 
 /* ---- sending ------------------------------------------------------------------------------ */
 
+/* Copies head and payload into a slot of the transport. False: no slot now. */
 static bool put(ls__comm *comm, int peer, const ls__message *head, const void *payload)
 {
     ls__transport *t = comm->transport;
@@ -47,41 +48,46 @@ static bool put(ls__comm *comm, int peer, const ls__message *head, const void *p
     return true;
 }
 
-/* Sends it now, or keeps it until there is room. False: neither could be done. */
+/* Sends the message now, or keeps it until there is room; what is sent to a broken connection is
+ * dropped. False: there is neither a slot nor memory, so the caller tries again at its next turn.
+ * */
 static bool send_to(ls__comm *comm, int peer, const ls__message *head, const void *payload)
 {
     ls__list *waiting = &comm->remote->rank[peer].waiting;
     if (comm->transport->broken(comm->transport, peer) != NULL) {
-        return true; /* nobody is there */
+        return true; /* nobody receives it */
     }
     if (ls__list_empty(waiting) && put(comm, peer, head, payload)) {
         return true;
     }
-    ls__unexpected *note = ls__unexpected_keep_parts(comm, peer, head, payload);
-    if (note != NULL) {
-        ls__list_push_back(waiting, &note->link);
+    ls__unexpected *kept = ls__unexpected_keep_parts(comm, peer, head, payload);
+    if (kept != NULL) {
+        ls__list_push_back(waiting, &kept->link);
     }
-    return note != NULL;
+    return kept != NULL;
 }
 
+/* Sends kept messages in their order; whether any went out. */
 static bool send_waiting(ls__comm *comm, int peer)
 {
     ls__list *waiting = &comm->remote->rank[peer].waiting;
     bool moved = false;
     LS__LIST_EACH (at, waiting) {
-        ls__unexpected *note = LS__LIST_ITEM(at, ls__unexpected, link);
+        ls__unexpected *kept = LS__LIST_ITEM(at, ls__unexpected, link);
         if (comm->transport->broken(comm->transport, peer) == NULL &&
-            !put(comm, peer, note->message, note->message->payload)) {
+            !put(comm, peer, kept->message, kept->message->payload)) {
             break;
         }
-        ls__list_remove(&note->link);
-        ls__unexpected_drop(comm, note);
+        ls__list_remove(&kept->link);
+        ls__unexpected_drop(comm, kept);
         moved = true;
     }
     return moved;
 }
 
-static bool to_far_members(ls_group *group, const ls__message *head, const void *payload)
+/* False: at least one member could be neither sent to nor queued for. Sending again to the others
+ * is harmless: receivers take only what is newer than their copy. */
+static bool to_remote_members(ls_group *group, const ls__message *head, const void *payload)
 {
     bool all = true;
     for (int r = 0; r < group->size; r++) {
@@ -92,16 +98,20 @@ static bool to_far_members(ls_group *group, const ls__message *head, const void 
     return all;
 }
 
+/* A message of the group without payload. */
 static ls__message head_of(const ls_group *group, ls__message_kind kind)
 {
     return (ls__message){.kind = (uint32_t)kind, .group = group->id};
 }
 
+/* How far this rank has finished: it goes along with other messages, so that few FINISHED are
+ * needed. */
 static uint64_t finished_by(const ls_group *group)
 {
     return atomic_load_explicit(&group->own->finished, memory_order_relaxed);
 }
 
+/* Sends one announcement to all remote members, with `bytes` of a one-shot contribution. */
 static bool post(ls_group *group, uint64_t sequence, uint32_t bytes)
 {
     const ls__post *slot = ls__post_slot(group, group->rank, sequence);
@@ -109,7 +119,7 @@ static bool post(ls_group *group, uint64_t sequence, uint32_t bytes)
     head.bytes = bytes;
     head.total = finished_by(group);
     head.descriptor = slot->descriptor;
-    return to_far_members(group, &head, ls__small_place(group, group->rank, sequence));
+    return to_remote_members(group, &head, ls__small_place(group, group->rank, sequence));
 }
 
 void ls__remote_post(ls_group *group, uint64_t sequence)
@@ -119,17 +129,19 @@ void ls__remote_post(ls_group *group, uint64_t sequence)
     }
 }
 
-/* One-shot operations that were announced since; the others tell by their messages. */
+/* Sends the one-shot operations announced since the last call. Other operations need no POST,
+ * because their messages carry the descriptor. Whether anything was sent. */
 static bool post_new(ls_group *group)
 {
     const uint64_t posted = atomic_load_explicit(&group->posted, memory_order_acquire);
     bool moved = false;
-    while (group->told < posted) {
-        const ls__post *slot = ls__post_slot(group, group->rank, group->told + 1);
-        if (slot->line.one_shot != 0 && !post(group, group->told + 1, slot->line.one_shot - 1)) {
+    while (group->remote_posted < posted) {
+        const ls__post *slot = ls__post_slot(group, group->rank, group->remote_posted + 1);
+        if (slot->line.one_shot != 0 &&
+            !post(group, group->remote_posted + 1, slot->line.one_shot - 1)) {
             break; /* no memory: again at the next turn */
         }
-        group->told++;
+        group->remote_posted++;
         moved = true;
     }
     return moved;
@@ -140,15 +152,15 @@ void ls__remote_tell_finished(ls_group *group)
     if (group->has_remote) {
         ls__message head = head_of(group, LS__MESSAGE_FINISHED);
         head.total = finished_by(group);
-        (void)to_far_members(group, &head, NULL);
+        (void)to_remote_members(group, &head, NULL);
     }
 }
 
-void ls__remote_tell_past(ls_group *group, ls__message_kind kind)
+void ls__remote_send_left(ls_group *group, ls__message_kind kind)
 {
     if (group->has_remote) {
         const ls__message head = head_of(group, kind);
-        (void)to_far_members(group, &head, NULL);
+        (void)to_remote_members(group, &head, NULL);
     }
 }
 
@@ -158,6 +170,7 @@ typedef struct cause {
     const char *text;
 } cause;
 
+/* CLAIM and FAILED carry status, culprit and text in fields that no other message uses. */
 static void put_cause(ls__message *head, const cause *c)
 {
     head->letter = (uint64_t) - (int64_t)c->status;
@@ -165,8 +178,8 @@ static void put_cause(ls__message *head, const cause *c)
     head->bytes = (uint32_t)strlen(c->text) + 1;
 }
 
-/* Tells who does not see it in shared memory: the far members, and for a claimant that is far from
- * here the near ones, whose mirror of it has no text. */
+/* Sends the root cause to the members that do not see it in shared memory: the remote ones, and, if
+ * the claimant is remote, also the local ones, whose cached copy of the claimant has no text. */
 static bool spread(ls_group *group, int claimant, const cause *c)
 {
     ls__message head = head_of(group, LS__MESSAGE_FAILED);
@@ -182,6 +195,7 @@ static bool spread(ls_group *group, int claimant, const cause *c)
     return all;
 }
 
+/* Asks member 0, which decides alone, so there is one winner among all hosts. */
 static bool send_claim(ls_group *group)
 {
     ls__message head = head_of(group, LS__MESSAGE_CLAIM);
@@ -189,24 +203,27 @@ static bool send_claim(ls_group *group)
     return send_to(group->comm, group->member[0].world_rank, &head, group->claim_text);
 }
 
-static bool tell_failures(ls_group *group)
+/* Sends the failure that a thread of this rank has prepared, once. Whether it was sent; without
+ * memory it is tried again at the next turn. */
+static bool report_failure(ls_group *group)
 {
     /* Sync: acquires the text. */
     if (atomic_load_explicit(&group->claim, memory_order_acquire) != LS__CLAIM_READY) {
         return false;
     }
-    const bool told =
+    const bool sent =
         group->member[0].remote
             ? send_claim(group)
             : spread(group, group->rank,
                      &(cause){group->claim_status, group->claim_by, group->claim_text});
-    if (told) {
+    if (sent) {
         atomic_store_explicit(&group->claim, LS__CLAIM_SENT, memory_order_relaxed);
     }
-    return told;
+    return sent;
 }
 
-/* The first cause as a member's mirror (or the own control block) holds it. */
+/* Stores the root cause where the readers in this process look: in the cached copy of the claimant,
+ * or in the own control block. The claim word comes last and publishes the rest. */
 static void write_cause(ls_group *group, int claimant, const cause *c)
 {
     ls__control_block *of = group->member[claimant].control;
@@ -217,7 +234,7 @@ static void write_cause(ls_group *group, int claimant, const cause *c)
                           memory_order_seq_cst);
 }
 
-/* Status and text of CLAIM and FAILED; false: that is none. */
+/* Status and text of CLAIM and FAILED. False: the message is malformed, and is ignored. */
 static bool read_cause(const ls__message *message, cause *out)
 {
     *out = (cause){(ls_status) - (int64_t)message->letter, (int)message->offset,
@@ -226,7 +243,8 @@ static bool read_cause(const ls__message *message, cause *out)
            out->status > -1000 && out->text[message->bytes - 1] == '\0';
 }
 
-/* This rank is member 0 and answers for the claim word. */
+/* Only member 0 decides. The first claim wins; the answer to later ones is the FAILED that the
+ * first has caused. */
 static void take_claim(ls_group *group, int from, const ls__message *message)
 {
     cause c;
@@ -241,6 +259,8 @@ static void take_claim(ls_group *group, int from, const ls__message *message)
     }
 }
 
+/* Member 0 has decided. A message about a claimant that this rank sees in shared memory brings
+ * nothing new. */
 static void take_failed(ls_group *group, const ls__message *message)
 {
     cause c;
@@ -258,6 +278,7 @@ static void take_failed(ls_group *group, const ls__message *message)
 
 /* ---- arrivals ----------------------------------------------------------------------------- */
 
+/* Messages of one peer may be processed twice (POST, FINISHED), so counters only grow. */
 static void raise(_Atomic uint64_t *word, uint64_t value)
 {
     if (atomic_load_explicit(word, memory_order_relaxed) < value) {
@@ -265,12 +286,13 @@ static void raise(_Atomic uint64_t *word, uint64_t value)
     }
 }
 
+/* A remote member has announced an operation. An announcement that is already known is ignored. */
 static void take_post(ls_group *group, int from, const ls__message *message)
 {
     const uint64_t sequence = message->descriptor.sequence;
     ls__post *slot = ls__post_slot(group, from, sequence);
-    ls__control_block *mirror = group->member[from].control;
-    raise(&mirror->finished, message->total);
+    ls__control_block *cache = group->member[from].control;
+    raise(&cache->finished, message->total);
     if (message->bytes > LS__REMOTE_SMALL ||
         atomic_load_explicit(&slot->stamp, memory_order_relaxed) >= ls__stamp(sequence, 1)) {
         return;
@@ -279,7 +301,7 @@ static void take_post(ls_group *group, int from, const ls__message *message)
         memcpy(ls__small_stage(group, from, sequence), message->payload, message->bytes);
     }
     ls__remote_heard(group, from, message);
-    /* Who posts so late waits for somebody: it should not be for us. */
+    /* A member that posts after this rank has finished may be missing this rank's FINISHED. */
     if (finished_by(group) >= sequence) {
         ls__message head = head_of(group, LS__MESSAGE_FINISHED);
         head.total = finished_by(group);
@@ -287,6 +309,8 @@ static void take_post(ls_group *group, int from, const ls__message *message)
     }
 }
 
+/* The cached control block then looks as if the member had announced the operation in shared
+ * memory, so the code that compares descriptors and names stragglers needs no second form. */
 void ls__remote_heard(ls_group *group, int member, const ls__message *message)
 {
     const ls__descriptor *d = &message->descriptor;
@@ -328,6 +352,7 @@ bool ls__remote_take_group(ls_group *group, int from, const ls__message *message
     }
 }
 
+/* The cached board record of the sender becomes what its own one was when it sent. */
 static void take_beat(ls__comm *comm, int from, const ls__message *message)
 {
     ls__board_rank *record = comm->remote->rank[from].record;
@@ -354,6 +379,7 @@ static void take_beat(ls__comm *comm, int from, const ls__message *message)
                           memory_order_release);
 }
 
+/* What the sender waits for; deadlock detection reads it from the cached record. */
 static void take_blocked(ls__comm *comm, int from, const ls__message *message)
 {
     ls__blocked blocked;
@@ -363,7 +389,7 @@ static void take_blocked(ls__comm *comm, int from, const ls__message *message)
     }
 }
 
-void ls__remote_tell_blocked(ls__comm *comm, const ls__blocked *blocked)
+void ls__remote_send_blocked(ls__comm *comm, const ls__blocked *blocked)
 {
     const ls__message head = {.kind = LS__MESSAGE_BLOCKED, .bytes = sizeof *blocked};
     for (int r = 0; comm->remote != NULL && r < comm->runtime->world_size; r++) {
@@ -373,6 +399,8 @@ void ls__remote_tell_blocked(ls__comm *comm, const ls__blocked *blocked)
     }
 }
 
+/* The peer waits for the answer, so that it closes its sockets only when this rank has read
+ * everything. */
 static void take_bye(ls__comm *comm, int from)
 {
     ls__remote_rank *rank = &comm->remote->rank[from];
@@ -382,7 +410,8 @@ static void take_bye(ls__comm *comm, int from)
     atomic_store_explicit(&rank->record->life, LS__LIFE_LEFT, memory_order_release);
 }
 
-static void take_past(ls__comm *comm, int from, const ls__message *message)
+/* QUIET or LEFT: the tables of the cached header, which deferred reclamation reads. */
+static void take_left(ls__comm *comm, int from, const ls__message *message)
 {
     ls__heap_header *header = ls__heap_header_of(&comm->heap, from);
     _Atomic uint32_t *table = message->kind == LS__MESSAGE_LEFT ? header->left : header->quiet;
@@ -398,7 +427,7 @@ bool ls__remote_take(ls__comm *comm, int from, const ls__message *message)
     switch ((ls__message_kind)message->kind) {
     case LS__MESSAGE_QUIET:
     case LS__MESSAGE_LEFT:
-        take_past(comm, from, message);
+        take_left(comm, from, message);
         return true;
     case LS__MESSAGE_BEAT:
         take_beat(comm, from, message);
@@ -419,6 +448,7 @@ bool ls__remote_take(ls__comm *comm, int from, const ls__message *message)
 
 /* ---- turns -------------------------------------------------------------------------------- */
 
+/* A snapshot of this rank's board record: its activity and its last operation. */
 static void fill_beat(const ls__comm *comm, uint64_t now, beat *out)
 {
     const ls__board_rank *me = comm->me;
@@ -450,7 +480,8 @@ static void send_beats(ls__comm *comm, uint64_t now)
     comm->remote->next_beat_ns = now + LS__REMOTE_BEAT_NS;
     fill_beat(comm, now, &b);
     for (int r = 0; r < comm->runtime->world_size; r++) {
-        /* What waits already tells as much, and a stopped peer must not collect beats. */
+        /* Waiting messages are a sign of life as well, and beats must not pile up for a stopped
+         * peer. */
         if (comm->remote->is[r] && ls__list_empty(&comm->remote->rank[r].waiting)) {
             (void)put(comm, r, &head, &b);
         }
@@ -467,6 +498,7 @@ void ls__remote_say_bye(ls__comm *comm)
     }
 }
 
+/* One pass: the transport, messages that waited, failures, and new announcements. */
 bool ls__remote_turn(ls__comm *comm)
 {
     bool moved = comm->transport->turn(comm->transport);
@@ -476,7 +508,7 @@ bool ls__remote_turn(ls__comm *comm)
     LS__LIST_EACH (at, &comm->groups) {
         ls_group *group = LS__LIST_ITEM(at, ls_group, link);
         if (group->has_remote) {
-            moved = tell_failures(group) || moved;
+            moved = report_failure(group) || moved;
             moved = (atomic_load_explicit(&group->failed, memory_order_relaxed) == 0 &&
                      post_new(group)) ||
                     moved;
@@ -487,12 +519,14 @@ bool ls__remote_turn(ls__comm *comm)
 
 /* ---- now and then ------------------------------------------------------------------------- */
 
+/* Whether the rank is a member of the group. */
 static bool has_member(const ls_group *group, int world_rank)
 {
     return ls__member_of(group, world_rank) >= 0;
 }
 
-/* A rank that cannot be reached any more is as good as dead for every group it is in. */
+/* Fails every group that contains a rank which cannot be reached any more. Unconfirmed, because
+ * only a launcher can tell a dead process from a broken network. */
 static void give_up(ls__comm *comm, int r, const char *why)
 {
     ls__remote_rank *rank = &comm->remote->rank[r];
@@ -514,6 +548,8 @@ static void give_up(ls__comm *comm, int r, const char *why)
     atomic_store_explicit(&rank->record->life, LS__LIFE_DEAD, memory_order_release);
 }
 
+/* A broken connection is held against the rank only after a grace period, since the launcher
+ * usually knows the reason. Silence is only warned about: the process may be stopped. */
 static void check_rank(ls__comm *comm, int r, uint64_t now_ns)
 {
     ls__remote_rank *rank = &comm->remote->rank[r];

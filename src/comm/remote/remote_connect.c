@@ -1,8 +1,10 @@
-/* Becoming known to ranks on other hosts, and taking leave of them. See far.h. */
+/* Connecting to the ranks of other hosts in ls_init, and taking leave of them in ls_finalize. The
+ * protocol is described in remote.h. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/settings.h"
 #include "base/size.h"
 #include "comm/comm.h"
@@ -16,7 +18,7 @@
 #include "comm/transport/tcp.h"
 #include "job/store/store.h"
 
-/* ---- who is far --------------------------------------------------------------------------- */
+/* ---- which ranks are remote --------------------------------------------------------------- */
 
 /* LOCKSTEP_HOSTS: pretended hosts, for tests: their number, or one number a rank ("0,0,1"). */
 static int pretended_host(const char *text, int rank)
@@ -32,62 +34,69 @@ static int pretended_host(const char *text, int rank)
     return text != NULL ? (int)strtol(text, NULL, 10) : 0;
 }
 
-static bool is_far(const ls__comm *comm, const char *hosts, int rank)
+/* Ranks of pretended hosts count as remote although they share this one. */
+static bool is_remote(const ls__comm *comm, const char *hosts, int rank)
 {
     return ls__board_local(comm->board, rank) < 0 ||
            (hosts != NULL &&
             pretended_host(hosts, rank) != pretended_host(hosts, comm->runtime->rank));
 }
 
-/* ---- mirrors ------------------------------------------------------------------------------ */
+/* ---- cached state ------------------------------------------------------------------------- */
 
+/* The control block behind the header needs the alignment of a cache line. */
 static size_t header_bytes(void)
 {
     return ls__round_up(sizeof(ls__heap_header), LS__CACHE_LINE);
 }
 
-static size_t mirror_bytes(void)
+/* The cached heap of a remote rank: its header and its control block of the world. */
+static size_t cache_bytes(void)
 {
     return header_bytes() + sizeof(ls__control_block);
 }
 
-/* The board's record has more flights than a mirror ever uses. */
+/* A cached board record holds one flight, the last operation of the rank. */
 static size_t record_bytes(void)
 {
     return offsetof(ls__board_rank, flight) + sizeof(ls__flight_record);
 }
 
-static ls_status make_mirror(ls__comm *comm, int r)
+/* The cached state begins as that of a rank that has joined and announced nothing. */
+static ls_status make_cache(ls__comm *comm, int r)
 {
     const ls__env *env = comm->env;
     ls__remote_rank *rank = &comm->remote->rank[r];
-    rank->mirror = env->allocate(env, mirror_bytes());
+    LS_ASSERT(rank->cache == NULL && rank->record == NULL);
+    rank->cache = env->allocate(env, cache_bytes());
     rank->record = env->allocate(env, record_bytes());
-    if (rank->mirror == NULL || rank->record == NULL) {
+    if (rank->cache == NULL || rank->record == NULL) {
         return ls__fail(LS_ERR_MEMORY, "ls_init: no memory for what is known of rank %d", r);
     }
     memset(rank->record, 0, record_bytes());
-    memset(rank->mirror, 0, header_bytes());
-    ls__control_clear((ls__control_block *)(void *)(rank->mirror + header_bytes()));
-    ((ls__heap_header *)(void *)rank->mirror)->world = header_bytes();
+    memset(rank->cache, 0, header_bytes());
+    ls__control_clear((ls__control_block *)(void *)(rank->cache + header_bytes()));
+    ((ls__heap_header *)(void *)rank->cache)->world = header_bytes();
     atomic_store_explicit(&rank->record->life, LS__LIFE_JOINED, memory_order_relaxed);
     snprintf(rank->host, sizeof rank->host, "unknown");
-    comm->heap.peer[r] = (ls__heap_peer){.base = rank->mirror, .remote = true};
+    comm->heap.peer[r] = (ls__heap_peer){.base = rank->cache, .remote = true};
     return LS_OK;
 }
 
-static size_t far_bytes(int size, int local)
+/* One allocation: the struct and its three arrays. */
+static size_t remote_bytes(int size, int local)
 {
     return sizeof(ls__remote) + (size_t)size * (sizeof(ls__remote_rank) + sizeof(bool)) +
            (size_t)local * sizeof(int);
 }
 
-static ls__remote *far_new(const ls__comm *comm)
+/* NULL: no memory. No rank is marked as remote yet. */
+static ls__remote *remote_new(const ls__comm *comm)
 {
     const int size = comm->runtime->world_size, local = comm->board->ranks;
-    ls__remote *remote = comm->env->allocate(comm->env, far_bytes(size, local));
+    ls__remote *remote = comm->env->allocate(comm->env, remote_bytes(size, local));
     if (remote != NULL) {
-        memset(remote, 0, far_bytes(size, local));
+        memset(remote, 0, remote_bytes(size, local));
         remote->rank = (ls__remote_rank *)(void *)(remote + 1);
         remote->bell = (int *)(void *)(remote->rank + size);
         remote->is = (bool *)(remote->bell + local);
@@ -103,32 +112,34 @@ static ls__remote *far_new(const ls__comm *comm)
 
 ls_status ls__remote_open(ls__comm *comm)
 {
+    LS_ASSERT(comm->remote == NULL);
     const char *hosts = ls__setting_get("LOCKSTEP_HOSTS");
     const int size = comm->runtime->world_size;
     bool any = false;
     for (int r = 0; r < size; r++) {
-        any = any || is_far(comm, hosts, r);
+        any = any || is_remote(comm, hosts, r);
     }
     if (!any) {
         return LS_OK;
     }
-    comm->remote = far_new(comm);
+    comm->remote = remote_new(comm);
     if (comm->remote == NULL) {
         return ls__fail(LS_ERR_MEMORY, "ls_init: no memory for ranks on other hosts");
     }
     for (int r = 0; r < size; r++) {
-        if (is_far(comm, hosts, r)) {
+        if (is_remote(comm, hosts, r)) {
             comm->remote->is[r] = true;
             comm->remote->count++;
-            LS_TRY(make_mirror(comm, r));
+            LS_TRY(make_cache(comm, r));
         }
     }
     return LS_OK;
 }
 
-/* ---- bells -------------------------------------------------------------------------------- */
+/* ---- doorbells ---------------------------------------------------------------------------- */
 
-/* Sleepers wait in a poller here, so they are woken by an event that the ranks of a host share. */
+/* Sleepers of this host wait in a poller, so a store to shared memory does not wake them: each rank
+ * has an event beside its doorbell, which the local ranks pass to each other by the store. */
 static ls_status share_bells(ls__comm *comm)
 {
     const ls__env *env = comm->env;
@@ -157,6 +168,8 @@ static ls_status share_bells(ls__comm *comm)
     return LS_OK;
 }
 
+/* The peer's line in its published address: "pid, lowest rank of its host, host name". A malformed
+ * one leaves the host unknown. */
 static void learn(void *arg, int peer, const char *about)
 {
     ls__remote_rank *rank = &((ls__comm *)arg)->remote->rank[peer];
@@ -166,8 +179,10 @@ static void learn(void *arg, int peer, const char *about)
     }
 }
 
+/* On failure both transports are closed. */
 ls_status ls__remote_connect(ls__comm *comm, ls__transport *host)
 {
+    LS_ASSERT(comm->remote != NULL && comm->remote->net == NULL);
     const ls__boot *boot = &comm->boot;
     const bool inside = boot->address[0] == '\0'; /* pretended hosts: nothing leaves this one */
     char about[96], config[LS__CONFIG_MAX];
@@ -212,6 +227,7 @@ ls_status ls__remote_connect(ls__comm *comm, ls__transport *host)
 
 /* ---- leaving ------------------------------------------------------------------------------ */
 
+/* Whether every remote rank that can still answer has answered BYE. */
 static bool all_seen(const ls__comm *comm)
 {
     for (int r = 0; r < comm->runtime->world_size; r++) {
@@ -224,8 +240,9 @@ static bool all_seen(const ls__comm *comm)
     return true;
 }
 
-/* A peer that is slow, or stopped for a while, may still need what this rank has not got rid of. */
-static bool owes(const ls__comm *comm)
+/* Whether a peer may still need data of this rank: a slow or stopped one reads late. After a
+ * failure nobody waits for it. */
+static bool has_unsent(const ls__comm *comm)
 {
     bool any = ls__tcp_unsent(comm->remote->net);
     for (int r = 0; r < comm->runtime->world_size; r++) {
@@ -236,6 +253,8 @@ static bool owes(const ls__comm *comm)
            atomic_load_explicit(&comm->world->failed, memory_order_relaxed) == 0;
 }
 
+/* Waits for the answers to BYE; as long as data is unsent the wait is extended, up to the user's
+ * timeout. Closing earlier would reset connections with unread data. */
 void ls__remote_leave(ls__comm *comm)
 {
     if (comm->remote == NULL || comm->transport == NULL) {
@@ -255,13 +274,14 @@ void ls__remote_leave(ls__comm *comm)
         if (!ls__engine_turn(comm, true)) {
             ls__tcp_sleep(comm->remote->net, now + LS__CHECK_NS / 10);
         }
-        if (owes(comm) && now < latest) {
+        if (has_unsent(comm) && now < latest) {
             deadline = now + LS__REMOTE_BYE_NS;
         }
     }
     ls__progress_release(comm);
 }
 
+/* Releases cached state and doorbells; the transport is closed by its owner. */
 void ls__remote_close(ls__comm *comm)
 {
     ls__remote *remote = comm->remote;
@@ -275,13 +295,13 @@ void ls__remote_close(ls__comm *comm)
         }
     }
     for (int r = 0; r < comm->runtime->world_size; r++) {
-        if (remote->rank[r].mirror != NULL) {
-            env->release(env, remote->rank[r].mirror, mirror_bytes());
+        if (remote->rank[r].cache != NULL) {
+            env->release(env, remote->rank[r].cache, cache_bytes());
         }
         if (remote->rank[r].record != NULL) {
             env->release(env, remote->rank[r].record, record_bytes());
         }
     }
-    env->release(env, remote, far_bytes(comm->runtime->world_size, comm->board->ranks));
+    env->release(env, remote, remote_bytes(comm->runtime->world_size, comm->board->ranks));
     comm->remote = NULL;
 }

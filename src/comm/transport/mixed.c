@@ -1,4 +1,4 @@
-/* Which transport reaches whom: one look at a table a call. */
+/* Two transports as one: every call looks up in a table which of them reaches the peer. */
 #include "comm/transport/mixed.h"
 
 #include <string.h>
@@ -11,6 +11,7 @@ typedef struct mixed {
     bool remote[]; /* [size] */
 } mixed;
 
+/* The transport that reaches this peer. All functions below only pass the call on to it. */
 static ls__transport *to(ls__transport *t, int peer)
 {
     mixed *self = (mixed *)t;
@@ -35,10 +36,10 @@ static void mixed_commit(ls__transport *t, int peer)
     via->commit(via, peer);
 }
 
-static void mixed_lend(ls__transport *t, int peer, const void *payload, uint32_t *left)
+static void mixed_commit_borrowed(ls__transport *t, int peer, const void *payload, uint32_t *in_use)
 {
     ls__transport *via = to(t, peer);
-    via->lend(via, peer, payload, left);
+    via->commit_borrowed(via, peer, payload, in_use);
 }
 
 static const ls__message *mixed_peek(ls__transport *t, int peer, const void **payload)
@@ -47,6 +48,7 @@ static const ls__message *mixed_peek(ls__transport *t, int peer, const void **pa
     return via->peek(via, peer, payload);
 }
 
+/* Shared memory never keeps a pointer to a buffer, so only TCP has anything to release. */
 static void mixed_let_go(ls__transport *t, uint32_t group)
 {
     mixed *self = (mixed *)t;
@@ -59,12 +61,15 @@ static void mixed_release(ls__transport *t, int peer)
     via->release(via, peer);
 }
 
+/* Shared memory has no work of its own between calls. */
 static bool mixed_turn(ls__transport *t)
 {
     mixed *self = (mixed *)t;
     return self->net->turn(self->net);
 }
 
+/* A transport without this function never loses a peer by itself: on one host the launcher reports
+ * a death. */
 static const char *mixed_broken(ls__transport *t, int peer)
 {
     ls__transport *via = to(t, peer);
@@ -90,7 +95,7 @@ ls_status ls__mixed_transport_new(const ls__env *env, ls__transport *host, ls__t
                              .payload_max = mixed_payload_max,
                              .reserve = mixed_reserve,
                              .commit = mixed_commit,
-                             .lend = mixed_lend,
+                             .commit_borrowed = mixed_commit_borrowed,
                              .peek = mixed_peek,
                              .release = mixed_release,
                              .let_go = mixed_let_go,

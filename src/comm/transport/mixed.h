@@ -6,7 +6,8 @@
 #include "base/error.h"
 #include "comm/transport/transport.h"
 
-/* Takes both over, and closes them with itself. `far` [size]: who is reached by `net`. */
+/* Owns both from then on and closes them with itself; on failure the caller keeps them. `remote`
+ * [size]: whether the rank is reached by `net`. */
 ls_status ls__mixed_transport_new(const ls__env *env, ls__transport *host, ls__transport *net,
                                   const bool *remote, int size, ls__transport **out);
 

@@ -6,15 +6,16 @@
  * A slot is free for message i when consumed > i - RING_SLOTS. Each counter has one writer.
  *
  * Waking: a sender rings its peer after every message, if the peer sleeps. A receiver rings after
- * releasing a slot of a ring that was full. Both store first and look for sleepers after it, and
+ * releasing a slot of a ring that was full. Both store first and look for sleepers afterwards, and
  * sleepers count themselves before they look at the rings (Note [Last arriver] in control.h); all
- * of it sequentially consistent. That the receiver's look at `sent` finds the ring full follows
- * likewise: a sender found no room, so its last `sent` precedes the receiver's store in that order.
+ * of these accesses are sequentially consistent. By the same argument the receiver sees that the
+ * ring was full: a sender found no room, so its last `sent` precedes the receiver's store.
  */
 #include "comm/transport/shm.h"
 
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/size.h"
 
 #define RING_SLOTS 8
@@ -33,6 +34,7 @@ typedef struct shm_transport {
     void *arg;
 } shm_transport;
 
+/* One ring per peer, each on pages of its own so that it lies with its writer. */
 size_t ls__shm_ring_bytes(int ranks)
 {
     return (size_t)ranks * ls__round_up(sizeof(ring), LS__PAGE_ALIGN);
@@ -46,6 +48,7 @@ static ring *ring_of(const ls__heap *heap, int owner, int other)
                             (size_t)other * ls__round_up(sizeof(ring), LS__PAGE_ALIGN));
 }
 
+/* Reserving twice without a commit returns the same slot. */
 static ls__message *shm_reserve(ls__transport *t, int peer)
 {
     const ls__heap *heap = ((shm_transport *)t)->heap;
@@ -58,25 +61,31 @@ static ls__message *shm_reserve(ls__transport *t, int peer)
                                          : (ls__message *)(void *)own->slot[sent % RING_SLOTS];
 }
 
+/* The caller has filled the reserved slot. */
 static void shm_commit(ls__transport *t, int peer)
 {
     shm_transport *self = (shm_transport *)t;
     ring *own = ring_of(self->heap, self->heap->rank, peer);
     const uint64_t sent = atomic_load_explicit(&own->sent, memory_order_relaxed);
+    LS_ASSERT(sent - atomic_load_explicit(&ring_of(self->heap, peer, self->heap->rank)->consumed,
+                                          memory_order_relaxed) <
+              RING_SLOTS);
     /* Sync: pairs with the load in shm_peek. */
     atomic_store_explicit(&own->sent, sent + 1, memory_order_seq_cst);
     self->ring(self->arg, peer);
 }
 
-/* The peer reads the slot, so this is a copy. */
-static void shm_lend(ls__transport *t, int peer, const void *payload, uint32_t *left)
+/* The peer reads the slot, not the caller's buffer, so the payload is copied and nothing stays
+ * borrowed. */
+static void shm_commit_borrowed(ls__transport *t, int peer, const void *payload, uint32_t *in_use)
 {
-    (void)left;
-    ls__message *message = shm_reserve(t, peer); /* the same as before */
+    (void)in_use;
+    ls__message *message = shm_reserve(t, peer); /* the slot that the caller has reserved */
     memcpy(message->payload, payload, message->bytes);
     shm_commit(t, peer);
 }
 
+/* The message lies in the sender's heap; its slot stays occupied until shm_release. */
 static const ls__message *shm_peek(ls__transport *t, int peer, const void **payload)
 {
     const ls__heap *heap = ((shm_transport *)t)->heap;
@@ -93,6 +102,8 @@ static const ls__message *shm_peek(ls__transport *t, int peer, const void **payl
     return message;
 }
 
+/* Rings only if the ring was full: otherwise the sender had room and cannot be asleep because of
+ * it. */
 static void shm_release(ls__transport *t, int peer)
 {
     shm_transport *self = (shm_transport *)t;
@@ -130,7 +141,7 @@ ls_status ls__shm_transport_new(ls__heap *heap, void (*wake)(void *arg, int peer
                                      .payload_max = shm_payload_max,
                                      .reserve = shm_reserve,
                                      .commit = shm_commit,
-                                     .lend = shm_lend,
+                                     .commit_borrowed = shm_commit_borrowed,
                                      .peek = shm_peek,
                                      .release = shm_release,
                                      .close = shm_close},

@@ -1,13 +1,14 @@
 /* The connections of each pair: which are ready, and the transport's table. Everything here belongs
- * to the holder of the progress token, but for `ready`, which any thread that polls may set.
+ * to the holder of the progress lock, except `ready`, which any thread that polls may set.
  *
- * Readiness is edge-triggered: a connection is read until it has no more, or until there is no
- * room, and is then looked at again without being told.
+ * Readiness is edge-triggered: a connection stays marked as readable until a read finds it empty,
+ * even if reading stopped earlier because `in` was full.
  */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/error.h"
 #include "comm/transport/tcp_wire.h"
 
@@ -18,6 +19,7 @@ static ls__tcp *tcp_of(ls__transport *t)
     return (ls__tcp *)t;
 }
 
+/* The poller forgets the descriptor first, since the system may reuse its number. */
 static void close_link(ls__tcp *tcp, ls__tcp_connection *c)
 {
     if (c->link != NULL) {
@@ -27,7 +29,8 @@ static void close_link(ls__tcp *tcp, ls__tcp_connection *c)
     }
 }
 
-/* All connections of the pair end with the first: the other side is to know at once, too. */
+/* All connections of the pair end with the first one, so the other side notices at once. Frames
+ * that have arrived completely can still be used. The first reason is kept. */
 void ls__tcp_set_broken(ls__tcp *tcp, ls__tcp_peer *peer, const ls__tcp_connection *c,
                         const char *why)
 {
@@ -41,6 +44,8 @@ void ls__tcp_set_broken(ls__tcp *tcp, ls__tcp_peer *peer, const ls__tcp_connecti
     }
 }
 
+/* Text for the result of a read or write that ended a connection: 0 at end of stream, else -errno.
+ * */
 const char *ls__tcp_reason(ssize_t error)
 {
     return error == 0 ? "closed by the other side" : strerror((int)-error);
@@ -48,7 +53,9 @@ const char *ls__tcp_reason(ssize_t error)
 
 /* ---- readiness ---------------------------------------------------------------------------- */
 
-static void note_ready(ls__tcp *tcp, const ls__env_ready *ready, int count)
+/* Distributes what a poll has returned. The holder of the progress lock takes it over in
+ * ls__tcp_refresh, on whatever thread the poll ran. */
+static void set_ready(ls__tcp *tcp, const ls__env_ready *ready, int count)
 {
     for (int i = 0; i < count; i++) {
         const uint64_t tag = ready[i].tag;
@@ -63,14 +70,16 @@ static void note_ready(ls__tcp *tcp, const ls__env_ready *ready, int count)
     }
 }
 
+/* Polls until fewer events than fit are returned: with edge triggering an event that is not read
+ * now is not reported again. */
 static void poll_until(ls__tcp *tcp, uint64_t deadline_ns)
 {
     ls__env_ready ready[READY_ROOM];
     int count;
     do {
         count = tcp->env->poller_wait(tcp->env, tcp->poller, ready, READY_ROOM, deadline_ns);
-        note_ready(tcp, ready, count);
-        deadline_ns = 0; /* there may be more, but it is no time to sleep */
+        set_ready(tcp, ready, count);
+        deadline_ns = 0; /* more events may be pending, but something has happened: no sleep */
     } while (count == READY_ROOM);
 }
 
@@ -79,10 +88,11 @@ void ls__tcp_sleep(ls__transport *t, uint64_t deadline_ns)
     poll_until(tcp_of(t), deadline_ns);
 }
 
+/* Takes over readiness that any thread has found. Called before a connection is read or written. */
 void ls__tcp_refresh(ls__tcp_connection *c)
 {
-    /* Sync: seq_cst, as Note [Last arriver]: who polled sets it and then looks for a sleeper, who
-     * counts itself and then looks here. */
+    /* Sync: seq_cst, as Note [Last arriver]: the poller sets it and then looks for a sleeper, and
+     * the sleeper counts itself and then looks here. */
     if (atomic_load_explicit(&c->ready, memory_order_seq_cst) == 0) {
         return;
     }
@@ -100,6 +110,7 @@ static size_t tcp_payload_max(ls__transport *t, int peer)
     return LS__TCP_PAYLOAD;
 }
 
+/* Sends what is queued on every connection; receiving happens in peek. */
 static bool tcp_turn(ls__transport *t)
 {
     ls__tcp *tcp = tcp_of(t);
@@ -117,6 +128,8 @@ static bool tcp_turn(ls__transport *t)
     return moved;
 }
 
+/* Buffers of a group that ended with an error are returned to their user, so neither queued frames
+ * nor frames being received may refer to them any more. */
 static void tcp_let_go(ls__transport *t, uint32_t group)
 {
     ls__tcp *tcp = tcp_of(t);
@@ -128,13 +141,14 @@ static void tcp_let_go(ls__transport *t, uint32_t group)
     }
 }
 
-/* What lies here already may still be used. */
+/* Messages that have arrived already may still be peeked. */
 static const char *tcp_broken(ls__transport *t, int rank)
 {
     const ls__tcp_peer *peer = &tcp_of(t)->peer[rank];
     return peer->is_broken ? peer->broken : NULL;
 }
 
+/* Slots and receive buffer are one allocation. */
 static void close_connection(ls__tcp *tcp, ls__tcp_connection *c)
 {
     const ls__env *env = tcp->env;
@@ -144,6 +158,7 @@ static void close_connection(ls__tcp *tcp, ls__tcp_connection *c)
     }
 }
 
+/* Also serves a transport that was made only in part. */
 static void tcp_close(ls__transport *t)
 {
     ls__tcp *tcp = tcp_of(t);
@@ -162,6 +177,7 @@ static void tcp_close(ls__transport *t)
     env->release(env, tcp, sizeof *tcp + (size_t)tcp->size);
 }
 
+/* A broken pair has nothing to send any more. */
 bool ls__tcp_unsent(const ls__transport *t)
 {
     const ls__tcp *tcp = (const ls__tcp *)t;
@@ -189,10 +205,13 @@ ls_status ls__tcp_watch_bell(ls__transport *t, int bell)
                : ls__fail(LS_ERR_SYSTEM, "ls_init: watching a descriptor: %s", strerror(-error));
 }
 
+/* A new connection counts as readable and writable, since the events of its handshake are past; the
+ * first attempt finds out. */
 ls_status ls__tcp_adopt(ls__tcp *tcp, int peer, int index, ls__link *link)
 {
     ls__tcp_connection *c = &tcp->peer[peer].connection[index];
     const uint64_t tag = (uint64_t)peer * LS__TCP_CONNECTIONS_MAX + (uint64_t)index;
+    LS_ASSERT(c->link == NULL && c->in == NULL);
     c->link = link;
     c->in = tcp->env->allocate(tcp->env, LS__TCP_CONNECTION_BYTES);
     if (c->in == NULL) {
@@ -201,7 +220,7 @@ ls_status ls__tcp_adopt(ls__tcp *tcp, int peer, int index, ls__link *link)
     for (size_t s = 0; s < LS__TCP_SLOTS; s++) {
         c->slot[s].at = c->in + LS__TCP_IN_BYTES + s * LS__TCP_SLOT_BYTES;
     }
-    c->can_read = c->can_write = true; /* until it is known better */
+    c->can_read = c->can_write = true;
     tcp->peer[peer].heard_ns = tcp->env->now_ns(tcp->env);
     const int error = tcp->env->poller_add(tcp->env, tcp->poller, ls__link_fd(link), tag);
     return error == 0
@@ -209,6 +228,7 @@ ls_status ls__tcp_adopt(ls__tcp *tcp, int peer, int index, ls__link *link)
                : ls__fail(LS_ERR_SYSTEM, "ls_init: watching a connection: %s", strerror(-error));
 }
 
+/* Returns when all connections are made. On failure everything is closed. */
 ls_status ls__tcp_transport_new(const ls__tcp_spec *spec,
                                 void (*known)(void *arg, int peer, const char *about), void *arg,
                                 ls__transport **out)
@@ -226,7 +246,7 @@ ls_status ls__tcp_transport_new(const ls__tcp_spec *spec,
                               .payload_max = tcp_payload_max,
                               .reserve = ls__tcp_reserve,
                               .commit = ls__tcp_commit,
-                              .lend = ls__tcp_lend,
+                              .commit_borrowed = ls__tcp_commit_borrowed,
                               .peek = ls__tcp_peek,
                               .release = ls__tcp_release,
                               .let_go = tcp_let_go,

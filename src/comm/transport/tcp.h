@@ -29,23 +29,23 @@ typedef struct ls__tcp_spec {
     ls_store *store;        /* addresses are exchanged through it */
     const char *about;      /* of this process: "host h, pid 12" */
     const char *config;     /* compared with every peer's */
-    const ls__board *board; /* of this host: its verdict ends the joining. NULL: none */
+    const ls__board *board; /* of this host: its root cause ends the joining; may be NULL */
     int64_t timeout_ms;
 } ls__tcp_spec;
 
-/* Connects this rank with all far ones. `about` of a peer is handed to known(arg, peer, text). */
+/* Connects this rank with all remote ones. `about` of a peer is handed to known(arg, peer, text).
+ * Errors: LS_ERR_TIMEOUT, LS_ERR_MISMATCH (configuration), LS_ERR_PEER, LS_ERR_SYSTEM, LS_ERR_MEMORY. */
 ls_status ls__tcp_transport_new(const ls__tcp_spec *spec,
                                 void (*known)(void *arg, int peer, const char *about), void *arg,
                                 ls__transport **out);
 
-/* Sleeps until something can be read or written, `bell` (a descriptor of event_open given at the
- * first call, and the same ever after) rings, or the deadline. Any one thread at a time per caller;
- * the token is not needed. */
+/* Sleeps until something can be read or written, the doorbell given to ls__tcp_watch_bell rings, or
+ * the deadline is reached. Needs no progress lock; several threads may sleep here. */
 void ls__tcp_sleep(ls__transport *t, uint64_t deadline_ns);
-ls_status ls__tcp_watch_bell(ls__transport *t, int bell);
+ls_status ls__tcp_watch_bell(ls__transport *t, int bell); /* once; a descriptor of event_open */
 /* Whether frames wait here for the network. */
 bool ls__tcp_unsent(const ls__transport *t);
-/* When the last byte came from `peer`. */
+/* Time at which the last byte of `peer` arrived. */
 uint64_t ls__tcp_heard(const ls__transport *t, int peer);
 
 #endif

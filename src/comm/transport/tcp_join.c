@@ -1,22 +1,24 @@
 /* Making the connections of the TCP transport, all at once, in ls_init.
  *
- * Every rank opens a door, publishes where it is, and reads where all far ranks are: when a rank
- * has read that, all doors are open. It then connects to the lower ones and lets the higher ones
- * in. Behind the proof of the link comes one HELLO that says which connection this is.
+ * Every rank opens a listener, publishes its address, and reads the addresses of all remote ranks:
+ * a rank that has read them knows that all listeners are open. It then connects to the lower ranks
+ * and accepts the higher ones. After the handshake, which proves that the peer knows the job's
+ * secret, one HELLO says which connection this is.
  */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/error.h"
 #include "comm/transport/tcp_wire.h"
 #include "job/link/listener.h"
 
 #define HELLO_MAGIC 0x4c534845u /* "LSHE" */
 #define CARD_MAX 512
-#define AGAIN_NS 50000000u
-#define LOOK_NS 50000000u    /* between two looks at what nobody wakes us for */
-#define GRACE_NS 1000000000u /* for the verdict about a connection that failed */
+#define RETRY_NS 50000000u
+#define LOOK_NS 50000000u    /* between two looks at the board, which wakes no poller */
+#define GRACE_NS 1000000000u /* for the root cause of a failed connection */
 #define GRACE_LOOK_NS 5000000u
 #define READY_ROOM 16
 
@@ -27,31 +29,31 @@ typedef struct hello {
     uint64_t job;
 } hello;
 
-typedef struct knock { /* a link on its way to be a connection */
-    ls__link *link;
-    int peer, index; /* of one that is made here; -1: one that was let in */
-    bool proven;
-    size_t got; /* bytes of `said` */
-    hello said;
-    char address[LS__ADDRESS_MAX]; /* of one that is made here: it may have to come again */
+typedef struct attempt { /* a link that is to become a connection */
+    ls__link *link;      /* NULL: to be made again, or taken over by the transport */
+    int peer, index;     /* of a link that this rank makes; -1: accepted */
+    bool proven;         /* the handshake is complete */
+    size_t got;          /* bytes of `greeting` */
+    hello greeting;
+    char address[LS__ADDRESS_MAX]; /* of a link that this rank makes, for another attempt */
     int port;
-    uint64_t again_ns; /* when, while there is no link */
-} knock;
+    uint64_t retry_ns; /* time of the next attempt while `link` is NULL; 0: no further one */
+} attempt;
 
 typedef struct joining {
     ls__tcp *tcp;
     const ls__tcp_spec *spec;
     const ls__env *env;
-    ls__listener *door;
+    ls__listener *listener;
     int poller;
-    knock *knock; /* [room] */
+    attempt *attempt; /* [room] */
     int room, count;
-    int missing; /* connections that are not there yet */
+    int missing; /* connections that are not made yet */
     uint64_t deadline_ns;
     char refused[256]; /* why a connection had to be made again, the last time */
 } joining;
 
-/* ---- cards: who is where ------------------------------------------------------------------ */
+/* ---- addresses in the store --------------------------------------------------------------- */
 
 typedef struct card {
     char address[LS__ADDRESS_MAX];
@@ -59,16 +61,17 @@ typedef struct card {
     const char *about, *config; /* in the text */
 } card;
 
+/* The entry in the store says where this rank listens, who it is and how it is set up. */
 static ls_status publish(const joining *j)
 {
     char key[32], text[CARD_MAX];
     snprintf(key, sizeof key, "net/%d", j->spec->rank);
     const int bytes = snprintf(text, sizeof text, "%s\n%d\n%s\n%s", j->spec->address,
-                               ls__listener_port(j->door), j->spec->about, j->spec->config);
+                               ls__listener_port(j->listener), j->spec->about, j->spec->config);
     return ls_store_set(j->spec->store, key, text, (size_t)bytes, j->spec->timeout_ms);
 }
 
-/* The text up to the line's end, which becomes its end. */
+/* Cuts the next line off the text and returns it; NULL behind the last one. */
 static char *next_line(char **at)
 {
     char *line = *at;
@@ -80,6 +83,7 @@ static char *next_line(char **at)
     return line;
 }
 
+/* Waits until the peer has published its entry. The returned strings lie in `text`. */
 static ls_status read_card(const joining *j, int peer, char text[CARD_MAX], card *out)
 {
     char key[32];
@@ -112,7 +116,8 @@ static ls_status read_card(const joining *j, int peer, char text[CARD_MAX], card
 
 /* ---- connecting --------------------------------------------------------------------------- */
 
-static void drop(joining *j, knock *k)
+/* Closes a link that has not become a connection. */
+static void drop(joining *j, attempt *k)
 {
     if (k->link != NULL) {
         (void)j->env->poller_remove(j->env, j->poller, ls__link_fd(k->link));
@@ -121,6 +126,7 @@ static void drop(joining *j, knock *k)
     }
 }
 
+/* Readiness of any watched descriptor only wakes the loop, which looks at all of them. */
 static ls_status watch(const joining *j, int fd)
 {
     const int error = j->env->poller_add(j->env, j->poller, fd, 0);
@@ -129,32 +135,38 @@ static ls_status watch(const joining *j, int fd)
                : ls__fail(LS_ERR_SYSTEM, "ls_init: watching a connection: %s", strerror(-error));
 }
 
-static ls_status connect_to(const joining *j, knock *k)
+/* Starts a connection from the address that this rank publishes, so that firewalls see the same one
+ * in both directions. */
+static ls_status connect_to(const joining *j, attempt *k)
 {
     const char *from = strcmp(j->spec->address, k->address) == 0 ? NULL : j->spec->address;
     LS_TRY(ls__link_connect(&j->spec->link, k->address, k->port, from, &k->link));
     return watch(j, ls__link_fd(k->link));
 }
 
+/* All connections to one lower rank. */
 static ls_status dial(joining *j, int peer, const card *c)
 {
     for (int i = 0; i < j->tcp->connections; i++) {
-        knock *k = &j->knock[j->count++];
-        *k = (knock){.peer = peer, .index = i, .port = c->port};
+        attempt *k = &j->attempt[j->count++];
+        *k = (attempt){.peer = peer, .index = i, .port = c->port};
         memcpy(k->address, c->address, sizeof k->address);
         LS_TRY(connect_to(j, k));
     }
     return LS_OK;
 }
 
-/* A door full of strangers shuts out friends, too (door.h): they come again. */
-static void come_again(joining *j, knock *k)
+/* A listener that is busy with unauthenticated peers turns away ranks as well (listener.h), so a
+ * refused connection is made again later. */
+static void retry_later(joining *j, attempt *k)
 {
     snprintf(j->refused, sizeof j->refused, "%s", ls_error_message());
     drop(j, k);
-    k->again_ns = j->env->now_ns(j->env) + AGAIN_NS;
+    k->retry_ns = j->env->now_ns(j->env) + RETRY_NS;
 }
 
+/* Reads the entries of all remote ranks, which proves that all listen, and connects to the lower
+ * ones. The configurations are compared before the first connection. */
 static ls_status dial_all(joining *j, void (*known)(void *arg, int peer, const char *about),
                           void *arg)
 {
@@ -181,8 +193,10 @@ static ls_status dial_all(joining *j, void (*known)(void *arg, int peer, const c
 
 /* ---- hellos ------------------------------------------------------------------------------- */
 
-static ls_status take_in(joining *j, knock *k, int peer, int index)
+/* The link is authenticated and known by its number: the transport owns it from here on. */
+static ls_status take_in(joining *j, attempt *k, int peer, int index)
 {
+    LS_ASSERT(k->link != NULL && j->missing > 0);
     (void)j->env->poller_remove(j->env, j->poller, ls__link_fd(k->link));
     ls__link *link = k->link;
     k->link = NULL;
@@ -190,7 +204,8 @@ static ls_status take_in(joining *j, knock *k, int peer, int index)
     return ls__tcp_adopt(j->tcp, peer, index, link);
 }
 
-static ls_status say_hello(joining *j, knock *k)
+/* Only the connecting side says which connection this is. */
+static ls_status send_hello(joining *j, attempt *k)
 {
     const hello h = {.magic = HELLO_MAGIC,
                      .from = j->spec->rank,
@@ -209,6 +224,7 @@ static ls_status say_hello(joining *j, knock *k)
     return take_in(j, k, k->peer, k->index);
 }
 
+/* Whether this HELLO is one that this rank still waits for. */
 static bool is_welcome(const joining *j, const hello *h)
 {
     return h->magic == HELLO_MAGIC && h->to == j->spec->rank && h->from > j->spec->rank &&
@@ -218,32 +234,35 @@ static bool is_welcome(const joining *j, const hello *h)
            j->tcp->peer[h->from].connection[h->index].link == NULL;
 }
 
-static ls_status hear_hello(joining *j, knock *k)
+/* Reads as much of the HELLO as has arrived. LS_OK does not mean that it is complete. A peer that
+ * disconnects is not an error: it tries again, or is reported as missing. */
+static ls_status read_hello(joining *j, attempt *k)
 {
-    while (k->got < sizeof k->said) {
-        const ssize_t got =
-            ls__link_read(k->link, (unsigned char *)&k->said + k->got, sizeof k->said - k->got);
+    while (k->got < sizeof k->greeting) {
+        const ssize_t got = ls__link_read(k->link, (unsigned char *)&k->greeting + k->got,
+                                          sizeof k->greeting - k->got);
         if (got == -EAGAIN) {
             return LS_OK;
         }
         if (got <= 0) {
-            drop(j, k); /* whoever it was comes again, or is reported as missing */
+            drop(j, k);
             return LS_OK;
         }
         k->got += (size_t)got;
     }
-    if (!is_welcome(j, &k->said)) {
+    if (!is_welcome(j, &k->greeting)) {
         return ls__fail(LS_ERR_PEER,
                         "ls_init: a connection from %s says that it is number %d of rank %d to "
                         "rank %d, generation %u, which is not expected here; do all ranks run the "
                         "same build and settings?",
-                        ls__link_peer(k->link), (int)k->said.index, (int)k->said.from,
-                        (int)k->said.to, k->said.generation);
+                        ls__link_peer(k->link), (int)k->greeting.index, (int)k->greeting.from,
+                        (int)k->greeting.to, k->greeting.generation);
     }
-    return take_in(j, k, k->said.from, k->said.index);
+    return take_in(j, k, k->greeting.from, k->greeting.index);
 }
 
-static ls_status advance(joining *j, knock *k)
+/* Moves one link on: handshake first, then HELLO. LS_OK also while it has to wait. */
+static ls_status advance(joining *j, attempt *k)
 {
     if (!k->proven) {
         const ls_status status = ls__link_handshake(k->link);
@@ -251,7 +270,7 @@ static ls_status advance(joining *j, knock *k)
             return LS_OK;
         }
         if (status == LS_ERR_PEER && k->index >= 0) {
-            come_again(j, k);
+            retry_later(j, k);
             return LS_OK;
         }
         if (status != LS_OK) {
@@ -259,23 +278,25 @@ static ls_status advance(joining *j, knock *k)
         }
         k->proven = true;
     }
-    return k->index >= 0 ? say_hello(j, k) : hear_hello(j, k);
+    return k->index >= 0 ? send_hello(j, k) : read_hello(j, k);
 }
 
-static ls_status let_in(joining *j)
+/* Takes authenticated links from the listener. More links than there are missing connections cannot
+ * come from ranks of this job. */
+static ls_status accept_all(joining *j)
 {
-    for (ls__link *link = ls__listener_next(j->door); link != NULL;
-         link = ls__listener_next(j->door)) {
+    for (ls__link *link = ls__listener_next(j->listener); link != NULL;
+         link = ls__listener_next(j->listener)) {
         int at = 0;
-        while (at < j->count && (j->knock[at].link != NULL || j->knock[at].again_ns != 0)) {
+        while (at < j->count && (j->attempt[at].link != NULL || j->attempt[at].retry_ns != 0)) {
             at++;
         }
         if (at == j->room) {
-            ls__link_close(link); /* more than can be: not one of ours */
+            ls__link_close(link);
             continue;
         }
         j->count = at == j->count ? at + 1 : j->count;
-        j->knock[at] = (knock){.link = link, .peer = -1, .index = -1, .proven = true};
+        j->attempt[at] = (attempt){.link = link, .peer = -1, .index = -1, .proven = true};
         LS_TRY(watch(j, ls__link_fd(link)));
     }
     return LS_OK;
@@ -283,6 +304,7 @@ static ls_status let_in(joining *j)
 
 /* ---- all of it ---------------------------------------------------------------------------- */
 
+/* Names one pair without a connection and the likely reasons. */
 static ls_status fail_missing(const joining *j)
 {
     for (int r = 0; r < j->spec->size; r++) {
@@ -293,7 +315,7 @@ static ls_status fail_missing(const joining *j)
                                 "this rank listens on %s port %d; is that address reachable from "
                                 "the other host (firewall, LOCKSTEP_IFNAME)?%s%s",
                                 j->spec->rank, r, (double)j->spec->timeout_ms * 1e-3,
-                                j->spec->address, ls__listener_port(j->door),
+                                j->spec->address, ls__listener_port(j->listener),
                                 j->refused[0] != '\0' ? " The last refusal: " : "", j->refused);
             }
         }
@@ -301,33 +323,34 @@ static ls_status fail_missing(const joining *j)
     return LS_OK;
 }
 
-/* Makes the connections anew whose time has come; *look is not later than the next one's. */
-static ls_status knock_again(joining *j, uint64_t now, uint64_t *look)
+/* Makes those connections again whose time has come, and lowers *look to the next such time. */
+static ls_status retry(joining *j, uint64_t now, uint64_t *look)
 {
     for (int i = 0; i < j->count; i++) {
-        knock *k = &j->knock[i];
-        if (k->again_ns != 0 && now >= k->again_ns) {
-            k->again_ns = 0;
+        attempt *k = &j->attempt[i];
+        if (k->retry_ns != 0 && now >= k->retry_ns) {
+            k->retry_ns = 0;
             LS_TRY(connect_to(j, k));
         }
-        *look = k->again_ns != 0 && k->again_ns < *look ? k->again_ns : *look;
+        *look = k->retry_ns != 0 && k->retry_ns < *look ? k->retry_ns : *look;
     }
     return LS_OK;
 }
 
-static bool has_verdict(const joining *j)
+/* Whether the launcher has reported a failure of the job on the board. */
+static bool has_root_cause(const joining *j)
 {
     const ls__board *board = j->spec->board;
     return board != NULL && atomic_load_explicit(&board->verdict, memory_order_acquire) != 0;
 }
 
-static ls_status fail_by_verdict(const joining *j)
+static ls_status fail_by_root_cause(const joining *j)
 {
     return ls__fail(LS_ERR_PEER, "ls_init: %.1000s", j->spec->board->verdict_text);
 }
 
-/* A connection that fails is most often the trace of a rank that died, about which the launcher's
- * verdict says more: it is waited for. */
+/* A connection that fails is most often the trace of a rank that has died, and the launcher's root
+ * cause says more about it: a short wait for that, then this rank's own text. */
 static ls_status explain(const joining *j, ls_status status)
 {
     char own[LS__MESSAGE_MAX];
@@ -337,29 +360,30 @@ static ls_status explain(const joining *j, ls_status status)
         return status;
     }
     snprintf(own, sizeof own, "%s", ls_error_message());
-    for (uint64_t now = 0; !has_verdict(j) && now < deadline; now = j->env->now_ns(j->env)) {
+    for (uint64_t now = 0; !has_root_cause(j) && now < deadline; now = j->env->now_ns(j->env)) {
         j->env->sleep_until(j->env, j->env->now_ns(j->env) + GRACE_LOOK_NS);
     }
-    return has_verdict(j) ? fail_by_verdict(j) : ls__fail_again(status, own);
+    return has_root_cause(j) ? fail_by_root_cause(j) : ls__fail_again(status, own);
 }
 
+/* Turns until all connections are made, the root cause of a failure is known, or time is up. */
 static ls_status run(joining *j)
 {
     ls__env_ready ready[READY_ROOM];
     while (j->missing > 0) {
-        if (has_verdict(j)) {
-            return fail_by_verdict(j);
+        if (has_root_cause(j)) {
+            return fail_by_root_cause(j);
         }
-        LS_TRY(let_in(j));
+        LS_TRY(accept_all(j));
         for (int i = 0; i < j->count; i++) {
-            if (j->knock[i].link != NULL) {
-                LS_TRY(advance(j, &j->knock[i]));
+            if (j->attempt[i].link != NULL) {
+                LS_TRY(advance(j, &j->attempt[i]));
             }
         }
         const uint64_t now = j->env->now_ns(j->env);
-        const uint64_t door = ls__listener_deadline(j->door);
-        uint64_t look = now + LOOK_NS < door ? now + LOOK_NS : door;
-        LS_TRY(knock_again(j, now, &look));
+        const uint64_t listener = ls__listener_deadline(j->listener);
+        uint64_t look = now + LOOK_NS < listener ? now + LOOK_NS : listener;
+        LS_TRY(retry(j, now, &look));
         if (j->missing > 0 && now >= j->deadline_ns) {
             return fail_missing(j);
         }
@@ -370,12 +394,28 @@ static ls_status run(joining *j)
     return LS_OK;
 }
 
-static ls_status open_door(joining *j)
+static ls_status open_listener(joining *j)
 {
-    LS_TRY(ls__listener_open(&j->spec->link, j->spec->address, 0, &j->door));
-    return watch(j, ls__listener_fd(j->door));
+    LS_TRY(ls__listener_open(&j->spec->link, j->spec->address, 0, &j->listener));
+    return watch(j, ls__listener_fd(j->listener));
 }
 
+/* The whole procedure but for releasing what it has allocated. */
+static ls_status make_connections(joining *j, void (*known)(void *arg, int peer, const char *about),
+                                  void *arg)
+{
+    if (j->poller < 0 || j->attempt == NULL) {
+        return ls__fail(LS_ERR_SYSTEM, "ls_init: a poller and memory for %d ranks: %s",
+                        j->spec->size, j->poller < 0 ? strerror(-j->poller) : "no memory");
+    }
+    LS_TRY(open_listener(j));
+    LS_TRY(publish(j));
+    LS_TRY(dial_all(j, known, arg));
+    return run(j);
+}
+
+/* Collective over all ranks of the job that have remote peers. Links that did not become
+ * connections are closed in any case. */
 ls_status ls__tcp_join(ls__tcp *tcp, const ls__tcp_spec *spec,
                        void (*known)(void *arg, int peer, const char *about), void *arg)
 {
@@ -383,27 +423,19 @@ ls_status ls__tcp_join(ls__tcp *tcp, const ls__tcp_spec *spec,
     joining j = {.tcp = tcp, .spec = spec, .env = env};
     j.room = spec->size * tcp->connections;
     j.deadline_ns = ls__deadline_after(env, spec->timeout_ms);
-    const size_t bytes = (size_t)j.room * sizeof *j.knock;
+    const size_t bytes = (size_t)j.room * sizeof *j.attempt;
     j.poller = env->poller_open(env);
-    j.knock = env->allocate(env, bytes);
-    ls_status status = LS_OK;
-    if (j.poller < 0 || j.knock == NULL) {
-        status = ls__fail(LS_ERR_SYSTEM, "ls_init: a poller and memory for %d ranks: %s",
-                          spec->size, j.poller < 0 ? strerror(-j.poller) : "no memory");
-    }
-    status = status == LS_OK ? open_door(&j) : status;
-    status = status == LS_OK ? publish(&j) : status;
-    status = status == LS_OK ? dial_all(&j, known, arg) : status;
-    status = explain(&j, status == LS_OK ? run(&j) : status);
+    j.attempt = env->allocate(env, bytes);
+    const ls_status status = explain(&j, make_connections(&j, known, arg));
     for (int i = 0; i < j.count; i++) {
-        drop(&j, &j.knock[i]);
+        drop(&j, &j.attempt[i]);
     }
-    ls__listener_close(j.door);
+    ls__listener_close(j.listener);
     if (j.poller >= 0) {
         env->close(env, j.poller);
     }
-    if (j.knock != NULL) {
-        env->release(env, j.knock, bytes);
+    if (j.attempt != NULL) {
+        env->release(env, j.attempt, bytes);
     }
     return status;
 }

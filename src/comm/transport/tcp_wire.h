@@ -14,8 +14,8 @@
 #define LS__TCP_IN_BYTES ((2 * LS__FRAME_MAX + 63) / 64 * 64)
 #define LS__TCP_SLOT_BYTES ((LS__FRAME_MAX + 63) / 64 * 64)
 #define LS__TCP_CONNECTION_BYTES (LS__TCP_IN_BYTES + LS__TCP_SLOTS * LS__TCP_SLOT_BYTES)
-/* Shorter payloads are copied: that costs less than keeping account of them. */
-#define LS__TCP_LENT_MIN ((size_t)16 << 10)
+/* Shorter payloads are copied: that costs less than borrowing them. */
+#define LS__TCP_BORROWED_MIN ((size_t)16 << 10)
 #define LS__TCP_BELL UINT64_MAX /* the tag of the bell */
 
 typedef struct ls__frame {
@@ -27,33 +27,33 @@ typedef struct ls__frame {
     /* ls__message */
 } ls__frame;
 
-/* A frame that waits to be sent: `head` bytes here, then the lent payload, then the rest (padding)
- * here, behind the head. */
+/* A frame that waits to be sent: `head` bytes at `at`, then the borrowed payload, then the rest
+ * (padding), which lies behind the head. */
 typedef struct ls__tcp_slot {
     unsigned char *at; /* LS__TCP_SLOT_BYTES: room for a whole frame */
     size_t head, bytes;
-    const unsigned char *lent; /* NULL: nothing, so all lies here */
-    size_t lent_bytes;
-    uint32_t *left; /* to be lowered when the payload is no longer read */
+    const unsigned char *borrowed; /* NULL: nothing, so all lies here */
+    size_t borrowed_bytes;
+    uint32_t *in_use; /* counter of its owner, lowered when the payload is no longer read */
 } ls__tcp_slot;
 
 typedef struct ls__tcp_connection {
     ls__link *link;
-    _Atomic uint32_t ready; /* LS__READY_…, set by whoever polled; taken by the token's holder */
+    _Atomic uint32_t ready; /* LS__READY_…, set by any poller; taken with the progress lock */
     bool can_read, can_write;
-    bool held;         /* the link itself still holds bytes that it took (TLS) */
+    bool held;         /* the link has accepted bytes that it has not sent (TLS) */
     unsigned char *in; /* owned; the memory of the slots lies behind it */
     size_t start, end; /* bytes of `in` that were received and not released */
     /* Of the frame at `start`: */
-    bool checked;         /* it is whole and sound */
-    bool asked;           /* where its payload is wanted */
-    bool apart;           /* the payload is not in `in`, only what is around it */
-    unsigned char *place; /* apart: where it is; NULL: nobody wants it any more */
-    size_t placed;        /* apart: bytes of it that have come */
+    bool checked;         /* it is whole and verified */
+    bool asked;           /* the transport's user was asked for a place of its payload */
+    bool apart;           /* the payload goes to `place`, and only the rest to `in` */
+    unsigned char *place; /* apart; NULL: the payload is thrown away */
+    size_t placed;        /* apart: bytes of the payload that have arrived */
     uint32_t crc;         /* apart: of the frame so far */
     ls__tcp_slot slot[LS__TCP_SLOTS];
     uint64_t queued, sent; /* frames; frame i lies in slot i % LS__TCP_SLOTS */
-    size_t moved;          /* bytes of the first one not sent that are */
+    size_t moved;          /* bytes sent of frame `sent` */
 } ls__tcp_connection;
 
 typedef struct ls__tcp_peer {
@@ -79,13 +79,13 @@ typedef struct ls__tcp {
 /* tcp.c */
 void ls__tcp_set_broken(ls__tcp *tcp, ls__tcp_peer *peer, const ls__tcp_connection *c,
                         const char *why);
-void ls__tcp_refresh(ls__tcp_connection *c); /* takes over what polling has found */
+void ls__tcp_refresh(ls__tcp_connection *c); /* takes over readiness found by polling */
 const char *ls__tcp_reason(ssize_t error);   /* 0: closed; else -errno */
 
 /* tcp_out.c */
 ls__message *ls__tcp_reserve(ls__transport *t, int rank);
 void ls__tcp_commit(ls__transport *t, int rank);
-void ls__tcp_lend(ls__transport *t, int rank, const void *payload, uint32_t *left);
+void ls__tcp_commit_borrowed(ls__transport *t, int rank, const void *payload, uint32_t *in_use);
 bool ls__tcp_flush(ls__tcp *tcp, ls__tcp_peer *peer, ls__tcp_connection *c); /* anything sent? */
 void ls__tcp_out_let_go(ls__tcp_connection *c, uint32_t group);
 

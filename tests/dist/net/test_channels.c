@@ -99,17 +99,17 @@ static ls__tcp_connection *connection_to(int peer, int index)
 }
 
 /* Frames to `peer` whose payload is not in their slots. */
-static int frames_lent(int peer)
+static int frames_borrowed(int peer)
 {
     const ls__tcp *tcp = (const ls__tcp *)ls_world()->comm->remote->net;
-    int lent = 0;
+    int borrowed = 0;
     for (int i = 0; i < tcp->connections; i++) {
         const ls__tcp_connection *c = connection_to(peer, i);
         for (uint64_t f = c->sent; f < c->queued; f++) {
-            lent += c->slot[f % LS__TCP_SLOTS].lent != NULL;
+            borrowed += c->slot[f % LS__TCP_SLOTS].borrowed != NULL;
         }
     }
-    return lent;
+    return borrowed;
 }
 
 /* Rank 1 does not read while rank 0 sends more than the network takes. */
@@ -127,24 +127,24 @@ DIST_TEST(what_was_lent_is_not_read_after_a_failure, 2)
         CHECK_OK(ls_store_wait(ls_runtime_store(), "failed", -1));
         ls__progress_release(comm);
     } else {
-        int lent = 0, made = 0;
-        for (; made < MANY && lent == 0; made++) {
+        int borrowed = 0, made = 0;
+        for (; made < MANY && borrowed == 0; made++) {
             ls__progress_take(comm); /* nobody else moves it on while this thread looks */
             CHECK_OK(ls_send(part, sent, sizeof sent, LS_UINT8, 1, 0, NULL, &work[made]));
             (void)ls__engine_turn(comm, true);
-            lent = frames_lent(1);
+            borrowed = frames_borrowed(1);
             ls__progress_release(comm);
         }
-        CHECK(lent > 0);
+        CHECK(borrowed > 0);
         CHECK_OK(ls_group_abort(part, "for the test"));
         for (int i = 0; i < made; i++) {
             CHECK(ls_work_wait(work[i]) < 0);
         }
         ls__progress_take(comm);
-        lent = frames_lent(1);
+        borrowed = frames_borrowed(1);
         ls__progress_release(comm);
-        CHECK_INT(lent, 0);
-        CHECK_INT(part->p2p->lent, 0);
+        CHECK_INT(borrowed, 0);
+        CHECK_INT(part->p2p->borrowed, 0);
         memset(sent, 0xff, sizeof sent); /* a frame read from here now has another checksum */
         int64_t unused = 0;
         CHECK_OK(ls_store_add(ls_runtime_store(), "failed", 1, &unused, -1));
