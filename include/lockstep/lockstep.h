@@ -8,6 +8,7 @@
 #include <lockstep/comm.h>
 #include <lockstep/data.h>
 #include <lockstep/ddp.h>
+#include <lockstep/function.h>
 #include <lockstep/memory.h>
 #include <lockstep/nn.h>
 #include <lockstep/ops.h>

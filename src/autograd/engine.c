@@ -184,11 +184,7 @@ static ls_status skip_node(ls__autograd_pass *pass, const ls__tensor_node *node)
     for (int i = 0; i < LS__EDGES_MAX; i++) {
         LS_TRY(ls__accumulate_nothing(pass, node->edge[i].to));
     }
-    const ls__joint_links *links = ls__links_of(node);
-    for (int64_t i = 0; links != NULL && i < links->count; i++) {
-        LS_TRY(ls__accumulate_nothing(pass, links->at[i].edge.to));
-    }
-    return LS_OK;
+    return ls__links_skip(pass, ls__links_of(node));
 }
 
 static ls_status pass_node(ls__autograd_pass *pass, ls__tensor_node *node)

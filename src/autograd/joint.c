@@ -79,6 +79,17 @@ static ls__storage *outputs_new(ls__tensors *tensors, int count)
     return storage;
 }
 
+bool ls__joint_any_grad(const ls__tensor_node *joint)
+{
+    const ls__joint_outputs *outputs = ls__joint_outputs_of(joint);
+    for (int i = 0; i < outputs->count; i++) {
+        if (outputs->at[i].grad != NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* A node without edges; `shape` says what its output is. */
 static ls__tensor_node *node_new(ls__tensors *tensors, const ls__op *op, ls__record *shape,
                                  size_t context_bytes)
@@ -107,7 +118,7 @@ ls__tensor_node *ls__joint_new(ls__tensors *tensors, const ls__op *op, int outpu
     return node;
 }
 
-static ls_status skip_links(ls__autograd_pass *pass, const ls__joint_links *links)
+ls_status ls__links_skip(ls__autograd_pass *pass, const ls__joint_links *links)
 {
     for (int64_t i = 0; links != NULL && i < links->count; i++) {
         LS_TRY(ls__accumulate_nothing(pass, links->at[i].edge.to));
@@ -123,7 +134,7 @@ static ls_status output_run(ls__autograd_pass *pass, ls__tensor_node *node)
     ls__joint_outputs *outputs = ls__joint_outputs_of(c->joint);
     LS_ASSERT(c->index < outputs->count && outputs->at[c->index].grad == NULL);
     if (node->grad == NULL) {
-        return skip_links(pass, ls__links_of(node));
+        return ls__links_skip(pass, ls__links_of(node));
     }
     outputs->at[c->index] =
         (ls__joint_output){.grad = node->grad, .links = node->saved[LS__JOINT_LINKS].storage};

@@ -45,6 +45,12 @@ const char *ls__node_name(const ls__tensor_node *node);
 /* Room for `count` links, which are zero. NULL with the error set. */
 ls__storage *ls__links_new(ls__tensors *tensors, int64_t count);
 
+/* No gradient comes to the links (NULL: none): ls__accumulate_nothing for each. */
+ls_status ls__links_skip(ls__autograd_pass *pass, const ls__joint_links *links);
+
+/* Whether the loss depends on any output. */
+bool ls__joint_any_grad(const ls__tensor_node *joint);
+
 /* A node of `op` with so many outputs and a zeroed context, in the innermost scope. Takes `links`
  * and `own` (NULL: none), also when it fails. NULL with the error set. */
 ls__tensor_node *ls__joint_new(ls__tensors *tensors, const ls__op *op, int outputs,

@@ -19,6 +19,7 @@
  * somebody would wait forever, so the two sets are compared first. */
 #include "autograd/arrays.h"
 #include "autograd/joint.h"
+#include "autograd/mode.h"
 #include "autograd/segment.h"
 #include "base/assert.h"
 #include "tensor/op.h"
@@ -121,14 +122,12 @@ static ls_status run_first(ls__tensors *tensors, ls__segment *p, ls_tensor *cons
 
 static ls_status run_in_scope(ls__tensors *tensors, ls__segment *p, ls_tensor *const *inputs)
 {
-    const char *file = ls__self.file;
-    const int line = ls__self.line;
+    const ls__autograd_mode before = ls__autograd_mode_get();
     ls_scope *scope = ls_scope_enter();
     const ls_status status = run_first(tensors, p, inputs);
     ls_scope_leave(scope);
     p->drawn = ls__draws_take(tensors->runtime, 0).calls - p->draws.calls;
-    ls__self.file = file;
-    ls__self.line = line;
+    ls__autograd_mode_set(&before);
     return status;
 }
 

@@ -4,6 +4,7 @@
 #include "autograd/accumulate.h"
 #include "autograd/engine.h"
 #include "autograd/joint.h"
+#include "autograd/mode.h"
 #include "autograd/segment.h"
 
 static ls_status fail_differs(const ls__autograd_pass *pass, const ls__tensor_node *node,
@@ -70,11 +71,7 @@ static ls_status call_again(ls__autograd_pass *pass, const ls__tensor_node *node
                             const ls__segment *p, ls__draws *draws, ls__record **y)
 {
     ls_tensor *inputs[LS_CALL_TENSORS_MAX];
-    const ls__thread before = {.no_grad = ls__self.no_grad,
-                               .autocast = ls__self.autocast,
-                               .replay = ls__self.replay,
-                               .file = ls__self.file,
-                               .line = ls__self.line};
+    const ls__autograd_mode before = ls__autograd_mode_get();
     *draws = p->draws;
     ls__self.no_grad = false;
     ls__self.autocast = p->autocast;
@@ -85,11 +82,7 @@ static ls_status call_again(ls__autograd_pass *pass, const ls__tensor_node *node
     if (status == LS_OK) {
         status = ls__segment_call(pass->tensors, p, inputs, y);
     }
-    ls__self.no_grad = before.no_grad;
-    ls__self.autocast = before.autocast;
-    ls__self.replay = before.replay;
-    ls__self.file = before.file;
-    ls__self.line = before.line;
+    ls__autograd_mode_set(&before);
     return status;
 }
 
@@ -195,16 +188,6 @@ static ls_status seed(ls__autograd_pass *pass, const ls__tensor_node *node, cons
     return LS_OK;
 }
 
-static bool any_grad(const ls__joint_outputs *outputs)
-{
-    for (int i = 0; i < outputs->count; i++) {
-        if (outputs->at[i].grad != NULL) {
-            return true;
-        }
-    }
-    return false;
-}
-
 static ls_status run_again(ls__autograd_pass *pass, ls__tensor_node *node, ls_scope *scope,
                            ls__autograd_walk *walk)
 {
@@ -216,7 +199,7 @@ static ls_status run_again(ls__autograd_pass *pass, ls__tensor_node *node, ls_sc
 
 static ls_status recompute_run(ls__autograd_pass *pass, ls__tensor_node *node)
 {
-    if (!any_grad(ls__joint_outputs_of(node))) {
+    if (!ls__joint_any_grad(node)) {
         return LS_OK;
     }
     ls__autograd_walk walk = {.name = pass->name,

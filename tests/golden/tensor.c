@@ -177,6 +177,48 @@ GOLDEN(a_recomputation_that_does_something_else)
     }
 }
 
+enum { NO_MISTAKE, NO_OUTPUT, TOO_MANY_SAVED, DATA_TWICE, WRONG_SHAPE, SAVED_NUMBER };
+
+static ls_status own_forward(ls_function_call *call, ls_tensor *const *in, int n, ls_tensor **out,
+                             int m, void *arg)
+{
+    const int mistake = *(const int *)arg;
+    (void)n;
+    (void)m;
+    out[0] = mistake == NO_OUTPUT ? NULL : ls_relu(in[0]);
+    LS_TRY(ls_function_save_data(call, arg, sizeof(int)));
+    for (int i = 0; mistake == TOO_MANY_SAVED && i <= LS_FUNCTION_SAVED_MAX; i++) {
+        LS_TRY(ls_function_save(call, in[0]));
+    }
+    return mistake == DATA_TWICE ? ls_function_save_data(call, arg, sizeof(int)) : LS_OK;
+}
+
+static ls_status own_backward(ls_function_call *call, ls_tensor *const *dout, int m,
+                              ls_tensor **din, int n)
+{
+    (void)n;
+    (void)m;
+    const int mistake = *(const int *)ls_function_data(call);
+    din[0] = mistake == WRONG_SHAPE ? ls_sum(dout[0]) : ls_function_saved(call, 1);
+    return LS_OK;
+}
+
+GOLDEN(functions_of_ones_own)
+{
+    static const ls_function half = LS_FUNCTION(.name = "half", .forward = own_forward);
+    static const ls_function own =
+        LS_FUNCTION(.name = "own", .forward = own_forward, .backward = own_backward);
+    static const ls_function sizeless = {.name = "sizeless"};
+    ls_tensor *x = leaf();
+    SHOW_TENSOR(ls_function_apply(NULL, x, NULL));
+    SHOW_TENSOR(ls_function_apply(&sizeless, x, NULL));
+    SHOW_TENSOR(ls_function_apply(&half, x, NULL));
+    SHOW(ls_function_save(NULL, x));
+    for (int mistake = NO_OUTPUT; mistake <= SAVED_NUMBER; mistake++) {
+        SHOW(ls_backward(ls_sum(ls_function_apply(&own, x, &mistake))));
+    }
+}
+
 GOLDEN(what_can_require_gradients)
 {
     ls_tensor *p = leaf();

@@ -165,7 +165,7 @@ typedef struct gradients {
 
 static void take(gradients *g, int slot, ls_tensor *t)
 {
-    const ls_tensor *grad = ls_grad(t);
+    ls_tensor *grad = ls_grad(t);
     g->present[slot] = grad != NULL;
     if (grad != NULL) {
         CHECK_OK(ls_copy_out(grad, g->value + g->count, (size_t)ls_numel(grad) * sizeof(float)));

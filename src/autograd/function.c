@@ -1,0 +1,217 @@
+/* Differentiable operations of users. One application is a joint (joint.c), which owns the call: the
+ * saved tensors and data, and the shapes that gradients must have. function_backward.c runs its
+ * second half. */
+#include <lockstep/function.h>
+
+#include "autograd/arrays.h"
+#include "autograd/function_call.h"
+#include "autograd/joint.h"
+#include "autograd/mode.h"
+#include "tensor/op.h"
+
+#define FUNCTION_BYTES_MAX 4096 /* a larger size is not one */
+
+typedef struct context {
+    const char *name;
+} context;
+
+/* Notes the inputs; their records, NULL where one was left out, are for this moment only. */
+static ls_status look_at_inputs(ls_function_call *call, ls__record **records)
+{
+    for (int i = 0; i < call->input_count; i++) {
+        LS_TRY(ls__arrays_input(call->tensors, call->function->name, call->inputs, i,
+                                call->input_count, true, &records[i]));
+        if (records[i] != NULL) {
+            call->input[i] =
+                (ls__function_signature){.shape = ls__record_shape(records[i]),
+                                         .dtype = (ls_dtype)records[i]->dtype,
+                                         .wants = records[i]->node != NULL && !ls__self.no_grad};
+        }
+    }
+    return LS_OK;
+}
+
+static bool wants_any(const ls__function_signature *list, int count)
+{
+    for (int i = 0; i < count; i++) {
+        if (list[i].wants) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ---- forward ------------------------------------------------------------------------------ */
+
+/* Results as records outside every graph; out[i] is never linked and holds a reference. */
+static ls_status take_results(ls_function_call *call, ls_tensor **results, ls__record *out)
+{
+    for (int i = 0; i < call->output_count; i++) {
+        if (results[i] == NULL) {
+            return ls__fail(LS_ERR_INVALID, "%s: its forward gave no output %d of %d",
+                            call->function->name, i, call->output_count);
+        }
+        const ls__record *y =
+            ls__record_sound(call->tensors, ls_contiguous(results[i]), call->function->name);
+        if (y == NULL) {
+            return ls__self.status;
+        }
+        out[i] = *y;
+        out[i].node = NULL;
+        ls__storage_ref(y->storage);
+        const ls_dtype dtype = (ls_dtype)y->dtype;
+        call->output[i] =
+            (ls__function_signature){.shape = ls__record_shape(y),
+                                     .dtype = dtype,
+                                     .wants = dtype == LS_FLOAT32 || dtype == LS_BFLOAT16};
+    }
+    return LS_OK;
+}
+
+/* Runs the user's forward in a scope of its own, without a graph, on this line. */
+static ls_status run_forward(ls_function_call *call, void *arg, ls__record *out)
+{
+    ls_tensor *results[LS_CALL_TENSORS_MAX] = {NULL};
+    const ls__autograd_mode before = ls__autograd_mode_get();
+    ls__self.no_grad = true;
+    ls_scope *scope = ls_scope_enter();
+    ls_status status = call->function->forward(call, call->inputs, call->input_count, results,
+                                               call->output_count, arg);
+    if (status == LS_OK) {
+        status = take_results(call, results, out);
+    }
+    ls_scope_leave(scope);
+    ls__autograd_mode_set(&before);
+    call->phase = LS__FUNCTION_BETWEEN;
+    return status;
+}
+
+/* Links to where the gradients of the inputs go. NULL with the error set. */
+static ls__storage *link_inputs(const ls_function_call *call, ls__record *const *inputs)
+{
+    ls__storage *storage = ls__links_new(call->tensors, call->input_count);
+    if (storage == NULL) {
+        return NULL;
+    }
+    ls__joint_links *links = storage->data;
+    for (int i = 0; i < call->input_count; i++) {
+        if (call->input[i].wants && !ls__edge_to(call->tensors, inputs[i], &links->at[i].edge)) {
+            ls__storage_unref(storage);
+            return NULL;
+        }
+    }
+    return storage;
+}
+
+static ls_status record_call(ls__storage *own, ls__record *const *inputs, ls__record *const *y)
+{
+    ls_function_call *call = own->data;
+    if (!wants_any(call->input, call->input_count) ||
+        !wants_any(call->output, call->output_count)) {
+        return LS_OK;
+    }
+    ls__storage *links = link_inputs(call, inputs);
+    if (links == NULL) {
+        return ls__self.status;
+    }
+    ls__tensor_node *joint = ls__joint_new(call->tensors, &ls__function_op, call->output_count,
+                                           links, ls__storage_ref(own), sizeof(context));
+    if (joint == NULL) {
+        return ls__self.status;
+    }
+    ((context *)joint->context)->name = call->function->name;
+    for (int i = 0; i < call->output_count; i++) {
+        if (call->output[i].wants &&
+            ls__joint_add_output(call->tensors, joint, i, y[i], NULL) == NULL) {
+            return ls__self.status;
+        }
+    }
+    return LS_OK;
+}
+
+/* The results as tensors of the scope around. */
+static ls_status show_results(const ls_function_call *call, ls__record *results, ls__record **y)
+{
+    ls_status status = LS_OK;
+    for (int i = 0; i < call->output_count && results[i].storage != NULL; i++) {
+        y[i] = status == LS_OK ? ls__record_alias(call->tensors, &results[i]) : NULL;
+        status = y[i] != NULL ? LS_OK : ls__self.status;
+        ls__storage_unref(results[i].storage);
+    }
+    return status;
+}
+
+static ls_status apply_call(ls__storage *own, void *arg, ls__record **y)
+{
+    ls_function_call *call = own->data;
+    ls__record *inputs[LS_CALL_TENSORS_MAX];
+    ls__record results[LS_CALL_TENSORS_MAX] = {{.storage = NULL}};
+    LS_TRY(look_at_inputs(call, inputs));
+    const ls_status status = run_forward(call, arg, results);
+    const ls_status shown = show_results(call, results, y);
+    LS_TRY(status < 0 ? status : shown);
+    LS_TRY(look_at_inputs(call, inputs)); /* the user's forward may have freed one */
+    call->inputs = NULL;
+    return record_call(own, inputs, y);
+}
+
+static ls_status check_function(const ls_function *f)
+{
+    if (f == NULL || f->size < sizeof *f || f->size > FUNCTION_BYTES_MAX) {
+        return ls__fail(LS_ERR_INVALID,
+                        "function: %s; fill an ls_function with LS_FUNCTION, which sets its size",
+                        f == NULL ? "it is NULL" : "its size is not that of one");
+    }
+    if (f->name == NULL || f->forward == NULL || f->backward == NULL) {
+        return ls__fail(LS_ERR_INVALID,
+                        "function \"%s\": it needs a name, a forward and a backward",
+                        f->name != NULL ? f->name : "");
+    }
+    return LS_OK;
+}
+
+static ls_status apply(ls__tensors *tensors, const ls_function *f, ls_tensor *const *inputs,
+                       int input_count, ls__record **y, int output_count, void *arg)
+{
+    ls__storage *own = ls__function_call_new(tensors, f, inputs, input_count, output_count);
+    if (own == NULL) {
+        return ls__self.status;
+    }
+    const ls_status status = apply_call(own, arg, y);
+    ls__storage_unref(own);
+    return status < 0 ? ls__fail_at_site(status) : LS_OK;
+}
+
+ls_status ls_function_apply_many(const ls_function *f, ls_tensor *const *inputs, int input_count,
+                                 ls_tensor **outputs, int output_count, void *arg)
+{
+    ls__call call;
+    ls__record *y[LS_CALL_TENSORS_MAX];
+    ls_status status = check_function(f);
+    if (status == LS_OK) {
+        status = ls__arrays_check(f->name, inputs, input_count, outputs, output_count);
+    }
+    if (status < 0) {
+        (void)ls__fail_at_site(status);
+    } else if (!ls__call_begin(&call, f->name, 0, NULL)) {
+        status = ls__self.status;
+    } else {
+        status = apply(call.tensors, f, inputs, input_count, y, output_count, arg);
+    }
+    if (status < 0) {
+        ls__arrays_poison(outputs, output_count);
+        return status;
+    }
+    outputs[0] = ls__call_finish(&call, y[0]);
+    for (int i = 1; i < output_count; i++) {
+        outputs[i] = ls__handle(y[i]);
+    }
+    return LS_OK;
+}
+
+ls_tensor *ls_function_apply(const ls_function *f, ls_tensor *x, void *arg)
+{
+    ls_tensor *y = NULL;
+    (void)ls_function_apply_many(f, &x, 1, &y, 1, arg);
+    return y;
+}

@@ -1,0 +1,127 @@
+/* Users' operations and hooks under DistributedDataParallel: the weights are those of built-in
+ * operations to the last bit, on any number of ranks. */
+#include <string.h>
+
+#include <lockstep/lockstep.h>
+
+#include "test.h"
+
+enum { IN = 5, HIDDEN = 8, BATCH = 6, STEPS = 8 };
+
+/* (x, scale) -> relu(x) * scale: the scale is a parameter that goes in as it is. */
+static ls_status gate_forward(ls_function_call *call, ls_tensor *const *in, int n, ls_tensor **out,
+                              int m, void *arg)
+{
+    (void)arg;
+    CHECK(n == 2 && m == 1);
+    out[0] = ls_mul(ls_relu(in[0]), in[1]);
+    LS_TRY(ls_function_save(call, in[0]));
+    return ls_function_save(call, in[1]);
+}
+
+static ls_status gate_backward(ls_function_call *call, ls_tensor *const *dout, int m,
+                               ls_tensor **din, int n)
+{
+    CHECK(n == 2 && m == 1);
+    float *x = ls_data(ls_function_saved(call, 0));
+    ls_tensor *scale = ls_function_saved(call, 1);
+    din[0] = ls_mul(dout[0], scale);
+    float *dx = ls_data(din[0]);
+    for (int64_t i = 0; i < ls_numel(din[0]); i++) { /* raw numbers */
+        dx[i] = x[i] > 0.0f ? dx[i] : 0.0f;
+    }
+    ls_tensor *product = ls_mul(dout[0], ls_relu(ls_function_saved(call, 0)));
+    din[1] = ls_sum_dim(product, 0, false);
+    return LS_OK;
+}
+
+static const ls_function gate =
+    LS_FUNCTION(.name = "gate", .forward = gate_forward, .backward = gate_backward);
+
+typedef struct net {
+    ls_module base;
+    ls_module *fc1, *fc2;
+    ls_tensor *scale;
+    bool own, recompute;
+} net;
+
+static ls_tensor *body(ls_tensor *x, void *arg)
+{
+    net *self = arg;
+    ls_tensor *h = ls_forward(self->fc1, x), *y = NULL;
+    if (self->own) {
+        CHECK_OK(ls_function_apply_many(&gate, (ls_tensor *[]){h, self->scale}, 2, &y, 1, NULL));
+    } else {
+        y = ls_mul(ls_relu(h), self->scale);
+    }
+    return ls_forward(self->fc2, y);
+}
+
+static ls_tensor *net_forward(ls_module *m, ls_tensor *x)
+{
+    net *self = (net *)m;
+    return self->recompute ? ls_recompute_call(body, x, self) : body(x, self);
+}
+
+static const ls_module_class net_class = LS_MODULE_CLASS(.name = "net", .forward = net_forward);
+
+static net *net_new(bool own, bool recompute)
+{
+    CHECK_OK(ls_manual_seed(2));
+    net *n = ls_module_new(sizeof *n, &net_class);
+    n->fc1 = ls_module_add(&n->base, "fc1", ls_linear_new(IN, HIDDEN, NULL));
+    n->scale = ls_module_add_param(&n->base, "scale", ls_full(LS_SHAPE(HIDDEN), LS_FLOAT32, 0.8));
+    n->fc2 = ls_module_add(&n->base, "fc2", ls_linear_new(HIDDEN, 1, NULL));
+    n->own = own;
+    n->recompute = recompute;
+    return n;
+}
+
+static ls_tensor *batch_of(int step)
+{
+    float x[BATCH * IN];
+    for (int i = 0; i < BATCH * IN; i++) {
+        x[i] = ls_random_normal(9, (uint64_t)(step * 16 + ls_rank()), (uint64_t)i);
+    }
+    return ls_from_data(x, LS_SHAPE(BATCH, IN), LS_FLOAT32);
+}
+
+static uint64_t train(bool own, bool recompute)
+{
+    int identical = 0;
+    uint64_t hash = 0;
+    ls_module *ddp = ls_ddp_new(&net_new(own, recompute)->base, ls_world(), NULL);
+    CHECK(ddp != NULL);
+    ls_optim *optim = ls_sgd_new(ddp, LS_OPTIONS(ls_sgd_options, .lr = 0.1));
+    for (int step = 0; step < STEPS; step++) {
+        LS_SCOPE;
+        ls_tensor *y = ls_forward(ddp, batch_of(step));
+        CHECK_OK(ls_backward(ls_mse_loss(y, ls_ones(LS_SHAPE(BATCH, 1), LS_FLOAT32))));
+        CHECK_OK(ls_optim_step(optim));
+        ls_optim_zero_grad(optim);
+    }
+    CHECK_OK(ls_replicas_identical(ddp, ls_world(), &identical, &hash));
+    CHECK_INT(identical, ls_world_size());
+    ls_optim_free(optim);
+    ls_module_free(ddp);
+    return hash;
+}
+
+static void compare(void)
+{
+    const uint64_t built_in = train(false, false);
+    CHECK(train(true, false) == built_in);
+    CHECK(train(true, true) == built_in);
+}
+
+DIST_TEST(a_users_operation_trains_to_the_same_bits_on_two_ranks, 2)
+{
+    compare();
+}
+
+DIST_TEST(a_users_operation_trains_to_the_same_bits_on_three_ranks, 3)
+{
+    compare();
+}
+
+TEST_MAIN
