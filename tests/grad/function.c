@@ -269,7 +269,7 @@ LOCAL_TEST(what_was_saved_must_stay_as_it_was)
     settings s = {.factor = 1.0};
     ls_tensor *x = leaf_of(1.0), *h = ls_tanh(x);
     ls_tensor *loss = ls_sum(ls_function_apply(&square, h, &s));
-    CHECK_OK(ls_init_constant(h, 0.5));
+    CHECK_OK(ls_fill_constant(h, 0.5));
     CHECK_STATUS(ls_backward(loss), LS_ERR_STATE);
     CHECK_CONTAINS(ls_error_message(), "square at");
     CHECK_CONTAINS(ls_error_message(), "needs its argument 1 as it was");
