@@ -37,7 +37,11 @@ static limits limits_of(ls_dtype dtype)
                                                  [LS_UINT8] = {255.0, 255.0, 0.0},
                                                  [LS_INT32] = {2147483647.0, 2147483647.0, 0.0},
                                                  [LS_INT64] = {9e15, 9e15, 0.0},
-                                                 [LS_BOOL] = {1.0, 1.0, 0.0}};
+                                                 [LS_BOOL] = {1.0, 1.0, 0.0},
+                                                 [LS_INT16] = {32767.0, 32767.0, 0.0},
+                                                 [LS_UINT16] = {65535.0, 65535.0, 0.0},
+                                                 [LS_UINT32] = {4294967295.0, 4294967295.0, 0.0},
+                                                 [LS_UINT64] = {9e15, 9e15, 0.0}};
     return table[dtype];
 }
 
@@ -59,10 +63,16 @@ static void put(ls_dtype dtype, unsigned char *at, double value)
     case LS_BFLOAT16:
         memcpy(at, &half, sizeof half);
         break;
+    case LS_INT16:
+    case LS_UINT16:
+        memcpy(at, &whole, 2); /* the low bytes come first */
+        break;
     case LS_INT32:
+    case LS_UINT32:
         memcpy(at, &word, sizeof word);
         break;
     case LS_INT64:
+    case LS_UINT64:
         memcpy(at, &whole, sizeof whole);
         break;
     default:

@@ -24,7 +24,7 @@ static double once(int n)
 
 static ls_status all_reduce(const ls__bench_call *c)
 {
-    return ls_all_reduce(c->group, c->out, c->count, c->dtype, c->op, c->options, NULL);
+    return ls_all_reduce(c->group, c->out, c->out, c->count, c->dtype, c->op, c->options, NULL);
 }
 
 static ls_status reduce_scatter(const ls__bench_call *c)
@@ -89,7 +89,7 @@ static ls_status all_gather_v(const ls__bench_call *c)
 
 static ls_status reduce_scatter_v(const ls__bench_call *c)
 {
-    return ls_reduce_scatter_v(c->group, c->in, c->out, c->blocks.counts, c->blocks.offsets,
+    return ls_reduce_scatter_v(c->group, c->in, c->blocks.counts, c->blocks.offsets, c->out,
                                c->dtype, c->op, c->options, NULL);
 }
 

@@ -105,7 +105,7 @@ static ls_status run_together(const sampler *s, bool floor, double *elapsed_ms)
         }
     }
     span[1] = now_ms();
-    LS_TRY(ls_all_reduce(group, span, 2, LS_FLOAT64, LS_MAX, NULL, NULL));
+    LS_TRY(ls_all_reduce(group, span, span, 2, LS_FLOAT64, LS_MAX, NULL, NULL));
     *elapsed_ms = (span[0] + span[1]) / s->calls;
     return LS_OK;
 }
@@ -182,7 +182,7 @@ static ls_status measure(const sampler *s, ls__bench_row *row)
         const int at = k < 0 ? 0 : k;
         LS_TRY(sample(s, &times[at], &floors[at], &wrong));
     }
-    LS_TRY(ls_all_reduce(s->call.group, &wrong, 1, LS_INT64, LS_SUM, NULL, NULL));
+    LS_TRY(ls_all_reduce(s->call.group, &wrong, &wrong, 1, LS_INT64, LS_SUM, NULL, NULL));
     row->wrong = wrong;
     row->calls = s->calls;
     summarise(times, options->samples, &row->time_ms, &row->time_spread);

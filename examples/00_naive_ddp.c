@@ -36,8 +36,8 @@ static void average_gradients(ls_module *net)
     const int count = ls_module_params(net, params, 2 * LAYERS);
     for (int i = 0; i < count; i++) {
         ls_tensor *grad = ls_grad(params[i].value);
-        LS_CHECK(ls_all_reduce(ls_world(), ls_data(grad), ls_numel(grad), LS_FLOAT32, LS_AVG, NULL,
-                               NULL));
+        LS_CHECK(ls_all_reduce(ls_world(), ls_data(grad), ls_data(grad), ls_numel(grad), LS_FLOAT32,
+                               LS_AVG, NULL, NULL));
     }
 }
 
@@ -79,7 +79,7 @@ static double train(bool by_hand, double *ms)
         LS_CHECK(ls_item(mean, &loss));
     }
     *ms = (ls_time() - started) * 1e3 / (STEPS - STEPS / 3);
-    LS_CHECK(ls_all_reduce(ls_world(), &loss, 1, LS_FLOAT64, LS_AVG, NULL, NULL));
+    LS_CHECK(ls_all_reduce(ls_world(), &loss, &loss, 1, LS_FLOAT64, LS_AVG, NULL, NULL));
     ls_optim_free(optim);
     ls_module_free(net);
     return loss;

@@ -60,11 +60,11 @@ int main(void)
     }
 
     print_in_turn(world, "before:", x);
-    LS_CHECK(ls_all_reduce(world, x, COUNT, LS_INT32, LS_SUM, NULL, NULL));
+    LS_CHECK(ls_all_reduce(world, x, x, COUNT, LS_INT32, LS_SUM, NULL, NULL));
     print_in_turn(world, "after: ", x);
 
     int32_t right = is_right(x, ls_world_size());
-    LS_CHECK(ls_all_reduce(world, &right, 1, LS_INT32, LS_SUM, NULL, NULL));
+    LS_CHECK(ls_all_reduce(world, &right, &right, 1, LS_INT32, LS_SUM, NULL, NULL));
     if (ls_rank() == 0) {
         printf("%d of %d ranks hold the right sums\n", right, ls_world_size());
     }

@@ -44,7 +44,7 @@ static double train_epoch(ls_module *net, ls_optim *optim, ls_loader *loader)
         sums[1] += (double)batch.count;
     }
     LS_CHECK(ls_loader_status(loader));
-    LS_CHECK(ls_all_reduce(ls_world(), sums, 2, LS_FLOAT64, LS_SUM, NULL, NULL));
+    LS_CHECK(ls_all_reduce(ls_world(), sums, sums, 2, LS_FLOAT64, LS_SUM, NULL, NULL));
     return sums[0] / sums[1];
 }
 
@@ -89,7 +89,7 @@ static double accuracy(ls_module *net, ls_dataset *data)
     ls_module_train(net, true);
     free(x);
     free(y);
-    LS_CHECK(ls_all_reduce(ls_world(), &right, 1, LS_INT64, LS_SUM, NULL, NULL));
+    LS_CHECK(ls_all_reduce(ls_world(), &right, &right, 1, LS_INT64, LS_SUM, NULL, NULL));
     return (double)right / (double)data->count;
 }
 

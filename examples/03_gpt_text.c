@@ -30,7 +30,7 @@ typedef struct settings {
 /* Means of all ranks since the last line. */
 static void report(int64_t step, const settings *s, double loss, int64_t steps, double seconds)
 {
-    LS_CHECK(ls_all_reduce(ls_world(), &loss, 1, LS_FLOAT64, LS_AVG, NULL, NULL));
+    LS_CHECK(ls_all_reduce(ls_world(), &loss, &loss, 1, LS_FLOAT64, LS_AVG, NULL, NULL));
     if (ls_rank() == 0) {
         const double tokens = (double)(steps * s->batch * s->context * ls_world_size());
         printf("step %5lld/%lld  loss %.3f  %6.0f tokens/s\n", (long long)step, (long long)s->steps,
@@ -95,7 +95,7 @@ static double held_out_loss(ls_module *net, ls_dataset *text, int64_t context)
     ls_module_train(net, true);
     free(x);
     free(y);
-    LS_CHECK(ls_all_reduce(ls_world(), sums, 2, LS_FLOAT64, LS_SUM, NULL, NULL));
+    LS_CHECK(ls_all_reduce(ls_world(), sums, sums, 2, LS_FLOAT64, LS_SUM, NULL, NULL));
     return sums[0] / sums[1];
 }
 

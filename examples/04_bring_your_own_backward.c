@@ -163,15 +163,15 @@ int main(void)
     for (int step = 0; step < STEPS; step++) {
         float loss = step_mlp(&m, reducer, step, rank * share, share);
         if (step % 10 == 0 || step == STEPS - 1) {
-            LS_CHECK(ls_all_reduce(ls_world(), &loss, 1, LS_FLOAT32, LS_SUM, NULL, NULL));
+            LS_CHECK(ls_all_reduce(ls_world(), &loss, &loss, 1, LS_FLOAT32, LS_SUM, NULL, NULL));
             if (rank == 0) {
                 printf("step %2d  loss %.4f\n", step, (double)loss / BATCH);
             }
         }
     }
     float low = m.value[W1][0], high = low;
-    LS_CHECK(ls_all_reduce(ls_world(), &low, 1, LS_FLOAT32, LS_MIN, NULL, NULL));
-    LS_CHECK(ls_all_reduce(ls_world(), &high, 1, LS_FLOAT32, LS_MAX, NULL, NULL));
+    LS_CHECK(ls_all_reduce(ls_world(), &low, &low, 1, LS_FLOAT32, LS_MIN, NULL, NULL));
+    LS_CHECK(ls_all_reduce(ls_world(), &high, &high, 1, LS_FLOAT32, LS_MAX, NULL, NULL));
     if (rank == 0) {
         printf("w1[0] = %.9g on every rank: %s\n", (double)low, low == high ? "yes" : "NO");
     }

@@ -65,7 +65,7 @@ static double train_step(ls_module *net, ls_optim *optim, int step, int parts)
     loss += micro_step(net, step, parts - 1, parts); /* the last one, outside: it synchronises */
     LS_CHECK(ls_optim_step(optim));
     ls_optim_zero_grad(optim);
-    LS_CHECK(ls_all_reduce(ls_world(), &loss, 1, LS_FLOAT64, LS_AVG, NULL, NULL));
+    LS_CHECK(ls_all_reduce(ls_world(), &loss, &loss, 1, LS_FLOAT64, LS_AVG, NULL, NULL));
     return loss;
 }
 

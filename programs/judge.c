@@ -101,7 +101,7 @@ ls_status judge(ls_module *net, ls_dataset *data, int64_t samples, int64_t batch
     ls_module_train(net, true);
     LS_TRY(status);
     double values[3] = {total.loss, total.right, total.answers};
-    LS_TRY(ls_all_reduce(ls_world(), values, 3, LS_FLOAT64, LS_SUM,
+    LS_TRY(ls_all_reduce(ls_world(), values, values, 3, LS_FLOAT64, LS_SUM,
                          LS_OPTIONS(ls_collective_options, .tag = "evaluation"), NULL));
     *out = (verdict){values[0] / values[2], values[1] / values[2]};
     return LS_OK;

@@ -279,7 +279,7 @@ static double units_of_step(const trainer *t)
 static measure average(const measure *mine, const char *tag)
 {
     double values[3] = {mine->loss, mine->seconds, mine->exposed};
-    LS_CHECK(ls_all_reduce(ls_world(), values, 3, LS_FLOAT64, LS_AVG,
+    LS_CHECK(ls_all_reduce(ls_world(), values, values, 3, LS_FLOAT64, LS_AVG,
                            LS_OPTIONS(ls_collective_options, .tag = tag), NULL));
     return (measure){values[0], values[1], values[2]};
 }

@@ -117,7 +117,7 @@ typedef struct figures { /* samples, ms */
 
 static double slowest(double ms)
 {
-    LS_CHECK(ls_all_reduce(ls_world(), &ms, 1, LS_FLOAT64, LS_MAX, NULL, NULL));
+    LS_CHECK(ls_all_reduce(ls_world(), &ms, &ms, 1, LS_FLOAT64, LS_MAX, NULL, NULL));
     return ms;
 }
 
@@ -149,8 +149,8 @@ static void measure(const wire *w, float *x, int64_t count, int samples, int cal
         const double busy = processor_ms();
         start = now_ms();
         for (int k = 0; k < calls; k++) {
-            LS_CHECK(ls_all_reduce(ls_world(), x, count, LS_FLOAT32, k == 0 ? LS_SUM : LS_MAX, NULL,
-                                   NULL));
+            LS_CHECK(ls_all_reduce(ls_world(), x, x, count, LS_FLOAT32, k == 0 ? LS_SUM : LS_MAX,
+                                   NULL, NULL));
         }
         const double ms = now_ms() - start, used = processor_ms() - busy;
         if (s >= 0) {
@@ -163,7 +163,8 @@ static void measure(const wire *w, float *x, int64_t count, int samples, int cal
             out->time[s] = time_ms;
         }
     }
-    LS_CHECK(ls_all_reduce(ls_world(), &out->processor, 1, LS_FLOAT64, LS_SUM, NULL, NULL));
+    LS_CHECK(ls_all_reduce(ls_world(), &out->processor, &out->processor, 1, LS_FLOAT64, LS_SUM,
+                           NULL, NULL));
     qsort(out->floor, (size_t)samples, sizeof *out->floor, ascending);
     qsort(out->time, (size_t)samples, sizeof *out->time, ascending);
 }

@@ -118,8 +118,8 @@ static ls_status run(bare *b, bool library, int64_t count, int calls)
 {
     for (int i = 0; i < calls; i++) {
         if (library) {
-            LS_TRY(ls_all_reduce(ls_world(), operand_of(b, b->rank), count, LS_FLOAT32, LS_SUM,
-                                 NULL, NULL));
+            LS_TRY(ls_all_reduce(ls_world(), operand_of(b, b->rank), operand_of(b, b->rank), count,
+                                 LS_FLOAT32, LS_SUM, NULL, NULL));
         } else if ((size_t)count * sizeof(float) <= LS__SMALL_BYTES) {
             bare_small(b, count);
         } else {
@@ -136,7 +136,7 @@ static ls_status sample(bare *b, bool library, int64_t count, int calls, double 
     const double begin = now_us();
     LS_TRY(run(b, library, count, calls));
     *us = (now_us() - begin) / calls;
-    return ls_all_reduce(ls_world(), us, 1, LS_FLOAT64, LS_MAX, NULL, NULL);
+    return ls_all_reduce(ls_world(), us, us, 1, LS_FLOAT64, LS_MAX, NULL, NULL);
 }
 
 /* Both add up the same: 1 + 2 + … of every element, on every rank. */
@@ -153,7 +153,7 @@ static ls_status check(bare *b, bool library, int64_t count)
         wrong += x[i] != (float)(b->size * (b->size + 1) / 2);
         x[i] = 0;
     }
-    LS_TRY(ls_all_reduce(ls_world(), &wrong, 1, LS_INT32, LS_SUM, NULL, NULL));
+    LS_TRY(ls_all_reduce(ls_world(), &wrong, &wrong, 1, LS_INT32, LS_SUM, NULL, NULL));
     return wrong == 0 ? LS_OK : LS_ERR_INTERNAL;
 }
 

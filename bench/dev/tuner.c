@@ -72,10 +72,10 @@ static ls_status sample(void *buf, int64_t bytes, const char *algorithm, int cal
     LS_TRY(ls_barrier(ls_world(), NULL, NULL));
     const double begin = now_ns();
     for (int i = 0; i < calls; i++) {
-        LS_TRY(ls_all_reduce(ls_world(), buf, bytes / 4, LS_FLOAT32, LS_SUM, options, NULL));
+        LS_TRY(ls_all_reduce(ls_world(), buf, buf, bytes / 4, LS_FLOAT32, LS_SUM, options, NULL));
     }
     *ns = (now_ns() - begin) / calls;
-    return ls_all_reduce(ls_world(), ns, 1, LS_FLOAT64, LS_MAX, NULL, NULL);
+    return ls_all_reduce(ls_world(), ns, ns, 1, LS_FLOAT64, LS_MAX, NULL, NULL);
 }
 
 static int by_size(const void *a, const void *b)

@@ -40,7 +40,7 @@ static void barrier(void)
 
 static void maximum(double *x, int count)
 {
-    must(ls_all_reduce(ls_world(), x, count, LS_FLOAT64, LS_MAX, NULL, NULL));
+    must(ls_all_reduce(ls_world(), x, x, count, LS_FLOAT64, LS_MAX, NULL, NULL));
 }
 
 static void operate(contender_op op, const float *in, float *out, int64_t count)
@@ -48,7 +48,7 @@ static void operate(contender_op op, const float *in, float *out, int64_t count)
     ls_group *world = ls_world();
     switch (op) {
     case CONTENDER_ALL_REDUCE:
-        must(ls_all_reduce(world, out, count, LS_FLOAT32, LS_SUM, NULL, NULL));
+        must(ls_all_reduce(world, out, out, count, LS_FLOAT32, LS_SUM, NULL, NULL));
         break;
     case CONTENDER_ALL_GATHER:
         must(ls_all_gather(world, in, out, count, LS_FLOAT32, NULL, NULL));

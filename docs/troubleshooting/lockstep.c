@@ -17,7 +17,7 @@ static void fill(void)
 
 static void sum(float *buf, const char *tag)
 {
-    LS_CHECK(ls_all_reduce(ls_world(), buf, COUNT, LS_FLOAT32, LS_SUM,
+    LS_CHECK(ls_all_reduce(ls_world(), buf, buf, COUNT, LS_FLOAT32, LS_SUM,
                            LS_OPTIONS(ls_collective_options, .tag = tag), NULL));
 }
 
@@ -31,14 +31,14 @@ static void disagree(void)
         note_fault();
     }
     if (is("shape")) {
-        LS_CHECK(ls_all_reduce(ls_world(), a, wrong ? 2 * COUNT : COUNT, LS_FLOAT32, LS_SUM, NULL,
-                               NULL));
+        LS_CHECK(ls_all_reduce(ls_world(), a, a, wrong ? 2 * COUNT : COUNT, LS_FLOAT32, LS_SUM,
+                               NULL, NULL));
     } else if (is("dtype")) {
-        LS_CHECK(
-            ls_all_reduce(ls_world(), a, COUNT, wrong ? LS_INT32 : LS_FLOAT32, LS_SUM, NULL, NULL));
+        LS_CHECK(ls_all_reduce(ls_world(), a, a, COUNT, wrong ? LS_INT32 : LS_FLOAT32, LS_SUM, NULL,
+                               NULL));
     } else if (is("op")) {
-        LS_CHECK(
-            ls_all_reduce(ls_world(), a, COUNT, LS_FLOAT32, wrong ? LS_MAX : LS_SUM, NULL, NULL));
+        LS_CHECK(ls_all_reduce(ls_world(), a, a, COUNT, LS_FLOAT32, wrong ? LS_MAX : LS_SUM, NULL,
+                               NULL));
     } else if (is("root")) {
         LS_CHECK(ls_broadcast(ls_world(), a, COUNT, LS_FLOAT32, rank, NULL, NULL));
     } else if (is("operation")) {

@@ -15,6 +15,9 @@
  *   name, has an order of its own. If several NaNs meet, all ranks get the same one of them; the
  *   algorithm decides which.
  * - count is in elements; 0 is allowed. `options` NULL means defaults.
+ * - Arguments stand in MPI's order: the memory that is sent, its counts, its offsets, the memory
+ *   that is received, its counts, its offsets; then dtype, op, root, options, and last the place for
+ *   the work or a result.
  * - in and out must not overlap, except exactly as "in place" of the operation says; anything else
  *   is LS_ERR_INVALID.
  *
@@ -121,7 +124,7 @@ typedef struct ls_collective_options {
      * algorithms; LS_ERR_INVALID lists the names of an operation. Costs: docs/algorithms.md. */
     const char *algorithm;
     double factor; /* PREMUL_SUM only: this rank's. Default 1, which LS_OPTIONS sets. An all_reduce
-                      multiplies its buffer at the call; others copy their input */
+                      multiplies its output at the call; others copy their input */
 } ls_collective_options;
 #define LS_DEFAULTS_ls_collective_options .factor = 1,
 LS_DEFAULTS_FUNCTION(collective)
@@ -139,10 +142,12 @@ LS_API ls_status ls_reduce_op_free(ls_reduce_op op);
  * no rank gets a result made from `into`; `fn` still has to return. LS_ERR_STATE outside `fn`. */
 LS_API ls_status ls_reduce_op_fail(const char *why);
 
-/* buf[count] becomes the reduction over ranks, in place (MPI_Allreduce, ncclAllReduce). */
-LS_API ls_status ls_all_reduce(ls_group *group, void *buf, int64_t count, ls_dtype dtype,
-                               ls_reduce_op op, const ls_collective_options *options,
-                               ls_work **work);
+/* out[count] becomes the reduction of in[count] over ranks (MPI_Allreduce, ncclAllReduce). In place
+ * when in == out. Apart, `in` is copied into `out` before the call returns: it costs that copy, and
+ * `in` may be changed at once. */
+LS_API ls_status ls_all_reduce(ls_group *group, const void *in, void *out, int64_t count,
+                               ls_dtype dtype, ls_reduce_op op,
+                               const ls_collective_options *options, ls_work **work);
 
 /* out[count] becomes block `rank` of the reduction of in[size*count] (MPI_Reduce_scatter_block).
  * In place when out == in + rank*count elements; `in` is left unspecified then. */
@@ -209,8 +214,8 @@ LS_API ls_status ls_all_gather_v(ls_group *group, const void *in, int64_t count,
 
 /* MPI_Reduce_scatter: out[counts[rank]]; block r of in lies at offsets[r]; counts as above. In
  * place when out == in + offsets[rank] elements; `in` is left unspecified then. */
-LS_API ls_status ls_reduce_scatter_v(ls_group *group, const void *in, void *out,
-                                     const int64_t *counts, const int64_t *offsets, ls_dtype dtype,
+LS_API ls_status ls_reduce_scatter_v(ls_group *group, const void *in, const int64_t *counts,
+                                     const int64_t *offsets, void *out, ls_dtype dtype,
                                      ls_reduce_op op, const ls_collective_options *options,
                                      ls_work **work);
 
@@ -265,7 +270,7 @@ LS_API ls_status ls_recv(ls_group *group, void *buf, int64_t count, ls_dtype dty
  * in *source (NULL: not wanted). */
 #define LS_ANY_SOURCE (-1)
 LS_API ls_status ls_recv_any(ls_group *group, void *buf, int64_t count, ls_dtype dtype, int tag,
-                             int *source, const ls_collective_options *options);
+                             const ls_collective_options *options, int *source);
 
 /* ---- many buffers, one operation ----------------------------------------------------------- */
 
@@ -300,15 +305,16 @@ LS_API ls_status ls_broadcast_bytes(ls_group *group, void **bytes, size_t *lengt
 /* *out becomes the list [size] of what the ranks gave, in rank order; one ls_bytes_free(*out) frees
  * it all. */
 LS_API ls_status ls_all_gather_bytes(ls_group *group, const void *bytes, size_t length,
-                                     ls_bytes **out, const ls_collective_options *options);
+                                     const ls_collective_options *options, ls_bytes **out);
 
 /* The same on the root; elsewhere *out = NULL. */
 LS_API ls_status ls_gather_bytes(ls_group *group, const void *bytes, size_t length, int root,
-                                 ls_bytes **out, const ls_collective_options *options);
+                                 const ls_collective_options *options, ls_bytes **out);
 
 /* in[size] of the root (elsewhere not used): rank r gets new memory with in[r]. */
-LS_API ls_status ls_scatter_bytes(ls_group *group, const ls_bytes *in, int root, void **bytes,
-                                  size_t *length, const ls_collective_options *options);
+LS_API ls_status ls_scatter_bytes(ls_group *group, const ls_bytes *in, int root,
+                                  const ls_collective_options *options, void **bytes,
+                                  size_t *length);
 
 /* ---- work --------------------------------------------------------------------------------- */
 

@@ -66,8 +66,8 @@ LS_API ls_dataset *ls_idx_images_dataset_new(const char *images, const char *lab
  * red, green, blue; y int32 scalar, 0 … 9. Labels are validated. */
 LS_API ls_dataset *ls_cifar10_dataset_new(const char *folder_or_file, bool train);
 
-/* Arrays of numpy.save, x [N,..] and y [N,..], of float16, float32, float64, int8, uint8, int32,
- * int64 or bool, which they keep: little-endian and in C order, of versions 1.0 to 3.0. Others are
+/* Arrays of numpy.save, x [N,..] and y [N,..], of float16, float32, float64, bool, or int or
+ * uint of 8 to 64 bits, which they keep: little-endian and in C order, of versions 1.0 to 3.0. Others are
  * refused by name (LS_ERR_UNSUPPORTED). Files are mapped, so they may be larger than memory, and
  * must not be cut meanwhile. */
 LS_API ls_dataset *ls_npy_dataset_new(const char *x, const char *y);

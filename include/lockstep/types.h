@@ -33,7 +33,11 @@ typedef enum ls_dtype {
     LS_INT32 = 6,
     LS_INT64 = 7,
     LS_BOOL = 8,
-    LS_DTYPE_COUNT = 9
+    LS_INT16 = 9,
+    LS_UINT16 = 10,
+    LS_UINT32 = 11,
+    LS_UINT64 = 12,
+    LS_DTYPE_COUNT = 13
 } ls_dtype;
 
 /* Reduction operators (MPI_Op, ncclRedOp_t). AVG divides the sum once, by the number of ranks;

@@ -525,7 +525,7 @@ def world():
 # ---- types --------------------------------------------------------------------------------------
 
 DTYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 3, "int8": 4, "uint8": 5,
-          "int32": 6, "int64": 7, "bool": 8}
+          "int32": 6, "int64": 7, "bool": 8, "int16": 9, "uint16": 10, "uint32": 11, "uint64": 12}
 OPERATORS = {"sum": 0, "product": 1, "min": 2, "max": 3, "avg": 4, "band": 5, "bor": 6, "bxor": 7,
              "premul_sum": 8}
 BYTES = DTYPES["uint8"]

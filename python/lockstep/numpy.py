@@ -86,12 +86,10 @@ def all_reduce(array, op="sum", out=None, group=None, async_op=False, **common):
     """The reduction over ranks; in place, or in `out`."""
     group = _of(group)
     _check("all_reduce", array, writable=out is None)
-    if out is not None and out is not array:
-        numpy.copyto(_same("all_reduce", array, out, array.shape).reshape(array.shape), array)
-        array = out
+    out = array if out is None else _same("all_reduce", array, out, array.shape)
     return _core.run(library().ls_all_reduce,
-                     (group.handle, _at(array), array.size, _dtype("all_reduce", array),
-                      _core.operator(op)), _options(common), (array, op), array, async_op)
+                     (group.handle, _at(array), _at(out), array.size, _dtype("all_reduce", array),
+                      _core.operator(op)), _options(common), (array, out, op), out, async_op)
 
 
 def reduce(array, op="sum", out=None, root=0, group=None, async_op=False, **common):
@@ -244,7 +242,7 @@ def reduce_scatter_v(array, counts, op="sum", out=None, group=None, async_op=Fal
     _rows_are(what, array, rows)
     out = _same(what, array, out, (int(counts[group.rank]),) + shape)
     return _core.run(library().ls_reduce_scatter_v,
-                     (group.handle, _at(array), _at(out), numbers, None, _dtype(what, array),
+                     (group.handle, _at(array), numbers, None, _at(out), _dtype(what, array),
                       _core.operator(op)), _options(common), (array, out, op), out, async_op)
 
 
@@ -360,7 +358,7 @@ def recv_any(array, tag=0, group=None, timeout=None):
     _check("recv_any", array, writable=True)
     _core.before_waiting()
     _core.call(library().ls_recv_any, group.handle, _at(array), array.size,
-               _dtype("recv_any", array), tag, ctypes.byref(source), _options({"timeout": timeout}))
+               _dtype("recv_any", array), tag, _options({"timeout": timeout}), ctypes.byref(source))
     return source.value
 
 

@@ -78,8 +78,8 @@ def all_gather_bytes(data, group=None, timeout=None, tag=None):
     """What each rank gave, in rank order."""
     group, out = _of(group), ctypes.c_void_p()
     keep, address, length = _given(data)
-    _call(library().ls_all_gather_bytes, group.handle, address, length, ctypes.byref(out),
-          _options(timeout, tag))
+    _call(library().ls_all_gather_bytes, group.handle, address, length,
+          _options(timeout, tag), ctypes.byref(out))
     del keep  # until here
     return _list(out, group.size)
 
@@ -88,8 +88,8 @@ def gather_bytes(data, root=0, group=None, timeout=None, tag=None):
     """The same on `root`; None elsewhere."""
     group, out = _of(group), ctypes.c_void_p()
     keep, address, length = _given(data)
-    _call(library().ls_gather_bytes, group.handle, address, length, root, ctypes.byref(out),
-          _options(timeout, tag))
+    _call(library().ls_gather_bytes, group.handle, address, length, root,
+          _options(timeout, tag), ctypes.byref(out))
     del keep
     return _list(out, group.size)
 
@@ -105,8 +105,8 @@ def scatter_bytes(parts=None, root=0, group=None, timeout=None, tag=None):
                                  f"the {group.size} ranks")
         table = (Bytes * group.size)(*[(address, length) for _, address, length in given])
     at, number = ctypes.c_void_p(), ctypes.c_size_t()
-    _call(library().ls_scatter_bytes, group.handle, table, root, ctypes.byref(at),
-          ctypes.byref(number), _options(timeout, tag))
+    _call(library().ls_scatter_bytes, group.handle, table, root,
+          _options(timeout, tag), ctypes.byref(at), ctypes.byref(number))
     del given
     return _taken(at, number.value)
 

@@ -17,6 +17,8 @@ static const dtype_row dtypes[LS_DTYPE_COUNT] = {
     [LS_FLOAT32] = {"float32", 4},   [LS_FLOAT64] = {"float64", 8}, [LS_FLOAT16] = {"float16", 2},
     [LS_BFLOAT16] = {"bfloat16", 2}, [LS_INT8] = {"int8", 1},       [LS_UINT8] = {"uint8", 1},
     [LS_INT32] = {"int32", 4},       [LS_INT64] = {"int64", 8},     [LS_BOOL] = {"bool", 1},
+    [LS_INT16] = {"int16", 2},       [LS_UINT16] = {"uint16", 2},   [LS_UINT32] = {"uint32", 4},
+    [LS_UINT64] = {"uint64", 8},
 };
 
 static const char *const reduce_ops[LS_REDUCE_OP_COUNT] = {

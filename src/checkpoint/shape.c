@@ -7,9 +7,10 @@
 #include "base/size.h"
 
 static const char *const dtype_names[LS_DTYPE_COUNT] = {
-    [LS_FLOAT32] = "F32",   [LS_FLOAT64] = "F64", [LS_FLOAT16] = "F16",
-    [LS_BFLOAT16] = "BF16", [LS_INT8] = "I8",     [LS_UINT8] = "U8",
-    [LS_INT32] = "I32",     [LS_INT64] = "I64",   [LS_BOOL] = "BOOL"};
+    [LS_FLOAT32] = "F32", [LS_FLOAT64] = "F64", [LS_FLOAT16] = "F16", [LS_BFLOAT16] = "BF16",
+    [LS_INT8] = "I8",     [LS_UINT8] = "U8",    [LS_INT32] = "I32",   [LS_INT64] = "I64",
+    [LS_BOOL] = "BOOL",   [LS_INT16] = "I16",   [LS_UINT16] = "U16",  [LS_UINT32] = "U32",
+    [LS_UINT64] = "U64"};
 
 const char *ls__shape_dtype_name(ls_dtype dtype)
 {

@@ -28,7 +28,8 @@ typedef struct type {
 
 static const type types[] = {{"<f4", LS_FLOAT32}, {"<f8", LS_FLOAT64}, {"<f2", LS_FLOAT16},
                              {"|i1", LS_INT8},    {"|u1", LS_UINT8},   {"<i4", LS_INT32},
-                             {"<i8", LS_INT64},   {"|b1", LS_BOOL}};
+                             {"<i8", LS_INT64},   {"|b1", LS_BOOL},    {"<i2", LS_INT16},
+                             {"<u2", LS_UINT16},  {"<u4", LS_UINT32},  {"<u8", LS_UINT64}};
 
 /* ---- the cursor --------------------------------------------------------------------------- */
 
@@ -124,7 +125,7 @@ static ls_status parse_descr(cursor *c, ls__npy *out)
     }
     return ls__fail(LS_ERR_UNSUPPORTED,
                     "npy: \"%s\" holds elements of type '%s' (offset %zu); read are float16, "
-                    "float32, float64, int8, uint8, int32, int64 and bool: save "
+                    "float32, float64, bool, and int and uint of 8 to 64 bits: save "
                     "array.astype('float32') or the like",
                     c->path, descr, at);
 }

@@ -60,6 +60,14 @@ static int64_t to_integer(double value, int64_t low, int64_t high)
     return value >= (double)high ? high : (int64_t)value;
 }
 
+static uint64_t to_unsigned(double value)
+{
+    if (!(value > 0.0)) { /* NaN, too */
+        return 0;
+    }
+    return value >= 0x1p64 ? UINT64_MAX : (uint64_t)value;
+}
+
 double ls__convert_load(const void *from, ls_dtype dtype, int64_t i)
 {
     switch (dtype) {
@@ -81,6 +89,14 @@ double ls__convert_load(const void *from, ls_dtype dtype, int64_t i)
         return (double)((const int32_t *)from)[i];
     case LS_INT64:
         return (double)((const int64_t *)from)[i];
+    case LS_INT16:
+        return (double)((const int16_t *)from)[i];
+    case LS_UINT16:
+        return (double)((const uint16_t *)from)[i];
+    case LS_UINT32:
+        return (double)((const uint32_t *)from)[i];
+    case LS_UINT64:
+        return (double)((const uint64_t *)from)[i];
     case LS_DTYPE_COUNT:
         break;
     }
@@ -116,6 +132,18 @@ void ls__convert_store(void *to, ls_dtype dtype, int64_t i, double value)
         break;
     case LS_INT64:
         ((int64_t *)to)[i] = to_integer(value, INT64_MIN, INT64_MAX);
+        break;
+    case LS_INT16:
+        ((int16_t *)to)[i] = (int16_t)to_integer(value, INT16_MIN, INT16_MAX);
+        break;
+    case LS_UINT16:
+        ((uint16_t *)to)[i] = (uint16_t)to_integer(value, 0, UINT16_MAX);
+        break;
+    case LS_UINT32:
+        ((uint32_t *)to)[i] = (uint32_t)to_integer(value, 0, UINT32_MAX);
+        break;
+    case LS_UINT64:
+        ((uint64_t *)to)[i] = to_unsigned(value);
         break;
     case LS_DTYPE_COUNT:
         break;

@@ -6,7 +6,8 @@
 static float buf[16];
 
 #define SUM(group, b, count, dtype, op, ...)                                                       \
-    ls_all_reduce(group, b, count, dtype, op, LS_OPTIONS(ls_collective_options, __VA_ARGS__), NULL)
+    ls_all_reduce(group, b, b, count, dtype, op, LS_OPTIONS(ls_collective_options, __VA_ARGS__),   \
+                  NULL)
 
 static void golden_operator(void *into, const void *right, int64_t count, ls_dtype dtype, void *arg)
 {
@@ -20,13 +21,13 @@ static void golden_operator(void *into, const void *right, int64_t count, ls_dty
 GOLDEN(arguments_of_operations)
 {
     char text[16];
-    SHOW(ls_all_reduce(NULL, buf, 4, LS_FLOAT32, LS_SUM, NULL, NULL));
-    SHOW(ls_all_reduce(ls_world(), NULL, 4, LS_FLOAT32, LS_SUM, NULL, NULL));
-    SHOW(ls_all_reduce(ls_world(), buf, -1, LS_FLOAT32, LS_SUM, NULL, NULL));
-    SHOW(ls_all_reduce(ls_world(), buf, 4, (ls_dtype)42, LS_SUM, NULL, NULL));
-    SHOW(ls_all_reduce(ls_world(), buf, 4, LS_FLOAT32, (ls_reduce_op)42, NULL, NULL));
-    SHOW(ls_all_reduce(ls_world(), buf, 4, LS_FLOAT32, LS_BAND, NULL, NULL));
-    SHOW(ls_all_reduce(ls_world(), buf, 4, LS_BOOL, LS_AVG, NULL, NULL));
+    SHOW(ls_all_reduce(NULL, buf, buf, 4, LS_FLOAT32, LS_SUM, NULL, NULL));
+    SHOW(ls_all_reduce(ls_world(), NULL, NULL, 4, LS_FLOAT32, LS_SUM, NULL, NULL));
+    SHOW(ls_all_reduce(ls_world(), buf, buf, -1, LS_FLOAT32, LS_SUM, NULL, NULL));
+    SHOW(ls_all_reduce(ls_world(), buf, buf, 4, (ls_dtype)42, LS_SUM, NULL, NULL));
+    SHOW(ls_all_reduce(ls_world(), buf, buf, 4, LS_FLOAT32, (ls_reduce_op)42, NULL, NULL));
+    SHOW(ls_all_reduce(ls_world(), buf, buf, 4, LS_FLOAT32, LS_BAND, NULL, NULL));
+    SHOW(ls_all_reduce(ls_world(), buf, buf, 4, LS_BOOL, LS_AVG, NULL, NULL));
     SHOW(SUM(ls_world(), buf, 4, LS_FLOAT32, LS_MAX, .divisor = 3));
     SHOW(SUM(ls_world(), buf, 4, LS_FLOAT32, LS_SUM, .algorithm = "butterfly"));
     SHOW(SUM(ls_world(), buf, 4, LS_FLOAT32, LS_SUM, .timeout_ms = -5));
@@ -68,7 +69,7 @@ GOLDEN(arguments_of_unequal_blocks)
     SHOW(ls_all_gather_v(w, buf, 4, NULL, four, NULL, LS_FLOAT32, NULL, NULL));
     SHOW(ls_all_gather_v(w, NULL, 4, buf + 4, four, NULL, LS_FLOAT32, NULL, NULL));
     SHOW(ls_all_to_all_v(w, NULL, four, NULL, buf, four, NULL, LS_FLOAT32, NULL, NULL));
-    SHOW(ls_reduce_scatter_v(w, buf, NULL, four, NULL, LS_FLOAT32, LS_SUM, NULL, NULL));
+    SHOW(ls_reduce_scatter_v(w, buf, four, NULL, NULL, LS_FLOAT32, LS_SUM, NULL, NULL));
     SHOW(ls_scatter_v(w, buf, three, NULL, buf + 4, 4, LS_FLOAT32, 0, NULL, NULL));
     SHOW(ls_all_to_all_v(w, buf, four, NULL, buf + 4, three, NULL, LS_FLOAT32, NULL, NULL));
     SHOW(ls_all_to_all_v(w, buf, four, three, buf, four, NULL, LS_FLOAT32, NULL, NULL));
@@ -79,7 +80,7 @@ GOLDEN(buffers_that_overlap)
     static const int64_t four[] = {4};
     ls_group *w = ls_world();
     SHOW(ls_all_gather(w, buf + 1, buf, 4, LS_FLOAT32, NULL, NULL));
-    SHOW(ls_reduce_scatter_v(w, buf, buf + 3, four, NULL, LS_FLOAT32, LS_SUM, NULL, NULL));
+    SHOW(ls_reduce_scatter_v(w, buf, four, NULL, buf + 3, LS_FLOAT32, LS_SUM, NULL, NULL));
     SHOW(ls_all_to_all(w, buf, buf + 2, 4, LS_FLOAT32, NULL, NULL));
 }
 
@@ -132,10 +133,10 @@ GOLDEN(arguments_of_objects)
     SHOW(ls_broadcast_bytes(ls_world(), &bytes, &length, 0, NULL));
     SHOW(ls_broadcast_bytes(ls_world(), &bytes, NULL, 0, NULL));
     SHOW(ls_broadcast_bytes(ls_world(), &bytes, &length, 5, NULL));
-    SHOW(ls_all_gather_bytes(ls_world(), "x", SIZE_MAX, &list, NULL));
-    SHOW(ls_gather_bytes(ls_world(), NULL, 3, 0, &list, NULL));
-    SHOW(ls_scatter_bytes(ls_world(), NULL, 0, &bytes, &length, NULL));
-    SHOW(ls_scatter_bytes(ls_world(), &give, 0, &bytes, &length, NULL));
+    SHOW(ls_all_gather_bytes(ls_world(), "x", SIZE_MAX, NULL, &list));
+    SHOW(ls_gather_bytes(ls_world(), NULL, 3, 0, NULL, &list));
+    SHOW(ls_scatter_bytes(ls_world(), NULL, 0, NULL, &bytes, &length));
+    SHOW(ls_scatter_bytes(ls_world(), &give, 0, NULL, &bytes, &length));
 }
 
 GOLDEN(arguments_of_many)
@@ -283,8 +284,8 @@ GOLDEN_RANKS(who_takes_from_anybody_is_waited_for, 2)
 GOLDEN_RANKS(all_leave_one_who_takes_from_anybody, 2)
 {
     if (!odd()) {
-        SHOW(ls_recv_any(ls_world(), buf, 4, LS_FLOAT32, 7, NULL,
-                         LS_OPTIONS(ls_collective_options, .timeout_ms = 30000)));
+        SHOW(ls_recv_any(ls_world(), buf, 4, LS_FLOAT32, 7,
+                         LS_OPTIONS(ls_collective_options, .timeout_ms = 30000), NULL));
     }
 }
 
@@ -414,7 +415,7 @@ GOLDEN(after_a_fork)
 {
     fflush(stdout);
     if (fork() == 0) {
-        SHOW(ls_all_reduce(ls_world(), buf, 4, LS_FLOAT32, LS_SUM, NULL, NULL));
+        SHOW(ls_all_reduce(ls_world(), buf, buf, 4, LS_FLOAT32, LS_SUM, NULL, NULL));
         SHOW_TENSOR(ls_zeros(LS_SHAPE(2), LS_FLOAT32));
         SHOW(ls_runtime_attach(NULL));
         _exit(0);
@@ -424,7 +425,7 @@ GOLDEN(after_a_fork)
 
 GOLDEN(a_failed_check_ends_the_program)
 {
-    LS_CHECK(ls_all_reduce(ls_world(), buf, -1, LS_FLOAT32, LS_SUM, NULL, NULL));
+    LS_CHECK(ls_all_reduce(ls_world(), buf, buf, -1, LS_FLOAT32, LS_SUM, NULL, NULL));
 }
 
 GOLDEN(told_in_detail)

@@ -5,9 +5,9 @@
 
 static float buf[5000];
 
-#define SUM_OF(count, dtype, op) ls_all_reduce(ls_world(), buf, count, dtype, op, NULL, NULL)
+#define SUM_OF(count, dtype, op) ls_all_reduce(ls_world(), buf, buf, count, dtype, op, NULL, NULL)
 #define SUM_WITH(...)                                                                              \
-    ls_all_reduce(ls_world(), buf, 4, LS_FLOAT32, LS_SUM,                                          \
+    ls_all_reduce(ls_world(), buf, buf, 4, LS_FLOAT32, LS_SUM,                                     \
                   LS_OPTIONS(ls_collective_options, __VA_ARGS__), NULL)
 
 /* Every rank's call, under one heading. */
@@ -92,7 +92,7 @@ static void wait_around(void)
         LS_CHECK(ls_group_new(ls_world(), pair, 2, name, &group));
         mine = r == ls_rank() ? group : mine;
     }
-    SHOW_RANKS("all_reduce", ls_all_reduce(mine, buf, 4, LS_FLOAT32, LS_SUM, NULL, NULL));
+    SHOW_RANKS("all_reduce", ls_all_reduce(mine, buf, buf, 4, LS_FLOAT32, LS_SUM, NULL, NULL));
     LS_CHECK(ls_barrier(ls_world(), NULL, NULL));
 }
 

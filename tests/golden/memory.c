@@ -208,7 +208,7 @@ static ls_status use_groups(void)
     LS_TRY(ls_group_new(ls_world(), NULL, 0, "part", &g));
     ls_status status = ls_group_alloc(g, 1000, &memory);
     if (status == LS_OK) {
-        status = ls_all_reduce(g, buf, 100000, LS_FLOAT32, LS_SUM, NULL, NULL);
+        status = ls_all_reduce(g, buf, buf, 100000, LS_FLOAT32, LS_SUM, NULL, NULL);
     }
     if (memory != NULL) {
         (void)ls_group_dealloc(g, memory);
@@ -222,7 +222,7 @@ static ls_status use_parts(void)
     ls_group *g = NULL;
     ls_bytes *list = NULL;
     LS_TRY(ls_group_split(ls_world(), 0, 0, "part", &g));
-    const ls_status status = ls_all_gather_bytes(g, "four", 4, &list, NULL);
+    const ls_status status = ls_all_gather_bytes(g, "four", 4, NULL, &list);
     ls_bytes_free(list);
     (void)ls_group_free(g);
     return status;

@@ -248,7 +248,7 @@ GOLDEN(structs_of_an_impossible_size)
     SHOW_NULL(ls_sgd_new(net, &(ls_sgd_options){.lr = 0.5}));
     SHOW_NULL(ls_sgd_new(net, &(ls_sgd_options){.size = 4, .lr = 0.5}));
     SHOW_TENSOR(ls_conv2d(NULL, NULL, NULL, &(ls_conv2d_options){.groups = 2}));
-    SHOW(ls_all_reduce(ls_world(), &one, 1, LS_FLOAT32, LS_SUM,
+    SHOW(ls_all_reduce(ls_world(), &one, &one, 1, LS_FLOAT32, LS_SUM,
                        &(ls_collective_options){.timeout_ms = 1000}, NULL));
     SHOW(ls_options_defaults("ls_sdg_options", NULL));
     SHOW(ls_options_defaults("ls_sgd_options", NULL));

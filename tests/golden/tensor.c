@@ -248,7 +248,7 @@ GOLDEN_BARE(before_ls_init)
 {
     SHOW_TENSOR(f32(LS_SHAPE(2)));
     SHOW(ls_backward(NULL));
-    SHOW(ls_all_reduce(ls_world(), NULL, 0, LS_FLOAT32, LS_SUM, NULL, NULL));
+    SHOW(ls_all_reduce(ls_world(), NULL, NULL, 0, LS_FLOAT32, LS_SUM, NULL, NULL));
     SHOW(ls_finalize());
     SHOW_NULL(ls_runtime_store());
     SHOW(ls_memory_get_stats(&(ls_memory_stats){0}));

@@ -14,7 +14,8 @@ import lockstep
 import lockstep.numpy as ln
 import lockstep.objects as lo
 
-DTYPES = ["float32", "float64", "float16", "int8", "uint8", "int32", "int64"]
+DTYPES = ["float32", "float64", "float16", "int8", "uint8", "int16", "uint16", "int32",
+          "uint32", "int64", "uint64"]
 SEVERAL = range(2, 100)  # numbers of ranks
 
 

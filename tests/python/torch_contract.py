@@ -19,9 +19,10 @@ import lockstep.torch
 NEW = int(torch.__version__.split(".")[0]) >= 2
 SEVERAL = range(2, 100)
 SUMS = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8,
-        torch.int32, torch.int64]
+        torch.int16, torch.int32, torch.int64]
 COMPLEX = [torch.complex64, torch.complex128]
-MOVED = SUMS + COMPLEX + [torch.bool, torch.int16]
+MOVED = SUMS + COMPLEX + [torch.bool]
+UNSIGNED = [getattr(torch, name) for name in ("uint16", "uint32", "uint64") if hasattr(torch, name)]
 
 gather_one = (getattr(dist, "all_gather_single", None) or getattr(dist, "all_gather_into_tensor", None)
               or dist._all_gather_base)
@@ -117,6 +118,18 @@ def every_reduction_adds_up_every_dtype():
         out = torch.zeros(3, dtype=dtype)
         scatter_one(out, mine(3, dtype=dtype).repeat(size()))
         assert torch.equal(out, total(3, dtype=dtype)), dtype
+
+
+@case
+def unsigned_types_are_added_where_torch_has_them():
+    for dtype in UNSIGNED:  # torch itself adds none of them: compared as int64
+        tensor = torch.arange(1, 6).mul(rank() + 1).to(dtype)
+        dist.all_reduce(tensor)
+        assert torch.equal(tensor.to(torch.int64),
+                           torch.arange(1, 6) * (size() * (size() + 1) // 2)), dtype
+        dist.all_reduce(tensor, dist.ReduceOp.MAX)
+        dist.broadcast(tensor, 0)
+        assert tensor.dtype == dtype
 
 
 @case

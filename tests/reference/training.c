@@ -116,7 +116,7 @@ static double loss_and_gradients(const training *t, int step)
         CHECK_OK(ls_backward(value));
         CHECK_OK(ls_item(value, &loss));
     }
-    CHECK_OK(ls_all_reduce(ls_world(), &loss, 1, LS_FLOAT64, LS_AVG, NULL, NULL));
+    CHECK_OK(ls_all_reduce(ls_world(), &loss, &loss, 1, LS_FLOAT64, LS_AVG, NULL, NULL));
     return loss;
 }
 

@@ -249,10 +249,10 @@ static ls_status start(player *p, flight *f)
     switch (o->kind) {
     case LS__PLAN_DOUBLING:
         with.algorithm = "recursive_doubling";
-        return ls_all_reduce(f->group, f->in, count, dtype, op, &with, &f->work);
+        return ls_all_reduce(f->group, f->in, f->in, count, dtype, op, &with, &f->work);
     case LS__PLAN_ALL_REDUCE:
     case LS__PLAN_DIVIDED:
-        return ls_all_reduce(f->group, f->in, count, dtype, op, &with, &f->work);
+        return ls_all_reduce(f->group, f->in, f->in, count, dtype, op, &with, &f->work);
     case LS__PLAN_REDUCE_SCATTER:
         return ls_reduce_scatter(f->group, f->in, f->out, count, dtype, op, &with, &f->work);
     case LS__PLAN_ALL_GATHER:
@@ -363,7 +363,7 @@ static ls_status call_again(player *p, const flight *f)
             x[i] = ls__oracle_value(o->id, f->rank, i);
         }
         const uint64_t begun = ls__sim->now_ns;
-        LS_TRY(ls_all_reduce(f->group, x, count, LS_FLOAT32, LS_SUM, NULL, NULL));
+        LS_TRY(ls_all_reduce(f->group, x, x, count, LS_FLOAT32, LS_SUM, NULL, NULL));
         note_wait(p, ls__sim->now_ns - begun, f->number);
         for (int i = 0; i < count; i++) {
             const float want = ls__oracle_sum(o->id, i, f->size);

@@ -122,7 +122,7 @@ ls_status ls__uneven_start(const ls__uneven *u, ls_group *g, const float *in, fl
     case LS__OP_ALL_GATHER_V:
         return ls_all_gather_v(g, in, u->own, out, u->count[1], u->offsets[1], t, with, work);
     case LS__OP_REDUCE_SCATTER_V:
-        return ls_reduce_scatter_v(g, in, out, u->count[0], u->offsets[0], t, LS_SUM, with, work);
+        return ls_reduce_scatter_v(g, in, u->count[0], u->offsets[0], out, t, LS_SUM, with, work);
     case LS__OP_GATHER_V:
         return ls_gather_v(g, in, u->own, out, u->count[1], u->offsets[1], t, u->root, with, work);
     default:

@@ -100,7 +100,8 @@ class ProcessGroup(dist.ProcessGroup):
     def _all_reduce(self, tensor, opts, now):
         memory, finish = in_place(check_tensor("all_reduce", tensor))
         part = self._start("ls_all_reduce",
-                           (memory.data_ptr(), *summed("all_reduce", memory, opts)), opts, memory,
+                           (memory.data_ptr(), memory.data_ptr(),
+                            *summed("all_reduce", memory, opts)), opts, memory,
                            now)
         return part, finish
 
@@ -189,7 +190,7 @@ class ProcessGroup(dist.ProcessGroup):
         out, finish = in_place_output(output)
         counts = (ctypes.c_int64 * self.size())(*[summed(what, t, opts)[0] for t in tensors])
         part = self._start("ls_reduce_scatter_v",
-                           (flat.data_ptr(), out.data_ptr(), counts, None,
+                           (flat.data_ptr(), counts, None, out.data_ptr(),
                             *summed(what, out, opts)[1:]), opts, (flat, out), self._now(opts))
         return self._work([part], [output], finish)
 

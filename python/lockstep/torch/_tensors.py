@@ -7,7 +7,11 @@ from .. import _core
 from .._core import make_error
 
 DTYPES = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3, torch.int8: 4,
-           torch.uint8: 5, torch.int32: 6, torch.int64: 7, torch.bool: 8}
+           torch.uint8: 5, torch.int32: 6, torch.int64: 7, torch.bool: 8, torch.int16: 9}
+# Types that older versions of PyTorch lack.
+DTYPES.update({getattr(torch, name): number
+               for name, number in (("uint16", 10), ("uint32", 11), ("uint64", 12))
+               if hasattr(torch, name)})
 OPERATORS = {"SUM": 0, "PRODUCT": 1, "MIN": 2, "MAX": 3, "AVG": 4, "BAND": 5, "BOR": 6, "BXOR": 7,
              "PREMUL_SUM": 8}
 

@@ -271,8 +271,8 @@ static ls_status take_list(const desk *d, const void *bytes, bool all, ls_bytes 
     return LS_OK;
 }
 
-ls_status ls_all_gather_bytes(ls_group *group, const void *bytes, size_t length, ls_bytes **out,
-                              const ls_collective_options *options)
+ls_status ls_all_gather_bytes(ls_group *group, const void *bytes, size_t length,
+                              const ls_collective_options *options, ls_bytes **out)
 {
     const char *what = "ls_all_gather_bytes";
     part mine = {0};
@@ -291,7 +291,7 @@ ls_status ls_all_gather_bytes(ls_group *group, const void *bytes, size_t length,
 }
 
 ls_status ls_gather_bytes(ls_group *group, const void *bytes, size_t length, int root,
-                          ls_bytes **out, const ls_collective_options *options)
+                          const ls_collective_options *options, ls_bytes **out)
 {
     const char *what = "ls_gather_bytes";
     part mine = {0};
@@ -369,8 +369,8 @@ static ls_status take_own(const desk *d, const part *mine, const ls_bytes *in, i
     return LS_OK;
 }
 
-ls_status ls_scatter_bytes(ls_group *group, const ls_bytes *in, int root, void **bytes,
-                           size_t *length, const ls_collective_options *options)
+ls_status ls_scatter_bytes(ls_group *group, const ls_bytes *in, int root,
+                           const ls_collective_options *options, void **bytes, size_t *length)
 {
     const char *what = "ls_scatter_bytes";
     part mine = {0};

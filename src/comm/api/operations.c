@@ -4,13 +4,13 @@
 #include "comm/api/collective.h"
 #include "comm/comm.h"
 
-ls_status ls_all_reduce(ls_group *group, void *buf, int64_t count, ls_dtype dtype, ls_reduce_op op,
-                        const ls_collective_options *options, ls_work **work)
+ls_status ls_all_reduce(ls_group *group, const void *in, void *out, int64_t count, ls_dtype dtype,
+                        ls_reduce_op op, const ls_collective_options *options, ls_work **work)
 {
     return ls__collective_start(group,
                                 &(ls__collective){.operation = LS__OP_ALL_REDUCE,
-                                                  .input = buf,
-                                                  .output = buf,
+                                                  .input = in,
+                                                  .output = out,
                                                   .count = count,
                                                   .dtype = dtype,
                                                   .op = op,
@@ -184,8 +184,8 @@ ls_status ls_all_gather_v(ls_group *group, const void *in, int64_t count, void *
                                 work);
 }
 
-ls_status ls_reduce_scatter_v(ls_group *group, const void *in, void *out, const int64_t *counts,
-                              const int64_t *offsets, ls_dtype dtype, ls_reduce_op op,
+ls_status ls_reduce_scatter_v(ls_group *group, const void *in, const int64_t *counts,
+                              const int64_t *offsets, void *out, ls_dtype dtype, ls_reduce_op op,
                               const ls_collective_options *options, ls_work **work)
 {
     return ls__collective_start(group,

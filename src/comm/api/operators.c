@@ -138,8 +138,9 @@ ls_status ls__premultiply(ls_group *group, ls__collective *args, double factor)
         atomic_load_explicit(&group->failed, memory_order_acquire) != 0) { /* submit() says so */
         return LS_OK;
     }
-    if (args->operation == LS__OP_ALL_REDUCE) { /* in place, whatever happens next */
+    if (args->operation == LS__OP_ALL_REDUCE) { /* where the result will be */
         ls__scale(args->output, args->input, elements, args->dtype, factor);
+        args->input = args->output;
         return LS_OK;
     }
     args->pack = ls__pack_take(group, (size_t)elements * ls_dtype_size(args->dtype), 0);

@@ -10,7 +10,7 @@ int ls_work_source(const ls_work *work)
 }
 
 ls_status ls_recv_any(ls_group *group, void *buf, int64_t count, ls_dtype dtype, int tag,
-                      int *source, const ls_collective_options *options)
+                      const ls_collective_options *options, int *source)
 {
     ls_work *work = NULL;
     if (source != NULL) {

@@ -14,7 +14,7 @@ ls_status ls_stop_agree(ls_group *group, bool *stop)
         return ls__fail(LS_ERR_INVALID, "ls_stop_agree: stop is NULL; give a bool for the answer");
     }
     int32_t wanted = (int32_t)ls__stop_wanted(runtime);
-    LS_TRY(ls_all_reduce(group, &wanted, 1, LS_INT32, LS_MAX,
+    LS_TRY(ls_all_reduce(group, &wanted, &wanted, 1, LS_INT32, LS_MAX,
                          LS_OPTIONS(ls_collective_options, .tag = "stop"), NULL));
     if (wanted != 0 && ls_group_size(group) == runtime->world_size) {
         atomic_store_explicit(&runtime->stop_agreed, (uint32_t)wanted, memory_order_relaxed);

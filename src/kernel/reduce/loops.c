@@ -45,8 +45,9 @@
         }                                                                                          \
     }
 
-/* Sums and products wrap: computed without sign, in `wide`, where overflow is defined. */
-#define COMBINE_INTEGER(name, type, wide)                                                          \
+/* Sums and products wrap: computed without sign, in `wide`, where overflow is defined. Averages are
+ * divided in `step`, which holds every value of the type and every number of ranks. */
+#define COMBINE_INTEGER(name, type, wide, step)                                                    \
     COMBINE(name##_sum, type, (wide)x + (wide)y)                                                   \
     COMBINE(name##_product, type, (wide)x *(wide)y)                                                \
     COMBINE(name##_min, type, x < y ? x : y)                                                       \
@@ -57,18 +58,22 @@
     static void name##_scale(void *accumulator, int64_t count, const ls__reduce_scale *scale)      \
     {                                                                                              \
         type *x = accumulator;                                                                     \
-        const int64_t divisor = (int64_t)scale->divisor;                                           \
+        const step divisor = (step)scale->divisor;                                                 \
         for (int64_t i = 0; i < count; i++) {                                                      \
-            x[i] = (type)(x[i] / divisor);                                                         \
+            x[i] = (type)((step)x[i] / divisor);                                                   \
         }                                                                                          \
     }
 
 COMBINE_FLOAT(float32, float)
 COMBINE_FLOAT(float64, double)
-COMBINE_INTEGER(int8, int8_t, uint32_t)
-COMBINE_INTEGER(uint8, uint8_t, uint32_t)
-COMBINE_INTEGER(int32, int32_t, uint32_t)
-COMBINE_INTEGER(int64, int64_t, uint64_t)
+COMBINE_INTEGER(int8, int8_t, uint32_t, int64_t)
+COMBINE_INTEGER(uint8, uint8_t, uint32_t, int64_t)
+COMBINE_INTEGER(int32, int32_t, uint32_t, int64_t)
+COMBINE_INTEGER(int64, int64_t, uint64_t, int64_t)
+COMBINE_INTEGER(int16, int16_t, uint32_t, int64_t)
+COMBINE_INTEGER(uint16, uint16_t, uint32_t, int64_t)
+COMBINE_INTEGER(uint32, uint32_t, uint32_t, int64_t)
+COMBINE_INTEGER(uint64, uint64_t, uint64_t, uint64_t)
 
 #define CONVERT(name, to, from, function)                                                          \
     static void name(void *dst, const void *src, int64_t count)                                    \
@@ -185,6 +190,10 @@ const ls__reduce_table LS__REDUCE_TABLE = {
             [LS_UINT8] = LOOPS_INTEGER(uint8, uint8_t),
             [LS_INT32] = LOOPS_INTEGER(int32, int32_t),
             [LS_INT64] = LOOPS_INTEGER(int64, int64_t),
+            [LS_INT16] = LOOPS_INTEGER(int16, int16_t),
+            [LS_UINT16] = LOOPS_INTEGER(uint16, uint16_t),
+            [LS_UINT32] = LOOPS_INTEGER(uint32, uint32_t),
+            [LS_UINT64] = LOOPS_INTEGER(uint64, uint64_t),
             /* one byte, 0 or 1: a sum is "any", a product "all" */
             [LS_BOOL] = {.size = 1,
                          .accumulator_size = 1,

@@ -275,6 +275,18 @@ void ls__scale(void *to, const void *from, int64_t count, ls_dtype dtype, double
     case LS_INT64:
         SCALE(int64_t, (uint64_t)in[i] * whole);
         break;
+    case LS_INT16:
+        SCALE(int16_t, (uint64_t)in[i] * whole);
+        break;
+    case LS_UINT16:
+        SCALE(uint16_t, (uint64_t)in[i] * whole);
+        break;
+    case LS_UINT32:
+        SCALE(uint32_t, (uint64_t)in[i] * whole);
+        break;
+    case LS_UINT64:
+        SCALE(uint64_t, in[i] * whole);
+        break;
     case LS_BOOL:
     case LS_DTYPE_COUNT:
         break;

@@ -37,7 +37,7 @@ static int ranks_fail(void *arg)
         CHECK(found == step || (status < 0 && found == newest));
         newest = found;
         hit = f.hit;
-        CHECK_OK(ls_all_reduce(ls_world(), &hit, 1, LS_INT32, LS_MAX, NULL, NULL));
+        CHECK_OK(ls_all_reduce(ls_world(), &hit, &hit, 1, LS_INT32, LS_MAX, NULL, NULL));
     }
     CHECK(step > (j->victim == 0 ? 15 : 4));
     CHECK_OK(ls_checkpoint_free(c));

@@ -218,7 +218,7 @@ static int run_busy(void *arg)
         CHECK_OK(small_save(c, step));
         for (int k = 0; k < 200; k++) {
             double one = 1.0;
-            CHECK_OK(ls_all_reduce(ls_world(), &one, 1, LS_FLOAT64, LS_SUM, NULL, NULL));
+            CHECK_OK(ls_all_reduce(ls_world(), &one, &one, 1, LS_FLOAT64, LS_SUM, NULL, NULL));
             CHECK(one == ls_world_size());
         }
     }

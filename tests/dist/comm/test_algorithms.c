@@ -67,7 +67,7 @@ static ls_status call(const world *w, const shape *s, void *in, void *out)
         LS_OPTIONS(ls_collective_options, .algorithm = s->algorithm);
     switch (s->operation) {
     case LS__OP_ALL_REDUCE:
-        return ls_all_reduce(w->group, out, s->count, s->dtype, s->op, options, NULL);
+        return ls_all_reduce(w->group, out, out, s->count, s->dtype, s->op, options, NULL);
     case LS__OP_REDUCE_SCATTER:
         return ls_reduce_scatter(w->group, in, out, s->count, s->dtype, s->op, options, NULL);
     case LS__OP_ALL_GATHER:
@@ -393,7 +393,7 @@ static void average(const world *w, const char *algorithm, ls_dtype dtype, bool 
     if (found != NULL && !runs_here(w, found)) {
         return;
     }
-    CHECK_OK(ls_all_reduce(w->group, buf, FLOATS, dtype, LS_AVG,
+    CHECK_OK(ls_all_reduce(w->group, buf, buf, FLOATS, dtype, LS_AVG,
                            LS_OPTIONS(ls_collective_options, .algorithm = algorithm), NULL));
     const double rounding = dtype == LS_FLOAT32 ? 0x1p-23 : dtype == LS_FLOAT16 ? 0x1p-11 : 0x1p-8;
     for (int64_t i = 0; i < FLOATS; i++) {
@@ -464,7 +464,7 @@ DIST_TEST(a_named_algorithm_is_the_one_that_runs, 4)
     float x[64] = {0};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         if (ls_world()->has_remote && rows[i].remote == 0) {
-            CHECK_STATUS(ls_all_reduce(ls_world(), x, 64, LS_FLOAT32, LS_SUM,
+            CHECK_STATUS(ls_all_reduce(ls_world(), x, x, 64, LS_FLOAT32, LS_SUM,
                                        LS_OPTIONS(ls_collective_options, .algorithm = rows[i].name),
                                        NULL),
                          LS_ERR_UNSUPPORTED);
@@ -472,7 +472,7 @@ DIST_TEST(a_named_algorithm_is_the_one_that_runs, 4)
         }
         ls_counters before = {.size = sizeof before}, after = before;
         CHECK_OK(ls_group_get_counters(ls_world(), &before));
-        CHECK_OK(ls_all_reduce(ls_world(), x, 64, LS_FLOAT32, LS_SUM,
+        CHECK_OK(ls_all_reduce(ls_world(), x, x, 64, LS_FLOAT32, LS_SUM,
                                LS_OPTIONS(ls_collective_options, .algorithm = rows[i].name), NULL));
         CHECK_OK(ls_group_get_counters(ls_world(), &after));
         CHECK_INT(after.messages - before.messages,
@@ -509,7 +509,7 @@ DIST_TEST(wrong_arguments_are_named, 2)
     ls_group *g = ls_world();
     float x[4] = {0};
     const ls_collective_options *options = LS_OPTIONS(ls_collective_options, .algorithm = "rings");
-    CHECK_STATUS(ls_all_reduce(g, x, 4, LS_FLOAT32, LS_SUM, options, NULL), LS_ERR_INVALID);
+    CHECK_STATUS(ls_all_reduce(g, x, x, 4, LS_FLOAT32, LS_SUM, options, NULL), LS_ERR_INVALID);
     CHECK_CONTAINS(ls_error_message(), "there is no algorithm \"rings\"");
     CHECK_CONTAINS(ls_error_message(),
                    "\"direct\", \"one_shot\", \"ring\", \"recursive_doubling\"");

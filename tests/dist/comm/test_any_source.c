@@ -23,7 +23,7 @@ static void take_all(int each, int64_t count, int tag)
     }
     for (int i = 0; ls_rank() == 0 && i < each * (size - 1); i++) {
         int from = -5;
-        CHECK_OK(ls_recv_any(ls_world(), x, count, LS_INT32, tag, &from, NULL));
+        CHECK_OK(ls_recv_any(ls_world(), x, count, LS_INT32, tag, NULL, &from));
         CHECK(from > 0 && from < size);
         CHECK_INT(x[count - 1], 1000 * from + next[from]);
         next[from]++;
@@ -52,7 +52,7 @@ DIST_TEST(a_rank_may_find_its_own_letter, 1)
     int from = -5;
     ls_work *work = NULL;
     CHECK_OK(ls_send(ls_world(), &x, 1, LS_INT32, 0, 3, NULL, &work));
-    CHECK_OK(ls_recv_any(ls_world(), &y, 1, LS_INT32, 3, &from, NULL));
+    CHECK_OK(ls_recv_any(ls_world(), &y, 1, LS_INT32, 3, NULL, &from));
     CHECK_OK(ls_work_wait(work));
     CHECK_INT(from, 0);
     CHECK_INT(y, 42);
@@ -114,7 +114,7 @@ DIST_TEST(the_oldest_letter_is_taken, 4)
     }
     for (int r = 3; r > 0; r--) {
         int from = -1;
-        CHECK_OK(ls_recv_any(ls_world(), &x, 1, LS_INT32, 9, &from, NULL));
+        CHECK_OK(ls_recv_any(ls_world(), &x, 1, LS_INT32, 9, NULL, &from));
         CHECK_INT(from, r);
     }
 }
@@ -171,8 +171,8 @@ DIST_TEST(at_the_deadline_it_is_told_who_could_have_sent, 3)
     ls_group *group = NULL;
     CHECK_OK(ls_group_new(ls_world(), NULL, 0, "late", &group));
     if (ls_rank() == 1) {
-        CHECK_STATUS(ls_recv_any(group, &x, 1, LS_INT32, 4, NULL,
-                                 LS_OPTIONS(ls_collective_options, .timeout_ms = 200)),
+        CHECK_STATUS(ls_recv_any(group, &x, 1, LS_INT32, 4,
+                                 LS_OPTIONS(ls_collective_options, .timeout_ms = 200), NULL),
                      LS_ERR_TIMEOUT);
         CHECK_CONTAINS(ls_error_message(), "rank 0 has sent nothing that fits");
         CHECK_CONTAINS(ls_error_message(), "rank 2 has sent nothing that fits");

@@ -104,7 +104,7 @@ static ls_status call(const world *w, const shape *s, void *in, void *out)
 {
     switch (s->operation) {
     case LS__OP_ALL_REDUCE:
-        return ls_all_reduce(w->group, out, s->count, s->dtype, s->op, NULL, NULL);
+        return ls_all_reduce(w->group, out, out, s->count, s->dtype, s->op, NULL, NULL);
     case LS__OP_REDUCE_SCATTER:
         return ls_reduce_scatter(w->group, in, out, s->count, s->dtype, s->op, NULL, NULL);
     case LS__OP_ALL_GATHER:
@@ -279,7 +279,7 @@ static void sums_follow_the_tree(void)
             buf[i] = random_float(w.rank, i);
             want[i] = tree(i, 0, w.n);
         }
-        CHECK_OK(ls_all_reduce(w.group, buf, count, LS_FLOAT32, LS_SUM, NULL, NULL));
+        CHECK_OK(ls_all_reduce(w.group, buf, buf, count, LS_FLOAT32, LS_SUM, NULL, NULL));
         CHECK(memcmp(buf, want, (size_t)count * sizeof *buf) == 0);
     }
     w.group->comm->forced = LS__WAY_UNDECIDED;
@@ -294,7 +294,7 @@ DIST_TEST(sums_have_the_bits_of_the_tree_on_6_ranks, 6) { sums_follow_the_tree()
 DIST_TEST(a_divisor_divides_the_sum_once, 3)
 {
     float x[4] = {1, 2, 3, 0.3f};
-    CHECK_OK(ls_all_reduce(ls_world(), x, 4, LS_FLOAT32, LS_SUM,
+    CHECK_OK(ls_all_reduce(ls_world(), x, x, 4, LS_FLOAT32, LS_SUM,
                            LS_OPTIONS(ls_collective_options, .divisor = 7), NULL));
     for (int i = 0; i < 3; i++) {
         CHECK(x[i] == (float)(3 * (i + 1)) / 7.0f);

@@ -23,7 +23,7 @@ static ls_status waits(ls_group *group, int line)
 {
     float x = 1;
     ls_site_set("train.c", line);
-    return ls_all_reduce(group, &x, 1, LS_FLOAT32, LS_SUM, NULL, NULL);
+    return ls_all_reduce(group, &x, &x, 1, LS_FLOAT32, LS_SUM, NULL, NULL);
 }
 
 static void pause_ms(int64_t ms)
@@ -132,13 +132,13 @@ DIST_TEST(operations_in_flight_do_not_hide_a_deadlock, 4)
     ls_group *flight = group_of(NULL, 0, "flight");
     ls_group *group[2] = {group_of(NULL, 0, "a"), group_of(NULL, 0, "b")};
     for (int i = 0; i < (ls_rank() == 3 ? 0 : 8); i++) {
-        CHECK_OK(ls_all_reduce(flight, x[i], 50000, LS_FLOAT32, LS_SUM, NULL, &work[i]));
+        CHECK_OK(ls_all_reduce(flight, x[i], x[i], 50000, LS_FLOAT32, LS_SUM, NULL, &work[i]));
     }
     const double begin = ls_time();
     told_in_time(waits(group[ls_rank() % 2], 50 + ls_rank()), begin);
     if (ls_rank() == 3) {
         for (int i = 0; i < 8; i++) {
-            CHECK_OK(ls_all_reduce(flight, x[i], 50000, LS_FLOAT32, LS_SUM, NULL, &work[i]));
+            CHECK_OK(ls_all_reduce(flight, x[i], x[i], 50000, LS_FLOAT32, LS_SUM, NULL, &work[i]));
         }
     }
     for (int i = 0; i < 8; i++) {
@@ -160,13 +160,13 @@ DIST_TEST(ranks_that_are_slow_are_not_taken_for_a_deadlock, 3)
         CHECK_OK(ls_send(p, &x, 1, LS_FLOAT32, 0, 1, NULL, NULL));
     } else if (ls_rank() == 0) {
         CHECK_OK(ls_recv(p, &z, 1, LS_FLOAT32, 2, 1, NULL, &letter));
-        CHECK_OK(ls_all_reduce(a, &x, 1, LS_FLOAT32, LS_SUM, NULL, &first));
-        CHECK_OK(ls_all_reduce(b, &y, 1, LS_FLOAT32, LS_SUM, NULL, &second));
+        CHECK_OK(ls_all_reduce(a, &x, &x, 1, LS_FLOAT32, LS_SUM, NULL, &first));
+        CHECK_OK(ls_all_reduce(b, &y, &y, 1, LS_FLOAT32, LS_SUM, NULL, &second));
         CHECK_OK(ls_work_wait(letter));
         CHECK_OK(ls_work_wait(second));
         CHECK_OK(ls_work_wait(first));
     } else {
-        CHECK_OK(ls_all_reduce(b, &y, 1, LS_FLOAT32, LS_SUM, NULL, &second));
+        CHECK_OK(ls_all_reduce(b, &y, &y, 1, LS_FLOAT32, LS_SUM, NULL, &second));
         CHECK_OK(waits(a, 1));
         CHECK_OK(ls_work_wait(second));
     }
@@ -185,7 +185,7 @@ static void calls_late(void *arg)
     float x = 1;
     h->runtime->env->sleep_until(h->runtime->env,
                                  h->runtime->env->now_ns(h->runtime->env) + 1800000000u);
-    h->status = ls_all_reduce(h->group, &x, 1, LS_FLOAT32, LS_SUM, NULL, NULL);
+    h->status = ls_all_reduce(h->group, &x, &x, 1, LS_FLOAT32, LS_SUM, NULL, NULL);
     (void)ls_runtime_attach(NULL);
 }
 

@@ -105,7 +105,7 @@ static ls_status make_call(ls_group *group, const attempt *a, void *buf)
         return ls_reduce_scatter(group, in, in + (1 << 19), a->count, a->dtype, a->op, options,
                                  NULL);
     default:
-        return ls_all_reduce(group, buf, a->count, a->dtype, a->op, options, NULL);
+        return ls_all_reduce(group, buf, buf, a->count, a->dtype, a->op, options, NULL);
     }
 }
 
@@ -188,7 +188,7 @@ DIST_TEST(ranks_that_differ_are_told_though_a_third_never_comes, 3)
     CHECK_OK(ls_group_new(ls_world(), NULL, 0, NULL, &group));
     if (ls_rank() != 2) {
         const double begin = ls_time();
-        CHECK_STATUS(ls_all_reduce(group, x, 4 + ls_rank(), LS_FLOAT32, LS_SUM, NULL, NULL),
+        CHECK_STATUS(ls_all_reduce(group, x, x, 4 + ls_rank(), LS_FLOAT32, LS_SUM, NULL, NULL),
                      LS_ERR_MISMATCH);
         CHECK(ls_time() - begin < test_within(3));
         CHECK_CONTAINS(ls_error_message(), "rank 0 has float32[4] sum");
@@ -230,7 +230,7 @@ static int call_from_two_places(void *arg)
     setenv("LOCKSTEP_CHECK", arg, 1);
     CHECK_OK(ls_init(NULL));
     ls_site_set("train.c", 80 + ls_rank());
-    const ls_status status = ls_all_reduce(ls_world(), &x, 1, LS_FLOAT32, LS_SUM, NULL, NULL);
+    const ls_status status = ls_all_reduce(ls_world(), &x, &x, 1, LS_FLOAT32, LS_SUM, NULL, NULL);
     if (strcmp(arg, "strict") == 0) {
         CHECK_STATUS(status, LS_ERR_MISMATCH);
         CHECK_CONTAINS(ls_error_message(), "at train.c:80");
@@ -254,7 +254,7 @@ DIST_TEST(a_missing_call_times_out_and_names_the_rank, 3)
     ls_group *group = NULL;
     CHECK_OK(ls_group_new(ls_world(), NULL, 0, "trio", &group));
     if (ls_rank() != 1) {
-        CHECK_STATUS(ls_all_reduce(group, &x, 1, LS_FLOAT32, LS_SUM,
+        CHECK_STATUS(ls_all_reduce(group, &x, &x, 1, LS_FLOAT32, LS_SUM,
                                    LS_OPTIONS(ls_collective_options, .timeout_ms = 400), NULL),
                      LS_ERR_TIMEOUT);
         CHECK_CONTAINS(ls_error_message(), "all_reduce #1 on group \"trio\" did not finish");
@@ -262,7 +262,7 @@ DIST_TEST(a_missing_call_times_out_and_names_the_rank, 3)
         CHECK_CONTAINS(ls_error_message(), "(host ");
     }
     CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
-    CHECK_STATUS(ls_all_reduce(group, &x, 1, LS_FLOAT32, LS_SUM, NULL, NULL), LS_ERR_TIMEOUT);
+    CHECK_STATUS(ls_all_reduce(group, &x, &x, 1, LS_FLOAT32, LS_SUM, NULL, NULL), LS_ERR_TIMEOUT);
 }
 
 DIST_TEST(a_timeout_beyond_the_clock_is_no_timeout, 2)
@@ -272,9 +272,9 @@ DIST_TEST(a_timeout_beyond_the_clock_is_no_timeout, 2)
         const ls__env *env = ls_world()->comm->env;
         env->sleep_until(env, env->now_ns(env) + 300000000);
     }
-    CHECK_OK(ls_all_reduce(ls_world(), &x, 1, LS_FLOAT32, LS_SUM,
+    CHECK_OK(ls_all_reduce(ls_world(), &x, &x, 1, LS_FLOAT32, LS_SUM,
                            LS_OPTIONS(ls_collective_options, .timeout_ms = INT64_MAX), NULL));
-    CHECK_OK(ls_all_reduce(ls_world(), &x, 1, LS_FLOAT32, LS_SUM,
+    CHECK_OK(ls_all_reduce(ls_world(), &x, &x, 1, LS_FLOAT32, LS_SUM,
                            LS_OPTIONS(ls_collective_options, .timeout_ms = INT64_MAX / 1000000 + 1),
                            NULL));
 }
@@ -287,9 +287,9 @@ DIST_TEST(an_operation_behind_a_patient_one_keeps_its_own_deadline, 2)
     CHECK_OK(ls_group_new(ls_world(), NULL, 0, "pair", &group));
     if (ls_rank() == 0) {
         const double begin = ls_time();
-        CHECK_OK(ls_all_reduce(group, &x, 1, LS_FLOAT32, LS_SUM,
+        CHECK_OK(ls_all_reduce(group, &x, &x, 1, LS_FLOAT32, LS_SUM,
                                LS_OPTIONS(ls_collective_options, .timeout_ms = 20000), &patient));
-        CHECK_STATUS(ls_all_reduce(group, &y, 1, LS_FLOAT32, LS_MAX,
+        CHECK_STATUS(ls_all_reduce(group, &y, &y, 1, LS_FLOAT32, LS_MAX,
                                    LS_OPTIONS(ls_collective_options, .timeout_ms = 300), NULL),
                      LS_ERR_TIMEOUT);
         CHECK(ls_time() - begin < test_within(3));
@@ -316,7 +316,7 @@ static void stuck_inside(size_t bytes, bool registered)
     if (ls_rank() != 1) {
         ls__progress_release(group->comm);
         CHECK_OK(ls_store_wait(ls_runtime_store(), registered ? "called r" : "called p", -1));
-        CHECK_STATUS(ls_all_reduce(group, buf, (int64_t)(bytes / 4), LS_FLOAT32, LS_SUM,
+        CHECK_STATUS(ls_all_reduce(group, buf, buf, (int64_t)(bytes / 4), LS_FLOAT32, LS_SUM,
                                    LS_OPTIONS(ls_collective_options, .timeout_ms = 400), NULL),
                      LS_ERR_TIMEOUT);
         /* What is stuck with the token cannot tell another host either. */
@@ -325,7 +325,7 @@ static void stuck_inside(size_t bytes, bool registered)
                                                : "rank 1 has called it but not come through");
         CHECK_OK(ls_store_add(ls_runtime_store(), registered ? "r" : "p", 1, &unused, -1));
     } else {
-        CHECK_OK(ls_all_reduce(group, buf, (int64_t)(bytes / 4), LS_FLOAT32, LS_SUM, NULL, &work));
+        CHECK_OK(ls_all_reduce(group, buf, buf, (int64_t)bytes, LS_INT8, LS_SUM, NULL, &work));
         CHECK_OK(
             ls_store_set(ls_runtime_store(), registered ? "called r" : "called p", "y", 1, -1));
         while (unused < 2) {
@@ -384,7 +384,7 @@ static int leaves_early(void *arg)
         return 0;
     }
     const double begin = ls_time();
-    CHECK_STATUS(ls_all_reduce(ls_world(), &x, 1, LS_FLOAT32, LS_SUM, NULL, NULL), LS_ERR_PEER);
+    CHECK_STATUS(ls_all_reduce(ls_world(), &x, &x, 1, LS_FLOAT32, LS_SUM, NULL, NULL), LS_ERR_PEER);
     CHECK(ls_time() - begin < test_within(2));
     CHECK_CONTAINS(ls_error_message(), "rank 1");
     LS_CHECK(ls_finalize());
@@ -466,7 +466,7 @@ static int takes_part_and_leaves(void *arg)
     const int last = *(const int *)arg - 1;
     float x = 1.0f;
     LS_CHECK(ls_init(NULL));
-    LS_CHECK(ls_all_reduce(ls_world(), &x, 1, LS_FLOAT32, LS_SUM, NULL, NULL));
+    LS_CHECK(ls_all_reduce(ls_world(), &x, &x, 1, LS_FLOAT32, LS_SUM, NULL, NULL));
     if (ls_rank() == last) {
         LS_CHECK(ls_send(ls_world(), &x, 1, LS_FLOAT32, 0, 7, NULL, NULL));
     } else if (ls_rank() == 0) {
@@ -493,7 +493,7 @@ DIST_TEST(an_abort_reaches_ranks_that_wait, 3)
     if (ls_rank() == 1) {
         CHECK_OK(ls_group_abort(group, "the loss is poisoned"));
     }
-    CHECK_STATUS(ls_all_reduce(group, x, 100000, LS_FLOAT32, LS_SUM, NULL, NULL), LS_ERR_ABORTED);
+    CHECK_STATUS(ls_all_reduce(group, x, x, 99999, LS_FLOAT32, LS_SUM, NULL, NULL), LS_ERR_ABORTED);
     CHECK_CONTAINS(ls_error_message(), "group \"trio\" was aborted by rank 1");
     CHECK_CONTAINS(ls_error_message(), "the loss is poisoned");
     CHECK_OK(ls_barrier(ls_world(), NULL, NULL)); /* other groups live on */
@@ -507,7 +507,7 @@ DIST_TEST(an_abort_ends_everything_in_flight, 2)
     ls_group *group = NULL;
     CHECK_OK(ls_group_new(ls_world(), NULL, 0, NULL, &group));
     for (int i = 0; ls_rank() == 0 && i < N; i++) {
-        CHECK_OK(ls_all_reduce(group, x[i], 1000, LS_FLOAT32, LS_SUM, NULL, &work[i]));
+        CHECK_OK(ls_all_reduce(group, x[i], x[i], 1000, LS_FLOAT32, LS_SUM, NULL, &work[i]));
     }
     CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
     if (ls_rank() == 1) {
@@ -570,7 +570,7 @@ static int dies_inside(void *arg)
             raise(SIGKILL);
         }
         const ls_status status =
-            ls_all_reduce(ls_world(), x, 1 << 20, LS_FLOAT32, LS_SUM, NULL, NULL);
+            ls_all_reduce(ls_world(), x, x, 1 << 20, LS_FLOAT32, LS_SUM, NULL, NULL);
         if (status != LS_OK) {
             w->heard[ls_rank()] = ls_time();
             snprintf(w->text[ls_rank()], sizeof w->text[0], "%s", ls_error_message());

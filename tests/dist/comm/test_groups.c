@@ -39,7 +39,7 @@ static void check_group(ls_group *group, const int *ranks, int count)
     int64_t x = ls_rank() + 1;
     CHECK_INT(ls_group_size(group), count);
     CHECK_INT(ranks[ls_group_rank(group)], ls_rank());
-    CHECK_OK(ls_all_reduce(group, &x, 1, LS_INT64, LS_SUM, NULL, NULL));
+    CHECK_OK(ls_all_reduce(group, &x, &x, 1, LS_INT64, LS_SUM, NULL, NULL));
     CHECK_INT(x, sum_over(ranks, count));
 }
 
@@ -91,7 +91,7 @@ DIST_TEST(freed_groups_give_their_memory_back, 3)
         ls_group *group = NULL;
         int32_t x = 1;
         CHECK_OK(ls_group_new(ls_world(), NULL, 0, NULL, &group));
-        CHECK_OK(ls_all_reduce(group, &x, 1, LS_INT32, LS_SUM, NULL, NULL));
+        CHECK_OK(ls_all_reduce(group, &x, &x, 1, LS_INT32, LS_SUM, NULL, NULL));
         CHECK_INT(x, 3);
         CHECK_OK(ls_group_free(group));
         blocks = comm->heap.blocks.count > blocks ? comm->heap.blocks.count : blocks;
@@ -109,8 +109,8 @@ DIST_TEST(thousands_of_groups_are_made_while_an_old_one_lives, 2)
         ls_group *group = NULL;
         int32_t x = 1, y = 2;
         CHECK_OK(ls_group_new(ls_world(), NULL, 0, NULL, &group));
-        CHECK_OK(ls_all_reduce(group, &x, 1, LS_INT32, LS_SUM, NULL, NULL));
-        CHECK_OK(ls_all_reduce(old, &y, 1, LS_INT32, LS_SUM, NULL, NULL));
+        CHECK_OK(ls_all_reduce(group, &x, &x, 1, LS_INT32, LS_SUM, NULL, NULL));
+        CHECK_OK(ls_all_reduce(old, &y, &y, 1, LS_INT32, LS_SUM, NULL, NULL));
         CHECK_INT(x, 2);
         CHECK_INT(y, 4);
         CHECK_OK(ls_group_free(group));
@@ -145,7 +145,7 @@ DIST_TEST(a_handle_may_be_waited_for_after_its_group_was_freed, 2)
         ls_work *good = NULL, *bad = NULL;
         ls_group *group = NULL;
         CHECK_OK(ls_group_new(ls_world(), NULL, 0, "short", &group));
-        CHECK_OK(ls_all_reduce(group, &x, 1, LS_INT32, LS_SUM, NULL, &good));
+        CHECK_OK(ls_all_reduce(group, &x, &x, 1, LS_INT32, LS_SUM, NULL, &good));
         CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
         CHECK_OK(ls_recv(group, &y, 1, LS_INT32, 0, 0, NULL, &bad));
         while (ls_work_test(good) == LS_IN_PROGRESS) {
@@ -226,8 +226,8 @@ DIST_TEST(hundreds_of_operations_may_be_in_flight, 4)
             for (int k = 0; k < (big ? LARGE : 1); k++) {
                 buf[k] = ls_rank() + i + k;
             }
-            CHECK_OK(
-                ls_all_reduce(ls_world(), buf, big ? LARGE : 1, LS_INT32, LS_SUM, NULL, &work[i]));
+            CHECK_OK(ls_all_reduce(ls_world(), buf, buf, big ? LARGE : 1, LS_INT32, LS_SUM, NULL,
+                                   &work[i]));
         }
         for (int i = FLIGHTS - 1; i >= 0; i--) { /* waited for in any order */
             CHECK_OK(ls_work_wait(work[i]));
@@ -245,7 +245,7 @@ static bool worker_round(worker *w, int32_t *x, int round)
     }
     ls_work *work = NULL;
     ls_status status =
-        ls_all_reduce(w->group, x, count, LS_INT32, LS_SUM, NULL, round % 2 == 0 ? &work : NULL);
+        ls_all_reduce(w->group, x, x, count, LS_INT32, LS_SUM, NULL, round % 2 == 0 ? &work : NULL);
     if (status == LS_OK && work != NULL) {
         status = ls_work_wait(work);
     }
@@ -283,7 +283,7 @@ static void threads_and_groups(void)
         CHECK(pthread_create(&thread[t], NULL, worker_main, &workers[t]) == 0);
     }
     for (int i = 0; i < 100; i++) {
-        CHECK_OK(ls_all_reduce(ls_world(), &x, 1, LS_INT32, LS_MAX, NULL, NULL));
+        CHECK_OK(ls_all_reduce(ls_world(), &x, &x, 1, LS_INT32, LS_MAX, NULL, NULL));
     }
     for (int t = 0; t < THREADS; t++) {
         CHECK(pthread_join(thread[t], NULL) == 0);
@@ -317,7 +317,7 @@ DIST_TEST(sleepers_are_woken_and_do_not_just_look_again, 3)
         }
         const double begin = ls_time();
         fewest = quick;
-        CHECK_OK(ls_all_reduce(ls_world(), &fewest, 1, LS_INT64, LS_MIN, NULL, NULL));
+        CHECK_OK(ls_all_reduce(ls_world(), &fewest, &fewest, 1, LS_INT64, LS_MIN, NULL, NULL));
         quick += !last && ls_time() - begin < 0.05;
     }
     CHECK(fewest >= QUICK);
@@ -391,8 +391,8 @@ static void one_round(float *registered, float *private)
     ls_work *work[4];
     ls_group *w = ls_world();
     const int peer = (ls_rank() + 1) % 2;
-    CHECK_OK(ls_all_reduce(w, registered, 100000, LS_FLOAT32, LS_SUM, NULL, &work[0]));
-    CHECK_OK(ls_all_reduce(w, private, 100000, LS_FLOAT32, LS_AVG, NULL, &work[1]));
+    CHECK_OK(ls_all_reduce(w, registered, registered, 100000, LS_FLOAT32, LS_SUM, NULL, &work[0]));
+    CHECK_OK(ls_all_reduce(w, private, private, 100000, LS_FLOAT32, LS_AVG, NULL, &work[1]));
     CHECK_OK(ls_recv(w, registered + 100000, 20000, LS_FLOAT32, peer, 1, NULL, &work[2]));
     CHECK_OK(ls_send(w, private + 100000, 20000, LS_FLOAT32, peer, 1, NULL, &work[3]));
     CHECK_OK(ls_barrier(w, NULL, NULL));
@@ -424,7 +424,8 @@ static int steady_main(void *arg)
             one_round(registered, private);
         }
         allocated = atomic_load(&allocations) - before;
-        CHECK_OK(ls_all_reduce(ls_world(), &allocated, 1, LS_INT32, LS_MAX, NULL, NULL));
+        CHECK_OK(
+            ls_all_reduce(ls_world(), &allocated, &allocated, 1, LS_INT32, LS_MAX, NULL, NULL));
     }
     CHECK_INT(allocated, 0);
     CHECK_OK(ls_group_dealloc(ls_world(), registered));
@@ -456,7 +457,7 @@ static void run_counted(ls_group *group, const counted *c, float *in, float *out
 {
     switch (c->operation) {
     case LS__OP_ALL_REDUCE:
-        CHECK_OK(ls_all_reduce(group, out, count, LS_FLOAT32, LS_SUM, NULL, NULL));
+        CHECK_OK(ls_all_reduce(group, out, out, count, LS_FLOAT32, LS_SUM, NULL, NULL));
         break;
     case LS__OP_REDUCE_SCATTER:
         CHECK_OK(ls_reduce_scatter(group, in, out, count, LS_FLOAT32, LS_SUM, NULL, NULL));

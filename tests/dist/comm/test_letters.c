@@ -147,7 +147,7 @@ DIST_TEST(letters_and_collectives_interleave, 4)
         for (int i = 0; i < 100; i++) {
             x[i] = 1;
         }
-        CHECK_OK(ls_all_reduce(ls_world(), x, 100, LS_FLOAT32, LS_SUM, NULL, NULL));
+        CHECK_OK(ls_all_reduce(ls_world(), x, x, 100, LS_FLOAT32, LS_SUM, NULL, NULL));
         CHECK(x[99] == 4);
         CHECK_OK(ls_work_wait(work[0]));
         CHECK_OK(ls_work_wait(work[1]));

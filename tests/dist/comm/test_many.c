@@ -133,7 +133,7 @@ DIST_TEST(a_handle_over_several_groups_takes_them_in_turn, 3)
     CHECK_INT(ls_group_size(handle), 3);
     for (int i = 0; i < 7; i++) {
         x[i] = i + ls_rank();
-        CHECK_OK(ls_all_reduce(handle, &x[i], 1, LS_INT32, LS_SUM, NULL, &work[i]));
+        CHECK_OK(ls_all_reduce(handle, &x[i], &x[i], 1, LS_INT32, LS_SUM, NULL, &work[i]));
     }
     for (int i = 6; i >= 0; i--) {
         CHECK_OK(ls_work_wait(work[i]));
@@ -216,7 +216,7 @@ static void *work_alone(void *arg)
         ls_work *work[3];
         ls_bytes *list = NULL;
         w->wrong += ls_send(w->group, &out, 1, LS_INT32, (me + 1) % n, 2, NULL, &work[0]) != LS_OK;
-        w->wrong += ls_all_reduce(w->group, &x, 1, LS_INT32, LS_SUM, NULL, &work[1]) != LS_OK;
+        w->wrong += ls_all_reduce(w->group, &x, &x, 1, LS_INT32, LS_SUM, NULL, &work[1]) != LS_OK;
         w->wrong += ls_all_reduce_many(w->group, (void *[]){&y[1], &y[0]}, (int64_t[]){1, 1}, 2,
                                        LS_INT32, LS_SUM, NULL, &work[2]) != LS_OK;
         w->wrong += ls_recv_any(w->group, &in, 1, LS_INT32, 2, NULL, NULL) != LS_OK;
@@ -225,7 +225,7 @@ static void *work_alone(void *arg)
         }
         w->wrong += x != n * i + n * (n - 1) / 2 || y[0] != n || y[1] != 2 * n;
         w->wrong += in != 10 * ((me + n - 1) % n) + i;
-        w->wrong += ls_all_gather_bytes(w->group, &out, sizeof out, &list, NULL) != LS_OK ||
+        w->wrong += ls_all_gather_bytes(w->group, &out, sizeof out, NULL, &list) != LS_OK ||
                     memcmp(list[n - 1].data, (int32_t[]){10 * (n - 1) + i}, sizeof out) != 0;
         ls_bytes_free(list);
     }

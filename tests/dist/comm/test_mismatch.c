@@ -111,7 +111,7 @@ static ls_status make_call(attempt *a, const call *c, path p, ls_work **work)
     case LS__OP_BARRIER:
         return ls_barrier(a->group, options, work);
     default:
-        return ls_all_reduce(a->group, a->buf, count, c->dtype, c->op, options, work);
+        return ls_all_reduce(a->group, a->buf, a->buf, count, c->dtype, c->op, options, work);
     }
 }
 
@@ -204,7 +204,7 @@ static void every_row(bool blocking)
     }
     CHECK(ls_time() - begin < test_within(3 * (blocking ? PATHS * ROWS : 1)));
     float x = 1;
-    CHECK_OK(ls_all_reduce(ls_world(), &x, 1, LS_FLOAT32, LS_SUM, NULL, NULL));
+    CHECK_OK(ls_all_reduce(ls_world(), &x, &x, 1, LS_FLOAT32, LS_SUM, NULL, NULL));
     CHECK(x == (float)ls_world_size());
     for (int i = 0; i < PATHS * ROWS; i++) {
         check_row(&attempts[i / ROWS][i % ROWS], &rows[i % ROWS]);
@@ -244,7 +244,8 @@ static ls_status call_from_two_places(bool strict, path p)
     CHECK_OK(ls_group_new(ls_world(), NULL, 0, "sites", &group));
     group->comm->strict = strict;
     ls_site_set(is_odd() ? "eval.c" : "train.c", is_odd() ? 7 : 3);
-    const ls_status status = ls_all_reduce(group, x, count_on(p), LS_FLOAT32, LS_SUM, NULL, NULL);
+    const ls_status status =
+        ls_all_reduce(group, x, x, count_on(p), LS_FLOAT32, LS_SUM, NULL, NULL);
     group->comm->strict = false;
     return status;
 }

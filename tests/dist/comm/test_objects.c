@@ -60,13 +60,13 @@ static void one_round(ls_group *group, int round)
     }
 
     ls_bytes *list = NULL;
-    CHECK_OK(ls_all_gather_bytes(group, mine, length, &list, NULL));
+    CHECK_OK(ls_all_gather_bytes(group, mine, length, NULL, &list));
     for (int r = 0; r < size; r++) {
         check_object(list[r].data, list[r].length, r, round);
     }
     ls_bytes_free(list);
 
-    CHECK_OK(ls_gather_bytes(group, mine, length, root, &list, NULL));
+    CHECK_OK(ls_gather_bytes(group, mine, length, root, NULL, &list));
     CHECK((list != NULL) == (me == root));
     for (int r = 0; r < size && me == root; r++) {
         check_object(list[r].data, list[r].length, r, round);
@@ -77,7 +77,7 @@ static void one_round(ls_group *group, int round)
     for (int r = 0; r < size && me == root; r++) {
         give[r] = (ls_bytes){.data = object_of(r, round), .length = length_of(r, round)};
     }
-    CHECK_OK(ls_scatter_bytes(group, me == root ? give : NULL, root, &got, &got_length, NULL));
+    CHECK_OK(ls_scatter_bytes(group, me == root ? give : NULL, root, NULL, &got, &got_length));
     check_object(got, got_length, me, round);
     ls_bytes_free(got);
     for (int r = 0; r < size && me == root; r++) {
@@ -124,7 +124,7 @@ DIST_TEST(objects_do_not_take_letters_of_the_user, 2)
     unsigned char *mine = object_of(7, 5);
     CHECK_OK(ls_recv(ls_world(), &in, 1, LS_INT32, 1 - ls_rank(), 0, NULL, &work[0]));
     CHECK_OK(ls_send(ls_world(), &out, 1, LS_INT32, 1 - ls_rank(), 0, NULL, &work[1]));
-    CHECK_OK(ls_gather_bytes(ls_world(), mine, length_of(7, 5), 0, &list, NULL));
+    CHECK_OK(ls_gather_bytes(ls_world(), mine, length_of(7, 5), 0, NULL, &list));
     for (int r = 0; list != NULL && r < 2; r++) {
         check_object(list[r].data, list[r].length, 7, 5);
     }
@@ -143,7 +143,7 @@ DIST_TEST(different_object_calls_are_told_apart, 2)
     size_t length = 0;
     CHECK_OK(ls_group_new(ls_world(), NULL, 0, "mixed", &group));
     CHECK_STATUS(ls_rank() == 0 ? ls_broadcast_bytes(group, &bytes, &length, 0, NULL)
-                                : ls_all_gather_bytes(group, "x", 1, &list, NULL),
+                                : ls_all_gather_bytes(group, "x", 1, NULL, &list),
                  LS_ERR_MISMATCH);
     CHECK_CONTAINS(ls_error_message(), "ls_broadcast_bytes");
     CHECK_CONTAINS(ls_error_message(), "ls_all_gather_bytes");
@@ -158,9 +158,9 @@ DIST_TEST(arguments_are_checked_before_anything_is_sent, 1)
     size_t length = 3;
     CHECK_STATUS(ls_broadcast_bytes(ls_world(), &bytes, &length, 0, NULL), LS_ERR_INVALID);
     CHECK_STATUS(ls_broadcast_bytes(ls_world(), &bytes, &length, 5, NULL), LS_ERR_INVALID);
-    CHECK_STATUS(ls_all_gather_bytes(ls_world(), NULL, 3, &list, NULL), LS_ERR_INVALID);
-    CHECK_STATUS(ls_gather_bytes(NULL, "x", 1, 0, &list, NULL), LS_ERR_INVALID);
-    CHECK_STATUS(ls_scatter_bytes(ls_world(), NULL, 0, &bytes, &length, NULL), LS_ERR_INVALID);
+    CHECK_STATUS(ls_all_gather_bytes(ls_world(), NULL, 3, NULL, &list), LS_ERR_INVALID);
+    CHECK_STATUS(ls_gather_bytes(NULL, "x", 1, 0, NULL, &list), LS_ERR_INVALID);
+    CHECK_STATUS(ls_scatter_bytes(ls_world(), NULL, 0, NULL, &bytes, &length), LS_ERR_INVALID);
     ls_bytes_free(NULL);
 }
 

@@ -83,7 +83,7 @@ static ls_status call(const world *w, const shape *s, const layout *l, void *in,
         return ls_all_gather_v(w->group, in, own, out, l->count, l->offsets, s->dtype, options,
                                NULL);
     case LS__OP_REDUCE_SCATTER_V:
-        return ls_reduce_scatter_v(w->group, in, out, l->count, l->offsets, s->dtype, s->op,
+        return ls_reduce_scatter_v(w->group, in, l->count, l->offsets, out, s->dtype, s->op,
                                    options, NULL);
     case LS__OP_GATHER_V:
         return ls_gather_v(w->group, in, own, root ? out : NULL, root ? l->count : NULL,
@@ -235,7 +235,7 @@ static void check_large(int32_t *in, int32_t *out)
     CHECK_OK(
         ls_all_gather_v(ls_world(), in, counts[rank], out, counts, NULL, LS_INT32, NULL, NULL));
     CHECK(out[6] == 6 && out[7] == 3 && out[MOST + 6] == MOST + 2 && out[MOST + 7] == -1);
-    CHECK_OK(ls_reduce_scatter_v(ls_world(), in, out, counts, NULL, LS_INT32, LS_SUM, NULL, NULL));
+    CHECK_OK(ls_reduce_scatter_v(ls_world(), in, counts, NULL, out, LS_INT32, LS_SUM, NULL, NULL));
     CHECK(rank != 1 || (out[0] == 9 + 21 && out[MOST - 1] == 9 + 3 * (MOST + 6)));
     CHECK_OK(ls_gather_v(ls_world(), in, counts[rank], out, counts, NULL, LS_INT32, 2, NULL, NULL));
     CHECK(rank != 2 || (out[6] == 6 && out[7] == 3 && out[MOST + 6] == MOST + 2));
@@ -277,7 +277,7 @@ DIST_TEST(ranks_on_one_host_exchange_unequal_blocks_without_messages, 4)
         const int64_t *all = i == 0 ? counts : one;
         CHECK_OK(ls_all_gather_v(ls_world(), in, own, out, all, NULL, LS_FLOAT32, NULL, NULL));
         CHECK_OK(
-            ls_reduce_scatter_v(ls_world(), in, out, all, NULL, LS_FLOAT32, LS_SUM, NULL, NULL));
+            ls_reduce_scatter_v(ls_world(), in, all, NULL, out, LS_FLOAT32, LS_SUM, NULL, NULL));
         CHECK_OK(ls_gather_v(ls_world(), in, own, out, all, NULL, LS_FLOAT32, 1, NULL, NULL));
         CHECK_OK(ls_scatter_v(ls_world(), in, all, NULL, out, own, LS_FLOAT32, 1, NULL, NULL));
         CHECK_OK(
@@ -342,7 +342,7 @@ static ls_status make_wrong(const wrong *x, ls_group *g, float *in, float *out)
         return ls_all_gather_v(g, in, counts[1][ls_rank()], out, counts[1], NULL, LS_FLOAT32, NULL,
                                NULL);
     case LS__OP_REDUCE_SCATTER_V:
-        return ls_reduce_scatter_v(g, in, out, counts[0], NULL, LS_FLOAT32, LS_SUM, NULL, NULL);
+        return ls_reduce_scatter_v(g, in, counts[0], NULL, out, LS_FLOAT32, LS_SUM, NULL, NULL);
     case LS__OP_GATHER_V:
         return ls_gather_v(g, in, counts[1][ls_rank()], out, counts[1], NULL, LS_FLOAT32, 0, NULL,
                            NULL);
@@ -393,7 +393,7 @@ DIST_TEST(a_steady_state_of_unequal_blocks_makes_no_new_handles, 2)
         CHECK_OK(ls_all_gather_v(ls_world(), in, counts[ls_rank()], out, counts, NULL, LS_FLOAT32,
                                  NULL, NULL));
         CHECK_OK(
-            ls_reduce_scatter_v(ls_world(), in, out, counts, NULL, LS_FLOAT32, LS_SUM, NULL, NULL));
+            ls_reduce_scatter_v(ls_world(), in, counts, NULL, out, LS_FLOAT32, LS_SUM, NULL, NULL));
         made = i == 10 ? ls_world()->comm->works_made : made;
     }
     CHECK_INT(ls_world()->comm->works_made, made);

@@ -34,7 +34,7 @@ static ls_status run(const call *c, const void *in, void *out)
     ls_group *w = ls_world();
     switch (c->operation) {
     case LS__OP_ALL_REDUCE:
-        return ls_all_reduce(w, out, c->count, c->dtype, c->op, c->options, NULL);
+        return ls_all_reduce(w, out, out, c->count, c->dtype, c->op, c->options, NULL);
     case LS__OP_REDUCE:
         return ls_reduce(w, in, out, c->count, c->dtype, c->op, c->root, c->options, NULL);
     case LS__OP_REDUCE_SCATTER:
@@ -197,7 +197,7 @@ DIST_TEST(fractions_and_unequal_blocks_are_premultiplied, 3)
         in[i] = (float)(8 * i);
     }
     CHECK_OK(ls_reduce_scatter_v(
-        ls_world(), in, out, lengths, offsets, LS_FLOAT32, LS_PREMUL_SUM,
+        ls_world(), in, lengths, offsets, out, LS_FLOAT32, LS_PREMUL_SUM,
         LS_OPTIONS(ls_collective_options, .factor = 0.25 * (ls_rank() + 1)), NULL));
     for (int i = 0; i < lengths[ls_rank()]; i++) {
         CHECK(out[i] == 1.5f * 8.0f * (float)(offsets[ls_rank()] + i));
@@ -205,7 +205,7 @@ DIST_TEST(fractions_and_unequal_blocks_are_premultiplied, 3)
     for (int i = 0; i < 12; i++) {
         CHECK(in[i] == (float)(8 * i));
     }
-    CHECK_OK(ls_all_reduce(ls_world(), out, 1, LS_FLOAT32, LS_PREMUL_SUM, NULL, NULL));
+    CHECK_OK(ls_all_reduce(ls_world(), out, out, 1, LS_FLOAT32, LS_PREMUL_SUM, NULL, NULL));
 }
 
 DIST_TEST(premultiplied_in_place_in_lists_and_with_handles, 4)
@@ -229,7 +229,7 @@ DIST_TEST(premultiplied_in_place_in_lists_and_with_handles, 4)
     CHECK_OK(ls_scan(ls_world(), z, z, 2, LS_FLOAT32, LS_PREMUL_SUM, options, NULL));
     CHECK(z[1] == 2.5f * (float)((rank + 1) * (rank + 2)));
     x[0] = x[1] = y[0] = y[1] = y[2] = z[0] = z[1] = 1;
-    CHECK_OK(ls_all_reduce(ls_world(), x, 2, LS_FLOAT32, LS_PREMUL_SUM, options, &work[0]));
+    CHECK_OK(ls_all_reduce(ls_world(), x, x, 2, LS_FLOAT32, LS_PREMUL_SUM, options, &work[0]));
     CHECK_OK(ls_exscan(ls_world(), y, x + 2, 3, LS_FLOAT32, LS_PREMUL_SUM, options, &work[1]));
     CHECK_OK(ls_work_wait(work[1]));
     CHECK_OK(ls_work_wait(work[0]));
@@ -239,7 +239,7 @@ DIST_TEST(premultiplied_in_place_in_lists_and_with_handles, 4)
     CHECK(y[2] == 10 && z[1] == 10);
     CHECK_OK(ls_group_split(ls_world(), rank % 2, 0, NULL, &half));
     x[0] = 1;
-    CHECK_OK(ls_all_reduce(half, x, 1, LS_FLOAT32, LS_PREMUL_SUM, options, NULL));
+    CHECK_OK(ls_all_reduce(half, x, x, 1, LS_FLOAT32, LS_PREMUL_SUM, options, NULL));
     CHECK(x[0] == (rank % 2 ? 6 : 4));
     CHECK_OK(ls_group_free(half));
 }
@@ -250,11 +250,12 @@ DIST_TEST(averages_of_integers_go_towards_zero, 3)
 {
     int32_t x[4] = {-1 - ls_rank(), 1 + ls_rank(), ls_rank() == 0 ? -5 : 0, 7};
     int8_t small[2] = {(int8_t)(ls_rank() == 2 ? -4 : 0), 100}; /* 300 wraps to 44 */
-    CHECK_OK(ls_all_reduce(ls_world(), x, 4, LS_INT32, LS_AVG, NULL, NULL));
+    CHECK_OK(ls_all_reduce(ls_world(), x, x, 4, LS_INT32, LS_AVG, NULL, NULL));
     CHECK(x[0] == -2 && x[1] == 2 && x[2] == -1 && x[3] == 7);
-    CHECK_OK(ls_all_reduce(ls_world(), small, 2, LS_INT8, LS_AVG, NULL, NULL));
+    CHECK_OK(ls_all_reduce(ls_world(), small, small, 2, LS_INT8, LS_AVG, NULL, NULL));
     CHECK(small[0] == -1 && small[1] == 14);
-    CHECK_STATUS(ls_all_reduce(ls_world(), small, 2, LS_BOOL, LS_AVG, NULL, NULL), LS_ERR_INVALID);
+    CHECK_STATUS(ls_all_reduce(ls_world(), small, small, 2, LS_BOOL, LS_AVG, NULL, NULL),
+                 LS_ERR_INVALID);
 }
 
 /* ---- the user's --------------------------------------------------------------------------- */
@@ -382,6 +383,18 @@ static void larger(void *into, const void *right, int64_t count, ls_dtype dtype,
     case LS_INT64:
         LARGER(int64_t);
         break;
+    case LS_INT16:
+        LARGER(int16_t);
+        break;
+    case LS_UINT16:
+        LARGER(uint16_t);
+        break;
+    case LS_UINT32:
+        LARGER(uint32_t);
+        break;
+    case LS_UINT64:
+        LARGER(uint64_t);
+        break;
     default:
         LARGER(uint8_t);
         break;
@@ -402,13 +415,14 @@ DIST_TEST(every_dtype_has_operators_of_the_user, 4)
                 put_value(mine, i, (ls_dtype)d, value_of(ls_rank(), i, (ls_dtype)d, LS_MAX));
             }
             memcpy(theirs, mine, (size_t)counts[k] * size);
-            CHECK_OK(ls_all_reduce(ls_world(), mine, counts[k], (ls_dtype)d, op, NULL, NULL));
-            CHECK_OK(ls_all_reduce(ls_world(), theirs, counts[k], (ls_dtype)d, LS_MAX, NULL, NULL));
+            CHECK_OK(ls_all_reduce(ls_world(), mine, mine, counts[k], (ls_dtype)d, op, NULL, NULL));
+            CHECK_OK(ls_all_reduce(ls_world(), theirs, theirs, counts[k], (ls_dtype)d, LS_MAX, NULL,
+                                   NULL));
             CHECK(memcmp(mine, theirs, (size_t)counts[k] * size) == 0);
         }
     }
-    CHECK_OK(
-        ls_all_reduce(ls_world(), &seen, 1, LS_INT32, LS_BOR, NULL, NULL)); /* by one at least */
+    CHECK_OK(ls_all_reduce(ls_world(), &seen, &seen, 1, LS_INT32, LS_BOR, NULL,
+                           NULL));                               /* by one at least */
     CHECK((seen & (1u << LS_FLOAT16 | 1u << LS_BFLOAT16)) == 0); /* they come as float32 */
     CHECK((seen & 1u << LS_BOOL) != 0 && (seen & 1u << LS_FLOAT32) != 0);
     CHECK_OK(ls_reduce_op_free(op));
@@ -426,12 +440,12 @@ DIST_TEST(operators_are_compared_by_name, 2)
     }
     CHECK_OK(ls_reduce_op_new(larger, &seen, "mine", &op));
     x = ls_rank();
-    CHECK_OK(ls_all_reduce(ls_world(), &x, 1, LS_INT32, op, NULL, NULL));
+    CHECK_OK(ls_all_reduce(ls_world(), &x, &x, 1, LS_INT32, op, NULL, NULL));
     CHECK_INT(x, 1);
     CHECK_OK(ls_reduce_op_free(op));
     CHECK_OK(ls_reduce_op_new(larger, &seen, ls_rank() == 0 ? "left" : "right", &op));
     CHECK_OK(ls_group_new(ls_world(), NULL, 0, "g", &group));
-    CHECK_STATUS(ls_all_reduce(group, &x, 1, LS_INT32, op, NULL, NULL), LS_ERR_MISMATCH);
+    CHECK_STATUS(ls_all_reduce(group, &x, &x, 1, LS_INT32, op, NULL, NULL), LS_ERR_MISMATCH);
     CHECK_CONTAINS(ls_error_message(), "user-defined \"left\"");
     CHECK_CONTAINS(ls_error_message(), "user-defined \"right\"");
     CHECK_CONTAINS(ls_error_message(), "reduce-op");
@@ -464,14 +478,14 @@ static void check_reluctance(ls_reduce_op op, const unsigned *calls, int64_t cou
         x[i] = ls_rank() + (int32_t)(i % 7);
     }
     const ls_status status =
-        ls_all_reduce(group, x, count, LS_INT32, op,
+        ls_all_reduce(group, x, x, count, LS_INT32, op,
                       LS_OPTIONS(ls_collective_options, .algorithm = algorithm), NULL);
     CHECK(status == LS_OK || status == LS_ERR_ABORTED);
     for (int64_t i = 0; i < count && status == LS_OK; i++) { /* then it did not need rank 2's */
         CHECK_INT(x[i], ls_world_size() - 1 + (int32_t)(i % 7));
     }
     uint32_t called = *calls > before;
-    CHECK_OK(ls_all_reduce(ls_world(), &called, 1, LS_INT32, LS_MAX, NULL, NULL));
+    CHECK_OK(ls_all_reduce(ls_world(), &called, &called, 1, LS_INT32, LS_MAX, NULL, NULL));
     CHECK(called || count < MOST); /* of few elements rank 2 may have none to combine */
     if (!called) {
         CHECK_OK(status);
@@ -505,17 +519,17 @@ DIST_TEST(what_is_no_operator_is_refused, 2)
     int32_t x = 1;
     ls_reduce_op op;
     CHECK_OK(ls_reduce_op_new(larger, &seen, "larger", &op));
-    CHECK_STATUS(ls_all_reduce(ls_world(), &x, 1, LS_INT32, op,
+    CHECK_STATUS(ls_all_reduce(ls_world(), &x, &x, 1, LS_INT32, op,
                                LS_OPTIONS(ls_collective_options, .algorithm = "ring"), NULL),
                  LS_ERR_UNSUPPORTED);
     CHECK_CONTAINS(ls_error_message(), "in the order of ranks");
-    CHECK_STATUS(ls_all_reduce(ls_world(), &x, 1, LS_INT32, LS_PREMUL_SUM,
+    CHECK_STATUS(ls_all_reduce(ls_world(), &x, &x, 1, LS_INT32, LS_PREMUL_SUM,
                                LS_OPTIONS(ls_collective_options, .factor = 0.5), NULL),
                  LS_ERR_INVALID);
     CHECK_CONTAINS(ls_error_message(), "multiplied by 0.5");
     CHECK_INT(x, 1);
     CHECK_OK(ls_reduce_op_free(op));
-    CHECK_STATUS(ls_all_reduce(ls_world(), &x, 1, LS_INT32, op, NULL, NULL), LS_ERR_INVALID);
+    CHECK_STATUS(ls_all_reduce(ls_world(), &x, &x, 1, LS_INT32, op, NULL, NULL), LS_ERR_INVALID);
     CHECK_STATUS(ls_reduce_op_free(op), LS_ERR_INVALID);
     CHECK_STATUS(ls_reduce_op_free(LS_SUM), LS_ERR_INVALID);
     CHECK_STATUS(ls_reduce_op_new(larger, NULL, "a name that is much too long", &op),

@@ -47,7 +47,7 @@ static bool sums_are_right(float *x)
     for (int64_t i = 0; i < COUNT; i++) {
         x[i] = value_of(ls_rank(), i);
     }
-    CHECK_OK(ls_all_reduce(world, x, COUNT, LS_FLOAT32, LS_SUM, NULL, NULL));
+    CHECK_OK(ls_all_reduce(world, x, x, COUNT, LS_FLOAT32, LS_SUM, NULL, NULL));
     for (int64_t i = 0; i < COUNT; i++) {
         CHECK(x[i] == (float)((i % 1000) * n * (n + 1) / 2));
     }
@@ -131,7 +131,8 @@ DIST_TEST(a_buffer_that_cannot_be_read_is_an_error_on_all_ranks, 3)
         const int64_t pid = own_header()->pid;
         own_header()->pid = ls_rank() == 1 ? 1 : pid;
         CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
-        CHECK_STATUS(ls_all_reduce(group, x, COUNT, LS_FLOAT32, LS_SUM, NULL, NULL), LS_ERR_SYSTEM);
+        CHECK_STATUS(ls_all_reduce(group, x, x, COUNT, LS_FLOAT32, LS_SUM, NULL, NULL),
+                     LS_ERR_SYSTEM);
         CHECK_CONTAINS(ls_error_message(), "cannot read a buffer of rank 1");
         own_header()->pid = pid;
         ls_world()->comm->forced = 0;
@@ -172,7 +173,7 @@ static int dies_while_it_is_read(void *arg)
     }
     CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
     if (!d->remote) {
-        CHECK_OK(ls_all_reduce(ls_world(), x, COUNT, LS_FLOAT32, LS_SUM, NULL, &work));
+        CHECK_OK(ls_all_reduce(ls_world(), x, x, COUNT, LS_FLOAT32, LS_SUM, NULL, &work));
         if (ls_rank() == 1) {
             while (atomic_load(&d->begun) == 0) {
                 (void)sched_yield();

@@ -207,7 +207,7 @@ static ls_status call_v(const shape *s, void *in, void *out, const ls_collective
     case LS__OP_ALL_GATHER_V:
         return ls_all_gather_v(s->group, in, s->count, out, c, NULL, t, o, NULL);
     case LS__OP_REDUCE_SCATTER_V:
-        return ls_reduce_scatter_v(s->group, in, out, c, NULL, t, s->op, o, NULL);
+        return ls_reduce_scatter_v(s->group, in, c, NULL, out, t, s->op, o, NULL);
     case LS__OP_GATHER_V:
         return ls_gather_v(s->group, in, s->count, out, c, NULL, t, s->root, o, NULL);
     default:
@@ -225,7 +225,7 @@ static ls_status call(const shape *s, void *in, void *out)
     }
     switch (s->operation) {
     case LS__OP_ALL_REDUCE:
-        return ls_all_reduce(s->group, out, s->count, t, s->op, o, NULL);
+        return ls_all_reduce(s->group, out, out, s->count, t, s->op, o, NULL);
     case LS__OP_REDUCE_SCATTER:
         return ls_reduce_scatter(s->group, in, out, s->count, t, s->op, o, NULL);
     case LS__OP_ALL_GATHER:

@@ -70,7 +70,7 @@ static void reduce_once(int64_t count, ls_dtype dtype, ls_reduce_op op, int root
     CHECK_OK(ls_reduce(ls_world(), buf, out, count, dtype, op, root, NULL, NULL));
     CHECK(ls_rank() != root || memcmp(out, want, bytes) == 0);
     CHECK_INT(out[bytes], 1);
-    CHECK_OK(ls_all_reduce(ls_world(), buf, count, dtype, op, NULL, NULL));
+    CHECK_OK(ls_all_reduce(ls_world(), buf, buf, count, dtype, op, NULL, NULL));
     CHECK(memcmp(buf, want, bytes) == 0);
 }
 
@@ -118,7 +118,7 @@ DIST_TEST(averages_are_divided_once, 3)
 {
     for (int i = 0; i < 10; i++) {
         float x = (float)(ls_rank() + i);
-        CHECK_OK(ls_all_reduce(ls_world(), &x, 1, LS_FLOAT32, LS_AVG, NULL, NULL));
+        CHECK_OK(ls_all_reduce(ls_world(), &x, &x, 1, LS_FLOAT32, LS_AVG, NULL, NULL));
         CHECK_NEAR(x, 1 + i, 0);
     }
 }
@@ -130,7 +130,7 @@ DIST_TEST(an_operation_is_counted_like_any_other, 3)
     int32_t x[4] = {0};
     CHECK_OK(ls_group_get_counters(ls_world(), &before));
     for (int i = 0; i < N; i++) {
-        CHECK_OK(ls_all_reduce(ls_world(), x, 4, LS_INT32, LS_SUM, NULL, NULL));
+        CHECK_OK(ls_all_reduce(ls_world(), x, x, 4, LS_INT32, LS_SUM, NULL, NULL));
     }
     CHECK_OK(ls_group_get_counters(ls_world(), &after));
     CHECK_INT(after.operations - before.operations, N);
@@ -149,7 +149,7 @@ DIST_TEST(some_block_and_some_do_not, 3)
         const bool blocks = (round + ls_rank()) % 3 != 0;
         for (int i = 0; i < FLIGHTS; i++) {
             x[i] = ls_rank() + i;
-            CHECK_OK(ls_all_reduce(ls_world(), &x[i], 1, LS_INT32, LS_SUM, NULL,
+            CHECK_OK(ls_all_reduce(ls_world(), &x[i], &x[i], 1, LS_INT32, LS_SUM, NULL,
                                    blocks ? NULL : &work[i]));
         }
         for (int i = 0; i < FLIGHTS; i++) {
@@ -167,7 +167,7 @@ DIST_TEST(who_comes_late_is_waited_for, 3)
         if (round % 3 == ls_rank()) {
             (void)nanosleep(&pause, NULL);
         }
-        CHECK_OK(ls_all_reduce(ls_world(), x, 2, LS_FLOAT64, LS_SUM, NULL, NULL));
+        CHECK_OK(ls_all_reduce(ls_world(), x, x, 2, LS_FLOAT64, LS_SUM, NULL, NULL));
         CHECK_NEAR(x[0], 3, 0);
         CHECK_NEAR(x[1], 3 * round, 0);
     }
@@ -183,7 +183,8 @@ static void *block(void *arg)
 {
     worker *w = arg;
     w->wrong += ls_runtime_attach(w->runtime) != LS_OK;
-    w->wrong += ls_all_reduce(w->group, &w->first, 1, LS_INT32, LS_SUM, NULL, NULL) != LS_OK;
+    w->wrong +=
+        ls_all_reduce(w->group, &w->first, &w->first, 1, LS_INT32, LS_SUM, NULL, NULL) != LS_OK;
     w->wrong += ls_runtime_attach(NULL) != LS_OK;
     return NULL;
 }
@@ -193,7 +194,7 @@ DIST_TEST(what_is_called_behind_an_announced_one_comes_after_it, 2)
 {
     int32_t x = 0;
     for (int i = 0; i < 3; i++) {
-        CHECK_OK(ls_all_reduce(ls_world(), &x, 1, LS_INT32, LS_SUM, NULL, NULL));
+        CHECK_OK(ls_all_reduce(ls_world(), &x, &x, 1, LS_INT32, LS_SUM, NULL, NULL));
     }
     for (int round = 0; round < 20; round++) {
         worker w = {.runtime = ls_runtime_current(), .group = ls_world(), .first = 1};
@@ -208,15 +209,16 @@ DIST_TEST(what_is_called_behind_an_announced_one_comes_after_it, 2)
             while (atomic_load(&w.group->posted) == posted) {
                 ls__env_posix()->yield(ls__env_posix());
             }
-            CHECK_OK(ls_all_reduce(ls_world(), &second, 1, LS_INT32, LS_SUM, NULL, &work));
+            CHECK_OK(ls_all_reduce(ls_world(), &second, &second, 1, LS_INT32, LS_SUM, NULL, &work));
             tell(key);
             CHECK_OK(ls_work_wait(work));
             CHECK_INT(w.first, 2);
             CHECK(pthread_join(thread, NULL) == 0);
         } else {
             hear(key);
-            CHECK_OK(ls_all_reduce(ls_world(), &w.first, 1, LS_INT32, LS_SUM, NULL, NULL));
-            CHECK_OK(ls_all_reduce(ls_world(), &second, 1, LS_INT32, LS_SUM, NULL, NULL));
+            CHECK_OK(
+                ls_all_reduce(ls_world(), &w.first, &w.first, 1, LS_INT32, LS_SUM, NULL, NULL));
+            CHECK_OK(ls_all_reduce(ls_world(), &second, &second, 1, LS_INT32, LS_SUM, NULL, NULL));
         }
         CHECK_INT(w.wrong, 0);
         CHECK_INT(w.first, 2);
@@ -230,7 +232,7 @@ static void *loop(void *arg)
     w->wrong += ls_runtime_attach(w->runtime) != LS_OK;
     for (int i = 0; i < 300; i++) {
         int32_t x = w->first + i;
-        w->wrong += ls_all_reduce(w->group, &x, 1, LS_INT32, LS_SUM, NULL, NULL) != LS_OK;
+        w->wrong += ls_all_reduce(w->group, &x, &x, 1, LS_INT32, LS_SUM, NULL, NULL) != LS_OK;
         w->wrong += x != 3 * (w->first + i);
     }
     w->wrong += ls_runtime_attach(NULL) != LS_OK;
@@ -261,7 +263,7 @@ static void learn(ls_group *group, int64_t count, ls_dtype dtype)
 {
     double x[8] = {0};
     for (int i = 0; i < 3; i++) {
-        CHECK_OK(ls_all_reduce(group, x, count, dtype, LS_SUM, NULL, NULL));
+        CHECK_OK(ls_all_reduce(group, x, x, count, dtype, LS_SUM, NULL, NULL));
     }
 }
 
@@ -275,7 +277,7 @@ DIST_TEST(two_known_operations_that_differ_are_named, 3)
     learn(group, 5, LS_FLOAT32);
     learn(group, 4, LS_INT32);
     ls_site_set("odd.c", 10 + ls_rank());
-    CHECK_STATUS(ls_all_reduce(group, x, ls_rank() == 2 ? 5 : 4, LS_FLOAT32, LS_SUM, NULL, NULL),
+    CHECK_STATUS(ls_all_reduce(group, x, x, ls_rank() == 2 ? 5 : 4, LS_FLOAT32, LS_SUM, NULL, NULL),
                  LS_ERR_MISMATCH);
     CHECK_CONTAINS(ls_error_message(), "all_reduce #10 on group \"odd\" disagrees");
     CHECK_CONTAINS(ls_error_message(), "rank 0 has float32[4] sum at odd.c:10");
@@ -295,7 +297,7 @@ DIST_TEST(a_known_operation_that_waits_hears_of_an_abort, 2)
         CHECK_OK(ls_group_abort(group, "the loss is poisoned"));
     }
     for (int i = 0; i < 3; i++) {
-        CHECK_STATUS(ls_all_reduce(group, x, 4, LS_FLOAT32, LS_SUM, NULL, NULL), LS_ERR_ABORTED);
+        CHECK_STATUS(ls_all_reduce(group, x, x, 4, LS_FLOAT32, LS_SUM, NULL, NULL), LS_ERR_ABORTED);
         CHECK_CONTAINS(ls_error_message(), "the loss is poisoned");
     }
     CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
@@ -309,7 +311,8 @@ DIST_TEST(a_known_operation_has_a_deadline, 2)
     learn(group, 4, LS_FLOAT32);
     if (ls_rank() == 0) {
         const ls_collective_options *options = LS_OPTIONS(ls_collective_options, .timeout_ms = 200);
-        CHECK_STATUS(ls_all_reduce(group, x, 4, LS_FLOAT32, LS_SUM, options, NULL), LS_ERR_TIMEOUT);
+        CHECK_STATUS(ls_all_reduce(group, x, x, 4, LS_FLOAT32, LS_SUM, options, NULL),
+                     LS_ERR_TIMEOUT);
         CHECK_CONTAINS(ls_error_message(), "all_reduce #4 on group \"alone\"");
         tell("late");
     } else {

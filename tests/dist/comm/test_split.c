@@ -41,7 +41,7 @@ static void check_part(ls_group *part, const int *color, const int *key, int siz
         want += all[i];
     }
     sum = me;
-    CHECK_OK(ls_all_reduce(part, &sum, 1, LS_INT64, LS_SUM, NULL, NULL));
+    CHECK_OK(ls_all_reduce(part, &sum, &sum, 1, LS_INT64, LS_SUM, NULL, NULL));
     CHECK_INT(sum, want);
 }
 
@@ -120,8 +120,8 @@ DIST_TEST(rows_and_columns_of_a_mesh_work_beside_each_other, 6)
         int32_t x = ls_rank(), y = ls_rank(), z = -1;
         const int32_t letter = 100 * ls_rank() + i;
         ls_work *work[4];
-        CHECK_OK(ls_all_reduce(rows, &x, 1, LS_INT32, LS_SUM, NULL, &work[0]));
-        CHECK_OK(ls_all_reduce(columns, &y, 1, LS_INT32, LS_SUM, NULL, &work[1]));
+        CHECK_OK(ls_all_reduce(rows, &x, &x, 1, LS_INT32, LS_SUM, NULL, &work[0]));
+        CHECK_OK(ls_all_reduce(columns, &y, &y, 1, LS_INT32, LS_SUM, NULL, &work[1]));
         CHECK_OK(ls_send(columns, &letter, 1, LS_INT32, 1 - row, 5, NULL, &work[2]));
         CHECK_OK(ls_recv(columns, &z, 1, LS_INT32, 1 - row, 5, NULL, &work[3]));
         for (int w = 3; w >= 0; w--) {
@@ -149,7 +149,7 @@ DIST_TEST(a_part_can_be_split_again_and_the_halves_end_in_any_order, 8)
     CHECK_INT(depth, 3);
     for (int d = 0; d <= depth; d++) {
         int32_t x = 1;
-        CHECK_OK(ls_all_reduce(made[d], &x, 1, LS_INT32, LS_SUM, NULL, NULL));
+        CHECK_OK(ls_all_reduce(made[d], &x, &x, 1, LS_INT32, LS_SUM, NULL, NULL));
         CHECK_INT(x, 8 >> d);
     }
     for (int d = 0; d <= depth; d++) {
@@ -172,7 +172,7 @@ DIST_TEST(a_failure_of_one_part_leaves_the_other_alone, 4)
     }
     CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
     if (color == 0) {
-        CHECK_OK(ls_all_reduce(part, &x, 1, LS_INT32, LS_SUM, NULL, NULL));
+        CHECK_OK(ls_all_reduce(part, &x, &x, 1, LS_INT32, LS_SUM, NULL, NULL));
         CHECK_INT(x, 2);
     }
     (void)ls_group_free(part);
@@ -185,7 +185,7 @@ DIST_TEST(three_hundred_splits_give_their_memory_back, 4)
         ls_group *part = NULL;
         int32_t x = 1;
         CHECK_OK(ls_group_split(ls_world(), (ls_rank() + i) % 2, i, NULL, &part));
-        CHECK_OK(ls_all_reduce(part, &x, 1, LS_INT32, LS_SUM, NULL, NULL));
+        CHECK_OK(ls_all_reduce(part, &x, &x, 1, LS_INT32, LS_SUM, NULL, NULL));
         CHECK_INT(x, 2);
         CHECK_OK(ls_group_free(part));
     }
@@ -217,18 +217,18 @@ DIST_TEST(members_alone_make_groups_while_others_do_not_call, 4)
         const int first = me / 2 * 2, ranks[] = {first, first + 1};
         int32_t sum = me;
         CHECK_OK(ls_group_new_among(ls_world(), ranks, 2, NULL, &pair));
-        CHECK_OK(ls_all_reduce(pair, &sum, 1, LS_INT32, LS_SUM, NULL, NULL));
+        CHECK_OK(ls_all_reduce(pair, &sum, &sum, 1, LS_INT32, LS_SUM, NULL, NULL));
         CHECK(sum == 2 * first + 1);
         CHECK_OK(ls_group_free(pair));
     }
     int32_t sum = 1;
     CHECK_OK(ls_group_new_among(ls_world(), (const int[]){3, 1, 0, 2}, 4, "all", &all));
-    CHECK_OK(ls_all_reduce(all, &sum, 1, LS_INT32, LS_SUM, NULL, NULL));
+    CHECK_OK(ls_all_reduce(all, &sum, &sum, 1, LS_INT32, LS_SUM, NULL, NULL));
     CHECK(sum == 4);
     CHECK(ls_group_rank(all) == place[me]);
     if (outer != NULL) {
         sum = me;
-        CHECK_OK(ls_all_reduce(outer, &sum, 1, LS_INT32, LS_SUM, NULL, NULL));
+        CHECK_OK(ls_all_reduce(outer, &sum, &sum, 1, LS_INT32, LS_SUM, NULL, NULL));
         CHECK(sum == 2);
     }
     CHECK_OK(ls_group_free(all));

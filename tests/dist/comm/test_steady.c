@@ -48,7 +48,7 @@ static void gather_unequal(const call *c)
 
 static void scatter_unequal(const call *c)
 {
-    CHECK_OK(ls_reduce_scatter_v(ls_world(), c->in, c->out, c->counts, NULL, LS_FLOAT32, LS_MAX,
+    CHECK_OK(ls_reduce_scatter_v(ls_world(), c->in, c->counts, NULL, c->out, LS_FLOAT32, LS_MAX,
                                  NULL, NULL));
     CHECK_OK(ls_scatter_v(ls_world(), c->in, c->counts, NULL, c->out, c->own, LS_FLOAT32, c->root,
                           NULL, NULL));
@@ -87,7 +87,7 @@ static void from_anybody(const call *c)
     ls_work *work = NULL;
     int source = LS_ANY_SOURCE;
     CHECK_OK(ls_send(ls_world(), c->in, c->count, LS_FLOAT32, next, 5, NULL, &work));
-    CHECK_OK(ls_recv_any(ls_world(), c->out, c->count, LS_FLOAT32, 5, &source, NULL));
+    CHECK_OK(ls_recv_any(ls_world(), c->out, c->count, LS_FLOAT32, 5, NULL, &source));
     CHECK_INT(source, (ls_rank() + RANKS - 1) % RANKS);
     CHECK_OK(ls_work_wait(work));
 }
@@ -130,7 +130,8 @@ static void check_use(const struct use *use, float *const *memory)
         const int before = atomic_load(&allocations);
         rounds(use, memory);
         allocated = atomic_load(&allocations) - before;
-        CHECK_OK(ls_all_reduce(ls_world(), &allocated, 1, LS_INT32, LS_MAX, NULL, NULL));
+        CHECK_OK(
+            ls_all_reduce(ls_world(), &allocated, &allocated, 1, LS_INT32, LS_MAX, NULL, NULL));
     }
     if (allocated > 0) {
         test_fail(__FILE__, __LINE__, "%s: %d allocations in each %d rounds", use->name, allocated,

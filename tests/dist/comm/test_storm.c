@@ -249,7 +249,7 @@ static ls_status start(player *p, flight *f)
     case DIVIDED:
     case DOUBLED:
         return ls_all_reduce(
-            p->group, f->out, f->count, LS_FLOAT32, LS_SUM,
+            p->group, f->out, f->out, f->count, LS_FLOAT32, LS_SUM,
             LS_OPTIONS(ls_collective_options, .divisor = f->kind == REDUCE ? 0 : 3,
                        .algorithm = f->kind == DOUBLED ? "recursive_doubling" : NULL),
             &f->work);

@@ -30,7 +30,7 @@ static void sums(ls_group *group, int operations)
         for (int i = 0; i < count; i++) {
             x[i] = (float)(rank + 1 + (i + k) % 13);
         }
-        CHECK_OK(ls_all_reduce(group, x, count, LS_FLOAT32, LS_SUM, NULL, NULL));
+        CHECK_OK(ls_all_reduce(group, x, x, count, LS_FLOAT32, LS_SUM, NULL, NULL));
         for (int i = 0; i < count; i++) {
             CHECK(x[i] == (float)(n * (n + 1) / 2 + n * ((i + k) % 13)));
         }
@@ -84,8 +84,8 @@ DIST_TEST(what_is_queued_behind_the_tuner_is_right, 4)
         for (int i = 0; i < 500; i++) {
             x[k][i] = (float)(ls_rank() + k + i);
         }
-        CHECK_OK(
-            ls_all_reduce(ls_world(), x[k], k % 2 ? 3 : 500, LS_FLOAT32, LS_SUM, NULL, &work[k]));
+        CHECK_OK(ls_all_reduce(ls_world(), x[k], x[k], k % 2 ? 3 : 500, LS_FLOAT32, LS_SUM, NULL,
+                               &work[k]));
     }
     for (int k = 0; k < MANY; k++) {
         CHECK_OK(ls_work_wait(work[k]));
@@ -105,7 +105,7 @@ DIST_TEST(tuned_sums_have_the_bits_of_untuned_ones, 5)
             for (int i = 0; i < counts[c]; i++) {
                 x[i] = 1.0f / (float)(3 + i + 17 * ls_rank());
             }
-            CHECK_OK(ls_all_reduce(ls_world(), x, counts[c], LS_FLOAT32, LS_SUM, NULL, NULL));
+            CHECK_OK(ls_all_reduce(ls_world(), x, x, counts[c], LS_FLOAT32, LS_SUM, NULL, NULL));
             if (when == 0) {
                 memcpy(untuned[c], x, (size_t)counts[c] * sizeof *x);
             }

@@ -180,7 +180,7 @@ static void *talk(void *arg)
         t->wrong +=
             (t->tag % 2 == 0
                  ? ls_recv(ls_world(), in, count, LS_INT64, (me + n - 1) % n, t->tag, NULL, NULL)
-                 : ls_recv_any(ls_world(), in, count, LS_INT64, t->tag, &from, NULL)) != LS_OK;
+                 : ls_recv_any(ls_world(), in, count, LS_INT64, t->tag, NULL, &from)) != LS_OK;
         t->wrong += ls_work_wait(work) != LS_OK || memcmp(in, out, (size_t)count * 8) != 0;
         t->wrong += t->tag % 2 == 1 && from != (me + n - 1) % n;
     }
@@ -210,7 +210,7 @@ static void nothing_in(ls_group *g)
     const ls_dtype t = LS_BFLOAT16;
     ls_work *work[12];
     int made = 0;
-    CHECK_OK(ls_all_reduce(g, NULL, 0, t, LS_AVG, NULL, &work[made++]));
+    CHECK_OK(ls_all_reduce(g, NULL, NULL, 0, t, LS_AVG, NULL, &work[made++]));
     CHECK_OK(ls_reduce(g, NULL, NULL, 0, t, LS_MAX, 0, NULL, &work[made++]));
     CHECK_OK(ls_broadcast(g, NULL, 0, t, 0, NULL, &work[made++]));
     CHECK_OK(ls_all_gather(g, NULL, NULL, 0, t, NULL, &work[made++]));
@@ -225,7 +225,7 @@ static void nothing_in(ls_group *g)
     }
     CHECK_OK(ls_all_to_all_v(g, NULL, none, NULL, NULL, none, NULL, t, NULL, &work[made++]));
     CHECK_OK(ls_all_gather_v(g, NULL, 0, NULL, none, NULL, t, NULL, &work[made++]));
-    CHECK_OK(ls_reduce_scatter_v(g, NULL, NULL, none, NULL, t, LS_SUM, NULL, &work[made++]));
+    CHECK_OK(ls_reduce_scatter_v(g, NULL, none, NULL, NULL, t, LS_SUM, NULL, &work[made++]));
     CHECK_OK(ls_gather_v(g, NULL, 0, NULL, none, NULL, t, 0, NULL, &work[made++]));
     CHECK_OK(ls_scatter_v(g, NULL, none, NULL, NULL, 0, t, 0, NULL, &work[made++]));
     CHECK_OK(ls_all_reduce_many(g, NULL, NULL, 0, t, LS_SUM, NULL, &work[made++]));
@@ -282,16 +282,16 @@ static void objects_of(ls_group *turns)
     size_t length = sizeof word;
     ls_bytes *list = NULL, *gathered = NULL;
     memset(word, 'a' + me, sizeof word);
-    CHECK_OK(ls_all_gather_bytes(turns, word, (size_t)(100 * me), &list, NULL));
+    CHECK_OK(ls_all_gather_bytes(turns, word, (size_t)(100 * me), NULL, &list));
     CHECK_INT(list[n - 1].length, 100 * (n - 1));
-    CHECK_OK(ls_gather_bytes(turns, word, sizeof word, 1, &gathered, NULL));
+    CHECK_OK(ls_gather_bytes(turns, word, sizeof word, 1, NULL, &gathered));
     CHECK(me == 1 ? ((char *)gathered[0].data)[2999] == 'a' : gathered == NULL);
     CHECK_OK(ls_broadcast_bytes(turns, (void **)&given, &length, 1, NULL));
     CHECK_INT(given[2999], 'b');
     if (me != 1) {
         ls_bytes_free(given);
     }
-    CHECK_OK(ls_scatter_bytes(turns, list, 0, (void **)&given, &length, NULL));
+    CHECK_OK(ls_scatter_bytes(turns, list, 0, NULL, (void **)&given, &length));
     CHECK_INT(length, 100 * me);
     ls_bytes_free(given);
     ls_bytes_free(list);
@@ -315,7 +315,7 @@ DIST_TEST(a_handle_over_several_groups_can_all_that_a_group_can, 5)
         CHECK(!stop);
         CHECK_OK(ls_group_set_channels(turns, 1 + round % 2));
         CHECK_OK(ls_group_alloc(turns, 4096, &memory));
-        CHECK_OK(ls_all_reduce(turns, memory, 1024, LS_INT32, LS_BXOR, NULL, NULL));
+        CHECK_OK(ls_all_reduce(turns, memory, memory, 1024, LS_INT32, LS_BXOR, NULL, NULL));
         CHECK_OK(ls_group_dealloc(turns, memory));
         parts_of(turns);
         objects_of(turns);
@@ -338,7 +338,7 @@ DIST_TEST(more_than_memory_holds_is_refused_before_anything_is_sent, 2)
     const ls_dtype t = LS_FLOAT32;
     const int64_t huge = INT64_MAX / 2, most[2] = {INT64_MAX, 1}, one[2] = {1, 1}, two[2] = {2, 1};
     const int64_t before[2] = {-1, 0}, remote[2] = {0, INT64_MAX};
-    CHECK_STATUS(ls_all_reduce(w, x, huge, t, LS_SUM, NULL, NULL), LS_ERR_INVALID);
+    CHECK_STATUS(ls_all_reduce(w, x, x, huge, t, LS_SUM, NULL, NULL), LS_ERR_INVALID);
     CHECK_STATUS(ls_all_gather(w, x, x, huge, t, NULL, NULL), LS_ERR_INVALID);
     CHECK_STATUS(ls_all_to_all(w, x, x, INT64_MAX / 7, t, NULL, NULL), LS_ERR_INVALID);
     CHECK_STATUS(ls_scan(w, x, x, -1, t, LS_SUM, NULL, NULL), LS_ERR_INVALID);
@@ -382,7 +382,7 @@ DIST_TEST(buffers_that_overlap_and_are_not_in_place_are_refused, 3)
     CHECK_OVERLAP(ls_all_to_all(w, x, x + 11, 4, t, NULL, NULL), "give one buffer");
     CHECK_OVERLAP(ls_all_gather_v(w, foreign, 4, x, four, NULL, t, NULL, NULL), "only in may be");
     CHECK_OVERLAP(ls_all_gather_v(w, x + 8L * other, 2, x, two, gaps, t, NULL, NULL), "only in");
-    CHECK_OVERLAP(ls_reduce_scatter_v(w, x, foreign, four, NULL, t, LS_SUM, NULL, NULL),
+    CHECK_OVERLAP(ls_reduce_scatter_v(w, x, four, NULL, foreign, t, LS_SUM, NULL, NULL),
                   "only out");
     /* Beside each other, in a gap, or where nobody uses it. */
     CHECK_OK(ls_all_to_all(w, x, x + 12, 4, t, NULL, NULL));
@@ -396,8 +396,8 @@ DIST_TEST(buffers_that_overlap_and_are_not_in_place_are_refused, 3)
 #define CHECK_WRAP(type, name, a, b, sum, product)                                                 \
     do {                                                                                           \
         type x = ls_rank() == 0 ? (a) : (b), y = x;                                                \
-        CHECK_OK(ls_all_reduce(ls_world(), &x, 1, name, LS_SUM, NULL, NULL));                      \
-        CHECK_OK(ls_all_reduce(ls_world(), &y, 1, name, LS_PRODUCT, NULL, NULL));                  \
+        CHECK_OK(ls_all_reduce(ls_world(), &x, &x, 1, name, LS_SUM, NULL, NULL));                  \
+        CHECK_OK(ls_all_reduce(ls_world(), &y, &y, 1, name, LS_PRODUCT, NULL, NULL));              \
         CHECK_INT(x, (type)(sum));                                                                 \
         CHECK_INT(y, (type)(product));                                                             \
     } while (0)
@@ -423,7 +423,7 @@ static void call_what_waits(void *arg, ls_status status)
     caller *c = arg;
     int32_t x = 1;
     c->got[0] = status;
-    c->got[1] = ls_all_reduce(c->group, &x, 1, LS_INT32, LS_SUM, NULL, NULL);
+    c->got[1] = ls_all_reduce(c->group, &x, &x, 1, LS_INT32, LS_SUM, NULL, NULL);
     c->got[2] = ls_work_wait(c->other);
     c->got[3] = ls_work_wait_for(c->other, 10);
     c->got[4] = ls_recv_any(c->group, &x, 1, LS_INT32, 0, NULL, NULL);
@@ -438,8 +438,8 @@ DIST_TEST(what_a_callback_would_wait_for_is_refused, 2)
     caller c = {.group = ls_world()};
     ls_work *work = NULL;
     CHECK_OK(ls_group_new(ls_world(), NULL, 0, "part", &c.group));
-    CHECK_OK(ls_all_reduce(ls_world(), &x, 1, LS_INT32, LS_SUM, NULL, &c.other));
-    CHECK_OK(ls_all_reduce(c.group, &y, 1, LS_INT32, LS_SUM, NULL, &work));
+    CHECK_OK(ls_all_reduce(ls_world(), &x, &x, 1, LS_INT32, LS_SUM, NULL, &c.other));
+    CHECK_OK(ls_all_reduce(c.group, &y, &y, 1, LS_INT32, LS_SUM, NULL, &work));
     CHECK_OK(ls_work_on_done(work, call_what_waits, &c));
     CHECK_OK(ls_work_wait(work));
     CHECK_INT(c.got[0], LS_OK);
@@ -464,12 +464,12 @@ DIST_TEST(a_callback_may_abort_a_group, 3)
     ls_work *work[2] = {NULL, NULL};
     CHECK_OK(ls_group_new(ls_world(), NULL, 0, "part", &part));
     if (ls_rank() == 1) {
-        CHECK_OK(ls_all_reduce(ls_world(), &x, 1, LS_INT32, LS_SUM, NULL, &work[0]));
+        CHECK_OK(ls_all_reduce(ls_world(), &x, &x, 1, LS_INT32, LS_SUM, NULL, &work[0]));
         CHECK_OK(ls_work_on_done(work[0], give_up, part));
         CHECK_OK(ls_work_wait(work[0]));
     } else {
-        CHECK_OK(ls_all_reduce(part, &y, 1, LS_INT32, LS_SUM, NULL, &work[1]));
-        CHECK_OK(ls_all_reduce(ls_world(), &x, 1, LS_INT32, LS_SUM, NULL, NULL));
+        CHECK_OK(ls_all_reduce(part, &y, &y, 1, LS_INT32, LS_SUM, NULL, &work[1]));
+        CHECK_OK(ls_all_reduce(ls_world(), &x, &x, 1, LS_INT32, LS_SUM, NULL, NULL));
         CHECK_STATUS(ls_work_wait(work[1]), LS_ERR_ABORTED);
         CHECK_CONTAINS(ls_error_message(), "the callback has seen enough");
     }

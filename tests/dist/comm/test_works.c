@@ -36,7 +36,7 @@ DIST_TEST(a_wait_for_a_while_ends_in_time_and_the_handle_lives_on, 3)
         hear("waited0");
         hear("waited1");
     }
-    CHECK_OK(ls_all_reduce(ls_world(), &x, 1, LS_INT32, LS_SUM, NULL, &work));
+    CHECK_OK(ls_all_reduce(ls_world(), &x, &x, 1, LS_INT32, LS_SUM, NULL, &work));
     if (ls_rank() != 2) {
         const double began = now_ms();
         CHECK_INT(ls_work_wait_for(work, 0), LS_IN_PROGRESS);
@@ -54,7 +54,7 @@ DIST_TEST(an_ended_operation_needs_no_time, 2)
     for (int i = 0; i < 50; i++) {
         int32_t x = 1;
         ls_work *work = NULL;
-        CHECK_OK(ls_all_reduce(ls_world(), &x, 1, LS_INT32, LS_SUM, NULL, &work));
+        CHECK_OK(ls_all_reduce(ls_world(), &x, &x, 1, LS_INT32, LS_SUM, NULL, &work));
         while (ls_work_test(work) == LS_IN_PROGRESS) {
         }
         CHECK_OK(ls_work_wait_for(work, 0));
@@ -71,13 +71,13 @@ DIST_TEST(a_wait_for_a_while_is_no_deadlock, 2)
     CHECK_OK(ls_group_new(ls_world(), NULL, 0, "a", &a));
     CHECK_OK(ls_group_new(ls_world(), NULL, 0, "b", &b));
     if (ls_rank() == 0) {
-        CHECK_OK(ls_all_reduce(a, &x, 1, LS_INT32, LS_SUM, NULL, &work));
+        CHECK_OK(ls_all_reduce(a, &x, &x, 1, LS_INT32, LS_SUM, NULL, &work));
         CHECK_INT(ls_work_wait_for(work, 2500), LS_IN_PROGRESS); /* a circle is told after 1.5 s */
-        CHECK_OK(ls_all_reduce(b, &y, 1, LS_INT32, LS_SUM, NULL, NULL));
+        CHECK_OK(ls_all_reduce(b, &y, &y, 1, LS_INT32, LS_SUM, NULL, NULL));
         CHECK_OK(ls_work_wait(work));
     } else {
-        CHECK_OK(ls_all_reduce(b, &y, 1, LS_INT32, LS_SUM, NULL, NULL));
-        CHECK_OK(ls_all_reduce(a, &x, 1, LS_INT32, LS_SUM, NULL, NULL));
+        CHECK_OK(ls_all_reduce(b, &y, &y, 1, LS_INT32, LS_SUM, NULL, NULL));
+        CHECK_OK(ls_all_reduce(a, &x, &x, 1, LS_INT32, LS_SUM, NULL, NULL));
     }
     CHECK_INT(x, 2);
     CHECK_INT(y, 4);
@@ -108,7 +108,7 @@ DIST_TEST(a_callback_runs_once_with_the_result_in_place, 4)
         int32_t x = 1;
         heard h = {.value = &x, .status = LS_ERR_INTERNAL};
         ls_work *work = NULL;
-        CHECK_OK(ls_all_reduce(ls_world(), &x, 1, LS_INT32, LS_SUM, NULL, &work));
+        CHECK_OK(ls_all_reduce(ls_world(), &x, &x, 1, LS_INT32, LS_SUM, NULL, &work));
         for (int k = 0; i % 2 == 1 && k < 1000 && ls_work_test(work) == LS_IN_PROGRESS; k++) {
         }
         CHECK_OK(ls_work_on_done(work, note, &h)); /* perhaps before, perhaps after the end */
@@ -124,7 +124,7 @@ DIST_TEST(a_callback_set_after_the_end_runs_at_once, 2)
     int32_t x = 1;
     heard h = {.value = &x}, again = {0};
     ls_work *work = NULL;
-    CHECK_OK(ls_all_reduce(ls_world(), &x, 1, LS_INT32, LS_SUM, NULL, &work));
+    CHECK_OK(ls_all_reduce(ls_world(), &x, &x, 1, LS_INT32, LS_SUM, NULL, &work));
     while (ls_work_test(work) == LS_IN_PROGRESS) {
     }
     CHECK_OK(ls_work_on_done(work, note, &h));
@@ -140,7 +140,7 @@ DIST_TEST(a_callback_needs_nobody_who_waits, 2)
     int32_t x = 1;
     heard h = {.value = &x};
     ls_work *work = NULL;
-    CHECK_OK(ls_all_reduce(ls_world(), &x, 1, LS_INT32, LS_SUM, NULL, &work));
+    CHECK_OK(ls_all_reduce(ls_world(), &x, &x, 1, LS_INT32, LS_SUM, NULL, &work));
     CHECK_OK(ls_work_on_done(work, note, &h));
     while (atomic_load(&h.calls) == 0) {
         (void)nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
@@ -164,8 +164,9 @@ static void go_on(void *arg, ls_status status)
         return;
     }
     ls_work **work = &c->work[--c->left];
-    const bool good = ls_all_reduce(ls_world(), &c->x, 1, LS_INT32, LS_SUM, NULL, work) == LS_OK &&
-                      ls_work_on_done(*work, go_on, c) == LS_OK;
+    const bool good =
+        ls_all_reduce(ls_world(), &c->x, &c->x, 1, LS_INT32, LS_SUM, NULL, work) == LS_OK &&
+        ls_work_on_done(*work, go_on, c) == LS_OK;
     if (!good) {
         atomic_store(&c->ended, -1);
     }
@@ -175,7 +176,7 @@ DIST_TEST(a_callback_may_start_the_next_operation, 2)
 {
     chain c = {.x = 1, .left = 20};
     ls_work *first = NULL;
-    CHECK_OK(ls_all_reduce(ls_world(), &c.x, 1, LS_INT32, LS_SUM, NULL, &first));
+    CHECK_OK(ls_all_reduce(ls_world(), &c.x, &c.x, 1, LS_INT32, LS_SUM, NULL, &first));
     CHECK_OK(ls_work_on_done(first, go_on, &c));
     CHECK_OK(ls_work_wait(first));
     while (atomic_load(&c.ended) == 0) {
@@ -198,7 +199,7 @@ DIST_TEST(an_abort_fails_the_group_on_all_ranks_and_tells_callbacks, 3)
     ls_work *work = NULL;
     CHECK_OK(ls_group_new(ls_world(), NULL, 0, "left alone", &group));
     if (ls_rank() == 1) {
-        CHECK_OK(ls_all_reduce(group, &x, 1, LS_INT32, LS_SUM,
+        CHECK_OK(ls_all_reduce(group, &x, &x, 1, LS_INT32, LS_SUM,
                                LS_OPTIONS(ls_collective_options, .tag = "loss"), &work));
         CHECK_OK(ls_work_on_done(work, note, &h));
         CHECK_OK(ls_work_abort(work, "nobody comes"));
@@ -208,7 +209,7 @@ DIST_TEST(an_abort_fails_the_group_on_all_ranks_and_tells_callbacks, 3)
         tell("aborted");
     }
     hear("aborted");
-    CHECK_STATUS(ls_all_reduce(group, &y, 1, LS_INT32, LS_SUM, NULL, NULL), LS_ERR_ABORTED);
+    CHECK_STATUS(ls_all_reduce(group, &y, &y, 1, LS_INT32, LS_SUM, NULL, NULL), LS_ERR_ABORTED);
     CHECK_STR(ls_error_message(), "all_reduce #1 (loss) on group \"left alone\" was aborted by "
                                   "rank 1: nobody comes");
     CHECK_OK(ls_barrier(ls_world(), NULL, NULL)); /* the world lives */
@@ -219,7 +220,7 @@ DIST_TEST(an_abort_of_what_has_ended_does_nothing, 2)
 {
     int32_t x = 1;
     ls_work *work = NULL;
-    CHECK_OK(ls_all_reduce(ls_world(), &x, 1, LS_INT32, LS_SUM, NULL, &work));
+    CHECK_OK(ls_all_reduce(ls_world(), &x, &x, 1, LS_INT32, LS_SUM, NULL, &work));
     while (ls_work_test(work) == LS_IN_PROGRESS) {
     }
     CHECK_OK(ls_work_abort(work, "too late"));
@@ -243,7 +244,7 @@ DIST_TEST(another_thread_may_go_on_waiting, 2)
     ls_work *work = NULL;
     if (ls_rank() == 0) {
         pthread_t thread;
-        CHECK_OK(ls_all_reduce(ls_world(), &x, 1, LS_INT32, LS_SUM, NULL, &work));
+        CHECK_OK(ls_all_reduce(ls_world(), &x, &x, 1, LS_INT32, LS_SUM, NULL, &work));
         CHECK_INT(ls_work_wait_for(work, 5), LS_IN_PROGRESS);
         void *args[] = {ls_runtime_current(), work, work};
         CHECK(pthread_create(&thread, NULL, wait_behind, args) == 0);
@@ -252,7 +253,7 @@ DIST_TEST(another_thread_may_go_on_waiting, 2)
         CHECK(args[2] == NULL);
     } else {
         hear("handed over");
-        CHECK_OK(ls_all_reduce(ls_world(), &x, 1, LS_INT32, LS_SUM, NULL, NULL));
+        CHECK_OK(ls_all_reduce(ls_world(), &x, &x, 1, LS_INT32, LS_SUM, NULL, NULL));
     }
     CHECK_INT(x, 2);
 }

@@ -65,6 +65,18 @@ static inline void put_value(void *buffer, int64_t i, ls_dtype dtype, int value)
     case LS_INT64:
         PUT(int64_t);
         break;
+    case LS_INT16:
+        PUT(int16_t);
+        break;
+    case LS_UINT16:
+        PUT(uint16_t);
+        break;
+    case LS_UINT32:
+        PUT(uint32_t);
+        break;
+    case LS_UINT64:
+        PUT(uint64_t);
+        break;
     case LS_DTYPE_COUNT:
         break;
     }

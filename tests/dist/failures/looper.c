@@ -103,7 +103,7 @@ static ls_status call_v(ls__operation operation, const ls_collective_options *o,
     case LS__OP_ALL_GATHER_V:
         return ls_all_gather_v(w, in, own, out, counts, NULL, t, o, NULL);
     case LS__OP_REDUCE_SCATTER_V:
-        return ls_reduce_scatter_v(w, in, out, counts, NULL, t, op, o, NULL);
+        return ls_reduce_scatter_v(w, in, counts, NULL, out, t, op, o, NULL);
     case LS__OP_GATHER_V:
         return ls_gather_v(w, in, own, out, counts, NULL, t, root, o, NULL);
     default:
@@ -153,7 +153,7 @@ static ls_status call(ls__operation operation, const char *algorithm, int64_t co
     switch (operation) {
     case LS__OP_ALL_REDUCE:
         memcpy(out, in, (size_t)count * sizeof *in);
-        return ls_all_reduce(w, out, count, LS_FLOAT32, op, &o, NULL);
+        return ls_all_reduce(w, out, out, count, LS_FLOAT32, op, &o, NULL);
     case LS__OP_REDUCE_SCATTER:
         return ls_reduce_scatter(w, in, out, count, LS_FLOAT32, op, &o, NULL);
     case LS__OP_ALL_GATHER:

@@ -60,7 +60,7 @@ static void objects(int64_t k, bool wrong)
     if (wrong) {
         LS_CHECK(ls_barrier(group, NULL, NULL));
     }
-    LS_CHECK(ls_all_gather_bytes(group, bytes, length, &list, NULL));
+    LS_CHECK(ls_all_gather_bytes(group, bytes, length, NULL, &list));
     for (int r = 0; r < size; r++) {
         expect(list[r].length == length && (length == 0 || *(char *)list[r].data == r + 1), "list",
                k);
@@ -68,7 +68,7 @@ static void objects(int64_t k, bool wrong)
     LS_CHECK(ls_broadcast_bytes(group, &got, &have, root, NULL));
     expect(have == length && (length == 0 || ((char *)got)[length - 1] == root + 1), "object", k);
     ls_bytes_free(rank == root ? NULL : got);
-    LS_CHECK(ls_scatter_bytes(group, list, root, &got, &have, NULL));
+    LS_CHECK(ls_scatter_bytes(group, list, root, NULL, &got, &have));
     expect(have == length && (length == 0 || *(char *)got == rank + 1), "part", k);
     ls_bytes_free(got);
     ls_bytes_free(list);
@@ -87,7 +87,7 @@ static void letters(int64_t k, bool wrong)
     }
     for (int i = 0; i < size; i++) {
         int from = -1;
-        LS_CHECK(ls_recv_any(group, in[i], count, LS_INT64, (int)(k % 3), &from, NULL));
+        LS_CHECK(ls_recv_any(group, in[i], count, LS_INT64, (int)(k % 3), NULL, &from));
         expect(from >= 0 && from < size && !seen[from] && in[i][0] == 1000 * k + from, "letter", k);
         seen[from] = true;
     }
@@ -108,10 +108,10 @@ static void split(int64_t k, bool wrong)
     ls_group *half = NULL, *all = NULL;
     int32_t x = 1;
     LS_CHECK(ls_group_split(group, (int)(rank + k) % 2, -rank, wrong ? "other" : "half", &half));
-    LS_CHECK(ls_all_reduce(half, &x, 1, LS_INT32, LS_SUM, NULL, NULL));
+    LS_CHECK(ls_all_reduce(half, &x, &x, 1, LS_INT32, LS_SUM, NULL, NULL));
     expect(x == ls_group_size(half), "half", k);
     LS_CHECK(ls_group_new(group, NULL, 0, NULL, &all));
-    LS_CHECK(ls_all_reduce(all, &x, 1, LS_INT32, LS_MAX, NULL, NULL));
+    LS_CHECK(ls_all_reduce(all, &x, &x, 1, LS_INT32, LS_MAX, NULL, NULL));
     expect(x == (size + 1) / 2, "all", k);
     LS_CHECK(ls_group_free(half));
     LS_CHECK(ls_group_free(all));
@@ -124,8 +124,8 @@ static void in_turn(int64_t k, bool wrong)
     ls_work *work[7];
     for (int i = 0; i < 7; i++) {
         x[i][0] = (int32_t)k + rank;
-        LS_CHECK(
-            ls_all_reduce(turns, x[i], 1 + (wrong && i == 4), LS_INT32, LS_SUM, NULL, &work[i]));
+        LS_CHECK(ls_all_reduce(turns, x[i], x[i], 1 + (wrong && i == 4), LS_INT32, LS_SUM, NULL,
+                               &work[i]));
     }
     for (int i = 6; i >= 0; i--) {
         LS_CHECK(ls_work_wait(work[i]));
@@ -143,7 +143,7 @@ static void in_flight(int64_t k, bool wrong)
     for (int i = 0; i < size * 2000; i++) {
         blocks[i] = rank * RANKS + i / 2000;
     }
-    LS_CHECK(ls_all_reduce(copies[0], large, LARGE, LS_INT32, LS_SUM, NULL, &work[0]));
+    LS_CHECK(ls_all_reduce(copies[0], large, large, LARGE, LS_INT32, LS_SUM, NULL, &work[0]));
     LS_CHECK(ls_all_to_all(copies[1], blocks, got, 2000, LS_INT32, NULL, &work[1]));
     LS_CHECK(ls_exscan(copies[2], &x, &y, 1, LS_INT32, LS_MAX, NULL, &work[2]));
     LS_CHECK(ls_broadcast(copies[3], &large[1], 1000 + wrong, LS_INT32, (int)(k % size), NULL,
@@ -166,7 +166,7 @@ static void unequal(int64_t k, bool wrong)
         in[places[r]] = 100 * r + rank;
     }
     const int64_t own = (k + rank) % 3 * 300 + (wrong && rank == 0);
-    LS_CHECK(ls_reduce_scatter_v(group, in, out, lengths, places, LS_INT32, LS_SUM, NULL, NULL));
+    LS_CHECK(ls_reduce_scatter_v(group, in, lengths, places, out, LS_INT32, LS_SUM, NULL, NULL));
     expect(own == 0 || out[0] == 100 * rank * size + size * (size - 1) / 2, "sum", k);
     LS_CHECK(
         ls_all_gather_v(group, in + places[rank], own, out, lengths, places, LS_INT32, NULL, NULL));
@@ -202,7 +202,7 @@ static void operators(int64_t k, bool wrong)
     LS_CHECK(ls_reduce_op_new(last_of, NULL, wrong ? "other" : "last of", &op));
     LS_CHECK(ls_scan(group, x, y, 1000, LS_INT32, op, NULL, &work[0]));
     LS_CHECK(ls_work_wait(work[0]));
-    LS_CHECK(ls_all_reduce(copies[0], x, 1000, LS_INT32, op, NULL, &work[1]));
+    LS_CHECK(ls_all_reduce(copies[0], x, x, 1000, LS_INT32, op, NULL, &work[1]));
     LS_CHECK(ls_reduce(copies[1], &z, &sum, 1, LS_INT32, LS_PREMUL_SUM, root, o, &work[2]));
     LS_CHECK(ls_reduce_op_free(op));
     LS_CHECK(ls_work_wait(work[2]));
@@ -227,8 +227,8 @@ static void chain_end(void *arg, ls_status status)
 static void chain_on(void *arg, ls_status status)
 {
     ls_work **work = arg;
-    if (status != LS_OK ||
-        ls_all_reduce(copies[1], &chain_value[1], 1, LS_INT32, LS_SUM, NULL, work) != LS_OK) {
+    if (status != LS_OK || ls_all_reduce(copies[1], &chain_value[1], &chain_value[1], 1, LS_INT32,
+                                         LS_SUM, NULL, work) != LS_OK) {
         *work = NULL;
         chain_end(NULL, LS_ERR_PEER);
         return;
@@ -241,8 +241,8 @@ static void callbacks(int64_t k, bool wrong)
     ls_work *first = NULL, *second = NULL;
     atomic_store(&chained, 0);
     chain_value[0] = chain_value[1] = (int32_t)k + rank;
-    LS_CHECK(ls_all_reduce(copies[0], chain_value, 1, wrong ? LS_FLOAT32 : LS_INT32, LS_SUM, NULL,
-                           &first));
+    LS_CHECK(ls_all_reduce(copies[0], chain_value, chain_value, 1, wrong ? LS_FLOAT32 : LS_INT32,
+                           LS_SUM, NULL, &first));
     LS_CHECK(ls_work_on_done(first, chain_on, &second));
     LS_CHECK(ls_work_wait(first));
     if (second != NULL) {
@@ -265,8 +265,8 @@ static void *work_alone(void *arg)
     LS_CHECK(ls_runtime_attach(w->runtime));
     for (int i = 0; i < 5; i++) {
         w->value = (int32_t)w->round + rank;
-        LS_CHECK(
-            ls_all_reduce(w->on, &w->value, 1, LS_INT32, w->wrong ? LS_MAX : LS_SUM, NULL, NULL));
+        LS_CHECK(ls_all_reduce(w->on, &w->value, &w->value, 1, LS_INT32, w->wrong ? LS_MAX : LS_SUM,
+                               NULL, NULL));
     }
     LS_CHECK(ls_runtime_attach(NULL));
     return NULL;

@@ -204,7 +204,7 @@ static void all_operations(void)
 {
     ls_group *w = ls_world();
     const int root = (victim + 1) % size;
-    INSIDE("all_reduce", ls_all_reduce(w, a, COUNT, LS_FLOAT32, LS_SUM, NULL, NULL));
+    INSIDE("all_reduce", ls_all_reduce(w, a, a, COUNT, LS_FLOAT32, LS_SUM, NULL, NULL));
     INSIDE("reduce_scatter", ls_reduce_scatter(w, a, b, COUNT, LS_FLOAT32, LS_SUM, NULL, NULL));
     INSIDE("all_gather", ls_all_gather(w, a, b, COUNT, LS_FLOAT32, NULL, NULL));
     INSIDE("broadcast", ls_broadcast(w, a, COUNT, LS_FLOAT32, root, NULL, NULL));
@@ -237,7 +237,7 @@ static void make_a_mistake(void)
     ls_group *group = NULL;
     LS_CHECK(ls_group_new(ls_world(), NULL, 0, "mistaken", &group));
     const ls_status status =
-        ls_all_reduce(group, a, 10 + (rank == 0), LS_FLOAT32, LS_SUM, NULL, NULL);
+        ls_all_reduce(group, a, a, 10 + (rank == 0), LS_FLOAT32, LS_SUM, NULL, NULL);
     if (status != LS_ERR_MISMATCH && status != LS_ERR_PEER) {
         _exit(9);
     }

@@ -48,7 +48,7 @@ static int train_until_one_dies(void *arg)
             s->killed = now();
             kill(getpid(), SIGKILL);
         }
-        status = ls_all_reduce(ls_world(), data, 1000, LS_FLOAT32, LS_SUM, NULL, NULL);
+        status = ls_all_reduce(ls_world(), data, data, 1000, LS_FLOAT32, LS_SUM, NULL, NULL);
     }
     note(s, status);
     (void)ls_finalize();

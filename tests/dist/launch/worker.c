@@ -142,7 +142,7 @@ static int mismatch(void)
 {
     LS_CHECK(ls_barrier(ls_world(), NULL, NULL));
     ls_status status =
-        ls_all_reduce(ls_world(), weights, 10 + ls_rank(), LS_FLOAT32, LS_SUM, NULL, NULL);
+        ls_all_reduce(ls_world(), weights, weights, 10 + ls_rank(), LS_FLOAT32, LS_SUM, NULL, NULL);
     return status < 0 ? 1 : 0;
 }
 

@@ -73,7 +73,7 @@ static bool step(int64_t number, bool *stop)
         x[i] = (rank + 1) * (i + number);
     }
     x[0] = rank == 0 && exists("stop");
-    LS_CHECK(ls_all_reduce(ls_world(), x, COUNT, LS_INT64, LS_SUM, NULL, NULL));
+    LS_CHECK(ls_all_reduce(ls_world(), x, x, COUNT, LS_INT64, LS_SUM, NULL, NULL));
     *stop = x[0] != 0;
     for (int i = 1; i < COUNT; i++) {
         if (x[i] != (i + number) * size * (size + 1) / 2) {

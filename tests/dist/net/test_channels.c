@@ -42,7 +42,7 @@ DIST_TEST(channels_do_not_change_a_bit, 4)
         for (int channels = 1; channels <= 4; channels++) {
             CHECK_OK(ls_group_set_channels(ls_world(), channels));
             fill(x, COUNT);
-            CHECK_OK(ls_all_reduce(ls_world(), x, COUNT, LS_FLOAT32, LS_SUM,
+            CHECK_OK(ls_all_reduce(ls_world(), x, x, COUNT, LS_FLOAT32, LS_SUM,
                                    LS_OPTIONS(ls_collective_options, .algorithm = algorithms[a]),
                                    NULL));
             if (channels == 1) {
@@ -60,7 +60,7 @@ DIST_TEST(slices_of_all_channels_are_under_way_at_once, 2)
     CHECK_OK(ls_group_set_channels(ls_world(), 3));
     CHECK_OK(ls_barrier(ls_world(), NULL, NULL));
     if (ls_rank() == 0) { /* the other does nothing, so none of them can end */
-        CHECK_OK(ls_all_reduce(ls_world(), x, COUNT, LS_FLOAT32, LS_SUM, NULL, &work));
+        CHECK_OK(ls_all_reduce(ls_world(), x, x, COUNT, LS_FLOAT32, LS_SUM, NULL, &work));
         ls__comm *comm = ls_world()->comm;
         int active = 0;
         while (active < 3) {
@@ -80,7 +80,7 @@ DIST_TEST(slices_of_all_channels_are_under_way_at_once, 2)
         CHECK_OK(ls_work_wait(work));
     } else {
         CHECK_OK(ls_store_wait(ls_runtime_store(), "seen", -1));
-        CHECK_OK(ls_all_reduce(ls_world(), x, COUNT, LS_FLOAT32, LS_SUM, NULL, NULL));
+        CHECK_OK(ls_all_reduce(ls_world(), x, x, COUNT, LS_FLOAT32, LS_SUM, NULL, NULL));
     }
 }
 
@@ -150,7 +150,7 @@ DIST_TEST(what_was_lent_is_not_read_after_a_failure, 2)
         CHECK_OK(ls_store_add(ls_runtime_store(), "failed", 1, &unused, -1));
     }
     float x = 1;
-    CHECK_OK(ls_all_reduce(ls_world(), &x, 1, LS_FLOAT32, LS_SUM, NULL, NULL));
+    CHECK_OK(ls_all_reduce(ls_world(), &x, &x, 1, LS_FLOAT32, LS_SUM, NULL, NULL));
     CHECK(x == 2);
     (void)ls_group_free(part); /* says again that it failed */
 }
@@ -193,7 +193,7 @@ DIST_TEST(what_comes_after_a_failure_is_not_placed, 2)
     (void)ls_work_wait(work);
     memset(x, 0x5a, LARGE);
     float y = 1;
-    CHECK_OK(ls_all_reduce(ls_world(), &y, 1, LS_FLOAT32, LS_SUM, NULL, NULL));
+    CHECK_OK(ls_all_reduce(ls_world(), &y, &y, 1, LS_FLOAT32, LS_SUM, NULL, NULL));
     CHECK(y == 2);
     for (size_t i = 0; i < LARGE; i++) {
         CHECK(x[i] == 0x5a);

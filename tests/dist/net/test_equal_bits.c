@@ -88,7 +88,7 @@ static void reduce_all(const buffers *b, ls_dtype dtype, ls_reduce_op op, int64_
             const ls_collective_options *options = LS_OPTIONS(
                 ls_collective_options, .algorithm = algorithms[a], .divisor = divided ? 3.7 : 0);
             fill(b->out, count, dtype, mix((uint64_t)count * 8 + (uint64_t)rank));
-            CHECK_OK(ls_all_reduce(ls_world(), b->out, count, dtype, op, options, NULL));
+            CHECK_OK(ls_all_reduce(ls_world(), b->out, b->out, count, dtype, op, options, NULL));
             add(&b->shared->reduced[rank], b->out, bytes);
         }
     }

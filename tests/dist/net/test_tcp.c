@@ -42,7 +42,7 @@ static void sum_is_right(int64_t count)
     for (int64_t i = 0; i < count; i++) {
         x[i] = (float)(i % 1000 + ls_rank());
     }
-    CHECK_OK(ls_all_reduce(ls_world(), x, count, LS_FLOAT32, LS_SUM, NULL, NULL));
+    CHECK_OK(ls_all_reduce(ls_world(), x, x, count, LS_FLOAT32, LS_SUM, NULL, NULL));
     for (int64_t i = 0; i < count; i++) {
         CHECK(x[i] == (float)(i % 1000 * n + n * (n - 1) / 2));
     }
@@ -97,7 +97,7 @@ DIST_TEST(a_connection_that_is_reset_is_named_by_all, 3)
         ls__progress_release(comm_now());
     }
     while (status == LS_OK) {
-        status = ls_all_reduce(group, &x, 1, LS_FLOAT32, LS_MAX, NULL, NULL);
+        status = ls_all_reduce(group, &x, &x, 1, LS_FLOAT32, LS_MAX, NULL, NULL);
     }
     CHECK_STATUS(status, LS_ERR_PEER);
     check_named(begin, "broke");
@@ -127,7 +127,7 @@ DIST_TEST(what_is_no_frame_ends_the_connection_with_words, 2)
         ls__progress_release(comm_now());
     }
     while (status == LS_OK) {
-        status = ls_all_reduce(ls_world(), &x, 1, LS_FLOAT32, LS_MAX, NULL, NULL);
+        status = ls_all_reduce(ls_world(), &x, &x, 1, LS_FLOAT32, LS_MAX, NULL, NULL);
     }
     CHECK_STATUS(status, LS_ERR_PEER);
     check_named(begin, ls_rank() == 0 ? "what came is no frame" : "broke");
@@ -157,7 +157,7 @@ DIST_TEST(a_flipped_bit_is_seen, 2)
         ls__progress_release(comm);
     }
     while (status == LS_OK) {
-        status = ls_all_reduce(ls_world(), &x, 1, LS_FLOAT32, LS_MAX, NULL, NULL);
+        status = ls_all_reduce(ls_world(), &x, &x, 1, LS_FLOAT32, LS_MAX, NULL, NULL);
     }
     CHECK_STATUS(status, LS_ERR_PEER);
     CHECK(ls_rank() == 1 || test_contains(ls_error_message(), "CRC-32C"));

@@ -252,7 +252,7 @@ DIST_TEST(user_collectives_on_the_group_interleave_freely, 4)
             add_grad(&j, round, i);
             CHECK_OK(ls_reducer_ready(j.reducer, i, NULL));
             int one = 1;
-            CHECK_OK(ls_all_reduce(ls_world(), &one, 1, LS_INT32, LS_SUM, NULL, NULL));
+            CHECK_OK(ls_all_reduce(ls_world(), &one, &one, 1, LS_INT32, LS_SUM, NULL, NULL));
             CHECK_INT(one, 4);
         }
         CHECK_OK(ls_reducer_wait(j.reducer));
@@ -273,7 +273,7 @@ DIST_TEST(a_bucket_is_reduced_while_backward_still_runs, 4)
     CHECK_OK(ls_reducer_begin(j.reducer, NULL));
     add_grad(&j, 0, first);
     float own = ((float *)j.params[first].grad)[0], mean = own;
-    CHECK_OK(ls_all_reduce(ls_world(), &mean, 1, LS_FLOAT32, LS_AVG, NULL, NULL));
+    CHECK_OK(ls_all_reduce(ls_world(), &mean, &mean, 1, LS_FLOAT32, LS_AVG, NULL, NULL));
     CHECK_OK(ls_reducer_ready(j.reducer, first, NULL));
     const volatile float *element = j.params[first].grad;
     for (double start = ls_time(); *element == own && ls_time() - start < 10.0;) {

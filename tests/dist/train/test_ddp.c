@@ -89,7 +89,8 @@ static uint64_t train(int64_t bucket_bytes, int steps, double *losses)
         losses[step] = loss_backward(ddp, step, ls_rank() * share, share, -1.0);
         CHECK_OK(ls_optim_step(optim));
         ls_optim_zero_grad(optim);
-        CHECK_OK(ls_all_reduce(ls_world(), &losses[step], 1, LS_FLOAT64, LS_AVG, NULL, NULL));
+        CHECK_OK(ls_all_reduce(ls_world(), &losses[step], &losses[step], 1, LS_FLOAT64, LS_AVG,
+                               NULL, NULL));
     }
     int identical = 0;
     uint64_t hash = 0;
@@ -274,8 +275,8 @@ DIST_TEST(a_parameter_used_on_one_rank_only_gets_its_mean_and_unused_ones_stay_a
         }
     }
     double low = sum, high = sum;
-    CHECK_OK(ls_all_reduce(ls_world(), &low, 1, LS_FLOAT64, LS_MIN, NULL, NULL));
-    CHECK_OK(ls_all_reduce(ls_world(), &high, 1, LS_FLOAT64, LS_MAX, NULL, NULL));
+    CHECK_OK(ls_all_reduce(ls_world(), &low, &low, 1, LS_FLOAT64, LS_MIN, NULL, NULL));
+    CHECK_OK(ls_all_reduce(ls_world(), &high, &high, 1, LS_FLOAT64, LS_MAX, NULL, NULL));
     CHECK(low == high);
     ls_module_free(ddp);
 }

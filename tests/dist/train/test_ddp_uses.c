@@ -87,7 +87,7 @@ static double train_step(const job *j, ls_module *net, const ls_batch *batch)
         sums[0] = batch->count > 0 ? sums[0] * sums[1] : 0.0;
     }
     if (!j->alone) {
-        CHECK_OK(ls_all_reduce(ls_world(), sums, 2, LS_FLOAT64, LS_SUM, NULL, NULL));
+        CHECK_OK(ls_all_reduce(ls_world(), sums, sums, 2, LS_FLOAT64, LS_SUM, NULL, NULL));
     }
     CHECK_INT((int64_t)sums[1], batch->global_count);
     return sums[0] / sums[1];
@@ -316,8 +316,8 @@ DIST_TEST(two_wrapped_modules_in_one_loss_are_both_averaged, 2)
     }
     CHECK_NEAR(gradient(a, 2), gradient(b, 2), 0.0); /* the same weights: the same gradients */
     double low = gradient(a, 2), high = low;
-    CHECK_OK(ls_all_reduce(ls_world(), &low, 1, LS_FLOAT64, LS_MIN, NULL, NULL));
-    CHECK_OK(ls_all_reduce(ls_world(), &high, 1, LS_FLOAT64, LS_MAX, NULL, NULL));
+    CHECK_OK(ls_all_reduce(ls_world(), &low, &low, 1, LS_FLOAT64, LS_MIN, NULL, NULL));
+    CHECK_OK(ls_all_reduce(ls_world(), &high, &high, 1, LS_FLOAT64, LS_MAX, NULL, NULL));
     CHECK(low == high);
     ls_module_free(b);
     ls_module_free(a);

@@ -83,7 +83,7 @@ static void compare_with_one_process(void)
     ls_module *ddp = ls_ddp_new(net_new(), ls_world(), NULL);
     CHECK(ddp != NULL);
     train(ddp, ls_rank() * share, share, together);
-    CHECK_OK(ls_all_reduce(ls_world(), together, STEPS, LS_FLOAT64, LS_AVG, NULL, NULL));
+    CHECK_OK(ls_all_reduce(ls_world(), together, together, STEPS, LS_FLOAT64, LS_AVG, NULL, NULL));
     int identical = 0;
     uint64_t hash = 0;
     CHECK_OK(ls_replicas_identical(ddp, ls_world(), &identical, &hash));

@@ -120,7 +120,7 @@ static void meet(void)
         usleep(400000);
     }
     static float numbers[100000];
-    LS_CHECK(ls_all_reduce(ls_world(), numbers, 100000, LS_FLOAT32, LS_SUM, NULL, NULL));
+    LS_CHECK(ls_all_reduce(ls_world(), numbers, numbers, 100000, LS_FLOAT32, LS_SUM, NULL, NULL));
 }
 
 static void leave_if_due(void)

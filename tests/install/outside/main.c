@@ -12,7 +12,7 @@ int main(void)
         return 1;
     }
     LS_CHECK(ls_init(NULL));
-    LS_CHECK(ls_all_reduce(ls_world(), values, 3, LS_FLOAT32, LS_SUM, NULL, NULL));
+    LS_CHECK(ls_all_reduce(ls_world(), values, values, 3, LS_FLOAT32, LS_SUM, NULL, NULL));
     printf("rank %d of %d: %g %g %g\n", ls_rank(), ls_world_size(), (double)values[0],
            (double)values[1], (double)values[2]);
     LS_CHECK(ls_finalize());

@@ -121,7 +121,7 @@ static ls_status use_gradcheck(const ls_gradcheck_options *o)
 static ls_status use_collective(const ls_collective_options *o)
 {
     float one = 1.0f;
-    LS_TRY(ls_all_reduce(ls_world(), &one, 1, LS_FLOAT32, LS_SUM, o, NULL));
+    LS_TRY(ls_all_reduce(ls_world(), &one, &one, 1, LS_FLOAT32, LS_SUM, o, NULL));
     LS_TRY(ls_monitored_barrier(ls_world(), 0, o));
     void *bytes = &one;
     size_t length = sizeof one;

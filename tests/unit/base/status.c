@@ -60,7 +60,8 @@ typedef struct element {
 
 static const element elements[] = {
     {0, "float32", 4}, {1, "float64", 8}, {2, "float16", 2}, {3, "bfloat16", 2}, {4, "int8", 1},
-    {5, "uint8", 1},   {6, "int32", 4},   {7, "int64", 8},   {8, "bool", 1},
+    {5, "uint8", 1},   {6, "int32", 4},   {7, "int64", 8},   {8, "bool", 1},     {9, "int16", 2},
+    {10, "uint16", 2}, {11, "uint32", 4}, {12, "uint64", 8},
 };
 
 TEST(every_dtype_has_its_pinned_number_name_and_size)
@@ -87,7 +88,7 @@ TEST(every_reduce_op_has_its_pinned_number_and_name)
 
 TEST(values_out_of_range_are_invalid_and_have_no_size)
 {
-    static const int wrong[] = {-1, 9, 1000, -2147483647};
+    static const int wrong[] = {-1, 13, 1000, -2147483647};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         CHECK_INT(ls_dtype_size((ls_dtype)wrong[i]), 0);
         CHECK(strcmp(ls_dtype_name((ls_dtype)wrong[i]), "invalid") == 0);

@@ -212,6 +212,10 @@ TEST(arrays_of_every_type_and_version_are_read)
         {HEADER("<i4", "False", "(2, 3,)"), LS_INT32, 24, 2},
         {HEADER("<i8", "False", "(2, 3)"), LS_INT64, 48, 2},
         {HEADER("|b1", "False", "(2,)"), LS_BOOL, 2, 1},
+        {HEADER("<i2", "False", "(2, 3)"), LS_INT16, 12, 2},
+        {HEADER("<u2", "False", "(2, 3)"), LS_UINT16, 12, 2},
+        {HEADER("<u4", "False", "(2, 3)"), LS_UINT32, 24, 2},
+        {HEADER("<u8", "False", "(2, 3)"), LS_UINT64, 48, 2},
         {"{\"shape\":(2,),\"descr\":\"<i4\",\"fortran_order\":False}", LS_INT32, 8, 1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -272,7 +276,7 @@ TEST(bad_npy_files_are_refused_with_name_and_offset)
                   LS_ERR_UNSUPPORTED, "4.0", "offset 6");
     check_bad_npy(HEADER("<f4", "True", "(2, 2)"), 16, LS_ERR_UNSUPPORTED, "Fortran order");
     check_bad_npy(HEADER(">f4", "False", "(2,)"), 8, LS_ERR_UNSUPPORTED, "big-endian");
-    check_bad_npy(HEADER("<u2", "False", "(2,)"), 4, LS_ERR_UNSUPPORTED, "'<u2' (offset 20)");
+    check_bad_npy(HEADER("<c8", "False", "(2,)"), 16, LS_ERR_UNSUPPORTED, "'<c8' (offset 20)");
     check_bad_npy(HEADER("|O", "False", "(2,)"), 4, LS_ERR_UNSUPPORTED, "'|O'");
     check_bad_npy("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2,), }", 8,
                   LS_ERR_UNSUPPORTED, "records");

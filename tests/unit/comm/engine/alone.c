@@ -28,7 +28,7 @@ TEST(a_runtime_can_be_made_again_after_it_ended)
 TEST(calls_without_a_runtime_say_what_to_do)
 {
     float x = 1;
-    CHECK_STATUS(ls_all_reduce(NULL, &x, 1, LS_FLOAT32, LS_SUM, NULL, NULL), LS_ERR_STATE);
+    CHECK_STATUS(ls_all_reduce(NULL, &x, &x, 1, LS_FLOAT32, LS_SUM, NULL, NULL), LS_ERR_STATE);
     CHECK_CONTAINS(ls_error_message(), "ls_init");
     CHECK_STATUS(ls_init(LS_OPTIONS(ls_init_options, .threads = -1)), LS_ERR_INVALID);
 }
@@ -37,9 +37,9 @@ TEST(one_rank_reduces_to_its_own_values)
 {
     CHECK_OK(ls_init(NULL));
     float x[3] = {1, 2, 3}, y[3] = {0};
-    CHECK_OK(ls_all_reduce(ls_world(), x, 3, LS_FLOAT32, LS_AVG, NULL, NULL));
+    CHECK_OK(ls_all_reduce(ls_world(), x, x, 3, LS_FLOAT32, LS_AVG, NULL, NULL));
     CHECK(x[0] == 1 && x[2] == 3);
-    CHECK_OK(ls_all_reduce(ls_world(), x, 3, LS_FLOAT32, LS_SUM,
+    CHECK_OK(ls_all_reduce(ls_world(), x, x, 3, LS_FLOAT32, LS_SUM,
                            LS_OPTIONS(ls_collective_options, .divisor = 2), NULL));
     CHECK(x[0] == 0.5f && x[2] == 1.5f);
     CHECK_OK(ls_all_gather(ls_world(), x, y, 3, LS_FLOAT32, NULL, NULL));
@@ -54,17 +54,18 @@ TEST(wrong_arguments_are_refused_in_words)
     float x[4] = {0};
     int32_t n[4] = {0};
     ls_work *work = (ls_work *)x;
-    CHECK_STATUS(ls_all_reduce(NULL, x, 4, LS_FLOAT32, LS_SUM, NULL, NULL), LS_ERR_INVALID);
-    CHECK_STATUS(ls_all_reduce(w, NULL, 4, LS_FLOAT32, LS_SUM, NULL, NULL), LS_ERR_INVALID);
-    CHECK_STATUS(ls_all_reduce(w, x, -1, LS_FLOAT32, LS_SUM, NULL, &work), LS_ERR_INVALID);
+    CHECK_STATUS(ls_all_reduce(NULL, x, x, 4, LS_FLOAT32, LS_SUM, NULL, NULL), LS_ERR_INVALID);
+    CHECK_STATUS(ls_all_reduce(w, NULL, NULL, 4, LS_FLOAT32, LS_SUM, NULL, NULL), LS_ERR_INVALID);
+    CHECK_STATUS(ls_all_reduce(w, x, x, -1, LS_FLOAT32, LS_SUM, NULL, &work), LS_ERR_INVALID);
     CHECK(work == NULL);
     CHECK_CONTAINS(ls_error_message(), "count is -1");
-    CHECK_STATUS(ls_all_reduce(w, x, INT64_MAX, LS_FLOAT32, LS_SUM, NULL, NULL), LS_ERR_INVALID);
-    CHECK_STATUS(ls_all_reduce(w, x, 4, (ls_dtype)77, LS_SUM, NULL, NULL), LS_ERR_INVALID);
-    CHECK_STATUS(ls_all_reduce(w, x, 4, LS_FLOAT32, (ls_reduce_op)9, NULL, NULL), LS_ERR_INVALID);
-    CHECK_STATUS(ls_all_reduce(w, x, 4, LS_FLOAT32, LS_BXOR, NULL, NULL), LS_ERR_INVALID);
-    CHECK_STATUS(ls_all_reduce(w, n, 4, LS_BOOL, LS_AVG, NULL, NULL), LS_ERR_INVALID);
-    CHECK_STATUS(ls_all_reduce(w, n, 4, LS_INT32, LS_SUM,
+    CHECK_STATUS(ls_all_reduce(w, x, x, INT64_MAX, LS_FLOAT32, LS_SUM, NULL, NULL), LS_ERR_INVALID);
+    CHECK_STATUS(ls_all_reduce(w, x, x, 4, (ls_dtype)77, LS_SUM, NULL, NULL), LS_ERR_INVALID);
+    CHECK_STATUS(ls_all_reduce(w, x, x, 4, LS_FLOAT32, (ls_reduce_op)9, NULL, NULL),
+                 LS_ERR_INVALID);
+    CHECK_STATUS(ls_all_reduce(w, x, x, 4, LS_FLOAT32, LS_BXOR, NULL, NULL), LS_ERR_INVALID);
+    CHECK_STATUS(ls_all_reduce(w, n, n, 4, LS_BOOL, LS_AVG, NULL, NULL), LS_ERR_INVALID);
+    CHECK_STATUS(ls_all_reduce(w, n, n, 4, LS_INT32, LS_SUM,
                                LS_OPTIONS(ls_collective_options, .divisor = 2), NULL),
                  LS_ERR_INVALID);
     CHECK_STATUS(ls_broadcast(w, x, 4, LS_FLOAT32, 1, NULL, NULL), LS_ERR_INVALID);
@@ -121,7 +122,7 @@ TEST(an_unwaited_operation_ends_before_finalize)
     static float x[100000];
     ls_work *work = NULL;
     CHECK_OK(ls_init(NULL));
-    CHECK_OK(ls_all_reduce(ls_world(), x, 100000, LS_FLOAT32, LS_SUM, NULL, &work));
+    CHECK_OK(ls_all_reduce(ls_world(), x, x, 100000, LS_FLOAT32, LS_SUM, NULL, &work));
     CHECK_OK(ls_finalize());
 }
 
@@ -130,7 +131,7 @@ TEST(the_engine_ends_what_nobody_waits_for)
     float x = 2;
     ls_work *work = NULL;
     CHECK_OK(ls_init(NULL));
-    CHECK_OK(ls_all_reduce(ls_world(), &x, 1, LS_FLOAT32, LS_SUM, NULL, &work));
+    CHECK_OK(ls_all_reduce(ls_world(), &x, &x, 1, LS_FLOAT32, LS_SUM, NULL, &work));
     const double begin = ls_time();
     ls_status status = LS_IN_PROGRESS;
     while (status == LS_IN_PROGRESS && ls_time() - begin < 10) {
@@ -146,7 +147,7 @@ TEST(every_operation_leaves_a_flight_record)
     float x = 1;
     CHECK_OK(ls_init(NULL));
     for (int i = 0; i < LS__FLIGHT_MAX + 10; i++) {
-        CHECK_OK(ls_all_reduce(ls_world(), &x, 1, LS_FLOAT32, LS_MAX,
+        CHECK_OK(ls_all_reduce(ls_world(), &x, &x, 1, LS_FLOAT32, LS_MAX,
                                LS_OPTIONS(ls_collective_options, .tag = "loss"), NULL));
     }
     const ls__board_rank *me = ls_world()->comm->me;

@@ -92,6 +92,10 @@ static inline element load(const void *x, int64_t at, ls_dtype dtype)
         memcpy(&i32, raw, 4);
         e.i = i32;
         return e;
+    case LS_INT16:
+        memcpy(&h, raw, 2);
+        e.i = (int16_t)h;
+        return e;
     default:
         memcpy(&e, raw, size);
         return e;
@@ -160,7 +164,14 @@ static inline int64_t narrow(int64_t x, ls_dtype dtype)
     case LS_INT32:
         return (int32_t)(uint64_t)x;
     case LS_INT64:
+    case LS_UINT64:
         return x;
+    case LS_INT16:
+        return (int16_t)(uint64_t)x;
+    case LS_UINT16:
+        return (uint16_t)(uint64_t)x;
+    case LS_UINT32:
+        return (uint32_t)(uint64_t)x;
     default:
         return (uint8_t)(uint64_t)x;
     }
@@ -176,6 +187,10 @@ static inline element combine(element a, element b, ls_dtype dtype, ls_reduce_op
     }
     if (dtype == LS_BOOL && (op == LS_SUM || op == LS_PRODUCT)) { /* any, all */
         return (element){.i = op == LS_SUM ? a.i | b.i : a.i & b.i};
+    }
+    if (dtype == LS_UINT64 && (op == LS_MIN || op == LS_MAX)) {
+        const bool less = (uint64_t)a.i < (uint64_t)b.i;
+        return less == (op == LS_MIN) ? a : b;
     }
     return (element){.i = narrow(combine_integer(a.i, b.i, op), dtype)};
 }
@@ -202,6 +217,9 @@ static inline element divide(element e, ls_dtype dtype, double divisor)
     }
     if (dtype == LS_FLOAT64) {
         return (element){.d = e.d / divisor};
+    }
+    if (dtype == LS_UINT64) {
+        return (element){.i = (int64_t)((uint64_t)e.i / (uint64_t)divisor)};
     }
     if (!is_float(dtype)) {
         return (element){.i = e.i / (int64_t)divisor};
