@@ -74,10 +74,10 @@ bench-network: build
 	ninja -C $(BUILD) bench/dev/network
 	bench/dev/network.sh $(BUILD) $(ARGS)
 
-# PREFIX may be another one than the build was set up with.
-install: build
+# Builds no tests. PREFIX may be another one than the build was set up with.
+install: $(BUILD)/build.ninja
 	@meson configure $(BUILD) -Dprefix=$(PREFIX) -Dlibdir=$(LIBDIR)
-	@ninja -C $(BUILD)
+	ninja -C $(BUILD) installed
 	meson install -C $(BUILD) --no-rebuild
 	@[ -n "$(DESTDIR)" ] || ldconfig 2>/dev/null || true # so that the library is found at once
 

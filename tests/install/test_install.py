@@ -3,6 +3,7 @@
 import os
 import pathlib
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -200,6 +201,120 @@ def ranks_with_libraries_of_two_versions_are_told_both():
         assert done.returncode != 0, done.stdout
         assert "ranks are set up differently" in done.stdout, done.stdout
         assert "lockstep 0.1.0" in done.stdout and "lockstep 0.0.9" in done.stdout, done.stdout
+
+
+# ---- training with what is installed ---------------------------------------------------------
+
+
+def installed(*arguments, cwd, status=0):
+    """What the installed command prints; nothing else of the tree is on the path."""
+    where = dict(PLAIN, PATH=f"{prefix()}/bin:/usr/bin:/bin")
+    done = subprocess.run(["lockstep", *map(str, arguments)], cwd=cwd, env=where, text=True, timeout=120,
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          errors="replace", executable=prefix() / "bin/lockstep")
+    assert done.returncode == status, done.stdout
+    return done.stdout
+
+
+def work_folder():
+    folder = pathlib.Path(SCRATCH.name) / "work"
+    if not folder.exists():
+        folder.mkdir()
+        shutil.copy(SOURCE / "LICENSE", folder / "text")
+        idx(folder)
+    return folder
+
+
+def idx(folder):
+    """40 images of 4 x 4 with labels 0 to 9, as MNIST's files are."""
+    for name, magic, shape, values in (("train-images-idx3-ubyte", 0x803, (40, 4, 4), (i * 37 % 256 for i in range(640))),
+                                       ("train-labels-idx1-ubyte", 0x801, (40,), (i % 10 for i in range(40)))):
+        (folder / name).write_bytes(struct.pack(f">{1 + len(shape)}i", magic, *shape) + bytes(values))
+
+
+SMALL = ("--steps", 5, "--batch", 2, "--layers", 1, "--dim", 16, "--heads", 2)
+
+
+@test
+def a_gpt_is_trained_and_writes_with_what_is_installed():
+    folder = work_folder()
+    said = installed("train", "gpt", "--data", "text", *SMALL, "--context", 16, "--eval-windows", 4, "--save", "run",
+                     cwd=folder)
+    assert "trained 5 steps" in said and "replicas identical: 1 of 1" in said, said
+    said = installed("generate", "--checkpoint", "run", *SMALL[4:], "--context", 16, "--tokens", 5, "--prompt", "You",
+                     cwd=folder)
+    assert said.startswith("You") and "5 tokens" in said, said
+
+
+@test
+def ranks_train_by_both_ways_to_say_it():
+    folder = work_folder()
+    flags = ("--data", "text", *SMALL, "--context", 16, "--eval-windows", 4)
+    for words in (("train", "gpt", "-n", 2), ("train", "gpt", "-n2"), ("run", "-n", 2, prefix() / "bin/lockstep", "train", "gpt")):
+        said = installed(*words, *flags, cwd=folder)
+        assert "replicas identical: 2 of 2" in said, said
+
+
+@test
+def a_bert_and_a_classifier_of_images_are_trained():
+    folder = work_folder()
+    said = installed("train", "bert", "--data", "text", *SMALL, "--context", 16, "--eval-windows", 4, cwd=folder)
+    assert "trained 5 steps" in said, said
+    said = installed("train", "image", "--data", ".", "--steps", 5, "--batch", 2, "--hidden", 8, "--flip", cwd=folder)
+    assert "trained 5 steps" in said, said
+
+
+@test
+def nothing_of_the_build_is_needed():
+    """Neither a path to a library of the build, nor the shared library at all."""
+    found = [prefix() / "bin/lockstep", *(prefix() / "libexec/lockstep").iterdir()]
+    assert len(found) == 5, found
+    for program in found:
+        dynamic = command("readelf", "-d", program)
+        assert "(NEEDED)" in dynamic and "liblockstep" not in dynamic and str(BUILD) not in dynamic, dynamic
+
+
+@test
+def an_installation_without_a_program_says_so():
+    missing = prefix() / "libexec/lockstep/train_bert"
+    missing.rename(missing.with_name("away"))
+    said = installed("train", "bert", cwd=work_folder(), status=1)
+    missing.with_name("away").rename(missing)
+    assert "train_bert\" is missing; install Lockstep again" in said, said
+
+
+@test
+def every_command_has_a_page_and_the_pages_have_the_options():
+    pages = {p.name: p.read_text() for p in (prefix() / "share/man/man1").iterdir()}
+    for line in installed("help", cwd=work_folder()).splitlines():
+        if line.startswith("  ") and line.split()[0] != "help":
+            assert f"lockstep-{line.split()[0]}.1" in pages, line
+    assert "\\-\\-steps" in pages["lockstep-train-gpt.1"] and "\\-\\-max\\-restarts" in pages["lockstep-run.1"]
+    if shutil.which("groff"):
+        for name, text in pages.items():
+            done = subprocess.run(["groff", "-man", "-ww", "-Tutf8", "-z"], input=text, text=True, capture_output=True)
+            assert done.returncode == 0 and not done.stderr, (name, done.stderr)
+
+
+@test
+def bash_completes_commands_options_and_their_choices():
+    script = prefix() / "share/bash-completion/completions/lockstep"
+    assert (prefix() / "share/zsh/site-functions/_lockstep").exists()
+    assert (prefix() / "share/fish/vendor_completions.d/lockstep.fish").exists()
+    where = dict(PLAIN, PATH=f"{prefix()}/bin:/usr/bin:/bin")
+    for words, wanted in ((("ge",), "generate"), (("train", "im"), "image"), (("train", "gpt", "--eval-e"), "--eval-every"),
+                          (("train", "gpt", "--optim", "ad"), "adamw"), (("run", "--max"), "--max-restarts"),
+                          (("bench", "all-reduce", "--alg"), "--algorithm"), (("data", "tokens", "--held"), "--held-out")):
+        line = f"source {script}; COMP_WORDS=(lockstep {' '.join(words)}); COMP_CWORD={len(words)}; _lockstep; echo ${{COMPREPLY[@]}}"
+        said = command("bash", "-c", line, env=where)
+        assert said.split() == [wanted], (words, said)
+
+
+@test
+def installing_builds_no_tests():
+    inputs = command("ninja", "-C", BUILD, "-t", "inputs", "installed").split()
+    none_of((name for name in inputs if name.startswith("tests/")), "built for `make install`")
+    assert "lockstep" in inputs and "programs/train_gpt" in inputs
 
 
 run()
