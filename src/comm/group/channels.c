@@ -1,12 +1,13 @@
-/* Channels: how many slices of one operation over messages are under way at the same time. Each
- * runs the same program on lanes, scratch memory and credits of its own, so a slice is reduced
- * while another is on the wire. Which elements a slice has does not depend on it, so bits do not,
- * either. */
+/* Channels: the number of slices of one operation over messages that are under way at the same time.
+ * Each runs the same program on lanes, scratch memory and credits of its own, so one slice is reduced
+ * while another is on the wire. The cut into slices does not depend on the number of channels, and
+ * neither do the resulting bits. */
 #include "comm/api/collective.h"
 #include "comm/engine/lock.h"
 #include "comm/group/group.h"
 
-/* The least and the most of what members gave. */
+/* The least and the largest value that members gave. One all-reduce with MAX finds both, the least
+ * as the largest of the negated values. */
 static ls_status range_of(ls_group *group, int channels, int32_t *least, int32_t *most)
 {
     int32_t both[2] = {-channels, channels};
@@ -26,6 +27,8 @@ static ls_status range_of(ls_group *group, int channels, int32_t *least, int32_t
     return status;
 }
 
+/* Takes effect with the next operation of each rank; the exchange before it makes sure that all
+ * ranks change between the same two operations. */
 ls_status ls_group_set_channels(ls_group *group, int channels)
 {
     ls__comm *comm = ls__comm_get("ls_group_set_channels");
@@ -37,7 +40,8 @@ ls_status ls_group_set_channels(ls_group *group, int channels)
         (void)ls__fail(LS_ERR_INVALID, "ls_group_set_channels: the group is NULL; give one");
         return ls__fail_at_site(LS_ERR_INVALID);
     }
-    /* What is wrong on one rank is told on all: they would wait for it otherwise. */
+    /* A value that is wrong on one rank takes part as well, so that all ranks return the error
+     * instead of waiting for this one. */
     const int sent = channels < -1                 ? -1
                      : channels > LS__CHANNELS_MAX ? LS__CHANNELS_MAX + 1
                                                    : channels;

@@ -1,14 +1,15 @@
 /* Groups: made together, numbered alike, each with a control block in every member's heap.
  *
- * Making one is a single all_gather over the parent: every rank contributes where its control block
- * lies and which number it would give. The largest number is taken, so no rank ever sees two
- * groups of one number, and the list of ranks travels in the operation's tag, so ranks that ask for
- * different groups are told so by the usual comparison. Memory is taken before that exchange and a
- * rank without says so in it: after it nothing can fail on one rank alone.
+ * A group is made by a single all_gather over the parent: every rank contributes the offset of its
+ * control block and the number that it would give. The largest number is taken, so no rank ever sees
+ * two groups of one number. The list of ranks travels in the operation's tag, so the usual comparison
+ * of descriptors reports ranks that ask for different groups. Memory is allocated before that
+ * exchange, and a rank without memory says so in it: after it nothing can fail on one rank alone.
  */
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/log.h"
 #include "base/options.h"
 #include "base/size.h"
@@ -36,12 +37,13 @@
 typedef struct offer {         /* one rank's contribution to a new group */
     uint64_t control;          /* offset in its heap, or NO_… */
     uint64_t next;             /* the number it would give */
-    uint64_t what;             /* hash of name and ranks; for those that make it alone */
-    uint64_t busy[SLOT_WORDS]; /* table slots of its groups that others may still look at */
+    uint64_t what;             /* hash of name and ranks; compared by ls_group_new_among */
+    uint64_t busy[SLOT_WORDS]; /* table slots of its groups that other ranks may still read */
 } offer;
 
 /* ---- making ------------------------------------------------------------------------------- */
 
+/* Whether `ranks` are different ranks of the parent. */
 static ls_status check_ranks(const ls_group *parent, const int *ranks, int count)
 {
     if (count < 1 || count > parent->size) {
@@ -64,7 +66,8 @@ static ls_status check_ranks(const ls_group *parent, const int *ranks, int count
     return LS_OK;
 }
 
-/* What all must agree on, as the tag of the exchange: "new group "tp" of ranks 0,1,2". */
+/* The text on which all ranks must agree, as the tag of the exchange: "new group "tp" of ranks
+ * 0,1,2". A list that is cut off still differs in most cases by its start. */
 static void put_tag(char *tag, size_t bytes, const char *name, const int *ranks, int count)
 {
     size_t used = (size_t)snprintf(tag, bytes, "new group \"%s\" of ranks ", name ? name : "");
@@ -73,15 +76,18 @@ static void put_tag(char *tag, size_t bytes, const char *name, const int *ranks,
     }
 }
 
+/* Two groups whose ids share a table slot must not exist at the same time. */
 static void mark_busy(offer *o, uint32_t id)
 {
     const uint32_t slot = id % LS__GROUP_SLOTS;
     o->busy[slot / 64] |= (uint64_t)1 << slot % 64;
 }
 
-/* lock. The world, id 0, has slot 0 to itself for as long as the job lives. */
+/* Marks the groups that exist on this rank and those awaiting reclamation; needs comm->lock. The
+ * world, id 0, keeps slot 0 for as long as the job lives. */
 static void mark_alive(ls__comm *comm, offer *o)
 {
+    LS_ASSERT(comm->making);
     LS__LIST_EACH (at, &comm->groups) {
         mark_busy(o, LS__LIST_ITEM(at, ls_group, link)->id);
     }
@@ -90,7 +96,8 @@ static void mark_alive(ls__comm *comm, offer *o)
     }
 }
 
-/* This rank's contribution; it takes part without memory, too. */
+/* This rank's contribution. A rank without memory takes part, too, and says so, because the others
+ * would wait for it otherwise. *control is the new control block, or NULL. */
 static offer make_offer(ls__comm *comm, const ls_group *group, const char *tag, void **control)
 {
     offer o = {.what = ls__tag_hash(tag)};
@@ -108,6 +115,7 @@ static offer make_offer(ls__comm *comm, const ls_group *group, const char *tag, 
     return o;
 }
 
+/* Whether any rank still uses the slot of this id. */
 static bool is_busy(const ls_group *parent, const offer *offers, uint64_t id)
 {
     const uint64_t slot = id % LS__GROUP_SLOTS;
@@ -119,7 +127,8 @@ static bool is_busy(const ls_group *parent, const offer *offers, uint64_t id)
     return false;
 }
 
-/* The number all will use: the first from the largest proposed on whose table slot is free. */
+/* The number that all ranks will use: the first one, from the largest proposal on, whose slot is
+ * free on all of them. All ranks compute it from the same offers. */
 static ls_status agree(const ls_group *parent, const offer *offers, uint32_t *id)
 {
     uint64_t next = 0;
@@ -138,10 +147,11 @@ static ls_status agree(const ls_group *parent, const offer *offers, uint32_t *id
                     parent->name, LS__GROUP_SLOTS);
 }
 
-/* From now on messages for ids up to this one are for groups of the past, unless it is open: so
- * both happen under one hold of the token. */
+/* From now on messages for ids up to this one belong to groups of the past, unless the group is
+ * open. So this and the joining happen under one hold of the progress lock. */
 static void learn_id(ls__comm *comm, uint32_t id)
 {
+    LS_ASSERT(id < UINT32_MAX);
     ls__lock_take(&comm->lock, comm->env);
     comm->next_group = id + 1 > comm->next_group ? id + 1 : comm->next_group;
     ls__unlock(&comm->lock, comm->env);
@@ -151,15 +161,16 @@ typedef struct plan { /* a group being made */
     ls_group *parent;
     const int *ranks; /* of the parent */
     int count, rank;  /* rank: -1 outside */
-    bool among;       /* only these ranks take part */
+    bool among;       /* only `ranks` take part */
     const char *name;
     offer *offers;     /* [parent->size] */
     int *world_rank;   /* [count] */
     uint64_t *control; /* [count] */
 } plan;
 
-/* All learn of it from the offers, and each says on the board whose doing it is. */
-static ls_status of_rank(const plan *p, int culprit, ls_status status)
+/* All ranks find the same culprit in the offers; each notes on the board whether the failure is its
+ * own or another rank's. */
+static ls_status fail_by(const plan *p, int culprit, ls_status status)
 {
     const ls__comm *comm = p->parent->comm;
     if (culprit == comm->runtime->rank) {
@@ -170,18 +181,20 @@ static ls_status of_rank(const plan *p, int culprit, ls_status status)
     return status;
 }
 
+/* The offsets of the members' control blocks. Fails alike on all ranks if one of them has no
+ * memory. */
 static ls_status gather_members(const plan *p)
 {
     for (int i = 0; i < p->count; i++) {
         const int rank = p->world_rank[i];
         p->control[i] = p->offers[p->ranks[i]].control;
         if (p->control[i] == NO_MEMORY) {
-            return of_rank(
+            return fail_by(
                 p, rank,
                 ls__fail(LS_ERR_MEMORY, "ls_group_new: rank %d has no memory for the group", rank));
         }
         if (p->control[i] == NO_HEAP) {
-            return of_rank(p, rank,
+            return fail_by(p, rank,
                            ls__fail(LS_ERR_MEMORY,
                                     "ls_group_new: rank %d has no shared memory left for the "
                                     "group; raise LOCKSTEP_HEAP_RESERVE",
@@ -191,7 +204,7 @@ static ls_status gather_members(const plan *p)
     return LS_OK;
 }
 
-/* Letters are not compared by their tags. */
+/* Point-to-point messages are not compared by their tags, so the offers carry a hash. */
 static ls_status check_what(const plan *p, const char *tag)
 {
     for (int i = 1; i < p->count; i++) {
@@ -205,7 +218,7 @@ static ls_status check_what(const plan *p, const char *tag)
     return LS_OK;
 }
 
-/* offers[rank] of every rank that takes part. */
+/* Fills offers[rank] of every rank that takes part. Collective. */
 static ls_status exchange(const plan *p, const offer *mine, const char *tag)
 {
     if (p->among) {
@@ -228,6 +241,8 @@ static ls_status exchange(const plan *p, const offer *mine, const char *tag)
         NULL);
 }
 
+/* Makes everything that can fail first, then exchanges, then joins. Ranks outside the new group
+ * take part in the exchange and leave *out NULL. */
 static ls_status make(const plan *p, const char *tag, ls_group **out)
 {
     ls__comm *comm = p->parent->comm;
@@ -242,15 +257,18 @@ static ls_status make(const plan *p, const char *tag, ls_group **out)
         p->world_rank[i] = p->parent->member[p->ranks[i]].world_rank;
     }
     if (p->rank >= 0) {
-        (void)ls__group_make(comm, &spec, true, &group); /* the exchange tells of a failure */
+        (void)ls__group_make(comm, &spec, true, &group); /* the offer says if it failed */
     }
     const offer mine = make_offer(comm, group, tag, &control);
     ls_status status = exchange(p, &mine, tag);
     if (status == LS_OK) {
         status = agree(p->parent, p->offers, &spec.id);
-        status = status == LS_OK ? gather_members(p) : status;
+        const bool has_id = status == LS_OK;
+        if (has_id) {
+            status = gather_members(p);
+        }
         ls__progress_take(comm); /* the list of groups changes */
-        if (status != LS_ERR_LIMIT) {
+        if (has_id) {
             learn_id(comm, spec.id);
         }
         if (status == LS_OK && p->rank >= 0) {
@@ -263,12 +281,12 @@ static ls_status make(const plan *p, const char *tag, ls_group **out)
         ls__group_unmake(group);
     }
     if (status != LS_OK && control != NULL) {
-        (void)ls__heap_free(&comm->heap, control,
-                            true); /* a peer may have got as far as using it */
+        (void)ls__heap_free(&comm->heap, control, true); /* a peer may have begun to use it */
     }
     return status;
 }
 
+/* This rank's rank in the new group; -1: it is outside. */
 static int rank_in(const int *ranks, int count, int rank)
 {
     for (int i = 0; i < count; i++) {
@@ -279,6 +297,8 @@ static int rank_in(const int *ranks, int count, int rank)
     return -1;
 }
 
+/* One allocation holds the offers, the lists and the tag. A rank that lacks even this memory cannot
+ * take part in the exchange, so it fails the parent instead. */
 ls_status ls__group_found(ls_group *parent, const ls__founding *f, ls_group **out)
 {
     const ls__env *env = parent->comm->env;
@@ -286,7 +306,7 @@ ls_status ls__group_found(ls_group *parent, const ls__founding *f, ls_group **ou
     const size_t size = (size_t)parent->size;
     const size_t bytes = size * (sizeof(offer) + sizeof(uint64_t) + 2 * sizeof(int)) + TAG_ROOM;
     unsigned char *memory = env->allocate(env, bytes);
-    if (memory == NULL) { /* the others would wait */
+    if (memory == NULL) {
         char text[LS__FAILURE_MAX];
         snprintf(text, sizeof text, "ls_group_new on group \"%s\": rank %d has no memory for it",
                  parent->name, parent->comm->runtime->rank);
@@ -314,8 +334,9 @@ ls_status ls__group_found(ls_group *parent, const ls__founding *f, ls_group **ou
     return status;
 }
 
-/* Numbers are agreed by one group at a time: two threads that make groups from different parents
- * could be given one number. A peer that waits for this thread must hear of it. */
+/* Only one group is made at a time on each rank: two threads that make groups from different
+ * parents could be given the same number. The second thread fails its parent group, because the
+ * peers of that group would wait for it. */
 ls_status ls__group_begin_making(ls_group *parent)
 {
     ls__comm *comm = parent->comm;
@@ -339,6 +360,7 @@ ls_status ls__group_begin_making(ls_group *parent)
 void ls__group_end_making(ls__comm *comm)
 {
     ls__lock_take(&comm->lock, comm->env);
+    LS_ASSERT(comm->making);
     comm->making = false;
     ls__unlock(&comm->lock, comm->env);
 }
@@ -366,6 +388,9 @@ ls_status ls_group_new(ls_group *parent, const int *ranks, int count, const char
 
 /* ---- ending ------------------------------------------------------------------------------- */
 
+/* The barrier makes sure that no member still starts an operation. Its failure does not stop the
+ * release: the group may have failed before. Other ranks may read this rank's control block for
+ * some time, so that is reclaimed later. */
 ls_status ls_group_free(ls_group *group)
 {
     if (group == NULL) {
@@ -390,10 +415,10 @@ ls_status ls_group_free(ls_group *group)
     ls__progress_take(comm);
     ls__heap_header *header = ls__heap_header_of(&comm->heap, comm->runtime->rank);
     ls__reclaim_add(group, LS__RECLAIM_LEFT, group->own);
-    /* Sync: release, after the last look at any peer's control block; pairs with past.c. */
+    /* Sync: release, after the last look at any peer's control block; pairs with reclaim.c. */
     atomic_store_explicit(&header->left[group->id % LS__GROUP_SLOTS], group->id + 1,
                           memory_order_release);
-    if (comm->remote != NULL) { /* what this rank still has to tell of the group */
+    if (comm->remote != NULL) { /* the last messages of this group */
         ls__remote_tell_finished(group);
         (void)ls__remote_turn(comm);
         ls__remote_send_left(group, LS__MESSAGE_LEFT);
@@ -404,6 +429,7 @@ ls_status ls_group_free(ls_group *group)
     return status;
 }
 
+/* Any thread; other members learn of it when they wait or start the next operation. */
 ls_status ls_group_abort(ls_group *group, const char *why)
 {
     ls__comm *comm = ls__comm_get("ls_group_abort");
@@ -421,6 +447,7 @@ ls_status ls_group_abort(ls_group *group, const char *why)
     return LS_OK;
 }
 
+/* Looks for failures first, so it also notices them on a rank that does not wait. */
 ls_status ls_group_status(ls_group *group)
 {
     ls__comm *comm = ls__comm_get("ls_group_status");
@@ -484,6 +511,7 @@ ls_status ls_group_alloc(ls_group *group, size_t bytes, void **out)
     return ls__heap_alloc(&comm->heap, bytes, out);
 }
 
+/* While a failed group may still touch buffers, freed blocks stay in quarantine. */
 ls_status ls_group_dealloc(ls_group *group, void *memory)
 {
     ls__comm *comm = ls__comm_get("ls_group_dealloc");
@@ -494,6 +522,7 @@ ls_status ls_group_dealloc(ls_group *group, void *memory)
     return ls__heap_free(&comm->heap, memory, ls__reclaim_settle(comm));
 }
 
+/* A handle over several groups shows their sum. */
 ls_status ls_group_get_counters(const ls_group *group, ls_counters *out)
 {
     if (group == NULL) {

@@ -14,7 +14,7 @@ typedef struct ls__p2p ls__p2p;
 typedef struct ls__turns ls__turns;   /* round_robin.c */
 typedef struct ls__tuning ls__tuning; /* tune/run.h */
 
-/* How a kind of small operation goes the short way (small.c). */
+/* The prepared plan of a kind of small operation (fast_path.c). */
 typedef struct ls__small_plan {
     uint64_t key; /* of the descriptor; 0: none */
     const ls__program *program;
@@ -35,15 +35,16 @@ typedef struct ls__small_kind {
 
 typedef struct ls__group_member {
     int world_rank;
-    int local;   /* index on the board; -1: far */
-    bool remote; /* on another host: control and record are mirrors (far.h) */
+    int local;   /* index on the board; -1: remote */
+    bool remote; /* on another host: control and record are cached (remote.h) */
     ls__control_block *control;
     ls__board_rank *record;
-    ls__control_block *cache; /* far, and the group's own: the same, to be released; else NULL */
-    unsigned char *base;      /* of its heap, in our address space; NULL: far */
+    ls__control_block *cache; /* `control` of a remote member if the group owns it; else NULL */
+    unsigned char *base;      /* of its heap, in our address space; NULL: remote */
 } ls__group_member;
 
-/* A failure of a group with far members that is to be told. */
+/* A failure that this rank has found in a group with remote members: written by any thread, sent by
+ * the holder of the progress lock. */
 typedef enum ls__claim_state {
     LS__CLAIM_NONE,
     LS__CLAIM_WRITING,
@@ -73,9 +74,9 @@ struct ls_group {
     uint64_t letters_made;        /* lock: sends and receives submitted */
     _Atomic uint32_t pending;     /* works not ended, letters too */
     uint32_t handles;             /* lock: works that somebody will wait for */
-    bool closed;                  /* lock: freed but for this struct, which the last handle ends */
+    bool closed;                  /* lock: freed except this struct, which the last handle frees */
     uint64_t room_until;          /* lock: every member has finished this one (a lower bound) */
-    uint64_t finished_seen;       /* token: every member has told that it finished this one */
+    uint64_t finished_seen;       /* token: every member has reported that it finished this one */
     uint64_t slices;              /* token: STAGE slices used so far */
     ls__exec *exec;               /* token */
     ls__exec *publisher;          /* lock: binds buffers for what is announced early */
@@ -85,12 +86,12 @@ struct ls_group {
     ls__list packs;               /* lock: memory of operations on many buffers, not in use */
     const ls__program **programs; /* lock: [ls__choose_room], NULL until used */
     ls__small_kind small[LS__SMALL_KINDS]; /* lock */
-    /* The first cause. Text first, then failed with release; readers acquire. */
+    /* The root cause. Text first, then failed with release; readers acquire. */
     _Atomic int32_t failed; /* 0 or an ls_status */
     char failure[LS__FAILURE_MAX];
     int failed_by; /* whose doing it is: a rank of the world, -1 unknown; before `failed` */
     uint64_t claim_seen_ns; /* token: since when a claim lacks its text */
-    /* A cause of this rank's that is told to far members: ls__claim_state. Sync: see far.c. */
+    /* A failure that remote members must be told of: ls__claim_state. Sync: see cause.c, remote.c. */
     _Atomic uint32_t claim;
     ls_status claim_status;
     int claim_by;
@@ -100,15 +101,15 @@ struct ls_group {
     _Atomic uint64_t operations, messages, bytes_sent, bytes_received, wait_ns;
 };
 
-int ls__member_of(const ls_group *group, int world_rank); /* comm.c; -1: none */
+int ls__member_of(const ls_group *group, int world_rank); /* comm.c; -1: not a member */
 
-/* What a group is made of. Collective over the parent, between begin_making and end_making: one
- * thread at a time. */
+/* A group to be made. ls__group_found is collective over the parent and called between begin_making
+ * and end_making: one thread at a time. */
 typedef struct ls__founding {
     const int *ranks; /* of the parent; NULL: all */
     int count;
     const char *name; /* NULL: numbered */
-    const char *tag;  /* what all ranks of the parent must agree on; NULL: name and ranks. With one
+    const char *tag;  /* on which all ranks of the parent agree; NULL: name and ranks. With a tag
                          the ranks may make different groups, each of its own ranks, or none */
     bool among;       /* collective over these ranks only */
 } ls__founding;

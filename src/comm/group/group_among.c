@@ -1,14 +1,16 @@
-/* A group made by its members alone: as group.c's, but what they have to tell each other goes by
- * letters through the first of them instead of by an all_gather over the parent. Ranks outside
- * take no part, so groups without a common rank may get one number, which nobody sees. */
+/* A group made by its members alone: as in group.c, but the offers travel as point-to-point messages
+ * by way of the first member instead of by an all_gather over the parent. Ranks outside take no
+ * part, so groups without a common rank may get the same number, which no rank can see. */
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/options.h"
 #include "comm/api/collective.h"
 #include "comm/group/group.h"
 
-static ls_status letter(ls_group *parent, ls__operation operation, void *bytes, size_t count,
-                        int peer, const char *tag)
+/* One blocking message with the library's own tag, which no message of the user matches. */
+static ls_status transfer(ls_group *parent, ls__operation operation, void *bytes, size_t count,
+                          int peer, const char *tag)
 {
     return ls__collective_start(
         parent,
@@ -23,26 +25,29 @@ static ls_status letter(ls_group *parent, ls__operation operation, void *bytes, 
         NULL);
 }
 
-/* all[parent->size] of `bytes` each; those of ranks outside stay as they are. */
+/* all[parent->size] elements of `bytes` each; those of ranks outside stay as they are. The first
+ * rank gathers and distributes: 2 (count - 1) messages, a few hundred bytes each. */
 ls_status ls__group_exchange_among(const ls__group_exchange *e, void *all, size_t bytes)
 {
+    LS_ASSERT(e->count >= 1);
     unsigned char *to = all;
     const int first = e->ranks[0], me = e->parent->rank;
     const size_t everything = bytes * (size_t)e->parent->size;
     if (me != first) {
-        LS_TRY(letter(e->parent, LS__OP_SEND, to + (size_t)me * bytes, bytes, first, e->tag));
-        return letter(e->parent, LS__OP_RECV, all, everything, first, e->tag);
+        LS_TRY(transfer(e->parent, LS__OP_SEND, to + (size_t)me * bytes, bytes, first, e->tag));
+        return transfer(e->parent, LS__OP_RECV, all, everything, first, e->tag);
     }
     for (int i = 1; i < e->count; i++) {
         const int from = e->ranks[i];
-        LS_TRY(letter(e->parent, LS__OP_RECV, to + (size_t)from * bytes, bytes, from, e->tag));
+        LS_TRY(transfer(e->parent, LS__OP_RECV, to + (size_t)from * bytes, bytes, from, e->tag));
     }
     for (int i = 1; i < e->count; i++) {
-        LS_TRY(letter(e->parent, LS__OP_SEND, all, everything, e->ranks[i], e->tag));
+        LS_TRY(transfer(e->parent, LS__OP_SEND, all, everything, e->ranks[i], e->tag));
     }
     return LS_OK;
 }
 
+/* Whether this rank is in the list. */
 static bool is_among(const ls_group *parent, const int *ranks, int count)
 {
     for (int i = 0; i < count; i++) {

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "comm/engine/lock.h"
 #include "comm/engine/select.h"
 #include "comm/group/group.h"
@@ -15,11 +16,13 @@
 #include "comm/tune/rules.h"
 #include "comm/tune/run.h"
 
+/* The cache of programs: one entry for each that the size of the group allows. */
 static size_t programs_bytes(int size)
 {
     return ls__choose_room(size) * sizeof(ls__program *);
 }
 
+/* The struct with its arrays, all zero; NULL: no memory. */
 static ls_group *group_allocate(ls__comm *comm, int size)
 {
     const ls__env *env = comm->env;
@@ -46,6 +49,7 @@ static ls_group *group_allocate(ls__comm *comm, int size)
     return group;
 }
 
+/* Only caches that the group owns; the world's belong to remote.c. */
 static void release_caches(ls_group *group)
 {
     const ls__env *env = group->comm->env;
@@ -56,6 +60,7 @@ static void release_caches(ls_group *group)
     }
 }
 
+/* The group must be closed, or never have been open, and no handle may be left. */
 void ls__group_forget(ls_group *group)
 {
     const ls__env *env = group->comm->env;
@@ -70,7 +75,8 @@ void ls__group_forget(ls_group *group)
     env->release(env, group, sizeof *group);
 }
 
-/* Of far members' control blocks; the world's stand behind the heaps' headers. */
+/* Allocates the cached control blocks of remote members. The world has none of its own: they lie
+ * behind the cached heap headers. */
 static ls_status make_caches(ls_group *group, const ls__group_spec *spec)
 {
     ls__comm *comm = group->comm;
@@ -88,6 +94,21 @@ static ls_status make_caches(ls_group *group, const ls__group_spec *spec)
     return LS_OK;
 }
 
+/* The parts with memory of their own. On failure ls__group_forget releases those that exist. */
+static ls_status open_parts(ls_group *group, const ls__group_spec *spec, bool caches)
+{
+    const ls__comm *comm = group->comm;
+    if (caches) {
+        LS_TRY(make_caches(group, spec));
+    }
+    if (comm->remote != NULL && spec->size > 1 && comm->tune != LS__TUNE_OFF) {
+        LS_TRY(ls__tuning_open(group));
+    }
+    return group->backend->open(group);
+}
+
+/* Everything of a group that can fail on one rank alone. The group has no number yet, and the
+ * engine does not know it. */
 ls_status ls__group_make(ls__comm *comm, const ls__group_spec *spec, bool caches, ls_group **out)
 {
     ls_group *group = group_allocate(comm, spec->size);
@@ -102,11 +123,7 @@ ls_status ls__group_make(ls__comm *comm, const ls__group_spec *spec, bool caches
     ls__list_init(&group->queue);
     ls__list_init(&group->mail);
     ls__list_init(&group->packs);
-    ls_status status = caches ? make_caches(group, spec) : LS_OK;
-    if (status == LS_OK && comm->remote != NULL && spec->size > 1 && comm->tune != LS__TUNE_OFF) {
-        status = ls__tuning_open(group);
-    }
-    status = status == LS_OK ? group->backend->open(group) : status;
+    const ls_status status = open_parts(group, spec, caches);
     if (status != LS_OK) {
         ls__group_forget(group);
         return status;
@@ -123,6 +140,7 @@ void ls__group_unmake(ls_group *group)
     }
 }
 
+/* An unnamed group is called by its number, which is equal on all ranks. */
 static void put_name(ls_group *group, const char *name)
 {
     if (name != NULL) {
@@ -132,6 +150,7 @@ static void put_name(ls_group *group, const char *name)
     }
 }
 
+/* Resolves the members' control blocks and board records, in shared memory or cached. */
 static void put_members(ls_group *group, const ls__group_spec *spec)
 {
     ls__comm *comm = group->comm;
@@ -150,8 +169,10 @@ static void put_members(ls_group *group, const ls__group_spec *spec)
     }
 }
 
+/* Cannot fail. The caller holds the progress lock, because the list of groups changes. */
 void ls__group_join(ls_group *group, const ls__group_spec *spec)
 {
+    LS_ASSERT(group->own == NULL && group->rank >= 0 && group->rank < spec->size);
     ls__comm *comm = group->comm;
     group->id = spec->id;
     put_name(group, spec->name);
@@ -163,8 +184,11 @@ void ls__group_join(ls_group *group, const ls__group_spec *spec)
     ls__unlock(&comm->lock, comm->env);
 }
 
+/* The caller holds the progress lock. Handles of operations that have ended may outlive the group,
+ * and the last of them frees the struct. */
 void ls__group_close(ls_group *group)
 {
+    LS_ASSERT(!group->closed);
     ls__comm *comm = group->comm;
     ls__packs_free(group);
     ls__lock_take(&comm->lock, comm->env);

@@ -1,6 +1,6 @@
-/* Splitting a group by colour: one exchange tells everybody who wants to be with whom, and a second
- * one, that of group.c, makes all the groups at once. They have no rank in common, so they share
- * one number. */
+/* Splitting a group by color: in one exchange all ranks learn the colors of all others, and a second
+ * one, that of group.c, makes all the groups at once. The groups have no rank in common, so they
+ * share one number. */
 #include <stdio.h>
 #include <string.h>
 
@@ -13,23 +13,24 @@ typedef struct wish { /* of one rank; travels */
     char name[LS__GROUP_NAME_MAX]; /* "": numbered */
 } wish;
 
-typedef struct hall { /* where they meet */
+typedef struct division { /* of a group, while it is being split */
     ls_group *parent;
     const char *name;
     wish *wish; /* [parent->size] */
-    int *ranks; /* [parent->size] those of this rank's colour, in order */
+    int *ranks; /* [parent->size] ranks of this rank's color, in order */
     int count;
-} hall;
+} division;
 
-static ls_status exchange(const hall *h, int color, int key)
+/* Collective: every rank learns the color, key and name of all others. */
+static ls_status exchange(const division *d, int color, int key)
 {
     wish mine = {.color = color, .key = key};
-    snprintf(mine.name, sizeof mine.name, "%s", h->name != NULL ? h->name : "");
+    snprintf(mine.name, sizeof mine.name, "%s", d->name != NULL ? d->name : "");
     return ls__collective_start(
-        h->parent,
+        d->parent,
         &(ls__collective){.operation = LS__OP_ALL_GATHER,
                           .input = &mine,
-                          .output = h->wish,
+                          .output = d->wish,
                           .count = sizeof mine,
                           .dtype = LS_UINT8,
                           .options =
@@ -37,70 +38,74 @@ static ls_status exchange(const hall *h, int color, int key)
         NULL);
 }
 
-/* By key, then by rank in the parent: ranks come in order, so an insertion behind equal keys. */
-static void gather_ranks(hall *h, int color)
+/* Sorts by key, then by rank in the parent: ranks are visited in order, so each one is inserted
+ * behind equal keys. */
+static void gather_ranks(division *d, int color)
 {
-    for (int r = 0; color >= 0 && r < h->parent->size; r++) {
-        int at = h->count;
-        if (h->wish[r].color != color) {
+    for (int r = 0; color >= 0 && r < d->parent->size; r++) {
+        int at = d->count;
+        if (d->wish[r].color != color) {
             continue;
         }
-        for (; at > 0 && h->wish[h->ranks[at - 1]].key > h->wish[r].key; at--) {
-            h->ranks[at] = h->ranks[at - 1];
+        for (; at > 0 && d->wish[d->ranks[at - 1]].key > d->wish[r].key; at--) {
+            d->ranks[at] = d->ranks[at - 1];
         }
-        h->ranks[at] = r;
-        h->count++;
+        d->ranks[at] = r;
+        d->count++;
     }
 }
 
-/* All ranks see all names and find the same pair, those of other colours, too. */
-static ls_status check_names(const hall *h)
+/* All ranks see all names and find the same contradiction, also one among other colors, so the
+ * split fails alike everywhere. */
+static ls_status check_names(const division *d)
 {
-    for (int r = 0; r < h->parent->size; r++) {
-        const wish *a = &h->wish[r];
-        for (int k = r + 1; a->color >= 0 && k < h->parent->size; k++) {
-            const wish *b = &h->wish[k];
+    for (int r = 0; r < d->parent->size; r++) {
+        const wish *a = &d->wish[r];
+        for (int k = r + 1; a->color >= 0 && k < d->parent->size; k++) {
+            const wish *b = &d->wish[k];
             if (b->color == a->color && strncmp(a->name, b->name, sizeof a->name) != 0) {
                 return ls__fail(LS_ERR_MISMATCH,
                                 "ls_group_split of group \"%s\": of color %d rank %d names the "
                                 "group \"%.31s\", rank %d \"%.31s\"; give ranks of one color the "
                                 "same name",
-                                h->parent->name, (int)a->color, r, a->name, k, b->name);
+                                d->parent->name, (int)a->color, r, a->name, k, b->name);
             }
         }
     }
     return LS_OK;
 }
 
-static ls_status split(hall *h, int color, int key, ls_group **out)
+/* Two collectives over the parent: who goes where, and the making of all groups at once. */
+static ls_status split(division *d, int color, int key, ls_group **out)
 {
-    LS_TRY(exchange(h, color, key));
-    LS_TRY(check_names(h));
-    gather_ranks(h, color);
+    LS_TRY(exchange(d, color, key));
+    LS_TRY(check_names(d));
+    gather_ranks(d, color);
     return ls__group_found(
-        h->parent,
+        d->parent,
         &(ls__founding){
-            .ranks = h->ranks, .count = h->count, .name = h->name, .tag = "ls_group_split: groups"},
+            .ranks = d->ranks, .count = d->count, .name = d->name, .tag = "ls_group_split: groups"},
         out);
 }
 
-static ls_status with_hall(ls_group *parent, int color, int key, const char *name, ls_group **out)
+/* Without memory the rank fails the parent, since the others would wait in the exchange. */
+static ls_status with_memory(ls_group *parent, int color, int key, const char *name, ls_group **out)
 {
     const ls__env *env = parent->comm->env;
     const size_t size = (size_t)parent->size;
     const size_t bytes = size * (sizeof(wish) + sizeof(int));
-    hall h = {.parent = parent, .name = name};
-    h.wish = env->allocate(env, bytes);
-    if (h.wish == NULL) { /* the others would wait */
+    division d = {.parent = parent, .name = name};
+    d.wish = env->allocate(env, bytes);
+    if (d.wish == NULL) {
         char text[LS__FAILURE_MAX];
         snprintf(text, sizeof text, "ls_group_split of group \"%s\": rank %d has no memory for it",
                  parent->name, parent->comm->runtime->rank);
         ls__group_fail(parent, LS_ERR_MEMORY, text);
         return ls__fail(LS_ERR_MEMORY, "%s", text);
     }
-    h.ranks = (int *)(void *)(h.wish + size);
-    const ls_status status = split(&h, color, key, out);
-    env->release(env, h.wish, bytes);
+    d.ranks = (int *)(void *)(d.wish + size);
+    const ls_status status = split(&d, color, key, out);
+    env->release(env, d.wish, bytes);
     return status;
 }
 
@@ -124,7 +129,7 @@ ls_status ls_group_split(ls_group *parent, int color, int key, const char *name,
                         parent->name, color);
     }
     LS_TRY(ls__group_begin_making(parent));
-    const ls_status status = with_hall(parent, color, key, name, out);
+    const ls_status status = with_memory(parent, color, key, name, out);
     ls__group_end_making(comm);
     return status;
 }

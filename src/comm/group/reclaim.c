@@ -1,8 +1,9 @@
-/* Groups of the past. A group ends, or fails, on each rank at its own time, and until the last
- * member has turned away, a slow one may still read this rank's control block, or touch a buffer of
- * an operation that was given up. Each rank says in its heap's header which groups it has left and
- * which it has failed and stopped touching; memory is used again when all members have said so or
- * are gone. Ids grow, and no two groups alive share a slot of the tables, so "at least" is enough.
+/* Deferred reclamation. A group ends, or fails, on each rank at its own time, and a slow member may
+ * still read this rank's control block, or touch a buffer of an operation that this rank has given
+ * up. Each rank publishes in its heap's header which groups it has left, and which have failed there
+ * so that it touches no memory for them any more. Memory is used again when all members have
+ * published so or are gone. Ids grow, and no two living groups share a slot of the tables, so
+ * comparing with "at least" is enough.
  */
 #include "comm/group/reclaim.h"
 #include "comm/engine/lock.h"
@@ -10,78 +11,85 @@
 #include "comm/memory/control.h"
 #include "comm/memory/heap.h"
 
-static size_t past_bytes(int size)
+/* The record with its list of members. */
+static size_t reclaim_bytes(int size)
 {
     return sizeof(ls__reclaim) + (size_t)size * sizeof(int);
 }
 
+/* The record copies the members, since the group may be freed before it. */
 void ls__reclaim_add(ls_group *group, ls__reclaim_kind kind, void *control)
 {
     ls__comm *comm = group->comm;
-    ls__reclaim *past = comm->env->allocate(comm->env, past_bytes(group->size));
-    if (past == NULL) {
+    ls__reclaim *record = comm->env->allocate(comm->env, reclaim_bytes(group->size));
+    if (record == NULL) {
         ls__lock_take(&comm->lock, comm->env);
         comm->frozen = true;
         ls__unlock(&comm->lock, comm->env);
         return;
     }
-    *past = (ls__reclaim){.kind = kind, .id = group->id, .control = control, .size = group->size};
+    *record = (ls__reclaim){.kind = kind, .id = group->id, .control = control, .size = group->size};
     for (int r = 0; r < group->size; r++) {
-        past->member[r] = group->member[r].world_rank;
+        record->member[r] = group->member[r].world_rank;
     }
     ls__lock_take(&comm->lock, comm->env);
-    ls__list_push_back(&comm->held, &past->link);
+    ls__list_push_back(&comm->held, &record->link);
     ls__unlock(&comm->lock, comm->env);
 }
 
-static bool gone(const ls__comm *comm, int world_rank)
+/* A rank that has died or left touches nothing any more. */
+static bool is_gone(const ls__comm *comm, int world_rank)
 {
     const uint32_t life =
         atomic_load_explicit(&ls__comm_record(comm, world_rank)->life, memory_order_acquire);
     return life == LS__LIFE_DEAD || life == LS__LIFE_LEFT;
 }
 
-/* Sync: acquire; pairs with the release when the member wrote its table. */
-static bool has_let_go(const ls__comm *comm, const ls__reclaim *past, int world_rank)
+/* Whether this member will not touch the group's memory again. Sync: acquire; pairs with the
+ * release when the member wrote its table. */
+static bool has_released(const ls__comm *comm, const ls__reclaim *record, int world_rank)
 {
     const ls__heap_header *header = ls__heap_header_of(&comm->heap, world_rank);
-    const uint32_t slot = past->id % LS__GROUP_SLOTS;
+    const uint32_t slot = record->id % LS__GROUP_SLOTS;
     const bool left =
-        atomic_load_explicit(&header->left[slot], memory_order_acquire) >= past->id + 1;
+        atomic_load_explicit(&header->left[slot], memory_order_acquire) >= record->id + 1;
     const bool quiet =
-        atomic_load_explicit(&header->quiet[slot], memory_order_acquire) >= past->id + 1;
-    return left || (quiet && past->kind == LS__RECLAIM_FAILED) || gone(comm, world_rank);
+        atomic_load_explicit(&header->quiet[slot], memory_order_acquire) >= record->id + 1;
+    return left || (quiet && record->kind == LS__RECLAIM_FAILED) || is_gone(comm, world_rank);
 }
 
-static bool all_let_go(const ls__comm *comm, const ls__reclaim *past)
+/* Whether the memory can be used again. */
+static bool all_released(const ls__comm *comm, const ls__reclaim *record)
 {
-    for (int i = 0; i < past->size; i++) {
-        if (!has_let_go(comm, past, past->member[i])) {
+    for (int i = 0; i < record->size; i++) {
+        if (!has_released(comm, record, record->member[i])) {
             return false;
         }
     }
     return true;
 }
 
-static void drop(ls__comm *comm, ls__reclaim *past)
+/* Frees the record and the control block that it holds. */
+static void drop(ls__comm *comm, ls__reclaim *record)
 {
-    ls__list_remove(&past->link);
-    if (past->control != NULL) {
-        (void)ls__heap_free(&comm->heap, past->control, false);
+    ls__list_remove(&record->link);
+    if (record->control != NULL) {
+        (void)ls__heap_free(&comm->heap, record->control, false);
     }
-    comm->env->release(comm->env, past, past_bytes(past->size));
+    comm->env->release(comm->env, record, reclaim_bytes(record->size));
 }
 
+/* Needs no help of other ranks and never waits; called whenever memory is allocated or freed. */
 bool ls__reclaim_settle(ls__comm *comm)
 {
     ls__lock_take(&comm->lock, comm->env);
     bool failed = comm->frozen;
     LS__LIST_EACH (at, &comm->held) {
-        ls__reclaim *past = LS__LIST_ITEM(at, ls__reclaim, link);
-        if (all_let_go(comm, past)) {
-            drop(comm, past);
+        ls__reclaim *record = LS__LIST_ITEM(at, ls__reclaim, link);
+        if (all_released(comm, record)) {
+            drop(comm, record);
         } else {
-            failed = failed || past->kind == LS__RECLAIM_FAILED;
+            failed = failed || record->kind == LS__RECLAIM_FAILED;
         }
     }
     ls__unlock(&comm->lock, comm->env);
@@ -91,6 +99,7 @@ bool ls__reclaim_settle(ls__comm *comm)
     return failed;
 }
 
+/* In ls_finalize, when no peer is left that could touch the memory. */
 void ls__reclaim_clear(ls__comm *comm)
 {
     LS__LIST_EACH (at, &comm->held) {

@@ -16,10 +16,11 @@ typedef struct ls__reclaim {
     int size;
     int member[]; /* world ranks */
 } ls__reclaim;
-/* Notes the group; without memory for the note nothing that is freed is ever used again. */
+/* Records the group. Without memory for the record all freed memory stays in quarantine for ever:
+ * nothing could tell when it is safe to use again. */
 void ls__reclaim_add(ls_group *group, ls__reclaim_kind kind, void *control);
-/* Lets go of what no member touches any more. Returns whether a failed group still holds data. */
+/* Frees all memory that no member touches any more. Returns whether a failed group still holds data. */
 bool ls__reclaim_settle(ls__comm *comm);
-void ls__reclaim_clear(ls__comm *comm);
+void ls__reclaim_clear(ls__comm *comm); /* drops all records, whatever peers do */
 
 #endif

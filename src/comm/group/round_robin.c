@@ -1,6 +1,6 @@
 /* One handle over several groups of the same ranks: collective k runs on groups[k % count] (Li et
  * al. 2020, section 3.3, round-robin process groups), so collectives that are in flight together do
- * not wait for each other. The handle is no group of its own: the engine does not know it. */
+ * not wait for each other. The handle is not a group: the engine does not know it. */
 #include <stdio.h>
 #include <string.h>
 
@@ -17,33 +17,40 @@ struct ls__turns {
     ls_group *group[];
 };
 
+/* The number of groups behind a handle; 1 for an ordinary group. */
 int ls__turns_count(const ls_group *group)
 {
     return group->turns != NULL ? group->turns->count : 1;
 }
 
+/* Group i behind the handle, or the group itself. The cast only removes `const`: groups are changed
+ * through handles that the caller owns. */
 ls_group *ls__turns_at(const ls_group *group, int i)
 {
     return group->turns != NULL ? group->turns->group[i] : (ls_group *)(uintptr_t)group;
 }
 
-ls_group *ls__turns_group(ls_group *group, bool letter)
+/* Messages all use the first group, so that they match in the order of their calls. */
+ls_group *ls__turns_group(ls_group *group, bool p2p)
 {
     ls__turns *turns = group->turns;
     if (turns == NULL) {
         return group;
     }
     const uint64_t passed = atomic_load_explicit(&turns->passed, memory_order_relaxed);
-    return turns->group[letter ? 0 : passed % (uint64_t)turns->count];
+    return turns->group[p2p ? 0 : passed % (uint64_t)turns->count];
 }
 
-void ls__turns_pass(ls_group *group, bool letter)
+/* Counted only after the operation has started: a refused call does not shift the turn of this rank
+ * against the others. */
+void ls__turns_pass(ls_group *group, bool p2p)
 {
-    if (group->turns != NULL && !letter) {
+    if (group->turns != NULL && !p2p) {
         atomic_fetch_add_explicit(&group->turns->passed, 1, memory_order_relaxed);
     }
 }
 
+/* Local: the groups behind the handle stay open. */
 void ls__turns_free(ls_group *handle)
 {
     const ls__env *env = handle->comm->env;
@@ -52,6 +59,7 @@ void ls__turns_free(ls_group *handle)
     env->release(env, handle, sizeof *handle);
 }
 
+/* Whether both groups have the same ranks in the same order. */
 static bool same_members(const ls_group *a, const ls_group *b)
 {
     for (int r = 0; a->size == b->size && r < a->size; r++) {
@@ -90,6 +98,7 @@ static ls_status check(ls_group *const *groups, int count, ls_group **out)
     return LS_OK;
 }
 
+/* Local, not collective. The handle borrows the groups, and its members are those of the first. */
 ls_status ls_group_round_robin(ls_group *const *groups, int count, const char *name, ls_group **out)
 {
     ls__comm *comm = ls__comm_get("ls_group_round_robin");

@@ -4,10 +4,10 @@
 
 #include "comm/group/group.h"
 
-/* The group that the next operation on `group` runs on: itself, if it is no such handle. */
+/* The group on which the next operation runs: `group` itself, unless it is such a handle. */
 ls_group *ls__turns_group(ls_group *group, bool letter);
-void ls__turns_pass(ls_group *group, bool letter); /* that operation has been called */
-int ls__turns_count(const ls_group *group);        /* groups behind it; 1: itself */
+void ls__turns_pass(ls_group *group, bool p2p); /* that operation has started */
+int ls__turns_count(const ls_group *group);
 ls_group *ls__turns_at(const ls_group *group, int i);
 void ls__turns_free(ls_group *handle);
 

@@ -10,6 +10,7 @@
 
 #define FIRST_ROOM 64
 
+/* Makes sure that two more entries fit: a take splits one block in up to three. 0 or -ENOMEM. */
 static int make_room(ls__blocks *b)
 {
     if (b->count + 2 <= b->room) { /* a take splits one block in up to three */
@@ -31,6 +32,7 @@ static int make_room(ls__blocks *b)
     return 0;
 }
 
+/* `start` keeps the first block aligned, so all blocks of less than a page are. */
 int ls__blocks_init(ls__blocks *b, const ls__env *env, size_t start, size_t end)
 {
     LS_ASSERT(start < end && start % LS__BLOCK_ALIGN == 0);
@@ -50,25 +52,30 @@ void ls__blocks_fini(ls__blocks *b)
     *b = (ls__blocks){.env = b->env};
 }
 
+/* The caller has made room. Entries from `index` on move up. */
 static void insert_at(ls__blocks *b, int index, ls__block block)
 {
+    LS_ASSERT(index >= 0 && index <= b->count && b->count < b->room);
     memmove(&b->at[index + 1], &b->at[index], (size_t)(b->count - index) * sizeof *b->at);
     b->at[index] = block;
     b->count++;
 }
 
+/* The caller has added the bytes of this block to a neighbor. */
 static void remove_at(ls__blocks *b, int index)
 {
+    LS_ASSERT(index >= 0 && index < b->count);
     b->count--;
     memmove(&b->at[index], &b->at[index + 1], (size_t)(b->count - index) * sizeof *b->at);
 }
 
+/* Large blocks start on a page, so that two of them never share one. */
 static size_t align_of(size_t bytes)
 {
     return bytes >= LS__PAGE_ALIGN_FROM ? LS__PAGE_ALIGN : LS__BLOCK_ALIGN;
 }
 
-/* The smallest free block that holds `bytes`; -1 for none. */
+/* The smallest free block that holds `bytes` after alignment; -1: no block does. */
 static int best_fit(const ls__blocks *b, size_t bytes)
 {
     int best = -1;
@@ -83,6 +90,8 @@ static int best_fit(const ls__blocks *b, size_t bytes)
     return best;
 }
 
+/* Takes the block out of the middle of a free one if alignment asks for it. Memory that was never
+ * handed out is zero already; *dirty says how much must be cleared. */
 int ls__blocks_take(ls__blocks *b, size_t bytes, size_t *offset, size_t *dirty)
 {
     if (bytes > SIZE_MAX / 2) {
@@ -105,11 +114,13 @@ int ls__blocks_take(ls__blocks *b, size_t bytes, size_t *offset, size_t *dirty)
         insert_at(b, i, (ls__block){.offset = whole.offset, .bytes = start - whole.offset});
     }
     *offset = start;
+    LS_ASSERT(start >= whole.offset && end <= whole.offset + whole.bytes);
     *dirty = b->used <= start ? 0 : b->used < end ? b->used - start : bytes;
     b->used = b->used < end ? end : b->used;
     return 0;
 }
 
+/* Binary search. Memory inside a block, or a free block, is not found. */
 ls__block *ls__blocks_find(ls__blocks *b, size_t offset)
 {
     int low = 0, high = b->count;
@@ -126,6 +137,7 @@ ls__block *ls__blocks_find(ls__blocks *b, size_t offset)
     return found ? &b->at[low] : NULL;
 }
 
+/* Merges with free neighbors; pointers to entries become invalid. */
 void ls__blocks_give(ls__blocks *b, ls__block *block)
 {
     int i = (int)(block - b->at);

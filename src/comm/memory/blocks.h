@@ -1,6 +1,6 @@
 /* Which bytes of a range are in use: an ordered table of blocks beside the range, not in it, so
- * that nothing a peer writes can damage it. Best fit, neighbours merge. A freed block may be held
- * back in quarantine until its owner says otherwise. Not thread-safe. */
+ * that no write of a peer can damage it. Best fit; free neighbors merge. A freed block may stay in
+ * quarantine until its owner releases it. Not thread-safe: callers hold a lock. */
 #ifndef LS_COMM_MEMORY_BLOCKS_H
 #define LS_COMM_MEMORY_BLOCKS_H
 

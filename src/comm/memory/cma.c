@@ -1,4 +1,4 @@
-/* See peek.h. */
+/* Cross-memory attach; Note [Only reading] in cma.h says why it never writes. */
 #include "comm/memory/cma.h"
 
 #include <errno.h>
@@ -16,13 +16,15 @@
  * peer has just written: 400 us so, 400 to 680 in one call; 20 % slower with 32 KiB. */
 #define CALL ((size_t)256 << 10)
 
+/* LOCKSTEP_READ_PEERS: "on", "off", or automatic. */
 static bool is_set_to(const char *value)
 {
     const char *setting = ls__setting_get("LOCKSTEP_READ_PEERS");
     return setting != NULL && strcmp(setting, value) == 0;
 }
 
-/* Its number is another process's in a container of its own: hence the proof. */
+/* Whether this process can read the memory of that rank. In a container the published pid may
+ * belong to another process, so a number is read that only the right one has. */
 static bool can_read(const ls__comm *comm, int rank)
 {
     const ls__env *env = comm->env;
@@ -32,6 +34,8 @@ static bool can_read(const ls__comm *comm, int rank)
     return got == (ssize_t)sizeof proof && proof == header->nonce;
 }
 
+/* One unreadable rank turns CMA off on this rank; others may still use it, since each rank offers
+ * its own buffers. */
 void ls__cma_find_out(ls__comm *comm)
 {
     comm->has_cma = !is_set_to("off");
@@ -46,6 +50,7 @@ void ls__cma_find_out(ls__comm *comm)
     }
 }
 
+/* Probes the first and the last byte by the same system call that peers would use. */
 bool ls__cma_can_show(const ls__comm *comm, const void *at, size_t bytes)
 {
     const ls__env *env = comm->env;
@@ -55,6 +60,7 @@ bool ls__cma_can_show(const ls__comm *comm, const void *at, size_t bytes)
            env->peek(env, env->pid(env), first + bytes - 1, &byte, 1) == 1;
 }
 
+/* The group fails with the reader's view: the owner of the buffer notices nothing. */
 static void fail(ls_group *group, int member, int error)
 {
     char text[LS__FAILURE_MAX], who[128];
@@ -66,6 +72,8 @@ static void fail(ls_group *group, int member, int error)
     ls__group_cause(group, LS_ERR_SYSTEM, text);
 }
 
+/* Reads in calls of CALL bytes. A process that has died is not reported here, because the launcher
+ * names it. */
 bool ls__cma_read(ls_group *group, int member, const void *from, void *to, size_t bytes)
 {
     const ls__comm *comm = group->comm;

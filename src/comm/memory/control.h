@@ -1,4 +1,4 @@
-/* The shared memory of ranks on one host: what stands at which offset of a rank's heap.
+/* The shared memory of ranks on one host: the layout of a rank's heap.
  *
  * Every byte has one writer, the heap's owner, except where a program of the engine says otherwise
  * (a peer's chunk between two fences) and `claim`. No locks: a dead peer cannot hold anything.
@@ -17,12 +17,12 @@
  * s + LS__WINDOW, only when every member's `finished` is at least s, so nobody still reads it.
  *
  * Note [One line]
- * A cache line takes 0.1 us from core to core, which is a good part of a small operation. So what
- * peers need of a plain one is in the line of the stamp: that it has come, what it is (the key), a
- * few numbers of data, and how far its rank has finished, which tells who announces operations that
- * there is room. It is written in one piece, because a peer that looks at it takes it away. The
- * whole descriptor stands behind it, for all others and for reports, and not in the line that
- * processors fetch along with this one.
+ * A cache line takes 0.1 us from core to core, a good part of a small operation. So the line of the
+ * stamp holds all that peers need of a plain operation: that it was announced, its key, a few
+ * numbers of data, and how far its rank has finished, from which others learn that there is room.
+ * It is written in one piece, because a peer that reads it takes the line away from the writer. The
+ * whole descriptor lies behind it, for all other operations and for reports, and not in the line
+ * that processors fetch along with this one.
  *
  * The slices of a staged operation alternate between two STAGE slots and use one counter each
  * (`slice`), because a rank may be at fence 0 of a slice before fence 1 of the one before it.
@@ -60,20 +60,21 @@
 #define LS__LINE_PAIR (2 * LS__CACHE_LINE)
 #define LS__SLICE_SLOTS 2
 #define LS__SLICE_BYTES ((size_t)256 << 10) /* fits two ranks' slices in a second-level cache */
-#define LS__GROUP_SLOTS 1024                /* groups alive at a time, and their ids' distance */
+#define LS__GROUP_SLOTS 1024 /* most groups at a time; their ids differ modulo this */
 
 typedef struct ls__line {
-    uint64_t key;      /* of the descriptor: ls__descriptor_key; 0: it has none */
-    uint32_t one_shot; /* 1 + bytes that a one-shot operation publishes; 0: it is none */
+    uint64_t key;      /* of the descriptor: ls__descriptor_key; 0: it has no key */
+    uint32_t one_shot; /* 1 + bytes that a one-shot operation publishes; 0: another operation */
     uint16_t behind;   /* operations from `finished` to this one; UINT16_MAX: that or more */
-    uint8_t in_line;   /* what is published stands in `data`; else in the small stage */
+    uint8_t in_line;   /* the published bytes are in `data`; else in the small stage */
     LS__ALIGNED(8) unsigned char data[LS__LINE_BYTES]; /* of any dtype */
 } ls__line;
 
-/* Processors fetch lines in pairs: the stamp's has its pair for itself. No type asks for that much,
- * since mirrors, which no peer looks at, lie anywhere; the heap's blocks give it. */
+/* Processors fetch lines in pairs, so the line of the stamp has a pair for itself. The type does not
+ * require that alignment, because cached control blocks, which no peer reads, lie anywhere; blocks of
+ * the heap have it. */
 typedef struct ls__post {
-    /* Sync: seq_cst store (small.c: release), acquire load */
+    /* Sync: seq_cst store (fast_path.c: release), acquire load */
     LS__ALIGNED(LS__CACHE_LINE) _Atomic uint64_t stamp;
     ls__line line; /* Note [One line] */
     unsigned char apart[LS__CACHE_LINE];
@@ -88,7 +89,7 @@ _Static_assert((offsetof(ls__post, line) + offsetof(ls__line, data)) % 8 == 0,
 _Static_assert(offsetof(ls__post, line) + sizeof(ls__line) == LS__CACHE_LINE, "Note [One line]");
 _Static_assert(sizeof(ls__post) % LS__LINE_PAIR == 0, "each stamp begins a pair");
 
-/* One member's part of a group. Zeroed before any peer learns of it. */
+/* One member's part of a group. Zero before any peer learns of it. */
 typedef struct ls__control_block {
     /* Sync: release, pairs with acquire in the peers' check for room. */
     LS__ALIGNED(LS__CACHE_LINE) _Atomic uint64_t finished; /* last operation completed, in order */
@@ -96,10 +97,10 @@ typedef struct ls__control_block {
     LS__ALIGNED(LS__CACHE_LINE) _Atomic uint32_t wants_room;
     LS__ALIGNED(LS__CACHE_LINE) _Atomic uint64_t slice[LS__SLICE_SLOTS];
     /* Failure. Only member 0's claim counts: 0, or 1 + the member whose failure is the group's
-     * first cause (compare-and-swap). That member writes text, then failed (release). */
+     * root cause (compare-and-swap). That member writes text, then failed (release). */
     LS__ALIGNED(LS__CACHE_LINE) _Atomic uint32_t claim;
     _Atomic uint32_t failed; /* negated ls_status */
-    int32_t failed_by;       /* whose failure it is: a rank of the world */
+    int32_t failed_by;       /* the culprit: a rank of the world */
     char failed_text[1024];
     ls__post post[LS__WINDOW];
     LS__ALIGNED(LS__CACHE_LINE) unsigned char small[LS__SMALL_SLOTS][LS__SMALL_BYTES];
@@ -114,21 +115,22 @@ typedef struct ls__heap_header {
     uint64_t world;   /* offset of the world's control block */
     uint64_t rings;   /* offset of the rings */
     int64_t pid;      /* of the owner, as it sees itself */
-    uint64_t proof;   /* address, in the owner's private memory, of a copy of the nonce (peek.h) */
-    char config[LS__CONFIG_MAX]; /* what all ranks must agree on, as text */
+    uint64_t proof;   /* address, in the owner's private memory, of a copy of the nonce (cma.h) */
+    char config[LS__CONFIG_MAX]; /* the settings on which all ranks must agree, as text */
     /* The newest group id of each residue that this rank has left for good / has failed and stopped
      * touching. Sync: release, pairs with acquire before memory is used again. */
     _Atomic uint32_t left[LS__GROUP_SLOTS];
     _Atomic uint32_t quiet[LS__GROUP_SLOTS];
 } ls__heap_header;
 
-/* Of a member on another host, whose mirror this is: as if new. Its stages are never looked at
- * before they are written. */
+/* Clears the cached control block of a member on another host. Stages are never read before they are
+ * written. */
 static inline void ls__control_clear(ls__control_block *control)
 {
     memset(control, 0, offsetof(ls__control_block, small));
 }
 
+/* Note [Stamps]. fences_reached is 1 + the number of the fence; 0: only the sequence number. */
 static inline uint64_t ls__stamp(uint64_t sequence, uint64_t fences_reached)
 {
     return sequence << LS__FENCE_BITS | fences_reached;

@@ -16,7 +16,8 @@
 #define RESERVE_MIN ((size_t)256 << 20)
 #define KEY_MAX 32
 
-/* splitmix64's finaliser: two ranks of one job, or two jobs, do not meet by accident. */
+/* splitmix64's finaliser: heaps of two ranks of one job, or of two jobs, do not get the same number
+ * by accident. */
 static uint64_t nonce_of(uint64_t job, int rank)
 {
     uint64_t x = job + 0x9e3779b97f4a7c15u * (uint64_t)(rank + 1);
@@ -25,6 +26,7 @@ static uint64_t nonce_of(uint64_t job, int rank)
     return x ^ x >> 31;
 }
 
+/* Maps address space, half as much with every refusal. Pages exist only once touched. */
 static ls_status reserve_space(ls__heap *heap, size_t wanted)
 {
     int error = -ENOMEM;
@@ -44,6 +46,8 @@ static ls_status reserve_space(ls__heap *heap, size_t wanted)
     return LS_OK;
 }
 
+/* Grows the file to hold `bytes`, in steps; mappings of peers see the new pages at once. The caller
+ * holds heap->lock or has not shared the heap yet. */
 static ls_status grow_to(ls__heap *heap, size_t bytes)
 {
     if (bytes <= heap->bytes) {
@@ -51,6 +55,7 @@ static ls_status grow_to(ls__heap *heap, size_t bytes)
     }
     size_t grown = ls__round_up(bytes, LS__HEAP_STEP);
     grown = grown < heap->reserve ? grown : heap->reserve;
+    LS_ASSERT(grown >= bytes); /* blocks end at heap->reserve */
     int error = heap->env->shm_resize(heap->env, heap->fd, grown);
     if (error != 0) {
         return ls__fail(LS_ERR_MEMORY, "growing the shared heap from %zu to %zu MiB: %s",
@@ -60,6 +65,7 @@ static ls_status grow_to(ls__heap *heap, size_t bytes)
     return LS_OK;
 }
 
+/* The file has no name: peers receive its descriptor. */
 static ls_status open_file(ls__heap *heap, const ls__heap_spec *spec)
 {
     heap->fd = heap->env->shm_create(heap->env, "lockstep-heap", LS__HEAP_STEP);
@@ -74,6 +80,7 @@ static ls_status open_file(ls__heap *heap, const ls__heap_spec *spec)
 /* Lays out header, world control block and rings; the rest is for blocks. */
 static ls_status lay_out(ls__heap *heap, const ls__heap_spec *spec)
 {
+    LS_ASSERT(heap->base != NULL);
     const size_t world = ls__round_up(sizeof(ls__heap_header), LS__PAGE_ALIGN);
     const size_t rings = ls__round_up(world + sizeof(ls__control_block), LS__PAGE_ALIGN);
     const size_t start = ls__round_up(rings + spec->ring_bytes, LS__PAGE_ALIGN);
@@ -101,6 +108,7 @@ static ls_status lay_out(ls__heap *heap, const ls__heap_spec *spec)
     return LS_OK;
 }
 
+/* On failure the caller calls ls__heap_fini, which takes a heap in any state. */
 ls_status ls__heap_init(ls__heap *heap, const ls__env *env, const ls__heap_spec *spec)
 {
     *heap = (ls__heap){.env = env, .fd = -1, .rank = spec->rank, .size = spec->size};
@@ -130,6 +138,7 @@ static ls_status read_header(const ls__heap *heap, int fd, int rank, ls__heap_he
     return LS_OK;
 }
 
+/* Whether the mapped memory is the heap of this rank of this job, set up like ours. */
 static ls_status check_header(const ls__heap_header *header, const ls__heap_spec *spec, int rank)
 {
     if (header->magic != LS__HEAP_MAGIC || header->version != LS__HEAP_VERSION ||
@@ -148,6 +157,7 @@ static ls_status check_header(const ls__heap_header *header, const ls__heap_spec
     return LS_OK;
 }
 
+/* Maps as much address space as the peer has reserved, so later growth needs no new mapping. */
 static ls_status map_peer(ls__heap *heap, int fd, const ls__heap_spec *spec, int rank)
 {
     ls__heap_header header;
@@ -165,6 +175,7 @@ static ls_status map_peer(ls__heap *heap, int fd, const ls__heap_spec *spec, int
     return LS_OK;
 }
 
+/* Publishes first and reads afterwards, so ranks wait for each other without an order. */
 ls_status ls__heap_join(ls__heap *heap, ls_store *store, const ls__heap_spec *spec,
                         int64_t timeout_ms)
 {
@@ -196,6 +207,7 @@ ls_status ls__heap_join(ls__heap *heap, ls_store *store, const ls__heap_spec *sp
     return LS_OK;
 }
 
+/* Unmaps the own heap and all peers'; pointers into them become invalid. */
 void ls__heap_fini(ls__heap *heap)
 {
     const ls__env *env = heap->env;
@@ -216,6 +228,8 @@ void ls__heap_fini(ls__heap *heap)
     *heap = (ls__heap){.env = env, .fd = -1};
 }
 
+/* The caller holds heap->lock. A block beyond the end of the file is given back if the file cannot
+ * grow. */
 static ls_status take_block(ls__heap *heap, size_t bytes, size_t *offset, size_t *dirty)
 {
     if (ls__blocks_take(&heap->blocks, bytes, offset, dirty) != 0) {
@@ -231,6 +245,7 @@ static ls_status take_block(ls__heap *heap, size_t bytes, size_t *offset, size_t
     return status;
 }
 
+/* Memory is cleared outside the lock; it belongs to the caller already. */
 ls_status ls__heap_alloc(ls__heap *heap, size_t bytes, void **out)
 {
     size_t offset = 0, dirty = 0;
@@ -244,6 +259,7 @@ ls_status ls__heap_alloc(ls__heap *heap, size_t bytes, void **out)
     return status;
 }
 
+/* A quarantined block stays taken, and freeing it again is an error like any double free. */
 ls_status ls__heap_free(ls__heap *heap, void *memory, bool hold)
 {
     uint64_t offset = 0;
@@ -260,18 +276,22 @@ ls_status ls__heap_free(ls__heap *heap, void *memory, bool hold)
         ls__blocks_give(&heap->blocks, block);
     }
     ls__unlock(&heap->lock, heap->env);
-    return status == LS_OK ? LS_OK
-                           : ls__fail(status,
-                                      "freeing %p: that is no block of the shared heap (or freed "
-                                      "twice); pass what ls_group_alloc returned",
-                                      memory);
+    if (status != LS_OK) {
+        return ls__fail(status,
+                        "freeing %p: not a block of the shared heap, or freed twice; pass the "
+                        "pointer that ls_group_alloc returned",
+                        memory);
+    }
+    return LS_OK;
 }
 
+/* Called when no peer touches memory of a failed group any more. */
 void ls__heap_release(ls__heap *heap)
 {
     ls__lock_take(&heap->lock, heap->env);
     for (int i = 0; heap->quarantined > 0 && i < heap->blocks.count; i++) {
         ls__block *block = &heap->blocks.at[i];
+        LS_ASSERT(heap->quarantined > 0);
         if (block->state == LS__BLOCK_QUARANTINED) {
             ls__blocks_give(&heap->blocks, block);
             heap->quarantined--;

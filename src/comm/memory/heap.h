@@ -21,7 +21,7 @@
 typedef struct ls__heap_peer {
     unsigned char *base; /* NULL: not mapped */
     size_t reserve;
-    bool remote; /* on another host: `base` is a mirror of its first part, not the heap's */
+    bool remote; /* on another host: `base` is a cached copy of the first part of its heap */
 } ls__heap_peer;
 
 typedef struct ls__heap {
@@ -33,8 +33,8 @@ typedef struct ls__heap {
     size_t bytes;   /* of the file */
     ls__lock lock;  /* of blocks and bytes */
     ls__blocks blocks;
-    int quarantined;     /* blocks held back. Sync: lock */
-    uint64_t proof;      /* the nonce in private memory: who reads it can read this process */
+    int quarantined; /* blocks held back. Sync: lock */
+    uint64_t proof;  /* the nonce in private memory: a peer that reads it can read this process */
     ls__heap_peer *peer; /* [size]; [rank] is this heap itself */
 } ls__heap;
 
@@ -43,10 +43,10 @@ typedef struct ls__heap_spec {
     uint64_t job;       /* number of the job, for the nonce */
     size_t ring_bytes;  /* of the transport's area */
     const char *config; /* compared with every peer's */
-    size_t reserve;     /* wanted; halved until the system agrees */
+    size_t reserve;     /* bytes of address space to ask for; halved until the system grants it */
 } ls__heap_spec;
 
-/* Makes the own heap. */
+/* Makes the own heap; ls__heap_fini also after a failure. */
 ls_status ls__heap_init(ls__heap *heap, const ls__env *env, const ls__heap_spec *spec);
 /* Publishes it and maps every peer's. LS_ERR_MISMATCH when a peer's configuration differs. */
 ls_status ls__heap_join(ls__heap *heap, ls_store *store, const ls__heap_spec *spec,
@@ -65,7 +65,7 @@ static inline ls__heap_header *ls__heap_header_of(const ls__heap *heap, int rank
     return (ls__heap_header *)(void *)heap->peer[rank].base;
 }
 
-/* Whether [p, p+bytes) lies in the own heap; then *offset is where. */
+/* Whether [p, p+bytes) lies in the own heap; then *offset is its place. */
 static inline bool ls__heap_offset(const ls__heap *heap, const void *p, size_t bytes,
                                    uint64_t *offset)
 {

@@ -1,7 +1,8 @@
-/* Packs: memory that a group keeps for operations on many buffers and for premultiplied inputs,
- * registered where the heap has room. A steady state allocates nothing: packs are used again. */
+/* Packs (fusion buffers): memory that a group keeps for coalesced operations and for premultiplied
+ * inputs, registered if the heap has room. Packs are used again, so a steady state allocates nothing. */
 #include "comm/memory/packs.h"
 
+#include "base/assert.h"
 #include "comm/engine/lock.h"
 #include "comm/group/group.h"
 #include "comm/group/reclaim.h"
@@ -9,11 +10,13 @@
 
 /* ---- packs -------------------------------------------------------------------------------- */
 
+/* A pack and its two lists are one allocation; the memory for data is another. */
 static size_t head_bytes(int room)
 {
     return sizeof(ls__pack) + (size_t)room * (sizeof(void *) + sizeof(size_t));
 }
 
+/* With `hold` registered memory goes to quarantine, since a peer may still read it. */
 static void pack_free(ls__comm *comm, ls__pack *p, bool hold)
 {
     const ls__env *env = comm->env;
@@ -25,6 +28,7 @@ static void pack_free(ls__comm *comm, ls__pack *p, bool hold)
     env->release(env, p, head_bytes(p->room));
 }
 
+/* Registered memory if the heap has room, else private memory, which is staged. NULL: neither. */
 static ls__pack *pack_new(ls_group *group, size_t bytes, int room)
 {
     ls__comm *comm = group->comm;
@@ -45,7 +49,8 @@ static ls__pack *pack_new(ls_group *group, size_t bytes, int room)
     return p;
 }
 
-/* One that is large enough; else, in *small, one that may make place for a larger. */
+/* Takes the first pack that is large enough off the list; otherwise *small is one that is taken off
+ * to be freed in favor of a larger one. */
 static ls__pack *pack_find(ls_group *group, size_t bytes, int room, ls__pack **small)
 {
     ls__comm *comm = group->comm;
@@ -66,6 +71,7 @@ static ls__pack *pack_find(ls_group *group, size_t bytes, int room, ls__pack **s
     return found;
 }
 
+/* Rounds up to a power of two, so growing sizes settle on one pack after a few calls. */
 static size_t grown(size_t n)
 {
     size_t room = 64;
@@ -75,6 +81,7 @@ static size_t grown(size_t n)
     return room < n ? n : room;
 }
 
+/* The pack belongs to the caller until ls__pack_give. */
 ls__pack *ls__pack_take(ls_group *group, size_t bytes, int room)
 {
     ls__pack *small = NULL;
@@ -92,6 +99,7 @@ ls__pack *ls__pack_take(ls_group *group, size_t bytes, int room)
 
 void ls__pack_give(ls__pack *p)
 {
+    LS_ASSERT(p->group != NULL && p->memory != NULL);
     ls__comm *comm = p->group->comm;
     ls__lock_take(&comm->lock, comm->env);
     ls__list_push_front(&p->group->packs, &p->link);
@@ -103,6 +111,7 @@ void *ls__pack_memory(const ls__pack *p)
     return p->memory;
 }
 
+/* When the group closes; packs in use have been given back by then. */
 void ls__packs_free(ls_group *group)
 {
     for (ls__list *at = ls__list_pop_front(&group->packs); at != NULL;

@@ -18,8 +18,9 @@ struct ls__pack {
     size_t *part; /* [room] bytes of each */
 };
 
-void ls__packs_free(ls_group *group);
-ls__pack *ls__pack_take(ls_group *group, size_t bytes, int room); /* NULL: no memory */
+void ls__packs_free(ls_group *group); /* all that are not in use */
+/* A pack with at least `bytes` of memory and lists of `room` entries; NULL: no memory. */
+ls__pack *ls__pack_take(ls_group *group, size_t bytes, int room);
 void *ls__pack_memory(const ls__pack *p);
 void ls__pack_give(ls__pack *p); /* any thread, without the lock */
 
