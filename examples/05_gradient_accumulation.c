@@ -75,7 +75,7 @@ int main(void)
     double losses[2][STEPS];
     for (int run = 0; run < 2; run++) {
         ls_module *net = make_net();
-        if (!net) {
+        if (net == NULL) {
             fprintf(stderr, "%s\n", ls_error_message());
             return 1;
         }

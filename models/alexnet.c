@@ -59,7 +59,7 @@ static ls_module *classifier_new(int64_t classes, double dropout)
 ls_module *ls_alexnet_new(int64_t classes, double dropout)
 {
     alexnet *self = ls_module_new(sizeof *self, &alexnet_class);
-    if (!self) {
+    if (self == NULL) {
         return NULL;
     }
     ls_module *m = &self->base;

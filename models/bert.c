@@ -30,7 +30,7 @@ static ls_module *linear(int64_t in, int64_t out, ls_activation activation,
         LS_SKIP_INIT(true);
         layer = ls_linear_new(in, out, LS_OPTIONS(ls_linear_options, .activation = activation));
     }
-    if (layer && ls_module_params(layer, params, 2) == 2) {
+    if (layer != NULL && ls_module_params(layer, params, 2) == 2) {
         (void)ls_fill_normal(params[0].value, 0.0, o->init_std); /* cannot fail: was just done */
         (void)ls_fill_constant(params[1].value, 0.0);
     }
@@ -51,10 +51,10 @@ static ls_module *embedding(int64_t count, const ls_bert_options *o, ls_tensor *
         LS_SKIP_INIT(true);
         layer = ls_embedding_new(count, o->dim);
     }
-    if (layer && ls_module_params(layer, &made, 1) == 1) {
+    if (layer != NULL && ls_module_params(layer, &made, 1) == 1) {
         (void)ls_fill_normal(made.value, 0.0, o->init_std);
     }
-    if (weight) {
+    if (weight != NULL) {
         *weight = made.value;
     }
     return layer;
@@ -94,7 +94,7 @@ static const ls_module_class embeddings_class =
 static embeddings *embeddings_new(const ls_bert_options *o)
 {
     embeddings *self = ls_module_new(sizeof *self, &embeddings_class);
-    if (!self) {
+    if (self == NULL) {
         return NULL;
     }
     ls_module *m = &self->base;
@@ -175,7 +175,7 @@ static const ls_module_class layer_class =
 static ls_module *layer_new(const ls_bert_options *o)
 {
     layer *self = ls_module_new(sizeof *self, &layer_class);
-    if (!self) {
+    if (self == NULL) {
         return NULL;
     }
     ls_module *attention = container(&self->base, "attention");
@@ -279,7 +279,7 @@ ls_module *ls_bert_new(const ls_bert_options *options)
         return NULL;
     }
     bert *self = ls_module_new(sizeof *self, &bert_class);
-    if (!self) {
+    if (self == NULL) {
         return NULL;
     }
     build(self, o);

@@ -34,7 +34,7 @@ static ls_module *conv(int64_t in, int64_t out)
 ls_module *ls_cnn_new(int64_t channels, int64_t classes)
 {
     cnn *self = ls_module_new(sizeof *self, &cnn_class);
-    if (!self) {
+    if (self == NULL) {
         return NULL;
     }
     ls_module *m = &self->base;

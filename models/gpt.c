@@ -83,7 +83,7 @@ static ls_module *linear(int64_t in, int64_t out, const ls_linear_options *optio
         LS_SKIP_INIT(std > 0.0);
         layer = ls_linear_new(in, out, options);
     }
-    if (!layer || !(std > 0.0)) {
+    if (layer == NULL || !(std > 0.0)) {
         return layer;
     }
     int count = ls_module_params(layer, params, 2); /* weight, bias */
@@ -98,7 +98,7 @@ static ls_module *linear(int64_t in, int64_t out, const ls_linear_options *optio
 static ls_module *block_new(const ls_gpt_options *o, ls_kv_cache *const *cache)
 {
     block *self = ls_module_new(sizeof *self, &block_class);
-    if (!self) {
+    if (self == NULL) {
         return NULL;
     }
     ls_module *m = &self->base;
@@ -153,7 +153,7 @@ static ls_module *embedding(int64_t count, int64_t dim, double std)
         LS_SKIP_INIT(std > 0.0);
         layer = ls_embedding_new(count, dim);
     }
-    if (layer && std > 0.0) {
+    if (layer != NULL && std > 0.0) {
         (void)ls_module_params(layer, &weight, 1);
         (void)ls_fill_normal(weight.value, 0.0, std); /* cannot fail: the layer just did the same */
     }
@@ -188,7 +188,7 @@ ls_module *ls_gpt_new(const ls_gpt_options *options)
     LS_READ_OPTIONS(ls_gpt_options, given, options, __func__, NULL);
     const ls_gpt_options *o = &given;
     gpt *self = ls_module_new(sizeof *self, &gpt_class);
-    if (!self) {
+    if (self == NULL) {
         return NULL;
     }
     build(self, o);

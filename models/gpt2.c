@@ -14,7 +14,7 @@
 /* What a constructor returns: the module, or NULL with its first error set. */
 static ls_module *finished(ls_module *m)
 {
-    if (m && ls_module_status(m) < 0) {
+    if (m != NULL && ls_module_status(m) < 0) {
         ls_module_free(m);
         return NULL;
     }
@@ -49,7 +49,7 @@ static const ls_module_class conv1d_class =
 static ls_module *conv1d_new(int64_t in, int64_t out, ls_activation activation, double std)
 {
     conv1d *self = ls_module_new(sizeof *self, &conv1d_class);
-    if (!self) {
+    if (self == NULL) {
         return NULL;
     }
     ls_module *m = &self->base;
@@ -143,7 +143,7 @@ static ls_module *attention_new(const ls_gpt2_options *o, double residual,
                                 ls_kv_cache *const *cache)
 {
     attention *self = ls_module_new(sizeof *self, &attention_class);
-    if (!self) {
+    if (self == NULL) {
         return NULL;
     }
     self->heads = o->heads;
@@ -159,7 +159,7 @@ static ls_module *attention_new(const ls_gpt2_options *o, double residual,
 static ls_module *ls_mlp_new(const ls_gpt2_options *o, double residual)
 {
     mlp *self = ls_module_new(sizeof *self, &mlp_class);
-    if (!self) {
+    if (self == NULL) {
         return NULL;
     }
     self->c_fc = ls_module_add(
@@ -177,7 +177,7 @@ static ls_module *norm_new(const ls_gpt2_options *o)
 static ls_module *block_new(const ls_gpt2_options *o, ls_kv_cache *const *cache)
 {
     block *self = ls_module_new(sizeof *self, &block_class);
-    if (!self) {
+    if (self == NULL) {
         return NULL;
     }
     ls_module *m = &self->base;
@@ -231,7 +231,7 @@ static ls_module *embedding_new(int64_t count, int64_t dim, double std, ls_tenso
         LS_SKIP_INIT(true);
         m = ls_embedding_new(count, dim);
     }
-    if (m && ls_module_params(m, &made, 1) == 1) {
+    if (m != NULL && ls_module_params(m, &made, 1) == 1) {
         (void)ls_fill_normal(made.value, 0.0, std);
     }
     *weight = made.value;
@@ -345,7 +345,7 @@ ls_module *ls_gpt2_new(const ls_gpt2_options *options)
         return NULL;
     }
     gpt2 *self = ls_module_new(sizeof *self, &gpt2_class);
-    if (!self) {
+    if (self == NULL) {
         return NULL;
     }
     build(self, &o);

@@ -33,7 +33,7 @@ ls_kv_cache *ls_kv_cache_new(int layers, int64_t batch, int64_t context, int64_t
         return NULL;
     }
     ls_kv_cache *c = calloc(1, sizeof *c + (size_t)layers * sizeof c->of[0]);
-    if (!c) {
+    if (c == NULL) {
         (void)ls_fail(LS_ERR_MEMORY, "ls_kv_cache: no memory for %d layers", layers);
         return NULL;
     }
@@ -55,7 +55,7 @@ ls_kv_cache *ls_kv_cache_new(int layers, int64_t batch, int64_t context, int64_t
 
 void ls_kv_cache_free(ls_kv_cache *c)
 {
-    for (int i = 0; c && i < c->layers; i++) {
+    for (int i = 0; c != NULL && i < c->layers; i++) {
         ls_free(c->of[i].keys);
         ls_free(c->of[i].values);
     }

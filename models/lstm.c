@@ -23,7 +23,7 @@ static const ls_module_class lstm_class = LS_MODULE_CLASS(.name = "lstm", .forwa
 static void begin_near_zero(ls_module *layer)
 {
     ls_param params[2]; /* weight, bias */
-    int count = layer ? ls_module_params(layer, params, 2) : 0;
+    int count = layer != NULL ? ls_module_params(layer, params, 2) : 0;
     for (int i = 0; i < count; i++) { /* cannot fail: the layer just did the same */
         (void)(i == 0 ? ls_fill_uniform(params[i].value, -0.1, 0.1)
                       : ls_fill_constant(params[i].value, 0.0));
@@ -52,7 +52,7 @@ ls_module *ls_lstm_model_new(const ls_lstm_model_options *options)
     LS_READ_OPTIONS(ls_lstm_model_options, given, options, __func__, NULL);
     const ls_lstm_model_options *o = &given;
     lstm *self = ls_module_new(sizeof *self, &lstm_class);
-    if (!self) {
+    if (self == NULL) {
         return NULL;
     }
     build(self, o);

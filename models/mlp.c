@@ -18,7 +18,7 @@ static const ls_module_class mlp_class = LS_MODULE_CLASS(.name = "mlp", .forward
 ls_module *ls_mlp_new(int64_t in, int64_t hidden, int64_t out)
 {
     mlp *self = ls_module_new(sizeof *self, &mlp_class);
-    if (!self) {
+    if (self == NULL) {
         return NULL;
     }
     self->fc1 = ls_module_add(

@@ -25,7 +25,7 @@ static ls_module *conv(int64_t in, int64_t out, int64_t kernel, int64_t stride)
                               LS_OPTIONS(ls_conv2d_layer_options, .stride = stride,
                                          .padding = kernel / 2, .bias = false));
     }
-    if (layer && ls_module_params(layer, &weight, 1) == 1 &&
+    if (layer != NULL && ls_module_params(layer, &weight, 1) == 1 &&
         ls_fill_kaiming_normal(weight.value, true) < 0) {
         ls_module_free(layer);
         return NULL;
@@ -76,7 +76,7 @@ static ls_module *block_new(int64_t in, int64_t width, int64_t stride, bool bott
 {
     block *self = ls_module_new(sizeof *self, &block_class);
     int64_t out = bottleneck ? 4 * width : width;
-    if (!self) {
+    if (self == NULL) {
         return NULL;
     }
     if (bottleneck) {
@@ -131,7 +131,7 @@ static ls_module *layer_new(const shape *s, int i, int64_t *in)
 {
     ls_module *layer = ls_sequential_new(NULL, 0);
     int64_t width = (int64_t)64 << i;
-    for (int b = 0; layer && b < s->blocks[i]; b++) {
+    for (int b = 0; layer != NULL && b < s->blocks[i]; b++) {
         char name[16];
         (void)snprintf(name, sizeof name, "%d", b);
         (void)ls_module_add(layer, name,
@@ -166,10 +166,10 @@ ls_module *ls_resnet_new(int depth, int64_t classes, bool cifar_stem)
         s = shapes[i].depth == depth ? &shapes[i] : s;
     }
     resnet *self = ls_module_new(sizeof *self, &resnet_class);
-    if (!self) {
+    if (self == NULL) {
         return NULL;
     }
-    if (s) {
+    if (s != NULL) {
         build(self, s, classes, cifar_stem);
     } else { /* fails, with that name in the message */
         (void)ls_module_add_param(&self->base, "shape of this depth; give 18, 34, 50, 101 or 152",

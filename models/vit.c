@@ -39,7 +39,7 @@ static ls_module *linear(int64_t in, int64_t out, ls_activation activation, doub
         LS_SKIP_INIT(true);
         layer = ls_linear_new(in, out, LS_OPTIONS(ls_linear_options, .activation = activation));
     }
-    if (layer && ls_module_params(layer, params, 2) == 2) {
+    if (layer != NULL && ls_module_params(layer, params, 2) == 2) {
         (void)ls_fill_uniform(params[0].value, -bound, bound);
         (void)ls_fill_normal(params[1].value, 0.0, bias_std);
     }
@@ -102,7 +102,7 @@ static double xavier(int64_t in, int64_t out)
 static ls_module *layer_new(const ls_vit_options *o)
 {
     layer *self = ls_module_new(sizeof *self, &layer_class);
-    if (!self) {
+    if (self == NULL) {
         return NULL;
     }
     ls_module *m = &self->base;
@@ -203,7 +203,7 @@ ls_module *ls_vit_new(const ls_vit_options *options)
         return NULL;
     }
     vit *self = ls_module_new(sizeof *self, &vit_class);
-    if (!self) {
+    if (self == NULL) {
         return NULL;
     }
     build(self, o);

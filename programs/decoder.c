@@ -46,7 +46,7 @@ static void expect(const json_t *config, const char *name, const char *wanted, c
 {
     const json_t *value = json_object_get(config, name);
     const char *found = json_string_value(value);
-    if (value && (!found || strcmp(found, wanted) != 0)) {
+    if (value != NULL && (found == NULL || strcmp(found, wanted) != 0)) {
         give_up(EXIT_FAILURE, "\"%s\": \"%s\" is \"%s\"; what can be read is \"%s\"", path, name,
                 found ? found : "no text", wanted);
     }
@@ -56,7 +56,7 @@ static void expect(const json_t *config, const char *name, const char *wanted, c
 static void expect_switch(const json_t *config, const char *name, bool wanted, const char *path)
 {
     const json_t *value = json_object_get(config, name);
-    if (value && json_is_true(value) != wanted) {
+    if (value != NULL && json_is_true(value) != wanted) {
         give_up(EXIT_FAILURE, "\"%s\": \"%s\" is not %s, which this GPT-2 does not compute", path,
                 name, wanted ? "true" : "false");
     }
@@ -68,8 +68,8 @@ static bool config_of(const char *weights, char *path, size_t bytes)
     struct stat found;
     const char *slash = strrchr(weights, '/');
     bool folder = stat(weights, &found) == 0 && S_ISDIR(found.st_mode);
-    int prefix = folder ? (int)strlen(weights) : slash ? (int)(slash - weights) : 0;
-    const char *between = folder || slash ? "/" : "";
+    int prefix = folder ? (int)strlen(weights) : slash != NULL ? (int)(slash - weights) : 0;
+    const char *between = folder || slash != NULL ? "/" : "";
     int length = snprintf(path, bytes, "%.*s%sconfig.json", prefix, weights, between);
     return length > 0 && (size_t)length < bytes && access(path, F_OK) == 0;
 }
@@ -82,7 +82,7 @@ bool decoder_read_config(const char *weights, decoder_shape *shape)
         return false;
     }
     json_t *config = json_load_file(path, 0, &error);
-    if (!config) {
+    if (config == NULL) {
         give_up(EXIT_FAILURE, "\"%s\", line %d: %s", path, error.line, error.text);
     }
     expect(config, "model_type", "gpt2", path);

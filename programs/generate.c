@@ -117,7 +117,7 @@ static settings read_flags(int argc, char **argv)
 static void open_tokenizer(writer *w, settings *s)
 {
     const char *path = s->tokenizer;
-    if (!path) {
+    if (path == NULL) {
         path = decoder_is_gpt2(s->shape.model) && s->weights ? s->weights : "bytes";
     }
     if (LS_STATUS_OF(w->tokenizer = ls_tokenizer_new(path)) < 0) {

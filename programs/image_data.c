@@ -136,7 +136,7 @@ static ls_dataset *change(ls_dataset *images, const image_options *o, bool train
 {
     const normalisation *n = &numbers[cli_choice(IMAGE_NORMALISATIONS, o->normalise)];
     bool augment = train && (o->crop_padding > 0 || o->flip);
-    if (!images || (n->channels == 0 && !augment)) {
+    if (images == NULL || (n->channels == 0 && !augment)) {
         return images;
     }
     ls_dataset *changed = NULL;

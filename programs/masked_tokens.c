@@ -133,7 +133,7 @@ ls_status masked_tokens_new(ls_dataset *windows, const masking *set, ls_dataset 
                        ndim);
     }
     masked *m = calloc(1, sizeof *m);
-    if (!m) {
+    if (m == NULL) {
         ls_dataset_free(windows);
         return ls_fail(LS_ERR_MEMORY, "masked tokens: no memory");
     }

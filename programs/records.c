@@ -18,17 +18,17 @@
 void records_open(records *r, const char *json, const char *board, const char *losses,
                   int64_t start)
 {
-    *r = (records){.wanted = json || board || losses};
+    *r = (records){.wanted = json != NULL || board != NULL || losses};
     if (ls_rank() != 0) {
         return;
     }
-    if (json) {
+    if (json != NULL) {
         step_log_open(&r->json, json, "log", "{\"step\": ", start);
     }
-    if (losses) {
+    if (losses != NULL) {
         step_log_open(&r->losses, losses, "log-losses", "", start);
     }
-    if (board) {
+    if (board != NULL) {
         r->board = tensorboard_open(board, start);
     }
 }
@@ -82,7 +82,7 @@ static void write_line(step_log *log, int64_t step, const char *dtype, const num
 {
     char line[LINE_BYTES] = "", text[NUMBER_BYTES];
     size_t used = 0;
-    if (dtype) {
+    if (dtype != NULL) {
         used = (size_t)snprintf(line, sizeof line, ", \"dtype\": \"%s\"", dtype);
     }
     for (int i = 0; i < count && used < sizeof line; i++) {

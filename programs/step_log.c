@@ -42,7 +42,7 @@ void step_log_open(step_log *log, const char *path, const char *asked_by, const 
 {
     *log = (step_log){.path = path, .asked_by = asked_by, .head = head};
     FILE *file = start > 0 ? fopen(path, "r+") : NULL;
-    if (file) {
+    if (file != NULL) {
         long end = end_of_step(log, file, start);
         if (end < 0 || fseek(file, end, SEEK_SET) != 0 || ftruncate(fileno(file), end) != 0) {
             cannot(log, "cannot be cut behind the step to go on from");
@@ -50,7 +50,7 @@ void step_log_open(step_log *log, const char *path, const char *asked_by, const 
     } else {
         file = fopen(path, "w");
     }
-    if (!file || setvbuf(file, NULL, _IOLBF, BUFSIZ) != 0) {
+    if (file == NULL || setvbuf(file, NULL, _IOLBF, BUFSIZ) != 0) {
         cannot(log, "cannot be written");
     }
     log->file = file;

@@ -162,7 +162,7 @@ tensorboard *tensorboard_open(const char *folder, int64_t start)
     static const uint8_t session_start[] = {1 << 3 | VARINT, 1};
     tensorboard *board = calloc(1, sizeof *board);
     message event;
-    if (!board) {
+    if (board == NULL) {
         give_up(EXIT_FAILURE, "no memory to write for TensorBoard");
     }
     open_file(board, folder);
@@ -187,7 +187,7 @@ static void put_scalar(message *summary, const tensorboard_scalar *scalar)
 
 void tensorboard_add(tensorboard *board, int64_t step, const tensorboard_scalar *scalars, int count)
 {
-    if (!board) {
+    if (board == NULL) {
         return;
     }
     message summary = {0}, event;
@@ -201,7 +201,7 @@ void tensorboard_add(tensorboard *board, int64_t step, const tensorboard_scalar 
 
 void tensorboard_close(tensorboard *board)
 {
-    if (board && fclose(board->file) != 0) {
+    if (board != NULL && fclose(board->file) != 0) {
         cannot(board->path, "cannot be written");
     }
     free(board);

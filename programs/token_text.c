@@ -74,7 +74,7 @@ ls_status token_text_new(const ls_dataset *text, const ls_tokenizer *tokenizer, 
     const size_t files = (size_t)ls_text_files(text);
     token_text *t = calloc(1, sizeof *t + files * sizeof t->file[0]);
     *out = NULL;
-    if (!t) {
+    if (t == NULL) {
         return ls_fail(LS_ERR_MEMORY, "text: no memory for %zu files", files);
     }
     t->context = context;
@@ -99,7 +99,7 @@ ls_status text_windows_new(const char *path, const ls_tokenizer *tokenizer, int6
 {
     ls_text_options o = *LS_OPTIONS(ls_text_options, .context = context, .part = part);
     o.stride = part == LS_TEXT_HELD_OUT ? context : 1;
-    if (!tokenizer) {
+    if (tokenizer == NULL) {
         return LS_STATUS_OF(*out = ls_text_dataset_new(path, &o));
     }
     ls_dataset *text = NULL;

@@ -131,7 +131,7 @@ static int64_t named_token(const char *name, const char *text, const ls_tokenize
     if (end != text && !*end && !errno) {
         return number;
     }
-    int64_t id = tokenizer ? ls_tokenizer_id(tokenizer, text) : -1;
+    int64_t id = tokenizer != NULL ? ls_tokenizer_id(tokenizer, text) : -1;
     if (id < 0) {
         give_up(EXIT_USAGE, "--%s is \"%s\", which is no token%s", name, text,
                 tokenizer ? " of the tokenizer" : "; without a tokenizer give its number");
@@ -143,7 +143,7 @@ static int64_t named_token(const char *name, const char *text, const ls_tokenize
 static int64_t find_token(const ls_tokenizer *tokenizer, const char *const usual[2], int64_t bert,
                           corpus *c)
 {
-    for (int i = 0; tokenizer && i < 2; i++) {
+    for (int i = 0; tokenizer != NULL && i < 2; i++) {
         int64_t id = ls_tokenizer_id(tokenizer, usual[i]);
         if (id >= 0) {
             return id;
@@ -212,7 +212,7 @@ static corpus open_corpus(const settings *s)
     if (text || s->tokenizer) {
         must(LS_STATUS_OF(tokenizer = ls_tokenizer_new(s->tokenizer ? s->tokenizer : "bytes")));
     }
-    const int64_t known = tokenizer ? ls_tokenizer_count(tokenizer) : BERT_TOKENS;
+    const int64_t known = tokenizer != NULL ? ls_tokenizer_count(tokenizer) : BERT_TOKENS;
     c.masking.vocab = s->vocab ? s->vocab : known;
     if (text && c.masking.vocab < known) {
         give_up(EXIT_USAGE, "--vocab is %lld; the tokenizer has %lld tokens",

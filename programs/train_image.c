@@ -114,10 +114,10 @@ static const ls_module_class coloured_class =
 static ls_module *view_new(const ls_module_class *class, ls_module *inner)
 {
     view *self = ls_module_new(sizeof *self, class);
-    if (self) {
+    if (self != NULL) {
         self->inner = ls_module_add(&self->base, "", inner);
     }
-    return self ? &self->base : NULL;
+    return self != NULL ? &self->base : NULL;
 }
 
 /* Those of the papers, for images of three colours. */

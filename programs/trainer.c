@@ -94,7 +94,7 @@ static ls_optim *make_optim(const trainer *t)
 static void load_weights(const trainer *t)
 {
     const char *path = t->set->init;
-    if (path) {
+    if (path != NULL) {
         must(t->task.load ? t->task.load(t->task.net, path)
                           : ls_module_load_safetensors(t->task.net, path, NULL));
     }
@@ -125,7 +125,7 @@ static void wrap(trainer *t)
 static void resume(trainer *t)
 {
     ls_checkpoint *from = t->checkpoint;
-    if (!from) {
+    if (from == NULL) {
         must(ls_checkpoint_new(t->set->resume, ls_world(),
                                LS_OPTIONS(ls_checkpoint_options, .load_only = true), &from));
     }
@@ -179,7 +179,7 @@ static void save(trainer *t, int64_t step, bool last)
 trainer *trainer_new(const trainer_options *options, const trainer_task *task)
 {
     trainer *t = calloc(1, sizeof *t);
-    if (!t) {
+    if (t == NULL) {
         give_up(EXIT_FAILURE, "no memory to train");
     }
     t->set = options;

@@ -147,10 +147,10 @@ static ls_status find_begin(maker *m)
 {
     const char *asked = m->job->begin;
     m->begin = -1;
-    if (!asked || strcmp(asked, "none") != 0) {
+    if (asked == NULL || strcmp(asked, "none") != 0) {
         m->begin = ls_tokenizer_id(m->tokenizer, asked ? asked : "<|endoftext|>");
     }
-    return asked && strcmp(asked, "none") != 0 && m->begin < 0
+    return asked != NULL && strcmp(asked, "none") != 0 && m->begin < 0
                ? ls__fail(LS_ERR_NOT_FOUND,
                           WHAT ": --begin \"%s\" is no token of \"%s\"; give one that is, or none",
                           asked, m->job->tokenizer)
@@ -328,7 +328,7 @@ ls_status tokens_make(const tokens_job *job, tokens_made *out)
 {
     *out = (tokens_made){0};
     maker *m = calloc(1, sizeof *m);
-    if (!m) {
+    if (m == NULL) {
         return ls__fail(LS_ERR_MEMORY, WHAT ": no memory");
     }
     m->job = job;

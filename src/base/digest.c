@@ -63,7 +63,7 @@ ls_status ls__mac(const void *key, size_t key_bytes, const void *data, size_t by
                   uint8_t out[LS__MAC_BYTES])
 {
     /* HMAC() takes a NULL key for "the key of the call before". */
-    const void *given = key ? key : "";
+    const void *given = key != NULL ? key : "";
     if (key_bytes > INT_MAX || !HMAC(EVP_sha256(), given, (int)key_bytes, data, bytes, out, NULL)) {
         return ls__fail(LS_ERR_MEMORY, "no memory for a message authentication code");
     }

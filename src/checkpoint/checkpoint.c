@@ -13,7 +13,7 @@
 
 static ls_status check_options(const char *folder, const ls_checkpoint_options *set)
 {
-    size_t length = folder ? strlen(folder) : 0;
+    size_t length = folder != NULL ? strlen(folder) : 0;
     if (length == 0 || length >= LS__CHECKPOINT_FOLDER_MAX) {
         return ls__fail(LS_ERR_INVALID, "ls_checkpoint_new: a folder of 1 to %d bytes is needed",
                         LS__CHECKPOINT_FOLDER_MAX - 1);
@@ -65,7 +65,7 @@ static ls_checkpoint *allocate(ls_runtime *runtime, const char *folder, ls_group
 {
     const ls__env *env = runtime->env;
     ls_checkpoint *c = env->allocate(env, sizeof *c);
-    if (!c) {
+    if (c == NULL) {
         return NULL;
     }
     memset(c, 0, sizeof *c);
@@ -102,15 +102,15 @@ ls_status ls_checkpoint_new(const char *folder, ls_group *group,
     LS__OPTIONS(ls_checkpoint_options, given, options);
     ls_runtime *runtime = ls__runtime_get("ls_checkpoint_new");
     *out = NULL;
-    if (!runtime) {
+    if (runtime == NULL) {
         return ls__self.status;
     }
-    if (!group) {
+    if (group == NULL) {
         return ls__fail(LS_ERR_INVALID, "ls_checkpoint_new: the group is NULL");
     }
     LS_TRY(check_options(folder, &given));
     ls_checkpoint *c = allocate(runtime, folder, group);
-    if (!c) {
+    if (c == NULL) {
         (void)ls_group_abort(group, "ls_checkpoint_new: no memory");
         return ls__fail(LS_ERR_MEMORY, "ls_checkpoint_new: no memory");
     }
@@ -200,7 +200,7 @@ ls_status ls_checkpoint_save(ls_checkpoint *c, int64_t step, const ls_checkpoint
                              int count)
 {
     ls__table table;
-    if (!c || count < 0 || (count > 0 && !items)) {
+    if (c == NULL || count < 0 || (count > 0 && items == NULL)) {
         return ls__fail(LS_ERR_INVALID, "ls_checkpoint_save: a checkpoint and items are needed");
     }
     LS_TRY(ls__writer_join(c));
@@ -214,7 +214,7 @@ ls_status ls_checkpoint_save(ls_checkpoint *c, int64_t step, const ls_checkpoint
 
 ls_status ls_checkpoint_wait(ls_checkpoint *c)
 {
-    if (!c) {
+    if (c == NULL) {
         return ls__fail(LS_ERR_INVALID, "ls_checkpoint_wait: the checkpoint is NULL");
     }
     return ls__writer_join(c);
@@ -222,7 +222,7 @@ ls_status ls_checkpoint_wait(ls_checkpoint *c)
 
 ls_status ls_checkpoint_free(ls_checkpoint *c)
 {
-    if (!c) {
+    if (c == NULL) {
         return LS_OK;
     }
     char message[LS__MESSAGE_MAX];
@@ -356,7 +356,7 @@ ls_status ls_checkpoint_load(ls_checkpoint *c, const ls_checkpoint_item *items, 
 {
     int64_t found = -1;
     ls__reading reading = {0};
-    if (!c || !step || count < 0 || (count > 0 && !items)) {
+    if (c == NULL || step == NULL || count < 0 || (count > 0 && items == NULL)) {
         return ls__fail(LS_ERR_INVALID,
                         "ls_checkpoint_load: a checkpoint, items and a place for the step are "
                         "needed");

@@ -36,7 +36,7 @@ static ls_status make_room(ls__table *t)
     int room = t->room ? 2 * t->room : 64;
     ls__saved_entry *list =
         room <= ENTRIES_MAX ? realloc(t->list, (size_t)room * sizeof *list) : NULL;
-    if (!list) {
+    if (list == NULL) {
         return ls__fail(LS_ERR_MEMORY, "checkpoint: no memory for a table of %d names", room);
     }
     t->list = list;
@@ -55,7 +55,7 @@ ls_status ls__table_add(ls__table *t, const ls__saved_entry *entry)
     }
     LS_TRY(make_room(t));
     char *name = ls__arena_alloc(&t->arena, bytes);
-    if (!name) {
+    if (name == NULL) {
         return ls__fail(LS_ERR_MEMORY, "checkpoint: no memory for a name");
     }
     ls__saved_entry *made = &t->list[t->count++];
@@ -194,7 +194,7 @@ const ls__saved_entry *ls__table_next(const ls__table *table, int *at, const cha
 {
     const ls__saved_entry *e = *at < table->count ? &table->list[*at] : NULL;
     ++*at;
-    return e && e->type == type && strcmp(e->name, name) == 0 ? e : NULL;
+    return e != NULL && e->type == type && strcmp(e->name, name) == 0 ? e : NULL;
 }
 
 /* ---- the copy ----------------------------------------------------------------------------- */
@@ -218,7 +218,7 @@ static ls_status copy_tensor(void *self, const char *name, const ls_state_tensor
     copier *c = self;
     const ls__saved_entry *e = ls__table_next(c->table, &c->at, name, LS__ENTRY_TENSOR);
     size_t bytes;
-    if (!e || e->tensor.ndim != tensor->ndim ||
+    if (e == NULL || e->tensor.ndim != tensor->ndim ||
         !ls__shape_bytes(tensor->local, tensor->ndim, tensor->dtype, &bytes) || bytes != e->bytes) {
         return changed(name);
     }

@@ -101,7 +101,7 @@ static ls_status add_rank(ls_checkpoint *c, json_t *manifest, int rank, const ch
 
 static ls_status gather(ls_checkpoint *c, json_t *manifest)
 {
-    ls_status status = manifest ? add_rank(c, manifest, 0, c->pieces) : no_memory();
+    ls_status status = manifest != NULL ? add_rank(c, manifest, 0, c->pieces) : no_memory();
     for (int r = 1; r < c->size; r++) {
         char *rows = NULL;
         ls_status received = receive_rows(c, r, (size_t)c->verdicts[r].word[1], &rows);
@@ -141,7 +141,7 @@ static ls_status write_manifest(ls_checkpoint *c, const char *temporary, json_t 
         return no_memory();
     }
     char *text = ls__manifest_text(manifest, &bytes);
-    if (!text) {
+    if (text == NULL) {
         return no_memory();
     }
     ls_status status = check_text(c, text, bytes);

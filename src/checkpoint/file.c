@@ -98,7 +98,7 @@ ls_status ls__file_verify(const ls__env *env, const char *path, const ls__manife
 {
     char hex[LS__DIGEST_HEX + 1] = "";
     uint8_t *chunk = env->allocate(env, CHUNK_BYTES);
-    if (!chunk) {
+    if (chunk == NULL) {
         return ls__fail(LS_ERR_MEMORY, "checkpoint: no memory to read \"%s\"", path);
     }
     int fd = env->open(env, path, O_RDONLY, 0);

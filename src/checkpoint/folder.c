@@ -85,7 +85,7 @@ static int add_step(void *arg, const char *name)
     if (s->count == s->room) {
         int room = s->room ? 2 * s->room : 16;
         int64_t *list = room <= STEPS_MAX ? realloc(s->list, (size_t)room * sizeof *list) : NULL;
-        if (!list) {
+        if (list == NULL) {
             return -ENOMEM;
         }
         s->list = list;

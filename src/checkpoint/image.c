@@ -36,7 +36,7 @@ static ls_status add_tensors(ls__table *table, size_t element, json_t *header, j
         json_t *piece =
             json_pack("[s, i, o, o, o]", e->name, (int)t->dtype, ls__shape_json(t->global, t->ndim),
                       ls__shape_json(e->part.start, t->ndim), ls__shape_json(e->part.dim, t->ndim));
-        if (!piece || json_array_append_new(pieces, piece) != 0 ||
+        if (piece == NULL || json_array_append_new(pieces, piece) != 0 ||
             !ls__safetensors_add(header, &saved, *at, e->part.bytes)) {
             return ls__fail(LS_ERR_MEMORY,
                             "checkpoint: no memory for the header, or \"%.200s\" is no UTF-8",
@@ -120,7 +120,7 @@ static ls_status build_scalars(ls_checkpoint *c, const ls__table *table)
         if (e->type != LS__ENTRY_TENSOR) {
             json_t *value =
                 e->type == LS__ENTRY_INT64 ? json_integer(e->int64) : number_json(e->float64);
-            good = value && json_object_set_new(root, e->name, value) == 0;
+            good = value != NULL && json_object_set_new(root, e->name, value) == 0;
         }
     }
     free(c->scalars);

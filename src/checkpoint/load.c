@@ -21,8 +21,8 @@ static ls_status read_manifest(const ls_checkpoint *c, const char *folder, int64
     if (error < 0) {
         return ls__file_failed("cannot read", path, error);
     }
-    ls_status status = text ? ls__manifest_parse(text, bytes, path, &r->arena, &r->manifest)
-                            : ls__fail(LS_ERR_FORMAT, "checkpoint: \"%s\" is empty", path);
+    ls_status status = text != NULL ? ls__manifest_parse(text, bytes, path, &r->arena, &r->manifest)
+                                    : ls__fail(LS_ERR_FORMAT, "checkpoint: \"%s\" is empty", path);
     c->env->unmap_file(c->env, text, bytes);
     if (status == LS_OK && r->manifest.step != step) {
         return ls__fail(LS_ERR_FORMAT, "checkpoint: \"%s\" is of step %lld", path,
@@ -56,7 +56,7 @@ static ls_status map_file(const ls_checkpoint *c, const char *folder, ls__readin
 static ls_status read_scalars(const char *path, const void *text, size_t bytes, ls__reading *r)
 {
     json_error_t error = {.text = "it is empty"};
-    r->scalars = text ? json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error) : NULL;
+    r->scalars = text != NULL ? json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error) : NULL;
     if (!json_is_object(r->scalars)) {
         return ls__fail(LS_ERR_FORMAT, "checkpoint: \"%s\" is no JSON object: %s", path,
                         r->scalars ? "it is something else" : error.text);
@@ -83,7 +83,7 @@ static ls_status check_pieces(const ls__reading *r, const char *folder)
         for (int k = 0; k < t->piece_count; k++) {
             const ls__manifest_piece *p = &t->pieces[k];
             const ls__safetensor *s = ls__safetensors_find(&r->header[p->file], t->name);
-            if (!s || s->dtype != t->dtype || s->ndim != t->ndim ||
+            if (s == NULL || s->dtype != t->dtype || s->ndim != t->ndim ||
                 memcmp(s->dim, p->dim, (size_t)t->ndim * sizeof p->dim[0]) != 0) {
                 return ls__fail(LS_ERR_FORMAT,
                                 "checkpoint: \"%s/%s\" does not hold \"%.200s\" as the manifest "

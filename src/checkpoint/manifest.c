@@ -32,7 +32,7 @@ static const char *copy_text(const reader *r, const char *text)
 {
     size_t bytes = strlen(text) + 1;
     char *copy = ls__arena_alloc(r->arena, bytes);
-    return copy ? memcpy(copy, text, bytes) : NULL;
+    return copy != NULL ? memcpy(copy, text, bytes) : NULL;
 }
 
 static void *take_array(const reader *r, size_t count, size_t element)
@@ -161,7 +161,7 @@ static ls_status read_files(const reader *r, const json_t *files)
 
 int ls__manifest_file_find(const ls__manifest *manifest, const char *name)
 {
-    for (int i = 0; name && i < manifest->file_count; i++) {
+    for (int i = 0; name != NULL && i < manifest->file_count; i++) {
         if (strcmp(manifest->files[i].name, name) == 0) {
             return i;
         }
@@ -302,7 +302,7 @@ ls_status ls__manifest_parse(const char *text, size_t bytes, const char *what, l
     LS_TRY(check_hash(&r, text, bytes));
     json_error_t error;
     json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
-    if (!root) {
+    if (root == NULL) {
         return ls__fail(LS_ERR_FORMAT, "%s: is no JSON: %s", what, error.text);
     }
     ls_status status = read_root(&r, root);

@@ -27,7 +27,8 @@ bool ls__manifest_add_file(json_t *manifest, const char *name, size_t bytes,
     char hex[LS__DIGEST_HEX + 1];
     ls__digest_hex(hash, hex);
     json_t *entry = json_pack("{s:I, s:s}", "bytes", (json_int_t)bytes, "hash", hex);
-    return entry && json_object_set_new(json_object_get(manifest, "files"), name, entry) == 0;
+    return entry != NULL &&
+           json_object_set_new(json_object_get(manifest, "files"), name, entry) == 0;
 }
 
 static json_t *tensor_json(const ls_state_tensor *t)
@@ -61,7 +62,7 @@ static ls_status append_piece(json_t *pieces, const char *file, const ls_state_t
     json_t *piece =
         json_pack("{s:s, s:o, s:o}", "file", file, "start", ls__shape_json(t->start, t->ndim),
                   "shape", ls__shape_json(t->local, t->ndim));
-    if (!piece) {
+    if (piece == NULL) {
         return no_memory();
     }
     if (has_piece(pieces, json_object_get(piece, "start"), json_object_get(piece, "shape"))) {
@@ -77,10 +78,10 @@ ls_status ls__manifest_add_piece(json_t *manifest, const char *file, const char 
     json_t *tensors = json_object_get(manifest, "tensors");
     json_t *fresh = tensor_json(t);
     json_t *entry = json_object_get(tensors, name);
-    if (!fresh) {
+    if (fresh == NULL) {
         return no_memory();
     }
-    if (!entry) {
+    if (entry == NULL) {
         if (json_object_set_new(tensors, name, fresh) != 0) {
             return no_memory();
         }
@@ -102,7 +103,7 @@ char *ls__manifest_text(json_t *manifest, size_t *bytes)
 {
     uint8_t hash[LS__DIGEST_BYTES];
     char *text = json_dumps(manifest, JSON_COMPACT);
-    if (!text) {
+    if (text == NULL) {
         return NULL;
     }
     *bytes = strlen(text);

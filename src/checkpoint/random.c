@@ -6,7 +6,7 @@
 
 ls_status ls_runtime_state(ls_runtime *runtime, const char *prefix, const ls_state_visitor *visitor)
 {
-    if (!runtime || !visitor) {
+    if (runtime == NULL || visitor == NULL) {
         return ls__fail(LS_ERR_INVALID, "ls_runtime_state: the %s is NULL",
                         runtime ? "visitor" : "runtime");
     }
@@ -20,7 +20,7 @@ ls_status ls_runtime_state(ls_runtime *runtime, const char *prefix, const ls_sta
     for (size_t i = 0; i < sizeof field / sizeof field[0]; i++) {
         char name[256];
         int64_t value = (int64_t)*field[i].value;
-        bool has_prefix = prefix && *prefix;
+        bool has_prefix = prefix != NULL && *prefix;
         int length = snprintf(name, sizeof name, "%s%s%s", has_prefix ? prefix : "",
                               has_prefix ? "." : "", field[i].name);
         if (length < 0 || (size_t)length >= sizeof name) {

@@ -27,7 +27,7 @@ static bool read_float64(const json_t *value, double *out)
         *out = json_real_value(value);
         return true;
     }
-    if (!text || strlen(text) != 18 || strncmp(text, "0x", 2) != 0 ||
+    if (text == NULL || strlen(text) != 18 || strncmp(text, "0x", 2) != 0 ||
         strspn(text + 2, "0123456789abcdef") != 16) {
         return false;
     }
@@ -45,7 +45,7 @@ static ls_status check_tensor(const ls__reading *from, const ls__saved_entry *e,
     char there[LS__SHAPE_TEXT], here[LS__SHAPE_TEXT];
     const ls_state_tensor *t = &e->tensor;
     const ls__manifest_tensor *saved = ls__manifest_find(&from->manifest, e->name);
-    if (!saved) {
+    if (saved == NULL) {
         return ls__fail(
             LS_ERR_MISMATCH,
             "%s: this program has the tensor \"%.200s\", the checkpoint has not; " REMEDY, what,
@@ -67,7 +67,7 @@ static ls_status check_scalar(const ls__reading *from, const ls__saved_entry *e,
     const json_t *saved = json_object_get(from->scalars, e->name);
     int64_t integer;
     double number;
-    if (!saved) {
+    if (saved == NULL) {
         return ls__fail(
             LS_ERR_MISMATCH,
             "%s: this program has the scalar \"%.200s\", the checkpoint has not; " REMEDY, what,
@@ -209,7 +209,7 @@ static ls_status apply_tensor(void *self, const char *name, const ls_state_tenso
 {
     const ls__reading *from = self;
     const ls__manifest_tensor *saved = ls__manifest_find(&from->manifest, name);
-    if (!saved || saved->dtype != tensor->dtype || saved->ndim != tensor->ndim) {
+    if (saved == NULL || saved->dtype != tensor->dtype || saved->ndim != tensor->ndim) {
         return changed(name);
     }
     for (int i = 0; i < saved->piece_count; i++) {

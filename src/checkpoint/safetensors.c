@@ -127,7 +127,7 @@ static const char *copy_text(ls__arena *arena, const char *text)
 {
     size_t bytes = strlen(text) + 1;
     char *copy = ls__arena_alloc(arena, bytes);
-    return copy ? memcpy(copy, text, bytes) : NULL;
+    return copy != NULL ? memcpy(copy, text, bytes) : NULL;
 }
 
 static ls_status read_entries(const json_t *root, const data *d, ls__arena *arena,
@@ -193,7 +193,7 @@ ls_status ls__safetensors_parse(const void *file, size_t bytes, const char *what
     }
     json_error_t error;
     json_t *root = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);
-    if (!root) {
+    if (root == NULL) {
         return ls__fail(LS_ERR_FORMAT, "%s: the header is no JSON at offset %d: %s", what,
                         LENGTH_BYTES + error.position, error.text);
     }
@@ -228,7 +228,7 @@ bool ls__safetensors_add(json_t *header, const ls__safetensor *t, size_t begin, 
     json_t *entry = json_pack("{s:s, s:o, s:[I, I]}", "dtype", ls__shape_dtype_name(t->dtype),
                               "shape", ls__shape_json(t->dim, t->ndim), "data_offsets",
                               (json_int_t)begin, (json_int_t)(begin + bytes));
-    return entry && json_object_set_new(header, t->name, entry) == 0;
+    return entry != NULL && json_object_set_new(header, t->name, entry) == 0;
 }
 
 size_t ls__safetensors_prefix(const json_t *header)

@@ -19,7 +19,7 @@ const char *ls__shape_dtype_name(ls_dtype dtype)
 
 bool ls__shape_dtype_find(const char *name, ls_dtype *out)
 {
-    for (int d = 0; name && d < LS_DTYPE_COUNT; d++) {
+    for (int d = 0; name != NULL && d < LS_DTYPE_COUNT; d++) {
         if (strcmp(dtype_names[d], name) == 0) {
             *out = (ls_dtype)d;
             return true;
@@ -62,7 +62,7 @@ bool ls__shape_read(const json_t *array, int64_t *dim, int *ndim)
 json_t *ls__shape_json(const int64_t *dim, int ndim)
 {
     json_t *array = json_array();
-    for (int i = 0; array && i < ndim; i++) {
+    for (int i = 0; array != NULL && i < ndim; i++) {
         if (json_array_append_new(array, json_integer(dim[i])) != 0) {
             json_decref(array);
             return NULL;

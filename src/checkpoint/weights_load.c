@@ -155,16 +155,18 @@ static ls_status check_any(const loading *l, const char *path)
         if (l->pairs[i].tensor) {
             return LS_OK;
         }
-        here = here || l->table.list[i].type != LS__ENTRY_TENSOR ? here : l->table.list[i].name;
+        here = here != NULL || l->table.list[i].type != LS__ENTRY_TENSOR ? here
+                                                                         : l->table.list[i].name;
     }
     for (int i = 0; !there && i < l->files.count; i++) {
         there = l->files.files[i].header.count ? l->files.files[i].header.list[0].name : NULL;
     }
-    return here ? ls__fail(LS_ERR_MISMATCH,
-                           "ls_safetensors_load: \"%.200s\" has no name of this model: one there "
-                           "is \"%.120s\", one here \"%.120s\"; see other_name and prefix",
-                           path, there ? there : "", here)
-                : LS_OK;
+    return here != NULL
+               ? ls__fail(LS_ERR_MISMATCH,
+                          "ls_safetensors_load: \"%.200s\" has no name of this model: one there "
+                          "is \"%.120s\", one here \"%.120s\"; see other_name and prefix",
+                          path, there ? there : "", here)
+               : LS_OK;
 }
 
 static ls_status say_what_differs(const loading *l, const char *path)
@@ -236,7 +238,7 @@ static ls_status apply_tensor(void *self, const char *name, const ls_state_tenso
     loading *l = self;
     const ls__saved_entry *e = ls__table_next(&l->table, &l->at, name, LS__ENTRY_TENSOR);
     size_t bytes;
-    if (!e || e->tensor.dtype != tensor->dtype ||
+    if (e == NULL || e->tensor.dtype != tensor->dtype ||
         !ls__shape_bytes(tensor->local, tensor->ndim, tensor->dtype, &bytes) || bytes != e->bytes) {
         return changed(name);
     }
@@ -284,11 +286,11 @@ ls_status ls_safetensors_load(const char *path, const ls_checkpoint_item *items,
 {
     LS__OPTIONS(ls_safetensors_options, given, options);
     ls_runtime *runtime = ls__runtime_get("ls_safetensors_load");
-    if (!runtime) {
+    if (runtime == NULL) {
         return ls__self.status;
     }
     loading *l = calloc(1, sizeof *l);
-    if (!l) {
+    if (l == NULL) {
         return ls__fail(LS_ERR_MEMORY, "ls_safetensors_load: no memory");
     }
     l->set = given;

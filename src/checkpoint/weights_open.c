@@ -41,7 +41,7 @@ static ls_status open_single(ls__weights *w, const char *path)
 
 static bool is_plain_name(const char *name)
 {
-    return name && name[0] != '\0' && name[0] != '.' && !strchr(name, '/') &&
+    return name != NULL && name[0] != '\0' && name[0] != '.' && !strchr(name, '/') &&
            strlen(name) < LS__CHECKPOINT_PATH_MAX - LS__CHECKPOINT_FOLDER_MAX;
 }
 
@@ -65,7 +65,7 @@ static ls_status open_listed(ls__weights *w, const char *index, const char *name
     }
     size_t bytes = strlen(name) + 1;
     char *kept = ls__arena_alloc(&w->arena, bytes);
-    if (!kept) {
+    if (kept == NULL) {
         return no_memory(index);
     }
     (void)snprintf(path, sizeof path, "%.*s%s", slash ? (int)(slash - index) + 1 : 0, index, name);
@@ -132,10 +132,10 @@ static ls_status open_index(ls__weights *w, const char *path)
     if (failed < 0) {
         return ls__file_failed("cannot read", path, failed);
     }
-    json_t *root = text ? json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error) : NULL;
+    json_t *root = text != NULL ? json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error) : NULL;
     json_t *map = json_object_get(root, "weight_map");
     ls_status status = LS_OK;
-    if (!root) {
+    if (root == NULL) {
         status = ls__fail(LS_ERR_FORMAT, "\"%s\" is no JSON: %s", path, error.text);
     } else if (!json_is_object(map)) {
         status =
@@ -181,7 +181,7 @@ ls_status ls__weights_open(const ls__env *env, const char *path, ls__weights *ou
     ls__env_stat found;
     *out = (ls__weights){0};
     ls__arena_init(&out->arena, env, LS__CHECKPOINT_ARENA_CHUNK);
-    if (!path || path[0] == '\0' || strlen(path) >= LS__CHECKPOINT_FOLDER_MAX) {
+    if (path == NULL || path[0] == '\0' || strlen(path) >= LS__CHECKPOINT_FOLDER_MAX) {
         return ls__fail(LS_ERR_INVALID, "safetensors: a path of 1 to %d bytes is needed",
                         LS__CHECKPOINT_FOLDER_MAX - 1);
     }
@@ -211,7 +211,7 @@ const ls__safetensor *ls__weights_find(const ls__weights *w, const char *name,
     for (int i = 0; i < w->count; i++) {
         const ls__weights_file *file = &w->files[i];
         const ls__safetensor *found = ls__safetensors_find(&file->header, name);
-        if (found) {
+        if (found != NULL) {
             *bytes = (const uint8_t *)file->mapped + found->begin;
             *used = &file->used[found - file->header.list];
             return found;

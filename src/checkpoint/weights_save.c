@@ -98,7 +98,7 @@ static ls_status write_header(const saving *s, const json_t *header)
                         prefix, LS__SAFETENSORS_HEADER_MAX);
     }
     uint8_t *bytes = s->env->allocate(s->env, prefix);
-    if (!bytes) {
+    if (bytes == NULL) {
         return ls__fail(LS_ERR_MEMORY, "ls_safetensors_save: no memory for the header");
     }
     ls__safetensors_write(header, bytes, prefix);
@@ -120,7 +120,7 @@ static ls_status write_tensor(void *self, const char *name, const ls_state_tenso
     saving *s = self;
     const ls__saved_entry *e = ls__table_next(&s->table, &s->at, name, LS__ENTRY_TENSOR);
     size_t bytes;
-    if (!e || e->tensor.dtype != tensor->dtype ||
+    if (e == NULL || e->tensor.dtype != tensor->dtype ||
         !ls__shape_bytes(tensor->local, tensor->ndim, tensor->dtype, &bytes) || bytes != e->bytes) {
         return changed(name);
     }
@@ -158,7 +158,7 @@ static ls_status write_tensors(saving *s, const ls_checkpoint_item *items, int c
 static void folder_of(const char *path, char out[LS__CHECKPOINT_PATH_MAX])
 {
     const char *slash = strrchr(path, '/');
-    int length = slash ? (int)(slash - path) + (slash == path) : 1;
+    int length = slash != NULL ? (int)(slash - path) + (slash == path) : 1;
     (void)snprintf(out, LS__CHECKPOINT_PATH_MAX, "%.*s", length, slash ? path : ".");
 }
 
@@ -205,10 +205,10 @@ ls_status ls_safetensors_save(const char *path, const ls_checkpoint_item *items,
 {
     LS__OPTIONS(ls_safetensors_options, given, options);
     ls_runtime *runtime = ls__runtime_get("ls_safetensors_save");
-    if (!runtime) {
+    if (runtime == NULL) {
         return ls__self.status;
     }
-    if (!path || path[0] == '\0' || strlen(path) >= LS__CHECKPOINT_FOLDER_MAX) {
+    if (path == NULL || path[0] == '\0' || strlen(path) >= LS__CHECKPOINT_FOLDER_MAX) {
         return ls__fail(LS_ERR_INVALID, "ls_safetensors_save: a path of 1 to %d bytes is needed",
                         LS__CHECKPOINT_FOLDER_MAX - 1);
     }

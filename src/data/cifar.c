@@ -97,7 +97,7 @@ static ls_status add_file(cifar *d, const char *path)
 static ls_status add_from(cifar *d, const char *folder, const char *name)
 {
     char *path = ls__paths_join(folder, name);
-    if (!path) {
+    if (path == NULL) {
         return ls__fail(LS_ERR_MEMORY, "CIFAR-10: no memory for a path");
     }
     ls_status status = add_file(d, path);
@@ -131,14 +131,14 @@ static ls_status load(cifar *d, const char *path, bool train)
 static ls_status make(const char *folder_or_file, bool train, ls_dataset **out)
 {
     ls_runtime *runtime = ls__runtime_get("ls_cifar10_dataset_new");
-    if (!runtime) {
+    if (runtime == NULL) {
         return ls__self.status;
     }
-    if (!folder_or_file || !*folder_or_file) {
+    if (folder_or_file == NULL || !*folder_or_file) {
         return ls__fail(LS_ERR_INVALID, "CIFAR-10: no path given; name its folder or one file");
     }
     cifar *d = calloc(1, sizeof *d);
-    if (!d) {
+    if (d == NULL) {
         return ls__fail(LS_ERR_MEMORY, "CIFAR-10: no memory for a data set");
     }
     d->env = runtime->env;

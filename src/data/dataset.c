@@ -5,7 +5,7 @@
 
 void ls_dataset_free(ls_dataset *dataset)
 {
-    if (dataset && dataset->free) {
+    if (dataset != NULL && dataset->free) {
         dataset->free(dataset);
     }
 }

@@ -31,7 +31,7 @@ static ls_status reserve(const ls__env *env, const char *what, const char *path,
                          ls__file *file)
 {
     uint8_t *grown = env->allocate(env, capacity);
-    if (!grown) {
+    if (grown == NULL) {
         return ls__fail(LS_ERR_MEMORY, "%s: \"%s\": no memory for %zu bytes", what, path, capacity);
     }
     if (file->data) {

@@ -192,14 +192,14 @@ static ls_status open_pair(const char *what, const char *images, const char *lab
 {
     *out = NULL;
     ls_runtime *runtime = ls__runtime_get(what);
-    if (!runtime) {
+    if (runtime == NULL) {
         return ls__self.status;
     }
-    if (!images || !*images || !labels || !*labels) {
+    if (images == NULL || !*images || labels == NULL || !*labels) {
         return ls__fail(LS_ERR_INVALID, "IDX: name both a file of images and one of labels");
     }
     idx *d = calloc(1, sizeof *d);
-    if (!d) {
+    if (d == NULL) {
         return ls__fail(LS_ERR_MEMORY, "IDX: no memory for a data set");
     }
     d->env = runtime->env;

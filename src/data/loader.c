@@ -318,7 +318,7 @@ static ls_status no_loader(const char *what)
 bool ls_loader_next(ls_loader *l, ls_batch *batch)
 {
     *batch = (ls_batch){0};
-    if (!l) {
+    if (l == NULL) {
         (void)no_loader("ls_loader_next");
         return false;
     }
@@ -344,7 +344,7 @@ bool ls_loader_next(ls_loader *l, ls_batch *batch)
 
 ls_status ls_loader_status(const ls_loader *loader)
 {
-    if (!loader) {
+    if (loader == NULL) {
         return no_loader("ls_loader_status");
     }
     return loader->status < 0 ? ls__fail_again(loader->status, loader->message) : LS_OK;
@@ -361,7 +361,7 @@ static void go_to(ls_loader *l, int64_t epoch, int64_t position)
 
 ls_status ls_loader_seek(ls_loader *l, int64_t epoch, int64_t step)
 {
-    if (!l) {
+    if (l == NULL) {
         return no_loader("ls_loader_seek");
     }
     int64_t steps = ls_sampler_steps(l->sampler), count = ls__sampler_count(l->sampler);
@@ -399,10 +399,11 @@ static ls_status check_state(const ls_loader *l, int64_t epoch, int64_t position
 /* Saving leaves the reader alone; a loading visitor that changed anything makes it start anew. */
 ls_status ls_loader_state(ls_loader *l, const char *prefix, const ls_state_visitor *visitor)
 {
-    if (!l || !visitor) {
-        return l ? ls__fail(LS_ERR_INVALID,
-                            "ls_loader_state: the visitor is NULL; give one (lockstep/state.h)")
-                 : no_loader("ls_loader_state");
+    if (l == NULL || visitor == NULL) {
+        return l != NULL
+                   ? ls__fail(LS_ERR_INVALID,
+                              "ls_loader_state: the visitor is NULL; give one (lockstep/state.h)")
+                   : no_loader("ls_loader_state");
     }
     int64_t epoch = l->epoch, position = l->position, seed = (int64_t)ls__sampler_seed(l->sampler);
     int64_t count = ls__sampler_count(l->sampler), batches = l->batches;
@@ -519,10 +520,10 @@ static ls_status make(ls_dataset *dataset, ls_sampler *sampler, const ls_loader_
                       ls_loader **out)
 {
     ls_runtime *runtime = ls__runtime_get("ls_loader_new");
-    if (!runtime) {
+    if (runtime == NULL) {
         return ls__self.status;
     }
-    if (!dataset || !sampler) {
+    if (dataset == NULL || sampler == NULL) {
         return ls__fail(
             LS_ERR_INVALID,
             "loader: a data set and a sampler are needed; check what their constructors returned");
@@ -533,7 +534,7 @@ static ls_status make(ls_dataset *dataset, ls_sampler *sampler, const ls_loader_
     }
     LS_TRY(check_feed(given->feed, sampler));
     ls_loader *l = calloc(1, sizeof *l);
-    if (!l) {
+    if (l == NULL) {
         return ls__fail(LS_ERR_MEMORY, "loader: no memory");
     }
     const bool scatter = given->feed == LS_FEED_SCATTER, fed = scatter && ls_rank() != 0;
@@ -572,7 +573,7 @@ ls_loader *ls_loader_new(ls_dataset *dataset, ls_sampler *sampler, const ls_load
 
 void ls_loader_free(ls_loader *l)
 {
-    if (!l) {
+    if (l == NULL) {
         return;
     }
     reader_stop(l);

@@ -90,14 +90,14 @@ static ls_status load(npy *d, const char *x, const char *y)
 static ls_status make(const char *x, const char *y, ls_dataset **out)
 {
     ls_runtime *runtime = ls__runtime_get("ls_npy_dataset_new");
-    if (!runtime) {
+    if (runtime == NULL) {
         return ls__self.status;
     }
-    if (!x || !*x || !y || !*y) {
+    if (x == NULL || !*x || y == NULL || !*y) {
         return ls__fail(LS_ERR_INVALID, "npy: name both a file of x and one of y");
     }
     npy *d = calloc(1, sizeof *d);
-    if (!d) {
+    if (d == NULL) {
         return ls__fail(LS_ERR_MEMORY, "npy: no memory for a data set");
     }
     d->env = runtime->env;

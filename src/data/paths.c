@@ -20,7 +20,7 @@ void ls__paths_free(ls__paths *list)
 
 ls_status ls__paths_add(ls__paths *list, const char *what, char *path)
 {
-    if (!path) {
+    if (path == NULL) {
         return ls__fail(LS_ERR_MEMORY, "%s: no memory for a path", what);
     }
     if (list->count == PATHS_MAX) {
@@ -34,7 +34,7 @@ ls_status ls__paths_add(ls__paths *list, const char *what, char *path)
     if (list->count == list->capacity) {
         int capacity = list->capacity ? 2 * list->capacity : 16;
         char **grown = realloc(list->path, (size_t)capacity * sizeof *grown);
-        if (!grown) {
+        if (grown == NULL) {
             free(path);
             return ls__fail(LS_ERR_MEMORY, "%s: no memory for %d paths", what, capacity);
         }
@@ -52,7 +52,7 @@ char *ls__paths_join(const char *folder, const char *name)
         folder_length--;
     }
     char *path = malloc(folder_length + name_length + 2);
-    if (path) {
+    if (path != NULL) {
         memcpy(path, folder, folder_length);
         path[folder_length] = '/';
         memcpy(path + folder_length + 1, name, name_length + 1);
@@ -63,7 +63,7 @@ char *ls__paths_join(const char *folder, const char *name)
 const char *ls__paths_name(const char *path)
 {
     const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
+    return slash != NULL ? slash + 1 : path;
 }
 
 typedef struct listing {
@@ -78,17 +78,17 @@ static int list_entry(void *arg, const char *name)
     listing *at = arg;
     char *path = ls__paths_join(at->folder, name);
     ls__env_stat stat;
-    int error = path ? at->env->stat(at->env, path, false, &stat) : 0;
+    int error = path != NULL ? at->env->stat(at->env, path, false, &stat) : 0;
     if (error < 0) {
         at->status = ls__file_fail(error, at->what, path);
         free(path);
         return 1;
     }
-    if (path && stat.kind != LS__ENV_FILE && stat.kind != LS__ENV_FOLDER) {
+    if (path != NULL && stat.kind != LS__ENV_FILE && stat.kind != LS__ENV_FOLDER) {
         free(path); /* links, sockets, devices */
         return 0;
     }
-    bool folder = path && stat.kind == LS__ENV_FOLDER;
+    bool folder = path != NULL && stat.kind == LS__ENV_FOLDER;
     at->status = ls__paths_add(folder ? at->folders : at->files, at->what, path);
     return at->status < 0;
 }

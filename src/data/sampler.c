@@ -167,7 +167,7 @@ void ls_sampler_free(ls_sampler *sampler)
 
 int64_t ls_sampler_steps(const ls_sampler *sampler)
 {
-    return sampler ? sampler->steps : 0;
+    return sampler != NULL ? sampler->steps : 0;
 }
 
 int64_t ls__sampler_count(const ls_sampler *sampler)
@@ -245,7 +245,7 @@ void ls__sampler_read(const ls_sampler *sampler, ls__sampler_order order, int64_
 
 int64_t ls_sampler_get(const ls_sampler *sampler, int64_t epoch, int64_t step, int64_t *indices)
 {
-    if (!sampler || epoch < 0 || step < 0 || step >= sampler->steps) {
+    if (sampler == NULL || epoch < 0 || step < 0 || step >= sampler->steps) {
         return 0;
     }
     ls__sampler_span span = ls__sampler_span_at(sampler, step * sampler->global_batch);

@@ -94,7 +94,7 @@ ls_status ls__scatter_new(const ls_dataset *dataset, const ls_sampler *sampler, 
 {
     LS_TRY(check_sampler(sampler));
     ls__scatter *s = calloc(1, sizeof *s);
-    if (!s) {
+    if (s == NULL) {
         return ls__fail(LS_ERR_MEMORY, "loader: no memory");
     }
     s->sampler = sampler;
@@ -123,7 +123,7 @@ ls_status ls__scatter_new(const ls_dataset *dataset, const ls_sampler *sampler, 
 
 void ls__scatter_free(ls__scatter *s)
 {
-    if (!s) {
+    if (s == NULL) {
         return;
     }
     if (s->failed) { /* others may not come to free it */
@@ -225,7 +225,7 @@ static ls_status share(ls_dataset *mine, ls_dataset **out)
     int64_t numel = 0;
     memset(&d, 0, sizeof d);
     d.count = -1;
-    if (ls_rank() == 0 && mine && ls__shape_numel(mine->x_shape, &numel) &&
+    if (ls_rank() == 0 && mine != NULL && ls__shape_numel(mine->x_shape, &numel) &&
         ls__shape_numel(mine->y_shape, &numel)) {
         describe(mine, 0, &d);
     }

@@ -84,7 +84,7 @@ static ls_status fill(tensor_dataset *d, ls_tensor *x, ls_tensor *y)
 static ls_status make(ls_tensor *x, ls_tensor *y, ls_dataset **out)
 {
     tensor_dataset *d = calloc(1, sizeof *d);
-    if (!d) {
+    if (d == NULL) {
         return ls__fail(LS_ERR_MEMORY, "tensor data set: no memory");
     }
     d->base.get = tensor_dataset_get;

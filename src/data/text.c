@@ -107,7 +107,7 @@ static ls_status no_samples(const text *t, const char *path, const ls_text_optio
 static ls_status check_options(const char *path, const ls_text_options *options,
                                ls__windows *windows)
 {
-    if (!path || !*path) {
+    if (path == NULL || !*path) {
         return ls__fail(LS_ERR_INVALID, "text: no path given; name a file or a folder");
     }
     LS_TRY(ls__windows_init(windows, "text", options->context, options->stride));
@@ -152,13 +152,13 @@ static ls_status load(text *t, const char *path, const ls_text_options *options)
 static ls_status make(const char *path, const ls_text_options *given, ls_dataset **out)
 {
     ls_runtime *runtime = ls__runtime_get("ls_text_dataset_new");
-    if (!runtime) {
+    if (runtime == NULL) {
         return ls__self.status;
     }
     ls__windows windows = {0};
     LS_TRY(check_options(path, given, &windows));
     text *t = calloc(1, sizeof *t);
-    if (!t) {
+    if (t == NULL) {
         return ls__fail(LS_ERR_MEMORY, "text: no memory for a data set");
     }
     t->env = runtime->env;
@@ -183,12 +183,12 @@ ls_dataset *ls_text_dataset_new(const char *path, const ls_text_options *options
 
 int ls_text_files(const ls_dataset *self)
 {
-    return self && self->free == text_free ? ((const text *)self)->count : 0;
+    return self != NULL && self->free == text_free ? ((const text *)self)->count : 0;
 }
 
 int64_t ls_text_bytes(const ls_dataset *self)
 {
-    return self && self->free == text_free ? ((const text *)self)->bytes : 0;
+    return self != NULL && self->free == text_free ? ((const text *)self)->bytes : 0;
 }
 
 const uint8_t *ls_text_file(const ls_dataset *self, int i, int64_t *bytes)

@@ -219,7 +219,7 @@ static ls_status load(tokens *t, const char *path, const char *part)
 static ls_status check_options(const char *path, const ls_tokens_options *options,
                                ls__windows *windows)
 {
-    if (!path || !*path) {
+    if (path == NULL || !*path) {
         return ls__fail(LS_ERR_INVALID,
                         "tokens: no path given; name a shard or a folder of shards");
     }
@@ -235,13 +235,13 @@ static ls_status check_options(const char *path, const ls_tokens_options *option
 static ls_status make(const char *path, const ls_tokens_options *given, ls_dataset **out)
 {
     ls_runtime *runtime = ls__runtime_get("ls_tokens_dataset_new");
-    if (!runtime) {
+    if (runtime == NULL) {
         return ls__self.status;
     }
     ls__windows windows = {0};
     LS_TRY(check_options(path, given, &windows));
     tokens *t = calloc(1, sizeof *t);
-    if (!t) {
+    if (t == NULL) {
         return ls__fail(LS_ERR_MEMORY, "tokens: no memory for a data set");
     }
     t->env = runtime->env;

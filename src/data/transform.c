@@ -167,7 +167,7 @@ static transform *make(ls_dataset *images, const ls_transform_options *o)
 {
     const int64_t channels = images->x_shape.dim[0];
     transform *t = calloc(1, sizeof *t + 2 * (size_t)channels * sizeof t->scale[0]);
-    if (!t) {
+    if (t == NULL) {
         return NULL;
     }
     t->base = *images;

@@ -45,7 +45,7 @@ ls_status ls__encoder_put(ls__encoder *e, int32_t id)
     if (e->count == e->capacity) {
         int64_t capacity = e->capacity > 0 ? 2 * e->capacity : IDS_MIN;
         int32_t *grown = realloc(e->ids, (size_t)capacity * sizeof *grown);
-        if (!grown) {
+        if (grown == NULL) {
             return no_memory((size_t)e->count);
         }
         e->ids = grown;
@@ -135,7 +135,7 @@ static ls_status encode_padded(ls__encoder *e, const char *text, size_t bytes, s
 {
     if (bytes + 1 > e->padded_room) {
         char *grown = realloc(e->padded, bytes + 1);
-        if (!grown) {
+        if (grown == NULL) {
             return no_memory(bytes);
         }
         e->padded = grown;
@@ -175,7 +175,7 @@ static const ls__added *next_added(const ls_tokenizer *t, bool second, const cha
 {
     for (*begin = from; t->added_count > 0 && *begin < bytes; ++*begin) {
         const ls__added *found = added_at(t, second, text + *begin, bytes - *begin);
-        if (found) {
+        if (found != NULL) {
             return found;
         }
     }
@@ -191,7 +191,7 @@ static ls_status encode_second(ls__encoder *e, const char *text, size_t bytes, s
         const ls__added *added = next_added(e->t, true, text, bytes, from, &begin);
         LS_TRY(encode_plain(e, text + from, begin - from, skew + from));
         from = begin;
-        if (added) {
+        if (added != NULL) {
             LS_TRY(ls__encoder_put(e, added->id));
             from += added->bytes;
         }
@@ -219,7 +219,7 @@ ls_status ls__encoder_run(ls__encoder *e, const char *text, size_t bytes, bool b
         const ls__added *added = next_added(e->t, false, text, bytes, from, &begin);
         LS_TRY(encode_second(e, text + from, begin - from, from));
         from = begin;
-        if (added) {
+        if (added != NULL) {
             LS_TRY(ls__encoder_put(e, added->id));
             from += added->bytes;
         }
@@ -232,11 +232,12 @@ ls_status ls__encoder_run(ls__encoder *e, const char *text, size_t bytes, bool b
 static ls_status check_arguments(const char *what, const void *tokenizer, const void *given,
                                  bool given_needed)
 {
-    if (!tokenizer) {
+    if (tokenizer == NULL) {
         return ls__fail(LS_ERR_INVALID, "%s: the tokenizer is NULL", what);
     }
-    return given || !given_needed ? LS_OK
-                                  : ls__fail(LS_ERR_INVALID, "%s: what is given is NULL", what);
+    return given != NULL || !given_needed
+               ? LS_OK
+               : ls__fail(LS_ERR_INVALID, "%s: what is given is NULL", what);
 }
 
 ls_status ls_tokenizer_encode(const ls_tokenizer *t, const char *text, size_t bytes, int32_t **ids,
@@ -267,9 +268,9 @@ ls_status ls_tokenizer_encode(const ls_tokenizer *t, const char *text, size_t by
 static const char *text_of(const ls_tokenizer *t, int32_t id, size_t *bytes)
 {
     const ls__token *token = ls__vocab_get(&t->vocab, id);
-    const ls__added *added = token && token->added > 0 ? &t->added[token->added - 1] : NULL;
-    *bytes = added ? added->bytes : token ? token->bytes : 0;
-    return added ? added->text : token ? token->text : NULL;
+    const ls__added *added = token != NULL && token->added > 0 ? &t->added[token->added - 1] : NULL;
+    *bytes = added != NULL ? added->bytes : token != NULL ? token->bytes : 0;
+    return added != NULL ? added->text : token != NULL ? token->text : NULL;
 }
 
 static ls_status measure(const ls_tokenizer *t, const int32_t *ids, int64_t count, size_t *bytes)
@@ -301,7 +302,7 @@ ls_status ls_tokenizer_decode(const ls_tokenizer *t, const int32_t *ids, int64_t
     LS_TRY(check_arguments("ls_tokenizer_decode", t, ids, count > 0));
     LS_TRY(measure(t, ids, count, &room));
     char *out = malloc(room);
-    if (!out) {
+    if (out == NULL) {
         return ls__fail(LS_ERR_MEMORY, "ls_tokenizer_decode: no memory for %zu bytes of text",
                         room);
     }

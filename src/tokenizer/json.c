@@ -30,7 +30,7 @@ static ls_status malformed(const reader *r, const char *part)
 static const char *text_of(const json_t *object, const char *name)
 {
     const char *text = json_string_value(json_object_get(object, name));
-    return text ? text : "";
+    return text != NULL ? text : "";
 }
 
 static bool is_true(const json_t *object, const char *name)
@@ -55,10 +55,10 @@ static ls_status check_model(const reader *r, const json_t *model)
     set = *text_of(model, "end_of_word_suffix") ? "end_of_word_suffix" : set;
     set = is_true(model, "byte_fallback") ? "byte_fallback" : set;
     set = is_true(model, "fuse_unk") ? "fuse_unk" : set;
-    return set ? ls__fail(LS_ERR_UNSUPPORTED,
-                          "tokenizer: \"%s\": the model has %s, which is not supported", r->path,
-                          set)
-               : LS_OK;
+    return set != NULL ? ls__fail(LS_ERR_UNSUPPORTED,
+                                  "tokenizer: \"%s\": the model has %s, which is not supported",
+                                  r->path, set)
+                       : LS_OK;
 }
 
 /* "a b" or ["a", "b"]. */
@@ -70,18 +70,18 @@ static ls_status read_merge(const reader *r, const json_t *merge, size_t rank)
     const char *left = json_string_value(json_array_get(merge, 0));
     const char *right =
         json_array_size(merge) > 2 ? NULL : json_string_value(json_array_get(merge, 1));
-    const char *space = whole ? strchr(whole, ' ') : NULL;
+    const char *space = whole != NULL ? strchr(whole, ' ') : NULL;
     char *copy = NULL;
-    if (space) {
+    if (space != NULL) {
         copy = strdup(whole);
-        if (!copy) {
+        if (copy == NULL) {
             return ls__fail(LS_ERR_MEMORY, "tokenizer: %s: no memory to read it", where);
         }
         copy[space - whole] = '\0';
         left = copy;
         right = copy + (space - whole) + 1;
     }
-    ls_status status = left && right && *left && *right && !strchr(right, ' ')
+    ls_status status = left != NULL && right != NULL && *left && *right && !strchr(right, ' ')
                            ? ls__tokenizer_add_merge(r->t, where, left, right, (int64_t)rank)
                            : ls__fail(LS_ERR_FORMAT, "tokenizer: %s: not two tokens", where);
     free(copy);
@@ -136,7 +136,7 @@ static ls_status read_added(const reader *r, const json_t *added, size_t number)
                       : is_true(added, "rstrip")      ? "rstrip"
                       : is_true(added, "single_word") ? "single_word"
                                                       : NULL;
-    if (set) {
+    if (set != NULL) {
         return ls__fail(LS_ERR_UNSUPPORTED,
                         "tokenizer: %s: \"%.60s\" has %s, which is not supported", where, content,
                         set);
@@ -149,7 +149,7 @@ static ls_status read_all_added(const reader *r, const json_t *list)
 {
     size_t number;
     json_t *added;
-    if (list && !json_is_null(list) && !json_is_array(list)) {
+    if (list != NULL && !json_is_null(list) && !json_is_array(list)) {
         return malformed(r, "\"added_tokens\"");
     }
     json_array_foreach(list, number, added)
@@ -181,7 +181,7 @@ static ls_status keep_expression(reader *r, const char *expression)
 static ls_status read_byte_level(reader *r, const json_t *level)
 {
     const json_t *use = json_object_get(level, "use_regex");
-    bool prefix = is_true(level, "add_prefix_space"), splits = !use || json_is_true(use);
+    bool prefix = is_true(level, "add_prefix_space"), splits = use == NULL || json_is_true(use);
     if (strcmp(text_of(level, "type"), "ByteLevel") != 0 || (r->expression && (prefix || splits))) {
         return other_splitter(r);
     }
@@ -194,7 +194,7 @@ static ls_status read_splitter(reader *r, const json_t *root)
     const json_t *pre = json_object_get(root, "pre_tokenizer");
     const json_t *list = json_object_get(pre, "pretokenizers");
     const json_t *normalizer = json_object_get(root, "normalizer");
-    if (normalizer && !json_is_null(normalizer)) {
+    if (normalizer != NULL && !json_is_null(normalizer)) {
         return ls__fail(LS_ERR_UNSUPPORTED,
                         "tokenizer: \"%s\": the normalizer %.60s is not supported", r->path,
                         text_of(normalizer, "type"));

@@ -51,7 +51,7 @@ static bool is_before(const ls__candidate *a, const ls__candidate *b)
 static void note(ls__encoder *e, int32_t at)
 {
     const ls__merge *merge = merge_at(e, at);
-    if (!merge) {
+    if (merge == NULL) {
         return;
     }
     ls__candidate new = {merge->rank, at, merge->id};
@@ -87,7 +87,7 @@ static void merge_long(ls__encoder *e, int32_t count)
     while (e->heap_count > 0) {
         ls__candidate best = take_first(e);
         const ls__merge *merge = e->symbols[best.at].id >= 0 ? merge_at(e, best.at) : NULL;
-        if (!merge || merge->id != best.id) {
+        if (merge == NULL || merge->id != best.id) {
             continue;
         }
         join(e, best.at, best.id);
@@ -107,12 +107,12 @@ static void merge_short(ls__encoder *e)
         int32_t place = -1;
         for (int32_t at = 0; at >= 0; at = e->symbols[at].after) {
             const ls__merge *merge = merge_at(e, at);
-            if (merge && (!best || merge->rank < best->rank)) {
+            if (merge != NULL && (best == NULL || merge->rank < best->rank)) {
                 best = merge;
                 place = at;
             }
         }
-        if (!best) {
+        if (best == NULL) {
             return;
         }
         join(e, place, best->id);

@@ -14,7 +14,7 @@
 static ls_tokenizer *tokenizer_new(const ls__env *env)
 {
     ls_tokenizer *t = calloc(1, sizeof *t);
-    if (t) {
+    if (t != NULL) {
         t->env = env;
         t->unknown_id = -1;
         ls__vocab_init(&t->vocab, env);
@@ -24,7 +24,7 @@ static ls_tokenizer *tokenizer_new(const ls__env *env)
 
 void ls_tokenizer_free(ls_tokenizer *t)
 {
-    if (t) {
+    if (t != NULL) {
         ls__split_free(t->split);
         ls__vocab_fini(&t->vocab);
         ls__merges_fini(&t->merges);
@@ -35,18 +35,18 @@ void ls_tokenizer_free(ls_tokenizer *t)
 
 int64_t ls_tokenizer_count(const ls_tokenizer *t)
 {
-    return t ? t->vocab.count : 0;
+    return t != NULL ? t->vocab.count : 0;
 }
 
 int32_t ls_tokenizer_id(const ls_tokenizer *t, const char *token)
 {
-    size_t bytes = token ? strlen(token) : 0;
-    for (int i = 0; t && token && i < t->added_count; i++) {
+    size_t bytes = token != NULL ? strlen(token) : 0;
+    for (int i = 0; t != NULL && token != NULL && i < t->added_count; i++) {
         if (t->added[i].bytes == bytes && memcmp(t->added[i].text, token, bytes) == 0) {
             return t->added[i].id;
         }
     }
-    return t && token ? ls__vocab_find(&t->vocab, token, bytes) : -1;
+    return t != NULL && token != NULL ? ls__vocab_find(&t->vocab, token, bytes) : -1;
 }
 
 /* ---- what encoding needs ------------------------------------------------------------------ */
@@ -133,7 +133,7 @@ static ls_status read_path(ls_tokenizer *t, const char *path)
     LS_TRY(ls__file_stat(t->env, "tokenizer", path, &stat));
     LS_TRY(stat.kind == LS__ENV_FOLDER ? read_folder(t, path, &expression)
                                        : ls__tokenizer_read_json(t, path, &expression));
-    ls_status status = expression ? ls__split_new(expression, path, &t->split) : LS_OK;
+    ls_status status = expression != NULL ? ls__split_new(expression, path, &t->split) : LS_OK;
     free(expression);
     return status;
 }
@@ -141,13 +141,13 @@ static ls_status read_path(ls_tokenizer *t, const char *path)
 ls_status ls__tokenizer_open(const ls__env *env, const char *path, ls_tokenizer **out)
 {
     *out = NULL;
-    if (!path || !*path) {
+    if (path == NULL || !*path) {
         return ls__fail(LS_ERR_INVALID,
                         "tokenizer: no path given; name a tokenizer.json, a folder that holds one, "
                         "or \"bytes\"");
     }
     ls_tokenizer *t = tokenizer_new(env);
-    if (!t) {
+    if (t == NULL) {
         return ls__fail(LS_ERR_MEMORY, "tokenizer: no memory for a tokenizer");
     }
     ls_status status = read_path(t, path);

@@ -54,7 +54,7 @@ static ls_status read_vocab_file(ls_tokenizer *t, const char *path)
 static char *cut_line(char *line)
 {
     char *space = strchr(line, ' ');
-    if (!space || space == line || space[1] == '\0' || strchr(space + 1, ' ') != NULL) {
+    if (space == NULL || space == line || space[1] == '\0' || strchr(space + 1, ' ') != NULL) {
         return NULL;
     }
     *space = '\0';
@@ -75,7 +75,7 @@ static ls_status read_line(ls_tokenizer *t, const char *path, char *line, long n
     (void)snprintf(where, sizeof where, "\"%.*s\", line %ld (byte %zu)", LS__PATH_SHOWN, path,
                    number, offset);
     char *right = cut_line(line);
-    if (!right) {
+    if (right == NULL) {
         return ls__fail(LS_ERR_FORMAT,
                         "tokenizer: %s: \"%.60s\" is not two tokens with a space between", where,
                         line);
@@ -90,8 +90,8 @@ static ls_status read_merges(ls_tokenizer *t, const char *path, char *text, size
     long number = 0;
     for (size_t at = 0; at < bytes;) {
         char *end = memchr(text + at, '\n', bytes - at);
-        size_t next = end ? (size_t)(end - text) + 1 : bytes;
-        if (end) {
+        size_t next = end != NULL ? (size_t)(end - text) + 1 : bytes;
+        if (end != NULL) {
             *end = '\0';
         }
         number++;

@@ -113,7 +113,7 @@ ls_status ls__split_new(const char *expression, const char *path, ls__split **ou
     ls__split *split = calloc(1, sizeof *split);
     rewriting w = {.at = expression, .to = rewritten};
     ls_status status = LS_OK;
-    if (!rewritten || !split) {
+    if (rewritten == NULL || split == NULL) {
         status = ls__fail(LS_ERR_MEMORY, "tokenizer: \"%s\": no memory for its expression", path);
     } else if (!rewrite(&w)) {
         status = ls__fail(LS_ERR_UNSUPPORTED,
@@ -134,7 +134,7 @@ ls_status ls__split_new(const char *expression, const char *path, ls__split **ou
 
 void ls__split_free(ls__split *split)
 {
-    if (split) {
+    if (split != NULL) {
         pcre2_code_free(split->code);
         free(split);
     }
@@ -145,10 +145,10 @@ void ls__split_free(ls__split *split)
 ls__split_match *ls__split_match_new(const ls__split *split)
 {
     ls__split_match *match = malloc(sizeof *match);
-    if (match) {
+    if (match != NULL) {
         match->data = pcre2_match_data_create_from_pattern(split->code, NULL);
     }
-    if (match && !match->data) {
+    if (match != NULL && !match->data) {
         free(match);
         match = NULL;
     }
@@ -157,7 +157,7 @@ ls__split_match *ls__split_match_new(const ls__split *split)
 
 void ls__split_match_free(ls__split_match *match)
 {
-    if (match) {
+    if (match != NULL) {
         pcre2_match_data_free(match->data);
         free(match);
     }

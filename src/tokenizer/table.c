@@ -102,7 +102,7 @@ ls_status ls__tokenizer_add_merge(ls_tokenizer *t, const char *where, const char
         return ls__fail(LS_ERR_LIMIT, "tokenizer: %s: more than 2^32 merges", where);
     }
     char *both = malloc(strlen(left) + strlen(right) + 1);
-    if (!both) {
+    if (both == NULL) {
         return no_memory(where);
     }
     ls_status status = add_merge(t, where, left, right, rank, both);
@@ -148,7 +148,7 @@ ls_status ls__tokenizer_add_special(ls_tokenizer *t, const char *where, const ch
     ls__added *grown = realloc(t->added, ((size_t)t->added_count + 1) * sizeof *grown);
     char *copy = ls__arena_alloc(&t->vocab.arena, bytes + 1);
     t->added = grown != NULL ? grown : t->added;
-    if (!grown || !copy) {
+    if (grown == NULL || copy == NULL) {
         return no_memory(where);
     }
     memcpy(copy, text, bytes);

@@ -83,7 +83,7 @@ static bool grow_tokens(ls__vocab *vocab, int32_t id)
         int64_t capacity = vocab->capacity > 0 ? 2 * vocab->capacity : 256;
         capacity = capacity > id ? capacity : (int64_t)id + 1;
         ls__token *grown = realloc(vocab->tokens, (size_t)capacity * sizeof *grown);
-        if (!grown) {
+        if (grown == NULL) {
             return false;
         }
         memset(grown + vocab->capacity, 0, (size_t)(capacity - vocab->capacity) * sizeof *grown);
@@ -97,7 +97,7 @@ static bool grow_tokens(ls__vocab *vocab, int32_t id)
 bool ls__vocab_add(ls__vocab *vocab, int32_t id, const char *text, size_t bytes, bool listed)
 {
     char *copy = ls__arena_alloc(&vocab->arena, bytes + 1);
-    if (!copy || !grow_tokens(vocab, id) || !grow_slots(vocab)) {
+    if (copy == NULL || !grow_tokens(vocab, id) || !grow_slots(vocab)) {
         return false;
     }
     memcpy(copy, text, bytes);
@@ -143,7 +143,7 @@ static bool grow_merges(ls__merges *merges)
         return true;
     }
     ls__merge *grown = malloc(count * sizeof *grown);
-    if (!grown) {
+    if (grown == NULL) {
         return false;
     }
     for (size_t i = 0; i < count; i++) {

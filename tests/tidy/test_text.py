@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / "harness")]
+import dialect
 from tap import SOURCE, Skip, command, none_of, run, test
 
 FUNCTION_LINES_MAX = 70
@@ -54,6 +55,12 @@ def functions(text):
 def without_comments(text):
     text = re.sub(r"/\*.*?\*/", lambda m: "\n" * m.group(0).count("\n"), text, flags=re.DOTALL)
     return re.sub(r'//[^\n]*|"(?:\\.|[^"\\\n])*"', '""', text)
+
+
+# Folders in which a condition says what a pointer is compared with.
+POINTERS = ("src", "tools", "programs", "examples", "models", "bench")
+POINTERS_LATER = ("src/autograd", "src/nn", "src/optim", "src/ddp", "src/reduce", "src/comm", "src/job", "src/tensor",
+                  "src/kernel")
 
 
 @test
@@ -115,6 +122,15 @@ def the_layout_is_that_of_clang_format():
                           capture_output=True)
     wrong = sorted({line.split(":")[0] for line in done.stderr.splitlines() if "error:" in line})
     none_of((pathlib.Path(p).relative_to(SOURCE) for p in wrong), "run `make format`")
+
+
+@test
+def pointers_are_compared_with_NULL():
+    none_of((path.relative_to(SOURCE) for path in files(".c")
+             if path.relative_to(SOURCE).parts[0] in POINTERS and not any(
+                 str(path.relative_to(SOURCE)).startswith(row) for row in POINTERS_LATER)
+             and dialect.rewritten(path.read_text()) != path.read_text()),
+            "python3 tests/tidy/dialect.py FILE rewrites these")
 
 
 @test
