@@ -5,9 +5,9 @@
  *                  for k = 1 … n-1: send a result right, receive one from the left
  *
  * Cost a rank: 2(n-1)/n buffers sent and received, the bound, in 2(n-1) dependent steps; of 16-bit
- * floats the first half travels as float32. Each rank exchanges messages with its two
- * neighbours only, which is the reason to choose it. All ranks end with the same bytes, but not with those of the canonical
- * association (D5): it is not exact, so it runs only where it is asked for by name.
+ * floats the first half travels as float32. Each rank exchanges messages with its two neighbours
+ * only, which is the reason to choose it. All ranks end with the same bytes, but not with those of
+ * the canonical order (D5): the ring is not exact, so it runs only if it is selected by name.
  * Patarasuk & Yuan 2009, section 3.
  */
 #include "comm/algorithm/algorithm.h"

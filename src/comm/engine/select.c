@@ -124,15 +124,14 @@ static bool all_are(const ls_group *group, uint64_t sequence, bool registered)
 /* Note [When reading pays]
  * Time of operations in private buffers of two ranks, reading over staging (below 1: reading is
  * faster), on 2 cores with 2 MiB of second-level cache each, 4 KiB pages, medians of 15 to 41; the
- * bytes are those of the larger buffer, and what is read was written just before | long ago:
+ * bytes are those of the larger buffer, and the memory that is read was written just before (left)
+ * or long ago (right):
  *
- *                      256 KiB      512 KiB      1 MiB        2 MiB        4 MiB        10 MiB 30
- * MiB broadcast        0.65 0.45    1.05 0.48    0.79 0.63    1.55 1.03    1.0  0.93    0.94 0.89
- * 1.03 1.13 all_gather       1.2  0.67    1.15 0.50    1.16 0.62    0.93 0.71    0.85 0.82    0.86
- * 0.81    1.1  0.95 reduce_scatter   1.1  0.76    1.06 0.71    1.16 0.73    0.91 0.80    0.81 0.83
- * 0.77 0.85    0.95 1.05
- *     all_reduce       1.6  2.4     1.6  2.6     1.2  2.7     1.27 1.7     1.0  1.0     1.0  1.0
- * 1.1  1.4
+ *                   256 KiB    512 KiB    1 MiB      2 MiB      4 MiB      10 MiB     30 MiB
+ *   broadcast       0.65 0.45  1.05 0.48  0.79 0.63  1.55 1.03  1.0  0.93  0.94 0.89  1.03 1.13
+ *   all_gather      1.2  0.67  1.15 0.50  1.16 0.62  0.93 0.71  0.85 0.82  0.86 0.81  1.1  0.95
+ *   reduce_scatter  1.1  0.76  1.06 0.71  1.16 0.73  0.91 0.80  0.81 0.83  0.77 0.85  0.95 1.05
+ *   all_reduce      1.6  2.4   1.6  2.6   1.2  2.7   1.27 1.7   1.0  1.0   1.0  1.0   1.1  1.4
  *
  * An all_reduce reads twice, and what it reads second was written by the peer just then, which the
  * kernel's copy is slow at; with huge pages it comes to 0.95 at 10 MB. What memory a user brings
