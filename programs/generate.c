@@ -197,7 +197,7 @@ static void read_prompt(writer *w)
     }
     w->stop = s->stop ? ls_tokenizer_id(w->tokenizer, s->stop) : -1;
     if (s->stop && w->stop < 0) {
-        give_up(EXIT_USAGE, "--stop is \"%s\", which is no token of the tokenizer", s->stop);
+        give_up(EXIT_USAGE, "--stop is \"%s\", which is not a token of the tokenizer", s->stop);
     }
 }
 

@@ -133,7 +133,7 @@ static int64_t named_token(const char *name, const char *text, const ls_tokenize
     }
     int64_t id = tokenizer != NULL ? ls_tokenizer_id(tokenizer, text) : -1;
     if (id < 0) {
-        give_up(EXIT_USAGE, "--%s is \"%s\", which is no token%s", name, text,
+        give_up(EXIT_USAGE, "--%s is \"%s\", which is not a token%s", name, text,
                 tokenizer ? " of the tokenizer" : "; without a tokenizer give its number");
     }
     return id;

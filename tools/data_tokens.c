@@ -152,7 +152,8 @@ static ls_status find_begin(maker *m)
     }
     return asked != NULL && strcmp(asked, "none") != 0 && m->begin < 0
                ? ls__fail(LS_ERR_NOT_FOUND,
-                          WHAT ": --begin \"%s\" is no token of \"%s\"; give one that is, or none",
+                          WHAT
+                          ": --begin \"%s\" is not a token of \"%s\"; give one that is, or none",
                           asked, m->job->tokenizer)
                : LS_OK;
 }

@@ -43,10 +43,10 @@ UNITS = {"": 1, "B": 1, "K": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2
 def parse_size(text):
     match = re.fullmatch(r"(\d+)([A-Za-z]*)", text)
     if not match or match.group(2) not in UNITS or int(match.group(1)) == 0:
-        raise argparse.ArgumentTypeError(f"'{text}' is no size; give bytes like 4, 64Ki, 1M or 100M")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a size; give bytes like 4, 64Ki, 1M or 100M")
     size = int(match.group(1)) * UNITS[match.group(2)]
     if size % 4 != 0:
-        raise argparse.ArgumentTypeError(f"{text} is no multiple of 4 bytes, the size of a float32")
+        raise argparse.ArgumentTypeError(f"{text} is not a multiple of 4 bytes, the size of a float32")
     return size
 
 
@@ -57,7 +57,7 @@ def list_of(kind):
 def one_of(names):
     def choose(text):
         if text not in names:
-            raise argparse.ArgumentTypeError(f"'{text}' is none of {', '.join(names)}")
+            raise argparse.ArgumentTypeError(f"'{text}' is not one of {', '.join(names)}")
         return text
     return choose
 

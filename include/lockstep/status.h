@@ -18,7 +18,7 @@ extern "C" {
     X(LS_OK, 0, "success")                                                                         \
     X(LS_IN_PROGRESS, 1, "started, not finished")                                                  \
     X(LS_ERR_INVALID, -1, "an argument is not acceptable")                                         \
-    X(LS_ERR_MEMORY, -2, "memory could not be had")                                                \
+    X(LS_ERR_MEMORY, -2, "out of memory")                                                          \
     X(LS_ERR_SYSTEM, -3, "the operating system refused a call")                                    \
     X(LS_ERR_TIMEOUT, -4, "the deadline passed")                                                   \
     X(LS_ERR_PEER, -5, "another rank died, left or failed")                                        \

@@ -75,7 +75,7 @@ class Operator:
 
     def __init__(self, function, name=None):
         if not callable(function):
-            raise make_error(-1, f"Operator: {type(function).__name__} is no function; give one of "
+            raise make_error(-1, f"Operator: {type(function).__name__} is not a function; give one of "
                                  "two arrays")
         self.function, self.name = function, name or getattr(function, "__name__", "")
         self._runtime, self._key, number = _core.state.runtime, next(self._keys), ctypes.c_int()

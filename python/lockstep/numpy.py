@@ -39,7 +39,7 @@ def _dtype(what, array):
 
 def _check(what, array, writable):
     if not isinstance(array, numpy.ndarray):
-        raise make_error(-1, f"{what}: {type(array).__name__} is no numpy array; give one")
+        raise make_error(-1, f"{what}: {type(array).__name__} is not a numpy array; give one")
     if not array.flags.c_contiguous:
         raise make_error(-1, f"{what}: an array of shape {array.shape} with strides {array.strides} "
                              "is not contiguous; give numpy.ascontiguousarray of it (a copy)")

@@ -72,10 +72,11 @@ static ls__leaf *leaf_at(const ls_tensor *t, const char *what, ls__tensors **ten
         return NULL;
     }
     if (!(record->flags & LS__RECORD_LEAF)) {
-        (void)ls__fail(LS_ERR_STATE,
-                       "%s: %s is no leaf that requires gradients; ls_set_requires_grad makes it "
-                       "one",
-                       what, ls__record_print(record).text);
+        (void)ls__fail(
+            LS_ERR_STATE,
+            "%s: %s is not a leaf that requires gradients; ls_set_requires_grad makes it "
+            "one",
+            what, ls__record_print(record).text);
         return NULL;
     }
     return ls__leaf_of(record->node);

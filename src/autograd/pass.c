@@ -20,7 +20,7 @@ ls__autograd *ls__autograd_get(const char *what)
     }
     ls__autograd *made = runtime->env->allocate(runtime->env, sizeof *made);
     if (made == NULL) {
-        (void)ls__fail(LS_ERR_MEMORY, "%s: memory could not be had", what);
+        (void)ls__fail(LS_ERR_MEMORY, "%s: out of memory", what);
         return NULL;
     }
     atomic_init(&made->passes, 0);

@@ -132,7 +132,7 @@ static ls_status check_level(void)
     if (level == LS__CPU_COUNT) {
         const char *near = ls__suggest(asked, names, LS__CPU_COUNT);
         return ls__fail(LS_ERR_INVALID,
-                        "LOCKSTEP_CPU=%s is none of ref, base, avx2, avx512, amx%s%s%s", asked,
+                        "LOCKSTEP_CPU=%s is not one of ref, base, avx2, avx512, amx%s%s%s", asked,
                         near != NULL ? "; did you mean " : "", near != NULL ? near : "",
                         near != NULL ? "?" : "; unset it for the best of this processor");
     }

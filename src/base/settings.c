@@ -221,7 +221,7 @@ int ls__settings_check(void)
     bool level_known = true;
     (void)ls__log_level_setting(&level_known);
     if (!level_known) {
-        LS__WARN("LOCKSTEP_DEBUG or TORCH_DISTRIBUTED_DEBUG has a word that is none of error, "
+        LS__WARN("LOCKSTEP_DEBUG or TORCH_DISTRIBUTED_DEBUG has a word that is not one of error, "
                  "warn, info, debug (OFF, INFO, DETAIL); warn is used");
     }
     return unknown;

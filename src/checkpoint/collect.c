@@ -49,7 +49,7 @@ ls_status ls__table_add(ls__table *t, const ls__saved_entry *entry)
     size_t bytes = strlen(entry->name) + 1;
     if (bytes > NAME_MAX_BYTES || bytes == 1 || strcmp(entry->name, "__metadata__") == 0) {
         return ls__fail(LS_ERR_INVALID,
-                        "checkpoint: \"%.80s\" is no name for state: it needs 1 to %d bytes and "
+                        "checkpoint: \"%.80s\" is not a name for state: it needs 1 to %d bytes and "
                         "\"__metadata__\" is taken",
                         entry->name, NAME_MAX_BYTES - 1);
     }
@@ -136,7 +136,7 @@ static ls_status collect_tensor(void *self, const char *name, const ls_state_ten
         !ls__shape_bytes(tensor->global, tensor->ndim, tensor->dtype, &whole) ||
         !ls__shape_bytes(tensor->local, tensor->ndim, tensor->dtype, &entry.bytes)) {
         return ls__fail(LS_ERR_INVALID,
-                        "checkpoint: \"%.200s\" is no tensor that can be: its dtype, dims or slice "
+                        "checkpoint: \"%.200s\" is not a valid tensor: its dtype, dims or slice "
                         "are out of range",
                         name);
     }

@@ -39,7 +39,7 @@ static ls_status add_tensors(ls__table *table, size_t element, json_t *header, j
         if (piece == NULL || json_array_append_new(pieces, piece) != 0 ||
             !ls__safetensors_add(header, &saved, *at, e->part.bytes)) {
             return ls__fail(LS_ERR_MEMORY,
-                            "checkpoint: no memory for the header, or \"%.200s\" is no UTF-8",
+                            "checkpoint: no memory for the header, or \"%.200s\" is not UTF-8",
                             e->name);
         }
         if (!ls__add_size(*at, e->part.bytes, at)) {

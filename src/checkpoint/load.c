@@ -58,7 +58,7 @@ static ls_status read_scalars(const char *path, const void *text, size_t bytes, 
     json_error_t error = {.text = "it is empty"};
     r->scalars = text != NULL ? json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error) : NULL;
     if (!json_is_object(r->scalars)) {
-        return ls__fail(LS_ERR_FORMAT, "checkpoint: \"%s\" is no JSON object: %s", path,
+        return ls__fail(LS_ERR_FORMAT, "checkpoint: \"%s\" is not a JSON object: %s", path,
                         r->scalars ? "it is something else" : error.text);
     }
     return LS_OK;

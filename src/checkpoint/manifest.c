@@ -303,7 +303,7 @@ ls_status ls__manifest_parse(const char *text, size_t bytes, const char *what, l
     json_error_t error;
     json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
     if (root == NULL) {
-        return ls__fail(LS_ERR_FORMAT, "%s: is no JSON: %s", what, error.text);
+        return ls__fail(LS_ERR_FORMAT, "%s: is not JSON: %s", what, error.text);
     }
     ls_status status = read_root(&r, root);
     json_decref(root);

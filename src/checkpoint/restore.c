@@ -74,8 +74,8 @@ static ls_status check_scalar(const ls__reading *from, const ls__saved_entry *e,
             e->name);
     }
     if (e->type == LS__ENTRY_INT64 ? !read_int64(saved, &integer) : !read_float64(saved, &number)) {
-        return ls__fail(LS_ERR_MISMATCH, "%s: \"%.200s\" is no %s in the checkpoint; " REMEDY, what,
-                        e->name, e->type == LS__ENTRY_INT64 ? "int64" : "float64");
+        return ls__fail(LS_ERR_MISMATCH, "%s: \"%.200s\" is not a %s in the checkpoint; " REMEDY,
+                        what, e->name, e->type == LS__ENTRY_INT64 ? "int64" : "float64");
     }
     return LS_OK;
 }

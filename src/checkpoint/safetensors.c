@@ -23,12 +23,12 @@ static ls_status check_metadata(const json_t *metadata, const char *what)
     const char *key;
     json_t *value;
     if (!json_is_object(metadata)) {
-        return ls__fail(LS_ERR_FORMAT, "%s: __metadata__ is no object", what);
+        return ls__fail(LS_ERR_FORMAT, "%s: __metadata__ is not an object", what);
     }
     json_object_foreach((json_t *)(uintptr_t)metadata, key, value)
     {
         if (!json_is_string(value)) {
-            return ls__fail(LS_ERR_FORMAT, "%s: __metadata__ \"%.80s\" is no string", what, key);
+            return ls__fail(LS_ERR_FORMAT, "%s: __metadata__ \"%.80s\" is not a string", what, key);
         }
     }
     return LS_OK;
@@ -137,7 +137,7 @@ static ls_status read_entries(const json_t *root, const data *d, ls__arena *aren
     json_t *entry;
     size_t room;
     if (!json_is_object(root)) {
-        return ls__fail(LS_ERR_FORMAT, "%s: the header is no JSON object", d->what);
+        return ls__fail(LS_ERR_FORMAT, "%s: the header is not a JSON object", d->what);
     }
     if (!ls__mul_size(json_object_size(root) + 1, sizeof *out->list, &room) ||
         !(out->list = ls__arena_alloc(arena, room))) {
@@ -194,7 +194,7 @@ ls_status ls__safetensors_parse(const void *file, size_t bytes, const char *what
     json_error_t error;
     json_t *root = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);
     if (root == NULL) {
-        return ls__fail(LS_ERR_FORMAT, "%s: the header is no JSON at offset %d: %s", what,
+        return ls__fail(LS_ERR_FORMAT, "%s: the header is not JSON at offset %d: %s", what,
                         LENGTH_BYTES + error.position, error.text);
     }
     const size_t begin = LENGTH_BYTES + length;

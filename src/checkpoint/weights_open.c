@@ -82,8 +82,8 @@ static ls_status open_all(ls__weights *w, const char *index, json_t *map)
         const char *name = json_string_value(value);
         if (!is_plain_name(name)) {
             return ls__fail(LS_ERR_FORMAT,
-                            "\"%s\": weight_map of \"%.80s\" is no name of a file beside it", index,
-                            tensor);
+                            "\"%s\": weight_map of \"%.80s\" is not a name of a file beside it",
+                            index, tensor);
         }
         if (!file_named(w, name)) {
             LS_TRY(open_listed(w, index, name));
@@ -136,7 +136,7 @@ static ls_status open_index(ls__weights *w, const char *path)
     json_t *map = json_object_get(root, "weight_map");
     ls_status status = LS_OK;
     if (root == NULL) {
-        status = ls__fail(LS_ERR_FORMAT, "\"%s\" is no JSON: %s", path, error.text);
+        status = ls__fail(LS_ERR_FORMAT, "\"%s\" is not JSON: %s", path, error.text);
     } else if (!json_is_object(map)) {
         status =
             ls__fail(LS_ERR_FORMAT, "\"%s\" has no object \"weight_map\", as an index has", path);

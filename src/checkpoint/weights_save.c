@@ -50,7 +50,7 @@ static ls_status add_tensor(json_t *header, const ls__saved_entry *e, const char
     }
     if (!ls__safetensors_add(header, &saved, *at, e->bytes)) {
         return ls__fail(LS_ERR_MEMORY,
-                        "ls_safetensors_save: no memory for the header, or \"%.200s\" is no UTF-8",
+                        "ls_safetensors_save: no memory for the header, or \"%.200s\" is not UTF-8",
                         e->name);
     }
     if (!ls__add_size(*at, e->bytes, at)) {

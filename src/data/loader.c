@@ -390,7 +390,7 @@ static ls_status check_state(const ls_loader *l, int64_t epoch, int64_t position
     }
     if (epoch < 0 || position < 0 || position > here || batches < 0) {
         return ls__fail(LS_ERR_FORMAT,
-                        "loader: epoch %lld, sample %lld of %lld, batch %lld is no position",
+                        "loader: epoch %lld, sample %lld of %lld, batch %lld is not a position",
                         (long long)epoch, (long long)position, (long long)here, (long long)batches);
     }
     return LS_OK;
@@ -504,7 +504,7 @@ static ls_status check_feed(ls_feed feed, const ls_sampler *sampler)
 {
     if (feed != LS_FEED_SPLIT && feed != LS_FEED_SHARED && feed != LS_FEED_SCATTER) {
         return ls__fail(LS_ERR_INVALID,
-                        "loader: feed %d is none; give LS_FEED_SPLIT, LS_FEED_SHARED or "
+                        "loader: feed %d is not valid; give LS_FEED_SPLIT, LS_FEED_SHARED or "
                         "LS_FEED_SCATTER",
                         (int)feed);
     }

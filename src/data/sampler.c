@@ -92,9 +92,10 @@ static ls_status check(int64_t count, const ls_sampler *s)
                         (long long)s->batch);
     }
     if (s->world_size < 1 || s->rank < 0 || s->rank >= s->world_size) {
-        return ls__fail(LS_ERR_INVALID,
-                        "sampler: rank %d of %d ranks is none; give 0 to one less than there are",
-                        s->rank, s->world_size);
+        return ls__fail(
+            LS_ERR_INVALID,
+            "sampler: rank %d of %d ranks is not valid; give 0 to one less than there are", s->rank,
+            s->world_size);
     }
     if (count < s->world_size) {
         return ls__fail(LS_ERR_INVALID,

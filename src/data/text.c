@@ -117,7 +117,7 @@ static ls_status check_options(const char *path, const ls_text_options *options,
     }
     if (options->part != LS_TEXT_TRAIN && options->part != LS_TEXT_HELD_OUT) {
         return ls__fail(LS_ERR_INVALID,
-                        "text: part %d is none; give LS_TEXT_TRAIN or LS_TEXT_HELD_OUT",
+                        "text: part %d is not valid; give LS_TEXT_TRAIN or LS_TEXT_HELD_OUT",
                         (int)options->part);
     }
     return LS_OK;

@@ -510,7 +510,7 @@ ls_status ls_ddp_get_stats(const ls_module *module, ls_reducer_stats *out)
     const ddp *d = ddp_of_const(module);
     if (!d) {
         return ls__fail(LS_ERR_INVALID,
-                        "ls_ddp_get_stats: the module is no ddp; give what ls_ddp_new returned");
+                        "ls_ddp_get_stats: the module is not a ddp; give what ls_ddp_new returned");
     }
     return ls_reducer_get_stats(d->reducer, out);
 }

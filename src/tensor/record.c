@@ -34,7 +34,7 @@ static const char *const fixed_texts[FIXED_COUNT] = {
     [FIXED_FORKED] =
         "a tensor operation was called in a child made by fork() without exec(), which shares "
         "nothing with the job; call it in the parent, or start the child with exec",
-    [FIXED_MEMORY] = "memory for a tensor could not be had; free tensors, or end a scope earlier",
+    [FIXED_MEMORY] = "out of memory for a tensor; free tensors, or end a scope earlier",
 };
 
 ls_tensor *ls__poison_fixed(ls_status status)
@@ -117,10 +117,11 @@ static void fail_stale(const ls__record *record, uintptr_t handle, const char *w
                        "freed; ls_keep what outlives its scope",
                        what, argument_text(argument), record->file, record->line);
     } else {
-        (void)ls__fail(LS_ERR_STALE,
-                       "%s: %s is no live tensor: its scope has ended, it was freed, or it never "
-                       "was one; ls_keep what outlives its scope",
-                       what, argument_text(argument));
+        (void)ls__fail(
+            LS_ERR_STALE,
+            "%s: %s is not a live tensor: its scope has ended, it was freed, or it never "
+            "was one; ls_keep what outlives its scope",
+            what, argument_text(argument));
     }
 }
 
@@ -197,7 +198,7 @@ ls__record *ls__record_new(ls__tensors *tensors)
     }
     pthread_mutex_unlock(&tensors->lock);
     if (link == NULL) {
-        (void)ls__fail(LS_ERR_MEMORY, "a new tensor: memory for its record could not be had");
+        (void)ls__fail(LS_ERR_MEMORY, "a new tensor: out of memory for its record");
         return NULL;
     }
     ls__record *record = LS__LIST_ITEM(link, ls__record, link);

@@ -41,7 +41,7 @@ static ls_scope *scope_push(ls__tensors *tensors, bool root)
     }
     pthread_mutex_unlock(&tensors->lock);
     if (scope == NULL) {
-        (void)ls__fail(LS_ERR_MEMORY, "scope_enter: memory for a scope could not be had");
+        (void)ls__fail(LS_ERR_MEMORY, "scope_enter: out of memory for a scope");
         return NULL;
     }
     scope->live = true;
@@ -76,7 +76,7 @@ void *ls__scope_alloc(ls__tensors *tensors, size_t bytes)
     ls_scope *scope = ls__scope_current(tensors);
     void *memory = scope != NULL ? ls__arena_alloc(&scope->arena, bytes) : NULL;
     if (memory == NULL) {
-        (void)ls__fail(LS_ERR_MEMORY, "recording the graph: memory could not be had");
+        (void)ls__fail(LS_ERR_MEMORY, "recording the graph: out of memory");
     }
     return memory;
 }

@@ -60,8 +60,9 @@ bool ls__record_set_shape(ls__record *record, ls_shape shape, ls_dtype dtype, co
         return false;
     }
     if (ls_dtype_size(dtype) == 0) {
-        (void)ls__fail(LS_ERR_INVALID, "%s: %d is no dtype; give LS_FLOAT32 or another of its enum",
-                       what, (int)dtype);
+        (void)ls__fail(LS_ERR_INVALID,
+                       "%s: %d is not a dtype; give LS_FLOAT32 or another of its enum", what,
+                       (int)dtype);
         return false;
     }
     if (!ls__shape_numel(shape, &numel) || !ls__bytes_of(numel, ls_dtype_size(dtype), &bytes) ||

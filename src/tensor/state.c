@@ -39,7 +39,7 @@ static ls__tensors *tensors_new(ls_runtime *runtime)
 {
     ls__tensors *tensors = runtime->env->allocate(runtime->env, sizeof *tensors);
     if (tensors == NULL) {
-        (void)ls__fail(LS_ERR_MEMORY, "the first tensor: memory could not be had");
+        (void)ls__fail(LS_ERR_MEMORY, "the first tensor: out of memory");
         return NULL;
     }
     *tensors = (ls__tensors){.runtime = runtime, .kernels = ls__kernels_cpu()};

@@ -202,7 +202,7 @@ ls__storage *ls__storage_new(ls__tensors *tensors, size_t bytes)
     }
     if (storage == NULL) {
         (void)ls__fail(LS_ERR_MEMORY,
-                       "a new tensor of %zu bytes: memory could not be had; free tensors, end "
+                       "a new tensor of %zu bytes: out of memory; free tensors, end "
                        "scopes earlier or make batches smaller",
                        bytes);
         return NULL;
@@ -217,7 +217,7 @@ ls__storage *ls__storage_borrow(ls__tensors *tensors, void *data, size_t bytes)
     ls__storage *storage = header_get(tensors);
     pthread_mutex_unlock(&tensors->lock);
     if (storage == NULL) {
-        (void)ls__fail(LS_ERR_MEMORY, "a tensor over your memory: its header could not be had");
+        (void)ls__fail(LS_ERR_MEMORY, "a tensor over your memory: out of memory for its header");
         return NULL;
     }
     header_init(tensors, storage, &(block){data, NULL, LS__STORAGE_BORROWED}, bytes);

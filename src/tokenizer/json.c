@@ -94,10 +94,11 @@ static ls_status read_model(const reader *r, const json_t *model)
     json_t *merge;
     const json_t *merges = json_object_get(model, "merges");
     if (!json_is_object(model)) {
-        return ls__fail(LS_ERR_FORMAT,
-                        "tokenizer: \"%s\" has no \"model\", so it is no tokenizer.json; name one, "
-                        "or the folder of vocab.json and merges.txt",
-                        r->path);
+        return ls__fail(
+            LS_ERR_FORMAT,
+            "tokenizer: \"%s\" has no \"model\", so it is not a tokenizer.json; name one, "
+            "or the folder of vocab.json and merges.txt",
+            r->path);
     }
     LS_TRY(check_model(r, model));
     LS_TRY(ls__read_vocab(r->t, r->path, json_object_get(model, "vocab")));

@@ -24,14 +24,14 @@ ls_status ls__read_vocab(ls_tokenizer *t, const char *path, const json_t *vocab)
     (void)snprintf(where, sizeof where, "\"%.*s\"", LS__PATH_SHOWN, path);
     if (!json_is_object(vocab) || json_object_size(vocab) == 0) {
         return ls__fail(LS_ERR_FORMAT,
-                        "tokenizer: %s: the vocabulary is no object of tokens and their ids",
+                        "tokenizer: %s: the vocabulary is not an object of tokens and their ids",
                         where);
     }
     json_object_foreach((json_t *)vocab, token, id)
     {
         if (!json_is_integer(id)) {
             return ls__fail(LS_ERR_FORMAT,
-                            "tokenizer: %s: the id of token \"%.60s\" is no whole number", where,
+                            "tokenizer: %s: the id of token \"%.60s\" is not a whole number", where,
                             token);
         }
         LS_TRY(ls__tokenizer_add_token(t, where, token, json_integer_value(id)));

@@ -96,10 +96,11 @@ static ls_status compile(const char *expression, const char *path, pcre2_code **
     }
     if (!*code) {
         (void)pcre2_get_error_message(error, reason, sizeof reason);
-        return ls__fail(LS_ERR_FORMAT,
-                        "tokenizer: \"%s\": its splitting expression is none: %s, at byte %zu of "
-                        "%.300s",
-                        path, (const char *)reason, (size_t)at, expression);
+        return ls__fail(
+            LS_ERR_FORMAT,
+            "tokenizer: \"%s\": its splitting expression is not valid: %s, at byte %zu of "
+            "%.300s",
+            path, (const char *)reason, (size_t)at, expression);
     }
     (void)pcre2_jit_compile(*code, PCRE2_JIT_COMPLETE); /* without, it is slower and the same */
     return LS_OK;

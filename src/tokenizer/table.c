@@ -64,7 +64,7 @@ ls_status ls__tokenizer_add_token(ls_tokenizer *t, const char *where, const char
 static ls_status unknown_token(const char *where, const char *token)
 {
     return ls__fail(LS_ERR_FORMAT,
-                    "tokenizer: %s: \"%.*s\" is no token of the vocabulary; do the two belong "
+                    "tokenizer: %s: \"%.*s\" is not a token of the vocabulary; do the two belong "
                     "together?",
                     where, SHOWN_MAX, token);
 }

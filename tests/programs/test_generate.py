@@ -185,7 +185,7 @@ def what_cannot_be_is_refused_in_words():
             (2, '--top-p is "2"; give a number from 0 to 1', "--top-p", 2),
             (2, '--temperature is "-1"', "--temperature", -1),
             (2, "--greedy is a switch and takes no value", "--greedy=1"),
-            (2, '--stop is "nothing", which is no token', *trained(), "--stop", "nothing"),
+            (2, '--stop is "nothing", which is not a token', *trained(), "--stop", "nothing"),
             (1, '"nowhere"', "--checkpoint", "nowhere"),
             (1, '"nowhere', "--weights", "nowhere"),
             (1, "[256,16] in the checkpoint and float32 [256,32] here", *trained(), "--dim", 32),

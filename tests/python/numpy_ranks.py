@@ -159,7 +159,7 @@ def an_exception_in_an_operator_is_an_error_on_every_rank():
 
 @case
 def what_is_no_operator_is_refused_in_words():
-    raises(lockstep.InvalidError, lambda: ln.Operator(3), "int is no function")
+    raises(lockstep.InvalidError, lambda: ln.Operator(3), "int is not a function")
     raises(lockstep.InvalidError, lambda: ln.Operator(numpy.add, "x" * 24), "1 to 23 bytes")
     raises(lockstep.InvalidError, lambda: ln.all_reduce(mine(), numpy.add), "ufunc 'add'", "Operator")
     op = ln.Operator(numpy.add)
@@ -427,7 +427,7 @@ def what_is_no_contiguous_array_is_refused_in_words():
     grid = numpy.zeros((4, 4), "float32")
     raises(lockstep.InvalidError, lambda: ln.all_reduce(grid[:, 1]), "not contiguous", "strides",
            "ascontiguousarray")
-    raises(ValueError, lambda: ln.all_reduce([1, 2]), "list is no numpy array")
+    raises(ValueError, lambda: ln.all_reduce([1, 2]), "list is not a numpy array")
     raises(lockstep.InvalidError, lambda: ln.all_reduce(numpy.zeros(3, "complex64")), "complex64")
     raises(lockstep.InvalidError, lambda: ln.all_reduce(numpy.zeros(3, ">f4")), "byte order")
     raises(lockstep.InvalidError, lambda: ln.all_reduce(grid, "mean"), "'mean'", "avg")

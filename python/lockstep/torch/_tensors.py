@@ -64,7 +64,7 @@ def operator_of(what, opts):
     for name, number in OPERATORS.items():
         if op == getattr(dist.ReduceOp, name, None):
             return number
-    raise make_error(-1, f"{what}: {op} is none of {', '.join(OPERATORS)}")
+    raise make_error(-1, f"{what}: {op} is not one of {', '.join(OPERATORS)}")
 
 
 def factor_of(opts):

@@ -31,7 +31,7 @@ static ls_status check_reduction(const char *what, const ls_group *group,
     if (made ? args->made.user.fn == NULL : (unsigned)args->op >= LS_REDUCE_OP_COUNT) {
         return ls__fail(
             LS_ERR_INVALID,
-            "%s on group \"%s\": %d is no reduce-op; give LS_SUM, another of its enum or one of "
+            "%s on group \"%s\": %d is not a reduce-op; give LS_SUM, another of its enum or one of "
             "ls_reduce_op_new",
             what, group->name, (int)args->op);
     }
@@ -140,15 +140,16 @@ ls_status ls__collective_check(const char *what, const ls_group *group, const ls
     if (args->operation != LS__OP_BARRIER && (unsigned)args->dtype >= LS_DTYPE_COUNT) {
         return ls__fail(
             LS_ERR_INVALID,
-            "%s on group \"%s\": %d is no dtype; give LS_FLOAT32 or another of its enum", what,
+            "%s on group \"%s\": %d is not a dtype; give LS_FLOAT32 or another of its enum", what,
             group->name, (int)args->dtype);
     }
     const bool rooted =
         ls__operation_has_root(args->operation) || ls__operation_is_p2p(args->operation);
     const bool any = args->operation == LS__OP_RECV && args->root == LS_ANY_SOURCE;
     if (rooted && !any && (args->root < 0 || args->root >= group->size)) {
-        return ls__fail(LS_ERR_INVALID, "%s on group \"%s\": %s %d is no rank of it; use 0 to %d",
-                        what, group->name, ls__operation_is_p2p(args->operation) ? "peer" : "root",
+        return ls__fail(LS_ERR_INVALID,
+                        "%s on group \"%s\": %s %d is not a rank of this group; use 0 to %d", what,
+                        group->name, ls__operation_is_p2p(args->operation) ? "peer" : "root",
                         args->root, group->size - 1);
     }
     LS_TRY(check_buffers(what, group, args));

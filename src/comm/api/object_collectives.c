@@ -101,7 +101,8 @@ static ls_status check(const char *what, const ls_group *group, const void *plac
 static ls_status check_root(const char *what, const ls_group *group, int root)
 {
     if (root < 0 || root >= group->size) {
-        return ls__fail(LS_ERR_INVALID, "%s on group \"%s\": root %d is no rank of it; use 0 to %d",
+        return ls__fail(LS_ERR_INVALID,
+                        "%s on group \"%s\": root %d is not a rank of this group; use 0 to %d",
                         what, group->name, root, group->size - 1);
     }
     return LS_OK;

@@ -184,7 +184,8 @@ static bool has_frame(ls__tcp *tcp, int rank, ls__tcp_connection *c)
     ls__tcp_peer *peer = &tcp->peer[rank];
     while (!c->checked) {
         if (received(c) >= sizeof(ls__frame) && !head_is_sound(frame_of(c))) {
-            ls__tcp_set_broken(tcp, peer, c, "what came is no frame (damaged, or not from a rank)");
+            ls__tcp_set_broken(tcp, peer, c,
+                               "the data is not a frame (damaged, or not from a rank)");
             return false;
         }
         if (received(c) >= HEAD && !c->asked) {

@@ -99,10 +99,11 @@ static ls_status read_card(const joining *j, int peer, char text[CARD_MAX], card
     out->about = next_line(&at);
     out->config = at;
     if (at == NULL || sscanf(port, "%d", &out->port) != 1) {
-        return ls__fail(LS_ERR_PEER,
-                        "ls_init: what rank %d published is no address; do all ranks run the same "
-                        "build?",
-                        peer);
+        return ls__fail(
+            LS_ERR_PEER,
+            "ls_init: the text that rank %d published is not an address; do all ranks run the same "
+            "build?",
+            peer);
     }
     snprintf(out->address, sizeof out->address, "%s", address);
     if (strcmp(out->config, j->spec->config) != 0) {

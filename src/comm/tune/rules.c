@@ -149,7 +149,8 @@ ls_status ls__rules_parse(ls__rules *rules, ls__operation operation, const char 
         const char *comma = strchr(rest, ',');
         const size_t length = comma != NULL ? (size_t)(comma - rest) : strlen(rest);
         if (length >= sizeof item) {
-            return ls__fail(LS_ERR_INVALID, "%s: \"%.20s…\" is no rule; write 0-4k:NAME,4k-:NAME",
+            return ls__fail(LS_ERR_INVALID,
+                            "%s: \"%.20s…\" is not a rule; write 0-4k:NAME,4k-:NAME",
                             ls__rules_variable(operation), rest);
         }
         memcpy(item, rest, length);

@@ -239,7 +239,7 @@ static void be_alone(const source *s, ls__found *out, const char *why)
     out->rank = out->local_rank = 0;
     out->size = out->local_size = 1;
     snprintf(out->why, sizeof out->why, "%s%s", why,
-             shell ? "; SLURM_JOB_ID is set, but this is no step of srun" : "");
+             shell ? "; SLURM_JOB_ID is set, but this is not a step of srun" : "");
 }
 
 static ls_status follow(const source *s, const rule *r, ls__found *out)
@@ -277,7 +277,7 @@ static ls_status by_name(const source *s, const char *name, ls__found *out)
     const char *near = ls__suggest(name, names, RULE_COUNT + 2);
     return ls__fail(
         LS_ERR_INVALID,
-        "ls_init: LOCKSTEP_LAUNCHER=%.40s is none of none, lockstep, torchrun, openmpi, "
+        "ls_init: LOCKSTEP_LAUNCHER=%.40s is not one of none, lockstep, torchrun, openmpi, "
         "mvapich, hydra, slurm, flux, jsrun%s%s%s",
         name, near != NULL ? "; did you mean " : "", near != NULL ? near : "",
         near != NULL ? "?" : "");

@@ -103,8 +103,7 @@ static ls_status compare_hellos(ls__link *link)
 {
     const ls__proof_hello *other = &link->other, *own = &link->own;
     if (other->magic != PROOF_MAGIC || other->client == own->client) {
-        return ls__fail(LS_ERR_AUTH, "what %s sent is no greeting of Lockstep: a stranger",
-                        link->peer);
+        return ls__fail(LS_ERR_AUTH, "the data from %s is not a greeting of Lockstep", link->peer);
     }
     if (other->version == own->version && other->mode == own->mode) {
         return LS_OK;

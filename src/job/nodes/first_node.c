@@ -29,7 +29,7 @@ static ls_status not_here(const ls__nodes *n)
         used += length > 0 ? (size_t)length : 0;
     }
     return ls__fail(LS_ERR_INVALID,
-                    "%s %s:%d is %s, which is no address of this host (%s), and node 0 listens "
+                    "%s %s:%d is %s, which is not an address of this host (%s), and node 0 listens "
                     "there: run node 0 on that host, or give an address of this one",
                     n->place.from, n->place.host, n->place.port, addresses, n->host);
 }

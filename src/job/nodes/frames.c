@@ -107,7 +107,7 @@ ls_status ls__frames_turn(ls__frames *f)
         f->heard_ns = f->env->now_ns(f->env);
     }
     if (f->broken) {
-        return ls__fail(LS_ERR_FORMAT, "what came is no frame of this version");
+        return ls__fail(LS_ERR_FORMAT, "the data is not a frame of this version");
     }
     if (f->ended) {
         drop_taken(f);

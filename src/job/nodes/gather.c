@@ -182,7 +182,7 @@ void ls__gather_hello(ls__nodes *n, ls__peer *p, const json_t *from)
 {
     hello h;
     if (!read_hello(from, &h, p)) {
-        refuse(n, p, "what came from %s is no greeting of this version",
+        refuse(n, p, "the data from %s is not a greeting of this version",
                ls__link_peer(p->frames.link));
         return;
     }

@@ -257,7 +257,7 @@ void ls__node_text(const json_t *from, const char *key, char *out, size_t bytes)
 static json_t *loose_text(const char *text)
 {
     json_t *string = json_string(text);
-    return string != NULL ? string : json_string("(its text is no UTF-8)");
+    return string != NULL ? string : json_string("(its text is not UTF-8)");
 }
 
 json_t *ls__failure_pack(const ls__failure_record *f)

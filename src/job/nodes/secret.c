@@ -43,7 +43,7 @@ static ls_status check_owner(const ls__env *env, const char *path, const char *f
                         strerror(-error), path);
     }
     if (found.kind != LS__ENV_FILE) {
-        return ls__fail(LS_ERR_INVALID, "%s %s is no file", from, path);
+        return ls__fail(LS_ERR_INVALID, "%s %s is not a file", from, path);
     }
     if ((found.mode & 077) != 0 || found.uid != env->uid(env)) {
         return ls__fail(LS_ERR_AUTH,

@@ -199,7 +199,7 @@ ls_status ls__store_table_add(ls__store_table *table, ls__store_key key, int64_t
     if (!parse_counter(value, &old)) {
         return ls__fail(
             LS_ERR_FORMAT,
-            "adding to store key \"%.*s\": its value of %zu bytes is no decimal number; "
+            "adding to store key \"%.*s\": its value of %zu bytes is not a decimal number; "
             "use another key for the counter",
             (int)key.bytes, key.text, value.bytes);
     }

@@ -516,7 +516,7 @@ DIST_TEST(wrong_arguments_are_named, 2)
     CHECK_STATUS(ls_send(g, x, 1, LS_FLOAT32, 1 - ls_rank(), 0, options, NULL), LS_ERR_INVALID);
     CHECK_CONTAINS(ls_error_message(), "there is none");
     CHECK_STATUS(ls_reduce(g, x, x, 4, LS_FLOAT32, LS_SUM, 2, NULL, NULL), LS_ERR_INVALID);
-    CHECK_CONTAINS(ls_error_message(), "root 2 is no rank of it; use 0 to 1");
+    CHECK_CONTAINS(ls_error_message(), "root 2 is not a rank of this group; use 0 to 1");
     CHECK_STATUS(ls_reduce(g, x, NULL, 4, LS_FLOAT32, LS_SUM, ls_rank(), NULL, NULL),
                  LS_ERR_INVALID);
     CHECK_STATUS(ls_gather(g, NULL, x, 1, LS_FLOAT32, 0, NULL, NULL), LS_ERR_INVALID);

@@ -261,7 +261,7 @@ TEST(without_a_secret_nothing_listens_beyond_the_loopback)
 {
     check("R=192.0.2.77:4000; nodes 2 -n 1 true", "leaves this host, and without a secret", 2);
     check("$L secret a; R=192.0.2.77:4000; FLAGS='--secret-file a'; node 2 0 -n 1 true; cat out.0",
-          "192.0.2.77, which is no address of this host", 1);
+          "192.0.2.77, which is not an address of this host", 1);
 }
 
 TEST(names_and_interfaces_that_do_not_exist_are_named)

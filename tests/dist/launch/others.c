@@ -178,7 +178,7 @@ TEST(the_shell_of_a_batch_job_waits_for_nobody)
     check("export SLURM_JOB_ID=77 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NTASKS=8 SLURM_NODEID=0\n"
           "$M join; $L env",
           "member 0 of 1, local 0 of 1", 1);
-    check("SLURM_JOB_ID=77 SLURM_PROCID=0 SLURM_NTASKS=8 $L env", "this is no step of srun", 1);
+    check("SLURM_JOB_ID=77 SLURM_PROCID=0 SLURM_NTASKS=8 $L env", "this is not a step of srun", 1);
 }
 
 TEST(the_command_says_which_rule_fired)

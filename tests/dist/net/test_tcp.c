@@ -130,7 +130,7 @@ DIST_TEST(what_is_no_frame_ends_the_connection_with_words, 2)
         status = ls_all_reduce(ls_world(), &x, &x, 1, LS_FLOAT32, LS_MAX, NULL, NULL);
     }
     CHECK_STATUS(status, LS_ERR_PEER);
-    check_named(begin, ls_rank() == 0 ? "what came is no frame" : "broke");
+    check_named(begin, ls_rank() == 0 ? "the data is not a frame" : "broke");
 }
 
 /* One bit of a sound frame's payload is flipped on its way. */

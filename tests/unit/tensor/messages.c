@@ -106,8 +106,8 @@ LOCAL_TEST(a_tensor_that_does_not_fit_names_its_operation_and_shape)
     CHECK_STATUS(ls_tensor_status(t), LS_ERR_MEMORY);
     CHECK_CONTAINS(ls_error_message(), "messages.c:");
     CHECK_CONTAINS(ls_error_message(),
-                   ": ones: [70368744177664]: a new tensor of 281474976710656 bytes: memory could "
-                   "not be had; free tensors, end scopes earlier or make batches smaller");
+                   ": ones: [70368744177664]: a new tensor of 281474976710656 bytes: out of "
+                   "memory; free tensors, end scopes earlier or make batches smaller");
 }
 
 LOCAL_TEST(dead_handles_are_told_where_they_were_made)

@@ -148,7 +148,7 @@ TEST(the_token_before_each_file_is_the_users_choice)
     run("printf ab > a; $L data tokens a --tokenizer bytes --out $F/2 --begin none", 0,
         " 2 tokens");
     run("printf ab > a; $L data tokens a --tokenizer bytes --out $F/3 --begin word", 1,
-        "\"word\" is no token");
+        "\"word\" is not a token");
     scratch_end();
 }
 

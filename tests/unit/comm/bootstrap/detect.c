@@ -158,7 +158,7 @@ TEST(the_shell_of_sbatch_or_salloc_waits_for_nobody)
                     "SLURM_JOB_NODELIST=node7"));
     CHECK_STR(f.launcher, "none");
     CHECK_INT(f.size, 1);
-    CHECK_CONTAINS(f.why, "no step of srun");
+    CHECK_CONTAINS(f.why, "not a step of srun");
     /* the shell as a step of its own (LaunchParameters=use_interactive_step) */
     CHECK_OK(DETECT(&f, "SLURM_JOB_ID=4242", "SLURM_STEP_ID=4294967290", "SLURM_PROCID=0",
                     "SLURM_STEP_NUM_TASKS=2", "SLURM_LOCALID=0", "SLURM_NODEID=0"));

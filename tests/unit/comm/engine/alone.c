@@ -69,7 +69,7 @@ TEST(wrong_arguments_are_refused_in_words)
                                LS_OPTIONS(ls_collective_options, .divisor = 2), NULL),
                  LS_ERR_INVALID);
     CHECK_STATUS(ls_broadcast(w, x, 4, LS_FLOAT32, 1, NULL, NULL), LS_ERR_INVALID);
-    CHECK_CONTAINS(ls_error_message(), "root 1 is no rank");
+    CHECK_CONTAINS(ls_error_message(), "root 1 is not a rank");
     CHECK_STATUS(ls_send(w, x, 4, LS_FLOAT32, -1, 0, NULL, NULL), LS_ERR_INVALID);
     CHECK_STATUS(ls_recv(w, x, 4, LS_FLOAT32, 0, -1, NULL, NULL), LS_ERR_INVALID);
     CHECK_STATUS(ls_barrier(w, LS_OPTIONS(ls_collective_options, .stream = (ls_stream *)x), NULL),
