@@ -16,18 +16,60 @@ extern "C" {
 
 LS_API ls_tensor *ls_abs(ls_tensor *a);  /* gradient 0 at 0 */
 LS_API ls_tensor *ls_silu(ls_tensor *a); /* a sigmoid(a) */
+LS_API ls_tensor *ls_sin(ls_tensor *a);
+LS_API ls_tensor *ls_cos(ls_tensor *a);
 LS_API ls_tensor *ls_pow_scalar(ls_tensor *a, double exponent);
 /* min(max(a, low), high); -INFINITY or INFINITY: no limit. The gradient passes from low to high,
  * both included. */
 LS_API ls_tensor *ls_clamp(ls_tensor *a, double low, double high);
+/* The larger, or smaller, of each pair; a and b broadcast; NaN where one is. Of equal ones each gets
+ * half of the gradient. */
+LS_API ls_tensor *ls_maximum(ls_tensor *a, ls_tensor *b);
+LS_API ls_tensor *ls_minimum(ls_tensor *a, ls_tensor *b);
 /* condition (bool) ? a : b, element by element; the three broadcast. */
 LS_API ls_tensor *ls_where(ls_tensor *condition, ls_tensor *a, ls_tensor *b);
+
+/* ---- comparisons and logic ---------------------------------------------------------------- */
+
+/* a == b, !=, <, <=, >, >= element by element -> bool, for ls_where and others; a and b broadcast (a
+ * number is ls_full(LS_SCALAR, dtype, number)). Of any one type but float16, or of float32 and
+ * bfloat16. Comparisons with NaN are false, but ls_ne. Outside the graph. */
+LS_API ls_tensor *ls_eq(ls_tensor *a, ls_tensor *b);
+LS_API ls_tensor *ls_ne(ls_tensor *a, ls_tensor *b);
+LS_API ls_tensor *ls_lt(ls_tensor *a, ls_tensor *b);
+LS_API ls_tensor *ls_le(ls_tensor *a, ls_tensor *b);
+LS_API ls_tensor *ls_gt(ls_tensor *a, ls_tensor *b);
+LS_API ls_tensor *ls_ge(ls_tensor *a, ls_tensor *b);
+/* The same of "not zero": of bool, or of numbers. */
+LS_API ls_tensor *ls_logical_and(ls_tensor *a, ls_tensor *b);
+LS_API ls_tensor *ls_logical_or(ls_tensor *a, ls_tensor *b);
+LS_API ls_tensor *ls_logical_not(ls_tensor *a);
+
+/* ---- rows of numbers ---------------------------------------------------------------------- */
+
+/* [n] of any type: start, start + step, … below `end` (above it for a negative step), n = (end -
+ * start) / step rounded up. To integers they are cut as ls_cast does. */
+LS_API ls_tensor *ls_arange(double start, double end, double step, ls_dtype dtype);
+/* [count] of any type: from start to end, both included, in equal steps. */
+LS_API ls_tensor *ls_linspace(double start, double end, int64_t count, ls_dtype dtype);
 
 /* ---- joining and picking ------------------------------------------------------------------ */
 
 /* [..,n1,..] and [..,n2,..] … -> [..,n1+n2+…,..] along `dim` (torch.cat); of any one type, or of
  * float32 and bfloat16, which make float32. */
 LS_API ls_tensor *ls_concat(ls_tensor *const *tensors, int count, int dim);
+/* Tensors of one shape [..] -> [..,count,..]: joined along a new dimension `dim` of the result, types
+ * as ls_concat. */
+LS_API ls_tensor *ls_stack(ls_tensor *const *tensors, int count, int dim);
+/* `a` with constants around it: `padding` holds two numbers a dimension, before and after it, the
+ * last dimension first: LS_SHAPE(left, right, top, bottom) of images; the other dimensions stay
+ * (torch.nn.functional.pad). At most the last four. Negative numbers cut. Of any type; float32 and
+ * bfloat16 with gradients. */
+LS_API ls_tensor *ls_pad(ls_tensor *a, ls_shape padding, double value);
+/* `a` repeated along its dimensions of 1, and along new ones before them, to `shape`; -1 leaves a
+ * size as it is (torch.Tensor.expand, but a copy). Of any type. Operations of two tensors
+ * broadcast by themselves. */
+LS_API ls_tensor *ls_expand(ls_tensor *a, ls_shape shape);
 /* out[i] = the next sizes[i] elements of `a` along `dim`, views; the sizes add up to the dimension.
  * After an error all of `out` are poisoned. */
 LS_API ls_status ls_split(ls_tensor *a, int dim, const int64_t *sizes, int count, ls_tensor **out);
@@ -41,6 +83,9 @@ LS_API ls_tensor *ls_scatter_add(ls_tensor *a, int dim, ls_tensor *index, ls_ten
 /* a[..,n,..], index [m] int32 or int64 -> [..,m,..]. */
 LS_API ls_tensor *ls_index_select(ls_tensor *a, int dim, ls_tensor *index);
 
+/* index [..] int32 or int64 in [0,classes) -> [..,classes] int64: 1 at each index, else 0. */
+LS_API ls_tensor *ls_one_hot(ls_tensor *index, int64_t classes);
+
 /* ---- along and over dimensions ------------------------------------------------------------ */
 
 LS_API ls_tensor *ls_cumsum(ls_tensor *a, int dim);
@@ -53,6 +98,22 @@ LS_API ls_tensor *ls_var_dims(ls_tensor *a, ls_shape dims, bool unbiased, bool k
 /* The largest, or smallest; NaN counts as such. The gradient goes to the first of equal ones. */
 LS_API ls_tensor *ls_max_dim(ls_tensor *a, int dim, bool keepdim);
 LS_API ls_tensor *ls_min_dim(ls_tensor *a, int dim, bool keepdim);
+
+/* The elements along `dim` in order, the least first or, `descending`, the largest; of equal ones the
+ * first stays first, NaN is the largest. *indices (NULL: not wanted): where they stood, int64. At
+ * most 2^32 - 1 along `dim`. */
+LS_API ls_tensor *ls_sort(ls_tensor *a, int dim, bool descending, ls_tensor **indices);
+LS_API ls_tensor *ls_argsort(ls_tensor *a, int dim, bool descending); /* those indices alone */
+/* The first k of them, the largest first, or with `largest` false the least. */
+LS_API ls_tensor *ls_topk(ls_tensor *a, int64_t k, int dim, bool largest, ls_tensor **indices);
+
+/* ---- norms --------------------------------------------------------------------------------- */
+
+/* Group normalisation (Wu & He 2018): x [N,C,..] -> the same shape, the channels of each of `groups`
+ * together with mean 0 and variance 1, then weight [C] and bias [C] (NULL: none). PyTorch's eps is
+ * 1e-5. */
+LS_API ls_tensor *ls_group_norm(ls_tensor *x, int64_t groups, ls_tensor *weight, ls_tensor *bias,
+                                double eps);
 
 /* ---- transformers ------------------------------------------------------------------------- */
 
@@ -97,6 +158,33 @@ LS_API ls_tensor *ls_nll_loss(ls_tensor *log_probs, ls_tensor *target);
 /* Binary cross-entropy of sigmoid(logits) against target in [0,1]; shapes alike. */
 LS_API ls_tensor *ls_bce_with_logits(ls_tensor *logits, ls_tensor *target);
 
+/* Of x and y of one shape: the mean of |x - y|. */
+LS_API ls_tensor *ls_l1_loss(ls_tensor *x, ls_tensor *y);
+/* The mean of d^2/2 where |d| = |x - y| <= delta, else of delta (|d| - delta/2) (Huber 1964).
+ * PyTorch's delta is 1. */
+LS_API ls_tensor *ls_huber_loss(ls_tensor *x, ls_tensor *y, double delta);
+/* Huber's loss with delta = beta, divided by beta; beta 0: ls_l1_loss. PyTorch's beta is 1. */
+LS_API ls_tensor *ls_smooth_l1_loss(ls_tensor *x, ls_tensor *y, double beta);
+
+typedef enum ls_reduction {
+    LS_REDUCTION_MEAN = 0, /* of all elements */
+    LS_REDUCTION_SUM = 1,
+    LS_REDUCTION_NONE = 2,     /* each element's own */
+    LS_REDUCTION_BATCHMEAN = 3 /* the sum, divided by the size of dimension 0 */
+} ls_reduction;
+
+typedef struct ls_kl_div_options {
+    size_t size;
+    ls_reduction reduction; /* the divergence of distributions is LS_REDUCTION_BATCHMEAN */
+    bool log_target;        /* target holds logarithms, too */
+} ls_kl_div_options;
+#define LS_DEFAULTS_ls_kl_div_options
+LS_DEFAULTS_FUNCTION(kl_div)
+/* The Kullback-Leibler divergence of the distribution x from target, of one shape: x holds the
+ * logarithms of probabilities (ls_log_softmax), target probabilities; an element's is target (log
+ * target - x), 0 where the target is 0 (torch.nn.functional.kl_div). */
+LS_API ls_tensor *ls_kl_div(ls_tensor *x, ls_tensor *target, const ls_kl_div_options *options);
+
 #if !defined(LS_NO_SITES)
 #define ls_abs(...) LS_AT(ls_abs(__VA_ARGS__))
 #define ls_silu(...) LS_AT(ls_silu(__VA_ARGS__))
@@ -120,6 +208,33 @@ LS_API ls_tensor *ls_bce_with_logits(ls_tensor *logits, ls_tensor *target);
 #define ls_cross_entropy_with(...) LS_AT(ls_cross_entropy_with(__VA_ARGS__))
 #define ls_nll_loss(...) LS_AT(ls_nll_loss(__VA_ARGS__))
 #define ls_bce_with_logits(...) LS_AT(ls_bce_with_logits(__VA_ARGS__))
+#define ls_sin(...) LS_AT(ls_sin(__VA_ARGS__))
+#define ls_cos(...) LS_AT(ls_cos(__VA_ARGS__))
+#define ls_maximum(...) LS_AT(ls_maximum(__VA_ARGS__))
+#define ls_minimum(...) LS_AT(ls_minimum(__VA_ARGS__))
+#define ls_eq(...) LS_AT(ls_eq(__VA_ARGS__))
+#define ls_ne(...) LS_AT(ls_ne(__VA_ARGS__))
+#define ls_lt(...) LS_AT(ls_lt(__VA_ARGS__))
+#define ls_le(...) LS_AT(ls_le(__VA_ARGS__))
+#define ls_gt(...) LS_AT(ls_gt(__VA_ARGS__))
+#define ls_ge(...) LS_AT(ls_ge(__VA_ARGS__))
+#define ls_logical_and(...) LS_AT(ls_logical_and(__VA_ARGS__))
+#define ls_logical_or(...) LS_AT(ls_logical_or(__VA_ARGS__))
+#define ls_logical_not(...) LS_AT(ls_logical_not(__VA_ARGS__))
+#define ls_arange(...) LS_AT(ls_arange(__VA_ARGS__))
+#define ls_linspace(...) LS_AT(ls_linspace(__VA_ARGS__))
+#define ls_stack(...) LS_AT(ls_stack(__VA_ARGS__))
+#define ls_pad(...) LS_AT(ls_pad(__VA_ARGS__))
+#define ls_expand(...) LS_AT(ls_expand(__VA_ARGS__))
+#define ls_one_hot(...) LS_AT(ls_one_hot(__VA_ARGS__))
+#define ls_sort(...) LS_AT(ls_sort(__VA_ARGS__))
+#define ls_argsort(...) LS_AT(ls_argsort(__VA_ARGS__))
+#define ls_topk(...) LS_AT(ls_topk(__VA_ARGS__))
+#define ls_group_norm(...) LS_AT(ls_group_norm(__VA_ARGS__))
+#define ls_l1_loss(...) LS_AT(ls_l1_loss(__VA_ARGS__))
+#define ls_huber_loss(...) LS_AT(ls_huber_loss(__VA_ARGS__))
+#define ls_smooth_l1_loss(...) LS_AT(ls_smooth_l1_loss(__VA_ARGS__))
+#define ls_kl_div(...) LS_AT(ls_kl_div(__VA_ARGS__))
 #endif
 
 #ifdef __cplusplus

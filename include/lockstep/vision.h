@@ -31,6 +31,47 @@ LS_DEFAULTS_FUNCTION(conv2d)
 LS_API ls_tensor *ls_conv2d(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
                             const ls_conv2d_options *options);
 
+typedef struct ls_conv1d_options {
+    size_t size;
+    int64_t stride, padding, dilation, groups;
+} ls_conv1d_options;
+#define LS_DEFAULTS_ls_conv1d_options .stride = 1, .dilation = 1, .groups = 1,
+LS_DEFAULTS_FUNCTION(conv1d)
+/* The same over sequences: x [N,C,L], weight [O,C/groups,k], bias [O] or NULL -> [N,O,L']. */
+LS_API ls_tensor *ls_conv1d(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
+                            const ls_conv1d_options *options);
+
+typedef struct ls_conv_transpose2d_options {
+    size_t size;
+    int64_t stride[2], padding[2], dilation[2]; /* those of the convolution */
+    int64_t output_padding[2];                  /* rows and columns more; below the stride */
+    int64_t groups;                             /* divides C */
+} ls_conv_transpose2d_options;
+#define LS_DEFAULTS_ls_conv_transpose2d_options .stride = {1, 1}, .dilation = {1, 1}, .groups = 1,
+LS_DEFAULTS_FUNCTION(conv_transpose2d)
+/* Transposed convolution, the gradient of ls_conv2d for its images (Zeiler et al. 2010): x [N,C,H,W],
+ * weight [C,O/groups,kh,kw], bias [O] or NULL -> [N,O,H',W'] with H' = (H - 1) stride - 2 padding +
+ * dilation (kh - 1) + output_padding + 1, W' likewise. */
+LS_API ls_tensor *ls_conv_transpose2d(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
+                                      const ls_conv_transpose2d_options *options);
+
+typedef enum ls_upsample_mode {
+    LS_UPSAMPLE_NEAREST = 0,
+    LS_UPSAMPLE_BILINEAR = 1
+} ls_upsample_mode;
+typedef struct ls_upsample_options {
+    size_t size;
+    int64_t output[2];     /* height and width of the result; 0: by `scale` */
+    double scale[2];       /* times the image's, rounded down; 0: by `output` */
+    ls_upsample_mode mode; /* the nearest pixel, or lines between pixels along both axes */
+    bool align_corners;    /* bilinear: the corner pixels' centres stay the corners */
+} ls_upsample_options;
+#define LS_DEFAULTS_ls_upsample_options
+LS_DEFAULTS_FUNCTION(upsample)
+/* x [N,C,H,W] -> [N,C,H',W'] (torch.nn.functional.interpolate). For each axis either an output or a
+ * scale must be given. */
+LS_API ls_tensor *ls_upsample(ls_tensor *x, const ls_upsample_options *options);
+
 typedef struct ls_pool2d_options {
     size_t size;
     int64_t kernel[2], stride[2]; /* stride 0: the kernel's size */
@@ -74,6 +115,9 @@ LS_API ls_tensor *ls_batch_norm_with(ls_tensor *x, ls_tensor *weight, ls_tensor 
 
 #if !defined(LS_NO_SITES)
 #define ls_conv2d(...) LS_AT(ls_conv2d(__VA_ARGS__))
+#define ls_conv1d(...) LS_AT(ls_conv1d(__VA_ARGS__))
+#define ls_conv_transpose2d(...) LS_AT(ls_conv_transpose2d(__VA_ARGS__))
+#define ls_upsample(...) LS_AT(ls_upsample(__VA_ARGS__))
 #define ls_max_pool2d(...) LS_AT(ls_max_pool2d(__VA_ARGS__))
 #define ls_avg_pool2d(...) LS_AT(ls_avg_pool2d(__VA_ARGS__))
 #define ls_adaptive_avg_pool2d(...) LS_AT(ls_adaptive_avg_pool2d(__VA_ARGS__))

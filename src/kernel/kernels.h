@@ -39,6 +39,9 @@ typedef enum ls__unary {
     LS__UNARY_GELU_TANH,
     LS__UNARY_ABS,
     LS__UNARY_SILU,
+    LS__UNARY_SIN,
+    LS__UNARY_COS,
+    LS__UNARY_XLOGX, /* x log x, 0 at 0 */
     LS__UNARY_COUNT
 } ls__unary;
 
@@ -177,6 +180,17 @@ static inline ls__window ls__pool2d_window(const ls__pool2d *p, int axis, int64_
     return w;
 }
 
+/* What output i along an axis is made of: (1 - weight) x[from] + weight x[next]. */
+typedef struct ls__tap {
+    int64_t from, next;
+    float weight;
+} ls__tap;
+
+typedef struct ls__upsample2d { /* x [N,H,W,C] -> y [N,H',W',C] */
+    int64_t batch, channels, height, width, out_height, out_width;
+    const ls__tap *rows, *columns; /* [H'], [W'] */
+} ls__upsample2d;
+
 typedef struct ls__batch_norm { /* x [N,C,pixels] or [N,pixels,C] */
     ls__image_layout layout;
     bool half; /* what has x's shape points to bfloat16; with LS__NHWC only */
@@ -212,6 +226,7 @@ typedef struct ls__activation_grad {
 typedef enum ls__map {
     LS__MAP_POW,   /* x^p */
     LS__MAP_CLAMP, /* min(max(x, p), q) */
+    LS__MAP_HUBER, /* x^2/2 where |x| <= p, else p (|x| - p/2) */
     LS__MAP_COUNT
 } ls__map;
 
@@ -220,14 +235,37 @@ typedef enum ls__binary {
     LS__BINARY_SUB,
     LS__BINARY_MUL,
     LS__BINARY_DIV,
+    LS__BINARY_MAX,   /* NaN where one is */
+    LS__BINARY_MIN,   /* likewise */
+    LS__BINARY_SHARE, /* of a in the gradient of the larger: 0 where a < b, 1/2 where equal, else 1 */
     LS__BINARY_COUNT
 } ls__binary;
+
+typedef enum ls__compare {
+    LS__COMPARE_EQ,
+    LS__COMPARE_NE,
+    LS__COMPARE_LT,
+    LS__COMPARE_LE,
+    LS__COMPARE_AND, /* of "not zero" */
+    LS__COMPARE_OR,
+    LS__COMPARE_COUNT
+} ls__compare;
 
 #define LS__KERNEL_DIMS_MAX 8
 typedef struct ls__strided { /* an elementwise operand: strides in elements, 0 where it broadcasts
                               */
     int64_t stride[LS__KERNEL_DIMS_MAX];
 } ls__strided;
+
+typedef struct ls__comparison { /* out = op(a, b), contiguous over shape[ndim]; a and b broadcast */
+    ls__compare op;
+    ls_dtype dtype; /* of a and b; no 16-bit float */
+    const void *a, *b;
+    ls__strided a_strides, b_strides;
+    int ndim;
+    const int64_t *shape;
+    uint8_t *out; /* 0 or 1 */
+} ls__comparison;
 
 typedef struct ls__pick { /* elements along one dimension, chosen by an index of its own shape */
     int ndim, dim;        /* ndim >= 1 */
@@ -318,6 +356,7 @@ typedef struct ls__kernels {
     void (*where)(float *out, const uint8_t *c, ls__strided c_strides, const float *a,
                   ls__strided a_strides, const float *b, ls__strided b_strides, int ndim,
                   const int64_t *shape, ls_stream *stream);
+    void (*compare)(const ls__comparison *args, ls_stream *stream);
     /* out contiguous over shape[ndim]; a and b strided (broadcast: stride 0); out may be a
      * contiguous a or b */
     void (*binary)(ls__binary op, float *out, const float *a, ls__strided a_strides, const float *b,
@@ -367,6 +406,10 @@ typedef struct ls__kernels {
      */
     void (*extreme)(float *out, int64_t *index, const float *x, int64_t outer, int64_t n,
                     int64_t inner, bool least, ls_stream *stream);
+    /* index[rows,k]: where the k largest (or least) of each row of x[rows,n] stand, in order, of
+     * equals the first first; NaN is the largest. 0 <= k <= n < 2^32 */
+    void (*top)(int64_t *index, const float *x, int64_t rows, int64_t n, int64_t k, bool largest,
+                ls_stream *stream);
     /* out[rows] = sum (x - mean)^2 / divisor over n >= 1; mean [rows] out, too */
     void (*variance)(float *out, float *mean, const float *x, int64_t rows, int64_t n,
                      double divisor, ls_stream *stream);
@@ -472,6 +515,9 @@ typedef struct ls__kernels {
                                 const int32_t *index, ls_stream *stream);
     void (*avg_pool2d)(const ls__pool2d *p, float *y, const float *x, ls_stream *stream);
     void (*avg_pool2d_backward)(const ls__pool2d *p, float *dx, float beta, const float *dy,
+                                ls_stream *stream);
+    void (*upsample2d)(const ls__upsample2d *u, float *y, const float *x, ls_stream *stream);
+    void (*upsample2d_backward)(const ls__upsample2d *u, float *dx, float beta, const float *dy,
                                 ls_stream *stream);
     /* mean and biased variance of each channel of n->x; n->batch * n->pixels > 0 */
     void (*batch_norm_stats)(const ls__batch_norm *n, float *mean, float *variance,

@@ -5,6 +5,8 @@
 #include <math.h>
 #include <string.h>
 
+#include <lockstep/ops.h>
+
 #include "tensor/op.h"
 
 enum { SAVED_A, SAVED_B };
@@ -79,22 +81,6 @@ static ls_status product_backward_one(ls__tensor_rule *r, int i, float *scratch)
     return sum_down(r, i, scratch, 1.0f);
 }
 
-static ls_status product_backward(ls__tensor_rule *r)
-{
-    ls__storage *scratch = ls__storage_new(r->tensors, (size_t)r->node->numel * sizeof(float));
-    if (scratch == NULL) {
-        return ls__self.status;
-    }
-    ls_status status = LS_OK;
-    for (int i = 0; i < 2 && status == LS_OK; i++) {
-        if (r->in[i].data != NULL) {
-            status = product_backward_one(r, i, scratch->data);
-        }
-    }
-    ls__storage_unref(scratch);
-    return status;
-}
-
 static ls_status sum_backward(ls__tensor_rule *r)
 {
     const binary_context *c = r->node->context;
@@ -103,6 +89,44 @@ static ls_status sum_backward(ls__tensor_rule *r)
     }
     return r->in[1].data == NULL ? LS_OK
                                  : sum_down(r, 1, r->dy, c->op == LS__BINARY_SUB ? -1.0f : 1.0f);
+}
+
+/* Of the larger or smaller one: dy goes to the operand that was taken, half of it to each where
+ * they are equal (as in PyTorch). */
+static ls_status extreme_backward_one(ls__tensor_rule *r, int i, float *scratch)
+{
+    const binary_context *c = r->node->context;
+    const int larger = c->op == LS__BINARY_MAX ? i : 1 - i, other = 1 - larger;
+    r->k->binary(LS__BINARY_SHARE, scratch, r->saved[larger], c->in[larger].strides,
+                 r->saved[other], c->in[other].strides, c->out.ndim, c->out.dim, NULL);
+    const ls__strided dense = dense_strides(c->out);
+    r->k->binary(LS__BINARY_MUL, scratch, scratch, dense, r->dy, dense, c->out.ndim, c->out.dim,
+                 NULL);
+    return sum_down(r, i, scratch, 1.0f);
+}
+
+static bool is_extreme(ls__binary op)
+{
+    return op == LS__BINARY_MAX || op == LS__BINARY_MIN;
+}
+
+/* The rules that need the output's shape once more. */
+static ls_status scratch_backward(ls__tensor_rule *r)
+{
+    const binary_context *c = r->node->context;
+    ls__storage *scratch = ls__storage_new(r->tensors, (size_t)r->node->numel * sizeof(float));
+    if (scratch == NULL) {
+        return ls__self.status;
+    }
+    ls_status status = LS_OK;
+    for (int i = 0; i < 2 && status == LS_OK; i++) {
+        if (r->in[i].data != NULL) {
+            status = is_extreme(c->op) ? extreme_backward_one(r, i, scratch->data)
+                                       : product_backward_one(r, i, scratch->data);
+        }
+    }
+    ls__storage_unref(scratch);
+    return status;
 }
 
 /* [passes]: bit 0: the first operand does not repeat, so its gradient is dy itself; bit 1: the
@@ -114,8 +138,13 @@ static ls_status sum_backward(ls__tensor_rule *r)
 static const ls__op add_ops[4] = {SUM("add", 0), SUM("add", 1), SUM("add", 2), SUM("add", 3)};
 static const ls__op sub_ops[2] = {SUM("sub", 0), SUM("sub", 1)};
 #undef SUM
-static const ls__op mul_op = {.name = "mul", .backward = product_backward, .accumulates = true};
-static const ls__op div_op = {.name = "div", .backward = product_backward, .accumulates = true};
+#define WITH_SCRATCH(text)                                                                         \
+    {                                                                                              \
+        .name = (text), .backward = scratch_backward, .accumulates = true                          \
+    }
+static const ls__op mul_op = WITH_SCRATCH("mul"), div_op = WITH_SCRATCH("div");
+static const ls__op maximum_op = WITH_SCRATCH("maximum"), minimum_op = WITH_SCRATCH("minimum");
+#undef WITH_SCRATCH
 
 static const ls__op *op_for(ls__binary op, unsigned whole)
 {
@@ -126,6 +155,10 @@ static const ls__op *op_for(ls__binary op, unsigned whole)
         return &sub_ops[whole & 1];
     case LS__BINARY_MUL:
         return &mul_op;
+    case LS__BINARY_MAX:
+        return &maximum_op;
+    case LS__BINARY_MIN:
+        return &minimum_op;
     default:
         return &div_op;
     }
@@ -151,9 +184,9 @@ static void context_fill(binary_context *c, ls__binary op, const ls__record *out
 static void save_operands(ls__call *call, ls__tensor_node *node, ls__binary op)
 {
     for (int i = 0; i < 2; i++) {
-        bool needed = op == LS__BINARY_MUL ? node->edge[1 - i].to != NULL
-                                           : i == SAVED_B || node->edge[1].to != NULL;
-        if (needed) {
+        const bool needed = op == LS__BINARY_MUL ? node->edge[1 - i].to != NULL
+                                                 : i == SAVED_B || node->edge[1].to != NULL;
+        if (needed || is_extreme(op)) {
             ls__dense dense = ls__call_dense(call, i);
             ls__node_save(node, i, &dense);
             ls__dense_drop(&dense);
@@ -328,11 +361,8 @@ static ls_tensor *binary(const char *name, ls__binary op, ls_tensor *a, ls_tenso
     ls__call_as_stored(&call);
     const ls__record *x = call.in[0], *y = call.in[1];
     ls_shape shape;
-    if (!ls__shape_broadcast(ls__record_shape(x), ls__record_shape(y), &shape)) {
-        return ls__call_fail(&call, LS_ERR_INVALID,
-                             "%s with %s: shapes align at the right and every pair of sizes must "
-                             "be equal or contain a 1; ls_reshape one of them",
-                             ls__record_print(x).text, ls__record_print(y).text);
+    if (!ls__call_broadcast(&call, &shape)) {
+        return call.failed;
     }
     ls__record *out = ls__call_output(&call, shape, LS_FLOAT32);
     if (out != NULL && out->numel > 0) {
@@ -346,7 +376,7 @@ static ls_tensor *binary(const char *name, ls__binary op, ls_tensor *a, ls_tenso
     ls__tensor_node *node = ls__call_record(&call, op_for(op, whole), out, sizeof(binary_context));
     if (node != NULL) {
         context_fill(node->context, op, out, &call);
-        if (op == LS__BINARY_MUL || op == LS__BINARY_DIV) {
+        if (op != LS__BINARY_ADD && op != LS__BINARY_SUB) {
             save_operands(&call, node, op);
         }
     }
@@ -371,4 +401,14 @@ ls_tensor *ls_mul(ls_tensor *a, ls_tensor *b)
 ls_tensor *ls_div(ls_tensor *a, ls_tensor *b)
 {
     return binary("div", LS__BINARY_DIV, a, b);
+}
+
+ls_tensor *ls_maximum(ls_tensor *a, ls_tensor *b)
+{
+    return binary("maximum", LS__BINARY_MAX, a, b);
+}
+
+ls_tensor *ls_minimum(ls_tensor *a, ls_tensor *b)
+{
+    return binary("minimum", LS__BINARY_MIN, a, b);
 }

@@ -68,17 +68,17 @@ static bool joins(ls__call *call, ls_shape *shape, ls_dtype *dtype, const ls__re
 }
 
 /* The result's shape and type; checks every tensor. */
-static bool joined_shape(ls__call *call, ls_tensor *const *tensors, int count, int dim, int *at,
-                         ls_shape *shape, ls_dtype *dtype)
+static bool joined_shape(ls__call *call, const char *name, ls_tensor *const *tensors, int count,
+                         int dim, int *at, ls_shape *shape, ls_dtype *dtype)
 {
-    if (!ls__call_begin(call, "concat", 1, tensors) || !ls__call_dim(call, dim, at)) {
+    if (!ls__call_begin(call, name, 1, tensors) || !ls__call_dim(call, dim, at)) {
         return false;
     }
     *dtype = (ls_dtype)call->in[0]->dtype;
     *shape = ls__record_shape(call->in[0]);
     for (int i = 1; i < count; i++) {
         ls__call one;
-        if (!ls__call_begin(&one, "concat", 1, &tensors[i])) {
+        if (!ls__call_begin(&one, name, 1, &tensors[i])) {
             call->failed = one.failed;
             return false;
         }
@@ -118,7 +118,7 @@ static int64_t add_link(ls__call *call, ls_tensor *const *tensors, int count, ls
                                           count > 1 ? typed(tensors[1], dtype) : NULL, NULL};
     concat_context c = {.outer = ls__shape_product(out, 0, dim)};
     c.row = ls__shape_product(out, dim, out->ndim);
-    if (!ls__call_begin_optional(&one, "concat", INPUTS_PER_NODE, in, 2)) {
+    if (!ls__call_begin_optional(&one, call->name, INPUTS_PER_NODE, in, 2)) {
         call->failed = one.failed;
         return -1;
     }
@@ -140,19 +140,26 @@ static int64_t add_link(ls__call *call, ls_tensor *const *tensors, int count, ls
     return one.failed == NULL ? done : -1;
 }
 
-ls_tensor *ls_concat(ls_tensor *const *tensors, int count, int dim)
+/* At least one tensor must be given. */
+static bool some_given(ls__call *call, const char *name, ls_tensor *const *tensors, int count)
+{
+    if (!ls__call_begin(call, name, 0, NULL)) {
+        return false;
+    }
+    if (count < 1 || tensors == NULL) {
+        (void)ls__call_fail(call, LS_ERR_INVALID, "%d tensors; give at least one", count);
+    }
+    return call->failed == NULL;
+}
+
+static ls_tensor *concat(const char *name, ls_tensor *const *tensors, int count, int dim)
 {
     ls__call call;
     ls_shape shape;
     ls_dtype dtype;
     int at;
-    if (count < 1 || tensors == NULL) {
-        if (!ls__call_begin(&call, "concat", 0, NULL)) {
-            return call.failed;
-        }
-        return ls__call_fail(&call, LS_ERR_INVALID, "%d tensors; give at least one", count);
-    }
-    if (!joined_shape(&call, tensors, count, dim, &at, &shape, &dtype)) {
+    if (!some_given(&call, name, tensors, count) ||
+        !joined_shape(&call, name, tensors, count, dim, &at, &shape, &dtype)) {
         return call.failed;
     }
     ls__record *out = ls__call_output(&call, shape, dtype);
@@ -162,6 +169,52 @@ ls_tensor *ls_concat(ls_tensor *const *tensors, int count, int dim)
         done = add_link(&call, tensors + i, some, out, at, done);
     }
     return ls__call_finish(&call, out);
+}
+
+ls_tensor *ls_concat(ls_tensor *const *tensors, int count, int dim)
+{
+    return concat("concat", tensors, count, dim);
+}
+
+/* ---- stack -------------------------------------------------------------------------------- */
+
+/* A view of `t` with a dimension of 1 before its dimension `at`. */
+static ls_tensor *with_new_dim(ls_tensor *t, int at)
+{
+    ls_shape shape = ls_shape_of(t);
+    if (ls_tensor_status(t) < 0 || shape.ndim == LS_DIMS_MAX || shape.ndim < at) {
+        return t; /* concat says what is wrong */
+    }
+    for (int d = shape.ndim++; d > at; d--) {
+        shape.dim[d] = shape.dim[d - 1];
+    }
+    shape.dim[at] = 1;
+    return ls_reshape(t, shape);
+}
+
+ls_tensor *ls_stack(ls_tensor *const *tensors, int count, int dim)
+{
+    ls__call call;
+    if (!some_given(&call, "stack", tensors, count) ||
+        !ls__call_begin(&call, "stack", 1, tensors)) {
+        return call.failed;
+    }
+    const int ndim = call.in[0]->ndim, at = dim < 0 ? dim + ndim + 1 : dim;
+    if (at < 0 || at > ndim || ndim == LS_DIMS_MAX) {
+        return ls__call_fail(&call, LS_ERR_INVALID,
+                             "a new dimension %d for %s; give %d to %d, and tensors of at most %d "
+                             "dimensions",
+                             dim, ls__record_print(call.in[0]).text, -ndim - 1, ndim,
+                             LS_DIMS_MAX - 1);
+    }
+    ls_tensor **views = ls__scope_alloc(call.tensors, (size_t)count * sizeof(ls_tensor *));
+    if (views == NULL) {
+        return ls__poison(call.tensors);
+    }
+    for (int i = 0; i < count; i++) {
+        views[i] = with_new_dim(tensors[i], at);
+    }
+    return concat("stack", views, count, at);
 }
 
 /* ---- split -------------------------------------------------------------------------------- */

@@ -1,18 +1,17 @@
 /* Convolution over images: shapes here, the work in the kernel. The gradient of the bias is the sum
- * over all but the channels. Among bfloat16 tensors, and under autocast, as linear.c says. */
+ * over all but the channels. Among bfloat16 tensors, and under autocast, as linear.c says. A
+ * convolution over sequences is one over images of height 1. */
 #include <lockstep/vision.h>
 
 #include "base/options.h"
+#include "tensor/conv.h"
 #include "tensor/half.h"
 
 enum { SAVED_X, SAVED_W, SAVED_Y };
 enum { EDGE_X, EDGE_W, EDGE_B };
 
-#define EXTENT_MAX ((int64_t)1 << 30) /* of sizes along one axis: their products are exact */
-
-/* One pass with workspace of its own. */
-static ls_status run(ls__tensors *tensors, const ls__kernels *k, const ls__conv2d *c,
-                     ls__conv2d_pass pass, ls__conv2d_data *d)
+ls_status ls__conv2d_run(ls__tensors *tensors, const ls__kernels *k, const ls__conv2d *c,
+                         ls__conv2d_pass pass, ls__conv2d_data *d)
 {
     d->plans = tensors->plans;
     ls__storage *work = ls__storage_new(tensors, k->conv2d_workspace(c, pass, d) + 64);
@@ -54,7 +53,7 @@ static ls_status run_into(ls__tensor_rule *r, const conv_context *context, ls__c
     d->beta = to->beta;
     d->half = context->half;
     d->half_out = to->dtype == LS_BFLOAT16;
-    return run(r->tensors, r->k, &context->shape, pass, d);
+    return ls__conv2d_run(r->tensors, r->k, &context->shape, pass, d);
 }
 
 static ls_status backward(ls__tensor_rule *r, const conv_context *context, const void *dy)
@@ -109,21 +108,39 @@ static ls_status conv2d_backward(ls__tensor_rule *r)
 
 static const ls__op conv2d_op = {
     .name = "conv2d", .backward = conv2d_backward, .accumulates = true};
+static const ls__op conv1d_op = {
+    .name = "conv1d", .backward = conv2d_backward, .accumulates = true};
 
 /* ---- shapes ------------------------------------------------------------------------------- */
+
+/* Input i as its caller gave it: a sequence has no height. */
+static ls__shape_text shown(const ls__call *call, int i)
+{
+    ls_shape shape = ls__record_shape(call->in[i]);
+    if (call->name == conv1d_op.name) {
+        shape.dim[2] = shape.dim[3];
+        shape.ndim = 3;
+    }
+    return ls__shape_print(shape);
+}
+
+static const char *axis_name(const ls__call *call, int axis)
+{
+    return call->name == conv1d_op.name ? "length" : axis == 0 ? "height" : "width";
+}
 
 static bool check_options(ls__call *call, const ls_conv2d_options *o)
 {
     for (int i = 0; i < 2; i++) {
         if (o->stride[i] < 1 || o->dilation[i] < 1 || o->padding[i] < 0 ||
-            o->stride[i] > EXTENT_MAX || o->dilation[i] > EXTENT_MAX ||
-            o->padding[i] > EXTENT_MAX) {
+            o->stride[i] > LS__CONV_EXTENT_MAX || o->dilation[i] > LS__CONV_EXTENT_MAX ||
+            o->padding[i] > LS__CONV_EXTENT_MAX) {
             (void)ls__call_fail(call, LS_ERR_INVALID,
                                 "stride %lld, padding %lld, dilation %lld along the %s; give at "
                                 "least 1, 0 and 1, and at most %lld",
                                 (long long)o->stride[i], (long long)o->padding[i],
-                                (long long)o->dilation[i], i == 0 ? "height" : "width",
-                                (long long)EXTENT_MAX);
+                                (long long)o->dilation[i], axis_name(call, i),
+                                (long long)LS__CONV_EXTENT_MAX);
             return false;
         }
     }
@@ -146,14 +163,14 @@ static bool check_shapes(ls__call *call, const ls_conv2d_options *o)
                             "x %s with weight %s in %lld groups; the groups must divide the %lld "
                             "channels of x and the %lld outputs, and the weight's second dimension "
                             "be the channels of a group",
-                            ls__record_print(x).text, ls__record_print(w).text,
+                            shown(call, EDGE_X).text, shown(call, EDGE_W).text,
                             (long long)o->groups, (long long)x->dim[1], (long long)w->dim[0]);
         return false;
     }
     if (b != NULL && (b->ndim != 1 || b->dim[0] != w->dim[0])) {
         (void)ls__call_fail(call, LS_ERR_INVALID,
                             "bias %s with weight %s: the bias must be [%lld], one for each output",
-                            ls__record_print(b).text, ls__record_print(w).text,
+                            ls__record_print(b).text, shown(call, EDGE_W).text,
                             (long long)w->dim[0]);
         return false;
     }
@@ -164,16 +181,16 @@ static bool check_shapes(ls__call *call, const ls_conv2d_options *o)
 static bool outputs(ls__call *call, const ls__conv2d *c, int axis, int64_t size, int64_t *out)
 {
     int64_t kernel = c->kernel[axis];
-    bool sane = kernel >= 1 && kernel <= EXTENT_MAX && size >= 0 && size <= EXTENT_MAX;
+    bool sane =
+        kernel >= 1 && kernel <= LS__CONV_EXTENT_MAX && size >= 0 && size <= LS__CONV_EXTENT_MAX;
     int64_t window = sane ? c->dilation[axis] * (kernel - 1) + 1 : 0;
     if (!sane || size + 2 * c->padding[axis] < window) {
         (void)ls__call_fail(call, LS_ERR_INVALID,
                             "x %s with weight %s: a window of %lld elements, %lld apart, does not "
                             "fit into a %s of %lld with padding %lld",
-                            ls__record_print(call->in[EDGE_X]).text,
-                            ls__record_print(call->in[EDGE_W]).text, (long long)kernel,
-                            (long long)c->dilation[axis], axis == 0 ? "height" : "width",
-                            (long long)size, (long long)c->padding[axis]);
+                            shown(call, EDGE_X).text, shown(call, EDGE_W).text, (long long)kernel,
+                            (long long)c->dilation[axis], axis_name(call, axis), (long long)size,
+                            (long long)c->padding[axis]);
         return false;
     }
     *out = (size + 2 * c->padding[axis] - window) / c->stride[axis] + 1;
@@ -230,7 +247,7 @@ static ls__record *computed(ls__call *call, const conv_context *context, const o
                          .out = ls__record_data(out),
                          .half = context->half,
                          .half_out = context->half};
-    if (run(call->tensors, call->k, c, LS__CONV2D_FORWARD, &d) < 0) {
+    if (ls__conv2d_run(call->tensors, call->k, c, LS__CONV2D_FORWARD, &d) < 0) {
         call->failed = ls__poison(call->tensors);
     }
     return out;
@@ -252,24 +269,61 @@ static void save(ls__tensor_node *node, const conv_context *context, const opera
     }
 }
 
-ls_tensor *ls_conv2d(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
-                     const ls_conv2d_options *options)
+static ls_tensor *convolved(const ls__op *op, ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
+                            const ls_conv2d_options *o)
 {
-    LS__OPTIONS_OR(ls__call_refused(), ls_conv2d_options, o, options);
     ls__call call;
-    if (!ls__call_begin_optional(&call, "conv2d", 3, (ls_tensor *[]){x, weight, bias},
+    if (!ls__call_begin_optional(&call, op->name, 3, (ls_tensor *[]){x, weight, bias},
                                  1u << EDGE_B)) {
         return call.failed;
     }
-    conv_context context = {.relu = o.relu, .half = ls__call_is_half(&call)};
-    if ((!context.half && !ls__call_float32(&call)) || !describe(&call, &o, &context.shape)) {
+    conv_context context = {.relu = o->relu, .half = ls__call_is_half(&call)};
+    if ((!context.half && !ls__call_float32(&call)) || !describe(&call, o, &context.shape)) {
         return call.failed;
     }
     operands in = operands_of(&call, context.half);
     ls__record *out = computed(&call, &context, &in);
-    save(ls__call_record(&call, &conv2d_op, out, sizeof context), &context, &in, out);
+    save(ls__call_record(&call, op, out, sizeof context), &context, &in, out);
     ls__dense_drop(&in.x);
     ls__dense_drop(&in.w);
     ls__dense_drop(&in.b);
     return ls__call_finish(&call, out);
+}
+
+ls_tensor *ls_conv2d(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
+                     const ls_conv2d_options *options)
+{
+    LS__OPTIONS_OR(ls__call_refused(), ls_conv2d_options, o, options);
+    return convolved(&conv2d_op, x, weight, bias, &o);
+}
+
+/* A view [A,B,1,L] of [A,B,L]. */
+static ls_tensor *with_height(ls_tensor *t)
+{
+    const ls_shape s = ls_shape_of(t);
+    return ls_reshape(t, LS_SHAPE(s.dim[0], s.dim[1], 1, s.dim[2]));
+}
+
+ls_tensor *ls_conv1d(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
+                     const ls_conv1d_options *options)
+{
+    LS__OPTIONS_OR(ls__call_refused(), ls_conv1d_options, given, options);
+    ls__call call;
+    if (!ls__call_begin(&call, conv1d_op.name, 2, (ls_tensor *[]){x, weight})) {
+        return call.failed;
+    }
+    if (call.in[EDGE_X]->ndim != 3 || call.in[EDGE_W]->ndim != 3) {
+        return ls__call_fail(&call, LS_ERR_INVALID,
+                             "x %s with weight %s; x must be [N,C,L], the weight [O,C/groups,k]",
+                             ls__record_print(call.in[EDGE_X]).text,
+                             ls__record_print(call.in[EDGE_W]).text);
+    }
+    const ls_conv2d_options o = {.size = sizeof o,
+                                 .stride = {1, given.stride},
+                                 .padding = {0, given.padding},
+                                 .dilation = {1, given.dilation},
+                                 .groups = given.groups};
+    ls_tensor *y = convolved(&conv1d_op, with_height(x), with_height(weight), bias, &o);
+    const ls_shape s = ls_shape_of(y);
+    return ls_tensor_status(y) < 0 ? y : ls_reshape(y, LS_SHAPE(s.dim[0], s.dim[1], s.dim[3]));
 }

@@ -152,8 +152,13 @@ void ls__convert_store(void *to, ls_dtype dtype, int64_t i, double value)
 
 void ls__convert_fill(void *to, ls_dtype dtype, int64_t count, double value)
 {
-    for (int64_t i = 0; i < count; i++) {
-        ls__convert_store(to, dtype, i, value);
+    if (count == 0) {
+        return;
+    }
+    const size_t bytes = ls_dtype_size(dtype), all = (size_t)count * bytes;
+    ls__convert_store(to, dtype, 0, value);
+    for (size_t done = bytes; done < all; done *= 2) { /* what there is, once more */
+        memcpy((char *)to + done, to, done < all - done ? done : all - done);
     }
 }
 

@@ -1,5 +1,8 @@
 /* Making tensors from nothing, from data and from random numbers. */
+#include <math.h>
 #include <string.h>
+
+#include <lockstep/ops.h>
 
 #include "base/size.h"
 #include "tensor/convert.h"
@@ -95,6 +98,43 @@ ls_tensor *ls_from_memory(void *data, ls_shape shape, ls_dtype dtype)
         call.failed = ls__poison(call.tensors);
     }
     return ls__call_finish(&call, out);
+}
+
+/* ---- rows of numbers ---------------------------------------------------------------------- */
+
+ls_tensor *ls_arange(double start, double end, double step, ls_dtype dtype)
+{
+    ls__call call;
+    ls__record *out;
+    const double count = ceil((end - start) / step);
+    if (!(step != 0.0 && isfinite(count) && fabs(count) < 0x1p53) || (end - start) / step < 0.0) {
+        return ls__call_begin(&call, "arange", 0, NULL)
+                   ? ls__call_fail(&call, LS_ERR_INVALID,
+                                   "from %g to %g in steps of %g; give numbers and a step that "
+                                   "leads from the first to the second",
+                                   start, end, step)
+                   : call.failed;
+    }
+    ls_tensor *t = make("arange", LS_SHAPE((int64_t)count), dtype, &call, &out);
+    for (int64_t i = 0; out != NULL && i < out->numel; i++) {
+        ls__convert_store(ls__record_data(out), dtype, i, start + (double)i * step);
+    }
+    return t;
+}
+
+/* From both ends to the middle, so that both are met exactly (as in PyTorch). */
+ls_tensor *ls_linspace(double start, double end, int64_t count, ls_dtype dtype)
+{
+    ls__call call;
+    ls__record *out;
+    ls_tensor *t = make("linspace", LS_SHAPE(count), dtype, &call, &out);
+    const double step = count > 1 ? (end - start) / (double)(count - 1) : 0.0;
+    for (int64_t i = 0; out != NULL && i < count; i++) {
+        const double value =
+            i < (count + 1) / 2 ? start + (double)i * step : end - (double)(count - 1 - i) * step;
+        ls__convert_store(ls__record_data(out), dtype, i, value);
+    }
+    return t;
 }
 
 ls_tensor *ls_rand(ls_shape shape)

@@ -3,6 +3,7 @@
 
 #include <lockstep/ops.h>
 
+#include "tensor/elementwise.h"
 #include "tensor/op.h"
 #include "tensor/rng_stream.h"
 
@@ -40,7 +41,8 @@ static const ls__op unary_ops[LS__UNARY_COUNT] = {
     UNARY(LS__UNARY_TANH, "tanh"),      UNARY(LS__UNARY_SIGMOID, "sigmoid"),
     UNARY(LS__UNARY_RELU, "relu"),      UNARY(LS__UNARY_GELU_ERF, "gelu"),
     UNARY(LS__UNARY_GELU_TANH, "gelu"), UNARY(LS__UNARY_ABS, "abs"),
-    UNARY(LS__UNARY_SILU, "silu"),
+    UNARY(LS__UNARY_SILU, "silu"),      UNARY(LS__UNARY_SIN, "sin"),
+    UNARY(LS__UNARY_COS, "cos"),        UNARY(LS__UNARY_XLOGX, "xlogx"),
 #undef UNARY
 };
 
@@ -142,6 +144,21 @@ ls_tensor *ls_silu(ls_tensor *a)
     return unary(LS__UNARY_SILU, a);
 }
 
+ls_tensor *ls_sin(ls_tensor *a)
+{
+    return unary(LS__UNARY_SIN, a);
+}
+
+ls_tensor *ls_cos(ls_tensor *a)
+{
+    return unary(LS__UNARY_COS, a);
+}
+
+ls_tensor *ls__xlogx(ls_tensor *a)
+{
+    return unary(LS__UNARY_XLOGX, a);
+}
+
 /* ---- with a number ------------------------------------------------------------------------ */
 
 typedef struct scale_context {
@@ -214,6 +231,7 @@ static ls_status map_backward(ls__tensor_rule *r)
 static const ls__op map_ops[LS__MAP_COUNT] = {
     [LS__MAP_POW] = {.name = "pow_scalar", .backward = map_backward, .accumulates = true},
     [LS__MAP_CLAMP] = {.name = "clamp", .backward = map_backward, .accumulates = true},
+    [LS__MAP_HUBER] = {.name = "huber_loss", .backward = map_backward, .accumulates = true},
 };
 
 static ls_tensor *map(ls_tensor *a, map_context c)
@@ -249,6 +267,11 @@ ls_tensor *ls_pow_scalar(ls_tensor *a, double exponent)
 ls_tensor *ls_clamp(ls_tensor *a, double low, double high)
 {
     return map(a, (map_context){LS__MAP_CLAMP, {low, high}});
+}
+
+ls_tensor *ls__huber(ls_tensor *a, double delta)
+{
+    return map(a, (map_context){LS__MAP_HUBER, {delta, 0.0}});
 }
 
 /* ---- dropout ------------------------------------------------------------------------------ */

@@ -1,4 +1,8 @@
-/* Rows of a table picked by index. */
+/* Rows of a table picked by index, and those of the identity (one-hot). */
+#include <string.h>
+
+#include <lockstep/ops.h>
+
 #include "tensor/indices.h"
 
 enum { SAVED_INDEX };
@@ -62,6 +66,17 @@ static ls__record *lookup(ls__call *call, const embedding_context *c, const ls__
     return out;
 }
 
+/* The result has a dimension more than the index. */
+static bool takes_dim(ls__call *call, const ls__record *index)
+{
+    if (index->ndim == LS_DIMS_MAX) {
+        (void)ls__call_fail(call, LS_ERR_INVALID,
+                            "index %s: the result has one dimension more, and %d is the most",
+                            ls__record_print(index).text, LS_DIMS_MAX);
+    }
+    return index->ndim < LS_DIMS_MAX;
+}
+
 ls_tensor *ls_embedding(ls_tensor *weight, ls_tensor *index)
 {
     ls__call call;
@@ -70,10 +85,8 @@ ls_tensor *ls_embedding(ls_tensor *weight, ls_tensor *index)
         return call.failed;
     }
     const ls__record *w = call.in[EDGE_W], *ids = call.in[EDGE_INDEX];
-    if (ids->ndim == LS_DIMS_MAX) {
-        return ls__call_fail(&call, LS_ERR_INVALID,
-                             "index %s: the result has one dimension more, and %d is the most",
-                             ls__record_print(ids).text, LS_DIMS_MAX);
+    if (!takes_dim(&call, ids)) {
+        return call.failed;
     }
     if (w->dtype != LS_FLOAT32 || w->ndim != 2) {
         return ls__call_fail(
@@ -96,5 +109,36 @@ ls_tensor *ls_embedding(ls_tensor *weight, ls_tensor *index)
     }
     ls__dense_drop(&table);
     ls__dense_drop(&picked);
+    return ls__call_finish(&call, out);
+}
+
+/* ---- one-hot ------------------------------------------------------------------------------ */
+
+ls_tensor *ls_one_hot(ls_tensor *index, int64_t classes)
+{
+    ls__call call;
+    if (!ls__call_begin(&call, "one_hot", 1, &index) || !ls__call_index(&call, 0) ||
+        !takes_dim(&call, call.in[0])) {
+        return call.failed;
+    }
+    const ls__record *in = call.in[0];
+    if (classes < 1) {
+        return ls__call_fail(&call, LS_ERR_INVALID, "%lld classes; give at least 1",
+                             (long long)classes);
+    }
+    const size_t index_bytes = ls_dtype_size((ls_dtype)in->dtype);
+    ls_shape shape = ls__record_shape(in);
+    shape.dim[shape.ndim++] = classes;
+    ls__dense at = ls__call_dense(&call, 0);
+    ls__record *out =
+        ls__call_indices(&call, 0, &at, classes) ? ls__call_output(&call, shape, LS_INT64) : NULL;
+    if (out != NULL) {
+        int64_t *row = (int64_t *)(void *)ls__record_data(out);
+        memset(row, 0, (size_t)out->numel * sizeof *row);
+        for (int64_t i = 0; i < in->numel; i++, row += classes) {
+            row[index_at(at.data, index_bytes, i)] = 1;
+        }
+    }
+    ls__dense_drop(&at);
     return ls__call_finish(&call, out);
 }

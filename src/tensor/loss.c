@@ -33,15 +33,12 @@ static const ls__op mse_op = {.name = "mse_loss", .backward = mse_backward, .acc
 ls_tensor *ls_mse_loss(ls_tensor *x, ls_tensor *y)
 {
     ls__call call;
-    if (!ls__call_begin(&call, "mse_loss", 2, (ls_tensor *[]){x, y}) || !ls__call_float32(&call)) {
+    if (!ls__call_begin(&call, "mse_loss", 2, (ls_tensor *[]){x, y}) || !ls__call_float32(&call) ||
+        !ls__call_alike(&call)) {
         return call.failed;
     }
     call.narrow = false; /* a loss is float32 whatever it is made of */
     const ls__record *a = call.in[0], *b = call.in[1];
-    if (!ls__shape_equal(a, b)) {
-        return ls__call_fail(&call, LS_ERR_INVALID, "%s against %s; both must have the same shape",
-                             ls__record_print(a).text, ls__record_print(b).text);
-    }
     ls__dense difference = ls__call_memory(&call, (size_t)a->numel * sizeof(float));
     ls__record *out = ls__call_output(&call, (ls_shape){0}, LS_FLOAT32);
     if (out != NULL) {
@@ -84,15 +81,11 @@ ls_tensor *ls_bce_with_logits(ls_tensor *logits, ls_tensor *target)
 {
     ls__call call;
     if (!ls__call_begin(&call, "bce_with_logits", 2, (ls_tensor *[]){logits, target}) ||
-        !ls__call_float32(&call)) {
+        !ls__call_float32(&call) || !ls__call_alike(&call)) {
         return call.failed;
     }
     call.narrow = false;
-    const ls__record *a = call.in[0], *b = call.in[1];
-    if (!ls__shape_equal(a, b)) {
-        return ls__call_fail(&call, LS_ERR_INVALID, "%s against %s; both must have the same shape",
-                             ls__record_print(a).text, ls__record_print(b).text);
-    }
+    const ls__record *a = call.in[0];
     ls__dense x = ls__call_dense(&call, 0), y = ls__call_dense(&call, 1), dx = {0};
     if (call.grad) {
         dx = ls__call_memory(&call, (size_t)a->numel * sizeof(float));

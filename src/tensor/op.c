@@ -100,13 +100,11 @@ bool ls__call_floats(ls__call *call, unsigned which)
     return true;
 }
 
-bool ls__call_float32(ls__call *call)
+bool ls__call_float_types(ls__call *call)
 {
-    if (!ls__call_floats(call, ~0u)) {
-        return false;
-    }
     for (int i = 0; i < call->count; i++) {
-        if (call->in[i] != NULL && call->in[i]->dtype != LS_FLOAT32) {
+        if (call->in[i] != NULL && call->in[i]->dtype != LS_FLOAT32 &&
+            call->in[i]->dtype != LS_BFLOAT16) {
             (void)ls__call_fail(call, LS_ERR_INVALID,
                                 "argument %d is %s %s; it takes float32 or bfloat16: convert "
                                 "with ls_cast",
@@ -116,6 +114,11 @@ bool ls__call_float32(ls__call *call)
         }
     }
     return true;
+}
+
+bool ls__call_float32(ls__call *call)
+{
+    return ls__call_floats(call, ~0u) && ls__call_float_types(call);
 }
 
 bool ls__call_index(ls__call *call, int i)
@@ -143,6 +146,30 @@ bool ls__call_dim(ls__call *call, int dim, int *out)
     }
     (void)ls__call_fail(call, LS_ERR_INVALID, "dimension %d of %s; give %d to %d", dim,
                         ls__record_print(call->in[0]).text, -ndim, ndim - 1);
+    return false;
+}
+
+bool ls__call_alike(ls__call *call)
+{
+    const ls__record *a = call->in[0], *b = call->in[1];
+    if (ls__shape_equal(a, b)) {
+        return true;
+    }
+    (void)ls__call_fail(call, LS_ERR_INVALID, "%s against %s; both must have the same shape",
+                        ls__record_print(a).text, ls__record_print(b).text);
+    return false;
+}
+
+bool ls__call_broadcast(ls__call *call, ls_shape *out)
+{
+    const ls__record *a = call->in[0], *b = call->in[1];
+    if (ls__shape_broadcast(ls__record_shape(a), ls__record_shape(b), out)) {
+        return true;
+    }
+    (void)ls__call_fail(call, LS_ERR_INVALID,
+                        "%s with %s: shapes align at the right and every pair of sizes must be "
+                        "equal or contain a 1; ls_reshape one of them",
+                        ls__record_print(a).text, ls__record_print(b).text);
     return false;
 }
 

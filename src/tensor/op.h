@@ -64,6 +64,8 @@ ls_tensor *ls__call_fail(ls__call *call, ls_status status, const char *format, .
 /* Inputs of `which` (bit i) that are bfloat16 become float32, in call->in; the others are left as
  * they are. See Note [bfloat16]. */
 bool ls__call_floats(ls__call *call, unsigned which);
+/* All inputs must be float32 or bfloat16. They are left as they are. */
+bool ls__call_float_types(ls__call *call);
 /* All inputs must be float32, or bfloat16, which become so. */
 bool ls__call_float32(ls__call *call);
 /* The elements of `in` as a new record of another type, row-major, with a cast in the graph where
@@ -72,6 +74,10 @@ ls__record *ls__call_cast(ls__call *call, ls__record *in, ls_dtype dtype);
 /* Input i must be an index: int32 or int64. */
 bool ls__call_index(ls__call *call, int i);
 bool ls__call_dim(ls__call *call, int dim, int *out); /* of input 0 */
+/* Inputs 0 and 1 must have the same shape. */
+bool ls__call_alike(ls__call *call);
+/* The shape that inputs 0 and 1 broadcast to. */
+bool ls__call_broadcast(ls__call *call, ls_shape *out);
 
 ls__record *ls__call_output(ls__call *call, ls_shape shape, ls_dtype dtype);
 /* A view of `of`: the same storage and node; the caller changes shape and strides. */

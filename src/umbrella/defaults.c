@@ -14,12 +14,15 @@
     X(batch_norm)                                                                                  \
     X(checkpoint)                                                                                  \
     X(collective)                                                                                  \
+    X(conv1d)                                                                                      \
     X(conv2d)                                                                                      \
     X(conv2d_layer)                                                                                \
+    X(conv_transpose2d)                                                                            \
     X(cross_entropy)                                                                               \
     X(ddp)                                                                                         \
     X(gradcheck)                                                                                   \
     X(init)                                                                                        \
+    X(kl_div)                                                                                      \
     X(layer_norm)                                                                                  \
     X(linear)                                                                                      \
     X(loader)                                                                                      \
@@ -31,7 +34,8 @@
     X(sgd)                                                                                         \
     X(text)                                                                                        \
     X(tokens)                                                                                      \
-    X(transform)
+    X(transform)                                                                                   \
+    X(upsample)
 
 ls_status ls_options_defaults(const char *type, void *out)
 {

@@ -79,3 +79,53 @@ GOLDEN(targets_and_shares)
     SHOW_TENSOR(ls_nll_loss(x, x));
     SHOW_TENSOR(ls_bce_with_logits(x, f32(5)));
 }
+
+GOLDEN(comparing_and_logic)
+{
+    ls_tensor *a = f32(4, 3), *i = ls_zeros(LS_SHAPE(4, 3), LS_INT64);
+    SHOW_TENSOR(ls_eq(a, i));
+    SHOW_TENSOR(ls_gt(a, f32(2, 3)));
+    SHOW_TENSOR(ls_logical_not(ls_cast(a, LS_FLOAT16)));
+    SHOW_TENSOR(ls_maximum(a, f32(2)));
+    SHOW_TENSOR(ls_sin(i));
+}
+
+GOLDEN(rows_of_numbers)
+{
+    SHOW_TENSOR(ls_arange(0.0, 4.0, -1.0, LS_FLOAT32));
+    SHOW_TENSOR(ls_linspace(0.0, 1.0, -1, LS_FLOAT32));
+}
+
+GOLDEN(other_shapes)
+{
+    ls_tensor *a = f32(4, 3), *all[] = {a, f32(4, 2)};
+    SHOW_TENSOR(ls_pad(a, LS_SHAPE(1), 0.0));
+    SHOW_TENSOR(ls_pad(a, LS_SHAPE(-2, -2), 0.0));
+    SHOW_TENSOR(ls_expand(a, LS_SHAPE(4, 6)));
+    SHOW_TENSOR(ls_stack(all, 0, 0));
+    SHOW_TENSOR(ls_stack(all, 1, 3));
+    SHOW_TENSOR(ls_stack(all, 2, 0));
+}
+
+GOLDEN(orders_and_classes)
+{
+    const int64_t index[] = {0, 5};
+    ls_tensor *a = f32(4, 3), *i = ls_from_data(index, LS_SHAPE(2), LS_INT64);
+    SHOW_TENSOR(ls_sort(i, 0, false, NULL));
+    SHOW_TENSOR(ls_topk(a, 4, 1, true, NULL));
+    SHOW_TENSOR(ls_argsort(a, 2, true));
+    SHOW_TENSOR(ls_one_hot(i, 0));
+    SHOW_TENSOR(ls_one_hot(i, 4));
+    SHOW_TENSOR(ls_one_hot(a, 4));
+}
+
+GOLDEN(losses_of_differences)
+{
+    ls_tensor *x = f32(4, 5);
+    SHOW_TENSOR(ls_l1_loss(x, f32(5)));
+    SHOW_TENSOR(ls_huber_loss(x, x, 0.0));
+    SHOW_TENSOR(ls_smooth_l1_loss(x, x, -1.0));
+    SHOW_TENSOR(ls_kl_div(x, x, LS_OPTIONS(ls_kl_div_options, .reduction = (ls_reduction)7)));
+    SHOW_TENSOR(ls_group_norm(x, 2, NULL, NULL, 1e-5));
+    SHOW_TENSOR(ls_group_norm(f32(4, 6), 2, f32(5), NULL, 1e-5));
+}

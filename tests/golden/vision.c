@@ -18,6 +18,41 @@ GOLDEN(convolution)
     SHOW_TENSOR(ls_conv2d(ls_zeros(LS_SHAPE(2, 4, 5, 6), LS_INT32), w, NULL, NULL));
 }
 
+GOLDEN(convolution_of_sequences)
+{
+    ls_tensor *x = f32(2, 4, 9), *w = f32(8, 4, 3);
+    SHOW_TENSOR(ls_conv1d(f32(2, 4, 5, 9), w, NULL, NULL));
+    SHOW_TENSOR(ls_conv1d(x, f32(8, 3, 3), NULL, NULL));
+    SHOW_TENSOR(ls_conv1d(x, w, f32(4), NULL));
+    SHOW_TENSOR(ls_conv1d(x, w, NULL, LS_OPTIONS(ls_conv1d_options, .stride = 0)));
+    SHOW_TENSOR(ls_conv1d(x, w, NULL, LS_OPTIONS(ls_conv1d_options, .dilation = 5)));
+}
+
+#define TRANSPOSED(...) LS_OPTIONS(ls_conv_transpose2d_options, __VA_ARGS__)
+
+GOLDEN(transposed_convolution)
+{
+    ls_tensor *x = f32(2, 4, 5, 6), *w = f32(4, 8, 3, 3);
+    SHOW_TENSOR(ls_conv_transpose2d(f32(4, 5, 6), w, NULL, NULL));
+    SHOW_TENSOR(ls_conv_transpose2d(x, f32(8, 4, 3, 3), NULL, NULL));
+    SHOW_TENSOR(ls_conv_transpose2d(x, w, NULL, TRANSPOSED(.groups = 3)));
+    SHOW_TENSOR(ls_conv_transpose2d(x, w, f32(4), NULL));
+    SHOW_TENSOR(ls_conv_transpose2d(x, w, NULL, TRANSPOSED(.output_padding = {0, 1})));
+    SHOW_TENSOR(ls_conv_transpose2d(x, w, NULL, TRANSPOSED(.padding = {4, 0})));
+}
+
+#define UPSAMPLE(...) LS_OPTIONS(ls_upsample_options, __VA_ARGS__)
+
+GOLDEN(enlarging_images)
+{
+    ls_tensor *x = f32(2, 4, 5, 6);
+    SHOW_TENSOR(ls_upsample(x, NULL));
+    SHOW_TENSOR(ls_upsample(x, UPSAMPLE(.output = {4, 4}, .scale = {0.0, 2.0})));
+    SHOW_TENSOR(ls_upsample(f32(4, 5, 6), UPSAMPLE(.scale = {2.0, 2.0})));
+    SHOW_TENSOR(ls_upsample(x, UPSAMPLE(.scale = {2.0, 2.0}, .align_corners = true)));
+    SHOW_TENSOR(ls_upsample(x, UPSAMPLE(.output = {4, 4}, .mode = (ls_upsample_mode)5)));
+}
+
 GOLDEN(pooling)
 {
     ls_tensor *x = f32(2, 4, 5, 6);

@@ -3,8 +3,6 @@
 
 #include "sweep.h"
 
-#define S(...) LS_SHAPE(__VA_ARGS__)
-
 UNARY(abs_, ls_abs(x))
 UNARY(silu, ls_silu(x))
 UNARY(square, ls_pow_scalar(x, 2))
@@ -190,28 +188,6 @@ static ls_tensor *attention_fused_grouped(ls_tensor **in)
                                      LS_OPTIONS(ls_attention_options, .causal = true));
     return ls_reshape(ls_transpose(o, 1, 2), S(s.dim[0], s.dim[1], -1));
 }
-
-#define ONE(op, ...)                                                                               \
-    {                                                                                              \
-#op, op, false, 1,                                                                         \
-        {                                                                                          \
-            S(__VA_ARGS__)                                                                         \
-        }                                                                                          \
-    }
-#define TWO(op, a, b)                                                                              \
-    {                                                                                              \
-#op, op, false, 2,                                                                         \
-        {                                                                                          \
-            a, b                                                                                   \
-        }                                                                                          \
-    }
-#define THREE(op, a, b, c)                                                                         \
-    {                                                                                              \
-#op, op, false, 3,                                                                         \
-        {                                                                                          \
-            a, b, c                                                                                \
-        }                                                                                          \
-    }
 
 static void check_elements(const ls__kernels *kernels)
 {

@@ -48,6 +48,30 @@ typedef struct sweep {
         return expression;                                                                         \
     }
 
+/* Rows of a table of cases: an operation of one, two or three inputs and their shapes. */
+#define S(...) LS_SHAPE(__VA_ARGS__)
+#define ONE(op, ...)                                                                               \
+    {                                                                                              \
+#op, op, false, 1,                                                                         \
+        {                                                                                          \
+            S(__VA_ARGS__)                                                                         \
+        }                                                                                          \
+    }
+#define TWO(op, a, b)                                                                              \
+    {                                                                                              \
+#op, op, false, 2,                                                                         \
+        {                                                                                          \
+            a, b                                                                                   \
+        }                                                                                          \
+    }
+#define THREE(op, a, b, c)                                                                         \
+    {                                                                                              \
+#op, op, false, 3,                                                                         \
+        {                                                                                          \
+            a, b, c                                                                                \
+        }                                                                                          \
+    }
+
 /* ---- the sweep ---------------------------------------------------------------------------- */
 
 static inline ls_tensor *as_view(ls_tensor *leaf, layout of)

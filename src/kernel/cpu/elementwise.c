@@ -13,6 +13,12 @@ LS__INLINE float apply(const ls__binary op, float a, float b)
         return a * b;
     case LS__BINARY_DIV:
         return a / b;
+    case LS__BINARY_MAX:
+        return a != a || a > b ? a : b;
+    case LS__BINARY_MIN:
+        return a != a || a < b ? a : b;
+    case LS__BINARY_SHARE:
+        return a < b ? 0.0f : a == b ? 0.5f : 1.0f;
     case LS__BINARY_COUNT:
         break;
     }
@@ -58,6 +64,15 @@ static void row(ls__binary op, float *out, const float *a, int64_t sa, const flo
         break;
     case LS__BINARY_DIV:
         row_of(LS__BINARY_DIV, out, a, sa, b, sb, count);
+        break;
+    case LS__BINARY_MAX:
+        row_of(LS__BINARY_MAX, out, a, sa, b, sb, count);
+        break;
+    case LS__BINARY_MIN:
+        row_of(LS__BINARY_MIN, out, a, sa, b, sb, count);
+        break;
+    case LS__BINARY_SHARE:
+        row_of(LS__BINARY_SHARE, out, a, sa, b, sb, count);
         break;
     case LS__BINARY_COUNT:
         break;

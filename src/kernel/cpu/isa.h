@@ -176,6 +176,18 @@ void LS__K(batch_norm)(const ls__batch_norm *n, ls_stream *stream);
 void LS__K(batch_norm_backward)(const ls__batch_norm *n, ls_stream *stream);
 size_t LS__K(batch_norm_workspace)(const ls__batch_norm *n);
 
+/* compare.c */
+void LS__K(compare)(const ls__comparison *args, ls_stream *stream);
+
+/* top.c */
+void LS__K(top)(int64_t *index, const float *x, int64_t rows, int64_t n, int64_t k, bool largest,
+                ls_stream *stream);
+
+/* upsample.c */
+void LS__K(upsample2d)(const ls__upsample2d *u, float *y, const float *x, ls_stream *stream);
+void LS__K(upsample2d_backward)(const ls__upsample2d *u, float *dx, float beta, const float *dy,
+                                ls_stream *stream);
+
 /* optim.c */
 void LS__K(adamw)(const ls__adamw_args *args, ls_stream *stream);
 void LS__K(sgd)(const ls__sgd_args *args, ls_stream *stream);

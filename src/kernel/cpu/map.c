@@ -1,4 +1,4 @@
-/* Functions of an element and two numbers: powers and limits. */
+/* Functions of an element and two numbers: powers, limits, Huber's loss. */
 #include "kernel/cpu/vmath.h"
 
 /* x^2 is what powers are mostly used for; others go through libm, which compilers do not vectorise.
@@ -26,6 +26,15 @@ static void limit(float *out, const float *a, int64_t count, float low, float hi
     }
 }
 
+static void huber(float *out, const float *a, int64_t count, float delta)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++) {
+        float size = fabsf(a[i]);
+        out[i] = size > delta ? delta * (size - 0.5f * delta) : 0.5f * a[i] * a[i];
+    }
+}
+
 void LS__K(map)(ls__map op, const double *arg, float *out, const float *a, int64_t count,
                 ls_stream *stream)
 {
@@ -35,8 +44,10 @@ void LS__K(map)(ls__map op, const double *arg, float *out, const float *a, int64
         int64_t n = ls__min(LS__BLOCK, count - i);
         if (op == LS__MAP_POW) {
             power(out + i, a + i, n, p);
-        } else {
+        } else if (op == LS__MAP_CLAMP) {
             limit(out + i, a + i, n, p, q);
+        } else {
+            huber(out + i, a + i, n, p);
         }
     })
 }
@@ -72,6 +83,17 @@ static void limit_backward(float *dx, const float *dy, const float *x, int64_t c
     }
 }
 
+static void huber_backward(float *dx, const float *dy, const float *x, int64_t count, float delta,
+                           float beta)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++) {
+        float slope = x[i] < -delta ? -delta : x[i]; /* written so that NaN stays */
+        slope = slope > delta ? delta : slope;
+        dx[i] = add(dy[i] * slope, beta, dx + i);
+    }
+}
+
 void LS__K(map_backward)(ls__map op, const double *arg, float *dx, const float *dy, const float *x,
                          int64_t count, float beta, ls_stream *stream)
 {
@@ -81,8 +103,10 @@ void LS__K(map_backward)(ls__map op, const double *arg, float *dx, const float *
         int64_t n = ls__min(LS__BLOCK, count - i);
         if (op == LS__MAP_POW) {
             power_backward(dx + i, dy + i, x + i, n, p, beta);
-        } else {
+        } else if (op == LS__MAP_CLAMP) {
             limit_backward(dx + i, dy + i, x + i, n, p, q, beta);
+        } else {
+            huber_backward(dx + i, dy + i, x + i, n, p, beta);
         }
     })
 }

@@ -28,6 +28,12 @@ LS__INLINE float value(const ls__unary op, float x)
         return fabsf(x);
     case LS__UNARY_SILU:
         return x * ls__sigmoid(x);
+    case LS__UNARY_SIN:
+        return sinf(x);
+    case LS__UNARY_COS:
+        return cosf(x);
+    case LS__UNARY_XLOGX:
+        return x == 0.0f ? 0.0f : x * logf(x);
     case LS__UNARY_COUNT:
         break;
     }
@@ -60,6 +66,12 @@ LS__INLINE float gradient(const ls__unary op, float dy, float z)
         return dy * ((z > 0.0f ? 1.0f : 0.0f) - (z < 0.0f ? 1.0f : 0.0f));
     case LS__UNARY_SILU:
         return dy * ls__silu_derivative(z);
+    case LS__UNARY_SIN:
+        return dy * cosf(z);
+    case LS__UNARY_COS:
+        return -dy * sinf(z);
+    case LS__UNARY_XLOGX:
+        return dy * (logf(z) + 1.0f);
     case LS__UNARY_COUNT:
         break;
     }
@@ -106,7 +118,10 @@ LS__INLINE void backward(const ls__unary op, float *dx, const float *dy, const f
     CASE(LS__UNARY_GELU_ERF, loop, __VA_ARGS__)                                                    \
     CASE(LS__UNARY_GELU_TANH, loop, __VA_ARGS__)                                                   \
     CASE(LS__UNARY_ABS, loop, __VA_ARGS__)                                                         \
-    CASE(LS__UNARY_SILU, loop, __VA_ARGS__)
+    CASE(LS__UNARY_SILU, loop, __VA_ARGS__)                                                        \
+    CASE(LS__UNARY_SIN, loop, __VA_ARGS__)                                                         \
+    CASE(LS__UNARY_COS, loop, __VA_ARGS__)                                                         \
+    CASE(LS__UNARY_XLOGX, loop, __VA_ARGS__)
 
 void LS__K(unary_block)(ls__unary op, float *out, const float *a, int64_t count)
 {

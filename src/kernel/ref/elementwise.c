@@ -38,6 +38,12 @@ static double unary(ls__unary op, double x)
         return fabs(x);
     case LS__UNARY_SILU:
         return x / (1.0 + exp(-x));
+    case LS__UNARY_SIN:
+        return sin(x);
+    case LS__UNARY_COS:
+        return cos(x);
+    case LS__UNARY_XLOGX:
+        return x == 0.0 ? 0.0 : x * log(x);
     case LS__UNARY_COUNT:
         break;
     }
@@ -75,6 +81,12 @@ static double derivative(ls__unary op, double x, double y)
         double sigmoid = 1.0 / (1.0 + exp(-x));
         return sigmoid * (1.0 + x * (1.0 - sigmoid));
     }
+    case LS__UNARY_SIN:
+        return cos(x);
+    case LS__UNARY_COS:
+        return -sin(x);
+    case LS__UNARY_XLOGX:
+        return log(x) + 1.0;
     case LS__UNARY_COUNT:
         break;
     }
@@ -99,18 +111,44 @@ void ls__ref_unary_backward(ls__unary op, float *dx, const float *dy, const floa
     }
 }
 
+static double map(ls__map op, const double *arg, double x)
+{
+    const double above = x < arg[0] ? arg[0] : x; /* written so that NaN stays */
+    switch (op) {
+    case LS__MAP_POW:
+        return pow(x, arg[0]);
+    case LS__MAP_CLAMP:
+        return above > arg[1] ? arg[1] : above;
+    case LS__MAP_HUBER:
+        return fabs(x) > arg[0] ? arg[0] * (fabs(x) - 0.5 * arg[0]) : 0.5 * x * x;
+    case LS__MAP_COUNT:
+        break;
+    }
+    return 0.0;
+}
+
+static double map_derivative(ls__map op, const double *arg, double x)
+{
+    const double slope = x < -arg[0] ? -arg[0] : x; /* of Huber's loss; NaN stays */
+    switch (op) {
+    case LS__MAP_POW:
+        return arg[0] == 0.0 ? 0.0 : arg[0] * pow(x, arg[0] - 1.0);
+    case LS__MAP_CLAMP:
+        return x >= arg[0] && x <= arg[1] ? 1.0 : 0.0;
+    case LS__MAP_HUBER:
+        return slope > arg[0] ? arg[0] : slope;
+    case LS__MAP_COUNT:
+        break;
+    }
+    return 0.0;
+}
+
 void ls__ref_map(ls__map op, const double *arg, float *out, const float *a, int64_t count,
                  ls_stream *stream)
 {
     (void)stream;
     for (int64_t i = 0; i < count; i++) {
-        double x = (double)a[i];
-        if (op == LS__MAP_POW) {
-            out[i] = (float)pow(x, arg[0]);
-        } else { /* written so that NaN stays */
-            double above = x < arg[0] ? arg[0] : x;
-            out[i] = (float)(above > arg[1] ? arg[1] : above);
-        }
+        out[i] = (float)map(op, arg, (double)a[i]);
     }
 }
 
@@ -119,11 +157,7 @@ void ls__ref_map_backward(ls__map op, const double *arg, float *dx, const float 
 {
     (void)stream;
     for (int64_t i = 0; i < count; i++) {
-        double at = (double)x[i], slope = at >= arg[0] && at <= arg[1] ? 1.0 : 0.0;
-        if (op == LS__MAP_POW) {
-            slope = arg[0] == 0.0 ? 0.0 : arg[0] * pow(at, arg[0] - 1.0);
-        }
-        ls__ref_store(&dx[i], (double)dy[i] * slope, beta);
+        ls__ref_store(&dx[i], (double)dy[i] * map_derivative(op, arg, (double)x[i]), beta);
     }
 }
 
@@ -138,6 +172,12 @@ static double binary(ls__binary op, double a, double b)
         return a * b;
     case LS__BINARY_DIV:
         return a / b;
+    case LS__BINARY_MAX:
+        return a != a || a > b ? a : b;
+    case LS__BINARY_MIN:
+        return a != a || a < b ? a : b;
+    case LS__BINARY_SHARE:
+        return a < b ? 0.0 : a == b ? 0.5 : 1.0;
     case LS__BINARY_COUNT:
         break;
     }

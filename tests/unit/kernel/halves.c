@@ -43,7 +43,7 @@ static void sides_free(sides *s)
 
 static void unary_once(const ls__kernels *k, ls__unary op, int64_t count, float beta)
 {
-    const bool positive = op == LS__UNARY_LOG || op == LS__UNARY_SQRT;
+    const bool positive = op == LS__UNARY_LOG || op == LS__UNARY_SQRT || op == LS__UNARY_XLOGX;
     ls__bfloat16 *x = random_halves(count, 1, positive ? 1.0f : 4.0f, positive ? 2.0f : 0.0f);
     ls__bfloat16 *dy = random_halves(count, 2, 1.0f, 0.0f);
     sides y = sides_new(count), dx = sides_new(count);

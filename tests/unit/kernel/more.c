@@ -6,10 +6,10 @@
 
 static int64_t maps(const ls__kernels *k, const inputs *in, float *out)
 {
-    const double arg[][2] = {{2, 0}, {0.7, 0}, {0, 0}, {-0.25, 0.5}, {-INFINITY, 0.1}};
+    const double arg[][2] = {{2, 0}, {0.7, 0}, {0, 0}, {-0.25, 0.5}, {-INFINITY, 0.1}, {0.4, 0}};
     int64_t count = in->rows * in->n, at = 0;
-    for (int i = 0; i < 5; i++, at += 2 * count) {
-        ls__map op = i < 3 ? LS__MAP_POW : LS__MAP_CLAMP;
+    for (int i = 0; i < 6; i++, at += 2 * count) {
+        ls__map op = i < 3 ? LS__MAP_POW : i < 5 ? LS__MAP_CLAMP : LS__MAP_HUBER;
         const float *x = i == 1 ? in->w : in->x; /* w is positive */
         k->map(op, arg[i], out + at, x, count, NULL);
         k->map_backward(op, arg[i], out + at + count, in->y, x, count, in->beta, NULL);
@@ -32,6 +32,100 @@ static int64_t where(const ls__kernels *k, const inputs *in, float *out)
     k->where(out + at, c, layouts[0], in->x, layouts[0], in->y, layouts[0], 0, shape, NULL);
     free(c);
     return at + 1;
+}
+
+/* Elements of `dtype` that are often equal, some of them NaN where there is one. */
+static void *few_values(ls_dtype dtype, const float *x, int64_t count)
+{
+    void *out = allocate((size_t)count * 8);
+    for (int64_t i = 0; i < count; i++) {
+        const int value = (int)(x[i] * 4.0f);
+        switch (dtype) {
+        case LS_FLOAT32:
+            ((float *)out)[i] = value == 3 ? NAN : value == -3 ? -NAN : (float)value;
+            break;
+        case LS_FLOAT64:
+            ((double *)out)[i] = value == 3 ? (double)NAN : (double)value;
+            break;
+        case LS_INT32:
+            ((int32_t *)out)[i] = value;
+            break;
+        case LS_INT64:
+            ((int64_t *)out)[i] = INT64_MAX - 4 + value; /* beyond what a double holds */
+            break;
+        default:
+            ((int8_t *)out)[i] = (int8_t)value;
+        }
+    }
+    return out;
+}
+
+static int64_t comparisons(const ls__kernels *k, const inputs *in, float *out)
+{
+    static const ls_dtype types[] = {LS_FLOAT32, LS_FLOAT64, LS_INT8, LS_UINT8,
+                                     LS_BOOL,    LS_INT32,   LS_INT64};
+    int64_t rows = in->rows, n = in->n, shape[3] = {rows, 1, n}, at = 0;
+    const ls__strided layouts[] = {{{n, n, 1}}, {{0, 0, 1}}, {{1, 0, 0}}, {{0}}, {{1, 7, rows}}};
+    uint8_t *found = allocate((size_t)(rows * n));
+    for (int t = 0; t < 7; t++) {
+        void *a = few_values(types[t], in->x, rows * n), *b = few_values(types[t], in->y, rows * n);
+        for (int i = 0; i < LS__COMPARE_COUNT; i++, at++) {
+            const ls__comparison c = {(ls__compare)i, types[t], a,     b,    layouts[(i + t) % 5],
+                                      layouts[t % 5], 3,        shape, found};
+            k->compare(&c, NULL);
+            double sum = 0.0; /* of places: a bit that is wrong is seen */
+            for (int64_t j = 0; j < rows * n; j++) {
+                sum += found[j] * (double)(j % 127 + 1);
+            }
+            out[at] = (float)sum;
+        }
+        free(a), free(b);
+    }
+    free(found);
+    return at;
+}
+
+/* Numbers with many equal ones; the results are places, so they are compared exactly. */
+static int64_t tops(const ls__kernels *k, const inputs *in, float *out)
+{
+    int64_t rows = in->n, n = in->rows, at = 0; /* short rows too: the plain twin is slow */
+    float *x = few_values(LS_FLOAT32, in->x, rows * n);
+    int64_t *index = allocate((size_t)(rows * n) * 8);
+    const int64_t some[] = {0, 1, n / 2, n};
+    for (int i = 0; i < 8; i++) {
+        k->top(index, x, rows, n, some[i / 2], i % 2 == 0, NULL);
+        for (int64_t j = 0; j < rows * some[i / 2]; j++) {
+            out[at++] = (float)index[j];
+        }
+    }
+    free(x), free(index);
+    return at;
+}
+
+/* Taps as of a line, of the nearest, and in any order. */
+static int64_t upsamples(const ls__kernels *k, const inputs *in, float *out)
+{
+    const int64_t height = 1 + in->rows % 5, width = 1 + in->n % 4, channels = 1 + in->n % 40;
+    ls__tap rows[7], columns[9];
+    for (int i = 0; i < 9; i++) {
+        const int64_t at = i * width / 9;
+        const float weight = at + 1 < width && i % 3 > 0 ? 0.3f * (float)(i % 3) : 0.0f;
+        columns[i] = (ls__tap){at, weight > 0.0f ? at + 1 : at, weight};
+        const int64_t row = i * 5 % height, next = row + 1 < height ? row + 1 : row;
+        rows[i % 7] = (ls__tap){row, next, next > row && i % 2 == 0 ? 0.4f : 0.0f};
+    }
+    const ls__upsample2d u = {.batch = 1 + in->rows % 40,
+                              .channels = channels,
+                              .height = height,
+                              .width = width,
+                              .out_height = 7,
+                              .out_width = 9,
+                              .rows = rows,
+                              .columns = columns};
+    const int64_t from = u.batch * height * width * channels, to = u.batch * 63 * channels;
+    k->upsample2d(&u, out, in->x, NULL);
+    k->upsample2d_backward(&u, out + to, in->beta, in->y, NULL);
+    return to + from;
 }
 
 /* [rows,n] chosen along the last, then the first, of [7 or rows, n or 7]. */
@@ -145,6 +239,9 @@ static int64_t losses(const ls__kernels *k, const inputs *in, float *out)
 static const sweep_case cases[] = {
     {"map", maps, 4e-6, 2e-7},
     {"where", where, 0, 0},
+    {"compare", comparisons, 0, 0},
+    {"top", tops, 0, 0},
+    {"upsample2d", upsamples, 2e-6, 1e-6},
     {"pick, put_add", picks, 2e-6, 1e-6},
     {"cumsum, extreme", along, 1e-6, 1e-6},
     {"variance", variances, 2e-6, 2e-7},

@@ -130,9 +130,9 @@ TEST(gradients_of_functions_of_one_element)
     for (int op = 0; op < LS__UNARY_COUNT; op++) {
         for (int i = 0; i < COUNT;
              i++) { /* off 0, where relu has no derivative; positive for log */
-            x[i] = op == LS__UNARY_LOG || op == LS__UNARY_SQRT ? 0.5f + fabsf(x[i])
-                   : fabsf(x[i]) < 0.1f                        ? x[i] + 0.3f
-                                                               : x[i];
+            const bool positive =
+                op == LS__UNARY_LOG || op == LS__UNARY_SQRT || op == LS__UNARY_XLOGX;
+            x[i] = positive ? 0.5f + fabsf(x[i]) : fabsf(x[i]) < 0.1f ? x[i] + 0.3f : x[i];
             dx[i] = 1.0f;
         }
         function f = {unary_forward, op, COUNT, COUNT, dy, NULL, NULL};

@@ -46,7 +46,7 @@ static int64_t unary(const ls__kernels *k, const inputs *in, float *out)
     int64_t count = in->rows * in->n;
     float *x = allocate((size_t)count * 4);
     for (int op = 0; op < LS__UNARY_COUNT; op++) {
-        bool positive = op == LS__UNARY_LOG || op == LS__UNARY_SQRT;
+        bool positive = op == LS__UNARY_LOG || op == LS__UNARY_SQRT || op == LS__UNARY_XLOGX;
         for (int64_t i = 0; i < count; i++) {
             x[i] = positive ? fabsf(in->x[i]) + 0.01f : 4.0f * in->x[i];
         }
@@ -61,7 +61,7 @@ static int64_t unary_backward(const ls__kernels *k, const inputs *in, float *out
     int64_t count = in->rows * in->n;
     float *x = allocate((size_t)count * 4), *y = allocate((size_t)count * 4);
     for (int op = 0; op < LS__UNARY_COUNT; op++) {
-        bool positive = op == LS__UNARY_LOG || op == LS__UNARY_SQRT;
+        bool positive = op == LS__UNARY_LOG || op == LS__UNARY_SQRT || op == LS__UNARY_XLOGX;
         for (int64_t i = 0; i < count; i++) {
             x[i] = positive ? fabsf(in->x[i]) + 0.01f : 4.0f * in->x[i];
         }
@@ -78,7 +78,7 @@ static int64_t binary(const ls__kernels *k, const inputs *in, float *out)
     const ls__strided layouts[] = {{{n, n, 1}}, {{0, 0, 1}},    {{1, 0, 0}},
                                    {{0, 0, 0}}, {{1, 7, rows}}, {{2 * n, 0, 2}}};
     for (int op = 0; op < LS__BINARY_COUNT; op++) {
-        for (int l = 0; l < 6; l++) {
+        for (int l = 0; l < 6; l += op < LS__BINARY_MAX ? 1 : 3) {
             k->binary((ls__binary)op, out + at, in->x, layouts[l], in->y, layouts[(l + op) % 6], 3,
                       shape, NULL);
             at += rows * n;

@@ -230,4 +230,85 @@ LOCAL_TEST(a_steady_loop_allocates_nothing)
     CHECK_INT(ls__tensor_allocations(ls_runtime_current()) - before, 0);
 }
 
+static void check_bytes(ls_tensor *t, const char *want)
+{
+    uint8_t got[16];
+    const size_t count = strlen(want);
+    CHECK(ls_dtype_of(t) == LS_BOOL && (size_t)ls_numel(t) == count);
+    CHECK_OK(ls_copy_out(t, got, count));
+    for (size_t i = 0; i < count; i++) {
+        CHECK_INT(got[i], want[i] - '0');
+    }
+}
+
+LOCAL_TEST(comparisons_of_any_type_broadcast_and_choose)
+{
+    const int64_t large[] = {INT64_MAX - 1, INT64_MAX, 0}; /* one number to a double */
+    const uint8_t bytes[] = {0, 2, 255}, truths[] = {0, 2, 1};
+    ls_tensor *a = ls_from_data(large, LS_SHAPE(3), LS_INT64);
+    ls_tensor *b = ls_full(LS_SCALAR, LS_INT64, 0);
+    check_bytes(ls_lt(a, ls_reshape(a, LS_SHAPE(3, 1))), "001101000");
+    check_bytes(ls_gt(a, b), "110");
+    check_bytes(ls_logical_or(ls_eq(a, b), ls_logical_not(a)), "001");
+    check_bytes(ls_ge(ls_from_data(bytes, LS_SHAPE(3), LS_UINT8), ls_full(LS_SCALAR, LS_UINT8, 2)),
+                "011");
+    ls_tensor *t = ls_from_data(truths, LS_SHAPE(3), LS_BOOL); /* any byte but 0 is true */
+    check_bytes(ls_eq(t, ls_ones(LS_SCALAR, LS_BOOL)), "011");
+    ls_tensor *x = ls_cast(ls_arange(-1.0, 2.0, 1.0, LS_FLOAT32), LS_BFLOAT16);
+    ls_tensor *limit = ls_full(LS_SCALAR, LS_FLOAT32, 0.5);
+    double sum;
+    CHECK_OK(ls_item(ls_sum(ls_where(ls_le(x, limit), x, limit)), &sum));
+    CHECK(sum == -0.5);
+    CHECK_INT(ls_numel(ls_eq(ls_zeros(LS_SHAPE(2, 0), LS_INT8), ls_zeros(LS_SHAPE(1), LS_INT8))),
+              0);
+}
+
+LOCAL_TEST(padding_stacking_and_repeating_keep_any_type)
+{
+    const int8_t from[] = {1, 2, 3, 4};
+    const int8_t want[] = {9, 9, 9, 1, 2, 9, 3, 4, 9};
+    int8_t got[16];
+    ls_tensor *a = ls_from_data(from, LS_SHAPE(2, 2), LS_INT8);
+    ls_tensor *padded = ls_pad(a, LS_SHAPE(0, 1, 1, 0), 9);
+    CHECK(ls_dtype_of(padded) == LS_INT8);
+    CHECK_OK(ls_copy_out(padded, got, sizeof want));
+    CHECK(memcmp(got, want, sizeof want) == 0);
+    CHECK_OK(ls_copy_out(ls_pad(ls_transpose(a, 0, 1), LS_SHAPE(-1, 0), 0), got, 2));
+    CHECK(got[0] == 3 && got[1] == 4);
+    ls_tensor *twice = ls_stack((ls_tensor *[]){a, ls_transpose(a, 0, 1)}, 2, 0);
+    CHECK_OK(ls_copy_out(twice, got, 8));
+    CHECK(ls_ndim(twice) == 3 && got[1] == 2 && got[5] == 3);
+    ls_tensor *rows = ls_expand(ls_slice(a, 0, 1, 2), LS_SHAPE(2, 3, 2));
+    CHECK_OK(ls_copy_out(rows, got, 12));
+    CHECK(ls_dtype_of(rows) == LS_INT8 && got[0] == 3 && got[11] == 4);
+    CHECK_INT(ls_numel(ls_pad(ls_zeros(LS_SHAPE(0, 2), LS_FLOAT32), LS_SHAPE(0, 0, 1, 2), 1.0)), 6);
+}
+
+LOCAL_TEST(orders_are_stable_and_take_bfloat16)
+{
+    const float values[] = {0.0f, 1.0f, -0.0f, 1.0f, 0.0f};
+    int64_t at[5];
+    ls_tensor *x = ls_cast(ls_from_data(values, LS_SHAPE(5), LS_FLOAT32), LS_BFLOAT16), *index;
+    CHECK(ls_dtype_of(ls_topk(x, 4, 0, true, &index)) == LS_BFLOAT16);
+    CHECK_OK(ls_copy_out(index, at, 4 * sizeof *at));
+    CHECK(at[0] == 1 && at[1] == 3 && at[2] == 0 && at[3] == 2);
+    CHECK_OK(ls_copy_out(ls_argsort(x, 0, false), at, sizeof at));
+    CHECK(at[0] == 0 && at[1] == 2 && at[2] == 4 && at[3] == 1 && at[4] == 3);
+    CHECK_INT(ls_numel(ls_topk(x, 0, 0, true, NULL)), 0);
+    CHECK_INT(ls_numel(ls_sort(ls_zeros(LS_SHAPE(3, 0), LS_FLOAT32), 1, false, &index)), 0);
+}
+
+/* Not among the gradients of differences: the kernel's heap is larger than a row of those. */
+LOCAL_TEST(a_long_row_is_sorted)
+{
+    ls_tensor *index, *y = ls_sort(ls_rand(LS_SHAPE(5000)), 0, true, &index);
+    const float *v = ls_data(y);
+    bool seen[5000] = {false};
+    for (int i = 0; i < 5000; i++) {
+        CHECK(i == 0 || v[i] <= v[i - 1]);
+        seen[((int64_t *)ls_data(index))[i]] = true;
+    }
+    CHECK(memchr(seen, 0, sizeof seen) == NULL);
+}
+
 TEST_MAIN

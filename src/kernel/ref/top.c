@@ -1,0 +1,30 @@
+/* The largest or least elements of rows, in order: by insertion. */
+#include "kernel/ref/ref.h"
+
+/* Whether `a` stands before `b`, which came first; NaN is the largest. */
+static bool before(float a, float b, bool largest)
+{
+    const bool a_is_nan = a != a, b_is_nan = b != b;
+    return largest ? !b_is_nan && (a_is_nan || a > b) : !a_is_nan && (b_is_nan || a < b);
+}
+
+void ls__ref_top(int64_t *index, const float *x, int64_t rows, int64_t n, int64_t k, bool largest,
+                 ls_stream *stream)
+{
+    (void)stream;
+    for (int64_t r = 0; r < rows; r++) {
+        const float *from = x + r * n;
+        int64_t *found = index + r * k;
+        for (int64_t i = 0; i < n; i++) {
+            int64_t at = i < k ? i : k;
+            for (; at > 0 && before(from[i], from[found[at - 1]], largest); at--) {
+                if (at < k) {
+                    found[at] = found[at - 1];
+                }
+            }
+            if (at < k) {
+                found[at] = i;
+            }
+        }
+    }
+}

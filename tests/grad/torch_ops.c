@@ -1,0 +1,268 @@
+/* Values and gradients of operations beside those of PyTorch 2.13: torch_ops_numbers.h, made by
+ * torch_ops.py, whose cases have the names used here. */
+#include <math.h>
+
+#include <lockstep/ops.h>
+#include <lockstep/vision.h>
+
+#include "../unit/tensor/local.h"
+#include "torch_ops_numbers.h"
+
+#define TOLERANCE 4e-6 /* float32 on both sides, sums of some dozen terms near 1 */
+#define S(...) LS_SHAPE(__VA_ARGS__)
+
+static void check_near(int line, ls_tensor *t, const float *want, int64_t count)
+{
+    float got[128];
+    CHECK_OK(ls_tensor_status(t));
+    CHECK_INT(ls_numel(t), count);
+    CHECK_OK(ls_copy_out(ls_cast(t, LS_FLOAT32), got, (size_t)count * sizeof(float)));
+    for (int64_t i = 0; i < count; i++) {
+        if (!(fabs((double)got[i] - (double)want[i]) <=
+              TOLERANCE * (1.0 + fabs((double)want[i])))) {
+            test_fail(__FILE__, line, "element %lld is %.9g, PyTorch has %.9g", (long long)i,
+                      (double)got[i], (double)want[i]);
+        }
+    }
+}
+
+#define CHECK_TORCH(t, name)                                                                       \
+    check_near(__LINE__, t, torch_##name, (int64_t)(sizeof torch_##name / sizeof(float)))
+
+/* f of torch_ops.py: sin(1.7), sin(3.4), … */
+static ls_tensor *f(ls_shape shape)
+{
+    float x[128];
+    for (int i = 0; i < 128; i++) {
+        x[i] = (float)sin(1.7 * (double)(i + 1));
+    }
+    return ls_from_data(x, shape, LS_FLOAT32);
+}
+
+static ls_tensor *leaf(ls_shape shape)
+{
+    return ls_set_requires_grad(f(shape), true);
+}
+
+/* The gradients of sum(y * f). */
+static void weigh(ls_tensor *y)
+{
+    CHECK_OK(ls_backward(ls_sum(ls_mul(y, f(ls_shape_of(y))))));
+}
+
+/* The result, then the gradients of one, two or three leaves. */
+#define CHECK_CASE1(y, name, a)                                                                    \
+    CHECK_TORCH(y, name);                                                                          \
+    weigh(y);                                                                                      \
+    CHECK_TORCH(ls_grad(a), name##_grad0)
+#define CHECK_CASE2(y, name, a, b)                                                                 \
+    CHECK_CASE1(y, name, a);                                                                       \
+    CHECK_TORCH(ls_grad(b), name##_grad1)
+#define CHECK_CASE3(y, name, a, b, c)                                                              \
+    CHECK_CASE2(y, name, a, b);                                                                    \
+    CHECK_TORCH(ls_grad(c), name##_grad2)
+
+LOCAL_TEST(functions_of_elements_agree_with_torch)
+{
+    ls_tensor *x = leaf(S(2, 4)), *y = ls_sin(ls_scale(x, 3.0));
+    CHECK_CASE1(y, sin, x);
+    x = leaf(S(2, 4)), y = ls_cos(ls_scale(x, 3.0));
+    CHECK_CASE1(y, cos, x);
+    ls_tensor *a = leaf(S(3, 4)), *b = leaf(S(4));
+    y = ls_maximum(a, b);
+    CHECK_CASE2(y, maximum, a, b);
+    a = leaf(S(3, 4)), b = leaf(S(4)), y = ls_minimum(a, b);
+    CHECK_CASE2(y, minimum, a, b);
+}
+
+/* |x| in steps of a tenth, as torch_ops.py has it; of numbers below 1 one step is enough. */
+static ls_tensor *tenths(ls_tensor *x)
+{
+    float values[128];
+    const int64_t count = ls_numel(x);
+    CHECK_OK(ls_copy_out(x, values, (size_t)count * sizeof(float)));
+    for (int64_t i = 0; i < count; i++) {
+        values[i] = nearbyintf(fabsf(values[i]) * 10.0f) / 10.0f;
+    }
+    return ls_from_data(values, ls_shape_of(x), LS_FLOAT32);
+}
+
+static ls_tensor *whole(ls_tensor *x) /* to 0 and 1 */
+{
+    return ls_cast(ls_gt(x, ls_full(LS_SCALAR, LS_FLOAT32, 0.5)), LS_FLOAT32);
+}
+
+LOCAL_TEST(comparisons_agree_with_torch)
+{
+    ls_tensor *a = tenths(f(S(3, 4))), *b = tenths(f(S(4)));
+    CHECK_TORCH(ls_eq(a, b), eq);
+    CHECK_TORCH(ls_ne(a, b), ne);
+    CHECK_TORCH(ls_lt(a, b), lt);
+    CHECK_TORCH(ls_le(a, b), le);
+    CHECK_TORCH(ls_gt(a, b), gt);
+    CHECK_TORCH(ls_ge(a, b), ge);
+    const float nan[] = {1.0f, NAN, 2.0f, NAN}, others[] = {1.0f, 1.0f, NAN, NAN};
+    ls_tensor *x = ls_from_data(nan, S(4), LS_FLOAT32), *y = ls_from_data(others, S(4), LS_FLOAT32);
+    CHECK_TORCH(ls_eq(x, y), eq_nan);
+    CHECK_TORCH(ls_ne(x, y), ne_nan);
+    CHECK_TORCH(ls_lt(x, y), lt_nan);
+    CHECK_TORCH(ls_ge(x, y), ge_nan);
+    CHECK_TORCH(ls_logical_and(whole(a), whole(b)), and);
+    CHECK_TORCH(ls_logical_or(whole(a), whole(b)), or);
+    CHECK_TORCH(ls_logical_not(whole(a)), not );
+}
+
+LOCAL_TEST(rows_of_numbers_and_padding_agree_with_torch)
+{
+    CHECK_TORCH(ls_arange(-1.0, 2.2, 0.7, LS_FLOAT32), arange);
+    CHECK_TORCH(ls_arange(5, -4, -3, LS_INT32), arange_down);
+    CHECK_TORCH(ls_linspace(-1.0, 2.0, 7, LS_FLOAT32), linspace);
+    CHECK_TORCH(ls_linspace(3.0, 9.0, 1, LS_FLOAT32), linspace_one);
+    ls_tensor *a = leaf(S(2, 2, 3)), *y = ls_pad(a, S(1, 2, 0, 1), 0.5);
+    CHECK_CASE1(y, pad, a);
+    a = leaf(S(2, 4, 3)), y = ls_pad(a, S(-1, 1, 2, -3), 0.0);
+    CHECK_CASE1(y, pad_cut, a);
+}
+
+LOCAL_TEST(stacking_and_repeating_agree_with_torch)
+{
+    ls_tensor *a = leaf(S(2, 3)), *b = leaf(S(2, 3));
+    ls_tensor *y = ls_stack((ls_tensor *[]){a, ls_exp(b)}, 2, 1);
+    CHECK_CASE2(y, stack, a, b);
+    a = leaf(S(2, 3)), b = leaf(S(2, 3));
+    y = ls_stack((ls_tensor *[]){a, ls_exp(b)}, 2, -1);
+    CHECK_CASE2(y, stack_last, a, b);
+    a = leaf(S(2, 1, 3)), y = ls_expand(a, S(2, 2, 3));
+    CHECK_CASE1(y, expand, a);
+    a = leaf(S(3, 1)), y = ls_expand(a, S(2, -1, 2));
+    CHECK_CASE1(y, expand_more, a);
+    const int32_t index[] = {2, 0, 1, 2};
+    CHECK_TORCH(ls_one_hot(ls_from_data(index, S(2, 2), LS_INT32), 3), one_hot);
+}
+
+LOCAL_TEST(orders_agree_with_torch)
+{
+    ls_tensor *at, *a = leaf(S(3, 5)), *y = ls_sort(a, 1, false, &at);
+    CHECK_CASE1(y, sort, a);
+    CHECK_TORCH(at, sort_index);
+    a = leaf(S(3, 5)), y = ls_sort(a, -1, true, &at);
+    CHECK_CASE1(y, sort_down, a);
+    CHECK_TORCH(at, sort_down_index);
+    a = leaf(S(4, 2, 2)), y = ls_sort(a, 0, false, &at);
+    CHECK_CASE1(y, sort_first, a);
+    CHECK_TORCH(at, sort_first_index);
+    a = leaf(S(4, 2, 2)), y = ls_sort(a, 0, true, &at);
+    CHECK_CASE1(y, sort_down_first, a);
+    CHECK_TORCH(at, sort_down_first_index);
+    const float odd[] = {3.0f, NAN, -1.0f, 3.0f, -0.0f, 0.0f};
+    ls_tensor *x = ls_from_data(odd, S(6), LS_FLOAT32);
+    CHECK_TORCH(ls_argsort(x, 0, false), argsort);
+    CHECK_TORCH(ls_argsort(x, 0, true), argsort_down);
+    a = leaf(S(2, 7)), y = ls_topk(a, 3, 1, true, &at);
+    CHECK_CASE1(y, topk, a);
+    CHECK_TORCH(at, topk_index);
+    a = leaf(S(2, 7)), y = ls_topk(a, 3, 1, false, &at);
+    CHECK_CASE1(y, topk_least, a);
+    CHECK_TORCH(at, topk_least_index);
+}
+
+#define UPSAMPLE(x, kind, corners, ...)                                                            \
+    ls_upsample(x, LS_OPTIONS(ls_upsample_options, .mode = (kind), .align_corners = (corners),     \
+                              __VA_ARGS__))
+
+#define CHECK_UPSAMPLE(name, kind, corners)                                                        \
+    do {                                                                                           \
+        ls_tensor *x = leaf(S(1, 2, 2, 3)), *y = UPSAMPLE(x, kind, corners, .output = {4, 5});     \
+        CHECK_CASE1(y, up_##name, x);                                                              \
+        x = leaf(S(1, 1, 5, 4)), y = UPSAMPLE(x, kind, corners, .output = {2, 3});                 \
+        CHECK_CASE1(y, down_##name, x);                                                            \
+        x = leaf(S(2, 1, 2, 2)), y = UPSAMPLE(x, kind, corners, .scale = {1.5, 2.5});              \
+        CHECK_CASE1(y, scaled_##name, x);                                                          \
+    } while (0)
+
+LOCAL_TEST(enlarged_images_agree_with_torch)
+{
+    CHECK_UPSAMPLE(nearest, LS_UPSAMPLE_NEAREST, false);
+    CHECK_UPSAMPLE(bilinear, LS_UPSAMPLE_BILINEAR, false);
+    CHECK_UPSAMPLE(corners, LS_UPSAMPLE_BILINEAR, true);
+}
+
+LOCAL_TEST(convolutions_of_sequences_and_transposed_ones_agree_with_torch)
+{
+    ls_tensor *x = leaf(S(2, 2, 7)), *w = leaf(S(4, 2, 3)), *b = leaf(S(4));
+    ls_tensor *y = ls_conv1d(x, w, b, NULL);
+    CHECK_CASE3(y, conv1d, x, w, b);
+    x = leaf(S(1, 4, 9)), w = leaf(S(2, 2, 3));
+    y = ls_conv1d(
+        x, w, NULL,
+        LS_OPTIONS(ls_conv1d_options, .stride = 2, .padding = 3, .dilation = 2, .groups = 2));
+    CHECK_CASE2(y, conv1d_options, x, w);
+    x = leaf(S(2, 2, 2, 3)), w = leaf(S(2, 3, 2, 2)), b = leaf(S(3));
+    y = ls_conv_transpose2d(x, w, b, NULL);
+    CHECK_CASE3(y, transposed, x, w, b);
+    x = leaf(S(1, 4, 3, 2)), w = leaf(S(4, 1, 3, 2)), b = leaf(S(2));
+    y = ls_conv_transpose2d(x, w, b,
+                            LS_OPTIONS(ls_conv_transpose2d_options, .stride = {2, 3},
+                                       .padding = {1, 0}, .dilation = {1, 2},
+                                       .output_padding = {1, 2}, .groups = 2));
+    CHECK_CASE3(y, transposed_options, x, w, b);
+}
+
+LOCAL_TEST(group_norms_agree_with_torch)
+{
+    ls_tensor *x = leaf(S(2, 4, 3)), *w = leaf(S(4)), *b = leaf(S(4));
+    ls_tensor *y = ls_group_norm(x, 2, w, b, 1e-5);
+    CHECK_CASE3(y, group_norm, x, w, b);
+    x = leaf(S(2, 2, 1, 3)), y = ls_group_norm(x, 1, NULL, NULL, 1e-5);
+    CHECK_CASE1(y, group_norm_plain, x);
+}
+
+/* The second half of f. */
+static ls_tensor *later(void)
+{
+    return ls_set_requires_grad(ls_clone(ls_slice(f(S(6, 4)), 0, 3, 6)), true);
+}
+
+LOCAL_TEST(losses_of_differences_agree_with_torch)
+{
+    ls_tensor *x = leaf(S(3, 4)), *y = later(), *loss = ls_l1_loss(x, y);
+    CHECK_CASE2(loss, l1, x, y);
+    x = leaf(S(3, 4)), y = later(), loss = ls_huber_loss(x, y, 0.4);
+    CHECK_CASE2(loss, huber, x, y);
+    x = leaf(S(3, 4)), y = later(), loss = ls_smooth_l1_loss(x, y, 0.3);
+    CHECK_CASE2(loss, smooth_l1, x, y);
+    x = leaf(S(3, 4)), y = later(), loss = ls_smooth_l1_loss(x, y, 0.0);
+    CHECK_CASE2(loss, smooth_l1_0, x, y);
+}
+
+static ls_tensor *transposed_leaf(void)
+{
+    return ls_set_requires_grad(ls_clone(ls_transpose(f(S(3, 2)), 0, 1)), true);
+}
+
+#define CHECK_KL(name, kind)                                                                       \
+    do {                                                                                           \
+        const ls_kl_div_options plain = {.size = sizeof plain, .reduction = (kind)};               \
+        const ls_kl_div_options logs = {                                                           \
+            .size = sizeof logs, .reduction = (kind), .log_target = true};                         \
+        ls_tensor *x = leaf(S(2, 3)), *y = transposed_leaf();                                      \
+        ls_tensor *loss = ls_kl_div(ls_log_softmax(x, 1), ls_softmax(y, 1), &plain);               \
+        CHECK_CASE2(loss, kl_##name, x, y);                                                        \
+        x = leaf(S(2, 3)), y = transposed_leaf();                                                  \
+        loss = ls_kl_div(ls_log_softmax(x, 1), ls_log_softmax(y, 1), &logs);                       \
+        CHECK_CASE2(loss, kl_log_##name, x, y);                                                    \
+    } while (0)
+
+LOCAL_TEST(divergences_agree_with_torch)
+{
+    CHECK_KL(mean, LS_REDUCTION_MEAN);
+    CHECK_KL(sum, LS_REDUCTION_SUM);
+    CHECK_KL(none, LS_REDUCTION_NONE);
+    CHECK_KL(batchmean, LS_REDUCTION_BATCHMEAN);
+    const float target[] = {0.0f, 0.25f, 0.75f};
+    ls_tensor *loss = ls_kl_div(ls_log_softmax(f(S(3)), 0), ls_from_data(target, S(3), LS_FLOAT32),
+                                LS_OPTIONS(ls_kl_div_options, .reduction = LS_REDUCTION_SUM));
+    CHECK_TORCH(loss, kl_zero);
+}
+
+TEST_MAIN
