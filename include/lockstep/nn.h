@@ -13,6 +13,7 @@
 #define LOCKSTEP_NN_H
 
 #include <lockstep/autograd.h>
+#include <lockstep/vision.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -171,6 +172,42 @@ LS_API ls_tensor *ls_batch_norm2d_relu(ls_module *layer, ls_tensor *x, ls_tensor
 LS_API ls_module *ls_max_pool2d_new(int64_t kernel, int64_t stride, int64_t padding);
 LS_API ls_module *ls_avg_pool2d_new(int64_t kernel, int64_t stride, int64_t padding);
 LS_API ls_module *ls_adaptive_avg_pool2d_new(int64_t height, int64_t width);
+
+typedef struct ls_conv1d_layer_options {
+    size_t size;
+    int64_t stride, padding, dilation, groups;
+    bool bias;
+} ls_conv1d_layer_options;
+#define LS_DEFAULTS_ls_conv1d_layer_options .stride = 1, .dilation = 1, .groups = 1, .bias = true,
+LS_DEFAULTS_FUNCTION(conv1d_layer)
+/* x [N,in,L] -> [N,out,L']: weight [out,in/groups,kernel], bias [out]: U(-b, b), b = 1/sqrt(in/groups
+ * * kernel). */
+LS_API ls_module *ls_conv1d_new(int64_t in, int64_t out, int64_t kernel,
+                                const ls_conv1d_layer_options *options);
+
+typedef struct ls_conv_transpose2d_layer_options {
+    size_t size;
+    int64_t stride, padding, output_padding, dilation, groups; /* of both axes */
+    bool bias;
+} ls_conv_transpose2d_layer_options;
+#define LS_DEFAULTS_ls_conv_transpose2d_layer_options                                              \
+    .stride = 1, .dilation = 1, .groups = 1, .bias = true,
+LS_DEFAULTS_FUNCTION(conv_transpose2d_layer)
+/* weight [in,out/groups,kernel,kernel], bias [out]: U(-b, b), b = 1/sqrt(out/groups * kernel^2). */
+LS_API ls_module *ls_conv_transpose2d_new(int64_t in, int64_t out, int64_t kernel,
+                                          const ls_conv_transpose2d_layer_options *options);
+LS_API ls_module *ls_upsample_new(const ls_upsample_options *options); /* ls_upsample */
+
+typedef struct ls_group_norm_options {
+    size_t size;
+    double eps;
+    bool affine; /* weight (1) and bias (0) [channels] */
+} ls_group_norm_options;
+#define LS_DEFAULTS_ls_group_norm_options .eps = 1e-5, .affine = true,
+LS_DEFAULTS_FUNCTION(group_norm)
+/* x [N,channels,..], see ls_group_norm. */
+LS_API ls_module *ls_group_norm_new(int64_t groups, int64_t channels,
+                                    const ls_group_norm_options *options);
 
 /* ---- initialisation: in place; value streams are keyed by (seed, parameters made so far) --- */
 

@@ -15,12 +15,15 @@
     X(checkpoint)                                                                                  \
     X(collective)                                                                                  \
     X(conv1d)                                                                                      \
+    X(conv1d_layer)                                                                                \
     X(conv2d)                                                                                      \
     X(conv2d_layer)                                                                                \
     X(conv_transpose2d)                                                                            \
+    X(conv_transpose2d_layer)                                                                      \
     X(cross_entropy)                                                                               \
     X(ddp)                                                                                         \
     X(gradcheck)                                                                                   \
+    X(group_norm)                                                                                  \
     X(init)                                                                                        \
     X(kl_div)                                                                                      \
     X(layer_norm)                                                                                  \

@@ -83,6 +83,10 @@ GOLDEN(layers_of_images)
     SHOW_NULL(ls_conv2d_new(6, 8, 3, LS_OPTIONS(ls_conv2d_layer_options, .groups = 4)));
     SHOW_NULL(ls_batch_norm2d_new(4, 0.0, 0.1));
     SHOW_NULL(ls_max_pool2d_new(0, 1, 0));
+    SHOW_NULL(ls_conv1d_new(3, 4, 0, NULL));
+    SHOW_NULL(ls_conv_transpose2d_new(6, 8, 3,
+                                      LS_OPTIONS(ls_conv_transpose2d_layer_options, .groups = 4)));
+    SHOW_NULL(ls_group_norm_new(4, 6, NULL));
     SHOW(ls_fill_kaiming_normal(f32(4), true));
 }
 

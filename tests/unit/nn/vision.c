@@ -93,6 +93,39 @@ static void check_uniform(ls_tensor *t, double bound)
     CHECK_NEAR(sum / (double)numel, 0.0, 4.0 * bound / sqrt(3.0 * (double)numel));
 }
 
+TEST(layers_of_sequences_and_growing_images_are_their_operations)
+{
+    CHECK_OK(ls_init(NULL));
+    ls_module *layer = ls_conv1d_new(
+        12, 90, 5, LS_OPTIONS(ls_conv1d_layer_options, .groups = 2, .stride = 2, .padding = 1));
+    ls_tensor *w = tensor_of(layer, "weight"), *x = ls_randn(LS_SHAPE(2, 12, 9));
+    CHECK(has(state_of(layer), "bias") && ls_size(w, 1) == 6 && ls_size(w, 2) == 5);
+    check_uniform(w, 1.0 / sqrt(30.0));
+    CHECK_INT(ls_size(ls_forward(layer, x), 2), 4);
+    ls_module_free(layer);
+    layer = ls_conv_transpose2d_new(60, 8, 3,
+                                    LS_OPTIONS(ls_conv_transpose2d_layer_options, .stride = 2,
+                                               .output_padding = 1, .padding = 1, .groups = 2));
+    w = tensor_of(layer, "weight");
+    CHECK(ls_size(w, 0) == 60 && ls_size(w, 1) == 4 && ls_numel(tensor_of(layer, "bias")) == 8);
+    check_uniform(w, 1.0 / 6.0);
+    ls_tensor *y = ls_forward(layer, ls_randn(LS_SHAPE(1, 60, 4, 5)));
+    CHECK(ls_size(y, 1) == 8 && ls_size(y, 2) == 8 && ls_size(y, 3) == 10);
+    ls_module_free(layer);
+    layer = ls_upsample_new(LS_OPTIONS(ls_upsample_options, .scale = {2.0, 3.0}));
+    y = ls_forward(layer, y);
+    CHECK(ls_size(y, 2) == 16 && ls_size(y, 3) == 30 && state_of(layer)->count == 0);
+    ls_module_free(layer);
+    layer = ls_group_norm_new(4, 8, NULL);
+    double sum;
+    CHECK_OK(ls_item(ls_sum(tensor_of(layer, "weight")), &sum));
+    CHECK_NEAR(sum, 8.0, 0.0);
+    CHECK_OK(ls_item(ls_mean(ls_mul(ls_forward(layer, y), ls_forward(layer, y))), &sum));
+    CHECK_NEAR(sum, 1.0, 1e-3); /* the variance of its result */
+    ls_module_free(layer);
+    CHECK_OK(ls_finalize());
+}
+
 TEST(convolutions_start_as_in_pytorch)
 {
     CHECK_OK(ls_init(NULL));
