@@ -1,6 +1,7 @@
 /* Layers of sequences and of images that grow: convolution of one dimension, transposed
  * convolution, upsampling, group norm. Parameters, names, shapes and initial distributions are
  * PyTorch's. */
+#include <lockstep/ops.h>
 #include <lockstep/vision.h>
 
 #include <math.h>
@@ -37,10 +38,10 @@ static void add_weights(ls_module *m, ls_tensor **weight, ls_tensor **bias, ls_s
     }
     const double bound = 1.0 / sqrt(inputs);
     *weight = ls__layer_param(m, "weight", shape);
-    ls__layer_note(m, ls_init_uniform(*weight, -bound, bound));
+    ls__layer_note(m, ls_fill_uniform(*weight, -bound, bound));
     if (bias != NULL) {
         *bias = ls__layer_param(m, "bias", LS_SHAPE(out));
-        ls__layer_note(m, ls_init_uniform(*bias, -bound, bound));
+        ls__layer_note(m, ls_fill_uniform(*bias, -bound, bound));
     }
 }
 

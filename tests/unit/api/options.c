@@ -70,6 +70,21 @@ static ls_status use_conv2d_layer(const ls_conv2d_layer_options *o)
     return made_module(ls_conv2d_new(2, 2, 3, o));
 }
 
+static ls_status use_conv1d_layer(const ls_conv1d_layer_options *o)
+{
+    return made_module(ls_conv1d_new(2, 2, 3, o));
+}
+
+static ls_status use_conv_transpose2d_layer(const ls_conv_transpose2d_layer_options *o)
+{
+    return made_module(ls_conv_transpose2d_new(2, 2, 3, o));
+}
+
+static ls_status use_group_norm(const ls_group_norm_options *o)
+{
+    return made_module(ls_group_norm_new(2, 4, o));
+}
+
 static ls_status use_ddp(const ls_ddp_options *o)
 {
     ls_module *net = ls_linear_new(2, 2, NULL), *ddp = ls_ddp_new(net, ls_world(), o);
@@ -93,6 +108,28 @@ static ls_status use_conv2d(const ls_conv2d_options *o)
 {
     ls_tensor *weight = ls_ones(LS_SHAPE(2, 2, 3, 3), LS_FLOAT32);
     return ls_tensor_status(ls_conv2d(image(), weight, NULL, o));
+}
+
+static ls_status use_conv1d(const ls_conv1d_options *o)
+{
+    ls_tensor *x = ls_ones(LS_SHAPE(2, 2, 4), LS_FLOAT32);
+    return ls_tensor_status(ls_conv1d(x, ls_ones(LS_SHAPE(2, 2, 3), LS_FLOAT32), NULL, o));
+}
+
+static ls_status use_conv_transpose2d(const ls_conv_transpose2d_options *o)
+{
+    ls_tensor *weight = ls_ones(LS_SHAPE(2, 2, 3, 3), LS_FLOAT32);
+    return ls_tensor_status(ls_conv_transpose2d(image(), weight, NULL, o));
+}
+
+static ls_status use_upsample(const ls_upsample_options *o)
+{
+    return ls_tensor_status(ls_upsample(image(), o));
+}
+
+static ls_status use_kl_div(const ls_kl_div_options *o)
+{
+    return ls_tensor_status(ls_kl_div(image(), image(), o));
 }
 
 static ls_status use_pool2d(const ls_pool2d_options *o)
@@ -252,12 +289,18 @@ typedef struct row {
     X(batch_norm, offsetof(ls_batch_norm_options, momentum), .training = true)                     \
     X(checkpoint, LEAST, )                                                                         \
     X(collective, LEAST, )                                                                         \
+    X(conv1d, LEAST, )                                                                             \
+    X(conv1d_layer, LEAST, )                                                                       \
     X(conv2d, LEAST + sizeof(int64_t), )                                                           \
     X(conv2d_layer, LEAST, )                                                                       \
+    X(conv_transpose2d, LEAST + sizeof(int64_t), )                                                 \
+    X(conv_transpose2d_layer, LEAST, )                                                             \
     X(cross_entropy, LEAST, )                                                                      \
     X(ddp, LEAST, )                                                                                \
     X(gradcheck, LEAST, )                                                                          \
+    X(group_norm, LEAST, )                                                                         \
     X(init, LEAST, )                                                                               \
+    X(kl_div, LEAST, )                                                                             \
     X(layer_norm, LEAST, )                                                                         \
     X(linear, LEAST, )                                                                             \
     X(loader, LEAST, )                                                                             \
@@ -269,7 +312,8 @@ typedef struct row {
     X(sgd, LEAST, )                                                                                \
     X(text, LEAST, )                                                                               \
     X(tokens, LEAST, )                                                                             \
-    X(transform, LEAST, )
+    X(transform, LEAST, )                                                                          \
+    X(upsample, offsetof(ls_upsample_options, scale), .output = {8, 8})
 
 #define DEFINE_USE(name, least, ...)                                                               \
     static ls_status any_##name(const void *options)                                               \
