@@ -97,6 +97,7 @@ ls_status ls_item(ls_tensor *t, double *value)
     return LS_OK;
 }
 
+/* The caller states how much it has, so that a wrong type or shape on its side is seen here. */
 static ls_status check_bytes(const ls__record *record, const void *memory, size_t bytes,
                              const char *what)
 {
@@ -142,6 +143,7 @@ ls_status ls_copy_in(ls_tensor *t, const void *in, size_t bytes)
     return LS_OK;
 }
 
+/* A graph that saved these elements reports the change when it is walked. */
 void ls__tensor_changed(ls_tensor *t)
 {
     ls__tensors *tensors;

@@ -21,6 +21,7 @@ typedef struct binary_context {
     } in[2];
 } binary_context;
 
+/* Of row-major elements; 0 along dimensions of 1, which repeat. */
 static ls__strided dense_strides(ls_shape shape)
 {
     ls__strided out = {{0}};
@@ -60,6 +61,7 @@ static ls_status sum_down(ls__tensor_rule *r, int i, const float *from, float fa
     return LS_OK;
 }
 
+/* out = op(dense, operand i), the operand repeated as it was in the forward pass. */
 static void times(ls__tensor_rule *r, ls__binary op, float *out, const float *dense, int i)
 {
     const binary_context *c = r->node->context;
@@ -81,6 +83,8 @@ static ls_status product_backward_one(ls__tensor_rule *r, int i, float *scratch)
     return sum_down(r, i, scratch, 1.0f);
 }
 
+/* dy itself where the operand was whole is handed on by the engine (`passes`); here are the
+ * repeated and the subtracted ones. */
 static ls_status sum_backward(ls__tensor_rule *r)
 {
     const binary_context *c = r->node->context;
@@ -146,6 +150,8 @@ static const ls__op mul_op = WITH_SCRATCH("mul"), div_op = WITH_SCRATCH("div");
 static const ls__op maximum_op = WITH_SCRATCH("maximum"), minimum_op = WITH_SCRATCH("minimum");
 #undef WITH_SCRATCH
 
+/* Additions and subtractions differ by which operands are whole, because that decides what the
+ * engine hands on. */
 static const ls__op *op_for(ls__binary op, unsigned whole)
 {
     switch (op) {
@@ -164,6 +170,8 @@ static const ls__op *op_for(ls__binary op, unsigned whole)
     }
 }
 
+/* The operands' shapes are padded with ones at the left, so that all have as many dimensions as the
+ * result. */
 static void context_fill(binary_context *c, ls__binary op, const ls__record *out,
                          const ls__call *call)
 {
@@ -181,6 +189,8 @@ static void context_fill(binary_context *c, ls__binary op, const ls__record *out
     }
 }
 
+/* Only what a rule will read: the other factor of a product, the divisor, the dividend for the
+ * divisor's gradient. */
 static void save_operands(ls__call *call, ls__tensor_node *node, ls__binary op)
 {
     for (int i = 0; i < 2; i++) {
@@ -252,6 +262,8 @@ static ls_status sum_repeats(ls__tensor_rule *r, int i, ls__real from)
     return LS_OK;
 }
 
+/* The gradient of a repeated factor is summed in float32, so its product with dy is made in
+ * float32, too. */
 static ls_status half_product_backward(ls__tensor_rule *r, int i, ls__real dy)
 {
     const half_context *c = r->node->context;
@@ -311,6 +323,7 @@ static bool is_end_of(const ls__record *x, const ls__record *whole)
     return fits;
 }
 
+/* Everything else takes the way of float32 copies. */
 static bool takes_halves(const ls__call *call, ls__binary op)
 {
     const ls__record *x = call->in[0], *y = call->in[1];
@@ -346,6 +359,7 @@ static ls_tensor *binary_halves(ls__call *call, ls__binary op)
     return ls__call_finish(call, out);
 }
 
+/* bfloat16 operands that lie well take a shorter way; all others meet in float32. */
 static ls_tensor *binary(const char *name, ls__binary op, ls_tensor *a, ls_tensor *b)
 {
     ls__call call;

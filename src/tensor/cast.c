@@ -1,5 +1,6 @@
 /* Changing the element type. float32 and bfloat16 carry gradients, so a cast between them is an
  * operation like others; one to or from another type leaves the graph. */
+#include "base/assert.h"
 #include "tensor/convert.h"
 #include "tensor/op.h"
 
@@ -15,6 +16,7 @@ static bool carries(ls_dtype dtype)
 void ls__cast_gradient(const ls__kernels *k, void *to, ls_dtype to_dtype, const void *from,
                        int64_t numel, float beta)
 {
+    LS_ASSERT(carries(to_dtype));
     if (to_dtype == LS_FLOAT32) {
         k->bfloat16_widen(to, from, numel, beta, NULL);
     } else {
@@ -22,6 +24,7 @@ void ls__cast_gradient(const ls__kernels *k, void *to, ls_dtype to_dtype, const 
     }
 }
 
+/* The gradient is cast back, with what is there already added in float32. */
 static ls_status cast_backward(ls__tensor_rule *r)
 {
     const cast_context *c = r->node->context;
@@ -31,6 +34,7 @@ static ls_status cast_backward(ls__tensor_rule *r)
 
 static const ls__op cast_op = {.name = "cast", .backward = cast_backward, .accumulates = true};
 
+/* Between the two types with kernels by them, all other pairs one element at a time. */
 static void convert(const ls__kernels *k, ls__record *out, const ls__dense *from, ls_dtype dtype)
 {
     ls_dtype to = (ls_dtype)out->dtype;
@@ -41,6 +45,7 @@ static void convert(const ls__kernels *k, ls__record *out, const ls__dense *from
     }
 }
 
+/* A call within a call: it has one input and its own failure, which the outer call takes over. */
 ls__record *ls__call_cast(ls__call *call, ls__record *in, ls_dtype dtype)
 {
     ls__call one = {.name = call->name,

@@ -10,6 +10,7 @@
  */
 #include <lockstep/ops.h>
 
+#include "base/assert.h"
 #include "tensor/op.h"
 
 #define INPUTS_PER_NODE 2
@@ -20,6 +21,7 @@ typedef struct concat_context {
     int64_t at[INPUTS_PER_NODE], width[INPUTS_PER_NODE]; /* an input is the columns from `at` on */
 } concat_context;
 
+/* Each input's gradient is its columns of dy, copied out. */
 static ls_status concat_backward(ls__tensor_rule *r)
 {
     const concat_context *c = r->node->context;
@@ -102,6 +104,7 @@ static void copy_in(ls__call *one, int input, ls__record *out, const concat_cont
     ls__dense_drop(&from);
 }
 
+/* float32 and bfloat16 may be joined; the narrower ones are cast, with a node. */
 static ls_tensor *typed(ls_tensor *t, ls_dtype dtype)
 {
     return ls_dtype_of(t) == dtype ? t : ls_cast(t, dtype);
@@ -128,6 +131,7 @@ static int64_t add_link(ls__call *call, ls_tensor *const *tensors, int count, ls
         done += c.width[i];
         copy_in(&one, i, out, &c, i);
     }
+    LS_ASSERT(done <= c.row);
     if (one.grad) {                /* of float32 or bfloat16, then */
         one.in[EDGE_BEFORE] = out; /* its node so far */
         one.count = INPUTS_PER_NODE + 1;
@@ -152,6 +156,7 @@ static bool some_given(ls__call *call, const char *name, ls_tensor *const *tenso
     return call->failed == NULL;
 }
 
+/* All tensors are checked before the first is copied, so an error leaves no half-made chain. */
 static ls_tensor *concat(const char *name, ls_tensor *const *tensors, int count, int dim)
 {
     ls__call call;

@@ -10,6 +10,8 @@
 enum { SAVED_X, SAVED_W, SAVED_Y };
 enum { EDGE_X, EDGE_W, EDGE_B };
 
+/* The workspace depends on the plan that the kernel will choose, so it is asked for with the very
+ * arguments of the run. */
 ls_status ls__conv2d_run(ls__tensors *tensors, const ls__kernels *k, const ls__conv2d *c,
                          ls__conv2d_pass pass, ls__conv2d_data *d)
 {
@@ -35,6 +37,7 @@ static int64_t pixels_of(const ls__conv2d *c) /* of y, in all images */
     return c->batch * c->out_height * c->out_width;
 }
 
+/* Without images there is no gradient but zeros, and kernels need not know empty batches. */
 static void backward_empty(ls__tensor_rule *r, const ls__conv2d *c)
 {
     const int64_t numel[] = {0, c->out * (c->in / c->groups) * c->kernel[0] * c->kernel[1], c->out};
@@ -56,6 +59,7 @@ static ls_status run_into(ls__tensor_rule *r, const conv_context *context, ls__c
     return ls__conv2d_run(r->tensors, r->k, &context->shape, pass, d);
 }
 
+/* `dy` is r->dy, or what the ReLU let pass of it. */
 static ls_status backward(ls__tensor_rule *r, const conv_context *context, const void *dy)
 {
     const ls__gradient *dx = &r->in[EDGE_X], *dw = &r->in[EDGE_W], *db = &r->in[EDGE_B];
@@ -76,6 +80,7 @@ static ls_status backward(ls__tensor_rule *r, const conv_context *context, const
     return LS_OK;
 }
 
+/* With a ReLU in the same pass the gradient is first cut where the result is 0. */
 static ls_status conv2d_backward(ls__tensor_rule *r)
 {
     const conv_context *context = r->node->context;
@@ -224,6 +229,7 @@ typedef struct operands {
     ls__dense x, w, b;
 } operands;
 
+/* x with its channels last; the weight in its own order [O,C/groups,kh,kw]. */
 static operands operands_of(ls__call *call, bool half)
 {
     ls__call_see_channels_last(call, EDGE_X);
@@ -253,6 +259,7 @@ static ls__record *computed(ls__call *call, const conv_context *context, const o
     return out;
 }
 
+/* x is needed for dw alone and w for dx alone; a frozen layer keeps neither. */
 static void save(ls__tensor_node *node, const conv_context *context, const operands *o,
                  const ls__record *out)
 {

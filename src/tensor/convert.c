@@ -12,6 +12,7 @@ static double from_bits(uint32_t bits)
     return (double)value;
 }
 
+/* By arithmetic, not by a table: casts of float16 are rare (files, printing). */
 static double load_half(uint16_t half)
 {
     int exponent = half >> 10 & 31, fraction = half & 1023;
@@ -49,6 +50,7 @@ static uint16_t store_bfloat(float value)
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
+/* Conversion of a number outside the type's range is undefined in C, so it is saturated first. */
 static int64_t to_integer(double value, int64_t low, int64_t high)
 {
     if (isnan(value)) {

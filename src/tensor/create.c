@@ -9,6 +9,7 @@
 #include "tensor/op.h"
 #include "tensor/rng_stream.h"
 
+/* A tensor from nothing: the frame of all constructors. *out is NULL after a failure. */
 static ls_tensor *make(const char *name, ls_shape shape, ls_dtype dtype, ls__call *call,
                        ls__record **out)
 {

@@ -7,6 +7,7 @@ typedef struct along_context { /* x is [outer,n,inner] */
     int64_t outer, n, inner;
 } along_context;
 
+/* Everything before the dimension is one, everything behind it another. */
 static along_context along_of(const ls__record *in, int at)
 {
     return (along_context){.outer = ls__shape_product(in, 0, at),
@@ -27,6 +28,7 @@ static ls_shape without_dim(const ls__record *in, int dim, bool keepdim)
 
 /* ---- running sums ------------------------------------------------------------------------- */
 
+/* Element i is in all sums from i on, so its gradient is the running sum from the end. */
 static ls_status cumsum_backward(ls__tensor_rule *r)
 {
     const along_context *c = r->node->context;
@@ -64,6 +66,7 @@ ls_tensor *ls_cumsum(ls_tensor *a, int dim)
 
 enum { SAVED_INDEX };
 
+/* dy goes to the places found in the forward pass; everywhere else the gradient is 0. */
 static ls_status extreme_backward(ls__tensor_rule *r)
 {
     const along_context *c = r->node->context;
@@ -85,6 +88,7 @@ static ls_status extreme_backward(ls__tensor_rule *r)
 static const ls__op max_op = {.name = "max_dim", .backward = extreme_backward, .accumulates = true};
 static const ls__op min_op = {.name = "min_dim", .backward = extreme_backward, .accumulates = true};
 
+/* The places are kept for backward even if only the values are asked for. */
 static ls_tensor *extreme(const ls__op *op, ls_tensor *a, int dim, bool keepdim, bool least)
 {
     ls__call call;

@@ -20,6 +20,7 @@ typedef struct unary_context {
     ls__unary op;
 } unary_context;
 
+/* In bfloat16 where the operation was: both kernels compute in float32 inside. */
 static ls_status unary_backward(ls__tensor_rule *r)
 {
     const unary_context *context = r->node->context;
@@ -53,6 +54,7 @@ static bool derivative_of_y(ls__unary op)
            op == LS__UNARY_SIGMOID;
 }
 
+/* Saves x or y, whichever the derivative is written in; the negation needs neither. */
 static ls_tensor *unary(ls__unary op, ls_tensor *a)
 {
     ls__call call;
@@ -234,6 +236,7 @@ static const ls__op map_ops[LS__MAP_COUNT] = {
     [LS__MAP_HUBER] = {.name = "huber_loss", .backward = map_backward, .accumulates = true},
 };
 
+/* A NaN among the numbers would make every element NaN without a sign. */
 static ls_tensor *map(ls_tensor *a, map_context c)
 {
     ls__call call;
@@ -293,6 +296,7 @@ static void drop(const ls__kernels *k, bool half, void *out, const void *a, int6
     }
 }
 
+/* The same mask: it depends on the stream, not on what was drawn since. */
 static ls_status dropout_backward(ls__tensor_rule *r)
 {
     drop(r->k, r->node->dtype == LS_BFLOAT16, r->in[0].data, r->dy, r->node->numel,

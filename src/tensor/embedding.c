@@ -18,6 +18,7 @@ static int64_t index_at(const void *index, size_t bytes, int64_t i)
     return bytes == sizeof(int64_t) ? ((const int64_t *)index)[i] : ((const int32_t *)index)[i];
 }
 
+/* Checked in one pass before any kernel runs, because a kernel would read outside the table. */
 bool ls__call_indices(ls__call *call, int i, const ls__dense *index, int64_t limit)
 {
     const ls__record *in = call->in[i];
@@ -35,6 +36,7 @@ bool ls__call_indices(ls__call *call, int i, const ls__dense *index, int64_t lim
     return call->failed == NULL;
 }
 
+/* Rows that no index names get zeros; rows named twice get the sum, in order of the index. */
 static ls_status embedding_backward(ls__tensor_rule *r)
 {
     const embedding_context *c = r->node->context;

@@ -5,6 +5,7 @@
 
 #include "base/assert.h"
 
+/* Runs when the last reference to the leaf goes, which may be a node's and not the parameter's. */
 static void leaf_fini(ls__storage *storage)
 {
     ls__leaf *leaf = storage->data;
@@ -15,6 +16,8 @@ static void leaf_fini(ls__storage *storage)
     ls__storage_unref(leaf->value);
 }
 
+/* The leaf is a storage of its own, counted like one, so that a graph may outlive the parameter's
+ * handle. */
 ls_status ls__leaf_new(ls__tensors *tensors, ls__record *record)
 {
     ls__storage *self = ls__storage_new(tensors, sizeof(ls__leaf));
@@ -40,6 +43,7 @@ ls_status ls__leaf_new(ls__tensors *tensors, ls__record *record)
     return LS_OK;
 }
 
+/* Called after a node was walked and, for those that never were, by the scope's end. */
 void ls__node_release(ls__tensor_node *node)
 {
     for (int i = 0; i < LS__SAVED_MAX; i++) {
@@ -56,6 +60,7 @@ void ls__node_release(ls__tensor_node *node)
     node->released = true;
 }
 
+/* Only a view of part of a base, or one in another order, needs a geometry. */
 bool ls__edge_to(ls__tensors *tensors, const ls__record *record, ls__edge *out)
 {
     *out = (ls__edge){0};
@@ -74,6 +79,7 @@ bool ls__edge_to(ls__tensors *tensors, const ls__record *record, ls__edge *out)
         geometry->stride = ls__record_strided(record);
         geometry->offset = record->offset - record->node->offset;
         geometry->numel = record->numel;
+        LS_ASSERT(geometry->offset >= 0);
         out->geometry = geometry;
     }
     out->to = ls__node_ref(record->node);

@@ -10,6 +10,7 @@ bool ls_set_autocast(bool enabled)
     return before;
 }
 
+/* A type that is neither refuses both ways: the checks for float32 name it. */
 bool ls__call_is_half(const ls__call *call)
 {
     bool all = true;
@@ -25,6 +26,7 @@ bool ls__call_is_half(const ls__call *call)
     return all || ls__self.autocast;
 }
 
+/* The casts belong to the call as widened inputs do, and are freed with it. */
 bool ls__call_autocast(ls__call *call)
 {
     for (int i = 0; i < call->count; i++) {
@@ -39,6 +41,8 @@ bool ls__call_autocast(ls__call *call)
     return true;
 }
 
+/* The copy is outside the graph, so the rule writes the gradient in the type of the tensor itself.
+ * */
 static ls__dense converted(ls__call *call, int i, ls_dtype dtype)
 {
     ls__dense own = ls__call_dense(call, i);
@@ -78,6 +82,8 @@ ls_status ls__gemm_half(ls__tensors *tensors, const ls__kernels *k, ls__gemm_bf1
     return LS_OK;
 }
 
+/* Into a bfloat16 gradient only after the sum is complete: adding up rounded numbers loses most of
+ * them. */
 ls_status ls__sum_rows_half(ls__tensor_rule *r, const ls__gradient *to, const void *x, int64_t rows,
                             int64_t n)
 {

@@ -27,6 +27,7 @@ static ls__strided dense_strides(const ls__record *in)
     return out;
 }
 
+/* Everything backward needs, so that it does not look at tensors that may be gone. */
 static void context_fill(pick_context *c, const ls__record *a, const ls__record *index,
                          const ls__record *plain, int dim)
 {
@@ -73,6 +74,7 @@ static void put_add(const ls__kernels *k, const pick_context *c, const void *ind
     k->put_add(&args, NULL);
 }
 
+/* An element that was picked twice gets the sum of both gradients. */
 static ls_status gather_backward(ls__tensor_rule *r)
 {
     const pick_context *c = r->node->context;
@@ -221,6 +223,7 @@ typedef struct select_context {
     size_t index_bytes;
 } select_context;
 
+/* Each of `outer` is a table of its own; elements picked twice get the sum. */
 static ls_status select_backward(ls__tensor_rule *r)
 {
     const select_context *c = r->node->context;
@@ -239,6 +242,7 @@ static ls_status select_backward(ls__tensor_rule *r)
 static const ls__op select_op = {
     .name = "index_select", .backward = select_backward, .accumulates = true};
 
+/* A lookup in each of `outer` tables. */
 static ls__record *selected(ls__call *call, const select_context *c, int at, const ls__dense *from,
                             const ls__dense *chosen)
 {

@@ -188,6 +188,7 @@ static ls_status backward_products(ls__tensor_rule *r, const linear_context *c)
     return LS_OK;
 }
 
+/* dZ is written over dy where nobody else reads that. */
 static ls_status linear_backward(ls__tensor_rule *r)
 {
     const linear_context *c = r->node->context;
@@ -304,6 +305,7 @@ static void forward_half(ls__call *call, const linear_context *c, const operands
     }
 }
 
+/* What the activation is of is kept only where backward reads it. */
 static ls__record *computed(ls__call *call, const linear_context *c, ls_shape shape, operands *o)
 {
     ls__record *out = ls__call_output(call, shape, c->half ? LS_BFLOAT16 : LS_FLOAT32);
@@ -353,6 +355,7 @@ static bool see_turned(ls__call *call)
     return true;
 }
 
+/* The shape is checked before the weight is seen turned: messages show it as the user gave it. */
 static bool begin(ls__call *call, linear_context *c, ls_shape *shape)
 {
     if ((unsigned)c->activation >= sizeof kinds / sizeof *kinds) {

@@ -15,6 +15,7 @@ typedef struct mse_context {
     int64_t numel;
 } mse_context;
 
+/* Both gradients are the difference, scaled; with opposite signs. */
 static ls_status mse_backward(ls__tensor_rule *r)
 {
     const mse_context *c = r->node->context;
@@ -61,6 +62,7 @@ ls_tensor *ls_mse_loss(ls_tensor *x, ls_tensor *y)
 
 enum { SAVED_DX, SAVED_X };
 
+/* The gradient for the logits was computed in the forward pass; the one for the target is -x. */
 static ls_status bce_backward(ls__tensor_rule *r)
 {
     const mse_context *c = r->node->context;
@@ -195,6 +197,7 @@ static bool targets_valid(ls__call *call, const class_loss *loss, const ls__dens
     return call->failed == NULL;
 }
 
+/* Forward computes the gradient at once when a graph is recorded, for softmax is at hand then. */
 static ls_tensor *class_loss_of(ls__call *call, const class_loss *loss)
 {
     const ls__record *in = call->in[EDGE_LOGITS], *wanted = call->in[EDGE_TARGET];

@@ -262,6 +262,7 @@ static bool empty_product(ls__tensor_rule *r, int i, int64_t numel)
     return empty;
 }
 
+/* Of the matrices as stored, without repetitions. */
 static int64_t operand_numel(const matmul_context *c, const matrix *m)
 {
     int64_t numel = m->rows * m->cols;

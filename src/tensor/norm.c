@@ -47,6 +47,7 @@ static ls_status layer_norm_backward(ls__tensor_rule *r)
 static const ls__op layer_norm_op = {
     .name = "layer_norm", .backward = layer_norm_backward, .accumulates = true};
 
+/* An empty row has no mean; everything else is divided by its number of elements. */
 static bool norm_shapes(ls__call *call)
 {
     const ls__record *x = call->in[EDGE_X];

@@ -5,11 +5,15 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/size.h"
 
+/* The first input that is not usable ends the call: a handle that is none is this call's error, a
+ * poisoned tensor passes its own on. Everything after that is skipped because `failed` is set. */
 bool ls__call_begin_optional(ls__call *call, const char *name, int count, ls_tensor *const *inputs,
                              unsigned optional)
 {
+    LS_ASSERT(count >= 0 && count <= LS__INPUTS_MAX);
     *call = (ls__call){.name = name, .count = count};
     call->tensors = ls__tensors_get(name);
     if (call->tensors == NULL) {
@@ -54,6 +58,8 @@ ls_tensor *ls__call_refused(void)
     return tensors != NULL ? ls__poison(tensors) : ls__poison_fixed(refused);
 }
 
+/* The message is written twice: once for this thread's error, with the caller's line before it, and
+ * once into the poison, which carries it to whoever looks at the result. */
 ls_tensor *ls__call_fail(ls__call *call, ls_status status, const char *format, ...)
 {
     char text[LS__MESSAGE_MAX];
@@ -75,6 +81,8 @@ static void call_failed(ls__call *call)
     }
 }
 
+/* A widened input belongs to the call, so it is freed in ls__call_finish; its cast is a node of the
+ * graph and outlives it. */
 bool ls__call_floats(ls__call *call, unsigned which)
 {
     unsigned given = 0;
@@ -100,6 +108,7 @@ bool ls__call_floats(ls__call *call, unsigned which)
     return true;
 }
 
+/* Reported by argument, because the user sees arguments and not edges. */
 bool ls__call_float_types(ls__call *call)
 {
     for (int i = 0; i < call->count; i++) {
@@ -133,6 +142,8 @@ bool ls__call_index(ls__call *call, int i)
     return false;
 }
 
+/* A scalar has a message of its own: a range of dimensions from 0 to -1 would tell nobody anything.
+ * */
 bool ls__call_dim(ls__call *call, int dim, int *out)
 {
     if (ls__shape_dim(call->in[0], dim, out)) {
@@ -173,6 +184,7 @@ bool ls__call_broadcast(ls__call *call, ls_shape *out)
     return false;
 }
 
+/* Memory is not cleared: each operation writes every element of its result. */
 ls__record *ls__call_output(ls__call *call, ls_shape shape, ls_dtype dtype)
 {
     if (call->failed != NULL) {
@@ -200,6 +212,8 @@ ls__record *ls__call_output(ls__call *call, ls_shape shape, ls_dtype dtype)
     return out;
 }
 
+/* The node comes along with the view (graph.h, Note [Views make no nodes]), but not where gradients
+ * are switched off. */
 ls__record *ls__call_view(ls__call *call, const ls__record *of)
 {
     if (call->failed != NULL) {
@@ -215,12 +229,15 @@ ls__record *ls__call_view(ls__call *call, const ls__record *of)
     return out;
 }
 
+/* The scope owns the node from the moment it is linked, so a failure after that leaks nothing.
+ * Inputs that were left out have no edge. */
 ls__tensor_node *ls__call_record(ls__call *call, const ls__op *op, ls__record *out,
                                  size_t context_bytes)
 {
     if (!call->grad || call->failed != NULL || out == NULL) {
         return NULL;
     }
+    LS_ASSERT(call->count <= LS__EDGES_MAX && ls__record_contiguous(out));
     ls__tensor_node *node = ls__scope_alloc(call->tensors, sizeof *node);
     void *context =
         node != NULL && context_bytes > 0 ? ls__scope_alloc(call->tensors, context_bytes) : NULL;
@@ -251,8 +268,11 @@ ls__tensor_node *ls__call_record(ls__call *call, const ls__op *op, ls__record *o
     return node;
 }
 
+/* Order matters: the result is narrowed while its wide form is alive, the meter sees the inputs
+ * before the widened ones are freed, and a view with channels first is made last. */
 ls_tensor *ls__call_finish(ls__call *call, ls__record *out)
 {
+    LS_ASSERT(call->failed != NULL || out != NULL);
     if (call->narrow && call->failed == NULL && out->dtype == LS_FLOAT32) {
         ls__record *wide = out;
         out = ls__call_cast(call, wide, LS_BFLOAT16);
@@ -277,14 +297,18 @@ ls_tensor *ls__call_finish(ls__call *call, ls__record *out)
 
 /* ---- images, see Note [Channels last] ------------------------------------------------------ */
 
+/* The record is copied into the call, because another user of the tensor still sees [N,C,H,W]. */
 void ls__call_see_channels_last(ls__call *call, int i)
 {
+    LS_ASSERT(call->in[i]->ndim == 4);
     call->seen[i] = *call->in[i];
     call->in[i] = &call->seen[i];
     ls__record_see_channels_last(&call->seen[i]);
     call->channels_last = true;
 }
 
+/* All inputs or none: operands that lie in different orders are brought together by their strides.
+ * */
 void ls__call_as_stored(ls__call *call)
 {
     for (int i = 0; i < call->count; i++) {
@@ -314,6 +338,8 @@ ls__dense ls__call_memory(ls__call *call, size_t bytes)
     return dense;
 }
 
+/* A parameter that is read in place is noted as a leaf, so that it is saved by its identity and
+ * version and not held. */
 ls__dense ls__call_dense(ls__call *call, int i)
 {
     const ls__record *in = call->in[i];
@@ -351,11 +377,14 @@ void ls__dense_drop(ls__dense *dense)
     *dense = (ls__dense){0};
 }
 
+/* The version is noted with what is saved: a change in place before backward is an error that names
+ * this input. */
 void ls__node_save(ls__tensor_node *node, int slot, const ls__dense *dense)
 {
     if (node == NULL || dense->storage == NULL) {
         return;
     }
+    LS_ASSERT(slot >= 0 && slot < LS__SAVED_MAX && node->saved[slot].storage == NULL);
     ls__tensor_saved *saved = &node->saved[slot];
     saved->offset = dense->offset;
     saved->version = ls__storage_version(dense->storage);

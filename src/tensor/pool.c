@@ -148,6 +148,7 @@ ls_tensor *ls_max_pool2d(ls_tensor *x, const ls_pool2d_options *options)
     return ls__call_finish(&call, out);
 }
 
+/* Both kinds of average share the kernel and differ in which window an output has. */
 static ls_tensor *average(ls__call *call, const ls__op *op, const ls__pool2d *p)
 {
     ls__dense from = input(call, p);

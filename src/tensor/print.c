@@ -28,6 +28,7 @@ static bool is_float(ls_dtype dtype)
            dtype == LS_BFLOAT16;
 }
 
+/* int64 is printed as it is, because a double does not hold all of them. */
 static int cell(const printer *p, int64_t i, char out[CELL_BYTES])
 {
     ls_dtype dtype = (ls_dtype)p->record->dtype;
@@ -58,6 +59,7 @@ static bool left_out(const printer *p, int d, int64_t i)
            i < p->record->dim[d] - EDGE_ITEMS;
 }
 
+/* As torch: exponents where the numbers differ much, and one width for all cells. */
 static void measure(printer *p)
 {
     double largest = 0.0, smallest = INFINITY;

@@ -37,6 +37,7 @@ static const char *const fixed_texts[FIXED_COUNT] = {
     [FIXED_MEMORY] = "out of memory for a tensor; free tensors, or end a scope earlier",
 };
 
+/* These records lie in constant memory and are never written. */
 ls_tensor *ls__poison_fixed(ls_status status)
 {
     int i = status == LS_ERR_STATE    ? FIXED_STATE
@@ -84,6 +85,7 @@ static bool slab_add(ls__tensors *tensors)
     return true;
 }
 
+/* Newest slabs first: they are the largest, so most handles are found in the first comparison. */
 static bool is_record(ls__tensors *tensors, uintptr_t address)
 {
     int count = atomic_load_explicit(&tensors->slab_count, memory_order_acquire);
@@ -106,6 +108,7 @@ static const char *argument_text(int argument)
     return texts[argument >= 0 && argument <= 4 ? argument : 0];
 }
 
+/* Names the place where the tensor was made as long as its record was not used again. */
 static void fail_stale(const ls__record *record, uintptr_t handle, const char *what, int argument)
 {
     /* The record still remembers its last tensor until it is used again. */
@@ -125,6 +128,7 @@ static void fail_stale(const ls__record *record, uintptr_t handle, const char *w
     }
 }
 
+/* A handle is trusted only after its address is known to be a record: it may be any number. */
 ls__record *ls__record_of(ls__tensors *tensors, const ls_tensor *handle, const char *what,
                           int argument)
 {
@@ -185,6 +189,8 @@ ls_status ls_tensor_status(const ls_tensor *t)
 
 /* ---- making and freeing ------------------------------------------------------------------- */
 
+/* Taken from the front of the FIFO and given back at its end, so that a generation returns as late
+ * as possible (Note [Handles]). */
 ls__record *ls__record_new(ls__tensors *tensors)
 {
     ls_scope *scope = ls__scope_current(tensors);
@@ -214,6 +220,7 @@ ls__record *ls__record_new(ls__tensors *tensors)
     return record;
 }
 
+/* Storage and leaf are counted; the copy does not inherit flags, for it is no leaf itself. */
 ls__record *ls__record_alias(ls__tensors *tensors, const ls__record *of)
 {
     ls__record *record = ls__record_new(tensors);
@@ -241,17 +248,22 @@ void ls__tensor_give_out(ls_tensor *t)
     }
 }
 
+/* Recomputation takes the elements away and leaves the handle, whose use is then explained by
+ * `text`. */
 void ls__record_hollow(ls__record *record, ls__storage *text)
 {
+    LS_ASSERT(record->flags & LS__RECORD_LIVE && record->scope != NULL);
     ls__storage_unref(record->storage);
     record->storage = ls__storage_ref(text);
     record->status = LS_ERR_STATE;
     record->node = NULL; /* of its scope: not counted */
 }
 
+/* A scope's list belongs to its thread, the list of kept tensors to all. */
 static void unlink_record(ls__tensors *tensors, ls__record *record)
 {
     if (record->scope != NULL) {
+        LS_ASSERT(record->scope->count > 0);
         record->scope->count--;
         ls__list_remove(&record->link);
     } else {
@@ -261,6 +273,7 @@ static void unlink_record(ls__tensors *tensors, ls__record *record)
     }
 }
 
+/* The generation changes before the record can be handed out again, so old handles are seen. */
 void ls__record_free(ls__tensors *tensors, ls__record *record)
 {
     LS_ASSERT(record->flags & LS__RECORD_LIVE);
@@ -278,6 +291,7 @@ void ls__record_free(ls__tensors *tensors, ls__record *record)
 
 void ls__record_keep(ls__tensors *tensors, ls__record *record)
 {
+    LS_ASSERT(record->flags & LS__RECORD_LIVE);
     if (record->scope == NULL) {
         return;
     }
@@ -289,9 +303,12 @@ void ls__record_keep(ls__tensors *tensors, ls__record *record)
     pthread_mutex_unlock(&tensors->lock);
 }
 
+/* The text is kept in the record's storage: an error has its message even if a later one replaced
+ * the thread's. */
 ls_tensor *ls__poison(ls__tensors *tensors)
 {
     ls_status status = ls__self.status;
+    LS_ASSERT(status < 0); /* a poison without an error would explain nothing */
     size_t length = strlen(ls__self.message);
     ls__record *record = ls__record_new(tensors);
     if (record == NULL) {
@@ -337,6 +354,7 @@ void ls_free(ls_tensor *t)
     }
 }
 
+/* Looks at every record there ever was; for tests and reports only. */
 int64_t ls__tensor_alive(void)
 {
     ls__tensors *tensors = ls__tensors_get("tensor_alive");

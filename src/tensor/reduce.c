@@ -13,6 +13,7 @@ typedef struct total_context {
     int64_t numel;
 } total_context;
 
+/* Every element has the same gradient. */
 static ls_status total_backward(ls__tensor_rule *r)
 {
     const total_context *c = r->node->context;
@@ -23,6 +24,7 @@ static ls_status total_backward(ls__tensor_rule *r)
 static const ls__op sum_op = {.name = "sum", .backward = total_backward};
 static const ls__op mean_op = {.name = "mean", .backward = total_backward};
 
+/* The sum is taken in float64 and rounded once. */
 static ls_tensor *total(const ls__op *op, ls_tensor *a, bool mean)
 {
     ls__call call;
@@ -93,6 +95,7 @@ static const ls__op mean_dim_op = {.name = "mean_dim", .backward = dims_backward
 static const ls__op sum_dims_op = {.name = "sum_dims", .backward = dims_backward};
 static const ls__op mean_dims_op = {.name = "mean_dims", .backward = dims_backward};
 
+/* The result's shape: dimensions summed over are gone, or 1. */
 static ls_shape without_dims(const ls__record *in, const uint8_t *keep, bool keepdim)
 {
     ls_shape shape = {0};
@@ -240,6 +243,7 @@ typedef struct var_context {
     double divisor;
 } var_context;
 
+/* The part that passes through the mean is 0, see kernel/ref/cumulative.c. */
 static ls_status var_backward(ls__tensor_rule *r)
 {
     const var_context *c = r->node->context;

@@ -34,6 +34,7 @@ void ls__regions_init(ls__regions *r, const ls__env *env)
 
 /* ---- headers ------------------------------------------------------------------------------ */
 
+/* Headers come in slabs and are never given back one by one. */
 static ls__piece *header_get(ls__regions *r)
 {
     if (ls__list_empty(&r->unused)) {
@@ -57,18 +58,21 @@ static void header_put(ls__regions *r, ls__piece *piece)
 
 /* ---- free pieces -------------------------------------------------------------------------- */
 
+/* The last bin takes everything larger. */
 static int bin_of(size_t bytes)
 {
     int log = 63 - __builtin_clzll((unsigned long long)bytes);
     return log < LS__PIECE_BINS ? log : LS__PIECE_BINS - 1;
 }
 
+/* To the front: of pieces that fit equally well the one freed last is taken, which is warm. */
 static void set_free(ls__regions *r, ls__piece *piece)
 {
     piece->free = true;
     ls__list_push_front(&r->bin[bin_of(piece->bytes)], &piece->link);
 }
 
+/* A bin spans a factor of two, so its pieces are compared one by one. */
 static ls__piece *tightest_in(ls__list *bin, size_t bytes)
 {
     ls__piece *best = NULL;
@@ -81,6 +85,7 @@ static ls__piece *tightest_in(ls__list *bin, size_t bytes)
     return best;
 }
 
+/* The first bin may hold pieces that are too small; every later one fits. */
 static ls__piece *tightest(ls__regions *r, size_t bytes)
 {
     ls__piece *best = NULL;
@@ -102,6 +107,7 @@ static void join(ls__regions *r, ls__piece *piece, ls__piece *next)
 /* Cuts off what `piece` has beyond `bytes`. Without memory for its header it stays part of it. */
 static void cut(ls__regions *r, ls__piece *piece, size_t bytes)
 {
+    LS_ASSERT(piece->bytes >= bytes && !piece->free);
     ls__piece *rest = piece->bytes > bytes ? header_get(r) : NULL;
     if (rest != NULL) {
         *rest = (ls__piece){
@@ -114,6 +120,7 @@ static void cut(ls__regions *r, ls__piece *piece, size_t bytes)
 
 /* ---- regions ------------------------------------------------------------------------------ */
 
+/* Growing with what there is keeps the number of regions small without reserving much in vain. */
 static size_t region_bytes(const ls__regions *r, size_t bytes)
 {
     size_t growth = ls__round_up((size_t)r->reserved / GROWTH, REGION_MIN);
@@ -149,11 +156,13 @@ static ls__piece *region_new(ls__regions *r, size_t bytes)
 static void region_free(ls__regions *r, ls__region *region)
 {
     r->reserved -= (int64_t)region->bytes;
+    LS_ASSERT(r->reserved >= 0);
     ls__list_remove(&region->link);
     r->env->release(r->env, region->memory, region->bytes);
     r->env->release(r->env, region, sizeof *region);
 }
 
+/* A region is unused where its first piece is free and as large as it. */
 void ls__regions_release_unused(ls__regions *r)
 {
     LS__LIST_EACH (at, &r->regions) {
@@ -200,6 +209,7 @@ ls__piece *ls__piece_get(ls__regions *r, size_t bytes)
     return piece;
 }
 
+/* Joined with both neighbours at once, so two free pieces never lie side by side. */
 void ls__piece_put(ls__regions *r, ls__piece *piece)
 {
     const ls__list *end = &piece->region->pieces;

@@ -10,6 +10,7 @@ typedef struct rotary_context {
     ls__rotary args; /* of the gradient: row-major, back; pointers are filled in when it runs */
 } rotary_context;
 
+/* A rotation's transpose is the rotation the other way. */
 static ls_status rotary_backward(ls__tensor_rule *r)
 {
     const rotary_context *c = r->node->context;

@@ -6,6 +6,7 @@
  */
 #include "tensor/graph.h"
 
+#include "base/assert.h"
 #include "base/log.h"
 
 #define ARENA_CHUNK_BYTES ((size_t)64 << 10)
@@ -15,6 +16,7 @@
  * poisoned or go to the scope around. */
 static const ls_scope no_scope;
 
+/* Under lock. The arena's chunk is taken at the first use, not here. */
 static ls_scope *scope_make(ls__tensors *tensors)
 {
     ls__env *env = &tensors->env.table;
@@ -30,6 +32,7 @@ static ls_scope *scope_make(ls__tensors *tensors)
     return scope;
 }
 
+/* The root scope is pushed the same way, below all that the user enters. */
 static ls_scope *scope_push(ls__tensors *tensors, bool root)
 {
     pthread_mutex_lock(&tensors->lock);
@@ -44,6 +47,7 @@ static ls_scope *scope_push(ls__tensors *tensors, bool root)
         (void)ls__fail(LS_ERR_MEMORY, "scope_enter: out of memory for a scope");
         return NULL;
     }
+    LS_ASSERT(!scope->live && scope->nodes == NULL && ls__list_empty(&scope->records));
     scope->live = true;
     scope->root = root;
     scope->parent = ls__self.scope;
@@ -51,6 +55,7 @@ static ls_scope *scope_push(ls__tensors *tensors, bool root)
     return scope;
 }
 
+/* Once for each root scope: the loop that forgot its scope would fill the log. */
 static void warn_root(ls_scope *scope)
 {
     scope->warned = true;
@@ -81,6 +86,7 @@ void *ls__scope_alloc(ls__tensors *tensors, size_t bytes)
     return memory;
 }
 
+/* From the front, because freeing a record takes it out of the list. */
 void ls__scope_forget(ls_scope *scope)
 {
     while (!ls__list_empty(&scope->records)) {
@@ -88,6 +94,7 @@ void ls__scope_forget(ls_scope *scope)
     }
 }
 
+/* Tensors first: a node may hold the last reference to what a tensor shares with it. */
 static void scope_clear(ls_scope *scope)
 {
     ls__scope_forget(scope);
@@ -103,6 +110,7 @@ static void scope_clear(ls_scope *scope)
 static void scope_pop(void)
 {
     ls_scope *scope = ls__self.scope;
+    LS_ASSERT(scope->live && !scope->root);
     ls__tensors *tensors = scope->tensors;
     ls__self.scope = scope->parent;
     scope_clear(scope);
@@ -139,6 +147,8 @@ void ls_scope_leave(ls_scope *scope)
     scope_pop();
 }
 
+/* Tensors and nodes of scopes that are still entered lie in memory that the pools give back as a
+ * whole. */
 void ls__scopes_fini(ls__tensors *tensors)
 {
     LS__LIST_EACH (at, &tensors->scopes) {

@@ -4,8 +4,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/size.h"
 
+/* A shape with a wrong number of dimensions is printed as far as it can be: it may be the user's
+ * mistake that is reported. */
 ls__shape_text ls__shape_print(ls_shape shape)
 {
     ls__shape_text out = {"["};
@@ -33,6 +36,8 @@ ls__shape_text ls__record_print(const ls__record *record)
     return ls__shape_print(ls__record_shape(record));
 }
 
+/* A dimension of 0 makes the product 0 however large the others are, and only then may they
+ * overflow. */
 bool ls__shape_numel(ls_shape shape, int64_t *out)
 {
     int64_t numel = 1;
@@ -50,6 +55,8 @@ bool ls__shape_numel(ls_shape shape, int64_t *out)
     return true;
 }
 
+/* Strides are those of a row-major tensor; a dimension of 0 counts as 1, so that strides stay
+ * distinct. */
 bool ls__record_set_shape(ls__record *record, ls_shape shape, ls_dtype dtype, const char *what)
 {
     int64_t numel = 0;
@@ -84,6 +91,7 @@ bool ls__record_set_shape(ls__record *record, ls_shape shape, ls_dtype dtype, co
     return true;
 }
 
+/* Dimensions of 1 have no neighbours, so their strides mean nothing. */
 bool ls__record_contiguous(const ls__record *record)
 {
     int64_t expected = 1;
@@ -112,6 +120,7 @@ bool ls__shape_equal(const ls__record *a, const ls__record *b)
     return equal;
 }
 
+/* As NumPy's rule: aligned at the right, a dimension of 1 repeats. */
 bool ls__shape_broadcast(ls_shape a, ls_shape b, ls_shape *out)
 {
     out->ndim = a.ndim > b.ndim ? a.ndim : b.ndim;
@@ -126,10 +135,12 @@ bool ls__shape_broadcast(ls_shape a, ls_shape b, ls_shape *out)
     return true;
 }
 
+/* A repeated dimension is walked with stride 0. */
 ls__strided ls__shape_expand(const ls__record *record, ls_shape shape)
 {
     ls__strided out = {{0}};
     int shift = shape.ndim - record->ndim;
+    LS_ASSERT(shift >= 0);
     for (int d = 0; d < record->ndim; d++) {
         out.stride[d + shift] = record->dim[d] == 1 ? 0 : record->stride[d];
     }
@@ -195,6 +206,7 @@ int64_t ls__shape_product(const ls__record *record, int from, int to)
 /* Dim d becomes what dim from[d] was. */
 static void reorder(ls__record *record, const int from[4])
 {
+    LS_ASSERT(record->ndim == 4);
     const ls__record old = *record;
     for (int d = 0; d < 4; d++) {
         record->dim[d] = old.dim[from[d]];
@@ -212,6 +224,8 @@ void ls__record_see_channels_first(ls__record *record)
     reorder(record, (const int[]){0, 3, 1, 2});
 }
 
+/* False for a tensor that is contiguous as it stands: where both hold, row-major is the simpler
+ * one. */
 bool ls__record_channels_last(const ls__record *record)
 {
     if (record->ndim != 4 || ls__record_contiguous(record)) {

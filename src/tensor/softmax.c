@@ -9,6 +9,7 @@ typedef struct softmax_context {
     bool log;
 } softmax_context;
 
+/* Reads y alone, so x need not be kept. */
 static ls_status softmax_backward(ls__tensor_rule *r)
 {
     const softmax_context *c = r->node->context;
@@ -66,6 +67,7 @@ static ls_tensor *along_last(const ls__op *op, ls_tensor *a, bool log)
     return ls__call_finish(&call, out);
 }
 
+/* Another dimension than the last is brought there by a view first. */
 static ls_tensor *softmax(const ls__op *op, ls_tensor *a, int dim, bool log)
 {
     ls__call call;

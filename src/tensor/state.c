@@ -3,6 +3,8 @@
 
 #include "base/log.h"
 
+/* Tests compare the count before and after a step: a steady loop must not ask the system for
+ * memory. */
 static void *counted_allocate(const ls__env *env, size_t bytes)
 {
     ls__counted_env *counted = (ls__counted_env *)(uintptr_t)env; /* its first member */
@@ -16,6 +18,7 @@ static void counted_release(const ls__env *env, void *memory, size_t bytes)
     counted->real->release(counted->real, memory, bytes);
 }
 
+/* Tensors that are alive are not freed one by one: the pools give all memory back. */
 static void tensors_free(ls_runtime *runtime, void *data)
 {
     ls__tensors *tensors = data;
@@ -35,6 +38,7 @@ static void tensors_free(ls_runtime *runtime, void *data)
     ls__self.scope = NULL;
 }
 
+/* The kernel table is chosen here, once for each runtime; ls__kernels_cpu reads the environment. */
 static ls__tensors *tensors_new(ls_runtime *runtime)
 {
     ls__tensors *tensors = runtime->env->allocate(runtime->env, sizeof *tensors);
@@ -56,6 +60,7 @@ static ls__tensors *tensors_new(ls_runtime *runtime)
     return tensors;
 }
 
+/* The loser of a race between two first tensors frees what it made and uses the other's. */
 ls__tensors *ls__tensors_get(const char *what)
 {
     ls_runtime *runtime = ls__runtime_get(what);

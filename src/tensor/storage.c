@@ -44,10 +44,12 @@ static bool class_of(size_t bytes, uint16_t *size_class, size_t *rounded)
     size_t quarters = (bytes + ((size_t)1 << step) - 1) >> step; /* 4 … 8 */
     *size_class = (uint16_t)(4 * (log - BLOCK_MIN_LOG) + (int)quarters - 4);
     *rounded = quarters << step;
+    LS_ASSERT(*rounded >= bytes);
     LS_ASSERT(*size_class < LS__SIZE_CLASSES);
     return true;
 }
 
+/* The inverse of class_of, for blocks of a class. */
 static size_t class_bytes(int size_class)
 {
     int step = size_class / 4 + BLOCK_MIN_LOG - 2;
@@ -69,6 +71,7 @@ static void count_block(ls__tensors *tensors, int64_t bytes)
     ls_memory_stats *m = &tensors->memory;
     m->blocks += bytes > 0 ? 1 : -1;
     m->allocated += bytes;
+    LS_ASSERT(m->blocks >= 0 && m->allocated >= 0);
     m->allocated_peak = m->allocated > m->allocated_peak ? m->allocated : m->allocated_peak;
 }
 
@@ -83,6 +86,7 @@ static void release_cached(ls__tensors *tensors)
             tensors->small_reserved -= (int64_t)class_bytes(i);
         }
     }
+    LS_ASSERT(tensors->small_reserved >= 0);
     ls__regions_release_unused(&tensors->regions);
     count_reserved(tensors, 0);
 }
@@ -144,6 +148,7 @@ static void block_put(ls__tensors *tensors, const block *b)
     }
 }
 
+/* What a storage holds, in the form in which blocks are given back. */
 static block block_of(const ls__storage *storage)
 {
     return (block){storage->data, storage->piece, storage->size_class};
@@ -170,6 +175,7 @@ static ls__storage *header_get(ls__tensors *tensors)
     return storage;
 }
 
+/* The header may be an old one: every field is written. */
 static void header_init(ls__tensors *tensors, ls__storage *storage, const block *b, size_t bytes)
 {
     storage->data = b->data;
@@ -183,6 +189,7 @@ static void header_init(ls__tensors *tensors, ls__storage *storage, const block 
     atomic_store_explicit(&storage->refs, 1, memory_order_relaxed);
 }
 
+/* The lock is held once for header and block, and the message is written without it. */
 ls__storage *ls__storage_new(ls__tensors *tensors, size_t bytes)
 {
     uint16_t size_class = 0;
@@ -224,6 +231,8 @@ ls__storage *ls__storage_borrow(ls__tensors *tensors, void *data, size_t bytes)
     return storage;
 }
 
+/* The bytes are copied under the lock, which is long but rare: once for each parameter, when DDP
+ * lays out its buckets. */
 ls_status ls__storage_move(ls__storage *storage, void *memory)
 {
     ls__tensors *tensors = storage->owner;
@@ -282,6 +291,7 @@ void ls__storages_release_cached(ls__tensors *tensors)
     pthread_mutex_unlock(&tensors->lock);
 }
 
+/* Blocks in use are found through their headers; pieces of regions go with their region. */
 void ls__storages_fini(ls__tensors *tensors)
 {
     release_cached(tensors);

@@ -66,6 +66,7 @@ ls_tensor *ls_reshape(ls_tensor *t, ls_shape shape)
 
 /* ---- order of dimensions ------------------------------------------------------------------ */
 
+/* Dimension d of the result is dimension order[d] of the input. */
 static ls_tensor *permuted(ls__call *call, const int *order)
 {
     const ls__record *in = call->in[0];
@@ -156,6 +157,7 @@ ls_tensor *ls_detach(ls_tensor *t)
 
 static const ls__op clone_op = {.name = "clone", .passes = 1};
 
+/* With `always` false a contiguous tensor is returned as it is. */
 static ls_tensor *clone_named(const char *name, ls_tensor *t, bool always)
 {
     ls__call call;

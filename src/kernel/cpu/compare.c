@@ -1,5 +1,6 @@
 /* Comparisons of two operands: one function of a row for each type. The loops are written for any
  * strides; compilers make a second version of each for rows that lie dense. */
+#include "base/assert.h"
 #include "kernel/cpu/walk.h"
 
 /* Operand x begins `at_x` elements from `x` and goes on in steps of `sx`. */
@@ -59,6 +60,7 @@ void LS__K(compare)(const ls__comparison *c, ls_stream *stream)
     const int64_t sa = w.a.stride[w.ndim - 1], sb = w.b.stride[w.ndim - 1];
     const int64_t pieces = (w.width + LS__BLOCK - 1) / LS__BLOCK; /* of a row */
     const row_of row = rows[c->dtype];
+    LS_ASSERT(row != NULL);
     LS__PARALLEL_FOR(w.rows * w.width >= LS__PARALLEL_MIN, int64_t task = 0, task < w.rows * pieces,
                      task++, {
                          int64_t i = task / pieces, from = task % pieces * LS__BLOCK, at_a, at_b;

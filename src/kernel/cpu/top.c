@@ -6,6 +6,7 @@
  * in a heap whose root is the largest of them, in the memory of the result, and the heap is sorted
  * where it stands (heapsort; Williams 1964). n log k steps and no memory besides.
  */
+#include "base/assert.h"
 #include "kernel/cpu/vmath.h"
 
 LS__INLINE uint64_t word_of(float x, int64_t place, bool largest)
@@ -58,6 +59,7 @@ void LS__K(top)(int64_t *index, const float *x, int64_t rows, int64_t n, int64_t
                 ls_stream *stream)
 {
     (void)stream;
+    LS_ASSERT(k >= 0 && k <= n && n <= UINT32_MAX);
     if (k == 0) {
         return;
     }
