@@ -8,6 +8,8 @@ typedef struct columns { /* columns [first,first+width) of one [n,inner] */
     int64_t n, inner, width;
 } columns;
 
+/* A sum of its own for each column: rows are read in order, and each sum grows in the order of k.
+ * */
 static void cumsum_columns(float *out, const float *x, const columns *c, bool reverse, float beta)
 {
     double sum[COLUMNS] = {0.0};
@@ -35,6 +37,7 @@ void LS__K(cumsum)(float *out, const float *x, int64_t outer, int64_t n, int64_t
                      })
 }
 
+/* The first NaN wins and stays; of equal elements the first one stays. */
 LS__INLINE void extreme_columns(float *best, int64_t *index, const float *x, const columns *c,
                                 const bool least)
 {
@@ -76,6 +79,8 @@ void LS__K(extreme)(float *out, int64_t *index, const float *x, int64_t outer, i
                      })
 }
 
+/* Two passes over a row that the first one brought into the cache: the difference of large sums
+ * would lose what is small. */
 static void variance_row(float *out, float *mean, const float *x, int64_t n, double divisor)
 {
     double sum = 0.0, squares = 0.0;

@@ -9,6 +9,7 @@ typedef struct keep_rule {
     float scale, beta;
 } keep_rule;
 
+/* One word decides about one element; nothing depends on the values. */
 static void apply(float *out, const float *a, const uint32_t *words, int64_t count, keep_rule rule)
 {
     if (rule.beta == 0.0f) {
@@ -25,6 +26,7 @@ static void apply(float *out, const float *a, const uint32_t *words, int64_t cou
     }
 }
 
+/* Pairs of two generators side by side are put into the order in which one generator gives them. */
 static void words_from(uint32_t *out, uint64_t block, const ls__philox_key *key)
 {
     ls__philox_words words;
@@ -36,6 +38,7 @@ static void words_from(uint32_t *out, uint64_t block, const ls__philox_key *key)
     }
 }
 
+/* Begins within a block of four words where the first element does. */
 static void range(float *out, const float *a, int64_t count, uint64_t first,
                   const ls__philox_key *key, keep_rule rule)
 {
@@ -50,6 +53,8 @@ static void range(float *out, const float *a, int64_t count, uint64_t first,
     }
 }
 
+/* The limit p 2^32 is rounded up, so that an element is kept exactly where its word is at least p
+ * 2^32. */
 static keep_rule rule_of(double p, float beta)
 {
     double limit = p * 4294967296.0;
@@ -72,6 +77,7 @@ void LS__K(dropout)(float *out, const float *a, int64_t count, uint64_t first, d
     })
 }
 
+/* By blocks that fit the first cache, because each is widened, scaled and narrowed. */
 static void range_halves(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count, uint64_t first,
                          const ls__philox_key *key, keep_rule rule)
 {

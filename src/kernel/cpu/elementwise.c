@@ -49,6 +49,7 @@ LS__INLINE void row_of(const ls__binary op, float *out, const float *a, int64_t 
     }
 }
 
+/* One switch a row: inside, the operator is a constant and the loop a vector loop. */
 static void row(ls__binary op, float *out, const float *a, int64_t sa, const float *b, int64_t sb,
                 int64_t count)
 {
@@ -150,6 +151,8 @@ void LS__K(fill)(float *out, int64_t count, float value, ls_stream *stream)
 
 /* ---- bfloat16 ----------------------------------------------------------------------------- */
 
+/* Operands of either type are brought to float32 block by block; a float32 operand is read where it
+ * lies. */
 static void row_real(ls__binary op, ls__real out, ls__real a, ls__real b, int64_t from, int64_t end)
 {
     _Alignas(64) float wide_out[LS__HALF_BLOCK], wide_a[LS__HALF_BLOCK], wide_b[LS__HALF_BLOCK];

@@ -1,6 +1,7 @@
 /* Choosing elements: by a condition, and by an index along one dimension. */
 #include "kernel/cpu/isa.h"
 
+/* Both operands are read, so that the choice is a blend and not a branch. */
 LS__INLINE void where_row(float *out, const uint8_t *c, int64_t sc, const float *a, int64_t sa,
                           const float *b, int64_t sb, int64_t count)
 {
@@ -98,6 +99,7 @@ void LS__K(pick)(const ls__pick *p, ls_stream *stream)
     })
 }
 
+/* One thread's rows: those of a slice of the first dimension, in order. */
 static void put_rows(const ls__pick *p, const ls__strided *indexed, const row_strides *s,
                      int64_t first, int64_t end)
 {

@@ -22,6 +22,7 @@ COPY_ROW(uint16_t)
 COPY_ROW(uint32_t)
 COPY_ROW(uint64_t)
 
+/* By the size of an element alone: what it means does not matter to a copy. */
 static void copy_strided(void *out, int64_t so, const void *in, int64_t si, int64_t count,
                          size_t bytes)
 {
@@ -66,6 +67,7 @@ static void add_row(float *out, int64_t so, const float *in, int64_t count, floa
     }
 }
 
+/* Each sum is rounded once. Rows of bfloat16 gradients are added at most a few times. */
 static void add_half_row(ls__bfloat16 *out, int64_t so, const ls__bfloat16 *in, int64_t count)
 {
     if (so == 1) {

@@ -10,6 +10,8 @@ typedef struct row_rule {
     double smoothing;
 } row_rule;
 
+/* For label smoothing: each class takes part with its logit; shifted by the largest, as the sum of
+ * exponentials is. */
 static double mean_shifted(const float *x, int64_t n, float max)
 {
     double sum = 0.0;
@@ -56,6 +58,7 @@ LS__INLINE int64_t target_at(const ls__cross_entropy *a, int64_t i)
     return a->index_bytes == 4 ? ((const int32_t *)a->target)[i] : ((const int64_t *)a->target)[i];
 }
 
+/* Counted before the rows are shared: every gradient is divided by it. */
 static int64_t counted(const ls__cross_entropy *a)
 {
     int64_t count = 0;
@@ -95,6 +98,7 @@ static double loss_at(const loss_rows *r, int64_t i, int64_t target, const row_r
     return loss_row_half(dx, r->halves + i * a->n, target, a->n, rule);
 }
 
+/* A row that counts for nothing has a gradient of zeros. */
 static void clear_at(const loss_rows *r, int64_t i)
 {
     const size_t n = (size_t)r->args->n;
@@ -120,6 +124,7 @@ static double block_loss(const loss_rows *r, int64_t from, int64_t end, const ro
     return sum;
 }
 
+/* The blocks' sums are added in order in float64, whoever computed them. */
 static double mean_loss(const loss_rows *r)
 {
     const ls__cross_entropy *a = r->args;

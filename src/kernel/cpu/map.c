@@ -17,6 +17,7 @@ static void power(float *out, const float *a, int64_t count, float exponent)
     }
 }
 
+/* Comparisons with NaN are false, so NaN passes through unchanged. */
 static void limit(float *out, const float *a, int64_t count, float low, float high)
 {
 #pragma omp simd
@@ -52,6 +53,8 @@ void LS__K(map)(ls__map op, const double *arg, float *out, const float *a, int64
     })
 }
 
+/* beta is a constant in most calls, and a multiplication by 0 would keep what was NaN in the
+ * memory. */
 LS__INLINE float add(float value, float beta, const float *to)
 {
     return beta == 0.0f ? value : value + beta * *to;

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/env.h"
 
 #define PLANS_MAX 512 /* ResNet-152 needs some 100; one takes some 10 KB and what oneDNN makes */
@@ -38,6 +39,7 @@ ls__plans *ls__plans_new(const ls__env *env)
     return plans;
 }
 
+/* The plan's own parts first; its kind knows them. */
 static void entry_free(const ls__plans *plans, entry *e)
 {
     e->kind->fini(e->plan);
@@ -69,6 +71,7 @@ static entry **chain_of(ls__plans *plans, const ls__plan_key *key)
     return &plans->chain[(hash ^ hash >> 32) % CHAINS];
 }
 
+/* Keys are compared byte by byte, so they must be filled without gaps. */
 static entry *find(ls__plans *plans, const ls__plan_key *key)
 {
     entry *e = *chain_of(plans, key);
@@ -97,6 +100,7 @@ static void make_room(ls__plans *plans)
     }
 }
 
+/* A plan is made under the lock: two threads that need the same shape at once make it once. */
 static entry *add(ls__plans *plans, const ls__plan_key *key, const ls__plan_kind *kind,
                   const void *arg)
 {
@@ -119,6 +123,7 @@ static entry *add(ls__plans *plans, const ls__plan_key *key, const ls__plan_kind
     return e;
 }
 
+/* NULL where another thread works with the plan: the caller then does without one. */
 void *ls__plans_take(ls__plans *plans, const ls__plan_key *key, const ls__plan_kind *kind,
                      const void *arg)
 {
@@ -137,6 +142,7 @@ void ls__plans_give(ls__plans *plans, void *plan)
 {
     entry *e = (entry *)(void *)((unsigned char *)plan - offsetof(entry, plan));
     (void)pthread_mutex_lock(&plans->lock);
+    LS_ASSERT(e->taken);
     e->taken = false;
     (void)pthread_mutex_unlock(&plans->lock);
 }

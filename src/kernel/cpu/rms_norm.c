@@ -8,6 +8,7 @@
 #define NORM_BLOCKS 16
 #define NORM_BLOCK_ROWS 32
 
+/* `weighted` is a constant where this is inlined, so each case is one vector loop. */
 LS__INLINE void scale_row(float *y, const float *x, const float *w, const bool weighted, int64_t n,
                           float rstd)
 {
@@ -18,6 +19,7 @@ LS__INLINE void scale_row(float *y, const float *x, const float *w, const bool w
     }
 }
 
+/* The sum of squares is in float32 by lanes, whose number is that of the instruction set. */
 static void rms_norm_row(float *y, float *rstd, const float *x, const float *w, int64_t n,
                          float eps)
 {
@@ -42,6 +44,8 @@ typedef struct norm_forward { /* y and x of either type */
     float eps;
 } norm_forward;
 
+/* A row of bfloat16 is widened into `wide` and narrowed from it; a row of float32 is read and
+ * written where it lies. */
 static void rms_norm_at(const norm_forward *f, int64_t i)
 {
     _Alignas(64) float wide[LS__HALF_ROW_MAX];
@@ -89,6 +93,7 @@ LS__INLINE void backward_row(float *dx, float beta, const float *dy, const float
     }
 }
 
+/* The rows of a block are added in order, so dw does not depend on who computes which block. */
 static void add_weights(float *restrict dw, const float *dy, const float *x, int64_t n, float rstd)
 {
 #pragma omp simd
@@ -104,6 +109,7 @@ typedef struct norm_args { /* dx, dy and x of either type */
     int64_t n;
 } norm_args;
 
+/* dw is wanted even where dx is not: a frozen input under a trained weight. */
 static void backward_at(const norm_args *a, int64_t i, float *dw)
 {
     _Alignas(64) float wide_dx[LS__HALF_ROW_MAX], wide_dy[LS__HALF_ROW_MAX];
@@ -135,6 +141,7 @@ static void backward_rows(const norm_args *a, int64_t from, int64_t end, float *
     }
 }
 
+/* The blocks depend on the shape alone, so the sum has one order for any number of threads. */
 static void norm_backward(const norm_args *args, float *dw, float beta_w, int64_t rows, float *sums)
 {
     const int64_t n = args->n;

@@ -9,6 +9,8 @@
 #include "base/assert.h"
 #include "kernel/cpu/vmath.h"
 
+/* Negative floats sort against their bits, so these are turned over; all NaN are one, above
+ * infinity. */
 LS__INLINE uint64_t word_of(float x, int64_t place, bool largest)
 {
     const uint32_t bits = x == 0.0f ? 0 : ls__as_bits(x); /* -0 equals 0 */
@@ -31,6 +33,8 @@ static void sift(uint64_t *heap, int64_t count, int64_t at, uint64_t word)
     heap[at] = word;
 }
 
+/* The heap holds the best k so far with the worst of them at the root, where it is compared with
+ * each further element. */
 static void top_of_row(uint64_t *heap, const float *x, int64_t n, int64_t k, bool largest)
 {
     for (int64_t i = 0; i < k; i++) {

@@ -3,6 +3,7 @@
 #include "kernel/cpu/halves.h"
 #include "kernel/cpu/vmath.h"
 
+/* `op` is a constant where this is inlined. */
 LS__INLINE float value(const ls__unary op, float x)
 {
     switch (op) {
@@ -86,6 +87,7 @@ LS__INLINE void forward(const ls__unary op, float *out, const float *a, int64_t 
     }
 }
 
+/* Two loops, because the usual one (beta 0) must not read dx, which may hold anything. */
 LS__INLINE void backward(const ls__unary op, float *dx, const float *dy, const float *z,
                          int64_t count, float beta)
 {
@@ -182,6 +184,7 @@ void LS__K(unary_biased_block)(ls__unary op, float *c, float *out, const float *
 
 /* ---- bfloat16 ----------------------------------------------------------------------------- */
 
+/* Widened and rounded element by element inside one loop: nothing is written in between. */
 LS__INLINE void forward_halves(const ls__unary op, ls__bfloat16 *out, const ls__bfloat16 *a,
                                int64_t count)
 {

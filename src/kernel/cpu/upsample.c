@@ -11,6 +11,7 @@ typedef struct corner { /* the four inputs of an output, and their shares */
     int count; /* 1: the others have no share */
 } corner;
 
+/* Shares are products of those along the axes; a pixel that is met exactly needs no arithmetic. */
 LS__INLINE corner corners_of(const ls__upsample2d *u, const ls__tap *row, const ls__tap *column)
 {
     const int64_t top = row->from * u->width, bottom = row->next * u->width;
@@ -22,6 +23,7 @@ LS__INLINE corner corners_of(const ls__upsample2d *u, const ls__tap *row, const 
         .count = wy == 0.0f && wx == 0.0f ? 1 : 4};
 }
 
+/* A copy keeps infinities, which 0 times infinity would turn into NaN. */
 static void pixel(float *y, const float *x, const corner *c, int64_t channels)
 {
     if (c->count == 1) {

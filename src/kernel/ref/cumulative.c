@@ -5,6 +5,7 @@
  */
 #include "kernel/ref/ref.h"
 
+/* Each column by itself, in the order of the sum. */
 void ls__ref_cumsum(float *out, const float *x, int64_t outer, int64_t n, int64_t inner,
                     bool reverse, float beta, ls_stream *stream)
 {
@@ -20,6 +21,7 @@ void ls__ref_cumsum(float *out, const float *x, int64_t outer, int64_t n, int64_
     }
 }
 
+/* The first NaN is beyond everything, and nothing is beyond it. */
 static bool beyond(float x, float best, bool least)
 {
     bool is_nan = x != x, best_is_nan = best != best;

@@ -127,6 +127,8 @@ static double map(ls__map op, const double *arg, double x)
     return 0.0;
 }
 
+/* At the limits of a clamp the gradient passes; beyond Huber's delta it is delta with the sign of
+ * x. */
 static double map_derivative(ls__map op, const double *arg, double x)
 {
     const double slope = x < -arg[0] ? -arg[0] : x; /* of Huber's loss; NaN stays */
@@ -161,6 +163,7 @@ void ls__ref_map_backward(ls__map op, const double *arg, float *dx, const float 
     }
 }
 
+/* NaN wins in extremes, as it does in PyTorch. */
 static double binary(ls__binary op, double a, double b)
 {
     switch (op) {

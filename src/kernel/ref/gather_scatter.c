@@ -38,6 +38,7 @@ void ls__ref_pick(const ls__pick *p, ls_stream *stream)
     }
 }
 
+/* In order of i, so that sums of elements that fall together are reproducible. */
 void ls__ref_put_add(const ls__pick *p, ls_stream *stream)
 {
     (void)stream;

@@ -4,6 +4,7 @@
 #include "kernel/ref/halves.h"
 #include "kernel/ref/ref.h"
 
+/* Element [row,col] of op(X). */
 static double element(const float *x, int64_t ld, bool trans, int64_t row, int64_t col)
 {
     return (double)(trans ? x[col * ld + row] : x[row * ld + col]);

@@ -4,11 +4,13 @@
 #include "base/half.h"
 #include "kernel/ref/ref.h"
 
+/* An operand of either type as float32. */
 static float read_real(ls__real x, int64_t i)
 {
     return x.half ? ls__bfloat16_widen(((const ls__bfloat16 *)x.at)[i]) : ((const float *)x.at)[i];
 }
 
+/* Rounded to nearest even where the result is bfloat16. */
 static void write_real(ls__real x, int64_t i, float value)
 {
     if (x.half) {
@@ -18,6 +20,7 @@ static void write_real(ls__real x, int64_t i, float value)
     }
 }
 
+/* All of this file: widen, do what the float32 twin does, round once. */
 void ls__ref_unary_bf16(ls__unary op, ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count,
                         ls_stream *stream)
 {

@@ -4,6 +4,7 @@
 #include "kernel/ref/halves.h"
 #include "kernel/ref/ref.h"
 
+/* Element by element in row-major order of the shape. */
 void ls__ref_gather(void *out, const void *in, ls__strided in_strides, int ndim,
                     const int64_t *shape, size_t bytes, ls_stream *stream)
 {
@@ -17,6 +18,7 @@ void ls__ref_gather(void *out, const void *in, ls__strided in_strides, int ndim,
     }
 }
 
+/* The other way round; elements that fall together add up in this order. */
 void ls__ref_scatter(void *out, ls__strided out_strides, const void *in, int ndim,
                      const int64_t *shape, size_t bytes, float beta, ls_stream *stream)
 {

@@ -65,6 +65,7 @@ static int split(int ndim, const int64_t *shape, const uint8_t *keep, bool want_
     return n;
 }
 
+/* Every element is added to the result that its kept coordinates name. */
 void ls__ref_sum_dims(float *out, const float *x, int ndim, const int64_t *shape,
                       const uint8_t *keep, float beta, ls_stream *stream)
 {

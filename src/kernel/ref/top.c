@@ -8,6 +8,7 @@ static bool before(float a, float b, bool largest)
     return largest ? !b_is_nan && (a_is_nan || a > b) : !a_is_nan && (b_is_nan || a < b);
 }
 
+/* `found` holds the best so far in order; an element moves up past those it stands before. */
 void ls__ref_top(int64_t *index, const float *x, int64_t rows, int64_t n, int64_t k, bool largest,
                  ls_stream *stream)
 {

@@ -17,6 +17,7 @@ static int64_t at(int64_t height, int64_t width, int64_t channels, const int64_t
     return ((i[0] * height + i[1]) * width + i[2]) * channels + i[3];
 }
 
+/* A share of 0 leaves an infinite input out of the sum, as the fast kernel's copy does. */
 void ls__ref_upsample2d(const ls__upsample2d *u, float *y, const float *x, ls_stream *stream)
 {
     (void)stream;
@@ -37,6 +38,7 @@ void ls__ref_upsample2d(const ls__upsample2d *u, float *y, const float *x, ls_st
     }
 }
 
+/* By input, so that each sum stands alone: slow, and plain. */
 void ls__ref_upsample2d_backward(const ls__upsample2d *u, float *dx, float beta, const float *dy,
                                  ls_stream *stream)
 {
