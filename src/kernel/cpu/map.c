@@ -53,8 +53,7 @@ void LS__K(map)(ls__map op, const double *arg, float *out, const float *a, int64
     })
 }
 
-/* beta is a constant in most calls, and a multiplication by 0 would keep what was NaN in the
- * memory. */
+/* A beta of 0 does not read the memory, which may hold NaN. */
 LS__INLINE float add(float value, float beta, const float *to)
 {
     return beta == 0.0f ? value : value + beta * *to;
