@@ -170,6 +170,20 @@ void ls__convert(void *to, ls_dtype to_dtype, const void *from, ls_dtype from_dt
         memcpy(to, from, (size_t)count * ls_dtype_size(to_dtype));
         return;
     }
+    if (to_dtype == LS_UINT64 && from_dtype == LS_INT64) { /* a double does not hold them all */
+        for (int64_t i = 0; i < count; i++) {
+            const int64_t value = ((const int64_t *)from)[i];
+            ((uint64_t *)to)[i] = value < 0 ? 0 : (uint64_t)value;
+        }
+        return;
+    }
+    if (to_dtype == LS_INT64 && from_dtype == LS_UINT64) {
+        for (int64_t i = 0; i < count; i++) {
+            const uint64_t value = ((const uint64_t *)from)[i];
+            ((int64_t *)to)[i] = value > INT64_MAX ? INT64_MAX : (int64_t)value;
+        }
+        return;
+    }
     if (to_dtype == LS_INT32 && from_dtype == LS_INT64) { /* tokens */
         for (int64_t i = 0; i < count; i++) {
             int64_t value = ((const int64_t *)from)[i];

@@ -28,13 +28,16 @@ static bool is_float(ls_dtype dtype)
            dtype == LS_BFLOAT16;
 }
 
-/* int64 is printed as it is, because a double does not hold all of them. */
+/* Integers of 64 bits are printed as they are, because a double does not hold all of them. */
 static int cell(const printer *p, int64_t i, char out[CELL_BYTES])
 {
     ls_dtype dtype = (ls_dtype)p->record->dtype;
     double value = ls__convert_load(p->data, dtype, i);
     if (dtype == LS_INT64) {
         return snprintf(out, CELL_BYTES, "%" PRId64, ((const int64_t *)p->data)[i]);
+    }
+    if (dtype == LS_UINT64) {
+        return snprintf(out, CELL_BYTES, "%" PRIu64, ((const uint64_t *)p->data)[i]);
     }
     if (dtype == LS_BOOL) {
         return snprintf(out, CELL_BYTES, "%s", value != 0.0 ? "true" : "false");

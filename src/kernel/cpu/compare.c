@@ -44,13 +44,18 @@ ROW(row_float64, double, VALUE)
 ROW(row_bool, uint8_t, TRUTH)
 ROW(row_int8, int8_t, VALUE)
 ROW(row_uint8, uint8_t, VALUE)
+ROW(row_int16, int16_t, VALUE)
+ROW(row_uint16, uint16_t, VALUE)
 ROW(row_int32, int32_t, VALUE)
+ROW(row_uint32, uint32_t, VALUE)
 ROW(row_int64, int64_t, VALUE)
+ROW(row_uint64, uint64_t, VALUE)
 
 static const row_of rows[LS_DTYPE_COUNT] = {
     [LS_FLOAT32] = row_float32, [LS_FLOAT64] = row_float64, [LS_BOOL] = row_bool,
     [LS_INT8] = row_int8,       [LS_UINT8] = row_uint8,     [LS_INT32] = row_int32,
-    [LS_INT64] = row_int64,
+    [LS_INT64] = row_int64,     [LS_INT16] = row_int16,     [LS_UINT16] = row_uint16,
+    [LS_UINT32] = row_uint32,   [LS_UINT64] = row_uint64,
 };
 
 void LS__K(compare)(const ls__comparison *c, ls_stream *stream)

@@ -19,6 +19,14 @@ static long double load(const void *from, ls_dtype dtype, int64_t i)
         return (long double)((const int32_t *)from)[i];
     case LS_INT64:
         return (long double)((const int64_t *)from)[i];
+    case LS_INT16:
+        return (long double)((const int16_t *)from)[i];
+    case LS_UINT16:
+        return (long double)((const uint16_t *)from)[i];
+    case LS_UINT32:
+        return (long double)((const uint32_t *)from)[i];
+    case LS_UINT64:
+        return (long double)((const uint64_t *)from)[i];
     default:
         return 0.0L;
     }

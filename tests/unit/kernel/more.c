@@ -53,6 +53,16 @@ static void *few_values(ls_dtype dtype, const float *x, int64_t count)
         case LS_INT64:
             ((int64_t *)out)[i] = INT64_MAX - 4 + value; /* beyond what a double holds */
             break;
+        case LS_UINT64:
+            ((uint64_t *)out)[i] = UINT64_MAX - 4 + (uint64_t)(value < 0 ? 0 : value);
+            break;
+        case LS_UINT32:
+            ((uint32_t *)out)[i] = (uint32_t)value; /* some beyond the largest int32 */
+            break;
+        case LS_INT16:
+        case LS_UINT16:
+            ((int16_t *)out)[i] = (int16_t)value;
+            break;
         default:
             ((int8_t *)out)[i] = (int8_t)value;
         }
@@ -62,12 +72,13 @@ static void *few_values(ls_dtype dtype, const float *x, int64_t count)
 
 static int64_t comparisons(const ls__kernels *k, const inputs *in, float *out)
 {
-    static const ls_dtype types[] = {LS_FLOAT32, LS_FLOAT64, LS_INT8, LS_UINT8,
-                                     LS_BOOL,    LS_INT32,   LS_INT64};
+    static const ls_dtype types[] = {LS_FLOAT32, LS_FLOAT64, LS_INT8,  LS_UINT8,
+                                     LS_BOOL,    LS_INT32,   LS_INT64, LS_INT16,
+                                     LS_UINT16,  LS_UINT32,  LS_UINT64};
     int64_t rows = in->rows, n = in->n, shape[3] = {rows, 1, n}, at = 0;
     const ls__strided layouts[] = {{{n, n, 1}}, {{0, 0, 1}}, {{1, 0, 0}}, {{0}}, {{1, 7, rows}}};
     uint8_t *found = allocate((size_t)(rows * n));
-    for (int t = 0; t < 7; t++) {
+    for (int t = 0; t < 11; t++) {
         void *a = few_values(types[t], in->x, rows * n), *b = few_values(types[t], in->y, rows * n);
         for (int i = 0; i < LS__COMPARE_COUNT; i++, at++) {
             const ls__comparison c = {(ls__compare)i, types[t], a,     b,    layouts[(i + t) % 5],

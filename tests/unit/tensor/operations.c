@@ -263,6 +263,29 @@ LOCAL_TEST(comparisons_of_any_type_broadcast_and_choose)
               0);
 }
 
+LOCAL_TEST(unsigned_and_short_integers_are_compared_cast_and_cut)
+{
+    const uint64_t large[] = {UINT64_MAX, UINT64_MAX - 1, 3}; /* two are one number to a double */
+    ls_tensor *a = ls_from_data(large, LS_SHAPE(3), LS_UINT64);
+    check_bytes(ls_gt(a, ls_slice(a, 0, 1, 2)), "100");
+    int64_t narrowed[3];
+    CHECK_OK(ls_copy_out(ls_cast(a, LS_INT64), narrowed, sizeof narrowed));
+    CHECK(narrowed[0] == INT64_MAX && narrowed[1] == INT64_MAX && narrowed[2] == 3);
+    const int64_t exact[] = {INT64_MAX - 1, -5};
+    uint64_t widened[2];
+    ls_tensor *b = ls_cast(ls_from_data(exact, LS_SHAPE(2), LS_INT64), LS_UINT64);
+    CHECK_OK(ls_copy_out(b, widened, sizeof widened));
+    CHECK(widened[0] == (uint64_t)INT64_MAX - 1 && widened[1] == 0);
+    const int16_t shorts[] = {-2, 7, -32768, 32767};
+    int16_t got[4];
+    ls_tensor *c = ls_from_data(shorts, LS_SHAPE(2, 2), LS_INT16);
+    CHECK_OK(ls_copy_out(ls_transpose(c, 0, 1), got, sizeof got));
+    CHECK(got[0] == -2 && got[1] == -32768 && got[2] == 7 && got[3] == 32767);
+    check_bytes(ls_lt(c, ls_full(LS_SCALAR, LS_INT16, 0)), "1010");
+    check_bytes(ls_le(ls_cast(c, LS_UINT16), ls_full(LS_SCALAR, LS_UINT16, 7)), "1110");
+    check_bytes(ls_ge(ls_cast(c, LS_UINT32), ls_full(LS_SCALAR, LS_UINT32, 8)), "0001");
+}
+
 LOCAL_TEST(padding_stacking_and_repeating_keep_any_type)
 {
     const int8_t from[] = {1, 2, 3, 4};
