@@ -105,7 +105,7 @@ def compile_example(source):
     shutil.copy(source, folder)
     package = "lockstep-models" if "<lockstep/models/" in source.read_text() else "lockstep"
     flags = pkg_config("--cflags", "--libs", package=package).split()
-    command("gcc", "-Wall", "-Wextra", "-Werror", source.name, "-o", source.stem, *flags, "-lm",
+    command("gcc", "-Wall", "-Wextra", "-Werror", source.name, "-o", source.stem, *flags,
             cwd=folder)
     return folder / source.stem
 
