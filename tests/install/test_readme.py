@@ -90,13 +90,13 @@ def the_commands_for_models_and_programs_run():
     gpt2(folder / "gpt2")
     # Two steps and a small evaluation are enough to see that a command is one.
     text = re.sub(r"--steps \d+", "--steps 2", found.group(1))
-    text = re.sub(r"(train_(?:gpt|bert) )", r"\1--eval-windows 4 ", text)
+    text = re.sub(r"(train (?:gpt|bert) (?:-n \d+ )?)", r"\1--eval-windows 4 ", text)
     done = subprocess.run(["sh", "-e", "-u", "-c", text], cwd=folder, text=True, stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=240)
     if "this build has no PCRE2" in done.stdout:
         raise Skip("this build has no PCRE2, which the last command needs")
     assert done.returncode == 0, done.stdout
-    assert done.stdout.count("replicas identical") == found.group(1).count("/train_"), done.stdout
+    assert done.stdout.count("replicas identical") == found.group(1).count("lockstep train "), done.stdout
     assert "You may" in done.stdout and "The answer is" in done.stdout, done.stdout
 
 
