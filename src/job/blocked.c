@@ -18,8 +18,8 @@ static void trust_no_count(ls__blocked *b)
 {
     const bool sound =
         b->wait_count <= LS__BLOCKED_WAITS_MAX && b->group_count <= LS__BLOCKED_GROUPS_MAX &&
-        b->send_count <= LS__BLOCKED_LETTERS_MAX && b->note_count <= LS__BLOCKED_LETTERS_MAX &&
-        b->circle_count <= LS__BLOCKED_CIRCLE_MAX;
+        b->send_count <= LS__BLOCKED_MESSAGES_MAX &&
+        b->announced_count <= LS__BLOCKED_MESSAGES_MAX && b->cycle_count <= LS__BLOCKED_CYCLE_MAX;
     if (!sound) {
         memset(b, 0, sizeof *b);
     }

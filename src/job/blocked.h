@@ -1,6 +1,6 @@
-/* What a rank publishes when all its threads are blocked, so that a circle of ranks that wait for
- * each other is found (deadlock.c). One writer, the holder of the rank's progress token; a sequence
- * lock, because readers are other processes. Of a far rank it is a mirror.
+/* The record that a rank publishes when all its threads are blocked, so that a cycle of ranks that
+ * wait for each other is found (deadlock.c). One writer, the holder of the rank's progress lock; a
+ * sequence lock, because readers are other processes. The record of a remote rank is a cached copy.
  */
 #ifndef LS_JOB_BLOCKED_H
 #define LS_JOB_BLOCKED_H
@@ -11,18 +11,18 @@
 
 #include "job/descriptor.h"
 
-#define LS__BLOCKED_WAITS_MAX 4 /* threads that are blocked at once; with more nothing is said */
+#define LS__BLOCKED_WAITS_MAX 4 /* blocked threads; with more, nothing is published */
 #define LS__BLOCKED_GROUPS_MAX 32
-#define LS__BLOCKED_LETTERS_MAX 8
-#define LS__BLOCKED_CIRCLE_MAX 16
+#define LS__BLOCKED_MESSAGES_MAX 8
+#define LS__BLOCKED_CYCLE_MAX 16
 #define LS__BLOCKED_RANK_WORDS 16 /* bitmap of LS__PROGRAM_RANKS_MAX ranks of the world */
 
-/* One of those of whom at least one must end before the rank makes another call. */
+/* One of the waits of which at least one must end before the rank makes another call. */
 typedef struct ls__blocked_wait {
     uint8_t operation;
     uint8_t reserved[3];
     uint32_t group;
-    uint64_t number;     /* of the operation in its group; of a send the letter's */
+    uint64_t number;     /* of the operation in its group; of a send the message's */
     uint64_t peer_calls; /* recv: its peer had made so many calls and no fitting send; 0: unknown.
                             From any source: a hash of the calls of all `needs` */
     int32_t peer;        /* world rank; -1: a collective, or a receive from any source */
@@ -36,34 +36,35 @@ typedef struct ls__blocked_wait {
     char text[LS__TAG_MAX];
 } ls__blocked_wait;
 
-typedef struct ls__blocked_letter {
+typedef struct ls__blocked_message {
     uint32_t group;
     int32_t peer; /* world rank */
     int32_t tag;
     uint32_t padding;
     uint64_t number;
-} ls__blocked_letter;
+} ls__blocked_message;
 
 typedef struct ls__blocked {
     uint64_t calls; /* 1 + operations this rank has submitted so far; 0: it is not blocked */
-    uint32_t wait_count, group_count, send_count, note_count;
-    uint32_t circle_count;
-    uint32_t sends_cut; /* there are more sends than stand here */
+    uint32_t wait_count, group_count, send_count, announced_count;
+    uint32_t cycle_count;
+    uint32_t sends_cut; /* there are more sends than are listed */
     ls__blocked_wait wait[LS__BLOCKED_WAITS_MAX];
     struct {
         uint32_t group;
         uint32_t padding;
         uint64_t submitted;
     } group[LS__BLOCKED_GROUPS_MAX];
-    ls__blocked_letter send[LS__BLOCKED_LETTERS_MAX]; /* not received yet */
-    ls__blocked_letter note[LS__BLOCKED_LETTERS_MAX]; /* came in, and no receive fits */
-    /* A circle that this rank has found, and given up: those in it that are still blocked with so
-     * many calls fail likewise. */
+    ls__blocked_message send[LS__BLOCKED_MESSAGES_MAX]; /* not received yet */
+    ls__blocked_message
+        announced[LS__BLOCKED_MESSAGES_MAX]; /* arrived without a matching receive */
+    /* A cycle in which this rank has given up: its members that are still blocked with as many
+     * calls fail likewise. */
     struct {
         uint64_t calls;
         int32_t rank;
         uint32_t padding;
-    } circle[LS__BLOCKED_CIRCLE_MAX];
+    } cycle[LS__BLOCKED_CYCLE_MAX];
     char text[1024];
 } ls__blocked;
 

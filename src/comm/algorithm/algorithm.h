@@ -1,4 +1,4 @@
-/* What the algorithm files share: their table entries, refs in short, and two shapes of traffic. */
+/* Shared by the algorithm files: their table entries, short forms of refs, and patterns of traffic. */
 #ifndef LS_COMM_ALGORITHM_ALGORITHM_H
 #define LS_COMM_ALGORITHM_ALGORITHM_H
 
@@ -150,11 +150,11 @@ typedef struct ls__team {
     int size, place;
 } ls__team;
 void ls__team_of_all(const ls__program_spec *spec, ls__team *team);
-/* tree.c: the first of the team ends with the sum of all INPUT in slot 0 of its SCRATCH, on lane 0.
+/* binomial_tree.c: the first of the team ends with the sum of all INPUT in slot 0 of its SCRATCH, on lane 0.
  * Sets chunks (1), scratch (2) and wide. Returns this rank's last step. */
 int ls__emit_team_tree(ls__builder *b, const ls__program_spec *spec, const ls__team *team);
 void ls__emit_tree(ls__builder *b, const ls__program_spec *spec); /* of all */
-/* climb.c: slot 0 of SCRATCH of every member, made by step `last` of lane 0, becomes their sum;
+/* recursive_doubling.c: slot 0 of SCRATCH of every member, made by step `last` of lane 0, becomes their sum;
  * slot 1 is used. */
 void ls__emit_climb(ls__builder *b, const ls__program_spec *spec, const ls__team *team, int last);
 

@@ -1,6 +1,6 @@
-/* Operations on many buffers as one: they are packed into registered memory that the group keeps,
- * one operation runs there in place, and its end unpacks them. Buffers that lie one behind the
- * other need no packing. A steady state allocates nothing: packs are used again. */
+/* Coalesced operations: many buffers are packed into registered memory that the group keeps, one
+ * operation runs there in place, and its end unpacks them. Adjacent buffers need no packing. Packs are
+ * used again, so a steady state allocates nothing. */
 #include <stdio.h>
 #include <string.h>
 
@@ -12,6 +12,7 @@
 
 /* ---- moving ------------------------------------------------------------------------------- */
 
+/* Copies all buffers into the pack, one after the other. */
 static void pack_in(ls__pack *p)
 {
     unsigned char *to = p->memory;
@@ -23,7 +24,8 @@ static void pack_in(ls__pack *p)
     }
 }
 
-/* The operation has ended; on the engine's side. */
+/* Runs when the operation has ended, on the thread that drives the engine, before the user's handle
+ * is complete. */
 static void pack_out(void *arg, ls_status status)
 {
     ls__pack *p = arg;
@@ -48,6 +50,8 @@ typedef struct list { /* of buffers */
     bool adjacent;
 } list;
 
+/* Adds up the counts and hashes them; the hash (`mark`) travels in the descriptor, so ranks with
+ * other lists are reported. Also finds out whether the buffers are adjacent. */
 static ls_status check(const char *what, const ls_group *group, ls_dtype dtype, list *l)
 {
     const size_t element = ls_dtype_size(dtype);
@@ -80,6 +84,7 @@ static ls_status check(const char *what, const ls_group *group, ls_dtype dtype, 
     return LS_OK;
 }
 
+/* The others would wait for this rank. */
 static ls_status no_memory(const char *what, ls_group *group)
 {
     char text[LS__FAILURE_MAX];
@@ -89,6 +94,8 @@ static ls_status no_memory(const char *what, ls_group *group)
     return ls__fail(LS_ERR_MEMORY, "%s", text);
 }
 
+/* One operation in place on the pack. A blocking call waits here, because pack_out must run for it
+ * as well. */
 static ls_status start_packed(const char *what, ls_group *group, const list *l,
                               ls__collective *args, ls_work **work)
 {
@@ -120,6 +127,7 @@ static ls_status start_packed(const char *what, ls_group *group, const list *l,
     return ls_work_wait(made);
 }
 
+/* Adjacent buffers need no pack. An empty list takes part with 0 elements. */
 static ls_status start(const char *what, ls_group *group, list l, ls__collective args,
                        ls_work **work)
 {

@@ -1,4 +1,4 @@
-/* The user's handles: waiting for an operation, asking, aborting, being called back. */
+/* The user's handles: wait for an operation, test it, abort it, or register a callback. */
 #include <stdio.h>
 
 #include "comm/api/collective.h"
@@ -10,6 +10,7 @@
 #include "comm/group/group.h"
 #include "comm/group/group_open.h"
 
+/* Returns the status; for an error also the text of the group's root cause. */
 static ls_status report(const ls_work *work, ls_status status)
 {
     if (status < 0) {
@@ -18,7 +19,7 @@ static ls_status report(const ls_work *work, ls_status status)
     return status;
 }
 
-/* Gives the handle back, and with the last one what is left of a group that was freed. */
+/* Gives the handle back. The last handle of a freed group releases the rest of that group. */
 static void end_handle(ls__comm *comm, ls_work *work)
 {
     ls_group *group = work->group;
@@ -32,7 +33,7 @@ static void end_handle(ls__comm *comm, ls_work *work)
     }
 }
 
-/* NULL with the error set: no runtime, or no handle. */
+/* The runtime; NULL with the error set: there is no runtime, or no handle. */
 static ls__comm *comm_of(const char *what, const ls_work *work)
 {
     ls__comm *comm = ls__comm_get(what);
@@ -44,12 +45,13 @@ static ls__comm *comm_of(const char *what, const ls_work *work)
     return comm;
 }
 
+/* Sync: acquire; the operation's results are visible once its end is. */
 static ls_status status_of(const ls_work *work)
 {
     return (ls_status)atomic_load_explicit(&work->status, memory_order_acquire);
 }
 
-/* One turn, if nobody drives. */
+/* One turn if no thread drives the engine, so that polling alone makes progress. */
 static void nudge(ls__comm *comm, const ls_work *work)
 {
     if (status_of(work) == LS_IN_PROGRESS && ls__progress_try(comm)) {
@@ -58,6 +60,7 @@ static void nudge(ls__comm *comm, const ls_work *work)
     }
 }
 
+/* Gives the handle back in any case, except when waiting is refused in a callback. */
 ls_status ls_work_wait(ls_work *work)
 {
     ls__comm *comm = comm_of("ls_work_wait", work);
@@ -71,6 +74,7 @@ ls_status ls_work_wait(ls_work *work)
     return status;
 }
 
+/* With LS_IN_PROGRESS the handle stays valid and must be waited for again. */
 ls_status ls_work_wait_for(ls_work *work, int64_t timeout_ms)
 {
     ls__comm *comm = comm_of("ls_work_wait_for", work);
@@ -95,6 +99,7 @@ ls_status ls_work_wait_for(ls_work *work, int64_t timeout_ms)
     return status;
 }
 
+/* Never gives the handle back. */
 ls_status ls_work_test(ls_work *work)
 {
     ls__comm *comm = comm_of("ls_work_test", work);
@@ -105,6 +110,7 @@ ls_status ls_work_test(ls_work *work)
     return report(work, status_of(work));
 }
 
+/* Fails the whole group, because its other members are in the same operation. */
 ls_status ls_work_abort(ls_work *work, const char *why)
 {
     ls__comm *comm = comm_of("ls_work_abort", work);
@@ -122,6 +128,7 @@ ls_status ls_work_abort(ls_work *work, const char *why)
     return LS_OK;
 }
 
+/* If the operation has ended already, the callback runs here; exactly one side calls it. */
 ls_status ls_work_on_done(ls_work *work, void (*done)(void *arg, ls_status status), void *arg)
 {
     if (comm_of("ls_work_on_done", work) == NULL) {

@@ -1,14 +1,15 @@
-/* Bytes of any length, as other languages send objects. Each operation exchanges *parts* first: the
- * length and as many bytes as fit beside it, so short objects take one operation. What is longer
- * follows when everybody knows for how much it needs memory: broadcasts where all want it, letters
- * with a tag of the library's own where one does.
+/* Object collectives: byte strings of any length, as other languages send objects. Each operation
+ * exchanges *parts* first: the length and as many bytes as fit beside it, so short objects take one
+ * operation. The rest of longer objects follows when all ranks know how much memory they need: as
+ * broadcasts where all ranks receive it, as point-to-point messages with the library's own tag where
+ * one rank does.
  *
- * A rank that has no memory for what comes must say so, or the others would wait for it: it fails
- * the group. */
+ * A rank without memory for an object fails the group, or the others would wait for it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/options.h"
 #include "base/size.h"
 #include "comm/api/collective.h"
@@ -21,14 +22,14 @@ typedef struct part { /* travels */
     unsigned char start[504];
 } part;
 
-typedef struct desk { /* one call */
+typedef struct call { /* one call */
     const char *what;
     ls_group *group;
     ls_collective_options options;
     part *part;     /* [size] */
     ls_work **work; /* [size], NULL where nothing is under way */
     size_t bytes;   /* of both */
-} desk;
+} call;
 
 /* ---- memory ------------------------------------------------------------------------------- */
 
@@ -38,8 +39,8 @@ static void *bytes_new(size_t bytes)
     return bytes <= PTRDIFF_MAX ? malloc(bytes > 0 ? bytes : 1) : NULL;
 }
 
-/* The peers would wait for this rank. */
-static ls_status no_memory(const desk *d)
+/* Fails the group, because the peers would wait for this rank. */
+static ls_status no_memory(const call *d)
 {
     char text[LS__FAILURE_MAX];
     snprintf(text, sizeof text, "%s on group \"%s\": rank %d has no memory for the bytes", d->what,
@@ -48,14 +49,15 @@ static ls_status no_memory(const desk *d)
     return ls__fail(LS_ERR_MEMORY, "%s", text);
 }
 
-static ls_status begin(desk *d, const char *what, ls_group *group,
+/* Reads the options and allocates memory for the parts and handles of one call. */
+static ls_status begin(call *d, const char *what, ls_group *group,
                        const ls_collective_options *options)
 {
     LS_READ_OPTIONS(ls_collective_options, given, options, what, LS_ERR_INVALID);
     const ls__env *env = group->comm->env;
     const size_t size = (size_t)group->size;
     given.tag = given.tag != NULL ? given.tag : what;
-    *d = (desk){.what = what, .group = group, .options = given};
+    *d = (call){.what = what, .group = group, .options = given};
     d->bytes = size * (sizeof(part) + sizeof(ls_work *));
     d->part = env->allocate(env, d->bytes);
     if (d->part == NULL) {
@@ -67,7 +69,7 @@ static ls_status begin(desk *d, const char *what, ls_group *group,
 }
 
 /* Waits for what is under way, whatever came before; the first error counts. */
-static ls_status settle(const desk *d, ls_status status)
+static ls_status settle(const call *d, ls_status status)
 {
     for (int r = 0; r < d->group->size; r++) {
         const ls_status ended = d->work[r] != NULL ? ls_work_wait(d->work[r]) : LS_OK;
@@ -77,14 +79,17 @@ static ls_status settle(const desk *d, ls_status status)
     return status;
 }
 
-static void end(desk *d)
+/* No transfer is under way any more. */
+static void end(call *d)
 {
+    LS_ASSERT(d->part != NULL);
     const ls__env *env = d->group->comm->env;
     env->release(env, d->part, d->bytes);
 }
 
 /* ---- arguments ---------------------------------------------------------------------------- */
 
+/* Arguments that all these operations have in common. */
 static ls_status check(const char *what, const ls_group *group, const void *place)
 {
     if (ls__comm_get(what) == NULL) {
@@ -108,6 +113,7 @@ static ls_status check_root(const char *what, const ls_group *group, int root)
     return LS_OK;
 }
 
+/* Whether `length` bytes can exist at this address. */
 static ls_status check_bytes(const char *what, const ls_group *group, const void *bytes,
                              size_t length)
 {
@@ -126,11 +132,13 @@ static ls_status check_bytes(const char *what, const ls_group *group, const void
 
 /* ---- parts -------------------------------------------------------------------------------- */
 
+/* How many bytes travel beside the length. */
 static size_t in_part(size_t length)
 {
     return length < sizeof((part *)0)->start ? length : sizeof((part *)0)->start;
 }
 
+/* The caller has cleared the part, so no stray memory is sent. */
 static void put_part(part *p, const void *bytes, size_t length)
 {
     p->length = (int64_t)length;
@@ -139,19 +147,21 @@ static void put_part(part *p, const void *bytes, size_t length)
     }
 }
 
-/* From a peer: its length is what it says, and may be nonsense. */
+/* A peer's length is not trusted: a negative one becomes a size for which there is no memory. */
 static size_t length_of(const part *p)
 {
     return p->length < 0 ? SIZE_MAX : (size_t)p->length;
 }
 
+/* How many bytes did not fit into the part. */
 static int64_t rest_of(size_t length)
 {
     return (int64_t)(length - in_part(length));
 }
 
-/* Starts the transfer of what did not fit into the part. Letters: `tag` of our own. */
-static ls_status move_rest(const desk *d, ls__operation operation, int peer, void *data,
+/* Starts the transfer of the bytes that did not fit into the part; LS_OK without a transfer if all
+ * did. Point-to-point messages carry the library's own tag. */
+static ls_status move_rest(const call *d, ls__operation operation, int peer, void *data,
                            size_t length, ls_work **work)
 {
     unsigned char *at = (unsigned char *)data + in_part(length);
@@ -172,7 +182,8 @@ static ls_status move_rest(const desk *d, ls__operation operation, int peer, voi
 
 /* ---- broadcast ---------------------------------------------------------------------------- */
 
-static ls_status receive_broadcast(const desk *d, int root, void **bytes, size_t *length)
+/* The new memory is the caller's only if everything has arrived. */
+static ls_status receive_broadcast(const call *d, int root, void **bytes, size_t *length)
 {
     const size_t comes = length_of(d->part);
     void *data = bytes_new(comes);
@@ -191,6 +202,7 @@ static ls_status receive_broadcast(const desk *d, int root, void **bytes, size_t
     return LS_OK;
 }
 
+/* The part first: then all ranks know how much memory they need. */
 ls_status ls_broadcast_bytes(ls_group *group, void **bytes, size_t *length, int root,
                              const ls_collective_options *options)
 {
@@ -198,7 +210,7 @@ ls_status ls_broadcast_bytes(ls_group *group, void **bytes, size_t *length, int 
     LS_TRY(check(what, group, length == NULL ? NULL : bytes));
     LS_TRY(check_root(what, group, root));
     const bool gives = group->rank == root;
-    desk d;
+    call d;
     if (gives) {
         LS_TRY(check_bytes(what, group, *bytes, *length));
     }
@@ -219,8 +231,9 @@ ls_status ls_broadcast_bytes(ls_group *group, void **bytes, size_t *length, int 
 
 /* ---- all_gather, gather ------------------------------------------------------------------- */
 
-/* One allocation for the list and all the bytes, with each part's start in place. */
-static ls_bytes *make_list(const desk *d)
+/* One allocation for the list and all bytes, with the start of each object in place. NULL: no
+ * memory, or a length that is too large. */
+static ls_bytes *make_list(const call *d)
 {
     const size_t size = (size_t)d->group->size;
     size_t all = ls__round_up(size * sizeof(ls_bytes), ALIGN);
@@ -240,8 +253,8 @@ static ls_bytes *make_list(const desk *d)
     return list;
 }
 
-/* `bytes` are this rank's. */
-static ls_status gather_rests(const desk *d, const void *bytes, bool all, ls_bytes *list)
+/* Moves all rests at the same time; `bytes` are this rank's own. */
+static ls_status gather_rests(const call *d, const void *bytes, bool all, ls_bytes *list)
 {
     const int rank = d->group->rank;
     ls_status status = LS_OK;
@@ -257,7 +270,8 @@ static ls_status gather_rests(const desk *d, const void *bytes, bool all, ls_byt
     return settle(d, status);
 }
 
-static ls_status take_list(const desk *d, const void *bytes, bool all, ls_bytes **out)
+/* The list becomes the caller's only if everything has arrived. */
+static ls_status receive_list(const call *d, const void *bytes, bool all, ls_bytes **out)
 {
     ls_bytes *list = make_list(d);
     if (list == NULL) {
@@ -277,7 +291,7 @@ ls_status ls_all_gather_bytes(ls_group *group, const void *bytes, size_t length,
 {
     const char *what = "ls_all_gather_bytes";
     part mine = {0};
-    desk d;
+    call d;
     LS_TRY(check(what, group, out));
     LS_TRY(check_bytes(what, group, bytes, length));
     *out = NULL;
@@ -285,7 +299,7 @@ ls_status ls_all_gather_bytes(ls_group *group, const void *bytes, size_t length,
     LS_TRY(begin(&d, what, group, options));
     ls_status status = ls_all_gather(group, &mine, d.part, sizeof mine, LS_UINT8, &d.options, NULL);
     if (status == LS_OK) {
-        status = take_list(&d, bytes, true, out);
+        status = receive_list(&d, bytes, true, out);
     }
     end(&d);
     return status;
@@ -296,7 +310,7 @@ ls_status ls_gather_bytes(ls_group *group, const void *bytes, size_t length, int
 {
     const char *what = "ls_gather_bytes";
     part mine = {0};
-    desk d;
+    call d;
     LS_TRY(check(what, group, out));
     LS_TRY(check_root(what, group, root));
     LS_TRY(check_bytes(what, group, bytes, length));
@@ -306,7 +320,7 @@ ls_status ls_gather_bytes(ls_group *group, const void *bytes, size_t length, int
     ls_status status =
         ls_gather(group, &mine, d.part, sizeof mine, LS_UINT8, root, &d.options, NULL);
     if (status == LS_OK && group->rank == root) {
-        status = take_list(&d, bytes, false, out);
+        status = receive_list(&d, bytes, false, out);
     } else if (status == LS_OK) {
         status = move_rest(&d, LS__OP_SEND, root, (void *)(uintptr_t)bytes, length, &d.work[0]);
         status = settle(&d, status);
@@ -317,6 +331,7 @@ ls_status ls_gather_bytes(ls_group *group, const void *bytes, size_t length, int
 
 /* ---- scatter ------------------------------------------------------------------------------ */
 
+/* The root must give one entry for each rank. */
 static ls_status check_list(const char *what, const ls_group *group, const ls_bytes *in)
 {
     if (in == NULL) {
@@ -330,7 +345,8 @@ static ls_status check_list(const char *what, const ls_group *group, const ls_by
     return LS_OK;
 }
 
-static ls_status scatter_rests(const desk *d, const ls_bytes *in)
+/* The root sends all rests at the same time. */
+static ls_status scatter_rests(const call *d, const ls_bytes *in)
 {
     ls_status status = LS_OK;
     for (int r = 0; r < d->group->size && status == LS_OK; r++) {
@@ -341,9 +357,9 @@ static ls_status scatter_rests(const desk *d, const ls_bytes *in)
     return settle(d, status);
 }
 
-/* This rank's own, on the root from `in`. */
-static ls_status take_own(const desk *d, const part *mine, const ls_bytes *in, int root,
-                          void **bytes)
+/* This rank's object; the root copies its own from `in` while it sends the others. */
+static ls_status receive_own(const call *d, const part *mine, const ls_bytes *in, int root,
+                             void **bytes)
 {
     const size_t comes = length_of(mine);
     void *data = bytes_new(comes);
@@ -375,7 +391,7 @@ ls_status ls_scatter_bytes(ls_group *group, const ls_bytes *in, int root,
 {
     const char *what = "ls_scatter_bytes";
     part mine = {0};
-    desk d;
+    call d;
     LS_TRY(check(what, group, length == NULL ? NULL : bytes));
     LS_TRY(check_root(what, group, root));
     if (group->rank == root) {
@@ -388,7 +404,7 @@ ls_status ls_scatter_bytes(ls_group *group, const ls_bytes *in, int root,
     ls_status status =
         ls_scatter(group, d.part, &mine, sizeof mine, LS_UINT8, root, &d.options, NULL);
     if (status == LS_OK) {
-        status = take_own(&d, &mine, in, root, bytes);
+        status = receive_own(&d, &mine, in, root, bytes);
     }
     if (status == LS_OK) {
         *length = length_of(&mine);

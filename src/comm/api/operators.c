@@ -1,6 +1,6 @@
-/* Operators of the user's: a table of the runtime, of which works copy what they use. And sums of
- * what is multiplied first: that is done before the operation starts, in place where the operation
- * is in place anyhow, else into memory that the group keeps for the next one. */
+/* User-defined operators: a table of the runtime, from which works copy their entry. And premultiplied
+ * sums: the input is multiplied before the operation starts, in place where the operation overwrites
+ * that memory anyway, else into memory that the group keeps for the next one. */
 #include <stdio.h>
 #include <string.h>
 
@@ -11,8 +11,9 @@
 #include "comm/group/group.h"
 #include "comm/memory/packs.h"
 
-/* ---- the user's --------------------------------------------------------------------------- */
+/* ---- user-defined operators --------------------------------------------------------------- */
 
+/* A copy, because the user may free the operator while operations that use it run. */
 ls__operator ls__operator_of(ls__comm *comm, ls_reduce_op op)
 {
     ls__lock_take(&comm->lock, comm->env);
@@ -21,6 +22,7 @@ ls__operator ls__operator_of(ls__comm *comm, ls_reduce_op op)
     return found;
 }
 
+/* The lowest free slot, so ranks that make operators in the same order get equal values. */
 ls_status ls_reduce_op_new(ls_reduce_fn fn, void *arg, const char *name, ls_reduce_op *out)
 {
     ls__comm *comm = ls__comm_get("ls_reduce_op_new");
@@ -62,6 +64,7 @@ ls_status ls_reduce_op_new(ls_reduce_fn fn, void *arg, const char *name, ls_redu
     return LS_OK;
 }
 
+/* Only the table entry: works in flight have copies. */
 ls_status ls_reduce_op_free(ls_reduce_op op)
 {
     ls__comm *comm = ls__comm_get("ls_reduce_op_free");
@@ -86,6 +89,8 @@ ls_status ls_reduce_op_free(ls_reduce_op op)
     return LS_OK;
 }
 
+/* Called from within the user's function; the operation reads the text when that returns. The first
+ * reason counts. */
 ls_status ls_reduce_op_fail(const char *why)
 {
     if (ls__self.refusal == NULL) {
@@ -102,6 +107,8 @@ ls_status ls_reduce_op_fail(const char *why)
 
 /* ---- premultiplied sums ------------------------------------------------------------------- */
 
+/* How many elements of input must be multiplied; in the v-variants up to the end of the last block.
+ * */
 static int64_t elements_of(const ls_group *group, const ls__collective *args)
 {
     int64_t end = 0;
@@ -116,7 +123,8 @@ static int64_t elements_of(const ls_group *group, const ls__collective *args)
     return end;
 }
 
-/* What lies between the blocks of a v-variant is not the operation's, and not read. */
+/* v-variants: multiplies the blocks only, since memory between them is not the operation's and may
+ * not be read. */
 static void scale_blocks(const ls_group *group, const ls__collective *args, unsigned char *to,
                          double factor)
 {
@@ -131,6 +139,8 @@ static void scale_blocks(const ls_group *group, const ls__collective *args, unsi
     }
 }
 
+/* all_reduce overwrites its output anyway, so it is multiplied there; other operations must not
+ * change their input and use a pack, which the operation gives back at its end. */
 ls_status ls__premultiply(ls_group *group, ls__collective *args, double factor)
 {
     const int64_t elements = elements_of(group, args);

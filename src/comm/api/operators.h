@@ -4,7 +4,7 @@
 
 #include "comm/group/group.h"
 
-/* A copy of the user's operator of this value; its function is NULL where there is none. */
+/* A copy of the user's operator with this value; its function is NULL if it does not exist. */
 ls__operator ls__operator_of(ls__comm *comm, ls_reduce_op op);
 /* Multiplies the input of a PREMUL_SUM: in place, or into a pack, which `args` uses then. */
 ls_status ls__premultiply(ls_group *group, ls__collective *args, double factor);

@@ -1,7 +1,7 @@
-/* Where input and output may lie on each other: apart, or as each operation's "in place" says. What
- * lies otherwise would be overwritten while it is still read, by a peer's step or an own one, and
- * the result be wrong without a word; so it is refused. In the v-variants the blocks count, not the
- * gaps between them. */
+/* Overlap of input and output: they must be apart, or in place as each operation defines it. Any other
+ * overlap would be overwritten while a step of this rank or a peer still reads it, and the result
+ * would be silently wrong; so it is refused. In the v-variants only the blocks count, not the gaps
+ * between them. */
 #include "comm/api/overlap.h"
 #include "comm/api/collective.h"
 #include "comm/group/group.h"
@@ -10,24 +10,27 @@ typedef struct span {
     uintptr_t begin, end;
 } span;
 
+/* The checks before have made sure that the end does not overflow. */
 static span span_of(const void *memory, int64_t from, int64_t count, size_t element)
 {
     const uintptr_t begin = (uintptr_t)memory + (uintptr_t)from * element;
     return (span){begin, begin + (uintptr_t)count * element};
 }
 
+/* An empty span overlaps nothing. */
 static bool are_apart(span a, span b)
 {
     return a.end <= b.begin || b.end <= a.begin || a.begin == a.end || b.begin == b.end;
 }
 
+/* The message says which overlap would be allowed. */
 static ls_status refuse(const char *what, const ls_group *group, const char *rule)
 {
     return ls__fail(LS_ERR_INVALID, "%s on group \"%s\": in and out overlap; %s", what, group->name,
                     rule);
 }
 
-/* One side is the block `own`, the other (`side`) has one for each rank. */
+/* Whether one block `own` overlaps only its own place among the blocks of the other side. */
 static bool fits(const ls_group *group, const ls__collective *args, int side, span own)
 {
     const void *memory = side == 0 ? args->input : args->output;
@@ -59,7 +62,7 @@ ls_status ls__overlap_check(const char *what, const ls_group *group, const ls__c
                           : refuse(what, group, "only out may be this rank's own block of in");
     }
     if (args->input == args->output || ls__operation_is_v(args->operation)) {
-        return LS_OK; /* all_to_all_v in place: counts.c */
+        return LS_OK; /* all_to_all_v in place: v_counts.c */
     }
     const int64_t blocks = ls__operation_has_blocks(args->operation, true) ? group->size : 1;
     const int64_t count = args->count * blocks;

@@ -1,7 +1,8 @@
-/* Receiving from whoever sends first: ls_recv with LS_ANY_SOURCE, and who it was. */
+/* Receiving from any source: ls_recv with LS_ANY_SOURCE, and the rank that has sent. */
 #include "comm/engine/engine.h"
 #include "comm/group/group.h"
 
+/* Known when the receive has ended, and only if it has succeeded. */
 int ls_work_source(const ls_work *work)
 {
     const bool came = work != NULL && work->operation == LS__OP_RECV &&
@@ -9,6 +10,7 @@ int ls_work_source(const ls_work *work)
     return came ? work->descriptor.root : LS_ANY_SOURCE;
 }
 
+/* The source must be read before the handle is given back. */
 ls_status ls_recv_any(ls_group *group, void *buf, int64_t count, ls_dtype dtype, int tag,
                       const ls_collective_options *options, int *source)
 {

@@ -1,12 +1,12 @@
-/* Blocks of unequal lengths: the arguments of the v-variants, the table that programs are bound to,
- * and telling which entry differs.
+/* Blocks of unequal lengths: the arguments of the v-variants, the table to which programs are bound,
+ * and the search for the entry that differs.
  *
  * Note [Which entry]
  * Ranks that all give all counts compare a hash of them. When it differs, the descriptors also hold
  * the sum of the counts and the sum of (i + 1) * counts[i]. A rank whose own counts are those of
- * one side then finds the other's: if entry i alone differs, by d, the sums differ by d and (i + 1)
- * * d; if two do, each pair of entries leaves one solution. The hash of the own counts with these
- * entries changed must be the other's: what is named is certain, and otherwise nothing is named.
+ * one side then finds the other's: if entry i alone differs, by d, the sums differ by d and
+ * (i + 1) * d; if two differ, each pair of entries leaves one solution. The hash of the own counts
+ * with these entries changed must be the other's, so an entry is named only if it is certain.
  */
 #include <stdio.h>
 #include <string.h>
@@ -21,19 +21,22 @@
 
 /* ---- arguments ---------------------------------------------------------------------------- */
 
+/* Whether this side consists of blocks on this rank; in rooted operations only the root's does. */
 static bool is_long(const ls_group *group, const ls__collective *args, int side)
 {
     return ls__operation_has_blocks(args->operation, side == 0) &&
            ls__operation_uses(args->operation, side == 0, group->rank, args->root);
 }
 
+/* Prefix of the argument's name in error texts; all_to_all_v has counts on both sides. */
 static const char *side_name(const ls__collective *args, int side)
 {
     const bool both = ls__operation_plain(args->operation) == LS__OP_ALL_TO_ALL;
     return !both ? "" : side == 0 ? "in_" : "out_";
 }
 
-/* Entry r of a long side; and whether memory could hold it. */
+/* Checks entry r of a long side and whether memory could hold it. *end is where the next block
+ * begins without offsets. */
 static ls_status check_entry(const char *what, const ls_group *group, const ls__collective *args,
                              int side, int r, int64_t *end)
 {
@@ -62,6 +65,7 @@ static ls_status check_entry(const char *what, const ls_group *group, const ls__
     return LS_OK;
 }
 
+/* All entries of one long side. */
 static ls_status check_side(const char *what, const ls_group *group, const ls__collective *args,
                             int side)
 {
@@ -77,6 +81,7 @@ static ls_status check_side(const char *what, const ls_group *group, const ls__c
     return LS_OK;
 }
 
+/* In place, both sides must describe the same blocks. */
 static bool same_places(const ls_group *group, const ls__collective *args)
 {
     const size_t bytes = (size_t)group->size * sizeof(int64_t);
@@ -85,6 +90,7 @@ static bool same_places(const ls_group *group, const ls__collective *args)
            (in == out || (in != NULL && out != NULL && memcmp(in, out, bytes) == 0));
 }
 
+/* The block of this rank appears on both sides and must have one length. */
 static ls_status check_own(const char *what, const ls_group *group, const ls__collective *args)
 {
     const int me = group->rank, side = is_long(group, args, 0) ? 0 : 1;
@@ -146,6 +152,7 @@ ls_status ls__counts_check(const char *what, const ls_group *group, const ls__co
 
 /* ---- the table ---------------------------------------------------------------------------- */
 
+/* The table stays with the work when that is used again, so it has room for any group. */
 bool ls__counts_room(ls__comm *comm, ls_work *work)
 {
     const size_t ranks = (size_t)comm->world->size;
@@ -155,6 +162,7 @@ bool ls__counts_room(ls__comm *comm, ls_work *work)
     return work->table != NULL;
 }
 
+/* FNV-1a by words, with the low bit set, since 0 means that there is no hash. */
 static uint64_t hash_of(const int64_t *counts, int n)
 {
     uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a, by words */
@@ -165,6 +173,8 @@ static uint64_t hash_of(const int64_t *counts, int n)
     return hash | 1; /* never 0, which is none */
 }
 
+/* Copies counts and offsets, computes missing offsets, and raises the count to the longest block.
+ * */
 static void fill_long(const ls__collective *args, int side, int n, ls_work *work)
 {
     int64_t end = 0;
@@ -177,6 +187,7 @@ static void fill_long(const ls__collective *args, int side, int n, ls_work *work
     }
 }
 
+/* Wraps around, as the difference of two sums does. */
 static int64_t sum_of(const int64_t *counts, int n)
 {
     uint64_t sum = 0;
@@ -186,6 +197,7 @@ static int64_t sum_of(const int64_t *counts, int n)
     return (int64_t)sum;
 }
 
+/* Each count times its position; see Note [Which entry]. */
 static uint64_t weight_of(const int64_t *counts, int n)
 {
     uint64_t weight = 0;
@@ -195,6 +207,8 @@ static uint64_t weight_of(const int64_t *counts, int n)
     return weight;
 }
 
+/* If all ranks know all counts, hash, sum and weight go into the descriptor; otherwise the two ends
+ * of each block compare their lengths. */
 void ls__counts_fill(const ls_group *group, const ls__collective *args, ls_work *work)
 {
     const int n = group->size, me = group->rank;
@@ -234,12 +248,13 @@ const ls__descriptor *ls__counts_descriptor(const ls_group *group)
 /* ---- which entry differs ------------------------------------------------------------------- */
 
 typedef struct difference {
-    int64_t *counts; /* the own ones; changed for a moment */
+    int64_t *counts; /* this rank's; would_be changes and restores entries */
     int n;
-    uint64_t sum, weight; /* by how much the other's are larger */
-    uint64_t hash;        /* the other's */
+    uint64_t sum, weight; /* of the other rank, minus this rank's */
+    uint64_t hash;        /* of the other rank */
 } difference;
 
+/* Whether changing entry i by `by` gives the other rank's counts. */
 static bool would_be(difference *d, int i, uint64_t by)
 {
     d->counts[i] = (int64_t)((uint64_t)d->counts[i] + by);
@@ -248,8 +263,8 @@ static bool would_be(difference *d, int i, uint64_t by)
     return same;
 }
 
-/* The first entry that differs, and by how much; -1: not known. With j it is i and j: by_i + by_j =
- * sum and (i + 1) * by_i + (j + 1) * by_j = weight. */
+/* The first entry that differs, and by how much; -1: not found. For a pair i, j: by_i + by_j = sum
+ * and (i + 1) * by_i + (j + 1) * by_j = weight. */
 static int find_entry(difference *d, uint64_t *by)
 {
     for (int i = 0; i < d->n; i++) {
@@ -277,6 +292,7 @@ static int find_entry(difference *d, uint64_t *by)
     return -1;
 }
 
+/* Only a rank whose own counts are those of one side can find the entry. */
 void ls__counts_difference(const ls_group *group, const ls__descriptor *a, int rank_a,
                            const ls__descriptor *b, int rank_b, char *out, size_t bytes)
 {

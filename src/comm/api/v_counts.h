@@ -6,14 +6,15 @@
 
 /* Arguments of a v-variant on this rank. */
 ls_status ls__counts_check(const char *what, const ls_group *group, const ls__collective *args);
-/* lock; memory for the work's table; false: there is none. */
+/* Memory for the work's table; false: no memory. The caller holds comm->lock. */
 bool ls__counts_room(ls__comm *comm, ls_work *work);
-/* lock; copies counts and offsets, and sets the work's and the descriptor's counts. */
+/* Copies counts and offsets, and sets the work's and the descriptor's counts. The caller holds
+ * comm->lock. */
 void ls__counts_fill(const ls_group *group, const ls__collective *args, ls_work *work);
 /* ": counts[2] is 7 on rank 0 and 9 on rank 1", as far as this rank can tell; or "" */
 void ls__counts_difference(const ls_group *group, const ls__descriptor *a, int rank_a,
                            const ls__descriptor *b, int rank_b, char *out, size_t bytes);
-/* token: of the operation in progress */
+/* The descriptor of the operation in progress. The caller holds the progress lock. */
 const ls__descriptor *ls__counts_descriptor(const ls_group *group);
 
 #endif

@@ -1,9 +1,9 @@
-/* Claiming: how all members of a group come to report the same first cause.
+/* Claiming: all members of a group report the same root cause.
  *
- * Causes: the launcher's verdict (a rank died), a mismatch, a deadline, ls_group_abort, a peer that
- * left. Whoever finds one claims the group: a compare-and-swap on one word in member 0's control
- * block, so there is one winner, whose text everybody takes over. Claims need no message: members
- * look at that word whenever they wait (fail.c).
+ * Causes: a death that the launcher has reported, a mismatch, a deadline, ls_group_abort, a peer that
+ * left. A rank that finds one claims the group by a compare-and-swap on one word in member 0's
+ * control block, so there is one winner, whose text all members take over. On one host claims need
+ * no message: members look at that word whenever they wait (fail.c).
  *
  * Note [Claims between hosts]
  * A rank on another host than member 0 asks it by a message (CLAIM) and is answered with the first
@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "comm/api/collective.h"
 #include "comm/diagnose/cause.h"
 #include "comm/engine/wake.h"
@@ -21,6 +22,7 @@
 #include "comm/memory/control.h"
 #include "comm/remote/remote.h"
 
+/* The text of the root cause, valid for the life of the group; "" while it has not failed. */
 const char *ls__group_failure(const ls_group *group)
 {
     return atomic_load_explicit(&group->failed, memory_order_acquire) != 0 ? group->failure : "";
@@ -28,6 +30,8 @@ const char *ls__group_failure(const ls_group *group)
 
 /* ---- claiming ----------------------------------------------------------------------------- */
 
+/* Publishes a failure of this rank on the board, where the launcher reads it if the rank then ends.
+ * The first one counts, unless an operation that started later has succeeded since. */
 void ls__comm_tell_board(const ls__comm *comm, ls_status status, const char *text)
 {
     ls__board_rank *me = comm->me;
@@ -43,17 +47,20 @@ void ls__comm_tell_board(const ls__comm *comm, ls_status status, const char *tex
     }
 }
 
+/* LS_ERR_PEER is another rank's failure, which the board has from its own source. */
 void ls__group_tell_board(ls_group *group, ls_status status, const char *text)
 {
-    if (status != LS_ERR_PEER) { /* that is what the launcher has said, or a peer that left */
+    if (status != LS_ERR_PEER) {
         ls__comm_tell_board(group->comm, status, text);
     }
 }
 
-/* ---- first causes ------------------------------------------------------------------------- */
+/* ---- root causes -------------------------------------------------------------------------- */
 
+/* The first thread to claim writes the text; the holder of the progress lock sends it. */
 bool ls__remote_claim(ls_group *group, ls_status status, const char *text, int by)
 {
+    LS_ASSERT(status < 0);
     uint32_t expected = LS__CLAIM_NONE;
     if (!atomic_compare_exchange_strong_explicit(&group->claim, &expected, LS__CLAIM_WRITING,
                                                  memory_order_acq_rel, memory_order_relaxed)) {
@@ -63,7 +70,7 @@ bool ls__remote_claim(ls_group *group, ls_status status, const char *text, int b
     group->claim_by = by;
     group->claim_ns = group->comm->env->now_ns(group->comm->env);
     snprintf(group->claim_text, sizeof group->claim_text, "%s", text);
-    /* Sync: releases the text to the token's holder. */
+    /* Sync: releases the text to the holder of the progress lock. */
     atomic_store_explicit(&group->claim, LS__CLAIM_READY, memory_order_seq_cst);
     return true;
 }
@@ -73,8 +80,11 @@ void ls__group_cause(ls_group *group, ls_status status, const char *text)
     ls__group_cause_by(group, status, text, group->comm->runtime->rank);
 }
 
+/* Member 0's claim word decides. A loser of the claim only wakes the members, which take over the
+ * winner's text. A rank on another host than member 0 asks by message. */
 void ls__group_cause_by(ls_group *group, ls_status status, const char *text, int by)
 {
+    LS_ASSERT(status < 0);
     ls__control_block *first = group->member[0].control;
     uint32_t expected = 0;
     if (group->member[0].remote) {
@@ -97,6 +107,8 @@ void ls__group_cause_by(ls_group *group, ls_status status, const char *text, int
     ls__ring(group->comm, group->member[group->rank].local);
 }
 
+/* Publishes that another rank's failure was reported to this rank's program: if it ends now, its
+ * end is a consequence. The first report counts. */
 void ls__comm_note_told(const ls__comm *comm, ls_status status, int by, const char *text)
 {
     ls__board_rank *me = comm->me;
@@ -111,6 +123,7 @@ void ls__comm_note_told(const ls__comm *comm, ls_status status, int by, const ch
     atomic_store_explicit(&me->told, (uint32_t)-status, memory_order_release);
 }
 
+/* Called wherever a failed group's text is returned to the user. */
 const char *ls__group_hear(const ls_group *group)
 {
     const char *text = ls__group_failure(group);

@@ -1,4 +1,4 @@
-/* What a waiting driver looks for ten times a second: deadlines, stalls, members that have left or
+/* Checks of the waiting engine, ten times a second: deadlines, stalls, members that have left or
  * died. */
 #include <stdio.h>
 #include <string.h>
@@ -21,11 +21,11 @@
 #define GONE_DEAD "ended (unconfirmed: no word from the launcher)"
 
 /* Note [Leaving]
- * A rank may take part in an operation and leave at once, between our look at its announcement and
- * our look at its life. What it did before it left is visible once its leaving is (release and
- * acquire on `life`): so a collective's stamps are looked at again after that. What it sent lies in
- * a ring that may not have been read since; a letter is given up at the second look, before which
- * the rings have been read. */
+ * A rank may take part in an operation and leave at once, between this rank's looks at its
+ * announcement and at its life. Everything that it did before it left is visible as soon as its
+ * leaving is (release and acquire on `life`), so a collective's stamps are read again after that.
+ * Its messages lie in a ring that may not have been read since, so a point-to-point message is given
+ * up only at the second look, before which the rings have been read. */
 static bool came_before_it_left(const ls_group *group, ls_work *work, int r, uint64_t now_ns)
 {
     if (!ls__is_p2p(work)) {
@@ -36,28 +36,31 @@ static bool came_before_it_left(const ls_group *group, ls_work *work, int r, uin
     return first_look;
 }
 
-/* A launcher that is stopped itself tells of no death. */
-static bool ended_untold(const ls_group *group, const ls_work *work, int r, uint64_t now_ns)
+/* A launcher that is stopped itself reports no death, so the process is looked up. */
+static bool ended_unreported(const ls_group *group, const ls_work *work, int r, uint64_t now_ns)
 {
     const ls__group_member *m = &group->member[r];
     return !m->remote && now_ns > work->queued_ns + LS__STALL_NS &&
            ls__board_unreaped(group->comm->board, group->comm->env, m->local);
 }
 
-/* Of a death the launcher's verdict knows more: it is waited for. */
+/* Whether the member cannot come any more. After a death the launcher's root cause says more, so it
+ * gets a grace period. */
 static bool is_gone(const ls_group *group, ls_work *work, int r, uint64_t now_ns, ls__life life)
 {
     if (life == LS__LIFE_LEFT) {
         return !came_before_it_left(group, work, r, now_ns);
     }
-    const bool dead = life == LS__LIFE_DEAD || ended_untold(group, work, r, now_ns);
+    const bool dead = life == LS__LIFE_DEAD || ended_unreported(group, work, r, now_ns);
     if (dead && work->gone_seen_ns == 0) {
         work->gone_seen_ns = now_ns;
     }
     return dead && now_ns - work->gone_seen_ns > LS__GRACE_NS;
 }
 
-static void tell_gone(ls_group *group, const ls_work *work, int r, const char *what)
+/* A member that gave up because of a deadlock has published the cycle, which explains more than its
+ * absence. */
+static void fail_gone(ls_group *group, const ls_work *work, int r, const char *what)
 {
     char text[LS__FAILURE_MAX], operation[256];
     if (ls__deadlock_left(group->comm, group->member[r].world_rank, text, sizeof text)) {
@@ -70,7 +73,8 @@ static void tell_gone(ls_group *group, const ls_work *work, int r, const char *w
     ls__group_cause_by(group, LS_ERR_PEER, text, group->member[r].world_rank);
 }
 
-/* A receive from any source is lost when one has died, or all others have left. */
+/* A receive from any source is lost when one possible sender has died, or when all have left.
+ * Returns whether the group was failed. */
 static bool senders_gone(ls_group *group, ls_work *work, uint64_t now_ns)
 {
     int left = 0, last = -1;
@@ -83,18 +87,18 @@ static bool senders_gone(ls_group *group, ls_work *work, uint64_t now_ns)
             left++;
             last = r;
         } else if (is_gone(group, work, r, now_ns, life)) {
-            tell_gone(group, work, r, GONE_DEAD);
+            fail_gone(group, work, r, GONE_DEAD);
             return true;
         }
     }
     if (left == 0 || left < group->size - 1 || !is_gone(group, work, last, now_ns, LS__LIFE_LEFT)) {
         return false;
     }
-    tell_gone(group, work, last, "left the job (ls_finalize), the last of those who could send it");
+    fail_gone(group, work, last, "left the job (ls_finalize), the last of those who could send it");
     return true;
 }
 
-/* A member that is missing and cannot come any more. */
+/* Fails the group if a missing member cannot come any more. */
 static bool member_gone(ls_group *group, ls_work *work, uint64_t now_ns)
 {
     if (ls__takes_any(work)) {
@@ -105,19 +109,20 @@ static bool member_gone(ls_group *group, ls_work *work, uint64_t now_ns)
         const int r = m.member[i];
         const ls__life life = ls__life_of(group, r);
         if (is_gone(group, work, r, now_ns, life)) {
-            tell_gone(group, work, r, life == LS__LIFE_LEFT ? GONE_LEFT : GONE_DEAD);
+            fail_gone(group, work, r, life == LS__LIFE_LEFT ? GONE_LEFT : GONE_DEAD);
             return true;
         }
     }
     return false;
 }
 
+/* Whether the operation's deadline has passed. */
 static bool is_late(const ls_work *work, uint64_t now_ns)
 {
     return now_ns >= work->deadline_ns && !LS__PLANTED(DEADLINE);
 }
 
-/* True: the group was failed. `closely`: also whether to warn of it. */
+/* Looks at one operation. True: the group was failed. `closely`: also warns of stragglers. */
 static bool check_work(ls_group *group, ls_work *work, uint64_t now_ns, bool closely)
 {
     const uint64_t age = now_ns > work->queued_ns ? now_ns - work->queued_ns : 0;
@@ -149,31 +154,31 @@ static bool check_work(ls_group *group, ls_work *work, uint64_t now_ns, bool clo
     return false;
 }
 
-/* Of thousands in flight only the oldest for each peer is looked at, which takes a walk through
- * what has come and may cost a system call, and warned about, once in a while: the others wait for
- * the same, or are the oldest soon. Their deadlines are their own. */
-static bool check_letters(ls_group *group, const ls__list *works, uint64_t now_ns)
+/* With thousands of messages in flight only the oldest for each peer is examined closely, since
+ * that walks through all unexpected messages and may cost a system call; the others wait for the
+ * same peer. Deadlines are checked for all. */
+static bool check_messages(ls_group *group, const ls__list *works, uint64_t now_ns)
 {
     uint64_t seen[LS__PROGRAM_RANKS_MAX / 64 + 1] = {0};
-    ls__p2p *letters = group->p2p;
+    ls__p2p *p2p = group->p2p;
     LS__LIST_EACH (at, works) {
         ls_work *work = LS__LIST_ITEM(at, ls_work, link);
         const int peer = ls__takes_any(work) ? group->size : work->descriptor.root;
-        const bool quiet = letters->warned_ns != 0 && letters->warned_ns != now_ns &&
-                           now_ns - letters->warned_ns < LS__WARN_NS;
+        const bool quiet = p2p->warned_ns != 0 && p2p->warned_ns != now_ns &&
+                           now_ns - p2p->warned_ns < LS__WARN_NS;
         const bool first = (seen[peer / 64] >> peer % 64 & 1) == 0;
-        const bool had_warned = work->warned;
+        const bool warned_before = work->warned;
         seen[peer / 64] |= (uint64_t)1 << peer % 64;
         if ((first || is_late(work, now_ns)) && check_work(group, work, now_ns, !quiet)) {
             return true;
         }
-        letters->warned_ns = work->warned && !had_warned ? now_ns : letters->warned_ns;
+        p2p->warned_ns = work->warned && !warned_before ? now_ns : p2p->warned_ns;
     }
     return false;
 }
 
-/* The collective in progress, or one behind it whose time is up. Only the holder of the token, who
- * calls this, takes works out of the queue. */
+/* Checks the collective in progress and the first one behind it whose time is up. Only the holder of
+ * the progress lock, which calls this, takes works out of the queue. */
 static bool check_queue(ls_group *group, uint64_t now_ns)
 {
     ls__comm *comm = group->comm;
@@ -189,14 +194,17 @@ static bool check_queue(ls_group *group, uint64_t now_ns)
            (late != NULL && check_work(group, late, now_ns, true));
 }
 
+/* One failure is enough; the operations of the group end with it. */
 static void check_group(ls_group *group, uint64_t now_ns)
 {
-    if (check_queue(group, now_ns) || check_letters(group, &group->p2p->sends, now_ns) ||
-        check_letters(group, &group->p2p->recvs, now_ns)) {
+    if (check_queue(group, now_ns) || check_messages(group, &group->p2p->sends, now_ns) ||
+        check_messages(group, &group->p2p->recvs, now_ns)) {
         (void)ls__group_failed(group);
     }
 }
 
+/* Called ten times a second by the thread that drives the engine. Deadlocks come first: ranks that
+ * have given up in one look like missing members afterwards. */
 void ls__engine_check(ls__comm *comm, uint64_t now_ns)
 {
     comm->next_check_ns = now_ns + LS__CHECK_NS;
@@ -206,7 +214,7 @@ void ls__engine_check(ls__comm *comm, uint64_t now_ns)
         ls__remote_check(comm, now_ns);
     }
     (void)ls__comm_look(comm);
-    ls__deadlock_check(comm, now_ns); /* before those who found the same, and left, are missed */
+    ls__deadlock_check(comm, now_ns);
     LS__LIST_EACH (at, &comm->groups) {
         ls_group *group = LS__LIST_ITEM(at, ls_group, link);
         if (atomic_load_explicit(&group->pending, memory_order_acquire) > 0 &&

@@ -1,11 +1,11 @@
-/* Ranks that wait for each other in a circle: each is named with its operation, group and call
- * site, and their groups fail, instead of waiting for a deadline.
+/* Deadlock detection: ranks that wait for each other in a cycle are named with operation, group and
+ * call site, and their groups fail at once instead of at a deadline.
  *
  *     rank 0: all_reduce on "a" ──waits for──▶ rank 1: all_reduce on "b" ──waits for──▶ rank 0
  *
  * Note [Why it is never wrong]
  * A rank whose threads are all blocked publishes how many operations it has submitted (`calls`),
- * in all and per group, and what each thread waits for. From two such records follow *facts* of
+ * in all and per group, and the operation for which each thread waits. From two such records follow *facts* of
  * this form: "rank i, having made c calls, cannot end this wait before rank j makes its (d+1)th":
  *   - a collective: i waits for number s of a group, all members must submit it, and j with its d
  *     calls has submitted fewer than s of that group;
@@ -15,20 +15,20 @@
  *     stuck, each with the calls it had then;
  *   - a send: j with its d calls holds the announcement of this very send and has no receive for
  *     it.
- * Facts stay true, however old the records are that they were read from. A rank is stuck if every
+ * Facts stay true, however old the records are from which they were read. A rank is stuck if every
  * thread of it has such a fact towards a stuck rank. The first of the stuck ranks to make another
- * call would need another one of them to have made one before: so none ever does. Slow ranks, data
- * under way and threads that compute make no facts. What is sent on by the engine when an operation
- * ends (the reducer's buckets) counts as a thread that waits for that operation.
+ * call would need another one of them to have made one before, so no stuck rank ever makes one. Slow
+ * ranks, data under way and threads that compute produce no facts. An operation whose end makes the
+ * engine start another one (the reducer's buckets) counts as a thread that waits for it.
  *
- * What it cannot know is a thread that has not attached itself to the runtime yet; see
- * ls_runtime_attach.
+ * A thread that has not yet attached itself to the runtime is not seen; see ls_runtime_attach.
  *
- * A rank that has found a circle gives its wait up and publishes the circle instead for a while:
- * those in it that are still blocked then do the same, with the same text.
+ * A rank that has found a cycle ends its wait and publishes the cycle for a while: the members that
+ * are still blocked then do the same, with the same text.
  */
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/text.h"
 #include "comm/diagnose/cause.h"
 #include "comm/diagnose/deadlock.h"
@@ -38,25 +38,28 @@
 #include "comm/group/group.h"
 #include "comm/remote/remote.h"
 
-#define JUDGE_NS 1500000000u  /* after this a circle is looked for: a mismatch was found before */
-#define FREEZE_NS 2000000000u /* a record stays after its circle was found */
-#define NAMED_MAX 4           /* ranks of a circle that are named */
+#define JUDGE_NS 1500000000u  /* a wait this long is examined; mismatches are found earlier */
+#define FREEZE_NS 2000000000u /* how long a published cycle stays on the board */
+#define NAMED_MAX 4           /* ranks of a cycle that are named */
 
 _Static_assert(LS__BLOCKED_RANK_WORDS * 64 == LS__PROGRAM_RANKS_MAX, "a bit for each rank");
 
+/* Writes the record only if it has changed, so an unchanged wait costs nothing. */
 static void publish(ls__comm *comm)
 {
     ls__deadlock *d = comm->deadlock;
-    if (memcmp(&d->said, &d->next, sizeof d->said) != 0) {
-        memcpy(&d->said, &d->next, sizeof d->said);
-        ls__blocked_write(&comm->me->blocked, &d->said);
-        ls__remote_send_blocked(comm, &d->said);
+    if (memcmp(&d->published, &d->next, sizeof d->published) != 0) {
+        memcpy(&d->published, &d->next, sizeof d->published);
+        ls__blocked_write(&comm->me->blocked, &d->published);
+        ls__remote_send_blocked(comm, &d->published);
     }
-    memcpy(&d->view[comm->runtime->rank], &d->said, sizeof d->said);
+    memcpy(&d->view[comm->runtime->rank], &d->published, sizeof d->published);
 }
 
 /* ---- facts -------------------------------------------------------------------------------- */
 
+/* Whether the rank has submitted fewer than `number` operations of that group. A group that is not
+ * listed proves nothing. */
 static bool lacks_call(const ls__blocked *of, uint32_t group, uint64_t number)
 {
     for (uint32_t i = 0; i < of->group_count; i++) {
@@ -67,18 +70,19 @@ static bool lacks_call(const ls__blocked *of, uint32_t group, uint64_t number)
     return false;
 }
 
-static bool holds_note(const ls__blocked *of, int from, const ls__blocked_wait *wait)
+/* Whether the rank has this very send without a receive for it. */
+static bool holds_announcement(const ls__blocked *of, int from, const ls__blocked_wait *wait)
 {
-    for (uint32_t i = 0; i < of->note_count; i++) {
-        if (of->note[i].group == wait->group && of->note[i].peer == from &&
-            of->note[i].number == wait->number) {
+    for (uint32_t i = 0; i < of->announced_count; i++) {
+        if (of->announced[i].group == wait->group && of->announced[i].peer == from &&
+            of->announced[i].number == wait->number) {
             return true;
         }
     }
     return false;
 }
 
-/* A fact: the wait of rank i cannot end before rank j makes another call. */
+/* Whether a fact holds: the wait of rank i cannot end before rank j makes another call. */
 static bool waits_for(const ls__deadlock *d, int i, const ls__blocked_wait *wait, int j)
 {
     const ls__blocked *of = &d->view[j];
@@ -87,7 +91,7 @@ static bool waits_for(const ls__deadlock *d, int i, const ls__blocked_wait *wait
     }
     switch ((ls__operation)wait->operation) {
     case LS__OP_SEND:
-        return wait->peer == j && holds_note(of, i, wait);
+        return wait->peer == j && holds_announcement(of, i, wait);
     case LS__OP_RECV:
         return wait->peer == j && wait->peer_calls == of->calls;
     default:
@@ -95,7 +99,8 @@ static bool waits_for(const ls__deadlock *d, int i, const ls__blocked_wait *wait
     }
 }
 
-/* A receive from any source waits for nobody who is not stuck: the first of them; else -1. */
+/* A receive from any source depends on all possible senders at once: returns the first of them if
+ * all are stuck, else -1. */
 static int next_of_any(const ls__comm *comm, const ls__blocked_wait *wait)
 {
     const ls__deadlock *d = comm->deadlock;
@@ -111,7 +116,7 @@ static int next_of_any(const ls__comm *comm, const ls__blocked_wait *wait)
     return wait->peer_calls == ls__deadlock_calls(d, wait, comm->runtime->world_size) ? first : -1;
 }
 
-/* The first stuck rank that it waits for; -1: none. */
+/* The first stuck rank on which this wait depends; -1: it depends on no stuck rank. */
 static int next_stuck(const ls__comm *comm, int i, const ls__blocked_wait *wait)
 {
     if (ls__blocked_any(wait)) {
@@ -125,6 +130,7 @@ static int next_stuck(const ls__comm *comm, int i, const ls__blocked_wait *wait)
     return -1;
 }
 
+/* Whether every blocked thread of the rank depends on a stuck rank. */
 static bool is_stuck(const ls__comm *comm, int i)
 {
     const ls__blocked *b = &comm->deadlock->view[i];
@@ -136,7 +142,8 @@ static bool is_stuck(const ls__comm *comm, int i)
     return b->wait_count > 0;
 }
 
-/* The largest set of which each waits for another one of it. */
+/* The largest set of ranks of which each depends on another one of it: starts with all blocked
+ * ranks and removes those that may still move, until none is removed. */
 static void find_stuck(ls__comm *comm)
 {
     ls__deadlock *d = comm->deadlock;
@@ -155,13 +162,14 @@ static void find_stuck(ls__comm *comm)
     }
 }
 
+/* The next rank of the cycle; the first wait of a rank stands for all of them. */
 static int follow(const ls__comm *comm, int rank)
 {
     return next_stuck(comm, rank, &comm->deadlock->view[rank].wait[0]);
 }
 
-/* The lowest rank of the circle that this one is in; -1: it only leads to one. */
-static int circle_of(const ls__comm *comm, int rank)
+/* The lowest rank of the cycle in which this one is; -1: it only leads to a cycle. */
+static int cycle_of(const ls__comm *comm, int rank)
 {
     int lowest = rank, at = rank;
     for (int steps = 0; steps < comm->runtime->world_size; steps++) {
@@ -174,17 +182,17 @@ static int circle_of(const ls__comm *comm, int rank)
     return -1;
 }
 
-/* ---- telling ------------------------------------------------------------------------------ */
+/* ---- reporting ---------------------------------------------------------------------------- */
 
 /* "rank 0 waits in all_reduce #3 (bucket 1) on group "a" at train.c:88 (host n1, pid 812)" */
 static void put_rank(const ls__comm *comm, ls__text *to, int rank, const ls__blocked_wait *w)
 {
-    const bool letter = w->peer >= 0 || ls__blocked_any(w);
+    const bool p2p = w->peer >= 0 || ls__blocked_any(w);
     char who[128];
     ls__text_add(to, "rank %d waits in %s", rank,
                  w->operation < LS__OP_COUNT ? ls__operation_name((ls__operation)w->operation)
                                              : "an operation");
-    if (letter) {
+    if (p2p) {
         ls__text_add(to, "%s with tag %d", ls__blocked_any(w) ? " from any rank" : "", (int)w->tag);
     } else {
         ls__text_add(to, " #%llu", (unsigned long long)w->number);
@@ -201,6 +209,8 @@ static void put_rank(const ls__comm *comm, ls__text *to, int rank, const ls__blo
     ls__text_add(to, " %s", place != NULL ? place : "");
 }
 
+/* The text starts with the lowest rank, so all ranks of the cycle report the same one. The remedy
+ * is kept even if the names have to be cut. */
 static void describe(const ls__comm *comm, int lowest, char *out, size_t bytes)
 {
     const char *remedy = "; call the operations of all groups in the same order on all ranks, or "
@@ -224,6 +234,7 @@ static void describe(const ls__comm *comm, int lowest, char *out, size_t bytes)
     ls__text_add(&end, "%s", remedy);
 }
 
+/* Fails the groups in whose operations this rank is blocked, and no others. */
 static void fail_own_groups(ls__comm *comm, const ls__blocked *own, const char *text)
 {
     LS__LIST_EACH (at, &comm->groups) {
@@ -239,43 +250,46 @@ static void fail_own_groups(ls__comm *comm, const ls__blocked *own, const char *
     }
 }
 
-static void put_circle(const ls__comm *comm, int lowest, ls__blocked *out)
+/* The members with their calls: a rank that has made another call since is not in it. */
+static void put_cycle(const ls__comm *comm, int lowest, ls__blocked *out)
 {
     int at = lowest;
     do {
-        if (out->circle_count < LS__BLOCKED_CIRCLE_MAX) {
-            out->circle[out->circle_count].rank = at;
-            out->circle[out->circle_count++].calls = comm->deadlock->view[at].calls;
+        if (out->cycle_count < LS__BLOCKED_CYCLE_MAX) {
+            out->cycle[out->cycle_count].rank = at;
+            out->cycle[out->cycle_count++].calls = comm->deadlock->view[at].calls;
         }
         at = follow(comm, at);
     } while (at != lowest);
 }
 
-/* Publishes the circle instead of what this rank waits for, and lets go. */
+/* Publishes the cycle instead of this rank's waits, and ends those waits. */
 static void give_up(ls__comm *comm, int lowest, uint64_t now_ns)
 {
+    LS_ASSERT(lowest >= 0);
     ls__deadlock *d = comm->deadlock;
     memset(&d->next, 0, sizeof d->next);
-    put_circle(comm, lowest, &d->next);
+    put_cycle(comm, lowest, &d->next);
     describe(comm, lowest, d->next.text, sizeof d->next.text);
-    memcpy(&d->waited, &d->said, sizeof d->said); /* publish replaces it */
+    memcpy(&d->waited, &d->published, sizeof d->published); /* publish replaces it */
     publish(comm);
     d->frozen_until_ns = now_ns + FREEZE_NS;
-    fail_own_groups(comm, &d->waited, d->said.text);
+    fail_own_groups(comm, &d->waited, d->published.text);
 }
 
-/* Another rank has found this one in a circle. */
-static bool heed_others(ls__comm *comm)
+/* Another rank has found this one in a cycle: ends the waits with that text. The number of calls
+ * shows that it is about the present wait. */
+static bool join_others(ls__comm *comm)
 {
     const ls__deadlock *d = comm->deadlock;
     for (int r = 0; r < comm->runtime->world_size; r++) {
-        for (uint32_t i = 0; i < d->view[r].circle_count; i++) {
-            if (d->view[r].circle[i].rank == comm->runtime->rank &&
-                d->view[r].circle[i].calls == d->said.calls) {
+        for (uint32_t i = 0; i < d->view[r].cycle_count; i++) {
+            if (d->view[r].cycle[i].rank == comm->runtime->rank &&
+                d->view[r].cycle[i].calls == d->published.calls) {
                 char text[LS__FAILURE_MAX];
                 ls__text_add(&(ls__text){text, sizeof text}, "%.*s", (int)sizeof text - 1,
                              d->view[r].text);
-                fail_own_groups(comm, &d->said, text);
+                fail_own_groups(comm, &d->published, text);
                 return true;
             }
         }
@@ -285,13 +299,14 @@ static bool heed_others(ls__comm *comm)
 
 /* ---- now and then ------------------------------------------------------------------------- */
 
+/* The struct with its two arrays. */
 static size_t bytes_of(const ls__comm *comm)
 {
     const size_t size = (size_t)comm->runtime->world_size;
     return sizeof(ls__deadlock) + size * (sizeof(ls__blocked) + sizeof(bool));
 }
 
-/* Whether there are sleepers, and all have slept so long. */
+/* Whether there are sleeping threads, and all of them have slept for `least_ns`. */
 static bool sleeps_since(ls__comm *comm, uint64_t now_ns, uint64_t least_ns)
 {
     bool all = true;
@@ -304,6 +319,7 @@ static bool sleeps_since(ls__comm *comm, uint64_t now_ns, uint64_t least_ns)
     return all;
 }
 
+/* Copies the published records of all ranks, which may be of different moments. */
 static void read_all(ls__comm *comm)
 {
     ls__deadlock *d = comm->deadlock;
@@ -314,6 +330,7 @@ static void read_all(ls__comm *comm)
     }
 }
 
+/* Allocates the memory with the first long wait. False: no memory, so no deadlock is found. */
 static bool ready(ls__comm *comm)
 {
     if (comm->deadlock == NULL) {
@@ -326,6 +343,7 @@ static bool ready(ls__comm *comm)
     return comm->deadlock != NULL;
 }
 
+/* Publishes first and judges a second later: all ranks of a cycle must have published. */
 void ls__deadlock_check(ls__comm *comm, uint64_t now_ns)
 {
     const bool slept = sleeps_since(comm, now_ns, LS__DEADLOCK_PUBLISH_NS);
@@ -334,28 +352,29 @@ void ls__deadlock_check(ls__comm *comm, uint64_t now_ns)
     }
     ls__deadlock *d = comm->deadlock;
     if (now_ns < d->frozen_until_ns ||
-        (!slept && d->said.calls == 0 && d->said.circle_count == 0)) {
+        (!slept && d->published.calls == 0 && d->published.cycle_count == 0)) {
         return;
     }
     read_all(comm);
     ls__deadlock_look(comm, now_ns, &d->next);
     publish(comm);
-    if (d->said.calls == 0 || heed_others(comm) || !sleeps_since(comm, now_ns, JUDGE_NS)) {
+    if (d->published.calls == 0 || join_others(comm) || !sleeps_since(comm, now_ns, JUDGE_NS)) {
         return;
     }
     find_stuck(comm);
     const int rank = comm->runtime->rank;
-    const int lowest = d->stuck[rank] ? circle_of(comm, rank) : -1;
+    const int lowest = d->stuck[rank] ? cycle_of(comm, rank) : -1;
     if (lowest >= 0) {
         give_up(comm, lowest, now_ns);
     }
 }
 
+/* The text of the cycle in which that rank gave up; false: it did not. */
 bool ls__deadlock_left(const ls__comm *comm, int world_rank, char *out, size_t bytes)
 {
     ls__blocked left;
     if (!ls__blocked_read(&ls__comm_record(comm, world_rank)->blocked, &left) ||
-        left.circle_count == 0) {
+        left.cycle_count == 0) {
         return false;
     }
     ls__text to = {out, bytes};

@@ -1,4 +1,4 @@
-/* What this rank publishes about itself when all its threads are blocked; see deadlock.c. */
+/* The record that this rank publishes when all its threads are blocked; see deadlock.c. */
 #include <string.h>
 
 #include "comm/diagnose/deadlock.h"
@@ -7,8 +7,8 @@
 #include "comm/group/group.h"
 #include "comm/p2p/p2p.h"
 
-/* One number for the calls of all these ranks, of which each only grows: equal numbers, equal
- * calls (but for once in 2^64). */
+/* One number for the calls of all these ranks. Each of them only grows, so equal numbers mean equal
+ * calls, except once in 2^64. */
 uint64_t ls__deadlock_calls(const ls__deadlock *d, const ls__blocked_wait *wait, int world_size)
 {
     uint64_t hash = 0;
@@ -21,7 +21,8 @@ uint64_t ls__deadlock_calls(const ls__deadlock *d, const ls__blocked_wait *wait,
     return hash | 1;
 }
 
-static bool is_letter(const ls_work *work)
+/* Whether this is a send or a receive. */
+static bool is_p2p(const ls_work *work)
 {
     return work->operation == LS__OP_SEND || work->operation == LS__OP_RECV;
 }
@@ -50,20 +51,21 @@ static bool needs_member(const ls_work *work, int member)
     }
 }
 
-/* In this copy of the peer's record there is no send under way that this receive would take. */
+/* Whether the copy of the peer's record proves that no send under way fits this receive. */
 static bool sends_nothing(const ls__blocked *peer, const ls_work *recv)
 {
     const ls_group *group = recv->group;
     const int me = group->member[group->rank].world_rank;
     bool none = peer->calls != 0 && peer->sends_cut == 0;
     for (uint32_t i = 0; i < peer->send_count; i++) {
-        const ls__blocked_letter *send = &peer->send[i];
+        const ls__blocked_message *send = &peer->send[i];
         none = none &&
                !(send->group == group->id && send->peer == me && send->tag == recv->descriptor.tag);
     }
     return none;
 }
 
+/* A message to oneself can end a receive from any source without another rank. */
 static bool sends_to_self(const ls_group *group, const ls__list *works, int tag)
 {
     LS__LIST_EACH (at, works) {
@@ -76,7 +78,7 @@ static bool sends_to_self(const ls_group *group, const ls__list *works, int tag)
     return false;
 }
 
-/* A receive from any source: each of the others would have to make a call. */
+/* A receive from any source: each of the other members would have to make a call. */
 static void put_any_wait(ls__comm *comm, const ls_work *work, ls__blocked_wait *to)
 {
     const ls_group *group = work->group;
@@ -93,7 +95,9 @@ static void put_any_wait(ls__comm *comm, const ls_work *work, ls__blocked_wait *
     }
 }
 
-static void put_letter_wait(ls__comm *comm, const ls_work *work, ls__blocked_wait *to)
+/* A receive that has met its announcement is not blocked by a missing call; its peer_calls stays 0,
+ * so no fact follows from it. */
+static void put_p2p_wait(ls__comm *comm, const ls_work *work, ls__blocked_wait *to)
 {
     to->tag = work->descriptor.tag;
     if (work->descriptor.root == LS_ANY_SOURCE) {
@@ -104,14 +108,14 @@ static void put_letter_wait(ls__comm *comm, const ls_work *work, ls__blocked_wai
     if (work->operation == LS__OP_SEND) {
         to->number = work->letter;
     } else if (work->stage == LS__RECV_MATCH) {
-        /* In this order; see Note [Why it is never wrong]. `view` was read before the token's
-         * holder looks at the receive, which only the holder changes. */
+        /* In this order; see Note [Why it is never wrong]. `view` was read before this look at the
+         * receive, which changes only under the progress lock. */
         const ls__blocked *peer = &comm->deadlock->view[to->peer];
         to->peer_calls = sends_nothing(peer, work) ? peer->calls : 0;
     }
 }
 
-/* False: there is no place for it. */
+/* Adds one wait to the record. False: it is full, so nothing can be proven. */
 static bool put_wait(ls__comm *comm, const ls_work *work, ls__blocked *out)
 {
     const ls_group *group = work->group;
@@ -128,8 +132,8 @@ static bool put_wait(ls__comm *comm, const ls_work *work, ls__blocked *out)
     memcpy(to->group_name, group->name, sizeof to->group_name);
     memcpy(to->file, d->file, sizeof to->file);
     memcpy(to->text, d->text, sizeof to->text);
-    if (is_letter(work)) {
-        put_letter_wait(comm, work, to);
+    if (is_p2p(work)) {
+        put_p2p_wait(comm, work, to);
         return true;
     }
     for (int r = 0; r < group->size; r++) {
@@ -140,7 +144,8 @@ static bool put_wait(ls__comm *comm, const ls_work *work, ls__blocked *out)
     return true;
 }
 
-/* lock. All threads of this rank that may call are blocked, and have been for a while. */
+/* Needs comm->lock. True: all attached threads of this rank are blocked, and have been for a while;
+ * their waits are in the record. */
 static bool put_threads(ls__comm *comm, uint64_t now_ns, ls__blocked *out)
 {
     uint32_t threads = 0;
@@ -158,65 +163,70 @@ static bool put_threads(ls__comm *comm, uint64_t now_ns, ls__blocked *out)
            threads == atomic_load_explicit(&comm->runtime->attached, memory_order_acquire);
 }
 
-static bool calls_on(const ls_work *work)
+/* Whether the end of this operation calls code that may start another one. The tuner's operations
+ * wake no thread. */
+static bool continues(const ls_work *work)
 {
     return (work->done != NULL && work->tuner == 0) || /* the tuner's wake nobody */
            atomic_load_explicit(&work->told.state, memory_order_acquire) == LS__TOLD_SET;
 }
 
-/* lock. Operations whose end makes the engine call on: the first of a collective's queue, each
- * letter. */
+/* Needs comm->lock. Adds the operations whose end makes the engine call on: the first of a queue,
+ * since those behind it end later, and every message. */
 static bool put_callbacks(ls__comm *comm, const ls_group *group, ls__blocked *out)
 {
-    const ls__list *letters[] = {&group->mail, &group->p2p->sends, &group->p2p->recvs};
+    const ls__list *messages[] = {&group->mail, &group->p2p->sends, &group->p2p->recvs};
     for (int i = 0; i < 3; i++) {
-        LS__LIST_EACH (at, letters[i]) {
+        LS__LIST_EACH (at, messages[i]) {
             const ls_work *work = LS__LIST_ITEM(at, ls_work, link);
-            if (calls_on(work) && !put_wait(comm, work, out)) {
+            if (continues(work) && !put_wait(comm, work, out)) {
                 return false;
             }
         }
     }
     LS__LIST_EACH (at, &group->queue) {
         const ls_work *work = LS__LIST_ITEM(at, ls_work, link);
-        if (calls_on(work)) {
+        if (continues(work)) {
             return put_wait(comm, work, out);
         }
     }
     return true;
 }
 
+/* A receiver must see all sends that might fit; `sends_cut` says that some are missing. */
 static void put_sends(const ls_group *group, const ls__list *works, ls__blocked *out)
 {
     LS__LIST_EACH (at, works) {
         const ls_work *work = LS__LIST_ITEM(at, ls_work, link);
-        if (work->operation == LS__OP_SEND && out->send_count < LS__BLOCKED_LETTERS_MAX) {
+        if (work->operation == LS__OP_SEND && out->send_count < LS__BLOCKED_MESSAGES_MAX) {
             out->send[out->send_count++] =
-                (ls__blocked_letter){.group = group->id,
-                                     .peer = group->member[work->descriptor.root].world_rank,
-                                     .tag = work->descriptor.tag,
-                                     .number = work->letter};
+                (ls__blocked_message){.group = group->id,
+                                      .peer = group->member[work->descriptor.root].world_rank,
+                                      .tag = work->descriptor.tag,
+                                      .number = work->letter};
         } else if (work->operation == LS__OP_SEND) {
             out->sends_cut = 1;
         }
     }
 }
 
-static void put_notes(const ls_group *group, ls__blocked *out)
+/* A send whose announcement is missing here is not proven to be stuck; so a full list only hides a
+ * deadlock. */
+static void put_announced(const ls_group *group, ls__blocked *out)
 {
     LS__LIST_EACH (at, &group->p2p->announced) {
-        const ls__unexpected *note = LS__LIST_ITEM(at, ls__unexpected, link);
-        if (out->note_count < LS__BLOCKED_LETTERS_MAX) {
-            out->note[out->note_count++] =
-                (ls__blocked_letter){.group = group->id,
-                                     .peer = group->member[note->from].world_rank,
-                                     .tag = note->message->descriptor.tag,
-                                     .number = note->message->letter};
+        const ls__unexpected *kept = LS__LIST_ITEM(at, ls__unexpected, link);
+        if (out->announced_count < LS__BLOCKED_MESSAGES_MAX) {
+            out->announced[out->announced_count++] =
+                (ls__blocked_message){.group = group->id,
+                                      .peer = group->member[kept->from].world_rank,
+                                      .tag = kept->message->descriptor.tag,
+                                      .number = kept->message->letter};
         }
     }
 }
 
-/* lock */
+/* Needs comm->lock. False: a wait did not fit. */
 static bool put_groups(ls__comm *comm, ls__blocked *out)
 {
     LS__LIST_EACH (at, &comm->groups) {
@@ -226,7 +236,7 @@ static bool put_groups(ls__comm *comm, ls__blocked *out)
         }
         put_sends(group, &group->mail, out);
         put_sends(group, &group->p2p->sends, out);
-        put_notes(group, out);
+        put_announced(group, out);
         if (out->group_count < LS__BLOCKED_GROUPS_MAX) {
             out->group[out->group_count].group = group->id;
             out->group[out->group_count++].submitted = group->sequence - group->tuner_operations;
@@ -235,6 +245,7 @@ static bool put_groups(ls__comm *comm, ls__blocked *out)
     return true;
 }
 
+/* All lists are read under one hold of comm->lock, so the record is of one moment. */
 void ls__deadlock_look(ls__comm *comm, uint64_t now_ns, ls__blocked *out)
 {
     memset(out, 0, sizeof *out);

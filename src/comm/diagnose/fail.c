@@ -1,10 +1,11 @@
-/* Failing: a group takes the first cause over and ends all its operations with it. After that the
- * rank says in its heap's `quiet` table that it touches no peer's memory for this group any more;
- * until all have said so, memory that is freed stays in quarantine (group/reclaim.c).
+/* Failing: a group takes over its root cause and ends all its operations with it. After that the rank
+ * publishes in its heap's `quiet` table that it touches no peer's memory for this group any more;
+ * until all members have done so, freed memory stays in quarantine (group/reclaim.c).
  */
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/log.h"
 #include "comm/api/collective.h"
 #include "comm/diagnose/cause.h"
@@ -21,6 +22,7 @@
 
 /* ---- taking over -------------------------------------------------------------------------- */
 
+/* Calls the users' callbacks, so no lock of the engine may be held here. */
 static void end_all(ls__list *works, ls_status status)
 {
     for (ls__list *at = ls__list_pop_front(works); at != NULL; at = ls__list_pop_front(works)) {
@@ -30,6 +32,7 @@ static void end_all(ls__list *works, ls_status status)
     }
 }
 
+/* Appends all of one list to another. */
 static void take_all(ls__list *from, ls__list *to)
 {
     for (ls__list *at = ls__list_pop_front(from); at != NULL; at = ls__list_pop_front(from)) {
@@ -37,19 +40,23 @@ static void take_all(ls__list *from, ls__list *to)
     }
 }
 
-static void say_quiet(ls_group *group)
+/* From now on this rank touches no memory of its peers for the group. */
+static void publish_quiet(ls_group *group)
 {
     ls__comm *comm = group->comm;
     ls__heap_header *header = ls__heap_header_of(&comm->heap, comm->runtime->rank);
-    /* Sync: release; pairs with the acquire in let_go. */
+    /* Sync: release; pairs with the acquire in reclaim.c. */
     atomic_store_explicit(&header->quiet[group->id % LS__GROUP_SLOTS], group->id + 1,
                           memory_order_release);
     ls__remote_send_left(group, LS__MESSAGE_QUIET);
 }
 
-/* The group has `status` and `text` from now on; everything in flight ends with it. */
-static void collapse(ls_group *group, ls_status status, const char *text)
+/* The group has failed with `status` and `text` from now on, and everything in flight ends with
+ * them. In this order: no new operation, then no access to memory, then the table for peers, and
+ * last the users' handles, whose buffers are theirs again. */
+static void adopt_cause(ls_group *group, ls_status status, const char *text)
 {
+    LS_ASSERT(atomic_load_explicit(&group->failed, memory_order_relaxed) == 0);
     ls__comm *comm = group->comm;
     ls__list ended;
     ls__list_init(&ended);
@@ -66,16 +73,18 @@ static void collapse(ls_group *group, ls_status status, const char *text)
     group->backend->reset(group);
     take_all(&group->p2p->sends, &ended);
     take_all(&group->p2p->recvs, &ended);
-    say_quiet(group);
+    publish_quiet(group);
     end_all(&ended, status);
 }
 
-static bool has_verdict(const ls__comm *comm)
+/* Whether the launcher has reported a failure of the job on the board. */
+static bool has_root_cause(const ls__comm *comm)
 {
     return atomic_load_explicit(&comm->board->verdict, memory_order_acquire) != 0;
 }
 
-/* The claimant died, or is stopped, between claim and text: of a death the launcher will tell. */
+/* The claimant has died or is stopped between claim and text. A grace period, because the launcher
+ * will report a death. */
 static bool claim_is_stuck(ls_group *group)
 {
     ls__comm *comm = group->comm;
@@ -83,10 +92,11 @@ static bool claim_is_stuck(ls_group *group)
     if (group->claim_seen_ns == 0) {
         group->claim_seen_ns = now;
     }
-    return has_verdict(comm) || now - group->claim_seen_ns > LS__GRACE_NS;
+    return has_root_cause(comm) || now - group->claim_seen_ns > LS__GRACE_NS;
 }
 
-/* This rank has asked a far member 0 to make its failure the first cause, and no answer came. */
+/* Member 0 is remote and has not answered this rank's claim. Returns whether the group has failed
+ * by now. */
 static bool own_claim_is_late(ls_group *group)
 {
     ls__comm *comm = group->comm;
@@ -95,18 +105,19 @@ static bool own_claim_is_late(ls_group *group)
         return false;
     }
     char text[LS__FAILURE_MAX];
-    if (has_verdict(comm)) {
-        collapse(group, LS_ERR_PEER, comm->board->verdict_text);
+    if (has_root_cause(comm)) {
+        adopt_cause(group, LS_ERR_PEER, comm->board->verdict_text);
     } else if (comm->env->now_ns(comm->env) - group->claim_ns > LS__GRACE_NS) {
         snprintf(text, sizeof text, "%.*s (unconfirmed: rank %d did not answer)",
                  (int)sizeof text - 64, group->claim_text, group->member[0].world_rank);
-        collapse(group, group->claim_status, text);
+        adopt_cause(group, group->claim_status, text);
     } else {
         return false;
     }
     return true;
 }
 
+/* Looks at one word of member 0's control block, so it is cheap enough for every turn. */
 bool ls__group_failed(ls_group *group)
 {
     if (atomic_load_explicit(&group->failed, memory_order_relaxed) != 0) {
@@ -121,19 +132,19 @@ bool ls__group_failed(ls_group *group)
     const uint32_t failed = atomic_load_explicit(&claimant->failed, memory_order_seq_cst);
     if (failed != 0) {
         group->failed_by = claimant->failed_by;
-        collapse(group, (ls_status) - (int)failed, claimant->failed_text);
+        adopt_cause(group, (ls_status) - (int)failed, claimant->failed_text);
         return true;
     }
     if (claim_is_stuck(group)) {
         char text[LS__FAILURE_MAX];
-        if (has_verdict(group->comm)) {
-            collapse(group, LS_ERR_PEER, group->comm->board->verdict_text);
+        if (has_root_cause(group->comm)) {
+            adopt_cause(group, LS_ERR_PEER, group->comm->board->verdict_text);
             return true;
         }
         snprintf(text, sizeof text,
                  "group \"%s\" failed: rank %d ended while it reported a failure (unconfirmed)",
                  group->name, group->member[claim - 1].world_rank);
-        collapse(group, LS_ERR_PEER, text);
+        adopt_cause(group, LS_ERR_PEER, text);
         return true;
     }
     return false;
@@ -141,7 +152,8 @@ bool ls__group_failed(ls_group *group)
 
 /* ---- looking ------------------------------------------------------------------------------ */
 
-static void log_verdict(ls__comm *comm)
+/* Once per rank: every group fails with the same text. */
+static void log_root_cause(ls__comm *comm)
 {
     if (!comm->verdict_logged) {
         comm->verdict_logged = true;
@@ -149,11 +161,11 @@ static void log_verdict(ls__comm *comm)
     }
 }
 
-/* What the launcher, or a peer for all groups, has declared. Returns whether a group failed. */
-static bool apply_verdict(ls__comm *comm)
+/* Fails all groups with the root cause on the board. Returns whether one failed just now. */
+static bool apply_root_cause(ls__comm *comm)
 {
     bool any = false;
-    log_verdict(comm);
+    log_root_cause(comm);
     LS__LIST_EACH (at, &comm->groups) {
         ls_group *group = LS__LIST_ITEM(at, ls_group, link);
         if (!ls__group_failed(group)) {
@@ -164,11 +176,12 @@ static bool apply_verdict(ls__comm *comm)
     return any;
 }
 
+/* Returns whether a group failed just now. */
 bool ls__comm_look(ls__comm *comm)
 {
     bool any = false;
-    if (has_verdict(comm)) {
-        return apply_verdict(comm);
+    if (has_root_cause(comm)) {
+        return apply_root_cause(comm);
     }
     LS__LIST_EACH (at, &comm->groups) {
         ls_group *group = LS__LIST_ITEM(at, ls_group, link);
@@ -179,13 +192,14 @@ bool ls__comm_look(ls__comm *comm)
     return any;
 }
 
+/* Without the progress lock the claim is enough: its holder looks at claims at every turn. */
 void ls__group_fail(ls_group *group, ls_status status, const char *text)
 {
     ls__comm *comm = group->comm;
     for (int i = 0; i < ls__turns_count(group); i++) {
         ls__group_cause(ls__turns_at(group, i), status, text);
     }
-    if (ls__progress_try(comm)) { /* else the one who has it will see the claim */
+    if (ls__progress_try(comm)) {
         for (int i = 0; i < ls__turns_count(group); i++) {
             (void)ls__group_failed(ls__turns_at(group, i));
         }
@@ -193,7 +207,7 @@ void ls__group_fail(ls_group *group, ls_status status, const char *text)
     }
 }
 
-/* The peers would wait for this rank: the group fails, so that they hear why. */
+/* The peers would wait for this rank, so the group fails and they learn why. */
 ls_status ls__collective_no_memory(ls_group *group, const ls__collective *args)
 {
     char text[LS__FAILURE_MAX];

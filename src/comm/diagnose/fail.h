@@ -1,18 +1,21 @@
-/* Taking a first cause over, and looking for one. */
+/* Taking over a root cause, and looking for one. */
 #ifndef LS_COMM_DIAGNOSE_FAIL_H
 #define LS_COMM_DIAGNOSE_FAIL_H
 
 #include "comm/group/group.h"
 
-/* token: if the group has a cause, takes it over and ends its works. True: it has failed. */
+/* If the group has a root cause, takes it over and ends its works. True: it has failed. The caller
+ * holds the progress lock. */
 bool ls__group_failed(ls_group *group);
-/* It has failed, and is told so when member 0, on another host, has answered. Until then nothing
- * more is announced: a peer might compare it with its own before it hears of the failure. */
+/* Whether this rank has found a failure that member 0, on another host, has not confirmed yet. Until
+ * then no operation is announced: a peer might compare it with its own before it learns of the
+ * failure. */
 static inline bool ls__group_failing(const ls_group *group)
 {
     return group->member[0].remote &&
            atomic_load_explicit(&group->claim, memory_order_relaxed) != LS__CLAIM_NONE;
 }
-bool ls__comm_look(ls__comm *comm); /* token: cheap look for verdicts and claims */
+/* Looks for root causes and claims of all groups; cheap. The caller holds the progress lock. */
+bool ls__comm_look(ls__comm *comm);
 
 #endif

@@ -1,27 +1,30 @@
-/* The flight recorder: the last operations of this rank, on the board, where launcher and peers
- * read them after it died. A few stores an operation; `state` is stored last, with release, and
- * pairs with the acquire of whoever reports. */
+/* The flight recorder: the last operations of this rank, on the board, where the launcher and peers
+ * read them even after the rank has died. It costs a few stores per operation; `state` is stored last, with
+ * release, and pairs with the acquire of every reader. */
 #include <stdio.h>
 #include <string.h>
 
 #include "comm/diagnose/flight.h"
 #include "comm/group/group.h"
 
+/* The ring of records; a newer operation overwrites the oldest. */
 static ls__flight_record *record_of(ls__comm *comm, uint64_t number)
 {
     return &comm->me->flight[number % LS__FLIGHT_MAX];
 }
 
-static void note(_Atomic uint64_t *field, uint64_t value)
+/* Readers take these fields only together with `state`, which is released last. */
+static void store(_Atomic uint64_t *field, uint64_t value)
 {
     atomic_store_explicit(field, value, memory_order_relaxed);
 }
 
-static void note32(_Atomic uint32_t *field, uint32_t value)
+static void store32(_Atomic uint32_t *field, uint32_t value)
 {
     atomic_store_explicit(field, value, memory_order_relaxed);
 }
 
+/* The record may still be read as that of the operation before: EMPTY invalidates it. */
 uint64_t ls__flight_open(ls__comm *comm, const ls_group *group, const ls__descriptor *descriptor,
                          uint64_t queued_ns)
 {
@@ -29,10 +32,10 @@ uint64_t ls__flight_open(ls__comm *comm, const ls_group *group, const ls__descri
     ls__flight_record *record = record_of(comm, number);
     atomic_store_explicit(&record->state, LS__FLIGHT_EMPTY, memory_order_relaxed);
     atomic_thread_fence(memory_order_release); /* readers see EMPTY before the new fields */
-    note32(&record->fences_passed, 0);
-    note(&record->queued_ns, queued_ns);
-    note(&record->started_ns, 0);
-    note(&record->ended_ns, 0);
+    store32(&record->fences_passed, 0);
+    store(&record->queued_ns, queued_ns);
+    store(&record->started_ns, 0);
+    store(&record->ended_ns, 0);
     record->descriptor = *descriptor;
     memcpy(record->group_name, group->name, sizeof record->group_name);
     atomic_store_explicit(&record->state, LS__FLIGHT_QUEUED, memory_order_release);
@@ -51,10 +54,11 @@ void ls__flight_start(ls__comm *comm, const ls_work *work)
 {
     if (still_there(comm, work)) {
         ls__flight_record *record = record_of(comm, work->flight);
-        note32(&record->fences_passed, 1);
-        /* A small operation lasts about as long as looking at the clock twice: it has no start. */
-        note(&record->started_ns,
-             work->way == LS__WAY_SMALL ? work->queued_ns : comm->env->now_ns(comm->env));
+        store32(&record->fences_passed, 1);
+        /* A small operation lasts about as long as reading the clock twice, so its start is not
+         * measured. */
+        store(&record->started_ns,
+              work->way == LS__WAY_SMALL ? work->queued_ns : comm->env->now_ns(comm->env));
         atomic_store_explicit(&record->state, LS__FLIGHT_STARTED, memory_order_release);
     }
 }
@@ -63,7 +67,7 @@ void ls__flight_close(ls__comm *comm, const ls_work *work, ls_status status, uin
 {
     if (still_there(comm, work)) {
         ls__flight_record *record = record_of(comm, work->flight);
-        note(&record->ended_ns, now_ns);
+        store(&record->ended_ns, now_ns);
         atomic_store_explicit(&record->state, status == LS_OK ? LS__FLIGHT_DONE : LS__FLIGHT_FAILED,
                               memory_order_release);
     }
@@ -72,9 +76,9 @@ void ls__flight_close(ls__comm *comm, const ls_work *work, ls_status status, uin
 void ls__flight_end(ls__comm *comm, uint64_t number, ls_status status, uint64_t now_ns)
 {
     ls__flight_record *record = record_of(comm, number);
-    note32(&record->fences_passed, status == LS_OK);
-    note(&record->started_ns, atomic_load_explicit(&record->queued_ns, memory_order_relaxed));
-    note(&record->ended_ns, now_ns);
+    store32(&record->fences_passed, status == LS_OK);
+    store(&record->started_ns, atomic_load_explicit(&record->queued_ns, memory_order_relaxed));
+    store(&record->ended_ns, now_ns);
     atomic_store_explicit(&record->state, status == LS_OK ? LS__FLIGHT_DONE : LS__FLIGHT_FAILED,
                           memory_order_release);
 }

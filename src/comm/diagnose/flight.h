@@ -4,10 +4,10 @@
 
 #include "comm/group/group.h"
 
-/* lock; the record's number */
+/* Opens the record of a submitted operation and returns its number. The caller holds comm->lock. */
 uint64_t ls__flight_open(ls__comm *comm, const ls_group *group, const ls__descriptor *descriptor,
                          uint64_t queued_ns);
-/* Of a small one that has just been opened; its start is not noted. */
+/* Closes the record of a small operation that was opened just before; it has no separate start. */
 void ls__flight_end(ls__comm *comm, uint64_t number, ls_status status, uint64_t now_ns);
 void ls__flight_start(ls__comm *comm, const ls_work *work);
 void ls__flight_close(ls__comm *comm, const ls_work *work, ls_status status, uint64_t now_ns);

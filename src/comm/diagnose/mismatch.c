@@ -1,4 +1,4 @@
-/* Comparing what ranks believe an operation to be, and saying in words where they differ. All
+/* Compares the descriptors of an operation on different ranks and describes the first difference. All
  * ranks see the same descriptors once fence 0 is complete and compare them in the same order, so
  * all find the same pair: the first rank and the first one that differs from it. */
 #include <stdarg.h>
@@ -15,6 +15,7 @@
 
 #define SIDE_MAX 400
 
+/* Whether the operation combines values. */
 static bool is_reduction(const ls__descriptor *d)
 {
     return ls__operation_reduces((ls__operation)d->operation);
@@ -27,7 +28,7 @@ static const char *towards_root(const ls__descriptor *d)
     return plain == LS__OP_BROADCAST || plain == LS__OP_SCATTER ? "from" : "to";
 }
 
-/* Of the one asked for by name; NULL: none. */
+/* The algorithm that was asked for by name; NULL: automatic choice. */
 static const char *algorithm_name(const ls__descriptor *d)
 {
     int count = 0;
@@ -35,23 +36,28 @@ static const char *algorithm_name(const ls__descriptor *d)
     return d->algorithm > 0 && d->algorithm <= count ? algorithms[d->algorithm - 1]->name : NULL;
 }
 
+/* Whether both calls are at the same line of the program. */
 static bool same_site(const ls__descriptor *a, const ls__descriptor *b)
 {
     return a->line == b->line && strncmp(a->file, b->file, sizeof a->file) == 0;
 }
 
-/* Where only the two ends of a block know its length, the receiver compares (stream.c, shown.c). */
+/* In some v-variants only the two ends of a block know its length; there the receiver compares
+ * (program_stream.c, v_layout.c). */
 static bool counts_matter(const ls__descriptor *d)
 {
     const ls__operation operation = (ls__operation)d->operation;
     return !ls__operation_is_v(operation) || ls__operation_counts_known(operation);
 }
 
+/* Equal counts, or counts that need not be equal. */
 static bool same_counts(const ls__descriptor *a, const ls__descriptor *b)
 {
     return a->counts_hash == b->counts_hash && (a->count == b->count || !counts_matter(a));
 }
 
+/* All that must agree. The place of the call is compared only with LOCKSTEP_CHECK=strict; addresses
+ * and memory kinds may differ. */
 bool ls__descriptor_equal(const ls__comm *comm, const ls__descriptor *a, const ls__descriptor *b)
 {
     return LS__PLANTED(COMPARISON) ||
@@ -66,8 +72,8 @@ bool ls__descriptor_equal(const ls__comm *comm, const ls__descriptor *a, const l
             (!comm->strict || same_site(a, b)));
 }
 
-/* Only what makes an operation plain is packed. Whatever else is compared is 0 in `plain`, so that
- * a descriptor which has more, of a kind unknown here, differs from it and has no key. */
+/* Packs a plain operation into one word. Every other field is 0 in `plain`, so a descriptor that
+ * uses one of them, even one added later, differs from it and has no key. */
 uint64_t ls__descriptor_key(const ls__comm *comm, const ls__descriptor *d)
 {
     const ls__descriptor plain = {.version = LS__DESCRIPTOR_VERSION,
@@ -85,7 +91,7 @@ uint64_t ls__descriptor_key(const ls__comm *comm, const ls__descriptor *d)
                : 0;
 }
 
-/* Appends, and keeps quiet when the text is full. */
+/* Appends; text that does not fit is cut. */
 static void add(char *out, size_t bytes, const char *format, ...) LS__PRINTF(3, 4);
 static void add(char *out, size_t bytes, const char *format, ...)
 {
@@ -146,6 +152,7 @@ static void side(const ls__comm *comm, const ls__descriptor *d, int rank, bool n
     }
 }
 
+/* Advice for the first difference, in the order in which one would look for it. */
 static const char *remedy(const ls__descriptor *a, const ls__descriptor *b)
 {
     if (a->operation != b->operation) {
@@ -196,6 +203,8 @@ void ls__operation_text(const ls_group *group, const ls__descriptor *d, char *ou
     add(out, bytes, " on group \"%s\"", group->name);
 }
 
+/* The lower rank is `a` wherever two ranks notice the same mismatch, so they report the same text.
+ * */
 void ls__mismatch_text(const ls_group *group, const ls__descriptor *a, int rank_a,
                        const ls__descriptor *b, int rank_b, char *out, size_t bytes)
 {
@@ -212,6 +221,8 @@ void ls__mismatch_text(const ls_group *group, const ls__descriptor *a, int rank_
     }
 }
 
+/* Fails the group. Only receiver and sender know this length, so no other rank could find the
+ * mismatch. */
 void ls__mismatch_block(ls_group *group, int from, const ls__descriptor *sender, int64_t sent,
                         int64_t expected)
 {
@@ -231,14 +242,15 @@ void ls__mismatch_block(ls_group *group, int from, const ls__descriptor *sender,
     ls__group_cause(group, LS_ERR_MISMATCH, text);
 }
 
+/* Whether the member has announced the operation. */
 static bool is_here(const ls_group *group, int r, uint64_t sequence)
 {
     return atomic_load_explicit(&ls__post_slot(group, r, sequence)->stamp, memory_order_acquire) >=
            ls__stamp(sequence, 1);
 }
 
-/* An end of a rooted operation may not need what another member sends it: it is compared all the
- * same, so that two roots do not both think that all went well. */
+/* An end of a rooted operation may not need the other member's message, but is compared all the
+ * same, so that two roots do not both believe that all went well. */
 void ls__mismatch_heard(ls_group *group, int member, uint64_t sequence)
 {
     const ls__post *own = ls__post_slot(group, group->rank, sequence);
@@ -259,7 +271,8 @@ void ls__mismatch_heard(ls_group *group, int member, uint64_t sequence)
     ls__group_cause(group, LS_ERR_MISMATCH, text);
 }
 
-/* Whether the keys of all who are here say that all is well. */
+/* Whether all members that are here have published the same key, which is one comparison each; key
+ * 0 proves nothing. */
 static bool same_keys(const ls_group *group, uint64_t sequence)
 {
     uint64_t key = 0;

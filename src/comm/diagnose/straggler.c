@@ -1,4 +1,5 @@
-/* Who keeps an operation waiting, and the sentences that say so: at a deadline and in warnings. */
+/* Stragglers: the members that keep an operation waiting, and the texts that name them at a deadline
+ * and in warnings. */
 #include "comm/diagnose/straggler.h"
 
 #include <stdio.h>
@@ -14,6 +15,7 @@
 #include "comm/p2p/p2p.h"
 #include "comm/remote/remote.h"
 
+/* Sync: acquire; everything the member did before it left is visible after LEFT was read. */
 ls__life ls__life_of(const ls_group *group, int member)
 {
     return (ls__life)atomic_load_explicit(&group->member[member].record->life,
@@ -26,25 +28,28 @@ static void describe_missing(const ls_group *group, int member, char *out, size_
     ls__comm_describe(group->comm, group->member[member].world_rank, out, bytes);
 }
 
+/* Where the member is in this operation. */
 static uint64_t stamp_of(const ls_group *group, int member, const ls_work *work)
 {
     return atomic_load_explicit(&ls__post_slot(group, member, work->descriptor.sequence)->stamp,
                                 memory_order_acquire);
 }
 
+/* Its post slot may belong to a later operation already, but `finished` only grows. */
 static bool has_finished(const ls_group *group, int r, const ls_work *work)
 {
     return atomic_load_explicit(&group->member[r].control->finished, memory_order_acquire) >=
            work->descriptor.sequence;
 }
 
+/* Whether the member has announced the operation. */
 bool ls__has_called(const ls_group *group, int r, const ls_work *work)
 {
     return stamp_of(group, r, work) >= ls__stamp(work->descriptor.sequence, 1) ||
            has_finished(group, r, work);
 }
 
-/* Whether a member has not reached a fence of the operation that this rank has reached. */
+/* Whether the member has not reached a fence of the operation that this rank has reached. */
 bool ls__is_behind(const ls_group *group, int r, const ls_work *work)
 {
     bool behind = stamp_of(group, r, work) < stamp_of(group, group->rank, work) &&
@@ -57,8 +62,8 @@ bool ls__is_behind(const ls_group *group, int r, const ls_work *work)
     return behind;
 }
 
-/* Left, dead, silent or (at a closer look, which costs a system call) stopped: others that are
- * missing may well wait for this one. */
+/* Whether the member has left, died, fallen silent or (only if `closely`, which costs a system
+ * call) is stopped: other missing members may be waiting for this one. */
 static bool is_unwell(const ls_group *group, int r, bool closely)
 {
     const ls__comm *comm = group->comm;
@@ -71,7 +76,8 @@ static bool is_unwell(const ls_group *group, int r, bool closely)
                      : closely && ls__board_stopped(comm->board, comm->env, m->local);
 }
 
-/* Those that have not called it, or are behind; first those that explain the others. */
+/* Adds members that have not called the operation, or are behind in it. Unwell ones come first,
+ * because they explain the others. */
 static void add_missing(ls__straggler *m, const ls_group *group, const ls_work *work,
                         bool all_called, bool closely)
 {
@@ -86,7 +92,8 @@ static void add_missing(ls__straggler *m, const ls_group *group, const ls_work *
     }
 }
 
-/* Messages show nobody to be behind: then who is stopped or silent and has not finished it. */
+/* By messages no member can be seen to be behind, so this names those that are stopped or silent
+ * and have not finished. */
 static void add_unwell(ls__straggler *m, const ls_group *group, const ls_work *work)
 {
     for (int r = 0; r < group->size && m->count < LS__STRAGGLER_NAMED; r++) {
@@ -96,13 +103,14 @@ static void add_unwell(ls__straggler *m, const ls_group *group, const ls_work *w
     }
 }
 
+/* The source of such a receive is decided when an announcement matches. */
 bool ls__takes_any(const ls_work *work)
 {
     return ls__is_p2p(work) && work->descriptor.root == LS_ANY_SOURCE;
 }
 
-/* For a collective those that have not announced it, or, when all have, those that are behind at a
- * fence; for a letter the peer, or who might have sent it. */
+/* For a collective the members that have not announced it, or, if all have, those that are behind
+ * at a fence; for a message the peer, or all that might have sent it. */
 ls__straggler ls__straggler_find(const ls_group *group, const ls_work *work, bool closely)
 {
     ls__straggler m = {.what = "has not called it"};
@@ -134,19 +142,19 @@ ls__straggler ls__straggler_find(const ls_group *group, const ls_work *work, boo
     return m;
 }
 
-/* A receive that waits while its peer has sent something else: the likeliest cause. */
+/* A receive waits while its peer has sent a message with another tag: the likeliest cause. */
 static void add_other_sends(const ls_group *group, const ls_work *work, char *out, size_t bytes)
 {
     const size_t used = strlen(out);
     LS__LIST_EACH (at, &group->p2p->announced) {
-        const ls__unexpected *note = LS__LIST_ITEM(at, ls__unexpected, link);
-        const ls__descriptor *d = &note->message->descriptor;
+        const ls__unexpected *kept = LS__LIST_ITEM(at, ls__unexpected, link);
+        const ls__descriptor *d = &kept->message->descriptor;
         if (work->operation == LS__OP_RECV &&
-            (note->from == work->descriptor.root || ls__takes_any(work))) {
+            (kept->from == work->descriptor.root || ls__takes_any(work))) {
             snprintf(out + used, bytes - used,
                      "; this receive has tag %d, and what rank %d has sent has tag %d (%s[%lld] at "
                      "%.*s:%d): give both sides the same tag",
-                     (int)work->descriptor.tag, group->member[note->from].world_rank, (int)d->tag,
+                     (int)work->descriptor.tag, group->member[kept->from].world_rank, (int)d->tag,
                      ls_dtype_name((ls_dtype)d->dtype), (long long)d->count, LS__FILE_MAX, d->file,
                      (int)d->line);
             return;
@@ -170,12 +178,13 @@ static void waiting_text(const ls_group *group, const ls_work *work, char *out, 
     add_other_sends(group, work, out, bytes);
 }
 
+/* `r` may be one past the last member. */
 static bool has_not_come(const ls_group *group, int r, const ls_work *work)
 {
     return r < group->size && r != group->rank && !ls__has_called(group, r, work);
 }
 
-/* "1, 3-7, 9": world ranks of all that have not come. Returns how many. */
+/* "1, 3-7, 9": world ranks of all that have not called it. Returns how many. */
 static int list_missing(const ls_group *group, const ls_work *work, ls__text *to)
 {
     int count = 0;
@@ -196,7 +205,7 @@ static int list_missing(const ls_group *group, const ls_work *work, ls__text *to
     return count;
 }
 
-/* False: all have come. */
+/* A monitored barrier names all missing ranks instead of the first few. False: all have come. */
 static bool fail_monitored(ls_group *group, const ls_work *work, uint64_t now_ns)
 {
     char text[LS__FAILURE_MAX], list[LS__FAILURE_MAX / 2], operation[256], who[256] = "";
@@ -216,6 +225,7 @@ static bool fail_monitored(ls_group *group, const ls_work *work, uint64_t now_ns
     return true;
 }
 
+/* Called at the deadline; the text says who was waited for and what they are doing. */
 void ls__straggler_fail(ls_group *group, const ls_work *work, uint64_t now_ns)
 {
     if (work->monitored && fail_monitored(group, work, now_ns)) {
@@ -229,7 +239,8 @@ void ls__straggler_fail(ls_group *group, const ls_work *work, uint64_t now_ns)
     ls__group_cause(group, LS_ERR_TIMEOUT, text);
 }
 
-/* A stopped process does not come by itself: it is named early, and even after another warning. */
+/* A stopped process does not resume by itself, so it is reported early, and again after a warning
+ * of another kind. */
 bool ls__straggler_stopped(const ls_group *group, const ls_work *work)
 {
     const ls__comm *comm = group->comm;
@@ -239,6 +250,7 @@ bool ls__straggler_stopped(const ls_group *group, const ls_work *work)
            ls__board_stopped(comm->board, comm->env, first->local);
 }
 
+/* A warning only: the operation goes on until its deadline. */
 void ls__straggler_warn(ls_group *group, ls_work *work, uint64_t now_ns)
 {
     char operation[256], who[LS__FAILURE_MAX];

@@ -1,4 +1,4 @@
-/* Who keeps an operation waiting. */
+/* Stragglers: the members that keep an operation waiting. */
 #ifndef LS_COMM_DIAGNOSE_STRAGGLER_H
 #define LS_COMM_DIAGNOSE_STRAGGLER_H
 
@@ -6,11 +6,11 @@
 
 #define LS__STRAGGLER_NAMED 3
 
-/* Those that keep a work waiting. */
+/* The members that keep a work waiting, at most LS__STRAGGLER_NAMED of them. */
 typedef struct ls__straggler {
     int member[LS__STRAGGLER_NAMED];
     int count;
-    const char *what; /* "has not …", said of each */
+    const char *what; /* "has not …": the predicate for each of them */
 } ls__straggler;
 
 static inline bool ls__is_p2p(const ls_work *work)
@@ -19,7 +19,7 @@ static inline bool ls__is_p2p(const ls_work *work)
 }
 
 ls__life ls__life_of(const ls_group *group, int member);
-bool ls__takes_any(const ls_work *work); /* a receive from any source that has found none yet */
+bool ls__takes_any(const ls_work *work); /* a receive from any source without a sender yet */
 bool ls__has_called(const ls_group *group, int r, const ls_work *work);
 /* Whether a member has not reached a fence of the operation that this rank has reached. */
 bool ls__is_behind(const ls_group *group, int r, const ls_work *work);

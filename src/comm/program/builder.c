@@ -1,13 +1,14 @@
 /* The builder: collects steps lane by lane and packs them into a program.
  *
- * Generators call it without checking anything; the first mistake (a rank that does not exist, a
- * chunk out of range, memory) is kept and comes out of ls__builder_finish.
+ * Generators call it without checking any result; the first mistake (a rank that does not exist, a
+ * chunk out of range, memory) is kept and returned by ls__builder_finish.
  */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/arena.h"
+#include "base/assert.h"
 #include "base/error.h"
 #include "comm/program/eager_recv.h"
 #include "comm/program/program.h"
@@ -43,6 +44,7 @@ struct ls__builder {
 };
 
 static void fail(ls__builder *b, ls_status status, const char *format, ...) LS__PRINTF(3, 4);
+/* Keeps the first mistake; later ones are most often its consequences. */
 static void fail(ls__builder *b, ls_status status, const char *format, ...)
 {
     if (b->status != LS_OK) {
@@ -55,6 +57,8 @@ static void fail(ls__builder *b, ls_status status, const char *format, ...)
     va_end(args);
 }
 
+/* NULL: no memory, which ls__builder_finish reports; all functions accept NULL, so generators need
+ * not check. */
 ls__builder *ls__builder_new(const ls__program_spec *spec, const ls__env *env,
                              const char *algorithm)
 {
@@ -88,6 +92,7 @@ void ls__builder_chunks(ls__builder *b, int chunks, int scratch_slots)
     b->scratch_slots = scratch_slots;
 }
 
+/* Note [Wide programs] in program.h. */
 void ls__builder_wide(ls__builder *b)
 {
     if (b != NULL) {
@@ -111,11 +116,13 @@ void ls__builder_binding(ls__builder *b)
 
 /* ---- steps -------------------------------------------------------------------------------- */
 
+/* SCRATCH chunks are numbered slot * chunks + chunk. */
 static int64_t chunk_limit(const ls__builder *b, ls__ref ref)
 {
     return ref.buffer == LS__BUFFER_SCRATCH ? (int64_t)b->chunks * b->scratch_slots : b->chunks;
 }
 
+/* Only PEER_ steps may name memory of another rank, and never its SCRATCH, which is private. */
 static void check_refs(ls__builder *b, const ls__ref *refs, int count, bool peers)
 {
     for (int i = 0; i < count; i++) {
@@ -133,6 +140,7 @@ static void check_refs(ls__builder *b, const ls__ref *refs, int count, bool peer
     }
 }
 
+/* Copies the refs and returns the index of the first one in the program. */
 static int add_refs(ls__builder *b, const ls__ref *refs, int count)
 {
     const int first = b->ref_count;
@@ -160,11 +168,14 @@ typedef struct operands {
     int src_count;
 } operands;
 
+/* Whether the step may touch memory of other ranks. */
 static bool is_peer_kind(ls__step_kind kind)
 {
     return kind == LS__STEP_PEER_READ || kind == LS__STEP_PEER_REDUCE;
 }
 
+/* Appends one step to a lane and returns its index within the lane. After a mistake the program is
+ * never used, so any index will do. */
 static int add(ls__builder *b, int lane, ls__step_kind kind, int peer, const operands *o)
 {
     if (b == NULL || lane < 0 || lane >= LS__PROGRAM_LANES_MAX) {
@@ -196,6 +207,7 @@ static int add(ls__builder *b, int lane, ls__step_kind kind, int peer, const ope
     return b->lane[lane].count++;
 }
 
+/* A rank does not send messages to itself. */
 static int add_message(ls__builder *b, int lane, ls__step_kind kind, int peer, const operands *o)
 {
     if (b != NULL && (peer < 0 || peer >= b->spec.size || peer == b->spec.rank)) {
@@ -227,6 +239,7 @@ int ls__builder_copy(ls__builder *b, int lane, ls__ref dst, ls__ref src)
                &(operands){.dst = &dst, .dst_count = 1, .src = &src, .src_count = 1});
 }
 
+/* Only reading: the destination is always this rank's. */
 int ls__builder_peer_read(ls__builder *b, int lane, ls__ref dst, ls__ref src)
 {
     if (b != NULL && dst.rank != b->spec.rank) {
@@ -236,6 +249,7 @@ int ls__builder_peer_read(ls__builder *b, int lane, ls__ref dst, ls__ref src)
                &(operands){.dst = &dst, .dst_count = 1, .src = &src, .src_count = 1});
 }
 
+/* Whether every ref is this rank's. */
 static bool all_own(const ls__builder *b, const ls__ref *refs, int count)
 {
     for (int i = 0; i < count; i++) {
@@ -246,6 +260,8 @@ static bool all_own(const ls__builder *b, const ls__ref *refs, int count)
     return true;
 }
 
+/* Chooses REDUCE or PEER_REDUCE itself, so generators need not know which ranks share memory with
+ * which. */
 int ls__builder_reduce(ls__builder *b, int lane, const ls__ref *dst, int dst_count,
                        const ls__ref *src, int src_count)
 {
@@ -257,6 +273,8 @@ int ls__builder_reduce(ls__builder *b, int lane, const ls__ref *dst, int dst_cou
                &(operands){dst, dst_count, src, src_count});
 }
 
+/* Fences are numbered in the order in which they are added; all ranks must add equally many, in the
+ * same order. */
 int ls__builder_fence(ls__builder *b, int lane)
 {
     const int index = add(b, lane, LS__STEP_FENCE, -1, &(operands){0});
@@ -266,6 +284,7 @@ int ls__builder_fence(ls__builder *b, int lane)
     return index;
 }
 
+/* A step that is not added yet may be named: the check comes at the end. */
 void ls__builder_after(ls__builder *b, int lane, int other, int step)
 {
     if (b == NULL || b->status != LS_OK) {
@@ -282,6 +301,7 @@ void ls__builder_after(ls__builder *b, int lane, int other, int step)
 
 /* ---- packing ------------------------------------------------------------------------------ */
 
+/* Never of 0 bytes, so NULL always means that there is no memory. */
 static void *allocate(ls__builder *b, size_t bytes)
 {
     void *memory = b->env->allocate(b->env, bytes ? bytes : 1);
@@ -293,6 +313,7 @@ static void *allocate(ls__builder *b, size_t bytes)
     return memory;
 }
 
+/* Moves the steps from their lanes and the refs from their blocks into two arrays. */
 static void pack(const ls__builder *b, ls__program *p)
 {
     int at = 0;
@@ -305,6 +326,7 @@ static void pack(const ls__builder *b, ls__program *p)
         }
     }
     p->lane_start[LS__PROGRAM_LANES_MAX] = at;
+    LS_ASSERT(at == p->step_count);
     at = 0;
     for (const ref_block *block = b->first_block; block != NULL; block = block->next) {
         memcpy(p->refs + at, block->refs, (size_t)block->count * sizeof *p->refs);
@@ -312,6 +334,7 @@ static void pack(const ls__builder *b, ls__program *p)
     }
 }
 
+/* Whether every step that is waited for exists. */
 static void check_waits(ls__builder *b)
 {
     for (int lane = 0; lane < LS__PROGRAM_LANES_MAX; lane++) {
@@ -324,6 +347,7 @@ static void check_waits(ls__builder *b)
     }
 }
 
+/* NULL: a mistake is recorded in the builder. */
 static ls__program *build(ls__builder *b, bool exact)
 {
     ls__program *p = allocate(b, sizeof *p);
@@ -361,6 +385,7 @@ static ls__program *build(ls__builder *b, bool exact)
     return p;
 }
 
+/* Frees the builder in any case. On failure *out is NULL and the error is set. */
 ls_status ls__builder_finish(ls__builder *b, bool exact, ls__program **out)
 {
     *out = NULL;

@@ -1,10 +1,10 @@
-/* The checker: runs all ranks' programs symbolically and proves what program.h promises of them.
+/* The checker: runs all ranks' programs symbolically and proves what program.h promises.
  *
  * Every (rank, lane) is a thread; its steps run one at a time, in rounds over all threads, until
  * all are done or none can move. One schedule is enough: a step's readiness depends only on streams
  * with one writer and one reader, on fences and on waits, and none of these ever takes a step's
  * readiness away again (a Kahn network with bounded streams), so every schedule ends alike; and
- * races are found from the happened-before order, which is the same in every schedule.
+ * races follow from the happened-before order, which is the same in every schedule.
  *
  * Capacity 0 means that a send ends only when its message is taken, as one that is larger than any
  * buffer does.
@@ -14,6 +14,7 @@
  * input is read-only. The user's own accesses count: input and output are touched before the first
  * step and after the last one.
  */
+#include "base/assert.h"
 #include "base/error.h"
 #include "comm/program/check_run.h"
 
@@ -35,8 +36,10 @@ static bool wait_is_over(ls__checker *c, ls__check_thread *t, const ls__step *st
     return true;
 }
 
+/* The clock after a step is kept only if another lane waits for that step. */
 static void complete(ls__checker *c, ls__check_thread *t)
 {
+    LS_ASSERT(t->next < t->count && !t->offered);
     ls__check_rank *rank = &c->rank[t->rank];
     const int at = c->programs[t->rank]->lane_start[t->lane] + t->next;
     if (rank->awaited[at]) {
@@ -68,6 +71,7 @@ static bool advance(ls__checker *c, ls__check_thread *t)
 
 /* ---- slices ------------------------------------------------------------------------------- */
 
+/* The user may touch its buffers again when the operation has ended. */
 static void fail_end_race(ls__checker *c, int r, const char *buffer, int chunk, int other)
 {
     (void)ls__check_fail(
@@ -94,9 +98,12 @@ static void touch_as_user(ls__checker *c, int r)
     }
 }
 
+/* All lanes begin after the user's last access. Outputs are undefined, inputs hold this rank's
+ * contributions, and each slice has contributions of its own. */
 static void begin_slice(ls__checker *c, int r)
 {
     ls__check_rank *rank = &c->rank[r];
+    LS_ASSERT(rank->slice < c->slices);
     for (int lane = 0; lane < c->lanes; lane++) {
         ls__check_thread *t = &c->thread[r * c->lanes + lane];
         t->next = 0;
@@ -126,7 +133,7 @@ static void begin_slice(ls__checker *c, int r)
     first->clock[first->index]++;
 }
 
-/* Whether rank r, which is done, knows that every rank had begun. */
+/* Whether rank r, which has completed the barrier, knows that every rank has begun it. */
 static void check_barrier(ls__checker *c, int r)
 {
     const uint32_t *clock = c->thread[r * c->lanes].clock;
@@ -140,6 +147,7 @@ static void check_barrier(ls__checker *c, int r)
     }
 }
 
+/* A rank goes on to the next slice without waiting for the others, as the engine does. */
 static void end_slice(ls__checker *c, int r)
 {
     ls__check_thread *first = &c->thread[r * c->lanes];
@@ -160,6 +168,7 @@ static void end_slice(ls__checker *c, int r)
     }
 }
 
+/* Whether all lanes of the rank have completed the slice. */
 static bool rank_is_done(const ls__checker *c, int r)
 {
     for (int lane = 0; lane < c->lanes; lane++) {
@@ -171,6 +180,7 @@ static bool rank_is_done(const ls__checker *c, int r)
     return true;
 }
 
+/* Whether anything moved; a rank that is ahead may run all of its slices here. */
 static bool advance_rank(ls__checker *c, int r)
 {
     bool moved = false;
@@ -190,6 +200,7 @@ static bool advance_rank(ls__checker *c, int r)
 
 /* ---- the end ------------------------------------------------------------------------------ */
 
+/* Names the step that cannot run and the reason. */
 static void fail_stuck(ls__checker *c, const ls__check_thread *t)
 {
     const ls__step *step = ls__check_step(c, t);
@@ -213,8 +224,8 @@ static void fail_stuck(ls__checker *c, const ls__check_thread *t)
     }
 }
 
-/* Most are stuck because of others. The thread to blame waits for a message to or from a lane that
- * has come to its end; failing that, for anything but another lane of its own. */
+/* Most threads are stuck because of others. The one to report waits for a message to or from a lane
+ * that has come to its end; failing that, for anything except another lane of its own rank. */
 static int blame(const ls__checker *c, const ls__check_thread *t)
 {
     const ls__step *step = ls__check_step(c, t);
@@ -228,6 +239,7 @@ static int blame(const ls__checker *c, const ls__check_thread *t)
     return peer->next >= peer->count ? 3 : 2;
 }
 
+/* Called when no thread can move: if one of them has steps left, the programs deadlock. */
 static void report_deadlock(ls__checker *c)
 {
     const ls__check_thread *stuck = NULL;
@@ -243,6 +255,7 @@ static void report_deadlock(ls__checker *c)
     }
 }
 
+/* A message that is never received would be taken for the next operation's. */
 static void check_streams(ls__checker *c)
 {
     for (int from = 0; from < c->size; from++) {
@@ -259,6 +272,7 @@ static void check_streams(ls__checker *c)
     }
 }
 
+/* Rounds over all ranks until no thread moves. The result is in c->status. */
 void ls__check_run(ls__checker *c)
 {
     for (int r = 0; r < c->size; r++) {

@@ -11,8 +11,8 @@ const char *ls__buffer_name(ls__program_buffer buffer); /* "input" … */
 
 /* ---- values ------------------------------------------------------------------------------- */
 
-/* What a chunk holds: 0 is undefined, else a node. Equal expressions are one node, so comparing is
- * comparing numbers, and a node's operands have smaller numbers than itself. */
+/* The contents of a chunk: 0 is undefined, else a node. Equal expressions are one node, so values are
+ * compared as numbers, and a node's operands have smaller numbers than the node. */
 typedef int32_t ls__value;
 
 typedef enum ls__node_kind { LS__NODE_LEAF, LS__NODE_SUM, LS__NODE_ROUND } ls__node_kind;
@@ -74,8 +74,8 @@ typedef struct ls__memory_model {
     bool failed;
 } ls__memory_model;
 
-/* Each notes an access by `thread`, whose clock is given, and returns the thread of an earlier
- * access that neither happened before it nor may be concurrent; -1 when there is none. */
+/* Each records an access by `thread`, whose clock is given, and returns the thread of an earlier
+ * access with which it races; -1 without a race. */
 int ls__cell_read(ls__memory_model *model, ls__cell *cell, int thread, const uint32_t *clock);
 int ls__cell_write(ls__memory_model *model, ls__cell *cell, int thread, const uint32_t *clock);
 

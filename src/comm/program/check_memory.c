@@ -1,14 +1,16 @@
-/* Cells that remember who touched them since the last ordered write. Two accesses race when one of
- * them writes and neither happened before the other. */
+/* Memory cells with the accesses since the last ordered write. Two accesses race when one of them
+ * writes and neither happened before the other. */
 #include <stddef.h>
 
 #include "comm/program/check.h"
 
+/* A cell that was never accessed has thread -1. */
 static bool happened_before(const ls__access *access, const uint32_t *clock)
 {
     return access->thread < 0 || access->clock <= clock[access->thread];
 }
 
+/* From the free list, else from the arena, which is released as a whole. NULL: no memory. */
 static ls__access *access_new(ls__memory_model *model)
 {
     ls__access *access = model->spare;
@@ -23,8 +25,8 @@ static ls__access *access_new(ls__memory_model *model)
     return access;
 }
 
-/* Drops the reads which happened before `clock`: what is ordered after the access that takes their
- * place is ordered after them too. Returns the thread of one that did not, or -1. */
+/* Drops the reads that happened before `clock`: everything ordered after the access that takes their
+ * place is ordered after them, too. Returns the thread of a concurrent read, or -1. */
 static int drop_earlier_reads(ls__memory_model *model, ls__cell *cell, const uint32_t *clock)
 {
     int concurrent = -1;
@@ -42,6 +44,7 @@ static int drop_earlier_reads(ls__memory_model *model, ls__cell *cell, const uin
     return concurrent;
 }
 
+/* Concurrent reads are allowed; only a concurrent write is a race. */
 int ls__cell_read(ls__memory_model *model, ls__cell *cell, int thread, const uint32_t *clock)
 {
     if (!happened_before(&cell->write, clock)) {
@@ -56,6 +59,7 @@ int ls__cell_read(ls__memory_model *model, ls__cell *cell, int thread, const uin
     return -1;
 }
 
+/* Races with the last write and with every read since. */
 int ls__cell_write(ls__memory_model *model, ls__cell *cell, int thread, const uint32_t *clock)
 {
     if (!happened_before(&cell->write, clock)) {

@@ -1,4 +1,4 @@
-/* What must come out of an operation, and the entry of the checker. */
+/* The expected results of operations, and the entry of the checker. */
 #include <string.h>
 
 #include "base/error.h"
@@ -6,6 +6,7 @@
 
 /* ---- results ------------------------------------------------------------------------------ */
 
+/* The sum of all contributions in the canonical order (D5). */
 static ls__value canonical(ls__checker *c, int place)
 {
     ls__value leaf[LS__PROGRAM_RANKS_MAX];
@@ -15,7 +16,8 @@ static ls__value canonical(ls__checker *c, int place)
     return ls__value_tree(&c->values, leaf, c->size);
 }
 
-/* Every contribution to the chunk, once, and nothing else? */
+/* Whether every rank's contribution to the chunk occurs exactly once, and no contribution to
+ * another chunk. */
 static bool check_contributions(ls__checker *c, int r, int chunk, ls__value value, int place)
 {
     int times[LS__PROGRAM_RANKS_MAX];
@@ -38,6 +40,8 @@ static bool check_contributions(ls__checker *c, int r, int chunk, ls__value valu
                           chunk);
 }
 
+/* The chunk must be equal on all ranks. For exact programs the expected value is known; otherwise
+ * the first rank's value decides. A wrong value is explained as precisely as possible. */
 static void check_sum(ls__checker *c, int r, int chunk, ls__value value, int place)
 {
     const bool exact = c->programs[r]->exact;
@@ -66,7 +70,7 @@ static void check_sum(ls__checker *c, int r, int chunk, ls__value value, int pla
     }
 }
 
-/* The canonical tree over the ranks up to this one. */
+/* scan and exscan: the canonical tree over the ranks up to this one (without it). */
 static void check_prefix(ls__checker *c, int r, int chunk, ls__value value, int place)
 {
     const int count = c->operation == LS__OP_SCAN ? r + 1 : r;
@@ -100,6 +104,7 @@ static void check_prefix(ls__checker *c, int r, int chunk, ls__value value, int 
                          r, chunk, count - 1);
 }
 
+/* Operations that only move data. */
 static void check_copy(ls__checker *c, int r, int chunk, ls__value value, int owner, int place)
 {
     if (value != ls__value_leaf(&c->values, owner, place)) {
@@ -108,6 +113,7 @@ static void check_copy(ls__checker *c, int r, int chunk, ls__value value, int ow
     }
 }
 
+/* What the operation promises for this chunk of OUTPUT on rank r. */
 static void check_chunk(ls__checker *c, int r, int chunk)
 {
     const ls__ref ref = {LS__BUFFER_OUTPUT, (int16_t)r, chunk};
@@ -140,6 +146,7 @@ void ls__check_result(ls__checker *c, int r)
 
 /* ---- setting up --------------------------------------------------------------------------- */
 
+/* Zeroed by the arena. Without memory the whole check fails at the end. */
 static void *take(ls__checker *c, size_t count, size_t bytes)
 {
     void *memory = ls__arena_alloc(&c->arena, (count ? count : 1) * bytes);
@@ -172,6 +179,7 @@ static ls_status check_alike(ls__program *const *programs, int size)
     return LS_OK;
 }
 
+/* Sizes that hold for all ranks: the largest number of lanes, fences and scratch slots. */
 static void measure(ls__checker *c)
 {
     const ls__program *first = c->programs[0];
@@ -193,6 +201,7 @@ static void measure(ls__checker *c)
     c->cells_per_rank = 4 * c->chunks + slots;
 }
 
+/* Marks the awaited steps, whose clocks must be kept. */
 static void set_up_rank(ls__checker *c, int r)
 {
     const ls__program *p = c->programs[r];
@@ -214,6 +223,7 @@ static void set_up_rank(ls__checker *c, int r)
     }
 }
 
+/* All memory is taken here, so running allocates only messages, clocks and accesses. */
 static void set_up(ls__checker *c)
 {
     const size_t size = (size_t)c->size;
@@ -238,6 +248,7 @@ static void set_up(ls__checker *c)
     c->model.threads = c->threads;
 }
 
+/* One run, in place or apart. */
 static ls_status check_bound(ls__program *const *programs, int size, int capacity, bool in_place)
 {
     ls__checker c = {
@@ -256,7 +267,8 @@ static ls_status check_bound(ls__program *const *programs, int size, int capacit
     return c.status;
 }
 
-/* Those that do not are bound alike in both runs. */
+/* Programs that fit only one of the two are bound alike in both runs, so a second run would repeat
+ * the first. */
 static bool any_fits_both(ls__program *const *programs, int size)
 {
     bool any = false;
@@ -266,6 +278,7 @@ static bool any_fits_both(ls__program *const *programs, int size)
     return any;
 }
 
+/* Runs out of place first: input and output are distinct there, so errors are clearer. */
 ls_status ls__program_check(ls__program *const *programs, int size, int capacity)
 {
     if (size < 1 || size > LS__PROGRAM_RANKS_MAX || capacity < 0) {

@@ -1,5 +1,5 @@
-/* The interpreter's state, shared by check.c (threads, slices), check_step.c (what a step does) and
- * check_result.c (what must come out). */
+/* The interpreter's state, shared by check.c (threads, slices), check_step.c (effects of steps) and
+ * check_result.c (expected results). */
 #ifndef LS_COMM_PROGRAM_CHECK_RUN_H
 #define LS_COMM_PROGRAM_CHECK_RUN_H
 
@@ -59,7 +59,7 @@ typedef struct ls__checker {
     ls__check_stream *streams;
     ls__check_fence *fence; /* [slices * fences] */
     ls__check_message *spare_message;
-    ls__value *agreed; /* [slices * chunks]: what every rank must end with; 0: not known yet */
+    ls__value *agreed; /* [slices * chunks]: the value with which every rank must end; 0: unknown */
     ls_status status;
 } ls__checker;
 
@@ -75,7 +75,7 @@ uint32_t *ls__check_clock_copy(ls__checker *c, const uint32_t *clock);
 
 /* Runs the thread's next step; false when it cannot run yet, or failed. */
 bool ls__check_run_step(ls__checker *c, ls__check_thread *t);
-/* Runs everything. */
+/* Runs all programs to their ends. */
 void ls__check_run(ls__checker *c);
 /* Whether the outputs of rank r, at the end of its slice, are what the operation promises. */
 void ls__check_result(ls__checker *c, int r);

@@ -1,4 +1,4 @@
-/* What each step of a program does to the symbolic memory, and which of its accesses are wrong. */
+/* The effect of each step of a program on the symbolic memory, and the checks of its accesses. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -36,6 +36,8 @@ bool ls__check_fail_at(ls__checker *c, const ls__check_thread *t, const char *fo
 
 /* ---- memory ------------------------------------------------------------------------------- */
 
+/* In place, INPUT and OUTPUT share cells. STAGE has two slots taken in turn by slices. A SCRATCH
+ * slot is one cell, whichever chunk it holds. */
 ls__cell *ls__check_cell(ls__checker *c, ls__ref ref, int slice)
 {
     const int n = c->chunks;
@@ -102,6 +104,7 @@ static bool check_ref(ls__checker *c, const ls__check_thread *t, ls__ref ref)
     return true;
 }
 
+/* Names both accesses of a race. */
 static bool fail_race(ls__checker *c, const ls__check_thread *t, ls__ref ref, int other)
 {
     return ls__check_fail_at(
@@ -112,6 +115,7 @@ static bool fail_race(ls__checker *c, const ls__check_thread *t, ls__ref ref, in
         other % c->lanes);
 }
 
+/* Checks the access and returns the value of the cell. */
 static bool read_ref(ls__checker *c, const ls__check_thread *t, ls__ref ref, ls__value *out)
 {
     if (!check_ref(c, t, ref)) {
@@ -131,6 +135,7 @@ static bool read_ref(ls__checker *c, const ls__check_thread *t, ls__ref ref, ls_
     return true;
 }
 
+/* Checks that the rank may write there, and that nobody accesses the cell concurrently. */
 static bool write_ref(ls__checker *c, const ls__check_thread *t, ls__ref ref, ls__value value)
 {
     if (!check_ref(c, t, ref)) {
@@ -163,18 +168,20 @@ static bool write_ref(ls__checker *c, const ls__check_thread *t, ls__ref ref, ls
 
 /* ---- wide programs: Note [Wide programs] in program.h -------------------------------------- */
 
+/* Whether this place holds elements of the accumulation dtype. */
 static bool is_wide(const ls__checker *c, ls__ref ref)
 {
     return c->wide && ref.buffer == LS__BUFFER_SCRATCH;
 }
 
-/* What was rounded is final. */
+/* A rounded sum is final and must not take part in another one. */
 static bool check_partial(ls__checker *c, const ls__check_thread *t, ls__value value)
 {
     return !c->wide || !ls__value_is_rounded(&c->values, value) ||
            ls__check_fail_at(c, t, "goes on with a sum that was rounded (and divided) already");
 }
 
+/* The value that the place holds after it was written. */
 static ls__value stored(ls__checker *c, ls__ref dst, ls__value value)
 {
     return is_wide(c, dst) ? value : ls__value_round(&c->values, value);
@@ -182,6 +189,7 @@ static ls__value stored(ls__checker *c, ls__ref dst, ls__value value)
 
 /* ---- clocks ------------------------------------------------------------------------------- */
 
+/* The result knows what either clock knows. */
 void ls__check_join(const ls__checker *c, uint32_t *into, const uint32_t *from)
 {
     for (int i = 0; i < c->threads; i++) {
@@ -189,6 +197,7 @@ void ls__check_join(const ls__checker *c, uint32_t *into, const uint32_t *from)
     }
 }
 
+/* NULL: no memory, which is recorded in the model. */
 uint32_t *ls__check_clock_copy(ls__checker *c, const uint32_t *clock)
 {
     const size_t bytes = (size_t)c->threads * sizeof *clock;
@@ -203,16 +212,20 @@ uint32_t *ls__check_clock_copy(ls__checker *c, const uint32_t *clock)
 
 /* ---- steps: each returns whether it ran; a failure is in c->status ------------------------- */
 
+/* Source i of the thread's current step. */
 static ls__ref src_of(const ls__checker *c, const ls__check_thread *t, int i)
 {
     return c->programs[t->rank]->refs[ls__check_step(c, t)->first_src + i];
 }
 
+/* Destination i of the thread's current step. */
 static ls__ref dst_of(const ls__checker *c, const ls__check_thread *t, int i)
 {
     return c->programs[t->rank]->refs[ls__check_step(c, t)->first_dst + i];
 }
 
+/* Puts a message with the sender's clock into the stream. False: the source could not be read, or
+ * there is no memory. */
 static bool post(ls__checker *c, const ls__check_thread *t, ls__check_stream *stream, ls__ref src)
 {
     ls__value value = 0;
@@ -239,10 +252,12 @@ static bool post(ls__checker *c, const ls__check_thread *t, ls__check_stream *st
     return true;
 }
 
+/* At capacity 0 a send has begun when its message lies in the stream, and ends when that is taken.
+ * */
 static bool run_send(ls__checker *c, ls__check_thread *t, const ls__step *step)
 {
     ls__check_stream *stream = ls__check_stream_of(c, t->rank, step->peer, t->lane);
-    if (t->offered) { /* capacity 0: done when it was taken */
+    if (t->offered) { /* capacity 0: done when the message was taken */
         t->offered = stream->count > 0;
         return !t->offered;
     }
@@ -254,6 +269,7 @@ static bool run_send(ls__checker *c, ls__check_thread *t, const ls__step *step)
     return !t->offered;
 }
 
+/* Receiving is ordered after sending. Both sides must agree on the element type. */
 static bool run_recv(ls__checker *c, ls__check_thread *t, const ls__step *step)
 {
     ls__check_stream *stream = ls__check_stream_of(c, step->peer, t->rank, t->lane);
@@ -288,6 +304,7 @@ static bool run_recv(ls__checker *c, ls__check_thread *t, const ls__step *step)
     return write_ref(c, t, dst, value);
 }
 
+/* COPY and PEER_READ. Widening is allowed, rounding is a reduce's business. */
 static bool run_copy(ls__checker *c, ls__check_thread *t)
 {
     const ls__ref src = src_of(c, t, 0), dst = dst_of(c, t, 0);
@@ -303,6 +320,7 @@ static bool run_copy(ls__checker *c, ls__check_thread *t)
            write_ref(c, t, dst, value);
 }
 
+/* The operands in their order form a canonical tree; all destinations get the same value. */
 static bool run_reduce(ls__checker *c, ls__check_thread *t, const ls__step *step)
 {
     ls__value operand[LS__PROGRAM_RANKS_MAX];
@@ -324,6 +342,7 @@ static bool run_reduce(ls__checker *c, ls__check_thread *t, const ls__step *step
     return true;
 }
 
+/* The last rank to arrive lets all others go on, each knowing what all knew. */
 static bool run_fence(ls__checker *c, ls__check_thread *t, const ls__step *step)
 {
     const int number = c->rank[t->rank].slice * c->fences + step->fence;

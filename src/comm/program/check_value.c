@@ -5,6 +5,7 @@
 
 #define TIMES_MAX 1000 /* counting stops here: a broken program may double at every step */
 
+/* Value 0 is "undefined", so numbering starts at 1. */
 void ls__values_init(ls__values *values, const ls__env *env)
 {
     memset(values, 0, sizeof *values);
@@ -12,6 +13,7 @@ void ls__values_init(ls__values *values, const ls__env *env)
     values->count = 1;
 }
 
+/* The arrays do not exist before the first value. */
 static void release(const ls__env *env, void *memory, size_t bytes)
 {
     if (memory != NULL) {
@@ -26,6 +28,7 @@ void ls__values_fini(ls__values *values)
     release(values->env, values->bucket, (size_t)values->buckets * sizeof *values->bucket);
 }
 
+/* Mixes all three fields; buckets are a power of two, so the low bits must be good. */
 static uint32_t hash(int32_t kind, int32_t a, int32_t b)
 {
     uint32_t h = (uint32_t)kind * 0x9e3779b1u;
@@ -34,6 +37,7 @@ static uint32_t hash(int32_t kind, int32_t a, int32_t b)
     return h ^ (h >> 16);
 }
 
+/* Puts the node into its hash bucket. */
 static void link(ls__values *values, ls__value v)
 {
     ls__check_node *node = &values->node[v];
@@ -70,6 +74,7 @@ static bool grow(ls__values *values)
     return true;
 }
 
+/* Returns the number of the expression, a new one if it is not known yet; 0: no memory. */
 static ls__value intern(ls__values *values, int32_t kind, int32_t a, int32_t b)
 {
     if (values->failed || (values->count >= values->room && !grow(values))) {
@@ -88,11 +93,13 @@ static ls__value intern(ls__values *values, int32_t kind, int32_t a, int32_t b)
     return values->count++;
 }
 
+/* The contribution of a rank to a place. */
 ls__value ls__value_leaf(ls__values *values, int rank, int place)
 {
     return intern(values, LS__NODE_LEAF, rank, place);
 }
 
+/* An undefined operand makes the sum undefined. */
 static ls__value sum(ls__values *values, ls__value a, ls__value b)
 {
     return a == 0 || b == 0 ? 0 : intern(values, LS__NODE_SUM, a, b);
@@ -111,6 +118,7 @@ ls__value ls__value_tree(ls__values *values, const ls__value *operands, int coun
     return part[0];
 }
 
+/* Rounding a leaf or a rounded sum again changes nothing. */
 ls__value ls__value_round(ls__values *values, ls__value value)
 {
     if (value == 0 || values->node[value].kind != LS__NODE_SUM) {
@@ -158,6 +166,7 @@ ls__value ls__value_unrounded(ls__values *values, ls__value value)
     return value == 0 ? 0 : values->scratch[value];
 }
 
+/* Adds to the number of uses, up to TIMES_MAX. */
 static void spread(int32_t *times, ls__value to, int32_t more)
 {
     times[to] = times[to] + more > TIMES_MAX ? TIMES_MAX : times[to] + more;

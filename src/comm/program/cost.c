@@ -2,10 +2,10 @@
  *
  * Bytes: every chunk is 1/chunks of the buffer; an empty message of a barrier counts as a step
  * only. Steps: the longest chain of steps that move data between ranks, each of which needs what
- * the one before it produced. Within a rank that is seen from the chunks: a step follows those that
- * wrote what it reads. Across ranks one program does not show it, but algorithms are symmetric: the
- * k-th message that arrives was sent by a step like our own k-th send, so it is as deep as that.
- * What a PEER_ step reads is as deep as anything before the last fence.
+ * the one before it produced. Within a rank this follows from the chunks: a step depends on the steps
+ * that wrote its sources. Across ranks one program does not show it, but algorithms are symmetric:
+ * the k-th message that arrives was sent by a step like our own k-th send, so it is as deep as that.
+ * The sources of a PEER_ step are as deep as anything before the last fence.
  */
 #include <string.h>
 
@@ -21,6 +21,7 @@ typedef struct depths {
     int deepest, fenced; /* of all steps so far; of those before the last fence */
 } depths;
 
+/* Three user-visible buffers chunk by chunk, then one cell per scratch slot. */
 static int *cell_of(depths *d, ls__ref ref)
 {
     const ls__program *p = d->program;
@@ -30,6 +31,7 @@ static int *cell_of(depths *d, ls__ref ref)
     return &d->written[ref.buffer * p->chunks + ref.chunk];
 }
 
+/* What a peer has written before the last fence is as deep as anything was then. */
 static int depth_of_sources(depths *d, const ls__step *step)
 {
     int depth = 0;
@@ -41,6 +43,7 @@ static int depth_of_sources(depths *d, const ls__step *step)
     return depth;
 }
 
+/* The depth of what the step writes; only this rank's cells are known. */
 static void store(depths *d, const ls__step *step, int depth)
 {
     for (int i = 0; i < step->dst_count; i++) {
@@ -52,6 +55,7 @@ static void store(depths *d, const ls__step *step, int depth)
     d->deepest = depth > d->deepest ? depth : d->deepest;
 }
 
+/* The k-th message that arrives is as deep as this rank's k-th send: algorithms are symmetric. */
 static int depth_of_recv(depths *d, const ls__step *step)
 {
     const int k = d->receives++;
@@ -61,6 +65,7 @@ static int depth_of_recv(depths *d, const ls__step *step)
     return arrived > own ? arrived : own;
 }
 
+/* Visits one step; its sources have their depths already. */
 static void visit(depths *d, const ls__step *step)
 {
     switch ((ls__step_kind)step->kind) {
@@ -87,14 +92,16 @@ static void visit(depths *d, const ls__step *step)
     }
 }
 
-/* A receive whose own counterpart is still to be sent from another lane. */
+/* Whether this receive has no counterpart among the sends visited so far; another lane may still
+ * send it. */
 static bool comes_early(const depths *d, const ls__step *step)
 {
     const bool receives = step->kind == LS__STEP_RECV || step->kind == LS__STEP_RECV_REDUCE;
     return receives && d->receives >= d->sends;
 }
 
-/* Visits every lane as far as it gets; whether any moved. */
+/* Visits every lane as far as possible; whether any moved. `patient` holds receives back until
+ * their counterparts are sent. */
 static bool visit_lanes(depths *d, int *next, bool patient)
 {
     const ls__program *p = d->program;
@@ -118,7 +125,8 @@ static bool visit_lanes(depths *d, int *next, bool patient)
     return moved;
 }
 
-/* Visits steps in an order that respects lanes and waits. */
+/* Visits all steps in an order that respects lanes and waits; patience is given up when it leads
+ * nowhere. */
 static void visit_all(depths *d)
 {
     int next[LS__PROGRAM_LANES_MAX] = {0};
@@ -126,6 +134,7 @@ static void visit_all(depths *d)
     }
 }
 
+/* Writes to peers count as sent, reads from peers as received. */
 static void count_bytes(const ls__program *p, ls__program_cost *out)
 {
     const double chunk = p->operation == LS__OP_BARRIER ? 0.0 : 1.0 / p->chunks;
@@ -147,6 +156,7 @@ static void count_bytes(const ls__program *p, ls__program_cost *out)
     }
 }
 
+/* Without memory the steps are 0. */
 void ls__program_cost_count(const ls__program *program, ls__program_cost *out)
 {
     *out = (ls__program_cost){0};

@@ -1,5 +1,5 @@
-/* When a message may be received before its turn. Steps of a lane are ordered so that programs do
- * not deadlock where nothing is buffered, but a message that has come already need not wait for
+/* Eager receives: messages that may be received before their turn. Steps of a lane are ordered so
+ * that programs do not deadlock without buffers, but a message that has arrived need not wait for
  * that order: it may go to its place as soon as every step before it that touches the same place is
  * complete. For each RECV and RECV_REDUCE this finds how far each lane must have come
  * (ls__step.need).
@@ -17,11 +17,13 @@
 
 typedef int32_t before[LS__PROGRAM_LANES_MAX];
 
+/* Whether the step takes a message. */
 static bool receives(const ls__step *step)
 {
     return step->kind == LS__STEP_RECV || step->kind == LS__STEP_RECV_REDUCE;
 }
 
+/* Element by element, the larger one. */
 static void raise_to(before to, const before from)
 {
     for (int l = 0; l < LS__PROGRAM_LANES_MAX; l++) {
@@ -29,7 +31,8 @@ static void raise_to(before to, const before from)
     }
 }
 
-/* From the step before it in its lane and the one it waits for, which are known. */
+/* Computes the row of one step from the rows of the step before it in its lane and of the step for
+ * which it waits; both are known. */
 static void find_before(const ls__program *p, before *all, int lane, int index)
 {
     const int at = p->lane_start[lane] + index;
@@ -48,8 +51,8 @@ static void find_before(const ls__program *p, before *all, int lane, int index)
     }
 }
 
-/* In an order in which what a step waits for comes first; steps that wait in a circle are left as
- * they are, for the checker to find. */
+/* Visits steps in an order in which awaited steps come first. Steps that wait for each other in a
+ * cycle are skipped; the checker reports them. */
 static void find_all(const ls__program *p, before *all)
 {
     int done[LS__PROGRAM_LANES_MAX] = {0};
@@ -69,6 +72,8 @@ static void find_all(const ls__program *p, before *all)
     }
 }
 
+/* INPUT and OUTPUT may be one buffer, so they count as the same place. Scratch slots are compared
+ * as a whole. */
 static bool same_place(const ls__program *p, ls__ref a, ls__ref b)
 {
     const bool users = a.buffer <= LS__BUFFER_OUTPUT && b.buffer <= LS__BUFFER_OUTPUT;
@@ -79,6 +84,7 @@ static bool same_place(const ls__program *p, ls__ref a, ls__ref b)
                                           : a.chunk == b.chunk;
 }
 
+/* Whether the step reads or writes the place. */
 static bool touches(const ls__program *p, const ls__step *step, ls__ref place)
 {
     bool any = step->kind == LS__STEP_FENCE;
@@ -91,6 +97,7 @@ static bool touches(const ls__program *p, const ls__step *step, ls__ref place)
     return any;
 }
 
+/* Skips the last steps of each lane that do not touch the place. */
 static void find_need(const ls__program *p, ls__step *step, const before counts)
 {
     const ls__ref place = p->refs[step->first_dst];

@@ -18,6 +18,7 @@ typedef struct text {
 } text;
 
 static void put(text *t, const char *format, ...) LS__PRINTF(2, 3);
+/* Counts text that does not fit, so that the caller learns how much room is needed. */
 static void put(text *t, const char *format, ...)
 {
     va_list args;
@@ -41,13 +42,15 @@ const char *ls__buffer_name(ls__program_buffer buffer)
     return (unsigned)buffer <= LS__BUFFER_SCRATCH ? names[buffer] : "invalid";
 }
 
+/* Scratch is shown by slot; the chunk that it holds follows from the operation. */
 static void put_ref(text *t, const ls__program *p, const ls__ref *ref)
 {
     const int chunk = ref->buffer == LS__BUFFER_SCRATCH ? ref->chunk / p->chunks : ref->chunk;
     put(t, "%s[%d].%d", ls__buffer_name((ls__program_buffer)ref->buffer), ref->rank, chunk);
 }
 
-/* The same chunk of the same buffer of every rank, in order. */
+/* Whether the refs are the same chunk of the same buffer of every rank, in order; shown as
+ * "output[*].2". */
 static bool is_everyone(const ls__program *p, const ls__ref *refs, int count)
 {
     for (int i = 0; i < count; i++) {
@@ -59,6 +62,7 @@ static bool is_everyone(const ls__program *p, const ls__ref *refs, int count)
     return count == p->size && count > 1;
 }
 
+/* Of many operands the first ones and the last. */
 static void put_refs(text *t, const ls__program *p, int first, int count, const char *separator)
 {
     const ls__ref *refs = &p->refs[first];
@@ -73,6 +77,7 @@ static void put_refs(text *t, const ls__program *p, int first, int count, const 
     }
 }
 
+/* Nothing for steps without a destination. */
 static void put_dst(text *t, const ls__program *p, const ls__step *step)
 {
     const ls__ref *refs = &p->refs[step->first_dst];
@@ -84,6 +89,7 @@ static void put_dst(text *t, const ls__program *p, const ls__step *step)
     }
 }
 
+/* One line. */
 static void put_step(text *t, const ls__program *p, const ls__step *step)
 {
     put(t, "lane %d: %s", step->lane, ls__step_kind_name((ls__step_kind)step->kind));
@@ -103,6 +109,7 @@ static void put_step(text *t, const ls__program *p, const ls__step *step)
     put(t, "\n");
 }
 
+/* LS_ERR_LIMIT if the text does not fit; it is cut then. */
 ls_status ls__program_print(const ls__program *program, char *out, size_t bytes)
 {
     text t = {out, bytes, 0};

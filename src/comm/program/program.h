@@ -84,7 +84,7 @@ typedef struct ls__step {
     int32_t first_src, src_count;
     int32_t fence; /* FENCE: 0, 1, 2 … in order; else -1 */
     /* RECV*: how many steps of each lane must be complete before its message may be put into its
-     * place. What has come may be received before the lane is there; early.c. */
+     * place. A message that has arrived may be received before the lane is there; eager_recv.c. */
     int32_t need[LS__PROGRAM_LANES_MAX];
 } ls__step;
 
@@ -106,7 +106,7 @@ typedef struct ls__program {
     int rank, size, root;
     bool exact;        /* computes the canonical association; proven by the checker */
     bool wide;         /* SCRATCH holds the accumulation dtype, Note [Wide programs] */
-    bool fits[2];      /* right where INPUT and OUTPUT are apart, where they are in place */
+    bool fits[2];      /* correct with INPUT and OUTPUT [0] apart, [1] in place */
     int chunks;        /* per full-count buffer */
     int scratch_slots; /* SCRATCH is scratch_slots buffers of the largest chunk each */
     int overlap;       /* slices that are run at the same time at least; by messages only */
@@ -135,12 +135,12 @@ typedef struct ls__program_spec {
 #define LS__IN_READABLE (1u << LS__MEMORY_READABLE) /* a peer's memory is only read */
 #define LS__IN_ALL (LS__IN_MESSAGES | LS__IN_REGISTERED | LS__IN_STAGED)
 
-/* An algorithm: a file each under comm/algorithm/. `generate` returns LS_ERR_UNSUPPORTED for what
- * it does not do. */
+/* An algorithm: one file under comm/algorithm/. `generate` returns LS_ERR_UNSUPPORTED for a spec that
+ * it does not support. */
 typedef struct ls__algorithm {
     const char *name;
     ls__operation operation;
-    bool exact;        /* whatever the hosts are; programs may be where it is not */
+    bool exact;        /* for every distribution over hosts; a program may be exact even if not */
     unsigned memories; /* LS__IN_…: what it runs in */
     ls_status (*generate)(const ls__program_spec *spec, const ls__env *env, ls__program **out);
 } ls__algorithm;
@@ -160,7 +160,7 @@ ls__builder *ls__builder_new(const ls__program_spec *spec, const ls__env *env,
                              const char *algorithm);
 void ls__builder_chunks(ls__builder *b, int chunks, int scratch_slots);
 void ls__builder_wide(ls__builder *b);
-/* The program is for spec.in_place only (else it is right in place and apart). */
+/* The program is correct for spec.in_place only (otherwise both in place and apart). */
 void ls__builder_binding(ls__builder *b);
 /* Worth running this many slices at the same time, whose phases fill each other's gaps; else 1. */
 void ls__builder_overlap(ls__builder *b, int slices);
@@ -199,8 +199,8 @@ void ls__program_cost_count(const ls__program *program, ls__program_cost *out);
 /* The longest chain of dependent messages through all ranks' programs (messages only); -1 without
  * memory or when they deadlock. */
 int ls__programs_steps(ls__program *const *programs, int size);
-/* The same, and tells of every message: the SEND step of the program of its sender, and as which
- * step of the whole it travels, from 1. */
+/* The same with a callback for every message: the SEND step in its sender's program, and the step of
+ * the whole operation in which it travels, from 1. */
 typedef void (*ls__message_fn)(void *arg, const ls__program *sender, const ls__step *send,
                                int step);
 int ls__programs_walk(ls__program *const *programs, int size, ls__message_fn message, void *arg);
@@ -209,9 +209,9 @@ int ls__programs_walk(ls__program *const *programs, int size, ls__message_fn mes
 
 typedef struct ls__program_totals { /* of all ranks' programs by messages, in full buffers */
     int steps, messages;
-    double rank;        /* most that one rank sends, or receives */
-    double link;        /* most that one rank sends to one other */
-    double total, wide; /* all; of it in the accumulation dtype */
+    double rank;        /* the most that one rank sends, or receives */
+    double link;        /* the most that one rank sends to one other */
+    double total, wide; /* sum over all messages; the part of it in the accumulation dtype */
     struct {
         double rank, total; /* of one step */
     } step[LS__TOTALS_STEPS_MAX];

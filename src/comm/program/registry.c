@@ -60,6 +60,7 @@ const ls__algorithm *const *ls__algorithms(int *count)
     return algorithms;
 }
 
+/* NULL: the operation has no algorithm of this name. */
 const ls__algorithm *ls__algorithm_find(ls__operation operation, const char *name)
 {
     for (size_t i = 0; i < sizeof algorithms / sizeof algorithms[0]; i++) {
@@ -70,6 +71,7 @@ const ls__algorithm *ls__algorithm_find(ls__operation operation, const char *nam
     return NULL;
 }
 
+/* Descriptors carry the index plus one, so entries are only appended. */
 int ls__algorithm_index(const ls__algorithm *algorithm)
 {
     int index = 0;

@@ -1,6 +1,6 @@
 /* The longest chain of dependent messages through the programs of all ranks. Costs counted from one
- * program take it that all ranks do alike; trees and rooted operations do not. Here all programs
- * run together, every value and every message carrying how many messages it took to make it. */
+ * program assume that all ranks do alike, which trees and rooted operations do not. Here all programs
+ * run together, and every value and every message carries the number of messages behind it. */
 #include <string.h>
 
 #include "comm/program/check.h"
@@ -23,6 +23,7 @@ typedef struct walk {
     void *arg;
 } walk;
 
+/* The depth of the value in this place. */
 static int *cell_of(const walk *w, const ls__program *p, ls__ref ref)
 {
     const int at = ref.buffer == LS__BUFFER_SCRATCH ? 3 * p->chunks + ref.chunk / p->chunks
@@ -30,12 +31,14 @@ static int *cell_of(const walk *w, const ls__program *p, ls__ref ref)
     return &w->cell[p->rank][at];
 }
 
+/* The stream of one pair of ranks on one lane. */
 static post *post_of(const walk *w, int from, int to, int lane)
 {
     return &w->posts[((size_t)from * (size_t)w->size + (size_t)to) * LS__PROGRAM_LANES_MAX +
                      (size_t)lane];
 }
 
+/* A step needs all of its sources. */
 static int deepest_source(const walk *w, const ls__program *p, const ls__step *step)
 {
     int depth = 0;
@@ -46,7 +49,7 @@ static int deepest_source(const walk *w, const ls__program *p, const ls__step *s
     return depth;
 }
 
-/* Runs a step; false when its message has not come. */
+/* Runs a step; false when its message has not arrived. */
 static bool visit(walk *w, const ls__program *p, const ls__step *step)
 {
     int depth = p->operation == LS__OP_BARRIER ? w->heard[p->rank] : deepest_source(w, p, step);
@@ -94,6 +97,7 @@ static bool visit_rank(walk *w, const ls__program *p)
     return moved;
 }
 
+/* Zeroed; a failure is recorded and ends the walk. */
 static void *take(walk *w, size_t count, size_t bytes)
 {
     void *memory = ls__arena_alloc(&w->arena, (count ? count : 1) * bytes);
@@ -115,6 +119,7 @@ static void set_up_rank(walk *w, const ls__program *p)
     }
 }
 
+/* Whether every lane of every rank has come to its end; otherwise the programs deadlock. */
 static bool all_done(const walk *w)
 {
     for (int r = 0; r < w->size; r++) {

@@ -1,5 +1,5 @@
-/* What the programs of all ranks cost together: every message is counted, with the step in which it
- * travels. docs/algorithms.md and `build/bench/dev/measure cost-table` are made of it. */
+/* The cost of all ranks' programs together: every message is counted, with the step in which it
+ * travels. docs/algorithms.md and `build/bench/dev/measure cost-table` are generated from it. */
 #include <string.h>
 
 #include "base/error.h"
@@ -13,6 +13,7 @@ typedef struct tally {
     bool too_long;
 } tally;
 
+/* Called for every message with the step of the whole in which it travels. */
 static void add_message(void *arg, const ls__program *sender, const ls__step *send, int step)
 {
     tally *t = arg;
@@ -32,11 +33,13 @@ static void add_message(void *arg, const ls__program *sender, const ls__step *se
     t->out->step[step - 1].total += chunk;
 }
 
+/* The larger of two. */
 static double larger(double a, double b)
 {
     return a > b ? a : b;
 }
 
+/* A rank sends and receives at the same time, so the larger of both counts. */
 static void find_peaks(const tally *t)
 {
     const size_t size = (size_t)t->size;
@@ -56,6 +59,7 @@ static void find_peaks(const tally *t)
     }
 }
 
+/* `out` is valid only with LS_OK. */
 ls_status ls__programs_count(ls__program *const *programs, int size, ls__program_totals *out)
 {
     memset(out, 0, sizeof *out);
