@@ -21,7 +21,7 @@ typedef struct ls__real { /* numbers of one of two types */
     bool half;            /* bfloat16, else float32 */
 } ls__real;
 
-/* What is made once for each shape of a convolution or product and kept; a table per runtime, for
+/* Plans, made once for each shape of a convolution or product and kept; a table per runtime, for
  * any number of threads. NULL without memory. Ends before `env` does. */
 typedef struct ls__plans ls__plans;
 ls__plans *ls__plans_new(const ls__env *env);
@@ -45,10 +45,10 @@ typedef enum ls__unary {
     LS__UNARY_COUNT
 } ls__unary;
 
-/* What becomes of a product once its sums are complete. */
+/* The function applied to a product once its sums are complete. */
 typedef struct ls__activation {
     bool on;
-    ls__unary op; /* of what C holds, in its type */
+    ls__unary op; /* of the elements of C, in their type */
     void *out;    /* as C lies; NULL: it takes the place of C */
 } ls__activation;
 
@@ -135,7 +135,7 @@ typedef enum ls__conv2d_pass {
 } ls__conv2d_pass;
 
 typedef struct ls__conv2d_data {
-    const void *x, *w, *dy; /* what the pass does not read may be NULL */
+    const void *x, *w, *dy; /* operands that the pass does not read may be NULL */
     const float *b;         /* [out]; NULL: none */
     bool relu;              /* forward: of the result; it keeps NaN */
     void *out;
@@ -152,11 +152,11 @@ typedef struct ls__pool2d { /* x [N,C,H,W] -> y [N,C,H',W'] */
     int64_t batch, channels, height, width, out_height, out_width;
     int64_t kernel[2], stride[2], padding[2];
     bool adaptive;          /* output i covers [floor(i H/H'), ceil((i+1) H/H')); no kernel */
-    bool count_include_pad; /* averages divide by the window, not by what of it lies within x */
+    bool count_include_pad; /* averages divide by the window, not by its part within x */
 } ls__pool2d;
 
 /* Positions [from,end) that output i covers along axis 0 (height) or 1, and beyond the edges too
- * how many there are with the padding: what an average divides by. */
+ * their number with the padding: the divisor of an average. */
 typedef struct ls__window {
     int64_t from, end, padded;
 } ls__window;
@@ -180,7 +180,7 @@ static inline ls__window ls__pool2d_window(const ls__pool2d *p, int axis, int64_
     return w;
 }
 
-/* What output i along an axis is made of: (1 - weight) x[from] + weight x[next]. */
+/* The inputs of output i along an axis: (1 - weight) x[from] + weight x[next]. */
 typedef struct ls__tap {
     int64_t from, next;
     float weight;
@@ -193,7 +193,7 @@ typedef struct ls__upsample2d { /* x [N,H,W,C] -> y [N,H',W',C] */
 
 typedef struct ls__batch_norm { /* x [N,C,pixels] or [N,pixels,C] */
     ls__image_layout layout;
-    bool half; /* what has x's shape points to bfloat16; with LS__NHWC only */
+    bool half; /* operands of x's shape point to bfloat16; with LS__NHWC only */
     int64_t batch, channels, pixels;
     const float *x, *mean, *rstd; /* mean, rstd [C] */
     const float *w, *b;           /* [C]; NULL: 1, 0 */

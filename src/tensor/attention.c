@@ -239,7 +239,7 @@ static void geometry(ls__attention *a, const ls__call *call, const operand o[3])
                          .o_t = q->dim[1] * q->dim[3]};
 }
 
-/* What an attention is asked for, beyond its operands. */
+/* The settings of a call, beyond its operands. */
 typedef struct request {
     bool causal;
     double dropout, scale;

@@ -130,8 +130,8 @@ static bool norm_arguments(ls__call *call, const norm_context *c, bool has_mean,
                             "evaluation without running_mean and running_var; give both, or train");
     } else if (c->training && c->batch * c->pixels == 1) {
         (void)ls__call_fail(call, LS_ERR_INVALID,
-                            "x %s has one element a channel; training needs two at least, their "
-                            "variance is what it divides by",
+                            "x %s has one element a channel; training needs two at least, "
+                            "because it divides by their variance",
                             ls__record_print(call->in[EDGE_X]).text);
     } else if (!(momentum >= 0.0 && momentum <= 1.0)) {
         (void)ls__call_fail(call, LS_ERR_INVALID, "momentum %g; give 0 to 1", momentum);

@@ -150,8 +150,8 @@ static const ls__op mul_op = WITH_SCRATCH("mul"), div_op = WITH_SCRATCH("div");
 static const ls__op maximum_op = WITH_SCRATCH("maximum"), minimum_op = WITH_SCRATCH("minimum");
 #undef WITH_SCRATCH
 
-/* Additions and subtractions differ by which operands are whole, because that decides what the
- * engine hands on. */
+/* Additions and subtractions differ by which operands are whole, because the engine hands on
+ * the gradients of those. */
 static const ls__op *op_for(ls__binary op, unsigned whole)
 {
     switch (op) {

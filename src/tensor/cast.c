@@ -24,7 +24,7 @@ void ls__cast_gradient(const ls__kernels *k, void *to, ls_dtype to_dtype, const 
     }
 }
 
-/* The gradient is cast back, with what is there already added in float32. */
+/* The gradient is cast back, added to the gradient there in float32. */
 static ls_status cast_backward(ls__tensor_rule *r)
 {
     const cast_context *c = r->node->context;

@@ -188,7 +188,7 @@ static ls_tensor *with_new_dim(ls_tensor *t, int at)
 {
     ls_shape shape = ls_shape_of(t);
     if (ls_tensor_status(t) < 0 || shape.ndim == LS_DIMS_MAX || shape.ndim < at) {
-        return t; /* concat says what is wrong */
+        return t; /* concat reports it */
     }
     for (int d = shape.ndim++; d > at; d--) {
         shape.dim[d] = shape.dim[d - 1];

@@ -37,7 +37,7 @@ static int64_t pixels_of(const ls__conv2d *c) /* of y, in all images */
     return c->batch * c->out_height * c->out_width;
 }
 
-/* Without images there is no gradient but zeros, and kernels need not know empty batches. */
+/* Without images all gradients are zeros, and kernels need not know empty batches. */
 static void backward_empty(ls__tensor_rule *r, const ls__conv2d *c)
 {
     const int64_t numel[] = {0, c->out * (c->in / c->groups) * c->kernel[0] * c->kernel[1], c->out};
@@ -59,7 +59,7 @@ static ls_status run_into(ls__tensor_rule *r, const conv_context *context, ls__c
     return ls__conv2d_run(r->tensors, r->k, &context->shape, pass, d);
 }
 
-/* `dy` is r->dy, or what the ReLU let pass of it. */
+/* `dy` is r->dy, or the part of it that the ReLU lets pass. */
 static ls_status backward(ls__tensor_rule *r, const conv_context *context, const void *dy)
 {
     const ls__gradient *dx = &r->in[EDGE_X], *dw = &r->in[EDGE_W], *db = &r->in[EDGE_B];
@@ -224,7 +224,7 @@ static bool describe(ls__call *call, const ls_conv2d_options *o, ls__conv2d *c)
            outputs(call, c, 1, c->width, &c->out_width);
 }
 
-/* What the kernel reads. */
+/* The kernel's operands. */
 typedef struct operands {
     ls__dense x, w, b;
 } operands;

@@ -1,4 +1,4 @@
-/* What convolutions share. */
+/* Shared by convolutions. */
 #ifndef LS_TENSOR_CONV_H
 #define LS_TENSOR_CONV_H
 

@@ -159,7 +159,7 @@ void ls__convert_fill(void *to, ls_dtype dtype, int64_t count, double value)
     }
     const size_t bytes = ls_dtype_size(dtype), all = (size_t)count * bytes;
     ls__convert_store(to, dtype, 0, value);
-    for (size_t done = bytes; done < all; done *= 2) { /* what there is, once more */
+    for (size_t done = bytes; done < all; done *= 2) { /* doubles the filled part */
         memcpy((char *)to + done, to, done < all - done ? done : all - done);
     }
 }

@@ -296,7 +296,7 @@ static void drop(const ls__kernels *k, bool half, void *out, const void *a, int6
     }
 }
 
-/* The same mask: it depends on the stream, not on what was drawn since. */
+/* The same mask: it depends on the stream, not on later draws. */
 static ls_status dropout_backward(ls__tensor_rule *r)
 {
     drop(r->k, r->node->dtype == LS_BFLOAT16, r->in[0].data, r->dy, r->node->numel,

@@ -1,4 +1,4 @@
-/* Recording the graph: leaves, edges and what a node saves. */
+/* Recording the graph: leaves, edges and saved operands. */
 #include "tensor/graph.h"
 
 #include <string.h>

@@ -47,7 +47,7 @@ typedef struct ls__edge {
     ls__geometry *geometry; /* NULL: the whole base, in order */
 } ls__edge;
 
-typedef struct ls__tensor_saved { /* what a rule will read */
+typedef struct ls__tensor_saved { /* an operand kept for the rule */
     ls__storage *storage;         /* NULL: nothing */
     int64_t offset;               /* bytes */
     uint32_t version;
@@ -58,7 +58,7 @@ typedef struct ls__tensor_saved { /* what a rule will read */
 typedef struct ls__gradient { /* of one input, as its rule sees it */
     float *data;              /* NULL: not wanted */
     float beta;
-    ls_dtype dtype;    /* of what lies at data */
+    ls_dtype dtype;    /* of the elements at data */
     ls__storage *give; /* out, op->gives: the gradient itself; takes the reference */
 } ls__gradient;
 
@@ -108,7 +108,7 @@ typedef struct ls__leaf {
     ls__storage *value; /* the parameter's numbers, at node.offset; borrowed: the record owns it */
     ls__storage *grad;  /* NULL: none yet */
     bool present;       /* grad holds a gradient */
-    ls__record *grad_record; /* what ls_grad returns; made at first use */
+    ls__record *grad_record; /* returned by ls_grad; made at first use */
     ls_shape shape;
     void *observer; /* ls__observer */
     int observer_index;
@@ -146,7 +146,7 @@ ls_status ls__leaf_new(ls__tensors *tensors, ls__record *record);
 /* to = from + beta to between bfloat16 and float32, whichever of them `to_dtype` is (cast.c). */
 void ls__cast_gradient(const ls__kernels *k, void *to, ls_dtype to_dtype, const void *from,
                        int64_t numel, float beta);
-/* Drops what a node saved and its edges; it can never be walked again. */
+/* Drops a node's saved operands and its edges; it can never be walked again. */
 void ls__node_release(ls__tensor_node *node);
 /* The edge that leads to where `record`'s gradient flows; `to` is NULL when nowhere. False without
  * memory. */

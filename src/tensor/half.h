@@ -1,4 +1,4 @@
-/* What operations with kernels for bfloat16 share. */
+/* Shared by operations with kernels for bfloat16. */
 #ifndef LS_TENSOR_HALF_H
 #define LS_TENSOR_HALF_H
 

@@ -12,7 +12,7 @@ typedef struct pick_context {
     int ndim, dim;
     int64_t shape[LS_DIMS_MAX]; /* of the index */
     size_t index_bytes;
-    ls__strided indexed, plain; /* of a, and of what has the index' shape; row-major */
+    ls__strided indexed, plain; /* of a, and of the operand of the index' shape; row-major */
     int64_t a_numel, plain_numel;
 } pick_context;
 

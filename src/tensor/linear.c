@@ -18,7 +18,7 @@ typedef struct linear_context {
     ls_activation activation;
 } linear_context;
 
-/* What each activation is, under which name, and whether its derivative is one of its result. */
+/* Each activation: function, name, and whether its derivative is written in the result. */
 typedef struct kind {
     ls__unary op;
     ls__op node;
@@ -252,14 +252,14 @@ static bool linear_shape(ls__call *call, ls_shape *shape)
     return true;
 }
 
-/* The operands as the products read them, and what they give. */
+/* The operands as the products read them, and their results. */
 typedef struct operands {
     ls__dense x, w, b;
     ls__dense z; /* before the activation, where backward will read it; else nothing */
     void *out;
 } operands;
 
-/* Where the product goes, and what follows it. */
+/* Where the product goes, and the function that follows it. */
 static ls__activation then_of(const linear_context *c, const operands *o)
 {
     return (ls__activation){.on = c->activation != LS_ACTIVATION_NONE,
@@ -305,7 +305,7 @@ static void forward_half(ls__call *call, const linear_context *c, const operands
     }
 }
 
-/* What the activation is of is kept only where backward reads it. */
+/* The activation's argument is kept only where backward reads it. */
 static ls__record *computed(ls__call *call, const linear_context *c, ls_shape shape, operands *o)
 {
     ls__record *out = ls__call_output(call, shape, c->half ? LS_BFLOAT16 : LS_FLOAT32);

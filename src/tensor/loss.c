@@ -188,7 +188,7 @@ static bool targets_valid(ls__call *call, const class_loss *loss, const ls__dens
         if (at != loss->ignore && (at < 0 || at >= n)) {
             (void)ls__call_fail(call, LS_ERR_INVALID,
                                 "element %lld of target %s is %lld; give values in [0,%lld), or "
-                                "%lld for what does not count",
+                                "%lld for rows that do not count",
                                 (long long)i, ls__record_print(target).text, (long long)at,
                                 (long long)n, (long long)loss->ignore);
             return false;

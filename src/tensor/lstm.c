@@ -26,7 +26,7 @@ static int64_t step_of(const lstm_context *c)
     return c->batch * c->n;
 }
 
-/* What products need: `rounded` takes a left side as bfloat16. */
+/* Operands of products: `rounded` takes a left side as bfloat16. */
 typedef struct lstm_tools {
     ls__tensors *tensors;
     const ls__kernels *k;

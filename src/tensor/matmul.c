@@ -110,7 +110,7 @@ static bool repeats(const matmul_context *c, const matrix *m)
 /* ---- running over the batch --------------------------------------------------------------- */
 
 typedef struct operands { /* C = op(A) op(B) for every matrix of the batch */
-    ls__gemm gemm;        /* of the first; pointers to what `half` and `half_c` say */
+    ls__gemm gemm;        /* of the first; pointers to the types that `half` and `half_c` state */
     bool half, half_c;    /* A and B, and C, are bfloat16 */
     const int64_t *stride_a, *stride_b, *stride_c;
 } operands;

@@ -1,4 +1,4 @@
-/* What the allocator of storage.c counts, for users. */
+/* The counters of storage.c's allocator, for users. */
 #include <lockstep/memory.h>
 
 #include "base/memory.h"

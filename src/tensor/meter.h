@@ -2,7 +2,7 @@
  *
  * A meter belongs to the thread that set it (ls__self.meter) and is called at the end of every
  * operation of the forward pass (op.c) and of every node of the backward pass (engine.c), with the
- * time it took itself: what ran inside it, as in a part that is recomputed, has been told before.
+ * time it took itself: operations inside it, as in a part that is recomputed, were reported before.
  * Without a meter an operation looks at one pointer.
  */
 #ifndef LS_TENSOR_METER_H
@@ -21,7 +21,7 @@ struct ls__meter {
     /* An operation made `out`. Its inputs may be float32 copies (op.h, Note [bfloat16]). */
     void (*forward)(ls__meter *meter, const struct ls__call *call, const struct ls__record *out,
                     uint64_t ns);
-    /* A node was walked; what it saved is still there. */
+    /* A node was walked; its saved operands are still there. */
     void (*backward)(ls__meter *meter, const struct ls__tensor_node *node, uint64_t ns);
     const ls__env *env; /* the clock's */
     uint64_t inner_ns;  /* of operations that ended, inside those that have not */

@@ -8,7 +8,7 @@
 #include "base/assert.h"
 #include "base/size.h"
 
-/* The first input that is not usable ends the call: a handle that is none is this call's error, a
+/* The first input that is not usable ends the call: an invalid handle is this call's error, a
  * poisoned tensor passes its own on. Everything after that is skipped because `failed` is set. */
 bool ls__call_begin_optional(ls__call *call, const char *name, int count, ls_tensor *const *inputs,
                              unsigned optional)
@@ -377,7 +377,7 @@ void ls__dense_drop(ls__dense *dense)
     *dense = (ls__dense){0};
 }
 
-/* The version is noted with what is saved: a change in place before backward is an error that names
+/* The version is noted with the operand: a change in place before backward is an error that names
  * this input. */
 void ls__node_save(ls__tensor_node *node, int slot, const ls__dense *dense)
 {

@@ -1,4 +1,4 @@
-/* What every operation does before and after its kernel: decode handles, pass poison on, check
+/* The steps of every operation before and after its kernel: decode handles, pass poison on, check
  * dtypes, make the output, record a node.
  *
  *     ls__call call;
@@ -14,7 +14,7 @@
  * Note [bfloat16]
  * Arithmetic is float32, and each result is rounded once. So an operation whose kernel reads
  * float32 takes bfloat16 by three steps of the frame: ls__call_floats (ls__call_float32) replaces a
- * bfloat16 input by a float32 copy, the operation does what it does, ls__call_finish narrows the
+ * bfloat16 input by a float32 copy, the operation runs as ever, ls__call_finish narrows the
  * result. Both are casts in the graph, so its rule sees float32 only and gradients have the types
  * of their tensors. `narrow` says whether the result is bfloat16: where all inputs were
  * (PyTorch's promotion), unless the operation decides otherwise before it finishes:
@@ -90,7 +90,7 @@ ls__tensor_node *ls__call_record(ls__call *call, const ls__op *op, ls__record *o
 ls_tensor *ls__call_finish(ls__call *call, ls__record *out);
 
 /* Note [Channels last]
- * To the user images are [N,C,H,W]; what operations on images make lies in memory as [N,H,W,C], the
+ * To the user images are [N,C,H,W]; the results of operations on images lie in memory as [N,H,W,C], the
  * order their kernels are fast in, as a view whose strides say so. Inside, such an operation sees
  * its input as the row-major [N,H,W,C] that it is, makes an output of that shape, and
  * ls__call_finish turns it back into a view [N,C,H,W]. So gradients lie the same way (a base's lies

@@ -125,7 +125,7 @@ static ls_status expand_backward(ls__tensor_rule *r)
 static const ls__op expand_op = {
     .name = "expand", .backward = expand_backward, .accumulates = true};
 
-/* Fills in sizes of -1. False when `shape` is not what `in` repeats to. */
+/* Fills in sizes of -1. False when `in` does not repeat to `shape`. */
 static bool read_expanded(const ls__record *in, ls_shape *shape)
 {
     const int added = shape->ndim - in->ndim;

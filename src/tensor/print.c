@@ -92,7 +92,7 @@ static void indent(int changed)
     }
 }
 
-/* What comes before an element: brackets, commas, line breaks. `changed` is the outermost dimension
+/* The separators before an element: brackets, commas, line breaks. `changed` is the outermost dimension
  * whose index moved; `gap`: some were left out. */
 static void separate(int ndim, int changed, bool gap)
 {

@@ -14,7 +14,7 @@
 _Static_assert(sizeof(ls__record) <= LS__RECORD_BYTES, "a record fits its slot");
 _Static_assert(LS_DIMS_MAX == LS__KERNEL_DIMS_MAX, "kernels take every shape");
 
-/* What an operation returns when not even a record can be had; one for each reason. */
+/* Returned by operations when no record can be made; one for each reason. */
 typedef union fixed_record {
     ls__record record;
     char slot[LS__RECORD_BYTES];
@@ -46,7 +46,7 @@ ls_tensor *ls__poison_fixed(ls_status status)
     return (ls_tensor *)(uintptr_t)&fixed[i].record;
 }
 
-/* The text of a fixed poison; NULL when `address` is none. */
+/* The text of a fixed poison; NULL when `address` is not one. */
 static const char *fixed_at(const void *address)
 {
     for (int i = 0; i < FIXED_COUNT; i++) {
@@ -117,13 +117,13 @@ static void fail_stale(const ls__record *record, uintptr_t handle, const char *w
     if (remembers) {
         (void)ls__fail(LS_ERR_STALE,
                        "%s: %s is the tensor made at %s:%d, whose scope has ended or which was "
-                       "freed; ls_keep what outlives its scope",
+                       "freed; ls_keep tensors that outlive their scope",
                        what, argument_text(argument), record->file, record->line);
     } else {
         (void)ls__fail(
             LS_ERR_STALE,
             "%s: %s is not a live tensor: its scope has ended, it was freed, or it never "
-            "was one; ls_keep what outlives its scope",
+            "was one; ls_keep tensors that outlive their scope",
             what, argument_text(argument));
     }
 }
@@ -220,7 +220,7 @@ ls__record *ls__record_new(ls__tensors *tensors)
     return record;
 }
 
-/* Storage and leaf are counted; the copy does not inherit flags, for it is no leaf itself. */
+/* Storage and leaf are counted; the copy does not inherit flags, for it is not a leaf itself. */
 ls__record *ls__record_alias(ls__tensors *tensors, const ls__record *of)
 {
     ls__record *record = ls__record_new(tensors);

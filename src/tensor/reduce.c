@@ -200,7 +200,7 @@ ls_tensor *ls_mean_dim(ls_tensor *a, int dim, bool keepdim)
     return over_dim(&mean_dim_op, a, dim, keepdim, true);
 }
 
-/* What the operations over several dimensions begin with. `least`: terms a result must have. */
+/* The first steps of operations over several dimensions. `least`: terms a result must have. */
 static bool begin_dims(ls__call *call, const char *name, ls_tensor *a, ls_shape dims, int64_t least,
                        uint8_t *keep)
 {

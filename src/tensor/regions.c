@@ -7,7 +7,7 @@
 #define GRANULE 4096 /* pieces begin and end on pages: equal offsets within one do not collide */
 #define REGION_MIN ((size_t)2 << 20)
 #define REGION_MAX ((size_t)64 << 20) /* but for a single block that is larger */
-#define GROWTH 8 /* a new region is an eighth of what there is: little is asked for in vain */
+#define GROWTH 8 /* a new region is an eighth of all regions: little is reserved in vain */
 #define HEADERS_A_SLAB 127
 
 struct ls__region {
@@ -104,7 +104,7 @@ static void join(ls__regions *r, ls__piece *piece, ls__piece *next)
     header_put(r, next);
 }
 
-/* Cuts off what `piece` has beyond `bytes`. Without memory for its header it stays part of it. */
+/* Cuts off the part of `piece` beyond `bytes`. Without memory for its header it stays part of it. */
 static void cut(ls__regions *r, ls__piece *piece, size_t bytes)
 {
     LS_ASSERT(piece->bytes >= bytes && !piece->free);
@@ -120,7 +120,7 @@ static void cut(ls__regions *r, ls__piece *piece, size_t bytes)
 
 /* ---- regions ------------------------------------------------------------------------------ */
 
-/* Growing with what there is keeps the number of regions small without reserving much in vain. */
+/* Growth in proportion keeps the number of regions small without reserving much in vain. */
 static size_t region_bytes(const ls__regions *r, size_t bytes)
 {
     size_t growth = ls__round_up((size_t)r->reserved / GROWTH, REGION_MIN);
@@ -197,7 +197,8 @@ ls__piece *ls__piece_get(ls__regions *r, size_t bytes)
     if (piece == NULL) {
         piece = region_new(r, region_bytes(r, bytes));
     }
-    if (piece == NULL) { /* the system refuses: without what nobody uses, and no more than asked */
+    if (piece ==
+        NULL) { /* the system refuses: give back unused regions, ask for no more than needed */
         ls__regions_release_unused(r);
         piece = region_new(r, bytes);
     }

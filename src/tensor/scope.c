@@ -12,7 +12,7 @@
 #define ARENA_CHUNK_BYTES ((size_t)64 << 10)
 #define ROOT_TENSORS_MANY 100000 /* alive outside any scope: surely a loop without LS_SCOPE */
 
-/* What ls_scope_enter returns when there can be no scope: the block still runs, its tensors are
+/* Returned by ls_scope_enter when a scope cannot be made: the block still runs, its tensors are
  * poisoned or go to the scope around. */
 static const ls_scope no_scope;
 
@@ -94,7 +94,7 @@ void ls__scope_forget(ls_scope *scope)
     }
 }
 
-/* Tensors first: a node may hold the last reference to what a tensor shares with it. */
+/* Tensors first: a node may hold the last reference to a storage that a tensor shares. */
 static void scope_clear(ls_scope *scope)
 {
     ls__scope_forget(scope);

@@ -203,7 +203,7 @@ int64_t ls__shape_product(const ls__record *record, int from, int to)
 
 /* ---- images ------------------------------------------------------------------------------- */
 
-/* Dim d becomes what dim from[d] was. */
+/* Dim d becomes the former dim from[d]. */
 static void reorder(ls__record *record, const int from[4])
 {
     LS_ASSERT(record->ndim == 4);

@@ -22,7 +22,7 @@ bool ls__shape_broadcast(ls_shape a, ls_shape b, ls_shape *out);
 ls__strided ls__shape_expand(const ls__record *record, ls_shape shape);
 
 /* Strides that show `record`'s elements, in row-major order, as `shape` without a copy; false when
- * there are none. numel must agree. */
+ * they do not exist. numel must agree. */
 bool ls__shape_view(const ls__record *record, ls_shape shape, int64_t stride[LS_DIMS_MAX]);
 
 /* `dim` counted from the end when negative; false when outside. */

@@ -60,7 +60,7 @@ static ls__tensors *tensors_new(ls_runtime *runtime)
     return tensors;
 }
 
-/* The loser of a race between two first tensors frees what it made and uses the other's. */
+/* The loser of a race between two first tensors frees its own and uses the other's. */
 ls__tensors *ls__tensors_get(const char *what)
 {
     ls_runtime *runtime = ls__runtime_get(what);

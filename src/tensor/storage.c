@@ -3,7 +3,7 @@
  * Small blocks come in size classes, four to a power of two (at most a quarter is wasted), and go
  * back to their class's list, newest first, so a loop of equal steps finds warm memory and asks the
  * system for nothing. Large ones are pieces of regions (regions.h), whose memory serves blocks of
- * all sizes. When the system refuses, what is cached is given back and it is asked again. */
+ * all sizes. When the system refuses, cached blocks are given back and it is asked again. */
 #include "tensor/tensor.h"
 
 #include <string.h>
@@ -27,7 +27,7 @@ typedef struct block {
     uint16_t size_class;
 } block;
 
-/* The class of `bytes` and, rounded up, its size. False when there is none so large. */
+/* The class of `bytes` and, rounded up, its size. False when it is larger than any class. */
 static bool class_of(size_t bytes, uint16_t *size_class, size_t *rounded)
 {
     bytes = bytes < BLOCK_MIN ? BLOCK_MIN : bytes;
@@ -148,7 +148,7 @@ static void block_put(ls__tensors *tensors, const block *b)
     }
 }
 
-/* What a storage holds, in the form in which blocks are given back. */
+/* A storage's memory, in the form in which blocks are given back. */
 static block block_of(const ls__storage *storage)
 {
     return (block){storage->data, storage->piece, storage->size_class};

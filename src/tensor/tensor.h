@@ -9,7 +9,7 @@
  * exact multiple of 256 times since: the FIFO (at least RECORDS_FIRST long) puts that more than
  * 260,000 tensors away. Handles are decoded, never dereferenced.
  *
- * Note [Who may touch what]
+ * Note [Threads and tensors]
  * A tensor in a scope belongs to the thread whose scope it is. Kept tensors may be used by any
  * thread, one at a time. Storages are counted atomically, so views may live on several threads.
  */
@@ -39,7 +39,7 @@ struct ls__storage {
     _Atomic uint32_t version; /* Sync: atomic; raised by every change in place */
     uint16_t size_class;      /* of the block; LS__STORAGE_BORROWED: the caller's memory */
     void *data;
-    ls__piece *piece; /* whose data it is; NULL: it is no large block */
+    ls__piece *piece; /* whose data it is; NULL: not a large block */
     size_t bytes;     /* asked for */
     ls__tensors *owner;
     void (*fini)(ls__storage *storage); /* before the block is given back; NULL: nothing */
@@ -121,10 +121,10 @@ ls__record *ls__record_new(ls__tensors *tensors);
 ls__record *ls__record_alias(ls__tensors *tensors, const ls__record *of);
 void ls__record_free(ls__tensors *tensors, ls__record *record);
 void ls__record_keep(ls__tensors *tensors, ls__record *record); /* out of its scope */
-/* Shape, row-major strides, dtype. False, with a message after `what`, when it is no shape. */
+/* Shape, row-major strides, dtype. False, with a message after `what`, when it is invalid. */
 bool ls__record_set_shape(ls__record *record, ls_shape shape, ls_dtype dtype, const char *what);
 
-/* What a module returns is its caller's, no longer its own. */
+/* A module's result belongs to its caller, no longer to it. */
 void ls__tensor_give_out(ls_tensor *t);
 /* Frees the elements of a tensor in a scope: from now on it is poisoned with `text`, which is
  * shared. */
@@ -162,7 +162,7 @@ struct ls_scope {
 ls_scope *ls__scope_current(ls__tensors *tensors);
 /* Zeroed memory that lives as long as the innermost scope. */
 void *ls__scope_alloc(ls__tensors *tensors, size_t bytes);
-/* Frees the tensors of `scope` now; what its graph has saved of them stays until that goes. */
+/* Frees the tensors of `scope` now; operands that its graph saved stay until that goes. */
 void ls__scope_forget(ls_scope *scope);
 
 /* ---- the pools of a runtime --------------------------------------------------------------- */
@@ -170,7 +170,7 @@ void ls__scope_forget(ls_scope *scope);
 #define LS__SIZE_CLASSES 37 /* 4 a power of two, from 256 bytes to LS__LARGE_BYTES */
 #define LS__SLABS_MAX 24    /* each twice as large as the one before */
 
-/* What env->allocate is asked for on behalf of tensors, counted. First member: its own table. */
+/* Calls of env->allocate on behalf of tensors, counted. First member: its own table. */
 typedef struct ls__counted_env {
     ls__env table;
     const ls__env *real;
@@ -200,7 +200,7 @@ struct ls__tensors {
     void *free_blocks[LS__SIZE_CLASSES]; /* each block's first word points at the next */
     ls__regions regions;                 /* large blocks */
     int64_t small_reserved;              /* bytes of blocks of classes */
-    ls_memory_stats memory;              /* what of them is in use */
+    ls_memory_stats memory;              /* the parts in use */
     ls__list scopes;
     ls_scope *free_scopes; /* linked by parent */
 };

@@ -30,7 +30,7 @@ static ls__strided dense_strides(const ls__record *in, ls_shape shape)
     return ls__shape_expand(&dense, shape);
 }
 
-/* The condition chooses between dy and zeros; what an operand repeated is then summed. */
+/* The condition chooses between dy and zeros; repeated elements are then summed. */
 static ls_status where_backward(ls__tensor_rule *r)
 {
     const where_context *c = r->node->context;

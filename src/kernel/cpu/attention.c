@@ -22,7 +22,7 @@
 #include "kernel/cpu/halves.h"
 #include "kernel/cpu/transpose.h"
 
-#define TILE 32 /* queries; also what row strides of the workspace are rounded up to */
+#define TILE 32 /* queries; row strides of the workspace are multiples of it, too */
 #define SLOTS LS__ATTENTION_SLOTS
 #define PARALLEL_MIN_WORK (1 << 18) /* score elements times dim */
 
@@ -33,7 +33,7 @@ typedef struct head { /* one (batch, head) and a slot of the workspace */
     int64_t stride;              /* of rows of the following: keys rounded up */
     float *keys, *values;        /* [dim,stride]: scale k^T and v^T, zero beyond the keys */
     float *scores, *score_grads; /* [TILE,stride] */
-    float *keep;                 /* [stride]: what dropout multiplies a row with, in backward */
+    float *keep;                 /* [stride]: dropout's factors of a row, in backward */
 } head;
 
 static int64_t row_stride(const ls__attention *a)

@@ -93,7 +93,7 @@ static inline float ls__row_exp(float *row, int64_t n, int64_t width, float *out
     return sum;
 }
 
-/* Scores become exp(score - max), dropped; returns what they are still to be multiplied with. */
+/* Scores become exp(score - max), dropped; returns the factor still to be applied. */
 static inline float ls__row_softmax(const ls__attention *a, const ls__row *r, float *scores,
                                     float *lse)
 {

@@ -46,7 +46,7 @@ static int64_t rounded(int64_t n)
     return (n + TILE - 1) / TILE * TILE;
 }
 
-typedef struct room { /* what a slot is laid out in */
+typedef struct room { /* the layout of a slot */
     char *memory;     /* NULL: only the size is asked for */
     int64_t used;
 } room;

@@ -3,7 +3,7 @@
 #include "base/half.h"
 #include "kernel/cpu/isa.h"
 
-/* The same loop with and without adding to what is there: beta is a constant in each. */
+/* The same loop with and without adding to the output: beta is a constant in each. */
 #define BLOCKS(count, ...)                                                                         \
     LS__PARALLEL_FOR((count) >= LS__PARALLEL_MIN, int64_t from = 0, from < (count),                \
                      from += LS__BLOCK, {                                                          \

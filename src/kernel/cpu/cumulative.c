@@ -80,7 +80,7 @@ void LS__K(extreme)(float *out, int64_t *index, const float *x, int64_t outer, i
 }
 
 /* Two passes over a row that the first one brought into the cache: the difference of large sums
- * would lose what is small. */
+ * would lose small variances. */
 static void variance_row(float *out, float *mean, const float *x, int64_t n, double divisor)
 {
     double sum = 0.0, squares = 0.0;

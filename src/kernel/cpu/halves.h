@@ -70,7 +70,7 @@ LS__INLINE void ls__put(float *x, int64_t i, float value, const bool half)
     }
 }
 
-/* What the table offers for bfloat16, each beside its float32 twin. */
+/* The table's kernels for bfloat16, each beside its float32 twin. */
 void LS__K(unary_bf16)(ls__unary op, ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count,
                        ls_stream *stream);
 void LS__K(unary_backward_bf16)(ls__unary op, ls__bfloat16 *dx, const ls__bfloat16 *dy,

@@ -1,4 +1,4 @@
-/* What every file that is built once per instruction set includes.
+/* Included by every file that is built once per instruction set.
  *
  * The build compiles these files three times on x86-64, with -march of the levels v4, v3 and base,
  * LS__ISA naming the variant and LS__LANES its float32 lanes. LS__K(x) is the symbol of this

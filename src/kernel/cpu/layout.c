@@ -22,7 +22,7 @@ COPY_ROW(uint16_t)
 COPY_ROW(uint32_t)
 COPY_ROW(uint64_t)
 
-/* By the size of an element alone: what it means does not matter to a copy. */
+/* By the size of an element alone: its type does not matter to a copy. */
 static void copy_strided(void *out, int64_t so, const void *in, int64_t si, int64_t count,
                          size_t bytes)
 {

@@ -1,7 +1,7 @@
 /* Functions of an element and two numbers: powers, limits, Huber's loss. */
 #include "kernel/cpu/vmath.h"
 
-/* x^2 is what powers are mostly used for; others go through libm, which compilers do not vectorise.
+/* x^2 is the usual power; others go through libm, which compilers do not vectorise.
  */
 static void power(float *out, const float *a, int64_t count, float exponent)
 {

@@ -262,7 +262,7 @@ typedef struct norm_args {
     int64_t n;
 } norm_args;
 
-/* Row i: dx, and what it adds to dw and db. */
+/* Row i: dx, and its terms of dw and db. */
 static void backward_at(const norm_args *a, int64_t i, float *dw, float *db)
 {
     _Alignas(64) float wide[3][LS__HALF_ROW_MAX];

@@ -19,16 +19,16 @@ typedef struct ls__conv_operand {
     size_t copy_bytes;                /* of one in the wanted layout; 0 without a reorder */
 } ls__conv_operand;
 
-typedef struct ls__conv_slot { /* what one thread needs to run a part */
+typedef struct ls__conv_slot { /* one thread's memory to run a part */
     dnnl_stream_t stream;
     dnnl_memory_t given[LS__CONV_OPERANDS], wanted[LS__CONV_OPERANDS], bias, scratch;
 } ls__conv_slot;
 
-typedef struct ls__conv_request { /* what a plan is made for */
+typedef struct ls__conv_request { /* a plan's shape and types */
     ls__conv2d conv;
     ls__conv2d_pass pass;
     bool biased, adds, relu;
-    bool half, half_out; /* what is read, and what is written, is bfloat16 */
+    bool half, half_out; /* inputs, and the output, are bfloat16 */
     int threads;
 } ls__conv_request;
 

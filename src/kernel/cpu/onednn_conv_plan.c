@@ -226,7 +226,7 @@ static bool make_convolution(plan *p)
     return made;
 }
 
-/* Adds to what is there instead of overwriting it. */
+/* Adds to the output instead of overwriting it. */
 static bool add_sum(dnnl_primitive_attr_t attributes)
 {
     dnnl_post_ops_t sum = NULL;

@@ -11,7 +11,7 @@
 
 #define LS__PLAN_KEY 24
 
-/* Keys of convolutions end with 0, others with what they are. */
+/* Keys of convolutions end with 0, others with their kind. */
 enum { LS__PLAN_CONV2D, LS__PLAN_GEMM_BF16 };
 
 typedef struct ls__plan_key { /* equal keys, equal plans; unused ones are 0 */
@@ -24,7 +24,7 @@ typedef struct ls__plan_kind {
     void (*fini)(void *plan);
 } ls__plan_kind;
 
-/* The plan of `key`, made by kind->make(plan, arg) where there is none yet. NULL: another thread
+/* The plan of `key`, made by kind->make(plan, arg) where it does not exist yet. NULL: another thread
  * has it, it cannot be made, or memory is out. */
 void *ls__plans_take(ls__plans *plans, const ls__plan_key *key, const ls__plan_kind *kind,
                      const void *arg);

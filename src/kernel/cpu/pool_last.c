@@ -129,7 +129,7 @@ LS__INLINE void spread(float *sum, const float *dy, int64_t at, float by, int64_
     }
 }
 
-/* What output (i,j) gives to position (r,q); index NULL: it is a mean. */
+/* The share of output (i,j) at position (r,q); index NULL: it is a mean. */
 LS__INLINE void give_from(const task *t, float *sum, const float *dy, const int32_t *index,
                           int64_t i, int64_t j, int64_t place, const bool half)
 {

@@ -104,7 +104,7 @@ static void leaf_of(float *restrict acc, ls__real x, int64_t at, int64_t rows, i
     sum_leaf(acc, wide, rows, TILE, width);
 }
 
-/* What sum_tile adds up. */
+/* The operands of sum_tile. */
 typedef struct matrix {
     ls__real x; /* [rows,n] */
     int64_t rows, n;

@@ -5,9 +5,9 @@
 #include "base/cpu.h"
 #include "kernel/kernels.h"
 
-typedef struct ls__variant { /* what one instruction set offers */
+typedef struct ls__variant { /* the kernels of one instruction set */
     const ls__kernels *kernels;
-    void (*gemm_builtin)(const ls__gemm *g); /* what `gemm` is without oneDNN; for tests */
+    void (*gemm_builtin)(const ls__gemm *g); /* `gemm` without oneDNN; for tests */
     void (*gemm_bf16_builtin)(const ls__gemm_bf16 *g);
     void (*conv2d_builtin)(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d);
     void (*conv2d_widened)(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d,

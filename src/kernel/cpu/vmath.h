@@ -59,7 +59,7 @@ LS__INLINE float ls__exp(float x)
     float n = rounded - LS__ROUND;
     float r = (x - n * LS__LN2_HIGH) - n * LS__LN2_LOW;
     int32_t exponent = (int32_t)(ls__as_bits(rounded) - ls__as_bits(LS__ROUND));
-    int32_t half = exponent >> 1; /* two factors, because 2^-150 is none */
+    int32_t half = exponent >> 1; /* two factors, because 2^-150 is not a float32 */
     float first = ls__power_of_two((uint32_t)(half + 127));
     float second = ls__power_of_two((uint32_t)(exponent - half + 127));
     return (ls__expm1_part(r) * first + first) * second;

@@ -57,7 +57,7 @@ static double score(const ls__attention *a, const head *h, int64_t i, int64_t j)
     return s + (h->mask != NULL ? (double)h->mask[i * a->m_t + j] : 0.0);
 }
 
-/* What dropout multiplies weight (i,j) with. */
+/* Dropout's factor of weight (i,j). */
 static double kept(const ls__attention *a, const head *h, int64_t i, int64_t j)
 {
     float one = 1.0f;
@@ -103,7 +103,7 @@ static int64_t part_numel(const ls__attention *a, int part)
     return a->batch * a->dim * (part < K ? a->heads * a->time : a->kv_heads * a->keys);
 }
 
-/* What the float32 loops need. */
+/* Memory for the float32 loops. */
 static size_t loop_bytes(const ls__attention *a, bool backward)
 {
     size_t time = (size_t)a->time, keys = (size_t)a->keys;

@@ -1,4 +1,4 @@
-/* The plain twins of what takes bfloat16: each element or row is widened, goes through the float32
+/* The plain twins of kernels for bfloat16: each element or row is widened, goes through the float32
  * twin, and is rounded once. */
 #include "kernel/ref/halves.h"
 #include "base/half.h"
@@ -20,7 +20,7 @@ static void write_real(ls__real x, int64_t i, float value)
     }
 }
 
-/* All of this file: widen, do what the float32 twin does, round once. */
+/* All of this file: widen, call the float32 twin, round once. */
 void ls__ref_unary_bf16(ls__unary op, ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count,
                         ls_stream *stream)
 {

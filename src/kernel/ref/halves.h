@@ -1,4 +1,4 @@
-/* The plain twins of what takes bfloat16 (halves.c). */
+/* The plain twins of kernels for bfloat16 (halves.c). */
 #ifndef LS_KERNEL_REF_HALVES_H
 #define LS_KERNEL_REF_HALVES_H
 

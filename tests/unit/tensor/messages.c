@@ -126,7 +126,7 @@ LOCAL_TEST(dead_handles_are_told_where_they_were_made)
     snprintf(
         want, sizeof want,
         "%s:%d: add: argument 2 is the tensor made at %s:%d, whose scope has ended or which was "
-        "freed; ls_keep what outlives its scope",
+        "freed; ls_keep tensors that outlive their scope",
         __FILE__, used, __FILE__, line);
     CHECK_CONTAINS(ls_error_message(), want);
     EXPECT(ls_add(NULL, dead), LS_ERR_INVALID, "add: argument 1 is NULL; give a tensor");
