@@ -164,6 +164,24 @@ def what_does_not_fit_into_memory_is_refused_with_the_sum_before_it_is_allocated
 
 
 @test
+def a_split_text_is_learned_from_one_part_and_judged_by_the_other():
+    command(BUILD / "lockstep", "data", "tokens", text(), "--tokenizer", "bytes", "--held-out", 0.1, "--out", "split",
+            cwd=FOLDER)
+    parts = {}
+    for part in ("train", "val"):
+        data = (FOLDER / f"split/tokens_{part}_000000.bin").read_bytes()[1024:]
+        parts[part] = bytes(data[::2])  # tokens of bytes, two bytes each
+    whole = pathlib.Path(text()).read_bytes()
+    assert parts["train"] + parts["val"] == whole
+    assert 0.09 < len(parts["val"]) / len(whole) < 0.11, len(parts["val"])
+    printed = train(0, "--steps", 2, "--batch", 2, "--data", "split", "--format", "tokens", "--vocab", 256)
+    assert re.search(r"held-out loss \d", printed), printed
+    again = subprocess.run([str(BUILD / "lockstep"), "data", "tokens", str(text()), "--tokenizer", "bytes", "--held-out",
+                            "0.1", "--out", "split"], cwd=FOLDER, text=True, capture_output=True)
+    assert again.returncode == 1 and "holds tokens_train_000000.bin already" in again.stderr, again
+
+
+@test
 def text_through_a_tokenizer_is_learned_as_the_shards_made_of_it():
     flags = ("--steps", 10, "--batch", 4, "--lr", 5e-3, "--eval-windows", 20, "--log-losses")
     printed = train(0, "--tokenizer", TOKENIZER, "--save", "words", *flags, "text.losses")
