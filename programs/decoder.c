@@ -35,7 +35,7 @@ static int64_t count_in(const json_t *config, const char *name, const char *path
     const json_t *value = json_object_get(config, name);
     if (!json_is_integer(value) || json_integer_value(value) < 1 ||
         json_integer_value(value) > COUNT_MAX) {
-        give_up(EXIT_FAILURE, "\"%s\": \"%s\" is missing or no count; is it a GPT-2's?", path,
+        give_up(EXIT_FAILURE, "\"%s\": \"%s\" is missing or not a count; is it a GPT-2's?", path,
                 name);
     }
     return json_integer_value(value);
@@ -47,7 +47,7 @@ static void expect(const json_t *config, const char *name, const char *wanted, c
     const json_t *value = json_object_get(config, name);
     const char *found = json_string_value(value);
     if (value != NULL && (found == NULL || strcmp(found, wanted) != 0)) {
-        give_up(EXIT_FAILURE, "\"%s\": \"%s\" is \"%s\"; what can be read is \"%s\"", path, name,
+        give_up(EXIT_FAILURE, "\"%s\": \"%s\" is \"%s\"; only \"%s\" is supported", path, name,
                 found ? found : "no text", wanted);
     }
 }

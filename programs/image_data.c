@@ -172,7 +172,7 @@ image_data image_data_open(const image_options *options)
     image_data data = open_folder(options);
     if (!are_images(data.train) || (data.test && !are_images(data.test))) {
         give_up(EXIT_FAILURE,
-                "--data: samples of \"%s\" are no images; each must be float32 of 3 "
+                "--data: samples of \"%s\" are not images; each must be float32 of 3 "
                 "dimensions: channels, height, width",
                 options->folder);
     }

@@ -1,45 +1,39 @@
 /* See records.h. --log is JSON Lines: an object a line, each with its step first; an evaluation has
- * a line of its own. JSON has no word for what is not finite: it is null there.
+ * a line of its own. A number that is not finite is null.
  *
  *     {"step": 3, "dtype": "float32", "loss": 2.81, "lr": 0.002, "grad_norm": 1.1, …}
  *     {"step": 3, "held_out_loss": 2.79}
  */
 #include "records.h"
 
+#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <lockstep/runtime.h>
 
-#define NUMBER_BYTES 32
-#define LINE_BYTES 512
+#include "common.h"
+
+#define DIGITS 9 /* of a number, enough for a float32 */
 
 void records_open(records *r, const char *json, const char *board, const char *losses,
                   int64_t start)
 {
-    *r = (records){.wanted = json != NULL || board != NULL || losses};
+    *r = (records){.wanted = json || board || losses};
     if (ls_rank() != 0) {
         return;
     }
-    if (json != NULL) {
+    if (json) {
         step_log_open(&r->json, json, "log", "{\"step\": ", start);
     }
-    if (losses != NULL) {
+    if (losses) {
         step_log_open(&r->losses, losses, "log-losses", "", start);
     }
-    if (board != NULL) {
+    if (board) {
         r->board = tensorboard_open(board, start);
     }
-}
-
-static const char *json_number(double value, char out[NUMBER_BYTES])
-{
-    if (!isfinite(value)) {
-        return "null";
-    }
-    (void)snprintf(out, NUMBER_BYTES, "%.9g", value);
-    return out;
 }
 
 /* "held-out loss" as a name in files: "held_out_loss". */
@@ -76,20 +70,26 @@ static int numbers_of(const record *s, number out[STEP_NUMBERS])
     return count;
 }
 
-/* dtype: NULL where there is none to tell. */
+/* A line of JSON. dtype: NULL without one. A number that JSON cannot hold (NaN) becomes null. */
 static void write_line(step_log *log, int64_t step, const char *dtype, const number *numbers,
                        int count)
 {
-    char line[LINE_BYTES] = "", text[NUMBER_BYTES];
-    size_t used = 0;
+    json_t *object = json_object();
+    bool good = json_object_set_new(object, "step", json_integer(step)) == 0;
     if (dtype != NULL) {
-        used = (size_t)snprintf(line, sizeof line, ", \"dtype\": \"%s\"", dtype);
+        good = json_object_set_new(object, "dtype", json_string(dtype)) == 0 && good;
     }
-    for (int i = 0; i < count && used < sizeof line; i++) {
-        used += (size_t)snprintf(line + used, sizeof line - used, ", \"%s\": %s", numbers[i].name,
-                                 json_number(numbers[i].value, text));
+    for (int i = 0; i < count; i++) {
+        json_t *value = isfinite(numbers[i].value) ? json_real(numbers[i].value) : json_null();
+        good = json_object_set_new(object, numbers[i].name, value) == 0 && good;
     }
-    step_log_add(log, "{\"step\": %lld%s}", (long long)step, line);
+    char *line = good ? json_dumps(object, JSON_REAL_PRECISION(DIGITS)) : NULL;
+    if (line == NULL) {
+        give_up(EXIT_FAILURE, "no memory for a line of JSON");
+    }
+    step_log_add(log, "%s", line);
+    free(line);
+    json_decref(object);
 }
 
 static void show_board(tensorboard *board, const char *group, int64_t step, const number *numbers,

@@ -189,11 +189,11 @@ def what_cannot_be_is_refused_in_words():
             (1, '"nowhere"', "--checkpoint", "nowhere"),
             (1, '"nowhere', "--weights", "nowhere"),
             (1, "[256,16] in the checkpoint and float32 [256,32] here", *trained(), "--dim", 32),
-            (1, '"model_type" is "bert"; what can be read is "gpt2"', "--weights", "bert"),
+            (1, '"model_type" is "bert"; only "gpt2" is supported', "--weights", "bert"),
             (1, '"activation_function" is "relu"', "--weights", "relu"),
             (1, "torn/config.json\", line 1", "--weights", "torn"),
             (1, "1 layers, width 10000000 and 256 tokens, as config.json says, takes", "--weights", "wide", "--tokenizer", "bytes"),
-            (1, '"n_embd" is missing or no count', "--weights", "wider", "--tokenizer", "bytes"),
+            (1, '"n_embd" is missing or not a count', "--weights", "wider", "--tokenizer", "bytes"),
             (1, "the prompt has token 122, the model has 100 tokens", "--weights", "run.safetensors", *SHAPE, "--vocab",
              100, "--prompt", "z")):
         done = generate(*flags, status=status)
