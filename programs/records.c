@@ -21,17 +21,17 @@
 void records_open(records *r, const char *json, const char *board, const char *losses,
                   int64_t start)
 {
-    *r = (records){.wanted = json || board || losses};
+    *r = (records){.wanted = json != NULL || board != NULL || losses != NULL};
     if (ls_rank() != 0) {
         return;
     }
-    if (json) {
+    if (json != NULL) {
         step_log_open(&r->json, json, "log", "{\"step\": ", start);
     }
-    if (losses) {
+    if (losses != NULL) {
         step_log_open(&r->losses, losses, "log-losses", "", start);
     }
-    if (board) {
+    if (board != NULL) {
         r->board = tensorboard_open(board, start);
     }
 }
