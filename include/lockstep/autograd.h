@@ -29,7 +29,8 @@ LS_API ls_status ls_backward(ls_tensor *loss);
  * them: gradients are sums of w·g, and the reducer divides once by the global Σw, so the mean is
  * exact however uneven the shares. Weight 0 takes part and contributes nothing. All micro-batches
  * of a step use one form. It is the reducer that divides: wrap the module with ls_ddp_new, in a
- * world of one too; gradients of parameters outside any wrapper stay sums of w·g. */
+ * world of one too. LS_ERR_STATE, before any gradient is computed, when the loss depends on a leaf
+ * that belongs to no wrapper: nothing would divide its gradient. */
 LS_API ls_status ls_backward_weighted(ls_tensor *loss, double weight);
 
 LS_API ls_tensor *ls_set_requires_grad(ls_tensor *t,
@@ -51,6 +52,19 @@ static inline void ls_grad_mode_cleanup_(const bool *before)
     const bool LS_ON_LINE(ls_grad_mode_before_) LS_UNTIL_END_(ls_grad_mode_cleanup_) =             \
         ls_set_grad_mode(false)
 #endif
+
+/* A hook: a function of yours that is called at a place in a pass. It dies with the tensor or module
+ * to which it belongs; ls_hook_free takes it off before. It may free itself while it runs. */
+typedef struct ls_hook ls_hook;
+LS_API void ls_hook_free(ls_hook *hook); /* NULL is allowed */
+
+/* Called in every ls_backward that reaches the leaf `t`, when its gradient is final on this rank and
+ * before a data-parallel bucket takes it (register_post_accumulate_grad_hook): `grad` is the leaf's
+ * whole accumulated gradient, which the hook may change in place. No graph is recorded inside. An
+ * error ends ls_backward, on all ranks of a wrapper. Hooks run in order of addition; not in a
+ * backward of weight 0. NULL with the error set when `t` is not a leaf that requires gradients. */
+typedef ls_status (*ls_grad_hook_fn)(void *arg, ls_tensor *t, ls_tensor *grad);
+LS_API ls_hook *ls_grad_hook_new(ls_tensor *t, ls_grad_hook_fn fn, void *arg);
 
 #define LS_CALL_TENSORS_MAX 64 /* inputs of one call with arrays of tensors, and outputs */
 

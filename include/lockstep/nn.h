@@ -91,6 +91,15 @@ LS_API ls_tensor *ls_recompute(ls_module *module, ls_tensor *x);
 /* The same of ls_forward_many. */
 LS_API ls_status ls_recompute_many(ls_module *module, ls_tensor *const *inputs, int input_count,
                                    ls_tensor **outputs, int output_count);
+/* Hooks on a module's forward (register_forward_pre_hook, register_forward_hook): called before it,
+ * with outputs NULL and output_count 0, or after it. A hook may put other tensors in the place of
+ * inputs (before) or outputs (after). An error is that of the forward. They run again where
+ * ls_recompute does (ls_recomputing tells). NULL with the error set on failure. */
+typedef ls_status (*ls_forward_hook_fn)(void *arg, ls_module *module, ls_tensor **inputs,
+                                        int input_count, ls_tensor **outputs, int output_count);
+LS_API ls_hook *ls_forward_pre_hook_new(ls_module *module, ls_forward_hook_fn fn, void *arg);
+LS_API ls_hook *ls_forward_hook_new(ls_module *module, ls_forward_hook_fn fn, void *arg);
+
 LS_API void ls_module_train(ls_module *module, bool training); /* recursive; new modules train */
 
 typedef struct ls_param {

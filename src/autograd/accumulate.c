@@ -7,6 +7,7 @@
  * every run. */
 #include "autograd/accumulate.h"
 
+#include "autograd/hooks.h"
 #include "base/assert.h"
 #include "tensor/half.h"
 
@@ -213,10 +214,16 @@ ls_status ls__accumulate_nothing(ls__autograd_pass *pass, ls__tensor_node *to)
 
 ls_status ls__arrived(ls__autograd_pass *pass, ls__tensor_node *to)
 {
-    (void)pass;
     if (!ls__node_is_leaf(to)) {
         return LS_OK;
     }
     LS_ASSERT(to->pending > 0); /* counted when the pass was planned */
-    return --to->pending > 0 ? LS_OK : ls__observers_ready(ls__leaf_of(to));
+    if (--to->pending > 0) {
+        return LS_OK;
+    }
+    const ls__leaf *leaf = ls__leaf_of(to);
+    if (leaf->hooks != NULL && pass->weight != 0.0) {
+        LS_TRY(ls__grad_hooks_run(leaf));
+    }
+    return ls__observers_ready(leaf);
 }

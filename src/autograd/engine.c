@@ -30,6 +30,21 @@
 
 /* ---- plan --------------------------------------------------------------------------------- */
 
+/* Only a wrapper divides by the sum of weights; any other leaf would keep a gradient that is `weight`
+ * times too large, which no later check could tell from a right one. */
+static ls_status check_divided(const ls__autograd_pass *pass, const ls__leaf *leaf)
+{
+    if (!pass->weighted || leaf->observer != NULL) {
+        return LS_OK;
+    }
+    return ls__fail(LS_ERR_STATE,
+                    "%s: the loss depends on a leaf %s (made at %s:%d) that belongs to no "
+                    "ls_ddp_new, so nothing would divide its gradient by the sum of weights; wrap "
+                    "the module (in a world of one, too), or call ls_backward",
+                    pass->name, ls__shape_print(leaf->shape).text,
+                    leaf->node.file != NULL ? leaf->node.file : "?", leaf->node.line);
+}
+
 static ls_status plan(ls__autograd_pass *pass)
 {
     ls__autograd_walk walk = {.name = pass->name,
@@ -39,7 +54,9 @@ static ls_status plan(ls__autograd_pass *pass)
     ls_status status = ls__walk_add(&walk, pass->root.to);
     status = status == LS_OK ? ls__walk_run(&walk) : status;
     for (int64_t i = 0; i < walk.outside.count && status == LS_OK; i++) {
-        status = ls__observers_reached(pass, ls__leaf_of(walk.outside.at[i]));
+        ls__leaf *leaf = ls__leaf_of(walk.outside.at[i]);
+        status = check_divided(pass, leaf);
+        status = status == LS_OK ? ls__observers_reached(pass, leaf) : status;
     }
     pass->order = walk.order;
     walk.order = (ls__autograd_pile){0};

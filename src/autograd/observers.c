@@ -86,7 +86,7 @@ ls_status ls__observers_begin(ls__autograd_pass *pass)
     return LS_OK;
 }
 
-ls_status ls__observers_ready(ls__leaf *leaf)
+ls_status ls__observers_ready(const ls__leaf *leaf)
 {
     ls__observer *observer = leaf->observer;
     return observer != NULL ? observer->ready(observer, leaf->observer_index) : LS_OK;

@@ -43,7 +43,7 @@ void ls__observer_remove(ls__observer *observer);
 
 ls_status ls__observers_reached(ls__autograd_pass *pass, ls__leaf *leaf); /* while planning */
 ls_status ls__observers_begin(ls__autograd_pass *pass);
-ls_status ls__observers_ready(ls__leaf *leaf);
+ls_status ls__observers_ready(const ls__leaf *leaf);
 ls_status ls__observers_end(ls__autograd_pass *pass);
 /* Tells every observer that takes part, or was armed, the error of this thread. */
 void ls__observers_abort(ls__autograd_pass *pass, ls_status status);

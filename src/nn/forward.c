@@ -7,6 +7,7 @@
 
 #include "autograd/arrays.h"
 #include "base/assert.h"
+#include "nn/hooks.h"
 #include "nn/module.h"
 #include "tensor/tensor.h"
 
@@ -90,6 +91,24 @@ static ls_status call_class(ls_module *module, ls_tensor *const *inputs, int inp
     return check_outputs(module, outputs, output_count);
 }
 
+/* The forward between its hooks, which see a copy of the inputs: they may put others in their place.
+ */
+static ls_status call_hooked(ls_module *module, ls_tensor *const *inputs, int input_count,
+                             ls_tensor **outputs, int output_count)
+{
+    ls_tensor *given[LS_CALL_TENSORS_MAX];
+    if (module->entries->hooks == NULL) {
+        return call_class(module, inputs, input_count, outputs, output_count);
+    }
+    for (int i = 0; i < input_count; i++) {
+        given[i] = inputs[i];
+    }
+    LS_TRY(ls__module_hooks_run(module, given, input_count, NULL, 0));
+    LS_TRY(call_class(module, given, input_count, outputs, output_count));
+    LS_TRY(ls__module_hooks_run(module, given, input_count, outputs, output_count));
+    return check_outputs(module, outputs, output_count);
+}
+
 /* An error that a module passes on from within has its line; the outermost adds the user's. */
 static ls_status call(ls_module *module, ls_tensor *const *inputs, int input_count,
                       ls_tensor **outputs, int output_count)
@@ -98,7 +117,7 @@ static ls_status call(ls_module *module, ls_tensor *const *inputs, int input_cou
         outputs[i] = NULL;
     }
     const frame f = enter(module);
-    const ls_status status = call_class(module, inputs, input_count, outputs, output_count);
+    const ls_status status = call_hooked(module, inputs, input_count, outputs, output_count);
     leave(&f, outputs, status < 0 ? 0 : output_count);
     return status < 0 && ls__self.modules == 0 ? ls__fail_at_site(status) : status;
 }

@@ -15,6 +15,7 @@
 
 #include "base/log.h"
 #include "base/runtime.h"
+#include "nn/hooks.h"
 
 /* ---- building ----------------------------------------------------------------------------- */
 
@@ -293,6 +294,7 @@ static void free_memory(ls_module *module)
         }
     }
     ls__items_free(e->cache);
+    ls__module_hooks_free(module);
     free(e->message);
     free(e->list);
     free(e);

@@ -33,13 +33,16 @@ struct ls__item_list {
     ls__module_item *items;
 };
 
+typedef struct ls__module_hook ls__module_hook; /* hooks.h */
+
 struct ls__module_entries {
     ls__entry *list;
     int count, capacity;
     ls_module *parent;
     char name[LS__MODULE_NAME_MAX + 1]; /* within the parent */
     ls__item_list *cache;
-    char *message; /* of the first failure */
+    char *message;          /* of the first failure */
+    ls__module_hook *hooks; /* on its forward, in order of addition */
 };
 
 /* All distinct parameters and buffers below `module`, in order of addition (depth first). Cached:

@@ -9,6 +9,11 @@
 static void leaf_fini(ls__storage *storage)
 {
     ls__leaf *leaf = storage->data;
+    while (leaf->hooks != NULL) {
+        ls__leaf_hook *hook = leaf->hooks;
+        leaf->hooks = hook->next;
+        ls__storage_unref(hook->self);
+    }
     if (leaf->grad_record != NULL) {
         ls__record_free(storage->owner, leaf->grad_record);
     }

@@ -102,6 +102,12 @@ struct ls__tensor_node {
     ls__record *within; /* tensors over its output that a module made for itself; linked by peer */
 };
 
+typedef struct ls__leaf_hook ls__leaf_hook;
+struct ls__leaf_hook { /* autograd/hooks.c has the rest */
+    ls__storage *self; /* this struct's own memory */
+    ls__leaf_hook *next;
+};
+
 typedef struct ls__leaf {
     ls__tensor_node node;
     ls__storage *self;  /* this struct's own memory: its count is the leaf's */
@@ -112,7 +118,8 @@ typedef struct ls__leaf {
     ls_shape shape;
     void *observer; /* ls__observer */
     int observer_index;
-    const char *name; /* of the parameter; NULL: none. Borrowed from its module */
+    const char *name;     /* of the parameter; NULL: none. Borrowed from its module */
+    ls__leaf_hook *hooks; /* in order of addition */
 } ls__leaf;
 
 static inline bool ls__node_is_leaf(const ls__tensor_node *node)

@@ -106,6 +106,15 @@ GOLDEN(running_a_module_with_many_inputs)
     SHOW(ls_forward_many(plain(), x, 2, y, 1));
 }
 
+GOLDEN(hooks)
+{
+    ls_tensor *x = ls_set_requires_grad(ls_ones(LS_SHAPE(2, 3), LS_FLOAT32), true);
+    SHOW_NULL(ls_grad_hook_new(x, NULL, NULL));
+    SHOW_NULL(ls_forward_hook_new(NULL, NULL, NULL));
+    SHOW_NULL(ls_forward_pre_hook_new(plain(), NULL, NULL));
+    SHOW(ls_backward_weighted(ls_mean(x), 2));
+}
+
 GOLDEN(parts_by_name)
 {
     ls_module *net = ls_sequential_new((ls_module *[]){ls_linear_new(2, 3, NULL)}, 1);

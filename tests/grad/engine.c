@@ -258,17 +258,100 @@ LOCAL_TEST(weighted_backward_seeds_with_the_weight)
 LOCAL_TEST(weight_zero_takes_part_but_adds_nothing_not_even_nan)
 {
     ls_tensor *p[] = {leaf(LS_SHAPE(2), -1), leaf(LS_SHAPE(2), 5)};
-    ls_tensor *free_leaf = leaf(LS_SHAPE(2), 1);
     notes n;
     watch(&n, p, 2);
     CHECK_OK(ls_backward(ls_sum(p[1])));
     n.text[0] = '\0';
-    ls_tensor *loss = ls_sum(ls_add(ls_mul(ls_log(p[0]), p[1]), free_leaf)); /* NaN */
+    ls_tensor *loss = ls_sum(ls_mul(ls_log(p[0]), p[1])); /* NaN */
     CHECK_OK(ls_backward_weighted(loss, 0));
     CHECK_NOTES(&n, "begin11 w=0 ready:1 ready:0 end");
     CHECK_NEAR(grad_at(p[0], 0), 0, 0); /* observed: defined for the reduction */
     CHECK_NEAR(grad_at(p[1], 0), 1, 0); /* as it was */
-    CHECK(ls_grad(free_leaf) == NULL);
+}
+
+LOCAL_TEST(a_weight_that_nobody_would_divide_by_is_refused_before_any_gradient)
+{
+    ls_tensor *p[] = {leaf(LS_SHAPE(2), 3)}, *free_leaf = leaf(LS_SHAPE(2), 1);
+    notes n;
+    watch(&n, p, 1);
+    ls_tensor *loss = ls_mean(ls_mul(p[0], free_leaf));
+    for (int weight = 0; weight < 2; weight++) {
+        CHECK_STATUS(ls_backward_weighted(loss, weight), LS_ERR_STATE);
+        CHECK_CONTAINS(ls_error_message(), "belongs to no ls_ddp_new");
+        CHECK_CONTAINS(ls_error_message(), "a leaf [2] (made at");
+    }
+    CHECK_NOTES(&n, "");
+    CHECK(ls_grad(p[0]) == NULL && ls_grad(free_leaf) == NULL);
+    CHECK_OK(ls_backward(loss)); /* the graph is whole */
+    CHECK(ls_grad(p[0]) != NULL && ls_grad(free_leaf) != NULL);
+}
+
+/* ---- hooks -------------------------------------------------------------------------------- */
+
+typedef struct seen {
+    char *log;
+    char name;
+    double factor;
+    ls_hook *self; /* frees itself after its first call */
+    ls_status status;
+} seen;
+
+static ls_status look(void *arg, ls_tensor *t, ls_tensor *grad)
+{
+    seen *s = arg;
+    const size_t used = strlen(s->log);
+    s->log[used] = s->name;
+    CHECK(ls_requires_grad(t) && !ls_requires_grad(ls_mul(t, grad)));
+    float *values = ls_data(grad);
+    for (int64_t i = 0; i < ls_numel(grad); i++) {
+        values[i] *= (float)s->factor;
+    }
+    ls_hook_free(s->self);
+    s->self = NULL;
+    return s->status < 0 ? ls_fail(s->status, "hook %c says no", s->name) : LS_OK;
+}
+
+LOCAL_TEST(hooks_see_a_final_gradient_before_its_observer_and_may_change_it)
+{
+    ls_tensor *p[] = {leaf(LS_SHAPE(2), 3), leaf(LS_SHAPE(2), 5)};
+    char log[16] = "";
+    seen a = {.log = log, .name = 'a', .factor = 2}, b = {.log = log, .name = 'b', .factor = 5};
+    notes n;
+    watch(&n, p, 2);
+    a.self = ls_grad_hook_new(p[0], look, &a);
+    ls_hook *second = ls_grad_hook_new(p[0], look, &b);
+    CHECK(a.self != NULL && second != NULL);
+    ls_tensor *twice = ls_add(p[0], ls_mul(p[0], p[0])); /* three accumulations, one call */
+    CHECK_OK(ls_backward(ls_sum(ls_mul(twice, p[1]))));
+    CHECK_STR(log, "ab");
+    CHECK_NEAR(n.at_ready[0], 10 * 5 * (1 + 2 * 3), 0); /* the observer sees it changed */
+    CHECK_NEAR(grad_at(p[1], 0), 12, 0);
+    CHECK_OK(ls__param_set_grad_present(p[0], false));
+    CHECK_OK(ls_backward(ls_sum(p[0])));
+    CHECK_STR(log, "abb"); /* a has freed itself */
+    CHECK_OK(ls_backward_weighted(ls_sum(p[0]), 0));
+    CHECK_OK(ls_backward(ls_sum(p[1])));
+    CHECK_STR(log, "abb"); /* weight 0 changes nothing; another parameter */
+    ls_hook_free(second);
+    CHECK_OK(ls_backward(ls_sum(p[0])));
+    CHECK_STR(log, "abb");
+    ls_hook_free(NULL);
+}
+
+LOCAL_TEST(an_error_of_a_hook_ends_backward_and_a_hook_dies_with_its_tensor)
+{
+    char log[16] = "";
+    seen a = {.log = log, .name = 'a', .factor = 1, .status = LS_ERR_INVALID};
+    ls_tensor *p = leaf(LS_SHAPE(2), 3);
+    CHECK(ls_grad_hook_new(p, look, &a) != NULL);
+    CHECK(ls_grad_hook_new(p, look, &a) != NULL);
+    CHECK_STATUS(ls_backward(ls_sum(p)), LS_ERR_INVALID);
+    CHECK_CONTAINS(ls_error_message(), "hook a says no");
+    CHECK_STR(log, "a");
+    ls_free(p);
+    CHECK(ls_grad_hook_new(ls_exp(leaf(LS_SHAPE(2), 1)), look, &a) == NULL);
+    CHECK_CONTAINS(ls_error_message(), "a leaf that requires gradients");
+    CHECK(ls_grad_hook_new(leaf(LS_SHAPE(2), 1), NULL, &a) == NULL);
 }
 
 /* ---- modes -------------------------------------------------------------------------------- */

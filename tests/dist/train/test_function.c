@@ -114,6 +114,64 @@ static void compare(void)
     CHECK(train(true, true) == built_in);
 }
 
+/* ---- hooks --------------------------------------------------------------------------------- */
+
+static ls_status scale_by_rank(void *arg, ls_tensor *t, ls_tensor *grad)
+{
+    float *values = ls_data(grad);
+    (void)t;
+    for (int64_t i = 0; i < ls_numel(grad); i++) {
+        values[i] *= (float)(ls_rank() + 1);
+    }
+    ++*(int *)arg;
+    return LS_OK;
+}
+
+/* Every rank has the same gradient g; what each makes of it is averaged: g (1 + … + n) / n. */
+static void hooks_come_before_the_average(void)
+{
+    float plain[HIDDEN], hooked[HIDDEN];
+    int calls = 0;
+    net *n = net_new(false, false);
+    ls_module *ddp = ls_ddp_new(&n->base, ls_world(), NULL);
+    CHECK(ddp != NULL);
+    for (int with = 0; with < 2; with++) {
+        ls_hook *hook =
+            with ? ls_grad_hook_new(ls_module_param(ddp, "scale"), scale_by_rank, &calls) : NULL;
+        for (int micro = 0; micro < 2; micro++) { /* accumulated here first */
+            LS_SCOPE;
+            (void)ls_ddp_set_sync(ddp, micro == 1);
+            ls_tensor *y = ls_forward(ddp, ls_ones(LS_SHAPE(BATCH, IN), LS_FLOAT32));
+            CHECK_OK(ls_backward(ls_sum(y)));
+        }
+        CHECK_OK(ls_copy_out(ls_grad(n->scale), with ? hooked : plain, sizeof plain));
+        ls_hook_free(hook);
+        ls_optim *optim = ls_sgd_new(ddp, NULL);
+        ls_optim_zero_grad(optim);
+        ls_optim_free(optim);
+    }
+    CHECK_INT(calls, 2);
+    double mean = 0.0; /* of (1 + k) (1/2 + … ): the first micro-batch is scaled twice */
+    for (int rank = 0; rank < ls_world_size(); rank++) {
+        mean += 0.5 * (rank + 1) * (rank + 1) + 0.5 * (rank + 1);
+    }
+    mean /= ls_world_size();
+    for (int i = 0; i < HIDDEN; i++) {
+        CHECK_NEAR(hooked[i], mean * (double)plain[i], 1e-5 * (1.0 + mean));
+    }
+    ls_module_free(ddp);
+}
+
+DIST_TEST(a_hook_changes_a_gradient_before_two_ranks_average_it, 2)
+{
+    hooks_come_before_the_average();
+}
+
+DIST_TEST(a_hook_changes_a_gradient_before_three_ranks_average_it, 3)
+{
+    hooks_come_before_the_average();
+}
+
 DIST_TEST(a_users_operation_trains_to_the_same_bits_on_two_ranks, 2)
 {
     compare();

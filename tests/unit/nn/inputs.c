@@ -153,6 +153,61 @@ TEST(all_outputs_outlive_backward_and_what_lay_between_does_not)
     end();
 }
 
+/* ---- hooks -------------------------------------------------------------------------------- */
+
+typedef struct seen {
+    int before, after;
+    double factor;
+    bool refuse;
+    ls_hook *self; /* frees itself */
+} seen;
+
+static ls_status watch_forward(void *arg, ls_module *module, ls_tensor **inputs, int input_count,
+                               ls_tensor **outputs, int output_count)
+{
+    seen *s = arg;
+    CHECK(module != NULL && input_count >= 1 && inputs[0] != NULL);
+    CHECK((outputs == NULL) == (output_count == 0));
+    ls_tensor **at = outputs != NULL ? outputs : inputs;
+    at[0] = ls_scale(at[0], s->factor);
+    *(outputs != NULL ? &s->after : &s->before) += 1;
+    ls_hook_free(s->self);
+    s->self = NULL;
+    return s->refuse ? ls_fail(LS_ERR_INVALID, "the hook refuses") : LS_OK;
+}
+
+TEST(hooks_run_before_and_after_a_forward_and_may_replace_tensors)
+{
+    start();
+    encoder *e = encoder_new();
+    LS_SCOPE;
+    seen before = {.factor = 2.0}, after = {.factor = 3.0}, once = {.factor = 1.0};
+    ls_tensor *x = ls_randn(LS_SHAPE(5, 3)), *out[2], *plain[2], *doubled = ls_scale(x, 2.0);
+    CHECK_OK(ls_forward_many(&e->base, &doubled, 1, plain, 2));
+    ls_hook *hooks[] = {ls_forward_pre_hook_new(&e->base, watch_forward, &before),
+                        ls_forward_hook_new(&e->base, watch_forward, &after)};
+    once.self = ls_forward_hook_new(&e->base, watch_forward, &once);
+    CHECK(hooks[0] != NULL && hooks[1] != NULL && once.self != NULL);
+    CHECK_OK(ls_forward_many(&e->base, &x, 1, out, 2));
+    same_elements(out[0], ls_scale(plain[0], 3.0));
+    same_elements(out[1], plain[1]);
+    CHECK(ls_requires_grad(out[0]));
+    CHECK_OK(ls_tensor_status(ls_recompute(&e->base, x)));
+    CHECK_INT(before.before, 2);
+    CHECK_INT(after.after, 2);
+    CHECK_INT(once.after, 1);
+    CHECK_INT(before.after + after.before, 0);
+    ls_hook_free(hooks[0]);
+    before.refuse = after.refuse = true;
+    CHECK_STATUS(ls_tensor_status(ls_forward(&e->base, x)), LS_ERR_INVALID);
+    CHECK_CONTAINS(ls_error_message(), "the hook refuses");
+    CHECK_INT(before.before, 2);
+    CHECK(ls_forward_hook_new(NULL, watch_forward, NULL) == NULL);
+    CHECK(ls_forward_hook_new(&e->base, NULL, NULL) == NULL);
+    ls_module_free(&e->base); /* with the one hook that is left */
+    end();
+}
+
 /* ---- recomputed --------------------------------------------------------------------------- */
 
 enum { NUMBERS = 3 * 4 + 4 + 2 * (4 * 2 + 2) + 2 * 5 * 3 };

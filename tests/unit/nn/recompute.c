@@ -131,7 +131,8 @@ static void backward_of(loss_fn loss_of, ls_module *net, bool recompute, uint64_
 {
     LS_SCOPE;
     ls_step_begin((ls_step_context){step, 3});
-    ls_tensor *x = ls_set_requires_grad(ls_randn(LS_SHAPE(ROWS, WIDTH)), true);
+    /* Only an observed leaf may take part in a weighted pass. */
+    ls_tensor *x = ls_set_requires_grad(ls_randn(LS_SHAPE(ROWS, WIDTH)), weight < 0.0);
     ls_tensor *loss = loss_of(net, x, recompute);
     double value = 0.0;
     CHECK_OK(weight < 0.0 ? ls_backward(loss) : ls_backward_weighted(loss, weight));
