@@ -8,7 +8,8 @@
  * Gradients live in flat buckets of registered memory from the start; a bucket is reduced in place
  * as soon as its last gradient is ready, always in the order of the bucket index, so every rank
  * issues the same operations whatever order its backward takes. Buckets are filled in reverse order
- * of registration (Li et al., VLDB 2020, section 3.2.3), a small one first.
+ * of registration (Li et al., VLDB 2020, section 3.2.3), a small one first. 16-bit gradients are
+ * added in float32 over the ranks and rounded once.
  *
  * A reducer owns a duplicate of the group, so user collectives on the group may interleave freely.
  */
@@ -28,7 +29,7 @@ typedef struct ls_reducer_param {
     const char *name;  /* copied; appears in reports */
     const char *shape; /* "[64,10]", compared and shown; NULL: the count alone */
     int64_t count;     /* elements */
-    ls_dtype dtype;    /* LS_FLOAT32 in this release */
+    ls_dtype dtype;    /* float32, float64, float16 or bfloat16; a bucket holds one type */
     void *grad;        /* NULL: memory inside the bucket, filled in by ls_reducer_new (no copies).
                           Not NULL: your own memory; copied in at ready and back in wait */
 } ls_reducer_param;
@@ -39,8 +40,12 @@ typedef struct ls_reducer_options {
     int64_t first_bucket_bytes; /* cap of the first, so that the last-finished gradients start
                                    early; default 1 MiB */
     const char *name;           /* appears in reports; copied */
+    size_t param_bytes;         /* sizeof(ls_reducer_param), the step from entry to entry: so that
+                                   entries can grow */
 } ls_reducer_options;
-#define LS_DEFAULTS_ls_reducer_options .bucket_bytes = 25 << 20, .first_bucket_bytes = 1 << 20,
+#define LS_DEFAULTS_ls_reducer_options                                                             \
+    .bucket_bytes = 25 << 20, .first_bucket_bytes = 1 << 20,                                       \
+    .param_bytes = sizeof(ls_reducer_param),
 LS_DEFAULTS_FUNCTION(reducer)
 
 /* Collective: compares names, counts and dtypes on all ranks first; LS_ERR_MISMATCH names the first

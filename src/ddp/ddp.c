@@ -139,7 +139,7 @@ static void move_grad(void *arg, int param, void *memory)
 static ls_status move_values_of(ddp *d, int bucket)
 {
     for (int i = 0; i < d->param_count; i++) {
-        ls__place place = ls__reducer_place(d->reducer, i);
+        ls__reduce_place place = ls__reducer_place(d->reducer, i);
         if (place.bucket == bucket) {
             ls_status status =
                 ls__param_bind_value(d->params[i].value, d->values[bucket] + place.offset);

@@ -24,9 +24,9 @@ static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes)
     return hash;
 }
 
-static void describe(const ls__bucket_param *param, char *out, size_t bytes)
+static void describe(const ls__reduce_param *param, char *out, size_t bytes)
 {
-    if (param->shape) {
+    if (param->shape != NULL) {
         (void)snprintf(out, bytes, "%s %s%s", param->name, ls_dtype_name(param->dtype),
                        param->shape);
     } else {
@@ -39,7 +39,7 @@ static uint64_t hash_params(const ls_reducer *r)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
     for (int i = 0; i < r->param_count; i++) {
-        const ls__bucket_param *p = &r->params[i];
+        const ls__reduce_param *p = &r->params[i];
         const char *shape = p->shape ? p->shape : "";
         hash = hash_bytes(hash, p->name, strlen(p->name) + 1);
         hash = hash_bytes(hash, shape, strlen(shape) + 1);
@@ -105,7 +105,7 @@ static ls_status exchange_tables(const ls_reducer *r, const summary *all)
         return ls__fail(LS_ERR_LIMIT, "reducer \"%s\": too many parameters to compare", r->name);
     }
     char *own = env->allocate(env, all_bytes);
-    if (!own) {
+    if (own == NULL) {
         return ls__fail(LS_ERR_MEMORY, "reducer \"%s\": no memory to compare models", r->name);
     }
     memset(own, 0, all_bytes);
@@ -128,7 +128,7 @@ ls_status ls__reducer_compare(ls_reducer *r)
                    .count = r->param_count,
                    .bucket_bytes = {r->options.bucket_bytes, r->options.first_bucket_bytes}};
     summary *all = ls__arena_alloc(&r->arena, (size_t)r->size * sizeof *all);
-    if (!all) {
+    if (all == NULL) {
         return ls__fail(LS_ERR_MEMORY, "reducer \"%s\": no memory to compare models", r->name);
     }
     LS_TRY(ls_all_gather(r->group, &own, all, sizeof own, LS_UINT8, NULL, NULL));

@@ -10,9 +10,9 @@
 #include "kernel/reduce/reduce.h"
 #include "reduce/internal.h"
 
-static ls__control *part(const ls_reducer *r, int rank)
+static ls__reduce_control *part(const ls_reducer *r, int rank)
 {
-    return (ls__control *)(void *)(r->control + (size_t)rank * r->control_bytes);
+    return (ls__reduce_control *)(void *)(r->control + (size_t)rank * r->control_bytes);
 }
 
 static uint8_t *bitmap(const ls_reducer *r, int rank)
@@ -22,12 +22,12 @@ static uint8_t *bitmap(const ls_reducer *r, int rank)
 
 ls_status ls__control_start(ls_reducer *r)
 {
-    ls__control *own = part(r, r->rank);
-    *own = (ls__control){.weight = r->weight,
-                         .plan_version = r->plan.version,
-                         .weighted = r->weighted,
-                         .reductions = r->stats.reductions,
-                         .stop = ls__stop_wanted(r->runtime)};
+    ls__reduce_control *own = part(r, r->rank);
+    *own = (ls__reduce_control){.weight = r->weight,
+                                .plan_version = r->plan.version,
+                                .weighted = r->weighted,
+                                .reductions = r->stats.reductions,
+                                .stop = ls__stop_wanted(r->runtime)};
     uint8_t *bits = bitmap(r, r->rank);
     memset(bits, 0, ((size_t)r->param_count + 7) / 8);
     for (int i = 0; i < r->param_count; i++) {
@@ -51,9 +51,9 @@ ls_status ls__control_start(ls_reducer *r)
 /* What every rank must have in common at this point. */
 static ls_status compare_parts(const ls_reducer *r)
 {
-    const ls__control *first = part(r, 0);
+    const ls__reduce_control *first = part(r, 0);
     for (int rank = 1; rank < r->size; rank++) {
-        const ls__control *other = part(r, rank);
+        const ls__reduce_control *other = part(r, rank);
         if (other->weighted != first->weighted) {
             return ls__fail(LS_ERR_MISMATCH,
                             "reducer \"%s\": rank %d runs a weighted backward and rank %d a plain"

@@ -12,11 +12,13 @@
 #include "reduce/internal.h"
 #include "reduce/reducer.h"
 
+#define PARAM_BYTES_MAX 4096 /* a larger entry is not one */
+
 static char *copy_text(ls_reducer *r, const char *text)
 {
     size_t bytes = strlen(text) + 1;
     char *copy = ls__arena_alloc(&r->arena, bytes);
-    if (copy) {
+    if (copy != NULL) {
         memcpy(copy, text, bytes);
     }
     return copy;
@@ -24,22 +26,22 @@ static char *copy_text(ls_reducer *r, const char *text)
 
 static ls_status copy_param(ls_reducer *r, int i, const ls_reducer_param *from)
 {
-    ls__bucket_param *to = &r->params[i];
-    *to = (ls__bucket_param){.count = from->count, .dtype = from->dtype, .user = from->grad};
-    if (!from->name || from->name[0] == '\0') {
+    ls__reduce_param *to = &r->params[i];
+    *to = (ls__reduce_param){.count = from->count, .dtype = from->dtype, .user = from->grad};
+    if (from->name == NULL || from->name[0] == '\0') {
         return ls__fail(LS_ERR_INVALID, "reducer \"%s\": parameter %d has no name; give it one",
                         r->name, i);
     }
-    if (from->dtype != LS_FLOAT32 || from->count < 0 ||
+    if ((unsigned)from->dtype >= LS__REDUCE_DTYPES || from->count < 0 ||
         !ls__bytes_of(from->count, ls_dtype_size(from->dtype), &to->bytes)) {
         return ls__fail(LS_ERR_INVALID,
-                        "reducer \"%s\": parameter %s has %lld elements of %s; this release takes"
-                        " float32 gradients of 0 or more elements",
+                        "reducer \"%s\": parameter %s has %lld elements of %s; give 0 or more of"
+                        " float32, float64, float16 or bfloat16",
                         r->name, from->name, (long long)from->count, ls_dtype_name(from->dtype));
     }
     to->name = copy_text(r, from->name);
     to->shape = from->shape ? copy_text(r, from->shape) : NULL;
-    if (!to->name || (from->shape && !to->shape)) {
+    if (to->name == NULL || (from->shape && to->shape == NULL)) {
         return ls__fail(LS_ERR_MEMORY, "reducer \"%s\": no memory for parameter names", r->name);
     }
     return LS_OK;
@@ -50,11 +52,12 @@ static ls_status alloc_tables(ls_reducer *r, int count)
     r->param_count = count;
     r->params = ls__arena_alloc(&r->arena, ((size_t)count + 1) * sizeof *r->params);
     r->ready_order = ls__arena_alloc(&r->arena, ((size_t)count + 1) * sizeof *r->ready_order);
-    r->control_bytes = ls__round_up(sizeof(ls__control) + ((size_t)count + 7) / 8, LS__CACHE_LINE);
+    r->control_bytes =
+        ls__round_up(sizeof(ls__reduce_control) + ((size_t)count + 7) / 8, LS__CACHE_LINE);
     void *control = NULL;
     LS_TRY(ls_group_alloc(r->group, r->control_bytes * (size_t)r->size, &control));
     r->control = control;
-    if (!r->params || !r->ready_order) {
+    if (r->params == NULL || r->ready_order == NULL) {
         return ls__fail(LS_ERR_MEMORY, "reducer \"%s\": no memory for %d parameters", r->name,
                         count);
     }
@@ -66,7 +69,7 @@ static ls_status alloc_tables(ls_reducer *r, int count)
 static ls_status lay_out(ls_reducer *r, int count)
 {
     int *order = ls__arena_alloc(&r->arena, ((size_t)count + 1) * sizeof *order);
-    if (!order) {
+    if (order == NULL) {
         return ls__fail(LS_ERR_MEMORY, "reducer \"%s\": no memory for %d parameters", r->name,
                         count);
     }
@@ -76,13 +79,19 @@ static ls_status lay_out(ls_reducer *r, int count)
     return ls__plan_make(r, order, 1, &r->plan);
 }
 
+/* Entry i of an array whose entries may be shorter or longer than this version's. */
+static ls_reducer_param *entry_of(const ls_reducer *r, ls_reducer_param *params, int i)
+{
+    return (ls_reducer_param *)(void *)((char *)params + (size_t)i * r->options.param_bytes);
+}
+
 static ls_status build(ls_reducer *r, ls_reducer_param *params, int count)
 {
     /* A rank with a bad parameter, or without memory, fails the group with the reason, so that its
      * peers hear of it instead of waiting. */
     ls_status status = alloc_tables(r, count);
     for (int i = 0; i < count && status == LS_OK; i++) {
-        status = copy_param(r, i, &params[i]);
+        status = copy_param(r, i, entry_of(r, params, i));
     }
     if (status < 0) {
         ls__reducer_abort(r, status, ls_error_message());
@@ -100,7 +109,7 @@ static ls_status build(ls_reducer *r, ls_reducer_param *params, int count)
         return status;
     }
     for (int i = 0; i < count; i++) {
-        params[i].grad = ls__reducer_grad(r, i);
+        entry_of(r, params, i)->grad = ls__reducer_grad(r, i);
     }
     return LS_OK;
 }
@@ -109,10 +118,11 @@ ls_status ls_reducer_new(ls_group *group, ls_reducer_param *params, int count,
                          const ls_reducer_options *options, ls_reducer **out)
 {
     ls_runtime *runtime = ls__runtime_get("ls_reducer_new");
-    if (!runtime) {
+    if (runtime == NULL) {
         return ls__self.status;
     }
-    if (!group || !out || count < 0 || count > LS__PARAMS_MAX || (count > 0 && !params)) {
+    if (group == NULL || out == NULL || count < 0 || count > LS__PARAMS_MAX ||
+        (count > 0 && params == NULL)) {
         return ls__fail(LS_ERR_INVALID,
                         "ls_reducer_new: group %p, params %p, count %d; give a group, 0 to %d"
                         " parameters and a place for the result",
@@ -120,8 +130,15 @@ ls_status ls_reducer_new(ls_group *group, ls_reducer_param *params, int count,
     }
     *out = NULL;
     LS__OPTIONS(ls_reducer_options, given, options);
+    /* A caller without options has the entry of version 0.2, however long this one becomes. */
+    if (given.param_bytes < sizeof *params || given.param_bytes > PARAM_BYTES_MAX) {
+        return ls__fail(LS_ERR_INVALID,
+                        "ls_reducer_new: param_bytes is %zu; give sizeof(ls_reducer_param), the "
+                        "default",
+                        given.param_bytes);
+    }
     ls_reducer *r = runtime->env->allocate(runtime->env, sizeof *r);
-    if (!r) {
+    if (r == NULL) {
         (void)ls_group_abort(group, "ls_reducer_new: no memory"); /* the others would wait */
         return ls__fail(LS_ERR_MEMORY, "ls_reducer_new: no memory");
     }
@@ -131,7 +148,7 @@ ls_status ls_reducer_new(ls_group *group, ls_reducer_param *params, int count,
     ls__arena_init(&r->arena, runtime->env, 1 << 14);
     r->name = copy_text(r, r->options.name ? r->options.name : "reducer");
     ls_status status = LS_OK;
-    if (r->name) {
+    if (r->name != NULL) {
         status = ls_group_new(group, NULL, 0, r->name, &r->group);
     } else {
         (void)ls_group_abort(group, "ls_reducer_new: no memory");
@@ -153,7 +170,7 @@ ls_status ls_reducer_new(ls_group *group, ls_reducer_param *params, int count,
 
 ls_status ls_reducer_free(ls_reducer *r)
 {
-    if (!r) {
+    if (r == NULL) {
         return LS_OK;
     }
     if (r->phase == LS__REDUCER_CONTROL || r->phase == LS__REDUCER_RUNNING) {
@@ -161,7 +178,7 @@ ls_status ls_reducer_free(ls_reducer *r)
         (void)ls_reducer_wait(r);
     }
     ls__plan_release(r, &r->plan);
-    if (r->control) {
+    if (r->control != NULL) {
         (void)ls_group_dealloc(r->group, r->control);
     }
     ls_status status = r->group ? ls_group_free(r->group) : LS_OK;

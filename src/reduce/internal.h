@@ -15,8 +15,9 @@
 
 #define LS__PARAMS_MAX (1 << 20) /* parameters of one reducer: bounds the control exchange */
 #define LS__PARAM_ALIGN ((size_t)64)
+#define LS__REDUCE_DTYPES 4 /* float32, float64, float16, bfloat16: the first of ls_dtype */
 
-typedef struct ls__bucket_param {
+typedef struct ls__reduce_param {
     char *name, *shape;
     int64_t count;
     ls_dtype dtype;
@@ -27,44 +28,45 @@ typedef struct ls__bucket_param {
     bool ready;    /* in this backward */
     bool local;    /* holds something accumulated and not reduced yet */
     bool used;     /* reached on some rank in the last synchronised backward */
-} ls__bucket_param;
+} ls__reduce_param;
 
 /* What a bucket's memory holds (docs/design.md, D8). */
-typedef enum ls__bucket_state {
+typedef enum ls__reduce_bucket_state {
     LS__BUCKET_EMPTY,   /* nothing that counts */
     LS__BUCKET_LOCAL,   /* this rank's sums since the last reduction */
     LS__BUCKET_REDUCED, /* the average over the ranks */
-} ls__bucket_state;
+} ls__reduce_bucket_state;
 
-typedef struct ls__bucket {
+typedef struct ls__reduce_bucket {
     char *memory; /* registered with the group */
     size_t bytes;
     int first, count; /* its parameters: plan.order[first … first+count) */
     int pending;      /* parameters that are not ready yet in this backward */
-    bool launched, skipped;
-    ls__bucket_state state;
+    ls_dtype dtype;   /* of all of them */
+    ls__reduce_bucket_state state;
     void *carry; /* set-aside reduced gradients, allocated when first needed; see set_aside */
     bool carried;
     ls_work *work;
     char tag[LS__MESSAGE_MAX / 16];
-} ls__bucket;
+} ls__reduce_bucket;
 
-typedef struct ls__plan {
-    int *order; /* [param_count] parameters in bucket order */
-    ls__bucket *buckets;
+typedef struct ls__reduce_plan {
+    int *sequence; /* [param_count] parameters in the order from which the buckets were filled */
+    int *order;    /* [param_count] in bucket order: the same, where all are of one type */
+    ls__reduce_bucket *buckets;
     int count;
     uint32_t version; /* of the layout; ranks must agree */
-} ls__plan;
+} ls__reduce_plan;
 
 /* One rank's part of the control exchange; the used bitmap follows. */
-typedef struct ls__control {
+typedef struct ls__reduce_control {
     double weight;
     uint32_t plan_version;
     uint32_t weighted;
     uint64_t reductions; /* synchronised backwards so far */
     uint32_t stop;       /* the signal by which this rank was asked to stop; 0: none */
     uint32_t reserved;
-} ls__control;
+} ls__reduce_control;
 
 typedef enum ls__reducer_phase {
     LS__REDUCER_IDLE,    /* between backwards, or in one that is local */
@@ -78,9 +80,9 @@ struct ls_reducer {
     ls_group *group; /* our own duplicate */
     char *name;
     int rank, size;
-    ls__bucket_param *params;
+    ls__reduce_param *params;
     int param_count;
-    ls__plan plan;
+    ls__reduce_plan plan;
     ls__arena arena; /* names, parameters, plans */
     ls_reducer_options options;
 
@@ -97,7 +99,7 @@ struct ls_reducer {
     int *ready_order; /* [param_count] parameters in the order in which they became ready … */
     int ready_count;  /* … in this backward */
 
-    bool facts_compared;
+    bool config_checked;
     char *control; /* registered: size parts of control_bytes each */
     size_t control_bytes;
     ls_work *control_work;
@@ -109,15 +111,13 @@ struct ls_reducer {
 };
 
 /* plan.c */
-ls_status ls__plan_make(ls_reducer *r, const int *order, uint32_t version, ls__plan *out);
-void ls__plan_release(ls_reducer *r, ls__plan *plan);
-void *ls__reducer_grad(const ls_reducer *r, int param);
-
+ls_status ls__plan_make(ls_reducer *r, const int *order, uint32_t version, ls__reduce_plan *out);
+void ls__plan_release(ls_reducer *r, ls__reduce_plan *plan);
 /* compare.c: collective; LS_ERR_MISMATCH names the first difference. */
 ls_status ls__reducer_compare(ls_reducer *r);
 
-/* facts.c: the same, of what samplers and optimizers were made with; once. */
-ls_status ls__facts_compare(ls_reducer *r);
+/* config_check.c: the same, of what samplers and optimizers were made with; once. */
+ls_status ls__config_check(ls_reducer *r);
 
 /* control.c. start: sends this rank's part; finish (under the lock, after the exchange completed):
  * combines all parts into divisor and params[].used. */

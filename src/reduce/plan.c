@@ -5,6 +5,10 @@
  *   buckets:            [ fc2.b | fc2.w fc1.b fc1.w | embed ]     the first is small, so that the
  *                                                                 first reduction starts early
  *
+ * A bucket holds gradients of one type; where there are several, one bucket of each is open while
+ * they are filled, and buckets stand in the order of their last parameters, which is that in which
+ * they can be reduced.
+ *
  * The order is the reverse of registration (VLDB 2020, section 3.2.3) until one synchronised
  * backward has shown the real one. Parameters start on 64-byte borders; the gaps hold zeros and
  * stay zero.
@@ -17,27 +21,9 @@
 #include "reduce/internal.h"
 #include "reduce/reducer.h"
 
-static size_t cap_of(const ls_reducer *r, int bucket)
+static void name_bucket(const ls_reducer *r, const ls__reduce_plan *plan, int index)
 {
-    int64_t cap = bucket == 0 && r->options.first_bucket_bytes < r->options.bucket_bytes
-                      ? r->options.first_bucket_bytes
-                      : r->options.bucket_bytes;
-    return cap < 0 ? 0 : (size_t)cap;
-}
-
-/* Whether `param` opens a new bucket after one that holds `used` bytes of `dtype`. */
-static bool opens_bucket(const ls_reducer *r, const ls__bucket *bucket, int bucket_index,
-                         const ls__bucket_param *param, ls_dtype dtype)
-{
-    if (bucket->count == 0) {
-        return false;
-    }
-    return param->dtype != dtype || bucket->bytes + param->bytes > cap_of(r, bucket_index);
-}
-
-static void name_bucket(const ls_reducer *r, const ls__plan *plan, int index)
-{
-    ls__bucket *bucket = &plan->buckets[index];
+    ls__reduce_bucket *bucket = &plan->buckets[index];
     size_t used = (size_t)snprintf(bucket->tag, sizeof bucket->tag, "bucket %d:", index);
     for (int i = 0; i < bucket->count; i++) {
         const char *name = r->params[plan->order[bucket->first + i]].name;
@@ -50,61 +36,134 @@ static void name_bucket(const ls_reducer *r, const ls__plan *plan, int index)
     }
 }
 
-/* Fills buckets in `plan->order`; sizes only. */
-static void fill_buckets(ls_reducer *r, ls__plan *plan)
+/* ---- which bucket a gradient goes to ------------------------------------------------------- */
+
+/* While buckets are filled: one is open for each type, and each has the position of its last
+ * parameter, which decides when it can be reduced. */
+typedef struct draft_bucket {
+    ls__reduce_bucket made;
+    int last, index, placed;
+} draft_bucket;
+
+typedef struct draft {
+    draft_bucket *bucket; /* in order of opening */
+    int count;
+    int open[LS__REDUCE_DTYPES]; /* by type; -1: none is */
+} draft;
+
+static size_t cap_of(const ls_reducer *r, int bucket)
 {
-    ls_dtype dtype = LS_FLOAT32;
-    plan->count = 0;
+    const int64_t cap = bucket == 0 && r->options.first_bucket_bytes < r->options.bucket_bytes
+                            ? r->options.first_bucket_bytes
+                            : r->options.bucket_bytes;
+    return cap < 0 ? 0 : (size_t)cap;
+}
+
+/* The open bucket of the parameter's type, or a new one where it is full. */
+static draft_bucket *bucket_for(const ls_reducer *r, draft *d, const ls__reduce_param *param)
+{
+    LS_ASSERT(param->dtype < LS__REDUCE_DTYPES);
+    const int open = d->open[param->dtype];
+    if (open >= 0 && d->bucket[open].made.bytes + param->bytes <= cap_of(r, open)) {
+        return &d->bucket[open];
+    }
+    d->open[param->dtype] = d->count;
+    d->bucket[d->count].made.dtype = param->dtype;
+    return &d->bucket[d->count++];
+}
+
+static void fill_draft(ls_reducer *r, const int *sequence, draft *d)
+{
     for (int i = 0; i < r->param_count; i++) {
-        ls__bucket_param *param = &r->params[plan->order[i]];
-        ls__bucket *bucket = plan->count ? &plan->buckets[plan->count - 1] : NULL;
-        if (!bucket || opens_bucket(r, bucket, plan->count - 1, param, dtype)) {
-            bucket = &plan->buckets[plan->count++];
-            bucket->first = i;
-        }
-        dtype = param->dtype;
-        param->bucket = plan->count - 1;
-        param->offset = bucket->bytes;
-        bucket->bytes += ls__round_up(param->bytes, LS__PARAM_ALIGN);
-        bucket->count++;
+        ls__reduce_param *param = &r->params[sequence[i]];
+        draft_bucket *bucket = bucket_for(r, d, param);
+        param->bucket = (int)(bucket - d->bucket);
+        param->offset = bucket->made.bytes;
+        bucket->made.bytes += ls__round_up(param->bytes, LS__PARAM_ALIGN);
+        bucket->made.count++;
+        bucket->last = i;
     }
 }
 
-ls_status ls__plan_make(ls_reducer *r, const int *order, uint32_t version, ls__plan *out)
+/* Buckets in the order in which they can be reduced, the parameters of each side by side. */
+static void sort_draft(ls_reducer *r, draft *d, ls__reduce_plan *plan)
 {
-    ls__plan plan = {.version = version};
-    size_t n = (size_t)r->param_count;
-    plan.order = ls__arena_alloc(&r->arena, n * sizeof *plan.order);
-    plan.buckets = ls__arena_alloc(&r->arena, n * sizeof *plan.buckets);
-    if (!plan.order || !plan.buckets) {
+    int first = 0;
+    for (int i = 0; i < r->param_count; i++) {
+        draft_bucket *bucket = &d->bucket[r->params[plan->sequence[i]].bucket];
+        if (bucket->last == i) {
+            bucket->index = plan->count;
+            bucket->made.first = first;
+            first += bucket->made.count;
+            plan->buckets[plan->count++] = bucket->made;
+        }
+    }
+    LS_ASSERT(first == r->param_count && plan->count == d->count);
+    for (int i = 0; i < r->param_count; i++) {
+        ls__reduce_param *param = &r->params[plan->sequence[i]];
+        draft_bucket *bucket = &d->bucket[param->bucket];
+        param->bucket = bucket->index;
+        plan->order[bucket->made.first + bucket->placed++] = plan->sequence[i];
+    }
+}
+
+/* ---- the plan ------------------------------------------------------------------------------ */
+
+static ls_status alloc_plan(ls_reducer *r, ls__reduce_plan *plan, draft *d)
+{
+    const size_t n = (size_t)r->param_count;
+    plan->sequence = ls__arena_alloc(&r->arena, n * sizeof *plan->sequence);
+    plan->order = ls__arena_alloc(&r->arena, n * sizeof *plan->order);
+    plan->buckets = ls__arena_alloc(&r->arena, n * sizeof *plan->buckets);
+    d->bucket = ls__arena_alloc(&r->arena, n * sizeof *d->bucket);
+    if (plan->sequence == NULL || plan->order == NULL || plan->buckets == NULL ||
+        d->bucket == NULL) {
         return ls__fail(LS_ERR_MEMORY, "reducer \"%s\": no memory for the plan of %d parameters",
                         r->name, r->param_count);
     }
-    memcpy(plan.order, order, n * sizeof *order);
-    fill_buckets(r, &plan);
-    for (int i = 0; i < plan.count; i++) {
-        name_bucket(r, &plan, i);
+    return LS_OK;
+}
+
+static ls_status alloc_buckets(ls_reducer *r, ls__reduce_plan *plan)
+{
+    for (int i = 0; i < plan->count; i++) {
+        name_bucket(r, plan, i);
         void *memory = NULL;
-        ls_status status = ls_group_alloc(r->group, plan.buckets[i].bytes, &memory);
+        const ls_status status = ls_group_alloc(r->group, plan->buckets[i].bytes, &memory);
         if (status < 0) {
-            ls__plan_release(r, &plan);
-            return ls__fail_within(status, "reducer \"%s\", %s", r->name, plan.buckets[i].tag);
+            return ls__fail_within(status, "reducer \"%s\", %s", r->name, plan->buckets[i].tag);
         }
-        plan.buckets[i].memory = memory;
+        plan->buckets[i].memory = memory;
+    }
+    return LS_OK;
+}
+
+ls_status ls__plan_make(ls_reducer *r, const int *order, uint32_t version, ls__reduce_plan *out)
+{
+    ls__reduce_plan plan = {.version = version};
+    draft d = {.open = {-1, -1, -1, -1}};
+    LS_TRY(alloc_plan(r, &plan, &d));
+    memcpy(plan.sequence, order, (size_t)r->param_count * sizeof *order);
+    fill_draft(r, plan.sequence, &d);
+    sort_draft(r, &d, &plan);
+    const ls_status status = alloc_buckets(r, &plan);
+    if (status < 0) {
+        ls__plan_release(r, &plan);
+        return status;
     }
     *out = plan;
     return LS_OK;
 }
 
-void ls__plan_release(ls_reducer *r, ls__plan *plan)
+void ls__plan_release(ls_reducer *r, ls__reduce_plan *plan)
 {
     const ls__env *env = r->runtime->env;
     for (int i = 0; i < plan->count; i++) {
-        ls__bucket *bucket = &plan->buckets[i];
-        if (bucket->memory) {
+        ls__reduce_bucket *bucket = &plan->buckets[i];
+        if (bucket->memory != NULL) {
             (void)ls_group_dealloc(r->group, bucket->memory);
         }
-        if (bucket->carry) {
+        if (bucket->carry != NULL) {
             env->release(env, bucket->carry, bucket->bytes);
         }
     }
@@ -113,13 +172,13 @@ void ls__plan_release(ls_reducer *r, ls__plan *plan)
 
 void *ls__reducer_grad(const ls_reducer *r, int param)
 {
-    const ls__bucket_param *p = &r->params[param];
+    const ls__reduce_param *p = &r->params[param];
     return p->user ? p->user : r->plan.buckets[p->bucket].memory + p->offset;
 }
 
-ls__place ls__reducer_place(const ls_reducer *r, int param)
+ls__reduce_place ls__reducer_place(const ls_reducer *r, int param)
 {
-    return (ls__place){r->params[param].bucket, r->params[param].offset};
+    return (ls__reduce_place){r->params[param].bucket, r->params[param].offset};
 }
 
 int ls__reducer_buckets(const ls_reducer *r)
@@ -136,7 +195,7 @@ size_t ls__reducer_bucket_bytes(const ls_reducer *r, int bucket)
 static ls_status agree_order(ls_reducer *r, int *order)
 {
     bool *seen = ls__arena_alloc(&r->arena, (size_t)r->param_count * sizeof *seen);
-    if (!seen) {
+    if (seen == NULL) {
         return ls__fail(LS_ERR_MEMORY, "reducer \"%s\": no memory to lay buckets out", r->name);
     }
     int n = 0;
@@ -158,15 +217,15 @@ ls_status ls__reducer_replan(ls_reducer *r, void (*moved)(void *arg, int param, 
                              void *arg)
 {
     int *order = ls__arena_alloc(&r->arena, (size_t)r->param_count * sizeof *order);
-    if (!order) {
+    if (order == NULL) {
         return ls__fail(LS_ERR_MEMORY, "reducer \"%s\": no memory to lay buckets out", r->name);
     }
     LS_TRY(agree_order(r, order));
-    if (memcmp(order, r->plan.order, (size_t)r->param_count * sizeof *order) == 0) {
+    if (memcmp(order, r->plan.sequence, (size_t)r->param_count * sizeof *order) == 0) {
         return LS_OK;
     }
-    ls__plan old = r->plan;
-    ls__plan plan;
+    ls__reduce_plan old = r->plan;
+    ls__reduce_plan plan;
     LS_TRY(ls__plan_make(r, order, old.version + 1, &plan));
     for (int i = 0; i < plan.count; i++) {
         plan.buckets[i].state = old.buckets[0].state;

@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/options.h"
 #include "comm/api/collective.h"
 #include "comm/engine/lock.h"
@@ -44,12 +45,12 @@ void ls__reducer_abort(ls_reducer *r, ls_status status, const char *message)
 /* ---- a backward begins -------------------------------------------------------------------- */
 
 /* Puts reduced gradients aside: the bucket collects only the new part (docs/design.md, D8). */
-static ls_status set_aside(ls_reducer *r, ls__bucket *bucket, const uint8_t *present)
+static ls_status set_aside(ls_reducer *r, ls__reduce_bucket *bucket, const uint8_t *present)
 {
     const ls__env *env = r->runtime->env;
-    if (!bucket->carry) {
+    if (bucket->carry == NULL) {
         bucket->carry = env->allocate(env, bucket->bytes);
-        if (!bucket->carry) {
+        if (bucket->carry == NULL) {
             return ls__fail(LS_ERR_MEMORY,
                             "reducer \"%s\", %s: no memory to keep the reduced"
                             " gradients; call zero_grad after each step",
@@ -59,13 +60,14 @@ static ls_status set_aside(ls_reducer *r, ls__bucket *bucket, const uint8_t *pre
     memset(bucket->carry, 0, bucket->bytes);
     for (int i = 0; i < bucket->count; i++) {
         int index = r->plan.order[bucket->first + i];
-        const ls__bucket_param *param = &r->params[index];
+        const ls__reduce_param *param = &r->params[index];
         void *grad = ls__reducer_grad(r, index);
-        if (!present || present[index]) {
+        if (present == NULL || present[index]) {
             memcpy((char *)bucket->carry + param->offset, grad, param->bytes);
         }
         memset(grad, 0, param->bytes);
     }
+    LS_ASSERT(bucket->state == LS__BUCKET_REDUCED && !bucket->carried);
     bucket->carried = true;
     bucket->state = LS__BUCKET_LOCAL;
     return LS_OK;
@@ -77,11 +79,11 @@ static ls_status look_at_present(ls_reducer *r, const uint8_t *present)
 {
     bool any_local = false;
     for (int b = 0; b < r->plan.count; b++) {
-        ls__bucket *bucket = &r->plan.buckets[b];
-        bool any = !present && bucket->state != LS__BUCKET_EMPTY;
+        ls__reduce_bucket *bucket = &r->plan.buckets[b];
+        bool any = present == NULL && bucket->state != LS__BUCKET_EMPTY;
         for (int i = 0; i < bucket->count; i++) {
             int index = r->plan.order[bucket->first + i];
-            if (present) {
+            if (present != NULL) {
                 any = any || present[index];
                 r->params[index].local = r->params[index].local && present[index];
             }
@@ -112,6 +114,7 @@ static bool is_idle(ls_reducer *r)
 static void become_idle(ls_reducer *r)
 {
     ls__lock_take(&r->lock, r->runtime->env);
+    LS_ASSERT(r->phase != LS__REDUCER_IDLE && !r->launching);
     r->phase = LS__REDUCER_IDLE;
     ls__unlock(&r->lock, r->runtime->env);
 }
@@ -141,13 +144,11 @@ static void count_pending(ls_reducer *r, const uint8_t *used)
     atomic_store_explicit(&r->last_end_ns, 0, memory_order_relaxed);
     for (int b = 0; b < r->plan.count; b++) {
         r->plan.buckets[b].pending = 0;
-        r->plan.buckets[b].launched = false;
-        r->plan.buckets[b].skipped = false;
         r->plan.buckets[b].work = NULL;
     }
     for (int i = 0; i < r->param_count; i++) {
-        ls__bucket_param *param = &r->params[i];
-        bool reached = !used || used[i];
+        ls__reduce_param *param = &r->params[i];
+        bool reached = used == NULL || used[i];
         param->ready = !reached;
         r->plan.buckets[param->bucket].pending += reached;
     }
@@ -172,12 +173,13 @@ ls_status ls__reducer_begin(ls_reducer *r, const ls_reducer_begin_options *optio
     if (options->local) {
         return LS_OK;
     }
-    LS_TRY(ls__facts_compare(r));
+    LS_TRY(ls__config_check(r));
     /* From here on what this backward reaches counts as accumulated: the bitmap tells the peers. */
     for (int i = 0; i < r->param_count; i++) {
-        r->params[i].local = r->params[i].local || !options->used || options->used[i];
+        r->params[i].local = r->params[i].local || options->used == NULL || options->used[i];
     }
     ls__lock_take(&r->lock, r->runtime->env);
+    LS_ASSERT(r->phase == LS__REDUCER_IDLE && r->next_launch == 0 && !r->launching);
     r->phase = LS__REDUCER_CONTROL;
     r->failure = LS_OK;
     ls__unlock(&r->lock, r->runtime->env);
@@ -190,7 +192,7 @@ ls_status ls__reducer_begin(ls_reducer *r, const ls_reducer_begin_options *optio
 
 ls_status ls_reducer_begin(ls_reducer *r, const ls_reducer_begin_options *options)
 {
-    if (!r) {
+    if (r == NULL) {
         return ls__fail(
             LS_ERR_INVALID,
             "ls_reducer_begin: the reducer is NULL; check what ls_reducer_new returned");
@@ -240,10 +242,10 @@ static void bucket_done(void *reducer, ls_status status)
 }
 
 /* Makes the bucket's memory hold exactly this rank's contribution. */
-static void fill_bucket(ls_reducer *r, ls__bucket *bucket)
+static void fill_bucket(ls_reducer *r, ls__reduce_bucket *bucket)
 {
     for (int i = 0; i < bucket->count; i++) {
-        const ls__bucket_param *param = &r->params[r->plan.order[bucket->first + i]];
+        const ls__reduce_param *param = &r->params[r->plan.order[bucket->first + i]];
         char *place = bucket->memory + param->offset;
         if (!param->local) {
             memset(place, 0, param->bytes);
@@ -253,7 +255,13 @@ static void fill_bucket(ls_reducer *r, ls__bucket *bucket)
     }
 }
 
-static bool bucket_used(const ls_reducer *r, const ls__bucket *bucket)
+/* With the gaps between parameters, which are zeros. */
+static int64_t elements_of(const ls__reduce_bucket *bucket)
+{
+    return (int64_t)(bucket->bytes / ls_dtype_size(bucket->dtype));
+}
+
+static bool bucket_used(const ls_reducer *r, const ls__reduce_bucket *bucket)
 {
     for (int i = 0; i < bucket->count; i++) {
         if (r->params[r->plan.order[bucket->first + i]].used) {
@@ -263,13 +271,13 @@ static bool bucket_used(const ls_reducer *r, const ls__bucket *bucket)
     return false;
 }
 
-static ls_status launch(ls_reducer *r, ls__bucket *bucket)
+static ls_status launch(ls_reducer *r, ls__reduce_bucket *bucket)
 {
     const ls__env *env = r->runtime->env;
     if (!bucket_used(r, bucket)) {
-        bucket->skipped = true; /* on every rank: the bitmaps are the same everywhere */
-        return LS_OK;
+        return LS_OK; /* on every rank: the bitmaps are the same everywhere */
     }
+    LS_ASSERT(bucket->pending == 0 && bucket->work == NULL);
     fill_bucket(r, bucket);
     if (atomic_load_explicit(&r->first_launch_ns, memory_order_relaxed) == 0) {
         atomic_store_explicit(&r->first_launch_ns, env->now_ns(env), memory_order_relaxed);
@@ -280,8 +288,8 @@ static ls_status launch(ls_reducer *r, ls__bucket *bucket)
     const ls__collective args = {.operation = LS__OP_ALL_REDUCE,
                                  .input = bucket->memory,
                                  .output = bucket->memory,
-                                 .count = (int64_t)(bucket->bytes / sizeof(float)),
-                                 .dtype = LS_FLOAT32,
+                                 .count = elements_of(bucket),
+                                 .dtype = bucket->dtype,
                                  .op = LS_SUM,
                                  .options = &options,
                                  .done = bucket_done,
@@ -299,7 +307,7 @@ void ls__reducer_advance(ls_reducer *r)
     r->launching = true;
     while (r->phase == LS__REDUCER_RUNNING && r->next_launch < r->plan.count &&
            r->plan.buckets[r->next_launch].pending == 0) {
-        ls__bucket *bucket = &r->plan.buckets[r->next_launch];
+        ls__reduce_bucket *bucket = &r->plan.buckets[r->next_launch];
         ls__unlock(&r->lock, r->runtime->env);
         ls_status status = launch(r, bucket);
         ls__lock_take(&r->lock, r->runtime->env);
@@ -308,7 +316,6 @@ void ls__reducer_advance(ls_reducer *r)
             r->phase = LS__REDUCER_FAILED;
             (void)snprintf(r->failure_text, sizeof r->failure_text, "%s", ls_error_message());
         } else {
-            bucket->launched = true;
             r->next_launch++;
         }
     }
@@ -322,13 +329,13 @@ void ls__reducer_advance(ls_reducer *r)
 
 ls_status ls_reducer_ready(ls_reducer *r, int param, ls_stream *stream)
 {
-    if (!r || param < 0 || param >= r->param_count || stream) {
+    if (r == NULL || param < 0 || param >= r->param_count || stream) {
         return ls__fail(LS_ERR_INVALID,
                         "ls_reducer_ready: parameter %d of a reducer with %d; give 0 to %d and"
                         " stream NULL (the host)",
                         param, r ? r->param_count : 0, r ? r->param_count - 1 : 0);
     }
-    ls__bucket_param *p = &r->params[param];
+    ls__reduce_param *p = &r->params[param];
     ls__lock_take(&r->lock, r->runtime->env);
     if (r->phase == LS__REDUCER_IDLE) {
         p->local = true;
@@ -341,6 +348,7 @@ ls_status ls_reducer_ready(ls_reducer *r, int param, ls_stream *stream)
     bool twice = p->ready;
     if (!twice) {
         p->ready = true;
+        LS_ASSERT(r->plan.buckets[p->bucket].pending > 0 && r->ready_count < r->param_count);
         r->plan.buckets[p->bucket].pending--;
         r->ready_order[r->ready_count++] = param;
     }
@@ -425,8 +433,8 @@ static ls_status wait_buckets(ls_reducer *r)
 {
     ls_status first = LS_OK;
     for (int b = 0; b < r->plan.count; b++) {
-        ls__bucket *bucket = &r->plan.buckets[b];
-        if (bucket->work) {
+        ls__reduce_bucket *bucket = &r->plan.buckets[b];
+        if (bucket->work != NULL) {
             ls_status status = ls_work_wait(bucket->work);
             bucket->work = NULL;
             first = first < 0 ? first : status;
@@ -440,15 +448,16 @@ static ls_status wait_buckets(ls_reducer *r)
 static void settle(ls_reducer *r)
 {
     for (int b = 0; b < r->plan.count; b++) {
-        ls__bucket *bucket = &r->plan.buckets[b];
-        bool carried = bucket->carried;
+        ls__reduce_bucket *bucket = &r->plan.buckets[b];
+        const bool carried = bucket->carried;
+        LS_ASSERT(bucket->pending == 0 && bucket->work == NULL);
         if (carried) {
-            ls__reduce_into(bucket->memory, bucket->carry, (int64_t)(bucket->bytes / sizeof(float)),
-                            LS_FLOAT32, LS_SUM);
+            ls__reduce_into(bucket->memory, bucket->carry, elements_of(bucket), bucket->dtype,
+                            LS_SUM);
             bucket->carried = false;
         }
         for (int i = 0; i < bucket->count; i++) {
-            ls__bucket_param *param = &r->params[r->plan.order[bucket->first + i]];
+            ls__reduce_param *param = &r->params[r->plan.order[bucket->first + i]];
             param->local = false;
             if (param->user && (param->used || carried)) {
                 memcpy(param->user, bucket->memory + param->offset, param->bytes);
@@ -472,7 +481,7 @@ static void note_stats(ls_reducer *r, uint64_t wait_start_ns)
 
 ls_status ls_reducer_wait(ls_reducer *r)
 {
-    if (!r) {
+    if (r == NULL) {
         return ls__fail(LS_ERR_INVALID,
                         "ls_reducer_wait: the reducer is NULL; check what ls_reducer_new returned");
     }
@@ -507,7 +516,7 @@ ls_status ls_reducer_wait(ls_reducer *r)
 
 ls_status ls_reducer_zero(ls_reducer *r)
 {
-    if (!r || !is_idle(r)) {
+    if (r == NULL || !is_idle(r)) {
         return ls__fail(LS_ERR_STATE, "ls_reducer_zero: %s",
                         r ? "a synchronising backward is under way; call ls_reducer_wait first"
                           : "the reducer is NULL; check what ls_reducer_new returned");

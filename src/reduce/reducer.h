@@ -19,11 +19,11 @@ void *ls__reducer_grad(const ls_reducer *r, int param);
 
 /* The layout: bucket and offset in bytes of `param`'s gradient, and the size of a bucket. What lies
  * beside gradients (parameters, optimizer state) is laid out the same way. */
-typedef struct ls__place {
+typedef struct ls__reduce_place {
     int bucket;
     size_t offset;
-} ls__place;
-ls__place ls__reducer_place(const ls_reducer *r, int param);
+} ls__reduce_place;
+ls__reduce_place ls__reducer_place(const ls_reducer *r, int param);
 int ls__reducer_buckets(const ls_reducer *r);
 size_t ls__reducer_bucket_bytes(const ls_reducer *r, int bucket);
 

@@ -321,6 +321,8 @@ GOLDEN(making_reducers)
     SHOW(ls_reducer_new(NULL, NULL, 0, NULL, &r));
     SHOW(ls_reducer_new(ls_world(), &nameless, 1, NULL, &r));
     SHOW(ls_reducer_new(ls_world(), &whole, 1, NULL, &r));
+    SHOW(ls_reducer_new(ls_world(), &whole, 1, LS_OPTIONS(ls_reducer_options, .param_bytes = 8),
+                        &r));
 }
 
 GOLDEN(using_reducers)

@@ -66,11 +66,11 @@ static ls_status compare(const ls_reducer *r, const own_facts *all)
     return LS_OK;
 }
 
-ls_status ls__facts_compare(ls_reducer *r)
+ls_status ls__config_check(ls_reducer *r)
 {
     const ls__env *env = r->runtime->env;
     size_t bytes = 0;
-    if (r->facts_compared || r->size != r->runtime->world_size) {
+    if (r->config_checked || r->size != r->runtime->world_size) {
         return LS_OK;
     }
     if (!ls__bytes_of(r->size, sizeof(own_facts), &bytes)) {
@@ -88,6 +88,6 @@ ls_status ls__facts_compare(ls_reducer *r)
         status = compare(r, all);
     }
     env->release(env, all, bytes);
-    r->facts_compared = status == LS_OK;
+    r->config_checked = status == LS_OK;
     return status;
 }
