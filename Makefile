@@ -19,8 +19,15 @@ C_FILES    = $(shell git ls-files -c -o --exclude-standard '*.c' '*.h')
 all: build
 
 help:
-	@echo "make build | test | test-long | demo | bench | bench-dev | bench-network |" \
-	    "compare-collectives | compare-torch-backend | compare-training | install | clean | format | tidy | sanitize | variants | fuzz"
+	@echo "make build              library, command, programs, tests"
+	@echo "make demo               trains a small GPT with 4 workers (N=, DATA=, ARGS=)"
+	@echo "make install            library, command, programs, headers, pages (PREFIX=, DESTDIR=); no tests"
+	@echo "make test | test-long   the tests; with the random, slow and violent ones, and other builds"
+	@echo "make tidy | format      the tests of form; clang-format"
+	@echo "make bench | bench-network | bench-dev      measurements; those for developers"
+	@echo "make compare-collectives | compare-torch-backend | compare-training      beside other systems"
+	@echo "make sanitize | variants | fuzz      other builds"
+	@echo "make clean"
 
 $(BUILD)/build.ninja:
 	meson setup $(BUILD) --buildtype=$(BUILDTYPE) --prefix=$(PREFIX) --libdir=$(LIBDIR)

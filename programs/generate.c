@@ -1,7 +1,7 @@
 /* Writes text with a GPT-2 or a GPT of train_gpt, one token after another.
  *
- *     build/programs/generate --weights gpt2 --prompt "The answer is" --tokens 50 --top-p 0.9
- *     build/programs/generate --checkpoint run7 --context 256 --prompt "GNU" --temperature 0.8
+ *     lockstep generate --weights gpt2 --prompt "The answer is" --tokens 50 --top-p 0.9
+ *     lockstep generate --checkpoint run7 --context 256 --prompt "GNU" --temperature 0.8
  *
  * --weights is a safetensors file or a folder as transformers saves it: there config.json says the
  * shape, and the tokenizer lies beside it. Of a checkpoint (train_gpt --save), and of a file of

@@ -1,6 +1,6 @@
 /* Trains a BERT to say which tokens were masked, on all ranks.
  *
- *     build/lockstep run -n 4 build/programs/train_bert --data book.txt --steps 2000
+ *     lockstep train bert -n 4 --data book.txt --steps 2000
  *     … --tokenizer gpt2 --layers 6 --dim 384 --heads 6 --context 128
  *     … --model bert-base --init bert-base-uncased --format tokens --data shards
  *

@@ -1,6 +1,6 @@
 /* Trains a GPT, or an LSTM, on text or tokens, on all ranks.
  *
- *     build/lockstep run -n 4 build/programs/train_gpt --data book.txt --steps 2000
+ *     lockstep train gpt -n 4 --data book.txt --steps 2000
  *     … --layers 6 --dim 384 --heads 6 --context 256 --dropout 0.1 --accum 4
  *     … --save run7 --every 100 --resume run7 --eval-every 100 --log run7.jsonl --tensorboard runs
  *

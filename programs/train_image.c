@@ -1,7 +1,7 @@
 /* Trains a classifier of images on all ranks.
  *
  *     scripts/make_digits_idx.py build/digits
- *     build/lockstep run -n 4 build/programs/train_image --data build/digits --steps 500
+ *     lockstep train image -n 4 --data build/digits --steps 500
  *     … --optim adamw --lr 1e-3 --schedule linear --clip 1 --accum 2
  *     … --save run7 --every 100 --resume run7 --eval-every 100 --log run7.jsonl --tensorboard runs
  *
