@@ -27,7 +27,6 @@ RANKS, KILLED, LINES_BEFORE = 4, 2, 5
 COMMAND = f"$ lockstep run -n {RANKS} build/examples/03_gpt_text --data {TEXT}"
 COLUMNS, CHARACTER, LINE, MARGIN, TITLE = 104, 7.8, 17, 14, 30
 PAUSE_MAX = 1.2  # seconds between two lines of the picture
-HOLD = 6.0       # at the end, before it begins anew
 COLORS = {"command": "#8ae234", "output": "#d3d7cf", "report": "#ff8a80", "dim": "#888a85", "good": "#fce94f"}
 
 
@@ -119,12 +118,12 @@ def draw():
     shown = wrapped(shortened(json.loads((HERE / "demo.json").read_text())))
     width = int(2 * MARGIN + COLUMNS * CHARACTER)
     height = TITLE + len(shown) * LINE + 2 * MARGIN
-    total = shown[-1][0] + HOLD
+    total = shown[-1][0] + 0.1  # plays once and stays
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
              f'height="{height}" font-family="ui-monospace, SFMono-Regular, Menlo, Consolas, DejaVu Sans Mono, monospace" '
              'font-size="13">',
-             "<style>@media (prefers-reduced-motion: no-preference) { text.line { opacity: 0; animation: "
-             f"{total:.1f}s linear infinite; }} }}"]
+             "<style>@media (prefers-reduced-motion: no-preference) { text.line { animation: "
+             f"{total:.1f}s linear 1 both; }} }}"]
     for moment in sorted({now for now, _, _ in shown}):
         share = 100 * moment / total
         parts.append(f"@keyframes t{int(100 * moment)} {{ 0%, {share:.2f}% {{ opacity: 0; }} {share + 0.01:.2f}%, 100% "
