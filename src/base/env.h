@@ -58,7 +58,7 @@ typedef struct ls__env_room { /* a piece of memory to receive into */
     size_t bytes;
 } ls__env_room;
 
-#define LS__HOST_NAME_MAX 100
+#define LS__HOST_NAME_MAX 64
 #define LS__ADDRESS_MAX 64 /* numeric: "10.0.0.1", "fe80::1%eth0" */
 
 typedef struct ls__env_interface { /* one address of a network interface that is up */
@@ -88,6 +88,12 @@ typedef struct ls__env_stat {
     int mode;      /* permissions, as 0600 */
     uid_t uid;     /* the owner */
 } ls__env_stat;
+
+typedef struct ls__env_folder { /* a folder that must be this user's alone */
+    char path[256];
+    uid_t uid; /* where it is not: its owner, its permissions */
+    int mode;
+} ls__env_folder;
 
 struct ls__env {
     /* clock */
@@ -133,8 +139,6 @@ struct ls__env {
     int (*list)(const ls__env *env, const char *path, int (*each)(void *arg, const char *name),
                 void *arg);
 
-    /* What a symbolic link holds, ended by 0, cut to fit; -errno. */
-    int (*read_link)(const ls__env *env, const char *path, char *out, size_t bytes);
     int (*remove_file)(const ls__env *env, const char *path);
     int (*remove_folder)(const ls__env *env, const char *path); /* an empty one */
     /* Locks a file until `fd` is closed or the process ends; -EAGAIN: somebody else has. */
@@ -150,10 +154,14 @@ struct ls__env {
     ssize_t (*recv)(const ls__env *env, int fd, void *out, size_t bytes, int *got_fd);
     int (*peer_uid)(const ls__env *env, int fd, uid_t *uid);
     int (*peer_pid)(const ls__env *env, int fd, pid_t *pid);
-    /* Streams by a name of this host (abstract: no file), at most LS__HOST_NAME_MAX bytes. */
-    int (*host_listen)(const ls__env *env, const char *name);  /* -EADDRINUSE */
-    int (*host_accept)(const ls__env *env, int fd);            /* -EAGAIN */
-    int (*host_connect)(const ls__env *env, const char *name); /* -ECONNREFUSED: nobody listens */
+    /* Streams by a name of this host, at most LS__HOST_NAME_MAX bytes without a slash, that only
+     * processes of this user find. -EPERM: name_folder says why not. */
+    int (*host_listen)(const ls__env *env, const char *name);            /* -EADDRINUSE */
+    void (*host_unlisten)(const ls__env *env, int fd, const char *name); /* closes fd */
+    int (*host_accept)(const ls__env *env, int fd);                      /* -EAGAIN */
+    int (*host_connect)(const ls__env *env, const char *name);           /* -ECONNREFUSED, -ENOENT:
+                                                                   nobody listens */
+    int (*name_folder)(const ls__env *env, ls__env_folder *out); /* where these names are kept */
     int (*shm_create)(const ls__env *env, const char *name, size_t bytes); /* memfd, cloexec */
     int (*shm_resize)(const ls__env *env, int fd, size_t bytes);           /* grows only */
     int64_t (*shm_size)(const ls__env *env, int fd); /* of such a memfd; -EINVAL: fd is none */

@@ -47,7 +47,6 @@ int ls__posix_stat(const ls__env *env, const char *path, bool follow, ls__env_st
 int ls__posix_list(const ls__env *env, const char *path, int (*each)(void *arg, const char *name),
                    void *arg);
 
-int ls__posix_read_link(const ls__env *env, const char *path, char *out, size_t bytes);
 int ls__posix_remove_file(const ls__env *env, const char *path);
 int ls__posix_remove_folder(const ls__env *env, const char *path);
 int ls__posix_lock_file(const ls__env *env, int fd);
@@ -61,6 +60,8 @@ ssize_t ls__posix_recv(const ls__env *env, int fd, void *out, size_t bytes, int 
 int ls__posix_peer_uid(const ls__env *env, int fd, uid_t *uid);
 int ls__posix_peer_pid(const ls__env *env, int fd, pid_t *pid);
 int ls__posix_host_listen(const ls__env *env, const char *name);
+void ls__posix_host_unlisten(const ls__env *env, int fd, const char *name);
+int ls__posix_name_folder(const ls__env *env, ls__env_folder *out);
 int ls__posix_host_accept(const ls__env *env, int fd);
 int ls__posix_host_connect(const ls__env *env, const char *name);
 

@@ -59,17 +59,6 @@ int ls__posix_list(const ls__env *env, const char *path, int (*each)(void *arg, 
     return result;
 }
 
-int ls__posix_read_link(const ls__env *env, const char *path, char *out, size_t bytes)
-{
-    (void)env;
-    const ssize_t got = readlink(path, out, bytes - 1);
-    if (got < 0) {
-        return -errno;
-    }
-    out[got] = '\0';
-    return 0;
-}
-
 int ls__posix_remove_file(const ls__env *env, const char *path)
 {
     (void)env;

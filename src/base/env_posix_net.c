@@ -2,15 +2,11 @@
 #include "base/env_posix.h"
 
 #include <errno.h>
-#include <stddef.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/compiler.h"
-
-#define BACKLOG 256
 
 int ls__posix_socket_pair(const ls__env *env LS__UNUSED, int out[2])
 {
@@ -112,61 +108,4 @@ int ls__posix_peer_pid(const ls__env *env LS__UNUSED, int fd, pid_t *pid)
         *pid = credentials.pid;
     }
     return error;
-}
-
-/* ---- names of this host: Linux's abstract ones, gone with their last descriptor ----------------
- */
-
-static int name_socket(const char *name, struct sockaddr_un *at, socklen_t *bytes)
-{
-    size_t length = strlen(name);
-    if (length == 0 || length > LS__HOST_NAME_MAX) {
-        return -EINVAL;
-    }
-    memset(at, 0, sizeof *at);
-    at->sun_family = AF_UNIX;
-    memcpy(at->sun_path + 1, name, length);
-    *bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length);
-    return ls__posix_above_standard(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-}
-
-int ls__posix_host_listen(const ls__env *env LS__UNUSED, const char *name)
-{
-    struct sockaddr_un at;
-    socklen_t bytes = 0;
-    int fd = name_socket(name, &at, &bytes);
-    if (fd < 0) {
-        return fd;
-    }
-    if (bind(fd, (const struct sockaddr *)&at, bytes) != 0 || listen(fd, BACKLOG) != 0) {
-        int error = errno;
-        (void)close(fd);
-        return -error;
-    }
-    return fd;
-}
-
-int ls__posix_host_accept(const ls__env *env LS__UNUSED, int fd)
-{
-    int got;
-    do {
-        got = accept4(fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    } while (got < 0 && (errno == EINTR || errno == ECONNABORTED));
-    return ls__posix_above_standard(got);
-}
-
-int ls__posix_host_connect(const ls__env *env LS__UNUSED, const char *name)
-{
-    struct sockaddr_un at;
-    socklen_t bytes = 0;
-    int fd = name_socket(name, &at, &bytes);
-    if (fd < 0) {
-        return fd;
-    }
-    if (connect(fd, (const struct sockaddr *)&at, bytes) != 0) { /* -EAGAIN: its queue is full */
-        int error = errno;
-        (void)close(fd);
-        return -error;
-    }
-    return fd;
 }

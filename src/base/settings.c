@@ -56,6 +56,8 @@ static const ls__setting table[] = {
     {"LOCKSTEP_TUNE_FILE", "lockstep/tuning in XDG_CACHE_HOME or ~/.cache",
      "what was measured of the links between hosts, so that it is measured once"},
     {"XDG_CACHE_HOME", "", "where users' caches are kept"},
+    {"XDG_RUNTIME_DIR", "",
+     "where ranks of other launchers meet; /tmp/lockstep-UID where it is not this user's own"},
     {"HOME", "", "where users' caches are kept, in .cache, if XDG_CACHE_HOME is not set"},
     {"LOCKSTEP_HOSTS", "",
      "for tests: ranks are taken to be on so many hosts in turn, or on those "

@@ -81,6 +81,17 @@ int ls__sim_env_host_listen(const ls__env *env LS__UNUSED, const char *name)
     return listen_new(name, 0);
 }
 
+void ls__sim_env_host_unlisten(const ls__env *env, int fd, const char *name LS__UNUSED)
+{
+    (void)env->close(env, fd); /* nothing is left of a name here */
+}
+
+int ls__sim_env_name_folder(const ls__env *env LS__UNUSED, ls__env_folder *out)
+{
+    *out = (ls__env_folder){.path = "simulated"};
+    return 0;
+}
+
 int ls__sim_env_host_accept(const ls__env *env LS__UNUSED, int fd)
 {
     ls__sim_point();

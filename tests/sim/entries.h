@@ -24,6 +24,8 @@ void ls__sim_env_event_clear(const ls__env *env, int fd);
 int ls__sim_env_socket_pair(const ls__env *env, int out[2]);
 int ls__sim_env_pipe(const ls__env *env, int out[2]);
 int ls__sim_env_host_listen(const ls__env *env, const char *name);
+void ls__sim_env_host_unlisten(const ls__env *env, int fd, const char *name);
+int ls__sim_env_name_folder(const ls__env *env, ls__env_folder *out);
 int ls__sim_env_host_accept(const ls__env *env, int fd);
 int ls__sim_env_host_connect(const ls__env *env, const char *name);
 int ls__sim_env_tcp_listen(const ls__env *env, const char *address, int port);

@@ -316,14 +316,6 @@ static ssize_t peek(const ls__env *env LS__UNUSED, pid_t pid, uint64_t from, voi
     return got < 0 ? -errno : got;
 }
 
-/* There are no links. */
-static int read_link(const ls__env *env LS__UNUSED, const char *path LS__UNUSED,
-                     char *out LS__UNUSED, size_t bytes LS__UNUSED)
-{
-    ls__sim_point();
-    return -ENOENT;
-}
-
 static uid_t uid(const ls__env *env LS__UNUSED)
 {
     return 1000;
@@ -445,6 +437,8 @@ const ls__env ls__sim_env = {
     .peer_uid = peer_uid,
     .peer_pid = peer_pid,
     .host_listen = ls__sim_env_host_listen,
+    .host_unlisten = ls__sim_env_host_unlisten,
+    .name_folder = ls__sim_env_name_folder,
     .host_accept = ls__sim_env_host_accept,
     .host_connect = ls__sim_env_host_connect,
     .shm_create = shm_create,
@@ -477,7 +471,6 @@ const ls__env ls__sim_env = {
     .starter = starter,
     .peek = peek,
     .process_state = process_state,
-    .read_link = read_link,
     .uid = uid,
     .watch_process = ls__sim_env_watch_process,
     .catch_stop = catch_stop,

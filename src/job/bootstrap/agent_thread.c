@@ -12,6 +12,7 @@
 #include "base/assert.h"
 #include "base/error.h"
 #include "job/bootstrap/agent_thread_internal.h"
+#include "job/name_folder.h"
 
 #define RETRY_MS 20
 #define FIXED_ITEMS 2
@@ -136,6 +137,9 @@ static ls_status listen_by_name(ls__agent_thread *t)
     if (t->listen_fd >= 0) {
         return LS_OK;
     }
+    if (t->listen_fd == -EPERM) {
+        return ls__name_folder_fail(env, "ls_init");
+    }
     pid_t pid = 0;
     int fd = env->host_connect(env, t->name);
     if (fd >= 0) {
@@ -151,12 +155,12 @@ static ls_status listen_by_name(ls__agent_thread *t)
 
 static void thread_free(ls__agent_thread *t, const ls__env *env)
 {
-    const int fds[] = {t->listen_fd, t->event_fd};
     ls__host_agent_fini(&t->host);
-    for (size_t i = 0; i < sizeof fds / sizeof *fds; i++) {
-        if (fds[i] >= 0) {
-            env->close(env, fds[i]);
-        }
+    if (t->listen_fd >= 0) {
+        env->host_unlisten(env, t->listen_fd, t->name);
+    }
+    if (t->event_fd >= 0) {
+        env->close(env, t->event_fd);
     }
     for (int i = 0; i < LS__NEWCOMERS_MAX; i++) {
         if (t->newcomer[i] >= 0) {
@@ -180,7 +184,7 @@ static ls_status set_up(ls__agent_thread *t, const ls__env *env)
         return ls__fail(LS_ERR_SYSTEM, "ls_init: the agent of this host's ranks: no memory or no "
                                        "descriptors");
     }
-    ls__local_name(env, found, t->name, sizeof t->name);
+    ls__local_name(found, t->name, sizeof t->name);
     return listen_by_name(t);
 }
 

@@ -278,7 +278,7 @@ static void begin(ls__agent_thread *t)
 /* All of this host are there: the name is free again, for a next job. */
 static void all_here(ls__agent_thread *t)
 {
-    t->host.env->close(t->host.env, t->listen_fd);
+    t->host.env->host_unlisten(t->host.env, t->listen_fd, t->name);
     t->listen_fd = -1;
     if (t->found.local_size == t->found.size) {
         begin(t);

@@ -8,6 +8,7 @@
 #include <lockstep/version.h>
 
 #include "base/error.h"
+#include "job/name_folder.h"
 
 #define RETRY_MS 10
 #define MORE_MS 3000 /* for local rank 0, whose deadline is the same, to say what was missing */
@@ -22,10 +23,9 @@ static uint64_t hash_of(const char *text)
     return hash;
 }
 
-void ls__local_name(const ls__env *env, const ls__found *found, char *out, size_t bytes)
+void ls__local_name(const ls__found *found, char *out, size_t bytes)
 {
-    snprintf(out, bytes, "lockstep/%ld/%.16s/%016llx", (long)env->uid(env), found->launcher,
-             (unsigned long long)hash_of(found->job));
+    snprintf(out, bytes, "%.16s-%016llx", found->launcher, (unsigned long long)hash_of(found->job));
 }
 
 static bool of_this_user(const ls__env *env, int fd)
@@ -88,7 +88,7 @@ static ls_status try_once(const ls__env *env, const ls__found *found, const char
     pid_t pid = 0;
     int fd = env->host_connect(env, name);
     if (fd < 0) {
-        return LS_IN_PROGRESS;
+        return fd == -EPERM ? ls__name_folder_fail(env, "ls_init") : LS_IN_PROGRESS;
     }
     int error = !of_this_user(env, fd) ? -EACCES : say_hello(env, found, fd);
     error = error < 0 ? error : hear(env, fd, deadline_ns, &reply, &out->board_fd);
@@ -111,7 +111,7 @@ ls_status ls__local_join(const ls__env *env, const ls__found *found, uint64_t de
     const uint64_t last = deadline_ns < LS__NEVER - MORE_MS * 1000000ull
                               ? deadline_ns + MORE_MS * 1000000ull
                               : LS__NEVER;
-    ls__local_name(env, found, name, sizeof name);
+    ls__local_name(found, name, sizeof name);
     for (;;) {
         ls_status status = try_once(env, found, name, last, out);
         if (status != LS_IN_PROGRESS) {

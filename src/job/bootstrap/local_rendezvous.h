@@ -1,6 +1,6 @@
 /* How ranks of one host that another launcher started find each other: local rank 0 listens by a
  * name of the host made of user and job; each rank says who it is and gets the board, the secret
- * and, as the same stream, its connection to the store. No port, no file; only processes of one
+ * and, as the same stream, its connection to the store. No port; only processes of one
  * user. */
 #ifndef LS_JOB_BOOTSTRAP_LOCAL_RENDEZVOUS_H
 #define LS_JOB_BOOTSTRAP_LOCAL_RENDEZVOUS_H
@@ -25,8 +25,8 @@ typedef struct ls__local_reply { /* comes with the board's descriptor, unless st
     char text[LS__LOCAL_TEXT];
 } ls__local_reply;
 
-/* The name for a job of this user: at most LS__HOST_NAME_MAX bytes. */
-void ls__local_name(const ls__env *env, const ls__found *found, char *out, size_t bytes);
+/* The name for a job: at most LS__HOST_NAME_MAX bytes. */
+void ls__local_name(const ls__found *found, char *out, size_t bytes);
 
 typedef struct ls__local_joined {
     int fd;       /* the connection to the store; the caller's */

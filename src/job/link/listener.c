@@ -7,7 +7,6 @@
 
 #include "base/error.h"
 #include "job/link/internal.h"
-#include "job/link/port_owner.h"
 
 /* How long somebody may stay though others wait for the place. Who has said nothing is the first to
  * go; who has greeted needs the time of an answer on a busy host; who has proved the secret needs
@@ -34,14 +33,13 @@ struct ls__listener {
     pending pending[LS__LISTENER_PENDING];
 };
 
-static ls_status listen_failed(const ls__env *env, const char *address, int port, int error)
+static ls_status listen_failed(const char *address, int port, int error)
 {
     if (error == -EADDRINUSE) {
-        char owner[256];
         return ls__fail(LS_ERR_SYSTEM,
-                        "listening on %s port %d: the port is in use by %s; choose another port, "
-                        "or end that process",
-                        address, port, ls__port_owner(env, port, owner, sizeof owner));
+                        "listening on %s port %d: another process has the port; choose another "
+                        "one, or end that process (`ss -ltnp` names it)",
+                        address, port);
     }
     if (error == -EADDRNOTAVAIL) {
         return ls__fail(LS_ERR_SYSTEM,
@@ -74,7 +72,7 @@ ls_status ls__listener_open(const ls__link_spec *spec, const char *address, int 
     error = error == 0 ? env->tcp_name(env, door->fd, false, own, sizeof own, &door->port) : error;
     if (error != 0) {
         ls__listener_close(door);
-        return listen_failed(env, address, port, error);
+        return listen_failed(address, port, error);
     }
     *out = door;
     return LS_OK;

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "job/name_folder.h"
 #include "job/nodes/internal.h"
 #include "job/nodes/secret_exchange.h"
 
@@ -47,6 +48,9 @@ static ls_status open_keeper(ls__nodes *n)
 {
     int error = n->env->random_bytes(n->env, n->secret, sizeof n->secret);
     n->keeper_fd = error < 0 ? error : ls__secret_exchange_open(n->env, n->place.port);
+    if (n->keeper_fd == -EPERM) {
+        return ls__name_folder_fail(n->env, "the job's secret");
+    }
     if (n->keeper_fd < 0) {
         char owner[64];
         ls__secret_exchange_owner(n->env, n->place.port, owner, sizeof owner);
@@ -121,7 +125,7 @@ void ls__first_close(ls__nodes *n)
     }
     n->doors = 0;
     if (n->keeper_fd >= 0) {
-        n->env->close(n->env, n->keeper_fd);
+        ls__secret_exchange_close(n->env, n->keeper_fd, n->place.port);
         n->keeper_fd = -1;
     }
 }

@@ -6,26 +6,34 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "job/name_folder.h"
 
 #define FETCH_MS 1000
 
-static void name_of(const ls__env *env, int port, char *out, size_t bytes)
+static void name_of(int port, char *out, size_t bytes)
 {
-    snprintf(out, bytes, "lockstep/%ld/port/%d", (long)env->uid(env), port);
+    snprintf(out, bytes, "port-%d", port);
 }
 
 int ls__secret_exchange_open(const ls__env *env, int port)
 {
     char name[LS__HOST_NAME_MAX];
-    name_of(env, port, name, sizeof name);
+    name_of(port, name, sizeof name);
     return env->host_listen(env, name);
+}
+
+void ls__secret_exchange_close(const ls__env *env, int fd, int port)
+{
+    char name[LS__HOST_NAME_MAX];
+    name_of(port, name, sizeof name);
+    env->host_unlisten(env, fd, name);
 }
 
 void ls__secret_exchange_owner(const ls__env *env, int port, char *out, size_t bytes)
 {
     char name[LS__HOST_NAME_MAX];
     pid_t pid = 0;
-    name_of(env, port, name, sizeof name);
+    name_of(port, name, sizeof name);
     int fd = env->host_connect(env, name);
     out[0] = '\0';
     if (fd >= 0 && env->peer_pid(env, fd, &pid) == 0) {
@@ -61,10 +69,10 @@ ls_status ls__secret_exchange_fetch(const ls__env *env, int port,
 {
     char name[LS__HOST_NAME_MAX];
     uid_t uid;
-    name_of(env, port, name, sizeof name);
+    name_of(port, name, sizeof name);
     int fd = env->host_connect(env, name);
     if (fd < 0) {
-        return LS_IN_PROGRESS;
+        return fd == -EPERM ? ls__name_folder_fail(env, "the job's secret") : LS_IN_PROGRESS;
     }
     ls__env_poll item = {.fd = fd, .want_read = true};
     size_t held = 0;

@@ -10,8 +10,10 @@
 
 #define LS__SECRET_EXCHANGE_BYTES 32
 
-/* Listens; -errno: -EADDRINUSE when another job has the port. */
+/* Listens; -errno: -EADDRINUSE when another job has the port,
+ * -EPERM when another user has the folder of such names. */
 int ls__secret_exchange_open(const ls__env *env, int port);
+void ls__secret_exchange_close(const ls__env *env, int fd, int port);
 /* ", process 123", of who has the port; "" where nobody has. */
 void ls__secret_exchange_owner(const ls__env *env, int port, char *out, size_t bytes);
 /* Gives the secret to those who have come; never blocks. */

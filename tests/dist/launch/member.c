@@ -5,13 +5,18 @@
  *     member die R HOW     rank R ends (kill, exit, code; note: with a failure of its own on the
  *                          board) once all are there; the others wait in the store or on the board,
  *                          and print the root cause
+ *     member squat UID ADDRESS PORT N   as user 65534: takes a name by which N ranks of user UID
+ *                          might meet, as releases before 0.2 did; a file squats appears
  *     member hold          all meet; then a file up.RANK appears and they wait for go.RANK
  */
 #include <fcntl.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -178,6 +183,30 @@ static int hold(void)
     return 0;
 }
 
+/* The name was made of what everybody can know: user, launcher, variables. */
+static int squat(char **arguments)
+{
+    char job[256];
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
+    snprintf(job, sizeof job, "%s/%s///0/%s/0", arguments[1], arguments[2], arguments[3]);
+    for (const char *c = job; *c != '\0'; c++) {
+        hash = (hash ^ (uint8_t)*c) * 0x100000001b3u;
+    }
+    const int length =
+        snprintf(at.sun_path + 1, sizeof at.sun_path - 1, "lockstep/%s/environment/%016llx",
+                 arguments[0], (unsigned long long)hash);
+    const socklen_t bytes =
+        (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
+    FILE *file = fopen("squats", "w");
+    require(file != NULL && setuid(65534) == 0, "another user");
+    const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    require(bind(fd, (const struct sockaddr *)&at, bytes) == 0 && listen(fd, 10) == 0, "taken");
+    require(fprintf(file, "%s\n", job) > 0 && fclose(file) == 0, "said");
+    pause_ms(30000); /* the test ends it before */
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     const ls__env *env = ls__env_posix();
@@ -185,6 +214,9 @@ int main(int argc, char **argv)
     if (strcmp(mode, "port") == 0) {
         printf("%d\n", env->free_port(env));
         return 0;
+    }
+    if (strcmp(mode, "squat") == 0 && argc > 5) {
+        return squat(argv + 2);
     }
     must(ls__bootstrap(env, TIMEOUT_MS, &boot), "bootstrap");
     int status = strcmp(mode, "die") == 0 && argc > 3 ? die(atoi(argv[2]), argv[3])

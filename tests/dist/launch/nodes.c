@@ -226,7 +226,7 @@ TEST(nodes_that_do_not_fit_are_refused_in_words)
         "belongs to the job \"red\", node 0 (host", 2);
 }
 
-TEST(a_port_in_use_is_named_with_its_owner)
+TEST(a_port_in_use_is_named)
 {
     check("export LOCKSTEP_TIMEOUT=1; node 2 0 -n 1 true & sleep 0.3\n"
           "$L run --nnodes 2 --node-rank 0 --rendezvous $R -n 1 true; wait",
@@ -234,7 +234,7 @@ TEST(a_port_in_use_is_named_with_its_owner)
     check("$L secret a; export LOCKSTEP_TIMEOUT=1; FLAGS='--secret-file a'; node 2 0 -n 1 true & "
           "sleep 0.3\n"
           "$L run --nnodes 2 --node-rank 0 --rendezvous $R $FLAGS -n 1 true; wait",
-          "the port is in use by process ", 1);
+          "another process has the port", 1);
 }
 
 TEST(another_secret_is_refused)

@@ -239,6 +239,53 @@ TEST(processes_that_do_not_fit_are_refused_in_words)
           "two processes are local rank 1 of this host", 1);
 }
 
+/* ---- another user -------------------------------------------------------------------------------
+ */
+
+/* `as UID COMMAND…`, and a user U whose folder nobody else uses. */
+#define USERS                                                                                      \
+    "U=$((60000 + $$ % 5000)); export LOCKSTEP_TIMEOUT=20\n"                                       \
+    "as() { u=$1; shift; setpriv --reuid $u --regid $u --clear-groups env -u XDG_RUNTIME_DIR "     \
+    "\"$@\"; }\n"
+
+static void need_users(void)
+{
+    if (geteuid() != 0 || !have("setpriv")) {
+        SKIP("only root can be several users here, with setpriv");
+    }
+}
+
+TEST(another_user_who_takes_the_predictable_name_does_not_stop_a_job)
+{
+    need_users();
+    check(USERS "$M squat $U 127.0.0.1 $P 3 & S=$!; until_file squats\n"
+                "for r in 0 1 2; do rank $r 3 as $U $M join & J=\"$J $!\"; done; wait $J; kill $S\n"
+                "ls /tmp/lockstep-$U; rmdir /tmp/lockstep-$U && echo and nothing left",
+          ": joined\n", 3);
+}
+
+TEST(another_user_who_makes_the_folder_first_is_named_at_once)
+{
+    need_users();
+    const char *text =
+        USERS "as 65534 mkdir -m 777 /tmp/lockstep-$U; T=$(date +%s)\n"
+              "rank 0 2 as $U $M join; rank 1 2 as $U $M join\n"
+              "as $U $L run --nnodes 2 --node-rank 0 --rendezvous 127.0.0.1:$P -n 1 true\n"
+              "as $U $L run --nnodes 2 --node-rank 1 --rendezvous 127.0.0.1:$P -n 1 true\n"
+              "rmdir /tmp/lockstep-$U; [ $(($(date +%s) - T)) -lt 10 ] && echo at once";
+    check(text, "but it belongs to uid 65534 with mode 0777", 4);
+    check(text, "at once", 1);
+}
+
+TEST(a_name_left_by_a_killed_process_is_used_again)
+{
+    need_users();
+    check(USERS "rank 0 2 as $U $M join & sleep 0.5; kill -9 $!; ls /tmp/lockstep-$U | wc -l\n"
+                "for r in 0 1; do rank $r 2 as $U $M join & J=\"$J $!\"; done; wait $J\n"
+                "rmdir /tmp/lockstep-$U",
+          ": joined\n", 2);
+}
+
 TEST(a_rank_that_dies_at_start_up_ends_the_wait)
 {
     check("rank 1 3 sh -c 'echo $$ >pid; exec $M join' & until_file pid\n"

@@ -20,7 +20,7 @@
 
 #include "job/link/internal.h"
 #include "job/link/listener.h"
-#include "job/link/port_owner.h"
+#include "port_owner.h"
 
 #define AT_ONCE 600
 #define DOOR_CONNECTIONS 2000

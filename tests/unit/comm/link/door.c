@@ -490,12 +490,8 @@ TEST(a_port_in_use_is_said)
     ls__listener *door = door_of(&spec), *second = NULL;
     CHECK_STATUS(ls__listener_open(&spec, "127.0.0.1", ls__listener_port(door), &second),
                  LS_ERR_SYSTEM);
-    CHECK_CONTAINS(ls_error_message(), "the port is in use by process ");
-    char pid[32];
-    snprintf(pid, sizeof pid, " %ld (", (long)getpid());
-    CHECK_CONTAINS(ls_error_message(), pid);
-    CHECK_CONTAINS(ls_error_message(), "link_door"); /* its command */
-    CHECK_CONTAINS(ls_error_message(), "choose another port");
+    CHECK_CONTAINS(ls_error_message(), "another process has the port");
+    CHECK_CONTAINS(ls_error_message(), "choose another one");
     CHECK_STATUS(ls__listener_open(&spec, "203.0.113.9", 0, &second), LS_ERR_SYSTEM);
     CHECK_CONTAINS(ls_error_message(), "no interface of this host has that address");
     ls__listener_close(door);

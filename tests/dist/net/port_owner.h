@@ -1,6 +1,6 @@
 /* Who listens on a port of this host, as far as this user may know. */
-#ifndef LS_JOB_LINK_PORT_OWNER_H
-#define LS_JOB_LINK_PORT_OWNER_H
+#ifndef LS_TESTS_PORT_OWNER_H
+#define LS_TESTS_PORT_OWNER_H
 
 #include "base/env.h"
 

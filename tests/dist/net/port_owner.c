@@ -1,12 +1,13 @@
 /* Who has a port, from /proc: the socket's inode stands in net/tcp, and its owner has a descriptor
  * that is a link to "socket:[inode]". Of other users' processes the descriptors cannot be seen. */
-#include "job/link/port_owner.h"
+#include "port_owner.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define LINE_MAX_BYTES 512
 #define LISTENS 0x0a
@@ -61,8 +62,7 @@ static int look_at_descriptor(void *arg, const char *name)
     search *s = arg;
     char path[96], target[64] = "";
     snprintf(path, sizeof path, "%s/%.16s", s->folder, name);
-    return s->env->read_link(s->env, path, target, sizeof target) >= 0 &&
-           strcmp(target, s->wanted) == 0;
+    return readlink(path, target, sizeof target - 1) >= 0 && strcmp(target, s->wanted) == 0;
 }
 
 static int look_at_process(void *arg, const char *name)

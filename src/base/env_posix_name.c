@@ -1,0 +1,220 @@
+/* Streams by a name of this host: sockets in a folder that only this user can write. Another user can
+ * neither take a name first nor listen in its place.
+ *
+ *     $XDG_RUNTIME_DIR/lockstep    where that folder is this user's own: the variable comes along
+ *                                  with `su`, and then it is not
+ *     /run/user/UID/lockstep       the same where the variable does not come along (mpirun, cron)
+ *     /tmp/lockstep-UID            else. If it is another user's, nothing else is tried: processes
+ *                                  that look at different moments would not find each other
+ *
+ * Names count within a network namespace, as ports do: its number is a part of the file's name.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/compiler.h"
+#include "base/env_posix.h"
+
+#define BACKLOG 128
+#define OTHERS 077 /* permissions of everybody else */
+#define OTHERS_WRITE 022
+
+/* ---- the folder ------------------------------------------------------------------------------ */
+
+static bool is_own(const struct stat *found, mode_t forbidden)
+{
+    return S_ISDIR(found->st_mode) && found->st_uid == geteuid() &&
+           (found->st_mode & forbidden) == 0;
+}
+
+/* Opens `name` in the folder `at`, made if need be; -EPERM: it is not this user's alone. */
+static int open_own(int at, const char *name)
+{
+    struct stat found;
+    if (mkdirat(at, name, 0700) != 0 && errno != EEXIST) {
+        return -errno;
+    }
+    const int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) {
+        return errno == EACCES || errno == ELOOP || errno == ENOTDIR ? -EPERM : -errno;
+    }
+    if (fstat(fd, &found) != 0 || !is_own(&found, OTHERS)) {
+        (void)close(fd);
+        return -EPERM;
+    }
+    return ls__posix_above_standard(fd);
+}
+
+/* The folder `lockstep` in one of the session's; below 0: that one is not to be used. */
+static int open_in_session(const char *session, ls__env_folder *out)
+{
+    struct stat found;
+    const int at = open(session, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (at < 0) {
+        return -errno;
+    }
+    const bool own = fstat(at, &found) == 0 && is_own(&found, OTHERS_WRITE);
+    const int fd = own ? open_own(at, "lockstep") : -EPERM;
+    (void)close(at);
+    snprintf(out->path, sizeof out->path, "%.200s/lockstep", session);
+    return fd;
+}
+
+static int open_folder(ls__env_folder *out)
+{
+    char session[64];
+    struct stat found;
+    /* Not of a process that runs with more rights than its user. */
+    const char *given = secure_getenv("XDG_RUNTIME_DIR");
+    int fd = given != NULL ? open_in_session(given, out) : -ENOENT;
+    if (fd < 0) {
+        snprintf(session, sizeof session, "/run/user/%ld", (long)geteuid());
+        fd = open_in_session(session, out);
+    }
+    if (fd < 0) {
+        snprintf(out->path, sizeof out->path, "/tmp/lockstep-%ld", (long)geteuid());
+        fd = open_own(AT_FDCWD, out->path);
+    }
+    if (fd == -EPERM && lstat(out->path, &found) == 0) {
+        out->uid = found.st_uid;
+        out->mode = (int)(found.st_mode & 07777);
+    }
+    return fd;
+}
+
+int ls__posix_name_folder(const ls__env *env LS__UNUSED, ls__env_folder *out)
+{
+    memset(out, 0, sizeof *out);
+    const int fd = open_folder(out);
+    if (fd >= 0) {
+        (void)close(fd);
+    }
+    return fd < 0 ? fd : 0;
+}
+
+/* ---- sockets in it --------------------------------------------------------------------------- */
+
+typedef struct place { /* of a name */
+    int folder;
+    char file[LS__HOST_NAME_MAX + 24];
+    struct sockaddr_un address; /* through the folder's descriptor: whatever its path's length */
+} place;
+
+static int find_place(const char *name, place *out)
+{
+    ls__env_folder folder;
+    struct stat network = {.st_ino = 0};
+    memset(out, 0, sizeof *out);
+    if (name[0] == '\0' || strlen(name) > LS__HOST_NAME_MAX || strchr(name, '/') != NULL) {
+        return -EINVAL;
+    }
+    out->folder = open_folder(&folder);
+    if (out->folder < 0) {
+        return out->folder;
+    }
+    (void)stat("/proc/self/ns/net", &network);
+    snprintf(out->file, sizeof out->file, "%s.%llu", name, (unsigned long long)network.st_ino);
+    out->address.sun_family = AF_UNIX;
+    const int length = snprintf(out->address.sun_path, sizeof out->address.sun_path,
+                                "/proc/self/fd/%d/%s", out->folder, out->file);
+    if (length >= (int)sizeof out->address.sun_path) {
+        (void)close(out->folder);
+        return -ENAMETOOLONG;
+    }
+    return 0;
+}
+
+static int new_socket(void)
+{
+    return ls__posix_above_standard(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
+
+static int connect_to(const place *p)
+{
+    const int fd = new_socket();
+    if (fd >= 0 && connect(fd, (const struct sockaddr *)&p->address, sizeof p->address) != 0) {
+        const int error = errno; /* EAGAIN: its queue is full */
+        (void)close(fd);
+        return -error;
+    }
+    return fd;
+}
+
+/* A file that nobody listens behind was left by a process that was killed. */
+static int bind_to(int fd, const place *p)
+{
+    const struct sockaddr *address = (const struct sockaddr *)&p->address;
+    if (bind(fd, address, sizeof p->address) == 0) {
+        return 0;
+    }
+    const int error = errno, other = error == EADDRINUSE ? connect_to(p) : -EAGAIN;
+    if (other >= 0) {
+        (void)close(other);
+    }
+    if (other != -ECONNREFUSED) {
+        return -error;
+    }
+    (void)unlinkat(p->folder, p->file, 0);
+    return bind(fd, address, sizeof p->address) == 0 ? 0 : -errno;
+}
+
+/* Under the folder's lock, so that two processes that find a dead file do not both replace it. */
+int ls__posix_host_listen(const ls__env *env LS__UNUSED, const char *name)
+{
+    place p;
+    int error = find_place(name, &p);
+    if (error < 0) {
+        return error;
+    }
+    const int fd = new_socket();
+    error = fd < 0 ? fd : flock(p.folder, LOCK_EX) != 0 ? -errno : bind_to(fd, &p);
+    if (error >= 0 && listen(fd, BACKLOG) != 0) {
+        error = -errno;
+    }
+    (void)close(p.folder); /* and its lock */
+    if (error < 0 && fd >= 0) {
+        (void)close(fd);
+    }
+    return error < 0 ? error : fd;
+}
+
+void ls__posix_host_unlisten(const ls__env *env LS__UNUSED, int fd, const char *name)
+{
+    place p;
+    if (find_place(name, &p) == 0) {
+        (void)flock(p.folder, LOCK_EX);
+        (void)unlinkat(p.folder, p.file, 0);
+        (void)close(p.folder);
+    }
+    (void)close(fd);
+}
+
+int ls__posix_host_accept(const ls__env *env LS__UNUSED, int fd)
+{
+    int got;
+    do {
+        got = accept4(fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    } while (got < 0 && (errno == EINTR || errno == ECONNABORTED));
+    return ls__posix_above_standard(got);
+}
+
+int ls__posix_host_connect(const ls__env *env LS__UNUSED, const char *name)
+{
+    place p;
+    const int error = find_place(name, &p);
+    if (error < 0) {
+        return error;
+    }
+    const int fd = connect_to(&p);
+    (void)close(p.folder);
+    return fd;
+}
