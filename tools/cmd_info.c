@@ -107,7 +107,7 @@ static void print_huge_pages(void)
            open != NULL ? open + 1 : "unknown");
 }
 
-static void print_limit(const char *name, __rlimit_resource_t which)
+static void print_limit(const char *name, int which)
 {
     struct rlimit limit;
     if (getrlimit(which, &limit) != 0) {

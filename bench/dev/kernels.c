@@ -1,7 +1,7 @@
 /* Times the fast kernels on the shapes of a small GPT, on one thread: least thread CPU time of
  * several runs, one line a kernel.
  *
- *     bench/kernels [rows dim context]      rows = batch * context
+ *     build/bench/dev/kernels [rows dim context]      rows = batch * context
  */
 #include <math.h>
 #include <stdio.h>

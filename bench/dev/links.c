@@ -1,6 +1,6 @@
 /* What encryption costs: plain and TLS links between two processes of this host, in turns.
  *
- *     ninja -C build bench/links && build/bench/links
+ *     make bench-dev && build/bench/dev/links
  *
  * Throughput counts the bytes of one stream in one direction, read as they come and thrown away.
  * The handshake is from connecting until both ends have proved the secret (and TLS is made).
