@@ -87,7 +87,7 @@ void a_group_and_a_loader()
     auto options = ls_collective_defaults();
     options.tag = "one";
     lockstep::check(
-        ls_all_reduce(group.get(), &one, 1, LS_FLOAT32, LS_SUM, &options, nullptr));
+        ls_all_reduce(group.get(), &one, &one, 1, LS_FLOAT32, LS_SUM, &options, nullptr));
     check(one == 1.0f, "a world of one");
     const lockstep::tensor x{ls_keep(ls_ones(lockstep::shape({8, 2}), LS_FLOAT32))};
     const lockstep::tensor y{ls_keep(ls_zeros(lockstep::shape({8}), LS_INT32))};
