@@ -206,9 +206,9 @@ typedef struct bert {
     ls_tensor *words, *bias; /* [V,C], [V]: the decoder */
 } bert;
 
-#define HIDDEN 1e30 /* beside any score; not infinite, which times 0 is no number */
+#define HIDDEN 1e30 /* beside any score; not infinite: infinity times 0 is NaN */
 
-/* 1 or 0 for each token, as what is added to the scores of its key. */
+/* 1 or 0 for each token -> the number that is added to the scores of its key. */
 static ls_tensor *mask_of(ls_tensor *seen) /* [B,T] -> [B,1,1,T] */
 {
     ls_tensor *mask = ls_scale(ls_add_scalar(ls_cast(seen, LS_FLOAT32), -1.0), HIDDEN);

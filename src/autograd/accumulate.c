@@ -34,7 +34,8 @@ static void add(const ls__kernels *k, ls_dtype dtype, void *to, const void *from
     }
 }
 
-/* The memory of to's gradient, made if there is none, and ours alone. NULL without memory. */
+/* The memory of to's gradient, which nobody else holds; made where it is missing. NULL without
+ * memory. */
 static void *gradient_memory(ls__autograd_pass *pass, ls__tensor_node *to)
 {
     ls__storage **slot = ls__node_is_leaf(to) ? &ls__leaf_of(to)->grad : &to->grad;

@@ -149,13 +149,20 @@ ls__tensor_node *ls__joint_add_output(ls__tensors *tensors, ls__tensor_node *joi
                                       ls__record *record, ls__storage *links)
 {
     LS_ASSERT(record->node == NULL && i >= 0 && i < ls__joint_outputs_of(joint)->count);
-    ls__tensor_node *node = node_new(tensors, &output_op, record, sizeof(output_context));
+    /* A view may be an output: its node has the elements of its base, which the caller says. */
+    ls__record base = {.numel = record->numel,
+                       .offset = record->offset,
+                       .dtype = record->dtype,
+                       .file = record->file,
+                       .line = record->line};
+    ls__tensor_node *node = node_new(tensors, &output_op, &base, sizeof(output_context));
     if (node == NULL) {
         ls__storage_unref(links);
         return NULL;
     }
     *(output_context *)node->context =
         (output_context){.name = *(const char **)joint->context, .joint = joint, .index = i};
+    record->node = node;
     node->edge[0].to = joint;
     node->saved[LS__JOINT_LINKS].storage = links;
     return node;

@@ -182,7 +182,7 @@ ls_status ls__param_bind_value(ls_tensor *param, void *memory)
     return ls__storage_move(record->storage, memory);
 }
 
-/* Memory that is the gradient's alone is of use to others while there is none. */
+/* While the gradient is absent, memory of its own goes back to the allocator. */
 static void let_go(ls__tensors *tensors, ls__leaf *leaf)
 {
     if (leaf->grad == NULL || leaf->grad->size_class == LS__STORAGE_BORROWED) {

@@ -15,8 +15,8 @@
  * and geometry, and y has those of its operation's output. Its operations run at the place in the
  * order where the first ones would have been (everything outside is older than all of them, or
  * younger), so every sum is made in the same order and has the same bits. The one accumulation
- * announced by a link is replaced by what the second graph really brings; were that nothing,
- * somebody would wait forever, so the two sets are compared first. */
+ * announced by a link is replaced by those of the second graph; a leaf without any would never
+ * become ready, so the two sets are compared first. */
 #include "autograd/arrays.h"
 #include "autograd/joint.h"
 #include "autograd/mode.h"

@@ -99,7 +99,7 @@ static void count_leaf(const ls__autograd_walk *walk, ls__tensor_node *leaf, boo
     }
 }
 
-/* An edge leads to `to`: counts it, and notes what is met for the first time. */
+/* An edge leads to `to`: counts it, and notes the nodes that are met for the first time. */
 static ls_status reach(ls__autograd_walk *walk, ls__tensor_node *to)
 {
     bool leaf = ls__node_is_leaf(to);

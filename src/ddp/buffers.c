@@ -6,7 +6,7 @@
  * PyTorch's DDP broadcasts before a forward pass whose predecessor was to synchronise. Here it is
  * that predecessor's backward pass: buffers are final when it begins, so the broadcast runs beside
  * it, and no forward pass comes between the two moments. Rank 0's own buffers are never written, so
- * all follow the same values as in PyTorch; and what is judged or saved after a step is equal on
+ * all follow the same values as in PyTorch; and the model that is evaluated or saved after a step is equal on
  * all ranks without asking. Micro-batches that do not synchronise leave buffers alone, as there.
  *
  * Only bytes that differ are written: a constant (a mask, say) that another graph has saved stays
@@ -36,12 +36,12 @@ ls_status ls__buffers_init(ls__buffers *b, const ls__env *env, ls_module *module
     int items = 0;
     const ls__module_item *item = ls__module_items(module, &items);
     *b = (ls__buffers){.env = env, .group = group};
-    if (!item) {
+    if (item == NULL) {
         return ls__self.status;
     }
     b->list_bytes = ((size_t)items + 1) * sizeof *b->list;
     b->list = env->allocate(env, b->list_bytes);
-    if (!b->list) {
+    if (b->list == NULL) {
         return ls__fail(LS_ERR_MEMORY, "no memory for a table of %d buffers", items);
     }
     for (int i = 0; i < items; i++) {
@@ -61,10 +61,10 @@ ls_status ls__buffers_init(ls__buffers *b, const ls__env *env, ls_module *module
 void ls__buffers_fini(ls__buffers *b)
 {
     (void)ls__buffers_finish(b);
-    if (b->flat) {
+    if (b->flat != NULL) {
         (void)ls_group_dealloc(b->group, b->flat);
     }
-    if (b->list) {
+    if (b->list != NULL) {
         b->env->release(b->env, b->list, b->list_bytes);
     }
     *b = (ls__buffers){0};
@@ -78,7 +78,7 @@ ls_status ls__buffers_start(ls__buffers *b)
     }
     for (int i = 0; i < b->count && ls_group_rank(b->group) == 0; i++) {
         const void *data = ls_data(b->list[i]);
-        if (!data) {
+        if (data == NULL) {
             return ls__self.status;
         }
         memcpy(at, data, bytes_of(b->list[i]));
@@ -92,7 +92,7 @@ ls_status ls__buffers_start(ls__buffers *b)
 ls_status ls__buffers_finish(ls__buffers *b)
 {
     const char *at = b->flat;
-    if (!b->work) {
+    if (b->work == NULL) {
         return LS_OK;
     }
     ls_status status = ls_work_wait(b->work);
@@ -101,7 +101,7 @@ ls_status ls__buffers_finish(ls__buffers *b)
     for (int i = 0; i < b->count && ls_group_rank(b->group) != 0; i++) {
         size_t bytes = bytes_of(b->list[i]);
         void *data = ls_data(b->list[i]);
-        if (!data) {
+        if (data == NULL) {
             return ls__self.status;
         }
         if (memcmp(data, at, bytes) != 0) {

@@ -23,6 +23,7 @@
 #include "base/size.h"
 #include "ddp/buffers.h"
 #include "nn/module.h"
+#include "reduce/plan.h"
 #include "reduce/reducer.h"
 #include "tensor/shape.h"
 
@@ -164,7 +165,7 @@ static ls_status move_values(ddp *d)
     int buckets = ls__reducer_buckets(d->reducer);
     d->values_bytes = ((size_t)buckets + 1) * sizeof *d->values;
     d->values = env->allocate(env, d->values_bytes);
-    if (!d->values) {
+    if (d->values == NULL) {
         return ls__fail(LS_ERR_MEMORY, "ddp: no memory for a table of %d buckets", buckets);
     }
     for (int b = 0; b < buckets; b++) {
@@ -186,7 +187,7 @@ static void free_values(ddp *d)
     for (int b = 0; b < d->value_buckets; b++) {
         (void)ls_group_dealloc(d->group, d->values[b]);
     }
-    if (d->values) {
+    if (d->values != NULL) {
         d->runtime->env->release(d->runtime->env, d->values, d->values_bytes);
         d->values = NULL;
     }
@@ -306,7 +307,7 @@ static ls_status make_reducer(ddp *d, const ls_ddp_options *options)
     size_t n = (size_t)d->param_count;
     size_t bytes = n * (sizeof(ls_reducer_param) + sizeof(ls__shape_text));
     ls_reducer_param *entries = env->allocate(env, bytes);
-    if (!entries) {
+    if (entries == NULL) {
         return ls__fail(LS_ERR_MEMORY, "no memory for %zu parameters", n);
     }
     ls__shape_text *shapes = (ls__shape_text *)(void *)(entries + n);
@@ -341,7 +342,7 @@ static ls_status list_params(ddp *d)
     size_t n = (size_t)all + 1;
     d->tables_bytes = n * (2 * sizeof *d->params + sizeof *d->present);
     d->params = env->allocate(env, d->tables_bytes);
-    if (!d->params) {
+    if (d->params == NULL) {
         return ls__fail(LS_ERR_MEMORY, "no memory for %d parameters", all);
     }
     d->frozen = d->params + n;
@@ -421,7 +422,7 @@ static void tear_down(ddp *d)
     ls__buffers_fini(&d->buffers);
     (void)ls_reducer_free(d->reducer);
     d->reducer = NULL;
-    if (d->params) {
+    if (d->params != NULL) {
         d->runtime->env->release(d->runtime->env, d->params, d->tables_bytes);
         d->params = NULL;
     }
@@ -435,11 +436,12 @@ static void ddp_free(ls_module *self)
 ls_module *ls_ddp_new(ls_module *module, ls_group *group, const ls_ddp_options *options)
 {
     ls_runtime *runtime = ls__runtime_get("ls_ddp_new");
-    if (!runtime) {
+    if (runtime == NULL) {
         return NULL;
     }
-    if (!module || !group) {
-        const bool failed = !module && ls__self.status < 0; /* the constructor, most likely */
+    if (module == NULL || group == NULL) {
+        const bool failed =
+            module == NULL && ls__self.status < 0; /* the constructor, most likely */
         (void)ls__fail(LS_ERR_INVALID,
                        "ls_ddp_new: the %s is NULL; give the module to replicate and its group"
                        " (ls_world())%s%s%s",
@@ -459,7 +461,7 @@ ls_module *ls_ddp_new(ls_module *module, ls_group *group, const ls_ddp_options *
     }
     LS__OPTIONS_OR(NULL, ls_ddp_options, given, options);
     ddp *d = ls_module_new(sizeof *d, &ddp_class);
-    if (!d) {
+    if (d == NULL) {
         return NULL;
     }
     d->inner = module;
@@ -487,13 +489,13 @@ ls_module *ls_ddp_new(ls_module *module, ls_group *group, const ls_ddp_options *
 ls_module *ls_ddp_module(ls_module *module)
 {
     ddp *d = ddp_of(module);
-    return d ? d->inner : module;
+    return d != NULL ? d->inner : module;
 }
 
 ls_status ls_ddp_set_sync(ls_module *module, bool sync)
 {
     ddp *d = ddp_of(module);
-    if (d) {
+    if (d != NULL) {
         d->sync = sync;
     }
     return LS_OK;
@@ -502,13 +504,13 @@ ls_status ls_ddp_set_sync(ls_module *module, bool sync)
 bool ls_ddp_sync(const ls_module *module)
 {
     const ddp *d = ddp_of_const(module);
-    return !d || d->sync;
+    return d == NULL || d->sync;
 }
 
 ls_status ls_ddp_get_stats(const ls_module *module, ls_reducer_stats *out)
 {
     const ddp *d = ddp_of_const(module);
-    if (!d) {
+    if (d == NULL) {
         return ls__fail(LS_ERR_INVALID,
                         "ls_ddp_get_stats: the module is not a ddp; give what ls_ddp_new returned");
     }
@@ -518,7 +520,7 @@ ls_status ls_ddp_get_stats(const ls_module *module, ls_reducer_stats *out)
 ls_status ls_replicas_identical(ls_module *module, ls_group *group, int *identical, uint64_t *hash)
 {
     ls_runtime *runtime = ls__runtime_get("ls_replicas_identical");
-    if (!runtime || !module || !group || !identical || !hash) {
+    if (runtime == NULL || module == NULL || group == NULL || identical == NULL || hash == NULL) {
         return runtime
                    ? ls__fail(LS_ERR_INVALID, "ls_replicas_identical: an argument is NULL; give a "
                                               "module, its group, and places for both results")
@@ -527,7 +529,7 @@ ls_status ls_replicas_identical(ls_module *module, ls_group *group, int *identic
     int size = ls_group_size(group);
     size_t bytes = (size_t)size * sizeof(uint64_t);
     uint64_t *all = runtime->env->allocate(runtime->env, bytes);
-    if (!all) {
+    if (all == NULL) {
         return ls__fail(LS_ERR_MEMORY, "ls_replicas_identical: no memory for %d hashes", size);
     }
     uint64_t own = ls_module_hash(ls_ddp_module(module));

@@ -20,7 +20,7 @@ static float *gradient(const ls__module_item *item, int64_t *count)
 ls_status ls_clip_grad_norm(ls_module *module, double max_norm, double *norm)
 {
     const ls__tensors *tensors = ls__tensors_get("clip_grad_norm");
-    if (!tensors) {
+    if (tensors == NULL) {
         return ls__self.status;
     }
     const ls__kernels *kernels = tensors->kernels;
@@ -31,7 +31,7 @@ ls_status ls_clip_grad_norm(ls_module *module, double max_norm, double *norm)
     int64_t count;
     double squares = 0.0;
     const ls__module_item *item = ls__module_items(module, &items);
-    if (!item) {
+    if (item == NULL) {
         return ls__self.status;
     }
     for (int i = 0; i < items; i++) {

@@ -21,7 +21,7 @@ typedef struct target {
 static ls_status prepare(const char *what, ls_tensor *t, target *out)
 {
     out->tensors = ls__tensors_get(what);
-    if (!out->tensors) {
+    if (out->tensors == NULL) {
         return ls__self.status;
     }
     LS_TRY(ls_tensor_status(t));
@@ -31,7 +31,7 @@ static ls_status prepare(const char *what, ls_tensor *t, target *out)
     }
     out->count = ls_numel(t);
     out->data = ls_data(t);
-    if (!out->data && out->count > 0) {
+    if (out->data == NULL && out->count > 0) {
         return ls__fail_within(ls__self.status, "%s", what);
     }
     out->stream = PARAM_STREAMS + out->tensors->runtime->param_streams++;

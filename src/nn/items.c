@@ -60,7 +60,7 @@ static bool collect(const ls_module *module, const char **path, int depth, ls__i
             }
         } else if (!has_tensor(out, at->tensor)) {
             char *name = dotted(path, depth, at->name);
-            if (!name) {
+            if (name == NULL) {
                 return false;
             }
             out->items[out->count++] = (ls__module_item){
@@ -72,7 +72,7 @@ static bool collect(const ls_module *module, const char **path, int depth, ls__i
 
 void ls__items_free(ls__item_list *list)
 {
-    while (list) {
+    while (list != NULL) {
         ls__item_list *older = list->older;
         for (int i = 0; i < list->count; i++) {
             free((char *)list->items[i].name); /* made by dotted */
@@ -86,17 +86,17 @@ void ls__items_free(ls__item_list *list)
 const ls__module_item *ls__module_items(ls_module *module, int *count)
 {
     *count = 0;
-    if (!module) {
+    if (module == NULL) {
         (void)ls_module_status(module); /* sets the error */
         return NULL;
     }
     ls__item_list *cache = module->entries->cache;
     int entries = count_entries(module);
-    if (!cache || cache->entries != entries) {
+    if (cache == NULL || cache->entries != entries) {
         const char *path[LS__MODULE_DEPTH_MAX + 1];
         cache = calloc(1, sizeof *cache);
         ls__module_item *items = calloc((size_t)entries + 1, sizeof *items);
-        if (!cache || !items) {
+        if (cache == NULL || items == NULL) {
             free(cache);
             free(items);
             (void)ls__fail(LS_ERR_MEMORY, "module %s: no memory to list it", module->cls->name);

@@ -41,7 +41,7 @@ ls_module *ls_linear_new(int64_t in, int64_t out, const ls_linear_options *optio
         return NULL;
     }
     linear *self = ls_module_new(sizeof *self, &linear_class);
-    if (!self) {
+    if (self == NULL) {
         return NULL;
     }
     double bound = 1.0 / sqrt((double)in);
@@ -77,7 +77,7 @@ ls_module *ls_embedding_new(int64_t count, int64_t dim)
         return NULL;
     }
     embedding *self = ls_module_new(sizeof *self, &embedding_class);
-    if (!self) {
+    if (self == NULL) {
         return NULL;
     }
     self->weight = ls__layer_param(&self->base, "weight", LS_SHAPE(count, dim));
@@ -109,7 +109,7 @@ ls_module *ls_layer_norm_new(int64_t dim, const ls_layer_norm_options *options)
         return NULL;
     }
     layer_norm *self = ls_module_new(sizeof *self, &layer_norm_class);
-    if (!self) {
+    if (self == NULL) {
         return NULL;
     }
     self->eps = given.eps;
@@ -145,7 +145,7 @@ ls_module *ls_rms_norm_new(int64_t dim, double eps)
         return NULL;
     }
     rms_norm *self = ls_module_new(sizeof *self, &rms_norm_class);
-    if (!self) {
+    if (self == NULL) {
         return NULL;
     }
     self->eps = eps;
@@ -177,7 +177,7 @@ ls_module *ls_dropout_new(double p)
         return NULL;
     }
     dropout *self = ls_module_new(sizeof *self, &dropout_class);
-    if (!self) {
+    if (self == NULL) {
         return NULL;
     }
     self->p = p;
@@ -219,7 +219,7 @@ ls_module *ls_gelu_new(ls_gelu_kind kind)
         return NULL;
     }
     gelu *self = ls_module_new(sizeof *self, &gelu_class);
-    if (!self) {
+    if (self == NULL) {
         return NULL;
     }
     self->kind = kind;

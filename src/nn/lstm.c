@@ -62,7 +62,7 @@ ls_module *ls_lstm_new(int64_t in, int64_t hidden, int layers)
         return NULL;
     }
     lstm *self = ls_module_new(sizeof *self + (size_t)layers * sizeof(layer), &lstm_class);
-    if (!self) {
+    if (self == NULL) {
         return NULL;
     }
     self->layers = layers;

@@ -20,7 +20,7 @@
 /* ---- building ----------------------------------------------------------------------------- */
 
 /* Classes come from programs that may have been built against an older, shorter header; everything
- * this version has is in the first one, so a class is whole or it is none. */
+ * this version has is in the first one, so a class has all of it or is refused. */
 static ls_status check_class(size_t bytes, const ls_module_class *cls)
 {
     if (cls == NULL || bytes < sizeof(ls_module)) {
@@ -71,7 +71,7 @@ const char *ls__module_name(const ls_module *module)
 /* The whole chain of parents fails with it, so that a root needs one check at its end. */
 void ls__module_fail(ls_module *module, ls_status status)
 {
-    for (ls_module *at = module; at; at = at->entries->parent) {
+    for (ls_module *at = module; at != NULL; at = at->entries->parent) {
         if (at->status == LS_OK) {
             at->status = status;
             at->entries->message = strdup(ls_error_message());
@@ -81,7 +81,7 @@ void ls__module_fail(ls_module *module, ls_status status)
 
 ls_status ls_module_status(const ls_module *module)
 {
-    if (!module) {
+    if (module == NULL) {
         return ls__self.status < 0 ? ls__self.status /* its constructor's, most likely */
                                    : ls__fail(LS_ERR_INVALID, "module: the module is NULL");
     }
@@ -105,7 +105,7 @@ static bool name_is_taken(const ls_module *module, const char *name)
 /* A child may have the empty name: a wrapper's, whose tensors are then called as without it. */
 static ls_status check_name(const ls_module *module, ls__entry_kind kind, const char *name)
 {
-    if (!name || (!*name && kind != LS__ENTRY_CHILD) || strchr(name, '.') ||
+    if (name == NULL || (!*name && kind != LS__ENTRY_CHILD) || strchr(name, '.') ||
         strlen(name) > LS__MODULE_NAME_MAX) {
         return ls__fail(LS_ERR_INVALID,
                         "module %s: the name \"%s\" must have 1…%d characters and "
@@ -127,7 +127,7 @@ static ls_status add_entry(ls_module *module, ls__entry_kind kind, const char *n
     if (e->count == e->capacity) {
         int capacity = e->capacity ? 2 * e->capacity : 4;
         ls__entry *grown = realloc(e->list, (size_t)capacity * sizeof *grown);
-        if (!grown) {
+        if (grown == NULL) {
             return ls__fail(LS_ERR_MEMORY, "module %s: no memory for \"%s\"",
                             ls__module_name(module), name);
         }
@@ -153,7 +153,7 @@ static int depth_below(const ls_module *module)
 
 static bool contains(const ls_module *module, const ls_module *child)
 {
-    for (const ls_module *at = child; at; at = at->entries->parent) {
+    for (const ls_module *at = child; at != NULL; at = at->entries->parent) {
         if (at == module) {
             return true;
         }
@@ -173,7 +173,7 @@ static ls_status check_child(const ls_module *parent, const char *name, const ls
                         ls__module_name(parent), name);
     }
     int depth = 1 + depth_below(child);
-    for (const ls_module *at = parent; at; at = at->entries->parent) {
+    for (const ls_module *at = parent; at != NULL; at = at->entries->parent) {
         depth++;
     }
     if (depth > LS__MODULE_DEPTH_MAX) {
@@ -186,11 +186,11 @@ static ls_status check_child(const ls_module *parent, const char *name, const ls
 
 ls_module *ls_module_add(ls_module *parent, const char *name, ls_module *child)
 {
-    if (!parent) {
+    if (parent == NULL) {
         ls_module_free(child);
         return NULL;
     }
-    if (!child) {
+    if (child == NULL) {
         ls__module_fail(parent, ls__self.status < 0
                                     ? ls__fail_within(ls__self.status, "module %s: %s",
                                                       parent->cls->name, name ? name : "")
@@ -203,7 +203,7 @@ ls_module *ls_module_add(ls_module *parent, const char *name, ls_module *child)
     status = status < 0 ? status : add_entry(parent, LS__ENTRY_CHILD, name, &made);
     if (status < 0) {
         ls__module_fail(parent, status);
-        if (!child->entries->parent && !contains(child, parent)) {
+        if (child->entries->parent == NULL && !contains(child, parent)) {
             ls_module_free(child);
         }
         return NULL;
@@ -217,7 +217,7 @@ ls_module *ls_module_add(ls_module *parent, const char *name, ls_module *child)
     return child;
 }
 
-/* Whether `value` can be what it is to become: everything below relies on dense memory. */
+/* Whether `value` can become a parameter or buffer: all code below relies on dense memory. */
 static ls_status check_tensor(const ls_module *module, ls__entry_kind kind, const char *name,
                               const ls_tensor *value)
 {
@@ -241,8 +241,8 @@ static ls_status check_tensor(const ls_module *module, ls__entry_kind kind, cons
 static ls_tensor *add_tensor(ls_module *module, ls__entry_kind kind, const char *name,
                              ls_tensor *value)
 {
-    if (!module || !value) {
-        if (module) {
+    if (module == NULL || value == NULL) {
+        if (module != NULL) {
             ls__module_fail(module, ls__fail(LS_ERR_INVALID, "module %s: \"%s\" is NULL",
                                              module->cls->name, name ? name : ""));
         }
@@ -274,7 +274,7 @@ ls_tensor *ls_module_add_buffer(ls_module *module, const char *name, ls_tensor *
 
 static void free_resources(ls_module *module)
 {
-    if (module->cls->free) {
+    if (module->cls->free != NULL) {
         module->cls->free(module);
     }
     for (int i = 0; i < module->entries->count; i++) {
@@ -306,7 +306,7 @@ static void free_memory(ls_module *module)
  * runtime, which frees what is left); then the tree. */
 void ls_module_free(ls_module *module)
 {
-    if (!module) {
+    if (module == NULL) {
         return;
     }
     if (module->entries->parent) {
@@ -327,7 +327,7 @@ void ls_module_free(ls_module *module)
 
 void ls_module_train(ls_module *module, bool training)
 {
-    if (!module) {
+    if (module == NULL) {
         return;
     }
     module->training = training;

@@ -47,7 +47,7 @@ const char *ls_module_child_name(const ls_module *module, int i)
 
 /* ---- by name ------------------------------------------------------------------------------ */
 
-/* The entry whose name is name[length], in `module` or in what it wraps. */
+/* The entry whose name is name[length], in `module` or in the module it wraps. */
 static const ls__entry *find_entry(const ls_module *module, const char *name, size_t length)
 {
     while (module != NULL) {

@@ -1,4 +1,4 @@
-/* The state visitor of modules: tensors first, then what the classes keep besides. */
+/* The state visitor of modules: tensors first, then the state that classes keep beside them. */
 #include "nn/module.h"
 
 #include <stdio.h>
@@ -30,7 +30,7 @@ static ls_status visit_tensor(const char *prefix, const ls__module_item *item,
     memcpy(seen.global, shape.dim, (size_t)shape.ndim * sizeof shape.dim[0]);
     memcpy(seen.local, shape.dim, (size_t)shape.ndim * sizeof shape.dim[0]);
     seen.data = ls_data(item->value);
-    if (!seen.data && ls_numel(item->value) > 0) {
+    if (seen.data == NULL && ls_numel(item->value) > 0) {
         return ls__fail_within(ls__self.status, "state of %s", name);
     }
     ls_status status = visitor->tensor(visitor->self, name, &seen);
@@ -42,7 +42,7 @@ static ls_status visit_tensor(const char *prefix, const ls__module_item *item,
 static ls_status visit_classes(ls_module *module, const char *prefix,
                                const ls_state_visitor *visitor)
 {
-    if (module->cls->state) {
+    if (module->cls->state != NULL) {
         LS_TRY(module->cls->state(module, prefix, visitor));
     }
     for (int i = 0; i < module->entries->count; i++) {
@@ -60,10 +60,10 @@ ls_status ls_module_state(ls_module *module, const char *prefix, const ls_state_
 {
     int count = 0;
     const ls__module_item *items = ls__module_items(module, &count);
-    if (!items) {
+    if (items == NULL) {
         return ls__self.status;
     }
-    if (!visitor) {
+    if (visitor == NULL) {
         return ls__fail(LS_ERR_INVALID,
                         "ls_module_state: the visitor is NULL; give one (lockstep/state.h)");
     }

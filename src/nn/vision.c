@@ -49,7 +49,7 @@ ls_module *ls_conv2d_new(int64_t in, int64_t out, int64_t kernel,
         return NULL;
     }
     conv2d *self = ls_module_new(sizeof *self, &conv2d_class);
-    if (!self) {
+    if (self == NULL) {
         return NULL;
     }
     self->options = (ls_conv2d_options){.size = sizeof self->options,
@@ -110,7 +110,7 @@ ls_module *ls_batch_norm2d_new(int64_t channels, double eps, double momentum)
         return NULL;
     }
     batch_norm *self = ls_module_new(sizeof *self, &batch_norm_class);
-    if (!self) {
+    if (self == NULL) {
         return NULL;
     }
     ls_module *m = &self->base;
@@ -186,7 +186,7 @@ static ls_module *pool_new(const ls_module_class *cls, int64_t kernel, int64_t s
         return NULL;
     }
     pool2d *self = ls_module_new(sizeof *self, cls);
-    if (!self) {
+    if (self == NULL) {
         return NULL;
     }
     self->options = (ls_pool2d_options){.size = sizeof self->options,
@@ -214,7 +214,7 @@ ls_module *ls_adaptive_avg_pool2d_new(int64_t height, int64_t width)
         return NULL;
     }
     pool2d *self = ls_module_new(sizeof *self, &adaptive_class);
-    if (!self) {
+    if (self == NULL) {
         return NULL;
     }
     self->height = height;

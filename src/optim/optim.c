@@ -39,11 +39,11 @@ static ls_status list_params(ls_optim *o, ls_module *module)
 {
     int items = 0;
     const ls__module_item *item = ls__module_items(module, &items);
-    if (!item) {
+    if (item == NULL) {
         return ls__self.status;
     }
     o->params = calloc((size_t)items + 1, sizeof *o->params);
-    if (!o->params) {
+    if (o->params == NULL) {
         return ls__fail(LS_ERR_MEMORY, "%s: no memory for %d parameters", o->cls->name, items);
     }
     for (int i = 0; i < items; i++) {
@@ -79,15 +79,15 @@ ls_optim *ls__optim_new(ls_module *module, const ls__optim_class *cls, const dou
                         int state_count)
 {
     ls__tensors *tensors = ls__tensors_get(cls->name);
-    if (tensors && !module) {
+    if (tensors != NULL && module == NULL) {
         (void)ls__fail(LS_ERR_INVALID,
                        "%s: the module is NULL; check what its constructor returned", cls->name);
     }
-    if (!tensors || !module || ls_module_status(module) < 0) {
+    if (tensors == NULL || module == NULL || ls_module_status(module) < 0) {
         return NULL;
     }
     ls_optim *o = calloc(1, sizeof *o);
-    if (!o) {
+    if (o == NULL) {
         (void)ls__fail(LS_ERR_MEMORY, "%s: no memory", cls->name);
         return NULL;
     }
@@ -105,10 +105,10 @@ ls_optim *ls__optim_new(ls_module *module, const ls__optim_class *cls, const dou
 
 void ls_optim_free(ls_optim *o)
 {
-    if (!o) {
+    if (o == NULL) {
         return;
     }
-    if (o->memory) {
+    if (o->memory != NULL) {
         o->runtime->env->release(o->runtime->env, o->memory, o->memory_bytes);
     }
     free(o->params);
@@ -144,7 +144,7 @@ static ls_status place_state(ls_optim *o, uint8_t *at)
 {
     size_t bytes = 0;
     placed *order = calloc((size_t)o->count, sizeof *order);
-    if (!order) {
+    if (order == NULL) {
         return ls__fail(LS_ERR_MEMORY, "%s: no memory to lay its state out", o->cls->name);
     }
     for (int i = 0; i < o->count; i++) {
@@ -178,7 +178,7 @@ static ls_status allocate_state(ls_optim *o)
         }
     }
     uint8_t *at = env->allocate(env, total ? total : STATE_ALIGN);
-    if (!at) {
+    if (at == NULL) {
         return ls__fail(LS_ERR_MEMORY, "%s: no memory for %zu bytes of state", o->cls->name, total);
     }
     o->memory = at;
@@ -217,12 +217,12 @@ static ls_status update(ls_optim *o, ls__optim_param *param)
                         o->cls->name);
     }
     ls_tensor *grad = ls_grad(param->value);
-    if (!grad) {
+    if (grad == NULL) {
         return LS_OK; /* absent, which differs from zero: momentum does not decay */
     }
     float *value = ls_data(param->value);
     const float *gradient = ls_data(grad);
-    if ((!value || !gradient) && param->count > 0) {
+    if ((value == NULL || gradient == NULL) && param->count > 0) {
         return ls__fail_within(ls__self.status, "%s step: %s", o->cls->name, param->name);
     }
     param->steps++;
@@ -251,11 +251,11 @@ static ls_status no_optim(const char *what)
 
 ls_status ls_optim_step(ls_optim *o)
 {
-    if (!o) {
+    if (o == NULL) {
         return no_optim("ls_optim_step");
     }
     const ls__tensors *tensors = ls__tensors_get("ls_optim_step");
-    if (!tensors) {
+    if (tensors == NULL) {
         return ls__self.status;
     }
     o->kernels = tensors->kernels;
@@ -279,14 +279,14 @@ void ls_optim_zero_grad(ls_optim *o)
 
 void ls_optim_set_lr(ls_optim *o, double lr)
 {
-    if (o) {
+    if (o != NULL) {
         o->hyper[0] = lr;
     }
 }
 
 double ls_optim_lr(const ls_optim *o)
 {
-    return o ? o->hyper[0] : 0.0;
+    return o != NULL ? o->hyper[0] : 0.0;
 }
 
 /* ---- state -------------------------------------------------------------------------------- */
@@ -315,10 +315,11 @@ static ls_status visit_param(ls_optim *o, ls__optim_param *param, const char *pr
 ls_status ls_optim_state(ls_optim *o, const char *prefix, const ls_state_visitor *visitor)
 {
     char name[STATE_NAME_MAX];
-    if (!o || !visitor) {
-        return o ? ls__fail(LS_ERR_INVALID,
-                            "ls_optim_state: the visitor is NULL; give one (lockstep/state.h)")
-                 : no_optim("ls_optim_state");
+    if (o == NULL || visitor == NULL) {
+        return o != NULL
+                   ? ls__fail(LS_ERR_INVALID,
+                              "ls_optim_state: the visitor is NULL; give one (lockstep/state.h)")
+                   : no_optim("ls_optim_state");
     }
     LS_TRY(allocate_state(o));
     for (int i = 0; i < o->cls->hyper_count; i++) {

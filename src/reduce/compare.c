@@ -1,10 +1,11 @@
 /* Do all ranks register the same gradients? One hash a rank first; only when hashes differ are the
  * tables themselves exchanged, to name the first difference on both sides. */
+#include "reduce/compare.h"
+
 #include <stdio.h>
 #include <string.h>
 
 #include "base/size.h"
-#include "reduce/internal.h"
 
 #define ENTRY_BYTES 128 /* "name float32[10,256]", cut when longer */
 

@@ -2,11 +2,12 @@
  * (base/facts.h), compared once, when the first synchronised backward begins: by then all of it has
  * been made, and no optimizer has stepped on a wrong mean. Only where the group is the whole world:
  * the ranks of a smaller one may well have other samplers than the rest. */
+#include "reduce/config_check.h"
+
 #include <stdio.h>
 #include <string.h>
 
 #include "base/size.h"
-#include "reduce/internal.h"
 
 typedef struct own_facts { /* sent as it is */
     uint64_t seed;

@@ -3,12 +3,14 @@
  * that will hold something; every rank combines the parts alike. So buckets used nowhere are not
  * sent, and a parameter unused everywhere keeps its gradient absent.
  */
+#include "reduce/control.h"
+
 #include <math.h>
 #include <string.h>
 
 #include "comm/api/collective.h"
 #include "kernel/reduce/reduce.h"
-#include "reduce/internal.h"
+#include "reduce/reducer.h"
 
 static ls__reduce_control *part(const ls_reducer *r, int rank)
 {

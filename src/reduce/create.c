@@ -9,7 +9,8 @@
 #include "base/options.h"
 #include "base/size.h"
 #include "comm/api/collective.h"
-#include "reduce/internal.h"
+#include "reduce/compare.h"
+#include "reduce/plan.h"
 #include "reduce/reducer.h"
 
 #define PARAM_BYTES_MAX 4096 /* a larger entry is not one */

@@ -110,22 +110,4 @@ struct ls_reducer {
     ls_reducer_stats stats;
 };
 
-/* plan.c */
-ls_status ls__plan_make(ls_reducer *r, const int *order, uint32_t version, ls__reduce_plan *out);
-void ls__plan_release(ls_reducer *r, ls__reduce_plan *plan);
-/* compare.c: collective; LS_ERR_MISMATCH names the first difference. */
-ls_status ls__reducer_compare(ls_reducer *r);
-
-/* config_check.c: the same, of what samplers and optimizers were made with; once. */
-ls_status ls__config_check(ls_reducer *r);
-
-/* control.c. start: sends this rank's part; finish (under the lock, after the exchange completed):
- * combines all parts into divisor and params[].used. */
-ls_status ls__control_start(ls_reducer *r);
-ls_status ls__control_finish(ls_reducer *r);
-
-/* reducer.c: launches what may be launched; call without the lock. */
-void ls__reducer_advance(ls_reducer *r);
-void ls__reducer_control_done(void *reducer, ls_status status);
-
 #endif

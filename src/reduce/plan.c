@@ -13,13 +13,13 @@
  * backward has shown the real one. Parameters start on 64-byte borders; the gaps hold zeros and
  * stay zero.
  */
+#include "reduce/plan.h"
+
 #include <stdio.h>
 #include <string.h>
 
 #include "base/assert.h"
 #include "base/size.h"
-#include "reduce/internal.h"
-#include "reduce/reducer.h"
 
 static void name_bucket(const ls_reducer *r, const ls__reduce_plan *plan, int index)
 {

@@ -12,6 +12,7 @@
  * Whoever comes while the token is taken leaves; the holder looks again under the lock before it
  * gives the token up, so nothing that became ready meanwhile is overlooked.
  */
+
 #include "reduce/reducer.h"
 
 #include <math.h>
@@ -23,7 +24,9 @@
 #include "comm/api/collective.h"
 #include "comm/engine/lock.h"
 #include "kernel/reduce/reduce.h"
-#include "reduce/internal.h"
+#include "reduce/config_check.h"
+#include "reduce/control.h"
+#include "reduce/plan.h"
 
 void ls__reducer_set_overwrites(ls_reducer *r)
 {
@@ -73,8 +76,7 @@ static ls_status set_aside(ls_reducer *r, ls__reduce_bucket *bucket, const uint8
     return LS_OK;
 }
 
-/* Brings what is known about the buckets' contents up to date with what the caller says is there.
- */
+/* Updates the state of the buckets from the gradients that the caller says are present. */
 static ls_status look_at_present(ls_reducer *r, const uint8_t *present)
 {
     bool any_local = false;
@@ -249,7 +251,7 @@ static void fill_bucket(ls_reducer *r, ls__reduce_bucket *bucket)
         char *place = bucket->memory + param->offset;
         if (!param->local) {
             memset(place, 0, param->bytes);
-        } else if (param->user) {
+        } else if (param->user != NULL) {
             memcpy(place, param->user, param->bytes);
         }
     }
@@ -322,7 +324,7 @@ void ls__reducer_advance(ls_reducer *r)
     r->launching = false;
     const ls_status failure = r->phase == LS__REDUCER_FAILED ? r->failure : LS_OK;
     ls__unlock(&r->lock, r->runtime->env);
-    if (failure < 0) { /* the peers wait for what was not launched */
+    if (failure < 0) { /* the peers wait for buckets that were not launched */
         ls__group_fail(r->group, failure, r->failure_text);
     }
 }
@@ -391,7 +393,7 @@ static ls_status wait_control(ls_reducer *r)
     open_launches(r);
     status = r->failure;
     ls__unlock(&r->lock, r->runtime->env);
-    if (status < 0) { /* every rank finds the same by itself; the abort is for what is in flight */
+    if (status < 0) { /* every rank finds the same; the abort is for operations in flight */
         ls__group_fail(r->group, status, r->failure_text);
         return ls__fail_again(status, r->failure_text);
     }
@@ -415,7 +417,7 @@ static ls_status wait_launched(ls_reducer *r)
     }
 }
 
-/* After a failure: nothing more is launched, and who is launching has come back. */
+/* After a failure: no further launch begins, and a thread inside one has returned. */
 static void stop_launching(ls_reducer *r)
 {
     const ls__env *env = r->runtime->env;
@@ -443,7 +445,7 @@ static ls_status wait_buckets(ls_reducer *r)
     return first;
 }
 
-/* The averages are in the buckets: adds what was set aside, hands copies back, notes what is known.
+/* The averages are in the buckets: adds what was set aside, hands copies back, notes the new state.
  */
 static void settle(ls_reducer *r)
 {

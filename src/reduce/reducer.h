@@ -14,30 +14,16 @@ void ls__reducer_set_overwrites(ls_reducer *r);
 ls_status ls__reducer_begin(ls_reducer *r, const ls_reducer_begin_options *options,
                             const uint8_t *present);
 
-/* Where the gradient of `param` lives. */
-void *ls__reducer_grad(const ls_reducer *r, int param);
-
-/* The layout: bucket and offset in bytes of `param`'s gradient, and the size of a bucket. What lies
- * beside gradients (parameters, optimizer state) is laid out the same way. */
-typedef struct ls__reduce_place {
-    int bucket;
-    size_t offset;
-} ls__reduce_place;
-ls__reduce_place ls__reducer_place(const ls_reducer *r, int param);
-int ls__reducer_buckets(const ls_reducer *r);
-size_t ls__reducer_bucket_bytes(const ls_reducer *r, int bucket);
-
-/* Lays the buckets out anew in the order in which rank 0's gradients became ready in the last
- * backward (docs/design.md, D9). Collective; between steps. `moved(arg, param, memory)` is called
- * for each parameter while both old and new memory exist, and must copy what it wants to keep. */
-ls_status ls__reducer_replan(ls_reducer *r, void (*moved)(void *arg, int param, void *memory),
-                             void *arg);
-
 /* The group of its operations, a duplicate of the user's, whose order of operations is the
  * reducer's: buckets may be launched from ls__reducer_begin to ls_reducer_wait. */
 ls_group *ls__reducer_group(const ls_reducer *r);
 
 /* Fails the reducer's group on all ranks with this cause. */
 void ls__reducer_abort(ls_reducer *r, ls_status status, const char *message);
+
+/* Launches the buckets that can be launched; call it without the lock. */
+void ls__reducer_advance(ls_reducer *r);
+/* The control exchange ended (control.c). */
+void ls__reducer_control_done(void *reducer, ls_status status);
 
 #endif
