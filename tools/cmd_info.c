@@ -177,13 +177,17 @@ static void print_entry(void *arg, const char *key, const char *times)
     int *entries = arg;
     ls__layout layout;
     ls__timings timings;
+    ls__figures figures;
     ls__tune_table table;
     char lines[4096] = "";
     ls__text text = {.at = lines, .room = sizeof lines};
     if (!ls__tune_key_layout(key, &layout) ||
         ls__timings_init(&timings, &layout, ls__env_posix()) != LS_OK ||
-        !ls__tune_read_times(times, &timings) ||
-        ls__tune_decide(&layout, &timings, ls__env_posix(), &table) != LS_OK) {
+        !ls__tune_read_times(times, &timings)) {
+        return;
+    }
+    ls__tune_fit(&timings, &figures);
+    if (ls__tune_decide(&layout, &timings, &figures, ls__env_posix(), &table) != LS_OK) {
         return;
     }
     ls__tune_print(&table, &text);
@@ -193,17 +197,6 @@ static void print_entry(void *arg, const char *key, const char *times)
            table.one_shot > 0 ? table.one_shot : 0);
     printf("%s", lines);
     ++*entries;
-}
-
-static void print_rules(void)
-{
-    for (int o = 0; o < LS__OP_COUNT; o++) {
-        const char *name = ls__rules_variable((ls__operation)o);
-        const char *value = name != NULL ? ls__setting_get(name) : NULL;
-        if (value != NULL) {
-            printf("asked for          %s=%s\n", name, value);
-        }
-    }
 }
 
 static int print_tuning(void)
@@ -218,16 +211,20 @@ static int print_tuning(void)
     }
     printf("on one host        one_shot for small data, direct for the rest: nothing to be timed\n"
            "on several hosts   %s\n",
-           mode == LS__TUNE_OFF     ? "the built-in choice: LOCKSTEP_TUNE=off"
-           : mode == LS__TUNE_FRESH ? "timed in every job: LOCKSTEP_TUNE=fresh"
-                                    : "timed once, and kept");
-    print_rules();
+           mode == LS__TUNE_OFF
+               ? "the built-in choice: LOCKSTEP_TUNE=off"
+               : "by times that `lockstep tune` keeps, else by the model's default "
+                 "figures");
+    const char *asked = ls__setting_get("LOCKSTEP_ALGORITHM");
+    if (asked != NULL) {
+        printf("asked for          LOCKSTEP_ALGORITHM=%s\n", asked);
+    }
     if (!ls__tune_file(path, sizeof path)) {
         printf("kept in            nowhere: neither LOCKSTEP_TUNE_FILE nor HOME is set\n");
         return 0;
     }
     (void)ls__tune_each(ls__env_posix(), path, print_entry, &entries);
-    printf("%skept in            %s (%d layout%s; remove it to time anew)\n",
+    printf("%skept in            %s (%d layout%s; `lockstep tune` times anew)\n",
            entries > 0 ? "\n" : "", path, entries, entries == 1 ? "" : "s");
     return 0;
 }

@@ -16,6 +16,7 @@ int cmd_info(int argc, char **argv);
 int cmd_run(int argc, char **argv);
 int cmd_secret(int argc, char **argv);
 int cmd_train(int argc, char **argv);
+int cmd_tune(int argc, char **argv);
 
 /* Runs the command that argv[0] names. lockstep.c */
 int command_run(int argc, char **argv);

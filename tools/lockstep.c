@@ -25,6 +25,7 @@ static const command commands[] = {
     {"generate", cmd_generate, "write text with a trained model"},
     {"data", cmd_data, "make shards of tokens from text"},
     {"bench", cmd_bench, "measure collectives and training steps"},
+    {"tune", cmd_tune, "time the links between hosts, for the choice of algorithms"},
     {"info", cmd_info, "library, processor, limits, settings"},
     {"env", cmd_env, "which world a program here would join, and why"},
     {"secret", cmd_secret, "make the secret that several hosts share"},

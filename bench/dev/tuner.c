@@ -8,7 +8,7 @@
 #include <time.h>
 
 #include "bench/bench.h"
-#include "comm/tune/run.h"
+#include "comm/tune/choice.h"
 
 #define CANDIDATES_MAX 16
 #define ROUNDS 15
@@ -18,7 +18,6 @@
 #define CALLS_MAX 200
 #define HOPELESS 2.0 /* slower by so much in two rounds: not timed any more */
 #define WITHIN 1.10
-#define TUNED_AFTER 40 /* operations; many more than the tuner lets pass */
 
 static const int all_ranks[] = {2, 3, 4, 6, 8};
 static const int64_t all_sizes[] = {1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10,
@@ -174,9 +173,6 @@ static ls_status measure_job(const job *j)
     candidate c[CANDIDATES_MAX];
     void *buf = NULL;
     LS_TRY(ls_group_alloc(ls_world(), (size_t)all_sizes[SIZES - 1], &buf));
-    for (int i = 0; i < TUNED_AFTER; i++) {
-        LS_TRY(ls_barrier(ls_world(), NULL, NULL));
-    }
     for (int s = 0; s < SIZES; s++) {
         const int count = find_candidates(j->tcp, c);
         LS_TRY(measure_cell(buf, all_sizes[s], c, count));
@@ -225,7 +221,7 @@ int ls__bench_tuner(int argc, char **argv)
         perror("measure tuner: --json");
         return 1;
     }
-    if (j.tally == NULL || setenv("LOCKSTEP_TUNE", "fresh", 0) != 0) {
+    if (j.tally == NULL) {
         fprintf(stderr, "measure tuner: no memory\n");
         return 1;
     }

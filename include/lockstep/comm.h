@@ -66,10 +66,10 @@ LS_API ls_status ls_group_set_channels(ls_group *group, int channels);
 
 /* Which algorithms the group's operations use by size, a line an operation: "all_reduce
  * 0-64Ki:root, 64Ki-:direct", terminated and cut to `bytes`. Groups with ranks on several hosts
- * time a few operations of their own behind their 8th one, or find times in LOCKSTEP_TUNE_FILE, and
- * rank 0 decides; "" before that, and for other groups, whose choice needs no measuring. Sums keep
- * their association and so their bits. Local call. LOCKSTEP_TUNE=off does without;
- * LOCKSTEP_ALL_REDUCE=0-4k:root,4k-:direct asks for algorithms by size. */
+ * choose by the times that `lockstep tune` keeps in LOCKSTEP_TUNE_FILE of rank 0, else by default
+ * figures of the cost model; "" for other groups, whose choice needs no timing. Sums keep their
+ * association and so their bits. Local call. LOCKSTEP_TUNE=off keeps the built-in choice;
+ * LOCKSTEP_ALGORITHM="all_reduce=0-4k:root,4k-:direct;broadcast=chain" asks for algorithms by size. */
 LS_API ls_status ls_group_get_tuning(ls_group *group, char *out, size_t bytes);
 
 /* As ls_group_new, but collective over those ranks only, of which this must be one; others do not

@@ -119,10 +119,6 @@ struct ls__env {
     void (*wake)(const ls__env *env, _Atomic uint32_t *word, int count);
     void (*yield)(const ls__env *env);
     int (*cores)(const ls__env *env); /* this process may use */
-    int (*core)(const ls__env *env);  /* the calling thread runs on; -1: not known */
-    /* Moves the calling thread to a core that it may use and that is none of taken[count]; from
-     * there it may go on, as before. False: there is none. */
-    bool (*leave_core)(const ls__env *env, const int *taken, int count);
 
     /* descriptors and files */
     int (*poll)(const ls__env *env, ls__env_poll *items, int count, uint64_t deadline_ns);
@@ -207,10 +203,6 @@ struct ls__env {
      * after that its number may belong to somebody else. -ESRCH: nobody is left. */
     int (*kill_group)(const ls__env *env, pid_t pid, int signal);
     pid_t (*pid)(const ls__env *env); /* of this process */
-    /* Reads another process's memory at an address of its own. Returns the bytes read, which are
-     * fewer where its memory ends; -ESRCH: it has ended; -EPERM: this process may not (ptrace's
-     * rules); -EFAULT: there is no memory that can be read so. */
-    ssize_t (*peek)(const ls__env *env, pid_t pid, uint64_t from, void *to, size_t bytes);
     /* The nearest ancestor that was started without the variable `name`: who set it for us. */
     pid_t (*starter)(const ls__env *env, const char *name);
     uid_t (*uid)(const ls__env *env);

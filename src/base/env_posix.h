@@ -18,8 +18,6 @@ int ls__posix_park(const ls__env *env, _Atomic uint32_t *word, uint32_t expected
                    uint64_t deadline_ns);
 void ls__posix_wake(const ls__env *env, _Atomic uint32_t *word, int count);
 void ls__posix_yield(const ls__env *env);
-int ls__posix_core(const ls__env *env);
-bool ls__posix_leave_core(const ls__env *env, const int *taken, int count);
 int ls__posix_cores(const ls__env *env);
 
 /* file: descriptors, files, shared memory */
@@ -94,7 +92,6 @@ pid_t ls__posix_pid(const ls__env *env);
 pid_t ls__posix_starter(const ls__env *env, const char *name);
 uid_t ls__posix_uid(const ls__env *env);
 int ls__posix_watch_process(const ls__env *env, pid_t pid);
-ssize_t ls__posix_peek(const ls__env *env, pid_t pid, uint64_t from, void *to, size_t bytes);
 int ls__posix_process_state(const ls__env *env, pid_t pid);
 
 /* stop: SIGINT and SIGTERM as a wish */

@@ -20,7 +20,6 @@
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -28,15 +27,6 @@
 
 #define EXIT_NO_CHILD 127 /* the shell's code for "could not be started" */
 #define FIRST_FREE_FD 3
-
-ssize_t ls__posix_peek(const ls__env *env LS__UNUSED, pid_t pid, uint64_t from, void *to,
-                       size_t bytes)
-{
-    const struct iovec local = {to, bytes};
-    const struct iovec remote = {(void *)(uintptr_t)from, bytes};
-    const ssize_t got = process_vm_readv(pid, &local, 1, &remote, 1, 0);
-    return got < 0 ? -errno : got;
-}
 
 static int pidfd_of(pid_t pid)
 {

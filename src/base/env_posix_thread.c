@@ -160,7 +160,6 @@ void ls__posix_yield(const ls__env *env LS__UNUSED)
     (void)sched_yield();
 }
 
-/* On the stack: ranks look for cores in steady state, where nothing is allocated. */
 typedef struct cores {
     unsigned long bits[CORES_MAX / 8 / sizeof(unsigned long)];
 } cores;
@@ -177,39 +176,4 @@ int ls__posix_cores(const ls__env *env LS__UNUSED)
                           ? CPU_COUNT_S(sizeof mine, set_of(&mine))
                           : 0;
     return count > 0 ? count : 1;
-}
-
-int ls__posix_core(const ls__env *env LS__UNUSED)
-{
-    return sched_getcpu();
-}
-
-static bool is_among(const int *taken, int count, int core)
-{
-    for (int i = 0; i < count; i++) {
-        if (taken[i] == core) {
-            return true;
-        }
-    }
-    return false;
-}
-
-bool ls__posix_leave_core(const ls__env *env LS__UNUSED, const int *taken, int count)
-{
-    cores mine;
-    if (sched_getaffinity(0, sizeof mine, set_of(&mine)) != 0) {
-        return false;
-    }
-    for (int core = 0; core < CORES_MAX; core++) {
-        if (CPU_ISSET_S((size_t)core, sizeof mine, set_of(&mine)) &&
-            !is_among(taken, count, core)) {
-            cores one = {{0}};
-            CPU_SET_S((size_t)core, sizeof one, set_of(&one));
-            if (sched_setaffinity(0, sizeof one, set_of(&one)) == 0) {
-                (void)sched_setaffinity(0, sizeof mine, set_of(&mine)); /* as it was: cannot fail */
-                return true;
-            }
-        }
-    }
-    return false;
 }

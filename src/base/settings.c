@@ -32,29 +32,17 @@ static const ls__setting table[] = {
     {"LOCKSTEP_MEMORY", "what there is",
      "memory that programs which ask first take for granted, at most, in MiB"},
     {"LOCKSTEP_CHECK", "", "strict: further checks of operations and buffers, slower"},
-    {"LOCKSTEP_READ_PEERS", "auto",
-     "whether two ranks of a host read each other's private buffers where they lie: off, auto "
-     "(where that is faster) or on (also all_reduce of 3 to 10 MiB: faster with huge pages)"},
     {"LOCKSTEP_HEAP_RESERVE", "64", "address space of the shared heap of a rank, in GiB"},
     {"LOCKSTEP_TCP_CONNECTIONS", "2", "connections between two ranks of different hosts"},
     {"LOCKSTEP_CHANNELS", "1",
      "parts of an operation between hosts that are under way at once, 1 to 4"},
-    {"LOCKSTEP_ALL_REDUCE", "chosen",
-     "algorithms by size, as 0-4k:recursive_doubling,4k-:direct; docs/algorithms.md has all"},
-    {"LOCKSTEP_REDUCE_SCATTER", "chosen", "the same for reduce_scatter"},
-    {"LOCKSTEP_ALL_GATHER", "chosen", "the same for all_gather"},
-    {"LOCKSTEP_BROADCAST", "chosen", "the same for broadcast"},
-    {"LOCKSTEP_REDUCE", "chosen", "the same for reduce"},
-    {"LOCKSTEP_GATHER", "chosen", "the same for gather"},
-    {"LOCKSTEP_SCATTER", "chosen", "the same for scatter"},
-    {"LOCKSTEP_ALL_TO_ALL", "chosen", "the same for all_to_all"},
-    {"LOCKSTEP_SCAN", "chosen", "the same for scan"},
-    {"LOCKSTEP_EXSCAN", "chosen", "the same for exscan"},
+    {"LOCKSTEP_ALGORITHM", "chosen",
+     "algorithms by operation and size, as \"all_reduce=0-4k:recursive_doubling,4k-:direct;"
+     "broadcast=chain\"; docs/algorithms.md has all"},
     {"LOCKSTEP_TUNE", "auto",
-     "off: groups on several hosts keep the built-in choice of algorithms; fresh: they measure in "
-     "every job and keep nothing"},
+     "off: groups on several hosts keep the built-in choice of algorithms, whatever was timed"},
     {"LOCKSTEP_TUNE_FILE", "lockstep/tuning in XDG_CACHE_HOME or ~/.cache",
-     "what was measured of the links between hosts, so that it is measured once"},
+     "what `lockstep tune` has timed of the links between hosts; rank 0 reads it"},
     {"XDG_CACHE_HOME", "", "where users' caches are kept"},
     {"XDG_RUNTIME_DIR", "",
      "where ranks of other launchers meet; /tmp/lockstep-UID where it is not this user's own"},
@@ -124,6 +112,12 @@ static const ls__setting table[] = {
 
 #define TABLE_COUNT ((int)(sizeof table / sizeof *table))
 
+/* What follows the prefix in variables of earlier releases, which LOCKSTEP_ALGORITHM replaces. */
+static const char *const former_algorithms[] = {
+    "ALL_REDUCE", "REDUCE_SCATTER", "ALL_GATHER", "BROADCAST", "REDUCE",
+    "GATHER",     "SCATTER",        "ALL_TO_ALL", "SCAN",      "EXSCAN",
+};
+
 const ls__setting *ls__settings(int *count)
 {
     *count = TABLE_COUNT;
@@ -176,6 +170,12 @@ int64_t ls__timeout_setting_ms(void)
 const char *ls__settings_suggest(const char *name)
 {
     const char *names[TABLE_COUNT];
+    const size_t formers = sizeof former_algorithms / sizeof *former_algorithms;
+    for (size_t i = 0; i < formers && strncmp(name, PREFIX, sizeof PREFIX - 1) == 0; i++) {
+        if (strcmp(name + sizeof PREFIX - 1, former_algorithms[i]) == 0) {
+            return "LOCKSTEP_ALGORITHM";
+        }
+    }
     for (int i = 0; i < TABLE_COUNT; i++) {
         names[i] = table[i].name;
     }
@@ -214,11 +214,6 @@ int ls__settings_check(void)
     const char *check = ls__setting_get("LOCKSTEP_CHECK");
     if (check != NULL && strcmp(check, "strict") != 0) {
         LS__WARN("LOCKSTEP_CHECK=%s is ignored; the only check to ask for is strict", check);
-    }
-    const char *read = ls__setting_get("LOCKSTEP_READ_PEERS");
-    if (read != NULL && strcmp(read, "off") != 0 && strcmp(read, "on") != 0 &&
-        strcmp(read, "auto") != 0) {
-        LS__WARN("LOCKSTEP_READ_PEERS=%s is ignored; there is off, auto and on", read);
     }
     bool level_known = true;
     (void)ls__log_level_setting(&level_known);

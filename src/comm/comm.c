@@ -77,8 +77,8 @@ void ls__comm_config(const ls__comm *comm, char *out, size_t bytes)
     const char *hosts = ls__setting_get("LOCKSTEP_HOSTS");
     char rules[64] = "";
     if (comm->rules.hash != 0 || comm->tune != LS__TUNE_AUTO) {
-        static const char *const modes[] = {"auto", "fresh", "off"};
-        snprintf(rules, sizeof rules, ", tune=%s, LOCKSTEP_ALL_REDUCE…=(%016" PRIx64 ")",
+        static const char *const modes[] = {"auto", "off"};
+        snprintf(rules, sizeof rules, ", tune=%s, LOCKSTEP_ALGORITHM=(%016" PRIx64 ")",
                  modes[comm->tune], comm->rules.hash);
     }
     snprintf(out, bytes,

@@ -39,17 +39,14 @@ struct ls__comm {
     ls__transport *transport;
     ls__remote *remote; /* NULL: all ranks share memory */
     ls_group *world;
-    bool may_spin;             /* ranks of this host do not outnumber its cores */
-    int channels;              /* of a new group */
-    _Atomic uint32_t yields;   /* relaxed, apart.h */
-    _Atomic uint64_t moved_ns; /* relaxed; this rank last moved to another core, or tried to */
-    bool has_cma;              /* const: reads private memory of every rank of this host (peek.h) */
-    bool cma_always; /* const: it was asked for, so also where it pays with huge pages only */
+    bool may_spin;                             /* ranks of this host do not outnumber its cores */
+    int channels;                              /* of a new group */
     ls__operator operators[LS__OPERATORS_MAX]; /* lock */
     bool strict;        /* LOCKSTEP_CHECK=strict: call sites are compared too */
     int forced;         /* ls__way, for tests; 0: none */
     ls__rules rules;    /* const */
     ls__tune_mode tune; /* const */
+    char *timed;        /* const: what rank 0 has of links, as text; NULL: not tuned */
 
     ls__lock lock;
     bool making; /* lock: a thread is in ls_group_new */

@@ -163,7 +163,7 @@ static void add_flight(ls__text *out, const ls__board_rank *rank)
     const ls__descriptor *d = &record->descriptor;
     const char *name =
         d->operation < LS__OP_COUNT ? ls__operation_name((ls__operation)d->operation) : "operation";
-    ls__text_add(out, "; last operation: %s #%llu", name, (unsigned long long)d->number);
+    ls__text_add(out, "; last operation: %s #%llu", name, (unsigned long long)d->sequence);
     if (d->text[0] != '\0') {
         ls__text_add(out, " \"%.*s\"", LS__TAG_MAX - 1, d->text);
     }

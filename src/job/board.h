@@ -64,7 +64,6 @@ typedef struct ls__board_rank {
     _Atomic int32_t pid;
     int32_t world_rank; /* not contiguous on a host where another launcher has dealt them out */
     _Atomic uint64_t heartbeat_ns; /* the engine's last turn */
-    _Atomic int32_t core; /* 1 + where it last ran, as far as it looked (apart.h); 0: not known */
     /* A failure this rank found itself (a mismatch, a poisoned loss, ls_group_abort, a deadline):
      * text first, then state (release). The launcher reports it if this rank then ends.
      */

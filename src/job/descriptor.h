@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define LS__DESCRIPTOR_VERSION 3
+#define LS__DESCRIPTOR_VERSION 4
 #define LS__TAG_MAX 96     /* text kept of a tag, for reports */
 #define LS__OP_NAME_MAX 24 /* of a user's operator, ended by 0 */
 #define LS__FILE_MAX 64    /* tail kept of a call site's file name */
@@ -23,14 +23,12 @@ typedef struct ls__descriptor {
     uint32_t generation;
     uint32_t group;
     uint64_t sequence; /* number of the operation in its group, from 1 */
-    uint64_t number;   /* the same without the tuner's, which users have not called */
     int64_t count;
     int32_t root;      /* or peer; 0 where there is none */
     int32_t tag;       /* of send/recv; else what else must be equal (ls__collective.mark) */
     uint64_t tag_hash; /* of options.tag */
     double divisor;
-    uint64_t input, output; /* registered: offsets in the publisher's heap; readable: addresses in
-                               its private memory; not compared */
+    uint64_t input, output; /* registered: offsets in the publisher's heap; not compared */
     uint64_t counts_hash;   /* v-variants in which all ranks give all counts; else 0 */
     uint64_t counts_weight; /* sum of (i + 1) * counts[i]: tells which one differs (counts.c) */
     char op_name[LS__OP_NAME_MAX]; /* of a user's operator; else "" */

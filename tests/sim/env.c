@@ -50,17 +50,6 @@ static int cores(const ls__env *env LS__UNUSED)
     return ls__sim->host[ls__sim_current()->host].cores;
 }
 
-static int core(const ls__env *env LS__UNUSED)
-{
-    return -1; /* time does not depend on it */
-}
-
-static bool leave_core(const ls__env *env LS__UNUSED, const int *taken LS__UNUSED,
-                       int count LS__UNUSED)
-{
-    return false;
-}
-
 /* ---- threads ------------------------------------------------------------------------------- */
 
 static int thread_start(const ls__env *env LS__UNUSED, const char *name LS__UNUSED,
@@ -302,20 +291,6 @@ static int process_state(const ls__env *env LS__UNUSED, pid_t pid)
     return p->ended ? 'Z' : p->stopped ? 'T' : 'S';
 }
 
-/* By the kernel, as if it were another process's: what was freed there is not this rank's fault. */
-static ssize_t peek(const ls__env *env LS__UNUSED, pid_t pid, uint64_t from, void *to, size_t bytes)
-{
-    ls__sim_point();
-    const ls__sim_process *p = ls__sim_by_pid(pid);
-    if (p == NULL || p->host != ls__sim_current()->host || p->ended || p->dead) {
-        return -ESRCH;
-    }
-    const struct iovec local = {to, bytes};
-    const struct iovec remote = {(void *)(uintptr_t)from, bytes};
-    const ssize_t got = process_vm_readv(getpid(), &local, 1, &remote, 1, 0);
-    return got < 0 ? -errno : got;
-}
-
 static uid_t uid(const ls__env *env LS__UNUSED)
 {
     return 1000;
@@ -415,8 +390,6 @@ const ls__env ls__sim_env = {
     .wake = wake,
     .yield = yield,
     .cores = cores,
-    .core = core,
-    .leave_core = leave_core,
     .poll = ls__sim_env_poll,
     .read = env_read,
     .write = env_write,
@@ -469,7 +442,6 @@ const ls__env ls__sim_env = {
     .kill_group = ls__sim_env_kill_group,
     .pid = pid,
     .starter = starter,
-    .peek = peek,
     .process_state = process_state,
     .uid = uid,
     .watch_process = ls__sim_env_watch_process,

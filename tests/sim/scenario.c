@@ -153,17 +153,6 @@ static int front_main(void *arg)
     return 0;
 }
 
-/* Timing operations takes long with one: longer than the judge lets anybody wait. */
-static bool slow_rank(const ls__plan *plan)
-{
-    for (int i = 0; i < plan->faults; i++) {
-        if (plan->fault[i].kind == LS__FAULT_SLOW) {
-            return true;
-        }
-    }
-    return false;
-}
-
 static void start_fronts(ls__plan *plan, int (*main)(void *arg))
 {
     for (int h = 0; h < plan->hosts; h++) {
@@ -174,9 +163,6 @@ static void start_fronts(ls__plan *plan, int (*main)(void *arg))
         node->front = ls__sim_process_new(h, name, front_main, node);
         ls__sim_set(node->front, "LOCKSTEP_HEAP_RESERVE", "1");
         ls__sim_set(node->front, "LOCKSTEP_TIMEOUT", "60");
-        if (slow_rank(plan)) {
-            ls__sim_set(node->front, "LOCKSTEP_TUNE", "off");
-        }
     }
 }
 

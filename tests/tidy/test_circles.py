@@ -12,7 +12,6 @@ FILES_MAX = 4
 
 # A file of a larger circle -> why it stays. Agreed, not found: remove a row when its circle is cut.
 AGREED = {
-    "comm_tune_run": "the tuner starts operations behind the operations that it times",
 }
 
 

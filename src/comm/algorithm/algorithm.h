@@ -38,13 +38,6 @@ static inline ls_status ls__only_messages(const ls__program_spec *spec, const ch
                           ls__operation_name(spec->operation), name);
 }
 
-/* Algorithms of LS__IN_READABLE never write to a peer. Whether peers' INPUT and OUTPUT are used
- * where they are: */
-static inline bool ls__sees_peers(const ls__program_spec *spec)
-{
-    return spec->memory == LS__MEMORY_REGISTERED || spec->memory == LS__MEMORY_READABLE;
-}
-
 static inline ls__ref ls__ref_of(ls__program_buffer buffer, int rank, int chunk)
 {
     return (ls__ref){.buffer = (uint8_t)buffer, .rank = (int16_t)rank, .chunk = chunk};

@@ -1,8 +1,7 @@
 /* all_gather "direct": every rank hands its block to every other.
  *
  *     messages     copy my block ▸ exchange
- *     registered,  fence 0 ▸ read every peer's INPUT ▸ copy my block ▸ fence 1
- *     readable
+ *     registered   fence 0 ▸ read every peer's INPUT ▸ copy my block ▸ fence 1
  *     staged       copy my block into my STAGE ▸ fence 0 ▸ read every peer's STAGE
  *
  * Cost a rank: (n-1)/n buffers sent by messages, read in memory; one step. Staged, peers only read,
@@ -66,7 +65,7 @@ static ls_status generate(const ls__program_spec *spec, const ls__env *env, ls__
     } else if (spec->memory == LS__MEMORY_MESSAGES) {
         emit_copy(b, spec, LS__BUFFER_OUTPUT);
         ls__emit_exchange(b, spec, &(ls__exchange){send_block, recv_block, -1});
-    } else if (ls__sees_peers(spec)) {
+    } else if (spec->memory == LS__MEMORY_REGISTERED) {
         emit_registered(b, spec);
     } else {
         emit_staged(b, spec);
@@ -86,7 +85,7 @@ static ls_status generate_one_shot(const ls__program_spec *spec, const ls__env *
     return LS_OK;
 }
 
-const ls__algorithm ls__all_gather_direct = {"direct", LS__OP_ALL_GATHER, true,
-                                             LS__IN_ALL | LS__IN_READABLE, generate};
+const ls__algorithm ls__all_gather_direct = {"direct", LS__OP_ALL_GATHER, true, LS__IN_ALL,
+                                             generate};
 const ls__algorithm ls__all_gather_one_shot = {"one_shot", LS__OP_ALL_GATHER, true, LS__IN_STAGED,
                                                generate_one_shot};

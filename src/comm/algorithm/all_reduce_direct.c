@@ -4,8 +4,6 @@
  *
  *     messages     exchange chunks ▸ tree(all contributions to my chunk) ▸ exchange results
  *     registered   fence 0 ▸ every rank's OUTPUT[r] = tree(every rank's INPUT[r]) ▸ fence 1
- *     readable     fence 0 ▸ my OUTPUT[r] = tree(every rank's INPUT[r])
- *                  fence 1 ▸ read every peer's own chunk of OUTPUT ▸ fence 2
  *     staged       copy the others' chunks into my STAGE
  *                  fence 0 ▸ my OUTPUT[r] and the others' STAGE[r] = tree
  *                  fence 1 ▸ copy the others' chunks out of my STAGE
@@ -75,28 +73,6 @@ static void emit_registered(ls__builder *b, const ls__program_spec *spec)
     (void)ls__builder_fence(b, 0);
 }
 
-/* No peer is written to: it may have given up meanwhile, and then its buffer is its user's again.
- */
-static void emit_readable(ls__builder *b, const ls__program_spec *spec)
-{
-    const int n = spec->size, me = spec->rank;
-    ls__builder_chunks(b, n, 0);
-    (void)ls__builder_fence(b, 0);
-    ls__ref src[LS__PROGRAM_RANKS_MAX];
-    for (int p = 0; p < n; p++) {
-        src[p] = ls__ref_of(LS__BUFFER_INPUT, p, me);
-    }
-    const ls__ref dst = own(spec, LS__BUFFER_OUTPUT, me);
-    (void)ls__builder_reduce(b, 0, &dst, 1, src, n);
-    (void)ls__builder_fence(b, 0);
-    for (int k = 1; k < n; k++) {
-        const int p = (me + k) % n;
-        (void)ls__builder_peer_read(b, 0, recv_result(spec, p),
-                                    ls__ref_of(LS__BUFFER_OUTPUT, p, p));
-    }
-    (void)ls__builder_fence(b, 0);
-}
-
 /* A rank's own chunk is never staged: it reads INPUT and writes OUTPUT itself. See Note [One
  * fence] for why two fences are needed and enough. */
 static void emit_staged(ls__builder *b, const ls__program_spec *spec)
@@ -136,13 +112,11 @@ static ls_status generate(const ls__program_spec *spec, const ls__env *env, ls__
         emit_messages(b, spec);
     } else if (spec->memory == LS__MEMORY_REGISTERED) {
         emit_registered(b, spec);
-    } else if (spec->memory == LS__MEMORY_READABLE) {
-        emit_readable(b, spec);
     } else {
         emit_staged(b, spec);
     }
     return ls__builder_finish(b, true, out);
 }
 
-const ls__algorithm ls__all_reduce_direct = {"direct", LS__OP_ALL_REDUCE, true,
-                                             LS__IN_ALL | LS__IN_READABLE, generate};
+const ls__algorithm ls__all_reduce_direct = {"direct", LS__OP_ALL_REDUCE, true, LS__IN_ALL,
+                                             generate};

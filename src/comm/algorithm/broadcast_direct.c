@@ -1,8 +1,7 @@
 /* broadcast "direct": the root hands its buffer to every other rank.
  *
  *     messages     the root sends to each peer in turn
- *     registered,  fence 0 ▸ every peer reads the root's INPUT ▸ fence 1
- *     readable
+ *     registered   fence 0 ▸ every peer reads the root's INPUT ▸ fence 1
  *     staged       the root copies into its STAGE ▸ fence 0 ▸ every peer reads it
  *
  * Cost: one step; the root sends n-1 buffers by messages, each peer reads one in memory. Staged,
@@ -71,7 +70,6 @@ static ls_status generate_one_shot(const ls__program_spec *spec, const ls__env *
     return LS_OK;
 }
 
-const ls__algorithm ls__broadcast_direct = {"direct", LS__OP_BROADCAST, true,
-                                            LS__IN_ALL | LS__IN_READABLE, generate};
+const ls__algorithm ls__broadcast_direct = {"direct", LS__OP_BROADCAST, true, LS__IN_ALL, generate};
 const ls__algorithm ls__broadcast_one_shot = {"one_shot", LS__OP_BROADCAST, true, LS__IN_STAGED,
                                               generate_one_shot};

@@ -2,8 +2,7 @@
  * them by the canonical tree. The first half of all_reduce direct.
  *
  *     messages     exchange blocks ▸ OUTPUT[r] = tree(all contributions to block r)
- *     registered,  fence 0 ▸ OUTPUT[r] = tree(every rank's INPUT[r]) ▸ fence 1
- *     readable
+ *     registered   fence 0 ▸ OUTPUT[r] = tree(every rank's INPUT[r]) ▸ fence 1
  *     staged       copy the others' blocks into my STAGE ▸ fence 0 ▸ OUTPUT[r] = tree
  *
  * Cost a rank: (n-1)/n buffers sent and received, one step. Staged, peers only read: one fence
@@ -26,7 +25,7 @@ static int emit_tree(ls__builder *b, const ls__program_spec *spec)
     const int n = spec->size, me = spec->rank;
     ls__ref src[LS__PROGRAM_RANKS_MAX];
     for (int p = 0; p < n; p++) {
-        if (p == me || ls__sees_peers(spec)) {
+        if (p == me || spec->memory == LS__MEMORY_REGISTERED) {
             src[p] = ls__ref_of(LS__BUFFER_INPUT, p, me);
         } else if (spec->memory == LS__MEMORY_STAGED) {
             src[p] = ls__ref_of(LS__BUFFER_STAGE, p, me);
@@ -72,7 +71,7 @@ static ls_status generate(const ls__program_spec *spec, const ls__env *env, ls__
         (void)emit_tree(b, spec);
     } else if (spec->memory == LS__MEMORY_MESSAGES) {
         emit_messages(b, spec);
-    } else if (ls__sees_peers(spec)) {
+    } else if (spec->memory == LS__MEMORY_REGISTERED) {
         emit_registered(b, spec);
     } else {
         emit_staged(b, spec);
@@ -80,5 +79,5 @@ static ls_status generate(const ls__program_spec *spec, const ls__env *env, ls__
     return ls__builder_finish(b, true, out);
 }
 
-const ls__algorithm ls__reduce_scatter_direct = {"direct", LS__OP_REDUCE_SCATTER, true,
-                                                 LS__IN_ALL | LS__IN_READABLE, generate};
+const ls__algorithm ls__reduce_scatter_direct = {"direct", LS__OP_REDUCE_SCATTER, true, LS__IN_ALL,
+                                                 generate};

@@ -18,9 +18,7 @@
 #include "comm/engine/wake.h"
 #include "comm/group/group.h"
 #include "comm/group/round_robin.h"
-#include "comm/memory/cma.h"
 #include "comm/memory/packs.h"
-#include "comm/tune/run.h"
 
 /* ---- submitting --------------------------------------------------------------------------- */
 
@@ -30,8 +28,6 @@ static bool enqueue(ls_group *group, ls_work *work)
     ls__comm *comm = group->comm;
     const bool letter = ls__operation_is_p2p(work->operation);
     work->descriptor.sequence = letter ? ++group->letters_made : ++group->sequence;
-    group->tuner_operations += work->tuner != LS__TUNER_NONE ? 1 : 0;
-    work->descriptor.number = work->descriptor.sequence - (letter ? 0 : group->tuner_operations);
     work->flight = ls__flight_open(comm, group, &work->descriptor, work->queued_ns);
     if (work->by_message) {
         atomic_fetch_add_explicit(&comm->by_message, 1, memory_order_seq_cst);
@@ -47,33 +43,6 @@ static bool enqueue(ls_group *group, ls_work *work)
     }
     ls__list_push_back(&group->queue, &work->link);
     return group->backend->submit(group, work);
-}
-
-ls_status ls__collective_queue(ls_group *group, const ls__collective *args,
-                               const ls_collective_options *options)
-{
-    ls_work *work = ls__work_take(group->comm);
-    if (work == NULL) {
-        return LS_ERR_MEMORY;
-    }
-    ls__collective_fill(group, args, options, work);
-    work->detached = true;
-    const ls_status status = group->backend->prepare(group, work);
-    if (status != LS_OK) {
-        ls__work_give(group->comm, work);
-        return status;
-    }
-    (void)enqueue(group, work);
-    return LS_OK;
-}
-
-/* lock; what the tuner puts behind the user's operation. */
-static ls_status queue_tuner(ls_group *group, const ls_work *work)
-{
-    return group->tuning != NULL && group->sequence == LS__TUNE_AT &&
-                   !ls__operation_is_p2p(work->operation)
-               ? ls__tuning_queue(group)
-               : LS_OK;
 }
 
 static ls_status submit(ls_group *group, const ls__collective *args,
@@ -103,7 +72,6 @@ static ls_status submit(ls_group *group, const ls__collective *args,
         *ready = enqueue(group, work);
         ls__small_learn(group, args, work);
         *out = work;
-        status = queue_tuner(group, work);
     } else if (work != NULL) {
         ls__work_give(comm, work);
     } else {

@@ -57,7 +57,6 @@ typedef struct ls__collective {
     int32_t mark;          /* not of letters: what else ranks must agree on; 0: nothing */
     ls__operator made;     /* a copy of the user's, if `op` is one */
     struct ls__pack *pack; /* the operation gives it back at its end; NULL: none */
-    uint8_t tuner;         /* ls__tuner_part; 0: the user's */
     bool monitored;        /* barrier: names all who have not come; its mark is 1 */
     const ls_collective_options *options; /* borrowed for the call; NULL: defaults */
     void (*done)(void *arg, ls_status status);
@@ -67,11 +66,6 @@ typedef struct ls__collective {
 /* Errors: LS_ERR_INVALID for arguments, LS_ERR_STATE / LS_ERR_FORKED without a runtime, the
  * group's first cause when it failed before. */
 ls_status ls__collective_start(ls_group *group, const ls__collective *args, ls_work **work);
-
-/* lock; queues an operation of the library's own, checked by its caller, behind what is queued.
- * `done` is its only notice. LS_ERR_MEMORY. */
-ls_status ls__collective_queue(ls_group *group, const ls__collective *args,
-                               const ls_collective_options *options);
 
 /* Fails the group on every member with this status and text, unless it has a first cause already.
  */

@@ -6,10 +6,8 @@
 #include "comm/engine/select.h"
 #include "comm/engine/v_layout.h"
 #include "comm/group/group.h"
-#include "comm/memory/cma.h"
 #include "comm/memory/heap.h"
 #include "comm/tune/rules.h"
-#include "comm/tune/run.h"
 
 #define OWN_TAG (-1)
 
@@ -47,32 +45,6 @@ static bool registered(const ls_group *group, const ls__collective *args, ls__de
     const bool ahead = ls__operation_reads_ahead(args->operation) && args->input == args->output;
     return (in || !ls__collective_uses(group, args, true)) &&
            (out || !ls__collective_uses(group, args, false)) && !ahead;
-}
-
-/* Private buffers that peers may read where they are; else they are staged. */
-static bool readable(const ls_group *group, const ls__collective *args,
-                     const ls__algorithm *algorithm, ls__descriptor *d)
-{
-    size_t input = 0, output = 0;
-    (void)ls__collective_bytes(group, args, &input, &output);
-    if (ls__operation_is_p2p(args->operation) ||
-        !ls__choose_reading(group, args->operation, algorithm,
-                            args->count * (int64_t)ls_dtype_size(args->dtype)) ||
-        (ls__collective_uses(group, args, true) &&
-         !ls__cma_can_show(group->comm, args->input, input))) {
-        return false;
-    }
-    d->input = (uintptr_t)args->input;
-    d->output = (uintptr_t)args->output;
-    return true;
-}
-
-static ls__memory memory_of(const ls_group *group, const ls__collective *args,
-                            const ls__algorithm *algorithm, ls__descriptor *d)
-{
-    return registered(group, args, d)            ? LS__MEMORY_REGISTERED
-           : readable(group, args, algorithm, d) ? LS__MEMORY_READABLE
-                                                 : LS__MEMORY_STAGED;
 }
 
 /* The algorithm asked for, by the call or else by the user's rules; NULL: to be chosen. A rule
@@ -119,7 +91,9 @@ static void describe(ls_group *group, const ls__collective *args,
     const bool v = ls__operation_is_v(args->operation); /* shown.c says where they lie */
     d->counts_hash = 0;
     d->counts_weight = 0;
-    d->memory = v ? LS__MEMORY_STAGED : (uint8_t)memory_of(group, args, algorithm, d);
+    d->memory =
+        v ? LS__MEMORY_STAGED
+          : (uint8_t)(registered(group, args, d) ? LS__MEMORY_REGISTERED : LS__MEMORY_STAGED);
     d->pid = comm->runtime->pid;
     d->file[0] = '\0';
     ls__descriptor_site(d);
@@ -138,7 +112,6 @@ void ls__collective_fill(ls_group *group, const ls__collective *args,
     work->arg = args->arg;
     work->operation = args->operation;
     work->monitored = args->monitored;
-    work->tuner = args->tuner;
     work->algorithm = asked_for(group, args, options->algorithm);
     work->input = args->input;
     work->output = args->output;
@@ -162,20 +135,13 @@ void ls__collective_fill(ls_group *group, const ls__collective *args,
         memcpy(work->descriptor.op_name, args->made.name, sizeof args->made.name);
     }
     const bool v = ls__operation_is_v(args->operation);
-    const bool only_messages =
-        work->algorithm != NULL && (work->algorithm->memories & LS__IN_STAGED) == 0;
-    work->shown = v && !only_messages && ls__v_layout_can(group);
+    work->shown = v && ls__v_layout_can(group, work);
     if (v) {
         ls__counts_fill(group, args, work);
     }
     if (work->shown) {
         ls__v_layout_describe(group, work);
     }
-    const bool needs_messages =
-        comm->forced == LS__WAY_MESSAGES || (v && !work->shown) || only_messages;
-    const bool by_message = needs_messages && group->size > 1;
-    work->way = (by_message || (v && !work->shown)) && !ls__operation_is_p2p(args->operation)
-                    ? LS__WAY_MESSAGES
-                    : LS__WAY_UNDECIDED;
-    work->by_message = by_message || ls__operation_is_p2p(args->operation);
+    work->way = LS__WAY_UNDECIDED;
+    work->by_message = ls__operation_is_p2p(args->operation);
 }

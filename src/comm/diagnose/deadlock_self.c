@@ -126,7 +126,7 @@ static bool put_wait(ls__comm *comm, const ls_work *work, ls__blocked *out)
     ls__blocked_wait *to = &out->wait[out->wait_count++];
     to->operation = (uint8_t)work->operation;
     to->group = group->id;
-    to->number = d->number;
+    to->number = d->sequence;
     to->peer = -1;
     to->line = d->line;
     memcpy(to->group_name, group->name, sizeof to->group_name);
@@ -167,7 +167,7 @@ static bool put_threads(ls__comm *comm, uint64_t now_ns, ls__blocked *out)
  * wake no thread. */
 static bool continues(const ls_work *work)
 {
-    return (work->done != NULL && work->tuner == 0) || /* the tuner's wake nobody */
+    return work->done != NULL ||
            atomic_load_explicit(&work->told.state, memory_order_acquire) == LS__TOLD_SET;
 }
 
@@ -239,7 +239,7 @@ static bool put_groups(ls__comm *comm, ls__blocked *out)
         put_announced(group, out);
         if (out->group_count < LS__BLOCKED_GROUPS_MAX) {
             out->group[out->group_count].group = group->id;
-            out->group[out->group_count++].submitted = group->sequence - group->tuner_operations;
+            out->group[out->group_count++].submitted = group->sequence;
         }
     }
     return true;

@@ -196,7 +196,7 @@ void ls__operation_text(const ls_group *group, const ls__descriptor *d, char *ou
 {
     out[0] = '\0';
     add(out, bytes, "%s #%llu", ls__operation_name((ls__operation)d->operation),
-        (unsigned long long)d->number);
+        (unsigned long long)d->sequence);
     if (d->text[0] != '\0') {
         add(out, bytes, " (%.*s)", LS__TAG_MAX, d->text);
     }
@@ -214,7 +214,7 @@ void ls__mismatch_text(const ls_group *group, const ls__descriptor *a, int rank_
     side(group->comm, b, rank_b, other_operation, second, sizeof second);
     snprintf(out, bytes, "%s #%llu on group \"%s\" disagrees: %s, %s; %s",
              other_operation ? "operation" : ls__operation_name((ls__operation)a->operation),
-             (unsigned long long)a->number, group->name, first, second, remedy(a, b));
+             (unsigned long long)a->sequence, group->name, first, second, remedy(a, b));
     if (!other_operation) {
         ls__counts_difference(group, a, rank_a, b, rank_b, first, sizeof first);
         add(out, bytes, "%s", first);

@@ -8,7 +8,6 @@
 #include "comm/engine/v_layout.h"
 #include "comm/group/group.h"
 #include "comm/memory/control.h"
-#include "comm/tune/run.h"
 
 bool ls__post_flush(ls_group *group)
 {
@@ -17,11 +16,6 @@ bool ls__post_flush(ls_group *group)
            ls__post_has_room(group, group->next_post)) {
         ls_work *work = group->next_post;
         const uint64_t sequence = work->descriptor.sequence;
-        if (work->way == LS__WAY_SMALL && group->tuning != NULL &&
-            !ls__tuning_one_shot(group, sequence, (size_t)work->count * work->element)) {
-            work->way = LS__WAY_MESSAGES;
-            work->program = NULL;
-        }
         ls__line line = {.key = ls__descriptor_key(group->comm, &work->descriptor)};
         if (work->shown) {
             ls__v_layout_publish(group, work);

@@ -16,7 +16,6 @@
 #include "comm/engine/exec.h"
 #include "comm/engine/v_layout.h"
 #include "comm/group/group.h"
-#include "comm/memory/cma.h"
 #include "comm/memory/control.h"
 
 static bool has_blocks(ls__operation operation)
@@ -106,9 +105,7 @@ bool ls__scratch_make(ls_group *group, const ls__program *program, int64_t quant
     ls__exec *exec = group->exec;
     const ls__env *env = group->comm->env;
     const size_t scratch = (size_t)program->scratch_slots * (size_t)quantum * exec->scratch_element;
-    exec->scratch_each = exec->work->way == LS__WAY_READABLE
-                             ? LS__CMA_BOUNCE_BYTES
-                             : ls__round_up(scratch, LS__CACHE_LINE);
+    exec->scratch_each = ls__round_up(scratch, LS__CACHE_LINE);
     const size_t bytes = exec->scratch_each * (size_t)exec->runs;
     if (bytes <= exec->scratch_bytes) {
         return true;

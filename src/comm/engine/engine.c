@@ -11,7 +11,7 @@
  * one core took 40 us for 4 bytes with a fixed spin of 20 us, and 3 us with a learned one. When it
  * has learned not to spin at all it tries again in one of TRY_EVERY waits.
  */
-#include "comm/engine/apart.h"
+#include "comm/engine/engine.h"
 #include "comm/p2p/p2p.h"
 #include "comm/remote/remote.h"
 
@@ -119,10 +119,6 @@ bool ls__backoff_left(ls__comm *comm, ls__backoff *p)
     if (p->looks >= YIELDS) {
         p->yielded = true;
         env->yield(env);
-        if (atomic_fetch_add_explicit(&comm->yields, 1, memory_order_relaxed) % LS__APART_YIELDS ==
-            LS__APART_YIELDS - 1) {
-            ls__apart_look(comm);
-        }
     } else {
         LS__PAUSE();
     }
@@ -157,7 +153,7 @@ static void tell_blocked(ls__comm *comm, patience *p, wish w)
         char detail[LS__ACTIVITY_DETAIL_MAX];
         const ls__descriptor *d = &work->descriptor;
         snprintf(detail, sizeof detail, "%s #%llu", ls__operation_name(work->operation),
-                 (unsigned long long)d->number);
+                 (unsigned long long)d->sequence);
         p->former = ls__activity_enter(LS__PHASE_COLLECTIVE, detail);
         p->told = true;
     }

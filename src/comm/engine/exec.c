@@ -13,7 +13,6 @@
  * (SLICE_DONE). That is enough whatever the program reads or writes in its peers' STAGE.
  */
 #include "comm/engine/exec.h"
-#include "comm/tune/run.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -224,28 +223,12 @@ static void fail_here(ls_group *group, ls_status status)
     ls__group_cause(group, status, text);
 }
 
-/* The program of the operation, by what all have announced; NULL with the error set. */
-static const ls__program *find_program(ls_group *group, ls_work *work)
-{
-    ls__comm *comm = group->comm;
-    if (work->program == NULL) {
-        work->way = (uint8_t)ls__choose_way(group, work);
-        if (work->way == LS__WAY_MESSAGES) {
-            work->algorithm = ls__tuning_find(group, work);
-        }
-        ls__lock_take(&comm->lock, comm->env);
-        work->program = ls__choose_program(group, work, (ls__way)work->way);
-        ls__unlock(&comm->lock, comm->env);
-    }
-    return work->program;
-}
-
 /* Chooses the program and binds it; false: the group was failed. */
 static bool begin_run(ls_group *group)
 {
     ls__exec *exec = group->exec;
     ls_work *work = exec->work;
-    const ls__program *program = find_program(group, work);
+    const ls__program *program = ls__select_announced(group, work);
     if (program == NULL) {
         fail_here(group, ls__self.status);
         return false;
@@ -335,19 +318,13 @@ static void finish(ls_group *group)
         const int64_t count = work->count_of[1] ? work->count_of[1][group->rank] : work->count;
         ls__divide(work->output, count, work->dtype, work->divisor);
     }
-    ls__count(&group->operations, work->tuner == LS__TUNER_NONE ? 1 : 0);
+    ls__count(&group->operations, 1);
     ls__post_finish(group, work->descriptor.sequence);
     ls__lock_take(&comm->lock, comm->env);
     ls__list_remove(&work->link);
     take_first(group);
     ls__unlock(&comm->lock, comm->env);
     ls__work_end(work, LS_OK);
-}
-
-/* Whether peers' own buffers were read: Note [Only reading] in peek.h. */
-static bool peers_read(const ls_work *work)
-{
-    return work->way == LS__WAY_REGISTERED || work->way == LS__WAY_READABLE;
 }
 
 /* One transition; LS__BLOCKED when nothing could be done. */
@@ -360,11 +337,6 @@ static ls__result advance_once(ls_group *group)
     case LS__EXEC_MEET:
         if (!all_met(group)) {
             return LS__BLOCKED;
-        }
-        if (ls__tuning_skips(group, exec->work)) {
-            exec->divide_last = false;
-            finish(group);
-            return LS__COMPLETE;
         }
         if (ls__group_failed(group)) { /* others announced it, and then gave up waiting for us */
             return LS__COMPLETE;
@@ -384,8 +356,8 @@ static ls__result advance_once(ls_group *group)
             if (exec->work->way == LS__WAY_MESSAGES && ls__mismatch_check(group, exec->work)) {
                 return LS__COMPLETE; /* of those whose messages this rank did not need */
             }
-            if (peers_read(exec->work) && ls__group_failed(group)) {
-                return LS__COMPLETE; /* who gave up may have used its buffer again meanwhile */
+            if (exec->work->way == LS__WAY_REGISTERED && ls__group_failed(group)) {
+                return LS__COMPLETE; /* a rank that gave up may use its buffer again meanwhile */
             }
             finish(group);
             return LS__COMPLETE;
@@ -421,17 +393,6 @@ static bool native_advance(ls_group *group)
         }
     }
     return moved;
-}
-
-static ls_status native_prepare(ls_group *group, ls_work *work)
-{
-    if (work->way == LS__WAY_UNDECIDED && group->comm->forced == 0) {
-        LS_TRY(ls__choose_small(group, work));
-    }
-    if (work->way == LS__WAY_UNDECIDED && group->has_remote) {
-        work->way = LS__WAY_MESSAGES;
-    }
-    return LS_OK;
 }
 
 static bool native_submit(ls_group *group, ls_work *work)
@@ -508,12 +469,9 @@ static ls_status native_open(ls_group *group)
 
 const ls__backend ls__backend_native = {
     .name = "native",
-    .capabilities = LS__CAN_RUN_PROGRAMS | LS__CAN_ORDER_SUMS | LS__CAN_ABORT |
-                    LS__CAN_COMPARE_FIRST | LS__CAN_REGISTER,
-    .memory_kinds = LS__KIND_HOST,
     .open = native_open,
     .close = native_close,
-    .prepare = native_prepare,
+    .prepare = ls__select_submitted,
     .submit = native_submit,
     .advance = native_advance,
     .reset = native_reset,

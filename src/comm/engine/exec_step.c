@@ -6,7 +6,6 @@
 #include "comm/engine/exec.h"
 #include "comm/engine/post.h"
 #include "comm/group/group.h"
-#include "comm/memory/cma.h"
 
 static ls__result piece_done(ls__lane *lane, int64_t count, int64_t piece)
 {
@@ -19,15 +18,6 @@ static int64_t piece_of(int64_t left, size_t bytes_per_element)
 {
     const int64_t most = (int64_t)(LS__PIECE_BYTES / bytes_per_element) & -LS__CACHE_LINE;
     return left < most ? left : most > 0 ? most : LS__CACHE_LINE;
-}
-
-/* Whether it lies in another process's private memory. */
-static bool is_remote(const ls_group *group, ls__ref ref)
-{
-    const ls_work *work = group->exec->work;
-    return work->way == LS__WAY_READABLE && ref.rank != group->rank &&
-           ls__post_slot(group, ref.rank, work->descriptor.sequence)->descriptor.memory ==
-               LS__MEMORY_READABLE;
 }
 
 /* COPY of a wide program into SCRATCH: float32 of 16-bit floats. */
@@ -82,20 +72,13 @@ static ls__result run_copy(ls_group *group, ls__run *run, const ls__step *step, 
         ls__count(&group->messages, 1);
         ls__count(&group->bytes_received, (uint64_t)count * element);
     }
-    const bool remote =
-        is_remote(group, refs[step->first_src]); /* the same address may be another's */
-    if (count == 0 || (to == from && !remote)) {
+    if (count == 0 || to == from) {
         return LS__COMPLETE;
     }
     const int64_t piece = piece_of(count - lane->moved, 2 * element);
     const size_t moved = (size_t)lane->moved;
     const size_t wide = ls__ref_element(exec, refs[step->first_dst]);
-    if (remote) {
-        if (!ls__cma_read(group, refs[step->first_src].rank, from + moved * element,
-                          to + moved * element, (size_t)piece * element)) {
-            return LS__BLOCKED;
-        }
-    } else if (wide != ls__ref_element(exec, refs[step->first_src])) {
+    if (wide != ls__ref_element(exec, refs[step->first_src])) {
         widen(exec, group->comm->kernels, to + moved * wide, from + moved * element, piece);
     } else {
         unsigned char *at = to + moved * wide;
@@ -149,34 +132,6 @@ static int64_t bind_reduce(ls__exec *exec, const ls__run *run, const ls__step *s
     return count;
 }
 
-/* Elements that the bounce buffer takes of each source, of which one is this rank's own. */
-static int64_t bounce_of(const ls__step *step, size_t element)
-{
-    const size_t room = LS__CMA_BOUNCE_BYTES / (size_t)(step->src_count - 1);
-    return (int64_t)(room / LS__CACHE_LINE * LS__CACHE_LINE / element);
-}
-
-/* Brings what lies in private memory of peers into the bounce buffer, where it is combined while
- * the nearest caches have it. */
-static bool fetch(ls_group *group, const ls__run *run, const ls__step *step, int64_t piece)
-{
-    ls__exec *exec = group->exec;
-    const size_t element = exec->work->element;
-    const size_t room = (size_t)bounce_of(step, element) * element;
-    unsigned char *to = exec->scratch;
-    for (int i = 0; i < step->src_count; i++) {
-        const ls__ref ref = run->program->refs[step->first_src + i];
-        if (is_remote(group, ref)) {
-            if (!ls__cma_read(group, ref.rank, exec->src[i], to, (size_t)piece * element)) {
-                return false;
-            }
-            exec->src[i] = to;
-            to += room;
-        }
-    }
-    return true;
-}
-
 /* In a wide program what goes to SCRATCH is a partial sum, and what does not is final. */
 static ls__result run_reduce(ls_group *group, ls__run *run, const ls__step *step, ls__lane *lane)
 {
@@ -193,14 +148,7 @@ static ls__result run_reduce(ls_group *group, ls__run *run, const ls__step *step
         return LS__COMPLETE;
     }
     const size_t streams = (size_t)(step->src_count + step->dst_count);
-    int64_t piece = piece_of(count - lane->moved, streams * work->element);
-    if (work->way == LS__WAY_READABLE) {
-        const int64_t room = bounce_of(step, work->element);
-        piece = piece < room ? piece : room;
-        if (!fetch(group, run, step, piece)) {
-            return LS__BLOCKED;
-        }
-    }
+    const int64_t piece = piece_of(count - lane->moved, streams * work->element);
     const ls__reduce_args args = {.dst = exec->dst,
                                   .dst_count = step->dst_count,
                                   .src = exec->src,

@@ -184,7 +184,6 @@ static void announce(ls_group *group, ls__small_kind *kind, const ls__collective
     const ls__small_plan *plan = &kind->plan;
     ls__line line = {.key = plan->key, .one_shot = 1, .in_line = plan->in_line};
     kind->descriptor.sequence = sequence;
-    kind->descriptor.number = sequence;
     ls__descriptor_site(&kind->descriptor);
     if (plan->publishes) {
         unsigned char *to =
@@ -349,7 +348,6 @@ static ls_status adopt(ls_group *group, const ls__collective *args, const small_
     if (work != NULL) {
         ls__collective_fill(group, args, &options, work);
         work->descriptor.sequence = run->sequence;
-        work->descriptor.number = run->sequence;
         work->queued_ns = run->queued_ns;
         work->flight = run->flight;
         work->way = LS__WAY_SMALL;

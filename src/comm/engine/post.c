@@ -18,7 +18,6 @@
 #include "comm/group/group.h"
 #include "comm/memory/control.h"
 #include "comm/remote/remote.h"
-#include "comm/tune/run.h"
 
 #define ROOM_EVERY 4
 

@@ -42,14 +42,12 @@ void ls__exec_bind(const ls_group *group, ls__exec *exec)
 {
     const ls_work *work = exec->work;
     const uint64_t sequence = work->descriptor.sequence;
-    const bool in_place = work->way == LS__WAY_REGISTERED || work->way == LS__WAY_READABLE ||
-                          (work->way == LS__WAY_SMALL && work->shown);
+    const bool in_place =
+        work->way == LS__WAY_REGISTERED || (work->way == LS__WAY_SMALL && work->shown);
     for (int r = 0; r < group->size && in_place; r++) {
         const ls__descriptor *d = &ls__post_slot(group, r, sequence)->descriptor;
-        const bool mapped = d->memory == LS__MEMORY_REGISTERED;
-        unsigned char *base = group->member[r].base; /* else it is an address of that process */
-        exec->input[r] = mapped ? base + d->input : (unsigned char *)(uintptr_t)d->input;
-        exec->output[r] = mapped ? base + d->output : (unsigned char *)(uintptr_t)d->output;
+        exec->input[r] = group->member[r].base + d->input;
+        exec->output[r] = group->member[r].base + d->output;
     }
     for (int r = 0; r < group->size; r++) {
         exec->stage[r] = work->way == LS__WAY_SMALL ? ls__small_place(group, r, sequence)

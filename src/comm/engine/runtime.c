@@ -25,12 +25,12 @@
 #include "comm/group/group.h"
 #include "comm/group/group_open.h"
 #include "comm/group/reclaim.h"
-#include "comm/memory/cma.h"
 #include "comm/memory/control.h"
 #include "comm/memory/heap.h"
 #include "comm/p2p/p2p.h"
 #include "comm/remote/remote.h"
 #include "comm/transport/shm.h"
+#include "comm/tune/choice.h"
 #include "comm/tune/rules.h"
 #include "job/store/store.h"
 
@@ -153,8 +153,8 @@ static ls_status open_comm(ls__comm *comm, int threads)
     LS_TRY(ls__rules_read(&comm->rules));
     LS_TRY(ls__tune_mode_read(&comm->tune));
     LS_TRY(open_heap(comm));
-    ls__cma_find_out(comm);
     LS_TRY(open_transport(comm));
+    LS_TRY(ls__tuning_share(comm));
     LS_TRY(open_world(comm));
     return ls__engine_start(comm);
 }
@@ -181,6 +181,7 @@ static void close_comm(ls__comm *comm)
     if (comm->heap.env != NULL) {
         ls__heap_fini(&comm->heap);
     }
+    ls__tuning_unshare(comm);
     ls__arena_fini(&comm->works);
     comm->runtime->activity = &comm->runtime->own_activity;
     comm->runtime->stop = &comm->runtime->own_stop;

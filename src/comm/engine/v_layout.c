@@ -50,9 +50,11 @@ static shown *table_of(const ls_group *group, int member, uint64_t sequence)
     return (shown *)(void *)ls__small_stage(group, member, sequence);
 }
 
-bool ls__v_layout_can(const ls_group *group)
+bool ls__v_layout_can(const ls_group *group, const ls_work *work)
 {
-    return group->size > 1 && !group->has_remote && group->comm->forced != LS__WAY_MESSAGES &&
+    const bool staged = work->algorithm == NULL || (work->algorithm->memories & LS__IN_STAGED) != 0;
+    return staged && group->size > 1 && !group->has_remote &&
+           group->comm->forced != LS__WAY_MESSAGES &&
            table_bytes(group->size) <= LS__SMALL_BYTES / 2;
 }
 
@@ -156,19 +158,14 @@ bool ls__v_layout_differ(ls_group *group, ls_work *work)
     return false;
 }
 
-ls__way ls__v_layout_way(const ls_group *group, const ls_work *work)
+bool ls__v_layout_packed(const ls_group *group, const ls_work *work)
 {
-    const uint64_t sequence = work->descriptor.sequence;
-    bool packed = true, registered = true;
     for (int r = 0; r < group->size; r++) {
-        const ls__post *post = ls__post_slot(group, r, sequence);
-        packed = packed && table_of(group, r, sequence)->packed;
-        registered = registered && post->descriptor.memory == LS__MEMORY_REGISTERED;
+        if (table_of(group, r, work->descriptor.sequence)->packed == 0) {
+            return false;
+        }
     }
-    const int forced = group->comm->forced;
-    return packed                                   ? LS__WAY_SMALL
-           : registered && forced != LS__WAY_STAGED ? LS__WAY_REGISTERED
-                                                    : LS__WAY_STAGED;
+    return true;
 }
 
 int64_t ls__v_layout_offset(const ls_group *group, const ls_work *work, int member, int chunk)

@@ -16,10 +16,9 @@ typedef enum ls__way {
     LS__WAY_SMALL,      /* one_shot through the small stage, data published with fence 0 */
     LS__WAY_REGISTERED, /* in place in everybody's heap */
     LS__WAY_STAGED,     /* in slices through STAGE */
-    LS__WAY_MESSAGES,   /* over the message transport */
-    LS__WAY_READABLE    /* private buffers where they are, read by peek.h */
+    LS__WAY_MESSAGES    /* over the message transport */
 } ls__way;
-#define LS__WAYS 6
+#define LS__WAYS 5
 
 /* The user's callback (ls_work_on_done). Who brings `state` from NONE to SET has written the rest;
  * the engine brings it to ENDED when the operation ends, after it wrote the status. Sync: acquire
@@ -47,7 +46,6 @@ struct ls_work {
     bool told_stopped;      /* token: a warning has named a stopped process */
     bool shown;             /* const; unequal blocks that peers of this host read: shown.c */
     uint8_t channels;       /* slices at the same time, if it runs by messages */
-    uint8_t tuner;          /* const; ls__tuner_part */
     uint8_t way;            /* ls__way; set at submission or by the token's holder */
     const ls__program *program; /* the same */
     void (*done)(void *arg, ls_status status);

@@ -11,8 +11,8 @@
 
 typedef struct ls__exec ls__exec;
 typedef struct ls__p2p ls__p2p;
-typedef struct ls__turns ls__turns;   /* round_robin.c */
-typedef struct ls__tuning ls__tuning; /* tune/run.h */
+typedef struct ls__turns ls__turns;           /* round_robin.c */
+typedef struct ls__tune_table ls__tune_table; /* tune/tune.h */
 
 /* The prepared plan of a kind of small operation (fast_path.c). */
 typedef struct ls__small_plan {
@@ -64,7 +64,6 @@ struct ls_group {
     ls__group_member *member;     /* [size], const */
     ls__control_block *own;       /* member[rank].control */
     uint64_t sequence;            /* lock: operations submitted */
-    uint64_t tuner_operations;    /* lock: of these, the tuner's */
     _Atomic uint64_t posted;      /* the last one announced: release under lock, acquire */
     uint64_t remote_posted;       /* token: the last one that was announced to remote members */
     ls__list queue;               /* lock: collectives not ended, in order */
@@ -82,9 +81,9 @@ struct ls_group {
     ls__exec *publisher;          /* lock: binds buffers for what is announced early */
     ls__p2p *p2p;                 /* token */
     ls__turns *turns;             /* const; not NULL: a handle over several groups, and no more */
-    ls__tuning *tuning;           /* const from join on; NULL: not tuned */
+    ls__tune_table *tuning;       /* lock until the first operation, then const; NULL: not tuned */
     ls__list packs;               /* lock: memory of operations on many buffers, not in use */
-    const ls__program **programs; /* lock: [ls__choose_room], NULL until used */
+    const ls__program **programs; /* lock: [ls__select_room], NULL until used */
     ls__small_kind small[LS__SMALL_KINDS]; /* lock */
     /* The root cause. Text first, then failed with release; readers acquire. */
     _Atomic int32_t failed; /* 0 or an ls_status */

@@ -13,13 +13,12 @@
 #include "comm/group/group_open.h"
 #include "comm/memory/control.h"
 #include "comm/memory/packs.h"
-#include "comm/tune/rules.h"
-#include "comm/tune/run.h"
+#include "comm/tune/choice.h"
 
 /* The cache of programs: one entry for each that the size of the group allows. */
 static size_t programs_bytes(int size)
 {
-    return ls__choose_room(size) * sizeof(ls__program *);
+    return ls__select_room(size) * sizeof(ls__program *);
 }
 
 /* The struct with its arrays, all zero; NULL: no memory. */
@@ -97,12 +96,8 @@ static ls_status make_caches(ls_group *group, const ls__group_spec *spec)
 /* The parts with memory of their own. On failure ls__group_forget releases those that exist. */
 static ls_status open_parts(ls_group *group, const ls__group_spec *spec, bool caches)
 {
-    const ls__comm *comm = group->comm;
     if (caches) {
         LS_TRY(make_caches(group, spec));
-    }
-    if (comm->remote != NULL && spec->size > 1 && comm->tune != LS__TUNE_OFF) {
-        LS_TRY(ls__tuning_open(group));
     }
     return group->backend->open(group);
 }
@@ -177,7 +172,6 @@ void ls__group_join(ls_group *group, const ls__group_spec *spec)
     group->id = spec->id;
     put_name(group, spec->name);
     put_members(group, spec);
-    ls__tuning_join(group);
     group->own = group->member[group->rank].control;
     ls__lock_take(&comm->lock, comm->env);
     ls__list_push_back(&comm->groups, &group->link);

@@ -115,7 +115,6 @@ typedef struct ls__heap_header {
     uint64_t world;   /* offset of the world's control block */
     uint64_t rings;   /* offset of the rings */
     int64_t pid;      /* of the owner, as it sees itself */
-    uint64_t proof;   /* address, in the owner's private memory, of a copy of the nonce (cma.h) */
     char config[LS__CONFIG_MAX]; /* the settings on which all ranks must agree, as text */
     /* The newest group id of each residue that this rank has left for good / has failed and stopped
      * touching. Sync: release, pairs with acquire before memory is used again. */

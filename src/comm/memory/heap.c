@@ -99,8 +99,6 @@ static ls_status lay_out(ls__heap *heap, const ls__heap_spec *spec)
     header->version = LS__HEAP_VERSION;
     header->nonce = nonce_of(spec->job, spec->rank);
     header->pid = heap->env->pid(heap->env);
-    heap->proof = header->nonce;
-    header->proof = (uintptr_t)&heap->proof;
     header->reserve = heap->reserve;
     header->world = world;
     header->rings = rings;

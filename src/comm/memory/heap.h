@@ -33,8 +33,7 @@ typedef struct ls__heap {
     size_t bytes;   /* of the file */
     ls__lock lock;  /* of blocks and bytes */
     ls__blocks blocks;
-    int quarantined; /* blocks held back. Sync: lock */
-    uint64_t proof;  /* the nonce in private memory: a peer that reads it can read this process */
+    int quarantined;     /* blocks held back. Sync: lock */
     ls__heap_peer *peer; /* [size]; [rank] is this heap itself */
 } ls__heap;
 

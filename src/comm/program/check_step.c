@@ -16,7 +16,7 @@ bool ls__check_fail(ls__checker *c, const char *format, ...)
     (void)vsnprintf(text, sizeof text, format, args);
     va_end(args);
     const ls__program *p = c->programs[0];
-    static const char *const memories[] = {"messages", "registered", "staged", "readable"};
+    static const char *const memories[] = {"messages", "registered", "staged"};
     c->status = ls__fail(LS_ERR_MISMATCH, "%s %s (%d ranks, %s, %s): %s", p->algorithm,
                          ls__operation_name(p->operation), c->size, memories[p->memory],
                          c->in_place ? "in place" : "out of place", text);
@@ -75,7 +75,7 @@ static bool ref_allowed(const ls__checker *c, const ls__check_thread *t, ls__ref
     if (ref.rank == t->rank) {
         return ref.buffer != LS__BUFFER_STAGE || c->memory == LS__MEMORY_STAGED;
     }
-    if (c->memory == LS__MEMORY_REGISTERED || c->memory == LS__MEMORY_READABLE) {
+    if (c->memory == LS__MEMORY_REGISTERED) {
         return ref.buffer == LS__BUFFER_INPUT || ref.buffer == LS__BUFFER_OUTPUT;
     }
     return c->memory == LS__MEMORY_STAGED && ref.buffer == LS__BUFFER_STAGE;
@@ -140,11 +140,6 @@ static bool write_ref(ls__checker *c, const ls__check_thread *t, ls__ref ref, ls
 {
     if (!check_ref(c, t, ref)) {
         return false;
-    }
-    if (ref.rank != t->rank && c->memory == LS__MEMORY_READABLE) {
-        return ls__check_fail_at(c, t, "writes to %s[%d].%d of a peer, which it can only read",
-                                 ls__buffer_name((ls__program_buffer)ref.buffer), ref.rank,
-                                 ref.chunk);
     }
     if (ref.buffer == LS__BUFFER_INPUT && !ls__check_in_place(c, ref.rank)) {
         return ls__check_fail_at(c, t, "writes to input[%d].%d, which is read-only", ref.rank,

@@ -92,12 +92,10 @@ typedef enum ls__memory {                        /* which buffers a program may 
                           LS__MEMORY_MESSAGES,   /* any; needs only a message transport */
                           LS__MEMORY_REGISTERED, /* INPUT and OUTPUT lie in registered memory of
                                                     ranks on one host */
-                          LS__MEMORY_STAGED,  /* private buffers of ranks on one host, through STAGE
-                                                 slices */
-                          LS__MEMORY_READABLE /* private buffers that ranks on one host can read,
-                                                 but not write */
+                          LS__MEMORY_STAGED /* private buffers of ranks on one host, through STAGE
+                                               slices */
 } ls__memory;
-#define LS__MEMORY_KINDS 4
+#define LS__MEMORY_KINDS 3
 
 typedef struct ls__program {
     const char *algorithm; /* "direct" */
@@ -132,7 +130,6 @@ typedef struct ls__program_spec {
 #define LS__IN_MESSAGES (1u << LS__MEMORY_MESSAGES)
 #define LS__IN_REGISTERED (1u << LS__MEMORY_REGISTERED)
 #define LS__IN_STAGED (1u << LS__MEMORY_STAGED)
-#define LS__IN_READABLE (1u << LS__MEMORY_READABLE) /* a peer's memory is only read */
 #define LS__IN_ALL (LS__IN_MESSAGES | LS__IN_REGISTERED | LS__IN_STAGED)
 
 /* An algorithm: one file under comm/algorithm/. `generate` returns LS_ERR_UNSUPPORTED for a spec that

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
+#include "base/error.h"
 #include "base/settings.h"
 #include "comm/comm.h"
 #include "comm/remote/remote.h"
@@ -35,25 +35,31 @@ bool ls__tune_file(char *out, size_t bytes)
     return n > 0 && (size_t)n < bytes;
 }
 
-static bool key_of(const ls__comm *comm, const ls__layout *layout, char *out, size_t bytes)
+/* What was timed, and from where; the layout follows. */
+static bool head_of(const ls__comm *comm, ls__text *out)
 {
     char host[LS__HOST_NAME_MAX] = "";
     const char *plane = ls__setting_get("LOCKSTEP_DATA_PLANE");
     const bool pretended = ls__setting_get("LOCKSTEP_HOSTS") != NULL;
-    ls__text text = {.at = out, .room = bytes};
-    if (comm->env->host_name(comm->env, host, sizeof host) < 0) {
+    if (comm->env->host_name(comm->env, host, sizeof host) < 0 || strpbrk(host, "\t\n") != NULL) {
         return false;
     }
-    ls__text_add(&text, "from %s, %d cores, %s, %d channels, hosts", host,
+    ls__text_add(out, "from %s, %d cores, %s, %d channels, hosts", host,
                  comm->env->cores(comm->env),
                  pretended       ? "pretended"
                  : plane != NULL ? plane
                                  : "tls",
                  comm->channels);
+    return out->room > 1;
+}
+
+static bool key_of(const ls__comm *comm, const ls__layout *layout, ls__text *out)
+{
+    const bool sound = head_of(comm, out);
     for (int r = 0; r < layout->size; r++) {
-        ls__text_add(&text, "%s%d", r > 0 ? "," : " ", layout->host[r]);
+        ls__text_add(out, "%s%d", r > 0 ? "," : " ", layout->host[r]);
     }
-    return text.room > 1 && strpbrk(out, "\t\n") == NULL;
+    return sound && out->room > 1;
 }
 
 bool ls__tune_key_layout(const char *key, ls__layout *out)
@@ -141,30 +147,77 @@ bool ls__tune_each(const ls__env *env, const char *path,
     return ours;
 }
 
-/* ---- one entry ---------------------------------------------------------------------------- */
+/* ---- reading ------------------------------------------------------------------------------ */
+
+typedef struct selection {
+    ls__text out;
+    const char *head;
+} selection;
+
+static void add_of_head(void *arg, const char *key, const char *times)
+{
+    selection *s = arg;
+    const size_t line = strlen(key) + strlen(times) + 2;
+    if (strncmp(key, s->head, strlen(s->head)) == 0 && line < s->out.room) {
+        ls__text_add(&s->out, "%s\t%s\n", key, times);
+    }
+}
+
+void ls__tune_read_file(const ls__comm *comm, char *out, size_t bytes)
+{
+    char path[PATH_MAX_BYTES], head[LS__TUNE_KEY_MAX];
+    ls__text text = {.at = head, .room = sizeof head};
+    selection s = {.out = {.at = out, .room = bytes}, .head = head};
+    out[0] = '\0';
+    if (ls__tune_file(path, sizeof path) && head_of(comm, &text)) {
+        (void)ls__tune_each(comm->env, path, add_of_head, &s);
+    }
+}
 
 typedef struct search {
-    const char *key;
+    const ls__layout *layout;
+    const ls__env *env;
     ls__timings *timings;
-    bool found;
+    ls__figures *figures;
+    bool found, same; /* any line; one of this layout */
 } search;
 
+/* The line of the layout itself counts, else the first one. */
 static void match(void *arg, const char *key, const char *times)
 {
     search *s = arg;
-    s->found = s->found || (strcmp(key, s->key) == 0 && ls__tune_read_times(times, s->timings));
+    ls__layout layout;
+    ls__timings timings;
+    if (s->same || !ls__tune_key_layout(key, &layout)) {
+        return;
+    }
+    const bool same = layout.size == s->layout->size &&
+                      memcmp(layout.host, s->layout->host, sizeof layout.host) == 0;
+    if ((same || !s->found) && ls__timings_init(&timings, &layout, s->env) == LS_OK &&
+        ls__tune_read_times(times, &timings)) {
+        s->found = true;
+        s->same = same;
+        ls__tune_fit(&timings, s->figures);
+        if (same) {
+            *s->timings = timings;
+        }
+    }
 }
 
-bool ls__tune_known(const ls__comm *comm, const ls__layout *layout, ls__timings *timings)
+bool ls__tune_figures(const char *text, const ls__layout *layout, const ls__env *env,
+                      ls__timings *timings, ls__figures *figures)
 {
-    char path[PATH_MAX_BYTES], key[LS__TUNE_KEY_MAX];
-    search s = {.key = key, .timings = timings};
-    if (comm->tune == LS__TUNE_AUTO && ls__tune_file(path, sizeof path) &&
-        key_of(comm, layout, key, sizeof key)) {
-        (void)ls__tune_each(comm->env, path, match, &s);
+    search s = {.layout = layout, .env = env, .timings = timings, .figures = figures};
+    *figures = ls__tune_default_figures;
+    for (const char *at = text; *at != '\0';) {
+        const size_t length = strcspn(at, "\n");
+        read_line(at, length, match, &s);
+        at += length + (at[length] == '\n' ? 1 : 0);
     }
     return s.found;
 }
+
+/* ---- writing ------------------------------------------------------------------------------ */
 
 typedef struct copy {
     ls__text out;
@@ -222,18 +275,9 @@ static int replace(const ls__env *env, const char *path, const char *text)
     return status;
 }
 
-void ls__tune_keep(const ls__comm *comm, const ls__layout *layout, const ls__timings *timings)
+static void put_all(const ls__env *env, const char *path, const char *key,
+                    const ls__timings *timings, char *text)
 {
-    const ls__env *env = comm->env;
-    char path[PATH_MAX_BYTES], key[LS__TUNE_KEY_MAX];
-    if (comm->tune != LS__TUNE_AUTO || !ls__tune_file(path, sizeof path) ||
-        !key_of(comm, layout, key, sizeof key)) {
-        return;
-    }
-    char *text = env->allocate(env, FILE_BYTES_MAX);
-    if (text == NULL) {
-        return;
-    }
     copy c = {.out = {.at = text, .room = FILE_BYTES_MAX}, .but = key};
     ls__text_add(&c.out, "%s", HEAD);
     (void)ls__tune_each(env, path, add, &c);
@@ -242,12 +286,28 @@ void ls__tune_keep(const ls__comm *comm, const ls__layout *layout, const ls__tim
         ls__text_add(&c.out, "%s", HEAD);
     }
     add_new(&c.out, key, timings);
+}
+
+ls_status ls__tune_keep(const ls__comm *comm, const ls__layout *layout, const ls__timings *timings)
+{
+    const ls__env *env = comm->env;
+    char path[PATH_MAX_BYTES], key[LS__TUNE_KEY_MAX];
+    ls__text name = {.at = key, .room = sizeof key};
+    if (!ls__tune_file(path, sizeof path) || !key_of(comm, layout, &name)) {
+        return ls__fail(LS_ERR_INVALID,
+                        "there is no place for the times; set LOCKSTEP_TUNE_FILE to a file");
+    }
+    char *text = env->allocate(env, FILE_BYTES_MAX);
+    if (text == NULL) {
+        return ls__fail(LS_ERR_MEMORY, "no memory for a file of times");
+    }
+    put_all(env, path, key, timings, text);
     make_folders(env, path);
     const int status = replace(env, path, text);
-    if (status < 0) {
-        LS__INFO("what was measured of the links cannot be kept in %s: %s; it will be measured "
-                 "again (LOCKSTEP_TUNE_FILE names another file)",
-                 path, strerror(-status));
-    }
     env->release(env, text, FILE_BYTES_MAX);
+    return status >= 0 ? LS_OK
+                       : ls__fail(LS_ERR_SYSTEM,
+                                  "times cannot be kept in %s: %s; LOCKSTEP_TUNE_FILE names "
+                                  "another file",
+                                  path, strerror(-status));
 }

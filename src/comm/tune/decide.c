@@ -119,12 +119,12 @@ static void decide_one_shot(const candidate *c, int count, const basis *b, ls__t
     }
 }
 
-ls_status ls__tune_decide(const ls__layout *layout, const ls__timings *timings, const ls__env *env,
-                          ls__tune_table *out)
+ls_status ls__tune_decide(const ls__layout *layout, const ls__timings *timings,
+                          const ls__figures *figures, const ls__env *env, ls__tune_table *out)
 {
     candidate candidates[CANDIDATES_MAX];
     memset(out, 0, sizeof *out);
-    ls__tune_fit(timings, &out->figures);
+    out->figures = *figures;
     const basis b = {.timings = timings, .figures = &out->figures};
     for (int o = 0; o < LS__OP_COUNT; o++) {
         int count = 0;
@@ -139,7 +139,6 @@ ls_status ls__tune_decide(const ls__layout *layout, const ls__timings *timings, 
             decide_one_shot(candidates, count, &b, out);
         }
     }
-    out->known = 1;
     return LS_OK;
 }
 

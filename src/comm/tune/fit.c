@@ -9,6 +9,12 @@
 
 #define ROUNDS 2000
 
+const ls__figures ls__tune_default_figures = {.of = {[LS__COST_STEPS] = 20000,
+                                                     [LS__COST_RANK_MESSAGES] = 2000,
+                                                     [LS__COST_LINK] = 0.8,
+                                                     [LS__COST_NEAR] = 0.1,
+                                                     [LS__COST_SUM] = 0.1}};
+
 const int64_t ls__tune_bytes[LS__TUNE_CLASSES] = {1 << 10, 32 << 10, 1 << 20, 4 << 20};
 
 double ls__tune_ns(const ls__figures *figures, const ls__counts *counts, double bytes)
@@ -84,6 +90,15 @@ static double mean_at(const ls__timings *timings, const ls__figures *figures, in
     return count > 0 ? sum / count : 0;
 }
 
+/* Linear between powers of two. Every rank computes this, and log() may round otherwise on another
+ * processor; frexp() is exact. */
+static double log2_of(double x)
+{
+    int exponent = 0;
+    const double mantissa = frexp(x, &exponent); /* from 0.5 to below 1 */
+    return exponent + 2 * mantissa - 2;
+}
+
 double ls__tune_excess(const ls__timings *timings, const ls__figures *figures,
                        const ls__algorithm *algorithm, double bytes)
 {
@@ -103,7 +118,8 @@ double ls__tune_excess(const ls__timings *timings, const ls__figures *figures,
     for (int class = 1; class < LS__TUNE_CLASSES; class ++) {
         const double low = (double)ls__tune_bytes[class - 1], high = (double)ls__tune_bytes[class];
         if (bytes < high) { /* between two: by the logarithm of the size */
-            const double share = bytes > low ? log(bytes / low) / log(high / low) : 0;
+            const double share =
+                bytes > low ? (log2_of(bytes) - log2_of(low)) / (log2_of(high) - log2_of(low)) : 0;
             return at[class - 1] + share * (at[class] - at[class - 1]);
         }
     }

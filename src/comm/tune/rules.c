@@ -13,44 +13,15 @@
 
 #define RULE_TEXT_MAX 64
 
-static const struct {
-    ls__operation operation;
-    const char *variable;
-} variables[] = {
-    {LS__OP_ALL_REDUCE, "LOCKSTEP_ALL_REDUCE"},
-    {LS__OP_REDUCE_SCATTER, "LOCKSTEP_REDUCE_SCATTER"},
-    {LS__OP_ALL_GATHER, "LOCKSTEP_ALL_GATHER"},
-    {LS__OP_BROADCAST, "LOCKSTEP_BROADCAST"},
-    {LS__OP_REDUCE, "LOCKSTEP_REDUCE"},
-    {LS__OP_GATHER, "LOCKSTEP_GATHER"},
-    {LS__OP_SCATTER, "LOCKSTEP_SCATTER"},
-    {LS__OP_ALL_TO_ALL, "LOCKSTEP_ALL_TO_ALL"},
-    {LS__OP_SCAN, "LOCKSTEP_SCAN"},
-    {LS__OP_EXSCAN, "LOCKSTEP_EXSCAN"},
-};
-
 ls_status ls__tune_mode_read(ls__tune_mode *mode)
 {
     const char *text = ls__setting_get("LOCKSTEP_TUNE");
-    *mode = text == NULL || strcmp(text, "auto") == 0 ? LS__TUNE_AUTO
-            : strcmp(text, "fresh") == 0              ? LS__TUNE_FRESH
-                                                      : LS__TUNE_OFF;
-    return text == NULL || *mode != LS__TUNE_OFF || strcmp(text, "off") == 0
+    *mode = text != NULL && strcmp(text, "off") == 0 ? LS__TUNE_OFF : LS__TUNE_AUTO;
+    return text == NULL || *mode == LS__TUNE_OFF || strcmp(text, "auto") == 0
                ? LS_OK
                : ls__fail(LS_ERR_INVALID,
-                          "LOCKSTEP_TUNE is \"%s\"; give auto, fresh (measure in every job, keep "
-                          "nothing) or off",
+                          "LOCKSTEP_TUNE is \"%s\"; give auto or off (`lockstep tune` times links)",
                           text);
-}
-
-const char *ls__rules_variable(ls__operation operation)
-{
-    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
-        if (variables[i].operation == operation) {
-            return variables[i].variable;
-        }
-    }
-    return NULL;
 }
 
 static int64_t unit_of(const char *text, size_t length)
@@ -96,8 +67,8 @@ static ls_status refuse_name(ls__operation operation, const char *name)
 {
     char known[256];
     ls__algorithm_names(operation, known, sizeof known);
-    return ls__fail(LS_ERR_INVALID, "%s: %s has no algorithm \"%s\"; there is %s",
-                    ls__rules_variable(operation), ls__operation_name(operation), name, known);
+    return ls__fail(LS_ERR_INVALID, "LOCKSTEP_ALGORITHM: %s has no algorithm \"%s\"; there is %s",
+                    ls__operation_name(operation), name, known);
 }
 
 static ls_status refuse_overlap(const ls__rules *rules, ls__operation operation,
@@ -106,12 +77,12 @@ static ls_status refuse_overlap(const ls__rules *rules, ls__operation operation,
     for (int i = 0; i < rules->count[operation]; i++) {
         const ls__tune_rule *other = &rules->rule[operation][i];
         if (rule->from < other->below && other->from < rule->below) {
-            return ls__fail(LS_ERR_INVALID,
-                            "%s: \"%s\" and \"%s\" are both for %lld bytes; let the sizes of one "
-                            "end where those of the other begin",
-                            ls__rules_variable(operation), other->algorithm->name,
-                            rule->algorithm->name,
-                            (long long)(rule->from > other->from ? rule->from : other->from));
+            return ls__fail(
+                LS_ERR_INVALID,
+                "LOCKSTEP_ALGORITHM: %s: \"%s\" and \"%s\" are both for %lld bytes; let the "
+                "sizes of one end where those of the other begin",
+                ls__operation_name(operation), other->algorithm->name, rule->algorithm->name,
+                (long long)(rule->from > other->from ? rule->from : other->from));
         }
     }
     return LS_OK;
@@ -120,14 +91,16 @@ static ls_status refuse_overlap(const ls__rules *rules, ls__operation operation,
 /* One "[FROM-BELOW:]NAME". */
 static ls_status read_rule(ls__rules *rules, ls__operation operation, const char *text)
 {
+    const char *what = ls__operation_name(operation);
     const char *colon = strchr(text, ':');
     const char *name = colon != NULL ? colon + 1 : text;
     ls__tune_rule rule = {.below = INT64_MAX};
     if (colon != NULL && !read_range(text, colon, &rule)) {
-        return ls__fail(LS_ERR_INVALID,
-                        "%s: \"%s\" does not begin with sizes like 0-4k: or 4k-: (k, M, G are "
-                        "powers of 1000, Ki, Mi, Gi of 1024)",
-                        ls__rules_variable(operation), text);
+        return ls__fail(
+            LS_ERR_INVALID,
+            "LOCKSTEP_ALGORITHM: %s: \"%s\" does not begin with sizes like 0-4k: or 4k-: (k, M, "
+            "G are powers of 1000, Ki, Mi, Gi of 1024)",
+            what, text);
     }
     rule.algorithm = ls__algorithm_find(operation, name);
     if (rule.algorithm == NULL) {
@@ -135,23 +108,26 @@ static ls_status read_rule(ls__rules *rules, ls__operation operation, const char
     }
     LS_TRY(refuse_overlap(rules, operation, &rule));
     if (rules->count[operation] == LS__RULES_MAX) {
-        return ls__fail(LS_ERR_LIMIT, "%s: more than %d rules", ls__rules_variable(operation),
-                        LS__RULES_MAX);
+        return ls__fail(LS_ERR_LIMIT, "LOCKSTEP_ALGORITHM: %s has more than %d rules; give fewer",
+                        what, LS__RULES_MAX);
     }
     rules->rule[operation][rules->count[operation]++] = rule;
     return LS_OK;
 }
 
-ls_status ls__rules_parse(ls__rules *rules, ls__operation operation, const char *text)
+/* The rules of one operation, from `text` to before `end`. */
+static ls_status read_rules(ls__rules *rules, ls__operation operation, const char *text,
+                            const char *end)
 {
     for (const char *rest = text; rest != NULL;) {
         char item[RULE_TEXT_MAX];
-        const char *comma = strchr(rest, ',');
-        const size_t length = comma != NULL ? (size_t)(comma - rest) : strlen(rest);
+        const char *comma = memchr(rest, ',', (size_t)(end - rest));
+        const size_t length = (size_t)((comma != NULL ? comma : end) - rest);
         if (length >= sizeof item) {
             return ls__fail(LS_ERR_INVALID,
-                            "%s: \"%.20s…\" is not a rule; write 0-4k:NAME,4k-:NAME",
-                            ls__rules_variable(operation), rest);
+                            "LOCKSTEP_ALGORITHM: %s: \"%.20s…\" is too long for a rule; write "
+                            "0-4k:NAME,4k-:NAME",
+                            ls__operation_name(operation), rest);
         }
         memcpy(item, rest, length);
         item[length] = '\0';
@@ -161,16 +137,55 @@ ls_status ls__rules_parse(ls__rules *rules, ls__operation operation, const char 
     return LS_OK;
 }
 
+/* The operation that programs exist for and whose name this is; LS__OP_COUNT: there is none. */
+static ls__operation operation_named(const char *name, size_t length)
+{
+    for (int o = 0; o < LS__OP_COUNT; o++) {
+        const char *known = ls__operation_name((ls__operation)o);
+        if (strlen(known) == length && memcmp(known, name, length) == 0 &&
+            ls__algorithm_find((ls__operation)o, "direct") != NULL &&
+            !ls__operation_is_v((ls__operation)o)) {
+            return (ls__operation)o;
+        }
+    }
+    return LS__OP_COUNT;
+}
+
+ls_status ls__rules_parse(ls__rules *rules, const char *text)
+{
+    for (const char *rest = text; rest != NULL;) {
+        const char *stop = strchr(rest, ';');
+        const char *end = stop != NULL ? stop : rest + strlen(rest);
+        const char *equals = memchr(rest, '=', (size_t)(end - rest));
+        const ls__operation operation =
+            equals != NULL ? operation_named(rest, (size_t)(equals - rest)) : LS__OP_COUNT;
+        if (operation == LS__OP_COUNT) {
+            return ls__fail(
+                LS_ERR_INVALID,
+                "LOCKSTEP_ALGORITHM: \"%.40s\" does not begin with an operation and \"=\"; write "
+                "all_reduce=0-4k:root,4k-:direct;broadcast=chain",
+                rest);
+        }
+        if (rules->count[operation] > 0) {
+            return ls__fail(
+                LS_ERR_INVALID,
+                "LOCKSTEP_ALGORITHM: %s is there twice; write its rules behind each other, "
+                "separated by commas",
+                ls__operation_name(operation));
+        }
+        LS_TRY(read_rules(rules, operation, equals + 1, end));
+        rest = stop != NULL ? stop + 1 : NULL;
+    }
+    return LS_OK;
+}
+
 ls_status ls__rules_read(ls__rules *rules)
 {
     memset(rules, 0, sizeof *rules);
-    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
-        const char *text = ls__setting_get(variables[i].variable);
-        if (text != NULL) {
-            LS_TRY(ls__rules_parse(rules, variables[i].operation, text));
-            rules->hash =
-                (rules->hash ^ ls__tag_hash(variables[i].variable)) * 31 + ls__tag_hash(text);
-        }
+    const char *text = ls__setting_get("LOCKSTEP_ALGORITHM");
+    if (text != NULL) {
+        LS_TRY(ls__rules_parse(rules, text));
+        rules->hash = ls__tag_hash(text);
     }
     return LS_OK;
 }

@@ -1,7 +1,6 @@
-/* Algorithms that the user asks for by size, one variable an operation:
+/* Algorithms that the user asks for by operation and size:
  *
- *     LOCKSTEP_ALL_REDUCE=0-4k:recursive_doubling,4k-:direct
- *     LOCKSTEP_BROADCAST=chain
+ *     LOCKSTEP_ALGORITHM="all_reduce=0-4k:recursive_doubling,4k-:direct;broadcast=chain"
  *
  * Sizes are bytes of the larger buffer of a rank, from the first to below the second; k, M, G are
  * powers of 1000, Ki, Mi, Gi of 1024; no upper one: no limit; none at all: every size. Sizes that
@@ -21,20 +20,18 @@ typedef struct ls__tune_rule {
 typedef struct ls__rules {
     int count[LS__OP_COUNT];
     ls__tune_rule rule[LS__OP_COUNT][LS__RULES_MAX];
-    uint64_t hash; /* of all the texts; 0: there are none */
+    uint64_t hash; /* of the text; 0: there is none */
 } ls__rules;
 
 typedef enum ls__tune_mode { /* LOCKSTEP_TUNE */
                              LS__TUNE_AUTO,
-                             LS__TUNE_FRESH, /* measures in every job, keeps no file */
                              LS__TUNE_OFF
 } ls__tune_mode;
 ls_status ls__tune_mode_read(ls__tune_mode *mode); /* LS_ERR_INVALID */
 
-const char *ls__rules_variable(ls__operation operation); /* NULL: the operation has none */
-/* LS_ERR_INVALID names the variable, what is wrong in it and what there is. */
+/* LS_ERR_INVALID, LS_ERR_LIMIT: the text says what is wrong and what may be written. */
 ls_status ls__rules_read(ls__rules *rules);
-ls_status ls__rules_parse(ls__rules *rules, ls__operation operation, const char *text);
+ls_status ls__rules_parse(ls__rules *rules, const char *text);
 /* NULL: none for this size */
 const ls__algorithm *ls__rules_find(const ls__rules *rules, ls__operation operation, int64_t bytes);
 

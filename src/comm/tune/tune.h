@@ -1,11 +1,12 @@
 /* The tuner: which algorithm an operation of a group with ranks on several hosts uses, by size.
  *
- *   override   LOCKSTEP_ALL_REDUCE=0-4k:recursive_doubling,4k-:direct          rules.c
+ *   override   LOCKSTEP_ALGORITHM=all_reduce=0-4k:recursive_doubling,4k-:direct rules.c
  *   count      what the program of an algorithm costs in messages and bytes     count.c
- *   fit        what a message and a byte cost here, from a few timed operations fit.c
+ *   time       all exact programs of all_reduce at four sizes                   `lockstep tune`
+ *   fit        what a message and a byte cost here, from what was timed         fit.c
  *   decide     for each operation and size the cheapest admitted program        decide.c
  *   keep       figures of this machine in a file, so that they are fitted once  cache.c
- *   carry out  the operations of the group that time, decide and share          run.c
+ *   carry out  what rank 0 has in its file is shared; every rank decides        choice.c
  *
  * Ranks of one host need none of it: in shared memory `one_shot` and `direct` are the best admitted
  * programs at every size measured (choose.c).
@@ -25,13 +26,11 @@
  * much (ls__tune_excess).
  *
  * Note [Deciding]
- * Ranks must choose alike, and only rank 0 of the group has timed its figures: so it decides, and
- * sends the table to the others as an operation of the group, the one after its LS__TUNE_AT-th.
- * Operations are carried out in order, so all ranks use the table from the same operation on,
- * however many are queued. If nothing is known about such a group yet, operations that time come
- * before it, in the same queue: no other operation of the group runs beside them. Small operations
- * whose data travels with the announcement follow LS__WINDOW operations later, since they are
- * announced ahead.
+ * Ranks must choose alike. At start rank 0 shares, through the store, the lines of its file that
+ * were timed from its host; from these numbers and the layout of a group alone every rank decides,
+ * without a message, by additions, multiplications and divisions in one order, which give the same
+ * bits everywhere. A layout that was not timed takes the figures fitted to another one, and a host
+ * that was never timed the model's default figures.
  */
 #ifndef LS_COMM_TUNE_TUNE_H
 #define LS_COMM_TUNE_TUNE_H
@@ -93,6 +92,8 @@ typedef struct ls__timings { /* of the exact programs of all_reduce by messages 
 ls_status ls__timings_init(ls__timings *timings, const ls__layout *layout, const ls__env *env);
 
 double ls__tune_ns(const ls__figures *figures, const ls__counts *counts, double bytes);
+/* Of a network of 10 Gbit/s between hosts of which nothing was timed. */
+extern const ls__figures ls__tune_default_figures;
 /* Figures, none negative, with the least sum of squared relative errors. */
 void ls__tune_fit(const ls__timings *timings, ls__figures *out);
 /* How much longer than the figures say all_reduce by this program was found to take around this
@@ -103,25 +104,23 @@ double ls__tune_excess(const ls__timings *timings, const ls__figures *figures,
 /* ---- decide.c ----------------------------------------------------------------------------- */
 
 typedef struct ls__range {
-    int64_t below;     /* bytes of the larger buffer of a rank */
-    int32_t algorithm; /* index in the registry */
-    int32_t unused;
+    int64_t below; /* bytes of the larger buffer of a rank */
+    int algorithm; /* index in the registry */
 } ls__range;
 
-/* What all ranks of a group use; sent as it is. */
+/* What all ranks of a group use. */
 typedef struct ls__tune_table {
-    uint32_t known;   /* 0: nothing is known, and the rest is not used */
     int32_t one_shot; /* bytes up to which data travels with the announcement; -1: never */
     ls__figures figures;
     struct {
-        int32_t count, unused; /* 0: the default */
+        int count; /* 0: the default */
         ls__range range[LS__TUNE_RANGES_MAX];
     } of[LS__OP_COUNT];
 } ls__tune_table;
 
 /* The cheapest exact program by messages for every operation and size. */
-ls_status ls__tune_decide(const ls__layout *layout, const ls__timings *timings, const ls__env *env,
-                          ls__tune_table *out);
+ls_status ls__tune_decide(const ls__layout *layout, const ls__timings *timings,
+                          const ls__figures *figures, const ls__env *env, ls__tune_table *out);
 /* NULL: the default */
 const ls__algorithm *ls__tune_find(const ls__tune_table *table, ls__operation operation,
                                    int64_t bytes);

@@ -8,7 +8,6 @@
 #include <lockstep/comm.h>
 
 #include "comm/group/group.h"
-#include "comm/memory/cma.h"
 #include "kernel/reduce/reduce.h"
 #include "values.h"
 
@@ -204,24 +203,16 @@ static void every_size(const world *w, memory kind)
     }
 }
 
-/* LS__WAY_READABLE has to be asked for. */
-static void read_peers(void)
-{
-    CHECK(setenv("LOCKSTEP_READ_PEERS", "on", 1) == 0);
-    ls__cma_find_out(ls_world()->comm);
-}
-
 static void every_way(void)
 {
     world w = world_new();
-    read_peers();
     for (int kind = PRIVATE; kind <= MIXED; kind++) {
         every_size(&w, (memory)kind);
     }
     every_type(&w, MIXED, 17);
     every_type(&w, REGISTERED, 5003);
     every_type(&w, PRIVATE, 5003);
-    for (int way = LS__WAY_REGISTERED; way <= LS__WAY_READABLE; way++) {
+    for (int way = LS__WAY_REGISTERED; way <= LS__WAY_MESSAGES; way++) {
         w.group->comm->forced = way;
         every_size(&w, way == LS__WAY_REGISTERED ? REGISTERED : MIXED);
         every_type(&w, way == LS__WAY_REGISTERED ? REGISTERED : MIXED, 17);
@@ -267,9 +258,8 @@ static float tree(int64_t i, int low, int high)
 static void sums_follow_the_tree(void)
 {
     world w = world_new();
-    read_peers();
     static const ls__way ways[] = {LS__WAY_UNDECIDED, LS__WAY_REGISTERED, LS__WAY_STAGED,
-                                   LS__WAY_MESSAGES, LS__WAY_READABLE};
+                                   LS__WAY_MESSAGES};
     static const int64_t counts[] = {5, 1003, 100003};
     for (size_t k = 0; k < sizeof ways / sizeof *ways * 3; k++) {
         const int64_t count = counts[k % 3];

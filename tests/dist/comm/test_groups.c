@@ -492,7 +492,7 @@ DIST_TEST(counters_equal_the_cost_of_the_program, 4)
         const ls_counters after = counters_now(group);
         const ls_work like = {.operation = operation};
         ls__program_cost cost;
-        ls__program_cost_count(ls__choose_program(group, &like, c.way), &cost);
+        ls__program_cost_count(ls__select_program(group, &like, c.way), &cost);
         const double bytes = c.buffers * COUNT * sizeof(float);
         CHECK_INT(after.operations - before.operations, 1);
         CHECK_NEAR(after.bytes_sent - before.bytes_sent, cost.sent * bytes, 0.5);

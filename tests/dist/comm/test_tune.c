@@ -11,7 +11,6 @@
 #include <lockstep/store.h>
 
 #include "comm/group/group.h"
-#include "comm/tune/run.h"
 
 enum { TEXT = 2048, LARGE = 30000 };
 
@@ -51,10 +50,6 @@ static void tuned(int ranks)
 {
     char text[TEXT] = "";
     CHECK_INT(ls_world_size(), ranks);
-    sums(ls_world(), LS__TUNE_AT - 1);
-    CHECK_OK(ls_group_get_tuning(ls_world(), text, TEXT));
-    CHECK(strcmp(text, "") == 0);
-    sums(ls_world(), 40);
     same_table(ls_world(), text);
     CHECK(over_tcp(ls_world()) == (strstr(text, "all_reduce") != NULL));
     sums(ls_world(), 40);
@@ -75,7 +70,7 @@ DIST_TEST(eight_ranks_tune_alike, 8)
     tuned(8);
 }
 
-DIST_TEST(what_is_queued_behind_the_tuner_is_right, 4)
+DIST_TEST(many_operations_of_two_sizes_are_right, 4)
 {
     enum { MANY = 100 };
     static float x[MANY][500];
@@ -95,24 +90,24 @@ DIST_TEST(what_is_queued_behind_the_tuner_is_right, 4)
     }
 }
 
-/* Rounds everywhere: equal bits show an equal association. */
-DIST_TEST(tuned_sums_have_the_bits_of_untuned_ones, 5)
+/* Rounds everywhere: equal bits show an equal association, whatever is chosen. */
+static uint64_t bits_of_sums(void)
 {
-    static float untuned[3][LARGE], x[LARGE];
+    static float x[LARGE];
     const int counts[3] = {5, 2000, LARGE};
-    for (int when = 0; when < 2; when++) {
-        for (int c = 0; c < 3; c++) {
-            for (int i = 0; i < counts[c]; i++) {
-                x[i] = 1.0f / (float)(3 + i + 17 * ls_rank());
-            }
-            CHECK_OK(ls_all_reduce(ls_world(), x, x, counts[c], LS_FLOAT32, LS_SUM, NULL, NULL));
-            if (when == 0) {
-                memcpy(untuned[c], x, (size_t)counts[c] * sizeof *x);
-            }
-            CHECK(memcmp(untuned[c], x, (size_t)counts[c] * sizeof *x) == 0);
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (int c = 0; c < 3; c++) {
+        for (int i = 0; i < counts[c]; i++) {
+            x[i] = 1.0f / (float)(3 + i + 17 * ls_rank());
         }
-        sums(ls_world(), 50);
+        CHECK_OK(ls_all_reduce(ls_world(), x, x, counts[c], LS_FLOAT32, LS_SUM, NULL, NULL));
+        for (int i = 0; i < counts[c]; i++) {
+            uint32_t bits = 0;
+            memcpy(&bits, &x[i], sizeof bits);
+            hash = (hash ^ bits) * 0x100000001b3u;
+        }
     }
+    return hash;
 }
 
 DIST_TEST(groups_of_their_own_tune_too, 6)
@@ -120,7 +115,6 @@ DIST_TEST(groups_of_their_own_tune_too, 6)
     const int some[3] = {5, 0, 3};
     char text[TEXT] = "";
     ls_group *group = NULL;
-    sums(ls_world(), 4);
     CHECK_OK(ls_group_new(ls_world(), some, 3, "some", &group));
     if (group != NULL) {
         sums(group, 50);
@@ -160,12 +154,16 @@ DIST_TEST(helper_untuned, 3)
     CHECK(strcmp(text, "") == 0);
 }
 
-DIST_TEST(helper_kept, 3)
+/* The choice of every rank goes to the file that TABLE names, the bits of sums with it. */
+DIST_TEST(helper_shows, 3)
 {
-    char text[TEXT] = "";
-    sums(ls_world(), 40);
-    CHECK_OK(ls_group_get_tuning(ls_world(), text, TEXT));
-    CHECK(strstr(text, "all_reduce") != NULL);
+    char text[TEXT] = "", bits[32];
+    same_table(ls_world(), text);
+    snprintf(bits, sizeof bits, "bits %016llx\n", (unsigned long long)bits_of_sums());
+    if (ls_rank() == 0) {
+        strncat(text, bits, sizeof text - strlen(text) - 1);
+        write_text(getenv("TABLE"), text);
+    }
 }
 
 static int run_helper(const char *settings, const char *helper)
@@ -185,9 +183,11 @@ static int run_helper(const char *settings, const char *helper)
 
 TEST(rules_are_followed_with_and_without_shared_memory)
 {
-    CHECK_INT(run_helper("LOCKSTEP_ALL_REDUCE=0-1k:recursive_doubling,1k-:ring", "helper_rules"),
+    CHECK_INT(run_helper("LOCKSTEP_ALGORITHM=all_reduce=0-1k:recursive_doubling,1k-:ring",
+                         "helper_rules"),
               0);
-    CHECK_INT(run_helper("LOCKSTEP_ALL_REDUCE=0-1k:one_shot,1k-:halving_doubling", "helper_rules"),
+    CHECK_INT(run_helper("LOCKSTEP_ALGORITHM=all_reduce=0-1k:one_shot,1k-:halving_doubling",
+                         "helper_rules"),
               0);
 }
 
@@ -196,28 +196,64 @@ TEST(off_is_off)
     CHECK_INT(run_helper("LOCKSTEP_TUNE=off", "helper_untuned"), 0);
 }
 
-/* What one job has timed the next one finds; what cannot be read is timed again. */
-TEST(times_are_kept_in_the_file)
+/* What a job of 3 ranks on 3 hosts chooses with this file of times. */
+static void shown(const char *folder, const char *settings, char *out, size_t bytes)
 {
-    char folder[] = "/tmp/lockstep-tune-XXXXXX", path[64], settings[160], first[4096], again[4096];
-    CHECK(mkdtemp(folder) != NULL);
-    snprintf(path, sizeof path, "%s/in/it", folder);
-    snprintf(settings, sizeof settings,
-             "LOCKSTEP_HOSTS=64 LOCKSTEP_TUNE=auto LOCKSTEP_TUNE_FILE=%s", path);
-    CHECK_INT(run_helper(settings, "helper_kept"), 0);
-    read_text(path, first, sizeof first);
-    CHECK_CONTAINS(first, "lockstep tuning 1\n");
-    CHECK_CONTAINS(first, " hosts 0,1,2\tdirect ");
-    CHECK_INT(run_helper(settings, "helper_kept"), 0);
-    read_text(path, again, sizeof again);
-    CHECK(strcmp(first, again) == 0);
-    write_text(path, "something else\n");
-    CHECK_INT(run_helper(settings, "helper_kept"), 0);
-    read_text(path, again, sizeof again);
-    CHECK_CONTAINS(again, "lockstep tuning 1\n");
+    char all[512], path[64];
+    snprintf(path, sizeof path, "%s/table", folder);
+    snprintf(all, sizeof all, "LOCKSTEP_HOSTS=64 TABLE=%s %s", path, settings);
+    CHECK_INT(run_helper(all, "helper_shows"), 0);
+    read_text(path, out, bytes);
     CHECK(unlink(path) == 0);
-    snprintf(path, sizeof path, "%s/in", folder);
-    CHECK(rmdir(path) == 0 && rmdir(folder) == 0);
+}
+
+/* A file by which root takes a thousandth of the time of all other algorithms. */
+static void best_is_root(const char *key, char *out, size_t bytes)
+{
+    int count = 0, n = snprintf(out, bytes, "lockstep tuning 1\n%s", key);
+    const ls__algorithm *const *all = ls__algorithms(&count);
+    for (int i = 0; i < count; i++) {
+        const bool timed = all[i]->exact && (all[i]->memories & LS__IN_MESSAGES) != 0;
+        const char *ns = strcmp(all[i]->name, "root") == 0 ? "1e4 1e4 1e5 4e5" : "1e7 1e7 1e8 4e8";
+        if (all[i]->operation == LS__OP_ALL_REDUCE && timed) {
+            n += snprintf(out + n, bytes - (size_t)n, "\t%s %s", all[i]->name, ns);
+        }
+    }
+    (void)snprintf(out + n, bytes - (size_t)n, "\n");
+}
+
+/* `lockstep tune` writes the file; jobs choose by it, with the bits that they have without. */
+TEST(a_job_chooses_by_the_times_that_the_command_has_kept)
+{
+    char folder[] = "/tmp/lockstep-tune-XXXXXX", command[512], file[64], times[4096], plain[TEXT];
+    char tuned[TEXT], settings[160], line[2048], key[128];
+    CHECK(mkdtemp(folder) != NULL);
+    snprintf(file, sizeof file, "%s/in/it", folder);
+    snprintf(settings, sizeof settings, "LOCKSTEP_TUNE_FILE=%s", file);
+    shown(folder, settings, plain, sizeof plain);
+    snprintf(command, sizeof command, "LOCKSTEP_HOSTS=64 %s %s run -n 3 %s tune", settings,
+             test_build_path("lockstep"), test_build_path("lockstep"));
+    const test_output out = test_run(command, 60);
+    CHECK_INT(out.status, 0);
+    CHECK_CONTAINS(out.text, "recursive_doubling");
+    free(out.text);
+    read_text(file, times, sizeof times);
+    CHECK_CONTAINS(times, "lockstep tuning 1\nfrom ");
+    CHECK_CONTAINS(times, " hosts 0,1,2\tdirect ");
+    shown(folder, settings, tuned, sizeof tuned);
+    CHECK(strcmp(strstr(plain, "bits "), strstr(tuned, "bits ")) == 0);
+    CHECK(sscanf(times, "lockstep tuning 1\n%127[^\t]", key) == 1);
+    best_is_root(key, line, sizeof line);
+    write_text(file, line);
+    shown(folder, settings, tuned, sizeof tuned);
+    CHECK_CONTAINS(tuned, "all_reduce      0-:root\n");
+    CHECK(strcmp(strstr(plain, "bits "), strstr(tuned, "bits ")) == 0);
+    write_text(file, "something else\n");
+    shown(folder, settings, tuned, sizeof tuned);
+    CHECK(strcmp(plain, tuned) == 0);
+    CHECK(unlink(file) == 0);
+    snprintf(file, sizeof file, "%s/in", folder);
+    CHECK(rmdir(file) == 0 && rmdir(folder) == 0);
 }
 
 TEST_MAIN

@@ -376,19 +376,4 @@ TEST(descriptors_leave_0_to_2_to_the_standard_streams)
     }
 }
 
-TEST(a_thread_leaves_a_core_and_may_still_use_all)
-{
-    const int cores = env()->cores(env()), here = env()->core(env());
-    if (cores < 2 || here < 0) {
-        SKIP("one core");
-    }
-    CHECK(env()->leave_core(env(), &here, 1));
-    CHECK_INT(env()->cores(env()), cores);
-    int all[8192];
-    for (int c = 0; c < 8192; c++) {
-        all[c] = c;
-    }
-    CHECK(!env()->leave_core(env(), all, 8192));
-}
-
 TEST_MAIN

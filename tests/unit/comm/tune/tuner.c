@@ -2,6 +2,7 @@
 #include "test.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,8 +22,8 @@ static const char *rule_at(const ls__rules *rules, int64_t bytes)
 TEST(rules_hold_from_the_first_size_to_below_the_second)
 {
     ls__rules rules = {0};
-    CHECK_OK(ls__rules_parse(&rules, LS__OP_ALL_REDUCE,
-                             "0-4k:recursive_doubling,4k-1Mi:direct,2Mi-:ring"));
+    CHECK_OK(ls__rules_parse(&rules, "scan=direct;all_reduce=0-4k:recursive_doubling,4k-1Mi:direct,"
+                                     "2Mi-:ring;gather=8-:binomial"));
     CHECK(strcmp(rule_at(&rules, 0), "recursive_doubling") == 0);
     CHECK(strcmp(rule_at(&rules, 3999), "recursive_doubling") == 0);
     CHECK(strcmp(rule_at(&rules, 4000), "direct") == 0);
@@ -30,22 +31,35 @@ TEST(rules_hold_from_the_first_size_to_below_the_second)
     CHECK(strcmp(rule_at(&rules, 1 << 20), "none") == 0);
     CHECK(strcmp(rule_at(&rules, INT64_MAX - 1), "ring") == 0);
     CHECK(ls__rules_find(&rules, LS__OP_BROADCAST, 0) == NULL);
+    CHECK(ls__rules_find(&rules, LS__OP_SCAN, 0) == ls__algorithm_find(LS__OP_SCAN, "direct"));
+    CHECK(ls__rules_find(&rules, LS__OP_GATHER, 7) == NULL);
+    CHECK(ls__rules_find(&rules, LS__OP_GATHER, 8) ==
+          ls__algorithm_find(LS__OP_GATHER, "binomial"));
 }
 
 TEST(a_name_alone_is_for_every_size)
 {
     ls__rules rules = {0};
-    CHECK_OK(ls__rules_parse(&rules, LS__OP_ALL_REDUCE, "root"));
+    CHECK_OK(ls__rules_parse(&rules, "all_reduce=root"));
     CHECK(strcmp(rule_at(&rules, 0), "root") == 0);
     CHECK(strcmp(rule_at(&rules, (int64_t)1 << 40), "root") == 0);
 }
 
-static void refused(const char *text, const char *why)
+static void whole_refused(const char *text, const char *why)
 {
     ls__rules rules = {0};
-    CHECK(ls__rules_parse(&rules, LS__OP_ALL_REDUCE, text) < 0);
-    CHECK_CONTAINS(ls_error_message(), "LOCKSTEP_ALL_REDUCE");
+    CHECK(ls__rules_parse(&rules, text) < 0);
+    CHECK_CONTAINS(ls_error_message(), "LOCKSTEP_ALGORITHM: ");
     CHECK_CONTAINS(ls_error_message(), why);
+}
+
+/* After those of another operation and before those of a third. */
+static void refused(const char *rules, const char *why)
+{
+    char text[256];
+    snprintf(text, sizeof text, "scan=direct;all_reduce=%s;gather=binomial", rules);
+    whole_refused(text, why);
+    CHECK_CONTAINS(ls_error_message(), "all_reduce");
 }
 
 TEST(rules_that_are_none_are_refused)
@@ -63,6 +77,17 @@ TEST(rules_that_are_none_are_refused)
     refused("ring,direct", "both for 0 bytes");
     refused("0-1:ring,1-2:ring,2-3:ring,3-4:ring,4-5:ring,5-6:ring,6-7:ring,7-8:ring,8-:ring",
             "more than 8 rules");
+}
+
+TEST(rules_without_an_operation_are_refused)
+{
+    whole_refused("", "does not begin with an operation");
+    whole_refused("ring", "does not begin with an operation");
+    whole_refused("all_reduc=ring", "does not begin with an operation");
+    whole_refused("send=direct", "does not begin with an operation");
+    whole_refused("all_gather_v=direct", "does not begin with an operation");
+    whole_refused("all_reduce=ring;", "does not begin with an operation");
+    whole_refused("all_reduce=ring;scan=direct;all_reduce=direct", "all_reduce is there twice");
 }
 
 /* ---- counts ------------------------------------------------------------------------------- */
@@ -127,6 +152,13 @@ static ls__timings timed_by(const ls__layout *layout, const ls__figures *figures
     return timings;
 }
 
+static void decide(const ls__layout *layout, const ls__timings *timings, ls__tune_table *table)
+{
+    ls__figures figures;
+    ls__tune_fit(timings, &figures);
+    CHECK_OK(ls__tune_decide(layout, timings, &figures, ls__env_posix(), table));
+}
+
 TEST(times_that_follow_the_model_are_predicted_again)
 {
     for (int n = 2; n <= 9; n++) {
@@ -152,7 +184,7 @@ TEST(the_table_has_the_cheapest_program_at_every_size)
     const ls__layout layout = hosts_of(6, 1);
     const ls__timings timings = timed_by(&layout, &truth);
     ls__tune_table table;
-    CHECK_OK(ls__tune_decide(&layout, &timings, ls__env_posix(), &table));
+    decide(&layout, &timings, &table);
     for (double bytes = 64; bytes < 1e9; bytes *= 3) {
         const ls__algorithm *chosen = ls__tune_find(&table, LS__OP_ALL_REDUCE, (int64_t)bytes);
         double least = 0, mine = 0;
@@ -179,7 +211,7 @@ TEST(what_the_model_misses_is_corrected_where_it_was_timed)
             timings.of[t].ns[3] *= 3;
         }
     }
-    CHECK_OK(ls__tune_decide(&layout, &timings, ls__env_posix(), &table));
+    decide(&layout, &timings, &table);
     const ls__algorithm *chosen = ls__tune_find(&table, LS__OP_ALL_REDUCE, 1 << 22);
     CHECK(chosen != NULL && strcmp(chosen->name, "direct") != 0);
 }
@@ -191,7 +223,7 @@ TEST(only_exact_programs_are_admitted)
     const ls__layout layout = hosts_of(5, 1);
     const ls__timings timings = timed_by(&layout, &truth);
     ls__tune_table table;
-    CHECK_OK(ls__tune_decide(&layout, &timings, ls__env_posix(), &table));
+    decide(&layout, &timings, &table);
     for (int o = 0; o < LS__OP_COUNT; o++) {
         for (int i = 0; i < table.of[o].count; i++) {
             ls__counts counts;
@@ -232,6 +264,35 @@ TEST(a_line_of_the_file_gives_its_times_and_layout)
     CHECK(!ls__tune_key_layout("from a", &read));
     CHECK(!ls__tune_key_layout("from a hosts 0", &read));
     CHECK(!ls__tune_key_layout("from a hosts 0,99", &read));
+}
+
+/* What rank 0 shares: times of the layout itself before those of another one, else the default. */
+TEST(figures_come_from_the_layout_else_from_another_else_from_the_model)
+{
+    const ls__layout three = hosts_of(3, 1);
+    ls__timings timings;
+    ls__figures figures, other;
+    CHECK_OK(ls__timings_init(&timings, &three, ls__env_posix()));
+    CHECK(!ls__tune_figures("", &three, ls__env_posix(), &timings, &figures));
+    CHECK(memcmp(&figures, &ls__tune_default_figures, sizeof figures) == 0);
+    CHECK(!ls__tune_figures("nonsense\n\tof\nmany lines", &three, ls__env_posix(), &timings,
+                            &figures));
+    const char *text = "from a, hosts 0,1,2,3\tdirect 900000 900000 9000000 90000000\n"
+                       "from a, hosts 0,1,2\tdirect 1000 2000 30000 40000\n";
+    CHECK(ls__tune_figures(text, &three, ls__env_posix(), &timings, &figures));
+    bool timed = false;
+    for (int t = 0; t < timings.count; t++) {
+        timed = timed || timings.of[t].ns[0] == 1000;
+    }
+    CHECK(timed);
+    const ls__layout five = hosts_of(5, 1);
+    CHECK_OK(ls__timings_init(&timings, &five, ls__env_posix()));
+    CHECK(ls__tune_figures(text, &five, ls__env_posix(), &timings, &other));
+    for (int t = 0; t < timings.count; t++) {
+        CHECK(timings.of[t].ns[0] == 0);
+    }
+    CHECK(memcmp(&figures, &other, sizeof other) != 0);
+    CHECK(memcmp(&other, &ls__tune_default_figures, sizeof other) != 0);
 }
 
 TEST_MAIN

@@ -1,0 +1,176 @@
+/* What was timed before is shared once, at start; every rank then decides for each of its groups by
+ * itself, from the same numbers with the same arithmetic, so that all decide alike. */
+#include "comm/tune/choice.h"
+
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "comm/comm.h"
+#include "comm/engine/lock.h"
+#include "comm/engine/work.h"
+#include "comm/remote/remote.h"
+#include "comm/tune/cache.h"
+#include "job/store/store.h"
+
+#define KEY "tuning"
+
+ls_status ls__tuning_share(ls__comm *comm)
+{
+    const ls__env *env = comm->env;
+    if (comm->remote == NULL || comm->tune == LS__TUNE_OFF) {
+        return LS_OK;
+    }
+    comm->timed = env->allocate(env, LS__TUNE_SHARED_MAX);
+    if (comm->timed == NULL) {
+        return ls__fail(LS_ERR_MEMORY, "ls_init: no memory for what is known of the links");
+    }
+    size_t bytes = LS__TUNE_SHARED_MAX - 1;
+    if (comm->runtime->rank == 0) {
+        ls__tune_read_file(comm, comm->timed, LS__TUNE_SHARED_MAX);
+        bytes = strlen(comm->timed);
+        return ls_store_set(comm->boot.store, KEY, comm->timed, bytes, comm->runtime->timeout_ms);
+    }
+    LS_TRY(ls_store_get(comm->boot.store, KEY, comm->timed, &bytes, comm->runtime->timeout_ms));
+    comm->timed[bytes] = '\0';
+    return LS_OK;
+}
+
+void ls__tuning_unshare(ls__comm *comm)
+{
+    if (comm->timed != NULL) {
+        comm->env->release(comm->env, comm->timed, LS__TUNE_SHARED_MAX);
+        comm->timed = NULL;
+    }
+}
+
+ls__layout ls__tuning_layout(const ls_group *group)
+{
+    ls__layout layout = {.size = group->size};
+    if (layout.size > LS__TUNE_RANKS_MAX) {
+        layout.size = LS__TUNE_RANKS_MAX;
+    }
+    /* Hosts are numbered as they come, so that equal layouts look equal. */
+    int host[LS__TUNE_RANKS_MAX];
+    for (int r = 0, next = 0; r < layout.size; r++) {
+        host[r] = ls__comm_host_of(group->comm, group->member[r].world_rank);
+        layout.host[r] = -1;
+        for (int s = 0; s < r && layout.host[r] < 0; s++) {
+            layout.host[r] = host[s] == host[r] ? layout.host[s] : -1;
+        }
+        layout.host[r] = layout.host[r] < 0 ? next++ : layout.host[r];
+    }
+    return layout;
+}
+
+static void report(const ls_group *group, bool known)
+{
+    char text[1024] = "";
+    ls__text out = {.at = text, .room = sizeof text};
+    if (group->rank == 0) {
+        ls__tune_print(group->tuning, &out);
+        LS__INFO("group \"%s\" uses, by bytes (%s):\n%s", group->name,
+                 known ? "from times in the file" : "by the model's default figures", text);
+    }
+}
+
+ls_status ls__tuning_decide(ls_group *group)
+{
+    ls__comm *comm = group->comm;
+    const ls__env *env = comm->env;
+    if (!group->has_remote || comm->timed == NULL || group->tuning != NULL) {
+        return LS_OK;
+    }
+    const ls__layout layout = ls__tuning_layout(group);
+    ls__timings timings;
+    ls__figures figures;
+    LS_TRY(ls__timings_init(&timings, &layout, env));
+    const bool known = ls__tune_figures(comm->timed, &layout, env, &timings, &figures);
+    ls__tune_table *table = env->allocate(env, sizeof *table);
+    if (table == NULL) {
+        return ls__fail(LS_ERR_MEMORY, "no memory for the choice of algorithms");
+    }
+    const ls_status status = ls__tune_decide(&layout, &timings, &figures, env, table);
+    if (status != LS_OK) {
+        env->release(env, table, sizeof *table);
+        return status;
+    }
+    group->tuning = table;
+    report(group, known);
+    return LS_OK;
+}
+
+void ls__tuning_close(ls_group *group)
+{
+    const ls__env *env = group->comm->env;
+    if (group->tuning != NULL) {
+        env->release(env, group->tuning, sizeof *group->tuning);
+        group->tuning = NULL;
+    }
+}
+
+const ls__algorithm *ls__tuning_find(const ls_group *group, const ls_work *work)
+{
+    if (group->tuning == NULL || work->algorithm != NULL) {
+        return work->algorithm;
+    }
+    const ls__operation_traits *traits = ls__operation_traits_of(work->operation);
+    const int64_t blocks = traits->in_blocks || traits->out_blocks ? group->size : 1;
+    return ls__tune_find(group->tuning, work->operation,
+                         work->count * blocks * (int64_t)work->element);
+}
+
+bool ls__tuning_one_shot(const ls_group *group, size_t bytes)
+{
+    LS_ASSERT(group->tuning == NULL || group->has_remote);
+    return group->tuning == NULL ||
+           (group->tuning->one_shot > 0 && bytes <= (size_t)group->tuning->one_shot);
+}
+
+/* ---- what the user asks ------------------------------------------------------------------- */
+
+/* The table, decided now if no operation has asked for it yet. */
+static ls_status table_of(ls_group *group, const ls__tune_table **out)
+{
+    ls__comm *comm = group->comm;
+    ls__lock_take(&comm->lock, comm->env);
+    const ls_status status = ls__tuning_decide(group);
+    *out = group->tuning;
+    ls__unlock(&comm->lock, comm->env);
+    return status;
+}
+
+const char *ls__tuning_name(ls_group *group, ls__operation operation, int64_t bytes)
+{
+    const ls__tune_table *table = NULL;
+    if (table_of(group, &table) != LS_OK || table == NULL) {
+        return "(built in)";
+    }
+    const ls__algorithm *found = ls__tune_find(table, operation, bytes);
+    return bytes <= table->one_shot ? "(with announcement)"
+           : found != NULL          ? found->name
+                                    : "(built in)";
+}
+
+ls_status ls_group_get_tuning(ls_group *group, char *out, size_t bytes)
+{
+    const ls__comm *comm = ls__comm_get("ls_group_get_tuning");
+    const ls__tune_table *table = NULL;
+    if (comm == NULL) {
+        return ls__self.status;
+    }
+    if (group == NULL || out == NULL || bytes == 0) {
+        (void)ls__fail(LS_ERR_INVALID,
+                       "ls_group_get_tuning: %s; give a group and memory for the text",
+                       group == NULL ? "the group is NULL" : "there is no memory for the text");
+        return ls__fail_at_site(LS_ERR_INVALID);
+    }
+    ls__text text = {.at = out, .room = bytes};
+    ls__text_add(&text, "%s", "");
+    LS_TRY(table_of(group, &table));
+    if (table != NULL) {
+        ls__tune_print(table, &text);
+    }
+    return LS_OK;
+}
