@@ -110,7 +110,7 @@ bool ls__board_set_cause(ls__board *board, const ls__env *env, const ls__failure
     board->culprit_signal = cause->signal;
     board->culprit_code = cause->code;
     snprintf(board->verdict_text, sizeof board->verdict_text, "%s", cause->text);
-    /* Sync: release, after text and fields: nobody reads half a verdict. */
+    /* Sync: release, after text and fields: nobody reads half a root cause. */
     atomic_store_explicit(&board->verdict, 1, memory_order_release);
     for (int r = 0; r < board->ranks; r++) {
         ls__board_ring(board, env, r);

@@ -1,11 +1,11 @@
 /* The board: one page range per host and job, made by the launcher and mapped by its ranks.
  *
  * It holds what must be readable after a rank died and writable without a system call: each rank's
- * doorbell, life, activity and flight records, and the launcher's verdict about the first failure.
+ * doorbell, life, activity and flight records, and the root cause of the job's failure.
  * No locks: every field has one writer, or is set once by compare-and-swap. Anonymous memory
  * (memfd) passed by descriptor; a world of one has a private board.
  *
- *   launcher ── verdict ──▶ ranks     (then wakes all doorbells)
+ *   agent ── root cause ──▶ ranks     (then wakes all doorbells)
  *   launcher ── stop ──▶ ranks        (read at the next synchronising backward)
  *   rank ── activity, flight, life ──▶ launcher and peers
  *   rank ── own finding ──▶ launcher  (which reports it when the rank ends)
@@ -60,7 +60,7 @@ typedef struct ls__board_rank {
     LS__ALIGNED(LS__CACHE_LINE) _Atomic uint32_t doorbell; /* futex word: bumped, then woken */
     _Atomic uint32_t sleepers; /* threads parked on the doorbell; wakers skip the call when 0 */
     LS__ALIGNED(LS__CACHE_LINE) _Atomic uint32_t life; /* ls__life */
-    _Atomic uint32_t stops_itself; /* it looks at `stop`: no signal for the first wish to stop */
+    _Atomic uint32_t stops_itself; /* it looks at `stop`: no signal for the first stop request */
     _Atomic int32_t pid;
     int32_t world_rank; /* not contiguous on a host where another launcher has dealt them out */
     _Atomic uint64_t heartbeat_ns; /* the engine's last turn */
@@ -99,11 +99,12 @@ typedef struct ls__board {
     int32_t nodes, node;           /* how many, and which this is */
     uint32_t plain;                /* links that leave the host are not encrypted */
     char address[LS__ADDRESS_MAX]; /* of this host, as the others reach it */
-    /* The launcher's verdict: the first failure of the job. Set once: text and fields, then state.
+    /* The root cause: the first failure of the job. Set once: text and fields, then state.
      */
     LS__ALIGNED(LS__CACHE_LINE) _Atomic uint32_t verdict; /* 0 none, 1 given */
-    _Atomic uint32_t verdict_claim; /* 1: somebody writes it, who alone may; by compare-and-swap */
-    int32_t culprit;                /* rank of the world; -1: none */
+    _Atomic uint32_t
+        verdict_claim; /* 1: one process writes it, and no other may; by compare-and-swap */
+    int32_t culprit;   /* rank of the world; -1: none */
     int32_t culprit_pid;
     int32_t culprit_signal; /* 0: exited */
     int32_t culprit_code;

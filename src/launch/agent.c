@@ -17,7 +17,7 @@
 #define LINGER_MS 200      /* for output that is still in the pipes of ended ranks */
 #define ORPHAN_TERM_MS 200 /* for orphans, between SIGTERM and SIGKILL */
 #define ORPHAN_LOOK_MS 20  /* between two looks at orphans that were killed */
-#define STOP_AGAIN_MS 200  /* sooner it is the same wish, sent to a whole group of processes */
+#define STOP_AGAIN_MS 200  /* sooner it is the same request, sent to a whole group of processes */
 #define DESCRIPTORS_PER_RANK 6
 #define DESCRIPTORS_OTHER 256
 
@@ -160,7 +160,7 @@ static void ask_to_stop(ls__agent *agent, int number)
     }
 }
 
-/* The first wish to stop is the ranks' to answer; the second is not. */
+/* The ranks answer the first stop request; the second kills them. */
 static void stop(ls__agent *agent, int number, bool ours)
 {
     if (ours && agent->host.nodes != NULL) {

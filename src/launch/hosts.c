@@ -1,7 +1,7 @@
 /* Several hosts: this agent among the others.
  *
  *     gather:  all come to node 0, which deals out the world       before there is a rank
- *     then:    verdicts and stops travel (report.c, agent.c)       comm/nodes carries them
+ *     then:    root cause and stop requests travel                    job/nodes carries them
  *     end:     DONE to node 0, END from it                         all end, or restart, alike
  */
 #include <errno.h>

@@ -181,7 +181,7 @@ static int run_attempt(front *f, ls__job_result *result)
 
 /* ---- restarts -------------------------------------------------------------------------------- */
 
-/* False: a wish to stop came. A closed terminal alone is none: under nohup the job goes on. */
+/* False: a stop request came. A closed terminal alone is not one: under nohup the job goes on. */
 static bool wait_unless_stopped(front *f, int64_t delay_ms)
 {
     const ls__env *env = f->env;

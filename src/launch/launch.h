@@ -5,7 +5,7 @@
  * of its own: nothing that the old world still does can reach the new one.
  *
  *     front (the caller)  ──helper──▶  agent  ──▶  rank 0 … N-1  ──▶  what they start
- *       passes signals on,             owns store, board, output and the verdict;
+ *       passes signals on,             owns store, board, output, root cause;
  *       waits for the result           adopts orphans, so that nothing is left when it ends
  *
  * Two processes, because either may be killed: the agent watches the front and ends the job when it
@@ -36,7 +36,7 @@ typedef struct ls__job {
     int attempt;        /* filled in by ls__job_run: 0, 1 … */
     const char *run_id; /* filled in by ls__job_run: the same in all attempts */
 
-    /* Several hosts: each runs `lockstep run` (see comm/nodes). */
+    /* Several hosts: each runs `lockstep run` (see job/nodes). */
     int nodes;                   /* 0, 1: this host alone */
     int node;                    /* which this is; -1: given on arrival, and not 0 */
     const char *rendezvous;      /* HOST:PORT of node 0 */
@@ -48,7 +48,7 @@ typedef struct ls__job {
 
 /* What tells whether a failure would come again; see restart.c. */
 typedef struct ls__job_failure {
-    bool final;             /* not the ranks' doing, or the user's wish: nothing to restart */
+    bool final;             /* not the ranks' doing, or a stop request: nothing to restart */
     int status;             /* the ls_status that the culprit noted on the board; 0: none */
     int signal;             /* that killed the culprit; 0: none */
     bool before_init;       /* the culprit ended by itself and had not called ls_init */

@@ -1,7 +1,7 @@
 /* Restarting is for what passes: a lost machine, memory that was short for a moment. A failure that
  * would only come again is not tried again:
  *
- *     nothing a rank did          no such program, the user's wish, exit codes 126 and 127
+ *     nothing a rank did          no such program, a stop request, exit codes 126 and 127
  *     wrong use                   exit codes 2 and 64 before ls_init: bad arguments stay bad
  *     ranks that do not fit       LS_ERR_MISMATCH, LS_ERR_INVALID, LS_ERR_FORMAT … on the board
  *     the same failure twice      at the same step, in the same words

@@ -1,4 +1,4 @@
-/* Until all are there: the meeting of this host's ranks, then that of the hosts; and what all get.
+/* Until all ranks are there: the local rendezvous, then that of the hosts; and the reply that all get.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 #include "base/text.h"
 #include "job/bootstrap/agent_thread_internal.h"
 
-/* ---- the meeting --------------------------------------------------------------------------- */
+/* ---- the local rendezvous ------------------------------------------------------------------ */
 
 static void answer(const ls__env *env, int fd, ls_status status, const char *text)
 {

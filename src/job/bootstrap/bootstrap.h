@@ -9,9 +9,9 @@
  * it. ls_init reads the secret and closes that descriptor; all three are close-on-exec from then
  * on.
  *
- * Another launcher's way. The ranks of a host meet by a name made of user and job (meet.h); local
- * rank 0 brings a steward, which does for them what our agent would (steward.h). Hosts meet as our
- * agents do (comm/nodes). Leaving: local rank 0 waits for those whom its steward serves.
+ * Another launcher's way. The ranks of a host meet by the job's name (local_rendezvous.h); local
+ * rank 0 runs the host agent as a thread (agent_thread.h). Hosts meet as our
+ * agents do (job/nodes). Leaving: local rank 0 waits for those that its agent serves.
  */
 #ifndef LS_JOB_BOOTSTRAP_BOOTSTRAP_H
 #define LS_JOB_BOOTSTRAP_BOOTSTRAP_H

@@ -1,4 +1,4 @@
-/* A rank's side of the meeting. */
+/* A rank's side of the local rendezvous. */
 #include "job/bootstrap/local_rendezvous.h"
 
 #include <errno.h>

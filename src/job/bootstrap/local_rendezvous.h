@@ -35,7 +35,7 @@ typedef struct ls__local_joined {
     uint8_t secret[LS__STORE_SECRET_BYTES];
 } ls__local_joined;
 
-/* Comes to the meeting and waits until all are there, or the deadline. */
+/* Connects to local rank 0's agent and waits until all ranks are there, or the deadline. */
 ls_status ls__local_join(const ls__env *env, const ls__found *found, uint64_t deadline_ns,
                          ls__local_joined *out);
 

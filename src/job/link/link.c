@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/error.h"
 #include "job/link/internal.h"
 
@@ -89,6 +90,7 @@ static ls_status advance(ls__link *link)
         if (status != LS_OK || link->spec.mode == LS__LINK_PLAIN) {
             return status;
         }
+        LS_ASSERT(link->spec.mode == LS__LINK_TLS && link->tls == NULL);
         LS_TRY(ls__tls_begin(link));
         link->state = LS__LINK_SEALING;
     }
@@ -103,6 +105,7 @@ ls_status ls__link_handshake(ls__link *link)
     if (link->state == LS__LINK_FAILED) {
         return ls__fail(LS_ERR_STATE, "the connection with %s has failed before", link->peer);
     }
+    LS_ASSERT(link->state < LS__LINK_OPEN);
     const ls_status status = advance(link);
     if (status != LS_IN_PROGRESS) {
         link->state = status == LS_OK ? LS__LINK_OPEN : LS__LINK_FAILED;

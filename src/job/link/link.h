@@ -5,7 +5,7 @@
  * key) encrypts them. What travels over a link is the business of its user: the store's frames, the
  * transport's. Nothing here blocks. Not thread-safe.
  *
- *     link = ls__link_connect(…) or ls__listener_next(door)
+ *     link = ls__link_connect(…) or ls__listener_next(listener)
  *     while (ls__link_handshake(link) == LS_IN_PROGRESS) wait for the descriptor
  *     ls__link_read / ls__link_send
  */

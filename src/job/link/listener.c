@@ -1,4 +1,4 @@
-/* A listening port and those who have not proven themselves yet. See door.h. */
+/* A listening port and its connections that have not proved the secret yet. See listener.h. */
 #include "job/link/listener.h"
 
 #include <errno.h>
@@ -16,7 +16,7 @@
 #define PROVEN_NS 1000000000u
 #define READY_ROOM 64
 
-_Static_assert(sizeof(ls__link) <= LS__LISTENER_BYTES, "what a stranger may cost");
+_Static_assert(sizeof(ls__link) <= LS__LISTENER_BYTES, "the cost of an unauthenticated peer");
 
 typedef struct pending {
     ls__link *link; /* NULL: free */
@@ -56,53 +56,54 @@ ls_status ls__listener_open(const ls__link_spec *spec, const char *address, int 
     const ls__env *env = spec->env;
     char own[LS__ADDRESS_MAX];
     LS_TRY(ls__link_available(spec->mode));
-    ls__listener *door = env->allocate(env, sizeof *door);
-    if (door == NULL) {
+    ls__listener *listener = env->allocate(env, sizeof *listener);
+    if (listener == NULL) {
         return ls__fail(LS_ERR_MEMORY, "no memory to listen on %s", address);
     }
-    memset(door, 0, sizeof *door);
-    door->env = env;
-    door->spec = *spec;
-    memcpy(door->secret, spec->secret, sizeof door->secret);
-    door->spec.secret = door->secret;
-    door->fd = env->tcp_listen(env, address, port);
-    door->poller = env->poller_open(env);
-    int error = door->fd < 0 ? door->fd : door->poller < 0 ? door->poller : 0;
-    error = error == 0 ? env->poller_add(env, door->poller, door->fd, 0) : error;
-    error = error == 0 ? env->tcp_name(env, door->fd, false, own, sizeof own, &door->port) : error;
+    memset(listener, 0, sizeof *listener);
+    listener->env = env;
+    listener->spec = *spec;
+    memcpy(listener->secret, spec->secret, sizeof listener->secret);
+    listener->spec.secret = listener->secret;
+    listener->fd = env->tcp_listen(env, address, port);
+    listener->poller = env->poller_open(env);
+    int error = listener->fd < 0 ? listener->fd : listener->poller < 0 ? listener->poller : 0;
+    error = error == 0 ? env->poller_add(env, listener->poller, listener->fd, 0) : error;
+    error = error == 0 ? env->tcp_name(env, listener->fd, false, own, sizeof own, &listener->port)
+                       : error;
     if (error != 0) {
-        ls__listener_close(door);
+        ls__listener_close(listener);
         return listen_failed(address, port, error);
     }
-    *out = door;
+    *out = listener;
     return LS_OK;
 }
 
-int ls__listener_port(const ls__listener *door)
+int ls__listener_port(const ls__listener *listener)
 {
-    return door->port;
+    return listener->port;
 }
 
-int ls__listener_fd(const ls__listener *door)
+int ls__listener_fd(const ls__listener *listener)
 {
-    return door->poller;
+    return listener->poller;
 }
 
-uint64_t ls__listener_deadline(const ls__listener *door)
+uint64_t ls__listener_deadline(const ls__listener *listener)
 {
-    uint64_t first = door->more ? door->again_ns : LS__NEVER;
+    uint64_t first = listener->more ? listener->again_ns : LS__NEVER;
     for (int i = 0; i < LS__LISTENER_PENDING; i++) {
-        const pending *p = &door->pending[i];
+        const pending *p = &listener->pending[i];
         const uint64_t end = ls__time_after(p->since_ns, LS__LISTENER_MS);
         first = p->link != NULL && end < first ? end : first;
     }
     return first;
 }
 
-static ls__link *let_go(ls__listener *door, pending *p)
+static ls__link *let_go(ls__listener *listener, pending *p)
 {
     ls__link *link = p->link;
-    (void)door->env->poller_remove(door->env, door->poller, ls__link_fd(link));
+    (void)listener->env->poller_remove(listener->env, listener->poller, ls__link_fd(link));
     p->link = NULL;
     return link;
 }
@@ -116,11 +117,11 @@ static uint64_t end_of_grace(const pending *p)
 }
 
 /* A free place, or else the one whose grace ends first. */
-static pending *place_for(ls__listener *door)
+static pending *place_for(ls__listener *listener)
 {
-    pending *best = &door->pending[0];
+    pending *best = &listener->pending[0];
     for (int i = 0; i < LS__LISTENER_PENDING; i++) {
-        pending *p = &door->pending[i];
+        pending *p = &listener->pending[i];
         if (p->link == NULL) {
             return p;
         }
@@ -129,45 +130,45 @@ static pending *place_for(ls__listener *door)
     return best;
 }
 
-/* Out of descriptors, or the network is in trouble: strangers are the first to give theirs back. */
-static void accept_failed(ls__listener *door, pending *p, int error, uint64_t now)
+/* Out of descriptors, or the network is in trouble: unauthenticated peers lose theirs first. */
+static void accept_failed(ls__listener *listener, pending *p, int error, uint64_t now)
 {
-    door->more = error != -EAGAIN;
-    door->again_ns = now + SILENT_NS;
-    if (door->more) {
+    listener->more = error != -EAGAIN;
+    listener->again_ns = now + SILENT_NS;
+    if (listener->more) {
         for (int i = 0; i < LS__LISTENER_PENDING && p->link == NULL; i++) {
-            p = door->pending[i].link != NULL ? &door->pending[i] : p;
+            p = listener->pending[i].link != NULL ? &listener->pending[i] : p;
         }
         if (p->link != NULL && p->link->state != LS__LINK_SEALING) {
-            ls__link_close(let_go(door, p));
+            ls__link_close(let_go(listener, p));
         }
     }
 }
 
 /* Fills the places that are free or may be taken; returns whether anybody came. */
-static bool accept_all(ls__listener *door)
+static bool accept_all(ls__listener *listener)
 {
-    const ls__env *env = door->env;
+    const ls__env *env = listener->env;
     const uint64_t now = env->now_ns(env);
     for (bool came = false;; came = true) {
-        pending *p = place_for(door);
+        pending *p = place_for(listener);
         if (p->link != NULL && end_of_grace(p) > now) {
-            door->more = true;
-            door->again_ns = end_of_grace(p);
+            listener->more = true;
+            listener->again_ns = end_of_grace(p);
             return came;
         }
-        const int fd = env->tcp_accept(env, door->fd, NULL, 0);
+        const int fd = env->tcp_accept(env, listener->fd, NULL, 0);
         if (fd < 0) {
-            accept_failed(door, p, fd, now);
+            accept_failed(listener, p, fd, now);
             return came;
         }
         if (p->link != NULL) {
-            ls__link_close(let_go(door, p));
+            ls__link_close(let_go(listener, p));
         }
         p->since_ns = now;
-        if (ls__link_accept(&door->spec, fd, &p->link) != LS_OK) {
+        if (ls__link_accept(&listener->spec, fd, &p->link) != LS_OK) {
             p->link = NULL;
-        } else if (env->poller_add(env, door->poller, fd, 0) != 0) {
+        } else if (env->poller_add(env, listener->poller, fd, 0) != 0) {
             ls__link_close(p->link);
             p->link = NULL;
         }
@@ -175,54 +176,54 @@ static bool accept_all(ls__listener *door)
 }
 
 /* Moves all proofs on; the first that is complete, or NULL. */
-static ls__link *drive_all(ls__listener *door)
+static ls__link *drive_all(ls__listener *listener)
 {
-    const uint64_t now = door->env->now_ns(door->env);
+    const uint64_t now = listener->env->now_ns(listener->env);
     for (int i = 0; i < LS__LISTENER_PENDING; i++) {
-        pending *p = &door->pending[i];
+        pending *p = &listener->pending[i];
         const ls_status status = p->link != NULL ? ls__link_handshake(p->link) : LS_IN_PROGRESS;
         if (status == LS_OK) {
-            return let_go(door, p);
+            return let_go(listener, p);
         }
         if (p->link != NULL &&
             (status < 0 || now >= ls__time_after(p->since_ns, LS__LISTENER_MS))) {
-            ls__link_close(let_go(door, p));
+            ls__link_close(let_go(listener, p));
         }
     }
     return NULL;
 }
 
-ls__link *ls__listener_next(ls__listener *door)
+ls__link *ls__listener_next(ls__listener *listener)
 {
-    const ls__env *env = door->env;
+    const ls__env *env = listener->env;
     ls__env_ready ready[READY_ROOM];
-    while (env->poller_wait(env, door->poller, ready, READY_ROOM, 0) == READY_ROOM) {
+    while (env->poller_wait(env, listener->poller, ready, READY_ROOM, 0) == READY_ROOM) {
         /* who it was does not matter: all are looked at */
     }
-    ls__link *link = drive_all(door); /* before anybody has to give way */
-    while (link == NULL && accept_all(door)) {
-        link = drive_all(door);
+    ls__link *link = drive_all(listener); /* before anybody has to give way */
+    while (link == NULL && accept_all(listener)) {
+        link = drive_all(listener);
     }
     return link;
 }
 
-void ls__listener_close(ls__listener *door)
+void ls__listener_close(ls__listener *listener)
 {
-    if (door == NULL) {
+    if (listener == NULL) {
         return;
     }
-    const ls__env *env = door->env;
+    const ls__env *env = listener->env;
     for (int i = 0; i < LS__LISTENER_PENDING; i++) {
-        if (door->pending[i].link != NULL) {
-            ls__link_close(let_go(door, &door->pending[i]));
+        if (listener->pending[i].link != NULL) {
+            ls__link_close(let_go(listener, &listener->pending[i]));
         }
     }
-    if (door->fd >= 0) {
-        env->close(env, door->fd);
+    if (listener->fd >= 0) {
+        env->close(env, listener->fd);
     }
-    if (door->poller >= 0) {
-        env->close(env, door->poller);
+    if (listener->poller >= 0) {
+        env->close(env, listener->poller);
     }
-    memset(door->secret, 0, sizeof door->secret);
-    env->release(env, door, sizeof *door);
+    memset(listener->secret, 0, sizeof listener->secret);
+    env->release(env, listener, sizeof *listener);
 }

@@ -3,7 +3,7 @@
  *     client                                  server
  *     hello(nonce c)             ──▶
  *                                ◀──          hello(nonce s)
- *     HMAC("client", c, s, …)    ──▶          verified first: strangers get nothing to work with
+ *     HMAC("client", c, s, …)    ──▶          verified first: an unauthenticated peer learns nothing
  *                                ◀──          HMAC("server", c, s, …)
  *
  * The codes cover both hellos (nonces, versions, modes), the side, the purpose and the job, so a

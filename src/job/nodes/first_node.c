@@ -1,12 +1,13 @@
-/* Node 0: the doors, the other nodes, what they report.
+/* Node 0: its listeners, the other nodes, the failures that they report.
  *
- *     knocking ──secret──▶ peer ──HELLO──▶ known ──all there──▶ WELCOME … DONE ──▶ END
+ *     connect ──secret──▶ peer ──HELLO──▶ known ──all there──▶ WELCOME … DONE ──▶ END
  *                            └─ 5 s, or refused in words ─▶ gone
  */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "job/name_folder.h"
@@ -35,51 +36,51 @@ static ls_status not_here(const ls__nodes *n)
                     n->place.from, n->place.host, n->place.port, addresses, n->host);
 }
 
-static ls_status open_door(ls__nodes *n, const char *address)
+static ls_status open_listener(ls__nodes *n, const char *address)
 {
-    ls__listener *door = NULL;
-    LS_TRY(ls__listener_open(&n->link_spec, address, n->place.port, &door));
-    n->door[n->doors++] = door;
-    (void)n->env->poller_add(n->env, n->poller, ls__listener_fd(door), 0);
+    ls__listener *listener = NULL;
+    LS_TRY(ls__listener_open(&n->link_spec, address, n->place.port, &listener));
+    n->listener[n->listeners++] = listener;
+    (void)n->env->poller_add(n->env, n->poller, ls__listener_fd(listener), 0);
     return LS_OK;
 }
 
-static ls_status open_keeper(ls__nodes *n)
+static ls_status open_exchange(ls__nodes *n)
 {
     int error = n->env->random_bytes(n->env, n->secret, sizeof n->secret);
-    n->keeper_fd = error < 0 ? error : ls__secret_exchange_open(n->env, n->place.port);
-    if (n->keeper_fd == -EPERM) {
+    n->exchange_fd = error < 0 ? error : ls__secret_exchange_open(n->env, n->place.port);
+    if (n->exchange_fd == -EPERM) {
         return ls__name_folder_fail(n->env, "the job's secret");
     }
-    if (n->keeper_fd < 0) {
+    if (n->exchange_fd < 0) {
         char owner[64];
         ls__secret_exchange_owner(n->env, n->place.port, owner, sizeof owner);
         return ls__fail(
             LS_ERR_SYSTEM,
             "%s %s:%d: another job of this user meets there%s (%s): give each job a port "
             "of its own",
-            n->place.from, n->place.host, n->place.port, owner, strerror(-n->keeper_fd));
+            n->place.from, n->place.host, n->place.port, owner, strerror(-n->exchange_fd));
     }
-    (void)n->env->poller_add(n->env, n->poller, n->keeper_fd, 0);
+    (void)n->env->poller_add(n->env, n->poller, n->exchange_fd, 0);
     return LS_OK;
 }
 
 /* Only the place's own addresses; a name of this host may stand for several. */
 ls_status ls__first_open(ls__nodes *n)
 {
-    char own[LS__NODES_DOORS][LS__ADDRESS_MAX];
-    int count = ls__place_own(n->env, &n->place, own, LS__NODES_DOORS);
+    char own[LS__NODES_LISTENERS][LS__ADDRESS_MAX];
+    int count = ls__place_own(n->env, &n->place, own, LS__NODES_LISTENERS);
     if (count == 0) {
         return not_here(n);
     }
     if (!n->has_secret) {
-        LS_TRY(open_keeper(n));
+        LS_TRY(open_exchange(n));
     }
     for (int i = 0; i < count; i++) {
         if (!n->has_secret && !ls__address_is_loopback(own[i])) {
             continue;
         }
-        ls_status status = open_door(n, own[i]);
+        ls_status status = open_listener(n, own[i]);
         if (status < 0) {
             return ls__fail_within(status, "%s %s:%d", n->place.from, n->place.host, n->place.port);
         }
@@ -95,7 +96,7 @@ ls_status ls__first_open(ls__nodes *n)
     return LS_OK;
 }
 
-static void peer_free(ls__nodes *n, ls__peer *p)
+static void peer_free(ls__nodes *n, ls__nodes_peer *p)
 {
     ls__list_remove(&p->link);
     ls__store_guest_free(p->guest);
@@ -117,25 +118,25 @@ void ls__first_close(ls__nodes *n)
         send_home(n);
     }
     LS__LIST_EACH (at, &n->peers) {
-        peer_free(n, LS__LIST_ITEM(at, ls__peer, link));
+        peer_free(n, LS__LIST_ITEM(at, ls__nodes_peer, link));
     }
-    for (int i = 0; i < n->doors; i++) {
-        (void)n->env->poller_remove(n->env, n->poller, ls__listener_fd(n->door[i]));
-        ls__listener_close(n->door[i]);
+    for (int i = 0; i < n->listeners; i++) {
+        (void)n->env->poller_remove(n->env, n->poller, ls__listener_fd(n->listener[i]));
+        ls__listener_close(n->listener[i]);
     }
-    n->doors = 0;
-    if (n->keeper_fd >= 0) {
-        ls__secret_exchange_close(n->env, n->keeper_fd, n->place.port);
-        n->keeper_fd = -1;
+    n->listeners = 0;
+    if (n->exchange_fd >= 0) {
+        ls__secret_exchange_close(n->env, n->exchange_fd, n->place.port);
+        n->exchange_fd = -1;
     }
 }
 
 /* ---- telling ------------------------------------------------------------------------------- */
 
-void ls__first_tell(ls__nodes *n, const ls__peer *except, ls__node_type type, json_t *object)
+void ls__first_tell(ls__nodes *n, const ls__nodes_peer *except, ls__node_type type, json_t *object)
 {
     LS__LIST_EACH (at, &n->peers) {
-        ls__peer *p = LS__LIST_ITEM(at, ls__peer, link);
+        ls__nodes_peer *p = LS__LIST_ITEM(at, ls__nodes_peer, link);
         if (p->known && !p->lost && p != except) {
             (void)ls__frames_say(&p->frames, type, json_incref(object));
         }
@@ -155,7 +156,7 @@ void ls__nodes_announce_cause(ls__nodes *n, const ls__failure_record *cause)
 bool ls__nodes_all_done(const ls__nodes *n, const char **tail)
 {
     LS__LIST_EACH (at, &n->peers) {
-        const ls__peer *p = LS__LIST_ITEM(at, ls__peer, link);
+        const ls__nodes_peer *p = LS__LIST_ITEM(at, ls__nodes_peer, link);
         if (p->known && !p->done && !p->lost) {
             return false;
         }
@@ -169,9 +170,10 @@ static void finish_turn(ls__nodes *n, uint64_t now)
 {
     bool left = true;
     LS__LIST_EACH (at, &n->peers) {
-        const ls__peer *p = LS__LIST_ITEM(at, ls__peer, link);
+        const ls__nodes_peer *p = LS__LIST_ITEM(at, ls__nodes_peer, link);
         left = left && (p->lost || !p->known);
     }
+    LS_ASSERT(n->finishing && n->state != LS__NODES_GATHERING);
     if (left || now >= n->finish_ns) {
         n->state = LS__NODES_ENDED;
     }
@@ -192,7 +194,7 @@ void ls__nodes_finish(ls__nodes *n, const ls__nodes_end *end)
 
 /* ---- hearing ------------------------------------------------------------------------------- */
 
-static void take_stop(ls__nodes *n, ls__peer *p, const json_t *object)
+static void take_stop(ls__nodes *n, ls__nodes_peer *p, const json_t *object)
 {
     int signal = (int)json_integer_value(json_object_get(object, "signal"));
     if (signal > 0 && signal < 65) {
@@ -201,7 +203,7 @@ static void take_stop(ls__nodes *n, ls__peer *p, const json_t *object)
     }
 }
 
-static void take_control(ls__nodes *n, ls__peer *p, int type, const json_t *object)
+static void take_control(ls__nodes *n, ls__nodes_peer *p, int type, const json_t *object)
 {
     ls__failure_record f;
     switch (type) {
@@ -224,7 +226,7 @@ static void take_control(ls__nodes *n, ls__peer *p, int type, const json_t *obje
     }
 }
 
-static void take_frame(ls__nodes *n, ls__peer *p, const ls__wire_header *header,
+static void take_frame(ls__nodes *n, ls__nodes_peer *p, const ls__wire_header *header,
                        const uint8_t *payload)
 {
     if (header->type == LS__NODE_BEAT || p->leaves) {
@@ -247,7 +249,7 @@ static void take_frame(ls__nodes *n, ls__peer *p, const ls__wire_header *header,
     json_decref(object);
 }
 
-static void note_lost(ls__nodes *n, ls__peer *p, const char *why)
+static void note_lost(ls__nodes *n, ls__nodes_peer *p, const char *why)
 {
     ls__failure_record f = {.kind = LS__FAILURE_LOST, .culprit = -1, .job_code = LOST_CODE};
     p->lost = true;
@@ -266,7 +268,7 @@ static void note_lost(ls__nodes *n, ls__peer *p, const char *why)
 }
 
 /* While all are awaited one that has gone may come again. */
-static void drop(ls__nodes *n, ls__peer *p, const char *why)
+static void drop(ls__nodes *n, ls__nodes_peer *p, const char *why)
 {
     if (!p->known || n->state == LS__NODES_GATHERING) {
         if (p->known) {
@@ -278,7 +280,7 @@ static void drop(ls__nodes *n, ls__peer *p, const char *why)
     note_lost(n, p, why);
 }
 
-static void peer_turn(ls__nodes *n, ls__peer *p, uint64_t now)
+static void peer_turn(ls__nodes *n, ls__nodes_peer *p, uint64_t now)
 {
     ls__wire_header header;
     const uint8_t *payload = NULL;
@@ -307,7 +309,7 @@ static void peer_turn(ls__nodes *n, ls__peer *p, uint64_t now)
 
 static void let_in(ls__nodes *n, ls__link *link)
 {
-    ls__peer *p = n->env->allocate(n->env, sizeof *p);
+    ls__nodes_peer *p = n->env->allocate(n->env, sizeof *p);
     if (p == NULL) {
         ls__link_close(link);
         return;
@@ -325,7 +327,7 @@ static void let_in(ls__nodes *n, ls__link *link)
 static void beat(ls__nodes *n, uint64_t now)
 {
     LS__LIST_EACH (at, &n->peers) {
-        ls__peer *p = LS__LIST_ITEM(at, ls__peer, link);
+        ls__nodes_peer *p = LS__LIST_ITEM(at, ls__nodes_peer, link);
         if (p->known && !p->lost && now >= p->frames.said_ns + LS__NODES_BEAT_MS * 1000000ull) {
             (void)ls__frames_say(&p->frames, LS__NODE_BEAT, NULL);
         }
@@ -355,17 +357,17 @@ static void gather_turn(ls__nodes *n, uint64_t now)
 
 void ls__first_turn(ls__nodes *n, uint64_t now)
 {
-    if (n->keeper_fd >= 0) {
-        ls__secret_exchange_turn(n->env, n->keeper_fd, n->secret);
+    if (n->exchange_fd >= 0) {
+        ls__secret_exchange_turn(n->env, n->exchange_fd, n->secret);
     }
-    for (int i = 0; i < n->doors; i++) {
-        for (ls__link *l = ls__listener_next(n->door[i]); l != NULL;
-             l = ls__listener_next(n->door[i])) {
+    for (int i = 0; i < n->listeners; i++) {
+        for (ls__link *l = ls__listener_next(n->listener[i]); l != NULL;
+             l = ls__listener_next(n->listener[i])) {
             let_in(n, l);
         }
     }
     LS__LIST_EACH (at, &n->peers) {
-        ls__peer *p = LS__LIST_ITEM(at, ls__peer, link);
+        ls__nodes_peer *p = LS__LIST_ITEM(at, ls__nodes_peer, link);
         if (!p->lost) {
             peer_turn(n, p, now);
         }
@@ -382,7 +384,7 @@ void ls__first_turn(ls__nodes *n, uint64_t now)
 void ls__first_flush(ls__nodes *n)
 {
     LS__LIST_EACH (at, &n->peers) {
-        ls__peer *p = LS__LIST_ITEM(at, ls__peer, link);
+        ls__nodes_peer *p = LS__LIST_ITEM(at, ls__nodes_peer, link);
         if (!p->lost && p->frames.open) {
             ls__frames_write(&p->frames); /* what broke shows in the next turn */
         }
@@ -400,11 +402,11 @@ uint64_t ls__first_deadline(const ls__nodes *n)
     if (n->state == LS__NODES_GATHERING) {
         at = least(at, least(n->deadline_ns, n->warn_ns));
     }
-    for (int i = 0; i < n->doors; i++) {
-        at = least(at, ls__listener_deadline(n->door[i]));
+    for (int i = 0; i < n->listeners; i++) {
+        at = least(at, ls__listener_deadline(n->listener[i]));
     }
     LS__LIST_EACH (each, &n->peers) {
-        const ls__peer *p = LS__LIST_ITEM(each, ls__peer, link);
+        const ls__nodes_peer *p = LS__LIST_ITEM(each, ls__nodes_peer, link);
         if (p->known && !p->lost) {
             at = least(at, p->frames.said_ns + LS__NODES_BEAT_MS * 1000000ull);
             at = least(at, p->frames.heard_ns + (LS__NODES_SILENT_MS + 1) * 1000000ull);

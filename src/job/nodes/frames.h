@@ -1,4 +1,4 @@
-/* Frames over a link: those of the store (comm/store/wire.h) and, from LS__NODE_FIRST on, those of
+/* Frames over a link: those of the store (job/store/wire.h) and, from LS__NODE_FIRST on, those of
  * the nodes, whose payload is a JSON object. Bounded in both directions; nothing blocks. */
 #ifndef LS_JOB_NODES_FRAMES_H
 #define LS_JOB_NODES_FRAMES_H
@@ -16,7 +16,7 @@ typedef enum ls__node_type {
     LS__NODE_WELCOME,                /* from it: all are there; the layout of the world */
     LS__NODE_REFUSED,                /* from it: why not */
     LS__NODE_BEAT,
-    LS__NODE_STOP,    /* the user's wish, in any direction */
+    LS__NODE_STOP,    /* a stop request of the user, in any direction */
     LS__NODE_FAILURE, /* to node 0: a failure was seen here */
     LS__NODE_CAUSE,   /* from it: the job's first failure */
     LS__NODE_DONE,    /* to node 0: nothing runs here any more */

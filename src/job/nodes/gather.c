@@ -18,7 +18,7 @@
 
 /* ---- refusing ------------------------------------------------------------------------------ */
 
-static void LS__PRINTF(3, 4) refuse(ls__nodes *n, ls__peer *p, const char *format, ...)
+static void LS__PRINTF(3, 4) refuse(ls__nodes *n, ls__nodes_peer *p, const char *format, ...)
 {
     char text[768];
     va_list arguments;
@@ -39,7 +39,7 @@ typedef struct hello {
     char version[32], id[64];
 } hello;
 
-static bool read_hello(const json_t *from, hello *out, ls__peer *p)
+static bool read_hello(const json_t *from, hello *out, ls__nodes_peer *p)
 {
     memset(out, 0, sizeof *out);
     if (json_unpack((json_t *)(uintptr_t)from, "{s:i s:i s:i s:i s:i}", "protocol", &out->protocol,
@@ -64,7 +64,7 @@ static bool read_hello(const json_t *from, hello *out, ls__peer *p)
 }
 
 /* Whether it and node 0 mean the same job. */
-static bool same_job(ls__nodes *n, ls__peer *p, const hello *h)
+static bool same_job(ls__nodes *n, ls__nodes_peer *p, const hello *h)
 {
     if (h->protocol != PROTOCOL || strcmp(h->version, n->version) != 0) {
         refuse(
@@ -93,10 +93,10 @@ static bool same_job(ls__nodes *n, ls__peer *p, const hello *h)
     return false;
 }
 
-static const ls__peer *with_node(const ls__nodes *n, int node)
+static const ls__nodes_peer *with_node(const ls__nodes *n, int node)
 {
     LS__LIST_EACH (at, &n->peers) {
-        const ls__peer *p = LS__LIST_ITEM(at, ls__peer, link);
+        const ls__nodes_peer *p = LS__LIST_ITEM(at, ls__nodes_peer, link);
         if (p->known && p->node == node) {
             return p;
         }
@@ -108,13 +108,13 @@ static int nodes_known(const ls__nodes *n)
 {
     int count = 1;
     LS__LIST_EACH (at, &n->peers) {
-        count += LS__LIST_ITEM(at, ls__peer, link)->known;
+        count += LS__LIST_ITEM(at, ls__nodes_peer, link)->known;
     }
     return count;
 }
 
 /* A place among the nodes: its own, or any. */
-static bool place_node(ls__nodes *n, ls__peer *p, int node)
+static bool place_node(ls__nodes *n, ls__nodes_peer *p, int node)
 {
     if (nodes_known(n) >= n->wanted) {
         refuse(n, p,
@@ -128,7 +128,7 @@ static bool place_node(ls__nodes *n, ls__peer *p, int node)
                n->wanted, n->wanted - 1);
         return false;
     }
-    const ls__peer *same = node > 0 ? with_node(n, node) : NULL;
+    const ls__nodes_peer *same = node > 0 ? with_node(n, node) : NULL;
     if (node == 0 || same != NULL) {
         refuse(n, p, "two nodes have --node-rank %d: host %s and host %s; give each node its own",
                node, node == 0 ? n->host : same->host, p->host);
@@ -146,7 +146,7 @@ static const char *host_of_rank(const ls__nodes *n, int rank)
         }
     }
     LS__LIST_EACH (at, &n->peers) {
-        const ls__peer *p = LS__LIST_ITEM(at, ls__peer, link);
+        const ls__nodes_peer *p = LS__LIST_ITEM(at, ls__nodes_peer, link);
         for (int r = 0; p->known && r < p->ranks; r++) {
             if (p->world_rank[r] == rank) {
                 return p->host;
@@ -156,7 +156,7 @@ static const char *host_of_rank(const ls__nodes *n, int rank)
     return NULL;
 }
 
-static bool place_ranks(ls__nodes *n, ls__peer *p)
+static bool place_ranks(ls__nodes *n, ls__nodes_peer *p)
 {
     for (int r = 0; r < p->ranks; r++) {
         int rank = p->world_rank[r];
@@ -178,7 +178,7 @@ static bool place_ranks(ls__nodes *n, ls__peer *p)
     return true;
 }
 
-void ls__gather_hello(ls__nodes *n, ls__peer *p, const json_t *from)
+void ls__gather_hello(ls__nodes *n, ls__nodes_peer *p, const json_t *from)
 {
     hello h;
     if (!read_hello(from, &h, p)) {
@@ -201,7 +201,7 @@ static int ranks_known(const ls__nodes *n)
 {
     int count = n->ranks;
     LS__LIST_EACH (at, &n->peers) {
-        const ls__peer *p = LS__LIST_ITEM(at, ls__peer, link);
+        const ls__nodes_peer *p = LS__LIST_ITEM(at, ls__nodes_peer, link);
         count += p->known ? p->ranks : 0;
     }
     return count;
@@ -212,7 +212,7 @@ static void number_nodes(ls__nodes *n)
 {
     int next = 1;
     LS__LIST_EACH (at, &n->peers) {
-        ls__peer *p = LS__LIST_ITEM(at, ls__peer, link);
+        ls__nodes_peer *p = LS__LIST_ITEM(at, ls__nodes_peer, link);
         while (p->known && p->node < 0) {
             p->node = with_node(n, next) == NULL ? next : -1;
             next++;
@@ -224,7 +224,7 @@ static void number_ranks(ls__nodes *n)
 {
     int first = n->ranks;
     for (int node = 1; node < n->world.nodes; node++) {
-        ls__peer *p = (ls__peer *)(uintptr_t)with_node(n, node);
+        ls__nodes_peer *p = (ls__nodes_peer *)(uintptr_t)with_node(n, node);
         p->first_rank = n->given_world != 0 ? p->world_rank[0] : first;
         first += p->ranks;
     }
@@ -250,7 +250,7 @@ static int free_port(const ls__nodes *n, const char *address)
 static void find_own_address(ls__nodes *n)
 {
     LS__LIST_EACH (at, &n->peers) {
-        const ls__peer *p = LS__LIST_ITEM(at, ls__peer, link);
+        const ls__nodes_peer *p = LS__LIST_ITEM(at, ls__nodes_peer, link);
         char text[LS__ADDRESS_MAX];
         if (p->known && !n->has_interface && ls__address_is_loopback(n->own) &&
             n->env->tcp_name(n->env, ls__link_fd(p->frames.link), false, text, sizeof text, NULL) ==
@@ -264,7 +264,7 @@ static void find_own_address(ls__nodes *n)
     n->world.master_port = free_port(n, n->own);
 }
 
-static void welcome(ls__nodes *n, ls__peer *p)
+static void welcome(ls__nodes *n, ls__nodes_peer *p)
 {
     const ls__nodes_world *w = &n->world;
     char job[20];
@@ -283,7 +283,7 @@ static void welcome(ls__nodes *n, ls__peer *p)
 
 static void answer(void *arg, uint64_t id, const ls__wire_reply *reply)
 {
-    ls__peer *p = arg;
+    ls__nodes_peer *p = arg;
     p->frames.broken = !ls__frames_put_reply(&p->frames, id, reply) || p->frames.broken;
 }
 
@@ -303,14 +303,14 @@ void ls__gather_try(ls__nodes *n)
     find_own_address(n);
     (void)n->env->random_bytes(n->env, &n->world.job, sizeof n->world.job);
     LS__LIST_EACH (at, &n->peers) {
-        ls__peer *p = LS__LIST_ITEM(at, ls__peer, link);
+        ls__nodes_peer *p = LS__LIST_ITEM(at, ls__nodes_peer, link);
         if (p->known && ls__store_server_host(n->store, answer, p, &p->guest) < 0) {
             ls__nodes_fail(n, "%s", ls_error_message());
             return;
         }
     }
     LS__LIST_EACH (at, &n->peers) {
-        ls__peer *p = LS__LIST_ITEM(at, ls__peer, link);
+        ls__nodes_peer *p = LS__LIST_ITEM(at, ls__nodes_peer, link);
         if (p->known) {
             welcome(n, p);
         }
@@ -337,7 +337,7 @@ static void missing_nodes(const ls__nodes *n, ls__text *to)
 {
     int unnumbered = 0, count = 0;
     LS__LIST_EACH (at, &n->peers) {
-        const ls__peer *p = LS__LIST_ITEM(at, ls__peer, link);
+        const ls__nodes_peer *p = LS__LIST_ITEM(at, ls__nodes_peer, link);
         unnumbered += p->known && p->node < 0;
     }
     int missing = n->wanted - nodes_known(n);

@@ -7,10 +7,10 @@
 #include "job/nodes/frames.h"
 #include "job/nodes/nodes.h"
 
-#define LS__NODES_DOORS 4
+#define LS__NODES_LISTENERS 4
 #define LS__NODES_TAIL 1536
 
-typedef struct ls__peer { /* at node 0: another node */
+typedef struct ls__nodes_peer { /* at node 0: another node */
     ls__list link;
     ls__nodes *nodes;
     ls__frames frames;
@@ -24,7 +24,7 @@ typedef struct ls__peer { /* at node 0: another node */
     int world_rank[LS__BOARD_RANKS_MAX]; /* where it said them */
     char host[64], address[LS__ADDRESS_MAX];
     ls__store_guest *guest;
-} ls__peer;
+} ls__nodes_peer;
 
 struct ls__nodes {
     const ls__env *env;
@@ -54,12 +54,12 @@ struct ls__nodes {
     char tail[LS__NODES_TAIL];
 
     /* node 0 */
-    ls__listener *door[LS__NODES_DOORS];
-    int doors;
+    ls__listener *listener[LS__NODES_LISTENERS];
+    int listeners;
     ls__list peers;
     bool finishing;
     uint64_t finish_ns;        /* until when END may be on its way */
-    int keeper_fd;             /* hands the secret to processes of this user; -1: it is in a file */
+    int exchange_fd;           /* hands the secret to processes of this user; -1: it is in a file */
     char own[LS__ADDRESS_MAX]; /* address, as others reach it; "": not known yet */
 
     /* the others */
@@ -93,11 +93,11 @@ void ls__first_flush(ls__nodes *n);
 void ls__first_close(ls__nodes *n);
 uint64_t ls__first_deadline(const ls__nodes *n);
 /* To all accepted nodes but `except` (may be NULL); takes the object. */
-void ls__first_tell(ls__nodes *n, const ls__peer *except, ls__node_type type, json_t *object);
+void ls__first_tell(ls__nodes *n, const ls__nodes_peer *except, ls__node_type type, json_t *object);
 
 /* gather.c */
 /* Looks at a HELLO; the peer is accepted, or refused in words. */
-void ls__gather_hello(ls__nodes *n, ls__peer *p, const json_t *hello);
+void ls__gather_hello(ls__nodes *n, ls__nodes_peer *p, const json_t *hello);
 /* When all are there: deals out the world and welcomes them. */
 void ls__gather_try(ls__nodes *n);
 /* "node ranks 1 and 3" */

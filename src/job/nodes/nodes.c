@@ -37,10 +37,10 @@ static void adopt(ls__nodes *n, const ls__nodes_spec *spec)
         memcpy(n->secret, spec->secret, sizeof n->secret);
     }
     ls__list_init(&n->peers);
-    n->poller = n->keeper_fd = -1;
+    n->poller = n->exchange_fd = -1;
 }
 
-/* Without a secret only processes of this user on this host can be told apart from strangers. */
+/* Without a secret only processes of this user on this host can be distinguished from others. */
 static ls_status check_secret(const ls__nodes *n)
 {
     if (n->has_secret || ls__place_is_loopback(&n->place)) {
@@ -172,7 +172,7 @@ const uint8_t *ls__nodes_secret(const ls__nodes *n)
 const char *ls__nodes_protection(const ls__nodes *n)
 {
     LS__LIST_EACH (at, &n->peers) {
-        const ls__peer *p = LS__LIST_ITEM(at, ls__peer, link);
+        const ls__nodes_peer *p = LS__LIST_ITEM(at, ls__nodes_peer, link);
         if (p->known && p->frames.link != NULL) {
             return ls__link_protection(p->frames.link);
         }

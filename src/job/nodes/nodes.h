@@ -5,10 +5,10 @@
  *     node 2 ── link ──┘
  *
  * A node is the launcher's agent (src/launch) or, under other launchers, a thread of a host's first
- * rank (comm/bootstrap/steward.c). Over its link go the requests of its ranks to the store, a beat
+ * rank (job/bootstrap/agent_thread.c). Over its link go its ranks' requests to the store, a
  * heartbeat a second both ways, stop requests, failures, and the root cause among them:
  *
- *     HELLO ▸ WELCOME (the world's layout) ▸ … ▸ FOUND ▸ VERDICT ▸ DONE ▸ END
+ *     HELLO ▸ WELCOME (the world's layout) ▸ … ▸ FAILURE ▸ CAUSE ▸ DONE ▸ END
  *
  * Node 0 decides which failure was the first; a node that hears nothing for LS__NODES_SILENT_MS has
  * lost the other side and says so. Driven by its owner's poll loop; nothing blocks; one thread.

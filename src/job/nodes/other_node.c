@@ -20,7 +20,7 @@
 #define TRY_MS 5000 /* for one address to answer */
 #define WARN_MS 10000
 #define LINGER_MS 5000
-#define REBUFFS_MAX 3 /* a door that is crowded sends away, too, but not that often */
+#define REBUFFS_MAX 3 /* a listener that is crowded closes connections, too, but not that often */
 #define LOST_CODE 1
 
 /* ---- coming -------------------------------------------------------------------------------- */

@@ -21,7 +21,7 @@ typedef struct ls__store_server ls__store_server;
 ls_status ls__store_server_new(const ls__env *env, const uint8_t secret[32],
                                ls__store_server **out);
 void ls__store_server_free(ls__store_server *server);
-/* Adopts a connected stream (takes fd) of a stranger, who must prove the secret at once. */
+/* Adopts a connected stream (takes fd) of an unauthenticated peer, which must prove the secret at once. */
 ls_status ls__store_server_adopt(ls__store_server *server, int fd);
 /* The same for our end of a rank's connection: its time begins with its first byte, for a program
  * may work for long before ls_init, and it does not count as pending. */
@@ -43,7 +43,7 @@ int ls__store_server_clients(const ls__store_server *server);
 /* ---- server: several hosts ------------------------------------------------------------------
  * The hosts' servers stand in a star: that of node 0 holds the values; those of the others send
  * their ranks' requests there and pass descriptors among their own ranks. How the bytes travel is
- * the owner's business (comm/nodes). */
+ * the owner's business (job/nodes). */
 
 typedef struct ls__store_guest ls__store_guest; /* another host, at node 0's server */
 struct ls__wire_reply;
