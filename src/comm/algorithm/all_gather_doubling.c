@@ -1,6 +1,6 @@
 /* all_gather "recursive_doubling": ranks a distance d apart exchange all the blocks they have, for
- * d = 1, 2, 4 … Where the number of ranks is no power of two, the ranks of a left half that have
- * nobody to exchange with are told by those that have.
+ * d = 1, 2, 4 … If the number of ranks is not a power of two, the ranks of a left half that have
+ * no partner receive the blocks from those that have one.
  *
  * Cost a rank, for a power of two: n-1 blocks sent and received, the bound, in log2 n dependent
  * steps; otherwise up to twice the steps. Thakur, Rabenseifner & Gropp 2005, section 3.1.

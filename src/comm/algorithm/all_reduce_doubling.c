@@ -7,7 +7,7 @@
  *     level 4   0 ◀▶ 4   1 ◀▶ 5   2 ◀▶ 6              all
  *               then 0 ──▶ 3
  *
- * Where the number of ranks is no power of two, a right half has m < d ranks. Then the first m of
+ * If the number of ranks is not a power of two, a right half has m < d ranks. Then the first m of
  * the left exchange with them, and hand the sum on to the other d-m, doubling their number each
  * time. The association stays the canonical one for every number of ranks, unlike with the usual
  * folding of the surplus ranks. Partial sums are wide, so rounding happens once.

@@ -1,4 +1,4 @@
-/* all_reduce "hierarchical": ranks of a host add up what they have before anything leaves it, and
+/* all_reduce "hierarchical": ranks of a host add up their buffers before any data leaves it, and
  * each carries its share of the sum across. Two hosts of two, chunks named by (owner's place on its
  * host, host that adds it up):
  *
@@ -7,9 +7,9 @@
  *     back       0 ◀▶ 2   1 ◀▶ 3     results
  *     within     0 ◀▶ 1              2 ◀▶ 3
  *
- * All ranks send at once, so the link carries what it must and no more: 2(h-1)/h buffers leave each
- * of h hosts, however many ranks it has. There are as many shares as the smallest host has ranks;
- * further ranks of larger hosts hand in what they have and get the result. Each phase has two lanes
+ * All ranks send at once, and the link carries the minimum: 2(h-1)/h buffers leave each of h hosts,
+ * however many ranks it has. There are as many shares as the smallest host has ranks; further ranks
+ * of larger hosts contribute their buffers and receive the result. Each phase has two lanes
  * of its own (Note [Exchange]) and waits for the phases before it only, so it ends. Slices overlap:
  * while one is across, the next is added up within. Partial sums are wide, results rounded once.
  *
@@ -247,7 +247,7 @@ static void emit_sum(plan *p, int host)
     p->joined[host] = (ls__made){0, p->last[0]};
 }
 
-/* Who has no share is above all who have: it sends downwards only. */
+/* Ranks without a share are above all ranks with one: they send downwards only. */
 static void emit_within(plan *p)
 {
     const traffic t = {&p->near, WITHIN, give, get};

@@ -1,4 +1,5 @@
-/* broadcast "binomial": whoever has the buffer hands it on, to ranks ever nearer. From root 0 of 8:
+/* broadcast "binomial": every rank that has the buffer passes it on, to ranks ever nearer. From
+ * root 0 of 8:
  *
  *     step 1   0 ──▶ 4
  *     step 2   0 ──▶ 2     4 ──▶ 6

@@ -1,5 +1,5 @@
 /* Recursive halving and doubling over the canonical tree, Note [Halving] in algorithm.h. Chunks of
- * 4 ranks, and who owns them after each level:
+ * 4 ranks, and the owners after each level:
  *
  *     level 1    0 ◀▶ 1   2 ◀▶ 3       0: c0 c2   1: c1 c3   2: c0 c2   3: c1 c3
  *     level 2    0 ◀▶ 2   1 ◀▶ 3       0: c0      1: c1      2: c2      3: c3

@@ -1,5 +1,5 @@
-/* A barrier that names all missing ranks: every rank learns of every other one's arrival, so the rank
- * whose time is over first knows the list, and its text becomes the root cause for all. */
+/* A barrier that names all missing ranks: every rank learns of every other one's arrival, so the
+ * rank whose time is over first knows the list, and its text becomes the root cause for all. */
 #include "base/options.h"
 #include "comm/api/collective.h"
 

@@ -1,6 +1,11 @@
 /* Coalesced operations: many buffers are packed into registered memory that the group keeps, one
- * operation runs there in place, and its end unpacks them. Adjacent buffers need no packing. Packs are
- * used again, so a steady state allocates nothing. */
+ * operation runs there in place, and its end unpacks them. Adjacent buffers need no packing. Packs
+ * are used again, so a steady state allocates nothing.
+ *
+ *     user's buffers ──pack_in──▶ pack ──operation in place──▶ pack ──pack_out──▶ user's buffers
+ *
+ * The list is copied into the pack, so the caller's arrays may be gone when the operation ends; the
+ * buffers themselves may not. */
 #include <stdio.h>
 #include <string.h>
 

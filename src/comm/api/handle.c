@@ -1,4 +1,8 @@
-/* The user's handles: wait for an operation, test it, abort it, or register a callback. */
+/* The user's handles: wait for an operation, test it, abort it, or register a callback.
+ *
+ * A handle is the ls_work itself. It belongs to the user from the call that returned it until
+ * ls_work_wait, or ls_work_wait_for once the operation has ended, gives it back; only then may the
+ * work be used again, even if the operation has ended long before. */
 #include <stdio.h>
 
 #include "comm/api/collective.h"

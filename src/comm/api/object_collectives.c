@@ -1,10 +1,13 @@
 /* Object collectives: byte strings of any length, as other languages send objects. Each operation
  * exchanges *parts* first: the length and as many bytes as fit beside it, so short objects take one
  * operation. The rest of longer objects follows when all ranks know how much memory they need: as
- * broadcasts where all ranks receive it, as point-to-point messages with the library's own tag where
- * one rank does.
+ * broadcasts where all ranks receive it, as point-to-point messages with the library's own tag
+ * where one rank does.
  *
- * A rank without memory for an object fails the group, or the others would wait for it. */
+ * A rank without memory for an object fails the group, or the others would wait for it.
+ *
+ * Objects come from peers, so their lengths are not trusted: a length that cannot be is treated
+ * like one that is too large. The results are memory of the user, freed with ls_bytes_free. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,9 +99,8 @@ static ls_status check(const char *what, const ls_group *group, const void *plac
         return ls__self.status;
     }
     if (group == NULL || place == NULL) {
-        return ls__fail(LS_ERR_INVALID,
-                        "%s: %s is NULL; give the group and places for what comes back", what,
-                        group == NULL ? "the group" : "a place for a result");
+        return ls__fail(LS_ERR_INVALID, "%s: %s is NULL; give the group and places for the results",
+                        what, group == NULL ? "the group" : "a place for a result");
     }
     return LS_OK;
 }

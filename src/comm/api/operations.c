@@ -1,5 +1,5 @@
-/* The public operations, each of them one call of ls__collective_start. Arguments, in-place rules and
- * errors are documented in include/lockstep/comm.h and checked in collective_check.c. */
+/* The public operations, each of them one call of ls__collective_start. Arguments, in-place rules
+ * and errors are documented in include/lockstep/comm.h and checked in collective_check.c. */
 #include <lockstep/comm.h>
 
 #include "comm/api/collective.h"

@@ -1,6 +1,10 @@
-/* User-defined operators: a table of the runtime, from which works copy their entry. And premultiplied
- * sums: the input is multiplied before the operation starts, in place where the operation overwrites
- * that memory anyway, else into memory that the group keeps for the next one. */
+/* User-defined operators: a table of the runtime, from which works copy their entry. And
+ * premultiplied sums: the input is multiplied before the operation starts, in place where the
+ * operation overwrites that memory anyway, else into memory that the group keeps for the next one.
+ *
+ * A value of an operator is only an index into that table. Ranks must make their operators in the
+ * same order; descriptors carry the operator's name, so a different one on another rank is a
+ * mismatch. */
 #include <stdio.h>
 #include <string.h>
 
@@ -107,8 +111,8 @@ ls_status ls_reduce_op_fail(const char *why)
 
 /* ---- premultiplied sums ------------------------------------------------------------------- */
 
-/* How many elements of input must be multiplied; in the v-variants up to the end of the last block.
- * */
+/* How many elements of input must be multiplied; in the v-variants up to the end of the last
+ * block. */
 static int64_t elements_of(const ls_group *group, const ls__collective *args)
 {
     int64_t end = 0;

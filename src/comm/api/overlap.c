@@ -1,7 +1,7 @@
-/* Overlap of input and output: they must be apart, or in place as each operation defines it. Any other
- * overlap would be overwritten while a step of this rank or a peer still reads it, and the result
- * would be silently wrong; so it is refused. In the v-variants only the blocks count, not the gaps
- * between them. */
+/* Overlap of input and output: they must be apart, or in place as each operation defines it. Any
+ * other overlap would be overwritten while a step of this rank or a peer still reads it, and the
+ * result would be silently wrong; so it is refused. In the v-variants only the blocks count, not
+ * the gaps between them. */
 #include "comm/api/overlap.h"
 #include "comm/api/collective.h"
 #include "comm/group/group.h"

@@ -4,8 +4,8 @@
 
 #include "comm/group/group.h"
 
-/* LS_ERR_INVALID if the buffers overlap in any other way than "in place". Both buffers are in use on
- * this rank, and their sizes were checked. */
+/* LS_ERR_INVALID if the buffers overlap in any other way than "in place". Both buffers are in use
+ * on this rank, and their sizes were checked. */
 ls_status ls__overlap_check(const char *what, const ls_group *group, const ls__collective *args);
 
 #endif

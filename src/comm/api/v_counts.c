@@ -1,5 +1,5 @@
-/* Blocks of unequal lengths: the arguments of the v-variants, the table to which programs are bound,
- * and the search for the entry that differs.
+/* Blocks of unequal lengths: the arguments of the v-variants, the table to which programs are
+ * bound, and the search for the entry that differs.
  *
  * Note [Which entry]
  * Ranks that all give all counts compare a hash of them. When it differs, the descriptors also hold
@@ -170,11 +170,11 @@ static uint64_t hash_of(const int64_t *counts, int n)
         hash = (hash ^ (uint64_t)counts[i]) * 0x100000001b3u;
         hash ^= hash >> 29;
     }
-    return hash | 1; /* never 0, which is none */
+    return hash | 1;
 }
 
-/* Copies counts and offsets, computes missing offsets, and raises the count to the longest block.
- * */
+/* Copies counts and offsets, computes missing offsets, and raises the count to the longest
+ * block. */
 static void fill_long(const ls__collective *args, int side, int n, ls_work *work)
 {
     int64_t end = 0;

@@ -1,7 +1,7 @@
 /* Claiming: all members of a group report the same root cause.
  *
- * Causes: a death that the launcher has reported, a mismatch, a deadline, ls_group_abort, a peer that
- * left. A rank that finds one claims the group by a compare-and-swap on one word in member 0's
+ * Causes: a death that the launcher has reported, a mismatch, a deadline, ls_group_abort, a peer
+ * that left. A rank that finds one claims the group by a compare-and-swap on one word in member 0's
  * control block, so there is one winner, whose text all members take over. On one host claims need
  * no message: members look at that word whenever they wait (fail.c).
  *

@@ -24,8 +24,8 @@
  * A rank may take part in an operation and leave at once, between this rank's looks at its
  * announcement and at its life. Everything that it did before it left is visible as soon as its
  * leaving is (release and acquire on `life`), so a collective's stamps are read again after that.
- * Its messages lie in a ring that may not have been read since, so a point-to-point message is given
- * up only at the second look, before which the rings have been read. */
+ * Its messages lie in a ring that may not have been read since, so a point-to-point message is
+ * given up only at the second look, before which the rings have been read. */
 static bool came_before_it_left(const ls_group *group, ls_work *work, int r, uint64_t now_ns)
 {
     if (!ls__is_p2p(work)) {
@@ -177,8 +177,8 @@ static bool check_messages(ls_group *group, const ls__list *works, uint64_t now_
     return false;
 }
 
-/* Checks the collective in progress and the first one behind it whose time is up. Only the holder of
- * the progress lock, which calls this, takes works out of the queue. */
+/* Checks the collective in progress and the first one behind it whose time is up. Only the holder
+ * of the progress lock, which calls this, takes works out of the queue. */
 static bool check_queue(ls_group *group, uint64_t now_ns)
 {
     ls__comm *comm = group->comm;

@@ -5,8 +5,9 @@
  *
  * Note [Why it is never wrong]
  * A rank whose threads are all blocked publishes how many operations it has submitted (`calls`),
- * in all and per group, and the operation for which each thread waits. From two such records follow *facts* of
- * this form: "rank i, having made c calls, cannot end this wait before rank j makes its (d+1)th":
+ * in all and per group, and the operation for which each thread waits. From two such records follow
+ * *facts* of this form: "rank i, having made c calls, cannot end this wait before rank j makes its
+ * (d+1)th":
  *   - a collective: i waits for number s of a group, all members must submit it, and j with its d
  *     calls has submitted fewer than s of that group;
  *   - a receive: j with its d calls has no send under way that fits, and i looked at its receive
@@ -17,9 +18,9 @@
  *     it.
  * Facts stay true, however old the records are from which they were read. A rank is stuck if every
  * thread of it has such a fact towards a stuck rank. The first of the stuck ranks to make another
- * call would need another one of them to have made one before, so no stuck rank ever makes one. Slow
- * ranks, data under way and threads that compute produce no facts. An operation whose end makes the
- * engine start another one (the reducer's buckets) counts as a thread that waits for it.
+ * call would need another one of them to have made one before, so no stuck rank ever makes one.
+ * Slow ranks, data under way and threads that compute produce no facts. An operation whose end
+ * makes the engine start another one (the reducer's buckets) counts as a thread that waits for it.
  *
  * A thread that has not yet attached itself to the runtime is not seen; see ls_runtime_attach.
  *

@@ -34,8 +34,8 @@ uint64_t ls__deadlock_calls(const ls__deadlock *d, const ls__blocked_wait *wait,
 /* What this rank would publish now; all zero if a thread of it is not blocked. */
 void ls__deadlock_look(ls__comm *comm, uint64_t now_ns, ls__blocked *out);
 
-/* Publishes the operations for which this rank waits, and fails their groups if it is in a cycle. The
- * caller holds the progress lock. */
+/* Publishes the operations for which this rank waits, and fails their groups if it is in a cycle.
+ * The caller holds the progress lock. */
 void ls__deadlock_check(ls__comm *comm, uint64_t now_ns);
 /* Whether that rank has just given up in a cycle; `out` is the text that describes it. */
 bool ls__deadlock_left(const ls__comm *comm, int world_rank, char *out, size_t bytes);

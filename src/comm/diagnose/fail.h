@@ -7,9 +7,9 @@
 /* If the group has a root cause, takes it over and ends its works. True: it has failed. The caller
  * holds the progress lock. */
 bool ls__group_failed(ls_group *group);
-/* Whether this rank has found a failure that member 0, on another host, has not confirmed yet. Until
- * then no operation is announced: a peer might compare it with its own before it learns of the
- * failure. */
+/* Whether this rank has found a failure that member 0, on another host, has not confirmed yet.
+ * Until then no operation is announced: a peer might compare it with its own before it learns of
+ * the failure. */
 static inline bool ls__group_failing(const ls_group *group)
 {
     return group->member[0].remote &&

@@ -1,6 +1,6 @@
-/* Compares the descriptors of an operation on different ranks and describes the first difference. All
- * ranks see the same descriptors once fence 0 is complete and compare them in the same order, so
- * all find the same pair: the first rank and the first one that differs from it. */
+/* Compares the descriptors of an operation on different ranks and describes the first difference.
+ * All ranks see the same descriptors once fence 0 is complete and compare them in the same order,
+ * so all find the same pair: the first rank and the first one that differs from it. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -203,8 +203,8 @@ void ls__operation_text(const ls_group *group, const ls__descriptor *d, char *ou
     add(out, bytes, " on group \"%s\"", group->name);
 }
 
-/* The lower rank is `a` wherever two ranks notice the same mismatch, so they report the same text.
- * */
+/* The lower rank is `a` wherever two ranks notice the same mismatch, so they report the same
+ * text. */
 void ls__mismatch_text(const ls_group *group, const ls__descriptor *a, int rank_a,
                        const ls__descriptor *b, int rank_b, char *out, size_t bytes)
 {

@@ -1,5 +1,5 @@
-/* Stragglers: the members that keep an operation waiting, and the texts that name them at a deadline
- * and in warnings. */
+/* Stragglers: the members that keep an operation waiting, and the texts that name them at a
+ * deadline and in warnings. */
 #include "comm/diagnose/straggler.h"
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
-/* Channels: the number of slices of one operation over messages that are under way at the same time.
- * Each runs the same program on lanes, scratch memory and credits of its own, so one slice is reduced
- * while another is on the wire. The cut into slices does not depend on the number of channels, and
- * neither do the resulting bits. */
+/* Channels: the number of slices of one operation over messages that are under way at the same
+ * time. Each runs the same program on lanes, scratch memory and credits of its own, so one slice is
+ * reduced while another is on the wire. The cut into slices does not depend on the number of
+ * channels, and neither do the resulting bits. */
 #include "comm/api/collective.h"
 #include "comm/engine/lock.h"
 #include "comm/group/group.h"

@@ -1,10 +1,23 @@
 /* Groups: made together, numbered alike, each with a control block in every member's heap.
  *
  * A group is made by a single all_gather over the parent: every rank contributes the offset of its
- * control block and the number that it would give. The largest number is taken, so no rank ever sees
- * two groups of one number. The list of ranks travels in the operation's tag, so the usual comparison
- * of descriptors reports ranks that ask for different groups. Memory is allocated before that
- * exchange, and a rank without memory says so in it: after it nothing can fail on one rank alone.
+ * control block and the number that it would give. The largest number is taken, so no rank ever
+ * sees two groups of one number. The list of ranks travels in the operation's tag, so the usual
+ * comparison of descriptors reports ranks that ask for different groups. Memory is allocated before
+ * that exchange, and a rank without memory says so in it: after it nothing can fail on one rank
+ * alone.
+ *
+ *     rank in the new group                     rank of the parent outside it
+ *     ls__group_make (all memory)
+ *     all_gather of offers  ◀─────────────────▶ all_gather of offers
+ *     same number, same result on all ranks     the same
+ *     ls__group_join                            only learns the number
+ *
+ * Note [Group numbers]
+ * Messages and descriptors carry the number, so a group must not get one that a late message could
+ * still bear: numbers only grow. Tables in the heap's header are indexed by number modulo
+ * LS__GROUP_SLOTS (reclaim.c), so a number is also skipped while its slot belongs to another group
+ * that some rank of the parent still has, or still waits to reclaim.
  */
 #include <stdio.h>
 #include <string.h>

@@ -90,7 +90,8 @@ struct ls_group {
     char failure[LS__FAILURE_MAX];
     int failed_by; /* whose doing it is: a rank of the world, -1 unknown; before `failed` */
     uint64_t claim_seen_ns; /* token: since when a claim lacks its text */
-    /* A failure that remote members must be told of: ls__claim_state. Sync: see cause.c, remote.c. */
+    /* A failure that remote members must be told of: ls__claim_state. Sync: see cause.c,
+     * remote.c. */
     _Atomic uint32_t claim;
     ls_status claim_status;
     int claim_by;

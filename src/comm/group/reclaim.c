@@ -1,9 +1,13 @@
 /* Deferred reclamation. A group ends, or fails, on each rank at its own time, and a slow member may
  * still read this rank's control block, or touch a buffer of an operation that this rank has given
- * up. Each rank publishes in its heap's header which groups it has left, and which have failed there
- * so that it touches no memory for them any more. Memory is used again when all members have
+ * up. Each rank publishes in its heap's header which groups it has left, and which have failed
+ * there so that it touches no memory for them any more. Memory is used again when all members have
  * published so or are gone. Ids grow, and no two living groups share a slot of the tables, so
  * comparing with "at least" is enough.
+ *
+ *     kind     held back                              until every member
+ *     LEFT     the group's control block              has left the group or the job, or died
+ *     FAILED   memory freed since (heap quarantine)   the same, or has failed it and is quiet
  */
 #include "comm/group/reclaim.h"
 #include "comm/engine/lock.h"

@@ -5,7 +5,7 @@
 #include "comm/group/group.h"
 
 typedef enum ls__reclaim_kind {
-    LS__RECLAIM_FAILED, /* until all have stopped touching memory for it: data stays in quarantine */
+    LS__RECLAIM_FAILED, /* freed memory stays in quarantine until all are quiet */
     LS__RECLAIM_LEFT    /* until all have left it: then the control block is freed */
 } ls__reclaim_kind;
 typedef struct ls__reclaim {
@@ -19,7 +19,8 @@ typedef struct ls__reclaim {
 /* Records the group. Without memory for the record all freed memory stays in quarantine for ever:
  * nothing could tell when it is safe to use again. */
 void ls__reclaim_add(ls_group *group, ls__reclaim_kind kind, void *control);
-/* Frees all memory that no member touches any more. Returns whether a failed group still holds data. */
+/* Frees all memory that no member touches any more. Returns whether a failed group still holds
+ * data. */
 bool ls__reclaim_settle(ls__comm *comm);
 void ls__reclaim_clear(ls__comm *comm); /* drops all records, whatever peers do */
 

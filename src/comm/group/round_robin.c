@@ -1,6 +1,10 @@
 /* One handle over several groups of the same ranks: collective k runs on groups[k % count] (Li et
  * al. 2020, section 3.3, round-robin process groups), so collectives that are in flight together do
- * not wait for each other. The handle is not a group: the engine does not know it. */
+ * not wait for each other. The handle is not a group: the engine does not know it.
+ *
+ * Every rank calls collectives in the same order, so all ranks take the same turn without talking
+ * to each other. Point-to-point messages would not, since not all ranks call them: they use
+ * groups[0]. */
 #include <stdio.h>
 #include <string.h>
 
@@ -83,8 +87,8 @@ static ls_status check(ls_group *const *groups, int count, ls_group **out)
         }
         if (!same_members(groups[0], groups[i])) {
             return ls__fail(LS_ERR_INVALID,
-                            "ls_group_round_robin: groups \"%s\" and \"%s\" have not the same "
-                            "ranks in the same order; ls_group_new with ranks NULL makes such",
+                            "ls_group_round_robin: groups \"%s\" and \"%s\" do not have the same "
+                            "ranks in the same order; make them by ls_group_new with ranks NULL",
                             groups[0]->name, groups[i]->name);
         }
         for (int k = 0; k < i; k++) {

@@ -1,5 +1,12 @@
-/* Blocks in one sorted array. Registered blocks are few (buckets, groups), so a scan that touches
- * consecutive memory beats any tree here, and the code can be read at a glance. */
+/* Blocks in one sorted array without gaps. Registered blocks are few (buckets, groups), so a scan
+ * over consecutive memory is faster than a tree.
+ *
+ *     before   │ used │          free          │ used │
+ *     take            ▼ aligned start
+ *     after    │ used │ free │  used   │ free  │ used │
+ *
+ * Giving the block back merges it with its free neighbors, so the table returns to the first
+ * line. */
 #include "comm/memory/blocks.h"
 
 #include <errno.h>

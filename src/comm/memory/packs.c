@@ -1,5 +1,11 @@
 /* Packs (fusion buffers): memory that a group keeps for coalesced operations and for premultiplied
- * inputs, registered if the heap has room. Packs are used again, so a steady state allocates nothing. */
+ * inputs, registered if the heap has room. Packs are used again, so a steady state allocates
+ * nothing.
+ *
+ * A group has at most as many packs as it ever had such operations in flight at the same time. A
+ * pack that is too small for a new operation is freed before a larger one is allocated, so that
+ * sizes which grow step by step (the first iterations of a model) do not leave a trail of small
+ * ones. */
 #include "comm/memory/packs.h"
 
 #include "base/assert.h"

@@ -1,5 +1,21 @@
 /* send and recv: the protocol described in p2p.h. One pass takes the messages that have arrived and
- * then sends those that have room; it never waits. */
+ * then sends those that have room; it never waits.
+ *
+ * Note [Matching]
+ * The rule is MPI's: messages of one pair with one tag match in the order in which they were sent
+ * and the receives were posted. Three properties give it: a transport keeps the order of each pair;
+ * works of one peer announce themselves in the order of submission (p2p->ready); and both hash
+ * tables are searched from the oldest entry on. Two tags in one bucket do not disturb that. A
+ * receive from any source takes the announcement that this rank has processed first.
+ *
+ * A receive from any source and one from a given rank may both fit an announcement; the one posted
+ * first gets it.
+ *
+ * Note [Messages and failures]
+ * A message whose sides disagree fails the group, not only the two works: the sender could not be
+ * told otherwise, and a collective with different counts fails the same way. A peer's message is
+ * never trusted: one that fits no work is dropped, and the deadline of the work reports the loss.
+ */
 #include "comm/p2p/p2p.h"
 
 #include "base/assert.h"

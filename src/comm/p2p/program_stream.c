@@ -4,7 +4,16 @@
  *
  * Bytes are not copied on the way: the transport borrows a piece where it lies, and the SEND is
  * complete when the transport has read it; on the other side the transport puts payloads straight
- * into their places. A piece is received as soon as its place may be touched, even before its lane
+ * into their places.
+ *
+ * Note [Credits]
+ * A receiver must be able to take every piece out of the transport at once, because other streams
+ * and messages share its slots: otherwise a piece that cannot be used yet would block the one that
+ * is needed first. So a stream has at most LS__STREAM_CREDIT pieces that the receiver has not
+ * consumed, for which memory is prepared with the first one. Programs need no credit at all to be
+ * free of deadlocks (the checker proves them at capacity 0); credits only let a sender run ahead.
+ *
+ * A piece is received as soon as its place may be touched, even before its lane
  * reaches the RECV: each stream knows to which step its next piece belongs, and a lane that comes
  * to a RECV finds it done.
  */
@@ -319,8 +328,8 @@ static bool drain_stream(ls_group *group, ls__program_stream *stream, int peer, 
     return moved;
 }
 
-/* Called whenever a run has moved: a completed step may have made room for pieces that came early.
- * */
+/* Called whenever a run has moved: a completed step may have made room for pieces that came
+ * early. */
 bool ls__stream_drain(ls_group *group, ls__run *run)
 {
     bool moved = false;

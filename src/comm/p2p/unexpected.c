@@ -1,6 +1,10 @@
 /* Unexpected messages (MPI's term): messages that arrive before the receive or step that will take
  * them. They are copied out of the transport, whose slots are few. Memory of dropped ones is kept
- * and used again, so that a steady state allocates nothing. */
+ * and used again, so that a steady state allocates nothing.
+ *
+ * How many there can be: LS__STREAM_CREDIT pieces on each stream, and as many announcements as
+ * peers have sends in flight, of which only small ones carry their bytes. Without memory for one of
+ * them it stays in the transport, which then gives its sender no more credit. */
 #include "comm/p2p/p2p.h"
 
 #include "base/size.h"

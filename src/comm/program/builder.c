@@ -1,7 +1,19 @@
 /* The builder: collects steps lane by lane and packs them into a program.
  *
  * Generators call it without checking any result; the first mistake (a rank that does not exist, a
- * chunk out of range, memory) is kept and returned by ls__builder_finish.
+ * chunk out of range, memory) is kept and returned by ls__builder_finish. A broadcast from rank 0
+ * to rank 1:
+ *
+ *     ls__builder *b = ls__builder_new(spec, env, "pair");
+ *     if (spec->rank == 0) {
+ *         ls__builder_send(b, 0, ls__ref_of(LS__BUFFER_OUTPUT, 0, 0), 1);
+ *     } else {
+ *         ls__builder_recv(b, 0, ls__ref_of(LS__BUFFER_OUTPUT, 1, 0), 0);
+ *     }
+ *     return ls__builder_finish(b, true, out);
+ *
+ * Steps and refs are collected in an arena, each lane's steps in a list, because their numbers are
+ * known only at the end; pack() then copies them into the two arrays of the program.
  */
 #include <stdarg.h>
 #include <stdio.h>

@@ -11,8 +11,8 @@ const char *ls__buffer_name(ls__program_buffer buffer); /* "input" … */
 
 /* ---- values ------------------------------------------------------------------------------- */
 
-/* The contents of a chunk: 0 is undefined, else a node. Equal expressions are one node, so values are
- * compared as numbers, and a node's operands have smaller numbers than the node. */
+/* The contents of a chunk: 0 is undefined, else a node. Equal expressions are one node, so values
+ * are compared as numbers, and a node's operands have smaller numbers than the node. */
 typedef int32_t ls__value;
 
 typedef enum ls__node_kind { LS__NODE_LEAF, LS__NODE_SUM, LS__NODE_ROUND } ls__node_kind;

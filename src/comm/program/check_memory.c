@@ -25,8 +25,8 @@ static ls__access *access_new(ls__memory_model *model)
     return access;
 }
 
-/* Drops the reads that happened before `clock`: everything ordered after the access that takes their
- * place is ordered after them, too. Returns the thread of a concurrent read, or -1. */
+/* Drops the reads that happened before `clock`: everything ordered after the access that takes
+ * their place is ordered after them, too. Returns the thread of a concurrent read, or -1. */
 static int drop_earlier_reads(ls__memory_model *model, ls__cell *cell, const uint32_t *clock)
 {
     int concurrent = -1;

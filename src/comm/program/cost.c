@@ -2,10 +2,10 @@
  *
  * Bytes: every chunk is 1/chunks of the buffer; an empty message of a barrier counts as a step
  * only. Steps: the longest chain of steps that move data between ranks, each of which needs what
- * the one before it produced. Within a rank this follows from the chunks: a step depends on the steps
- * that wrote its sources. Across ranks one program does not show it, but algorithms are symmetric:
- * the k-th message that arrives was sent by a step like our own k-th send, so it is as deep as that.
- * The sources of a PEER_ step are as deep as anything before the last fence.
+ * the one before it produced. Within a rank this follows from the chunks: a step depends on the
+ * steps that wrote its sources. Across ranks one program does not show it, but algorithms are
+ * symmetric: the k-th message that arrives was sent by a step like our own k-th send, so it is as
+ * deep as that. The sources of a PEER_ step are as deep as anything before the last fence.
  */
 #include <string.h>
 

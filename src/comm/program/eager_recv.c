@@ -8,6 +8,12 @@
  * turns: `before[t][l]` is how many steps of lane l are before step t. Steps that touch the same
  * place are always ordered one way or the other (the checker proves it). INPUT and OUTPUT may be
  * one buffer; peers touch this rank's memory between fences, so a fence touches everything.
+ *
+ *     lane 0:  copy scratch.0 = input.0 │ send scratch.0        before[recv] = {2, 0}
+ *     lane 1:  recv scratch.0 (after lane 0 step 1)             need[recv]   = {2, 0}
+ *
+ * The receive needs both steps of lane 0, because both use its place. If the send used another
+ * chunk, the same search backwards would stop at the copy, and need would be {1, 0}.
  */
 #include <string.h>
 

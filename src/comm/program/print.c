@@ -3,6 +3,9 @@
  *     lane 0: fence 0
  *     lane 0: peer_reduce output[*].2 = input[0].2 + input[1].2 + input[2].2
  *     lane 1: recv scratch[2].3 from 3 (after lane 0 step 4)
+ *
+ * A ref is buffer[rank].chunk; for scratch the number behind the dot is the slot. `[*]` stands for
+ * all ranks.
  */
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,6 +1,7 @@
 /* The longest chain of dependent messages through the programs of all ranks. Costs counted from one
- * program assume that all ranks do alike, which trees and rooted operations do not. Here all programs
- * run together, and every value and every message carries the number of messages behind it. */
+ * program assume that all ranks do alike, which trees and rooted operations do not. Here all
+ * programs run together, and every value and every message carries the number of messages behind
+ * it. */
 #include <string.h>
 
 #include "comm/program/check.h"

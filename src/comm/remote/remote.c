@@ -1,4 +1,13 @@
-/* Messages to and from remote members; the protocol is described in remote.h. */
+/* Messages to and from remote members; the protocol is described in remote.h.
+ *
+ * Note [Cached state]
+ * Cached state is older than the member's own, and never newer. That is safe because all of it only
+ * grows: a stamp, the number of finished operations, a claim, a life that ends. A reader that sees
+ * too little waits a little longer.
+ *
+ * A message without a slot is kept and sent as soon as there is one (send_to). The transport loses
+ * messages only together with the connection, and then the peer is given up.
+ */
 #include "comm/remote/remote.h"
 
 #include <stdio.h>
@@ -49,8 +58,8 @@ static bool put(ls__comm *comm, int peer, const ls__message *head, const void *p
 }
 
 /* Sends the message now, or keeps it until there is room; what is sent to a broken connection is
- * dropped. False: there is neither a slot nor memory, so the caller tries again at its next turn.
- * */
+ * dropped. False: there is neither a slot nor memory, so the caller tries again at its next
+ * turn. */
 static bool send_to(ls__comm *comm, int peer, const ls__message *head, const void *payload)
 {
     ls__list *waiting = &comm->remote->rank[peer].waiting;

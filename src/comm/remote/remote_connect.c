@@ -1,5 +1,12 @@
 /* Connecting to the ranks of other hosts in ls_init, and taking leave of them in ls_finalize. The
- * protocol is described in remote.h. */
+ * protocol is described in remote.h.
+ *
+ *     ls_init       ls__remote_open     which ranks are remote; their cached state
+ *                   heaps of local ranks are mapped
+ *                   ls__remote_connect  TCP connections, host names and pids, doorbells
+ *     ls_finalize   ls__remote_leave    last messages, BYE, answers
+ *                   ls__remote_close    memory, after the transport is closed
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

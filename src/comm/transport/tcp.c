@@ -44,8 +44,8 @@ void ls__tcp_set_broken(ls__tcp *tcp, ls__tcp_peer *peer, const ls__tcp_connecti
     }
 }
 
-/* Text for the result of a read or write that ended a connection: 0 at end of stream, else -errno.
- * */
+/* Text for the result of a read or write that ended a connection: 0 at end of stream, else
+ * -errno. */
 const char *ls__tcp_reason(ssize_t error)
 {
     return error == 0 ? "closed by the other side" : strerror((int)-error);

@@ -34,7 +34,8 @@ typedef struct ls__tcp_spec {
 } ls__tcp_spec;
 
 /* Connects this rank with all remote ones. `about` of a peer is handed to known(arg, peer, text).
- * Errors: LS_ERR_TIMEOUT, LS_ERR_MISMATCH (configuration), LS_ERR_PEER, LS_ERR_SYSTEM, LS_ERR_MEMORY. */
+ * Errors: LS_ERR_TIMEOUT, LS_ERR_MISMATCH (configuration), LS_ERR_PEER, LS_ERR_SYSTEM,
+ * LS_ERR_MEMORY. */
 ls_status ls__tcp_transport_new(const ls__tcp_spec *spec,
                                 void (*known)(void *arg, int peer, const char *about), void *arg,
                                 ls__transport **out);

@@ -60,23 +60,23 @@ struct ls__transport {
      * commit returns room for the same message. */
     ls__message *(*reserve)(ls__transport *t, int peer);
     void (*commit)(ls__transport *t, int peer);
-    /* Commits a message whose payload, message->bytes, stays at `payload`. Raises *in_use by one and
-     * lowers it when the payload has been read, perhaps before this returns. */
+    /* Commits a message whose payload, message->bytes, stays at `payload`. Raises *in_use by one
+     * and lowers it when the payload has been read, perhaps before this returns. */
     void (*commit_borrowed)(ls__transport *t, int peer, const void *payload, uint32_t *in_use);
     /* The oldest message from `peer`, or NULL. Its payload lies at *payload. */
     const ls__message *(*peek)(ls__transport *t, int peer, const void **payload);
     void (*release)(ls__transport *t, int peer);
     /* From now on touches no memory but its own for this group. NULL: it never borrows any. */
     void (*let_go)(ls__transport *t, uint32_t group);
-    /* Looks for readiness and sends frames that wait; called once a turn. Whether anything was sent.
-     * NULL: nothing to do. */
+    /* Looks for readiness and sends frames that wait; called once a turn. Whether anything was
+     * sent. NULL: nothing to do. */
     bool (*turn)(ls__transport *t);
-    /* The reason why no message can come from `peer` any more; NULL while one can, and in a transport
-     * that cannot know. The function may be NULL. */
+    /* The reason why no message can come from `peer` any more; NULL while one can, and in a
+     * transport that cannot know. The function may be NULL. */
     const char *(*broken)(ls__transport *t, int peer);
     void (*close)(ls__transport *t);
-    /* Set by the transport's user; NULL: payloads stay behind their heads. Returns the place for the
-     * payload of a message, or NULL if it is not known yet. The head is not verified yet. */
+    /* Set by the transport's user; NULL: payloads stay behind their heads. Returns the place for
+     * the payload of a message, or NULL if it is not known yet. The head is not verified yet. */
     void *(*place)(void *arg, int peer, const ls__message *head);
     void *place_arg;
 };
