@@ -325,7 +325,8 @@ static void stuck_inside(size_t bytes, bool registered)
                                                : "rank 1 has called it but not come through");
         CHECK_OK(ls_store_add(ls_runtime_store(), registered ? "r" : "p", 1, &unused, -1));
     } else {
-        CHECK_OK(ls_all_reduce(group, buf, buf, (int64_t)bytes, LS_INT8, LS_SUM, NULL, &work));
+        CHECK_OK(
+            ls_all_reduce(group, buf, buf, (int64_t)(bytes / 4), LS_FLOAT32, LS_SUM, NULL, &work));
         CHECK_OK(
             ls_store_set(ls_runtime_store(), registered ? "called r" : "called p", "y", 1, -1));
         while (unused < 2) {
