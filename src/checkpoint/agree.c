@@ -4,16 +4,23 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "checkpoint/internal.h"
 #include "comm/api/collective.h"
 
+/* Every operation on the checkpoint's group carries its timeout; `tag` names the operation in
+ * reports of a hang or mismatch. The string is borrowed for the call. */
 ls_collective_options ls__checkpoint_options_of(const ls_checkpoint *c, const char *tag)
 {
     return *LS_OPTIONS(ls_collective_options, .tag = tag, .timeout_ms = c->set.timeout_ms);
 }
 
+/* Collective: a rank that failed must still call this function, or the others wait until the
+ * timeout. The message is copied before the all_gather, because the gather may overwrite this
+ * thread's error. */
 ls_status ls__checkpoint_agree(ls_checkpoint *c, ls_status mine, const uint64_t *words, int count)
 {
+    LS_ASSERT(count <= LS__VERDICT_WORDS);
     ls__verdict verdict = {.status = mine};
     const ls_collective_options options = ls__checkpoint_options_of(c, "checkpoint");
     for (int i = 0; i < count; i++) {
@@ -23,12 +30,12 @@ ls_status ls__checkpoint_agree(ls_checkpoint *c, ls_status mine, const uint64_t 
         (void)snprintf(verdict.message, sizeof verdict.message, "%s", ls_error_message());
     }
     const bool counts = mine < 0 && mine != LS_ERR_FORMAT && mine != LS_ERR_NOT_FOUND;
-    if (counts) { /* the others are passed over */
+    if (counts) { /* load skips a damaged or missing checkpoint, so those two are not failures */
         ls__group_tell_board(c->group, mine, verdict.message);
     }
     LS_TRY(ls_all_gather(c->group, &verdict, c->verdicts, (int64_t)sizeof verdict, LS_UINT8,
                          &options, NULL));
-    if (counts) { /* to have told the others is not to have survived it */
+    if (counts) { /* again: the successful gather counts as recovery, but the failure stands */
         ls__group_tell_board(c->group, mine, verdict.message);
     }
     for (int r = 0; r < c->size; r++) {

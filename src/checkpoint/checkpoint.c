@@ -11,6 +11,8 @@
 
 /* ---- opening ------------------------------------------------------------------------------ */
 
+/* The arguments are checked before anything collective happens. Ranks are expected to pass the
+ * same values; a rank that fails here alone leaves the others to their timeout. */
 static ls_status check_options(const char *folder, const ls_checkpoint_options *set)
 {
     size_t length = folder != NULL ? strlen(folder) : 0;
@@ -29,6 +31,8 @@ static ls_status check_options(const char *folder, const ls_checkpoint_options *
     return LS_OK;
 }
 
+/* Closing the descriptor releases the lock on the file. The call is harmless when no lock is
+ * held. */
 static void unlock(ls_checkpoint *c)
 {
     if (c->lock_fd >= 0) {
@@ -37,6 +41,8 @@ static void unlock(ls_checkpoint *c)
     }
 }
 
+/* Runs on rank 0 only. The lock is taken even for load_only where a lock file exists: cleaning
+ * is safe only while no other job writes. A reader gives the lock back at once. */
 static ls_status prepare_folder(ls_checkpoint *c)
 {
     const bool make = !c->set.load_only;
@@ -51,7 +57,8 @@ static ls_status prepare_folder(ls_checkpoint *c)
     return LS_OK;
 }
 
-/* Rank 0 prepares the folder; all learn whether this job may write there. */
+/* Rank 0 prepares the folder; all ranks learn whether this job may write there. The second word
+ * is not compared; it only travels along. */
 static ls_status open_folder(ls_checkpoint *c)
 {
     ls_status status = c->rank == 0 ? prepare_folder(c) : LS_OK;
@@ -61,6 +68,8 @@ static ls_status open_folder(ls_checkpoint *c)
     return LS_OK;
 }
 
+/* The group is not stored: the object later gets a group of its own, so that its operations
+ * never interleave with the user's. Returns NULL without memory, with no error set. */
 static ls_checkpoint *allocate(ls_runtime *runtime, const char *folder, ls_group *group)
 {
     const ls__env *env = runtime->env;
@@ -83,6 +92,8 @@ static ls_checkpoint *allocate(ls_runtime *runtime, const char *folder, ls_group
     return c;
 }
 
+/* Frees everything except the group and the thread, which the caller has ended before: both may
+ * still touch the object. */
 static void release(ls_checkpoint *c)
 {
     const ls__env *env = c->env;
@@ -96,6 +107,8 @@ static void release(ls_checkpoint *c)
     env->release(env, c, sizeof *c);
 }
 
+/* A rank without memory aborts the caller's group, because the others already wait in
+ * ls_group_new. Later failures are agreed on, so all ranks return the same error. */
 ls_status ls_checkpoint_new(const char *folder, ls_group *group,
                             const ls_checkpoint_options *options, ls_checkpoint **out)
 {
@@ -132,7 +145,8 @@ ls_status ls_checkpoint_new(const char *folder, ls_group *group,
 
 /* ---- saving ------------------------------------------------------------------------------- */
 
-/* Walk, plan, and the file without the tensors' bytes. */
+/* The local half of a save: walk, plan, and the file without the tensors' bytes. It communicates
+ * nothing, so ranks may fail here independently; the caller agrees on the result. */
 static ls_status prepare(ls_checkpoint *c, ls__table *table, const ls_checkpoint_item *items,
                          int count)
 {
@@ -156,6 +170,8 @@ static ls_status prepare(ls_checkpoint *c, ls__table *table, const ls_checkpoint
     return LS_OK;
 }
 
+/* Reads the words of the last agreement (step, hash of the table). All ranks see the same words,
+ * hence all return the same result without another exchange. */
 static ls_status compare_ranks(const ls_checkpoint *c)
 {
     const ls__verdict *v = c->verdicts;
@@ -176,7 +192,8 @@ static ls_status compare_ranks(const ls_checkpoint *c)
     return LS_OK;
 }
 
-/* Everything up to the copy; collective. */
+/* Everything up to the copy; collective. The nonce is rank 0's, so that all ranks name the same
+ * temporary folder. After LS_OK the items may change again: the image holds their bytes. */
 static ls_status take_snapshot(ls_checkpoint *c, ls__table *table, const ls_checkpoint_item *items,
                                int count)
 {
@@ -196,6 +213,8 @@ static ls_status take_snapshot(ls_checkpoint *c, ls__table *table, const ls_chec
     return LS_OK; /* the others are told by the commit's first agreement */
 }
 
+/* The writer must be idle first: it owns the object, the group and the image while it runs. A
+ * failed earlier save is reported here and this one is not started. */
 ls_status ls_checkpoint_save(ls_checkpoint *c, int64_t step, const ls_checkpoint_item *items,
                              int count)
 {
@@ -220,6 +239,8 @@ ls_status ls_checkpoint_wait(ls_checkpoint *c)
     return ls__writer_join(c);
 }
 
+/* The error of the last save is copied before the teardown, which may overwrite the thread's
+ * message. The object is released whatever the status. */
 ls_status ls_checkpoint_free(ls_checkpoint *c)
 {
     if (c == NULL) {
@@ -236,12 +257,16 @@ ls_status ls_checkpoint_free(ls_checkpoint *c)
 
 /* ---- loading ------------------------------------------------------------------------------ */
 
+/* With these errors an older checkpoint may still be whole, so the search goes on. Any other
+ * error (no memory, a lost rank) would only repeat itself. */
 static bool is_damage(ls_status status)
 {
     return status == LS_ERR_FORMAT || status == LS_ERR_SYSTEM || status == LS_ERR_NOT_FOUND;
 }
 
-/* Opens the checkpoint on all ranks; all or none succeed, and all have the same manifest. */
+/* Opens the checkpoint on all ranks; all or none succeed, and all have the same manifest. On
+ * failure the caller still closes `reading`. The manifest's hash travels as text, 64 characters
+ * in 8 words. */
 static ls_status open_on_all(ls_checkpoint *c, int64_t step, ls__reading *reading)
 {
     uint64_t words[LS__DIGEST_HEX / 8] = {0};
@@ -259,7 +284,8 @@ static ls_status open_on_all(ls_checkpoint *c, int64_t step, ls__reading *readin
     return LS_OK;
 }
 
-/* The step all ranks try next: rank 0's. -1: no more. */
+/* Collective: only rank 0 has listed the folder, so its choice is broadcast. `*step` becomes -1
+ * when the list is exhausted. */
 static ls_status next_step(ls_checkpoint *c, const int64_t *steps, int count, int k, int64_t *step)
 {
     const ls_collective_options options = ls__checkpoint_options_of(c, "checkpoint: which step");
@@ -267,8 +293,9 @@ static ls_status next_step(ls_checkpoint *c, const int64_t *steps, int count, in
     return ls_broadcast(c->group, step, 1, LS_INT64, 0, &options, NULL);
 }
 
-/* Finds the newest whole one; *step is its step. Those passed over are noted for the next save.
- * `newest`: the first that was tried; -1: none. */
+/* Finds the newest checkpoint that is whole; *step is its step. The steps passed over are noted
+ * for the next save. *newest is the first step that was tried, or -1 if the folder holds none.
+ * On LS_OK the caller closes `reading`. */
 static ls_status find_newest(ls_checkpoint *c, const int64_t *steps, int count,
                              ls__reading *reading, int64_t *step, int64_t *newest)
 {
@@ -307,6 +334,8 @@ static ls_status find_newest(ls_checkpoint *c, const int64_t *steps, int count,
                     c->folder, first);
 }
 
+/* Only rank 0 lists the folder: on a network file system two hosts may see different entries.
+ * Collective; the other ranks pass an empty list. */
 static ls_status list_and_find(ls_checkpoint *c, ls__reading *reading, int64_t *step,
                                int64_t *newest)
 {
@@ -322,8 +351,9 @@ static ls_status list_and_find(ls_checkpoint *c, ls__reading *reading, int64_t *
     return status;
 }
 
-/* While another job writes, all that were listed may be pruned before they are opened; then newer
- * ones are there. Looks again as long as that is so. */
+/* While another job writes, every listed checkpoint may be pruned before it is opened, but then
+ * a newer one exists. The search repeats as long as the newest step grows, so it ends when the
+ * writer rests. */
 static ls_status find_while_others_write(ls_checkpoint *c, ls__reading *reading, int64_t *step)
 {
     int64_t newest = -1, before;
@@ -335,6 +365,8 @@ static ls_status find_while_others_write(ls_checkpoint *c, ls__reading *reading,
     return status;
 }
 
+/* The check is agreed on before the first byte is written, so a mismatch on one rank leaves the
+ * state of all unchanged. A failure after that leaves a partial load and its message says so. */
 static ls_status load_from(ls_checkpoint *c, const ls__reading *reading, int64_t step,
                            const ls_checkpoint_item *items, int count)
 {
@@ -351,6 +383,8 @@ static ls_status load_from(ls_checkpoint *c, const ls__reading *reading, int64_t
     return ls__checkpoint_agree(c, status, NULL, 0);
 }
 
+/* `*step` is set only on success. The pending save is awaited first: its files may be the ones
+ * to load. */
 ls_status ls_checkpoint_load(ls_checkpoint *c, const ls_checkpoint_item *items, int count,
                              int64_t *step)
 {

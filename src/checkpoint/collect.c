@@ -28,6 +28,8 @@ void ls__table_fini(ls__table *table)
     *table = (ls__table){0};
 }
 
+/* Doubling keeps a walk over n names linear. Pointers into the list become invalid, so `sorted`
+ * is built only after the walk. */
 static ls_status make_room(ls__table *t)
 {
     if (t->count < t->room) {
@@ -44,6 +46,8 @@ static ls_status make_room(ls__table *t)
     return LS_OK;
 }
 
+/* The name is copied, since a state function may build it on its stack. "__metadata__" is
+ * reserved by the safetensors header. */
 ls_status ls__table_add(ls__table *t, const ls__saved_entry *entry)
 {
     size_t bytes = strlen(entry->name) + 1;
@@ -70,6 +74,8 @@ static int by_name(const void *a, const void *b)
     return strcmp((*x)->name, (*y)->name);
 }
 
+/* Replaces no earlier list: it is called once a table. Duplicates are found here, because only
+ * sorted names make the search linear. */
 static ls_status sort_names(ls__table *t)
 {
     t->sorted = malloc(((size_t)t->count + 1) * sizeof(ls__saved_entry *));
@@ -93,6 +99,8 @@ static ls_status sort_names(ls__table *t)
 
 /* ---- walks -------------------------------------------------------------------------------- */
 
+/* The first failing item ends the walk; its error is returned unchanged. The order of items and
+ * of names within them is part of the contract: a second walk must repeat it. */
 ls_status ls__items_visit(const ls_checkpoint_item *items, int count,
                           const ls_state_visitor *visitor)
 {
@@ -106,6 +114,8 @@ ls_status ls__items_visit(const ls_checkpoint_item *items, int count,
     return LS_OK;
 }
 
+/* A rank that shows the whole tensor is taken to hold a replica; every other slice is
+ * distributed state. */
 bool ls__tensor_is_whole(const ls_state_tensor *t)
 {
     for (int i = 0; i < t->ndim; i++) {
@@ -116,6 +126,7 @@ bool ls__tensor_is_whole(const ls_state_tensor *t)
     return true;
 }
 
+/* Written with a subtraction, so that start + local cannot overflow. */
 static bool slice_is_inside(const ls_state_tensor *t)
 {
     for (int i = 0; i < t->ndim; i++) {
@@ -127,6 +138,8 @@ static bool slice_is_inside(const ls_state_tensor *t)
     return true;
 }
 
+/* The pointer to the data is dropped: it is valid only during this call. A state function is the
+ * user's code, so everything it shows is checked before use. */
 static ls_status collect_tensor(void *self, const char *name, const ls_state_tensor *tensor)
 {
     ls__saved_entry entry = {.name = name, .type = LS__ENTRY_TENSOR, .tensor = *tensor};
@@ -156,6 +169,7 @@ static ls_status collect_float64(void *self, const char *name, double *value)
         self, &(ls__saved_entry){.name = name, .type = LS__ENTRY_FLOAT64, .float64 = *value});
 }
 
+/* The first walk. Afterwards the table owns all names and the items are no longer referenced. */
 ls_status ls__table_collect(ls__table *table, const ls_checkpoint_item *items, int count)
 {
     const ls_state_visitor visitor = {.self = table,
@@ -168,6 +182,8 @@ ls_status ls__table_collect(ls__table *table, const ls_checkpoint_item *items, i
 
 /* ---- what ranks compare ------------------------------------------------------------------- */
 
+/* The local slice is left out, because it may differ from rank to rank; scalars are included,
+ * because rank 0 alone saves them. Eight bytes of the digest are enough against accidents. */
 ls_status ls__table_hash(const ls__table *t, uint64_t *word)
 {
     ls__digest hash;
@@ -199,12 +215,15 @@ const ls__saved_entry *ls__table_next(const ls__table *table, int *at, const cha
 
 /* ---- the copy ----------------------------------------------------------------------------- */
 
+/* State of the second walk; `at` is the next expected entry. */
 typedef struct copier {
     ls__table *table;
     int at;
     uint8_t *image;
 } copier;
 
+/* The walks must agree: an entry that appeared, vanished or changed its size would write outside
+ * its place in the image. */
 static ls_status changed(const char *name)
 {
     return ls__fail(LS_ERR_INVALID,
@@ -213,6 +232,8 @@ static ls_status changed(const char *name)
                     name);
 }
 
+/* Copies only the part that this rank writes. The size is compared again, since the image was
+ * laid out for the first walk's sizes. */
 static ls_status copy_tensor(void *self, const char *name, const ls_state_tensor *tensor)
 {
     copier *c = self;
@@ -228,6 +249,7 @@ static ls_status copy_tensor(void *self, const char *name, const ls_state_tensor
     return LS_OK;
 }
 
+/* Scalars were taken by the first walk; the second one only keeps the position in step. */
 static ls_status skip_int64(void *self, const char *name, int64_t *value)
 {
     copier *c = self;

@@ -22,6 +22,8 @@
 
 #define PIECES_BYTES_MAX ((size_t)1 << 30)
 
+/* A failed copy is reported here, because this agreement is the first one after it. Rank 0 also
+ * refuses a step older than the newest one, which would look like another run's. */
 static ls_status begin(ls_checkpoint *c, const char *path)
 {
     if (c->copied < 0) {
@@ -37,12 +39,14 @@ static ls_status begin(ls_checkpoint *c, const char *path)
 
 /* ---- what the others wrote ---------------------------------------------------------------- */
 
+/* One text for every allocation of the list, whoever needed it. */
 static ls_status no_memory(void)
 {
     return ls__fail(LS_ERR_MEMORY, "checkpoint: no memory for the list of tensors");
 }
 
-/* A row [name, dtype, global, start, local] as another rank's image.c wrote it. */
+/* A row [name, dtype, global, start, local] as another rank's image.c wrote it. The name is
+ * borrowed from `row`. Returns false for anything malformed: the row comes from a peer. */
 static bool read_row(const json_t *row, const char **name, ls_state_tensor *t)
 {
     int ndim[3];
@@ -55,6 +59,8 @@ static bool read_row(const json_t *row, const char **name, ls_state_tensor *t)
     return good && ndim[1] == ndim[0] && ndim[2] == ndim[0];
 }
 
+/* After the first failure the loop continues without effect: jansson's macro must not be left
+ * while it holds a reference. */
 static ls_status add_rows(json_t *manifest, const char *file, const char *text)
 {
     size_t i;
@@ -74,7 +80,8 @@ static ls_status add_rows(json_t *manifest, const char *file, const char *text)
     return status;
 }
 
-/* Receives all rows, whatever happens to `status`: the senders wait. */
+/* Receives all rows even after an earlier failure, since the senders wait. The caller frees
+ * *out. Without memory the group is aborted: the message cannot be left in the channel. */
 static ls_status receive_rows(ls_checkpoint *c, int rank, size_t bytes, char **out)
 {
     const ls_collective_options options = ls__checkpoint_options_of(c, "checkpoint: tensors");
@@ -87,6 +94,8 @@ static ls_status receive_rows(ls_checkpoint *c, int rank, size_t bytes, char **o
     return ls_recv(c->group, *out, (int64_t)bytes, LS_UINT8, rank, 0, &options, NULL);
 }
 
+/* Reads size and hash of the rank's file from the verdicts of the last agreement, so no other
+ * agreement may come in between. */
 static ls_status add_rank(ls_checkpoint *c, json_t *manifest, int rank, const char *rows)
 {
     char name[LS__MANIFEST_FILE_NAME_MAX];
@@ -99,6 +108,8 @@ static ls_status add_rank(ls_checkpoint *c, json_t *manifest, int rank, const ch
     return add_rows(manifest, name, rows);
 }
 
+/* Rank 0 only. A failure to understand a rank's rows is remembered but the remaining ranks are
+ * still received; only a failed receive ends the loop early. */
 static ls_status gather(ls_checkpoint *c, json_t *manifest)
 {
     ls_status status = manifest != NULL ? add_rank(c, manifest, 0, c->pieces) : no_memory();
@@ -112,6 +123,7 @@ static ls_status gather(ls_checkpoint *c, json_t *manifest)
     return status;
 }
 
+/* The length already went with the verdict's words, so rank 0 posts a receive of just this size. */
 static ls_status send_rows(ls_checkpoint *c)
 {
     const ls_collective_options options = ls__checkpoint_options_of(c, "checkpoint: tensors");
@@ -120,7 +132,8 @@ static ls_status send_rows(ls_checkpoint *c)
 
 /* ---- rank 0's part ------------------------------------------------------------------------ */
 
-/* What is about to be promised is read as load will read it. */
+/* The manifest is parsed exactly as load will parse it before it is published: an inconsistent
+ * plan must fail now, not at the restart. */
 static ls_status check_text(const ls_checkpoint *c, const char *text, size_t bytes)
 {
     ls__arena arena;
@@ -132,6 +145,8 @@ static ls_status check_text(const ls_checkpoint *c, const char *text, size_t byt
     return status;
 }
 
+/* Written after every other file, so that its presence implies theirs. `manifest` gains the
+ * entry of scalars.json. */
 static ls_status write_manifest(ls_checkpoint *c, const char *temporary, json_t *manifest)
 {
     uint8_t hash[LS__DIGEST_BYTES];
@@ -152,6 +167,8 @@ static ls_status write_manifest(ls_checkpoint *c, const char *temporary, json_t 
     return status;
 }
 
+/* Rank 0 only. The folder is synced before the rename: otherwise a power failure could leave the
+ * final name with missing files in it. */
 static ls_status publish(ls_checkpoint *c, const char *temporary)
 {
     json_t *manifest = ls__manifest_new(c->step, c->size);
@@ -167,6 +184,9 @@ static ls_status publish(ls_checkpoint *c, const char *temporary)
 
 /* ---- all ranks ---------------------------------------------------------------------------- */
 
+/* Collective. The words of the agreement are [bytes, length of the rows, hash of the file];
+ * add_rank reads them in this layout. A missing folder on another rank means that the file
+ * system is not shared. */
 static ls_status write_own(ls_checkpoint *c, const char *temporary)
 {
     char name[LS__MANIFEST_FILE_NAME_MAX];
@@ -187,6 +207,8 @@ static ls_status write_own(ls_checkpoint *c, const char *temporary)
     return ls__checkpoint_agree(c, status, words, 2 + LS__DIGEST_BYTES / 8);
 }
 
+/* Collective. The last agreement comes after the rename, so all ranks learn whether the
+ * checkpoint exists. */
 static ls_status write_all_files(ls_checkpoint *c, const char *temporary)
 {
     LS_TRY(write_own(c, temporary));
@@ -194,6 +216,8 @@ static ls_status write_all_files(ls_checkpoint *c, const char *temporary)
     return ls__checkpoint_agree(c, status, NULL, 0);
 }
 
+/* Collective, on the writer's thread or the user's. All ranks return the same status; on failure
+ * the temporary folder is removed and earlier checkpoints are unchanged. */
 ls_status ls__checkpoint_commit(ls_checkpoint *c)
 {
     char temporary[LS__CHECKPOINT_PATH_MAX];

@@ -11,11 +11,15 @@
 
 #define CHUNK_BYTES ((size_t)1 << 20) /* hashed while it is in the cache, then written */
 
+/* Never truncates in practice: the folder's length is checked at opening and leaves room for
+ * every name used below it. */
 void ls__path_join(char out[LS__CHECKPOINT_PATH_MAX], const char *folder, const char *name)
 {
     (void)snprintf(out, LS__CHECKPOINT_PATH_MAX, "%s/%s", folder, name);
 }
 
+/* A missing file has its own status, because load treats it as damage and tries an older
+ * checkpoint. */
 ls_status ls__file_failed(const char *what, const char *path, int error)
 {
     return ls__fail(error == -ENOENT ? LS_ERR_NOT_FOUND : LS_ERR_SYSTEM,
@@ -24,6 +28,8 @@ ls_status ls__file_failed(const char *what, const char *path, int error)
 
 /* ---- writing ------------------------------------------------------------------------------ */
 
+/* Hashes each chunk right before it is written, while it is in the cache. A write of zero bytes
+ * counts as an I/O error, since repeating it might never end. Returns 0 or -errno. */
 static int write_all(const ls__env *env, int fd, const uint8_t *at, size_t bytes, ls__digest *hash)
 {
     while (bytes > 0) {
@@ -42,6 +48,9 @@ static int write_all(const ls__env *env, int fd, const uint8_t *at, size_t bytes
     return 0;
 }
 
+/* O_EXCL: the temporary folder is new, so an existing file means that another job works there.
+ * The descriptor is closed on every path, and a failed close counts, since network file systems
+ * report lost writes there. */
 ls_status ls__file_write(const ls__env *env, const char *folder, const char *name, const void *data,
                          size_t bytes, uint8_t out[LS__DIGEST_BYTES])
 {
@@ -66,6 +75,7 @@ ls_status ls__file_write(const ls__env *env, const char *folder, const char *nam
     return hashed;
 }
 
+/* An fsync of the file alone does not make its name durable; the folder's entry needs its own. */
 ls_status ls__file_sync_folder(const ls__env *env, const char *path)
 {
     int fd = env->open(env, path, O_RDONLY | O_DIRECTORY, 0);
@@ -79,6 +89,8 @@ ls_status ls__file_sync_folder(const ls__env *env, const char *path)
 
 /* ---- reading ------------------------------------------------------------------------------ */
 
+/* Reads through `read` rather than the mapping, so that a bad sector is an error and not SIGBUS.
+ * `chunk` holds CHUNK_BYTES. */
 static ls_status hash_file(const ls__env *env, int fd, const char *path, uint8_t *chunk,
                            char hex[LS__DIGEST_HEX + 1])
 {
@@ -94,6 +106,8 @@ static ls_status hash_file(const ls__env *env, int fd, const char *path, uint8_t
     return got < 0 ? ls__file_failed("cannot read", path, (int)got) : LS_OK;
 }
 
+/* The size was compared by the caller already. A wrong hash is LS_ERR_FORMAT, which lets load go
+ * on to an older checkpoint. */
 ls_status ls__file_verify(const ls__env *env, const char *path, const ls__manifest_file *expected)
 {
     char hex[LS__DIGEST_HEX + 1] = "";

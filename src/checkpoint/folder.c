@@ -26,11 +26,14 @@
     64 /* names collected before they are removed: not while the folder is listed                  \
         */
 
+/* Eight digits keep the names sorted in a listing; larger steps simply get longer names.
+ * `before` is one of the prefixes above or "". */
 void ls__step_name(char out[64], const char *before, int64_t step)
 {
     (void)snprintf(out, 64, "%s" STEP "%08lld", before, (long long)step);
 }
 
+/* Counts from 1, as Hugging Face's sharded files do. */
 void ls__state_file_name(char out[LS__MANIFEST_FILE_NAME_MAX], int rank, int size)
 {
     (void)snprintf(out, LS__MANIFEST_FILE_NAME_MAX, "state-%05d-of-%05d.safetensors", rank + 1,
@@ -45,6 +48,8 @@ static void step_path(const ls_checkpoint *c, char out[LS__CHECKPOINT_PATH_MAX],
     ls__path_join(out, c->folder, name);
 }
 
+/* The nonce distinguishes this attempt from the remains of a dead one, so make_folder fails only
+ * if something is really wrong. */
 void ls__folder_temporary(const ls_checkpoint *c, char out[LS__CHECKPOINT_PATH_MAX])
 {
     char name[128];
@@ -53,7 +58,8 @@ void ls__folder_temporary(const ls_checkpoint *c, char out[LS__CHECKPOINT_PATH_M
     ls__path_join(out, c->folder, name);
 }
 
-/* The step of "step-00000120", spelled just as we do; -1: another name. */
+/* The step of "step-00000120", or -1 for another name. The spelling must be ours exactly:
+ * otherwise a path built from the number would not lead back to the folder. */
 static int64_t step_of(const char *name)
 {
     char again[64];
@@ -75,6 +81,8 @@ typedef struct step_list {
     int count, room;
 } step_list;
 
+/* Callback of env->list: 0 continues, a negative value ends the listing with that error. Foreign
+ * names are ignored. */
 static int add_step(void *arg, const char *name)
 {
     step_list *s = arg;
@@ -101,6 +109,7 @@ static int latest_first(const void *a, const void *b)
     return (*x < *y) - (*x > *y);
 }
 
+/* The caller frees *steps, which is NULL for an empty folder. */
 ls_status ls__folder_steps(const ls_checkpoint *c, int64_t **steps, int *count)
 {
     step_list s = {0};
@@ -121,8 +130,9 @@ ls_status ls__folder_steps(const ls_checkpoint *c, int64_t **steps, int *count)
 
 /* ---- making and locking ------------------------------------------------------------------- */
 
-/* A new folder whose name is lost when the power fails takes all that is in it along. Who may not
- * read the folder above cannot do anything about that. */
+/* If the power fails, a new folder whose name was not synced is lost with everything in it, so
+ * the folder above is synced too. A failure of that is only a warning: the user may lack
+ * permission to read the folder above. */
 static ls_status make_one(const ls_checkpoint *c, const char *path)
 {
     char above[LS__CHECKPOINT_PATH_MAX];
@@ -147,6 +157,8 @@ static ls_status make_one(const ls_checkpoint *c, const char *path)
     return LS_OK;
 }
 
+/* Like mkdir -p: each prefix that ends at a slash is made in turn. Existing folders are not an
+ * error of make_folder. */
 ls_status ls__folder_make(const ls_checkpoint *c)
 {
     char path[LS__CHECKPOINT_PATH_MAX];
@@ -163,6 +175,7 @@ ls_status ls__folder_make(const ls_checkpoint *c)
     return LS_OK;
 }
 
+/* Used by load_only, which must not create anything. */
 ls_status ls__folder_is_there(const ls_checkpoint *c)
 {
     ls__env_stat found;
@@ -173,6 +186,8 @@ ls_status ls__folder_is_there(const ls_checkpoint *c)
     return error < 0 ? ls__file_failed("cannot load from", c->folder, error) : LS_OK;
 }
 
+/* LS_OK with lock_fd still -1 means: read only. The kernel drops the lock when the process dies,
+ * so no stale lock can remain. */
 ls_status ls__folder_lock(ls_checkpoint *c, bool make)
 {
     char path[LS__CHECKPOINT_PATH_MAX];
@@ -201,6 +216,8 @@ typedef struct names {
     const char *prefix; /* only names that begin so */
 } names;
 
+/* Callback of env->list: a positive return ends the listing with a full round. Longer names than
+ * ours are never ours. */
 static int take_name(void *arg, const char *name)
 {
     names *n = arg;
@@ -211,7 +228,8 @@ static int take_name(void *arg, const char *name)
     return n->count == CLEAN_ROUND;
 }
 
-/* Our folders hold files only: what else lies there makes the removal of the folder fail. */
+/* Only files are removed: a subfolder is never ours and makes the removal fail. Names are
+ * collected in rounds, since removing entries while listing them gives unspecified results. */
 int ls__folder_remove(const ls_checkpoint *c, const char *path)
 {
     const ls__env *env = c->env;
@@ -233,6 +251,7 @@ int ls__folder_remove(const ls_checkpoint *c, const char *path)
     return more < 0 ? more : env->remove_folder(env, path);
 }
 
+/* For leftovers: a failure costs disk space but no data, so it is a warning. */
 static void remove_or_say(const ls_checkpoint *c, const char *path)
 {
     int error = ls__folder_remove(c, path);
@@ -242,7 +261,9 @@ static void remove_or_say(const ls_checkpoint *c, const char *path)
     }
 }
 
-/* The steps of `kept` stay. A step is renamed before its files go. */
+/* Keeps the newest `keep` steps. A step is renamed before its files are removed, so no reader
+ * finds half of one under its final name. Failures are warnings: the new checkpoint is complete
+ * already. */
 void ls__folder_prune(const ls_checkpoint *c)
 {
     int64_t *steps;
@@ -270,7 +291,8 @@ void ls__folder_prune(const ls_checkpoint *c)
 
 /* ---- after a job that died ---------------------------------------------------------------- */
 
-/* A second save of a step was cut off: the first one is put back unless the second came. */
+/* A second save of a step was cut off: the first one is put back unless the second one was
+ * completed. A name that is not ours is left alone. */
 static void settle_old(const ls_checkpoint *c, const char *name)
 {
     char old[LS__CHECKPOINT_PATH_MAX], home[LS__CHECKPOINT_PATH_MAX];
@@ -297,6 +319,8 @@ static void remove_temporary(const ls_checkpoint *c, const char *name)
     remove_or_say(c, path);
 }
 
+/* One round is enough: what exceeds CLEAN_ROUND names is left to the next start. `settle` runs
+ * after the listing has ended. */
 static void clean_names(const ls_checkpoint *c, const char *prefix,
                         void (*settle)(const ls_checkpoint *c, const char *name))
 {
@@ -311,6 +335,8 @@ static void clean_names(const ls_checkpoint *c, const char *prefix,
     }
 }
 
+/* Call it only while holding the lock: the temporary folders of a living job look the same. Old
+ * ones come first, since they may hold the only whole checkpoint of a step. */
 void ls__folder_clean(const ls_checkpoint *c)
 {
     clean_names(c, OLD, settle_old);
@@ -319,11 +345,14 @@ void ls__folder_clean(const ls_checkpoint *c)
 
 /* ---- publishing --------------------------------------------------------------------------- */
 
+/* Whether the last load passed over this step as damaged: the interval is (after, last]. */
 static bool was_skipped(const ls_checkpoint *c, int64_t step)
 {
     return step > c->skipped_after && step <= c->skipped_last;
 }
 
+/* A later step that load did not skip belongs to another run; with it in place, the new
+ * checkpoint would never be the newest one and pruning could remove it. */
 ls_status ls__folder_check_later(const ls_checkpoint *c, int64_t step)
 {
     int64_t *steps;
@@ -350,7 +379,8 @@ static ls_status move(const ls_checkpoint *c, const char *from, const char *to)
     return error < 0 ? ls__file_failed("cannot rename", from, error) : LS_OK;
 }
 
-/* What load passed over must not come back as the newest, nor push a whole one out of `keep`. */
+/* A damaged checkpoint that load passed over must not come back as the newest one, nor push a
+ * whole one out of `keep`. It is renamed, not removed: people may want to look at it. */
 static ls_status move_skipped(const ls_checkpoint *c)
 {
     char from[LS__CHECKPOINT_PATH_MAX], to[LS__CHECKPOINT_PATH_MAX];
@@ -370,6 +400,9 @@ static ls_status move_skipped(const ls_checkpoint *c)
     return status;
 }
 
+/* The rename is the moment when the checkpoint begins to exist. An older save of the same step
+ * steps aside first and returns if the rename fails; a crash in between is repaired by
+ * ls__folder_clean. */
 ls_status ls__folder_publish(ls_checkpoint *c, const char *temporary)
 {
     char final[LS__CHECKPOINT_PATH_MAX], old[LS__CHECKPOINT_PATH_MAX];

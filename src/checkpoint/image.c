@@ -20,7 +20,8 @@ static ls_status no_memory(const char *what)
 
 /* ---- the file ----------------------------------------------------------------------------- */
 
-/* Tensors this rank writes, of one element size, in order of names. */
+/* Adds the tensors that this rank writes, of one element size, in order of names. Offsets count
+ * from the end of the header, whose size is not yet known; *at is advanced. */
 static ls_status add_tensors(ls__table *table, size_t element, json_t *header, json_t *pieces,
                              size_t *at)
 {
@@ -49,6 +50,8 @@ static ls_status add_tensors(ls__table *table, size_t element, json_t *header, j
     return LS_OK;
 }
 
+/* The buffer only grows, so a training run allocates it once. The offsets become absolute here,
+ * which is why the function must run exactly once a table. */
 static ls_status make_image(ls_checkpoint *c, ls__table *table, const json_t *header, size_t data)
 {
     const size_t prefix = ls__safetensors_prefix(header);
@@ -76,6 +79,8 @@ static ls_status make_image(ls_checkpoint *c, ls__table *table, const json_t *he
     return LS_OK;
 }
 
+/* Other readers ignore these entries; people who look into a single file learn its step from
+ * them. */
 static json_t *metadata(int64_t step)
 {
     char text[32];
@@ -83,6 +88,8 @@ static json_t *metadata(int64_t step)
     return json_pack("{s:{s:s, s:s}}", "__metadata__", "format", "lockstep", "step", text);
 }
 
+/* Larger elements come first: each group then begins at a multiple of its element size, and a
+ * reader may use the mapped tensors in place. */
 static ls_status build_file(ls_checkpoint *c, ls__table *table, json_t *header, json_t *pieces)
 {
     size_t at = 0;
@@ -97,8 +104,8 @@ static ls_status build_file(ls_checkpoint *c, ls__table *table, json_t *header, 
 
 /* ---- scalars ------------------------------------------------------------------------------ */
 
-/* A finite number has 17 digits in JSON and comes back exactly; infinities and NaNs, which JSON
- * does not know, are their bits as a string. */
+/* A finite number has 17 digits in JSON and comes back exactly. JSON has no infinities or NaNs,
+ * so their bits are written as a string; read_float64 in restore.c is the inverse. */
 static json_t *number_json(double value)
 {
     uint64_t bits;
@@ -111,6 +118,8 @@ static json_t *number_json(double value)
     return json_string(text);
 }
 
+/* Only rank 0 writes scalars, because the agreement on the table's hash has shown that all ranks
+ * hold the same ones. */
 static ls_status build_scalars(ls_checkpoint *c, const ls__table *table)
 {
     json_t *root = json_object();
@@ -129,6 +138,8 @@ static ls_status build_scalars(ls_checkpoint *c, const ls__table *table)
     return c->scalars ? LS_OK : no_memory("the scalars");
 }
 
+/* Replaces c->image's contents, c->pieces and c->scalars. The tensors' bytes are still undefined
+ * afterwards; ls__table_copy fills them. */
 ls_status ls__image_build(ls_checkpoint *c, ls__table *table)
 {
     json_t *header = metadata(c->step), *pieces = json_array();

@@ -10,6 +10,8 @@
 
 #include "checkpoint/internal.h"
 
+/* The text is unmapped before returning: the parser copies everything into the arena. The step
+ * inside must match the folder's name, or a renamed folder would restore the wrong position. */
 static ls_status read_manifest(const ls_checkpoint *c, const char *folder, int64_t step,
                                ls__reading *r)
 {
@@ -31,12 +33,16 @@ static ls_status read_manifest(const ls_checkpoint *c, const char *folder, int64
     return status;
 }
 
+/* Ranks of one host read the same page cache, so one of them is enough for each file; the
+ * agreement afterwards spreads a mismatch to all. */
 static bool is_my_share(const ls_checkpoint *c, int file)
 {
     bool one_host = ls_local_world_size() == ls_world_size();
     return !one_host || file % c->size == c->rank;
 }
 
+/* The mapping is recorded before anything can fail, so ls__reading_close releases it on every
+ * path. */
 static ls_status map_file(const ls_checkpoint *c, const char *folder, ls__reading *r, int i)
 {
     char path[LS__CHECKPOINT_PATH_MAX];
@@ -53,6 +59,7 @@ static ls_status map_file(const ls_checkpoint *c, const char *folder, ls__readin
     return is_my_share(c, i) ? ls__file_verify(c->env, path, file) : LS_OK;
 }
 
+/* A missing or empty file is damage, not absence of scalars: the writer stores at least "{}". */
 static ls_status read_scalars(const char *path, const void *text, size_t bytes, ls__reading *r)
 {
     json_error_t error = {.text = "it is empty"};
@@ -64,6 +71,7 @@ static ls_status read_scalars(const char *path, const void *text, size_t bytes, 
     return LS_OK;
 }
 
+/* Exactly one file holds JSON scalars; every other one listed must be a safetensors file. */
 static ls_status parse_file(const char *folder, ls__reading *r, int i)
 {
     char path[LS__CHECKPOINT_PATH_MAX];
@@ -75,7 +83,8 @@ static ls_status parse_file(const char *folder, ls__reading *r, int i)
     return ls__safetensors_parse(r->mapped[i], r->mapped_bytes[i], path, &r->arena, &r->header[i]);
 }
 
-/* The manifest and the headers tell the same of every piece. */
+/* The manifest and the headers must describe each piece alike; restore.c then relies on every
+ * lookup succeeding. */
 static ls_status check_pieces(const ls__reading *r, const char *folder)
 {
     for (int i = 0; i < r->manifest.tensor_count; i++) {
@@ -95,6 +104,8 @@ static ls_status check_pieces(const ls__reading *r, const char *folder)
     return LS_OK;
 }
 
+/* On failure the arrays stay in `r` and ls__reading_close frees what was obtained. All files are
+ * mapped and verified before any is parsed. */
 static ls_status read_files(const ls_checkpoint *c, const char *folder, ls__reading *r)
 {
     const size_t n = (size_t)r->manifest.file_count;
@@ -116,6 +127,8 @@ static ls_status read_files(const ls_checkpoint *c, const char *folder, ls__read
     return check_pieces(r, folder);
 }
 
+/* On failure too, the caller must call ls__reading_close. No communication: ranks may get
+ * different results and agree afterwards. */
 ls_status ls__reading_open(const ls_checkpoint *c, int64_t step, ls__reading *r)
 {
     char name[64], folder[LS__CHECKPOINT_PATH_MAX];
@@ -127,6 +140,7 @@ ls_status ls__reading_open(const ls_checkpoint *c, int64_t step, ls__reading *r)
     return read_files(c, folder, r);
 }
 
+/* Also correct for a reading that was opened halfway or is zero. */
 void ls__reading_close(const ls_checkpoint *c, ls__reading *r)
 {
     for (int i = 0; r->mapped && r->mapped_bytes && i < r->manifest.file_count; i++) {

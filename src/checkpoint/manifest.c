@@ -18,6 +18,8 @@ typedef struct reader {
     ls__manifest *out;
 } reader;
 
+/* `part` names the field as it stands in the file; the hash matched, so the writer, not the
+ * disk, is at fault. */
 static ls_status malformed(const reader *r, const char *part)
 {
     return ls__fail(LS_ERR_FORMAT, "%s: %s is missing or malformed", r->what, part);
@@ -35,6 +37,8 @@ static const char *copy_text(const reader *r, const char *text)
     return copy != NULL ? memcpy(copy, text, bytes) : NULL;
 }
 
+/* Arena memory for `count` elements. One extra element avoids a request of zero bytes, whose
+ * NULL would look like a lack of memory. */
 static void *take_array(const reader *r, size_t count, size_t element)
 {
     size_t bytes;
@@ -43,7 +47,8 @@ static void *take_array(const reader *r, size_t count, size_t element)
 
 /* ---- head --------------------------------------------------------------------------------- */
 
-/* Version 1 was hashed with BLAKE2b; what it says of itself stands right behind the hash. */
+/* Version 1 was hashed with BLAKE2b, so its hash cannot be checked; its version field follows
+ * the hash directly. */
 static bool is_version_1(const char *text, size_t bytes)
 {
     static const char behind[] = "\",\"format\":\"" LS__MANIFEST_FORMAT "\",\"version\":1,";
@@ -51,6 +56,8 @@ static bool is_version_1(const char *text, size_t bytes)
     return bytes >= at + length && memcmp(text + at, behind, length) == 0;
 }
 
+/* Runs on the raw bytes, before the JSON parser sees them. An old version gets its own message,
+ * since its bytes are not damaged. */
 static ls_status check_hash(const reader *r, const char *text, size_t bytes)
 {
     uint8_t hash[LS__DIGEST_BYTES];
@@ -78,6 +85,7 @@ static bool is_text(const json_t *value, const char *expected)
     return json_is_string(value) && strcmp(json_string_value(value), expected) == 0;
 }
 
+/* The version is compared before the remaining fields: a later format may have changed them. */
 static ls_status read_head(const reader *r, const json_t *root)
 {
     const json_t *step = json_object_get(root, "step"), *size = json_object_get(root, "world_size");
@@ -116,7 +124,8 @@ static ls_status read_head(const reader *r, const json_t *root)
 
 /* ---- files -------------------------------------------------------------------------------- */
 
-/* Letters, digits, "-", "_" and ".", not first a ".": no way out of the folder. */
+/* Letters, digits, "-", "_" and ".", without a leading ".": such a name cannot lead out of the
+ * folder. The manifest must not list itself. */
 static bool file_name_is_good(const char *name)
 {
     size_t length = strlen(name);
@@ -126,6 +135,7 @@ static bool file_name_is_good(const char *name)
            strcmp(name, LS__MANIFEST_NAME) != 0;
 }
 
+/* Sizes are not compared with the disk here; load.c does so when it maps the file. */
 static ls_status read_file(const reader *r, const char *name, const json_t *entry,
                            ls__manifest_file *file)
 {
@@ -140,6 +150,7 @@ static ls_status read_file(const reader *r, const char *name, const json_t *entr
     return file->name ? LS_OK : no_memory(r);
 }
 
+/* file_count grows with each complete entry, so a partial result is always consistent. */
 static ls_status read_files(const reader *r, const json_t *files)
 {
     const char *name;
@@ -159,6 +170,8 @@ static ls_status read_files(const reader *r, const json_t *files)
     return LS_OK;
 }
 
+/* Linear, with FILES_MAX as the bound; -1 also for a NULL name, which is a field missing in the
+ * JSON. */
 int ls__manifest_file_find(const ls__manifest *manifest, const char *name)
 {
     for (int i = 0; name != NULL && i < manifest->file_count; i++) {
@@ -171,6 +184,8 @@ int ls__manifest_file_find(const ls__manifest *manifest, const char *name)
 
 /* ---- tensors ------------------------------------------------------------------------------ */
 
+/* All values are >= 0 as ls__shape_read guarantees; the subtraction avoids the overflow of start
+ * + dim. */
 static bool piece_is_inside(const ls__manifest_tensor *t, const ls__manifest_piece *p)
 {
     for (int i = 0; i < t->ndim; i++) {
@@ -181,6 +196,8 @@ static bool piece_is_inside(const ls__manifest_tensor *t, const ls__manifest_pie
     return true;
 }
 
+/* Two boxes are disjoint if they are so along at least one dimension. A scalar (ndim 0) always
+ * overlaps another one. */
 static bool pieces_overlap(const ls__manifest_tensor *t, const ls__manifest_piece *a,
                            const ls__manifest_piece *b)
 {
@@ -192,7 +209,8 @@ static bool pieces_overlap(const ls__manifest_tensor *t, const ls__manifest_piec
     return true;
 }
 
-/* Disjoint, inside and as many bytes as the whole: then they are the whole. */
+/* Pieces that are disjoint, inside the tensor and together as large as it must cover it. The
+ * test is quadratic in the pieces, whose number is at most that of the files. */
 static ls_status check_pieces(const reader *r, const ls__manifest_tensor *t)
 {
     size_t whole = 0, sum = 0;
@@ -213,6 +231,7 @@ static ls_status check_pieces(const reader *r, const ls__manifest_tensor *t)
     return LS_OK;
 }
 
+/* The file must be listed already, hence files are read before tensors. */
 static ls_status read_piece(const reader *r, const json_t *entry, const ls__manifest_tensor *t,
                             ls__manifest_piece *piece)
 {
@@ -227,6 +246,8 @@ static ls_status read_piece(const reader *r, const json_t *entry, const ls__mani
     return LS_OK;
 }
 
+/* A tensor has at most one piece a file, which bounds the allocation by a number already
+ * checked. */
 static ls_status read_tensor(const reader *r, const char *name, const json_t *entry,
                              ls__manifest_tensor *t)
 {
@@ -254,6 +275,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
+/* Sorted once at the end, for ls__manifest_find. */
 static ls_status read_tensors(const reader *r, const json_t *tensors)
 {
     const char *name;
@@ -290,6 +312,8 @@ static ls_status read_root(const reader *r, const json_t *root)
     return read_tensors(r, json_object_get(root, "tensors"));
 }
 
+/* On failure `out` may be filled partly and must not be used; its memory belongs to the arena
+ * either way. */
 ls_status ls__manifest_parse(const char *text, size_t bytes, const char *what, ls__arena *arena,
                              ls__manifest *out)
 {

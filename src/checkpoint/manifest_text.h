@@ -5,18 +5,21 @@
 
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/digest.h"
 
 #define LS__MANIFEST_HEAD "{\"hash\":\""
 #define LS__MANIFEST_HASH_AT (sizeof LS__MANIFEST_HEAD - 1)
 
-/* The hash of the text as it was before the hash was filled in. bytes >= HASH_AT + HASH_HEX. */
+/* The hash of the text as it was before the hash was filled in. The caller guarantees bytes >=
+ * LS__MANIFEST_HASH_AT + LS__DIGEST_HEX. */
 static inline ls_status ls__manifest_hash(const char *text, size_t bytes,
                                           uint8_t out[LS__DIGEST_BYTES])
 {
     const size_t behind = LS__MANIFEST_HASH_AT + LS__DIGEST_HEX;
     char zeros[LS__DIGEST_HEX];
     ls__digest hash;
+    LS_ASSERT(bytes >= behind);
     memset(zeros, '0', sizeof zeros);
     ls__digest_init(&hash);
     ls__digest_add(&hash, text, LS__MANIFEST_HASH_AT);

@@ -10,6 +10,8 @@
 #include "checkpoint/manifest_text.h"
 #include "checkpoint/shape.h"
 
+/* The hash must be the first key: ls__manifest_text replaces its zeros in place. jansson keeps
+ * the order of insertion. */
 json_t *ls__manifest_new(int64_t step, int world_size)
 {
     char zeros[LS__DIGEST_HEX + 1];
@@ -21,6 +23,7 @@ json_t *ls__manifest_new(int64_t step, int world_size)
                      LS__DIGEST_NAME, "files", "tensors");
 }
 
+/* Returns false only without memory. */
 bool ls__manifest_add_file(json_t *manifest, const char *name, size_t bytes,
                            const uint8_t hash[LS__DIGEST_BYTES])
 {
@@ -31,6 +34,7 @@ bool ls__manifest_add_file(json_t *manifest, const char *name, size_t bytes,
            json_object_set_new(json_object_get(manifest, "files"), name, entry) == 0;
 }
 
+/* Returns a new reference, or NULL without memory. */
 static json_t *tensor_json(const ls_state_tensor *t)
 {
     return json_pack("{s:s, s:o, s:[]}", "dtype", ls__shape_dtype_name(t->dtype), "shape",
@@ -42,7 +46,8 @@ static ls_status no_memory(void)
     return ls__fail(LS_ERR_MEMORY, "checkpoint: no memory for the manifest");
 }
 
-/* Whether the pieces hold one of this start and shape already. */
+/* Whether the list already holds a piece of this start and shape: replicas show the same piece
+ * on several ranks. */
 static bool has_piece(const json_t *pieces, const json_t *start, const json_t *shape)
 {
     size_t i;
@@ -57,6 +62,7 @@ static bool has_piece(const json_t *pieces, const json_t *start, const json_t *s
     return false;
 }
 
+/* The comparison uses the packed form, so that both sides went through the same conversion. */
 static ls_status append_piece(json_t *pieces, const char *file, const ls_state_tensor *t)
 {
     json_t *piece =
@@ -72,6 +78,7 @@ static ls_status append_piece(json_t *pieces, const char *file, const ls_state_t
     return json_array_append_new(pieces, piece) == 0 ? LS_OK : no_memory();
 }
 
+/* The first rank that shows a name decides dtype and shape; every later one must agree with it. */
 ls_status ls__manifest_add_piece(json_t *manifest, const char *file, const char *name,
                                  const ls_state_tensor *t)
 {
@@ -99,6 +106,8 @@ ls_status ls__manifest_add_piece(json_t *manifest, const char *file, const char 
     return append_piece(json_object_get(entry, "pieces"), file, t);
 }
 
+/* Dumps with zeros in place of the hash, hashes that text, then fills the hash in; check_hash
+ * does the reverse. */
 char *ls__manifest_text(json_t *manifest, size_t *bytes)
 {
     uint8_t hash[LS__DIGEST_BYTES];

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/size.h"
 #include "checkpoint/internal.h"
 
@@ -31,6 +32,7 @@ typedef struct planner {
     size_t part_bytes; /* larger tensors are cut */
 } planner;
 
+/* The largest first; names break ties, so that the order is total and the same on all ranks. */
 static int by_bytes(const void *a, const void *b)
 {
     const ls__saved_entry *x = *(ls__saved_entry *const *)a, *y = *(ls__saved_entry *const *)b;
@@ -40,7 +42,7 @@ static int by_bytes(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-/* Insertion: the shares were in order before a few of them grew. */
+/* Insertion sort: the shares were in order before a few of them grew, so few elements move. */
 static void lightest_first(share *shares, int size)
 {
     for (int i = 1; i < size; i++) {
@@ -57,14 +59,16 @@ static void lightest_first(share *shares, int size)
 
 /* ---- cutting ------------------------------------------------------------------------------- */
 
-/* Parts are boxes, and contiguous: all dims before `dim` at one index, a range of `dim`, all of
- * those behind. Most tensors have more rows than there are ranks: then `dim` is 0. */
+/* Parts are contiguous boxes: all dimensions before `dim` at one index, a range of `dim`, and
+ * everything behind it. Most tensors have more rows than there are ranks; then `dim` is 0. */
 typedef struct cut {
     int dim;
     int64_t before; /* how many indices the dims before have together */
     int64_t ranges; /* of `dim` */
 } cut;
 
+/* Leading dimensions are fixed one by one while all their indices fit into `parts`. Invariant:
+ * before <= parts, so room >= 1. Needs ndim >= 1 and no empty dimension. */
 static cut find_cut(const ls_state_tensor *t, int parts)
 {
     cut c = {.dim = 0, .before = 1};
@@ -76,6 +80,7 @@ static cut find_cut(const ls_state_tensor *t, int parts)
     return c;
 }
 
+/* The part that equals this rank's slice; also the start from which ls__part_cut narrows. */
 static void whole_part(const ls__saved_entry *e, ls__part *out)
 {
     memcpy(out->start, e->tensor.start, sizeof out->start);
@@ -84,6 +89,9 @@ static void whole_part(const ls__saved_entry *e, ls__part *out)
     out->bytes = e->bytes;
 }
 
+/* Earlier ranges get the remainder, one row each. There may be fewer parts than asked for: a
+ * part is never smaller than one index of the cut dimension. `skip` counts from the tensor's
+ * first byte. */
 int ls__part_cut(const ls__saved_entry *e, int parts, int index, ls__part *out)
 {
     const ls_state_tensor *t = &e->tensor;
@@ -92,6 +100,7 @@ int ls__part_cut(const ls__saved_entry *e, int parts, int index, ls__part *out)
         return 1;
     }
     const cut c = find_cut(t, parts);
+    LS_ASSERT(index >= 0 && index < c.before * c.ranges);
     int64_t lead = index / c.ranges, range = index % c.ranges;
     const int64_t least = t->global[c.dim] / c.ranges, more = t->global[c.dim] % c.ranges;
     const size_t row = e->bytes / (size_t)(c.before * t->global[c.dim]);
@@ -109,13 +118,15 @@ int ls__part_cut(const ls__saved_entry *e, int parts, int index, ls__part *out)
 
 /* ---- handing out --------------------------------------------------------------------------- */
 
+/* At most one part for each rank, since two parts on one rank would only add names. */
 static int parts_of(const planner *p, const ls__saved_entry *e)
 {
     size_t wished = e->bytes / p->part_bytes + (e->bytes % p->part_bytes > 0);
     return wished < 1 ? 1 : wished < (size_t)p->size ? (int)wished : p->size;
 }
 
-/* The first part to the rank with the fewest bytes, the second to the next … */
+/* The first part goes to the rank with the fewest bytes, the second to the next, and so on.
+ * Every rank computes all shares but keeps only its own part. */
 static void hand_out(planner *p, ls__saved_entry *e)
 {
     ls__part part;
@@ -131,6 +142,8 @@ static void hand_out(planner *p, ls__saved_entry *e)
     lightest_first(p->shares, p->size);
 }
 
+/* The total saturates instead of overflowing; an absurd size then yields large parts, and the
+ * allocation of the image reports the problem. */
 static void find_part_bytes(planner *p)
 {
     size_t total = 0;
@@ -144,6 +157,8 @@ static void find_part_bytes(planner *p)
     p->part_bytes = p->part_bytes < PART_BYTES_MIN ? PART_BYTES_MIN : p->part_bytes;
 }
 
+/* Deterministic in names, shapes, rank count; it must not depend on local slices' contents or
+ * addresses, since no message is exchanged. */
 static void plan(planner *p, ls__table *table)
 {
     for (int r = 0; r < p->size; r++) {
@@ -167,6 +182,8 @@ static void plan(planner *p, ls__table *table)
     }
 }
 
+/* Needs the collected table of all items. Local: the ranks reach the same plan without
+ * communication, and the caller has their tables compared. */
 ls_status ls__plan_writers(ls__table *table, int rank, int size)
 {
     planner p = {.rank = rank, .size = size};

@@ -4,6 +4,8 @@
 
 #include "checkpoint/internal.h"
 
+/* One function serves saving and loading: the visitor may change the value, which is written
+ * back in both cases. */
 ls_status ls_runtime_state(ls_runtime *runtime, const char *prefix, const ls_state_visitor *visitor)
 {
     if (runtime == NULL || visitor == NULL) {

@@ -10,6 +10,7 @@
 
 /* ---- scalars ------------------------------------------------------------------------------ */
 
+/* JSON integers are 64 bits wide in jansson, so no value is rounded. */
 static bool read_int64(const json_t *value, int64_t *out)
 {
     if (!json_is_integer(value)) {
@@ -19,7 +20,8 @@ static bool read_int64(const json_t *value, int64_t *out)
     return true;
 }
 
-/* A number, or the bits of one that JSON cannot write; see image.c. */
+/* A number, or the bits of one that JSON cannot express; the inverse of number_json in image.c.
+ * Returns false for a malformed file. */
 static bool read_float64(const json_t *value, double *out)
 {
     const char *text = json_string_value(value);
@@ -40,6 +42,8 @@ static bool read_float64(const json_t *value, double *out)
 
 #define REMEDY "build the same model and optimizer as the run that saved it, or give another folder"
 
+/* Compares the global shape only: the slices may differ from those saved, apply_tensor puts them
+ * together. */
 static ls_status check_tensor(const ls__reading *from, const ls__saved_entry *e, const char *what)
 {
     char there[LS__SHAPE_TEXT], here[LS__SHAPE_TEXT];
@@ -62,6 +66,8 @@ static ls_status check_tensor(const ls__reading *from, const ls__saved_entry *e,
     return LS_OK;
 }
 
+/* Reads the value as apply_* will and drops it, so that a scalar cannot fail after tensors were
+ * written. */
 static ls_status check_scalar(const ls__reading *from, const ls__saved_entry *e, const char *what)
 {
     const json_t *saved = json_object_get(from->scalars, e->name);
@@ -80,6 +86,7 @@ static ls_status check_scalar(const ls__reading *from, const ls__saved_entry *e,
     return LS_OK;
 }
 
+/* Binary search by name; an entry of the other kind counts as absent. */
 static bool table_has(const ls__table *table, const char *name, bool tensor)
 {
     int low = 0, high = table->count;
@@ -95,7 +102,8 @@ static bool table_has(const ls__table *table, const char *name, bool tensor)
     return false;
 }
 
-/* What the checkpoint has and this program does not ask for. */
+/* Finds state in the checkpoint for which this program has no place: a strict load must not drop
+ * it silently. */
 static ls_status check_rest(const ls__reading *from, const ls__table *table, const char *what)
 {
     const char *name;
@@ -120,6 +128,7 @@ static ls_status check_rest(const ls__reading *from, const ls__table *table, con
     return LS_OK;
 }
 
+/* Changes nothing, calls every state function once. `what` is the folder, for messages. */
 ls_status ls__restore_check(const ls__reading *from, const ls_checkpoint_item *items, int count,
                             bool partial, const char *what)
 {
@@ -144,6 +153,8 @@ typedef struct box { /* where two boxes meet, in global coordinates */
     int64_t from[LS_DIMS_MAX], dim[LS_DIMS_MAX];
 } box;
 
+/* The intersection of a saved piece and the slice this rank shows; false if it is empty. For
+ * ndim 0 both are the one element. */
 static bool meet(const ls__manifest_piece *p, const ls_state_tensor *t, box *out)
 {
     for (int i = 0; i < t->ndim; i++) {
@@ -158,7 +169,7 @@ static bool meet(const ls__manifest_piece *p, const ls_state_tensor *t, box *out
     return true;
 }
 
-/* Element of a box's memory at global coordinates `at`. */
+/* Row-major index, within a box's memory, of the element at global coordinates `at`. */
 static size_t place(int ndim, const int64_t *start, const int64_t *dim, const int64_t *at)
 {
     int64_t index = 0;
@@ -168,7 +179,8 @@ static size_t place(int ndim, const int64_t *start, const int64_t *dim, const in
     return (size_t)index;
 }
 
-/* Copies the common box row by row, a row being its last dimension. */
+/* Copies the common box row by row, a row being its last dimension. The counter `at` runs like
+ * an odometer over the dimensions before it. */
 static void copy_box(const ls__manifest_piece *p, const uint8_t *source, const ls_state_tensor *t,
                      const box *b)
 {
@@ -191,6 +203,8 @@ static void copy_box(const ls__manifest_piece *p, const uint8_t *source, const l
     }
 }
 
+/* ls__restore_check has seen this name with the same type, so only a state function that changed
+ * its answer leads here. */
 static ls_status changed(const char *name)
 {
     return ls__fail(LS_ERR_INVALID,
@@ -199,12 +213,15 @@ static ls_status changed(const char *name)
                     name);
 }
 
+/* The common case of an unchanged layout: one memcpy instead of rows. */
 static bool is_the_slice(const ls__manifest_piece *p, const ls_state_tensor *t)
 {
     const size_t bytes = (size_t)t->ndim * sizeof t->local[0];
     return memcmp(p->start, t->start, bytes) == 0 && memcmp(p->dim, t->local, bytes) == 0;
 }
 
+/* Pieces that do not meet the slice are skipped. The manifest's pieces cover the tensor, so
+ * every element is written. */
 static ls_status apply_tensor(void *self, const char *name, const ls_state_tensor *tensor)
 {
     const ls__reading *from = self;
@@ -241,6 +258,8 @@ static ls_status apply_float64(void *self, const char *name, double *value)
     return read_float64(json_object_get(from->scalars, name), value) ? LS_OK : changed(name);
 }
 
+/* Run it only after ls__restore_check succeeded on all ranks. An error here leaves the items
+ * partly overwritten. */
 ls_status ls__restore_apply(const ls__reading *from, const ls_checkpoint_item *items, int count)
 {
     const ls_state_visitor visitor = {.self = (void *)(uintptr_t)from,

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/error.h"
 #include "base/size.h"
 #include "checkpoint/shape.h"
@@ -18,6 +19,7 @@ typedef struct data {
 
 /* ---- reading ------------------------------------------------------------------------------ */
 
+/* The reference allows only strings here; nothing in it is used. */
 static ls_status check_metadata(const json_t *metadata, const char *what)
 {
     const char *key;
@@ -34,6 +36,7 @@ static ls_status check_metadata(const json_t *metadata, const char *what)
     return LS_OK;
 }
 
+/* Also false beyond the array's end, where jansson returns NULL. */
 static bool read_offset(const json_t *array, size_t i, size_t *out)
 {
     const json_t *value = json_array_get(array, i);
@@ -44,7 +47,8 @@ static bool read_offset(const json_t *array, size_t i, size_t *out)
     return true;
 }
 
-/* Sets begin and end, from the end of the header. */
+/* Sets begin and end relative to the end of the header; `bytes` is the size that dtype and shape
+ * require. The parser makes them absolute after all checks. */
 static ls_status read_place(const json_t *offsets, const data *d, size_t bytes, ls__safetensor *t)
 {
     if (json_array_size(offsets) != 2 || !read_offset(offsets, 0, &t->begin) ||
@@ -66,6 +70,8 @@ static ls_status read_place(const json_t *offsets, const data *d, size_t bytes, 
     return LS_OK;
 }
 
+/* Exactly three members are allowed, so a misspelled or future one is an error rather than
+ * ignored. */
 static ls_status read_tensor(const json_t *entry, const data *d, ls__safetensor *t)
 {
     const json_t *offsets = json_object_get(entry, "data_offsets");
@@ -87,6 +93,8 @@ static ls_status read_tensor(const json_t *entry, const data *d, ls__safetensor 
     return read_place(offsets, d, bytes, t);
 }
 
+/* Empty tensors share their begin with a neighbour; sorting by end as well puts them before it,
+ * so they neither overlap nor leave a hole. */
 static int by_place(const void *a, const void *b)
 {
     const ls__safetensor *x = a, *y = b;
@@ -102,7 +110,8 @@ static int by_name(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-/* Sorted by place, each begins where the one before ended, and the last ends with the file. */
+/* Sorted by place, each tensor begins where the one before it ended, and the last ends with the
+ * file. Bytes that no tensor claims could hide other content. */
 static ls_status check_places(ls__safetensors *f, const data *d)
 {
     size_t at = 0;
@@ -130,6 +139,7 @@ static const char *copy_text(ls__arena *arena, const char *text)
     return copy != NULL ? memcpy(copy, text, bytes) : NULL;
 }
 
+/* `count` grows before the entry is checked: on failure the caller discards the whole list. */
 static ls_status read_entries(const json_t *root, const data *d, ls__arena *arena,
                               ls__safetensors *out)
 {
@@ -160,6 +170,7 @@ static ls_status read_entries(const json_t *root, const data *d, ls__arena *aren
     return check_places(out, d);
 }
 
+/* Little-endian whatever the host is. The caller checks the range before it uses the value. */
 static size_t load_length(const uint8_t *at)
 {
     uint64_t length = 0;
@@ -169,6 +180,8 @@ static size_t load_length(const uint8_t *at)
     return (size_t)length;
 }
 
+/* `file` is hostile input. It is borrowed: names are copied, but begin and end are offsets into
+ * it. On failure `out` is empty. */
 ls_status ls__safetensors_parse(const void *file, size_t bytes, const char *what, ls__arena *arena,
                                 ls__safetensors *out)
 {
@@ -213,6 +226,7 @@ ls_status ls__safetensors_parse(const void *file, size_t bytes, const char *what
     return status;
 }
 
+/* Relies on the sort by name at the end of parsing. */
 const ls__safetensor *ls__safetensors_find(const ls__safetensors *file, const char *name)
 {
     const ls__safetensor key = {.name = name};
@@ -223,6 +237,7 @@ const ls__safetensor *ls__safetensors_find(const ls__safetensors *file, const ch
 
 /* ---- writing ------------------------------------------------------------------------------ */
 
+/* Returns false without memory or if the name is not UTF-8; jansson does not tell which. */
 bool ls__safetensors_add(json_t *header, const ls__safetensor *t, size_t begin, size_t bytes)
 {
     json_t *entry = json_pack("{s:s, s:o, s:[I, I]}", "dtype", ls__shape_dtype_name(t->dtype),
@@ -231,14 +246,18 @@ bool ls__safetensors_add(json_t *header, const ls__safetensor *t, size_t begin, 
     return entry != NULL && json_object_set_new(header, t->name, entry) == 0;
 }
 
+/* Serializes the header once without storing it, only to learn its length. */
 size_t ls__safetensors_prefix(const json_t *header)
 {
     size_t length = json_dumpb(header, NULL, 0, JSON_COMPACT);
     return ls__round_up(LENGTH_BYTES + length, LS__SAFETENSORS_ALIGN);
 }
 
+/* `prefix` must come from ls__safetensors_prefix of the same header; the padding of spaces is
+ * part of the JSON's length. */
 void ls__safetensors_write(const json_t *header, uint8_t *out, size_t prefix)
 {
+    LS_ASSERT(prefix >= LENGTH_BYTES);
     const uint64_t length = prefix - LENGTH_BYTES;
     for (int i = 0; i < LENGTH_BYTES; i++) {
         out[i] = (uint8_t)(length >> (8 * i));

@@ -17,6 +17,7 @@ const char *ls__shape_dtype_name(ls_dtype dtype)
     return dtype_names[dtype];
 }
 
+/* NULL gives false, so a missing JSON field needs no check of its own. */
 bool ls__shape_dtype_find(const char *name, ls_dtype *out)
 {
     for (int d = 0; name != NULL && d < LS_DTYPE_COUNT; d++) {
@@ -28,6 +29,8 @@ bool ls__shape_dtype_find(const char *name, ls_dtype *out)
     return false;
 }
 
+/* Dimensions may be hostile. An empty tensor is checked as if its zeros were ones: its other
+ * dimensions must not overflow either. */
 bool ls__shape_bytes(const int64_t *dim, int ndim, ls_dtype dtype, size_t *out)
 {
     int64_t count = 1;
@@ -43,6 +46,7 @@ bool ls__shape_bytes(const int64_t *dim, int ndim, ls_dtype dtype, size_t *out)
     return ls__bytes_of(empty ? 0 : count, ls_dtype_size(dtype), out);
 }
 
+/* On failure dim and ndim may be partly written. */
 bool ls__shape_read(const json_t *array, int64_t *dim, int *ndim)
 {
     if (!json_is_array(array) || json_array_size(array) > LS_DIMS_MAX) {
@@ -71,6 +75,7 @@ json_t *ls__shape_json(const int64_t *dim, int ndim)
     return array;
 }
 
+/* Truncates rather than overflows. */
 const char *ls__shape_text(const int64_t *dim, int ndim, char out[LS__SHAPE_TEXT])
 {
     size_t used = 0;

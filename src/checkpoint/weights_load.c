@@ -24,12 +24,15 @@
 
 #define LIST_TEXT 480 /* three of them and the sentence around them fit a message */
 
+/* A list for a message: every name is counted, but only as many as fit are spelled out. */
 typedef struct names {
     int count, listed;
     size_t used;
     char text[LIST_TEXT];
 } names;
 
+/* Once a name did not fit, later ones are only counted, so the list shows the first names
+ * without gaps. */
 static void names_add(names *list, const char *name, const char *more)
 {
     char one[LIST_TEXT];
@@ -43,7 +46,7 @@ static void names_add(names *list, const char *name, const char *more)
     }
 }
 
-/* "; 2 are not in the file: a, b", or nothing. */
+/* Writes "; 2 are not in the file: a, b" into `out`, or the empty string. */
 static void names_say(const names *list, const char *what, char *out, size_t bytes)
 {
     char rest[32] = "";
@@ -72,13 +75,15 @@ typedef struct loading {
     int at; /* in walk 2 */
 } loading;
 
-/* The bytes of a float32 can be made of them. */
+/* Conversions to float32 only. float64 is narrowed as PyTorch's copy would; integers are
+ * refused. */
 static bool widens(ls_dtype there, ls_dtype here)
 {
     return here == LS_FLOAT32 &&
            (there == LS_FLOAT16 || there == LS_BFLOAT16 || there == LS_FLOAT64);
 }
 
+/* The prefix applies to names in the file. A name too long for the buffer counts as absent. */
 static const ls__safetensor *find(const loading *l, const char *name, pair *out, bool **used)
 {
     char full[NAME_MAX_BYTES];
@@ -87,6 +92,7 @@ static const ls__safetensor *find(const loading *l, const char *name, pair *out,
     return fits ? ls__weights_find(&l->files, full, &out->bytes, used) : NULL;
 }
 
+/* Does not fail: all misfits are collected, so that one message lists them together. */
 static void check_fit(loading *l, const ls__saved_entry *e, const ls__safetensor *there)
 {
     char text[2 * LS__SHAPE_TEXT + 64], a[LS__SHAPE_TEXT], b[LS__SHAPE_TEXT];
@@ -101,11 +107,14 @@ static void check_fit(loading *l, const ls__saved_entry *e, const ls__safetensor
     }
 }
 
+/* Whether the caller accepts that this name is on one side only. `in_file` tells which side. */
 static bool may_be(const loading *l, const char *name, bool in_file)
 {
     return !l->set.strict || (l->set.allow && l->set.allow(l->set.arg, name, in_file));
 }
 
+/* The own name is tried first, then the caller's alternatives in order until the callback has no
+ * more. A tensor of the file may serve several entries: tied weights. */
 static ls_status pair_entry(loading *l, const ls__saved_entry *e, pair *out)
 {
     char other[NAME_MAX_BYTES];
@@ -132,6 +141,7 @@ static ls_status pair_entry(loading *l, const ls__saved_entry *e, pair *out)
     return LS_OK;
 }
 
+/* Names outside the prefix belong to another part of the model and are not reported. */
 static void note_unused(loading *l)
 {
     const char *prefix = l->set.prefix ? l->set.prefix : "";
@@ -147,7 +157,8 @@ static void note_unused(loading *l)
     }
 }
 
-/* Even without `strict` a file of another model altogether is a mistake. */
+/* Even without `strict`, a file that shares no name with the model is a mistake. One name of
+ * each side shows the pattern that differs. */
 static ls_status check_any(const loading *l, const char *path)
 {
     const char *here = NULL, *there = NULL;
@@ -169,6 +180,7 @@ static ls_status check_any(const loading *l, const char *path)
                : LS_OK;
 }
 
+/* LS_OK if nothing was collected; nothing has been copied at this point. */
 static ls_status say_what_differs(const loading *l, const char *path)
 {
     char missing[LIST_TEXT + 64], unexpected[LIST_TEXT + 64], misshapen[LIST_TEXT + 64];
@@ -185,6 +197,8 @@ static ls_status say_what_differs(const loading *l, const char *path)
                     misshapen[0] ? "" : ", or give strict = false to load what both have");
 }
 
+/* Fails at once only for a slice or lack of memory; everything else is collected for one
+ * message. */
 static ls_status pair_all(loading *l, const char *path)
 {
     l->pairs = calloc((size_t)l->table.count + 1, sizeof *l->pairs);
@@ -225,6 +239,8 @@ static void widen(float *to, const uint8_t *from, ls_dtype dtype, size_t count)
     }
 }
 
+/* pair_all has seen the entry in walk 1, so only a state function that changed its answer leads
+ * here. */
 static ls_status changed(const char *name)
 {
     return ls__fail(LS_ERR_INVALID,
@@ -233,6 +249,7 @@ static ls_status changed(const char *name)
                     name);
 }
 
+/* Entries without a pair keep their values: the caller has allowed that. */
 static ls_status apply_tensor(void *self, const char *name, const ls_state_tensor *tensor)
 {
     loading *l = self;
@@ -270,6 +287,8 @@ static ls_status skip_float64(void *self, const char *name, double *value)
 
 /* ---- the call ----------------------------------------------------------------------------- */
 
+/* The caller cleans up: `l` stays valid for closing at whatever point this fails. Nothing is
+ * written before pair_all succeeded. */
 static ls_status load(loading *l, const ls__env *env, const char *path,
                       const ls_checkpoint_item *items, int count)
 {
@@ -281,6 +300,8 @@ static ls_status load(loading *l, const ls__env *env, const char *path,
     return ls__items_visit(items, count, &visitor);
 }
 
+/* Local, not collective: each rank reads the file itself. `loading` is on the heap because its
+ * message lists are too large for a small thread's stack. */
 ls_status ls_safetensors_load(const char *path, const ls_checkpoint_item *items, int count,
                               const ls_safetensors_options *options)
 {

@@ -15,6 +15,8 @@ static ls_status no_memory(const char *path)
     return ls__fail(LS_ERR_MEMORY, "safetensors: no memory to open \"%s\"", path);
 }
 
+/* `name` must live in the arena or be static. Once the file is counted, ls__weights_close unmaps
+ * it, also if its header turns out to be malformed. */
 static ls_status open_file(ls__weights *w, const char *name, const char *path)
 {
     ls__weights_file *file = &w->files[w->count];
@@ -39,12 +41,14 @@ static ls_status open_single(ls__weights *w, const char *path)
 
 /* ---- an index ----------------------------------------------------------------------------- */
 
+/* The index is hostile input: a name with a slash or a leading dot could lead out of its folder. */
 static bool is_plain_name(const char *name)
 {
     return name != NULL && name[0] != '\0' && name[0] != '.' && !strchr(name, '/') &&
            strlen(name) < LS__CHECKPOINT_PATH_MAX - LS__CHECKPOINT_FOLDER_MAX;
 }
 
+/* Linear: indexes list tens of files, and LS__WEIGHTS_FILES_MAX bounds the worst case. */
 static ls__weights_file *file_named(const ls__weights *w, const char *name)
 {
     for (int i = 0; i < w->count; i++) {
@@ -55,6 +59,8 @@ static ls__weights_file *file_named(const ls__weights *w, const char *name)
     return NULL;
 }
 
+/* The file lies beside the index, whatever the working folder is. `name` is borrowed from the
+ * JSON and copied. */
 static ls_status open_listed(ls__weights *w, const char *index, const char *name)
 {
     char path[LS__CHECKPOINT_PATH_MAX];
@@ -72,7 +78,8 @@ static ls_status open_listed(ls__weights *w, const char *index, const char *name
     return open_file(w, memcpy(kept, name, bytes), path);
 }
 
-/* Every file once, and each tensor in the file that the index says. */
+/* Opens every file once and requires each tensor to be in the file that the index names. Two
+ * passes, since a later entry may open the file that an earlier check would miss. */
 static ls_status open_all(ls__weights *w, const char *index, json_t *map)
 {
     const char *tensor;
@@ -101,7 +108,7 @@ static ls_status open_all(ls__weights *w, const char *index, json_t *map)
     return LS_OK;
 }
 
-/* A name in two files has no meaning. */
+/* A tensor that two files hold is ambiguous, so the index is rejected. */
 static ls_status check_once(const ls__weights *w, const char *index)
 {
     for (int i = 0; i < w->count; i++) {
@@ -118,6 +125,8 @@ static ls_status check_once(const ls__weights *w, const char *index)
     return LS_OK;
 }
 
+/* The JSON text is unmapped as soon as it is parsed. All file records are allocated at once,
+ * because pointers to them are kept while more files open. */
 static ls_status open_index(ls__weights *w, const char *path)
 {
     const ls__env *env = w->arena.env;
@@ -157,6 +166,7 @@ static bool ends_with(const char *text, const char *end)
     return length >= tail && strcmp(text + length - tail, end) == 0;
 }
 
+/* A single file wins over an index, as in Hugging Face's loaders. */
 static ls_status open_folder(ls__weights *w, const char *folder)
 {
     const ls__env *env = w->arena.env;
@@ -176,6 +186,8 @@ static ls_status open_folder(ls__weights *w, const char *folder)
                     folder);
 }
 
+/* The caller closes `out` in every case. The path's limit leaves room for the names appended to
+ * it. */
 ls_status ls__weights_open(const ls__env *env, const char *path, ls__weights *out)
 {
     ls__env_stat found;
@@ -205,6 +217,8 @@ void ls__weights_close(ls__weights *w)
     *w = (ls__weights){0};
 }
 
+/* With an index, no name is in two files, so the first match is the only one. `*used` points
+ * into the file's marks; setting it keeps the tensor from being reported as unexpected. */
 const ls__safetensor *ls__weights_find(const ls__weights *w, const char *name,
                                        const uint8_t **bytes, bool **used)
 {

@@ -30,6 +30,8 @@ typedef struct saving {
 
 /* ---- the header --------------------------------------------------------------------------- */
 
+/* Appends one entry to the header and advances *at past its bytes. A slice is refused: the file
+ * would look complete to every reader. */
 static ls_status add_tensor(json_t *header, const ls__saved_entry *e, const char *prefix,
                             size_t *at)
 {
@@ -59,6 +61,8 @@ static ls_status add_tensor(json_t *header, const ls__saved_entry *e, const char
     return LS_OK;
 }
 
+/* The order must equal that of write_tensors: larger elements first, and the order of the walk
+ * within a size. */
 static ls_status add_all(const saving *s, json_t *header, const char *prefix)
 {
     size_t at = 0;
@@ -75,6 +79,8 @@ static ls_status add_all(const saving *s, json_t *header, const char *prefix)
 
 /* ---- writing ------------------------------------------------------------------------------ */
 
+/* Continues short writes. A write of zero bytes is an I/O error, since repeating it might never
+ * end. */
 static ls_status write_all(const saving *s, const void *from, size_t bytes)
 {
     const uint8_t *at = from;
@@ -89,6 +95,7 @@ static ls_status write_all(const saving *s, const void *from, size_t bytes)
     return LS_OK;
 }
 
+/* The header is small, so it is built in memory and written at once. */
 static ls_status write_header(const saving *s, const json_t *header)
 {
     const size_t prefix = ls__safetensors_prefix(header);
@@ -107,6 +114,7 @@ static ls_status write_header(const saving *s, const json_t *header)
     return status;
 }
 
+/* A tensor of another size would shift every later one away from its offset in the header. */
 static ls_status changed(const char *name)
 {
     return ls__fail(LS_ERR_INVALID,
@@ -115,6 +123,8 @@ static ls_status changed(const char *name)
                     name);
 }
 
+/* Every walk sees all tensors but writes those of one element size; the others only advance the
+ * position. */
 static ls_status write_tensor(void *self, const char *name, const ls_state_tensor *tensor)
 {
     saving *s = self;
@@ -141,6 +151,8 @@ static ls_status skip_float64(void *self, const char *name, double *value)
     return ls__table_next(&s->table, &s->at, name, LS__ENTRY_FLOAT64) ? LS_OK : changed(name);
 }
 
+/* One walk for each element size. The live tensors are written directly: a copy of the model
+ * would double its memory. */
 static ls_status write_tensors(saving *s, const ls_checkpoint_item *items, int count)
 {
     const ls_state_visitor visitor = {
@@ -162,7 +174,8 @@ static void folder_of(const char *path, char out[LS__CHECKPOINT_PATH_MAX])
     (void)snprintf(out, LS__CHECKPOINT_PATH_MAX, "%.*s", length, slash ? path : ".");
 }
 
-/* Durable first, then the name. */
+/* Closes the file and consumes `status`. The bytes are durable before the name exists; on
+ * failure the temporary file is removed and an older file of the name stays. */
 static ls_status publish(saving *s, ls_status status)
 {
     const ls__env *env = s->env;
@@ -185,6 +198,8 @@ static ls_status publish(saving *s, ls_status status)
     return ls__file_sync_folder(env, folder);
 }
 
+/* The temporary name carries the process id, so two processes that save to one path do not write
+ * into one file; the later rename wins. */
 static ls_status save(saving *s, const ls_checkpoint_item *items, int count, json_t *header,
                       const char *prefix)
 {

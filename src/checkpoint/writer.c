@@ -6,6 +6,8 @@
 
 #include "checkpoint/internal.h"
 
+/* The release store publishes everything this side wrote; it pairs with the acquire loads below.
+ * One waiter at most is parked: the user's thread or the writer's. */
 static void set_state(ls_checkpoint *c, uint32_t state)
 {
     atomic_store_explicit(&c->state, state,
@@ -13,6 +15,7 @@ static void set_state(ls_checkpoint *c, uint32_t state)
     c->env->wake(c->env, &c->state, 1);
 }
 
+/* The message is thread-local, so it is copied for the thread that will report it. */
 static void keep_error(ls_checkpoint *c, ls_status status)
 {
     c->status = status;
@@ -21,6 +24,8 @@ static void keep_error(ls_checkpoint *c, ls_status status)
     }
 }
 
+/* The thread's main loop. Between reading IDLE and parking, the state may change; park compares
+ * it with the expected value and returns at once then. */
 static void run(void *arg)
 {
     ls_checkpoint *c = arg;
@@ -40,6 +45,8 @@ static void run(void *arg)
     (void)ls_runtime_attach(NULL);
 }
 
+/* The state must be IDLE: the caller has joined the previous save. After BUSY is set, the caller
+ * must not touch the object before joining. */
 ls_status ls__writer_start(ls_checkpoint *c)
 {
     if (!c->thread) {
@@ -55,6 +62,7 @@ ls_status ls__writer_start(ls_checkpoint *c)
     return LS_OK;
 }
 
+/* Returns at once if no save is running. The error is reported once and then forgotten. */
 ls_status ls__writer_join(ls_checkpoint *c)
 {
     /* Every wait within the writing has a deadline, so this one ends too. */
@@ -66,6 +74,7 @@ ls_status ls__writer_join(ls_checkpoint *c)
     return status < 0 ? ls__fail_again(status, c->message) : LS_OK;
 }
 
+/* Call it after ls__writer_join: STOP would otherwise overwrite BUSY and the save would be lost. */
 void ls__writer_stop(ls_checkpoint *c)
 {
     if (c->thread) {
