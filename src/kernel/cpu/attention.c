@@ -36,16 +36,20 @@ typedef struct head { /* one (batch, head) and a slot of the workspace */
     float *keep;                 /* [stride]: dropout's factors of a row, in backward */
 } head;
 
+/* A multiple of TILE, so that a row of scores never needs a remainder loop at its end. */
 static int64_t row_stride(const ls__attention *a)
 {
     return (a->keys + TILE - 1) / TILE * TILE;
 }
 
+/* One thread's workspace: keys and a tile of scores; backward adds values, score gradients and
+ * dropout's factors. */
 static int64_t slot_floats(const ls__attention *a, bool backward)
 {
     return row_stride(a) * ((a->dim + TILE) * (backward ? 2 : 1) + (backward ? 1 : 0));
 }
 
+/* A group is the unit of work: all heads of a batch entry that share keys and values. */
 static int64_t groups_of(const ls__attention *a)
 {
     return a->batch * a->kv_heads;
@@ -58,11 +62,15 @@ static int64_t wide_floats(const ls__attention *a, bool backward)
     return a->half ? (count + TILE - 1) / TILE * TILE : 0;
 }
 
+/* No more slots than tasks, and never a number that depends on the threads: the caller sizes the
+ * workspace before it knows them. */
 static int64_t slots_of(const ls__attention *a)
 {
     return ls__min(SLOTS, groups_of(a));
 }
 
+/* Bytes for all slots. The same shape gives the same answer on every host with this instruction
+ * set, so callers may keep the buffer. */
 size_t LS__K(attention_workspace)(const ls__attention *a, bool backward)
 {
     if (LS__K(attention_is_tiled)(a)) {
@@ -126,11 +134,14 @@ static int64_t keys_of(const ls__attention *a, const head *h, int64_t first)
     return ls__min(h->stride, (last + TILE - 1) / TILE * TILE);
 }
 
+/* The arguments of the row functions for query `i`, of which the first `width` scores are computed. */
 static ls__row row_of(const head *h, int64_t i, int64_t width)
 {
     return (ls__row){h->index, i, width, h->mask, h->keep};
 }
 
+/* One tile of queries: scores, softmax by rows, then O = P V. Rows of P are not normalised; the
+ * rows of O are scaled instead, which are shorter. */
 static void forward_tile(const ls__attention *a, const head *h, int64_t first)
 {
     int64_t rows = ls__min(TILE, a->time - first), nk = keys_of(a, h, first);
@@ -152,11 +163,13 @@ static void forward_tile(const ls__attention *a, const head *h, int64_t first)
     }
 }
 
+/* Below this much work starting the threads costs more than they save. */
 static bool is_parallel(const ls__attention *a)
 {
     return a->batch * a->heads * a->time * a->keys * a->dim >= PARALLEL_MIN_WORK;
 }
 
+/* At most SLOTS threads, because each needs a slot of the workspace of its own. */
 static int team_of(const ls__attention *a)
 {
     int64_t most = ls__min(SLOTS, groups_of(a));
@@ -169,6 +182,8 @@ typedef struct wide { /* a head of this thread in float32, row-major */
     float *q, *o, *k, *v, *d_o, *dq, *dk, *dv;
 } wide;
 
+/* The places of this thread's float32 head, behind all slots. Gradients stay NULL in forward, which
+ * widen_head and narrow_head take as the sign of it. */
 static wide wide_of(const ls__attention *a, bool backward)
 {
     int64_t of_q = a->time * a->dim, of_k = a->keys * a->dim;
@@ -196,6 +211,7 @@ static ls__attention attention_of(const ls__attention *a, const wide *w)
     return one;
 }
 
+/* Gathers `rows` rows that lie x_t elements apart into a dense float32 matrix. */
 static void widen_rows(float *out, const void *x, int64_t at, int64_t x_t, int64_t rows,
                        int64_t dim)
 {
@@ -204,6 +220,7 @@ static void widen_rows(float *out, const void *x, int64_t at, int64_t x_t, int64
     }
 }
 
+/* The inverse of widen_rows: a dense float32 matrix is rounded into rows that lie out_t apart. */
 static void narrow_rows(void *out, int64_t at, int64_t out_t, const float *x, int64_t rows,
                         int64_t dim)
 {
@@ -212,6 +229,8 @@ static void narrow_rows(void *out, int64_t at, int64_t out_t, const float *x, in
     }
 }
 
+/* Keys and values are widened with the group's first member only; the other members find them in
+ * place. */
 static void widen_head(const ls__attention *a, const wide *w, int64_t group, int64_t member)
 {
     ls__kernel_place at = ls__place_of(a, group, member);
@@ -226,6 +245,7 @@ static void widen_head(const ls__attention *a, const wide *w, int64_t group, int
     }
 }
 
+/* dk and dv are sums over the group, so they are rounded once, after its last member. */
 static void narrow_head(const ls__attention *a, const wide *w, int64_t group, int64_t member)
 {
     ls__kernel_place at = ls__place_of(a, group, member);
@@ -242,6 +262,8 @@ static void narrow_head(const ls__attention *a, const wide *w, int64_t group, in
 
 /* ---- forward ------------------------------------------------------------------------------ */
 
+/* K is transposed with the group's first member and stays in this thread's slot for the others, so
+ * members must run in order on one thread. */
 static void forward_head(const ls__attention *a, int64_t group, int64_t member)
 {
     head h = head_of(a, group, member, false);
@@ -274,6 +296,7 @@ static void run_group(const ls__attention *a, int64_t group, bool backward,
     }
 }
 
+/* Each group has one owner, so the number of threads changes no bit of the output. */
 void LS__K(attention)(const ls__attention *a, ls_stream *stream)
 {
     (void)stream;
@@ -309,6 +332,8 @@ static void gradient_row(const ls__attention *a, const head *h, int64_t first, i
                      h->lse[first + i], delta);
 }
 
+/* Adds this tile's share to dv and dk and writes its rows of dq. P is recomputed from the scores
+ * and the saved lse, so the order of the products matters: scores, then rows, then the gradients. */
 static void backward_tile(const ls__attention *a, const head *h, int64_t first)
 {
     int64_t rows = ls__min(TILE, a->time - first), nk = keys_of(a, h, first);
@@ -326,6 +351,7 @@ static void backward_tile(const ls__attention *a, const head *h, int64_t first)
             h->dq + first * a->q_t, a->q_t, 0.0f);
 }
 
+/* dk and dv are sums over tiles and members and must start from zero. */
 static void clear_rows(float *x, int64_t stride, const ls__attention *a)
 {
     for (int64_t t = 0; t < a->keys; t++) {
@@ -335,6 +361,8 @@ static void clear_rows(float *x, int64_t stride, const ls__attention *a)
     }
 }
 
+/* As forward_head, members of a group must run in order on one thread: the first one transposes K
+ * and V and clears the sums that all of them add to. */
 static void backward_head(const ls__attention *a, int64_t group, int64_t member)
 {
     head h = head_of(a, group, member, true);
@@ -349,6 +377,8 @@ static void backward_head(const ls__attention *a, int64_t group, int64_t member)
     }
 }
 
+/* The workspace must be one that attention_workspace sized for backward; dq, dk and dv are
+ * overwritten. */
 void LS__K(attention_backward)(const ls__attention *a, ls_stream *stream)
 {
     (void)stream;

@@ -41,6 +41,7 @@ typedef struct slot { /* of a thread; keys and dim are rounded up */
     float *keep;                  /* [keys] */
 } slot;
 
+/* The matrix unit multiplies whole tiles, so keys and head size are padded to its side. */
 static int64_t rounded(int64_t n)
 {
     return (n + TILE - 1) / TILE * TILE;
@@ -94,6 +95,7 @@ bool LS__K(attention_is_tiled)(const ls__attention *a)
     return a->half && a->time >= TIME_MIN && a->dim <= DIM_MAX && ls__tiles_usable();
 }
 
+/* A slot a thread. slot_of without memory only measures. */
 size_t LS__K(attention_tiles_workspace)(const ls__attention *a, bool backward)
 {
     slot s;
@@ -174,6 +176,7 @@ static head head_of(const ls__attention *a, int64_t group, int64_t member)
                   .lse = at.lse};
 }
 
+/* Once a group, not once a head: the pairs of K and V serve every head that shares them. */
 static void pack_group(const ls__attention *a, const slot *s, const head *h, bool backward)
 {
     copy_rows(s, s->copy, h->k, a->k_t, a->keys, s->keys, a->dim);
@@ -228,6 +231,7 @@ static void multiply_rows(const slot *s, int64_t nk)
                                        .c_row = s->dim});
 }
 
+/* The matrix unit has no scale, so it is applied to the float32 result. */
 static void scale_row(float *row, float scale, int64_t n)
 {
 #pragma omp simd
@@ -236,6 +240,8 @@ static void scale_row(float *row, float scale, int64_t n)
     }
 }
 
+/* Rows beyond the last query are filled with zeros, because the matrix unit always multiplies whole
+ * tiles; their outputs are not stored. */
 static void forward_tile(const ls__attention *a, const slot *s, const head *h, int64_t first)
 {
     const int64_t rows = ls__min(TILE, a->time - first), nk = keys_of(a, s, first);
@@ -261,6 +267,7 @@ static void forward_tile(const ls__attention *a, const slot *s, const head *h, i
 
 /* ---- backward ----------------------------------------------------------------------------- */
 
+/* delta = o · dO of one query, in float32: the rounded output is what forward delivered. */
 static float dot(const ls__bfloat16 *x, const ls__bfloat16 *y, int64_t n)
 {
     float sum = 0.0f;
@@ -322,6 +329,8 @@ static void gradient_rows(const ls__attention *a, const slot *s, const head *h, 
     }
 }
 
+/* The tile's queries and output gradients are needed in both directions, so each is copied once and
+ * turned once. dk and dv grow transposed and are turned back when the group is done. */
 static void backward_tile(const ls__attention *a, const slot *s, const head *h, int64_t first)
 {
     const int64_t rows = ls__min(TILE, a->time - first), nk = keys_of(a, s, first);

@@ -11,16 +11,19 @@ typedef struct runs { /* of one channel */
     int64_t count, pixels, stride, first;
 } runs;
 
+/* Where one channel of [N,C,pixels] lies: N runs, a whole image apart. */
 static runs runs_of(const ls__batch_norm *n, int64_t channel)
 {
     return (runs){n->batch, n->pixels, n->channels * n->pixels, channel * n->pixels};
 }
 
+/* Starting the threads pays only above this many elements. */
 static bool is_parallel(const ls__batch_norm *n)
 {
     return n->batch * n->channels * n->pixels >= LS__PARALLEL_MIN;
 }
 
+/* Bytes; zero for [N,C,pixels], whose sums fit in registers. */
 size_t LS__K(batch_norm_workspace)(const ls__batch_norm *n)
 {
     return n->layout == LS__NHWC ? LS__K(norm_last_workspace)(n) : 0;
@@ -28,6 +31,7 @@ size_t LS__K(batch_norm_workspace)(const ls__batch_norm *n)
 
 /* ---- mean and variance -------------------------------------------------------------------- */
 
+/* At most BLOCK elements, so that a float32 sum keeps its digits. */
 LS__INLINE float sum_block(const float *x, int64_t count)
 {
     float sum = 0.0f;
@@ -38,6 +42,8 @@ LS__INLINE float sum_block(const float *x, int64_t count)
     return sum;
 }
 
+/* Squares about a mean that is already known: the difference of two large sums would lose small
+ * variances. */
 LS__INLINE float squares_block(const float *x, int64_t count, float mean)
 {
     float sum = 0.0f;
@@ -48,6 +54,7 @@ LS__INLINE float squares_block(const float *x, int64_t count, float mean)
     return sum;
 }
 
+/* The blocks' sums are added in float64 in the order of memory, whoever runs the channel. */
 static double sum_runs(const float *x, const runs *r, bool squares, float mean)
 {
     double sum = 0.0;
@@ -61,6 +68,7 @@ static double sum_runs(const float *x, const runs *r, bool squares, float mean)
     return sum;
 }
 
+/* The biased variance; the caller corrects it for the running statistics. */
 void LS__K(batch_norm_stats)(const ls__batch_norm *n, float *mean, float *variance,
                              ls_stream *stream)
 {
@@ -77,6 +85,8 @@ void LS__K(batch_norm_stats)(const ls__batch_norm *n, float *mean, float *varian
     })
 }
 
+/* Separate from the statistics, because evaluation computes it from the running variance. float64,
+ * since eps may vanish next to the variance in float32. */
 void LS__K(batch_norm_rstd)(float *rstd, const float *variance, int64_t channels, double eps,
                             ls_stream *stream)
 {
@@ -100,6 +110,8 @@ LS__INLINE void normalise_run(float *y, const float *x, const float *added, int6
     }
 }
 
+/* Scale and shift of the channel are folded first; ReLU is a constant in each loop, so the loop
+ * stays free of branches. */
 static void normalise(const ls__batch_norm *n, int64_t c)
 {
     runs r = runs_of(n, c);
@@ -116,6 +128,7 @@ static void normalise(const ls__batch_norm *n, int64_t c)
     }
 }
 
+/* mean and rstd are inputs: the batch's in training, the running ones in evaluation. */
 void LS__K(batch_norm)(const ls__batch_norm *n, ls_stream *stream)
 {
     (void)stream;
@@ -132,11 +145,14 @@ typedef struct sums {
     double dy, dyx; /* sum g, sum g (x - mean), g the gradient before the activation */
 } sums;
 
+/* The gradient before the activation. The output tells where ReLU cut, so its input need not be
+ * kept. */
 LS__INLINE float before(float dy, float y, const bool relu)
 {
     return relu && y <= 0.0f ? 0.0f : dy;
 }
 
+/* `y` is read only where relu is set; other callers pass any readable pointer. */
 LS__INLINE void add_block(sums *s, const float *dy, const float *x, const float *y, int64_t count,
                           float mean, const bool relu)
 {
@@ -151,6 +167,7 @@ LS__INLINE void add_block(sums *s, const float *dy, const float *x, const float 
     s->dyx += (double)product;
 }
 
+/* Both sums of a channel in one pass over dy and x, blocks added in order. */
 static sums sums_of(const ls__batch_norm *n, const runs *r, float mean)
 {
     sums s = {0.0, 0.0};
@@ -171,6 +188,7 @@ typedef struct line { /* dx = a g + b (x - mean) + c */
     float a, b, c, mean, beta;
 } line;
 
+/* A beta of 0 does not read dx, which may hold NaN. */
 LS__INLINE void backward_run(float *dx, const float *dy, const float *x, const float *y,
                              int64_t count, const line *l, const bool relu)
 {
@@ -182,6 +200,7 @@ LS__INLINE void backward_run(float *dx, const float *dy, const float *x, const f
     }
 }
 
+/* Without ReLU the output is not kept, so x is passed in its place; the loop does not read it then. */
 static void backward_x(const ls__batch_norm *n, const runs *r, const line *l)
 {
     for (int64_t i = 0; i < r->count; i++) {
@@ -194,6 +213,7 @@ static void backward_x(const ls__batch_norm *n, const runs *r, const line *l)
     }
 }
 
+/* The residual was added before the activation, so its gradient is dy where ReLU let it pass. */
 static void backward_residual(const ls__batch_norm *n, const runs *r)
 {
     for (int64_t i = 0; i < r->count; i++) {
@@ -205,11 +225,13 @@ static void backward_residual(const ls__batch_norm *n, const runs *r)
     }
 }
 
+/* A beta of 0 overwrites; anything else adds to a gradient that is already there. */
 static void store(float *out, double value, float beta)
 {
     *out = (float)(beta == 0.0f ? value : value + (double)beta * (double)*out);
 }
 
+/* The sums are skipped in evaluation when neither dw nor db is wanted: dx then depends on dy alone. */
 static void backward(const ls__batch_norm *n, int64_t c)
 {
     runs r = runs_of(n, c);
@@ -239,6 +261,8 @@ static void backward(const ls__batch_norm *n, int64_t c)
     }
 }
 
+/* Gradients that are NULL are not computed; n->training says whether the batch's own statistics
+ * took part. */
 void LS__K(batch_norm_backward)(const ls__batch_norm *n, ls_stream *stream)
 {
     (void)stream;

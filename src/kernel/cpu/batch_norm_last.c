@@ -22,6 +22,8 @@ typedef struct grid {
     bool parallel;
 } grid;
 
+/* The number of parts follows from the shape alone, so the sums are the same for any number of
+ * threads. */
 static grid grid_of(const ls__batch_norm *n)
 {
     grid g = {.rows = n->batch * n->pixels, .channels = n->channels};
@@ -31,6 +33,7 @@ static grid grid_of(const ls__batch_norm *n)
     return g;
 }
 
+/* First row of a part; the first row of part + 1 is its end. */
 static int64_t part_from(const grid *g, int64_t part)
 {
     return g->rows * part / g->parts;
@@ -42,11 +45,13 @@ static double *of_part(const ls__batch_norm *n, const grid *g, int64_t part)
     return (double *)n->workspace + part * 2 * g->channels;
 }
 
+/* A float32 row of one value a channel, behind the parts' sums. */
 static float *of_channels(const ls__batch_norm *n, const grid *g, int which)
 {
     return (float *)(void *)of_part(n, g, g->parts) + which * g->channels;
 }
 
+/* Bytes for both directions: forward uses two of the four float32 rows, backward three. */
 size_t LS__K(norm_last_workspace)(const ls__batch_norm *n)
 {
     grid g = grid_of(n);
@@ -99,6 +104,8 @@ LS__INLINE void add_block(moments *m, const float *x, int64_t at, int64_t rows, 
     m->count += rows;
 }
 
+/* A part's rows, ROWS at a time, for `width` channels from `first` on; the width is a constant
+ * where callers pass one. */
 LS__INLINE void add_rows(const ls__batch_norm *n, const grid *g, moments *m, int64_t part,
                          int64_t first, const int64_t width, const bool half)
 {
@@ -109,6 +116,7 @@ LS__INLINE void add_rows(const ls__batch_norm *n, const grid *g, moments *m, int
     }
 }
 
+/* 64 channels are the usual width of a first layer, whose loop the compiler unrolls completely. */
 static void part_stats(const ls__batch_norm *n, const grid *g, int64_t part)
 {
     double *out = of_part(n, g, part);
@@ -133,6 +141,7 @@ static void part_stats(const ls__batch_norm *n, const grid *g, int64_t part)
     }
 }
 
+/* Parts are merged in order, after all of them are complete. */
 void LS__K(norm_last_stats)(const ls__batch_norm *n, float *mean, float *variance)
 {
     grid g = grid_of(n);
@@ -158,6 +167,7 @@ typedef struct line { /* y = x scale + shift; of a channel each */
     const float *scale, *shift;
 } line;
 
+/* The flags are constants in each instance, so the inner loop has no branch. */
 LS__INLINE void forward_rows(const ls__batch_norm *n, const line *l, int64_t from, int64_t end,
                              const int64_t channels, const bool residual, const bool relu,
                              const bool half)
@@ -176,6 +186,7 @@ LS__INLINE void forward_rows(const ls__batch_norm *n, const line *l, int64_t fro
     }
 }
 
+/* Picks the instance of forward_rows; the combinations that models use have loops of their own. */
 LS__INLINE void forward_part(const ls__batch_norm *n, const line *l, const grid *g, int64_t part,
                              const bool half)
 {
@@ -193,6 +204,7 @@ LS__INLINE void forward_part(const ls__batch_norm *n, const line *l, const grid 
     }
 }
 
+/* Scale and shift are folded for all channels before the threads start; they only read them. */
 void LS__K(norm_last)(const ls__batch_norm *n)
 {
     grid g = grid_of(n);
@@ -246,6 +258,7 @@ LS__INLINE void sum_rows(const ls__batch_norm *n, double *dy_sum, double *dyx_su
     }
 }
 
+/* The part's sums are cleared first: the workspace holds whatever the caller left there. */
 LS__INLINE void sum_part(const ls__batch_norm *n, const grid *g, float *kept, int64_t part,
                          const bool half)
 {
@@ -288,6 +301,8 @@ LS__INLINE void x_rows(const ls__batch_norm *n, const grid *g, const float *dy, 
     }
 }
 
+/* Picks the instance of x_rows; `relu` is false where dy already is the gradient before the
+ * activation. */
 LS__INLINE void x_part(const ls__batch_norm *n, const grid *g, const float *dy, bool relu,
                        int64_t part, const bool half)
 {
@@ -303,6 +318,7 @@ LS__INLINE void x_part(const ls__batch_norm *n, const grid *g, const float *dy, 
     }
 }
 
+/* Only for a residual gradient that is added to; otherwise sum_rows wrote it on the way. */
 LS__INLINE void residual_part(const ls__batch_norm *n, const grid *g, int64_t part, const bool half)
 {
     int64_t end = part_from(g, part + 1) * g->channels;
@@ -313,6 +329,7 @@ LS__INLINE void residual_part(const ls__batch_norm *n, const grid *g, int64_t pa
     }
 }
 
+/* A beta of 0 overwrites; anything else adds to a gradient that is already there. */
 static void store(float *out, double value, float beta)
 {
     *out = (float)(beta == 0.0f ? value : value + (double)beta * (double)*out);
@@ -341,6 +358,8 @@ static void finish_channels(const ls__batch_norm *n, const grid *g, bool summed)
     }
 }
 
+/* Where the residual's gradient is overwritten it is the gradient before the activation, so the
+ * pass for the sums stores it and the pass for dx reads it instead of dy and y. */
 LS__INLINE void backward(const ls__batch_norm *n, const bool half)
 {
     grid g = grid_of(n);
@@ -362,6 +381,7 @@ LS__INLINE void backward(const ls__batch_norm *n, const bool half)
     }
 }
 
+/* The element type is a constant in each instance of backward. */
 void LS__K(norm_last_backward)(const ls__batch_norm *n)
 {
     if (n->half) {

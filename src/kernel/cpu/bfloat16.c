@@ -14,6 +14,7 @@
                          }                                                                         \
                      })
 
+/* beta is 0 or 1: the output is overwritten or added to. */
 void LS__K(bfloat16_widen)(float *out, const ls__bfloat16 *in, int64_t count, float beta,
                            ls_stream *stream)
 {
@@ -25,6 +26,7 @@ void LS__K(bfloat16_widen)(float *out, const ls__bfloat16 *in, int64_t count, fl
     }
 }
 
+/* beta is 0 or 1. A sum is formed in float32 and rounded once. */
 void LS__K(bfloat16_narrow)(ls__bfloat16 *out, const float *in, int64_t count, float beta,
                             ls_stream *stream)
 {

@@ -58,6 +58,7 @@ static const row_of rows[LS_DTYPE_COUNT] = {
     [LS_UINT32] = row_uint32,   [LS_UINT64] = row_uint64,
 };
 
+/* Long rows are cut into pieces, so that a single row still occupies all threads. */
 void LS__K(compare)(const ls__comparison *c, ls_stream *stream)
 {
     (void)stream;

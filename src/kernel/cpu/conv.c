@@ -32,22 +32,27 @@ typedef struct part { /* some images, one group */
     float *col, *weight; /* [R,K]; w' of all groups */
 } part;
 
+/* Such a convolution is a matrix product of x itself: no column matrix, no weight layout, no
+ * workspace. */
 static bool is_pointwise(const ls__conv2d *c)
 {
     return c->kernel[0] == 1 && c->kernel[1] == 1 && c->stride[0] == 1 && c->stride[1] == 1 &&
            c->padding[0] == 0 && c->padding[1] == 0 && c->groups == 1;
 }
 
+/* Bias and ReLU run on a part of y while it still lies in the cache. */
 static bool is_fused(ls__conv2d_pass pass, const ls__conv2d_data *d)
 {
     return pass == LS__CONV2D_FORWARD && (d->b != NULL || d->relu);
 }
 
+/* At least one image, however large it is. */
 static int64_t images_within(const ls__conv2d *c, int64_t max, int64_t one)
 {
     return one > max ? 1 : ls__min(c->batch, max / one);
 }
 
+/* The shape alone decides, because the order of dw's sums follows from it. */
 static int64_t images_of_part(const ls__conv2d *c, bool fused)
 {
     int64_t taps = c->kernel[0] * c->kernel[1] * (c->in / c->groups);
@@ -63,11 +68,13 @@ typedef struct window { /* rows and columns of taps that lie within the image */
     int64_t from[2], end[2];
 } window;
 
+/* The first tap of a window whose position at + tap * step is not left of the image. */
 static int64_t first_within(int64_t at, int64_t step)
 {
     return at >= 0 ? 0 : (-at + step - 1) / step;
 }
 
+/* Taps from `from` up to `end` lie inside the image; the others read padding. */
 static window window_of(const ls__conv2d *c, int64_t pixel)
 {
     window w = {.row = pixel / c->out_width * c->stride[0] - c->padding[0],
@@ -94,6 +101,8 @@ static void fill_taps(const part *p, float *to, const float *x, int64_t taps)
     }
 }
 
+/* One row of the column matrix: the taps of one output pixel, channels last, zeros where a tap lies
+ * in the padding. */
 static void fill_row(const part *p, int64_t i)
 {
     const ls__conv2d *c = p->c;
@@ -113,6 +122,7 @@ static void fill_row(const part *p, int64_t i)
     }
 }
 
+/* The adjoint of fill_row: gradients of the taps are added to the pixels they were read from. */
 static void add_row(const part *p, int64_t i)
 {
     const ls__conv2d *c = p->c;
@@ -131,6 +141,7 @@ static void add_row(const part *p, int64_t i)
     }
 }
 
+/* Each task writes rows of its own. */
 static void fill_col(const part *p)
 {
     int64_t rows = p->images * p->pixels;
@@ -150,6 +161,7 @@ static void add_col(const part *p) /* windows overlap, so an image is one task *
 
 /* ---- w' ----------------------------------------------------------------------------------- */
 
+/* OIHW to [O,taps,I]: the order of channels in a row of the column matrix. */
 static void pack_weight(const ls__conv2d *c, float *to, const float *w)
 {
     int64_t in = c->in / c->groups, taps = c->kernel[0] * c->kernel[1];
@@ -162,6 +174,7 @@ static void pack_weight(const ls__conv2d *c, float *to, const float *w)
     })
 }
 
+/* The inverse of pack_weight; the only step of dw that honours beta. */
 static void unpack_weight(const ls__conv2d *c, float *w, const float *from, float beta)
 {
     int64_t in = c->in / c->groups, taps = c->kernel[0] * c->kernel[1];
@@ -177,6 +190,7 @@ static void unpack_weight(const ls__conv2d *c, float *w, const float *from, floa
 
 /* ---- a part ------------------------------------------------------------------------------- */
 
+/* y = col w'^T for one group. y is overwritten, because the bias comes in finish. */
 static void forward(const part *p)
 {
     bool direct = is_pointwise(p->c);
@@ -197,6 +211,8 @@ static void forward(const part *p)
      NULL);
 }
 
+/* dcol = dy w, then its rows are added to dx. Where the product is direct it honours beta itself;
+ * otherwise prepare() cleared dx. */
 static void backward_x(const part *p, float beta)
 {
     bool direct = is_pointwise(p->c);
@@ -217,6 +233,7 @@ static void backward_x(const part *p, float beta)
     }
 }
 
+/* dw' += dy^T col. beta is 1 from the second part of the images on. */
 static void backward_w(const part *p, float beta)
 {
     bool direct = is_pointwise(p->c);
@@ -248,6 +265,7 @@ LS__INLINE void finish_row(float *y, const float *b, int64_t n, const bool relu)
     }
 }
 
+/* The flag is a constant in each instance of finish_row. */
 static void finish(const ls__conv2d *c, const ls__conv2d_data *d, float *y, int64_t rows)
 {
     int64_t n = c->out;
@@ -262,6 +280,7 @@ static void finish(const ls__conv2d *c, const ls__conv2d_data *d, float *y, int6
 
 /* ---- all ---------------------------------------------------------------------------------- */
 
+/* Rounded to 64 bytes, so that the packed weight behind it is aligned. */
 static size_t col_bytes(const ls__conv2d *c)
 {
     int64_t depth = c->kernel[0] * c->kernel[1] * (c->in / c->groups);
@@ -274,6 +293,7 @@ static size_t builtin_workspace(const ls__conv2d *c)
     return col_bytes(c) + (is_pointwise(c) ? 0 : (size_t)ls__conv2d_weights(c) * sizeof(float));
 }
 
+/* Pointers that the pass does not use stay NULL. weight is the caller's to set. */
 static part part_of(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d,
                     int64_t image, int64_t group)
 {
@@ -292,6 +312,7 @@ static part part_of(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_
     return p;
 }
 
+/* Once a call, before the parts: parts of one image only add to dx. */
 static void prepare(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d,
                     float *weight)
 {
@@ -318,6 +339,8 @@ static void run_part(const part *p, ls__conv2d_pass pass, float beta)
     }
 }
 
+/* The workspace holds the column matrix of one part and, behind it, the packed weight. Parts run in
+ * order, and threads share the work inside each. */
 void LS__K(conv2d_builtin)(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d)
 {
     bool direct = is_pointwise(c), to_w = pass == LS__CONV2D_BACKWARD_W;
@@ -383,11 +406,13 @@ static ls__gemm_bf16 product_of(const ls__conv2d *c, ls__conv2d_pass pass, const
                            .workspace = d->workspace};
 }
 
+/* The forward pass is left to the convolution, which fuses bias and ReLU. */
 static bool is_product(const ls__conv2d *c, ls__conv2d_pass pass)
 {
     return pass != LS__CONV2D_FORWARD && is_pointwise(c);
 }
 
+/* oneDNN may refuse any shape; then the widened float32 convolution computes it. */
 static void conv2d_half(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d)
 {
     ls__gemm_bf16 g = product_of(c, pass, d);
@@ -398,6 +423,7 @@ static void conv2d_half(const ls__conv2d *c, ls__conv2d_pass pass, const ls__con
     }
 }
 
+/* Bytes; 0 from oneDNN means that it refuses this shape. */
 static size_t workspace_half(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d)
 {
     ls__gemm_bf16 g = product_of(c, pass, d);
@@ -406,6 +432,8 @@ static size_t workspace_half(const ls__conv2d *c, ls__conv2d_pass pass, const ls
     return direct > 0 ? direct : LS__K(conv2d_widened_workspace)(c, pass, d);
 }
 
+/* Three implementations, one result within rounding: the shape decides first, then whether oneDNN
+ * takes it. The workspace must be of conv2d_workspace's size for the same arguments. */
 void LS__K(conv2d)(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d,
                    ls_stream *stream)
 {

@@ -2,6 +2,8 @@
 #include "kernel/cpu/halves.h"
 #include "kernel/cpu/walk.h"
 
+/* A NaN in either operand is the result of MAX and MIN, as in PyTorch. SHARE is b's part of a
+ * maximum's gradient, which equal operands share. */
 LS__INLINE float apply(const ls__binary op, float a, float b)
 {
     switch (op) {
@@ -35,6 +37,8 @@ LS__INLINE void row_strided(const ls__binary op, float *out, const float *a, int
     }
 }
 
+/* The layouts of broadcasting get loops of their own; only those with constant strides become
+ * vector loops. */
 LS__INLINE void row_of(const ls__binary op, float *out, const float *a, int64_t sa, const float *b,
                        int64_t sb, int64_t count)
 {
@@ -80,6 +84,8 @@ static void row(ls__binary op, float *out, const float *a, int64_t sa, const flo
     }
 }
 
+/* Long rows are cut into pieces, so that a single row still occupies all threads. out is contiguous
+ * and may be a or b where those are not broadcast. */
 void LS__K(binary)(ls__binary op, float *out, const float *a, ls__strided a_strides, const float *b,
                    ls__strided b_strides, int ndim, const int64_t *shape, ls_stream *stream)
 {
@@ -96,6 +102,7 @@ void LS__K(binary)(ls__binary op, float *out, const float *a, ls__strided a_stri
                      })
 }
 
+/* A beta of 0 does not read out, which may hold NaN. */
 static void axpby_block(float *out, const float *a, int64_t count, float alpha, float beta)
 {
     if (beta == 0.0f) {
@@ -164,6 +171,7 @@ static void row_real(ls__binary op, ls__real out, ls__real a, ls__real b, int64_
     }
 }
 
+/* Operands of one shape; broadcasting is the caller's. Each element is rounded once. */
 void LS__K(binary_bf16)(ls__binary op, ls__real out, ls__real a, ls__real b, int64_t count,
                         ls_stream *stream)
 {
@@ -172,6 +180,7 @@ void LS__K(binary_bf16)(ls__binary op, ls__real out, ls__real a, ls__real b, int
                      { row_real(op, out, a, b, i, i + ls__min(LS__BLOCK, count - i)); })
 }
 
+/* The sum is float32 and is rounded once an element. */
 static void axpby_halves(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count, float alpha,
                          float beta)
 {

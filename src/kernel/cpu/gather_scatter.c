@@ -23,6 +23,7 @@ LS__INLINE int64_t row_offset(int64_t row, int ndim, const int64_t *shape, const
     return at;
 }
 
+/* All dimensions but the last; 1 for a scalar. */
 static int64_t rows_of(int ndim, const int64_t *shape)
 {
     int64_t rows = 1;
@@ -32,6 +33,7 @@ static int64_t rows_of(int ndim, const int64_t *shape)
     return rows;
 }
 
+/* out is contiguous. The unchosen operand is read, but its NaN does not spread. */
 void LS__K(where)(float *out, const uint8_t *c, ls__strided c_strides, const float *a,
                   ls__strided a_strides, const float *b, ls__strided b_strides, int ndim,
                   const int64_t *shape, ls_stream *stream)
@@ -57,6 +59,8 @@ void LS__K(where)(float *out, const uint8_t *c, ls__strided c_strides, const flo
     })
 }
 
+/* Indices are int32 or int64 as the user gave them; a copy to one type would cost more than this
+ * branch. */
 LS__INLINE int64_t index_at(const void *index, size_t index_bytes, int64_t i)
 {
     return index_bytes == 4 ? ((const int32_t *)index)[i] : ((const int64_t *)index)[i];
@@ -66,6 +70,7 @@ typedef struct row_strides { /* along a row: the indexed side, and the other */
     int64_t step, by_index, other;
 } row_strides;
 
+/* Along the last dimension the index replaces the position, so the step there is 0. */
 static row_strides strides_of(const ls__pick *p, const ls__strided *indexed,
                               const ls__strided *plain)
 {
@@ -83,6 +88,7 @@ static ls__strided without_dim(const ls__pick *p, const ls__strided *indexed)
     return out;
 }
 
+/* Indices were checked by the caller: none is outside the dimension. */
 void LS__K(pick)(const ls__pick *p, ls_stream *stream)
 {
     (void)stream;

@@ -22,6 +22,8 @@
 #define TURNED_ROWS 256 /* of C; with TURNED_DEPTH: 256 KiB of stack, half of most L2 caches */
 #define TURNED_DEPTH 256
 
+/* One product on this thread. Both kernels have a range of shapes where their call costs least; the
+ * shape alone chooses, so the bits do not depend on the threads. */
 static void run(const ls__gemm *g)
 {
     int64_t work = g->m * g->n * g->k;
@@ -31,6 +33,7 @@ static void run(const ls__gemm *g)
     }
 }
 
+/* Where then.out is given, C keeps the value before the activation, which backward reads. */
 static void finish_row(const ls__gemm *g, int64_t i)
 {
     float *c = g->c + i * g->ldc;
@@ -82,11 +85,13 @@ static void run_turned(const ls__gemm *g)
     }
 }
 
+/* Only oneDNN is slow this way; the built-in product reads A by strides. */
 static bool is_turned(const ls__gemm *g)
 {
     return g->trans_a && !g->trans_b && ls__onednn_name() != NULL;
 }
 
+/* Smaller products would lose more by packing the other operand again than threads gain. */
 static bool is_split(const ls__gemm *g)
 {
     return g->m * g->n * g->k >= SPLIT_MIN && (g->m > PART_MIN || g->n > PART_MIN);
@@ -110,6 +115,8 @@ static ls__gemm part_of(const ls__gemm *g, bool rows, int64_t from, int64_t coun
     return part;
 }
 
+/* Parts follow from the shape alone; see the head of the file. Bias and activation run on a part
+ * while it lies in the cache. */
 static void run_split(const ls__gemm *g)
 {
     bool turned = is_turned(g), rows = turned || g->m >= g->n;
@@ -131,6 +138,7 @@ static void run_split(const ls__gemm *g)
     })
 }
 
+/* With k = 0 the product is zero; bias and activation still run. */
 void LS__K(gemm)(const ls__gemm *g, ls_stream *stream)
 {
     (void)stream;
@@ -149,6 +157,8 @@ void LS__K(gemm)(const ls__gemm *g, ls_stream *stream)
     finish(g, true);
 }
 
+/* Large products share their parts among the threads; many small ones are shared as a whole. Never
+ * both, so threads do not nest. */
 void LS__K(gemm_batch)(const ls__gemm *g, int64_t batch, int64_t stride_a, int64_t stride_b,
                        int64_t stride_c, ls_stream *stream)
 {

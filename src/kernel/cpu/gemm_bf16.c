@@ -13,6 +13,7 @@ static bool is_builtin(const ls__gemm_bf16 *g)
     return g->k <= 0 || g->m * g->n * g->k <= BUILTIN_MAX;
 }
 
+/* In the type of C; the activation reads the rounded value, as backward will. */
 static void finish_row(const ls__gemm_bf16 *g, int64_t i)
 {
     int64_t at = i * g->ldc * (int64_t)(g->half ? sizeof(ls__bfloat16) : sizeof(float));
@@ -33,6 +34,7 @@ static void finish(const ls__gemm_bf16 *g)
                      { finish_row(g, i); })
 }
 
+/* Pieces follow from the shape alone (gemm_cut.h). */
 static void run_builtin(const ls__gemm_bf16 *g)
 {
     ls__gemm_cut cut = ls__gemm_cut_of(g);
@@ -44,6 +46,7 @@ static void run_builtin(const ls__gemm_bf16 *g)
     })
 }
 
+/* The workspace must be of gemm_bf16_workspace's size for the same arguments. */
 void LS__K(gemm_bf16)(const ls__gemm_bf16 *g, ls_stream *stream)
 {
     (void)stream;
@@ -58,6 +61,7 @@ void LS__K(gemm_bf16)(const ls__gemm_bf16 *g, ls_stream *stream)
     }
 }
 
+/* Bytes; 0 where the built-in product runs, whose buffers lie on the stack. */
 size_t LS__K(gemm_bf16_workspace)(const ls__gemm_bf16 *g)
 {
     bool empty = g->m <= 0 || g->n <= 0 || g->batch <= 0;

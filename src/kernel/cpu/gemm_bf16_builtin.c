@@ -62,6 +62,8 @@ static void pack_a(float *a, const ls__gemm_bf16 *g, int64_t i0, int64_t rows, i
     }
 }
 
+/* The float32 sums of ROW_BLOCK rows stay in s->c over all blocks of k; the first block overwrites
+ * them. */
 static void add_block(buffers *s, const ls__gemm_bf16 *g, int64_t i0, int64_t rows, int64_t p0,
                       int64_t k)
 {
@@ -82,6 +84,7 @@ static void add_block(buffers *s, const ls__gemm_bf16 *g, int64_t i0, int64_t ro
     }
 }
 
+/* The only rounding of an element, after bias and the value that was there. */
 static void store(const ls__gemm_bf16 *g, const float *sum, int64_t row, int64_t j0, int64_t width)
 {
     ls__bfloat16 *half = (ls__bfloat16 *)g->c + row * g->ldc + j0;
@@ -99,6 +102,7 @@ static void store(const ls__gemm_bf16 *g, const float *sum, int64_t row, int64_t
     }
 }
 
+/* One thread: the caller has cut the product into pieces (gemm_cut.h). */
 void LS__K(gemm_bf16_builtin)(const ls__gemm_bf16 *g)
 {
     buffers s;

@@ -52,6 +52,8 @@ static void run_panel(const ls__gemm *g, const float *panel, int64_t panel_row, 
     }
 }
 
+/* One thread. B is read in place where A has few rows, because each packed panel would be used only
+ * once or twice. */
 void LS__K(gemm_builtin)(const ls__gemm *g)
 {
     _Alignas(64) float packed[LS__K_BLOCK * LS__PANEL];

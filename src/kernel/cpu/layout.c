@@ -42,6 +42,7 @@ static void copy_strided(void *out, int64_t so, const void *in, int64_t si, int6
     }
 }
 
+/* memcpy for rows as they lie, a loop by element size for the others. */
 static void copy_row(void *out, int64_t so, const void *in, int64_t si, int64_t count, size_t bytes)
 {
     if (so == 1 && si == 1 && bytes == 4) {
@@ -53,6 +54,7 @@ static void copy_row(void *out, int64_t so, const void *in, int64_t si, int64_t 
     }
 }
 
+/* Only the output has a stride: the input of scatter is contiguous. */
 static void add_row(float *out, int64_t so, const float *in, int64_t count, float beta)
 {
     if (so == 1) {
@@ -83,6 +85,7 @@ static void add_half_row(ls__bfloat16 *out, int64_t so, const ls__bfloat16 *in, 
     }
 }
 
+/* out is contiguous; `bytes` is the size of an element, whose type does not matter. */
 void LS__K(gather)(void *out, const void *in, ls__strided in_strides, int ndim,
                    const int64_t *shape, size_t bytes, ls_stream *stream)
 {
@@ -97,6 +100,8 @@ void LS__K(gather)(void *out, const void *in, ls__strided in_strides, int ndim,
     })
 }
 
+/* The inverse of gather. With a beta, elements are float32 or, where they have two bytes, bfloat16;
+ * callers add no other type. Elements of out must not overlap. */
 void LS__K(scatter)(void *out, ls__strided out_strides, const void *in, int ndim,
                     const int64_t *shape, size_t bytes, float beta, ls_stream *stream)
 {
@@ -118,11 +123,13 @@ void LS__K(scatter)(void *out, ls__strided out_strides, const void *in, int ndim
     })
 }
 
+/* Indices are int32 or int64 as the user gave them. */
 LS__INLINE int64_t index_at(const void *index, size_t index_bytes, int64_t i)
 {
     return index_bytes == 4 ? ((const int32_t *)index)[i] : ((const int64_t *)index)[i];
 }
 
+/* Indices were checked by the caller: all are below the vocabulary. */
 void LS__K(embedding)(float *out, const float *weight, const void *index, size_t index_bytes,
                       int64_t count, int64_t dim, ls_stream *stream)
 {

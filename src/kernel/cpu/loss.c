@@ -53,6 +53,7 @@ LS__INLINE double loss_row(float *dx, const float *x, int64_t target, int64_t n,
     return log((double)sum) - shifted;
 }
 
+/* Targets are int32 or int64 as the user gave them. */
 LS__INLINE int64_t target_at(const ls__cross_entropy *a, int64_t i)
 {
     return a->index_bytes == 4 ? ((const int32_t *)a->target)[i] : ((const int64_t *)a->target)[i];
@@ -87,6 +88,7 @@ typedef struct loss_rows { /* logits and dlogits are those of `args` or, of bflo
     ls__bfloat16 *half_gradients;
 } loss_rows;
 
+/* The gradient of a row is written in the same pass where one is wanted. */
 static double loss_at(const loss_rows *r, int64_t i, int64_t target, const row_rule *rule)
 {
     const ls__cross_entropy *a = r->args;
@@ -142,6 +144,7 @@ static double mean_loss(const loss_rows *r)
     return sum / (double)count; /* NaN for no rows, as a mean is */
 }
 
+/* Returns the mean over the rows that count; NaN if none does, as PyTorch. */
 double LS__K(cross_entropy_with)(const ls__cross_entropy *a, ls_stream *stream)
 {
     (void)stream;
@@ -155,6 +158,7 @@ double LS__K(cross_entropy_bf16)(ls__bfloat16 *dlogits, const ls__bfloat16 *logi
     return mean_loss(&(loss_rows){args, logits, dlogits});
 }
 
+/* x already holds log-probabilities, so only the target's element has a gradient. */
 double LS__K(nll)(const ls__cross_entropy *a, ls_stream *stream)
 {
     int64_t count = counted(a);
@@ -176,6 +180,7 @@ double LS__K(nll)(const ls__cross_entropy *a, ls_stream *stream)
     return sum / (double)count;
 }
 
+/* log(1 + e^-|x|) + max(x, 0) - x y: no exponential overflows. */
 static double bce_block(float *dx, const float *x, const float *y, int64_t count, float scale)
 {
     double sum = 0.0;
@@ -190,6 +195,8 @@ static double bce_block(float *dx, const float *x, const float *y, int64_t count
     return sum;
 }
 
+/* Returns the mean; dx may be NULL. The number of blocks follows from the count alone, so the sum
+ * is the same for any number of threads. */
 double LS__K(bce)(float *dx, const float *x, const float *y, int64_t count, ls_stream *stream)
 {
     (void)stream;

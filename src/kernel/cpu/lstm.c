@@ -3,6 +3,7 @@
  * registers. */
 #include "kernel/cpu/vmath.h"
 
+/* gates holds i, f, g, o before their activations and after them: backward needs the latter only. */
 LS__INLINE void step_row(float *gates, float *h, float *c_next, const float *c, const bool started,
                          int64_t n)
 {
@@ -20,6 +21,7 @@ LS__INLINE void step_row(float *gates, float *h, float *c_next, const float *c, 
     }
 }
 
+/* c is NULL in the first step of a sequence that starts from zeros. */
 void LS__K(lstm_step)(float *gates, float *h, float *c_next, const float *c, int64_t rows,
                       int64_t n, ls_stream *stream)
 {
@@ -33,6 +35,8 @@ void LS__K(lstm_step)(float *gates, float *h, float *c_next, const float *c, int
     })
 }
 
+/* dc holds the gradient of c_next on entry and that of c on return, so one buffer serves a whole
+ * sequence. */
 LS__INLINE void backward_row(float *dgates, float *dc, const float *dh, const float *gates,
                              const float *c_next, const float *c, const bool started, int64_t n)
 {
@@ -49,6 +53,7 @@ LS__INLINE void backward_row(float *dgates, float *dc, const float *dh, const fl
     }
 }
 
+/* gates are those that lstm_step left; c as there. */
 void LS__K(lstm_step_backward)(float *dgates, float *dc, const float *dh, const float *gates,
                                const float *c_next, const float *c, int64_t rows, int64_t n,
                                ls_stream *stream)

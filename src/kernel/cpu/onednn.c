@@ -13,6 +13,8 @@
 #define TEXT_(x) #x
 #define TEXT(x) TEXT_(x)
 
+/* One thread: the caller has cut the product already. The thread count is restored on return. False
+ * if oneDNN refuses, and C is then unchanged. */
 bool ls__onednn_gemm(const ls__gemm *g)
 {
     int threads = ls__threads_own();
@@ -28,6 +30,8 @@ bool ls__onednn_gemm(const ls__gemm *g)
     return status == dnnl_success;
 }
 
+/* LOCKSTEP_CPU also limits oneDNN, which chooses its instructions once a process. It is too late
+ * where the host program has used oneDNN already; that is a warning, not an error. */
 void ls__onednn_limit(ls__cpu level)
 {
     static const dnnl_cpu_isa_t most[LS__CPU_COUNT] = {

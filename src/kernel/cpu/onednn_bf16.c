@@ -55,6 +55,7 @@ static bool is_ok(dnnl_status_t status)
 
 /* ---- making ------------------------------------------------------------------------------- */
 
+/* A transposed matrix is described by its strides; nothing is copied. */
 static bool describe_matrix(dnnl_memory_desc_t *out, int64_t rows, int64_t cols, int64_t ld,
                             bool trans, dnnl_data_type_t type)
 {
@@ -62,6 +63,7 @@ static bool describe_matrix(dnnl_memory_desc_t *out, int64_t rows, int64_t cols,
     return is_ok(dnnl_memory_desc_init_by_strides(out, 2, dims, type, strides));
 }
 
+/* Layouts are the caller's own, so no reorder runs before or after the product. */
 static bool describe(plan *p, const ls__gemm_bf16 *g)
 {
     dnnl_memory_desc_t *of = p->layout;
@@ -71,6 +73,8 @@ static bool describe(plan *p, const ls__gemm_bf16 *g)
            describe_matrix(&of[BIAS], 1, g->n, g->n, false, dnnl_f32);
 }
 
+/* The scratch memory is the caller's: oneDNN would otherwise allocate in every call. An output that
+ * is added to becomes a sum after the product. */
 static bool describe_extras(dnnl_primitive_attr_t attributes, bool adds)
 {
     dnnl_post_ops_t sum = NULL;
@@ -112,6 +116,8 @@ static bool make_product(plan *p, const ls__gemm_bf16 *g)
     return made;
 }
 
+/* A stream and memory handles of one thread: their data pointers are set before every piece, so
+ * threads cannot share them. */
 static bool make_slot(plan *p, int at)
 {
     bool made =
@@ -123,6 +129,7 @@ static bool make_slot(plan *p, int at)
     return made;
 }
 
+/* Also for a plan that was made in part. */
 static void plan_fini(void *memory)
 {
     plan *p = memory;
@@ -187,11 +194,13 @@ static request request_of(const job *j, int64_t piece)
     return (request){.part = ls__gemm_piece(j->g, &j->cut, piece), .slots = j->slots};
 }
 
+/* The last part of a product may be smaller than the others and then needs a plan of its own. */
 static bool has_rest(const job *j)
 {
     return ls__gemm_cut_is_rest(&j->cut, j->cut.parts - 1);
 }
 
+/* Threads and slots are fixed here, before any plan is made: a plan has one slot for each thread. */
 static job job_of(const ls__gemm_bf16 *g, plan own[2])
 {
     job j = {.g = g, .cut = ls__gemm_cut_of(g), .own = {&own[0], &own[1]}};
@@ -204,6 +213,7 @@ static job job_of(const ls__gemm_bf16 *g, plan own[2])
 
 static const ls__plan_kind kind = {sizeof(plan), plan_make, plan_fini};
 
+/* Everything a plan depends on. Two products with one key may use one plan, one after the other. */
 static ls__plan_key key_of(const request *r)
 {
     const ls__gemm_bf16 *g = &r->part;
@@ -214,6 +224,8 @@ static ls__plan_key key_of(const request *r)
     return key;
 }
 
+/* A kept plan, or one in `own` when there is no store or another thread holds the plan. NULL if
+ * oneDNN has no kernel. */
 static plan *take(ls__plans *plans, const request *r, plan *own)
 {
     ls__plan_key key = key_of(r);
@@ -225,6 +237,7 @@ static plan *take(ls__plans *plans, const request *r, plan *own)
     return plan_make(own, r) ? own : NULL;
 }
 
+/* Kept plans go back to the store; a plan in `own` is freed here. */
 static void give(ls__plans *plans, plan *p, const plan *own)
 {
     if (p == own) {
@@ -234,6 +247,7 @@ static void give(ls__plans *plans, plan *p, const plan *own)
     }
 }
 
+/* False if oneDNN refuses a part; the plans obtained so far are still end()'s to give back. */
 static bool begin(job *j)
 {
     for (int i = 0; i < 1 + has_rest(j); i++) {
@@ -246,6 +260,7 @@ static bool begin(job *j)
     return true;
 }
 
+/* Pairs with begin(), whatever that returned. */
 static void end(job *j)
 {
     for (int i = 0; i < 2; i++) {
@@ -255,6 +270,7 @@ static void end(job *j)
     }
 }
 
+/* Both plans of a job run in the same scratch memory, one after the other in each thread. */
 static size_t slot_bytes(const job *j)
 {
     size_t first = j->of[0]->scratch_bytes;
@@ -268,6 +284,7 @@ static void point(dnnl_memory_t memory, const void *data)
     (void)dnnl_memory_set_data_handle(memory, (void *)(uintptr_t)data);
 }
 
+/* `slot` is the thread's own: its handles are changed here. */
 static void run_piece(const job *j, int64_t at, int slot)
 {
     const plan *p = j->of[ls__gemm_cut_is_rest(&j->cut, at % j->cut.parts) ? 1 : 0];
@@ -290,6 +307,8 @@ static void run_piece(const job *j, int64_t at, int slot)
     (void)dnnl_stream_wait(p->slot[slot].stream);
 }
 
+/* False if oneDNN has no kernel for it; C is then unchanged. Each thread runs whole pieces, so
+ * oneDNN is told to use one thread in each. */
 bool ls__onednn_gemm_bf16(const ls__gemm_bf16 *g)
 {
     plan own[2];
@@ -307,6 +326,7 @@ bool ls__onednn_gemm_bf16(const ls__gemm_bf16 *g)
     return made;
 }
 
+/* Bytes; 0 also where oneDNN has no kernel. Makes the plan, which a store then keeps for the run. */
 size_t ls__onednn_gemm_bf16_workspace(const ls__gemm_bf16 *g)
 {
     plan own[2];

@@ -49,6 +49,7 @@ static void set(dnnl_memory_t memory, void *data)
     (void)dnnl_memory_set_data_handle(memory, data);
 }
 
+/* Sets the slot's handles to this call's memory; run_part moves those that change with the part. */
 static void slot_point(const job *j, int index, float *bias)
 {
     const plan *p = j->p;
@@ -76,6 +77,7 @@ static void execute(const slot *s, dnnl_primitive_t primitive, int count, const 
     (void)dnnl_stream_wait(s->stream);
 }
 
+/* Inputs go to the layout that the kernel wants; the output comes back from it. */
 static void reorder(const job *j, const slot *s, int i)
 {
     bool back = i == j->p->output;
@@ -104,6 +106,7 @@ static void convolve(const job *j, const slot *s)
     execute(s, j->p->convolution, count, arguments);
 }
 
+/* `s` is the thread's own slot: its handles are moved to the part. */
 static void run_part(const job *j, const slot *s, int64_t at)
 {
     const plan *p = j->p;
@@ -150,6 +153,7 @@ static void add_parts(const job *j)
     })
 }
 
+/* The weight is reordered once, before the threads start, because all parts read it. */
 static void run(const job *j)
 {
     const plan *p = j->p;
@@ -174,6 +178,7 @@ static void run(const job *j)
     }
 }
 
+/* Everything the plan depends on and nothing else: it becomes the key of the store. */
 static request request_of(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d)
 {
     return (request){.conv = *c,
@@ -186,6 +191,8 @@ static request request_of(const ls__conv2d *c, ls__conv2d_pass pass, const ls__c
                      .threads = ls__threads_own()};
 }
 
+/* False if oneDNN has no kernel for it; the output is then unchanged. `relu` runs on a part of y
+ * while it lies in the cache. */
 bool ls__onednn_conv2d(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d,
                        void (*relu)(void *y, int64_t count, bool half))
 {
@@ -210,6 +217,7 @@ bool ls__onednn_conv2d(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv
     return true;
 }
 
+/* Bytes; 0 where oneDNN has no kernel for it. */
 size_t ls__onednn_conv2d_workspace(const ls__conv2d *c, ls__conv2d_pass pass,
                                    const ls__conv2d_data *d)
 {

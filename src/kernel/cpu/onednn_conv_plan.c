@@ -87,6 +87,7 @@ static bool describe_image(const plan *p, int i, dnnl_memory_desc_t *out)
     return is_ok(dnnl_memory_desc_init_by_strides(out, 4, dims, type_of(p, i), strides));
 }
 
+/* oneDNN wants the groups as a dimension of their own. */
 static bool describe_weight(const plan *p, dnnl_memory_desc_t *out)
 {
     const ls__conv2d *c = &p->part;
@@ -157,6 +158,7 @@ static void cut(plan *p)
     }
 }
 
+/* oneDNN counts the gaps of a dilation, not its steps. */
 static bool describe_pass(dnnl_convolution_desc_t *out, const plan *p, ls__conv2d_pass pass,
                           const dnnl_memory_desc_t of[OPERANDS])
 {
@@ -238,6 +240,7 @@ static bool add_sum(dnnl_primitive_attr_t attributes)
     return added;
 }
 
+/* No reorder where the layouts agree, unless the reorder also adds to the output. */
 static bool make_reorder(plan *p, int i)
 {
     operand *o = &p->operand[i];
@@ -275,6 +278,7 @@ static const dnnl_memory_desc_t *chosen(const plan *p, int i)
     return dnnl_primitive_desc_query_md(p->description, what, 0);
 }
 
+/* Also for a slot that was made in part. */
 static void slot_fini(slot *s)
 {
     for (int i = 0; i < OPERANDS; i++) {
@@ -288,6 +292,7 @@ static void slot_fini(slot *s)
     }
 }
 
+/* Also for a plan that was made in part. */
 static void plan_fini(void *of)
 {
     plan *p = of;
@@ -313,6 +318,7 @@ static bool memory_new(const plan *p, dnnl_memory_t *out, const dnnl_memory_desc
     return is_ok(dnnl_memory_create(out, d, p->engine, DNNL_MEMORY_NONE));
 }
 
+/* A stream and handles of one thread; threads must not share handles, whose data pointers change. */
 static bool slot_make(const plan *p, slot *s)
 {
     bool made = is_ok(dnnl_stream_create(&s->stream, p->engine, dnnl_stream_default_flags));
@@ -351,6 +357,7 @@ static bool make_primitives(plan *p)
     return made;
 }
 
+/* A plan that oneDNN refuses is kept too, with `none` set, so that it is asked only once. */
 static bool plan_make(void *of, const void *arg)
 {
     plan *p = of;
@@ -370,6 +377,7 @@ static bool plan_make(void *of, const void *arg)
 
 static const ls__plan_kind kind = {sizeof(plan), plan_make, plan_fini};
 
+/* All of the request: two calls with one key may use one plan, one after the other. */
 static ls__plan_key key_of(const request *r)
 {
     const ls__conv2d *c = &r->conv;
@@ -380,6 +388,8 @@ static ls__plan_key key_of(const request *r)
                            c->dilation[0], c->dilation[1], flags, r->threads}};
 }
 
+/* NULL if oneDNN has no kernel. Without a store, or when another thread holds the plan, it is made
+ * in `own`. Give it back with ls__conv_plan_give. */
 plan *ls__conv_plan_take(ls__plans *plans, const request *r, plan *own)
 {
     ls__plan_key key = key_of(r);
@@ -395,6 +405,7 @@ plan *ls__conv_plan_take(ls__plans *plans, const request *r, plan *own)
     return p;
 }
 
+/* `own` as in ls__conv_plan_take: a plan made there is freed. */
 void ls__conv_plan_give(ls__plans *plans, plan *p, const plan *own)
 {
     if (p == own) {

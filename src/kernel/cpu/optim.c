@@ -13,6 +13,8 @@ typedef struct adam_factors { /* constants of a step, rounded once */
     float eps;
 } adam_factors;
 
+/* Everything that is the same for all elements, computed once in float64: 1 - beta2^t loses digits
+ * in float32. */
 static adam_factors factors_of(const ls__adamw_args *a)
 {
     double t = (double)a->step;
@@ -29,6 +31,7 @@ static adam_factors factors_of(const ls__adamw_args *a)
     };
 }
 
+/* restrict: parameter, gradient and moments are four buffers, which the loop may vectorise over. */
 static void adamw_block(const ls__adamw_args *args, const adam_factors *f, int64_t from,
                         int64_t count)
 {
@@ -57,6 +60,7 @@ void LS__K(adamw)(const ls__adamw_args *args, ls_stream *stream)
                      { adamw_block(args, &factors, i, ls__min(LS__BLOCK, args->count - i)); })
 }
 
+/* Without momentum there is no third buffer to read. */
 static void sgd_plain(float *restrict param, const float *restrict grad, int64_t count, float lr,
                       float decay)
 {

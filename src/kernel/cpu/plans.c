@@ -28,6 +28,7 @@ struct ls__plans {
     uint64_t now;
 };
 
+/* NULL if there is no memory; every user of plans works without a store. */
 ls__plans *ls__plans_new(const ls__env *env)
 {
     ls__plans *plans = env->allocate(env, sizeof *plans);
@@ -46,6 +47,7 @@ static void entry_free(const ls__plans *plans, entry *e)
     plans->env->release(plans->env, e, sizeof *e + e->kind->bytes);
 }
 
+/* No plan may be taken at that time. */
 void ls__plans_free(ls__plans *plans)
 {
     if (plans == NULL) {
@@ -138,6 +140,7 @@ void *ls__plans_take(ls__plans *plans, const ls__plan_key *key, const ls__plan_k
     return e != NULL ? e->plan : NULL;
 }
 
+/* Only for plans of ls__plans_take, by the thread that holds it. */
 void ls__plans_give(ls__plans *plans, void *plan)
 {
     entry *e = (entry *)(void *)((unsigned char *)plan - offsetof(entry, plan));

@@ -16,6 +16,7 @@ typedef struct planes {
     bool parallel;
 } planes;
 
+/* A plane is one channel of one image, and the unit of work. */
 static planes planes_of(const ls__pool2d *p)
 {
     planes all = {.p = p, .count = p->batch * p->channels};
@@ -53,6 +54,7 @@ LS__INLINE void take_tap(best_row *best, int64_t from, int64_t end, const float 
     }
 }
 
+/* The index starts at the window's first element, so a window of NaN or -inf has one. */
 static void begin_row(best_row *best, const ls__pool2d *p, int64_t row, int64_t first,
                       int64_t count)
 {
@@ -63,6 +65,7 @@ static void begin_row(best_row *best, const ls__pool2d *p, int64_t row, int64_t 
     }
 }
 
+/* Taps in the outer loop, outputs in the inner one: neighbouring outputs are compared together. */
 static void find_row(best_row *best, const planes *all, const float *x, ls__window rows,
                      int64_t first, int64_t count)
 {
@@ -86,6 +89,7 @@ static void find_row(best_row *best, const planes *all, const float *x, ls__wind
     }
 }
 
+/* `index` is the element's position within the plane, row * width + column. */
 static void max_plane(const planes *all, float *y, int32_t *index, const float *x)
 {
     const ls__pool2d *p = all->p;
@@ -106,6 +110,7 @@ static void max_plane(const planes *all, float *y, int32_t *index, const float *
     }
 }
 
+/* index receives the position of each maximum, which backward needs, or is NULL. */
 void LS__K(max_pool2d)(const ls__pool2d *p, float *y, int32_t *index, const float *x,
                        ls_stream *stream)
 {
@@ -121,6 +126,7 @@ void LS__K(max_pool2d)(const ls__pool2d *p, float *y, int32_t *index, const floa
     })
 }
 
+/* Windows overlap, so gradients are added; a beta of 0 starts them from zero. */
 static void begin_gradient(const planes *all, float *dx, float beta)
 {
     const ls__pool2d *p = all->p;
@@ -131,6 +137,7 @@ static void begin_gradient(const planes *all, float *dx, float beta)
     }
 }
 
+/* In order of the outputs, since several may have one input as their maximum. */
 static void max_plane_backward(const planes *all, float *dx, const float *dy, const int32_t *index)
 {
     const ls__pool2d *p = all->p;
@@ -142,6 +149,7 @@ static void max_plane_backward(const planes *all, float *dx, const float *dy, co
     }
 }
 
+/* index is max_pool2d's; x is not needed. */
 void LS__K(max_pool2d_backward)(const ls__pool2d *p, float *dx, float beta, const float *dy,
                                 const int32_t *index, ls_stream *stream)
 {
@@ -161,12 +169,14 @@ void LS__K(max_pool2d_backward)(const ls__pool2d *p, float *dx, float beta, cons
 
 /* ---- mean --------------------------------------------------------------------------------- */
 
+/* count_include_pad: the padding counts as elements of the window, as in PyTorch. */
 static float divisor(const ls__pool2d *p, ls__window rows, ls__window cols)
 {
     return (float)(p->count_include_pad ? rows.padded * cols.padded
                                         : (rows.end - rows.from) * (cols.end - cols.from));
 }
 
+/* Row by row, each summed for itself; callers pass a constant step where elements are neighbours. */
 LS__INLINE float sum_window(const float *x, ls__window rows, ls__window cols, int64_t row,
                             int64_t step)
 {

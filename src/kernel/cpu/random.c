@@ -57,12 +57,15 @@ static void range(float *out, int64_t count, uint64_t first, const numbers *n)
     }
 }
 
+/* Element i takes the generator's word first + i, whoever draws it: the numbers do not depend on
+ * the threads. */
 static void draw(float *out, int64_t count, uint64_t first, const numbers *n)
 {
     LS__PARALLEL_FOR(count >= LS__PARALLEL_MIN, int64_t i = 0, i < count, i += LS__BLOCK,
                      { range(out + i, ls__min(LS__BLOCK, count - i), first + (uint64_t)i, n); })
 }
 
+/* In [low, high); the same seed, stream and `first` give the same numbers on every processor. */
 void LS__K(random_uniform)(float *out, int64_t count, uint64_t first, double low, double high,
                            uint64_t seed, uint64_t stream_id, ls_stream *stream)
 {

@@ -22,6 +22,7 @@ LS__INLINE void add_into(float *out, const float *x, int64_t width)
     }
 }
 
+/* The bias is added to every row. */
 void LS__K(add_rows)(float *y, const float *bias, int64_t rows, int64_t n, ls_stream *stream)
 {
     (void)stream;
@@ -29,6 +30,7 @@ void LS__K(add_rows)(float *y, const float *bias, int64_t rows, int64_t n, ls_st
                      { add_into(y + i * n, bias, n); })
 }
 
+/* float64: a block may be long. */
 LS__INLINE double sum_block(const float *x, int64_t count, const bool squares)
 {
     double sum = 0.0;
@@ -40,6 +42,8 @@ LS__INLINE double sum_block(const float *x, int64_t count, const bool squares)
     return sum;
 }
 
+/* The blocks follow from the count alone and are added in order, so the sum is the same for any
+ * number of threads. */
 LS__INLINE double sum_all(const float *x, int64_t count, const bool squares)
 {
     double partial[SUM_BLOCKS];
@@ -135,6 +139,7 @@ static void sum_tile(float *out, const matrix *m, int64_t at, int64_t width, flo
     }
 }
 
+/* A task is a range of columns, which sums all rows in the order of its tree. */
 static void sum_matrix(float *out, const matrix *m, float beta)
 {
     LS__PARALLEL_FOR(m->rows * m->n >= LS__PARALLEL_MIN, int64_t j = 0, j < m->n, j += TILE,
@@ -171,17 +176,20 @@ static int64_t chunk_rows(const ls__activation_grad *g)
     return rows;
 }
 
+/* The number follows from the shape alone, for the order of db's sums. */
 static int64_t chunks_of(const ls__activation_grad *g)
 {
     int64_t step = chunk_rows(g);
     return (g->rows + step - 1) / step;
 }
 
+/* Bytes: one row of db for each chunk. */
 size_t LS__K(activation_backward_workspace)(const ls__activation_grad *g)
 {
     return g->db != NULL ? (size_t)(chunks_of(g) * g->n) * sizeof(float) : 0;
 }
 
+/* dz of some rows; they are summed for db while they lie in the cache. */
 static void make_chunk(const ls__activation_grad *g, int64_t from, int64_t rows)
 {
     const void *z = ls__unary_reads(g->op, g->dy, g->x, g->y);
@@ -196,6 +204,7 @@ static void make_chunk(const ls__activation_grad *g, int64_t from, int64_t rows)
     }
 }
 
+/* dz = dy f'(z) and its column sums db in one pass; db may be NULL. */
 void LS__K(activation_backward)(const ls__activation_grad *g, ls_stream *stream)
 {
     const int64_t step = chunk_rows(g), chunks = chunks_of(g);
@@ -214,6 +223,7 @@ void LS__K(activation_backward)(const ls__activation_grad *g, ls_stream *stream)
     }
 }
 
+/* One row's sum each. A single row shares its blocks among the threads instead. */
 void LS__K(sum_cols)(float *out, const float *x, int64_t rows, int64_t n, float beta,
                      ls_stream *stream)
 {

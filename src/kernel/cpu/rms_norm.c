@@ -77,6 +77,7 @@ void LS__K(rms_norm_bf16)(ls__bfloat16 *y, float *rstd, const ls__bfloat16 *x, c
         &(norm_forward){ls__real_of(y, true), ls__real_of(x, true), rstd, w, rows, n, eps});
 }
 
+/* A beta of 0 does not read dx. */
 LS__INLINE void backward_row(float *dx, float beta, const float *dy, const float *x, const float *w,
                              const bool weighted, int64_t n, float rstd)
 {
@@ -154,6 +155,7 @@ static void norm_backward(const norm_args *args, float *dw, float beta_w, int64_
     }
 }
 
+/* dx or dw may be NULL; workspace as layer_norm's. */
 void LS__K(rms_norm_backward)(float *dx, float beta_x, float *dw, float beta_w, const float *dy,
                               const float *x, const float *rstd, const float *w, int64_t rows,
                               int64_t n, void *workspace, ls_stream *stream)

@@ -7,6 +7,7 @@
 
 #define RESTART 128
 
+/* Bytes: a cosine and a sine for each position and pair. */
 size_t LS__K(rotary_workspace)(const ls__rotary *r)
 {
     return (size_t)r->time * (size_t)(r->dim / 2) * 2 * sizeof(float);
@@ -27,6 +28,7 @@ static void fill_column(float *c, float *s, int64_t half, int64_t from, int64_t 
     }
 }
 
+/* sign is -1 in backward: the inverse of a rotation is the rotation by the opposite angle. */
 LS__INLINE void rotate_row(float *restrict y, const float *x, const float *c, const float *s,
                            int64_t half, float sign, float beta)
 {
@@ -39,6 +41,8 @@ LS__INLINE void rotate_row(float *restrict y, const float *x, const float *c, co
     }
 }
 
+/* The table is computed first, in float64 recurrences that restart every RESTART positions, so
+ * errors do not grow with the sequence. */
 void LS__K(rotary)(const ls__rotary *r, ls_stream *stream)
 {
     (void)stream;

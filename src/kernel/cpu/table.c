@@ -3,6 +3,8 @@
 #include "kernel/cpu/tables.h"
 #include "kernel/cpu/threads.h"
 
+/* The table of the processor's best level, or of LOCKSTEP_CPU. Callers keep the pointer; it is
+ * static. */
 const ls__kernels *ls__kernels_cpu(void)
 {
     const ls__cpu level = ls__cpu_level();
@@ -16,6 +18,7 @@ const ls__kernels *ls__kernels_cpu(void)
     return variant != NULL ? variant->kernels : ls__base_variant.kernels;
 }
 
+/* For the calling thread's kernels, as OpenMP has it; at least one. */
 void ls__kernels_set_threads(int threads)
 {
     ls__threads_set(threads > 1 ? threads : 1);

@@ -17,11 +17,15 @@
 #define TILES __attribute__((target("amx-tile,amx-bf16")))
 #define HALF (LS__TILE_SIDE / 2)
 
+/* oneDNN has asked the system for permission by then; without it the first tile instruction would
+ * trap. */
 bool ls__tiles_usable(void)
 {
     return ls__onednn_has_tiles();
 }
 
+/* Sets the tile registers of this thread. Pairs with ls__tiles_end, which gives the state back so
+ * that context switches stay cheap. */
 TILES void ls__tiles_begin(void)
 {
     struct { /* the layout of palette 1 */
@@ -76,6 +80,8 @@ TILES static void run_block(const ls__tiles_product *p, int64_t i, int64_t j)
     _tile_stored(3, lower + HALF, c_bytes);
 }
 
+/* Between ls__tiles_begin and ls__tiles_end of the same thread. The fences keep the compiler from
+ * moving plain stores past loads of the tiles, which it does not see. */
 TILES void ls__tiles_run(const ls__tiles_product *p)
 {
     atomic_signal_fence(memory_order_seq_cst); /* what tiles load was stored by plain code */

@@ -59,6 +59,8 @@ static void top_of_row(uint64_t *heap, const float *x, int64_t n, int64_t k, boo
     }
 }
 
+/* The caller has checked k and n. index serves as scratch: it holds keys of 64 bits until the row
+ * is sorted. */
 void LS__K(top)(int64_t *index, const float *x, int64_t rows, int64_t n, int64_t k, bool largest,
                 ls_stream *stream)
 {

@@ -79,6 +79,7 @@ LS__INLINE float gradient(const ls__unary op, float dy, float z)
     return 0.0f;
 }
 
+/* The operator is a constant in each instance, so the loop has no switch. */
 LS__INLINE void forward(const ls__unary op, float *out, const float *a, int64_t count)
 {
 #pragma omp simd
@@ -125,6 +126,7 @@ LS__INLINE void backward(const ls__unary op, float *dx, const float *dy, const f
     CASE(LS__UNARY_COS, loop, __VA_ARGS__)                                                         \
     CASE(LS__UNARY_XLOGX, loop, __VA_ARGS__)
 
+/* One thread: for callers that have a block of their own in the cache. */
 void LS__K(unary_block)(ls__unary op, float *out, const float *a, int64_t count)
 {
     switch (op) {
@@ -134,6 +136,7 @@ void LS__K(unary_block)(ls__unary op, float *out, const float *a, int64_t count)
     }
 }
 
+/* z is x or y, as ls__unary_reads says for the operator. */
 void LS__K(unary_backward_block)(ls__unary op, float *dx, const float *dy, const float *z,
                                  int64_t count, float beta)
 {
@@ -152,6 +155,7 @@ void LS__K(unary)(ls__unary op, float *out, const float *a, int64_t count, ls_st
     })
 }
 
+/* x or y may be NULL where the operator does not read it. */
 void LS__K(unary_backward)(ls__unary op, float *dx, const float *dy, const float *x, const float *y,
                            int64_t count, float beta, ls_stream *stream)
 {
@@ -173,6 +177,7 @@ LS__INLINE void biased(const ls__unary op, float *c, float *out, const float *bi
     }
 }
 
+/* c keeps c + bias, which backward may read, unless out is c and overwrites it. */
 void LS__K(unary_biased_block)(ls__unary op, float *c, float *out, const float *bias, int64_t count)
 {
     switch (op) {
@@ -212,6 +217,7 @@ void LS__K(unary_bf16)(ls__unary op, ls__bfloat16 *out, const ls__bfloat16 *a, i
     })
 }
 
+/* Computed in float32 and rounded once. */
 LS__INLINE void backward_halves(const ls__unary op, ls__bfloat16 *dx, const ls__bfloat16 *dy,
                                 const ls__bfloat16 *z, int64_t count, float beta)
 {

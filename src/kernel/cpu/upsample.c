@@ -38,6 +38,7 @@ static void pixel(float *y, const float *x, const corner *c, int64_t channels)
     }
 }
 
+/* A task is a row of the output; rows only read the input. */
 void LS__K(upsample2d)(const ls__upsample2d *u, float *y, const float *x, ls_stream *stream)
 {
     (void)stream;
@@ -64,6 +65,7 @@ static void pixel_backward(float *dx, const float *dy, const corner *c, int64_t 
     }
 }
 
+/* A task is an image, because the outputs of an image add to shared inputs. */
 void LS__K(upsample2d_backward)(const ls__upsample2d *u, float *dx, float beta, const float *dy,
                                 ls_stream *stream)
 {
