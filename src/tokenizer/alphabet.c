@@ -8,12 +8,14 @@
 
 #define OTHERS_FIRST 0x100
 
+/* 173, the soft hyphen, is left out, as in GPT-2's bytes_to_unicode; so are 127 to 160. */
 static bool is_printable(int byte)
 {
     return (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
 }
 
-/* The n-th byte that is not printable; -1: there are fewer. */
+/* The n-th byte that is not printable, or -1 if there are fewer. Linear, since it runs only
+ * while a vocabulary is read. */
 static int nth_other(int n)
 {
     for (int byte = 0; byte < 256; byte++) {
@@ -24,7 +26,8 @@ static int nth_other(int n)
     return -1;
 }
 
-/* The character at *at, of one or two bytes, all that the alphabet has; -1: a longer one. */
+/* Decodes the character at *at, of one or two bytes: no character of the alphabet is longer.
+ * Returns -1 for a longer or malformed one; *at then points anywhere inside it. */
 static int next_character(const unsigned char **at)
 {
     int first = *(*at)++;
@@ -37,6 +40,8 @@ static int next_character(const unsigned char **at)
     return (first & 0x1f) << 6 | (*(*at)++ & 0x3f);
 }
 
+/* Each character of the text becomes one byte, so strlen(text) bounds the output. On false,
+ * `out` holds an unusable prefix. */
 bool ls__alphabet_read(const char *text, char *out, size_t *bytes)
 {
     const unsigned char *at = (const unsigned char *)text;

@@ -3,12 +3,14 @@
 
 #include "tokenizer/tokenizer.h"
 
+/* ASCII only: a byte of a longer character would need the expression's own notion of a letter. */
 static bool is_letter(char c)
 {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-/* Whether an added token stands across `at`. */
+/* Whether an added token stands across `at`. Tests every token at every place it could begin,
+ * which is cheap: there are few of them, and cuts are rare. */
 static bool in_added(const ls_tokenizer *t, const char *text, size_t bytes, size_t at)
 {
     for (int i = 0; i < t->added_count; i++) {
@@ -36,7 +38,7 @@ size_t ls__tokenizer_cut(const ls_tokenizer *t, const char *text, size_t bytes, 
         }
     }
     if (last >= bytes) {
-        return bytes; /* the rest is not worth a token more */
+        return bytes; /* the rest is short, so a forced cut would not pay */
     }
     for (int i = 0; i < 3 && from < bytes && (text[from] & 0xc0) == 0x80; i++) {
         from++; /* to the next character */

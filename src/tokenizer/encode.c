@@ -16,11 +16,14 @@
 
 /* ---- the encoder -------------------------------------------------------------------------- */
 
+/* The size of the text, not of the failed request, since that is what the caller can change. */
 static ls_status no_memory(size_t bytes)
 {
     return ls__fail(LS_ERR_MEMORY, "tokenizer: no memory for the tokens of %zu bytes", bytes);
 }
 
+/* One encoder serves one thread. It may be reused for many texts, which keeps its buffers. Call
+ * ls__encoder_fini even after a failure. */
 ls_status ls__encoder_init(ls__encoder *e, const ls_tokenizer *t)
 {
     *e = (ls__encoder){.t = t};
@@ -40,6 +43,8 @@ void ls__encoder_fini(ls__encoder *e)
     *e = (ls__encoder){0};
 }
 
+/* Capacity doubles, so a text of n tokens costs O(n). Earlier pointers into `ids` become
+ * invalid. */
 ls_status ls__encoder_put(ls__encoder *e, int32_t id)
 {
     if (e->count == e->capacity) {
@@ -57,6 +62,7 @@ ls_status ls__encoder_put(ls__encoder *e, int32_t id)
 
 /* ---- UTF-8 -------------------------------------------------------------------------------- */
 
+/* Whether bytes 1 to bytes - 1 are continuation bytes; the caller has checked the room. */
 static bool goes_on(const unsigned char *at, size_t bytes)
 {
     for (size_t i = 1; i < bytes; i++) {
@@ -68,7 +74,7 @@ static bool goes_on(const unsigned char *at, size_t bytes)
 }
 
 /* Bytes of the character that begins here (RFC 3629: the shortest form, no surrogates, nothing
- * above U+10FFFF); 0: none does. */
+ * above U+10FFFF), or 0 if the bytes are not valid UTF-8. */
 static size_t character(const unsigned char *at, size_t room)
 {
     size_t bytes = *at < 0x80                  ? 1
@@ -84,7 +90,8 @@ static size_t character(const unsigned char *at, size_t room)
     return wrong ? 0 : bytes;
 }
 
-/* The end of the stretch that is UTF-8, or is not, as the first byte. */
+/* The end of the longest run from `from` on that is entirely UTF-8 or entirely not. *valid tells
+ * which. Advances by at least one byte. */
 static size_t stretch(const char *text, size_t from, size_t bytes, bool *valid)
 {
     const unsigned char *at = (const unsigned char *)text;
@@ -99,6 +106,8 @@ static size_t stretch(const char *text, size_t from, size_t bytes, bool *valid)
 
 /* ---- words -------------------------------------------------------------------------------- */
 
+/* `text` is valid UTF-8, which PCRE2 relies on. `skew` is the place of `text` in the whole text,
+ * used only in messages. Text between matches becomes words of its own. */
 static ls_status encode_stretch(ls__encoder *e, const char *text, size_t bytes, size_t skew)
 {
     size_t from = 0;
@@ -117,6 +126,8 @@ static ls_status encode_stretch(ls__encoder *e, const char *text, size_t bytes, 
     return LS_OK;
 }
 
+/* Bytes that are not UTF-8 never reach the expression; each run of them is one word and falls
+ * apart into byte tokens. */
 static ls_status encode_stretches(ls__encoder *e, const char *text, size_t bytes, size_t skew)
 {
     if (!e->t->split) {
@@ -131,6 +142,8 @@ static ls_status encode_stretches(ls__encoder *e, const char *text, size_t bytes
     return LS_OK;
 }
 
+/* Encodes a copy that begins with a space, as `add_prefix_space` asks. The skew shrinks by one,
+ * so that places in messages refer to the caller's text. */
 static ls_status encode_padded(ls__encoder *e, const char *text, size_t bytes, size_t skew)
 {
     if (bytes + 1 > e->padded_room) {
@@ -146,6 +159,8 @@ static ls_status encode_padded(ls__encoder *e, const char *text, size_t bytes, s
     return encode_stretches(e, e->padded, bytes + 1, skew - 1);
 }
 
+/* A piece after a special token gets its space, too, as in `tokenizers`; a piece that begins at
+ * a cut does not, since in the whole text something stood before it. */
 static ls_status encode_plain(ls__encoder *e, const char *text, size_t bytes, size_t skew)
 {
     bool cut = skew == 0 && !e->begins;
@@ -156,7 +171,8 @@ static ls_status encode_plain(ls__encoder *e, const char *text, size_t bytes, si
 
 /* ---- special tokens ----------------------------------------------------------------------- */
 
-/* The longest added token of this sort that begins at `at`; NULL: none. */
+/* The longest added token of this sort that begins at `at`, or NULL. The table is sorted longest
+ * first, so the first match is the longest. */
 static const ls__added *added_at(const ls_tokenizer *t, bool second, const char *at, size_t room)
 {
     unsigned char first = (unsigned char)*at;
@@ -169,7 +185,8 @@ static const ls__added *added_at(const ls_tokenizer *t, bool second, const char 
     return NULL;
 }
 
-/* The leftmost at or after `from`; *begin is its place, or `bytes` and NULL. */
+/* The leftmost added token at or after `from`, with *begin set to its place; NULL and *begin =
+ * bytes if there is no further one. */
 static const ls__added *next_added(const ls_tokenizer *t, bool second, const char *text,
                                    size_t bytes, size_t from, size_t *begin)
 {
@@ -183,7 +200,8 @@ static const ls__added *next_added(const ls_tokenizer *t, bool second, const cha
     return NULL;
 }
 
-/* What the tokens of the first sort left, cut by those of the second. */
+/* Cuts a text free of tokens of the first sort by those of the second sort; the pieces between
+ * them are plain text. */
 static ls_status encode_second(ls__encoder *e, const char *text, size_t bytes, size_t skew)
 {
     for (size_t from = 0; from < bytes;) {
@@ -199,6 +217,7 @@ static ls_status encode_second(ls__encoder *e, const char *text, size_t bytes, s
     return LS_OK;
 }
 
+/* The tokenizer "bytes": a byte is its own id. */
 static ls_status encode_bytes(ls__encoder *e, const char *text, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i++) {
@@ -207,6 +226,7 @@ static ls_status encode_bytes(ls__encoder *e, const char *text, size_t bytes)
     return LS_OK;
 }
 
+/* Overwrites the previous result. On failure `ids` holds a prefix, which must not be used. */
 ls_status ls__encoder_run(ls__encoder *e, const char *text, size_t bytes, bool begins)
 {
     e->count = 0;
@@ -229,6 +249,7 @@ ls_status ls__encoder_run(ls__encoder *e, const char *text, size_t bytes, bool b
 
 /* ---- public ------------------------------------------------------------------------------- */
 
+/* `given_needed` is false for an empty input, whose pointer may be NULL. */
 static ls_status check_arguments(const char *what, const void *tokenizer, const void *given,
                                  bool given_needed)
 {
@@ -240,6 +261,7 @@ static ls_status check_arguments(const char *what, const void *tokenizer, const 
                : ls__fail(LS_ERR_INVALID, "%s: what is given is NULL", what);
 }
 
+/* The caller frees *ids with free(); it is not NULL on success, even for no tokens. */
 ls_status ls_tokenizer_encode(const ls_tokenizer *t, const char *text, size_t bytes, int32_t **ids,
                               int64_t *count)
 {
@@ -264,7 +286,8 @@ ls_status ls_tokenizer_encode(const ls_tokenizer *t, const char *text, size_t by
     return status;
 }
 
-/* The text of an id, and its length; NULL: there is none. */
+/* The text of an id and its length, or NULL for an unknown id. An added token's text is literal
+ * and replaces the vocabulary's entry. */
 static const char *text_of(const ls_tokenizer *t, int32_t id, size_t *bytes)
 {
     const ls__token *token = ls__vocab_get(&t->vocab, id);
@@ -273,6 +296,8 @@ static const char *text_of(const ls_tokenizer *t, int32_t id, size_t *bytes)
     return added != NULL ? added->text : token != NULL ? token->text : NULL;
 }
 
+/* The first of two passes: it checks every id, so that the copying pass cannot fail. The size
+ * includes the terminating 0. */
 static ls_status measure(const ls_tokenizer *t, const int32_t *ids, int64_t count, size_t *bytes)
 {
     *bytes = 1; /* the 0 behind */
@@ -293,6 +318,8 @@ static ls_status measure(const ls_tokenizer *t, const int32_t *ids, int64_t coun
     return LS_OK;
 }
 
+/* The caller frees *text with free(). The text may hold zero bytes, hence *bytes. Tokens are
+ * bytes: a cut inside a character gives invalid UTF-8. */
 ls_status ls_tokenizer_decode(const ls_tokenizer *t, const int32_t *ids, int64_t count, char **text,
                               size_t *bytes)
 {

@@ -27,6 +27,7 @@ static ls_status malformed(const reader *r, const char *part)
     return ls__fail(LS_ERR_FORMAT, "tokenizer: \"%s\": %s is missing or malformed", r->path, part);
 }
 
+/* A missing member and one of another type read as "". */
 static const char *text_of(const json_t *object, const char *name)
 {
     const char *text = json_string_value(json_object_get(object, name));
@@ -40,7 +41,8 @@ static bool is_true(const json_t *object, const char *name)
 
 /* ---- model -------------------------------------------------------------------------------- */
 
-/* Options of the model that would change ids and are not known here. */
+/* Refuses options of the model that would change ids and are not implemented here. An ignored
+ * option would give wrong ids without any error. */
 static ls_status check_model(const reader *r, const json_t *model)
 {
     const char *type = text_of(model, "type");
@@ -61,7 +63,8 @@ static ls_status check_model(const reader *r, const json_t *model)
                        : LS_OK;
 }
 
-/* "a b" or ["a", "b"]. */
+/* Accepts both spellings: "a b" and, in newer files, ["a", "b"]. Any other number of parts is
+ * refused. */
 static ls_status read_merge(const reader *r, const json_t *merge, size_t rank)
 {
     char where[LS__WHERE_MAX];
@@ -88,6 +91,8 @@ static ls_status read_merge(const reader *r, const json_t *merge, size_t rank)
     return status;
 }
 
+/* The vocabulary is read before the merges, which refer to it. The rank of a merge is its place
+ * in the list. */
 static ls_status read_model(const reader *r, const json_t *model)
 {
     size_t rank;
@@ -113,7 +118,8 @@ static ls_status read_model(const reader *r, const json_t *model)
     return LS_OK;
 }
 
-/* What bytes without a token become; found when all tokens are known. */
+/* Runs after the added tokens, because unk_token may be one of them. Without it, a byte that has
+ * no token is an error when encoding. */
 static ls_status read_unknown(const reader *r, const json_t *model)
 {
     const char *text = text_of(model, "unk_token");
@@ -123,6 +129,8 @@ static ls_status read_unknown(const reader *r, const json_t *model)
 
 /* ---- added tokens ------------------------------------------------------------------------- */
 
+/* Options that change which text a token takes (lstrip, rstrip, single_word) are refused;
+ * "normalized" only decides in which round the token is looked for. */
 static ls_status read_added(const reader *r, const json_t *added, size_t number)
 {
     char where[LS__WHERE_MAX];
@@ -171,6 +179,7 @@ static ls_status other_splitter(const reader *r)
                     r->path);
 }
 
+/* `r` owns the copy until ls__tokenizer_read_json hands it out or frees it. */
 static ls_status keep_expression(reader *r, const char *expression)
 {
     r->expression = strdup(expression);
@@ -179,6 +188,8 @@ static ls_status keep_expression(reader *r, const char *expression)
                : ls__fail(LS_ERR_MEMORY, "tokenizer: \"%s\": no memory to read it", r->path);
 }
 
+/* After a Split, ByteLevel must only map bytes: an expression of its own would cut the words a
+ * second time. */
 static ls_status read_byte_level(reader *r, const json_t *level)
 {
     const json_t *use = json_object_get(level, "use_regex");
@@ -190,6 +201,8 @@ static ls_status read_byte_level(reader *r, const json_t *level)
     return splits ? keep_expression(r, LS__GPT2_EXPRESSION) : LS_OK;
 }
 
+/* Supports the two forms in use: ByteLevel alone (GPT-2), and Split followed by ByteLevel (Llama
+ * 3, Qwen). Any normalizer is refused, since it changes the text before tokens are looked for. */
 static ls_status read_splitter(reader *r, const json_t *root)
 {
     const json_t *pre = json_object_get(root, "pre_tokenizer");
@@ -219,6 +232,7 @@ static ls_status read_splitter(reader *r, const json_t *root)
 
 /* ---- all ---------------------------------------------------------------------------------- */
 
+/* The order matters: merges and unk_token refer to tokens that earlier steps read. */
 static ls_status read_root(reader *r, const json_t *root)
 {
     const json_t *model = json_object_get(root, "model");
@@ -228,6 +242,8 @@ static ls_status read_root(reader *r, const json_t *root)
     return read_splitter(r, root);
 }
 
+/* On success *expression belongs to the caller and may be NULL. On failure *t is filled partly;
+ * the caller frees it. */
 ls_status ls__tokenizer_read_json(ls_tokenizer *t, const char *path, char **expression)
 {
     json_t *root = NULL;

@@ -12,24 +12,27 @@
  */
 #include <stdlib.h>
 
+#include "base/assert.h"
 #include "base/error.h"
 #include "tokenizer/tokenizer.h"
 
 #define SHORT_WORD 24 /* most words; a scan of so many pairs costs less than a heap */
 
+/* -1 at the end of the word. */
 static int32_t next_id(const ls__encoder *e, const ls__symbol *symbol)
 {
     return symbol->after >= 0 ? e->symbols[symbol->after].id : -1;
 }
 
-/* What the symbol and the next merge into; NULL: nothing. */
+/* The merge of this symbol with the next one, or NULL if the pair has no rank. */
 static const ls__merge *merge_at(const ls__encoder *e, int32_t at)
 {
     int32_t right = next_id(e, &e->symbols[at]);
     return right >= 0 ? ls__merges_find(&e->t->merges, ls__pair(e->symbols[at].id, right)) : NULL;
 }
 
-/* The symbol takes in the next. */
+/* The symbol takes in the next one, which is marked dead by id -1: heap entries may still refer
+ * to it. Both neighbours stay linked. */
 static void join(ls__encoder *e, int32_t at, int32_t id)
 {
     ls__symbol *left = &e->symbols[at], *right = &e->symbols[left->after];
@@ -43,11 +46,15 @@ static void join(ls__encoder *e, int32_t at, int32_t id)
 
 /* ---- long words --------------------------------------------------------------------------- */
 
+/* Lower ranks come first; among equal ranks the leftmost pair does, as in the reference. */
 static bool is_before(const ls__candidate *a, const ls__candidate *b)
 {
     return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;
 }
 
+/* Adds the pair that begins at `at` to the heap, if it has a rank. The heap has room: a word of
+ * n bytes notes n - 1 pairs at first and at most two more for each of n - 1 merges, while each
+ * merge takes one out. */
 static void note(ls__encoder *e, int32_t at)
 {
     const ls__merge *merge = merge_at(e, at);
@@ -55,6 +62,7 @@ static void note(ls__encoder *e, int32_t at)
         return;
     }
     ls__candidate new = {merge->rank, at, merge->id};
+    LS_ASSERT(e->heap_count < 2 * e->room);
     size_t i = e->heap_count++;
     for (; i > 0 && is_before(&new, &e->heap[(i - 1) / 2]); i = (i - 1) / 2) {
         e->heap[i] = e->heap[(i - 1) / 2];
@@ -62,6 +70,7 @@ static void note(ls__encoder *e, int32_t at)
     e->heap[i] = new;
 }
 
+/* Removes and returns the first candidate. The heap must not be empty. */
 static ls__candidate take_first(ls__encoder *e)
 {
     ls__candidate first = e->heap[0], last = e->heap[--e->heap_count];
@@ -78,6 +87,8 @@ static ls__candidate take_first(ls__encoder *e)
     return first;
 }
 
+/* Candidates are never removed when they become stale; they are recognised when their turn
+ * comes, because their pair no longer merges into the noted token. */
 static void merge_long(ls__encoder *e, int32_t count)
 {
     e->heap_count = 0;
@@ -100,6 +111,8 @@ static void merge_long(ls__encoder *e, int32_t count)
 
 /* ---- short words -------------------------------------------------------------------------- */
 
+/* Quadratic, but without a heap; see SHORT_WORD. Symbol 0 is never merged into another, so the
+ * walk can begin there. */
 static void merge_short(ls__encoder *e)
 {
     for (;;) {
@@ -121,6 +134,8 @@ static void merge_short(ls__encoder *e)
 
 /* ---- words -------------------------------------------------------------------------------- */
 
+/* Grows both buffers together and keeps no contents: it runs before a word is laid out. After a
+ * failure room is 0, and the next word tries again. */
 static ls_status reserve(ls__encoder *e, size_t bytes, size_t offset)
 {
     if (bytes <= e->room) {
@@ -142,6 +157,8 @@ static ls_status reserve(ls__encoder *e, size_t bytes, size_t offset)
                : ls__fail(LS_ERR_MEMORY, "tokenizer: no memory for a word of %zu bytes", bytes);
 }
 
+/* With `ignore_merges`, a word that is a token as a whole is not merged from bytes. Otherwise
+ * the word begins as one symbol a byte, linked as a list. */
 ls_status ls__encoder_word(ls__encoder *e, const char *word, size_t bytes, size_t offset)
 {
     int32_t whole = e->t->whole_words ? ls__vocab_find(&e->t->vocab, word, bytes) : -1;

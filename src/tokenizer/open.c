@@ -11,6 +11,7 @@
 
 /* ---- the object --------------------------------------------------------------------------- */
 
+/* All tables are empty; ls_tokenizer_free accepts the object from here on. */
 static ls_tokenizer *tokenizer_new(const ls__env *env)
 {
     ls_tokenizer *t = calloc(1, sizeof *t);
@@ -38,6 +39,8 @@ int64_t ls_tokenizer_count(const ls_tokenizer *t)
     return t != NULL ? t->vocab.count : 0;
 }
 
+/* Added tokens are tried by their literal text first; other tokens by their bytes, not in the
+ * alphabet of the file. */
 int32_t ls_tokenizer_id(const ls_tokenizer *t, const char *token)
 {
     size_t bytes = token != NULL ? strlen(token) : 0;
@@ -51,7 +54,8 @@ int32_t ls_tokenizer_id(const ls_tokenizer *t, const char *token)
 
 /* ---- what encoding needs ------------------------------------------------------------------ */
 
-/* By first byte, and of one first byte the longest first. */
+/* Sorts by first byte, and among equal first bytes the longest first: the order that added_at
+ * relies on. */
 static int by_start(const void *a, const void *b)
 {
     const ls__added *x = a, *y = b;
@@ -59,6 +63,8 @@ static int by_start(const void *a, const void *b)
     return first != 0 ? first : (x->bytes < y->bytes) - (x->bytes > y->bytes);
 }
 
+/* Builds the tables that encoding needs after all rows are read. `added` is sorted first, since
+ * added_from and the tokens' back references are places in it. */
 static void finish(ls_tokenizer *t)
 {
     for (int byte = 0; byte < 256; byte++) {
@@ -80,6 +86,7 @@ static void finish(ls_tokenizer *t)
 
 /* ---- which files -------------------------------------------------------------------------- */
 
+/* The vocabulary serves only decoding; encoding needs no table. */
 static ls_status read_bytes(ls_tokenizer *t)
 {
     for (int byte = 0; byte < 256; byte++) {
@@ -92,7 +99,7 @@ static ls_status read_bytes(ls_tokenizer *t)
     return LS_OK;
 }
 
-/* FOLDER/name; whether it is there. */
+/* Writes FOLDER/name into `path`, of PATH_BYTES, and tells whether it exists. */
 static bool find(const ls__env *env, const char *folder, const char *name, char *path)
 {
     ls__env_stat stat;
@@ -100,6 +107,8 @@ static bool find(const ls__env *env, const char *folder, const char *name, char 
     return env->stat(env, path, true, &stat) == 0;
 }
 
+/* tokenizer.json wins over the older pair, because it also names the expression. With the pair,
+ * GPT-2's expression is implied. */
 static ls_status read_folder(ls_tokenizer *t, const char *folder, char **expression)
 {
     char path[PATH_BYTES], merges[PATH_BYTES];
@@ -123,6 +132,8 @@ static ls_status read_folder(ls_tokenizer *t, const char *folder, char **express
     return *expression ? LS_OK : ls__fail(LS_ERR_MEMORY, "tokenizer: no memory for an expression");
 }
 
+/* The expression is compiled last, so a malformed file is reported as such even by a build
+ * without PCRE2. */
 static ls_status read_path(ls_tokenizer *t, const char *path)
 {
     ls__env_stat stat;
@@ -138,6 +149,8 @@ static ls_status read_path(ls_tokenizer *t, const char *path)
     return status;
 }
 
+/* On failure *out is NULL and everything is freed. The result does not change anymore and may be
+ * used by several threads. */
 ls_status ls__tokenizer_open(const ls__env *env, const char *path, ls_tokenizer **out)
 {
     *out = NULL;

@@ -16,6 +16,7 @@
 
 /* ---- vocab.json --------------------------------------------------------------------------- */
 
+/* Also used for the "vocab" of a tokenizer.json; `path` begins the messages. */
 ls_status ls__read_vocab(ls_tokenizer *t, const char *path, const json_t *vocab)
 {
     const char *token;
@@ -50,7 +51,8 @@ static ls_status read_vocab_file(ls_tokenizer *t, const char *path)
 
 /* ---- merges.txt --------------------------------------------------------------------------- */
 
-/* Cuts the line at its one space; NULL: it has none or several, or an empty side. */
+/* Cuts the line at its only space and returns the right side. Returns NULL if there is no space,
+ * more than one, or an empty side. */
 static char *cut_line(char *line)
 {
     char *space = strchr(line, ' ');
@@ -61,6 +63,8 @@ static char *cut_line(char *line)
     return space + 1;
 }
 
+/* Changes the line in place. `*rank` counts merges only, so a version line does not shift the
+ * ranks. */
 static ls_status read_line(ls_tokenizer *t, const char *path, char *line, long number,
                            size_t offset, int64_t *rank)
 {
@@ -83,7 +87,8 @@ static ls_status read_line(ls_tokenizer *t, const char *path, char *line, long n
     return ls__tokenizer_add_merge(t, where, line, right, (*rank)++);
 }
 
-/* `text` ends with a 0 that is not counted. */
+/* `text` is followed by a 0, not counted in `bytes`, so the last line ends like the others even
+ * without a newline. */
 static ls_status read_merges(ls_tokenizer *t, const char *path, char *text, size_t bytes)
 {
     int64_t rank = 0;
@@ -101,6 +106,7 @@ static ls_status read_merges(ls_tokenizer *t, const char *path, char *text, size
     return LS_OK;
 }
 
+/* A zero byte would end a line early and hide the rest of it, so it is refused up front. */
 static ls_status read_merges_file(ls_tokenizer *t, const char *path)
 {
     char *text = NULL;
@@ -115,6 +121,8 @@ static ls_status read_merges_file(ls_tokenizer *t, const char *path)
     return status;
 }
 
+/* The pair has no list of special tokens; GPT-2's end of text is one whenever the vocabulary has
+ * it. */
 ls_status ls__tokenizer_read_pair(ls_tokenizer *t, const char *vocab_path, const char *merges_path)
 {
     LS_TRY(read_vocab_file(t, vocab_path));

@@ -9,6 +9,8 @@
 
 #define FILE_BYTES_MAX ((size_t)1 << 28) /* the largest tokenizer.json in use has some 30 MB */
 
+/* Asks for one byte more than allowed, so that a file of exactly the maximum is told from a
+ * longer one. The caller releases the file on success. */
 static ls_status read_file(const ls__env *env, const char *path, ls__file *file)
 {
     LS_TRY(ls__file_read(env, "tokenizer", path, FILE_BYTES_MAX + 1, file));
@@ -39,6 +41,7 @@ ls_status ls__read_text(const ls__env *env, const char *path, char **text, size_
     return *text ? LS_OK : ls__fail(LS_ERR_MEMORY, "tokenizer: \"%s\": no memory to read it", path);
 }
 
+/* Duplicate keys are refused: a token with two ids would silently get the last one. */
 ls_status ls__read_json(const ls__env *env, const char *path, json_t **root)
 {
     ls__file file;

@@ -31,6 +31,7 @@ typedef struct rewriting {
     bool in_set;    /* between [ and ] */
 } rewriting;
 
+/* The output buffer is sized for the worst case by ls__split_new, hence there is no check. */
 static void put(rewriting *w, const char *piece, size_t bytes)
 {
     memcpy(w->to, piece, bytes);
@@ -39,6 +40,8 @@ static void put(rewriting *w, const char *piece, size_t bytes)
 
 #define PUT(w, literal) put(w, literal, sizeof(literal) - 1)
 
+/* Replaces \s, and \S outside a set, by explicit sets; every other escape is copied whole, so
+ * that its second character is not taken for syntax. */
 static void put_escape(rewriting *w)
 {
     if (w->at[1] == 's' && w->in_set) {
@@ -53,7 +56,7 @@ static void put_escape(rewriting *w)
     w->at += w->at[1] != '\0' ? 2 : 1;
 }
 
-/* "[", "[^", and a "]" right behind them, which is no end. */
+/* Copies "[" or "[^" and a "]" right after it, which is a member of the set and does not end it. */
 static void begin_set(rewriting *w)
 {
     size_t bytes = w->at[1] == '^' ? 2 : 1;
@@ -63,7 +66,8 @@ static void begin_set(rewriting *w)
     w->in_set = true;
 }
 
-/* False: a set within a set, or an intersection. */
+/* Returns false for a set within a set or an intersection: PCRE2 would read them as something
+ * else. */
 static bool rewrite(rewriting *w)
 {
     while (*w->at != '\0') {
@@ -84,6 +88,7 @@ static bool rewrite(rewriting *w)
 
 /* ---- compiling ---------------------------------------------------------------------------- */
 
+/* UCP gives \d, \w and \s their Unicode meaning. \C is forbidden, as it could split a character. */
 static ls_status compile(const char *expression, const char *path, pcre2_code **code)
 {
     int error = 0;
@@ -106,6 +111,8 @@ static ls_status compile(const char *expression, const char *path, pcre2_code **
     return LS_OK;
 }
 
+/* Two input characters (an escape) become at most `longest` output bytes, which gives the size
+ * of the buffer. On success *out belongs to the caller. */
 ls_status ls__split_new(const char *expression, const char *path, ls__split **out)
 {
     *out = NULL;
@@ -143,6 +150,7 @@ void ls__split_free(ls__split *split)
 
 /* ---- matching ----------------------------------------------------------------------------- */
 
+/* PCRE2's match data is written by every match, so threads must not share it. */
 ls__split_match *ls__split_match_new(const ls__split *split)
 {
     ls__split_match *match = malloc(sizeof *match);
@@ -164,6 +172,8 @@ void ls__split_match_free(ls__split_match *match)
     }
 }
 
+/* Returns PCRE2's result. The JIT's stack is small and fixed; a match too deep for it is
+ * repeated by the interpreter. */
 static int find(const ls__split *split, ls__split_match *match, const char *text, size_t bytes,
                 size_t from)
 {
@@ -176,6 +186,8 @@ static int find(const ls__split *split, ls__split_match *match, const char *text
     return found;
 }
 
+/* `text` must be valid UTF-8: the check is switched off. An empty match cuts nothing, so the
+ * search goes on at the next character. */
 ls_status ls__split_find(const ls__split *split, ls__split_match *match, const char *text,
                          size_t bytes, size_t from, size_t skew, size_t *begin, size_t *end)
 {

@@ -14,6 +14,7 @@ static ls_status no_memory(const char *where)
     return ls__fail(LS_ERR_MEMORY, "tokenizer: %s: no memory to read it", where);
 }
 
+/* The upper bound limits the table, which is indexed by id; the file may be hostile. */
 static ls_status check_id(const char *where, const char *token, int64_t id)
 {
     if (id < 0 || id >= LS__TOKEN_IDS_MAX) {
@@ -28,7 +29,8 @@ static ls_status check_id(const char *where, const char *token, int64_t id)
     return LS_OK;
 }
 
-/* The bytes of a token of the file; *raw, to be freed. False: no memory. */
+/* The bytes of a token of the file into *raw, which the caller frees. Text outside the alphabet
+ * is taken literally, as special tokens are. Returns false without memory. */
 static bool raw_of(const char *token, char **raw, size_t *bytes, bool *of_alphabet)
 {
     size_t length = strlen(token);
@@ -41,6 +43,8 @@ static bool raw_of(const char *token, char **raw, size_t *bytes, bool *of_alphab
     return *raw != NULL;
 }
 
+/* Tokens outside the alphabet get an id for decoding but are not findable: no text can produce
+ * them by merges. */
 ls_status ls__tokenizer_add_token(ls_tokenizer *t, const char *where, const char *token, int64_t id)
 {
     char *raw = NULL;
@@ -69,7 +73,8 @@ static ls_status unknown_token(const char *where, const char *token)
                     where, SHOWN_MAX, token);
 }
 
-/* `both` has room for left and right one after the other. */
+/* `both` has room for left and right one after the other, so that the merged token is looked up
+ * without another copy. All three tokens must be in the vocabulary. */
 static ls_status add_merge(ls_tokenizer *t, const char *where, const char *left, const char *right,
                            int64_t rank, char *both)
 {
@@ -95,6 +100,7 @@ static ls_status add_merge(ls_tokenizer *t, const char *where, const char *left,
     return done ? LS_OK : no_memory(where);
 }
 
+/* Rows must come after all tokens. A pair listed twice keeps the later rank. */
 ls_status ls__tokenizer_add_merge(ls_tokenizer *t, const char *where, const char *left,
                                   const char *right, int64_t rank)
 {
@@ -112,7 +118,8 @@ ls_status ls__tokenizer_add_merge(ls_tokenizer *t, const char *where, const char
 
 /* ---- special tokens ----------------------------------------------------------------------- */
 
-/* Whether the vocabulary, where it has either, gives this text this id. */
+/* A special token may repeat a row of the vocabulary but must not contradict it: neither the id
+ * nor the text may belong to another. */
 static ls_status check_special(ls_tokenizer *t, const char *where, const char *text, int64_t id)
 {
     char *raw = NULL;
@@ -135,6 +142,8 @@ static ls_status check_special(ls_tokenizer *t, const char *where, const char *t
     return LS_OK;
 }
 
+/* Grows by one: files have tens of special tokens, seldom thousands. `finish` in open.c sorts
+ * the table later. */
 ls_status ls__tokenizer_add_special(ls_tokenizer *t, const char *where, const char *text,
                                     int64_t id, bool second)
 {

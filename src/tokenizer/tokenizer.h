@@ -39,8 +39,8 @@ typedef struct ls__vocab {
 
 void ls__vocab_init(ls__vocab *vocab, const ls__env *env);
 void ls__vocab_fini(ls__vocab *vocab);
-/* Gives an id that has none a text, a copy. `listed`: ls__vocab_find finds it; no two such are the
- * same. False: no memory. 0 <= id < LS__TOKEN_IDS_MAX, bytes < 2^32. */
+/* Gives an id without a text a copy of this one. `listed`: ls__vocab_find finds it; no two listed
+ * texts are the same. Returns false without memory. 0 <= id < LS__TOKEN_IDS_MAX, bytes < 2^32. */
 bool ls__vocab_add(ls__vocab *vocab, int32_t id, const char *text, size_t bytes, bool listed);
 const ls__token *ls__vocab_get(const ls__vocab *vocab, int64_t id);             /* NULL: none */
 int32_t ls__vocab_find(const ls__vocab *vocab, const char *text, size_t bytes); /* -1: none */
@@ -48,7 +48,7 @@ int32_t ls__vocab_find(const ls__vocab *vocab, const char *text, size_t bytes); 
 typedef struct ls__merge {
     uint64_t pair; /* ls__pair(left, right); LS__NO_PAIR: a free slot */
     uint32_t rank; /* lower ones first */
-    int32_t id;    /* of what becomes of them */
+    int32_t id;    /* of the merged token */
 } ls__merge;
 
 typedef struct ls__merges {
@@ -70,8 +70,8 @@ const ls__merge *ls__merges_find(const ls__merges *merges, uint64_t pair); /* NU
 
 /* ---- alphabet.c --------------------------------------------------------------------------- */
 
-/* The bytes that `text` stands for, into `out` of at least strlen(text) bytes. False: it holds a
- * character that is none of the alphabet. */
+/* The bytes that `text` stands for, into `out` of at least strlen(text) bytes. Returns false if it
+ * holds a character outside the alphabet. */
 bool ls__alphabet_read(const char *text, char *out, size_t *bytes);
 
 /* ---- the tokenizer ------------------------------------------------------------------------ */
@@ -102,8 +102,8 @@ struct ls_tokenizer {
 
 /* ls_tokenizer_new without a runtime. */
 ls_status ls__tokenizer_open(const ls__env *env, const char *path, ls_tokenizer **out);
-/* json.c, pair.c: what a file holds, into *t; the caller finishes and frees it. The expression that
- * splits is left to the caller, too: *expression is NULL for none, else to be freed. */
+/* json.c, pair.c: these read a file into *t; the caller finishes and frees it. The caller also
+ * compiles and frees the splitting expression; *expression is NULL if the file has none. */
 ls_status ls__tokenizer_read_json(ls_tokenizer *t, const char *path, char **expression);
 ls_status ls__tokenizer_read_pair(ls_tokenizer *t, const char *vocab_path, const char *merges_path);
 /* table.c: one row of a vocabulary, of the merges, of special tokens; `where` begins the message.

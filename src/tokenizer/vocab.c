@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/size.h"
 #include "tokenizer/tokenizer.h"
 
@@ -11,6 +12,7 @@
 
 /* ---- texts -------------------------------------------------------------------------------- */
 
+/* Spreads the high bits into the low ones, which select the slot. */
 static size_t mix(uint64_t x)
 {
     x ^= x >> 32;
@@ -18,6 +20,7 @@ static size_t mix(uint64_t x)
     return (size_t)(x ^ x >> 29);
 }
 
+/* The length starts the hash, so that texts of zeros of different length differ. */
 static size_t hash_text(const char *text, size_t bytes)
 {
     uint64_t hash = bytes;
@@ -33,6 +36,7 @@ void ls__vocab_init(ls__vocab *vocab, const ls__env *env)
     ls__arena_init(&vocab->arena, env, ARENA_CHUNK);
 }
 
+/* The object is not reset; it must not be used again. */
 void ls__vocab_fini(ls__vocab *vocab)
 {
     ls__arena_fini(&vocab->arena);
@@ -40,7 +44,8 @@ void ls__vocab_fini(ls__vocab *vocab)
     free(vocab->slots);
 }
 
-/* The slot that holds the text, or the free one where it belongs. */
+/* The slot that holds the text, or the free one where it belongs. Ends because at least half of
+ * the slots are free. */
 static size_t slot_of(const ls__vocab *vocab, const char *text, size_t bytes)
 {
     size_t at = hash_text(text, bytes) & (vocab->slot_count - 1);
@@ -54,6 +59,8 @@ static size_t slot_of(const ls__vocab *vocab, const char *text, size_t bytes)
     return at;
 }
 
+/* Doubles at half load. Builds the new table aside, so a failure leaves the vocabulary as it
+ * was. */
 static bool grow_slots(ls__vocab *vocab)
 {
     ls__vocab grown = *vocab;
@@ -76,7 +83,8 @@ static bool grow_slots(ls__vocab *vocab)
     return true;
 }
 
-/* Room for `id`, below LS__TOKEN_IDS_MAX. */
+/* Makes room for `id`, which is below LS__TOKEN_IDS_MAX. Ids may come in any order and leave
+ * gaps, which stay NULL. */
 static bool grow_tokens(ls__vocab *vocab, int32_t id)
 {
     if (id >= vocab->capacity) {
@@ -96,6 +104,7 @@ static bool grow_tokens(ls__vocab *vocab, int32_t id)
 
 bool ls__vocab_add(ls__vocab *vocab, int32_t id, const char *text, size_t bytes, bool listed)
 {
+    LS_ASSERT(id >= 0 && id < LS__TOKEN_IDS_MAX);
     char *copy = ls__arena_alloc(&vocab->arena, bytes + 1);
     if (copy == NULL || !grow_tokens(vocab, id) || !grow_slots(vocab)) {
         return false;
@@ -127,6 +136,7 @@ void ls__merges_fini(ls__merges *merges)
     free(merges->slots);
 }
 
+/* Same probing as slot_of; takes the array as an argument because grow_merges fills a new one. */
 static size_t pair_slot(const ls__merge *slots, size_t slot_count, uint64_t pair)
 {
     size_t at = mix(pair) & (slot_count - 1);
@@ -136,6 +146,7 @@ static size_t pair_slot(const ls__merge *slots, size_t slot_count, uint64_t pair
     return at;
 }
 
+/* Free slots are marked by LS__NO_PAIR rather than 0: the pair (0, 0) is a valid one. */
 static bool grow_merges(ls__merges *merges)
 {
     size_t count = merges->slot_count > 0 ? 2 * merges->slot_count : SLOTS_MIN;
