@@ -131,7 +131,7 @@ TEST(the_log_level_is_ours_else_torchs_else_warn)
     check_levels("TORCH_DISTRIBUTED_DEBUG=INFO", 3);
     check_levels("TORCH_DISTRIBUTED_DEBUG=OFF", 2);
     check_levels("LOCKSTEP_DEBUG=nonsense", 2);
-    CHECK_CONTAINS(run_helper("LOCKSTEP_DEBUG=nonsense", "check"), "none of error, warn");
+    CHECK_CONTAINS(run_helper("LOCKSTEP_DEBUG=nonsense", "check"), "not one of error, warn");
 }
 
 TEST(helper_rank_log)

@@ -73,7 +73,7 @@ TEST(wrong_flags_are_refused_with_status_2)
     check_script("$L run -n 0 true", 2, "1 to 256");
     check_script("$L run -n 257 true", 2, "1 to 256");
     check_script("$L run -n 99999999999999999999 true", 2, "1 to 256");
-    check_script("$L run -n two true", 2, "not a whole number");
+    check_script("$L run -n two true", 2, "-n is \"two\"");
     check_script("$L run --log-dri x -n 1 true", 2, "did you mean --log-dir?");
     check_script("$L run -n 1 --log-dir /proc/no true", 1, "--log-dir /proc/no");
 }
@@ -89,7 +89,8 @@ TEST(other_commands_answer)
 {
     check_script("$L version", 0, "lockstep 0.");
     check_script("$L help", 0, "usage:");
-    check_script("LOCKSTEP_TIMEOUT=77 $L info", 0, "now: 77; default: 300");
+    check_script("LOCKSTEP_TIMEOUT=77 $L info", 0, "LOCKSTEP_TIMEOUT=77");
+    check_script("LOCKSTEP_TIMEOUT=77 $L info --variables", 0, "now: 77; default: 300");
     check_script("LOCKSTEP_TIMOUT=1 $L info", 0, "did you mean LOCKSTEP_TIMEOUT?");
 }
 
