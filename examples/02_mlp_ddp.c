@@ -29,7 +29,7 @@ static ls_module *make_net(int64_t pixels)
 static double train_epoch(ls_module *net, ls_optim *optim, ls_loader *loader)
 {
     double sums[2] = {0.0, 0.0}; /* loss times samples, samples */
-    ls_batch batch;
+    ls_batch batch = {.size = sizeof batch};
     while (ls_loader_next(loader, &batch)) {
         LS_SCOPE;
         double mean = 0.0;

@@ -45,7 +45,9 @@ static void train(const settings *s, ls_module *net, ls_optim *optim, ls_loader 
     const int64_t every = s->steps / REPORTS > 0 ? s->steps / REPORTS : 1;
     double sum = 0.0, since = ls_time();
     for (int64_t step = 0; step < s->steps && !ls_stop_requested(); step++) {
-        ls_batch batch; /* x [B,T] and y [B,T]: windows of the text, and the same one byte later */
+        ls_batch batch = {
+            .size =
+                sizeof batch}; /* x [B,T] and y [B,T]: windows of the text, and the same one byte later */
         while (!ls_loader_next(loader, &batch)) {
             LS_CHECK(ls_loader_status(loader)); /* else an epoch has ended, and the next begins */
         }

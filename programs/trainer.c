@@ -106,7 +106,7 @@ static void wrap(trainer *t)
     LS_CHECK(ls_module_status(t->task.net));
     load_weights(t);
     t->net = ls_ddp_new(t->task.net, ls_world(),
-                        LS_OPTIONS(ls_ddp_options, .bucket_bytes = s->bucket_bytes));
+                        LS_OPTIONS(ls_ddp_options, .bucket_bytes = (size_t)s->bucket_bytes));
     LS_CHECK(ls_module_status(t->net));
     t->optim = make_optim(t);
     if (!t->optim) {
@@ -238,7 +238,7 @@ static double train_step(trainer *t, int64_t step, double *norm)
     const trainer_options *s = t->set;
     double loss = 0.0;
     for (int64_t k = 0; k < s->accum; k++) {
-        ls_batch batch;
+        ls_batch batch = {.size = sizeof batch};
         double part = 0.0;
         next_batch(t, &batch);
         LS_CHECK(ls_ddp_set_sync(t->net, k == s->accum - 1)); /* only the last one communicates */

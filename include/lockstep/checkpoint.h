@@ -50,6 +50,7 @@ typedef struct ls_checkpoint ls_checkpoint;
  * called twice per save and per load and must show the same both times. LS_ITEM (lockstep.h) fills
  * one for modules, optimizers, loaders and runtimes. */
 typedef struct ls_checkpoint_item {
+    size_t size;        /* of this struct; the distance of items in a list */
     const char *prefix; /* "model", "optim", "loader" … */
     void *object;
     ls_status (*state)(void *object, const char *prefix, const ls_state_visitor *visitor);

@@ -165,6 +165,7 @@ typedef struct ls_loader_options {
 LS_DEFAULTS_FUNCTION(loader)
 
 typedef struct ls_batch {
+    size_t size;          /* set to sizeof before the call */
     ls_tensor *x, *y;     /* [n,..]; belong to the loader, which overwrites them in its next call:
                              run ls_backward before it, or keep an ls_clone */
     int64_t count;        /* samples; may be 0 on a rank that ran out */
@@ -178,7 +179,7 @@ LS_API ls_loader *ls_loader_new(ls_dataset *dataset, ls_sampler *sampler,
                                 const ls_loader_options *options);
 LS_API void ls_loader_free(ls_loader *loader);
 /* The next batch; false at the end of an epoch (the next call starts the next epoch) or on an error
- * (ls_loader_status). */
+ * (ls_loader_status). LS_ERR_INVALID when batch->size is impossible. */
 LS_API bool ls_loader_next(ls_loader *loader, ls_batch *batch);
 LS_API ls_status ls_loader_status(const ls_loader *loader);
 LS_API ls_status ls_loader_seek(ls_loader *loader, int64_t epoch, int64_t step);

@@ -29,9 +29,9 @@ extern "C" {
 
 typedef struct ls_ddp_options {
     size_t size;
-    int64_t bucket_bytes;       /* default 25 MiB; see ls_reducer_options */
-    int64_t first_bucket_bytes; /* default 1 MiB */
-    bool broadcast_buffers;     /* default true; false: after the first time they are each rank's
+    size_t bucket_bytes;       /* default 25 MiB; see ls_reducer_options */
+    size_t first_bucket_bytes; /* default 1 MiB */
+    bool broadcast_buffers;    /* default true; false: after the first time they are each rank's
                                    own. The same on all ranks */
 } ls_ddp_options;
 #define LS_DEFAULTS_ls_ddp_options                                                                 \

@@ -1,5 +1,19 @@
-/* Everything: the framework's door. The lower doors are comm.h (collectives) and reducer.h (bring
- * your own backward); neither needs what is above it. */
+/* Everything: all headers of the framework. The lower levels are comm.h (collectives) and reducer.h
+ * (bring your own backward); neither needs the levels above it. docs/api.md has the conventions.
+ *
+ * How a call fails, and how to see it
+ *
+ *     returns                      failure                        check
+ *     ls_status                    a negative status              LS_CHECK(call), LS_TRY(call)
+ *     a new object (ls_..._new)    NULL                           LS_CHECK(net = ls_..._new(...))
+ *     ls_tensor *, an operation    a poisoned tensor, not NULL    ls_tensor_status; or ls_item,
+ *                                                                 ls_backward, which report it
+ *     ls_module_add, _add_param    the parent fails               ls_module_status(parent)
+ *     bool, ls_loader_next         false, as an epoch's end       ls_loader_status
+ *     void                         cannot fail
+ *
+ * ls_error_message() has the words of this thread's last failure, ls_error_status() its code.
+ */
 #ifndef LOCKSTEP_LOCKSTEP_H
 #define LOCKSTEP_LOCKSTEP_H
 
@@ -45,7 +59,7 @@ static inline ls_status ls_item_runtime_(void *r, const char *prefix, const ls_s
 }
 #define LS_ITEM(prefix_, object_)                                                                  \
     {                                                                                              \
-        .prefix = (prefix_), .object = (object_),                                                  \
+        .size = sizeof(ls_checkpoint_item), .prefix = (prefix_), .object = (object_),              \
         .state = _Generic((object_), ls_module *                                                   \
                           : ls_item_module_, ls_optim *                                            \
                           : ls_item_optim_, ls_loader *                                            \

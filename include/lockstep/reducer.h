@@ -36,11 +36,11 @@ typedef struct ls_reducer_param {
 
 typedef struct ls_reducer_options {
     size_t size;
-    int64_t bucket_bytes;       /* cap of a bucket; default 25 MiB, 0: a bucket per parameter */
-    int64_t first_bucket_bytes; /* cap of the first, so that the last-finished gradients start
+    size_t bucket_bytes;       /* cap of a bucket; default 25 MiB, 0: a bucket per parameter */
+    size_t first_bucket_bytes; /* cap of the first, so that the last-finished gradients start
                                    early; default 1 MiB */
-    const char *name;           /* appears in reports; copied */
-    size_t param_bytes;         /* sizeof(ls_reducer_param), the step from entry to entry: so that
+    const char *name;          /* appears in reports; copied */
+    size_t param_bytes;        /* sizeof(ls_reducer_param), the step from entry to entry: so that
                                    entries can grow */
 } ls_reducer_options;
 #define LS_DEFAULTS_ls_reducer_options                                                             \

@@ -29,6 +29,7 @@ typedef struct ls_state_tensor {
 
 typedef struct ls_state_visitor ls_state_visitor;
 struct ls_state_visitor {
+    size_t size; /* of this struct: functions that it does not reach are not called */
     void *self;
     ls_status (*tensor)(void *self, const char *name, const ls_state_tensor *tensor);
     ls_status (*int64)(void *self, const char *name, int64_t *value);

@@ -5,14 +5,14 @@
 #include <lockstep/types.h>
 
 #define LS_VERSION_MAJOR 0
-#define LS_VERSION_MINOR 1
+#define LS_VERSION_MINOR 2
 #define LS_VERSION_PATCH 0
-#define LS_VERSION "0.1.0"
+#define LS_VERSION "0.2.0"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-LS_API const char *ls_version(void); /* "0.1.0" */
+LS_API const char *ls_version(void); /* "0.2.0" */
 #ifdef __cplusplus
 }
 #endif

@@ -13,7 +13,7 @@ import threading
 
 from ._version import __version__
 
-FILE = "liblockstep.so.0"
+FILE = "liblockstep.so.0.2"
 
 _library = None
 _lock = threading.Lock()

@@ -58,3 +58,17 @@ ls_status ls__struct_fill(void *out, const void *from, size_t size, const char *
     memcpy((char *)out + sizeof given, (const char *)from + sizeof given, bytes - sizeof given);
     return LS_OK;
 }
+
+ls_status ls__visitor_check(const ls_state_visitor *visitor, const char *caller)
+{
+    if (visitor == NULL) {
+        return ls__fail(LS_ERR_INVALID, "%s: the visitor is NULL; give one (lockstep/state.h)",
+                        caller);
+    }
+    if (!ls__struct_size_fits(visitor->size)) {
+        return ls__fail(LS_ERR_INVALID,
+                        "%s: visitor->size is %zu; set it to sizeof(ls_state_visitor)", caller,
+                        visitor->size);
+    }
+    return LS_OK;
+}

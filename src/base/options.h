@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#include <lockstep/status.h>
+#include <lockstep/state.h>
 
 #define LS__STRUCT_BYTES_MIN (2 * sizeof(size_t)) /* the size and one field, with its padding */
 #define LS__STRUCT_BYTES_MAX ((size_t)4096)       /* many times the longest one */
@@ -31,6 +31,9 @@ static inline bool ls__struct_size_fits(size_t size)
  * out->size as it is. LS_ERR_INVALID for a NULL `out` and for an impossible out->size. */
 ls_status ls__struct_fill(void *out, const void *from, size_t size, const char *type,
                           const char *caller);
+
+/* LS_ERR_INVALID for a visitor that is NULL or of an impossible size. */
+ls_status ls__visitor_check(const ls_state_visitor *visitor, const char *caller);
 
 /* Reads the options of a public function that returns a status; or a pointer or tensor. */
 #define LS__OPTIONS(type, name, from) LS_READ_OPTIONS(type, name, from, __func__, LS_ERR_INVALID)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/options.h"
 #include "base/size.h"
 #include "checkpoint/internal.h"
 #include "checkpoint/shape.h"
@@ -104,12 +105,23 @@ static ls_status sort_names(ls__table *t)
 ls_status ls__items_visit(const ls_checkpoint_item *items, int count,
                           const ls_state_visitor *visitor)
 {
+    const unsigned char *at =
+        (const unsigned char *)items; /* of the caller's header, by its size */
     for (int i = 0; i < count; i++) {
-        if (!items[i].state) {
-            return ls__fail(LS_ERR_INVALID, "checkpoint: item %d (\"%s\") has no state function", i,
-                            items[i].prefix ? items[i].prefix : "");
+        ls_checkpoint_item item = {.size = ls__struct_size(at)};
+        if (!ls__struct_size_fits(item.size)) {
+            return ls__fail(LS_ERR_INVALID,
+                            "checkpoint: items[%d].size is %zu; fill items with LS_ITEM, or set it "
+                            "to sizeof(ls_checkpoint_item)",
+                            i, item.size);
         }
-        LS_TRY(items[i].state(items[i].object, items[i].prefix, visitor));
+        memcpy(&item, at, item.size < sizeof item ? item.size : sizeof item);
+        if (item.state == NULL) {
+            return ls__fail(LS_ERR_INVALID, "checkpoint: item %d (\"%s\") has no state function", i,
+                            item.prefix != NULL ? item.prefix : "");
+        }
+        LS_TRY(item.state(item.object, item.prefix, visitor));
+        at += item.size;
     }
     return LS_OK;
 }
@@ -172,7 +184,8 @@ static ls_status collect_float64(void *self, const char *name, double *value)
 /* The first walk. Afterwards the table owns all names and the items are no longer referenced. */
 ls_status ls__table_collect(ls__table *table, const ls_checkpoint_item *items, int count)
 {
-    const ls_state_visitor visitor = {.self = table,
+    const ls_state_visitor visitor = {.size = sizeof(ls_state_visitor),
+                                      .self = table,
                                       .tensor = collect_tensor,
                                       .int64 = collect_int64,
                                       .float64 = collect_float64};
@@ -268,7 +281,10 @@ ls_status ls__table_copy(ls__table *table, const ls_checkpoint_item *items, int 
                          uint8_t *image)
 {
     copier c = {.table = table, .image = image};
-    const ls_state_visitor visitor = {
-        .self = &c, .tensor = copy_tensor, .int64 = skip_int64, .float64 = skip_float64};
+    const ls_state_visitor visitor = {.size = sizeof(ls_state_visitor),
+                                      .self = &c,
+                                      .tensor = copy_tensor,
+                                      .int64 = skip_int64,
+                                      .float64 = skip_float64};
     return ls__items_visit(items, count, &visitor);
 }

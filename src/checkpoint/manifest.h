@@ -1,7 +1,7 @@
 /* The manifest: what a checkpoint consists of, written last and read first.
  *
  *     {"hash":"<of this file, with 64 zeros here>","format":"lockstep checkpoint","version":2,
- *      "library":"0.1.0","step":120,"world_size":4,"hash_name":"sha256",
+ *      "library":"0.2.0","step":120,"world_size":4,"hash_name":"sha256",
  *      "files":{"state-00001-of-00004.safetensors":{"bytes":..,"hash":".."}, ..,
  * "scalars.json":..}, "tensors":{"model.fc1.weight":{"dtype":"F32","shape":[..],
  *                 "pieces":[{"file":"state-..","start":[0,0],"shape":[..]}]}}}

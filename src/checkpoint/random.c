@@ -2,16 +2,18 @@
  * integers; those of seeds and streams are shown as the int64 of the same bits. */
 #include <stdio.h>
 
+#include "base/options.h"
 #include "checkpoint/internal.h"
 
 /* One function serves saving and loading: the visitor may change the value, which is written
  * back in both cases. */
 ls_status ls_runtime_state(ls_runtime *runtime, const char *prefix, const ls_state_visitor *visitor)
 {
-    if (runtime == NULL || visitor == NULL) {
-        return ls__fail(LS_ERR_INVALID, "ls_runtime_state: the %s is NULL",
-                        runtime ? "visitor" : "runtime");
+    if (runtime == NULL) {
+        return ls__fail(LS_ERR_INVALID, "ls_runtime_state: the runtime is NULL; give "
+                                        "ls_runtime_current()");
     }
+    LS_TRY(ls__visitor_check(visitor, __func__));
     struct {
         const char *name;
         uint64_t *value;

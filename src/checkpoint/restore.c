@@ -262,7 +262,8 @@ static ls_status apply_float64(void *self, const char *name, double *value)
  * partly overwritten. */
 ls_status ls__restore_apply(const ls__reading *from, const ls_checkpoint_item *items, int count)
 {
-    const ls_state_visitor visitor = {.self = (void *)(uintptr_t)from,
+    const ls_state_visitor visitor = {.size = sizeof(ls_state_visitor),
+                                      .self = (void *)(uintptr_t)from,
                                       .tensor = apply_tensor,
                                       .int64 = apply_int64,
                                       .float64 = apply_float64};

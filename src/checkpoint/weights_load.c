@@ -292,8 +292,11 @@ static ls_status skip_float64(void *self, const char *name, double *value)
 static ls_status load(loading *l, const ls__env *env, const char *path,
                       const ls_checkpoint_item *items, int count)
 {
-    const ls_state_visitor visitor = {
-        .self = l, .tensor = apply_tensor, .int64 = skip_int64, .float64 = skip_float64};
+    const ls_state_visitor visitor = {.size = sizeof(ls_state_visitor),
+                                      .self = l,
+                                      .tensor = apply_tensor,
+                                      .int64 = skip_int64,
+                                      .float64 = skip_float64};
     LS_TRY(ls__weights_open(env, path, &l->files));
     LS_TRY(ls__table_collect(&l->table, items, count));
     LS_TRY(pair_all(l, path));

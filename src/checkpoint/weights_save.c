@@ -155,8 +155,11 @@ static ls_status skip_float64(void *self, const char *name, double *value)
  * would double its memory. */
 static ls_status write_tensors(saving *s, const ls_checkpoint_item *items, int count)
 {
-    const ls_state_visitor visitor = {
-        .self = s, .tensor = write_tensor, .int64 = skip_int64, .float64 = skip_float64};
+    const ls_state_visitor visitor = {.size = sizeof(ls_state_visitor),
+                                      .self = s,
+                                      .tensor = write_tensor,
+                                      .int64 = skip_int64,
+                                      .float64 = skip_float64};
     for (s->element = 8; s->element > 0; s->element /= 2) {
         s->at = 0;
         LS_TRY(ls__items_visit(items, count, &visitor));

@@ -292,7 +292,8 @@ static ls_status deliver(ls_loader *l, ls_batch *batch)
     l->x_held = at->x_full;
     l->y_held = at->y_full;
     ls__sampler_span span = ls__sampler_span_at(l->sampler, l->position);
-    *batch = (ls_batch){.x = at->x_full,
+    *batch = (ls_batch){.size = sizeof *batch,
+                        .x = at->x_full,
                         .y = at->y_full,
                         .count = span.count,
                         .global_count = span.global,
@@ -315,13 +316,8 @@ static ls_status no_loader(const char *what)
                     what);
 }
 
-bool ls_loader_next(ls_loader *l, ls_batch *batch)
+static bool advance(ls_loader *l, ls_batch *batch)
 {
-    *batch = (ls_batch){0};
-    if (l == NULL) {
-        (void)no_loader("ls_loader_next");
-        return false;
-    }
     if (l->status < 0) {
         (void)ls__fail_again(l->status, l->message);
         return false;
@@ -337,9 +333,24 @@ bool ls_loader_next(ls_loader *l, ls_batch *batch)
     ls__activity_leave(former);
     if (l->status < 0) {
         (void)snprintf(l->message, sizeof l->message, "%s", ls_error_message());
-        *batch = (ls_batch){0};
+        *batch = (ls_batch){.size = sizeof *batch};
     }
     return l->status == LS_OK;
+}
+
+bool ls_loader_next(ls_loader *l, ls_batch *batch)
+{
+    if (l == NULL) {
+        (void)no_loader("ls_loader_next");
+        return false;
+    }
+    ls_batch next = {.size = sizeof next};
+    /* Empty first: a batch whose size is impossible is refused before anything is taken. */
+    if (ls__struct_fill(batch, &next, sizeof next, "ls_batch", __func__) != LS_OK) {
+        return false;
+    }
+    const bool more = advance(l, &next);
+    return ls__struct_fill(batch, &next, sizeof next, "ls_batch", __func__) == LS_OK && more;
 }
 
 ls_status ls_loader_status(const ls_loader *loader)
@@ -399,12 +410,10 @@ static ls_status check_state(const ls_loader *l, int64_t epoch, int64_t position
 /* Saving leaves the reader alone; a loading visitor that changed anything makes it start anew. */
 ls_status ls_loader_state(ls_loader *l, const char *prefix, const ls_state_visitor *visitor)
 {
-    if (l == NULL || visitor == NULL) {
-        return l != NULL
-                   ? ls__fail(LS_ERR_INVALID,
-                              "ls_loader_state: the visitor is NULL; give one (lockstep/state.h)")
-                   : no_loader("ls_loader_state");
+    if (l == NULL) {
+        return no_loader("ls_loader_state");
     }
+    LS_TRY(ls__visitor_check(visitor, __func__));
     int64_t epoch = l->epoch, position = l->position, seed = (int64_t)ls__sampler_seed(l->sampler);
     int64_t count = ls__sampler_count(l->sampler), batches = l->batches;
     struct {

@@ -293,7 +293,8 @@ static ls_status broadcast_float64(void *self, const char *name, double *value)
 static ls_status broadcast_state(ls_module *module, ls_group *group)
 {
     broadcaster b = {group};
-    const ls_state_visitor visitor = {.self = &b,
+    const ls_state_visitor visitor = {.size = sizeof(ls_state_visitor),
+                                      .self = &b,
                                       .tensor = broadcast_tensor,
                                       .int64 = broadcast_int64,
                                       .float64 = broadcast_float64};

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/options.h"
 #include "tensor/tensor.h"
 
 ls_status ls__state_name(char *out, size_t bytes, const char *prefix, const char *name)
@@ -59,6 +60,7 @@ static ls_status visit_classes(ls_module *module, const char *prefix,
 ls_status ls_module_state(ls_module *module, const char *prefix, const ls_state_visitor *visitor)
 {
     int count = 0;
+    LS_TRY(ls__visitor_check(visitor, __func__));
     const ls__module_item *items = ls__module_items(module, &count);
     if (items == NULL) {
         return ls__self.status;

@@ -14,6 +14,7 @@
 
 #include "autograd/param.h"
 #include "base/facts.h"
+#include "base/options.h"
 #include "base/runtime.h"
 #include "base/size.h"
 #include "base/text.h"
@@ -315,12 +316,10 @@ static ls_status visit_param(ls_optim *o, ls__optim_param *param, const char *pr
 ls_status ls_optim_state(ls_optim *o, const char *prefix, const ls_state_visitor *visitor)
 {
     char name[STATE_NAME_MAX];
-    if (o == NULL || visitor == NULL) {
-        return o != NULL
-                   ? ls__fail(LS_ERR_INVALID,
-                              "ls_optim_state: the visitor is NULL; give one (lockstep/state.h)")
-                   : no_optim("ls_optim_state");
+    if (o == NULL) {
+        return no_optim("ls_optim_state");
     }
+    LS_TRY(ls__visitor_check(visitor, __func__));
     LS_TRY(allocate_state(o));
     for (int i = 0; i < o->cls->hyper_count; i++) {
         LS_TRY(ls__state_name(name, sizeof name, prefix, o->cls->hyper_name[i]));

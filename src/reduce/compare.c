@@ -125,9 +125,10 @@ static ls_status exchange_tables(const ls_reducer *r, const summary *all)
 
 ls_status ls__reducer_compare(ls_reducer *r)
 {
-    summary own = {.hash = hash_params(r),
-                   .count = r->param_count,
-                   .bucket_bytes = {r->options.bucket_bytes, r->options.first_bucket_bytes}};
+    summary own = {
+        .hash = hash_params(r),
+        .count = r->param_count,
+        .bucket_bytes = {(int64_t)r->options.bucket_bytes, (int64_t)r->options.first_bucket_bytes}};
     summary *all = ls__arena_alloc(&r->arena, (size_t)r->size * sizeof *all);
     if (all == NULL) {
         return ls__fail(LS_ERR_MEMORY, "reducer \"%s\": no memory to compare models", r->name);

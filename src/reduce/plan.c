@@ -53,10 +53,9 @@ typedef struct draft {
 
 static size_t cap_of(const ls_reducer *r, int bucket)
 {
-    const int64_t cap = bucket == 0 && r->options.first_bucket_bytes < r->options.bucket_bytes
-                            ? r->options.first_bucket_bytes
-                            : r->options.bucket_bytes;
-    return cap < 0 ? 0 : (size_t)cap;
+    return bucket == 0 && r->options.first_bucket_bytes < r->options.bucket_bytes
+               ? r->options.first_bucket_bytes
+               : r->options.bucket_bytes;
 }
 
 /* The open bucket of the parameter's type, or a new one where it is full. */

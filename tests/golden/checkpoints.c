@@ -32,7 +32,8 @@ static ls_status show(void *object, const char *prefix, const ls_state_visitor *
     return number_name != NULL ? visitor->int64(visitor->self, number_name, &number) : LS_OK;
 }
 
-static const ls_checkpoint_item items[] = {{"", value, show}, {"", value, show}};
+static const ls_checkpoint_item items[] = {{sizeof(ls_checkpoint_item), "", value, show},
+                                           {sizeof(ls_checkpoint_item), "", value, show}};
 
 static ls_checkpoint *opened(void)
 {
@@ -83,6 +84,8 @@ GOLDEN(arguments_of_checkpoints)
     SHOW(ls_checkpoint_save(c, -1, items, 1));
     SHOW(ls_checkpoint_save(c, 1, items, 2));
     SHOW(ls_checkpoint_save(c, 1, &(const ls_checkpoint_item){.prefix = "net"}, 1));
+    const ls_checkpoint_item bare = {.size = sizeof bare, .prefix = "net"};
+    SHOW(ls_checkpoint_save(c, 1, &bare, 1));
     (void)ls_checkpoint_free(c);
 }
 
@@ -132,8 +135,8 @@ static ls_status show_another_tensor(void *object, const char *prefix, const ls_
 GOLDEN(state_that_changes_while_it_is_saved)
 {
     ls_checkpoint *c = opened();
-    const ls_checkpoint_item item = {"", value, show_less_each_time};
-    const ls_checkpoint_item other = {"", value, show_another_tensor};
+    const ls_checkpoint_item item = {sizeof(ls_checkpoint_item), "", value, show_less_each_time};
+    const ls_checkpoint_item other = {sizeof(ls_checkpoint_item), "", value, show_another_tensor};
     SHOW(ls_checkpoint_save(c, 1, &item, 1));
     walks = 0;
     SHOW(ls_checkpoint_save(c, 1, &other, 1));

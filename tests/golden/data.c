@@ -136,7 +136,7 @@ GOLDEN(loaders)
 {
     ls_loader *l = NULL;
     ls_sampler *s = NULL;
-    ls_batch batch;
+    ls_batch batch = {.size = sizeof batch};
     ls_dataset *d = numbers(10);
     MUST(s = ls_sampler_new(10, NULL));
     SHOW(l = ls_loader_new(NULL, s, NULL));
@@ -146,7 +146,7 @@ GOLDEN(loaders)
     SHOW(ls_loader_seek(loader_of(d), 0, 11));
     SHOW(ls_loader_state(loader_of(d), "loader", NULL));
     char prefix[300];
-    static const ls_state_visitor visitor;
+    static const ls_state_visitor visitor = {.size = sizeof visitor};
     memset(prefix, 'x', sizeof prefix - 1);
     prefix[sizeof prefix - 1] = '\0';
     SHOW(ls_loader_state(loader_of(d), prefix, &visitor));
@@ -170,7 +170,7 @@ GOLDEN_BARE(a_data_set_that_is_slow)
 {
     ls_loader *l = NULL;
     ls_sampler *s = NULL;
-    ls_batch batch;
+    ls_batch batch = {.size = sizeof batch};
     MUST(ls_init(LS_OPTIONS(ls_init_options, .timeout_ms = 200)));
     ls_dataset *d = numbers(10);
     d->get = get_slowly;
@@ -214,7 +214,7 @@ static ls_status set_float(void *self, const char *name, double *value)
 
 GOLDEN(a_position_of_another_data_set)
 {
-    static const ls_state_visitor visitor = {NULL, NULL, set, set_float};
+    static const ls_state_visitor visitor = {sizeof(ls_state_visitor), NULL, NULL, set, set_float};
     bring[0] = 99;
     SHOW(ls_loader_state(loader_of(numbers(10)), "loader", &visitor));
     bring[0] = 0;

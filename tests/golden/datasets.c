@@ -263,7 +263,7 @@ static ls_status give_up(ls_dataset *self, int64_t index, void *x, void *y)
 GOLDEN_RANKS(data_that_rank_0_cannot_read, 2)
 {
     ls_loader *l = NULL;
-    ls_batch batch;
+    ls_batch batch = {.size = sizeof batch};
     ls_dataset *d = NULL;
     MUST(d = ls_dataset_share(ls_rank() == 0 ? numbers(2) : NULL));
     if (ls_rank() == 0) {

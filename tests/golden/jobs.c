@@ -300,7 +300,7 @@ static void make_reducer(const char *what, int64_t second, const char *shape, in
     ls_reducer *r = NULL;
     SHOW_RANKS(what, ls_reducer_new(ls_world(), params, 2,
                                     LS_OPTIONS(ls_reducer_options, .name = "mine",
-                                               .bucket_bytes = bucket_bytes),
+                                               .bucket_bytes = (size_t)bucket_bytes),
                                     &r));
 }
 
@@ -453,7 +453,7 @@ static ls_status show_tensor(void *object, const char *prefix, const ls_state_vi
 
 GOLDEN_RANKS(slices_of_other_shapes, 2)
 {
-    const ls_checkpoint_item item = {"weight", buf, show_tensor};
+    const ls_checkpoint_item item = {sizeof(ls_checkpoint_item), "weight", buf, show_tensor};
     ls_checkpoint *c = opened();
     SHOW_RANKS("ls_checkpoint_save", ls_checkpoint_save(c, 5, &item, 1));
     (void)ls_checkpoint_free(c);
@@ -462,7 +462,7 @@ GOLDEN_RANKS(slices_of_other_shapes, 2)
 GOLDEN_RANKS(checkpoints_of_other_steps, 2)
 {
     int64_t value = 1;
-    const ls_checkpoint_item item = {"value", &value, show_one};
+    const ls_checkpoint_item item = {sizeof(ls_checkpoint_item), "value", &value, show_one};
     ls_checkpoint *c = opened();
     SHOW_RANKS("ls_checkpoint_save", ls_checkpoint_save(c, 5 + ls_rank(), &item, 1));
     (void)ls_checkpoint_free(c);
@@ -471,7 +471,7 @@ GOLDEN_RANKS(checkpoints_of_other_steps, 2)
 GOLDEN_RANKS(checkpoints_of_other_items, 2)
 {
     int64_t value = 1 + ls_rank();
-    const ls_checkpoint_item item = {"value", &value, show_one};
+    const ls_checkpoint_item item = {sizeof(ls_checkpoint_item), "value", &value, show_one};
     ls_checkpoint *c = opened();
     SHOW_RANKS("ls_checkpoint_save", ls_checkpoint_save(c, 5, &item, 1));
     (void)ls_checkpoint_free(c);

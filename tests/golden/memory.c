@@ -83,7 +83,7 @@ static ls_status use_data(void)
     ls_dataset *d = NULL;
     ls_sampler *s = NULL;
     ls_loader *l = NULL;
-    ls_batch batch;
+    ls_batch batch = {.size = sizeof batch};
     ls_status status =
         LS_STATUS_OF(d = ls_text_dataset_new(
                          files[0], LS_OPTIONS(ls_text_options, .context = 4, .held_out = 0)));
@@ -117,7 +117,7 @@ static ls_status use_files(void)
     ls_dataset *d = NULL, *shown = NULL;
     ls_sampler *s = NULL;
     ls_loader *l = NULL;
-    ls_batch batch;
+    ls_batch batch = {.size = sizeof batch};
     ls_status status = LS_STATUS_OF(d = ls_cifar10_dataset_new(files[0], false));
     ls_dataset_free(d);
     d = NULL;

@@ -176,7 +176,8 @@ static ls_status take_float(void *self, const char *name, double *value)
 GOLDEN(state)
 {
     char prefix[300];
-    static const ls_state_visitor visitor = {NULL, take, take_int, take_float};
+    static const ls_state_visitor visitor = {sizeof(ls_state_visitor), NULL, take, take_int,
+                                             take_float};
     ls_module *net = ls_linear_new(2, 2, NULL);
     ls_optim *optim = ls_sgd_new(net, NULL);
     memset(prefix, 'x', sizeof prefix - 1);
@@ -264,6 +265,8 @@ GOLDEN(structs_of_an_impossible_size)
     SHOW(ls_options_defaults("ls_sgd_options", &(ls_sgd_options){0}));
     SHOW(ls_group_get_counters(NULL, NULL));
     SHOW(ls_reducer_get_stats(NULL, NULL));
+    SHOW(ls_module_state(net, "", &(ls_state_visitor){0}));
+    SHOW(ls_runtime_state(NULL, "", NULL));
 }
 
 static ls_status one_backward(ls_module *net)

@@ -32,7 +32,7 @@ static ls_status show(void *object, const char *prefix, const ls_state_visitor *
     return visitor->tensor(visitor->self, second, &of_b);
 }
 
-static const ls_checkpoint_item item = {"", a, show};
+static const ls_checkpoint_item item = {sizeof(ls_checkpoint_item), "", a, show};
 
 static void show_load(const char *what, const char *path)
 {
@@ -136,7 +136,7 @@ static ls_status show_another(void *object, const char *prefix, const ls_state_v
 GOLDEN(state_that_weights_cannot_meet)
 {
     char name[5000];
-    const ls_checkpoint_item changing = {"", a, show_another};
+    const ls_checkpoint_item changing = {sizeof(ls_checkpoint_item), "", a, show_another};
     const char *path = good("m.safetensors");
     golden_show("a walk that changes, loading", ls_safetensors_load(path, &changing, 1, NULL));
     walks = 0;

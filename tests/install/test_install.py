@@ -85,7 +85,7 @@ def a_program_is_built_with_pkg_config_and_runs():
     program = pathlib.Path(SCRATCH.name) / "with-pkg-config"
     command("gcc", "-std=c11", "-Wall", "-Wextra", "-Werror", OUTSIDE / "main.c", "-o", program,
             *pkg_config("--cflags", "--libs").split())
-    assert pkg_config("--modversion").strip() == "0.1.0"
+    assert pkg_config("--modversion").strip() == "0.2.0"
     run_outside(program)
 
 
@@ -149,7 +149,7 @@ def cmake_refuses_another_minor_version():
     project = pathlib.Path(SCRATCH.name) / "other"
     project.mkdir()
     text = (OUTSIDE / "CMakeLists.txt").read_text()
-    (project / "CMakeLists.txt").write_text(text.replace("lockstep 0.1 REQUIRED", "lockstep 0.2")
+    (project / "CMakeLists.txt").write_text(text.replace("lockstep 0.2 REQUIRED", "lockstep 0.3")
                                             .replace("add_exec", "# ").replace("target_", "# ") +
                                             'message(STATUS "found=${lockstep_FOUND}")\n')
     output = command("cmake", "-S", project, "-B", project / "build",
@@ -191,8 +191,8 @@ def ranks_with_libraries_of_two_versions_are_told_both():
     source.write_text(JOINS)
     command("gcc", source, "-o", source.with_suffix(""), *pkg_config("--cflags", "--libs").split())
     image = one("liblockstep.so").resolve().read_bytes()
-    assert image.count(b"\0" + b"0.1.0\0") >= 1
-    (other / one("liblockstep.so.0").name).write_bytes(image.replace(b"\0" + b"0.1.0\0",
+    assert image.count(b"\0" + b"0.2.0\0") >= 1
+    (other / one("liblockstep.so.0.2").name).write_bytes(image.replace(b"\0" + b"0.2.0\0",
                                                                     b"\0" + b"0.0.9\0"))
     for hosts in ("1", "2"):  # through shared memory, through the store
         done = subprocess.run([BUILD / "lockstep", "run", "-n", "2", rank_script(other)], text=True,
@@ -200,7 +200,7 @@ def ranks_with_libraries_of_two_versions_are_told_both():
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         assert done.returncode != 0, done.stdout
         assert "ranks are set up differently" in done.stdout, done.stdout
-        assert "lockstep 0.1.0" in done.stdout and "lockstep 0.0.9" in done.stdout, done.stdout
+        assert "lockstep 0.2.0" in done.stdout and "lockstep 0.0.9" in done.stdout, done.stdout
 
 
 # ---- training with what is installed ---------------------------------------------------------

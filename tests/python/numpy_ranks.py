@@ -43,7 +43,7 @@ def the_world_is_that_of_the_launcher():
     assert (rank(), size()) == (int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
     assert lockstep.local_rank() == int(os.environ["LOCAL_RANK"])
     assert (lockstep.world().rank, lockstep.world().size) == (rank(), size())
-    assert lockstep.version().startswith("0.1")
+    assert lockstep.version().startswith("0.2")
 
 
 @case

@@ -41,7 +41,7 @@ def a_library_of_another_version_is_refused():
     code = ("import lockstep._library as l; l.__version__ = '7.3.0'\n"
             "import lockstep; lockstep.init()")
     text = ask(code)
-    assert "ImportError" in text and "has version 0.1" in text and "7.3.0" in text, text
+    assert "ImportError" in text and "has version 0.2" in text and "7.3.0" in text, text
 
 
 @test

@@ -48,7 +48,8 @@ static ls_status visit(void *object, const char *prefix, const ls_state_visitor 
 
 static ls_checkpoint_item item_of(ls__saved *s)
 {
-    return (ls_checkpoint_item){.prefix = "", .object = s, .state = visit};
+    return (ls_checkpoint_item){
+        .size = sizeof(ls_checkpoint_item), .prefix = "", .object = s, .state = visit};
 }
 
 /* ---- on the way -------------------------------------------------------------------------------

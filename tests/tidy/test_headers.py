@@ -161,7 +161,7 @@ def every_struct_that_the_library_fills_is_tested_too():
     table = (SOURCE / "tests/unit/api/options.c").read_text()
     filled = FILLED.findall(text)
     assert len(filled) >= 3
-    none_of((n for n in filled if f"X({n.removeprefix('ls_')})" not in table),
+    none_of((n for n in filled if f"X({n.removeprefix('ls_')})" not in table and f"({n})" not in table),
             "not in FILLED of tests/unit/api/options.c")
 
 

@@ -102,7 +102,8 @@ static ls_status note_step(void *self, const char *name, int64_t *value)
 static long long step_number(void)
 {
     int64_t step = -1;
-    const ls_state_visitor visitor = {.self = &step, .int64 = note_step};
+    const ls_state_visitor visitor = {
+        .size = sizeof(ls_state_visitor), .self = &step, .int64 = note_step};
     CHECK_OK(ls_runtime_state(ls_runtime_current(), "", &visitor));
     return (long long)step;
 }
@@ -114,7 +115,7 @@ static int run_change(void *arg)
     const change *p = arg;
     work w;
     ls_checkpoint *c = NULL;
-    ls_batch b;
+    ls_batch b = {.size = sizeof b};
     int64_t step = 0;
     char path[512];
     CHECK_OK(ls_init(NULL));
@@ -215,8 +216,11 @@ static ls_status flip_float64(void *self, const char *name, double *value)
 static int flip(work *w, int which, char *name, size_t bytes)
 {
     flipper f = {.which = which};
-    const ls_state_visitor visitor = {
-        .self = &f, .tensor = flip_tensor, .int64 = flip_int64, .float64 = flip_float64};
+    const ls_state_visitor visitor = {.size = sizeof(ls_state_visitor),
+                                      .self = &f,
+                                      .tensor = flip_tensor,
+                                      .int64 = flip_int64,
+                                      .float64 = flip_float64};
     for (int i = 0; i < WORK_ITEMS; i++) {
         CHECK_OK(w->items[i].state(w->items[i].object, w->items[i].prefix, &visitor));
     }

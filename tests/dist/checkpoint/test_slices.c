@@ -59,7 +59,7 @@ static int run(void *arg)
     int64_t step = 0;
     CHECK_OK(ls_init(NULL));
     cut_it(&s, j->cut, ls_rank(), ls_world_size());
-    const ls_checkpoint_item item = {"table", &s, sliced_state};
+    const ls_checkpoint_item item = {sizeof(ls_checkpoint_item), "table", &s, sliced_state};
     CHECK_OK(ls_checkpoint_new(j->folder, ls_world(), NULL, &c));
     if (j->save) {
         for (int64_t i = 0; i < s.local[0] * s.local[1]; i++) {
@@ -130,7 +130,7 @@ static int run_large(void *arg)
     static float data[TALL * WIDE];
     ls_checkpoint *c = NULL;
     int64_t step = 0;
-    const ls_checkpoint_item item = {"large", data, large_state};
+    const ls_checkpoint_item item = {sizeof(ls_checkpoint_item), "large", data, large_state};
     CHECK_OK(ls_init(NULL));
     CHECK_OK(ls_checkpoint_new(j->folder, ls_world(), NULL, &c));
     for (int i = 0; i < TALL * WIDE && j->save; i++) {

@@ -105,7 +105,7 @@ static inline void work_close(work *w)
 /* One step; the loss of this rank. */
 static inline double work_step(work *w)
 {
-    ls_batch batch;
+    ls_batch batch = {.size = sizeof batch};
     double loss = 0.0;
     while (!ls_loader_next(w->loader, &batch)) {
         CHECK_OK(ls_loader_status(w->loader));
@@ -163,7 +163,8 @@ static ls_status work_hash_float64(void *self, const char *name, double *value)
 static inline uint64_t work_hash_of(const ls_checkpoint_item *items, int count)
 {
     work_hash h = {0xcbf29ce484222325u};
-    const ls_state_visitor visitor = {.self = &h,
+    const ls_state_visitor visitor = {.size = sizeof(ls_state_visitor),
+                                      .self = &h,
                                       .tensor = work_hash_tensor,
                                       .int64 = work_hash_int64,
                                       .float64 = work_hash_float64};

@@ -93,8 +93,8 @@ static void job_new(job *j, int64_t bucket_bytes)
         }
     }
     CHECK_OK(ls_reducer_new(ls_world(), j->params, PARAMS,
-                            LS_OPTIONS(ls_reducer_options, .bucket_bytes = bucket_bytes,
-                                       .first_bucket_bytes = bucket_bytes / 2),
+                            LS_OPTIONS(ls_reducer_options, .bucket_bytes = (size_t)bucket_bytes,
+                                       .first_bucket_bytes = (size_t)bucket_bytes / 2),
                             &j->reducer));
 }
 

@@ -18,7 +18,7 @@ typedef struct job {
     char names[PARAMS][16];
 } job;
 
-static void job_new(job *j, int64_t bucket_bytes)
+static void job_new(job *j, size_t bucket_bytes)
 {
     memset(j, 0, sizeof *j);
     for (int i = 0; i < PARAMS; i++) {
@@ -84,7 +84,7 @@ static void check_mean(const job *j, int first, int last, const char *what)
 
 static void averages_in_any_ready_order(void)
 {
-    for (int64_t bucket_bytes = 0; bucket_bytes < 40000; bucket_bytes += 6000) {
+    for (size_t bucket_bytes = 0; bucket_bytes < 40000; bucket_bytes += 6000) {
         job j;
         job_new(&j, bucket_bytes);
         for (int round = 0; round < 4; round++) {
@@ -113,7 +113,7 @@ AVERAGES(8)
 
 DIST_TEST(bucket_size_does_not_change_a_bit, 3)
 {
-    static const int64_t sizes[] = {0, 100, 5000, 1 << 20};
+    static const size_t sizes[] = {0, 100, 5000, 1 << 20};
     float first[3000];
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
         job j;

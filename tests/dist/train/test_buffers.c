@@ -81,7 +81,8 @@ static row look(ls_module *net)
     for (int i = 0; i < COLUMNS; i++) {
         r.at[i] = NAN;
     }
-    const ls_state_visitor visitor = {.self = &r, .tensor = note_tensor};
+    const ls_state_visitor visitor = {
+        .size = sizeof(ls_state_visitor), .self = &r, .tensor = note_tensor};
     CHECK_OK(ls_module_state(net, "", &visitor));
     return r;
 }

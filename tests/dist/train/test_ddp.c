@@ -75,7 +75,7 @@ static double loss_backward(ls_module *m, int step, int64_t first, int64_t count
     return value;
 }
 
-static uint64_t train(int64_t bucket_bytes, int steps, double *losses)
+static uint64_t train(size_t bucket_bytes, int steps, double *losses)
 {
     CHECK_OK(ls_manual_seed(1));
     net *n = net_new(HIDDEN);

@@ -102,7 +102,7 @@ static int train(const job *j, double losses[STEPS_MAX])
     net = j->alone ? net : ls_ddp_new(net, ls_world(), NULL);
     CHECK(net);
     ls_optim *optim = ls_sgd_new(net, LS_OPTIONS(ls_sgd_options, .lr = 0.1, .momentum = 0.9));
-    ls_batch batch;
+    ls_batch batch = {.size = sizeof batch};
     int steps = 0;
     for (int epoch = 0; epoch < EPOCHS; epoch++) {
         while (ls_loader_next(loader, &batch)) {

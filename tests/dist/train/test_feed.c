@@ -74,7 +74,7 @@ static void check_scattered(int prefetch)
     CHECK_OK(
         l = ls_loader_new(
             d, s, LS_OPTIONS(ls_loader_options, .feed = LS_FEED_SCATTER, .prefetch = prefetch)));
-    ls_batch b;
+    ls_batch b = {.size = sizeof b};
     for (int64_t epoch = 0; epoch < EPOCHS; epoch++) {
         for (int64_t step = 0; step < ls_sampler_steps(s); step++) {
             CHECK(ls_loader_next(l, &b));
@@ -121,7 +121,7 @@ DIST_TEST(what_rank_0_cannot_read_is_told_on_all_ranks, 3)
     ls_loader *l = NULL;
     CHECK_OK(l = ls_loader_new(&n.base, s, LS_OPTIONS(ls_loader_options, .feed = LS_FEED_SCATTER)));
     CHECK_OK(ls_barrier(ls_world(), NULL, NULL)); /* else some learn of it in ls_loader_new */
-    ls_batch b;
+    ls_batch b = {.size = sizeof b};
     int64_t step = 0;
     while (ls_loader_next(l, &b)) {
         check_batch(&b, s, 0, step++);

@@ -90,7 +90,8 @@ static ls_status note(void *self, const char *name, const ls_state_tensor *tenso
 
 static void list_items(ls_module *net, items *out)
 {
-    const ls_state_visitor visitor = {.self = out, .tensor = note};
+    const ls_state_visitor visitor = {
+        .size = sizeof(ls_state_visitor), .self = out, .tensor = note};
     out->count = 0;
     CHECK_OK(ls_module_state(net, "", &visitor));
 }

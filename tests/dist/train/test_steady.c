@@ -155,7 +155,7 @@ static ls_dataset *make_data(void)
 static void train_steps(ls_module *net, ls_optim *optim, ls_loader *loader, int steps)
 {
     for (int step = 0; step < steps;) {
-        ls_batch batch;
+        ls_batch batch = {.size = sizeof batch};
         if (!ls_loader_next(loader, &batch)) {
             CHECK_OK(ls_loader_status(loader));
             continue; /* the next epoch */

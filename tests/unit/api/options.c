@@ -526,4 +526,57 @@ TEST(structs_that_the_library_fills_are_filled_as_far_as_they_reach)
     end();
 }
 
+/* Structs in lists, and the table of functions of a visitor. */
+TEST(list_items_visitors_and_batches_state_their_size)
+{
+    begin();
+    ls_module *net = ls_linear_new(2, 2, NULL);
+    const char *path = scratch_at("item.safetensors");
+    ls_checkpoint_item item = LS_ITEM("", net);
+    item.size = 0;
+    CHECK_STATUS(ls_safetensors_save(path, &item, 1, NULL), LS_ERR_INVALID);
+    CHECK_CONTAINS(ls_error_message(), "items[0].size is 0; fill items with LS_ITEM");
+    /* of a newer header: longer, and so is the distance to the next */
+    struct {
+        ls_checkpoint_item item;
+        size_t newer;
+    } longer[2] = {{LS_ITEM("a", net), 7}, {LS_ITEM("b", net), 7}};
+    longer[0].item.size = longer[1].item.size = sizeof longer[0];
+    CHECK_OK(ls_safetensors_save(path, &longer[0].item, 2, NULL));
+    CHECK_OK(ls_safetensors_load(path, &longer[0].item, 2, NULL));
+    CHECK_STATUS(ls_module_state(net, "", &(ls_state_visitor){0}), LS_ERR_INVALID);
+    CHECK_CONTAINS(ls_error_message(), "ls_module_state: visitor->size is 0");
+    ls_module_free(net);
+    end();
+}
+
+static void fill_batch(size_t size, bool good)
+{
+    ls_dataset *images = ls_tensor_dataset_new(image(), ls_zeros(LS_SHAPE(2), LS_INT32));
+    ls_sampler *sampler = ls_sampler_new(2, NULL);
+    ls_loader *loader = ls_loader_new(images, sampler, NULL);
+    struct {
+        ls_batch batch;
+        size_t newer;
+    } b = {.batch = {.size = size}, .newer = 7};
+    CHECK_INT(ls_loader_next(loader, &b.batch), good);
+    CHECK(good || strstr(ls_error_message(), "ls_loader_next: out->size is") != NULL);
+    CHECK_INT(b.newer, 7);
+    CHECK(!good || (b.batch.x != NULL && b.batch.size == size));
+    ls_loader_free(loader);
+    ls_sampler_free(sampler);
+    ls_dataset_free(images);
+}
+
+TEST(batches_are_filled_as_far_as_they_reach)
+{
+    begin();
+    fill_batch(sizeof(ls_batch), true);
+    fill_batch(2 * sizeof(size_t), true);
+    fill_batch(sizeof(ls_batch) + sizeof(size_t), true);
+    fill_batch(0, false);
+    fill_batch(4104, false);
+    end();
+}
+
 TEST_MAIN

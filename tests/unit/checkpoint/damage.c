@@ -366,7 +366,8 @@ static ls_status other_state(void *object, const char *prefix, const ls_state_vi
 {
     other *o = object;
     o->inner = visitor;
-    const ls_state_visitor mine = {o, other_tensor, other_int64, other_float64};
+    const ls_state_visitor mine = {sizeof(ls_state_visitor), o, other_tensor, other_int64,
+                                   other_float64};
     return small_state(&o->base, prefix, &mine);
 }
 
@@ -374,7 +375,8 @@ static void expect_mismatch(ls_checkpoint *c, other o, const char *words)
 {
     int64_t step = -7;
     small_fill(&o.base, 50);
-    const ls_checkpoint_item item = {.prefix = "", .object = &o, .state = other_state};
+    const ls_checkpoint_item item = {
+        .size = sizeof(ls_checkpoint_item), .prefix = "", .object = &o, .state = other_state};
     CHECK_STATUS(ls_checkpoint_load(c, &item, 1, &step), LS_ERR_MISMATCH);
     CHECK_CONTAINS(ls_error_message(), words);
     CHECK(small_is(&o.base, 50)); /* nothing was changed */
@@ -412,7 +414,8 @@ TEST(a_part_of_a_checkpoint_is_loaded_where_that_is_asked_for)
     CHECK_OK(ls_checkpoint_new(
         folder, ls_world(), LS_OPTIONS(ls_checkpoint_options, .load_only = true, .partial = true),
         &c));
-    const ls_checkpoint_item item = {.prefix = "", .object = &o, .state = other_state};
+    const ls_checkpoint_item item = {
+        .size = sizeof(ls_checkpoint_item), .prefix = "", .object = &o, .state = other_state};
     small_fill(&o.base, 50);
     small_fill(&expected, 2);
     memcpy(expected.weight, o.base.weight, sizeof expected.weight);
@@ -433,7 +436,8 @@ TEST(two_items_of_one_name_are_refused_and_infinities_come_back)
     int64_t step;
     CHECK_OK(ls_init(NULL));
     ls_checkpoint *c = open_two(folder);
-    const ls_checkpoint_item two[] = {{"", &a, small_state}, {"", &b, small_state}};
+    const ls_checkpoint_item two[] = {{sizeof(ls_checkpoint_item), "", &a, small_state},
+                                      {sizeof(ls_checkpoint_item), "", &b, small_state}};
     small_fill(&a, 1);
     small_fill(&b, 1);
     CHECK_STATUS(ls_checkpoint_save(c, 3, two, 2), LS_ERR_INVALID);

@@ -74,7 +74,10 @@ static inline bool small_is(const small *s, int64_t step)
     return memcmp(&expected, s, sizeof expected) == 0;
 }
 
-#define SMALL_ITEM(s) (&(ls_checkpoint_item){.prefix = "", .object = (s), .state = small_state}), 1
+#define SMALL_ITEM(s)                                                                              \
+    (&(ls_checkpoint_item){                                                                        \
+        .size = sizeof(ls_checkpoint_item), .prefix = "", .object = (s), .state = small_state}),   \
+        1
 
 static inline ls_status small_save(ls_checkpoint *c, int64_t step)
 {

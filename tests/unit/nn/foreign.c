@@ -34,7 +34,8 @@ static ls_status show(void *object, const char *prefix, const ls_state_visitor *
     return v->tensor(v->self, n->name, &seen);
 }
 
-#define ITEM(name, value) (&(const ls_checkpoint_item){"", &(named){name, value}, show}), 1
+#define ITEM(name, value)                                                                          \
+    (&(const ls_checkpoint_item){sizeof(ls_checkpoint_item), "", &(named){name, value}, show}), 1
 
 enum {
     PROGRAM,

@@ -86,7 +86,7 @@ TEST(batches_equal_direct_reads_with_and_without_a_thread)
             numbers d = make_numbers(counts[c]);
             ls_sampler *s = make_sampler(counts[c], 4, 1, 3);
             ls_loader *l = make_loader(&d, s, prefetch[p]);
-            ls_batch b;
+            ls_batch b = {.size = sizeof b};
             for (int64_t epoch = 0; epoch < 3; epoch++) {
                 for (int64_t step = 0; step < ls_sampler_steps(s); step++) {
                     CHECK(ls_loader_next(l, &b));
@@ -109,7 +109,7 @@ TEST(the_last_batch_says_how_many_samples_all_ranks_have)
         numbers d = make_numbers(4 * 2 + 3); /* 3 samples are left for 4 ranks */
         ls_sampler *s = make_sampler(11, 2, rank, 4);
         ls_loader *l = make_loader(&d, s, 2);
-        ls_batch b;
+        ls_batch b = {.size = sizeof b};
         CHECK(ls_loader_next(l, &b));
         CHECK_INT(b.global_count, 8);
         CHECK_INT(ls_runtime_current()->sample_offset, rank * 2);
@@ -134,7 +134,7 @@ TEST(a_failing_read_reaches_the_caller_with_its_words)
         (void)ls_sampler_get(s, 0, 2, indices);
         d.broken = indices[1];
         ls_loader *l = make_loader(&d, s, prefetch);
-        ls_batch b;
+        ls_batch b = {.size = sizeof b};
         CHECK(ls_loader_next(l, &b) && ls_loader_next(l, &b));
         CHECK(!ls_loader_next(l, &b));
         CHECK(ls_loader_status(l) == LS_ERR_SYSTEM);
@@ -159,7 +159,7 @@ TEST(seeking_goes_anywhere_and_the_loader_stops_at_any_point)
     static const int64_t places[][2] = {{0, 5}, {3, 0}, {1, 6}, {0, 0}};
     for (int i = 0; i < 4; i++) {
         ls_loader *l = make_loader(&d, s, 2);
-        ls_batch b;
+        ls_batch b = {.size = sizeof b};
         CHECK(ls_loader_next(l, &b));
         CHECK(ls_loader_seek(l, places[i][0], places[i][1]) == LS_OK);
         CHECK(ls_loader_next(l, &b));
@@ -197,7 +197,8 @@ static ls_status try_walk(ls_loader *l, fields *f, bool loading)
 {
     f->at = 0;
     f->loading = loading;
-    const ls_state_visitor visitor = {.self = f, .int64 = on_int64};
+    const ls_state_visitor visitor = {
+        .size = sizeof(ls_state_visitor), .self = f, .int64 = on_int64};
     ls_status status = ls_loader_state(l, "data", &visitor);
     CHECK_INT(f->at, 5);
     return status;
@@ -215,7 +216,7 @@ TEST(every_field_of_the_state_comes_back)
     numbers d = make_numbers(30);
     ls_sampler *s = make_sampler(30, 2, 0, 3);
     ls_loader *l = make_loader(&d, s, 2);
-    ls_batch b;
+    ls_batch b = {.size = sizeof b};
     for (int i = 0; i < 8; i++) { /* 5 steps, the end, 2 steps of the next epoch */
         (void)ls_loader_next(l, &b);
     }
@@ -268,7 +269,7 @@ static void check_change(int before, int after, int64_t count, int64_t batch, in
         for (int r = 0; r < ranks; r++) {
             ls_sampler *s = make_sampler(count, batch, r, ranks);
             ls_loader *l = make_loader(&d, s, r % 2 ? 2 : 0);
-            ls_batch b;
+            ls_batch b = {.size = sizeof b};
             if (phase == 1) {
                 fields mine = walk(l, at, true);
                 CHECK_INT(mine.value[1], at.value[1]);
@@ -309,7 +310,7 @@ TEST(steady_loading_allocates_nothing)
     numbers d = make_numbers(31);
     ls_sampler *s = make_sampler(31, 4, 0, 1);
     ls_loader *l = make_loader(&d, s, 2);
-    ls_batch b;
+    ls_batch b = {.size = sizeof b};
     for (int i = 0; i < 20; i++) {
         (void)ls_loader_next(l, &b);
     }
@@ -366,7 +367,7 @@ static void check_given_back(int64_t count, int prefetch)
     ls_module *m = ls_linear_new(2, 1, NULL);
     {
         LS_SCOPE;
-        ls_batch b;
+        ls_batch b = {.size = sizeof b};
         CHECK(ls_loader_next(l, &b));
         ls_tensor *loss = ls_mean(ls_forward(m, b.x));
         (void)ls_loader_next(l, &b);

@@ -411,7 +411,7 @@ TEST(what_a_failed_constructor_returned_is_answered_in_words)
     ls_optim_set_lr(optim, 0.1);
     CHECK(ls_optim_lr(optim) == 0.0);
     CHECK(ls_optim_state(optim, "", NULL) == LS_ERR_INVALID);
-    ls_batch batch;
+    ls_batch batch = {.size = sizeof batch};
     CHECK(!ls_loader_next(NULL, &batch));
     CHECK(ls_loader_status(NULL) == LS_ERR_INVALID);
     CHECK(ls_loader_seek(NULL, 0, 0) == LS_ERR_INVALID);

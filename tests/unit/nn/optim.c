@@ -300,7 +300,7 @@ static ls_status on_float64(void *self, const char *name, double *live)
 
 static void walk(saved *s, ls_module *m, ls_optim *o, bool loading, bool flipping)
 {
-    const ls_state_visitor visitor = {s, on_tensor, on_int64, on_float64};
+    const ls_state_visitor visitor = {sizeof(ls_state_visitor), s, on_tensor, on_int64, on_float64};
     s->at = 0;
     s->loading = loading;
     s->flipping = flipping;

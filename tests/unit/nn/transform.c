@@ -260,7 +260,7 @@ TEST(the_loader_shows_each_epoch_its_own_images_at_any_rank_count)
             ls_sampler *s = sampler_of(rank, ranks, true);
             ls_loader *l = loader_of(d, s, rank % 3, LS_FEED_SPLIT);
             for (int64_t epoch = 0; epoch < 2; epoch++) {
-                ls_batch b;
+                ls_batch b = {.size = sizeof b};
                 while (ls_loader_next(l, &b)) {
                     CHECK_INT(b.epoch, epoch);
                     const float *x = ls_data(b.x);
@@ -289,7 +289,7 @@ static int epoch_of(int rank, int ranks, ls_feed feed, int64_t epoch, int32_t *o
     ls_sampler *s = sampler_of(rank, ranks, true);
     ls_loader *l = loader_of(&images, s, 0, feed);
     CHECK_OK(ls_loader_seek(l, epoch, 0));
-    ls_batch b;
+    ls_batch b = {.size = sizeof b};
     int count = 0;
     while (ls_loader_next(l, &b)) {
         int64_t indices[4];

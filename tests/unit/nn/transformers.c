@@ -86,8 +86,9 @@ static void check_results(ls_module *net, const char *name, int planes, const ch
     static expected want;
     static ls_param params[64];
     want.planes = planes;
-    CHECK_OK(
-        ls_safetensors_load(file_of(name), &(const ls_checkpoint_item){"", &want, show}, 1, NULL));
+    CHECK_OK(ls_safetensors_load(
+        file_of(name), &(const ls_checkpoint_item){sizeof(ls_checkpoint_item), "", &want, show}, 1,
+        NULL));
     {
         LS_SCOPE;
         ls_tensor *ids = ls_from_memory(want.input_ids, input_shape(planes), LS_INT64);

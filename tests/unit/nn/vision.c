@@ -50,7 +50,7 @@ static const seen *state_of(ls_module *net)
 {
     static seen s;
     s = (seen){0};
-    const ls_state_visitor visitor = {&s, see_tensor, see_int, see_float};
+    const ls_state_visitor visitor = {sizeof(ls_state_visitor), &s, see_tensor, see_int, see_float};
     CHECK_OK(ls_module_state(net, "", &visitor));
     return &s;
 }
