@@ -19,6 +19,7 @@ typedef struct head { /* one (batch, head): [T,D] and [S,D] with row strides */
     float *o, *lse, *dq, *dk, *dv;
 } head;
 
+/* Query heads share key heads in groups of heads / kv_heads. */
 static head head_of(const ls__attention *a, int64_t b, int64_t h)
 {
     int64_t g = h / (a->heads / a->kv_heads);
@@ -46,11 +47,13 @@ static double dot(const float *x, const float *y, int64_t n)
     return sum;
 }
 
+/* Keys that a query may see; with more keys than queries the causal edge ends at the last key. */
 static int64_t columns(const ls__attention *a, int64_t row)
 {
     return a->causal ? row + 1 + a->keys - a->time : a->keys;
 }
 
+/* scale q · k plus the mask, before the softmax. */
 static double score(const ls__attention *a, const head *h, int64_t i, int64_t j)
 {
     double s = (double)a->scale * dot(h->q + i * a->q_t, h->k + j * a->k_t, a->dim);
@@ -98,6 +101,7 @@ static void forward_row(const ls__attention *a, const head *h, int64_t i, double
 /* Of bfloat16: q, k, v … once more in workspace, as float32 and row-major. */
 enum { Q, O, D_O, DQ, K, V, DK, DV, PARTS };
 
+/* Elements of one dense float32 operand of the bfloat16 form. */
 static int64_t part_numel(const ls__attention *a, int part)
 {
     return a->batch * a->dim * (part < K ? a->heads * a->time : a->kv_heads * a->keys);
@@ -111,6 +115,8 @@ static size_t loop_bytes(const ls__attention *a, bool backward)
     return (backward ? 2 * group * time * keys : keys) * sizeof(double);
 }
 
+/* The same attention on dense float32 operands, which lie in the workspace behind the loops' own
+ * memory. */
 static ls__attention widened(const ls__attention *a, float *part[PARTS])
 {
     ls__attention w = *a;
@@ -144,6 +150,7 @@ static void convert(const ls__attention *a, int part, const void *half, int64_t 
     }
 }
 
+/* Widens, runs the float32 form forward or backward, and rounds each output once. */
 static void run_half(const ls__attention *a, ls_stream *stream)
 {
     float *part[PARTS];
@@ -164,6 +171,7 @@ static void run_half(const ls__attention *a, ls_stream *stream)
     convert(a, DV, a->dv, a->v_b, a->v_h, a->v_t, part[DV], true);
 }
 
+/* O = softmax(scale Q K^T + mask) V, head by head, and lse = log of the softmax's denominator. */
 void ls__ref_attention(const ls__attention *a, ls_stream *stream)
 {
     if (a->half) {
@@ -200,6 +208,7 @@ static void backward_scores(const ls__attention *a, const head *h, double *p, do
     }
 }
 
+/* dQ = dS K; the scale is in dS already. */
 static void backward_queries(const ls__attention *a, const head *h, const double *ds)
 {
     for (int64_t i = 0; i < a->time; i++) {
@@ -246,6 +255,7 @@ static void backward_group(const ls__attention *a, int64_t b, int64_t h)
     }
 }
 
+/* dV = P^T dO, dS = P (dP - delta), dQ = dS K, dK = dS^T Q; dk and dv are sums over the group. */
 void ls__ref_attention_backward(const ls__attention *a, ls_stream *stream)
 {
     if (a->half) {
@@ -259,6 +269,7 @@ void ls__ref_attention_backward(const ls__attention *a, ls_stream *stream)
     }
 }
 
+/* Bytes: the loops' float64 rows and, for bfloat16, the widened operands. */
 size_t ls__ref_attention_workspace(const ls__attention *a, bool backward)
 {
     int64_t halves = 0;

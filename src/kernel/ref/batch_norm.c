@@ -13,6 +13,7 @@
 
 #include "kernel/ref/ref.h"
 
+/* Offset of element i of a channel in either layout. */
 static int64_t place(const ls__batch_norm *n, int64_t channel, int64_t i)
 {
     ls__image s = ls__image_strides(n->layout, n->channels, 1, n->pixels);
@@ -24,6 +25,7 @@ static double get(const ls__batch_norm *n, const float *x, int64_t at)
     return ls__ref_read(x, n->half, at);
 }
 
+/* mean = sum x / count, variance = sum (x - mean)^2 / count: the biased one. */
 void ls__ref_batch_norm_stats(const ls__batch_norm *n, float *mean, float *variance,
                               ls_stream *stream)
 {
@@ -43,6 +45,7 @@ void ls__ref_batch_norm_stats(const ls__batch_norm *n, float *mean, float *varia
     }
 }
 
+/* rstd = 1 / sqrt(variance + eps). */
 void ls__ref_batch_norm_rstd(float *rstd, const float *variance, int64_t channels, double eps,
                              ls_stream *stream)
 {
@@ -52,6 +55,7 @@ void ls__ref_batch_norm_rstd(float *rstd, const float *variance, int64_t channel
     }
 }
 
+/* y = (x - mean) rstd w + b, then the residual, then ReLU. */
 void ls__ref_batch_norm(const ls__batch_norm *n, ls_stream *stream)
 {
     (void)stream;
@@ -72,6 +76,8 @@ static double dy_at(const ls__batch_norm *n, int64_t at)
     return n->relu && get(n, n->out, at) <= 0.0 ? 0.0 : get(n, n->dy, at);
 }
 
+/* In training dx = w rstd (g - mean(g) - h mean(g h)) with h = (x - mean) rstd; in evaluation the
+ * means are constants and drop out. */
 static void backward_x(const ls__batch_norm *n, int64_t c, double sum_dy, double sum_dyh)
 {
     int64_t count = n->batch * n->pixels;
@@ -86,6 +92,7 @@ static void backward_x(const ls__batch_norm *n, int64_t c, double sum_dy, double
     }
 }
 
+/* dw = sum g h, db = sum g, with g the gradient before the activation. */
 void ls__ref_batch_norm_backward(const ls__batch_norm *n, ls_stream *stream)
 {
     (void)stream;

@@ -2,6 +2,7 @@
 #include "base/half.h"
 #include "kernel/ref/ref.h"
 
+/* Exact: every bfloat16 is a float32. */
 void ls__ref_bfloat16_widen(float *out, const ls__bfloat16 *in, int64_t count, float beta,
                             ls_stream *stream)
 {
@@ -11,6 +12,7 @@ void ls__ref_bfloat16_widen(float *out, const ls__bfloat16 *in, int64_t count, f
     }
 }
 
+/* To nearest, ties to even; a sum is rounded once. */
 void ls__ref_bfloat16_narrow(ls__bfloat16 *out, const float *in, int64_t count, float beta,
                              ls_stream *stream)
 {

@@ -32,6 +32,7 @@ static long double load(const void *from, ls_dtype dtype, int64_t i)
     }
 }
 
+/* long double holds every int64 and every float64 exactly, so one function compares all types. */
 static bool holds(ls__compare op, long double a, long double b)
 {
     switch (op) {
@@ -53,6 +54,7 @@ static bool holds(ls__compare op, long double a, long double b)
     return false;
 }
 
+/* Element by element with broadcasting strides; out is contiguous, 0 or 1. */
 void ls__ref_compare(const ls__comparison *c, ls_stream *stream)
 {
     (void)stream;

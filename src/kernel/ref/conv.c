@@ -17,6 +17,7 @@ static double image_at(const ls__conv2d_data *d, const void *x, ls__image s, pla
     return ls__ref_read(x, d->half, at.n * s.n + at.c * s.c + at.h * s.h + at.w * s.w);
 }
 
+/* The weight is [out, in / groups, kernel height, kernel width]. */
 static double weight_at(const ls__conv2d *c, const ls__conv2d_data *d, int64_t out, int64_t in,
                         int64_t p, int64_t q)
 {
@@ -35,6 +36,7 @@ static double x_under(const ls__conv2d *c, const ls__conv2d_data *d, place out, 
     return inside ? image_at(d, d->x, s, at) : 0.0;
 }
 
+/* y = b + sum over the group's input channels and the taps of w x; taps in the padding read zero. */
 static double forward_at(const ls__conv2d *c, const ls__conv2d_data *d, place out)
 {
     int64_t per_group = c->in / c->groups, first = out.c / (c->out / c->groups) * per_group;
@@ -59,6 +61,7 @@ static int64_t output_of(const ls__conv2d *c, int axis, int64_t at, int64_t tap)
     return meets ? from / c->stride[axis] : -1;
 }
 
+/* dx: the sum over all outputs whose window covers this input. */
 static double backward_x_at(const ls__conv2d *c, const ls__conv2d_data *d, place in)
 {
     int64_t per_group = c->out / c->groups, group = in.c / (c->in / c->groups);
@@ -78,6 +81,7 @@ static double backward_x_at(const ls__conv2d *c, const ls__conv2d_data *d, place
     return sum;
 }
 
+/* dw: the sum over all images and outputs of dy times the input under this tap. */
 static double backward_w_at(const ls__conv2d *c, const ls__conv2d_data *d, int64_t out, int64_t in,
                             int64_t p, int64_t q)
 {
@@ -97,6 +101,8 @@ static double backward_w_at(const ls__conv2d *c, const ls__conv2d_data *d, int64
 
 typedef double (*pixel_fn)(const ls__conv2d *c, const ls__conv2d_data *d, place at);
 
+/* `value` computes one output from the formula; each is stored once, plus beta times the value that
+ * was there. */
 static void each_pixel(const ls__conv2d *c, const ls__conv2d_data *d, place shape, pixel_fn value)
 {
     ls__image s = ls__image_strides(LS__NHWC, shape.c, shape.h, shape.w);
@@ -112,6 +118,7 @@ static void each_pixel(const ls__conv2d *c, const ls__conv2d_data *d, place shap
     }
 }
 
+/* The gradient of every weight, in the order of memory. */
 static void each_weight(const ls__conv2d *c, const ls__conv2d_data *d)
 {
     int64_t at = 0;
@@ -127,6 +134,7 @@ static void each_weight(const ls__conv2d *c, const ls__conv2d_data *d)
     }
 }
 
+/* One loop a pass, straight from the formula; images are channels last. */
 void ls__ref_conv2d(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv2d_data *d,
                     ls_stream *stream)
 {

@@ -28,6 +28,7 @@ static bool beyond(float x, float best, bool least)
     return !best_is_nan && (is_nan || (least ? x < best : x > best));
 }
 
+/* The first NaN wins; of equal elements the first one. */
 void ls__ref_extreme(float *out, int64_t *index, const float *x, int64_t outer, int64_t n,
                      int64_t inner, bool least, ls_stream *stream)
 {
@@ -45,6 +46,7 @@ void ls__ref_extreme(float *out, int64_t *index, const float *x, int64_t outer, 
     }
 }
 
+/* sum (x - mean)^2 / divisor, in two passes. */
 void ls__ref_variance(float *out, float *mean, const float *x, int64_t rows, int64_t n,
                       double divisor, ls_stream *stream)
 {
@@ -59,6 +61,7 @@ void ls__ref_variance(float *out, float *mean, const float *x, int64_t rows, int
     }
 }
 
+/* dx = 2 dy (x - mean) / divisor; the mean's own gradient cancels. */
 void ls__ref_variance_backward(float *dx, const float *dy, const float *x, const float *mean,
                                int64_t rows, int64_t n, double divisor, float beta,
                                ls_stream *stream)

@@ -8,11 +8,13 @@
 #define ONE_OVER_SQRT_TWO_PI 0.39894228040143267794
 #define GELU_CUBIC 0.044715 /* Hendrycks & Gimpel 2016, section 2 */
 
+/* Hendrycks & Gimpel 2016, section 2: the tanh form. */
 static double gelu_tanh_inner(double x)
 {
     return tanh(SQRT_TWO_OVER_PI * (x + GELU_CUBIC * x * x * x));
 }
 
+/* float64 throughout, rounded once by the caller. */
 static double unary(ls__unary op, double x)
 {
     switch (op) {
@@ -101,6 +103,7 @@ void ls__ref_unary(ls__unary op, float *out, const float *a, int64_t count, ls_s
     }
 }
 
+/* x or y may be NULL where the derivative does not read it. */
 void ls__ref_unary_backward(ls__unary op, float *dx, const float *dy, const float *x,
                             const float *y, int64_t count, float beta, ls_stream *stream)
 {
@@ -154,6 +157,7 @@ void ls__ref_map(ls__map op, const double *arg, float *out, const float *a, int6
     }
 }
 
+/* dx = dy f'(x) + beta dx. */
 void ls__ref_map_backward(ls__map op, const double *arg, float *dx, const float *dy, const float *x,
                           int64_t count, float beta, ls_stream *stream)
 {
@@ -187,6 +191,7 @@ static double binary(ls__binary op, double a, double b)
     return 0.0;
 }
 
+/* out is contiguous; strides of 0 broadcast. */
 void ls__ref_binary(ls__binary op, float *out, const float *a, ls__strided a_strides,
                     const float *b, ls__strided b_strides, int ndim, const int64_t *shape,
                     ls_stream *stream)
@@ -202,6 +207,7 @@ void ls__ref_binary(ls__binary op, float *out, const float *a, ls__strided a_str
     }
 }
 
+/* out = alpha a + beta out; a beta of 0 does not read out. */
 void ls__ref_axpby(float *out, const float *a, int64_t count, float alpha, float beta,
                    ls_stream *stream)
 {

@@ -1,6 +1,7 @@
 /* Choosing elements: by a condition, and by an index along one dimension. */
 #include "kernel/ref/ref.h"
 
+/* out = c ? a : b; the operand that is not chosen plays no part. */
 void ls__ref_where(float *out, const uint8_t *c, ls__strided c_strides, const float *a,
                    ls__strided a_strides, const float *b, ls__strided b_strides, int ndim,
                    const int64_t *shape, ls_stream *stream)
@@ -26,6 +27,7 @@ static int64_t chosen(const ls__pick *p, const int64_t *at, int64_t i, ls__strid
     return ls__ref_offset(there, strides, p->ndim);
 }
 
+/* to[i] = from with the index in place of the position along p->dim. */
 void ls__ref_pick(const ls__pick *p, ls_stream *stream)
 {
     (void)stream;

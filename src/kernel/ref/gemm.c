@@ -10,6 +10,7 @@ static double element(const float *x, int64_t ld, bool trans, int64_t row, int64
     return (double)(trans ? x[col * ld + row] : x[row * ld + col]);
 }
 
+/* C = op(A) op(B) + beta C, then bias and activation. Sums are float64. */
 void ls__ref_gemm(const ls__gemm *g, ls_stream *stream)
 {
     for (int64_t i = 0; i < g->m; i++) {
@@ -28,6 +29,7 @@ void ls__ref_gemm(const ls__gemm *g, ls_stream *stream)
     }
 }
 
+/* A stride of 0 repeats an operand. */
 void ls__ref_gemm_batch(const ls__gemm *g, int64_t batch, int64_t stride_a, int64_t stride_b,
                         int64_t stride_c, ls_stream *stream)
 {
@@ -45,6 +47,7 @@ static double half_element(const ls__bfloat16 *x, int64_t ld, bool trans, int64_
     return (double)ls__bfloat16_widen(trans ? x[col * ld + row] : x[row * ld + col]);
 }
 
+/* The only rounding of an element; bias is part of the value. */
 static void half_store(const ls__gemm_bf16 *g, int64_t at, double value)
 {
     float *full = (float *)g->c + at;
@@ -57,6 +60,7 @@ static void half_store(const ls__gemm_bf16 *g, int64_t at, double value)
     }
 }
 
+/* From the rounded value of C, as backward will read it. */
 static void half_activate(const ls__gemm_bf16 *g, int64_t at, ls_stream *stream)
 {
     const ls__activation *then = &g->then;
@@ -80,6 +84,7 @@ static double half_product(const ls__gemm_bf16 *g, int64_t at, int64_t i, int64_
     return sum;
 }
 
+/* As ls__ref_gemm, on widened elements. */
 void ls__ref_gemm_bf16(const ls__gemm_bf16 *g, ls_stream *stream)
 {
     for (int64_t at = 0; at < g->batch; at++) {

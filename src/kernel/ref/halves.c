@@ -1,6 +1,7 @@
 /* The plain twins of kernels for bfloat16: each element or row is widened, goes through the float32
  * twin, and is rounded once. */
 #include "kernel/ref/halves.h"
+#include "base/assert.h"
 #include "base/half.h"
 #include "kernel/ref/ref.h"
 
@@ -31,6 +32,7 @@ void ls__ref_unary_bf16(ls__unary op, ls__bfloat16 *out, const ls__bfloat16 *a, 
     }
 }
 
+/* The float32 twin on widened elements; each result is rounded once. */
 void ls__ref_unary_backward_bf16(ls__unary op, ls__bfloat16 *dx, const ls__bfloat16 *dy,
                                  const ls__bfloat16 *x, const ls__bfloat16 *y, int64_t count,
                                  float beta, ls_stream *stream)
@@ -44,6 +46,7 @@ void ls__ref_unary_backward_bf16(ls__unary op, ls__bfloat16 *dx, const ls__bfloa
     }
 }
 
+/* The float32 twin, element by element; either operand may be float32. */
 void ls__ref_binary_bf16(ls__binary op, ls__real out, ls__real a, ls__real b, int64_t count,
                          ls_stream *stream)
 {
@@ -56,6 +59,7 @@ void ls__ref_binary_bf16(ls__binary op, ls__real out, ls__real a, ls__real b, in
     }
 }
 
+/* A beta of 0 does not read out. */
 void ls__ref_axpby_bf16(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count, float alpha,
                         float beta, ls_stream *stream)
 {
@@ -66,6 +70,7 @@ void ls__ref_axpby_bf16(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count,
     }
 }
 
+/* The sum is float64 and out is float32: no rounding to bfloat16. */
 void ls__ref_sum_rows_bf16(float *out, const ls__bfloat16 *x, int64_t rows, int64_t n, float beta,
                            ls_stream *stream)
 {
@@ -79,6 +84,7 @@ void ls__ref_sum_rows_bf16(float *out, const ls__bfloat16 *x, int64_t rows, int6
     }
 }
 
+/* dz first, then its column sums db, which are of the rounded dz. */
 void ls__ref_activation_backward(const ls__activation_grad *g, ls_stream *stream)
 {
     int64_t count = g->rows * g->n;
@@ -100,12 +106,14 @@ size_t ls__ref_activation_backward_workspace(const ls__activation_grad *g)
     return 0;
 }
 
+/* Row by row through the float32 twin; rows are at most LS__HALF_LOGITS_MAX long. */
 double ls__ref_cross_entropy_bf16(ls__bfloat16 *dlogits, const ls__bfloat16 *logits,
                                   const ls__cross_entropy *args, ls_stream *stream)
 {
     float row[LS__HALF_LOGITS_MAX];
     int64_t count = 0, n = args->n;
     double sum = 0.0;
+    LS_ASSERT(n <= LS__HALF_LOGITS_MAX);
     for (int64_t i = 0; i < args->rows; i++) {
         count += ls__ref_index(args->target, args->index_bytes, i) != args->ignore;
     }
@@ -128,6 +136,7 @@ double ls__ref_cross_entropy_bf16(ls__bfloat16 *dlogits, const ls__bfloat16 *log
     return sum / (double)count;
 }
 
+/* The float32 twin keeps or drops by position, so both types drop the same elements. */
 void ls__ref_dropout_bf16(ls__bfloat16 *out, const ls__bfloat16 *a, int64_t count, uint64_t first,
                           double p, uint64_t seed, uint64_t stream_id, float beta,
                           ls_stream *stream)
@@ -153,10 +162,12 @@ static void narrow_row(ls__bfloat16 *out, const float *x, int64_t n)
     }
 }
 
+/* Rows are at most LS__HALF_ROW_MAX long, which callers check. */
 void ls__ref_softmax_bf16(ls__bfloat16 *out, const ls__bfloat16 *x, int64_t rows, int64_t n,
                           bool log, ls_stream *stream)
 {
     float row[LS__HALF_ROW_MAX], y[LS__HALF_ROW_MAX];
+    LS_ASSERT(n <= LS__HALF_ROW_MAX);
     for (int64_t i = 0; i < rows; i++) {
         widen_row(row, x + i * n, n);
         ls__ref_softmax(y, row, 1, n, log, stream);
@@ -164,10 +175,12 @@ void ls__ref_softmax_bf16(ls__bfloat16 *out, const ls__bfloat16 *x, int64_t rows
     }
 }
 
+/* A gradient that is added to is widened first and rounded once. */
 void ls__ref_softmax_backward_bf16(ls__bfloat16 *dx, const ls__bfloat16 *dy, const ls__bfloat16 *y,
                                    int64_t rows, int64_t n, bool log, float beta, ls_stream *stream)
 {
     float wide_dx[LS__HALF_ROW_MAX], wide_dy[LS__HALF_ROW_MAX], wide_y[LS__HALF_ROW_MAX];
+    LS_ASSERT(n <= LS__HALF_ROW_MAX);
     for (int64_t i = 0; i < rows; i++) {
         if (beta != 0.0f) {
             widen_row(wide_dx, dx + i * n, n);
@@ -179,11 +192,13 @@ void ls__ref_softmax_backward_bf16(ls__bfloat16 *dx, const ls__bfloat16 *dy, con
     }
 }
 
+/* mean and rstd stay float32: backward needs their digits. */
 void ls__ref_layer_norm_bf16(ls__bfloat16 *y, float *mean, float *rstd, const ls__bfloat16 *x,
                              const float *w, const float *b, int64_t rows, int64_t n, float eps,
                              ls_stream *stream)
 {
     float wide_y[LS__HALF_ROW_MAX], wide_x[LS__HALF_ROW_MAX];
+    LS_ASSERT(n <= LS__HALF_ROW_MAX);
     for (int64_t i = 0; i < rows; i++) {
         widen_row(wide_x, x + i * n, n);
         ls__ref_layer_norm(wide_y, mean + i, rstd + i, wide_x, w, b, 1, n, eps, stream);
@@ -191,12 +206,15 @@ void ls__ref_layer_norm_bf16(ls__bfloat16 *y, float *mean, float *rstd, const ls
     }
 }
 
+/* dw and db are float32 sums over rows; only dx is rounded. The first row takes the caller's beta,
+ * the others add. */
 void ls__ref_layer_norm_backward_bf16(ls__bfloat16 *dx, float beta_x, float *dw, float *db,
                                       float beta_w, const ls__bfloat16 *dy, const ls__bfloat16 *x,
                                       const float *mean, const float *rstd, const float *w,
                                       int64_t rows, int64_t n, void *workspace, ls_stream *stream)
 {
     float wide_dx[LS__HALF_ROW_MAX], wide_dy[LS__HALF_ROW_MAX], wide_x[LS__HALF_ROW_MAX];
+    LS_ASSERT(n <= LS__HALF_ROW_MAX);
     for (int64_t i = 0; i < rows; i++) {
         float *to = dx != NULL ? wide_dx : NULL;
         if (dx != NULL && beta_x != 0.0f) {
@@ -212,10 +230,12 @@ void ls__ref_layer_norm_backward_bf16(ls__bfloat16 *dx, float beta_x, float *dw,
     }
 }
 
+/* rstd stays float32, as in layer norm. */
 void ls__ref_rms_norm_bf16(ls__bfloat16 *y, float *rstd, const ls__bfloat16 *x, const float *w,
                            int64_t rows, int64_t n, float eps, ls_stream *stream)
 {
     float wide_y[LS__HALF_ROW_MAX], wide_x[LS__HALF_ROW_MAX];
+    LS_ASSERT(n <= LS__HALF_ROW_MAX);
     for (int64_t i = 0; i < rows; i++) {
         widen_row(wide_x, x + i * n, n);
         ls__ref_rms_norm(wide_y, rstd + i, wide_x, w, 1, n, eps, stream);
@@ -223,12 +243,14 @@ void ls__ref_rms_norm_bf16(ls__bfloat16 *y, float *rstd, const ls__bfloat16 *x, 
     }
 }
 
+/* As layer norm's: dw is a float32 sum over rows. */
 void ls__ref_rms_norm_backward_bf16(ls__bfloat16 *dx, float beta_x, float *dw, float beta_w,
                                     const ls__bfloat16 *dy, const ls__bfloat16 *x,
                                     const float *rstd, const float *w, int64_t rows, int64_t n,
                                     void *workspace, ls_stream *stream)
 {
     float wide_dx[LS__HALF_ROW_MAX], wide_dy[LS__HALF_ROW_MAX], wide_x[LS__HALF_ROW_MAX];
+    LS_ASSERT(n <= LS__HALF_ROW_MAX);
     for (int64_t i = 0; i < rows; i++) {
         if (dx != NULL && beta_x != 0.0f) {
             widen_row(wide_dx, dx + i * n, n);

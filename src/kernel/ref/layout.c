@@ -39,6 +39,7 @@ void ls__ref_scatter(void *out, ls__strided out_strides, const void *in, int ndi
     }
 }
 
+/* out[i] = weight[index[i]]; indices were checked by the caller. */
 void ls__ref_embedding(float *out, const float *weight, const void *index, size_t index_bytes,
                        int64_t count, int64_t dim, ls_stream *stream)
 {
@@ -51,6 +52,7 @@ void ls__ref_embedding(float *out, const float *weight, const void *index, size_
     }
 }
 
+/* Adds to dweight, in the order of i; the caller has cleared it or adds on purpose. */
 void ls__ref_embedding_backward(float *dweight, const float *dy, const void *index,
                                 size_t index_bytes, int64_t count, int64_t dim, int64_t vocab,
                                 ls_stream *stream)

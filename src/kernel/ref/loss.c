@@ -19,6 +19,8 @@ static int64_t counted(const ls__cross_entropy *a)
     return count;
 }
 
+/* -(1 - e) log p[target] - e mean(log p), with e the smoothing; dx is divided by the rows that
+ * count. */
 static double row_loss(const ls__cross_entropy *a, float *dx, const float *x, int64_t target,
                        int64_t count)
 {
@@ -40,6 +42,7 @@ static double row_loss(const ls__cross_entropy *a, float *dx, const float *x, in
     return loss;
 }
 
+/* The mean over the rows that count; the others have a gradient of zeros. */
 double ls__ref_cross_entropy_with(const ls__cross_entropy *a, ls_stream *stream)
 {
     (void)stream;
@@ -59,6 +62,7 @@ double ls__ref_cross_entropy_with(const ls__cross_entropy *a, ls_stream *stream)
     return sum / (double)count; /* NaN for no rows, as a mean is */
 }
 
+/* -mean(x[target]): x already holds log-probabilities. */
 double ls__ref_nll(const ls__cross_entropy *a, ls_stream *stream)
 {
     (void)stream;
@@ -75,6 +79,7 @@ double ls__ref_nll(const ls__cross_entropy *a, ls_stream *stream)
     return sum / (double)count;
 }
 
+/* mean(max(x, 0) - x y + log(1 + e^-|x|)), the form in which no exponential overflows. */
 double ls__ref_bce(float *dx, const float *x, const float *y, int64_t count, ls_stream *stream)
 {
     (void)stream;

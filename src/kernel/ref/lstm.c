@@ -12,6 +12,8 @@ static double logistic(double x)
     return 1.0 / (1.0 + exp(-x));
 }
 
+/* c' = f c + i g, h = o tanh c'; gates are overwritten with their activations. c is NULL for a
+ * state of zeros. */
 void ls__ref_lstm_step(float *gates, float *h, float *c_next, const float *c, int64_t rows,
                        int64_t n, ls_stream *stream)
 {
@@ -32,6 +34,7 @@ void ls__ref_lstm_step(float *gates, float *h, float *c_next, const float *c, in
     }
 }
 
+/* dc holds the gradient of c' on entry and that of c on return. */
 void ls__ref_lstm_step_backward(float *dgates, float *dc, const float *dh, const float *gates,
                                 const float *c_next, const float *c, int64_t rows, int64_t n,
                                 ls_stream *stream)

@@ -18,6 +18,7 @@ static double row_max(const float *x, int64_t n)
     return max;
 }
 
+/* Shifted by the largest, so that no exponential overflows. */
 static double sum_exp(const float *x, int64_t n, double max)
 {
     double sum = 0.0;
@@ -27,6 +28,7 @@ static double sum_exp(const float *x, int64_t n, double max)
     return sum;
 }
 
+/* y = e^(x - max) / sum, or its logarithm. */
 void ls__ref_softmax(float *out, const float *x, int64_t rows, int64_t n, bool log_of_it,
                      ls_stream *stream)
 {
@@ -41,6 +43,7 @@ void ls__ref_softmax(float *out, const float *x, int64_t rows, int64_t n, bool l
     }
 }
 
+/* dx = y (dy - sum dy y), or dy - e^y sum dy for the logarithm. */
 void ls__ref_softmax_backward(float *dx, const float *dy, const float *y, int64_t rows, int64_t n,
                               bool log_of_it, float beta, ls_stream *stream)
 {
@@ -59,6 +62,7 @@ void ls__ref_softmax_backward(float *dx, const float *dy, const float *y, int64_
     }
 }
 
+/* y = (x - mean) rstd w + b; w and b may be NULL. */
 void ls__ref_layer_norm(float *y, float *mean, float *rstd, const float *x, const float *w,
                         const float *b, int64_t rows, int64_t n, float eps, ls_stream *stream)
 {
@@ -98,6 +102,8 @@ static void layer_norm_row(float *dx, float beta, const float *dy, const float *
     }
 }
 
+/* With g = dy w and h = (x - mean) rstd: dx = rstd (g - mean(g) - h mean(g h)), dw = sum dy h, db =
+ * sum dy. */
 void ls__ref_layer_norm_backward(float *dx, float beta_x, float *dw, float *db, float beta_w,
                                  const float *dy, const float *x, const float *mean,
                                  const float *rstd, const float *w, int64_t rows, int64_t n,

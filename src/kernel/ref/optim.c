@@ -8,6 +8,8 @@
 
 #include "kernel/ref/ref.h"
 
+/* Loshchilov & Hutter 2019, algorithm 2: the decay is decoupled or, where args say so, part of the
+ * gradient as in Adam. */
 void ls__ref_adamw(const ls__adamw_args *args, ls_stream *stream)
 {
     (void)stream;
@@ -29,6 +31,8 @@ void ls__ref_adamw(const ls__adamw_args *args, ls_stream *stream)
     }
 }
 
+/* PyTorch's form: the learning rate multiplies the momentum buffer, not the gradient that enters
+ * it. */
 void ls__ref_sgd(const ls__sgd_args *args, ls_stream *stream)
 {
     (void)stream;

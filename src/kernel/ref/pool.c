@@ -17,16 +17,19 @@ typedef struct window { /* of output (i,j) of a plane */
     ls__window rows, cols;
 } window;
 
+/* Cut to the image; `padded` counts the padding, too. */
 static window window_of(const ls__pool2d *p, int64_t i, int64_t j)
 {
     return (window){ls__pool2d_window(p, 0, i), ls__pool2d_window(p, 1, j)};
 }
 
+/* For backward, which asks every output whether its window covers the input. */
 static bool covers(const window *w, int64_t row, int64_t col)
 {
     return row >= w->rows.from && row < w->rows.end && col >= w->cols.from && col < w->cols.end;
 }
 
+/* count_include_pad: the padding counts as elements of the window. */
 static double divisor(const ls__pool2d *p, const window *w)
 {
     int64_t inside = (w->rows.end - w->rows.from) * (w->cols.end - w->cols.from);
@@ -57,6 +60,7 @@ static int64_t largest(const ls__pool2d *p, const float *x, int64_t plane, const
     return best;
 }
 
+/* Over the elements inside the image. */
 static double mean(const ls__pool2d *p, const float *x, int64_t plane, const window *w)
 {
     double sum = 0.0;
@@ -83,6 +87,7 @@ static double mean(const ls__pool2d *p, const float *x, int64_t plane, const win
         }                                                                                          \
     }
 
+/* index is the position within the plane, row * width + column. */
 void ls__ref_max_pool2d(const ls__pool2d *p, float *y, int32_t *index, const float *x,
                         ls_stream *stream)
 {
@@ -118,6 +123,7 @@ static double gradient(const ls__pool2d *p, const float *dy, const int32_t *inde
     return sum;
 }
 
+/* Each input sums the gradients of the outputs that name it. */
 void ls__ref_max_pool2d_backward(const ls__pool2d *p, float *dx, float beta, const float *dy,
                                  const int32_t *index, ls_stream *stream)
 {
@@ -138,6 +144,7 @@ void ls__ref_avg_pool2d(const ls__pool2d *p, float *y, const float *x, ls_stream
     })
 }
 
+/* Each output spreads dy / divisor evenly over its window. */
 void ls__ref_avg_pool2d_backward(const ls__pool2d *p, float *dx, float beta, const float *dy,
                                  ls_stream *stream)
 {

@@ -17,6 +17,8 @@ static uint32_t word(uint64_t seed, uint64_t stream_id, uint64_t index)
     return out[index % 4];
 }
 
+/* Element i is kept if its word, as a fraction of 2^32, is at least p; nothing depends on the
+ * values. */
 void ls__ref_dropout(float *out, const float *a, int64_t count, uint64_t first, double p,
                      uint64_t seed, uint64_t stream_id, float beta, ls_stream *stream)
 {
@@ -30,6 +32,7 @@ void ls__ref_dropout(float *out, const float *a, int64_t count, uint64_t first, 
     }
 }
 
+/* Element i is number first + i of the stream, in [low, high). */
 void ls__ref_random_uniform(float *out, int64_t count, uint64_t first, double low, double high,
                             uint64_t seed, uint64_t stream_id, ls_stream *stream)
 {
@@ -40,6 +43,7 @@ void ls__ref_random_uniform(float *out, int64_t count, uint64_t first, double lo
     }
 }
 
+/* Element i is number first + i of the stream, scaled and moved. */
 void ls__ref_random_normal(float *out, int64_t count, uint64_t first, double mean, double std,
                            uint64_t seed, uint64_t stream_id, ls_stream *stream)
 {

@@ -11,6 +11,7 @@ void ls__ref_add_rows(float *y, const float *bias, int64_t rows, int64_t n, ls_s
     }
 }
 
+/* out[j] = sum over i of x[i,j] + beta out[j]. */
 void ls__ref_sum_rows(float *out, const float *x, int64_t rows, int64_t n, float beta,
                       ls_stream *stream)
 {
@@ -24,6 +25,7 @@ void ls__ref_sum_rows(float *out, const float *x, int64_t rows, int64_t n, float
     }
 }
 
+/* out[i] = sum over j of x[i,j] + beta out[i]. */
 void ls__ref_sum_cols(float *out, const float *x, int64_t rows, int64_t n, float beta,
                       ls_stream *stream)
 {
@@ -42,6 +44,7 @@ double ls__ref_sum(const float *x, int64_t count)
     return sum;
 }
 
+/* Not rounded to float32: norms of whole models are sums of these. */
 double ls__ref_sum_squares(const float *x, int64_t count)
 {
     double sum = 0.0;

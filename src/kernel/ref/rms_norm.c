@@ -7,6 +7,8 @@
 
 #include "kernel/ref/ref.h"
 
+/* y = x rstd w with rstd = 1 / sqrt(mean(x^2) + eps); w may be NULL (Zhang & Sennrich 2019,
+ * equation 4). */
 void ls__ref_rms_norm(float *y, float *rstd, const float *x, const float *w, int64_t rows,
                       int64_t n, float eps, ls_stream *stream)
 {
@@ -21,6 +23,7 @@ void ls__ref_rms_norm(float *y, float *rstd, const float *x, const float *w, int
     }
 }
 
+/* With g = dy w and h = x rstd: dx = rstd (g - h mean(g h)). */
 static void row_backward(float *dx, float beta, const float *dy, const float *x, double rstd,
                          const float *w, int64_t n)
 {
@@ -35,6 +38,7 @@ static void row_backward(float *dx, float beta, const float *dy, const float *x,
     }
 }
 
+/* dw = sum dy x rstd over the rows; dx or dw may be NULL. */
 void ls__ref_rms_norm_backward(float *dx, float beta_x, float *dw, float beta_w, const float *dy,
                                const float *x, const float *rstd, const float *w, int64_t rows,
                                int64_t n, void *workspace, ls_stream *stream)

@@ -9,6 +9,7 @@
 
 #include "kernel/ref/ref.h"
 
+/* The pair (d, d + half) turns by position * base^(-2 d / dim); backward turns it back. */
 static void rotate_row(float *y, const float *x, const ls__rotary *r, int64_t t)
 {
     int64_t half = r->dim / 2;
@@ -21,6 +22,7 @@ static void rotate_row(float *y, const float *x, const ls__rotary *r, int64_t t)
     }
 }
 
+/* y is dense, x may be a view whose rows are dense. */
 void ls__ref_rotary(const ls__rotary *r, ls_stream *stream)
 {
     (void)stream;
