@@ -19,6 +19,8 @@ int ls_ndim(const ls_tensor *t)
     return record != NULL ? record->ndim : 0;
 }
 
+/* A negative dim counts from the right. 0 with the error set, because a size has no value for
+ * errors. */
 int64_t ls_size(const ls_tensor *t, int dim)
 {
     ls__tensors *tensors;
@@ -49,6 +51,7 @@ int64_t ls_numel(const ls_tensor *t)
     return record != NULL ? record->numel : 0;
 }
 
+/* LS_FLOAT32 for a poisoned tensor: its error is reported where a result is read. */
 ls_dtype ls_dtype_of(const ls_tensor *t)
 {
     ls__tensors *tensors;
@@ -63,6 +66,7 @@ bool ls_is_contiguous(const ls_tensor *t)
     return record != NULL && ls__record_contiguous(record);
 }
 
+/* Only for tensors whose elements lie one after the other. NULL with the error set. */
 void *ls_data(ls_tensor *t)
 {
     ls__tensors *tensors;
@@ -80,6 +84,7 @@ void *ls_data(ls_tensor *t)
     return ls__record_data(record);
 }
 
+/* A poisoned tensor's error becomes a status here; the value is any type as float64. */
 ls_status ls_item(ls_tensor *t, double *value)
 {
     ls__tensors *tensors;
@@ -110,6 +115,7 @@ static ls_status check_bytes(const ls__record *record, const void *memory, size_
     return LS_OK;
 }
 
+/* Views of any strides: elements are gathered in row-major order. */
 ls_status ls_copy_out(ls_tensor *t, void *out, size_t bytes)
 {
     ls__tensors *tensors;
@@ -126,6 +132,7 @@ ls_status ls_copy_out(ls_tensor *t, void *out, size_t bytes)
     return LS_OK;
 }
 
+/* Writes through a view into the memory it shares; the counterpart of ls_copy_out. */
 ls_status ls_copy_in(ls_tensor *t, const void *in, size_t bytes)
 {
     ls__tensors *tensors;

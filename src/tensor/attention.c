@@ -32,6 +32,8 @@ typedef struct operand { /* q, k or v */
     bool copied;
 } operand;
 
+/* Heads may lie anywhere, since the kernel takes their strides; only the elements of a row must be
+ * neighbours. `copy` asks for a row-major copy all the same. */
 static operand operand_of(ls__call *call, int i, bool copy)
 {
     const ls__record *in = call->in[i];
@@ -92,6 +94,8 @@ static bool disjoint(const ls__record *a, const ls__record *b)
                                  : apart(b, a, a->offset - b->offset);
 }
 
+/* The forward arguments with the pointers of this backward call; strides are those of the saved
+ * operands. */
 static ls__attention arguments(const attention_context *c, ls__tensor_rule *r)
 {
     ls__attention a = c->args;
@@ -110,6 +114,7 @@ static size_t element_of(const ls__attention *a)
     return a->half ? sizeof(ls__bfloat16) : sizeof(float);
 }
 
+/* memset for bfloat16, whose zero is all bits clear. */
 static void zero(const ls__kernels *k, const ls__attention *a, void *x, int64_t numel)
 {
     if (a->half) {
@@ -119,7 +124,7 @@ static void zero(const ls__kernels *k, const ls__attention *a, void *x, int64_t 
     }
 }
 
-/* Where operand i's gradient is written; scratch when nobody wants it. */
+/* Where operand i's gradient is written; scratch where no gradient is wanted. */
 static void *gradient_at(const attention_context *c, ls__tensor_rule *r, int i, void *scratch)
 {
     const ls__gradient *to = c->edge[i] >= 0 ? &r->in[c->edge[i]] : NULL;
@@ -129,6 +134,7 @@ static void *gradient_at(const attention_context *c, ls__tensor_rule *r, int i, 
     return (char *)to->data + c->at[i] * (int64_t)element_of(&c->args);
 }
 
+/* Elements from the first to behind the last of operand i, which has gaps where it is a view. */
 static int64_t span_of(const attention_context *c, int i)
 {
     const ls__attention *a = &c->args;
@@ -145,6 +151,8 @@ static bool is_empty(const ls__attention *a)
     return a->batch * a->heads * a->time * a->dim == 0 || a->keys == 0;
 }
 
+/* The kernel always writes all three gradients; those that are not wanted go to one spare buffer of
+ * the largest span. */
 static ls_status attention_backward(ls__tensor_rule *r)
 {
     const attention_context *c = r->node->context;
@@ -213,6 +221,7 @@ static void merge_edges(const ls__call *call, ls__tensor_node *node, const opera
     }
 }
 
+/* Sizes and strides of the kernel's arguments; the checks of shapes are done. */
 static void geometry(ls__attention *a, const ls__call *call, const operand o[3])
 {
     const ls__record *q = call->in[0], *k = call->in[1];
@@ -247,6 +256,8 @@ typedef struct request {
     ls__strided mask_strides;
 } request;
 
+/* Fills in what the options add: scale, mask and dropout. Draws the stream's position for dropout,
+ * so it must run once a call. */
 static void apply(ls__attention *a, const ls__call *call, const request *asked)
 {
     a->causal = asked->causal;
@@ -267,6 +278,7 @@ static void apply(ls__attention *a, const ls__call *call, const request *asked)
     }
 }
 
+/* Saves q, k, v, the output and lse, from which backward recomputes the weights. */
 static void record(ls__call *call, const ls__attention *a, const operand o[3], ls__record *out,
                    const ls__dense *lse, const ls__dense *mask)
 {
@@ -334,6 +346,7 @@ static bool operands_fit(ls__call *call)
     return halves || ls__call_float32(call);
 }
 
+/* The strict form: one shape for all three operands. */
 ls_tensor *ls_attention(ls_tensor *q, ls_tensor *k, ls_tensor *v, bool causal)
 {
     ls__call call;
@@ -354,6 +367,7 @@ ls_tensor *ls_attention(ls_tensor *q, ls_tensor *k, ls_tensor *v, bool causal)
 
 /* ---- with options ------------------------------------------------------------------------- */
 
+/* Query heads share key heads in groups, so H must be a multiple of G. */
 static bool shapes_fit(ls__call *call, bool causal)
 {
     const ls__record *q = call->in[0], *k = call->in[1];
@@ -378,6 +392,7 @@ static bool shapes_fit(ls__call *call, bool causal)
     return true;
 }
 
+/* The comparison is written so that NaN fails it. */
 static bool numbers_fit(ls__call *call, const ls_attention_options *o)
 {
     if (!(o->dropout >= 0.0 && o->dropout <= 1.0)) {
@@ -428,6 +443,7 @@ static bool read_mask(ls__call *call, ls_tensor *mask, request *asked)
     return one.failed == NULL;
 }
 
+/* All options are checked before any memory is taken. */
 ls_tensor *ls_attention_with(ls_tensor *q, ls_tensor *k, ls_tensor *v,
                              const ls_attention_options *options)
 {

@@ -16,6 +16,7 @@ typedef struct norm_context {
     bool training, relu, half;
 } norm_context;
 
+/* The part of the kernel's arguments that forward and backward share; pointers are the caller's. */
 static ls__batch_norm shape_of(const norm_context *c)
 {
     return (ls__batch_norm){.layout = c->layout,
@@ -27,6 +28,7 @@ static ls__batch_norm shape_of(const norm_context *c)
                             .relu = c->relu};
 }
 
+/* An empty batch has no gradient to sum, but dw and db must still be defined: zeros. */
 static ls_status batch_norm_backward(ls__tensor_rule *r)
 {
     const norm_context *c = r->node->context;
@@ -68,6 +70,7 @@ static const ls__op batch_norm_op = {
 
 /* ---- checks ------------------------------------------------------------------------------- */
 
+/* False with call->failed set. */
 static bool norm_shapes(ls__call *call)
 {
     const ls__record *x = call->in[EDGE_X];
@@ -119,6 +122,8 @@ static ls__record *running_of(ls__call *call, const char *name, ls_tensor *t)
     return r;
 }
 
+/* False with call->failed set. Training on one element a channel is refused: the unbiased variance
+ * would divide by zero. */
 static bool norm_arguments(ls__call *call, const norm_context *c, bool has_mean, bool has_var,
                            double momentum)
 {
@@ -169,6 +174,8 @@ static void update(const ls__call *call, const norm_context *c, const running *s
     }
 }
 
+/* In training the statistics are those of the batch, and the running ones move; in evaluation the
+ * running ones are copied, so that backward sees the values of this call. */
 static void forward(const ls__call *call, const norm_context *c, const running *stats,
                     ls__batch_norm *n, float *mean, float *rstd, double eps)
 {
@@ -185,6 +192,7 @@ static void forward(const ls__call *call, const norm_context *c, const running *
     call->k->batch_norm(n, NULL);
 }
 
+/* A node of NULL means that backward will not run; nothing is kept then. */
 static void save(ls__tensor_node *node, const norm_context *c, const ls__record *out,
                  const ls__dense saved[SAVED_Y])
 {
@@ -214,6 +222,7 @@ static bool reads_half(const ls__call *call)
     return fits;
 }
 
+/* A view of channels last is computed in that layout, without a copy. */
 static ls_tensor *normalise(ls__call *call, const norm_context *c, const running *stats, double eps)
 {
     ls__batch_norm n = shape_of(c);
@@ -249,6 +258,7 @@ static ls_tensor *normalise(ls__call *call, const norm_context *c, const running
     return ls__call_finish(call, out);
 }
 
+/* All operands are checked before the running statistics change, so a failed call leaves them. */
 ls_tensor *ls_batch_norm_with(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
                               const ls_batch_norm_options *options)
 {
@@ -278,6 +288,7 @@ ls_tensor *ls_batch_norm_with(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
     return normalise(&call, &c, &stats, o.eps);
 }
 
+/* The signature of torch.nn.functional.batch_norm; more options are ls_batch_norm_with's. */
 ls_tensor *ls_batch_norm(ls_tensor *x, ls_tensor *weight, ls_tensor *bias, ls_tensor *running_mean,
                          ls_tensor *running_var, bool training, double momentum, double eps)
 {

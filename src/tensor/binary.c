@@ -109,6 +109,7 @@ static ls_status extreme_backward_one(ls__tensor_rule *r, int i, float *scratch)
     return sum_down(r, i, scratch, 1.0f);
 }
 
+/* Their gradient goes to one operand or is shared, so backward needs the values. */
 static bool is_extreme(ls__binary op)
 {
     return op == LS__BINARY_MAX || op == LS__BINARY_MIN;
@@ -222,6 +223,7 @@ static ls__real real_of(const ls__record *record)
     return (ls__real){.at = ls__record_data(record), .half = record->dtype == LS_BFLOAT16};
 }
 
+/* The same operand, `elements` further. */
 static ls__real moved(ls__real x, int64_t elements)
 {
     return (ls__real){(char *)x.at + elements * (x.half ? 2 : 4), x.half};
@@ -285,6 +287,7 @@ static ls_status half_product_backward(ls__tensor_rule *r, int i, ls__real dy)
     return status;
 }
 
+/* The type of each gradient is that of its operand, not that of the output. */
 static ls_status half_backward(ls__tensor_rule *r)
 {
     const half_context *c = r->node->context;
@@ -336,6 +339,7 @@ static bool takes_halves(const ls__call *call, ls__binary op)
     return ls__shape_equal(x, y) || (part->numel >= HALF_PART_MIN && is_end_of(part, whole));
 }
 
+/* The result is bfloat16 only if both operands are; a float32 operand keeps its precision. */
 static ls_tensor *binary_halves(ls__call *call, ls__binary op)
 {
     const ls__record *x = call->in[0], *y = call->in[1];

@@ -8,11 +8,13 @@ typedef struct cast_context {
     int64_t numel;
 } cast_context;
 
+/* The types that take part in autograd; a cast to any other ends the graph. */
 static bool carries(ls_dtype dtype)
 {
     return dtype == LS_FLOAT32 || dtype == LS_BFLOAT16;
 }
 
+/* The types differ: a gradient of the same type needs no conversion. */
 void ls__cast_gradient(const ls__kernels *k, void *to, ls_dtype to_dtype, const void *from,
                        int64_t numel, float beta)
 {
@@ -78,6 +80,7 @@ ls__record *ls__call_cast(ls__call *call, ls__record *in, ls_dtype dtype)
     return out;
 }
 
+/* A cast to the own type is a view and copies nothing. */
 ls_tensor *ls_cast(ls_tensor *t, ls_dtype dtype)
 {
     ls__call call;

@@ -4,6 +4,8 @@
 
 #include "tensor/op.h"
 
+/* No promotion, as everywhere here: comparing int64 with float32 would round silently. False with
+ * call->failed set. */
 static bool one_type(ls__call *call)
 {
     const ls__record *a = call->in[0], *b = call->in[1];
@@ -65,11 +67,13 @@ ls_tensor *ls_le(ls_tensor *a, ls_tensor *b)
     return compare("le", LS__COMPARE_LE, false, a, b);
 }
 
+/* a > b is b < a, also for NaN. */
 ls_tensor *ls_gt(ls_tensor *a, ls_tensor *b)
 {
     return compare("gt", LS__COMPARE_LT, true, a, b);
 }
 
+/* a >= b is b <= a, also for NaN. */
 ls_tensor *ls_ge(ls_tensor *a, ls_tensor *b)
 {
     return compare("ge", LS__COMPARE_LE, true, a, b);

@@ -197,6 +197,7 @@ static ls_tensor *with_new_dim(ls_tensor *t, int at)
     return ls_reshape(t, shape);
 }
 
+/* Views with a new dimension of 1 are concatenated along it. */
 ls_tensor *ls_stack(ls_tensor *const *tensors, int count, int dim)
 {
     ls__call call;
@@ -224,6 +225,7 @@ ls_tensor *ls_stack(ls_tensor *const *tensors, int count, int dim)
 
 /* ---- split -------------------------------------------------------------------------------- */
 
+/* Subtracts instead of adding, so that sizes near INT64_MAX cannot overflow. */
 static bool sizes_fit(const ls__record *a, int dim, const int64_t *sizes, int count)
 {
     int64_t rest = a->dim[dim];
@@ -235,6 +237,8 @@ static bool sizes_fit(const ls__record *a, int dim, const int64_t *sizes, int co
     return fits && rest == 0;
 }
 
+/* The parts are views. From the first failure on every element of out is a poisoned tensor, so
+ * callers may use them without a check. */
 ls_status ls_split(ls_tensor *a, int dim, const int64_t *sizes, int count, ls_tensor **out)
 {
     ls__call call;

@@ -129,11 +129,13 @@ static ls__shape_text shown(const ls__call *call, int i)
     return ls__shape_print(shape);
 }
 
+/* For messages; ls_conv1d runs as an image of height 1, which its user never sees. */
 static const char *axis_name(const ls__call *call, int axis)
 {
     return call->name == conv1d_op.name ? "length" : axis == 0 ? "height" : "width";
 }
 
+/* The upper limits keep later products of sizes within int64. False with call->failed set. */
 static bool check_options(ls__call *call, const ls_conv2d_options *o)
 {
     for (int i = 0; i < 2; i++) {
@@ -152,6 +154,7 @@ static bool check_options(ls__call *call, const ls_conv2d_options *o)
     return true;
 }
 
+/* False with call->failed set. */
 static bool check_shapes(ls__call *call, const ls_conv2d_options *o)
 {
     const ls__record *x = call->in[EDGE_X], *w = call->in[EDGE_W], *b = call->in[EDGE_B];
@@ -202,6 +205,7 @@ static bool outputs(ls__call *call, const ls__conv2d *c, int axis, int64_t size,
     return true;
 }
 
+/* False with call->failed set; otherwise *c is complete, output size included. */
 static bool describe(ls__call *call, const ls_conv2d_options *o, ls__conv2d *c)
 {
     if (!check_options(call, o) || !check_shapes(call, o)) {
@@ -238,6 +242,7 @@ static operands operands_of(ls__call *call, bool half)
                       .b = half ? ls__call_full(call, EDGE_B) : ls__call_dense(call, EDGE_B)};
 }
 
+/* NULL if there is no memory for the output; an empty batch has an output without elements and no work. */
 static ls__record *computed(ls__call *call, const conv_context *context, const operands *o)
 {
     const ls__conv2d *c = &context->shape;
@@ -276,6 +281,7 @@ static void save(ls__tensor_node *node, const conv_context *context, const opera
     }
 }
 
+/* The common path of both public functions; `op` names the one for messages and backward. */
 static ls_tensor *convolved(const ls__op *op, ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
                             const ls_conv2d_options *o)
 {
@@ -311,6 +317,7 @@ static ls_tensor *with_height(ls_tensor *t)
     return ls_reshape(t, LS_SHAPE(s.dim[0], s.dim[1], 1, s.dim[2]));
 }
 
+/* A convolution of images of height 1: no second set of kernels. */
 ls_tensor *ls_conv1d(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
                      const ls_conv1d_options *options)
 {

@@ -34,6 +34,7 @@ static int64_t weights_of(const ls__conv2d *c)
 
 /* ---- gradients ---------------------------------------------------------------------------- */
 
+/* Writes one gradient with the pass of the ordinary convolution; `to` says in which type. */
 static ls_status run_into(ls__tensor_rule *r, ls__conv2d_pass pass, const ls__gradient *to,
                           ls__conv2d_data *d)
 {
@@ -44,6 +45,7 @@ static ls_status run_into(ls__tensor_rule *r, ls__conv2d_pass pass, const ls__gr
     return ls__conv2d_run(r->tensors, r->k, &c->conv, pass, d);
 }
 
+/* db is the sum of dy over all pixels and images. */
 static ls_status backward_bias(ls__tensor_rule *r, const ls__conv2d *c, bool half)
 {
     const ls__gradient *db = &r->in[EDGE_B];
@@ -54,6 +56,8 @@ static ls_status backward_bias(ls__tensor_rule *r, const ls__conv2d *c, bool hal
     return LS_OK;
 }
 
+/* A transposed convolution is the backward_x of an ordinary one, so its own gradients are the
+ * forward pass (for x) and backward_w with x and dy exchanged. */
 static ls_status conv_transpose_backward(ls__tensor_rule *r)
 {
     const transpose_context *context = r->node->context;
@@ -80,6 +84,8 @@ static const ls__op conv_transpose_op = {.name = "conv_transpose2d",
 
 /* ---- shapes ------------------------------------------------------------------------------- */
 
+/* An output_padding of the stride or more would name an output that no input reaches. False with
+ * call->failed set. */
 static bool check_axis(ls__call *call, const ls_conv_transpose2d_options *o, int axis)
 {
     const int64_t largest = LS__CONV_EXTENT_MAX;
@@ -98,6 +104,7 @@ static bool check_axis(ls__call *call, const ls_conv_transpose2d_options *o, int
     return false;
 }
 
+/* False with call->failed set. */
 static bool check_shapes(ls__call *call, int64_t groups)
 {
     const ls__record *x = call->in[EDGE_X], *w = call->in[EDGE_W], *b = call->in[EDGE_B];
@@ -149,6 +156,7 @@ static bool size_of(ls__call *call, const ls_conv_transpose2d_options *o, int ax
     return false;
 }
 
+/* *c is the ordinary convolution whose gradient this is: its input is our output. */
 static bool describe(ls__call *call, const ls_conv_transpose2d_options *o, ls__conv2d *c)
 {
     if (!check_axis(call, o, 0) || !check_axis(call, o, 1) || !check_shapes(call, o->groups)) {

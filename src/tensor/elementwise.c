@@ -124,6 +124,7 @@ ls_tensor *ls_relu(ls_tensor *a)
     return unary(LS__UNARY_RELU, a);
 }
 
+/* The kind is a user's number, so it is checked before it chooses an operator. */
 ls_tensor *ls_gelu(ls_tensor *a, ls_gelu_kind kind)
 {
     ls__call call;
@@ -156,6 +157,7 @@ ls_tensor *ls_cos(ls_tensor *a)
     return unary(LS__UNARY_COS, a);
 }
 
+/* 0 log 0 is 0 here, with gradient 0: the entropy term of a divergence. */
 ls_tensor *ls__xlogx(ls_tensor *a)
 {
     return unary(LS__UNARY_XLOGX, a);
@@ -167,6 +169,7 @@ typedef struct scale_context {
     float factor;
 } scale_context;
 
+/* The factor is a constant of the graph; nothing is saved. */
 static ls_status scale_backward(ls__tensor_rule *r)
 {
     const scale_context *context = r->node->context;
@@ -176,6 +179,7 @@ static ls_status scale_backward(ls__tensor_rule *r)
 
 static const ls__op scale_op = {.name = "scale", .backward = scale_backward, .accumulates = true};
 
+/* Runs in the order of storage, so a transposed input needs no copy. */
 ls_tensor *ls_scale(ls_tensor *a, double factor)
 {
     ls__call call;
@@ -198,6 +202,7 @@ ls_tensor *ls_scale(ls_tensor *a, double factor)
 
 static const ls__op add_scalar_op = {.name = "add_scalar", .passes = 1};
 
+/* Its gradient is that of the output itself. */
 ls_tensor *ls_add_scalar(ls_tensor *a, double value)
 {
     ls__call call;
@@ -272,6 +277,7 @@ ls_tensor *ls_clamp(ls_tensor *a, double low, double high)
     return map(a, (map_context){LS__MAP_CLAMP, {low, high}});
 }
 
+/* The terms of the loss, not their mean. */
 ls_tensor *ls__huber(ls_tensor *a, double delta)
 {
     return map(a, (map_context){LS__MAP_HUBER, {delta, 0.0}});
@@ -285,6 +291,7 @@ typedef struct dropout_context {
     double p;
 } dropout_context;
 
+/* Forward and backward call it with one stream, so they drop the same elements. */
 static void drop(const ls__kernels *k, bool half, void *out, const void *a, int64_t count,
                  const dropout_context *c, float beta)
 {
@@ -307,6 +314,7 @@ static ls_status dropout_backward(ls__tensor_rule *r)
 static const ls__op dropout_op = {
     .name = "dropout", .backward = dropout_backward, .accumulates = true};
 
+/* Draws from the runtime's stream for dropout; a recomputed forward replays the same draw. */
 ls_tensor *ls_dropout(ls_tensor *a, double p)
 {
     ls__call call;

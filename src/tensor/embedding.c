@@ -52,6 +52,7 @@ static ls_status embedding_backward(ls__tensor_rule *r)
 static const ls__op embedding_op = {
     .name = "embedding", .backward = embedding_backward, .accumulates = true};
 
+/* The indices are checked against the vocabulary here, because the kernel trusts them. */
 static ls__record *lookup(ls__call *call, const embedding_context *c, const ls__dense *weight,
                           const ls__dense *index)
 {
@@ -79,6 +80,7 @@ static bool takes_dim(ls__call *call, const ls__record *index)
     return index->ndim < LS_DIMS_MAX;
 }
 
+/* The weight's gradient is dense; rows that no index names are zero. */
 ls_tensor *ls_embedding(ls_tensor *weight, ls_tensor *index)
 {
     ls__call call;
@@ -116,6 +118,7 @@ ls_tensor *ls_embedding(ls_tensor *weight, ls_tensor *index)
 
 /* ---- one-hot ------------------------------------------------------------------------------ */
 
+/* Indices carry no gradient, so nothing is recorded. */
 ls_tensor *ls_one_hot(ls_tensor *index, int64_t classes)
 {
     ls__call call;

@@ -67,7 +67,7 @@ typedef struct ls__tensor_rule { /* one call of a gradient rule */
     ls__tensors *tensors;
     const ls__kernels *k;
     const float *dy; /* row-major, of the node's output and its dtype */
-    bool dy_is_free; /* nobody else will read dy: the rule may write over it */
+    bool dy_is_free; /* no other rule reads dy: this one may write over it */
     ls__gradient in[LS__EDGES_MAX];
     const void *saved[LS__SAVED_MAX];
 } ls__tensor_rule;

@@ -1,11 +1,12 @@
 /* Group normalisation (Wu & He 2018): a layer norm of each group's elements, then one weight and
- * bias a channel. Made of operations, so its gradients are theirs. */
+ * bias a channel. Composed of operations, which bring the gradients. */
 #include <lockstep/ops.h>
 
 #include "tensor/op.h"
 
 enum { EDGE_X, EDGE_W, EDGE_B };
 
+/* False with call->failed set. */
 static bool check_shapes(ls__call *call, int64_t groups)
 {
     const ls__record *x = call->in[EDGE_X];
@@ -41,6 +42,8 @@ static ls_tensor *by_channel(ls_tensor *p, int64_t channels, int ndim)
     return ls_reshape(p, shape);
 }
 
+/* A layer norm over each group's elements, composed of other operations, so it has no backward of
+ * its own. */
 ls_tensor *ls_group_norm(ls_tensor *x, int64_t groups, ls_tensor *weight, ls_tensor *bias,
                          double eps)
 {

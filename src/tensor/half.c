@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+/* A state of the calling thread; returns the one before, for the caller to restore. */
 bool ls_set_autocast(bool enabled)
 {
     bool before = ls__self.autocast;
@@ -58,16 +59,20 @@ static ls__dense converted(ls__call *call, int i, ls_dtype dtype)
     return copy;
 }
 
+/* Argument i as bfloat16: the memory itself where it has that type, a copy otherwise. */
 ls__dense ls__call_half(ls__call *call, int i)
 {
     return converted(call, i, LS_BFLOAT16);
 }
 
+/* Argument i as float32: the memory itself where it has that type, a copy otherwise. */
 ls__dense ls__call_full(ls__call *call, int i)
 {
     return converted(call, i, LS_FLOAT32);
 }
 
+/* Supplies the kernel's workspace and its store of plans; blocks come from the cache of storage, so
+ * the workspace costs no system call. */
 ls_status ls__gemm_half(ls__tensors *tensors, const ls__kernels *k, ls__gemm_bf16 *g)
 {
     g->plans = tensors->plans;
@@ -101,6 +106,8 @@ ls_status ls__sum_rows_half(ls__tensor_rule *r, const ls__gradient *to, const vo
     return LS_OK;
 }
 
+/* Zero is all bits clear in every type, yet float32 goes through the kernel, which uses all
+ * threads. */
 void ls__fill_zero(const ls__kernels *k, void *data, ls_dtype dtype, int64_t numel)
 {
     if (dtype == LS_FLOAT32) {

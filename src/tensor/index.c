@@ -16,6 +16,7 @@ typedef struct pick_context {
     int64_t a_numel, plain_numel;
 } pick_context;
 
+/* Row-major strides for a shape, whatever the record's own are. */
 static ls__strided dense_strides(const ls__record *in)
 {
     ls__strided out = {{0}};
@@ -43,6 +44,7 @@ static void context_fill(pick_context *c, const ls__record *a, const ls__record 
     c->plain_numel = plain->numel;
 }
 
+/* What both directions share; callers add the two sides. */
 static ls__pick arguments(const pick_context *c, const void *index)
 {
     return (ls__pick){.ndim = c->ndim,
@@ -52,6 +54,7 @@ static ls__pick arguments(const pick_context *c, const void *index)
                       .index_bytes = c->index_bytes};
 }
 
+/* Gathers along the dimension: to[i] = from[index[i]]. */
 static void pick(const ls__kernels *k, const pick_context *c, const void *index, float *to,
                  const float *from)
 {
@@ -63,6 +66,7 @@ static void pick(const ls__kernels *k, const pick_context *c, const void *index,
     k->pick(&args, NULL);
 }
 
+/* Adds along the dimension: to[index[i]] += from[i], in the order of i. */
 static void put_add(const ls__kernels *k, const pick_context *c, const void *index, float *to,
                     const float *from)
 {
@@ -128,6 +132,7 @@ static bool picks(ls__call *call, int dim, int *at)
     return fits;
 }
 
+/* As torch.gather: the index has the output's shape. */
 ls_tensor *ls_gather_dim(ls_tensor *a, int dim, ls_tensor *index)
 {
     ls__call call;
@@ -157,6 +162,8 @@ ls_tensor *ls_gather_dim(ls_tensor *a, int dim, ls_tensor *index)
     return ls__call_finish(&call, out);
 }
 
+/* src may be larger than the index, as in torch.scatter_add; the rest is not read. False with
+ * call->failed set. */
 static bool adds(ls__call *call)
 {
     const ls__record *index = call->in[EDGE_INDEX], *src = call->in[EDGE_SRC];
@@ -175,6 +182,7 @@ static bool adds(ls__call *call)
     return fits;
 }
 
+/* Copies the input first, because the result is a new tensor. */
 static ls__record *scatter(ls__call *call, pick_context *c, int at, const ls__dense *chosen)
 {
     const ls__record *in = call->in[EDGE_A], *src = call->in[EDGE_SRC];
@@ -191,6 +199,7 @@ static ls__record *scatter(ls__call *call, pick_context *c, int at, const ls__de
     return out;
 }
 
+/* Indices may repeat; their values are added in order, so the sum is reproducible. */
 ls_tensor *ls_scatter_add(ls_tensor *a, int dim, ls_tensor *index, ls_tensor *src)
 {
     ls__call call;
@@ -260,6 +269,7 @@ static ls__record *selected(ls__call *call, const select_context *c, int at, con
     return out;
 }
 
+/* One index for all rows, where ls_gather_dim has one for each element. */
 ls_tensor *ls_index_select(ls_tensor *a, int dim, ls_tensor *index)
 {
     ls__call call;

@@ -27,6 +27,7 @@ typedef struct kind {
 
 static const kind kinds[LS_ACTIVATION_TANH + 1];
 
+/* dy has the output's type, which the node knows and the pointer does not. */
 static const ls__bfloat16 *dy_half(const ls__tensor_rule *r)
 {
     return (const ls__bfloat16 *)(const void *)r->dy;
@@ -42,6 +43,7 @@ static ls_status product(ls__tensor_rule *r, const ls__gradient *to, ls__gemm_bf
     return ls__gemm_half(r->tensors, r->k, g);
 }
 
+/* dX = dY W. A turned weight lies [in,out], so the product transposes the other way. */
 static ls_status backward_x(ls__tensor_rule *r, const linear_context *c)
 {
     const ls__gradient *dx = &r->in[EDGE_X];
@@ -177,6 +179,7 @@ static void backward_empty(ls__tensor_rule *r, const linear_context *c)
     }
 }
 
+/* Nothing to multiply if there are no inputs: the gradients are then empty. */
 static ls_status backward_products(ls__tensor_rule *r, const linear_context *c)
 {
     if (r->in[EDGE_W].data != NULL && c->in > 0) {
@@ -188,7 +191,7 @@ static ls_status backward_products(ls__tensor_rule *r, const linear_context *c)
     return LS_OK;
 }
 
-/* dZ is written over dy where nobody else reads that. */
+/* dZ is written over dy where no other rule reads dy. */
 static ls_status linear_backward(ls__tensor_rule *r)
 {
     const linear_context *c = r->node->context;
@@ -230,6 +233,7 @@ static const kind kinds[LS_ACTIVATION_TANH + 1] = {
 
 /* ---- forward ------------------------------------------------------------------------------ */
 
+/* *shape is the output's. False with call->failed set. */
 static bool linear_shape(ls__call *call, ls_shape *shape)
 {
     const ls__record *x = call->in[EDGE_X], *w = call->in[EDGE_W], *b = call->in[EDGE_B];
@@ -267,6 +271,7 @@ static ls__activation then_of(const linear_context *c, const operands *o)
                             .out = o->z.data != NULL ? o->out : NULL};
 }
 
+/* Bias and activation are part of the product, which applies them while C lies in the cache. */
 static void forward(const ls__call *call, const linear_context *c, const operands *o)
 {
     const ls__gemm g = {.trans_b = !c->turned,
@@ -284,6 +289,7 @@ static void forward(const ls__call *call, const linear_context *c, const operand
     call->k->gemm(&g, NULL);
 }
 
+/* As forward, with products of bfloat16 and sums of float32. */
 static void forward_half(ls__call *call, const linear_context *c, const operands *o)
 {
     ls__gemm_bf16 g = {.trans_b = !c->turned,
@@ -324,6 +330,8 @@ static ls__record *computed(ls__call *call, const linear_context *c, ls_shape sh
     return out;
 }
 
+/* x is kept only for the weight's gradient and w only for x's, since each costs memory until
+ * backward. */
 static void record(ls__call *call, const linear_context *c, ls__record *out, operands *o)
 {
     ls__tensor_node *node = ls__call_record(call, &kinds[c->activation].node, out, sizeof *c);
@@ -376,6 +384,7 @@ static bool begin(ls__call *call, linear_context *c, ls_shape *shape)
     return true;
 }
 
+/* An unknown activation is reported under the plain name: kinds[] has none for it. */
 ls_tensor *ls_linear_with(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
                           ls_activation activation)
 {

@@ -31,6 +31,7 @@ static ls_status mse_backward(ls__tensor_rule *r)
 
 static const ls__op mse_op = {.name = "mse_loss", .backward = mse_backward, .accumulates = true};
 
+/* The difference is kept for backward: its gradient is a multiple of it. */
 ls_tensor *ls_mse_loss(ls_tensor *x, ls_tensor *y)
 {
     ls__call call;
@@ -79,6 +80,8 @@ static ls_status bce_backward(ls__tensor_rule *r)
 static const ls__op bce_op = {
     .name = "bce_with_logits", .backward = bce_backward, .accumulates = true};
 
+/* The gradient is computed with the loss, where the sigmoid is at hand, and only scaled in
+ * backward. */
 ls_tensor *ls_bce_with_logits(ls_tensor *logits, ls_tensor *target)
 {
     ls__call call;
@@ -121,6 +124,8 @@ typedef struct cross_entropy_context {
     bool half; /* logits and their gradient are bfloat16 */
 } cross_entropy_context;
 
+/* Forward left the gradient of a loss with dy = 1. A loss that backward starts from has just that,
+ * so the memory is handed over instead of copied. */
 static ls_status cross_entropy_backward(ls__tensor_rule *r)
 {
     const cross_entropy_context *c = r->node->context;
@@ -159,6 +164,7 @@ typedef struct class_loss {
     int64_t ignore;
 } class_loss;
 
+/* Classes are the last dimension. False with call->failed set. */
 static bool cross_entropy_shapes(ls__call *call)
 {
     const ls__record *x = call->in[EDGE_LOGITS], *y = call->in[EDGE_TARGET];
@@ -176,6 +182,8 @@ static bool cross_entropy_shapes(ls__call *call)
     return fits;
 }
 
+/* All targets are checked before the kernel runs, which trusts them. An ignored target may have any
+ * value. */
 static bool targets_valid(ls__call *call, const class_loss *loss, const ls__dense *y, int64_t n)
 {
     const ls__record *target = call->in[EDGE_TARGET];
@@ -243,6 +251,7 @@ static bool reads_halves(const ls__call *call, const ls__op *op)
            x->dim[x->ndim - 1] <= LS__HALF_LOGITS_MAX;
 }
 
+/* The checks that the three losses of classes share. False with call->failed set. */
 static bool class_loss_begin(ls__call *call, const ls__op *op, ls_tensor *logits, ls_tensor *target)
 {
     return ls__call_begin(call, op->name, 2, (ls_tensor *[]){logits, target}) &&
@@ -279,6 +288,7 @@ ls_tensor *ls_cross_entropy_with(ls_tensor *logits, ls_tensor *target,
 
 #define NLL_IGNORE (-100) /* torch.nn.functional.nll_loss' default */
 
+/* Targets of NLL_IGNORE do not count, as in PyTorch. */
 ls_tensor *ls_nll_loss(ls_tensor *log_probs, ls_tensor *target)
 {
     ls__call call;

@@ -20,12 +20,15 @@ static bool begin(ls__call *call, const char *name, ls_tensor **x, ls_tensor **y
     return true;
 }
 
+/* Composed of operations that have gradients; the check comes first, so that a message names the
+ * loss. */
 ls_tensor *ls_l1_loss(ls_tensor *x, ls_tensor *y)
 {
     ls__call call;
     return begin(&call, "l1_loss", &x, &y) ? ls_mean(ls_abs(ls_sub(x, y))) : call.failed;
 }
 
+/* The comparison is written so that NaN fails it. */
 ls_tensor *ls_huber_loss(ls_tensor *x, ls_tensor *y, double delta)
 {
     ls__call call;
@@ -51,6 +54,7 @@ ls_tensor *ls_smooth_l1_loss(ls_tensor *x, ls_tensor *y, double beta)
     return beta == 0.0 ? ls_l1_loss(x, y) : ls_scale(ls_huber_loss(x, y, beta), 1.0 / beta);
 }
 
+/* BATCHMEAN divides by the first dimension only, as PyTorch's kl_div. */
 static ls_tensor *reduced(ls_tensor *terms, ls_reduction reduction)
 {
     const ls_shape shape = ls_shape_of(terms);

@@ -33,6 +33,7 @@ typedef struct lstm_tools {
     ls__bfloat16 *rounded;
 } lstm_tools;
 
+/* The left side is rounded into a buffer that all steps share, so they must run in order. */
 static ls_status add_half_product(const lstm_tools *with, const ls__gemm *g)
 {
     with->k->bfloat16_narrow(with->rounded, g->a, g->m * g->k, 0.0f, NULL);
@@ -106,6 +107,7 @@ static ls_status add_half_weight(ls__tensor_rule *r, const lstm_context *c, cons
     return status;
 }
 
+/* dW += dA^T h over some steps at once: one large product instead of one a step. */
 static ls_status add_weight(ls__tensor_rule *r, const lstm_context *c, const float *da,
                             const float *h, int64_t rows, float beta)
 {
@@ -127,6 +129,8 @@ static ls_status add_weight(ls__tensor_rule *r, const lstm_context *c, const flo
     return LS_OK;
 }
 
+/* Steps behind the first read the outputs before them; the first one reads the given state, which
+ * lies elsewhere and takes a second product. */
 static ls_status backward_weight(ls__tensor_rule *r, const lstm_context *c, const float *da)
 {
     const float *state = r->saved[SAVED_STATE], *out = r->saved[SAVED_OUT];
@@ -165,6 +169,7 @@ static ls_status backward_time(ls__tensor_rule *r, const lstm_context *c, const 
     return LS_OK;
 }
 
+/* The first step's gradients of h and c, which follow each other in the state. */
 static ls_status backward_state(ls__tensor_rule *r, const lstm_context *c, const lstm_tools *with,
                                 const float *da, const float *dc)
 {
@@ -199,6 +204,8 @@ static ls_status backward_all(ls__tensor_rule *r, const lstm_context *c, const l
     return wanted ? backward_state(r, c, with, da, dc) : LS_OK;
 }
 
+/* From the last step to the first; dc and dh carry the gradients from step to step. The weight's
+ * gradient is one product after the loop. */
 static ls_status lstm_backward(ls__tensor_rule *r)
 {
     const lstm_context *c = r->node->context;
@@ -222,6 +229,7 @@ static const ls__op lstm_op = {.name = "lstm", .backward = lstm_backward, .accum
 
 /* ---- forward ------------------------------------------------------------------------------ */
 
+/* False with call->failed set. */
 static bool lstm_shapes(ls__call *call)
 {
     const ls__record *gates = call->in[EDGE_GATES], *w = call->in[EDGE_W];
@@ -258,6 +266,7 @@ typedef struct lstm_memory {
     ls__dense rounded;         /* [B,H] */
 } lstm_memory;
 
+/* Steps depend on each other; the threads share the work within each. */
 static ls_status forward(const ls__call *call, const lstm_context *c, const lstm_memory *m,
                          float *out)
 {
@@ -287,6 +296,7 @@ static ls_status forward(const ls__call *call, const lstm_context *c, const lstm
     return LS_OK;
 }
 
+/* The gates after their activations and all cell states: backward recomputes no step. */
 static void save(ls__tensor_node *node, const lstm_context *c, const lstm_memory *m,
                  const ls__record *out)
 {
@@ -300,6 +310,8 @@ static void save(ls__tensor_node *node, const lstm_context *c, const lstm_memory
     ls__dense_drop(&result);
 }
 
+/* `gates` already contains the input's product and the bias for all steps: one large ls_linear
+ * before the loop. */
 ls_tensor *ls_lstm(ls_tensor *gates, ls_tensor *weight, ls_tensor *state)
 {
     ls__call call;

@@ -13,7 +13,7 @@
 
 enum { SAVED_A, SAVED_B };
 
-/* A [..,rows,cols] operand as the kernel wants it. */
+/* A [..,rows,cols] operand in the form that the kernel takes. */
 typedef struct matrix {
     int64_t rows, cols;
     bool trans; /* stored [cols,rows] */
@@ -97,6 +97,7 @@ static bool rows_continue(const matmul_context *c, const matrix *m)
     return !m->trans || c->batch == 1;
 }
 
+/* Whether one matrix serves the whole batch; its gradient is then a sum over the batch. */
 static bool repeats(const matmul_context *c, const matrix *m)
 {
     for (int d = 0; d < c->batch_dims; d++) {
@@ -119,6 +120,7 @@ typedef struct steps { /* between matrices of a batch, in elements */
     int64_t batch, a, b, c;
 } steps;
 
+/* The batch of bfloat16 products in one call, so that one plan serves them all. */
 static ls_status multiply_half(ls__tensors *tensors, const ls__kernels *k, const operands *o,
                                const steps *s)
 {
@@ -143,6 +145,7 @@ static ls_status multiply_half(ls__tensors *tensors, const ls__kernels *k, const
                                           .stride_c = s->c});
 }
 
+/* The batch `s` steps by constant strides; run() has split others. */
 static ls_status multiply(ls__tensors *tensors, const ls__kernels *k, const operands *o,
                           const steps *s)
 {
@@ -179,6 +182,7 @@ static bool single_stride(const matmul_context *c, const int64_t *stride, int64_
     return true;
 }
 
+/* Offset of matrix i of a batch with broadcast dimensions, whose stride is 0. */
 static int64_t batch_offset(const matmul_context *c, const int64_t *stride, int64_t i)
 {
     int64_t offset = 0;
@@ -205,6 +209,8 @@ static void *moved(const void *data, int64_t elements, bool half)
     return (char *)(uintptr_t)data + elements * (half ? 2 : 4);
 }
 
+/* Most batches have one stride and take one call of the kernel; broadcasting in the middle of the
+ * batch takes one call a matrix. */
 static ls_status run(ls__tensors *tensors, const ls__kernels *k, const matmul_context *c,
                      const operands *o)
 {
@@ -240,6 +246,7 @@ static void dense_batch(const matmul_context *c, const matrix *like, int64_t str
     }
 }
 
+/* The output is dense, whatever the operands are. */
 static void output_batch(const matmul_context *c, int64_t stride[LS_DIMS_MAX])
 {
     int64_t next = c->a.rows * c->b.cols;
@@ -348,6 +355,7 @@ static ls_status backward_b(ls__tensor_rule *r)
     return run_into(r, 1, &c->b, &o);
 }
 
+/* dA = dC B^T and dB = A^T dC, each only where it is wanted. */
 static ls_status matmul_backward(ls__tensor_rule *r)
 {
     if (r->in[0].data != NULL) {
@@ -364,6 +372,7 @@ static const ls__op matmul_op = {
 
 /* ---- forward ------------------------------------------------------------------------------ */
 
+/* *shape is the output's. False with call->failed set. */
 static bool matmul_shape(ls__call *call, ls_shape *shape)
 {
     const ls__record *a = call->in[0], *b = call->in[1];
@@ -401,6 +410,7 @@ static bool matmul_shape(ls__call *call, ls_shape *shape)
     return true;
 }
 
+/* An inner dimension of 0 is a product of zeros, which the kernels need not know. */
 static ls_status forward(const ls__call *call, matmul_context *c, const ls__dense *a,
                          const ls__dense *b, ls__record *out)
 {
@@ -432,6 +442,7 @@ static ls_status forward(const ls__call *call, matmul_context *c, const ls__dens
     return run(call->tensors, call->k, c, &o);
 }
 
+/* The batch dimensions of the output; operands are described later. */
 static void context_fill(matmul_context *c, ls_shape shape, bool half)
 {
     *c = (matmul_context){.batch_dims = shape.ndim - 2, .batch = 1, .half = half};

@@ -5,6 +5,7 @@
 #include "base/options.h"
 #include "tensor/tensor.h"
 
+/* A copy under the lock, so that its fields belong to one moment. */
 ls_status ls_memory_get_stats(ls_memory_stats *out)
 {
     ls__tensors *tensors = ls__tensors_get("ls_memory_get_stats");
@@ -17,6 +18,7 @@ ls_status ls_memory_get_stats(ls_memory_stats *out)
     return ls__struct_fill(out, &now, sizeof now, "ls_memory_stats", "ls_memory_get_stats");
 }
 
+/* Peaks fall to the present values, for the next phase of a program. */
 ls_status ls_memory_reset_peaks(void)
 {
     ls__tensors *tensors = ls__tensors_get("ls_memory_reset_peaks");
@@ -30,6 +32,7 @@ ls_status ls_memory_reset_peaks(void)
     return LS_OK;
 }
 
+/* Only blocks that no tensor uses go back to the system. */
 ls_status ls_memory_release_cached(void)
 {
     ls__tensors *tensors = ls__tensors_get("ls_memory_release_cached");
@@ -40,6 +43,7 @@ ls_status ls_memory_release_cached(void)
     return LS_OK;
 }
 
+/* -1 if there is no runtime or the system does not say. */
 int64_t ls_memory_available(void)
 {
     const ls__tensors *tensors = ls__tensors_get("ls_memory_available");

@@ -81,6 +81,7 @@ static bool reads_half(const ls__call *call)
     return fits;
 }
 
+/* Over the last dimension. A bfloat16 input gives a bfloat16 output with float32 statistics. */
 ls_tensor *ls_layer_norm(ls_tensor *x, ls_tensor *weight, ls_tensor *bias, double eps)
 {
     ls__call call;
@@ -125,6 +126,7 @@ ls_tensor *ls_layer_norm(ls_tensor *x, ls_tensor *weight, ls_tensor *bias, doubl
 
 /* ---- root mean square --------------------------------------------------------------------- */
 
+/* layer_norm's workspace is enough: there is one sum less. */
 static ls_status rms_norm_backward(ls__tensor_rule *r)
 {
     const norm_context *c = r->node->context;
@@ -150,6 +152,7 @@ static ls_status rms_norm_backward(ls__tensor_rule *r)
 static const ls__op rms_norm_op = {
     .name = "rms_norm", .backward = rms_norm_backward, .accumulates = true};
 
+/* A layer norm without the mean and the bias; over the last dimension. */
 ls_tensor *ls_rms_norm(ls_tensor *x, ls_tensor *weight, double eps)
 {
     ls__call call;

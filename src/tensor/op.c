@@ -46,11 +46,14 @@ bool ls__call_begin_optional(ls__call *call, const char *name, int count, ls_ten
     return true;
 }
 
+/* No argument may be NULL; ls__call_begin_optional allows it. */
 bool ls__call_begin(ls__call *call, const char *name, int count, ls_tensor *const *inputs)
 {
     return ls__call_begin_optional(call, name, count, inputs, 0);
 }
 
+/* The poisoned tensor of a call whose options were refused, before there is a call. A fixed one
+ * where there is no runtime to own it. */
 ls_tensor *ls__call_refused(void)
 {
     const ls_status refused = ls__fail_at_site(ls__self.status);
@@ -125,11 +128,13 @@ bool ls__call_float_types(ls__call *call)
     return true;
 }
 
+/* Halves are widened first; any other type fails the call. */
 bool ls__call_float32(ls__call *call)
 {
     return ls__call_floats(call, ~0u) && ls__call_float_types(call);
 }
 
+/* False with call->failed set. Values are checked later, by ls__call_indices. */
 bool ls__call_index(ls__call *call, int i)
 {
     ls_dtype dtype = (ls_dtype)call->in[i]->dtype;
@@ -142,8 +147,7 @@ bool ls__call_index(ls__call *call, int i)
     return false;
 }
 
-/* A scalar has a message of its own: a range of dimensions from 0 to -1 would tell nobody anything.
- * */
+/* A scalar has a message of its own: a range of dimensions from 0 to -1 would explain nothing. */
 bool ls__call_dim(ls__call *call, int dim, int *out)
 {
     if (ls__shape_dim(call->in[0], dim, out)) {
@@ -160,6 +164,7 @@ bool ls__call_dim(ls__call *call, int dim, int *out)
     return false;
 }
 
+/* False with call->failed set. */
 bool ls__call_alike(ls__call *call)
 {
     const ls__record *a = call->in[0], *b = call->in[1];
@@ -171,6 +176,7 @@ bool ls__call_alike(ls__call *call)
     return false;
 }
 
+/* *out is the shape of the result. False with call->failed set. */
 bool ls__call_broadcast(ls__call *call, ls_shape *out)
 {
     const ls__record *a = call->in[0], *b = call->in[1];
@@ -323,6 +329,8 @@ void ls__call_as_stored(ls__call *call)
 
 /* ---- row-major operands ------------------------------------------------------------------- */
 
+/* Empty if the call has failed or fails now; callers may go on, since ls__call_finish returns the
+ * failure. */
 ls__dense ls__call_memory(ls__call *call, size_t bytes)
 {
     ls__dense dense = {0};
@@ -364,6 +372,7 @@ ls__dense ls__call_dense(ls__call *call, int i)
     return dense;
 }
 
+/* A reference to the output's memory, to be saved in its node; ls__dense_drop gives it back. */
 ls__dense ls__dense_of_output(const ls__record *out)
 {
     return (ls__dense){.storage = ls__storage_ref(out->storage),
@@ -371,6 +380,7 @@ ls__dense ls__dense_of_output(const ls__record *out)
                        .data = ls__record_data(out)};
 }
 
+/* Also for an empty one, and twice. */
 void ls__dense_drop(ls__dense *dense)
 {
     ls__storage_unref(dense->storage);

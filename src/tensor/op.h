@@ -48,7 +48,7 @@ typedef struct ls__call {
     bool narrow;                         /* the result is to be bfloat16 */
     ls_tensor *failed;
     uint64_t node;    /* number of its node; 0: none */
-    ls__meter *meter; /* NULL: nobody looks */
+    ls__meter *meter; /* NULL: not measured */
     ls__metered metered;
 } ls__call;
 

@@ -15,6 +15,7 @@ typedef struct pad_context {
     int64_t numel;            /* of the input */
 } pad_context;
 
+/* The gradient is the part of dy inside the padding. */
 static ls_status pad_backward(ls__tensor_rule *r)
 {
     const pad_context *c = r->node->context;
@@ -115,6 +116,7 @@ typedef struct expand_context {
     uint8_t keep[LS_DIMS_MAX]; /* 0: the dimension is repeated */
 } expand_context;
 
+/* Repeated elements sum their gradients. */
 static ls_status expand_backward(ls__tensor_rule *r)
 {
     const expand_context *c = r->node->context;
@@ -138,6 +140,7 @@ static bool read_expanded(const ls__record *in, ls_shape *shape)
     return fits;
 }
 
+/* A copy, not a view: a view would let several elements share memory. */
 ls_tensor *ls_expand(ls_tensor *a, ls_shape shape)
 {
     ls__call call;

@@ -60,6 +60,7 @@ static bool check_image(ls__call *call)
     return true;
 }
 
+/* The image as it lies; the kernel knows both layouts. */
 static ls__pool2d image_of(const ls__record *x)
 {
     return (ls__pool2d){.layout = ls__record_channels_last(x) ? LS__NHWC : LS__NCHW,
@@ -70,6 +71,7 @@ static ls__pool2d image_of(const ls__record *x)
                         .width = x->dim[3]};
 }
 
+/* Rounds down, as PyTorch's default. False with call->failed set. */
 static bool outputs(ls__call *call, const ls__pool2d *p, int axis, int64_t size, int64_t *out)
 {
     int64_t kernel = p->kernel[axis], stride = p->stride[axis], padding = p->padding[axis];
@@ -87,6 +89,7 @@ static bool outputs(ls__call *call, const ls__pool2d *p, int axis, int64_t size,
     return true;
 }
 
+/* A stride of 0 means the kernel's size. False with call->failed set. */
 static bool describe(ls__call *call, const ls_pool2d_options *o, ls__pool2d *p)
 {
     if (!check_image(call)) {
@@ -105,6 +108,7 @@ static bool describe(ls__call *call, const ls_pool2d_options *o, ls__pool2d *p)
 
 /* ---- operations --------------------------------------------------------------------------- */
 
+/* An image of channels last is read in that order, which makes the copy unnecessary. */
 static ls__dense input(ls__call *call, const ls__pool2d *p)
 {
     if (p->layout == LS__NHWC) {
@@ -113,6 +117,7 @@ static ls__dense input(ls__call *call, const ls__pool2d *p)
     return ls__call_dense(call, 0);
 }
 
+/* In the layout of the input, so that a network keeps one layout throughout. */
 static ls__record *output(ls__call *call, const ls__pool2d *p)
 {
     ls_shape shape = p->layout == LS__NHWC
@@ -121,6 +126,7 @@ static ls__record *output(ls__call *call, const ls__pool2d *p)
     return ls__call_output(call, shape, p->half ? LS_BFLOAT16 : LS_FLOAT32);
 }
 
+/* The index is computed only where backward will read it. */
 ls_tensor *ls_max_pool2d(ls_tensor *x, const ls_pool2d_options *options)
 {
     LS__OPTIONS_OR(ls__call_refused(), ls_pool2d_options, o, options);
@@ -176,6 +182,7 @@ ls_tensor *ls_avg_pool2d(ls_tensor *x, const ls_pool2d_options *options)
     return average(&call, &avg_op, &p);
 }
 
+/* The output's size is given and the windows follow; their sizes may differ by one. */
 ls_tensor *ls_adaptive_avg_pool2d(ls_tensor *x, int64_t height, int64_t width)
 {
     ls__call call;

@@ -134,6 +134,7 @@ static int advance(const printer *p, int64_t at[LS_DIMS_MAX], bool *gap)
     return -1;
 }
 
+/* Elements were gathered row-major before printing. */
 static int64_t flat_index(const printer *p, const int64_t at[LS_DIMS_MAX])
 {
     int64_t index = 0;
@@ -143,6 +144,8 @@ static int64_t flat_index(const printer *p, const int64_t at[LS_DIMS_MAX])
     return index;
 }
 
+/* Without recursion over the dimensions: a counter of LS_DIMS_MAX digits, whose carry says how many
+ * brackets to close. */
 static void elements(const printer *p)
 {
     int64_t at[LS_DIMS_MAX] = {0};
@@ -161,6 +164,7 @@ static void elements(const printer *p)
     }
 }
 
+/* To stdout; large tensors are summarised as in torch. */
 ls_status ls_print(ls_tensor *t)
 {
     ls__call call;

@@ -101,6 +101,7 @@ static bool is_record(ls__tensors *tensors, uintptr_t address)
 
 /* ---- decoding ----------------------------------------------------------------------------- */
 
+/* Messages count arguments from 1; 0 stands for a function's only one. */
 static const char *argument_text(int argument)
 {
     static const char *const texts[] = {"its argument", "argument 1", "argument 2", "argument 3",
@@ -164,6 +165,7 @@ static ls_status fail_with_poison(const ls__record *record)
                           text != NULL ? text : (const char *)record->storage->data);
 }
 
+/* NULL with the status set, also for a poisoned tensor, whose first error is reported again. */
 ls__record *ls__record_sound(ls__tensors *tensors, const ls_tensor *handle, const char *what)
 {
     ls__record *record = ls__record_of(tensors, handle, what, 0);
@@ -174,6 +176,7 @@ ls__record *ls__record_sound(ls__tensors *tensors, const ls_tensor *handle, cons
     return record;
 }
 
+/* The error that poisoned the tensor, or LS_OK. Fixed tensors answer without a runtime. */
 ls_status ls_tensor_status(const ls_tensor *t)
 {
     const ls__record *record = (const ls__record *)((uintptr_t)t & ~GENERATION_MASK);
@@ -239,6 +242,7 @@ ls__record *ls__record_alias(ls__tensors *tensors, const ls__record *of)
     return record;
 }
 
+/* A module's result leaves the module: backward must no longer free it on its way. */
 void ls__tensor_give_out(ls_tensor *t)
 {
     ls__tensors *tensors = t != NULL ? ls__tensors_get("forward") : NULL;
@@ -289,6 +293,8 @@ void ls__record_free(ls__tensors *tensors, ls__record *record)
     pthread_mutex_unlock(&tensors->lock);
 }
 
+/* Out of its scope and into the hands of the caller, who frees it. A record that has left its scope
+ * before stays as it is. */
 void ls__record_keep(ls__tensors *tensors, ls__record *record)
 {
     LS_ASSERT(record->flags & LS__RECORD_LIVE);
@@ -324,6 +330,8 @@ ls_tensor *ls__poison(ls__tensors *tensors)
     return ls__handle(record);
 }
 
+/* Returns its argument, so calls nest; a poisoned tensor if the argument is not a tensor of this
+ * runtime. */
 ls_tensor *ls_keep(ls_tensor *t)
 {
     ls__tensors *tensors = ls__tensors_get("keep");
@@ -345,6 +353,7 @@ ls_tensor *ls_keep(ls_tensor *t)
     return t;
 }
 
+/* NULL, poisoned and owned tensors are left alone: a module frees its parameters itself. */
 void ls_free(ls_tensor *t)
 {
     ls__tensors *tensors = t != NULL ? ls__tensors_get("free") : NULL;
@@ -368,6 +377,7 @@ int64_t ls__tensor_alive(void)
     return alive;
 }
 
+/* No other thread uses the runtime any more. */
 void ls__records_fini(ls__tensors *tensors)
 {
     int count = atomic_load_explicit(&tensors->slab_count, memory_order_relaxed);

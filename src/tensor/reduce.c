@@ -107,6 +107,7 @@ static ls_shape without_dims(const ls__record *in, const uint8_t *keep, bool kee
     return shape;
 }
 
+/* The kernel's form of a single dimension: every other one is kept. */
 static void keep_but(uint8_t *keep, int dim)
 {
     for (int d = 0; d < LS_DIMS_MAX; d++) {
@@ -172,6 +173,7 @@ static ls_tensor *over(ls__call *call, const ls__op *op, const uint8_t *keep, bo
     return ls__call_finish(call, out);
 }
 
+/* A mean over no elements would be NaN in every place and is refused. */
 static ls_tensor *over_dim(const ls__op *op, ls_tensor *a, int dim, bool keepdim, bool mean)
 {
     ls__call call;
@@ -216,6 +218,7 @@ static bool begin_dims(ls__call *call, const char *name, ls_tensor *a, ls_shape 
     return true;
 }
 
+/* No dimensions at all means all of them. */
 ls_tensor *ls_sum_dims(ls_tensor *a, ls_shape dims, bool keepdim)
 {
     ls__call call;

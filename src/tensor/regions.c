@@ -51,6 +51,7 @@ static ls__piece *header_get(ls__regions *r)
     return LS__LIST_ITEM(ls__list_pop_front(&r->unused), ls__piece, link);
 }
 
+/* Headers are kept for reuse; their slabs are given back at the end only. */
 static void header_put(ls__regions *r, ls__piece *piece)
 {
     ls__list_push_front(&r->unused, &piece->link);
@@ -153,6 +154,7 @@ static ls__piece *region_new(ls__regions *r, size_t bytes)
     return piece;
 }
 
+/* Only for a region without a used piece. */
 static void region_free(ls__regions *r, ls__region *region)
 {
     r->reserved -= (int64_t)region->bytes;
@@ -176,6 +178,7 @@ void ls__regions_release_unused(ls__regions *r)
     }
 }
 
+/* All pieces are gone with their regions; pointers to them end here. */
 void ls__regions_fini(ls__regions *r)
 {
     LS__LIST_EACH (at, &r->regions) {
@@ -190,6 +193,7 @@ void ls__regions_fini(ls__regions *r)
 
 /* ---- pieces ------------------------------------------------------------------------------- */
 
+/* NULL if the system refuses even after unused regions were given back. The lock is the caller's. */
 ls__piece *ls__piece_get(ls__regions *r, size_t bytes)
 {
     bytes = ls__round_up(bytes, GRANULE);

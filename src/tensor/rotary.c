@@ -31,6 +31,7 @@ static ls_status rotary_backward(ls__tensor_rule *r)
 static const ls__op rotary_op = {
     .name = "rotary", .backward = rotary_backward, .accumulates = true};
 
+/* Pairs are (d, d + dim/2), so dim must be even. False with call->failed set. */
 static bool rotary_valid(ls__call *call, int64_t first, double base)
 {
     const ls__record *in = call->in[0];
@@ -50,6 +51,7 @@ static bool rotary_valid(ls__call *call, int64_t first, double base)
     return true;
 }
 
+/* Strides of a dense [batch,heads,time,dim]. */
 static void row_major(ls__rotary *args)
 {
     args->x_t = args->dim;
@@ -71,6 +73,8 @@ static ls__dense operand(ls__call *call, ls__rotary *args)
     return ls__dense_of_output(in);
 }
 
+/* `first` is the position of the first row, for decoding with a cache of keys. A view from
+ * ls_permute is read in place. */
 ls_tensor *ls_rotary(ls_tensor *x, int64_t first, double base)
 {
     ls__call call;

@@ -64,6 +64,8 @@ static void warn_root(ls_scope *scope)
              (long long)scope->count);
 }
 
+/* The thread's scope; its root scope is made on the first call. NULL with the status set if there
+ * is no memory. */
 ls_scope *ls__scope_current(ls__tensors *tensors)
 {
     ls_scope *scope = ls__self.scope;
@@ -76,6 +78,7 @@ ls_scope *ls__scope_current(ls__tensors *tensors)
     return scope;
 }
 
+/* Memory that ends with the scope; nothing frees it before. NULL with the status set. */
 void *ls__scope_alloc(ls__tensors *tensors, size_t bytes)
 {
     ls_scope *scope = ls__scope_current(tensors);
@@ -121,6 +124,7 @@ static void scope_pop(void)
     pthread_mutex_unlock(&tensors->lock);
 }
 
+/* Never NULL: without memory it is a mark that ls_scope_leave ignores. */
 ls_scope *ls_scope_enter(void)
 {
     ls__tensors *tensors = ls__tensors_get("scope_enter");
@@ -132,6 +136,8 @@ ls_scope *ls_scope_enter(void)
     return scope != NULL ? scope : (ls_scope *)(uintptr_t)&no_scope;
 }
 
+/* Also leaves the scopes entered since, so an early return inside a loop loses nothing. A scope of
+ * another thread is ignored. */
 void ls_scope_leave(ls_scope *scope)
 {
     ls_scope *at = ls__self.scope;

@@ -31,6 +31,7 @@ ls_shape ls__record_shape(const ls__record *record)
     return shape;
 }
 
+/* By value: several may stand in one message. */
 ls__shape_text ls__record_print(const ls__record *record)
 {
     return ls__shape_print(ls__record_shape(record));
@@ -104,6 +105,7 @@ bool ls__record_contiguous(const ls__record *record)
     return true;
 }
 
+/* The kernels' form of the strides, which does not know records. */
 ls__strided ls__record_strided(const ls__record *record)
 {
     ls__strided out;
@@ -182,6 +184,8 @@ bool ls__shape_view(const ls__record *record, ls_shape shape, int64_t stride[LS_
     return true;
 }
 
+/* A negative dim counts from the right. False, without a message, if the record has no such
+ * dimension. */
 bool ls__shape_dim(const ls__record *record, int dim, int *out)
 {
     int from_left = dim < 0 ? dim + record->ndim : dim;
@@ -192,6 +196,7 @@ bool ls__shape_dim(const ls__record *record, int dim, int *out)
     return true;
 }
 
+/* Elements of dimensions [from,to); the product of all was checked when the record was made. */
 int64_t ls__shape_product(const ls__record *record, int from, int to)
 {
     int64_t product = 1;
@@ -214,11 +219,13 @@ static void reorder(ls__record *record, const int from[4])
     }
 }
 
+/* [N,C,H,W] seen as [N,H,W,C]: strides change, memory does not. */
 void ls__record_see_channels_last(ls__record *record)
 {
     reorder(record, (const int[]){0, 2, 3, 1});
 }
 
+/* The inverse of ls__record_see_channels_last. */
 void ls__record_see_channels_first(ls__record *record)
 {
     reorder(record, (const int[]){0, 3, 1, 2});

@@ -35,6 +35,7 @@ static bool reads_half(const ls__record *in)
            in->dim[in->ndim - 1] <= LS__HALF_ROW_MAX;
 }
 
+/* Over the last dimension, which the kernels need; softmax() brings others there. */
 static ls_tensor *along_last(const ls__op *op, ls_tensor *a, bool log)
 {
     ls__call call;

@@ -1,5 +1,5 @@
 /* Elements in order along a dimension. The kernel finds their places in rows; the values are then
- * picked by ls_gather_dim, whose gradient is theirs. */
+ * picked by ls_gather_dim, which brings the gradient. */
 #include <lockstep/ops.h>
 
 #include "tensor/op.h"
@@ -7,6 +7,7 @@
 #define ALL INT64_MIN      /* for k: as many as there are */
 #define ROW_MAX UINT32_MAX /* the kernel's: a place has 32 bits */
 
+/* Positions within a row are 32 bits in the kernel's keys. False with call->failed set. */
 static bool takes_k(ls__call *call, int64_t k, int dim)
 {
     const ls__record *in = call->in[0];
@@ -73,6 +74,7 @@ static ls_status order(const char *name, ls_tensor *a, int64_t k, int dim, bool 
     return ls_tensor_status(found);
 }
 
+/* Stable: equal elements keep their order. */
 ls_tensor *ls_sort(ls_tensor *a, int dim, bool descending, ls_tensor **indices)
 {
     ls_tensor *values;
@@ -87,6 +89,7 @@ ls_tensor *ls_argsort(ls_tensor *a, int dim, bool descending)
     return indices;
 }
 
+/* Sorted, the first being the largest or the least; of equal elements the first one wins. */
 ls_tensor *ls_topk(ls_tensor *a, int64_t k, int dim, bool largest, ls_tensor **indices)
 {
     ls_tensor *values;

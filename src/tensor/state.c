@@ -12,6 +12,7 @@ static void *counted_allocate(const ls__env *env, size_t bytes)
     return counted->real->allocate(counted->real, bytes);
 }
 
+/* Only allocations are counted: a steady loop must have none. */
 static void counted_release(const ls__env *env, void *memory, size_t bytes)
 {
     const ls__counted_env *counted = (const ls__counted_env *)(const void *)env;
@@ -89,12 +90,14 @@ ls__tensors *ls__tensors_get(const char *what)
     return made;
 }
 
+/* For tests: calls to the system's allocator so far. */
 uint64_t ls__tensor_allocations(ls_runtime *runtime)
 {
     ls__tensors *tensors = runtime->layer[LS__LAYER_TENSOR].data;
     return tensors != NULL ? atomic_load_explicit(&tensors->env.calls, memory_order_relaxed) : 0;
 }
 
+/* For tests, which run operations on the plain twins. No operation may run meanwhile. */
 ls_status ls__tensor_use_kernels(const ls__kernels *kernels)
 {
     ls__tensors *tensors = ls__tensors_get("tensor_use_kernels");

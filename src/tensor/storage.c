@@ -218,6 +218,7 @@ ls__storage *ls__storage_new(ls__tensors *tensors, size_t bytes)
     return storage;
 }
 
+/* The memory stays the user's: the last reference frees the header only. */
 ls__storage *ls__storage_borrow(ls__tensors *tensors, void *data, size_t bytes)
 {
     pthread_mutex_lock(&tensors->lock);
@@ -260,6 +261,7 @@ ls_status ls__storage_move(ls__storage *storage, void *memory)
                : ls__fail(LS_ERR_MEMORY, "moving a tensor of %zu bytes", storage->bytes);
 }
 
+/* NULL is allowed. Any thread may drop the last reference. */
 void ls__storage_unref(ls__storage *storage)
 {
     if (storage == NULL) {
@@ -284,6 +286,7 @@ void ls__storage_unref(ls__storage *storage)
     pthread_mutex_unlock(&tensors->lock);
 }
 
+/* Blocks in use stay; the lock is held for the whole walk. */
 void ls__storages_release_cached(ls__tensors *tensors)
 {
     pthread_mutex_lock(&tensors->lock);

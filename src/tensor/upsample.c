@@ -25,6 +25,7 @@ static const ls__op upsample_op = {
 
 #define EXTENT_MAX ((int64_t)1 << 30) /* as those of convolutions */
 
+/* Of output and scale one must be given for each axis. False with call->failed set. */
 static bool size_of(ls__call *call, const ls_upsample_options *o, int axis, int64_t *out)
 {
     const int64_t in = call->in[0]->dim[2 + axis];
@@ -54,6 +55,7 @@ static double position(const ls_upsample_options *o, int64_t i, int64_t in, int6
     return at > 0.0 ? at : 0.0;
 }
 
+/* The two inputs of an output row or column and the share of the second. */
 static ls__tap tap_of(const ls_upsample_options *o, int64_t i, int64_t in, int64_t outs,
                       double scale)
 {
@@ -83,6 +85,7 @@ static const ls__tap *taps_of(ls__call *call, const ls_upsample_options *o, int 
     return taps;
 }
 
+/* False with call->failed set; otherwise *u is complete. The taps live as long as the scope. */
 static bool describe(ls__call *call, const ls_upsample_options *o, ls__upsample2d *u)
 {
     const ls__record *x = call->in[0];
@@ -109,6 +112,7 @@ static bool describe(ls__call *call, const ls_upsample_options *o, ls__upsample2
     return u->columns != NULL;
 }
 
+/* Rows and columns are independent, so taps are computed once an axis, not once a pixel. */
 ls_tensor *ls_upsample(ls_tensor *x, const ls_upsample_options *options)
 {
     LS__OPTIONS_OR(ls__call_refused(), ls_upsample_options, o, options);

@@ -36,6 +36,7 @@ static bool resolve_shape(const ls__record *in, ls_shape *shape)
 
 static ls_tensor *clone_named(const char *name, ls_tensor *t, bool always);
 
+/* A view where the strides allow it, otherwise a copy. */
 ls_tensor *ls_reshape(ls_tensor *t, ls_shape shape)
 {
     ls__call call;
@@ -92,6 +93,7 @@ ls_tensor *ls_transpose(ls_tensor *t, int dim0, int dim1)
     return permuted(&call, order);
 }
 
+/* Checks that each dimension occurs once. */
 ls_tensor *ls_permute(ls_tensor *t, ls_shape order)
 {
     ls__call call;
@@ -116,6 +118,7 @@ ls_tensor *ls_permute(ls_tensor *t, ls_shape order)
     return permuted(&call, to);
 }
 
+/* A view of [start,end); an empty range is allowed. */
 ls_tensor *ls_slice(ls_tensor *t, int dim, int64_t start, int64_t end)
 {
     ls__call call;
@@ -139,6 +142,7 @@ ls_tensor *ls_slice(ls_tensor *t, int dim, int64_t start, int64_t end)
     return ls__call_finish(&call, out);
 }
 
+/* A view of the same memory that has no graph. */
 ls_tensor *ls_detach(ls_tensor *t)
 {
     ls__call call;
@@ -177,11 +181,13 @@ static ls_tensor *clone_named(const char *name, ls_tensor *t, bool always)
     return ls__call_finish(&call, out);
 }
 
+/* The tensor itself where its elements already lie one after the other. */
 ls_tensor *ls_contiguous(ls_tensor *t)
 {
     return clone_named("contiguous", t, false);
 }
 
+/* Always a copy; the graph goes through it. */
 ls_tensor *ls_clone(ls_tensor *t)
 {
     return clone_named("clone", t, true);

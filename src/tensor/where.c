@@ -60,6 +60,7 @@ static ls_status where_backward(ls__tensor_rule *r)
 
 static const ls__op where_op = {.name = "where", .backward = where_backward, .accumulates = true};
 
+/* False with call->failed set. */
 static bool where_types(ls__call *call)
 {
     const ls__record *c = call->in[EDGE_CONDITION];
@@ -75,6 +76,7 @@ static bool where_types(ls__call *call)
     return false;
 }
 
+/* All three broadcast against each other. False with call->failed set. */
 static bool where_shape(ls__call *call, ls_shape *shape)
 {
     ls_shape both;
@@ -92,6 +94,7 @@ static bool where_shape(ls__call *call, ls_shape *shape)
     return false;
 }
 
+/* keep says for each operand which dimensions its gradient has; the others are summed. */
 static void context_fill(where_context *c, const ls__call *call, ls_shape shape)
 {
     c->out = shape;
@@ -105,6 +108,7 @@ static void context_fill(where_context *c, const ls__call *call, ls_shape shape)
     }
 }
 
+/* Backward needs only the condition. */
 ls_tensor *ls_where(ls_tensor *condition, ls_tensor *a, ls_tensor *b)
 {
     ls__call call;
