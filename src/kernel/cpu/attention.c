@@ -6,8 +6,8 @@
  *          |####|####|    |    |  tile 1    once a head, so that both matrix products of a tile run
  *          |####|####|####|    |  tile 2    on rows as they lie. Backward recomputes P from lse.
  *
- * bfloat16 is widened a head at a time into the slot, where the head lies row-major, and what came
- * out is narrowed: the rest sees float32 only. Where the processor has matrix tiles, products are
+ * bfloat16 is widened a head at a time into the slot, where the head lies row-major, and the
+ * result is narrowed: the rest sees float32 only. Where the processor has matrix tiles, products are
  * of bfloat16 instead (attention_tiles.c).
  *
  * With more keys than queries the causal edge ends at the last key. Heads that share keys and

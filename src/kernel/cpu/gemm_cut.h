@@ -5,7 +5,7 @@
  * transposed, stay dense (onednn_bf16.c, Note [Two kernels]); along the columns where there are few
  * rows. A part and its operands are a product of their own. Parts are larger than those of float32
  * (gemm.c), because a unit of matrices is some five times as fast while packing the other operand
- * again costs what it did. */
+ * again costs the same. */
 #ifndef LS_KERNEL_CPU_GEMM_CUT_H
 #define LS_KERNEL_CPU_GEMM_CUT_H
 

@@ -1,6 +1,6 @@
 /* bfloat16 in kernels whose loops are float32: a block is widened into a buffer on the stack, the
  * float32 loop runs on it, the result is narrowed. The buffer stays in the first-level cache, so
- * what is bound by memory gains what the smaller elements save, and no loop is written twice. */
+ * loops that memory limits gain as much as the smaller elements save, and none is written twice. */
 #ifndef LS_KERNEL_CPU_HALVES_H
 #define LS_KERNEL_CPU_HALVES_H
 

@@ -1,5 +1,6 @@
 /* Softmax and layer norm over the last dimension; formulas in ref/norm.c. Each row is read into the
  * first-level cache once and passed over there. */
+#include "base/assert.h"
 #include "kernel/cpu/halves.h"
 #include "kernel/cpu/vmath.h"
 
@@ -39,6 +40,7 @@ static void log_softmax_row(float *out, const float *x, int64_t n)
 static void softmax_at(ls__real out, ls__real x, int64_t at, int64_t n, bool log)
 {
     _Alignas(64) float wide[LS__HALF_ROW_MAX];
+    LS_ASSERT(!x.half || n <= LS__HALF_ROW_MAX);
     const float *from = ls__real_read(wide, x, at, n);
     float *to = ls__real_write(wide, out, at);
     if (log) {
@@ -101,6 +103,7 @@ LS__INLINE float *gradient_write(float *buffer, const gradients *g, int64_t at, 
 static void softmax_backward_at(const gradients *g, int64_t at, int64_t n, bool log)
 {
     _Alignas(64) float wide[3][LS__HALF_ROW_MAX];
+    LS_ASSERT(!g->dy.half || n <= LS__HALF_ROW_MAX);
     float *dx = gradient_write(wide[0], g, at, n);
     const float *dy = ls__real_read(wide[1], g->dy, at, n);
     const float *y = ls__real_read(wide[2], g->of, at, n);
@@ -185,6 +188,7 @@ static void layer_norm_at(const norm_forward *f, int64_t i)
 {
     _Alignas(64) float wide[LS__HALF_ROW_MAX];
     int64_t n = f->n, at = i * n;
+    LS_ASSERT(!f->x.half || n <= LS__HALF_ROW_MAX);
     const float *x = ls__real_read(wide, f->x, at, n);
     float *y = ls__real_write(wide, f->y, at);
     layer_norm_row(y, f->mean + i, f->rstd + i, x, f->w, f->b, n, f->eps);
@@ -267,6 +271,7 @@ static void backward_at(const norm_args *a, int64_t i, float *dw, float *db)
 {
     _Alignas(64) float wide[3][LS__HALF_ROW_MAX];
     int64_t n = a->n, at = i * n;
+    LS_ASSERT(!a->g.dy.half || n <= LS__HALF_ROW_MAX);
     const float *dy = ls__real_read(wide[1], a->g.dy, at, n);
     const float *x = ls__real_read(wide[2], a->g.of, at, n);
     add_weights(dw, db, dy, x, n, a->mean[i], a->rstd[i]);

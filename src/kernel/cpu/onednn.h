@@ -18,8 +18,8 @@ bool ls__onednn_conv2d(const ls__conv2d *c, ls__conv2d_pass pass, const ls__conv
                        void (*relu)(void *y, int64_t count, bool half));
 size_t ls__onednn_conv2d_workspace(const ls__conv2d *c, ls__conv2d_pass pass,
                                    const ls__conv2d_data *d);
-/* Instructions above `level` are not used from now on. To be called before all others; what a
- * program did with oneDNN on its own before that is noticed and warned of. */
+/* Instructions above `level` are not used from now on. To be called before all others; if the
+ * program has used oneDNN on its own before, the limit may come too late, and a warning says so. */
 void ls__onednn_limit(ls__cpu level);
 /* onednn_bf16.c, for oneDNN 2, or onednn_bf16_absent.c: likewise. */
 bool ls__onednn_gemm_bf16(const ls__gemm_bf16 *g);

@@ -39,7 +39,7 @@ typedef ls__conv_plan plan;
 
 typedef struct job {
     const plan *p;
-    char *base[OPERANDS]; /* the caller's memory; what is only read is not written through it */
+    char *base[OPERANDS]; /* the caller's memory; inputs are only read through it */
     char *shared, *own;   /* workspace: of all parts, of a slot each */
     void (*relu)(void *y, int64_t count, bool half); /* NULL: none */
 } job;

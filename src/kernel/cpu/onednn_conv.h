@@ -1,6 +1,6 @@
-/* What oneDNN wants made for a convolution, once for each shape and kept (plans.h): how the work is
- * cut into parts, its primitives, and for each thread the memory handles and the stream to run them
- * with. onednn_conv_plan.c makes them, onednn_conv.c runs them. */
+/* The plan of a convolution in oneDNN, made once for each shape and kept (plans.h): the cut of the
+ * work into parts, the primitives, and for each thread the memory handles and the stream to run
+ * them with. onednn_conv_plan.c makes them, onednn_conv.c runs them. */
 #ifndef LS_KERNEL_CPU_ONEDNN_CONV_H
 #define LS_KERNEL_CPU_ONEDNN_CONV_H
 

@@ -330,7 +330,7 @@ static bool slot_make(const plan *p, slot *s)
            (!p->of.biased || memory_new(p, &s->bias, &p->bias));
 }
 
-/* Primitives are made for one thread, but those that bring what all parts share. */
+/* Primitives are made for one thread, except the reorders of operands that all parts share. */
 static bool make_primitives(plan *p)
 {
     int threads = p->of.threads;
@@ -372,7 +372,7 @@ static bool plan_make(void *of, const void *arg)
         plan_fini(p);
         *p = (plan){.none = true};
     }
-    return true; /* that there is none is kept, too: to find out takes milliseconds */
+    return true; /* a refusal is kept, too: asking again takes milliseconds */
 }
 
 static const ls__plan_kind kind = {sizeof(plan), plan_make, plan_fini};

@@ -1,4 +1,4 @@
-/* Plans: what a library wants made once for each shape and used many times.
+/* Plans: objects that a library makes once for each shape and that are used many times.
  *
  * A table per runtime, bounded: the plan used longest ago makes room. Whoever takes a plan has it
  * alone until it is given back, so a plan may hold memory handles; a second thread that comes

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "kernel/cpu/halves.h"
 
 #define NORM_BLOCKS 16
@@ -50,6 +51,7 @@ static void rms_norm_at(const norm_forward *f, int64_t i)
 {
     _Alignas(64) float wide[LS__HALF_ROW_MAX];
     int64_t n = f->n, at = i * n;
+    LS_ASSERT(!f->x.half || n <= LS__HALF_ROW_MAX);
     const float *x = ls__real_read(wide, f->x, at, n);
     rms_norm_row(ls__real_write(wide, f->y, at), f->rstd + i, x, f->w, n, f->eps);
     ls__real_written(wide, f->y, at, n);
@@ -116,6 +118,7 @@ static void backward_at(const norm_args *a, int64_t i, float *dw)
     _Alignas(64) float wide_dx[LS__HALF_ROW_MAX], wide_dy[LS__HALF_ROW_MAX];
     _Alignas(64) float wide_x[LS__HALF_ROW_MAX];
     const int64_t n = a->n, at = i * n;
+    LS_ASSERT(!a->x.half || n <= LS__HALF_ROW_MAX);
     const float *dy = ls__real_read(wide_dy, a->dy, at, n), *x = ls__real_read(wide_x, a->x, at, n);
     add_weights(dw, dy, x, n, a->rstd[i]);
     if (a->dx.at == NULL) {

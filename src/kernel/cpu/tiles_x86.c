@@ -84,7 +84,7 @@ TILES static void run_block(const ls__tiles_product *p, int64_t i, int64_t j)
  * moving plain stores past loads of the tiles, which it does not see. */
 TILES void ls__tiles_run(const ls__tiles_product *p)
 {
-    atomic_signal_fence(memory_order_seq_cst); /* what tiles load was stored by plain code */
+    atomic_signal_fence(memory_order_seq_cst); /* tiles load memory that plain code has stored */
     for (int64_t i = 0; i < p->m; i += LS__TILE_SIDE) {
         for (int64_t j = 0; j < p->n; j += LS__TILE_SIDE) {
             run_block(p, i, j);

@@ -1,4 +1,4 @@
-/* Other processors: what the compiler's plain target has. */
+/* Other processors: one variant, for the compiler's plain target. */
 #include "kernel/cpu/tables.h"
 
 const ls__variant *ls__variant_of_isa(ls__isa isa)
