@@ -16,6 +16,7 @@ static size_t gradient_bytes(const ls__tensor_node *node)
     return (size_t)node->numel * ls_dtype_size((ls_dtype)node->dtype);
 }
 
+/* Whether the first gradient has arrived: the next one is then added instead of written over it. */
 static bool present(ls__tensor_node *to)
 {
     return ls__node_is_leaf(to) ? ls__leaf_of(to)->present : to->grad != NULL;
@@ -34,8 +35,9 @@ static void add(const ls__kernels *k, ls_dtype dtype, void *to, const void *from
     }
 }
 
-/* The memory of to's gradient, which nobody else holds; made where it is missing. NULL without
- * memory. */
+/* Returns memory for the gradient of `to` that no other node shares, so that a rule may write
+ * there. It is allocated on first use, and copied when it is a dy that was passed on. Returns NULL
+ * with the error set when memory runs out. */
 static void *gradient_memory(ls__autograd_pass *pass, ls__tensor_node *to)
 {
     ls__storage **slot = ls__node_is_leaf(to) ? &ls__leaf_of(to)->grad : &to->grad;
@@ -54,6 +56,7 @@ static void *gradient_memory(ls__autograd_pass *pass, ls__tensor_node *to)
     return *slot != NULL ? (*slot)->data : NULL;
 }
 
+/* A node that is not a leaf needs no mark: its gradient is present once it has memory. */
 static void mark_present(ls__tensor_node *to)
 {
     if (ls__node_is_leaf(to)) {
@@ -61,6 +64,8 @@ static void mark_present(ls__tensor_node *to)
     }
 }
 
+/* The edge leads to the whole tensor. The first gradient of an operation's output is shared without
+ * a copy; a leaf's is always copied, because its address is fixed. */
 static ls_status accumulate_whole(ls__autograd_pass *pass, ls__tensor_node *to, ls__storage *from)
 {
     bool adds = present(to);
@@ -77,6 +82,8 @@ static ls_status accumulate_whole(ls__autograd_pass *pass, ls__tensor_node *to, 
     return LS_OK;
 }
 
+/* The edge leads to a part of the tensor. Elements outside the view receive zero when this is the
+ * first gradient, and stay as they are otherwise. */
 static ls_status accumulate_view(ls__autograd_pass *pass, ls__tensor_node *to,
                                  const ls__geometry *view, ls__storage *from)
 {
@@ -104,8 +111,8 @@ ls_status ls__accumulate(ls__autograd_pass *pass, const ls__edge *edge, ls__stor
                                   : accumulate_whole(pass, edge->to, from);
 }
 
-/* An earlier edge of the same node leads to the same place: the rule may fill both in any order, so
- * only one of them can be written in place. */
+/* Whether an earlier edge of the same node leads to the same place. A rule may fill its gradients
+ * in any order, so only one of the two edges can be written in place. */
 static bool shares_target(const ls__tensor_node *node, int i)
 {
     for (int j = 0; j < i; j++) {
@@ -116,6 +123,9 @@ static bool shares_target(const ls__tensor_node *node, int i)
     return false;
 }
 
+/* Chooses where the rule writes the gradient of input i: in place when the edge leads to a whole
+ * tensor and the rule can add (or nothing is there yet), otherwise aside. A rule that passes dy on
+ * or gives its own storage needs neither. */
 ls_status ls__target_open(ls__autograd_pass *pass, const ls__tensor_node *node, int i,
                           ls__tensor_rule *rule, ls__autograd_target *out)
 {
@@ -142,8 +152,8 @@ ls_status ls__target_open(ls__autograd_pass *pass, const ls__tensor_node *node, 
     return LS_OK;
 }
 
-/* dy as it is, or as the tensor behind the edge has it: a sum of bfloat16 and float32 is float32,
- * and the gradient of its one operand bfloat16. */
+/* Accumulates dy itself, converted when the tensor behind the edge has another type: a sum of
+ * bfloat16 and float32 is float32, and the gradient of its one operand bfloat16. */
 static ls_status pass_on(ls__autograd_pass *pass, const ls__tensor_node *node, const ls__edge *edge,
                          ls__storage *dy)
 {
@@ -161,6 +171,8 @@ static ls_status pass_on(ls__autograd_pass *pass, const ls__tensor_node *node, c
     return status;
 }
 
+/* Must be called once for each opened target, in the order of the edges: this is the order in which
+ * sums are made. */
 ls_status ls__target_close(ls__autograd_pass *pass, const ls__tensor_node *node, int i,
                            ls__tensor_rule *rule, ls__storage *dy, ls__autograd_target *target)
 {
@@ -202,6 +214,7 @@ static ls_status zero_grad_of(ls__tensors *tensors, ls__leaf *leaf)
     return LS_OK;
 }
 
+/* Only an observed leaf receives zeros; other absent gradients stay absent. */
 ls_status ls__accumulate_nothing(ls__autograd_pass *pass, ls__tensor_node *to)
 {
     if (to == NULL) {
@@ -213,6 +226,8 @@ ls_status ls__accumulate_nothing(ls__autograd_pass *pass, ls__tensor_node *to)
     return ls__arrived(pass, to);
 }
 
+/* Every accumulation was announced by the plan, so the last one makes the gradient final: hooks run
+ * first, because they may change it, and the observer may reduce it at once. */
 ls_status ls__arrived(ls__autograd_pass *pass, ls__tensor_node *to)
 {
     if (!ls__node_is_leaf(to)) {

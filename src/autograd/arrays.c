@@ -1,6 +1,8 @@
 /* Calls with arrays of inputs and outputs: modules, recomputed functions, functions of users. */
 #include "autograd/arrays.h"
 
+/* The outputs are checked before anything runs, because ls__arrays_poison writes to them after a
+ * failure. */
 ls_status ls__arrays_check(const char *name, ls_tensor *const *inputs, int input_count,
                            ls_tensor *const *outputs, int output_count)
 {
@@ -32,6 +34,7 @@ ls_status ls__arrays_input(ls__tensors *tensors, const char *name, ls_tensor *co
     return LS_OK;
 }
 
+/* The array may be what the call complained about, so a missing or oversized one is left alone. */
 void ls__arrays_poison(ls_tensor **outputs, int count)
 {
     const ls_status status = ls__self.status;

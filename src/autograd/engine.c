@@ -45,6 +45,8 @@ static ls_status check_divided(const ls__autograd_pass *pass, const ls__leaf *le
                     leaf->node.file != NULL ? leaf->node.file : "?", leaf->node.line);
 }
 
+/* Fills pass->order, and announces every accumulation of a leaf in its `pending`. A failure leaves
+ * the counts behind, which the next pass starts anew (LS__COUNT_ANEW). */
 static ls_status plan(ls__autograd_pass *pass)
 {
     ls__autograd_walk walk = {.name = pass->name,
@@ -78,7 +80,8 @@ static const char freed_text[] =
     "a tensor made by a module for itself was freed when ls_backward had passed it; let the module "
     "return it, or take a copy before (ls_clone of ls_detach)";
 
-/* Links the tensors that may go to the nodes that made them. */
+/* Links each tensor that may be freed to the node that made it, for free_within. The links hold no
+ * reference: the records belong to their scopes. */
 static ls_status find_within(ls__autograd_pass *pass)
 {
     if (ls__self.modules > 0) {
@@ -102,6 +105,8 @@ static ls_status find_within(ls__autograd_pass *pass)
     return LS_OK;
 }
 
+/* Frees the elements that a module kept for itself, now that everything that used them has been
+ * passed. The handles stay and report why they have no data. */
 static void free_within(ls__autograd_pass *pass, ls__tensor_node *node)
 {
     while (node->within != NULL) {
@@ -116,6 +121,8 @@ static void free_within(ls__autograd_pass *pass, ls__tensor_node *node)
 
 /* ---- run ---------------------------------------------------------------------------------- */
 
+/* Names the parameter or argument, where known, because users know tensors by those and not by
+ * nodes. */
 ls_status ls__fail_changed(const ls__autograd_pass *pass, const ls__tensor_node *node,
                            const ls__tensor_saved *saved)
 {
@@ -137,7 +144,8 @@ ls_status ls__fail_changed(const ls__autograd_pass *pass, const ls__tensor_node 
                     node->line, what);
 }
 
-/* Parameters are saved by identity: their numbers are looked up now. */
+/* Finds the memory of everything the rule will read, and refuses tensors that were changed in place
+ * since the forward pass. Parameters are saved by identity, so their memory is looked up now. */
 static ls_status resolve_saved(const ls__autograd_pass *pass, const ls__tensor_node *node,
                                ls__tensor_rule *rule)
 {
@@ -156,6 +164,8 @@ static ls_status resolve_saved(const ls__autograd_pass *pass, const ls__tensor_n
     return LS_OK;
 }
 
+/* Whether any edge wants a computed gradient; where dy is passed on unchanged, the rule is not
+ * called. */
 static bool needs_rule(const ls__tensor_node *node)
 {
     for (int i = 0; i < LS__EDGES_MAX; i++) {
@@ -166,6 +176,8 @@ static bool needs_rule(const ls__tensor_node *node)
     return false;
 }
 
+/* Runs the rule of one ordinary operation. The node's gradient is taken out first, so that the rule
+ * may reuse its memory for a result (dy_is_free) when nobody else holds it. */
 static ls_status run_node(ls__autograd_pass *pass, ls__tensor_node *node)
 {
     ls__tensor_rule rule = {.node = node, .tensors = pass->tensors, .k = pass->tensors->kernels};
@@ -193,9 +205,8 @@ static ls_status run_node(ls__autograd_pass *pass, ls__tensor_node *node)
     return status;
 }
 
-/* Nothing flows through the node: weight 0, whose pass goes through the motions and computes nothing,
- * so that no NaN of a batch that does not count gets in; or no gradient came, because a function
- * gave none. */
+/* Nothing flows through the node: either the weight is 0, and the pass must keep every announcement
+ * without computing, so that no NaN of an ignored batch gets in; or a function gave no gradient. */
 static ls_status skip_node(ls__autograd_pass *pass, const ls__tensor_node *node)
 {
     for (int i = 0; i < LS__EDGES_MAX; i++) {
@@ -204,6 +215,7 @@ static ls_status skip_node(ls__autograd_pass *pass, const ls__tensor_node *node)
     return ls__links_skip(pass, ls__links_of(node));
 }
 
+/* A joint is entered without a gradient of its own: its outputs hold what arrived. */
 static ls_status pass_node(ls__autograd_pass *pass, ls__tensor_node *node)
 {
     const bool joint = node->op->run != NULL;
@@ -225,6 +237,7 @@ static const char *detail_of(const ls__tensor_node *node)
     return ls__node_name(node);
 }
 
+/* The gradient of the loss with respect to itself is the weight. */
 static ls_status seed(ls__autograd_pass *pass)
 {
     if (pass->weight == 0.0) {
@@ -245,6 +258,8 @@ static ls_status seed(ls__autograd_pass *pass)
     return status == LS_OK ? ls__arrived(pass, pass->root.to) : status;
 }
 
+/* The order may be that of a recomputed segment inside an outer pass; each node releases what it
+ * saved as soon as it has run. */
 ls_status ls__pass_run(ls__autograd_pass *pass, const ls__autograd_pile *order)
 {
     for (int64_t i = 0; i < order->count; i++) {
@@ -270,6 +285,8 @@ static ls_status run(ls__autograd_pass *pass)
 
 /* ---- the whole pass ----------------------------------------------------------------------- */
 
+/* Sets pass->root. A weight is checked here too, because it must be exact in the type of the
+ * loss. */
 static ls_status check_loss(ls__autograd_pass *pass, const ls_tensor *loss)
 {
     const ls__record *record = ls__record_sound(pass->tensors, loss, pass->name);
@@ -302,6 +319,8 @@ static ls_status check_loss(ls__autograd_pass *pass, const ls_tensor *loss)
     return ls__edge_to(pass->tensors, record, &pass->root) ? LS_OK : ls__self.status;
 }
 
+/* After a failure: gradients that arrived half-way would be added to by the next pass through these
+ * nodes. */
 static void drop_gradients(ls__autograd_pass *pass)
 {
     for (int64_t i = 0; i < pass->order.count; i++) {
@@ -311,6 +330,8 @@ static void drop_gradients(ls__autograd_pass *pass)
     }
 }
 
+/* The whole pass. Errors before `begin` are the caller's mistakes and carry the caller's line. Any
+ * failure is told to every observer that has begun or is armed, because its peers wait for it. */
 static ls_status backward(const char *name, ls_tensor *loss, bool weighted, double weight)
 {
     ls__autograd_pass pass = {.name = name, .weighted = weighted, .weight = weight};
@@ -347,6 +368,7 @@ ls_status ls_backward(ls_tensor *loss)
     return backward("backward", loss, false, 1.0);
 }
 
+/* Scales the loss; the observer divides by the sum of weights over all ranks. */
 ls_status ls_backward_weighted(ls_tensor *loss, double weight)
 {
     return backward("backward_weighted", loss, true, weight);

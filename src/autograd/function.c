@@ -15,7 +15,8 @@ typedef struct context {
     const char *name;
 } context;
 
-/* Notes the inputs; their records, NULL where one was left out, are for this moment only. */
+/* Fills call->input from the tensors as they are now. The records, NULL where an input was left
+ * out, are valid only until the next operation. */
 static ls_status look_at_inputs(ls_function_call *call, ls__record **records)
 {
     for (int i = 0; i < call->input_count; i++) {
@@ -31,6 +32,7 @@ static ls_status look_at_inputs(ls_function_call *call, ls__record **records)
     return LS_OK;
 }
 
+/* Whether a graph is needed at all: some input requires gradients, and some output can have one. */
 static bool wants_any(const ls__function_signature *list, int count)
 {
     for (int i = 0; i < count; i++) {
@@ -43,7 +45,8 @@ static bool wants_any(const ls__function_signature *list, int count)
 
 /* ---- forward ------------------------------------------------------------------------------ */
 
-/* Results as records outside every graph; out[i] is never linked and holds a reference. */
+/* Copies the results as records outside every graph, because the scope they live in is about to be
+ * left. out[i] is never linked, and holds a reference to its storage. */
 static ls_status take_results(ls_function_call *call, ls_tensor **results, ls__record *out)
 {
     for (int i = 0; i < call->output_count; i++) {
@@ -68,7 +71,8 @@ static ls_status take_results(ls_function_call *call, ls_tensor **results, ls__r
     return LS_OK;
 }
 
-/* Runs the user's forward in a scope of its own, without a graph, on this line. */
+/* Runs the user's forward in a scope of its own, without recording a graph, and with the caller's
+ * line for errors. Tensors made there are gone afterwards, except results and what was saved. */
 static ls_status run_forward(ls_function_call *call, void *arg, ls__record *out)
 {
     ls_tensor *results[LS_CALL_TENSORS_MAX] = {NULL};
@@ -103,6 +107,8 @@ static ls__storage *link_inputs(const ls_function_call *call, ls__record *const 
     return storage;
 }
 
+/* Puts the call into the graph: one joint, and a node for each output that can have a gradient. The
+ * joint takes a reference to `own`, so saved tensors live as long as the graph. */
 static ls_status record_call(ls__storage *own, ls__record *const *inputs, ls__record *const *y)
 {
     ls_function_call *call = own->data;
@@ -129,7 +135,8 @@ static ls_status record_call(ls__storage *own, ls__record *const *inputs, ls__re
     return LS_OK;
 }
 
-/* The results as tensors of the scope around. */
+/* Makes the results tensors of the surrounding scope. All references in `results` are dropped, also
+ * after a failure. */
 static ls_status show_results(const ls_function_call *call, ls__record *results, ls__record **y)
 {
     ls_status status = LS_OK;
@@ -141,6 +148,8 @@ static ls_status show_results(const ls_function_call *call, ls__record *results,
     return status;
 }
 
+/* The inputs are looked at twice: their signatures before forward, for ls_function_needs_grad, and
+ * their records again after it, because forward may have freed or changed one. */
 static ls_status apply_call(ls__storage *own, void *arg, ls__record **y)
 {
     ls_function_call *call = own->data;
@@ -155,6 +164,7 @@ static ls_status apply_call(ls__storage *own, void *arg, ls__record **y)
     return record_call(own, inputs, y);
 }
 
+/* The size is checked first: a struct that was not filled with LS_FUNCTION may hold anything. */
 static ls_status check_function(const ls_function *f)
 {
     if (f == NULL || f->size < sizeof *f || f->size > FUNCTION_BYTES_MAX) {
@@ -170,6 +180,7 @@ static ls_status check_function(const ls_function *f)
     return LS_OK;
 }
 
+/* `own` is shared with the joint; without a graph it dies here, and with it what forward saved. */
 static ls_status apply(ls__tensors *tensors, const ls_function *f, ls_tensor *const *inputs,
                        int input_count, ls__record **y, int output_count, void *arg)
 {
@@ -182,6 +193,8 @@ static ls_status apply(ls__tensors *tensors, const ls_function *f, ls_tensor *co
     return status < 0 ? ls__fail_at_site(status) : LS_OK;
 }
 
+/* On failure every output is a tensor that carries the error, so that a caller may check only at
+ * the end. */
 ls_status ls_function_apply_many(const ls_function *f, ls_tensor *const *inputs, int input_count,
                                  ls_tensor **outputs, int output_count, void *arg)
 {

@@ -10,6 +10,8 @@
 #include "base/assert.h"
 #include "tensor/op.h"
 
+/* Backward must see the values that forward saw, so a saved tensor that changed in place is an
+ * error. */
 static ls_status check_saved(const ls__autograd_pass *pass, const ls__tensor_node *node,
                              const ls_function_call *call)
 {
@@ -42,6 +44,7 @@ static ls_status show_grads(const ls__tensor_node *node, const ls_function_call 
     return LS_OK;
 }
 
+/* Sizes only: strides may differ, because sound_grad makes the gradient row-major. */
 static bool same_shape(const ls__record *record, const ls_shape *shape)
 {
     return record->ndim == shape->ndim &&
@@ -72,6 +75,8 @@ static ls__record *sound_grad(const ls__tensor_node *node, const ls_function_cal
     return ls__record_sound(call->tensors, ls_clone(given), call->function->name);
 }
 
+/* Every link was announced in the plan and must be settled exactly once, also where the user's
+ * backward gave no gradient. */
 static ls_status give_grads(ls__autograd_pass *pass, const ls__tensor_node *node,
                             const ls_function_call *call, ls_tensor *const *grads)
 {
@@ -92,6 +97,7 @@ static ls_status give_grads(ls__autograd_pass *pass, const ls__tensor_node *node
     return LS_OK;
 }
 
+/* dx[i] stays NULL where the user's function gives no gradient. */
 static ls_status run_backward(ls__autograd_pass *pass, const ls__tensor_node *node,
                               ls_function_call *call)
 {
@@ -101,7 +107,8 @@ static ls_status run_backward(ls__autograd_pass *pass, const ls__tensor_node *no
     return give_grads(pass, node, call, dx);
 }
 
-/* The engine comes to the joint: everything that used the outputs has been passed. */
+/* The engine reaches the joint after everything that used its outputs. The user's backward runs
+ * without a graph, in a scope of its own, and errors name the line of the forward call. */
 static ls_status function_run(ls__autograd_pass *pass, ls__tensor_node *node)
 {
     ls_function_call *call = node->saved[LS__JOINT_OWN].storage->data;

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+/* Runs when the last holder lets go: the graph, or `apply` when no graph was recorded. */
 static void call_fini(ls__storage *storage)
 {
     const ls_function_call *call = storage->data;
@@ -16,6 +17,7 @@ static void call_fini(ls__storage *storage)
     }
 }
 
+/* One block of memory holds the struct and the signatures; its end runs call_fini. */
 ls__storage *ls__function_call_new(ls__tensors *tensors, const ls_function *function,
                                    ls_tensor *const *inputs, int input_count, int output_count)
 {
@@ -40,6 +42,7 @@ ls__storage *ls__function_call_new(ls__tensors *tensors, const ls_function *func
 
 /* ---- what the user's functions call ------------------------------------------------------- */
 
+/* A call is valid only while one of its two functions runs; users may have kept the pointer. */
 static ls_status check_phase(const ls_function_call *call, const char *what,
                              ls__function_phase phase)
 {
@@ -50,6 +53,8 @@ static ls_status check_phase(const ls_function_call *call, const char *what,
     return LS_OK;
 }
 
+/* Saves the tensor as it is now, with its version: backward refuses it if it was changed in place
+ * since. A parameter's leaf and an argument's number are kept for that error text. */
 ls_status ls_function_save(ls_function_call *call, ls_tensor *t)
 {
     LS_TRY(check_phase(call, "function_save", LS__FUNCTION_FORWARD));
@@ -74,6 +79,7 @@ ls_status ls_function_save(ls_function_call *call, ls_tensor *t)
     return LS_OK;
 }
 
+/* From here on the call owns `data`, and frees it with `free_data` when the graph dies. */
 ls_status ls_function_save_pointer(ls_function_call *call, void *data,
                                    void (*free_data)(void *data))
 {
@@ -110,6 +116,8 @@ bool ls_function_needs_grad(const ls_function_call *call, int input)
     return call != NULL && input >= 0 && input < call->input_count && call->input[input].wants;
 }
 
+/* Returns a new handle in the present scope for each call; errors come back as a tensor that
+ * carries them. */
 ls_tensor *ls_function_saved(ls_function_call *call, int i)
 {
     ls_status status = check_phase(call, "function_saved", LS__FUNCTION_BACKWARD);

@@ -25,17 +25,22 @@ typedef struct check {
     char report[256];
 } check;
 
+/* Element i of r. A fixed stream, so that every evaluation and the backward pass use the same
+ * weights. */
 static double weight_of(int64_t i)
 {
     return 2.0 * (double)ls_random_uniform(UINT64_C(0x67726164), 0, (uint64_t)i) - 1.0;
 }
 
+/* Random operations are numbered within a step; setting the number back makes dropout draw the same
+ * mask in every evaluation. */
 static ls_tensor *call_fn(check *c)
 {
     c->tensors->runtime->calls_in_step = c->calls;
     return c->fn(c->inputs, c->arg);
 }
 
+/* f(x), in a scope that the caller opened. */
 static ls_status weighted_sum(check *c, double *out)
 {
     ls_tensor *y = call_fn(c);
@@ -51,6 +56,7 @@ static ls_status weighted_sum(check *c, double *out)
     return values != NULL ? LS_OK : ls__self.status;
 }
 
+/* f with one element replaced; the element is restored before the function returns. */
 static ls_status evaluate(check *c, float *element, float value, double *out)
 {
     ls_status status = LS_ERR_INTERNAL;
@@ -65,6 +71,8 @@ static ls_status evaluate(check *c, float *element, float value, double *out)
     return status;
 }
 
+/* The central difference for one element. Both quotients divide by the step that float32 really
+ * made, not by h. */
 static ls_status numeric(check *c, float *element, double *out)
 {
     double h = c->options.step, f[4];
@@ -74,13 +82,14 @@ static ls_status numeric(check *c, float *element, double *out)
     for (int i = 0; i < 4; i++) {
         LS_TRY(evaluate(c, element, at[i], &f[i]));
     }
-    /* With the steps float32 really made. */
+    /* Richardson: the error of second order cancels. */
     double near = (f[0] - f[1]) / ((double)at[0] - (double)at[1]);
     double far = (f[2] - f[3]) / ((double)at[2] - (double)at[3]);
     *out = (4.0 * near - far) / 3.0;
     return LS_OK;
 }
 
+/* Runs backward once; the gradients stay in the inputs. */
 static ls_status analytic(check *c)
 {
     ls_status status = LS_OK;
@@ -100,6 +109,7 @@ static ls_status analytic(check *c)
     return status;
 }
 
+/* Remembers the element furthest beyond its tolerance. A NaN counts as infinitely far. */
 static void compare(check *c, int input, int64_t i, double got, double wanted)
 {
     double excess = fabs(got - wanted) - c->options.atol - c->options.rtol * fabs(wanted);
@@ -111,6 +121,7 @@ static void compare(check *c, int input, int64_t i, double got, double wanted)
     }
 }
 
+/* Compares every element of one input; an absent gradient means that fn does not depend on it. */
 static ls_status check_input(check *c, int input)
 {
     ls_tensor *x = c->inputs[input];
@@ -129,6 +140,7 @@ static ls_status check_input(check *c, int input)
     return LS_OK;
 }
 
+/* Gradients that the inputs had before the check are lost, and none remain after it. */
 static ls_status run(check *c)
 {
     for (int i = 0; i < c->count; i++) {
@@ -146,6 +158,7 @@ static ls_status run(check *c)
     return LS_OK;
 }
 
+/* Every input is checked before the verdict, so that the report names the worst element of all. */
 ls_status ls_gradcheck(ls_gradcheck_fn fn, ls_tensor **inputs, int count, void *arg,
                        const ls_gradcheck_options *options)
 {

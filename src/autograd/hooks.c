@@ -28,7 +28,8 @@ void ls_hook_free(ls_hook *hook)
     }
 }
 
-/* The place in the leaf's list that points at `entry`; NULL: the place behind the last. */
+/* The place in the leaf's list that points at `entry`, which must be in it. NULL finds the end of
+ * the list. */
 static ls__leaf_hook **place_of(ls__leaf *leaf, const ls__leaf_hook *entry)
 {
     ls__leaf_hook **at = &leaf->hooks;
@@ -39,6 +40,8 @@ static ls__leaf_hook **place_of(ls__leaf *leaf, const ls__leaf_hook *entry)
     return at;
 }
 
+/* May run while the hook itself is being called; ls__grad_hooks_run holds a reference until it
+ * returns. */
 static void grad_hook_remove(ls_hook *self)
 {
     grad_hook *hook = (grad_hook *)(void *)self; /* its first member */
@@ -46,6 +49,7 @@ static void grad_hook_remove(ls_hook *self)
     ls__storage_unref(hook->entry.self);
 }
 
+/* The hook lives as long as its leaf, unless ls_hook_free removes it earlier. */
 ls_hook *ls_grad_hook_new(ls_tensor *t, ls_grad_hook_fn fn, void *arg)
 {
     ls__tensors *tensors = ls__tensors_get("grad_hook");
@@ -74,7 +78,8 @@ ls_hook *ls_grad_hook_new(ls_tensor *t, ls_grad_hook_fn fn, void *arg)
     return &hook->base;
 }
 
-/* In a scope of its own and without a graph. */
+/* Runs one hook in a scope of its own and without recording a graph. An absent gradient means that
+ * no rule behind the leaf had one to give; the hook is then not called. */
 static ls_status run_hook(const grad_hook *hook)
 {
     const ls__autograd_mode before = ls__autograd_mode_get();
@@ -90,6 +95,7 @@ static ls_status run_hook(const grad_hook *hook)
     return status;
 }
 
+/* Hooks run in the order in which they were added; the first failure ends the pass. */
 ls_status ls__grad_hooks_run(const ls__leaf *leaf)
 {
     ls__leaf_hook *next = NULL;

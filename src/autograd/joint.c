@@ -27,6 +27,7 @@ typedef struct output_context {
     int index;
 } output_context;
 
+/* A joint's context begins with the name, because one op serves all functions of users. */
 const char *ls__node_name(const ls__tensor_node *node)
 {
     return node->op->run != NULL ? *(const char *const *)node->context : node->op->name;
@@ -57,6 +58,7 @@ ls__storage *ls__links_new(ls__tensors *tensors, int64_t count)
 
 /* ---- the joint and its outputs ------------------------------------------------------------ */
 
+/* Runs when the joint has released what it saved, or when its graph dies without a pass. */
 static void outputs_fini(ls__storage *storage)
 {
     const ls__joint_outputs *outputs = storage->data;
@@ -79,6 +81,7 @@ static ls__storage *outputs_new(ls__tensors *tensors, int count)
     return storage;
 }
 
+/* Without one, the joint's operation need not run: no output matters to the loss. */
 bool ls__joint_any_grad(const ls__tensor_node *joint)
 {
     const ls__joint_outputs *outputs = ls__joint_outputs_of(joint);
@@ -98,6 +101,7 @@ static ls__tensor_node *node_new(ls__tensors *tensors, const ls__op *op, ls__rec
     return ls__call_record(&call, op, shape, context_bytes);
 }
 
+/* The node carries the caller's line but no shape: a joint has no elements of its own. */
 ls__tensor_node *ls__joint_new(ls__tensors *tensors, const ls__op *op, int outputs,
                                ls__storage *links, ls__storage *own, size_t context_bytes)
 {
@@ -126,8 +130,9 @@ ls_status ls__links_skip(ls__autograd_pass *pass, const ls__joint_links *links)
     return LS_OK;
 }
 
-/* Hands the gradient to the joint, and the links: the joint keeps the promises they made. Without a
- * gradient (a rule behind it had none to give) the promises end here. */
+/* Hands the gradient to the joint, together with the links: the joint now has to settle what they
+ * announced. Without a gradient, because a rule behind this output gave none, they are settled
+ * here. */
 static ls_status output_run(ls__autograd_pass *pass, ls__tensor_node *node)
 {
     const output_context *c = node->context;

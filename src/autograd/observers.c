@@ -25,6 +25,8 @@ void ls__observer_remove(ls__observer *observer)
 
 /* ---- during a pass ------------------------------------------------------------------------ */
 
+/* Finds the observer's part in this pass, or adds one with an empty bitmap. Returns NULL with the
+ * error set. */
 static ls__autograd_watch *watch_of(ls__autograd_pass *pass, ls__observer *observer)
 {
     for (int i = 0; i < pass->watched; i++) {
@@ -48,6 +50,7 @@ static ls__autograd_watch *watch_of(ls__autograd_pass *pass, ls__observer *obser
     return watch;
 }
 
+/* Called while planning, once per leaf: notes that the leaf's gradient will come in this pass. */
 ls_status ls__observers_reached(ls__autograd_pass *pass, ls__leaf *leaf)
 {
     if (leaf->observer == NULL) {
@@ -62,7 +65,8 @@ ls_status ls__observers_reached(ls__autograd_pass *pass, ls__leaf *leaf)
     return LS_OK;
 }
 
-/* In the order of the list, which is the same on every rank; the pass finds leaves in another. */
+/* Observers begin in the order of the list, which is the same on every rank; the order in which
+ * the pass finds their leaves is not. */
 ls_status ls__observers_begin(ls__autograd_pass *pass)
 {
     LS__LIST_EACH (at, &pass->autograd->observers) {
@@ -86,12 +90,15 @@ ls_status ls__observers_begin(ls__autograd_pass *pass)
     return LS_OK;
 }
 
+/* `leaf` has its final gradient; the observer may start reducing the bucket while the pass goes
+ * on. */
 ls_status ls__observers_ready(const ls__leaf *leaf)
 {
     ls__observer *observer = leaf->observer;
     return observer != NULL ? observer->ready(observer, leaf->observer_index) : LS_OK;
 }
 
+/* An observer that fails has ended: only those that still have to end are aborted afterwards. */
 ls_status ls__observers_end(ls__autograd_pass *pass)
 {
     for (int i = 0; i < pass->watched; i++) {
@@ -104,9 +111,11 @@ ls_status ls__observers_end(ls__autograd_pass *pass)
     return LS_OK;
 }
 
+/* The message is copied first, because an abort may fail itself and overwrite it; the first error
+ * is what the caller sees. */
 void ls__observers_abort(ls__autograd_pass *pass, ls_status status)
 {
-    char message[LS__MESSAGE_MAX]; /* an abort may fail itself and leave another text */
+    char message[LS__MESSAGE_MAX];
     memcpy(message, ls__self.message, sizeof message);
     LS__LIST_EACH (at, &pass->autograd->observers) {
         ls__observer *observer = LS__LIST_ITEM(at, ls__observer, link);
@@ -121,6 +130,7 @@ void ls__observers_abort(ls__autograd_pass *pass, ls_status status)
     (void)ls__fail_again(status, message);
 }
 
+/* Runs on every path, after end or abort. */
 void ls__observers_drop(ls__autograd_pass *pass)
 {
     for (int i = 0; i < pass->watched; i++) {

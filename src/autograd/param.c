@@ -13,6 +13,7 @@ bool ls_set_grad_mode(bool enabled)
     return before;
 }
 
+/* Graphs that used the leaf keep their own references, so their backward passes still work. */
 static void forget_leaf(ls__record *record)
 {
     ls__node_unref(record->node);
@@ -55,6 +56,7 @@ ls_tensor *ls_set_requires_grad(ls_tensor *t, bool requires_grad)
     return t;
 }
 
+/* True of results as well as of leaves: any record with a node. */
 bool ls_requires_grad(const ls_tensor *t)
 {
     ls__tensors *tensors = ls__tensors_get("requires_grad");
@@ -82,6 +84,8 @@ static ls__leaf *leaf_at(const ls_tensor *t, const char *what, ls__tensors **ten
     return ls__leaf_of(record->node);
 }
 
+/* The tensor that ls_grad returns. It is owned by the leaf, not by a scope, so its handle stays
+ * valid from step to step. */
 static bool make_grad_record(ls__tensors *tensors, ls__leaf *leaf)
 {
     ls__record *record = ls__record_new(tensors);
@@ -97,6 +101,7 @@ static bool make_grad_record(ls__tensors *tensors, ls__leaf *leaf)
     return true;
 }
 
+/* NULL also means that no gradient is present, which is not an error. */
 ls_tensor *ls_grad(ls_tensor *t)
 {
     ls__tensors *tensors;
@@ -142,6 +147,7 @@ ls_status ls__param_set_name(ls_tensor *param, const char *name)
     return LS_OK;
 }
 
+/* The tensor that ls_grad returned follows to the new memory, so its handle stays valid. */
 ls_status ls__param_bind_grad(ls_tensor *param, void *memory)
 {
     ls__tensors *tensors;
@@ -167,6 +173,7 @@ ls_status ls__param_bind_grad(ls_tensor *param, void *memory)
     return LS_OK;
 }
 
+/* Moves the storage in place, so that every tensor that shares it sees the new address. */
 ls_status ls__param_bind_value(ls_tensor *param, void *memory)
 {
     ls__tensors *tensors = ls__tensors_get("param_bind_value");
@@ -182,7 +189,8 @@ ls_status ls__param_bind_value(ls_tensor *param, void *memory)
     return ls__storage_move(record->storage, memory);
 }
 
-/* While the gradient is absent, memory of its own goes back to the allocator. */
+/* Memory of the gradient's own returns to the allocator while the gradient is absent. Borrowed
+ * memory (a bucket's) stays bound. */
 static void let_go(ls__tensors *tensors, ls__leaf *leaf)
 {
     if (leaf->grad == NULL || leaf->grad->size_class == LS__STORAGE_BORROWED) {
@@ -196,6 +204,8 @@ static void let_go(ls__tensors *tensors, ls__leaf *leaf)
     leaf->grad = NULL;
 }
 
+/* A gradient made present without memory is zero: peers reduced a bucket in which this rank had
+ * nothing. */
 ls_status ls__param_set_grad_present(ls_tensor *param, bool present)
 {
     ls__tensors *tensors;

@@ -6,6 +6,8 @@ static void autograd_free(ls_runtime *runtime, void *data)
     runtime->env->release(runtime->env, data, sizeof(ls__autograd));
 }
 
+/* Lock-free: two threads may run their first pass at once, and the slower one frees what it
+ * made. */
 ls__autograd *ls__autograd_get(const char *what)
 {
     ls_runtime *runtime = ls__runtime_get(what);
@@ -13,7 +15,7 @@ ls__autograd *ls__autograd_get(const char *what)
         return NULL;
     }
     void **slot = &runtime->layer[LS__LAYER_AUTOGRAD].data;
-    /* Acquire pairs with the exchange below: two threads may run their first pass at once. */
+    /* Acquire pairs with the exchange below. */
     void *expected = __atomic_load_n(slot, __ATOMIC_ACQUIRE);
     if (LS__LIKELY(expected != NULL)) {
         return expected;

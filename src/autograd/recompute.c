@@ -29,6 +29,8 @@ typedef struct context {
     const char *name;
 } context;
 
+/* Copies each input's record and version: replay shows the same memory again, and refuses it if it
+ * changed. */
 static ls_status take_inputs(ls__tensors *tensors, ls__segment *p, ls_tensor *const *inputs)
 {
     for (int i = 0; i < p->input_count; i++) {
@@ -46,6 +48,8 @@ static ls_status take_inputs(ls__tensors *tensors, ls__segment *p, ls_tensor *co
 
 /* ---- the first run ------------------------------------------------------------------------ */
 
+/* One link for each place outside. Each announces one accumulation, whatever the number the second
+ * run will make; leaves keep their version, so that a changed parameter is noticed. */
 static ls__storage *make_links(ls__tensors *tensors, const ls__autograd_pile *outside)
 {
     ls__storage *storage = ls__links_new(tensors, outside->count);
@@ -62,7 +66,8 @@ static ls__storage *make_links(ls__tensors *tensors, const ls__autograd_pile *ou
     return storage;
 }
 
-/* Inputs to which a walk led: their nodes are needed again. The others are cut off in the end. */
+/* Marks the inputs that the walk reached. Only they keep their node; the others need no
+ * gradient. */
 static void note_reached(const ls__segment *p, const ls__autograd_walk *walk, bool *reached)
 {
     for (int i = 0; i < p->input_count; i++) {
@@ -71,7 +76,7 @@ static void note_reached(const ls__segment *p, const ls__autograd_walk *walk, bo
     }
 }
 
-/* Follows the graph of one result to the places it leads to. */
+/* Walks the graph of one result and stores the places it leads to as the links of `out`. */
 static ls_status look_inside(ls__tensors *tensors, const ls__segment *p, uint64_t border,
                              ls__record *y, ls__segment_outcome *out, bool *reached)
 {
@@ -96,7 +101,8 @@ static ls_status look_inside(ls__tensors *tensors, const ls__segment *p, uint64_
     return status;
 }
 
-/* In the scope of the segment. */
+/* Runs inside the segment's scope and copies all that must outlive it. A result that was not made
+ * inside (x itself, say) keeps its node and needs no link. */
 static ls_status run_first(ls__tensors *tensors, ls__segment *p, ls_tensor *const *inputs)
 {
     ls__record *y[LS_CALL_TENSORS_MAX];
@@ -120,6 +126,8 @@ static ls_status run_first(ls__tensors *tensors, ls__segment *p, ls_tensor *cons
     return LS_OK;
 }
 
+/* Leaving the scope frees the first graph and its activations: here recomputation saves its
+ * memory. */
 static ls_status run_in_scope(ls__tensors *tensors, ls__segment *p, ls_tensor *const *inputs)
 {
     const ls__autograd_mode before = ls__autograd_mode_get();
@@ -133,6 +141,8 @@ static ls_status run_in_scope(ls__tensors *tensors, ls__segment *p, ls_tensor *c
 
 /* ---- what remains of it ------------------------------------------------------------------- */
 
+/* Whether any result requires gradients; without one, nothing is recorded and the segment is
+ * dropped. */
 static bool leads_anywhere(const ls__segment *p)
 {
     for (int i = 0; i < p->output_count; i++) {
@@ -143,8 +153,8 @@ static bool leads_anywhere(const ls__segment *p)
     return false;
 }
 
-/* A node for each result that leads somewhere. It takes the place of the operation of which the
- * result is a view. */
+/* Makes a node for each result that leads somewhere. The node stands for the operation's output of
+ * which the result is a view, so it has that output's size and offset. */
 static ls_status record_segment(ls__tensors *tensors, ls__storage *own, ls__record **y)
 {
     ls__segment *p = ls__segment_of(own);
@@ -171,7 +181,8 @@ static ls_status record_segment(ls__tensors *tensors, ls__storage *own, ls__reco
     return LS_OK;
 }
 
-/* The results as tensors of the scope around; the segment forgets its references to them. */
+/* Makes the results tensors of the surrounding scope. The segment drops its references to them:
+ * kept, they would hold the activations that recomputation is to free. */
 static ls_status give_out(ls__tensors *tensors, ls__storage *own, ls__record **y)
 {
     ls__segment *p = ls__segment_of(own);
@@ -188,6 +199,7 @@ static ls_status give_out(ls__tensors *tensors, ls__storage *own, ls__record **y
     return leads_anywhere(p) ? record_segment(tensors, own, y) : LS_OK;
 }
 
+/* y[i] are records of the present scope. The joint, if one was made, keeps the segment alive. */
 static ls_status recompute(ls__tensors *tensors, const ls__segment_callee *f,
                            ls_tensor *const *inputs, int input_count, ls__record **y,
                            int output_count)
@@ -216,7 +228,7 @@ static ls_status check_call(const ls__segment_callee *f, ls_tensor *const *input
     return ls__arrays_check("recompute", inputs, input_count, outputs, output_count);
 }
 
-/* Both public calls. */
+/* Serves both public calls. On failure every output is a tensor that carries the error. */
 static ls_status call_recompute(const ls__segment_callee *f, ls_tensor *const *inputs,
                                 int input_count, ls_tensor **outputs, int output_count)
 {
@@ -255,6 +267,7 @@ ls_status ls_recompute_call_many(ls_recompute_many_fn fn, ls_tensor *const *inpu
                           outputs, output_count);
 }
 
+/* Set by replay.c for the duration of the second run, on the thread that runs backward. */
 bool ls_recomputing(void)
 {
     return ls__self.replay != NULL;

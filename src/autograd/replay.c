@@ -17,6 +17,7 @@ static ls_status fail_differs(const ls__autograd_pass *pass, const ls__tensor_no
                     pass->name, node->file != NULL ? node->file : "?", node->line, how);
 }
 
+/* Parameters that changed in place since the first run would give gradients of another function. */
 static ls_status check_leaves(const ls__autograd_pass *pass, const ls__tensor_node *node,
                               const ls__joint_links *links)
 {
@@ -30,13 +31,14 @@ static ls_status check_leaves(const ls__autograd_pass *pass, const ls__tensor_no
     return LS_OK;
 }
 
-/* The links of an output that received a gradient; NULL: it received none. */
+/* The links of output i, or NULL when it received no gradient. */
 static const ls__joint_links *links_at(const ls__joint_outputs *outputs, int i)
 {
     const ls__storage *links = outputs->at[i].grad != NULL ? outputs->at[i].links : NULL;
     return links != NULL ? links->data : NULL;
 }
 
+/* Checks inputs, and the parameters behind those outputs that received a gradient. */
 static ls_status check_unchanged(const ls__autograd_pass *pass, const ls__tensor_node *node,
                                  const ls__segment *p)
 {
@@ -52,7 +54,8 @@ static ls_status check_unchanged(const ls__autograd_pass *pass, const ls__tensor
     return LS_OK;
 }
 
-/* The inputs as tensors of the present scope. */
+/* Makes the inputs tensors of the present scope, over the memory and with the nodes of the first
+ * run. */
 static ls_status show_inputs(ls__tensors *tensors, const ls__segment *p, ls_tensor **inputs)
 {
     for (int i = 0; i < p->input_count; i++) {
@@ -66,7 +69,8 @@ static ls_status show_inputs(ls__tensors *tensors, const ls__segment *p, ls_tens
     return LS_OK;
 }
 
-/* Calls the function as it was called first: its mode, its random numbers, its line. */
+/* Calls the function as in the first run: with the same mode, random numbers and line. The thread's
+ * mode is restored on every path. */
 static ls_status call_again(ls__autograd_pass *pass, const ls__tensor_node *node,
                             const ls__segment *p, ls__draws *draws, ls__record **y)
 {
@@ -86,6 +90,8 @@ static ls_status call_again(ls__autograd_pass *pass, const ls__tensor_node *node
     return status;
 }
 
+/* Whether a result lies as it did in the first run, both in its storage and in its operation's
+ * output: otherwise the arrived gradient would not fit. */
 static bool same_result(const ls__record *y, const ls__segment_result *r)
 {
     const ls__segment_result now = ls__segment_result_of(y);
@@ -96,7 +102,8 @@ static bool same_result(const ls__record *y, const ls__segment_result *r)
            memcmp(now.stride, r->stride, bytes) == 0;
 }
 
-/* How many places the links of all outputs lead to, each counted once; -1: the walk missed one. */
+/* Counts the places the links of all outputs lead to, each once, and marks them with `mark`.
+ * Returns -1 when the walk missed one. */
 static int64_t count_announced(const ls__joint_outputs *outputs, const ls__autograd_walk *walk,
                                uint64_t mark)
 {
@@ -115,8 +122,8 @@ static int64_t count_announced(const ls__joint_outputs *outputs, const ls__autog
     return count;
 }
 
-/* The walk must have met all that the links announced, and nothing else: then the announcements are
- * taken back, for the walk has counted the accumulations in full. */
+/* The walk must have met every announced place and no other. Then the announcements are taken back,
+ * because the walk has counted the actual accumulations. */
 static ls_status settle_links(ls__autograd_pass *pass, ls__tensor_node *node,
                               const ls__autograd_walk *walk)
 {
@@ -134,7 +141,7 @@ static ls_status settle_links(ls__autograd_pass *pass, ls__tensor_node *node,
     return LS_OK;
 }
 
-/* The results that received a gradient are where the walk through the second graph begins. */
+/* Starts the walk at every result whose gradient arrived. */
 static ls_status find_roots(ls__autograd_pass *pass, ls__tensor_node *node, const ls__segment *p,
                             ls__record *const *y, ls__autograd_walk *walk, ls__edge *roots)
 {
@@ -154,7 +161,9 @@ static ls_status find_roots(ls__autograd_pass *pass, ls__tensor_node *node, cons
     return LS_OK;
 }
 
-/* Makes the second graph in `scope`, which in the end holds only what its rules will read. */
+/* Makes the second graph in `scope`, which in the end holds only what its rules will read. On
+ * return `walk->order` lists that graph in the order of backward, and `roots` the nodes where the
+ * arrived gradients go. */
 static ls_status make_graph(ls__autograd_pass *pass, ls__tensor_node *node, ls_scope *scope,
                             ls__autograd_walk *walk, ls__edge *roots)
 {
@@ -174,7 +183,7 @@ static ls_status make_graph(ls__autograd_pass *pass, ls__tensor_node *node, ls_s
     return LS_OK;
 }
 
-/* The gradients that arrived, into the second graph. */
+/* Moves the gradients that arrived at the joint to the results of the second graph. */
 static ls_status seed(ls__autograd_pass *pass, const ls__tensor_node *node, const ls__edge *roots)
 {
     ls__joint_outputs *outputs = ls__joint_outputs_of(node);
@@ -197,6 +206,8 @@ static ls_status run_again(ls__autograd_pass *pass, ls__tensor_node *node, ls_sc
     return ls__pass_run(pass, &walk->order);
 }
 
+/* Without a gradient there is nothing to do: the outputs' own nodes have settled the links. The
+ * scope is left on every path. */
 static ls_status recompute_run(ls__autograd_pass *pass, ls__tensor_node *node)
 {
     if (!ls__joint_any_grad(node)) {

@@ -6,6 +6,7 @@
 #include "tensor/op.h"
 #include "tensor/rng_stream.h"
 
+/* A node among the outputs is held only between the first run and give_out. */
 static void piece_fini(ls__storage *storage)
 {
     const ls__segment *p = storage->data;
@@ -19,6 +20,8 @@ static void piece_fini(ls__storage *storage)
     }
 }
 
+/* One block of memory holds the struct and its two arrays. Draws and autocast are noted now, as the
+ * second run must see them. */
 ls__storage *ls__segment_new(ls__tensors *tensors, const ls__segment_callee *f, int input_count,
                              int output_count)
 {
@@ -42,6 +45,7 @@ ls__storage *ls__segment_new(ls__tensors *tensors, const ls__segment_callee *f, 
     return storage;
 }
 
+/* The layout of `y`, for comparing the two runs. */
 ls__segment_result ls__segment_result_of(const ls__record *y)
 {
     ls__segment_result r = {.shape = ls__record_shape(y),
@@ -53,6 +57,8 @@ ls__segment_result ls__segment_result_of(const ls__record *y)
     return r;
 }
 
+/* A function that returned success may still have left an output NULL or poisoned; such a result is
+ * an error here. */
 ls_status ls__segment_call(ls__tensors *tensors, const ls__segment *p, ls_tensor *const *inputs,
                            ls__record **y)
 {

@@ -14,6 +14,8 @@
 
 /* ---- a pile of nodes, also used as a heap ------------------------------------------------- */
 
+/* Grows by doubling, in cached memory, so that the same walk in the next step allocates nothing
+ * new. */
 static ls_status pile_push(ls__autograd_pile *pile, ls__tensors *tensors, ls__tensor_node *node)
 {
     if (pile->count == pile->room) {
@@ -41,6 +43,7 @@ static void swap(ls__autograd_pile *heap, int64_t i, int64_t j)
     heap->at[j] = node;
 }
 
+/* A max-heap by creation number. */
 static ls_status heap_push(ls__autograd_pile *heap, ls__tensors *tensors, ls__tensor_node *node)
 {
     LS_TRY(pile_push(heap, tensors, node));
@@ -53,8 +56,10 @@ static ls_status heap_push(ls__autograd_pile *heap, ls__tensors *tensors, ls__te
     return LS_OK;
 }
 
+/* The heap must not be empty. */
 static ls__tensor_node *heap_pop(ls__autograd_pile *heap)
 {
+    LS_ASSERT(heap->count > 0);
     ls__tensor_node *top = heap->at[0];
     heap->at[0] = heap->at[--heap->count];
     for (int64_t i = 0;;) {
@@ -75,6 +80,8 @@ static ls__tensor_node *heap_pop(ls__autograd_pile *heap)
 
 /* ---- the walk ----------------------------------------------------------------------------- */
 
+/* Rules free what they saved when they have run, so a second pass through the same graph has
+ * nothing to read. */
 static ls_status fail_released(const ls__autograd_walk *walk, const ls__tensor_node *node)
 {
     return ls__fail(LS_ERR_STATE,
@@ -85,6 +92,8 @@ static ls_status fail_released(const ls__autograd_walk *walk, const ls__tensor_n
                     node->line);
 }
 
+/* A leaf met for the first time in this pass has a count left over from an earlier one, unless the
+ * walk adds to a pass that is under way. */
 static void count_leaf(const ls__autograd_walk *walk, ls__tensor_node *leaf, bool first)
 {
     switch (walk->count) {
@@ -120,6 +129,7 @@ static ls_status reach(ls__autograd_walk *walk, ls__tensor_node *to)
     return first ? heap_push(&walk->heap, walk->tensors, to) : LS_OK;
 }
 
+/* Edges, and the links of a joint or of its outputs, which count as edges. */
 static ls_status reach_inputs(ls__autograd_walk *walk, const ls__tensor_node *node)
 {
     for (int i = 0; i < LS__EDGES_MAX; i++) {
@@ -141,6 +151,7 @@ ls_status ls__walk_add(ls__autograd_walk *walk, ls__tensor_node *root)
     return reach(walk, root);
 }
 
+/* A released node reached in the middle fails; nodes stay marked, which harms no later walk. */
 ls_status ls__walk_run(ls__autograd_walk *walk)
 {
     while (walk->heap.count > 0) {
@@ -153,6 +164,7 @@ ls_status ls__walk_run(ls__autograd_walk *walk)
     return LS_OK;
 }
 
+/* The piles hold no references to nodes, only memory of their own. */
 void ls__walk_fini(ls__autograd_walk *walk)
 {
     ls__storage_unref(walk->heap.memory);
