@@ -25,6 +25,8 @@ static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes)
     return hash;
 }
 
+/* The text that error messages show; it is cut at ENTRY_BYTES, while hashes cover the whole of
+ * it. */
 static void describe(const ls__reduce_param *param, char *out, size_t bytes)
 {
     if (param->shape != NULL) {
@@ -36,6 +38,7 @@ static void describe(const ls__reduce_param *param, char *out, size_t bytes)
     }
 }
 
+/* Terminating zeros are hashed too, so that "ab","c" and "a","bc" differ. */
 static uint64_t hash_params(const ls_reducer *r)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
@@ -50,6 +53,7 @@ static uint64_t hash_params(const ls_reducer *r)
     return hash;
 }
 
+/* Entry i of a rank's table, or a text that says that the rank has fewer parameters. */
 static const char *entry_of(const char *tables, const summary *all, int64_t longest, int rank,
                             int64_t i)
 {
@@ -57,6 +61,8 @@ static const char *entry_of(const char *tables, const summary *all, int64_t long
                                : "no such parameter";
 }
 
+/* Every rank runs this on the same tables and finds the same first difference, so all of them
+ * return one message. */
 static ls_status name_difference(const ls_reducer *r, const char *tables, const summary *all,
                                  int64_t longest)
 {
@@ -80,6 +86,8 @@ static ls_status name_difference(const ls_reducer *r, const char *tables, const 
                     r->name, ENTRY_BYTES);
 }
 
+/* Different bucket sizes give different layouts, and the ranks would add up unrelated
+ * parameters. */
 static ls_status compare_buckets(const ls_reducer *r, const summary *all, int rank)
 {
     const int64_t *ours = all[0].bucket_bytes, *theirs = all[rank].bucket_bytes;
@@ -93,6 +101,8 @@ static ls_status compare_buckets(const ls_reducer *r, const summary *all, int ra
                     (long long)theirs[1]);
 }
 
+/* Collective; only called when hashes differ, so its cost does not matter to programs that work.
+ * Tables are padded to the longest one, because all_gather wants equal parts. */
 static ls_status exchange_tables(const ls_reducer *r, const summary *all)
 {
     const ls__env *env = r->runtime->env;
@@ -123,6 +133,7 @@ static ls_status exchange_tables(const ls_reducer *r, const summary *all)
     return status;
 }
 
+/* The result lies in the arena: it is small, and is freed with the reducer. */
 ls_status ls__reducer_compare(ls_reducer *r)
 {
     summary own = {

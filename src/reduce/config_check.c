@@ -14,7 +14,7 @@ typedef struct own_facts { /* sent as it is */
     ls__facts facts;
 } own_facts;
 
-/* " at train.c:31", or nothing */
+/* Writes " at train.c:31", or nothing when the place is not known. */
 static void put_site(const ls__fact *fact, char *out, size_t bytes)
 {
     out[0] = '\0';
@@ -23,6 +23,7 @@ static void put_site(const ls__fact *fact, char *out, size_t bytes)
     }
 }
 
+/* Returns the error for a rank whose seed differs from rank 0's. */
 static ls_status name_seeds(const ls_reducer *r, const own_facts *all, int rank)
 {
     return ls__fail(LS_ERR_MISMATCH,
@@ -33,6 +34,8 @@ static ls_status name_seeds(const ls_reducer *r, const own_facts *all, int rank)
                     (unsigned long long)all[rank].seed);
 }
 
+/* Returns the error for the first sampler, loader or optimizer that differs; a rank may also have
+ * made fewer of them. */
 static ls_status name_fact(const ls_reducer *r, const own_facts *all, int rank, int i)
 {
     static const ls__fact none = {.text = "nothing of the kind"};
@@ -49,6 +52,7 @@ static ls_status name_fact(const ls_reducer *r, const own_facts *all, int rank, 
         r->name, LS__FACT_TEXT, ours->text, site, rank, LS__FACT_TEXT, theirs->text, other);
 }
 
+/* Facts are compared in the order in which they were made, as text. */
 static ls_status compare(const ls_reducer *r, const own_facts *all)
 {
     for (int rank = 1; rank < r->size; rank++) {
@@ -67,6 +71,7 @@ static ls_status compare(const ls_reducer *r, const own_facts *all)
     return LS_OK;
 }
 
+/* Does nothing once it has succeeded, nor in a group that is smaller than the world. */
 ls_status ls__config_check(ls_reducer *r)
 {
     const ls__env *env = r->runtime->env;

@@ -12,6 +12,7 @@
 #include "kernel/reduce/reduce.h"
 #include "reduce/reducer.h"
 
+/* Rank's part of the exchange; this rank writes only its own. */
 static ls__reduce_control *part(const ls_reducer *r, int rank)
 {
     return (ls__reduce_control *)(void *)(r->control + (size_t)rank * r->control_bytes);
@@ -22,6 +23,8 @@ static uint8_t *bitmap(const ls_reducer *r, int rank)
     return (uint8_t *)(part(r, rank) + 1);
 }
 
+/* Starts an all_gather in place: `own` is already where the output expects it. Completion calls
+ * ls__reducer_control_done, possibly before this function returns. */
 ls_status ls__control_start(ls_reducer *r)
 {
     ls__reduce_control *own = part(r, r->rank);
@@ -50,7 +53,8 @@ ls_status ls__control_start(ls_reducer *r)
     return ls__collective_start(r->group, &args, &r->control_work);
 }
 
-/* What every rank must have in common at this point. */
+/* Checks what every rank must have in common at this point. All ranks see the same parts and reach
+ * the same verdict, so no rank is left waiting. */
 static ls_status compare_parts(const ls_reducer *r)
 {
     const ls__reduce_control *first = part(r, 0);
@@ -82,7 +86,8 @@ static ls_status compare_parts(const ls_reducer *r)
     return LS_OK;
 }
 
-/* The global weight, added in the canonical association. */
+/* Adds the weights of all ranks in the canonical association, so that the divisor has the same bits
+ * on every rank. */
 static double global_weight(const ls_reducer *r)
 {
     const void *src[LS__REDUCE_OPERANDS_MAX];
@@ -102,8 +107,8 @@ static double global_weight(const ls_reducer *r)
     return sum;
 }
 
-/* A wish to stop rides along, so that all ranks heed it after the same step. Only where all take
- * part: ranks outside the group would go on. */
+/* A wish to stop is sent along, so that all ranks heed it after the same step. It counts only when
+ * the group is the whole world: ranks outside the group would go on. */
 static void agree_on_stop(ls_reducer *r)
 {
     uint32_t stop = 0;
@@ -115,6 +120,8 @@ static void agree_on_stop(ls_reducer *r)
     }
 }
 
+/* Called under the reducer's lock; all results depend only on the exchanged parts, so every rank
+ * computes the same. */
 ls_status ls__control_finish(ls_reducer *r)
 {
     LS_TRY(compare_parts(r));

@@ -25,6 +25,7 @@ static char *copy_text(ls_reducer *r, const char *text)
     return copy;
 }
 
+/* Checks one registered parameter and copies its texts into the arena: the caller may free them. */
 static ls_status copy_param(ls_reducer *r, int i, const ls_reducer_param *from)
 {
     ls__reduce_param *to = &r->params[i];
@@ -48,6 +49,8 @@ static ls_status copy_param(ls_reducer *r, int i, const ls_reducer_param *from)
     return LS_OK;
 }
 
+/* Allocates what the comparison needs; the buckets follow in lay_out. One extra element keeps an
+ * empty model from allocating nothing. */
 static ls_status alloc_tables(ls_reducer *r, int count)
 {
     r->param_count = count;
@@ -65,8 +68,8 @@ static ls_status alloc_tables(ls_reducer *r, int count)
     return LS_OK;
 }
 
-/* After the comparison: nothing is left that peers wait for, but a rank that fails here will not
- * take part in the first backward. */
+/* Makes the first plan. Peers wait for nothing more at this point, but a rank that fails here will
+ * not take part in the first backward. */
 static ls_status lay_out(ls_reducer *r, int count)
 {
     int *order = ls__arena_alloc(&r->arena, ((size_t)count + 1) * sizeof *order);
@@ -80,12 +83,14 @@ static ls_status lay_out(ls_reducer *r, int count)
     return ls__plan_make(r, order, 1, &r->plan);
 }
 
-/* Entry i of an array whose entries may be shorter or longer than this version's. */
+/* Entry i of the caller's array, whose entries may be shorter or longer than this version's. */
 static ls_reducer_param *entry_of(const ls_reducer *r, ls_reducer_param *params, int i)
 {
     return (ls_reducer_param *)(void *)((char *)params + (size_t)i * r->options.param_bytes);
 }
 
+/* Registers, compares and lays out; collective. A rank that fails tells the group before it
+ * returns, so that its peers do not wait until the timeout. */
 static ls_status build(ls_reducer *r, ls_reducer_param *params, int count)
 {
     /* A rank with a bad parameter, or without memory, fails the group with the reason, so that its
@@ -115,6 +120,8 @@ static ls_status build(ls_reducer *r, ls_reducer_param *params, int count)
     return LS_OK;
 }
 
+/* A rank that cannot even make the duplicate aborts the user's group: no other group exists yet
+ * through which its peers could learn of the failure. */
 ls_status ls_reducer_new(ls_group *group, ls_reducer_param *params, int count,
                          const ls_reducer_options *options, ls_reducer **out)
 {
@@ -169,6 +176,8 @@ ls_status ls_reducer_new(ls_group *group, ls_reducer_param *params, int count,
     return LS_OK;
 }
 
+/* A backward under way is aborted first and waited for, because its operations still write to the
+ * buckets. */
 ls_status ls_reducer_free(ls_reducer *r)
 {
     if (r == NULL) {

@@ -21,6 +21,7 @@
 #include "base/assert.h"
 #include "base/size.h"
 
+/* The tag that error messages and traces show: "bucket 3:" and as many names as fit. */
 static void name_bucket(const ls_reducer *r, const ls__reduce_plan *plan, int index)
 {
     ls__reduce_bucket *bucket = &plan->buckets[index];
@@ -51,6 +52,7 @@ typedef struct draft {
     int open[LS__REDUCE_DTYPES]; /* by type; -1: none is */
 } draft;
 
+/* Only bucket 0 may be smaller, so that the first reduction starts early. */
 static size_t cap_of(const ls_reducer *r, int bucket)
 {
     return bucket == 0 && r->options.first_bucket_bytes < r->options.bucket_bytes
@@ -58,7 +60,8 @@ static size_t cap_of(const ls_reducer *r, int bucket)
                : r->options.bucket_bytes;
 }
 
-/* The open bucket of the parameter's type, or a new one where it is full. */
+/* Returns the open bucket of the parameter's type, or opens a new one when it is full. A parameter
+ * larger than the cap gets a bucket of its own. */
 static draft_bucket *bucket_for(const ls_reducer *r, draft *d, const ls__reduce_param *param)
 {
     LS_ASSERT(param->dtype < LS__REDUCE_DTYPES);
@@ -71,6 +74,8 @@ static draft_bucket *bucket_for(const ls_reducer *r, draft *d, const ls__reduce_
     return &d->bucket[d->count++];
 }
 
+/* Assigns every parameter a draft bucket and an offset. `last` ends up as the position at which the
+ * bucket becomes complete. */
 static void fill_draft(ls_reducer *r, const int *sequence, draft *d)
 {
     for (int i = 0; i < r->param_count; i++) {
@@ -84,7 +89,9 @@ static void fill_draft(ls_reducer *r, const int *sequence, draft *d)
     }
 }
 
-/* Buckets in the order in which they can be reduced, the parameters of each side by side. */
+/* Numbers the buckets in the order in which they can be reduced, and lists the parameters of each
+ * side by side in plan->order. Launching strictly in this order needs no agreement between
+ * ranks. */
 static void sort_draft(ls_reducer *r, draft *d, ls__reduce_plan *plan)
 {
     int first = 0;
@@ -108,6 +115,7 @@ static void sort_draft(ls_reducer *r, draft *d, ls__reduce_plan *plan)
 
 /* ---- the plan ------------------------------------------------------------------------------ */
 
+/* All arrays lie in the arena: a reducer makes two plans at most. */
 static ls_status alloc_plan(ls_reducer *r, ls__reduce_plan *plan, draft *d)
 {
     const size_t n = (size_t)r->param_count;
@@ -123,6 +131,8 @@ static ls_status alloc_plan(ls_reducer *r, ls__reduce_plan *plan, draft *d)
     return LS_OK;
 }
 
+/* Collective in effect: memory is registered with the group. A failure half-way is undone by
+ * ls__plan_release. */
 static ls_status alloc_buckets(ls_reducer *r, ls__reduce_plan *plan)
 {
     for (int i = 0; i < plan->count; i++) {
@@ -137,6 +147,8 @@ static ls_status alloc_buckets(ls_reducer *r, ls__reduce_plan *plan)
     return LS_OK;
 }
 
+/* `out` is written only on success. params[].bucket and .offset are overwritten in any case, so a
+ * failure leaves the old plan unusable. */
 ls_status ls__plan_make(ls_reducer *r, const int *order, uint32_t version, ls__reduce_plan *out)
 {
     ls__reduce_plan plan = {.version = version};
@@ -154,6 +166,7 @@ ls_status ls__plan_make(ls_reducer *r, const int *order, uint32_t version, ls__r
     return LS_OK;
 }
 
+/* The old plan's arrays stay in the arena until the reducer dies. */
 void ls__plan_release(ls_reducer *r, ls__reduce_plan *plan)
 {
     const ls__env *env = r->runtime->env;
@@ -169,6 +182,8 @@ void ls__plan_release(ls_reducer *r, ls__reduce_plan *plan)
     plan->count = 0;
 }
 
+/* The caller's own memory takes precedence; its numbers are then copied into the bucket and
+ * back. */
 void *ls__reducer_grad(const ls_reducer *r, int param)
 {
     const ls__reduce_param *p = &r->params[param];
@@ -190,7 +205,8 @@ size_t ls__reducer_bucket_bytes(const ls_reducer *r, int bucket)
     return r->plan.buckets[bucket].bytes;
 }
 
-/* Rank 0's ready order on every rank; parameters that were never ready follow in the old order. */
+/* Fills `order` with rank 0's ready order on every rank; parameters that never became ready follow
+ * in the old order. Collective. */
 static ls_status agree_order(ls_reducer *r, int *order)
 {
     bool *seen = ls__arena_alloc(&r->arena, (size_t)r->param_count * sizeof *seen);
@@ -212,6 +228,8 @@ static ls_status agree_order(ls_reducer *r, int *order)
     return ls_broadcast(r->group, order, n, LS_INT32, 0, NULL, NULL);
 }
 
+/* Only between backwards, and collective. Returns early on all ranks alike when the order is the
+ * one in use. `moved` is called while both layouts exist, so that gradients can be copied. */
 ls_status ls__reducer_replan(ls_reducer *r, void (*moved)(void *arg, int param, void *memory),
                              void *arg)
 {

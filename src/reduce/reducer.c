@@ -9,7 +9,7 @@
  * Launches happen in three places: the thread that calls ready, the engine when the control
  * exchange completes, and wait. One at a time: `launching` is a token taken under the lock, while
  * the operation itself is started without it, because a start may complete at once and call back.
- * Whoever comes while the token is taken leaves; the holder looks again under the lock before it
+ * A thread that comes while the token is taken leaves; the holder looks again under the lock before it
  * gives the token up, so nothing that became ready meanwhile is overlooked.
  */
 
@@ -38,6 +38,8 @@ ls_group *ls__reducer_group(const ls_reducer *r)
     return r->group;
 }
 
+/* Peers learn of the failure at once, and their operations in this group end with `status` and this
+ * text. */
 void ls__reducer_abort(ls_reducer *r, ls_status status, const char *message)
 {
     char text[LS__MESSAGE_MAX];
@@ -47,7 +49,8 @@ void ls__reducer_abort(ls_reducer *r, ls_status status, const char *message)
 
 /* ---- a backward begins -------------------------------------------------------------------- */
 
-/* Puts reduced gradients aside: the bucket collects only the new part (docs/design.md, D8). */
+/* Puts reduced gradients aside and clears the bucket, which then collects only this rank's new
+ * part; `settle` adds them back after the reduction (docs/design.md, D8). */
 static ls_status set_aside(ls_reducer *r, ls__reduce_bucket *bucket, const uint8_t *present)
 {
     const ls__env *env = r->runtime->env;
@@ -76,7 +79,8 @@ static ls_status set_aside(ls_reducer *r, ls__reduce_bucket *bucket, const uint8
     return LS_OK;
 }
 
-/* Updates the state of the buckets from the gradients that the caller says are present. */
+/* Updates the states of the buckets from the gradients that the caller says are present; NULL means
+ * that the caller cannot tell, and every bucket that is not empty counts. */
 static ls_status look_at_present(ls_reducer *r, const uint8_t *present)
 {
     bool any_local = false;
@@ -104,7 +108,8 @@ static ls_status look_at_present(ls_reducer *r, const uint8_t *present)
     return LS_OK;
 }
 
-/* The engine's thread moves the phase on while a synchronising backward runs. */
+/* Takes the lock, because the engine's thread changes the phase while a synchronising backward
+ * runs. */
 static bool is_idle(ls_reducer *r)
 {
     ls__lock_take(&r->lock, r->runtime->env);
@@ -113,6 +118,7 @@ static bool is_idle(ls_reducer *r)
     return idle;
 }
 
+/* Only after all works have been waited for: no callback can come any more. */
 static void become_idle(ls_reducer *r)
 {
     ls__lock_take(&r->lock, r->runtime->env);
@@ -121,6 +127,7 @@ static void become_idle(ls_reducer *r)
     ls__unlock(&r->lock, r->runtime->env);
 }
 
+/* A group that failed earlier stays failed; its error is returned again. */
 static ls_status check_begin(ls_reducer *r, const ls_reducer_begin_options *options)
 {
     LS_TRY(ls_group_status(r->group));
@@ -137,6 +144,8 @@ static ls_status check_begin(ls_reducer *r, const ls_reducer_begin_options *opti
     return LS_OK;
 }
 
+/* Resets what belongs to one backward. A parameter that will not be reached counts as ready from
+ * the start. */
 static void count_pending(ls_reducer *r, const uint8_t *used)
 {
     r->ready_count = 0;
@@ -156,6 +165,8 @@ static void count_pending(ls_reducer *r, const uint8_t *used)
     }
 }
 
+/* Local work first, then the exchange: a failure before ls__control_start leaves the reducer
+ * idle. */
 ls_status ls__reducer_begin(ls_reducer *r, const ls_reducer_begin_options *options,
                             const uint8_t *present)
 {
@@ -205,7 +216,8 @@ ls_status ls_reducer_begin(ls_reducer *r, const ls_reducer_begin_options *option
 
 /* ---- launching; see Note [Launching] ------------------------------------------------------ */
 
-/* Under the lock: combines the control parts once; both the callback and wait come here. */
+/* Must be called under the lock. Combines the control parts once; the callback and ls_reducer_wait
+ * both come here, in either order. */
 static void open_launches(ls_reducer *r)
 {
     if (r->phase != LS__REDUCER_CONTROL) {
@@ -218,6 +230,8 @@ static void open_launches(ls_reducer *r)
     }
 }
 
+/* Runs on the thread that completes the exchange, often the engine's. A mismatch fails the group
+ * here, because this rank may still be computing and would reach ls_reducer_wait only later. */
 void ls__reducer_control_done(void *reducer, ls_status status)
 {
     ls_reducer *r = reducer;
@@ -235,6 +249,8 @@ void ls__reducer_control_done(void *reducer, ls_status status)
     ls__reducer_advance(r);
 }
 
+/* The last of these marks the end of communication in the statistics; errors are reported by
+ * ls_reducer_wait. */
 static void bucket_done(void *reducer, ls_status status)
 {
     ls_reducer *r = reducer;
@@ -243,7 +259,8 @@ static void bucket_done(void *reducer, ls_status status)
     atomic_store_explicit(&r->last_end_ns, env->now_ns(env), memory_order_relaxed);
 }
 
-/* Makes the bucket's memory hold exactly this rank's contribution. */
+/* Makes the bucket's memory hold exactly this rank's contribution: parameters without one are zero,
+ * also when an old average lies there. */
 static void fill_bucket(ls_reducer *r, ls__reduce_bucket *bucket)
 {
     for (int i = 0; i < bucket->count; i++) {
@@ -257,12 +274,15 @@ static void fill_bucket(ls_reducer *r, ls__reduce_bucket *bucket)
     }
 }
 
-/* With the gaps between parameters, which are zeros. */
+/* The elements of the whole bucket. The gaps between parameters are reduced too; they hold
+ * zeros. */
 static int64_t elements_of(const ls__reduce_bucket *bucket)
 {
     return (int64_t)(bucket->bytes / ls_dtype_size(bucket->dtype));
 }
 
+/* Whether any rank has something for the bucket. The bitmaps are the same everywhere, so all ranks
+ * skip the same buckets. */
 static bool bucket_used(const ls_reducer *r, const ls__reduce_bucket *bucket)
 {
     for (int i = 0; i < bucket->count; i++) {
@@ -273,11 +293,12 @@ static bool bucket_used(const ls_reducer *r, const ls__reduce_bucket *bucket)
     return false;
 }
 
+/* Called with the launching token and without the lock; see Note [Launching]. */
 static ls_status launch(ls_reducer *r, ls__reduce_bucket *bucket)
 {
     const ls__env *env = r->runtime->env;
     if (!bucket_used(r, bucket)) {
-        return LS_OK; /* on every rank: the bitmaps are the same everywhere */
+        return LS_OK;
     }
     LS_ASSERT(bucket->pending == 0 && bucket->work == NULL);
     fill_bucket(r, bucket);
@@ -299,6 +320,8 @@ static ls_status launch(ls_reducer *r, ls__reduce_bucket *bucket)
     return ls__collective_start(r->group, &args, &bucket->work);
 }
 
+/* Launches every bucket whose turn has come. May be called from any thread; a thread that finds the
+ * token taken returns at once. */
 void ls__reducer_advance(ls_reducer *r)
 {
     ls__lock_take(&r->lock, r->runtime->env);
@@ -329,6 +352,7 @@ void ls__reducer_advance(ls_reducer *r)
     }
 }
 
+/* Outside a synchronising backward it only notes that the parameter holds a local sum. */
 ls_status ls_reducer_ready(ls_reducer *r, int param, ls_stream *stream)
 {
     if (r == NULL || param < 0 || param >= r->param_count || stream) {
@@ -368,6 +392,7 @@ ls_status ls_reducer_ready(ls_reducer *r, int param, ls_stream *stream)
 
 /* ---- the backward ends -------------------------------------------------------------------- */
 
+/* A parameter that never becomes ready would hold up its bucket, and every later one, for good. */
 static ls_status check_all_ready(ls_reducer *r)
 {
     for (int i = 0; i < r->param_count; i++) {
@@ -382,6 +407,8 @@ static ls_status check_all_ready(ls_reducer *r)
     return LS_OK;
 }
 
+/* Waits for the exchange. open_launches may have run in the callback already; then this only reads
+ * its result. */
 static ls_status wait_control(ls_reducer *r)
 {
     ls_status status = ls_work_wait(r->control_work);
@@ -400,7 +427,8 @@ static ls_status wait_control(ls_reducer *r)
     return LS_OK;
 }
 
-/* Another thread may be inside launch just now; it is about to return. */
+/* Waits until all buckets are launched. Another thread may be inside launch at this moment and is
+ * about to return, so yielding is enough. */
 static ls_status wait_launched(ls_reducer *r)
 {
     for (;;) {
@@ -417,12 +445,13 @@ static ls_status wait_launched(ls_reducer *r)
     }
 }
 
-/* After a failure: no further launch begins, and a thread inside one has returned. */
+/* After a failure: on return no further launch begins, and no thread is inside one. */
 static void stop_launching(ls_reducer *r)
 {
     const ls__env *env = r->runtime->env;
     ls__lock_take(&r->lock, env);
     r->phase = LS__REDUCER_FAILED;
+    LS_ASSERT(r->phase != LS__REDUCER_IDLE);
     while (r->launching) {
         ls__unlock(&r->lock, env);
         env->yield(env);
@@ -431,6 +460,8 @@ static void stop_launching(ls_reducer *r)
     ls__unlock(&r->lock, env);
 }
 
+/* Waits for every bucket, also after a failure: the operations read and write bucket memory until
+ * they end. Returns the first error. */
 static ls_status wait_buckets(ls_reducer *r)
 {
     ls_status first = LS_OK;
@@ -445,10 +476,11 @@ static ls_status wait_buckets(ls_reducer *r)
     return first;
 }
 
-/* The averages are in the buckets: adds what was set aside, hands copies back, notes the new state.
- */
+/* The buckets hold the averages. Adds back what was set aside, copies to gradients that live in the
+ * caller's memory, and marks the buckets as reduced. */
 static void settle(ls_reducer *r)
 {
+    LS_ASSERT(r->phase == LS__REDUCER_RUNNING && r->next_launch == r->plan.count);
     for (int b = 0; b < r->plan.count; b++) {
         ls__reduce_bucket *bucket = &r->plan.buckets[b];
         const bool carried = bucket->carried;
@@ -470,6 +502,8 @@ static void settle(ls_reducer *r)
     r->weight = 0.0;
 }
 
+/* comm_seconds spans the first launch to the last end; exposed_seconds is the part that this thread
+ * spent waiting. */
 static void note_stats(ls_reducer *r, uint64_t wait_start_ns)
 {
     const ls__env *env = r->runtime->env;
@@ -481,6 +515,8 @@ static void note_stats(ls_reducer *r, uint64_t wait_start_ns)
     r->stats.gradient_bytes = r->gradient_bytes;
 }
 
+/* Every path waits for the exchange and for all launched buckets before the reducer becomes idle.
+ * This rank's own mistake takes precedence over the errors that its abort causes. */
 ls_status ls_reducer_wait(ls_reducer *r)
 {
     if (r == NULL) {
@@ -491,7 +527,7 @@ ls_status ls_reducer_wait(ls_reducer *r)
         return LS_OK; /* a local backward */
     }
     uint64_t start = r->runtime->env->now_ns(r->runtime->env);
-    char own[LS__MESSAGE_MAX] = ""; /* this rank's mistake, which the waits below would talk over */
+    char own[LS__MESSAGE_MAX] = ""; /* this rank's mistake; the waits below overwrite the error */
     ls_status status = check_all_ready(r);
     if (status < 0) {
         (void)ls__fail_at_site(status);
@@ -516,6 +552,8 @@ ls_status ls_reducer_wait(ls_reducer *r)
     return own[0] != '\0' ? ls__fail_again(status, own) : status;
 }
 
+/* With `overwrites` the caller's next gradient replaces the old one, so nothing needs to be
+ * cleared. */
 ls_status ls_reducer_zero(ls_reducer *r)
 {
     if (r == NULL || !is_idle(r)) {
@@ -537,6 +575,7 @@ ls_status ls_reducer_zero(ls_reducer *r)
     return LS_OK;
 }
 
+/* Valid after a synchronised backward, and the same on every rank. */
 bool ls_reducer_used(const ls_reducer *r, int param)
 {
     return r && param >= 0 && param < r->param_count && r->params[param].used;
