@@ -26,11 +26,13 @@ static size_t bytes_of(const ls_tensor *buffer)
     return (size_t)ls_numel(buffer) * ls_dtype_size(ls_dtype_of(buffer));
 }
 
+/* Each buffer starts aligned in the flat memory. */
 static size_t rounded(size_t bytes)
 {
     return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
+/* Borrows the handles from the module, which must outlive `b`. */
 ls_status ls__buffers_init(ls__buffers *b, const ls__env *env, ls_module *module, ls_group *group)
 {
     int items = 0;
@@ -58,6 +60,7 @@ ls_status ls__buffers_init(ls__buffers *b, const ls__env *env, ls_module *module
     return LS_OK;
 }
 
+/* Waits for a broadcast under way, since it writes to the memory that is freed here. */
 void ls__buffers_fini(ls__buffers *b)
 {
     (void)ls__buffers_finish(b);
@@ -70,6 +73,7 @@ void ls__buffers_fini(ls__buffers *b)
     *b = (ls__buffers){0};
 }
 
+/* Rank 0 packs its values; the others only receive. Without buffers nothing is sent. */
 ls_status ls__buffers_start(ls__buffers *b)
 {
     char *at = b->flat;
@@ -89,6 +93,7 @@ ls_status ls__buffers_start(ls__buffers *b)
                         &b->work);
 }
 
+/* Rank 0 keeps its own values; the others write only the buffers that differ. */
 ls_status ls__buffers_finish(ls__buffers *b)
 {
     const char *at = b->flat;

@@ -18,6 +18,7 @@
 #include <lockstep/memory.h>
 
 #include "autograd/param.h"
+#include "base/assert.h"
 #include "base/options.h"
 #include "base/runtime.h"
 #include "base/size.h"
@@ -57,6 +58,7 @@ static void ddp_free(ls_module *self);
 static const ls_module_class ddp_class =
     LS_MODULE_CLASS(.name = "ddp", .forward_many = ddp_forward, .free = ddp_free);
 
+/* NULL for a module of another class, so that the public calls also work on unwrapped modules. */
 static ddp *ddp_of(ls_module *module)
 {
     return module && module->cls == &ddp_class ? (ddp *)module : NULL;
@@ -72,7 +74,9 @@ static ddp *ddp_of_observer(ls__observer *observer)
     return LS__LIST_ITEM(observer, ddp, observer);
 }
 
-/* Whatever the wrapped module takes and gives; a failure is in the outputs, which it poisons. */
+/* Takes and gives what the wrapped module does. A failure is in the outputs, which the wrapped
+ * module's call has poisoned. Arms the observer: a backward is due, unless no graph is recorded or
+ * this is a replay within a backward. */
 static ls_status ddp_forward(ls_module *self, ls_tensor *const *inputs, int input_count,
                              ls_tensor **outputs, int output_count)
 {
@@ -85,8 +89,8 @@ static ls_status ddp_forward(ls_module *self, ls_tensor *const *inputs, int inpu
 
 /* ---- the observer ------------------------------------------------------------------------- */
 
-/* Gradients of a parameter that was frozen at some time since are no longer in a bucket: they would
- * stay local, and the replicas drift apart. */
+/* A parameter that began to require gradients after wrapping has its gradient outside the buckets:
+ * it would stay local, and the replicas would drift apart. */
 static ls_status check_params(const ddp *d)
 {
     const char *strange = NULL;
@@ -105,6 +109,8 @@ static ls_status check_params(const ddp *d)
                    : LS_OK;
 }
 
+/* Runs before anything is computed. Buffers go first: from ls__reducer_begin on buckets may be
+ * launched by any thread, and the order of operations must be the same on every rank. */
 static ls_status on_begin(ls__observer *self, const ls__backward_info *info)
 {
     ddp *d = ddp_of_observer(self);
@@ -116,7 +122,7 @@ static ls_status on_begin(ls__observer *self, const ls__backward_info *info)
     d->synchronising = d->sync;
     d->observer.armed = false;
     d->grads = d->sync ? GRADS_FAILED : GRADS_LOCAL; /* until end says otherwise */
-    if (d->sync) { /* before buckets, which may be launched from now on in any thread */
+    if (d->sync) {
         LS_TRY(ls__buffers_start(&d->buffers));
     }
     return ls__reducer_begin(d->reducer,
@@ -126,17 +132,21 @@ static ls_status on_begin(ls__observer *self, const ls__backward_info *info)
                              d->present);
 }
 
+/* The gradient lies in its bucket already; nothing is copied. */
 static ls_status on_ready(ls__observer *self, int index)
 {
     return ls_reducer_ready(ddp_of_observer(self)->reducer, index, NULL);
 }
 
+/* Called by ls__reducer_replan while both layouts exist; a gradient that is present is copied. */
 static void move_grad(void *arg, int param, void *memory)
 {
     ddp *d = arg;
     (void)ls__param_bind_grad(d->params[param].value, memory);
 }
 
+/* A parameter that is a view of a larger tensor cannot move and stays where it is, which costs only
+ * the gathering in place. */
 static ls_status move_values_of(ddp *d, int bucket)
 {
     for (int i = 0; i < d->param_count; i++) {
@@ -179,6 +189,7 @@ static ls_status move_values(ddp *d)
     return LS_OK;
 }
 
+/* Parameters move back to memory of their own first, because the module outlives the wrapper. */
 static void free_values(ddp *d)
 {
     for (int i = 0; i < d->param_count && d->values; i++) {
@@ -193,8 +204,9 @@ static void free_values(ddp *d)
     }
 }
 
-/* In the order in which gradients became ready; a world of one has nobody to be early for. There
- * are two layouts for a while, so what activations leave behind goes first. */
+/* Lays buckets out in the order in which gradients became ready. With one rank there is nothing to
+ * overlap. Two layouts exist for a while, so memory that activations have left is returned to the
+ * system first. */
 static ls_status lay_out(ddp *d)
 {
     if (ls_group_size(d->group) == 1) {
@@ -205,12 +217,15 @@ static ls_status lay_out(ddp *d)
     return move_values(d);
 }
 
+/* Waits for averages and buffers, and makes gradients present that only other ranks contributed to:
+ * every rank's optimizer must step the same parameters. */
 static ls_status on_end(ls__observer *self)
 {
     ddp *d = ddp_of_observer(self);
     if (!d->synchronising) {
         return LS_OK;
     }
+    LS_ASSERT(d->grads == GRADS_FAILED); /* since on_begin */
     LS_TRY(ls_reducer_wait(d->reducer));
     LS_TRY(ls__buffers_finish(&d->buffers));
     for (int i = 0; i < d->param_count; i++) {
@@ -226,6 +241,7 @@ static ls_status on_end(ls__observer *self)
     return LS_OK;
 }
 
+/* The peers wait for this rank's gradients, so they are told of the failure at once. */
 static void on_abort(ls__observer *self, ls_status status, const char *message)
 {
     ddp *d = ddp_of_observer(self);
@@ -237,6 +253,7 @@ static void on_abort(ls__observer *self, ls_status status, const char *message)
     (void)ls__buffers_finish(&d->buffers); /* on its way or not, the group has failed */
 }
 
+/* Asked by optimizers before they step. */
 static ls_status on_usable(ls__observer *self)
 {
     const ddp *d = ddp_of_observer(self);
@@ -289,7 +306,8 @@ static ls_status broadcast_float64(void *self, const char *name, double *value)
                         LS_OPTIONS(ls_collective_options, .tag = name), NULL);
 }
 
-/* Everything the state visitor shows: parameters, buffers, and what classes keep beside them. */
+/* Rank 0's state on every rank: parameters, buffers, and what module classes keep beside them. One
+ * broadcast for each, in the order of the visitor. */
 static ls_status broadcast_state(ls_module *module, ls_group *group)
 {
     broadcaster b = {group};
@@ -301,7 +319,8 @@ static ls_status broadcast_state(ls_module *module, ls_group *group)
     return ls_module_state(module, "", &visitor);
 }
 
-/* Registers the parameters; collective, and compares the models. */
+/* Registers the parameters with a new reducer. Collective; it fails on every rank when the models
+ * differ. */
 static ls_status make_reducer(ddp *d, const ls_ddp_options *options)
 {
     const ls__env *env = d->runtime->env;
@@ -331,7 +350,8 @@ static ls_status make_reducer(ddp *d, const ls_ddp_options *options)
     return status;
 }
 
-/* The parameters that require gradients; frozen ones are only broadcast. */
+/* Lists the parameters that require gradients in d->params and the others in d->frozen; both only
+ * borrow names and tensors. Frozen parameters are broadcast once and not reduced. */
 static ls_status list_params(ddp *d)
 {
     const ls__env *env = d->runtime->env;
@@ -371,6 +391,8 @@ static ls_status list_params(ddp *d)
     return LS_OK;
 }
 
+/* From here on backward passes tell this wrapper, and gradients live in its buckets. A failure
+ * half-way is undone by tear_down. */
 static ls_status observe(ddp *d)
 {
     d->observer.param_count = d->param_count;
@@ -390,6 +412,8 @@ static ls_status observe(ddp *d)
     return LS_OK;
 }
 
+/* Collective. A rank whose module failed to build aborts the group, because its peers already wait
+ * in make_reducer. */
 static ls_status set_up(ddp *d, const ls_ddp_options *options)
 {
     ls_status built = ls_module_status(d->inner);
@@ -407,7 +431,8 @@ static ls_status set_up(ddp *d, const ls_ddp_options *options)
     return observe(d);
 }
 
-/* Undoes what set_up did, so that the wrapped module is its owner's again. */
+/* Undoes what set_up did, as far as it got, so that the wrapped module works without the wrapper
+ * again. Gradients keep their numbers. */
 static void tear_down(ddp *d)
 {
     free_values(d);
@@ -434,6 +459,7 @@ static void ddp_free(ls_module *self)
     tear_down((ddp *)self);
 }
 
+/* Takes the module only on success. After a failure the caller still owns it. */
 ls_module *ls_ddp_new(ls_module *module, ls_group *group, const ls_ddp_options *options)
 {
     ls_runtime *runtime = ls__runtime_get("ls_ddp_new");
@@ -493,6 +519,7 @@ ls_module *ls_ddp_module(ls_module *module)
     return d != NULL ? d->inner : module;
 }
 
+/* Takes effect at the next backward; a module without a wrapper ignores it. */
 ls_status ls_ddp_set_sync(ls_module *module, bool sync)
 {
     ddp *d = ddp_of(module);
@@ -502,6 +529,7 @@ ls_status ls_ddp_set_sync(ls_module *module, bool sync)
     return LS_OK;
 }
 
+/* A module without a wrapper always counts as synchronised. */
 bool ls_ddp_sync(const ls_module *module)
 {
     const ddp *d = ddp_of_const(module);
@@ -518,6 +546,7 @@ ls_status ls_ddp_get_stats(const ls_module *module, ls_reducer_stats *out)
     return ls_reducer_get_stats(d->reducer, out);
 }
 
+/* Collective; counts the ranks whose hash is that of rank 0. */
 ls_status ls_replicas_identical(ls_module *module, ls_group *group, int *identical, uint64_t *hash)
 {
     ls_runtime *runtime = ls__runtime_get("ls_replicas_identical");
