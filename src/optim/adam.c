@@ -12,6 +12,7 @@
 
 enum { HYPER_LR, HYPER_BETA1, HYPER_BETA2, HYPER_EPS, HYPER_DECAY, HYPER_COUNT };
 
+/* One kernel serves both forms; `decoupled` selects AdamW's decay. */
 static void update(const ls_optim *o, ls__optim_param *param, float *value, const float *grad,
                    bool decoupled)
 {
@@ -54,6 +55,7 @@ static const ls__optim_class adamw_class = {
     .state_name = {"exp_avg", "exp_avg_sq"},
     .update = adamw_update};
 
+/* Serves both constructors, whose options and state are the same. */
 static ls_optim *make(ls_module *module, const ls__optim_class *cls, const ls_adam_options *options)
 {
     if (ls__optim_check(cls->name, "lr", options->lr, 0.0, INFINITY) < 0 ||

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "autograd/param.h"
+#include "base/assert.h"
 #include "base/facts.h"
 #include "base/options.h"
 #include "base/runtime.h"
@@ -24,6 +25,7 @@
 #define STATE_ALIGN 64 /* a cache line; what env's allocate promises */
 #define STATE_NAME_MAX 4352
 
+/* NaN fails too: every comparison with it is false. */
 ls_status ls__optim_check(const char *optim, const char *name, double value, double low,
                           double high)
 {
@@ -36,6 +38,8 @@ ls_status ls__optim_check(const char *optim, const char *name, double value, dou
 
 /* ---- making ------------------------------------------------------------------------------- */
 
+/* Borrows names and tensors from the module, which must outlive the optimizer. Buffers are
+ * skipped. */
 static ls_status list_params(ls_optim *o, ls_module *module)
 {
     int items = 0;
@@ -65,7 +69,8 @@ static ls_status list_params(ls_optim *o, ls_module *module)
     return LS_OK;
 }
 
-/* Ranks whose optimizers differ drift apart though their gradients are equal. */
+/* Notes name, parameters and hyper-parameters for the comparison in reduce/config_check.c: ranks
+ * whose optimizers differ drift apart although their gradients are equal. */
 static void note_fact(const ls_optim *o)
 {
     char hyper[LS__FACT_TEXT] = "";
@@ -76,6 +81,7 @@ static void note_fact(const ls_optim *o)
     ls__fact_note("%s of %d parameters%s", o->cls->name, o->count, hyper);
 }
 
+/* No state is allocated yet: a wrapper may still move the parameters (docs/design.md, D9). */
 ls_optim *ls__optim_new(ls_module *module, const ls__optim_class *cls, const double *hyper,
                         int state_count)
 {
@@ -92,6 +98,7 @@ ls_optim *ls__optim_new(ls_module *module, const ls__optim_class *cls, const dou
         (void)ls__fail(LS_ERR_MEMORY, "%s: no memory", cls->name);
         return NULL;
     }
+    LS_ASSERT(cls->hyper_count <= LS__OPTIM_HYPER_MAX && state_count <= LS__OPTIM_STATE_MAX);
     o->cls = cls;
     o->runtime = tensors->runtime;
     o->state_count = state_count;
@@ -116,6 +123,7 @@ void ls_optim_free(ls_optim *o)
     free(o);
 }
 
+/* The bytes of one state tensor, rounded up to whole cache lines. */
 static ls_status state_bytes(const ls_optim *o, const ls__optim_param *param, size_t *out)
 {
     size_t bytes;
@@ -139,8 +147,8 @@ static int by_address(const void *a, const void *b)
     return (x->address > y->address) - (x->address < y->address);
 }
 
-/* State lies in the order of the parameters' addresses: that of the buckets, where there are some.
- */
+/* State lies in the order of the parameters' addresses: with data parallelism this is the order of
+ * the buckets, so one bucket's parameters, gradients and state are each in one piece. */
 static ls_status place_state(ls_optim *o, uint8_t *at)
 {
     size_t bytes = 0;
@@ -159,10 +167,12 @@ static ls_status place_state(ls_optim *o, uint8_t *at)
             at += bytes;
         }
     }
+    LS_ASSERT(at <= (uint8_t *)o->memory + o->memory_bytes);
     free(order);
     return LS_OK;
 }
 
+/* Does nothing after the first call. Zeros are the initial state of every class. */
 static ls_status allocate_state(ls_optim *o)
 {
     if (o->memory || o->state_count == 0) {
@@ -191,7 +201,7 @@ static ls_status allocate_state(ls_optim *o)
 /* ---- stepping ----------------------------------------------------------------------------- */
 
 /* Gradients that belong to a reducer are final only when it says so. Neighbouring parameters
- * usually share theirs, which is then asked once. */
+ * usually share an observer, which is then asked only once. */
 static ls_status check_synchronised(const ls_optim *o)
 {
     ls__observer *asked = NULL;
@@ -208,6 +218,8 @@ static ls_status check_synchronised(const ls_optim *o)
     return LS_OK;
 }
 
+/* Updates one parameter; its version changes, so a graph that still needs the old values reports
+ * it. */
 static ls_status update(ls_optim *o, ls__optim_param *param)
 {
     ls_status status = ls_tensor_status(param->value);
@@ -233,6 +245,8 @@ static ls_status update(ls_optim *o, ls__optim_param *param)
     return LS_OK;
 }
 
+/* Nothing is updated unless all checks pass; a failure in the middle leaves earlier parameters
+ * updated. */
 static ls_status step(ls_optim *o)
 {
     LS_TRY(ls__optim_check(o->cls->name, "lr", o->hyper[0], 0.0, INFINITY)); /* set_lr takes any */
@@ -244,12 +258,15 @@ static ls_status step(ls_optim *o)
     return LS_OK;
 }
 
+/* Returns the error of a public call whose optimizer is NULL. */
 static ls_status no_optim(const char *what)
 {
     return ls__fail(LS_ERR_INVALID,
                     "%s: the optimizer is NULL; check what its constructor returned", what);
 }
 
+/* The activity record receives the number of updates, so that a report can tell how far this rank
+ * has come. */
 ls_status ls_optim_step(ls_optim *o)
 {
     if (o == NULL) {
@@ -271,6 +288,7 @@ ls_status ls_optim_step(ls_optim *o)
     return status;
 }
 
+/* Makes gradients absent without writing to them; the next backward overwrites. */
 void ls_optim_zero_grad(ls_optim *o)
 {
     for (int i = 0; o && i < o->count; i++) {
@@ -278,6 +296,7 @@ void ls_optim_zero_grad(ls_optim *o)
     }
 }
 
+/* The value is checked by the next step, because this function returns no status. */
 void ls_optim_set_lr(ls_optim *o, double lr)
 {
     if (o != NULL) {
@@ -292,6 +311,8 @@ double ls_optim_lr(const ls_optim *o)
 
 /* ---- state -------------------------------------------------------------------------------- */
 
+/* Names are PyTorch's: "exp_avg.layers.0.weight" below the prefix, and the parameter's own step
+ * count. */
 static ls_status visit_param(ls_optim *o, ls__optim_param *param, const char *prefix,
                              const ls_state_visitor *visitor)
 {
@@ -311,8 +332,8 @@ static ls_status visit_param(ls_optim *o, ls__optim_param *param, const char *pr
     return LS_OK;
 }
 
-/* State that no step has made yet is shown as zeros with step 0, which means the same; so a loading
- * visitor finds the memory it needs. */
+/* State that no step has made yet is shown as zeros with step 0, which means the same, so that a
+ * loading visitor finds the memory it needs. */
 ls_status ls_optim_state(ls_optim *o, const char *prefix, const ls_state_visitor *visitor)
 {
     char name[STATE_NAME_MAX];

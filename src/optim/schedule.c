@@ -7,6 +7,7 @@
 
 #define PI 3.14159265358979323846
 
+/* Warm-up begins above zero: the first step has lr / warmup. */
 double ls_schedule_lr(const ls_schedule *schedule, int64_t step)
 {
     if (step < schedule->warmup) {

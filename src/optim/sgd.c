@@ -12,6 +12,7 @@
 
 enum { HYPER_LR, HYPER_MOMENTUM, HYPER_DAMPENING, HYPER_DECAY, HYPER_NESTEROV, HYPER_COUNT };
 
+/* Without momentum no state exists, and momentum_buffer is NULL. */
 static void sgd_update(const ls_optim *o, ls__optim_param *param, float *value, const float *grad)
 {
     const ls__sgd_args args = {.count = param->count,
@@ -34,6 +35,7 @@ static const ls__optim_class sgd_class = {
     .state_name = {"momentum_buffer"},
     .update = sgd_update};
 
+/* A momentum of 0 allocates no state. */
 ls_optim *ls_sgd_new(ls_module *module, const ls_sgd_options *options)
 {
     LS__OPTIONS_OR(NULL, ls_sgd_options, given, options);
