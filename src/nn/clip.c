@@ -10,6 +10,7 @@
 
 #define NORM_EPS 1e-6 /* PyTorch's */
 
+/* NULL and 0 for a buffer, and for a parameter whose gradient is absent. */
 static float *gradient(const ls__module_item *item, int64_t *count)
 {
     ls_tensor *grad = item->buffer ? NULL : ls_grad(item->value);
@@ -17,6 +18,7 @@ static float *gradient(const ls__module_item *item, int64_t *count)
     return grad ? ls_data(grad) : NULL;
 }
 
+/* A norm that is not finite changes nothing, so that the caller may skip the step. */
 ls_status ls_clip_grad_norm(ls_module *module, double max_norm, double *norm)
 {
     const ls__tensors *tensors = ls__tensors_get("clip_grad_norm");

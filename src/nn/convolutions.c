@@ -9,7 +9,7 @@
 #include "base/options.h"
 #include "nn/layer.h"
 
-/* The groups must divide both numbers of channels. */
+/* Checks the sizes; the groups must divide both numbers of channels. */
 static bool groups_fit(const char *layer, int64_t in, int64_t out, int64_t kernel, int64_t groups)
 {
     if (!ls__layer_positive(layer, "in", in) || !ls__layer_positive(layer, "out", out) ||
@@ -27,8 +27,9 @@ static bool groups_fit(const char *layer, int64_t in, int64_t out, int64_t kerne
     return true;
 }
 
-/* A weight, and where asked for a bias [out], of U(-b, b) with b = 1/sqrt(inputs of one output):
- * kaiming_uniform(a = sqrt(5)), as PyTorch counts inputs, weight.size(1) times the window. */
+/* Adds a weight, and a bias [out] where `bias` is given, both drawn from U(-b, b) with b =
+ * 1/sqrt(inputs of one output). This is kaiming_uniform(a = sqrt(5)), with inputs counted as
+ * PyTorch does: weight.size(1) times the window. */
 static void add_weights(ls_module *m, ls_tensor **weight, ls_tensor **bias, ls_shape shape,
                         int64_t out)
 {
@@ -100,6 +101,7 @@ static ls_tensor *transpose_forward(ls_module *m, ls_tensor *x) /* [N,C,H,W] -> 
 static const ls_module_class transpose_class =
     LS_MODULE_CLASS(.name = "ConvTranspose2d", .forward = transpose_forward);
 
+/* The weight is [in, out / groups, ..]: the layout of the convolution it transposes. */
 ls_module *ls_conv_transpose2d_new(int64_t in, int64_t out, int64_t kernel,
                                    const ls_conv_transpose2d_layer_options *options)
 {
@@ -167,6 +169,7 @@ static ls_tensor *group_norm_forward(ls_module *m, ls_tensor *x) /* [N,C,..], sa
 static const ls_module_class group_norm_class =
     LS_MODULE_CLASS(.name = "GroupNorm", .forward = group_norm_forward);
 
+/* Affine parameters start as the identity. */
 ls_module *ls_group_norm_new(int64_t groups, int64_t channels, const ls_group_norm_options *options)
 {
     LS__OPTIONS_OR(NULL, ls_group_norm_options, given, options);

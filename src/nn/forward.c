@@ -11,13 +11,16 @@
 #include "nn/module.h"
 #include "tensor/tensor.h"
 
-/* What stands around a call in an expression is blamed on its line, not the module's. */
+/* The state of the thread around a call. Errors in the rest of the caller's expression then name the
+ * caller's line, not one inside the module. */
 typedef struct frame {
     ls__phase former;
     const char *file;
     int line;
 } frame;
 
+/* Must be paired with leave on the same thread. The count of modules marks tensors that backward
+ * may free on its way. */
 static frame enter(const ls_module *module)
 {
     const frame f = {.former = ls__activity_enter(LS__PHASE_FORWARD, ls__module_name(module)),
@@ -27,8 +30,8 @@ static frame enter(const ls_module *module)
     return f;
 }
 
-/* What the outermost module returns is its caller's: backward does not free it (autograd's
- * Note [Within modules]). */
+/* The results of the outermost module belong to its caller, so backward does not free them
+ * (autograd's Note [Within modules]). */
 static void leave(const frame *f, ls_tensor *const *outputs, int count)
 {
     LS_ASSERT(ls__self.modules > 0);
@@ -42,7 +45,7 @@ static void leave(const frame *f, ls_tensor *const *outputs, int count)
     ls__activity_leave(f->former);
 }
 
-/* The last error may be the constructor's, or of long ago. */
+/* Quotes the last error, which most likely is the constructor's, although it may be older. */
 static ls_status fail_null(void)
 {
     const bool failed = ls__self.status < 0;
@@ -52,6 +55,8 @@ static ls_status fail_null(void)
                     failed ? ")" : "");
 }
 
+/* A class with `forward` has exactly one input and one output; forward_many checks its own
+ * numbers. */
 static ls_status check_counts(const ls_module *module, ls_tensor *const *inputs, int input_count,
                               ls_tensor *const *outputs, int output_count)
 {
@@ -65,7 +70,7 @@ static ls_status check_counts(const ls_module *module, ls_tensor *const *inputs,
     return LS_OK;
 }
 
-/* An output that was left out is a mistake which would surface far away. */
+/* An output that the class did not fill would surface as a NULL far away from its cause. */
 static ls_status check_outputs(const ls_module *module, ls_tensor *const *outputs, int count)
 {
     for (int i = 0; i < count; i++) {
@@ -79,7 +84,7 @@ static ls_status check_outputs(const ls_module *module, ls_tensor *const *output
     return LS_OK;
 }
 
-/* The class' own function. */
+/* Calls the class' own function, whichever of the two it has. */
 static ls_status call_class(ls_module *module, ls_tensor *const *inputs, int input_count,
                             ls_tensor **outputs, int output_count)
 {
@@ -91,8 +96,8 @@ static ls_status call_class(ls_module *module, ls_tensor *const *inputs, int inp
     return check_outputs(module, outputs, output_count);
 }
 
-/* The forward between its hooks, which see a copy of the inputs: they may put others in their place.
- */
+/* Runs the forward between its hooks. Hooks see a copy of the array of inputs, because they may
+ * replace some. */
 static ls_status call_hooked(ls_module *module, ls_tensor *const *inputs, int input_count,
                              ls_tensor **outputs, int output_count)
 {
@@ -109,7 +114,7 @@ static ls_status call_hooked(ls_module *module, ls_tensor *const *inputs, int in
     return check_outputs(module, outputs, output_count);
 }
 
-/* An error that a module passes on from within has its line; the outermost adds the user's. */
+/* Errors from within carry the line inside the module; the outermost call adds the user's line. */
 static ls_status call(ls_module *module, ls_tensor *const *inputs, int input_count,
                       ls_tensor **outputs, int output_count)
 {
@@ -122,12 +127,14 @@ static ls_status call(ls_module *module, ls_tensor *const *inputs, int input_cou
     return status < 0 && ls__self.modules == 0 ? ls__fail_at_site(status) : status;
 }
 
+/* A module that failed to build reports that failure from every call. */
 static ls_status check_module(const ls_module *module)
 {
     const ls_status status = module != NULL ? ls_module_status(module) : fail_null();
     return status < 0 ? ls__fail_at_site(status) : LS_OK;
 }
 
+/* Errors come back as a tensor that carries them. */
 ls_tensor *ls_forward(ls_module *module, ls_tensor *x)
 {
     ls_tensor *y = NULL;
@@ -141,6 +148,7 @@ ls_tensor *ls_forward(ls_module *module, ls_tensor *x)
     return y;
 }
 
+/* Returns failures that concern the call; a single poisoned output is left to the caller. */
 static ls_status forward_many(ls_module *module, ls_tensor *const *inputs, int input_count,
                               ls_tensor **outputs, int output_count)
 {
@@ -150,6 +158,7 @@ static ls_status forward_many(ls_module *module, ls_tensor *const *inputs, int i
                       : call(module, inputs, input_count, outputs, output_count);
 }
 
+/* Also fails when the module succeeded but an output carries an error. */
 ls_status ls_forward_many(ls_module *module, ls_tensor *const *inputs, int input_count,
                           ls_tensor **outputs, int output_count)
 {
@@ -164,6 +173,7 @@ ls_status ls_forward_many(ls_module *module, ls_tensor *const *inputs, int input
     return LS_OK;
 }
 
+/* Fits ls_forward to recomputation, which keeps the module as its argument. */
 static ls_tensor *forward_of(ls_tensor *x, void *module)
 {
     return ls_forward(module, x);

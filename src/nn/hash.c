@@ -17,11 +17,13 @@ static uint64_t rotate(uint64_t x, int bits)
     return (x << bits) | (x >> (64 - bits));
 }
 
+/* One round of xxh64. */
 static uint64_t mix_word(uint64_t hash, uint64_t word)
 {
     return rotate(hash + word * PRIME_2, 31) * PRIME_1;
 }
 
+/* The final mixing: every bit of the input reaches every bit of the result. */
 static uint64_t finish(uint64_t hash)
 {
     hash = (hash ^ (hash >> 33)) * PRIME_2;
@@ -29,6 +31,8 @@ static uint64_t finish(uint64_t hash)
     return hash ^ (hash >> 32);
 }
 
+/* The last piece is padded with zeros; the length is mixed in, so that padding cannot stand for
+ * data. */
 static uint64_t mix_bytes(uint64_t hash, const void *data, size_t bytes)
 {
     const uint8_t *at = data;
@@ -51,6 +55,7 @@ static uint64_t mix_bytes(uint64_t hash, const void *data, size_t bytes)
     return finish(hash ^ bytes);
 }
 
+/* 0 when the items cannot be listed. */
 uint64_t ls_module_hash(ls_module *module)
 {
     int count = 0;

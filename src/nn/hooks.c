@@ -16,7 +16,8 @@ struct ls__module_hook {
     bool running, removed; /* a hook that frees itself goes when it has returned */
 };
 
-/* The place in the list that points at `hook`; NULL: the place behind the last. */
+/* The place in the list that points at `hook`, which must be in it. NULL finds the end of the
+ * list. */
 static ls__module_hook **place_of(ls_module *module, const ls__module_hook *hook)
 {
     ls__module_hook **at = &module->entries->hooks;
@@ -27,6 +28,7 @@ static ls__module_hook **place_of(ls_module *module, const ls__module_hook *hook
     return at;
 }
 
+/* Safe inside the hook itself: its memory then goes when ls__module_hooks_run is back from it. */
 static void hook_remove(ls_hook *self)
 {
     ls__module_hook *hook = (ls__module_hook *)(void *)self; /* its first member */
@@ -37,6 +39,7 @@ static void hook_remove(ls_hook *self)
     }
 }
 
+/* The module owns the hook from here on; a hook that is never removed dies with it. */
 static ls_hook *hook_new(ls_module *module, ls_forward_hook_fn fn, void *arg, bool before)
 {
     ls__module_hook *hook = NULL;
@@ -66,6 +69,8 @@ ls_hook *ls_forward_hook_new(ls_module *module, ls_forward_hook_fn fn, void *arg
     return hook_new(module, fn, arg, false);
 }
 
+/* Runs the hooks before the forward when `outputs` is NULL, else those after it. `next` is read
+ * after each call, because a hook may add or remove others. */
 ls_status ls__module_hooks_run(ls_module *module, ls_tensor **inputs, int input_count,
                                ls_tensor **outputs, int output_count)
 {
@@ -86,6 +91,7 @@ ls_status ls__module_hooks_run(ls_module *module, ls_tensor **inputs, int input_
     return status;
 }
 
+/* Called while the module dies; handles of its hooks are invalid afterwards. */
 void ls__module_hooks_free(ls_module *module)
 {
     while (module->entries->hooks != NULL) {

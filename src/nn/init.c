@@ -18,6 +18,8 @@ typedef struct target {
     uint64_t stream;
 } target;
 
+/* Checks `t` and takes the next stream for it, also when the fill is then skipped: parameters made
+ * later get the same numbers either way. */
 static ls_status prepare(const char *what, ls_tensor *t, target *out)
 {
     out->tensors = ls__tensors_get(what);
@@ -70,6 +72,7 @@ ls_status ls_fill_normal(ls_tensor *t, double mean, double std)
     return LS_OK;
 }
 
+/* Not subject to ls_set_skip_init: it costs little, and draws nothing. */
 ls_status ls_fill_constant(ls_tensor *t, double value)
 {
     target at = {0};

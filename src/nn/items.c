@@ -10,6 +10,8 @@
 
 #include "base/error.h"
 
+/* All entries of the tree, children included; a changed count means that the cached list is
+ * stale. */
 static int count_entries(const ls_module *module)
 {
     int count = module->entries->count;
@@ -20,6 +22,8 @@ static int count_entries(const ls_module *module)
     return count;
 }
 
+/* Whether the tensor is in the list already: modules may share a parameter. The search is linear,
+ * and runs only when the tree has grown. */
 static bool has_tensor(const ls__item_list *list, const ls_tensor *tensor)
 {
     for (int i = 0; i < list->count; i++) {
@@ -30,7 +34,8 @@ static bool has_tensor(const ls__item_list *list, const ls_tensor *tensor)
     return false;
 }
 
-/* `path` is a stack of the names on the way down: LS__MODULE_DEPTH_MAX parts at most. */
+/* Joins the names on the way down and `last` with dots. `path` has at most LS__MODULE_DEPTH_MAX
+ * parts. The caller frees the result; NULL without memory. */
 static char *dotted(const char *const *path, int depth, const char *last)
 {
     size_t bytes = strlen(last) + 1;
@@ -49,6 +54,8 @@ static char *dotted(const char *const *path, int depth, const char *last)
     return name;
 }
 
+/* Appends what lies below `module` to `out`, which has room for every entry of the tree. A child
+ * without a name adds no part. False without memory. */
 static bool collect(const ls_module *module, const char **path, int depth, ls__item_list *out)
 {
     for (int i = 0; i < module->entries->count; i++) {
@@ -83,6 +90,7 @@ void ls__items_free(ls__item_list *list)
     }
 }
 
+/* An outdated list is kept behind the new one, because callers may still hold names from it. */
 const ls__module_item *ls__module_items(ls_module *module, int *count)
 {
     *count = 0;
@@ -116,6 +124,7 @@ const ls__module_item *ls__module_items(ls_module *module, int *count)
     return cache->items;
 }
 
+/* Returns how many there are, which may be more than `count`. */
 int ls_module_params(ls_module *module, ls_param *out, int count)
 {
     int items = 0, found = 0;

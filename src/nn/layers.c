@@ -18,6 +18,7 @@ typedef struct linear {
     ls_activation activation;
 } linear;
 
+/* The activation is fused into the product, which saves a pass over the output. */
 static ls_tensor *linear_forward(ls_module *m, ls_tensor *x) /* [..,in] -> [..,out] */
 {
     linear *self = (linear *)m;
@@ -27,6 +28,7 @@ static ls_tensor *linear_forward(ls_module *m, ls_tensor *x) /* [..,in] -> [..,o
 static const ls_module_class linear_class =
     LS_MODULE_CLASS(.name = "Linear", .forward = linear_forward);
 
+/* Both are drawn from U(-1/sqrt(in), 1/sqrt(in)): PyTorch's kaiming_uniform(a = sqrt(5)). */
 ls_module *ls_linear_new(int64_t in, int64_t out, const ls_linear_options *options)
 {
     LS__OPTIONS_OR(NULL, ls_linear_options, given, options);
@@ -70,6 +72,7 @@ static ls_tensor *embedding_forward(ls_module *m, ls_tensor *index) /* [..] -> [
 static const ls_module_class embedding_class =
     LS_MODULE_CLASS(.name = "Embedding", .forward = embedding_forward);
 
+/* Drawn from N(0, 1), PyTorch's default for embeddings. */
 ls_module *ls_embedding_new(int64_t count, int64_t dim)
 {
     if (!ls__layer_positive("Embedding", "count", count) ||
@@ -102,6 +105,7 @@ static ls_tensor *layer_norm_forward(ls_module *m, ls_tensor *x) /* [..,dim] -> 
 static const ls_module_class layer_norm_class =
     LS_MODULE_CLASS(.name = "LayerNorm", .forward = layer_norm_forward);
 
+/* Starts as a plain normalisation: weight 1, bias 0. Without `affine` both stay NULL. */
 ls_module *ls_layer_norm_new(int64_t dim, const ls_layer_norm_options *options)
 {
     LS__OPTIONS_OR(NULL, ls_layer_norm_options, given, options);
@@ -161,6 +165,7 @@ typedef struct dropout {
     double p;
 } dropout;
 
+/* In evaluation, and with p = 0, x itself is returned and nothing is drawn. */
 static ls_tensor *dropout_forward(ls_module *m, ls_tensor *x) /* [..] -> [..] */
 {
     dropout *self = (dropout *)m;
@@ -228,6 +233,7 @@ ls_module *ls_gelu_new(ls_gelu_kind kind)
 
 /* ---- identity ----------------------------------------------------------------------------- */
 
+/* x itself and not a copy, so that the graph does not grow. */
 static ls_tensor *identity_forward(ls_module *m, ls_tensor *x)
 {
     (void)m;
@@ -244,6 +250,8 @@ ls_module *ls_identity_new(void)
 
 /* ---- sequential --------------------------------------------------------------------------- */
 
+/* Children run in the order in which they were added; parameters of the module itself are
+ * skipped. */
 static ls_tensor *sequential_forward(ls_module *m, ls_tensor *x)
 {
     for (int i = 0; i < m->entries->count; i++) {
@@ -256,6 +264,7 @@ static ls_tensor *sequential_forward(ls_module *m, ls_tensor *x)
 static const ls_module_class sequential_class =
     LS_MODULE_CLASS(.name = "Sequential", .forward = sequential_forward);
 
+/* Takes the children, also when one is NULL or failed: the sequential then has failed as well. */
 ls_module *ls_sequential_new(ls_module **children, int count)
 {
     ls_module *self = ls_module_new(sizeof *self, &sequential_class);

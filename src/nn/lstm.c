@@ -19,6 +19,8 @@ typedef struct lstm {
     layer layer[];
 } lstm;
 
+/* Each layer's output is cut to its first T rows; the last row that ls_lstm returns is the final
+ * cell state. */
 static ls_tensor *lstm_forward(ls_module *m, ls_tensor *x) /* [B,T,in] -> [B,T,hidden] */
 {
     const lstm *self = (lstm *)m;
@@ -33,6 +35,8 @@ static ls_tensor *lstm_forward(ls_module *m, ls_tensor *x) /* [B,T,in] -> [B,T,h
 
 static const ls_module_class lstm_class = LS_MODULE_CLASS(.name = "LSTM", .forward = lstm_forward);
 
+/* Adds one parameter of layer i; a failure is noted on the module, which the constructor checks at
+ * its end. */
 static ls_tensor *add(lstm *self, const char *kind, int i, ls_shape shape, double bound)
 {
     char name[LS__MODULE_NAME_MAX + 1];
@@ -45,6 +49,7 @@ static ls_tensor *add(lstm *self, const char *kind, int i, ls_shape shape, doubl
     return t;
 }
 
+/* Larger sizes than these are refused before anything is computed from them. */
 static bool in_range(const char *name, int64_t value, int64_t most)
 {
     if (value >= 1 && value <= most) {

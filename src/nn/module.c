@@ -19,8 +19,8 @@
 
 /* ---- building ----------------------------------------------------------------------------- */
 
-/* Classes come from programs that may have been built against an older, shorter header; everything
- * this version has is in the first one, so a class has all of it or is refused. */
+/* Classes come from programs that may have been built against another header. All members of this
+ * version were in the first one, so a class must have all of them. */
 static ls_status check_class(size_t bytes, const ls_module_class *cls)
 {
     if (cls == NULL || bytes < sizeof(ls_module)) {
@@ -44,6 +44,7 @@ static ls_status check_class(size_t bytes, const ls_module_class *cls)
     return LS_OK;
 }
 
+/* The memory is zeroed, which is the initial state of a class' own members. */
 void *ls_module_new(size_t bytes, const ls_module_class *cls)
 {
     if (check_class(bytes, cls) < 0) {
@@ -68,7 +69,8 @@ const char *ls__module_name(const ls_module *module)
     return module->entries->name[0] ? module->entries->name : module->cls->name;
 }
 
-/* The whole chain of parents fails with it, so that a root needs one check at its end. */
+/* Parents fail together with the module, so that checking the root at the end is enough. The first
+ * failure stays. */
 void ls__module_fail(ls_module *module, ls_status status)
 {
     for (ls_module *at = module; at != NULL; at = at->entries->parent) {
@@ -79,6 +81,7 @@ void ls__module_fail(ls_module *module, ls_status status)
     }
 }
 
+/* Restores the message of the first failure, which the thread may have overwritten since. */
 ls_status ls_module_status(const ls_module *module)
 {
     if (module == NULL) {
@@ -92,6 +95,7 @@ ls_status ls_module_status(const ls_module *module)
     return LS_OK;
 }
 
+/* Parameters, buffers and children share one set of names, because dotted names must be unique. */
 static bool name_is_taken(const ls_module *module, const char *name)
 {
     for (int i = 0; i < module->entries->count; i++) {
@@ -102,7 +106,7 @@ static bool name_is_taken(const ls_module *module, const char *name)
     return false;
 }
 
-/* A child may have the empty name: a wrapper's, whose tensors are then called as without it. */
+/* A child may have an empty name: that of a wrapper, whose tensors are then named as without it. */
 static ls_status check_name(const ls_module *module, ls__entry_kind kind, const char *name)
 {
     if (name == NULL || (!*name && kind != LS__ENTRY_CHILD) || strchr(name, '.') ||
@@ -119,6 +123,7 @@ static ls_status check_name(const ls_module *module, ls__entry_kind kind, const 
     return LS_OK;
 }
 
+/* The pointer in `out` is valid until the next entry is added. */
 static ls_status add_entry(ls_module *module, ls__entry_kind kind, const char *name,
                            ls__entry **out)
 {
@@ -140,6 +145,7 @@ static ls_status add_entry(ls_module *module, ls__entry_kind kind, const char *n
     return LS_OK;
 }
 
+/* Recursion is bounded: check_child keeps every tree within LS__MODULE_DEPTH_MAX. */
 static int depth_below(const ls_module *module)
 {
     int deepest = 0;
@@ -151,6 +157,7 @@ static int depth_below(const ls_module *module)
     return deepest;
 }
 
+/* Whether `child` is `module` or lies below it; walks upwards, since parents are unique. */
 static bool contains(const ls_module *module, const ls_module *child)
 {
     for (const ls_module *at = child; at != NULL; at = at->entries->parent) {
@@ -161,6 +168,7 @@ static bool contains(const ls_module *module, const ls_module *child)
     return false;
 }
 
+/* Keeps the modules a tree of bounded depth. */
 static ls_status check_child(const ls_module *parent, const char *name, const ls_module *child)
 {
     if (child->entries->parent) {
@@ -184,6 +192,8 @@ static ls_status check_child(const ls_module *parent, const char *name, const ls
     return LS_OK;
 }
 
+/* Takes `child`, also on failure: it is then freed, unless it belongs elsewhere. The failure is
+ * noted on `parent`, so that constructors may check once at their end. */
 ls_module *ls_module_add(ls_module *parent, const char *name, ls_module *child)
 {
     if (parent == NULL) {
@@ -217,7 +227,8 @@ ls_module *ls_module_add(ls_module *parent, const char *name, ls_module *child)
     return child;
 }
 
-/* Whether `value` can become a parameter or buffer: all code below relies on dense memory. */
+/* Whether `value` can become a parameter or buffer. Parameters must be contiguous float32, because
+ * optimizers and the reducer read their memory directly. */
 static ls_status check_tensor(const ls_module *module, ls__entry_kind kind, const char *name,
                               const ls_tensor *value)
 {
@@ -238,6 +249,8 @@ static ls_status check_tensor(const ls_module *module, ls__entry_kind kind, cons
     return LS_OK;
 }
 
+/* The tensor is kept beyond its scope. On failure `value` is returned as it came, so that
+ * construction can go on until the status is checked. */
 static ls_tensor *add_tensor(ls_module *module, ls__entry_kind kind, const char *name,
                              ls_tensor *value)
 {
@@ -272,6 +285,7 @@ ls_tensor *ls_module_add_buffer(ls_module *module, const char *name, ls_tensor *
 
 /* ---- freeing ------------------------------------------------------------------------------ */
 
+/* From the root downwards: a class may still use its children here. */
 static void free_resources(ls_module *module)
 {
     if (module->cls->free != NULL) {
@@ -285,6 +299,7 @@ static void free_resources(ls_module *module)
     }
 }
 
+/* From the leaves upwards, because a parent's entries lead to its children. */
 static void free_memory(ls_module *module)
 {
     struct ls__module_entries *e = module->entries;
@@ -301,9 +316,9 @@ static void free_memory(ls_module *module)
     free(module);
 }
 
-/* The classes' own resources first, while their tensors are still there; then the tensors, each
- * once however many modules of the tree share it (without memory to list them they stay with the
- * runtime, which frees what is left); then the tree. */
+/* Classes release their own resources first, while their tensors still exist; then each tensor is
+ * freed once, however many modules share it; then the tree. Without memory for the list, the
+ * tensors stay with the runtime, which frees them at its end. */
 void ls_module_free(ls_module *module)
 {
     if (module == NULL) {

@@ -12,6 +12,7 @@
 
 /* ---- by number ---------------------------------------------------------------------------- */
 
+/* Entry number i among the children only, or NULL. */
 static const ls__entry *child_entry(const ls_module *module, int i)
 {
     const int entries = module != NULL ? module->entries->count : 0;
@@ -24,6 +25,7 @@ static const ls__entry *child_entry(const ls_module *module, int i)
     return NULL;
 }
 
+/* Quadratic in the number of entries, which is small; counts only direct children. */
 int ls_module_child_count(const ls_module *module)
 {
     int count = 0;
@@ -47,7 +49,7 @@ const char *ls_module_child_name(const ls_module *module, int i)
 
 /* ---- by name ------------------------------------------------------------------------------ */
 
-/* The entry whose name is name[length], in `module` or in the module it wraps. */
+/* Finds the entry whose name is name[length], in `module` or in the module it wraps. */
 static const ls__entry *find_entry(const ls_module *module, const char *name, size_t length)
 {
     while (module != NULL) {
@@ -78,6 +80,7 @@ static const char *kind_name(ls__entry_kind kind)
     return "module";
 }
 
+/* Names the part that is missing, and the kind of the entry that has its name, if any. */
 static void fail_missing(const ls_module *module, const char *name, size_t length,
                          ls__entry_kind kind, const ls__entry *other)
 {
@@ -89,7 +92,8 @@ static void fail_missing(const ls_module *module, const char *name, size_t lengt
                    other != NULL ? kind_name(other->kind) : "");
 }
 
-/* Walks `name` part by part. NULL with the error set. */
+/* Walks `name` part by part; only the last part may be of `kind`, those before it are modules. NULL
+ * with the error set. */
 static const ls__entry *find_part(const ls_module *module, const char *name, ls__entry_kind kind)
 {
     if (module == NULL || name == NULL) {

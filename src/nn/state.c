@@ -21,6 +21,8 @@ ls_status ls__state_name(char *out, size_t bytes, const char *prefix, const char
 
 #define STATE_NAME_MAX ((size_t)LS__MODULE_DEPTH_MAX * (LS__MODULE_NAME_MAX + 1))
 
+/* The version changes even if the visitor only read: a graph that still needs the old values must
+ * be refused when in doubt. */
 static ls_status visit_tensor(const char *prefix, const ls__module_item *item,
                               const ls_state_visitor *visitor)
 {
@@ -39,7 +41,7 @@ static ls_status visit_tensor(const char *prefix, const ls__module_item *item,
     return status;
 }
 
-/* The classes' own state, below the tensors. */
+/* Visits the classes' own state, parents first. */
 static ls_status visit_classes(ls_module *module, const char *prefix,
                                const ls_state_visitor *visitor)
 {
@@ -57,6 +59,7 @@ static ls_status visit_classes(ls_module *module, const char *prefix,
     return LS_OK;
 }
 
+/* Shared tensors are shown once, under their first name. */
 ls_status ls_module_state(ls_module *module, const char *prefix, const ls_state_visitor *visitor)
 {
     int count = 0;

@@ -24,6 +24,7 @@ static ls_tensor *conv2d_forward(ls_module *m, ls_tensor *x) /* [N,C,H,W] -> [N,
 static const ls_module_class conv2d_class =
     LS_MODULE_CLASS(.name = "Conv2d", .forward = conv2d_forward);
 
+/* The groups must divide both numbers of channels. */
 static bool conv2d_fits(int64_t in, int64_t out, int64_t kernel, const ls_conv2d_layer_options *o)
 {
     if (!ls__layer_positive("Conv2d", "in", in) || !ls__layer_positive("Conv2d", "out", out) ||
@@ -41,6 +42,7 @@ static bool conv2d_fits(int64_t in, int64_t out, int64_t kernel, const ls_conv2d
     return true;
 }
 
+/* Inputs of one output are counted within its group, as PyTorch does. */
 ls_module *ls_conv2d_new(int64_t in, int64_t out, int64_t kernel,
                          const ls_conv2d_layer_options *options)
 {
@@ -80,6 +82,7 @@ typedef struct batch_norm {
     bool relu;
 } batch_norm;
 
+/* A replay of a recomputed segment must not count the batch a second time. */
 static ls_tensor *batch_norm_forward(ls_module *m, ls_tensor *x) /* [N,C,H,W], same */
 {
     batch_norm *self = (batch_norm *)m;
@@ -98,6 +101,7 @@ static ls_tensor *batch_norm_forward(ls_module *m, ls_tensor *x) /* [N,C,H,W], s
 static const ls_module_class batch_norm_class =
     LS_MODULE_CLASS(.name = "BatchNorm2d", .forward = batch_norm_forward);
 
+/* The running statistics are buffers: they are saved and broadcast, but not optimized. */
 ls_module *ls_batch_norm2d_new(int64_t channels, double eps, double momentum)
 {
     if (!ls__layer_positive("BatchNorm2d", "channels", channels)) {
@@ -125,6 +129,8 @@ ls_module *ls_batch_norm2d_new(int64_t channels, double eps, double momentum)
     return ls__layer_finished(m);
 }
 
+/* The residual travels in the module for the duration of the call, so that hooks and the activity
+ * record see an ordinary forward. Two threads must not call one layer at once. */
 ls_tensor *ls_batch_norm2d_relu(ls_module *layer, ls_tensor *x, ls_tensor *residual)
 {
     if (layer && layer->cls != &batch_norm_class) {
@@ -167,6 +173,7 @@ static ls_tensor *avg_pool2d_forward(ls_module *m, ls_tensor *x)
     return ls_avg_pool2d(x, &((pool2d *)m)->options);
 }
 
+/* Sizes of the output are fixed; windows follow from the input. */
 static ls_tensor *adaptive_forward(ls_module *m, ls_tensor *x)
 {
     return ls_adaptive_avg_pool2d(x, ((pool2d *)m)->height, ((pool2d *)m)->width);
@@ -179,6 +186,7 @@ static const ls_module_class avg_class =
 static const ls_module_class adaptive_class =
     LS_MODULE_CLASS(.name = "AdaptiveAvgPool2d", .forward = adaptive_forward);
 
+/* All three kinds of pooling share one struct; `cls` selects the operation. */
 static ls_module *pool_new(const ls_module_class *cls, int64_t kernel, int64_t stride,
                            int64_t padding)
 {
@@ -224,6 +232,7 @@ ls_module *ls_adaptive_avg_pool2d_new(int64_t height, int64_t width)
 
 /* ---- flatten ------------------------------------------------------------------------------ */
 
+/* A scalar has no batch dimension and is returned as it is. */
 static ls_tensor *flatten_forward(ls_module *m, ls_tensor *x) /* [N,..] -> [N,D] */
 {
     (void)m;
