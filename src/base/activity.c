@@ -1,4 +1,4 @@
-/* What a rank is doing, under a sequence lock.
+/* The record of a rank's present activity, under a sequence lock.
  *
  * The writer is one thread and never waits. A reader copies between two equal even sequence
  * numbers; the text is copied through relaxed atomic bytes, so that a copy which raced a write is
@@ -13,7 +13,8 @@
 
 #define READ_TRIES_MAX 1000
 
-/* Sync: relaxed; ordered by the fences of the sequence lock on both sides. */
+/* Writes what fits, ended by 0. Sync: relaxed; ordered by the fences of the sequence lock on both
+ * sides. */
 static void put_text(char *to, const char *from, size_t room)
 {
     size_t i = 0;
@@ -23,6 +24,7 @@ static void put_text(char *to, const char *from, size_t room)
     __atomic_store_n(&to[i], '\0', __ATOMIC_RELAXED);
 }
 
+/* The text may change while it is copied, so the end is set in any case. Sync: as in put_text. */
 static void get_text(char *to, const char *from, size_t room)
 {
     for (size_t i = 0; i + 1 < room; i++) {
@@ -34,13 +36,16 @@ static void get_text(char *to, const char *from, size_t room)
     to[room - 1] = '\0';
 }
 
-/* The end of a path that fits: "…/train.c" matters, its root does not. */
+/* The end of a path that fits, because "…/train.c" tells more than its root. Borrowed from
+ * `path`. */
 static const char *tail(const char *path, size_t room)
 {
     size_t length = strlen(path);
     return length < room ? path : path + length - (room - 1);
 }
 
+/* The sequence lock allows one writer at a time. File and line are those of the user's last
+ * call. */
 ls__phase ls__activity_enter(ls__phase phase, const char *detail)
 {
     ls_runtime *runtime = ls__self.runtime;
@@ -64,11 +69,13 @@ ls__phase ls__activity_enter(ls__phase phase, const char *detail)
     return former;
 }
 
+/* The detail of the outer phase is not restored; its time begins anew. */
 void ls__activity_leave(ls__phase former)
 {
     (void)ls__activity_enter(former, NULL);
 }
 
+/* The copy counts only if the sequence number was even and unchanged around it. */
 static void copy_fields(const ls__activity *a, ls__activity_copy *out)
 {
     out->phase = (ls__phase)atomic_load_explicit(&a->phase, memory_order_relaxed);
@@ -78,6 +85,8 @@ static void copy_fields(const ls__activity *a, ls__activity_copy *out)
     out->line = __atomic_load_n(&a->line, __ATOMIC_RELAXED);
 }
 
+/* false: the writer was in the middle each time, or died there; `out` holds the last copy, whose
+ * texts are ended but may be mixed. */
 bool ls__activity_read(const ls__activity *activity, ls__activity_copy *out)
 {
     for (int i = 0; i < READ_TRIES_MAX; i++) {
@@ -92,6 +101,8 @@ bool ls__activity_read(const ls__activity *activity, ls__activity_copy *out)
     return false;
 }
 
+/* The words complete the sentence "rank 3 is in …"; a peer may run another version, so any value is
+ * allowed. */
 const char *ls__phase_name(ls__phase phase)
 {
     switch (phase) {

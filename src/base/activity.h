@@ -1,4 +1,4 @@
-/* What a rank is doing, for reports: one record a rank, written by its user thread, readable by the
+/* A rank's present activity, for reports: one record a rank, written by its user thread, readable by the
  * launcher and the peers even after the rank died. A sequence lock: odd while being written. */
 #ifndef LS_BASE_ACTIVITY_H
 #define LS_BASE_ACTIVITY_H

@@ -19,6 +19,7 @@ struct ls__arena_chunk {
 
 #define HEADER_BYTES ((sizeof(ls__arena_chunk) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT)
 
+/* The header is rounded up, so what follows it is aligned. */
 static char *chunk_memory(ls__arena_chunk *chunk)
 {
     return (char *)chunk + HEADER_BYTES;
@@ -29,6 +30,7 @@ void ls__arena_init(ls__arena *arena, const ls__env *env, size_t chunk_bytes)
     *arena = (ls__arena){.env = env, .chunk_bytes = chunk_bytes};
 }
 
+/* The arena may be used again afterwards, with the same env and chunk size. */
 void ls__arena_fini(ls__arena *arena)
 {
     ls__arena_chunk *chunk = arena->first;
@@ -40,7 +42,8 @@ void ls__arena_fini(ls__arena *arena)
     *arena = (ls__arena){.env = arena->env, .chunk_bytes = arena->chunk_bytes};
 }
 
-/* Puts a new chunk for `bytes` behind the current one (or first). */
+/* Puts a new chunk with room for `bytes` behind the current one, or first. NULL without memory, and
+ * then nothing has changed. */
 static ls__arena_chunk *add_chunk(ls__arena *arena, size_t bytes)
 {
     size_t room = bytes > arena->chunk_bytes ? bytes : arena->chunk_bytes;
@@ -59,7 +62,8 @@ static ls__arena_chunk *add_chunk(ls__arena *arena, size_t bytes)
     return chunk;
 }
 
-/* Moves on to a chunk with room for `bytes`: the next kept one, else a new one. */
+/* Moves on to a chunk with room for `bytes`: the next kept one, or else a new one. What is left in
+ * the current chunk stays unused until a rewind. */
 static bool advance(ls__arena *arena, size_t bytes)
 {
     ls__arena_chunk *next = arena->current != NULL ? arena->current->next : arena->first;
@@ -74,6 +78,8 @@ static bool advance(ls__arena *arena, size_t bytes)
     return true;
 }
 
+/* Zeroed memory, valid until the arena is rewound behind it. NULL without memory; no error is
+ * set. */
 void *ls__arena_alloc(ls__arena *arena, size_t bytes)
 {
     size_t padded;
@@ -95,6 +101,7 @@ ls__arena_mark ls__arena_mark_get(const ls__arena *arena)
     return (ls__arena_mark){.chunk = arena->current, .used = arena->used};
 }
 
+/* Keeps all chunks: what was allocated after `mark` is invalid, and its memory serves again. */
 void ls__arena_rewind(ls__arena *arena, ls__arena_mark mark)
 {
     arena->current = mark.chunk; /* NULL: before the first allocation; the next starts at `first` */

@@ -1,5 +1,6 @@
 /* Non-temporal stores. The C library has them in memcpy, too, but only for pieces that are as large
- * as the last cache by themselves; who copies much in small pieces has to ask for them. */
+ * as the last cache by themselves; a caller that copies much in small pieces has to ask for them.
+ */
 #include "base/copy.h"
 
 #include <stdint.h>
@@ -11,6 +12,7 @@
 #define UNIT sizeof(__m128i)
 #define BLOCK (4 * UNIT) /* a cache line */
 
+/* Sixteen bytes at a time; `to` must be aligned to them, `from` need not be. */
 static void copy_block(unsigned char *to, const unsigned char *from)
 {
     for (size_t i = 0; i < BLOCK; i += UNIT) {
@@ -19,14 +21,15 @@ static void copy_block(unsigned char *to, const unsigned char *from)
     }
 }
 
-/* Returns how much was copied: whole lines. `to` is on a border of them. */
+/* Copies whole cache lines and returns the bytes copied. `to` must lie on the border of a line. */
 static size_t copy_lines(unsigned char *to, const unsigned char *from, size_t bytes)
 {
     size_t done = 0;
     for (; bytes - done >= BLOCK; done += BLOCK) {
         copy_block(to + done, from + done);
     }
-    _mm_sfence(); /* these stores are in no order with others, which may tell that it is done */
+    /* Non-temporal stores are not ordered with later ones, which may announce this copy. */
+    _mm_sfence();
     return done;
 }
 #else
@@ -39,6 +42,7 @@ static size_t copy_lines(unsigned char *to, const unsigned char *from, size_t by
 }
 #endif
 
+/* Head and tail outside whole lines are copied normally. */
 void ls__copy_past_caches(void *to, const void *from, size_t bytes)
 {
     unsigned char *out = to;

@@ -1,5 +1,5 @@
 /* CPU features, asked of the compiler's run-time support, which also asks the operating system
- * whether it saves the wide registers. Tiles it does not know: those are asked of the processor. */
+ * whether it saves the wide registers. It does not know tiles: the processor is asked for those. */
 #include "base/cpu.h"
 
 #include <stdbool.h>
@@ -18,6 +18,7 @@
 #define AMX_TILE (1u << 24)
 #define TILE_STATE (3u << 17) /* tile configuration and data: what the system saves */
 
+/* The instructions that the files built for x86-64-v3 may use. */
 static bool has_v3(void)
 {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
@@ -31,6 +32,7 @@ static bool has_v4(void)
            __builtin_cpu_supports("avx512vl");
 }
 
+/* The processor must offer tiles, and the operating system must save them. */
 static bool has_tiles(void)
 {
     unsigned a, b, c, d, saved;
@@ -61,6 +63,7 @@ ls__isa ls__cpu_best(void)
 
 static const char *const names[LS__CPU_COUNT] = {"ref", "base", "avx2", "avx512", "amx"};
 
+/* `level` may come from a table of another version, so it is checked. */
 const char *ls__cpu_name(ls__cpu level)
 {
     unsigned row = (unsigned)level;
@@ -79,7 +82,7 @@ ls__cpu ls__cpu_best_level(void)
     return best == LS__ISA_V4 && has_tiles() ? LS__CPU_AMX : (ls__cpu)(LS__CPU_BASE + best);
 }
 
-/* LOCKSTEP_CPU's row among the names; LS__CPU_COUNT where it is none of them. */
+/* LOCKSTEP_CPU's row among the names; LS__CPU_COUNT when it is not one of them. */
 static ls__cpu row_of(const char *asked)
 {
     int row = 0;
@@ -89,6 +92,8 @@ static ls__cpu row_of(const char *asked)
     return (ls__cpu)row;
 }
 
+/* A value that is unknown or beyond this processor counts as the best: ls__cpu_check reports it at
+ * the start. */
 ls__cpu ls__cpu_level(void)
 {
     const ls__cpu best = ls__cpu_best_level();
@@ -100,6 +105,7 @@ ls__cpu ls__cpu_level(void)
     return level < best ? level : best;
 }
 
+/* Tiles are chosen by single kernels; everything else in that level runs with AVX-512. */
 ls__isa ls__cpu_isa(void)
 {
     switch (ls__cpu_level()) {
@@ -122,6 +128,8 @@ bool ls__cpu_strict(void)
     return asked != NULL && strcmp(asked, "strict") == 0;
 }
 
+/* Refuses a level that this processor lacks: running a lower one silently would mislead a
+ * comparison. */
 static ls_status check_level(void)
 {
     const char *asked = ls__setting_get("LOCKSTEP_CPU");

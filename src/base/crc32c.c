@@ -17,6 +17,7 @@ static const uint32_t table[16] = {
     0x00000000, 0x105ec76f, 0x20bd8ede, 0x30e349b1, 0x417b1dbc, 0x5125dad3, 0x61c69362, 0x7198540d,
     0x82f63b78, 0x92a8fc17, 0xa24bb5a6, 0xb21572c9, 0xc38d26c4, 0xd3d3e1ab, 0xe330a81a, 0xf36e6f75};
 
+/* Four bits at a time with a table of 64 bytes: the twin that tests compare with. */
 uint32_t ls__crc32c_plain(uint32_t crc, const void *data, size_t bytes)
 {
     const unsigned char *at = data;
@@ -38,6 +39,7 @@ uint32_t ls__crc32c_plain(uint32_t crc, const void *data, size_t bytes)
 #define OVER_ONE 0x170076faull
 #define OVER_TWO 0xa51b6135ull
 
+/* Sums by the instruction alone. Takes and returns the inverted checksum. */
 __attribute__((target("sse4.2"))) static uint64_t words(uint64_t crc, const unsigned char *at,
                                                         size_t bytes)
 {
@@ -52,6 +54,7 @@ __attribute__((target("sse4.2"))) static uint64_t words(uint64_t crc, const unsi
     return crc;
 }
 
+/* Moves the checksum `crc` over the distance that `factor` stands for. */
 __attribute__((target("sse4.2,pclmul"))) static uint64_t carried(uint64_t crc, uint64_t factor)
 {
     const __m128i product = _mm_clmulepi64_si128(_mm_cvtsi64_si128((int64_t)crc),
@@ -59,6 +62,7 @@ __attribute__((target("sse4.2,pclmul"))) static uint64_t carried(uint64_t crc, u
     return _mm_crc32_u64(0, (uint64_t)_mm_cvtsi128_si64(product));
 }
 
+/* Three parts of PART bytes run side by side; the first two are carried over those behind them. */
 __attribute__((target("sse4.2,pclmul"))) static uint32_t fast(uint32_t before, const void *data,
                                                               size_t bytes)
 {
@@ -88,6 +92,7 @@ __attribute__((target("sse4.2,pclmul"))) static uint32_t fast(uint32_t before, c
 #define FOLD ((size_t)256) /* bytes at a time */
 #define WIDE __attribute__((target("avx512f,avx512bw,vpclmulqdq,pclmul,sse4.2")))
 
+/* Carries four lanes of 128 bits over the distance of `by`, and adds what lies there. */
 WIDE static __m512i carry_wide(__m512i over, __m512i by, __m512i onto)
 {
     const __m512i low = _mm512_clmulepi64_epi128(over, by, 0x00);
@@ -95,6 +100,7 @@ WIDE static __m512i carry_wide(__m512i over, __m512i by, __m512i onto)
     return _mm512_ternarylogic_epi64(low, high, onto, 0x96); /* all three by xor */
 }
 
+/* One lane of 128 bits. */
 WIDE static __m128i carry(__m128i over, __m128i by, __m128i onto)
 {
     const __m128i low = _mm_clmulepi64_si128(over, by, 0x00);
@@ -102,6 +108,7 @@ WIDE static __m128i carry(__m128i over, __m128i by, __m128i onto)
     return _mm_xor_si128(_mm_xor_si128(low, high), onto);
 }
 
+/* Folds the four registers into one lane, and reduces that to 32 bits with the instruction. */
 WIDE static uint64_t folded(const __m512i x[4])
 {
     const __m512i wide = _mm512_broadcast_i32x4(_mm_set_epi64x(CARRY_512));
@@ -116,6 +123,7 @@ WIDE static uint64_t folded(const __m512i x[4])
     return _mm_crc32_u64(crc, (uint64_t)_mm_extract_epi64(one, 1));
 }
 
+/* `bytes` must be at least FOLD; the rest that is shorter than FOLD is summed by `words`. */
 WIDE static uint32_t widest(uint32_t before, const void *data, size_t bytes)
 {
     const unsigned char *at = data;
@@ -138,6 +146,7 @@ static bool has_wide(void)
     return __builtin_cpu_supports("vpclmulqdq") && __builtin_cpu_supports("avx512bw");
 }
 
+/* All three ways give the same sum. */
 uint32_t ls__crc32c(uint32_t crc, const void *data, size_t bytes)
 {
     if (bytes >= FOLD && has_wide()) {

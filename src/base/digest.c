@@ -14,13 +14,15 @@
 
 #include "base/error.h"
 
-/* A context that failed once is given back at once; all that follows then does nothing. */
+/* Frees a context that has failed; every later call on the digest then does nothing, and its end
+ * reports the failure. */
 static void drop(ls__digest *digest)
 {
     EVP_MD_CTX_free(digest->context);
     digest->context = NULL;
 }
 
+/* A failure is reported only by ls__digest_end, so that callers check once. */
 void ls__digest_init(ls__digest *digest)
 {
     digest->context = EVP_MD_CTX_new();
@@ -36,6 +38,7 @@ void ls__digest_add(ls__digest *digest, const void *data, size_t bytes)
     }
 }
 
+/* Frees the context on every path; `out` NULL drops the hash. */
 ls_status ls__digest_end(ls__digest *digest, uint8_t out[LS__DIGEST_BYTES])
 {
     uint8_t unused[LS__DIGEST_BYTES];
@@ -70,6 +73,8 @@ ls_status ls__mac(const void *key, size_t key_bytes, const void *data, size_t by
     return LS_OK;
 }
 
+/* Takes the same time wherever the first difference lies, so that a peer cannot guess byte by
+ * byte. */
 bool ls__mac_equal(const uint8_t a[LS__MAC_BYTES], const uint8_t b[LS__MAC_BYTES])
 {
     return CRYPTO_memcmp(a, b, LS__MAC_BYTES) == 0;

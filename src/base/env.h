@@ -67,7 +67,7 @@ typedef struct ls__env_interface { /* one address of a network interface that is
     bool loopback;
 } ls__env_interface;
 
-/* What a poller reports and is asked for. */
+/* The events of a poller. */
 enum { LS__READY_READ = 1, LS__READY_WRITE = 2, LS__READY_HANGUP = 4 };
 
 typedef struct ls__env_ready {
@@ -128,7 +128,7 @@ struct ls__env {
     int (*close)(const ls__env *env, int fd);
     int (*fsync)(const ls__env *env, int fd);
     int (*rename)(const ls__env *env, const char *from, const char *to);
-    /* What lies at `path`; a symbolic link itself is looked at unless `follow`. */
+    /* The kind, size and owner of the file at `path`; of a symbolic link itself unless `follow`. */
     int (*stat)(const ls__env *env, const char *path, bool follow, ls__env_stat *out);
     /* Calls each(arg, name) for every entry of a folder but "." and "..", in no order, until it
      * returns non-zero; returns that, 0, or -errno. */
@@ -137,7 +137,7 @@ struct ls__env {
 
     int (*remove_file)(const ls__env *env, const char *path);
     int (*remove_folder)(const ls__env *env, const char *path); /* an empty one */
-    /* Locks a file until `fd` is closed or the process ends; -EAGAIN: somebody else has. */
+    /* Locks a file until `fd` is closed or the process ends; -EAGAIN: another process has it. */
     int (*lock_file)(const ls__env *env, int fd);
     /* Maps a regular file read-only; an empty one is *out == NULL. */
     int (*map_file)(const ls__env *env, const char *path, void **out, size_t *bytes);
@@ -160,7 +160,7 @@ struct ls__env {
     int (*name_folder)(const ls__env *env, ls__env_folder *out); /* where these names are kept */
     int (*shm_create)(const ls__env *env, const char *name, size_t bytes); /* memfd, cloexec */
     int (*shm_resize)(const ls__env *env, int fd, size_t bytes);           /* grows only */
-    int64_t (*shm_size)(const ls__env *env, int fd); /* of such a memfd; -EINVAL: fd is none */
+    int64_t (*shm_size)(const ls__env *env, int fd); /* of such a memfd; -EINVAL: another fd */
     int (*shm_seal)(const ls__env *env, int fd);     /* its bytes never change again */
     /* Maps `reserve` bytes, of which the file may have fewer yet. */
     int (*shm_map)(const ls__env *env, int fd, size_t reserve, void **out);
@@ -200,16 +200,16 @@ struct ls__env {
                      ls__env_exit *out); /* reaps; blocks not: -EAGAIN */
     int (*kill)(const ls__env *env, int pidfd, int signal);
     /* Signals the whole group of a child and what it started. Call it before the child is reaped:
-     * after that its number may belong to somebody else. -ESRCH: nobody is left. */
+     * after that its number may belong to another process. -ESRCH: the group is empty. */
     int (*kill_group)(const ls__env *env, pid_t pid, int signal);
     pid_t (*pid)(const ls__env *env); /* of this process */
-    /* The nearest ancestor that was started without the variable `name`: who set it for us. */
+    /* The nearest ancestor that was started without the variable `name`: the process that set it. */
     pid_t (*starter)(const ls__env *env, const char *name);
     uid_t (*uid)(const ls__env *env);
     /* A descriptor that becomes readable when a process, of this user, ends; -ESRCH: it has. */
     int (*watch_process)(const ls__env *env, pid_t pid);
-    /* What it is doing, by the letter of /proc: 'R', 'S', 'D', 'T' stopped, 't' held by a debugger,
-     * 'Z' ended and not reaped; 'K': it is about to end; -ENOENT: there is none. */
+    /* The state of a process, by the letter of /proc: 'R', 'S', 'D', 'T' stopped, 't' held by a debugger,
+     * 'Z' ended and not reaped; 'K': it is about to end; -ENOENT: no such process. */
     int (*process_state)(const ls__env *env, pid_t pid);
 
     /* Wishes to stop. catch_stop: SIGINT and SIGTERM are noted instead of ending the process, where

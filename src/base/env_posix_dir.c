@@ -21,6 +21,7 @@ static ls__env_kind kind_of(mode_t mode)
     return S_ISLNK(mode) ? LS__ENV_LINK : LS__ENV_OTHER;
 }
 
+/* `mode` holds only the permission bits; only regular files have a size. */
 int ls__posix_stat(const ls__env *env, const char *path, bool follow, ls__env_stat *out)
 {
     (void)env;
@@ -35,6 +36,8 @@ int ls__posix_stat(const ls__env *env, const char *path, bool follow, ls__env_st
     return 0;
 }
 
+/* Stops at the first result of `each` other than 0 and returns it. Names come in the order of the
+ * file system. */
 int ls__posix_list(const ls__env *env, const char *path, int (*each)(void *arg, const char *name),
                    void *arg)
 {
@@ -71,6 +74,8 @@ int ls__posix_remove_folder(const ls__env *env, const char *path)
     return rmdir(path) != 0 ? -errno : 0;
 }
 
+/* -EAGAIN when another process holds it. The lock belongs to the open file and ends with its last
+ * descriptor. */
 int ls__posix_lock_file(const ls__env *env, int fd)
 {
     (void)env;
@@ -80,7 +85,8 @@ int ls__posix_lock_file(const ls__env *env, int fd)
     return errno == EWOULDBLOCK ? -EAGAIN : -errno;
 }
 
-/* The size is that of the descriptor mapped, so no rename can come between. */
+/* Takes the size from the mapped descriptor itself, so that a rename cannot come between. An empty
+ * file gives NULL and 0, and success. */
 static int map_descriptor(int fd, void **out, size_t *bytes)
 {
     struct stat found;
@@ -103,6 +109,7 @@ static int map_descriptor(int fd, void **out, size_t *bytes)
     return 0;
 }
 
+/* O_NONBLOCK keeps a named pipe in the file's place from blocking the open. */
 int ls__posix_map_file(const ls__env *env, const char *path, void **out, size_t *bytes)
 {
     (void)env;

@@ -16,6 +16,8 @@
 #define POLL_ITEMS_MAX 2048 /* 16 KB of stack; 256 ranks need about 4 each */
 #define NS_PER_SECOND 1000000000u
 
+/* Moves a descriptor above 2, so that a program started with closed standard streams does not print
+ * into our sockets. Passes on -errno for one below 0; closes the original. */
 int ls__posix_above_standard(int fd)
 {
     if (fd < 0 || fd > STDERR_FILENO) {
@@ -27,6 +29,7 @@ int ls__posix_above_standard(int fd)
     return copy < 0 ? -error : copy;
 }
 
+/* On failure both descriptors are closed. */
 int ls__posix_pair_above_standard(int pair[2])
 {
     int first = ls__posix_above_standard(pair[0]);
@@ -41,6 +44,7 @@ int ls__posix_pair_above_standard(int pair[2])
     return 0;
 }
 
+/* Hang-ups are always reported, wanted or not. */
 static void items_to_polls(const ls__env_poll *items, int count, struct pollfd *polls)
 {
     for (int i = 0; i < count; i++) {
@@ -59,8 +63,8 @@ static void polls_to_items(const struct pollfd *polls, int count, ls__env_poll *
     }
 }
 
-/* Returns how many items have something to say; 0 also after a signal, so that a caller which
- * watches a flag of its handler sees it. */
+/* Returns how many items are ready; 0 also after a signal, so that a caller that watches a flag of
+ * its handler sees it. */
 int ls__posix_poll(const ls__env *env, ls__env_poll *items, int count, uint64_t deadline_ns)
 {
     struct pollfd polls[POLL_ITEMS_MAX];
@@ -86,6 +90,7 @@ int ls__posix_poll(const ls__env *env, ls__env_poll *items, int count, uint64_t 
     return ready > 0 ? ready : 0;
 }
 
+/* A signal does not end the read; fewer bytes than asked for may come. */
 ssize_t ls__posix_read(const ls__env *env LS__UNUSED, int fd, void *out, size_t bytes)
 {
     ssize_t got;
@@ -113,9 +118,10 @@ int ls__posix_open(const ls__env *env LS__UNUSED, const char *path, int flags, i
     return ls__posix_above_standard(fd);
 }
 
+/* Never to be repeated, whatever it returns. */
 int ls__posix_close(const ls__env *env LS__UNUSED, int fd)
 {
-    /* Linux has closed it even if a signal came; once more could close somebody else's. */
+    /* Linux has closed it even if a signal came; a second close could hit a newer descriptor. */
     return close(fd) != 0 && errno != EINTR ? -errno : 0;
 }
 
@@ -133,7 +139,7 @@ int ls__posix_rename(const ls__env *env LS__UNUSED, const char *from, const char
     return rename(from, to) != 0 ? -errno : 0;
 }
 
-/* Sealed against shrinking: a peer that maps it cannot be killed by SIGBUS from outside. */
+/* The memory is sealed against shrinking, so that no peer can kill a process that maps it by SIGBUS. */
 int ls__posix_shm_create(const ls__env *env LS__UNUSED, const char *name, size_t bytes)
 {
     int fd = ls__posix_above_standard(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -148,6 +154,7 @@ int ls__posix_shm_create(const ls__env *env LS__UNUSED, const char *name, size_t
     return fd;
 }
 
+/* Only grows: peers may have mapped the whole. */
 int ls__posix_shm_resize(const ls__env *env LS__UNUSED, int fd, size_t bytes)
 {
     struct stat info;
@@ -160,8 +167,8 @@ int ls__posix_shm_resize(const ls__env *env LS__UNUSED, int fd, size_t bytes)
     return ftruncate(fd, (off_t)bytes) != 0 ? -errno : 0;
 }
 
-/* Only a memfd made above can have the seal against shrinking, so this also tells it from others.
- */
+/* Returns the size, or -EINVAL for a descriptor that is not one of ours: only a memfd made above
+ * can have the seal against shrinking, and descriptors come from peers. */
 int64_t ls__posix_shm_size(const ls__env *env LS__UNUSED, int fd)
 {
     struct stat info;
@@ -172,13 +179,15 @@ int64_t ls__posix_shm_size(const ls__env *env LS__UNUSED, int fd)
     return info.st_size;
 }
 
+/* After this neither side can change size or contents; existing writable mappings make it fail. */
 int ls__posix_shm_seal(const ls__env *env LS__UNUSED, int fd)
 {
     int rc = fcntl(fd, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE);
     return rc != 0 ? -errno : 0;
 }
 
-/* Not inherited by fork: a child must not touch memory that peers read. */
+/* Reserves address space for later growth. The mapping is not inherited by fork: a child must not
+ * touch memory that peers read. */
 int ls__posix_shm_map(const ls__env *env LS__UNUSED, int fd, size_t reserve, void **out)
 {
     void *memory = mmap(NULL, reserve, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);

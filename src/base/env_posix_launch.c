@@ -1,4 +1,4 @@
-/* What only the launcher asks of the system: signals as a descriptor, orphans, host facts. */
+/* System calls that only the launcher needs: signals as a descriptor, orphans, host facts. */
 #include "base/env_posix.h"
 
 #include <dirent.h>
@@ -21,6 +21,7 @@
 
 #include "base/compiler.h"
 
+/* Only the reading end is non-blocking: a child's standard output must behave as usual. */
 int ls__posix_pipe(const ls__env *env LS__UNUSED, int out[2])
 {
     if (pipe2(out, O_CLOEXEC) != 0) {
@@ -62,6 +63,8 @@ static sigset_t bits_to_mask(uint64_t bits)
     return mask;
 }
 
+/* The descriptor exists before the signals are blocked, so a failure leaves the mask as it was.
+ * `saved` is for ls__posix_signals_close. */
 int ls__posix_signals_open(const ls__env *env LS__UNUSED, const int *signals, int count,
                            uint64_t *saved)
 {
@@ -86,6 +89,7 @@ void ls__posix_signals_close(const ls__env *env LS__UNUSED, int fd, uint64_t sav
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
+/* -EAGAIN when no signal is waiting. */
 int ls__posix_signal_next(const ls__env *env LS__UNUSED, int fd)
 {
     struct signalfd_siginfo info;
@@ -99,13 +103,14 @@ int ls__posix_watch_parent(const ls__env *env LS__UNUSED, pid_t parent)
 {
     int fd = ls__posix_above_standard((int)syscall(SYS_pidfd_open, parent, 0));
     if (fd >= 0 &&
-        getppid() != parent) { /* it ended before we looked: the number may be another's */
+        getppid() != parent) { /* the parent ended first: the number may be reused by now */
         (void)close(fd);
         return -ESRCH;
     }
     return fd;
 }
 
+/* Grandchildren whose parent ends become children of this process, so that none escapes the job. */
 int ls__posix_adopt_orphans(const ls__env *env LS__UNUSED)
 {
     return prctl(PR_SET_CHILD_SUBREAPER, 1) != 0 ? -errno : 0;
@@ -123,7 +128,8 @@ typedef struct look { /* at /proc/PID/stat */
     unsigned long pending; /* signals that the first thread has not taken yet; bit 0 is signal 1 */
 } look;
 
-/* The values stand behind the name, which may contain anything: so behind the last ")". */
+/* Reads /proc/PID/stat. The values stand behind the name, which may contain anything, so parsing
+ * begins behind the last ")". */
 static int look_at(pid_t pid, look *out)
 {
     char path[64], line[1024];
@@ -151,8 +157,9 @@ static pid_t parent_of(pid_t pid)
     return look_at(pid, &found) == 0 ? (pid_t)found.parent : -1;
 }
 
-/* Between its end's beginning and the moment when it can be reaped: a signal that it has not taken
- * yet, memory that it gives back, or threads that outlive the first one in a system call. */
+/* Whether a process is between the beginning of its end and the moment when it can be reaped: a
+ * signal that it has not taken yet, memory that it gives back, or threads that outlive the first
+ * one in a system call. */
 static bool is_ending(const look *found)
 {
     const unsigned long exiting = 4; /* PF_EXITING of the kernel */
@@ -161,6 +168,7 @@ static bool is_ending(const look *found)
                : (found->pending >> (SIGKILL - 1) & 1) != 0 || (found->flags & exiting) != 0;
 }
 
+/* The kernel's letter, or 'K' for a process that is ending. */
 int ls__posix_process_state(const ls__env *env LS__UNUSED, pid_t pid)
 {
     look found;
@@ -168,8 +176,9 @@ int ls__posix_process_state(const ls__env *env LS__UNUSED, pid_t pid)
     return error < 0 ? error : is_ending(&found) ? 'K' : found.state;
 }
 
-/* Whether a process was started with a variable: its name and '=', or the whole entry and 0. One
- * that may not be looked at: no. */
+/* Whether a process was started with a variable: `name` followed by `end`, which is '=' for any
+ * value, or 0 when `name` is the whole entry. A process that may not be looked at counts as one
+ * without it. */
 static bool started_with(pid_t pid, const char *name, char end)
 {
     char path[64], window[8192 + 256];
@@ -195,6 +204,8 @@ static bool started_with(pid_t pid, const char *name, char end)
     return found;
 }
 
+/* Walks up to the first ancestor that was not started with the variable: the process outside the
+ * job. */
 pid_t ls__posix_starter(const ls__env *env LS__UNUSED, const char *name)
 {
     pid_t pid = getppid();
@@ -204,6 +215,7 @@ pid_t ls__posix_starter(const ls__env *env LS__UNUSED, const char *name)
     return pid;
 }
 
+/* Returns how many were signalled. Children that appear while /proc is read may be missed. */
 int ls__posix_kill_children(const ls__env *env LS__UNUSED, int signal)
 {
     int count = 0;
@@ -222,6 +234,7 @@ int ls__posix_kill_children(const ls__env *env LS__UNUSED, int signal)
     return count;
 }
 
+/* Finds processes that left the job's process groups by the variable they inherited. */
 int ls__posix_kill_marked(const ls__env *env LS__UNUSED, const char *variable, int signal)
 {
     int count = 0;
@@ -240,6 +253,8 @@ int ls__posix_kill_marked(const ls__env *env LS__UNUSED, const char *variable, i
     return count;
 }
 
+/* Raises the soft limit as far as the hard one allows; reaching less than `count` is not an
+ * error. */
 int ls__posix_allow_descriptors(const ls__env *env LS__UNUSED, int count)
 {
     struct rlimit limit;
@@ -255,6 +270,7 @@ int ls__posix_allow_descriptors(const ls__env *env LS__UNUSED, int count)
 
 /* ---- host ----------------------------------------------------------------------------------- */
 
+/* Success if it exists already; -ENOTDIR when another kind of file has the name. */
 int ls__posix_make_folder(const ls__env *env LS__UNUSED, const char *path)
 {
     struct stat info;
@@ -276,6 +292,7 @@ int ls__posix_host_name(const ls__env *env LS__UNUSED, char *out, size_t bytes)
     return 0;
 }
 
+/* Another process may take the port before the caller does. */
 int ls__posix_free_port(const ls__env *env LS__UNUSED)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};

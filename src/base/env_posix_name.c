@@ -1,5 +1,5 @@
-/* Streams by a name of this host: sockets in a folder that only this user can write. Another user can
- * neither take a name first nor listen in its place.
+/* Streams by a name of this host: sockets in a folder that only this user can write. Another user
+ * can neither take a name first nor listen in its place.
  *
  *     $XDG_RUNTIME_DIR/lockstep    where that folder is this user's own: the variable comes along
  *                                  with `su`, and then it is not
@@ -30,13 +30,15 @@
 
 /* ---- the folder ------------------------------------------------------------------------------ */
 
+/* Whether it is a folder of this user, without any of the forbidden permissions. */
 static bool is_own(const struct stat *found, mode_t forbidden)
 {
     return S_ISDIR(found->st_mode) && found->st_uid == geteuid() &&
            (found->st_mode & forbidden) == 0;
 }
 
-/* Opens `name` in the folder `at`, made if need be; -EPERM: it is not this user's alone. */
+/* Opens `name` in the folder `at`, which is made if need be. -EPERM when it does not belong to this
+ * user alone. O_NOFOLLOW: a link could lead to a folder of another user. */
 static int open_own(int at, const char *name)
 {
     struct stat found;
@@ -54,7 +56,8 @@ static int open_own(int at, const char *name)
     return ls__posix_above_standard(fd);
 }
 
-/* The folder `lockstep` in one of the session's; below 0: that one is not to be used. */
+/* Opens the folder `lockstep` within a session's folder; an error means that the next candidate is
+ * to be tried. */
 static int open_in_session(const char *session, ls__env_folder *out)
 {
     struct stat found;
@@ -69,6 +72,8 @@ static int open_in_session(const char *session, ls__env_folder *out)
     return fd;
 }
 
+/* Tries the three folders in order. On -EPERM `out` holds the owner of the one that was refused, for
+ * the error text. */
 static int open_folder(ls__env_folder *out)
 {
     char session[64];
@@ -109,6 +114,8 @@ typedef struct place { /* of a name */
     struct sockaddr_un address; /* through the folder's descriptor: whatever its path's length */
 } place;
 
+/* On success out->folder is open and the caller's to close; a name must be short and without a
+ * slash. */
 static int find_place(const char *name, place *out)
 {
     ls__env_folder folder;
@@ -149,7 +156,8 @@ static int connect_to(const place *p)
     return fd;
 }
 
-/* A file that nobody listens behind was left by a process that was killed. */
+/* A file behind which nobody listens was left by a process that was killed; it is replaced. Must be
+ * called under the folder's lock. */
 static int bind_to(int fd, const place *p)
 {
     const struct sockaddr *address = (const struct sockaddr *)&p->address;
@@ -167,7 +175,7 @@ static int bind_to(int fd, const place *p)
     return bind(fd, address, sizeof p->address) == 0 ? 0 : -errno;
 }
 
-/* Under the folder's lock, so that two processes that find a dead file do not both replace it. */
+/* Takes the folder's lock, so that two processes that find a dead file do not both replace it. */
 int ls__posix_host_listen(const ls__env *env LS__UNUSED, const char *name)
 {
     place p;
@@ -187,6 +195,8 @@ int ls__posix_host_listen(const ls__env *env LS__UNUSED, const char *name)
     return error < 0 ? error : fd;
 }
 
+/* The file goes before the socket closes, under the lock: nobody can find a name without a
+ * listener. */
 void ls__posix_host_unlisten(const ls__env *env LS__UNUSED, int fd, const char *name)
 {
     place p;

@@ -20,6 +20,8 @@ typedef union passed {
     char bytes[CMSG_SPACE(sizeof(int))];
 } passed;
 
+/* Sends a descriptor along when pass_fd >= 0; it travels with the first byte, so a short write has
+ * sent it. */
 ssize_t ls__posix_send(const ls__env *env LS__UNUSED, int fd, const void *in, size_t bytes,
                        int pass_fd)
 {
@@ -42,8 +44,8 @@ ssize_t ls__posix_send(const ls__env *env LS__UNUSED, int fd, const void *in, si
     return put < 0 ? -errno : put;
 }
 
-/* The descriptor that came with a message, or below 0. More than one cannot: there is no room, and
- * the kernel closes what does not fit. */
+/* Returns the descriptor that came with a message, or a value below 0. More than one cannot come:
+ * there is no room, and the kernel closes what does not fit. */
 static int take_descriptor(struct msghdr *message)
 {
     for (struct cmsghdr *h = CMSG_FIRSTHDR(message); h != NULL; h = CMSG_NXTHDR(message, h)) {
@@ -57,6 +59,7 @@ static int take_descriptor(struct msghdr *message)
     return -1;
 }
 
+/* A descriptor that the caller did not ask for is closed, so that a peer cannot fill our table. */
 ssize_t ls__posix_recv(const ls__env *env LS__UNUSED, int fd, void *out, size_t bytes, int *got_fd)
 {
     passed control = {0};
@@ -84,6 +87,7 @@ ssize_t ls__posix_recv(const ls__env *env LS__UNUSED, int fd, void *out, size_t 
     return got;
 }
 
+/* Credentials of the process that connected, recorded by the kernel at that moment. */
 static int peer_of(int fd, struct ucred *out)
 {
     socklen_t length = sizeof *out;

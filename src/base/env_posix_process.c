@@ -33,16 +33,16 @@ static int pidfd_of(pid_t pid)
     return ls__posix_above_standard((int)syscall(SYS_pidfd_open, pid, 0));
 }
 
-/* SIGKILL for the child when the spawning thread ends; if that happened before the request stood,
- * the parent is another process by now. */
+/* Asks for SIGKILL when the spawning thread ends. If it ended before the request stood, the parent
+ * is another process by now, and the answer is false. */
 static bool follow_parent(pid_t parent)
 {
     return prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && getppid() == parent;
 }
 
 /* Ignored signals stay ignored (nohup), except SIGPIPE, which programs ignore for themselves, and
- * SIGCHLD, without which nobody could tell how a child of the child ended. A helper that was asked
- * to stop before it is ready must not die of it: those signals stay blocked. */
+ * SIGCHLD, without which a child could not learn how its own children ended. A helper that was
+ * asked to stop before it is ready must not die of it: those signals stay blocked. */
 static void default_signals(bool helper)
 {
     static const int asks[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};
@@ -63,6 +63,7 @@ static void default_signals(bool helper)
     (void)sigprocmask(SIG_SETMASK, &blocked, NULL);
 }
 
+/* Standard input is empty; output and error go where `spawn` says, or stay the parent's. */
 static bool place_standard(const ls__env_spawn *spawn)
 {
     int in = ls__posix_above_standard(open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -86,6 +87,7 @@ static bool kept(const ls__env_spawn *spawn, int fd)
     return false;
 }
 
+/* Whether the descriptor survives exec. */
 static bool set_inherited(int fd, bool inherited)
 {
     int flags = fcntl(fd, F_GETFD);
@@ -96,7 +98,7 @@ static bool set_inherited(int fd, bool inherited)
     return fcntl(fd, F_SETFD, flags) == 0;
 }
 
-/* All but the standard ones become close-on-exec, then the kept ones inheritable. */
+/* Makes all descriptors but the standard ones close-on-exec, then the kept ones inheritable. */
 static bool mark_descriptors(const ls__env_spawn *spawn)
 {
     if (close_range(FIRST_FREE_FD, ~0u, CLOSE_RANGE_CLOEXEC) != 0) {
@@ -113,8 +115,8 @@ static bool mark_descriptors(const ls__env_spawn *spawn)
     return true;
 }
 
-/* What exec would close, for a child that runs `fn` instead: the parent's own descriptors, among
- * them the ends of its other children's pipes, are close-on-exec. */
+/* Does what exec would for a child that runs `fn` instead: closes the parent's descriptors, among
+ * them the ends of its other children's pipes. */
 static void close_as_exec(const ls__env_spawn *spawn)
 {
     DIR *folder = opendir("/proc/self/fd");
@@ -131,6 +133,7 @@ static void close_as_exec(const ls__env_spawn *spawn)
     (void)closedir(folder);
 }
 
+/* A helper leaves by _exit: the parent's exit handlers and buffers are not its own. */
 static LS__NORETURN void run_function(const ls__env_spawn *spawn)
 {
     close_as_exec(spawn);
@@ -141,6 +144,7 @@ static LS__NORETURN void run_function(const ls__env_spawn *spawn)
     exit(code);
 }
 
+/* Returns only by ending; the errno of a failed exec goes to the parent through `report`. */
 static LS__NORETURN void run_program(const ls__env_spawn *spawn, int report)
 {
     int error = EBADF;
@@ -154,6 +158,7 @@ static LS__NORETURN void run_program(const ls__env_spawn *spawn, int report)
     _exit(EXIT_NO_CHILD);
 }
 
+/* Runs in the child, which has only this thread, and never returns. */
 static LS__NORETURN void child_main(const ls__env_spawn *spawn, pid_t parent, int report)
 {
     (void)setpgid(0, 0);
@@ -167,7 +172,7 @@ static LS__NORETURN void child_main(const ls__env_spawn *spawn, pid_t parent, in
     run_program(spawn, report);
 }
 
-/* 0 when the child runs its program, else the errno its exec reported. */
+/* Returns 0 when the child runs its program, or else the errno that its exec reported. */
 static int wait_for_exec(int report)
 {
     int error = 0;
@@ -184,6 +189,8 @@ static void reap(pid_t pid)
     }
 }
 
+/* Returns the child's number or -errno. Both sides call setpgid, so that the group exists whichever
+ * runs first. */
 static pid_t fork_child(const ls__env_spawn *spawn, int report)
 {
     sigset_t all, before;
@@ -202,6 +209,7 @@ static pid_t fork_child(const ls__env_spawn *spawn, int report)
     return pid < 0 ? -error : pid;
 }
 
+/* On failure no child remains. */
 int ls__posix_spawn(const ls__env *env LS__UNUSED, const ls__env_spawn *spawn, pid_t *pid,
                     int *pidfd)
 {
@@ -231,6 +239,7 @@ int ls__posix_spawn(const ls__env *env LS__UNUSED, const ls__env_spawn *spawn, p
     return 0;
 }
 
+/* -EAGAIN when no child has ended; never waits. */
 int ls__posix_wait_exit(const ls__env *env LS__UNUSED, pid_t pid, ls__env_exit *out)
 {
     int status = 0;
@@ -247,6 +256,7 @@ int ls__posix_wait_exit(const ls__env *env LS__UNUSED, pid_t pid, ls__env_exit *
     return 0;
 }
 
+/* By pidfd, so that the signal cannot reach a later process with the same number. */
 int ls__posix_kill(const ls__env *env LS__UNUSED, int pidfd, int signal)
 {
     return syscall(SYS_pidfd_send_signal, pidfd, signal, NULL, 0) != 0 ? -errno : 0;

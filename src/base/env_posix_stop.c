@@ -1,6 +1,7 @@
 /* SIGINT and SIGTERM as a wish to stop, for programs that asked for it.
  *
- * Who has a handler of his own, or ignores the signal (a job in a shell's background), keeps that.
+ * A program that has its own handler, or ignores the signal (a job in a shell's background), keeps
+ * its own choice.
  * The first signal gives both back to their default action, so that the second ends the process. A
  * launcher that has given its verdict about the job does not wish any more: what it sends then ends
  * the process at once.
@@ -24,6 +25,7 @@ static const _Atomic uint32_t *over;
 
 static void note(int number);
 
+/* Whether the signal's present action is exactly `handler`. */
 static bool has_handler(int number, void (*handler)(int))
 {
     struct sigaction now;
@@ -31,6 +33,8 @@ static bool has_handler(int number, void (*handler)(int))
            now.sa_handler == handler;
 }
 
+/* Changes only those signals whose action is still `from`: a handler that the program has installed
+ * since stays. */
 static void replace(void (*from)(int), void (*to)(int))
 {
     struct sigaction action;
@@ -44,6 +48,7 @@ static void replace(void (*from)(int), void (*to)(int))
     }
 }
 
+/* The handler: only atomics, sigaction and raise, which are async-signal-safe. */
 static void note(int number)
 {
     replace(note, SIG_DFL);
@@ -54,6 +59,7 @@ static void note(int number)
     atomic_store_explicit(&caught, number, memory_order_relaxed);
 }
 
+/* `no_more` must outlive the handler: it is read inside it. */
 void ls__posix_catch_stop(const ls__env *env LS__UNUSED, const _Atomic uint32_t *no_more)
 {
     over = no_more;
@@ -66,6 +72,7 @@ void ls__posix_release_stop(const ls__env *env LS__UNUSED)
     replace(note, SIG_DFL);
 }
 
+/* The number of the signal, or 0. */
 int ls__posix_caught_stop(const ls__env *env LS__UNUSED)
 {
     return atomic_load_explicit(&caught, memory_order_relaxed);

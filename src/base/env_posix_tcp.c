@@ -19,7 +19,7 @@
 
 #include "base/compiler.h"
 
-#define BACKLOG 1024 /* a rank's door at the start: 255 others with four connections each */
+#define BACKLOG 1024 /* a rank's listener at the start: 255 others with four connections each */
 #define SPANS_MAX 64
 
 /* ---- addresses ---------------------------------------------------------------------------- */
@@ -34,7 +34,8 @@ typedef struct address {
     socklen_t bytes;
 } address;
 
-/* A numeric one, with an interface behind '%' where IPv6 wants it. */
+/* Reads a numeric address, with an interface behind '%' where IPv6 wants it. Names are not looked
+ * up, so it never blocks. */
 static int parse(const char *text, int port, address *out)
 {
     char service[16];
@@ -52,6 +53,7 @@ static int parse(const char *text, int port, address *out)
     return 0;
 }
 
+/* The inverse of parse; `port` may be NULL. */
 static int print(const struct sockaddr *from, socklen_t length, char *out, size_t bytes, int *port)
 {
     char service[16] = "0";
@@ -68,6 +70,7 @@ static int print(const struct sockaddr *from, socklen_t length, char *out, size_
     return 0;
 }
 
+/* May block for as long as the resolver takes. Returns how many addresses were written. */
 int ls__posix_resolve(const ls__env *env LS__UNUSED, const char *name, char (*out)[LS__ADDRESS_MAX],
                       int room)
 {
@@ -85,6 +88,7 @@ int ls__posix_resolve(const ls__env *env LS__UNUSED, const char *name, char (*ou
     return count;
 }
 
+/* One entry for each address, so an interface may occur several times. */
 int ls__posix_interfaces(const ls__env *env LS__UNUSED, ls__env_interface *out, int room)
 {
     struct ifaddrs *all = NULL;
@@ -137,7 +141,7 @@ int ls__posix_tcp_listen(const ls__env *env LS__UNUSED, const char *text, int po
     if (fd < 0) {
         return fd;
     }
-    /* Only TIME_WAIT is overlooked by it; a port somebody listens on stays refused. */
+    /* It only ignores TIME_WAIT; a port on which a process listens stays refused. */
     (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (bind(fd, &at.at.any, at.bytes) != 0 || listen(fd, BACKLOG) != 0) {
         return close_with(fd, -errno);
@@ -145,6 +149,7 @@ int ls__posix_tcp_listen(const ls__env *env LS__UNUSED, const char *text, int po
     return fd;
 }
 
+/* The new stream has all options set; `text` receives the peer's address unless it is NULL. */
 int ls__posix_tcp_accept(const ls__env *env LS__UNUSED, int fd, char *text, size_t bytes)
 {
     address from = {.bytes = sizeof from.at};
@@ -163,6 +168,8 @@ int ls__posix_tcp_accept(const ls__env *env LS__UNUSED, int fd, char *text, size
     return error == 0 ? got : close_with(got, error);
 }
 
+/* Starts to connect and returns at once; ls__posix_tcp_connected tells the outcome once the stream
+ * is writable. */
 int ls__posix_tcp_connect(const ls__env *env LS__UNUSED, const char *text, int port,
                           const char *from)
 {
@@ -184,6 +191,7 @@ int ls__posix_tcp_connect(const ls__env *env LS__UNUSED, const char *text, int p
     return error == 0 ? fd : close_with(fd, error);
 }
 
+/* 0 when connected, -EINPROGRESS while not, or the error. An error is reported once. */
 int ls__posix_tcp_connected(const ls__env *env LS__UNUSED, int fd)
 {
     address peer = {.bytes = sizeof peer.at};
@@ -213,6 +221,7 @@ int ls__posix_tcp_name(const ls__env *env LS__UNUSED, int fd, bool peer, char *t
     return print(&at.at.any, at.bytes, text, bytes, port);
 }
 
+/* May send less than given, also because only SPANS_MAX pieces go at a time. */
 ssize_t ls__posix_send_spans(const ls__env *env LS__UNUSED, int fd, const ls__env_span *spans,
                              int count)
 {
@@ -230,6 +239,7 @@ ssize_t ls__posix_send_spans(const ls__env *env LS__UNUSED, int fd, const ls__en
     return put < 0 ? -errno : put;
 }
 
+/* Fills rooms in order; 0 means that the peer has closed its side. */
 ssize_t ls__posix_recv_rooms(const ls__env *env LS__UNUSED, int fd, const ls__env_room *rooms,
                              int count)
 {
@@ -253,6 +263,7 @@ int ls__posix_poller_open(const ls__env *env LS__UNUSED)
     return ls__posix_above_standard(epoll_create1(EPOLL_CLOEXEC));
 }
 
+/* Edge-triggered: after an event the owner must read or write until -EAGAIN. */
 int ls__posix_poller_add(const ls__env *env LS__UNUSED, int poller, int fd, uint64_t tag)
 {
     struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
@@ -266,7 +277,8 @@ int ls__posix_poller_remove(const ls__env *env LS__UNUSED, int poller, int fd)
     return epoll_ctl(poller, EPOLL_CTL_DEL, fd, &unused) != 0 ? -errno : 0;
 }
 
-/* Milliseconds until the deadline, rounded up; -1: for ever. */
+/* Milliseconds until the deadline, rounded up so that a wait does not end early; -1 means no limit.
+ * Long waits are cut; the caller looks at its deadline again. */
 static int milliseconds_to(const ls__env *env, uint64_t deadline_ns)
 {
     const uint64_t now = env->now_ns(env);
@@ -277,6 +289,7 @@ static int milliseconds_to(const ls__env *env, uint64_t deadline_ns)
     return left < 1000000 ? (int)left : 1000000;
 }
 
+/* Returns 0 at the deadline, and also early after a signal. */
 int ls__posix_poller_wait(const ls__env *env, int poller, ls__env_ready *out, int room,
                           uint64_t deadline_ns)
 {
@@ -301,6 +314,7 @@ int ls__posix_event_open(const ls__env *env LS__UNUSED)
     return ls__posix_above_standard(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
 }
 
+/* Async-signal-safe, and never blocks in practice: the counter would have to overflow. */
 void ls__posix_event_set(const ls__env *env LS__UNUSED, int fd)
 {
     (void)eventfd_write(fd, 1);

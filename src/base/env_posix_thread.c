@@ -51,6 +51,7 @@ uint64_t ls__posix_wall_ns(const ls__env *env LS__UNUSED)
     return read_clock(CLOCK_REALTIME);
 }
 
+/* An absolute deadline: repeating after a signal does not lengthen the sleep. */
 void ls__posix_sleep_until(const ls__env *env LS__UNUSED, uint64_t deadline_ns)
 {
     struct timespec t = to_timespec(deadline_ns);
@@ -70,7 +71,8 @@ int ls__posix_random_bytes(const ls__env *env LS__UNUSED, void *out, size_t byte
     return 0;
 }
 
-/* Large blocks ask for huge pages: a tensor of 100 MB then costs 50 page faults, not 25,000. */
+/* At least 64-byte aligned and not zeroed. Large blocks ask for huge pages: a tensor of 100 MB then
+ * costs 50 page faults, not 25,000. */
 void *ls__posix_allocate(const ls__env *env LS__UNUSED, size_t bytes)
 {
     size_t alignment = bytes >= HUGE_FROM_BYTES ? HUGE_PAGE_BYTES : ALIGNMENT;
@@ -100,6 +102,7 @@ struct ls__env_thread {
     char name[THREAD_NAME_MAX];
 };
 
+/* The name is set by the thread itself, so that it is visible before fn runs. */
 static void *thread_main(void *arg)
 {
     ls__env_thread *self = arg;
@@ -138,6 +141,8 @@ void ls__posix_thread_join(const ls__env *env LS__UNUSED, ls__env_thread *thread
     free(thread);
 }
 
+/* Returns 0 also without reason (signals, spurious wake-ups): callers check their condition again.
+ * -EAGAIN when *word differs from `expected`, -ETIMEDOUT at the deadline. */
 int ls__posix_park(const ls__env *env LS__UNUSED, _Atomic uint32_t *word, uint32_t expected,
                    uint64_t deadline_ns)
 {
@@ -150,6 +155,7 @@ int ls__posix_park(const ls__env *env LS__UNUSED, _Atomic uint32_t *word, uint32
     return -errno;
 }
 
+/* Not an error when nobody waits. The caller changes the word first. */
 void ls__posix_wake(const ls__env *env LS__UNUSED, _Atomic uint32_t *word, int count)
 {
     (void)syscall(SYS_futex, word, FUTEX_WAKE, count, NULL, NULL, 0);
@@ -169,6 +175,7 @@ static cpu_set_t *set_of(cores *c)
     return (cpu_set_t *)(void *)c;
 }
 
+/* Counts the cores this thread may run on, not those of the machine. */
 int ls__posix_cores(const ls__env *env LS__UNUSED)
 {
     cores mine;

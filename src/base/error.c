@@ -35,7 +35,8 @@ const char *ls_error_message(void)
     return ls__self.message;
 }
 
-/* Keeps `text` as this thread's message; what does not fit ends in an ellipsis. */
+/* Keeps `text` as this thread's message; a text that is too long ends in an ellipsis. `text` may
+ * lie in the message itself. */
 static void keep(ls_status status, const char *text)
 {
     size_t length = strnlen(text, LS__MESSAGE_MAX);
@@ -55,6 +56,7 @@ typedef struct draft {
     size_t used;
 } draft;
 
+/* Appends; what does not fit is cut off, with one byte more than a message left to show it. */
 static void draft_add_list(draft *d, const char *format, va_list args)
 {
     int wanted = vsnprintf(d->text + d->used, sizeof d->text - d->used, format, args);
@@ -96,6 +98,7 @@ ls_status ls_fail(ls_status status, const char *format, ...)
     return status;
 }
 
+/* errno is read first, because formatting may change it. */
 ls_status ls__fail_errno(const char *format, ...)
 {
     int number = errno;
@@ -122,7 +125,7 @@ ls_status ls__fail_within(ls_status status, const char *format, ...)
     return status;
 }
 
-/* How many bytes of the message are "FILE:LINE: "; 0: it begins otherwise. */
+/* How many bytes of the message are "FILE:LINE: "; 0 when it begins otherwise. */
 static size_t site_bytes(const char *message, const char *file, int line)
 {
     char site[LS__MESSAGE_MAX];
@@ -131,6 +134,7 @@ static size_t site_bytes(const char *message, const char *file, int line)
     return fits && strncmp(message, site, (size_t)bytes) == 0 ? (size_t)bytes : 0;
 }
 
+/* Adds the user's place once, however many layers pass the error on. */
 ls_status ls__fail_at_site(ls_status status)
 {
     const char *file = ls__self.file;
@@ -146,6 +150,7 @@ ls_status ls__fail_again(ls_status status, const char *message)
     return status;
 }
 
+/* Ends the program; the launcher then reports this rank as the first to fail. */
 void ls_check_failed(ls_status status, const char *file, int line, const char *expression)
 {
     if (status >= 0) {
@@ -153,7 +158,7 @@ void ls_check_failed(ls_status status, const char *file, int line, const char *e
     }
     const char *message = ls_error_message();
     message += site_bytes(message, file, line); /* it is said once */
-    char who[32] = "";                          /* before ls_init nobody knows */
+    char who[32] = "";                          /* before ls_init the rank is unknown */
     if (ls__self.runtime != NULL) {
         (void)snprintf(who, sizeof who, "rank %d: ", ls_rank());
     }

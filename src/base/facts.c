@@ -7,6 +7,8 @@
 
 #include "base/runtime.h"
 
+/* Facts beyond the table's end are not compared; without a runtime nothing is. Unused bytes are
+ * zero, because ranks send the struct as it is. */
 void ls__fact_note(const char *format, ...)
 {
     ls_runtime *runtime = ls__self.runtime;

@@ -32,6 +32,7 @@ static const level_word own_words[] = {{"error", LS_LOG_ERROR},
 static const level_word torch_words[] = {
     {"off", LS_LOG_WARN}, {"info", LS_LOG_INFO}, {"detail", LS_LOG_DEBUG}};
 
+/* Case does not matter, as with PyTorch's variable. */
 static bool find_level(const level_word *words, size_t count, const char *text, ls_log_level *out)
 {
     for (size_t i = 0; i < count; i++) {
@@ -43,6 +44,7 @@ static bool find_level(const level_word *words, size_t count, const char *text, 
     return false;
 }
 
+/* An unknown word counts as "warn"; *known tells, so that it is reported once at the start. */
 ls_log_level ls__log_level_setting(bool *known)
 {
     ls_log_level level = LS_LOG_WARN;
@@ -68,6 +70,7 @@ static struct {
     void *arg;
 } callback = {.lock = PTHREAD_RWLOCK_INITIALIZER};
 
+/* Returns only when no thread is inside the former function, so `arg` may be freed then. */
 void ls_set_log_callback(ls_log_fn fn, void *arg)
 {
     pthread_rwlock_wrlock(&callback.lock);
@@ -76,7 +79,8 @@ void ls_set_log_callback(ls_log_fn fn, void *arg)
     pthread_rwlock_unlock(&callback.lock);
 }
 
-/* Whether the program took the line. */
+/* Whether the program has a callback, which then received the line. The callback must not set
+ * another one. */
 static bool deliver(ls_log_level level, const char *text)
 {
     pthread_rwlock_rdlock(&callback.lock);
@@ -88,6 +92,7 @@ static bool deliver(ls_log_level level, const char *text)
     return taken;
 }
 
+/* Allocates nothing. The callback receives the text without the prefix and the line's end. */
 void ls_log_message(ls_log_level level, const char *format, ...)
 {
     const ls_runtime *runtime = ls__self.runtime;

@@ -4,8 +4,8 @@
  *   /proc/self/cgroup    "0::/PATH" (version 2), "N:memory:/PATH" (version 1): the group, whose
  *                        limit and those of the groups around it hold, too
  *
- * In a container the path may be the host's, of which only the root is mounted: what is not there
- * is passed over. What a group uses includes files that were read lately, which go when memory is
+ * In a container the path may be the host's, of which only the root is mounted: missing files are
+ * passed over. The use of a group includes files that were read lately, which go when memory is
  * short (inactive_file). */
 #include "base/memory.h"
 
@@ -30,7 +30,8 @@ static const group_files version_2 = {"/sys/fs/cgroup", "memory.max", "memory.cu
 static const group_files version_1 = {"/sys/fs/cgroup/memory", "memory.limit_in_bytes",
                                       "memory.usage_in_bytes", "total_inactive_file"};
 
-/* The beginning of a file, ended by 0; false: there is none. */
+/* Reads the beginning of a file and ends it by 0. Returns false when the file is missing or
+ * empty. */
 static bool read_file(const ls__env *env, const char *path, char *out, size_t bytes)
 {
     const int fd = env->open(env, path, O_RDONLY | O_CLOEXEC, 0);
@@ -48,7 +49,7 @@ static bool read_file(const ls__env *env, const char *path, char *out, size_t by
     return got >= 0 && length > 0;
 }
 
-/* The number behind `key` at the beginning of a line. */
+/* The number behind `key` at the beginning of a line; NOT_SAID when no line has it. */
 static int64_t number_of(const char *text, const char *key)
 {
     const size_t length = strlen(key);
@@ -61,7 +62,7 @@ static int64_t number_of(const char *text, const char *key)
     return NOT_SAID;
 }
 
-/* "max" is none. */
+/* The number that a file consists of; "max" counts as NOT_SAID, as does a missing file. */
 static int64_t number_in(const ls__env *env, const char *folder, const char *name)
 {
     char path[2 * PATH_BYTES], text[64], *end = NULL;
@@ -73,12 +74,14 @@ static int64_t number_in(const ls__env *env, const char *folder, const char *nam
     return end != text && number >= 0 ? number : NOT_SAID;
 }
 
+/* NOT_SAID is not a number, so the other one counts. */
 static int64_t smaller(int64_t a, int64_t b)
 {
     return a == NOT_SAID ? b : b == NOT_SAID ? a : a < b ? a : b;
 }
 
-/* What one group leaves. */
+/* Returns how much one group may still take: its limit less its use, where recently read files
+ * count as free. */
 static int64_t left_in(const ls__env *env, const group_files *files, const char *folder)
 {
     char path[2 * PATH_BYTES], text[FILE_BYTES];
@@ -93,7 +96,8 @@ static int64_t left_in(const ls__env *env, const group_files *files, const char 
     return limit > used - cached ? limit - (used - cached) : 0;
 }
 
-/* What the group at `path` and those around it leave. */
+/* The least that the group at `path` and the groups around it leave. A path that does not exist
+ * here (a container's) ends at the mounted root. */
 static int64_t left_on_the_way(const ls__env *env, const group_files *files, const char *path)
 {
     char folder[PATH_BYTES];
@@ -112,8 +116,8 @@ static int64_t left_on_the_way(const ls__env *env, const group_files *files, con
     return left;
 }
 
-/* "5:cpu,memory:/a/b" → "/a/b" where a list of controllers holds memory, or is empty (version 2).
- */
+/* Reads one line of /proc/self/cgroup: "5:cpu,memory:/a/b" gives "/a/b" when the list of
+ * controllers holds memory or is empty (version 2). Changes `line`. */
 static int64_t left_for_line(const ls__env *env, char *line)
 {
     char *names = strchr(line, ':'), *path = names != NULL ? strchr(names + 1, ':') : NULL;
@@ -133,6 +137,7 @@ static int64_t left_for_line(const ls__env *env, char *line)
     return NOT_SAID;
 }
 
+/* Hosts may mount both versions; the stricter one counts. */
 static int64_t left_by_groups(const ls__env *env)
 {
     char text[FILE_BYTES];
@@ -146,6 +151,8 @@ static int64_t left_by_groups(const ls__env *env)
     return left;
 }
 
+/* An estimate of the moment: other processes may take the memory at any time. NOT_SAID (-1) when
+ * the system tells nothing. */
 int64_t ls__memory_available(const ls__env *env)
 {
     char text[FILE_BYTES];

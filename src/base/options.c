@@ -4,12 +4,14 @@
 #include "base/assert.h"
 #include "base/error.h"
 
+/* The length of "ls_adam" in "ls_adam_options", for the hint at its _defaults(). */
 static int name_bytes(const char *type)
 {
     const char *end = strstr(type, "_options");
     return (int)(end != NULL ? (size_t)(end - type) : strlen(type));
 }
 
+/* A size of 0 is the usual mistake, options without LS_OPTIONS, and has a text of its own. */
 static ls_status refuse_options(size_t given, size_t known, const char *type, const char *caller)
 {
     const int bytes = name_bytes(type);
@@ -25,6 +27,8 @@ static ls_status refuse_options(size_t given, size_t known, const char *type, co
                     caller, given, type, known, type, bytes, type);
 }
 
+/* `into` holds the defaults of this version already; a caller built against an older, shorter
+ * struct overwrites only its part. */
 ls_status ls_options_read(void *into, size_t size, const void *from, const char *type,
                           const char *caller)
 {
@@ -40,6 +44,7 @@ ls_status ls_options_read(void *into, size_t size, const void *from, const char 
     return LS_OK;
 }
 
+/* Writes as much as the caller's struct holds, and leaves its `size` alone. */
 ls_status ls__struct_fill(void *out, const void *from, size_t size, const char *type,
                           const char *caller)
 {

@@ -6,13 +6,14 @@
  *     key     = (seed low, seed high)
  *     counter = (index/4 low, index/4 high, stream low, stream high);  lane index % 4 of the block
  *
- * So four neighbouring numbers of a stream cost one block, and none depends on who draws it.
+ * So four neighbouring numbers of a stream cost one block, and no number depends on the thread or rank that draws it.
  */
 #include <lockstep/random.h>
 
 #include "base/normal.h"
 #include "base/philox.h"
 
+/* A pure function of counter and key, so any element can be computed anywhere. */
 void ls_philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4])
 {
     uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
@@ -33,6 +34,7 @@ void ls_philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t ou
     out[3] = c3;
 }
 
+/* The four numbers that element `index` belongs to. */
 static void block(uint64_t seed, uint64_t stream, uint64_t index, uint32_t out[4])
 {
     const uint64_t number = index / 4;
@@ -55,6 +57,7 @@ float ls_random_uniform(uint64_t seed, uint64_t stream, uint64_t index)
     return unit(bits[index % 4]);
 }
 
+/* Elements 2k and 2k + 1 are the two results of one Box-Muller pair. */
 float ls_random_normal(uint64_t seed, uint64_t stream, uint64_t index)
 {
     uint32_t bits[4];

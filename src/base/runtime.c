@@ -1,4 +1,4 @@
-/* The runtime's common part: who this thread is, and refusing calls after a fork.
+/* The runtime's common part: the thread's attachment, and refusing calls after a fork.
  *
  * A child made by fork without exec has one thread, the one that called fork, and a copy of its
  * ls__self. The handler below runs in that thread and marks it, so the check in every call costs a
@@ -19,6 +19,7 @@
 
 _Thread_local ls__thread ls__self;
 
+/* Runs in the child, in the thread that called fork. */
 static void mark_forked(void)
 {
     ls__self.forked = ls__self.runtime != NULL;
@@ -30,6 +31,7 @@ static LS__CONSTRUCTOR void watch_forks(void)
     (void)pthread_atfork(NULL, NULL, mark_forked);
 }
 
+/* Returns the error of every public call in such a child. */
 static ls_status fail_forked(const char *what)
 {
     return ls__fail(LS_ERR_FORKED,
@@ -38,6 +40,7 @@ static ls_status fail_forked(const char *what)
                     what);
 }
 
+/* `what` names the public call in the error. The one check that every call makes first. */
 ls_runtime *ls__runtime_get(const char *what)
 {
     if (LS__UNLIKELY(ls__self.forked)) {
@@ -54,13 +57,14 @@ ls_runtime *ls__runtime_get(const char *what)
     return ls__self.runtime;
 }
 
+/* A runtime of one rank; the launcher's facts are filled in by its maker. */
 void ls__runtime_init(ls_runtime *runtime, const ls__env *env)
 {
     memset(runtime, 0, sizeof *runtime);
     runtime->env = env;
     runtime->pid = (int)env->pid(env);
     runtime->world_size = 1;
-    atomic_store_explicit(&runtime->attached, 1, memory_order_relaxed); /* who makes it */
+    atomic_store_explicit(&runtime->attached, 1, memory_order_relaxed); /* this thread */
     runtime->local_size = 1;
     runtime->threads = 1;
     runtime->timeout_ms = ls__timeout_setting_ms();
@@ -69,6 +73,8 @@ void ls__runtime_init(ls_runtime *runtime, const ls__env *env)
     runtime->stop = &runtime->own_stop;
 }
 
+/* Release: pairs with the deadlock detection, which compares the count with the threads that
+ * wait. */
 static void count_thread(ls_runtime *from, ls_runtime *to)
 {
     if (from != NULL) {
@@ -79,6 +85,7 @@ static void count_thread(ls_runtime *from, ls_runtime *to)
     }
 }
 
+/* Not counted: the runtime joins its own threads. */
 void ls__runtime_attach_background(ls_runtime *runtime)
 {
     ls__self.runtime = runtime;
@@ -132,6 +139,7 @@ int ls_local_world_size(void)
     return ls__self.runtime != NULL ? ls__self.runtime->local_size : 1;
 }
 
+/* Must be called alike on every rank; counters restart, so that equal seeds give equal runs. */
 ls_status ls_manual_seed(uint64_t seed)
 {
     ls_runtime *runtime = ls__runtime_get("ls_manual_seed");
@@ -144,6 +152,8 @@ ls_status ls_manual_seed(uint64_t seed)
     return LS_OK;
 }
 
+/* Random numbers of a step depend on its number and not on how many were drawn before, so a resumed
+ * run draws the same. */
 void ls_step_begin(ls_step_context context)
 {
     ls_runtime *runtime = ls__runtime_get("ls_step_begin");
@@ -155,6 +165,7 @@ void ls_step_begin(ls_step_context context)
     }
 }
 
+/* The signal by which this process was asked to stop, directly or by its launcher; 0: none. */
 uint32_t ls__stop_wanted(const ls_runtime *runtime)
 {
     if (!runtime->graceful_stop) {
@@ -165,6 +176,8 @@ uint32_t ls__stop_wanted(const ls_runtime *runtime)
                        : atomic_load_explicit(runtime->stop, memory_order_relaxed);
 }
 
+/* With several ranks the wish counts only once all have agreed (reduce/control.c): otherwise some
+ * would leave while others wait. */
 bool ls_stop_requested(void)
 {
     const ls_runtime *runtime = ls__self.runtime;
@@ -182,6 +195,7 @@ double ls_time(void)
     return (double)env->now_ns(env) * 1e-9;
 }
 
+/* For programs whose free is not that of the library's C runtime. */
 void ls_bytes_free(void *memory)
 {
     free(memory);

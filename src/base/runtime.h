@@ -33,12 +33,12 @@ struct ls_runtime {
     uint64_t step;          /* of the step context; see ls_step_begin */
     int64_t sample_offset;
     uint64_t calls_in_step; /* random operations since ls_step_begin: the stream of the next one */
-    bool graceful_stop;     /* a wish to stop is answered, not died of */
+    bool graceful_stop;     /* a wish to stop is answered and does not kill */
     const _Atomic uint32_t *stop; /* the launcher's wish: a signal's number, 0: none. Never NULL */
     _Atomic uint32_t own_stop;    /* where there is no board; stays 0 */
-    _Atomic uint32_t stop_agreed; /* by all ranks; see ls_stop_requested. Sync: relaxed; who reads
-                                     it has waited for the exchange that wrote it */
-    ls__facts facts;              /* what all ranks are to have made alike */
+    _Atomic uint32_t stop_agreed; /* by all ranks; see ls_stop_requested. Sync: relaxed; a reader
+                                     has waited for the exchange that wrote it */
+    ls__facts facts;              /* all ranks must have made these alike */
     ls_log_level log_level;
     ls__activity *activity; /* never NULL; in the job's board when there is one */
     ls__activity own_activity;

@@ -124,6 +124,7 @@ const ls__setting *ls__settings(int *count)
     return table;
 }
 
+/* `name` need not end in 0. */
 static bool known(const char *name, size_t length)
 {
     for (int i = 0; i < TABLE_COUNT; i++) {
@@ -134,6 +135,7 @@ static bool known(const char *name, size_t length)
     return false;
 }
 
+/* An empty variable counts as unset. Valid until the environment is changed. */
 const char *ls__setting_get(const char *name)
 {
     LS_ASSERT(known(name, strlen(name)));
@@ -141,6 +143,7 @@ const char *ls__setting_get(const char *name)
     return value != NULL && value[0] != '\0' ? value : NULL;
 }
 
+/* A bad value is warned of and ignored: a job should not die of a mistyped variable. */
 int64_t ls__setting_int(const char *name, int64_t otherwise, int64_t low, int64_t high)
 {
     const char *text = ls__setting_get(name);
@@ -182,7 +185,8 @@ const char *ls__settings_suggest(const char *name)
     return ls__suggest(name, names, TABLE_COUNT);
 }
 
-/* Warns about the variable "name=value" when it claims to be ours and is not. */
+/* Returns false, with a warning, for a variable "name=value" that begins with our prefix and is not
+ * in the table. */
 static bool check_one(const char *entry)
 {
     const char *equals = strchr(entry, '=');
@@ -205,6 +209,7 @@ static bool check_one(const char *entry)
     return false;
 }
 
+/* Called once, at the start; returns the number of unknown variables. */
 int ls__settings_check(void)
 {
     int unknown = 0;

@@ -11,6 +11,7 @@ static int least(int a, int b)
     return a < b ? a : b;
 }
 
+/* Levenshtein's distance, with one row of the table; `b` has at most WORD_MAX characters. */
 static int distance(const char *a, const char *b)
 {
     int row[WORD_MAX + 1];
@@ -30,6 +31,7 @@ static int distance(const char *a, const char *b)
     return row[width];
 }
 
+/* NULL when no word is near. A word that would have to be replaced entirely is not near. */
 const char *ls__suggest(const char *word, const char *const *words, int count)
 {
     const char *best = NULL;

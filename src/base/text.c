@@ -1,9 +1,10 @@
-/* A text that grows in somebody's buffer. */
+/* A text that grows in the caller's buffer. */
 #include "base/text.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 
+/* Text that does not fit is cut off, and the result always ends in 0; room must be at least 1. */
 void ls__text_add(ls__text *text, const char *format, ...)
 {
     va_list arguments;

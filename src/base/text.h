@@ -1,4 +1,4 @@
-/* A text that grows in somebody's buffer. What does not fit is cut; it is always terminated. */
+/* A text that grows in the caller's buffer. Text that does not fit is cut; it is always terminated. */
 #ifndef LS_BASE_TEXT_H
 #define LS_BASE_TEXT_H
 
