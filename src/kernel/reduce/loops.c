@@ -97,6 +97,7 @@ CONVERT(bfloat16_narrow, uint16_t, float, ls__bfloat16_round)
  * nearest cache, long enough to read each stream a few cache lines at a time. */
 #define BLOCK 64
 
+/* Scales in place first: `block` is the caller's scratch memory. */
 static inline void store_block(const ls__reduce_args *args, const ls__reduce_scale *scale,
                                float *block, int64_t first, int64_t count)
 {

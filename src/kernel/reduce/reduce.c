@@ -20,6 +20,7 @@
 #define DEPTH_MAX 12 /* trees on the stack: log2(LS__REDUCE_OPERANDS_MAX) + 2 */
 #define BLOCK_BYTES (BLOCK * sizeof(double))
 
+/* NULL when this processor lacks the instructions; tests ask for every table. */
 const ls__reduce_table *ls__reduce_table_of(ls__isa isa)
 {
     if (isa > ls__cpu_best()) {
@@ -44,6 +45,7 @@ const ls__reduce_table *ls__reduce_table_get(void)
     return ls__reduce_table_of(ls__cpu_isa());
 }
 
+/* LS_AVG and LS_PREMUL_SUM have no loop of their own: they need a sum and a scale. */
 bool ls__reduce_supported(ls_dtype dtype, ls_reduce_op op)
 {
     if ((unsigned)dtype >= LS_DTYPE_COUNT || (unsigned)op >= LS_REDUCE_OP_COUNT) {
@@ -58,7 +60,8 @@ ls_dtype ls__reduce_accumulator(ls_dtype dtype)
     return dtype == LS_FLOAT16 || dtype == LS_BFLOAT16 ? LS_FLOAT32 : dtype;
 }
 
-/* The reciprocal of a power of two is exact as long as it is a normal number, also in float32. */
+/* Multiplies instead of dividing where that is exact: the reciprocal of a power of two, as long as
+ * it is a normal number, also in float32. */
 static ls__reduce_scale scale_of(double divisor)
 {
     if (divisor == 0.0) {
@@ -85,11 +88,13 @@ typedef struct tree {
     _Alignas(64) unsigned char memory[DEPTH_MAX][BLOCK_BYTES];
 } tree;
 
+/* Whether operand s comes in the accumulator's type, as the partial results of algorithms do. */
 static bool is_wide(const ls__reduce_args *args, int s)
 {
     return args->src_wide != NULL && args->src_wide[s];
 }
 
+/* An operand that needs no widening is used in place and not copied. */
 static void push_leaf(tree *t, int s)
 {
     const bool wide = is_wide(t->args, s);
@@ -105,8 +110,11 @@ static void push_leaf(tree *t, int s)
     t->depth++;
 }
 
+/* Combines the two topmost trees into the memory of the lower level. The left operand has the lower
+ * rank, which matters to operators of users that do not commute. */
 static void combine_top(tree *t)
 {
+    LS_ASSERT(t->depth >= 2);
     t->depth--;
     const int level = t->depth - 1;
     const void *left = t->stack[level].value, *right = t->stack[level + 1].value;
@@ -123,11 +131,14 @@ static void combine_top(tree *t)
     t->stack[level].leaves += t->stack[level + 1].leaves;
 }
 
+/* Equal sizes mean that the two trees are siblings in the canonical tree. */
 static bool top_is_even(const tree *t)
 {
     return t->depth >= 2 && t->stack[t->depth - 1].leaves == t->stack[t->depth - 2].leaves;
 }
 
+/* Divides, narrows and writes to every destination. A destination may be a source: all operands of
+ * the block have been read by now. */
 static void store_root(tree *t)
 {
     const size_t bytes = (size_t)t->count * t->loops->accumulator_size;
@@ -150,6 +161,7 @@ static void store_root(tree *t)
     }
 }
 
+/* See the drawing at the top of this file. */
 static void reduce_block(tree *t)
 {
     t->depth = 0;
@@ -162,6 +174,7 @@ static void reduce_block(tree *t)
     while (t->depth > 1) {
         combine_top(t);
     }
+    LS_ASSERT(t->depth == 1);
     store_root(t);
 }
 
@@ -177,6 +190,7 @@ static void copy_all(const ls__reduce_args *args, size_t size)
     }
 }
 
+/* The stack of trees lies on the thread's stack, 24 KiB, and stays in the nearest cache. */
 static void reduce_blocks(const ls__reduce_args *args, const ls__reduce_loops *loops,
                           ls__reduce_scale scale)
 {
@@ -190,6 +204,8 @@ static void reduce_blocks(const ls__reduce_args *args, const ls__reduce_loops *l
     }
 }
 
+/* Every path gives the same bits: the fused sums evaluate the same tree. Never allocates, so it may
+ * run on the engine's thread. */
 void ls__reduce(const ls__reduce_args *args)
 {
     LS_ASSERT(args->op != LS_AVG && args->op != LS_PREMUL_SUM &&
@@ -210,6 +226,7 @@ void ls__reduce(const ls__reduce_args *args)
     }
 }
 
+/* dst = dst op src; the order of the two operands is kept. */
 void ls__reduce_into(void *dst, const void *src, int64_t count, ls_dtype dtype, ls_reduce_op op)
 {
     ls__reduce(&(ls__reduce_args){.dst = (void *const[]){dst},
@@ -221,6 +238,7 @@ void ls__reduce_into(void *dst, const void *src, int64_t count, ls_dtype dtype, 
                                   .op = op});
 }
 
+/* A reduction of one operand, so that averages are rounded alike everywhere. */
 void ls__divide(void *x, int64_t count, ls_dtype dtype, double divisor)
 {
     LS_ASSERT(divisor != 0.0);
@@ -245,6 +263,7 @@ void ls__divide(void *x, int64_t count, ls_dtype dtype, double divisor)
         }                                                                                          \
     } while (0)
 
+/* `to` may be `from`. Integers are multiplied modulo their size by the whole part of the factor. */
 void ls__scale(void *to, const void *from, int64_t count, ls_dtype dtype, double factor)
 {
     const float single = (float)factor;

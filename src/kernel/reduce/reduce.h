@@ -57,7 +57,7 @@ void ls__divide(void *x, int64_t count, ls_dtype dtype, double divisor);
  * 2^63. Not of bool. `to` may be `from`. */
 void ls__scale(void *to, const void *from, int64_t count, ls_dtype dtype, double factor);
 
-/* What dtype is combined in: float32 for 16-bit floats, otherwise the dtype itself. */
+/* The type in which elements of `dtype` are combined: float32 for 16-bit floats, otherwise the dtype itself. */
 ls_dtype ls__reduce_accumulator(ls_dtype dtype);
 
 /* Whether (dtype, op) is a meaningful pair: AVG, PREMUL_SUM and divisors need numbers, bit
