@@ -1,4 +1,4 @@
-/* What calls with arrays of inputs and outputs have in common; see arrays.c. */
+/* The common part of calls with arrays of inputs and outputs; see arrays.c. */
 #ifndef LS_AUTOGRAD_ARRAYS_H
 #define LS_AUTOGRAD_ARRAYS_H
 

@@ -30,8 +30,8 @@
 
 /* ---- plan --------------------------------------------------------------------------------- */
 
-/* Only a wrapper divides by the sum of weights; any other leaf would keep a gradient that is `weight`
- * times too large, which no later check could tell from a right one. */
+/* Only a wrapper divides by the sum of weights; any other leaf would keep a gradient that is
+ * `weight` times too large, which no later check could tell from a right one. */
 static ls_status check_divided(const ls__autograd_pass *pass, const ls__leaf *leaf)
 {
     if (!pass->weighted || leaf->observer != NULL) {
@@ -177,7 +177,7 @@ static bool needs_rule(const ls__tensor_node *node)
 }
 
 /* Runs the rule of one ordinary operation. The node's gradient is taken out first, so that the rule
- * may reuse its memory for a result (dy_is_free) when nobody else holds it. */
+ * may reuse its memory for a result (dy_is_free) when it is the only holder. */
 static ls_status run_node(ls__autograd_pass *pass, ls__tensor_node *node)
 {
     ls__tensor_rule rule = {.node = node, .tensors = pass->tensors, .k = pass->tensors->kernels};

@@ -1,5 +1,5 @@
-/* Differentiable operations of users. One application is a joint (joint.c), which owns the call: the
- * saved tensors and data, and the shapes that gradients must have. function_backward.c runs its
+/* Differentiable operations of users. One application is a joint (joint.c), which owns the call:
+ * the saved tensors and data, and the shapes that gradients must have. function_backward.c runs the
  * second half. */
 #include <lockstep/function.h>
 

@@ -1,5 +1,5 @@
-/* Backward through a user's operation: its saved tensors are checked, its backward runs in a scope of
- * its own, and the gradients it gave are checked and accumulated. */
+/* Backward through a user's operation: its saved tensors are checked, its backward runs in a scope
+ * of its own, and the gradients it gave are checked and accumulated. */
 #include <string.h>
 
 #include "autograd/accumulate.h"

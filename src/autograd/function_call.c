@@ -1,4 +1,4 @@
-/* What is known about one application of a user's operation, and how its two functions reach it. */
+/* The record of one application of a user's operation, and its two functions' access to it. */
 #include "autograd/function_call.h"
 
 #include <string.h>

@@ -4,7 +4,7 @@
 
 #include "autograd/pass.h"
 
-/* What the nodes of such operations save (op->run != NULL). */
+/* The slots in which nodes of such operations save (op->run != NULL). */
 enum { LS__JOINT_LINKS, LS__JOINT_OUTPUTS, LS__JOINT_OWN };
 
 typedef struct ls__joint_link { /* as an edge, but of any number */

@@ -1,4 +1,4 @@
-/* Observers of backward passes: who they are, and telling them how one goes. */
+/* Observers of backward passes: the list of them, and their notification during a pass. */
 #include "autograd/observers.h"
 
 #include <string.h>

@@ -1,5 +1,4 @@
-/* Parameters, for the layers above: who observes them, and where their numbers and gradients live.
- */
+/* Parameters, for the layers above: their observers, and where their numbers and gradients live. */
 #ifndef LS_AUTOGRAD_PARAM_H
 #define LS_AUTOGRAD_PARAM_H
 

@@ -8,8 +8,8 @@
  * The first run records its graph in a scope of its own. Before the scope is left the graph is
  * walked from each result for the places it leads to: leaves, and older operations (x's, most
  * often). These become the *links* of that result's node (joint.c): a plan that reaches the result
- * reaches them, each leaf with one accumulation still to come, so nothing is ready before the segment
- * has run.
+ * reaches them, each leaf with one accumulation still to come, so nothing is ready before the
+ * segment has run.
  *
  * In backward the second graph leads to the very same nodes as the first did, for x' has x's node
  * and geometry, and y has those of its operation's output. Its operations run at the place in the

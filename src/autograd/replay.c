@@ -135,7 +135,7 @@ static ls_status settle_links(ls__autograd_pass *pass, ls__tensor_node *node,
     for (int i = 0; i < outputs->count; i++) {
         const ls__joint_links *links = links_at(outputs, i);
         for (int64_t k = 0; links != NULL && k < links->count; k++) {
-            links->at[k].edge.to->pending--; /* of a leaf; of others nobody reads it */
+            links->at[k].edge.to->pending--; /* read only where it is a leaf */
         }
     }
     return LS_OK;

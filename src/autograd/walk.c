@@ -113,7 +113,7 @@ static ls_status reach(ls__autograd_walk *walk, ls__tensor_node *to)
 {
     bool leaf = ls__node_is_leaf(to);
     if (leaf && walk->border > 0 && to->number > walk->border) {
-        return LS_OK; /* made within: nobody outside will ever see its gradient */
+        return LS_OK; /* made within: its gradient is invisible outside */
     }
     bool first = to->pass != walk->number;
     to->pass = walk->number;

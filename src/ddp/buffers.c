@@ -6,8 +6,9 @@
  * PyTorch's DDP broadcasts before a forward pass whose predecessor was to synchronise. Here it is
  * that predecessor's backward pass: buffers are final when it begins, so the broadcast runs beside
  * it, and no forward pass comes between the two moments. Rank 0's own buffers are never written, so
- * all follow the same values as in PyTorch; and the model that is evaluated or saved after a step is equal on
- * all ranks without asking. Micro-batches that do not synchronise leave buffers alone, as there.
+ * all follow the same values as in PyTorch; and the model that is evaluated or saved after a step
+ * is equal on all ranks without asking. Micro-batches that do not synchronise leave buffers alone,
+ * as in PyTorch.
  *
  * Only bytes that differ are written: a constant (a mask, say) that another graph has saved stays
  * as that graph saw it. */

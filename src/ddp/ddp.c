@@ -2,7 +2,7 @@
  *
  *   ls_forward(ddp, x)   ──▶ forward of the wrapped module; arms the observer
  *   ls_backward(loss)    ──▶ observer.begin   rank 0's buffers set out (buffers.c), then
- *                                             ls__reducer_begin: who takes part, with what weight
+ *                                             ls__reducer_begin: the parameters reached, the weight
  *                            observer.ready   a gradient is final: its bucket may go
  *                            observer.end     ls_reducer_wait: all buckets are averages;
  *                                             buffers are rank 0's

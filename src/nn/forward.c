@@ -11,8 +11,8 @@
 #include "nn/module.h"
 #include "tensor/tensor.h"
 
-/* The state of the thread around a call. Errors in the rest of the caller's expression then name the
- * caller's line, not one inside the module. */
+/* The state of the thread around a call, so that errors in the rest of the caller's expression name
+ * the caller's line and not one inside the module. */
 typedef struct frame {
     ls__phase former;
     const char *file;

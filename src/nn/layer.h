@@ -1,11 +1,11 @@
-/* What the constructors of layers share. */
+/* Helpers shared by the constructors of layers. */
 #ifndef LS_NN_LAYER_H
 #define LS_NN_LAYER_H
 
 #include "base/error.h"
 #include "nn/module.h"
 
-/* What a constructor returns: the module, or NULL with its first error set. */
+/* The result of a constructor: the module, or NULL with its first error set. */
 static inline ls_module *ls__layer_finished(ls_module *module)
 {
     if (module && ls_module_status(module) < 0) {

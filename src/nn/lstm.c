@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "nn/module.h"
 
-#define LAYERS_MAX 1000 /* what nobody means is a mistake of units */
+#define LAYERS_MAX 1000 /* more is surely a mistake of units */
 
 typedef struct layer {
     ls_tensor *weight_ih, *weight_hh, *bias_ih, *bias_hh;

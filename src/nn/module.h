@@ -1,4 +1,4 @@
-/* What a module is made of, for the other files of this layer and for ddp. */
+/* The parts of a module, for the other files of this layer and for ddp. */
 #ifndef LS_NN_MODULE_H
 #define LS_NN_MODULE_H
 

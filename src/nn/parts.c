@@ -3,8 +3,8 @@
  *     "layers.0.fc1.weight"     the entry "layers" of the root, its entry "0", its entry "fc1",
  *                               whose entry "weight" is a parameter
  *
- * A wrapper keeps the wrapped module as a child without a name, which a search enters where it finds
- * nothing else; so names are the same with and without the wrapper. */
+ * A wrapper keeps the wrapped module as a child without a name, which a search enters where it
+ * finds nothing else; so names are the same with and without the wrapper. */
 #include <string.h>
 
 #include "base/error.h"

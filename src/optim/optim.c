@@ -1,4 +1,4 @@
-/* What all optimizers share: the list of parameters, lazily allocated state, the step's checks, and
+/* The common part of all optimizers: the list of parameters, lazily allocated state, the step's checks, and
  * the state visitor.
  *
  * State is taken at the first step (docs/design.md, D9: addresses of gradients are final by then),

@@ -6,7 +6,8 @@
 
 /* Sends this rank's part. */
 ls_status ls__control_start(ls_reducer *r);
-/* Under the lock, after the exchange completed: combines all parts into divisor and params[].used. */
+/* Under the lock, after the exchange completed: combines all parts into divisor and params[].used.
+ */
 ls_status ls__control_finish(ls_reducer *r);
 
 #endif

@@ -30,7 +30,7 @@ typedef struct ls__reduce_param {
     bool used;     /* reached on some rank in the last synchronised backward */
 } ls__reduce_param;
 
-/* What a bucket's memory holds (docs/design.md, D8). */
+/* The contents of a bucket's memory (docs/design.md, D8). */
 typedef enum ls__reduce_bucket_state {
     LS__BUCKET_EMPTY,   /* nothing that counts */
     LS__BUCKET_LOCAL,   /* this rank's sums since the last reduction */

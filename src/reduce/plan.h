@@ -23,7 +23,8 @@ size_t ls__reducer_bucket_bytes(const ls_reducer *r, int bucket);
 
 /* Lays the buckets out anew in the order in which rank 0's gradients became ready in the last
  * backward (docs/design.md, D9). Collective; between steps. `moved(arg, param, memory)` is called
- * for each parameter while both old and new memory exist, and must copy the numbers it wants to keep. */
+ * for each parameter while both old and new memory exist, and must copy the numbers it wants to
+ * keep. */
 ls_status ls__reducer_replan(ls_reducer *r, void (*moved)(void *arg, int param, void *memory),
                              void *arg);
 

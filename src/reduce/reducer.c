@@ -9,8 +9,8 @@
  * Launches happen in three places: the thread that calls ready, the engine when the control
  * exchange completes, and wait. One at a time: `launching` is a token taken under the lock, while
  * the operation itself is started without it, because a start may complete at once and call back.
- * A thread that comes while the token is taken leaves; the holder looks again under the lock before it
- * gives the token up, so nothing that became ready meanwhile is overlooked.
+ * A thread that comes while the token is taken leaves; the holder looks again under the lock before
+ * it gives the token up, so nothing that became ready meanwhile is overlooked.
  */
 
 #include "reduce/reducer.h"

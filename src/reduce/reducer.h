@@ -1,4 +1,4 @@
-/* What DistributedDataParallel needs of the reducer beyond the public calls: tensors know which of
+/* The reducer's calls for DistributedDataParallel beyond the public ones: tensors know which of
  * their gradients are present, and can be told to live elsewhere. */
 #ifndef LS_REDUCE_REDUCER_H
 #define LS_REDUCE_REDUCER_H
