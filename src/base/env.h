@@ -208,8 +208,8 @@ struct ls__env {
     uid_t (*uid)(const ls__env *env);
     /* A descriptor that becomes readable when a process, of this user, ends; -ESRCH: it has. */
     int (*watch_process)(const ls__env *env, pid_t pid);
-    /* The state of a process, by the letter of /proc: 'R', 'S', 'D', 'T' stopped, 't' held by a debugger,
-     * 'Z' ended and not reaped; 'K': it is about to end; -ENOENT: no such process. */
+    /* The state of a process, by the letter of /proc: 'R', 'S', 'D', 'T' stopped, 't' held by a
+     * debugger, 'Z' ended and not reaped; 'K': it is about to end; -ENOENT: no such process. */
     int (*process_state)(const ls__env *env, pid_t pid);
 
     /* Wishes to stop. catch_stop: SIGINT and SIGTERM are noted instead of ending the process, where

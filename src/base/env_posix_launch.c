@@ -204,8 +204,8 @@ static bool started_with(pid_t pid, const char *name, char end)
     return found;
 }
 
-/* Walks up to the first ancestor that was not started with the variable: the process outside the
- * job. */
+/* Walks up to the first ancestor that was not started with the variable: the process
+ * that set it. */
 pid_t ls__posix_starter(const ls__env *env LS__UNUSED, const char *name)
 {
     pid_t pid = getppid();

@@ -87,7 +87,7 @@ static bool kept(const ls__env_spawn *spawn, int fd)
     return false;
 }
 
-/* Whether the descriptor survives exec. */
+/* Decides whether the descriptor survives exec. */
 static bool set_inherited(int fd, bool inherited)
 {
     int flags = fcntl(fd, F_GETFD);
