@@ -157,7 +157,7 @@ ls_tensor *ls_cos(ls_tensor *a)
     return unary(LS__UNARY_COS, a);
 }
 
-/* 0 log 0 is 0 here, with gradient 0: the entropy term of a divergence. */
+/* 0 log 0 is 0 here, the limit: the entropy term of a divergence. */
 ls_tensor *ls__xlogx(ls_tensor *a)
 {
     return unary(LS__UNARY_XLOGX, a);
