@@ -143,8 +143,8 @@ LS_API ls_status ls_reduce_op_free(ls_reduce_op op);
 LS_API ls_status ls_reduce_op_fail(const char *why);
 
 /* out[count] becomes the reduction of in[count] over ranks (MPI_Allreduce, ncclAllReduce). In place
- * when in == out. Apart, `in` is copied into `out` before the call returns: it costs that copy, and
- * `in` may be changed at once. */
+ * when in == out. Apart, programs read `in` and write `out` without a further pass, so `in` must
+ * stay as it is until the operation has ended. */
 LS_API ls_status ls_all_reduce(ls_group *group, const void *in, void *out, int64_t count,
                                ls_dtype dtype, ls_reduce_op op,
                                const ls_collective_options *options, ls_work **work);

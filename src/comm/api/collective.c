@@ -2,7 +2,6 @@
 #include "comm/api/collective.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #include "base/assert.h"
 #include "base/options.h"
@@ -84,19 +83,6 @@ static ls_status submit(ls_group *group, const ls__collective *args,
     return status == LS_OK ? LS_OK : ls__collective_no_memory(group, args);
 }
 
-/* The programs of all_reduce work in place: a separate input is copied to where the result will be.
- * Small messages do not come here, their programs read the input themselves (the fast path). */
-static void all_reduce_in_output(ls__collective *call)
-{
-    if (call->operation != LS__OP_ALL_REDUCE || call->input == call->output) {
-        return;
-    }
-    if (call->count > 0) {
-        memcpy(call->output, call->input, (size_t)call->count * ls_dtype_size(call->dtype));
-    }
-    call->input = call->output;
-}
-
 ls_status ls__collective_start(ls_group *group, const ls__collective *args, ls_work **work)
 {
     const char *what = ls__operation_name(args->operation);
@@ -137,7 +123,6 @@ ls_status ls__collective_start(ls_group *group, const ls__collective *args, ls_w
     if (ls__operation_reduces(args->operation) && args->op == LS_PREMUL_SUM) {
         LS_TRY(ls__premultiply(group, &call, options.factor));
     }
-    all_reduce_in_output(&call);
     ls__turns_pass(handle, ls__operation_is_p2p(args->operation));
     ls_work *made = NULL;
     bool ready = false;

@@ -103,11 +103,17 @@ static void compose(void *into, const void *right, int64_t count, ls_dtype dtype
     case LS_FLOAT64:
         COMPOSE(double)
         break;
+    case LS_INT16:
+    case LS_UINT16:
+        COMPOSE(uint16_t)
+        break;
     case LS_INT32:
-        COMPOSE(int32_t)
+    case LS_UINT32:
+        COMPOSE(uint32_t)
         break;
     case LS_INT64:
-        COMPOSE(int64_t)
+    case LS_UINT64:
+        COMPOSE(uint64_t)
         break;
     case LS_INT16:
         COMPOSE(int16_t)
@@ -237,7 +243,7 @@ static ls_status call(const shape *s, void *in, void *out)
     }
     switch (s->operation) {
     case LS__OP_ALL_REDUCE:
-        return ls_all_reduce(s->group, out, out, s->count, t, s->op, o, NULL);
+        return ls_all_reduce(s->group, in, out, s->count, t, s->op, o, NULL);
     case LS__OP_REDUCE_SCATTER:
         return ls_reduce_scatter(s->group, in, out, s->count, t, s->op, o, NULL);
     case LS__OP_ALL_GATHER:
@@ -280,11 +286,12 @@ static void place(const world *w, const shape *s, unsigned char **in, unsigned c
     const size_t own = (size_t)s->count * ls_dtype_size(s->dtype) * (size_t)s->rank;
     const bool at_root = s->rank == s->root;
     const ls__operation plain = ls__operation_plain(s->operation);
-    const bool one = plain == LS__OP_ALL_REDUCE || plain == LS__OP_BROADCAST;
     *in = w->in[s->registered];
     *out = w->out[s->registered];
-    if (one || (s->in_place && (plain == LS__OP_ALL_TO_ALL || ls__operation_scans(s->operation) ||
-                                (plain == LS__OP_REDUCE && at_root)))) {
+    if (plain == LS__OP_BROADCAST ||
+        (s->in_place &&
+         (plain == LS__OP_ALL_REDUCE || plain == LS__OP_ALL_TO_ALL ||
+          ls__operation_scans(s->operation) || (plain == LS__OP_REDUCE && at_root)))) {
         *in = *out;
     } else if (s->in_place && (plain == LS__OP_ALL_GATHER || (plain == LS__OP_GATHER && at_root))) {
         *in = *out + own;
