@@ -115,18 +115,6 @@ static void compose(void *into, const void *right, int64_t count, ls_dtype dtype
     case LS_UINT64:
         COMPOSE(uint64_t)
         break;
-    case LS_INT16:
-        COMPOSE(int16_t)
-        break;
-    case LS_UINT16:
-        COMPOSE(uint16_t)
-        break;
-    case LS_UINT32:
-        COMPOSE(uint32_t)
-        break;
-    case LS_UINT64:
-        COMPOSE(uint64_t)
-        break;
     default:
         COMPOSE(uint8_t)
         break;
