@@ -16,6 +16,7 @@
 #define CLASSES 10
 #define TRAINING_FILES 5
 
+/* `first` is indexed by file; the entry after the last file holds the total. */
 typedef struct cifar {
     ls_dataset base;
     const ls__env *env;
@@ -24,6 +25,8 @@ typedef struct cifar {
     int files;
 } cifar;
 
+/* The two mistakes people make, told by the first bytes: the gzip magic, and a pickle of the
+ * Python version. */
 static const char *other_format(const uint8_t *data, size_t bytes)
 {
     if (bytes >= 2 && data[0] == 0x1f && data[1] == 0x8b) {
@@ -35,6 +38,8 @@ static const char *other_format(const uint8_t *data, size_t bytes)
     return "it is damaged or another format";
 }
 
+/* The format has no magic, so every label is read: a file of another kind fails at its first odd
+ * record. Labels come before the size, because a wrong format explains both. */
 ls_status ls__cifar_check(const uint8_t *data, size_t bytes, const char *path, int64_t *count)
 {
     if (bytes == 0) {
@@ -58,6 +63,7 @@ ls_status ls__cifar_check(const uint8_t *data, size_t bytes, const char *path, i
     return LS_OK;
 }
 
+/* Also used after a failed load: only the files counted so far are released. */
 static void cifar_free(ls_dataset *self)
 {
     cifar *d = (cifar *)self;
@@ -67,6 +73,8 @@ static void cifar_free(ls_dataset *self)
     free(d);
 }
 
+/* Runs on the loader's thread; it only reads mapped memory. Pixels become 0 … 1; at most five
+ * files, hence the linear search. */
 static ls_status cifar_get(ls_dataset *self, int64_t index, void *x, void *y)
 {
     const cifar *d = (const cifar *)self;
@@ -84,6 +92,7 @@ static ls_status cifar_get(ls_dataset *self, int64_t index, void *x, void *y)
     return LS_OK;
 }
 
+/* The file is counted before its check, so that cifar_free unmaps it if the check fails. */
 static ls_status add_file(cifar *d, const char *path)
 {
     int64_t count = 0;
@@ -94,6 +103,7 @@ static ls_status add_file(cifar *d, const char *path)
     return LS_OK;
 }
 
+/* A missing file gets the list of expected names, since users often name the folder above. */
 static ls_status add_from(cifar *d, const char *folder, const char *name)
 {
     char *path = ls__paths_join(folder, name);
@@ -110,6 +120,9 @@ static ls_status add_from(cifar *d, const char *folder, const char *name)
                : status;
 }
 
+/* A path that is not a folder is taken as one file of images; `train` then has no effect. A
+ * folder must be complete: with a file missing, the data set would silently be smaller than in
+ * published results. */
 static ls_status load(cifar *d, const char *path, bool train)
 {
     ls__env_stat stat;
@@ -128,6 +141,7 @@ static ls_status load(cifar *d, const char *path, bool train)
     return LS_OK;
 }
 
+/* On failure everything is freed and *out is unchanged. */
 static ls_status make(const char *folder_or_file, bool train, ls_dataset **out)
 {
     ls_runtime *runtime = ls__runtime_get("ls_cifar10_dataset_new");

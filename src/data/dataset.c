@@ -1,4 +1,4 @@
-/* What all data sets share: being freed by whoever made them, and having so many samples. */
+/* The calls that all data sets share: freeing one, and checking a sample's number. */
 #include "data/dataset.h"
 
 #include "base/error.h"
@@ -10,6 +10,8 @@ void ls_dataset_free(ls_dataset *dataset)
     }
 }
 
+/* A data set's get is public and may be called with any index, so this is an error and not an
+ * assertion. */
 ls_status ls__dataset_check(const ls_dataset *d, const char *what, int64_t index)
 {
     if (index >= 0 && index < d->count) {

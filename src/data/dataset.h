@@ -11,7 +11,7 @@ static inline ls_status ls__dataset_get(ls_dataset *d, int64_t epoch, int64_t in
     return d->get_in_epoch ? d->get_in_epoch(d, epoch, index, x, y) : d->get(d, index, x, y);
 }
 
-/* LS_ERR_INVALID when there is no sample `index`; `what` begins the message. */
+/* LS_ERR_INVALID if sample `index` does not exist; `what` begins the message. */
 ls_status ls__dataset_check(const ls_dataset *d, const char *what, int64_t index);
 
 #endif

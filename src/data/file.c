@@ -12,6 +12,7 @@
 
 #define CAPACITY_MIN ((size_t)4096)
 
+/* ENOTDIR counts as missing: some part of the path does not exist as a folder. */
 ls_status ls__file_fail(int negative_errno, const char *what, const char *path)
 {
     if (negative_errno == -ENOENT || negative_errno == -ENOTDIR) {
@@ -27,6 +28,8 @@ ls_status ls__file_stat(const ls__env *env, const char *what, const char *path, 
     return error < 0 ? ls__file_fail(error, what, path) : LS_OK;
 }
 
+/* Replaces the buffer by a larger one and keeps its contents. env has no realloc, so old and new
+ * exist together for a moment. */
 static ls_status reserve(const ls__env *env, const char *what, const char *path, size_t capacity,
                          ls__file *file)
 {
@@ -43,6 +46,9 @@ static ls_status reserve(const ls__env *env, const char *what, const char *path,
     return LS_OK;
 }
 
+/* Reads until the end of the file or bytes_max. stat's size is not trusted, because the file may
+ * change meanwhile. A call that a signal interrupted is repeated. The caller releases the buffer
+ * on failure. */
 static ls_status fill(const ls__env *env, const char *what, const char *path, int fd,
                       size_t bytes_max, ls__file *file)
 {
@@ -71,6 +77,7 @@ static ls_status fill(const ls__env *env, const char *what, const char *path, in
     return LS_OK;
 }
 
+/* Reading a FIFO or a device could block for ever, so only regular files pass. */
 static ls_status stat_regular(const ls__env *env, const char *what, const char *path,
                               ls__env_stat *stat)
 {
@@ -81,6 +88,7 @@ static ls_status stat_regular(const ls__env *env, const char *what, const char *
     return LS_OK;
 }
 
+/* On failure *out is empty. A file that grows during the call is read to its new end. */
 ls_status ls__file_read(const ls__env *env, const char *what, const char *path, size_t bytes_max,
                         ls__file *out)
 {
@@ -104,6 +112,8 @@ ls_status ls__file_read(const ls__env *env, const char *what, const char *path, 
     return status;
 }
 
+/* An empty file has data NULL and bytes 0, since mmap refuses a length of 0. Truncating the file
+ * while it is mapped raises SIGBUS on access. */
 ls_status ls__file_map(const ls__env *env, const char *what, const char *path, ls__file *out)
 {
     *out = (ls__file){.mapped = true};
@@ -119,6 +129,7 @@ ls_status ls__file_map(const ls__env *env, const char *what, const char *path, l
     return LS_OK;
 }
 
+/* Also correct for a zeroed ls__file, and resets to one. */
 void ls__file_release(const ls__env *env, ls__file *file)
 {
     if (file->mapped) {

@@ -32,13 +32,15 @@ typedef struct idx {
     idx_file images, labels;
 } idx;
 
+/* An IDX dimension is an unsigned 32-bit number; the result is never negative. */
 static int64_t big_endian(const uint8_t *at)
 {
     return (int64_t)(((uint32_t)at[0] << 24) | ((uint32_t)at[1] << 16) | ((uint32_t)at[2] << 8) |
                      (uint32_t)at[3]);
 }
 
-/* Reads the first bytes and says what they claim. */
+/* Reads the first bytes and reports what they claim. Nothing is allocated from the claims;
+ * check_size compares them with the file first. */
 static ls_status parse_header(const char *path, const ls__file *head, idx_file *out)
 {
     const uint8_t *at = head->data;
@@ -80,6 +82,8 @@ static ls_status parse_header(const char *path, const ls__file *head, idx_file *
     return LS_OK;
 }
 
+/* The header's claim must equal the file's size exactly: a longer file is another format or two
+ * files in one. Also sets out->each, which idx_get needs. */
 static ls_status check_size(const char *path, int64_t file_bytes, idx_file *out)
 {
     int64_t claimed = 0;
@@ -115,6 +119,9 @@ static ls_status check_size(const char *path, int64_t file_bytes, idx_file *out)
     return LS_OK;
 }
 
+/* Two reads: a small one for the header, and the whole file only once its size is consistent.
+ * The second read detects a file that changed in between. On failure the buffer stays in `out`
+ * for idx_free. */
 static ls_status idx_open(const ls__env *env, const char *path, idx_file *out)
 {
     ls__file head;
@@ -133,6 +140,7 @@ static ls_status idx_open(const ls__env *env, const char *path, idx_file *out)
     return LS_OK;
 }
 
+/* Correct also when only one of the two files was loaded. */
 static void idx_free(ls_dataset *self)
 {
     idx *d = (idx *)self;
@@ -141,6 +149,7 @@ static void idx_free(ls_dataset *self)
     free(d);
 }
 
+/* Runs on the loader's thread; reads memory only. */
 static ls_status idx_get(ls_dataset *self, int64_t index, void *x, void *y)
 {
     const idx *d = (const idx *)self;
@@ -154,6 +163,8 @@ static ls_status idx_get(ls_dataset *self, int64_t index, void *x, void *y)
     return LS_OK;
 }
 
+/* The labels' dimension is checked first: it tells swapped files apart from files of different
+ * sets. */
 static ls_status load(idx *d, const char *images, const char *labels)
 {
     LS_TRY(idx_open(d->env, images, &d->images));
@@ -173,7 +184,7 @@ static ls_status load(idx *d, const char *images, const char *labels)
     return LS_OK;
 }
 
-/* [N,H,W] -> [1,H,W], [N,C,H,W] -> [C,H,W] */
+/* Shapes of one sample: [N,H,W] gives [1,H,W] and [N,C,H,W] gives [C,H,W]. */
 static ls_status image_shape(const char *path, const idx_file *images, ls_shape *out)
 {
     if (images->ndim != 3 && images->ndim != 4) {
@@ -187,6 +198,8 @@ static ls_status image_shape(const char *path, const idx_file *images, ls_shape 
     return LS_OK;
 }
 
+/* `what` is the public function's name, for messages; `shaped` keeps images as [C,H,W] rather
+ * than rows of pixels. */
 static ls_status open_pair(const char *what, const char *images, const char *labels, bool shaped,
                            ls_dataset **out)
 {

@@ -11,6 +11,7 @@
 #include "data/file.h"
 #include "data/npy.h"
 
+/* One mapped file; `row_bytes` is one index of the first dimension. */
 typedef struct array {
     ls__file file;
     ls__npy header;
@@ -23,6 +24,8 @@ typedef struct npy {
     array x, y;
 } npy;
 
+/* Also used after a failed load: an array that was not opened is zero, which ls__file_release
+ * accepts. */
 static void npy_free(ls_dataset *self)
 {
     npy *d = (npy *)self;
@@ -31,11 +34,14 @@ static void npy_free(ls_dataset *self)
     free(d);
 }
 
+/* The parser has compared the size of the file with the header, so every row lies inside the
+ * mapping. */
 static void copy_row(const array *a, int64_t index, void *out)
 {
     memcpy(out, a->file.data + a->header.begin + (size_t)index * a->row_bytes, a->row_bytes);
 }
 
+/* Runs on the loader's thread; a page that is not in memory yet is read from the disk here. */
 static ls_status npy_get(ls_dataset *self, int64_t index, void *x, void *y)
 {
     const npy *d = (const npy *)self;
@@ -45,6 +51,8 @@ static ls_status npy_get(ls_dataset *self, int64_t index, void *x, void *y)
     return LS_OK;
 }
 
+/* An array without elements is refused here, which also keeps dim[0] from being 0 in the
+ * division. */
 static ls_status open_array(const ls__env *env, const char *path, array *a)
 {
     LS_TRY(ls__file_map(env, "npy", path, &a->file));
@@ -62,6 +70,7 @@ static ls_status open_array(const ls__env *env, const char *path, array *a)
     return LS_OK;
 }
 
+/* The array's shape without its first dimension; a vector has scalars as rows. */
 static ls_shape row_shape(const ls__npy *header)
 {
     ls_shape shape = {.ndim = header->ndim - 1};
@@ -69,6 +78,7 @@ static ls_shape row_shape(const ls__npy *header)
     return shape;
 }
 
+/* x and y may differ in shape and type but must have the same number of rows. */
 static ls_status load(npy *d, const char *x, const char *y)
 {
     LS_TRY(open_array(d->env, x, &d->x));

@@ -1,4 +1,4 @@
-/* What a .npy file says of itself (NumPy's numpy.lib.format, NEP 1).
+/* The header of a .npy file (NumPy's numpy.lib.format, NEP 1).
  *
  *     93 "NUMPY", major, minor | length: uint16, from version 2 on uint32 | header | the elements
  *     header: {'descr': '<f4', 'fortran_order': False, 'shape': (60, 28, 28), } and white space
@@ -22,7 +22,8 @@ typedef struct ls__npy {
 } ls__npy;
 
 /* `data` is the whole file; `path` names it in messages. LS_ERR_FORMAT, or LS_ERR_UNSUPPORTED for
- * what NumPy can write and this library has not: Fortran order, big-endian numbers, other types. */
+ * files that NumPy can write but this library does not read: Fortran order, big-endian numbers,
+ * other types. */
 ls_status ls__npy_parse(const uint8_t *data, size_t bytes, const char *path, ls__npy *out);
 
 #endif

@@ -13,6 +13,7 @@
 #define MAGIC_BYTES 6
 #define DESCR_MAX 16 /* of a type we read 3 */
 
+/* Invariant: at <= end <= size of the file. No function moves `at` past `end`. */
 typedef struct cursor {
     const char *path;
     const uint8_t *data; /* the whole file */
@@ -33,6 +34,7 @@ static const type types[] = {{"<f4", LS_FLOAT32}, {"<f8", LS_FLOAT64}, {"<f2", L
 
 /* ---- the cursor --------------------------------------------------------------------------- */
 
+/* `c` may be a copy from before the failed part, so that the offset names its beginning. */
 static ls_status fail_expected(const cursor *c, const char *what)
 {
     return ls__fail(LS_ERR_FORMAT,
@@ -40,6 +42,8 @@ static ls_status fail_expected(const cursor *c, const char *what)
                     c->path, what, c->at);
 }
 
+/* NumPy pads the header with spaces and ends it with a newline; other white space is not
+ * written. */
 static void skip_space(cursor *c)
 {
     while (c->at < c->end && (c->data[c->at] == ' ' || c->data[c->at] == '\n')) {
@@ -47,6 +51,8 @@ static void skip_space(cursor *c)
     }
 }
 
+/* Consumes the text if it comes next, after white space; otherwise only the white space is
+ * consumed. */
 static bool take(cursor *c, const char *text)
 {
     skip_space(c);
@@ -58,7 +64,8 @@ static bool take(cursor *c, const char *text)
     return true;
 }
 
-/* A string in quotes, cut to DESCR_MAX - 1; no escapes: no key and no type has one. */
+/* Reads a quoted string, cut to DESCR_MAX - 1 characters; no valid key or type is longer.
+ * Escapes are refused, because no key and no type has one. */
 static ls_status take_string(cursor *c, const char *what, char out[DESCR_MAX])
 {
     skip_space(c);
@@ -80,6 +87,8 @@ static ls_status take_string(cursor *c, const char *what, char out[DESCR_MAX])
     return c->at < c->end ? (c->at++, LS_OK) : fail_expected(c, "the end of a string");
 }
 
+/* Only digits: a sign or a suffix of Python 2 (10L) is an error. The overflow check comes before
+ * the multiplication. */
 static ls_status take_number(cursor *c, int64_t *out)
 {
     skip_space(c);
@@ -99,6 +108,8 @@ static ls_status take_number(cursor *c, int64_t *out)
 
 /* ---- the values --------------------------------------------------------------------------- */
 
+/* Types are compared as text, so an alias such as "=f4" is refused; NumPy always writes the byte
+ * order. */
 static ls_status parse_descr(cursor *c, ls__npy *out)
 {
     char descr[DESCR_MAX];
@@ -130,6 +141,7 @@ static ls_status parse_descr(cursor *c, ls__npy *out)
                     c->path, descr, at);
 }
 
+/* Only C order is read: rows must be contiguous to be copied as samples. */
 static ls_status parse_order(cursor *c)
 {
     skip_space(c);
@@ -143,7 +155,7 @@ static ls_status parse_order(cursor *c)
     return take(c, "False") ? LS_OK : fail_expected(c, "True or False");
 }
 
-/* (), (n,), (n, m) or (n, m,) */
+/* Reads (), (n,), (n, m) or (n, m,), each dimension below 2^63; their product is checked later. */
 static ls_status parse_shape(cursor *c, ls__npy *out)
 {
     if (!take(c, "(")) {
@@ -167,6 +179,8 @@ static ls_status parse_shape(cursor *c, ls__npy *out)
     return LS_OK;
 }
 
+/* `seen` collects the keys, so that a second one of the same name is found. The error names the
+ * place where the key begins. */
 static ls_status parse_entry(cursor *c, ls__npy *out, int *seen)
 {
     static const struct {
@@ -193,6 +207,7 @@ static ls_status parse_entry(cursor *c, ls__npy *out, int *seen)
                                 : parse_shape(c, out);
 }
 
+/* All three keys are required and nothing may follow but white space, as in numpy.lib.format. */
 static ls_status parse_dictionary(cursor *c, ls__npy *out)
 {
     int seen = 0;
@@ -215,6 +230,8 @@ static ls_status parse_dictionary(cursor *c, ls__npy *out)
 
 /* ---- the whole ---------------------------------------------------------------------------- */
 
+/* Magic, version and length of the header. Afterwards the cursor spans exactly the header, which
+ * lies inside the file. */
 static ls_status parse_prefix(const uint8_t *data, size_t bytes, const char *path, cursor *out)
 {
     if (bytes < 10) {
@@ -250,6 +267,7 @@ static ls_status parse_prefix(const uint8_t *data, size_t bytes, const char *pat
     return LS_OK;
 }
 
+/* The elements must fill the rest of the file exactly. Sets count and begin. */
 static ls_status check_size(const cursor *c, size_t bytes, ls__npy *out)
 {
     size_t claimed = 0;
@@ -274,7 +292,7 @@ static ls_status check_size(const cursor *c, size_t bytes, ls__npy *out)
     return LS_OK;
 }
 
-/* C's bool holds nothing else. */
+/* In C a bool that is neither 0 nor 1 is undefined behaviour, so the file's are read once. */
 static ls_status check_bools(const cursor *c, const ls__npy *array)
 {
     for (int64_t i = 0; array->dtype == LS_BOOL && i < array->count; i++) {
@@ -289,6 +307,7 @@ static ls_status check_bools(const cursor *c, const ls__npy *array)
     return LS_OK;
 }
 
+/* `data` may be hostile and is only read. On failure *out must not be used. */
 ls_status ls__npy_parse(const uint8_t *data, size_t bytes, const char *path, ls__npy *out)
 {
     cursor c = {0};

@@ -9,6 +9,7 @@
 
 #define PATHS_MAX (1 << 20) /* bounds what a mistyped path such as "/" can cost */
 
+/* Entries that somebody took are NULL, which free accepts. */
 void ls__paths_free(ls__paths *list)
 {
     for (int i = 0; i < list->count; i++) {
@@ -18,6 +19,8 @@ void ls__paths_free(ls__paths *list)
     *list = (ls__paths){0};
 }
 
+/* Takes `path`, also when it fails. NULL stands for a failed copy, so callers can pass strdup's
+ * result directly. */
 ls_status ls__paths_add(ls__paths *list, const char *what, char *path)
 {
     if (path == NULL) {
@@ -45,6 +48,7 @@ ls_status ls__paths_add(ls__paths *list, const char *what, char *path)
     return LS_OK;
 }
 
+/* Trailing slashes of the folder are dropped, except that of "/" itself. */
 char *ls__paths_join(const char *folder, const char *name)
 {
     size_t folder_length = strlen(folder), name_length = strlen(name);
@@ -66,6 +70,7 @@ const char *ls__paths_name(const char *path)
     return slash != NULL ? slash + 1 : path;
 }
 
+/* Argument of list_entry; regular files and folders go to separate lists. */
 typedef struct listing {
     const ls__env *env;
     const char *what, *folder;
@@ -73,6 +78,8 @@ typedef struct listing {
     ls_status status; /* of the entry that stopped the listing */
 } listing;
 
+/* Callback of env->list: 1 stops the listing, with the reason in `status`. Links are not
+ * followed, so a circle of folders cannot occur. */
 static int list_entry(void *arg, const char *name)
 {
     listing *at = arg;
@@ -98,6 +105,8 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
+/* Breadth first: `folders` grows while it is walked. The sort makes the order independent of the
+ * file system, so all ranks number the samples alike. */
 ls_status ls__paths_find(const ls__env *env, const char *what, const char *root, ls__paths *files)
 {
     ls__paths folders = {0};

@@ -6,7 +6,7 @@
 #include <lockstep/status.h>
 
 typedef struct ls__paths {
-    char **path; /* each malloc'ed; who takes one leaves NULL */
+    char **path; /* each malloc'ed; a caller that takes one leaves NULL */
     int count, capacity;
 } ls__paths;
 

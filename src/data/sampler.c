@@ -24,6 +24,8 @@
 
 #define FEISTEL_ROUNDS 8 /* 4 are enough for wide halves; narrow ones mix less in each */
 
+/* Immutable after construction, except for the seed, which ls_loader_state may set while the
+ * reader is stopped. The reader's thread may therefore read it without a lock. */
 struct ls_sampler {
     int64_t count, batch, steps, global_batch;
     bool shuffle, drop_last;
@@ -32,13 +34,15 @@ struct ls_sampler {
     int half_bits;
 };
 
-/* One permutation: `stream` 0 is the common one, r + 1 rank r's own. */
+/* One permutation: `stream` 0 is the one all ranks share, r + 1 is rank r's own. */
 typedef struct shuffle {
     const ls_sampler *sampler;
     uint64_t epoch;
     uint32_t stream;
 } shuffle;
 
+/* Philox in counter mode serves as the round function; all inputs are in the counter or the key,
+ * so no state is kept. */
 static uint32_t feistel_round(const shuffle *p, uint32_t round, uint32_t half)
 {
     const ls_sampler *s = p->sampler;
@@ -50,6 +54,7 @@ static uint32_t feistel_round(const shuffle *p, uint32_t round, uint32_t half)
     return out[0] & (uint32_t)(((uint64_t)1 << s->half_bits) - 1);
 }
 
+/* A permutation of the numbers of 2 * half_bits bits, whatever feistel_round returns. */
 static uint64_t encrypt(const shuffle *p, uint64_t value)
 {
     const int half_bits = p->sampler->half_bits;
@@ -63,6 +68,8 @@ static uint64_t encrypt(const shuffle *p, uint64_t value)
     return ((uint64_t)left << half_bits) | right;
 }
 
+/* Terminates: the permutation's cycle returns to `position`, which is inside. A count of 1 is
+ * excluded, because its domain of 4 values would be walked for nothing. */
 static int64_t sample_at(const shuffle *p, int64_t position)
 {
     const ls_sampler *s = p->sampler;
@@ -76,6 +83,8 @@ static int64_t sample_at(const shuffle *p, int64_t position)
     return (int64_t)value;
 }
 
+/* The smallest half for which 2 halves hold count, hence a domain of less than 4 * count values
+ * and few repetitions in sample_at. At least 1. */
 static int half_bits_of(int64_t count)
 {
     int half = 1;
@@ -85,6 +94,7 @@ static int half_bits_of(int64_t count)
     return half;
 }
 
+/* A sampler for other ranks than this process's is allowed: rank and world_size are options. */
 static ls_status check(int64_t count, const ls_sampler *s)
 {
     if (s->batch < 1) {
@@ -109,6 +119,8 @@ static ls_status check(int64_t count, const ls_sampler *s)
     return LS_OK;
 }
 
+/* Nothing is allocated until all options are valid. The fact noted here lets the reducer compare
+ * the samplers of all ranks. */
 static ls_status make(int64_t count, const ls_sampler_options *given, ls_sampler **out)
 {
     ls_sampler made = {.count = count,
@@ -156,11 +168,14 @@ ls_sampler *ls_sampler_new(int64_t count, const ls_sampler_options *options)
     return make(count, &given, &made) == LS_OK ? made : NULL;
 }
 
+/* Only such samplers are compared across ranks: a sampler for one rank or a subset may differ on
+ * purpose. */
 bool ls__sampler_of_job(const ls_sampler *s)
 {
     return s->world_size > 1 && s->world_size == ls_world_size() && s->rank == ls_rank();
 }
 
+/* NULL is allowed. Loaders borrow the sampler, so they are freed first. */
 void ls_sampler_free(ls_sampler *sampler)
 {
     free(sampler);
@@ -206,13 +221,14 @@ uint64_t ls__sampler_seed(const ls_sampler *sampler)
     return sampler->seed;
 }
 
+/* Changes the order of all epochs. The caller guarantees that no reader runs. */
 void ls__sampler_set_seed(ls_sampler *sampler, uint64_t seed)
 {
     sampler->seed = seed;
 }
 
-/* A full step gives every rank `batch`. The last one is shared as evenly as it can be: the first
- * ranks get one sample more. */
+/* A full step gives every rank `batch` samples. The last one is shared as evenly as possible:
+ * the first ranks get one sample more, and a rank may get none. */
 ls__sampler_span ls__sampler_span_of(const ls_sampler *s, int64_t position, int rank)
 {
     int64_t left = s->count - position;
@@ -233,6 +249,8 @@ ls__sampler_span ls__sampler_span_at(const ls_sampler *s, int64_t position)
     return ls__sampler_span_of(s, position, s->rank);
 }
 
+/* Positions past the count are the caller's error. With LS__SAMPLER_OWN, every rank has a
+ * permutation of its own over all samples. */
 void ls__sampler_read(const ls_sampler *sampler, ls__sampler_order order, int64_t epoch,
                       int64_t first, int64_t count, int64_t *indices)
 {
@@ -244,6 +262,8 @@ void ls__sampler_read(const ls_sampler *sampler, ls__sampler_order order, int64_
     }
 }
 
+/* Public: invalid arguments give 0 samples rather than an error, like a step that is empty.
+ * `indices` has room for `batch` numbers. */
 int64_t ls_sampler_get(const ls_sampler *sampler, int64_t epoch, int64_t step, int64_t *indices)
 {
     if (sampler == NULL || epoch < 0 || step < 0 || step >= sampler->steps) {

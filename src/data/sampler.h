@@ -1,4 +1,4 @@
-/* What the loader needs of a sampler beyond the public calls: where a step's samples lie. */
+/* The part of a sampler that only the loader uses: the positions of a step's samples. */
 #ifndef LS_DATA_SAMPLER_H
 #define LS_DATA_SAMPLER_H
 
@@ -32,7 +32,7 @@ void ls__sampler_read(const ls_sampler *sampler, ls__sampler_order order, int64_
 int64_t ls__sampler_count(const ls_sampler *sampler);
 int64_t ls__sampler_global_batch(const ls_sampler *sampler);
 int64_t ls__sampler_batch(const ls_sampler *sampler);
-/* Whether it shares samples out among the ranks of this job, of which there are several. */
+/* Whether the sampler divides the samples among the ranks of this job, and there are several. */
 bool ls__sampler_of_job(const ls_sampler *sampler);
 int ls__sampler_rank(const ls_sampler *sampler);
 int ls__sampler_ranks(const ls_sampler *sampler);

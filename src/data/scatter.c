@@ -11,6 +11,8 @@
 #include "data/sampler.h"
 #include "tensor/shape.h"
 
+/* `failed` is sticky: after any failure the group is aborted instead of being freed
+ * collectively. */
 struct ls__scatter {
     ls_group *group;
     const ls_sampler *sampler;
@@ -20,12 +22,16 @@ struct ls__scatter {
     int64_t *counts, *offsets; /* [ranks] of bytes */
 };
 
+/* What ranks must agree on. The struct travels as bytes between processes of one build, so it
+ * needs no fixed layout. */
 typedef struct description { /* sent as it is */
     int64_t count, batch;
     ls_shape x_shape, y_shape;
     int32_t x_dtype, y_dtype;
 } description;
 
+/* The struct is cleared first, padding and unused dimensions included, because descriptions are
+ * compared as bytes. */
 static void describe(const ls_dataset *d, int64_t batch, description *out)
 {
     memset(out, 0, sizeof *out); /* it is compared as bytes */
@@ -39,6 +45,7 @@ static void describe(const ls_dataset *d, int64_t batch, description *out)
     out->y_dtype = (int32_t)d->y_dtype;
 }
 
+/* Every rank builds the same text, since all have the same descriptions. */
 static ls_status fail_differs(int rank, const description *other, const description *root)
 {
     return ls__fail(LS_ERR_MISMATCH,
@@ -53,6 +60,8 @@ static ls_status fail_differs(int rank, const description *other, const descript
                     ls_dtype_name((ls_dtype)root->y_dtype), ls__shape_print(root->y_shape).text);
 }
 
+/* Collective. All ranks see all descriptions, so all find the same mismatch and no second
+ * exchange is needed. */
 static ls_status compare(ls__scatter *s, const ls_dataset *dataset)
 {
     description mine, *all = calloc((size_t)s->ranks, sizeof *all);
@@ -71,6 +80,7 @@ static ls_status compare(ls__scatter *s, const ls_dataset *dataset)
     return status;
 }
 
+/* Local, and called before the first collective. */
 static ls_status check_sampler(const ls_sampler *sampler)
 {
     if (ls__sampler_ranks(sampler) != ls_world_size() || ls__sampler_rank(sampler) != ls_rank()) {
@@ -83,13 +93,16 @@ static ls_status check_sampler(const ls_sampler *sampler)
     return LS_OK;
 }
 
-/* The loader has checked that both fit. */
+/* Bytes of one sample; the loader has checked that the product fits. */
 static size_t bytes_of(ls_shape shape, ls_dtype dtype)
 {
     int64_t count = 1;
     return ls__shape_numel(shape, &count) ? (size_t)count * ls_dtype_size(dtype) : 0;
 }
 
+/* Counts and offsets share one allocation. A mismatch is common to all ranks, so the group is
+ * freed normally; after other failures it is aborted, since the others may be inside a
+ * collective. */
 ls_status ls__scatter_new(const ls_dataset *dataset, const ls_sampler *sampler, ls__scatter **out)
 {
     LS_TRY(check_sampler(sampler));
@@ -121,6 +134,7 @@ ls_status ls__scatter_new(const ls_dataset *dataset, const ls_sampler *sampler, 
     return LS_OK;
 }
 
+/* Collective only if nothing failed: freeing a group waits for the other ranks. */
 void ls__scatter_free(ls__scatter *s)
 {
     if (s == NULL) {
@@ -139,6 +153,7 @@ bool ls__scatter_root(const ls__scatter *s)
     return s->rank == 0;
 }
 
+/* Group memory, which ranks of the same host read without a copy through a buffer. */
 ls_status ls__scatter_alloc(ls__scatter *s, size_t bytes, uint8_t **out)
 {
     void *memory = NULL;
@@ -147,11 +162,15 @@ ls_status ls__scatter_alloc(ls__scatter *s, size_t bytes, uint8_t **out)
     return LS_OK;
 }
 
+/* Local. NULL is allowed; the status is dropped, because callers only use it while freeing. */
 void ls__scatter_dealloc(ls__scatter *s, uint8_t *memory)
 {
     (void)ls_group_dealloc(s->group, memory);
 }
 
+/* Collective. All ranks compute the same counts; only the root's arrays are used, and every
+ * other rank needs its own count alone. Rank 0's block begins at offset 0, so it receives in
+ * place. */
 static ls_status scatter(ls__scatter *s, int64_t position, size_t sample_bytes, const char *tag,
                          uint8_t *memory)
 {
@@ -166,6 +185,7 @@ static ls_status scatter(ls__scatter *s, int64_t position, size_t sample_bytes, 
                         LS_OPTIONS(ls_collective_options, .tag = tag), NULL);
 }
 
+/* Two collectives, always in this order. A failure is remembered for ls__scatter_free. */
 ls_status ls__scatter_run(ls__scatter *s, int64_t position, uint8_t *x, uint8_t *y)
 {
     ls_status status = scatter(s, position, s->x_bytes, "loader: x", x);
@@ -176,6 +196,7 @@ ls_status ls__scatter_run(ls__scatter *s, int64_t position, uint8_t *x, uint8_t 
     return status;
 }
 
+/* The others return from their scatter with `why`. The group cannot be used afterwards. */
 void ls__scatter_abort(ls__scatter *s, const char *why)
 {
     s->failed = true;
@@ -184,6 +205,7 @@ void ls__scatter_abort(ls__scatter *s, const char *why)
 
 /* ---- a data set that another rank has ------------------------------------------------------- */
 
+/* Reached if a loader without LS_FEED_SCATTER reads the shared data set. */
 static ls_status absent_get(ls_dataset *self, int64_t index, void *x, void *y)
 {
     (void)self;
@@ -200,6 +222,8 @@ static void absent_free(ls_dataset *self)
     free(self);
 }
 
+/* A data set with rank 0's shapes and no samples; it exists so that every rank's loader can size
+ * its slots. */
 static ls_status make_absent(const description *d, ls_dataset **out)
 {
     *out = calloc(1, sizeof **out);
@@ -216,6 +240,8 @@ static ls_status make_absent(const description *d, ls_dataset **out)
     return LS_OK;
 }
 
+/* Collective over the world. Rank 0 broadcasts even if its data set is missing (count -1),
+ * because the others already wait. */
 static ls_status share(ls_dataset *mine, ls_dataset **out)
 {
     if (!ls__runtime_get("ls_dataset_share")) {

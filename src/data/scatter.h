@@ -14,8 +14,9 @@
 
 typedef struct ls__scatter ls__scatter;
 
-/* Collective over the world: compares what the ranks' data sets and samplers say of the batches;
- * LS_ERR_MISMATCH on all ranks. Borrows the sampler, which must be of this job's ranks. */
+/* Collective over the world: compares the batches of the ranks' data sets and samplers; a
+ * difference is LS_ERR_MISMATCH on all ranks. Borrows the sampler, which must be of this job's
+ * ranks. */
 ls_status ls__scatter_new(const ls_dataset *dataset, const ls_sampler *sampler, ls__scatter **out);
 /* Collective unless it has failed. */
 void ls__scatter_free(ls__scatter *scatter);

@@ -16,6 +16,7 @@ typedef struct form { /* one that llm.c writes */
 
 static const form forms[] = {{20240520, 1, 2}, {20240801, 7, 4}};
 
+/* A format that is refused, with a hint for the user that completes "it is ...". */
 typedef struct other {
     const char *magic;
     size_t bytes;
@@ -34,6 +35,8 @@ static const other others[] = {
     {"\x8a\xd8\x34\x01", 4, "an evaluation of llm.c, whose tokens are no stream"},
 };
 
+/* Formats with a known magic are refused by name: as raw tokens they would be accepted, and the
+ * model would learn nonsense. */
 static ls_status check_other(const uint8_t *data, size_t bytes, const char *path)
 {
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
@@ -47,6 +50,7 @@ static ls_status check_other(const uint8_t *data, size_t bytes, const char *path
     return LS_OK;
 }
 
+/* Returned by value, so that it can be used inside the arguments of a message. */
 ls__shard_magic ls__shard_begins(const uint8_t *data, size_t bytes)
 {
     ls__shard_magic m = {""};
@@ -57,6 +61,8 @@ ls__shard_magic ls__shard_begins(const uint8_t *data, size_t bytes)
     return m;
 }
 
+/* A raw file has no header to check; only its even size can be verified here. tokens.c checks
+ * each token against the vocabulary. */
 static ls_status parse_raw(const uint8_t *data, size_t bytes, const char *path, ls__shard *out)
 {
     if (bytes % 2 != 0) {
@@ -70,6 +76,7 @@ static ls_status parse_raw(const uint8_t *data, size_t bytes, const char *path, 
     return LS_OK;
 }
 
+/* The count must fill the file exactly. It is 32 bits wide, so the product cannot overflow 64. */
 static ls_status parse_form(const form *f, const uint8_t *data, size_t bytes, const char *path,
                             ls__shard *out)
 {
@@ -101,6 +108,8 @@ static ls_status parse_form(const form *f, const uint8_t *data, size_t bytes, co
     return LS_OK;
 }
 
+/* `data` is the whole mapped file and may be hostile. Known foreign formats come first, then
+ * llm.c's magics; everything else is nanoGPT's. */
 ls_status ls__shard_parse(const uint8_t *data, size_t bytes, const char *path, ls__shard *out)
 {
     if (bytes == 0) {

@@ -1,4 +1,4 @@
-/* What a file of tokens says of itself.
+/* The header of a file of tokens.
  *
  *     llm.c     256 little-endian int32: magic, version, number of tokens, zeros; then the tokens,
  *               uint16 (magic 20240520, version 1) or uint32 (20240801, version 7)

@@ -17,6 +17,7 @@ typedef struct tensor_dataset {
     size_t x_bytes, y_bytes; /* of one sample */
 } tensor_dataset;
 
+/* Also used after a failed construction: ls_free accepts NULL. */
 static void tensor_dataset_free(ls_dataset *self)
 {
     tensor_dataset *d = (tensor_dataset *)self;
@@ -25,6 +26,8 @@ static void tensor_dataset_free(ls_dataset *self)
     free(d);
 }
 
+/* Runs on the loader's thread, hence raw pointers only. The caller must not change the tensors
+ * while a loader reads them. */
 static ls_status tensor_dataset_get(ls_dataset *self, int64_t index, void *x, void *y)
 {
     const tensor_dataset *d = (const tensor_dataset *)self;
@@ -34,7 +37,8 @@ static ls_status tensor_dataset_get(ls_dataset *self, int64_t index, void *x, vo
     return LS_OK;
 }
 
-/* Keeps a contiguous view of t and says what one row of it is. */
+/* Keeps a contiguous, detached view of t: a copy only if t is not contiguous. *row and
+ * *row_bytes describe one sample. */
 static ls_status hold(const char *name, ls_tensor *t, ls_tensor **held, const uint8_t **data,
                       ls_shape *row, size_t *row_bytes)
 {
@@ -65,6 +69,7 @@ static ls_status hold(const char *name, ls_tensor *t, ls_tensor **held, const ui
     return LS_OK;
 }
 
+/* On failure, what was held already stays in `d` for tensor_dataset_free. */
 static ls_status fill(tensor_dataset *d, ls_tensor *x, ls_tensor *y)
 {
     LS_TRY(hold("x", x, &d->x, &d->x_data, &d->base.x_shape, &d->x_bytes));

@@ -18,6 +18,7 @@
 #include "data/paths.h"
 #include "data/windows.h"
 
+/* `part` points into `file`, which is kept as long as the data set lives. */
 typedef struct text_file {
     char *path;
     ls__file file;
@@ -34,6 +35,7 @@ typedef struct text {
     int64_t bytes;
 } text;
 
+/* files[0 … count) are complete; add_file counts a file only when both its parts are set. */
 static void text_free(ls_dataset *self)
 {
     text *t = (text *)self;
@@ -46,6 +48,7 @@ static void text_free(ls_dataset *self)
     free(t);
 }
 
+/* Runs on the loader's thread. y is x shifted by one byte, so a window has context + 1 bytes. */
 static ls_status text_get(ls_dataset *self, int64_t index, void *x, void *y)
 {
     const text *t = (const text *)self;
@@ -61,7 +64,8 @@ static ls_status text_get(ls_dataset *self, int64_t index, void *x, void *y)
     return LS_OK;
 }
 
-/* Reads one file and keeps the asked part of it. Takes *path. */
+/* Reads one file and keeps the asked part of it. Takes *path on success and sets it to NULL. The
+ * held-out part is the end of each file, so both parts see every file. */
 static ls_status add_file(text *t, char **path, const ls_text_options *options)
 {
     text_file *file = &t->files[t->count];
@@ -79,6 +83,8 @@ static ls_status add_file(text *t, char **path, const ls_text_options *options)
     return LS_OK;
 }
 
+/* Tells the three reasons for an empty data set apart; the longest file shows how much is
+ * missing. */
 static ls_status no_samples(const text *t, const char *path, const ls_text_options *options)
 {
     if (t->count == 0) {
@@ -104,6 +110,7 @@ static ls_status no_samples(const text *t, const char *path, const ls_text_optio
                     (long long)t->windows.context + 1);
 }
 
+/* The comparison is written so that NaN fails it, too. */
 static ls_status check_options(const char *path, const ls_text_options *options,
                                ls__windows *windows)
 {
@@ -123,6 +130,8 @@ static ls_status check_options(const char *path, const ls_text_options *options,
     return LS_OK;
 }
 
+/* The paths are sorted by ls__paths_find, so all ranks number the windows alike. The whole text
+ * is read into memory. */
 static ls_status load(text *t, const char *path, const ls_text_options *options)
 {
     ls__paths files = {0};
@@ -149,6 +158,8 @@ static ls_status load(text *t, const char *path, const ls_text_options *options)
     return status;
 }
 
+/* Windows are checked before anything is allocated, then moved into the object, which frees
+ * them. */
 static ls_status make(const char *path, const ls_text_options *given, ls_dataset **out)
 {
     ls_runtime *runtime = ls__runtime_get("ls_text_dataset_new");
@@ -181,6 +192,7 @@ ls_dataset *ls_text_dataset_new(const char *path, const ls_text_options *options
     return make(path, &given, &made) == LS_OK ? made : NULL;
 }
 
+/* The free function identifies the type of the data set: other data sets give 0. */
 int ls_text_files(const ls_dataset *self)
 {
     return self != NULL && self->free == text_free ? ((const text *)self)->count : 0;
@@ -191,6 +203,7 @@ int64_t ls_text_bytes(const ls_dataset *self)
     return self != NULL && self->free == text_free ? ((const text *)self)->bytes : 0;
 }
 
+/* The pointer stays valid until the data set is freed. */
 const uint8_t *ls_text_file(const ls_dataset *self, int i, int64_t *bytes)
 {
     *bytes = 0;

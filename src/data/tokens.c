@@ -20,6 +20,7 @@
 #include "data/shard.h"
 #include "data/windows.h"
 
+/* The path is kept for messages: a token out of range is found only when its sample is read. */
 typedef struct token_file {
     char *path;
     ls__file file;
@@ -35,6 +36,7 @@ typedef struct tokens {
     uint32_t limit; /* tokens are below it */
 } tokens;
 
+/* Counted files are released whatever state they are in. */
 static void tokens_free(ls_dataset *self)
 {
     tokens *t = (tokens *)self;
@@ -49,12 +51,15 @@ static void tokens_free(ls_dataset *self)
 
 /* ---- samples ------------------------------------------------------------------------------ */
 
+/* Token number i of a window; bytes are assembled singly, since a window may begin at any
+ * address. */
 static uint32_t token_at(const uint8_t *window, int token_bytes, int64_t i)
 {
     return token_bytes == 2 ? ls__little_16(window + 2 * i) : ls__little_32(window + 4 * i);
 }
 
-/* Writes context + 1 tokens as x and y; returns the largest. */
+/* Writes context + 1 tokens as x and y and returns the largest, so that one comparison per
+ * sample checks them all against the vocabulary. */
 static uint32_t read_window(const uint8_t *window, int token_bytes, int64_t context, int32_t *x,
                             int32_t *y)
 {
@@ -70,6 +75,8 @@ static uint32_t read_window(const uint8_t *window, int token_bytes, int64_t cont
     return last > largest ? last : largest;
 }
 
+/* Searches the first token that is too large. For a file without a header the format itself may
+ * be wrong, so the message says how it was recognised. */
 static ls_status fail_token(const tokens *t, const token_file *file, const uint8_t *window)
 {
     int64_t i = 0;
@@ -93,6 +100,7 @@ static ls_status fail_token(const tokens *t, const token_file *file, const uint8
                     (long long)(at - file->file.data), t->limit);
 }
 
+/* Runs on the loader's thread; reads mapped pages, which may wait for the disk. */
 static ls_status tokens_get(ls_dataset *self, int64_t index, void *x, void *y)
 {
     const tokens *t = (const tokens *)self;
@@ -107,7 +115,8 @@ static ls_status tokens_get(ls_dataset *self, int64_t index, void *x, void *y)
 
 /* ---- opening ------------------------------------------------------------------------------ */
 
-/* Takes *path. */
+/* Takes *path. The file is counted as soon as it is mapped, so that tokens_free unmaps it if its
+ * header is malformed. */
 static ls_status add_file(tokens *t, char **path)
 {
     token_file *file = &t->files[t->count];
@@ -120,6 +129,7 @@ static ls_status add_file(tokens *t, char **path)
     return LS_OK;
 }
 
+/* Whether this is a shard (.bin) and its name, not its folder, holds `part`. */
 static bool has_part(const char *path, const char *part)
 {
     const char *name = ls__paths_name(path);
@@ -128,7 +138,7 @@ static bool has_part(const char *path, const char *part)
            (part == NULL || strstr(name, part) != NULL);
 }
 
-/* A shard of a folder whose name holds `part`; NULL: there is none. */
+/* The first shard of a folder whose name holds `part`, or NULL. */
 static const char *shard_of(const ls__paths *files, const char *part)
 {
     for (int i = 0; i < files->count; i++) {
@@ -139,8 +149,8 @@ static const char *shard_of(const ls__paths *files, const char *part)
     return NULL;
 }
 
-/* Keeps the shards of `part`. Without one they must not be of several: who learns from all files of
- * a folder learns the validation text, too. */
+/* Keeps the shards of `part`. Without one, a folder must not hold both training and validation
+ * shards: a model trained on all of them would be judged on its training text. */
 static ls_status choose(const char *folder, const char *part, ls__paths *files)
 {
     const char *train = shard_of(files, "train"), *val = shard_of(files, "val");
@@ -172,6 +182,7 @@ static ls_status choose(const char *folder, const char *part, ls__paths *files)
     return LS_OK;
 }
 
+/* A single file is taken whatever its name is; `part` selects only within a folder. */
 static ls_status find_shards(const tokens *t, const char *path, const char *part, ls__paths *files)
 {
     ls__env_stat stat;
@@ -183,6 +194,7 @@ static ls_status find_shards(const tokens *t, const char *path, const char *part
     return choose(path, part, files);
 }
 
+/* Called with at least one file: find_shards fails for a folder without shards. */
 static ls_status no_samples(const tokens *t)
 {
     const token_file *longest = &t->files[0];
@@ -197,6 +209,7 @@ static ls_status no_samples(const tokens *t)
                     (long long)t->windows.context + 1);
 }
 
+/* On failure, the files opened so far stay in `t` and are released by tokens_free. */
 static ls_status load(tokens *t, const char *path, const char *part)
 {
     ls__paths files = {0};
@@ -216,6 +229,7 @@ static ls_status load(tokens *t, const char *path, const char *part)
     return status == LS_OK && t->base.count == 0 ? no_samples(t) : status;
 }
 
+/* A vocabulary of 0 means unknown: then any token that fits int32 is accepted. */
 static ls_status check_options(const char *path, const ls_tokens_options *options,
                                ls__windows *windows)
 {
@@ -232,6 +246,7 @@ static ls_status check_options(const char *path, const ls_tokens_options *option
     return LS_OK;
 }
 
+/* A limit of 2^31 keeps every accepted token inside int32. */
 static ls_status make(const char *path, const ls_tokens_options *given, ls_dataset **out)
 {
     ls_runtime *runtime = ls__runtime_get("ls_tokens_dataset_new");

@@ -32,11 +32,13 @@ typedef struct transform {
     float scale[]; /* [2*channels] mean, then deviation, of each channel */
 } transform;
 
+/* The random choice for one sample, the same for all its channels. */
 typedef struct draw {
     int64_t down, right; /* the window's place from the image's own */
     bool flip;
 } draw;
 
+/* The wrapped data set belongs to the transform since construction. */
 static void transform_free(ls_dataset *self)
 {
     transform *t = (transform *)self;
@@ -44,12 +46,15 @@ static void transform_free(ls_dataset *self)
     free(t);
 }
 
-/* Uniform in -padding … padding. */
+/* Uniform in -padding … padding. The multiplication instead of a remainder keeps the bias below
+ * 2^-11 even at PADDING_MAX. */
 static int64_t place(uint32_t random, int64_t padding)
 {
     return (int64_t)(((uint64_t)random * (uint64_t)(2 * padding + 1)) >> 32) - padding;
 }
 
+/* The draw depends on (seed, epoch, index) only, so it is the same on whichever rank and thread
+ * the sample is read. */
 static draw draw_for(const transform *t, int64_t epoch, int64_t index)
 {
     const uint32_t counter[4] = {(uint32_t)index, (uint32_t)((uint64_t)index >> 32),
@@ -62,7 +67,8 @@ static draw draw_for(const transform *t, int64_t epoch, int64_t index)
                   .flip = t->flip && out[2] >> 31 != 0};
 }
 
-/* row[i] becomes from[i + right], 0 where that is outside. They may be the same row. */
+/* row[i] becomes from[i + right], or 0 where that lies outside. Both may be the same row, hence
+ * memmove before memset. */
 static void shift_row(float *row, const float *from, int64_t width, int64_t right)
 {
     const int64_t out = right < 0 ? -right : right;
@@ -74,7 +80,7 @@ static void shift_row(float *row, const float *from, int64_t width, int64_t righ
     memset(right < 0 ? row : row + kept, 0, (size_t)(width - kept) * sizeof *row);
 }
 
-/* Rows are written in the order in which none is overwritten before it is read. */
+/* Shifts in place: rows are visited in the order in which none is overwritten before it is read. */
 static void shift_plane(float *plane, int64_t height, int64_t width, const draw *d)
 {
     for (int64_t k = 0; k < height; k++) {
@@ -87,6 +93,7 @@ static void shift_plane(float *plane, int64_t height, int64_t width, const draw 
     }
 }
 
+/* Mirrors left and right; the middle column of an odd width stays. */
 static void flip_plane(float *plane, int64_t height, int64_t width)
 {
     for (int64_t i = 0; i < height; i++) {
@@ -106,6 +113,8 @@ static void normalise_plane(float *plane, int64_t pixels, float mean, float devi
     }
 }
 
+/* Writes only into x, so several threads may read at once. The order is fixed: shift, mirror,
+ * normalise. The padding is therefore 0 before normalisation. */
 static ls_status transform_get_in_epoch(ls_dataset *self, int64_t epoch, int64_t index, void *x,
                                         void *y)
 {
@@ -128,11 +137,13 @@ static ls_status transform_get_in_epoch(ls_dataset *self, int64_t epoch, int64_t
     return LS_OK;
 }
 
+/* Without an epoch the draw is that of epoch 0. */
 static ls_status transform_get(ls_dataset *self, int64_t index, void *x, void *y)
 {
     return transform_get_in_epoch(self, 0, index, x, y);
 }
 
+/* The deviation is compared as float, the type it divides in: a tiny double may become 0. */
 static ls_status check(const ls_dataset *images, const ls_transform_options *o)
 {
     const ls_shape shape = images->x_shape;
@@ -163,6 +174,8 @@ static ls_status check(const ls_dataset *images, const ls_transform_options *o)
     return LS_OK;
 }
 
+/* Takes `images` only on success; NULL without memory. Mean and deviation share one flexible
+ * array. */
 static transform *make(ls_dataset *images, const ls_transform_options *o)
 {
     const int64_t channels = images->x_shape.dim[0];
@@ -189,6 +202,7 @@ static transform *make(ls_dataset *images, const ls_transform_options *o)
     return t;
 }
 
+/* Takes `images` in every case, so constructor calls can be nested without leaks. */
 ls_dataset *ls_transform_dataset_new(ls_dataset *images, const ls_transform_options *options)
 {
     if (images == NULL) {

@@ -19,10 +19,10 @@ void ls__windows_fini(ls__windows *w);
 
 /* The next file, of `items`. */
 void ls__windows_add(ls__windows *w, int64_t items);
-/* The item in its file where sample `index`, one there is, begins. */
+/* The item in its file at which sample `index` begins; the sample must exist. */
 int64_t ls__windows_find(const ls__windows *w, int64_t index, int *file);
 
-/* Sets what a data set of windows gives: context numbers as x and as y, int32. */
+/* Sets the shapes and dtypes of a data set of windows: `context` int32 numbers as x and as y. */
 void ls__windows_describe(const ls__windows *w, ls_dataset *d);
 
 #endif
