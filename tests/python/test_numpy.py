@@ -85,15 +85,15 @@ def the_package_installs_into_a_virtual_environment():
                 "lockstep.version())")
         out = subprocess.run([python, "-c", code], env=env, cwd="/", text=True,
                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout
-        assert folder in out and "0.1" in out, out
+        assert folder in out and "0.2" in out, out
         if not shutil.which("pkg-config"):
             return
         path = pathlib.Path(folder) / "lockstep.pc"  # as `make install` leaves it
-        path.write_text(f"libdir={BUILD / 'src'}\nName: lockstep\nDescription: -\nVersion: 0.1\n")
+        path.write_text(f"libdir={BUILD / 'src'}\nName: lockstep\nDescription: -\nVersion: 0.2\n")
         env.pop("LOCKSTEP_LIBRARY")
         out = subprocess.run([python, "-c", code], env=dict(env, PKG_CONFIG_PATH=folder), cwd="/",
                              text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout
-        assert folder in out and "0.1" in out, out
+        assert folder in out and "0.2" in out, out
 
 
 if not PYTHONS:

@@ -96,7 +96,8 @@ void a_group_and_a_loader()
     batches.batch = 4;
     const auto sampler = lockstep::own(ls_sampler_new(8, &batches));
     const auto loader = lockstep::own(ls_loader_new(data.get(), sampler.get(), nullptr));
-    ls_batch batch{sizeof batch};
+    ls_batch batch{};
+    batch.size = sizeof batch;
     int count = 0;
     while (ls_loader_next(loader.get(), &batch)) {
         count++;
