@@ -30,7 +30,7 @@ typedef struct ls__descriptor {
     double divisor;
     uint64_t input, output; /* registered: offsets in the publisher's heap; not compared */
     uint64_t counts_hash;   /* v-variants in which all ranks give all counts; else 0 */
-    uint64_t counts_weight; /* sum of (i + 1) * counts[i]: tells which one differs (counts.c) */
+    uint64_t counts_weight; /* sum of (i + 1) * counts[i]: tells which one differs (v_counts.c) */
     char op_name[LS__OP_NAME_MAX]; /* of a user's operator; else "" */
     int32_t line;                  /* call site; compared only with LOCKSTEP_CHECK=strict */
     int32_t pid;

@@ -133,6 +133,41 @@ def pointers_are_compared_with_NULL():
             "python3 tests/tidy/dialect.py FILE rewrites these")
 
 
+COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+NAMED = re.compile(r"(?<![\w/.>])([a-z][a-z0-9_]*\.[ch])\b")
+NOTE = re.compile(r"Notes? \[([^\]\n]+)\](?:\s+in\s+(?:\*\s+)?`?(?:[\w/]*/)?(\w+\.[ch]))?")
+# Files of other projects, and of the examples of error texts.
+ELSEWHERE = {"llm.c", "train.c", "out.c"}
+
+
+def comments(path):
+    return " ".join(re.sub(r"\s*\n\s*\*?\s*", " ", c) for c in COMMENT.findall(path.read_text()))
+
+
+@test
+def files_that_comments_of_the_library_name_exist():
+    names = {path.name for path in files(".c", ".h")} | ELSEWHERE
+    none_of((f"{path.relative_to(SOURCE)}: {name}" for path in files(".c", ".h")
+             if path.relative_to(SOURCE).parts[0] in ("src", "include")
+             for name in NAMED.findall(comments(path)) if name not in names and "<" not in name
+             and name not in ("transformer.h",)), "named in comments, not there")
+
+
+@test
+def notes_that_comments_refer_to_stand_where_they_say():
+    homes = {}
+    for path in files(".c", ".h"):
+        for title in re.findall(r"^\s*(?:/?\*+)\s*Note \[([^\]]+)\]\s*$", path.read_text(), re.MULTILINE):
+            homes.setdefault(title, set()).add(path.name)
+    problems = []
+    for path in files(".c", ".h"):
+        for title, home in NOTE.findall(comments(path)):
+            if title not in homes or (home and home not in homes[title]):
+                problems.append(f"{path.relative_to(SOURCE)}: Note [{title}]" + (f" in {home}" if home else "") +
+                                f" (stands in {', '.join(sorted(homes.get(title, ['no file'])))})")
+    none_of(problems, "referred to, not there")
+
+
 @test
 def shell_scripts_parse():
     for script in ("scripts/bootstrap", "demo", "check"):

@@ -88,7 +88,7 @@ static void describe(ls_group *group, const ls__collective *args,
     d->tag = !letter ? args->mark : args->own_tag ? OWN_TAG : args->tag;
     d->tag_hash = options->tag != NULL ? ls__tag_hash(options->tag) : 0;
     d->divisor = options->divisor;
-    const bool v = ls__operation_is_v(args->operation); /* shown.c says where they lie */
+    const bool v = ls__operation_is_v(args->operation); /* v_layout.c says where they lie */
     d->counts_hash = 0;
     d->counts_weight = 0;
     d->memory =

@@ -28,7 +28,7 @@ bool ls__post_flush(ls_group *group)
                 group->has_remote || ready;
         /* Sync: release; pairs with the acquire in exec.c's is_posted. */
         atomic_store_explicit(&work->posted, true, memory_order_release);
-        /* Sync: release; pairs with the acquire in far.c. */
+        /* Sync: release; pairs with the acquire in remote.c. */
         atomic_store_explicit(&group->posted, sequence, memory_order_release);
         ls__list *next = work->link.next;
         group->next_post = next == &group->queue ? NULL : LS__LIST_ITEM(next, ls_work, link);

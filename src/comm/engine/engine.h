@@ -18,7 +18,7 @@
  *     called (an operation nobody waits for) or after a tenth of a second: the caller may have
  *     gone to compute, and then nobody else hears that a peer has died;
  *   - with ranks on other hosts, who would park on the doorbell sleeps in the transport's poller,
- *     which an event beside the doorbell wakes, too (far.h). A poller tells each piece of news to
+ *     which an event beside the doorbell wakes, too (wake.h). A poller tells each piece of news to
  *     one thread: if that is the engine's and a caller drives, it rings for the caller.
  * Every park has a deadline of at most half a second, so a lost wake would cost time, never a hang.
  */

@@ -115,7 +115,7 @@ void ls__exec_bind(const ls_group *group, ls__exec *exec);
 /* Runs the steps before fence 0 of a small operation, and says in the line what they published
  * where. lock */
 void ls__exec_publish(ls_group *group, ls_work *work, ls__line *line);
-/* Whether what a one-shot operation publishes stands beside its announcement (bind.c). */
+/* Whether what a one-shot operation publishes stands beside its announcement (chunks.c). */
 bool ls__small_in_line(const ls_work *work);
 
 #endif

@@ -1,4 +1,4 @@
-/* The short way of small blocking operations; see small.c. */
+/* The short way of small blocking operations; see fast_path.c. */
 #ifndef LS_COMM_ENGINE_FAST_PATH_H
 #define LS_COMM_ENGINE_FAST_PATH_H
 

@@ -44,7 +44,7 @@ struct ls_work {
     bool announced;         /* token: posted to far members because it has stalled */
     bool monitored;         /* const; at the deadline all who have not come are named */
     bool told_stopped;      /* token: a warning has named a stopped process */
-    bool shown;             /* const; unequal blocks that peers of this host read: shown.c */
+    bool shown;             /* const; unequal blocks that peers of this host read: v_layout.c */
     uint8_t channels;       /* slices at the same time, if it runs by messages */
     uint8_t way;            /* ls__way; set at submission or by the token's holder */
     const ls__program *program; /* the same */
@@ -66,7 +66,7 @@ struct ls_work {
     double divisor;
     struct ls__pack *pack; /* holds the input, premultiplied; NULL: there is none */
     uint64_t queued_ns, started_ns, deadline_ns;
-    uint64_t gone_seen_ns; /* token: since when its peer is gone; Note [Leaving] in fail.c */
+    uint64_t gone_seen_ns; /* token: since when its peer is gone; Note [Leaving] in check.c */
     uint64_t flight;       /* number of its record */
     ls__descriptor descriptor;
     /* send and recv; token */

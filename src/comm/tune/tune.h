@@ -9,7 +9,7 @@
  *   carry out  what rank 0 has in its file is shared; every rank decides        choice.c
  *
  * Ranks of one host need none of it: in shared memory `one_shot` and `direct` are the best admitted
- * programs at every size measured (choose.c).
+ * programs at every size measured (select.c).
  *
  * Note [Model]
  * The time of an operation of b bytes is taken as

@@ -1,4 +1,4 @@
-/* Between nodes.c (both sides), first.c (node 0) and other.c (the others). */
+/* Between nodes.c (both sides), first_node.c (node 0) and other_node.c (the others). */
 #ifndef LS_JOB_NODES_INTERNAL_H
 #define LS_JOB_NODES_INTERNAL_H
 
@@ -86,7 +86,7 @@ json_t *ls__node_parse(const uint8_t *payload, size_t bytes);
 void ls__node_text(const json_t *from, const char *key, char *out, size_t bytes);
 void ls__nodes_note(ls__nodes *n, const ls__failure_record *f);
 
-/* first.c */
+/* first_node.c */
 ls_status ls__first_open(ls__nodes *n);
 void ls__first_turn(ls__nodes *n, uint64_t now);
 void ls__first_flush(ls__nodes *n);
@@ -103,7 +103,7 @@ void ls__gather_try(ls__nodes *n);
 /* "node ranks 1 and 3" */
 void ls__gather_missing(const ls__nodes *n, char *out, size_t bytes);
 
-/* other.c */
+/* other_node.c */
 ls_status ls__other_open(ls__nodes *n);
 void ls__other_turn(ls__nodes *n, uint64_t now);
 uint64_t ls__other_deadline(const ls__nodes *n);

@@ -476,7 +476,7 @@ static int takes_part_and_leaves(void *arg)
     return 0;
 }
 
-/* More ranks than cores: some look after others have left. See Note [Leaving] in failure.c. */
+/* More ranks than cores: some look after others have left. See Note [Leaving] in check.c. */
 TEST(ranks_that_leave_at_once_have_taken_part)
 {
     int ranks = 6;

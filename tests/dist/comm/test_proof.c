@@ -456,7 +456,7 @@ typedef struct tally {
     uint64_t messages, sent, received;
 } tally;
 
-/* Bytes of a chunk, by the words of bind.c: blocks, or equal parts on cache lines. */
+/* Bytes of a chunk, by the words of chunks.c: blocks, or equal parts on cache lines. */
 static uint64_t bytes_of(const shape *s, const ls__program *p, ls__ref ref)
 {
     const bool blocks = ls__operation_has_blocks(s->operation, true) ||

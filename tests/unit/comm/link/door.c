@@ -1,5 +1,5 @@
 /* Links and doors over loopback: the right secret gets in, whatever else comes does not, and costs
- * neither time nor memory beyond what door.h says. */
+ * neither time nor memory beyond what listener.h says. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
