@@ -44,3 +44,17 @@ void ls__arrays_poison(ls_tensor **outputs, int count)
         outputs[i] = tensors != NULL ? ls__poison(tensors) : ls__poison_fixed(status);
     }
 }
+
+ls_status ls__arrays_finish(ls__call *call, ls_status status, ls__record *const *y,
+                            ls_tensor **outputs, int count)
+{
+    if (status < 0) {
+        ls__arrays_poison(outputs, count);
+        return status;
+    }
+    outputs[0] = ls__call_finish(call, y[0]);
+    for (int i = 1; i < count; i++) {
+        outputs[i] = ls__handle(y[i]);
+    }
+    return LS_OK;
+}

@@ -4,6 +4,7 @@
 
 #include <lockstep/autograd.h>
 
+#include "tensor/op.h"
 #include "tensor/tensor.h"
 
 /* LS_ERR_INVALID unless both arrays are there and have 1 to LS_CALL_TENSORS_MAX places. `name` is
@@ -16,5 +17,9 @@ ls_status ls__arrays_input(ls__tensors *tensors, const char *name, ls_tensor *co
                            int count, bool optional, ls__record **out);
 /* Fills the outputs of a call that failed with tensors that carry this thread's error. */
 void ls__arrays_poison(ls_tensor **outputs, int count);
+/* Ends a call that was begun, unless `status` is an error: its results y[count] become the outputs.
+ * After an error the outputs carry it. Returns the status. */
+ls_status ls__arrays_finish(ls__call *call, ls_status status, ls__record *const *y,
+                            ls_tensor **outputs, int count);
 
 #endif

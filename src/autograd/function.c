@@ -211,15 +211,7 @@ ls_status ls_function_apply_many(const ls_function *f, ls_tensor *const *inputs,
     } else {
         status = apply(call.tensors, f, inputs, input_count, y, output_count, arg);
     }
-    if (status < 0) {
-        ls__arrays_poison(outputs, output_count);
-        return status;
-    }
-    outputs[0] = ls__call_finish(&call, y[0]);
-    for (int i = 1; i < output_count; i++) {
-        outputs[i] = ls__handle(y[i]);
-    }
-    return LS_OK;
+    return ls__arrays_finish(&call, status, y, outputs, output_count);
 }
 
 ls_tensor *ls_function_apply(const ls_function *f, ls_tensor *x, void *arg)

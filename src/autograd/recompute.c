@@ -242,15 +242,7 @@ static ls_status call_recompute(const ls__segment_callee *f, ls_tensor *const *i
     } else {
         status = recompute(call.tensors, f, inputs, input_count, y, output_count);
     }
-    if (status < 0) {
-        ls__arrays_poison(outputs, output_count);
-        return status;
-    }
-    outputs[0] = ls__call_finish(&call, y[0]);
-    for (int i = 1; i < output_count; i++) {
-        outputs[i] = ls__handle(y[i]);
-    }
-    return LS_OK;
+    return ls__arrays_finish(&call, status, y, outputs, output_count);
 }
 
 ls_tensor *ls_recompute_call(ls_recompute_fn fn, ls_tensor *x, void *arg)

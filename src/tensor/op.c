@@ -243,7 +243,7 @@ ls__tensor_node *ls__call_record(ls__call *call, const ls__op *op, ls__record *o
     if (!call->grad || call->failed != NULL || out == NULL) {
         return NULL;
     }
-    LS_ASSERT(call->count <= LS__EDGES_MAX);
+    LS_ASSERT(call->count <= LS__EDGES_MAX && ls__record_contiguous(out));
     ls__tensor_node *node = ls__scope_alloc(call->tensors, sizeof *node);
     void *context =
         node != NULL && context_bytes > 0 ? ls__scope_alloc(call->tensors, context_bytes) : NULL;
