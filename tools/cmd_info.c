@@ -107,16 +107,12 @@ static void print_huge_pages(void)
            open != NULL ? open + 1 : "unknown");
 }
 
-static void print_limit(const char *name, int which)
+static void print_limit(const char *name, rlim_t limit)
 {
-    struct rlimit limit;
-    if (getrlimit(which, &limit) != 0) {
-        return;
-    }
-    if (limit.rlim_cur == RLIM_INFINITY) {
+    if (limit == RLIM_INFINITY) {
         printf("%-18s unlimited\n", name);
     } else {
-        printf("%-18s %llu\n", name, (unsigned long long)limit.rlim_cur);
+        printf("%-18s %llu\n", name, (unsigned long long)limit);
     }
 }
 
@@ -127,8 +123,14 @@ static void print_limits(void)
         printf("memory available   %.2f GiB\n", (double)left / (double)(1 << 30));
     }
     print_huge_pages();
-    print_limit("open files", RLIMIT_NOFILE);
-    print_limit("address space", RLIMIT_AS);
+    struct rlimit
+        limit; // the type of a limit's number differs between C libraries: no variable has it
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+        print_limit("open files", limit.rlim_cur);
+    }
+    if (getrlimit(RLIMIT_AS, &limit) == 0) {
+        print_limit("address space", limit.rlim_cur);
+    }
     printf("ranks              up to %d a host, %d hosts\n", LS__BOARD_RANKS_MAX, LS__NODES_MAX);
 }
 
