@@ -292,8 +292,7 @@ ls_tensor *net_loss(const net_run *run)
     {
         LS_AUTOCAST(run->bfloat16);
         ls_tensor *logits = ls_forward(run->model, run->x);
-        loss = run->net->input == NET_MASKED ? ls_cross_entropy_with(logits, run->y, NULL)
-                                             : ls_cross_entropy(logits, run->y);
+        loss = ls_cross_entropy(logits, run->y, NULL);
     }
     return loss;
 }

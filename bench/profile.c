@@ -95,18 +95,10 @@ static double backward_bytes(const ls__tensor_node *node)
 
 /* ---- rows --------------------------------------------------------------------------------- */
 
-/* "attention" for "attention_with", too: forms of one operation. */
-static void set_name(char *out, size_t bytes, const char *operation)
-{
-    const size_t length = strlen(operation);
-    const bool form = length > 5 && strcmp(operation + length - 5, "_with") == 0;
-    snprintf(out, bytes, "%.*s", (int)(form ? length - 5 : length), operation);
-}
-
 static ls__profile_row *row_of(ls__profile *profile, const char *operation, const char *pass)
 {
     char name[sizeof profile->row->operation];
-    set_name(name, sizeof name, operation);
+    snprintf(name, sizeof name, "%s", operation);
     for (int i = 0; i < profile->rows; i++) {
         ls__profile_row *row = &profile->row[i];
         if (strcmp(row->operation, name) == 0 && strcmp(row->pass, pass) == 0) {

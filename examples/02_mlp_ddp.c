@@ -33,7 +33,7 @@ static double train_epoch(ls_module *net, ls_optim *optim, ls_loader *loader)
     while (ls_loader_next(loader, &batch)) {
         LS_SCOPE;
         double mean = 0.0;
-        ls_tensor *loss = ls_cross_entropy(ls_forward(net, batch.x), batch.y);
+        ls_tensor *loss = ls_cross_entropy(ls_forward(net, batch.x), batch.y, NULL);
         LS_CHECK(ls_backward_weighted(loss, (double)batch.count));
         LS_CHECK(ls_optim_step(optim));
         ls_optim_zero_grad(optim);

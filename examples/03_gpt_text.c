@@ -53,7 +53,7 @@ static void train(const settings *s, ls_module *net, ls_optim *optim, ls_loader 
         }
         LS_SCOPE; /* frees the tensors made below at the end of the step */
         ls_tensor *logits = ls_forward(net, batch.x); /* [B,T,256] */
-        ls_tensor *loss = ls_cross_entropy(logits, batch.y);
+        ls_tensor *loss = ls_cross_entropy(logits, batch.y, NULL);
         LS_CHECK(ls_backward(loss)); /* gradients are averaged over the ranks while it runs */
         LS_CHECK(ls_clip_grad_norm(net, 1.0, NULL));
         ls_optim_set_lr(optim, ls_schedule_lr(&schedule, step));
@@ -89,7 +89,7 @@ static double held_out_loss(ls_module *net, ls_dataset *text, int64_t context)
         ls_tensor *target = ls_from_memory(y, LS_SHAPE(1, context), LS_INT32);
         const int64_t from = context / 2;
         ls_tensor *loss = ls_cross_entropy(ls_contiguous(ls_slice(logits, 1, from, context)),
-                                           ls_contiguous(ls_slice(target, 1, from, context)));
+                                           ls_contiguous(ls_slice(target, 1, from, context)), NULL);
         LS_CHECK(ls_item(loss, &nats));
         sums[0] += nats;
         sums[1] += 1.0;

@@ -33,7 +33,7 @@ static double take_step(ls_module *net, ls_optim *optim, int64_t vocab)
         id[i] = (int32_t)(i * i * 31 % vocab);
     }
     ls_tensor *logits = ls_forward(net, ls_slice(ids, 1, 0, TOKENS));
-    ls_tensor *mean = ls_cross_entropy(logits, ls_slice(ids, 1, 1, TOKENS + 1));
+    ls_tensor *mean = ls_cross_entropy(logits, ls_slice(ids, 1, 1, TOKENS + 1), NULL);
     LS_CHECK(ls_backward(mean));
     LS_CHECK(ls_item(mean, &loss));
     LS_CHECK(ls_optim_step(optim));

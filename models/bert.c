@@ -126,11 +126,11 @@ static ls_tensor *heads_of(ls_tensor *x, int64_t heads)
 static ls_tensor *attend(layer *self, ls_tensor *x, ls_tensor *mask) /* [B,T,C] -> [B,T,C] */
 {
     ls_tensor *seen =
-        ls_attention_with(heads_of(ls_forward(self->query, x), self->heads),
-                          heads_of(ls_forward(self->key, x), self->heads),
-                          heads_of(ls_forward(self->value, x), self->heads),
-                          LS_OPTIONS(ls_attention_options, .mask = mask,
-                                     .dropout = self->base.training ? self->dropout : 0.0));
+        ls_attention(heads_of(ls_forward(self->query, x), self->heads),
+                     heads_of(ls_forward(self->key, x), self->heads),
+                     heads_of(ls_forward(self->value, x), self->heads),
+                     LS_OPTIONS(ls_attention_options, .mask = mask,
+                                .dropout = self->base.training ? self->dropout : 0.0));
     return ls_forward(self->joined, ls_reshape(ls_transpose(seen, 1, 2), ls_shape_of(x)));
 }
 
@@ -292,7 +292,7 @@ ls_module *ls_bert_new(const ls_bert_options *options)
 
 ls_tensor *ls_bert_loss(ls_tensor *logits, ls_tensor *labels)
 {
-    return ls_cross_entropy_with(logits, labels, NULL);
+    return ls_cross_entropy(logits, labels, NULL);
 }
 
 /* ---- weights that people have ------------------------------------------------------------- */

@@ -41,9 +41,9 @@ static ls_tensor *attend(block *self, ls_tensor *x) /* [B,T,C] -> [B,T,C] */
     if (*self->cache) {
         ls_kv_cache_extend(*self->cache, &keys, &values);
     }
-    ls_tensor *seen = ls_attention_with(heads_of(part_of(qkv, 0), self->heads),
-                                        heads_of(keys, self->heads), heads_of(values, self->heads),
-                                        LS_OPTIONS(ls_attention_options, .causal = true));
+    ls_tensor *seen = ls_attention(heads_of(part_of(qkv, 0), self->heads),
+                                   heads_of(keys, self->heads), heads_of(values, self->heads),
+                                   LS_OPTIONS(ls_attention_options, .causal = true));
     return ls_forward(self->proj, ls_reshape(ls_transpose(seen, 1, 2), ls_shape_of(x)));
 }
 

@@ -40,7 +40,7 @@ typedef struct conv1d {
 static ls_tensor *conv1d_forward(ls_module *m, ls_tensor *x) /* [..,in] -> [..,out] */
 {
     conv1d *self = (conv1d *)m;
-    return ls_linear_with(x, ls_transpose(self->weight, 0, 1), self->bias, self->activation);
+    return ls_linear_activation(x, ls_transpose(self->weight, 0, 1), self->bias, self->activation);
 }
 
 static const ls_module_class conv1d_class =
@@ -92,10 +92,10 @@ static ls_tensor *attention_forward(ls_module *m, ls_tensor *x) /* [B,T,C] -> [B
     if (*self->cache) {
         ls_kv_cache_extend(*self->cache, &keys, &values);
     }
-    ls_tensor *seen = ls_attention_with(heads_of(part_of(qkv, 0), self->heads),
-                                        heads_of(keys, self->heads), heads_of(values, self->heads),
-                                        LS_OPTIONS(ls_attention_options, .causal = true,
-                                                   .dropout = m->training ? self->dropout : 0.0));
+    ls_tensor *seen = ls_attention(heads_of(part_of(qkv, 0), self->heads),
+                                   heads_of(keys, self->heads), heads_of(values, self->heads),
+                                   LS_OPTIONS(ls_attention_options, .causal = true,
+                                              .dropout = m->training ? self->dropout : 0.0));
     return ls_forward(self->c_proj, ls_reshape(ls_transpose(seen, 1, 2), ls_shape_of(x)));
 }
 

@@ -73,7 +73,7 @@ static ls_tensor *attend(layer *self, ls_tensor *x) /* [B,S,C] -> [B,S,C] */
 {
     ls_tensor *qkv = ls_linear(x, self->in_weight, self->in_bias);
     ls_tensor *seen = ls_attention(heads_of(qkv, 0, self->heads), heads_of(qkv, 1, self->heads),
-                                   heads_of(qkv, 2, self->heads), false);
+                                   heads_of(qkv, 2, self->heads), NULL);
     return ls_forward(self->out_proj, ls_reshape(ls_transpose(seen, 1, 2), ls_shape_of(x)));
 }
 

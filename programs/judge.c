@@ -57,7 +57,7 @@ static ls_status judge_batch(ls_module *net, const ls_dataset *data, const room 
         ls_tensor *x = ls_from_memory(b->x, batched(&data->x_shape, n), data->x_dtype);
         ls_tensor *y = ls_from_memory(b->y, batched(&data->y_shape, n), data->y_dtype);
         ls_tensor *logits = ls_forward(net, x);
-        status = ls_item(ls_cross_entropy_with(logits, y, NULL), &mean);
+        status = ls_item(ls_cross_entropy(logits, y, NULL), &mean);
         if (status == LS_OK) {
             status = count_right(logits, y, &asked, &out->right);
         }

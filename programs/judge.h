@@ -9,7 +9,7 @@ typedef struct verdict {
     double right; /* share of answers whose best guess is the target */
 } verdict;
 
-#define JUDGE_NOTHING (-100) /* a target that nobody asks for, as ls_cross_entropy_with's */
+#define JUDGE_NOTHING (-100) /* a target that nobody asks for, as ls_cross_entropy's */
 
 /* Runs the plain module over the first `samples` of `data` (all, if there are no more), `batch` at
  * a time, each rank a stretch of them; no graph is recorded. `net` maps x to logits [n,..,classes]

@@ -227,7 +227,7 @@ static ls_tensor *loss_of(const trainer *t, const ls_batch *batch)
     {
         LS_AUTOCAST(in_bf16(t));
         loss = t->task.loss ? t->task.loss(t->task.arg, t->net, batch)
-                            : ls_cross_entropy(ls_forward(t->net, batch->x), batch->y);
+                            : ls_cross_entropy(ls_forward(t->net, batch->x), batch->y, NULL);
     }
     return loss;
 }

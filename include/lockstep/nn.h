@@ -124,7 +124,7 @@ LS_API uint64_t ls_module_hash(ls_module *module);
 typedef struct ls_linear_options {
     size_t size;
     bool bias;
-    ls_activation activation; /* of the result, in one pass; see ls_linear_with */
+    ls_activation activation; /* of the result, in one pass; see ls_linear_activation */
 } ls_linear_options;
 #define LS_DEFAULTS_ls_linear_options .bias = true,
 LS_DEFAULTS_FUNCTION(linear)
@@ -176,7 +176,7 @@ LS_API ls_module *ls_conv2d_new(int64_t in, int64_t out, int64_t kernel,
  * num_batches_tracked (int64, a scalar). PyTorch's defaults are eps 1e-5, momentum 0.1. */
 LS_API ls_module *ls_batch_norm2d_new(int64_t channels, double eps, double momentum);
 /* ls_relu(ls_add(ls_forward(layer, x), residual)) in one pass over memory; residual NULL: none
- * (ls_batch_norm_with). `layer` is one that ls_batch_norm2d_new made. */
+ * (ls_batch_norm). `layer` is one that ls_batch_norm2d_new made. */
 LS_API ls_tensor *ls_batch_norm2d_relu(ls_module *layer, ls_tensor *x, ls_tensor *residual);
 LS_API ls_module *ls_max_pool2d_new(int64_t kernel, int64_t stride, int64_t padding);
 LS_API ls_module *ls_avg_pool2d_new(int64_t kernel, int64_t stride, int64_t padding);

@@ -135,11 +135,11 @@ typedef struct ls_attention_options {
 } ls_attention_options;
 #define LS_DEFAULTS_ls_attention_options
 LS_DEFAULTS_FUNCTION(attention)
-/* q [B,H,T,D], k and v [B,G,S,D] -> [B,H,T,D]; H is a multiple of G, head h reads k and v of h G/H
- * (torch's scaled_dot_product_attention with enable_gqa; grouped queries: Ainslie et al. 2023). A
- * query that sees no key gets 0. */
-LS_API ls_tensor *ls_attention_with(ls_tensor *q, ls_tensor *k, ls_tensor *v,
-                                    const ls_attention_options *options);
+/* softmax(scale q k^T + mask) v: q [B,H,T,D], k and v [B,G,S,D] -> [B,H,T,D]; H is a multiple of G,
+ * head h reads k and v of h G/H (torch's scaled_dot_product_attention with enable_gqa; grouped
+ * queries: Ainslie et al. 2023). A query that sees no key gets 0. */
+LS_API ls_tensor *ls_attention(ls_tensor *q, ls_tensor *k, ls_tensor *v,
+                               const ls_attention_options *options);
 
 /* ---- losses: means -> a scalar, NaN over nothing ------------------------------------------ */
 
@@ -150,9 +150,11 @@ typedef struct ls_cross_entropy_options {
 } ls_cross_entropy_options;
 #define LS_DEFAULTS_ls_cross_entropy_options .ignore_index = -100,
 LS_DEFAULTS_FUNCTION(cross_entropy)
-/* As ls_cross_entropy: logits [..,C], target [..]. */
-LS_API ls_tensor *ls_cross_entropy_with(ls_tensor *logits, ls_tensor *target,
-                                        const ls_cross_entropy_options *options);
+/* logits [..,C], target [..] int32 or int64 in [0,C) or ignore_index -> the mean negative
+ * log-likelihood of the rows that count, a scalar; over no rows NaN, as every mean (a rank without
+ * samples: ls_backward_weighted, weight 0). */
+LS_API ls_tensor *ls_cross_entropy(ls_tensor *logits, ls_tensor *target,
+                                   const ls_cross_entropy_options *options);
 /* log_probs [..,C], target [..] int32 or int64 in [0,C), or -100 for rows that do not count. */
 LS_API ls_tensor *ls_nll_loss(ls_tensor *log_probs, ls_tensor *target);
 /* Binary cross-entropy of sigmoid(logits) against target in [0,1]; shapes alike. */
@@ -204,8 +206,8 @@ LS_API ls_tensor *ls_kl_div(ls_tensor *x, ls_tensor *target, const ls_kl_div_opt
 #define ls_min_dim(...) LS_AT(ls_min_dim(__VA_ARGS__))
 #define ls_rms_norm(...) LS_AT(ls_rms_norm(__VA_ARGS__))
 #define ls_rotary(...) LS_AT(ls_rotary(__VA_ARGS__))
-#define ls_attention_with(...) LS_AT(ls_attention_with(__VA_ARGS__))
-#define ls_cross_entropy_with(...) LS_AT(ls_cross_entropy_with(__VA_ARGS__))
+#define ls_attention(...) LS_AT(ls_attention(__VA_ARGS__))
+#define ls_cross_entropy(...) LS_AT(ls_cross_entropy(__VA_ARGS__))
 #define ls_nll_loss(...) LS_AT(ls_nll_loss(__VA_ARGS__))
 #define ls_bce_with_logits(...) LS_AT(ls_bce_with_logits(__VA_ARGS__))
 #define ls_sin(...) LS_AT(ls_sin(__VA_ARGS__))

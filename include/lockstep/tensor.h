@@ -178,8 +178,8 @@ typedef enum ls_activation {
  * one for the gradient of both. The numbers are those of the separate operations. The
  * pre-activation is not stored when no graph is being recorded, nor for ReLU and tanh, whose
  * gradients need only the output. */
-LS_API ls_tensor *ls_linear_with(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
-                                 ls_activation activation);
+LS_API ls_tensor *ls_linear_activation(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
+                                       ls_activation activation);
 LS_API ls_tensor *ls_sum(ls_tensor *a);  /* -> scalar */
 LS_API ls_tensor *ls_mean(ls_tensor *a); /* -> scalar; over nothing NaN, with zero gradients */
 LS_API ls_tensor *ls_sum_dim(ls_tensor *a, int dim, bool keepdim);
@@ -191,17 +191,12 @@ LS_API ls_tensor *ls_layer_norm(ls_tensor *x, ls_tensor *weight, ls_tensor *bias
 /* weight [V,C], index [..] int32 or int64 -> [..,C]; an index outside [0,V) is an error naming it.
  */
 LS_API ls_tensor *ls_embedding(ls_tensor *weight, ls_tensor *index);
-/* q, k, v [B,H,T,D] -> [B,H,T,D]: softmax(q k^T / sqrt(D)) v, causal: token t sees 0…t. */
-LS_API ls_tensor *ls_attention(ls_tensor *q, ls_tensor *k, ls_tensor *v, bool causal);
 /* Long short-term memory (Hochreiter & Schmidhuber 1997) over a sequence, gates in the order i, f,
  * g, o: gates [T,B,4H] (x W_ih^T + b_ih + b_hh of all steps), weight [4H,H] (W_hh), state [2,B,H]
  * (h and c before the first step; NULL: zeros) -> [T+1,B,H]: h of every step, then the last c. */
 LS_API ls_tensor *ls_lstm(ls_tensor *gates, ls_tensor *weight, ls_tensor *state);
 LS_API ls_tensor *ls_mse_loss(ls_tensor *x, ls_tensor *y); /* mean of squares -> scalar */
-/* logits [..,C], target [..] int32 or int64 in [0,C) -> mean negative log-likelihood, a scalar;
- * over no rows NaN, as every mean (a rank without samples: ls_backward_weighted, weight 0). */
-LS_API ls_tensor *ls_cross_entropy(ls_tensor *logits, ls_tensor *target);
-LS_API ls_tensor *ls_argmax(ls_tensor *a, int dim); /* int64; outside the graph */
+LS_API ls_tensor *ls_argmax(ls_tensor *a, int dim);        /* int64; outside the graph */
 
 #if !defined(LS_NO_SITES)
 #define ls_empty(...) LS_AT(ls_empty(__VA_ARGS__))
@@ -237,7 +232,7 @@ LS_API ls_tensor *ls_argmax(ls_tensor *a, int dim); /* int64; outside the graph 
 #define ls_dropout(...) LS_AT(ls_dropout(__VA_ARGS__))
 #define ls_matmul(...) LS_AT(ls_matmul(__VA_ARGS__))
 #define ls_linear(...) LS_AT(ls_linear(__VA_ARGS__))
-#define ls_linear_with(...) LS_AT(ls_linear_with(__VA_ARGS__))
+#define ls_linear_activation(...) LS_AT(ls_linear_activation(__VA_ARGS__))
 #define ls_sum(...) LS_AT(ls_sum(__VA_ARGS__))
 #define ls_mean(...) LS_AT(ls_mean(__VA_ARGS__))
 #define ls_sum_dim(...) LS_AT(ls_sum_dim(__VA_ARGS__))
@@ -246,10 +241,8 @@ LS_API ls_tensor *ls_argmax(ls_tensor *a, int dim); /* int64; outside the graph 
 #define ls_log_softmax(...) LS_AT(ls_log_softmax(__VA_ARGS__))
 #define ls_layer_norm(...) LS_AT(ls_layer_norm(__VA_ARGS__))
 #define ls_embedding(...) LS_AT(ls_embedding(__VA_ARGS__))
-#define ls_attention(...) LS_AT(ls_attention(__VA_ARGS__))
 #define ls_lstm(...) LS_AT(ls_lstm(__VA_ARGS__))
 #define ls_mse_loss(...) LS_AT(ls_mse_loss(__VA_ARGS__))
-#define ls_cross_entropy(...) LS_AT(ls_cross_entropy(__VA_ARGS__))
 #define ls_argmax(...) LS_AT(ls_argmax(__VA_ARGS__))
 #endif
 

@@ -88,30 +88,26 @@ LS_API ls_tensor *ls_avg_pool2d(ls_tensor *x, const ls_pool2d_options *options);
  * H/height), columns likewise (torch.nn.functional.adaptive_avg_pool2d). */
 LS_API ls_tensor *ls_adaptive_avg_pool2d(ls_tensor *x, int64_t height, int64_t width);
 
-/* Batch normalisation (Ioffe & Szegedy 2015): x [N,C,..] -> the same shape, each channel with mean
- * 0 and variance 1 over all else, then weight [C] and bias [C] (NULL: none). running_mean and
- * running_var [C] are contiguous float32 outside the graph. In training the batch's own statistics
- * are used (at least 2 elements a channel; an empty batch passes through), and the running ones, if
- * given, become (1 - momentum) running + momentum batch, with the unbiased variance. In evaluation
- * the running ones are used. */
-LS_API ls_tensor *ls_batch_norm(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
-                                ls_tensor *running_mean, ls_tensor *running_var, bool training,
-                                double momentum, double eps);
-
 typedef struct ls_batch_norm_options {
     size_t size;
-    ls_tensor *running_mean, *running_var; /* as above */
-    bool training;
+    ls_tensor *running_mean,
+        *running_var; /* [C], contiguous float32 outside the graph; NULL: none */
+    bool training;    /* default false: the running statistics are used, and must be given */
     double momentum, eps;
     ls_tensor *residual; /* of x's shape, added to the result; NULL: none */
     bool relu;           /* of the result, with the residual in it */
 } ls_batch_norm_options;
 #define LS_DEFAULTS_ls_batch_norm_options .momentum = 0.1, .eps = 1e-5,
 LS_DEFAULTS_FUNCTION(batch_norm)
-/* The same, fused with the operations that often follow: relu(batch_norm(x) + residual), the end of
- * a residual block (He et al. 2016). Gradients are those of the separate operations. */
-LS_API ls_tensor *ls_batch_norm_with(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
-                                     const ls_batch_norm_options *options);
+/* Batch normalisation (Ioffe & Szegedy 2015): x [N,C,..] -> the same shape, each channel with mean
+ * 0 and variance 1 over all else, then weight [C] and bias [C] (NULL: none). In training the batch's
+ * own statistics are used (at least 2 elements a channel; an empty batch passes through), and the
+ * running ones, if given, become (1 - momentum) running + momentum batch, with the unbiased
+ * variance. In evaluation the running ones are used. `residual` and `relu` fuse the operations that
+ * often follow: relu(batch_norm(x) + residual), the end of a residual block (He et al. 2016).
+ * Gradients are those of the separate operations. */
+LS_API ls_tensor *ls_batch_norm(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
+                                const ls_batch_norm_options *options);
 
 #if !defined(LS_NO_SITES)
 #define ls_conv2d(...) LS_AT(ls_conv2d(__VA_ARGS__))
@@ -122,7 +118,6 @@ LS_API ls_tensor *ls_batch_norm_with(ls_tensor *x, ls_tensor *weight, ls_tensor 
 #define ls_avg_pool2d(...) LS_AT(ls_avg_pool2d(__VA_ARGS__))
 #define ls_adaptive_avg_pool2d(...) LS_AT(ls_adaptive_avg_pool2d(__VA_ARGS__))
 #define ls_batch_norm(...) LS_AT(ls_batch_norm(__VA_ARGS__))
-#define ls_batch_norm_with(...) LS_AT(ls_batch_norm_with(__VA_ARGS__))
 #endif
 
 #ifdef __cplusplus

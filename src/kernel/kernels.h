@@ -481,7 +481,7 @@ typedef struct ls__kernels {
     size_t (*rotary_workspace)(const ls__rotary *args);
     /* mean nll of the rows that count: returns it (NaN where none does); dlogits = (softmax -
      * target)/their number where not NULL. Targets are validated already */
-    double (*cross_entropy_with)(const ls__cross_entropy *args, ls_stream *stream);
+    double (*cross_entropy)(const ls__cross_entropy *args, ls_stream *stream);
     /* the same of bfloat16; those of args are not read. args->n <= LS__HALF_LOGITS_MAX */
     double (*cross_entropy_bf16)(ls__bfloat16 *dlogits, const ls__bfloat16 *logits,
                                  const ls__cross_entropy *args, ls_stream *stream);

@@ -22,7 +22,7 @@ typedef struct linear {
 static ls_tensor *linear_forward(ls_module *m, ls_tensor *x) /* [..,in] -> [..,out] */
 {
     linear *self = (linear *)m;
-    return ls_linear_with(x, self->weight, self->bias, self->activation);
+    return ls_linear_activation(x, self->weight, self->bias, self->activation);
 }
 
 static const ls_module_class linear_class =

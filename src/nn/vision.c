@@ -91,11 +91,11 @@ static ls_tensor *batch_norm_forward(ls_module *m, ls_tensor *x) /* [N,C,H,W], s
         ++*batches;
         ls__tensor_changed(self->batches);
     }
-    return ls_batch_norm_with(x, self->weight, self->bias,
-                              LS_OPTIONS(ls_batch_norm_options, .running_mean = self->mean,
-                                         .running_var = self->var, .training = m->training,
-                                         .momentum = self->momentum, .eps = self->eps,
-                                         .residual = self->residual, .relu = self->relu));
+    return ls_batch_norm(x, self->weight, self->bias,
+                         LS_OPTIONS(ls_batch_norm_options, .running_mean = self->mean,
+                                    .running_var = self->var, .training = m->training,
+                                    .momentum = self->momentum, .eps = self->eps,
+                                    .residual = self->residual, .relu = self->relu));
 }
 
 static const ls_module_class batch_norm_class =

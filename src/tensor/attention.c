@@ -346,27 +346,6 @@ static bool operands_fit(ls__call *call)
     return halves || ls__call_float32(call);
 }
 
-/* The strict form: one shape for all three operands. */
-ls_tensor *ls_attention(ls_tensor *q, ls_tensor *k, ls_tensor *v, bool causal)
-{
-    ls__call call;
-    if (!ls__call_begin(&call, attention_op.name, 3, (ls_tensor *[]){q, k, v}) ||
-        !ls__call_autocast(&call) || !operands_fit(&call)) {
-        return call.failed;
-    }
-    const ls__record *in = call.in[0];
-    if (in->ndim != 4 || !ls__shape_equal(in, call.in[1]) || !ls__shape_equal(in, call.in[2])) {
-        return ls__call_fail(&call, LS_ERR_INVALID,
-                             "q %s, k %s, v %s; all three must be [batch,heads,time,dim], alike",
-                             ls__record_print(in).text, ls__record_print(call.in[1]).text,
-                             ls__record_print(call.in[2]).text);
-    }
-    request asked = {.causal = causal};
-    return attend(&call, &asked);
-}
-
-/* ---- with options ------------------------------------------------------------------------- */
-
 /* Query heads share key heads in groups, so H must be a multiple of G. */
 static bool shapes_fit(ls__call *call, bool causal)
 {
@@ -444,12 +423,12 @@ static bool read_mask(ls__call *call, ls_tensor *mask, request *asked)
 }
 
 /* All options are checked before any memory is taken. */
-ls_tensor *ls_attention_with(ls_tensor *q, ls_tensor *k, ls_tensor *v,
-                             const ls_attention_options *options)
+ls_tensor *ls_attention(ls_tensor *q, ls_tensor *k, ls_tensor *v,
+                        const ls_attention_options *options)
 {
     ls__call call;
     LS__OPTIONS_OR(ls__call_refused(), ls_attention_options, given, options);
-    if (!ls__call_begin(&call, "attention_with", 3, (ls_tensor *[]){q, k, v}) ||
+    if (!ls__call_begin(&call, attention_op.name, 3, (ls_tensor *[]){q, k, v}) ||
         !ls__call_autocast(&call) || !operands_fit(&call) || !shapes_fit(&call, given.causal) ||
         !numbers_fit(&call, &given)) {
         return call.failed;

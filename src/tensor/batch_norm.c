@@ -259,8 +259,8 @@ static ls_tensor *normalise(ls__call *call, const norm_context *c, const running
 }
 
 /* All operands are checked before the running statistics change, so a failed call leaves them. */
-ls_tensor *ls_batch_norm_with(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
-                              const ls_batch_norm_options *options)
+ls_tensor *ls_batch_norm(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
+                         const ls_batch_norm_options *options)
 {
     LS__OPTIONS_OR(ls__call_refused(), ls_batch_norm_options, o, options);
     ls__call call;
@@ -286,14 +286,4 @@ ls_tensor *ls_batch_norm_with(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
         return call.failed;
     }
     return normalise(&call, &c, &stats, o.eps);
-}
-
-/* The signature of torch.nn.functional.batch_norm; more options are ls_batch_norm_with's. */
-ls_tensor *ls_batch_norm(ls_tensor *x, ls_tensor *weight, ls_tensor *bias, ls_tensor *running_mean,
-                         ls_tensor *running_var, bool training, double momentum, double eps)
-{
-    return ls_batch_norm_with(x, weight, bias,
-                              LS_OPTIONS(ls_batch_norm_options, .running_mean = running_mean,
-                                         .running_var = running_var, .training = training,
-                                         .momentum = momentum, .eps = eps));
 }

@@ -385,8 +385,8 @@ static bool begin(ls__call *call, linear_context *c, ls_shape *shape)
 }
 
 /* An unknown activation is reported under the plain name: kinds[] has none for it. */
-ls_tensor *ls_linear_with(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
-                          ls_activation activation)
+ls_tensor *ls_linear_activation(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
+                                ls_activation activation)
 {
     ls__call call;
     ls_shape shape;
@@ -411,5 +411,5 @@ ls_tensor *ls_linear_with(ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
 
 ls_tensor *ls_linear(ls_tensor *x, ls_tensor *weight, ls_tensor *bias)
 {
-    return ls_linear_with(x, weight, bias, LS_ACTIVATION_NONE);
+    return ls_linear_activation(x, weight, bias, LS_ACTIVATION_NONE);
 }

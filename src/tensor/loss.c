@@ -152,7 +152,6 @@ static ls_status cross_entropy_backward(ls__tensor_rule *r)
         .name = (text), .backward = cross_entropy_backward, .gives = true                          \
     }
 static const ls__op cross_entropy_op = CLASS_LOSS("cross_entropy");
-static const ls__op cross_entropy_with_op = CLASS_LOSS("cross_entropy_with");
 static const ls__op nll_op = CLASS_LOSS("nll_loss");
 #undef CLASS_LOSS
 
@@ -160,8 +159,7 @@ typedef struct class_loss {
     const ls__op *op;
     double (*run)(const ls__cross_entropy *args, ls_stream *stream);
     double smoothing;
-    bool ignores; /* `ignore` is allowed among the targets */
-    int64_t ignore;
+    int64_t ignore; /* allowed among the targets */
 } class_loss;
 
 /* Classes are the last dimension. False with call->failed set. */
@@ -188,9 +186,6 @@ static bool targets_valid(ls__call *call, const class_loss *loss, const ls__dens
 {
     const ls__record *target = call->in[EDGE_TARGET];
     bool wide = target->dtype == LS_INT64;
-    if (!loss->ignores) {
-        return ls__call_indices(call, EDGE_TARGET, y, n);
-    }
     for (int64_t i = 0; y->data != NULL && i < target->numel; i++) {
         int64_t at = wide ? ((const int64_t *)y->data)[i] : ((const int32_t *)y->data)[i];
         if (at != loss->ignore && (at < 0 || at >= n)) {
@@ -259,30 +254,20 @@ static bool class_loss_begin(ls__call *call, const ls__op *op, ls_tensor *logits
            ls__call_index(call, EDGE_TARGET) && cross_entropy_shapes(call);
 }
 
-ls_tensor *ls_cross_entropy(ls_tensor *logits, ls_tensor *target)
-{
-    ls__call call;
-    if (!class_loss_begin(&call, &cross_entropy_op, logits, target)) {
-        return call.failed;
-    }
-    class_loss loss = {&cross_entropy_op, call.k->cross_entropy_with, 0.0, false, -1};
-    return class_loss_of(&call, &loss);
-}
-
-ls_tensor *ls_cross_entropy_with(ls_tensor *logits, ls_tensor *target,
-                                 const ls_cross_entropy_options *options)
+ls_tensor *ls_cross_entropy(ls_tensor *logits, ls_tensor *target,
+                            const ls_cross_entropy_options *options)
 {
     ls__call call;
     LS__OPTIONS_OR(ls__call_refused(), ls_cross_entropy_options, given, options);
-    if (!class_loss_begin(&call, &cross_entropy_with_op, logits, target)) {
+    if (!class_loss_begin(&call, &cross_entropy_op, logits, target)) {
         return call.failed;
     }
     if (!(given.label_smoothing >= 0.0 && given.label_smoothing <= 1.0)) {
         return ls__call_fail(&call, LS_ERR_INVALID, "label_smoothing is %g; it is a share in 0…1",
                              given.label_smoothing);
     }
-    class_loss loss = {&cross_entropy_with_op, call.k->cross_entropy_with, given.label_smoothing,
-                       true, given.ignore_index};
+    class_loss loss = {&cross_entropy_op, call.k->cross_entropy, given.label_smoothing,
+                       given.ignore_index};
     return class_loss_of(&call, &loss);
 }
 
@@ -295,6 +280,6 @@ ls_tensor *ls_nll_loss(ls_tensor *log_probs, ls_tensor *target)
     if (!class_loss_begin(&call, &nll_op, log_probs, target)) {
         return call.failed;
     }
-    class_loss loss = {&nll_op, call.k->nll, 0.0, true, NLL_IGNORE};
+    class_loss loss = {&nll_op, call.k->nll, 0.0, NLL_IGNORE};
     return class_loss_of(&call, &loss);
 }

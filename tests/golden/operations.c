@@ -60,22 +60,22 @@ GOLDEN(parts_of_transformers)
     SHOW_TENSOR(ls_rotary(f32(2, 3, 5), 0, 10000.0));
     SHOW_TENSOR(ls_rotary(f32(1, 2, 3, 5), 0, 10000.0));
     SHOW_TENSOR(ls_rotary(q, -1, 10000.0));
-    SHOW_TENSOR(ls_attention_with(q, k, k, NULL));
-    SHOW_TENSOR(ls_attention_with(q, v, v, LS_OPTIONS(ls_attention_options, .causal = true)));
-    SHOW_TENSOR(ls_attention_with(q, v, v, LS_OPTIONS(ls_attention_options, .dropout = 2.0)));
-    SHOW_TENSOR(ls_attention_with(q, v, v, LS_OPTIONS(ls_attention_options, .scale = INFINITY)));
-    SHOW_TENSOR(ls_attention_with(q, v, v, LS_OPTIONS(ls_attention_options, .mask = q)));
+    SHOW_TENSOR(ls_attention(q, k, k, NULL));
+    SHOW_TENSOR(ls_attention(q, v, v, LS_OPTIONS(ls_attention_options, .causal = true)));
+    SHOW_TENSOR(ls_attention(q, v, v, LS_OPTIONS(ls_attention_options, .dropout = 2.0)));
+    SHOW_TENSOR(ls_attention(q, v, v, LS_OPTIONS(ls_attention_options, .scale = INFINITY)));
+    SHOW_TENSOR(ls_attention(q, v, v, LS_OPTIONS(ls_attention_options, .mask = q)));
     ls_set_requires_grad(m, true);
-    SHOW_TENSOR(ls_attention_with(q, v, v, LS_OPTIONS(ls_attention_options, .mask = m)));
+    SHOW_TENSOR(ls_attention(q, v, v, LS_OPTIONS(ls_attention_options, .mask = m)));
 }
 
 GOLDEN(targets_and_shares)
 {
     const int64_t index[] = {0, 3, -100, -1};
     ls_tensor *x = f32(4, 5), *t = ls_from_data(index, LS_SHAPE(4), LS_INT64);
-    SHOW_TENSOR(ls_cross_entropy_with(x, t, NULL));
+    SHOW_TENSOR(ls_cross_entropy(x, t, NULL));
     SHOW_TENSOR(
-        ls_cross_entropy_with(x, t, LS_OPTIONS(ls_cross_entropy_options, .label_smoothing = 1.5)));
+        ls_cross_entropy(x, t, LS_OPTIONS(ls_cross_entropy_options, .label_smoothing = 1.5)));
     SHOW_TENSOR(ls_nll_loss(x, x));
     SHOW_TENSOR(ls_bce_with_logits(x, f32(5)));
 }

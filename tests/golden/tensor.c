@@ -22,7 +22,7 @@ GOLDEN(shapes_that_do_not_fit)
     SHOW_TENSOR(ls_layer_norm(a, f32(LS_SHAPE(4)), NULL, 1e-5));
     SHOW_TENSOR(ls_layer_norm(f32(LS_SHAPE(4, 0)), NULL, NULL, 1e-5));
     SHOW_TENSOR(ls_mse_loss(a, v));
-    SHOW_TENSOR(ls_attention(c, c, c, true));
+    SHOW_TENSOR(ls_attention(c, c, c, LS_OPTIONS(ls_attention_options, .causal = true)));
     SHOW_TENSOR(ls_lstm(c, a, NULL));
     SHOW_TENSOR(ls_lstm(c, f32(LS_SHAPE(16, 4)), NULL));
     SHOW_TENSOR(ls_lstm(f32(LS_SHAPE(5, 2, 16)), f32(LS_SHAPE(16, 4)), f32(LS_SHAPE(2, 4))));
@@ -48,13 +48,13 @@ GOLDEN(types_and_indices)
     SHOW_TENSOR(ls_embedding(w, w));
     SHOW_TENSOR(ls_embedding(f32(LS_SHAPE(5)), i));
     SHOW_TENSOR(ls_embedding(w, ls_reshape(i, LS_SHAPE(1, 1, 1, 1, 1, 1, 2, 2))));
-    SHOW_TENSOR(ls_cross_entropy(x, i));
-    SHOW_TENSOR(ls_cross_entropy(w, i));
+    SHOW_TENSOR(ls_cross_entropy(x, i, NULL));
+    SHOW_TENSOR(ls_cross_entropy(w, i, NULL));
     SHOW_TENSOR(ls_relu(i));
     SHOW_TENSOR(ls_add(x, i));
     SHOW_TENSOR(ls_dropout(x, 1.5));
     SHOW_TENSOR(ls_gelu(x, (ls_gelu_kind)9));
-    SHOW_TENSOR(ls_linear_with(x, x, NULL, (ls_activation)9));
+    SHOW_TENSOR(ls_linear_activation(x, x, NULL, (ls_activation)9));
 }
 
 GOLDEN(memory_that_is_given)

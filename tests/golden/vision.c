@@ -67,13 +67,17 @@ GOLDEN(pooling)
 GOLDEN(batch_norm)
 {
     ls_tensor *x = f32(2, 4, 5, 6), *c = f32(4), *d = f32(5);
-    SHOW_TENSOR(ls_batch_norm(c, NULL, NULL, NULL, NULL, true, 0.1, 1e-5));
-    SHOW_TENSOR(ls_batch_norm(x, d, c, NULL, NULL, true, 0.1, 1e-5));
-    SHOW_TENSOR(ls_batch_norm(x, c, c, c, d, true, 0.1, 1e-5));
-    SHOW_TENSOR(ls_batch_norm(x, c, c, c, NULL, false, 0.1, 1e-5));
-    SHOW_TENSOR(ls_batch_norm(f32(1, 4), c, c, NULL, NULL, true, 0.1, 1e-5));
-    SHOW_TENSOR(ls_batch_norm(x, c, c, NULL, NULL, true, 1.5, 1e-5));
-    SHOW_TENSOR(ls_batch_norm_with(x, c, c, LS_OPTIONS(ls_batch_norm_options, .residual = c)));
+    SHOW_TENSOR(ls_batch_norm(c, NULL, NULL, LS_OPTIONS(ls_batch_norm_options, .training = true)));
+    SHOW_TENSOR(ls_batch_norm(x, d, c, LS_OPTIONS(ls_batch_norm_options, .training = true)));
+    SHOW_TENSOR(ls_batch_norm(
+        x, c, c,
+        LS_OPTIONS(ls_batch_norm_options, .running_mean = c, .running_var = d, .training = true)));
+    SHOW_TENSOR(ls_batch_norm(x, c, c, LS_OPTIONS(ls_batch_norm_options, .running_mean = c)));
+    SHOW_TENSOR(
+        ls_batch_norm(f32(1, 4), c, c, LS_OPTIONS(ls_batch_norm_options, .training = true)));
+    SHOW_TENSOR(ls_batch_norm(
+        x, c, c, LS_OPTIONS(ls_batch_norm_options, .training = true, .momentum = 1.5)));
+    SHOW_TENSOR(ls_batch_norm(x, c, c, LS_OPTIONS(ls_batch_norm_options, .residual = c)));
     SHOW_TENSOR(ls_batch_norm2d_relu(ls_relu_new(), x, NULL));
 }
 

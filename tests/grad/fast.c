@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include <lockstep/ops.h>
 #include <lockstep/random.h>
 
 #include "../unit/tensor/local.h"
@@ -31,7 +32,9 @@ static ls_tensor *block(const sizes *s, ls_tensor **p, ls_tensor *ids)
         one = ls_reshape(one, LS_SHAPE(s->batch, s->time, s->heads, s->dim));
         part[i] = ls_transpose(one, 1, 2);
     }
-    ls_tensor *o = ls_transpose(ls_attention(part[0], part[1], part[2], true), 1, 2);
+    ls_tensor *o = ls_transpose(
+        ls_attention(part[0], part[1], part[2], LS_OPTIONS(ls_attention_options, .causal = true)),
+        1, 2);
     o = ls_reshape(o, LS_SHAPE(s->batch, s->time, width));
     x = ls_add(x, ls_dropout(ls_matmul(o, p[6]), 0.1));
     h = ls_gelu(ls_linear(ls_layer_norm(x, NULL, NULL, 1e-5), p[7], NULL), LS_GELU_ERF);
@@ -65,7 +68,7 @@ static void run(const sizes *s, const ls__kernels *kernels, outcome *out)
         p[i] = ls_set_requires_grad(ls_scale(ls_rand(shapes[i]), 0.5), true);
     }
     ls_tensor *ids = ls_from_data(tokens, LS_SHAPE(s->batch, s->time), LS_INT32);
-    ls_tensor *loss = ls_cross_entropy(block(s, p, ids), ids);
+    ls_tensor *loss = ls_cross_entropy(block(s, p, ids), ids, NULL);
     CHECK_OK(ls_copy_out(loss, out->values, sizeof(float)));
     CHECK_OK(ls_backward(loss));
     for (int i = 0; i < PARAMS; i++) {

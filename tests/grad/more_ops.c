@@ -38,7 +38,7 @@ BINARY(bce, ls_bce_with_logits(x, y))
 BINARY(bce_scaled, ls_scale(ls_bce_with_logits(x, ls_sigmoid(y)), 3.0))
 BINARY(concat_first, ls_concat((ls_tensor *[]){x, y}, 2, 0))
 BINARY(concat_last, ls_concat((ls_tensor *[]){x, y, x}, 3, -1))
-BINARY(attention_short, ls_attention_with(x, y, y, NULL))
+BINARY(attention_short, ls_attention(x, y, y, NULL))
 
 static ls_tensor *mask_of(ls_shape shape)
 {
@@ -138,9 +138,9 @@ static ls_tensor *smoothed(ls_tensor **in)
     ls_shape shape = ls_shape_of(in[0]);
     ls_shape rows = {shape.ndim - 1, {shape.dim[0], shape.dim[1]}};
     ls_tensor *target = index_of(rows, shape.dim[rows.ndim], LS_INT64);
-    return ls_scale(ls_cross_entropy_with(in[0], target,
-                                          LS_OPTIONS(ls_cross_entropy_options,
-                                                     .label_smoothing = 0.2, .ignore_index = 3)),
+    return ls_scale(ls_cross_entropy(in[0], target,
+                                     LS_OPTIONS(ls_cross_entropy_options, .label_smoothing = 0.2,
+                                                .ignore_index = 3)),
                     1.5);
 }
 
@@ -152,8 +152,8 @@ static ls_tensor *nll(ls_tensor **in)
 
 static ls_tensor *attention_grouped(ls_tensor **in)
 {
-    return ls_attention_with(in[0], in[1], in[2],
-                             LS_OPTIONS(ls_attention_options, .causal = true, .scale = 0.7));
+    return ls_attention(in[0], in[1], in[2],
+                        LS_OPTIONS(ls_attention_options, .causal = true, .scale = 0.7));
 }
 
 /* Key 0 is hidden from all, query 1 of head 0 sees nothing. */
@@ -163,13 +163,13 @@ static ls_tensor *attention_masked(ls_tensor **in)
     const float m[] = {hidden, 0.5f, 0, 0.25f, hidden, hidden, hidden, hidden,
                        hidden, 0,    0, 0,     hidden, 0,      -0.5f,  0};
     ls_tensor *mask = ls_from_data(m, S(2, 2, 4), LS_FLOAT32);
-    return ls_attention_with(in[0], in[1], in[2], LS_OPTIONS(ls_attention_options, .mask = mask));
+    return ls_attention(in[0], in[1], in[2], LS_OPTIONS(ls_attention_options, .mask = mask));
 }
 
 static ls_tensor *attention_dropped(ls_tensor **in)
 {
     ls_tensor *mask = ls_slice(ls_full(S(2, 1, 1, 6), LS_FLOAT32, 0.3), 3, 1, 5);
-    return ls_attention_with(
+    return ls_attention(
         in[0], in[1], in[2],
         LS_OPTIONS(ls_attention_options, .causal = true, .dropout = 0.3, .mask = mask));
 }
@@ -184,8 +184,8 @@ static ls_tensor *attention_fused_grouped(ls_tensor **in)
     for (int i = 0; i < 3; i++) {
         part[i] = ls_transpose(part[i], 1, 2);
     }
-    ls_tensor *o = ls_attention_with(part[0], part[1], part[2],
-                                     LS_OPTIONS(ls_attention_options, .causal = true));
+    ls_tensor *o =
+        ls_attention(part[0], part[1], part[2], LS_OPTIONS(ls_attention_options, .causal = true));
     return ls_reshape(ls_transpose(o, 1, 2), S(s.dim[0], s.dim[1], -1));
 }
 

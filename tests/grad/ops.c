@@ -3,6 +3,8 @@
  * An operation is given its inputs as views of leaves: whole ones, transposed ones (the leaf has
  * its last two dims swapped), slices of larger ones, and a different layout for each input. The
  * leaf's gradient is what is checked, so the path through the view is too. */
+#include <lockstep/ops.h>
+
 #include "sweep.h"
 
 /* ---- operations --------------------------------------------------------------------------- */
@@ -68,16 +70,16 @@ static ls_tensor *linear(ls_tensor **in)
 #define LINEAR_WITH(name, activation)                                                              \
     static ls_tensor *name(ls_tensor **in)                                                         \
     {                                                                                              \
-        return ls_linear_with(in[0], in[1], in[2], LS_ACTIVATION_##activation);                    \
+        return ls_linear_activation(in[0], in[1], in[2], LS_ACTIVATION_##activation);              \
     }
 LINEAR_WITH(linear_relu, RELU)
 LINEAR_WITH(linear_gelu, GELU)
 LINEAR_WITH(linear_gelu_tanh, GELU_TANH)
 LINEAR_WITH(linear_silu, SILU)
 LINEAR_WITH(linear_tanh, TANH)
-BINARY(linear_gelu_plain, ls_linear_with(x, y, NULL, LS_ACTIVATION_GELU))
-BINARY(linear_silu_twice,
-       ls_linear_with(ls_linear_with(x, y, NULL, LS_ACTIVATION_SILU), y, NULL, LS_ACTIVATION_TANH))
+BINARY(linear_gelu_plain, ls_linear_activation(x, y, NULL, LS_ACTIVATION_GELU))
+BINARY(linear_silu_twice, ls_linear_activation(ls_linear_activation(x, y, NULL, LS_ACTIVATION_SILU),
+                                               y, NULL, LS_ACTIVATION_TANH))
 
 /* The weight twice, the bias once: their first gradients come at different times. */
 static ls_tensor *norm_shared_weight(ls_tensor **in)
@@ -92,17 +94,17 @@ static ls_tensor *layer_norm(ls_tensor **in)
 
 static ls_tensor *attention(ls_tensor **in)
 {
-    return ls_attention(in[0], in[1], in[2], false);
+    return ls_attention(in[0], in[1], in[2], NULL);
 }
 
 static ls_tensor *attention_causal(ls_tensor **in)
 {
-    return ls_attention(in[0], in[1], in[2], true);
+    return ls_attention(in[0], in[1], in[2], LS_OPTIONS(ls_attention_options, .causal = true));
 }
 
 static ls_tensor *attention_of_itself(ls_tensor **in)
 {
-    return ls_attention(in[0], in[0], in[0], true);
+    return ls_attention(in[0], in[0], in[0], LS_OPTIONS(ls_attention_options, .causal = true));
 }
 
 /* x [B,T,3HD], as a GPT block uses it: two heads. */
@@ -116,7 +118,9 @@ static ls_tensor *attention_fused(ls_tensor **in)
         one = ls_reshape(one, LS_SHAPE(s.dim[0], s.dim[1], 2, s.dim[2] / 6));
         part[i] = ls_transpose(one, 1, 2);
     }
-    ls_tensor *o = ls_transpose(ls_attention(part[0], part[1], part[2], true), 1, 2);
+    ls_tensor *o = ls_transpose(
+        ls_attention(part[0], part[1], part[2], LS_OPTIONS(ls_attention_options, .causal = true)),
+        1, 2);
     return ls_reshape(o, LS_SHAPE(s.dim[0], s.dim[1], -1));
 }
 
@@ -155,7 +159,7 @@ static ls_tensor *cross_entropy(ls_tensor **in)
     for (int i = 0; i < count; i++) {
         target[i] = (int32_t)((7 * i + 2) % classes);
     }
-    return ls_cross_entropy(in[0], ls_from_data(target, shape, LS_INT32));
+    return ls_cross_entropy(in[0], ls_from_data(target, shape, LS_INT32), NULL);
 }
 
 static ls_tensor *cross_entropy_scaled(ls_tensor **in)

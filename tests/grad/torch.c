@@ -4,6 +4,8 @@
  *     def p(name, t): print(name, ["%.8g" % v for v in t.detach().flatten().tolist()]) */
 #include <math.h>
 
+#include <lockstep/ops.h>
+
 #include "../unit/tensor/local.h"
 
 #define TOLERANCE 2e-6 /* float32 on both sides, sums of at most six terms near 1 */
@@ -72,7 +74,7 @@ LOCAL_TEST(cross_entropy_agrees_with_torch)
     const float x0[] = {1, 2, 3, 0, -1, 5};
     const int64_t target[] = {2, 0};
     ls_tensor *x = leaf(x0, LS_SHAPE(2, 3));
-    ls_tensor *loss = ls_cross_entropy(x, ls_from_data(target, LS_SHAPE(2), LS_INT64));
+    ls_tensor *loss = ls_cross_entropy(x, ls_from_data(target, LS_SHAPE(2), LS_INT64), NULL);
     CHECK_VALUES(loss, 2.7083902f);
     CHECK_OK(ls_backward(loss));
     CHECK_VALUES(ls_grad(x), 0.04501529f, 0.12236425f, -0.1673795f, -0.49666178f, 0.0012280577f,
@@ -96,7 +98,7 @@ LOCAL_TEST(causal_attention_agrees_with_torch)
     }
     ls_shape shape = LS_SHAPE(1, 2, 3, 2);
     ls_tensor *q = leaf(q0, shape), *k = leaf(k0, shape), *v = leaf(v0, shape);
-    ls_tensor *o = ls_attention(q, k, v, true);
+    ls_tensor *o = ls_attention(q, k, v, LS_OPTIONS(ls_attention_options, .causal = true));
     CHECK_VALUES(o, 0, 0.84147096f, 0.47759244f, 0.47362402f, 0.045677014f, -0.0042438428f,
                  -0.27941549f, 0.65698659f, 0.31018806f, 0.54319555f, 0.067154415f, 0.14162041f);
     CHECK_OK(ls_backward(ls_sum(ls_mul(o, ls_from_data(r0, shape, LS_FLOAT32)))));

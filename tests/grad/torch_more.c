@@ -276,7 +276,7 @@ LOCAL_TEST(attention_with_options_agrees_with_torch)
         }
         ls_tensor *k = leaf(data, shape), *o;
         if (kind == 0) {
-            o = ls_attention_with(q, k, v, LS_OPTIONS(ls_attention_options, .causal = true));
+            o = ls_attention(q, k, v, LS_OPTIONS(ls_attention_options, .causal = true));
             weigh(o);
             CHECK_VALUES(o, 0.99166483f, -0.25554112f, 0.064418748f, 0.10697341f, 0.29153207f,
                          -0.17257592f, 0.097681753f, 0.072841197f, 0.99166483f, -0.25554112f,
@@ -290,8 +290,7 @@ LOCAL_TEST(attention_with_options_agrees_with_torch)
             CHECK_VALUES(ls_grad(v), 0.96114588f, -0.48245165f, -0.36595401f, 0.62348485f,
                          0.19522916f, -0.18429738f, -0.046057552f, 0.38699335f);
         } else {
-            o = ls_attention_with(q, k, v,
-                                  LS_OPTIONS(ls_attention_options, .mask = m, .scale = 0.3));
+            o = ls_attention(q, k, v, LS_OPTIONS(ls_attention_options, .mask = m, .scale = 0.3));
             weigh(o);
             CHECK_VALUES(o, 0.38707668f, -0.25125161f, 0.4401378f, -0.2364805f, 0.38119006f,
                          -0.25211769f, 0.44241324f, -0.23682506f, -0.025286391f, 0.20901577f,
@@ -329,7 +328,7 @@ LOCAL_TEST(losses_agree_with_torch)
     }
     ls_tensor *t = ls_from_data(target, LS_SHAPE(4), LS_INT64), *x = waves(LS_SHAPE(4, 3));
     ls_tensor *l =
-        ls_cross_entropy_with(x, t, LS_OPTIONS(ls_cross_entropy_options, .label_smoothing = 0.1));
+        ls_cross_entropy(x, t, LS_OPTIONS(ls_cross_entropy_options, .label_smoothing = 0.1));
     CHECK_VALUES(l, 1.9066883f);
     CHECK_OK(ls_backward(l));
     CHECK_VALUES(ls_grad(x), 0.22129297f, 0.055660073f, -0.27695304f, 0, 0, 0, -0.27016166f,
@@ -363,7 +362,7 @@ LOCAL_TEST(losses_agree_with_torch)
 static void check_layer(ls_activation activation, const float *want)
 {
     ls_tensor *x = waves(LS_SHAPE(4, 3)), *w = waves(LS_SHAPE(2, 3)), *b = waves(LS_SHAPE(2));
-    ls_tensor *y = ls_linear_with(x, w, b, activation);
+    ls_tensor *y = ls_linear_activation(x, w, b, activation);
     weigh(y);
     check_near(__LINE__, y, want, 8);
     check_near(__LINE__, ls_grad(x), want + 8, 12);

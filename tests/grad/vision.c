@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include <lockstep/ops.h>
 #include <lockstep/random.h>
 #include <lockstep/vision.h>
 
@@ -40,28 +41,29 @@ OP(avg_pool_within,
 OP(adaptive, ls_adaptive_avg_pool2d(in[0], 2, 3))
 OP(pooled_twice, ls_add(ls_max_pool2d(in[0], POOL(.kernel = {2, 2})),
                         ls_avg_pool2d(in[0], POOL(.kernel = {2, 2}))))
-OP(norm, ls_batch_norm(in[0], in[1], in[2], NULL, NULL, true, 0.1, 1e-3))
-OP(norm_plain, ls_batch_norm(in[0], NULL, NULL, NULL, NULL, true, 0.1, 1e-3))
-OP(norm_twice, ls_batch_norm(ls_batch_norm(in[0], in[1], NULL, NULL, NULL, true, 0.1, 1e-3), in[1],
-                             in[2], NULL, NULL, true, 0.1, 1e-3))
 
 #define NORM(...) LS_OPTIONS(ls_batch_norm_options, .eps = 1e-3, .training = true, __VA_ARGS__)
-OP(norm_relu, ls_batch_norm_with(in[0], in[1], in[2], NORM(.relu = true)))
-OP(norm_residual, ls_batch_norm_with(in[0], in[1], in[2], NORM(.residual = in[3])))
-OP(norm_all, ls_batch_norm_with(in[0], in[1], in[2], NORM(.residual = in[3], .relu = true)))
-OP(norm_itself, ls_batch_norm_with(in[0], in[1], in[2], NORM(.residual = in[0])))
+OP(norm, ls_batch_norm(in[0], in[1], in[2], NORM()))
+OP(norm_plain, ls_batch_norm(in[0], NULL, NULL, NORM()))
+OP(norm_twice, ls_batch_norm(ls_batch_norm(in[0], in[1], NULL, NORM()), in[1], in[2], NORM()))
+OP(norm_relu, ls_batch_norm(in[0], in[1], in[2], NORM(.relu = true)))
+OP(norm_residual, ls_batch_norm(in[0], in[1], in[2], NORM(.residual = in[3])))
+OP(norm_all, ls_batch_norm(in[0], in[1], in[2], NORM(.residual = in[3], .relu = true)))
+OP(norm_itself, ls_batch_norm(in[0], in[1], in[2], NORM(.residual = in[0])))
 /* What a residual block does: two users of one gradient, in the layout of convolutions. */
-OP(block,
-   ls_batch_norm_with(ls_conv2d(in[0], in[1], NULL, CONV(.padding = {1, 1})), in[2], in[3],
-                      NORM(.residual = ls_conv2d(in[0], in[1], NULL, CONV(.padding = {1, 1})))))
+OP(block, ls_batch_norm(ls_conv2d(in[0], in[1], NULL, CONV(.padding = {1, 1})), in[2], in[3],
+                        NORM(.residual = ls_conv2d(in[0], in[1], NULL, CONV(.padding = {1, 1})))))
 OP(mixed, ls_mul(ls_sigmoid(ls_add(ls_scale(ls_conv2d(in[0], in[1], NULL, NULL), 2.0), in[2])),
                  ls_conv2d(in[0], in[1], NULL, NULL)))
 
 static ls_tensor *norm_evaluation(ls_tensor **in)
 {
     static const float mean[] = {0.1f, -0.2f, 0.3f}, var[] = {0.5f, 1.0f, 2.0f};
-    return ls_batch_norm(in[0], in[1], in[2], ls_from_data(mean, LS_SHAPE(3), LS_FLOAT32),
-                         ls_from_data(var, LS_SHAPE(3), LS_FLOAT32), false, 0.1, 1e-3);
+    return ls_batch_norm(in[0], in[1], in[2],
+                         LS_OPTIONS(ls_batch_norm_options,
+                                    .running_mean = ls_from_data(mean, LS_SHAPE(3), LS_FLOAT32),
+                                    .running_var = ls_from_data(var, LS_SHAPE(3), LS_FLOAT32),
+                                    .eps = 1e-3));
 }
 
 #define S(...) LS_SHAPE(__VA_ARGS__)
@@ -375,11 +377,11 @@ LOCAL_TEST(batch_norm_with_residual_and_relu_agrees_with_torch)
             ls_tensor *x = sines(LS_SHAPE(2, 2, 1, 3), 0.7), *w = sines(LS_SHAPE(2), 0.4);
             ls_tensor *b = sines(LS_SHAPE(2), 2.0), *r = sines(LS_SHAPE(2, 2, 1, 3), 1.9);
             ls_tensor *seen = last ? stored_channels_last(x) : x;
-            ls_tensor *y = ls_batch_norm_with(seen, w, b,
-                                              LS_OPTIONS(ls_batch_norm_options, .running_mean = m,
-                                                         .running_var = v, .training = pass == 0,
-                                                         .momentum = last ? 0.0 : 0.3, .eps = 1e-3,
-                                                         .residual = r, .relu = true));
+            ls_tensor *y =
+                ls_batch_norm(seen, w, b,
+                              LS_OPTIONS(ls_batch_norm_options, .running_mean = m, .running_var = v,
+                                         .training = pass == 0, .momentum = last ? 0.0 : 0.3,
+                                         .eps = 1e-3, .residual = r, .relu = true));
             back(y);
             ls_tensor *got[] = {y, ls_grad(x), ls_grad(w), ls_grad(b), ls_grad(r)};
             for (int i = 0; i < 5; i++) {
@@ -443,7 +445,10 @@ LOCAL_TEST(batch_norm_agrees_with_torch)
     ls_tensor *v = ls_from_data(v0, LS_SHAPE(2), LS_FLOAT32);
     ls_tensor *x = sines(LS_SHAPE(2, 2, 1, 3), 0.7), *w = sines(LS_SHAPE(2), 0.4);
     ls_tensor *b = sines(LS_SHAPE(2), 2.0);
-    ls_tensor *y = ls_batch_norm(x, w, b, m, v, true, 0.3, 1e-3);
+    ls_tensor *y =
+        ls_batch_norm(x, w, b,
+                      LS_OPTIONS(ls_batch_norm_options, .running_mean = m, .running_var = v,
+                                 .training = true, .momentum = 0.3, .eps = 1e-3));
     back(y);
     CHECK_VALUES(y, 1.561789f, 1.747997f, 1.3559753f, -0.014474701f, -0.8791849f, -1.3630873f,
                  -0.57674652f, 0.055020247f, 0.9047907f, 1.055903f, 1.2397411f, 0.807823f);
@@ -456,7 +461,9 @@ LOCAL_TEST(batch_norm_agrees_with_torch)
     CHECK_VALUES(v, 1.5654796f, 0.37427643f);
     x = sines(LS_SHAPE(2, 2, 1, 3), 0.7), w = sines(LS_SHAPE(2), 0.4);
     b = sines(LS_SHAPE(2), 2.0);
-    y = ls_batch_norm(x, w, b, m, v, false, 0.3, 1e-3);
+    y = ls_batch_norm(x, w, b,
+                      LS_OPTIONS(ls_batch_norm_options, .running_mean = m, .running_var = v,
+                                 .momentum = 0.3, .eps = 1e-3));
     back(y);
     CHECK_VALUES(y, 1.1193618f, 1.2203403f, 1.0077512f, 0.69422323f, -0.35692415f, -0.94515914f,
                  -0.040342178f, 0.3022579f, 0.76307893f, 1.9953812f, 2.2188561f, 1.6938137f);
@@ -488,7 +495,10 @@ LOCAL_TEST(no_images_give_zero_gradients)
     ls_tensor *mean = ls_zeros(LS_SHAPE(3), LS_FLOAT32), *var = ls_ones(LS_SHAPE(3), LS_FLOAT32);
     check_zero_gradient(ls_conv2d(none, w, b, NULL), w);
     check_zero_gradient(ls_conv2d(none, w, b, NULL), b);
-    check_zero_gradient(ls_batch_norm(none, scale, scale, mean, var, true, 0.1, 1e-5), scale);
+    check_zero_gradient(ls_batch_norm(none, scale, scale,
+                                      LS_OPTIONS(ls_batch_norm_options, .running_mean = mean,
+                                                 .running_var = var, .training = true)),
+                        scale);
     CHECK_NEAR(((float *)ls_data(mean))[0], 0.0, 0.0); /* nothing was seen */
     CHECK_NEAR(((float *)ls_data(var))[2], 1.0, 0.0);
     ls_tensor *x = leaf_new(LS_SHAPE(2, 3, 4, 4), WHOLE, 4), *part = ls_slice(x, 0, 1, 1);
@@ -506,8 +516,12 @@ LOCAL_TEST(poison_is_passed_on)
                         ls_max_pool2d(bad, NULL),
                         ls_avg_pool2d(bad, NULL),
                         ls_adaptive_avg_pool2d(bad, 1, 1),
-                        ls_batch_norm(bad, c, c, c, c, true, 0.1, 1e-5),
-                        ls_batch_norm(x, c, c, c, bad, true, 0.1, 1e-5)};
+                        ls_batch_norm(bad, c, c,
+                                      LS_OPTIONS(ls_batch_norm_options, .running_mean = c,
+                                                 .running_var = c, .training = true)),
+                        ls_batch_norm(x, c, c,
+                                      LS_OPTIONS(ls_batch_norm_options, .running_mean = c,
+                                                 .running_var = bad, .training = true))};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         CHECK_STATUS(ls_tensor_status(all[i]), LS_ERR_INVALID);
         CHECK_CONTAINS(ls_error_message(), "reshape");
@@ -520,7 +534,9 @@ static void conv_step(ls_tensor **w, ls_tensor *x, ls_tensor *mean, ls_tensor *v
 {
     LS_SCOPE;
     ls_tensor *h = ls_conv2d(x, w[0], w[1], CONV(.padding = {1, 1}));
-    h = ls_relu(ls_batch_norm(h, w[1], w[2], mean, var, true, 0.1, 1e-5));
+    h = ls_relu(ls_batch_norm(h, w[1], w[2],
+                              LS_OPTIONS(ls_batch_norm_options, .running_mean = mean,
+                                         .running_var = var, .training = true)));
     h = ls_max_pool2d(h, POOL(.kernel = {2, 2}));
     h = ls_add(ls_avg_pool2d(h, POOL(.kernel = {2, 2})), ls_adaptive_avg_pool2d(h, 2, 2));
     CHECK_OK(ls_backward(ls_mean(h)));

@@ -25,7 +25,7 @@ static ls_tensor *leaf(ls_shape shape, int which, ls_dtype dtype)
 
 static ls_tensor *norm(ls_tensor **in, ls_tensor *x, ls_tensor *residual)
 {
-    return ls_batch_norm_with(
+    return ls_batch_norm(
         x, in[GAMMA], in[BETA],
         LS_OPTIONS(ls_batch_norm_options, .training = true, .relu = true, .residual = residual));
 }

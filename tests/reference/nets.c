@@ -18,7 +18,7 @@ static ls_module *mlp_make(void)
 static ls_tensor *mlp_loss(ls_module *net, int64_t first, int64_t count)
 {
     ls_tensor *x = formula_floats("x", first, count, LS_SHAPE(20));
-    return ls_cross_entropy(ls_forward(net, x), formula_classes(first, count, 10));
+    return ls_cross_entropy(ls_forward(net, x), formula_classes(first, count, 10), NULL);
 }
 
 const reference_net mlp_net = {.name = "mlp", .make = mlp_make, .loss = mlp_loss};
@@ -36,7 +36,7 @@ static ls_tensor *next_token_loss(ls_module *net, int64_t first, int64_t count, 
         memcpy(y + i * context, text + 1, (size_t)context * sizeof *y);
     }
     ls_tensor *logits = ls_forward(net, ls_from_data(x, LS_SHAPE(count, context), LS_INT32));
-    return ls_cross_entropy(logits, ls_from_data(y, LS_SHAPE(count, context), LS_INT32));
+    return ls_cross_entropy(logits, ls_from_data(y, LS_SHAPE(count, context), LS_INT32), NULL);
 }
 
 static ls_module *gpt_make(void)

@@ -32,7 +32,7 @@ static ls_tensor *hidden_loss(ls_module *net, int64_t first, int64_t count)
     ls_tensor *logits = ls_forward(net, ls_from_data(x, LS_SHAPE(count, CONTEXT), LS_INT32));
     ls_tensor *rows = ls_reshape(logits, LS_SHAPE(-1, VOCAB)); /* of them those of hidden tokens */
     ls_tensor *said = ls_embedding(rows, ls_from_data(place, LS_SHAPE(hidden), LS_INT32));
-    return ls_cross_entropy(said, ls_from_data(token, LS_SHAPE(hidden), LS_INT32));
+    return ls_cross_entropy(said, ls_from_data(token, LS_SHAPE(hidden), LS_INT32), NULL);
 }
 
 const reference_net bert_net = {.name = "bert", .make = bert_make, .loss = hidden_loss};

@@ -31,7 +31,7 @@ static ls_module *cnn_make(void)
 static ls_tensor *cnn_loss(ls_module *net, int64_t first, int64_t count)
 {
     ls_tensor *x = formula_floats("x0", first, count, LS_SHAPE(2, 5, 5));
-    return ls_cross_entropy(ls_forward(net, x), formula_classes(first, count, 4));
+    return ls_cross_entropy(ls_forward(net, x), formula_classes(first, count, 4), NULL);
 }
 
 const reference_net cnn_net = {.name = "cnn", .by_ranks = true, .make = cnn_make, .loss = cnn_loss};
@@ -106,7 +106,7 @@ static ls_module *resnet_make(void)
 static ls_tensor *resnet_loss(ls_module *net, int64_t first, int64_t count)
 {
     ls_tensor *x = formula_floats("x22", first, count, LS_SHAPE(3, 4, 4));
-    return ls_cross_entropy(ls_forward(net, x), formula_classes(first, count, 5));
+    return ls_cross_entropy(ls_forward(net, x), formula_classes(first, count, 5), NULL);
 }
 
 const reference_net resnet_net = {

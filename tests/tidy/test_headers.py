@@ -124,6 +124,13 @@ def an_incomplete_header_would_be_seen():
         assert compile_alone(compiler, standard, "ls_status f(void);\n").returncode != 0
 
 
+@test
+def no_function_has_a_second_one_that_takes_options():
+    """docs/api.md: one function with a pointer to options, which may be NULL."""
+    declared = re.findall(r"\bls_\w+_with(?:_options)?\b", "".join(h.read_text() for h in HEADERS))
+    none_of(sorted(set(declared)), "functions that repeat another one with options")
+
+
 SIZED = re.compile(r"typedef struct (ls_\w+) \{[^\n]*\n\s*size_t size;")
 FILLED = re.compile(r"typedef struct (ls_\w+) \{\s*size_t size; +/\* set to sizeof before the call")
 OPTIONS = re.compile(r"typedef (?:struct )?(?:ls_\w+_options )?ls_(\w+)_options(?: \{|;)")

@@ -133,7 +133,7 @@ void LS__K(lstm_step_backward)(float *dgates, float *dc, const float *dh, const 
                                ls_stream *stream);
 
 /* loss.c */
-double LS__K(cross_entropy_with)(const ls__cross_entropy *args, ls_stream *stream);
+double LS__K(cross_entropy)(const ls__cross_entropy *args, ls_stream *stream);
 double LS__K(nll)(const ls__cross_entropy *args, ls_stream *stream);
 double LS__K(bce)(float *dx, const float *x, const float *y, int64_t count, ls_stream *stream);
 

@@ -147,7 +147,7 @@ static double mean_loss(const loss_rows *r)
 }
 
 /* Returns the mean over the rows that count; NaN if none does, as PyTorch. */
-double LS__K(cross_entropy_with)(const ls__cross_entropy *a, ls_stream *stream)
+double LS__K(cross_entropy)(const ls__cross_entropy *a, ls_stream *stream)
 {
     (void)stream;
     return mean_loss(&(loss_rows){.args = a});

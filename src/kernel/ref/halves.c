@@ -126,7 +126,7 @@ double ls__ref_cross_entropy_bf16(ls__bfloat16 *dlogits, const ls__bfloat16 *log
         ls__cross_entropy one = *args;
         one.target = &target, one.index_bytes = sizeof target, one.rows = 1;
         one.logits = row, one.dlogits = row;
-        double loss = ls__ref_cross_entropy_with(&one, stream);
+        double loss = ls__ref_cross_entropy(&one, stream);
         sum += counts ? loss : 0.0;
         for (int64_t j = 0; dlogits != NULL && j < n; j++) {
             double d = counts ? (double)row[j] / (double)count : 0.0;

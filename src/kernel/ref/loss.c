@@ -43,7 +43,7 @@ static double row_loss(const ls__cross_entropy *a, float *dx, const float *x, in
 }
 
 /* The mean over the rows that count; the others have a gradient of zeros. */
-double ls__ref_cross_entropy_with(const ls__cross_entropy *a, ls_stream *stream)
+double ls__ref_cross_entropy(const ls__cross_entropy *a, ls_stream *stream)
 {
     (void)stream;
     int64_t count = counted(a);

@@ -86,7 +86,7 @@ void ls__ref_lstm_step_backward(float *dgates, float *dc, const float *dh, const
                                 ls_stream *stream);
 
 /* loss.c */
-double ls__ref_cross_entropy_with(const ls__cross_entropy *args, ls_stream *stream);
+double ls__ref_cross_entropy(const ls__cross_entropy *args, ls_stream *stream);
 double ls__ref_nll(const ls__cross_entropy *args, ls_stream *stream);
 double ls__ref_bce(float *dx, const float *x, const float *y, int64_t count, ls_stream *stream);
 

@@ -112,7 +112,7 @@ static inline double work_step(work *w)
     }
     {
         LS_SCOPE;
-        ls_tensor *mean = ls_cross_entropy(ls_forward(w->net, batch.x), batch.y);
+        ls_tensor *mean = ls_cross_entropy(ls_forward(w->net, batch.x), batch.y, NULL);
         CHECK_OK(ls_backward(mean));
         CHECK_OK(ls_item(mean, &loss));
     }

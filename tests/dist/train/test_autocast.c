@@ -29,7 +29,7 @@ static double step_loss(ls_module *net, int step, bool autocast)
             LS_AUTOCAST(autocast);
             ls_tensor *in = ls_from_memory(x, LS_SHAPE(BATCH, CONTEXT), LS_INT32);
             ls_tensor *out = ls_from_memory(y, LS_SHAPE(BATCH, CONTEXT), LS_INT32);
-            loss = ls_cross_entropy(ls_forward(net, in), out);
+            loss = ls_cross_entropy(ls_forward(net, in), out, NULL);
         }
         CHECK_OK(ls_backward(loss));
         CHECK_OK(ls_item(loss, &value));

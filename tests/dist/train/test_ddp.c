@@ -68,7 +68,7 @@ static double loss_backward(ls_module *m, int step, int64_t first, int64_t count
         LS_SCOPE;
         ls_tensor *x, *y;
         rows(step, first, count, &x, &y);
-        ls_tensor *loss = ls_cross_entropy(ls_forward(m, x), y);
+        ls_tensor *loss = ls_cross_entropy(ls_forward(m, x), y, NULL);
         CHECK_OK(weight < 0.0 ? ls_backward(loss) : ls_backward_weighted(loss, weight));
         CHECK_OK(ls_item(loss, &value));
     }
@@ -308,8 +308,8 @@ DIST_TEST(evaluating_between_steps_needs_no_collective, 2)
         ls_tensor *x, *y;
         rows(0, 0, 8, &x, &y);
         double a, b;
-        CHECK_OK(ls_item(ls_cross_entropy(ls_forward(ddp, x), y), &a));
-        CHECK_OK(ls_item(ls_cross_entropy(ls_forward(&n->base, x), y), &b));
+        CHECK_OK(ls_item(ls_cross_entropy(ls_forward(ddp, x), y, NULL), &a));
+        CHECK_OK(ls_item(ls_cross_entropy(ls_forward(&n->base, x), y, NULL), &b));
         CHECK_NEAR(a, b, 0.0);
     }
     (void)loss_backward(ddp, 0, 0, 4, -1.0);

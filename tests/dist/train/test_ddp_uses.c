@@ -81,7 +81,7 @@ static double train_step(const job *j, ls_module *net, const ls_batch *batch)
     double sums[2] = {0.0, (double)batch->count};
     {
         LS_SCOPE;
-        ls_tensor *loss = ls_cross_entropy(ls_forward(net, batch->x), batch->y);
+        ls_tensor *loss = ls_cross_entropy(ls_forward(net, batch->x), batch->y, NULL);
         CHECK_OK(j->alone ? ls_backward(loss) : ls_backward_weighted(loss, (double)batch->count));
         CHECK_OK(ls_item(loss, &sums[0]));
         sums[0] = batch->count > 0 ? sums[0] * sums[1] : 0.0;

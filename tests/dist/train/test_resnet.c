@@ -38,7 +38,7 @@ static double loss_of(ls_module *net, int rank, int step, double share)
         LS_SCOPE;
         ls_tensor *images = ls_from_memory(x, LS_SHAPE(BATCH, 3, EDGE, EDGE), LS_FLOAT32);
         ls_tensor *classes = ls_from_memory(y, LS_SHAPE(BATCH), LS_INT32);
-        ls_tensor *loss = ls_cross_entropy(ls_forward(net, images), classes);
+        ls_tensor *loss = ls_cross_entropy(ls_forward(net, images), classes, NULL);
         CHECK_OK(ls_backward(share == 1.0 ? loss : ls_scale(loss, share)));
         CHECK_OK(ls_item(loss, &value));
     }

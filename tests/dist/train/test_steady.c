@@ -75,7 +75,7 @@ static ls_tensor *attend(ls_module *self, ls_tensor *x)
     (void)self;
     ls_tensor *h = ls_reshape(x, LS_SHAPE(BATCH, CONTEXT, 4, DIM / 4));
     h = ls_transpose(h, 1, 2);
-    h = ls_transpose(ls_attention(h, h, h, true), 1, 2);
+    h = ls_transpose(ls_attention(h, h, h, LS_OPTIONS(ls_attention_options, .causal = true)), 1, 2);
     return ls_add(x, ls_reshape(h, LS_SHAPE(BATCH, CONTEXT, DIM)));
 }
 static const ls_module_class attend_class = LS_MODULE_CLASS(.name = "attend", .forward = attend);
@@ -162,7 +162,7 @@ static void train_steps(ls_module *net, ls_optim *optim, ls_loader *loader, int 
         }
         {
             LS_SCOPE;
-            ls_tensor *loss = ls_cross_entropy(ls_forward(net, batch.x), batch.y);
+            ls_tensor *loss = ls_cross_entropy(ls_forward(net, batch.x), batch.y, NULL);
             CHECK_OK(ls_backward(loss));
         }
         CHECK_OK(ls_clip_grad_norm(net, 1.0, NULL));

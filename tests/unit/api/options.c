@@ -95,13 +95,13 @@ static ls_status use_ddp(const ls_ddp_options *o)
 
 static ls_status use_attention(const ls_attention_options *o)
 {
-    return ls_tensor_status(ls_attention_with(image(), image(), image(), o));
+    return ls_tensor_status(ls_attention(image(), image(), image(), o));
 }
 
 static ls_status use_cross_entropy(const ls_cross_entropy_options *o)
 {
     ls_tensor *logits = ls_zeros(LS_SHAPE(2, 3), LS_FLOAT32);
-    return ls_tensor_status(ls_cross_entropy_with(logits, ls_zeros(LS_SHAPE(2), LS_INT32), o));
+    return ls_tensor_status(ls_cross_entropy(logits, ls_zeros(LS_SHAPE(2), LS_INT32), o));
 }
 
 static ls_status use_conv2d(const ls_conv2d_options *o)
@@ -140,7 +140,7 @@ static ls_status use_pool2d(const ls_pool2d_options *o)
 
 static ls_status use_batch_norm(const ls_batch_norm_options *o)
 {
-    return ls_tensor_status(ls_batch_norm_with(image(), NULL, NULL, o));
+    return ls_tensor_status(ls_batch_norm(image(), NULL, NULL, o));
 }
 
 static ls_tensor *square(ls_tensor **inputs, void *arg)

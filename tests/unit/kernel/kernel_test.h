@@ -25,7 +25,7 @@ static inline double cross_entropy_of(const ls__kernels *k, float *dlogits, cons
                                       int64_t n)
 {
     const ls__cross_entropy a = {dlogits, logits, target, index_bytes, rows, n, 0.0, -1};
-    return k->cross_entropy_with(&a, NULL);
+    return k->cross_entropy(&a, NULL);
 }
 
 static inline void *allocate(size_t bytes)

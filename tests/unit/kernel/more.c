@@ -234,9 +234,9 @@ static int64_t losses(const ls__kernels *k, const inputs *in, float *out)
     }
     ls__cross_entropy a = {.logits = in->x, .target = target, .index_bytes = 8, .rows = rows};
     a.n = n, a.smoothing = 0.1, a.ignore = -100, a.dlogits = out;
-    out[count] = (float)k->cross_entropy_with(&a, NULL);
+    out[count] = (float)k->cross_entropy(&a, NULL);
     a.dlogits = NULL, a.smoothing = 1.0;
-    out[count + 1] = (float)k->cross_entropy_with(&a, NULL);
+    out[count + 1] = (float)k->cross_entropy(&a, NULL);
     a.dlogits = out + count + 2;
     out[2 * count + 2] = (float)k->nll(&a, NULL);
     float *rest = out + 2 * count + 3;

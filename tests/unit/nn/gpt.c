@@ -122,8 +122,8 @@ static void learn_as_pytorch(bool recompute, const precision *p)
                 LS_AUTOCAST(p->autocast);
                 ls_tensor *logits =
                     ls_forward(net, ls_from_memory(x, LS_SHAPE(BATCH, CONTEXT), LS_INT32));
-                mean =
-                    ls_cross_entropy(logits, ls_from_memory(y, LS_SHAPE(BATCH, CONTEXT), LS_INT64));
+                mean = ls_cross_entropy(
+                    logits, ls_from_memory(y, LS_SHAPE(BATCH, CONTEXT), LS_INT64), NULL);
             }
             CHECK(ls_backward(mean) == LS_OK);
             CHECK(ls_item(mean, &loss) == LS_OK);

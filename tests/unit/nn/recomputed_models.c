@@ -190,7 +190,7 @@ static void check_sum(bool recompute)
     {
         LS_SCOPE;
         ls_tensor *x = ls_zeros(LS_SHAPE(4, 64), LS_INT32);
-        CHECK_OK(ls_backward(ls_cross_entropy(ls_forward(net, x), x)));
+        CHECK_OK(ls_backward(ls_cross_entropy(ls_forward(net, x), x, NULL)));
     }
     CHECK_OK(ls_memory_get_stats(&after));
     double taken = (double)(after.allocated_peak - before.allocated);

@@ -399,7 +399,7 @@ static void train(const training *t)
         {
             LS_SCOPE;
             ls_tensor *target = ls_from_memory(y, LS_SHAPE(t->batch), LS_INT32);
-            ls_tensor *mean = ls_cross_entropy(ls_forward(net, images(t)), target);
+            ls_tensor *mean = ls_cross_entropy(ls_forward(net, images(t)), target, NULL);
             CHECK_OK(ls_backward(mean));
             CHECK_OK(ls_item(mean, &loss));
         }

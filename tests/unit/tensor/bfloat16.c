@@ -68,18 +68,18 @@ LOCAL_TEST(types_are_promoted_as_pytorch_does)
     GIVES(LS_BFLOAT16, ls_layer_norm(half(S(2, 3)), f32(S(3)), f32(S(3)), 1e-5));
     GIVES(LS_FLOAT32, ls_rms_norm(f32(S(2, 3)), half(S(3)), 1e-5));
     GIVES(LS_BFLOAT16, ls_embedding(half(S(4, 3)), indices(S(2))));
-    GIVES(LS_FLOAT32, ls_cross_entropy(half(S(2, 3)), indices(S(2))));
+    GIVES(LS_FLOAT32, ls_cross_entropy(half(S(2, 3)), indices(S(2)), NULL));
     GIVES(LS_FLOAT32, ls_nll_loss(half(S(2, 3)), indices(S(2))));
     GIVES(LS_FLOAT32, ls_mse_loss(half(S(2, 3)), half(S(2, 3))));
     GIVES(LS_FLOAT32, ls_bce_with_logits(half(S(2, 3)), half(S(2, 3))));
     GIVES(LS_FLOAT32, ls_where(ls_zeros(S(3), LS_BOOL), half(S(2, 3)), f32(S(3))));
     GIVES(LS_BFLOAT16, ls_index_select(half(S(2, 3)), 1, indices(S(5))));
     GIVES(LS_BFLOAT16, ls_slice(ls_transpose(half(S(2, 3)), 0, 1), 0, 1, 2));
-    GIVES(LS_BFLOAT16,
-          ls_attention(half(S(1, 2, 3, 4)), half(S(1, 2, 3, 4)), half(S(1, 2, 3, 4)), true));
+    GIVES(LS_BFLOAT16, ls_attention(half(S(1, 2, 3, 4)), half(S(1, 2, 3, 4)), half(S(1, 2, 3, 4)),
+                                    LS_OPTIONS(ls_attention_options, .causal = true)));
     GIVES(LS_BFLOAT16, ls_conv2d(half(S(1, 2, 5, 5)), half(S(3, 2, 3, 3)), NULL, NULL));
-    GIVES(LS_BFLOAT16,
-          ls_batch_norm(half(S(4, 3)), f32(S(3)), f32(S(3)), NULL, NULL, true, 0.1, 1e-5));
+    GIVES(LS_BFLOAT16, ls_batch_norm(half(S(4, 3)), f32(S(3)), f32(S(3)),
+                                     LS_OPTIONS(ls_batch_norm_options, .training = true)));
 }
 
 static void same_bits(ls_tensor *a, ls_tensor *b, int line)
@@ -189,8 +189,8 @@ LOCAL_TEST(autocast_gives_products_in_bfloat16_and_losses_in_float32)
         GIVES(LS_BFLOAT16, y);
         GIVES(LS_BFLOAT16, ls_matmul(x, ls_transpose(w, 0, 1)));
         GIVES(LS_BFLOAT16, ls_matmul(y, f32(S(3, 2))));
-        GIVES(LS_BFLOAT16, ls_attention(q, q, q, true));
-        GIVES(LS_BFLOAT16, ls_attention_with(q, q, q, NULL));
+        GIVES(LS_BFLOAT16, ls_attention(q, q, q, LS_OPTIONS(ls_attention_options, .causal = true)));
+        GIVES(LS_BFLOAT16, ls_attention(q, q, q, NULL));
         GIVES(LS_BFLOAT16, ls_lstm(f32(S(2, 1, 4)), f32(S(4, 1)), NULL));
         GIVES(LS_BFLOAT16, ls_conv2d(f32(S(1, 2, 5, 5)), f32(S(3, 2, 3, 3)), NULL, NULL));
         GIVES(LS_BFLOAT16, ls_relu(y));
@@ -198,7 +198,7 @@ LOCAL_TEST(autocast_gives_products_in_bfloat16_and_losses_in_float32)
         GIVES(LS_FLOAT32, ls_add(x, x));
         GIVES(LS_FLOAT32, ls_layer_norm(x, NULL, NULL, 1e-5));
         GIVES(LS_FLOAT32, ls_softmax(y, -1));
-        GIVES(LS_FLOAT32, ls_cross_entropy(y, indices(S(2))));
+        GIVES(LS_FLOAT32, ls_cross_entropy(y, indices(S(2)), NULL));
     }
     GIVES(LS_FLOAT32, ls_linear(x, w, b));
 }

@@ -1,4 +1,4 @@
-/* ls_linear_with: the numbers of the operations one by one, to the bit, and what it keeps. */
+/* ls_linear_activation: the numbers of the operations one by one, to the bit, and what it keeps. */
 #include <string.h>
 
 #include <lockstep/memory.h>
@@ -59,7 +59,7 @@ static void run(const layer_case *c, bool fused, ls_tensor *result[4])
     ls_tensor *r = ls_cast(values(S(c->rows, c->out), 4), LS_BFLOAT16);
     {
         LS_AUTOCAST(c->autocast);
-        result[0] = fused ? ls_linear_with(x, weight, bias, c->activation)
+        result[0] = fused ? ls_linear_activation(x, weight, bias, c->activation)
                           : function(ls_linear(x, ls_contiguous(weight), bias), c->activation);
         ls_tensor *loss = ls_sum(ls_mul(ls_cast(result[0], LS_FLOAT32), r));
         CHECK_OK(ls_backward(ls_cast(loss, LS_FLOAT32)));
@@ -126,7 +126,7 @@ LOCAL_TEST(a_gradient_that_another_operation_will_read_is_left_alone)
     for (int fused = 0; fused < 2; fused++) {
         ls_tensor *p = leaf(S(9, 300), 7, LS_FLOAT32), *other = ls_exp(p);
         ls_tensor *x = values(S(9, 20), 1), *w = leaf(S(300, 20), 2, LS_FLOAT32);
-        ls_tensor *y = fused ? ls_linear_with(x, w, NULL, LS_ACTIVATION_GELU)
+        ls_tensor *y = fused ? ls_linear_activation(x, w, NULL, LS_ACTIVATION_GELU)
                              : function(ls_linear(x, w, NULL), LS_ACTIVATION_GELU);
         ls_tensor *sum = ls_add(y, other);
         CHECK_OK(ls_backward(ls_sum(ls_mul(sum, values(S(9, 300), 3)))));
@@ -142,7 +142,7 @@ static int64_t bytes_for(ls_activation activation, bool fused)
         LS_SCOPE;
         ls_tensor *x = values(S(64, 8), 1), *w = leaf(S(1024, 8), 2, LS_FLOAT32);
         CHECK_OK(ls_memory_get_stats(&before));
-        ls_tensor *y = fused ? ls_linear_with(x, w, NULL, activation)
+        ls_tensor *y = fused ? ls_linear_activation(x, w, NULL, activation)
                              : function(ls_linear(x, w, NULL), activation);
         CHECK_OK(ls_tensor_status(y));
         CHECK_OK(ls_memory_get_stats(&after));
@@ -165,13 +165,13 @@ LOCAL_TEST(only_what_backward_reads_is_kept)
 LOCAL_TEST(an_activation_that_is_none_is_named)
 {
     ls_tensor *x = values(S(2, 3), 1), *w = values(S(4, 3), 2);
-    ls_tensor *y = ls_linear_with(x, w, NULL, (ls_activation)6);
+    ls_tensor *y = ls_linear_activation(x, w, NULL, (ls_activation)6);
     CHECK_STATUS(ls_tensor_status(y), LS_ERR_INVALID);
     CHECK_CONTAINS(ls_error_message(), "linear: activation 6; give one of ls_activation");
-    y = ls_linear_with(x, values(S(4, 2), 2), NULL, LS_ACTIVATION_RELU);
+    y = ls_linear_activation(x, values(S(4, 2), 2), NULL, LS_ACTIVATION_RELU);
     CHECK_STATUS(ls_tensor_status(y), LS_ERR_INVALID);
     CHECK_CONTAINS(ls_error_message(), "linear_relu: x [2,3] with weight [4,2]");
-    y = ls_linear_with(y, w, NULL, LS_ACTIVATION_GELU);
+    y = ls_linear_activation(y, w, NULL, LS_ACTIVATION_GELU);
     CHECK_STATUS(ls_tensor_status(y), LS_ERR_INVALID);
     CHECK_CONTAINS(ls_error_message(), "linear_relu: x [2,3]");
 }
@@ -182,7 +182,7 @@ LOCAL_TEST(nothing_in_gives_nothing_out_and_zero_gradients)
         ls_tensor *w = leaf(S(4, 3), 1, LS_FLOAT32), *b = leaf(S(4), 2, LS_FLOAT32);
         {
             LS_AUTOCAST(i == 1);
-            ls_tensor *y = ls_linear_with(values(S(0, 3), 3), w, b, LS_ACTIVATION_GELU);
+            ls_tensor *y = ls_linear_activation(values(S(0, 3), 3), w, b, LS_ACTIVATION_GELU);
             CHECK_INT(ls_numel(y), 0);
             CHECK_OK(ls_backward(ls_cast(ls_sum(y), LS_FLOAT32)));
         }

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <lockstep/ops.h>
+
 #include "local.h"
 
 #define USE_LINES 5 /* of one EXPECT: compilers differ in which line a macro over several has */
@@ -64,9 +66,9 @@ LOCAL_TEST(shape_mistakes_are_told_with_both_shapes_and_the_line)
            "layer_norm: x [4,3] with weight [4]: it must be [3], the last dimension of x");
     EXPECT(ls_mse_loss(a, v), LS_ERR_INVALID,
            "mse_loss: [4,3] against [3]; both must have the same shape");
-    EXPECT(ls_attention(c, c, c, true), LS_ERR_INVALID,
-           "attention: q [2,4,3], k [2,4,3], v [2,4,3]; all three must be [batch,heads,time,dim], "
-           "alike");
+    EXPECT(ls_attention(c, c, c, LS_OPTIONS(ls_attention_options, .causal = true)), LS_ERR_INVALID,
+           "attention: q [2,4,3], k [2,4,3], v [2,4,3]; q must be [B,H,T,D], k and v [B,G,S,D] "
+           "with H a multiple of G");
     EXPECT(ls_zeros(LS_SHAPE(1, 2, 3, 4, 5, 6, 7, -8), LS_FLOAT32), LS_ERR_INVALID,
            "zeros: shape [1,2,3,4,5,6,7,-8]: a dimension is negative or the size overflows");
 }
@@ -80,9 +82,10 @@ LOCAL_TEST(type_and_index_mistakes_name_the_element)
            "embedding: element 2 of argument 2 [2,2] is 9; give values in [0,5)");
     EXPECT(ls_embedding(w, w), LS_ERR_INVALID,
            "embedding: argument 2 is float32 [5,3]; it takes indices of int32 or int64");
-    EXPECT(ls_cross_entropy(x, i), LS_ERR_INVALID,
-           "cross_entropy: element 2 of argument 2 [2,2] is 9; give values in [0,4)");
-    EXPECT(ls_cross_entropy(w, i), LS_ERR_INVALID,
+    EXPECT(ls_cross_entropy(x, i, NULL), LS_ERR_INVALID,
+           "cross_entropy: element 2 of target [2,2] is 9; give values in [0,4), or -100 for rows "
+           "that do not count");
+    EXPECT(ls_cross_entropy(w, i, NULL), LS_ERR_INVALID,
            "cross_entropy: logits [5,3] of float32 with target [2,2]; logits must be float32 or "
            "bfloat16 [..,C] and the target the same without the last dimension");
     EXPECT(ls_relu(i), LS_ERR_INVALID,

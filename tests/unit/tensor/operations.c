@@ -73,11 +73,11 @@ LOCAL_TEST(poison_is_passed_on_with_its_first_error)
         ls_min_dim(bad, 0, false),
         ls_rms_norm(x, bad, 1e-5),
         ls_rotary(bad, 0, 10000.0),
-        ls_attention_with(q, bad, q, NULL),
-        ls_attention_with(q, q, q, LS_OPTIONS(ls_attention_options, .mask = bad)),
+        ls_attention(q, bad, q, NULL),
+        ls_attention(q, q, q, LS_OPTIONS(ls_attention_options, .mask = bad)),
         ls_nll_loss(x, bad),
         ls_bce_with_logits(bad, x),
-        ls_cross_entropy_with(bad, i, NULL),
+        ls_cross_entropy(bad, i, NULL),
     };
     for (size_t n = 0; n < sizeof all / sizeof all[0]; n++) {
         CHECK_STATUS(ls_tensor_status(all[n]), LS_ERR_INVALID);
@@ -119,8 +119,8 @@ LOCAL_TEST(tensors_without_elements_have_results_and_zero_gradients)
     check_zero_gradient(ls_max_dim(none, 0, false), x);
     check_zero_gradient(ls_rms_norm(none, NULL, 1e-5), x);
     check_zero_gradient(ls_rotary(none, 0, 10000.0), x);
-    check_zero_gradient(ls_attention_with(none, x, x, NULL), x);
-    check_zero_gradient(ls_attention_with(x, none, none, NULL), x);
+    check_zero_gradient(ls_attention(none, x, x, NULL), x);
+    check_zero_gradient(ls_attention(x, none, none, NULL), x);
 }
 
 LOCAL_TEST(losses_over_no_rows_that_count_are_nan_with_zero_gradients)
@@ -130,9 +130,9 @@ LOCAL_TEST(losses_over_no_rows_that_count_are_nan_with_zero_gradients)
     ls_tensor *x = ls_matmul(counting(LS_SHAPE(2, 3)), w);
     ls_tensor *t = ls_from_data(ignored, LS_SHAPE(2), LS_INT64);
     ls_tensor *none = ls_slice(x, 0, 0, 0), *no_target = ls_slice(t, 0, 0, 0);
-    ls_tensor *losses[] = {ls_cross_entropy_with(x, t, NULL), ls_nll_loss(x, t),
-                           ls_cross_entropy_with(none, no_target, NULL),
-                           ls_nll_loss(none, no_target), ls_bce_with_logits(none, ls_detach(none))};
+    ls_tensor *losses[] = {ls_cross_entropy(x, t, NULL), ls_nll_loss(x, t),
+                           ls_cross_entropy(none, no_target, NULL), ls_nll_loss(none, no_target),
+                           ls_bce_with_logits(none, ls_detach(none))};
     ls_tensor *sum = losses[0];
     for (int i = 0; i < 5; i++) {
         double value = 0.0;
@@ -170,7 +170,7 @@ LOCAL_TEST(attention_with_options_is_what_products_and_softmax_give)
     ls_tensor *v = ls_randn(LS_SHAPE(2, 2, 5, 8)), *mask = ls_randn(LS_SHAPE(4, 3, 5));
     const int64_t twice[] = {0, 0, 1, 1};
     ls_tensor *index = ls_from_data(twice, LS_SHAPE(4), LS_INT64);
-    ls_tensor *o = ls_attention_with(q, k, v, LS_OPTIONS(ls_attention_options, .mask = mask));
+    ls_tensor *o = ls_attention(q, k, v, LS_OPTIONS(ls_attention_options, .mask = mask));
     ls_tensor *want = composed(q, ls_index_select(k, 1, index), ls_index_select(v, 1, index), mask,
                                1.0 / sqrt(8.0));
     check_same(o, want, 2e-6);
@@ -178,10 +178,10 @@ LOCAL_TEST(attention_with_options_is_what_products_and_softmax_give)
     for (int i = 0; i < 15; i++) {
         ((float *)ls_data(edge))[i] = i % 5 > i / 5 + 2 ? -INFINITY : 0.0f;
     }
-    check_same(ls_attention_with(q, k, v, LS_OPTIONS(ls_attention_options, .causal = true)),
-               ls_attention_with(q, k, v, LS_OPTIONS(ls_attention_options, .mask = edge)), 0.0);
-    check_same(ls_attention_with(k, k, v, LS_OPTIONS(ls_attention_options, .causal = true)),
-               ls_attention(k, k, v, true), 0.0);
+    check_same(ls_attention(q, k, v, LS_OPTIONS(ls_attention_options, .causal = true)),
+               ls_attention(q, k, v, LS_OPTIONS(ls_attention_options, .mask = edge)), 0.0);
+    check_same(ls_attention(k, k, v, LS_OPTIONS(ls_attention_options, .causal = true)),
+               ls_attention(k, k, v, LS_OPTIONS(ls_attention_options, .causal = true)), 0.0);
 }
 
 LOCAL_TEST(dropout_of_attention_keeps_the_mean_and_repeats_with_the_step)
@@ -190,7 +190,7 @@ LOCAL_TEST(dropout_of_attention_keeps_the_mean_and_repeats_with_the_step)
     ls_tensor *v = ls_ones(LS_SHAPE(1, 2, 200, 4), LS_FLOAT32), *o[2];
     for (int i = 0; i < 2; i++) {
         ls_step_begin((ls_step_context){3, 0});
-        o[i] = ls_attention_with(q, v, v, LS_OPTIONS(ls_attention_options, .dropout = 0.25));
+        o[i] = ls_attention(q, v, v, LS_OPTIONS(ls_attention_options, .dropout = 0.25));
     }
     double mean = 0.0; /* of 20000 weights: sqrt(0.25/0.75/20000) = 0.004 */
     check_same(o[0], o[1], 0.0);
@@ -213,10 +213,10 @@ static void one_step(ls_tensor *w)
     x = ls_concat((ls_tensor *[]){part[1], part[0], ls_exp(part[1])}, 3, -1);
     x = ls_where(ls_ones(LS_SHAPE(6), LS_BOOL), ls_cumsum(x, 0), x);
     ls_tensor *q = ls_rotary(ls_reshape(x, LS_SHAPE(1, 1, 3, 6)), 0, 10000.0);
-    q = ls_attention_with(q, q, q, LS_OPTIONS(ls_attention_options, .dropout = 0.1));
+    q = ls_attention(q, q, q, LS_OPTIONS(ls_attention_options, .dropout = 0.1));
     q = ls_add(ls_reshape(q, LS_SHAPE(3, 6)), ls_var_dims(x, LS_SHAPE(1), true, true));
     ls_tensor *t = ls_from_data(target, LS_SHAPE(3), LS_INT32);
-    CHECK_OK(ls_backward(ls_cross_entropy_with(q, t, NULL)));
+    CHECK_OK(ls_backward(ls_cross_entropy(q, t, NULL)));
 }
 
 LOCAL_TEST(a_steady_loop_allocates_nothing)

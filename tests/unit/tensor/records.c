@@ -3,6 +3,8 @@
 #include <pthread.h>
 #include <string.h>
 
+#include <lockstep/ops.h>
+
 #include "local.h"
 
 static ls_tensor *filled(double value)
@@ -288,7 +290,7 @@ static void mlp_step(ls_tensor **w, ls_tensor *x, ls_tensor *y, double factor)
     LS_SCOPE;
     ls_tensor *h = ls_relu(ls_linear(x, w[0], w[1]));
     h = ls_dropout(ls_layer_norm(ls_gelu(h, LS_GELU_ERF), NULL, NULL, 1e-5), 0.1);
-    ls_tensor *loss = ls_cross_entropy(ls_linear(h, w[2], w[3]), y);
+    ls_tensor *loss = ls_cross_entropy(ls_linear(h, w[2], w[3]), y, NULL);
     CHECK_OK(ls_backward(ls_scale(loss, factor)));
 }
 

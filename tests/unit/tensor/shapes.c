@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <lockstep/ops.h>
 #include <lockstep/random.h>
 
 #include "local.h"
@@ -103,7 +104,7 @@ LOCAL_TEST(fused_heads_split_without_a_copy)
     k = ls_transpose(k, 1, 2);
     ls__tensors *tensors = ls__tensors_get("test");
     CHECK(ls__record_of(tensors, k, "", 0)->storage == ls__record_of(tensors, x, "", 0)->storage);
-    ls_tensor *o = ls_attention(k, k, k, true);
+    ls_tensor *o = ls_attention(k, k, k, LS_OPTIONS(ls_attention_options, .causal = true));
     ls_tensor *merged = ls_reshape(ls_transpose(o, 1, 2), LS_SHAPE(2, 5, 8));
     CHECK(ls__record_of(tensors, o, "", 0)->storage ==
           ls__record_of(tensors, merged, "", 0)->storage);
