@@ -11,7 +11,7 @@ import json
 import pathlib
 
 BEGIN, END = "<!-- compare-training -->", "<!-- end of compare-training -->"
-BUSY = 0.15  # cores that others used; more is no quiet machine
+BUSY = 0.15  # cores that other programs used; above this the machine does not count as quiet
 LONG = ["a training step", "threads", "Lockstep ms", "peer ms", "peer", "ratio", "quartiles", "CPU ms, ours / peer",
         "peak MB, ours / peer"]
 SHORT = ["a training step", "1 thread, ms", "PyTorch ms", "ratio", "2 threads, ms", "PyTorch ms", "ratio",
@@ -46,14 +46,14 @@ def long_page(rows):
               f"{r['ours_peak_mb']:.0f} / {r['peer_peak_mb']:.0f}"] for r in rows if is_step(r)]
     starts = [[r["name"].split(": ")[1], f"{r['ours_ms']:.0f}", f"{r['peer_ms']:.0f}" if r["peer"] else "",
                r["peer"]] for r in rows if not is_step(r)]
-    page = conditions(rows) + "Medians; ratio = peer / ours, above 1 we are faster.\n\n" + table([LONG, *steps])
+    page = conditions(rows) + "Medians; ratio = peer's time / Lockstep's time.\n\n" + table([LONG, *steps])
     if starts:
         page += "\n" + table([["from exec to the first step", "Lockstep ms", "peer ms", "peer"], *starts])
     return page
 
 
 def short_page(rows):
-    """Only the first peer, the newest."""
+    """The table of README.md: only the first peer, which is the newest."""
     steps = [r for r in rows if is_step(r)]
     newest = steps[0]["peer"].split(",")[0]
     steps = [r for r in steps if r["peer"].split(",")[0] == newest]
@@ -66,11 +66,11 @@ def short_page(rows):
             line += [ms(r["ours_ms"]), ms(r["peer_ms"]), f"{r['ratio']:.2f}"] if r else ["", "", ""]
         last = cells[1] or cells[0]
         lines.append(line + [f"{last['ours_peak_mb']:.0f} / {last['peer_peak_mb']:.0f}" if last else ""])
-    return conditions(rows) + f"Against {newest}; ratio = its time / ours.\n\n" + table(lines)
+    return conditions(rows) + f"Compared with {newest}; ratio = PyTorch's time / Lockstep's time.\n\n" + table(lines)
 
 
 def put_into(text, part):
-    """`text` with what stands between the two lines replaced."""
+    """`text` with everything between the two marker lines replaced."""
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
         raise SystemExit(f"table.py: the page needs the lines {BEGIN} and {END}, once and in this order")
     return text[:text.index(BEGIN) + len(BEGIN)] + "\n" + part + text[text.index(END):]
