@@ -122,7 +122,7 @@ static void open_tokenizer(writer *w, settings *s)
     }
     if (LS_STATUS_OF(w->tokenizer = ls_tokenizer_new(path)) < 0) {
         give_up(EXIT_FAILURE, "%s%s", ls_error_message(),
-                s->tokenizer ? "" : "; or name another by --tokenizer");
+                s->tokenizer ? "" : " (--tokenizer names another tokenizer)");
     }
     int64_t texts = ls_tokenizer_count(w->tokenizer);
     s->shape.vocab = s->shape.vocab ? s->shape.vocab : texts;

@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "data/file.h"
+#include "base/file.h"
 #include "data/paths.h"
 #include "tokenizer/tokenizer.h"
 #include "tools/data.h"

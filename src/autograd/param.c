@@ -177,7 +177,8 @@ ls_status ls__param_bind_grad(ls_tensor *param, void *memory)
 ls_status ls__param_bind_value(ls_tensor *param, void *memory)
 {
     ls__tensors *tensors = ls__tensors_get("param_bind_value");
-    ls__record *record = tensors ? ls__record_sound(tensors, param, "param_bind_value") : NULL;
+    ls__record *record =
+        tensors != NULL ? ls__record_sound(tensors, param, "param_bind_value") : NULL;
     if (record == NULL) {
         return ls__self.status;
     }

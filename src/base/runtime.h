@@ -9,9 +9,9 @@
 #include <lockstep/runtime.h>
 
 #include "base/activity.h"
+#include "base/config.h"
 #include "base/env.h"
 #include "base/error.h"
-#include "base/facts.h"
 
 enum ls__layer {
     LS__LAYER_COMM,
@@ -38,7 +38,7 @@ struct ls_runtime {
     _Atomic uint32_t own_stop;    /* where there is no board; stays 0 */
     _Atomic uint32_t stop_agreed; /* by all ranks; see ls_stop_requested. Sync: relaxed; a reader
                                      has waited for the exchange that wrote it */
-    ls__facts facts;              /* all ranks must have made these alike */
+    ls__config config;            /* must be the same on all ranks */
     ls_log_level log_level;
     ls__activity *activity; /* never NULL; in the job's board when there is one */
     ls__activity own_activity;

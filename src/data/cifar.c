@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/runtime.h"
 #include "data/dataset.h"
-#include "data/file.h"
+#include "base/file.h"
 #include "data/paths.h"
 
 #define CLASSES 10

@@ -13,7 +13,7 @@
 #include "base/runtime.h"
 #include "base/size.h"
 #include "data/dataset.h"
-#include "data/file.h"
+#include "base/file.h"
 
 #define IDX_UINT8 0x08
 #define IDX_HEADER_MAX (4 + 4 * LS_DIMS_MAX)

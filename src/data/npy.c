@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/runtime.h"
 #include "data/dataset.h"
-#include "data/file.h"
+#include "base/file.h"
 #include "data/npy.h"
 
 /* One mapped file; `row_bytes` is one index of the first dimension. */

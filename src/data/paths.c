@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "data/file.h"
+#include "base/file.h"
 
 #define PATHS_MAX (1 << 20) /* bounds what a mistyped path such as "/" can cost */
 

@@ -17,8 +17,8 @@
 
 #include <stdlib.h>
 
+#include "base/config.h"
 #include "base/error.h"
-#include "base/facts.h"
 #include "base/options.h"
 #include "base/size.h"
 
@@ -119,7 +119,7 @@ static ls_status check(int64_t count, const ls_sampler *s)
     return LS_OK;
 }
 
-/* Nothing is allocated until all options are valid. The fact noted here lets the reducer compare
+/* Nothing is allocated until all options are valid. The entry recorded here lets the reducer compare
  * the samplers of all ranks. */
 static ls_status make(int64_t count, const ls_sampler_options *given, ls_sampler **out)
 {
@@ -154,9 +154,9 @@ static ls_status make(int64_t count, const ls_sampler_options *given, ls_sampler
     }
     **out = made;
     if (ls__sampler_of_job(&made)) {
-        ls__fact_note("a sampler of %lld samples, batch %lld, seed %llu%s%s", (long long)made.count,
-                      (long long)made.batch, (unsigned long long)made.seed,
-                      made.shuffle ? ", shuffled" : "", made.drop_last ? ", drop_last" : "");
+        ls__config_note("a sampler of %lld samples, batch %lld, seed %llu%s%s",
+                        (long long)made.count, (long long)made.batch, (unsigned long long)made.seed,
+                        made.shuffle ? ", shuffled" : "", made.drop_last ? ", drop_last" : "");
     }
     return LS_OK;
 }

@@ -14,7 +14,7 @@
 #include "base/options.h"
 #include "base/runtime.h"
 #include "data/dataset.h"
-#include "data/file.h"
+#include "base/file.h"
 #include "data/paths.h"
 #include "data/windows.h"
 

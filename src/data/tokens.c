@@ -15,7 +15,7 @@
 #include "base/runtime.h"
 #include "data/bytes.h"
 #include "data/dataset.h"
-#include "data/file.h"
+#include "base/file.h"
 #include "data/paths.h"
 #include "data/shard.h"
 #include "data/windows.h"

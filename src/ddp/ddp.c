@@ -61,12 +61,12 @@ static const ls_module_class ddp_class =
 /* NULL for a module of another class, so that the public calls also work on unwrapped modules. */
 static ddp *ddp_of(ls_module *module)
 {
-    return module && module->cls == &ddp_class ? (ddp *)module : NULL;
+    return module != NULL && module->cls == &ddp_class ? (ddp *)module : NULL;
 }
 
 static const ddp *ddp_of_const(const ls_module *module)
 {
-    return module && module->cls == &ddp_class ? (const ddp *)module : NULL;
+    return module != NULL && module->cls == &ddp_class ? (const ddp *)module : NULL;
 }
 
 static ddp *ddp_of_observer(ls__observer *observer)
@@ -102,11 +102,12 @@ static ls_status check_params(const ddp *d)
         bool ours = !ls_requires_grad(value) || ls__param_observer(value) == &d->observer;
         strange = ours ? strange : d->params[i].name;
     }
-    return strange ? ls__fail(LS_ERR_STATE,
-                              "ddp: parameter %s began to require gradients after ls_ddp_new, so "
-                              "they would not be averaged; thaw it before the model is wrapped",
-                              strange)
-                   : LS_OK;
+    return strange != NULL
+               ? ls__fail(LS_ERR_STATE,
+                          "ddp: parameter %s began to require gradients after ls_ddp_new, so "
+                          "they would not be averaged; thaw it before the model is wrapped",
+                          strange)
+               : LS_OK;
 }
 
 /* Runs before anything is computed. Buffers go first: from ls__reducer_begin on buckets may be
@@ -551,7 +552,7 @@ ls_status ls_replicas_identical(ls_module *module, ls_group *group, int *identic
 {
     ls_runtime *runtime = ls__runtime_get("ls_replicas_identical");
     if (runtime == NULL || module == NULL || group == NULL || identical == NULL || hash == NULL) {
-        return runtime
+        return runtime != NULL
                    ? ls__fail(LS_ERR_INVALID, "ls_replicas_identical: an argument is NULL; give a "
                                               "module, its group, and places for both results")
                    : ls__self.status;

@@ -14,8 +14,8 @@
 static float *gradient(const ls__module_item *item, int64_t *count)
 {
     ls_tensor *grad = item->buffer ? NULL : ls_grad(item->value);
-    *count = grad ? ls_numel(grad) : 0;
-    return grad ? ls_data(grad) : NULL;
+    *count = grad != NULL ? ls_numel(grad) : 0;
+    return grad != NULL ? ls_data(grad) : NULL;
 }
 
 /* A norm that is not finite changes nothing, so that the caller may skip the step. */
@@ -38,10 +38,10 @@ ls_status ls_clip_grad_norm(ls_module *module, double max_norm, double *norm)
     }
     for (int i = 0; i < items; i++) {
         float *grad = gradient(&item[i], &count);
-        squares += grad ? kernels->sum_squares(grad, count) : 0.0;
+        squares += grad != NULL ? kernels->sum_squares(grad, count) : 0.0;
     }
     double total = sqrt(squares);
-    if (norm) {
+    if (norm != NULL) {
         *norm = total;
     }
     if (!isfinite(total)) {
@@ -53,7 +53,7 @@ ls_status ls_clip_grad_norm(ls_module *module, double max_norm, double *norm)
     double factor = max_norm / (total + NORM_EPS);
     for (int i = 0; factor < 1.0 && i < items; i++) {
         float *grad = gradient(&item[i], &count);
-        if (grad) {
+        if (grad != NULL) {
             kernels->axpby(grad, grad, count, (float)factor, 0.0f, NULL);
         }
     }

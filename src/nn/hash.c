@@ -60,7 +60,7 @@ uint64_t ls_module_hash(ls_module *module)
 {
     int count = 0;
     const ls__module_item *items = ls__module_items(module, &count);
-    uint64_t hash = items ? PRIME_3 : 0;
+    uint64_t hash = items != NULL ? PRIME_3 : 0;
     for (int i = 0; i < count; i++) {
         ls_tensor *value = items[i].value;
         size_t bytes = (size_t)ls_numel(value) * ls_dtype_size(ls_dtype_of(value));

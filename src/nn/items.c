@@ -44,11 +44,11 @@ static char *dotted(const char *const *path, int depth, const char *last)
     }
     char *name = malloc(bytes);
     char *at = name;
-    for (int i = 0; name && i < depth; i++) {
+    for (int i = 0; name != NULL && i < depth; i++) {
         at = stpcpy(at, path[i]);
         *at++ = '.';
     }
-    if (name) {
+    if (name != NULL) {
         memcpy(at, last, strlen(last) + 1);
     }
     return name;

@@ -8,7 +8,7 @@
 /* The result of a constructor: the module, or NULL with its first error set. */
 static inline ls_module *ls__layer_finished(ls_module *module)
 {
-    if (module && ls_module_status(module) < 0) {
+    if (module != NULL && ls_module_status(module) < 0) {
         ls_module_free(module);
         return NULL;
     }

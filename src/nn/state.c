@@ -9,7 +9,7 @@
 
 ls_status ls__state_name(char *out, size_t bytes, const char *prefix, const char *name)
 {
-    bool has_prefix = prefix && *prefix;
+    bool has_prefix = prefix != NULL && *prefix;
     bool dot = has_prefix && *name; /* the child of a wrapper has no name of its own */
     int length = snprintf(out, bytes, "%s%s%s", has_prefix ? prefix : "", dot ? "." : "", name);
     if (length < 0 || (size_t)length >= bytes) {

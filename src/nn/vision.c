@@ -133,22 +133,22 @@ ls_module *ls_batch_norm2d_new(int64_t channels, double eps, double momentum)
  * record see an ordinary forward. Two threads must not call one layer at once. */
 ls_tensor *ls_batch_norm2d_relu(ls_module *layer, ls_tensor *x, ls_tensor *residual)
 {
-    if (layer && layer->cls != &batch_norm_class) {
+    if (layer != NULL && layer->cls != &batch_norm_class) {
         ls_status status = ls__fail(LS_ERR_INVALID,
                                     "batch_norm2d_relu: the module is a %s; give what "
                                     "ls_batch_norm2d_new made",
                                     layer->cls->name);
         (void)ls__fail_at_site(status);
         ls__tensors *tensors = ls__tensors_get("batch_norm2d_relu");
-        return tensors ? ls__poison(tensors) : ls__poison_fixed(status);
+        return tensors != NULL ? ls__poison(tensors) : ls__poison_fixed(status);
     }
     batch_norm *self = (batch_norm *)layer;
-    if (self) {
+    if (self != NULL) {
         self->residual = residual;
         self->relu = true;
     }
     ls_tensor *y = ls_forward(layer, x);
-    if (self) {
+    if (self != NULL) {
         self->residual = NULL;
         self->relu = false;
     }

@@ -14,7 +14,7 @@
 
 #include "autograd/param.h"
 #include "base/assert.h"
-#include "base/facts.h"
+#include "base/config.h"
 #include "base/options.h"
 #include "base/runtime.h"
 #include "base/size.h"
@@ -71,14 +71,14 @@ static ls_status list_params(ls_optim *o, ls_module *module)
 
 /* Notes name, parameters and hyper-parameters for the comparison in reduce/config_check.c: ranks
  * whose optimizers differ drift apart although their gradients are equal. */
-static void note_fact(const ls_optim *o)
+static void note_config(const ls_optim *o)
 {
-    char hyper[LS__FACT_TEXT] = "";
+    char hyper[LS__CONFIG_TEXT] = "";
     ls__text to = {hyper, sizeof hyper};
     for (int h = 0; h < o->cls->hyper_count; h++) {
         ls__text_add(&to, ", %s %.9g", o->cls->hyper_name[h], o->hyper[h]);
     }
-    ls__fact_note("%s of %d parameters%s", o->cls->name, o->count, hyper);
+    ls__config_note("%s of %d parameters%s", o->cls->name, o->count, hyper);
 }
 
 /* No state is allocated yet: a wrapper may still move the parameters (docs/design.md, D9). */
@@ -107,7 +107,7 @@ ls_optim *ls__optim_new(ls_module *module, const ls__optim_class *cls, const dou
         ls_optim_free(o);
         return NULL;
     }
-    note_fact(o);
+    note_config(o);
     return o;
 }
 
@@ -207,7 +207,7 @@ static ls_status check_synchronised(const ls_optim *o)
     ls__observer *asked = NULL;
     for (int i = 0; i < o->count; i++) {
         ls__observer *observer = ls__param_observer(o->params[i].value);
-        if (observer && observer != asked && observer->usable) {
+        if (observer != NULL && observer != asked && observer->usable) {
             ls_status status = observer->usable(observer);
             if (status < 0) {
                 return status;
@@ -291,7 +291,7 @@ ls_status ls_optim_step(ls_optim *o)
 /* Makes gradients absent without writing to them; the next backward overwrites. */
 void ls_optim_zero_grad(ls_optim *o)
 {
-    for (int i = 0; o && i < o->count; i++) {
+    for (int i = 0; o != NULL && i < o->count; i++) {
         (void)ls__param_set_grad_present(o->params[i].value, false);
     }
 }

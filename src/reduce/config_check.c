@@ -1,5 +1,5 @@
 /* Do all ranks train the same thing? The seed, and what samplers and optimizers were made with
- * (base/facts.h), compared once, when the first synchronised backward begins: by then all of it has
+ * (base/config.h), compared once, when the first synchronised backward begins: by then all of it has
  * been made, and no optimizer has stepped on a wrong mean. Only where the group is the whole world:
  * the ranks of a smaller one may well have other samplers than the rest. */
 #include "reduce/config_check.h"
@@ -9,22 +9,22 @@
 
 #include "base/size.h"
 
-typedef struct own_facts { /* sent as it is */
+typedef struct own_config { /* sent as it is */
     uint64_t seed;
-    ls__facts facts;
-} own_facts;
+    ls__config config;
+} own_config;
 
 /* Writes " at train.c:31", or nothing when the place is not known. */
-static void put_site(const ls__fact *fact, char *out, size_t bytes)
+static void put_site(const ls__config_entry *entry, char *out, size_t bytes)
 {
     out[0] = '\0';
-    if (fact->file[0] != '\0') {
-        (void)snprintf(out, bytes, " at %.*s:%d", LS__FACT_FILE, fact->file, (int)fact->line);
+    if (entry->file[0] != '\0') {
+        (void)snprintf(out, bytes, " at %.*s:%d", LS__CONFIG_FILE, entry->file, (int)entry->line);
     }
 }
 
 /* Returns the error for a rank whose seed differs from rank 0's. */
-static ls_status name_seeds(const ls_reducer *r, const own_facts *all, int rank)
+static ls_status name_seeds(const ls_reducer *r, const own_config *all, int rank)
 {
     return ls__fail(LS_ERR_MISMATCH,
                     "reducer \"%s\": rank 0 has seed %llu and rank %d has seed %llu; give every "
@@ -36,11 +36,12 @@ static ls_status name_seeds(const ls_reducer *r, const own_facts *all, int rank)
 
 /* Returns the error for the first sampler, loader or optimizer that differs; a rank may also have
  * made fewer of them. */
-static ls_status name_fact(const ls_reducer *r, const own_facts *all, int rank, int i)
+static ls_status name_entry(const ls_reducer *r, const own_config *all, int rank, int i)
 {
-    static const ls__fact none = {.text = "nothing of the kind"};
-    const ls__fact *ours = i < all[0].facts.count ? &all[0].facts.fact[i] : &none;
-    const ls__fact *theirs = i < all[rank].facts.count ? &all[rank].facts.fact[i] : &none;
+    static const ls__config_entry none = {.text = "nothing of the kind"};
+    const ls__config_entry *ours = i < all[0].config.count ? &all[0].config.entry[i] : &none;
+    const ls__config_entry *theirs =
+        i < all[rank].config.count ? &all[rank].config.entry[i] : &none;
     char site[80], other[80];
     put_site(ours, site, sizeof site);
     put_site(theirs, other, sizeof other);
@@ -49,22 +50,23 @@ static ls_status name_fact(const ls_reducer *r, const own_facts *all, int rank, 
         "reducer \"%s\": the ranks are set up differently: rank 0 made %.*s%s, rank %d "
         "made %.*s%s; make the same samplers, loaders and optimizers on every rank, in the same "
         "order",
-        r->name, LS__FACT_TEXT, ours->text, site, rank, LS__FACT_TEXT, theirs->text, other);
+        r->name, LS__CONFIG_TEXT, ours->text, site, rank, LS__CONFIG_TEXT, theirs->text, other);
 }
 
-/* Facts are compared in the order in which they were made, as text. */
-static ls_status compare(const ls_reducer *r, const own_facts *all)
+/* Entries are compared as text, in the order in which they were made. */
+static ls_status compare(const ls_reducer *r, const own_config *all)
 {
     for (int rank = 1; rank < r->size; rank++) {
         if (all[rank].seed != all[0].seed) {
             return name_seeds(r, all, rank);
         }
-        for (int i = 0; i < LS__FACTS_MAX; i++) {
-            const bool either = i < all[0].facts.count || i < all[rank].facts.count;
-            const bool both = i < all[0].facts.count && i < all[rank].facts.count;
-            if (either && (!both || strncmp(all[0].facts.fact[i].text, all[rank].facts.fact[i].text,
-                                            LS__FACT_TEXT) != 0)) {
-                return name_fact(r, all, rank, i);
+        for (int i = 0; i < LS__CONFIG_ENTRIES_MAX; i++) {
+            const bool either = i < all[0].config.count || i < all[rank].config.count;
+            const bool both = i < all[0].config.count && i < all[rank].config.count;
+            if (either &&
+                (!both || strncmp(all[0].config.entry[i].text, all[rank].config.entry[i].text,
+                                  LS__CONFIG_TEXT) != 0)) {
+                return name_entry(r, all, rank, i);
             }
         }
     }
@@ -79,14 +81,14 @@ ls_status ls__config_check(ls_reducer *r)
     if (r->config_checked || r->size != r->runtime->world_size) {
         return LS_OK;
     }
-    if (!ls__bytes_of(r->size, sizeof(own_facts), &bytes)) {
+    if (!ls__bytes_of(r->size, sizeof(own_config), &bytes)) {
         return ls__fail(LS_ERR_LIMIT, "reducer \"%s\": too many ranks to compare", r->name);
     }
-    own_facts *all = env->allocate(env, bytes);
+    own_config *all = env->allocate(env, bytes);
     if (all == NULL) {
         return ls__fail(LS_ERR_MEMORY, "reducer \"%s\": no memory to compare settings", r->name);
     }
-    const own_facts own = {.seed = r->runtime->seed, .facts = r->runtime->facts};
+    const own_config own = {.seed = r->runtime->seed, .config = r->runtime->config};
     ls_status status =
         ls_all_gather(r->group, &own, all, sizeof own, LS_UINT8,
                       LS_OPTIONS(ls_collective_options, .tag = "settings of all ranks"), NULL);

@@ -355,7 +355,7 @@ void ls__reducer_advance(ls_reducer *r)
 /* Outside a synchronising backward it only notes that the parameter holds a local sum. */
 ls_status ls_reducer_ready(ls_reducer *r, int param, ls_stream *stream)
 {
-    if (r == NULL || param < 0 || param >= r->param_count || stream) {
+    if (r == NULL || param < 0 || param >= r->param_count || stream != NULL) {
         return ls__fail(LS_ERR_INVALID,
                         "ls_reducer_ready: parameter %d of a reducer with %d; give 0 to %d and"
                         " stream NULL (the host)",
@@ -578,7 +578,7 @@ ls_status ls_reducer_zero(ls_reducer *r)
 /* Valid after a synchronised backward, and the same on every rank. */
 bool ls_reducer_used(const ls_reducer *r, int param)
 {
-    return r && param >= 0 && param < r->param_count && r->params[param].used;
+    return r != NULL && param >= 0 && param < r->param_count && r->params[param].used;
 }
 
 ls_status ls_reducer_get_stats(const ls_reducer *r, ls_reducer_stats *out)

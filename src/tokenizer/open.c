@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/runtime.h"
-#include "data/file.h"
+#include "base/file.h"
 #include "tokenizer/tokenizer.h"
 
 #define PATH_BYTES 4096

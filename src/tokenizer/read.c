@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "data/file.h"
+#include "base/file.h"
 
 #define FILE_BYTES_MAX ((size_t)1 << 28) /* the largest tokenizer.json in use has some 30 MB */
 

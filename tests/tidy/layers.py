@@ -17,7 +17,7 @@ ARROWS = {
     "nn": ["autograd"],
     "optim": ["nn"],  # an optimizer is made for a module
     "data": ["autograd", "comm"],  # rank 0 may feed the others
-    "tokenizer": ["base", "data/file.h"],  # whole files
+    "tokenizer": ["base"],
     "ddp": ["nn", "optim", "reduce"],
     "checkpoint": ["comm"],  # it sees state visitors and groups only
     "launch": ["job"],  # the agent behind `lockstep run`

@@ -133,7 +133,7 @@ TEST(a_mistake_that_all_ranks_find_is_told_by_the_first)
         "error: text: \".\" holds no regular file; name a file or a folder with files in it",
         ("lockstep train gpt: --steps is \"0\"; give a whole number from 1 to 1e+12; see lockstep "
          "train gpt --help"),
-        "error: text: \"/dev/null\" is not a regular file; name one"};
+        "error: text: \"/dev/null\" is not a regular file; give the path of a regular file"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         char text[256], line[256];
         snprintf(text, sizeof text, "$L run -n 4 $P/train_gpt %s", wrong[i]);

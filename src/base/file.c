@@ -1,7 +1,7 @@
 /* Reading and mapping whole files. The size that stat tells is only the first guess of the buffer:
  * a file may grow or shrink while it is read, so reading goes on until the end and the buffer
  * doubles. */
-#include "data/file.h"
+#include "base/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -83,7 +83,9 @@ static ls_status stat_regular(const ls__env *env, const char *what, const char *
 {
     LS_TRY(ls__file_stat(env, what, path, stat));
     if (stat->kind != LS__ENV_FILE) {
-        return ls__fail(LS_ERR_INVALID, "%s: \"%s\" is not a regular file; name one", what, path);
+        return ls__fail(LS_ERR_INVALID,
+                        "%s: \"%s\" is not a regular file; give the path of a regular file", what,
+                        path);
     }
     return LS_OK;
 }

@@ -1,8 +1,8 @@
 /* Whole files in memory through the env table, and nothing else. What is read once and shared by
  * every epoch is read; a file that may be larger than memory (token shards, arrays) is mapped, so
  * that all ranks of a host share its pages. */
-#ifndef LS_DATA_FILE_H
-#define LS_DATA_FILE_H
+#ifndef LS_BASE_FILE_H
+#define LS_BASE_FILE_H
 
 #include "base/env.h"
 #include <lockstep/status.h>
