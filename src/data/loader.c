@@ -1,17 +1,12 @@
-/* The loader: batches read ahead by a thread of its own into a ring of buffers.
+/* The loader: where a rank is in its data, and the batches it hands out.
  *
- *          reader --filled--> [slot][slot][slot] --taken--> the user's thread
- *                  <--free-------------------------
+ * The reader thread and its ring of buffers are in prefetch.h; here is the user's side. A seek
+ * stops the reader, moves the position and lets the next batch start it again. Where rank 0 feeds
+ * all, its slots hold the samples of all ranks, and the others have one slot and no reader
+ * (scatter.h).
  *
- * There is one slot more than `prefetch`: the one whose batch the user holds. The reader walks
- * (epoch, position) on its own (Note [Positions] in sampler.h); the user's side walks the same
- * sequence and so knows which slot is which. Both counters only grow; each side sleeps on its own
- * event word. A seek stops the reader, moves the position and starts it again. With prefetch 0
- * there is no thread and one slot. Where rank 0 feeds all, its slots hold the samples of all ranks,
- * and the others have one slot and no reader (scatter.h).
- *
- * Memory is taken once. A batch's tensors are views of its slot, made once for the full size; only
- * the shorter batch at an epoch's end gets views of its own.
+ * Memory is allocated once. A batch's tensors are views of its slot, made once for the full size;
+ * only the shorter batch at an epoch's end gets views of its own.
  */
 #include <lockstep/data.h>
 #include <lockstep/random.h>
@@ -20,53 +15,31 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/options.h"
 #include "base/runtime.h"
 #include "base/size.h"
-#include "data/dataset.h"
-#include "data/sampler.h"
+#include "data/prefetch.h"
 #include "data/scatter.h"
 #include "tensor/tensor.h"
 
 #define PREFETCH_MAX 1024
 
-typedef struct slot {
-    uint8_t *x, *y;
-    ls_tensor *x_full, *y_full; /* views of all `batch` samples */
-    ls_status status;           /* of reading it */
-    char message[LS__MESSAGE_MAX];
-} slot;
-
 struct ls_loader {
-    ls_dataset *dataset;
+    ls_dataset *dataset; /* borrowed, as the sampler is */
     ls_sampler *sampler;
-    ls_runtime *runtime;
-    const ls__env *env;
-    ls_feed feed;
-    ls__scatter *scatter; /* NULL: this rank reads what it gets */
-    int64_t batch;
-    int64_t room;            /* samples a slot has place for */
-    size_t x_bytes, y_bytes; /* of one sample */
-
-    slot *slots;
-    int slot_count;
-    int64_t *indices; /* [room] Sync: owned by the reader while it runs */
+    ls__scatter *scatter; /* NULL: this rank reads its own samples */
+    ls__prefetch ring;
+    int64_t batch; /* samples of a full batch of this rank */
+    int64_t room;  /* samples that fit into a slot */
 
     int64_t epoch, position;    /* of the next batch; without a step there, the end is due */
     int64_t batches;            /* handed out so far: see Note [Numbers of batches] */
     bool held;                  /* the user holds a slot */
     ls_tensor *x_held, *y_held; /* as these tensors */
     ls_tensor *x_part, *y_part; /* views of a short batch, until the next call */
-    ls_status status;
+    ls_status status;           /* a failure stays until the next seek or load */
     char message[LS__MESSAGE_MAX];
-
-    bool threaded;
-    ls__env_thread *reader;                /* NULL: not running */
-    int64_t reader_epoch, reader_position; /* Sync: owned by the reader while it runs */
-    _Atomic uint32_t filled; /* Sync: release by the reader, acquire by the user's thread */
-    _Atomic uint32_t freed;  /* Sync: release by the user's thread, acquire by the reader */
-    _Atomic uint32_t stop;   /* Sync: release by the user's thread, acquire by the reader */
-    _Atomic uint32_t filled_event, freed_event; /* Sync: bumped after a change, parked on */
 };
 
 /* Note [Numbers of batches]
@@ -75,170 +48,18 @@ struct ls_loader {
  * the same position is another step, and numbers of the past would come again, with the dropout
  * masks of then. So batches are counted, and the count is saved. */
 
-/* ---- reading one batch -------------------------------------------------------------------- */
+/* ---- handing batches out ------------------------------------------------------------------- */
 
-static int64_t step_at(const ls_loader *l, int64_t position)
+/* The slot of the batch at (l->epoch, l->position), with this rank's samples in it. When rank 0 feeds
+ * all and cannot read, the others get its error. */
+static ls_status take_slot(ls_loader *l, ls__prefetch_slot **out)
 {
-    return position / ls__sampler_global_batch(l->sampler);
-}
-
-/* Goes on behind a step; where the epoch has no step left, to the next epoch. */
-static void next_position(const ls_loader *l, int64_t *epoch, int64_t *position)
-{
-    *position += ls__sampler_span_at(l->sampler, *position).global;
-    if (ls__sampler_span_at(l->sampler, *position).global == 0) {
-        *position = 0;
-        ++*epoch;
+    if (l->scatter == NULL) {
+        return ls__prefetch_take(&l->ring, l->epoch, l->position, out);
     }
-}
-
-static void read_batch(ls_loader *l, slot *at, int64_t epoch, int64_t position)
-{
-    const ls__sampler_span span = ls__sampler_span_at(l->sampler, position);
-    /* Rank 0 reads for all: the blocks of the ranks follow each other. */
-    const int64_t count = l->scatter ? span.global : span.count;
-    const ls__sampler_order order =
-        l->feed == LS_FEED_SHARED ? LS__SAMPLER_OWN : LS__SAMPLER_COMMON;
-    at->status = LS_OK;
-    ls__sampler_read(l->sampler, order, epoch, span.first, count, l->indices);
-    for (int64_t i = 0; i < count; i++) {
-        at->status =
-            ls__dataset_get(l->dataset, epoch, l->indices[i], at->x + (size_t)i * l->x_bytes,
-                            at->y + (size_t)i * l->y_bytes);
-        if (at->status < 0) {
-            (void)snprintf(at->message, sizeof at->message, "loader: epoch %lld, step %lld: %s",
-                           (long long)epoch, (long long)step_at(l, position), ls_error_message());
-            return;
-        }
-    }
-}
-
-/* ---- the reader's thread ------------------------------------------------------------------ */
-
-static bool reader_may_fill(const ls_loader *l)
-{
-    uint32_t filled = atomic_load_explicit(&l->filled, memory_order_relaxed); /* its own */
-    uint32_t freed = atomic_load_explicit(&l->freed, memory_order_acquire);   /* release_slot */
-    return filled - freed < (uint32_t)l->slot_count;
-}
-
-static bool reader_wait(ls_loader *l)
-{
-    for (;;) {
-        uint32_t event = atomic_load_explicit(&l->freed_event, memory_order_acquire);
-        if (atomic_load_explicit(&l->stop, memory_order_acquire)) {
-            return false;
-        }
-        if (reader_may_fill(l)) {
-            return true;
-        }
-        (void)l->env->park(l->env, &l->freed_event, event, LS__NEVER);
-    }
-}
-
-static void signal_event(const ls_loader *l, _Atomic uint32_t *event)
-{
-    atomic_fetch_add_explicit(event, 1, memory_order_release);
-    l->env->wake(l->env, event, 1);
-}
-
-static void reader_run(void *arg)
-{
-    ls_loader *l = arg;
-    ls__runtime_attach_background(l->runtime);
-    bool failed = false;
-    while (!failed && reader_wait(l)) {
-        uint32_t filled = atomic_load_explicit(&l->filled, memory_order_relaxed);
-        slot *at = &l->slots[filled % (uint32_t)l->slot_count];
-        read_batch(l, at, l->reader_epoch, l->reader_position);
-        failed = at->status < 0;
-        next_position(l, &l->reader_epoch, &l->reader_position);
-        atomic_store_explicit(&l->filled, filled + 1, memory_order_release);
-        signal_event(l, &l->filled_event);
-    }
-    (void)ls_runtime_attach(NULL);
-}
-
-static void reader_stop(ls_loader *l)
-{
-    if (!l->reader) {
-        return;
-    }
-    atomic_store_explicit(&l->stop, 1, memory_order_release);
-    signal_event(l, &l->freed_event);
-    l->env->thread_join(l->env, l->reader);
-    l->reader = NULL;
-}
-
-static ls_status reader_start(ls_loader *l)
-{
-    atomic_store_explicit(&l->stop, 0, memory_order_relaxed);
-    atomic_store_explicit(&l->filled, 0, memory_order_relaxed);
-    atomic_store_explicit(&l->freed, 0, memory_order_relaxed);
-    l->reader_epoch = l->epoch;
-    l->reader_position = l->position;
-    int error = l->env->thread_start(l->env, "ls-loader", reader_run, l, &l->reader);
-    if (error < 0) {
-        l->reader = NULL;
-        return ls__fail(LS_ERR_SYSTEM,
-                        "loader: no thread could be started: %s; prefetch = 0 "
-                        "needs none",
-                        strerror(-error));
-    }
-    return LS_OK;
-}
-
-/* ---- the user's side ---------------------------------------------------------------------- */
-
-static ls_status wait_filled(ls_loader *l, uint32_t freed)
-{
-    uint64_t deadline = ls__deadline_after(l->env, l->runtime->timeout_ms);
-    for (;;) {
-        uint32_t event = atomic_load_explicit(&l->filled_event, memory_order_acquire);
-        if (atomic_load_explicit(&l->filled, memory_order_acquire) != freed) {
-            return LS_OK;
-        }
-        if (l->env->now_ns(l->env) >= deadline) {
-            return ls__fail(LS_ERR_TIMEOUT,
-                            "loader: epoch %lld, step %lld: the data set gave no batch for %lld "
-                            "ms; look at its get function, or raise LOCKSTEP_TIMEOUT",
-                            (long long)l->epoch, (long long)step_at(l, l->position),
-                            (long long)l->runtime->timeout_ms);
-        }
-        (void)l->env->park(l->env, &l->filled_event, event, deadline);
-    }
-}
-
-/* The slot of the batch at (l->epoch, l->position), read or awaited. */
-static ls_status read_slot(ls_loader *l, slot **out)
-{
-    uint32_t freed = 0;
-    if (l->threaded) {
-        if (!l->reader) {
-            LS_TRY(reader_start(l));
-        }
-        freed = atomic_load_explicit(&l->freed, memory_order_relaxed); /* our own */
-        LS_TRY(wait_filled(l, freed));
-    } else {
-        read_batch(l, &l->slots[0], l->epoch, l->position);
-    }
-    slot *at = &l->slots[freed % (uint32_t)l->slot_count];
-    if (at->status < 0) {
-        return ls__fail_again(at->status, at->message);
-    }
-    *out = at;
-    return LS_OK;
-}
-
-/* The same, with this rank's samples in it. */
-static ls_status take_slot(ls_loader *l, slot **out)
-{
-    if (!l->scatter) {
-        return read_slot(l, out);
-    }
-    *out = &l->slots[0];
+    *out = &l->ring.slots[0];
     if (ls__scatter_root(l->scatter)) {
-        ls_status status = read_slot(l, out);
+        const ls_status status = ls__prefetch_take(&l->ring, l->epoch, l->position, out);
         if (status < 0) {
             char message[LS__MESSAGE_MAX];
             memcpy(message, ls__self.message, sizeof message);
@@ -249,8 +70,9 @@ static ls_status take_slot(ls_loader *l, slot **out)
     return ls__scatter_run(l->scatter, l->position, (*out)->x, (*out)->y);
 }
 
-/* What the user held goes back to the reader, and will be another batch: a graph that saved it is
- * told so, lest its gradients be computed from that. */
+/* Returns the slot that the user held to the reader, which overwrites it with another batch. The
+ * tensors count as changed, so that a graph that saved them fails instead of computing gradients
+ * from the new numbers. */
 static void release_slot(ls_loader *l)
 {
     if (!l->held) {
@@ -262,12 +84,10 @@ static void release_slot(ls_loader *l)
     ls_free(l->y_part);
     l->x_part = l->y_part = NULL;
     l->held = false;
-    if (l->reader) {
-        atomic_fetch_add_explicit(&l->freed, 1, memory_order_release); /* reader_may_fill */
-        signal_event(l, &l->freed_event);
-    }
+    ls__prefetch_release(&l->ring);
 }
 
+/* [count, sample…] */
 static ls_shape batched(int64_t count, ls_shape sample)
 {
     ls_shape shape = {.ndim = sample.ndim + 1, .dim = {count}};
@@ -275,7 +95,9 @@ static ls_shape batched(int64_t count, ls_shape sample)
     return shape;
 }
 
-static ls_status view(const ls_loader *l, slot *at, int64_t count, ls_tensor **x, ls_tensor **y)
+/* Makes tensors over the first `count` samples of a slot; the caller frees both, also on failure. */
+static ls_status view(const ls_loader *l, ls__prefetch_slot *at, int64_t count, ls_tensor **x,
+                      ls_tensor **y)
 {
     const ls_dataset *d = l->dataset;
     *x = ls_keep(ls_from_memory(at->x, batched(count, d->x_shape), d->x_dtype));
@@ -284,10 +106,14 @@ static ls_status view(const ls_loader *l, slot *at, int64_t count, ls_tensor **x
     return ls_tensor_status(*y);
 }
 
+/* Hands out the step at the loader's position and moves past it. Dropout and other random functions
+ * of this step draw from the stream of the batch's number, at the offset of this rank's samples in
+ * the global batch. */
 static ls_status deliver(ls_loader *l, ls_batch *batch)
 {
-    slot *at = NULL;
+    ls__prefetch_slot *at = NULL;
     LS_TRY(take_slot(l, &at));
+    LS_ASSERT(!l->held && l->x_part == NULL && l->y_part == NULL);
     l->held = true;
     l->x_held = at->x_full;
     l->y_held = at->y_full;
@@ -298,7 +124,7 @@ static ls_status deliver(ls_loader *l, ls_batch *batch)
                         .count = span.count,
                         .global_count = span.global,
                         .epoch = l->epoch,
-                        .step = step_at(l, l->position)};
+                        .step = ls__prefetch_step(&l->ring, l->position)};
     batch->last = ls__sampler_span_at(l->sampler, l->position + span.global).global == 0;
     if (span.count != l->batch) {
         LS_TRY(view(l, at, span.count, &l->x_part, &l->y_part));
@@ -316,6 +142,7 @@ static ls_status no_loader(const char *what)
                     what);
 }
 
+/* False at the end of an epoch, once, and after a failure, until a seek or a load clears it. */
 static bool advance(ls_loader *l, ls_batch *batch)
 {
     if (l->status < 0) {
@@ -361,9 +188,10 @@ ls_status ls_loader_status(const ls_loader *loader)
     return loader->status < 0 ? ls__fail_again(loader->status, loader->message) : LS_OK;
 }
 
+/* Moves to a position and clears a failure; batches that were read ahead are dropped. */
 static void go_to(ls_loader *l, int64_t epoch, int64_t position)
 {
-    reader_stop(l);
+    ls__prefetch_stop(&l->ring);
     release_slot(l);
     l->epoch = epoch;
     l->position = position;
@@ -389,6 +217,8 @@ ls_status ls_loader_seek(ls_loader *l, int64_t epoch, int64_t step)
     return LS_OK;
 }
 
+/* Checks what a checkpoint gave. The position may lie anywhere in the epoch, because the job that
+ * saved it may have had another number of ranks. */
 static ls_status check_state(const ls_loader *l, int64_t epoch, int64_t position, int64_t batches,
                              int64_t count)
 {
@@ -407,7 +237,8 @@ static ls_status check_state(const ls_loader *l, int64_t epoch, int64_t position
     return LS_OK;
 }
 
-/* Saving leaves the reader alone; a loading visitor that changed anything makes it start anew. */
+/* Saving does not disturb the reader; after a load that changed the position or the seed it starts
+ * again. */
 ls_status ls_loader_state(ls_loader *l, const char *prefix, const ls_state_visitor *visitor)
 {
     if (l == NULL) {
@@ -448,6 +279,7 @@ ls_status ls_loader_state(ls_loader *l, const char *prefix, const ls_state_visit
 
 /* ---- making ------------------------------------------------------------------------------- */
 
+/* Bytes of one sample and of `batch` of them. */
 static ls_status sample_bytes(const char *name, ls_shape shape, ls_dtype dtype, int64_t batch,
                               size_t *one, size_t *all)
 {
@@ -466,45 +298,50 @@ static ls_status sample_bytes(const char *name, ls_shape shape, ls_dtype dtype, 
     return LS_OK;
 }
 
+/* Of a scattering loader, memory from which the other ranks of the host can read. */
 static bool make_memory(const ls_loader *l, size_t bytes, uint8_t **out)
 {
-    if (l->scatter) {
-        return ls__scatter_alloc(l->scatter, bytes ? bytes : 1, out) == LS_OK;
+    if (l->scatter != NULL) {
+        return ls__scatter_alloc(l->scatter, bytes > 0 ? bytes : 1, out) == LS_OK;
     }
-    *out = calloc(1, bytes ? bytes : 1);
+    *out = calloc(1, bytes > 0 ? bytes : 1);
     return *out != NULL;
 }
 
 static void free_memory(const ls_loader *l, uint8_t *memory)
 {
-    if (l->scatter) {
+    if (l->scatter != NULL) {
         ls__scatter_dealloc(l->scatter, memory);
     } else {
         free(memory);
     }
 }
 
-static ls_status make_slots(ls_loader *l)
+/* Allocates everything a batch needs. On failure ls_loader_free releases what was made. Collective
+ * when rank 0 feeds all. */
+static ls_status make_slots(ls_loader *l, ls_feed feed)
 {
     const ls_dataset *d = l->dataset;
     size_t x_all = 0, y_all = 0;
-    LS_TRY(sample_bytes("x", d->x_shape, d->x_dtype, l->room, &l->x_bytes, &x_all));
-    LS_TRY(sample_bytes("y", d->y_shape, d->y_dtype, l->room, &l->y_bytes, &y_all));
-    if (l->feed == LS_FEED_SCATTER) {
+    LS_TRY(sample_bytes("x", d->x_shape, d->x_dtype, l->room, &l->ring.x_bytes, &x_all));
+    LS_TRY(sample_bytes("y", d->y_shape, d->y_dtype, l->room, &l->ring.y_bytes, &y_all));
+    if (feed == LS_FEED_SCATTER) {
         LS_TRY(ls__scatter_new(d, l->sampler, &l->scatter));
     }
-    l->slots = calloc((size_t)l->slot_count, sizeof *l->slots);
-    l->indices = calloc((size_t)l->room, sizeof *l->indices);
-    bool have = l->slots && l->indices;
-    for (int i = 0; have && i < l->slot_count; i++) {
-        have = make_memory(l, x_all, &l->slots[i].x) && make_memory(l, y_all, &l->slots[i].y);
+    l->ring.slots = calloc((size_t)l->ring.slot_count, sizeof *l->ring.slots);
+    l->ring.indices = calloc((size_t)l->room, sizeof *l->ring.indices);
+    bool have = l->ring.slots != NULL && l->ring.indices != NULL;
+    for (int i = 0; have && i < l->ring.slot_count; i++) {
+        have = make_memory(l, x_all, &l->ring.slots[i].x) &&
+               make_memory(l, y_all, &l->ring.slots[i].y);
     }
     if (!have) {
         return ls__fail(LS_ERR_MEMORY, "loader: no memory for %d batches of %zu bytes",
-                        l->slot_count, x_all + y_all);
+                        l->ring.slot_count, x_all + y_all);
     }
-    for (int i = 0; i < l->slot_count; i++) {
-        LS_TRY(view(l, &l->slots[i], l->batch, &l->slots[i].x_full, &l->slots[i].y_full));
+    for (int i = 0; i < l->ring.slot_count; i++) {
+        LS_TRY(view(l, &l->ring.slots[i], l->batch, &l->ring.slots[i].x_full,
+                    &l->ring.slots[i].y_full));
     }
     return LS_OK;
 }
@@ -525,13 +362,9 @@ static ls_status check_feed(ls_feed feed, const ls_sampler *sampler)
     return LS_OK;
 }
 
-static ls_status make(ls_dataset *dataset, ls_sampler *sampler, const ls_loader_options *given,
-                      ls_loader **out)
+static ls_status check_new(const ls_dataset *dataset, const ls_sampler *sampler,
+                           const ls_loader_options *given)
 {
-    ls_runtime *runtime = ls__runtime_get("ls_loader_new");
-    if (runtime == NULL) {
-        return ls__self.status;
-    }
     if (dataset == NULL || sampler == NULL) {
         return ls__fail(
             LS_ERR_INVALID,
@@ -541,33 +374,53 @@ static ls_status make(ls_dataset *dataset, ls_sampler *sampler, const ls_loader_
         return ls__fail(LS_ERR_INVALID, "loader: prefetch is %d; it must be in 0…%d",
                         given->prefetch, PREFETCH_MAX);
     }
-    LS_TRY(check_feed(given->feed, sampler));
+    return check_feed(given->feed, sampler);
+}
+
+/* A rank that is fed by rank 0 neither reads nor needs more than one slot. */
+static void set_up(ls_loader *l, ls_dataset *dataset, ls_sampler *sampler,
+                   const ls_loader_options *given)
+{
+    const bool scatter = given->feed == LS_FEED_SCATTER, fed = scatter && ls_rank() != 0;
+    l->dataset = dataset;
+    l->sampler = sampler;
+    l->batch = ls__sampler_batch(sampler);
+    l->room = scatter && !fed ? ls__sampler_global_batch(sampler) : l->batch;
+    l->ring.dataset = dataset;
+    l->ring.sampler = sampler;
+    l->ring.order = given->feed == LS_FEED_SHARED ? LS__SAMPLER_OWN : LS__SAMPLER_COMMON;
+    l->ring.all_ranks = scatter;
+    l->ring.threaded = given->prefetch > 0 && !fed;
+    l->ring.slot_count = fed ? 1 : given->prefetch + 1;
+}
+
+static ls_status make(ls_dataset *dataset, ls_sampler *sampler, const ls_loader_options *given,
+                      ls_loader **out)
+{
+    ls_runtime *runtime = ls__runtime_get("ls_loader_new");
+    if (runtime == NULL) {
+        return ls__self.status;
+    }
+    LS_TRY(check_new(dataset, sampler, given));
     ls_loader *l = calloc(1, sizeof *l);
     if (l == NULL) {
         return ls__fail(LS_ERR_MEMORY, "loader: no memory");
     }
-    const bool scatter = given->feed == LS_FEED_SCATTER, fed = scatter && ls_rank() != 0;
-    l->dataset = dataset;
-    l->sampler = sampler;
-    l->runtime = runtime;
-    l->env = runtime->env;
-    l->feed = given->feed;
-    l->batch = ls__sampler_batch(sampler);
-    l->room = scatter && !fed ? ls__sampler_global_batch(sampler) : l->batch;
-    l->threaded = given->prefetch > 0 && !fed;
-    l->slot_count = fed ? 1 : given->prefetch + 1;
-    ls_status status = make_slots(l);
+    set_up(l, dataset, sampler, given);
+    l->ring.runtime = runtime;
+    l->ring.env = runtime->env;
+    const ls_status status = make_slots(l, given->feed);
     if (status < 0) {
         char message[LS__MESSAGE_MAX];
         memcpy(message, ls__self.message, sizeof message);
-        if (l->scatter) {
+        if (l->scatter != NULL) {
             ls__scatter_abort(l->scatter, message);
         }
         ls_loader_free(l);
         return ls__fail_again(status, message);
     }
     if (given->feed == LS_FEED_SHARED && ls__sampler_of_job(sampler)) {
-        ls__fact_note("a loader with LS_FEED_SHARED");
+        ls__config_note("a loader with LS_FEED_SHARED");
     }
     *out = l;
     return LS_OK;
@@ -585,16 +438,16 @@ void ls_loader_free(ls_loader *l)
     if (l == NULL) {
         return;
     }
-    reader_stop(l);
+    ls__prefetch_stop(&l->ring);
     release_slot(l);
-    for (int i = 0; l->slots && i < l->slot_count; i++) {
-        ls_free(l->slots[i].x_full);
-        ls_free(l->slots[i].y_full);
-        free_memory(l, l->slots[i].x);
-        free_memory(l, l->slots[i].y);
+    for (int i = 0; l->ring.slots != NULL && i < l->ring.slot_count; i++) {
+        ls_free(l->ring.slots[i].x_full);
+        ls_free(l->ring.slots[i].y_full);
+        free_memory(l, l->ring.slots[i].x);
+        free_memory(l, l->ring.slots[i].y);
     }
-    free(l->slots);
-    free(l->indices);
+    free(l->ring.slots);
+    free(l->ring.indices);
     ls__scatter_free(l->scatter);
     free(l);
 }
