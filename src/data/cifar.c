@@ -8,9 +8,9 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/runtime.h"
 #include "data/dataset.h"
-#include "base/file.h"
 #include "data/paths.h"
 
 #define CLASSES 10

@@ -10,10 +10,10 @@
 
 #include <stdlib.h>
 
+#include "base/file.h"
 #include "base/runtime.h"
 #include "base/size.h"
 #include "data/dataset.h"
-#include "base/file.h"
 
 #define IDX_UINT8 0x08
 #define IDX_HEADER_MAX (4 + 4 * LS_DIMS_MAX)

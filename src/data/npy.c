@@ -6,9 +6,9 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/runtime.h"
 #include "data/dataset.h"
-#include "base/file.h"
 #include "data/npy.h"
 
 /* One mapped file; `row_bytes` is one index of the first dimension. */

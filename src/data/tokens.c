@@ -11,11 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/options.h"
 #include "base/runtime.h"
 #include "data/bytes.h"
 #include "data/dataset.h"
-#include "base/file.h"
 #include "data/paths.h"
 #include "data/shard.h"
 #include "data/windows.h"

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/runtime.h"
 #include "base/file.h"
+#include "base/runtime.h"
 #include "tokenizer/tokenizer.h"
 
 #define PATH_BYTES 4096
