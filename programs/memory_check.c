@@ -31,7 +31,8 @@ void memory_check(const decoder_shape *shape, const trainer_options *train)
     const ls_gpt2_memory m = ls_gpt2_memory_of(&o, train->batch, shape->context);
     const int64_t state = states_of(train) * m.parameter_bytes, total = total_of(&m, state);
     const int64_t left = ls_memory_available();
-    int64_t fits = left < 0 || total <= left / ls_local_world_size();
+    const int ranks = ls_local_world_size();
+    int64_t fits = left < 0 || total <= left / ranks;
     if (ls_rank() == 0) {
         ls_gpt2_describe(&o, stdout);
         (void)printf("memory of a rank: parameters %.2f + gradients %.2f + optimizer %.2f + "
@@ -44,9 +45,9 @@ void memory_check(const decoder_shape *shape, const trainer_options *train)
                            LS_OPTIONS(ls_collective_options, .tag = "memory"), NULL));
     if (!fits) {
         give_up(EXIT_FAILURE,
-                "--model %s takes %.2f GiB on each of %d ranks of this host, of which %.2f GiB are "
-                "left; take fewer ranks, a smaller --batch or --context, --recompute, or --optim "
+                "--model %s needs %.2f GiB per rank; this host runs %d rank%s and has %.2f GiB "
+                "left; use fewer ranks, a smaller --batch or --context, --recompute, or --optim "
                 "sgd --momentum 0",
-                shape->model, gibibytes(total), ls_local_world_size(), gibibytes(left));
+                shape->model, gibibytes(total), ranks, ranks == 1 ? "" : "s", gibibytes(left));
     }
 }

@@ -109,7 +109,7 @@ const char *ls__phase_name(ls__phase phase)
     case LS__PHASE_USER:
         return "its own code";
     case LS__PHASE_START:
-        return "the start";
+        return "ls_init";
     case LS__PHASE_DATA:
         return "the data loader";
     case LS__PHASE_FORWARD:
@@ -123,7 +123,7 @@ const char *ls__phase_name(ls__phase phase)
     case LS__PHASE_CHECKPOINT:
         return "a checkpoint";
     case LS__PHASE_EXIT:
-        return "the exit";
+        return "ls_finalize";
     }
     return "an unknown phase";
 }

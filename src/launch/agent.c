@@ -37,7 +37,9 @@ static ls_status seal_secret(ls__agent *agent)
         error = put == (ssize_t)bytes ? env->shm_seal(env, agent->secret_fd)
                                       : (put < 0 ? (int)put : -EIO);
     }
-    return error < 0 ? ls__fail(LS_ERR_SYSTEM, "the job's secret: %s", strerror(-error)) : LS_OK;
+    return error < 0 ? ls__fail(LS_ERR_SYSTEM, "cannot pass the secret to the ranks: %s",
+                                strerror(-error))
+                     : LS_OK;
 }
 
 /* What torchrun's variables say of a world of one host. Of several, it comes from node 0. */
@@ -82,11 +84,11 @@ static ls_status set_up(ls__agent *agent)
     agent->signals_fd =
         env->signals_open(env, watched, (int)(sizeof watched / sizeof *watched), &mask);
     if (agent->signals_fd < 0) {
-        return ls__fail(LS_ERR_SYSTEM, "watching signals: %s", strerror(-agent->signals_fd));
+        return ls__fail(LS_ERR_SYSTEM, "cannot watch signals: %s", strerror(-agent->signals_fd));
     }
     const int error = env->adopt_orphans(env);
     if (error < 0) {
-        return ls__fail(LS_ERR_SYSTEM, "becoming the reaper of orphans: %s", strerror(-error));
+        return ls__fail(LS_ERR_SYSTEM, "cannot adopt orphaned processes: %s", strerror(-error));
     }
     (void)env->allow_descriptors(env, descriptors); /* a lack is reported where it shows */
     agent->cores = env->cores(env);
@@ -94,7 +96,8 @@ static ls_status set_up(ls__agent *agent)
     lay_out(agent);
     agent->item_room = FIXED_ITEMS + LS__HOST_AGENT_ITEMS + 4 * job->ranks + 2;
     agent->items = env->allocate(env, (size_t)agent->item_room * sizeof *agent->items);
-    return agent->items != NULL ? LS_OK : ls__fail(LS_ERR_MEMORY, "the launcher's loop");
+    return agent->items != NULL ? LS_OK
+                                : ls__fail(LS_ERR_MEMORY, "no memory for the launcher's poll loop");
 }
 
 /* What ranks join with, once the world's layout stands. */

@@ -1,10 +1,10 @@
-/* The ends of ranks, in the order in which they came.
+/* Records the ends of ranks in the order in which they happened.
  *
- * When a rank is killed others may follow within milliseconds, and the agent finds several ends at
- * once. A poller hands them out in the order in which they happened. And one that was killed first
- * may end last, because it writes to a disk or has much memory to give back: a rank that has
- * SIGKILL on its way when the first end is seen comes before that.
- */
+ * When a rank is killed, others may end within milliseconds, and the agent sees several ends at
+ * once. The poller returns them in the order in which they happened. A rank that was killed
+ * first may still end last, because it has a write to finish or much memory to release.
+ * Therefore a rank that has SIGKILL pending when the first end is seen is ordered before that
+ * end. */
 #include <signal.h>
 
 #include "base/assert.h"
@@ -12,6 +12,8 @@
 
 #define READY_MAX 16
 
+/* The caller sets the rank's pid and pidfd first. The poller reports the local rank as its tag.
+ * A failure to watch is not an error here: a parent also reaps every child. */
 void ls__host_agent_watch(ls__host_agent *a, int r)
 {
     LS_ASSERT(r >= 0 && r < a->ranks && !a->rank[r].ended);
@@ -22,6 +24,8 @@ void ls__host_agent_watch(ls__host_agent *a, int r)
     }
 }
 
+/* Whether a rank that was killed before the first end is still ending. Its end may be the root
+ * cause, so root_cause.c waits for it for a moment. */
 bool ls__host_agent_awaits_end(const ls__host_agent *a)
 {
     for (int r = 0; r < a->started; r++) {
@@ -32,10 +36,12 @@ bool ls__host_agent_awaits_end(const ls__host_agent *a)
     return false;
 }
 
-/* What the board says of the rank now is what it had reached: later it is marked as dead. */
+/* Records the end of rank r, once. The rank's life is copied from the board now: mark_dead
+ * overwrites it later. `how` is known exactly where this process is the parent. */
 void ls__host_agent_note_end(ls__host_agent *a, int r, const ls__env_exit *how)
 {
     ls__host_agent_rank *rank = &a->rank[r];
+    LS_ASSERT(r >= 0 && r < a->ranks && a->running > 0);
     LS_ASSERT(!rank->ended && (how != NULL) == (a->launcher == NULL));
     rank->exit = how != NULL ? *how : (ls__env_exit){.pid = rank->pid};
     rank->life = (ls__life)atomic_load_explicit(&a->board->rank[r].life, memory_order_acquire);
@@ -50,7 +56,8 @@ void ls__host_agent_note_end(ls__host_agent *a, int r, const ls__env_exit *how)
     }
 }
 
-/* A rank that ended takes what it started along; its number is still its own until it is reaped. */
+/* Terminates the processes that rank r had started, then reaps it. In this order: until a rank
+ * is reaped its process group number cannot be reused, so the signal reaches no other group. */
 static void take_end(ls__host_agent *a, int r)
 {
     ls__env_exit how;
@@ -67,7 +74,8 @@ static void take_end(ls__host_agent *a, int r)
     }
 }
 
-/* Before the first end is noted: the ranks that were killed before it and take longer. */
+/* Orders the ranks that have SIGKILL pending before the first end that is recorded; called once,
+ * just before that. */
 static void note_dying(ls__host_agent *a)
 {
     for (int r = 0; r < a->started; r++) {
@@ -78,6 +86,7 @@ static void note_dying(ls__host_agent *a)
     }
 }
 
+/* Drains the poller, so that all ends of one turn of the loop are compared with each other. */
 void ls__host_agent_take_ends(ls__host_agent *a)
 {
     ls__env_ready ready[READY_MAX];
@@ -88,6 +97,7 @@ void ls__host_agent_take_ends(ls__host_agent *a)
             note_dying(a);
         }
         for (int i = 0; i < count; i++) {
+            LS_ASSERT(ready[i].tag < (uint64_t)a->ranks);
             take_end(a, (int)ready[i].tag);
         }
     } while (count == READY_MAX);

@@ -9,16 +9,20 @@
 
 /* ---- life ----------------------------------------------------------------------------------- */
 
-/* The world of one host. Of several, the first host deals it out. */
+/* Describes a world that consists of this host alone. With several hosts the first host sends
+ * the actual description later. */
 static ls_status lay_out(ls__host_agent *a, int attempt)
 {
     const int error = a->env->random_bytes(a->env, &a->world.job, sizeof a->world.job);
     a->world.nodes = 1;
     a->world.attempt = attempt;
-    return error < 0 ? ls__fail(LS_ERR_SYSTEM, "the job's number: %s", strerror(-error)) : LS_OK;
+    return error < 0 ? ls__fail(LS_ERR_SYSTEM, "cannot draw a random number for the job: %s",
+                                strerror(-error))
+                     : LS_OK;
 }
 
-static void be_alone(ls__host_agent *a, const ls__env *env, const char *launcher, int ranks)
+/* Resets the agent: no descriptor is open, no failure is known, this host decides alone. */
+static void init_fields(ls__host_agent *a, const ls__env *env, const char *launcher, int ranks)
 {
     LS_ASSERT(ranks >= 1 && ranks <= LS__BOARD_RANKS_MAX);
     memset(a, 0, sizeof *a);
@@ -34,25 +38,30 @@ static void be_alone(ls__host_agent *a, const ls__env *env, const char *launcher
     }
 }
 
+/* Opens what does not depend on other hosts. On failure the caller still calls
+ * ls__host_agent_fini, which releases the parts that were opened. */
 ls_status ls__host_agent_init(ls__host_agent *a, const ls__env *env, const char *launcher,
                               int ranks, int attempt)
 {
-    be_alone(a, env, launcher, ranks);
+    init_fields(a, env, launcher, ranks);
     if (env->host_name(env, a->name, sizeof a->name) < 0) {
         snprintf(a->name, sizeof a->name, "localhost");
     }
     a->ends_fd = env->poller_open(env);
     if (a->ends_fd < 0) {
-        return ls__fail(LS_ERR_SYSTEM, "watching the ranks' processes: %s", strerror(-a->ends_fd));
+        return ls__fail(LS_ERR_SYSTEM, "cannot watch the processes of the ranks: %s",
+                        strerror(-a->ends_fd));
     }
     LS_TRY(ls__store_server_new(env, a->secret, &a->store));
     return lay_out(a, attempt);
 }
 
+/* Runs in each rank that survives the agent, all at once, so it opens nothing and owns nothing:
+ * it only reads the board and records the ends that its caller sees. */
 void ls__host_agent_stand_in(ls__host_agent *a, const ls__env *env, const char *launcher,
                              ls__board *board)
 {
-    be_alone(a, env, launcher, board->ranks);
+    init_fields(a, env, launcher, board->ranks);
     a->board = board;
     a->world.world_size = board->world_size;
     for (int r = 0; r < board->ranks; r++) {
@@ -68,6 +77,7 @@ static void close_fd(const ls__env *env, int fd)
     }
 }
 
+/* The secret is erased before the memory may be reused. */
 void ls__host_agent_fini(ls__host_agent *a)
 {
     if (a->env == NULL) {
@@ -85,7 +95,9 @@ void ls__host_agent_fini(ls__host_agent *a)
     a->env = NULL;
 }
 
-/* Several hosts have a secret in common; that of one host is its own. */
+/* The hosts of a job share one secret, from which the first host derived the job's keys; a host
+ * that is alone draws its own. Ranks receive it through a descriptor, never through the
+ * environment. */
 static ls_status take_secret(ls__host_agent *a)
 {
     int error = 0;
@@ -96,9 +108,13 @@ static ls_status take_secret(ls__host_agent *a)
         error = a->env->random_bytes(a->env, a->secret, sizeof a->secret);
     }
     ls__store_server_set_secret(a->store, a->secret);
-    return error < 0 ? ls__fail(LS_ERR_SYSTEM, "the job's secret: %s", strerror(-error)) : LS_OK;
+    return error < 0
+               ? ls__fail(LS_ERR_SYSTEM, "cannot draw the secret of the job: %s", strerror(-error))
+               : LS_OK;
 }
 
+/* From here on ranks may be started: the board describes the world, and the store accepts the
+ * secret. Called once, when all hosts are present. */
 ls_status ls__host_agent_make_board(ls__host_agent *a, const int *world_rank)
 {
     const bool several = a->nodes != NULL;
@@ -126,6 +142,7 @@ static uint64_t least(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
+/* The order of the items is fixed: ends, other hosts, store. ls__host_agent_turn relies on it. */
 int ls__host_agent_poll(ls__host_agent *a, ls__env_poll *items, int room, uint64_t *deadline_ns)
 {
     const int nodes_fd = a->nodes != NULL ? ls__nodes_fd(a->nodes) : -1;
@@ -140,9 +157,11 @@ int ls__host_agent_poll(ls__host_agent *a, ls__env_poll *items, int room, uint64
                                                         room - LS__HOST_AGENT_ITEMS, deadline_ns);
 }
 
-/* Links between hosts live by heartbeats, so they have a turn whatever has come. */
+/* The connections between hosts depend on heartbeats, so they get a turn even when no descriptor
+ * is ready. */
 void ls__host_agent_turn(ls__host_agent *a, const ls__env_poll *items, int count)
 {
+    LS_ASSERT(count >= LS__HOST_AGENT_ITEMS);
     ls__host_agent_take_ends(a);
     ls__store_server_turn(a->store, items + LS__HOST_AGENT_ITEMS, count - LS__HOST_AGENT_ITEMS);
     if (a->nodes != NULL) {

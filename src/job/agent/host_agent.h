@@ -35,7 +35,7 @@ typedef struct ls__host_agent_rank { /* by local rank */
 
 typedef struct ls__host_agent {
     const ls__env *env;
-    const char *launcher; /* another's, which is the ranks' parent; NULL: this process is */
+    const char *launcher; /* another launcher, the ranks' parent; NULL: this process is */
     char name[64];        /* of the host */
     int ranks;            /* of this host */
     uint8_t secret[LS__STORE_SECRET_BYTES];
@@ -47,8 +47,8 @@ typedef struct ls__host_agent {
     ls__nodes_world world;     /* where this host's ranks stand in it */
     bool first;                /* this host decides on the root cause */
     bool plain;                /* links that leave this host are not encrypted, or need not be */
-    bool done;                 /* the others were told that nothing runs here any more */
-    ls__failure_kind reported; /* the best that the first host was told */
+    bool done;                 /* DONE was sent: no rank runs here any more */
+    ls__failure_kind reported; /* the best explanation sent to the first host */
 
     ls__host_agent_rank rank[LS__BOARD_RANKS_MAX];
     int started, running;
@@ -64,21 +64,20 @@ typedef struct ls__host_agent {
 
 /* ---- life: host_agent.c --------------------------------------------------------------------- */
 
-/* A world of this host's ranks alone, until hosts join. `launcher` is a literal, or NULL. */
+/* The world is this host's ranks alone, until hosts join. `launcher` is a literal, or NULL. */
 ls_status ls__host_agent_init(ls__host_agent *a, const ls__env *env, const char *launcher,
                               int ranks, int attempt);
-/* In place of an agent that has died: it sees the board (borrowed), on which all ranks run, and
+/* Replaces an agent that has died: it reads the board (borrowed), on which all ranks run, and
  * nothing else. It needs no fini. */
 void ls__host_agent_stand_in(ls__host_agent *a, const ls__env *env, const char *launcher,
                              ls__board *board);
 void ls__host_agent_fini(ls__host_agent *a); /* also of one whose init failed, or zeros */
-/* Makes secret and board, once all hosts are there. world_rank[ranks]: NULL: they follow each other.
- */
+/* Makes secret and board, once all hosts are present. world_rank[ranks], NULL: consecutive. */
 ls_status ls__host_agent_make_board(ls__host_agent *a, const int *world_rank);
 
 /* For the owner's poll loop: writes up to `room` items, returns how many, lowers *deadline_ns. */
 int ls__host_agent_poll(ls__host_agent *a, ls__env_poll *items, int room, uint64_t *deadline_ns);
-/* Serves what came: ends of ranks, the store, the other hosts. */
+/* Serves what the poll reported: ends of ranks, the store, the other hosts. */
 void ls__host_agent_turn(ls__host_agent *a, const ls__env_poll *items, int count);
 /* Then, once there is a board: looks for the root cause, and publishes it. */
 void ls__host_agent_conclude(ls__host_agent *a);
@@ -86,23 +85,23 @@ void ls__host_agent_conclude(ls__host_agent *a);
 /* ---- other hosts: hosts.c ------------------------------------------------------------------- */
 
 typedef struct ls__host_agent_hosts {
-    const char *rendezvous, *rendezvous_from; /* HOST:PORT, and what gave it */
+    const char *rendezvous, *rendezvous_from; /* HOST:PORT, and the flag or variable that gave it */
     const char *secret_file, *secret_from;    /* NULL: none, and then only the loopback */
-    const ls__nodes_spec *nodes; /* how many, which, when …: what hosts.c does not fill in itself */
-    bool plain;                  /* as the user wishes it: links that leave the host */
+    const ls__nodes_spec *nodes; /* number of hosts, time limit …; hosts.c adds the rest */
+    bool plain;                  /* the user's choice for links that leave the host */
 } ls__host_agent_hosts;
 
-/* Begins to gather: at the rendezvous, if this is the first host, or on the way to it. */
+/* Starts to gather: the first host listens at the rendezvous, the others connect to it. */
 ls_status ls__host_agent_join_hosts(ls__host_agent *a, const ls__host_agent_hosts *hosts);
 
 typedef enum ls__host_agent_leave {
     LS__LEAVE_WAIT,   /* another host needs this one */
-    LS__LEAVE_DECIDE, /* at the first host: all are done; say by ls__nodes_finish how it goes on */
+    LS__LEAVE_DECIDE, /* the first host, all are done: say by ls__nodes_finish what follows */
     LS__LEAVE_OVER
 } ls__host_agent_leave;
 
-/* After this host's ranks. `tail`: the culprit's last lines, if it ran here, or ""; *other_tail: the
- * same from another host. */
+/* Call when no rank of this host runs any more. `tail`: the culprit's last lines if it ran here,
+ * else ""; *other_tail: the same from another host. */
 ls__host_agent_leave ls__host_agent_may_leave(ls__host_agent *a, const char *tail,
                                               const char **other_tail);
 
@@ -119,15 +118,15 @@ bool ls__host_agent_awaits_end(const ls__host_agent *a); /* of a rank killed bef
 
 /* ---- failures: root_cause.c, failure_text.c -------------------------------------------------- */
 
-/* A root cause that is about no rank: the program cannot be started, the launcher was killed. The
- * first one counts. */
+/* A root cause that is about no rank: the program cannot be started, the launcher was killed. Only
+ * the first call has an effect. */
 void ls__host_agent_fail(ls__host_agent *a, const ls__failure_record *f);
-/* "note: …": what a rank had found, and lived on with; "" else. */
+/* "note: …": a failure that a rank recorded and survived; "": none. */
 void ls__host_agent_past_failure(const ls__host_agent *a, char *out, size_t bytes);
 
-/* How rank r ended, what it was doing; `first` is a host's first word about it. */
+/* How rank r, which has ended, did so, and during which activity. */
 void ls__failure_say_end(const ls__host_agent *a, int r, char *out, size_t bytes);
-/* What it had found itself. */
+/* The failure that it recorded itself. */
 void ls__failure_say_noted(const ls__host_agent *a, int r, char *out, size_t bytes);
 const char *ls__signal_name(int signal); /* "SIGKILL" … */
 

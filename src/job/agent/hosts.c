@@ -1,9 +1,8 @@
-/* This host among the job's others: how it comes to them, and when it may leave.
+/* This host as one of several: how it joins the others, and when it may leave them.
  *
- *     gather     all come to the first host, which deals out the world     before there is a board
- *     then       failures and stop requests travel                         job/nodes carries them
- *     leave      DONE to the first host, END from it                       so that all end alike
- */
+ *     gather     all hosts connect to the first, which describes the world   before there is a board
+ *     then       failures and stop requests travel                           job/nodes carries them
+ *     leave      DONE to the first host, END from it                         so that all end alike */
 #include <stdio.h>
 
 #include <lockstep/version.h>
@@ -12,6 +11,8 @@
 #include "job/agent/host_agent.h"
 #include "job/nodes/secret.h"
 
+/* Resolves the rendezvous, reads the common secret and starts to connect; the owner's loop does
+ * the rest. Without a secret file only hosts on the loopback are accepted (ls__nodes_open). */
 ls_status ls__host_agent_join_hosts(ls__host_agent *a, const ls__host_agent_hosts *hosts)
 {
     LS_ASSERT(a->nodes == NULL && a->board == NULL);
@@ -35,12 +36,15 @@ ls_status ls__host_agent_join_hosts(ls__host_agent *a, const ls__host_agent_host
     return ls__nodes_open(&spec, &a->nodes);
 }
 
-/* A failure of this host may still wait for a better explanation. */
+/* Whether a failure of this host still waits for a better explanation (root_cause.c). */
 static bool settles(const ls__host_agent *a)
 {
     return a->settle_ns != LS__NEVER && !a->has_cause;
 }
 
+/* The first host leaves last: it decides when every host has reported DONE. Another host reports
+ * DONE once, with the last lines of the culprit if that ran here, and waits for END. A host that
+ * reported a failure first waits for the decision, which says whose last lines are needed. */
 ls__host_agent_leave ls__host_agent_may_leave(ls__host_agent *a, const char *tail,
                                               const char **other_tail)
 {
@@ -58,7 +62,7 @@ ls__host_agent_leave ls__host_agent_may_leave(ls__host_agent *a, const char *tai
     }
     const bool lost = ls__nodes_failure(a->nodes) != NULL;
     if (a->reported != LS__FAILURE_NONE && !a->has_cause && !lost) {
-        return LS__LEAVE_WAIT; /* the root cause says whose last lines are wanted */
+        return LS__LEAVE_WAIT;
     }
     if (!a->done) {
         a->done = true;

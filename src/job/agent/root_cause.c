@@ -1,25 +1,27 @@
-/* The root cause: which failure was the first, and what every rank and the user read about it.
+/* The root cause: which failure was the first, and the text that every rank and the user read.
  *
  * A failure spreads faster than it is reported: when one rank is killed the others fail too, and
- * several ends may be found in one turn of the loop. So all of them are looked at together, and the
- * root cause is chosen by kind, the ones that explain the others first:
+ * one turn of the loop may see several ends. So all of them are compared, and the root cause is
+ * chosen by kind; a kind explains those below it:
  *
- *     a rank's own failure (another shape, a poisoned loss …)   the rank noted it on the board
- *     killed by a signal                                        nobody does that to itself
- *     a deadline, an abort, a lost peer                         noted on the board too
+ *     a rank's own failure (another shape, a poisoned loss …)   the rank recorded it on the board
+ *     killed by a signal                                        no rank does that to itself
+ *     a deadline, an abort, a lost peer                         recorded on the board too
  *     an exit code
- *     status 0 without ls_finalize                              the others wait for it
+ *     status 0 without ls_finalize                              the others wait for the rank
  *
- * Under another launcher a status is not known. A rank that ended without ls_finalize and had noted
- * nothing then counts as killed, and one that had as one that gave up with an exit code.
+ * Under another launcher the exit status is unknown. A rank that ended without ls_finalize and
+ * had recorded nothing then counts as killed; a rank that had recorded a failure counts as one
+ * that gave up with an exit code.
  *
- * A noted failure counts where it is near the end: one that the program survived for long, or that
- * came long before a signal, did not end the job. It is mentioned in a note.
+ * A recorded failure counts only near the end: a failure that the program survived, or that
+ * preceded a signal by more than NEAR_MS, did not end the job. The report mentions it in a note.
  *
  * A process that was killed takes a while to end, longer the more memory it has, and a peer that
- * noticed may be faster. So a weaker explanation becomes the root cause only when no better one has
- * come within SETTLE_MS.
- */
+ * noticed may be faster. So a weaker explanation becomes the root cause only if no better one
+ * arrives within SETTLE_MS.
+ *
+ *     no cause ──failure seen──▶ settling (settle_ns) ──better one, or time over──▶ cause (once) */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -36,12 +38,14 @@
 
 /* ---- kinds of failure ----------------------------------------------------------------------- */
 
+/* The status that a rank recorded on the board; LS_OK: none. The board holds it negated. */
 static ls_status noted_status(const ls__board_rank *place)
 {
     return -(int)atomic_load_explicit(&place->failed, memory_order_acquire);
 }
 
-/* Some rank has called ls_init, which needs all of them, or come through it. */
+/* Whether a rank that still runs has called ls_init, or has completed it. ls_init needs all
+ * ranks, so such a rank waits for one that ended before. */
 static bool any_joins(const ls__host_agent *a)
 {
     for (int r = 0; r < a->started; r++) {
@@ -55,7 +59,7 @@ static bool any_joins(const ls__host_agent *a)
     return false;
 }
 
-/* Of a rank that ended in a way that only another launcher knows. */
+/* A rank that ended in a way that only another launcher knows. */
 static ls__failure_kind kind_of_unknown_end(const ls__host_agent *a, int r)
 {
     const ls__board_rank *place = &a->board->rank[r];
@@ -67,6 +71,8 @@ static ls__failure_kind kind_of_unknown_end(const ls__host_agent *a, int r)
     return noted ? LS__FAILURE_CODE : LS__FAILURE_SIGNAL;
 }
 
+/* What the end of rank r says, without what it had recorded. Status 0 is a failure only if other
+ * ranks wait for this one. */
 static ls__failure_kind kind_of_end(const ls__host_agent *a, int r)
 {
     const ls__host_agent_rank *rank = &a->rank[r];
@@ -86,8 +92,9 @@ static ls__failure_kind kind_of_end(const ls__host_agent *a, int r)
     return rank->life == LS__LIFE_JOINED || waited_for ? LS__FAILURE_UNFINISHED : LS__FAILURE_NONE;
 }
 
-/* When the first of the ranks ended that have failed; now, if none has. SIGABRT is how a program
- * gives up, and so no cause of its own. */
+/* When the first of the failed ranks ended; now, if none has failed. *killed: a signal ended one
+ * of them. SIGABRT does not count: it is how a program gives up, so it is not a cause of its
+ * own. */
 static uint64_t first_end_ns(const ls__host_agent *a, bool *killed)
 {
     uint64_t first = a->env->now_ns(a->env);
@@ -103,7 +110,8 @@ static uint64_t first_end_ns(const ls__host_agent *a, bool *killed)
     return first;
 }
 
-/* Whether a rank noted a failure that is not the reason of the job's end. */
+/* Whether the failure that a rank recorded is not the reason for the end of the job: the program
+ * survived it, or something killed a rank long after it. */
 static bool is_past(const ls__host_agent *a, const ls__board_rank *place)
 {
     bool killed;
@@ -114,6 +122,8 @@ static bool is_past(const ls__host_agent *a, const ls__board_rank *place)
     return survived ? killed || far : killed && far;
 }
 
+/* A deadline, an abort and a lost peer are consequences of another failure more often than not;
+ * any other status is the rank's own. */
 static ls__failure_kind kind_of_status(ls_status status)
 {
     const bool waited =
@@ -121,6 +131,7 @@ static ls__failure_kind kind_of_status(ls_status status)
     return waited ? LS__FAILURE_WAITED : LS__FAILURE_MISMATCH;
 }
 
+/* The failure that rank r recorded, if it counts. */
 static ls__failure_kind kind_of_noted(const ls__host_agent *a, int r)
 {
     const ls__board_rank *place = &a->board->rank[r];
@@ -128,7 +139,7 @@ static ls__failure_kind kind_of_noted(const ls__host_agent *a, int r)
     return status == LS_OK || is_past(a, place) ? LS__FAILURE_NONE : kind_of_status(status);
 }
 
-/* Whether a rank ended soon after it was notified of a failure that is another's doing. */
+/* Whether a rank ended soon after it learned of a failure that another rank caused. */
 static bool was_notified(const ls__host_agent *a, int r)
 {
     const ls__board_rank *place = &a->board->rank[r];
@@ -139,15 +150,16 @@ static bool was_notified(const ls__host_agent *a, int r)
 
 /* ---- the root cause stands ------------------------------------------------------------------- */
 
-/* The rank still runs, or ended otherwise than well, or well after it was notified of a failure:
- * which of these is a matter of who is faster. */
+/* Whether the root cause stopped this rank: it still runs, it failed, or it ended soon after it
+ * was notified. Which of these it is depends only on timing, so all of them count. */
 static bool is_consequence(const ls__host_agent *a, int r)
 {
     return !a->rank[r].ended || kind_of_end(a, r) != LS__FAILURE_NONE || was_notified(a, r) ||
            kind_of_noted(a, r) != LS__FAILURE_NONE;
 }
 
-/* Of other hosts all ranks are counted: they run until all have ended. */
+/* The number of ranks that the root cause stopped. Ranks of other hosts are all counted: they
+ * run until all hosts have ended. */
 static int count_consequences(const ls__host_agent *a, int culprit)
 {
     const int local = culprit >= 0 ? ls__board_local(a->board, culprit) : -1;
@@ -159,11 +171,11 @@ static int count_consequences(const ls__host_agent *a, int culprit)
     return count;
 }
 
-/* The ranks of this host read it on the board, those that wait in the store as their answer, and
- * the other hosts from the first one. */
+/* Publishes the root cause, once: ranks of this host read it on the board, ranks that wait in
+ * the store receive it as their answer, and other hosts receive it from the first one. */
 static void settle_on(ls__host_agent *a, const ls__failure_record *f)
 {
-    LS_ASSERT(!a->has_cause && f->text[0] != '\0' && f->kind != LS__FAILURE_NONE);
+    LS_ASSERT(!a->has_cause && f->text[0] != '\0' && f->kind < LS__FAILURE_NONE);
     a->has_cause = true;
     a->cause = *f;
     a->settle_ns = LS__NEVER;
@@ -179,6 +191,8 @@ static void settle_on(ls__host_agent *a, const ls__failure_record *f)
     }
 }
 
+/* For failures that the owner of the agent finds itself. They are certain, so they become the
+ * root cause without settling; the first host learns of them too. */
 void ls__host_agent_fail(ls__host_agent *a, const ls__failure_record *f)
 {
     if (a->has_cause) {
@@ -193,12 +207,14 @@ void ls__host_agent_fail(ls__host_agent *a, const ls__failure_record *f)
 
 /* ---- looking for it -------------------------------------------------------------------------- */
 
+/* The job's exit code after this end, by the shell's convention for signals. */
 static int code_of(const ls__env_exit *how)
 {
     return how->signal != 0 ? 128 + how->signal : how->code != 0 ? how->code : UNKNOWN_CODE;
 }
 
-/* After the user's SIGINT or SIGTERM a rank that ends by it, or with a code, has not failed. */
+/* Whether the end of rank r follows a stop request of the user. After SIGINT or SIGTERM a rank
+ * that ends by that signal, or with a code, has not failed. */
 static bool is_stop(const ls__host_agent *a, int r, ls__failure_record *out)
 {
     const ls__env_exit *how = &a->rank[r].exit;
@@ -213,9 +229,10 @@ static bool is_stop(const ls__host_agent *a, int r, ls__failure_record *out)
     return true;
 }
 
-/* Of two ends of a kind: a rank that was notified by others comes after one that was not; of two
- * that were killed the earlier counts. A mistake that all ranks find is the first rank's, whoever
- * is quickest. */
+/* Whether the end of rank r explains more than that of `other`, which is of the same kind. A
+ * rank that was notified by others comes after one that was not; of two that were killed the
+ * earlier counts. An error that all ranks find is attributed to the lowest rank, whichever was
+ * quickest. */
 static bool explains(const ls__host_agent *a, int r, int other, ls__failure_kind kind)
 {
     if (kind == LS__FAILURE_CODE && was_notified(a, r) != was_notified(a, other)) {
@@ -239,7 +256,8 @@ static int worst_end(const ls__host_agent *a, ls__failure_kind *kind)
     return worst;
 }
 
-/* Everything about a failure of rank r; `ended` is the rank whose end is the job's. */
+/* Fills in the record of a failure of rank r. `ended` is the rank whose end gives the job its
+ * exit code if r itself has not failed; -1: none. */
 static void describe(const ls__host_agent *a, int r, int ended, ls__failure_kind kind,
                      ls__failure_record *out)
 {
@@ -261,7 +279,8 @@ static void describe(const ls__host_agent *a, int r, int ended, ls__failure_kind
     }
 }
 
-/* A rank has ended with a code after a failure that is another's doing. */
+/* The culprit runs elsewhere, or recorded nothing; rank r recorded the culprit's failure as it
+ * learned of it, and then ended with a code. The record names the culprit, not r. */
 static void describe_notified(const ls__host_agent *a, int r, ls__failure_record *out)
 {
     const ls__board_rank *place = &a->board->rank[r];
@@ -274,7 +293,8 @@ static void describe_notified(const ls__host_agent *a, int r, ls__failure_record
              place->told_text);
 }
 
-/* The best explanation that this host has, given that something has failed, here or elsewhere. */
+/* The best explanation that this host has, given that something has failed, here or elsewhere.
+ * False: this host knows of no failure. */
 static bool look_here(const ls__host_agent *a, bool failed_elsewhere, ls__failure_record *out)
 {
     ls__failure_kind kind;
@@ -298,10 +318,12 @@ static bool look_here(const ls__host_agent *a, bool failed_elsewhere, ls__failur
     } else if (culprit >= 0) {
         describe(a, culprit, ended, kind, out);
     }
+    LS_ASSERT(culprit < 0 || kind < LS__FAILURE_NONE);
     return culprit >= 0;
 }
 
-/* Weaker explanations wait for better ones; from other hosts these take longer. */
+/* Whether an explanation may become the root cause now. Strong ones do at once; weaker ones
+ * start the clock and wait for better ones, longer where these may come from other hosts. */
 static bool is_settled(ls__host_agent *a, ls__failure_kind kind)
 {
     const bool alone = a->nodes == NULL;
@@ -317,7 +339,8 @@ static bool is_settled(ls__host_agent *a, ls__failure_kind kind)
     return (alone && a->running == 0) || a->env->now_ns(a->env) >= a->settle_ns;
 }
 
-/* The first host decides; until its answer comes nothing is published here. */
+/* Sends the first host each explanation that is better than the last. The first host decides;
+ * until its answer arrives nothing is published here. */
 static void report_to_first(ls__host_agent *a, const ls__failure_record *f)
 {
     if (f->kind < a->reported) {
@@ -326,6 +349,9 @@ static void report_to_first(ls__host_agent *a, const ls__failure_record *f)
     }
 }
 
+/* One attempt to find the root cause; does nothing while no failure is known. A decision of the
+ * first host is taken as it is. If the connection to the first host is lost (`there` on another
+ * host), this host decides for itself. */
 static void find_cause(ls__host_agent *a)
 {
     ls__failure_record here;
@@ -351,7 +377,7 @@ static void find_cause(ls__host_agent *a)
     }
 }
 
-/* Marks the ranks that have ended, and wakes their peers. */
+/* Marks the ranks that have ended, and wakes their peers, so that these stop waiting for them. */
 static void mark_dead(ls__host_agent *a)
 {
     for (int r = 0; r < a->started; r++) {
@@ -382,6 +408,8 @@ void ls__host_agent_conclude(ls__host_agent *a)
 
 /* ---- notes ----------------------------------------------------------------------------------- */
 
+/* The first recorded failure that is not the root cause: it may still help the user, for example
+ * an error that the program ignored some minutes before it crashed. */
 void ls__host_agent_past_failure(const ls__host_agent *a, char *out, size_t bytes)
 {
     out[0] = '\0';
@@ -390,7 +418,7 @@ void ls__host_agent_past_failure(const ls__host_agent *a, char *out, size_t byte
         bool killed;
         const uint64_t failed_ns = atomic_load_explicit(&place->failed_ns, memory_order_relaxed);
         if (noted_status(place) != LS_OK && is_past(a, place)) {
-            snprintf(out, bytes, "note: %.0f s before, rank %d had failed and gone on: %.800s",
+            snprintf(out, bytes, "note: %.0f s earlier rank %d failed and continued: %.800s",
                      (double)(first_end_ns(a, &killed) - failed_ns) * 1e-9, place->world_rank,
                      place->failed_text);
         }

@@ -61,7 +61,7 @@ typedef struct place {
 } place;
 
 static const place places[] = {{"startup", "ls_init", false},
-                               {"rendezvous", "in the start", false},
+                               {"rendezvous", "in ls_init", false},
                                {"forward", "in the forward pass", true},
                                {"backward", "in the backward pass", true},
                                {"all_reduce", "all_reduce", true},
