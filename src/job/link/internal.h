@@ -2,8 +2,8 @@
  *
  *     CONNECTING ─▶ HELLO ─▶ MAC ─▶ LAST ─▶ (TLS: SEALING) ─▶ OPEN
  *
- * TLS begins only after the proof: its library never parses a byte of somebody who does not know
- * the secret, and takes no memory for such a one.
+ * TLS begins only after the proof: libssl never parses a byte from a peer that does not know the
+ * secret, and takes no memory for such a peer.
  */
 #ifndef LS_JOB_LINK_INTERNAL_H
 #define LS_JOB_LINK_INTERNAL_H
@@ -25,7 +25,7 @@ typedef enum ls__link_state {
     LS__LINK_CONNECTING,
     LS__LINK_HELLO, /* the other side's hello is awaited */
     LS__LINK_MAC,   /* and its code */
-    LS__LINK_LAST,  /* what is left of the proof is sent */
+    LS__LINK_LAST,  /* the rest of the proof is being sent */
     LS__LINK_SEALING,
     LS__LINK_OPEN,
     LS__LINK_FAILED
@@ -50,10 +50,10 @@ struct ls__link {
 /* proof.c: moves the proof on; as ls__link_handshake. */
 ls_status ls__proof_begin(ls__link *link);
 ls_status ls__proof_advance(ls__link *link);
-/* A key that only the two sides of this proof, once it is complete, can have. */
+/* Once the proof is complete: a key that only its two sides can compute. */
 ls_status ls__proof_key(const ls__link *link, uint8_t out[LS__PROOF_MAC]);
 
-/* tls.c, or tls_none.c where OpenSSL 3 is missing. What they return is what link.h says. */
+/* tls.c, or tls_none.c where OpenSSL 3 is missing. They return what link.h says. */
 ls_status ls__tls_available(void);
 ls_status ls__tls_begin(ls__link *link); /* makes link->tls */
 ls_status ls__tls_handshake(ls__link *link);
@@ -64,6 +64,6 @@ bool ls__tls_holds(const ls__tls *tls); /* bytes that are not sent yet */
 bool ls__tls_has_more(const ls__tls *tls);
 const char *ls__tls_protection(const ls__tls *tls);
 void ls__tls_update_after(ls__tls *tls, uint64_t records); /* the next key; tests hurry it */
-void ls__tls_end(ls__tls *tls); /* says goodbye if that does not block, and frees */
+void ls__tls_end(ls__tls *tls); /* sends the close alert if that does not block, and frees */
 
 #endif

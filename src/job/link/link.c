@@ -1,4 +1,6 @@
-/* A link's life, and its bytes once it is open. See link.h. */
+/* The life of a link, and its bytes once it is open. See link.h; the states are in internal.h.
+ *
+ * An operation on an open link goes to TLS if link->tls exists, else straight to the env table. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,12 +9,14 @@
 #include "base/error.h"
 #include "job/link/internal.h"
 
+/* The name of the peer for messages. An IPv6 address is put in brackets before the port. */
 static void put_name(ls__link *link, const char *address, int port)
 {
     const bool v6 = strchr(address, ':') != NULL;
     snprintf(link->peer, sizeof link->peer, v6 ? "[%s]:%d" : "%s:%d", address, port);
 }
 
+/* Does not take the descriptor if it fails: the caller still closes it then. */
 static ls__link *link_new(const ls__link_spec *spec, int fd, bool client)
 {
     ls__link *link = spec->env->allocate(spec->env, sizeof *link);
@@ -34,13 +38,16 @@ ls_status ls__link_available(ls__link_mode mode)
     return mode == LS__LINK_TLS ? ls__tls_available() : LS_OK;
 }
 
+/* Returns before the connection stands: ls__link_handshake completes it. `spec->purpose` is kept
+ * as a pointer, the secret as a copy that ls__link_close erases. */
 ls_status ls__link_connect(const ls__link_spec *spec, const char *address, int port,
                            const char *from, ls__link **out)
 {
     LS_TRY(ls__link_available(spec->mode));
     const int fd = spec->env->tcp_connect(spec->env, address, port, from);
     if (fd < 0) {
-        return ls__fail(LS_ERR_PEER, "connecting to %s port %d: %s", address, port, strerror(-fd));
+        return ls__fail(LS_ERR_PEER, "cannot connect to %s port %d: %s", address, port,
+                        strerror(-fd));
     }
     ls__link *link = link_new(spec, fd, true);
     if (link == NULL) {
@@ -52,15 +59,20 @@ ls_status ls__link_connect(const ls__link_spec *spec, const char *address, int p
     return LS_OK;
 }
 
+/* The descriptor is closed on every failure, so a caller never has to. */
 ls_status ls__link_accept(const ls__link_spec *spec, int fd, ls__link **out)
 {
     char address[LS__ADDRESS_MAX] = "unknown";
     int port = 0;
     ls_status status = ls__link_available(spec->mode);
-    ls__link *link = status == LS_OK ? link_new(spec, fd, false) : NULL;
+    if (status != LS_OK) {
+        spec->env->close(spec->env, fd);
+        return status;
+    }
+    ls__link *link = link_new(spec, fd, false);
     if (link == NULL) {
         spec->env->close(spec->env, fd);
-        return status != LS_OK ? status : ls__fail(LS_ERR_MEMORY, "no memory for a connection");
+        return ls__fail(LS_ERR_MEMORY, "no memory for a connection");
     }
     (void)spec->env->tcp_name(spec->env, fd, true, address, sizeof address, &port);
     put_name(link, address, port);
@@ -73,6 +85,8 @@ ls_status ls__link_accept(const ls__link_spec *spec, int fd, ls__link **out)
     return LS_OK;
 }
 
+/* As many states as the bytes that have arrived allow. TLS gets its memory only after the peer
+ * has proved the secret. */
 static ls_status advance(ls__link *link)
 {
     if (link->state == LS__LINK_CONNECTING) {
@@ -81,22 +95,25 @@ static ls_status advance(ls__link *link)
             return LS_IN_PROGRESS;
         }
         if (error != 0) {
-            return ls__fail(LS_ERR_PEER, "connecting to %s: %s", link->peer, strerror(-error));
+            return ls__fail(LS_ERR_PEER, "cannot connect to %s: %s", link->peer, strerror(-error));
         }
         LS_TRY(ls__proof_begin(link));
+        LS_ASSERT(link->state == LS__LINK_HELLO);
     }
     if (link->state != LS__LINK_SEALING) {
         const ls_status status = ls__proof_advance(link);
         if (status != LS_OK || link->spec.mode == LS__LINK_PLAIN) {
             return status;
         }
-        LS_ASSERT(link->spec.mode == LS__LINK_TLS && link->tls == NULL);
+        LS_ASSERT(link->state == LS__LINK_LAST && link->tls == NULL);
         LS_TRY(ls__tls_begin(link));
         link->state = LS__LINK_SEALING;
     }
     return ls__tls_handshake(link);
 }
 
+/* A failed handshake is final: the two ends can no longer agree on what has been read, so the
+ * link stays LS__LINK_FAILED. */
 ls_status ls__link_handshake(ls__link *link)
 {
     if (link->state == LS__LINK_OPEN) {
@@ -118,6 +135,7 @@ int ls__link_fd(const ls__link *link)
     return link->fd;
 }
 
+/* While connecting, "can be written" means that the connection stands or has failed. */
 bool ls__link_wants_write(const ls__link *link)
 {
     return link->state == LS__LINK_CONNECTING || link->put < link->queued ||
@@ -126,11 +144,13 @@ bool ls__link_wants_write(const ls__link *link)
 
 ssize_t ls__link_read(ls__link *link, void *out, size_t bytes)
 {
+    LS_ASSERT(link->state == LS__LINK_OPEN);
     return link->tls != NULL ? ls__tls_read(link->tls, out, bytes)
                              : link->env->recv(link->env, link->fd, out, bytes, NULL);
 }
 
-/* What comes after the first bytes, an end or an error, comes again with the next call. */
+/* Fills the rooms in order until nothing more has arrived. An end or an error that follows the
+ * first bytes is reported by the next call. */
 static ssize_t tls_read_rooms(ls__tls *tls, const ls__env_room *rooms, int count)
 {
     ssize_t all = 0;
@@ -150,12 +170,14 @@ static ssize_t tls_read_rooms(ls__tls *tls, const ls__env_room *rooms, int count
 
 ssize_t ls__link_read_rooms(ls__link *link, const ls__env_room *rooms, int count)
 {
+    LS_ASSERT(link->state == LS__LINK_OPEN);
     return link->tls != NULL ? tls_read_rooms(link->tls, rooms, count)
                              : link->env->recv_rooms(link->env, link->fd, rooms, count);
 }
 
 ssize_t ls__link_send(ls__link *link, const ls__env_span *spans, int count)
 {
+    LS_ASSERT(link->state == LS__LINK_OPEN);
     return link->tls != NULL ? ls__tls_send(link->tls, spans, count)
                              : link->env->send_spans(link->env, link->fd, spans, count);
 }
@@ -181,6 +203,7 @@ const char *ls__link_protection(const ls__link *link)
                              : "plain: the secret is proven, data is not encrypted";
 }
 
+/* Erases the copy of the secret before the memory may be reused. */
 void ls__link_close(ls__link *link)
 {
     if (link != NULL) {

@@ -2,8 +2,8 @@
  *
  * Both ends prove that they know the job's secret before any other byte is parsed (docs/design.md,
  * D12). A *plain* link then carries bytes as they are; a *TLS* link (1.3, the secret as pre-shared
- * key) encrypts them. What travels over a link is the business of its user: the store's frames, the
- * transport's. Nothing here blocks. Not thread-safe.
+ * key) encrypts them. The user of a link defines the format of its bytes (the store's frames, the
+ * transport's messages). Nothing here blocks. Not thread-safe.
  *
  *     link = ls__link_connect(…) or ls__listener_next(listener)
  *     while (ls__link_handshake(link) == LS_IN_PROGRESS) wait for the descriptor
@@ -23,7 +23,7 @@ typedef enum ls__link_mode {
     LS__LINK_TLS = 1
 } ls__link_mode;
 
-/* What a process may ask for; the two ends must ask for the same purpose. */
+/* The two ends must agree on mode, purpose and job. */
 typedef struct ls__link_spec {
     const ls__env *env;
     const uint8_t *secret; /* [LS__LINK_SECRET], copied */
@@ -34,7 +34,7 @@ typedef struct ls__link_spec {
 
 typedef struct ls__link ls__link;
 
-/* LS_ERR_UNSUPPORTED, with what to do, if this build cannot do it. */
+/* LS_ERR_UNSUPPORTED, with the remedy in the message, if this build lacks the mode. */
 ls_status ls__link_available(ls__link_mode mode);
 /* Begins to connect; `from`: own address, or NULL. */
 ls_status ls__link_connect(const ls__link_spec *spec, const char *address, int port,
@@ -42,14 +42,15 @@ ls_status ls__link_connect(const ls__link_spec *spec, const char *address, int p
 /* Takes over an accepted descriptor, in all cases. */
 ls_status ls__link_accept(const ls__link_spec *spec, int fd, ls__link **out);
 /* Drives connecting and the proof. LS_IN_PROGRESS; LS_OK: both ends have proved themselves;
- * LS_ERR_AUTH, LS_ERR_PEER … with the text: then only ls__link_close is left. */
+ * LS_ERR_AUTH, LS_ERR_PEER …: the link has failed; call ls__link_close. */
 ls_status ls__link_handshake(ls__link *link);
 int ls__link_fd(const ls__link *link); /* to be watched */
 /* Whether a poll that is not edge-triggered should also wait for "can be written". */
 bool ls__link_wants_write(const ls__link *link);
 
-/* Bytes read; 0: the peer has closed; -EAGAIN; -errno. From TLS also -EBADMSG (somebody has changed
- * the bytes), -EPROTO, and -ECONNRESET: the stream was cut off, or the peer's process is gone. */
+/* On an open link. Bytes read; 0: the peer has closed; -EAGAIN; -errno. From TLS also -EBADMSG (the
+ * bytes were changed on their way), -EPROTO, and -ECONNRESET: the stream was cut off, or the peer's
+ * process is gone. */
 ssize_t ls__link_read(ls__link *link, void *out, size_t bytes);
 /* The same into several rooms, one after the other. */
 ssize_t ls__link_read_rooms(ls__link *link, const ls__env_room *rooms, int count);
@@ -61,7 +62,7 @@ int ls__link_flush(ls__link *link);
 bool ls__link_has_more(const ls__link *link);
 const char *ls__link_peer(const ls__link *link);       /* "10.0.0.2:41233" */
 const char *ls__link_protection(const ls__link *link); /* "plain", "TLS 1.3, TLS_AES_128_…" */
-/* Sends no goodbye that could block. NULL is allowed. */
+/* Does not block, so the peer may see a reset instead of an orderly end. NULL is allowed. */
 void ls__link_close(ls__link *link);
 
 #endif

@@ -1,14 +1,13 @@
-/* A listening port that accepts nobody without the job's secret.
+/* A listening port that accepts only peers that know the job's secret.
  *
- * Unauthenticated peers cost little: at most LS__LISTENER_PENDING connections that have not proved themselves, with
- * LS__LISTENER_BYTES each at most, for LS__LISTENER_MS; where more come, those who have said nothing give
- * way first (after 10 ms), then who has greeted but proved nothing (after 25 ms), the oldest first.
- * TLS, which takes more memory, begins after the proof. The proof is driven by whoever calls
- * ls__listener_next; nothing blocks.
+ * Unauthenticated peers cost little: at most LS__LISTENER_PENDING connections that have not
+ * proved the secret, with at most LS__LISTENER_BYTES each, for at most LS__LISTENER_MS. When
+ * more arrive, silent connections are closed first (after 10 ms), then those that have sent a
+ * hello but proved nothing (after 25 ms), the oldest first. TLS, which takes more memory, begins
+ * after the proof. The handshakes advance in ls__listener_next; nothing blocks.
  *
- * An honest side can be the one that gives way, or find that the kernel had no place left for it:
- * it sees LS_ERR_PEER and comes again.
- */
+ * An honest peer may lose its place too, or be refused by a full queue of the kernel: it sees
+ * LS_ERR_PEER and connects again. */
 #ifndef LS_JOB_LINK_LISTENER_H
 #define LS_JOB_LINK_LISTENER_H
 
@@ -24,11 +23,11 @@ typedef struct ls__listener ls__listener;
 ls_status ls__listener_open(const ls__link_spec *spec, const char *address, int port,
                             ls__listener **out);
 int ls__listener_port(const ls__listener *listener);
-/* Readable (a poller's) when somebody knocks or goes on with the proof: then call ls__listener_next
- * until it returns NULL, and at the latest at ls__listener_deadline. */
+/* A poller, readable when a peer connects or continues its proof: then, and at the latest at
+ * ls__listener_deadline, call ls__listener_next until it returns NULL. */
 int ls__listener_fd(const ls__listener *listener);
-uint64_t
-ls__listener_deadline(const ls__listener *listener); /* LS__NEVER while nobody is pending */
+/* LS__NEVER while no connection is pending. */
+uint64_t ls__listener_deadline(const ls__listener *listener);
 /* The next link whose proof is complete, or NULL. */
 ls__link *ls__listener_next(ls__listener *listener);
 void ls__listener_close(ls__listener *listener); /* NULL is allowed */

@@ -6,15 +6,16 @@
  *     HMAC("client", c, s, …)    ──▶          verified first: an unauthenticated peer learns nothing
  *                                ◀──          HMAC("server", c, s, …)
  *
- * The codes cover both hellos (nonces, versions, modes), the side, the purpose and the job, so a
- * recorded proof, one sent back to its sender, and one of another port or job are all worthless,
- * and nobody on the way can talk the two out of TLS. Messages have fixed sizes;
- * nothing else is read before the end.
+ * The codes cover both hellos (nonces, versions, modes), the side, the purpose and the job.
+ * Therefore a recorded proof, a reflected one (sent back to its sender) and one of another port or
+ * job are all worthless, and nobody between the two can downgrade them from TLS to plain. Messages
+ * have fixed sizes; nothing else is read before the end.
  */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/digest.h"
 #include "base/error.h"
 #include "job/link/internal.h"
@@ -24,7 +25,8 @@
 
 _Static_assert(sizeof(ls__proof_hello) == 40, "no padding");
 
-/* HMAC(secret, "lockstep link LABEL PURPOSE\0" job hello-of-the-client hello-of-the-server) */
+/* The code of one side: HMAC(secret, "lockstep link LABEL PURPOSE\0" · job · hello of the client
+ * · hello of the server). Both sides compute it over the same bytes, in the same order. */
 static ls_status code_of(const ls__link *link, const char *label, uint8_t out[LS__PROOF_MAC])
 {
     const ls__proof_hello *c = link->client ? &link->own : &link->other;
@@ -39,31 +41,37 @@ static ls_status code_of(const ls__link *link, const char *label, uint8_t out[LS
     return ls__mac(link->secret, LS__LINK_SECRET, text, used + sizeof *c + sizeof *s, out);
 }
 
+/* The labels make the codes of the two sides differ, so neither can be reflected. */
 static const char *label_of(bool client)
 {
     return client ? "client" : "server";
 }
 
+/* Both hellos are known by now. The key depends on both nonces, so every link has its own. */
 ls_status ls__proof_key(const ls__link *link, uint8_t out[LS__PROOF_MAC])
 {
     return code_of(link, "key", out);
 }
 
+/* Appends to the bytes to be sent; `out` has room for all that one proof sends. */
 static void queue(ls__link *link, const void *bytes, size_t count)
 {
+    LS_ASSERT(count <= sizeof link->out - link->queued);
     memcpy(link->out + link->queued, bytes, count);
     link->queued += count;
 }
 
-static ls_status broken(const ls__link *link, ssize_t error)
+/* `error` is 0 if the peer closed the connection, else -errno. A server closes it without a word
+ * when the code is wrong, so the secret is the first suspicion. */
+static ls_status connection_failed(const ls__link *link, ssize_t error)
 {
     return ls__fail(LS_ERR_PEER, "connection with %s: %s", link->peer,
-                    error == 0 ? "it was closed before the job's secret was proven (is it the same "
-                                 "on both sides?)"
+                    error == 0 ? "the other side closed it during the handshake (do both sides use "
+                                 "the same secret?)"
                                : strerror((int)-error));
 }
 
-/* LS_OK: nothing is left to be sent. */
+/* LS_OK: nothing is left to be sent; LS_IN_PROGRESS: the socket is full. */
 static ls_status flush(ls__link *link)
 {
     while (link->put < link->queued) {
@@ -73,16 +81,18 @@ static ls_status flush(ls__link *link)
             return LS_IN_PROGRESS;
         }
         if (put < 0) {
-            return broken(link, put);
+            return connection_failed(link, put);
         }
         link->put += (size_t)put;
     }
     return LS_OK;
 }
 
-/* Until `count` bytes are there, and not one more. */
+/* Reads `count` bytes into link->in, and not one more: the bytes behind them may be TLS records,
+ * which libssl must read. */
 static ls_status receive(ls__link *link, size_t count)
 {
+    LS_ASSERT(count <= sizeof link->in);
     while (link->got < count) {
         const ssize_t got =
             link->env->recv(link->env, link->fd, link->in + link->got, count - link->got, NULL);
@@ -90,7 +100,7 @@ static ls_status receive(ls__link *link, size_t count)
             return LS_IN_PROGRESS;
         }
         if (got <= 0) {
-            return broken(link, got);
+            return connection_failed(link, got);
         }
         link->got += (size_t)got;
     }
@@ -98,7 +108,8 @@ static ls_status receive(ls__link *link, size_t count)
     return LS_OK;
 }
 
-/* Both build and mode are said in words on both sides, where it is Lockstep that speaks. */
+/* A difference in version or mode is explained on both sides. So the server answers with its own
+ * hello before it fails, and the client can compare; other data gets no answer. */
 static ls_status compare_hellos(ls__link *link)
 {
     const ls__proof_hello *other = &link->other, *own = &link->own;
@@ -114,7 +125,7 @@ static ls_status compare_hellos(ls__link *link)
     }
     return other->version != own->version
                ? ls__fail(LS_ERR_AUTH,
-                          "%s speaks version %d of the proof, this side version %d: install the "
+                          "%s uses version %d of the handshake, this side version %d: install the "
                           "same Lockstep on every host",
                           link->peer, other->version, own->version)
                : ls__fail(LS_ERR_AUTH,
@@ -123,12 +134,15 @@ static ls_status compare_hellos(ls__link *link)
                           own->mode == LS__LINK_TLS ? "TLS" : "no encryption");
 }
 
+/* The client answers the server's hello with its code; the server answers the client's with its
+ * own hello, and learns first whether the client knows the secret. */
 static ls_status take_hello(ls__link *link)
 {
     const ls_status status = receive(link, sizeof link->other);
     if (status != LS_OK) {
         return status;
     }
+    LS_ASSERT(link->state == LS__LINK_HELLO);
     memcpy(&link->other, link->in, sizeof link->other);
     LS_TRY(compare_hellos(link));
     if (link->client) {
@@ -142,6 +156,8 @@ static ls_status take_hello(ls__link *link)
     return LS_OK;
 }
 
+/* Verifies the code of the other side, in constant time. The server sends its own only after
+ * that: an unauthenticated peer receives nothing that depends on the secret. */
 static ls_status take_code(ls__link *link)
 {
     uint8_t want[LS__PROOF_MAC];
@@ -149,6 +165,7 @@ static ls_status take_code(ls__link *link)
     if (status != LS_OK) {
         return status;
     }
+    LS_ASSERT(link->state == LS__LINK_MAC);
     LS_TRY(code_of(link, label_of(!link->client), want));
     if (!ls__mac_equal(want, link->in)) {
         return ls__fail(
@@ -164,14 +181,17 @@ static ls_status take_code(ls__link *link)
     return LS_OK;
 }
 
+/* Draws the nonce of this side. The client also queues its hello: it speaks first. */
 ls_status ls__proof_begin(ls__link *link)
 {
+    LS_ASSERT(link->state == (link->client ? LS__LINK_CONNECTING : LS__LINK_HELLO));
     link->own = (ls__proof_hello){.magic = PROOF_MAGIC,
                                   .version = PROOF_VERSION,
                                   .client = link->client,
                                   .mode = (uint8_t)link->spec.mode};
     if (link->env->random_bytes(link->env, link->own.nonce, sizeof link->own.nonce) != 0) {
-        return ls__fail(LS_ERR_SYSTEM, "no random numbers for the proof of the job's secret");
+        return ls__fail(LS_ERR_SYSTEM,
+                        "cannot draw random numbers for the proof of the job's secret");
     }
     if (link->client) {
         queue(link, &link->own, sizeof link->own);
@@ -180,12 +200,18 @@ ls_status ls__proof_begin(ls__link *link)
     return LS_OK;
 }
 
+/* Sends what is queued and takes the messages that have arrived. A failure is reported at once,
+ * although bytes may still be queued. */
 ls_status ls__proof_advance(ls__link *link)
 {
-    ls_status status = flush(link);
-    while (status == LS_OK && link->state != LS__LINK_LAST) {
-        status = link->state == LS__LINK_HELLO ? take_hello(link) : take_code(link);
-        status = status == LS_OK ? flush(link) : status;
+    for (;;) {
+        const ls_status sent = flush(link);
+        if (sent != LS_OK || link->state == LS__LINK_LAST) {
+            return sent;
+        }
+        const ls_status taken = link->state == LS__LINK_HELLO ? take_hello(link) : take_code(link);
+        if (taken != LS_OK) {
+            return taken;
+        }
     }
-    return status;
 }

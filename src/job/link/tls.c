@@ -19,20 +19,24 @@
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 
+#include "base/assert.h"
 #include "base/compiler.h"
 #include "base/error.h"
 #include "job/link/internal.h"
 
+/* A record carries 16 KiB of data at most (RFC 8446, 5.1). Full records cost the least per byte. */
 #define RECORD ((size_t)SSL3_RT_MAX_PLAIN_LENGTH)
 #define RECORD_ROOM (RECORD + 256) /* with head, tag and padding */
-/* Four records a call to the system; behind them room for what TLS itself says (a hello of a few
- * hundred bytes, the next key, goodbye). */
+/* Four records per system call, and room for the messages of TLS itself (a hello of a few hundred
+ * bytes, the next key, the close alert). */
 #define OUT_BYTES (4 * RECORD_ROOM + 4096)
 #define IN_BYTES 65536 /* read ahead: several records a call */
 /* RFC 8446, 5.5: at most 2^24.5 records under one AES-GCM key. */
 #define UPDATE_RECORDS ((uint64_t)1 << 23)
 #define SUITE "TLS_AES_128_GCM_SHA256"
 
+/* All of one link's TLS. The sending side: data ─▶ SSL_write ─▶ bio_write ─▶ out[put, end) ─▶ socket.
+ * The receiving side: socket ─▶ bio_read ─▶ libssl's buffer of IN_BYTES ─▶ SSL_read ─▶ the caller. */
 struct ls__tls {
     const ls__env *env;
     int fd;
@@ -42,12 +46,12 @@ struct ls__tls {
     BIO_METHOD *method;
     uint8_t key[LS__PROOF_MAC];
     char identity[96];
-    int error;  /* what the system said last, if it was an error */
-    int broken; /* what ended the link: it stays so */
+    int error;  /* the last error of the system, -errno */
+    int broken; /* the error that ended the link, which stays; 0: none */
     bool ended; /* end of file */
-    bool more;  /* the last read found something: there may be more in libssl's buffer */
-    uint64_t update_in, update_every; /* records */
-    size_t put, end;
+    bool more;  /* the last read returned bytes: libssl's buffer may hold more */
+    uint64_t update_in, update_every; /* records until the next key, and between two keys */
+    size_t put, end;                  /* `out` holds the bytes from put to end */
     uint8_t out[OUT_BYTES];
 };
 
@@ -58,6 +62,8 @@ ls_status ls__tls_available(void)
 
 /* ---- bytes from and to the env table --------------------------------------------------------- */
 
+/* libssl's read. The errors that libssl cannot carry are kept in the link: -errno, and an end of
+ * file, which TLS must tell from its own close alert. */
 static int bio_read(BIO *bio, char *out, int bytes)
 {
     ls__tls *tls = BIO_get_data(bio);
@@ -72,9 +78,11 @@ static int bio_read(BIO *bio, char *out, int bytes)
     return got < 0 ? -1 : (int)got;
 }
 
+/* libssl's write: takes a record whole or not at all. Only ls__tls_flush sends to the socket. */
 static int bio_write(BIO *bio, const char *in, int bytes)
 {
     ls__tls *tls = BIO_get_data(bio);
+    LS_ASSERT(tls->put <= tls->end && tls->end <= sizeof tls->out);
     BIO_clear_retry_flags(bio);
     if ((size_t)bytes > sizeof tls->out - tls->end) {
         BIO_set_retry_write(bio);
@@ -85,12 +93,13 @@ static int bio_write(BIO *bio, const char *in, int bytes)
     return bytes;
 }
 
+/* The two controls without which libssl refuses to work; all others are unknown to it. */
 static long bio_control(BIO *bio, int what, long number LS__UNUSED, void *pointer LS__UNUSED)
 {
     const ls__tls *tls = BIO_get_data(bio);
     switch (what) {
     case BIO_CTRL_FLUSH:
-        return 1; /* done by whoever called libssl */
+        return 1; /* ls__tls_flush does it */
     case BIO_CTRL_EOF:
         return tls->ended;
     default:
@@ -98,6 +107,7 @@ static long bio_control(BIO *bio, int what, long number LS__UNUSED, void *pointe
     }
 }
 
+/* 0: `out` is empty; -EAGAIN: the socket is full; else -errno. */
 int ls__tls_flush(ls__tls *tls)
 {
     while (tls->put < tls->end) {
@@ -114,6 +124,8 @@ int ls__tls_flush(ls__tls *tls)
 
 /* ---- the pre-shared key ---------------------------------------------------------------------- */
 
+/* A session made of the pre-shared key alone: TLS 1.3 carries an external key as the session
+ * that is resumed (RFC 8446, 2.2). NULL: libssl has no memory or lacks the cipher. */
 static SSL_SESSION *session_of(SSL *ssl, const ls__tls *tls)
 {
     static const unsigned char suite[2] = {0x13, 0x01}; /* SUITE */
@@ -129,6 +141,7 @@ static SSL_SESSION *session_of(SSL *ssl, const ls__tls *tls)
     return session;
 }
 
+/* The client's side of the pre-shared key; libssl takes over the session. */
 static int use_key(SSL *ssl, const EVP_MD *digest LS__UNUSED, const unsigned char **identity,
                    size_t *bytes, SSL_SESSION **session)
 {
@@ -139,7 +152,9 @@ static int use_key(SSL *ssl, const EVP_MD *digest LS__UNUSED, const unsigned cha
     return *session != NULL;
 }
 
-/* Without the key there is no handshake: this side has no certificate. */
+/* The server's side. Without the key there is no handshake, because this side has no
+ * certificate. An unknown identity is not an error for libssl: the handshake then fails for want
+ * of a key. */
 static int find_key(SSL *ssl, const unsigned char *identity, size_t bytes, SSL_SESSION **session)
 {
     const ls__tls *tls = SSL_get_app_data(ssl);
@@ -150,6 +165,8 @@ static int find_key(SSL *ssl, const unsigned char *identity, size_t bytes, SSL_S
 
 /* ---- making ---------------------------------------------------------------------------------- */
 
+/* TLS 1.3 with one cipher. Tickets, compression and the session cache are off: every link has a
+ * key of its own, so none of them could help, and each is code that an attacker could reach. */
 static bool make_context(ls__tls *tls)
 {
     SSL_CTX *c = tls->context = SSL_CTX_new(TLS_method());
@@ -160,7 +177,7 @@ static bool make_context(ls__tls *tls)
     }
     (void)SSL_CTX_set_options(c, SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION);
     (void)SSL_CTX_set_session_cache_mode(c, SSL_SESS_CACHE_OFF);
-    /* A certificate is no way in: none is trusted, and none is asked for. */
+    /* No certificate is trusted, and none is asked for: only the pre-shared key authenticates. */
     SSL_CTX_set_verify(c, tls->client ? SSL_VERIFY_PEER : SSL_VERIFY_NONE, NULL);
     SSL_CTX_set_read_ahead(c, 1);
     SSL_CTX_set_default_read_buffer_len(c, IN_BYTES);
@@ -169,6 +186,7 @@ static bool make_context(ls__tls *tls)
     return true;
 }
 
+/* Connects libssl to this link's bytes. SSL_free frees the BIO too once SSL_set_bio has it. */
 static bool make_stream(ls__tls *tls)
 {
     tls->method = BIO_meth_new(BIO_TYPE_SOURCE_SINK, "lockstep link");
@@ -195,6 +213,7 @@ static bool make_stream(ls__tls *tls)
     return true;
 }
 
+/* The proof is complete. On failure link->tls may exist in part; ls__tls_end frees it. */
 ls_status ls__tls_begin(ls__link *link)
 {
     ls__tls *tls = link->env->allocate(link->env, sizeof *tls);
@@ -213,14 +232,15 @@ ls_status ls__tls_begin(ls__link *link)
     ERR_clear_error();
     if (!make_context(tls) || !make_stream(tls)) {
         return ls__fail(LS_ERR_SYSTEM,
-                        "encrypting the connection with %s: OpenSSL cannot do TLS 1.3 with %s "
-                        "here: %s",
+                        "cannot encrypt the connection with %s: OpenSSL offers no TLS 1.3 with "
+                        "%s here: %s",
                         link->peer, SUITE, ERR_reason_error_string(ERR_peek_last_error()));
     }
     return LS_OK;
 }
 
-/* The last chance of what was taken, and of the goodbye; then nothing is owed to anybody. */
+/* Sends the close alert and the bytes that were taken, as far as the socket accepts them without
+ * blocking; nothing is retried afterwards. Erases the keys. */
 void ls__tls_end(ls__tls *tls)
 {
     if (tls == NULL) {
@@ -240,9 +260,11 @@ void ls__tls_end(ls__tls *tls)
     env->release(env, tls, sizeof *tls);
 }
 
-/* ---- talking --------------------------------------------------------------------------------- */
+/* ---- bytes --------------------------------------------------------------------------------- */
 
-/* Why a call of libssl returned `result`, as link.h has it. */
+/* Translates libssl's `result` to the error numbers of link.h. -ECONNRESET without an error of
+ * the system: the stream ended without a close alert, so it was cut off, or the peer's process
+ * is gone. */
 static int reason_of(ls__tls *tls, int result)
 {
     const int why = SSL_get_error(tls->ssl, result);
@@ -253,13 +275,18 @@ static int reason_of(ls__tls *tls, int result)
         return 0;
     }
     const int reason = ERR_GET_REASON(ERR_peek_error());
-    tls->broken = tls->error != 0 ? tls->error
-                  : tls->ended    ? -ECONNRESET /* no goodbye: cut off, or its process is gone */
-                  : reason == SSL_R_DECRYPTION_FAILED_OR_BAD_RECORD_MAC ? -EBADMSG
-                                                                        : -EPROTO;
+    if (tls->error != 0) {
+        tls->broken = tls->error;
+    } else if (tls->ended) {
+        tls->broken = -ECONNRESET;
+    } else {
+        tls->broken = reason == SSL_R_DECRYPTION_FAILED_OR_BAD_RECORD_MAC ? -EBADMSG : -EPROTO;
+    }
     return tls->broken;
 }
 
+/* One step. A handshake that succeeded with anything but the pre-shared key is refused: it would
+ * prove nothing. It counts as complete only when its last bytes are sent. */
 ls_status ls__tls_handshake(ls__link *link)
 {
     ls__tls *tls = link->tls;
@@ -269,10 +296,9 @@ ls_status ls__tls_handshake(ls__link *link)
     const int reason = result == 1 ? 0 : reason_of(tls, result);
     const int sent = ls__tls_flush(tls);
     if (result == 1 && sent == 0) {
-        /* Otherwise it was not this key that made the session. */
         return SSL_session_reused(tls->ssl) == 1
                    ? LS_OK
-                   : ls__fail(LS_ERR_AUTH, "%s did not use this job's key", link->peer);
+                   : ls__fail(LS_ERR_AUTH, "%s did not use this job's key for TLS", link->peer);
     }
     if ((result == 1 || reason == -EAGAIN) && (sent == 0 || sent == -EAGAIN)) {
         return LS_IN_PROGRESS;
@@ -285,6 +311,8 @@ ls_status ls__tls_handshake(ls__link *link)
                                    : strerror(-(reason != 0 && reason != -EAGAIN ? reason : sent)));
 }
 
+/* Reading may make libssl send something (an alert, an answer to a key update), so the output is
+ * flushed too; an error of that shows with the next send. */
 ssize_t ls__tls_read(ls__tls *tls, void *out, size_t bytes)
 {
     if (tls->broken != 0) {
@@ -294,13 +322,15 @@ ssize_t ls__tls_read(ls__tls *tls, void *out, size_t bytes)
     const int got = SSL_read(tls->ssl, out, bytes < INT_MAX ? (int)bytes : INT_MAX);
     tls->more = got > 0;
     const int reason = got > 0 ? 0 : reason_of(tls, got);
-    (void)ls__tls_flush(tls); /* an alert, if there is one; an error shows when something is sent */
+    (void)ls__tls_flush(tls);
     return got > 0 ? got : reason;
 }
 
-/* Encrypts one record of at most RECORD bytes, for which there is room. */
+/* Encrypts one record of at most RECORD bytes; `out` has room for it. The key is replaced after
+ * `update_every` records, long before the limit of AES-GCM. */
 static int seal(ls__tls *tls, const void *at, size_t bytes)
 {
+    LS_ASSERT(bytes > 0 && bytes <= RECORD);
     ERR_clear_error();
     if (tls->update_in-- == 0) {
         tls->update_in = tls->update_every;
@@ -317,6 +347,20 @@ static int seal(ls__tls *tls, const void *at, size_t bytes)
     return tls->broken;
 }
 
+/* Empties `out` first if the record and a message of TLS itself might not fit. */
+static int seal_with_room(ls__tls *tls, const void *at, size_t bytes)
+{
+    if (sizeof tls->out - tls->end < RECORD_ROOM + 1024) {
+        const int error = ls__tls_flush(tls);
+        if (error != 0) {
+            return error;
+        }
+    }
+    return seal(tls, at, bytes);
+}
+
+/* Seals record after record until the socket is full. Returns the bytes that were taken, which
+ * may still lie in `out`; an error that came after them is returned by the next call. */
 ssize_t ls__tls_send(ls__tls *tls, const ls__env_span *spans, int count)
 {
     size_t taken = 0;
@@ -325,8 +369,7 @@ ssize_t ls__tls_send(ls__tls *tls, const ls__env_span *spans, int count)
         const uint8_t *at = spans[i].at;
         for (size_t left = spans[i].bytes; left > 0 && error == 0;) {
             const size_t bytes = left < RECORD ? left : RECORD;
-            error = sizeof tls->out - tls->end < RECORD_ROOM + 1024 ? ls__tls_flush(tls) : 0;
-            error = error == 0 ? seal(tls, at, bytes) : error;
+            error = seal_with_room(tls, at, bytes);
             if (error == 0) {
                 at += bytes;
                 left -= bytes;
@@ -337,27 +380,32 @@ ssize_t ls__tls_send(ls__tls *tls, const ls__env_span *spans, int count)
     if (taken == 0) {
         return error;
     }
-    (void)ls__tls_flush(tls); /* its error comes again with the next call */
+    (void)ls__tls_flush(tls);
     return (ssize_t)taken;
 }
 
-/* ---- looking --------------------------------------------------------------------------------- */
+/* ---- state --------------------------------------------------------------------------------- */
 
+/* Whether ls__tls_flush has work left, so that the owner polls for writing. */
 bool ls__tls_holds(const ls__tls *tls)
 {
     return tls->put < tls->end;
 }
 
+/* Asks libssl only after a read that returned bytes: at other times its buffer may hold part of
+ * a record, which no read can return, and the caller would spin. */
 bool ls__tls_has_more(const ls__tls *tls)
 {
     return tls->more && SSL_has_pending(tls->ssl) == 1;
 }
 
+/* For the line that a job prints at its start; names what protects the data. */
 const char *ls__tls_protection(const ls__tls *tls LS__UNUSED)
 {
     return "TLS 1.3, " SUITE ", the secret as pre-shared key";
 }
 
+/* For tests, which cannot send 2^23 records. */
 void ls__tls_update_after(ls__tls *tls, uint64_t records)
 {
     tls->update_in = tls->update_every = records;

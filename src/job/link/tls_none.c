@@ -1,4 +1,6 @@
-/* The build without OpenSSL 3: links can only be plain, and whoever asks for more is told so. */
+/* The build without OpenSSL 3: links can only be plain. A request for TLS fails in
+ * ls__tls_available, and no link reaches the other functions with a TLS state, which their
+ * asserts state. */
 #include "base/assert.h"
 #include "base/error.h"
 #include "job/link/internal.h"
@@ -6,12 +8,11 @@
 ls_status ls__tls_available(void)
 {
     return ls__fail(LS_ERR_UNSUPPORTED,
-                    "encrypting what leaves the host: this build has no TLS (OpenSSL 3 was not "
-                    "there); install libssl-dev and build again, or start with --data-plane plain "
-                    "if everybody on the network may read and change what is sent");
+                    "cannot encrypt the connections that leave the host: this build has no TLS "
+                    "because OpenSSL 3 was missing; install libssl-dev and build again, or use "
+                    "--data-plane plain if everybody on the network may read and change the data");
 }
 
-/* No link comes as far as the rest. */
 ls_status ls__tls_begin(ls__link *link)
 {
     (void)link;

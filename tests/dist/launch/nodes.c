@@ -234,7 +234,7 @@ TEST(a_port_in_use_is_named)
     check("$L secret a; export LOCKSTEP_TIMEOUT=1; FLAGS='--secret-file a'; node 2 0 -n 1 true & "
           "sleep 0.3\n"
           "$L run --nnodes 2 --node-rank 0 --rendezvous $R $FLAGS -n 1 true; wait",
-          "another process has the port", 1);
+          "another process uses the port", 1);
 }
 
 TEST(another_secret_is_refused)

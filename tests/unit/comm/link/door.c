@@ -53,7 +53,7 @@ TEST(another_secret_purpose_or_job_stays_outside)
     CHECK_INT(try(&at, &other), LS_OK);
     other = spec_of(LS__LINK_PLAIN, wrong_secret, "data", 7);
     CHECK_INT(try(&at, &other), LS_ERR_PEER); /* the door says nothing: it closes */
-    CHECK_CONTAINS(ls_error_message(), "is it the same on both sides?");
+    CHECK_CONTAINS(ls_error_message(), "do both sides use the same secret?");
     other = spec_of(LS__LINK_PLAIN, right_secret, "store", 7);
     CHECK_INT(try(&at, &other), LS_ERR_PEER);
     other = spec_of(LS__LINK_PLAIN, right_secret, "data", 8);
@@ -490,7 +490,7 @@ TEST(a_port_in_use_is_said)
     ls__listener *door = door_of(&spec), *second = NULL;
     CHECK_STATUS(ls__listener_open(&spec, "127.0.0.1", ls__listener_port(door), &second),
                  LS_ERR_SYSTEM);
-    CHECK_CONTAINS(ls_error_message(), "another process has the port");
+    CHECK_CONTAINS(ls_error_message(), "another process uses the port");
     CHECK_CONTAINS(ls_error_message(), "choose another one");
     CHECK_STATUS(ls__listener_open(&spec, "203.0.113.9", 0, &second), LS_ERR_SYSTEM);
     CHECK_CONTAINS(ls_error_message(), "no interface of this host has that address");
