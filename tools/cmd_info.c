@@ -123,8 +123,8 @@ static void print_limits(void)
         printf("memory available   %.2f GiB\n", (double)left / (double)(1 << 30));
     }
     print_huge_pages();
-    struct rlimit
-        limit; // the type of a limit's number differs between C libraries: no variable has it
+    // Two calls: the type of a limit's number differs between C libraries, so no parameter has it.
+    struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
         print_limit("open files", limit.rlim_cur);
     }
