@@ -275,10 +275,15 @@ static void forward_head(const ls__attention *a, int64_t group, int64_t member)
     }
 }
 
+typedef void run_head(const ls__attention *a, int64_t group, int64_t member);
+
 /* All heads of a group, by either of the two. */
-static void run_group(const ls__attention *a, int64_t group, bool backward,
-                      void (*run)(const ls__attention *a, int64_t group, int64_t member))
+static void run_group(const ls__attention *a, int64_t group, bool backward, run_head *run)
 {
+    if (LS__K(attention_is_tiled)(a)) {
+        LS__K(attention_tiles_group)(a, group, backward);
+        return;
+    }
     wide w = {0};
     ls__attention one = *a;
     if (a->half) {
@@ -296,23 +301,31 @@ static void run_group(const ls__attention *a, int64_t group, bool backward,
     }
 }
 
-/* Each group has one owner, so the number of threads changes no bit of the output. */
+/* Each group has one owner, so the number of threads changes no bit of the output. A team of one
+ * runs without a parallel region, which costs time on one thread too, and memory in clang's OpenMP. */
+static void run_groups(const ls__attention *a, bool backward, run_head *run)
+{
+    const int64_t groups = groups_of(a);
+    const int team = team_of(a);
+    if (groups <= 0 || a->time <= 0 || a->keys <= 0) {
+        return;
+    }
+    if (team <= 1) {
+        for (int64_t i = 0; i < groups; i++) {
+            run_group(a, i, backward, run);
+        }
+        return;
+    }
+#pragma omp parallel for schedule(static) num_threads(team)
+    for (int64_t i = 0; i < groups; i++) {
+        run_group(a, i, backward, run);
+    }
+}
+
 void LS__K(attention)(const ls__attention *a, ls_stream *stream)
 {
     (void)stream;
-    if (groups_of(a) <= 0 || a->time <= 0 || a->keys <= 0) {
-        return;
-    }
-    const bool tiled = LS__K(attention_is_tiled)(a);
-    LS__UNUSED int team = team_of(a);
-#pragma omp parallel for schedule(static) num_threads(team)
-    for (int64_t i = 0; i < groups_of(a); i++) {
-        if (tiled) {
-            LS__K(attention_tiles_group)(a, i, false);
-        } else {
-            run_group(a, i, false, forward_head);
-        }
-    }
+    run_groups(a, false, forward_head);
 }
 
 /* ---- backward ----------------------------------------------------------------------------- */
@@ -382,17 +395,5 @@ static void backward_head(const ls__attention *a, int64_t group, int64_t member)
 void LS__K(attention_backward)(const ls__attention *a, ls_stream *stream)
 {
     (void)stream;
-    if (groups_of(a) <= 0 || a->time <= 0 || a->keys <= 0) {
-        return;
-    }
-    const bool tiled = LS__K(attention_is_tiled)(a);
-    LS__UNUSED int team = team_of(a);
-#pragma omp parallel for schedule(static) num_threads(team)
-    for (int64_t i = 0; i < groups_of(a); i++) {
-        if (tiled) {
-            LS__K(attention_tiles_group)(a, i, true);
-        } else {
-            run_group(a, i, true, backward_head);
-        }
-    }
+    run_groups(a, true, backward_head);
 }

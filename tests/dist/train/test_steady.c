@@ -3,6 +3,7 @@
  * (oneDNN takes a buffer per product, and objects by the C++ library, which nothing else uses). */
 #include <dlfcn.h>
 #include <errno.h>
+#include <execinfo.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,12 +31,29 @@ void *__libc_calloc(size_t count, size_t bytes);
 void *__libc_realloc(void *memory, size_t bytes);
 void *__libc_memalign(size_t alignment, size_t bytes);
 
+static bool is_in(const void *code, const char *library)
+{
+    Dl_info info;
+    return dladdr(code, &info) != 0 && strstr(info.dli_fname, library) != NULL;
+}
+
+/* Clang's OpenMP takes memory for each parallel region. Those of the matrix library are its own. */
+static bool is_region_of_onednn(const void *caller)
+{
+    void *frames[16];
+    const int count = is_in(caller, "libomp") ? backtrace(frames, 16) : 0;
+    for (int i = 0; i < count; i++) {
+        if (is_in(frames[i], "libdnnl")) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Counts a call made from `caller`, an address in the code. */
 static void count_call(const void *caller)
 {
-    Dl_info info;
-    if (dladdr(caller, &info) == 0 || (strstr(info.dli_fname, "libdnnl") == NULL &&
-                                       strstr(info.dli_fname, "libstdc++") == NULL)) {
+    if (!is_in(caller, "libdnnl") && !is_in(caller, "libstdc++") && !is_region_of_onednn(caller)) {
         atomic_fetch_add(&allocations, 1);
     }
 }
