@@ -171,7 +171,7 @@ static void print_figures(const ls__figures *f)
     printf("  and %.1f us a message of a rank, %.1f us a message of all, %.3f ns a byte of all, "
            "%.3f inside a host\n",
            f->of[LS__COST_RANK_MESSAGES] / 1e3, f->of[LS__COST_ALL_MESSAGES] / 1e3,
-           f->of[LS__COST_ALL], f->of[LS__COST_NEAR]);
+           f->of[LS__COST_ALL], f->of[LS__COST_LOCAL]);
 }
 
 static void print_entry(void *arg, const char *key, const char *times)

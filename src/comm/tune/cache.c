@@ -1,5 +1,8 @@
-/* Reading and writing the file of cache.h. A line is made and taken apart here only; what does not
- * read as one is left out, and goes when the file is next written. */
+/* Reading and writing the file of cache.h. Only this file formats and parses its lines:
+ *
+ *     from HOST, 8 cores, tls, 2 channels, hosts 0,0,1,1<TAB>ring 81000 90000 ...<TAB>direct ...
+ *
+ * A line that does not parse is skipped, and it is dropped when the file is next written. */
 #include "comm/tune/cache.h"
 
 #include <errno.h>
@@ -16,10 +19,11 @@
 #include "comm/tune/tune.h"
 
 #define HEAD "lockstep tuning 1\n"
-#define FILE_BYTES_MAX ((size_t)64 << 10) /* some 300 entries; a fuller one is begun anew */
+#define FILE_BYTES_MAX ((size_t)64 << 10) /* some 300 entries; a full file starts afresh */
 #define PATH_MAX_BYTES 512
 #define LINE_MAX_BYTES (LS__TUNE_KEY_MAX + LS__TUNE_TIMED_MAX * 80)
 
+/* The first place that is set, in the order of the XDG base directory specification. */
 bool ls__tune_file(char *out, size_t bytes)
 {
     const char *given = ls__setting_get("LOCKSTEP_TUNE_FILE");
@@ -35,7 +39,9 @@ bool ls__tune_file(char *out, size_t bytes)
     return n > 0 && (size_t)n < bytes;
 }
 
-/* What was timed, and from where; the layout follows. */
+/* The start of a key: the host that measured, its cores, and the transport between hosts. Times of
+ * one configuration say nothing about another. False: it does not fit, or the host's name would
+ * break the format. */
 static bool head_of(const ls__comm *comm, ls__text *out)
 {
     char host[LS__HOST_NAME_MAX] = "";
@@ -53,6 +59,7 @@ static bool head_of(const ls__comm *comm, ls__text *out)
     return out->room > 1;
 }
 
+/* A whole key: the head and the host number of every rank of the group. */
 static bool key_of(const ls__comm *comm, const ls__layout *layout, ls__text *out)
 {
     const bool sound = head_of(comm, out);
@@ -62,6 +69,8 @@ static bool key_of(const ls__comm *comm, const ls__layout *layout, ls__text *out
     return sound && out->room > 1;
 }
 
+/* Parses the host numbers at the end of a key. The text comes from a file that anybody may have
+ * edited, so numbers and counts are checked. */
 bool ls__tune_key_layout(const char *key, ls__layout *out)
 {
     const char *at = strstr(key, " hosts ");
@@ -79,7 +88,8 @@ bool ls__tune_key_layout(const char *key, ls__layout *out)
     return out->size >= 2;
 }
 
-/* "NAME ns ns ns" up to the next tab; false: it is not that, or of none in `timings`. */
+/* Parses "NAME ns ns ns" up to the next tab and enters the times. False: the text has another form,
+ * or `timings` does not hold an algorithm of this name (it may be from another version). */
 static bool read_one(const char *text, ls__timings *timings)
 {
     const size_t length = strcspn(text, " \t");
@@ -100,6 +110,7 @@ static bool read_one(const char *text, ls__timings *timings)
     return found >= 0;
 }
 
+/* Entries of unknown algorithms are skipped; the others still count. */
 bool ls__tune_read_times(const char *times, ls__timings *timings)
 {
     bool any = false;
@@ -110,7 +121,8 @@ bool ls__tune_read_times(const char *times, ls__timings *timings)
     return any;
 }
 
-/* A line of the file, as a key and the rest; nothing if it is none of ours. */
+/* Splits a line of the file into its key and its times and calls each(). A line without a key is
+ * skipped. */
 static void read_line(const char *line, size_t length,
                       void (*each)(void *arg, const char *key, const char *times), void *arg)
 {
@@ -120,13 +132,15 @@ static void read_line(const char *line, size_t length,
     }
     memcpy(text, line, length);
     text[length] = '\0';
-    char *tab = strchr(text, '\t');
+    char *tab = strchr(text, '\t'); /* ends the key */
     if (tab != NULL && tab - text < LS__TUNE_KEY_MAX) {
         *tab = '\0';
         each(arg, text, tab + 1);
     }
 }
 
+/* Maps the file, so it needs no buffer of the file's size. Another version of the format, known by
+ * its first line, counts as no file. */
 bool ls__tune_each(const ls__env *env, const char *path,
                    void (*each)(void *arg, const char *key, const char *times), void *arg)
 {
@@ -149,11 +163,13 @@ bool ls__tune_each(const ls__env *env, const char *path,
 
 /* ---- reading ------------------------------------------------------------------------------ */
 
+/* Collects the lines whose key begins with `head`. */
 typedef struct selection {
     ls__text out;
     const char *head;
 } selection;
 
+/* Takes the line if it was timed from this host with this configuration and still fits whole. */
 static void add_of_head(void *arg, const char *key, const char *times)
 {
     selection *s = arg;
@@ -163,6 +179,7 @@ static void add_of_head(void *arg, const char *key, const char *times)
     }
 }
 
+/* Errors are not reported: without the file the model's default figures serve. */
 void ls__tune_read_file(const ls__comm *comm, char *out, size_t bytes)
 {
     char path[PATH_MAX_BYTES], head[LS__TUNE_KEY_MAX];
@@ -174,15 +191,18 @@ void ls__tune_read_file(const ls__comm *comm, char *out, size_t bytes)
     }
 }
 
+/* Looks for the line that fits a layout best. */
 typedef struct search {
     const ls__layout *layout;
     const ls__env *env;
     ls__timings *timings;
     ls__figures *figures;
-    bool found, same; /* any line; one of this layout */
+    bool found; /* a line of any layout was used */
+    bool same;  /* a line of this layout was used */
 } search;
 
-/* The line of the layout itself counts, else the first one. */
+/* A line of the same layout gives its times and its figures. Until one is found, the first line of
+ * any layout gives its figures only. */
 static void match(void *arg, const char *key, const char *times)
 {
     search *s = arg;
@@ -204,6 +224,7 @@ static void match(void *arg, const char *key, const char *times)
     }
 }
 
+/* `text` is what rank 0 shared, so all ranks parse the same bytes and obtain the same figures. */
 bool ls__tune_figures(const char *text, const ls__layout *layout, const ls__env *env,
                       ls__timings *timings, ls__figures *figures)
 {
@@ -219,19 +240,22 @@ bool ls__tune_figures(const char *text, const ls__layout *layout, const ls__env 
 
 /* ---- writing ------------------------------------------------------------------------------ */
 
+/* Copies the entries of the old file into the text of the new one. */
 typedef struct copy {
     ls__text out;
-    const char *but; /* this key */
+    const char *except; /* the key that is not copied */
 } copy;
 
+/* Keeps an entry of the old file, except the one that is about to be replaced. */
 static void add(void *arg, const char *key, const char *times)
 {
     copy *c = arg;
-    if (strcmp(key, c->but) != 0) {
+    if (strcmp(key, c->except) != 0) {
         ls__text_add(&c->out, "%s\t%s\n", key, times);
     }
 }
 
+/* Formats the new entry in the form that read_one() parses. */
 static void add_new(ls__text *out, const char *key, const ls__timings *timings)
 {
     ls__text_add(out, "%s", key);
@@ -244,6 +268,7 @@ static void add_new(ls__text *out, const char *key, const ls__timings *timings)
     ls__text_add(out, "\n");
 }
 
+/* Creates the folders on the way to the file. Errors show when the file is opened. */
 static void make_folders(const ls__env *env, const char *path)
 {
     char folder[PATH_MAX_BYTES];
@@ -254,7 +279,8 @@ static void make_folders(const ls__env *env, const char *path)
     }
 }
 
-/* As a whole or not at all: another job may read it right now. */
+/* Writes a temporary file and renames it, so that another job that reads the file at the same time
+ * sees either the old or the new one as a whole. */
 static int replace(const ls__env *env, const char *path, const char *text)
 {
     char temporary[PATH_MAX_BYTES + 32];
@@ -275,10 +301,12 @@ static int replace(const ls__env *env, const char *path, const char *text)
     return status;
 }
 
+/* Formats the new content of the file: the other entries, then the new one. When the old ones leave
+ * no room for it, only the new one is kept. */
 static void put_all(const ls__env *env, const char *path, const char *key,
                     const ls__timings *timings, char *text)
 {
-    copy c = {.out = {.at = text, .room = FILE_BYTES_MAX}, .but = key};
+    copy c = {.out = {.at = text, .room = FILE_BYTES_MAX}, .except = key};
     ls__text_add(&c.out, "%s", HEAD);
     (void)ls__tune_each(env, path, add, &c);
     if (c.out.room < (size_t)LINE_MAX_BYTES) {
@@ -294,12 +322,15 @@ ls_status ls__tune_keep(const ls__comm *comm, const ls__layout *layout, const ls
     char path[PATH_MAX_BYTES], key[LS__TUNE_KEY_MAX];
     ls__text name = {.at = key, .room = sizeof key};
     if (!ls__tune_file(path, sizeof path) || !key_of(comm, layout, &name)) {
-        return ls__fail(LS_ERR_INVALID,
-                        "there is no place for the times; set LOCKSTEP_TUNE_FILE to a file");
+        return ls__fail(
+            LS_ERR_INVALID,
+            "no file is known for the times, since HOME is not set; set LOCKSTEP_TUNE_FILE to "
+            "a file");
     }
     char *text = env->allocate(env, FILE_BYTES_MAX);
     if (text == NULL) {
-        return ls__fail(LS_ERR_MEMORY, "no memory for a file of times");
+        return ls__fail(LS_ERR_MEMORY, "no memory (%zu bytes) for writing the tuning file",
+                        FILE_BYTES_MAX);
     }
     put_all(env, path, key, timings, text);
     make_folders(env, path);
@@ -307,7 +338,7 @@ ls_status ls__tune_keep(const ls__comm *comm, const ls__layout *layout, const ls
     env->release(env, text, FILE_BYTES_MAX);
     return status >= 0 ? LS_OK
                        : ls__fail(LS_ERR_SYSTEM,
-                                  "times cannot be kept in %s: %s; LOCKSTEP_TUNE_FILE names "
+                                  "cannot write the times to %s: %s; set LOCKSTEP_TUNE_FILE to "
                                   "another file",
                                   path, strerror(-status));
 }

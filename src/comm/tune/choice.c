@@ -1,5 +1,6 @@
-/* What was timed before is shared once, at start; every rank then decides for each of its groups by
- * itself, from the same numbers with the same arithmetic, so that all decide alike. */
+/* The choice of algorithms of a group. Rank 0 shares the measured times once, when the job starts.
+ * Every rank then decides for each of its groups by itself; since all use the same numbers and the
+ * same arithmetic, all decide alike (Note [Deciding] in tune.h). */
 #include "comm/tune/choice.h"
 
 #include <string.h>
@@ -16,6 +17,8 @@
 
 #define KEY "tuning"
 
+/* The store orders it: the other ranks wait in ls_store_get until rank 0 has set the key. An empty
+ * text is shared too, so that they never wait in vain. */
 ls_status ls__tuning_share(ls__comm *comm)
 {
     const ls__env *env = comm->env;
@@ -24,7 +27,8 @@ ls_status ls__tuning_share(ls__comm *comm)
     }
     comm->timed = env->allocate(env, LS__TUNE_SHARED_MAX);
     if (comm->timed == NULL) {
-        return ls__fail(LS_ERR_MEMORY, "ls_init: no memory for what is known of the links");
+        return ls__fail(LS_ERR_MEMORY, "ls_init: no memory (%zu bytes) for the times of the links",
+                        LS__TUNE_SHARED_MAX);
     }
     size_t bytes = LS__TUNE_SHARED_MAX - 1;
     if (comm->runtime->rank == 0) {
@@ -37,6 +41,7 @@ ls_status ls__tuning_share(ls__comm *comm)
     return LS_OK;
 }
 
+/* Also after a failed ls_init, when nothing may have been shared. */
 void ls__tuning_unshare(ls__comm *comm)
 {
     if (comm->timed != NULL) {
@@ -51,7 +56,7 @@ ls__layout ls__tuning_layout(const ls_group *group)
     if (layout.size > LS__TUNE_RANKS_MAX) {
         layout.size = LS__TUNE_RANKS_MAX;
     }
-    /* Hosts are numbered as they come, so that equal layouts look equal. */
+    /* Hosts are numbered in the order of their first rank, so that equal layouts compare equal. */
     int host[LS__TUNE_RANKS_MAX];
     for (int r = 0, next = 0; r < layout.size; r++) {
         host[r] = ls__comm_host_of(group->comm, group->member[r].world_rank);
@@ -64,17 +69,21 @@ ls__layout ls__tuning_layout(const ls_group *group)
     return layout;
 }
 
+/* Logs the table once per group: its rank 0 does. */
 static void report(const ls_group *group, bool known)
 {
     char text[1024] = "";
     ls__text out = {.at = text, .room = sizeof text};
     if (group->rank == 0) {
         ls__tune_print(group->tuning, &out);
-        LS__INFO("group \"%s\" uses, by bytes (%s):\n%s", group->name,
-                 known ? "from times in the file" : "by the model's default figures", text);
+        LS__INFO("group \"%s\" uses these algorithms by size in bytes (%s):\n%s", group->name,
+                 known ? "from the times in the tuning file" : "by the model's default figures",
+                 text);
     }
 }
 
+/* Makes the table once per group and keeps it until ls__tuning_close. If memory is missing, nothing
+ * is kept, and the caller's operation fails on this rank. */
 ls_status ls__tuning_decide(ls_group *group)
 {
     ls__comm *comm = group->comm;
@@ -89,7 +98,9 @@ ls_status ls__tuning_decide(ls_group *group)
     const bool known = ls__tune_figures(comm->timed, &layout, env, &timings, &figures);
     ls__tune_table *table = env->allocate(env, sizeof *table);
     if (table == NULL) {
-        return ls__fail(LS_ERR_MEMORY, "no memory for the choice of algorithms");
+        return ls__fail(LS_ERR_MEMORY,
+                        "group \"%s\": no memory (%zu bytes) for its choice of algorithms",
+                        group->name, sizeof *table);
     }
     const ls_status status = ls__tune_decide(&layout, &timings, &figures, env, table);
     if (status != LS_OK) {
@@ -110,6 +121,7 @@ void ls__tuning_close(ls_group *group)
     }
 }
 
+/* Sizes are those of a rank's larger buffer: for operations in blocks, all blocks together. */
 const ls__algorithm *ls__tuning_find(const ls_group *group, const ls_work *work)
 {
     if (group->tuning == NULL || work->algorithm != NULL) {
@@ -121,6 +133,7 @@ const ls__algorithm *ls__tuning_find(const ls_group *group, const ls_work *work)
                          work->count * blocks * (int64_t)work->element);
 }
 
+/* Without a table (one host, or tuning is off) the announcement's own limit decides. */
 bool ls__tuning_one_shot(const ls_group *group, size_t bytes)
 {
     LS_ASSERT(group->tuning == NULL || group->has_remote);
@@ -128,7 +141,7 @@ bool ls__tuning_one_shot(const ls_group *group, size_t bytes)
            (group->tuning->one_shot > 0 && bytes <= (size_t)group->tuning->one_shot);
 }
 
-/* ---- what the user asks ------------------------------------------------------------------- */
+/* ---- queries of the user ------------------------------------------------------------------- */
 
 /* The table, decided now if no operation has asked for it yet. */
 static ls_status table_of(ls_group *group, const ls__tune_table **out)
@@ -141,6 +154,7 @@ static ls_status table_of(ls_group *group, const ls__tune_table **out)
     return status;
 }
 
+/* For reports; it decides like an operation of this size would. */
 const char *ls__tuning_name(ls_group *group, ls__operation operation, int64_t bytes)
 {
     const ls__tune_table *table = NULL;
@@ -153,6 +167,7 @@ const char *ls__tuning_name(ls_group *group, ls__operation operation, int64_t by
                                     : "(built in)";
 }
 
+/* An empty text stands for a group that is not tuned. */
 ls_status ls_group_get_tuning(ls_group *group, char *out, size_t bytes)
 {
     const ls__comm *comm = ls__comm_get("ls_group_get_tuning");

@@ -1,14 +1,18 @@
-/* The table of a group: for each operation the cheapest admitted program, size after size. */
+/* Fills the table of a group: for each operation and size the algorithm that the model expects to
+ * be fastest, among those whose programs by messages are order-preserving for this layout (D5). Sizes
+ * are tried in powers of two, and neighbours with the same winner form a range. */
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/error.h"
 #include "comm/tune/tune.h"
 
-#define CANDIDATES_MAX 16
-#define FROM_BYTES 64 /* the smallest size looked at; less is as this */
-#define ONE_SHOT_BYTES 4096
-#define SIZES 25 /* each twice the one before: up to 1 GiB, and more is as that */
-/* What is not cheaper by so much is not worth leaving the one before: figures are no better. */
+#define CANDIDATES_MAX 16   /* algorithms of one operation */
+#define FROM_BYTES 64       /* the smallest size tried; smaller operations use its winner */
+#define SIZES 25            /* each twice the one before: up to 1 GiB; larger ones use the last */
+#define ONE_SHOT_BYTES 4096 /* the largest payload that an announcement carries */
+/* An algorithm replaces that of the smaller sizes only if it is cheaper by this factor: the figures
+ * are not more precise, and fewer ranges are easier to read. */
 #define WORTH 0.95
 
 typedef struct candidate {
@@ -16,6 +20,8 @@ typedef struct candidate {
     ls__counts counts;
 } candidate;
 
+/* Collects and counts the admitted algorithms of an operation, in the order of the registry, which
+ * is the same on all ranks. An algorithm without a program for this layout is left out. */
 static ls_status find_candidates(ls__operation operation, const ls__layout *layout,
                                  const ls__env *env, candidate *out, int *found)
 {
@@ -38,6 +44,7 @@ static ls_status find_candidates(ls__operation operation, const ls__layout *layo
     return LS_OK;
 }
 
+/* Names the algorithms that are timed, with their counts; times are still 0. */
 ls_status ls__timings_init(ls__timings *timings, const ls__layout *layout, const ls__env *env)
 {
     candidate c[CANDIDATES_MAX];
@@ -53,11 +60,13 @@ ls_status ls__timings_init(ls__timings *timings, const ls__layout *layout, const
     return LS_OK;
 }
 
-typedef struct basis { /* what is decided from */
+/* The measurements that decide. */
+typedef struct basis {
     const ls__timings *timings;
     const ls__figures *figures;
 } basis;
 
+/* Nanoseconds by the model, corrected by what was measured. Only all_reduce was measured. */
 static double expected(const basis *b, const candidate *c, double bytes)
 {
     int count = 0;
@@ -68,8 +77,10 @@ static double expected(const basis *b, const candidate *c, double bytes)
     return excess * ls__tune_ns(b->figures, &c->counts, bytes);
 }
 
+/* The winner at one size; `before` is the winner at the size before it, or -1. */
 static int cheapest(const candidate *c, int count, int before, const basis *b, double bytes)
 {
+    LS_ASSERT(count > 0 && before < count);
     int best = before >= 0 ? before : 0;
     double least = expected(b, &c[best], bytes) * (before >= 0 ? WORTH : 1.0);
     for (int i = 0; i < count; i++) {
@@ -82,6 +93,7 @@ static int cheapest(const candidate *c, int count, int before, const basis *b, d
     return best;
 }
 
+/* At most LS__TUNE_RANGES_MAX ranges: the last one then serves all larger sizes. */
 static void decide_one(const candidate *c, int count, const basis *b, ls__operation operation,
                        ls__tune_table *out)
 {
@@ -94,7 +106,7 @@ static void decide_one(const candidate *c, int count, const basis *b, ls__operat
             break;
         }
         if (best != before) {
-            if (ranges > 0) { /* half way, as the sizes looked at go */
+            if (ranges > 0) { /* the boundary lies in the middle of the last two sizes */
                 range[ranges - 1].below = bytes - bytes / 4;
             }
             range[ranges++] = (ls__range){.below = INT64_MAX, .algorithm = c[best].index};
@@ -119,6 +131,7 @@ static void decide_one_shot(const candidate *c, int count, const basis *b, ls__t
     }
 }
 
+/* An operation with one candidate needs no entry: the default is that candidate. */
 ls_status ls__tune_decide(const ls__layout *layout, const ls__timings *timings,
                           const ls__figures *figures, const ls__env *env, ls__tune_table *out)
 {
@@ -129,7 +142,7 @@ ls_status ls__tune_decide(const ls__layout *layout, const ls__timings *timings,
     for (int o = 0; o < LS__OP_COUNT; o++) {
         int count = 0;
         if (ls__operation_is_v((ls__operation)o) || o == LS__OP_BARRIER) {
-            continue; /* their sizes are not known to all, or are none */
+            continue; /* ranks do not know each other's sizes, or a size does not exist */
         }
         LS_TRY(find_candidates((ls__operation)o, layout, env, candidates, &count));
         if (count > 1) {
@@ -142,6 +155,7 @@ ls_status ls__tune_decide(const ls__layout *layout, const ls__timings *timings,
     return LS_OK;
 }
 
+/* The table may come from another process (`lockstep tune` prints one), hence the checks. */
 const ls__algorithm *ls__tune_find(const ls__tune_table *table, ls__operation operation,
                                    int64_t bytes)
 {
@@ -157,6 +171,7 @@ const ls__algorithm *ls__tune_find(const ls__tune_table *table, ls__operation op
     return NULL;
 }
 
+/* In the largest unit that divides the size, as LOCKSTEP_ALGORITHM reads it back. */
 static void print_size(int64_t bytes, ls__text *out)
 {
     static const char *const units[] = {"", "Ki", "Mi", "Gi"};
@@ -168,6 +183,7 @@ static void print_size(int64_t bytes, ls__text *out)
     ls__text_add(out, "%lld%s", (long long)bytes, units[unit]);
 }
 
+/* In the syntax of LOCKSTEP_ALGORITHM, so that a user can copy a line and change it. */
 void ls__tune_print(const ls__tune_table *table, ls__text *out)
 {
     int algorithms = 0;

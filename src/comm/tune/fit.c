@@ -1,22 +1,29 @@
 /* Fitting the figures of Note [Model]: least squares of relative errors with no figure below zero,
- * by going down one coordinate after the other (Lawson and Hanson 1974, chapter 23, states the
- * problem). Some counts are hardly told apart by what is timed; starting from zero, the way down
- * then gives something to each, and what they add up to is still right. */
+ * by coordinate descent (Lawson and Hanson 1974, chapter 23, states the problem). With relative
+ * errors, row k of the equations is sum_i part(k, i) * figure_i = 1, and a step along coordinate i
+ * solves its normal equation and cuts the result at zero:
+ *
+ *     figure_i = max(0, (right_i - sum_{j != i} square_ij * figure_j) / square_ii)
+ *
+ * The times can hardly distinguish some of the counts. Starting from zero, the descent gives each
+ * of these a share, and their sum is still right. */
 #include <math.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "comm/tune/tune.h"
 
-#define ROUNDS 2000
+#define ROUNDS 2000 /* enough for the figures of all layouts timed so far to settle */
 
 const ls__figures ls__tune_default_figures = {.of = {[LS__COST_STEPS] = 20000,
                                                      [LS__COST_RANK_MESSAGES] = 2000,
                                                      [LS__COST_LINK] = 0.8,
-                                                     [LS__COST_NEAR] = 0.1,
+                                                     [LS__COST_LOCAL] = 0.1,
                                                      [LS__COST_SUM] = 0.1}};
 
 const int64_t ls__tune_bytes[LS__TUNE_CLASSES] = {1 << 10, 32 << 10, 1 << 20, 4 << 20};
 
+/* Note [Model]: constant terms, and terms in proportion to the bytes. */
 double ls__tune_ns(const ls__figures *figures, const ls__counts *counts, double bytes)
 {
     double ns = 0;
@@ -26,18 +33,21 @@ double ls__tune_ns(const ls__figures *figures, const ls__counts *counts, double 
     return ns;
 }
 
-/* One row of the equations: what figure i adds to a time, as a part of it. */
+/* One entry of a row of the equations: what a unit of figure i adds to a time, as a part of it. */
 static double part(const ls__counts *counts, int class, double ns, int i)
 {
     return counts->of[i] * (i >= LS__COST_BYTES ? (double)ls__tune_bytes[class] : 1.0) / ns;
 }
 
+/* The normal equations: square = A^T A, right = A^T 1, where A has a row for each time. */
 typedef struct equations {
     double square[LS__COST_COUNT][LS__COST_COUNT], right[LS__COST_COUNT];
 } equations;
 
+/* Adds one time, that is one row, to the normal equations. */
 static void add(equations *e, const ls__counts *counts, int class, double ns)
 {
+    LS_ASSERT(ns > 0);
     for (int i = 0; i < LS__COST_COUNT; i++) {
         e->right[i] += part(counts, class, ns, i);
         for (int j = 0; j < LS__COST_COUNT; j++) {
@@ -46,6 +56,7 @@ static void add(equations *e, const ls__counts *counts, int class, double ns)
     }
 }
 
+/* A fixed number of rounds and plain arithmetic: all ranks obtain the same bits. */
 void ls__tune_fit(const ls__timings *timings, ls__figures *out)
 {
     equations e = {0};
@@ -70,7 +81,7 @@ void ls__tune_fit(const ls__timings *timings, ls__figures *out)
 
 /* ---- what the model misses ---------------------------------------------------------------- */
 
-/* At a class; 0: not timed. */
+/* Measured time over modelled time at a class; 0: not timed. */
 static double excess_at(const ls__timings *timings, const ls__figures *figures, int t, int class)
 {
     const double model =
@@ -78,6 +89,7 @@ static double excess_at(const ls__timings *timings, const ls__figures *figures, 
     return model > 0 ? timings->of[t].ns[class] / model : 0;
 }
 
+/* The mean over the algorithms timed at a class; 0: none was. */
 static double mean_at(const ls__timings *timings, const ls__figures *figures, int class)
 {
     double sum = 0;
@@ -99,6 +111,8 @@ static double log2_of(double x)
     return exponent + 2 * mantissa - 2;
 }
 
+/* First fills every class, with the mean of the others or the class before where this algorithm was
+ * not timed; then interpolates linearly in the logarithm of the size. */
 double ls__tune_excess(const ls__timings *timings, const ls__figures *figures,
                        const ls__algorithm *algorithm, double bytes)
 {
@@ -117,7 +131,7 @@ double ls__tune_excess(const ls__timings *timings, const ls__figures *figures,
     }
     for (int class = 1; class < LS__TUNE_CLASSES; class ++) {
         const double low = (double)ls__tune_bytes[class - 1], high = (double)ls__tune_bytes[class];
-        if (bytes < high) { /* between two: by the logarithm of the size */
+        if (bytes < high) {
             const double share =
                 bytes > low ? (log2_of(bytes) - log2_of(low)) / (log2_of(high) - log2_of(low)) : 0;
             return at[class - 1] + share * (at[class] - at[class - 1]);

@@ -1,5 +1,5 @@
-/* Reading the user's rules. Every text that is not understood is refused when the job starts: a
- * rule that is quietly left out would be measured, and believed. */
+/* Parses the user's rules (LOCKSTEP_ALGORITHM). A text that does not parse stops the job at its
+ * start: if a rule were skipped silently, a user would measure something else and believe it. */
 #include "comm/tune/rules.h"
 
 #include <errno.h>
@@ -7,12 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/error.h"
 #include "base/settings.h"
 #include "comm/api/collective.h"
 
-#define RULE_TEXT_MAX 64
+#define RULE_TEXT_MAX 64 /* bytes of one rule with its final 0; names are far shorter */
 
+/* The times themselves are measured by a command, not by a job, so there are two modes only. */
 ls_status ls__tune_mode_read(ls__tune_mode *mode)
 {
     const char *text = ls__setting_get("LOCKSTEP_TUNE");
@@ -20,10 +22,11 @@ ls_status ls__tune_mode_read(ls__tune_mode *mode)
     return text == NULL || *mode == LS__TUNE_OFF || strcmp(text, "auto") == 0
                ? LS_OK
                : ls__fail(LS_ERR_INVALID,
-                          "LOCKSTEP_TUNE is \"%s\"; give auto or off (`lockstep tune` times links)",
+                          "LOCKSTEP_TUNE is \"%s\"; give auto or off (`lockstep tune` measures)",
                           text);
 }
 
+/* The factor of a unit; 0: the unit is unknown. */
 static int64_t unit_of(const char *text, size_t length)
 {
     static const struct {
@@ -39,7 +42,7 @@ static int64_t unit_of(const char *text, size_t length)
     return 0;
 }
 
-/* A size at the start of `text` that ends before `stop`; false: it is none. */
+/* Parses a size at the start of `text` that must end at `stop`. False: it is not a size. */
 static bool read_size(const char *text, const char *stop, int64_t *bytes)
 {
     char *end = NULL;
@@ -53,7 +56,7 @@ static bool read_size(const char *text, const char *stop, int64_t *bytes)
     return true;
 }
 
-/* "FROM-BELOW:" or "FROM-:" before the name at `colon`. */
+/* Parses "FROM-BELOW:" or "FROM-:" before the name at `colon`. */
 static bool read_range(const char *text, const char *colon, ls__tune_rule *rule)
 {
     const char *dash = memchr(text, '-', (size_t)(colon - text));
@@ -63,14 +66,17 @@ static bool read_range(const char *text, const char *colon, ls__tune_rule *rule)
            rule->from < rule->below;
 }
 
+/* The message lists the names that exist. */
 static ls_status refuse_name(ls__operation operation, const char *name)
 {
     char known[256];
     ls__algorithm_names(operation, known, sizeof known);
-    return ls__fail(LS_ERR_INVALID, "LOCKSTEP_ALGORITHM: %s has no algorithm \"%s\"; there is %s",
+    return ls__fail(LS_ERR_INVALID,
+                    "LOCKSTEP_ALGORITHM: %s has no algorithm \"%s\"; give one of %s",
                     ls__operation_name(operation), name, known);
 }
 
+/* Of two rules for one size neither is better, so a user must choose. */
 static ls_status refuse_overlap(const ls__rules *rules, ls__operation operation,
                                 const ls__tune_rule *rule)
 {
@@ -79,8 +85,8 @@ static ls_status refuse_overlap(const ls__rules *rules, ls__operation operation,
         if (rule->from < other->below && other->from < rule->below) {
             return ls__fail(
                 LS_ERR_INVALID,
-                "LOCKSTEP_ALGORITHM: %s: \"%s\" and \"%s\" are both for %lld bytes; let the "
-                "sizes of one end where those of the other begin",
+                "LOCKSTEP_ALGORITHM: %s: \"%s\" and \"%s\" both cover %lld bytes; let the range "
+                "of one end where that of the other begins",
                 ls__operation_name(operation), other->algorithm->name, rule->algorithm->name,
                 (long long)(rule->from > other->from ? rule->from : other->from));
         }
@@ -88,7 +94,7 @@ static ls_status refuse_overlap(const ls__rules *rules, ls__operation operation,
     return LS_OK;
 }
 
-/* One "[FROM-BELOW:]NAME". */
+/* Parses and adds one rule, "[FROM-BELOW:]NAME". */
 static ls_status read_rule(ls__rules *rules, ls__operation operation, const char *text)
 {
     const char *what = ls__operation_name(operation);
@@ -111,11 +117,12 @@ static ls_status read_rule(ls__rules *rules, ls__operation operation, const char
         return ls__fail(LS_ERR_LIMIT, "LOCKSTEP_ALGORITHM: %s has more than %d rules; give fewer",
                         what, LS__RULES_MAX);
     }
+    LS_ASSERT(rule.from < rule.below);
     rules->rule[operation][rules->count[operation]++] = rule;
     return LS_OK;
 }
 
-/* The rules of one operation, from `text` to before `end`. */
+/* Parses the rules of one operation, from `text` to before `end`. */
 static ls_status read_rules(ls__rules *rules, ls__operation operation, const char *text,
                             const char *end)
 {
@@ -126,7 +133,7 @@ static ls_status read_rules(ls__rules *rules, ls__operation operation, const cha
         if (length >= sizeof item) {
             return ls__fail(LS_ERR_INVALID,
                             "LOCKSTEP_ALGORITHM: %s: \"%.20s…\" is too long for a rule; write "
-                            "0-4k:NAME,4k-:NAME",
+                            "rules like 0-4k:NAME,4k-:NAME",
                             ls__operation_name(operation), rest);
         }
         memcpy(item, rest, length);
@@ -137,7 +144,8 @@ static ls_status read_rules(ls__rules *rules, ls__operation operation, const cha
     return LS_OK;
 }
 
-/* The operation that programs exist for and whose name this is; LS__OP_COUNT: there is none. */
+/* The operation of this name among those with a choice of programs; LS__OP_COUNT: it does not
+ * exist. */
 static ls__operation operation_named(const char *name, size_t length)
 {
     for (int o = 0; o < LS__OP_COUNT; o++) {
@@ -151,6 +159,7 @@ static ls__operation operation_named(const char *name, size_t length)
     return LS__OP_COUNT;
 }
 
+/* Parses "OPERATION=RULES;OPERATION=RULES". On failure `rules` is of no use. */
 ls_status ls__rules_parse(ls__rules *rules, const char *text)
 {
     for (const char *rest = text; rest != NULL;) {
@@ -167,11 +176,11 @@ ls_status ls__rules_parse(ls__rules *rules, const char *text)
                 rest);
         }
         if (rules->count[operation] > 0) {
-            return ls__fail(
-                LS_ERR_INVALID,
-                "LOCKSTEP_ALGORITHM: %s is there twice; write its rules behind each other, "
-                "separated by commas",
-                ls__operation_name(operation));
+            return ls__fail(LS_ERR_INVALID,
+                            "LOCKSTEP_ALGORITHM: %s is given twice; write all its rules in one "
+                            "list, separated by "
+                            "commas",
+                            ls__operation_name(operation));
         }
         LS_TRY(read_rules(rules, operation, equals + 1, end));
         rest = stop != NULL ? stop + 1 : NULL;
@@ -179,6 +188,7 @@ ls_status ls__rules_parse(ls__rules *rules, const char *text)
     return LS_OK;
 }
 
+/* Ranks compare the hash of the text in ls_init: with different rules they would deadlock. */
 ls_status ls__rules_read(ls__rules *rules)
 {
     memset(rules, 0, sizeof *rules);

@@ -6,24 +6,24 @@
  *   fit        what a message and a byte cost here, from what was timed         fit.c
  *   decide     for each operation and size the cheapest admitted program        decide.c
  *   keep       figures of this machine in a file, so that they are fitted once  cache.c
- *   carry out  what rank 0 has in its file is shared; every rank decides        choice.c
+ *   apply      rank 0 shares the lines of its file; every rank decides          choice.c
  *
- * Ranks of one host need none of it: in shared memory `one_shot` and `direct` are the best admitted
- * programs at every size measured (select.c).
+ * Ranks of one host do not need a tuner: in shared memory `one_shot` and `direct` are the best
+ * admitted programs at every size measured (select.c).
  *
  * Note [Model]
  * The time of an operation of b bytes is taken as
  *
  *     alpha * steps + overhead * messages of a rank + work * messages of all
- *       + (beta * busiest link + share * bytes of all + near * bytes inside a host
+ *       + (beta * busiest link + share * bytes of all + local * bytes inside a host
  *          + gamma * summed) * b
  *
  * alpha, beta, gamma are the classical model (Hockney; Thakur, Rabenseifner and Gropp 2005). A host
- * with more ranks than cores pays for what all of its ranks do and not for what one does: hence
- * `work` and `share`. Counts come from the programs themselves (D1), so a new algorithm is chosen
- * from without a line here. Figures are never negative. All programs of all_reduce are timed at
- * four sizes; where the model is off there, its prediction around that size is corrected by as
- * much (ls__tune_excess).
+ * with more ranks than cores takes the time of the work of all its ranks and not of one: hence
+ * `work` and `share`. Counts come from the programs themselves (D1), so a new algorithm takes part
+ * without a line here. Figures are never negative. All order-preserving programs of all_reduce are
+ * timed at four sizes; where a measured time differs from the model, predictions around that size
+ * are corrected by the same factor (ls__tune_excess).
  *
  * Note [Deciding]
  * Ranks must choose alike. At start rank 0 shares, through the store, the lines of its file that
@@ -38,34 +38,37 @@
 #include "base/text.h"
 #include "comm/program/program.h"
 
-#define LS__TUNE_RANKS_MAX 32 /* groups of more ranks are decided as if they had so many */
+#define LS__TUNE_RANKS_MAX 32 /* larger groups are decided as if they had so many ranks */
 #define LS__TUNE_RANGES_MAX 8
 
 /* ---- count.c ------------------------------------------------------------------------------ */
 
-typedef enum ls__cost { /* of Note [Model]; units: one, or the operation's bytes */
-                        LS__COST_STEPS,
-                        LS__COST_RANK_MESSAGES,
-                        LS__COST_ALL_MESSAGES,
-                        LS__COST_LINK,
-                        LS__COST_ALL,
-                        LS__COST_NEAR,
-                        LS__COST_SUM,
-                        LS__COST_COUNT
+/* The terms of Note [Model]. Those before LS__COST_BYTES are counts, the others multiples of the
+ * operation's bytes. */
+typedef enum ls__cost {
+    LS__COST_STEPS,         /* alpha: messages in the longest chain */
+    LS__COST_RANK_MESSAGES, /* overhead: of the busiest rank */
+    LS__COST_ALL_MESSAGES,  /* work: of all ranks */
+    LS__COST_LINK,          /* beta: between hosts, of the busiest link */
+    LS__COST_ALL,           /* share: between hosts, of all links */
+    LS__COST_LOCAL,         /* local: within a host, of the busiest rank */
+    LS__COST_SUM,           /* gamma: added or copied, of the busiest rank */
+    LS__COST_COUNT
 } ls__cost;
-#define LS__COST_BYTES LS__COST_LINK /* those from here on are multiplied with the bytes */
+#define LS__COST_BYTES LS__COST_LINK
 
+/* Which ranks of a group share a host. */
 typedef struct ls__layout {
-    int size; /* 2 … LS__TUNE_RANKS_MAX */
-    int host[LS__TUNE_RANKS_MAX];
+    int size;                     /* 2 … LS__TUNE_RANKS_MAX */
+    int host[LS__TUNE_RANKS_MAX]; /* by rank; numbered by first appearance */
 } ls__layout;
 
 typedef struct ls__counts {
     double of[LS__COST_COUNT];
-    bool exact; /* the program with this layout is (D5) */
+    bool exact; /* the programs for this layout are order-preserving (D5) */
 } ls__counts;
 
-/* LS_ERR_UNSUPPORTED where the algorithm has no program by messages; LS_ERR_MEMORY. */
+/* LS_ERR_UNSUPPORTED if the algorithm has no program by messages; LS_ERR_MEMORY. */
 ls_status ls__tune_count(const ls__algorithm *algorithm, const ls__layout *layout,
                          const ls__env *env, ls__counts *out);
 
@@ -88,16 +91,16 @@ typedef struct ls__timings { /* of the exact programs of all_reduce by messages 
     } of[LS__TUNE_TIMED_MAX];
 } ls__timings;
 
-/* Which there are for the layout; nothing timed yet. LS_ERR_MEMORY */
+/* Lists the algorithms for the layout; none is timed yet. LS_ERR_MEMORY */
 ls_status ls__timings_init(ls__timings *timings, const ls__layout *layout, const ls__env *env);
 
 double ls__tune_ns(const ls__figures *figures, const ls__counts *counts, double bytes);
-/* Of a network of 10 Gbit/s between hosts of which nothing was timed. */
+/* Figures of a network of 10 Gbit/s, for hosts that were not timed. */
 extern const ls__figures ls__tune_default_figures;
 /* Figures, none negative, with the least sum of squared relative errors. */
 void ls__tune_fit(const ls__timings *timings, ls__figures *out);
-/* How much longer than the figures say all_reduce by this program was found to take around this
- * size; of one that was not timed, as the others on average. */
+/* The factor by which the measured time of this all_reduce exceeds the modelled one around this
+ * size. For an algorithm that was not timed: the mean of the others. */
 double ls__tune_excess(const ls__timings *timings, const ls__figures *figures,
                        const ls__algorithm *algorithm, double bytes);
 
@@ -108,12 +111,12 @@ typedef struct ls__range {
     int algorithm; /* index in the registry */
 } ls__range;
 
-/* What all ranks of a group use. */
+/* The choice of a group, equal on all its ranks. */
 typedef struct ls__tune_table {
     int32_t one_shot; /* bytes up to which data travels with the announcement; -1: never */
     ls__figures figures;
     struct {
-        int count; /* 0: the default */
+        int count; /* 0: the default algorithm at every size */
         ls__range range[LS__TUNE_RANGES_MAX];
     } of[LS__OP_COUNT];
 } ls__tune_table;
@@ -121,10 +124,10 @@ typedef struct ls__tune_table {
 /* The cheapest exact program by messages for every operation and size. */
 ls_status ls__tune_decide(const ls__layout *layout, const ls__timings *timings,
                           const ls__figures *figures, const ls__env *env, ls__tune_table *out);
-/* NULL: the default */
+/* NULL: the default. */
 const ls__algorithm *ls__tune_find(const ls__tune_table *table, ls__operation operation,
                                    int64_t bytes);
-/* A line an operation: "all_reduce  0-64Ki:root,64Ki-:direct". */
+/* One line per operation: "all_reduce  0-64Ki:root,64Ki-:direct". */
 void ls__tune_print(const ls__tune_table *table, ls__text *out);
 
 #endif

@@ -73,8 +73,8 @@ TEST(rules_that_are_none_are_refused)
     refused("8k-4k:ring", "does not begin with sizes");
     refused("0-99999999999999999999:ring", "does not begin with sizes");
     refused("0-9999999999G:ring", "does not begin with sizes");
-    refused("0-4k:ring,3999-:direct", "both for 3999 bytes");
-    refused("ring,direct", "both for 0 bytes");
+    refused("0-4k:ring,3999-:direct", "both cover 3999 bytes");
+    refused("ring,direct", "both cover 0 bytes");
     refused("0-1:ring,1-2:ring,2-3:ring,3-4:ring,4-5:ring,5-6:ring,6-7:ring,7-8:ring,8-:ring",
             "more than 8 rules");
 }
@@ -87,7 +87,7 @@ TEST(rules_without_an_operation_are_refused)
     whole_refused("send=direct", "does not begin with an operation");
     whole_refused("all_gather_v=direct", "does not begin with an operation");
     whole_refused("all_reduce=ring;", "does not begin with an operation");
-    whole_refused("all_reduce=ring;scan=direct;all_reduce=direct", "all_reduce is there twice");
+    whole_refused("all_reduce=ring;scan=direct;all_reduce=direct", "all_reduce is given twice");
 }
 
 /* ---- counts ------------------------------------------------------------------------------- */
@@ -120,7 +120,7 @@ TEST(what_is_counted_is_what_the_closed_forms_say)
         CHECK(fabs(direct.of[LS__COST_ALL] - 2.0 * (n - 1)) < 1e-9);
         CHECK(root.of[LS__COST_RANK_MESSAGES] == 2.0 * (n - 1));
         CHECK(fabs(root.of[LS__COST_LINK] - (n - 1)) < 1e-9);
-        CHECK(direct.exact && root.exact && direct.of[LS__COST_NEAR] == 0);
+        CHECK(direct.exact && root.exact && direct.of[LS__COST_LOCAL] == 0);
     }
 }
 
@@ -130,7 +130,7 @@ TEST(bytes_inside_a_host_are_not_on_its_link)
     /* Of each rank's 3/4 buffers that go out and come back, 2/4 leave the host of two. */
     CHECK(fabs(flat.of[LS__COST_LINK] - 1.5) < 1e-9);
     CHECK(fabs(two.of[LS__COST_LINK] - 2.0) < 1e-9);
-    CHECK(two.of[LS__COST_NEAR] > 0);
+    CHECK(two.of[LS__COST_LOCAL] > 0);
     CHECK(counts_of("hierarchical", 4, 2).of[LS__COST_LINK] < two.of[LS__COST_LINK]);
 }
 
