@@ -1,6 +1,7 @@
-/* The record that a rank publishes when all its threads are blocked, so that a cycle of ranks that
- * wait for each other is found (deadlock.c). One writer, the holder of the rank's progress lock; a
- * sequence lock, because readers are other processes. The record of a remote rank is a cached copy.
+/* The record that a rank publishes when all its threads are blocked. From these records the ranks
+ * detect a cycle of ranks that wait for each other (deadlock.c). One writer, the holder of the rank's
+ * progress lock; a sequence lock, because the readers are other processes. The record of a remote
+ * rank is a cached copy.
  */
 #ifndef LS_JOB_BLOCKED_H
 #define LS_JOB_BLOCKED_H
@@ -17,25 +18,28 @@
 #define LS__BLOCKED_CYCLE_MAX 16
 #define LS__BLOCKED_RANK_WORDS 16 /* bitmap of LS__PROGRAM_RANKS_MAX ranks of the world */
 
-/* One of the waits of which at least one must end before the rank makes another call. */
+/* One wait of a blocked rank, which makes no further call before at least one of its waits ends. */
 typedef struct ls__blocked_wait {
     uint8_t operation;
     uint8_t reserved[3];
     uint32_t group;
-    uint64_t number;     /* of the operation in its group; of a send the message's */
-    uint64_t peer_calls; /* recv: its peer had made so many calls and no fitting send; 0: unknown.
-                            From any source: a hash of the calls of all `needs` */
-    int32_t peer;        /* world rank; -1: a collective, or a receive from any source */
+    /* The sequence number of the operation in its group; of a send, the number of the message. */
+    uint64_t number;
+    /* Of a recv: the number of calls that its peer had made without a matching send; 0: unknown.
+     * Of a recv from any source: a hash of the calls of all ranks in `needs`. */
+    uint64_t peer_calls;
+    int32_t peer; /* world rank; -1: a collective, or a receive from any source */
     int32_t tag;
     int32_t line;
     uint32_t padding;
-    uint64_t
-        needs[LS__BLOCKED_RANK_WORDS]; /* the ranks that must call it; any source: one of them */
+    /* Bitmap of the ranks that must call the operation; of a recv from any source, one of them. */
+    uint64_t needs[LS__BLOCKED_RANK_WORDS];
     char group_name[32];
     char file[LS__FILE_MAX];
     char text[LS__TAG_MAX];
 } ls__blocked_wait;
 
+/* A point-to-point message that this rank sent, or that arrived here. */
 typedef struct ls__blocked_message {
     uint32_t group;
     int32_t peer; /* world rank */
@@ -44,22 +48,24 @@ typedef struct ls__blocked_message {
     uint64_t number;
 } ls__blocked_message;
 
+/* The state of a blocked rank. `calls` identifies it: a rank with the same number of calls is still
+ * blocked in the same waits. The first five counts are the lengths of the arrays below. */
 typedef struct ls__blocked {
     uint64_t calls; /* 1 + operations this rank has submitted so far; 0: it is not blocked */
     uint32_t wait_count, group_count, send_count, announced_count;
     uint32_t cycle_count;
-    uint32_t sends_cut; /* there are more sends than are listed */
+    uint32_t sends_cut; /* more sends are pending than are listed */
     ls__blocked_wait wait[LS__BLOCKED_WAITS_MAX];
     struct {
         uint32_t group;
         uint32_t padding;
         uint64_t submitted;
     } group[LS__BLOCKED_GROUPS_MAX];
-    ls__blocked_message send[LS__BLOCKED_MESSAGES_MAX]; /* not received yet */
-    ls__blocked_message
-        announced[LS__BLOCKED_MESSAGES_MAX]; /* arrived without a matching receive */
-    /* A cycle in which this rank has given up: its members that are still blocked with as many
-     * calls fail likewise. */
+    /* Sends that are not received yet, and messages that arrived without a matching receive. */
+    ls__blocked_message send[LS__BLOCKED_MESSAGES_MAX];
+    ls__blocked_message announced[LS__BLOCKED_MESSAGES_MAX];
+    /* The cycle for which this rank's wait has failed. Its other members fail as well, if they are
+     * still blocked with the same number of calls; `text` is their error message. */
     struct {
         uint64_t calls;
         int32_t rank;
@@ -73,8 +79,9 @@ typedef struct ls__blocked_record {
     ls__blocked blocked;
 } ls__blocked_record;
 
+/* Publishes a copy of `blocked`; one with calls == 0 withdraws the former record. */
 void ls__blocked_write(ls__blocked_record *record, const ls__blocked *blocked);
-/* False: it is just being written. */
+/* Copies the record. False: it changed meanwhile, and *out must not be used; try again later. */
 bool ls__blocked_read(const ls__blocked_record *record, ls__blocked *out);
 
 #endif

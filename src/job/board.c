@@ -1,8 +1,9 @@
-/* The board's life and its sentences.
+/* The board: how it is made, opened and closed, how the root cause is published on it, and the
+ * sentences that describe a rank in reports.
  *
  * A board is written by ranks that may die at any instruction, so its readers trust nothing in it:
- * numbers are range-checked, texts are cut at their field's end, and a record that was half written
- * is described by what is there.
+ * numbers are range-checked, texts are cut at the end of their field, and a half-written record is
+ * described by the fields that it has so far.
  */
 #include "job/board.h"
 
@@ -17,13 +18,15 @@
 ls_status ls__board_new(const ls__env *env, const ls__board_job *job, int *fd, ls__board **out)
 {
     LS_ASSERT(job->ranks >= 1 && job->ranks <= LS__BOARD_RANKS_MAX);
-    size_t bytes = ls__board_bytes(job->ranks);
-    int file = env->shm_create(env, "lockstep-board", bytes);
+    LS_ASSERT(job->host != NULL && job->world_size >= job->ranks);
+    const size_t bytes = ls__board_bytes(job->ranks);
+    const int file = env->shm_create(env, "lockstep-board", bytes);
     if (file < 0) {
-        return ls__fail(LS_ERR_SYSTEM, "the job's board of %zu bytes: %s", bytes, strerror(-file));
+        return ls__fail(LS_ERR_SYSTEM, "creating the job's board of %zu bytes: %s", bytes,
+                        strerror(-file));
     }
     void *memory = NULL;
-    int error = env->shm_map(env, file, bytes, &memory);
+    const int error = env->shm_map(env, file, bytes, &memory);
     if (error < 0) {
         env->close(env, file);
         return ls__fail(LS_ERR_SYSTEM, "mapping the job's board of %zu bytes: %s", bytes,
@@ -53,6 +56,7 @@ ls_status ls__board_new(const ls__env *env, const ls__board_job *job, int *fd, l
     return LS_OK;
 }
 
+/* The failure of ls__board_open. `found` is a clause about the descriptor. */
 static ls_status not_a_board(int fd, const char *found)
 {
     return ls__fail(LS_ERR_INVALID,
@@ -61,6 +65,8 @@ static ls_status not_a_board(int fd, const char *found)
                     fd, found);
 }
 
+/* Whether a mapping of `bytes` holds a board that this version may read. The number of ranks is
+ * checked against the size, so that no reader runs past the mapping. */
 static bool board_is_sound(const ls__board *board, size_t bytes)
 {
     return board->magic == LS__BOARD_MAGIC && board->version == LS__BOARD_VERSION &&
@@ -71,21 +77,21 @@ static bool board_is_sound(const ls__board *board, size_t bytes)
 
 ls_status ls__board_open(const ls__env *env, int fd, ls__board **out)
 {
-    int64_t size = env->shm_size(env, fd);
+    const int64_t size = env->shm_size(env, fd);
     if (size < 0) {
-        return not_a_board(fd, "it is closed or no shared memory");
+        return not_a_board(fd, "it is closed or is not shared memory");
     }
     if (size < (int64_t)sizeof(ls__board) || size > (int64_t)ls__board_bytes(LS__BOARD_RANKS_MAX)) {
-        return not_a_board(fd, "its size is that of something else");
+        return not_a_board(fd, "its size is not that of a board");
     }
     void *memory = NULL;
-    int error = env->shm_map(env, fd, (size_t)size, &memory);
+    const int error = env->shm_map(env, fd, (size_t)size, &memory);
     if (error < 0) {
         return not_a_board(fd, strerror(-error));
     }
     if (!board_is_sound(memory, (size_t)size)) {
         env->shm_unmap(env, memory, (size_t)size);
-        return not_a_board(fd, "its content is another version's or something else");
+        return not_a_board(fd, "it belongs to another version or to another program");
     }
     *out = memory;
     return LS_OK;
@@ -98,20 +104,21 @@ void ls__board_close(const ls__env *env, ls__board *board)
     }
 }
 
+/* Several processes may publish at once: when the host agent is a thread and dies, every rank of the
+ * host stands in for it (parent_watch.c). The claim chooses one writer. If that one dies before its
+ * last store, the board stays without a root cause, and the ranks end by their deadlines. */
 bool ls__board_set_cause(ls__board *board, const ls__env *env, const ls__failure_record *cause)
 {
     uint32_t none = 0;
-    if (!atomic_compare_exchange_strong_explicit(&board->verdict_claim, &none, 1,
+    if (!atomic_compare_exchange_strong_explicit(&board->root_cause_claim, &none, 1,
                                                  memory_order_acq_rel, memory_order_acquire)) {
         return false;
     }
-    board->culprit = cause->culprit;
-    board->culprit_pid = cause->pid;
-    board->culprit_signal = cause->signal;
-    board->culprit_code = cause->code;
-    snprintf(board->verdict_text, sizeof board->verdict_text, "%s", cause->text);
-    /* Sync: release, after text and fields: nobody reads half a root cause. */
-    atomic_store_explicit(&board->verdict, 1, memory_order_release);
+    board->root_cause_rank = cause->failed_rank;
+    snprintf(board->root_cause_text, sizeof board->root_cause_text, "%s", cause->text);
+    /* Sync: release, after the text and the rank; pairs with the acquire loads of the ranks, which
+     * therefore never read half a root cause. */
+    atomic_store_explicit(&board->root_cause, 1, memory_order_release);
     for (int r = 0; r < board->ranks; r++) {
         ls__board_ring(board, env, r);
     }
@@ -120,9 +127,11 @@ bool ls__board_set_cause(ls__board *board, const ls__env *env, const ls__failure
 
 void ls__board_ring(ls__board *board, const ls__env *env, int r)
 {
+    LS_ASSERT(r >= 0 && r < board->ranks);
     ls__board_rank *rank = &board->rank[r];
-    /* Sequentially consistent, as the sleeper's increment of `sleepers` before its last look at
-     * what it waits for: either it sees our news, or we see it and wake it. */
+    /* Sync: sequentially consistent, as is the sleeper's increment of `sleepers` before it checks
+     * its condition for the last time: either the sleeper sees the change, or this thread sees the
+     * sleeper and wakes it. */
     atomic_fetch_add_explicit(&rank->doorbell, 1, memory_order_seq_cst);
     if (atomic_load_explicit(&rank->sleepers, memory_order_seq_cst) != 0) {
         env->wake(env, &rank->doorbell, INT_MAX);
@@ -131,11 +140,13 @@ void ls__board_ring(ls__board *board, const ls__env *env, int r)
 
 void ls__board_name(const ls__board *board, int r, char *out, size_t bytes)
 {
-    int pid = atomic_load_explicit(&board->rank[r].pid, memory_order_relaxed);
+    LS_ASSERT(r >= 0 && r < board->ranks);
+    const int pid = atomic_load_explicit(&board->rank[r].pid, memory_order_relaxed);
     snprintf(out, bytes, "rank %d (host %.63s, pid %d)", board->rank[r].world_rank, board->host,
              pid);
 }
 
+/* The number comes from memory that a rank may be writing: any value is possible. */
 static const char *flight_state_name(uint32_t state)
 {
     switch (state) {
@@ -152,14 +163,16 @@ static const char *flight_state_name(uint32_t state)
     }
 }
 
+/* Adds the last operation of the flight recorder. The record may be half written, or already reused
+ * for the next operation, so every text is bounded and the operation's number is checked. */
 static void add_flight(ls__text *out, const ls__board_rank *rank)
 {
-    uint64_t next = atomic_load_explicit(&rank->flight_next, memory_order_acquire);
+    const uint64_t next = atomic_load_explicit(&rank->flight_next, memory_order_acquire);
     if (next == 0) {
         return;
     }
     const ls__flight_record *record = &rank->flight[(next - 1) % LS__FLIGHT_MAX];
-    uint32_t state = atomic_load_explicit(&record->state, memory_order_acquire);
+    const uint32_t state = atomic_load_explicit(&record->state, memory_order_acquire);
     const ls__descriptor *d = &record->descriptor;
     const char *name =
         d->operation < LS__OP_COUNT ? ls__operation_name((ls__operation)d->operation) : "operation";
@@ -176,6 +189,7 @@ static void add_flight(ls__text *out, const ls__board_rank *rank)
 
 void ls__board_doing(const ls__board *board, const ls__env *env, int r, char *out, size_t bytes)
 {
+    LS_ASSERT(r >= 0 && r < board->ranks);
     ls__board_record_doing(&board->rank[r], env, out, bytes);
 }
 
@@ -192,27 +206,30 @@ void ls__board_record_doing(const ls__board_rank *rank, const ls__env *env, char
     if (activity.detail[0] != '\0') {
         ls__text_add(&to, " (%.*s)", LS__ACTIVITY_DETAIL_MAX - 1, activity.detail);
     }
-    /* In the user's own code nobody notes the place; the last operation's is told below. */
+    /* The library does not know the place in the user's own code; add_flight adds the place of the
+     * last operation. */
     if (activity.file[0] != '\0' && activity.phase != LS__PHASE_USER) {
         ls__text_add(&to, " at %.*s:%d", LS__ACTIVITY_FILE_MAX - 1, activity.file, activity.line);
     }
-    uint64_t now = env->now_ns(env);
+    const uint64_t now = env->now_ns(env);
     if (now > activity.since_ns) {
         ls__text_add(&to, " for %.1f s", (double)(now - activity.since_ns) * 1e-9);
     }
     add_flight(&to, rank);
 }
 
+/* The state letter of the rank's process, as in /proc/PID/stat; 0: unknown. The pid may have been
+ * reused if the rank has ended long ago; the letter is for reports only. */
 static int state_of(const ls__board *board, const ls__env *env, int r)
 {
-    int pid = atomic_load_explicit(&board->rank[r].pid, memory_order_relaxed);
+    const int pid = atomic_load_explicit(&board->rank[r].pid, memory_order_relaxed);
     return pid > 0 && env->process_state != NULL ? env->process_state(env, pid) : 0;
 }
 
 bool ls__board_stopped(const ls__board *board, const ls__env *env, int r)
 {
-    int state = state_of(board, env, r);
-    return state == 'T' || state == 't';
+    const int state = state_of(board, env, r);
+    return state == 'T' || state == 't'; /* t: stopped by a debugger */
 }
 
 bool ls__board_unreaped(const ls__board *board, const ls__env *env, int r)
@@ -220,11 +237,11 @@ bool ls__board_unreaped(const ls__board *board, const ls__env *env, int r)
     return state_of(board, env, r) == 'Z';
 }
 
-/* What its process does when that is unusual: "is stopped (state T; …), " */
+/* Adds the state of the rank's process if it is unusual: "is stopped (state T; …), " */
 static void add_state(ls__text *out, const ls__board *board, const ls__env *env, int r)
 {
-    int state = state_of(board, env, r);
-    int pid = atomic_load_explicit(&board->rank[r].pid, memory_order_relaxed);
+    const int state = state_of(board, env, r);
+    const int pid = atomic_load_explicit(&board->rank[r].pid, memory_order_relaxed);
     if (state == 'T') {
         ls__text_add(out, "is stopped (state T; `kill -CONT %d` lets it go on), ", pid);
     } else if (state == 't') {
@@ -232,7 +249,7 @@ static void add_state(ls__text *out, const ls__board *board, const ls__env *env,
     } else if (state == 'D') {
         ls__text_add(out, "waits for a disk or a driver (state D), ");
     } else if (state == 'Z') {
-        ls__text_add(out, "has ended, which the launcher (pid %d) has not told, ",
+        ls__text_add(out, "has ended, but the launcher (pid %d) has not reported it, ",
                      board->launcher_pid);
     }
 }

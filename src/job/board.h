@@ -1,14 +1,14 @@
-/* The board: one page range per host and job, made by the launcher and mapped by its ranks.
+/* The board: one page range per host and job, made by the host agent and mapped by its ranks.
  *
- * It holds what must be readable after a rank died and writable without a system call: each rank's
- * doorbell, life, activity and flight records, and the root cause of the job's failure.
- * No locks: every field has one writer, or is set once by compare-and-swap. Anonymous memory
- * (memfd) passed by descriptor; a world of one has a private board.
+ * It holds the state that must be readable after a rank died and writable without a system call:
+ * each rank's doorbell, life, activity and flight records, and the root cause of the job's failure.
+ * No locks: every field has one writer, or is set once by compare-and-swap. The memory is anonymous
+ * (memfd) and passed by descriptor; a world of one rank has a private board.
  *
  *   agent ── root cause ──▶ ranks     (then wakes all doorbells)
  *   launcher ── stop ──▶ ranks        (read at the next synchronising backward)
  *   rank ── activity, flight, life ──▶ launcher and peers
- *   rank ── own finding ──▶ launcher  (which reports it when the rank ends)
+ *   rank ── own failure ──▶ launcher  (which reports it when the rank ends)
  */
 #ifndef LS_JOB_BOARD_H
 #define LS_JOB_BOARD_H
@@ -25,18 +25,25 @@
 #include "job/failure.h"
 
 #define LS__BOARD_MAGIC 0x4c53424fu /* "LSBO" */
-#define LS__BOARD_VERSION 6
+#define LS__BOARD_VERSION 7
 #define LS__BOARD_RANKS_MAX 256 /* ranks of one host */
 #define LS__FLIGHT_MAX 512      /* operations remembered per rank; a power of two */
 
+/* The life of a rank. It only grows:
+ *
+ *     EMPTY ─▶ STARTED ─▶ JOINED ─▶ LEFT         written by the launcher (STARTED) and by the rank
+ *                 └──────────┴────▶ DEAD         written by the host agent when the process ended
+ */
 typedef enum ls__life {
     LS__LIFE_EMPTY = 0,   /* not started */
     LS__LIFE_STARTED = 1, /* the process exists */
     LS__LIFE_JOINED = 2,  /* ls_init succeeded */
     LS__LIFE_LEFT = 3,    /* ls_finalize was reached */
-    LS__LIFE_DEAD = 4     /* the launcher saw it end */
+    LS__LIFE_DEAD = 4     /* the process ended without ls_finalize */
 } ls__life;
 
+/* The state of an operation: QUEUED ─▶ STARTED ─▶ DONE or FAILED. A record that is reused for a
+ * later operation passes through EMPTY, while its fields change. */
 typedef enum ls__flight_state {
     LS__FLIGHT_EMPTY = 0,
     LS__FLIGHT_QUEUED = 1,
@@ -45,71 +52,71 @@ typedef enum ls__flight_state {
     LS__FLIGHT_FAILED = 4
 } ls__flight_state;
 
-/* One operation. Writer: the rank's own threads; `state` is stored last, with release. */
+/* One operation of the flight recorder. Writer: the rank's own threads; `state` is stored last, with
+ * release. A reader may still see a record change under it, and must check every field. */
 typedef struct ls__flight_record {
     _Atomic uint32_t state;
-    /* Relaxed: with more operations in flight than records, an old one's end may meet the opening
-     * of the one that took its record. */
+    /* Relaxed: with more operations in flight than records, the end of an old operation may race
+     * with the start of the new one that reuses its record. */
     _Atomic uint32_t fences_passed;
     _Atomic uint64_t queued_ns, started_ns, ended_ns;
     ls__descriptor descriptor;
     char group_name[32];
 } ls__flight_record;
 
+/* The place of one local rank. Writer: the rank, unless the field says otherwise. */
 typedef struct ls__board_rank {
     LS__ALIGNED(LS__CACHE_LINE) _Atomic uint32_t doorbell; /* futex word: bumped, then woken */
     _Atomic uint32_t sleepers; /* threads parked on the doorbell; wakers skip the call when 0 */
     LS__ALIGNED(LS__CACHE_LINE) _Atomic uint32_t life; /* ls__life */
-    _Atomic uint32_t stops_itself; /* it looks at `stop`: no signal for the first stop request */
+    _Atomic uint32_t stops_itself; /* the rank reads `stop`: do not signal the first stop request */
     _Atomic int32_t pid;
-    int32_t world_rank; /* not contiguous on a host where another launcher has dealt them out */
+    int32_t world_rank;            /* not contiguous where another launcher numbered the ranks */
     _Atomic uint64_t heartbeat_ns; /* the engine's last turn */
-    /* A failure this rank found itself (a mismatch, a poisoned loss, ls_group_abort, a deadline):
-     * text first, then state (release). The launcher reports it if this rank then ends.
+    /* A failure that this rank detected itself (a mismatch, a poisoned loss, ls_group_abort, a
+     * deadline): text first, then state (release). The launcher reports it if this rank then ends.
      */
     _Atomic uint32_t failed; /* 0, or the negated ls_status */
-    /* An operation that began after the failure has come through: the program lives on, and the
-     * next failure takes this one's place. */
+    /* An operation that was queued after the failure has succeeded: the program continues, and the
+     * next failure replaces this one. */
     _Atomic uint32_t survived;
     _Atomic uint64_t failed_ns; /* when; relaxed */
     char failed_text[1024];
-    /* A group of this rank failed by another's doing: its end explains less than that. Text and
-     * whose doing (a rank of the world) first, then state (release). */
-    _Atomic uint32_t told; /* 0, or the negated ls_status */
-    int32_t told_by;
-    _Atomic uint64_t told_ns; /* when; relaxed */
-    char told_text[1024];
+    /* A failure of another rank that was reported to this rank's program. If this rank then ends,
+     * its end is a consequence, and the other failure explains more. Text and `reported_by` first,
+     * then state (release). */
+    _Atomic uint32_t reported;    /* 0, or the negated ls_status */
+    int32_t reported_by;          /* the failed rank, a rank of the world */
+    _Atomic uint64_t reported_ns; /* when; relaxed */
+    char reported_text[1024];
     ls__activity activity;
-    ls__blocked_record blocked;   /* what it waits for, when all its threads wait */
+    ls__blocked_record blocked;   /* the operations it waits for, when all its threads wait */
     _Atomic uint64_t flight_next; /* records written so far; record i lies at i % LS__FLIGHT_MAX */
     ls__flight_record flight[LS__FLIGHT_MAX];
 } ls__board_rank;
 
+/* The board of one host. The fields before the root cause do not change once the ranks have started.
+ */
 typedef struct ls__board {
     uint32_t magic, version;
     uint64_t bytes;
-    int32_t ranks; /* local ranks that follow */
+    int32_t ranks; /* local ranks, the length of `rank` */
     int32_t world_size;
-    int32_t first_rank; /* world rank of local rank 0; the others': ls__board_local */
+    int32_t first_rank; /* world rank of local rank 0; ls__board_local finds the others */
     uint32_t generation;
     uint64_t job; /* random number of this job */
     int32_t launcher_pid;
     char host[64];
-    /* Of a world of several hosts; 0 and "" else. */
-    int32_t nodes, node;           /* how many, and which this is */
+    /* In a world of several hosts; else 0 and "". */
+    int32_t nodes, node;           /* their number, and the number of this one */
     uint32_t plain;                /* links that leave the host are not encrypted */
-    char address[LS__ADDRESS_MAX]; /* of this host, as the others reach it */
-    /* The root cause: the first failure of the job. Set once: text and fields, then state.
-     */
-    LS__ALIGNED(LS__CACHE_LINE) _Atomic uint32_t verdict; /* 0 none, 1 given */
-    _Atomic uint32_t
-        verdict_claim; /* 1: one process writes it, and no other may; by compare-and-swap */
-    int32_t culprit;   /* rank of the world; -1: none */
-    int32_t culprit_pid;
-    int32_t culprit_signal; /* 0: exited */
-    int32_t culprit_code;
-    char verdict_text[1024];
-    _Atomic uint32_t stop; /* the launcher was asked to stop the job by this signal; 0: not */
+    char address[LS__ADDRESS_MAX]; /* of this host, as the other hosts reach it */
+    /* The root cause of the job's failure. Set once: text and rank first, then state (release). */
+    LS__ALIGNED(LS__CACHE_LINE) _Atomic uint32_t root_cause; /* 0: none yet; 1: set */
+    _Atomic uint32_t root_cause_claim; /* 1: a process writes it, no other may; compare-and-swap */
+    int32_t root_cause_rank;           /* the failed rank of the world; -1: not a rank */
+    char root_cause_text[1024];
+    _Atomic uint32_t stop; /* the signal with which the job was asked to stop; 0: it was not */
     ls__board_rank rank[]; /* [ranks] */
 } ls__board;
 
@@ -118,7 +125,8 @@ static inline size_t ls__board_bytes(int ranks)
     return sizeof(ls__board) + (size_t)ranks * sizeof(ls__board_rank);
 }
 
-/* The index on the board of a rank of the world; -1: it runs on another host. */
+/* The index on the board of a rank of the world; -1: it runs on another host. The guess is right
+ * wherever the ranks of a host are contiguous. */
 static inline int ls__board_local(const ls__board *board, int world_rank)
 {
     const int guess = world_rank - board->first_rank;
@@ -133,11 +141,11 @@ static inline int ls__board_local(const ls__board *board, int world_rank)
     return -1;
 }
 
-/* What a new board says about the job. */
+/* The facts about a job that a new board starts with. */
 typedef struct ls__board_job {
     int ranks, world_size;
-    int first_rank;        /* the ranks follow each other from this one on … */
-    const int *world_rank; /* … unless they stand here */
+    int first_rank;        /* the host's ranks are contiguous from this one on … */
+    const int *world_rank; /* … unless this array lists them; [ranks] or NULL */
     uint32_t generation;
     uint64_t number; /* random */
     int launcher_pid;
@@ -149,30 +157,32 @@ typedef struct ls__board_job {
 
 /* Makes a board in a new memfd and maps it; *fd is the caller's. Its size is ls__board_bytes. */
 ls_status ls__board_new(const ls__env *env, const ls__board_job *job, int *fd, ls__board **out);
-/* Maps the board behind fd (borrowed), if it is one. */
+/* Maps the board behind fd (borrowed). LS_ERR_INVALID if fd is not a board of this version. */
 ls_status ls__board_open(const ls__env *env, int fd, ls__board **out);
 /* Unmaps; NULL is allowed. */
 void ls__board_close(const ls__env *env, ls__board *board);
 
-/* The root cause, as the job's ranks read it; they are woken. False: another was published before. */
+/* Publishes the root cause and wakes all ranks, which read it. False: one was published before, and
+ * it stays. */
 bool ls__board_set_cause(ls__board *board, const ls__env *env, const ls__failure_record *cause);
 
 /* Whether the process of local rank r is stopped by a signal or held by a debugger. */
 bool ls__board_stopped(const ls__board *board, const ls__env *env, int r);
-/* Whether it has ended and its launcher has not looked yet: that is stopped itself. */
+/* Whether it has ended and its launcher has not reaped it yet: the launcher itself is stopped. */
 bool ls__board_unreaped(const ls__board *board, const ls__env *env, int r);
 
 /* Bumps the doorbell of local rank r and wakes its sleepers. */
 void ls__board_ring(ls__board *board, const ls__env *env, int r);
 
-/* "rank 2 (host h, pid 12) in the backward pass (fc1) at train.c:88 for 1.2 s; last operation:
- * all_reduce #17 (bucket 3 …) of group "ddp", started" - what a rank is doing, for reports; a
- * process that is stopped is said to be. */
+/* What a rank is doing, for reports: "rank 2 (host h, pid 12) in the backward pass (fc1) at
+ * train.c:88 for 1.2 s; last operation: all_reduce #17 (bucket 3 …) of group "ddp", started". An
+ * unusual state of its process, such as stopped, comes after the name. */
 void ls__board_describe(const ls__board *board, const ls__env *env, int r, char *out, size_t bytes);
 /* The two halves of that line: "rank 2 (host h, pid 12)", and the rest from "in the …" on. */
 void ls__board_name(const ls__board *board, int r, char *out, size_t bytes);
-void ls__board_record_doing(const ls__board_rank *rank, const ls__env *env, char *out,
-                            size_t bytes); /* the same of a record that is on no board */
 void ls__board_doing(const ls__board *board, const ls__env *env, int r, char *out, size_t bytes);
+/* As ls__board_doing, for a record outside a board: the cached state of a remote rank. */
+void ls__board_record_doing(const ls__board_rank *rank, const ls__env *env, char *out,
+                            size_t bytes);
 
 #endif

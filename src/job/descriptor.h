@@ -1,6 +1,6 @@
-/* A rank's description of the next operation of a group: published with fence 0, or at the head of
- * every message, and compared before anything is combined (docs/design.md, D4). Fixed size,
- * versioned. */
+/* The descriptor: a rank's description of the next operation of a group. Ranks of one host publish it
+ * with fence 0, ranks of several hosts send it at the head of every message. The descriptors are
+ * compared before any data are combined (docs/design.md, D4). Fixed size, versioned. */
 #ifndef LS_JOB_DESCRIPTOR_H
 #define LS_JOB_DESCRIPTOR_H
 
@@ -15,22 +15,24 @@
 typedef struct ls__descriptor {
     uint16_t version;
     uint8_t operation; /* ls__operation */
-    uint8_t reduce_op; /* ls_reduce_op, of the user's LS_REDUCE_OP_USER; 0xff where none */
+    uint8_t reduce_op; /* ls_reduce_op; LS_REDUCE_OP_USER for every user operator; 0xff: none */
     uint8_t dtype;     /* ls_dtype */
-    uint8_t algorithm; /* 1 + index in the registry of the one asked for by name; 0: chosen */
+    uint8_t algorithm; /* 1 + registry index of an algorithm requested by name; 0: the library's
+                          choice */
     uint8_t memory;    /* ls__memory */
     uint8_t forced;    /* ls__way, for tests; 0: none */
     uint32_t generation;
     uint32_t group;
     uint64_t sequence; /* number of the operation in its group, from 1 */
     int64_t count;
-    int32_t root;      /* or peer; 0 where there is none */
-    int32_t tag;       /* of send/recv; else what else must be equal (ls__collective.mark) */
-    uint64_t tag_hash; /* of options.tag */
+    int32_t root;      /* or the peer; 0 for operations without one */
+    int32_t tag;       /* of send/recv; of a collective, ls__collective.mark, compared as well */
+    uint64_t tag_hash; /* ls__tag_hash of options.tag */
     double divisor;
-    uint64_t input, output; /* registered: offsets in the publisher's heap; not compared */
-    uint64_t counts_hash;   /* v-variants in which all ranks give all counts; else 0 */
-    uint64_t counts_weight; /* sum of (i + 1) * counts[i]: tells which one differs (v_counts.c) */
+    uint64_t input, output; /* registered memory: offsets in the publisher's heap; not compared */
+    uint64_t counts_hash;   /* of the v-variants in which every rank gives all counts; else 0 */
+    uint64_t
+        counts_weight; /* sum of (i + 1) * counts[i]: locates the one that differs (v_counts.c) */
     char op_name[LS__OP_NAME_MAX]; /* of a user's operator; else "" */
     int32_t line;                  /* call site; compared only with LOCKSTEP_CHECK=strict */
     int32_t pid;
@@ -38,9 +40,7 @@ typedef struct ls__descriptor {
     char text[LS__TAG_MAX]; /* the tag itself */
 } ls__descriptor;
 
-/* ---- describing --------------------------------------------------------------------------- */
-
-/* Of a tag, as descriptors carry it: FNV-1a. */
+/* The hash of a tag, as descriptors carry it: FNV-1a, 64 bits (Fowler, Noll, Vo). */
 static inline uint64_t ls__tag_hash(const char *text)
 {
     uint64_t hash = 0xcbf29ce484222325u;
@@ -50,7 +50,8 @@ static inline uint64_t ls__tag_hash(const char *text)
     return hash;
 }
 
-/* Fields of a plain operation in one word, without loss; 0: they do not fit. */
+/* The fields of a plain operation packed into one word without loss, so that two operations can be
+ * compared with one instruction (fast_path.c). 0: a field is too large; compare the descriptors. */
 static inline uint64_t ls__key_of(uint8_t operation, uint8_t reduce_op, uint8_t dtype, int32_t root,
                                   int64_t count)
 {

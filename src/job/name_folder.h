@@ -1,4 +1,5 @@
-/* The words for names of this host that cannot be used: somebody else holds their folder. */
+/* The error message for the folder of the sockets through which processes of one user on one host
+ * connect to each other by name, when the folder cannot be used. */
 #ifndef LS_JOB_NAME_FOLDER_H
 #define LS_JOB_NAME_FOLDER_H
 
@@ -6,7 +7,8 @@
 
 #include "base/env.h"
 
-/* After -EPERM of host_listen or host_connect: whose the folder is, and the remedy. */
+/* Call it after -EPERM of host_listen or host_connect. Sets the message, which names the owner of the
+ * folder and the remedy; `within` is its subject, such as "ls_init". Returns LS_ERR_SYSTEM. */
 ls_status ls__name_folder_fail(const ls__env *env, const char *within);
 
 #endif

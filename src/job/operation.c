@@ -1,4 +1,4 @@
-/* The table of operations. */
+/* The table of operations. A trait that a row does not name is false, LS__SIDE_ALL for buffers. */
 #include "job/operation.h"
 
 #define PLAIN(operation) .plain = operation

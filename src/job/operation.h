@@ -1,5 +1,5 @@
-/* What the operations of a group are, as far as all who look at one need to know: whether it has a
- * root, blocks, a sum. One row of a table for each, one place to look.
+/* The operations of a group and their traits: whether an operation has a root, has blocks, reduces.
+ * Each operation is one row of a table, and code asks the row instead of listing operations.
  *
  * Operations travel in descriptors and stand in flight records, which the launcher reads, so they
  * belong to the job, not to the layer that runs them.
@@ -31,7 +31,7 @@ typedef enum ls__operation { /* pinned: travels in descriptors */
                              LS__OP_COUNT = 18
 } ls__operation;
 
-/* Which ranks have a buffer. */
+/* The ranks on which an operation has its input, or its output. */
 typedef enum ls__operation_side {
     LS__SIDE_ALL,
     LS__SIDE_ROOT,
@@ -40,20 +40,21 @@ typedef enum ls__operation_side {
 
 typedef struct ls__operation_traits {
     const char *name;
-    ls__operation plain; /* of a v-variant the operation with blocks of equal length; else itself */
+    ls__operation
+        plain; /* of a v-variant, the operation with blocks of equal length; else itself */
     bool reduces, scans; /* scans: rank r's result is that of ranks 0 … r (exscan: … r-1) */
     bool has_root;
-    bool in_blocks, out_blocks; /* INPUT, OUTPUT consists of `size` blocks of the count */
-    /* Every rank gives the lengths of all blocks of a v-variant, so that they can be compared. */
-    bool counts_known;
-    ls__operation_side input, output; /* which ranks have them */
+    bool in_blocks, out_blocks; /* INPUT, OUTPUT consists of one block of `count` for each rank */
+    bool counts_known; /* a v-variant in which every rank gives all block lengths: comparable */
+    ls__operation_side input, output; /* the ranks that have them */
 } ls__operation_traits;
 
 extern const ls__operation_traits ls__operations[LS__OP_COUNT];
 
 const char *ls__operation_name(ls__operation operation); /* "all_reduce" …; "invalid" */
 
-/* Its row; of a number that is not an operation (a peer's memory may hold anything) a barrier's. */
+/* The row of an operation. An invalid number, which the memory of a peer may hold, gets the row of
+ * the barrier, the operation without any buffer. */
 static inline const ls__operation_traits *ls__operation_traits_of(ls__operation operation)
 {
     return &ls__operations[(unsigned)operation < LS__OP_COUNT ? operation : LS__OP_BARRIER];
@@ -84,13 +85,13 @@ static inline bool ls__operation_reduces(ls__operation operation)
     return ls__operation_traits_of(operation)->reduces;
 }
 
-/* Tagged messages between two ranks: the engine's second primitive, not a program. */
+/* Point-to-point messages: the engine's second primitive, which is not a program. */
 static inline bool ls__operation_is_p2p(ls__operation operation)
 {
     return operation == LS__OP_SEND || operation == LS__OP_RECV;
 }
 
-/* Not send and recv, which have a peer. */
+/* False for send and recv: they have a peer. */
 static inline bool ls__operation_has_root(ls__operation operation)
 {
     return ls__operation_traits_of(operation)->has_root;
@@ -102,7 +103,8 @@ static inline bool ls__operation_has_blocks(ls__operation operation, bool input)
     return input ? traits->in_blocks : traits->out_blocks;
 }
 
-/* Whether one side has blocks, and INPUT (else OUTPUT) is the other: one block of its rank. */
+/* Whether INPUT (else OUTPUT) is a single block while the other buffer has one block for each rank:
+ * the input of all_gather, the output of reduce_scatter. */
 static inline bool ls__operation_is_short(ls__operation operation, bool input)
 {
     return ls__operation_has_blocks(operation, !input) &&
@@ -130,8 +132,8 @@ static inline bool ls__operation_uses(ls__operation operation, bool input, int r
     }
 }
 
-/* Whether peers read all of a rank's INPUT while it writes OUTPUT at the same places: then what is
- * in place cannot be done there in registered memory, and is staged. */
+/* Whether peers still read a rank's INPUT while the rank writes OUTPUT at the same positions. Such an
+ * operation cannot run in place in registered memory; its input is staged. */
 static inline bool ls__operation_reads_ahead(ls__operation operation)
 {
     const ls__operation_traits *traits = ls__operation_traits_of(operation);

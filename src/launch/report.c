@@ -47,7 +47,7 @@ static void take_cause(ls__agent *agent)
         return;
     }
     LS_ASSERT(f->text[0] != '\0' && agent->host.settle_ns == LS__NEVER);
-    result->culprit = f->culprit;
+    result->culprit = f->failed_rank;
     result->code = f->job_code;
     snprintf(result->cause, sizeof result->cause, "%s", f->text);
     describe_failure(agent, f);
@@ -64,7 +64,7 @@ void ls__agent_conclude(ls__agent *agent)
 void ls__agent_fail(ls__agent *agent, int code, const char *format, ...)
 {
     ls__failure_record f = {
-        .kind = LS__FAILURE_OWN, .culprit = -1, .job_code = code, .final = true};
+        .kind = LS__FAILURE_OWN, .failed_rank = -1, .job_code = code, .final = true};
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(f.text, sizeof f.text, format, arguments);

@@ -113,14 +113,14 @@ void ls__comm_note_told(const ls__comm *comm, ls_status status, int by, const ch
 {
     ls__board_rank *me = comm->me;
     if (by == comm->runtime->rank || by < 0 || by >= comm->runtime->world_size ||
-        atomic_load_explicit(&me->told, memory_order_relaxed) != 0) {
+        atomic_load_explicit(&me->reported, memory_order_relaxed) != 0) {
         return;
     }
-    me->told_by = by;
-    snprintf(me->told_text, sizeof me->told_text, "%s", text);
-    atomic_store_explicit(&me->told_ns, comm->env->now_ns(comm->env), memory_order_relaxed);
+    me->reported_by = by;
+    snprintf(me->reported_text, sizeof me->reported_text, "%s", text);
+    atomic_store_explicit(&me->reported_ns, comm->env->now_ns(comm->env), memory_order_relaxed);
     /* Sync: release; pairs with the acquire of the launcher. */
-    atomic_store_explicit(&me->told, (uint32_t)-status, memory_order_release);
+    atomic_store_explicit(&me->reported, (uint32_t)-status, memory_order_release);
 }
 
 /* Called wherever a failed group's text is returned to the user. */

@@ -80,7 +80,7 @@ static void adopt_cause(ls_group *group, ls_status status, const char *text)
 /* Whether the launcher has reported a failure of the job on the board. */
 static bool has_root_cause(const ls__comm *comm)
 {
-    return atomic_load_explicit(&comm->board->verdict, memory_order_acquire) != 0;
+    return atomic_load_explicit(&comm->board->root_cause, memory_order_acquire) != 0;
 }
 
 /* The claimant has died or is stopped between claim and text. A grace period, because the launcher
@@ -106,7 +106,7 @@ static bool own_claim_is_late(ls_group *group)
     }
     char text[LS__FAILURE_MAX];
     if (has_root_cause(comm)) {
-        adopt_cause(group, LS_ERR_PEER, comm->board->verdict_text);
+        adopt_cause(group, LS_ERR_PEER, comm->board->root_cause_text);
     } else if (comm->env->now_ns(comm->env) - group->claim_ns > LS__GRACE_NS) {
         snprintf(text, sizeof text, "%.*s (unconfirmed: rank %d did not answer)",
                  (int)sizeof text - 64, group->claim_text, group->member[0].world_rank);
@@ -138,7 +138,7 @@ bool ls__group_failed(ls_group *group)
     if (claim_is_stuck(group)) {
         char text[LS__FAILURE_MAX];
         if (has_root_cause(group->comm)) {
-            adopt_cause(group, LS_ERR_PEER, group->comm->board->verdict_text);
+            adopt_cause(group, LS_ERR_PEER, group->comm->board->root_cause_text);
             return true;
         }
         snprintf(text, sizeof text,
@@ -157,7 +157,7 @@ static void log_root_cause(ls__comm *comm)
 {
     if (!comm->verdict_logged) {
         comm->verdict_logged = true;
-        LS__ERROR("%s", comm->board->verdict_text);
+        LS__ERROR("%s", comm->board->root_cause_text);
     }
 }
 
@@ -169,7 +169,8 @@ static bool apply_root_cause(ls__comm *comm)
     LS__LIST_EACH (at, &comm->groups) {
         ls_group *group = LS__LIST_ITEM(at, ls_group, link);
         if (!ls__group_failed(group)) {
-            ls__group_cause_by(group, LS_ERR_PEER, comm->board->verdict_text, comm->board->culprit);
+            ls__group_cause_by(group, LS_ERR_PEER, comm->board->root_cause_text,
+                               comm->board->root_cause_rank);
             any = ls__group_failed(group) || any;
         }
     }

@@ -195,7 +195,7 @@ static void close_comm(ls__comm *comm)
 static void answer_stops(ls__comm *comm)
 {
     comm->runtime->graceful_stop = true;
-    comm->env->catch_stop(comm->env, &comm->board->verdict);
+    comm->env->catch_stop(comm->env, &comm->board->root_cause);
     atomic_store_explicit(&comm->me->stops_itself, 1, memory_order_release);
 }
 

@@ -55,9 +55,9 @@ void ls__work_survived(const ls__comm *comm, uint64_t queued_ns)
         queued_ns > atomic_load_explicit(&me->failed_ns, memory_order_relaxed)) {
         atomic_store_explicit(&me->survived, 1, memory_order_release);
     }
-    if (atomic_load_explicit(&me->told, memory_order_relaxed) != 0 &&
-        queued_ns > atomic_load_explicit(&me->told_ns, memory_order_relaxed)) {
-        atomic_store_explicit(&me->told, 0, memory_order_release);
+    if (atomic_load_explicit(&me->reported, memory_order_relaxed) != 0 &&
+        queued_ns > atomic_load_explicit(&me->reported_ns, memory_order_relaxed)) {
+        atomic_store_explicit(&me->reported, 0, memory_order_release);
     }
 }
 

@@ -256,7 +256,7 @@ static bool has_unsent(const ls__comm *comm)
         any = any || (!ls__list_empty(&comm->remote->rank[r].waiting) &&
                       comm->transport->broken(comm->transport, r) == NULL);
     }
-    return any && atomic_load_explicit(&comm->board->verdict, memory_order_acquire) == 0 &&
+    return any && atomic_load_explicit(&comm->board->root_cause, memory_order_acquire) == 0 &&
            atomic_load_explicit(&comm->world->failed, memory_order_relaxed) == 0;
 }
 

@@ -342,12 +342,12 @@ static ls_status retry(joining *j, uint64_t now, uint64_t *look)
 static bool has_root_cause(const joining *j)
 {
     const ls__board *board = j->spec->board;
-    return board != NULL && atomic_load_explicit(&board->verdict, memory_order_acquire) != 0;
+    return board != NULL && atomic_load_explicit(&board->root_cause, memory_order_acquire) != 0;
 }
 
 static ls_status fail_by_root_cause(const joining *j)
 {
-    return ls__fail(LS_ERR_PEER, "ls_init: %.1000s", j->spec->board->verdict_text);
+    return ls__fail(LS_ERR_PEER, "ls_init: %.1000s", j->spec->board->root_cause_text);
 }
 
 /* A connection that fails is most often the trace of a rank that has died, and the launcher's root

@@ -67,7 +67,7 @@ static ls__failure_kind kind_of_unknown_end(const ls__host_agent *a, int r)
         return LS__FAILURE_NONE;
     }
     const bool noted = noted_status(place) != LS_OK ||
-                       atomic_load_explicit(&place->told, memory_order_acquire) != 0;
+                       atomic_load_explicit(&place->reported, memory_order_acquire) != 0;
     return noted ? LS__FAILURE_CODE : LS__FAILURE_SIGNAL;
 }
 
@@ -143,9 +143,9 @@ static ls__failure_kind kind_of_noted(const ls__host_agent *a, int r)
 static bool was_notified(const ls__host_agent *a, int r)
 {
     const ls__board_rank *place = &a->board->rank[r];
-    const uint64_t told_ns = atomic_load_explicit(&place->told_ns, memory_order_relaxed);
-    return atomic_load_explicit(&place->told, memory_order_acquire) != 0 &&
-           a->rank[r].ended_ns < told_ns + NEAR_MS * 1000000ull;
+    const uint64_t reported_ns = atomic_load_explicit(&place->reported_ns, memory_order_relaxed);
+    return atomic_load_explicit(&place->reported, memory_order_acquire) != 0 &&
+           a->rank[r].ended_ns < reported_ns + NEAR_MS * 1000000ull;
 }
 
 /* ---- the root cause stands ------------------------------------------------------------------- */
@@ -180,7 +180,7 @@ static void settle_on(ls__host_agent *a, const ls__failure_record *f)
     a->cause = *f;
     a->settle_ns = LS__NEVER;
     if (a->board != NULL) {
-        a->consequences = count_consequences(a, f->culprit);
+        a->consequences = count_consequences(a, f->failed_rank);
         (void)ls__board_set_cause(a->board, a->env, f);
     }
     if (a->store != NULL) {
@@ -221,8 +221,8 @@ static bool is_stop(const ls__host_agent *a, int r, ls__failure_record *out)
     if (a->stop_signal == 0 || (how->signal != 0 && how->signal != a->stop_signal)) {
         return false;
     }
-    *out =
-        (ls__failure_record){.kind = LS__FAILURE_OWN, .culprit = -1, .final = true, .stop = true};
+    *out = (ls__failure_record){
+        .kind = LS__FAILURE_OWN, .failed_rank = -1, .final = true, .stop = true};
     out->job_code = how->code != 0 ? how->code : 128 + a->stop_signal;
     snprintf(out->text, sizeof out->text, "the job was stopped by signal %d (%s)", a->stop_signal,
              ls__signal_name(a->stop_signal));
@@ -264,7 +264,7 @@ static void describe(const ls__host_agent *a, int r, int ended, ls__failure_kind
     const ls__host_agent_rank *rank = &a->rank[r];
     const ls__board_rank *place = &a->board->rank[r];
     const bool failed = kind_of_end(a, r) != LS__FAILURE_NONE;
-    *out = (ls__failure_record){.kind = kind, .culprit = place->world_rank, .pid = rank->pid};
+    *out = (ls__failure_record){.kind = kind, .failed_rank = place->world_rank, .pid = rank->pid};
     out->signal = rank->exit.signal;
     out->code = rank->exit.code;
     out->job_code = failed || ended < 0 ? code_of(&rank->exit) : code_of(&a->rank[ended].exit);
@@ -284,13 +284,13 @@ static void describe(const ls__host_agent *a, int r, int ended, ls__failure_kind
 static void describe_notified(const ls__host_agent *a, int r, ls__failure_record *out)
 {
     const ls__board_rank *place = &a->board->rank[r];
-    const ls_status status = -(int)atomic_load_explicit(&place->told, memory_order_acquire);
+    const ls_status status = -(int)atomic_load_explicit(&place->reported, memory_order_acquire);
     *out = (ls__failure_record){.kind = kind_of_status(status),
-                                .culprit = place->told_by,
+                                .failed_rank = place->reported_by,
                                 .status = status,
                                 .job_code = code_of(&a->rank[r].exit)};
-    snprintf(out->text, sizeof out->text, "rank %d failed: %.900s", place->told_by,
-             place->told_text);
+    snprintf(out->text, sizeof out->text, "rank %d failed: %.900s", place->reported_by,
+             place->reported_text);
 }
 
 /* The best explanation that this host has, given that something has failed, here or elsewhere.

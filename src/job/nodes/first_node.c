@@ -251,7 +251,7 @@ static void take_frame(ls__nodes *n, ls__nodes_peer *p, const ls__wire_header *h
 
 static void note_lost(ls__nodes *n, ls__nodes_peer *p, const char *why)
 {
-    ls__failure_record f = {.kind = LS__FAILURE_LOST, .culprit = -1, .job_code = LOST_CODE};
+    ls__failure_record f = {.kind = LS__FAILURE_LOST, .failed_rank = -1, .job_code = LOST_CODE};
     p->lost = true;
     ls__frames_close(&p->frames);
     ls__store_guest_free(p->guest);

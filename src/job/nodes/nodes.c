@@ -263,10 +263,10 @@ static json_t *loose_text(const char *text)
 json_t *ls__failure_pack(const ls__failure_record *f)
 {
     return json_pack("{s:i s:i s:i s:i s:i s:i s:i s:b s:b s:b s:I s:I s:o}", "kind", (int)f->kind,
-                     "culprit", f->culprit, "pid", f->pid, "signal", f->signal, "code", f->code,
-                     "job_code", f->job_code, "status", f->status, "final", f->final, "stop",
-                     f->stop, "before_init", f->before_init, "step", (json_int_t)f->step, "updates",
-                     (json_int_t)f->updates, "text", loose_text(f->text));
+                     "failed_rank", f->failed_rank, "pid", f->pid, "signal", f->signal, "code",
+                     f->code, "job_code", f->job_code, "status", f->status, "final", f->final,
+                     "stop", f->stop, "before_init", f->before_init, "step", (json_int_t)f->step,
+                     "updates", (json_int_t)f->updates, "text", loose_text(f->text));
 }
 
 bool ls__failure_unpack(const json_t *from, ls__failure_record *out)
@@ -275,7 +275,7 @@ bool ls__failure_unpack(const json_t *from, ls__failure_record *out)
     json_int_t step = 0, updates = 0;
     memset(out, 0, sizeof *out);
     if (json_unpack((json_t *)(uintptr_t)from, "{s:i s:i s:i s:i s:i s:i s:i s:b s:b s:b s:I s:I}",
-                    "kind", &kind, "culprit", &out->culprit, "pid", &out->pid, "signal",
+                    "kind", &kind, "failed_rank", &out->failed_rank, "pid", &out->pid, "signal",
                     &out->signal, "code", &out->code, "job_code", &out->job_code, "status",
                     &out->status, "final", &final, "stop", &stop, "before_init", &before_init,
                     "step", &step, "updates", &updates) != 0 ||

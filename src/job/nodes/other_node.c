@@ -207,7 +207,7 @@ static void take_frame(ls__nodes *n, const ls__wire_header *header, const uint8_
 
 static void lose(ls__nodes *n, const char *why)
 {
-    ls__failure_record f = {.kind = LS__FAILURE_LOST, .culprit = -1, .job_code = LOST_CODE};
+    ls__failure_record f = {.kind = LS__FAILURE_LOST, .failed_rank = -1, .job_code = LOST_CODE};
     n->lost = true;
     ls__frames_close(&n->frames);
     snprintf(

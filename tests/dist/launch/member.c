@@ -159,11 +159,11 @@ static int die(int victim, const char *how)
         printf("rank %d: %s after %.1f s: %s\n", boot.rank, ls_status_name(status), now() - start,
                ls_error_message());
     } else {
-        while (atomic_load(&boot.board->verdict) == 0 && now() - start < 20) {
+        while (atomic_load(&boot.board->root_cause) == 0 && now() - start < 20) {
             pause_ms(2);
         }
         printf("rank %d: root cause after %.1f s: %s\n", boot.rank, now() - start,
-               boot.board->verdict_text);
+               boot.board->root_cause_text);
     }
     fflush(stdout);
     return 1;

@@ -273,7 +273,7 @@ TEST(another_user_who_makes_the_folder_first_is_named_at_once)
               "as $U $L run --nnodes 2 --node-rank 0 --rendezvous 127.0.0.1:$P -n 1 true\n"
               "as $U $L run --nnodes 2 --node-rank 1 --rendezvous 127.0.0.1:$P -n 1 true\n"
               "rmdir /tmp/lockstep-$U; [ $(($(date +%s) - T)) -lt 10 ] && echo at once";
-    check(text, "but it belongs to uid 65534 with mode 0777", 4);
+    check(text, "belongs to uid 65534 and has mode 0777", 4);
     check(text, "at once", 1);
 }
 

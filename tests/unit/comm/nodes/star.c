@@ -181,7 +181,7 @@ TEST(a_finding_reaches_node_0_whole_and_its_verdict_all_others)
     prepare(&s, 3);
     gather(&s);
     ls__failure_record f = {.kind = LS__FAILURE_SIGNAL,
-                            .culprit = 4,
+                            .failed_rank = 4,
                             .pid = 77,
                             .signal = 9,
                             .job_code = 137,
@@ -196,7 +196,7 @@ TEST(a_finding_reaches_node_0_whole_and_its_verdict_all_others)
     }
     const ls__failure_record *got = ls__nodes_failure(s.nodes[0]);
     CHECK(got != NULL);
-    CHECK(got->kind == f.kind && got->culprit == 4 && got->pid == 77 && got->signal == 9);
+    CHECK(got->kind == f.kind && got->failed_rank == 4 && got->pid == 77 && got->signal == 9);
     CHECK(got->code == 0 && got->job_code == 137 && got->status == -5 && got->before_init);
     CHECK(!got->final && !got->stop && got->step == 12 && got->updates == 11);
     CHECK_STR(got->text, f.text);
@@ -217,8 +217,8 @@ TEST(the_better_of_two_findings_is_kept)
     star s;
     prepare(&s, 3);
     gather(&s);
-    ls__failure_record waited = {.kind = LS__FAILURE_WAITED, .culprit = 1, .text = "waited"};
-    ls__failure_record killed = {.kind = LS__FAILURE_SIGNAL, .culprit = 3, .text = "killed"};
+    ls__failure_record waited = {.kind = LS__FAILURE_WAITED, .failed_rank = 1, .text = "waited"};
+    ls__failure_record killed = {.kind = LS__FAILURE_SIGNAL, .failed_rank = 3, .text = "killed"};
     ls__nodes_report(s.nodes[1], &waited);
     for (int i = 0; i < TURNS_MAX && ls__nodes_failure(s.nodes[0]) == NULL; i++) {
         turn_all(&s);
