@@ -73,9 +73,10 @@ LS_API ls_tensor *ls_expand(ls_tensor *a, ls_shape shape);
 /* out[i] = the next sizes[i] elements of `a` along `dim`, views; the sizes add up to the dimension.
  * After an error all of `out` are poisoned. */
 LS_API ls_status ls_split(ls_tensor *a, int dim, const int64_t *sizes, int count, ls_tensor **out);
-/* out[i,j,k] = a[index[i,j,k],j,k] for dim 0, and so on (torch.gather). `index` (int32 or int64)
- * has the same number of dimensions as `a`; every dimension except `dim` must be no longer than
- * a's. An index out of range is an error that names it. */
+/* out[i,j,k] = a[index[i,j,k],j,k] for dim 0, and so on (torch.gather); `a` of any type, float32 and
+ * bfloat16 with gradients. `index` (int32 or int64) has the same number of dimensions as `a`; every
+ * dimension except `dim` must be no longer than a's. An index out of range is an error that names
+ * it. */
 LS_API ls_tensor *ls_gather_dim(ls_tensor *a, int dim, ls_tensor *index);
 /* A copy of `a` with out[index[i,j,k],j,k] += src[i,j,k] for dim 0, and so on, added in the order
  * of src. `index` is as above, and no dimension of it may be longer than that of src. */
@@ -99,9 +100,10 @@ LS_API ls_tensor *ls_var_dims(ls_tensor *a, ls_shape dims, bool unbiased, bool k
 LS_API ls_tensor *ls_max_dim(ls_tensor *a, int dim, bool keepdim);
 LS_API ls_tensor *ls_min_dim(ls_tensor *a, int dim, bool keepdim);
 
-/* The elements along `dim` in order, the least first or, `descending`, the largest; of equal ones the
- * first stays first, NaN is the largest. *indices (NULL: not wanted): where they stood, int64. At
- * most 2^32 - 1 along `dim`. */
+/* The elements along `dim` in order, of any type (float32 and bfloat16 with gradients): the least
+ * first or, `descending`, the largest; of equal ones the first stays first, NaN is the largest, as in
+ * PyTorch with stable=True. *indices (NULL: not wanted): where they stood, int64. At most 2^32 - 1
+ * along `dim`. */
 LS_API ls_tensor *ls_sort(ls_tensor *a, int dim, bool descending, ls_tensor **indices);
 LS_API ls_tensor *ls_argsort(ls_tensor *a, int dim, bool descending); /* those indices alone */
 /* The first k of them, the largest first, or with `largest` false the least. */

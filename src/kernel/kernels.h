@@ -272,8 +272,9 @@ typedef struct ls__pick { /* elements along one dimension, chosen by an index of
     const int64_t *shape; /* of the index */
     const void *index;    /* row-major, index_bytes 4 or 8 (signed), validated already */
     size_t index_bytes;
-    const float *from;
-    float *to;
+    const void *from;
+    void *to;
+    size_t bytes; /* of an element: pick copies any type; put_add adds float32 */
     ls__strided from_strides, to_strides;
 } ls__pick;
 
@@ -406,10 +407,10 @@ typedef struct ls__kernels {
      */
     void (*extreme)(float *out, int64_t *index, const float *x, int64_t outer, int64_t n,
                     int64_t inner, bool least, ls_stream *stream);
-    /* index[rows,k]: where the k largest (or least) of each row of x[rows,n] stand, in order, of
-     * equals the first first; NaN is the largest. 0 <= k <= n < 2^32 */
-    void (*top)(int64_t *index, const float *x, int64_t rows, int64_t n, int64_t k, bool largest,
-                ls_stream *stream);
+    /* index[rows,k]: where the k largest (or least) of each row of x[rows,n], of any type, stand, in
+     * order, of equals the first first; NaN is the largest. 0 <= k <= n < 2^32 */
+    void (*top)(int64_t *index, const void *x, ls_dtype dtype, int64_t rows, int64_t n, int64_t k,
+                bool largest, ls_stream *stream);
     /* out[rows] = sum (x - mean)^2 / divisor over n >= 1; mean [rows] out, too */
     void (*variance)(float *out, float *mean, const float *x, int64_t rows, int64_t n,
                      double divisor, ls_stream *stream);

@@ -74,7 +74,7 @@ static ls_status extreme_backward(ls__tensor_rule *r)
     if (r->in[0].beta == 0.0f) {
         r->k->fill(r->in[0].data, c->outer * c->n * c->inner, 0.0f, NULL);
     }
-    ls__pick args = {.ndim = 3, .dim = 1, .shape = shape};
+    ls__pick args = {.ndim = 3, .dim = 1, .shape = shape, .bytes = sizeof(float)};
     args.index = r->saved[SAVED_INDEX];
     args.index_bytes = sizeof(int64_t);
     args.from = r->dy;

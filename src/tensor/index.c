@@ -54,11 +54,12 @@ static ls__pick arguments(const pick_context *c, const void *index)
                       .index_bytes = c->index_bytes};
 }
 
-/* Gathers along the dimension: to[i] = from[index[i]]. */
-static void pick(const ls__kernels *k, const pick_context *c, const void *index, float *to,
-                 const float *from)
+/* Gathers along the dimension: to[i] = from[index[i]], elements of `bytes`. */
+static void pick(const ls__kernels *k, const pick_context *c, const void *index, void *to,
+                 const void *from, size_t bytes)
 {
     ls__pick args = arguments(c, index);
+    args.bytes = bytes;
     args.from = from;
     args.from_strides = c->indexed;
     args.to = to;
@@ -71,6 +72,7 @@ static void put_add(const ls__kernels *k, const pick_context *c, const void *ind
                     const float *from)
 {
     ls__pick args = arguments(c, index);
+    args.bytes = sizeof(float);
     args.from = from;
     args.from_strides = c->plain;
     args.to = to;
@@ -95,7 +97,7 @@ static ls_status scatter_backward(ls__tensor_rule *r)
     const pick_context *c = r->node->context;
     if (r->in[EDGE_SRC].data != NULL) {
         r->k->fill(r->in[EDGE_SRC].data, c->plain_numel, 0.0f, NULL);
-        pick(r->k, c, r->saved[SAVED_INDEX], r->in[EDGE_SRC].data, r->dy);
+        pick(r->k, c, r->saved[SAVED_INDEX], r->in[EDGE_SRC].data, r->dy, sizeof(float));
     }
     return LS_OK;
 }
@@ -105,17 +107,10 @@ static const ls__op gather_op = {
 static const ls__op scatter_op = {
     .name = "scatter_add", .backward = scatter_backward, .passes = 1u << EDGE_A};
 
-/* Dimension, types and shapes of a and index; `src` is checked by its caller. */
+/* Dimension, index and shapes; the other operands' types are checked by the callers. */
 static bool picks(ls__call *call, int dim, int *at)
 {
     const ls__record *a = call->in[EDGE_A], *index = call->in[EDGE_INDEX];
-    if (a->dtype != LS_FLOAT32) {
-        (void)ls__call_fail(call, LS_ERR_INVALID,
-                            "argument 1 is %s %s; it takes float32 or bfloat16: convert with "
-                            "ls_cast",
-                            ls_dtype_name((ls_dtype)a->dtype), ls__record_print(a).text);
-        return false;
-    }
     if (!ls__call_dim(call, dim, at) || !ls__call_index(call, EDGE_INDEX)) {
         return false;
     }
@@ -132,7 +127,8 @@ static bool picks(ls__call *call, int dim, int *at)
     return fits;
 }
 
-/* As torch.gather: the index has the output's shape. */
+/* As torch.gather: the index has the output's shape. A copy, so of any type; what ls__call_floats
+ * does not widen has no gradient. */
 ls_tensor *ls_gather_dim(ls_tensor *a, int dim, ls_tensor *index)
 {
     ls__call call;
@@ -146,11 +142,12 @@ ls_tensor *ls_gather_dim(ls_tensor *a, int dim, ls_tensor *index)
     ls__record *out = NULL;
     pick_context c = {0};
     if (ls__call_indices(&call, EDGE_INDEX, &chosen, in->dim[at])) {
-        out = ls__call_output(&call, ls__record_shape(ids), LS_FLOAT32);
+        out = ls__call_output(&call, ls__record_shape(ids), (ls_dtype)in->dtype);
     }
     if (out != NULL) {
         context_fill(&c, in, ids, out, at);
-        pick(call.k, &c, chosen.data, (float *)(void *)ls__record_data(out), from.data);
+        pick(call.k, &c, chosen.data, ls__record_data(out), from.data,
+             ls_dtype_size((ls_dtype)in->dtype));
     }
     ls__tensor_node *node = ls__call_record(&call, &gather_op, out, sizeof c);
     if (node != NULL) {
@@ -166,6 +163,14 @@ ls_tensor *ls_gather_dim(ls_tensor *a, int dim, ls_tensor *index)
  * call->failed set. */
 static bool adds(ls__call *call)
 {
+    const ls__record *a = call->in[EDGE_A];
+    if (a->dtype != LS_FLOAT32) {
+        (void)ls__call_fail(call, LS_ERR_INVALID,
+                            "argument 1 is %s %s; it takes float32 or bfloat16: convert with "
+                            "ls_cast",
+                            ls_dtype_name((ls_dtype)a->dtype), ls__record_print(a).text);
+        return false;
+    }
     const ls__record *index = call->in[EDGE_INDEX], *src = call->in[EDGE_SRC];
     bool fits = src->dtype == LS_FLOAT32 && src->ndim == index->ndim;
     for (int d = 0; fits && d < index->ndim; d++) {

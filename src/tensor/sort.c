@@ -1,5 +1,6 @@
 /* Elements in order along a dimension. The kernel finds their places in rows; the values are then
- * picked by ls_gather_dim, which brings the gradient. */
+ * picked by ls_gather_dim, which brings the gradient. All types have an order: false is below true,
+ * and NaN above infinity. */
 #include <lockstep/ops.h>
 
 #include "tensor/op.h"
@@ -45,7 +46,8 @@ static ls_tensor *places(ls__call *call, int64_t k, int at, bool largest)
     ls__dense x = ls__call_dense(call, 0);
     ls__record *out = ls__call_output(call, shape, LS_INT64);
     if (out != NULL && out->numel > 0) {
-        call->k->top((int64_t *)(void *)ls__record_data(out), x.data, rows, n, k, largest, NULL);
+        call->k->top((int64_t *)(void *)ls__record_data(out), x.data, (ls_dtype)call->in[0]->dtype,
+                     rows, n, k, largest, NULL);
     }
     ls__dense_drop(&x);
     ls_tensor *t = ls__call_finish(call, out);
@@ -58,8 +60,7 @@ static ls_status order(const char *name, ls_tensor *a, int64_t k, int dim, bool 
 {
     ls__call call;
     int at;
-    bool fits = ls__call_begin(&call, name, 1, &a) && ls__call_float32(&call) &&
-                ls__call_dim(&call, dim, &at);
+    bool fits = ls__call_begin(&call, name, 1, &a) && ls__call_dim(&call, dim, &at);
     if (fits) {
         k = k == ALL ? call.in[0]->dim[at] : k;
         fits = takes_k(&call, k, at);

@@ -34,7 +34,7 @@ GOLDEN(picking_by_index)
     ls_tensor *j = ls_zeros(LS_SHAPE(2, 2), LS_INT32);
     SHOW_TENSOR(ls_gather_dim(a, 0, i));
     SHOW_TENSOR(ls_gather_dim(a, 0, a));
-    SHOW_TENSOR(ls_gather_dim(j, 0, j));
+    SHOW_TENSOR(ls_scatter_add(j, 0, j, f32(2, 2)));
     SHOW_TENSOR(ls_gather_dim(f32(4, 1), 0, j));
     SHOW_TENSOR(ls_scatter_add(a, 0, j, f32(2, 1)));
     SHOW_TENSOR(ls_index_select(a, 0, j));
@@ -111,7 +111,7 @@ GOLDEN(orders_and_classes)
 {
     const int64_t index[] = {0, 5};
     ls_tensor *a = f32(4, 3), *i = ls_from_data(index, LS_SHAPE(2), LS_INT64);
-    SHOW_TENSOR(ls_sort(i, 0, false, NULL));
+    SHOW_TENSOR(ls_sort(i, 1, false, NULL));
     SHOW_TENSOR(ls_topk(a, 4, 1, true, NULL));
     SHOW_TENSOR(ls_argsort(a, 2, true));
     SHOW_TENSOR(ls_one_hot(i, 0));

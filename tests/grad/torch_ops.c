@@ -18,8 +18,10 @@ static void check_near(int line, ls_tensor *t, const float *want, int64_t count)
     CHECK_INT(ls_numel(t), count);
     CHECK_OK(ls_copy_out(ls_cast(t, LS_FLOAT32), got, (size_t)count * sizeof(float)));
     for (int64_t i = 0; i < count; i++) {
-        if (!(fabs((double)got[i] - (double)want[i]) <=
-              TOLERANCE * (1.0 + fabs((double)want[i])))) {
+        const bool same =
+            got[i] == want[i] || (isnan(got[i]) && isnan(want[i])); /* infinite, NaN */
+        if (!same && !(fabs((double)got[i] - (double)want[i]) <=
+                       TOLERANCE * (1.0 + fabs((double)want[i])))) {
             test_fail(__FILE__, line, "element %lld is %.9g, PyTorch has %.9g", (long long)i,
                       (double)got[i], (double)want[i]);
         }
@@ -164,6 +166,37 @@ LOCAL_TEST(orders_agree_with_torch)
     a = leaf(S(2, 7)), y = ls_topk(a, 3, 1, false, &at);
     CHECK_CASE1(y, topk_least, a);
     CHECK_TORCH(at, topk_least_index);
+}
+
+#define CHECK_ORDER(name, dtype, values)                                                           \
+    {                                                                                              \
+        ls_tensor *at, *x = ls_cast(ls_from_data(values, S(9), LS_FLOAT32), dtype);                \
+        ls_tensor *y = ls_sort(x, 0, false, &at);                                                  \
+        CHECK(ls_dtype_of(y) == (dtype));                                                          \
+        CHECK_TORCH(y, sort_##name##_up);                                                          \
+        CHECK_TORCH(at, sort_##name##_up_index);                                                   \
+        CHECK_TORCH(ls_sort(x, 0, true, &at), sort_##name##_down);                                 \
+        CHECK_TORCH(at, sort_##name##_down_index);                                                 \
+    }
+
+LOCAL_TEST(orders_of_other_types_agree_with_torch)
+{
+    const float floats[] = {3, NAN, -1, 3, -0.0f, 0, INFINITY, -INFINITY, 0.5f};
+    const float whole[] = {3, -5, 0, 3, 127, -128, 0, -5, 64};
+    const float natural[] = {3, 255, 0, 3, 128, 127, 0, 255, 64};
+    const float truths[] = {1, 0, 1, 1, 0, 0, 1, 0, 1};
+    CHECK_ORDER(float64, LS_FLOAT64, floats)
+    CHECK_ORDER(float16, LS_FLOAT16, floats)
+    CHECK_ORDER(bfloat16, LS_BFLOAT16, floats)
+    CHECK_ORDER(int8, LS_INT8, whole)
+    CHECK_ORDER(int16, LS_INT16, whole)
+    CHECK_ORDER(int32, LS_INT32, whole)
+    CHECK_ORDER(int64, LS_INT64, whole)
+    CHECK_ORDER(uint8, LS_UINT8, natural)
+    CHECK_ORDER(uint16, LS_UINT16, natural)
+    CHECK_ORDER(uint32, LS_UINT32, natural)
+    CHECK_ORDER(uint64, LS_UINT64, natural)
+    CHECK_ORDER(bool, LS_BOOL, truths)
 }
 
 #define UPSAMPLE(x, kind, corners, ...)                                                            \

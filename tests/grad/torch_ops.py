@@ -22,7 +22,9 @@ def leaf(*shape):
 
 
 def put(name, t):
-    numbers = ", ".join("%.9gf" % v if "." in "%.9g" % v or "e" in "%.9g" % v else "%.9g" % v
+    odd = {"inf": "INFINITY", "-inf": "-INFINITY", "nan": "NAN"}
+    numbers = ", ".join(odd["%.9g" % v] if "%.9g" % v in odd else
+                        "%.9gf" % v if "." in "%.9g" % v or "e" in "%.9g" % v else "%.9g" % v
                         for v in t.detach().float().flatten().tolist())
     line = f"static const float torch_{name}[] = {{{numbers}}};"
     print("\n".join(textwrap.wrap(line, 100, subsequent_indent="    ", break_long_words=False)))
@@ -88,6 +90,18 @@ def orders():
     case("argsort", torch.tensor([3.0, float("nan"), -1.0, 3.0, -0.0, 0.0]).argsort(stable=True))
     case("argsort_down",
          torch.tensor([3.0, float("nan"), -1.0, 3.0, -0.0, 0.0]).argsort(descending=True, stable=True))
+    floats = [3.0, float("nan"), -1.0, 3.0, -0.0, 0.0, float("inf"), -float("inf"), 0.5]
+    signed = [3.0, -5.0, 0.0, 3.0, 127.0, -128.0, 0.0, -5.0, 64.0]
+    unsigned = [3.0, 255.0, 0.0, 3.0, 128.0, 127.0, 0.0, 255.0, 64.0]
+    truths = [1.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0, 1.0]
+    for name, values in (("float64", floats), ("float16", floats), ("bfloat16", floats), ("int8", signed),
+                         ("int16", signed), ("int32", signed), ("int64", signed), ("uint8", unsigned),
+                         ("uint16", unsigned), ("uint32", unsigned), ("uint64", unsigned), ("bool", truths)):
+        x = torch.tensor(values).to(getattr(torch, name))
+        for way, descending in (("up", False), ("down", True)):
+            y, i = x.sort(descending=descending, stable=True)
+            case(f"sort_{name}_{way}", y)
+            case(f"sort_{name}_{way}_index", i)
     for name, largest in (("topk", True), ("topk_least", False)):
         a = leaf(2, 7)
         y, i = a.topk(3, 1, largest=largest)

@@ -1,4 +1,5 @@
 /* Choosing elements: by a condition, and by an index along one dimension. */
+#include "base/assert.h"
 #include "kernel/cpu/isa.h"
 
 /* Both operands are read, so that the choice is a blend and not a branch. */
@@ -88,6 +89,44 @@ static ls__strided without_dim(const ls__pick *p, const ls__strided *indexed)
     return out;
 }
 
+/* to[j * s->other] = from[index of j], n elements of one size. */
+#define PICK_ROW(type)                                                                             \
+    LS__INLINE void pick_##type(const ls__pick *p, const row_strides *s, int64_t at_to,            \
+                                int64_t at_from, int64_t first, int64_t n)                         \
+    {                                                                                              \
+        const type *from = (const type *)p->from + at_from;                                        \
+        type *to = (type *)p->to + at_to;                                                          \
+        for (int64_t j = 0; j < n; j++) {                                                          \
+            const int64_t index = index_at(p->index, p->index_bytes, first + j);                   \
+            to[j * s->other] = from[j * s->step + index * s->by_index];                            \
+        }                                                                                          \
+    }
+PICK_ROW(uint8_t)
+PICK_ROW(uint16_t)
+PICK_ROW(uint32_t)
+PICK_ROW(uint64_t)
+
+/* By the size of an element alone: its type does not matter to a copy. */
+static void pick_row(const ls__pick *p, const row_strides *s, int64_t at_to, int64_t at_from,
+                     int64_t first, int64_t n)
+{
+    switch (p->bytes) {
+    case 1:
+        pick_uint8_t(p, s, at_to, at_from, first, n);
+        break;
+    case 2:
+        pick_uint16_t(p, s, at_to, at_from, first, n);
+        break;
+    case 4:
+        pick_uint32_t(p, s, at_to, at_from, first, n);
+        break;
+    default:
+        LS_ASSERT(p->bytes == 8);
+        pick_uint64_t(p, s, at_to, at_from, first, n);
+        break;
+    }
+}
+
 /* Indices were checked by the caller: none is outside the dimension. */
 void LS__K(pick)(const ls__pick *p, ls_stream *stream)
 {
@@ -96,12 +135,8 @@ void LS__K(pick)(const ls__pick *p, ls_stream *stream)
     ls__strided indexed = without_dim(p, &p->from_strides);
     row_strides s = strides_of(p, &p->from_strides, &p->to_strides);
     LS__PARALLEL_FOR(rows * n >= LS__PARALLEL_MIN, int64_t i = 0, i < rows, i++, {
-        const float *from = p->from + row_offset(i, p->ndim, p->shape, &indexed);
-        float *to = p->to + row_offset(i, p->ndim, p->shape, &p->to_strides);
-        for (int64_t j = 0; j < n; j++) {
-            int64_t index = index_at(p->index, p->index_bytes, i * n + j);
-            to[j * s.other] = from[j * s.step + index * s.by_index];
-        }
+        pick_row(p, &s, row_offset(i, p->ndim, p->shape, &p->to_strides),
+                 row_offset(i, p->ndim, p->shape, &indexed), i * n, n);
     })
 }
 
@@ -111,8 +146,9 @@ static void put_rows(const ls__pick *p, const ls__strided *indexed, const row_st
 {
     int64_t n = p->shape[p->ndim - 1];
     for (int64_t i = first; i < end; i++) {
-        float *to = p->to + row_offset(i, p->ndim, p->shape, indexed);
-        const float *from = p->from + row_offset(i, p->ndim, p->shape, &p->from_strides);
+        float *to = (float *)p->to + row_offset(i, p->ndim, p->shape, indexed);
+        const float *from =
+            (const float *)p->from + row_offset(i, p->ndim, p->shape, &p->from_strides);
         for (int64_t j = 0; j < n; j++) {
             int64_t index = index_at(p->index, p->index_bytes, i * n + j);
             to[j * s->step + index * s->by_index] += from[j * s->other];

@@ -180,8 +180,8 @@ size_t LS__K(batch_norm_workspace)(const ls__batch_norm *n);
 void LS__K(compare)(const ls__comparison *args, ls_stream *stream);
 
 /* top.c */
-void LS__K(top)(int64_t *index, const float *x, int64_t rows, int64_t n, int64_t k, bool largest,
-                ls_stream *stream);
+void LS__K(top)(int64_t *index, const void *x, ls_dtype dtype, int64_t rows, int64_t n, int64_t k,
+                bool largest, ls_stream *stream);
 
 /* upsample.c */
 void LS__K(upsample2d)(const ls__upsample2d *u, float *y, const float *x, ls_stream *stream);

@@ -1,14 +1,18 @@
 /* Comparisons of two operands of any type but the 16-bit floats. */
 #include "kernel/ref/ref.h"
 
-/* A long double holds every number of every type here: it has the 64 bits of an int64 or uint64. */
-static long double load(const void *from, ls_dtype dtype, int64_t i)
+/* A long double holds every number of every type: it has the 64 bits of an int64 or uint64. */
+long double ls__ref_load(const void *from, ls_dtype dtype, int64_t i)
 {
     switch (dtype) {
     case LS_FLOAT32:
         return (long double)((const float *)from)[i];
     case LS_FLOAT64:
         return (long double)((const double *)from)[i];
+    case LS_FLOAT16:
+        return (long double)ls__float16_widen(((const uint16_t *)from)[i]);
+    case LS_BFLOAT16:
+        return (long double)ls__bfloat16_widen(((const ls__bfloat16 *)from)[i]);
     case LS_INT8:
         return (long double)((const int8_t *)from)[i];
     case LS_UINT8:
@@ -61,8 +65,10 @@ void ls__ref_compare(const ls__comparison *c, ls_stream *stream)
     const int64_t count = ls__ref_count(c->ndim, c->shape);
     int64_t at[LS__KERNEL_DIMS_MAX] = {0};
     for (int64_t i = 0; i < count; i++) {
-        const long double a = load(c->a, c->dtype, ls__ref_offset(at, c->a_strides, c->ndim));
-        const long double b = load(c->b, c->dtype, ls__ref_offset(at, c->b_strides, c->ndim));
+        const long double a =
+            ls__ref_load(c->a, c->dtype, ls__ref_offset(at, c->a_strides, c->ndim));
+        const long double b =
+            ls__ref_load(c->b, c->dtype, ls__ref_offset(at, c->b_strides, c->ndim));
         c->out[i] = holds(c->op, a, b);
         ls__ref_next(at, c->ndim, c->shape);
     }

@@ -1,4 +1,6 @@
 /* Choosing elements: by a condition, and by an index along one dimension. */
+#include <string.h>
+
 #include "kernel/ref/ref.h"
 
 /* out = c ? a : b; the operand that is not chosen plays no part. */
@@ -34,8 +36,9 @@ void ls__ref_pick(const ls__pick *p, ls_stream *stream)
     int64_t count = ls__ref_count(p->ndim, p->shape);
     int64_t at[LS__KERNEL_DIMS_MAX] = {0};
     for (int64_t i = 0; i < count; i++) {
-        p->to[ls__ref_offset(at, p->to_strides, p->ndim)] =
-            p->from[chosen(p, at, i, p->from_strides)];
+        const size_t to = (size_t)ls__ref_offset(at, p->to_strides, p->ndim);
+        const size_t from = (size_t)chosen(p, at, i, p->from_strides);
+        memcpy((char *)p->to + to * p->bytes, (const char *)p->from + from * p->bytes, p->bytes);
         ls__ref_next(at, p->ndim, p->shape);
     }
 }
@@ -47,8 +50,8 @@ void ls__ref_put_add(const ls__pick *p, ls_stream *stream)
     int64_t count = ls__ref_count(p->ndim, p->shape);
     int64_t at[LS__KERNEL_DIMS_MAX] = {0};
     for (int64_t i = 0; i < count; i++) {
-        p->to[chosen(p, at, i, p->to_strides)] +=
-            p->from[ls__ref_offset(at, p->from_strides, p->ndim)];
+        ((float *)p->to)[chosen(p, at, i, p->to_strides)] +=
+            ((const float *)p->from)[ls__ref_offset(at, p->from_strides, p->ndim)];
         ls__ref_next(at, p->ndim, p->shape);
     }
 }

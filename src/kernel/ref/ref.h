@@ -123,11 +123,13 @@ void ls__ref_batch_norm_backward(const ls__batch_norm *n, ls_stream *stream);
 size_t ls__ref_batch_norm_workspace(const ls__batch_norm *n);
 
 /* compare.c */
+/* Element i of a contiguous array, exactly. */
+long double ls__ref_load(const void *from, ls_dtype dtype, int64_t i);
 void ls__ref_compare(const ls__comparison *args, ls_stream *stream);
 
 /* top.c */
-void ls__ref_top(int64_t *index, const float *x, int64_t rows, int64_t n, int64_t k, bool largest,
-                 ls_stream *stream);
+void ls__ref_top(int64_t *index, const void *x, ls_dtype dtype, int64_t rows, int64_t n, int64_t k,
+                 bool largest, ls_stream *stream);
 
 /* upsample.c */
 void ls__ref_upsample2d(const ls__upsample2d *u, float *y, const float *x, ls_stream *stream);

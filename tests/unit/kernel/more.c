@@ -2,6 +2,7 @@
  * against two and three to the bit. Tolerances as in sweep.c: plain kernels round once from
  * float64, fast ones sum up to n terms in float32. Of the inputs, w is positive and index holds
  * rows * n numbers below 7. */
+#include "base/half.h"
 #include "sweep.h"
 
 static int64_t maps(const ls__kernels *k, const inputs *in, float *out)
@@ -34,6 +35,13 @@ static int64_t where(const ls__kernels *k, const inputs *in, float *out)
     return at + 1;
 }
 
+/* x rounded to a few values: many equal ones, NaN of both signs, and zeros of both. */
+static float rough(float x)
+{
+    const int value = (int)(x * 4.0f);
+    return value == 3 ? NAN : value == -3 ? -NAN : copysignf((float)value, x);
+}
+
 /* Elements of `dtype` that are often equal, some of them NaN where there is one. */
 static void *few_values(ls_dtype dtype, const float *x, int64_t count)
 {
@@ -42,10 +50,16 @@ static void *few_values(ls_dtype dtype, const float *x, int64_t count)
         const int value = (int)(x[i] * 4.0f);
         switch (dtype) {
         case LS_FLOAT32:
-            ((float *)out)[i] = value == 3 ? NAN : value == -3 ? -NAN : (float)value;
+            ((float *)out)[i] = rough(x[i]);
             break;
         case LS_FLOAT64:
-            ((double *)out)[i] = value == 3 ? (double)NAN : (double)value;
+            ((double *)out)[i] = (double)rough(x[i]);
+            break;
+        case LS_FLOAT16:
+            ((uint16_t *)out)[i] = ls__float16_round(rough(x[i]));
+            break;
+        case LS_BFLOAT16:
+            ((uint16_t *)out)[i] = ls__bfloat16_round(rough(x[i]));
             break;
         case LS_INT32:
             ((int32_t *)out)[i] = value;
@@ -100,16 +114,20 @@ static int64_t comparisons(const ls__kernels *k, const inputs *in, float *out)
 static int64_t tops(const ls__kernels *k, const inputs *in, float *out)
 {
     int64_t rows = in->n, n = in->rows, at = 0; /* short rows too: the plain twin is slow */
-    float *x = few_values(LS_FLOAT32, in->x, rows * n);
     int64_t *index = allocate((size_t)(rows * n) * 8);
-    const int64_t some[] = {0, 1, n / 2, n};
-    for (int i = 0; i < 8; i++) {
-        k->top(index, x, rows, n, some[i / 2], i % 2 == 0, NULL);
-        for (int64_t j = 0; j < rows * some[i / 2]; j++) {
-            out[at++] = (float)index[j];
+    const int64_t some[] = {1, n / 2, n};
+    for (int dtype = 0; dtype < LS_DTYPE_COUNT; dtype++) {
+        void *x = few_values((ls_dtype)dtype, in->x, rows * n);
+        k->top(index, x, (ls_dtype)dtype, rows, n, 0, true, NULL); /* writes nothing */
+        for (int i = 0; i < 6 && (dtype == 0 || rows * n < 5000); i++) {
+            k->top(index, x, (ls_dtype)dtype, rows, n, some[i / 2], i % 2 == 0, NULL);
+            for (int64_t j = 0; j < rows * some[i / 2]; j++) {
+                out[at++] = (float)index[j];
+            }
         }
+        free(x);
     }
-    free(x), free(index);
+    free(index);
     return at;
 }
 
@@ -139,19 +157,43 @@ static int64_t upsamples(const ls__kernels *k, const inputs *in, float *out)
     return to + from;
 }
 
+/* The same with the bytes of x as elements of 1, 2 and 8 bytes. */
+static int64_t picks_of_any_size(const ls__kernels *k, const ls__pick *like, const inputs *in,
+                                 float *out)
+{
+    const int64_t count = in->rows * in->n;
+    uint8_t *to = allocate((size_t)count * 8);
+    int64_t at = 0;
+    for (size_t bytes = 1; bytes <= 8; bytes *= bytes == 2 ? 4 : 2) {
+        ls__pick p = *like;
+        p.bytes = bytes, p.to = to;
+        k->pick(&p, NULL);
+        for (int64_t i = 0; i < count; i++) {
+            unsigned sum = 0;
+            for (size_t b = 0; b < bytes; b++) {
+                sum = sum * 31u % 65521u + to[(size_t)i * bytes + b];
+            }
+            out[at++] = (float)sum;
+        }
+    }
+    free(to);
+    return at;
+}
+
 /* [rows,n] chosen along the last, then the first, of [7 or rows, n or 7]. */
 static int64_t picks(const ls__kernels *k, const inputs *in, float *out)
 {
     int64_t rows = in->rows, n = in->n, shape[2] = {rows, n}, at = 0;
     for (int dim = 0; dim < 2; dim++) {
         int64_t wide = dim == 1 ? 7 : n, all = (dim == 1 ? rows : 7) * wide;
-        ls__pick p = {.ndim = 2, .dim = dim, .shape = shape};
+        ls__pick p = {.ndim = 2, .dim = dim, .shape = shape, .bytes = 4};
         p.index = dim == 1 ? (const void *)in->index : (const void *)in->index32;
         p.index_bytes = dim == 1 ? 8 : 4;
         p.from = in->x, p.from_strides = (ls__strided){{wide, 1}};
         p.to = out + at, p.to_strides = (ls__strided){{1, rows}}; /* transposed */
         k->pick(&p, NULL);
         at += rows * n;
+        at += picks_of_any_size(k, &p, in, out + at);
         for (int64_t i = 0; i < all; i++) {
             out[at + i] = in->w[i];
         }
