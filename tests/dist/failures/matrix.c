@@ -45,11 +45,11 @@ typedef struct way {
     const char *words; /* behind "rank R (host H, pid P) " */
 } way;
 
-static const way ways[] = {{"kill", 137, "was killed by signal 9 (SIGKILL) while "},
-                           {"segv", 139, "was killed by signal 11 (SIGSEGV) while "},
-                           {"abort", 134, "was killed by signal 6 (SIGABRT) while "},
+static const way ways[] = {{"kill", 137, "was killed by signal 9 (SIGKILL) "},
+                           {"segv", 139, "was killed by signal 11 (SIGSEGV) "},
+                           {"abort", 134, "was killed by signal 6 (SIGABRT) "},
                            {"exit0", 1, "exited with code 0 without ls_"},
-                           {"exit3", 3, "exited with code 3 while "},
+                           {"exit3", 3, "exited with code 3 "},
                            {"stop", 1, "is stopped (state T; "},
                            {"oom", 1, ""}};
 enum { WAYS = sizeof ways / sizeof *ways };
@@ -79,7 +79,7 @@ static const place places[] = {{"startup", "ls_init", false},
                                {"survived", "", true},
                                {"compute", "", true},
                                {"checkpoint", "checkpoint", true},
-                               {"exit", "", false}};
+                               {"exit", "after ls_finalize", false}};
 enum { PLACES = sizeof places / sizeof *places };
 
 typedef struct cell {
