@@ -11,6 +11,7 @@
 #include "base/assert.h"
 #include "tensor/half.h"
 
+/* A gradient has the type of its tensor, so that of bfloat16 is bfloat16. */
 static size_t gradient_bytes(const ls__tensor_node *node)
 {
     return (size_t)node->numel * ls_dtype_size((ls_dtype)node->dtype);
@@ -40,6 +41,7 @@ static void add(const ls__kernels *k, ls_dtype dtype, void *to, const void *from
  * with the error set when memory runs out. */
 static void *gradient_memory(ls__autograd_pass *pass, ls__tensor_node *to)
 {
+    LS_ASSERT(to->numel >= 0);
     ls__storage **slot = ls__node_is_leaf(to) ? &ls__leaf_of(to)->grad : &to->grad;
     if (*slot == NULL) {
         *slot = ls__storage_new(pass->tensors, gradient_bytes(to));
@@ -105,8 +107,10 @@ static ls_status accumulate_view(ls__autograd_pass *pass, ls__tensor_node *to,
     return LS_OK;
 }
 
+/* An edge with a geometry leads to a view: the gradient covers only a part of the tensor. */
 ls_status ls__accumulate(ls__autograd_pass *pass, const ls__edge *edge, ls__storage *from)
 {
+    LS_ASSERT(edge->to != NULL && from != NULL);
     return edge->geometry != NULL ? accumulate_view(pass, edge->to, edge->geometry, from)
                                   : accumulate_whole(pass, edge->to, from);
 }
@@ -194,7 +198,8 @@ ls_status ls__target_close(ls__autograd_pass *pass, const ls__tensor_node *node,
     ls__storage_unref(target->aside);
     rule->in[i].give = NULL;
     target->aside = NULL;
-    return status == LS_OK ? ls__arrived(pass, edge->to) : status;
+    LS_TRY(status);
+    return ls__arrived(pass, edge->to);
 }
 
 /* Makes an absent gradient of a leaf present and zero. */

@@ -1,4 +1,6 @@
-/* Calls with arrays of inputs and outputs: modules, recomputed functions, functions of users. */
+/* Calls with arrays of inputs and outputs: modules, recomputed functions, functions of users. They
+ * share the checks of the arrays, the reading of an input, and the end: either all outputs are
+ * results, or all carry the error. */
 #include "autograd/arrays.h"
 
 /* The outputs are checked before anything runs, because ls__arrays_poison writes to them after a
@@ -7,15 +9,18 @@ ls_status ls__arrays_check(const char *name, ls_tensor *const *inputs, int input
                            ls_tensor *const *outputs, int output_count)
 {
     const int most = LS_CALL_TENSORS_MAX;
-    if (inputs == NULL || outputs == NULL || input_count < 1 || input_count > most ||
-        output_count < 1 || output_count > most) {
-        return ls__fail(
-            LS_ERR_INVALID, "%s: %d inputs at %p, %d outputs at %p; give arrays of 1 to %d", name,
-            input_count, (const void *)inputs, output_count, (const void *)outputs, most);
+    if (inputs == NULL || outputs == NULL) {
+        return ls__fail(LS_ERR_INVALID, "%s: the array of %s is NULL; give an array of 1 to %d",
+                        name, inputs == NULL ? "inputs" : "outputs", most);
+    }
+    if (input_count < 1 || input_count > most || output_count < 1 || output_count > most) {
+        return ls__fail(LS_ERR_INVALID, "%s: %d inputs and %d outputs; give 1 to %d of each", name,
+                        input_count, output_count, most);
     }
     return LS_OK;
 }
 
+/* A poisoned input keeps its first error, so the call adds neither its name nor a line. */
 ls_status ls__arrays_input(ls__tensors *tensors, const char *name, ls_tensor *const *inputs, int i,
                            int count, bool optional, ls__record **out)
 {
@@ -27,7 +32,7 @@ ls_status ls__arrays_input(ls__tensors *tensors, const char *name, ls_tensor *co
     if (record == NULL) {
         return ls__fail_at_site(ls__self.status);
     }
-    if (record->status < 0) { /* passed on with its first error */
+    if (record->status < 0) {
         return ls_tensor_status(inputs[i]);
     }
     *out = record;
@@ -45,6 +50,7 @@ void ls__arrays_poison(ls_tensor **outputs, int count)
     }
 }
 
+/* `y` is read only after success: a failed call need not have filled it. */
 ls_status ls__arrays_finish(ls__call *call, ls_status status, ls__record *const *y,
                             ls_tensor **outputs, int count)
 {

@@ -45,21 +45,29 @@ static ls_status check_divided(const ls__autograd_pass *pass, const ls__leaf *le
                     leaf->node.file != NULL ? leaf->node.file : "?", leaf->node.line);
 }
 
+/* Walks from the loss; every leaf that it reaches must belong to an observer of a weighted pass, and
+ * is reported to its observer. */
+static ls_status reach_leaves(ls__autograd_pass *pass, ls__autograd_walk *walk)
+{
+    LS_TRY(ls__walk_add(walk, pass->root.to));
+    LS_TRY(ls__walk_run(walk));
+    for (int64_t i = 0; i < walk->outside.count; i++) {
+        ls__leaf *leaf = ls__leaf_of(walk->outside.at[i]);
+        LS_TRY(check_divided(pass, leaf));
+        LS_TRY(ls__observers_reached(pass, leaf));
+    }
+    return LS_OK;
+}
+
 /* Fills pass->order, and announces every accumulation of a leaf in its `pending`. A failure leaves
- * the counts behind, which the next pass starts anew (LS__COUNT_ANEW). */
+ * the counts behind; the next pass resets them (LS__COUNT_ANEW). */
 static ls_status plan(ls__autograd_pass *pass)
 {
     ls__autograd_walk walk = {.name = pass->name,
                               .tensors = pass->tensors,
                               .number = pass->number,
                               .count = LS__COUNT_ANEW};
-    ls_status status = ls__walk_add(&walk, pass->root.to);
-    status = status == LS_OK ? ls__walk_run(&walk) : status;
-    for (int64_t i = 0; i < walk.outside.count && status == LS_OK; i++) {
-        ls__leaf *leaf = ls__leaf_of(walk.outside.at[i]);
-        status = check_divided(pass, leaf);
-        status = status == LS_OK ? ls__observers_reached(pass, leaf) : status;
-    }
+    const ls_status status = reach_leaves(pass, &walk);
     pass->order = walk.order;
     walk.order = (ls__autograd_pile){0};
     ls__walk_fini(&walk);
@@ -69,16 +77,17 @@ static ls_status plan(ls__autograd_pass *pass)
 /* ---- memory ------------------------------------------------------------------------------- */
 
 /* Note [Within modules]
- * A scope holds every tensor until it is left, for anybody may still use a handle. In a language
- * that counts references the activations of a module would be held by the graph alone once its
- * forward returned. So tensors made while a module's forward runs are marked, but for what the
- * outermost module returns; when backward has come to the operation that made one, everything that
- * used it is done, and its elements are freed. Its handle then reports that. Whoever calls
- * ls_backward from inside a forward is still in the middle of it, so then nothing goes early. */
+ * A scope holds every tensor until it is left, because the program may still use a handle. In a
+ * language that counts references only the graph would hold the activations of a module once its
+ * forward returned. So tensors made while a module's forward runs are marked, except the results of
+ * the outermost module. When backward has reached the operation that made such a tensor, everything
+ * that used it is done, and its elements are freed; its handle then reports that. A program that
+ * calls ls_backward from inside a forward still needs these tensors, so then nothing is freed
+ * early. */
 
 static const char freed_text[] =
-    "a tensor made by a module for itself was freed when ls_backward had passed it; let the module "
-    "return it, or take a copy before (ls_clone of ls_detach)";
+    "ls_backward has freed this tensor, an intermediate result of a module; return it from the "
+    "module, or copy it before ls_backward (ls_clone of ls_detach)";
 
 /* Links each tensor that may be freed to the node that made it, for free_within. The links hold no
  * reference: the records belong to their scopes. */
@@ -184,7 +193,7 @@ static ls_status run_node(ls__autograd_pass *pass, ls__tensor_node *node)
     ls__autograd_target target[LS__EDGES_MAX] = {{0}};
     LS_ASSERT(node->grad != NULL);
     ls__storage *dy = node->grad;
-    node->grad = NULL; /* this frame's; what passes it on takes references */
+    node->grad = NULL; /* now this frame's; an edge that passes it on takes a reference */
     rule.dy = dy->data;
     rule.dy_is_free = ls__storage_sole(dy) && node->op->passes == 0;
     ls_status status = resolve_saved(pass, node, &rule);
@@ -205,8 +214,9 @@ static ls_status run_node(ls__autograd_pass *pass, ls__tensor_node *node)
     return status;
 }
 
-/* Nothing flows through the node: either the weight is 0, and the pass must keep every announcement
- * without computing, so that no NaN of an ignored batch gets in; or a function gave no gradient. */
+/* No gradient flows through the node: either the weight is 0, and the pass must settle every
+ * announced accumulation without computing, so that no NaN of an ignored batch enters a gradient;
+ * or a function gave no gradient. */
 static ls_status skip_node(ls__autograd_pass *pass, const ls__tensor_node *node)
 {
     for (int i = 0; i < LS__EDGES_MAX; i++) {
@@ -215,7 +225,7 @@ static ls_status skip_node(ls__autograd_pass *pass, const ls__tensor_node *node)
     return ls__links_skip(pass, ls__links_of(node));
 }
 
-/* A joint is entered without a gradient of its own: its outputs hold what arrived. */
+/* A joint has no gradient of its own: its outputs hold those that arrived. */
 static ls_status pass_node(ls__autograd_pass *pass, ls__tensor_node *node)
 {
     const bool joint = node->op->run != NULL;
@@ -255,7 +265,8 @@ static ls_status seed(ls__autograd_pass *pass)
     }
     ls_status status = ls__accumulate(pass, &pass->root, one);
     ls__storage_unref(one);
-    return status == LS_OK ? ls__arrived(pass, pass->root.to) : status;
+    LS_TRY(status);
+    return ls__arrived(pass, pass->root.to);
 }
 
 /* The order may be that of a recomputed segment inside an outer pass; each node releases what it
@@ -275,12 +286,6 @@ ls_status ls__pass_run(ls__autograd_pass *pass, const ls__autograd_pile *order)
         ls__node_release(node);
     }
     return LS_OK;
-}
-
-static ls_status run(ls__autograd_pass *pass)
-{
-    LS_TRY(seed(pass));
-    return ls__pass_run(pass, &pass->order);
 }
 
 /* ---- the whole pass ----------------------------------------------------------------------- */
@@ -330,8 +335,25 @@ static void drop_gradients(ls__autograd_pass *pass)
     }
 }
 
-/* The whole pass. Errors before `begin` are the caller's mistakes and carry the caller's line. Any
- * failure is told to every observer that has begun or is armed, because its peers wait for it. */
+/* Computes nothing yet; a failure here is a mistake of the caller. */
+static ls_status prepare(ls__autograd_pass *pass, const ls_tensor *loss)
+{
+    LS_TRY(check_loss(pass, loss));
+    LS_TRY(plan(pass));
+    return find_within(pass);
+}
+
+/* From here on peers take part: observers may have started a collective operation. */
+static ls_status run(ls__autograd_pass *pass)
+{
+    LS_TRY(ls__observers_begin(pass));
+    LS_TRY(seed(pass));
+    LS_TRY(ls__pass_run(pass, &pass->order));
+    return ls__observers_end(pass);
+}
+
+/* The whole pass. Errors before `run` are the caller's mistakes and carry the caller's line. Any
+ * failure is reported to every observer that has begun or is armed, because its peers wait for it. */
 static ls_status backward(const char *name, ls_tensor *loss, bool weighted, double weight)
 {
     ls__autograd_pass pass = {.name = name, .weighted = weighted, .weight = weight};
@@ -342,15 +364,12 @@ static ls_status backward(const char *name, ls_tensor *loss, bool weighted, doub
     }
     pass.number = ls__autograd_number(pass.autograd);
     ls__phase former = ls__activity_enter(LS__PHASE_BACKWARD, "");
-    ls_status status = check_loss(&pass, loss);
-    status = status == LS_OK ? plan(&pass) : status;
-    status = status == LS_OK ? find_within(&pass) : status;
-    if (status < 0) { /* the caller's mistake, at this line */
+    ls_status status = prepare(&pass, loss);
+    if (status < 0) {
         (void)ls__fail_at_site(status);
+    } else {
+        status = run(&pass);
     }
-    status = status == LS_OK ? ls__observers_begin(&pass) : status;
-    status = status == LS_OK ? run(&pass) : status;
-    status = status == LS_OK ? ls__observers_end(&pass) : status;
     if (status < 0) {
         drop_gradients(&pass);
         ls__observers_abort(&pass, status);
@@ -363,6 +382,7 @@ static ls_status backward(const char *name, ls_tensor *loss, bool weighted, doub
     return status;
 }
 
+/* The gradient of the loss with respect to itself is 1. */
 ls_status ls_backward(ls_tensor *loss)
 {
     return backward("backward", loss, false, 1.0);

@@ -9,15 +9,15 @@
 #include "autograd/mode.h"
 #include "tensor/op.h"
 
-#define FUNCTION_BYTES_MAX 4096 /* a larger size is not one */
+#define FUNCTION_BYTES_MAX 4096 /* a larger size was never set: the struct is uninitialised */
 
 typedef struct context {
     const char *name;
 } context;
 
-/* Fills call->input from the tensors as they are now. The records, NULL where an input was left
+/* Fills call->input from the tensors in their present state. The records, NULL where an input was left
  * out, are valid only until the next operation. */
-static ls_status look_at_inputs(ls_function_call *call, ls__record **records)
+static ls_status read_inputs(ls_function_call *call, ls__record **records)
 {
     for (int i = 0; i < call->input_count; i++) {
         LS_TRY(ls__arrays_input(call->tensors, call->function->name, call->inputs, i,
@@ -137,29 +137,33 @@ static ls_status record_call(ls__storage *own, ls__record *const *inputs, ls__re
 
 /* Makes the results tensors of the surrounding scope. All references in `results` are dropped, also
  * after a failure. */
-static ls_status show_results(const ls_function_call *call, ls__record *results, ls__record **y)
+static ls_status wrap_results(const ls_function_call *call, ls__record *results, ls__record **y)
 {
     ls_status status = LS_OK;
     for (int i = 0; i < call->output_count && results[i].storage != NULL; i++) {
-        y[i] = status == LS_OK ? ls__record_alias(call->tensors, &results[i]) : NULL;
-        status = y[i] != NULL ? LS_OK : ls__self.status;
+        y[i] = NULL;
+        if (status == LS_OK) {
+            y[i] = ls__record_alias(call->tensors, &results[i]);
+            status = y[i] != NULL ? LS_OK : ls__self.status;
+        }
         ls__storage_unref(results[i].storage);
     }
     return status;
 }
 
-/* The inputs are looked at twice: their signatures before forward, for ls_function_needs_grad, and
- * their records again after it, because forward may have freed or changed one. */
+/* The inputs are read twice: their signatures before forward, for ls_function_needs_grad, and their
+ * records again after it, because forward may have freed or changed one. */
 static ls_status apply_call(ls__storage *own, void *arg, ls__record **y)
 {
     ls_function_call *call = own->data;
     ls__record *inputs[LS_CALL_TENSORS_MAX];
     ls__record results[LS_CALL_TENSORS_MAX] = {{.storage = NULL}};
-    LS_TRY(look_at_inputs(call, inputs));
-    const ls_status status = run_forward(call, arg, results);
-    const ls_status shown = show_results(call, results, y);
-    LS_TRY(status < 0 ? status : shown);
-    LS_TRY(look_at_inputs(call, inputs)); /* the user's forward may have freed one */
+    LS_TRY(read_inputs(call, inputs));
+    const ls_status ran = run_forward(call, arg, results);
+    const ls_status wrapped = wrap_results(call, results, y); /* also drops what a failure left */
+    LS_TRY(ran);
+    LS_TRY(wrapped);
+    LS_TRY(read_inputs(call, inputs));
     call->inputs = NULL;
     return record_call(own, inputs, y);
 }
@@ -170,7 +174,8 @@ static ls_status check_function(const ls_function *f)
     if (f == NULL || f->size < sizeof *f || f->size > FUNCTION_BYTES_MAX) {
         return ls__fail(LS_ERR_INVALID,
                         "function: %s; fill an ls_function with LS_FUNCTION, which sets its size",
-                        f == NULL ? "it is NULL" : "its size is not that of one");
+                        f == NULL ? "the ls_function is NULL"
+                                  : "the size is not that of an ls_function");
     }
     if (f->name == NULL || f->forward == NULL || f->backward == NULL) {
         return ls__fail(LS_ERR_INVALID,
@@ -214,6 +219,7 @@ ls_status ls_function_apply_many(const ls_function *f, ls_tensor *const *inputs,
     return ls__arrays_finish(&call, status, y, outputs, output_count);
 }
 
+/* The case of one input and one output; a failure is in the returned tensor. */
 ls_tensor *ls_function_apply(const ls_function *f, ls_tensor *x, void *arg)
 {
     ls_tensor *y = NULL;

@@ -24,8 +24,9 @@ static ls_status check_saved(const ls__autograd_pass *pass, const ls__tensor_nod
     return LS_OK;
 }
 
-/* The gradients that arrived, as tensors; NULL where none did. */
-static ls_status show_grads(const ls__tensor_node *node, const ls_function_call *call,
+/* Makes tensors of the gradients that arrived, for the user's backward; grads[i] stays NULL where
+ * output i received no gradient. */
+static ls_status wrap_grads(const ls__tensor_node *node, const ls_function_call *call,
                             ls_tensor **grads)
 {
     for (int i = 0; i < call->output_count; i++) {
@@ -77,8 +78,8 @@ static ls__record *sound_grad(const ls__tensor_node *node, const ls_function_cal
 
 /* Every link was announced in the plan and must be settled exactly once, also where the user's
  * backward gave no gradient. */
-static ls_status give_grads(ls__autograd_pass *pass, const ls__tensor_node *node,
-                            const ls_function_call *call, ls_tensor *const *grads)
+static ls_status accumulate_grads(ls__autograd_pass *pass, const ls__tensor_node *node,
+                                  const ls_function_call *call, ls_tensor *const *grads)
 {
     const ls__joint_links *links = ls__links_of(node);
     for (int i = 0; i < call->input_count; i++) {
@@ -102,9 +103,9 @@ static ls_status run_backward(ls__autograd_pass *pass, const ls__tensor_node *no
                               ls_function_call *call)
 {
     ls_tensor *dy[LS_CALL_TENSORS_MAX] = {NULL}, *dx[LS_CALL_TENSORS_MAX] = {NULL};
-    LS_TRY(show_grads(node, call, dy));
+    LS_TRY(wrap_grads(node, call, dy));
     LS_TRY(call->function->backward(call, dy, call->output_count, dx, call->input_count));
-    return give_grads(pass, node, call, dx);
+    return accumulate_grads(pass, node, call, dx);
 }
 
 /* The engine reaches the joint after everything that used its outputs. The user's backward runs

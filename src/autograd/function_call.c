@@ -3,7 +3,8 @@
 
 #include <string.h>
 
-/* Runs when the last holder lets go: the graph, or `apply` when no graph was recorded. */
+/* Runs when the last reference is dropped: by the graph, or by `apply` when no graph was
+ * recorded. */
 static void call_fini(ls__storage *storage)
 {
     const ls_function_call *call = storage->data;
@@ -47,7 +48,9 @@ static ls_status check_phase(const ls_function_call *call, const char *what,
                              ls__function_phase phase)
 {
     if (call == NULL || call->phase != phase) {
-        return ls__fail(LS_ERR_STATE, "%s: it belongs into the %s of a function, with its call",
+        return ls__fail(LS_ERR_STATE,
+                        "%s: call it inside the %s of a function, with the ls_function_call that "
+                        "was passed to it",
                         what, phase == LS__FUNCTION_FORWARD ? "forward" : "backward");
     }
     return LS_OK;
@@ -94,6 +97,7 @@ ls_status ls_function_save_pointer(ls_function_call *call, void *data,
     return LS_OK;
 }
 
+/* Copies the bytes; the copy lives as long as the graph. */
 ls_status ls_function_save_data(ls_function_call *call, const void *data, size_t bytes)
 {
     LS_TRY(check_phase(call, "function_save_data", LS__FUNCTION_FORWARD));
@@ -111,6 +115,7 @@ ls_status ls_function_save_data(ls_function_call *call, const void *data, size_t
     return LS_OK;
 }
 
+/* Lets a forward skip the work that only a gradient nobody asked for would need. */
 bool ls_function_needs_grad(const ls_function_call *call, int input)
 {
     return call != NULL && input >= 0 && input < call->input_count && call->input[input].wants;
@@ -129,7 +134,10 @@ ls_tensor *ls_function_saved(ls_function_call *call, int i)
     if (tensors == NULL) {
         return ls__poison_fixed(ls__self.status);
     }
-    ls__record *record = status == LS_OK ? ls__record_alias(tensors, &call->saved[i].record) : NULL;
+    if (status < 0) {
+        return ls__poison(tensors);
+    }
+    ls__record *record = ls__record_alias(tensors, &call->saved[i].record);
     return record != NULL ? ls__handle(record) : ls__poison(tensors);
 }
 

@@ -59,12 +59,11 @@ static ls_status weighted_sum(check *c, double *out)
 /* f with one element replaced; the element is restored before the function returns. */
 static ls_status evaluate(check *c, float *element, float value, double *out)
 {
-    ls_status status = LS_ERR_INTERNAL;
-    float before = *element;
+    const float before = *element;
     *element = value;
-    bool mode = ls_set_grad_mode(false);
+    const bool mode = ls_set_grad_mode(false);
     ls_scope *scope = ls_scope_enter();
-    status = weighted_sum(c, out);
+    const ls_status status = weighted_sum(c, out);
     ls_scope_leave(scope);
     (void)ls_set_grad_mode(mode);
     *element = before;
@@ -92,11 +91,10 @@ static ls_status numeric(check *c, float *element, double *out)
 /* Runs backward once; the gradients stay in the inputs. */
 static ls_status analytic(check *c)
 {
-    ls_status status = LS_OK;
     ls_scope *scope = ls_scope_enter();
     ls_tensor *y = call_fn(c);
-    ls__record *record = ls__record_sound(c->tensors, y, "gradcheck");
-    status = record != NULL ? LS_OK : ls__self.status;
+    const ls__record *record = ls__record_sound(c->tensors, y, "gradcheck");
+    ls_status status = record != NULL ? LS_OK : ls__self.status;
     if (record != NULL) {
         ls_tensor *r = ls_empty(ls_shape_of(y), LS_FLOAT32);
         float *weights = ls_data(r);
@@ -158,7 +156,8 @@ static ls_status run(check *c)
     return LS_OK;
 }
 
-/* Every input is checked before the verdict, so that the report names the worst element of all. */
+/* Every input is compared before the result is known, so that the report names the worst element of
+ * all. */
 ls_status ls_gradcheck(ls_gradcheck_fn fn, ls_tensor **inputs, int count, void *arg,
                        const ls_gradcheck_options *options)
 {

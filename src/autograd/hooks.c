@@ -16,6 +16,7 @@ typedef struct grad_hook {
     void *arg;
 } grad_hook;
 
+/* From the list's entry to the hook around it. */
 static grad_hook *hook_of(ls__leaf_hook *entry)
 {
     return (grad_hook *)(void *)((char *)entry - offsetof(grad_hook, entry));
@@ -87,7 +88,7 @@ static ls_status run_hook(const grad_hook *hook)
     ls_scope *scope = ls_scope_enter();
     ls_tensor *grad = ls_grad(hook->tensor);
     ls_status status = LS_OK;
-    if (grad != NULL) { /* absent where no rule behind it had one to give */
+    if (grad != NULL) {
         status = hook->fn(hook->arg, hook->tensor, grad);
     }
     ls_scope_leave(scope);

@@ -35,6 +35,7 @@ const char *ls__node_name(const ls__tensor_node *node)
 
 /* ---- links -------------------------------------------------------------------------------- */
 
+/* Runs when the storage of the links dies; drops the references to the nodes. */
 static void links_fini(ls__storage *storage)
 {
     const ls__joint_links *links = storage->data;
@@ -43,8 +44,10 @@ static void links_fini(ls__storage *storage)
     }
 }
 
+/* A storage, so that a node can hold the links as it holds what it saved. */
 ls__storage *ls__links_new(ls__tensors *tensors, int64_t count)
 {
+    LS_ASSERT(count >= 0);
     const size_t bytes = sizeof(ls__joint_links) + (size_t)count * sizeof(ls__joint_link);
     ls__storage *storage = ls__storage_new(tensors, bytes);
     if (storage == NULL) {
@@ -68,6 +71,7 @@ static void outputs_fini(ls__storage *storage)
     }
 }
 
+/* Zeroed: no output has a gradient yet. */
 static ls__storage *outputs_new(ls__tensors *tensors, int count)
 {
     const size_t bytes = sizeof(ls__joint_outputs) + (size_t)count * sizeof(ls__joint_output);
@@ -122,6 +126,7 @@ ls__tensor_node *ls__joint_new(ls__tensors *tensors, const ls__op *op, int outpu
     return node;
 }
 
+/* Each link announced one accumulation, which must be settled although none will come. */
 ls_status ls__links_skip(ls__autograd_pass *pass, const ls__joint_links *links)
 {
     for (int64_t i = 0; links != NULL && i < links->count; i++) {
@@ -150,6 +155,7 @@ static ls_status output_run(ls__autograd_pass *pass, ls__tensor_node *node)
 
 static const ls__op output_op = {.name = "output", .run = output_run};
 
+/* The new node is younger than the joint, so a pass reaches it first. */
 ls__tensor_node *ls__joint_add_output(ls__tensors *tensors, ls__tensor_node *joint, int i,
                                       ls__record *record, ls__storage *links)
 {

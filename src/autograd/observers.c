@@ -8,6 +8,7 @@
 
 /* ---- the list ----------------------------------------------------------------------------- */
 
+/* Called by the thread that owns the module, while no pass runs: the list has no lock. */
 ls_status ls__observer_add(ls__observer *observer)
 {
     ls__autograd *autograd = ls__autograd_get("observer_add");
@@ -105,7 +106,7 @@ ls_status ls__observers_end(ls__autograd_pass *pass)
         ls__autograd_watch *watch = &pass->watch[i];
         if (watch->begun) {
             watch->begun = false;
-            LS_TRY(watch->observer->end(watch->observer)); /* the caller tells the others */
+            LS_TRY(watch->observer->end(watch->observer)); /* the caller aborts the others */
         }
     }
     return LS_OK;
@@ -123,7 +124,8 @@ void ls__observers_abort(ls__autograd_pass *pass, ls_status status)
         for (int i = 0; i < pass->watched; i++) {
             begun = begun || (pass->watch[i].observer == observer && pass->watch[i].begun);
         }
-        if (begun || observer->armed) { /* armed: its peers wait for a backward not to come */
+        if (begun ||
+            observer->armed) { /* armed: its peers wait for a backward that will not come */
             observer->abort(observer, status, message);
         }
     }

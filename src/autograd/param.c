@@ -6,6 +6,7 @@
 
 /* ---- public ------------------------------------------------------------------------------- */
 
+/* A mode of the calling thread; returns the former one. */
 bool ls_set_grad_mode(bool enabled)
 {
     bool before = !ls__self.no_grad;
@@ -21,6 +22,8 @@ static void forget_leaf(ls__record *record)
     record->flags &= (uint8_t)~LS__RECORD_LEAF;
 }
 
+/* A leaf needs an address of its own for its elements, hence contiguous; a tensor whose mode does
+ * not change is returned as it is. */
 ls_tensor *ls_set_requires_grad(ls_tensor *t, bool requires_grad)
 {
     ls__call call;
@@ -117,6 +120,7 @@ ls_tensor *ls_grad(ls_tensor *t)
 
 /* ---- for the layers above ----------------------------------------------------------------- */
 
+/* One observer a leaf: a gradient cannot lie in two buckets. ddp checks that before it asks. */
 ls_status ls__param_observe(ls_tensor *param, ls__observer *observer, int index)
 {
     ls__tensors *tensors;
@@ -192,7 +196,7 @@ ls_status ls__param_bind_value(ls_tensor *param, void *memory)
 
 /* Memory of the gradient's own returns to the allocator while the gradient is absent. Borrowed
  * memory (a bucket's) stays bound. */
-static void let_go(ls__tensors *tensors, ls__leaf *leaf)
+static void release_grad(ls__tensors *tensors, ls__leaf *leaf)
 {
     if (leaf->grad == NULL || leaf->grad->size_class == LS__STORAGE_BORROWED) {
         return;
@@ -224,7 +228,7 @@ ls_status ls__param_set_grad_present(ls_tensor *param, bool present)
     }
     leaf->present = present;
     if (!present) {
-        let_go(tensors, leaf);
+        release_grad(tensors, leaf);
     }
     return LS_OK;
 }

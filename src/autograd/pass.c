@@ -1,6 +1,7 @@
 /* Autograd's state of one runtime, made by its first pass. */
 #include "autograd/pass.h"
 
+/* Runs when the runtime is finalized; observers were removed with their modules. */
 static void autograd_free(ls_runtime *runtime, void *data)
 {
     runtime->env->release(runtime->env, data, sizeof(ls__autograd));

@@ -1,5 +1,5 @@
 /* The state of autograd in one runtime, and of one backward pass: walk.c plans it, engine.c runs
- * it, accumulate.c adds gradients up, observers.c tells the layers above. */
+ * it, accumulate.c adds gradients up, observers.c notifies the layers above. */
 #ifndef LS_AUTOGRAD_PASS_H
 #define LS_AUTOGRAD_PASS_H
 

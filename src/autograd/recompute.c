@@ -6,10 +6,10 @@
  *              └──▶ parameters
  *
  * The first run records its graph in a scope of its own. Before the scope is left the graph is
- * walked from each result for the places it leads to: leaves, and older operations (x's, most
- * often). These become the *links* of that result's node (joint.c): a plan that reaches the result
- * reaches them, each leaf with one accumulation still to come, so nothing is ready before the
- * segment has run.
+ * walked from each result to find the nodes to which it leads: leaves, and older operations (x's,
+ * most often). These become the *links* of that result's node (joint.c): a plan that reaches the
+ * result reaches them, each leaf with one accumulation still to come, so no leaf is ready before
+ * the segment has run.
  *
  * In backward the second graph leads to the very same nodes as the first did, for x' has x's node
  * and geometry, and y has those of its operation's output. Its operations run at the place in the
@@ -29,8 +29,8 @@ typedef struct context {
     const char *name;
 } context;
 
-/* Copies each input's record and version: replay shows the same memory again, and refuses it if it
- * changed. */
+/* Copies each input's record and version: replay passes the same memory to the function again, and
+ * fails if it has changed. */
 static ls_status take_inputs(ls__tensors *tensors, ls__segment *p, ls_tensor *const *inputs)
 {
     for (int i = 0; i < p->input_count; i++) {
@@ -77,8 +77,8 @@ static void note_reached(const ls__segment *p, const ls__autograd_walk *walk, bo
 }
 
 /* Walks the graph of one result and stores the places it leads to as the links of `out`. */
-static ls_status look_inside(ls__tensors *tensors, const ls__segment *p, uint64_t border,
-                             ls__record *y, ls__segment_outcome *out, bool *reached)
+static ls_status find_links(ls__tensors *tensors, const ls__segment *p, uint64_t border,
+                            ls__record *y, ls__segment_outcome *out, bool *reached)
 {
     ls__autograd *autograd = ls__autograd_get("recompute");
     if (autograd == NULL) {
@@ -113,7 +113,7 @@ static ls_status run_first(ls__tensors *tensors, ls__segment *p, ls_tensor *cons
         ls__segment_outcome *out = &p->output[i];
         const bool made = ls__node_inside(y[i]->node, border);
         if (made) {
-            LS_TRY(look_inside(tensors, p, border, y[i], out, reached));
+            LS_TRY(find_links(tensors, p, border, y[i], out, reached));
             out->result = ls__segment_result_of(y[i]);
         }
         out->y = *y[i];
@@ -139,11 +139,11 @@ static ls_status run_in_scope(ls__tensors *tensors, ls__segment *p, ls_tensor *c
     return status;
 }
 
-/* ---- what remains of it ------------------------------------------------------------------- */
+/* ---- recording it ------------------------------------------------------------------------- */
 
 /* Whether any result requires gradients; without one, nothing is recorded and the segment is
  * dropped. */
-static bool leads_anywhere(const ls__segment *p)
+static bool any_links(const ls__segment *p)
 {
     for (int i = 0; i < p->output_count; i++) {
         if (p->output[i].links != NULL) {
@@ -183,7 +183,7 @@ static ls_status record_segment(ls__tensors *tensors, ls__storage *own, ls__reco
 
 /* Makes the results tensors of the surrounding scope. The segment drops its references to them:
  * kept, they would hold the activations that recomputation is to free. */
-static ls_status give_out(ls__tensors *tensors, ls__storage *own, ls__record **y)
+static ls_status wrap_results(ls__tensors *tensors, ls__storage *own, ls__record **y)
 {
     ls__segment *p = ls__segment_of(own);
     for (int i = 0; i < p->output_count; i++) {
@@ -196,7 +196,7 @@ static ls_status give_out(ls__tensors *tensors, ls__storage *own, ls__record **y
         p->output[i].y.storage = NULL;
         p->output[i].y.node = NULL;
     }
-    return leads_anywhere(p) ? record_segment(tensors, own, y) : LS_OK;
+    return any_links(p) ? record_segment(tensors, own, y) : LS_OK;
 }
 
 /* y[i] are records of the present scope. The joint, if one was made, keeps the segment alive. */
@@ -213,7 +213,7 @@ static ls_status recompute(ls__tensors *tensors, const ls__segment_callee *f,
         status = run_in_scope(tensors, ls__segment_of(own), inputs);
     }
     if (status == LS_OK) {
-        status = give_out(tensors, own, y);
+        status = wrap_results(tensors, own, y);
     }
     ls__storage_unref(own);
     return status;

@@ -7,13 +7,14 @@
 #include "autograd/mode.h"
 #include "autograd/segment.h"
 
+/* `how` completes "the function … than in the forward pass". */
 static ls_status fail_differs(const ls__autograd_pass *pass, const ls__tensor_node *node,
                               const char *how)
 {
     return ls__fail(LS_ERR_STATE,
-                    "%s: recompute at %s:%d: run again for its gradients, the function %s than in "
-                    "the forward pass; it must do the same both times (call ls_module_train after "
-                    "ls_backward, and keep what it reads as it was)",
+                    "%s: recompute at %s:%d: when ls_backward ran the function again, it %s than "
+                    "in the forward pass; it must do the same both times (call ls_module_train "
+                    "after ls_backward, and do not change data that the function reads)",
                     pass->name, node->file != NULL ? node->file : "?", node->line, how);
 }
 
@@ -56,7 +57,7 @@ static ls_status check_unchanged(const ls__autograd_pass *pass, const ls__tensor
 
 /* Makes the inputs tensors of the present scope, over the memory and with the nodes of the first
  * run. */
-static ls_status show_inputs(ls__tensors *tensors, const ls__segment *p, ls_tensor **inputs)
+static ls_status wrap_inputs(ls__tensors *tensors, const ls__segment *p, ls_tensor **inputs)
 {
     for (int i = 0; i < p->input_count; i++) {
         ls__record *record =
@@ -82,7 +83,7 @@ static ls_status call_again(ls__autograd_pass *pass, const ls__tensor_node *node
     ls__self.replay = draws;
     ls__self.file = node->file;
     ls__self.line = node->line;
-    ls_status status = show_inputs(pass->tensors, p, inputs);
+    ls_status status = wrap_inputs(pass->tensors, p, inputs);
     if (status == LS_OK) {
         status = ls__segment_call(pass->tensors, p, inputs, y);
     }
@@ -197,6 +198,7 @@ static ls_status seed(ls__autograd_pass *pass, const ls__tensor_node *node, cons
     return LS_OK;
 }
 
+/* The second forward, and the backward through it. */
 static ls_status run_again(ls__autograd_pass *pass, ls__tensor_node *node, ls_scope *scope,
                            ls__autograd_walk *walk)
 {

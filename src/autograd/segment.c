@@ -6,8 +6,9 @@
 #include "tensor/op.h"
 #include "tensor/rng_stream.h"
 
-/* A node among the outputs is held only between the first run and give_out. */
-static void piece_fini(ls__storage *storage)
+/* Runs when the joint dies, or without one at the end of the call. A node among the outputs is held
+ * only between the first run and wrap_results. */
+static void segment_fini(ls__storage *storage)
 {
     const ls__segment *p = storage->data;
     for (int i = 0; i < p->input_count; i++) {
@@ -41,7 +42,7 @@ ls__storage *ls__segment_new(ls__tensors *tensors, const ls__segment_callee *f, 
     p->output = (ls__segment_outcome *)(void *)((char *)p->input + inputs);
     p->draws = ls__draws_take(tensors->runtime, 0);
     p->autocast = ls__self.autocast;
-    storage->fini = piece_fini;
+    storage->fini = segment_fini;
     return storage;
 }
 

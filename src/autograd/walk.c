@@ -36,6 +36,7 @@ static ls_status pile_push(ls__autograd_pile *pile, ls__tensors *tensors, ls__te
     return LS_OK;
 }
 
+/* Exchanges two places of the heap. */
 static void swap(ls__autograd_pile *heap, int64_t i, int64_t j)
 {
     ls__tensor_node *node = heap->at[i];
@@ -146,6 +147,7 @@ static ls_status reach_inputs(ls__autograd_walk *walk, const ls__tensor_node *no
     return LS_OK;
 }
 
+/* The root counts as reached by one edge: the gradient that the caller puts there. */
 ls_status ls__walk_add(ls__autograd_walk *walk, ls__tensor_node *root)
 {
     return reach(walk, root);

@@ -146,7 +146,7 @@ TEST(all_outputs_outlive_backward_and_what_lay_between_does_not)
         CHECK_OK(ls_tensor_status(out[0]));
         CHECK_OK(ls_tensor_status(out[1]));
         CHECK_STATUS(ls_tensor_status(e->between), LS_ERR_STATE);
-        CHECK_CONTAINS(ls_error_message(), "made by a module for itself");
+        CHECK_CONTAINS(ls_error_message(), "an intermediate result of a module");
     }
     CHECK_INT(ls__self.modules, 0);
     ls_module_free(&e->base);
