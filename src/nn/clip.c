@@ -1,7 +1,9 @@
 /* Clipping by the global norm (Pascanu et al. 2013), torch.nn.utils.clip_grad_norm_.
  *
+ *     total = sqrt(sum over all gradients of g^2);   g <- g * max_norm / (total + 1e-6) if that is < 1
+ *
  * The squares are added in float64, parameter by parameter in order of addition, so every rank of a
- * replicated model finds the same norm and the replicas stay equal.
+ * replicated model computes the same norm and the replicas stay equal.
  */
 #include <math.h>
 

@@ -1,53 +1,16 @@
 /* Layers of sequences and of images that grow: convolution of one dimension, transposed
  * convolution, upsampling, group norm. Parameters, names, shapes and initial distributions are
- * PyTorch's. */
+ * PyTorch's. Arguments are checked before the module is made; a failure to fill a parameter is
+ * noted on it, and ls__layer_finished turns it into NULL. */
 #include <lockstep/ops.h>
 #include <lockstep/vision.h>
-
-#include <math.h>
 
 #include "base/options.h"
 #include "nn/layer.h"
 
-/* Checks the sizes; the groups must divide both numbers of channels. */
-static bool groups_fit(const char *layer, int64_t in, int64_t out, int64_t kernel, int64_t groups)
-{
-    if (!ls__layer_positive(layer, "in", in) || !ls__layer_positive(layer, "out", out) ||
-        !ls__layer_positive(layer, "kernel", kernel) ||
-        !ls__layer_positive(layer, "groups", groups)) {
-        return false;
-    }
-    if (in % groups != 0 || out % groups != 0) {
-        (void)ls__fail(LS_ERR_INVALID,
-                       "%s: %lld groups of %lld inputs and %lld outputs; the groups must divide "
-                       "both",
-                       layer, (long long)groups, (long long)in, (long long)out);
-        return false;
-    }
-    return true;
-}
-
-/* Adds a weight, and a bias [out] where `bias` is given, both drawn from U(-b, b) with b =
- * 1/sqrt(inputs of one output). This is kaiming_uniform(a = sqrt(5)), with inputs counted as
- * PyTorch does: weight.size(1) times the window. */
-static void add_weights(ls_module *m, ls_tensor **weight, ls_tensor **bias, ls_shape shape,
-                        int64_t out)
-{
-    double inputs = 1.0;
-    for (int d = 1; d < shape.ndim; d++) {
-        inputs *= (double)shape.dim[d];
-    }
-    const double bound = 1.0 / sqrt(inputs);
-    *weight = ls__layer_param(m, "weight", shape);
-    ls__layer_note(m, ls_fill_uniform(*weight, -bound, bound));
-    if (bias != NULL) {
-        *bias = ls__layer_param(m, "bias", LS_SHAPE(out));
-        ls__layer_note(m, ls_fill_uniform(*bias, -bound, bound));
-    }
-}
-
 /* ---- convolution of sequences ------------------------------------------------------------- */
 
+/* `bias` is NULL in a layer without one. */
 typedef struct conv1d {
     ls_module base;
     ls_tensor *weight, *bias;
@@ -63,11 +26,12 @@ static ls_tensor *conv1d_forward(ls_module *m, ls_tensor *x) /* [N,C,L] -> [N,O,
 static const ls_module_class conv1d_class =
     LS_MODULE_CLASS(.name = "Conv1d", .forward = conv1d_forward);
 
+/* The weight is [out, in / groups, kernel]. */
 ls_module *ls_conv1d_new(int64_t in, int64_t out, int64_t kernel,
                          const ls_conv1d_layer_options *options)
 {
     LS__OPTIONS_OR(NULL, ls_conv1d_layer_options, given, options);
-    if (!groups_fit("Conv1d", in, out, kernel, given.groups)) {
+    if (!ls__layer_groups_fit("Conv1d", in, out, kernel, given.groups)) {
         return NULL;
     }
     conv1d *self = ls_module_new(sizeof *self, &conv1d_class);
@@ -79,13 +43,14 @@ ls_module *ls_conv1d_new(int64_t in, int64_t out, int64_t kernel,
                                         .padding = given.padding,
                                         .dilation = given.dilation,
                                         .groups = given.groups};
-    add_weights(&self->base, &self->weight, given.bias ? &self->bias : NULL,
-                LS_SHAPE(out, in / given.groups, kernel), out);
+    ls__layer_add_weights(&self->base, &self->weight, given.bias ? &self->bias : NULL,
+                          LS_SHAPE(out, in / given.groups, kernel), out);
     return ls__layer_finished(&self->base);
 }
 
 /* ---- transposed convolution --------------------------------------------------------------- */
 
+/* Its forward is the gradient of a convolution with respect to its input. */
 typedef struct conv_transpose2d {
     ls_module base;
     ls_tensor *weight, *bias;
@@ -106,7 +71,7 @@ ls_module *ls_conv_transpose2d_new(int64_t in, int64_t out, int64_t kernel,
                                    const ls_conv_transpose2d_layer_options *options)
 {
     LS__OPTIONS_OR(NULL, ls_conv_transpose2d_layer_options, given, options);
-    if (!groups_fit("ConvTranspose2d", in, out, kernel, given.groups)) {
+    if (!ls__layer_groups_fit("ConvTranspose2d", in, out, kernel, given.groups)) {
         return NULL;
     }
     conv_transpose2d *self = ls_module_new(sizeof *self, &transpose_class);
@@ -120,13 +85,14 @@ ls_module *ls_conv_transpose2d_new(int64_t in, int64_t out, int64_t kernel,
         .dilation = {given.dilation, given.dilation},
         .output_padding = {given.output_padding, given.output_padding},
         .groups = given.groups};
-    add_weights(&self->base, &self->weight, given.bias ? &self->bias : NULL,
-                LS_SHAPE(in, out / given.groups, kernel, kernel), out);
+    ls__layer_add_weights(&self->base, &self->weight, given.bias ? &self->bias : NULL,
+                          LS_SHAPE(in, out / given.groups, kernel, kernel), out);
     return ls__layer_finished(&self->base);
 }
 
 /* ---- upsampling --------------------------------------------------------------------------- */
 
+/* Has no parameters. */
 typedef struct upsample {
     ls_module base;
     ls_upsample_options options;
@@ -140,6 +106,7 @@ static ls_tensor *upsample_forward(ls_module *m, ls_tensor *x) /* [N,C,H,W] -> [
 static const ls_module_class upsample_class =
     LS_MODULE_CLASS(.name = "Upsample", .forward = upsample_forward);
 
+/* The options are checked by the operation in the first forward, which knows the input. */
 ls_module *ls_upsample_new(const ls_upsample_options *options)
 {
     LS__OPTIONS_OR(NULL, ls_upsample_options, given, options);
@@ -153,6 +120,8 @@ ls_module *ls_upsample_new(const ls_upsample_options *options)
 
 /* ---- group norm --------------------------------------------------------------------------- */
 
+/* Normalises each group of channels of each sample (Wu & He 2018), so it does not depend on the
+ * batch. */
 typedef struct group_norm {
     ls_module base;
     ls_tensor *weight, *bias; /* NULL: not affine */

@@ -63,8 +63,8 @@ static ls_status check_counts(const ls_module *module, ls_tensor *const *inputs,
     LS_TRY(ls__arrays_check("forward", inputs, input_count, outputs, output_count));
     if (module->cls->forward != NULL && (input_count != 1 || output_count != 1)) {
         return ls__fail(LS_ERR_INVALID,
-                        "forward: a %s takes 1 input and gives 1 output, but the call has %d and "
-                        "%d",
+                        "forward: a %s has 1 input and 1 output, but the call has %d and %d; give "
+                        "one of each",
                         module->cls->name, input_count, output_count);
     }
     return LS_OK;
@@ -114,7 +114,8 @@ static ls_status call_hooked(ls_module *module, ls_tensor *const *inputs, int in
     return check_outputs(module, outputs, output_count);
 }
 
-/* Errors from within carry the line inside the module; the outermost call adds the user's line. */
+/* The common part of both calls. Errors from within carry the line inside the module; the outermost
+ * call adds the user's line. */
 static ls_status call(ls_module *module, ls_tensor *const *inputs, int input_count,
                       ls_tensor **outputs, int output_count)
 {
@@ -173,17 +174,21 @@ ls_status ls_forward_many(ls_module *module, ls_tensor *const *inputs, int input
     return LS_OK;
 }
 
+/* ---- recomputed --------------------------------------------------------------------------- */
+
 /* Fits ls_forward to recomputation, which keeps the module as its argument. */
 static ls_tensor *forward_of(ls_tensor *x, void *module)
 {
     return ls_forward(module, x);
 }
 
+/* The module must live until backward has run the segment again. */
 ls_tensor *ls_recompute(ls_module *module, ls_tensor *x)
 {
     return ls_recompute_call(forward_of, x, module);
 }
 
+/* The same for several inputs and outputs. */
 static ls_status forward_many_of(ls_tensor *const *inputs, int input_count, ls_tensor **outputs,
                                  int output_count, void *module)
 {

@@ -12,6 +12,7 @@
 #define PRIME_2 0xC2B2AE3D27D4EB4Fu
 #define PRIME_3 0x165667B19E3779F9u
 
+/* To the left; 0 < bits < 64. */
 static uint64_t rotate(uint64_t x, int bits)
 {
     return (x << bits) | (x >> (64 - bits));
@@ -55,7 +56,7 @@ static uint64_t mix_bytes(uint64_t hash, const void *data, size_t bytes)
     return finish(hash ^ bytes);
 }
 
-/* 0 when the items cannot be listed. */
+/* Covers parameters and buffers in the order of their addition; 0 when they cannot be listed. */
 uint64_t ls_module_hash(ls_module *module)
 {
     int count = 0;

@@ -1,4 +1,6 @@
-/* Hooks on the forward of modules: a list of each module, which frees it in the end. */
+/* Hooks on the forward of modules. Each module has a list of them, in order of addition, and owns
+ * it. A hook may remove itself or others while it runs: a running hook is only marked, and its
+ * memory is freed when the outermost call of it has returned. */
 #include "nn/hooks.h"
 
 #include <stdlib.h>
@@ -59,11 +61,13 @@ static ls_hook *hook_new(ls_module *module, ls_forward_hook_fn fn, void *arg, bo
     return &hook->base;
 }
 
+/* Runs before the forward and may replace the inputs. */
 ls_hook *ls_forward_pre_hook_new(ls_module *module, ls_forward_hook_fn fn, void *arg)
 {
     return hook_new(module, fn, arg, true);
 }
 
+/* Runs after the forward and may replace the outputs. */
 ls_hook *ls_forward_hook_new(ls_module *module, ls_forward_hook_fn fn, void *arg)
 {
     return hook_new(module, fn, arg, false);

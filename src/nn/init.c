@@ -11,6 +11,7 @@
 /* Keeps these streams apart from those of dropout and ls_rand, whose numbers have bit 62 or 63. */
 #define PARAM_STREAMS ((uint64_t)0x7061726d << 24) /* "parm" */
 
+/* A tensor that is about to be filled, and the random stream from which. */
 typedef struct target {
     float *data;
     int64_t count;
@@ -41,6 +42,7 @@ static ls_status prepare(const char *what, ls_tensor *t, target *out)
     return LS_OK;
 }
 
+/* A mode of the calling thread; returns the former one. */
 bool ls_set_skip_init(bool skip)
 {
     const bool before = ls__self.skip_init;
@@ -48,6 +50,7 @@ bool ls_set_skip_init(bool skip)
     return before;
 }
 
+/* Element i is number i of the stream, so threads can fill parts of it independently. */
 ls_status ls_fill_uniform(ls_tensor *t, double low, double high)
 {
     target at = {0};
@@ -81,6 +84,8 @@ ls_status ls_fill_constant(ls_tensor *t, double value)
     return LS_OK;
 }
 
+/* N(0, 2 / fan) (He et al. 2015, equations 10 and 14): fan is the number of elements that add up to
+ * one output (fan_in), or into which one input goes (fan_out). */
 ls_status ls_fill_kaiming_normal(ls_tensor *weight, bool fan_out)
 {
     LS_TRY(ls_tensor_status(weight));

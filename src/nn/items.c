@@ -77,6 +77,7 @@ static bool collect(const ls_module *module, const char **path, int depth, ls__i
     return true;
 }
 
+/* Frees the list and the older ones behind it. */
 void ls__items_free(ls__item_list *list)
 {
     while (list != NULL) {
@@ -124,21 +125,21 @@ const ls__module_item *ls__module_items(ls_module *module, int *count)
     return cache->items;
 }
 
-/* Returns how many there are, which may be more than `count`. */
+/* Returns the number of parameters, which may be more than the `count` that fit into `out`. */
 int ls_module_params(ls_module *module, ls_param *out, int count)
 {
-    int items = 0, found = 0;
+    int items = 0, params = 0;
     const ls__module_item *item = ls__module_items(module, &items);
     for (int i = 0; i < items; i++) {
         if (item[i].buffer) {
             continue;
         }
-        if (found < count) {
-            out[found] = (ls_param){.name = item[i].name, .value = item[i].value};
+        if (params < count) {
+            out[params] = (ls_param){.name = item[i].name, .value = item[i].value};
         }
-        found++;
+        params++;
     }
-    return found;
+    return params;
 }
 
 int ls_module_param_count(ls_module *module)
@@ -146,6 +147,7 @@ int ls_module_param_count(ls_module *module)
     return ls_module_params(module, NULL, 0);
 }
 
+/* Elements of parameters; buffers are not counted, as in the sizes that papers state. */
 int64_t ls_module_numel(ls_module *module)
 {
     int items = 0;

@@ -1,4 +1,5 @@
-/* Helpers shared by the constructors of layers. */
+/* Helpers shared by the constructors of layers. They work on a module that is NULL or has failed
+ * already, so a constructor checks once, by ls__layer_finished. */
 #ifndef LS_NN_LAYER_H
 #define LS_NN_LAYER_H
 
@@ -15,6 +16,7 @@ static inline ls_module *ls__layer_finished(ls_module *module)
     return module;
 }
 
+/* A failure becomes the module's, unless it has one. */
 static inline void ls__layer_note(ls_module *module, ls_status status)
 {
     if (status < 0) {
@@ -22,6 +24,7 @@ static inline void ls__layer_note(ls_module *module, ls_status status)
     }
 }
 
+/* False with the error set. */
 static inline bool ls__layer_positive(const char *layer, const char *name, int64_t value)
 {
     if (value < 1) {
@@ -36,5 +39,15 @@ static inline ls_tensor *ls__layer_param(ls_module *module, const char *name, ls
 {
     return ls_module_add_param(module, name, ls_empty(shape, LS_FLOAT32));
 }
+
+/* Whether the sizes of a convolution are positive and the groups divide both numbers of channels;
+ * false with the error set. */
+bool ls__layer_groups_fit(const char *layer, int64_t in, int64_t out, int64_t kernel,
+                          int64_t groups);
+
+/* Adds "weight" and, unless `bias` is NULL, "bias" [out], with PyTorch's initial values for linear
+ * and convolution layers. */
+void ls__layer_add_weights(ls_module *module, ls_tensor **weight, ls_tensor **bias, ls_shape shape,
+                           int64_t out);
 
 #endif

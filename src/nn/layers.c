@@ -1,7 +1,10 @@
 /* The layers: parameters, names, shapes and initial distributions as in PyTorch, so that a network
  * written in both starts alike. Each is a struct, a forward function and a constructor.
+ *
+ * A constructor checks its arguments, makes the module and adds the parameters. It returns NULL with
+ * the error set when an argument is wrong or memory is short. The order in which parameters are
+ * added is the order in which they draw their initial values, so it must not change.
  */
-#include <math.h>
 #include <stdio.h>
 
 #include <lockstep/ops.h>
@@ -12,6 +15,7 @@
 
 /* ---- linear ------------------------------------------------------------------------------- */
 
+/* `bias` is NULL in a layer without one. */
 typedef struct linear {
     ls_module base;
     ls_tensor *weight, *bias;
@@ -28,7 +32,8 @@ static ls_tensor *linear_forward(ls_module *m, ls_tensor *x) /* [..,in] -> [..,o
 static const ls_module_class linear_class =
     LS_MODULE_CLASS(.name = "Linear", .forward = linear_forward);
 
-/* Both are drawn from U(-1/sqrt(in), 1/sqrt(in)): PyTorch's kaiming_uniform(a = sqrt(5)). */
+/* The weight is [out, in]. A value of the enumeration that does not exist would otherwise surface
+ * only in the first forward. */
 ls_module *ls_linear_new(int64_t in, int64_t out, const ls_linear_options *options)
 {
     LS__OPTIONS_OR(NULL, ls_linear_options, given, options);
@@ -46,19 +51,15 @@ ls_module *ls_linear_new(int64_t in, int64_t out, const ls_linear_options *optio
     if (self == NULL) {
         return NULL;
     }
-    double bound = 1.0 / sqrt((double)in);
     self->activation = given.activation;
-    self->weight = ls__layer_param(&self->base, "weight", LS_SHAPE(out, in));
-    ls__layer_note(&self->base, ls_fill_uniform(self->weight, -bound, bound));
-    if (given.bias) {
-        self->bias = ls__layer_param(&self->base, "bias", LS_SHAPE(out));
-        ls__layer_note(&self->base, ls_fill_uniform(self->bias, -bound, bound));
-    }
+    ls__layer_add_weights(&self->base, &self->weight, given.bias ? &self->bias : NULL,
+                          LS_SHAPE(out, in), out);
     return ls__layer_finished(&self->base);
 }
 
 /* ---- embedding ---------------------------------------------------------------------------- */
 
+/* The weight is [count, dim]: one row a token. */
 typedef struct embedding {
     ls_module base;
     ls_tensor *weight;
@@ -90,6 +91,7 @@ ls_module *ls_embedding_new(int64_t count, int64_t dim)
 
 /* ---- layer norm --------------------------------------------------------------------------- */
 
+/* Both parameters are NULL without `affine`. */
 typedef struct layer_norm {
     ls_module base;
     ls_tensor *weight, *bias;
@@ -105,7 +107,7 @@ static ls_tensor *layer_norm_forward(ls_module *m, ls_tensor *x) /* [..,dim] -> 
 static const ls_module_class layer_norm_class =
     LS_MODULE_CLASS(.name = "LayerNorm", .forward = layer_norm_forward);
 
-/* Starts as a plain normalisation: weight 1, bias 0. Without `affine` both stay NULL. */
+/* Starts as a plain normalisation: weight 1, bias 0. */
 ls_module *ls_layer_norm_new(int64_t dim, const ls_layer_norm_options *options)
 {
     LS__OPTIONS_OR(NULL, ls_layer_norm_options, given, options);
@@ -128,6 +130,7 @@ ls_module *ls_layer_norm_new(int64_t dim, const ls_layer_norm_options *options)
 
 /* ---- root mean square norm ---------------------------------------------------------------- */
 
+/* y = x / sqrt(mean(x^2) + eps) * weight (Zhang & Sennrich 2019). */
 typedef struct rms_norm {
     ls_module base;
     ls_tensor *weight;
@@ -143,6 +146,7 @@ static ls_tensor *rms_norm_forward(ls_module *m, ls_tensor *x) /* [..,dim] -> [.
 static const ls_module_class rms_norm_class =
     LS_MODULE_CLASS(.name = "RMSNorm", .forward = rms_norm_forward);
 
+/* Starts with weight 1; PyTorch's RMSNorm has no bias. */
 ls_module *ls_rms_norm_new(int64_t dim, double eps)
 {
     if (!ls__layer_positive("RMSNorm", "dim", dim)) {
@@ -160,6 +164,8 @@ ls_module *ls_rms_norm_new(int64_t dim, double eps)
 
 /* ---- dropout ------------------------------------------------------------------------------ */
 
+/* The mask is drawn from the stream of the step, by the position of each element in the global
+ * batch: the same for any number of ranks. */
 typedef struct dropout {
     ls_module base;
     double p;
@@ -175,6 +181,7 @@ static ls_tensor *dropout_forward(ls_module *m, ls_tensor *x) /* [..] -> [..] */
 static const ls_module_class dropout_class =
     LS_MODULE_CLASS(.name = "Dropout", .forward = dropout_forward);
 
+/* With p = 1 every element is dropped. */
 ls_module *ls_dropout_new(double p)
 {
     if (!(p >= 0.0 && p <= 1.0)) {
@@ -191,6 +198,7 @@ ls_module *ls_dropout_new(double p)
 
 /* ---- activations -------------------------------------------------------------------------- */
 
+/* ReLU has no state, so the module is a plain ls_module. */
 static ls_tensor *relu_forward(ls_module *m, ls_tensor *x)
 {
     (void)m;
@@ -216,6 +224,7 @@ static ls_tensor *gelu_forward(ls_module *m, ls_tensor *x)
 
 static const ls_module_class gelu_class = LS_MODULE_CLASS(.name = "GELU", .forward = gelu_forward);
 
+/* The two kinds differ by up to 5e-4, so a model must be run with the one it was trained with. */
 ls_module *ls_gelu_new(ls_gelu_kind kind)
 {
     if (kind != LS_GELU_ERF && kind != LS_GELU_TANH) {
@@ -243,6 +252,7 @@ static ls_tensor *identity_forward(ls_module *m, ls_tensor *x)
 static const ls_module_class identity_class =
     LS_MODULE_CLASS(.name = "Identity", .forward = identity_forward);
 
+/* Takes the place of a layer that a configuration leaves out. */
 ls_module *ls_identity_new(void)
 {
     return ls_module_new(sizeof(ls_module), &identity_class);

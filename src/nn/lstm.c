@@ -7,12 +7,14 @@
 #include "base/error.h"
 #include "nn/module.h"
 
-#define LAYERS_MAX 1000 /* more is surely a mistake of units */
+#define LAYERS_MAX 1000 /* bounds the struct; more is a mistake in the order of the arguments */
 
+/* The four gates lie below each other: weight_ih is [4*hidden, in], weight_hh [4*hidden, hidden]. */
 typedef struct layer {
     ls_tensor *weight_ih, *weight_hh, *bias_ih, *bias_hh;
 } layer;
 
+/* The layers lie behind the struct, so that one allocation holds both. */
 typedef struct lstm {
     ls_module base;
     int layers;
@@ -60,6 +62,7 @@ static bool in_range(const char *name, int64_t value, int64_t most)
     return false;
 }
 
+/* All parameters are drawn from U(-1/sqrt(hidden), 1/sqrt(hidden)), in the order of their names. */
 ls_module *ls_lstm_new(int64_t in, int64_t hidden, int layers)
 {
     if (!in_range("in", in, INT64_MAX) || !in_range("hidden", hidden, INT64_MAX / 4) ||

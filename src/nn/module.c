@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/log.h"
 #include "base/runtime.h"
 #include "nn/hooks.h"
@@ -23,11 +24,14 @@
  * version were in the first one, so a class must have all of them. */
 static ls_status check_class(size_t bytes, const ls_module_class *cls)
 {
-    if (cls == NULL || bytes < sizeof(ls_module)) {
+    if (cls == NULL) {
+        return ls__fail(LS_ERR_INVALID, "module: the class is NULL; give an ls_module_class");
+    }
+    if (bytes < sizeof(ls_module)) {
         return ls__fail(LS_ERR_INVALID,
-                        "module: %zu bytes, class %p; give a class, and at least the "
-                        "sizeof(ls_module) bytes of the first member",
-                        bytes, (const void *)cls);
+                        "module: %zu bytes are too few for a module; give the size of your struct, "
+                        "whose first member is an ls_module",
+                        bytes);
     }
     if (cls->size < sizeof *cls || cls->size > LS__CLASS_BYTES_MAX) {
         return ls__fail(LS_ERR_INVALID,
@@ -64,6 +68,7 @@ void *ls_module_new(size_t bytes, const ls_module_class *cls)
     return module;
 }
 
+/* The root has no parent that could have given it a name. */
 const char *ls__module_name(const ls_module *module)
 {
     return module->entries->name[0] ? module->entries->name : module->cls->name;
@@ -85,12 +90,15 @@ void ls__module_fail(ls_module *module, ls_status status)
 ls_status ls_module_status(const ls_module *module)
 {
     if (module == NULL) {
-        return ls__self.status < 0 ? ls__self.status /* its constructor's, most likely */
-                                   : ls__fail(LS_ERR_INVALID, "module: the module is NULL");
+        return ls__self.status < 0
+                   ? ls__self.status /* its constructor's, most likely */
+                   : ls__fail(LS_ERR_INVALID, "module: the module is NULL; check what its "
+                                              "constructor returned");
     }
     if (module->status < 0) {
         const char *message = module->entries->message;
-        return ls__fail_again(module->status, message ? message : "module: it failed when built");
+        return ls__fail_again(module->status,
+                              message != NULL ? message : "module: its construction failed");
     }
     return LS_OK;
 }
@@ -157,7 +165,8 @@ static int depth_below(const ls_module *module)
     return deepest;
 }
 
-/* Whether `child` is `module` or lies below it; walks upwards, since parents are unique. */
+/* Whether `child` is `module` or lies below it. It walks upwards, since a module has one parent at
+ * most. */
 static bool contains(const ls_module *module, const ls_module *child)
 {
     for (const ls_module *at = child; at != NULL; at = at->entries->parent) {
@@ -192,6 +201,29 @@ static ls_status check_child(const ls_module *parent, const char *name, const ls
     return LS_OK;
 }
 
+/* Links the two; nothing has changed when it fails. */
+static ls_status add_child(ls_module *parent, const char *name, ls_module *child)
+{
+    ls__entry *made = NULL;
+    LS_TRY(check_child(parent, name, child));
+    LS_TRY(add_entry(parent, LS__ENTRY_CHILD, name, &made));
+    LS_ASSERT(child->entries->parent == NULL);
+    made->child = child;
+    child->entries->parent = parent;
+    memcpy(child->entries->name, made->name, sizeof made->name);
+    return LS_OK;
+}
+
+/* A missing child is most likely one whose constructor failed, so its error is quoted. */
+static ls_status fail_no_child(const ls_module *parent, const char *name)
+{
+    const char *part = name != NULL ? name : "";
+    return ls__self.status < 0
+               ? ls__fail_within(ls__self.status, "module %s: %s", parent->cls->name, part)
+               : ls__fail(LS_ERR_INVALID, "module %s: \"%s\" is NULL; check the call that made it",
+                          parent->cls->name, part);
+}
+
 /* Takes `child`, also on failure: it is then freed, unless it belongs elsewhere. The failure is
  * noted on `parent`, so that constructors may check once at their end. */
 ls_module *ls_module_add(ls_module *parent, const char *name, ls_module *child)
@@ -201,16 +233,10 @@ ls_module *ls_module_add(ls_module *parent, const char *name, ls_module *child)
         return NULL;
     }
     if (child == NULL) {
-        ls__module_fail(parent, ls__self.status < 0
-                                    ? ls__fail_within(ls__self.status, "module %s: %s",
-                                                      parent->cls->name, name ? name : "")
-                                    : ls__fail(LS_ERR_INVALID, "module %s: \"%s\" is NULL",
-                                               parent->cls->name, name ? name : ""));
+        ls__module_fail(parent, fail_no_child(parent, name));
         return NULL;
     }
-    ls__entry *made = NULL;
-    ls_status status = check_child(parent, name, child);
-    status = status < 0 ? status : add_entry(parent, LS__ENTRY_CHILD, name, &made);
+    const ls_status status = add_child(parent, name, child);
     if (status < 0) {
         ls__module_fail(parent, status);
         if (child->entries->parent == NULL && !contains(child, parent)) {
@@ -218,9 +244,6 @@ ls_module *ls_module_add(ls_module *parent, const char *name, ls_module *child)
         }
         return NULL;
     }
-    made->child = child;
-    child->entries->parent = parent;
-    memcpy(child->entries->name, made->name, sizeof made->name);
     if (child->status < 0) {
         ls__module_fail(parent, ls_module_status(child));
     }
@@ -249,22 +272,29 @@ static ls_status check_tensor(const ls_module *module, ls__entry_kind kind, cons
     return LS_OK;
 }
 
+/* Checks everything before the entry is made. */
+static ls_status enter_tensor(ls_module *module, ls__entry_kind kind, const char *name,
+                              const ls_tensor *value, ls__entry **out)
+{
+    if (value == NULL) {
+        return ls__fail(LS_ERR_INVALID, "module %s: \"%s\" is NULL; check the call that made it",
+                        module->cls->name, name != NULL ? name : "");
+    }
+    LS_TRY(check_name(module, kind, name));
+    LS_TRY(check_tensor(module, kind, name, value));
+    return add_entry(module, kind, name, out);
+}
+
 /* The tensor is kept beyond its scope. On failure `value` is returned as it came, so that
  * construction can go on until the status is checked. */
 static ls_tensor *add_tensor(ls_module *module, ls__entry_kind kind, const char *name,
                              ls_tensor *value)
 {
-    if (module == NULL || value == NULL) {
-        if (module != NULL) {
-            ls__module_fail(module, ls__fail(LS_ERR_INVALID, "module %s: \"%s\" is NULL",
-                                             module->cls->name, name ? name : ""));
-        }
+    if (module == NULL) {
         return value;
     }
     ls__entry *made = NULL;
-    ls_status status = check_name(module, kind, name);
-    status = status < 0 ? status : check_tensor(module, kind, name, value);
-    status = status < 0 ? status : add_entry(module, kind, name, &made);
+    const ls_status status = enter_tensor(module, kind, name, value, &made);
     if (status < 0) {
         ls__module_fail(module, status);
         return value;
@@ -273,11 +303,13 @@ static ls_tensor *add_tensor(ls_module *module, ls__entry_kind kind, const char 
     return kind == LS__ENTRY_PARAM ? ls_set_requires_grad(made->tensor, true) : made->tensor;
 }
 
+/* A parameter requires gradients from here on. */
 ls_tensor *ls_module_add_param(ls_module *module, const char *name, ls_tensor *value)
 {
     return add_tensor(module, LS__ENTRY_PARAM, name, value);
 }
 
+/* A buffer is saved with the module and broadcast by ddp, but has no gradient. */
 ls_tensor *ls_module_add_buffer(ls_module *module, const char *name, ls_tensor *value)
 {
     return add_tensor(module, LS__ENTRY_BUFFER, name, value);
@@ -340,6 +372,7 @@ void ls_module_free(ls_module *module)
 
 /* ---- using -------------------------------------------------------------------------------- */
 
+/* The recursion is bounded by LS__MODULE_DEPTH_MAX. */
 void ls_module_train(ls_module *module, bool training)
 {
     if (module == NULL) {

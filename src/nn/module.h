@@ -6,9 +6,9 @@
 
 #define LS__MODULE_DEPTH_MAX 64  /* bounds the recursion over nested modules */
 #define LS__MODULE_NAME_MAX 63   /* of one part; a dotted name has at most DEPTH_MAX parts */
-#define LS__CLASS_BYTES_MAX 4096 /* a larger size is not one */
+#define LS__CLASS_BYTES_MAX 4096 /* a larger size was never set: the class is uninitialised */
 
-/* One named thing of a whole tree, under its dotted name. */
+/* A parameter or buffer of a whole tree, under its dotted name. */
 typedef struct ls__module_item {
     const char *name; /* valid while the root lives */
     ls_tensor *value;
@@ -24,7 +24,8 @@ typedef struct ls__entry {
     ls_module *child;
 } ls__entry;
 
-/* A cached list of items. Older ones stay until the root dies: their names are promised to. */
+/* A cached list of items. Older ones stay until the root is freed, because the names in them are
+ * promised to live as long. */
 typedef struct ls__item_list ls__item_list;
 struct ls__item_list {
     ls__item_list *older;

@@ -35,6 +35,7 @@ int ls_module_child_count(const ls_module *module)
     return count;
 }
 
+/* Children only are counted; NULL beyond the last. */
 ls_module *ls_module_child_at(const ls_module *module, int i)
 {
     const ls__entry *entry = i >= 0 ? child_entry(module, i) : NULL;
@@ -67,6 +68,7 @@ static const ls__entry *find_entry(const ls_module *module, const char *name, si
     return NULL;
 }
 
+/* For messages. */
 static const char *kind_name(ls__entry_kind kind)
 {
     switch (kind) {
@@ -86,9 +88,9 @@ static void fail_missing(const ls_module *module, const char *name, size_t lengt
 {
     (void)ls__fail(LS_ERR_INVALID,
                    "module %s: it has no %s \"%.*s\" (asked for: \"%s\")%s%s; "
-                   "ls_module_child_name and ls_module_params list what there is",
+                   "ls_module_child_name and ls_module_params list its parts",
                    ls__module_name(module), kind_name(kind), (int)length, name, name,
-                   other != NULL ? ", but one of that name is a " : "",
+                   other != NULL ? "; the part of that name is a " : "",
                    other != NULL ? kind_name(other->kind) : "");
 }
 
@@ -97,8 +99,9 @@ static void fail_missing(const ls_module *module, const char *name, size_t lengt
 static const ls__entry *find_part(const ls_module *module, const char *name, ls__entry_kind kind)
 {
     if (module == NULL || name == NULL) {
-        (void)ls__fail(LS_ERR_INVALID, "module %p, name %p: neither may be NULL",
-                       (const void *)module, (const void *)name);
+        (void)ls__fail(LS_ERR_INVALID,
+                       "module: the %s is NULL; give a module and the dotted name of a %s in it",
+                       module == NULL ? "module" : "name", kind_name(kind));
         return NULL;
     }
     const char *at = name;
@@ -107,8 +110,8 @@ static const ls__entry *find_part(const ls_module *module, const char *name, ls_
         const bool last = at[length] == '\0';
         const ls__entry *entry = find_entry(module, at, length);
         if (entry == NULL || entry->kind != (last ? kind : LS__ENTRY_CHILD)) {
-            const size_t shown = (size_t)(at - name) + length;
-            fail_missing(module, name, shown, last ? kind : LS__ENTRY_CHILD, entry);
+            const size_t until = (size_t)(at - name) + length;
+            fail_missing(module, name, until, last ? kind : LS__ENTRY_CHILD, entry);
             return NULL;
         }
         if (last) {

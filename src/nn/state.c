@@ -1,4 +1,5 @@
-/* The state visitor of modules: tensors first, then the state that classes keep beside them. */
+/* The state visitor of modules: tensors first, then the state that classes keep beside them. The
+ * names are those of PyTorch's state_dict, with the caller's prefix and a dot before them. */
 #include "nn/module.h"
 
 #include <stdio.h>
@@ -7,6 +8,7 @@
 #include "base/options.h"
 #include "tensor/tensor.h"
 
+/* The name as it stands in a checkpoint; cutting it could make two names equal. */
 ls_status ls__state_name(char *out, size_t bytes, const char *prefix, const char *name)
 {
     bool has_prefix = prefix != NULL && *prefix;
@@ -59,7 +61,7 @@ static ls_status visit_classes(ls_module *module, const char *prefix,
     return LS_OK;
 }
 
-/* Shared tensors are shown once, under their first name. */
+/* A tensor that several modules share is visited once, under its first name. */
 ls_status ls_module_state(ls_module *module, const char *prefix, const ls_state_visitor *visitor)
 {
     int count = 0;
@@ -67,10 +69,6 @@ ls_status ls_module_state(ls_module *module, const char *prefix, const ls_state_
     const ls__module_item *items = ls__module_items(module, &count);
     if (items == NULL) {
         return ls__self.status;
-    }
-    if (visitor == NULL) {
-        return ls__fail(LS_ERR_INVALID,
-                        "ls_module_state: the visitor is NULL; give one (lockstep/state.h)");
     }
     for (int i = 0; i < count; i++) {
         LS_TRY(visit_tensor(prefix, &items[i], visitor));

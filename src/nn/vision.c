@@ -1,7 +1,7 @@
-/* The layers of images: parameters, names, shapes and initial distributions as in PyTorch. */
+/* The layers of images: convolution, batch norm, pooling, flatten. Parameters, names, shapes and
+ * initial distributions are PyTorch's; kernels, strides and paddings of layers are square, those of
+ * the operations need not be. */
 #include <lockstep/vision.h>
-
-#include <math.h>
 
 #include "base/options.h"
 #include "nn/layer.h"
@@ -9,6 +9,7 @@
 
 /* ---- convolution -------------------------------------------------------------------------- */
 
+/* `bias` is NULL in a layer without one. */
 typedef struct conv2d {
     ls_module base;
     ls_tensor *weight, *bias;
@@ -24,30 +25,12 @@ static ls_tensor *conv2d_forward(ls_module *m, ls_tensor *x) /* [N,C,H,W] -> [N,
 static const ls_module_class conv2d_class =
     LS_MODULE_CLASS(.name = "Conv2d", .forward = conv2d_forward);
 
-/* The groups must divide both numbers of channels. */
-static bool conv2d_fits(int64_t in, int64_t out, int64_t kernel, const ls_conv2d_layer_options *o)
-{
-    if (!ls__layer_positive("Conv2d", "in", in) || !ls__layer_positive("Conv2d", "out", out) ||
-        !ls__layer_positive("Conv2d", "kernel", kernel) ||
-        !ls__layer_positive("Conv2d", "groups", o->groups)) {
-        return false;
-    }
-    if (in % o->groups != 0 || out % o->groups != 0) {
-        (void)ls__fail(LS_ERR_INVALID,
-                       "Conv2d: %lld groups of %lld inputs and %lld outputs; the groups must "
-                       "divide both",
-                       (long long)o->groups, (long long)in, (long long)out);
-        return false;
-    }
-    return true;
-}
-
-/* Inputs of one output are counted within its group, as PyTorch does. */
+/* The weight is [out, in / groups, kernel, kernel]. */
 ls_module *ls_conv2d_new(int64_t in, int64_t out, int64_t kernel,
                          const ls_conv2d_layer_options *options)
 {
     LS__OPTIONS_OR(NULL, ls_conv2d_layer_options, given, options);
-    if (!conv2d_fits(in, out, kernel, &given)) {
+    if (!ls__layer_groups_fit("Conv2d", in, out, kernel, given.groups)) {
         return NULL;
     }
     conv2d *self = ls_module_new(sizeof *self, &conv2d_class);
@@ -60,25 +43,19 @@ ls_module *ls_conv2d_new(int64_t in, int64_t out, int64_t kernel,
                                         .dilation = {given.dilation, given.dilation},
                                         .groups = given.groups,
                                         .relu = given.relu};
-    int64_t per_group = in / given.groups;
-    /* kaiming_uniform(a = sqrt(5)) */
-    double bound = 1.0 / sqrt((double)per_group * (double)kernel * (double)kernel);
-    self->weight = ls__layer_param(&self->base, "weight", LS_SHAPE(out, per_group, kernel, kernel));
-    ls__layer_note(&self->base, ls_fill_uniform(self->weight, -bound, bound));
-    if (given.bias) {
-        self->bias = ls__layer_param(&self->base, "bias", LS_SHAPE(out));
-        ls__layer_note(&self->base, ls_fill_uniform(self->bias, -bound, bound));
-    }
+    ls__layer_add_weights(&self->base, &self->weight, given.bias ? &self->bias : NULL,
+                          LS_SHAPE(out, in / given.groups, kernel, kernel), out);
     return ls__layer_finished(&self->base);
 }
 
 /* ---- batch norm --------------------------------------------------------------------------- */
 
+/* `residual` and `relu` are set only while ls_batch_norm2d_relu calls the layer. */
 typedef struct batch_norm {
     ls_module base;
     ls_tensor *weight, *bias, *mean, *var, *batches;
     double eps, momentum;
-    ls_tensor *residual; /* of the call that runs */
+    ls_tensor *residual;
     bool relu;
 } batch_norm;
 
@@ -157,12 +134,15 @@ ls_tensor *ls_batch_norm2d_relu(ls_module *layer, ls_tensor *x, ls_tensor *resid
 
 /* ---- pooling ------------------------------------------------------------------------------ */
 
+/* Pooling has no parameters. An adaptive layer has the size of its output, the others options. */
 typedef struct pool2d {
     ls_module base;
     ls_pool2d_options options;
-    int64_t height, width; /* adaptive */
+    int64_t height, width;
 } pool2d;
 
+/* The forwards of pooling: one operation each, on x [N,C,H,W]. Windows that padding cuts off count
+ * as full ones in the average, as in PyTorch's default. */
 static ls_tensor *max_pool2d_forward(ls_module *m, ls_tensor *x)
 {
     return ls_max_pool2d(x, &((pool2d *)m)->options);
@@ -186,7 +166,7 @@ static const ls_module_class avg_class =
 static const ls_module_class adaptive_class =
     LS_MODULE_CLASS(.name = "AdaptiveAvgPool2d", .forward = adaptive_forward);
 
-/* All three kinds of pooling share one struct; `cls` selects the operation. */
+/* Maximum and average share the constructor; `cls` selects the operation. */
 static ls_module *pool_new(const ls_module_class *cls, int64_t kernel, int64_t stride,
                            int64_t padding)
 {
@@ -205,6 +185,7 @@ static ls_module *pool_new(const ls_module_class *cls, int64_t kernel, int64_t s
     return &self->base;
 }
 
+/* Arguments that leave no output are refused by the operation, which knows the size of x. */
 ls_module *ls_max_pool2d_new(int64_t kernel, int64_t stride, int64_t padding)
 {
     return pool_new(&max_class, kernel, stride, padding);
@@ -215,6 +196,7 @@ ls_module *ls_avg_pool2d_new(int64_t kernel, int64_t stride, int64_t padding)
     return pool_new(&avg_class, kernel, stride, padding);
 }
 
+/* The last pooling of a ResNet: 1 x 1 whatever the size of the image. */
 ls_module *ls_adaptive_avg_pool2d_new(int64_t height, int64_t width)
 {
     if (!ls__layer_positive("AdaptiveAvgPool2d", "height", height) ||
@@ -247,6 +229,7 @@ static ls_tensor *flatten_forward(ls_module *m, ls_tensor *x) /* [N,..] -> [N,D]
 static const ls_module_class flatten_class =
     LS_MODULE_CLASS(.name = "Flatten", .forward = flatten_forward);
 
+/* Stands between the convolutions and the linear layers of a classifier. */
 ls_module *ls_flatten_new(void)
 {
     return ls_module_new(sizeof(ls_module), &flatten_class);

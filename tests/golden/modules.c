@@ -30,6 +30,7 @@ GOLDEN(building_modules)
     ls_module *used = plain(), *owner = plain();
     (void)ls_module_add(owner, "used", used);
     SHOW_NULL(ls_module_new(sizeof(ls_module), NULL));
+    SHOW_NULL(ls_module_new(8, &plain_class));
     SHOW_NULL(ls_module_new(sizeof(ls_module), &sizeless));
     SHOW_NULL(ls_module_new(sizeof(ls_module), &nameless));
     SHOW_BUILD(ls_module_add(m, "a.b", plain()));
@@ -100,6 +101,7 @@ GOLDEN(running_a_module_with_many_inputs)
         LS_MODULE_CLASS(.name = "giver", .forward_many = give_nothing);
     ls_tensor *x[2] = {ls_zeros(LS_SHAPE(2, 3), LS_FLOAT32), NULL}, *y[2];
     ls_module *giver = ls_module_new(sizeof *giver, &giver_class);
+    SHOW(ls_forward_many(giver, NULL, 1, y, 1));
     SHOW(ls_forward_many(giver, x, 0, y, 1));
     SHOW(ls_forward_many(giver, x, 2, y, 2));
     SHOW(ls_forward_many(giver, x, 2, y, 1));

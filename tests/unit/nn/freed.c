@@ -101,7 +101,8 @@ LOCAL_TEST(what_the_user_may_look_at_stays_and_the_rest_says_what_happened)
             CHECK(ls_data(stay[i]) != NULL);
         }
         CHECK_STATUS(ls_tensor_status(n->own), LS_ERR_STATE);
-        CHECK_CONTAINS(ls_error_message(), "ls_backward has freed this tensor, an intermediate result of a module");
+        CHECK_CONTAINS(ls_error_message(),
+                       "ls_backward has freed this tensor, an intermediate result of a module");
         CHECK_STATUS(ls_tensor_status(ls_relu(n->view)), LS_ERR_STATE);
         CHECK_STATUS(ls_backward(ls_sum(n->own)), LS_ERR_STATE);
         ls_free(n->own);
