@@ -1,7 +1,7 @@
 /* Adam (Kingma & Ba 2015, algorithm 1) and AdamW (Loshchilov & Hutter 2019, algorithm 2):
  *
  *     Adam:  g <- grad + weight_decay * p        AdamW:  p <- p - lr * weight_decay * p
- *     m <- beta1 m + (1 - beta1) g;   v <- beta2 v + (1 - beta2) g^2
+ *     m <- beta1 m + (1 - beta1) g;   v <- beta2 v + (1 - beta2) g^2      exp_avg and exp_avg_sq
  *     p <- p - lr * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
  */
 #include <math.h>
@@ -31,6 +31,7 @@ static void update(const ls_optim *o, ls__optim_param *param, float *value, cons
     o->kernels->adamw(&args, NULL);
 }
 
+/* The two entries of the classes below. */
 static void adam_update(const ls_optim *o, ls__optim_param *param, float *value, const float *grad)
 {
     update(o, param, value, grad, false);
@@ -70,12 +71,14 @@ static ls_optim *make(ls_module *module, const ls__optim_class *cls, const ls_ad
     return ls__optim_new(module, cls, hyper, 2);
 }
 
+/* Weight decay is added to the gradient, and so is scaled by the second moment. */
 ls_optim *ls_adam_new(ls_module *module, const ls_adam_options *options)
 {
     LS__OPTIONS_OR(NULL, ls_adam_options, given, options);
     return make(module, &adam_class, &given);
 }
 
+/* Weight decay acts on the parameter alone. */
 ls_optim *ls_adamw_new(ls_module *module, const ls_adamw_options *options)
 {
     LS__OPTIONS_OR(NULL, ls_adamw_options, given, options);

@@ -1,7 +1,7 @@
-/* The common part of all optimizers: the list of parameters, lazily allocated state, the step's checks, and
- * the state visitor.
+/* The common part of all optimizers: the list of parameters, lazily allocated state, the checks of
+ * a step, and the state visitor.
  *
- * State is taken at the first step (docs/design.md, D9: addresses of gradients are final by then),
+ * State is allocated at the first step (docs/design.md, D9: addresses of gradients are final by then),
  * in one piece, every tensor of it starting on a cache line. Gradients are read where they live.
  * After the first step nothing is allocated.
  */
@@ -111,6 +111,7 @@ ls_optim *ls__optim_new(ls_module *module, const ls__optim_class *cls, const dou
     return o;
 }
 
+/* The parameters are the module's and stay as they are. */
 void ls_optim_free(ls_optim *o)
 {
     if (o == NULL) {
@@ -136,11 +137,13 @@ static ls_status state_bytes(const ls_optim *o, const ls__optim_param *param, si
     return LS_OK;
 }
 
+/* For sorting parameters by where they lie. */
 typedef struct placed {
     const void *address; /* of the parameter's elements */
     ls__optim_param *param;
 } placed;
 
+/* Compares as integers would, without a difference that could overflow. */
 static int by_address(const void *a, const void *b)
 {
     const placed *x = a, *y = b;
@@ -162,7 +165,8 @@ static ls_status place_state(ls_optim *o, uint8_t *at)
     qsort(order, (size_t)o->count, sizeof *order, by_address);
     for (int s = 0; s < o->state_count; s++) {
         for (int i = 0; i < o->count; i++) {
-            (void)state_bytes(o, order[i].param, &bytes); /* did not fail a moment ago */
+            const ls_status status = state_bytes(o, order[i].param, &bytes);
+            LS_ASSERT(status == LS_OK); /* as when the memory was allocated */
             order[i].param->state[s] = (float *)(void *)at;
             at += bytes;
         }
@@ -208,10 +212,7 @@ static ls_status check_synchronised(const ls_optim *o)
     for (int i = 0; i < o->count; i++) {
         ls__observer *observer = ls__param_observer(o->params[i].value);
         if (observer != NULL && observer != asked && observer->usable) {
-            ls_status status = observer->usable(observer);
-            if (status < 0) {
-                return status;
-            }
+            LS_TRY(observer->usable(observer));
         }
         asked = observer;
     }
@@ -238,6 +239,7 @@ static ls_status update(ls_optim *o, ls__optim_param *param)
     if ((value == NULL || gradient == NULL) && param->count > 0) {
         return ls__fail_within(ls__self.status, "%s step: %s", o->cls->name, param->name);
     }
+    LS_ASSERT(o->state_count == 0 || param->state[0] != NULL); /* allocate_state came first */
     param->steps++;
     o->steps_max = param->steps > o->steps_max ? param->steps : o->steps_max;
     o->cls->update(o, param, value, gradient);
@@ -304,6 +306,7 @@ void ls_optim_set_lr(ls_optim *o, double lr)
     }
 }
 
+/* 0 for NULL. */
 double ls_optim_lr(const ls_optim *o)
 {
     return o != NULL ? o->hyper[0] : 0.0;

@@ -35,7 +35,8 @@ static const ls__optim_class sgd_class = {
     .state_name = {"momentum_buffer"},
     .update = sgd_update};
 
-/* A momentum of 0 allocates no state. */
+/* A momentum of 0 allocates no state. Nesterov's form is defined only with a momentum and without
+ * dampening, as in PyTorch. */
 ls_optim *ls_sgd_new(ls_module *module, const ls_sgd_options *options)
 {
     LS__OPTIONS_OR(NULL, ls_sgd_options, given, options);
