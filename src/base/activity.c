@@ -2,16 +2,17 @@
  *
  * The writer is one thread and never waits. A reader copies between two equal even sequence
  * numbers; the text is copied through relaxed atomic bytes, so that a copy which raced a write is
- * merely thrown away and no data race. A writer that was killed within a write leaves an odd number
- * for ever: the reader gives up after some tries and takes what is there.
+ * merely discarded and is not a data race. A writer that was killed within a write leaves an odd
+ * number for ever: the reader gives up after some tries and returns its last copy.
  */
 #include "base/activity.h"
 
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/runtime.h"
 
-#define READ_TRIES_MAX 1000
+#define READ_TRIES_MAX 1000 /* far more than a live writer, which never waits, can spoil */
 
 /* Writes what fits, ended by 0. Sync: relaxed; ordered by the fences of the sequence lock on both
  * sides. */
@@ -52,6 +53,7 @@ ls__phase ls__activity_enter(ls__phase phase, const char *detail)
     if (runtime == NULL) {
         return LS__PHASE_USER;
     }
+    LS_ASSERT(phase <= LS__PHASE_EXIT);
     ls__activity *a = runtime->activity;
     ls__phase former = (ls__phase)atomic_load_explicit(&a->phase, memory_order_relaxed);
     uint32_t sequence = atomic_load_explicit(&a->sequence, memory_order_relaxed);

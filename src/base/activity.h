@@ -1,5 +1,6 @@
-/* A rank's present activity, for reports: one record a rank, written by its user thread, readable by the
- * launcher and the peers even after the rank died. A sequence lock: odd while being written. */
+/* The present activity of a rank, for reports: one record a rank, written by its user thread. The
+ * launcher and the peers can read it, even after the rank died. A sequence lock guards it, whose
+ * number is odd while the record is written. */
 #ifndef LS_BASE_ACTIVITY_H
 #define LS_BASE_ACTIVITY_H
 
@@ -48,8 +49,7 @@ typedef struct ls__activity_copy {
 ls__phase ls__activity_enter(ls__phase phase, const char *detail);
 void ls__activity_leave(ls__phase former);
 
-/* A consistent copy; gives up after some tries on a writer that died (or sleeps) within a write,
- * and then takes what is there and returns false. */
+/* A consistent copy. False, with the last copy, when the writer died (or sleeps) within a write. */
 bool ls__activity_read(const ls__activity *activity, ls__activity_copy *out);
 const char *ls__phase_name(ls__phase phase); /* "the forward pass" … */
 

@@ -8,9 +8,10 @@
 
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/size.h"
 
-#define ALIGNMENT 16
+#define ALIGNMENT 16 /* enough for every type but vectors */
 
 struct ls__arena_chunk {
     ls__arena_chunk *next;
@@ -25,6 +26,7 @@ static char *chunk_memory(ls__arena_chunk *chunk)
     return (char *)chunk + HEADER_BYTES;
 }
 
+/* Allocates nothing yet. */
 void ls__arena_init(ls__arena *arena, const ls__env *env, size_t chunk_bytes)
 {
     *arena = (ls__arena){.env = env, .chunk_bytes = chunk_bytes};
@@ -73,6 +75,7 @@ static bool advance(ls__arena *arena, size_t bytes)
     if (next == NULL) {
         return false;
     }
+    LS_ASSERT(next->bytes >= bytes);
     arena->current = next;
     arena->used = 0;
     return true;
@@ -96,6 +99,7 @@ void *ls__arena_alloc(ls__arena *arena, size_t bytes)
     return memset(memory, 0, bytes);
 }
 
+/* A mark is a position; it stays valid until the arena is rewound to an earlier one. */
 ls__arena_mark ls__arena_mark_get(const ls__arena *arena)
 {
     return (ls__arena_mark){.chunk = arena->current, .used = arena->used};

@@ -35,6 +35,7 @@ static size_t copy_lines(unsigned char *to, const unsigned char *from, size_t by
 #else
 #define BLOCK ((size_t)64)
 
+/* Without such stores a plain copy is correct, only slower. */
 static size_t copy_lines(unsigned char *to, const unsigned char *from, size_t bytes)
 {
     memcpy(to, from, bytes);

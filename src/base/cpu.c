@@ -25,6 +25,7 @@ static bool has_v3(void)
            __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
 }
 
+/* Those for x86-64-v4. */
 static bool has_v4(void)
 {
     return has_v3() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -70,12 +71,14 @@ const char *ls__cpu_name(ls__cpu level)
     return row < LS__CPU_COUNT ? names[row] : "invalid";
 }
 
+/* Variants bear the names of the levels that use them. */
 const char *ls__isa_name(ls__isa isa)
 {
     unsigned row = (unsigned)isa;
     return row < LS__ISA_COUNT ? names[LS__CPU_BASE + row] : "invalid";
 }
 
+/* Tiles are a level above the widest variant, not a variant: only single kernels use them. */
 ls__cpu ls__cpu_best_level(void)
 {
     ls__isa best = ls__cpu_best();
@@ -122,6 +125,7 @@ ls__isa ls__cpu_isa(void)
     return LS__ISA_BASE;
 }
 
+/* Any other value of the variable is refused at the start, by ls__cpu_check. */
 bool ls__cpu_strict(void)
 {
     const char *asked = ls__setting_get("LOCKSTEP_DETERMINISTIC");
@@ -153,13 +157,14 @@ static ls_status check_level(void)
     return LS_OK;
 }
 
+/* Called once, by ls_init; the getters above then need not report anything. */
 ls_status ls__cpu_check(void)
 {
     const char *asked = ls__setting_get("LOCKSTEP_DETERMINISTIC");
     if (asked != NULL && !ls__cpu_strict()) {
         return ls__fail(LS_ERR_INVALID,
-                        "LOCKSTEP_DETERMINISTIC=%s is not strict, the only value; unset it where "
-                        "equal bits for a fixed number of threads will do",
+                        "LOCKSTEP_DETERMINISTIC=%s is not strict, the only value; unset it if "
+                        "equal bits for a fixed number of threads are enough",
                         asked);
     }
     return check_level();

@@ -141,12 +141,13 @@ WIDE static uint32_t widest(uint32_t before, const void *data, size_t bytes)
     return ~(uint32_t)words(folded(x), at, bytes);
 }
 
+/* Whether the processor has carry-less products of 512 bits. */
 static bool has_wide(void)
 {
     return __builtin_cpu_supports("vpclmulqdq") && __builtin_cpu_supports("avx512bw");
 }
 
-/* All three ways give the same sum. */
+/* All three paths give the same sum. */
 uint32_t ls__crc32c(uint32_t crc, const void *data, size_t bytes)
 {
     if (bytes >= FOLD && has_wide()) {

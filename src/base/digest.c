@@ -31,6 +31,7 @@ void ls__digest_init(ls__digest *digest)
     }
 }
 
+/* Does nothing on a digest that has failed. */
 void ls__digest_add(ls__digest *digest, const void *data, size_t bytes)
 {
     if (digest->context && EVP_DigestUpdate(digest->context, data, bytes) != 1) {
@@ -47,11 +48,12 @@ ls_status ls__digest_end(ls__digest *digest, uint8_t out[LS__DIGEST_BYTES])
     drop(digest);
     return good ? LS_OK
                 : ls__fail(LS_ERR_MEMORY,
-                           "no memory for a hash, or this libcrypto (%s) has no "
-                           "SHA-256",
+                           "cannot compute SHA-256: memory is short, or this libcrypto (%s) does "
+                           "not offer it",
                            OpenSSL_version(OPENSSL_VERSION));
 }
 
+/* In lower case, as sha256sum prints. */
 void ls__digest_hex(const uint8_t digest[LS__DIGEST_BYTES], char out[LS__DIGEST_HEX + 1])
 {
     static const char digits[] = "0123456789abcdef";
@@ -62,6 +64,7 @@ void ls__digest_hex(const uint8_t digest[LS__DIGEST_BYTES], char out[LS__DIGEST_
     out[LS__DIGEST_HEX] = '\0';
 }
 
+/* One call of HMAC(), which OpenSSL 1.1 and 3 both have; an empty key is allowed. */
 ls_status ls__mac(const void *key, size_t key_bytes, const void *data, size_t bytes,
                   uint8_t out[LS__MAC_BYTES])
 {

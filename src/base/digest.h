@@ -18,7 +18,7 @@
 #define LS__DIGEST_NAME "sha256"
 
 typedef struct ls__digest {
-    void *context; /* libcrypto's; NULL: it could not be had, which ls__digest_end reports */
+    void *context; /* libcrypto's; NULL after a failure, which ls__digest_end reports */
 } ls__digest;
 
 /* Every init has one end, which also frees; `out` may be NULL to throw the result away. */
@@ -28,7 +28,7 @@ ls_status ls__digest_end(ls__digest *digest, uint8_t out[LS__DIGEST_BYTES]);
 
 void ls__digest_hex(const uint8_t digest[LS__DIGEST_BYTES], char out[LS__DIGEST_HEX + 1]);
 
-/* HMAC-SHA256 (RFC 2104): what only a holder of the key can have made of these bytes. */
+/* HMAC-SHA256 (RFC 2104): a code that only a holder of the key can compute for these bytes. */
 #define LS__MAC_BYTES 32
 ls_status ls__mac(const void *key, size_t key_bytes, const void *data, size_t bytes,
                   uint8_t out[LS__MAC_BYTES]);

@@ -1,4 +1,4 @@
-/* The env table: everything the library wants from the world outside (docs/design.md, D11).
+/* The env table: everything that the library needs from the operating system (docs/design.md, D11).
  *
  * The real table is ls__env_posix(); a simulator supplies another and so runs the same engine,
  * store, bootstrap and launcher code with N ranks in one process. No file but env_posix*.c calls
@@ -183,8 +183,8 @@ struct ls__env {
     int (*resolve)(const ls__env *env, const char *name, char (*out)[LS__ADDRESS_MAX], int room);
     int (*interfaces)(const ls__env *env, ls__env_interface *out, int room); /* how many */
 
-    /* Pollers: readiness of many descriptors, edge-triggered: each change is reported once, so who
-     * is told reads (writes) until -EAGAIN. A poller's descriptor may itself be polled. */
+    /* Pollers: readiness of many descriptors, edge-triggered: each change is reported once, so the
+     * caller reads (writes) until -EAGAIN. A poller's descriptor may itself be polled. */
     int (*poller_open)(const ls__env *env);
     int (*poller_add)(const ls__env *env, int poller, int fd, uint64_t tag);
     int (*poller_remove)(const ls__env *env, int poller, int fd); /* before fd is closed */
@@ -212,8 +212,8 @@ struct ls__env {
      * debugger, 'Z' ended and not reaped; 'K': it is about to end; -ENOENT: no such process. */
     int (*process_state)(const ls__env *env, pid_t pid);
 
-    /* Wishes to stop. catch_stop: SIGINT and SIGTERM are noted instead of ending the process, where
-     * their default action stands; the second one ends it as before, and so does each once
+    /* Stop requests. catch_stop: SIGINT and SIGTERM are recorded instead of ending the process, if
+     * their action is the default one; the second one ends it as before, and so does each once
      * *no_more is not 0. release_stop undoes that; until then no_more must stay readable. */
     void (*catch_stop)(const ls__env *env, const _Atomic uint32_t *no_more);
     void (*release_stop)(const ls__env *env);

@@ -1,6 +1,5 @@
-/* The real env table: Linux. The entries stand in env_posix_{thread,file,dir,net,tcp,process,
- * launch}.c,
- * the only files of the library that make system calls. */
+/* The real env table: Linux. The entries stand in the other files env_posix_*.c, the only files of
+ * the library that make system calls. */
 #include "base/env_posix.h"
 
 static const ls__env posix = {

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* Devices, sockets and pipes are all LS__ENV_OTHER: nobody may read them as data. */
 static ls__env_kind kind_of(mode_t mode)
 {
     if (S_ISREG(mode)) {
@@ -62,12 +63,14 @@ int ls__posix_list(const ls__env *env, const char *path, int (*each)(void *arg, 
     return result;
 }
 
+/* A symbolic link itself is removed, not its target. */
 int ls__posix_remove_file(const ls__env *env, const char *path)
 {
     (void)env;
     return unlink(path) != 0 ? -errno : 0;
 }
 
+/* -ENOTEMPTY when it holds anything. */
 int ls__posix_remove_folder(const ls__env *env, const char *path)
 {
     (void)env;
@@ -122,6 +125,7 @@ int ls__posix_map_file(const ls__env *env, const char *path, void **out, size_t 
     return rc;
 }
 
+/* NULL is the mapping of an empty file. */
 void ls__posix_unmap_file(const ls__env *env, void *memory, size_t bytes)
 {
     (void)env;

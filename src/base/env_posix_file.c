@@ -1,5 +1,5 @@
 /* Descriptors, files and shared memory of the real env table. Every descriptor made here is
- * close-on-exec; ls__env_spawn hands on the listed ones. */
+ * close-on-exec; a child inherits only those that its ls__env_spawn lists. */
 #include "base/env_posix.h"
 
 #include <errno.h>
@@ -17,7 +17,7 @@
 #define NS_PER_SECOND 1000000000u
 
 /* Moves a descriptor above 2, so that a program started with closed standard streams does not print
- * into our sockets. Passes on -errno for one below 0; closes the original. */
+ * into our sockets. Returns -errno for one below 0. Closes the original when it makes a copy. */
 int ls__posix_above_standard(int fd)
 {
     if (fd < 0 || fd > STDERR_FILENO) {
@@ -54,6 +54,7 @@ static void items_to_polls(const ls__env_poll *items, int count, struct pollfd *
     }
 }
 
+/* An error or an invalid descriptor counts as a hang-up: the next read or write reports it. */
 static void polls_to_items(const struct pollfd *polls, int count, ls__env_poll *items)
 {
     for (int i = 0; i < count; i++) {
@@ -100,6 +101,7 @@ ssize_t ls__posix_read(const ls__env *env LS__UNUSED, int fd, void *out, size_t 
     return got < 0 ? -errno : got;
 }
 
+/* May write less than given. */
 ssize_t ls__posix_write(const ls__env *env LS__UNUSED, int fd, const void *in, size_t bytes)
 {
     ssize_t put;
@@ -109,6 +111,7 @@ ssize_t ls__posix_write(const ls__env *env LS__UNUSED, int fd, const void *in, s
     return put < 0 ? -errno : put;
 }
 
+/* Always close-on-exec. */
 int ls__posix_open(const ls__env *env LS__UNUSED, const char *path, int flags, int mode)
 {
     int fd;
@@ -125,6 +128,7 @@ int ls__posix_close(const ls__env *env LS__UNUSED, int fd)
     return close(fd) != 0 && errno != EINTR ? -errno : 0;
 }
 
+/* After an error the file's contents on the disk are unknown; the caller must not try again. */
 int ls__posix_fsync(const ls__env *env LS__UNUSED, int fd)
 {
     int rc;
@@ -134,6 +138,7 @@ int ls__posix_fsync(const ls__env *env LS__UNUSED, int fd)
     return rc != 0 ? -errno : 0;
 }
 
+/* Atomic: readers see either the old file or the new one. */
 int ls__posix_rename(const ls__env *env LS__UNUSED, const char *from, const char *to)
 {
     return rename(from, to) != 0 ? -errno : 0;
@@ -203,6 +208,7 @@ int ls__posix_shm_map(const ls__env *env LS__UNUSED, int fd, size_t reserve, voi
     return 0;
 }
 
+/* The whole reservation, also where the file has not grown into it. */
 void ls__posix_shm_unmap(const ls__env *env LS__UNUSED, void *memory, size_t reserve)
 {
     (void)munmap(memory, reserve);

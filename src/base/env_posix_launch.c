@@ -1,4 +1,5 @@
-/* System calls that only the launcher needs: signals as a descriptor, orphans, host facts. */
+/* System calls that only the launcher needs: signals as a descriptor, orphans, and the host's name,
+ * ports and limits. */
 #include "base/env_posix.h"
 
 #include <dirent.h>
@@ -42,6 +43,7 @@ int ls__posix_pipe(const ls__env *env LS__UNUSED, int out[2])
 
 /* ---- signals: the mask travels as one bit a signal ------------------------------------------ */
 
+/* Bit 0 is signal 1; env.h thus needs no sigset_t. */
 static uint64_t mask_to_bits(const sigset_t *mask)
 {
     uint64_t bits = 0;
@@ -82,6 +84,7 @@ int ls__posix_signals_open(const ls__env *env LS__UNUSED, const int *signals, in
     return fd;
 }
 
+/* Restores the mask first seen by signals_open; a signal that is pending then takes its effect. */
 void ls__posix_signals_close(const ls__env *env LS__UNUSED, int fd, uint64_t saved)
 {
     sigset_t before = bits_to_mask(saved);
@@ -99,11 +102,12 @@ int ls__posix_signal_next(const ls__env *env LS__UNUSED, int fd)
 
 /* ---- relatives ------------------------------------------------------------------------------ */
 
+/* The parent is checked after the open: while it is still ours, no other process can have its
+ * number. */
 int ls__posix_watch_parent(const ls__env *env LS__UNUSED, pid_t parent)
 {
     int fd = ls__posix_above_standard((int)syscall(SYS_pidfd_open, parent, 0));
-    if (fd >= 0 &&
-        getppid() != parent) { /* the parent ended first: the number may be reused by now */
+    if (fd >= 0 && getppid() != parent) {
         (void)close(fd);
         return -ESRCH;
     }
@@ -116,21 +120,22 @@ int ls__posix_adopt_orphans(const ls__env *env LS__UNUSED)
     return prctl(PR_SET_CHILD_SUBREAPER, 1) != 0 ? -errno : 0;
 }
 
+/* Any child, an adopted one too. */
 int ls__posix_wait_any(const ls__env *env, ls__env_exit *out)
 {
     return ls__posix_wait_exit(env, -1, out);
 }
 
-typedef struct look { /* at /proc/PID/stat */
+typedef struct proc_stat { /* the fields of /proc/PID/stat that are used here */
     char state;
     long parent;
     unsigned long flags, threads;
     unsigned long pending; /* signals that the first thread has not taken yet; bit 0 is signal 1 */
-} look;
+} proc_stat;
 
 /* Reads /proc/PID/stat. The values stand behind the name, which may contain anything, so parsing
  * begins behind the last ")". */
-static int look_at(pid_t pid, look *out)
+static int read_stat(pid_t pid, proc_stat *out)
 {
     char path[64], line[1024];
     snprintf(path, sizeof path, "/proc/%ld/stat", (long)pid);
@@ -151,16 +156,17 @@ static int look_at(pid_t pid, look *out)
                : -ENOENT;
 }
 
+/* -1 when the process does not exist. */
 static pid_t parent_of(pid_t pid)
 {
-    look found;
-    return look_at(pid, &found) == 0 ? (pid_t)found.parent : -1;
+    proc_stat found;
+    return read_stat(pid, &found) == 0 ? (pid_t)found.parent : -1;
 }
 
 /* Whether a process is between the beginning of its end and the moment when it can be reaped: a
  * signal that it has not taken yet, memory that it gives back, or threads that outlive the first
  * one in a system call. */
-static bool is_ending(const look *found)
+static bool is_ending(const proc_stat *found)
 {
     const unsigned long exiting = 4; /* PF_EXITING of the kernel */
     return found->state == 'Z'
@@ -171,14 +177,14 @@ static bool is_ending(const look *found)
 /* The kernel's letter, or 'K' for a process that is ending. */
 int ls__posix_process_state(const ls__env *env LS__UNUSED, pid_t pid)
 {
-    look found;
-    int error = look_at(pid, &found);
+    proc_stat found;
+    const int error = read_stat(pid, &found);
     return error < 0 ? error : is_ending(&found) ? 'K' : found.state;
 }
 
 /* Whether a process was started with a variable: `name` followed by `end`, which is '=' for any
- * value, or 0 when `name` is the whole entry. A process that may not be looked at counts as one
- * without it. */
+ * value, or 0 when `name` is the whole entry. A process whose environment may not be read counts as
+ * one without it. */
 static bool started_with(pid_t pid, const char *name, char end)
 {
     char path[64], window[8192 + 256];
@@ -283,6 +289,7 @@ int ls__posix_make_folder(const ls__env *env LS__UNUSED, const char *path)
     return stat(path, &info) != 0 ? -errno : S_ISDIR(info.st_mode) ? 0 : -ENOTDIR;
 }
 
+/* A name that is too long is cut, and ends in 0 all the same. */
 int ls__posix_host_name(const ls__env *env LS__UNUSED, char *out, size_t bytes)
 {
     if (bytes == 0 || gethostname(out, bytes) != 0) {
@@ -308,6 +315,7 @@ int ls__posix_free_port(const ls__env *env LS__UNUSED)
     return rc != 0 ? -error : ntohs(address.sin_port);
 }
 
+/* Decides whether a line of output may be updated in place. */
 bool ls__posix_is_terminal(const ls__env *env LS__UNUSED, int fd)
 {
     return isatty(fd) == 1;

@@ -1,11 +1,12 @@
 /* Streams by a name of this host: sockets in a folder that only this user can write. Another user
  * can neither take a name first nor listen in its place.
  *
- *     $XDG_RUNTIME_DIR/lockstep    where that folder is this user's own: the variable comes along
- *                                  with `su`, and then it is not
- *     /run/user/UID/lockstep       the same where the variable does not come along (mpirun, cron)
- *     /tmp/lockstep-UID            else. If it is another user's, nothing else is tried: processes
- *                                  that look at different moments would not find each other
+ *     $XDG_RUNTIME_DIR/lockstep    if that folder is this user's own; after `su` the variable still
+ *                                  names the other user's
+ *     /run/user/UID/lockstep       the same folder, where the variable is not set (mpirun, cron)
+ *     /tmp/lockstep-UID            otherwise. If it is another user's, no other folder is tried:
+ *                                  processes that choose at different moments would not find each
+ *                                  other
  *
  * Names count within a network namespace, as ports do: its number is a part of the file's name.
  */
@@ -96,6 +97,7 @@ static int open_folder(ls__env_folder *out)
     return fd;
 }
 
+/* Opens the folder only to see whether it can be; -EPERM with the owner in *out. */
 int ls__posix_name_folder(const ls__env *env LS__UNUSED, ls__env_folder *out)
 {
     memset(out, 0, sizeof *out);
@@ -140,11 +142,13 @@ static int find_place(const char *name, place *out)
     return 0;
 }
 
+/* A non-blocking stream, above the standard descriptors. */
 static int new_socket(void)
 {
     return ls__posix_above_standard(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
+/* -ECONNREFUSED: the file is there, but no process listens behind it. */
 static int connect_to(const place *p)
 {
     const int fd = new_socket();
@@ -208,6 +212,7 @@ void ls__posix_host_unlisten(const ls__env *env LS__UNUSED, int fd, const char *
     (void)close(fd);
 }
 
+/* A peer that has given up in the queue is passed over. */
 int ls__posix_host_accept(const ls__env *env LS__UNUSED, int fd)
 {
     int got;
@@ -217,6 +222,7 @@ int ls__posix_host_accept(const ls__env *env LS__UNUSED, int fd)
     return ls__posix_above_standard(got);
 }
 
+/* Does not wait: -EAGAIN when the listener's queue is full. */
 int ls__posix_host_connect(const ls__env *env LS__UNUSED, const char *name)
 {
     place p;

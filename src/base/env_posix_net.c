@@ -1,4 +1,5 @@
-/* Connections between processes of one host. */
+/* Connections between processes of one host: streams of AF_UNIX, over which descriptors can be
+ * passed and whose peer the kernel names. */
 #include "base/env_posix.h"
 
 #include <errno.h>
@@ -8,6 +9,7 @@
 
 #include "base/compiler.h"
 
+/* Both ends are non-blocking and close-on-exec. */
 int ls__posix_socket_pair(const ls__env *env LS__UNUSED, int out[2])
 {
     int rc = socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, out);
@@ -82,7 +84,7 @@ ssize_t ls__posix_recv(const ls__env *env LS__UNUSED, int fd, void *out, size_t 
     if (got_fd != NULL) {
         *got_fd = came;
     } else if (came >= 0) {
-        (void)close(came); /* nobody asked for it */
+        (void)close(came);
     }
     return got;
 }
@@ -94,6 +96,7 @@ static int peer_of(int fd, struct ucred *out)
     return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, out, &length) != 0 ? -errno : 0;
 }
 
+/* The user to whom the peer's process belonged when it connected. */
 int ls__posix_peer_uid(const ls__env *env LS__UNUSED, int fd, uid_t *uid)
 {
     struct ucred credentials;
@@ -104,6 +107,7 @@ int ls__posix_peer_uid(const ls__env *env LS__UNUSED, int fd, uid_t *uid)
     return error;
 }
 
+/* Its process, which may have ended since. */
 int ls__posix_peer_pid(const ls__env *env LS__UNUSED, int fd, pid_t *pid)
 {
     struct ucred credentials;

@@ -28,6 +28,7 @@
 #define EXIT_NO_CHILD 127 /* the shell's code for "could not be started" */
 #define FIRST_FREE_FD 3
 
+/* Becomes readable when the process ends. */
 static int pidfd_of(pid_t pid)
 {
     return ls__posix_above_standard((int)syscall(SYS_pidfd_open, pid, 0));
@@ -77,6 +78,7 @@ static bool place_standard(const ls__env_spawn *spawn)
     return placed;
 }
 
+/* Whether the caller wants the child to have this descriptor. */
 static bool kept(const ls__env_spawn *spawn, int fd)
 {
     for (int i = 0; i < spawn->keep_count; i++) {
@@ -183,6 +185,7 @@ static int wait_for_exec(int report)
     return got == (ssize_t)sizeof error ? error : 0;
 }
 
+/* Waits for a child that is about to end. */
 static void reap(pid_t pid)
 {
     while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
@@ -262,6 +265,7 @@ int ls__posix_kill(const ls__env *env LS__UNUSED, int pidfd, int signal)
     return syscall(SYS_pidfd_send_signal, pidfd, signal, NULL, 0) != 0 ? -errno : 0;
 }
 
+/* -ESRCH when no process of the group is left. */
 int ls__posix_kill_group(const ls__env *env LS__UNUSED, pid_t pid, int signal)
 {
     return kill(-pid, signal) != 0 ? -errno : 0;
@@ -277,6 +281,7 @@ uid_t ls__posix_uid(const ls__env *env LS__UNUSED)
     return geteuid();
 }
 
+/* -ESRCH when it has ended and was reaped. */
 int ls__posix_watch_process(const ls__env *env LS__UNUSED, pid_t pid)
 {
     return pidfd_of(pid);

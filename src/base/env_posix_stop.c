@@ -1,9 +1,8 @@
-/* SIGINT and SIGTERM as a wish to stop, for programs that asked for it.
+/* SIGINT and SIGTERM as a stop request, for programs that asked for it.
  *
  * A program that has its own handler, or ignores the signal (a job in a shell's background), keeps
- * its own choice.
- * The first signal gives both back to their default action, so that the second ends the process. A
- * launcher that has given its verdict about the job does not wish any more: what it sends then ends
+ * its own choice. The first signal restores the default action of both, so that the second ends the
+ * process. Once the launcher has decided to end the job, a signal is no longer a request: it ends
  * the process at once.
  */
 #include "base/env_posix.h"
@@ -67,6 +66,7 @@ void ls__posix_catch_stop(const ls__env *env LS__UNUSED, const _Atomic uint32_t 
     replace(SIG_DFL, note);
 }
 
+/* A handler that the program has installed meanwhile stays. */
 void ls__posix_release_stop(const ls__env *env LS__UNUSED)
 {
     replace(note, SIG_DFL);

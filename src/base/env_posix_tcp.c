@@ -114,24 +114,28 @@ int ls__posix_interfaces(const ls__env *env LS__UNUSED, ls__env_interface *out, 
 
 /* ---- streams ------------------------------------------------------------------------------ */
 
+/* Frames are written whole, so waiting for more bytes would only delay them. */
 static int set_options(int fd)
 {
     const int on = 1;
     return setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) != 0 ? -errno : 0;
 }
 
+/* Of the address' family; not bound yet. */
 static int open_socket(const address *to)
 {
     return ls__posix_above_standard(
         socket(to->at.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
+/* Returns `error`, which close might overwrite in errno. */
 static int close_with(int fd, int error)
 {
     (void)close(fd);
     return error;
 }
 
+/* Port 0 lets the kernel choose; ls__posix_tcp_name returns its choice. */
 int ls__posix_tcp_listen(const ls__env *env LS__UNUSED, const char *text, int port)
 {
     address at;
@@ -168,8 +172,8 @@ int ls__posix_tcp_accept(const ls__env *env LS__UNUSED, int fd, char *text, size
     return error == 0 ? got : close_with(got, error);
 }
 
-/* Starts to connect and returns at once; ls__posix_tcp_connected tells the outcome once the stream
- * is writable. */
+/* Starts to connect and returns at once; ls__posix_tcp_connected returns the outcome once the
+ * stream is writable. */
 int ls__posix_tcp_connect(const ls__env *env LS__UNUSED, const char *text, int port,
                           const char *from)
 {
@@ -209,6 +213,7 @@ int ls__posix_tcp_connected(const ls__env *env LS__UNUSED, int fd)
     return errno == ENOTCONN ? -EINPROGRESS : -errno;
 }
 
+/* The numeric address and port of one end of a stream. */
 int ls__posix_tcp_name(const ls__env *env LS__UNUSED, int fd, bool peer, char *text, size_t bytes,
                        int *port)
 {
@@ -258,6 +263,7 @@ ssize_t ls__posix_recv_rooms(const ls__env *env LS__UNUSED, int fd, const ls__en
 
 /* ---- pollers and events ------------------------------------------------------------------- */
 
+/* A poller can be polled itself, so one wait serves many streams and a few other descriptors. */
 int ls__posix_poller_open(const ls__env *env LS__UNUSED)
 {
     return ls__posix_above_standard(epoll_create1(EPOLL_CLOEXEC));
@@ -271,6 +277,7 @@ int ls__posix_poller_add(const ls__env *env LS__UNUSED, int poller, int fd, uint
     return epoll_ctl(poller, EPOLL_CTL_ADD, fd, &event) != 0 ? -errno : 0;
 }
 
+/* Before the descriptor is closed: a copy of it would otherwise keep reporting. */
 int ls__posix_poller_remove(const ls__env *env LS__UNUSED, int poller, int fd)
 {
     struct epoll_event unused = {0};
@@ -309,6 +316,7 @@ int ls__posix_poller_wait(const ls__env *env, int poller, ls__env_ready *out, in
     return got;
 }
 
+/* A descriptor by which a thread or a signal handler wakes a poller. */
 int ls__posix_event_open(const ls__env *env LS__UNUSED)
 {
     return ls__posix_above_standard(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -320,6 +328,7 @@ void ls__posix_event_set(const ls__env *env LS__UNUSED, int fd)
     (void)eventfd_write(fd, 1);
 }
 
+/* Any number of events count as one. */
 void ls__posix_event_clear(const ls__env *env LS__UNUSED, int fd)
 {
     eventfd_t value;

@@ -35,6 +35,7 @@ static uint64_t read_clock(clockid_t clock)
     return (uint64_t)t.tv_sec * NS_PER_SECOND + (uint64_t)t.tv_nsec;
 }
 
+/* Of LS__NEVER too, whose value callers do not use. */
 static struct timespec to_timespec(uint64_t ns)
 {
     return (struct timespec){.tv_sec = (time_t)(ns / NS_PER_SECOND),
@@ -59,6 +60,7 @@ void ls__posix_sleep_until(const ls__env *env LS__UNUSED, uint64_t deadline_ns)
     }
 }
 
+/* From the kernel; waits only before its generator is seeded, early at boot. */
 int ls__posix_random_bytes(const ls__env *env LS__UNUSED, void *out, size_t bytes)
 {
     for (size_t done = 0; done < bytes;) {
@@ -95,6 +97,7 @@ void ls__posix_release(const ls__env *env LS__UNUSED, void *memory, size_t bytes
     free(memory);
 }
 
+/* Allocated by thread_start, freed by thread_join. */
 struct ls__env_thread {
     pthread_t thread;
     void (*fn)(void *arg);
@@ -135,6 +138,7 @@ int ls__posix_thread_start(const ls__env *env LS__UNUSED, const char *name, void
     return 0;
 }
 
+/* Waits without a deadline: the caller has asked the thread to end. */
 void ls__posix_thread_join(const ls__env *env LS__UNUSED, ls__env_thread *thread)
 {
     (void)pthread_join(thread->thread, NULL);
@@ -155,7 +159,7 @@ int ls__posix_park(const ls__env *env LS__UNUSED, _Atomic uint32_t *word, uint32
     return -errno;
 }
 
-/* Not an error when nobody waits. The caller changes the word first. */
+/* Not an error when no thread waits. The caller changes the word first. */
 void ls__posix_wake(const ls__env *env LS__UNUSED, _Atomic uint32_t *word, int count)
 {
     (void)syscall(SYS_futex, word, FUTEX_WAKE, count, NULL, NULL, 0);
@@ -166,6 +170,7 @@ void ls__posix_yield(const ls__env *env LS__UNUSED)
     (void)sched_yield();
 }
 
+/* cpu_set_t of the C library holds 1024 cores; larger machines need a longer set. */
 typedef struct cores {
     unsigned long bits[CORES_MAX / 8 / sizeof(unsigned long)];
 } cores;

@@ -25,6 +25,7 @@ const char *ls_status_name(ls_status status)
     return "unknown status";
 }
 
+/* Of the calling thread, like the message. */
 ls_status ls_error_status(void)
 {
     return ls__self.status;
@@ -68,6 +69,7 @@ static void draft_add_list(draft *d, const char *format, va_list args)
     }
 }
 
+/* The same with arguments of its own. */
 static void LS__PRINTF(2, 3) draft_add(draft *d, const char *format, ...)
 {
     va_list args;
@@ -87,6 +89,7 @@ ls_status ls__fail(ls_status status, const char *format, ...)
     return status;
 }
 
+/* The public name of ls__fail, for functions and data sets of users. */
 ls_status ls_fail(ls_status status, const char *format, ...)
 {
     draft d = {.used = 0};
@@ -113,6 +116,7 @@ ls_status ls__fail_errno(const char *format, ...)
     return LS_ERR_SYSTEM;
 }
 
+/* The message already set may itself be an argument: it is formatted aside first. */
 ls_status ls__fail_within(ls_status status, const char *format, ...)
 {
     draft d = {.used = 0};
@@ -157,12 +161,12 @@ void ls_check_failed(ls_status status, const char *file, int line, const char *e
         return;
     }
     const char *message = ls_error_message();
-    message += site_bytes(message, file, line); /* it is said once */
-    char who[32] = "";                          /* before ls_init the rank is unknown */
+    message += site_bytes(message, file, line); /* the line begins with the place already */
+    char rank[32] = "";                         /* unknown before ls_init */
     if (ls__self.runtime != NULL) {
-        (void)snprintf(who, sizeof who, "rank %d: ", ls_rank());
+        (void)snprintf(rank, sizeof rank, "rank %d: ", ls_rank());
     }
-    fprintf(stderr, "%s%s:%d: %s: %s%s%s\n", who, file, line, expression, ls_status_name(status),
+    fprintf(stderr, "%s%s:%d: %s: %s%s%s\n", rank, file, line, expression, ls_status_name(status),
             message[0] != '\0' ? ": " : "", message);
     exit(1);
 }

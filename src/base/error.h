@@ -1,4 +1,4 @@
-/* Failing with words. `return ls__fail(LS_ERR_INVALID, "all_reduce: …", …)` sets this thread's
+/* Failing with a message. `return ls__fail(LS_ERR_INVALID, "all_reduce: …", …)` sets this thread's
  * message and yields the code. A message says what was asked, what was found, and what to do. */
 #ifndef LS_BASE_ERROR_H
 #define LS_BASE_ERROR_H
@@ -17,7 +17,7 @@ ls_status ls__fail_within(ls_status status, const char *format, ...) LS__PRINTF(
 /* Puts the line of the user's program before this thread's message, where the call was one that
  * notes it (types.h, Note [Call sites]) and the message does not begin so already. */
 ls_status ls__fail_at_site(ls_status status);
-/* Sets message and status of this thread from a stored failure (a group's first cause). */
+/* Sets message and status of this thread from a stored failure (the root cause of a group's). */
 ls_status ls__fail_again(ls_status status, const char *message);
 
 #endif

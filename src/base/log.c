@@ -24,6 +24,7 @@ typedef struct level_word {
     ls_log_level level;
 } level_word;
 
+/* The words of LOCKSTEP_DEBUG, and those of PyTorch's variable. */
 static const level_word own_words[] = {{"error", LS_LOG_ERROR},
                                        {"warn", LS_LOG_WARN},
                                        {"info", LS_LOG_INFO},
@@ -44,7 +45,8 @@ static bool find_level(const level_word *words, size_t count, const char *text, 
     return false;
 }
 
-/* An unknown word counts as "warn"; *known tells, so that it is reported once at the start. */
+/* An unknown word counts as "warn"; it is reported once, at the start, by the caller that reads
+ * *known. */
 ls_log_level ls__log_level_setting(bool *known)
 {
     ls_log_level level = LS_LOG_WARN;

@@ -1,12 +1,12 @@
-/* How much memory this process may still take, as Linux tells it in files.
+/* How much memory this process may still take, from the files of Linux.
  *
- *   /proc/meminfo        MemAvailable: free, or to be had without swapping
+ *   /proc/meminfo        MemAvailable: free, or can be freed without swapping
  *   /proc/self/cgroup    "0::/PATH" (version 2), "N:memory:/PATH" (version 1): the group, whose
  *                        limit and those of the groups around it hold, too
  *
  * In a container the path may be the host's, of which only the root is mounted: missing files are
- * passed over. The use of a group includes files that were read lately, which go when memory is
- * short (inactive_file). */
+ * skipped. The use of a group includes cached files, which the kernel drops when memory is short
+ * (inactive_file). */
 #include "base/memory.h"
 
 #include <fcntl.h>
@@ -19,7 +19,7 @@
 #define FILE_BYTES 8192
 #define PATH_BYTES 512
 #define MIB ((int64_t)1 << 20)
-#define NOT_SAID (-1)
+#define UNKNOWN (-1)
 
 typedef struct group_files { /* of one version of control groups */
     const char *root, *limit, *used, *cached;
@@ -49,7 +49,7 @@ static bool read_file(const ls__env *env, const char *path, char *out, size_t by
     return got >= 0 && length > 0;
 }
 
-/* The number behind `key` at the beginning of a line; NOT_SAID when no line has it. */
+/* The number behind `key` at the beginning of a line; UNKNOWN when no line has it. */
 static int64_t number_of(const char *text, const char *key)
 {
     const size_t length = strlen(key);
@@ -59,25 +59,25 @@ static int64_t number_of(const char *text, const char *key)
             return strtoll(line + length + 1, NULL, 10);
         }
     }
-    return NOT_SAID;
+    return UNKNOWN;
 }
 
-/* The number that a file consists of; "max" counts as NOT_SAID, as does a missing file. */
+/* The number that a file consists of; "max" counts as UNKNOWN, as does a missing file. */
 static int64_t number_in(const ls__env *env, const char *folder, const char *name)
 {
     char path[2 * PATH_BYTES], text[64], *end = NULL;
     (void)snprintf(path, sizeof path, "%s/%s", folder, name);
     if (!read_file(env, path, text, sizeof text)) {
-        return NOT_SAID;
+        return UNKNOWN;
     }
     const int64_t number = strtoll(text, &end, 10);
-    return end != text && number >= 0 ? number : NOT_SAID;
+    return end != text && number >= 0 ? number : UNKNOWN;
 }
 
-/* NOT_SAID is not a number, so the other one counts. */
+/* UNKNOWN is not a number, so the other one counts. */
 static int64_t smaller(int64_t a, int64_t b)
 {
-    return a == NOT_SAID ? b : b == NOT_SAID ? a : a < b ? a : b;
+    return a == UNKNOWN ? b : b == UNKNOWN ? a : a < b ? a : b;
 }
 
 /* Returns how much one group may still take: its limit less its use, where recently read files
@@ -87,8 +87,8 @@ static int64_t left_in(const ls__env *env, const group_files *files, const char 
     char path[2 * PATH_BYTES], text[FILE_BYTES];
     const int64_t limit = number_in(env, folder, files->limit);
     const int64_t used = number_in(env, folder, files->used);
-    if (limit == NOT_SAID || used == NOT_SAID) {
-        return NOT_SAID;
+    if (limit == UNKNOWN || used == UNKNOWN) {
+        return UNKNOWN;
     }
     (void)snprintf(path, sizeof path, "%s/memory.stat", folder);
     int64_t cached = read_file(env, path, text, sizeof text) ? number_of(text, files->cached) : 0;
@@ -98,11 +98,11 @@ static int64_t left_in(const ls__env *env, const group_files *files, const char 
 
 /* The least that the group at `path` and the groups around it leave. A path that does not exist
  * here (a container's) ends at the mounted root. */
-static int64_t left_on_the_way(const ls__env *env, const group_files *files, const char *path)
+static int64_t left_up_to_root(const ls__env *env, const group_files *files, const char *path)
 {
     char folder[PATH_BYTES];
     const size_t root = strlen(files->root);
-    int64_t left = NOT_SAID;
+    int64_t left = UNKNOWN;
     if ((size_t)snprintf(folder, sizeof folder, "%s%s", files->root, path) >= sizeof folder) {
         folder[root] = '\0';
     }
@@ -122,28 +122,28 @@ static int64_t left_for_line(const ls__env *env, char *line)
 {
     char *names = strchr(line, ':'), *path = names != NULL ? strchr(names + 1, ':') : NULL;
     if (path == NULL) {
-        return NOT_SAID;
+        return UNKNOWN;
     }
     *path++ = '\0';
     names++;
     if (names[0] == '\0') {
-        return left_on_the_way(env, &version_2, path);
+        return left_up_to_root(env, &version_2, path);
     }
     for (char *rest = names, *name; (name = strsep(&rest, ",")) != NULL;) {
         if (strcmp(name, "memory") == 0) {
-            return left_on_the_way(env, &version_1, path);
+            return left_up_to_root(env, &version_1, path);
         }
     }
-    return NOT_SAID;
+    return UNKNOWN;
 }
 
 /* Hosts may mount both versions; the stricter one counts. */
 static int64_t left_by_groups(const ls__env *env)
 {
     char text[FILE_BYTES];
-    int64_t left = NOT_SAID;
+    int64_t left = UNKNOWN;
     if (!read_file(env, "/proc/self/cgroup", text, sizeof text)) {
-        return NOT_SAID;
+        return UNKNOWN;
     }
     for (char *rest = text, *line; (line = strsep(&rest, "\n")) != NULL;) {
         left = smaller(left, left_for_line(env, line));
@@ -151,17 +151,17 @@ static int64_t left_by_groups(const ls__env *env)
     return left;
 }
 
-/* An estimate of the moment: other processes may take the memory at any time. NOT_SAID (-1) when
+/* An estimate of the moment: other processes may take the memory at any time. UNKNOWN (-1) when
  * the system tells nothing. */
 int64_t ls__memory_available(const ls__env *env)
 {
     char text[FILE_BYTES];
-    int64_t left = NOT_SAID;
+    int64_t left = UNKNOWN;
     if (read_file(env, "/proc/meminfo", text, sizeof text)) {
         const int64_t kib = number_of(text, "MemAvailable");
-        left = kib < 0 || kib > INT64_MAX / 1024 ? NOT_SAID : kib * 1024;
+        left = kib < 0 || kib > INT64_MAX / 1024 ? UNKNOWN : kib * 1024;
     }
     left = smaller(left, left_by_groups(env));
-    const int64_t allowed = ls__setting_int("LOCKSTEP_MEMORY", NOT_SAID, 0, INT64_MAX / MIB);
-    return smaller(left, allowed < 0 ? NOT_SAID : allowed * MIB);
+    const int64_t allowed = ls__setting_int("LOCKSTEP_MEMORY", UNKNOWN, 0, INT64_MAX / MIB);
+    return smaller(left, allowed < 0 ? UNKNOWN : allowed * MIB);
 }

@@ -1,4 +1,5 @@
-/* Structs whose size the caller states: options that are read, statistics that are filled. */
+/* Structs whose size the caller states: options that are read, statistics that are filled. Both
+ * directions copy only the part that the caller's and the library's version of the struct share. */
 #include "base/options.h"
 
 #include "base/assert.h"
@@ -64,6 +65,7 @@ ls_status ls__struct_fill(void *out, const void *from, size_t size, const char *
     return LS_OK;
 }
 
+/* Visitors are read where they are used, so only their size is checked here. */
 ls_status ls__visitor_check(const ls_state_visitor *visitor, const char *caller)
 {
     if (visitor == NULL) {

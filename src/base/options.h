@@ -1,7 +1,7 @@
 /* Reading an option struct that may come from a program built against an older, shorter header:
  * the caller's fields replace the defaults, fields that its struct lacks keep them. A size that no
- * struct can have is refused in words, because all fields would be ignored without a sign. The same
- * rules hold for structs that the library fills. */
+ * struct can have is refused with a message, because otherwise all fields would be ignored
+ * silently. The same rules hold for structs that the library fills. */
 #ifndef LS_BASE_OPTIONS_H
 #define LS_BASE_OPTIONS_H
 

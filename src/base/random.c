@@ -6,7 +6,8 @@
  *     key     = (seed low, seed high)
  *     counter = (index/4 low, index/4 high, stream low, stream high);  lane index % 4 of the block
  *
- * So four neighbouring numbers of a stream cost one block, and no number depends on the thread or rank that draws it.
+ * So four neighbouring numbers of a stream cost one block, and no number depends on the thread or
+ * rank that draws it.
  */
 #include <lockstep/random.h>
 
@@ -50,6 +51,7 @@ static float unit(uint32_t bits)
     return (float)(bits >> 8) * 0x1p-24f;
 }
 
+/* In [0, 1). */
 float ls_random_uniform(uint64_t seed, uint64_t stream, uint64_t index)
 {
     uint32_t bits[4];

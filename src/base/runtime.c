@@ -25,6 +25,7 @@ static void mark_forked(void)
     ls__self.forked = ls__self.runtime != NULL;
 }
 
+/* Runs when the library is loaded, before the program can fork. */
 static LS__CONSTRUCTOR void watch_forks(void)
 {
     /* Fails only without memory at program start; then forks simply go unnoticed. */
@@ -57,7 +58,7 @@ ls_runtime *ls__runtime_get(const char *what)
     return ls__self.runtime;
 }
 
-/* A runtime of one rank; the launcher's facts are filled in by its maker. */
+/* A runtime of one rank. The caller then fills in the world that the launcher has given. */
 void ls__runtime_init(ls_runtime *runtime, const ls__env *env)
 {
     memset(runtime, 0, sizeof *runtime);
@@ -93,6 +94,8 @@ void ls__runtime_attach_background(ls_runtime *runtime)
     ls__self.scope = NULL;
 }
 
+/* Each runtime counts the user's threads that are attached, so that a deadlock is reported only when
+ * no other thread could still make the missing call. */
 ls_status ls_runtime_attach(ls_runtime *runtime)
 {
     if (ls__self.forked) {
@@ -114,6 +117,8 @@ ls_status ls_runtime_attach(ls_runtime *runtime)
     return LS_OK;
 }
 
+/* NULL in a thread that is not attached. The ranks and sizes below are then those of a world of
+ * one. */
 ls_runtime *ls_runtime_current(void)
 {
     return ls__self.runtime;
@@ -165,7 +170,8 @@ void ls_step_begin(ls_step_context context)
     }
 }
 
-/* The signal by which this process was asked to stop, directly or by its launcher; 0: none. */
+/* The signal by which this process was asked to stop, directly or by its launcher; 0 without such a
+ * request, and always 0 in a program that did not ask for graceful stops. */
 uint32_t ls__stop_wanted(const ls_runtime *runtime)
 {
     if (!runtime->graceful_stop) {
@@ -176,8 +182,8 @@ uint32_t ls__stop_wanted(const ls_runtime *runtime)
                        : atomic_load_explicit(runtime->stop, memory_order_relaxed);
 }
 
-/* With several ranks the wish counts only once all have agreed (reduce/control.c): otherwise some
- * would leave while others wait. */
+/* With several ranks the request counts only once all have agreed (reduce/control.c): otherwise
+ * some ranks would leave while others wait. */
 bool ls_stop_requested(void)
 {
     const ls_runtime *runtime = ls__self.runtime;
@@ -189,6 +195,7 @@ bool ls_stop_requested(void)
                : atomic_load_explicit(&runtime->stop_agreed, memory_order_relaxed) != 0;
 }
 
+/* Monotonic seconds, whose zero is arbitrary: for differences only. */
 double ls_time(void)
 {
     const ls__env *env = ls__self.runtime != NULL ? ls__self.runtime->env : ls__env_posix();

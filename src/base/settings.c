@@ -1,7 +1,7 @@
 /* The one table of environment variables, and reading them.
  *
- * Every variable the library reads stands here, also those that other launchers set; asking for one
- * that does not is a bug. So the table that `lockstep info` prints cannot fall behind the code.
+ * Every variable that the library reads stands here, also those that other launchers set; reading
+ * any other one is a bug. So the table that `lockstep info` prints cannot fall behind the code.
  */
 #include "base/settings.h"
 
@@ -28,9 +28,9 @@ static const ls__setting table[] = {
      "kernels: ref (plain loops), base (any processor), avx2 (and FMA), avx512, or amx (and "
      "products of bfloat16 in tiles)"},
     {"LOCKSTEP_DETERMINISTIC", "",
-     "strict: equal bits for any number of threads; else for a fixed number"},
-    {"LOCKSTEP_MEMORY", "what there is",
-     "memory that programs which ask first take for granted, at most, in MiB"},
+     "strict: bitwise identical results for any number of threads (default: for a fixed number)"},
+    {"LOCKSTEP_MEMORY", "all that is available",
+     "upper limit, in MiB, on the memory that training programs assume is free"},
     {"LOCKSTEP_CHECK", "", "strict: further checks of operations and buffers, slower"},
     {"LOCKSTEP_HEAP_RESERVE", "64", "address space of the shared heap of a rank, in GiB"},
     {"LOCKSTEP_TCP_CONNECTIONS", "2", "connections between two ranks of different hosts"},
@@ -40,16 +40,16 @@ static const ls__setting table[] = {
      "algorithms by operation and size, as \"all_reduce=0-4k:recursive_doubling,4k-:direct;"
      "broadcast=chain\"; docs/algorithms.md has all"},
     {"LOCKSTEP_TUNE", "auto",
-     "off: groups on several hosts keep the built-in choice of algorithms, whatever was timed"},
+     "off: groups on several hosts use the built-in choice of algorithms, not measured times"},
     {"LOCKSTEP_TUNE_FILE", "lockstep/tuning in XDG_CACHE_HOME or ~/.cache",
-     "what `lockstep tune` has timed of the links between hosts; rank 0 reads it"},
+     "times of the links between hosts, measured by `lockstep tune`; rank 0 reads the file"},
     {"XDG_CACHE_HOME", "", "where users' caches are kept"},
     {"XDG_RUNTIME_DIR", "",
-     "where ranks of other launchers meet; /tmp/lockstep-UID where it is not this user's own"},
+     "local rendezvous under other launchers; /tmp/lockstep-UID if it is not this user's own"},
     {"HOME", "", "where users' caches are kept, in .cache, if XDG_CACHE_HOME is not set"},
     {"LOCKSTEP_HOSTS", "",
-     "for tests: ranks are taken to be on so many hosts in turn, or on those "
-     "listed (0,0,1), and share no memory between them"},
+     "for tests: ranks act as if on this many hosts in turn, or on the hosts "
+     "listed (0,0,1), and share no memory between hosts"},
     {"LOCKSTEP_BOOTSTRAP", "", "set by the launcher: the descriptors a rank joins its job with"},
     {"LOCKSTEP_LIBRARY", "", "for the Python package: the library, a file or its folder"},
     {"RANK", "0", "set by the launcher: this rank in the world"},
@@ -58,14 +58,14 @@ static const ls__setting table[] = {
     {"LOCAL_WORLD_SIZE", "1", "set by the launcher: number of ranks of its host"},
     {"OMP_NUM_THREADS", "", "compute threads of a rank, where LOCKSTEP_THREADS is not set"},
     {"GOMP_SPINCOUNT", "", "set by the launcher unless you did: how long idle threads spin"},
-    {"LOCKSTEP_JOB", "", "set by the launcher: the job's number, which its processes are known by"},
+    {"LOCKSTEP_JOB", "", "set by the launcher: the job's number, which marks its processes"},
     {"LOCKSTEP_LIVE", "",
      "set by the launcher: 1 when its output is a terminal, where a rank may "
      "update a line with carriage returns"},
     {"LOCKSTEP_LAUNCHER", "the first whose variables are set",
-     "none, torchrun, openmpi, mvapich, hydra, slurm, flux or jsrun; `lockstep env` says more"},
+     "none, torchrun, openmpi, mvapich, hydra, slurm, flux or jsrun; see `lockstep env`"},
     {"LOCKSTEP_RENDEZVOUS", "MASTER_ADDR, or Slurm's first node",
-     "HOST:PORT where ranks of several hosts meet under other launchers than our own"},
+     "HOST:PORT of the rendezvous of several hosts, under other launchers than our own"},
     {"LOCKSTEP_DATA_PLANE", "tls", "plain: links between hosts are not encrypted"},
     {"MASTER_ADDR", "", "set by launchers: rank 0's host, for the program's own use"},
     {"MASTER_PORT", "", "set by launchers: a port for the program's own use"},
@@ -103,7 +103,7 @@ static const ls__setting table[] = {
     {"JSM_NAMESPACE_LOCAL_SIZE", "", "set by jsrun"},
     {"JSM_NAMESPACE_ID", "", "set by jsrun"},
     {"LOCKSTEP_SECRET_FILE", "", "the job's secret, where ranks run on several hosts"},
-    {"LOCKSTEP_IFNAME", "the way to the rendezvous",
+    {"LOCKSTEP_IFNAME", "the one that leads to the rendezvous",
      "network interface: eth,ib (prefixes), ^docker,lo (none of these), =eth0 (exactly)"},
     {"GLOO_SOCKET_IFNAME", "", "honoured where LOCKSTEP_IFNAME is not set"},
     {"NCCL_SOCKET_IFNAME", "", "honoured where neither of the two is set"},
@@ -118,6 +118,7 @@ static const char *const former_algorithms[] = {
     "GATHER",     "SCATTER",        "ALL_TO_ALL", "SCAN",      "EXSCAN",
 };
 
+/* For `lockstep info` and the completion of names. */
 const ls__setting *ls__settings(int *count)
 {
     *count = TABLE_COUNT;
@@ -143,7 +144,7 @@ const char *ls__setting_get(const char *name)
     return value != NULL && value[0] != '\0' ? value : NULL;
 }
 
-/* A bad value is warned of and ignored: a job should not die of a mistyped variable. */
+/* A bad value is ignored with a warning: a job should not die of a mistyped variable. */
 int64_t ls__setting_int(const char *name, int64_t otherwise, int64_t low, int64_t high)
 {
     const char *text = ls__setting_get(name);
@@ -170,6 +171,7 @@ int64_t ls__timeout_setting_ms(void)
     return 1000 * ls__setting_int("LOCKSTEP_TIMEOUT", TIMEOUT_SECONDS, 1, TIMEOUT_SECONDS_MAX);
 }
 
+/* The known variable that `name` most likely means, or NULL. */
 const char *ls__settings_suggest(const char *name)
 {
     const char *names[TABLE_COUNT];
@@ -218,12 +220,12 @@ int ls__settings_check(void)
     }
     const char *check = ls__setting_get("LOCKSTEP_CHECK");
     if (check != NULL && strcmp(check, "strict") != 0) {
-        LS__WARN("LOCKSTEP_CHECK=%s is ignored; the only check to ask for is strict", check);
+        LS__WARN("LOCKSTEP_CHECK=%s is ignored; the only value is strict", check);
     }
     bool level_known = true;
     (void)ls__log_level_setting(&level_known);
     if (!level_known) {
-        LS__WARN("LOCKSTEP_DEBUG or TORCH_DISTRIBUTED_DEBUG has a word that is not one of error, "
+        LS__WARN("the level in LOCKSTEP_DEBUG or TORCH_DISTRIBUTED_DEBUG is not one of error, "
                  "warn, info, debug (OFF, INFO, DETAIL); warn is used");
     }
     return unknown;

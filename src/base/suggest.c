@@ -4,7 +4,7 @@
 #include <string.h>
 
 #define WORD_MAX 64
-#define DISTANCE_MAX 3
+#define DISTANCE_MAX 3 /* a word with more mistakes is another word */
 
 static int least(int a, int b)
 {

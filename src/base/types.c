@@ -27,6 +27,7 @@ static const char *const reduce_ops[LS_REDUCE_OP_COUNT] = {
     [LS_BOR] = "bor", [LS_BXOR] = "bxor",       [LS_PREMUL_SUM] = "premul_sum",
 };
 
+/* 0 for a value that is not an element type. */
 size_t ls_dtype_size(ls_dtype dtype)
 {
     unsigned row = (unsigned)dtype;
@@ -48,6 +49,7 @@ const char *ls_reduce_op_name(ls_reduce_op op)
     return row < LS_REDUCE_OP_COUNT ? reduce_ops[row] : "invalid";
 }
 
+/* Called by the macros of the public headers; `file` must be a string literal, for it is kept. */
 void ls_site_set(const char *file, int line)
 {
     ls__self.file = file;

@@ -32,7 +32,7 @@ TEST(an_unknown_variable_is_told_by_the_command_and_by_one_rank)
                 "[0] [rank 0] warning: unknown variable", 1);
     check_count(script, "LOCKSTEP_TIMOUT=5 $E/01_hello_all_reduce", warning, 1);
     check_count(script, "LOCKSTEP_CHECK=all $E/01_hello_all_reduce",
-                "warning: LOCKSTEP_CHECK=all is ignored; the only check to ask for is strict\n", 1);
+                "warning: LOCKSTEP_CHECK=all is ignored; the only value is strict\n", 1);
 }
 
 TEST(ranks_with_other_kernels_do_not_train_together)
