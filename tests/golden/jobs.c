@@ -23,7 +23,7 @@ static void weights(void)
 {
     MUST(SUM_WITH(.tag = "weights"));
     for (int r = 0; r < ls_world_size(); r += 2) {
-        char key[16];
+        char key[24];
         snprintf(key, sizeof key, "past %d", r);
         if (odd()) {
             MUST(ls_store_wait(ls_runtime_store(), key, -1));

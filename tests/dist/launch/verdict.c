@@ -58,7 +58,7 @@ static int train_until_one_dies(void *arg)
 static int wait_in_the_store(void *arg)
 {
     seen *s = arg;
-    char here[16];
+    char here[24];
     LS_CHECK(ls_init(NULL));
     snprintf(here, sizeof here, "here/%d", ls_rank());
     LS_CHECK(ls_store_set(ls_runtime_store(), here, "", 0, 60000));

@@ -27,7 +27,7 @@ static const struct {
 typedef struct job {
     ls_reducer *reducer;
     ls_reducer_param params[PARAMS];
-    char names[PARAMS][8];
+    char names[PARAMS][16];
 } job;
 
 static double get(ls_dtype dtype, const void *at, int64_t k)

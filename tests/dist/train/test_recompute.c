@@ -35,7 +35,7 @@ static ls_module *net_new(bool recompute)
     for (int i = 0; i < LAYERS; i++) {
         ls_module *list[] = {ls_layer_norm_new(WIDTH, NULL), ls_linear_new(WIDTH, WIDTH, NULL),
                              ls_gelu_new(LS_GELU_TANH), ls_dropout_new(0.2)};
-        char name[8];
+        char name[16];
         snprintf(name, sizeof name, "%d", i);
         n->part[i] = ls_module_add(&n->base, name, ls_sequential_new(list, 4));
     }

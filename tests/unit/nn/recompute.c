@@ -225,7 +225,7 @@ static chain *chain_new(int count)
     chain *c = ls_module_new(sizeof *c, &chain_class);
     c->count = count;
     for (int i = 0; i < count; i++) {
-        char name[8];
+        char name[16];
         snprintf(name, sizeof name, "%d", i);
         c->part[i] = ls_module_add(&c->base, name, part_new(NULL, false));
     }
