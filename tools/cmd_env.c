@@ -16,7 +16,7 @@ static const cli_command command = {
             "chooses a launcher (none, torchrun, openmpi, mvapich, hydra, slurm, flux, jsrun);\n"
             "`lockstep info --variables` lists all variables.\n"};
 
-static void print(const ls__found *found)
+static void print(const ls__detected *found)
 {
     bool ours = strcmp(found->launcher, "lockstep") == 0;
     printf("launcher     %s\n", found->launcher);
@@ -39,7 +39,7 @@ static void print(const ls__found *found)
 
 int cmd_env(int argc, char **argv)
 {
-    ls__found found;
+    ls__detected found;
     const int first = cli_parse(&command, argc, argv);
     if (first < 0) {
         return -1 - first;

@@ -52,7 +52,8 @@ void ls__failure_say_end(const ls__host_agent *a, int r, char *out, size_t bytes
     ls__board_name(a->board, r, name, sizeof name);
     say_when(a, r, when, sizeof when);
     if (a->launcher != NULL) {
-        snprintf(out, bytes, "%s ended without ls_finalize %s; its launcher (%s) knows how", name,
+        snprintf(out, bytes,
+                 "%s ended without ls_finalize %s; its launcher (%s) knows the exit status", name,
                  when, a->launcher);
     } else if (rank->exit.signal != 0) {
         snprintf(out, bytes, "%s was killed by signal %d (%s) %s", name, rank->exit.signal,

@@ -1,10 +1,9 @@
-/* A thread, and one loop:
+/* The host agent as a thread: its loop, its start and its end.
  *
  *     LOCAL     the ranks of this host come to the local rendezvous    agent_thread_gather.c
- *     HOSTS     the hosts come to the rendezvous (of one: skipped)
+ *     HOSTS     the hosts come to the rendezvous (one host: skipped)
  *     RUNNING   store, processes, root cause, the other hosts          job/agent
- *     OVER      local rank 0 has called ls_finalize, and nobody needs it any more
- */
+ *     OVER      the thread ends: all have left, or gathering failed */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,12 +13,13 @@
 #include "job/bootstrap/agent_thread_internal.h"
 #include "job/name_folder.h"
 
-#define RETRY_MS 20
-#define FIXED_ITEMS 2
-#define LEAVE_MS 2000 /* after a failure, for the others to hear of it */
+#define RETRY_MS 20   /* between two attempts to listen by a name that is in use */
+#define FIXED_ITEMS 2 /* of the poll loop: the event and the listener */
+#define LEAVE_MS 2000 /* after a failure: time for the others to read the root cause */
 
 /* ---- leaving ------------------------------------------------------------------------------- */
 
+/* Whether every rank of this host has finished ls_finalize, or has ended. */
 static bool all_left(const ls__agent_thread *t)
 {
     for (int l = 0; l < t->host.ranks; l++) {
@@ -32,7 +32,8 @@ static bool all_left(const ls__agent_thread *t)
     return true;
 }
 
-/* Nothing restarts here: that is the launcher's to decide. */
+/* Whether no other host needs this one any more. The first host announces the end; there is no
+ * restart, because restarting is the launcher's decision. */
 static bool hosts_left(ls__agent_thread *t)
 {
     const char *tail = "";
@@ -46,7 +47,10 @@ static bool hosts_left(ls__agent_thread *t)
     return leave == LS__LEAVE_OVER;
 }
 
-static void look_for_the_end(ls__agent_thread *t)
+/* The agent outlives the ranks that it serves: it ends when all of this host and all hosts have
+ * left. After a failure ranks may never leave, so it waits only a moment for them to read the
+ * root cause. */
+static void check_end(ls__agent_thread *t)
 {
     /* Sync: acquire; pairs with ls__agent_thread_end. */
     const bool leaving = atomic_load_explicit(&t->leaving, memory_order_acquire) != 0;
@@ -62,6 +66,7 @@ static void look_for_the_end(ls__agent_thread *t)
 
 /* ---- the loop ------------------------------------------------------------------------------ */
 
+/* A descriptor of -1 keeps its place in the array and is ignored by poll. */
 static void add_item(ls__agent_thread *t, int *count, int fd)
 {
     LS_ASSERT(*count < t->item_room);
@@ -72,6 +77,8 @@ typedef struct layout { /* where the parts' items stand */
     int newcomers, host, count;
 } layout;
 
+/* The items stand in a fixed order: event, listener, newcomers, local ranks, then those of the
+ * host agent. ls__agent_thread_gather relies on the order. */
 static layout fill_items(ls__agent_thread *t, uint64_t *deadline)
 {
     layout at = {.newcomers = FIXED_ITEMS};
@@ -94,6 +101,7 @@ static uint64_t least(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
+/* One turn of the loop: waits for events or the next deadline, then serves every part. */
 static void turn(ls__agent_thread *t)
 {
     const ls__env *env = t->host.env;
@@ -107,12 +115,13 @@ static void turn(ls__agent_thread *t)
     ls__host_agent_turn(&t->host, t->items + at.host, at.count - at.host);
     if (t->phase == LS__AGENT_RUNNING) {
         ls__host_agent_conclude(&t->host);
-        look_for_the_end(t);
+        check_end(t);
     } else {
         ls__agent_thread_gather(t, t->items + at.newcomers);
     }
 }
 
+/* The thread's main. Only this thread touches the agent, except for `leaving`. */
 static void run(void *arg)
 {
     ls__agent_thread *t = arg;
@@ -123,7 +132,8 @@ static void run(void *arg)
 
 /* ---- life ---------------------------------------------------------------------------------- */
 
-/* The name may still be held by ranks of a job before, that are about to end. */
+/* The name may still be held by the ranks of a former job that are about to end, so a name in
+ * use is tried again until the deadline. The message then names the process that holds it. */
 static ls_status listen_by_name(ls__agent_thread *t)
 {
     const ls__env *env = t->host.env;
@@ -147,12 +157,13 @@ static ls_status listen_by_name(ls__agent_thread *t)
         env->close(env, fd);
     }
     return ls__fail(LS_ERR_STATE,
-                    "ls_init: %s, and process %ld gathers the ranks of such a job on this host "
-                    "already (%s): two jobs have the same numbers, or one process the local rank 0 "
-                    "of another; give each job its own MASTER_PORT",
-                    t->found.why, (long)pid, strerror(-t->listen_fd));
+                    "ls_init: %s, but process %ld already gathers the ranks of a job with these "
+                    "settings on this host (%s): either two jobs use the same settings, or two "
+                    "processes are local rank 0; give each job its own MASTER_PORT",
+                    t->detected.why, (long)pid, strerror(-t->listen_fd));
 }
 
+/* Releases also what a failed set_up had opened. The thread has ended, or was never started. */
 static void thread_free(ls__agent_thread *t, const ls__env *env)
 {
     ls__host_agent_fini(&t->host);
@@ -173,27 +184,31 @@ static void thread_free(ls__agent_thread *t, const ls__env *env)
     env->release(env, t, sizeof *t);
 }
 
+/* Everything that can fail before the thread runs: the caller learns of it as an error of
+ * ls_init. */
 static ls_status set_up(ls__agent_thread *t, const ls__env *env)
 {
-    const ls__found *found = &t->found;
-    LS_TRY(ls__host_agent_init(&t->host, env, found->launcher, found->local_size, found->attempt));
-    t->item_room = FIXED_ITEMS + LS__NEWCOMERS_MAX + LS__HOST_AGENT_ITEMS + 2 * found->local_size;
+    const ls__detected *detected = &t->detected;
+    LS_TRY(ls__host_agent_init(&t->host, env, detected->launcher, detected->local_size,
+                               detected->attempt));
+    t->item_room =
+        FIXED_ITEMS + LS__NEWCOMERS_MAX + LS__HOST_AGENT_ITEMS + 2 * detected->local_size;
     t->items = env->allocate(env, (size_t)t->item_room * sizeof *t->items);
     t->event_fd = env->event_open(env);
     if (t->items == NULL || t->event_fd < 0) {
-        return ls__fail(LS_ERR_SYSTEM, "ls_init: the agent of this host's ranks: no memory or no "
-                                       "descriptors");
+        return ls__fail(LS_ERR_SYSTEM,
+                        "ls_init: cannot set up the host agent: no memory or no descriptors");
     }
-    ls__local_name(found, t->name, sizeof t->name);
+    ls__local_name(detected, t->name, sizeof t->name);
     return listen_by_name(t);
 }
 
-/* The launcher's name is a literal of detect.c; the rest is copied. */
-static void fill_in(ls__agent_thread *t, const ls__env *env, const ls__found *found,
-                    uint64_t deadline_ns)
+/* The launcher's name is a literal of detect.c; all other strings are copied. */
+static void init_fields(ls__agent_thread *t, const ls__env *env, const ls__detected *detected,
+                        uint64_t deadline_ns)
 {
     memset(t, 0, sizeof *t);
-    t->found = *found;
+    t->detected = *detected;
     t->deadline_ns = deadline_ns;
     t->leave_ns = LS__NEVER;
     t->warn_ns = ls__deadline_after(env, LS__GATHER_WARN_MS);
@@ -206,18 +221,20 @@ static void fill_in(ls__agent_thread *t, const ls__env *env, const ls__found *fo
     }
 }
 
-ls_status ls__agent_thread_start(const ls__env *env, const ls__found *found, uint64_t deadline_ns,
-                                 ls__agent_thread **out)
+/* Runs in local rank 0 only. That rank then joins like the others, through the local rendezvous,
+ * so there is one path for all. */
+ls_status ls__agent_thread_start(const ls__env *env, const ls__detected *detected,
+                                 uint64_t deadline_ns, ls__agent_thread **out)
 {
     ls__agent_thread *t = env->allocate(env, sizeof *t);
     if (t == NULL) {
-        return ls__fail(LS_ERR_MEMORY, "ls_init: the agent of this host's ranks");
+        return ls__fail(LS_ERR_MEMORY, "ls_init: no memory for the host agent");
     }
-    fill_in(t, env, found, deadline_ns);
+    init_fields(t, env, detected, deadline_ns);
     ls_status status = set_up(t, env);
     const int error = status < 0 ? 0 : env->thread_start(env, "ls-agent", run, t, &t->thread);
     if (error < 0) {
-        status = ls__fail(LS_ERR_SYSTEM, "ls_init: the thread of this host's agent: %s",
+        status = ls__fail(LS_ERR_SYSTEM, "ls_init: cannot start the host agent's thread: %s",
                           strerror(-error));
     }
     if (status < 0) {
@@ -228,13 +245,16 @@ ls_status ls__agent_thread_start(const ls__env *env, const ls__found *found, uin
     return LS_OK;
 }
 
+/* Blocks until the agent is no longer needed: this process may not exit before, because the
+ * other ranks of the host depend on the store and on the failures that the agent announces. */
 void ls__agent_thread_end(ls__agent_thread *t)
 {
     if (t == NULL) {
         return;
     }
+    LS_ASSERT(t->thread != NULL);
     const ls__env *env = t->host.env;
-    /* Sync: release; pairs with look_for_the_end and ls__agent_thread_gather. */
+    /* Sync: release; pairs with check_end and ls__agent_thread_gather. */
     atomic_store_explicit(&t->leaving, 1, memory_order_release);
     env->event_set(env, t->event_fd);
     env->thread_join(env, t->thread);

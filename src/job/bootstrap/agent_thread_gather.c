@@ -1,5 +1,11 @@
-/* Until all ranks are there: the local rendezvous, then that of the hosts; and the reply that all get.
- */
+/* Until all ranks are present: the local rendezvous, then that of the hosts, then one reply to
+ * each rank.
+ *
+ *     a rank                                     this thread
+ *     connect, hello (who it is)      ──▶        check it; remember the stream
+ *                                                … all ranks of this host, then all hosts …
+ *                                     ◀──        reply: board, secret; or an error, to all alike
+ *     the stream becomes the rank's connection to the store */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,34 +21,39 @@
 
 /* ---- the local rendezvous ------------------------------------------------------------------ */
 
-static void answer(const ls__env *env, int fd, ls_status status, const char *text)
+/* The reply to a rank that does not join, without a descriptor. A rank that has gone meanwhile
+ * is not an error. */
+static void send_refusal(const ls__env *env, int fd, ls_status status, const char *text)
 {
     ls__local_reply reply = {.magic = LS__LOCAL_MAGIC, .status = status};
     snprintf(reply.text, sizeof reply.text, "%s", text);
     (void)env->send(env, fd, &reply, sizeof reply, -1);
 }
 
-/* Nobody joins: all that are here, and those still to come while local rank 0 waits, are told. */
+/* Gathering has failed: every rank that has joined gets the same error, and so does each one
+ * that still arrives while local rank 0 waits. The agent's thread ends. */
 static void give_up(ls__agent_thread *t, ls_status status, const char *text)
 {
-    for (int l = 0; l < t->found.local_size; l++) {
+    for (int l = 0; l < t->detected.local_size; l++) {
         ls__local_rank *m = &t->local[l];
-        if (m->came && m->fd >= 0) {
-            answer(t->host.env, m->fd, status, text);
+        if (m->joined && m->fd >= 0) {
+            send_refusal(t->host.env, m->fd, status, text);
             t->host.env->close(t->host.env, m->fd);
             m->fd = -1;
         }
     }
+    LS_ASSERT(t->phase == LS__AGENT_LOCAL || t->phase == LS__AGENT_HOSTS);
     t->phase = LS__AGENT_OVER;
 }
 
+/* The local ranks that have not joined: "1, 2, 3", at most eight of them, then their number. */
 static void missing_text(const ls__agent_thread *t, char *out, size_t bytes)
 {
     ls__text to = {out, bytes};
     int count = 0;
     out[0] = '\0';
-    for (int l = 0; l < t->found.local_size; l++) {
-        if (!t->local[l].came && count++ < 8) {
+    for (int l = 0; l < t->detected.local_size; l++) {
+        if (!t->local[l].joined && count++ < 8) {
             ls__text_add(&to, "%s%d", count == 1 ? "" : ", ", l);
         }
     }
@@ -51,76 +62,85 @@ static void missing_text(const ls__agent_thread *t, char *out, size_t bytes)
     }
 }
 
+/* The deadline of ls_init has passed; the message says which ranks are missing and why they are
+ * expected at all. */
 static void give_up_late(ls__agent_thread *t)
 {
     char text[LS__LOCAL_TEXT], missing[128];
     missing_text(t, missing, sizeof missing);
-    snprintf(
-        text, sizeof text,
-        "ls_init: %s, so %d ranks of a world of %d are expected on this host (%s); local rank "
-        "%s did not come within the deadline. Look whether they were started and call ls_init, "
-        "or set LOCKSTEP_LAUNCHER=none to run alone",
-        t->found.why, t->found.local_size, t->found.size, t->found.launcher, missing);
+    snprintf(text, sizeof text,
+             "ls_init: %s, so %d ranks of a world of %d are expected on this host (%s), but local "
+             "rank %s did not join within the deadline; check that every rank was started and "
+             "calls ls_init, or set LOCKSTEP_LAUNCHER=none to run alone",
+             t->detected.why, t->detected.local_size, t->detected.size, t->detected.launcher,
+             missing);
     give_up(t, LS_ERR_TIMEOUT, text);
 }
 
+/* A wait of many seconds is announced again and again, so that a user who started too few ranks
+ * need not wait for the deadline to see it. */
 static void warn_late(ls__agent_thread *t)
 {
     char missing[128];
     missing_text(t, missing, sizeof missing);
-    LS__WARN("ls_init: %s: waiting for local rank %s of this host (%s)", t->found.why, missing,
-             t->found.launcher);
+    LS__WARN("ls_init: %s: waiting for local rank %s of this host (%s)", t->detected.why, missing,
+             t->detected.launcher);
     t->warn_ns = ls__deadline_after(t->host.env, LS__GATHER_WARN_MS);
 }
 
-/* "" or what is wrong with who came. */
+/* The reason for which a process cannot join; "": it can. The sizes are checked before any of
+ * them is used as an index. */
 static void check_hello(const ls__agent_thread *t, const ls__local_hello *h, char *out,
                         size_t bytes)
 {
     out[0] = '\0';
     if (h->magic != LS__LOCAL_MAGIC || strncmp(h->version, LS_VERSION, LS__LOCAL_VERSION) != 0) {
         snprintf(out, bytes,
-                 "ls_init: this process has another version of lockstep than local rank 0 of this "
-                 "host, %s: start all ranks with one library",
+                 "ls_init: this process uses a different version of Lockstep than local rank 0 of "
+                 "this host (%s); start all ranks with the same library",
                  LS_VERSION);
-    } else if (h->world_size != t->found.size || h->local_size != t->found.local_size ||
-               h->local_rank < 0 || h->local_rank >= t->found.local_size || h->rank < 0 ||
-               h->rank >= t->found.size) {
+    } else if (h->world_size != t->detected.size || h->local_size != t->detected.local_size ||
+               h->local_rank < 0 || h->local_rank >= t->detected.local_size || h->rank < 0 ||
+               h->rank >= t->detected.size) {
+        snprintf(
+            out, bytes,
+            "ls_init: rank %d of %d, local rank %d of %d, does not match local rank 0 of this "
+            "host, which expects %d of %d ranks here; give all ranks of the job the same sizes",
+            h->rank, h->world_size, h->local_rank, h->local_size, t->detected.local_size,
+            t->detected.size);
+    } else if (t->local[h->local_rank].joined) {
         snprintf(out, bytes,
-                 "ls_init: rank %d of %d, local rank %d of %d, does not fit local rank 0 of this "
-                 "host, which has %d of %d ranks: give all ranks of the job the same numbers",
-                 h->rank, h->world_size, h->local_rank, h->local_size, t->found.local_size,
-                 t->found.size);
-    } else if (t->local[h->local_rank].came) {
-        snprintf(out, bytes,
-                 "ls_init: two processes are local rank %d of this host in this job (%s): rank %d, "
-                 "process %d, and one more; each rank is one process",
-                 h->local_rank, t->found.launcher, t->local[h->local_rank].world_rank,
-                 t->host.rank[h->local_rank].pid);
+                 "ls_init: two processes claim to be local rank %d of this host (%s): process %d "
+                 "(rank %d) was the first; start one process per rank",
+                 h->local_rank, t->detected.launcher, t->host.rank[h->local_rank].pid,
+                 t->local[h->local_rank].world_rank);
     }
 }
 
-static void let_in(ls__agent_thread *t, const ls__local_hello *h, int fd)
+/* The rank keeps its stream until all are present. Its process is watched from now on, except
+ * this one, which cannot outlive its own agent. */
+static void admit(ls__agent_thread *t, const ls__local_hello *h, int fd)
 {
     const ls__env *env = t->host.env;
     ls__host_agent_rank *rank = &t->host.rank[h->local_rank];
     pid_t pid = 0;
-    LS_ASSERT(!t->local[h->local_rank].came && t->phase == LS__AGENT_LOCAL);
+    LS_ASSERT(!t->local[h->local_rank].joined && t->phase == LS__AGENT_LOCAL);
     (void)env->peer_pid(env, fd, &pid);
-    t->local[h->local_rank] = (ls__local_rank){.came = true, .fd = fd, .world_rank = h->rank};
+    t->local[h->local_rank] = (ls__local_rank){.joined = true, .fd = fd, .world_rank = h->rank};
     rank->pid = (int)pid;
     if (pid > 0 && pid != env->pid(env)) {
         rank->pidfd = env->watch_process(env, pid);
     }
-    t->came++;
+    t->joined++;
 }
 
-static void hear_newcomer(ls__agent_thread *t, int *slot)
+/* The hello is small and sent in one call, so a part of it, or anything longer, does not come
+ * from a rank of ours: the connection is closed without a reply. */
+static void read_hello(ls__agent_thread *t, int *slot)
 {
     const ls__env *env = t->host.env;
     ls__local_hello hello;
     char wrong[LS__LOCAL_TEXT];
-    /* Sent whole and small: what comes in pieces is none of ours. */
     ssize_t got = env->recv(env, *slot, &hello, sizeof hello, NULL);
     if (got == -EAGAIN) {
         return;
@@ -133,13 +153,15 @@ static void hear_newcomer(ls__agent_thread *t, int *slot)
     }
     check_hello(t, &hello, wrong, sizeof wrong);
     if (wrong[0] != '\0') {
-        answer(env, fd, LS_ERR_INVALID, wrong);
+        send_refusal(env, fd, LS_ERR_INVALID, wrong);
         env->close(env, fd);
         return;
     }
-    let_in(t, &hello, fd);
+    admit(t, &hello, fd);
 }
 
+/* Only processes of this user are accepted, which the kernel attests. While all places are
+ * taken, others wait in the kernel's queue. */
 static void accept_newcomers(ls__agent_thread *t)
 {
     const ls__env *env = t->host.env;
@@ -160,40 +182,41 @@ static void accept_newcomers(ls__agent_thread *t)
     }
 }
 
-/* A stream that ends before all are there: its process has, or gave up. */
-static void look_for_gone(ls__agent_thread *t)
+/* A rank sends nothing after its hello. So when its stream ends (or carries data) before all are
+ * present, its process has ended or given up, and the world cannot come about. */
+static void check_disconnected(ls__agent_thread *t)
 {
-    for (int l = 0; l < t->found.local_size && t->phase != LS__AGENT_OVER; l++) {
+    for (int l = 0; l < t->detected.local_size && t->phase != LS__AGENT_OVER; l++) {
         ls__local_rank *m = &t->local[l];
         char byte, text[LS__LOCAL_TEXT];
-        if (!m->came || m->fd < 0) {
+        if (!m->joined || m->fd < 0) {
             continue;
         }
         ssize_t got = t->host.env->recv(t->host.env, m->fd, &byte, 1, NULL);
         if (got == -EAGAIN) {
             continue;
         }
-        snprintf(
-            text, sizeof text,
-            "ls_init: rank %d (host %s, pid %d) ended before all ranks were there; its launcher "
-            "(%s) knows how",
-            m->world_rank, t->host.name, t->host.rank[l].pid, t->found.launcher);
+        snprintf(text, sizeof text,
+                 "ls_init: rank %d (host %s, pid %d) ended before all ranks had joined; its "
+                 "launcher (%s) knows the exit status",
+                 m->world_rank, t->host.name, t->host.rank[l].pid, t->detected.launcher);
         give_up(t, LS_ERR_PEER, text);
     }
 }
 
 /* ---- the hosts ----------------------------------------------------------------------------- */
 
-static ls_status no_place(const ls__agent_thread *t)
+static ls_status fail_no_rendezvous(const ls__agent_thread *t)
 {
-    return ls__fail(
-        LS_ERR_INVALID,
-        "ls_init: %s, so the world has %d ranks, %d of them on this host (%s), and it is "
-        "not known where the hosts meet: set LOCKSTEP_RENDEZVOUS=HOST:PORT for all ranks "
-        "(rank 0's host and a port that is free there)",
-        t->found.why, t->found.size, t->found.local_size, t->found.launcher);
+    return ls__fail(LS_ERR_INVALID,
+                    "ls_init: %s, so the world has %d ranks, %d of them on this host (%s), but the "
+                    "rendezvous of the hosts is unknown: set LOCKSTEP_RENDEZVOUS=HOST:PORT for all "
+                    "ranks (rank 0's host and a free port there)",
+                    t->detected.why, t->detected.size, t->detected.local_size,
+                    t->detected.launcher);
 }
 
+/* The launcher assigns world ranks to local ranks; they need not be consecutive. */
 static void world_ranks(const ls__agent_thread *t, int out[LS__BOARD_RANKS_MAX])
 {
     for (int l = 0; l < t->host.ranks; l++) {
@@ -201,6 +224,7 @@ static void world_ranks(const ls__agent_thread *t, int out[LS__BOARD_RANKS_MAX])
     }
 }
 
+/* The host of rank 0 is the first host: it listens at the rendezvous. */
 static bool has_rank_0(const ls__agent_thread *t)
 {
     for (int l = 0; l < t->host.ranks; l++) {
@@ -211,30 +235,33 @@ static bool has_rank_0(const ls__agent_thread *t)
     return false;
 }
 
+/* All waits of ls_init share one deadline. */
 static int64_t left_ms(const ls__agent_thread *t)
 {
     const uint64_t now = t->host.env->now_ns(t->host.env);
     return t->deadline_ns > now ? (int64_t)((t->deadline_ns - now) / 1000000u) : 0;
 }
 
+/* From here on the world is gathered as under `lockstep run` (job/nodes), except that the
+ * launcher has already assigned the ranks. */
 static ls_status open_nodes(ls__agent_thread *t)
 {
     const char *plane = ls__setting_get("LOCKSTEP_DATA_PLANE");
     int world_rank[LS__BOARD_RANKS_MAX];
-    if (t->found.rendezvous[0] == '\0') {
-        return no_place(t);
+    if (t->detected.rendezvous[0] == '\0') {
+        return fail_no_rendezvous(t);
     }
     world_ranks(t, world_rank);
     const ls__nodes_spec nodes = {.first = has_rank_0(t),
                                   .node = -1,
-                                  .world_size = t->found.size,
+                                  .world_size = t->detected.size,
                                   .world_rank = world_rank,
-                                  .attempt = t->found.attempt,
+                                  .attempt = t->detected.attempt,
                                   .id = "",
                                   .run_id = "",
                                   .timeout_ms = left_ms(t)};
-    const ls__host_agent_hosts hosts = {.rendezvous = t->found.rendezvous,
-                                        .rendezvous_from = t->found.rendezvous_from,
+    const ls__host_agent_hosts hosts = {.rendezvous = t->detected.rendezvous,
+                                        .rendezvous_from = t->detected.rendezvous_from,
                                         .secret_file = ls__setting_get("LOCKSTEP_SECRET_FILE"),
                                         .secret_from = "LOCKSTEP_SECRET_FILE",
                                         .nodes = &nodes,
@@ -244,8 +271,9 @@ static ls_status open_nodes(ls__agent_thread *t)
 
 /* ---- beginning ----------------------------------------------------------------------------- */
 
-/* Everybody gets the board and the secret; the stream goes on as the one to the store. */
-static void hand_out(ls__agent_thread *t)
+/* Every rank receives the board and the secret; its stream becomes the one to the store. The
+ * rank's life is set first, because the rank looks at the board as soon as it has it. */
+static void send_replies(ls__agent_thread *t)
 {
     const ls__env *env = t->host.env;
     ls__local_reply reply = {.magic = LS__LOCAL_MAGIC, .status = LS_OK};
@@ -263,24 +291,26 @@ static void hand_out(ls__agent_thread *t)
     memset(&reply, 0, sizeof reply);
 }
 
+/* The world is complete: makes the board and releases the waiting ranks. */
 static void begin(ls__agent_thread *t)
 {
     int world_rank[LS__BOARD_RANKS_MAX];
+    LS_ASSERT(t->joined == t->host.ranks);
     world_ranks(t, world_rank);
     if (ls__host_agent_make_board(&t->host, world_rank) < 0) {
         give_up(t, LS_ERR_SYSTEM, ls_error_message());
         return;
     }
-    hand_out(t);
+    send_replies(t);
     t->phase = LS__AGENT_RUNNING;
 }
 
-/* All of this host are there: the name is free again, for a next job. */
-static void all_here(ls__agent_thread *t)
+/* All ranks of this host have joined. The name is released at once, for the next job. */
+static void local_ranks_complete(ls__agent_thread *t)
 {
     t->host.env->host_unlisten(t->host.env, t->listen_fd, t->name);
     t->listen_fd = -1;
-    if (t->found.local_size == t->found.size) {
+    if (t->detected.local_size == t->detected.size) {
         begin(t);
         return;
     }
@@ -292,7 +322,8 @@ static void all_here(ls__agent_thread *t)
     t->phase = LS__AGENT_HOSTS;
 }
 
-static void look_there(ls__agent_thread *t)
+/* Whether the other hosts are present, or can no longer be expected. */
+static void check_hosts(ls__agent_thread *t)
 {
     char text[LS__LOCAL_TEXT];
     if (ls__nodes_state_of(t->host.nodes) == LS__NODES_FAILED) {
@@ -305,29 +336,32 @@ static void look_there(ls__agent_thread *t)
 
 /* ---- a turn --------------------------------------------------------------------------------- */
 
+/* Advances the gathering as far as the events allow. `leaving` set by now means that ls_init of
+ * local rank 0 has failed elsewhere, for example at its own deadline. */
 void ls__agent_thread_gather(ls__agent_thread *t, const ls__env_poll *newcomers)
 {
     for (int i = 0; i < LS__NEWCOMERS_MAX; i++) {
         if (t->newcomer[i] >= 0 && (newcomers[i].can_read || newcomers[i].hangup)) {
-            hear_newcomer(t, &t->newcomer[i]);
+            read_hello(t, &t->newcomer[i]);
         }
     }
     if (t->listen_fd >= 0) {
         accept_newcomers(t);
     }
-    look_for_gone(t);
+    check_disconnected(t);
     if (t->phase != LS__AGENT_OVER &&
+        /* Sync: acquire; pairs with ls__agent_thread_end. */
         atomic_load_explicit(&t->leaving, memory_order_acquire) != 0) {
         give_up(t, LS_ERR_PEER, "ls_init: local rank 0 of this host gave up");
     }
-    if (t->phase == LS__AGENT_LOCAL && t->came == t->found.local_size) {
-        all_here(t);
+    if (t->phase == LS__AGENT_LOCAL && t->joined == t->detected.local_size) {
+        local_ranks_complete(t);
     } else if (t->phase == LS__AGENT_LOCAL && t->host.env->now_ns(t->host.env) >= t->deadline_ns) {
         give_up_late(t);
     } else if (t->phase == LS__AGENT_LOCAL && t->host.env->now_ns(t->host.env) >= t->warn_ns) {
         warn_late(t);
     }
     if (t->phase == LS__AGENT_HOSTS) {
-        look_there(t);
+        check_hosts(t);
     }
 }

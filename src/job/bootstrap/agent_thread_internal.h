@@ -1,5 +1,5 @@
-/* Between agent_thread.c (the thread, its loop, its end) and agent_thread_gather.c (until all ranks
- * are there). Everything belongs to the thread but `leaving`. */
+/* Shared by agent_thread.c (the thread, its loop, its end) and agent_thread_gather.c (until all ranks
+ * are present). Only the thread touches the fields, except for `leaving`. */
 #ifndef LS_JOB_BOOTSTRAP_AGENT_THREAD_INTERNAL_H
 #define LS_JOB_BOOTSTRAP_AGENT_THREAD_INTERNAL_H
 
@@ -10,8 +10,8 @@
 #define LS__NEWCOMERS_MAX 64
 #define LS__GATHER_WARN_MS 10000
 
-typedef struct ls__local_rank { /* a rank of this host, until all are there; by local rank */
-    bool came;
+typedef struct ls__local_rank { /* a rank of this host, until all are present; by local rank */
+    bool joined;
     int fd; /* its stream, which then goes to the store; -1: none */
     int world_rank;
 } ls__local_rank;
@@ -19,13 +19,13 @@ typedef struct ls__local_rank { /* a rank of this host, until all are there; by 
 typedef enum ls__agent_phase {
     LS__AGENT_LOCAL,   /* the ranks of this host come to the local rendezvous */
     LS__AGENT_HOSTS,   /* the hosts come to the rendezvous */
-    LS__AGENT_RUNNING, /* all are there */
+    LS__AGENT_RUNNING, /* all are present; the board exists */
     LS__AGENT_OVER
 } ls__agent_phase;
 
 struct ls__agent_thread {
     ls__host_agent host;
-    ls__found found;
+    ls__detected detected;
     uint64_t deadline_ns;
     char name[LS__HOST_NAME_MAX]; /* of the local rendezvous */
     ls__env_thread *thread;
@@ -33,12 +33,11 @@ struct ls__agent_thread {
     _Atomic uint32_t leaving; /* Sync: release by the rank's thread, acquire by this one */
     ls__agent_phase phase;
     int listen_fd;
-    int newcomer
-        [LS__NEWCOMERS_MAX]; /* connected, and have not said which rank they are; -1: none */
+    int newcomer[LS__NEWCOMERS_MAX]; /* connections whose hello is missing; -1: none */
     ls__local_rank local[LS__BOARD_RANKS_MAX];
-    int came;
-    uint64_t warn_ns;  /* when to say next which ranks are waited for */
-    uint64_t leave_ns; /* after a failure: when it ends though others are still there */
+    int joined;
+    uint64_t warn_ns;  /* when to name the missing ranks again */
+    uint64_t leave_ns; /* after a failure: when the thread ends although ranks remain */
     ls__env_poll *items;
     int item_room;
 };

@@ -1,23 +1,24 @@
-/* The table of ways into a world, tried in order.
+/* The bootstrap methods, tried in order; the first that applies wins.
  *
- *     LOCKSTEP_BOOTSTRAP set      the launcher's descriptors                     launcher.c
- *     another launcher's          met by name, on several hosts by address       join.c
- *     nothing                     a world of one: no socket, a private board
- */
-#include "job/bootstrap/ways.h"
+ *     LOCKSTEP_BOOTSTRAP set      the launcher's descriptors                         launcher.c
+ *     another launcher's          a local rendezvous by name, one of hosts by address  join.c
+ *     half of its variables       refused
+ *     nothing                     a world of one: no socket, a private board */
+#include "job/bootstrap/methods.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/settings.h"
 #include "job/bootstrap/agent_thread.h"
 #include "job/bootstrap/parent_watch.h"
 
 /* ---- a number of ranks, but no rank -------------------------------------------------------- */
 
-/* Half of a launcher's variables: who has them must not train alone, taking itself for the whole.
- */
+/* Half of a launcher's variables: a process that has a world size but no rank must not train
+ * alone, as if it were the whole world. N such processes would overwrite each other's results. */
 static ls_status refuse_halves(const ls__env *env, int64_t timeout_ms, ls__boot *out)
 {
     static const char *const halves[][2] = {{"WORLD_SIZE", "RANK"},
@@ -42,6 +43,8 @@ static ls_status refuse_halves(const ls__env *env, int64_t timeout_ms, ls__boot 
 
 /* ---- a world of one ------------------------------------------------------------------------ */
 
+/* A process without a launcher: the same board and store as in a job, but private, so the rest
+ * of the library needs no special case. */
 static ls_status world_of_one(const ls__env *env, int64_t timeout_ms, ls__boot *out)
 {
     (void)timeout_ms;
@@ -69,26 +72,31 @@ static ls_status world_of_one(const ls__env *env, int64_t timeout_ms, ls__boot *
 
 /* ---- the table ----------------------------------------------------------------------------- */
 
-/* LS_IN_PROGRESS: this way does not apply. */
-typedef ls_status (*way_in)(const ls__env *env, int64_t timeout_ms, ls__boot *out);
-static const way_in ways[] = {ls__bootstrap_launcher, ls__bootstrap_others, refuse_halves,
-                              world_of_one};
+/* LS_IN_PROGRESS: this method does not apply. */
+typedef ls_status (*method)(const ls__env *env, int64_t timeout_ms, ls__boot *out);
+static const method methods[] = {ls__bootstrap_launcher, ls__bootstrap_others, refuse_halves,
+                                 world_of_one};
 
+/* On failure *out is zeros: a method closes what it had opened before it returns an error. */
 ls_status ls__bootstrap(const ls__env *env, int64_t timeout_ms, ls__boot *out)
 {
-    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
         memset(out, 0, sizeof *out);
-        ls_status status = ways[i](env, timeout_ms, out);
+        ls_status status = methods[i](env, timeout_ms, out);
         if (status < 0) {
-            memset(out, 0, sizeof *out); /* what it had opened it has closed */
+            memset(out, 0, sizeof *out);
         }
         if (status != LS_IN_PROGRESS) {
+            LS_ASSERT(status < 0 || (out->store != NULL && out->board != NULL));
             return status;
         }
     }
-    return ls__fail(LS_ERR_INTERNAL, "ls_init: no way into a world applies");
+    return ls__fail(LS_ERR_INTERNAL, "ls_init: no bootstrap method applies");
 }
 
+/* The order matters: first the board shows that this rank has left, so that its end is not taken
+ * for a failure; the agent ends last, because others still use it; the board is unmapped when no
+ * thread of this process reads it any more. */
 void ls__bootstrap_close(const ls__env *env, ls__boot *boot)
 {
     if (boot->board != NULL) {

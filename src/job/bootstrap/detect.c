@@ -1,4 +1,7 @@
-/* The rules. */
+/* The rules of detect.h, as one table of the variables that each launcher sets, and their
+ * reading.
+ *
+ * Nothing here opens or starts anything, so tests can feed it environments recorded elsewhere. */
 #include "job/bootstrap/detect.h"
 
 #include <errno.h>
@@ -12,7 +15,7 @@
 #include "base/suggest.h"
 
 #define JOB_PARTS 4
-#define SIZE_MAX_RANKS (1 << 20)
+#define SIZE_MAX_RANKS (1 << 20) /* larger numbers are typing errors */
 /* Slurm numbers the shell of a batch job and that of an interactive one as steps, from here on. */
 #define SLURM_SPECIAL_STEPS 0xfffffff0ul
 
@@ -20,7 +23,7 @@ typedef struct rule {
     const char *launcher;
     const char *rank, *size;             /* both set: the rule fits */
     const char *local_rank, *local_size; /* may be absent */
-    const char *job[JOB_PARTS]; /* what tells the job, and this host's part of it; NULL ends */
+    const char *job[JOB_PARTS]; /* variables that identify the job on this host; NULL ends */
 } rule;
 
 static const rule rules[] = {
@@ -59,8 +62,9 @@ static const rule rules[] = {
 
 #define RULE_COUNT ((int)(sizeof rules / sizeof *rules))
 
-typedef ls__surroundings source;
+typedef ls__detect_source source;
 
+/* `name` may be NULL: a launcher without such a variable. */
 static const char *value_of(const source *s, const char *name)
 {
     return name != NULL ? s->get(s->arg, name) : NULL;
@@ -68,6 +72,8 @@ static const char *value_of(const source *s, const char *name)
 
 /* ---- numbers ------------------------------------------------------------------------------- */
 
+/* The value of a variable, which must be a whole number in [low, high]. A rank outside the world
+ * would otherwise wait for peers that do not exist. */
 static ls_status number_of(const source *s, const rule *r, const char *name, int low, int high,
                            int *out)
 {
@@ -76,11 +82,10 @@ static ls_status number_of(const source *s, const rule *r, const char *name, int
     errno = 0;
     long value = text != NULL ? strtol(text, &end, 10) : 0;
     if (text == NULL || end == text || *end != '\0' || errno != 0 || value < low || value > high) {
-        return ls__fail(
-            LS_ERR_INVALID,
-            "ls_init: %s=%.40s, where a number from %d to %d is expected, as %s sets it: "
-            "unset it, or choose by LOCKSTEP_LAUNCHER (none: run alone)",
-            name, text != NULL ? text : "", low, high, r->launcher);
+        return ls__fail(LS_ERR_INVALID,
+                        "ls_init: %s=%.40s is not a number from %d to %d, as %s would set it: "
+                        "unset it, or choose a launcher by LOCKSTEP_LAUNCHER (none: run alone)",
+                        name, text != NULL ? text : "", low, high, r->launcher);
     }
     *out = (int)value;
     return LS_OK;
@@ -92,8 +97,9 @@ static bool is_loopback_name(const char *host)
            strcmp(host, "::1") == 0;
 }
 
-/* Where the launcher does not say: all ranks are here if they meet here, or nowhere. */
-static void assume_local(const source *s, ls__found *out)
+/* For a launcher that gives no local rank: all ranks run on this host if their rendezvous is a
+ * loopback address or missing; else each rank counts as alone on its host. */
+static void assume_local(const source *s, ls__detected *out)
 {
     const char *master = value_of(s, "MASTER_ADDR");
     bool here =
@@ -102,7 +108,8 @@ static void assume_local(const source *s, ls__found *out)
     out->local_size = here ? out->size : 1;
 }
 
-static ls_status read_local_size(const source *s, const rule *r, ls__found *out)
+/* Slurm gives no variable for this: the number of tasks is taken from its list of all nodes. */
+static ls_status read_local_size(const source *s, const rule *r, ls__detected *out)
 {
     const char *tasks = value_of(s, "SLURM_STEP_TASKS_PER_NODE");
     const char *node = value_of(s, "SLURM_NODEID");
@@ -120,15 +127,15 @@ static ls_status read_local_size(const source *s, const rule *r, ls__found *out)
                          "run alone",
                          tasks, node);
     }
-    return ls__fail(
-        LS_ERR_INVALID,
-        "ls_init: %s is set but not how many ranks this host has: set RANK, WORLD_SIZE, "
-        "LOCAL_RANK and LOCAL_WORLD_SIZE for each process, or LOCKSTEP_LAUNCHER=none to "
-        "run alone",
-        r->local_rank);
+    return ls__fail(LS_ERR_INVALID,
+                    "ls_init: %s is set, but no variable gives the number of ranks on this host: "
+                    "set RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE for each process, or "
+                    "LOCKSTEP_LAUNCHER=none to run alone",
+                    r->local_rank);
 }
 
-static ls_status read_numbers(const source *s, const rule *r, ls__found *out)
+/* The size comes first: the other numbers are checked against it. */
+static ls_status read_numbers(const source *s, const rule *r, ls__detected *out)
 {
     LS_TRY(number_of(s, r, r->size, 1, SIZE_MAX_RANKS, &out->size));
     LS_TRY(number_of(s, r, r->rank, 0, out->size - 1, &out->rank));
@@ -142,8 +149,10 @@ static ls_status read_numbers(const source *s, const rule *r, ls__found *out)
 
 /* ---- the job ------------------------------------------------------------------------------- */
 
-/* What all ranks of the job have in common; where no variable is, the process that started them. */
-static void read_job(const source *s, const rule *r, ls__found *out)
+/* A text that is the same for all ranks of the job on this host and differs between jobs: the
+ * values of the rule's variables. If none is set, the process that started the ranks identifies
+ * the job. GROUP_RANK alone identifies no job, since every job has it. */
+static void read_job(const source *s, const rule *r, ls__detected *out)
 {
     size_t used = 0;
     bool any = false;
@@ -151,7 +160,7 @@ static void read_job(const source *s, const rule *r, ls__found *out)
     out->attempt = restarts != NULL ? atoi(restarts) : 0;
     for (int i = 0; i < JOB_PARTS && r->job[i] != NULL && used < sizeof out->job; i++) {
         const char *value = value_of(s, r->job[i]);
-        any = any || (value != NULL && i < 3); /* GROUP_RANK alone tells no job */
+        any = any || (value != NULL && i < 3);
         int length = snprintf(out->job + used, sizeof out->job - used, "%.100s/",
                               value != NULL ? value : "");
         used += length > 0 ? (size_t)length : 0;
@@ -164,13 +173,16 @@ static void read_job(const source *s, const rule *r, ls__found *out)
 
 /* ---- where several hosts meet ---------------------------------------------------------------- */
 
-/* Not MASTER_PORT itself: that is the program's, and under torchrun in use. */
-static int beside(int port)
+/* A port near MASTER_PORT. MASTER_PORT itself belongs to the program, and torchrun's own store
+ * uses it. */
+static int neighbour_port(int port)
 {
     return port + 1000 <= 65535 ? port + 1000 : port - 1000;
 }
 
-static void meet_at_master(const source *s, ls__found *out)
+/* Nothing is written if MASTER_ADDR and MASTER_PORT give no address; the user is asked for one
+ * then. */
+static void rendezvous_at_master(const source *s, ls__detected *out)
 {
     const char *address = value_of(s, "MASTER_ADDR"), *port = value_of(s, "MASTER_PORT");
     int number = port != NULL ? atoi(port) : 0;
@@ -179,14 +191,14 @@ static void meet_at_master(const source *s, ls__found *out)
     }
     bool v6 = strchr(address, ':') != NULL;
     snprintf(out->rendezvous, sizeof out->rendezvous, v6 ? "[%.255s]:%d" : "%.255s:%d", address,
-             beside(number));
+             neighbour_port(number));
     snprintf(out->rendezvous_from, sizeof out->rendezvous_from, "MASTER_ADDR (MASTER_PORT %s 1000)",
              number + 1000 <= 65535 ? "+" : "-");
 }
 
-/* A port of the job's number, but not the one that everybody's scripts make of it for MASTER_PORT.
- */
-static void meet_at_first_node(const source *s, ls__found *out)
+/* Under Slurm: the first node of the step, and a port computed from job and step. Scripts
+ * commonly compute MASTER_PORT from the job's number too, so the range differs from theirs. */
+static void rendezvous_at_first_node(const source *s, ls__detected *out)
 {
     const char *list = value_of(s, "SLURM_STEP_NODELIST"), *job = value_of(s, "SLURM_JOB_ID");
     const char *step = value_of(s, "SLURM_STEP_ID");
@@ -199,7 +211,8 @@ static void meet_at_first_node(const source *s, ls__found *out)
     snprintf(out->rendezvous_from, sizeof out->rendezvous_from, "SLURM_STEP_NODELIST");
 }
 
-static void read_rendezvous(const source *s, const rule *r, ls__found *out)
+/* The user's own choice wins over anything that is derived. */
+static void read_rendezvous(const source *s, const rule *r, ls__detected *out)
 {
     const char *given = value_of(s, "LOCKSTEP_RENDEZVOUS");
     if (given != NULL) {
@@ -208,16 +221,17 @@ static void read_rendezvous(const source *s, const rule *r, ls__found *out)
         return;
     }
     if (strcmp(r->launcher, "slurm") == 0) {
-        meet_at_first_node(s, out);
+        rendezvous_at_first_node(s, out);
     }
     if (out->rendezvous[0] == '\0') {
-        meet_at_master(s, out);
+        rendezvous_at_master(s, out);
     }
 }
 
 /* ---- rules --------------------------------------------------------------------------------- */
 
-/* The shell of a batch job has a rank, too, but nobody beside it. */
+/* The shell of a batch job has SLURM_PROCID too, but it is a single process: only steps of srun
+ * count. */
 static bool is_slurm_step(const source *s)
 {
     const char *step = value_of(s, "SLURM_STEP_ID");
@@ -226,13 +240,16 @@ static bool is_slurm_step(const source *s)
     return step != NULL && end != step && number < SLURM_SPECIAL_STEPS;
 }
 
+/* Whether the rule's launcher started this process, judging by its variables. */
 static bool fits(const source *s, const rule *r)
 {
     return value_of(s, r->rank) != NULL && value_of(s, r->size) != NULL &&
            (strcmp(r->launcher, "slurm") != 0 || is_slurm_step(s));
 }
 
-static void be_alone(const source *s, ls__found *out, const char *why)
+/* A world of one. `why` also mentions a batch job without srun, the most common reason for a
+ * world of one that was meant to be larger. */
+static void set_alone(const source *s, ls__detected *out, const char *why)
 {
     bool shell = value_of(s, "SLURM_JOB_ID") != NULL && !is_slurm_step(s);
     out->launcher = "none";
@@ -242,7 +259,9 @@ static void be_alone(const source *s, ls__found *out, const char *why)
              shell ? "; SLURM_JOB_ID is set, but this is not a step of srun" : "");
 }
 
-static ls_status follow(const source *s, const rule *r, ls__found *out)
+/* torchrun's variables without its run id were set by hand or by another tool, so the messages
+ * say "environment" instead of blaming torchrun. */
+static ls_status apply_rule(const source *s, const rule *r, ls__detected *out)
 {
     const bool by_hand = r == &rules[0] && value_of(s, "TORCHELASTIC_RUN_ID") == NULL;
     out->launcher = by_hand ? "environment" : r->launcher;
@@ -256,7 +275,8 @@ static ls_status follow(const source *s, const rule *r, ls__found *out)
     return LS_OK;
 }
 
-static ls_status by_name(const source *s, const char *name, ls__found *out)
+/* LOCKSTEP_LAUNCHER names a launcher: its variables must be set, and no other rule is tried. */
+static ls_status detect_by_name(const source *s, const char *name, ls__detected *out)
 {
     const char *names[RULE_COUNT + 2] = {"none", "lockstep"};
     for (int i = 0; i < RULE_COUNT; i++) {
@@ -272,7 +292,7 @@ static ls_status by_name(const source *s, const char *name, ls__found *out)
                 name, rules[i].rank, rules[i].size,
                 strcmp(name, "slurm") == 0 ? " for a step of srun" : "");
         }
-        return follow(s, &rules[i], out);
+        return apply_rule(s, &rules[i], out);
     }
     const char *near = ls__suggest(name, names, RULE_COUNT + 2);
     return ls__fail(
@@ -283,16 +303,17 @@ static ls_status by_name(const source *s, const char *name, ls__found *out)
         near != NULL ? "?" : "");
 }
 
-ls_status ls__detect(const ls__surroundings *s, ls__found *out)
+/* See detect.h for the order. */
+ls_status ls__detect(const ls__detect_source *s, ls__detected *out)
 {
     const char *name = value_of(s, "LOCKSTEP_LAUNCHER");
     memset(out, 0, sizeof *out);
     if (name != NULL && strcmp(name, "none") == 0) {
-        be_alone(s, out, "LOCKSTEP_LAUNCHER=none");
+        set_alone(s, out, "LOCKSTEP_LAUNCHER=none");
         return LS_OK;
     }
     if (name != NULL && strcmp(name, "lockstep") != 0) {
-        return by_name(s, name, out);
+        return detect_by_name(s, name, out);
     }
     if (value_of(s, "LOCKSTEP_BOOTSTRAP") != NULL) {
         out->launcher = "lockstep";
@@ -306,10 +327,10 @@ ls_status ls__detect(const ls__surroundings *s, ls__found *out)
     }
     for (int i = 0; i < RULE_COUNT; i++) {
         if (fits(s, &rules[i])) {
-            return follow(s, &rules[i], out);
+            return apply_rule(s, &rules[i], out);
         }
     }
-    be_alone(s, out, "no launcher's variables are set");
+    set_alone(s, out, "no launcher's variables are set");
     return LS_OK;
 }
 
@@ -325,8 +346,8 @@ static int starter_here(void *arg, const char *name)
     return (int)env->starter(env, name);
 }
 
-ls_status ls__detect_here(const ls__env *env, ls__found *out)
+ls_status ls__detect_here(const ls__env *env, ls__detected *out)
 {
-    const ls__surroundings here = {from_here, starter_here, (void *)(uintptr_t)env};
+    const ls__detect_source here = {from_here, starter_here, (void *)(uintptr_t)env};
     return ls__detect(&here, out);
 }

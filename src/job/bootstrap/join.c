@@ -1,23 +1,35 @@
-/* The way into worlds of other launchers: torchrun, mpirun, srun and who sets their variables. */
+/* Joining a world that another launcher started: torchrun, mpirun, srun, or a user who sets
+ * their variables.
+ *
+ * Local rank 0 starts the host agent as a thread; then every rank, local rank 0 included, joins
+ * through the local rendezvous. The other ranks watch the process of local rank 0, because no
+ * agent is left to report its death. */
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/log.h"
 #include "job/bootstrap/agent_thread.h"
 #include "job/bootstrap/detect.h"
 #include "job/bootstrap/local_rendezvous.h"
+#include "job/bootstrap/methods.h"
 #include "job/bootstrap/parent_watch.h"
-#include "job/bootstrap/ways.h"
 
-static ls_status check(const ls__found *found)
+/* The limit is the board's; it is checked here, where the message can say which variables gave
+ * it. */
+static ls_status check(const ls__detected *detected)
 {
-    if (found->local_size > LS__BOARD_RANKS_MAX) {
-        return ls__fail(LS_ERR_LIMIT, "ls_init: %s: %d ranks on this host; at most %d fit on one",
-                        found->why, found->local_size, LS__BOARD_RANKS_MAX);
+    if (detected->local_size > LS__BOARD_RANKS_MAX) {
+        return ls__fail(
+            LS_ERR_LIMIT,
+            "ls_init: %s, but %d ranks on this host are too many; a host runs at most %d",
+            detected->why, detected->local_size, LS__BOARD_RANKS_MAX);
     }
     return LS_OK;
 }
 
+/* Takes the board's descriptor. On failure the connection to the store is closed too, because
+ * nothing else owns it yet. */
 static ls_status open_board(const ls__env *env, ls__local_joined *met, ls__board **out)
 {
     ls_status status = ls__board_open(env, met->board_fd, out);
@@ -29,14 +41,17 @@ static ls_status open_board(const ls__env *env, ls__local_joined *met, ls__board
     return LS_OK;
 }
 
-static void adopt(const ls__env *env, const ls__found *found, const ls__local_joined *met,
+/* Fills in the rank's own entry of the board. `life` is stored last: peers and the agent read
+ * the entry once the rank has joined. */
+static void adopt(const ls__env *env, const ls__detected *detected, const ls__local_joined *met,
                   ls__boot *out)
 {
-    ls__board_rank *place = &out->board->rank[found->local_rank];
-    out->rank = found->rank;
-    out->world_size = found->size;
-    out->local_rank = found->local_rank;
-    out->local_size = found->local_size;
+    ls__board_rank *place = &out->board->rank[detected->local_rank];
+    LS_ASSERT(detected->local_rank >= 0 && detected->local_rank < LS__BOARD_RANKS_MAX);
+    out->rank = detected->rank;
+    out->world_size = detected->size;
+    out->local_rank = detected->local_rank;
+    out->local_size = detected->local_size;
     memcpy(out->secret, met->secret, sizeof out->secret);
     out->plain = out->board->plain != 0;
     snprintf(out->address, sizeof out->address, "%s", out->board->address);
@@ -44,37 +59,42 @@ static void adopt(const ls__env *env, const ls__found *found, const ls__local_jo
     atomic_store_explicit(&place->life, LS__LIFE_JOINED, memory_order_release);
 }
 
-static ls_status join(const ls__env *env, const ls__found *found, uint64_t deadline_ns,
+/* On failure the parts in *out stay open; the caller closes them with ls__bootstrap_close. */
+static ls_status join(const ls__env *env, const ls__detected *detected, uint64_t deadline_ns,
                       ls__boot *out)
 {
     ls__local_joined met;
-    LS_TRY(ls__local_join(env, found, deadline_ns, &met));
+    LS_TRY(ls__local_join(env, detected, deadline_ns, &met));
     LS_TRY(open_board(env, &met, &out->board));
     LS_TRY(ls__store_connect(env, met.fd, met.secret, &out->store));
-    if (found->local_rank > 0 && met.host_pid > 0) {
-        LS_TRY(ls__parent_watch_start(env, met.host_pid, out->board, found->launcher, &out->watch));
+    if (detected->local_rank > 0 && met.host_pid > 0) {
+        LS_TRY(
+            ls__parent_watch_start(env, met.host_pid, out->board, detected->launcher, &out->watch));
     }
-    adopt(env, found, &met, out);
+    adopt(env, detected, &met, out);
     memset(&met, 0, sizeof met);
     return LS_OK;
 }
 
+/* A world of one rank needs no agent, whatever the launcher says, so it is left to the last
+ * method. The error text is saved over the clean-up, which may set one of its own. */
 ls_status ls__bootstrap_others(const ls__env *env, int64_t timeout_ms, ls__boot *out)
 {
-    ls__found found;
-    LS_TRY(ls__detect_here(env, &found));
-    if (strcmp(found.launcher, "none") == 0 || strcmp(found.launcher, "lockstep") == 0 ||
-        found.size == 1) {
+    ls__detected detected;
+    LS_TRY(ls__detect_here(env, &detected));
+    if (strcmp(detected.launcher, "none") == 0 || strcmp(detected.launcher, "lockstep") == 0 ||
+        detected.size == 1) {
         return LS_IN_PROGRESS;
     }
-    LS_TRY(check(&found));
-    LS__INFO("ls_init: %s: started by %s, rank %d of %d, local rank %d of %d", found.why,
-             found.launcher, found.rank, found.size, found.local_rank, found.local_size);
+    LS_TRY(check(&detected));
+    LS__INFO("ls_init: %s: started by %s, rank %d of %d, local rank %d of %d", detected.why,
+             detected.launcher, detected.rank, detected.size, detected.local_rank,
+             detected.local_size);
     uint64_t deadline = ls__deadline_after(env, timeout_ms);
-    if (found.local_rank == 0) {
-        LS_TRY(ls__agent_thread_start(env, &found, deadline, &out->agent));
+    if (detected.local_rank == 0) {
+        LS_TRY(ls__agent_thread_start(env, &detected, deadline, &out->agent));
     }
-    ls_status status = join(env, &found, deadline, out);
+    ls_status status = join(env, &detected, deadline, out);
     if (status < 0) {
         char text[LS__MESSAGE_MAX];
         snprintf(text, sizeof text, "%s", ls_error_message());

@@ -1,10 +1,12 @@
-/* The launcher's way in: LOCKSTEP_BOOTSTRAP=v1:STORE_FD:BOARD_FD:SECRET_FD.
+/* Joining a world of our own launcher: LOCKSTEP_BOOTSTRAP=v1:STORE_FD:BOARD_FD:SECRET_FD.
  *
- * The variable outlives its descriptors: a grandchild inherits it too, perhaps without them, or
- * with them but beside another process that uses the same rank. So everything is looked at before
- * it is believed, and a rank's place on the board is claimed by compare-and-swap, once per run.
- */
-#include "job/bootstrap/ways.h"
+ * A child of the rank inherits the variable too, perhaps without the descriptors, or with them
+ * while another process uses the same rank. So everything is checked before it is used, and a
+ * rank's place on the board is claimed by compare-and-swap, once per run:
+ *
+ *     STARTED ──claim──▶ JOINED ──ls_finalize──▶ LEFT
+ *        ◀──unclaim──┘   if the rest of joining fails */
+#include "job/bootstrap/methods.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -21,6 +23,7 @@ typedef struct inherited {
 
 /* ---- the environment ----------------------------------------------------------------------- */
 
+/* One text for all defects of the variable, since the remedy is the same. */
 static ls_status malformed(const char *text, const char *why)
 {
     return ls__fail(LS_ERR_INVALID,
@@ -39,10 +42,11 @@ static bool number(const char *text, char **end, int *out)
            text[0] <= '9';
 }
 
+/* The three descriptors; whether they are open is checked where they are used. */
 static ls_status parse_bootstrap(const char *text, inherited *out)
 {
     if (strncmp(text, "v1:", 3) != 0) {
-        return malformed(text, "has another version than v1 (launcher and library differ)");
+        return malformed(text, "is not of version v1 (launcher and library differ)");
     }
     char *end = NULL;
     bool sound = number(text + 3, &end, &out->store) && *end == ':' &&
@@ -51,19 +55,21 @@ static ls_status parse_bootstrap(const char *text, inherited *out)
     return sound ? LS_OK : malformed(text, "is not of the form v1:STORE_FD:BOARD_FD:SECRET_FD");
 }
 
+/* torchrun's variables, which our launcher sets as well. */
 static ls_status parse_variable(const char *name, int *out)
 {
     char *end = NULL;
     const char *text = ls__setting_get(name);
     if (text == NULL || !number(text, &end, out) || *end != '\0') {
         return ls__fail(LS_ERR_INVALID,
-                        "ls_init: %s=%.40s beside LOCKSTEP_BOOTSTRAP, where a number is needed: do "
-                        "not change the launcher's variables",
+                        "ls_init: LOCKSTEP_BOOTSTRAP is set, but %s=%.40s is not a number: do not "
+                        "change the variables that the launcher sets",
                         name, text == NULL ? "" : text);
     }
     return LS_OK;
 }
 
+/* Numbers only; check_ranks compares them with the board. */
 static ls_status read_environment(const char *text, inherited *out)
 {
     LS_TRY(parse_bootstrap(text, out));
@@ -76,21 +82,24 @@ static ls_status read_environment(const char *text, inherited *out)
 
 /* ---- the board ----------------------------------------------------------------------------- */
 
+/* A program may have changed the variables, or inherited those of another job: the board, which
+ * only the launcher writes, decides. */
 static ls_status check_ranks(const ls__board *board, const inherited *in)
 {
     if (board->ranks != in->local_size || board->world_size != in->world_size ||
         in->local_rank >= board->ranks || board->rank[in->local_rank].world_rank != in->rank) {
         return ls__fail(LS_ERR_INVALID,
                         "ls_init: RANK=%d WORLD_SIZE=%d LOCAL_RANK=%d LOCAL_WORLD_SIZE=%d do not "
-                        "fit the job, which has %d ranks, %d of them here from %d on: do not "
-                        "change the launcher's variables",
+                        "match the job, which has %d ranks, %d of them on this host, numbered from "
+                        "%d: do not change the variables that the launcher sets",
                         in->rank, in->world_size, in->local_rank, in->local_size, board->world_size,
                         board->ranks, board->first_rank);
     }
     return LS_OK;
 }
 
-/* Takes the rank's place, if nobody had it in this run. */
+/* Takes the rank's place on the board, unless another process holds it or held it in this run. A
+ * rank that joined twice would disturb the operations of its own former self. */
 static ls_status claim(const ls__env *env, ls__board *board, int r)
 {
     ls__board_rank *rank = &board->rank[r];
@@ -104,7 +113,7 @@ static ls_status claim(const ls__env *env, ls__board *board, int r)
     if (life == LS__LIFE_JOINED) {
         return ls__fail(LS_ERR_STATE,
                         "ls_init: process %d has already joined as rank %d, and each rank is one "
-                        "process: start only one such program in a rank, others with "
+                        "process: start only one Lockstep program per rank, and others with "
                         "LOCKSTEP_BOOTSTRAP, RANK and WORLD_SIZE unset",
                         pid, board->rank[r].world_rank);
     }
@@ -115,6 +124,7 @@ static ls_status claim(const ls__env *env, ls__board *board, int r)
                     board->rank[r].world_rank, pid);
 }
 
+/* Gives the place back when joining fails after claim, so that the program may try again. */
 static void unclaim(ls__board *board, int r)
 {
     atomic_store_explicit(&board->rank[r].life, LS__LIFE_STARTED, memory_order_release);
@@ -122,8 +132,9 @@ static void unclaim(ls__board *board, int r)
 
 /* ---- the store ----------------------------------------------------------------------------- */
 
-/* The secret's memfd is read through /proc: the offset of the inherited descriptor is shared with
- * whoever inherited it too. */
+/* The secret's memfd is opened anew through /proc, because processes that inherited the
+ * descriptor share its read offset. Its size is checked first: the number may belong to another
+ * file by now. */
 static ls_status read_secret(const ls__env *env, int fd, uint8_t secret[LS__SECRET_BYTES])
 {
     char path[64];
@@ -144,6 +155,7 @@ static ls_status read_secret(const ls__env *env, int fd, uint8_t secret[LS__SECR
     return LS_OK;
 }
 
+/* The descriptor must be a socket (peer_uid fails otherwise) before the secret is sent over it. */
 static ls_status connect_store(const ls__env *env, const inherited *in,
                                uint8_t secret[LS__SECRET_BYTES], ls_store **out)
 {
@@ -159,6 +171,8 @@ static ls_status connect_store(const ls__env *env, const inherited *in,
     return ls__store_connect(env, in->store, secret, out);
 }
 
+/* Closes the descriptors of board and secret only on success: after a failure the program may
+ * correct its variables and call ls_init again. */
 ls_status ls__bootstrap_launcher(const ls__env *env, int64_t timeout_ms, ls__boot *out)
 {
     (void)timeout_ms; /* the handshake has its own, shorter one */

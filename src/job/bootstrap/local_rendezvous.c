@@ -1,4 +1,7 @@
-/* A rank's side of the local rendezvous. */
+/* A rank's side of the local rendezvous: connect to the name, send a hello, wait for the reply.
+ *
+ * Local rank 0 may start later than the others, or its name may still belong to a former job, so
+ * a rank tries until its deadline. agent_thread_gather.c is the other side. */
 #include "job/bootstrap/local_rendezvous.h"
 
 #include <errno.h>
@@ -10,10 +13,11 @@
 #include "base/error.h"
 #include "job/name_folder.h"
 
-#define RETRY_MS 10
-#define MORE_MS 3000 /* for local rank 0, whose deadline is the same, to say what was missing */
+#define RETRY_MS 10 /* between two attempts to connect */
+/* Local rank 0, whose deadline is the same, needs a moment more to name the missing ranks. */
+#define MORE_MS 3000
 
-/* FNV-1a: names are short, jobs' descriptions are not. */
+/* FNV-1a, 64 bits: the description of a job is longer than a socket's name may be. */
 static uint64_t hash_of(const char *text)
 {
     uint64_t hash = 0xcbf29ce484222325u;
@@ -23,42 +27,48 @@ static uint64_t hash_of(const char *text)
     return hash;
 }
 
-void ls__local_name(const ls__found *found, char *out, size_t bytes)
+/* The same for all ranks of the job on this host, and different for every other job. */
+void ls__local_name(const ls__detected *detected, char *out, size_t bytes)
 {
-    snprintf(out, bytes, "%.16s-%016llx", found->launcher, (unsigned long long)hash_of(found->job));
+    snprintf(out, bytes, "%.16s-%016llx", detected->launcher,
+             (unsigned long long)hash_of(detected->job));
 }
 
+/* The name could have been taken by another user's process; the kernel attests the owner. */
 static bool of_this_user(const ls__env *env, int fd)
 {
     uid_t uid;
     return env->peer_uid(env, fd, &uid) == 0 && uid == env->uid(env);
 }
 
-static int say_hello(const ls__env *env, const ls__found *found, int fd)
+/* 0, or -errno. A hello fits every socket buffer, so a short write is an error. */
+static int send_hello(const ls__env *env, const ls__detected *detected, int fd)
 {
     ls__local_hello hello = {.magic = LS__LOCAL_MAGIC,
-                             .rank = found->rank,
-                             .world_size = found->size,
-                             .local_rank = found->local_rank,
-                             .local_size = found->local_size};
+                             .rank = detected->rank,
+                             .world_size = detected->size,
+                             .local_rank = detected->local_rank,
+                             .local_size = detected->local_size};
     snprintf(hello.version, sizeof hello.version, "%s", LS_VERSION);
     ssize_t put = env->send(env, fd, &hello, sizeof hello, -1);
     return put == (ssize_t)sizeof hello ? 0 : put < 0 ? (int)put : -EIO;
 }
 
-/* -errno: the other side has gone, which is no answer; 0: *reply is whole. */
-static int hear(const ls__env *env, int fd, uint64_t deadline_ns, ls__local_reply *reply,
-                int *board_fd)
+/* 0: *reply is complete, and *board_fd is open if the reply carries it. -errno: the other side
+ * has gone without an answer, for instance an agent of a former job; the caller tries again. */
+static int receive_reply(const ls__env *env, int fd, uint64_t deadline_ns, ls__local_reply *reply,
+                         int *board_fd)
 {
-    size_t held = 0;
+    size_t received = 0;
     *board_fd = -1;
-    while (held < sizeof *reply) {
+    while (received < sizeof *reply) {
         ls__env_poll item = {.fd = fd, .want_read = true};
         int got_fd = -1;
         (void)env->poll(env, &item, 1, deadline_ns);
-        ssize_t got = env->recv(env, fd, (uint8_t *)reply + held, sizeof *reply - held, &got_fd);
+        ssize_t got =
+            env->recv(env, fd, (uint8_t *)reply + received, sizeof *reply - received, &got_fd);
         *board_fd = got_fd >= 0 ? got_fd : *board_fd;
-        held += got > 0 ? (size_t)got : 0;
+        received += got > 0 ? (size_t)got : 0;
         if (got == 0 || (got < 0 && got != -EAGAIN)) {
             return got == 0 ? -ECONNRESET : (int)got;
         }
@@ -70,18 +80,20 @@ static int hear(const ls__env *env, int fd, uint64_t deadline_ns, ls__local_repl
     return reply->magic == LS__LOCAL_MAGIC ? 0 : -EPROTO;
 }
 
-static ls_status nobody(const ls__found *found, const char *why)
+/* The message lists the numbers that this process was given: they may be the mistake. */
+static ls_status fail_no_agent(const ls__detected *detected)
 {
     return ls__fail(LS_ERR_TIMEOUT,
-                    "ls_init: %s, so this is rank %d of %d (%s), local rank %d of %d: local rank 0 "
-                    "of this host "
-                    "%s. Start all ranks of the job, or set LOCKSTEP_LAUNCHER=none to run alone",
-                    found->why, found->rank, found->size, found->launcher, found->local_rank,
-                    found->local_size, why);
+                    "ls_init: %s, so this is rank %d of %d (%s), local rank %d of %d, but local "
+                    "rank 0 of this host did not start its agent within the deadline; start all "
+                    "ranks of the job, or set LOCKSTEP_LAUNCHER=none to run alone",
+                    detected->why, detected->rank, detected->size, detected->launcher,
+                    detected->local_rank, detected->local_size);
 }
 
-/* One try. LS_IN_PROGRESS: nobody is there, or has gone again. */
-static ls_status try_once(const ls__env *env, const ls__found *found, const char *name,
+/* One attempt. LS_IN_PROGRESS: no agent listens there, or it has gone; any other failure is the
+ * agent's refusal and final. The secret is erased from the stack. */
+static ls_status try_once(const ls__env *env, const ls__detected *detected, const char *name,
                           uint64_t deadline_ns, ls__local_joined *out)
 {
     ls__local_reply reply;
@@ -90,8 +102,8 @@ static ls_status try_once(const ls__env *env, const ls__found *found, const char
     if (fd < 0) {
         return fd == -EPERM ? ls__name_folder_fail(env, "ls_init") : LS_IN_PROGRESS;
     }
-    int error = !of_this_user(env, fd) ? -EACCES : say_hello(env, found, fd);
-    error = error < 0 ? error : hear(env, fd, deadline_ns, &reply, &out->board_fd);
+    int error = !of_this_user(env, fd) ? -EACCES : send_hello(env, detected, fd);
+    error = error < 0 ? error : receive_reply(env, fd, deadline_ns, &reply, &out->board_fd);
     if (error < 0 || reply.status < 0) {
         env->close(env, fd);
         return error < 0 ? LS_IN_PROGRESS : ls__fail((ls_status)reply.status, "%s", reply.text);
@@ -104,21 +116,23 @@ static ls_status try_once(const ls__env *env, const ls__found *found, const char
     return LS_OK;
 }
 
-ls_status ls__local_join(const ls__env *env, const ls__found *found, uint64_t deadline_ns,
+/* Waits MORE_MS longer for a reply than for the agent, because the agent's reply at the deadline
+ * says which ranks are missing. */
+ls_status ls__local_join(const ls__env *env, const ls__detected *detected, uint64_t deadline_ns,
                          ls__local_joined *out)
 {
     char name[LS__HOST_NAME_MAX];
     const uint64_t last = deadline_ns < LS__NEVER - MORE_MS * 1000000ull
                               ? deadline_ns + MORE_MS * 1000000ull
                               : LS__NEVER;
-    ls__local_name(found, name, sizeof name);
+    ls__local_name(detected, name, sizeof name);
     for (;;) {
-        ls_status status = try_once(env, found, name, last, out);
+        ls_status status = try_once(env, detected, name, last, out);
         if (status != LS_IN_PROGRESS) {
             return status;
         }
         if (env->now_ns(env) >= deadline_ns) {
-            return nobody(found, "did not come within the deadline");
+            return fail_no_agent(detected);
         }
         env->sleep_until(env, ls__deadline_after(env, RETRY_MS));
     }

@@ -1,7 +1,6 @@
-/* How ranks of one host that another launcher started find each other: local rank 0 listens by a
- * name of the host made of user and job; each rank says who it is and gets the board, the secret
- * and, as the same stream, its connection to the store. No port; only processes of one
- * user. */
+/* How ranks of one host find each other under another launcher: local rank 0 listens by a name made
+ * of user and job; each rank says who it is and receives the board and the secret. The stream then
+ * becomes its connection to the store. No port is used; only processes of one user may connect. */
 #ifndef LS_JOB_BOOTSTRAP_LOCAL_RENDEZVOUS_H
 #define LS_JOB_BOOTSTRAP_LOCAL_RENDEZVOUS_H
 
@@ -26,7 +25,7 @@ typedef struct ls__local_reply { /* comes with the board's descriptor, unless st
 } ls__local_reply;
 
 /* The name for a job: at most LS__HOST_NAME_MAX bytes. */
-void ls__local_name(const ls__found *found, char *out, size_t bytes);
+void ls__local_name(const ls__detected *detected, char *out, size_t bytes);
 
 typedef struct ls__local_joined {
     int fd;       /* the connection to the store; the caller's */
@@ -36,7 +35,7 @@ typedef struct ls__local_joined {
 } ls__local_joined;
 
 /* Connects to local rank 0's agent and waits until all ranks are there, or the deadline. */
-ls_status ls__local_join(const ls__env *env, const ls__found *found, uint64_t deadline_ns,
+ls_status ls__local_join(const ls__env *env, const ls__detected *detected, uint64_t deadline_ns,
                          ls__local_joined *out);
 
 #endif

@@ -1,5 +1,10 @@
-/* The thread. When the agent dies with local rank 0, this rank stands in for it: it looks for the
- * root cause by the same logic, over the same board. */
+/* The thread that watches the process of local rank 0.
+ *
+ *     sleeps ──this rank leaves──▶ ends
+ *        └──that process ends without ls_finalize──▶ stands in for the agent: publishes the root cause
+ *
+ * When the agent dies with local rank 0, this rank looks for the root cause by the same logic,
+ * over the same board. */
 #include "job/bootstrap/parent_watch.h"
 
 #include <stdio.h>
@@ -17,12 +22,14 @@ struct ls__parent_watch {
     ls__env_thread *thread;
 };
 
+/* Local rank 0 leaves last, after ls_finalize; its end is then no failure. */
 static bool has_left(const ls__board *board)
 {
     return atomic_load_explicit(&board->rank[0].life, memory_order_acquire) == LS__LIFE_LEFT;
 }
 
-/* All ranks of the host do this at once; the board takes the first one's root cause. */
+/* All ranks of the host do this at once, without a word to each other: the board accepts the
+ * first root cause and ignores the others. Ends when one is published or when this rank leaves. */
 static void stand_in(ls__parent_watch *w, ls__env_poll *event)
 {
     ls__host_agent *a = &w->stand_in;
@@ -35,6 +42,7 @@ static void stand_in(ls__parent_watch *w, ls__env_poll *event)
     }
 }
 
+/* The thread's main. */
 static void run(void *arg)
 {
     ls__parent_watch *w = arg;
@@ -48,6 +56,7 @@ static void run(void *arg)
     }
 }
 
+/* The thread has ended, or was never started. The board is borrowed. */
 static void watch_free(ls__parent_watch *w)
 {
     if (w->pidfd >= 0) {
@@ -59,12 +68,14 @@ static void watch_free(ls__parent_watch *w)
     w->env->release(w->env, w, sizeof *w);
 }
 
+/* The process may have ended already; its pidfd is then readable at once, and the thread reports
+ * it. */
 ls_status ls__parent_watch_start(const ls__env *env, int pid, ls__board *board,
                                  const char *launcher, ls__parent_watch **out)
 {
     ls__parent_watch *w = env->allocate(env, sizeof *w);
     if (w == NULL) {
-        return ls__fail(LS_ERR_MEMORY, "ls_init: the watch over local rank 0");
+        return ls__fail(LS_ERR_MEMORY, "ls_init: no memory to watch local rank 0");
     }
     memset(w, 0, sizeof *w);
     w->env = env;
@@ -78,13 +89,14 @@ ls_status ls__parent_watch_start(const ls__env *env, int pid, ls__board *board,
     }
     if (error < 0) {
         watch_free(w);
-        return ls__fail(LS_ERR_SYSTEM, "ls_init: watching process %d, local rank 0: %s", pid,
+        return ls__fail(LS_ERR_SYSTEM, "ls_init: cannot watch process %d, local rank 0: %s", pid,
                         strerror(-error));
     }
     *out = w;
     return LS_OK;
 }
 
+/* Wakes the thread, waits for its end, and frees all. */
 void ls__parent_watch_end(ls__parent_watch *w)
 {
     if (w != NULL) {

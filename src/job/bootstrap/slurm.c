@@ -1,4 +1,5 @@
-/* Slurm's compressed lists, expanded here: scontrol is not there on every host. */
+/* Slurm's compressed lists of hosts and tasks, expanded here: scontrol, which does it otherwise,
+ * is not installed on every host, and a process for it would cost time at each start. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,8 +8,9 @@
 
 #define TASKS_MAX 65536
 
-/* A prefix up to "[" or ",", then the first number of the first bracket, once or (a[1-2]b[3]) more
- * often. */
+/* Each part of the list is text with brackets: "node[01-03,7]", also several of them
+ * (a[1-2]b[3]). The first host takes the first number of each bracket, with its leading zeros.
+ * Stops at the first comma outside of brackets. */
 bool ls__slurm_first_host(const char *list, char *out, int bytes)
 {
     int used = 0;
@@ -35,6 +37,8 @@ bool ls__slurm_first_host(const char *list, char *out, int bytes)
     return used > 0;
 }
 
+/* The list is run-length coded: "2(x3),1" means 2, 2, 2, 1 tasks on four nodes. Every number is
+ * checked, because a wrong count would make ranks wait for peers that do not exist. */
 int ls__slurm_tasks(const char *list, int index)
 {
     int node = 0;

@@ -52,13 +52,13 @@ TEST(a_rank_that_cannot_join_claims_no_rank)
 {
     test_output got = script("LOCKSTEP_BOOTSTRAP=garbage $E/01_hello_all_reduce");
     CHECK_INT(got.status, 1);
-    CHECK_CONTAINS(got.text, "LOCKSTEP_BOOTSTRAP=garbage has another version than v1");
+    CHECK_CONTAINS(got.text, "LOCKSTEP_BOOTSTRAP=garbage is not of version v1");
     CHECK_INT(count_of(got.text, "rank 0"), 0);
     free(got.text);
     check_script("WORLD_SIZE=4 $E/01_hello_all_reduce", 1,
                  "start the program with `lockstep run -n 4 PROGRAM`, or unset WORLD_SIZE");
     check_script("LOCKSTEP_TIMEOUT=1 RANK=0 WORLD_SIZE=4 $E/01_hello_all_reduce", 1,
-                 "local rank 1, 2, 3 did not come within the deadline");
+                 "local rank 1, 2, 3 did not join within the deadline");
 }
 
 /* ---- the command ----------------------------------------------------------------------------- */

@@ -187,7 +187,7 @@ TEST(the_command_says_which_rule_fired)
     check("$L env", "world        of one", 1);
     check("$L run -n 2 $L env", "[1] launcher     lockstep\n", 1);
     check("RANK=1 WORLD_SIZE=2 LOCKSTEP_LAUNCHER=none $L env", "LOCKSTEP_LAUNCHER=none", 1);
-    check("RANK=5 WORLD_SIZE=2 $L env", "RANK=5, where a number from 0 to 1 is expected", 1);
+    check("RANK=5 WORLD_SIZE=2 $L env", "RANK=5 is not a number from 0 to 1", 1);
     check("RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 $L env", "set LOCKSTEP_RENDEZVOUS",
           1);
 }
@@ -225,10 +225,10 @@ TEST(ranks_that_do_not_come_are_named)
 {
     check("RANK=0 WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=$P LOCKSTEP_TIMEOUT=1 "
           "$E/01_hello_all_reduce 2>&1",
-          "local rank 1, 2 did not come within the deadline", 1);
+          "local rank 1, 2 did not join within the deadline", 1);
     check("RANK=1 WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=$P LOCKSTEP_TIMEOUT=1 "
           "$E/01_hello_all_reduce 2>&1",
-          "local rank 0 of this host did not come within the deadline", 1);
+          "local rank 0 of this host did not start its agent", 1);
 }
 
 TEST(processes_that_do_not_fit_are_refused_in_words)
@@ -236,7 +236,7 @@ TEST(processes_that_do_not_fit_are_refused_in_words)
     check("export LOCKSTEP_TIMEOUT=2; rank 0 3 $E/01_hello_all_reduce >/dev/null 2>&1 & "
           "rank 1 3 $E/01_hello_all_reduce >/dev/null 2>&1 & sleep 0.5\n"
           "rank 1 3 $E/01_hello_all_reduce 2>&1; wait",
-          "two processes are local rank 1 of this host", 1);
+          "two processes claim to be local rank 1 of this host", 1);
 }
 
 /* ---- another user -------------------------------------------------------------------------------

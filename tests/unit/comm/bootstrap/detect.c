@@ -25,10 +25,10 @@ static int starter(void *arg, const char *name)
 
 #define DETECT(found, ...)                                                                         \
     ls__detect(                                                                                    \
-        &(ls__surroundings){recorded, starter, (void *)(const char *const[]){__VA_ARGS__, NULL}},  \
+        &(ls__detect_source){recorded, starter, (void *)(const char *const[]){__VA_ARGS__, NULL}}, \
         found)
 
-static void check_place(const ls__found *f, int rank, int size, int local_rank, int local_size)
+static void check_place(const ls__detected *f, int rank, int size, int local_rank, int local_size)
 {
     CHECK_INT(f->rank, rank);
     CHECK_INT(f->size, size);
@@ -40,7 +40,7 @@ static void check_place(const ls__found *f, int rank, int size, int local_rank, 
 
 TEST(nothing_is_a_world_of_one)
 {
-    ls__found f;
+    ls__detected f;
     CHECK_OK(DETECT(&f, "HOME=/root"));
     CHECK_STR(f.launcher, "none");
     check_place(&f, 0, 1, 0, 1);
@@ -48,14 +48,14 @@ TEST(nothing_is_a_world_of_one)
 
 TEST(our_own_launcher_comes_before_its_torchrun_variables)
 {
-    ls__found f;
+    ls__detected f;
     CHECK_OK(DETECT(&f, "RANK=1", "WORLD_SIZE=2", "LOCKSTEP_BOOTSTRAP=v1:3:4:5"));
     CHECK_STR(f.launcher, "lockstep");
 }
 
 TEST(torchrun_on_two_hosts)
 {
-    ls__found f;
+    ls__detected f;
     CHECK_OK(DETECT(&f, "LOCAL_RANK=1", "RANK=3", "GROUP_RANK=1", "ROLE_RANK=3",
                     "ROLE_NAME=default", "LOCAL_WORLD_SIZE=2", "WORLD_SIZE=4", "GROUP_WORLD_SIZE=2",
                     "ROLE_WORLD_SIZE=4", "MASTER_ADDR=node0", "MASTER_PORT=29500",
@@ -71,7 +71,7 @@ TEST(torchrun_on_two_hosts)
 
 TEST(torchruns_variables_by_hand_on_one_host)
 {
-    ls__found f;
+    ls__detected f;
     CHECK_OK(DETECT(&f, "RANK=2", "WORLD_SIZE=4", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=1"));
     CHECK_STR(f.launcher, "environment");
     check_place(&f, 2, 4, 2, 4);
@@ -83,7 +83,7 @@ TEST(torchruns_variables_by_hand_on_one_host)
 
 TEST(without_a_local_rank_each_process_may_be_a_host_of_its_own)
 {
-    ls__found f;
+    ls__detected f;
     CHECK_OK(DETECT(&f, "RANK=2", "WORLD_SIZE=4", "MASTER_ADDR=fd00::1", "MASTER_PORT=65000"));
     check_place(&f, 2, 4, 0, 1);
     CHECK_STR(f.rendezvous, "[fd00::1]:64000");
@@ -91,7 +91,7 @@ TEST(without_a_local_rank_each_process_may_be_a_host_of_its_own)
 
 TEST(open_mpi)
 {
-    ls__found f, other;
+    ls__detected f, other;
     CHECK_OK(DETECT(&f, "OMPI_COMM_WORLD_SIZE=4", "OMPI_COMM_WORLD_LOCAL_SIZE=4",
                     "OMPI_COMM_WORLD_RANK=3", "OMPI_COMM_WORLD_LOCAL_RANK=3",
                     "OMPI_UNIVERSE_SIZE=4", "PMIX_RANK=3", "PMIX_NAMESPACE=2752380929",
@@ -106,7 +106,7 @@ TEST(open_mpi)
 
 TEST(mpich_and_intel_mpi)
 {
-    ls__found f;
+    ls__detected f;
     CHECK_OK(DETECT(&f, "PMI_FD=6", "PMI_RANK=5", "PMI_SIZE=8", "MPI_LOCALNRANKS=4",
                     "MPI_LOCALRANKID=1", "LOCKSTEP_RENDEZVOUS=node7:4000"));
     CHECK_STR(f.launcher, "hydra");
@@ -119,7 +119,7 @@ TEST(mpich_and_intel_mpi)
 
 TEST(mvapich_flux_and_jsrun)
 {
-    ls__found f;
+    ls__detected f;
     CHECK_OK(DETECT(&f, "MV2_COMM_WORLD_RANK=1", "MV2_COMM_WORLD_SIZE=2",
                     "MV2_COMM_WORLD_LOCAL_RANK=1", "MV2_COMM_WORLD_LOCAL_SIZE=2"));
     CHECK_STR(f.launcher, "mvapich");
@@ -140,7 +140,7 @@ TEST(mvapich_flux_and_jsrun)
 
 TEST(a_step_of_srun)
 {
-    ls__found f;
+    ls__detected f;
     CHECK_OK(DETECT(&f, STEP, "SLURM_PROCID=3", "SLURM_LOCALID=1", "SLURM_NODEID=1"));
     CHECK_STR(f.launcher, "slurm");
     check_place(&f, 3, 5, 1, 2);
@@ -152,7 +152,7 @@ TEST(a_step_of_srun)
 
 TEST(the_shell_of_sbatch_or_salloc_waits_for_nobody)
 {
-    ls__found f;
+    ls__detected f;
     CHECK_OK(DETECT(&f, "SLURM_JOB_ID=4242", "SLURM_PROCID=0", "SLURM_LOCALID=0", "SLURM_NODEID=0",
                     "SLURM_NTASKS=8", "SLURM_TASKS_PER_NODE=8", "SLURM_JOB_NUM_NODES=1",
                     "SLURM_JOB_NODELIST=node7"));
@@ -167,7 +167,7 @@ TEST(the_shell_of_sbatch_or_salloc_waits_for_nobody)
 
 TEST(open_mpi_within_a_batch_job_is_open_mpi)
 {
-    ls__found f;
+    ls__detected f;
     CHECK_OK(DETECT(&f, "SLURM_JOB_ID=4242", "SLURM_PROCID=0", "SLURM_NTASKS=8",
                     "OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_RANK=1",
                     "OMPI_COMM_WORLD_LOCAL_RANK=1", "OMPI_COMM_WORLD_LOCAL_SIZE=2"));
@@ -213,7 +213,7 @@ TEST(the_tasks_of_a_node_in_slurms_lists)
 
 TEST(a_launcher_may_be_chosen)
 {
-    ls__found f;
+    ls__detected f;
     CHECK_OK(DETECT(&f, "RANK=0", "WORLD_SIZE=2", "PMI_RANK=3", "PMI_SIZE=4", "MPI_LOCALRANKID=3",
                     "MPI_LOCALNRANKS=4", "LOCKSTEP_LAUNCHER=hydra"));
     CHECK_STR(f.launcher, "hydra");
@@ -229,9 +229,9 @@ TEST(a_launcher_may_be_chosen)
 
 TEST(numbers_that_cannot_be_are_refused_with_their_variable)
 {
-    ls__found f;
+    ls__detected f;
     CHECK_STATUS(DETECT(&f, "RANK=2", "WORLD_SIZE=2"), LS_ERR_INVALID);
-    CHECK_CONTAINS(ls_error_message(), "RANK=2, where a number from 0 to 1 is expected");
+    CHECK_CONTAINS(ls_error_message(), "RANK=2 is not a number from 0 to 1");
     CHECK_STATUS(DETECT(&f, "RANK=x", "WORLD_SIZE=2"), LS_ERR_INVALID);
     CHECK_STATUS(DETECT(&f, "RANK=-1", "WORLD_SIZE=2"), LS_ERR_INVALID);
     CHECK_STATUS(DETECT(&f, "RANK=0", "WORLD_SIZE=0"), LS_ERR_INVALID);

@@ -1,6 +1,6 @@
-/* Ways into a world that have a file of their own. LS_IN_PROGRESS: the way does not apply. */
-#ifndef LS_JOB_BOOTSTRAP_WAYS_H
-#define LS_JOB_BOOTSTRAP_WAYS_H
+/* Bootstrap methods that have a file of their own. LS_IN_PROGRESS: the method does not apply. */
+#ifndef LS_JOB_BOOTSTRAP_METHODS_H
+#define LS_JOB_BOOTSTRAP_METHODS_H
 
 #include "job/bootstrap/bootstrap.h"
 #include "job/store/store.h"
