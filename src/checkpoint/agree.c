@@ -31,12 +31,12 @@ ls_status ls__checkpoint_agree(ls_checkpoint *c, ls_status mine, const uint64_t 
     }
     const bool counts = mine < 0 && mine != LS_ERR_FORMAT && mine != LS_ERR_NOT_FOUND;
     if (counts) { /* load skips a damaged or missing checkpoint, so those two are not failures */
-        ls__group_tell_board(c->group, mine, verdict.message);
+        ls__group_record_failure(c->group, mine, verdict.message);
     }
     LS_TRY(ls_all_gather(c->group, &verdict, c->verdicts, (int64_t)sizeof verdict, LS_UINT8,
                          &options, NULL));
     if (counts) { /* again: the successful gather counts as recovery, but the failure stands */
-        ls__group_tell_board(c->group, mine, verdict.message);
+        ls__group_record_failure(c->group, mine, verdict.message);
     }
     for (int r = 0; r < c->size; r++) {
         ls__verdict *v = &c->verdicts[r];

@@ -1,5 +1,5 @@
-/* What the runtime knows of itself and its ranks: one look-up for the layers above, no waiting, no
- * messages. */
+/* Look-ups in the runtime of collectives: its ranks, their names and hosts, its settings. Nothing
+ * here waits or sends a message. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,12 +14,15 @@
 #include "comm/remote/remote.h"
 #include "comm/tune/rules.h"
 
+/* `what` is the name of the public function, for the error text. */
 ls__comm *ls__comm_get(const char *what)
 {
     ls_runtime *runtime = ls__runtime_get(what);
     return runtime != NULL ? runtime->layer[LS__LAYER_COMM].data : NULL;
 }
 
+/* A local rank's record lies on the board, which all ranks of the host share; a remote rank's is
+ * the cached copy that its heartbeats update. */
 ls__board_rank *ls__comm_record(const ls__comm *comm, int world_rank)
 {
     const int local = ls__board_local(comm->board, world_rank);
@@ -28,6 +31,7 @@ ls__board_rank *ls__comm_record(const ls__comm *comm, int world_rank)
                : &comm->board->rank[local];
 }
 
+/* Error texts of all ranks use this form, so that reports of one failure can be compared. */
 void ls__comm_name(const ls__comm *comm, int world_rank, char *out, size_t bytes)
 {
     if (comm->remote == NULL || !comm->remote->is[world_rank]) {
@@ -39,6 +43,8 @@ void ls__comm_name(const ls__comm *comm, int world_rank, char *out, size_t bytes
                    (int)atomic_load_explicit(&rank->record->pid, memory_order_relaxed));
 }
 
+/* The name, and the rank's activity as far as it is known here. A remote rank that is silent is
+ * reported as such first, since its activity is as old as its last heartbeat. */
 void ls__comm_describe(const ls__comm *comm, int world_rank, char *out, size_t bytes)
 {
     if (comm->remote == NULL || !comm->remote->is[world_rank]) {
@@ -55,12 +61,13 @@ void ls__comm_describe(const ls__comm *comm, int world_rank, char *out, size_t b
     const uint64_t now = comm->env->now_ns(comm->env);
     const uint64_t heard = atomic_load_explicit(&rank->record->heartbeat_ns, memory_order_relaxed);
     if (rank->silent && now > heard) {
-        ls__text_add(&to, "has not been heard of for %.1f s (stopped, or cut off), ",
+        ls__text_add(&to, "has sent no heartbeat for %.1f s (stopped, or cut off), ",
                      (double)(now - heard) * 1e-9);
     }
     ls__text_add(&to, "%s", doing);
 }
 
+/* Borrowed: ls_finalize closes the store. */
 ls_store *ls_runtime_store(void)
 {
     ls__comm *comm = ls__comm_get("ls_runtime_store");
@@ -69,9 +76,9 @@ ls_store *ls_runtime_store(void)
 
 /* ---- settings ----------------------------------------------------------------------------- */
 
-/* What ranks must agree on, as text, so that a difference can be shown. The kernel variant is among
- * it because optimizers run on every rank for itself: another one rounds otherwise, and the
- * replicas would drift apart. */
+/* The settings on which all ranks must agree, as text, so that an error can show the difference.
+ * They include the kernel variant, because every rank runs its optimizer for itself: another
+ * variant rounds differently, and the replicas would drift apart. */
 void ls__comm_config(const ls__comm *comm, char *out, size_t bytes)
 {
     const char *hosts = ls__setting_get("LOCKSTEP_HOSTS");
@@ -90,8 +97,9 @@ void ls__comm_config(const ls__comm *comm, char *out, size_t bytes)
              hosts != NULL ? hosts : "", rules);
 }
 
-/* ---- connecting --------------------------------------------------------------------------- */
+/* ---- hosts --------------------------------------------------------------------------- */
 
+/* The lowest rank of this host; this rank is one of them, so the search ends. */
 static int first_here(const ls__comm *comm)
 {
     int rank = 0;
@@ -101,11 +109,13 @@ static int first_here(const ls__comm *comm)
     return rank;
 }
 
+/* A rank publishes the lowest rank of its host when it connects (remote_connect.c). */
 int ls__comm_host_of(const ls__comm *comm, int world_rank)
 {
     return comm->remote->is[world_rank] ? comm->remote->rank[world_rank].first : first_here(comm);
 }
 
+/* Linear, since it is called for messages of groups on several hosts and on errors only. */
 int ls__member_of(const ls_group *group, int world_rank)
 {
     for (int r = 0; r < group->size; r++) {

@@ -1,6 +1,6 @@
-/* The runtime of collectives: one per process and job. Its ranks, memory, transport, groups. Who may
- * touch a field stands beside it: lock = under comm->lock; token = by the holder of the progress lock;
- * const = set before the object is shared; atomic = see its orders. */
+/* The runtime of collectives: one per process and job. Its ranks, memory, transport, groups. Who
+ * may touch a field stands beside it: lock = under comm->lock; progress = by the holder of the
+ * progress lock; const = set before the object is shared; atomic = see its orders. */
 #ifndef LS_COMM_COMM_H
 #define LS_COMM_COMM_H
 
@@ -17,10 +17,10 @@
 
 #define LS__BEAT_NS 500000000u   /* the engine's thread wakes at least this often */
 #define LS__CHECK_NS 100000000u  /* a waiting driver looks at deadlines and peers this often */
-#define LS__STALL_NS 1000000000u /* from here on descriptors are compared without a full fence */
-#define LS__WARN_NS 5000000000u  /* one warning names who is missing */
-#define LS__GRACE_NS 1000000000u /* a dead peer without a verdict is believed after this */
-#define LS__FAILURE_MAX 1024     /* bytes of a group's first cause */
+#define LS__STALL_NS 1000000000u /* after this a waiting rank compares the descriptors that exist */
+#define LS__WARN_NS 5000000000u  /* after this one warning names the missing ranks */
+#define LS__GRACE_NS 1000000000u /* wait for the launcher's root cause of a death */
+#define LS__FAILURE_MAX 1024     /* bytes of a group's root cause */
 #define LS__CHANNELS_MAX 4
 #define LS__OPERATORS_MAX (LS_REDUCE_OP_USER_LAST - LS_REDUCE_OP_USER + 1)
 
@@ -46,19 +46,19 @@ struct ls__comm {
     int forced;         /* ls__way, for tests; 0: none */
     ls__rules rules;    /* const */
     ls__tune_mode tune; /* const */
-    char *timed;        /* const: what rank 0 has of links, as text; NULL: not tuned */
+    char *timed;        /* const: times of links, shared by rank 0, as text; NULL: not tuned */
 
     ls__lock lock;
     bool making; /* lock: a thread is in ls_group_new */
-    bool frozen; /* lock: no memory for a note of the past: nothing is used again */
+    bool frozen; /* lock: a reclaim record found no memory: freed memory is not reused */
     ls__list groups;
     ls__list pool;          /* lock: works not in use */
-    ls__arena works;        /* lock: where they come from */
+    ls__arena works;        /* lock: memory of all works */
     uint64_t works_made;    /* lock: for the test that steady state allocates nothing */
-    uint32_t next_group;    /* changed with lock and token, read with either; known ids are below */
-    ls__list sleepers;      /* lock: threads that wait, but for the library's own */
-    ls__deadlock *deadlock; /* token: memory for looking; NULL until somebody waits for long */
-    ls__list held; /* lock: groups of the past that a member may still touch (ls__reclaim) */
+    uint32_t next_group;    /* changed with both locks, read with either; known ids are lower */
+    ls__list sleepers;      /* lock: waiting threads, except the library's own */
+    ls__deadlock *deadlock; /* progress: memory of the detection; NULL until a wait is long */
+    ls__list held;          /* lock: freed groups that a member may still touch (ls__reclaim) */
 
     _Atomic uint32_t progress_lock; /* acquire by exchange, released seq_cst */
     _Atomic uint32_t pending;       /* works not ended, of all groups */
@@ -67,25 +67,25 @@ struct ls__comm {
     _Atomic uint32_t thread_word, thread_away;
     _Atomic uint32_t stop;
     ls__env_thread *thread;
-    uint64_t next_check_ns;   /* token */
-    _Atomic uint32_t spin_ns; /* relaxed; see Note [Patience]. 0: it does not help */
+    uint64_t next_check_ns;   /* progress */
+    _Atomic uint32_t spin_ns; /* relaxed; Note [Patience]. 0: spinning does not help */
     _Atomic uint32_t waits;   /* relaxed: of those without spinning */
-    bool verdict_logged;      /* token */
-    ls__list orphans;         /* token: messages for groups this rank does not know yet */
-    ls__list notes;           /* token: memory for such messages, not in use */
-    int first_peer;           /* token: whose messages are looked at first */
+    bool root_cause_logged;   /* progress */
+    ls__list orphans;         /* progress: messages for groups this rank does not know yet */
+    ls__list unexpected_free; /* progress: memory of unexpected messages, not in use */
+    int first_peer;           /* progress: the peer whose messages are read first */
 };
 
 ls__comm *ls__comm_get(const char *what); /* of the current runtime; NULL with the error set */
 /* What ranks must agree on, as text. */
 void ls__comm_config(const ls__comm *comm, char *out, size_t bytes);
-ls__board_rank *ls__comm_record(const ls__comm *comm, int world_rank); /* far: its mirror */
-/* "rank 2 (host h, pid 12)", near or far */
+ls__board_rank *ls__comm_record(const ls__comm *comm, int world_rank); /* remote: the cached one */
+/* "rank 2 (host h, pid 12)", local or remote */
 void ls__comm_name(const ls__comm *comm, int world_rank, char *out, size_t bytes);
 /* The same with "… in the backward pass …" */
 void ls__comm_describe(const ls__comm *comm, int world_rank, char *out, size_t bytes);
-/* The lowest rank on the host of a rank, near or remote: the same number on all ranks. Only with
- * ranks on other hosts. */
+/* The lowest rank on the host of a rank: the same number on all ranks. Only if the job has remote
+ * ranks. */
 int ls__comm_host_of(const ls__comm *comm, int world_rank);
 
 #endif

@@ -1,4 +1,5 @@
-/* Shared by the algorithm files: their table entries, short forms of refs, and patterns of traffic. */
+/* Shared by the algorithm files: their table entries, short forms of refs, and patterns of
+ * traffic. */
 #ifndef LS_COMM_ALGORITHM_ALGORITHM_H
 #define LS_COMM_ALGORITHM_ALGORITHM_H
 
@@ -57,9 +58,10 @@ static inline ls__ref ls__ref_scratch(const ls__program_spec *spec, int chunks, 
  * if a message is as large as you like and nothing is buffered (the checker proves it at
  * capacity 0), in about two message times a round. */
 typedef struct ls__exchange {
-    ls__ref (*send)(const ls__program_spec *spec, int peer); /* what goes to `peer` */
-    ls__ref (*recv)(const ls__program_spec *spec, int peer); /* where that of `peer` goes */
-    int after_step; /* step of lane 0 that lane 1 waits for before it begins; -1: none */
+    ls__ref (*send)(const ls__program_spec *spec, int peer); /* the chunk for `peer` */
+    ls__ref (*recv)(const ls__program_spec *spec,
+                    int peer); /* the place of the chunk from `peer` */
+    int after_step;            /* step of lane 0 that lane 1 waits for before it begins; -1: none */
 } ls__exchange;
 void ls__emit_exchange(ls__builder *b, const ls__program_spec *spec, const ls__exchange *exchange);
 /* Only the half from each rank to all higher ones, on lane 0. */
@@ -100,7 +102,7 @@ int ls__circle_lane(const ls__program_spec *spec, int from, int distance);
  * slice between, which every peer reaches only when its own reads of slot s are done. The checker
  * runs three slices in a row, so it sees slot 0 being used again.
  *
- * Where peers also *write* into a rank's slot (all_reduce direct) a second fence tells that they
+ * Where peers also *write* into a rank's slot (all_reduce direct) a second fence shows that they
  * are done before the rank copies the result out. Slot s is then free even without a second slot:
  * between a rank's fence 1 and its next fence 0 no peer touches its slot. The second slot lets a
  * rank copy its next slice in while slower peers still wait at fence 1. */
@@ -122,15 +124,16 @@ ls__shift ls__shift_of(const ls__program_spec *spec, int distance);
  * by its rank c mod s, so half of each rank's chunks change hands; elsewhere by the one of the two
  * that owns fewer. What is nearest comes first, so subtrees are added whole: the association is the
  * canonical one for every number of ranks. Messages to the right are on lane 0, those to the left
- * on lane 1, in the order of levels and chunks, which is one order for all: nobody waits in a
- * circle. */
-typedef struct ls__made { /* the step that made something */
+ * on lane 1, in the order of levels and chunks, which is one order for all: no rank waits in
+ * a cycle. */
+typedef struct ls__made { /* the step that produced a value */
     int lane, step;
 } ls__made;
 /* Sums every chunk of INPUT, of which there are `size`; the sum of chunk c ends in SCRATCH of
  * owner[c] (both [size]), by step made[c]. Sets chunks, scratch and wide. */
 void ls__emit_halving(ls__builder *b, const ls__program_spec *spec, int16_t *owner, ls__made *made);
-/* The way back, on lanes 2 and 3: OUTPUT chunks, each made by made[c] at its owner, go to all. */
+/* The same path backwards, on lanes 2 and 3: OUTPUT chunks, each made by made[c] at its owner, go
+ * to all. */
 void ls__emit_halving_back(ls__builder *b, const ls__program_spec *spec, ls__made *made);
 static inline ls__ref ls__halving_sum(const ls__program_spec *spec, int chunk)
 {
@@ -143,12 +146,12 @@ typedef struct ls__team {
     int size, place;
 } ls__team;
 void ls__team_of_all(const ls__program_spec *spec, ls__team *team);
-/* binomial_tree.c: the first of the team ends with the sum of all INPUT in slot 0 of its SCRATCH, on lane 0.
- * Sets chunks (1), scratch (2) and wide. Returns this rank's last step. */
+/* binomial_tree.c: the first of the team ends with the sum of all INPUT in slot 0 of its SCRATCH,
+ * on lane 0. Sets chunks (1), scratch (2) and wide. Returns this rank's last step. */
 int ls__emit_team_tree(ls__builder *b, const ls__program_spec *spec, const ls__team *team);
 void ls__emit_tree(ls__builder *b, const ls__program_spec *spec); /* of all */
-/* recursive_doubling.c: slot 0 of SCRATCH of every member, made by step `last` of lane 0, becomes their sum;
- * slot 1 is used. */
+/* recursive_doubling.c: slot 0 of SCRATCH of every member, made by step `last` of lane 0, becomes
+ * their sum; slot 1 is used. */
 void ls__emit_climb(ls__builder *b, const ls__program_spec *spec, const ls__team *team, int last);
 
 #endif

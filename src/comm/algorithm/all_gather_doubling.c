@@ -18,6 +18,7 @@ static ls__ref block_of(const climb *c, int block)
     return ls__ref_of(LS__BUFFER_OUTPUT, c->spec->rank, block);
 }
 
+/* Sends blocks first to end-1, each when it is here. */
 static void emit_send(climb *c, int lane, int peer, int first, int end)
 {
     for (int k = first; k < end; k++) {
@@ -28,6 +29,7 @@ static void emit_send(climb *c, int lane, int peer, int first, int end)
     }
 }
 
+/* Receives blocks first to end-1. */
 static void emit_recv(climb *c, int lane, int peer, int first, int end)
 {
     for (int k = first; k < end; k++) {

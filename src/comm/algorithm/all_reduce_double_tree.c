@@ -9,7 +9,7 @@
  *
  * Chunks follow each other, so the trees are full of them: lanes 0 and 1 of tree 0 go up and down,
  * 2 and 3 of tree 1. Each lane visits its edges by chunk, then from the leaves to the root (or from
- * the root to the leaves), which is one order for all: nobody waits in a circle.
+ * the root to the leaves), which is one order for all: no rank waits in a cycle.
  *
  * Cost a rank: about two buffers sent and received, as with a ring, in about 2 log2 n + CHUNKS / 2
  * dependent steps. Sums are those of the trees, not the canonical one: not exact, but all ranks end
@@ -47,12 +47,14 @@ static int high_child(int n, int place, int bit)
     return -1;
 }
 
+/* The place with the lowest set bit moved up by one; near the end of the ranks it may not exist. */
 static int parent_of(int n, int place, int bit)
 {
     const int up = (place ^ bit) | (bit << 1);
     return up < n ? up : place ^ bit;
 }
 
+/* The neighbours of this rank in the tree: `bit` is the height of its place. */
 static node node_of(const ls__program_spec *spec, int tree)
 {
     const int n = spec->size, place = place_of(n, tree, spec->rank);
@@ -102,6 +104,7 @@ static int emit_up(ls__builder *b, const ls__program_spec *spec, int tree, const
     return made;
 }
 
+/* Hands the result of chunk c from the parent to the children. */
 static void emit_down(ls__builder *b, const ls__program_spec *spec, int tree, const node *at, int c,
                       int made)
 {

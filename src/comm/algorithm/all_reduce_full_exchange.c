@@ -1,5 +1,5 @@
-/* all_reduce "full_exchange": everybody sends its whole buffer to everybody and adds up all of
- * them.
+/* all_reduce "full_exchange": every rank sends its whole buffer to every other and adds up all
+ * of them.
  *
  * Cost a rank: n-1 buffers sent and received, in one dependent step; n(n-1) buffers in all. Exact.
  */

@@ -19,6 +19,7 @@
  *
  * As the multi-leader designs of Bayatpour et al., SC 2017, section 4.
  */
+#include "base/assert.h"
 #include "comm/algorithm/algorithm.h"
 
 #define SLICES 2
@@ -28,7 +29,7 @@ enum { WITHIN = 0, ACROSS = 2, BACK = 4, SPREAD = 6 }; /* lanes upwards; downwar
 typedef struct plan {
     ls__builder *b;
     const ls__program_spec *spec;
-    ls__team near;   /* the ranks of this one's host */
+    ls__team local;  /* the ranks of this one's host */
     ls__team column; /* those of this one's place, by host; place: this one's host */
     int shares;      /* the smallest host's ranks */
     int most;        /* the largest host's */
@@ -52,14 +53,14 @@ static int place_of(const ls__program_spec *spec, int rank)
     return place;
 }
 
-static void find_near(plan *p)
+static void find_local(plan *p)
 {
     const ls__program_spec *spec = p->spec;
-    p->near.size = 0;
+    p->local.size = 0;
     for (int r = 0; r < spec->size; r++) {
         if (host_of(spec, r) == host_of(spec, spec->rank)) {
-            p->near.place = r == spec->rank ? p->near.size : p->near.place;
-            p->near.rank[p->near.size++] = (int16_t)r;
+            p->local.place = r == spec->rank ? p->local.size : p->local.place;
+            p->local.rank[p->local.size++] = (int16_t)r;
         }
     }
 }
@@ -81,11 +82,12 @@ static void find_hosts(plan *p)
             p->column.rank[k] = (int16_t)r;
             size[k] = 0;
         }
-        if (size[k]++ == p->near.place) {
+        if (size[k]++ == p->local.place) {
             p->column.rank[k] = (int16_t)r;
         }
         p->column.place = r == spec->rank ? k : p->column.place;
     }
+    LS_ASSERT(size[0] >= 1); /* every host has a rank */
     p->shares = p->most = size[0];
     for (int k = 1; k < p->column.size; k++) {
         p->shares = size[k] < p->shares ? size[k] : p->shares;
@@ -93,9 +95,10 @@ static void find_hosts(plan *p)
     }
 }
 
+/* Ranks without a share only contribute their buffers and receive the result. */
 static bool has_share(const plan *p)
 {
-    return p->near.place < p->shares;
+    return p->local.place < p->shares;
 }
 
 /* ---- where things are --------------------------------------------------------------------- */
@@ -121,48 +124,48 @@ static int among_others(int which, int me)
     return which > me ? which - 1 : which;
 }
 
-static int got_rows(const plan *p)
+static int received_rows(const plan *p)
 {
     return p->most > 1 ? p->most - 1 : 1;
 }
 
-static int given_rows(const plan *p)
+static int sent_rows(const plan *p)
 {
     return p->most > p->shares ? p->shares : p->shares - 1;
 }
 
-/* What the rank at `place` of this host has of this one's share. */
-static ls__ref got(const plan *p, int place, int host)
+/* The contribution of the rank at `place` of this host to this rank's share. */
+static ls__ref received(const plan *p, int place, int host)
 {
-    const int row = among_others(place, p->near.place);
-    return scratch(p, row * p->column.size + host, p->near.place, host);
+    const int row = among_others(place, p->local.place);
+    return scratch(p, row * p->column.size + host, p->local.place, host);
 }
 
 /* The host's sum of this rank's share; it takes the place of the first contribution. */
 static ls__ref sum(const plan *p, int host)
 {
-    return scratch(p, host, p->near.place, host);
+    return scratch(p, host, p->local.place, host);
 }
 
 /* This rank's contribution to another's share, wide. */
 static ls__ref given(const plan *p, int place, int host)
 {
-    const int row = got_rows(p) + (has_share(p) ? among_others(place, p->near.place) : place);
+    const int row = received_rows(p) + (has_share(p) ? among_others(place, p->local.place) : place);
     return scratch(p, row * p->column.size + host, place, host);
 }
 
 /* The sum of another host. */
-static ls__ref far_sum(const plan *p, int host)
+static ls__ref remote_sum(const plan *p, int host)
 {
     const int slot =
-        (got_rows(p) + given_rows(p)) * p->column.size + among_others(host, p->column.place);
-    return scratch(p, slot, p->near.place, p->column.place);
+        (received_rows(p) + sent_rows(p)) * p->column.size + among_others(host, p->column.place);
+    return scratch(p, slot, p->local.place, p->column.place);
 }
 
 /* All ranks alike: slices are cut by it. */
 static int slots(const plan *p)
 {
-    return (got_rows(p) + given_rows(p) + 1) * p->column.size - 1;
+    return (received_rows(p) + sent_rows(p) + 1) * p->column.size - 1;
 }
 
 /* ---- traffic ------------------------------------------------------------------------------ */
@@ -201,6 +204,7 @@ static void emit_traffic(plan *p, const traffic *t, int host)
     }
 }
 
+/* The last step of `lane` follows the step that made the value. */
 static void after(const plan *p, int lane, ls__made made)
 {
     if (made.lane != lane) {
@@ -216,31 +220,35 @@ static int nth_host(const plan *p, int k)
 
 /* ---- within ------------------------------------------------------------------------------- */
 
+/* Sends this rank's contribution to the share of the rank at `place`, if that has one. */
 static void give(plan *p, int lane, int place, int host)
 {
     if (place < p->shares) {
         const ls__ref wide = given(p, place, host);
         (void)ls__builder_copy(p->b, lane, wide, user(p, LS__BUFFER_INPUT, place, host));
-        p->last[lane] = ls__builder_send(p->b, lane, wide, p->near.rank[place]);
+        p->last[lane] = ls__builder_send(p->b, lane, wide, p->local.rank[place]);
     }
 }
 
+/* Receives the contribution of the rank at `place` to this rank's share. */
 static void get(plan *p, int lane, int place, int host)
 {
     if (has_share(p)) {
-        p->last[lane] = ls__builder_recv(p->b, lane, got(p, place, host), p->near.rank[place]);
+        p->last[lane] =
+            ls__builder_recv(p->b, lane, received(p, place, host), p->local.rank[place]);
     }
 }
 
+/* Adds up the contributions of all ranks of the host, in the order of their places. */
 static void emit_sum(plan *p, int host)
 {
-    const ls__ref own = user(p, LS__BUFFER_INPUT, p->near.place, host), dst = sum(p, host);
+    const ls__ref own = user(p, LS__BUFFER_INPUT, p->local.place, host), dst = sum(p, host);
     ls__ref src[LS__PROGRAM_RANKS_MAX];
-    for (int i = 0; i < p->near.size; i++) {
-        src[i] = i == p->near.place ? own : got(p, i, host);
+    for (int i = 0; i < p->local.size; i++) {
+        src[i] = i == p->local.place ? own : received(p, i, host);
     }
-    p->last[0] = p->near.size == 1 ? ls__builder_copy(p->b, 0, dst, own)
-                                   : ls__builder_reduce(p->b, 0, &dst, 1, src, p->near.size);
+    p->last[0] = p->local.size == 1 ? ls__builder_copy(p->b, 0, dst, own)
+                                    : ls__builder_reduce(p->b, 0, &dst, 1, src, p->local.size);
     if (p->last[1] >= 0) {
         ls__builder_after(p->b, 0, 1, p->last[1]);
     }
@@ -250,7 +258,7 @@ static void emit_sum(plan *p, int host)
 /* Ranks without a share are above all ranks with one: they send downwards only. */
 static void emit_within(plan *p)
 {
-    const traffic t = {&p->near, WITHIN, give, get};
+    const traffic t = {&p->local, WITHIN, give, get};
     for (int k = 0; k < p->column.size; k++) {
         const int host = nth_host(p, k);
         emit_traffic(p, &t, host);
@@ -274,17 +282,18 @@ static void send_sum(plan *p, int lane, int place, int host)
 static void recv_sum(plan *p, int lane, int place, int host)
 {
     (void)host;
-    p->last[lane - ACROSS] = ls__builder_recv(p->b, lane, far_sum(p, place), p->column.rank[place]);
+    p->last[lane - ACROSS] =
+        ls__builder_recv(p->b, lane, remote_sum(p, place), p->column.rank[place]);
 }
 
 /* The own host's sum was made before those of the others, which this rank has sent. */
 static void emit_result(plan *p)
 {
     const int hosts = p->column.size, me = p->column.place;
-    const ls__ref dst = user(p, LS__BUFFER_OUTPUT, p->near.place, me);
+    const ls__ref dst = user(p, LS__BUFFER_OUTPUT, p->local.place, me);
     ls__ref src[LS__PROGRAM_RANKS_MAX];
     for (int k = 0; k < hosts; k++) {
-        src[k] = k == me ? sum(p, k) : far_sum(p, k);
+        src[k] = k == me ? sum(p, k) : remote_sum(p, k);
     }
     p->made[me] = (ls__made){ACROSS, ls__builder_reduce(p->b, ACROSS, &dst, 1, src, hosts)};
     after(p, ACROSS, hosts == 1 ? p->joined[me] : (ls__made){ACROSS + 1, p->last[1]});
@@ -292,18 +301,19 @@ static void emit_result(plan *p)
 
 static void send_result(plan *p, int lane, int place, int host)
 {
-    (void)ls__builder_send(p->b, lane, user(p, LS__BUFFER_OUTPUT, p->near.place, host),
+    (void)ls__builder_send(p->b, lane, user(p, LS__BUFFER_OUTPUT, p->local.place, host),
                            p->column.rank[place]);
     after(p, lane, p->made[host]);
 }
 
 static void recv_result(plan *p, int lane, int place, int host)
 {
-    const ls__ref dst = user(p, LS__BUFFER_OUTPUT, p->near.place, place);
+    const ls__ref dst = user(p, LS__BUFFER_OUTPUT, p->local.place, place);
     p->made[place] = (ls__made){lane, ls__builder_recv(p->b, lane, dst, p->column.rank[place])};
     after(p, lane, p->made[host]);
 }
 
+/* Only ranks with a share. */
 static void emit_across(plan *p)
 {
     const traffic across = {&p->column, ACROSS, send_sum, recv_sum};
@@ -315,27 +325,29 @@ static void emit_across(plan *p)
 
 /* ---- within again ------------------------------------------------------------------------- */
 
-static void tell(plan *p, int lane, int place, int host)
+/* Hands the result of this rank's share to the rank at `place`. */
+static void send_spread(plan *p, int lane, int place, int host)
 {
     if (has_share(p)) {
-        (void)ls__builder_send(p->b, lane, user(p, LS__BUFFER_OUTPUT, p->near.place, host),
-                               p->near.rank[place]);
+        (void)ls__builder_send(p->b, lane, user(p, LS__BUFFER_OUTPUT, p->local.place, host),
+                               p->local.rank[place]);
         after(p, lane, p->made[host]);
     }
 }
 
-static void hear(plan *p, int lane, int place, int host)
+/* The own INPUT lies there in place, so it must have been used. */
+static void recv_spread(plan *p, int lane, int place, int host)
 {
     if (place < p->shares) {
         (void)ls__builder_recv(p->b, lane, user(p, LS__BUFFER_OUTPUT, place, host),
-                               p->near.rank[place]);
+                               p->local.rank[place]);
         after(p, lane, p->joined[host]);
     }
 }
 
 static void emit_spread(plan *p)
 {
-    const traffic t = {&p->near, SPREAD, tell, hear};
+    const traffic t = {&p->local, SPREAD, send_spread, recv_spread};
     for (int k = 0; k < p->column.size; k++) {
         emit_traffic(p, &t, nth_host(p, k));
     }
@@ -343,6 +355,7 @@ static void emit_spread(plan *p)
 
 /* ---- all ---------------------------------------------------------------------------------- */
 
+/* Whether every host is a subtree of the canonical tree; the head of this file says when. */
 static bool is_aligned(const ls__program_spec *spec)
 {
     int size = 1; /* of the first host */
@@ -366,7 +379,7 @@ static ls_status generate(const ls__program_spec *spec, const ls__env *env, ls__
     *out = NULL;
     LS_TRY(ls__only_messages(spec, "hierarchical"));
     plan p = {.b = ls__builder_new(spec, env, "hierarchical"), .spec = spec, .last = {-1, -1}};
-    find_near(&p);
+    find_local(&p);
     find_hosts(&p);
     ls__builder_chunks(p.b, p.shares * p.column.size, slots(&p));
     ls__builder_wide(p.b);

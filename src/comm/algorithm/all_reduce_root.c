@@ -1,8 +1,8 @@
-/* all_reduce "root": everybody sends to one rank, which reduces and sends the result to everybody:
- * a parameter server of one, and what the lectures call reduce and broadcast.
+/* all_reduce "root": all ranks send to one, which reduces and sends the result to all: a parameter
+ * server of one rank, or a reduce followed by a broadcast.
  *
  * Cost: the root receives n-1 buffers and sends n-1, over one link each in turn; all others one
- * each way. Two dependent steps. It is what the others are measured against. Exact.
+ * each way. Two dependent steps. The baseline of the others. Exact.
  */
 #include "comm/algorithm/algorithm.h"
 

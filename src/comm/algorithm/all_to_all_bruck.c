@@ -1,6 +1,6 @@
-/* all_to_all "bruck": few steps, by way of other ranks. A rank first orders its blocks by how far
- * they have to go; in the round of distance d every rank hands on to the one d further all blocks
- * whose way has the bit d set. After log2 n rounds each block has gone its whole way:
+/* all_to_all "bruck": few steps, through other ranks. A rank first orders its blocks by how far
+ * they have to go; in the round of distance d every rank forwards to the one d further all blocks
+ * whose distance has the bit d set. After log2 n rounds each block has gone its whole distance:
  *
  *     block 5 = 101b, from rank 0 of 8:   ── d = 1 ──▶ 1     d = 2: rests     ── d = 4 ──▶ 5
  *
@@ -17,7 +17,7 @@ typedef struct step_at {
     int lane, step; /* lane -1: none */
 } step_at;
 
-typedef struct trip {      /* block number j: the one that goes j ranks far */
+typedef struct trip {      /* of block j, which goes j ranks far */
     int slot;              /* 0 or 1: where it lies now */
     step_at written, sent; /* into that slot; out of the other one */
 } trip;
@@ -35,14 +35,15 @@ static void wait_for(bruck *w, int lane, step_at at)
     }
 }
 
-/* Slot of block j when the bits of its way below d are done: it is for the rank the others lead to.
- */
+/* Slot of block j when the bits of its distance below d are done; the remaining bits lead to its
+ * owner. */
 static ls__ref slot_of(const bruck *w, int j, int slot, int d)
 {
     const int n = w->spec->size;
     return ls__ref_scratch(w->spec, n, 2 * j + slot, (w->spec->rank + (j & ~(d - 1))) % n);
 }
 
+/* Copies block j, which goes j ranks far, into its first slot. */
 static void emit_order(bruck *w)
 {
     const int n = w->spec->size, me = w->spec->rank;
@@ -53,6 +54,7 @@ static void emit_order(bruck *w)
     }
 }
 
+/* Forwards all blocks whose distance has the bit d; each takes turns between its two slots. */
 static void emit_round(bruck *w, int d)
 {
     const int n = w->spec->size, me = w->spec->rank;
@@ -73,6 +75,7 @@ static void emit_round(bruck *w, int d)
     }
 }
 
+/* Block j has arrived from the rank j below. */
 static void emit_result(bruck *w)
 {
     const int n = w->spec->size, me = w->spec->rank;

@@ -1,7 +1,7 @@
 /* barrier: with shared memory one fence; by messages the dissemination barrier (Hensgen, Finkel &
- * Manber 1988): in round k rank r tells r + 2^k and hears from r - 2^k, so after ceil(log2 n)
- * rounds it has heard, directly or not, from all. Its messages are empty: one fits into any stream,
- * so sending before receiving cannot block.
+ * Manber 1988): in round k rank r sends to r + 2^k and receives from r - 2^k, so after ceil(log2 n)
+ * rounds it knows, directly or not, that all have come. Its messages are empty: one fits into any
+ * stream, so sending before receiving cannot block.
  */
 #include "comm/algorithm/algorithm.h"
 

@@ -1,5 +1,5 @@
 /* broadcast "scatter_all_gather": the root sends each rank a chunk; then chunks travel round the
- * ring (Note [Ring]) until everybody has all.
+ * ring (Note [Ring]) until every rank has all.
  *
  * Cost: the root sends (n-1)/n buffers twice, all receive (n-1)/n, as fast as one link carries
  * about two buffers whatever the number of ranks; n dependent steps. For large buffers. Thakur,

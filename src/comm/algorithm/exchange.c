@@ -1,5 +1,5 @@
 /* The full exchange of Note [Exchange]: one message from each rank to each other, without waiting
- * in a circle. For 4 ranks, round 1, lane 0:
+ * in a cycle. For 4 ranks, round 1, lane 0:
  *
  *     0 ──▶ 1 ──▶ 2 ──▶ 3      0 and 2 send first, 1 and 3 receive first
  */
@@ -17,6 +17,7 @@ static bool exists(const round *r, int peer)
     return peer >= 0 && peer < r->spec->size;
 }
 
+/* Lane 1 begins when lane 0 has completed the step that makes its data. */
 static void wait_for_start(const round *r)
 {
     if (r->lane == 1 && r->exchange->after_step >= 0) {
@@ -40,6 +41,7 @@ static void emit_recv(const round *r, int peer)
     }
 }
 
+/* Round k of one lane: even members of a chain send first, odd ones receive first. */
 static void emit_round(const round *r, int k)
 {
     const int rank = r->spec->rank;

@@ -6,6 +6,7 @@
  *
  * Thakur, Rabenseifner & Gropp 2005, section 4.4 (there for powers of two, farthest first).
  */
+#include "base/assert.h"
 #include "comm/algorithm/algorithm.h"
 
 typedef struct meeting { /* of the two halves of a subtree, in which this rank is */
@@ -18,6 +19,7 @@ static bool is_power_of_two(int x)
     return (x & (x - 1)) == 0;
 }
 
+/* Of the two owners of a chunk the one that owns fewer keeps it. */
 static void join(int chunks, const int16_t *left, const int16_t *right, int16_t *owner)
 {
     int owned[LS__PROGRAM_RANKS_MAX] = {0};
@@ -27,7 +29,7 @@ static void join(int chunks, const int16_t *left, const int16_t *right, int16_t 
     }
 }
 
-/* Who owns the chunks in the subtree of ranks first … end-1. */
+/* The owners of the chunks in the subtree of ranks first … end-1. */
 static void find_owners(int chunks, int first, int end, int16_t *owner)
 {
     int16_t left[LS__PROGRAM_RANKS_MAX], right[LS__PROGRAM_RANKS_MAX];
@@ -41,6 +43,7 @@ static void find_owners(int chunks, int first, int end, int16_t *owner)
     while (half * 2 < end - first) {
         half *= 2;
     }
+    LS_ASSERT(half < end - first); /* both halves are smaller, so the recursion ends */
     find_owners(chunks, first, first + half, left);
     find_owners(chunks, first + half, end, right);
     join(chunks, left, right, owner);
@@ -67,6 +70,7 @@ static void wait_for(ls__builder *b, int lane, ls__made made)
     }
 }
 
+/* One level upwards: sends the chunks that change hands, and adds the received ones to its own. */
 static void emit_meeting(ls__builder *b, const ls__program_spec *spec, const meeting *m,
                          ls__made *made)
 {
@@ -92,6 +96,7 @@ static void emit_meeting(ls__builder *b, const ls__program_spec *spec, const mee
     }
 }
 
+/* All levels, from the leaves on; the result is described in algorithm.h. */
 void ls__emit_halving(ls__builder *b, const ls__program_spec *spec, int16_t *owner, ls__made *made)
 {
     const int n = spec->size;
@@ -110,6 +115,7 @@ void ls__emit_halving(ls__builder *b, const ls__program_spec *spec, int16_t *own
     find_owners(n, 0, n, owner);
 }
 
+/* One level downwards: results go back to the rank that gave the chunk. */
 static void emit_parting(ls__builder *b, const ls__program_spec *spec, const meeting *m,
                          ls__made *made)
 {
@@ -128,6 +134,7 @@ static void emit_parting(ls__builder *b, const ls__program_spec *spec, const mee
     }
 }
 
+/* The levels in reverse order. */
 void ls__emit_halving_back(ls__builder *b, const ls__program_spec *spec, ls__made *made)
 {
     int top = 1;

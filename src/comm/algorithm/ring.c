@@ -1,4 +1,5 @@
 /* The two halves of a ring, Note [Ring] in algorithm.h. Patarasuk & Yuan 2009. And its lanes. */
+#include "base/assert.h"
 #include "comm/algorithm/algorithm.h"
 
 /* A rank's place in the ring. */
@@ -14,6 +15,7 @@ int ls__ring_lane(const ls__program_spec *spec, int from)
 
 int ls__circle_lane(const ls__program_spec *spec, int from, int distance)
 {
+    LS_ASSERT(distance >= 1 && distance < spec->size);
     const int n = spec->size;
     int length = 1, at = 0; /* of the ring; of `from`, counted from its smallest member */
     int smallest = from, steps = 0;

@@ -8,7 +8,7 @@
  * Prefixes grow to the left by ever larger subtrees, so that of rank r is its largest subtree plus
  * (the next largest plus (…)): exactly the canonical tree over ranks 0 … r. For 6 ranks:
  *
- *     level 1   0 ◀▶ 1   2 ◀▶ 3   4 ──▶ 5       (4+5 is needed by nobody)
+ *     level 1   0 ◀▶ 1   2 ◀▶ 3   4 ──▶ 5       (no rank needs 4+5)
  *     level 2   0 ◀▶ 2   1 ◀▶ 3                 (4 and 5 have no right half)
  *     level 4   0 ──▶ 4   1 ──▶ 5
  *
@@ -66,11 +66,13 @@ static void emit_right(climb *c, int peer, bool whole)
     }
 }
 
+/* One level: the left half sends its sum upwards, and receives that of the right half if a higher
+ * rank needs the whole. */
 static void emit_level(climb *c, int d)
 {
     const int n = c->spec->size, me = c->spec->rank;
     const int first = me - me % (2 * d), middle = first + d;
-    const bool whole = first + 2 * d < n; /* somebody above needs the sum of this subtree */
+    const bool whole = first + 2 * d < n; /* a higher rank needs the sum of this subtree */
     if (me >= middle) {
         emit_right(c, me - d, whole);
     } else if (me + d < n) {

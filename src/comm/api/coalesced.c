@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/options.h"
 #include "base/size.h"
 #include "comm/api/collective.h"
@@ -20,6 +21,7 @@
 /* Copies all buffers into the pack, one after the other. */
 static void pack_in(ls__pack *p)
 {
+    LS_ASSERT(p->count <= p->room);
     unsigned char *to = p->memory;
     for (int i = 0; i < p->count; i++) {
         if (p->part[i] > 0) {
@@ -46,13 +48,14 @@ static void pack_out(void *arg, ls_status status)
 
 /* ---- the calls ---------------------------------------------------------------------------- */
 
-typedef struct list { /* of buffers */
+/* The user's list of buffers; check() fills in the last three fields. */
+typedef struct list {
     void *const *bufs;
-    const int64_t *counts;
+    const int64_t *counts; /* elements of each */
     int n;
     int64_t total;
-    int32_t mark;
-    bool adjacent;
+    int32_t mark;  /* hash of the counts, compared between ranks */
+    bool adjacent; /* the buffers are one piece of memory */
 } list;
 
 /* Adds up the counts and hashes them; the hash (`mark`) travels in the descriptor, so ranks with
@@ -64,9 +67,9 @@ static ls_status check(const char *what, const ls_group *group, ls_dtype dtype, 
     size_t bytes = 0;
     if (group == NULL || l->n < 0 || (l->n > 0 && (l->bufs == NULL || l->counts == NULL))) {
         return ls__fail(LS_ERR_INVALID,
-                        "%s: %d buffers, and %s is NULL or their number negative; give the group "
-                        "and a list of buffers with their counts",
-                        what, l->n, group == NULL ? "the group" : "a list");
+                        "%s: %s is NULL, or the number of buffers, %d, is negative; give the group "
+                        "and lists of buffers and their counts",
+                        what, group == NULL ? "the group" : "a list", l->n);
     }
     l->adjacent = true;
     for (int i = 0; i < l->n; i++) {
@@ -76,7 +79,7 @@ static ls_status check(const char *what, const ls_group *group, ls_dtype dtype, 
         if (!fits || (count > 0 && l->bufs[i] == NULL)) {
             return ls__fail(LS_ERR_INVALID,
                             "%s on group \"%s\": buffer %d of %d is %s with count %lld; give "
-                            "memory, and counts from 0 to what fits in memory",
+                            "memory, and a count of 0 or more that fits in it",
                             what, group->name, i, l->n, l->bufs[i] == NULL ? "NULL" : "given",
                             (long long)count);
         }
@@ -89,7 +92,7 @@ static ls_status check(const char *what, const ls_group *group, ls_dtype dtype, 
     return LS_OK;
 }
 
-/* The others would wait for this rank. */
+/* Fails the group, since the other ranks would wait for this one. */
 static ls_status no_memory(const char *what, ls_group *group)
 {
     char text[LS__FAILURE_MAX];

@@ -1,4 +1,10 @@
-/* The public operations: arguments are checked, described, numbered and handed to the engine. */
+/* The path of an operation from the public call to the engine:
+ *
+ *     fast path, if the call blocks and is small (fast_path.c), else
+ *     check arguments ▸ premultiply ▸ take a work ▸ describe it ▸ number and queue it
+ *
+ * Nothing is numbered before all arguments have been checked, so a refused call leaves no gap in
+ * the sequence that other ranks would wait for. */
 #include "comm/api/collective.h"
 
 #include <stdio.h>
@@ -21,33 +27,39 @@
 
 /* ---- submitting --------------------------------------------------------------------------- */
 
-/* lock. Returns whether somebody must drive it now. */
+/* Numbers the operation and queues it. The caller holds comm->lock. Returns whether a thread must
+ * drive the engine for it now. */
 static bool enqueue(ls_group *group, ls_work *work)
 {
+    LS_ASSERT(work->group == group);
     ls__comm *comm = group->comm;
-    const bool letter = ls__operation_is_p2p(work->operation);
-    work->descriptor.sequence = letter ? ++group->letters_made : ++group->sequence;
+    const bool p2p = ls__operation_is_p2p(work->operation);
+    work->descriptor.sequence = p2p ? ++group->messages_submitted : ++group->sequence;
     work->flight = ls__flight_open(comm, group, &work->descriptor, work->queued_ns);
     if (work->by_message) {
         atomic_fetch_add_explicit(&comm->by_message, 1, memory_order_seq_cst);
     }
-    /* Sync: seq_cst; counted before anybody is looked for who might sleep. */
+    /* Sync: seq_cst; counted before sleeping threads are looked for. */
     atomic_fetch_add_explicit(&comm->pending, 1, memory_order_seq_cst);
     atomic_fetch_add_explicit(&group->pending, 1, memory_order_seq_cst);
-    if (letter) {
-        ls__list_push_back(&group->mail, &work->link);
-        /* Sync: release; pairs with the acquire in collect_mail. */
-        atomic_fetch_add_explicit(&group->mailed, 1, memory_order_seq_cst);
+    if (p2p) {
+        ls__list_push_back(&group->message_queue, &work->link);
+        /* Sync: release; pairs with the acquire in collect_submitted (p2p.c). */
+        atomic_fetch_add_explicit(&group->message_queue_length, 1, memory_order_seq_cst);
         return true;
     }
     ls__list_push_back(&group->queue, &work->link);
     return group->backend->submit(group, work);
 }
 
+/* Takes a work and queues it under one hold of comm->lock, so works are queued in the order of
+ * their numbers. `detached`: no handle is returned, `done` is the only notice. *ready: the caller
+ * must notify the engine. Without memory the group fails. */
 static ls_status submit(ls_group *group, const ls__collective *args,
                         const ls_collective_options *options, bool detached, ls_work **out,
                         bool *ready)
 {
+    LS_ASSERT(!detached || args->done != NULL);
     ls__comm *comm = group->comm;
     ls_status status = LS_OK;
     ls__lock_take(&comm->lock, comm->env);
@@ -78,11 +90,15 @@ static ls_status submit(ls_group *group, const ls__collective *args,
     }
     ls__unlock(&comm->lock, comm->env);
     if (failed != 0) {
-        return ls__fail_again((ls_status)failed, ls__group_hear(group));
+        return ls__fail_again((ls_status)failed, ls__group_report_cause(group));
     }
-    return status == LS_OK ? LS_OK : ls__collective_no_memory(group, args);
+    if (status != LS_OK) {
+        return ls__collective_no_memory(group, args);
+    }
+    return LS_OK;
 }
 
+/* Waits here if the call blocks. On failure the operation was not started, and *work is NULL. */
 ls_status ls__collective_start(ls_group *group, const ls__collective *args, ls_work **work)
 {
     const char *what = ls__operation_name(args->operation);
@@ -110,7 +126,7 @@ ls_status ls__collective_start(ls_group *group, const ls__collective *args, ls_w
     ls_group *const handle = group;
     group = ls__turns_group(handle, ls__operation_is_p2p(args->operation));
     ls__collective call = *args;
-    if (ls__reduce_op_is_user(args->op)) { /* the user may free it from now on */
+    if (ls__reduce_op_is_user(args->op)) { /* a copy: the user may free the operator meanwhile */
         call.made = ls__operator_of(comm, args->op);
     }
     const ls_status sound = ls__collective_check(what, group, &call, &options);
@@ -134,7 +150,7 @@ ls_status ls__collective_start(ls_group *group, const ls__collective *args, ls_w
         return status;
     }
     if (blocking) {
-        if (ready) { /* for a driver that sleeps */
+        if (ready) { /* wakes a driver that sleeps */
             ls__ring(comm, comm->runtime->local_rank);
         }
         return ls_work_wait(made);

@@ -36,8 +36,8 @@
 #include "job/descriptor.h"
 #include "kernel/reduce/reduce.h"
 
-typedef struct ls__operator { /* of the user's */
-    ls__reduce_user user;     /* fn NULL: there is none */
+typedef struct ls__operator { /* a user-defined one */
+    ls__reduce_user user;     /* fn NULL: the slot is free */
     char name[LS__OP_NAME_MAX];
 } ls__operator;
 
@@ -52,32 +52,31 @@ typedef struct ls__collective {
     /* v-variants: elements and places of the blocks of INPUT [0] and OUTPUT [1]; borrowed for the
      * call. Offsets NULL: one after the other. */
     const int64_t *counts[2], *offsets[2];
-    int tag;               /* of send and recv */
-    bool own_tag;          /* send and recv: the library's own tag, which no user's letter has */
-    int32_t mark;          /* not of letters: what else ranks must agree on; 0: nothing */
-    ls__operator made;     /* a copy of the user's, if `op` is one */
+    int tag;           /* of send and recv */
+    bool own_tag;      /* send and recv: the library's own tag, which no message of the user has */
+    int32_t mark;      /* collectives: a number on which ranks must agree as well; 0: none */
+    ls__operator made; /* a copy of the operator, if `op` is user-defined */
     struct ls__pack *pack; /* the operation gives it back at its end; NULL: none */
-    bool monitored;        /* barrier: names all who have not come; its mark is 1 */
+    bool monitored;        /* barrier: a timeout names all missing ranks; its mark is 1 */
     const ls_collective_options *options; /* borrowed for the call; NULL: defaults */
     void (*done)(void *arg, ls_status status);
     void *arg;
 } ls__collective;
 
 /* Errors: LS_ERR_INVALID for arguments, LS_ERR_STATE / LS_ERR_FORKED without a runtime, the
- * group's first cause when it failed before. */
+ * group's root cause when it failed before. */
 ls_status ls__collective_start(ls_group *group, const ls__collective *args, ls_work **work);
 
-/* Fails the group on every member with this status and text, unless it has a first cause already.
- */
+/* Fails the group on every member with this status and text, unless it has a root cause already. */
 void ls__group_fail(ls_group *group, ls_status status, const char *text);
-/* Notes a failure that this rank found: the launcher reports it if the rank then ends. The first
- * counts, unless the program survived it. Any thread. */
-void ls__group_tell_board(ls_group *group, ls_status status, const char *text);
+/* Records a failure that this rank detected: the launcher reports it if the rank then ends. The
+ * first one counts, unless the program survived it. Any thread. */
+void ls__group_record_failure(ls_group *group, ls_status status, const char *text);
 
 /* The text with which `group` failed, for the status `done` was given; "" while it has not. */
 const char *ls__group_failure(const ls_group *group);
 
-/* By ls_reduce_op_new. */
+/* Whether ls_reduce_op_new made it. */
 static inline bool ls__reduce_op_is_user(ls_reduce_op op)
 {
     return op >= LS_REDUCE_OP_USER && op <= LS_REDUCE_OP_USER_LAST;
@@ -92,11 +91,11 @@ bool ls__collective_bytes(const ls_group *group, const ls__collective *args, siz
 /* Whether this rank's input (else output) counts: some exist on the root only. */
 bool ls__collective_uses(const ls_group *group, const ls__collective *args, bool input);
 
-/* collective_describe.c: what a work is about; where the user's call stands. */
+/* collective_describe.c: fills in a work and its descriptor; the user's call site. */
 void ls__collective_fill(ls_group *group, const ls__collective *args,
                          const ls_collective_options *options, ls_work *work);
 void ls__descriptor_site(ls__descriptor *d);
-/* fail.c: the peers would wait for this rank: the group fails, so that they learn why. */
+/* fail.c: fails the group with LS_ERR_MEMORY, since the peers would wait for this rank. */
 ls_status ls__collective_no_memory(ls_group *group, const ls__collective *args);
 
 #endif

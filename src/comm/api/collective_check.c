@@ -1,10 +1,12 @@
-/* The arguments of an operation, before anything is numbered or announced. */
+/* Checks the arguments of an operation before it is numbered or announced. A wrong argument is an
+ * error on this rank only; the group stays usable. */
 #include "base/size.h"
 #include "comm/api/collective.h"
 #include "comm/api/overlap.h"
 #include "comm/api/v_counts.h"
 #include "comm/group/group.h"
 
+/* The float dtypes come first in the enum. */
 static bool is_float(ls_dtype dtype)
 {
     return dtype <= LS_BFLOAT16;
@@ -24,27 +26,28 @@ bool ls__collective_bytes(const ls_group *group, const ls__collective *args, siz
     return ls__bytes_of(in, element, input) && ls__bytes_of(out, element, output);
 }
 
+/* Whether the operator exists and is defined for the dtype and the operation. */
 static ls_status check_reduction(const char *what, const ls_group *group,
                                  const ls__collective *args, double divisor)
 {
     const bool made = ls__reduce_op_is_user(args->op);
     if (made ? args->made.user.fn == NULL : (unsigned)args->op >= LS_REDUCE_OP_COUNT) {
-        return ls__fail(
-            LS_ERR_INVALID,
-            "%s on group \"%s\": %d is not a reduce-op; give LS_SUM, another of its enum or one of "
-            "ls_reduce_op_new",
-            what, group->name, (int)args->op);
+        return ls__fail(LS_ERR_INVALID,
+                        "%s on group \"%s\": %d is not a reduce-op; give LS_SUM, another value of "
+                        "ls_reduce_op or "
+                        "one that ls_reduce_op_new made",
+                        what, group->name, (int)args->op);
     }
     if (!made && !ls__reduce_supported(args->dtype, args->op)) {
         return ls__fail(LS_ERR_INVALID,
-                        "%s on group \"%s\": %s of %s has no meaning; averages and "
+                        "%s on group \"%s\": %s of %s is not defined; averages and "
                         "premultiplied sums need numbers, bit operators integers",
                         what, group->name, ls_reduce_op_name(args->op), ls_dtype_name(args->dtype));
     }
     if (args->op == LS_AVG && ls__operation_scans(args->operation)) {
         return ls__fail(LS_ERR_INVALID,
-                        "%s on group \"%s\": an average over all ranks of a sum over some has no "
-                        "meaning; give LS_SUM, and a divisor if you want one",
+                        "%s on group \"%s\": avg is not defined for a sum over some of the ranks; "
+                        "give LS_SUM, and a divisor if you want one",
                         what, group->name);
     }
     if (divisor != 0 && (args->op != LS_SUM || !is_float(args->dtype))) {
@@ -64,6 +67,7 @@ bool ls__collective_uses(const ls_group *group, const ls__collective *args, bool
     return ls__operation_uses(args->operation, input, group->rank, args->root);
 }
 
+/* The buffers that this rank uses must exist, fit in memory and not overlap. */
 static ls_status check_buffers(const char *what, const ls_group *group, const ls__collective *args)
 {
     const bool reads = ls__collective_uses(group, args, true) && args->operation != LS__OP_BARRIER;
@@ -72,21 +76,23 @@ static ls_status check_buffers(const char *what, const ls_group *group, const ls
     if (args->count > 0 && ((reads && args->input == NULL) || (writes && args->output == NULL))) {
         return ls__fail(
             LS_ERR_INVALID,
-            "%s on group \"%s\": the buffer is NULL and count %lld; give memory, or count 0", what,
-            group->name, (long long)args->count);
+            "%s on group \"%s\": the buffer is NULL but count is %lld; give memory, or count 0",
+            what, group->name, (long long)args->count);
     }
     size_t input = 0, output = 0;
     if (ls__operation_is_v(args->operation) && args->count >= 0) {
         LS_TRY(ls__counts_check(what, group, args));
     } else if (args->count < 0 || !ls__collective_bytes(group, args, &input, &output)) {
         return ls__fail(LS_ERR_INVALID,
-                        "%s on group \"%s\": count is %lld; it must be from 0 to "
-                        "what fits in memory",
+                        "%s on group \"%s\": count is %lld; give 0 or more elements, "
+                        "as many as fit in memory",
                         what, group->name, (long long)args->count);
     }
     return reads && writes ? ls__overlap_check(what, group, args) : LS_OK;
 }
 
+/* The factor of a premultiplied sum of integers must be a whole number, since the product is not
+ * rounded. */
 static ls_status check_factor(const char *what, const ls_group *group, const ls__collective *args,
                               double factor)
 {
@@ -94,12 +100,14 @@ static ls_status check_factor(const char *what, const ls_group *group, const ls_
         (factor > -9e15 && factor < 9e15 && factor == (double)(int64_t)factor)) {
         return LS_OK;
     }
-    return ls__fail(LS_ERR_INVALID,
-                    "%s on group \"%s\": %s are multiplied by %g; give a whole number, or floats",
-                    what, group->name, ls_dtype_name(args->dtype), factor);
+    return ls__fail(
+        LS_ERR_INVALID,
+        "%s on group \"%s\": %s cannot be multiplied by %g; give a whole number, or floats", what,
+        group->name, ls_dtype_name(args->dtype), factor);
 }
 
-/* What keeps the order of ranks, which the user's operators may need. */
+/* User-defined operators need not be commutative, so they need an algorithm that keeps the order of
+ * ranks. */
 static ls_status check_order(const char *what, const ls_group *group, const ls__collective *args,
                              const char *name)
 {
@@ -108,12 +116,13 @@ static ls_status check_order(const char *what, const ls_group *group, const ls__
                    found == NULL || found->exact
                ? LS_OK
                : ls__fail(LS_ERR_UNSUPPORTED,
-                          "%s on group \"%s\": an operator of the user's is applied in the order "
-                          "of ranks, which \"%s\" does not keep; use another algorithm (NULL: "
-                          "chosen)",
+                          "%s on group \"%s\": a user-defined operator is applied in the order of "
+                          "ranks, which \"%s\" does not keep; use another algorithm, or NULL for "
+                          "the default",
                           what, group->name, name);
 }
 
+/* An algorithm given by name must exist and run where the members are. */
 static ls_status check_algorithm(const char *what, const ls_group *group, ls__operation operation,
                                  const char *name)
 {
@@ -121,7 +130,7 @@ static ls_status check_algorithm(const char *what, const ls_group *group, ls__op
     if (found != NULL && group->has_remote && (found->memories & LS__IN_MESSAGES) == 0) {
         return ls__fail(LS_ERR_UNSUPPORTED,
                         "%s on group \"%s\": algorithm \"%s\" needs memory that all members share, "
-                        "but they are on several hosts; use another (NULL: chosen)",
+                        "but they are on several hosts; use another, or NULL for the default",
                         what, group->name, name);
     }
     if (name == NULL || found != NULL) {
@@ -129,19 +138,22 @@ static ls_status check_algorithm(const char *what, const ls_group *group, ls__op
     }
     char known[256];
     ls__algorithm_names(operation, known, sizeof known);
-    return ls__fail(LS_ERR_INVALID,
-                    "%s on group \"%s\": there is no algorithm \"%s\"; there is %s (NULL: chosen)",
-                    what, group->name, name, known);
+    return ls__fail(
+        LS_ERR_INVALID,
+        "%s on group \"%s\": algorithm \"%s\" does not exist (known: %s); give another, or NULL "
+        "for the default",
+        what, group->name, name, known);
 }
 
+/* One check after the other; the first mistake is reported. */
 ls_status ls__collective_check(const char *what, const ls_group *group, const ls__collective *args,
                                const ls_collective_options *options)
 {
     if (args->operation != LS__OP_BARRIER && (unsigned)args->dtype >= LS_DTYPE_COUNT) {
         return ls__fail(
             LS_ERR_INVALID,
-            "%s on group \"%s\": %d is not a dtype; give LS_FLOAT32 or another of its enum", what,
-            group->name, (int)args->dtype);
+            "%s on group \"%s\": %d is not a dtype; give LS_FLOAT32 or another value of ls_dtype",
+            what, group->name, (int)args->dtype);
     }
     const bool rooted =
         ls__operation_has_root(args->operation) || ls__operation_is_p2p(args->operation);
@@ -160,9 +172,8 @@ ls_status ls__collective_check(const char *what, const ls_group *group, const ls
     LS_TRY(check_algorithm(what, group, args->operation, options->algorithm));
     LS_TRY(check_order(what, group, args, options->algorithm));
     if (ls__operation_is_p2p(args->operation) && args->tag < 0) {
-        return ls__fail(LS_ERR_INVALID,
-                        "%s on group \"%s\": tag %d is negative; give one from 0 on", what,
-                        group->name, args->tag);
+        return ls__fail(LS_ERR_INVALID, "%s on group \"%s\": tag %d is negative; give 0 or more",
+                        what, group->name, args->tag);
     }
     if (options->stream != NULL) {
         return ls__fail(LS_ERR_UNSUPPORTED,
@@ -170,9 +181,10 @@ ls_status ls__collective_check(const char *what, const ls_group *group, const ls
                         group->name);
     }
     if (options->timeout_ms < 0) {
-        return ls__fail(LS_ERR_INVALID,
-                        "%s on group \"%s\": timeout_ms is %lld; 0 means the default", what,
-                        group->name, (long long)options->timeout_ms);
+        return ls__fail(
+            LS_ERR_INVALID,
+            "%s on group \"%s\": timeout_ms is %lld; give milliseconds, or 0 for the default", what,
+            group->name, (long long)options->timeout_ms);
     }
     return LS_OK;
 }

@@ -1,6 +1,8 @@
-/* From arguments to a work and its descriptor: what the peers will compare. */
+/* From arguments to a work and its descriptor. Peers compare descriptors before they combine data,
+ * so everything on which ranks must agree goes in here. */
 #include <string.h>
 
+#include "base/assert.h"
 #include "comm/api/collective.h"
 #include "comm/api/v_counts.h"
 #include "comm/engine/select.h"
@@ -11,7 +13,7 @@
 
 #define OWN_TAG (-1)
 
-/* The end of a path matters, its root does not. */
+/* Copies the end of a text that is too long: of a path the last part matters. */
 static void put_tail(char *to, size_t room, const char *text)
 {
     const size_t length = strlen(text);
@@ -19,6 +21,7 @@ static void put_tail(char *to, size_t room, const char *text)
     memcpy(to, from, strlen(from) + 1);
 }
 
+/* The public calls are macros that store file and line of the caller in ls__self. */
 void ls__descriptor_site(ls__descriptor *d)
 {
     const char *file = ls__self.file != NULL ? ls__self.file : "";
@@ -28,6 +31,7 @@ void ls__descriptor_site(ls__descriptor *d)
     }
 }
 
+/* Copies the start of a text that is too long. */
 static void put_head(char *to, size_t room, const char *text)
 {
     const size_t length = strnlen(text, room - 1);
@@ -35,6 +39,8 @@ static void put_head(char *to, size_t room, const char *text)
     to[length] = '\0';
 }
 
+/* Whether all buffers that this rank uses lie in its heap; then their offsets go into the
+ * descriptor. An operation that reads ahead of its writes must be staged in place. */
 static bool registered(const ls_group *group, const ls__collective *args, ls__descriptor *d)
 {
     size_t input = 0, output = 0;
@@ -47,8 +53,8 @@ static bool registered(const ls_group *group, const ls__collective *args, ls__de
            (out || !ls__collective_uses(group, args, false)) && !ahead;
 }
 
-/* The algorithm asked for, by the call or else by the user's rules; NULL: to be chosen. A rule
- * that a group cannot follow, for want of shared memory, does not count there. */
+/* The algorithm asked for, by the call or else by the user's rules; NULL: the library chooses. A
+ * rule that a group cannot follow, because its members do not share memory, is skipped. */
 static const ls__algorithm *asked_for(const ls_group *group, const ls__collective *args,
                                       const char *name)
 {
@@ -68,12 +74,13 @@ static const ls__algorithm *asked_for(const ls_group *group, const ls__collectiv
     return can ? found : NULL;
 }
 
+/* The work is used again and again, so every field is written, also those that are 0. */
 static void describe(ls_group *group, const ls__collective *args,
                      const ls_collective_options *options, const ls__algorithm *algorithm,
                      ls__descriptor *d)
 {
     const ls__comm *comm = group->comm;
-    const bool letter = ls__operation_is_p2p(args->operation);
+    const bool p2p = ls__operation_is_p2p(args->operation);
     d->version = LS__DESCRIPTOR_VERSION;
     d->operation = (uint8_t)args->operation;
     d->reduce_op = ls__operation_reduces(args->operation) ? (uint8_t)args->op : 0xff;
@@ -84,11 +91,11 @@ static void describe(ls_group *group, const ls__collective *args,
     d->generation = comm->board->generation;
     d->group = group->id;
     d->count = args->count;
-    d->root = ls__operation_has_root(args->operation) || letter ? args->root : 0;
-    d->tag = !letter ? args->mark : args->own_tag ? OWN_TAG : args->tag;
+    d->root = ls__operation_has_root(args->operation) || p2p ? args->root : 0;
+    d->tag = !p2p ? args->mark : args->own_tag ? OWN_TAG : args->tag;
     d->tag_hash = options->tag != NULL ? ls__tag_hash(options->tag) : 0;
     d->divisor = options->divisor;
-    const bool v = ls__operation_is_v(args->operation); /* v_layout.c says where they lie */
+    const bool v = ls__operation_is_v(args->operation); /* v_layout.c announces their places */
     d->counts_hash = 0;
     d->counts_weight = 0;
     d->memory =
@@ -100,9 +107,11 @@ static void describe(ls_group *group, const ls__collective *args,
     put_head(d->text, sizeof d->text, options->tag != NULL ? options->tag : "");
 }
 
+/* The caller holds comm->lock. The work was just taken, and no other thread knows it. */
 void ls__collective_fill(ls_group *group, const ls__collective *args,
                          const ls_collective_options *options, ls_work *work)
 {
+    LS_ASSERT(args->count >= 0);
     const ls__comm *comm = group->comm;
     const int64_t timeout_ms =
         options->timeout_ms > 0 ? options->timeout_ms : comm->runtime->timeout_ms;

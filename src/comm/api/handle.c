@@ -5,6 +5,7 @@
  * work be used again, even if the operation has ended long before. */
 #include <stdio.h>
 
+#include "base/assert.h"
 #include "comm/api/collective.h"
 #include "comm/diagnose/cause.h"
 #include "comm/diagnose/mismatch.h"
@@ -18,7 +19,7 @@
 static ls_status report(const ls_work *work, ls_status status)
 {
     if (status < 0) {
-        return ls__fail_again(status, ls__group_hear(work->group));
+        return ls__fail_again(status, ls__group_report_cause(work->group));
     }
     return status;
 }
@@ -29,6 +30,7 @@ static void end_handle(ls__comm *comm, ls_work *work)
     ls_group *group = work->group;
     ls__lock_take(&comm->lock, comm->env);
     ls__work_give(comm, work);
+    LS_ASSERT(group->handles > 0);
     group->handles--;
     const bool last = group->closed && group->handles == 0;
     ls__unlock(&comm->lock, comm->env);
@@ -37,7 +39,7 @@ static void end_handle(ls__comm *comm, ls_work *work)
     }
 }
 
-/* The runtime; NULL with the error set: there is no runtime, or no handle. */
+/* The runtime; NULL with the error set: ls_init was not called, or the handle is NULL. */
 static ls__comm *comm_of(const char *what, const ls_work *work)
 {
     ls__comm *comm = ls__comm_get(what);

@@ -6,8 +6,8 @@
  *
  * A rank without memory for an object fails the group, or the others would wait for it.
  *
- * Objects come from peers, so their lengths are not trusted: a length that cannot be is treated
- * like one that is too large. The results are memory of the user, freed with ls_bytes_free. */
+ * Objects come from peers, so their lengths are not trusted: an impossible length is treated like
+ * one that is too large. The results are memory of the user, freed with ls_bytes_free. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,17 +20,19 @@
 
 #define ALIGN 16
 
-typedef struct part { /* travels */
-    int64_t length;   /* of the object */
+/* The first bytes of an object, as they are exchanged. */
+typedef struct part {
+    int64_t length; /* of the whole object */
     unsigned char start[504];
 } part;
 
-typedef struct call { /* one call */
+/* The state of one call. */
+typedef struct call {
     const char *what;
     ls_group *group;
     ls_collective_options options;
     part *part;     /* [size] */
-    ls_work **work; /* [size], NULL where nothing is under way */
+    ls_work **work; /* [size], NULL where no transfer is in flight */
     size_t bytes;   /* of both */
 } call;
 
@@ -71,18 +73,21 @@ static ls_status begin(call *d, const char *what, ls_group *group,
     return LS_OK;
 }
 
-/* Waits for what is under way, whatever came before; the first error counts. */
+/* Waits for all transfers in flight, also after an error, since they use memory that the caller
+ * releases next. Returns the first error. */
 static ls_status settle(const call *d, ls_status status)
 {
     for (int r = 0; r < d->group->size; r++) {
         const ls_status ended = d->work[r] != NULL ? ls_work_wait(d->work[r]) : LS_OK;
-        status = status == LS_OK ? ended : status;
+        if (status == LS_OK) {
+            status = ended;
+        }
         d->work[r] = NULL;
     }
     return status;
 }
 
-/* No transfer is under way any more. */
+/* No transfer is in flight any more. */
 static void end(call *d)
 {
     LS_ASSERT(d->part != NULL);
@@ -105,6 +110,7 @@ static ls_status check(const char *what, const ls_group *group, const void *plac
     return LS_OK;
 }
 
+/* Checked here already, because the root's arguments differ from the others'. */
 static ls_status check_root(const char *what, const ls_group *group, int root)
 {
     if (root < 0 || root >= group->size) {
@@ -120,14 +126,16 @@ static ls_status check_bytes(const char *what, const ls_group *group, const void
                              size_t length)
 {
     if (bytes == NULL && length > 0) {
-        return ls__fail(LS_ERR_INVALID,
-                        "%s on group \"%s\": %zu bytes at NULL; give memory, or length 0", what,
-                        group->name, length);
+        return ls__fail(
+            LS_ERR_INVALID,
+            "%s on group \"%s\": bytes is NULL but length is %zu; give memory, or length 0", what,
+            group->name, length);
     }
     if (length > INT64_MAX) {
-        return ls__fail(LS_ERR_INVALID,
-                        "%s on group \"%s\": %zu bytes fit into no memory; is the length negative?",
-                        what, group->name, length);
+        return ls__fail(
+            LS_ERR_INVALID,
+            "%s on group \"%s\": %zu bytes do not fit in memory; is the length negative?", what,
+            group->name, length);
     }
     return LS_OK;
 }
@@ -166,6 +174,7 @@ static int64_t rest_of(size_t length)
 static ls_status move_rest(const call *d, ls__operation operation, int peer, void *data,
                            size_t length, ls_work **work)
 {
+    LS_ASSERT(*work == NULL);
     unsigned char *at = (unsigned char *)data + in_part(length);
     if (rest_of(length) == 0) {
         return LS_OK;
@@ -288,6 +297,7 @@ static ls_status receive_list(const call *d, const void *bytes, bool all, ls_byt
     return LS_OK;
 }
 
+/* The rest of a long object is broadcast by its owner; all broadcasts run at the same time. */
 ls_status ls_all_gather_bytes(ls_group *group, const void *bytes, size_t length,
                               const ls_collective_options *options, ls_bytes **out)
 {
@@ -307,6 +317,7 @@ ls_status ls_all_gather_bytes(ls_group *group, const void *bytes, size_t length,
     return status;
 }
 
+/* The rest of a long object is sent to the root as a point-to-point message. */
 ls_status ls_gather_bytes(ls_group *group, const void *bytes, size_t length, int root,
                           const ls_collective_options *options, ls_bytes **out)
 {
@@ -388,6 +399,7 @@ static ls_status receive_own(const call *d, const part *mine, const ls_bytes *in
     return LS_OK;
 }
 
+/* The parts travel by ls_scatter; every rank then knows the length of its object. */
 ls_status ls_scatter_bytes(ls_group *group, const ls_bytes *in, int root,
                            const ls_collective_options *options, void **bytes, size_t *length)
 {

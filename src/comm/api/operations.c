@@ -1,5 +1,5 @@
-/* The public operations, each of them one call of ls__collective_start. Arguments, in-place rules
- * and errors are documented in include/lockstep/comm.h and checked in collective_check.c. */
+/* The public operations, each of which is one call of ls__collective_start. Arguments, in-place
+ * rules and errors are documented in include/lockstep/comm.h and checked in collective_check.c. */
 #include <lockstep/comm.h>
 
 #include "comm/api/collective.h"
@@ -235,6 +235,7 @@ ls_status ls_scatter_v(ls_group *group, const void *in, const int64_t *counts,
                                 work);
 }
 
+/* ls_scan and ls_exscan differ in nothing but the operation. */
 static ls_status scan(ls__operation operation, ls_group *group, const void *in, void *out,
                       int64_t count, ls_dtype dtype, ls_reduce_op op,
                       const ls_collective_options *options, ls_work **work)

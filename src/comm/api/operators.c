@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "comm/api/collective.h"
 #include "comm/api/operators.h"
 #include "comm/engine/exec.h"
@@ -20,6 +21,7 @@
 /* A copy, because the user may free the operator while operations that use it run. */
 ls__operator ls__operator_of(ls__comm *comm, ls_reduce_op op)
 {
+    LS_ASSERT(ls__reduce_op_is_user(op));
     ls__lock_take(&comm->lock, comm->env);
     const ls__operator found = comm->operators[op - LS_REDUCE_OP_USER];
     ls__unlock(&comm->lock, comm->env);
@@ -37,7 +39,7 @@ ls_status ls_reduce_op_new(ls_reduce_fn fn, void *arg, const char *name, ls_redu
     if (fn == NULL || out == NULL || length == 0 || length >= LS__OP_NAME_MAX) {
         (void)ls__fail(LS_ERR_INVALID,
                        "ls_reduce_op_new(\"%.40s\"): %s; give a function, a name of 1 to %d bytes "
-                       "and where the operator goes",
+                       "and a place for the operator",
                        name != NULL ? name : "",
                        fn == NULL    ? "the function is NULL"
                        : out == NULL ? "out is NULL"
@@ -59,10 +61,11 @@ ls_status ls_reduce_op_new(ls_reduce_fn fn, void *arg, const char *name, ls_redu
     }
     ls__unlock(&comm->lock, comm->env);
     if (free < 0) {
-        (void)ls__fail(LS_ERR_LIMIT,
-                       "ls_reduce_op_new(\"%s\"): there are %d operators already; free some with "
-                       "ls_reduce_op_free",
-                       name, LS__OPERATORS_MAX);
+        (void)ls__fail(
+            LS_ERR_LIMIT,
+            "ls_reduce_op_new(\"%s\"): %d operators exist already, which is the limit; free "
+            "one with ls_reduce_op_free",
+            name, LS__OPERATORS_MAX);
         return ls__fail_at_site(LS_ERR_LIMIT);
     }
     return LS_OK;
@@ -85,8 +88,8 @@ ls_status ls_reduce_op_free(ls_reduce_op op)
     }
     if (!was) {
         (void)ls__fail(LS_ERR_INVALID,
-                       "ls_reduce_op_free: %d (%s) was not made by ls_reduce_op_new, or is freed "
-                       "already",
+                       "ls_reduce_op_free: %d (%s) was not made by ls_reduce_op_new, or was freed "
+                       "before; free each operator once",
                        (int)op, ls_reduce_op_name(op));
         return ls__fail_at_site(LS_ERR_INVALID);
     }
@@ -102,7 +105,7 @@ ls_status ls_reduce_op_fail(const char *why)
                                      "within the function that ls_reduce_op_new was given");
         return ls__fail_at_site(LS_ERR_STATE);
     }
-    if (ls__self.refusal[0] == '\0') { /* the first cause counts */
+    if (ls__self.refusal[0] == '\0') {
         snprintf(ls__self.refusal, LS__REFUSAL_MAX, "%s",
                  why != NULL && why[0] != '\0' ? why : "no reason was given");
     }
@@ -127,8 +130,8 @@ static int64_t elements_of(const ls_group *group, const ls__collective *args)
     return end;
 }
 
-/* v-variants: multiplies the blocks only, since memory between them is not the operation's and may
- * not be read. */
+/* v-variants: multiplies the blocks only, since memory between them does not belong to the
+ * operation and may not be readable. */
 static void scale_blocks(const ls_group *group, const ls__collective *args, unsigned char *to,
                          double factor)
 {
@@ -147,9 +150,10 @@ static void scale_blocks(const ls_group *group, const ls__collective *args, unsi
  * change their input and use a pack, which the operation gives back at its end. */
 ls_status ls__premultiply(ls_group *group, ls__collective *args, double factor)
 {
+    LS_ASSERT(args->pack == NULL);
     const int64_t elements = elements_of(group, args);
     if (elements == 0 || factor == 1.0 ||
-        atomic_load_explicit(&group->failed, memory_order_acquire) != 0) { /* submit() says so */
+        atomic_load_explicit(&group->failed, memory_order_acquire) != 0) { /* submit() reports it */
         return LS_OK;
     }
     if (args->operation == LS__OP_ALL_REDUCE) { /* where the result will be */

@@ -1,5 +1,5 @@
-/* Overlap of input and output: they must be apart, or in place as each operation defines it. Any
- * other overlap would be overwritten while a step of this rank or a peer still reads it, and the
+/* Overlap of input and output: they must be disjoint, or in place as each operation defines it.
+ * With any other overlap a step would overwrite input that this rank or a peer still reads, and the
  * result would be silently wrong; so it is refused. In the v-variants only the blocks count, not
  * the gaps between them. */
 #include "comm/api/overlap.h"
@@ -10,7 +10,7 @@ typedef struct span {
     uintptr_t begin, end;
 } span;
 
-/* The checks before have made sure that the end does not overflow. */
+/* A range of addresses. Earlier checks have made sure that the end does not overflow. */
 static span span_of(const void *memory, int64_t from, int64_t count, size_t element)
 {
     const uintptr_t begin = (uintptr_t)memory + (uintptr_t)from * element;
@@ -48,6 +48,8 @@ static bool fits(const ls_group *group, const ls__collective *args, int side, sp
     return true;
 }
 
+/* Where one side is a single block, in place means that the block lies at its own place among those
+ * of the other side; otherwise both buffers are equal. */
 ls_status ls__overlap_check(const char *what, const ls_group *group, const ls__collective *args)
 {
     const size_t element = ls_dtype_size(args->dtype);
@@ -69,5 +71,5 @@ ls_status ls__overlap_check(const char *what, const ls_group *group, const ls__c
     return are_apart(span_of(args->input, 0, count, element),
                      span_of(args->output, 0, count, element))
                ? LS_OK
-               : refuse(what, group, "give one buffer for both, or two that are apart");
+               : refuse(what, group, "give one buffer for both, or two that are disjoint");
 }

@@ -2,7 +2,7 @@
 #include "comm/engine/engine.h"
 #include "comm/group/group.h"
 
-/* Known when the receive has ended, and only if it has succeeded. */
+/* The source is known only after the receive has succeeded. */
 int ls_work_source(const ls_work *work)
 {
     const bool came = work != NULL && work->operation == LS__OP_RECV &&

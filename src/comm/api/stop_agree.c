@@ -1,9 +1,12 @@
-/* Agreeing on a wish to stop, for programs whose reducer does not do it on the way. */
+/* Agreement on a stop request, for programs without a reducer, which agrees in its control
+ * exchange. */
 #include <lockstep/comm.h>
 
 #include "base/options.h"
 #include "comm/comm.h"
 
+/* The maximum over all ranks, so a request that reached one rank stops all. Only an agreement of
+ * the world is kept for ls_finalize and the launcher. */
 ls_status ls_stop_agree(ls_group *group, bool *stop)
 {
     ls_runtime *runtime = ls__runtime_get("ls_stop_agree");

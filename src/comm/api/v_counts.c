@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/size.h"
 #include "comm/api/collective.h"
 #include "comm/api/v_counts.h"
@@ -46,11 +47,10 @@ static ls_status check_entry(const char *what, const ls_group *group, const ls__
     size_t bytes = 0;
     if (count < 0 || offset < 0 || count > INT64_MAX - offset ||
         !ls__bytes_of(offset + count, ls_dtype_size(args->dtype), &bytes)) {
-        return ls__fail(
-            LS_ERR_INVALID,
-            "%s on group \"%s\": %scounts[%d] is %lld at offset %lld; both must be from "
-            "0 to what fits in memory",
-            what, group->name, name, r, (long long)count, (long long)offset);
+        return ls__fail(LS_ERR_INVALID,
+                        "%s on group \"%s\": %scounts[%d] is %lld at offset %lld; give values of "
+                        "0 or more that fit in memory",
+                        what, group->name, name, r, (long long)count, (long long)offset);
     }
     if (args->offsets[side] == NULL) {
         *end = offset + count;
@@ -71,9 +71,10 @@ static ls_status check_side(const char *what, const ls_group *group, const ls__c
 {
     int64_t end = 0;
     if (args->counts[side] == NULL) {
-        return ls__fail(LS_ERR_INVALID,
-                        "%s on group \"%s\": %scounts is NULL; give one for each of the %d ranks",
-                        what, group->name, side_name(args, side), group->size);
+        return ls__fail(
+            LS_ERR_INVALID,
+            "%s on group \"%s\": %scounts is NULL; give a count for each of the %d ranks", what,
+            group->name, side_name(args, side), group->size);
     }
     for (int r = 0; r < group->size; r++) {
         LS_TRY(check_entry(what, group, args, side, r, &end));
@@ -97,12 +98,11 @@ static ls_status check_own(const char *what, const ls_group *group, const ls__co
     const bool both = ls__operation_plain(args->operation) == LS__OP_ALL_TO_ALL;
     const bool at_root = is_long(group, args, 0) || is_long(group, args, 1);
     if (both && args->counts[0][me] != args->counts[1][me]) {
-        return ls__fail(
-            LS_ERR_INVALID,
-            "%s on group \"%s\": in_counts[%d] is %lld and out_counts[%d] %lld; what this "
-            "rank gives itself must be as long as what it gets",
-            what, group->name, me, (long long)args->counts[0][me], me,
-            (long long)args->counts[1][me]);
+        return ls__fail(LS_ERR_INVALID,
+                        "%s on group \"%s\": in_counts[%d] is %lld and out_counts[%d] %lld; a rank "
+                        "must send itself as many elements as it receives from itself",
+                        what, group->name, me, (long long)args->counts[0][me], me,
+                        (long long)args->counts[1][me]);
     }
     if (both && args->input == args->output && args->input != NULL && !same_places(group, args)) {
         return ls__fail(LS_ERR_INVALID,
@@ -121,7 +121,7 @@ static ls_status check_own(const char *what, const ls_group *group, const ls__co
     return LS_OK;
 }
 
-/* The side that is one block. */
+/* The side that is one block must fit in memory. */
 static ls_status check_short(const char *what, const ls_group *group, const ls__collective *args)
 {
     const bool input = ls__operation_is_short(args->operation, true);
@@ -132,13 +132,14 @@ static ls_status check_short(const char *what, const ls_group *group, const ls__
     if (!ls__bytes_of(count, ls_dtype_size(args->dtype), &bytes) ||
         (count > 0 && ((input && args->input == NULL) || (output && args->output == NULL)))) {
         return ls__fail(LS_ERR_INVALID,
-                        "%s on group \"%s\": count is %lld, and that many elements are not there; "
-                        "give memory that holds them",
+                        "%s on group \"%s\": count is %lld, but the buffer is NULL or cannot be so "
+                        "large; give memory for that many elements",
                         what, group->name, (long long)count);
     }
     return LS_OK;
 }
 
+/* The long sides first: the other checks read their entries. */
 ls_status ls__counts_check(const char *what, const ls_group *group, const ls__collective *args)
 {
     for (int side = 0; side < 2; side++) {
@@ -165,7 +166,7 @@ bool ls__counts_room(ls__comm *comm, ls_work *work)
 /* FNV-1a by words, with the low bit set, since 0 means that there is no hash. */
 static uint64_t hash_of(const int64_t *counts, int n)
 {
-    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a, by words */
+    uint64_t hash = 0xcbf29ce484222325u;
     for (int i = 0; i < n; i++) {
         hash = (hash ^ (uint64_t)counts[i]) * 0x100000001b3u;
         hash ^= hash >> 29;
@@ -211,6 +212,7 @@ static uint64_t weight_of(const int64_t *counts, int n)
  * of each block compare their lengths. */
 void ls__counts_fill(const ls_group *group, const ls__collective *args, ls_work *work)
 {
+    LS_ASSERT(work->table != NULL);
     const int n = group->size, me = group->rank;
     ls__descriptor *d = &work->descriptor;
     work->count = 0;
@@ -240,6 +242,7 @@ void ls__counts_fill(const ls_group *group, const ls__collective *args, ls_work 
     }
 }
 
+/* For mismatch.c, which does not know the execution's state. */
 const ls__descriptor *ls__counts_descriptor(const ls_group *group)
 {
     return &group->exec->work->descriptor;
@@ -316,7 +319,7 @@ void ls__counts_difference(const ls_group *group, const ls__descriptor *a, int r
     uint64_t by = 0;
     const int i = find_entry(&d, &by);
     if (i < 0) {
-        snprintf(out, bytes, ": more than two of them differ");
+        snprintf(out, bytes, ": more than two of the counts differ");
         return;
     }
     const int64_t mine = d.counts[i], theirs = (int64_t)((uint64_t)mine + by);

@@ -1,12 +1,12 @@
 /* Claiming: all members of a group report the same root cause.
  *
  * Causes: a death that the launcher has reported, a mismatch, a deadline, ls_group_abort, a peer
- * that left. A rank that finds one claims the group by a compare-and-swap on one word in member 0's
- * control block, so there is one winner, whose text all members take over. On one host claims need
- * no message: members look at that word whenever they wait (fail.c).
+ * that left. A rank that detects one claims the group by a compare-and-swap on one word in member
+ * 0's control block, so there is one winner, whose text all members take over. On one host claims
+ * need no message: members look at that word whenever they wait (fail.c).
  *
  * Note [Claims between hosts]
- * A rank on another host than member 0 asks it by a message (CLAIM) and is answered with the first
+ * A rank on another host than member 0 asks it by a message (CLAIM) and is answered with the root
  * cause (FAILED), its own or another's. Until then the group neither continues nor ends on that
  * rank. If member 0 does not answer within a second, the rank keeps its own text and marks it
  * unconfirmed. A root cause from the launcher always takes precedence.
@@ -32,8 +32,9 @@ const char *ls__group_failure(const ls_group *group)
 
 /* Publishes a failure of this rank on the board, where the launcher reads it if the rank then ends.
  * The first one counts, unless an operation that started later has succeeded since. */
-void ls__comm_tell_board(const ls__comm *comm, ls_status status, const char *text)
+void ls__comm_record_failure(const ls__comm *comm, ls_status status, const char *text)
 {
+    LS_ASSERT(status < 0);
     ls__board_rank *me = comm->me;
     const bool free = atomic_load_explicit(&me->failed, memory_order_relaxed) == 0 ||
                       atomic_load_explicit(&me->survived, memory_order_relaxed) != 0;
@@ -47,11 +48,11 @@ void ls__comm_tell_board(const ls__comm *comm, ls_status status, const char *tex
     }
 }
 
-/* LS_ERR_PEER is another rank's failure, which the board has from its own source. */
-void ls__group_tell_board(ls_group *group, ls_status status, const char *text)
+/* LS_ERR_PEER is another rank's failure, which the launcher records on the board itself. */
+void ls__group_record_failure(ls_group *group, ls_status status, const char *text)
 {
     if (status != LS_ERR_PEER) {
-        ls__comm_tell_board(group->comm, status, text);
+        ls__comm_record_failure(group->comm, status, text);
     }
 }
 
@@ -75,6 +76,7 @@ bool ls__remote_claim(ls_group *group, ls_status status, const char *text, int b
     return true;
 }
 
+/* This rank itself is the one that caused the failure. */
 void ls__group_cause(ls_group *group, ls_status status, const char *text)
 {
     ls__group_cause_by(group, status, text, group->comm->runtime->rank);
@@ -98,7 +100,7 @@ void ls__group_cause_by(ls_group *group, ls_status status, const char *text, int
         snprintf(group->own->failed_text, sizeof group->own->failed_text, "%s", text);
         group->own->failed_by = by;
         atomic_store_explicit(&group->own->failed, (uint32_t)-status, memory_order_seq_cst);
-        ls__group_tell_board(group, status, text);
+        ls__group_record_failure(group, status, text);
         if (group->has_remote) {
             (void)ls__remote_claim(group, status, text, by);
         }
@@ -109,7 +111,7 @@ void ls__group_cause_by(ls_group *group, ls_status status, const char *text, int
 
 /* Publishes that another rank's failure was reported to this rank's program: if it ends now, its
  * end is a consequence. The first report counts. */
-void ls__comm_note_told(const ls__comm *comm, ls_status status, int by, const char *text)
+void ls__comm_record_report(const ls__comm *comm, ls_status status, int by, const char *text)
 {
     ls__board_rank *me = comm->me;
     if (by == comm->runtime->rank || by < 0 || by >= comm->runtime->world_size ||
@@ -124,12 +126,12 @@ void ls__comm_note_told(const ls__comm *comm, ls_status status, int by, const ch
 }
 
 /* Called wherever a failed group's text is returned to the user. */
-const char *ls__group_hear(const ls_group *group)
+const char *ls__group_report_cause(const ls_group *group)
 {
     const char *text = ls__group_failure(group);
     const int32_t failed = atomic_load_explicit(&group->failed, memory_order_relaxed);
     if (failed != 0) {
-        ls__comm_note_told(group->comm, (ls_status)failed, group->failed_by, text);
+        ls__comm_record_report(group->comm, (ls_status)failed, group->failed_by, text);
     }
     return text;
 }

@@ -4,16 +4,19 @@
 
 #include "comm/group/group.h"
 
-void ls__comm_tell_board(const ls__comm *comm, ls_status status, const char *text);
+/* Records a failure of this rank on the board: the launcher reads it if the rank then ends. */
+void ls__comm_record_failure(const ls__comm *comm, ls_status status, const char *text);
 /* Proposes a root cause for the group, wakes all members, and returns; any thread. */
 void ls__group_cause(ls_group *group, ls_status status, const char *text);
-/* The same with rank `by` of the world as the culprit. */
+/* The same; rank `by` of the world caused it. */
 void ls__group_cause_by(ls_group *group, ls_status status, const char *text, int by);
-/* The text of the group's root cause, which the user's program learns now. If the culprit is
- * another rank, the board records it, because an end that follows is a consequence. */
-const char *ls__group_hear(const ls_group *group);
-void ls__comm_note_told(const ls__comm *comm, ls_status status, int by, const char *text);
-/* Any thread: prepares the cause for members on other hosts. False: there was one already. */
+/* The text of the group's root cause, which is about to be reported to the user's program. If
+ * another rank caused it, the board records the report: should this rank end now, its end is a
+ * consequence. */
+const char *ls__group_report_cause(const ls_group *group);
+/* Records on the board that the failure of rank `by` was reported to this rank's program. */
+void ls__comm_record_report(const ls__comm *comm, ls_status status, int by, const char *text);
+/* Any thread: prepares the cause for members on other hosts. False: another was prepared before. */
 bool ls__remote_claim(ls_group *group, ls_status status, const char *text, int by);
 
 #endif

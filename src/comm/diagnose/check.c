@@ -18,7 +18,7 @@
 /* ---- deadlines and stalls ----------------------------------------------------------------- */
 
 #define GONE_LEFT "left the job (ls_finalize) without calling it"
-#define GONE_DEAD "ended (unconfirmed: no word from the launcher)"
+#define GONE_DEAD "ended (unconfirmed: the launcher has not reported it)"
 
 /* Note [Leaving]
  * A rank may take part in an operation and leave at once, between this rank's looks at its
@@ -94,7 +94,7 @@ static bool senders_gone(ls_group *group, ls_work *work, uint64_t now_ns)
     if (left == 0 || left < group->size - 1 || !is_gone(group, work, last, now_ns, LS__LIFE_LEFT)) {
         return false;
     }
-    fail_gone(group, work, last, "left the job (ls_finalize), the last of those who could send it");
+    fail_gone(group, work, last, "left the job (ls_finalize) as the last rank that could send it");
     return true;
 }
 

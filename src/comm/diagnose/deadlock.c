@@ -10,16 +10,16 @@
  * (d+1)th":
  *   - a collective: i waits for number s of a group, all members must submit it, and j with its d
  *     calls has submitted fewer than s of that group;
- *   - a receive: j with its d calls has no send under way that fits, and i looked at its receive
- *     after j had published this, so none that was under way before fits either;
+ *   - a receive: j with its d calls has no send in flight that fits, and i looked at its receive
+ *     after j published this, so no earlier send fits either;
  *   - a receive from any source: the same of every other member j at once, so all of them must be
- *     stuck, each with the calls it had then;
+ *     stuck, each with the same number of calls as then;
  *   - a send: j with its d calls holds the announcement of this very send and has no receive for
  *     it.
  * Facts stay true, however old the records are from which they were read. A rank is stuck if every
  * thread of it has such a fact towards a stuck rank. The first of the stuck ranks to make another
  * call would need another one of them to have made one before, so no stuck rank ever makes one.
- * Slow ranks, data under way and threads that compute produce no facts. An operation whose end
+ * Slow ranks, data in flight and threads that compute produce no facts. An operation whose end
  * makes the engine start another one (the reducer's buckets) counts as a thread that waits for it.
  *
  * A thread that has not yet attached itself to the runtime is not seen; see ls_runtime_attach.
@@ -39,9 +39,9 @@
 #include "comm/group/group.h"
 #include "comm/remote/remote.h"
 
-#define JUDGE_NS 1500000000u  /* a wait this long is examined; mismatches are found earlier */
-#define FREEZE_NS 2000000000u /* how long a published cycle stays on the board */
-#define NAMED_MAX 4           /* ranks of a cycle that are named */
+#define EXAMINE_NS 1500000000u /* a wait this long is examined; mismatches are found earlier */
+#define FREEZE_NS 2000000000u  /* how long a published cycle stays on the board */
+#define NAMED_MAX 4            /* ranks of a cycle that are named */
 
 _Static_assert(LS__BLOCKED_RANK_WORDS * 64 == LS__PROGRAM_RANKS_MAX, "a bit for each rank");
 
@@ -175,6 +175,7 @@ static int cycle_of(const ls__comm *comm, int rank)
     int lowest = rank, at = rank;
     for (int steps = 0; steps < comm->runtime->world_size; steps++) {
         at = follow(comm, at);
+        LS_ASSERT(at >= 0); /* every stuck rank depends on a stuck rank */
         if (at == rank) {
             return lowest;
         }
@@ -298,7 +299,7 @@ static bool join_others(ls__comm *comm)
     return false;
 }
 
-/* ---- now and then ------------------------------------------------------------------------- */
+/* ---- the periodic check ---------------------------------------------------------------------- */
 
 /* The struct with its two arrays. */
 static size_t bytes_of(const ls__comm *comm)
@@ -344,7 +345,7 @@ static bool ready(ls__comm *comm)
     return comm->deadlock != NULL;
 }
 
-/* Publishes first and judges a second later: all ranks of a cycle must have published. */
+/* Publishes first and examines a second later: all ranks of a cycle must have published. */
 void ls__deadlock_check(ls__comm *comm, uint64_t now_ns)
 {
     const bool slept = sleeps_since(comm, now_ns, LS__DEADLOCK_PUBLISH_NS);
@@ -359,7 +360,7 @@ void ls__deadlock_check(ls__comm *comm, uint64_t now_ns)
     read_all(comm);
     ls__deadlock_look(comm, now_ns, &d->next);
     publish(comm);
-    if (d->published.calls == 0 || join_others(comm) || !sleeps_since(comm, now_ns, JUDGE_NS)) {
+    if (d->published.calls == 0 || join_others(comm) || !sleeps_since(comm, now_ns, EXAMINE_NS)) {
         return;
     }
     find_stuck(comm);
@@ -383,6 +384,7 @@ bool ls__deadlock_left(const ls__comm *comm, int world_rank, char *out, size_t b
     return true;
 }
 
+/* When the runtime closes; the memory may never have been needed. */
 void ls__deadlock_close(ls__comm *comm)
 {
     if (comm->deadlock != NULL) {

@@ -9,11 +9,12 @@
 struct ls__deadlock {
     ls__blocked published, next; /* the published record, and the one to be published */
     ls__blocked waited;          /* the waits of this rank when it gave up */
-    uint64_t frozen_until_ns;
-    bool *stuck;        /* [world size] */
-    ls__blocked view[]; /* [world size] */
+    uint64_t frozen_until_ns;    /* until then a published cycle stays on the board */
+    bool *stuck;                 /* [world size] */
+    ls__blocked view[];          /* [world size]: copies of the published records */
 };
 
+/* Sets of ranks are arrays of 64-bit words. */
 static inline bool ls__has_bit(const uint64_t *words, int bit)
 {
     return words[bit / 64] >> (bit % 64) & 1;
@@ -24,6 +25,7 @@ static inline void ls__set_bit(uint64_t *words, int bit)
     words[bit / 64] |= UINT64_C(1) << (bit % 64);
 }
 
+/* A receive from any source. */
 static inline bool ls__blocked_any(const ls__blocked_wait *wait)
 {
     return wait->operation == LS__OP_RECV && wait->peer < 0;
@@ -31,7 +33,7 @@ static inline bool ls__blocked_any(const ls__blocked_wait *wait)
 
 /* A hash of the calls of all ranks that a wait needs. */
 uint64_t ls__deadlock_calls(const ls__deadlock *d, const ls__blocked_wait *wait, int world_size);
-/* What this rank would publish now; all zero if a thread of it is not blocked. */
+/* The record that this rank would publish now; all zero if one of its threads is not blocked. */
 void ls__deadlock_look(ls__comm *comm, uint64_t now_ns, ls__blocked *out);
 
 /* Publishes the operations for which this rank waits, and fails their groups if it is in a cycle.

@@ -51,7 +51,7 @@ static bool needs_member(const ls_work *work, int member)
     }
 }
 
-/* Whether the copy of the peer's record proves that no send under way fits this receive. */
+/* Whether the copy of the peer's record proves that no send in flight fits this receive. */
 static bool sends_nothing(const ls__blocked *peer, const ls_work *recv)
 {
     const ls_group *group = recv->group;
@@ -82,7 +82,7 @@ static bool sends_to_self(const ls_group *group, const ls__list *works, int tag)
 static void put_any_wait(ls__comm *comm, const ls_work *work, ls__blocked_wait *to)
 {
     const ls_group *group = work->group;
-    bool none = !sends_to_self(group, &group->mail, work->descriptor.tag) &&
+    bool none = !sends_to_self(group, &group->message_queue, work->descriptor.tag) &&
                 !sends_to_self(group, &group->p2p->sends, work->descriptor.tag);
     for (int r = 0; r < group->size; r++) {
         if (r != group->rank) {
@@ -175,7 +175,7 @@ static bool continues(const ls_work *work)
  * since those behind it end later, and every message. */
 static bool put_callbacks(ls__comm *comm, const ls_group *group, ls__blocked *out)
 {
-    const ls__list *messages[] = {&group->mail, &group->p2p->sends, &group->p2p->recvs};
+    const ls__list *messages[] = {&group->message_queue, &group->p2p->sends, &group->p2p->recvs};
     for (int i = 0; i < 3; i++) {
         LS__LIST_EACH (at, messages[i]) {
             const ls_work *work = LS__LIST_ITEM(at, ls_work, link);
@@ -221,7 +221,7 @@ static void put_announced(const ls_group *group, ls__blocked *out)
                 (ls__blocked_message){.group = group->id,
                                       .peer = group->member[kept->from].world_rank,
                                       .tag = kept->message->descriptor.tag,
-                                      .number = kept->message->letter};
+                                      .number = kept->message->number};
         }
     }
 }
@@ -234,7 +234,7 @@ static bool put_groups(ls__comm *comm, ls__blocked *out)
         if (!put_callbacks(comm, group, out)) {
             return false;
         }
-        put_sends(group, &group->mail, out);
+        put_sends(group, &group->message_queue, out);
         put_sends(group, &group->p2p->sends, out);
         put_announced(group, out);
         if (out->group_count < LS__BLOCKED_GROUPS_MAX) {

@@ -53,10 +53,10 @@ static void publish_quiet(ls_group *group)
 
 /* The group has failed with `status` and `text` from now on, and everything in flight ends with
  * them. In this order: no new operation, then no access to memory, then the table for peers, and
- * last the users' handles, whose buffers are theirs again. */
+ * last the users' handles, whose buffers belong to the users again. */
 static void adopt_cause(ls_group *group, ls_status status, const char *text)
 {
-    LS_ASSERT(atomic_load_explicit(&group->failed, memory_order_relaxed) == 0);
+    LS_ASSERT(atomic_load_explicit(&group->failed, memory_order_relaxed) == 0 && status < 0);
     ls__comm *comm = group->comm;
     ls__list ended;
     ls__list_init(&ended);
@@ -67,8 +67,8 @@ static void adopt_cause(ls_group *group, ls_status status, const char *text)
     atomic_store_explicit(&group->failed, status, memory_order_release);
     group->next_post = NULL;
     take_all(&group->queue, &ended);
-    take_all(&group->mail, &ended);
-    atomic_store_explicit(&group->mailed, 0, memory_order_relaxed);
+    take_all(&group->message_queue, &ended);
+    atomic_store_explicit(&group->message_queue_length, 0, memory_order_relaxed);
     ls__unlock(&comm->lock, comm->env);
     group->backend->reset(group);
     take_all(&group->p2p->sends, &ended);
@@ -155,8 +155,8 @@ bool ls__group_failed(ls_group *group)
 /* Once per rank: every group fails with the same text. */
 static void log_root_cause(ls__comm *comm)
 {
-    if (!comm->verdict_logged) {
-        comm->verdict_logged = true;
+    if (!comm->root_cause_logged) {
+        comm->root_cause_logged = true;
         LS__ERROR("%s", comm->board->root_cause_text);
     }
 }
@@ -196,6 +196,7 @@ bool ls__comm_look(ls__comm *comm)
 /* Without the progress lock the claim is enough: its holder looks at claims at every turn. */
 void ls__group_fail(ls_group *group, ls_status status, const char *text)
 {
+    LS_ASSERT(status < 0);
     ls__comm *comm = group->comm;
     for (int i = 0; i < ls__turns_count(group); i++) {
         ls__group_cause(ls__turns_at(group, i), status, text);
@@ -208,7 +209,7 @@ void ls__group_fail(ls_group *group, ls_status status, const char *text)
     }
 }
 
-/* The peers would wait for this rank, so the group fails and they learn why. */
+/* The peers would wait for this rank, so the group fails on all of them with this text. */
 ls_status ls__collective_no_memory(ls_group *group, const ls__collective *args)
 {
     char text[LS__FAILURE_MAX];

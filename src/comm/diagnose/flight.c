@@ -19,6 +19,7 @@ static void store(_Atomic uint64_t *field, uint64_t value)
     atomic_store_explicit(field, value, memory_order_relaxed);
 }
 
+/* The same for 32 bits. */
 static void store32(_Atomic uint32_t *field, uint32_t value)
 {
     atomic_store_explicit(field, value, memory_order_relaxed);
@@ -50,6 +51,8 @@ static bool still_there(const ls__comm *comm, const ls_work *work)
            LS__FLIGHT_MAX;
 }
 
+/* Fence 0 is passed, or the message is matched. The work's own record may be overwritten by
+ * then. */
 void ls__flight_start(ls__comm *comm, const ls_work *work)
 {
     if (still_there(comm, work)) {
@@ -63,6 +66,7 @@ void ls__flight_start(ls__comm *comm, const ls_work *work)
     }
 }
 
+/* `now_ns` is the caller's reading of the clock, which its counters use as well. */
 void ls__flight_close(ls__comm *comm, const ls_work *work, ls_status status, uint64_t now_ns)
 {
     if (still_there(comm, work)) {
@@ -73,6 +77,7 @@ void ls__flight_close(ls__comm *comm, const ls_work *work, ls_status status, uin
     }
 }
 
+/* The fast path opens and closes its record itself, so the record cannot be overwritten between. */
 void ls__flight_end(ls__comm *comm, uint64_t number, ls_status status, uint64_t now_ns)
 {
     ls__flight_record *record = record_of(comm, number);

@@ -104,7 +104,7 @@ static void add(char *out, size_t bytes, const char *format, ...)
     va_end(args);
 }
 
-/* "float32[4] sum" and what else makes the operation. */
+/* "float32[4] sum", with root, algorithm and divisor if they are given. */
 static void add_shape(char *out, size_t bytes, const ls__descriptor *d)
 {
     if (d->operation == LS__OP_BARRIER) {
@@ -152,7 +152,7 @@ static void side(const ls__comm *comm, const ls__descriptor *d, int rank, bool n
     }
 }
 
-/* Advice for the first difference, in the order in which one would look for it. */
+/* Advice for the first difference, in the order in which a user would look for it. */
 static const char *remedy(const ls__descriptor *a, const ls__descriptor *b)
 {
     if (a->operation != b->operation) {
@@ -186,12 +186,13 @@ static const char *remedy(const ls__descriptor *a, const ls__descriptor *b)
         return "give every rank the same divisor";
     }
     if (!same_site(a, b)) {
-        return "LOCKSTEP_CHECK=strict wants every rank to make a call at the same place of the "
+        return "LOCKSTEP_CHECK=strict requires every rank to make a call at the same place of the "
                "program; is a branch taken on some ranks only?";
     }
     return "all ranks must run the same program with the same settings";
 }
 
+/* Short: the shape and the place of the call follow where the ranks are compared. */
 void ls__operation_text(const ls_group *group, const ls__descriptor *d, char *out, size_t bytes)
 {
     out[0] = '\0';
@@ -238,7 +239,7 @@ void ls__mismatch_block(ls_group *group, int from, const ls__descriptor *sender,
     side(comm, sender, rank_from, false, part, sizeof part);
     add(text, sizeof text, "; %s", part);
     side(comm, own, rank_to, false, part, sizeof part);
-    add(text, sizeof text, ", %s; a count for a rank must be what that rank gives or takes", part);
+    add(text, sizeof text, ", %s; give both ranks the same count for this block", part);
     ls__group_cause(group, LS_ERR_MISMATCH, text);
 }
 
@@ -251,19 +252,19 @@ static bool is_here(const ls_group *group, int r, uint64_t sequence)
 
 /* An end of a rooted operation may not need the other member's message, but is compared all the
  * same, so that two roots do not both believe that all went well. */
-void ls__mismatch_heard(ls_group *group, int member, uint64_t sequence)
+void ls__mismatch_check_member(ls_group *group, int member, uint64_t sequence)
 {
     const ls__post *own = ls__post_slot(group, group->rank, sequence);
     const ls__post *other = ls__post_slot(group, member, sequence);
     const uint64_t stamp = atomic_load_explicit(&own->stamp, memory_order_acquire);
-    const uint64_t finished =
-        atomic_load_explicit(&group->own->finished, memory_order_relaxed); /* else: compared then */
+    /* An operation in progress is compared when it passes fence 0 or stalls. */
+    const uint64_t finished = atomic_load_explicit(&group->own->finished, memory_order_relaxed);
     if (stamp >> LS__FENCE_BITS != sequence || finished < sequence ||
         ls__descriptor_equal(group->comm, &own->descriptor, &other->descriptor)) {
         return;
     }
     char text[LS__FAILURE_MAX];
-    const bool lower = group->rank < member; /* is named first, whoever notices */
+    const bool lower = group->rank < member; /* both ranks name the lower one first */
     const int first = lower ? group->rank : member, second = lower ? member : group->rank;
     ls__mismatch_text(group, &(lower ? own : other)->descriptor, group->member[first].world_rank,
                       &(lower ? other : own)->descriptor, group->member[second].world_rank, text,
@@ -288,6 +289,8 @@ static bool same_keys(const ls_group *group, uint64_t sequence)
     return true;
 }
 
+/* Compares with the first member that is here, in the order of ranks, so that all ranks report the
+ * same pair. */
 bool ls__mismatch_check(ls_group *group, const ls_work *work)
 {
     const uint64_t sequence = work->descriptor.sequence;

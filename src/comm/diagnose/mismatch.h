@@ -8,7 +8,7 @@
  * group fails. The caller holds the progress lock, as for the following functions. */
 bool ls__mismatch_check(ls_group *group, const ls_work *work);
 /* The same for this rank and a remote member whose announcement has just arrived. */
-void ls__mismatch_heard(ls_group *group, int member, uint64_t sequence);
+void ls__mismatch_check_member(ls_group *group, int member, uint64_t sequence);
 bool ls__descriptor_equal(const ls__comm *comm, const ls__descriptor *a, const ls__descriptor *b);
 /* All that is compared of an operation of a group, in one word; 0 if it does not fit. */
 uint64_t ls__descriptor_key(const ls__comm *comm, const ls__descriptor *d);

@@ -151,12 +151,13 @@ static void add_other_sends(const ls_group *group, const ls_work *work, char *ou
         const ls__descriptor *d = &kept->message->descriptor;
         if (work->operation == LS__OP_RECV &&
             (kept->from == work->descriptor.root || ls__takes_any(work))) {
-            snprintf(out + used, bytes - used,
-                     "; this receive has tag %d, and what rank %d has sent has tag %d (%s[%lld] at "
-                     "%.*s:%d): give both sides the same tag",
-                     (int)work->descriptor.tag, group->member[kept->from].world_rank, (int)d->tag,
-                     ls_dtype_name((ls_dtype)d->dtype), (long long)d->count, LS__FILE_MAX, d->file,
-                     (int)d->line);
+            snprintf(
+                out + used, bytes - used,
+                "; this receive has tag %d, but rank %d has sent a message with tag %d (%s[%lld] "
+                "at %.*s:%d): give both sides the same tag",
+                (int)work->descriptor.tag, group->member[kept->from].world_rank, (int)d->tag,
+                ls_dtype_name((ls_dtype)d->dtype), (long long)d->count, LS__FILE_MAX, d->file,
+                (int)d->line);
             return;
         }
     }
@@ -167,7 +168,7 @@ static void waiting_text(const ls_group *group, const ls_work *work, char *out, 
 {
     const ls__straggler m = ls__straggler_find(group, work, true);
     size_t used = 0;
-    snprintf(out, bytes, "all ranks have called it and come as far as this one");
+    snprintf(out, bytes, "all ranks have called it and are as far as this one");
     for (int i = 0; i < m.count && used < bytes; i++) {
         char what[512];
         describe_missing(group, m.member[i], what, sizeof what);
@@ -225,7 +226,7 @@ static bool fail_monitored(ls_group *group, const ls_work *work, uint64_t now_ns
     return true;
 }
 
-/* Called at the deadline; the text says who was waited for and what they are doing. */
+/* Called at the deadline. The text names the missing ranks and their activity. */
 void ls__straggler_fail(ls_group *group, const ls_work *work, uint64_t now_ns)
 {
     if (work->monitored && fail_monitored(group, work, now_ns)) {

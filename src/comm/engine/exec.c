@@ -411,8 +411,8 @@ static void native_reset(ls_group *group)
     for (int i = 0; i < LS__RUNS_MAX; i++) {
         group->exec->run[i].active = false;
     }
-    if (group->comm->transport->let_go != NULL) {
-        group->comm->transport->let_go(group->comm->transport, group->id);
+    if (group->comm->transport->return_buffers != NULL) {
+        group->comm->transport->return_buffers(group->comm->transport, group->id);
     }
 }
 

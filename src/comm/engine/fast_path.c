@@ -364,7 +364,7 @@ static ls_status adopt(ls_group *group, const ls__collective *args, const small_
         return ls_work_wait(work);
     }
     ls__flight_end(comm, run->flight, LS_ERR_STATE, run->queued_ns);
-    return failed != 0 ? ls__fail_again((ls_status)failed, ls__group_hear(group))
+    return failed != 0 ? ls__fail_again((ls_status)failed, ls__group_report_cause(group))
                        : ls__collective_no_memory(group, args);
 }
 

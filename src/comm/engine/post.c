@@ -128,7 +128,7 @@ void ls__post_finish(ls_group *group, uint64_t sequence)
         return;
     }
     atomic_store_explicit(&group->own->finished, sequence, memory_order_seq_cst);
-    ls__remote_tell_finished(group);
+    ls__remote_send_finished(group);
     for (int r = 0; r < group->size; r++) {
         if (!group->member[r].remote && atomic_load_explicit(&group->member[r].control->wants_room,
                                                              memory_order_seq_cst) != 0) {

@@ -241,7 +241,7 @@ static ls__comm *comm_new(ls_runtime *runtime)
         ls__list_init(&comm->sleepers);
         ls__list_init(&comm->held);
         ls__list_init(&comm->orphans);
-        ls__list_init(&comm->notes);
+        ls__list_init(&comm->unexpected_free);
         ls__arena_init(&comm->works, comm->env, WORKS_CHUNK_BYTES);
     }
     return comm;
@@ -269,7 +269,7 @@ static void explain_late(const ls__comm *comm)
             break;
         }
     }
-    ls__comm_tell_board(comm, LS_ERR_TIMEOUT, ls_error_message());
+    ls__comm_record_failure(comm, LS_ERR_TIMEOUT, ls_error_message());
 }
 
 static ls_status start(ls_runtime *runtime, const ls_init_options *options)

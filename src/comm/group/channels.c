@@ -1,4 +1,4 @@
-/* Channels: the number of slices of one operation over messages that are under way at the same
+/* Channels: the number of slices of one operation over messages that are in flight at the same
  * time. Each runs the same program on lanes, scratch memory and credits of its own, so one slice is
  * reduced while another is on the wire. The cut into slices does not depend on the number of
  * channels, and neither do the resulting bits. */
@@ -6,8 +6,8 @@
 #include "comm/engine/lock.h"
 #include "comm/group/group.h"
 
-/* The least and the largest value that members gave. One all-reduce with MAX finds both, the least
- * as the largest of the negated values. */
+/* Finds the least and the largest value that members gave, by one all-reduce with MAX: the least is
+ * the largest of the negated values. */
 static ls_status range_of(ls_group *group, int channels, int32_t *least, int32_t *most)
 {
     int32_t both[2] = {-channels, channels};
@@ -49,8 +49,8 @@ ls_status ls_group_set_channels(ls_group *group, int channels)
     if (least < 1 || most > LS__CHANNELS_MAX || least != most) {
         (void)ls__fail(
             LS_ERR_INVALID,
-            "ls_group_set_channels of group \"%s\": this rank gives %d, and not all give "
-            "the same from 1 to %d; give every rank the same",
+            "ls_group_set_channels of group \"%s\": this rank gives %d, but the ranks must all "
+            "give the same number from 1 to %d",
             group->name, channels, LS__CHANNELS_MAX);
         return ls__fail_at_site(LS_ERR_INVALID);
     }

@@ -4,8 +4,8 @@
  * control block and the number that it would give. The largest number is taken, so no rank ever
  * sees two groups of one number. The list of ranks travels in the operation's tag, so the usual
  * comparison of descriptors reports ranks that ask for different groups. Memory is allocated before
- * that exchange, and a rank without memory says so in it: after it nothing can fail on one rank
- * alone.
+ * that exchange, and a rank without memory reports that in its offer: after the exchange nothing
+ * can fail on one rank alone.
  *
  *     rank in the new group                     rank of the parent outside it
  *     ls__group_make (all memory)
@@ -109,8 +109,8 @@ static void mark_alive(ls__comm *comm, offer *o)
     }
 }
 
-/* This rank's contribution. A rank without memory takes part, too, and says so, because the others
- * would wait for it otherwise. *control is the new control block, or NULL. */
+/* This rank's contribution. A rank without memory takes part as well and reports it, because the
+ * others would wait for it otherwise. *control is the new control block, or NULL. */
 static offer make_offer(ls__comm *comm, const ls_group *group, const char *tag, void **control)
 {
     offer o = {.what = ls__tag_hash(tag)};
@@ -154,14 +154,15 @@ static ls_status agree(const ls_group *parent, const offer *offers, uint32_t *id
             return LS_OK;
         }
     }
-    return ls__fail(LS_ERR_LIMIT,
-                    "ls_group_new: the ranks of group \"%s\" are in %d groups, the most there can "
-                    "be; free some",
-                    parent->name, LS__GROUP_SLOTS);
+    return ls__fail(
+        LS_ERR_LIMIT,
+        "ls_group_new: the ranks of group \"%s\" are in %d groups already, which is the "
+        "limit; free some",
+        parent->name, LS__GROUP_SLOTS);
 }
 
-/* From now on messages for ids up to this one belong to groups of the past, unless the group is
- * open. So this and the joining happen under one hold of the progress lock. */
+/* From now on messages for ids up to this one belong to freed groups, unless the group is open. So
+ * the caller holds the progress lock and keeps it until the group has joined. */
 static void learn_id(ls__comm *comm, uint32_t id)
 {
     LS_ASSERT(id < UINT32_MAX);
@@ -181,15 +182,15 @@ typedef struct plan { /* a group being made */
     uint64_t *control; /* [count] */
 } plan;
 
-/* All ranks find the same culprit in the offers; each notes on the board whether the failure is its
- * own or another rank's. */
-static ls_status fail_by(const plan *p, int culprit, ls_status status)
+/* All ranks find the same rank without memory in the offers; each records on the board whether the
+ * failure is its own or another rank's. */
+static ls_status fail_by(const plan *p, int rank, ls_status status)
 {
     const ls__comm *comm = p->parent->comm;
-    if (culprit == comm->runtime->rank) {
-        ls__comm_tell_board(comm, status, ls_error_message());
+    if (rank == comm->runtime->rank) {
+        ls__comm_record_failure(comm, status, ls_error_message());
     } else {
-        ls__comm_note_told(comm, status, culprit, ls_error_message());
+        ls__comm_record_report(comm, status, rank, ls_error_message());
     }
     return status;
 }
@@ -270,7 +271,7 @@ static ls_status make(const plan *p, const char *tag, ls_group **out)
         p->world_rank[i] = p->parent->member[p->ranks[i]].world_rank;
     }
     if (p->rank >= 0) {
-        (void)ls__group_make(comm, &spec, true, &group); /* the offer says if it failed */
+        (void)ls__group_make(comm, &spec, true, &group); /* a failure goes into the offer */
     }
     const offer mine = make_offer(comm, group, tag, &control);
     ls_status status = exchange(p, &mine, tag);
@@ -312,7 +313,7 @@ static int rank_in(const int *ranks, int count, int rank)
 
 /* One allocation holds the offers, the lists and the tag. A rank that lacks even this memory cannot
  * take part in the exchange, so it fails the parent instead. */
-ls_status ls__group_found(ls_group *parent, const ls__founding *f, ls_group **out)
+ls_status ls__group_create(ls_group *parent, const ls__group_creation *f, ls_group **out)
 {
     const ls__env *env = parent->comm->env;
     const int *ranks = f->ranks;
@@ -355,7 +356,7 @@ ls_status ls__group_begin_making(ls_group *parent)
     ls__comm *comm = parent->comm;
     LS_TRY(ls__work_may_wait("ls_group_new"));
     ls__lock_take(&comm->lock, comm->env);
-    const bool busy = comm->making;
+    const bool busy = comm->making; /* by another thread of this rank */
     comm->making = true;
     ls__unlock(&comm->lock, comm->env);
     if (!busy) {
@@ -370,6 +371,7 @@ ls_status ls__group_begin_making(ls_group *parent)
     return ls__fail(LS_ERR_STATE, "%s", text);
 }
 
+/* Called by the thread whose begin_making succeeded, whether or not the group was made. */
 void ls__group_end_making(ls__comm *comm)
 {
     ls__lock_take(&comm->lock, comm->env);
@@ -378,6 +380,7 @@ void ls__group_end_making(ls__comm *comm)
     ls__unlock(&comm->lock, comm->env);
 }
 
+/* Collective over the parent. */
 ls_status ls_group_new(ls_group *parent, const int *ranks, int count, const char *name,
                        ls_group **out)
 {
@@ -393,8 +396,8 @@ ls_status ls_group_new(ls_group *parent, const int *ranks, int count, const char
     }
     *out = NULL;
     LS_TRY(ls__group_begin_making(parent));
-    const ls__founding f = {.ranks = ranks, .count = count, .name = name};
-    const ls_status status = ls__group_found(parent, &f, out);
+    const ls__group_creation f = {.ranks = ranks, .count = count, .name = name};
+    const ls_status status = ls__group_create(parent, &f, out);
     ls__group_end_making(comm);
     return status;
 }
@@ -414,8 +417,9 @@ ls_status ls_group_free(ls_group *group)
         return ls__self.status;
     }
     if (group == comm->world) {
-        return ls__fail(LS_ERR_INVALID,
-                        "ls_group_free: the world is freed by ls_finalize; leave it alone");
+        return ls__fail(
+            LS_ERR_INVALID,
+            "ls_group_free: the group is the world, which ls_finalize frees; remove this call");
     }
     LS_TRY(ls__work_may_wait("ls_group_free"));
     if (group->turns != NULL) {
@@ -432,7 +436,7 @@ ls_status ls_group_free(ls_group *group)
     atomic_store_explicit(&header->left[group->id % LS__GROUP_SLOTS], group->id + 1,
                           memory_order_release);
     if (comm->remote != NULL) { /* the last messages of this group */
-        ls__remote_tell_finished(group);
+        ls__remote_send_finished(group);
         (void)ls__remote_turn(comm);
         ls__remote_send_left(group, LS__MESSAGE_LEFT);
     }
@@ -485,14 +489,16 @@ ls_status ls_group_status(ls_group *group)
     return LS_OK;
 }
 
-/* ---- asking ------------------------------------------------------------------------------- */
+/* ---- queries ------------------------------------------------------------------------------- */
 
+/* NULL with the error set before ls_init and after ls_finalize. */
 ls_group *ls_world(void)
 {
     ls__comm *comm = ls__comm_get("ls_world");
     return comm != NULL ? comm->world : NULL;
 }
 
+/* Without a group: the one rank of a program that runs alone. */
 int ls_group_rank(const ls_group *group)
 {
     return group != NULL ? group->rank : 0;
@@ -508,6 +514,8 @@ const char *ls_group_name(const ls_group *group)
     return group != NULL ? group->name : "";
 }
 
+/* Local. The heap is shared by all groups of this rank; the group only documents the user's
+ * purpose. */
 ls_status ls_group_alloc(ls_group *group, size_t bytes, void **out)
 {
     ls__comm *comm = ls__comm_get("ls_group_alloc");

@@ -1,4 +1,5 @@
-/* A group: its members, its queue of operations and what it keeps for them. */
+/* A group: its members, its queues of operations and messages, and the memory that it keeps for
+ * them. Who may touch a field stands beside it, as in comm.h. */
 #ifndef LS_COMM_GROUP_GROUP_H
 #define LS_COMM_GROUP_GROUP_H
 
@@ -43,44 +44,44 @@ typedef struct ls__group_member {
     unsigned char *base;      /* of its heap, in our address space; NULL: remote */
 } ls__group_member;
 
-/* A failure that this rank has found in a group with remote members: written by any thread, sent by
- * the holder of the progress lock. */
+/* A failure that this rank has detected in a group with remote members. NONE ▸ WRITING (any thread,
+ * by compare-and-swap) ▸ READY (the same thread) ▸ SENT (the holder of the progress lock). */
 typedef enum ls__claim_state {
     LS__CLAIM_NONE,
-    LS__CLAIM_WRITING,
-    LS__CLAIM_READY,
+    LS__CLAIM_WRITING, /* a thread fills in status and text */
+    LS__CLAIM_READY,   /* to be sent */
     LS__CLAIM_SENT
 } ls__claim_state;
 
 struct ls_group {
-    ls__list link; /* in comm->groups. Changed with lock and token, read with either */
+    ls__list link; /* in comm->groups. Changed with lock and progress lock, read with either */
     ls__comm *comm;
     const ls__backend *backend;
     char name[LS__GROUP_NAME_MAX];
     uint32_t id;
     int rank, size;
-    bool has_remote;              /* const */
-    int channels;                 /* lock */
-    ls__group_member *member;     /* [size], const */
-    ls__control_block *own;       /* member[rank].control */
-    uint64_t sequence;            /* lock: operations submitted */
-    _Atomic uint64_t posted;      /* the last one announced: release under lock, acquire */
-    uint64_t remote_posted;       /* token: the last one that was announced to remote members */
-    ls__list queue;               /* lock: collectives not ended, in order */
-    ls_work *next_post;           /* lock: the first of them that is not announced; NULL: none */
-    ls__list mail;                /* lock: sends and receives that the engine has not seen yet */
-    _Atomic uint32_t mailed;      /* how many */
-    uint64_t letters_made;        /* lock: sends and receives submitted */
-    _Atomic uint32_t pending;     /* works not ended, letters too */
-    uint32_t handles;             /* lock: works that somebody will wait for */
+    bool has_remote;          /* const */
+    int channels;             /* lock */
+    ls__group_member *member; /* [size], const */
+    ls__control_block *own;   /* member[rank].control */
+    uint64_t sequence;        /* lock: operations submitted */
+    _Atomic uint64_t posted;  /* the last one announced: release under lock, acquire */
+    uint64_t remote_posted;   /* progress: the last one announced to remote members */
+    ls__list queue;           /* lock: collectives not ended, in order */
+    ls_work *next_post;       /* lock: the first of them that is not announced; NULL: none */
+    ls__list message_queue;   /* lock: point-to-point messages that the engine has not taken yet */
+    _Atomic uint32_t message_queue_length;
+    uint64_t messages_submitted;  /* lock: sends and receives so far */
+    _Atomic uint32_t pending;     /* works not ended, sends and receives included */
+    uint32_t handles;             /* lock: works whose user has not given the handle back */
     bool closed;                  /* lock: freed except this struct, which the last handle frees */
     uint64_t room_until;          /* lock: every member has finished this one (a lower bound) */
-    uint64_t finished_seen;       /* token: every member has reported that it finished this one */
-    uint64_t slices;              /* token: STAGE slices used so far */
-    ls__exec *exec;               /* token */
-    ls__exec *publisher;          /* lock: binds buffers for what is announced early */
-    ls__p2p *p2p;                 /* token */
-    ls__turns *turns;             /* const; not NULL: a handle over several groups, and no more */
+    uint64_t finished_seen;       /* progress: every member has finished this one (reported) */
+    uint64_t slices;              /* progress: STAGE slices used so far */
+    ls__exec *exec;               /* progress */
+    ls__exec *publisher;          /* lock: binds buffers for operations announced in advance */
+    ls__p2p *p2p;                 /* progress */
+    ls__turns *turns;             /* const; not NULL: this is only a handle over several groups */
     ls__tune_table *tuning;       /* lock until the first operation, then const; NULL: not tuned */
     ls__list packs;               /* lock: memory of operations on many buffers, not in use */
     const ls__program **programs; /* lock: [ls__select_room], NULL until used */
@@ -88,32 +89,32 @@ struct ls_group {
     /* The root cause. Text first, then failed with release; readers acquire. */
     _Atomic int32_t failed; /* 0 or an ls_status */
     char failure[LS__FAILURE_MAX];
-    int failed_by; /* whose doing it is: a rank of the world, -1 unknown; before `failed` */
-    uint64_t claim_seen_ns; /* token: since when a claim lacks its text */
-    /* A failure that remote members must be told of: ls__claim_state. Sync: see cause.c,
+    int failed_by; /* the rank of the world that caused it, -1: unknown; set before `failed` */
+    uint64_t claim_seen_ns; /* progress: time at which a claim without a text was seen */
+    /* A failure that must be sent to remote members: ls__claim_state. Sync: see cause.c,
      * remote.c. */
     _Atomic uint32_t claim;
     ls_status claim_status;
     int claim_by;
     uint64_t claim_ns;
     char claim_text[LS__FAILURE_MAX];
-    /* Counters: written by the token's holder, read by anybody, relaxed. */
+    /* Counters: written by the holder of the progress lock, read by any thread, relaxed. */
     _Atomic uint64_t operations, messages, bytes_sent, bytes_received, wait_ns;
 };
 
 int ls__member_of(const ls_group *group, int world_rank); /* comm.c; -1: not a member */
 
-/* A group to be made. ls__group_found is collective over the parent and called between begin_making
- * and end_making: one thread at a time. */
-typedef struct ls__founding {
+/* A group to be made. ls__group_create is collective over the parent (with `among`: over `ranks`)
+ * and called between begin_making and end_making, so by one thread at a time. */
+typedef struct ls__group_creation {
     const int *ranks; /* of the parent; NULL: all */
     int count;
     const char *name; /* NULL: numbered */
-    const char *tag;  /* on which all ranks of the parent agree; NULL: name and ranks. With a tag
-                         the ranks may make different groups, each of its own ranks, or none */
+    const char *tag;  /* of the exchange, equal on all ranks of the parent; NULL: name and ranks.
+                         With a tag the ranks may make different groups, or none */
     bool among;       /* collective over these ranks only */
-} ls__founding;
-ls_status ls__group_found(ls_group *parent, const ls__founding *founding, ls_group **out);
+} ls__group_creation;
+ls_status ls__group_create(ls_group *parent, const ls__group_creation *creation, ls_group **out);
 typedef struct ls__group_exchange { /* among some ranks of a group */
     ls_group *parent;
     const int *ranks;
@@ -124,9 +125,10 @@ ls_status ls__group_exchange_among(const ls__group_exchange *exchange, void *all
 ls_status ls__group_begin_making(ls_group *parent);
 void ls__group_end_making(ls__comm *comm);
 
+/* Adds to a counter of the group. */
 static inline void ls__count(_Atomic uint64_t *counter, uint64_t amount)
 {
-    /* One writer at a time (the token's holder), so no read-modify-write is needed. */
+    /* One writer at a time (the holder of the progress lock): no read-modify-write is needed. */
     atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + amount,
                           memory_order_relaxed);
 }

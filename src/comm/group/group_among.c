@@ -1,5 +1,5 @@
 /* A group made by its members alone: as in group.c, but the offers travel as point-to-point
- * messages by way of the first member instead of by an all_gather over the parent. Ranks outside
+ * messages through the first member instead of by an all_gather over the parent. Ranks outside
  * take no part, so groups without a common rank may get the same number, which no rank can see. */
 #include <string.h>
 
@@ -58,6 +58,8 @@ static bool is_among(const ls_group *parent, const int *ranks, int count)
     return false;
 }
 
+/* Collective over `ranks` only. A rank outside the list is refused at once, since no member would
+ * answer it. */
 ls_status ls_group_new_among(ls_group *parent, const int *ranks, int count, const char *name,
                              ls_group **out)
 {
@@ -81,8 +83,8 @@ ls_status ls_group_new_among(ls_group *parent, const int *ranks, int count, cons
                         parent->rank, parent->name, count);
     }
     LS_TRY(ls__group_begin_making(parent));
-    const ls__founding f = {.ranks = ranks, .count = count, .name = name, .among = true};
-    const ls_status status = ls__group_found(parent, &f, out);
+    const ls__group_creation f = {.ranks = ranks, .count = count, .name = name, .among = true};
+    const ls_status status = ls__group_create(parent, &f, out);
     ls__group_end_making(comm);
     return status;
 }

@@ -62,6 +62,7 @@ static void release_caches(ls_group *group)
 /* The group must be closed, or never have been open, and no handle may be left. */
 void ls__group_forget(ls_group *group)
 {
+    LS_ASSERT(group->handles == 0);
     const ls__env *env = group->comm->env;
     const size_t count = programs_bytes(group->size) / sizeof(ls__program *);
     for (size_t i = 0; i < count; i++) {
@@ -102,10 +103,11 @@ static ls_status open_parts(ls_group *group, const ls__group_spec *spec, bool ca
     return group->backend->open(group);
 }
 
-/* Everything of a group that can fail on one rank alone. The group has no number yet, and the
+/* Does all of the creation that can fail on one rank alone. The group has no number yet, and the
  * engine does not know it. */
 ls_status ls__group_make(ls__comm *comm, const ls__group_spec *spec, bool caches, ls_group **out)
 {
+    LS_ASSERT(spec->rank >= 0 && spec->rank < spec->size);
     ls_group *group = group_allocate(comm, spec->size);
     if (group == NULL) {
         return ls__fail(LS_ERR_MEMORY, "no memory for a group of %d ranks", spec->size);
@@ -116,7 +118,7 @@ ls_status ls__group_make(ls__comm *comm, const ls__group_spec *spec, bool caches
     group->size = spec->size;
     group->channels = comm->channels;
     ls__list_init(&group->queue);
-    ls__list_init(&group->mail);
+    ls__list_init(&group->message_queue);
     ls__list_init(&group->packs);
     const ls_status status = open_parts(group, spec, caches);
     if (status != LS_OK) {
@@ -127,6 +129,7 @@ ls_status ls__group_make(ls__comm *comm, const ls__group_spec *spec, bool caches
     return LS_OK;
 }
 
+/* Before the join no peer knows the group, so its memory is released at once. */
 void ls__group_unmake(ls_group *group)
 {
     if (group != NULL) {
@@ -158,6 +161,7 @@ static void put_members(ls_group *group, const ls__group_spec *spec)
         m->local = m->remote ? -1 : ls__board_local(comm->board, world_rank);
         m->record = ls__comm_record(comm, world_rank);
         m->base = m->remote ? NULL : base;
+        LS_ASSERT(m->cache != NULL || base != NULL);
         m->control =
             m->cache != NULL ? m->cache : (ls__control_block *)(void *)(base + spec->control[r]);
         group->has_remote = group->has_remote || m->remote;

@@ -8,29 +8,31 @@
 #include "comm/api/collective.h"
 #include "comm/group/group.h"
 
-typedef struct wish { /* of one rank; travels */
+/* The request of one rank, as it is exchanged. */
+typedef struct request {
     int32_t color, key;
     char name[LS__GROUP_NAME_MAX]; /* "": numbered */
-} wish;
+} request;
 
-typedef struct division { /* of a group, while it is being split */
+/* A split in progress. */
+typedef struct division {
     ls_group *parent;
     const char *name;
-    wish *wish; /* [parent->size] */
-    int *ranks; /* [parent->size] ranks of this rank's color, in order */
+    request *request; /* [parent->size] */
+    int *ranks;       /* [parent->size] ranks of this rank's color, in order */
     int count;
 } division;
 
 /* Collective: every rank learns the color, key and name of all others. */
 static ls_status exchange(const division *d, int color, int key)
 {
-    wish mine = {.color = color, .key = key};
+    request mine = {.color = color, .key = key};
     snprintf(mine.name, sizeof mine.name, "%s", d->name != NULL ? d->name : "");
     return ls__collective_start(
         d->parent,
         &(ls__collective){.operation = LS__OP_ALL_GATHER,
                           .input = &mine,
-                          .output = d->wish,
+                          .output = d->request,
                           .count = sizeof mine,
                           .dtype = LS_UINT8,
                           .options =
@@ -44,10 +46,10 @@ static void gather_ranks(division *d, int color)
 {
     for (int r = 0; color >= 0 && r < d->parent->size; r++) {
         int at = d->count;
-        if (d->wish[r].color != color) {
+        if (d->request[r].color != color) {
             continue;
         }
-        for (; at > 0 && d->wish[d->ranks[at - 1]].key > d->wish[r].key; at--) {
+        for (; at > 0 && d->request[d->ranks[at - 1]].key > d->request[r].key; at--) {
             d->ranks[at] = d->ranks[at - 1];
         }
         d->ranks[at] = r;
@@ -55,14 +57,14 @@ static void gather_ranks(division *d, int color)
     }
 }
 
-/* All ranks see all names and find the same contradiction, also one among other colors, so the
- * split fails alike everywhere. */
+/* All ranks see all names and find the same contradiction, even one among other colors, so the
+ * split fails alike on every rank. */
 static ls_status check_names(const division *d)
 {
     for (int r = 0; r < d->parent->size; r++) {
-        const wish *a = &d->wish[r];
+        const request *a = &d->request[r];
         for (int k = r + 1; a->color >= 0 && k < d->parent->size; k++) {
-            const wish *b = &d->wish[k];
+            const request *b = &d->request[k];
             if (b->color == a->color && strncmp(a->name, b->name, sizeof a->name) != 0) {
                 return ls__fail(LS_ERR_MISMATCH,
                                 "ls_group_split of group \"%s\": of color %d rank %d names the "
@@ -75,15 +77,16 @@ static ls_status check_names(const division *d)
     return LS_OK;
 }
 
-/* Two collectives over the parent: who goes where, and the making of all groups at once. */
+/* Two collectives over the parent: one exchanges the requests, the other makes all groups at
+ * once. */
 static ls_status split(division *d, int color, int key, ls_group **out)
 {
     LS_TRY(exchange(d, color, key));
     LS_TRY(check_names(d));
     gather_ranks(d, color);
-    return ls__group_found(
+    return ls__group_create(
         d->parent,
-        &(ls__founding){
+        &(ls__group_creation){
             .ranks = d->ranks, .count = d->count, .name = d->name, .tag = "ls_group_split: groups"},
         out);
 }
@@ -93,22 +96,23 @@ static ls_status with_memory(ls_group *parent, int color, int key, const char *n
 {
     const ls__env *env = parent->comm->env;
     const size_t size = (size_t)parent->size;
-    const size_t bytes = size * (sizeof(wish) + sizeof(int));
+    const size_t bytes = size * (sizeof(request) + sizeof(int));
     division d = {.parent = parent, .name = name};
-    d.wish = env->allocate(env, bytes);
-    if (d.wish == NULL) {
+    d.request = env->allocate(env, bytes);
+    if (d.request == NULL) {
         char text[LS__FAILURE_MAX];
         snprintf(text, sizeof text, "ls_group_split of group \"%s\": rank %d has no memory for it",
                  parent->name, parent->comm->runtime->rank);
         ls__group_fail(parent, LS_ERR_MEMORY, text);
         return ls__fail(LS_ERR_MEMORY, "%s", text);
     }
-    d.ranks = (int *)(void *)(d.wish + size);
+    d.ranks = (int *)(void *)(d.request + size);
     const ls_status status = split(&d, color, key, out);
-    env->release(env, d.wish, bytes);
+    env->release(env, d.request, bytes);
     return status;
 }
 
+/* Collective over the parent; a rank with LS_NO_COLOR takes part in both exchanges as well. */
 ls_status ls_group_split(ls_group *parent, int color, int key, const char *name, ls_group **out)
 {
     ls__comm *comm = ls__comm_get("ls_group_split");
@@ -124,8 +128,8 @@ ls_status ls_group_split(ls_group *parent, int color, int key, const char *name,
     *out = NULL;
     if (color < 0 && color != LS_NO_COLOR) {
         return ls__fail(LS_ERR_INVALID,
-                        "ls_group_split of group \"%s\": color %d is negative; give one from 0 on, "
-                        "or LS_NO_COLOR for no group",
+                        "ls_group_split of group \"%s\": color %d is negative; give 0 or more, or "
+                        "LS_NO_COLOR for no group",
                         parent->name, color);
     }
     LS_TRY(ls__group_begin_making(parent));

@@ -10,6 +10,7 @@
  *     FAILED   memory freed since (heap quarantine)   the same, or has failed it and is quiet
  */
 #include "comm/group/reclaim.h"
+#include "base/assert.h"
 #include "comm/engine/lock.h"
 #include "comm/group/group.h"
 #include "comm/memory/control.h"
@@ -24,6 +25,7 @@ static size_t reclaim_bytes(int size)
 /* The record copies the members, since the group may be freed before it. */
 void ls__reclaim_add(ls_group *group, ls__reclaim_kind kind, void *control)
 {
+    LS_ASSERT((kind == LS__RECLAIM_LEFT) == (control != NULL));
     ls__comm *comm = group->comm;
     ls__reclaim *record = comm->env->allocate(comm->env, reclaim_bytes(group->size));
     if (record == NULL) {

@@ -12,12 +12,12 @@ typedef struct ls__reclaim {
     ls__list link;
     ls__reclaim_kind kind;
     uint32_t id;
-    void *control; /* LEFT: the block to free; NULL: none */
+    void *control; /* LEFT: the block to free; FAILED: NULL */
     int size;
     int member[]; /* world ranks */
 } ls__reclaim;
-/* Records the group. Without memory for the record all freed memory stays in quarantine for ever:
- * nothing could tell when it is safe to use again. */
+/* Records the group. Without memory for the record all freed memory stays in quarantine for ever,
+ * since nothing shows when it is safe to reuse. */
 void ls__reclaim_add(ls_group *group, ls__reclaim_kind kind, void *control);
 /* Frees all memory that no member touches any more. Returns whether a failed group still holds
  * data. */

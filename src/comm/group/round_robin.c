@@ -8,17 +8,17 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/size.h"
 #include "comm/group/group.h"
 #include "comm/group/round_robin.h"
 #include "comm/memory/packs.h"
 
 struct ls__turns {
-    size_t bytes;
+    size_t bytes; /* of this struct */
     int count;
-    _Atomic uint64_t
-        passed; /* collectives called. Sync: relaxed; callers are ordered by the user */
-    ls_group *group[];
+    _Atomic uint64_t passed; /* collectives started. Sync: relaxed; the user orders the callers */
+    ls_group *group[];       /* [count], borrowed */
 };
 
 /* The number of groups behind a handle; 1 for an ordinary group. */
@@ -31,6 +31,7 @@ int ls__turns_count(const ls_group *group)
  * through handles that the caller owns. */
 ls_group *ls__turns_at(const ls_group *group, int i)
 {
+    LS_ASSERT(i >= 0 && i < ls__turns_count(group));
     return group->turns != NULL ? group->turns->group[i] : (ls_group *)(uintptr_t)group;
 }
 
@@ -57,6 +58,7 @@ void ls__turns_pass(ls_group *group, bool p2p)
 /* Local: the groups behind the handle stay open. */
 void ls__turns_free(ls_group *handle)
 {
+    LS_ASSERT(handle->turns != NULL);
     const ls__env *env = handle->comm->env;
     ls__packs_free(handle);
     env->release(env, handle->turns, handle->turns->bytes);
@@ -74,11 +76,12 @@ static bool same_members(const ls_group *a, const ls_group *b)
     return a->size == b->size;
 }
 
+/* All groups must have the same ranks in the same order: a handle has one rank and size. */
 static ls_status check(ls_group *const *groups, int count, ls_group **out)
 {
     if (groups == NULL || out == NULL || count < 1) {
-        return ls__fail(LS_ERR_INVALID, "ls_group_round_robin: give at least one group, and a "
-                                        "place for the handle");
+        return ls__fail(LS_ERR_INVALID, "ls_group_round_robin: groups or out is NULL, or the list "
+                                        "is empty; give groups and a place for the handle");
     }
     for (int i = 0; i < count; i++) {
         if (groups[i] == NULL || groups[i]->turns != NULL) {
@@ -94,7 +97,8 @@ static ls_status check(ls_group *const *groups, int count, ls_group **out)
         for (int k = 0; k < i; k++) {
             if (groups[k] == groups[i]) {
                 return ls__fail(LS_ERR_INVALID,
-                                "ls_group_round_robin: group \"%s\" is listed twice",
+                                "ls_group_round_robin: group \"%s\" is listed twice; "
+                                "list every group once",
                                 groups[i]->name);
             }
         }

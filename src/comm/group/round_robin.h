@@ -5,7 +5,7 @@
 #include "comm/group/group.h"
 
 /* The group on which the next operation runs: `group` itself, unless it is such a handle. */
-ls_group *ls__turns_group(ls_group *group, bool letter);
+ls_group *ls__turns_group(ls_group *group, bool p2p);
 void ls__turns_pass(ls_group *group, bool p2p); /* that operation has started */
 int ls__turns_count(const ls_group *group);
 ls_group *ls__turns_at(const ls_group *group, int i);

@@ -20,10 +20,10 @@
 /* Makes sure that two more entries fit: a take splits one block in up to three. 0 or -ENOMEM. */
 static int make_room(ls__blocks *b)
 {
-    if (b->count + 2 <= b->room) { /* a take splits one block in up to three */
+    if (b->count + 2 <= b->room) {
         return 0;
     }
-    int room = b->room == 0 ? FIRST_ROOM : 2 * b->room;
+    const int room = b->room == 0 ? FIRST_ROOM : 2 * b->room;
     ls__block *grown = b->env->allocate(b->env, (size_t)room * sizeof *grown);
     if (grown == NULL) {
         return -ENOMEM;
@@ -44,13 +44,14 @@ int ls__blocks_init(ls__blocks *b, const ls__env *env, size_t start, size_t end)
 {
     LS_ASSERT(start < end && start % LS__BLOCK_ALIGN == 0);
     *b = (ls__blocks){.env = env, .used = start};
-    int error = make_room(b);
+    const int error = make_room(b);
     if (error == 0) {
         b->at[b->count++] = (ls__block){.offset = start, .bytes = end - start};
     }
     return error;
 }
 
+/* Blocks in use are dropped with the range. */
 void ls__blocks_fini(ls__blocks *b)
 {
     if (b->at != NULL) {
@@ -105,8 +106,7 @@ int ls__blocks_take(ls__blocks *b, size_t bytes, size_t *offset, size_t *dirty)
         return -ENOMEM;
     }
     bytes = ls__round_up(bytes == 0 ? 1 : bytes, LS__BLOCK_ALIGN);
-    int error = make_room(b);
-    int i = error == 0 ? best_fit(b, bytes) : -1;
+    const int i = make_room(b) == 0 ? best_fit(b, bytes) : -1;
     if (i < 0) {
         return -ENOMEM;
     }

@@ -10,10 +10,11 @@
 #define LS__PAGE_ALIGN 4096
 #define LS__PAGE_ALIGN_FROM ((size_t)1 << 20) /* blocks from this size on start on a page */
 
+/* FREE ▸ USED (take) ▸ FREE (give), or USED ▸ QUARANTINED (by the owner) ▸ FREE (give). */
 typedef enum ls__block_state {
     LS__BLOCK_FREE,
     LS__BLOCK_USED,
-    LS__BLOCK_QUARANTINED
+    LS__BLOCK_QUARANTINED /* freed, but a peer may still touch it */
 } ls__block_state;
 
 typedef struct ls__block {
@@ -35,6 +36,7 @@ void ls__blocks_fini(ls__blocks *blocks);
 int ls__blocks_take(ls__blocks *blocks, size_t bytes, size_t *offset, size_t *dirty);
 /* The used block that starts at `offset`, or NULL. */
 ls__block *ls__blocks_find(ls__blocks *blocks, size_t offset);
+/* Frees a used or quarantined block. */
 void ls__blocks_give(ls__blocks *blocks, ls__block *block);
 
 #endif

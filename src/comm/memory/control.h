@@ -19,7 +19,7 @@
  * Note [One line]
  * A cache line takes 0.1 us from core to core, a good part of a small operation. So the line of the
  * stamp holds all that peers need of a plain operation: that it was announced, its key, a few
- * numbers of data, and how far its rank has finished, from which others learn that there is room.
+ * numbers of data, and how far its rank has finished, which shows the others that there is room.
  * It is written in one piece, because a peer that reads it takes the line away from the writer. The
  * whole descriptor lies behind it, for all other operations and for reports, and not in the line
  * that processors fetch along with this one.
@@ -70,9 +70,9 @@ typedef struct ls__line {
     LS__ALIGNED(8) unsigned char data[LS__LINE_BYTES]; /* of any dtype */
 } ls__line;
 
-/* Processors fetch lines in pairs, so the line of the stamp has a pair for itself. The type does not
- * require that alignment, because cached control blocks, which no peer reads, lie anywhere; blocks of
- * the heap have it. */
+/* Processors fetch lines in pairs, so the line of the stamp has a pair for itself. The type does
+ * not require that alignment, because cached control blocks, which no peer reads, lie anywhere;
+ * blocks of the heap have it. */
 typedef struct ls__post {
     /* Sync: seq_cst store (fast_path.c: release), acquire load */
     LS__ALIGNED(LS__CACHE_LINE) _Atomic uint64_t stamp;
@@ -100,7 +100,7 @@ typedef struct ls__control_block {
      * root cause (compare-and-swap). That member writes text, then failed (release). */
     LS__ALIGNED(LS__CACHE_LINE) _Atomic uint32_t claim;
     _Atomic uint32_t failed; /* negated ls_status */
-    int32_t failed_by;       /* the culprit: a rank of the world */
+    int32_t failed_by;       /* the rank of the world that caused it */
     char failed_text[1024];
     ls__post post[LS__WINDOW];
     LS__ALIGNED(LS__CACHE_LINE) unsigned char small[LS__SMALL_SLOTS][LS__SMALL_BYTES];
@@ -122,8 +122,8 @@ typedef struct ls__heap_header {
     _Atomic uint32_t quiet[LS__GROUP_SLOTS];
 } ls__heap_header;
 
-/* Clears the cached control block of a member on another host. Stages are never read before they are
- * written. */
+/* Clears the cached control block of a member on another host. Stages are never read before they
+ * are written. */
 static inline void ls__control_clear(ls__control_block *control)
 {
     memset(control, 0, offsetof(ls__control_block, small));

@@ -1,4 +1,8 @@
-/* Making, sharing and cutting up the heap. See heap.h. */
+/* The heap: making it, sharing it with the local ranks, and allocating blocks of it. See heap.h.
+ *
+ *     ls__heap_init    memory file ▸ address space ▸ header, control block, rings ▸ table of blocks
+ *     ls__heap_join    publish the descriptor ▸ receive the peers' ▸ check their headers ▸ map them
+ */
 #include "comm/memory/heap.h"
 
 #include <errno.h>
@@ -13,7 +17,7 @@
 #include "comm/memory/control.h"
 #include "job/store/store.h"
 
-#define RESERVE_MIN ((size_t)256 << 20)
+#define RESERVE_MIN ((size_t)256 << 20) /* less than this is not worth starting with */
 #define KEY_MAX 32
 
 /* splitmix64's finaliser: heaps of two ranks of one job, or of two jobs, do not get the same number
@@ -39,8 +43,8 @@ static ls_status reserve_space(ls__heap *heap, size_t wanted)
     if (error != 0) {
         heap->base = NULL;
         return ls__fail(LS_ERR_MEMORY,
-                        "ls_init: %zu MiB of address space for the shared heap: %s; raise the "
-                        "limit of virtual memory (ulimit -v)",
+                        "ls_init: cannot reserve %zu MiB of address space for the shared heap: %s; "
+                        "raise the limit of virtual memory (ulimit -v)",
                         RESERVE_MIN >> 20, strerror(-error));
     }
     return LS_OK;
@@ -58,7 +62,7 @@ static ls_status grow_to(ls__heap *heap, size_t bytes)
     LS_ASSERT(grown >= bytes); /* blocks end at heap->reserve */
     int error = heap->env->shm_resize(heap->env, heap->fd, grown);
     if (error != 0) {
-        return ls__fail(LS_ERR_MEMORY, "growing the shared heap from %zu to %zu MiB: %s",
+        return ls__fail(LS_ERR_MEMORY, "cannot grow the shared heap from %zu to %zu MiB: %s",
                         heap->bytes >> 20, grown >> 20, strerror(-error));
     }
     heap->bytes = grown;
@@ -70,7 +74,8 @@ static ls_status open_file(ls__heap *heap, const ls__heap_spec *spec)
 {
     heap->fd = heap->env->shm_create(heap->env, "lockstep-heap", LS__HEAP_STEP);
     if (heap->fd < 0) {
-        return ls__fail(LS_ERR_SYSTEM, "ls_init: memory file for the shared heap: %s",
+        return ls__fail(LS_ERR_SYSTEM,
+                        "ls_init: cannot create the memory file of the shared heap: %s",
                         strerror(-heap->fd));
     }
     heap->bytes = LS__HEAP_STEP;
@@ -128,7 +133,7 @@ static ls_status read_header(const ls__heap *heap, int fd, int rank, ls__heap_he
     const size_t bytes = ls__round_up(sizeof *out, LS__PAGE_ALIGN);
     int error = heap->env->shm_map(heap->env, fd, bytes, &memory);
     if (error != 0) {
-        return ls__fail(LS_ERR_SYSTEM, "ls_init: mapping the heap of rank %d: %s", rank,
+        return ls__fail(LS_ERR_SYSTEM, "ls_init: cannot map the heap of rank %d: %s", rank,
                         strerror(-error));
     }
     memcpy(out, memory, offsetof(ls__heap_header, left));
@@ -141,10 +146,11 @@ static ls_status check_header(const ls__heap_header *header, const ls__heap_spec
 {
     if (header->magic != LS__HEAP_MAGIC || header->version != LS__HEAP_VERSION ||
         header->nonce != nonce_of(spec->job, rank)) {
-        return ls__fail(LS_ERR_PEER,
-                        "ls_init: what rank %d shared is not its heap (magic %08x, version %u); do "
-                        "all ranks run the same build?",
-                        rank, header->magic, header->version);
+        return ls__fail(
+            LS_ERR_PEER,
+            "ls_init: the memory that rank %d shared is not its heap (magic %08x, version "
+            "%u); do all ranks run the same build?",
+            rank, header->magic, header->version);
     }
     if (strncmp(header->config, spec->config, sizeof header->config - 1) != 0) {
         return ls__fail(LS_ERR_MISMATCH,
@@ -164,10 +170,11 @@ static ls_status map_peer(ls__heap *heap, int fd, const ls__heap_spec *spec, int
     void *memory = NULL;
     int error = heap->env->shm_map(heap->env, fd, (size_t)header.reserve, &memory);
     if (error != 0) {
-        return ls__fail(LS_ERR_MEMORY,
-                        "ls_init: %llu MiB of address space for the heap of rank %d: %s; lower "
-                        "LOCKSTEP_HEAP_RESERVE",
-                        (unsigned long long)header.reserve >> 20, rank, strerror(-error));
+        return ls__fail(
+            LS_ERR_MEMORY,
+            "ls_init: cannot reserve %llu MiB of address space for the heap of rank %d: %s; "
+            "lower LOCKSTEP_HEAP_RESERVE",
+            (unsigned long long)header.reserve >> 20, rank, strerror(-error));
     }
     heap->peer[rank] = (ls__heap_peer){.base = memory, .reserve = (size_t)header.reserve};
     return LS_OK;
@@ -231,10 +238,11 @@ void ls__heap_fini(ls__heap *heap)
 static ls_status take_block(ls__heap *heap, size_t bytes, size_t *offset, size_t *dirty)
 {
     if (ls__blocks_take(&heap->blocks, bytes, offset, dirty) != 0) {
-        return ls__fail(LS_ERR_MEMORY,
-                        "%zu bytes of shared memory: the heap of %zu MiB is full; raise "
-                        "LOCKSTEP_HEAP_RESERVE or free some",
-                        bytes, heap->reserve >> 20);
+        return ls__fail(
+            LS_ERR_MEMORY,
+            "cannot allocate %zu bytes of shared memory: the heap of %zu MiB is full; raise "
+            "LOCKSTEP_HEAP_RESERVE or free some",
+            bytes, heap->reserve >> 20);
     }
     ls_status status = grow_to(heap, *offset + bytes);
     if (status != LS_OK) {
@@ -275,10 +283,11 @@ ls_status ls__heap_free(ls__heap *heap, void *memory, bool hold)
     }
     ls__unlock(&heap->lock, heap->env);
     if (status != LS_OK) {
-        return ls__fail(status,
-                        "freeing %p: not a block of the shared heap, or freed twice; pass the "
-                        "pointer that ls_group_alloc returned",
-                        memory);
+        return ls__fail(
+            status,
+            "cannot free %p: it is not a block of the shared heap, or was freed before; pass "
+            "the pointer that ls_group_alloc returned, once",
+            memory);
     }
     return LS_OK;
 }
@@ -287,13 +296,13 @@ ls_status ls__heap_free(ls__heap *heap, void *memory, bool hold)
 void ls__heap_release(ls__heap *heap)
 {
     ls__lock_take(&heap->lock, heap->env);
+    LS_ASSERT(heap->quarantined >= 0);
     for (int i = 0; heap->quarantined > 0 && i < heap->blocks.count; i++) {
         ls__block *block = &heap->blocks.at[i];
-        LS_ASSERT(heap->quarantined > 0);
         if (block->state == LS__BLOCK_QUARANTINED) {
             ls__blocks_give(&heap->blocks, block);
             heap->quarantined--;
-            i = -1; /* blocks have merged: begin again; this is rare and short */
+            i = -1; /* blocks have merged, so the scan starts again; this is rare and short */
         }
     }
     ls__unlock(&heap->lock, heap->env);

@@ -1,6 +1,6 @@
 /* The heap: memory of this rank that its peers on the host can touch in place (docs/design.md, D6).
  *
- * One anonymous memory file a rank, mapped by every peer once, at ls_init. Address space is
+ * Each rank has one anonymous memory file, which every peer maps once, at ls_init. Address space is
  * reserved up front (LOCKSTEP_HEAP_RESERVE) and the file grows in steps, so mappings never move and
  * pages exist only once touched. A pointer into the own range is "registered"; its *offset* travels
  * in descriptors, so ranks may use different offsets for the same operation.
@@ -52,13 +52,14 @@ ls_status ls__heap_join(ls__heap *heap, ls_store *store, const ls__heap_spec *sp
                         int64_t timeout_ms);
 void ls__heap_fini(ls__heap *heap);
 
-/* 64-byte aligned (page-aligned from 1 MiB on), zeroed. Thread-safe. */
+/* Aligned to LS__BLOCK_ALIGN (large blocks to a page), zeroed. Thread-safe. */
 ls_status ls__heap_alloc(ls__heap *heap, size_t bytes, void **out);
 /* LS_ERR_INVALID for memory that did not come from ls__heap_alloc. With `hold` the block stays in
  * quarantine until ls__heap_release. */
 ls_status ls__heap_free(ls__heap *heap, void *memory, bool hold);
 void ls__heap_release(ls__heap *heap); /* ends the quarantine of all held blocks */
 
+/* The header of a rank's heap; of a remote rank the cached one. */
 static inline ls__heap_header *ls__heap_header_of(const ls__heap *heap, int rank)
 {
     return (ls__heap_header *)(void *)heap->peer[rank].base;

@@ -55,8 +55,8 @@ static ls__pack *pack_new(ls_group *group, size_t bytes, int room)
     return p;
 }
 
-/* Takes the first pack that is large enough off the list; otherwise *small is one that is taken off
- * to be freed in favor of a larger one. */
+/* Takes the first pack that is large enough off the list. Without one, *small is a pack that was
+ * taken off to be freed, so that a larger one can replace it. */
 static ls__pack *pack_find(ls_group *group, size_t bytes, int room, ls__pack **small)
 {
     ls__comm *comm = group->comm;
@@ -103,6 +103,7 @@ ls__pack *ls__pack_take(ls_group *group, size_t bytes, int room)
     return entries > INT32_MAX ? NULL : pack_new(group, grown(bytes), (int)entries);
 }
 
+/* To the front: its memory is most likely still in the cache. */
 void ls__pack_give(ls__pack *p)
 {
     LS_ASSERT(p->group != NULL && p->memory != NULL);

@@ -12,8 +12,8 @@
  * first gets it.
  *
  * Note [Messages and failures]
- * A message whose sides disagree fails the group, not only the two works: the sender could not be
- * told otherwise, and a collective with different counts fails the same way. A peer's message is
+ * A message whose sides disagree fails the group, not only the two works: no other way leads to the
+ * sender, and a collective with different counts fails the same way. A peer's message is
  * never trusted: one that fits no work is dropped, and the deadline of the work reports the loss.
  */
 #include "comm/p2p/p2p.h"
@@ -29,7 +29,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define MESSAGES_PER_PEER 64
+#define MESSAGES_PER_PEER 64 /* taken from one peer in a turn, before the next peer's */
 
 /* Bytes of payload that one message to this peer may carry. */
 static size_t payload_max(ls__comm *comm, int peer)
@@ -48,7 +48,7 @@ ls_status ls__p2p_open(ls_group *group)
         if (p2p != NULL) {
             env->release(env, p2p, sizeof *p2p);
         }
-        return ls__fail(LS_ERR_MEMORY, "no memory for a group of %d", group->size);
+        return ls__fail(LS_ERR_MEMORY, "no memory for a group of %d ranks", group->size);
     }
     *p2p = (ls__p2p){.next = 1, .ready = ready};
     ls__list_init(&p2p->sends);
@@ -96,6 +96,7 @@ static int peer_of(const ls_work *work)
     return work->group->member[work->descriptor.root].world_rank;
 }
 
+/* The size of the message on both sides; match() has compared them. */
 static size_t bytes_of(const ls_work *work)
 {
     return (size_t)work->count * work->element;
@@ -149,7 +150,7 @@ static ls__message *compose(const ls_work *work, ls__message_kind kind)
         message->lane = 0;
         message->group = work->group->id;
         message->bytes = 0;
-        message->letter = work->letter;
+        message->number = work->letter;
         message->total = bytes_of(work);
         message->offset = 0;
     }
@@ -214,7 +215,7 @@ static void side_text(const ls_group *group, int rank, const ls__descriptor *d, 
              (int)d->line);
 }
 
-/* Both ranks must learn of it, and a send has no other way to fail than with its group. */
+/* Both ranks must report it, and only the failure of the group reaches the sender. */
 static void fail_mismatched(const ls_work *recv, int from, const ls__descriptor *sent)
 {
     ls_group *group = recv->group;
@@ -234,14 +235,14 @@ static void match(ls_work *recv, int from, const ls__message *message)
 {
     LS_ASSERT(recv->stage == LS__RECV_MATCH);
     const ls__descriptor *sent = &message->descriptor;
-    recv->descriptor.root = from; /* decides LS_ANY_SOURCE */
+    recv->descriptor.root = from; /* the source, if it was LS_ANY_SOURCE */
     if (sent->count != recv->count || sent->dtype != recv->descriptor.dtype ||
         message->total != bytes_of(recv)) {
         fail_mismatched(recv, from, sent);
         return;
     }
     ls__list_remove(&recv->turn);
-    recv->letter = message->letter;
+    recv->letter = message->number;
     recv->stage = message->bytes == message->total ? LS__RECV_DATA : LS__RECV_ACCEPT;
     if (recv->stage == LS__RECV_ACCEPT) {
         make_ready(recv);
@@ -297,21 +298,21 @@ static void match_announced(ls_work *recv)
 /* ---- arrivals ----------------------------------------------------------------------------- */
 
 /* Numbers are the sender's, so they identify a message only together with its peer. */
-static bool is_wanted(const ls_work *work, int from, uint64_t letter, ls__p2p_stage stage)
+static bool is_wanted(const ls_work *work, int from, uint64_t number, ls__p2p_stage stage)
 {
-    return work->letter == letter && work->descriptor.root == from && work->stage == (uint8_t)stage;
+    return work->letter == number && work->descriptor.root == from && work->stage == (uint8_t)stage;
 }
 
 /* Searches from both ends: messages are mostly received in the order in which they were sent, or
  * against it. */
-static ls_work *find(ls__list *works, int from, uint64_t letter, ls__p2p_stage stage)
+static ls_work *find(ls__list *works, int from, uint64_t number, ls__p2p_stage stage)
 {
     ls__list *up = works->next, *down = works->prev;
     bool last = ls__list_empty(works);
     while (!last) {
         ls_work *low = LS__LIST_ITEM(up, ls_work, link), *high = LS__LIST_ITEM(down, ls_work, link);
-        if (is_wanted(low, from, letter, stage) || is_wanted(high, from, letter, stage)) {
-            return is_wanted(low, from, letter, stage) ? low : high;
+        if (is_wanted(low, from, number, stage) || is_wanted(high, from, number, stage)) {
+            return is_wanted(low, from, number, stage) ? low : high;
         }
         last = up == down || up->next == down;
         up = up->next;
@@ -342,20 +343,20 @@ static bool take_for_group(ls_group *group, int world_rank, const ls__message *m
     case LS__MESSAGE_ANNOUNCE:
         return take_announce(group, from, message);
     case LS__MESSAGE_ACCEPT:
-        work = find(&group->p2p->sends, from, message->letter, LS__SEND_WAIT);
+        work = find(&group->p2p->sends, from, message->number, LS__SEND_WAIT);
         if (work != NULL) {
             work->stage = LS__SEND_STREAM;
             make_ready(work);
         }
         return true;
     case LS__MESSAGE_DATA:
-        work = find(&group->p2p->recvs, from, message->letter, LS__RECV_DATA);
+        work = find(&group->p2p->recvs, from, message->number, LS__RECV_DATA);
         if (work != NULL) {
             (void)place(work, message, payload);
         }
         return true;
     case LS__MESSAGE_DONE:
-        work = find(&group->p2p->sends, from, message->letter, LS__SEND_WAIT);
+        work = find(&group->p2p->sends, from, message->number, LS__SEND_WAIT);
         if (work != NULL) {
             end_message(work);
         }
@@ -365,7 +366,7 @@ static bool take_for_group(ls_group *group, int world_rank, const ls__message *m
     }
 }
 
-/* NULL: a group of the past, or one that this rank has not made yet. */
+/* NULL: the group was freed, or this rank has not made it yet. */
 static ls_group *group_by_id(ls__comm *comm, uint32_t id)
 {
     LS__LIST_EACH (at, &comm->groups) {
@@ -392,7 +393,7 @@ void *ls__message_place(void *arg, int from, const ls__message *head)
     if (step) {
         return ls__stream_place(group, peer, head);
     }
-    const ls_work *work = find(&group->p2p->recvs, peer, head->letter, LS__RECV_DATA);
+    const ls_work *work = find(&group->p2p->recvs, peer, head->number, LS__RECV_DATA);
     const size_t total = work != NULL ? bytes_of(work) : 0;
     return work != NULL && head->offset >= work->moved && head->offset <= total &&
                    head->bytes <= total - head->offset
@@ -401,7 +402,7 @@ void *ls__message_place(void *arg, int from, const ls__message *head)
 }
 
 /* A peer may know a new group before this rank does, so messages for ids from comm->next_group on
- * are kept as orphans. Messages for groups of the past, or for a group that has failed, are
+ * are kept as orphans. Messages for freed groups, or for a group that has failed, are
  * dropped. False: no memory. */
 static bool take(ls__comm *comm, int from, const ls__message *message, const void *payload)
 {
@@ -537,14 +538,14 @@ static bool push(ls_work *work, bool *moved)
 static bool collect_submitted(ls_group *group)
 {
     ls__comm *comm = group->comm;
-    if (atomic_load_explicit(&group->mailed, memory_order_acquire) == 0) {
+    if (atomic_load_explicit(&group->message_queue_length, memory_order_acquire) == 0) {
         return false;
     }
     for (;;) {
         ls__lock_take(&comm->lock, comm->env);
-        ls__list *link = ls__list_pop_front(&group->mail);
+        ls__list *link = ls__list_pop_front(&group->message_queue);
         if (link != NULL) {
-            atomic_fetch_sub_explicit(&group->mailed, 1, memory_order_relaxed);
+            atomic_fetch_sub_explicit(&group->message_queue_length, 1, memory_order_relaxed);
         }
         ls__unlock(&comm->lock, comm->env);
         if (link == NULL) {
@@ -578,6 +579,7 @@ static bool push_group(ls_group *group)
     return ls__stream_flush(group) || moved;
 }
 
+/* Arrivals first: they free slots and credits, which the departures may need. */
 bool ls__p2p_turn(ls__comm *comm)
 {
     bool moved = take_arrived(comm);

@@ -14,7 +14,7 @@
  * sides. An announcement without a matching receive is kept as an unexpected message.
  *
  * A stream is the sequence of a program's messages on one lane of one channel to one peer. At most
- * LS__STREAM_CREDIT pieces are under way beyond those that the receiver has consumed. A piece that
+ * LS__STREAM_CREDIT pieces are in flight beyond those that the receiver has consumed. A piece that
  * arrives before its place may be touched (ls__step.need) is kept as an unexpected message, too.
  */
 #ifndef LS_COMM_P2P_P2P_H
@@ -45,7 +45,7 @@ typedef struct ls__unexpected { /* a message without a receive or step yet */
 } ls__unexpected;
 
 typedef struct ls__program_stream {
-    uint32_t under_way;   /* pieces sent and not credited */
+    uint32_t in_flight;   /* pieces sent and not credited */
     uint32_t borrowed;    /* of these, pieces that the transport still reads in place */
     uint32_t credits_due; /* pieces consumed whose credit was not returned */
     bool ready;           /* memory for every piece that may come early is allocated */

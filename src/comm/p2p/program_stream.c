@@ -2,7 +2,7 @@
  * chunk travels as one or more pieces, an empty chunk as one empty piece. Every piece carries the
  * sender's descriptor, and the receiver compares it before it uses a byte (docs/design.md, D4).
  *
- * Bytes are not copied on the way: the transport borrows a piece where it lies, and the SEND is
+ * Bytes are not copied: the transport borrows a piece where it lies, and the SEND is
  * complete when the transport has read it; on the other side the transport puts payloads straight
  * into their places.
  *
@@ -53,6 +53,7 @@ static ls__program_stream *stream_of(ls_group *group, int peer, unsigned lane)
     return p2p->streams == NULL ? NULL : &p2p->streams[(size_t)peer * LANES_ALL + lane];
 }
 
+/* The lane number that messages carry; see stream_of. */
 static unsigned lane_of(const ls__run *run, const ls__step *step)
 {
     return (unsigned)run->slot * LS__PROGRAM_LANES_MAX + step->lane;
@@ -87,7 +88,7 @@ static size_t send_piece(ls_group *group, const ls__run *run, const ls__step *st
     LS_ASSERT(what->total >= offset && what->piece_max > 0);
     ls__transport *t = group->comm->transport;
     ls__program_stream *stream = stream_of(group, step->peer, lane_of(run, step));
-    LS_ASSERT(stream != NULL && stream->under_way < LS__STREAM_CREDIT);
+    LS_ASSERT(stream != NULL && stream->in_flight < LS__STREAM_CREDIT);
     const int peer = group->member[step->peer].world_rank;
     ls__message *message = t->reserve(t, peer);
     if (message == NULL) {
@@ -99,11 +100,11 @@ static size_t send_piece(ls_group *group, const ls__run *run, const ls__step *st
     message->lane = lane_of(run, step);
     message->group = group->id;
     message->bytes = (uint32_t)bytes;
-    message->letter = stream->sent;
+    message->number = stream->sent;
     message->total = what->total;
     message->offset = offset;
     message->descriptor = group->exec->work->descriptor;
-    stream->under_way++;
+    stream->in_flight++;
     if (bytes > 0) {
         t->commit_borrowed(t, peer, what->from + offset, &stream->borrowed);
     } else {
@@ -123,7 +124,7 @@ ls__result ls__stream_send(ls_group *group, ls__run *run, const ls__step *step, 
     what.from = ls__ref_at(group->exec, run, run->program->refs[step->first_src], &count);
     what.total = (size_t)count * element;
     bool moved = false, whole = what.total > 0 && (size_t)lane->moved == what.total;
-    while (!whole && stream != NULL && stream->under_way < LS__STREAM_CREDIT) {
+    while (!whole && stream != NULL && stream->in_flight < LS__STREAM_CREDIT) {
         const size_t bytes = send_piece(group, run, step, (size_t)lane->moved, &what);
         if (bytes == SIZE_MAX) {
             break;
@@ -150,7 +151,7 @@ static void fail_mismatched(ls_group *group, int peer, const ls__message *messag
 {
     char text[LS__FAILURE_MAX];
     const ls__descriptor *own = &group->exec->work->descriptor;
-    const bool lower = group->rank < peer; /* the lower rank is named first, whoever notices */
+    const bool lower = group->rank < peer; /* both ranks name the lower one first */
     const int self = group->member[group->rank].world_rank;
     const int other = group->member[peer].world_rank;
     ls__mismatch_text(group, lower ? own : &message->descriptor, lower ? self : other,
@@ -217,7 +218,7 @@ static unsigned char *place_of(const ls_group *group, const ls__run *run,
     int64_t room = 0;
     unsigned char *to = ls__ref_at(group->exec, run, run->program->refs[step->first_dst], &room);
     const bool uneven = group->exec->work->count_of[0] != NULL;
-    const bool fits = message->letter == stream->received && message->offset >= stream->moved &&
+    const bool fits = message->number == stream->received && message->offset >= stream->moved &&
                       message->total <= (uint64_t)room * element &&
                       (!uneven || message->total == (uint64_t)room * element) &&
                       message->offset <= message->total &&
@@ -404,7 +405,7 @@ bool ls__stream_take(ls_group *group, int from, const ls__message *message, cons
         ls__unexpected_prepare(group->comm, LS__STREAM_CREDIT, t->payload_max(t, from));
         stream->ready = true;
     }
-    ls__remote_heard(group, peer, message);
+    ls__remote_record_call(group, peer, message);
     if (take_now(group, peer, stream, message, payload)) {
         return true;
     }
@@ -423,14 +424,14 @@ bool ls__stream_take(ls_group *group, int from, const ls__message *message, cons
     return true;
 }
 
-/* More credit than pieces under way is a peer's mistake, and ignored. */
+/* Credit for more pieces than are in flight is a peer's mistake, and ignored. */
 void ls__stream_credit(ls_group *group, int from, const ls__message *message)
 {
     const int peer = ls__member_of(group, from);
     ls__program_stream *stream =
         peer >= 0 && message->lane < LANES_ALL ? stream_of(group, peer, message->lane) : NULL;
-    if (stream != NULL && message->total <= stream->under_way) {
-        stream->under_way -= (uint32_t)message->total;
+    if (stream != NULL && message->total <= stream->in_flight) {
+        stream->in_flight -= (uint32_t)message->total;
     }
 }
 

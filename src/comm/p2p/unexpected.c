@@ -2,9 +2,9 @@
  * them. They are copied out of the transport, whose slots are few. Memory of dropped ones is kept
  * and used again, so that a steady state allocates nothing.
  *
- * How many there can be: LS__STREAM_CREDIT pieces on each stream, and as many announcements as
- * peers have sends in flight, of which only small ones carry their bytes. Without memory for one of
- * them it stays in the transport, which then gives its sender no more credit. */
+ * Their number is bounded: LS__STREAM_CREDIT pieces on each stream, and as many announcements as
+ * peers have sends in flight, of which only small ones carry their bytes. A message for which there
+ * is no memory stays in the transport, which then gives its sender no more credit. */
 #include "comm/p2p/p2p.h"
 
 #include "base/size.h"
@@ -30,7 +30,7 @@ static size_t size_of(size_t needed)
 /* Memory of a dropped message of exactly this size. */
 static ls__unexpected *find_free(ls__comm *comm, size_t room)
 {
-    LS__LIST_EACH (at, &comm->notes) {
+    LS__LIST_EACH (at, &comm->unexpected_free) {
         ls__unexpected *kept = LS__LIST_ITEM(at, ls__unexpected, link);
         if (kept->room == room) {
             ls__list_remove(&kept->link);
@@ -106,24 +106,25 @@ ls__unexpected *ls__unexpected_keep(ls__comm *comm, int from, const ls__message 
 /* To the front: this memory is most likely still in the cache. */
 void ls__unexpected_drop(ls__comm *comm, ls__unexpected *kept)
 {
-    ls__list_push_front(&comm->notes, &kept->link);
+    ls__list_push_front(&comm->unexpected_free, &kept->link);
 }
 
-void ls__unexpected_drop_all(ls__comm *comm, ls__list *notes)
+void ls__unexpected_drop_all(ls__comm *comm, ls__list *all)
 {
-    for (ls__list *at = ls__list_pop_front(notes); at != NULL; at = ls__list_pop_front(notes)) {
+    for (ls__list *at = ls__list_pop_front(all); at != NULL; at = ls__list_pop_front(all)) {
         ls__unexpected_drop(comm, LS__LIST_ITEM(at, ls__unexpected, link));
     }
 }
 
+/* The waiting messages of remote ranks are of the same kind, but outgoing (remote.c). */
 void ls__unexpected_release(ls__comm *comm)
 {
     ls__unexpected_drop_all(comm, &comm->orphans);
     for (int r = 0; comm->remote != NULL && r < comm->runtime->world_size; r++) {
         ls__unexpected_drop_all(comm, &comm->remote->rank[r].waiting);
     }
-    for (ls__list *at = ls__list_pop_front(&comm->notes); at != NULL;
-         at = ls__list_pop_front(&comm->notes)) {
+    for (ls__list *at = ls__list_pop_front(&comm->unexpected_free); at != NULL;
+         at = ls__list_pop_front(&comm->unexpected_free)) {
         ls__unexpected *kept = LS__LIST_ITEM(at, ls__unexpected, link);
         comm->env->release(comm->env, kept, sizeof *kept + kept->room);
     }

@@ -44,14 +44,15 @@ struct ls__builder {
     const char *algorithm;
     ls__arena arena;
     int chunks, scratch_slots, fences, step_count, ref_count;
-    int overlap;
-    bool wide, bound;
+    int overlap; /* slices at the same time */
+    bool wide;   /* Note [Wide programs] */
+    bool bound;  /* correct for spec.in_place only */
     struct {
         pending *first, *last;
         int count;
     } lane[LS__PROGRAM_LANES_MAX];
     ref_block *first_block, *last_block;
-    ls_status status;
+    ls_status status; /* of the first mistake */
     char message[256];
 };
 
@@ -92,6 +93,8 @@ ls__builder *ls__builder_new(const ls__program_spec *spec, const ls__env *env,
     return b;
 }
 
+/* How many chunks the buffers have, and SCRATCH slots of one chunk each. Called before the first
+ * step, since refs are checked against it. */
 void ls__builder_chunks(ls__builder *b, int chunks, int scratch_slots)
 {
     if (b == NULL) {
@@ -112,6 +115,7 @@ void ls__builder_wide(ls__builder *b)
     }
 }
 
+/* By messages only: in shared memory slices follow each other. */
 void ls__builder_overlap(ls__builder *b, int slices)
 {
     if (b != NULL) {
@@ -119,6 +123,7 @@ void ls__builder_overlap(ls__builder *b, int slices)
     }
 }
 
+/* For generators that emit other steps in place than out of place. */
 void ls__builder_binding(ls__builder *b)
 {
     if (b != NULL) {
@@ -173,6 +178,7 @@ static int add_refs(ls__builder *b, const ls__ref *refs, int count)
     return first;
 }
 
+/* The refs of a step: its destinations and its sources. */
 typedef struct operands {
     const ls__ref *dst;
     int dst_count;
@@ -229,29 +235,34 @@ static int add_message(ls__builder *b, int lane, ls__step_kind kind, int peer, c
     return add(b, lane, kind, peer, o);
 }
 
+/* Waits until the transport has taken the message, which at capacity 0 means: until the receiver
+ * has. */
 int ls__builder_send(ls__builder *b, int lane, ls__ref src, int peer)
 {
     return add_message(b, lane, LS__STEP_SEND, peer, &(operands){.src = &src, .src_count = 1});
 }
 
+/* Messages of one lane match the peer's sends on that lane in order. */
 int ls__builder_recv(ls__builder *b, int lane, ls__ref dst, int peer)
 {
     return add_message(b, lane, LS__STEP_RECV, peer, &(operands){.dst = &dst, .dst_count = 1});
 }
 
+/* dst = op(dst, received): the received operand is always the right one. */
 int ls__builder_recv_reduce(ls__builder *b, int lane, ls__ref dst, int peer)
 {
     return add_message(b, lane, LS__STEP_RECV_REDUCE, peer,
                        &(operands){.dst = &dst, .dst_count = 1});
 }
 
+/* In place, a copy from INPUT to OUTPUT is onto itself and costs nothing. */
 int ls__builder_copy(ls__builder *b, int lane, ls__ref dst, ls__ref src)
 {
     return add(b, lane, LS__STEP_COPY, -1,
                &(operands){.dst = &dst, .dst_count = 1, .src = &src, .src_count = 1});
 }
 
-/* Only reading: the destination is always this rank's. */
+/* The destination always belongs to this rank. */
 int ls__builder_peer_read(ls__builder *b, int lane, ls__ref dst, ls__ref src)
 {
     if (b != NULL && dst.rank != b->spec.rank) {
@@ -261,7 +272,7 @@ int ls__builder_peer_read(ls__builder *b, int lane, ls__ref dst, ls__ref src)
                &(operands){.dst = &dst, .dst_count = 1, .src = &src, .src_count = 1});
 }
 
-/* Whether every ref is this rank's. */
+/* Whether every ref names memory of this rank. */
 static bool all_own(const ls__builder *b, const ls__ref *refs, int count)
 {
     for (int i = 0; i < count; i++) {
@@ -344,6 +355,7 @@ static void pack(const ls__builder *b, ls__program *p)
         memcpy(p->refs + at, block->refs, (size_t)block->count * sizeof *p->refs);
         at += block->count;
     }
+    LS_ASSERT(at == p->ref_count);
 }
 
 /* Whether every step that is waited for exists. */
@@ -389,8 +401,8 @@ static ls__program *build(ls__builder *b, bool exact)
         return NULL;
     }
     pack(b, p);
-    if (b->status == LS_OK && ls__program_find_early(p) != LS_OK) {
-        fail(b, LS_ERR_MEMORY, "no memory");
+    if (b->status == LS_OK && ls__program_find_eager_recvs(p) != LS_OK) {
+        fail(b, LS_ERR_MEMORY, "no memory for the steps");
         ls__program_free(p);
         return NULL;
     }
@@ -417,6 +429,7 @@ ls_status ls__builder_finish(ls__builder *b, bool exact, ls__program **out)
     return status;
 }
 
+/* NULL is allowed. The arrays were allocated with at least one byte. */
 void ls__program_free(ls__program *p)
 {
     if (p == NULL) {

@@ -49,7 +49,7 @@ static void complete(ls__checker *c, ls__check_thread *t)
     t->clock[t->index]++;
 }
 
-/* Runs a thread as far as it gets; true when it moved. */
+/* Runs a thread as far as possible; true when it moved. */
 static bool advance(ls__checker *c, ls__check_thread *t)
 {
     bool moved = false;
@@ -140,8 +140,7 @@ static void check_barrier(ls__checker *c, int r)
     for (int p = 0; p < c->size; p++) {
         const uint32_t start = c->rank[p].start_clock[c->rank[r].slice];
         if (start == 0 || clock[p * c->lanes] < start) {
-            (void)ls__check_fail(c, "rank %d leaves although it did not hear that rank %d came", r,
-                                 p);
+            (void)ls__check_fail(c, "rank %d leaves without knowing that rank %d has come", r, p);
             return;
         }
     }

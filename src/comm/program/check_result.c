@@ -113,7 +113,7 @@ static void check_copy(ls__checker *c, int r, int chunk, ls__value value, int ow
     }
 }
 
-/* What the operation promises for this chunk of OUTPUT on rank r. */
+/* Compares this chunk of OUTPUT on rank r with the definition of the operation. */
 static void check_chunk(ls__checker *c, int r, int chunk)
 {
     const ls__ref ref = {LS__BUFFER_OUTPUT, (int16_t)r, chunk};
@@ -137,6 +137,7 @@ static void check_chunk(ls__checker *c, int r, int chunk)
     }
 }
 
+/* Stops at the first wrong chunk, which is reported. */
 void ls__check_result(ls__checker *c, int r)
 {
     for (int chunk = 0; chunk < c->chunks && c->status == LS_OK; chunk++) {
@@ -156,7 +157,7 @@ static void *take(ls__checker *c, size_t count, size_t bytes)
     return memory;
 }
 
-/* The programs must be those of one operation; what differs is named. */
+/* The programs must belong to one operation; the error text names the difference. */
 static ls_status check_alike(ls__program *const *programs, int size)
 {
     const ls__program *first = programs[0];

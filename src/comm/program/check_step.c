@@ -8,6 +8,8 @@
 
 /* ---- failing ------------------------------------------------------------------------------ */
 
+/* The text begins with the algorithm and the kind of run, because one test checks hundreds of
+ * programs. */
 bool ls__check_fail(ls__checker *c, const char *format, ...)
 {
     char text[512];
@@ -23,6 +25,7 @@ bool ls__check_fail(ls__checker *c, const char *format, ...)
     return false;
 }
 
+/* Names the step in the form of ls__program_print, so that it can be found there. */
 bool ls__check_fail_at(ls__checker *c, const ls__check_thread *t, const char *format, ...)
 {
     char text[320];
@@ -81,11 +84,12 @@ static bool ref_allowed(const ls__checker *c, const ls__check_thread *t, ls__ref
     return c->memory == LS__MEMORY_STAGED && ref.buffer == LS__BUFFER_STAGE;
 }
 
+/* Whether the step may name this memory at all; races are a question of order and come later. */
 static bool check_ref(ls__checker *c, const ls__check_thread *t, ls__ref ref)
 {
     const char *name = ls__buffer_name((ls__program_buffer)ref.buffer);
     if (!ref_allowed(c, t, ref)) {
-        return ls__check_fail_at(c, t, "%s[%d].%d is memory which it cannot see", name, ref.rank,
+        return ls__check_fail_at(c, t, "%s[%d].%d is memory that it cannot access", name, ref.rank,
                                  ref.chunk);
     }
     if (!ls__check_ref_exists(c, ref)) {
@@ -95,7 +99,7 @@ static bool check_ref(ls__checker *c, const ls__check_thread *t, ls__ref ref)
                                      ? "the chunk of its number only"
                                  : c->operation == LS__OP_EXSCAN
                                      ? "no result"
-                                     : "no such buffer, only the root has");
+                                     : "no such buffer; only the root has one");
     }
     if (ref.rank != t->rank && !t->published) {
         return ls__check_fail_at(c, t, "touches %s[%d].%d of a peer before fence 0", name, ref.rank,
@@ -135,7 +139,7 @@ static bool read_ref(ls__checker *c, const ls__check_thread *t, ls__ref ref, ls_
     return true;
 }
 
-/* Checks that the rank may write there, and that nobody accesses the cell concurrently. */
+/* Checks that the rank may write there, and that no thread accesses the cell concurrently. */
 static bool write_ref(ls__checker *c, const ls__check_thread *t, ls__ref ref, ls__value value)
 {
     if (!check_ref(c, t, ref)) {
@@ -184,7 +188,7 @@ static ls__value stored(ls__checker *c, ls__ref dst, ls__value value)
 
 /* ---- clocks ------------------------------------------------------------------------------- */
 
-/* The result knows what either clock knows. */
+/* Element by element, the larger: all that happened before either clock. */
 void ls__check_join(const ls__checker *c, uint32_t *into, const uint32_t *from)
 {
     for (int i = 0; i < c->threads; i++) {
@@ -247,12 +251,12 @@ static bool post(ls__checker *c, const ls__check_thread *t, ls__check_stream *st
     return true;
 }
 
-/* At capacity 0 a send has begun when its message lies in the stream, and ends when that is taken.
- * */
+/* At capacity 0 a send begins when its message is in the stream, and ends when the receiver takes
+ * it. */
 static bool run_send(ls__checker *c, ls__check_thread *t, const ls__step *step)
 {
     ls__check_stream *stream = ls__check_stream_of(c, t->rank, step->peer, t->lane);
-    if (t->offered) { /* capacity 0: done when the message was taken */
+    if (t->offered) {
         t->offered = stream->count > 0;
         return !t->offered;
     }
@@ -299,7 +303,7 @@ static bool run_recv(ls__checker *c, ls__check_thread *t, const ls__step *step)
     return write_ref(c, t, dst, value);
 }
 
-/* COPY and PEER_READ. Widening is allowed, rounding is a reduce's business. */
+/* COPY and PEER_READ. A copy may widen; only a reduce rounds. */
 static bool run_copy(ls__checker *c, ls__check_thread *t)
 {
     const ls__ref src = src_of(c, t, 0), dst = dst_of(c, t, 0);
@@ -337,7 +341,7 @@ static bool run_reduce(ls__checker *c, ls__check_thread *t, const ls__step *step
     return true;
 }
 
-/* The last rank to arrive lets all others go on, each knowing what all knew. */
+/* The last rank that arrives releases all others; every clock then includes all clocks. */
 static bool run_fence(ls__checker *c, ls__check_thread *t, const ls__step *step)
 {
     const int number = c->rank[t->rank].slice * c->fences + step->fence;
@@ -362,6 +366,7 @@ static bool run_fence(ls__checker *c, ls__check_thread *t, const ls__step *step)
     return true;
 }
 
+/* False means that the step has to wait, or that c->status says why it is wrong. */
 bool ls__check_run_step(ls__checker *c, ls__check_thread *t)
 {
     const ls__step *step = ls__check_step(c, t);

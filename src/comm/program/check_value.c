@@ -24,6 +24,7 @@ static void release(const ls__env *env, void *memory, size_t bytes)
     }
 }
 
+/* Values become invalid. */
 void ls__values_fini(ls__values *values)
 {
     release(values->env, values->node, (size_t)values->room * sizeof *values->node);
@@ -130,11 +131,13 @@ ls__value ls__value_round(ls__values *values, ls__value value)
     return intern(values, LS__NODE_ROUND, value, 0);
 }
 
+/* A leaf is not: it has the element type from the start. */
 bool ls__value_is_rounded(const ls__values *values, ls__value value)
 {
     return value != 0 && values->node[value].kind == LS__NODE_ROUND;
 }
 
+/* The leftmost leaf decides; a sum over chunks of different places is found by ls__value_count. */
 int ls__value_place(const ls__values *values, ls__value value)
 {
     while (value != 0 && values->node[value].kind != LS__NODE_LEAF) {

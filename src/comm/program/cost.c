@@ -14,7 +14,7 @@
 typedef struct depths {
     const ls__program *program;
     ls__arena arena;
-    int *written; /* per cell: depth of what it holds */
+    int *written; /* per cell: depth of its value */
     int cells;
     int *sent; /* depth of the k-th send */
     int sends, receives;
@@ -31,7 +31,8 @@ static int *cell_of(depths *d, ls__ref ref)
     return &d->written[ref.buffer * p->chunks + ref.chunk];
 }
 
-/* What a peer has written before the last fence is as deep as anything was then. */
+/* A peer's value from before the last fence counts as deep as the deepest step before that
+ * fence. */
 static int depth_of_sources(depths *d, const ls__step *step)
 {
     int depth = 0;
@@ -43,7 +44,7 @@ static int depth_of_sources(depths *d, const ls__step *step)
     return depth;
 }
 
-/* The depth of what the step writes; only this rank's cells are known. */
+/* Records the depth of the written values; only this rank's cells are known. */
 static void store(depths *d, const ls__step *step, int depth)
 {
     for (int i = 0; i < step->dst_count; i++) {
@@ -94,15 +95,15 @@ static void visit(depths *d, const ls__step *step)
 
 /* Whether this receive has no counterpart among the sends visited so far; another lane may still
  * send it. */
-static bool comes_early(const depths *d, const ls__step *step)
+static bool is_unmatched(const depths *d, const ls__step *step)
 {
     const bool receives = step->kind == LS__STEP_RECV || step->kind == LS__STEP_RECV_REDUCE;
     return receives && d->receives >= d->sends;
 }
 
-/* Visits every lane as far as possible; whether any moved. `patient` holds receives back until
- * their counterparts are sent. */
-static bool visit_lanes(depths *d, int *next, bool patient)
+/* Visits every lane as far as possible; whether any moved. With `in_order` a receive waits until
+ * its counterpart is sent; without, one step is visited. */
+static bool visit_lanes(depths *d, int *next, bool in_order)
 {
     const ls__program *p = d->program;
     bool moved = false;
@@ -111,13 +112,13 @@ static bool visit_lanes(depths *d, int *next, bool patient)
         while (next[lane] < count) {
             const ls__step *step = &p->steps[p->lane_start[lane] + next[lane]];
             if ((step->wait_lane >= 0 && next[step->wait_lane] <= step->wait_step) ||
-                (patient && comes_early(d, step))) {
+                (in_order && is_unmatched(d, step))) {
                 break;
             }
             visit(d, step);
             next[lane]++;
             moved = true;
-            if (!patient) {
+            if (!in_order) {
                 return true;
             }
         }
@@ -125,8 +126,8 @@ static bool visit_lanes(depths *d, int *next, bool patient)
     return moved;
 }
 
-/* Visits all steps in an order that respects lanes and waits; patience is given up when it leads
- * nowhere. */
+/* Visits all steps in an order that respects lanes and waits. Where no lane can move in order, one
+ * step is visited out of order. */
 static void visit_all(depths *d)
 {
     int next[LS__PROGRAM_LANES_MAX] = {0};

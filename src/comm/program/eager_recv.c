@@ -116,7 +116,8 @@ static void find_need(const ls__program *p, ls__step *step, const before counts)
     }
 }
 
-ls_status ls__program_find_early(ls__program *p)
+/* Called once, when a program is built. Programs without a RECV need no memory for it. */
+ls_status ls__program_find_eager_recvs(ls__program *p)
 {
     size_t bytes = 0;
     bool any = false;

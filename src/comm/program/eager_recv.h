@@ -4,6 +4,6 @@
 
 #include "comm/program/program.h"
 
-ls_status ls__program_find_early(ls__program *p); /* fills in ls__step.need; LS_ERR_MEMORY */
+ls_status ls__program_find_eager_recvs(ls__program *p); /* fills in ls__step.need; LS_ERR_MEMORY */
 
 #endif

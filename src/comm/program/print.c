@@ -17,7 +17,7 @@
 
 typedef struct text {
     char *out;
-    size_t room, used; /* used counts what did not fit, too */
+    size_t room, used; /* used also counts the text that did not fit */
 } text;
 
 static void put(text *t, const char *format, ...) LS__PRINTF(2, 3);
@@ -32,6 +32,7 @@ static void put(text *t, const char *format, ...)
     t->used += bytes > 0 ? (size_t)bytes : 0;
 }
 
+/* In lower case, as in program.h. */
 const char *ls__step_kind_name(ls__step_kind kind)
 {
     static const char *const names[] = {"send",   "recv",      "recv_reduce", "copy",
@@ -39,6 +40,7 @@ const char *ls__step_kind_name(ls__step_kind kind)
     return (unsigned)kind <= LS__STEP_FENCE ? names[kind] : "invalid";
 }
 
+/* In lower case, as in program.h. */
 const char *ls__buffer_name(ls__program_buffer buffer)
 {
     static const char *const names[] = {"input", "output", "stage", "scratch"};

@@ -1,10 +1,10 @@
 /* A collective is data (docs/design.md, D1).
  *
- * An algorithm is a generator: from the operation, the ranks and who shares memory it emits, for
- * one rank, a *program*: a few lanes of ordered steps over chunks. A step starts when the step
- * before it in its lane is complete and, if it names one, when another lane has completed a given
- * step. One engine runs programs over any transport; the checker runs them symbolically; the cost
- * of an algorithm is counted from them. A program does not depend on the count: it is cached per
+ * An algorithm is a generator: from the operation, the ranks and their hosts it emits, for one
+ * rank, a *program*: a few lanes of ordered steps over chunks. A step starts when the step before
+ * it in its lane is complete and, if it names one, when another lane has completed a given step.
+ * One engine runs programs over any transport; the checker runs them symbolically; the cost of an
+ * algorithm is counted from them. A program does not depend on the count: it is cached per
  * (algorithm, operation, size, rank, root) and bound to a chunk table at launch.
  *
  * Buffers. INPUT and OUTPUT are the user's (equal when in place); STAGE is a rank's slot of shared
@@ -24,7 +24,7 @@
  * floats accumulate in float32 and round once). In a *wide* program SCRATCH therefore holds
  * elements of the accumulation dtype, and so do messages sent from SCRATCH into SCRATCH. A COPY or
  * a REDUCE into SCRATCH widens and does not round. A REDUCE into OUTPUT is final: it divides, where
- * the operation divides, and rounds, once; what was rounded never takes part in a sum again. For
+ * the operation divides, and rounds, once; a rounded sum never takes part in another sum. For
  * dtypes that are their own accumulator a wide program is an ordinary one.
  *
  * A *ref* names chunk `chunk` of buffer `buffer` of `rank`. Only PEER_ steps may name another rank.
@@ -132,13 +132,13 @@ typedef struct ls__program_spec {
 #define LS__IN_STAGED (1u << LS__MEMORY_STAGED)
 #define LS__IN_ALL (LS__IN_MESSAGES | LS__IN_REGISTERED | LS__IN_STAGED)
 
-/* An algorithm: one file under comm/algorithm/. `generate` returns LS_ERR_UNSUPPORTED for a spec that
- * it does not support. */
+/* An algorithm: one file under comm/algorithm/. `generate` returns LS_ERR_UNSUPPORTED for a spec
+ * that it does not support. */
 typedef struct ls__algorithm {
     const char *name;
     ls__operation operation;
-    bool exact;        /* for every distribution over hosts; a program may be exact even if not */
-    unsigned memories; /* LS__IN_…: what it runs in */
+    bool exact;        /* for every distribution over hosts; false: for some, or for none */
+    unsigned memories; /* LS__IN_…: the kinds of memory for which it has programs */
     ls_status (*generate)(const ls__program_spec *spec, const ls__env *env, ls__program **out);
 } ls__algorithm;
 
@@ -186,18 +186,18 @@ ls_status ls__builder_finish(ls__builder *b, bool exact, ls__program **out); /* 
 ls_status ls__program_check(ls__program *const *programs, int size, int capacity);
 
 typedef struct ls__program_cost { /* of one rank, in units of the operation's full buffer */
-    int steps;             /* longest chain of dependent steps that move data between ranks, taking
-                              it that all ranks do alike; ls__programs_steps knows */
+    int steps;             /* longest chain of dependent steps that move data between ranks, if all
+                              ranks do alike; ls__programs_steps counts exactly */
     double sent, received; /* buffers; PEER_ writes count as sent, PEER_ reads as received */
-    double wide;           /* of what is sent, how much is in the accumulation dtype */
+    double wide;           /* the part of `sent` that is in the accumulation dtype */
 } ls__program_cost;
 void ls__program_cost_count(const ls__program *program, ls__program_cost *out);
 
 /* The longest chain of dependent messages through all ranks' programs (messages only); -1 without
  * memory or when they deadlock. */
 int ls__programs_steps(ls__program *const *programs, int size);
-/* The same with a callback for every message: the SEND step in its sender's program, and the step of
- * the whole operation in which it travels, from 1. */
+/* The same with a callback for every message: the SEND step in its sender's program, and the step
+ * of the whole operation in which it travels, from 1. */
 typedef void (*ls__message_fn)(void *arg, const ls__program *sender, const ls__step *send,
                                int step);
 int ls__programs_walk(ls__program *const *programs, int size, ls__message_fn message, void *arg);

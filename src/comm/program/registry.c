@@ -2,6 +2,7 @@
  * first one of an operation is its default. */
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/text.h"
 #include "comm/algorithm/algorithm.h"
 #include "comm/program/program.h"
@@ -54,6 +55,7 @@ static const ls__algorithm *const algorithms[] = {
     &ls__scatter_v_direct,
 };
 
+/* In pinned order; the array is static. */
 const ls__algorithm *const *ls__algorithms(int *count)
 {
     *count = (int)(sizeof algorithms / sizeof algorithms[0]);
@@ -77,10 +79,12 @@ int ls__algorithm_index(const ls__algorithm *algorithm)
     int index = 0;
     while (algorithms[index] != algorithm) {
         index++;
+        LS_ASSERT(index < (int)(sizeof algorithms / sizeof algorithms[0]));
     }
     return index;
 }
 
+/* For error texts and documentation; cut if it does not fit. */
 void ls__algorithm_names(ls__operation operation, char *out, size_t bytes)
 {
     ls__text text = {.at = out, .room = bytes};

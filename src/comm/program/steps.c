@@ -4,22 +4,23 @@
  * it. */
 #include <string.h>
 
+#include "base/assert.h"
 #include "comm/program/check.h"
 
-typedef struct post { /* depths of the messages from one rank to another on one lane */
+typedef struct stream { /* depths of the messages from one rank to another on one lane */
     int *depth;
     int sent, taken;
-} post;
+} stream;
 
 typedef struct walk {
     ls__program *const *programs;
     int size, deepest;
     ls__arena arena;
     bool failed;
-    post *posts; /* [size * size * LANES_MAX] */
-    int **cell;  /* [size][cells of the rank] */
-    int *next;   /* [size * LANES_MAX] */
-    int *heard;  /* [size]: BARRIER's messages are empty: each follows all that has come */
+    stream *streams; /* [size * size * LANES_MAX] */
+    int **cell;      /* [size][cells of the rank] */
+    int *next;       /* [size * LANES_MAX] */
+    int *arrived;    /* [size] BARRIER, whose messages are empty: depth of the last arrival */
     ls__message_fn message;
     void *arg;
 } walk;
@@ -33,10 +34,10 @@ static int *cell_of(const walk *w, const ls__program *p, ls__ref ref)
 }
 
 /* The stream of one pair of ranks on one lane. */
-static post *post_of(const walk *w, int from, int to, int lane)
+static stream *stream_of(const walk *w, int from, int to, int lane)
 {
-    return &w->posts[((size_t)from * (size_t)w->size + (size_t)to) * LS__PROGRAM_LANES_MAX +
-                     (size_t)lane];
+    return &w->streams[((size_t)from * (size_t)w->size + (size_t)to) * LS__PROGRAM_LANES_MAX +
+                       (size_t)lane];
 }
 
 /* A step needs all of its sources. */
@@ -53,15 +54,16 @@ static int deepest_source(const walk *w, const ls__program *p, const ls__step *s
 /* Runs a step; false when its message has not arrived. */
 static bool visit(walk *w, const ls__program *p, const ls__step *step)
 {
-    int depth = p->operation == LS__OP_BARRIER ? w->heard[p->rank] : deepest_source(w, p, step);
+    int depth = p->operation == LS__OP_BARRIER ? w->arrived[p->rank] : deepest_source(w, p, step);
     if (step->kind == LS__STEP_SEND) {
-        post *to = post_of(w, p->rank, step->peer, step->lane);
+        stream *to = stream_of(w, p->rank, step->peer, step->lane);
+        LS_ASSERT(to->depth != NULL);
         to->depth[to->sent++] = depth + 1;
         if (w->message != NULL) {
             w->message(w->arg, p, step, depth + 1);
         }
     } else if (step->kind == LS__STEP_RECV || step->kind == LS__STEP_RECV_REDUCE) {
-        post *from = post_of(w, step->peer, p->rank, step->lane);
+        stream *from = stream_of(w, step->peer, p->rank, step->lane);
         if (from->taken == from->sent) {
             return false;
         }
@@ -69,7 +71,7 @@ static bool visit(walk *w, const ls__program *p, const ls__step *step)
             step->kind == LS__STEP_RECV_REDUCE ? *cell_of(w, p, p->refs[step->first_dst]) : 0;
         depth = from->depth[from->taken++];
         depth = own > depth ? own : depth;
-        w->heard[p->rank] = depth > w->heard[p->rank] ? depth : w->heard[p->rank];
+        w->arrived[p->rank] = depth > w->arrived[p->rank] ? depth : w->arrived[p->rank];
     }
     for (int i = 0; i < step->dst_count; i++) {
         *cell_of(w, p, p->refs[step->first_dst + i]) = depth;
@@ -78,7 +80,7 @@ static bool visit(walk *w, const ls__program *p, const ls__step *step)
     return true;
 }
 
-/* Runs the lanes of a rank as far as they get; whether any moved. */
+/* Runs the lanes of a rank as far as possible; whether any moved. */
 static bool visit_rank(walk *w, const ls__program *p)
 {
     int *next = &w->next[p->rank * LS__PROGRAM_LANES_MAX];
@@ -106,14 +108,14 @@ static void *take(walk *w, size_t count, size_t bytes)
     return memory;
 }
 
-/* Room for every message of a rank in each of the posts it uses. */
+/* Room for every message of a rank in each of the streams it uses. */
 static void set_up_rank(walk *w, const ls__program *p)
 {
     w->cell[p->rank] = take(w, (size_t)(3 * p->chunks + p->scratch_slots), sizeof **w->cell);
     for (int s = 0; s < p->step_count && !w->failed; s++) {
         const ls__step *step = &p->steps[s];
         if (step->kind == LS__STEP_SEND) {
-            post *to = post_of(w, p->rank, step->peer, step->lane);
+            stream *to = stream_of(w, p->rank, step->peer, step->lane);
             const int lane_steps = p->lane_start[step->lane + 1] - p->lane_start[step->lane];
             to->depth = to->depth ? to->depth : take(w, (size_t)lane_steps, sizeof *to->depth);
         }
@@ -135,15 +137,16 @@ static bool all_done(const walk *w)
     return true;
 }
 
+/* Rounds over all ranks until none moves, as in check.c; -1 also if memory is short. */
 int ls__programs_walk(ls__program *const *programs, int size, ls__message_fn message, void *arg)
 {
     walk w = {.programs = programs, .size = size, .message = message, .arg = arg};
     const size_t ranks = (size_t)size;
     ls__arena_init(&w.arena, programs[0]->env, (size_t)1 << 16);
-    w.posts = take(&w, ranks * ranks * LS__PROGRAM_LANES_MAX, sizeof *w.posts);
+    w.streams = take(&w, ranks * ranks * LS__PROGRAM_LANES_MAX, sizeof *w.streams);
     w.cell = take(&w, ranks, sizeof *w.cell);
     w.next = take(&w, ranks * LS__PROGRAM_LANES_MAX, sizeof *w.next);
-    w.heard = take(&w, ranks, sizeof *w.heard);
+    w.arrived = take(&w, ranks, sizeof *w.arrived);
     for (int r = 0; r < size && !w.failed; r++) {
         set_up_rank(&w, programs[r]);
     }
@@ -158,6 +161,7 @@ int ls__programs_walk(ls__program *const *programs, int size, ls__message_fn mes
     return steps;
 }
 
+/* Without a callback. */
 int ls__programs_steps(ls__program *const *programs, int size)
 {
     return ls__programs_walk(programs, size, NULL, NULL);

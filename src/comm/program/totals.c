@@ -2,6 +2,7 @@
  * travels. docs/algorithms.md and `build/bench/dev/measure cost-table` are generated from it. */
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/error.h"
 #include "comm/program/check.h"
 
@@ -23,6 +24,7 @@ static void add_message(void *arg, const ls__program *sender, const ls__step *se
         t->too_long = true;
         return;
     }
+    LS_ASSERT(step >= 1);
     const size_t row = (size_t)(step - 1) * (size_t)t->size;
     t->sent[row + (size_t)sender->rank] += chunk;
     t->received[row + (size_t)send->peer] += chunk;
@@ -33,7 +35,6 @@ static void add_message(void *arg, const ls__program *sender, const ls__step *se
     t->out->step[step - 1].total += chunk;
 }
 
-/* The larger of two. */
 static double larger(double a, double b)
 {
     return a > b ? a : b;

@@ -5,8 +5,8 @@
  * grows: a stamp, the number of finished operations, a claim, a life that ends. A reader that sees
  * too little waits a little longer.
  *
- * A message without a slot is kept and sent as soon as there is one (send_to). The transport loses
- * messages only together with the connection, and then the peer is given up.
+ * A message without a slot is kept and sent as soon as there is one (remote_send.c). The transport
+ * loses messages only together with the connection, and then the peer is given up.
  */
 #include "comm/remote/remote.h"
 
@@ -41,80 +41,14 @@ typedef struct beat { /* the payload of BEAT */
 
 /* ---- sending ------------------------------------------------------------------------------ */
 
-/* Copies head and payload into a slot of the transport. False: no slot now. */
-static bool put(ls__comm *comm, int peer, const ls__message *head, const void *payload)
-{
-    ls__transport *t = comm->transport;
-    ls__message *message = t->reserve(t, peer);
-    if (message == NULL) {
-        return false;
-    }
-    memcpy(message, head, sizeof *message);
-    if (head->bytes > 0 && payload != NULL) {
-        memcpy(message->payload, payload, head->bytes);
-    }
-    t->commit(t, peer);
-    return true;
-}
-
-/* Sends the message now, or keeps it until there is room; what is sent to a broken connection is
- * dropped. False: there is neither a slot nor memory, so the caller tries again at its next
- * turn. */
-static bool send_to(ls__comm *comm, int peer, const ls__message *head, const void *payload)
-{
-    ls__list *waiting = &comm->remote->rank[peer].waiting;
-    if (comm->transport->broken(comm->transport, peer) != NULL) {
-        return true; /* nobody receives it */
-    }
-    if (ls__list_empty(waiting) && put(comm, peer, head, payload)) {
-        return true;
-    }
-    ls__unexpected *kept = ls__unexpected_keep_parts(comm, peer, head, payload);
-    if (kept != NULL) {
-        ls__list_push_back(waiting, &kept->link);
-    }
-    return kept != NULL;
-}
-
-/* Sends kept messages in their order; whether any went out. */
-static bool send_waiting(ls__comm *comm, int peer)
-{
-    ls__list *waiting = &comm->remote->rank[peer].waiting;
-    bool moved = false;
-    LS__LIST_EACH (at, waiting) {
-        ls__unexpected *kept = LS__LIST_ITEM(at, ls__unexpected, link);
-        if (comm->transport->broken(comm->transport, peer) == NULL &&
-            !put(comm, peer, kept->message, kept->message->payload)) {
-            break;
-        }
-        ls__list_remove(&kept->link);
-        ls__unexpected_drop(comm, kept);
-        moved = true;
-    }
-    return moved;
-}
-
-/* False: at least one member could be neither sent to nor queued for. Sending again to the others
- * is harmless: receivers take only what is newer than their copy. */
-static bool to_remote_members(ls_group *group, const ls__message *head, const void *payload)
-{
-    bool all = true;
-    for (int r = 0; r < group->size; r++) {
-        if (group->member[r].remote) {
-            all = send_to(group->comm, group->member[r].world_rank, head, payload) && all;
-        }
-    }
-    return all;
-}
-
 /* A message of the group without payload. */
 static ls__message head_of(const ls_group *group, ls__message_kind kind)
 {
     return (ls__message){.kind = (uint32_t)kind, .group = group->id};
 }
 
-/* How far this rank has finished: it goes along with other messages, so that few FINISHED are
- * needed. */
+/* The last operation that this rank has finished. Other messages carry it, too, so that few
+ * FINISHED are needed. */
 static uint64_t finished_by(const ls_group *group)
 {
     return atomic_load_explicit(&group->own->finished, memory_order_relaxed);
@@ -128,9 +62,11 @@ static bool post(ls_group *group, uint64_t sequence, uint32_t bytes)
     head.bytes = bytes;
     head.total = finished_by(group);
     head.descriptor = slot->descriptor;
-    return to_remote_members(group, &head, ls__small_place(group, group->rank, sequence));
+    return ls__remote_send_members(group, &head, ls__small_place(group, group->rank, sequence));
 }
 
+/* The operation has stalled: its announcement goes out alone, so that both sides can be compared
+ * and named. */
 void ls__remote_post(ls_group *group, uint64_t sequence)
 {
     if (group->has_remote) {
@@ -156,33 +92,35 @@ static bool post_new(ls_group *group)
     return moved;
 }
 
-void ls__remote_tell_finished(ls_group *group)
+/* Before this rank falls silent, so that no member waits for room that exists. */
+void ls__remote_send_finished(ls_group *group)
 {
     if (group->has_remote) {
         ls__message head = head_of(group, LS__MESSAGE_FINISHED);
         head.total = finished_by(group);
-        (void)to_remote_members(group, &head, NULL);
+        (void)ls__remote_send_members(group, &head, NULL);
     }
 }
 
+/* A lost copy would keep memory in quarantine on that member, so it is queued like any message. */
 void ls__remote_send_left(ls_group *group, ls__message_kind kind)
 {
     if (group->has_remote) {
         const ls__message head = head_of(group, kind);
-        (void)to_remote_members(group, &head, NULL);
+        (void)ls__remote_send_members(group, &head, NULL);
     }
 }
 
 typedef struct cause {
     ls_status status;
-    int by; /* rank of the world whose doing it is */
+    int by; /* the rank of the world that caused it */
     const char *text;
 } cause;
 
-/* CLAIM and FAILED carry status, culprit and text in fields that no other message uses. */
+/* CLAIM and FAILED carry status, responsible rank and text in fields that no other message uses. */
 static void put_cause(ls__message *head, const cause *c)
 {
-    head->letter = (uint64_t) - (int64_t)c->status;
+    head->number = (uint64_t) - (int64_t)c->status;
     head->offset = (uint64_t)c->by;
     head->bytes = (uint32_t)strlen(c->text) + 1;
 }
@@ -192,13 +130,14 @@ static void put_cause(ls__message *head, const cause *c)
 static bool spread(ls_group *group, int claimant, const cause *c)
 {
     ls__message head = head_of(group, LS__MESSAGE_FAILED);
-    const bool to_near = group->member[claimant].remote;
+    const bool to_local = group->member[claimant].remote;
+    LS_ASSERT(c->status < 0);
     bool all = true;
     put_cause(&head, c);
     head.lane = (uint32_t)claimant;
     for (int r = 0; r < group->size; r++) {
-        if (r != group->rank && (group->member[r].remote || to_near)) {
-            all = send_to(group->comm, group->member[r].world_rank, &head, c->text) && all;
+        if (r != group->rank && (group->member[r].remote || to_local)) {
+            all = ls__remote_send(group->comm, group->member[r].world_rank, &head, c->text) && all;
         }
     }
     return all;
@@ -209,7 +148,7 @@ static bool send_claim(ls_group *group)
 {
     ls__message head = head_of(group, LS__MESSAGE_CLAIM);
     put_cause(&head, &(cause){group->claim_status, group->claim_by, group->claim_text});
-    return send_to(group->comm, group->member[0].world_rank, &head, group->claim_text);
+    return ls__remote_send(group->comm, group->member[0].world_rank, &head, group->claim_text);
 }
 
 /* Sends the failure that a thread of this rank has prepared, once. Whether it was sent; without
@@ -235,6 +174,7 @@ static bool report_failure(ls_group *group)
  * or in the own control block. The claim word comes last and publishes the rest. */
 static void write_cause(ls_group *group, int claimant, const cause *c)
 {
+    LS_ASSERT(claimant >= 0 && claimant < group->size && c->status < 0);
     ls__control_block *of = group->member[claimant].control;
     snprintf(of->failed_text, sizeof of->failed_text, "%s", c->text);
     of->failed_by = c->by;
@@ -246,7 +186,7 @@ static void write_cause(ls_group *group, int claimant, const cause *c)
 /* Status and text of CLAIM and FAILED. False: the message is malformed, and is ignored. */
 static bool read_cause(const ls__message *message, cause *out)
 {
-    *out = (cause){(ls_status) - (int64_t)message->letter, (int)message->offset,
+    *out = (cause){(ls_status) - (int64_t)message->number, (int)message->offset,
                    (const char *)message->payload};
     return message->bytes > 0 && message->bytes <= LS__FAILURE_MAX && out->status < 0 &&
            out->status > -1000 && out->text[message->bytes - 1] == '\0';
@@ -278,7 +218,7 @@ static void take_failed(ls_group *group, const ls__message *message)
         return;
     }
     if (claimant == (uint32_t)group->rank) {
-        ls__group_tell_board(group, c.status, c.text); /* granted by member 0 */
+        ls__group_record_failure(group, c.status, c.text); /* granted by member 0 */
     }
     if (group->member[0].remote || group->member[claimant].remote) {
         write_cause(group, (int)claimant, &c);
@@ -309,18 +249,18 @@ static void take_post(ls_group *group, int from, const ls__message *message)
     if (message->bytes > 0) {
         memcpy(ls__small_stage(group, from, sequence), message->payload, message->bytes);
     }
-    ls__remote_heard(group, from, message);
+    ls__remote_record_call(group, from, message);
     /* A member that posts after this rank has finished may be missing this rank's FINISHED. */
     if (finished_by(group) >= sequence) {
         ls__message head = head_of(group, LS__MESSAGE_FINISHED);
         head.total = finished_by(group);
-        (void)send_to(group->comm, group->member[from].world_rank, &head, NULL);
+        (void)ls__remote_send(group->comm, group->member[from].world_rank, &head, NULL);
     }
 }
 
 /* The cached control block then looks as if the member had announced the operation in shared
  * memory, so the code that compares descriptors and names stragglers needs no second form. */
-void ls__remote_heard(ls_group *group, int member, const ls__message *message)
+void ls__remote_record_call(ls_group *group, int member, const ls__message *message)
 {
     const ls__descriptor *d = &message->descriptor;
     ls__post *slot = ls__post_slot(group, member, d->sequence);
@@ -329,10 +269,12 @@ void ls__remote_heard(ls_group *group, int member, const ls__message *message)
         slot->descriptor = *d;
         slot->descriptor.memory = LS__MEMORY_STAGED; /* its offsets mean nothing here */
         atomic_store_explicit(&slot->stamp, ls__stamp(d->sequence, 1), memory_order_seq_cst);
-        ls__mismatch_heard(group, member, d->sequence);
+        ls__mismatch_check_member(group, member, d->sequence);
     }
 }
 
+/* Messages from members that share memory with this rank carry nothing new, except CLAIM and
+ * FAILED, which check that themselves. */
 bool ls__remote_take_group(ls_group *group, int from, const ls__message *message)
 {
     const int member = ls__member_of(group, from);
@@ -388,7 +330,8 @@ static void take_beat(ls__comm *comm, int from, const ls__message *message)
                           memory_order_release);
 }
 
-/* What the sender waits for; deadlock detection reads it from the cached record. */
+/* The operations for which the sender waits; deadlock detection reads them from the cached
+ * record. */
 static void take_blocked(ls__comm *comm, int from, const ls__message *message)
 {
     ls__blocked blocked;
@@ -398,12 +341,13 @@ static void take_blocked(ls__comm *comm, int from, const ls__message *message)
     }
 }
 
+/* Called when the published record has changed. */
 void ls__remote_send_blocked(ls__comm *comm, const ls__blocked *blocked)
 {
     const ls__message head = {.kind = LS__MESSAGE_BLOCKED, .bytes = sizeof *blocked};
     for (int r = 0; comm->remote != NULL && r < comm->runtime->world_size; r++) {
         if (comm->remote->is[r]) {
-            (void)send_to(comm, r, &head, blocked);
+            (void)ls__remote_send(comm, r, &head, blocked);
         }
     }
 }
@@ -414,7 +358,7 @@ static void take_bye(ls__comm *comm, int from)
 {
     ls__remote_rank *rank = &comm->remote->rank[from];
     const ls__message head = {.kind = LS__MESSAGE_BYE_SEEN};
-    (void)send_to(comm, from, &head, NULL);
+    (void)ls__remote_send(comm, from, &head, NULL);
     rank->left_ns = comm->env->now_ns(comm->env);
     atomic_store_explicit(&rank->record->life, LS__LIFE_LEFT, memory_order_release);
 }
@@ -428,6 +372,7 @@ static void take_left(ls__comm *comm, int from, const ls__message *message)
                           memory_order_release);
 }
 
+/* Kinds of another version are ignored. */
 bool ls__remote_take(ls__comm *comm, int from, const ls__message *message)
 {
     if (comm->remote == NULL || !comm->remote->is[from]) {
@@ -482,6 +427,7 @@ static void fill_beat(const ls__comm *comm, uint64_t now, beat *out)
     }
 }
 
+/* Only with a free slot: the next heartbeat replaces this one. */
 static void send_beats(ls__comm *comm, uint64_t now)
 {
     beat b;
@@ -492,17 +438,18 @@ static void send_beats(ls__comm *comm, uint64_t now)
         /* Waiting messages are a sign of life as well, and beats must not pile up for a stopped
          * peer. */
         if (comm->remote->is[r] && ls__list_empty(&comm->remote->rank[r].waiting)) {
-            (void)put(comm, r, &head, &b);
+            (void)ls__remote_put(comm, r, &head, &b);
         }
     }
 }
 
-void ls__remote_say_bye(ls__comm *comm)
+/* No message of this rank follows, except answers. */
+void ls__remote_send_bye(ls__comm *comm)
 {
     const ls__message head = {.kind = LS__MESSAGE_BYE};
     for (int r = 0; r < comm->runtime->world_size; r++) {
         if (comm->remote->is[r]) {
-            (void)send_to(comm, r, &head, NULL);
+            (void)ls__remote_send(comm, r, &head, NULL);
         }
     }
 }
@@ -510,9 +457,10 @@ void ls__remote_say_bye(ls__comm *comm)
 /* One pass: the transport, messages that waited, failures, and new announcements. */
 bool ls__remote_turn(ls__comm *comm)
 {
+    LS_ASSERT(comm->remote != NULL);
     bool moved = comm->transport->turn(comm->transport);
     for (int r = 0; r < comm->runtime->world_size; r++) {
-        moved = send_waiting(comm, r) || moved;
+        moved = ls__remote_send_waiting(comm, r) || moved;
     }
     LS__LIST_EACH (at, &comm->groups) {
         ls_group *group = LS__LIST_ITEM(at, ls_group, link);
@@ -526,7 +474,7 @@ bool ls__remote_turn(ls__comm *comm)
     return moved;
 }
 
-/* ---- now and then ------------------------------------------------------------------------- */
+/* ---- the periodic check ---------------------------------------------------------------------- */
 
 /* Whether the rank is a member of the group. */
 static bool has_member(const ls_group *group, int world_rank)
@@ -535,18 +483,19 @@ static bool has_member(const ls_group *group, int world_rank)
 }
 
 /* Fails every group that contains a rank which cannot be reached any more. Unconfirmed, because
- * only a launcher can tell a dead process from a broken network. */
+ * only a launcher can distinguish a dead process from a broken network. */
 static void give_up(ls__comm *comm, int r, const char *why)
 {
     ls__remote_rank *rank = &comm->remote->rank[r];
     char text[LS__FAILURE_MAX], doing[512];
+    LS_ASSERT(!rank->given_up);
     rank->given_up = true;
     ls__comm_describe(comm, r, doing, sizeof doing);
     snprintf(text, sizeof text,
-             "the connection between rank %d and rank %d broke (%s), and no launcher has told why: "
-             "%s; look at that host and the network between (unconfirmed)",
+             "the connection between rank %d and rank %d broke (%s), and no launcher has reported "
+             "why: %s; check that host and the network between (unconfirmed)",
              comm->runtime->rank, r, why, doing);
-    ls__comm_tell_board(comm, LS_ERR_PEER, text);
+    ls__comm_record_failure(comm, LS_ERR_PEER, text);
     LS__LIST_EACH (at, &comm->groups) {
         ls_group *group = LS__LIST_ITEM(at, ls_group, link);
         if (has_member(group, r) &&
@@ -557,8 +506,8 @@ static void give_up(ls__comm *comm, int r, const char *why)
     atomic_store_explicit(&rank->record->life, LS__LIFE_DEAD, memory_order_release);
 }
 
-/* A broken connection is held against the rank only after a grace period, since the launcher
- * usually knows the reason. Silence is only warned about: the process may be stopped. */
+/* A rank is given up only some time after its connection broke, since the launcher usually reports
+ * the reason. Silence leads to a warning only: the process may be stopped. */
 static void check_rank(ls__comm *comm, int r, uint64_t now_ns)
 {
     ls__remote_rank *rank = &comm->remote->rank[r];
@@ -580,11 +529,12 @@ static void check_rank(ls__comm *comm, int r, uint64_t now_ns)
         ls__comm_describe(comm, r, what, sizeof what);
         LS__WARN("%s", what);
     } else if (!silent && rank->silent) {
-        LS__WARN("rank %d is heard of again", r);
+        LS__WARN("rank %d sends heartbeats again", r);
         rank->silent = false;
     }
 }
 
+/* Called ten times a second; heartbeats have a period of their own. */
 void ls__remote_check(ls__comm *comm, uint64_t now_ns)
 {
     if (now_ns >= comm->remote->next_beat_ns) {

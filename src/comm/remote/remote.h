@@ -13,9 +13,10 @@
  *     CLAIM     to member 0: "let this failure be the group's root cause"
  *     FAILED    from the winner of the claim (or from member 0 on its behalf): the root cause
  *     QUIET, LEFT   the tables of reclaim.c
- *     BEAT      the activity of a rank, twice a second; silence shows a stopped or cut-off rank
- *     BYE       a rank leaves; it waits, for a moment, until its peers have seen it, so that all it
- *               sent has arrived: closing a socket with unread bytes sends a reset, which overtakes
+ *     BEAT      the heartbeat with a rank's activity, twice a second; a silent rank is stopped or
+ *               cut off
+ *     BYE       a rank leaves; it waits for a moment until its peers have answered, so that all its
+ *               data has arrived: closing a socket with unread bytes sends a reset, which overtakes
  *               data
  *
  * A group with a remote member runs its operations by messages, small ones in one shot; memory is
@@ -34,6 +35,7 @@
 #define LS__REMOTE_SILENT_NS 2500000000u /* silence of a rank before a warning */
 #define LS__REMOTE_BYE_NS 2000000000u    /* how long leaving waits for answers */
 
+/* A rank on another host; all of it is written by the holder of the progress lock. */
 typedef struct ls__remote_rank {
     unsigned char *cache;   /* heap header and the world's control block */
     ls__board_rank *record; /* of its board */
@@ -41,7 +43,9 @@ typedef struct ls__remote_rank {
     int first;                   /* the lowest rank of its host */
     ls__list waiting;            /* messages (ls__unexpected) that found no slot yet */
     uint64_t broken_ns, left_ns; /* time of the event; 0: it has not happened */
-    bool silent, given_up, bye_seen;
+    bool silent;                 /* a warning about its silence was logged */
+    bool given_up;               /* its groups have failed */
+    bool bye_seen;               /* it has answered BYE */
 } ls__remote_rank;
 
 struct ls__remote {
@@ -58,12 +62,23 @@ struct ls__remote {
 ls_status ls__remote_open(ls__comm *comm);
 /* Connects, and makes comm->transport, which owns `host` from then on (closed on failure, too). */
 ls_status ls__remote_connect(ls__comm *comm, ls__transport *host);
-void ls__remote_say_bye(ls__comm *comm);
+void ls__remote_send_bye(ls__comm *comm);
 void ls__remote_leave(ls__comm *comm); /* says BYE; takes the progress lock itself */
 void ls__remote_close(ls__comm *comm);
 
+/* remote_send.c. All need the progress lock.
+ *
+ * Sends a message if the transport has a slot now. */
+bool ls__remote_put(ls__comm *comm, int peer, const ls__message *head, const void *payload);
+/* Sends it or queues a copy. False: neither a slot nor memory; the caller tries again later. */
+bool ls__remote_send(ls__comm *comm, int peer, const ls__message *head, const void *payload);
+/* The same to all remote members of the group. */
+bool ls__remote_send_members(ls_group *group, const ls__message *head, const void *payload);
+/* Sends queued messages to this rank; whether any went out. */
+bool ls__remote_send_waiting(ls__comm *comm, int peer);
+
 /* A message of a program has arrived from this member, which therefore has called the operation. */
-void ls__remote_heard(ls_group *group, int member, const ls__message *message);
+void ls__remote_record_call(ls_group *group, int member, const ls__message *message);
 
 /* Sends all that is due. Whether anything went out. */
 bool ls__remote_turn(ls__comm *comm);
@@ -84,7 +99,7 @@ static inline bool ls__remote_rank_kind(uint32_t kind)
 
 /* To all remote members, if there are any. */
 void ls__remote_post(ls_group *group, uint64_t sequence); /* an operation that has stalled */
-void ls__remote_tell_finished(ls_group *group);
+void ls__remote_send_finished(ls_group *group);
 void ls__remote_send_blocked(ls__comm *comm, const ls__blocked *blocked);
 void ls__remote_send_left(ls_group *group, ls__message_kind kind); /* QUIET, LEFT */
 /* Sends beats and looks for silence and broken connections; called ten times a second. */

@@ -1,4 +1,4 @@
-/* Connecting to the ranks of other hosts in ls_init, and taking leave of them in ls_finalize. The
+/* Connecting to the ranks of other hosts in ls_init, and leaving them in ls_finalize. The
  * protocol is described in remote.h.
  *
  *     ls_init       ls__remote_open     which ranks are remote; their cached state
@@ -78,7 +78,7 @@ static ls_status make_cache(ls__comm *comm, int r)
     rank->cache = env->allocate(env, cache_bytes());
     rank->record = env->allocate(env, record_bytes());
     if (rank->cache == NULL || rank->record == NULL) {
-        return ls__fail(LS_ERR_MEMORY, "ls_init: no memory for what is known of rank %d", r);
+        return ls__fail(LS_ERR_MEMORY, "ls_init: no memory for the cached state of rank %d", r);
     }
     memset(rank->record, 0, record_bytes());
     memset(rank->cache, 0, header_bytes());
@@ -117,6 +117,7 @@ static ls__remote *remote_new(const ls__comm *comm)
     return remote;
 }
 
+/* On failure ls__remote_close releases what exists. */
 ls_status ls__remote_open(ls__comm *comm)
 {
     LS_ASSERT(comm->remote == NULL);
@@ -155,7 +156,7 @@ static ls_status share_bells(ls__comm *comm)
     char key[32];
     remote->bell[own] = env->event_open(env);
     if (remote->bell[own] < 0) {
-        return ls__fail(LS_ERR_SYSTEM, "ls_init: an event to be woken by: %s",
+        return ls__fail(LS_ERR_SYSTEM, "ls_init: cannot create the event that wakes this rank: %s",
                         strerror(-remote->bell[own]));
     }
     LS_TRY(ls__tcp_watch_bell(remote->net, remote->bell[own]));
@@ -191,7 +192,8 @@ ls_status ls__remote_connect(ls__comm *comm, ls__transport *host)
 {
     LS_ASSERT(comm->remote != NULL && comm->remote->net == NULL);
     const ls__boot *boot = &comm->boot;
-    const bool inside = boot->address[0] == '\0'; /* pretended hosts: nothing leaves this one */
+    const bool inside =
+        boot->address[0] == '\0'; /* pretended hosts: all traffic stays on this one */
     char about[96], config[LS__CONFIG_MAX];
     snprintf(about, sizeof about, "%d %d %.63s", comm->runtime->pid,
              ls__comm_host_of(comm, comm->runtime->rank), comm->board->host);
@@ -248,7 +250,7 @@ static bool all_seen(const ls__comm *comm)
 }
 
 /* Whether a peer may still need data of this rank: a slow or stopped one reads late. After a
- * failure nobody waits for it. */
+ * failure no peer waits for it. */
 static bool has_unsent(const ls__comm *comm)
 {
     bool any = ls__tcp_unsent(comm->remote->net);
@@ -273,10 +275,10 @@ void ls__remote_leave(ls__comm *comm)
     uint64_t deadline = begin + LS__REMOTE_BYE_NS;
     ls__progress_take(comm);
     LS__LIST_EACH (at, &comm->groups) {
-        ls__remote_tell_finished(LS__LIST_ITEM(at, ls_group, link));
+        ls__remote_send_finished(LS__LIST_ITEM(at, ls_group, link));
     }
     (void)ls__remote_turn(comm);
-    ls__remote_say_bye(comm);
+    ls__remote_send_bye(comm);
     for (uint64_t now = begin; !all_seen(comm) && now < deadline; now = env->now_ns(env)) {
         if (!ls__engine_turn(comm, true)) {
             ls__tcp_sleep(comm->remote->net, now + LS__CHECK_NS / 10);

@@ -11,7 +11,7 @@ typedef struct mixed {
     bool remote[]; /* [size] */
 } mixed;
 
-/* The transport that reaches this peer. All functions below only pass the call on to it. */
+/* The transport that reaches this peer. All functions below only forward the call to it. */
 static ls__transport *to(ls__transport *t, int peer)
 {
     mixed *self = (mixed *)t;
@@ -49,10 +49,10 @@ static const ls__message *mixed_peek(ls__transport *t, int peer, const void **pa
 }
 
 /* Shared memory never keeps a pointer to a buffer, so only TCP has anything to release. */
-static void mixed_let_go(ls__transport *t, uint32_t group)
+static void mixed_return_buffers(ls__transport *t, uint32_t group)
 {
     mixed *self = (mixed *)t;
-    self->net->let_go(self->net, group);
+    self->net->return_buffers(self->net, group);
 }
 
 static void mixed_release(ls__transport *t, int peer)
@@ -76,6 +76,7 @@ static const char *mixed_broken(ls__transport *t, int peer)
     return via->broken != NULL ? via->broken(via, peer) : NULL;
 }
 
+/* Closes both; ls__mixed_transport_new has taken them over. */
 static void mixed_close(ls__transport *t)
 {
     mixed *self = (mixed *)t;
@@ -98,7 +99,7 @@ ls_status ls__mixed_transport_new(const ls__env *env, ls__transport *host, ls__t
                              .commit_borrowed = mixed_commit_borrowed,
                              .peek = mixed_peek,
                              .release = mixed_release,
-                             .let_go = mixed_let_go,
+                             .return_buffers = mixed_return_buffers,
                              .turn = mixed_turn,
                              .broken = mixed_broken,
                              .close = mixed_close},

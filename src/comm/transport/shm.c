@@ -81,6 +81,7 @@ static void shm_commit_borrowed(ls__transport *t, int peer, const void *payload,
 {
     (void)in_use;
     ls__message *message = shm_reserve(t, peer); /* the slot that the caller has reserved */
+    LS_ASSERT(message != NULL);
     memcpy(message->payload, payload, message->bytes);
     shm_commit(t, peer);
 }
@@ -117,6 +118,7 @@ static void shm_release(ls__transport *t, int peer)
     }
 }
 
+/* A slot holds the head and the payload. */
 static size_t shm_payload_max(ls__transport *t, int peer)
 {
     (void)t;
@@ -130,6 +132,7 @@ static void shm_close(ls__transport *t)
     env->release(env, t, sizeof(shm_transport));
 }
 
+/* The rings lie in the heaps, zeroed, so the transport itself has no state. */
 ls_status ls__shm_transport_new(ls__heap *heap, void (*wake)(void *arg, int peer), void *arg,
                                 ls__transport **out)
 {

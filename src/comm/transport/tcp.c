@@ -83,6 +83,7 @@ static void poll_until(ls__tcp *tcp, uint64_t deadline_ns)
     } while (count == READY_ROOM);
 }
 
+/* The caller may be any thread; set_ready leaves the result to the holder of the progress lock. */
 void ls__tcp_sleep(ls__transport *t, uint64_t deadline_ns)
 {
     poll_until(tcp_of(t), deadline_ns);
@@ -130,13 +131,13 @@ static bool tcp_turn(ls__transport *t)
 
 /* Buffers of a group that ended with an error are returned to their user, so neither queued frames
  * nor frames being received may refer to them any more. */
-static void tcp_let_go(ls__transport *t, uint32_t group)
+static void tcp_return_buffers(ls__transport *t, uint32_t group)
 {
     ls__tcp *tcp = tcp_of(t);
     for (int r = 0; r < tcp->size; r++) {
         for (int i = 0; tcp->remote[r] && i < tcp->connections; i++) {
-            ls__tcp_out_let_go(&tcp->peer[r].connection[i], group);
-            ls__tcp_in_let_go(&tcp->peer[r].connection[i], group);
+            ls__tcp_out_return_buffers(&tcp->peer[r].connection[i], group);
+            ls__tcp_in_return_buffers(&tcp->peer[r].connection[i], group);
         }
     }
 }
@@ -195,14 +196,15 @@ uint64_t ls__tcp_heard(const ls__transport *t, int peer)
     return ((const ls__tcp *)t)->peer[peer].heard_ns;
 }
 
+/* The tag distinguishes the doorbell's event from those of connections. */
 ls_status ls__tcp_watch_bell(ls__transport *t, int bell)
 {
     ls__tcp *tcp = tcp_of(t);
     tcp->bell = bell;
     const int error = tcp->env->poller_add(tcp->env, tcp->poller, bell, LS__TCP_BELL);
-    return error == 0
-               ? LS_OK
-               : ls__fail(LS_ERR_SYSTEM, "ls_init: watching a descriptor: %s", strerror(-error));
+    return error == 0 ? LS_OK
+                      : ls__fail(LS_ERR_SYSTEM, "ls_init: cannot watch the doorbell: %s",
+                                 strerror(-error));
 }
 
 /* A new connection counts as readable and writable, since the events of its handshake are past; the
@@ -211,6 +213,7 @@ ls_status ls__tcp_adopt(ls__tcp *tcp, int peer, int index, ls__link *link)
 {
     ls__tcp_connection *c = &tcp->peer[peer].connection[index];
     const uint64_t tag = (uint64_t)peer * LS__TCP_CONNECTIONS_MAX + (uint64_t)index;
+    LS_ASSERT(index >= 0 && index < tcp->connections);
     LS_ASSERT(c->link == NULL && c->in == NULL);
     c->link = link;
     c->in = tcp->env->allocate(tcp->env, LS__TCP_CONNECTION_BYTES);
@@ -223,9 +226,9 @@ ls_status ls__tcp_adopt(ls__tcp *tcp, int peer, int index, ls__link *link)
     c->can_read = c->can_write = true;
     tcp->peer[peer].heard_ns = tcp->env->now_ns(tcp->env);
     const int error = tcp->env->poller_add(tcp->env, tcp->poller, ls__link_fd(link), tag);
-    return error == 0
-               ? LS_OK
-               : ls__fail(LS_ERR_SYSTEM, "ls_init: watching a connection: %s", strerror(-error));
+    return error == 0 ? LS_OK
+                      : ls__fail(LS_ERR_SYSTEM, "ls_init: cannot watch a connection: %s",
+                                 strerror(-error));
 }
 
 /* Returns when all connections are made. On failure everything is closed. */
@@ -249,7 +252,7 @@ ls_status ls__tcp_transport_new(const ls__tcp_spec *spec,
                               .commit_borrowed = ls__tcp_commit_borrowed,
                               .peek = ls__tcp_peek,
                               .release = ls__tcp_release,
-                              .let_go = tcp_let_go,
+                              .return_buffers = tcp_return_buffers,
                               .turn = tcp_turn,
                               .broken = tcp_broken,
                               .close = tcp_close},
@@ -263,7 +266,7 @@ ls_status ls__tcp_transport_new(const ls__tcp_spec *spec,
     tcp->peer = env->allocate(env, peers);
     ls_status status = LS_OK;
     if (tcp->poller < 0 || tcp->peer == NULL) {
-        status = ls__fail(LS_ERR_SYSTEM, "ls_init: a poller and memory for %d ranks: %s",
+        status = ls__fail(LS_ERR_SYSTEM, "ls_init: cannot get a poller and memory for %d ranks: %s",
                           spec->size, tcp->poller < 0 ? strerror(-tcp->poller) : "no memory");
     } else {
         memset(tcp->peer, 0, peers);

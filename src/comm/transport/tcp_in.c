@@ -6,7 +6,7 @@
  *     in      head ▸ padding ▸ next frame              place   payload
  *
  * The checksum is computed over each part as it arrives, while it is in the cache. A payload whose
- * place is withdrawn (let_go) is still read, to the end of `in`, and its frame dropped.
+ * place is withdrawn (return_buffers) is still read, to the end of `in`, and its frame dropped.
  */
 #include <errno.h>
 #include <string.h>
@@ -146,7 +146,7 @@ static void ask_for_place(ls__tcp *tcp, int rank, ls__tcp_connection *c)
 }
 
 /* The rest of the payload is still read, but thrown away with its frame. */
-void ls__tcp_in_let_go(ls__tcp_connection *c, uint32_t group)
+void ls__tcp_in_return_buffers(ls__tcp_connection *c, uint32_t group)
 {
     if (c->apart && message_of(c)->group == group) {
         c->place = NULL;
@@ -185,7 +185,7 @@ static bool has_frame(ls__tcp *tcp, int rank, ls__tcp_connection *c)
     while (!c->checked) {
         if (received(c) >= sizeof(ls__frame) && !head_is_sound(frame_of(c))) {
             ls__tcp_set_broken(tcp, peer, c,
-                               "the data is not a frame (damaged, or not from a rank)");
+                               "the data is not a frame (damaged, or not sent by a rank)");
             return false;
         }
         if (received(c) >= HEAD && !c->asked) {

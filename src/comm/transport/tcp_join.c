@@ -18,10 +18,11 @@
 #define CARD_MAX 512
 #define RETRY_NS 50000000u
 #define LOOK_NS 50000000u    /* between two looks at the board, which wakes no poller */
-#define GRACE_NS 1000000000u /* for the root cause of a failed connection */
+#define GRACE_NS 1000000000u /* wait for the root cause of a failed connection */
 #define GRACE_LOOK_NS 5000000u
 #define READY_ROOM 16
 
+/* The first message on a connection, from the side that connects. */
 typedef struct hello {
     uint32_t magic;
     int32_t from, to, index;
@@ -40,6 +41,7 @@ typedef struct attempt { /* a link that is to become a connection */
     uint64_t retry_ns; /* time of the next attempt while `link` is NULL; 0: no further one */
 } attempt;
 
+/* The state of the procedure. */
 typedef struct joining {
     ls__tcp *tcp;
     const ls__tcp_spec *spec;
@@ -50,11 +52,12 @@ typedef struct joining {
     int room, count;
     int missing; /* connections that are not made yet */
     uint64_t deadline_ns;
-    char refused[256]; /* why a connection had to be made again, the last time */
+    char refused[256]; /* the reason of the last connection that had to be made again */
 } joining;
 
 /* ---- addresses in the store --------------------------------------------------------------- */
 
+/* A rank's entry in the store, taken apart. */
 typedef struct card {
     char address[LS__ADDRESS_MAX];
     int port;
@@ -131,9 +134,9 @@ static void drop(joining *j, attempt *k)
 static ls_status watch(const joining *j, int fd)
 {
     const int error = j->env->poller_add(j->env, j->poller, fd, 0);
-    return error == 0
-               ? LS_OK
-               : ls__fail(LS_ERR_SYSTEM, "ls_init: watching a connection: %s", strerror(-error));
+    return error == 0 ? LS_OK
+                      : ls__fail(LS_ERR_SYSTEM, "ls_init: cannot watch a connection: %s",
+                                 strerror(-error));
 }
 
 /* Starts a connection from the address that this rank publishes, so that firewalls see the same one
@@ -401,12 +404,12 @@ static ls_status open_listener(joining *j)
     return watch(j, ls__listener_fd(j->listener));
 }
 
-/* The whole procedure but for releasing what it has allocated. */
+/* The whole procedure except the release of its memory. */
 static ls_status make_connections(joining *j, void (*known)(void *arg, int peer, const char *about),
                                   void *arg)
 {
     if (j->poller < 0 || j->attempt == NULL) {
-        return ls__fail(LS_ERR_SYSTEM, "ls_init: a poller and memory for %d ranks: %s",
+        return ls__fail(LS_ERR_SYSTEM, "ls_init: cannot get a poller and memory for %d ranks: %s",
                         j->spec->size, j->poller < 0 ? strerror(-j->poller) : "no memory");
     }
     LS_TRY(open_listener(j));

@@ -1,9 +1,10 @@
-/* Frames that leave. Each is built in a slot; a long payload that was lent is not copied there but
- * sent from where it lies, and all that waits on a connection goes with one call. The checksum is
+/* Outgoing frames. Each is built in a slot; a long borrowed payload is not copied there but sent
+ * from its own place, and one call sends all frames that wait on a connection. The checksum is
  * computed right before, so the payload is read from memory once.
  *
- * A payload is lent until the system has taken its last byte, or until let_go copies the rest into
- * its slot: a frame of which the peer has a part must follow, or nothing after it can be read.
+ * A payload is borrowed until the system has taken its last byte, or until return_buffers copies
+ * the rest into its slot: a frame of which the peer has a part must follow, or nothing after it can
+ * be read.
  *
  * Note [Touched twice]
  * The sender reads a payload for the checksum and hands it to the system; on the other side the
@@ -18,7 +19,7 @@
 #include "base/crc32c.h"
 #include "comm/transport/tcp_wire.h"
 
-#define PARTS 3 /* of a frame: head, lent payload, padding */
+#define PARTS 3 /* of a frame: head, borrowed payload, padding */
 
 /* Frame i lies in slot i % LS__TCP_SLOTS until it is sent. */
 static ls__tcp_slot *slot_of(ls__tcp_connection *c, uint64_t frame)
@@ -192,7 +193,7 @@ void ls__tcp_commit_borrowed(ls__transport *t, int rank, const void *payload, ui
 /* Copies borrowed payloads of the group into their slots. The checksum was computed when the frame
  * was committed, so a buffer that its user has changed since makes the peer drop a frame of a group
  * that has failed anyway. */
-void ls__tcp_out_let_go(ls__tcp_connection *c, uint32_t group)
+void ls__tcp_out_return_buffers(ls__tcp_connection *c, uint32_t group)
 {
     for (uint64_t i = c->sent; i < c->queued; i++) {
         ls__tcp_slot *slot = slot_of(c, i);

@@ -87,12 +87,12 @@ ls__message *ls__tcp_reserve(ls__transport *t, int rank);
 void ls__tcp_commit(ls__transport *t, int rank);
 void ls__tcp_commit_borrowed(ls__transport *t, int rank, const void *payload, uint32_t *in_use);
 bool ls__tcp_flush(ls__tcp *tcp, ls__tcp_peer *peer, ls__tcp_connection *c); /* anything sent? */
-void ls__tcp_out_let_go(ls__tcp_connection *c, uint32_t group);
+void ls__tcp_out_return_buffers(ls__tcp_connection *c, uint32_t group);
 
 /* tcp_in.c */
 const ls__message *ls__tcp_peek(ls__transport *t, int rank, const void **payload);
 void ls__tcp_release(ls__transport *t, int rank);
-void ls__tcp_in_let_go(ls__tcp_connection *c, uint32_t group);
+void ls__tcp_in_return_buffers(ls__tcp_connection *c, uint32_t group);
 
 /* tcp_join.c */
 ls_status ls__tcp_join(ls__tcp *tcp, const ls__tcp_spec *spec,

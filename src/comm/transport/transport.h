@@ -1,6 +1,6 @@
 /* A message transport: for every ordered pair of ranks a stream of bounded messages in order, with
- * credits, so that a receiver never has to hold more than it has offered. The contents of messages
- * are the business of the layer above (p2p.c, program_stream.c); a transport only moves slots.
+ * credits, so that a receiver never has to hold more than it has offered. The layer above (p2p.c,
+ * program_stream.c) defines the contents of messages; a transport only moves slots.
  *
  *     sender    reserve ▸ fill header and payload in place ▸ commit
  *               reserve ▸ fill header ▸ commit_borrowed, with the payload where it lies
@@ -8,7 +8,7 @@
  *
  * A transport that has only the head of a message may ask for the place of its payload and put it
  * there. It touches borrowed payloads and such places until the message has been sent or received,
- * or until let_go, and never afterwards (docs/design.md, D6).
+ * or until return_buffers, and never afterwards (docs/design.md, D6).
  *
  * All calls are made by the holder of the progress lock. None blocks. Peers are world ranks.
  */
@@ -45,7 +45,7 @@ typedef struct ls__message {
     uint32_t lane;             /* STEP, CREDIT */
     uint32_t group;            /* id */
     uint32_t bytes;            /* of the payload */
-    uint64_t letter;           /* the sender's number of a send */
+    uint64_t number;           /* of the send, counted by the sender; STEP: of the step */
     uint64_t total;            /* bytes of the whole step or send; CREDIT: pieces */
     uint64_t offset;           /* of the payload in it */
     ls__descriptor descriptor; /* STEP, ANNOUNCE */
@@ -66,8 +66,9 @@ struct ls__transport {
     /* The oldest message from `peer`, or NULL. Its payload lies at *payload. */
     const ls__message *(*peek)(ls__transport *t, int peer, const void **payload);
     void (*release)(ls__transport *t, int peer);
-    /* From now on touches no memory but its own for this group. NULL: it never borrows any. */
-    void (*let_go)(ls__transport *t, uint32_t group);
+    /* From now on touches only its own memory for this group, whose buffers belong to their users
+     * again. NULL: this transport never keeps a pointer to a buffer. */
+    void (*return_buffers)(ls__transport *t, uint32_t group);
     /* Looks for readiness and sends frames that wait; called once a turn. Whether anything was
      * sent. NULL: nothing to do. */
     bool (*turn)(ls__transport *t);

@@ -255,7 +255,7 @@ DIST_TEST(calls_from_two_places_are_told_apart_when_strict, 3)
     CHECK_STATUS(call_from_two_places(true, SMALL), LS_ERR_MISMATCH);
     CHECK_CONTAINS(ls_error_message(), " has float32[5] sum at train.c:3 (host ");
     CHECK_CONTAINS(ls_error_message(), "rank 2 has float32[5] sum at eval.c:7 (host ");
-    CHECK_CONTAINS(ls_error_message(), "LOCKSTEP_CHECK=strict wants");
+    CHECK_CONTAINS(ls_error_message(), "LOCKSTEP_CHECK=strict requires");
     CHECK_STATUS(call_from_two_places(true, STAGED), LS_ERR_MISMATCH);
     CHECK_OK(call_from_two_places(false, SMALL));
     CHECK_OK(call_from_two_places(false, STAGED));

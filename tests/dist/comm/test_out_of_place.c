@@ -130,7 +130,7 @@ DIST_TEST(overlapping_buffers_are_refused, 2)
     for (int shift = 1; shift < 8; shift++) {
         CHECK_STATUS(ls_all_reduce(ls_world(), x, x + shift, 8, LS_FLOAT32, LS_SUM, NULL, NULL),
                      LS_ERR_INVALID);
-        CHECK_CONTAINS(ls_error_message(), "give one buffer for both, or two that are apart");
+        CHECK_CONTAINS(ls_error_message(), "give one buffer for both, or two that are disjoint");
     }
     CHECK_OK(ls_all_reduce(ls_world(), x, x + 8, 8, LS_FLOAT32, LS_SUM, NULL, NULL));
     CHECK_STATUS(ls_all_reduce(ls_world(), NULL, x, 8, LS_FLOAT32, LS_SUM, NULL, NULL),

@@ -200,7 +200,7 @@ TEST(a_death_that_a_stopped_agent_does_not_see_is_found_by_the_ranks)
     blind_plan plan = {0};
     job j = run_script("", "none forever 0", kill_behind_its_back, &plan, NULL);
     if (j.status == 0 || job_find(&j, -1, "rank 1 (host ") < 0 ||
-        !job_says(&j, "no word from the launcher")) {
+        !job_says(&j, "the launcher has not reported it")) {
         job_fail(&j, "the death is not reported");
     }
     job_free(&j);

@@ -234,7 +234,7 @@ static int find_naming(const cell *c, const job *j, int r)
     char who[128], remote[128];
     snprintf(who, sizeof who, "pid %d) is stopped (state T; `kill -CONT %d`",
              (int)j->pid[c->victim], (int)j->pid[c->victim]);
-    snprintf(remote, sizeof remote, "pid %d) has not been heard of for", (int)j->pid[c->victim]);
+    snprintf(remote, sizeof remote, "pid %d) has sent no heartbeat for", (int)j->pid[c->victim]);
     int line = job_find(j, r, who);
     return line < 0 && r >= 0 && c->transport->settings != NULL ? job_find(j, r, remote) : line;
 }

@@ -102,7 +102,7 @@ TEST(a_full_partition_ends_all_ranks_with_a_named_error)
 {
     job j = run_with("mute $A $A0 $IP_B; mute $B $B0 $IP_A");
     check_cut(&j, "nothing was heard of it for ", 8.0);
-    CHECK(count_lines(&j, "has not been heard of for ") > 0); /* a warning before */
+    CHECK(count_lines(&j, "has sent no heartbeat for ") > 0); /* a warning before */
     job_free(&j);
 }
 

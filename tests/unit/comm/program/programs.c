@@ -264,7 +264,7 @@ TEST(checker_rejects_messages_nobody_receives_or_sends)
 
     p = plant(LS__OP_BARRIER, "direct", LS__MEMORY_MESSAGES, 4);
     remove_step(&p, 3, step_of(&p, 3, LS__STEP_RECV, 1));
-    expect(&p, "rank 3 leaves although it did not hear that rank");
+    expect(&p, "rank 3 leaves without knowing that rank");
 
     p = plant(LS__OP_ALL_GATHER, "direct", LS__MEMORY_MESSAGES, 3);
     remove_step(&p, 0, step_of(&p, 0, LS__STEP_SEND, 1));
@@ -334,7 +334,7 @@ TEST(checker_rejects_memory_that_a_rank_cannot_see)
     planted p = plant(LS__OP_ALL_REDUCE, "direct", LS__MEMORY_STAGED, 3);
     ls__step *step = step_of(&p, 0, LS__STEP_PEER_REDUCE, 0);
     src_of(&p, 0, step, 1)->buffer = LS__BUFFER_INPUT;
-    expect(&p, "memory which it cannot see");
+    expect(&p, "memory that it cannot access");
 
     p = plant(LS__OP_ALL_GATHER, "direct", LS__MEMORY_REGISTERED, 3);
     src_of(&p, 0, step_of(&p, 0, LS__STEP_PEER_READ, 0), 0)->chunk = 0;
