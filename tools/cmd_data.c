@@ -1,4 +1,4 @@
-/* `lockstep data`: data sets made ready. */
+/* `lockstep data`: prepares data sets. */
 #include <stdio.h>
 #include <string.h>
 
@@ -20,7 +20,7 @@ static const cli_option options[] = {
      .help = "folder of the shards, made if it is missing. Existing shards are an error, unless "
              "--force is given: then the new ones replace them once all of these are complete"},
     {"held-out", CLI_NUMBER, &job.held_out, .low = 0, .high = 0.5, .value_name = "SHARE",
-     .help = "share of each file, at its end, for shards of their own to evaluate on: "
+     .help = "share at the end of each file that goes to separate shards for evaluation: "
              "DIR/tokens_train_000000.bin and DIR/tokens_val_000000.bin; 0: none"},
     {"begin", CLI_TEXT, &job.begin, .value_name = "TOKEN",
      .fallback = "<|endoftext|>, if there is one", .help = "token before each file; none: nothing"},
@@ -37,8 +37,9 @@ static const cli_command command = {
     .operands = "TEXT ... --tokenizer PATH --out DIR",
     .options = options,
     .count = (int)(sizeof options / sizeof *options),
-    .more = "TEXT is a file, or a folder whose files are all taken, those of its folders too. The\n"
-            "shards are DIR/tokens_000000.bin and so on, the same for any number of threads.\n"};
+    .more =
+        "TEXT is a file, or a folder, of which all files are read, also in its subfolders. The\n"
+        "shards are DIR/tokens_000000.bin and so on, the same for any number of threads.\n"};
 
 /* ---- making them --------------------------------------------------------------------------- */
 
@@ -50,6 +51,8 @@ typedef struct bar {
     live line;
 } bar;
 
+/* Called a few times a second while the shards are written: a bar, and the rate since the
+ * beginning. */
 static void show(void *arg, int64_t done, int64_t all, int64_t tokens)
 {
     bar *b = arg;
@@ -64,10 +67,11 @@ static void show(void *arg, int64_t done, int64_t all, int64_t tokens)
               (double)done / 1e6 / seconds);
 }
 
+/* Checks that the required options are there. Returns 0 or the exit status. */
 static int check(void)
 {
     if (job.text_count == 0) {
-        return cli_wrong(&command, "tokens of what? name files or folders of text");
+        return cli_wrong(&command, "the text is missing; name files or folders");
     }
     if (job.tokenizer == NULL || job.folder == NULL || job.folder[0] == '\0') {
         return cli_wrong(&command, "%s is missing",
@@ -76,14 +80,14 @@ static int check(void)
     return 0;
 }
 
-/* One part of the texts; prints what was made of it. */
+/* Converts one part of the texts and prints the result. Returns an exit status. */
 static int make_part(tokens_part part, const char *name)
 {
     tokens_made made;
     const uint64_t begun = job.env->now_ns(job.env);
     bar b = {.env = job.env, .begun = begun};
     live_start(&b.line, stderr);
-    b.line.shown = (double)begun / 1e9; /* nothing of what takes no time */
+    b.line.shown = (double)begun / 1e9; /* short work shows no progress */
     job.part = part;
     job.progress = show;
     job.arg = &b;
@@ -100,6 +104,7 @@ static int make_part(tokens_part part, const char *name)
     return 0;
 }
 
+/* With --held-out the texts are read twice, once for each part. */
 static int cmd_tokens(int argc, char **argv)
 {
     job = (tokens_job){.env = ls__env_posix(), .shard_tokens = 100000000};
@@ -122,7 +127,7 @@ static int cmd_tokens(int argc, char **argv)
     return train != 0 ? train : make_part(TOKENS_VAL, "val: ");
 }
 
-/* `lockstep data` by itself: it has one thing to make. */
+/* `lockstep data`: tokens is its only subcommand. */
 int cmd_data(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "tokens") == 0) {
@@ -131,6 +136,6 @@ int cmd_data(int argc, char **argv)
     if (argc > 1 && strncmp(argv[1], "--help", 6) == 0) {
         return cmd_tokens(argc, argv);
     }
-    return argc > 1 ? cli_wrong(&command, "there is no \"%s\"; there is tokens", argv[1])
-                    : cli_wrong(&command, "say what to make: lockstep data tokens");
+    return argc > 1 ? cli_wrong(&command, "there is no \"%s\"; give tokens", argv[1])
+                    : cli_wrong(&command, "the form is missing; give lockstep data tokens");
 }

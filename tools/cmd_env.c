@@ -10,11 +10,12 @@
 
 static const cli_command command = {
     .name = "lockstep env",
-    .about = "Says which world a program started here would join, and why.",
-    .more = "Start it as the program would be started: mpirun -n 2 lockstep env. It names the\n"
-            "launcher that was recognised, the rank, and where the hosts meet. LOCKSTEP_LAUNCHER\n"
-            "chooses a launcher (none, torchrun, openmpi, mvapich, hydra, slurm, flux, jsrun);\n"
-            "`lockstep info --variables` lists all variables.\n"};
+    .about = "Prints which world a program started here would join, and why.",
+    .more =
+        "Start it in the same way as the program, for example mpirun -n 2 lockstep env. It prints\n"
+        "the recognised launcher, the rank, and the rendezvous of the hosts. LOCKSTEP_LAUNCHER\n"
+        "selects a launcher (none, torchrun, openmpi, mvapich, hydra, slurm, flux, jsrun);\n"
+        "`lockstep info --variables` lists all variables.\n"};
 
 static void print(const ls__detected *found)
 {
@@ -27,16 +28,17 @@ static void print(const ls__detected *found)
     printf("rank         %d of %d, local rank %d of %d\n", found->rank, found->size,
            found->local_rank, found->local_size);
     if (found->size == 1) {
-        printf("world        of one: nothing is waited for\n");
+        printf("world        one rank, which waits for no other\n");
     } else if (found->local_size == found->size) {
-        printf("ranks meet   by a name of this host\n");
+        printf("rendezvous   a socket in a folder of this user\n");
     } else if (found->rendezvous[0] != '\0') {
-        printf("hosts meet   at %s, by %s\n", found->rendezvous, found->rendezvous_from);
+        printf("rendezvous   %s, from %s\n", found->rendezvous, found->rendezvous_from);
     } else {
-        printf("hosts meet   nowhere yet: set LOCKSTEP_RENDEZVOUS=HOST:PORT\n");
+        printf("rendezvous   unknown: set LOCKSTEP_RENDEZVOUS=HOST:PORT\n");
     }
 }
 
+/* Detects as ls_init does, but joins nothing, so it may be run on a login node. */
 int cmd_env(int argc, char **argv)
 {
     ls__detected found;

@@ -1,4 +1,4 @@
-/* `lockstep info`: what was built, what it runs on, what it reads from the environment. */
+/* `lockstep info`: the build, the machine, and the settings in the environment. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +23,7 @@
 
 /* ---- the facts ----------------------------------------------------------------------------- */
 
+/* The compiler, the build's options and its libraries: what a report of a bug needs. */
 static void print_build(void)
 {
     struct utsname system;
@@ -39,7 +40,7 @@ static void print_build(void)
     }
 }
 
-/* Whether the word stands in the line of /proc/cpuinfo that lists the processor's features. */
+/* Whether `word` is in the line of /proc/cpuinfo that lists the processor's features. */
 static bool has_feature(const char *line, const char *word)
 {
     const size_t length = strlen(word);
@@ -51,6 +52,7 @@ static bool has_feature(const char *line, const char *word)
     return false;
 }
 
+/* What the processor has, whether or not LOCKSTEP_CPU lets the kernels use it. */
 static void print_features(void)
 {
     static const char *const names[][2] = {{"avx2", "AVX2"},
@@ -93,7 +95,7 @@ static void print_machine(void)
     printf("transports         shm (ranks of one host), tcp (between hosts), tls %s\n", BUILD_TLS);
 }
 
-/* The choice in brackets: "always [madvise] never". */
+/* The setting is the word in brackets: "always [madvise] never". */
 static void print_huge_pages(void)
 {
     char line[128] = "";
@@ -136,7 +138,7 @@ static void print_limits(void)
 
 /* ---- variables ----------------------------------------------------------------------------- */
 
-/* All of them with what they mean, or only those that are set. */
+/* All variables with meaning and default, or only those that are set. */
 static void print_settings(bool all)
 {
     int count = 0, set = 0;
@@ -162,7 +164,7 @@ static void print_settings(bool all)
 
 /* ---- --tuning ------------------------------------------------------------------------------ */
 
-/* The three figures of the classical model, and what is beside them. */
+/* The three figures of the classical cost model, and the four that this one adds. */
 static void print_figures(const ls__figures *f)
 {
     printf("  alpha %.1f us a step, beta %.3f ns a byte of the busiest link, gamma %.3f ns a byte "
@@ -174,6 +176,8 @@ static void print_figures(const ls__figures *f)
            f->of[LS__COST_ALL], f->of[LS__COST_LOCAL]);
 }
 
+/* One layout of the file of times: its figures, and the algorithms that follow from them. Entries
+ * that another version wrote are skipped. */
 static void print_entry(void *arg, const char *key, const char *times)
 {
     int *entries = arg;
@@ -201,6 +205,7 @@ static void print_entry(void *arg, const char *key, const char *times)
     ++*entries;
 }
 
+/* Reads settings and file as a job does, but joins none. Returns the exit status. */
 static int print_tuning(void)
 {
     char path[512];
@@ -211,22 +216,21 @@ static int print_tuning(void)
         fprintf(stderr, "lockstep info: %s\n", ls_error_message());
         return 1;
     }
-    printf("on one host        one_shot for small data, direct for the rest: nothing to be timed\n"
+    printf("on one host        one_shot for small data, otherwise direct; nothing is timed\n"
            "on several hosts   %s\n",
            mode == LS__TUNE_OFF
                ? "the built-in choice: LOCKSTEP_TUNE=off"
-               : "by times that `lockstep tune` keeps, else by the model's default "
-                 "figures");
+               : "by the times of `lockstep tune`, or the default figures of the cost model");
     const char *asked = ls__setting_get("LOCKSTEP_ALGORITHM");
     if (asked != NULL) {
-        printf("asked for          LOCKSTEP_ALGORITHM=%s\n", asked);
+        printf("requested          LOCKSTEP_ALGORITHM=%s\n", asked);
     }
     if (!ls__tune_file(path, sizeof path)) {
-        printf("kept in            nowhere: neither LOCKSTEP_TUNE_FILE nor HOME is set\n");
+        printf("times kept in      no file: neither LOCKSTEP_TUNE_FILE nor HOME is set\n");
         return 0;
     }
     (void)ls__tune_each(ls__env_posix(), path, print_entry, &entries);
-    printf("%skept in            %s (%d layout%s; `lockstep tune` times anew)\n",
+    printf("%stimes kept in      %s (%d layout%s; `lockstep tune` measures them)\n",
            entries > 0 ? "\n" : "", path, entries, entries == 1 ? "" : "s");
     return 0;
 }

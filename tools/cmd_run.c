@@ -12,7 +12,7 @@
 #include "launch/launch.h"
 #include "tools/cli/cli.h"
 
-typedef struct asked { /* what the options said */
+typedef struct asked { /* the values of the options */
     ls__job job;
     const char *master_addr, *master_port;
     bool node_given;
@@ -23,7 +23,8 @@ static asked given;
 
 /* ---- values -------------------------------------------------------------------------------- */
 
-/* A whole number from low to high; `range` is what to say about others. */
+/* A whole number from low to high; `range` is the remedy that the error names. Returns 0 or the
+ * exit status, as all functions below that read a value. */
 static int parse_number(const cli_command *command, const cli_option *o, const char *text,
                         const char *range)
 {
@@ -40,6 +41,7 @@ static int parse_number(const cli_command *command, const cli_option *o, const c
     return 0;
 }
 
+/* Accepts torchrun's words for -n, except gpu. */
 static int take_ranks(const cli_command *command, const cli_option *o, const char *text)
 {
     const ls__env *env = ls__env_posix();
@@ -90,6 +92,7 @@ static int take_rendezvous(const cli_command *command, const cli_option *o, cons
     return 0;
 }
 
+/* Sets job.plain, which disables TLS between hosts but not the proof of the secret. */
 static int take_data_plane(const cli_command *command, const cli_option *o, const char *text)
 {
     given.job.plain = cli_choice(o->choices, text) == 1;
@@ -98,6 +101,7 @@ static int take_data_plane(const cli_command *command, const cli_option *o, cons
                : cli_wrong(command, "--data-plane is \"%s\"; give tls or plain", text);
 }
 
+/* torchrun's -m runs a module by itself; here the program is the interpreter. */
 static int refuse_module(const cli_command *command, const cli_option *o, const char *text)
 {
     (void)o;
@@ -112,25 +116,27 @@ static char rendezvous_name[] = "--rendezvous", endpoint_name[] = "--rdzv-endpoi
 static const cli_option options[] = {
     {"nproc-per-node", CLI_READ, &given.job.ranks, .low = 1, .high = LS__BOARD_RANKS_MAX,
      .letter = 'n', .read = take_ranks, .value_name = "N",
-     .help = "ranks on this host, 1 to 256; auto: as many as cores", .fallback = ""},
+     .help = "ranks on this host, 1 to 256; auto: one per core", .fallback = ""},
     {"log-dir", CLI_TEXT, &given.job.log_dir, .value_name = "DIR",
      .help =
          "write DIR/RANK/stdout.log, DIR/RANK/stderr.log and DIR/pids.json; with --max-restarts "
          "DIR/attempt_K/RANK/stdout.log and so on for attempts 0, 1, ... Files of the same name "
-         "are overwritten, others left alone"},
+         "are overwritten, others are kept"},
     {"max-restarts", CLI_READ, &given.job.max_restarts, .low = 0, .high = LS__RESTARTS_MAX,
      .read = take_restarts, .value_name = "R", .fallback = "0",
-     .help = "after a failure start all ranks again, up to R times: the first time at once, then "
+     .help = "restart all ranks after a failure, up to R times: the first time at once, then "
              "after 1, 2, 4 ... 30 s"},
     {"restart-window", CLI_READ, &given.job.restart_window_s, .low = 1, .high = INT_MAX,
      .read = take_window, .value_name = "S", .fallback = "",
-     .help = "only restarts of the last S seconds count towards R"},
+     .help = "count only restarts of the last S seconds towards R"},
     {"nnodes", CLI_READ, &given.job.nodes, .low = 1, .high = LS__NODES_MAX, .read = take_nodes,
      .value_name = "M", .fallback = "1",
-     .help = "hosts, 1 to 128; they are waited for up to LOCKSTEP_TIMEOUT (300 s)"},
+     .help =
+         "number of hosts, 1 to 128; node 0 waits for the others up to LOCKSTEP_TIMEOUT (300 s)"},
     {"node-rank", CLI_READ, &given.job.node, .low = 0, .high = LS__NODES_MAX - 1, .read = take_node,
      .value_name = "K", .fallback = "",
-     .help = "of this host, 0 to M-1; node 0 listens at HOST:PORT. The others may leave it out"},
+     .help =
+         "number of this host, 0 to M-1; node 0 listens at HOST:PORT. The other hosts may omit it"},
     {"rendezvous", CLI_READ, rendezvous_name, .read = take_rendezvous, .value_name = "HOST:PORT",
      .help = "address of node 0 (also --rdzv-endpoint, or --master-addr and --master-port)",
      .fallback = ""},
@@ -169,32 +175,32 @@ static const cli_command command = {
     .ends = true,
     .underscores = true,
     .more =
-        "Lines of output get the rank in front, \"[2] \". When a rank fails, the others are ended\n"
-        "and the root cause is reported; the status is that rank's, 128 + the number if a signal\n"
-        "ended it.\n"
+        "Each line of output begins with its rank, \"[2] \". When a rank fails, the others are\n"
+        "ended, and the root cause is reported once. The exit status is that of the failed rank,\n"
+        "or 128 + the number of the signal that ended it.\n"
         "\n"
-        "Restarts: not when the same failure comes twice at the same step, when ranks do not fit\n"
-        "together, or when the program cannot be started. The program resumes from its last\n"
-        "checkpoint by itself.\n"
+        "No restart happens if the same failure occurs twice at the same step, if ranks disagree,\n"
+        "or if the program cannot be started. The program resumes from its own last checkpoint.\n"
         "\n"
-        "Several hosts: give the same command on each, with its own --node-rank. Ranks are\n"
-        "numbered from node 0 on; all end, stop and restart together, with one status and one\n"
-        "root cause:\n"
+        "With several hosts, run the same command on each, with its own --node-rank. Ranks are\n"
+        "numbered contiguously from node 0 on. All hosts stop and restart together, and report\n"
+        "the same status and root cause:\n"
         "  lockstep run --nnodes 2 --node-rank K --rendezvous HOST:PORT --secret-file F -n 4 ...\n"
         "\n"
         "torchrun's other options are accepted, with - or _ between words; those that concern "
         "only\n"
         "Python have no effect: --standalone, --no-python, --rdzv-id, --rdzv-backend, ...\n"
         "\n"
-        "The first Ctrl-C or SIGTERM asks the job to stop: ranks that initialised with\n"
-        ".graceful_stop finish their step and end with status 0; the others get the signal. The\n"
-        "second one kills.\n"
+        "The first Ctrl-C or SIGTERM requests a stop: ranks that initialised with .graceful_stop\n"
+        "finish their step and end with status 0; other ranks receive the signal. The second one\n"
+        "kills the job.\n"
         "\n"
-        "Ranks find torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK ...) in their environment,\n"
-        "and cores / N threads each unless OMP_NUM_THREADS is set. MASTER_ADDR:MASTER_PORT is for\n"
-        "their own use. They read no input.\n"};
+        "Ranks find torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK ...) in their environment;\n"
+        "MASTER_ADDR:MASTER_PORT is for the program's own use. Each rank computes with cores / N\n"
+        "threads, unless OMP_NUM_THREADS is set. The standard input of ranks is empty.\n"};
 
-/* Several hosts: what must be there, and torchrun's two flags for one. Returns 0 or the status. */
+/* Checks the options for several hosts and joins torchrun's --master-addr and --master-port to one
+ * address. Returns 0 or the exit status. */
 static int check_nodes(void)
 {
     ls__job *job = &given.job;
@@ -224,7 +230,7 @@ static int check_nodes(void)
     return 0;
 }
 
-/* What failed and when the next attempt comes, while it is waited for. */
+/* Prints the failure and the time of the next attempt, before the wait for it. */
 static void tell(const ls__job_result *failed)
 {
     fputs(failed->report, stderr);
@@ -239,10 +245,10 @@ int cmd_run(int argc, char **argv)
         return -1 - program;
     }
     if (job->ranks == 0) {
-        return cli_wrong(&command, "how many ranks? give -n N");
+        return cli_wrong(&command, "the number of ranks is missing; give -n N");
     }
     if (program >= argc) {
-        return cli_wrong(&command, "which program? name it behind the flags");
+        return cli_wrong(&command, "the program is missing; name it after the options");
     }
     if (job->log_dir != NULL && job->log_dir[0] == '\0') {
         return cli_wrong(&command, "--log-dir needs the name of a folder");

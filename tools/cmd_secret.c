@@ -11,8 +11,8 @@ static const cli_command command = {
     .name = "lockstep secret",
     .about = "Writes a new secret, 32 random bytes, to a file that only its owner can read.",
     .operands = "FILE",
-    .more = "Copy it to every host of a job (scp -p) and name it there by --secret-file or\n"
-            "LOCKSTEP_SECRET_FILE: only processes that have it may join the job.\n"};
+    .more = "Copy it to every host of a job (scp -p) and name it there with --secret-file or\n"
+            "LOCKSTEP_SECRET_FILE. Only processes that have it can join the job.\n"};
 
 int cmd_secret(int argc, char **argv)
 {
@@ -21,7 +21,7 @@ int cmd_secret(int argc, char **argv)
         return -1 - first;
     }
     if (argc - first != 1) {
-        return cli_wrong(&command, "name one file, which will be made");
+        return cli_wrong(&command, "the file is missing; name the one to write");
     }
     if (ls__secret_create(ls__env_posix(), argv[first]) < 0) {
         fprintf(stderr, "lockstep secret: %s\n", ls_error_message());

@@ -1,9 +1,9 @@
-/* `lockstep train` and `lockstep generate`: programs of their own, which this one becomes.
+/* `lockstep train` and `lockstep generate` are separate programs, which this process executes.
  *
  *     lockstep train gpt --data book.txt                 one process
  *     lockstep train gpt -n 4 --data book.txt            as lockstep run -n 4 lockstep train gpt …
  *
- * They are installed in libexec/lockstep, and lie in programs/ of a build. */
+ * They are installed in libexec/lockstep; in a build folder they are in programs/. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,11 +21,12 @@ static const cli_command command = {
     .name = "lockstep train",
     .about = "Trains a model, in one process or on all ranks of a job.",
     .operands = "gpt|bert|image [-n N] ...",
-    .more = "  lockstep train gpt -n 4 --data book.txt     4 ranks on this host\n"
-            "  lockstep train bert --help                  its options\n"
-            "\n"
-            "With -n N the program is started by `lockstep run -n N`, which has more options, for\n"
-            "several hosts too: lockstep run -n 4 lockstep train gpt --data book.txt\n"};
+    .more =
+        "  lockstep train gpt -n 4 --data book.txt     4 ranks on this host\n"
+        "  lockstep train bert --help                  its options\n"
+        "\n"
+        "With -n N, `lockstep run -n N` starts the program. Use that command itself for its other\n"
+        "options and for several hosts: lockstep run -n 4 lockstep train gpt --data book.txt\n"};
 
 /* The folder of this command's file, without a "/" at the end. */
 static bool own_folder(char *out, size_t bytes)
@@ -42,7 +43,7 @@ static bool own_folder(char *out, size_t bytes)
     return slash != NULL;
 }
 
-/* Becomes `program`, with argv behind its name; returns only when that is not possible. */
+/* Executes `program` with the arguments argv[1…]; returns an exit status only when that fails. */
 static int become(const char *program, char **argv)
 {
     char folder[PATH_BYTES], path[2 * PATH_BYTES];
@@ -83,13 +84,15 @@ static int run_on_ranks(int argc, char **argv)
     return status;
 }
 
+/* -n is recognised only as the first option; any other argument belongs to the program. */
 int cmd_train(int argc, char **argv)
 {
     static const char *const kinds[] = {"gpt", "bert", "image"};
     char program[32];
     if (argc < 2 || argv[1][0] == '-') {
         const int first = cli_parse(&command, argc, argv);
-        return first < 0 ? -1 - first : cli_wrong(&command, "say which model: gpt, bert or image");
+        return first < 0 ? -1 - first
+                         : cli_wrong(&command, "the model is missing; give gpt, bert or image");
     }
     if (cli_choice("gpt|bert|image", argv[1]) < 0) {
         const char *near = ls__suggest(argv[1], kinds, 3);

@@ -6,7 +6,7 @@
 #include <stddef.h>
 
 int cmd_bench(int argc, char **argv);    /* bench/command.c */
-void bench_print_names(void);            /* a line each, what it can measure */
+void bench_print_names(void);            /* its operations, one per line */
 int cmd_complete(int argc, char **argv); /* cmd_completion.c */
 int cmd_completion(int argc, char **argv);
 int cmd_data(int argc, char **argv);
@@ -20,9 +20,9 @@ int cmd_tune(int argc, char **argv);
 
 /* Runs the command that argv[0] names. lockstep.c */
 int command_run(int argc, char **argv);
-void command_print_names(void); /* a line each: name, tab, what it does */
+void command_print_names(void); /* one line per command: name, tab, summary */
 
-/* The processor's name as the kernel tells it, "unknown" where it does not. processor.c */
+/* The processor's name according to the kernel; "unknown" if there is none. processor.c */
 void processor_name(char *out, size_t bytes);
 
 #endif

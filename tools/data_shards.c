@@ -16,7 +16,7 @@
 #define BUFFER_BYTES ((size_t)1 << 20)
 #define PATH_BYTES 4096
 #define SUFFIX ".bin"
-#define UNNAMED ".partial"
+#define UNNAMED ".partial" /* ends a name until all shards are complete */
 #define SHARDS_MAX 1000000 /* six digits */
 
 /* ---- names -------------------------------------------------------------------------------- */
@@ -32,7 +32,7 @@ static ls_status failed(const char *what, const char *path, int error)
                     strerror(-error));
 }
 
-/* The number of a shard's name that ends with `end`; -1: it is something else. */
+/* The number in the name of a shard that ends with `end`; -1: the name is not one of a shard. */
 static int number_of(const char *prefix, const char *name, const char *end)
 {
     const size_t digits_at = strlen(prefix), digits = 6;
@@ -54,12 +54,13 @@ static int number_of(const char *prefix, const char *name, const char *end)
 
 typedef struct sweep { /* through the folder */
     const shards *s;
-    const char *end; /* of the names that are meant */
+    const char *end; /* of the names that count */
     bool remove;
     int found; /* the lowest number; -1: none */
     int error;
 } sweep;
 
+/* Called for each name in the folder; a result other than 0 ends the walk. */
 static int sweep_entry(void *arg, const char *name)
 {
     sweep *w = arg;
@@ -76,6 +77,8 @@ static int sweep_entry(void *arg, const char *name)
     return w->error < 0;
 }
 
+/* Finds the lowest number of a shard whose name ends with `end`, and removes all of them if
+ * `remove`. */
 static ls_status sweep_folder(const shards *s, const char *end, bool remove, int *found)
 {
     sweep w = {s, end, remove, -1, 0};
@@ -88,6 +91,7 @@ static ls_status sweep_folder(const shards *s, const char *end, bool remove, int
 
 /* ---- beginning ---------------------------------------------------------------------------- */
 
+/* The lock keeps two commands from writing to one folder; it ends with the process. */
 static ls_status lock_folder(shards *s)
 {
     const ls__env *env = s->env;
@@ -136,6 +140,7 @@ ls_status shards_begin(shards *s, const ls__env *env, const char *folder, const 
 
 /* ---- writing ------------------------------------------------------------------------------ */
 
+/* Writes may be short. */
 static ls_status write_all(const shards *s, int fd, const uint8_t *at, size_t bytes)
 {
     char path[PATH_BYTES];
@@ -165,6 +170,7 @@ static void put_number(uint8_t *at, uint32_t number, int bytes)
     }
 }
 
+/* Makes the next shard under its temporary name, with room for the header. */
 static ls_status start_one(shards *s)
 {
     char path[PATH_BYTES];
@@ -179,12 +185,12 @@ static ls_status start_one(shards *s)
     }
     s->count++;
     s->held = 0;
-    s->used = HEADER_BYTES; /* its place; it is written when the count is known */
+    s->used = HEADER_BYTES; /* room for the header, which is written when the count is known */
     memset(s->buffer, 0, HEADER_BYTES);
     return LS_OK;
 }
 
-/* Opens the file once more: this descriptor stands at its beginning. */
+/* Opens the file a second time, because a new descriptor is at the beginning of the file. */
 static ls_status write_header(shards *s)
 {
     char path[PATH_BYTES];
@@ -205,6 +211,7 @@ static ls_status write_header(shards *s)
     return status;
 }
 
+/* Completes the current shard: the rest of its tokens, then the header, then fsync. */
 static ls_status end_one(shards *s)
 {
     char path[PATH_BYTES];
@@ -239,6 +246,8 @@ ls_status shards_add(shards *s, const int32_t *ids, int64_t count)
 
 /* ---- ending ------------------------------------------------------------------------------- */
 
+/* Renames in order, so that an interruption leaves a complete beginning; the folder is synced
+ * last. */
 ls_status shards_end(shards *s)
 {
     const ls__env *env = s->env;

@@ -4,10 +4,10 @@
  *     │0│1│2│3│  │4│  │5│6│  ─▶  take the next chunk  ─▶  slot  ─▶ shards
  *
  * Where a chunk begins depends on the text alone (ls__tokenizer_cut), and chunks are written in
- * their order, so the shards do not depend on the number of threads. There are a few slots more
- * than threads: whoever is far ahead waits. A slot's two words say which chunk may come into it and
- * which is there. Sync: `turn` is stored with release by the writer when it has read the slot,
- * `done` by a thread when it has filled it; each loads the other's with acquire.
+ * their order, so the shards do not depend on the number of threads. There are more slots than
+ * threads; a thread that is far ahead waits. Two words of a slot say which chunk may be put into it
+ * and which chunk it contains. Sync: `turn` is stored with release by the writer when it has read
+ * the slot, `done` by a thread when it has filled it; each loads the other's with acquire.
  */
 #include <stdatomic.h>
 #include <stdio.h>
@@ -23,15 +23,15 @@
 #define CHUNK_BYTES ((int64_t)1 << 20)
 #define THREADS_MAX 256
 #define CHUNKS_MAX (UINT32_MAX - 2 * THREADS_MAX)
-#define STOPPED UINT32_MAX /* of `turn`: the job has ended */
+#define STOPPED UINT32_MAX /* value of `turn`: the job has ended */
 #define PROGRESS_MS 200
-#define WAIT_MS 1000 /* then it looks again, whoever should have woken it */
+#define WAIT_MS 1000 /* a wait looks again after this time even if no thread wakes it */
 #define WHAT "data tokens"
 
 typedef struct slot {
-    _Atomic uint32_t turn; /* the chunk that may come */
+    _Atomic uint32_t turn; /* the chunk that may be put here */
     _Atomic uint32_t done; /* 1 + the chunk that is here */
-    ls__encoder encoder;   /* whose result is the chunk's tokens */
+    ls__encoder encoder;   /* its result is the chunk's tokens */
     int64_t bytes;         /* of text */
     ls_status status;
     char message[LS__MESSAGE_MAX];
@@ -40,7 +40,7 @@ typedef struct slot {
 typedef struct source {
     const char *path;
     int64_t bytes;      /* of the file */
-    int64_t begin, end; /* in it: the part that is asked for */
+    int64_t begin, end; /* the part of it that is converted, in bytes */
     uint32_t first;     /* its first chunk */
 } source;
 
@@ -62,8 +62,9 @@ typedef struct maker {
     shards shards;
 } maker;
 
-/* ---- what there is ------------------------------------------------------------------------ */
+/* ---- the texts ---------------------------------------------------------------------------- */
 
+/* A folder stands for all files in it. */
 static ls_status add_text(maker *m, const char *path)
 {
     ls__env_stat stat;
@@ -85,6 +86,7 @@ static ls_status find_cut(maker *m, const char *path, int64_t *cut)
     return LS_OK;
 }
 
+/* Adds a file as so many chunks; an empty file adds none. */
 static ls_status add_source(maker *m, const char *path)
 {
     ls__env_stat stat;
@@ -108,6 +110,7 @@ static ls_status add_source(maker *m, const char *path)
     return LS_OK;
 }
 
+/* Lists all files before the first is read, so that the number of chunks is known. */
 static ls_status find_sources(maker *m)
 {
     for (int i = 0; i < m->job->text_count; i++) {
@@ -128,9 +131,10 @@ static ls_status find_sources(maker *m)
                           m->job->texts[0], m->job->text_count > 1 ? " and the others" : "");
 }
 
+/* The file of a chunk, by bisection over the first chunks. */
 static const source *source_of(const maker *m, uint32_t chunk)
 {
-    int low = 0, high = m->count - 1; /* the last whose first chunk is not behind this one */
+    int low = 0, high = m->count - 1; /* the last one whose first chunk is not after this one */
     while (low < high) {
         int middle = low + (high - low + 1) / 2;
         if (m->sources[middle].first <= chunk) {
@@ -142,7 +146,7 @@ static const source *source_of(const maker *m, uint32_t chunk)
     return &m->sources[low];
 }
 
-/* The token that stands before each file. */
+/* Finds the token that is written before each file. */
 static ls_status find_begin(maker *m)
 {
     const char *asked = m->job->begin;
@@ -160,6 +164,8 @@ static ls_status find_begin(maker *m)
 
 /* ---- encoding ----------------------------------------------------------------------------- */
 
+/* Encodes the chunk between two places at which the tokenizer may be cut; the file must not have
+ * changed since it was listed. */
 static ls_status encode_chunk(maker *m, slot *s, const source *from, const ls__file *file,
                               uint32_t chunk)
 {
@@ -180,6 +186,8 @@ static ls_status encode_chunk(maker *m, slot *s, const source *from, const ls__f
                            from->begin + (int64_t)begin == 0);
 }
 
+/* An error goes into the slot, and the writer reports it when it comes to that chunk, so the first
+ * one in the order of the text wins. */
 static void fill(maker *m, slot *s, uint32_t chunk)
 {
     ls__file file;
@@ -197,6 +205,7 @@ static void fill(maker *m, slot *s, uint32_t chunk)
     }
 }
 
+/* A thread: takes chunks until none is left or the job has stopped. */
 static void work(void *arg)
 {
     maker *m = arg;
@@ -219,6 +228,8 @@ static void work(void *arg)
     }
 }
 
+/* Two slots for each thread, so that a thread can work while its last chunk waits for the
+ * writer. */
 static ls_status start(maker *m)
 {
     int wanted = m->job->threads < THREADS_MAX ? m->job->threads : THREADS_MAX;
@@ -241,6 +252,7 @@ static ls_status start(maker *m)
     return LS_OK;
 }
 
+/* Also ends threads that wait for a slot, after an error. */
 static void stop(maker *m)
 {
     for (uint32_t i = 0; m->slots && i < m->slot_count; i++) {
@@ -261,6 +273,7 @@ static void tell(const maker *m, const tokens_made *made)
     }
 }
 
+/* Writes a chunk's tokens, with the begin token before the first chunk of a file. */
 static ls_status write_chunk(maker *m, const slot *s, uint32_t chunk, tokens_made *made)
 {
     bool first = source_of(m, chunk)->first == chunk;
@@ -277,6 +290,8 @@ static ls_status write_chunk(maker *m, const slot *s, uint32_t chunk, tokens_mad
     return shards_add(&m->shards, s->encoder.ids, s->encoder.count);
 }
 
+/* This thread's loop: writes the chunks in their order and gives each slot free for the chunk that
+ * is `slot_count` later. */
 static ls_status write_all(maker *m, tokens_made *made)
 {
     const ls__env *env = m->env;
@@ -311,6 +326,7 @@ static ls_status make(maker *m, tokens_made *made)
     return write_all(m, made);
 }
 
+/* Also for a maker of which only a part was made. */
 static void maker_free(maker *m)
 {
     stop(m);

@@ -16,22 +16,22 @@ static int cmd_version(int argc, char **argv);
 typedef struct command {
     const char *name;
     int (*run)(int argc, char **argv);
-    const char *about; /* NULL: another name of a command, or not for people */
+    const char *about; /* NULL: not listed, because it is an alias or serves scripts only */
 } command;
 
 static const command commands[] = {
     {"run", cmd_run, "start a program as N ranks, on one host or several"},
     {"train", cmd_train, "train a GPT, a BERT or a classifier of images"},
-    {"generate", cmd_generate, "write text with a trained model"},
-    {"data", cmd_data, "make shards of tokens from text"},
+    {"generate", cmd_generate, "generate text with a trained model"},
+    {"data", cmd_data, "convert text to token shards"},
     {"bench", cmd_bench, "measure collectives and training steps"},
-    {"tune", cmd_tune, "time the links between hosts, for the choice of algorithms"},
-    {"info", cmd_info, "library, processor, limits, settings"},
-    {"env", cmd_env, "which world a program here would join, and why"},
-    {"secret", cmd_secret, "make the secret that several hosts share"},
-    {"completion", cmd_completion, "print the completion of bash, zsh or fish"},
+    {"tune", cmd_tune, "time the links between hosts to choose algorithms"},
+    {"info", cmd_info, "print library, processor, limits and settings"},
+    {"env", cmd_env, "print which world a program started here would join, and why"},
+    {"secret", cmd_secret, "make the secret that the hosts of a job share"},
+    {"completion", cmd_completion, "print the completion script for bash, zsh or fish"},
     {"version", cmd_version, "print the version"},
-    {"help", cmd_help, "say more about a command"},
+    {"help", cmd_help, "print the help of a command"},
     {"complete", cmd_complete, NULL},
     {"--version", cmd_version, NULL},
     {"--help", cmd_help, NULL},
@@ -40,6 +40,7 @@ static const command commands[] = {
 
 #define COMMAND_COUNT ((int)(sizeof commands / sizeof *commands))
 
+/* NULL: no command has this name. */
 static const command *find(const char *name)
 {
     for (int i = 0; i < COMMAND_COUNT; i++) {
@@ -58,9 +59,10 @@ static void print_usage(FILE *out)
             fprintf(out, "  %-12s %s\n", commands[i].name, commands[i].about);
         }
     }
-    fputs("\n`lockstep help COMMAND` says more.\n", out);
+    fputs("\n`lockstep help COMMAND` prints the help of a command.\n", out);
 }
 
+/* Prints the usage, and last the error with the most similar name, where a user sees it. */
 static int unknown(const char *name)
 {
     const char *names[COMMAND_COUNT];
@@ -80,6 +82,7 @@ static int unknown(const char *name)
     return CLI_WRONG_USE;
 }
 
+/* Also runs commands that another one asks for, as help and completion do. */
 int command_run(int argc, char **argv)
 {
     const command *asked = find(argv[0]);
@@ -107,7 +110,7 @@ static int cmd_version(int argc, char **argv)
     return 0;
 }
 
-/* The list as a page for man(1); the commands have pages of their own. */
+/* The list as a page for man(1). Each command has its own page. */
 static void print_man(void)
 {
     printf(".TH LOCKSTEP 1 \"\" \"lockstep %s\" \"Lockstep\"\n.SH NAME\n"
@@ -143,8 +146,8 @@ static int cmd_help(int argc, char **argv)
     return command_run(count + 1, asked);
 }
 
-/* Started with a standard stream closed: what goes there goes nowhere, and not into the next file
- * that is opened. */
+/* If a standard stream is closed, the next file that is opened would take its number and receive
+ * its output; /dev/null takes the number instead. */
 static void open_standard_streams(void)
 {
     int fd = open("/dev/null", O_RDWR);

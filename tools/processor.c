@@ -1,4 +1,4 @@
-/* The processor's name, for `lockstep info` and beside what is measured. */
+/* The processor's name, for `lockstep info` and for tables of measurements. */
 #include <stdio.h>
 #include <string.h>
 

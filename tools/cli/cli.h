@@ -1,5 +1,5 @@
-/* Command lines from one table. A command declares its options once, and from that come parsing,
- * --help, the texts about mistakes with what was probably meant, the man page and completion:
+/* Command lines from one table. A command declares its options once; parsing, --help, errors with
+ * suggestions, the man page and completion are made from this table:
  *
  *     const cli_option options[] = {{"steps", CLI_COUNT, &steps, 1, 1e6, "optimizer steps"}, …};
  *     const cli_command command = {.name = "lockstep train gpt", .about = "Trains …",
@@ -41,8 +41,8 @@ struct cli_option {
     char letter;            /* 'n': -n 4 or -n4; 0: none */
     const char *value_name; /* "DIR"; NULL: that of the kind */
     const char *choices;    /* "sgd|adamw" */
-    const char *fallback;   /* the default in words; NULL: as `value` says, "" none */
-    bool hidden;            /* accepted, and not shown */
+    const char *fallback;   /* the default as text; NULL: that of `value`; "": none */
+    bool hidden;            /* accepted, but not listed */
     /* Of CLI_READ: 0, or an exit status after cli_wrong. */
     int (*read)(const cli_command *command, const cli_option *option, const char *text);
 };
@@ -54,32 +54,32 @@ struct cli_command {
     const char *more;     /* paragraphs after the options; may be NULL */
     const cli_option *options;
     int count;
-    bool ranked;      /* all ranks of a job find the same mistake: rank 0 tells it */
-    bool ends;        /* the first operand ends the options: the rest is the operand's */
-    bool underscores; /* _ serves as - within names, as torchrun has it */
+    bool ranked;      /* all ranks of a job find the same mistake: only rank 0 reports it */
+    bool ends;        /* the first operand ends the options: the rest belongs to it */
+    bool underscores; /* _ is accepted for - in names, as in torchrun */
 };
 
-/* Reads argv[1] to argv[argc-1]. Operands move behind the options, in their order; returns the index
- * of the first, argc without any. Negative: the process ends with status -1 - result, after help
- * (status 0) or a mistake that was told (status 2). */
+/* Reads argv[1] to argv[argc-1]. Operands move behind the options, in their order; returns the
+ * index of the first, argc without any. Negative: the process ends with status -1 - result, after
+ * help (status 0) or an error that was printed (status 2). */
 int cli_parse(const cli_command *command, int argc, char **argv);
 
 /* "NAME: …" on stderr; returns CLI_WRONG_USE. */
 int cli_wrong(const cli_command *command, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Index of the choice that a value is, which cli_parse has checked. */
+/* The index of `value` in choices, "sgd|adamw"; -1: it is not one of them. */
 int cli_choice(const char *choices, const char *value);
 
-/* Whether this process is rank 0, or in no job: known before ls_init, from RANK. */
+/* Whether this process is rank 0 or in no job, by RANK, so it is known before ls_init. */
 bool cli_speaks_first(void);
-/* Returns when rank 0 had the time to tell the mistake that all ranks share. */
+/* Other ranks wait here until rank 0 has had the time to report an error that all ranks share. */
 void cli_let_rank_0_speak(void);
 
-/* The value's name as help shows it: "N", "DIR", "sgd|adamw"; NULL of a switch. */
+/* The name of the value in help: "N", "DIR", "sgd|adamw"; NULL for a switch. */
 const char *cli_value_name(const cli_option *option);
 bool cli_takes_value(const cli_option *option);
-/* The default in words, "" without one; into `out`, unless the option has words of its own. */
+/* The default as text, "" if there is none. The text is in out[bytes] or belongs to the option. */
 const char *cli_default(const cli_option *option, char *out, size_t bytes);
 
 void cli_print_help(const cli_command *command);

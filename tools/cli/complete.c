@@ -1,9 +1,10 @@
-/* What a shell may put next: options, and the words that an option's value may be. */
+/* Completion for shells: options, and the words that are values of an option. */
 #include <stdio.h>
 #include <string.h>
 
 #include "tools/cli/cli.h"
 
+/* The option that `word` names, "--steps" or "-n"; NULL: none. */
 static const cli_option *option_named(const cli_command *command, const char *word)
 {
     for (int i = 0; i < command->count; i++) {
@@ -25,6 +26,7 @@ static void print_choices(const char *choices)
     printf("\n");
 }
 
+/* Hidden options are accepted but not offered. */
 void cli_print_completions(const cli_command *command, const char *before)
 {
     const cli_option *o = option_named(command, before);

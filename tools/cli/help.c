@@ -1,4 +1,4 @@
-/* --help: usage, what it does, the options with their defaults, wrapped at 80 columns. */
+/* --help: usage, summary, and the options with their defaults, wrapped at 80 columns. */
 #include <stdio.h>
 #include <string.h>
 
@@ -19,6 +19,7 @@ const char *cli_value_name(const cli_option *option)
                                         : "TEXT";
 }
 
+/* Reads the variable itself, which still has its default because --help stops the parsing. */
 const char *cli_default(const cli_option *o, char *out, size_t bytes)
 {
     out[0] = '\0';
@@ -36,7 +37,7 @@ const char *cli_default(const cli_option *o, char *out, size_t bytes)
     return out;
 }
 
-/* Words of `text` from column `at` on, further lines beginning at INDENT. */
+/* Prints the words of `text` from column `at` on; further lines begin at INDENT. */
 static void print_wrapped(const char *text, int at)
 {
     while (*text != '\0') {
@@ -56,6 +57,7 @@ static void print_wrapped(const char *text, int at)
     printf("\n");
 }
 
+/* A name too long for the left column gets a line of its own. */
 static void print_option(const cli_option *o)
 {
     char left[64], help[512], number[64];

@@ -1,4 +1,4 @@
-/* The same table as a page for man(1). */
+/* --help=man: the table of a command as a page for man(1). */
 #include <ctype.h>
 #include <stdio.h>
 
@@ -6,7 +6,8 @@
 
 #include "tools/cli/cli.h"
 
-/* Text as roff takes it: backslashes and hyphens escaped, no line that begins with a control. */
+/* Text for roff: backslashes and hyphens are escaped, and no line begins with a control
+ * character. */
 static void print_text(const char *text)
 {
     for (const char *at = text; *at != '\0'; at++) {
@@ -20,7 +21,7 @@ static void print_text(const char *text)
     }
 }
 
-/* "lockstep run" as "lockstep-run", which is what man(1) is asked for. */
+/* "lockstep run" as "lockstep-run", the name under which man(1) finds the page. */
 static void print_title(const char *name, bool upper)
 {
     for (const char *at = name; *at != '\0'; at++) {

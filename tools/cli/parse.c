@@ -1,4 +1,5 @@
-/* A command line, read by its table. The first mistake ends it, with what was probably meant. */
+/* Parses a command line by its table. The first mistake ends the parsing; the error names the most
+ * similar option. */
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
@@ -23,6 +24,7 @@ bool cli_speaks_first(void)
     return rank == NULL || strcmp(rank, "0") == 0;
 }
 
+/* All ranks find the same mistake, and the launcher reports the first rank that exits. */
 void cli_let_rank_0_speak(void)
 {
     if (!cli_speaks_first()) {
@@ -45,6 +47,7 @@ int cli_wrong(const cli_command *command, const char *format, ...)
     return CLI_WRONG_USE;
 }
 
+/* The error for an argument that names no option; suggests one that is not hidden. */
 static int unknown(const cli_command *command, const char *argument)
 {
     static char written[NAMES_MAX][NAME_BYTES];
@@ -111,6 +114,7 @@ static const char *listed(const char *choices, char *out, size_t bytes)
     return out;
 }
 
+/* Numbers outside low … high, and text after a number, are errors. Returns 0 or an exit status. */
 static int take_number(const cli_command *command, const cli_option *o, const char *text)
 {
     const bool whole = o->kind == CLI_COUNT;
@@ -132,6 +136,7 @@ static int take_number(const cli_command *command, const cli_option *o, const ch
     return 0;
 }
 
+/* Stores a value by the kind of its option. Returns 0 or an exit status. */
 static int take(const cli_command *command, const cli_option *o, const char *text)
 {
     char name[NAME_BYTES], list[512];
@@ -176,7 +181,8 @@ static bool is_named(const cli_command *command, const char *text, const char *n
     return text[i] == '\0' || text[i] == '=';
 }
 
-/* The option an argument names, or NULL; *value is what stands in the same argument. */
+/* The option that an argument names, or NULL; *value becomes the value in the same argument, or
+ * NULL. */
 static const cli_option *find(const cli_command *command, const char *argument, const char **value)
 {
     *value = NULL;
@@ -196,7 +202,8 @@ static const cli_option *find(const cli_command *command, const char *argument, 
     return NULL;
 }
 
-/* --help and its forms for machines, wherever in the line. Returns whether it was asked for. */
+/* Handles --help and its forms for scripts, anywhere in the line. Returns whether it was one of
+ * them. */
 static bool answered(const cli_command *command, const char *argument)
 {
     if (strcmp(argument, "--help=man") == 0) {
@@ -216,7 +223,8 @@ static bool answered(const cli_command *command, const char *argument)
     return true;
 }
 
-/* The option at argv[*at], with its value, which *at then stands on. 0 or an exit status. */
+/* Reads the option at argv[*at]; if its value is the next argument, *at becomes that. Returns 0 or
+ * an exit status. */
 static int take_argument(const cli_command *command, int argc, char **argv, int *at)
 {
     char name[NAME_BYTES];
@@ -239,8 +247,8 @@ static int take_argument(const cli_command *command, int argc, char **argv, int 
 
 int cli_parse(const cli_command *command, int argc, char **argv)
 {
-    bool ended = false; /* a "--" was there */
-    int kept = 0;       /* operands, at argv[1] for now: before what has been read */
+    bool ended = false; /* "--" was read */
+    int kept = 0;       /* operands, collected from argv[1] on, where all has been read */
     for (int i = 1; i < argc; i++) {
         const bool operand = ended || argv[i][0] != '-' || argv[i][1] == '\0';
         if (!operand && strcmp(argv[i], "--") == 0) {

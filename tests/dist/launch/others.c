@@ -184,7 +184,7 @@ TEST(the_shell_of_a_batch_job_waits_for_nobody)
 TEST(the_command_says_which_rule_fired)
 {
     check("RANK=1 WORLD_SIZE=2 $L env", "because      RANK=1 and WORLD_SIZE=2 are set", 1);
-    check("$L env", "world        of one", 1);
+    check("$L env", "world        one rank", 1);
     check("$L run -n 2 $L env", "[1] launcher     lockstep\n", 1);
     check("RANK=1 WORLD_SIZE=2 LOCKSTEP_LAUNCHER=none $L env", "LOCKSTEP_LAUNCHER=none", 1);
     check("RANK=5 WORLD_SIZE=2 $L env", "RANK=5 is not a number from 0 to 1", 1);

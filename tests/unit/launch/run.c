@@ -68,8 +68,8 @@ TEST(wrong_flags_are_refused_with_status_2)
     check_script("$L rnu", 2, "did you mean run?");
     check_script("$L run", 2, "-n N");
     check_script("$L run -n", 2, "needs a value");
-    check_script("$L run -n 2", 2, "which program?");
-    check_script("$L run true", 2, "how many ranks?");
+    check_script("$L run -n 2", 2, "program is missing");
+    check_script("$L run true", 2, "number of ranks is missing");
     check_script("$L run -n 0 true", 2, "1 to 256");
     check_script("$L run -n 257 true", 2, "1 to 256");
     check_script("$L run -n 99999999999999999999 true", 2, "1 to 256");
