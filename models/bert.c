@@ -6,8 +6,8 @@
  *     layer:  x = norm(x + dense(attention(x)))
  *             x = norm(x + dense(gelu(dense(x))))
  *
- * The tree of modules is that of the names; where a name is only a container, its parent calls what
- * is in it.
+ * The tree of modules follows the names of BertForMaskedLM. Some modules only contribute a name;
+ * the module above them calls their children.
  */
 #include <lockstep/models/bert.h>
 
@@ -16,11 +16,13 @@
 
 /* ---- pieces ------------------------------------------------------------------------------- */
 
+/* A module that only contributes its name to the names of the parameters. */
 static ls_module *container(ls_module *parent, const char *name)
 {
     return ls_module_add(parent, name, ls_sequential_new(NULL, 0));
 }
 
+/* A linear layer with BERT's initialisation: weight N(0, init_std), bias 0. */
 static ls_module *linear(int64_t in, int64_t out, ls_activation activation,
                          const ls_bert_options *o)
 {
@@ -134,7 +136,7 @@ static ls_tensor *attend(layer *self, ls_tensor *x, ls_tensor *mask) /* [B,T,C] 
     return ls_forward(self->joined, ls_reshape(ls_transpose(seen, 1, 2), ls_shape_of(x)));
 }
 
-/* norm(x + part). No gradient needs the part, which is therefore not held until backward. */
+/* norm(x + part). No gradient needs `part`, so it is freed before backward. */
 static ls_tensor *joined(ls_module *norm, ls_tensor *part, ls_tensor *x)
 {
     ls_tensor *sum = ls_add(part, x);
@@ -160,6 +162,7 @@ static ls_status layer_body(ls_tensor *const *inputs, int input_count, ls_tensor
     return LS_OK;
 }
 
+/* With `recompute` only x and the mask are kept until backward. */
 static ls_status layer_forward(ls_module *m, ls_tensor *const *inputs, int input_count,
                                ls_tensor **outputs, int output_count)
 {
@@ -172,6 +175,7 @@ static ls_status layer_forward(ls_module *m, ls_tensor *const *inputs, int input
 static const ls_module_class layer_class =
     LS_MODULE_CLASS(.name = "layer", .forward_many = layer_forward);
 
+/* Its status is checked by the model, as that of all parts. */
 static ls_module *layer_new(const ls_bert_options *o)
 {
     layer *self = ls_module_new(sizeof *self, &layer_class);
@@ -206,15 +210,16 @@ typedef struct bert {
     ls_tensor *words, *bias; /* [V,C], [V]: the decoder */
 } bert;
 
-#define HIDDEN 1e30 /* beside any score; not infinite: infinity times 0 is NaN */
+#define HIDDEN 1e30 /* larger than any score; not infinity, because infinity times 0 is NaN */
 
-/* 1 or 0 for each token -> the number that is added to the scores of its key. */
+/* 1 or 0 for each token -> 0 or -HIDDEN, which is added to the scores of its key. */
 static ls_tensor *mask_of(ls_tensor *seen) /* [B,T] -> [B,1,1,T] */
 {
     ls_tensor *mask = ls_scale(ls_add_scalar(ls_cast(seen, LS_FLOAT32), -1.0), HIDDEN);
     return ls_reshape(mask, LS_SHAPE(ls_size(seen, 0), 1, 1, ls_size(seen, -1)));
 }
 
+/* Calls the layers itself, because each takes the mask as a second input. */
 static ls_tensor *run_layers(bert *self, ls_tensor *x, ls_tensor *mask)
 {
     const int layers = ls_module_child_count(self->layers);
@@ -222,18 +227,18 @@ static ls_tensor *run_layers(bert *self, ls_tensor *x, ls_tensor *mask)
         ls_tensor *inputs[] = {x, mask};
         (void)ls_forward_many(ls_module_child_at(self->layers, i), inputs, 2, &x, 1);
     }
-    return x; /* poisoned where a layer failed */
+    return x; /* poisoned if a layer failed */
 }
 
-/* tokens [B,T], types [B,T], seen [B,T], of which the last two may be missing -> [B,T,V] */
+/* tokens [B,T], types [B,T] and seen [B,T], the last two optional -> [B,T,V] */
 static ls_status bert_forward(ls_module *m, ls_tensor *const *inputs, int input_count,
                               ls_tensor **outputs, int output_count)
 {
     bert *self = (bert *)m;
     if (input_count > 3 || output_count != 1) {
         return ls_fail(LS_ERR_INVALID,
-                       "bert: %d inputs, %d outputs; it takes tokens, types and which tokens are "
-                       "there, and gives logits",
+                       "bert: %d inputs, %d outputs; it takes tokens, types and a mask, and "
+                       "gives logits",
                        input_count, output_count);
     }
     ls_tensor *const words[] = {inputs[0], input_count > 1 ? inputs[1] : NULL};
@@ -248,6 +253,7 @@ static ls_status bert_forward(ls_module *m, ls_tensor *const *inputs, int input_
 static const ls_module_class bert_class =
     LS_MODULE_CLASS(.name = "bert", .forward_many = bert_forward);
 
+/* Names and order are those of BertForMaskedLM. */
 static void build(bert *self, const ls_bert_options *o)
 {
     ls_module *body = container(&self->base, "bert");
@@ -295,7 +301,7 @@ ls_tensor *ls_bert_loss(ls_tensor *logits, ls_tensor *labels)
     return ls_cross_entropy(logits, labels, NULL);
 }
 
-/* ---- weights that people have ------------------------------------------------------------- */
+/* ---- published weights -------------------------------------------------------------------- */
 
 static bool begins_with(const char *text, const char *begin)
 {
@@ -308,8 +314,9 @@ static bool ends_with(const char *text, const char *end)
     return length >= tail && strcmp(text + length - tail, end) == 0;
 }
 
-/* Files made from the first TensorFlow checkpoints call a norm's weight gamma and its bias beta;
- * files of BertModel have no "bert." in front: 1 is the first, 2 the second, 3 both. */
+/* Files made from the first TensorFlow checkpoints call the weight of a norm gamma and its bias
+ * beta; names in files of BertModel do not begin with "bert.". Kind 1 is the first difference, 2
+ * the second, 3 both. */
 static bool older_name(void *arg, const char *name, int number, char *out, size_t bytes)
 {
     (void)arg;
@@ -328,8 +335,8 @@ static bool older_name(void *arg, const char *name, int number, char *out, size_
     return (size_t)snprintf(out, bytes, "%.*s%s", kept, shown, to ? to : "") < bytes;
 }
 
-/* Heads of other tasks, positions as a tensor, and the decoder, which is other parameters a second
- * time. */
+/* Heads of other tasks, the positions as a tensor, and the decoder, whose parameters are stored
+ * twice. */
 static bool is_no_weight(void *arg, const char *name, bool in_file)
 {
     (void)arg;

@@ -17,7 +17,8 @@ typedef struct block {
     ls_module *norm1, *qkv, *proj, *norm2, *up, *down, *drop;
     int64_t heads;
     bool recompute;
-    ls_kv_cache *const *cache; /* the model's, during ls_gpt_forward_cached */
+    ls_kv_cache *const
+        *cache; /* points to the model's, which is set during ls_gpt_forward_cached */
 } block;
 
 /* Part i of [B,T,3C]: a view. */
@@ -47,7 +48,7 @@ static ls_tensor *attend(block *self, ls_tensor *x) /* [B,T,C] -> [B,T,C] */
     return ls_forward(self->proj, ls_reshape(ls_transpose(seen, 1, 2), ls_shape_of(x)));
 }
 
-/* x + part. No gradient needs the part, which is therefore not held until backward. */
+/* x + part. No gradient needs `part`, so it is freed before backward. */
 static ls_tensor *added(ls_tensor *x, ls_tensor *part)
 {
     ls_tensor *sum = ls_add(x, part);
@@ -65,6 +66,7 @@ static ls_tensor *block_body(ls_tensor *x, void *block_of) /* [B,T,C] -> [B,T,C]
     return added(x, ls_forward(self->drop, narrow));
 }
 
+/* With `recompute` only x is kept until backward. */
 static ls_tensor *block_forward(ls_module *m, ls_tensor *x)
 {
     block *self = (block *)m;
@@ -74,7 +76,7 @@ static ls_tensor *block_forward(ls_module *m, ls_tensor *x)
 static const ls_module_class block_class =
     LS_MODULE_CLASS(.name = "block", .forward = block_forward);
 
-/* A linear layer with GPT-2's initialisation; `std` 0 leaves PyTorch's. */
+/* A linear layer with GPT-2's initialisation; with `std` 0, PyTorch's remains. */
 static ls_module *linear(int64_t in, int64_t out, const ls_linear_options *options, double std)
 {
     ls_module *layer = NULL;
@@ -95,6 +97,7 @@ static ls_module *linear(int64_t in, int64_t out, const ls_linear_options *optio
     return layer;
 }
 
+/* `cache` belongs to the model; it points to NULL except in ls_gpt_forward_cached. */
 static ls_module *block_new(const ls_gpt_options *o, ls_kv_cache *const *cache)
 {
     block *self = ls_module_new(sizeof *self, &block_class);
@@ -129,7 +132,7 @@ typedef struct gpt {
     int layers;
 } gpt;
 
-/* What the blocks make of tokens whose first stands at position `first`: [B,T] -> [B,T,C]. */
+/* Embeddings and blocks for tokens whose first is at position `first`: [B,T] -> [B,T,C]. */
 static ls_tensor *gpt_body(gpt *self, ls_tensor *x, int64_t first)
 {
     ls_tensor *where = ls_slice(self->positions, 0, first, first + ls_size(x, -1)); /* [T,C] */
@@ -145,6 +148,7 @@ static ls_tensor *gpt_forward(ls_module *m, ls_tensor *x) /* [B,T] -> [B,T,V] */
 
 static const ls_module_class gpt_class = LS_MODULE_CLASS(.name = "gpt", .forward = gpt_forward);
 
+/* With `std` 0, PyTorch's initialisation remains. */
 static ls_module *embedding(int64_t count, int64_t dim, double std)
 {
     ls_module *layer = NULL;
@@ -160,6 +164,7 @@ static ls_module *embedding(int64_t count, int64_t dim, double std)
     return layer;
 }
 
+/* Failures are recorded in the module; ls_gpt_new checks its status once. */
 static void build(gpt *self, const ls_gpt_options *o)
 {
     ls_module *m = &self->base;
@@ -177,7 +182,7 @@ static void build(gpt *self, const ls_gpt_options *o)
         (void)ls_module_add(self->blocks, name, block_new(o, &self->cache));
     }
     self->norm = ls_module_add(m, "norm", ls_layer_norm_new(o->dim, NULL));
-    /* Small, so that an untrained model is undecided: its loss starts at log(vocab). */
+    /* Small weights, so that the loss of the untrained model is close to log(vocab). */
     self->head = ls_module_add(
         m, "head",
         linear(o->dim, o->vocab, LS_OPTIONS(ls_linear_options, .bias = false), std / 4.0));
@@ -199,8 +204,9 @@ ls_module *ls_gpt_new(const ls_gpt_options *options)
     return &self->base;
 }
 
-/* ---- reading on --------------------------------------------------------------------------- */
+/* ---- generation with a cache -------------------------------------------------------------- */
 
+/* A wrapper has no cache, and its `self` is not a gpt. */
 static ls_status check_plain(const ls_module *m)
 {
     return m->cls == &gpt_class ? LS_OK
@@ -218,6 +224,7 @@ ls_kv_cache *ls_gpt_cache_new(ls_module *m, int64_t batch)
                                                 ls_size(self->positions, 1));
 }
 
+/* The head computes only the last positions. */
 ls_status ls_gpt_forward_cached(ls_module *m, ls_kv_cache *cache, ls_tensor *x, int64_t last,
                                 ls_tensor **logits)
 {

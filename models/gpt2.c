@@ -11,7 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a constructor returns: the module, or NULL with its first error set. */
+/* The end of a constructor: returns the module, or frees it and returns NULL, with its first error
+ * set. */
 static ls_module *finished(ls_module *m)
 {
     if (m != NULL && ls_module_status(m) < 0) {
@@ -21,7 +22,7 @@ static ls_module *finished(ls_module *m)
     return m;
 }
 
-/* x + part. No gradient needs the part, which is therefore not held until backward. */
+/* x + part. No gradient needs `part`, so it is freed before backward. */
 static ls_tensor *added(ls_tensor *x, ls_tensor *part)
 {
     ls_tensor *sum = ls_add(part, x);
@@ -29,7 +30,7 @@ static ls_tensor *added(ls_tensor *x, ls_tensor *part)
     return sum;
 }
 
-/* ---- Conv1D: a linear layer whose weight lies the other way round --------------------------- */
+/* ---- Conv1D: a linear layer whose weight is transposed, [in,out] --------------------------- */
 
 typedef struct conv1d {
     ls_module base;
@@ -46,6 +47,7 @@ static ls_tensor *conv1d_forward(ls_module *m, ls_tensor *x) /* [..,in] -> [..,o
 static const ls_module_class conv1d_class =
     LS_MODULE_CLASS(.name = "Conv1D", .forward = conv1d_forward);
 
+/* weight N(0, std), bias 0. */
 static ls_module *conv1d_new(int64_t in, int64_t out, ls_activation activation, double std)
 {
     conv1d *self = ls_module_new(sizeof *self, &conv1d_class);
@@ -67,7 +69,8 @@ typedef struct attention {
     ls_module *c_attn, *c_proj;
     int64_t heads;
     double dropout;
-    ls_kv_cache *const *cache; /* the model's, during ls_gpt2_forward_cached */
+    ls_kv_cache *const
+        *cache; /* points to the model's, which is set during ls_gpt2_forward_cached */
 } attention;
 
 /* Part i of [B,T,3C]: a view. */
@@ -130,6 +133,7 @@ static ls_tensor *block_body(ls_tensor *x, void *block_of) /* [B,T,C] -> [B,T,C]
     return added(x, ls_forward(self->drop, thought));
 }
 
+/* With `recompute` only x is kept until backward. */
 static ls_tensor *block_forward(ls_module *m, ls_tensor *x)
 {
     block *self = (block *)m;
@@ -174,6 +178,8 @@ static ls_module *norm_new(const ls_gpt2_options *o)
     return ls_layer_norm_new(o->dim, LS_OPTIONS(ls_layer_norm_options, .eps = o->eps));
 }
 
+/* The weights of the two projections into the residual have std / sqrt(2 layers) (Radford et al.
+ * 2019). */
 static ls_module *block_new(const ls_gpt2_options *o, ls_kv_cache *const *cache)
 {
     block *self = ls_module_new(sizeof *self, &block_class);
@@ -201,7 +207,7 @@ typedef struct gpt2 {
     int layers;
 } gpt2;
 
-/* What the blocks make of tokens whose first stands at position `first`: [B,T] -> [B,T,C]. */
+/* Embeddings and blocks for tokens whose first is at position `first`: [B,T] -> [B,T,C]. */
 static ls_tensor *gpt2_body(gpt2 *self, ls_tensor *x, int64_t first)
 {
     ls_tensor *where = ls_slice(self->positions, 0, first, first + ls_size(x, -1)); /* [T,C] */
@@ -222,7 +228,7 @@ static ls_tensor *gpt2_forward(ls_module *m, ls_tensor *x) /* [B,T] -> [B,T,V] *
 
 static const ls_module_class gpt2_class = LS_MODULE_CLASS(.name = "gpt2", .forward = gpt2_forward);
 
-/* *weight: N(0, std); NULL when it could not be made. */
+/* An embedding whose weight is N(0, std); *weight becomes the weight, NULL on failure. */
 static ls_module *embedding_new(int64_t count, int64_t dim, double std, ls_tensor **weight)
 {
     ls_module *m = NULL;
@@ -238,9 +244,10 @@ static ls_module *embedding_new(int64_t count, int64_t dim, double std, ls_tenso
     return m;
 }
 
+/* Names and order are those of GPT2LMHeadModel. */
 static void build(gpt2 *self, const ls_gpt2_options *o)
 {
-    /* A container: its name is a part of the parameters' names. */
+    /* A module that only contributes its name to the names of the parameters. */
     ls_module *t = ls_module_add(&self->base, "transformer", ls_sequential_new(NULL, 0));
     const double std = o->init_std;
     self->wte = ls_module_add(t, "wte", embedding_new(o->vocab, o->dim, std, &self->tokens));
@@ -256,8 +263,9 @@ static void build(gpt2 *self, const ls_gpt2_options *o)
     self->ln_f = ls_module_add(t, "ln_f", norm_new(o));
 }
 
-/* ---- reading on --------------------------------------------------------------------------- */
+/* ---- generation with a cache -------------------------------------------------------------- */
 
+/* A wrapper has no cache, and its `self` is not a gpt2. */
 static ls_status check_plain(const ls_module *m)
 {
     return m->cls == &gpt2_class ? LS_OK
@@ -275,6 +283,8 @@ ls_kv_cache *ls_gpt2_cache_new(ls_module *m, int64_t batch)
                                                 ls_size(self->positions, 1));
 }
 
+/* The head computes only the last positions, since a vocabulary of logits costs more than a
+ * block. */
 ls_status ls_gpt2_forward_cached(ls_module *m, ls_kv_cache *cache, ls_tensor *x, int64_t last,
                                  ls_tensor **logits)
 {
@@ -307,7 +317,7 @@ static const struct {
 
 enum { VARIANTS = sizeof variants / sizeof variants[0] };
 
-/* Fills in the variant's shape; false: there is no such variant. */
+/* Sets layers, heads and dim of the variant; false: the variant does not exist. */
 static bool resolve(ls_gpt2_options *o)
 {
     for (int i = 0; o->variant && i < VARIANTS; i++) {
@@ -321,6 +331,7 @@ static bool resolve(ls_gpt2_options *o)
     return !o->variant;
 }
 
+/* Also fills in the variant. */
 static ls_status check(ls_gpt2_options *o)
 {
     if (!resolve(o)) {
@@ -352,9 +363,9 @@ ls_module *ls_gpt2_new(const ls_gpt2_options *options)
     return finished(&self->base);
 }
 
-/* ---- what it takes ------------------------------------------------------------------------ */
+/* ---- memory ------------------------------------------------------------------------------- */
 
-/* The parameters of a block, and of the rest: name, shape (0: one dimension). */
+/* A parameter of a block, or of the rest of the model: name and shape (dim[1] 0: one dimension). */
 typedef struct row {
     const char *name;
     int64_t dim[2];
@@ -362,6 +373,7 @@ typedef struct row {
 
 enum { BLOCK_ROWS = 12, OTHER_ROWS = 4 };
 
+/* All parameters, in the order of the model. */
 static void rows_of(const ls_gpt2_options *o, row in_block[BLOCK_ROWS], row others[OTHER_ROWS])
 {
     const int64_t c = o->dim;
@@ -407,9 +419,9 @@ ls_gpt2_memory ls_gpt2_memory_of(const ls_gpt2_options *options, int64_t batch, 
     }
     const int64_t bytes = sizeof(float);
     sum.parameter_bytes = sum.gradient_bytes = bytes * sum.parameters;
-    /* Per token: a block keeps 16 C of results (norms 2, c_attn 3, heads 1, c_fc and GELU 8, sums
-     * 2), or its input while one at a time is there in full; backward has gradients of 8 C at a
-     * time; the head makes logits and their gradient. */
+    /* Per token: a block keeps 16 C elements (norms 2, c_attn 3, heads 1, c_fc and GELU 8, sums 2);
+     * with recomputation it keeps its input, and one block at a time keeps all. Backward has
+     * gradients of 8 C elements at a time, and the head has the logits and their gradient. */
     const int64_t kept = o.recompute ? 16 * o.dim + o.dim * o.layers : 16 * o.dim * o.layers;
     const int64_t blocks = kept + 8 * o.dim;
     sum.activation_bytes = bytes * batch * tokens * (blocks + 2 * o.vocab);
@@ -455,11 +467,11 @@ void ls_gpt2_describe(const ls_gpt2_options *options, FILE *out)
                   (long long)sum.parameters);
 }
 
-/* ---- weights that people have ------------------------------------------------------------- */
+/* ---- published weights -------------------------------------------------------------------- */
 
 static const char container[] = "transformer.";
 
-/* The hub's files hold GPT2Model, without the head's class around it. */
+/* The published files contain GPT2Model, whose names have no "transformer." before them. */
 static bool name_on_the_hub(void *arg, const char *name, int number, char *out, size_t bytes)
 {
     (void)arg;
@@ -474,7 +486,7 @@ static bool ends_with(const char *text, const char *end)
     return length >= tail && strcmp(text + length - tail, end) == 0;
 }
 
-/* The causal mask as a tensor, and the head, which is the token embedding a second time. */
+/* The causal mask stored as a tensor, and the head, which is the token embedding again. */
 static bool is_no_weight(void *arg, const char *name, bool in_file)
 {
     (void)arg;

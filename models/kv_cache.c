@@ -1,7 +1,7 @@
 /* See kv_cache.h. A layer's keys are one tensor [B,context,dim], filled from the front:
  *
- *     text b:  |k0 k1 … k(length-1)|k(length) … new|           |      what attention reads is a
- *               ---------------- the view ---------              view; nothing is ever moved
+ *     text b:  |k0 k1 … k(length-1)|k(length) … new|           |      attention reads a view;
+ *               ---------------- the view ---------              nothing is ever moved
  */
 #include <lockstep/models/kv_cache.h>
 
@@ -17,11 +17,12 @@ struct ls_kv_cache {
     int64_t batch, context, dim;
     int64_t length;   /* tokens read */
     int64_t reading;  /* tokens of the forward pass that has begun */
-    int layer;        /* whose turn it is in it */
-    ls_status status; /* of it */
+    int layer;        /* the next layer of that pass */
+    ls_status status; /* of that pass */
     pair of[];
 };
 
+/* `layers` counts what was made, so that ls_kv_cache_free also serves after a failure. */
 ls_kv_cache *ls_kv_cache_new(int layers, int64_t batch, int64_t context, int64_t dim)
 {
     if (layers < 1 || batch < 1 || context < 1 || dim < 1) {
@@ -90,6 +91,7 @@ ls_status ls_kv_cache_check(const ls_module *model, ls_tensor *x, int64_t last)
     return LS_OK;
 }
 
+/* Only ls_kv_cache_commit changes `length`, so a pass that fails leaves the cache as it was. */
 ls_status ls_kv_cache_begin(ls_kv_cache *c, int64_t batch, int64_t tokens)
 {
     if (batch != c->batch) {
@@ -108,7 +110,7 @@ ls_status ls_kv_cache_begin(ls_kv_cache *c, int64_t batch, int64_t tokens)
     return LS_OK;
 }
 
-/* Puts the new rows [B,T,dim] behind those in `room`; returns all. */
+/* Copies the new rows [B,T,dim] after those in `room` and returns a view of all of them. */
 static ls_tensor *append(ls_kv_cache *c, ls_tensor *room, ls_tensor *rows)
 {
     float *base = ls_data(room);
@@ -123,6 +125,7 @@ static ls_tensor *append(ls_kv_cache *c, ls_tensor *room, ls_tensor *rows)
     return ls_slice(room, 1, 0, c->length + c->reading);
 }
 
+/* An error is kept until ls_kv_cache_commit, because attention cannot return one. */
 void ls_kv_cache_extend(ls_kv_cache *c, ls_tensor **keys, ls_tensor **values)
 {
     pair *p = &c->of[c->layer++];

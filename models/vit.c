@@ -6,18 +6,20 @@
  *     layer:  x = x + attention(ln_1(x))
  *             x = x + mlp(ln_2(x))
  *
- * Patches do not overlap, so the convolution is a matrix product over them.
+ * Patches do not overlap, so conv_proj is computed as a matrix product over them.
  */
 #include <lockstep/models/vit.h>
 
 #include <math.h>
 #include <stdio.h>
 
+/* A module that only contributes its name to the names of the parameters. */
 static ls_module *container(ls_module *parent, const char *name)
 {
     return ls_module_add(parent, name, ls_sequential_new(NULL, 0));
 }
 
+/* A new parameter, N(0, std) or, with std 0, zero. */
 static ls_tensor *parameter(ls_module *m, const char *name, ls_shape shape, double std)
 {
     const bool zero = !(std > 0.0);
@@ -29,7 +31,7 @@ static ls_tensor *parameter(ls_module *m, const char *name, ls_shape shape, doub
     return made;
 }
 
-/* U(-bound, bound) of the weight as it should be for its fans, bias 0 or nearly (torchvision's). */
+/* torchvision's initialisation: weight U(-bound, bound), bias N(0, bias_std). */
 static ls_module *linear(int64_t in, int64_t out, ls_activation activation, double bound,
                          double bias_std)
 {
@@ -85,6 +87,7 @@ static ls_tensor *layer_body(ls_tensor *x, void *layer_of) /* [B,S,C] -> [B,S,C]
     return ls_add(x, ls_forward(self->mlp, ls_forward(self->ln_2, x)));
 }
 
+/* With `recompute` only x is kept until backward. */
 static ls_tensor *layer_forward(ls_module *m, ls_tensor *x)
 {
     layer *self = (layer *)m;
@@ -94,6 +97,7 @@ static ls_tensor *layer_forward(ls_module *m, ls_tensor *x)
 static const ls_module_class layer_class =
     LS_MODULE_CLASS(.name = "encoder_layer", .forward = layer_forward);
 
+/* The bound of Glorot & Bengio 2010. */
 static double xavier(int64_t in, int64_t out)
 {
     return sqrt(6.0 / (double)(in + out));
@@ -120,7 +124,7 @@ static ls_module *layer_new(const ls_vit_options *o)
                                    linear(c, c, LS_ACTIVATION_NONE, 1.0 / sqrt((double)c), 0.0));
     self->ln_2 = ls_module_add(m, "ln_2", norm(o));
     ls_module *steps[] = {linear(c, o->wide, LS_ACTIVATION_GELU, bound, 1e-6),
-                          ls_identity_new(), /* where torchvision has GELU */
+                          ls_identity_new(), /* in the place of torchvision's GELU */
                           ls_dropout_new(o->dropout),
                           linear(o->wide, c, LS_ACTIVATION_NONE, bound, 1e-6),
                           ls_dropout_new(o->dropout)};
@@ -138,7 +142,7 @@ typedef struct vit {
     int64_t patch;
 } vit;
 
-/* [B,P,H,W] -> [B, H/p W/p, P p p]: each row a patch, in the order of the kernel's weights. */
+/* [B,P,H,W] -> [B, H/p W/p, P p p]: each row is a patch, in the order of the kernel's weights. */
 static ls_tensor *patches_of(ls_tensor *x, int64_t p)
 {
     int64_t b = ls_size(x, 0), planes = ls_size(x, 1);
@@ -163,6 +167,7 @@ static ls_tensor *vit_forward(ls_module *m, ls_tensor *x) /* [B,P,H,W] -> [B,cla
 
 static const ls_module_class vit_class = LS_MODULE_CLASS(.name = "vit", .forward = vit_forward);
 
+/* Names and order are those of torchvision's VisionTransformer. */
 static void build(vit *self, const ls_vit_options *o)
 {
     ls_module *m = &self->base;
@@ -184,7 +189,7 @@ static void build(vit *self, const ls_vit_options *o)
         (void)ls_module_add(self->layers, name, layer_new(o));
     }
     self->ln = ls_module_add(encoder, "ln", norm(o));
-    /* Zero at the start, as torchvision has it: an untrained model is undecided. */
+    /* As in torchvision the head is zero at first, so an untrained model prefers no class. */
     self->head = ls_module_add(container(m, "heads"), "head",
                                linear(c, o->classes, LS_ACTIVATION_NONE, 0.0, 0.0));
 }
