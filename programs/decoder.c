@@ -28,8 +28,9 @@ bool decoder_is_gpt2(const char *model)
 
 /* ---- config.json -------------------------------------------------------------------------- */
 
-#define COUNT_MAX (1 << 24) /* tokens of a vocabulary are the most there is to count */
+#define COUNT_MAX (1 << 24) /* the largest count is the size of a vocabulary */
 
+/* Gives up if the number is missing or not plausible. */
 static int64_t count_in(const json_t *config, const char *name, const char *path)
 {
     const json_t *value = json_object_get(config, name);
@@ -41,7 +42,7 @@ static int64_t count_in(const json_t *config, const char *name, const char *path
     return json_integer_value(value);
 }
 
-/* `name`, unless it is missing, must be this. */
+/* Gives up unless `name` is missing or has the value `wanted`. */
 static void expect(const json_t *config, const char *name, const char *wanted, const char *path)
 {
     const json_t *value = json_object_get(config, name);
@@ -52,7 +53,7 @@ static void expect(const json_t *config, const char *name, const char *wanted, c
     }
 }
 
-/* As `expect`, of a switch. */
+/* The same for a boolean. */
 static void expect_switch(const json_t *config, const char *name, bool wanted, const char *path)
 {
     const json_t *value = json_object_get(config, name);
@@ -62,7 +63,8 @@ static void expect_switch(const json_t *config, const char *name, bool wanted, c
     }
 }
 
-/* config.json in the folder `weights`, or beside the file `weights`. False: there is none. */
+/* Writes to path[bytes] the config.json in the folder `weights`, or in the folder of the file
+ * `weights`. False: there is none. */
 static bool config_of(const char *weights, char *path, size_t bytes)
 {
     struct stat found;
@@ -74,6 +76,7 @@ static bool config_of(const char *weights, char *path, size_t bytes)
     return length > 0 && (size_t)length < bytes && access(path, F_OK) == 0;
 }
 
+/* Accepts only what ls_gpt2_new computes; anything else would load and give wrong numbers. */
 bool decoder_read_config(const char *weights, decoder_shape *shape)
 {
     char path[1024];
@@ -120,8 +123,8 @@ ls_gpt2_options decoder_gpt2_options(const decoder_shape *s)
     return o;
 }
 
-/* Asked before a number is drawn: memory that is not there is given out all the same, and taken
- * back with the whole process. */
+/* Compares the size with the available memory before any value is drawn, because the system grants
+ * memory that it does not have and kills the process when it is used. */
 static void check_size(const decoder_shape *s)
 {
     const double c = (double)s->dim, tokens = (double)(s->vocab + s->context);

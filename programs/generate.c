@@ -1,14 +1,14 @@
-/* Writes text with a GPT-2 or a GPT of train_gpt, one token after another.
+/* Generates text with a GPT-2 or a GPT of train_gpt, one token after another.
  *
  *     lockstep generate --weights gpt2 --prompt "The answer is" --tokens 50 --top-p 0.9
  *     lockstep generate --checkpoint run7 --context 256 --prompt "GNU" --temperature 0.8
  *
- * --weights is a safetensors file or a folder as transformers saves it: there config.json says the
- * shape, and the tokenizer lies beside it. Of a checkpoint (train_gpt --save), and of a file of
- * train_gpt --export, the flags of the shape are those it was trained with.
+ * --weights is a safetensors file, or a folder as transformers saves it, which also contains the
+ * tokenizer and, in config.json, the sizes of the model. For a checkpoint (train_gpt --save) or a
+ * file of train_gpt --export, pass the sizes with which it was trained.
  *
- * A cache of keys and values makes a token cost one token's work. When the model's context is full,
- * it goes on with the newer half of it, which is read again: what was before is forgotten.
+ * With the cache of keys and values a token costs the work of one token. When the model's context
+ * is full, the newer half of it is read again and the older half is dropped.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,7 +38,7 @@ typedef struct writer {
     ls_kv_cache *cache;
     candidate *candidates;
     int64_t vocab; /* tokens that can be drawn: those of the model that have a text */
-    int32_t *text; /* the prompt's tokens and what was drawn */
+    int32_t *text; /* the tokens of the prompt and those drawn so far */
     int64_t length;
     int32_t stop; /* token that ends the text; -1: none */
     utf8_stream out;
@@ -48,6 +48,7 @@ typedef struct writer {
 
 /* ---- options -------------------------------------------------------------------------------- */
 
+/* Also reads config.json beside the weights, whose sizes take precedence over the options. */
 static settings read_flags(int argc, char **argv)
 {
     static settings s = {.prompt = "",
@@ -114,6 +115,8 @@ static settings read_flags(int argc, char **argv)
 
 /* ---- opening ------------------------------------------------------------------------------ */
 
+/* The vocabulary of the model may be larger than the tokenizer's; only tokens with a text are
+ * drawn. */
 static void open_tokenizer(writer *w, settings *s)
 {
     const char *path = s->tokenizer;
@@ -129,6 +132,7 @@ static void open_tokenizer(writer *w, settings *s)
     w->vocab = texts < s->shape.vocab ? texts : s->shape.vocab;
 }
 
+/* Loads the model only; the checkpoint also contains the optimizer and the position in the data. */
 static void load_checkpoint(const writer *w)
 {
     const ls_checkpoint_item item = LS_ITEM("model", w->net);
@@ -145,7 +149,7 @@ static void open_model(writer *w)
 {
     const decoder_shape *shape = &w->set->shape;
     {
-        LS_SKIP_INIT(true); /* all of it is loaded */
+        LS_SKIP_INIT(true); /* all values are loaded below */
         w->net = decoder_new(shape);
     }
     w->candidates = calloc((size_t)w->vocab, sizeof *w->candidates);
@@ -164,13 +168,14 @@ static void open_model(writer *w)
     }
 }
 
-/* What stands before the first token of a text. */
+/* The token before the first one of a text, with which an empty prompt begins; -1: none. */
 static int32_t start_of_text(const writer *w)
 {
     int32_t end = ls_tokenizer_id(w->tokenizer, "<|endoftext|>");
     return end >= 0 ? end : ls_tokenizer_id(w->tokenizer, "\n");
 }
 
+/* Encodes the prompt into w->text, which has room for all tokens to come. */
 static void read_prompt(writer *w)
 {
     const settings *s = w->set;
@@ -222,6 +227,7 @@ static int32_t next_token(writer *w, int64_t from, int64_t index)
     return token;
 }
 
+/* A token may end within a character, so the stream holds back incomplete ones. */
 static void show(writer *w, int32_t token)
 {
     char *text = NULL;
@@ -231,7 +237,8 @@ static void show(writer *w, int32_t token)
     ls_bytes_free(text);
 }
 
-/* Returns how many tokens were written. */
+/* Draws and writes tokens until the limit, the stop token or a stop request. Returns their
+ * number. */
 static int64_t write_text(writer *w)
 {
     const settings *s = w->set;

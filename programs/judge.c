@@ -1,5 +1,5 @@
-/* See judge.h. Evaluation is a forward pass of the plain module: no wrapper, and one all_reduce at
- * the end. Sums are float64, so that a million samples lose nothing. */
+/* See judge.h. Evaluation runs the module without its wrapper; only the sums are exchanged, in one
+ * all_reduce at the end. They are float64, so that a million samples lose no accuracy. */
 #include "judge.h"
 
 #include <stdlib.h>
@@ -31,8 +31,8 @@ static ls_shape batched(const ls_shape *one, int64_t n)
     return shape;
 }
 
-/* Answers that are asked for, and right ones, of logits [n,..,classes] for y [n,..], int32 or
- * int64. */
+/* Counts the targets that are not ignored, and those that logits [n,..,classes] predict correctly;
+ * y [n,..] is int32 or int64. */
 static ls_status count_right(ls_tensor *logits, ls_tensor *y, double *asked, double *right)
 {
     ls_tensor *best = ls_argmax(logits, -1), *target = ls_cast(y, LS_INT64);
@@ -46,6 +46,7 @@ static ls_status count_right(ls_tensor *logits, ls_tensor *y, double *asked, dou
     return LS_OK;
 }
 
+/* The mean loss of a batch counts with its number of targets, so unequal batches add up exactly. */
 static ls_status judge_batch(ls_module *net, const ls_dataset *data, const room *b, int64_t n,
                              sums *out)
 {
@@ -61,13 +62,13 @@ static ls_status judge_batch(ls_module *net, const ls_dataset *data, const room 
         if (status == LS_OK) {
             status = count_right(logits, y, &asked, &out->right);
         }
-        out->loss += asked > 0.0 ? mean * asked : 0.0; /* the mean of nothing is no number */
+        out->loss += asked > 0.0 ? mean * asked : 0.0; /* without targets the mean is NaN */
         out->answers += asked;
     }
     return status;
 }
 
-/* Samples [from, to). */
+/* Evaluates samples [from, to) in batches of at most `batch`. */
 static ls_status judge_stretch(ls_module *net, ls_dataset *data, int64_t from, int64_t to,
                                int64_t batch, sums *out)
 {
@@ -90,6 +91,8 @@ static ls_status judge_stretch(ls_module *net, ls_dataset *data, int64_t from, i
     return status;
 }
 
+/* Each rank evaluates a contiguous part of the samples. The module is in training mode again after
+ * it. */
 ls_status judge(ls_module *net, ls_dataset *data, int64_t samples, int64_t batch, verdict *out)
 {
     int64_t count = samples < data->count ? samples : data->count;

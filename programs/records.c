@@ -1,5 +1,5 @@
-/* See records.h. --log is JSON Lines: an object a line, each with its step first; an evaluation has
- * a line of its own. A number that is not finite is null.
+/* See records.h. The file of --log is JSON Lines: one object per line, which begins with its step.
+ * An evaluation has a separate line. A number that is not finite is written as null.
  *
  *     {"step": 3, "dtype": "float32", "loss": 2.81, "lr": 0.002, "grad_norm": 1.1, …}
  *     {"step": 3, "held_out_loss": 2.79}
@@ -16,8 +16,9 @@
 
 #include "common.h"
 
-#define DIGITS 9 /* of a number, enough for a float32 */
+#define DIGITS 9 /* significant digits, enough to represent a float32 exactly */
 
+/* Only rank 0 writes; `wanted` is set on all ranks, because they average the numbers together. */
 void records_open(records *r, const char *json, const char *board, const char *losses,
                   int64_t start)
 {
@@ -36,7 +37,7 @@ void records_open(records *r, const char *json, const char *board, const char *l
     }
 }
 
-/* "held-out loss" as a name in files: "held_out_loss". */
+/* Converts "held-out loss" to the name in files, "held_out_loss". */
 static void plain_name(const char *name, char *out, size_t bytes)
 {
     (void)snprintf(out, bytes, "%s", name);
@@ -54,7 +55,7 @@ typedef struct number {
     double value;
 } number;
 
-/* Returns how many numbers a step has. */
+/* Fills the numbers of a step and returns how many there are; without clipping there is no norm. */
 static int numbers_of(const record *s, number out[STEP_NUMBERS])
 {
     int count = 0;
@@ -70,7 +71,7 @@ static int numbers_of(const record *s, number out[STEP_NUMBERS])
     return count;
 }
 
-/* A line of JSON. dtype: NULL without one. A number that JSON cannot hold (NaN) becomes null. */
+/* Writes one line of JSON. dtype NULL: omitted. NaN and infinity, which JSON lacks, become null. */
 static void write_line(step_log *log, int64_t step, const char *dtype, const number *numbers,
                        int count)
 {

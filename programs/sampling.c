@@ -1,4 +1,5 @@
-/* See sampling.h. All in float64; in the order temperature, top-k, top-p, as in transformers. */
+/* See sampling.h. Computed in float64, in the order temperature, top-k, top-p, as in
+ * transformers. */
 #include "sampling.h"
 
 #include <math.h>
@@ -6,6 +7,7 @@
 
 #include <lockstep/random.h>
 
+/* Ties are ordered by token, so that the order does not depend on qsort. */
 static int more_probable_first(const void *a, const void *b)
 {
     const candidate *x = a, *y = b;
@@ -15,7 +17,7 @@ static int more_probable_first(const void *a, const void *b)
     return (x->token > y->token) - (x->token < y->token);
 }
 
-/* The first of the largest; -1: a NaN, an infinity, or nothing but -INFINITY. */
+/* The index of the first largest logit; -1 if one is NaN or infinity, or all are -infinity. */
 static int64_t largest(const float *logits, int64_t vocab)
 {
     int64_t best = -1;
@@ -30,7 +32,8 @@ static int64_t largest(const float *logits, int64_t vocab)
     return best;
 }
 
-/* Of sorted candidates those that come before `share` of `sum` is reached. */
+/* The number of sorted candidates that together reach `share` of `sum`, at least one (Holtzman et
+ * al. 2020, nucleus sampling). */
 static int64_t nucleus(const candidate *c, int64_t count, double share, double sum)
 {
     double before = 0.0;
@@ -50,22 +53,24 @@ static double sum_of(const candidate *c, int64_t count)
     return sum;
 }
 
+/* Sorts only when top-k or top-p needs it. */
 ls_status sampling_candidates(const sampling *s, const float *logits, int64_t vocab, candidate *out,
                               int64_t *count)
 {
     int64_t best = largest(logits, vocab), n = 0;
     if (best < 0) {
-        return ls_fail(LS_ERR_INVALID,
-                       "sampling: the logits of %lld tokens are not all numbers; were the weights "
-                       "trained in vain?",
-                       (long long)vocab);
+        return ls_fail(
+            LS_ERR_INVALID,
+            "sampling: the logits of %lld tokens contain NaN or infinity; check that the "
+            "training did not diverge",
+            (long long)vocab);
     }
     if (s->temperature == 0.0) {
         out[0] = (candidate){(int32_t)best, 1.0};
         *count = 1;
         return LS_OK;
     }
-    for (int64_t i = 0; i < vocab; i++) { /* the largest is 1, so nothing overflows */
+    for (int64_t i = 0; i < vocab; i++) { /* the largest value is 1, so no exponential overflows */
         double p = exp(((double)logits[i] - (double)logits[best]) / s->temperature);
         if (p > 0.0) {
             out[n++] = (candidate){(int32_t)i, p};
@@ -93,9 +98,10 @@ int32_t sampling_draw(const candidate *c, int64_t count, double uniform)
             return c[i].token;
         }
     }
-    return c[count - 1].token; /* what rounding has left */
+    return c[count - 1].token; /* rounding may leave the sum below 1 */
 }
 
+/* 53 random bits as a number in [0,1). */
 double sampling_uniform(uint64_t seed, uint64_t index)
 {
     const uint32_t counter[4] = {(uint32_t)index, (uint32_t)(index >> 32), 0, 0};

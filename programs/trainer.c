@@ -1,8 +1,8 @@
 /* See trainer.h. One step:
  *
  *     for each micro-batch: forward, loss / accum, backward     only the last backward communicates
- *     clip, learning rate of the step, optimizer, gradients become absent
- *     records, checkpoint, live line, and every now and then an evaluation
+ *     clip, learning rate of the step, optimizer, zero_grad
+ *     records, checkpoint, live line, and every --eval-every steps an evaluation
  *
  * A signal (Ctrl-C, SIGTERM) ends training on all ranks after the same step, with a checkpoint, the
  * same summary and status 0; a second one ends the program.
@@ -17,8 +17,8 @@
 #define SHOW_SECONDS 0.25 /* between two updates of the live line */
 #define ITEMS 4
 
-/* What a rank measured since the last report; averaged over the ranks it is the same on all, so
- * all agree on when the next one is due. */
+/* Measurements of a rank since the last report. Their mean over the ranks is the same on all ranks,
+ * so all ranks agree when the next report is due. */
 typedef struct measure {
     double loss, seconds, exposed; /* means of a step */
 } measure;
@@ -26,8 +26,8 @@ typedef struct measure {
 typedef struct report {
     live line;
     measure sum;             /* of the steps since the last report, this rank's */
-    int64_t steps;           /* how many those are */
-    int64_t done;            /* steps so far, those before a resume too */
+    int64_t steps;           /* the number of these steps */
+    int64_t done;            /* steps so far, including those before a resume */
     int64_t due;             /* step after which the next report is made */
     double exposed, seconds; /* of all steps so far, mean over the ranks */
 } report;
@@ -48,7 +48,7 @@ struct trainer {
     double seconds; /* of training, evaluations included */
     score scores[SCORES_MAX];
     int score_count; /* of the last evaluation */
-    int identical;   /* replicas at the end, and what they are */
+    int identical;   /* number of identical replicas at the end, and their hash */
     uint64_t hash;
 };
 
@@ -90,7 +90,7 @@ static ls_optim *make_optim(const trainer *t)
                                            .weight_decay = s->weight_decay));
 }
 
-/* Each rank reads the weights for itself. */
+/* Each rank reads the weights by itself. */
 static void load_weights(const trainer *t)
 {
     const char *path = t->set->init;
@@ -120,8 +120,9 @@ static void wrap(trainer *t)
 
 /* ---- checkpoints -------------------------------------------------------------------------- */
 
-/* Where --save and --resume name one folder an empty one is no mistake: so the same command line
- * starts a job and restarts it. Elsewhere it is a slip of the finger, and nothing is made there. */
+/* If --save and --resume name the same folder, it may be empty, so that one command line both
+ * starts and restarts a job. Otherwise an empty folder is an error, and nothing is created in
+ * it. */
 static void resume(trainer *t)
 {
     ls_checkpoint *from = t->checkpoint;
@@ -168,7 +169,7 @@ static void open_checkpoints(trainer *t)
     }
 }
 
-/* `step` steps are done; `last`: no more follow. */
+/* Saves after `step` steps if it is due, and always after the `last` one. */
 static void save(trainer *t, int64_t step, bool last)
 {
     if (t->checkpoint && (last || step % t->set->every == 0)) {
@@ -210,7 +211,8 @@ void trainer_introduce(const trainer_options *options, const char *model, ls_mod
 static void next_batch(trainer *t, ls_batch *batch)
 {
     while (!ls_loader_next(t->loader, batch)) {
-        must(ls_loader_status(t->loader)); /* else an epoch ended: the next one follows */
+        must(
+            ls_loader_status(t->loader)); /* without an error an epoch ended, and the next begins */
     }
 }
 
@@ -219,7 +221,7 @@ static bool in_bf16(const trainer *t)
     return strcmp(t->set->dtype, "bf16") == 0;
 }
 
-/* With bf16 products are taken in bfloat16; parameters, and what is made of their gradients, stay
+/* With bf16 products are computed in bfloat16; parameters, gradients and optimizer state stay
  * float32. */
 static ls_tensor *loss_of(const trainer *t, const ls_batch *batch)
 {
@@ -232,7 +234,8 @@ static ls_tensor *loss_of(const trainer *t, const ls_batch *batch)
     return loss;
 }
 
-/* Returns this rank's mean loss over the step's micro-batches; *norm: the gradient's. */
+/* Returns this rank's mean loss over the micro-batches of the step; *norm becomes the gradient's
+ * norm, or -1 without clipping. */
 static double train_step(trainer *t, int64_t step, double *norm)
 {
     const trainer_options *s = t->set;
@@ -269,7 +272,7 @@ static double exposed_seconds(const trainer *t)
 
 /* ---- reporting ---------------------------------------------------------------------------- */
 
-/* Tokens or images of a step of all ranks. */
+/* The tokens or images of a step, over all ranks. */
 static double units_of_step(const trainer *t)
 {
     return (double)(t->set->batch * t->set->accum * t->task.units * ls_world_size());
@@ -298,7 +301,8 @@ static const char *amount(double value, char *out, size_t bytes)
     return out;
 }
 
-/* At most 80 columns with the launcher's prefix: a line that wraps cannot be updated in place. */
+/* At most 80 columns with the launcher's prefix, because a line that wraps cannot be updated in
+ * place. */
 static void show(trainer *t, const measure *mean, int64_t step)
 {
     char left[32], speed[32];
@@ -314,7 +318,7 @@ static void show(trainer *t, const measure *mean, int64_t step)
               duration(seconds_left, left, sizeof left));
 }
 
-/* `step` steps are done. Collective when a report is due, which all ranks find out alike. */
+/* Called after `step` steps. Collective when a report is due, on which all ranks agree. */
 static void report_step(trainer *t, int64_t step)
 {
     report *r = &t->report;
@@ -354,7 +358,8 @@ static void record_step(trainer *t, int64_t step, const measure *mine, double no
 
 /* ---- evaluation --------------------------------------------------------------------------- */
 
-/* `step` steps are done. What a resumed run evaluates at its start the run before has recorded. */
+/* Called after `step` steps. `keep` is false for the evaluation at the start of a resumed run,
+ * which the previous run has recorded. */
 static void evaluate(trainer *t, int64_t step, bool keep)
 {
     {
@@ -366,7 +371,7 @@ static void evaluate(trainer *t, int64_t step, bool keep)
     }
 }
 
-/* "held-out loss 2.345, …" on rank 0, without an end of the line. */
+/* "held-out loss 2.345, …" without a newline; on rank 0. */
 static void print_scores(const trainer *t)
 {
     for (int i = 0; i < t->score_count; i++) {
@@ -401,7 +406,8 @@ static void evaluate_before(trainer *t)
 
 /* ---- training and the summary ------------------------------------------------------------- */
 
-/* Returns whether it was asked to stop, on all ranks after the same step. */
+/* Trains one step and records it. Returns whether a stop was requested, on all ranks after the same
+ * step. */
 static bool one_step(trainer *t, int64_t step)
 {
     report *r = &t->report;
