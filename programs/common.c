@@ -1,4 +1,4 @@
-/* What the examples share. Nothing here knows about training. */
+/* See common.h. Nothing here depends on training. */
 #include "common.h"
 
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* What the examples share: options, and ending with words. */
+/* Shared by the programs: options, and ending with an error text. */
 #ifndef PROGRAMS_COMMON_H
 #define PROGRAMS_COMMON_H
 
@@ -16,10 +16,11 @@
 /* As cli_parse; help and mistakes end the program. */
 void read_options(const cli_command *command, int argc, char **argv);
 
-/* Says why on stderr and ends the program. When all ranks have the same to say, rank 0 says it. */
+/* Prints the reason to stderr and ends the program. If all ranks have the same reason, rank 0
+ * prints it. */
 _Noreturn void give_up(int code, const char *format, ...) LS_PRINTF(2, 3);
-/* Gives up with the words of the library, without a source line: the user's data is at fault, not
- * the program. */
+/* Gives up with the library's error text, without a source line, because the cause is the user's
+ * data and not the program. */
 void must(ls_status status);
 
 /* "1:05", "2:03:04" */

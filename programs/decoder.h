@@ -1,5 +1,5 @@
-/* A language model that reads from left to right, GPT or GPT-2: its flags, made alike by the
- * program that trains one and the one that writes with it. */
+/* A causal language model, GPT or GPT-2, with its options: shared by the program that trains it and
+ * the one that generates text with it. */
 #ifndef PROGRAMS_DECODER_H
 #define PROGRAMS_DECODER_H
 
@@ -9,18 +9,18 @@
 #include <lockstep/models/gpt2.h>
 
 typedef struct decoder_shape {
-    const char *model; /* "gpt", of the shape below, or "gpt2", "gpt2-medium" … */
-    bool exact;        /* "gpt2" is of the shape below, too */
+    const char *model; /* "gpt", with the sizes below, or "gpt2", "gpt2-medium" … */
+    bool exact;        /* the sizes below also apply to "gpt2" */
     int64_t vocab, context, layers, dim, heads;
-    int64_t positions; /* that GPT-2 knows; 0: context */
+    int64_t positions; /* the number of GPT-2's position embeddings; 0: context */
     double dropout, init_std;
-    double eps; /* of the norms of GPT-2; 0: theirs */
+    double eps; /* of GPT-2's norms; 0: the published one */
     bool recompute;
 } decoder_shape;
 #define DECODER_DEFAULTS                                                                           \
     .model = "gpt", .context = 128, .layers = 4, .dim = 128, .heads = 4, .init_std = 0.02
 
-/* Rows of a table of flags. */
+/* Rows of a table of options. */
 #define DECODER_FLAGS(s)                                                                             \
     {"context", CLI_COUNT,   &(s).context,                                                           \
      .low = 1,  .high = 1e5, .help = "tokens of a window, which is a sample"},                       \
@@ -31,14 +31,15 @@ typedef struct decoder_shape {
         "heads", CLI_COUNT, &(s).heads, .low = 1, .high = 1e4, .help = "attention heads"             \
     }
 
-void decoder_check(const decoder_shape *shape); /* a mistake ends the program */
+void decoder_check(const decoder_shape *shape); /* ends the program if the sizes do not fit */
 
 bool decoder_is_gpt2(const char *model); /* gpt2 and its larger sizes */
 ls_gpt2_options decoder_gpt2_options(const decoder_shape *shape);
 
-/* The shape of GPT-2, but for `context`, from the config.json that transformers writes into the
- * folder of the weights, which are that folder or a file in it; false: there is no such file.
- * Another model's, or one this GPT-2 does not compute, ends the program. */
+/* Reads the sizes of GPT-2, except `context`, from the config.json that transformers writes beside
+ * the weights; `weights` is the folder or a file in it. False: there is no such file. The
+ * config.json of another model, or of a variant that ls_gpt2_new does not compute, ends the
+ * program. */
 bool decoder_read_config(const char *weights, decoder_shape *shape);
 
 ls_module *decoder_new(const decoder_shape *shape);

@@ -1,5 +1,5 @@
-/* See image_data.h. The order is: the files as they are, then, of training images only, a random
- * crop and flip, then both normalised alike. */
+/* See image_data.h. The images of the files are cropped and flipped at random, only for training,
+ * and then normalised in the same way for training and evaluation. */
 #include "image_data.h"
 
 #include <stdio.h>
@@ -12,7 +12,7 @@
 
 #define PATH_BYTES 1024
 
-/* ---- what folders hold -------------------------------------------------------------------- */
+/* ---- formats of folders ------------------------------------------------------------------- */
 
 typedef ls_dataset *(*opener)(const char *x, const char *y);
 
@@ -48,7 +48,7 @@ static bool holds(const char *folder, const char *name, char path[PATH_BYTES])
     return access(path, F_OK) == 0;
 }
 
-/* So a wrong one is told with its place and before the first step, not in some epoch without. */
+/* Checks all labels before the first step, so that the error names the position of a wrong one. */
 static void check_labels(const char *path, opener open, int64_t classes)
 {
     ls_dataset *labels = NULL;
@@ -154,7 +154,7 @@ static bool are_images(const ls_dataset *data)
     return data->x_shape.ndim == 3 && data->x_dtype == LS_FLOAT32;
 }
 
-/* The perceptron that learned from some cannot judge the others. */
+/* A perceptron has inputs of one size, so training and test images must have the same shape. */
 static void check_alike(const char *folder, const ls_shape *learn, const ls_shape *judge)
 {
     if (memcmp(learn->dim, judge->dim, 3 * sizeof learn->dim[0]) != 0) {

@@ -1,4 +1,4 @@
-/* Data sets of images by the folder they lie in. */
+/* Opens image data sets by their folder. */
 #ifndef PROGRAMS_IMAGE_DATA_H
 #define PROGRAMS_IMAGE_DATA_H
 
@@ -12,9 +12,9 @@
 typedef struct image_options {
     const char *folder;
     const char *normalise; /* one of IMAGE_NORMALISATIONS */
-    int64_t crop_padding;  /* training images are shifted by up to so many pixels; 0: not */
-    int64_t classes;       /* labels are below it */
-    bool flip;             /* every other training image is mirrored */
+    int64_t crop_padding; /* training images are shifted by up to this many pixels; 0: not at all */
+    int64_t classes;      /* all labels must be below it */
+    bool flip;            /* training images are mirrored with probability 1/2 */
     uint64_t seed;
 } image_options;
 
@@ -25,11 +25,11 @@ typedef struct image_data {
     int64_t channels, height, width;
 } image_data;
 
-/* Finds out what the folder holds, by the names of its files, and opens it:
- *     IDX        train-images-idx3-ubyte … as MNIST is spread, or train-images.idx …
+/* Recognises the format of the folder by the names of its files, and opens it:
+ *     IDX        train-images-idx3-ubyte … as MNIST is published, or train-images.idx …
  *     CIFAR-10   data_batch_1.bin …
  *     .npy       x_train.npy and y_train.npy, x_test.npy and y_test.npy: float32 [N,C,H,W], int64
- * Labels are looked at, all of them. Ends the program with words when it cannot. */
+ * All labels are checked. On a failure it ends the program with an error text. */
 image_data image_data_open(const image_options *options);
 void image_data_close(image_data *data);
 

@@ -1,20 +1,20 @@
-/* Judging a classifier: of images, or of the next token at every place of a window. */
+/* Evaluation of a classifier: of images, or of the next token at every position of a window. */
 #ifndef PROGRAMS_JUDGE_H
 #define PROGRAMS_JUDGE_H
 
 #include <lockstep/lockstep.h>
 
 typedef struct verdict {
-    double loss;  /* mean cross-entropy of an answer */
-    double right; /* share of answers whose best guess is the target */
+    double loss;  /* mean cross-entropy over the targets */
+    double right; /* accuracy: the share of targets that were predicted */
 } verdict;
 
-#define JUDGE_NOTHING (-100) /* a target that nobody asks for, as ls_cross_entropy's */
+#define JUDGE_NOTHING (-100) /* a target that is ignored, as in ls_cross_entropy */
 
-/* Runs the plain module over the first `samples` of `data` (all, if there are no more), `batch` at
- * a time, each rank a stretch of them; no graph is recorded. `net` maps x to logits [n,..,classes]
- * for y [n,..], which may hold JUDGE_NOTHING, and is left in training mode. All ranks get the same
- * numbers. Collective. */
+/* Evaluates the module without its wrapper on the first `samples` of `data` (at most all), `batch`
+ * at a time; each rank evaluates a contiguous part, and no graph is recorded. `net` maps x to
+ * logits [n,..,classes] for y [n,..], which may contain JUDGE_NOTHING, and is in training mode
+ * afterwards. All ranks get the same numbers. Collective. */
 ls_status judge(ls_module *net, ls_dataset *data, int64_t samples, int64_t batch, verdict *out);
 
 #endif

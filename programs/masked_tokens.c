@@ -1,9 +1,10 @@
-/* See masked_tokens.h. One walk over the window: of `left` tokens that may be asked for, `wanted`
- * are still to be chosen, so this one is with probability wanted / left (Knuth, The Art of Computer
- * Programming, section 3.4.2, algorithm S). Exactly as many are chosen as are wanted, each set of
- * places with the same probability, and nothing is stored.
+/* See masked_tokens.h. One pass over the window: `wanted` of the `left` remaining tokens must still
+ * be chosen, so each is chosen with probability wanted / left (Knuth, The Art of Computer
+ * Programming, section 3.4.2, algorithm S). Exactly the wanted number is chosen, each set of
+ * positions has the same probability, and nothing is stored.
  *
- * Philox gives four words for each place: is it chosen, what becomes of it, which random token (2).
+ * Philox gives four words for each position: whether it is chosen, what replaces it, and the random
+ * token (2).
  */
 #include "masked_tokens.h"
 
@@ -11,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SEED_OF_MASKS UINT64_C(0x6d61736b6564) /* so that masks are not what a loader draws */
-#define JUDGED INT64_C(0xffffffff)             /* an epoch that training does not reach */
+#define SEED_OF_MASKS UINT64_C(0x6d61736b6564) /* separates the masks from the loader's draws */
+#define JUDGED INT64_C(0xffffffff) /* the epoch of evaluation, which training does not reach */
 
 typedef struct masked {
     ls_dataset base;
@@ -47,7 +48,7 @@ static bool is_special(const masking *s, int32_t token)
     return token == s->mask || token == s->first || token == s->last;
 }
 
-/* What a chosen token becomes. */
+/* The replacement of a chosen token: the mask, a random token, or itself. */
 static int32_t replaced(const masked *m, const draw *d, int32_t token)
 {
     const double kind = share_of(d->word[1]);
@@ -64,7 +65,7 @@ static void mask_window(const masked *m, int64_t epoch, int64_t index, int32_t *
     for (int64_t i = 0; i < m->length; i++) {
         left += !is_special(&m->set, x[i]);
     }
-    const bool all = left < wanted; /* a window of little else: no token is spared */
+    const bool all = left < wanted; /* too few ordinary tokens: special ones are chosen, too */
     left = all ? m->length : left;
     for (int64_t i = 0; i < m->length; i++) {
         y[i] = MASKED_NOTHING;
@@ -87,7 +88,7 @@ static ls_status masked_get_in_epoch(ls_dataset *self, int64_t epoch, int64_t in
     ls_dataset *w = m->windows;
     const int64_t before = m->set.first >= 0;
     int32_t *tokens = x, *labels = y;
-    /* The window's own targets go where the labels will be. */
+    /* y first receives the window's targets, which the labels replace. */
     LS_TRY(w->get_in_epoch ? w->get_in_epoch(w, epoch, index, tokens + before, labels)
                            : w->get(w, index, tokens + before, labels));
     mask_window(m, epoch, index, tokens + before, labels + before);

@@ -10,14 +10,14 @@ static double gibibytes(int64_t bytes)
     return (double)bytes / (1024.0 * 1024.0 * 1024.0);
 }
 
-/* What the optimizer keeps of each parameter: moments, each as large as it. */
+/* The number of tensors that the optimizer keeps for each parameter, each of its size. */
 static int64_t states_of(const trainer_options *train)
 {
     return strcmp(train->optim, "adamw") == 0 ? 2 : train->momentum > 0.0 ? 1 : 0;
 }
 
-/* The optimizer's state comes after the first backward pass and stays. Where there are several
- * ranks, that pass ends with gradients twice in memory, while they are laid out anew. */
+/* The optimizer allocates its state after the first backward pass. With several ranks that pass
+ * ends with the gradients twice in memory, while they are moved to their final order. */
 static int64_t total_of(const ls_gpt2_memory *m, int64_t state)
 {
     int64_t again = ls_world_size() > 1 ? m->gradient_bytes : 0;

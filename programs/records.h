@@ -1,4 +1,4 @@
-/* Where the numbers of a run are kept for later: --log, --tensorboard, --log-losses. */
+/* The files with the numbers of a run: --log, --tensorboard, --log-losses. */
 #ifndef PROGRAMS_RECORDS_H
 #define PROGRAMS_RECORDS_H
 
@@ -10,32 +10,33 @@
 
 #define SCORES_MAX 4
 
-/* One of the numbers an evaluation finds. */
+/* One result of an evaluation. */
 typedef struct score {
     const char *name; /* "held-out loss"; in files "held_out_loss" */
     double value;
-    bool percent; /* a share, 0 to 1, that people read in percent */
+    bool percent; /* a share in [0,1], printed in percent */
 } score;
 
-/* What a step was; means over the ranks. */
+/* The numbers of a step; means over the ranks. */
 typedef struct record {
-    int64_t step; /* steps done, this one included */
+    int64_t step; /* steps so far, including this one */
     double loss, lr;
-    double grad_norm;        /* before clipping; negative: not known */
-    double seconds, exposed; /* of the step; of it, waiting for communication */
-    double per_second;       /* units of all ranks */
+    double grad_norm;        /* before clipping; negative: not computed */
+    double seconds, exposed; /* of the step, and of waiting for communication in it */
+    double per_second;       /* units per second, over all ranks */
     const char *unit;        /* "tokens" */
     const char *dtype;       /* of training: "float32", "bf16" */
 } record;
 
-/* Only rank 0 holds files. */
+/* Only rank 0 has files open. */
 typedef struct records {
     step_log json, losses;
     tensorboard *board;
-    bool wanted; /* on all ranks: some file was asked for */
+    bool wanted; /* on all ranks: at least one file is written */
 } records;
 
-/* NULL: not asked for. A run that goes on behind step `start` > 0 continues the files. */
+/* Opens the files; NULL: none of this kind. A run that resumes after step `start` > 0 continues
+ * them. */
 void records_open(records *r, const char *json, const char *board, const char *losses,
                   int64_t start);
 void records_step(records *r, const record *step);

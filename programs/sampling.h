@@ -19,13 +19,13 @@ typedef struct candidate {
     double probability; /* among the candidates: they add up to 1 */
 } candidate;
 
-/* Fills out[] (room for `vocab`) with the tokens that may come next and returns how many there are.
- * Of equally probable ones the lower comes first. -INFINITY excludes a token; LS_ERR_INVALID when a
- * logit is no number or all are excluded. */
+/* Fills out[vocab] with the tokens that may follow, and sets *count to their number. Equally
+ * probable tokens are ordered by their ids. A logit of -INFINITY excludes a token. LS_ERR_INVALID
+ * when a logit is NaN or infinity, or all tokens are excluded. */
 ls_status sampling_candidates(const sampling *s, const float *logits, int64_t vocab, candidate *out,
                               int64_t *count);
 
-/* The candidate at `uniform` in [0,1) of the probability. */
+/* The candidate at position `uniform` in [0,1) of the cumulative probability. */
 int32_t sampling_draw(const candidate *candidates, int64_t count, double uniform);
 
 /* Number `index` of the stream of `seed`, uniform in [0,1): 53 bits. */

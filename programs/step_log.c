@@ -1,5 +1,5 @@
-/* See step_log.h. Each line goes out whole and at once, so that a killed job leaves all lines of
- * the steps that its last checkpoint holds. */
+/* See step_log.h. Each line is written at once and in one piece, so a killed job leaves all lines
+ * of the steps up to its last checkpoint. */
 #include "step_log.h"
 
 #include <stdarg.h>
@@ -16,7 +16,7 @@ static _Noreturn void cannot(const step_log *log, const char *what)
     give_up(EXIT_FAILURE, "--%s: \"%s\" %s", log->asked_by, log->path, what);
 }
 
-/* Where the first line of a step behind `start` begins, or half a line does. */
+/* The offset of the first line of a step after `start`, or of an incomplete line. */
 static long end_of_step(const step_log *log, FILE *file, int64_t start)
 {
     char line[LINE_MAX_BYTES];

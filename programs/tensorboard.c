@@ -5,7 +5,7 @@
  *     Event    1: wall_time double, 2: step varint, then one of
  *              3: file_version "brain.Event:2", in the first record
  *              5: Summary, whose field 1, repeated, is { 1: tag string, 2: simple_value float }
- *              7: SessionLog { 1: status = START }: steps from this one on come again
+ *              7: SessionLog { 1: status = START }: steps from this one on are repeated
  *
  * Field n of wire type w starts with the byte n << 3 | w; 0 is a varint, 1 and 5 are 8 and 4 bytes
  * little-endian, 2 is a length and that many bytes. Sources: tensorflow/core/util/event.proto,
@@ -93,7 +93,7 @@ static void put_bytes(message *m, int field, const void *bytes, size_t count)
 
 /* ---- TFRecord ----------------------------------------------------------------------------- */
 
-/* CRC-32C (Castagnoli), bit by bit: a record has some hundred bytes. */
+/* CRC-32C (Castagnoli), bit by bit, because a record has only some hundred bytes. */
 static uint32_t crc32c(const uint8_t *bytes, size_t count)
 {
     uint32_t crc = 0xffffffffu;
@@ -106,7 +106,8 @@ static uint32_t crc32c(const uint8_t *bytes, size_t count)
     return ~crc;
 }
 
-/* The crc of bytes that hold a crc would be a weak one; so it is turned and moved. */
+/* TFRecord rotates the CRC and adds a constant, because the CRC of data that contains a CRC is
+ * weak. */
 static uint32_t masked_crc(const uint8_t *bytes, size_t count)
 {
     uint32_t crc = crc32c(bytes, count);
@@ -138,7 +139,7 @@ static void start_event(message *m, int64_t step)
     put_varint(m, (uint64_t)step);
 }
 
-/* TensorBoard reads files whose name holds "tfevents", in the order of their names. */
+/* TensorBoard reads the files whose names contain "tfevents", in the order of their names. */
 static void open_file(tensorboard *board, const char *folder)
 {
     char host[64] = "host";

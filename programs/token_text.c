@@ -25,7 +25,7 @@ static void token_text_free(ls_dataset *self)
     free(t);
 }
 
-/* The last file whose first sample is not behind `index`. */
+/* The last file whose first sample is not after `index`. */
 static const text_file *file_of(const token_text *t, int64_t index)
 {
     int low = 0, high = t->files - 1;
@@ -104,7 +104,7 @@ ls_status text_windows_new(const char *path, const ls_tokenizer *tokenizer, int6
     }
     ls_dataset *text = NULL;
     const int64_t stride = o.stride;
-    o.context = o.stride = 1; /* files alone are wanted, however short */
+    o.context = o.stride = 1; /* only the files are used, so even short ones must be accepted */
     *out = NULL;
     ls_status status = LS_STATUS_OF(text = ls_text_dataset_new(path, &o));
     if (status >= 0) {

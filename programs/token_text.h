@@ -1,19 +1,19 @@
-/* Text files as tokens of any tokenizer, in memory. For much text make shards once, by `lockstep
- * data tokens`. */
+/* Text files as tokens of any tokenizer, in memory. For large texts use shards, which `lockstep
+ * data tokens` makes once. */
 #ifndef PROGRAMS_TOKEN_TEXT_H
 #define PROGRAMS_TOKEN_TEXT_H
 
 #include <lockstep/lockstep.h>
 #include <lockstep/tokenizer.h>
 
-/* Encodes the files of `text` (ls_text_dataset_new), of which a sample is a window of context + 1 tokens
- * that never crosses a file, `stride` apart: x int32 [context], y the same shifted by one. Borrows
- * both for the call. LS_ERR_INVALID when every file is shorter than a window. */
+/* Encodes the files of `text` (ls_text_dataset_new), of which a sample is a window of context + 1
+ * tokens that never crosses a file, `stride` apart: x int32 [context], y the same shifted by one.
+ * Borrows both for the call. LS_ERR_INVALID when every file is shorter than a window. */
 ls_status token_text_new(const ls_dataset *text, const ls_tokenizer *tokenizer, int64_t context,
                          int64_t stride, ls_dataset **out);
 
-/* Windows of a part of the text below `path`, a file or a folder. Those to learn from may start at
- * any token, those of LS_TEXT_HELD_OUT follow each other. `tokenizer` NULL: a byte is a token. */
+/* Windows of a part of the text at `path`, a file or a folder. Windows for training may start at
+ * any token; those of LS_TEXT_HELD_OUT do not overlap. `tokenizer` NULL: every byte is a token. */
 ls_status text_windows_new(const char *path, const ls_tokenizer *tokenizer, int64_t context,
                            ls_text_part part, ls_dataset **out);
 

@@ -1,6 +1,6 @@
-/* The training loop that the programs share: what differs between them is a *task*, a module, its
- * loss and its evaluation. The trainer does the rest: flags, schedule, accumulation, clipping,
- * checkpoints, stopping at a signal, the live line, records.
+/* The training loop that the programs share. A program supplies a *task*: a module, its loss and
+ * its evaluation. The trainer does the rest: options, schedule, accumulation, clipping,
+ * checkpoints, stop requests, the live line, records.
  *
  *     trainer_options o = {TRAINER_DEFAULTS .steps = 1000, .batch = 32, .lr = 0.1};
  *     trainer_read_options(&command, &o, argc, argv);
@@ -10,7 +10,7 @@
  *     trainer_train(t);
  *     int status = trainer_end(t, NULL);
  *
- * As in the other examples what cannot be done is told in words and ends the program.
+ * A failure ends the program with an error text.
  */
 #ifndef PROGRAMS_TRAINER_H
 #define PROGRAMS_TRAINER_H
@@ -22,20 +22,20 @@
 
 /* ---- flags -------------------------------------------------------------------------------- */
 
-/* A field is the flag of that name, with - for _ (export_to: --export). */
+/* Each field has the name of its option, with _ for - (export_to: --export). */
 typedef struct trainer_options {
     int64_t steps, batch, accum, warmup, seed, bucket_bytes, eval_every, every;
     double lr, min_lr, momentum, beta2, weight_decay, clip;
     const char *schedule, *optim, *dtype, *feed;
     const char *init, *export_to, *save, *resume, *log, *tensorboard, *log_losses;
 } trainer_options;
-/* What no program gives up on its own; the others are its own to choose. */
+/* Defaults that all programs share; the others each program chooses. */
 #define TRAINER_DEFAULTS                                                                           \
     .accum = 1, .warmup = -1, .bucket_bytes = 25 << 20, .every = 200, .min_lr = -1.0,              \
     .momentum = 0.9, .beta2 = 0.999, .schedule = "cosine", .optim = "adamw", .dtype = "float32",   \
     .feed = "split",
 
-/* The command's own options, and the trainer's behind them; see read_options. */
+/* Reads the command's own options and those of the trainer; see read_options. */
 void trainer_read_options(const cli_command *own, trainer_options *options, int argc, char **argv);
 
 /* ---- training ----------------------------------------------------------------------------- */
@@ -45,8 +45,8 @@ typedef struct trainer_task {
     ls_module *net;   /* taken */
     ls_dataset *data; /* to learn from; borrowed. The last samples of an epoch that do not make a
                          whole batch on every rank are left out */
-    const char *unit; /* "tokens", "images": what speed is counted in */
-    int64_t units;    /* of a sample */
+    const char *unit; /* "tokens", "images": the unit of the speed */
+    int64_t units;    /* units per sample */
     /* Loads --init's weights into the plain module. NULL: ls_module_load_safetensors. */
     ls_status (*load)(ls_module *net, const char *path);
     /* The mean loss of a batch, a scalar. NULL: the cross-entropy of net(x) and y. */
@@ -60,21 +60,21 @@ typedef struct trainer trainer;
 
 void trainer_init(const trainer_options *options); /* ls_init */
 
-/* Wraps the net, makes optimizer, loader and records, and loads what --resume names. Borrows the
- * options; copies the task. */
+/* Wraps the net, makes optimizer, loader and records, and loads the checkpoint of --resume. Borrows
+ * the options; copies the task. */
 trainer *trainer_new(const trainer_options *options, const trainer_task *task);
 
-ls_module *trainer_net(const trainer *t); /* the plain module; borrowed */
+ls_module *trainer_net(const trainer *t); /* the module without its wrapper; borrowed */
 
-/* Prints what is trained and by how many: "resnet18: … parameters; 2 ranks x 32 images x 1", the
+/* Prints the model and the batch: "resnet18: … parameters; 2 ranks x 32 images x 1", the
  * samples of a batch in `units` and the batches of a step. For rank 0. */
 void trainer_introduce(const trainer_options *options, const char *model, ls_module *net,
                        const char *units);
 
-/* Trains to the last step or until a signal asks to stop, then evaluates. */
+/* Trains to the last step or until a stop request, then evaluates. */
 void trainer_train(trainer *t);
 
-/* Prints the summary, with `note` behind the scores unless it is NULL, and frees the trainer.
+/* Prints the summary, with `note` after the scores unless it is NULL, and frees the trainer.
  * Returns the program's exit status: not 0 when replicas differ. */
 int trainer_end(trainer *t, const char *note);
 

@@ -1,4 +1,4 @@
-/* See utf8_stream.h. Which byte may follow, by the bytes before (table 3-7 of Unicode):
+/* See utf8_stream.h. The bytes that may follow a first byte (Unicode, table 3-7):
  *
  *     C2-DF 80-BF         E0 A0-BF 80-BF      E1-EC,EE,EF 80-BF 80-BF     ED 80-9F 80-BF
  *     F0 90-BF 80-BF 80-BF            F1-F3 80-BF 80-BF 80-BF             F4 80-8F 80-BF 80-BF
@@ -13,7 +13,7 @@ static void replace(utf8_stream *s)
     s->count = s->missing = 0;
 }
 
-/* Bytes behind a first one; -1: it is none. */
+/* The number of bytes that follow a first byte; -1: it is not a first byte. */
 static int followers(uint8_t byte)
 {
     return byte < 0x80    ? 0
