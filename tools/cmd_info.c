@@ -220,7 +220,7 @@ static int print_tuning(void)
            "on several hosts   %s\n",
            mode == LS__TUNE_OFF
                ? "the built-in choice: LOCKSTEP_TUNE=off"
-               : "by the times of `lockstep tune`, or the default figures of the cost model");
+               : "by the times of `lockstep tune`, or by the model's default figures");
     const char *asked = ls__setting_get("LOCKSTEP_ALGORITHM");
     if (asked != NULL) {
         printf("requested          LOCKSTEP_ALGORITHM=%s\n", asked);
