@@ -1,11 +1,13 @@
-/* The agent: one loop over everything that can happen to a job.
+/* The agent: one loop over all events of a job.
  *
- *     poll:  signals · the front's end · output · the host agent's (job/agent)
- *     then:  what came is served, failures are looked at, and what outlives its time is killed
+ *     poll:  signals · the front's end · output · the host agent's items (job/agent)
+ *     then:  events are served, failures are examined, and processes past their time are killed
  *
- * The job is over when no rank runs, nothing that ranks started is left (orphans become the agent's
- * children), and the output is written.
- */
+ *     ranks run ──root cause or last end──▶ ranks end (grace, SIGTERM, SIGKILL)
+ *         ──no rank left──▶ orphans end, output drains ──other nodes agree──▶ over
+ *
+ * The job is over when no rank runs, no process that a rank started is left (orphans become the
+ * agent's children), and the output is written. */
 #include "launch/agent.h"
 
 #include <errno.h>
@@ -25,7 +27,7 @@ static const int watched[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2
 
 /* ---- setting up ----------------------------------------------------------------------------- */
 
-/* For the ranks: a memfd that nobody can change any more. */
+/* Stores the secret in a memfd that no process can change any more; ranks read it. */
 static ls_status seal_secret(ls__agent *agent)
 {
     const ls__env *env = agent->env;
@@ -42,7 +44,7 @@ static ls_status seal_secret(ls__agent *agent)
                      : LS_OK;
 }
 
-/* What torchrun's variables say of a world of one host. Of several, it comes from node 0. */
+/* torchrun's variables for a world of one host. With several hosts they come from node 0. */
 static void lay_out(ls__agent *agent)
 {
     ls__nodes_world *world = &agent->host.world;
@@ -52,7 +54,7 @@ static void lay_out(ls__agent *agent)
     snprintf(world->run_id, sizeof world->run_id, "%s", agent->job->run_id);
 }
 
-/* With restarts each attempt has a folder of its own, as torchrun's. */
+/* With restarts each attempt logs to a folder of its own, as torchrun does. */
 static ls_status open_output(ls__agent *agent)
 {
     const ls__job *job = agent->job;
@@ -74,6 +76,8 @@ static ls_status open_output(ls__agent *agent)
     return ls__output_new(agent->env, &attempt, &agent->output);
 }
 
+/* Everything before the first rank, and before other nodes join. A failure is reported like that
+ * of a rank: as the root cause, with the text of the error. */
 static ls_status set_up(ls__agent *agent)
 {
     const ls__env *env = agent->env;
@@ -100,14 +104,15 @@ static ls_status set_up(ls__agent *agent)
                                 : ls__fail(LS_ERR_MEMORY, "no memory for the launcher's poll loop");
 }
 
-/* What ranks join with, once the world's layout stands. */
-static ls_status furnish(ls__agent *agent)
+/* Makes the parts that ranks join with, once the layout of the world is known. */
+static ls_status prepare_ranks(ls__agent *agent)
 {
     LS_TRY(ls__host_agent_make_board(&agent->host, NULL));
     LS_TRY(seal_secret(agent));
     return agent->job->capture ? open_output(agent) : LS_OK;
 }
 
+/* Also after a failed set_up: the parts that do not exist are zero. */
 static void tear_down(ls__agent *agent)
 {
     ls__host_agent_fini(&agent->host);
@@ -120,6 +125,7 @@ static void tear_down(ls__agent *agent)
 
 /* ---- signals -------------------------------------------------------------------------------- */
 
+/* To the ranks and the processes that they started, which share their process groups. */
 static void signal_groups(ls__agent *agent, int number)
 {
     for (int r = 0; r < agent->host.started; r++) {
@@ -129,6 +135,7 @@ static void signal_groups(ls__agent *agent, int number)
     }
 }
 
+/* To the ranks alone, through their pidfds. */
 static void signal_ranks(ls__agent *agent, int number)
 {
     for (int r = 0; r < agent->host.started; r++) {
@@ -138,8 +145,8 @@ static void signal_ranks(ls__agent *agent, int number)
     }
 }
 
-/* A rank that looks at the board finishes its step and ends by itself; the others get the signal.
- */
+/* The first stop request. A rank that reads the board finishes its step and ends by itself
+ * (ls_init with graceful_stop); any other gets the signal. */
 static void ask_to_stop(ls__agent *agent, int number)
 {
     bool answered = false;
@@ -163,7 +170,9 @@ static void ask_to_stop(ls__agent *agent, int number)
     }
 }
 
-/* The ranks answer the first stop request; the second kills them. */
+/* A stop request of the user; `ours`: of this host, so the other nodes must learn of it. The
+ * ranks answer the first one; a second one kills them. A terminal sends one Ctrl-C to several
+ * processes of this job, so copies that arrive within STOP_AGAIN_MS count as one. */
 static void stop(ls__agent *agent, int number, bool ours)
 {
     if (ours && agent->host.nodes != NULL) {
@@ -184,6 +193,9 @@ static void stop(ls__agent *agent, int number, bool ours)
     ask_to_stop(agent, number);
 }
 
+/* SIGHUP goes on to the ranks, which ignore it under nohup. SIGCHLD only starts a check for
+ * stopped ranks, because the pidfds report ends. SIGPIPE and SIGTTOU appear as errors of a
+ * write. */
 static void take_signals(ls__agent *agent)
 {
     for (int number = agent->env->signal_next(agent->env, agent->signals_fd); number > 0;
@@ -191,18 +203,19 @@ static void take_signals(ls__agent *agent)
         if (number == SIGINT || number == SIGTERM) {
             stop(agent, number, true);
         } else if (number == SIGHUP) {
-            signal_groups(agent, number); /* under nohup they ignore it, and go on */
+            signal_groups(agent, number);
         } else if (number == SIGUSR1 || number == SIGUSR2) {
             signal_ranks(agent, number);
-        } else if (number == SIGCHLD) { /* of ends the pidfds tell */
+        } else if (number == SIGCHLD) {
             agent->stopped_ns = 0;
-        } /* SIGPIPE and SIGTTOU show in the write */
+        }
     }
 }
 
 /* ---- ends ----------------------------------------------------------------------------------- */
 
-/* Reaps orphans. Returns false when no child at all is left. */
+/* Reaps orphans, and ranks whose end the poller has not reported. False: no child is left at
+ * all. */
 static bool reap_others(ls__agent *agent)
 {
     ls__env_exit how;
@@ -220,6 +233,8 @@ static bool reap_others(ls__agent *agent)
 
 /* ---- time ----------------------------------------------------------------------------------- */
 
+/* Ends the ranks that outlive their grace; SIGKILL is repeated, because a rank may fork
+ * meanwhile. */
 static void end_overdue(ls__agent *agent, uint64_t now)
 {
     if (agent->host.running == 0) {
@@ -235,7 +250,8 @@ static void end_overdue(ls__agent *agent, uint64_t now)
     }
 }
 
-/* After the ranks: SIGTERM to what they left behind, then SIGKILL until nothing is there. */
+/* After the ranks: SIGTERM to the processes that they left behind, then SIGKILL until none is
+ * left. */
 static void end_orphans(ls__agent *agent, uint64_t now)
 {
     if (agent->linger_ns == LS__NEVER) {
@@ -254,6 +270,7 @@ typedef struct layout { /* where the parts' items stand */
     int output, host, count;
 } layout;
 
+/* The items: signals, the front, output, host agent; the layout says where each begins. */
 static layout fill_items(ls__agent *agent, uint64_t *deadline)
 {
     layout at = {.output = FIXED_ITEMS, .count = FIXED_ITEMS};
@@ -274,8 +291,8 @@ static uint64_t least(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* The front has ended: no grace, as nobody waits for what the ranks might still save. */
-static void be_alone(ls__agent *agent)
+/* The front has ended, so no process reads a result: the ranks get no time to save their work. */
+static void front_ended(ls__agent *agent)
 {
     agent->alone = true;
     ls__agent_fail(agent, 128 + SIGKILL, "the launcher was killed");
@@ -283,8 +300,8 @@ static void be_alone(ls__agent *agent)
     agent->kill_ns = ls__deadline_after(agent->env, ORPHAN_TERM_MS);
 }
 
-/* A stop request that another host's user gave. */
-static void take_far_stop(ls__agent *agent)
+/* A stop request by the user of another node. */
+static void take_remote_stop(ls__agent *agent)
 {
     const int number = agent->host.nodes != NULL ? ls__nodes_take_stop(agent->host.nodes) : 0;
     if (number != 0) {
@@ -292,6 +309,8 @@ static void take_far_stop(ls__agent *agent)
     }
 }
 
+/* One turn: waits for events or the next deadline, then serves every part. While nodes gather
+ * there is no rank, so failures are not examined. */
 void ls__agent_turn(ls__agent *agent)
 {
     const ls__env *env = agent->env;
@@ -304,25 +323,26 @@ void ls__agent_turn(ls__agent *agent)
         take_signals(agent);
     }
     if (items[1].can_read) {
-        be_alone(agent);
+        front_ended(agent);
     }
     if (agent->output != NULL) {
         ls__output_turn(agent->output, items + at.output, at.host - at.output);
     }
     ls__host_agent_turn(&agent->host, items + at.host, at.count - at.host);
-    take_far_stop(agent);
+    take_remote_stop(agent);
     if (agent->gathering) {
         return;
     }
     ls__agent_conclude(agent);
     if (env->now_ns(env) >= agent->stopped_ns) {
-        ls__agent_look_stopped(agent);
+        ls__agent_check_stopped(agent);
     }
     end_overdue(agent, env->now_ns(env));
 }
 
-/* Output after the last end: what is in the pipes, then what is not yet written, unless nobody is
- * left to read it. */
+/* Whether output is left after the last end: first the bytes in the pipes, for LINGER_MS at most
+ * (an orphan may hold a pipe open), then those that are not written yet. Without a front nobody
+ * reads. */
 static bool output_open(ls__agent *agent, uint64_t now)
 {
     if (agent->output == NULL || agent->alone) {
@@ -335,6 +355,8 @@ static bool output_open(ls__agent *agent, uint64_t now)
     return ls__output_writing(agent->output);
 }
 
+/* Turns until the job is over. linger_ns is LS__NEVER before the last rank has ended, then a
+ * time, and LS__NEVER - 1 when that has passed. */
 static void run(ls__agent *agent)
 {
     bool open = true;
@@ -354,26 +376,28 @@ static void run(ls__agent *agent)
         open = output_open(agent, now) || children;
         open = open || ls__agent_awaits_nodes(agent);
         if (now >= agent->linger_ns) {
-            agent->linger_ns = LS__NEVER - 1; /* over, and not due again */
+            agent->linger_ns = LS__NEVER - 1;
         }
     }
 }
 
+/* Each step runs only if all before it succeeded; the loop runs in any case, since ranks may
+ * exist. */
 void ls__agent_run(ls__agent *agent)
 {
     bool sound = set_up(agent) == LS_OK;
     if (sound && agent->job->nodes > 1) {
         sound = ls__agent_gather(agent);
     }
-    sound = sound && furnish(agent) == LS_OK;
+    sound = sound && prepare_ranks(agent) == LS_OK;
     if (!sound) {
         ls__agent_fail(agent, 1, "%s", ls_error_message());
     }
     if (sound) {
-        ls__agent_say_where(agent);
+        ls__agent_say_placement(agent);
     }
     if (sound) {
-        ls__agent_start_guard(agent);
+        ls__agent_start_reaper(agent);
     }
     for (int r = 0; sound && r < agent->job->ranks; r++) {
         sound = ls__agent_start_rank(agent, r);

@@ -8,8 +8,8 @@
 #include "launch/restart.h"
 
 typedef struct ls__agent_rank {
-    uint64_t stopped_ns; /* since when its process is stopped; 0: it is not */
-    bool said_stopped;   /* the user knows */
+    uint64_t stopped_ns;   /* since when its process is stopped; 0: it is not */
+    bool reported_stopped; /* the user has read of it */
 } ls__agent_rank;
 
 typedef struct ls__agent {
@@ -18,19 +18,19 @@ typedef struct ls__agent {
     ls__job_result *result;
     ls__host_agent host;
     int cores;
-    bool gathering;               /* not all nodes are there: no rank, no board */
-    const ls__restarts *restarts; /* as the front has them */
+    bool gathering;               /* nodes are missing: there is no rank and no board */
+    const ls__restarts *restarts; /* the front's count of restarts */
 
     ls__agent_rank rank[LS__BOARD_RANKS_MAX];
     int secret_fd;
-    int guard_fd;       /* whose end wakes the guard; held until ours */
+    int reaper_fd;      /* its end wakes the reaper; open as long as this process lives */
     ls__output *output; /* NULL: the ranks inherit ours */
 
     int signals_fd, parent_fd;
     uint64_t stop_ns;          /* when the user's stop request came */
-    uint64_t term_ns, kill_ns; /* when what still runs gets SIGTERM, SIGKILL */
-    uint64_t stopped_ns;       /* when ranks that are stopped are looked at again */
-    uint64_t linger_ns;        /* when the output of what has ended is no longer waited for */
+    uint64_t term_ns, kill_ns; /* when the remaining ranks get SIGTERM, SIGKILL */
+    uint64_t stopped_ns;       /* when stopped ranks are checked again */
+    uint64_t linger_ns;        /* until when output of ended ranks is awaited */
     bool alone;                /* the front has ended: nobody reads a result */
     ls__env_poll *items;
     int item_room;
@@ -42,8 +42,8 @@ void ls__agent_run(ls__agent *agent);
 /* hosts.c: several hosts */
 /* Waits for the other nodes, serving the loop; false: they did not come, or the job is to end. */
 bool ls__agent_gather(ls__agent *agent);
-/* A line at the start: who this is among them, and how links are protected. */
-void ls__agent_say_where(const ls__agent *agent);
+/* A line at the start: the place of this node, and how links are protected. */
+void ls__agent_say_placement(const ls__agent *agent);
 /* After the ranks of this host: whether the job goes on elsewhere. */
 bool ls__agent_awaits_nodes(ls__agent *agent);
 void ls__agent_turn(ls__agent *agent); /* agent.c: one turn of the loop */
@@ -52,13 +52,13 @@ void ls__agent_turn(ls__agent *agent); /* agent.c: one turn of the loop */
 bool ls__agent_start_rank(ls__agent *agent, int r);
 
 #define LS__JOB_NUMBER_MAX 40
-/* reaper.c: a process that outlives front and agent, and ends what carries the job's number. */
-void ls__agent_start_guard(ls__agent *agent);
+/* reaper.c: a process that outlives front and agent, and kills every process that carries the job's number. */
+void ls__agent_start_reaper(ls__agent *agent);
 /* Of this attempt on this host; in the environment of every rank. */
 void ls__agent_number(const ls__agent *agent, char out[LS__JOB_NUMBER_MAX]);
 
 /* job_control.c: after a SIGCHLD, and at agent->stopped_ns. */
-void ls__agent_look_stopped(ls__agent *agent);
+void ls__agent_check_stopped(ls__agent *agent);
 
 /* report.c */
 /* Looks for the root cause; once it stands, the ranks are ended. */

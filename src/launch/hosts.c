@@ -1,9 +1,8 @@
-/* Several hosts: this agent among the others.
+/* Several hosts: this agent as one node among the others.
  *
- *     gather:  all come to node 0, which deals out the world       before there is a rank
- *     then:    root cause and stop requests travel                    job/nodes carries them
- *     end:     DONE to node 0, END from it                         all end, or restart, alike
- */
+ *     gather:  all connect to node 0, which lays out the world     before there is a rank
+ *     then:    root cause and stop requests travel                 job/nodes carries them
+ *     end:     DONE to node 0, END from it                         all end, or restart, alike */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,6 +16,7 @@
 
 /* ---- gathering ----------------------------------------------------------------------------- */
 
+/* Translates the job's options for the host agent, which connects. */
 static ls_status open_nodes(ls__agent *agent)
 {
     const ls__job *job = agent->job;
@@ -36,7 +36,8 @@ static ls_status open_nodes(ls__agent *agent)
     return ls__host_agent_join_hosts(&agent->host, &hosts);
 }
 
-void ls__agent_say_where(const ls__agent *agent)
+/* Only with several nodes: a user of one host knows it. */
+void ls__agent_say_placement(const ls__agent *agent)
 {
     const ls__nodes_world *world = &agent->host.world;
     char line[512];
@@ -51,6 +52,8 @@ void ls__agent_say_where(const ls__agent *agent)
     ls__output_say(agent->output, line);
 }
 
+/* Serves the loop meanwhile, so that signals and the front's end are noticed. Whether a failure
+ * here was one of this node or of another: it becomes the root cause. */
 bool ls__agent_gather(ls__agent *agent)
 {
     if (open_nodes(agent) < 0) {
@@ -79,7 +82,8 @@ bool ls__agent_gather(ls__agent *agent)
 
 /* ---- the end ------------------------------------------------------------------------------- */
 
-/* The front will decide alike: from the same numbers, which it has too. */
+/* Node 0's decision for all nodes. It works on a copy of the front's record: the front decides
+ * again from the same numbers, with the same result, and counts the restart. */
 static ls__nodes_end decide(const ls__agent *agent)
 {
     ls__nodes_end end = {.again = false};
@@ -100,20 +104,22 @@ static ls__nodes_end decide(const ls__agent *agent)
     return end;
 }
 
-static void be_told(ls__agent *agent)
+/* Passes node 0's decision to the front, which follows it. Once is enough. */
+static void take_decision(ls__agent *agent)
 {
     const ls__nodes_end *end = ls__nodes_end_of(agent->host.nodes);
     ls__job_result *result = agent->result;
-    if (end == NULL || result->told) {
+    if (end == NULL || result->node0_decided) {
         return;
     }
-    result->told = true;
-    result->told_again = end->again;
-    result->told_delay_ms = end->delay_ms;
-    snprintf(result->told_text, sizeof result->told_text, "%s", end->text);
+    result->node0_decided = true;
+    result->node0_restarts = end->again;
+    result->node0_delay_ms = end->delay_ms;
+    snprintf(result->node0_text, sizeof result->node0_text, "%s", end->text);
 }
 
-/* The culprit's last lines, wherever it ran: restarts compare them. */
+/* The culprit's last lines, wherever it ran: the decision about a restart compares them with
+ * those of the attempt before. */
 static void keep_tail(ls__agent *agent, const char *here, const char *there)
 {
     ls__job_failure *failure = &agent->result->failure;
@@ -123,6 +129,7 @@ static void keep_tail(ls__agent *agent, const char *here, const char *there)
     }
 }
 
+/* Called in every turn after the ranks of this host have ended; true: the loop must go on. */
 bool ls__agent_awaits_nodes(ls__agent *agent)
 {
     char tail[sizeof agent->result->failure.last_lines];
@@ -141,7 +148,7 @@ bool ls__agent_awaits_nodes(ls__agent *agent)
         break;
     }
     if (agent->host.nodes != NULL && !agent->host.first) {
-        be_told(agent);
+        take_decision(agent);
     }
     return false;
 }

@@ -1,8 +1,11 @@
 /* The front: starts the agent, passes signals on, and waits for the result.
  *
- * It is the process that the user started and may kill. All it owns is one child, one pipe and, for
- * `lockstep run`, the signals.
- */
+ * It is the process that the user started and may kill. It owns only one child, one pipe and,
+ * for `lockstep run`, the signals.
+ *
+ *     attempt: agent runs ──▶ result through the pipe ──code 0, or no restart──▶ returned
+ *        ▲                                     └──restart decided──▶ delay ──┐
+ *        └───────────────────────────────────────────────────────────────────┘ */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -16,24 +19,27 @@
 
 #define FIXED_ITEMS 2
 #define ORPHAN_LOOK_MS 20
-#define GUARD_MS 150
+#define REAPER_MS 150
 
-/* To the agent; but SIGCHLD is for us: it may have been stopped. */
+/* Passed on to the agent, except SIGCHLD: it may mean that the agent was stopped. */
 static const int forwarded[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD};
 
+/* All of the front: the agent's process is forked from it and reads the same structure. */
 typedef struct front {
     const ls__env *env;
     ls__job job;
     pid_t pid; /* ours, which the agent watches */
     int result_fd;
     int signals_fd; /* -1: none */
-    int stopped_by; /* the last signal that asks to stop, or tells of a closed terminal; 0: none */
+    int stopped_by; /* the last signal that requests a stop or reports a closed terminal; 0: none */
     char run_id[20];
     ls__restarts restarts;
 } front;
 
 /* ---- in the agent's process ------------------------------------------------------------------ */
 
+/* The main of the agent's process. It sends the result through the pipe, which holds 64 KiB: the
+ * write neither blocks nor is torn. */
 static int agent_main(void *arg)
 {
     const front *f = arg;
@@ -55,14 +61,14 @@ static int agent_main(void *arg)
         return 1; /* it has ended already: so do we, before there is a rank */
     }
     ls__agent_run(agent);
-    /* A pipe takes 64 KiB, so this neither blocks nor tears. */
     _Static_assert(sizeof *result < 65536, "fits a pipe");
     return env->write(env, f->result_fd, result, sizeof *result) == (ssize_t)sizeof *result ? 0 : 1;
 }
 
 /* ---- in the caller's process ----------------------------------------------------------------- */
 
-/* The next signal, or -EAGAIN. */
+/* The next signal, or -EAGAIN. Remembers a request to stop; a closed terminal does not replace
+ * one. */
 static int next_signal(front *f)
 {
     int number = f->env->signal_next(f->env, f->signals_fd);
@@ -73,8 +79,8 @@ static int next_signal(front *f)
     return number;
 }
 
-/* A stopped agent sees no death and shows no output; nobody but us can tell. */
-static void look_at_agent(const front *f, pid_t agent)
+/* A stopped agent notices no failure and shows no output, and only this process can say so. */
+static void check_agent_stopped(const front *f, pid_t agent)
 {
     if (f->env->process_state(f->env, agent) == 'T') {
         LS__WARN("the launcher's agent (process %d) is stopped (state T; `kill -CONT %d` lets it "
@@ -83,6 +89,7 @@ static void look_at_agent(const front *f, pid_t agent)
     }
 }
 
+/* Waits for one event and serves it. True: the agent has ended. */
 static bool agent_ended(front *f, pid_t pid, int pidfd)
 {
     const ls__env *env = f->env;
@@ -95,7 +102,7 @@ static bool agent_ended(front *f, pid_t pid, int pidfd)
             break;
         }
         if (number == SIGCHLD) {
-            look_at_agent(f, pid);
+            check_agent_stopped(f, pid);
         } else {
             (void)env->kill(env, pidfd, number);
         }
@@ -103,14 +110,15 @@ static bool agent_ended(front *f, pid_t pid, int pidfd)
     return items[0].can_read;
 }
 
-/* When the agent itself was killed its ranks were too (by the kernel), but not what they had
- * started: that is ours by now, if we adopt. So is the guard, which is left to its work first: we
- * may be killed at any moment, too. */
+/* After the agent itself was killed. The kernel has killed its ranks, but not the processes that
+ * these had started: they are children of this process by now, if it adopts. The reaper is one
+ * of them and is given time for its work first, because this process may be killed at any moment
+ * too. */
 static void end_orphans(const ls__env *env)
 {
     ls__env_exit how;
     int rc = 0;
-    env->sleep_until(env, ls__deadline_after(env, GUARD_MS));
+    env->sleep_until(env, ls__deadline_after(env, REAPER_MS));
     while (rc != -ECHILD) {
         (void)env->kill_children(env, SIGKILL);
         env->sleep_until(env, ls__deadline_after(env, ORPHAN_LOOK_MS));
@@ -120,6 +128,8 @@ static void end_orphans(const ls__env *env)
     }
 }
 
+/* Without a whole result the agent was killed: its end is then the root cause, and final: a job
+ * whose launcher was killed is not restarted. */
 static void read_result(const front *f, int fd, const ls__env_exit *how, ls__job_result *result)
 {
     if (f->env->read(f->env, fd, result, sizeof *result) == (ssize_t)sizeof *result) {
@@ -137,6 +147,7 @@ static void read_result(const front *f, int fd, const ls__env_exit *how, ls__job
     snprintf(result->report, sizeof result->report, "lockstep: %s\n", result->cause);
 }
 
+/* Blocks until the agent has ended, and reaps it. */
 static void await_agent(front *f, pid_t pid, int pidfd, ls__env_exit *how)
 {
     const ls__env *env = f->env;
@@ -149,7 +160,7 @@ static void await_agent(front *f, pid_t pid, int pidfd, ls__env_exit *how)
     }
 }
 
-/* One attempt, from the start of its agent to its result. */
+/* The write end of the pipe is closed here at once, so that the agent's end is its end. */
 static int run_attempt(front *f, ls__job_result *result)
 {
     const ls__env *env = f->env;
@@ -181,7 +192,8 @@ static int run_attempt(front *f, ls__job_result *result)
 
 /* ---- restarts -------------------------------------------------------------------------------- */
 
-/* False: a stop request came. A closed terminal alone is not one: under nohup the job goes on. */
+/* The delay before a restart. False: a stop was requested. A closed terminal alone is no
+ * request, since under nohup the job continues. */
 static bool wait_unless_stopped(front *f, int64_t delay_ms)
 {
     const ls__env *env = f->env;
@@ -195,6 +207,7 @@ static bool wait_unless_stopped(front *f, int64_t delay_ms)
     return f->stopped_by != SIGINT && f->stopped_by != SIGTERM;
 }
 
+/* Appends a line to the report; a full report is truncated. */
 static void add_line(ls__job_result *result, const char *format, const char *what)
 {
     size_t used = strlen(result->report);
@@ -202,12 +215,15 @@ static void add_line(ls__job_result *result, const char *format, const char *wha
     ls__text_add(&to, format, what);
 }
 
+/* Whether the user wants the job to end. SIGHUP counts only if a rank died of it. */
 static bool asked_to_stop(const front *f, const ls__job_result *result)
 {
     return f->stopped_by == SIGINT || f->stopped_by == SIGTERM ||
            (f->stopped_by == SIGHUP && result->failure.signal == SIGHUP);
 }
 
+/* Lets the caller show the report, then waits. False: a stop was requested during the delay, and
+ * the report consists of that alone, because the caller has shown the rest. */
 static bool prepare(front *f, ls__job_result *result, int64_t delay_ms)
 {
     if (f->job.on_restart != NULL) {
@@ -221,20 +237,20 @@ static bool prepare(front *f, ls__job_result *result, int64_t delay_ms)
     return true;
 }
 
-/* All hosts restart, or none: node 0 has decided. */
-static bool follow(front *f, ls__job_result *result)
+/* All nodes restart, or none: this one does what node 0 has decided. */
+static bool follow_node0(front *f, ls__job_result *result)
 {
-    if (result->told_text[0] != '\0') {
-        add_line(result, "lockstep: %s\n", result->told_text);
+    if (result->node0_text[0] != '\0') {
+        add_line(result, "lockstep: %s\n", result->node0_text);
     }
-    return result->told_again && prepare(f, result, result->told_delay_ms);
+    return result->node0_restarts && prepare(f, result, result->node0_delay_ms);
 }
 
-/* Whether there is another attempt, with what is to be said about it in the report. */
+/* Whether another attempt follows. Adds the reason to the report. */
 static bool again(front *f, ls__job_result *result)
 {
-    if (result->told && result->code != 0) {
-        return follow(f, result);
+    if (result->node0_decided && result->code != 0) {
+        return follow_node0(f, result);
     }
     if (result->code == 0 || f->job.max_restarts == 0) {
         return false;
@@ -249,6 +265,7 @@ static bool again(front *f, ls__job_result *result)
     return next.again && prepare(f, result, next.delay_ms);
 }
 
+/* The run id is the same in all attempts; each attempt draws its own job number and secret. */
 static int run_attempts(front *f, ls__job_result *result)
 {
     uint64_t id = 0;
@@ -263,6 +280,8 @@ static int run_attempts(front *f, ls__job_result *result)
     return error;
 }
 
+/* Adopts orphans only where it owns the signals: a program that calls ls_spawn keeps its
+ * children to itself. */
 ls_status ls__job_run(const ls__env *env, const ls__job *job, ls__job_result *result)
 {
     LS_ASSERT(job->ranks >= 1 && job->ranks <= LS__BOARD_RANKS_MAX);

@@ -1,18 +1,21 @@
 /* Ranks that are stopped: by SIGSTOP or Ctrl-Z, or because they touched the terminal.
  *
- * The kernel tells a parent by SIGCHLD when a child is stopped or goes on. The agent then looks at
- * its ranks, and names those that are still stopped a moment later: the others wait for them, as
- * long as the deadline of what they wait in allows. When all others have ended nobody waits any
- * more but the agent, which has the same deadline.
- */
+ * The kernel sends a parent SIGCHLD when a child is stopped or continues. The agent then checks
+ * its ranks, and reports those that are still stopped a moment later: the others wait for them
+ * as long as their own deadlines allow. When all others have ended, only the agent still waits,
+ * with the same deadline.
+ *
+ *     runs ──stopped──▶ noted ──STOPPED_REPORT_MS──▶ reported ──continues──▶ runs (reported again)
+ *                                                       └──alone, deadline over──▶ root cause */
 #include <stdio.h>
 
 #include "base/log.h"
 #include "base/settings.h"
 #include "launch/agent.h"
 
-#define STOPPED_TELL_MS 1000 /* who stops a rank for a moment is told nothing */
+#define STOPPED_REPORT_MS 1000 /* a shorter stop is not reported */
 
+/* A line of the launcher's own, between lines of the ranks' output where it passes through here. */
 static void say(ls__agent *agent, const char *line)
 {
     if (agent->output != NULL) {
@@ -22,7 +25,8 @@ static void say(ls__agent *agent, const char *line)
     }
 }
 
-static void tell_stopped(ls__agent *agent, int r)
+/* Names the rank, its process and how to continue it. */
+static void report_stopped(ls__agent *agent, int r)
 {
     char what[1024], line[1200];
     ls__board_describe(agent->host.board, agent->env, r, what, sizeof what);
@@ -30,7 +34,8 @@ static void tell_stopped(ls__agent *agent, int r)
     say(agent, line);
 }
 
-static void tell_going_on(ls__agent *agent, int r, uint64_t now_ns)
+/* Only after report_stopped: the user has read that the rank was stopped. */
+static void report_continued(ls__agent *agent, int r, uint64_t now_ns)
 {
     char name[128], line[256];
     ls__board_name(agent->host.board, r, name, sizeof name);
@@ -39,14 +44,14 @@ static void tell_going_on(ls__agent *agent, int r, uint64_t now_ns)
     say(agent, line);
 }
 
-/* Some ranks have ended, all of these well, and the others are all stopped. */
+/* Whether some ranks have ended, all of them successfully, and all others are stopped. */
 static bool waits_alone(const ls__agent *agent)
 {
     int ended = 0;
     for (int r = 0; r < agent->host.started; r++) {
         const ls__host_agent_rank *rank = &agent->host.rank[r];
         const bool well = rank->exit.code == 0 && rank->exit.signal == 0;
-        if (rank->ended ? !well : !agent->rank[r].said_stopped) {
+        if (rank->ended ? !well : !agent->rank[r].reported_stopped) {
             return false;
         }
         ended += rank->ended;
@@ -54,7 +59,7 @@ static bool waits_alone(const ls__agent *agent)
     return ended > 0;
 }
 
-/* Returns when to look again at rank r, which is stopped. */
+/* Returns when to check rank r again, which is stopped and reported. */
 static uint64_t wait_for(ls__agent *agent, int r, uint64_t now_ns)
 {
     const uint64_t over_ns = ls__time_after(agent->rank[r].stopped_ns, ls__timeout_setting_ms());
@@ -62,7 +67,7 @@ static uint64_t wait_for(ls__agent *agent, int r, uint64_t now_ns)
         return over_ns;
     }
     if (!waits_alone(agent)) {
-        return ls__time_after(now_ns, STOPPED_TELL_MS);
+        return ls__time_after(now_ns, STOPPED_REPORT_MS);
     }
     char what[1024];
     ls__board_describe(agent->host.board, agent->env, r, what, sizeof what);
@@ -71,37 +76,38 @@ static uint64_t wait_for(ls__agent *agent, int r, uint64_t now_ns)
     return LS__NEVER;
 }
 
-/* Returns when rank r is to be looked at again. */
-static uint64_t look(ls__agent *agent, int r, uint64_t now_ns)
+/* One step of the state machine above for rank r. Returns when to check it again. */
+static uint64_t check_rank(ls__agent *agent, int r, uint64_t now_ns)
 {
     ls__agent_rank *rank = &agent->rank[r];
     const bool ended = agent->host.rank[r].ended;
-    const uint64_t tell_ns = rank->stopped_ns + STOPPED_TELL_MS * 1000000ull;
+    const uint64_t report_ns = rank->stopped_ns + STOPPED_REPORT_MS * 1000000ull;
     if (ended || !ls__board_stopped(agent->host.board, agent->env, r)) {
-        if (!ended && rank->said_stopped) {
-            tell_going_on(agent, r, now_ns);
+        if (!ended && rank->reported_stopped) {
+            report_continued(agent, r, now_ns);
         }
         rank->stopped_ns = 0;
-        rank->said_stopped = false;
+        rank->reported_stopped = false;
         return LS__NEVER;
     }
     if (rank->stopped_ns == 0) {
         rank->stopped_ns = now_ns;
-        return now_ns + STOPPED_TELL_MS * 1000000ull;
+        return now_ns + STOPPED_REPORT_MS * 1000000ull;
     }
-    if (!rank->said_stopped && now_ns >= tell_ns) {
-        rank->said_stopped = true;
-        tell_stopped(agent, r);
+    if (!rank->reported_stopped && now_ns >= report_ns) {
+        rank->reported_stopped = true;
+        report_stopped(agent, r);
     }
-    return rank->said_stopped ? wait_for(agent, r, now_ns) : tell_ns;
+    return rank->reported_stopped ? wait_for(agent, r, now_ns) : report_ns;
 }
 
-void ls__agent_look_stopped(ls__agent *agent)
+/* Checks all ranks and sets agent->stopped_ns to the earliest time of the next check. */
+void ls__agent_check_stopped(ls__agent *agent)
 {
     const uint64_t now_ns = agent->env->now_ns(agent->env);
     agent->stopped_ns = LS__NEVER;
     for (int r = 0; r < agent->host.started; r++) {
-        const uint64_t again_ns = look(agent, r, now_ns);
+        const uint64_t again_ns = check_rank(agent, r, now_ns);
         agent->stopped_ns = again_ns < agent->stopped_ns ? again_ns : agent->stopped_ns;
     }
 }

@@ -18,7 +18,7 @@
 #include "base/env.h"
 #include "base/error.h"
 
-#define LS__RESTARTS_MAX 1000 /* more is a loop, not a remedy */
+#define LS__RESTARTS_MAX 1000 /* more would be a loop, not a remedy */
 
 struct ls__job_result;
 
@@ -46,7 +46,7 @@ typedef struct ls__job {
     bool plain;                  /* links that leave the host are not encrypted */
 } ls__job;
 
-/* What tells whether a failure would come again; see restart.c. */
+/* The parts of a failure by which restart.c judges whether it would recur. */
 typedef struct ls__job_failure {
     bool final;             /* not the ranks' doing, or a stop request: nothing to restart */
     int status;             /* the ls_status that the culprit noted on the board; 0: none */
@@ -60,10 +60,10 @@ typedef struct ls__job_result {
     int code;    /* 0, or that of the first failure: its exit code, or 128 + its signal */
     int culprit; /* rank of the first failure; -1: none */
     ls__job_failure failure;
-    /* Several hosts: what node 0 has decided, where this is another. */
-    bool told, told_again;
-    int64_t told_delay_ms;
-    char told_text[256];
+    /* The decision of node 0 about a restart, as received by the other nodes. */
+    bool node0_decided, node0_restarts;
+    int64_t node0_delay_ms;
+    char node0_text[256];
     int attempt;       /* the number this attempt had */
     char cause[1024];  /* one line; "" when all went well */
     char report[6144]; /* several lines, with the culprit's last output; "" when all went well */

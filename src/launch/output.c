@@ -30,17 +30,20 @@
 #define LIVE_BYTES 512
 #define CLEAR_LINE "\r\033[K"
 
+/* One pipe of a rank: the line that is being read, and the log of all bytes. */
 typedef struct stream {
     int fd;     /* -1: ended */
     int log_fd; /* -1: none */
     int rank, which;
     size_t length;
-    bool returned; /* a carriage return stands at the end of `line` */
-    bool live;     /* this line has been updated */
-    bool shown;    /* what stands in `line` is the live line */
+    bool returned;  /* a carriage return stands at the end of `line` */
+    bool live;      /* this line has been updated */
+    bool displayed; /* what stands in `line` is the live line */
     char line[LINE_BYTES_MAX];
 } stream;
 
+/* One of our outputs: the bytes that wait to be written, data[start, end), and the live line
+ * that stands at the bottom of the terminal. */
 typedef struct sink {
     int fd;
     bool terminal, broken, warned;
@@ -61,6 +64,7 @@ struct ls__output {
 
 /* ---- life ---------------------------------------------------------------------------------- */
 
+/* A descriptor, or -errno. */
 static int open_log(const ls__env *env, const char *folder, int r, int which)
 {
     char path[4096];
@@ -77,7 +81,7 @@ static int open_log(const ls__env *env, const char *folder, int r, int which)
     return env->open(env, path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
 }
 
-/* With what stands above it. */
+/* Makes a folder with its parents, as mkdir -p. */
 static int make_path(const ls__env *env, const char *folder)
 {
     char path[4096];
@@ -95,6 +99,7 @@ static int make_path(const ls__env *env, const char *folder)
     return error;
 }
 
+/* Opens the log of every stream. On failure ls__output_free closes those that are open. */
 static ls_status open_logs(ls__output *output, const char *folder)
 {
     const ls__env *env = output->env;
@@ -110,6 +115,7 @@ static ls_status open_logs(ls__output *output, const char *folder)
                : LS_OK;
 }
 
+/* Streams of one rank are neighbours: standard output, then standard error. */
 static void init_stream(stream *s, int index)
 {
     s->fd = s->log_fd = -1;
@@ -117,6 +123,7 @@ static void init_stream(stream *s, int index)
     s->which = index % 2;
 }
 
+/* The env table's memory is not cleared. */
 static void *zeroed(const ls__env *env, size_t bytes)
 {
     void *memory = env->allocate(env, bytes);
@@ -126,6 +133,7 @@ static void *zeroed(const ls__env *env, size_t bytes)
     return memory;
 }
 
+/* On failure ls__output_free releases the parts that exist. */
 static bool allocate_parts(ls__output *output)
 {
     const ls__env *env = output->env;
@@ -143,6 +151,7 @@ static bool allocate_parts(ls__output *output)
            !output->sink[1].broken;
 }
 
+/* All or nothing: on failure everything is released, and *out is not set. */
 ls_status ls__output_new(const ls__env *env, const ls__output_spec *spec, ls__output **out)
 {
     int ranks = spec->ranks;
@@ -172,6 +181,7 @@ ls_status ls__output_new(const ls__env *env, const ls__output_spec *spec, ls__ou
     return LS_OK;
 }
 
+/* Closes descriptors without writing what is pending: ls__output_end comes first. */
 void ls__output_free(ls__output *output)
 {
     if (output == NULL) {
@@ -202,6 +212,7 @@ void ls__output_free(ls__output *output)
     env->release(env, output, sizeof *output);
 }
 
+/* Once per stream: a rank is started once per attempt, and each attempt has its own output. */
 void ls__output_attach(ls__output *output, int r, int which, int fd)
 {
     output->streams[2 * r + which].fd = fd;
@@ -214,13 +225,16 @@ bool ls__output_live(const ls__output *output)
 
 /* ---- sinks --------------------------------------------------------------------------------- */
 
-/* Where a stream's lines go: both to one terminal, so that a live line stays at the bottom. */
+/* Where the lines of a stream go. If both outputs are terminals they share one sink, so that a
+ * live line stays at the bottom. */
 static sink *sink_of(ls__output *output, const stream *s)
 {
     bool one = output->sink[0].terminal && output->sink[1].terminal;
     return &output->sink[one ? 0 : s->which];
 }
 
+/* Appends to a sink. There is room, because streams are not read above SINK_BYTES_FULL; if not,
+ * bytes are dropped rather than memory overwritten. */
 static void put(sink *k, const char *text, size_t bytes)
 {
     if (k->start > 0 && k->end + bytes > SINK_BYTES_MAX) {
@@ -229,12 +243,13 @@ static void put(sink *k, const char *text, size_t bytes)
         k->start = 0;
     }
     if (k->broken || k->end + bytes > SINK_BYTES_MAX) {
-        return; /* cannot be for want of room: streams are not read above SINK_BYTES_FULL */
+        return;
     }
     memcpy(k->data + k->end, text, bytes);
     k->end += bytes;
 }
 
+/* "[2] ", with the rank in the world. */
 static void put_prefix(const ls__output *output, sink *k, int rank)
 {
     char prefix[16];
@@ -242,6 +257,7 @@ static void put_prefix(const ls__output *output, sink *k, int rank)
     put(k, prefix, output->prefix ? (size_t)length : 0);
 }
 
+/* Keeps the last lines of a rank for the report. The oldest lines give way; a long line is cut. */
 static void remember(ls__output *output, const stream *s)
 {
     char *tail = output->tails[s->rank];
@@ -256,6 +272,8 @@ static void remember(ls__output *output, const stream *s)
     memcpy(tail + held + bytes, "\n", 2);
 }
 
+/* Writes a complete line. A live line at the bottom is erased first and, if it is another
+ * rank's, written again below. */
 static void put_line(ls__output *output, stream *s)
 {
     sink *k = sink_of(output, s);
@@ -271,16 +289,17 @@ static void put_line(ls__output *output, stream *s)
     }
     remember(output, s);
     s->length = 0;
-    s->returned = s->live = s->shown = false;
+    s->returned = s->live = s->displayed = false;
 }
 
+/* Displays the present state of a line that is being updated, at the bottom of the terminal. */
 static void put_live(ls__output *output, stream *s)
 {
     sink *k = sink_of(output, s);
-    if (s->length == 0 || s->shown) {
+    if (s->length == 0 || s->displayed) {
         return;
     }
-    s->shown = true;
+    s->displayed = true;
     int prefix =
         output->prefix ? snprintf(k->live, LIVE_BYTES, "[%d] ", output->first_rank + s->rank) : 0;
     size_t room = LIVE_BYTES - 1 - (size_t)prefix;
@@ -292,6 +311,7 @@ static void put_live(ls__output *output, stream *s)
     put(k, k->live, (size_t)prefix + bytes);
 }
 
+/* Above the live line, as a line of a rank would be. */
 void ls__output_say(ls__output *output, const char *line)
 {
     stream own = {.rank = -1, .which = 1};
@@ -308,13 +328,15 @@ void ls__output_say(ls__output *output, const char *line)
 
 /* ---- streams ------------------------------------------------------------------------------- */
 
+/* The state machine of a line: bytes collect in `line`, a newline writes it, a carriage return
+ * on a terminal makes it a live line, whose next byte starts it anew. */
 static void take_byte(ls__output *output, stream *s, char byte, bool terminal)
 {
     if (byte == '\n') {
         put_line(output, s);
         return;
     }
-    if (s->returned) { /* what stood before it was one state of the line */
+    if (s->returned) {
         put_live(output, s);
         s->length = 0;
         s->returned = false;
@@ -327,15 +349,16 @@ static void take_byte(ls__output *output, stream *s, char byte, bool terminal)
         put_line(output, s);
     }
     s->line[s->length++] = byte;
-    s->shown = false;
+    s->displayed = false;
 }
 
+/* Logs hold the bytes as they came. A full disk must not end the job: the log ends instead. */
 static void write_log(const ls__output *output, stream *s, const char *data, size_t bytes)
 {
     const ls__env *env = output->env;
     for (size_t done = 0; s->log_fd >= 0 && done < bytes;) {
         ssize_t put_bytes = env->write(env, s->log_fd, data + done, bytes - done);
-        if (put_bytes <= 0) { /* a full disk must not end the job */
+        if (put_bytes <= 0) {
             env->close(env, s->log_fd);
             s->log_fd = -1;
             return;
@@ -344,6 +367,7 @@ static void write_log(const ls__output *output, stream *s, const char *data, siz
     }
 }
 
+/* The end of a pipe. An incomplete last line is written as a line. */
 static void end_stream(ls__output *output, stream *s)
 {
     if (s->fd < 0) {
@@ -356,6 +380,7 @@ static void end_stream(ls__output *output, stream *s)
     }
 }
 
+/* One read per turn and stream, so that no rank can occupy the loop. */
 static void read_stream(ls__output *output, stream *s)
 {
     char data[READ_BYTES];
@@ -379,11 +404,14 @@ static void read_stream(ls__output *output, stream *s)
 
 /* ---- the owner's loop ---------------------------------------------------------------------- */
 
+/* Bytes of a sink that are not written yet. */
 static size_t pending(const sink *k)
 {
     return k->end - k->start;
 }
 
+/* Sinks with pending bytes first, then the streams whose sink has room. ls__output_turn expects
+ * the same order. */
 int ls__output_poll(ls__output *output, ls__env_poll *items, int room)
 {
     int count = 0;
@@ -401,6 +429,8 @@ int ls__output_poll(ls__output *output, ls__env_poll *items, int room)
     return count;
 }
 
+/* Writes one piece. If the reader is gone the sink is broken for good; another error, such as a
+ * full disk, loses the bytes, is reported once, and is tried again with the next bytes. */
 static void write_sink(ls__output *output, sink *k)
 {
     size_t bytes = pending(k) < PIPE_PIECE ? pending(k) : PIPE_PIECE;
@@ -409,9 +439,9 @@ static void write_sink(ls__output *output, sink *k)
         return;
     }
     if (done < 0) {
-        k->broken = done == -EPIPE; /* nobody reads any more */
+        k->broken = done == -EPIPE;
         k->start = k->end = 0;
-        if (!k->broken && !k->warned) { /* a full disk must not end the job */
+        if (!k->broken && !k->warned) {
             LS__WARN("standard %s: %s; what ranks print is lost until it can be written again",
                      k->fd == 1 ? "output" : "error", strerror((int)-done));
             k->warned = true;
@@ -424,6 +454,9 @@ static void write_sink(ls__output *output, sink *k)
     }
 }
 
+/* Matches the items with sinks and streams by their order; those that were not polled are
+ * skipped. A stream whose sink is broken, and which has no log, is closed: its rank gets
+ * SIGPIPE. */
 void ls__output_turn(ls__output *output, const ls__env_poll *items, int count)
 {
     int at = 0;
@@ -465,6 +498,7 @@ bool ls__output_writing(const ls__output *output)
     return pending(&output->sink[0]) > 0 || pending(&output->sink[1]) > 0;
 }
 
+/* A live line stays on the terminal; the shell's prompt begins below it. */
 void ls__output_end(ls__output *output)
 {
     for (int i = 0; i < 2 * output->ranks; i++) {
@@ -478,6 +512,7 @@ void ls__output_end(ls__output *output)
     }
 }
 
+/* The newest lines are kept if not all fit. */
 void ls__output_tail(const ls__output *output, int r, char *out, size_t bytes)
 {
     const char *tail = output->tails[r];

@@ -1,5 +1,5 @@
-/* LOG_DIR/pids.json: which process is which rank, for scripts that watch or signal them. It appears
- * whole, by a rename, when all ranks have started, anew after each restart. */
+/* LOG_DIR/pids.json: the process of each rank, for scripts that watch or signal them. It appears
+ * as a whole, by a rename, when all ranks have started, and again after each restart. */
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "launch/agent.h"
 
+/* A JSON array with one object per rank of this host. */
 static json_t *describe(const ls__agent *agent)
 {
     json_t *rows = json_array();
@@ -24,6 +25,7 @@ static json_t *describe(const ls__agent *agent)
     return rows;
 }
 
+/* The text and a newline. 0, or -errno. */
 static int write_text(const ls__env *env, const char *path, const char *text)
 {
     int fd = env->open(env, path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
@@ -41,6 +43,8 @@ static int write_text(const ls__env *env, const char *path, const char *text)
     return put > 0 && done == bytes ? 0 : put < 0 ? (int)put : -EIO;
 }
 
+/* Nodes may share the folder, so each writes a file of its own. A failure is only a warning: the
+ * job does not depend on the file. */
 void ls__agent_write_pids(ls__agent *agent)
 {
     char path[4096], temporary[4096];
@@ -48,7 +52,7 @@ void ls__agent_write_pids(ls__agent *agent)
     if (folder == NULL) {
         return;
     }
-    char node[16] = ""; /* hosts may share the folder */
+    char node[16] = "";
     if (agent->host.nodes != NULL) {
         snprintf(node, sizeof node, ".node%d", agent->host.world.node);
     }

@@ -1,8 +1,8 @@
 /* Starting one rank: its environment, its descriptors, its process.
  *
  * The environment is ours plus torchrun's variables and LOCKSTEP_BOOTSTRAP, which names three
- * descriptors: the rank's connection to the store, the board, and a description of its own of the
- * sealed secret. Nothing secret is in the environment or on the command line.
+ * descriptors: the rank's connection to the store, the board, and the sealed secret, opened anew for
+ * each rank. Nothing secret is in the environment or on the command line.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -34,6 +34,7 @@ typedef struct start { /* what a rank is made of */
 
 /* ---- environment --------------------------------------------------------------------------- */
 
+/* Appends NAME=VALUE. VARIABLES_MAX leaves room for all that describe_rank sets. */
 static void LS__PRINTF(2, 3) set(variables *v, const char *format, ...)
 {
     va_list arguments;
@@ -42,6 +43,8 @@ static void LS__PRINTF(2, 3) set(variables *v, const char *format, ...)
     va_end(arguments);
 }
 
+/* torchrun's variables, ours, and limits for OpenMP: N ranks must not each use all cores, nor
+ * spin on them while they wait. A user's own OpenMP settings are kept. */
 static void describe_rank(const ls__agent *agent, int r, const start *s, variables *v)
 {
     const ls__nodes_world *world = &agent->host.world;
@@ -65,7 +68,6 @@ static void describe_rank(const ls__agent *agent, int r, const start *s, variabl
     ls__agent_number(agent, number);
     set(v, "LOCKSTEP_JOB=%s", number);
     set(v, "LOCKSTEP_LIVE=%s", agent->output != NULL && ls__output_live(agent->output) ? "1" : "");
-    /* N ranks must not each take all cores, nor spin on them while waiting. */
     if (ls__setting_get("OMP_NUM_THREADS") == NULL) {
         set(v, "OMP_NUM_THREADS=%d", agent->cores > n ? agent->cores / n : 1);
     }
@@ -74,6 +76,7 @@ static void describe_rank(const ls__agent *agent, int r, const start *s, variabl
     }
 }
 
+/* Whether the rank's own variables replace this one of ours. */
 static bool overridden(const variables *v, const char *entry)
 {
     for (int i = 0; i < v->count; i++) {
@@ -85,7 +88,8 @@ static bool overridden(const variables *v, const char *entry)
     return false;
 }
 
-/* Our environment with the rank's variables in it: pointers only. NULL: no memory. */
+/* Our environment with the rank's variables in place of ours: an array of pointers, which the
+ * caller releases with *bytes. NULL: no memory. */
 static const char **merge_environment(const ls__env *env, const variables *v, size_t *bytes)
 {
     size_t count = (size_t)v->count + 1;
@@ -112,6 +116,7 @@ static const char **merge_environment(const ls__env *env, const variables *v, si
 
 /* ---- descriptors --------------------------------------------------------------------------- */
 
+/* Closes what is open of a pipe; a second call does nothing. */
 static void close_pair(const ls__env *env, int pair[2])
 {
     for (int i = 0; i < 2; i++) {
@@ -122,7 +127,8 @@ static void close_pair(const ls__env *env, int pair[2])
     }
 }
 
-/* A second, read-only description of the secret: with an offset that no other rank moves. */
+/* A second, read-only description of the secret, because ranks that shared one would share its
+ * read offset. */
 static int open_secret(const ls__agent *agent)
 {
     char path[64];
@@ -130,6 +136,7 @@ static int open_secret(const ls__agent *agent)
     return agent->env->open(agent->env, path, O_RDONLY, 0);
 }
 
+/* Pipes only if the output passes through the agent. On failure the caller closes them. */
 static int open_pipes(const ls__agent *agent, start *s)
 {
     int error = 0;
@@ -142,7 +149,8 @@ static int open_pipes(const ls__agent *agent, start *s)
     return error;
 }
 
-/* Our ends go to the store and the output; the rank's are closed here once it has them. */
+/* The agent's ends go to the store and the output; the ends of the rank are closed here once it
+ * has them. */
 static int open_descriptors(ls__agent *agent, start *s)
 {
     const ls__env *env = agent->env;
@@ -179,6 +187,8 @@ fail_pipes:
 
 /* ---- the process --------------------------------------------------------------------------- */
 
+/* The rank's main under ls_spawn: a forked process has our environment, so its variables are set
+ * here. */
 static int run_function(void *arg)
 {
     start *s = arg;
@@ -190,6 +200,8 @@ static int run_function(void *arg)
     return s->fn(s->arg);
 }
 
+/* The board must say STARTED before the process exists: it may reach ls_init before spawn
+ * returns. */
 static int spawn_rank(ls__agent *agent, int r, start *s)
 {
     const ls__env *env = agent->env;
@@ -208,13 +220,13 @@ static int spawn_rank(ls__agent *agent, int r, start *s)
                            .keep_fds = keep,
                            .keep_count = 3};
     ls__host_agent_rank *rank = &agent->host.rank[r];
-    /* Before it exists: it may reach ls_init before we are back. */
     atomic_store_explicit(&agent->host.board->rank[r].life, LS__LIFE_STARTED, memory_order_release);
     int error = env->spawn(env, &spawn, &rank->pid, &rank->pidfd);
     env->release(env, environment, bytes);
     return error;
 }
 
+/* Gives the read ends to the output if the rank was started, and closes the rest. */
 static void hand_over_output(ls__agent *agent, int r, start *s, bool started)
 {
     for (int i = 0; i < 2; i++) {
@@ -226,6 +238,8 @@ static void hand_over_output(ls__agent *agent, int r, start *s, bool started)
     }
 }
 
+/* Why a rank was not started, with the exit code that a shell would give: 127 not found, 126 not
+ * executable. */
 static void explain(ls__agent *agent, int r, int error)
 {
     const char *program = agent->job->argv != NULL ? agent->job->argv[0] : "the function";
@@ -246,6 +260,7 @@ static void explain(ls__agent *agent, int r, int error)
     }
 }
 
+/* On failure the ranks that were started before keep running until the agent ends them. */
 bool ls__agent_start_rank(ls__agent *agent, int r)
 {
     const ls__env *env = agent->env;
@@ -266,7 +281,7 @@ bool ls__agent_start_rank(ls__agent *agent, int r)
         explain(agent, r, error);
         return false;
     }
-    int none = 0; /* the rank writes it too, and then it is the program's own number */
+    int none = 0; /* the rank writes its own number in ls_init, which then stays */
     (void)atomic_compare_exchange_strong(&agent->host.board->rank[r].pid, &none, rank->pid);
     ls__host_agent_watch(&agent->host, r);
     return true;

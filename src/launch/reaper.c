@@ -1,31 +1,32 @@
-/* The guard: a process that does nothing until front and agent are both gone.
+/* The reaper: a process that sleeps until front and agent have both ended.
  *
  *     front killed    the agent ends the job
- *     agent killed    the kernel ends the ranks; the front what they had started
- *     both            the kernel ends the ranks, and nobody would be left for what they had started
+ *     agent killed    the kernel kills the ranks; the front kills the processes that they had started
+ *     both killed     the kernel kills the ranks; the reaper kills the processes that they had started
  *
- * It waits for the end of a pipe whose other end only the agent has, and then kills every process
- * that carries this job's number in its environment. When a job ends well the agent ends the guard
- * with its other children.
- */
+ * It waits for the end of a pipe whose other end only the agent has, and then kills every
+ * process that carries this job's number in its environment. When a job ends normally the agent
+ * ends the reaper with its other children. */
 #include <signal.h>
 #include <stdio.h>
 
 #include "launch/agent.h"
 
 #define LOOK_MS 20
-#define LOOKS_MAX 100 /* what cannot be killed for so long is stuck in the kernel */
-#define LOOKS_CLEAN 3 /* that found nothing: a process that was just being forked shows later */
+#define LOOKS_MAX 100 /* a process that survives for so long is stuck in the kernel */
+#define LOOKS_CLEAN 3 /* without a find: a process that is being forked appears later */
 
-typedef struct guard {
+typedef struct reaper {
     const ls__env *env;
     int fd;
     const char *mark;
-} guard;
+} reaper;
 
-static int guard_main(void *arg)
+/* The reaper's main. Repeats until LOOKS_CLEAN searches in a row have found nothing, because a
+ * process may fork while it is searched for. */
+static int reaper_main(void *arg)
 {
-    const guard *g = arg; /* the agent's memory: read now */
+    const reaper *g = arg; /* the agent's memory: read now */
     const ls__env *env = g->env;
     ls__env_poll item = {.fd = g->fd, .want_read = true};
     char mark[LS__JOB_NUMBER_MAX + 16];
@@ -40,25 +41,27 @@ static int guard_main(void *arg)
     return 0;
 }
 
+/* The agent's process number is part of it, because the nodes of a job share the random number. */
 void ls__agent_number(const ls__agent *agent, char out[LS__JOB_NUMBER_MAX])
 {
     snprintf(out, LS__JOB_NUMBER_MAX, "%016llx.%d", (unsigned long long)agent->host.board->job,
              (int)agent->env->pid(agent->env));
 }
 
-void ls__agent_start_guard(ls__agent *agent)
+/* A failure is ignored: the reaper matters only if two processes are killed at once. */
+void ls__agent_start_reaper(ls__agent *agent)
 {
     const ls__env *env = agent->env;
     char number[LS__JOB_NUMBER_MAX], mark[LS__JOB_NUMBER_MAX + 16];
     int pipe[2], pidfd = -1;
     pid_t pid = -1;
     if (env->pipe(env, pipe) < 0) {
-        return; /* a job without a guard is no worse than the user's own scripts */
+        return; /* a job without a reaper still runs */
     }
     ls__agent_number(agent, number);
     snprintf(mark, sizeof mark, "LOCKSTEP_JOB=%s", number);
-    guard g = {.env = env, .fd = pipe[0], .mark = mark};
-    const ls__env_spawn spawn = {.fn = guard_main,
+    reaper g = {.env = env, .fd = pipe[0], .mark = mark};
+    const ls__env_spawn spawn = {.fn = reaper_main,
                                  .arg = &g,
                                  .stdout_fd = -1,
                                  .stderr_fd = -1,
@@ -67,7 +70,7 @@ void ls__agent_start_guard(ls__agent *agent)
                                  .helper = true};
     if (env->spawn(env, &spawn, &pid, &pidfd) >= 0) {
         env->close(env, pidfd);
-        agent->guard_fd = pipe[1];
+        agent->reaper_fd = pipe[1];
     } else {
         env->close(env, pipe[1]);
     }

@@ -1,6 +1,8 @@
-/* The root cause as this process passes it on: to the ranks, which are ended, and to the front, which
- * reads the result and its report.
- */
+/* The root cause as this process passes it on: to the ranks, which are ended, and to the front,
+ * which reads the result with its report.
+ *
+ *     no cause ──ls__agent_conclude or ls__agent_fail──▶ cause, term_ns and kill_ns set (once)
+ *         ──all ranks have ended──▶ report */
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -10,14 +12,16 @@
 #include "base/text.h"
 #include "launch/agent.h"
 
-#define GRACE_MS 300        /* for the others to end by themselves, having read the root cause */
+#define GRACE_MS 300        /* for the others to read the root cause and end by themselves */
 #define GRACE_STOP_MS 10000 /* the same when the user asked to stop: they may save their work */
 #define GRACE_TERM_MS 200   /* between SIGTERM and SIGKILL */
 #define TAIL_LINES_BYTES 1500
-#define SAME_BYTES 160 /* two texts that begin alike for so long are the same */
+#define SAME_BYTES 160 /* texts that agree in so many bytes count as the same */
 
 /* ---- the root cause -------------------------------------------------------------------------- */
 
+/* How long the ranks may run on. None if the ranks cannot go on at all (a program that cannot be
+ * started); long after a stop request of the user, so that they can save their work. */
 static int64_t grace_ms(const ls__agent *agent, const ls__failure_record *f)
 {
     if (f->kind == LS__FAILURE_OWN && !f->stop) {
@@ -26,7 +30,8 @@ static int64_t grace_ms(const ls__agent *agent, const ls__failure_record *f)
     return f->stop || agent->host.stop_signal != 0 ? GRACE_STOP_MS : GRACE_MS;
 }
 
-/* The output's last lines follow in the report: they may still be in the pipe. */
+/* For the decision about a restart. The last lines of output are added with the report, because
+ * they may still be in the pipe. */
 static void describe_failure(ls__agent *agent, const ls__failure_record *f)
 {
     ls__job_failure *failure = &agent->result->failure;
@@ -38,7 +43,8 @@ static void describe_failure(ls__agent *agent, const ls__failure_record *f)
     failure->updates = f->updates;
 }
 
-/* Once: fills in the result, and gives the ranks of this host their time to end. */
+/* Once, when the root cause is known: fills in the result, and starts the clock for the ranks of
+ * this host. */
 static void take_cause(ls__agent *agent)
 {
     const ls__failure_record *f = &agent->host.cause;
@@ -55,12 +61,14 @@ static void take_cause(ls__agent *agent)
     agent->kill_ns = ls__deadline_after(agent->env, grace_ms(agent, f) + GRACE_TERM_MS);
 }
 
+/* Called in every turn; see ls__host_agent_conclude. */
 void ls__agent_conclude(ls__agent *agent)
 {
     ls__host_agent_conclude(&agent->host);
     take_cause(agent);
 }
 
+/* Without effect if a root cause is known already. */
 void ls__agent_fail(ls__agent *agent, int code, const char *format, ...)
 {
     ls__failure_record f = {
@@ -75,7 +83,7 @@ void ls__agent_fail(ls__agent *agent, int code, const char *format, ...)
 
 /* ---- the report ----------------------------------------------------------------------------- */
 
-/* Only the host of the culprit has them. */
+/* Only the host of the culprit has its output. */
 void ls__agent_tail(const ls__agent *agent, char *out, size_t bytes)
 {
     const int culprit = agent->result->culprit;
@@ -88,8 +96,8 @@ void ls__agent_tail(const ls__agent *agent, char *out, size_t bytes)
     }
 }
 
-/* What the cause says already: most programs print the message before they end. */
-static bool is_said(const char *line, size_t length, const char *cause)
+/* Whether a line repeats the cause: most programs print the error message before they end. */
+static bool is_repeated(const char *line, size_t length, const char *cause)
 {
     char finding[SAME_BYTES + 1];
     const char *behind = strstr(cause, " failed: ");
@@ -99,12 +107,14 @@ static bool is_said(const char *line, size_t length, const char *cause)
     return found != NULL && found < line + length;
 }
 
+/* The culprit's last lines, without those that repeat the cause. Output of another host arrived
+ * with the result. */
 static void add_last_lines(const ls__agent *agent, ls__text *to)
 {
     char tail[TAIL_LINES_BYTES];
     int culprit = agent->result->culprit;
     ls__agent_tail(agent, tail, sizeof tail);
-    if (tail[0] == '\0') { /* it ran on another host, which has sent them */
+    if (tail[0] == '\0') {
         snprintf(tail, sizeof tail, "%s", agent->result->failure.last_lines);
     }
     if (culprit < 0 || tail[0] == '\0') {
@@ -113,7 +123,7 @@ static void add_last_lines(const ls__agent *agent, ls__text *to)
     bool any = false;
     for (char *line = tail; *line != '\0';) {
         size_t length = strcspn(line, "\n");
-        if (!is_said(line, length, agent->result->cause)) {
+        if (!is_repeated(line, length, agent->result->cause)) {
             if (!any) {
                 ls__text_add(to, "lockstep: last lines of rank %d:\n", culprit);
             }
@@ -124,6 +134,7 @@ static void add_last_lines(const ls__agent *agent, ls__text *to)
     }
 }
 
+/* So that a user need not search the output of each rank for another cause. */
 static void add_consequences(const ls__agent *agent, ls__text *to)
 {
     int count = agent->host.consequences;
@@ -133,6 +144,7 @@ static void add_consequences(const ls__agent *agent, ls__text *to)
     }
 }
 
+/* A stop request that all ranks followed is no failure, but worth a line. */
 static void add_good_stop(const ls__agent *agent, ls__text *to)
 {
     if (agent->host.stop_signal != 0) {
@@ -141,6 +153,8 @@ static void add_good_stop(const ls__agent *agent, ls__text *to)
     }
 }
 
+/* cause, last lines of the culprit, number of ranks that it stopped, and a failure that a rank
+ * had survived before. */
 void ls__agent_report(ls__agent *agent)
 {
     ls__job_result *result = agent->result;

@@ -1,18 +1,20 @@
-/* Restarting is for what passes: a lost machine, memory that was short for a moment. A failure that
- * would only come again is not tried again:
+/* Whether a job that failed is started again, and after which delay.
+ *
+ * A restart helps against failures that pass: a lost machine, a short lack of memory. A failure
+ * that would only recur is not tried again:
  *
  *     nothing a rank did          no such program, a stop request, exit codes 126 and 127
  *     wrong use                   exit codes 2 and 64 before ls_init: bad arguments stay bad
- *     ranks that do not fit       LS_ERR_MISMATCH, LS_ERR_INVALID, LS_ERR_FORMAT … on the board
+ *     ranks that do not match     LS_ERR_MISMATCH, LS_ERR_INVALID, LS_ERR_FORMAT … on the board
  *     the same failure twice      at the same step, in the same words
  *
- * The words of two attempts differ in process numbers, durations and clock times, addresses, which
- * rank spoke first, and, within a step, where the dead rank was last seen; those are left out.
- * Where no step is known (a program that does not use the library, or fails before it trains) the
- * output's last lines must be the same too, and a signal that comes from outside proves nothing.
+ * The texts of two attempts differ in process numbers, durations and clock times, addresses,
+ * which rank reported first, and, within a step, where the dead rank was last seen; those are
+ * left out. If no step is known (a program that does not use the library, or fails before it
+ * trains) the last lines of output must be the same too, and a signal from outside proves
+ * nothing.
  *
- * The first restart comes at once, further ones after 1, 2, 4 … 30 s.
- */
+ * The first restart comes at once, further ones after 1, 2, 4 … 30 s. */
 #include "launch/restart.h"
 
 #include <ctype.h>
@@ -30,20 +32,23 @@
 
 /* ---- the same failure ----------------------------------------------------------------------- */
 
+/* Whether a text starts with another. */
 static bool starts(const char *text, const char *with)
 {
     return strncmp(text, with, strlen(with)) == 0;
 }
 
+/* Whether the first `length` bytes of `out`, which need no terminator, end with a text. */
 static bool ends(const char *out, size_t length, const char *with)
 {
     size_t bytes = strlen(with);
     return length >= bytes && memcmp(out + length - bytes, with, bytes) == 0;
 }
 
-/* Of a number: what differs from one attempt to the next though the failure is the same. */
-static bool passing(const char *out, size_t length, const char *token, size_t bytes,
-                    bool step_known)
+/* Whether a number differs between attempts although the failure is the same: a duration, a
+ * clock time, a process number, an address, or, if the step is known, a sequence number within
+ * it. */
+static bool varies(const char *out, size_t length, const char *token, size_t bytes, bool step_known)
 {
     const char *unit = token + bytes;
     bool seconds = starts(unit, " s") ? !isalnum((unsigned char)unit[2]) : starts(unit, " ms");
@@ -52,13 +57,15 @@ static bool passing(const char *out, size_t length, const char *token, size_t by
            (step_known && ends(out, length, "#"));
 }
 
+/* The length of the number, time or address at the start of a text. */
 static size_t token_bytes(const char *text, bool address)
 {
     return strspn(text, address ? "0123456789abcdefABCDEF" : "0123456789.:");
 }
 
-/* Writes what of a text is the same in two attempts. */
-static void put_lasting(const char *text, bool step_known, char *out)
+/* Copies the parts of a text that are the same in two attempts. It knows the phrases of
+ * job/agent/failure_text.c and job/board.c. */
+static void put_stable(const char *text, bool step_known, char *out)
 {
     size_t length = 0;
     while (*text != '\0' && length + 1 < TEXT_MAX) {
@@ -69,7 +76,7 @@ static void put_lasting(const char *text, bool step_known, char *out)
             text += strcspn(text, "\n");
         } else if (isdigit((unsigned char)*text) || address) {
             size_t bytes = token_bytes(text, address);
-            bool leave_out = passing(out, length, text, bytes, step_known);
+            bool leave_out = varies(out, length, text, bytes, step_known);
             for (size_t i = 0; i < bytes && !leave_out && length + 1 < TEXT_MAX; i++) {
                 out[length++] = text[i];
             }
@@ -81,26 +88,30 @@ static void put_lasting(const char *text, bool step_known, char *out)
     out[length] = '\0';
 }
 
+/* Whether two texts agree in the parts that do not vary between attempts. */
 static bool same_text(const char *a, const char *b, bool step_known)
 {
     char x[TEXT_MAX], y[TEXT_MAX];
-    put_lasting(a, step_known, x);
-    put_lasting(b, step_known, y);
+    put_stable(a, step_known, x);
+    put_stable(b, step_known, y);
     return strcmp(x, y) == 0;
 }
 
-/* "rank 2 (host …) failed: …" without who it was. */
+/* "rank 2 (host …) failed: …" without its subject, which may be any of several ranks. */
 static const char *without_rank(const char *cause)
 {
     const char *behind = strchr(cause, ')');
     return starts(cause, "rank ") && behind != NULL ? behind + 1 : cause;
 }
 
+/* Signals that a program does not raise by itself. */
 static bool from_outside(int number)
 {
     return number == SIGKILL || number == SIGTERM || number == SIGINT || number == SIGHUP;
 }
 
+/* See the top of this file. The step is the strongest evidence: it grows as long as the job
+ * advances. */
 static bool same_failure(const ls__restarts *self, const ls__job_result *result)
 {
     const ls__job_failure *now = &result->failure, *then = &self->former;
@@ -114,6 +125,7 @@ static bool same_failure(const ls__restarts *self, const ls__job_result *result)
            (!from_outside(now->signal) && same_text(now->last_lines, then->last_lines, false));
 }
 
+/* The failure with which the next one is compared. */
 static void remember(ls__restarts *self, const ls__job_result *result)
 {
     self->failed_before = true;
@@ -124,13 +136,15 @@ static void remember(ls__restarts *self, const ls__job_result *result)
 
 /* ---- the decision --------------------------------------------------------------------------- */
 
-static bool lasting_status(int status)
+/* Errors that lie in the program or its data, so that every attempt finds them. */
+static bool recurs(int status)
 {
     return status == LS_ERR_MISMATCH || status == LS_ERR_INVALID || status == LS_ERR_FORMAT ||
            status == LS_ERR_UNSUPPORTED;
 }
 
-/* Restarts that count against the limit. */
+/* The restarts that count against the limit: all, or those within the window. The ring holds as
+ * many as the largest limit allows, so no restart that counts is lost. */
 static int counted(const ls__restarts *self, uint64_t now_ns)
 {
     uint64_t window_ns = (uint64_t)self->window_s * 1000000000u;
@@ -144,6 +158,7 @@ static int counted(const ls__restarts *self, uint64_t now_ns)
     return count;
 }
 
+/* After `before` restarts: 0, 1, 2, 4 … s. */
 static int64_t delay_ms(int before)
 {
     int64_t delay = before == 0 ? 0 : DELAY_FIRST_MS;
@@ -161,6 +176,7 @@ static void put_within(const ls__restarts *self, char *out, size_t bytes)
     }
 }
 
+/* The line that announces a restart, with its number and delay. */
 static void say_again(const ls__restarts *self, ls__restart *out, int number)
 {
     char within[32], when[32];
@@ -171,6 +187,7 @@ static void say_again(const ls__restarts *self, ls__restart *out, int number)
              when);
 }
 
+/* Names the step as the program counts it: the activity holds step + 1. */
 static void say_same(const ls__job_failure *failure, ls__restart *out)
 {
     char where[64] = "";
@@ -184,8 +201,8 @@ static void say_same(const ls__job_failure *failure, ls__restart *out)
              "not restarted: the same failure twice%s; it would come again", where);
 }
 
-/* Why a single look is enough, or NULL. */
-static const char *hopeless(const ls__job_result *result)
+/* Why this failure alone is reason enough not to restart; NULL: it is not. */
+static const char *reason_to_end(const ls__job_result *result)
 {
     const ls__job_failure *failure = &result->failure;
     if (failure->final) {
@@ -197,15 +214,16 @@ static const char *hopeless(const ls__job_result *result)
     if (failure->before_init && (result->code == CODE_USAGE || result->code == CODE_USAGE_BSD)) {
         return "exit codes 2 and 64 before ls_init mean that a program was used wrongly";
     }
-    return lasting_status(failure->status) ? "it would come again" : NULL;
+    return recurs(failure->status) ? "it would come again" : NULL;
 }
 
+/* Remembers the failure in any case, for the comparison with the next. */
 ls__restart ls__restart_decide(ls__restarts *self, const ls__job_result *result, uint64_t now_ns)
 {
     ls__restart out = {.again = false};
     int before = counted(self, now_ns);
-    const char *why = hopeless(result);
-    if (why != NULL && lasting_status(result->failure.status)) {
+    const char *why = reason_to_end(result);
+    if (why != NULL && recurs(result->failure.status)) {
         snprintf(out.text, sizeof out.text, "not restarted: %s (%s)", why,
                  ls_status_name(result->failure.status));
     } else if (why != NULL) {

@@ -7,6 +7,8 @@
 #include "job/board.h"
 #include "launch/launch.h"
 
+/* The ranks inherit standard output and error. Buffered output is flushed first, because every
+ * rank would write its copy again. */
 ls_status ls_spawn(int (*fn)(void *arg), void *arg, int n)
 {
     if (fn == NULL) {
@@ -20,7 +22,6 @@ ls_status ls_spawn(int (*fn)(void *arg), void *arg, int n)
         return ls__fail(LS_ERR_STATE, "ls_spawn: this process has joined a world already; call it "
                                       "before ls_init or after ls_finalize");
     }
-    /* What is still buffered would be written by every rank again. */
     (void)fflush(NULL);
     ls__job job = {.ranks = n, .fn = fn, .arg = arg};
     ls__job_result result;

@@ -33,6 +33,7 @@ static ls__link *link_new(const ls__link_spec *spec, int fd, bool client)
     return link;
 }
 
+/* Asked before anything is opened, so that the message names the remedy and not a failed link. */
 ls_status ls__link_available(ls__link_mode mode)
 {
     return mode == LS__LINK_TLS ? ls__tls_available() : LS_OK;
@@ -175,6 +176,7 @@ ssize_t ls__link_read_rooms(ls__link *link, const ls__env_room *rooms, int count
                              : link->env->recv_rooms(link->env, link->fd, rooms, count);
 }
 
+/* With TLS a byte counts as taken once it is encrypted; ls__link_flush sends it. */
 ssize_t ls__link_send(ls__link *link, const ls__env_span *spans, int count)
 {
     LS_ASSERT(link->state == LS__LINK_OPEN);
@@ -187,6 +189,8 @@ int ls__link_flush(ls__link *link)
     return link->tls != NULL ? ls__tls_flush(link->tls) : 0;
 }
 
+/* Such bytes are already in libssl's buffer, so the descriptor does not become readable for
+ * them. */
 bool ls__link_has_more(const ls__link *link)
 {
     return link->tls != NULL && ls__tls_has_more(link->tls);

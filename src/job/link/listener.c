@@ -23,6 +23,7 @@
 
 _Static_assert(sizeof(ls__link) <= LS__LISTENER_BYTES, "the cost of an unauthenticated peer");
 
+/* A connection between accept and the end of its handshake. */
 typedef struct pending {
     ls__link *link; /* NULL: free */
     uint64_t since_ns;
@@ -76,6 +77,7 @@ static int open_port(ls__listener *listener, const char *address, int port)
                       : env->tcp_name(env, listener->fd, false, own, sizeof own, &listener->port);
 }
 
+/* On failure everything is closed again. The spec is copied, the secret included. */
 ls_status ls__listener_open(const ls__link_spec *spec, const char *address, int port,
                             ls__listener **out)
 {
