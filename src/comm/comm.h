@@ -43,7 +43,7 @@ struct ls__comm {
     int channels;                              /* of a new group */
     ls__operator operators[LS__OPERATORS_MAX]; /* lock */
     bool strict;        /* LOCKSTEP_CHECK=strict: call sites are compared too */
-    int forced;         /* ls__way, for tests; 0: none */
+    int forced;         /* ls__memory, for tests */
     ls__rules rules;    /* const */
     ls__tune_mode tune; /* const */
     char *timed;        /* const: times of links, shared by rank 0, as text; NULL: not tuned */
@@ -54,6 +54,7 @@ struct ls__comm {
     ls__list groups;
     ls__list pool;          /* lock: works not in use */
     ls__arena works;        /* lock: memory of all works */
+    ls_work *inline_work;   /* lock: described again by each operation that runs inline */
     uint64_t works_made;    /* lock: for the test that steady state allocates nothing */
     uint32_t next_group;    /* changed with both locks, read with either; known ids are lower */
     ls__list sleepers;      /* lock: waiting threads, except the library's own */

@@ -20,7 +20,7 @@ typedef struct ls__descriptor {
     uint8_t algorithm; /* 1 + registry index of an algorithm requested by name; 0: the library's
                           choice */
     uint8_t memory;    /* ls__memory */
-    uint8_t forced;    /* ls__way, for tests; 0: none */
+    uint8_t forced;    /* ls__memory, for tests */
     uint32_t generation;
     uint32_t group;
     uint64_t sequence; /* number of the operation in its group, from 1 */

@@ -16,7 +16,7 @@
 #include "comm/api/v_counts.h"
 #include "comm/diagnose/cause.h"
 #include "comm/diagnose/flight.h"
-#include "comm/engine/fast_path.h"
+#include "comm/engine/inline.h"
 #include "comm/engine/lock.h"
 #include "comm/engine/post.h"
 #include "comm/engine/progress_lock.h"
@@ -81,7 +81,6 @@ static ls_status submit(ls_group *group, const ls__collective *args,
     if (work != NULL && status == LS_OK) {
         group->handles += detached ? 0 : 1;
         *ready = enqueue(group, work);
-        ls__small_learn(group, args, work);
         *out = work;
     } else if (work != NULL) {
         ls__work_give(comm, work);
@@ -117,10 +116,6 @@ ls_status ls__collective_start(ls_group *group, const ls__collective *args, ls_w
         return ls__fail_at_site(LS_ERR_INVALID);
     }
     const bool blocking = work == NULL && args->done == NULL;
-    ls_status status = LS_OK;
-    if (blocking && !ls__self.in_callback && ls__small_call(group, args, &status)) {
-        return status;
-    }
     LS_READ_OPTIONS(ls_collective_options, options, args->options, what,
                     ls__fail_at_site(LS_ERR_INVALID));
     ls_group *const handle = group;
@@ -133,8 +128,12 @@ ls_status ls__collective_start(ls_group *group, const ls__collective *args, ls_w
     if (sound < 0) {
         return ls__fail_at_site(sound);
     }
+    ls_status status = LS_OK;
     if (blocking) {
         LS_TRY(ls__work_may_wait(what));
+        if (handle == group && ls__run_inline(group, &call, &options, &status)) {
+            return status;
+        }
     }
     if (ls__operation_reduces(args->operation) && args->op == LS_PREMUL_SUM) {
         LS_TRY(ls__premultiply(group, &call, options.factor));

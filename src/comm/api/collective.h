@@ -91,10 +91,12 @@ bool ls__collective_bytes(const ls_group *group, const ls__collective *args, siz
 /* Whether this rank's input (else output) counts: some exist on the root only. */
 bool ls__collective_uses(const ls_group *group, const ls__collective *args, bool input);
 
-/* collective_describe.c: fills in a work and its descriptor; the user's call site. */
+/* lock; collective_describe.c: what a work is about, from the call and its options. */
 void ls__collective_fill(ls_group *group, const ls__collective *args,
                          const ls_collective_options *options, ls_work *work);
-void ls__descriptor_site(ls__descriptor *d);
+/* lock; the same of a call without options and without any other particular, as if its buffers were
+ * not registered. Leaves out the deadline and the time of the call. */
+void ls__collective_fill_plain(ls_group *group, const ls__collective *args, ls_work *work);
 /* fail.c: fails the group with LS_ERR_MEMORY, since the peers would wait for this rank. */
 ls_status ls__collective_no_memory(ls_group *group, const ls__collective *args);
 

@@ -22,7 +22,7 @@ static void put_tail(char *to, size_t room, const char *text)
 }
 
 /* The public calls are macros that store file and line of the caller in ls__self. */
-void ls__descriptor_site(ls__descriptor *d)
+static void descriptor_site(ls__descriptor *d)
 {
     const char *file = ls__self.file != NULL ? ls__self.file : "";
     d->line = ls__self.line;
@@ -74,37 +74,79 @@ static const ls__algorithm *asked_for(const ls_group *group, const ls__collectiv
     return can ? found : NULL;
 }
 
-/* The work is used again and again, so every field is written, also those that are 0. */
-static void describe(ls_group *group, const ls__collective *args,
-                     const ls_collective_options *options, const ls__algorithm *algorithm,
-                     ls__descriptor *d)
+/* What a plain call says. The call site is kept from the work's last operation where it is the same. */
+static void describe_plain(const ls_group *group, const ls__collective *args, ls__descriptor *d)
 {
     const ls__comm *comm = group->comm;
-    const bool p2p = ls__operation_is_p2p(args->operation);
     d->version = LS__DESCRIPTOR_VERSION;
     d->operation = (uint8_t)args->operation;
     d->reduce_op = ls__operation_reduces(args->operation) ? (uint8_t)args->op : 0xff;
-    d->op_name[0] = '\0';
     d->dtype = (uint8_t)args->dtype;
-    d->algorithm = algorithm != NULL ? (uint8_t)(1 + ls__algorithm_index(algorithm)) : 0;
+    d->algorithm = 0;
+    d->memory = LS__MEMORY_STAGED;
     d->forced = (uint8_t)comm->forced;
     d->generation = comm->board->generation;
     d->group = group->id;
     d->count = args->count;
-    d->root = ls__operation_has_root(args->operation) || p2p ? args->root : 0;
-    d->tag = !p2p ? args->mark : args->own_tag ? OWN_TAG : args->tag;
-    d->tag_hash = options->tag != NULL ? ls__tag_hash(options->tag) : 0;
-    d->divisor = options->divisor;
-    const bool v = ls__operation_is_v(args->operation); /* v_layout.c announces their places */
-    d->counts_hash = 0;
+    d->root = ls__operation_has_root(args->operation) ? args->root : 0;
+    d->tag = 0;
+    d->tag_hash = 0;
+    d->divisor = 0;
+    d->counts_hash = 0; /* of a v-variant: v_layout.c and v_counts.c */
     d->counts_weight = 0;
-    d->memory =
-        v ? LS__MEMORY_STAGED
-          : (uint8_t)(registered(group, args, d) ? LS__MEMORY_REGISTERED : LS__MEMORY_STAGED);
+    d->op_name[0] = '\0';
     d->pid = comm->runtime->pid;
-    d->file[0] = '\0';
-    ls__descriptor_site(d);
-    put_head(d->text, sizeof d->text, options->tag != NULL ? options->tag : "");
+    descriptor_site(d);
+    d->text[0] = '\0';
+}
+
+/* What else a call may say, and where its buffers lie. */
+static void describe(const ls_group *group, const ls__collective *args,
+                     const ls_collective_options *options, const ls__algorithm *algorithm,
+                     ls__descriptor *d)
+{
+    const bool p2p = ls__operation_is_p2p(args->operation);
+    const bool user = ls__operation_reduces(args->operation) && ls__reduce_op_is_user(args->op);
+    d->algorithm = algorithm != NULL ? (uint8_t)(1 + ls__algorithm_index(algorithm)) : 0;
+    d->root = p2p ? args->root : d->root;
+    d->tag = !p2p ? args->mark : args->own_tag ? OWN_TAG : args->tag;
+    d->divisor = options->divisor;
+    if (options->tag != NULL) {
+        d->tag_hash = ls__tag_hash(options->tag);
+        put_head(d->text, sizeof d->text, options->tag);
+    }
+    if (!ls__operation_is_v(args->operation) && registered(group, args, d)) {
+        d->memory = LS__MEMORY_REGISTERED;
+    }
+    if (user) {
+        d->reduce_op = LS_REDUCE_OP_USER;
+        memcpy(d->op_name, args->made.name, sizeof args->made.name);
+    }
+}
+
+/* AVG is a sum that is divided; what the user's operator does is not known. */
+static ls_reduce_op kernel_op(ls_reduce_op op)
+{
+    return op == LS_AVG || op == LS_PREMUL_SUM || ls__reduce_op_is_user(op) ? LS_SUM : op;
+}
+
+void ls__collective_fill_plain(ls_group *group, const ls__collective *args, ls_work *work)
+{
+    atomic_store_explicit(&work->status, LS_IN_PROGRESS, memory_order_relaxed);
+    work->group = group;
+    work->operation = args->operation;
+    work->input = args->input;
+    work->output = args->output;
+    work->count = args->count;
+    work->element = ls_dtype_size(args->dtype);
+    work->dtype = args->dtype;
+    work->op = kernel_op(args->op);
+    work->divisor =
+        ls__operation_reduces(args->operation) && args->op == LS_AVG ? (double)group->size : 0;
+    work->channels = (uint8_t)group->channels;
+    work->memory = LS__MEMORY_UNDECIDED;
+    work->plan = NULL;
+    describe_plain(group, args, &work->descriptor);
 }
 
 /* The caller holds comm->lock. The work was just taken, and no other thread knows it. */
@@ -113,37 +155,20 @@ void ls__collective_fill(ls_group *group, const ls__collective *args,
 {
     LS_ASSERT(args->count >= 0);
     const ls__comm *comm = group->comm;
-    const int64_t timeout_ms =
-        options->timeout_ms > 0 ? options->timeout_ms : comm->runtime->timeout_ms;
-    atomic_store_explicit(&work->status, LS_IN_PROGRESS, memory_order_relaxed);
-    work->group = group;
+    const bool v = ls__operation_is_v(args->operation);
+    ls__collective_fill_plain(group, args, work);
     work->done = args->done;
     work->arg = args->arg;
-    work->operation = args->operation;
     work->monitored = args->monitored;
     work->algorithm = asked_for(group, args, options->algorithm);
-    work->input = args->input;
-    work->output = args->output;
-    work->count = args->count;
-    work->element = ls_dtype_size(args->dtype);
-    work->dtype = args->dtype;
-    work->op = args->op == LS_AVG || args->op == LS_PREMUL_SUM || ls__reduce_op_is_user(args->op)
-                   ? LS_SUM
-                   : args->op;
     work->pack = args->pack;
-    work->channels = (uint8_t)group->channels;
-    work->divisor = ls__operation_reduces(args->operation) && args->op == LS_AVG
-                        ? (double)group->size
-                        : options->divisor;
+    work->divisor = work->divisor != 0 ? work->divisor : options->divisor;
     work->queued_ns = comm->env->now_ns(comm->env);
-    work->deadline_ns = ls__time_after(work->queued_ns, timeout_ms);
-    describe(group, args, options, work->algorithm, &work->descriptor);
-    if (ls__operation_reduces(args->operation) && ls__reduce_op_is_user(args->op)) {
+    work->deadline_ns = ls__work_deadline(group, options, work->queued_ns);
+    if (ls__reduce_op_is_user(args->op)) {
         work->user = args->made.user;
-        work->descriptor.reduce_op = LS_REDUCE_OP_USER;
-        memcpy(work->descriptor.op_name, args->made.name, sizeof args->made.name);
     }
-    const bool v = ls__operation_is_v(args->operation);
+    describe(group, args, options, work->algorithm, &work->descriptor);
     work->shown = v && ls__v_layout_can(group, work);
     if (v) {
         ls__counts_fill(group, args, work);
@@ -151,6 +176,5 @@ void ls__collective_fill(ls_group *group, const ls__collective *args,
     if (work->shown) {
         ls__v_layout_describe(group, work);
     }
-    work->way = LS__WAY_UNDECIDED;
     work->by_message = ls__operation_is_p2p(args->operation);
 }

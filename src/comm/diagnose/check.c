@@ -126,7 +126,7 @@ static bool is_late(const ls_work *work, uint64_t now_ns)
 static bool check_work(ls_group *group, ls_work *work, uint64_t now_ns, bool closely)
 {
     const uint64_t age = now_ns > work->queued_ns ? now_ns - work->queued_ns : 0;
-    if ((age > LS__REMOTE_ANNOUNCE_NS || work->monitored) && work->way == LS__WAY_MESSAGES &&
+    if ((age > LS__REMOTE_ANNOUNCE_NS || work->monitored) && work->memory == LS__MEMORY_MESSAGES &&
         !work->announced) {
         ls__remote_post(group, work->descriptor.sequence);
         work->announced = true;

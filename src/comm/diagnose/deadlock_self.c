@@ -33,7 +33,7 @@ static bool needs_member(const ls_work *work, int member)
 {
     const ls_group *group = work->group;
     const bool root = work->descriptor.root == group->rank;
-    if (!group->has_remote && work->way != LS__WAY_MESSAGES) {
+    if (!group->has_remote && work->memory != LS__MEMORY_MESSAGES) {
         return true;
     }
     switch (ls__operation_plain(work->operation)) {

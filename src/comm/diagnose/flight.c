@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "comm/diagnose/flight.h"
+#include "comm/engine/one_shot.h"
 #include "comm/group/group.h"
 
 /* The ring of records; a newer operation overwrites the oldest. */
@@ -61,7 +62,7 @@ void ls__flight_start(ls__comm *comm, const ls_work *work)
         /* A small operation lasts about as long as reading the clock twice, so its start is not
          * measured. */
         store(&record->started_ns,
-              work->way == LS__WAY_SMALL ? work->queued_ns : comm->env->now_ns(comm->env));
+              ls__is_one_shot(work) ? work->queued_ns : comm->env->now_ns(comm->env));
         atomic_store_explicit(&record->state, LS__FLIGHT_STARTED, memory_order_release);
     }
 }

@@ -54,7 +54,7 @@ bool ls__is_behind(const ls_group *group, int r, const ls_work *work)
 {
     bool behind = stamp_of(group, r, work) < stamp_of(group, group->rank, work) &&
                   !has_finished(group, r, work);
-    for (int i = 0; work->way == LS__WAY_STAGED && i < LS__SLICE_SLOTS; i++) {
+    for (int i = 0; work->memory == LS__MEMORY_STAGED && i < LS__SLICE_SLOTS; i++) {
         const uint64_t own = atomic_load_explicit(&group->own->slice[i], memory_order_relaxed);
         behind = behind || atomic_load_explicit(&group->member[r].control->slice[i],
                                                 memory_order_acquire) < own;

@@ -3,11 +3,23 @@
 #include "comm/engine/announce.h"
 #include "comm/diagnose/fail.h"
 #include "comm/diagnose/mismatch.h"
-#include "comm/engine/exec.h"
+#include "comm/engine/one_shot.h"
 #include "comm/engine/post.h"
 #include "comm/engine/v_layout.h"
 #include "comm/group/group.h"
 #include "comm/memory/control.h"
+
+void ls__announce_write(ls_group *group, ls_work *work, uint64_t key)
+{
+    ls__line line = {.key = key};
+    if (work->shown) {
+        ls__v_layout_publish(group, work);
+    }
+    if (ls__is_one_shot(work)) {
+        ls__one_shot_publish(group, work, &line);
+    }
+    ls__post_write(group, &work->descriptor, &line);
+}
 
 bool ls__post_flush(ls_group *group)
 {
@@ -16,15 +28,8 @@ bool ls__post_flush(ls_group *group)
            ls__post_has_room(group, group->next_post)) {
         ls_work *work = group->next_post;
         const uint64_t sequence = work->descriptor.sequence;
-        ls__line line = {.key = ls__descriptor_key(group->comm, &work->descriptor)};
-        if (work->shown) {
-            ls__v_layout_publish(group, work);
-        }
-        if (work->way == LS__WAY_SMALL) {
-            ls__exec_publish(group, work, &line);
-        }
-        ls__post_write(group, &work->descriptor, &line);
-        ready = ls__post_reach(group, sequence, 1) || work->way == LS__WAY_MESSAGES ||
+        ls__announce_write(group, work, ls__descriptor_key(group->comm, &work->descriptor));
+        ready = ls__post_reach(group, sequence, 1) || work->memory == LS__MEMORY_MESSAGES ||
                 group->has_remote || ready;
         /* Sync: release; pairs with the acquire in exec.c's is_posted. */
         atomic_store_explicit(&work->posted, true, memory_order_release);

@@ -58,12 +58,6 @@ int64_t ls__slice_max(const ls_work *work, const ls__program *program, size_t by
     return has_blocks(work->operation) ? quantum : quantum * chunks;
 }
 
-bool ls__small_in_line(const ls_work *work)
-{
-    const bool one_part = work->program->chunks == 1 || is_gather(work->operation);
-    return one_part && (size_t)work->count * work->element <= LS__LINE_BYTES;
-}
-
 static size_t message_slice(const ls__program *program)
 {
     const size_t wanted = (size_t)program->chunks * LS__MESSAGE_CHUNK_BYTES;
@@ -78,10 +72,10 @@ int64_t ls__slice_of(const ls_work *work, const ls__program *program)
         !work->shown) {
         return work->count; /* the ends of a block must agree on its slices */
     }
-    switch ((ls__way)work->way) {
-    case LS__WAY_STAGED:
+    switch ((ls__memory)work->memory) {
+    case LS__MEMORY_STAGED:
         return ls__slice_max(work, program, LS__SLICE_BYTES);
-    case LS__WAY_MESSAGES:
+    case LS__MEMORY_MESSAGES:
         return ls__slice_max(work, program, message_slice(program));
     default:
         return work->count;
@@ -90,10 +84,10 @@ int64_t ls__slice_of(const ls_work *work, const ls__program *program)
 
 int ls__slices_at_once(const ls_work *work, const ls__program *program)
 {
-    switch ((ls__way)work->way) {
-    case LS__WAY_STAGED:
+    switch ((ls__memory)work->memory) {
+    case LS__MEMORY_STAGED:
         return LS__SLICE_SLOTS;
-    case LS__WAY_MESSAGES:
+    case LS__MEMORY_MESSAGES:
         return work->channels > program->overlap ? work->channels : program->overlap;
     default:
         return 1;
@@ -190,8 +184,8 @@ unsigned char *ls__ref_at(const ls__exec *exec, const ls__run *run, ls__ref ref,
             return exec->output[exec->work->group->rank]; /* any: it is not touched */
         }
     }
-    if (work->shown && work->way == LS__WAY_SMALL && ref.buffer == LS__BUFFER_STAGE) {
-        ref.buffer = LS__BUFFER_INPUT; /* that is where the stage is: Note [Shown blocks] */
+    if (work->memory == LS__MEMORY_REGISTERED && ref.buffer == LS__BUFFER_STAGE) {
+        ref.buffer = LS__BUFFER_INPUT; /* packed blocks are their own stage: Note [Shown blocks] */
     }
     switch ((ls__program_buffer)ref.buffer) {
     case LS__BUFFER_INPUT:

@@ -26,6 +26,8 @@
 #include "comm/engine/announce.h"
 #include "comm/engine/backend.h"
 #include "comm/engine/lock.h"
+#include "comm/engine/one_shot.h"
+#include "comm/engine/plan.h"
 #include "comm/engine/post.h"
 #include "comm/engine/select.h"
 #include "comm/engine/v_layout.h"
@@ -75,7 +77,7 @@ static ls__result run_fence(ls_group *group, ls__run *run, const ls__step *step,
 {
     const uint64_t sequence = group->exec->work->descriptor.sequence;
     const unsigned fences = (unsigned)step->fence + 1;
-    const bool sliced = group->exec->work->way == LS__WAY_STAGED;
+    const bool sliced = group->exec->work->memory == LS__MEMORY_STAGED;
     if (lane->moved == 0) {
         lane->moved = 1;
         if (sliced) {
@@ -160,7 +162,7 @@ static bool has_slice(const ls__exec *exec)
 static bool begin_slice(ls_group *group, ls__run *run)
 {
     ls__exec *exec = group->exec;
-    const bool sliced = exec->work->way == LS__WAY_STAGED;
+    const bool sliced = exec->work->memory == LS__MEMORY_STAGED;
     if (run->active || !has_slice(exec) || (sliced && !may_begin_slice(group))) {
         return false;
     }
@@ -168,7 +170,7 @@ static bool begin_slice(ls_group *group, ls__run *run)
         return false; /* channels take slices in turn: all ranks alike */
     }
     const int64_t left = exec->work->count - exec->next;
-    const ls__program *program = exec->work->program;
+    const ls__program *program = exec->work->plan->program;
     const int64_t count = left < exec->slice ? left : exec->slice;
     ls__run_init(run, program, sliced ? ++group->slices : 0);
     run->active = true;
@@ -177,9 +179,7 @@ static bool begin_slice(ls_group *group, ls__run *run)
     run->start = exec->next;
     run->count = count;
     run->quantum = ls__chunk_quantum(exec->work, program, count);
-    if (exec->work->way == LS__WAY_SMALL) {
-        run->lane[0].step = ls__step_after_fence(program);
-    }
+    run->lane[0].step = exec->work->plan->first_step;
     exec->begun = true;
     exec->next += count;
     return true;
@@ -188,7 +188,7 @@ static bool begin_slice(ls_group *group, ls__run *run)
 static bool advance_runs(ls_group *group)
 {
     ls__exec *exec = group->exec;
-    const bool sliced = exec->work->way == LS__WAY_STAGED;
+    const bool sliced = exec->work->memory == LS__MEMORY_STAGED;
     bool moved = false;
     for (int i = 0; i < exec->runs; i++) {
         ls__run *run = &exec->run[i];
@@ -228,11 +228,12 @@ static bool begin_run(ls_group *group)
 {
     ls__exec *exec = group->exec;
     ls_work *work = exec->work;
-    const ls__program *program = ls__select_announced(group, work);
-    if (program == NULL) {
+    const ls__plan *plan = ls__select_announced(group, work);
+    if (plan == NULL) {
         fail_here(group, ls__self.status);
         return false;
     }
+    const ls__program *program = plan->program;
     exec->slice = ls__slice_of(work, program);
     exec->runs = ls__slices_at_once(work, program);
     exec->scratch_element =
@@ -260,6 +261,7 @@ static void take_first(ls_group *group)
     exec->work = none ? NULL : LS__LIST_ITEM(group->queue.next, ls_work, link);
     exec->state = none ? LS__EXEC_IDLE : LS__EXEC_MEET;
     exec->met = 0;
+    exec->divide_last = false;
 }
 
 static bool begin(ls_group *group)
@@ -295,13 +297,13 @@ static bool all_met(ls_group *group)
     if (exec->met == 0 && !is_posted(group, work)) {
         return false;
     }
-    while (work->way != LS__WAY_MESSAGES && exec->met < group->size) {
+    while (work->memory != LS__MEMORY_MESSAGES && exec->met < group->size) {
         const ls__post *post = ls__post_slot(group, exec->met, work->descriptor.sequence);
         /* Sync: seq_cst for Note [Last arriver]; acquires the descriptor. */
         if (atomic_load_explicit(&post->stamp, memory_order_seq_cst) < stamp) {
             return false;
         }
-        if (work->way == LS__WAY_SMALL && !post->line.in_line) { /* comes while they are compared */
+        if (ls__is_one_shot(work) && !post->line.in_line) { /* comes while they are compared */
             LS__PREFETCH(ls__small_stage(group, exec->met, work->descriptor.sequence));
         }
         exec->met++;
@@ -341,22 +343,29 @@ static ls__result advance_once(ls_group *group)
         if (ls__group_failed(group)) { /* others announced it, and then gave up waiting for us */
             return LS__COMPLETE;
         }
-        if (exec->work->way != LS__WAY_MESSAGES && ls__mismatch_check(group, exec->work)) {
+        if (exec->work->memory != LS__MEMORY_MESSAGES && ls__mismatch_check(group, exec->work)) {
             return LS__COMPLETE;
         }
         if (exec->work->shown && ls__v_layout_differ(group, exec->work)) {
             return LS__COMPLETE;
         }
         ls__flight_start(group->comm, exec->work);
+        if (ls__is_one_shot(exec->work)) {
+            if (ls__one_shot_run(group, exec->work)) {
+                finish(group);
+            }
+            return LS__COMPLETE;
+        }
         exec->state = LS__EXEC_RUN;
         return begin_run(group) ? LS__MOVED : LS__COMPLETE;
     case LS__EXEC_RUN: {
         const bool moved = advance_runs(group);
         if (runs_ended(exec)) {
-            if (exec->work->way == LS__WAY_MESSAGES && ls__mismatch_check(group, exec->work)) {
+            if (exec->work->memory == LS__MEMORY_MESSAGES &&
+                ls__mismatch_check(group, exec->work)) {
                 return LS__COMPLETE; /* of those whose messages this rank did not need */
             }
-            if (exec->work->way == LS__WAY_REGISTERED && ls__group_failed(group)) {
+            if (exec->work->memory == LS__MEMORY_REGISTERED && ls__group_failed(group)) {
                 return LS__COMPLETE; /* a rank that gave up may use its buffer again meanwhile */
             }
             finish(group);
@@ -447,18 +456,13 @@ static void native_close(ls_group *group)
     if (group->exec != NULL) {
         env->release(env, group->exec, exec_bytes(group->size));
     }
-    if (group->publisher != NULL) {
-        env->release(env, group->publisher, exec_bytes(group->size));
-    }
     group->exec = NULL;
-    group->publisher = NULL;
 }
 
 static ls_status native_open(ls_group *group)
 {
     group->exec = exec_new(group->comm->env, group->size);
-    group->publisher = exec_new(group->comm->env, group->size);
-    ls_status status = group->exec != NULL && group->publisher != NULL
+    ls_status status = group->exec != NULL
                            ? ls__p2p_open(group)
                            : ls__fail(LS_ERR_MEMORY, "no memory for a group of %d", group->size);
     if (status != LS_OK) {

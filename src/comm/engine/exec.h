@@ -72,9 +72,9 @@ static inline bool ls__step_waits(const ls__run *run, const ls__step *step)
 /* exec_step.c: a bounded piece of the lane's current step. */
 ls__result ls__step_run(ls_group *group, ls__run *run, const ls__step *step, ls__lane *lane);
 
-/* exec_reduce.c: ls__reduce for the operation in progress. false: the user's operator failed, and so
- * does the group; what is at `dst` must not be used. */
-bool ls__exec_reduce(ls_group *group, const ls__reduce_args *args);
+/* exec_reduce.c: ls__reduce for the operation. false: the user's operator failed, and so does the
+ * group; what is at `dst` must not be used. */
+bool ls__exec_reduce(ls_group *group, const ls_work *work, const ls__reduce_args *args);
 
 /* Whether a result takes more than one reducing step: then it is divided at the end. */
 bool ls__reduces_in_steps(const ls__program *program);
@@ -105,17 +105,10 @@ ls__result ls__stream_send(ls_group *group, ls__run *run, const ls__step *step, 
 bool ls__stream_drain(ls_group *group, ls__run *run);
 ls__result ls__stream_recv(ls_group *group, ls__run *run, const ls__step *step, ls__lane *lane);
 
-/* publish.c: binding. */
+/* bind.c */
 
-/* The step after the program's fence 0, which the operation has reached by being announced. */
-int ls__step_after_fence(const ls__program *program);
 void ls__run_init(ls__run *run, const ls__program *program, uint64_t slice);
 /* Where everybody's buffers are, as this process sees them. */
 void ls__exec_bind(const ls_group *group, ls__exec *exec);
-/* Runs the steps before fence 0 of a small operation, and says in the line what they published
- * where. lock */
-void ls__exec_publish(ls_group *group, ls_work *work, ls__line *line);
-/* Whether what a one-shot operation publishes stands beside its announcement (chunks.c). */
-bool ls__small_in_line(const ls_work *work);
 
 #endif

@@ -6,10 +6,9 @@
 #include "comm/engine/exec.h"
 #include "comm/group/group.h"
 
-static void tell_refusal(ls_group *group, const char *why)
+static void report_refusal(ls_group *group, const ls__descriptor *descriptor, const char *why)
 {
     char text[LS__FAILURE_MAX], operation[256];
-    const ls__descriptor *descriptor = &group->exec->work->descriptor;
     ls__operation_text(group, descriptor, operation, sizeof operation);
     snprintf(text, sizeof text, "%s: the operator \"%s\" failed on rank %d: %s", operation,
              descriptor->op_name, group->comm->runtime->rank, why);
@@ -19,10 +18,10 @@ static void tell_refusal(ls_group *group, const char *why)
 /* Note [Refusals]
  * An operator that cannot go on leaves its reason with the thread that runs it (ls_reduce_op_fail).
  * The group fails here, before the step counts as done, so no result made of it is published. */
-bool ls__exec_reduce(ls_group *group, const ls__reduce_args *args)
+bool ls__exec_reduce(ls_group *group, const ls_work *work, const ls__reduce_args *args)
 {
     ls__exec *exec = group->exec;
-    const uint64_t sequence = exec->work->descriptor.sequence;
+    const uint64_t sequence = work->descriptor.sequence;
     if (args->user.fn == NULL) {
         ls__reduce(args);
         return true;
@@ -39,7 +38,7 @@ bool ls__exec_reduce(ls_group *group, const ls__reduce_args *args)
     ls__self.in_callback = within;
     if (why[0] != '\0') {
         exec->refused = sequence;
-        tell_refusal(group, why);
+        report_refusal(group, &work->descriptor, why);
     }
     return why[0] == '\0';
 }

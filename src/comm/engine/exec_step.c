@@ -161,7 +161,7 @@ static ls__result run_reduce(ls_group *group, ls__run *run, const ls__step *step
                                   .src_wide = wide ? src_wide : NULL,
                                   .dst_wide = partial,
                                   .table = group->comm->kernels};
-    if (!ls__exec_reduce(group, &args)) {
+    if (!ls__exec_reduce(group, work, &args)) {
         return LS__BLOCKED;
     }
     return piece_done(lane, count, piece);

@@ -14,6 +14,7 @@
 #include "comm/engine/post.h"
 #include "base/assert.h"
 #include "base/planted.h"
+#include "comm/engine/one_shot.h"
 #include "comm/engine/wake.h"
 #include "comm/group/group.h"
 #include "comm/memory/control.h"
@@ -106,7 +107,7 @@ bool ls__post_room(ls_group *group, uint64_t sequence, uint64_t ahead)
 
 bool ls__post_has_room(ls_group *group, const ls_work *work)
 {
-    const bool small = work->way == LS__WAY_SMALL || work->shown;
+    const bool small = ls__is_one_shot(work) || work->shown;
     const uint64_t ahead = small ? LS__SMALL_SLOTS : LS__WINDOW;
     const uint64_t sequence = work->descriptor.sequence;
     if (sequence <= group->room_until + ahead || LS__PLANTED(GENERATION)) {

@@ -1,20 +1,24 @@
-/* Which execution path an operation takes, and which program runs it. Every rank decides from what all have announced (equal
- * operation, count and dtype, and whether each one's buffers are registered), so all decide alike
- * without a further message. Programs are generated once and kept: of those chosen here one per
- * (operation, way, root), of those asked for by name one per (algorithm, memory, root).
+/* The one place that chooses how an operation runs: where its data goes, and by which plan. Every
+ * rank decides from what all have announced (equal operation, count and dtype, and whether each
+ * one's buffers are registered), so all decide alike without a further message.
  *
  *     submitted   by messages only (asked for, or unequal blocks that cannot be shown)  MESSAGES
- *                 small enough for the small stage                                      SMALL
+ *                 small enough for the small stage                              one shot, STAGED
  *                 else with members on other hosts                                      MESSAGES
- *     announced   unequal blocks, packed by all                                         SMALL
- *                 buffers of all members are registered                                 REGISTERED
- *                 else                                                                  STAGED
+ *     announced   unequal blocks, packed by all                                       REGISTERED
+ *                 buffers of all members are registered                               REGISTERED
+ *                 else                                                                    STAGED
+ *
+ * Plans are made once and kept, in one table: of the operations chosen for here one per (operation,
+ * memory or one shot, root), of algorithms asked for by name one per (algorithm, memory or one shot,
+ * root). Operations without a root use that place for those that differ in place.
  */
 #include "comm/engine/select.h"
 #include "base/assert.h"
 #include "base/error.h"
 #include "comm/engine/exec.h"
 #include "comm/engine/lock.h"
+#include "comm/engine/plan.h"
 #include "comm/engine/post.h"
 #include "comm/engine/v_layout.h"
 #include "comm/group/group.h"
@@ -22,11 +26,20 @@
 #include "comm/remote/remote.h"
 #include "comm/tune/choice.h"
 
+/* What else than memory tells plans apart: blocks that go with the announcement. */
+typedef enum plan_form {
+    FORM_ONE_SHOT = LS__MEMORY_UNDECIDED, /* also the packed blocks of the v-variants */
+    FORM_MESSAGES = LS__MEMORY_MESSAGES,
+    FORM_REGISTERED = LS__MEMORY_REGISTERED,
+    FORM_STAGED = LS__MEMORY_STAGED,
+    FORMS
+} plan_form;
+
 /* Where one_shot would be the same program, only direct exists. */
-static const ls__algorithm *default_of(ls__operation operation, ls__way way)
+static const ls__algorithm *default_of(ls__operation operation, plan_form form)
 {
     const ls__algorithm *one_shot =
-        way == LS__WAY_SMALL ? ls__algorithm_find(operation, "one_shot") : NULL;
+        form == FORM_ONE_SHOT ? ls__algorithm_find(operation, "one_shot") : NULL;
     return one_shot != NULL ? one_shot : ls__algorithm_find(operation, "direct");
 }
 
@@ -36,28 +49,11 @@ static const ls__algorithm *named(const ls_group *group, const ls_work *work)
     return group->size > 1 ? work->algorithm : NULL;
 }
 
-size_t ls__select_room(int size)
+size_t ls__select_plans(int size)
 {
     int algorithms = 0;
     (void)ls__algorithms(&algorithms);
-    return (size_t)(LS__OP_COUNT * LS__WAYS + algorithms * LS__MEMORY_KINDS) * (size_t)size;
-}
-
-static ls__memory memory_of(ls__way way)
-{
-    switch (way) {
-    case LS__WAY_REGISTERED:
-        return LS__MEMORY_REGISTERED;
-    case LS__WAY_MESSAGES:
-        return LS__MEMORY_MESSAGES;
-    default:
-        return LS__MEMORY_STAGED;
-    }
-}
-
-static bool single_fence(const ls__program *program)
-{
-    return program->lanes <= 1 && program->fences <= 1;
+    return (size_t)((LS__OP_COUNT + algorithms) * FORMS) * (size_t)size;
 }
 
 /* Whether the program may be another one because of it. */
@@ -66,17 +62,15 @@ static bool in_place(const ls_work *work)
     return ls__operation_reads_ahead(work->operation) && work->input == work->output;
 }
 
-static size_t index_of(const ls_group *group, const ls_work *work, ls__way way)
+/* The plan's place in the table, filled or not. */
+static ls__plan *plan_of(ls_group *group, const ls_work *work, plan_form form)
 {
     const ls__algorithm *algorithm = named(group, work);
-    const int kind = algorithm == NULL ? (int)work->operation * LS__WAYS + (int)way
-                                       : LS__OP_COUNT * LS__WAYS +
-                                             ls__algorithm_index(algorithm) * LS__MEMORY_KINDS +
-                                             (int)memory_of(way);
-    /* Without a root the second place is free for those that differ in place. */
+    const int kind =
+        algorithm == NULL ? (int)work->operation : LS__OP_COUNT + ls__algorithm_index(algorithm);
     const int second = in_place(work) && group->size > 1 ? 1 : 0;
     const int root = ls__operation_has_root(work->operation) ? work->descriptor.root : second;
-    return (size_t)kind * (size_t)group->size + (size_t)root;
+    return &group->plans[(size_t)(kind * FORMS + (int)form) * (size_t)group->size + (size_t)root];
 }
 
 /* Which members share a host; NULL: all do. */
@@ -88,18 +82,19 @@ static const int *hosts_of(const ls_group *group, int *host)
     return group->has_remote ? host : NULL;
 }
 
-static const ls__program *generate(ls_group *group, const ls_work *work, ls__way way)
+static ls__program *generate(ls_group *group, const ls_work *work, plan_form form)
 {
     int host[LS__PROGRAM_RANKS_MAX];
     const ls__program_spec spec = {.operation = work->operation,
-                                   .memory = memory_of(way),
+                                   .memory =
+                                       form == FORM_ONE_SHOT ? LS__MEMORY_STAGED : (ls__memory)form,
                                    .rank = group->rank,
                                    .size = group->size,
                                    .root = work->descriptor.root,
                                    .in_place = in_place(work),
                                    .host = hosts_of(group, host)};
     const ls__algorithm *algorithm = named(group, work);
-    algorithm = algorithm != NULL ? algorithm : default_of(work->operation, way);
+    algorithm = algorithm != NULL ? algorithm : default_of(work->operation, form);
     if (algorithm == NULL) {
         (void)ls__fail(LS_ERR_UNSUPPORTED, "no program for it exists");
         return NULL;
@@ -108,13 +103,17 @@ static const ls__program *generate(ls_group *group, const ls_work *work, ls__way
     return algorithm->generate(&spec, group->comm->env, &program) == LS_OK ? program : NULL;
 }
 
-const ls__program *ls__select_program(ls_group *group, const ls_work *work, ls__way way)
+/* lock; the plan, made when it is asked for first; NULL: there is not one, with the error set. */
+static const ls__plan *plan_for(ls_group *group, const ls_work *work, plan_form form)
 {
-    const size_t index = index_of(group, work, way);
-    if (group->programs[index] == NULL) {
-        group->programs[index] = generate(group, work, way);
+    ls__plan *plan = plan_of(group, work, form);
+    if (plan->program == NULL) {
+        ls__program *program = generate(group, work, form);
+        if (program != NULL) {
+            ls__plan_init(plan, program, form == FORM_ONE_SHOT);
+        }
     }
-    return group->programs[index];
+    return plan->program != NULL ? plan : NULL;
 }
 
 static bool all_registered(const ls_group *group, uint64_t sequence)
@@ -139,78 +138,105 @@ static size_t most_of(const ls_group *group, const ls_work *work)
                                                                                          : most;
 }
 
-/* lock; takes the one-shot path if the operation fits. */
+/* Whether an operation of this size is announced together with its data, by a plan for that. */
+static bool fits_one_shot(const ls_group *group, const ls_work *work)
+{
+    const bool other =
+        work->algorithm != NULL && work->algorithm != default_of(work->operation, FORM_ONE_SHOT);
+    const size_t bytes = (size_t)work->count * work->element;
+    return !other && !work->shown && bytes <= most_of(group, work) &&
+           ls__tuning_one_shot(group, bytes);
+}
+
+/* Whether all blocks fit into a slot of the small stage. */
+static bool has_stage(const ls_group *group, const ls_work *work, const ls__plan *plan)
+{
+    return plan->one_shot &&
+           work->count <= ls__slice_max(work, plan->program, most_of(group, work));
+}
+
+/* lock; takes the one-shot plan if the operation fits. */
 static ls_status try_one_shot(ls_group *group, ls_work *work)
 {
-    const int64_t count = work->count;
-    const bool other =
-        work->algorithm != NULL && work->algorithm != default_of(work->operation, LS__WAY_SMALL);
-    const size_t most = most_of(group, work), bytes = (size_t)count * work->element;
-    if (other || work->shown || bytes > most || !ls__tuning_one_shot(group, bytes)) {
+    if (!fits_one_shot(group, work)) {
         return LS_OK;
     }
-    const ls__program *program = ls__select_program(group, work, LS__WAY_SMALL);
-    if (program == NULL) {
+    const ls__plan *plan = plan_for(group, work, FORM_ONE_SHOT);
+    if (plan == NULL) {
         return ls__self.status == LS_ERR_MEMORY ? LS_ERR_MEMORY : LS_OK;
     }
-    if (single_fence(program) && count <= ls__slice_max(work, program, most)) {
-        work->way = LS__WAY_SMALL;
-        work->program = program;
+    if (has_stage(group, work, plan)) {
+        work->memory = LS__MEMORY_STAGED;
+        work->plan = plan;
     }
     return LS_OK;
+}
+
+bool ls__select_prepared(ls_group *group, ls_work *work)
+{
+    LS_ASSERT(work->memory == LS__MEMORY_UNDECIDED && !group->has_remote);
+    const ls__plan *plan = plan_of(group, work, FORM_ONE_SHOT);
+    if (plan->program == NULL || !fits_one_shot(group, work) || !has_stage(group, work, plan)) {
+        return false;
+    }
+    work->memory = LS__MEMORY_STAGED;
+    work->plan = plan;
+    return true;
 }
 
 /* Whether it has no program in shared memory, or none is wanted. */
 static bool needs_messages(const ls_group *group, const ls_work *work)
 {
     const bool staged = work->algorithm == NULL || (work->algorithm->memories & LS__IN_STAGED) != 0;
-    return !staged || group->comm->forced == LS__WAY_MESSAGES ||
+    return !staged || group->comm->forced == LS__MEMORY_MESSAGES ||
            (ls__operation_is_v(work->operation) && !work->shown);
 }
 
 ls_status ls__select_submitted(ls_group *group, ls_work *work)
 {
-    LS_ASSERT(work->way == LS__WAY_UNDECIDED && !ls__operation_is_p2p(work->operation));
+    LS_ASSERT(work->memory == LS__MEMORY_UNDECIDED && !ls__operation_is_p2p(work->operation));
     LS_TRY(ls__tuning_decide(group));
     const bool alone = group->size == 1;
     if (needs_messages(group, work) && (!alone || ls__operation_is_v(work->operation))) {
-        work->way = LS__WAY_MESSAGES;
+        work->memory = LS__MEMORY_MESSAGES;
         work->by_message = !alone;
-    } else if (group->comm->forced == 0) {
+    } else if (group->comm->forced == LS__MEMORY_UNDECIDED) {
         LS_TRY(try_one_shot(group, work));
     }
-    if (work->way == LS__WAY_UNDECIDED && group->has_remote) {
-        work->way = LS__WAY_MESSAGES;
+    if (work->memory == LS__MEMORY_UNDECIDED && group->has_remote) {
+        work->memory = LS__MEMORY_MESSAGES;
     }
     return LS_OK;
 }
 
 /* By what all members have announced: where their buffers lie, and whether blocks are packed. */
-static ls__way announced_way(const ls_group *group, const ls_work *work)
+static plan_form announced_form(const ls_group *group, const ls_work *work)
 {
     const bool fits = work->algorithm == NULL || (work->algorithm->memories & LS__IN_REGISTERED);
-    if (work->shown && ls__v_layout_packed(group, work)) {
-        return LS__WAY_SMALL;
+    if (work->memory == LS__MEMORY_MESSAGES) {
+        return FORM_MESSAGES;
     }
-    return fits && group->comm->forced != LS__WAY_STAGED &&
+    if (work->shown && ls__v_layout_packed(group, work)) {
+        return FORM_ONE_SHOT;
+    }
+    return fits && group->comm->forced != LS__MEMORY_STAGED &&
                    all_registered(group, work->descriptor.sequence)
-               ? LS__WAY_REGISTERED
-               : LS__WAY_STAGED;
+               ? FORM_REGISTERED
+               : FORM_STAGED;
 }
 
-const ls__program *ls__select_announced(ls_group *group, ls_work *work)
+const ls__plan *ls__select_announced(ls_group *group, ls_work *work)
 {
     ls__comm *comm = group->comm;
-    if (work->program != NULL) {
-        return work->program;
-    }
-    if (work->way == LS__WAY_UNDECIDED) {
-        work->way = (uint8_t)announced_way(group, work);
-    } else if (work->way == LS__WAY_MESSAGES) {
+    LS_ASSERT(work->plan == NULL);
+    if (work->memory == LS__MEMORY_MESSAGES) {
         work->algorithm = ls__tuning_find(group, work);
     }
+    const plan_form form = announced_form(group, work);
+    /* Packed blocks lie in the small stages, which are part of the heaps. */
+    work->memory = form == FORM_ONE_SHOT ? LS__MEMORY_REGISTERED : (uint8_t)form;
     ls__lock_take(&comm->lock, comm->env);
-    work->program = ls__select_program(group, work, (ls__way)work->way);
+    work->plan = plan_for(group, work, form);
     ls__unlock(&comm->lock, comm->env);
-    return work->program;
+    return work->plan;
 }

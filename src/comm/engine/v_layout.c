@@ -8,7 +8,7 @@
  * the slot is used again only when all have finished the operation (Note [Room]). If the blocks fit
  * behind the table they are *packed* there, and the buffer they came from is not needed any more.
  *
- *     all packed              one fence: the blocks are read from the small stage   (SMALL)
+ *     all packed              one fence: the blocks are read from the small stage   (REGISTERED)
  *     packed or registered    read where they are; a last fence ends the reading    (REGISTERED)
  *     else                    in slices through STAGE                               (STAGED)
  *
@@ -54,7 +54,7 @@ bool ls__v_layout_can(const ls_group *group, const ls_work *work)
 {
     const bool staged = work->algorithm == NULL || (work->algorithm->memories & LS__IN_STAGED) != 0;
     return staged && group->size > 1 && !group->has_remote &&
-           group->comm->forced != LS__WAY_MESSAGES &&
+           group->comm->forced != LS__MEMORY_MESSAGES &&
            table_bytes(group->size) <= LS__SMALL_BYTES / 2;
 }
 

@@ -17,6 +17,7 @@ static bool grow_pool(ls__comm *comm)
         if (work == NULL) {
             return i > 0;
         }
+        work->descriptor.file[0] = '\0'; /* ls__descriptor_site compares with the last one */
         comm->works_made++;
         ls__list_push_back(&comm->pool, &work->link);
     }
@@ -46,6 +47,13 @@ ls_work *ls__work_take(ls__comm *comm)
 void ls__work_give(ls__comm *comm, ls_work *work)
 {
     ls__list_push_front(&comm->pool, &work->link);
+}
+
+uint64_t ls__work_deadline(const ls_group *group, const ls_collective_options *options,
+                           uint64_t queued_ns)
+{
+    return ls__time_after(queued_ns, options->timeout_ms > 0 ? options->timeout_ms
+                                                             : group->comm->runtime->timeout_ms);
 }
 
 void ls__work_survived(const ls__comm *comm, uint64_t queued_ns)

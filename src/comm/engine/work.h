@@ -9,16 +9,7 @@
 #define LS__WORKS_PER_CHUNK 32
 
 typedef struct ls__comm ls__comm;
-
-/* How an operation is run; chosen from everybody's descriptors, so all choose alike. */
-typedef enum ls__way {
-    LS__WAY_UNDECIDED,
-    LS__WAY_SMALL,      /* one_shot through the small stage, data published with fence 0 */
-    LS__WAY_REGISTERED, /* in place in everybody's heap */
-    LS__WAY_STAGED,     /* in slices through STAGE */
-    LS__WAY_MESSAGES    /* over the message transport */
-} ls__way;
-#define LS__WAYS 5
+typedef struct ls__plan ls__plan; /* plan.h */
 
 /* The user's callback (ls_work_on_done). Who brings `state` from NONE to SET has written the rest;
  * the engine brings it to ENDED when the operation ends, after it wrote the status. Sync: acquire
@@ -46,8 +37,8 @@ struct ls_work {
     bool told_stopped;      /* token: a warning has named a stopped process */
     bool shown;             /* const; unequal blocks that peers of this host read: v_layout.c */
     uint8_t channels;       /* slices at the same time, if it runs by messages */
-    uint8_t way;            /* ls__way; set at submission or by the token's holder */
-    const ls__program *program; /* the same */
+    uint8_t memory;       /* ls__memory; set at submission or by the holder of the progress lock */
+    const ls__plan *plan; /* the same; NULL: not chosen yet */
     void (*done)(void *arg, ls_status status);
     void *arg;
     ls__told told; /* the user's callback, if there is one */
@@ -78,6 +69,9 @@ struct ls_work {
 
 ls_work *ls__work_take(ls__comm *comm);            /* lock; NULL without memory */
 void ls__work_give(ls__comm *comm, ls_work *work); /* lock */
+/* When an operation called at this time is given up. */
+uint64_t ls__work_deadline(const ls_group *group, const ls_collective_options *options,
+                           uint64_t queued_ns);
 /* An operation came through that was called then: a failure before it is of the past. */
 void ls__work_survived(const ls__comm *comm, uint64_t queued_ns);
 /* Ends a work that is in no list any more: record, counters, callback, then its status. token */

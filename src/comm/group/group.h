@@ -15,25 +15,6 @@ typedef struct ls__p2p ls__p2p;
 typedef struct ls__turns ls__turns;           /* round_robin.c */
 typedef struct ls__tune_table ls__tune_table; /* tune/tune.h */
 
-/* The prepared plan of a kind of small operation (fast_path.c). */
-typedef struct ls__small_plan {
-    uint64_t key; /* of the descriptor; 0: none */
-    const ls__program *program;
-    int first_step; /* of the program after its fence */
-    bool publishes, in_line;
-    int64_t count;
-    size_t bytes;
-    ls_dtype dtype;
-    ls_reduce_op op;
-    double divisor;
-} ls__small_plan;
-typedef struct ls__small_kind {
-    ls__small_plan plan;
-    ls__descriptor descriptor; /* of the last one */
-} ls__small_kind;
-#define LS__SMALL_KINDS_LOG 3
-#define LS__SMALL_KINDS (1 << LS__SMALL_KINDS_LOG)
-
 typedef struct ls__group_member {
     int world_rank;
     int local;   /* index on the board; -1: remote */
@@ -79,13 +60,11 @@ struct ls_group {
     uint64_t finished_seen;       /* progress: every member has finished this one (reported) */
     uint64_t slices;              /* progress: STAGE slices used so far */
     ls__exec *exec;               /* progress */
-    ls__exec *publisher;          /* lock: binds buffers for operations announced in advance */
     ls__p2p *p2p;                 /* progress */
     ls__turns *turns;             /* const; not NULL: this is only a handle over several groups */
     ls__tune_table *tuning;       /* lock until the first operation, then const; NULL: not tuned */
     ls__list packs;               /* lock: memory of operations on many buffers, not in use */
-    const ls__program **programs; /* lock: [ls__select_room], NULL until used */
-    ls__small_kind small[LS__SMALL_KINDS]; /* lock */
+    ls__plan *plans;              /* lock: [ls__select_plans]; program NULL: not made yet */
     /* The root cause. Text first, then failed with release; readers acquire. */
     _Atomic int32_t failed; /* 0 or an ls_status */
     char failure[LS__FAILURE_MAX];

@@ -8,6 +8,7 @@
 
 #include "base/assert.h"
 #include "comm/engine/lock.h"
+#include "comm/engine/plan.h"
 #include "comm/engine/select.h"
 #include "comm/group/group.h"
 #include "comm/group/group_open.h"
@@ -15,10 +16,10 @@
 #include "comm/memory/packs.h"
 #include "comm/tune/choice.h"
 
-/* The cache of programs: one entry for each that the size of the group allows. */
-static size_t programs_bytes(int size)
+/* The table of plans: one entry for each that the size of the group allows. */
+static size_t plans_bytes(int size)
 {
-    return ls__select_room(size) * sizeof(ls__program *);
+    return ls__select_plans(size) * sizeof(ls__plan);
 }
 
 /* The struct with its arrays, all zero; NULL: no memory. */
@@ -27,24 +28,24 @@ static ls_group *group_allocate(ls__comm *comm, int size)
     const ls__env *env = comm->env;
     ls_group *group = env->allocate(env, sizeof *group);
     ls__group_member *member = env->allocate(env, (size_t)size * sizeof *member);
-    const ls__program **programs = env->allocate(env, programs_bytes(size));
-    if (group == NULL || member == NULL || programs == NULL) {
+    ls__plan *plans = env->allocate(env, plans_bytes(size));
+    if (group == NULL || member == NULL || plans == NULL) {
         if (group != NULL) {
             env->release(env, group, sizeof *group);
         }
         if (member != NULL) {
             env->release(env, member, (size_t)size * sizeof *member);
         }
-        if (programs != NULL) {
-            env->release(env, programs, programs_bytes(size));
+        if (plans != NULL) {
+            env->release(env, plans, plans_bytes(size));
         }
         return NULL;
     }
     memset(group, 0, sizeof *group);
     memset(member, 0, (size_t)size * sizeof *member);
-    memset(programs, 0, programs_bytes(size));
+    memset(plans, 0, plans_bytes(size));
     group->member = member;
-    group->programs = programs;
+    group->plans = plans;
     return group;
 }
 
@@ -64,13 +65,13 @@ void ls__group_forget(ls_group *group)
 {
     LS_ASSERT(group->handles == 0);
     const ls__env *env = group->comm->env;
-    const size_t count = programs_bytes(group->size) / sizeof(ls__program *);
+    const size_t count = ls__select_plans(group->size);
     for (size_t i = 0; i < count; i++) {
-        ls__program_free((ls__program *)group->programs[i]);
+        ls__program_free((ls__program *)group->plans[i].program);
     }
     release_caches(group);
     ls__tuning_close(group);
-    env->release(env, group->programs, programs_bytes(group->size));
+    env->release(env, group->plans, plans_bytes(group->size));
     env->release(env, group->member, (size_t)group->size * sizeof *group->member);
     env->release(env, group, sizeof *group);
 }

@@ -279,7 +279,7 @@ static bool receive_piece(ls_group *group, const ls__run *run, ls__program_strea
                                       .op = work->op,
                                       .user = work->user,
                                       .table = group->comm->kernels};
-        if (!ls__exec_reduce(group, &args)) {
+        if (!ls__exec_reduce(group, group->exec->work, &args)) {
             return false;
         }
     }

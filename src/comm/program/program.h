@@ -88,14 +88,13 @@ typedef struct ls__step {
     int32_t need[LS__PROGRAM_LANES_MAX];
 } ls__step;
 
-typedef enum ls__memory {                        /* which buffers a program may be bound to */
-                          LS__MEMORY_MESSAGES,   /* any; needs only a message transport */
-                          LS__MEMORY_REGISTERED, /* INPUT and OUTPUT lie in registered memory of
-                                                    ranks on one host */
-                          LS__MEMORY_STAGED /* private buffers of ranks on one host, through STAGE
-                                               slices */
+/* Which buffers a program may be bound to, and so how an operation's data travels. */
+typedef enum ls__memory {
+    LS__MEMORY_UNDECIDED,  /* of an operation: the announcements will tell */
+    LS__MEMORY_MESSAGES,   /* any; needs only a message transport */
+    LS__MEMORY_REGISTERED, /* INPUT and OUTPUT lie in registered memory of ranks on one host */
+    LS__MEMORY_STAGED      /* private buffers of ranks on one host, through STAGE */
 } ls__memory;
-#define LS__MEMORY_KINDS 3
 
 typedef struct ls__program {
     const char *algorithm; /* "direct" */

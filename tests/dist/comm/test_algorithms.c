@@ -260,7 +260,7 @@ static void everything(void)
 {
     world w = world_new();
     every_named_algorithm(&w);
-    static const ls__way ways[] = {LS__WAY_UNDECIDED, LS__WAY_STAGED, LS__WAY_MESSAGES};
+    static const ls__memory ways[] = {LS__MEMORY_UNDECIDED, LS__MEMORY_STAGED, LS__MEMORY_MESSAGES};
     for (size_t k = 0; k < 3; k++) {
         w.group->comm->forced = (int)ways[k];
         every_rooted_operation(&w);
@@ -440,7 +440,7 @@ DIST_TEST(reduce_has_the_bits_of_all_reduce_at_the_root, 5)
             in[i] = random_float(w.rank, i);
             out[i] = -1;
         }
-        w.group->comm->forced = root % 2 ? LS__WAY_MESSAGES : 0;
+        w.group->comm->forced = root % 2 ? LS__MEMORY_MESSAGES : 0;
         CHECK_OK(ls_reduce(w.group, in, out, FLOATS, LS_FLOAT32, LS_SUM, root, NULL, NULL));
         for (int64_t i = 0; i < FLOATS; i++) {
             const float want = w.rank == root ? tree(i, 0, w.n, LS_FLOAT32) : -1;
@@ -487,7 +487,7 @@ DIST_TEST(rooted_operations_may_overtake_each_other, 4)
     int32_t in[MANY], out[MANY][4];
     ls_work *work[MANY];
     for (int forced = 0; forced < 2; forced++) {
-        ls_world()->comm->forced = forced ? LS__WAY_MESSAGES : 0;
+        ls_world()->comm->forced = forced ? LS__MEMORY_MESSAGES : 0;
         memset(out, 0, sizeof out);
         for (int k = 0; k < MANY; k++) {
             in[k] = 100 * k + ls_rank();

@@ -212,12 +212,12 @@ static void every_way(void)
     every_type(&w, MIXED, 17);
     every_type(&w, REGISTERED, 5003);
     every_type(&w, PRIVATE, 5003);
-    for (int way = LS__WAY_REGISTERED; way <= LS__WAY_MESSAGES; way++) {
+    for (int way = LS__MEMORY_MESSAGES; way <= LS__MEMORY_STAGED; way++) {
         w.group->comm->forced = way;
-        every_size(&w, way == LS__WAY_REGISTERED ? REGISTERED : MIXED);
-        every_type(&w, way == LS__WAY_REGISTERED ? REGISTERED : MIXED, 17);
+        every_size(&w, way == LS__MEMORY_REGISTERED ? REGISTERED : MIXED);
+        every_type(&w, way == LS__MEMORY_REGISTERED ? REGISTERED : MIXED, 17);
     }
-    w.group->comm->forced = LS__WAY_UNDECIDED;
+    w.group->comm->forced = LS__MEMORY_UNDECIDED;
     world_free(&w);
 }
 
@@ -258,8 +258,8 @@ static float tree(int64_t i, int low, int high)
 static void sums_follow_the_tree(void)
 {
     world w = world_new();
-    static const ls__way ways[] = {LS__WAY_UNDECIDED, LS__WAY_REGISTERED, LS__WAY_STAGED,
-                                   LS__WAY_MESSAGES};
+    static const ls__memory ways[] = {LS__MEMORY_UNDECIDED, LS__MEMORY_REGISTERED,
+                                      LS__MEMORY_STAGED, LS__MEMORY_MESSAGES};
     static const int64_t counts[] = {5, 1003, 100003};
     for (size_t k = 0; k < sizeof ways / sizeof *ways * 3; k++) {
         const int64_t count = counts[k % 3];
@@ -272,7 +272,7 @@ static void sums_follow_the_tree(void)
         CHECK_OK(ls_all_reduce(w.group, buf, buf, count, LS_FLOAT32, LS_SUM, NULL, NULL));
         CHECK(memcmp(buf, want, (size_t)count * sizeof *buf) == 0);
     }
-    w.group->comm->forced = LS__WAY_UNDECIDED;
+    w.group->comm->forced = LS__MEMORY_UNDECIDED;
     world_free(&w);
 }
 

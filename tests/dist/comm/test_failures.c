@@ -166,19 +166,19 @@ static void every_disagreement(int way)
 
 DIST_TEST(every_kind_of_mismatch_is_named_on_both_sides, 2)
 {
-    every_disagreement(LS__WAY_UNDECIDED);
+    every_disagreement(LS__MEMORY_UNDECIDED);
 }
 
 DIST_TEST(every_kind_of_mismatch_is_named_among_four, 4)
 {
-    every_disagreement(LS__WAY_UNDECIDED);
+    every_disagreement(LS__MEMORY_UNDECIDED);
 }
 
 DIST_TEST(mismatches_are_found_in_messages_too, 2)
 {
-    try_disagreement(&disagreements[0], LS__WAY_MESSAGES);
-    try_disagreement(&disagreements[1], LS__WAY_MESSAGES);
-    try_disagreement(&disagreements[2], LS__WAY_MESSAGES);
+    try_disagreement(&disagreements[0], LS__MEMORY_MESSAGES);
+    try_disagreement(&disagreements[1], LS__MEMORY_MESSAGES);
+    try_disagreement(&disagreements[2], LS__MEMORY_MESSAGES);
 }
 
 DIST_TEST(ranks_that_differ_are_told_though_a_third_never_comes, 3)

@@ -442,7 +442,7 @@ TEST(a_steady_state_allocates_nothing)
 
 typedef struct counted {
     ls__operation operation;
-    ls__way way;
+    ls__memory memory;
     double buffers; /* full buffers in units of `count` */
 } counted;
 
@@ -471,6 +471,19 @@ static void run_counted(ls_group *group, const counted *c, float *in, float *out
     }
 }
 
+static ls__program_cost cost_of_direct(const ls_group *group, const counted *c)
+{
+    const ls__program_spec spec = {
+        .operation = c->operation, .memory = c->memory, .rank = group->rank, .size = group->size};
+    ls__program *program = NULL;
+    CHECK_OK(
+        ls__algorithm_find(c->operation, "direct")->generate(&spec, group->comm->env, &program));
+    ls__program_cost cost;
+    ls__program_cost_count(program, &cost);
+    ls__program_free(program);
+    return cost;
+}
+
 DIST_TEST(counters_equal_the_cost_of_the_program, 4)
 {
     enum { COUNT = 4096 * 4 };
@@ -483,16 +496,14 @@ DIST_TEST(counters_equal_the_cost_of_the_program, 4)
     for (int k = 0; k < 12; k++) {
         const ls__operation operation = operations[k % 4];
         const bool blocks = k % 4 == 1 || k % 4 == 2;
-        const ls__way way =
-            group->has_remote ? LS__WAY_MESSAGES : (ls__way)(LS__WAY_REGISTERED + k / 4);
-        const counted c = {operation, way, blocks ? 4.0 : 1.0};
-        group->comm->forced = (int)c.way;
+        const ls__memory memory =
+            group->has_remote ? LS__MEMORY_MESSAGES : (ls__memory)(LS__MEMORY_MESSAGES + k / 4);
+        const counted c = {operation, memory, blocks ? 4.0 : 1.0};
+        group->comm->forced = (int)c.memory;
         const ls_counters before = counters_now(group);
         run_counted(group, &c, in, out, COUNT);
         const ls_counters after = counters_now(group);
-        const ls_work like = {.operation = operation};
-        ls__program_cost cost;
-        ls__program_cost_count(ls__select_program(group, &like, c.way), &cost);
+        const ls__program_cost cost = cost_of_direct(group, &c);
         const double bytes = c.buffers * COUNT * sizeof(float);
         CHECK_INT(after.operations - before.operations, 1);
         CHECK_NEAR(after.bytes_sent - before.bytes_sent, cost.sent * bytes, 0.5);

@@ -175,7 +175,7 @@ DIST_TEST(a_late_receiver_keeps_only_what_it_gave_credit_for, 2)
     int64_t unused = 0;
     ls_group *world = ls_world();
     ls_work *work = NULL;
-    world->comm->forced = LS__WAY_MESSAGES;
+    world->comm->forced = LS__MEMORY_MESSAGES;
     fill(x, COUNT, ls_rank() == 0 ? 5 : 0);
     if (ls_rank() == 0) {
         CHECK_OK(ls_broadcast(world, x, COUNT, LS_UINT8, 0, NULL, &work));

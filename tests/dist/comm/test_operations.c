@@ -139,7 +139,7 @@ static bool is_ours(const ls__algorithm *algorithm)
 
 static void everything(const world *w)
 {
-    static const ls__way ways[] = {LS__WAY_UNDECIDED, LS__WAY_STAGED, LS__WAY_MESSAGES};
+    static const ls__memory ways[] = {LS__MEMORY_UNDECIDED, LS__MEMORY_STAGED, LS__MEMORY_MESSAGES};
     static const ls__operation operations[] = {LS__OP_ALL_TO_ALL, LS__OP_SCAN, LS__OP_EXSCAN};
     for (int k = 0; k < 9; k++) {
         const shape s = {.operation = operations[k % 3]};
@@ -250,7 +250,7 @@ static void check_bits(const world *w, const char *algorithm, bool exclusive, bo
 static void every_prefix(const world *w)
 {
     static const char *const algorithms[] = {"direct", "recursive_doubling"};
-    static const ls__way ways[] = {LS__WAY_UNDECIDED, LS__WAY_STAGED, LS__WAY_MESSAGES};
+    static const ls__memory ways[] = {LS__MEMORY_UNDECIDED, LS__MEMORY_STAGED, LS__MEMORY_MESSAGES};
     for (int k = 0; k < 48; k++) {
         w->group->comm->forced = (int)ways[k % 3];
         check_bits(w, algorithms[k / 3 % 2], k / 6 % 2 == 1, k / 12 % 2 == 1,

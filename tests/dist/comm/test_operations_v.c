@@ -194,7 +194,7 @@ static void every_type(const world *w, shape s)
 /* As chosen; staged or registered even where blocks could be packed; by messages. */
 static void every_way(const world *w, shape s)
 {
-    static const int ways[] = {0, LS__WAY_REGISTERED, LS__WAY_STAGED, LS__WAY_MESSAGES};
+    static const int ways[] = {0, LS__MEMORY_REGISTERED, LS__MEMORY_STAGED, LS__MEMORY_MESSAGES};
     for (int i = 0; i < 4; i++) {
         w->group->comm->forced = ways[i];
         every_table(w, s);

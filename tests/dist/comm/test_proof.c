@@ -528,7 +528,7 @@ static void count(const world *w, int which)
     static const int64_t counts[] = {1, 97, 4099, 0, 15, 17, 1009, 2503, 5003};
     int algorithms = 0;
     const ls__algorithm *const *all = ls__algorithms(&algorithms);
-    w->group[0]->comm->forced = LS__WAY_MESSAGES;
+    w->group[0]->comm->forced = LS__MEMORY_MESSAGES;
     for (int a = 0; a < algorithms; a++) {
         for (int i = 0; i < (w->quick ? 3 : 9); i++) {
             shape s = {.algorithm = all[a],

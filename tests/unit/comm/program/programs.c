@@ -58,7 +58,8 @@ TEST(programs_for_ranks_in_place_are_right_on_all_ranks_and_on_some_with_and_wit
     const ls__algorithm *const *algorithms = ls__algorithms(&count);
     for (int i = 0; i < count * RANKS_MAX; i++) {
         const ls__algorithm *algorithm = algorithms[i / RANKS_MAX];
-        const int size = 1 + i % RANKS_MAX, m = size % 2 == 0 ? LS__MEMORY_MESSAGES : size % 3;
+        const int size = 1 + i % RANKS_MAX,
+                  m = LS__MEMORY_MESSAGES + (size % 2 == 0 ? 0 : size % 3);
         ls__program *programs[RANKS_MAX];
         if (!is_chosen(size) || !ls__operation_reads_ahead(algorithm->operation) ||
             m == LS__MEMORY_REGISTERED ||

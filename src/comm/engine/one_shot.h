@@ -1,0 +1,21 @@
+/* Running an operation whose data goes with its announcement; see one_shot.c. */
+#ifndef LS_COMM_ENGINE_ONE_SHOT_H
+#define LS_COMM_ENGINE_ONE_SHOT_H
+
+#include "comm/engine/plan.h"
+#include "comm/group/group.h"
+
+/* Whether the work runs by a one-shot plan. */
+static inline bool ls__is_one_shot(const ls_work *work)
+{
+    return work->plan != NULL && work->plan->one_shot;
+}
+
+/* lock; the steps before the fence: copies this rank's blocks to where its peers read them, in the
+ * line of the announcement or in its slot of the small stage, and says so in the line. */
+void ls__one_shot_publish(ls_group *group, const ls_work *work, ls__line *line);
+/* progress lock; the steps after the fence, when all members have announced the same operation.
+ * False: the user's operator failed, and so does the group; OUTPUT must not be used. */
+bool ls__one_shot_run(ls_group *group, const ls_work *work);
+
+#endif

@@ -1,0 +1,21 @@
+/* A plan: how one kind of operation runs in a group, prepared once. A kind is an operation, where
+ * the buffers of all members lie or the algorithm asked for by name, the root, and whether it is in
+ * place. select.c makes and chooses plans; a work points to the one that it runs by. */
+#ifndef LS_COMM_ENGINE_PLAN_H
+#define LS_COMM_ENGINE_PLAN_H
+
+#include "comm/program/program.h"
+
+typedef struct ls__plan {
+    const ls__program *program; /* NULL: not made yet */
+    int first_step;             /* after fence 0 if announcing does the steps before it; else 0 */
+    bool one_shot; /* what it publishes goes with the announcement, and one_shot.c runs it */
+    bool blocks[LS__BUFFER_STAGE + 1]; /* one-shot: chunk c of INPUT, OUTPUT, STAGE is block c */
+} ls__plan;
+
+/* Fills a plan, which from then on owns the program. `announced`: of an operation whose blocks go
+ * with the announcement. Then it runs in one shot if the program can (plan.c); if not, which is so
+ * for the packed blocks of v-variants, it begins behind the fence. */
+void ls__plan_init(ls__plan *plan, const ls__program *program, bool announced);
+
+#endif
