@@ -54,7 +54,8 @@ struct ls__comm {
     ls__list groups;
     ls__list pool;          /* lock: works not in use */
     ls__arena works;        /* lock: memory of all works */
-    ls_work *inline_work;   /* lock: described again by each operation that runs inline */
+    ls_work *inline_work;   /* lock: of the operations that run inline, one after the other */
+    uint64_t inline_key;    /* lock: key of the last one */
     uint64_t works_made;    /* lock: for the test that steady state allocates nothing */
     uint32_t next_group;    /* changed with both locks, read with either; known ids are lower */
     ls__list sleepers;      /* lock: waiting threads, except the library's own */

@@ -51,7 +51,7 @@ static inline uint64_t ls__tag_hash(const char *text)
 }
 
 /* The fields of a plain operation packed into one word without loss, so that two operations can be
- * compared with one instruction (fast_path.c). 0: a field is too large; compare the descriptors. */
+ * compared with one instruction (inline.c). 0: a field is too large; compare the descriptors. */
 static inline uint64_t ls__key_of(uint8_t operation, uint8_t reduce_op, uint8_t dtype, int32_t root,
                                   int64_t count)
 {

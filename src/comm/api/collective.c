@@ -1,7 +1,7 @@
 /* The path of an operation from the public call to the engine:
  *
- *     fast path, if the call blocks and is small (fast_path.c), else
- *     check arguments ▸ premultiply ▸ take a work ▸ describe it ▸ number and queue it
+ *     check arguments ▸ run inline, if the call blocks and is small and plain (inline.c), else
+ *     premultiply ▸ take a work ▸ describe it ▸ number and queue it
  *
  * Nothing is numbered before all arguments have been checked, so a refused call leaves no gap in
  * the sequence that other ranks would wait for. */

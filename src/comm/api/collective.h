@@ -97,6 +97,8 @@ void ls__collective_fill(ls_group *group, const ls__collective *args,
 /* lock; the same of a call without options and without any other particular, as if its buffers were
  * not registered. Leaves out the deadline and the time of the call. */
 void ls__collective_fill_plain(ls_group *group, const ls__collective *args, ls_work *work);
+/* The call site, as the public macros have stored it. */
+void ls__descriptor_site(ls__descriptor *d);
 /* fail.c: fails the group with LS_ERR_MEMORY, since the peers would wait for this rank. */
 ls_status ls__collective_no_memory(ls_group *group, const ls__collective *args);
 

@@ -22,7 +22,7 @@ static void put_tail(char *to, size_t room, const char *text)
 }
 
 /* The public calls are macros that store file and line of the caller in ls__self. */
-static void descriptor_site(ls__descriptor *d)
+void ls__descriptor_site(ls__descriptor *d)
 {
     const char *file = ls__self.file != NULL ? ls__self.file : "";
     d->line = ls__self.line;
@@ -96,7 +96,7 @@ static void describe_plain(const ls_group *group, const ls__collective *args, ls
     d->counts_weight = 0;
     d->op_name[0] = '\0';
     d->pid = comm->runtime->pid;
-    descriptor_site(d);
+    ls__descriptor_site(d);
     d->text[0] = '\0';
 }
 

@@ -74,17 +74,26 @@ static bool is_idle(const ls_group *group)
            group->next_post == NULL && ls__list_empty(&group->queue);
 }
 
-/* lock; the work that is kept for this, described as the call says; NULL: no memory. */
-static ls_work *describe(ls_group *group, const ls__collective *args)
+/* lock; the work that is kept for this, described as the call says; NULL: no memory. Between two
+ * calls of a group with the same key, only the buffers and the call site may differ. */
+static ls_work *describe(ls_group *group, const ls__collective *args, uint64_t key)
 {
     ls__comm *comm = group->comm;
-    if (comm->inline_work == NULL) {
-        comm->inline_work = ls__work_take(comm);
+    ls_work *work = comm->inline_work;
+    if (work != NULL && work->descriptor.group == group->id && comm->inline_key == key) {
+        work->input = args->input;
+        work->output = args->output;
+        work->memory = LS__MEMORY_UNDECIDED;
+        ls__descriptor_site(&work->descriptor);
+        return work;
     }
-    if (comm->inline_work != NULL) {
-        ls__collective_fill_plain(group, args, comm->inline_work);
+    work = work != NULL ? work : ls__work_take(comm);
+    if (work != NULL) {
+        ls__collective_fill_plain(group, args, work);
     }
-    return comm->inline_work;
+    comm->inline_work = work;
+    comm->inline_key = key;
+    return work;
 }
 
 /* lock; the announcement with its data. */
@@ -119,7 +128,7 @@ static ls_work *begin(ls_group *group, const ls__collective *args, uint64_t key)
     ls__comm *comm = group->comm;
     ls__lock_take(&comm->lock, comm->env);
     ls_work *work = is_idle(group) && ls__post_room(group, group->sequence + 1, LS__SMALL_SLOTS)
-                        ? describe(group, args)
+                        ? describe(group, args, key)
                         : NULL;
     if (work != NULL && ls__select_prepared(group, work)) {
         announce(group, work, key);

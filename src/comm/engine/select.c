@@ -152,7 +152,8 @@ static bool fits_one_shot(const ls_group *group, const ls_work *work)
 static bool has_stage(const ls_group *group, const ls_work *work, const ls__plan *plan)
 {
     return plan->one_shot &&
-           work->count <= ls__slice_max(work, plan->program, most_of(group, work));
+           (!plan->blocks[LS__BUFFER_STAGE] ||
+            work->count <= ls__slice_max(work, plan->program, most_of(group, work)));
 }
 
 /* lock; takes the one-shot plan if the operation fits. */

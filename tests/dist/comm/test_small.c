@@ -1,5 +1,5 @@
-/* Small blocking operations that are called again and again (src/comm/engine/fast_path.c): whoever else calls,
- * how late, in which way and however wrongly. */
+/* Small blocking operations that are called again and again (src/comm/engine/inline.c), beside other
+ * calls, late calls, other paths and wrong calls. */
 #include "test.h"
 
 #include <pthread.h>
