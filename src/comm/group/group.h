@@ -52,19 +52,19 @@ struct ls_group {
     ls_work *next_post;       /* lock: the first of them that is not announced; NULL: none */
     ls__list message_queue;   /* lock: point-to-point messages that the engine has not taken yet */
     _Atomic uint32_t message_queue_length;
-    uint64_t messages_submitted;  /* lock: sends and receives so far */
-    _Atomic uint32_t pending;     /* works not ended, sends and receives included */
-    uint32_t handles;             /* lock: works whose user has not given the handle back */
-    bool closed;                  /* lock: freed except this struct, which the last handle frees */
-    uint64_t room_until;          /* lock: every member has finished this one (a lower bound) */
-    uint64_t finished_seen;       /* progress: every member has finished this one (reported) */
-    uint64_t slices;              /* progress: STAGE slices used so far */
-    ls__exec *exec;               /* progress */
-    ls__p2p *p2p;                 /* progress */
-    ls__turns *turns;             /* const; not NULL: this is only a handle over several groups */
-    ls__tune_table *tuning;       /* lock until the first operation, then const; NULL: not tuned */
-    ls__list packs;               /* lock: memory of operations on many buffers, not in use */
-    ls__plan *plans;              /* lock: [ls__select_plans]; program NULL: not made yet */
+    uint64_t messages_submitted; /* lock: sends and receives so far */
+    _Atomic uint32_t pending;    /* works not ended, sends and receives included */
+    uint32_t handles;            /* lock: works whose user has not given the handle back */
+    bool closed;                 /* lock: freed except this struct, which the last handle frees */
+    uint64_t room_until;         /* lock: every member has finished this one (a lower bound) */
+    uint64_t finished_seen;      /* progress: every member has finished this one (reported) */
+    uint64_t slices;             /* progress: STAGE slices used so far */
+    ls__exec *exec;              /* progress */
+    ls__p2p *p2p;                /* progress */
+    ls__turns *turns;            /* const; not NULL: this is only a handle over several groups */
+    ls__tune_table *tuning;      /* lock until the first operation, then const; NULL: not tuned */
+    ls__list packs;              /* lock: memory of operations on many buffers, not in use */
+    ls__plan *plans;             /* lock: [ls__select_plans]; program NULL: not made yet */
     /* The root cause. Text first, then failed with release; readers acquire. */
     _Atomic int32_t failed; /* 0 or an ls_status */
     char failure[LS__FAILURE_MAX];
