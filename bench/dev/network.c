@@ -1,4 +1,4 @@
-/* An all-reduce between hosts beside the wire: `bench/network.sh` runs it on two hosts that it
+/* An all-reduce between hosts beside the wire: `bench/dev/network.sh` runs it on two hosts that it
  * makes, and over the loopback.
  *
  *     network ADDRESS PORT SAMPLES SIZE…     every rank, as a program of `lockstep run`
