@@ -61,14 +61,14 @@ LS_API ls_tensor *ls_concat(ls_tensor *const *tensors, int count, int dim);
 /* Tensors of one shape [..] -> [..,count,..]: joined along a new dimension `dim` of the result, types
  * as ls_concat. */
 LS_API ls_tensor *ls_stack(ls_tensor *const *tensors, int count, int dim);
-/* `a` with constants around it: `padding` holds two numbers a dimension, before and after it, the
- * last dimension first: LS_SHAPE(left, right, top, bottom) of images; the other dimensions stay
- * (torch.nn.functional.pad). At most the last four. Negative numbers cut. Of any type; float32 and
- * bfloat16 with gradients. */
-LS_API ls_tensor *ls_pad(ls_tensor *a, ls_shape padding, double value);
+/* `a` with `value` around it: before[i] elements in front of dimension i, after[i] behind it. Both
+ * align at the right, and the dimensions in front of them stay: LS_SHAPE(top, left), LS_SHAPE(bottom,
+ * right) pads images (torch.nn.functional.pad, whose list begins with the last dimension). Negative
+ * numbers cut. Of any type; float32 and bfloat16 with gradients. */
+LS_API ls_tensor *ls_pad(ls_tensor *a, ls_shape before, ls_shape after, double value);
 /* `a` repeated along its dimensions of 1, and along new ones before them, to `shape`; -1 leaves a
- * size as it is (torch.Tensor.expand, but a copy). Of any type. Operations of two tensors
- * broadcast by themselves. */
+ * size as it is (torch.Tensor.expand, but a copy: no two elements of a tensor share memory). Of any
+ * type. Operations of two tensors broadcast by themselves, without such a copy. */
 LS_API ls_tensor *ls_expand(ls_tensor *a, ls_shape shape);
 /* out[i] = the next sizes[i] elements of `a` along `dim`, views; the sizes add up to the dimension.
  * After an error all of `out` are poisoned. */

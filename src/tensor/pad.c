@@ -71,23 +71,31 @@ static ls_tensor *enlarged(ls_tensor *a, const int64_t *before, const int64_t *a
     return ls__call_finish(&call, out);
 }
 
-/* The numbers of `padding` by dimension; false when they do not fit. */
-static bool read_padding(const ls__record *in, ls_shape padding, int64_t *before, int64_t *after)
+/* One number for each dimension of `in`, 0 for those in front that `padding` leaves out. False when
+ * there are too many, or when one is out of range. */
+static bool read_padding(const ls__record *in, ls_shape padding, int64_t *out)
 {
-    bool fits = padding.ndim >= 0 && padding.ndim % 2 == 0 && padding.ndim / 2 <= in->ndim;
-    for (int i = 0; fits && i < padding.ndim / 2; i++) {
-        const int d = in->ndim - 1 - i;
-        before[d] = padding.dim[2 * i];
-        after[d] = padding.dim[2 * i + 1];
-        const int64_t limit = INT64_MAX / 4;
-        fits = before[d] > -limit && before[d] < limit && after[d] > -limit && after[d] < limit &&
-               above_0(-before[d]) + above_0(-after[d]) <= in->dim[d];
+    const int64_t limit = INT64_MAX / 4; /* sums of some do not overflow */
+    const int first = in->ndim - padding.ndim;
+    bool fits = padding.ndim >= 0 && first >= 0;
+    for (int d = first; fits && d < in->ndim; d++) {
+        out[d] = padding.dim[d - first];
+        fits = out[d] > -limit && out[d] < limit;
+    }
+    return fits;
+}
+
+static bool cuts_at_most_all(const ls__record *in, const int64_t *before, const int64_t *after)
+{
+    bool fits = true;
+    for (int d = 0; d < in->ndim; d++) {
+        fits = fits && above_0(-before[d]) + above_0(-after[d]) <= in->dim[d];
     }
     return fits;
 }
 
 /* Negative numbers cut, which a view does. */
-ls_tensor *ls_pad(ls_tensor *a, ls_shape padding, double value)
+ls_tensor *ls_pad(ls_tensor *a, ls_shape before_of, ls_shape after_of, double value)
 {
     ls__call call;
     int64_t before[LS_DIMS_MAX] = {0}, after[LS_DIMS_MAX] = {0};
@@ -95,11 +103,13 @@ ls_tensor *ls_pad(ls_tensor *a, ls_shape padding, double value)
         return call.failed;
     }
     const ls__record *in = call.in[0];
-    if (!read_padding(in, padding, before, after)) {
+    if (!read_padding(in, before_of, before) || !read_padding(in, after_of, after) ||
+        !cuts_at_most_all(in, before, after)) {
         return ls__call_fail(&call, LS_ERR_INVALID,
-                             "%s by %s; give two numbers a dimension, before and after it, the "
-                             "last dimension first; negative ones cut at most all of it",
-                             ls__record_print(in).text, ls__shape_print(padding).text);
+                             "%s by %s before and %s after; give a number for each of the last "
+                             "dimensions, at most %d; negative ones cut at most all of it",
+                             ls__record_print(in).text, ls__shape_print(before_of).text,
+                             ls__shape_print(after_of).text, in->ndim);
     }
     for (int d = 0; d < in->ndim; d++) {
         if (before[d] < 0 || after[d] < 0) {
@@ -140,7 +150,9 @@ static bool read_expanded(const ls__record *in, ls_shape *shape)
     return fits;
 }
 
-/* A copy, not a view: a view would let several elements share memory. */
+/* A copy, not a view of stride 0: gradients are written into the memory of views by several threads,
+ * and ls_data lets users write elements, so no two elements of a tensor may share memory. Nothing is
+ * lost where it matters: operations of two tensors read the small one as it is. */
 ls_tensor *ls_expand(ls_tensor *a, ls_shape shape)
 {
     ls__call call;

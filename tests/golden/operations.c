@@ -99,8 +99,8 @@ GOLDEN(rows_of_numbers)
 GOLDEN(other_shapes)
 {
     ls_tensor *a = f32(4, 3), *all[] = {a, f32(4, 2)};
-    SHOW_TENSOR(ls_pad(a, LS_SHAPE(1), 0.0));
-    SHOW_TENSOR(ls_pad(a, LS_SHAPE(-2, -2), 0.0));
+    SHOW_TENSOR(ls_pad(a, LS_SHAPE(1, 1, 1), LS_SHAPE(1), 0.0));
+    SHOW_TENSOR(ls_pad(a, LS_SHAPE(-2), LS_SHAPE(-2), 0.0));
     SHOW_TENSOR(ls_expand(a, LS_SHAPE(4, 6)));
     SHOW_TENSOR(ls_stack(all, 0, 0));
     SHOW_TENSOR(ls_stack(all, 1, 3));

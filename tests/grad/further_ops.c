@@ -32,9 +32,11 @@ BINARY(maximum, ls_maximum(apart(x), y))
 BINARY(minimum, ls_minimum(apart(x), y))
 BINARY(both, ls_mul(ls_maximum(apart(x), y), ls_minimum(x, apart(y))))
 UNARY(maximum_itself, ls_maximum(x, x))
-UNARY(padded, ls_pad(x, S(1, 2), 0.7))
-UNARY(padded_all, ls_exp(ls_pad(x, S(0, 1, 2, 0), 0.0)))
-UNARY(padded_cut, ls_mul(ls_pad(x, S(-1, 2, 1, -1), 0.0), ls_pad(x, S(-1, 2, 1, -1), 1.0)))
+UNARY(padded, ls_pad(x, S(1), S(2), 0.7))
+UNARY(padded_all, ls_exp(ls_pad(x, S(2, 0), S(0, 1), 0.0)))
+UNARY(padded_five,
+      ls_pad(ls_reshape(x, S(1, 2, 1, 3, 1, 2)), S(1, 0, 2, -1, 0), S(0, 1, 0, 1, 1), 0.3))
+UNARY(padded_cut, ls_mul(ls_pad(x, S(1, -1), S(-1, 2), 0.0), ls_pad(x, S(1, -1), S(-1, 2), 1.0)))
 UNARY(expanded, ls_exp(ls_expand(x, S(2, 3, 4))))
 UNARY(expanded_first, ls_expand(x, S(2, -1, -1)))
 UNARY(sorted, ls_sigmoid(ls_scale(ls_sort(placed(x), -1, false, NULL), 0.1)))
@@ -145,6 +147,7 @@ static void check_shapes(const ls__kernels *kernels)
         ONE(padded, 3),
         ONE(padded_all, 2, 3, 2),
         ONE(padded_cut, 2, 3, 3),
+        ONE(padded_five, 2, 3, 2),
         ONE(expanded, 3, 1),
         ONE(expanded, 2, 1, 4),
         ONE(expanded_first, 3, 2),

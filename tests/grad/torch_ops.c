@@ -120,10 +120,13 @@ LOCAL_TEST(rows_of_numbers_and_padding_agree_with_torch)
     CHECK_TORCH(ls_arange(5, -4, -3, LS_INT32), arange_down);
     CHECK_TORCH(ls_linspace(-1.0, 2.0, 7, LS_FLOAT32), linspace);
     CHECK_TORCH(ls_linspace(3.0, 9.0, 1, LS_FLOAT32), linspace_one);
-    ls_tensor *a = leaf(S(2, 2, 3)), *y = ls_pad(a, S(1, 2, 0, 1), 0.5);
+    ls_tensor *a = leaf(S(2, 2, 3)), *y = ls_pad(a, S(0, 1), S(1, 2), 0.5);
     CHECK_CASE1(y, pad, a);
-    a = leaf(S(2, 4, 3)), y = ls_pad(a, S(-1, 1, 2, -3), 0.0);
+    a = leaf(S(2, 4, 3)), y = ls_pad(a, S(2, -1), S(-3, 1), 0.0);
     CHECK_CASE1(y, pad_cut, a);
+    a = leaf(S(2, 1, 2, 1, 2, 2));
+    y = ls_pad(a, S(0, 1, 0, 1, -1, 0), S(-1, 0, 1, 0, 0, 1), 2.5);
+    CHECK_CASE1(y, pad_six, a);
 }
 
 LOCAL_TEST(stacking_and_repeating_agree_with_torch)

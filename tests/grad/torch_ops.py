@@ -66,6 +66,8 @@ def shapes():
     case("pad", F.pad(a, (1, 2, 0, 1), value=0.5), a)
     a = leaf(2, 4, 3)
     case("pad_cut", F.pad(a, (-1, 1, 2, -3)), a)
+    a = leaf(2, 1, 2, 1, 2, 2)
+    case("pad_six", F.pad(a, (0, 1, -1, 0, 1, 0, 0, 1, 1, 0, 0, -1), value=2.5), a)
     a, b = leaf(2, 3), leaf(2, 3)
     case("stack", torch.stack((a, b.exp()), 1), a, b)
     a, b = leaf(2, 3), leaf(2, 3)

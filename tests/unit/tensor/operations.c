@@ -292,11 +292,11 @@ LOCAL_TEST(padding_stacking_and_repeating_keep_any_type)
     const int8_t want[] = {9, 9, 9, 1, 2, 9, 3, 4, 9};
     int8_t got[16];
     ls_tensor *a = ls_from_data(from, LS_SHAPE(2, 2), LS_INT8);
-    ls_tensor *padded = ls_pad(a, LS_SHAPE(0, 1, 1, 0), 9);
+    ls_tensor *padded = ls_pad(a, LS_SHAPE(1, 0), LS_SHAPE(0, 1), 9);
     CHECK(ls_dtype_of(padded) == LS_INT8);
     CHECK_OK(ls_copy_out(padded, got, sizeof want));
     CHECK(memcmp(got, want, sizeof want) == 0);
-    CHECK_OK(ls_copy_out(ls_pad(ls_transpose(a, 0, 1), LS_SHAPE(-1, 0), 0), got, 2));
+    CHECK_OK(ls_copy_out(ls_pad(ls_transpose(a, 0, 1), LS_SHAPE(-1), LS_SHAPE(0), 0), got, 2));
     CHECK(got[0] == 3 && got[1] == 4);
     ls_tensor *twice = ls_stack((ls_tensor *[]){a, ls_transpose(a, 0, 1)}, 2, 0);
     CHECK_OK(ls_copy_out(twice, got, 8));
@@ -304,7 +304,9 @@ LOCAL_TEST(padding_stacking_and_repeating_keep_any_type)
     ls_tensor *rows = ls_expand(ls_slice(a, 0, 1, 2), LS_SHAPE(2, 3, 2));
     CHECK_OK(ls_copy_out(rows, got, 12));
     CHECK(ls_dtype_of(rows) == LS_INT8 && got[0] == 3 && got[11] == 4);
-    CHECK_INT(ls_numel(ls_pad(ls_zeros(LS_SHAPE(0, 2), LS_FLOAT32), LS_SHAPE(0, 0, 1, 2), 1.0)), 6);
+    CHECK_INT(
+        ls_numel(ls_pad(ls_zeros(LS_SHAPE(0, 2), LS_FLOAT32), LS_SHAPE(1, 0), LS_SHAPE(2, 0), 1.0)),
+        6);
 }
 
 LOCAL_TEST(orders_are_stable_and_take_bfloat16)
