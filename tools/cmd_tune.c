@@ -22,7 +22,7 @@ static const cli_command command = {
     .name = "lockstep tune",
     .about = "Times all_reduce between the hosts it runs on, for the choice of algorithms.",
     .more =
-        "Start it as a job on these hosts: lockstep run -n 2 --nodes ... lockstep tune. Rank 0\n"
+        "Start it as a job on these hosts: lockstep run -n 2 --nnodes ... lockstep tune. Rank 0\n"
         "keeps the times in LOCKSTEP_TUNE_FILE, from which jobs choose; `lockstep info\n"
         "--tuning` shows the choice. It takes some seconds.\n",
     .ranked = true};
@@ -153,8 +153,8 @@ static int tune_world(void)
     static tuning t;
     if (!ls_world()->has_remote) {
         return ls_rank() == 0
-                   ? cli_wrong(&command, "all ranks are on one host, where nothing is to "
-                                         "be timed; run it on the hosts of your jobs")
+                   ? cli_wrong(&command, "all ranks are on one host, and only transfers between "
+                                         "hosts are timed; start it on the hosts of your jobs")
                    : CLI_WRONG_USE;
     }
     const ls_status status = tune(&t);

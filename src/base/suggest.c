@@ -4,7 +4,6 @@
 #include <string.h>
 
 #define WORD_MAX 64
-#define DISTANCE_MAX 3 /* a word with more mistakes is another word */
 
 static int least(int a, int b)
 {
@@ -31,11 +30,19 @@ static int distance(const char *a, const char *b)
     return row[width];
 }
 
+/* A short word is near to almost any other, so its letters decide, without leading dashes: none of
+ * one letter, 2 changes of a word, 3 of a long one. */
+static int distance_max(const char *word)
+{
+    const size_t letters = strlen(word + strspn(word, "-"));
+    return letters < 2 ? 0 : letters < 9 ? 2 : 3;
+}
+
 /* NULL when no word is near. A word that would have to be replaced entirely is not near. */
 const char *ls__suggest(const char *word, const char *const *words, int count)
 {
     const char *best = NULL;
-    int nearest = DISTANCE_MAX + 1;
+    int nearest = distance_max(word) + 1;
     for (int i = 0; i < count && strlen(word) <= WORD_MAX; i++) {
         int d = strlen(words[i]) <= WORD_MAX ? distance(word, words[i]) : nearest;
         if (d < nearest && d < (int)strlen(words[i])) {

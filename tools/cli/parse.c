@@ -124,9 +124,10 @@ static int take_number(const cli_command *command, const cli_option *o, const ch
     const double number = whole ? (double)count : strtod(text, &end);
     if (end == text || *end != '\0' || errno != 0 || isnan(number) || number < o->low ||
         number > o->high) {
-        return cli_wrong(command, "%s is \"%s\"; give a %s from %.10g to %.10g",
-                         written_as(o, name), text, whole ? "whole number" : "number", o->low,
-                         o->high);
+        return cli_wrong(command,
+                         whole ? "%s is \"%s\"; give a whole number from %.0f to %.0f"
+                               : "%s is \"%s\"; give a number from %.10g to %.10g",
+                         written_as(o, name), text, o->low, o->high);
     }
     if (whole) {
         *(int64_t *)o->value = count;

@@ -131,7 +131,8 @@ TEST(a_mistake_that_all_ranks_find_is_told_by_the_first)
     static const char *const words[] = {
         "error: text: \"nowhere\" does not exist; check the path",
         "error: text: \".\" holds no regular file; name a file or a folder with files in it",
-        ("lockstep train gpt: --steps is \"0\"; give a whole number from 1 to 1e+12; see lockstep "
+        ("lockstep train gpt: --steps is \"0\"; give a whole number from 1 to 1000000000000; see "
+         "lockstep "
          "train gpt --help"),
         "error: text: \"/dev/null\" is not a regular file; give the path of a regular file"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
