@@ -15,11 +15,11 @@ extern "C" {
 
 /* Bytes, of all threads of this process; PyTorch's memory_stats. */
 typedef struct ls_memory_stats {
-    size_t size;                       /* set to sizeof before the call */
-    int64_t allocated, allocated_peak; /* blocks in use: bytes asked for, rounded up by a quarter at
-                                          most */
-    int64_t reserved, reserved_peak; /* taken from the system: in use, cached, or not yet touched */
-    int64_t blocks;                  /* in use, a number */
+    size_t size;                      /* set to sizeof before the call */
+    size_t allocated, allocated_peak; /* blocks in use: bytes asked for, rounded up by a quarter at
+                                         most */
+    size_t reserved, reserved_peak; /* taken from the system: in use, cached, or not yet touched */
+    int64_t blocks;                 /* in use, a number */
 } ls_memory_stats;
 
 /* LS_ERR_STATE without a runtime. */

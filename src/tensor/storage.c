@@ -61,7 +61,7 @@ static void count_reserved(ls__tensors *tensors, int64_t small_bytes)
 {
     ls_memory_stats *m = &tensors->memory;
     tensors->small_reserved += small_bytes;
-    m->reserved = tensors->small_reserved + tensors->regions.reserved;
+    m->reserved = (size_t)(tensors->small_reserved + tensors->regions.reserved);
     m->reserved_peak = m->reserved > m->reserved_peak ? m->reserved : m->reserved_peak;
 }
 
@@ -70,8 +70,8 @@ static void count_block(ls__tensors *tensors, int64_t bytes)
 {
     ls_memory_stats *m = &tensors->memory;
     m->blocks += bytes > 0 ? 1 : -1;
-    m->allocated += bytes;
-    LS_ASSERT(m->blocks >= 0 && m->allocated >= 0);
+    LS_ASSERT(m->blocks >= 0 && (bytes > 0 || m->allocated >= (size_t)-bytes));
+    m->allocated += (size_t)bytes; /* modulo 2^64: fewer, where it is negative */
     m->allocated_peak = m->allocated > m->allocated_peak ? m->allocated : m->allocated_peak;
 }
 

@@ -48,10 +48,10 @@ static void measure(int layers, double *before, double *most, double *after)
         ls_tensor *y = ls_forward(net, ls_ones(LS_SHAPE(MANY, WIDE), LS_FLOAT32));
         ls_tensor *loss = ls_mean(y);
         CHECK_OK(ls_memory_reset_peaks());
-        *before = units(memory().allocated - start.allocated);
+        *before = units((int64_t)memory().allocated - (int64_t)start.allocated);
         CHECK_OK(ls_backward(loss));
-        *most = units(memory().allocated_peak - start.allocated);
-        *after = units(memory().allocated - start.allocated);
+        *most = units((int64_t)memory().allocated_peak - (int64_t)start.allocated);
+        *after = units((int64_t)memory().allocated - (int64_t)start.allocated);
         CHECK(ls_data(y) != NULL);
     }
     ls_module_free(net);

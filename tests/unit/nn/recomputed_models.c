@@ -133,7 +133,7 @@ static outcome learn(const model *m, bool recompute)
         CHECK_OK(ls_item(loss, &out.loss));
     }
     CHECK_OK(ls_memory_get_stats(&after));
-    out.peak = after.allocated_peak - before.allocated;
+    out.peak = (int64_t)(after.allocated_peak - before.allocated);
     take_gradients(net, &out);
     ls_module_free(net);
     return out;

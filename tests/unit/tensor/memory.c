@@ -4,7 +4,7 @@
 
 #include "local.h"
 
-#define KIB ((int64_t)1024)
+#define KIB ((size_t)1024)
 
 static ls_memory_stats now(void)
 {
