@@ -41,7 +41,9 @@ static void report(int64_t step, const settings *s, double loss, int64_t steps, 
 
 static void train(const settings *s, ls_module *net, ls_optim *optim, ls_loader *loader)
 {
-    const ls_schedule schedule = {LS_SCHEDULE_COSINE, s->lr, s->lr / 10, s->steps / 12, s->steps};
+    const ls_schedule_options *schedule =
+        LS_OPTIONS(ls_schedule_options, .kind = LS_SCHEDULE_COSINE, .lr = s->lr,
+                   .min_lr = s->lr / 10, .warmup = s->steps / 12, .total = s->steps);
     const int64_t every = s->steps / REPORTS > 0 ? s->steps / REPORTS : 1;
     double sum = 0.0, since = ls_time();
     for (int64_t step = 0; step < s->steps && !ls_stop_requested(); step++) {
@@ -56,7 +58,7 @@ static void train(const settings *s, ls_module *net, ls_optim *optim, ls_loader 
         ls_tensor *loss = ls_cross_entropy(logits, batch.y, NULL);
         LS_CHECK(ls_backward(loss)); /* gradients are averaged over the ranks while it runs */
         LS_CHECK(ls_clip_grad_norm(net, 1.0, NULL));
-        ls_optim_set_lr(optim, ls_schedule_lr(&schedule, step));
+        ls_optim_set_lr(optim, ls_schedule_lr(step, schedule));
         LS_CHECK(ls_optim_step(optim));
         ls_optim_zero_grad(optim);
 

@@ -39,7 +39,7 @@ struct trainer {
     ls_loader *loader;
     ls_module *net; /* wrapped */
     ls_optim *optim;
-    ls_schedule schedule;
+    ls_schedule_options schedule;
     ls_checkpoint *checkpoint; /* with --save */
     ls_checkpoint_item items[ITEMS];
     int64_t start; /* steps done when this run began; 0 without --resume */
@@ -115,7 +115,8 @@ static void wrap(trainer *t)
     ls_schedule_kind kind = strcmp(s->schedule, "constant") == 0 ? LS_SCHEDULE_CONSTANT
                             : strcmp(s->schedule, "linear") == 0 ? LS_SCHEDULE_LINEAR
                                                                  : LS_SCHEDULE_COSINE;
-    t->schedule = (ls_schedule){kind, s->lr, s->min_lr, s->warmup, s->steps};
+    t->schedule = *LS_OPTIONS(ls_schedule_options, .kind = kind, .lr = s->lr, .min_lr = s->min_lr,
+                              .warmup = s->warmup, .total = s->steps);
 }
 
 /* ---- checkpoints -------------------------------------------------------------------------- */
@@ -257,7 +258,7 @@ static double train_step(trainer *t, int64_t step, double *norm)
     if (s->clip > 0.0) {
         LS_CHECK(ls_clip_grad_norm(t->net, s->clip, norm));
     }
-    ls_optim_set_lr(t->optim, ls_schedule_lr(&t->schedule, step));
+    ls_optim_set_lr(t->optim, ls_schedule_lr(step, &t->schedule));
     LS_CHECK(ls_optim_step(t->optim));
     ls_optim_zero_grad(t->optim);
     return loss;

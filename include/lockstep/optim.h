@@ -57,12 +57,16 @@ typedef enum ls_schedule_kind {
     LS_SCHEDULE_COSINE = 1,
     LS_SCHEDULE_LINEAR = 2
 } ls_schedule_kind;
-typedef struct ls_schedule {
-    ls_schedule_kind kind;
-    double lr, min_lr;
-    int64_t warmup, total;
-} ls_schedule;
-LS_API double ls_schedule_lr(const ls_schedule *schedule, int64_t step);
+typedef struct ls_schedule_options {
+    size_t size;
+    ls_schedule_kind kind; /* default LS_SCHEDULE_CONSTANT */
+    double lr, min_lr;     /* defaults 1e-3 and 0 */
+    int64_t warmup, total; /* steps */
+} ls_schedule_options;
+#define LS_DEFAULTS_ls_schedule_options .lr = 1e-3,
+LS_DEFAULTS_FUNCTION(schedule)
+/* NaN when options->size is impossible, with ls_error_message; ls_optim_step refuses such a rate. */
+LS_API double ls_schedule_lr(int64_t step, const ls_schedule_options *options);
 
 #if !defined(LS_NO_SITES)
 #define ls_optim_step(...) LS_AT(ls_optim_step(__VA_ARGS__))

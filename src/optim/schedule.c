@@ -5,23 +5,24 @@
 
 #include <math.h>
 
+#include "base/options.h"
+
 #define PI 3.14159265358979323846
 
 /* Warm-up begins above zero: the first step has lr / warmup. */
-double ls_schedule_lr(const ls_schedule *schedule, int64_t step)
+double ls_schedule_lr(int64_t step, const ls_schedule_options *options)
 {
-    if (step < schedule->warmup) {
-        return schedule->lr * (double)(step + 1) / (double)schedule->warmup;
+    LS__OPTIONS_OR(NAN, ls_schedule_options, o, options);
+    if (step < o.warmup) {
+        return o.lr * (double)(step + 1) / (double)o.warmup;
     }
-    if (schedule->kind == LS_SCHEDULE_CONSTANT) {
-        return schedule->lr;
+    if (o.kind == LS_SCHEDULE_CONSTANT) {
+        return o.lr;
     }
-    if (step >= schedule->total) {
-        return schedule->min_lr;
+    if (step >= o.total) {
+        return o.min_lr;
     }
-    double progress =
-        (double)(step - schedule->warmup) / (double)(schedule->total - schedule->warmup);
-    double left =
-        schedule->kind == LS_SCHEDULE_LINEAR ? 1.0 - progress : 0.5 * (1.0 + cos(PI * progress));
-    return schedule->min_lr + (schedule->lr - schedule->min_lr) * left;
+    double progress = (double)(step - o.warmup) / (double)(o.total - o.warmup);
+    double left = o.kind == LS_SCHEDULE_LINEAR ? 1.0 - progress : 0.5 * (1.0 + cos(PI * progress));
+    return o.min_lr + (o.lr - o.min_lr) * left;
 }

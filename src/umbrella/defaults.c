@@ -34,6 +34,7 @@
     X(reducer_begin)                                                                               \
     X(safetensors)                                                                                 \
     X(sampler)                                                                                     \
+    X(schedule)                                                                                    \
     X(sgd)                                                                                         \
     X(text)                                                                                        \
     X(tokens)                                                                                      \
