@@ -79,7 +79,8 @@ ls_status token_text_new(const ls_dataset *text, const ls_tokenizer *tokenizer, 
     }
     t->context = context;
     t->stride = stride;
-    t->base = (ls_dataset){.x_shape = LS_SHAPE(context),
+    t->base = (ls_dataset){.size = sizeof(ls_dataset),
+                           .x_shape = LS_SHAPE(context),
                            .y_shape = LS_SHAPE(context),
                            .x_dtype = LS_INT32,
                            .y_dtype = LS_INT32,

@@ -19,8 +19,12 @@ extern "C" {
 
 /* ---- datasets ----------------------------------------------------------------------------- */
 
+/* A data set of your own is a struct whose first member is an ls_dataset, filled by
+ *     d->base = (ls_dataset)LS_DATASET(.count = …, .x_shape = …, .get = my_get, .free = my_free);
+ */
 typedef struct ls_dataset ls_dataset;
 struct ls_dataset {
+    size_t size;               /* LS_DATASET sets it; fields that it does not reach are not read */
     int64_t count;             /* samples */
     ls_shape x_shape, y_shape; /* of one sample */
     ls_dtype x_dtype, y_dtype;
@@ -31,6 +35,10 @@ struct ls_dataset {
      * arguments give equal samples, so that any rank, and a run that was resumed, sees the same. */
     ls_status (*get_in_epoch)(ls_dataset *self, int64_t epoch, int64_t index, void *x, void *y);
 };
+#define LS_DATASET(...)                                                                            \
+    {                                                                                              \
+        .size = sizeof(ls_dataset), __VA_ARGS__                                                    \
+    }
 LS_API void ls_dataset_free(ls_dataset *dataset); /* NULL is allowed */
 
 /* Files as byte tokens. A sample is a window of context+1 bytes that never crosses a file: x

@@ -17,7 +17,9 @@ extern "C" {
 
 #define LS_DIMS_MAX 8
 
-/* A logical tensor: `data` holds the slice [start, start+local) of the global shape, contiguous. */
+/* A logical tensor: `data` holds the slice [start, start+local) of the global shape, contiguous. The
+ * struct has no size because it does not grow: more about a tensor would be the arguments of a
+ * further function in ls_state_visitor, whose size says which functions it has. */
 typedef struct ls_state_tensor {
     ls_dtype dtype;
     int ndim;

@@ -100,10 +100,11 @@ typedef struct ls_stream ls_stream;
  * functions use ls_options_defaults (lockstep.h).
  *
  * In LS_OPTIONS your initialiser replaces a default, which -Woverride-init (of -Wextra) reports.
- * The pragma switches that warning off for the rest of the file: a pragma inside the macro would
- * need a statement expression, in which compound literals among your values (`.mean = (double[])
- * {…}`) would die too early. A file that wants the warning uses ls_…_defaults and, after the last
- * include, `#pragma GCC diagnostic warning "-Woverride-init"`. */
+ * The pragma switches that warning off for the rest of the file, because no pragma inside the macro
+ * works: gcc allows none in an expression, clang forgets it where LS_OPTIONS is an argument of
+ * another macro (LS_AT), and in a statement expression compound literals among your values (`.mean
+ * = (double[]){…}`) would die too early. A file that wants the warning uses ls_…_defaults and, after
+ * the last include, `#pragma GCC diagnostic warning "-Woverride-init"`. */
 #ifndef __cplusplus
 #if defined(__clang__)
 #pragma clang diagnostic ignored "-Winitializer-overrides"

@@ -160,6 +160,7 @@ static ls_status make(const char *folder_or_file, bool train, ls_dataset **out)
     d->base.y_shape = LS_SCALAR;
     d->base.x_dtype = LS_FLOAT32;
     d->base.y_dtype = LS_INT32;
+    d->base.size = sizeof d->base;
     d->base.get = cifar_get;
     d->base.free = cifar_free;
     ls_status status = load(d, folder_or_file, train);

@@ -2,12 +2,26 @@
 #include "data/dataset.h"
 
 #include "base/error.h"
+#include "base/options.h"
 
 void ls_dataset_free(ls_dataset *dataset)
 {
     if (dataset != NULL && dataset->free) {
         dataset->free(dataset);
     }
+}
+
+ls_status ls__dataset_check_size(const ls_dataset *d, const char *caller)
+{
+    const size_t least = offsetof(ls_dataset, free) + sizeof d->free;
+    if (ls__struct_size_fits(d->size) && d->size >= least) {
+        return LS_OK;
+    }
+    return ls__fail(
+        LS_ERR_INVALID,
+        "%s: the data set's size is %zu; fill an ls_dataset with LS_DATASET(.count = …), "
+        "or set its size to sizeof(ls_dataset)",
+        caller, d->size);
 }
 
 /* A data set's get is public and may be called with any index, so this is an error and not an

@@ -8,9 +8,13 @@
 static inline ls_status ls__dataset_get(ls_dataset *d, int64_t epoch, int64_t index, void *x,
                                         void *y)
 {
-    return d->get_in_epoch ? d->get_in_epoch(d, epoch, index, x, y) : d->get(d, index, x, y);
+    const bool reaches = d->size >= offsetof(ls_dataset, get_in_epoch) + sizeof d->get_in_epoch;
+    return reaches && d->get_in_epoch != NULL ? d->get_in_epoch(d, epoch, index, x, y)
+                                              : d->get(d, index, x, y);
 }
 
+/* LS_ERR_INVALID for a data set whose struct has an impossible size, or ends before `free`. */
+ls_status ls__dataset_check_size(const ls_dataset *d, const char *caller);
 /* LS_ERR_INVALID if sample `index` does not exist; `what` begins the message. */
 ls_status ls__dataset_check(const ls_dataset *d, const char *what, int64_t index);
 

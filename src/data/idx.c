@@ -229,6 +229,7 @@ static ls_status open_pair(const char *what, const char *images, const char *lab
     d->base.y_shape = LS_SCALAR;
     d->base.x_dtype = LS_FLOAT32;
     d->base.y_dtype = LS_INT32;
+    d->base.size = sizeof d->base;
     d->base.get = idx_get;
     d->base.free = idx_free;
     *out = &d->base;

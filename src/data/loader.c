@@ -19,6 +19,7 @@
 #include "base/options.h"
 #include "base/runtime.h"
 #include "base/size.h"
+#include "data/dataset.h"
 #include "data/prefetch.h"
 #include "data/scatter.h"
 #include "tensor/tensor.h"
@@ -370,6 +371,7 @@ static ls_status check_new(const ls_dataset *dataset, const ls_sampler *sampler,
             LS_ERR_INVALID,
             "loader: a data set and a sampler are needed; check what their constructors returned");
     }
+    LS_TRY(ls__dataset_check_size(dataset, "ls_loader_new"));
     if (given->prefetch < 0 || given->prefetch > PREFETCH_MAX) {
         return ls__fail(LS_ERR_INVALID, "loader: prefetch is %d; it must be in 0…%d",
                         given->prefetch, PREFETCH_MAX);

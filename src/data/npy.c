@@ -111,6 +111,7 @@ static ls_status make(const char *x, const char *y, ls_dataset **out)
         return ls__fail(LS_ERR_MEMORY, "npy: no memory for a data set");
     }
     d->env = runtime->env;
+    d->base.size = sizeof d->base;
     d->base.get = npy_get;
     d->base.free = npy_free;
     ls_status status = load(d, x, y);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/runtime.h"
+#include "data/dataset.h"
 #include "data/sampler.h"
 #include "tensor/shape.h"
 
@@ -230,7 +231,8 @@ static ls_status make_absent(const description *d, ls_dataset **out)
     if (!*out) {
         return ls__fail(LS_ERR_MEMORY, "shared data set: no memory");
     }
-    **out = (ls_dataset){.count = d->count,
+    **out = (ls_dataset){.size = sizeof **out,
+                         .count = d->count,
                          .x_shape = d->x_shape,
                          .y_shape = d->y_shape,
                          .x_dtype = (ls_dtype)d->x_dtype,
@@ -251,8 +253,9 @@ static ls_status share(ls_dataset *mine, ls_dataset **out)
     int64_t numel = 0;
     memset(&d, 0, sizeof d);
     d.count = -1;
-    if (ls_rank() == 0 && mine != NULL && ls__shape_numel(mine->x_shape, &numel) &&
-        ls__shape_numel(mine->y_shape, &numel)) {
+    if (ls_rank() == 0 && mine != NULL &&
+        ls__dataset_check_size(mine, "ls_dataset_share") == LS_OK &&
+        ls__shape_numel(mine->x_shape, &numel) && ls__shape_numel(mine->y_shape, &numel)) {
         describe(mine, 0, &d);
     }
     LS_TRY(ls_broadcast(ls_world(), &d, (int64_t)sizeof d, LS_UINT8, 0,

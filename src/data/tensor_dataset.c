@@ -92,6 +92,7 @@ static ls_status make(ls_tensor *x, ls_tensor *y, ls_dataset **out)
     if (d == NULL) {
         return ls__fail(LS_ERR_MEMORY, "tensor data set: no memory");
     }
+    d->base.size = sizeof d->base;
     d->base.get = tensor_dataset_get;
     d->base.free = tensor_dataset_free;
     ls_status status = fill(d, x, y);

@@ -174,6 +174,7 @@ static ls_status make(const char *path, const ls_text_options *given, ls_dataset
     }
     t->env = runtime->env;
     t->windows = windows;
+    t->base.size = sizeof t->base;
     t->base.get = text_get;
     t->base.free = text_free;
     ls_status status = load(t, path, given);

@@ -262,6 +262,7 @@ static ls_status make(const char *path, const ls_tokens_options *given, ls_datas
     t->env = runtime->env;
     t->windows = windows;
     t->limit = given->vocab ? (uint32_t)given->vocab : (uint32_t)INT32_MAX + 1;
+    t->base.size = sizeof t->base;
     t->base.get = tokens_get;
     t->base.free = tokens_free;
     ls_status status = load(t, path, given->part);

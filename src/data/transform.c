@@ -183,10 +183,11 @@ static transform *make(ls_dataset *images, const ls_transform_options *o)
     if (t == NULL) {
         return NULL;
     }
-    t->base = *images;
-    t->base.get = transform_get;
-    t->base.get_in_epoch = transform_get_in_epoch;
-    t->base.free = transform_free;
+    t->base =
+        (ls_dataset)LS_DATASET(.count = images->count, .x_shape = images->x_shape,
+                               .y_shape = images->y_shape, .x_dtype = images->x_dtype,
+                               .y_dtype = images->y_dtype, .get = transform_get,
+                               .free = transform_free, .get_in_epoch = transform_get_in_epoch);
     t->images = images;
     t->channels = channels;
     t->height = images->x_shape.dim[1];
@@ -213,6 +214,7 @@ ls_dataset *ls_transform_dataset_new(ls_dataset *images, const ls_transform_opti
     ls_transform_options given = ls_transform_defaults();
     ls_status status =
         ls_options_read(&given, sizeof given, options, "ls_transform_options", __func__);
+    status = status == LS_OK ? ls__dataset_check_size(images, __func__) : status;
     status = status == LS_OK ? check(images, &given) : status;
     transform *t = status == LS_OK ? make(images, &given) : NULL;
     if (t == NULL) {

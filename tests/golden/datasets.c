@@ -66,6 +66,7 @@ GOLDEN(transforms)
     const char *images =
         FILE_OF("images", 0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 2, 1, 2, 3, 4);
     SHOW(made = ls_transform_dataset_new(NULL, NULL));
+    SHOW(made = ls_transform_dataset_new(&(ls_dataset){.count = 1}, NULL));
     MUST(made = ls_idx_dataset_new(images, labels));
     SHOW(made = ls_transform_dataset_new(made, NULL));
     MUST(made = ls_idx_images_dataset_new(images, labels));

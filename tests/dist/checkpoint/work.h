@@ -69,7 +69,8 @@ typedef struct work {
 static inline void work_open(work *w, uint64_t seed, int64_t batch)
 {
     CHECK_OK(ls_manual_seed(seed));
-    w->data = (work_data){{.count = WORK_SAMPLES,
+    w->data = (work_data){{.size = sizeof(ls_dataset),
+                           .count = WORK_SAMPLES,
                            .x_shape = LS_SHAPE(WORK_IN),
                            .y_shape = LS_SCALAR,
                            .x_dtype = LS_FLOAT32,

@@ -38,12 +38,8 @@ static ls_status samples_get(ls_dataset *self, int64_t index, void *x, void *y)
 
 static ls_dataset samples(int64_t count)
 {
-    return (ls_dataset){.count = count,
-                        .x_shape = LS_SHAPE(IN),
-                        .y_shape = LS_SCALAR,
-                        .x_dtype = LS_FLOAT32,
-                        .y_dtype = LS_INT32,
-                        .get = samples_get};
+    return (ls_dataset)LS_DATASET(.count = count, .x_shape = LS_SHAPE(IN), .y_shape = LS_SCALAR,
+                                  .x_dtype = LS_FLOAT32, .y_dtype = LS_INT32, .get = samples_get);
 }
 
 static void check_replicas(ls_module *net)

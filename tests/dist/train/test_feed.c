@@ -30,7 +30,8 @@ static ls_status numbers_get(ls_dataset *self, int64_t index, void *x, void *y)
 
 static numbers make_numbers(int64_t broken)
 {
-    return (numbers){{.count = COUNT,
+    return (numbers){{.size = sizeof(ls_dataset),
+                      .count = COUNT,
                       .x_shape = LS_SHAPE(3),
                       .y_shape = LS_SCALAR,
                       .x_dtype = LS_FLOAT32,

@@ -36,6 +36,11 @@ static ls_status use_sgd(const ls_sgd_options *o)
     return made_optim(net, ls_sgd_new(net, o));
 }
 
+static ls_status use_schedule(const ls_schedule_options *o)
+{
+    return ls_schedule_lr(0, o) > 0.0 ? LS_OK : ls_error_status();
+}
+
 static ls_status use_adam(const ls_adam_options *o)
 {
     ls_module *net = ls_linear_new(2, 2, NULL);
@@ -309,6 +314,7 @@ typedef struct row {
     X(reducer_begin, LEAST, )                                                                      \
     X(safetensors, LEAST, )                                                                        \
     X(sampler, LEAST, )                                                                            \
+    X(schedule, LEAST + sizeof(double), )                                                          \
     X(sgd, LEAST, )                                                                                \
     X(text, LEAST, )                                                                               \
     X(tokens, LEAST, )                                                                             \

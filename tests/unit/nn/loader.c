@@ -28,7 +28,8 @@ static ls_status numbers_get(ls_dataset *self, int64_t index, void *x, void *y)
 
 static numbers make_numbers(int64_t count)
 {
-    return (numbers){{.count = count,
+    return (numbers){{.size = sizeof(ls_dataset),
+                      .count = count,
                       .x_shape = LS_SHAPE(2),
                       .y_shape = LS_SCALAR,
                       .x_dtype = LS_FLOAT32,

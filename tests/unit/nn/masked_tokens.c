@@ -41,7 +41,8 @@ static void source_free(ls_dataset *self)
 
 static void source_init(source *s, bool ends)
 {
-    *s = (source){.base = {.count = WINDOWS,
+    *s = (source){.base = {.size = sizeof(ls_dataset),
+                           .count = WINDOWS,
                            .x_shape = LS_SHAPE(LENGTH),
                            .y_shape = LS_SHAPE(LENGTH),
                            .x_dtype = LS_INT32,

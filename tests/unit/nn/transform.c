@@ -41,13 +41,9 @@ static void images_free(ls_dataset *self)
 
 static ls_dataset make_images(void)
 {
-    return (ls_dataset){.count = COUNT,
-                        .x_shape = LS_SHAPE(CHANNELS, HEIGHT, WIDTH),
-                        .y_shape = LS_SCALAR,
-                        .x_dtype = LS_FLOAT32,
-                        .y_dtype = LS_INT32,
-                        .get = images_get,
-                        .free = images_free};
+    return (ls_dataset)LS_DATASET(.count = COUNT, .x_shape = LS_SHAPE(CHANNELS, HEIGHT, WIDTH),
+                                  .y_shape = LS_SCALAR, .x_dtype = LS_FLOAT32, .y_dtype = LS_INT32,
+                                  .get = images_get, .free = images_free);
 }
 
 static ls_dataset *transformed(ls_dataset *images, const ls_transform_options *options)
